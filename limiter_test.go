@@ -116,6 +116,7 @@ func TestOptionsThatContradict(t *testing.T) {
 	defer store.Close()
 	for name, options := range map[string][]weir.Option{
 		"bad rate":   {weir.Limit("x", "ten a minute")},
+		"no unit":    {weir.Limit("x", "5", "user")},
 		"two limits": {weir.Limit("x", "1/s"), weir.Limit("y", "1/s")},
 		"nil rules":  {weir.WithRules(nil)},
 	} {
@@ -237,7 +238,7 @@ limits:
 
 func TestConcurrencySlots(t *testing.T) {
 	l := newLimiter(t, newClock(), weir.WithRules(load(t, `
-limits: [{name: jobs, per: [user], allow: 2}]
+limits: [{name: jobs, per: [user], allow: 2 concurrent}]
 `)))
 	r := weir.Request{Attributes: weir.Map{"user": "ada"}}
 	first := allow(t, l, r).Limits[0].Slot
@@ -515,5 +516,33 @@ func TestHookBeforeRules(t *testing.T) {
 	}
 	if want := []uint64{1, 0, 1, 2, 1, 2}; !slices.Equal(seen, want) {
 		t.Errorf("told of and decided by generations %d, want %d", seen, want)
+	}
+}
+
+// A rate whose unit was forgotten is no bound on how many are under way.
+func TestLimitWithoutUnit(t *testing.T) {
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	const want = `limit "a": allow: 5 names no unit (did you mean 5/min? for at most 5 at a time write 5 concurrent)`
+	if _, err := weir.New(store, weir.Limit("a", "5", "user")); err == nil || err.Error() != want {
+		t.Errorf("%v\nwant %s", err, want)
+	}
+	l, err := weir.New(store, weir.Limit("a", "1 concurrent", "user"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := weir.Request{Attributes: weir.Map{"user": "ada"}}
+	first, second := allow(t, l, ask), allow(t, l, ask)
+	if !first.Allowed || second.Allowed {
+		t.Fatalf("admitted: %v, %v", first.Allowed, second.Allowed)
+	}
+	if ok, err := l.Release(t.Context(), first.Limits[0].Slot); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if !allow(t, l, ask).Allowed {
+		t.Error("a slot that was given back is not free")
 	}
 }

@@ -38,11 +38,12 @@ func WithRules(s *rule.Set) Option {
 }
 
 // Limit puts a single limit in force, without rule files. allow is in the notation of rule files
-// ("10/min", "100/15m"). per are the attributes that make the key of a counter, each as an entry of
-// per in a rule file ("user", "user|ip"). Without any, all requests share one counter:
-// Limit("jobs", "5/min") admits five a minute, whoever asks, through each door alike. A request
-// that lacks an attribute of per does not meet the limit, and passes. For several limits, load
-// rules and use WithRules.
+// ("10/min", "100/15m", or "25 concurrent" for a bound on how many are under way, whose slots are
+// given back by Limiter.Release). A number without a unit is an error. per are the attributes that
+// make the key of a counter, each as an entry of per in a rule file ("user", "user|ip"). Without
+// any, all requests share one counter: Limit("jobs", "5/min") admits five a minute, whoever asks,
+// through each door alike. A request that lacks an attribute of per does not meet the limit, and
+// passes. For several limits, load rules and use WithRules.
 func Limit(name, allow string, per ...string) Option {
 	return func(o *options) error {
 		s, err := rule.One(name, allow, per...)

@@ -184,7 +184,7 @@ limits:
   - {name: dark, per: [user], allow: 300/hour, on_limit: shadow, algorithm: fixed_window}
   - {name: seen, per: [user], allow: 800/hour, on_limit: shadow, count_denied: true, algorithm: fixed_window}
   - {name: queue, algorithm: leaky_bucket, allow: {rate: 1000/s, burst: 100000}}
-  - {name: slots, allow: 100000}
+  - {name: slots, allow: 100000 concurrent}
   - {name: total, allow: 9000/hour, algorithm: token_bucket}
 `)))
 	wantUsed(t, l, "ada", 0, 0, 0, 0, 0, 0, 0, 0)
@@ -249,7 +249,7 @@ func TestReserveNothing(t *testing.T) {
 	l, spy := newSpy(t, newClock(), weir.WithRules(load(t, `
 limits:
   - {name: queue, algorithm: leaky_bucket, allow: {rate: 10/s, burst: 100}}
-  - {name: slots, allow: 100}
+  - {name: slots, allow: 100 concurrent}
 `)))
 	id, d := reserve(t, l, "ada", 3, 0)
 	if id != "" || !d.Allowed || spy.holds.Load() != 0 {

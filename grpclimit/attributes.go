@@ -20,6 +20,7 @@ type attributes struct {
 	told     []told // values of Options.Attributes, in the order of Gate.program
 	received bool   // it is a message of a stream
 	fields   []field
+	scratch  []byte // of values that are made anew
 }
 
 // programAttribute is one of Options.Attributes.

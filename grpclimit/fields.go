@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/rule"
 )
@@ -39,7 +40,7 @@ func (c *call) checkFields() error {
 	set, _ := c.gate.limiter.Rules()
 	f := set.Fields(c.gate.o.Domain)
 	for _, id := range c.gate.identity {
-		if err := c.checkField(id.Value); err != nil {
+		if err := c.checkIdentity(id.Value); err != nil {
 			return err
 		}
 	}
@@ -101,13 +102,25 @@ func (g *Gate) logRefused(why, key string) {
 	}
 }
 
-// identity is the value of a key of Options.Identity.
-func (a *attributes) identity(key string) string {
+// identity is the value of a source of Options.Identity.
+func (a *attributes) identity(source string) string {
+	if source == fromAPIKey {
+		var room [len(door.APIKeyFields)]string
+		if keys := a.apiKeys(room[:0]); len(keys) > 0 {
+			return a.hashed(keys[0])
+		}
+		return ""
+	}
+	key, hash := strings.CutPrefix(source, hashOf)
 	v, _ := a.metadata(key)
 	if isCredentials(key) {
-		return rule.NormalValue("header.authorization", v)
+		v = rule.NormalValue("header.authorization", v)
+	} else {
+		v, _ = rule.CutSigned(v)
 	}
-	v, _ = rule.CutSigned(v)
+	if hash {
+		return a.hashed(v)
+	}
 	return v
 }
 

@@ -56,7 +56,7 @@ import (
 type Gate struct {
 	limiter  *weir.Limiter
 	o        Options
-	identity []rule.Pair        // attribute and metadata key
+	identity []rule.Pair        // attribute and source
 	program  []programAttribute // of Options.Attributes
 	lines    *hold.Lines
 	pool     sync.Pool // of *call
@@ -174,7 +174,7 @@ func (g *Gate) finish(c *call) {
 	c.decision.Limits = c.decision.Limits[:0]
 	clear(c.told)
 	clear(c.fields)
-	c.attributes = attributes{gate: g, told: c.told, fields: c.fields[:0]}
+	c.attributes = attributes{gate: g, told: c.told, fields: c.fields[:0], scratch: c.scratch[:0]}
 	c.request = weir.Request{}
 	g.pool.Put(c)
 }

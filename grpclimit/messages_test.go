@@ -149,7 +149,7 @@ func TestMessagesWait(t *testing.T) {
 		l := limiter(t, `
 limits:
 - {name: pace, when: {grpc.message: received}, algorithm: leaky_bucket, allow: {rate: 2/s, burst: 10}}
-- {name: at-a-time, when: {grpc.message: received}, allow: 1}
+- {name: at-a-time, when: {grpc.message: received}, allow: 1 concurrent}
 `)
 		intercept := newGate(t, l, grpclimit.Options{NoHeaders: true, Messages: true}).Stream
 		start := time.Now()
@@ -182,7 +182,7 @@ limits:
 // A handler may return while a goroutine of its own still receives, or waits for its turn.
 func TestMessagesAfterReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, "limits:\n- {name: pace, when: {grpc.message: received}, algorithm: leaky_bucket, allow: {rate: 1/h, burst: 10}}\n- {name: slots, when: {grpc.message: received}, allow: 5}\n")
+		l := limiter(t, "limits:\n- {name: pace, when: {grpc.message: received}, algorithm: leaky_bucket, allow: {rate: 1/h, burst: 10}}\n- {name: slots, when: {grpc.message: received}, allow: 5 concurrent}\n")
 		intercept := newGate(t, l, grpclimit.Options{NoHeaders: true, Messages: true}).Stream
 		for _, late := range []bool{false, true} {
 			stream := received{serverStream: serverStream{ctx: t.Context()}, wait: make(chan struct{}, 2)}

@@ -24,7 +24,10 @@ type Options struct {
 	Domain string
 	// Identity takes attributes from metadata keys, such as "user" from "x-user-id". A client can
 	// write any metadata: take identity only from keys that a proxy in front, or an interceptor
-	// before this one, has checked. An empty value counts as absent.
+	// before this one, has checked. An empty value counts as absent. What lets somebody in is kept
+	// as its hash ("sha256:" and hexadecimal digits) with "hash:" before the key, and with "apikey"
+	// in its place: an API key in authorization, x-api-key, api-key, apikey or x-goog-api-key, as
+	// httplimit.Identity has it. A call with several different ones ends with INVALID_ARGUMENT.
 	Identity map[string]string
 	// KeepRepeated lets calls pass that have twice what has one value, where a rule in force or
 	// Identity reads it: the values are joined by commas. By default they end with
@@ -102,7 +105,7 @@ func New(l *weir.Limiter, o Options) (*Gate, error) {
 	g := &Gate{limiter: l, o: o, lines: hold.New(o.MaxHeld)}
 	for _, name := range slices.Sorted(maps.Keys(o.Identity)) {
 		key := strings.ToLower(o.Identity[name])
-		if name == "" || key == "" {
+		if name == "" || strings.TrimPrefix(key, hashOf) == "" {
 			return nil, fmt.Errorf("grpclimit: Identity: %q: %q names no attribute, or no metadata key; write for example user: x-user-id", name, key)
 		}
 		g.identity = append(g.identity, rule.Pair{Name: name, Value: key})

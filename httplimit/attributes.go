@@ -144,7 +144,7 @@ func (a *Attributes) identityValue(i int) (string, bool) {
 	case a.elsewhere && s.kind == fromHeader && s.arg == "Host":
 		v.value, v.ok = a.host, a.host != ""
 	default:
-		v.value, a.scratch = a.identity.read(a.r, i, a.scratch, &a.unverified)
+		v.value, a.scratch = a.identity.read(a.r, a.query, i, a.scratch, &a.unverified)
 		v.ok = v.value != ""
 	}
 	return v.value, v.ok
@@ -222,7 +222,7 @@ func (a *Attributes) All() iter.Seq2[string, string] {
 		if a.identity != nil {
 			for i, name := range a.identity.names {
 				v, ok := a.identityValue(i)
-				if a.identity.sources[i].kind == fromBearer {
+				if a.identity.sources[i].inScratch() {
 					v = strings.Clone(v) // who asks for all of them may keep them
 				}
 				if ok && !yield(name, v) {

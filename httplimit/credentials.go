@@ -1,12 +1,10 @@
 package httplimit
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"net/http"
 	"strings"
-	"unsafe"
 
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -16,12 +14,16 @@ type authReads uint8
 const (
 	readsBasic authReads = 1 << iota
 	readsBearer
-	readsWhole // the value, as header:Authorization
+	readsWhole     // the value, as header:Authorization
+	readsSignature // the access key of a signature of AWS
 )
 
 // misspelled returns the scheme of a value that is read, that servers may understand, and that
 // cannot be read; "" for others.
 func (a authReads) misspelled(value string) (scheme string) {
+	if a&readsSignature != 0 && door.UnreadableSignature(value) {
+		return "AWS4"
+	}
 	return rule.Misspelled(value, a&(readsBasic|readsWhole) != 0, a&(readsBearer|readsWhole) != 0)
 }
 
@@ -34,11 +36,4 @@ func credentialsOf(r *http.Request, scheme string) (rule.Credentials, bool) {
 	}
 	c, ok := rule.CutCredentials(lines[0])
 	return c, ok && strings.EqualFold(c.Scheme, scheme)
-}
-
-// appendTokenHash appends what a bearer token counts under, which does not tell the token.
-func appendTokenHash(dst []byte, token string) []byte {
-	token, _ = rule.CutSigned(token)
-	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(token), len(token)))
-	return hex.AppendEncode(append(dst, "sha256:"...), sum[:])
 }

@@ -48,7 +48,8 @@ const (
 // What cannot be read is refused whatever is set: Basic and bearer credentials that an Identity
 // reads, if servers may take them for a user and they are not written as RFC 7617 and RFC 6750 have
 // it (401, or 400 where header:Authorization reads them), values of cookies that hold what RFC 6265
-// does not allow (400), values of fields with blanks around them that are none of HTTP's (400), and
+// does not allow (400), signatures of AWS that name no access key or two where apikey reads them
+// (400), values of fields with blanks around them that are none of HTTP's (400), and
 // signed tokens in a field, a cookie or a parameter that are not written as an encoder writes them
 // (400; see rule.CutSigned).
 type FieldGuard struct {
@@ -65,9 +66,10 @@ type FieldStats struct {
 	Repeated   uint64 // refused for a field that came twice
 	Lookalike  uint64 // refused for a field with a name like one that is read
 	Dropped    uint64 // lost such a field
-	Cookies    uint64 // refused for more values of a cookie than are charged
+	Cookies    uint64 // refused for more values of a cookie or an API key than are charged
 	Unreadable uint64 // refused for credentials or cookies that cannot be read
-	// Several are no refusals: a cookie came with different values, and was charged under each.
+	// Several are no refusals: a cookie or an API key came with different values, and the request
+	// was charged under each.
 	Several uint64
 }
 
@@ -149,6 +151,7 @@ type fieldReads struct {
 	headers       []rule.HeaderField // those that have one value
 	authorization authReads
 	cookies       bool
+	query         *rule.Fields // the parameters of the query that apikey reads; else nil
 }
 
 func (r *fieldReads) any() bool { return len(r.headers) > 0 || r.cookies }
@@ -172,11 +175,14 @@ func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 	if p, ok := g.CheckQuery(a, f); !ok {
 		return p, false
 	}
-	if reads.cookies {
-		if lines := a.r.Header["Cookie"]; len(lines) > 0 {
-			if p, ok := g.checkCookies(a, lines); !ok {
-				return p, false
-			}
+	if reads.query != nil {
+		if p, ok := g.CheckQuery(a, reads.query); !ok {
+			return p, false
+		}
+	}
+	if lines := a.r.Header["Cookie"]; reads.query != nil || reads.cookies && len(lines) > 0 {
+		if p, ok := g.checkReadings(a, lines); !ok {
+			return p, false
 		}
 	}
 	if f.Paths {
@@ -296,33 +302,50 @@ func (g *FieldGuard) unreadableToken(where string) FieldProblem {
 	return g.refuse(unreadable, where, "The "+where+" holds a signed token that is not written as an encoder writes it. Some servers take no notice of that, and a rate limit might count one client as many.", "")
 }
 
-// checkCookies reads the cookies of the Identity. If one of them has several values, the request
-// has several readings.
-func (g *FieldGuard) checkCookies(a *Attributes, lines []string) (FieldProblem, bool) {
+// checkReadings reads the cookies and the API keys of the Identity. If one of them has several
+// values, the request has several readings.
+func (g *FieldGuard) checkReadings(a *Attributes, lines []string) (FieldProblem, bool) {
 	id := a.identity
 	readings := 1
 	var all [][]string // by index of the source; nil while each has one value
 	var room [maxReadings + 1]string
 	for i := range id.sources {
-		if id.sources[i].kind != fromCookie {
+		s := &id.sources[i]
+		var values []string
+		switch s.kind {
+		case fromCookie:
+			c := &cookie{s.arg, s.folded}
+			var ok bool
+			if values, ok = c.values(lines, room[:0]); !ok {
+				return g.refuse(unreadable, c.name, "The cookie "+c.name+" cannot be read: servers read such a value, or such a field, in different ways.", ""), false
+			}
+		case fromAPIKey:
+			if values = apiKeys(a.r, a.query, room[:0]); len(values) == 1 {
+				continue // it is hashed when somebody asks for it
+			}
+		default:
 			continue
-		}
-		c := &cookie{id.sources[i].arg, id.sources[i].folded}
-		values, ok := c.values(lines, room[:0])
-		if !ok {
-			return g.refuse(unreadable, c.name, "The cookie "+c.name+" cannot be read: servers read such a value, or such a field, in different ways.", ""), false
 		}
 		v := &a.known[i]
 		v.asked = true
 		if len(values) == 0 {
 			continue
 		}
-		v.value, v.ok = values[0], true
+		if v.value, v.ok = values[0], true; s.inScratch() {
+			v.value, a.scratch = hashed(values[0], a.scratch)
+		}
 		if len(values) == 1 || g.Repeated == KeepRepeatedFields {
 			continue
 		}
+		if s.inScratch() {
+			hashAll(values)
+		}
 		if readings *= len(values); readings > maxReadings {
-			return g.refuse(cookies, c.name, "The cookie "+c.name+" comes with more values than are looked at: "+strconv.Itoa(maxReadings)+" in all, of all cookies that tell who somebody is. Servers take different ones of them.", "fields.repeated"), false
+			what := "API key"
+			if s.kind == fromCookie {
+				what = "cookie " + s.arg
+			}
+			return g.refuse(cookies, what, "The "+what+" comes with more values than are looked at: "+strconv.Itoa(maxReadings)+" in all, of all cookies and API keys that tell who somebody is. Servers take different ones of them.", "fields.repeated"), false
 		}
 		if all == nil {
 			all = make([][]string, len(id.sources))
@@ -336,7 +359,8 @@ func (g *FieldGuard) checkCookies(a *Attributes, lines []string) (FieldProblem, 
 	return FieldProblem{}, true
 }
 
-// readAlso makes the readings of a request beside a itself: a cookie has one of its values in each.
+// readAlso makes the readings of a request beside a itself: a cookie or an API key has one of its
+// values in each.
 func (a *Attributes) readAlso(values [][]string, readings int) {
 	for n := 1; n < readings; n++ {
 		b := *a
@@ -369,9 +393,9 @@ var fieldReasonTexts = [fieldReasons]string{
 	repeated:   "requests are refused that have twice what has one value (fields.repeated)",
 	lookalike:  "requests are refused for a field with a name that servers take for one that is read (fields.lookalikes)",
 	dropped:    "fields are taken out of requests whose names servers take for one that is read (fields.lookalikes)",
-	cookies:    "requests are refused since a cookie came with too many values (fields.repeated)",
+	cookies:    "requests are refused since a cookie or an API key came with too many values (fields.repeated)",
 	unreadable: "requests are refused since servers read their credentials or cookies in different ways",
-	several:    "requests are charged under each value of a cookie that came with several",
+	several:    "requests are charged under each value of a cookie or an API key that came with several",
 }
 
 // note counts a request, and logs such requests once in a minute.

@@ -75,7 +75,7 @@ func TestGivenBackWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, nil, `
 limits:
-  - {name: slots, when: {path: /slots}, allow: 1, on_limit: {wait: 30s}}
+  - {name: slots, when: {path: /slots}, allow: 1 concurrent, on_limit: {wait: 30s}}
   - {name: log, when: {path: /log}, algorithm: sliding_log, allow: 1/min, on_limit: {wait: 90s}}
 `)
 		g, err := NewGate(l, Options{})

@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,8 +14,9 @@ type hint struct {
 	name   string        // "" where the fields have no names
 	left   int64         // requests
 	reset  time.Duration // until it may be more
-	quota  int64         // 0 if not known
+	quota  int64         // requests; 0 if not known
 	window time.Duration // 0 if not known
+	whole  time.Duration // until all of the quota is there again, if that is later; else 0
 }
 
 // Bounds on the announcements of a server that are believed.
@@ -31,8 +31,9 @@ const (
 // left; now is the instant at which h came. Of the forms that a server uses beside each other the
 // newest counts: RateLimit (drafts 8 to 11, and what is to come after them; then 7),
 // RateLimit-Limit, -Remaining and -Reset (drafts 3 to 6), and X-RateLimit-Limit, -Remaining and
-// -Reset, of which the last may be seconds, or a Unix time in seconds or milliseconds. What is
-// malformed is passed over, and so is what a cache has kept.
+// -Reset or X-Rate-Limit-…, with the limits that providers of models name one by one (see
+// appendNamed). The last of each three is a time as timeOf reads it. What is malformed is passed
+// over, and so is what a cache has kept.
 func appendHints(dst []hint, h http.Header, now time.Time) []hint {
 	start := len(dst)
 	if len(h["Age"]) > 0 {
@@ -47,7 +48,10 @@ func appendHints(dst []hint, h http.Header, now time.Time) []hint {
 		}
 		return dst
 	}
-	return appendTriple(dst, h, hdrLimit, hdrRemaining, hdrReset, now)
+	if dst = appendTriple(dst, h, hdrLimit, hdrRemaining, hdrReset, now); len(dst) == start {
+		dst = appendTriple(dst, h, "X-Rate-Limit-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", now)
+	}
+	return appendNamed(dst, start, h, now)
 }
 
 // fieldOf returns the lines of a field; nil if there are none, or they are too long to be believed.
@@ -140,21 +144,12 @@ func append07(dst []hint, lines []string) []hint {
 // appendTriple reads the three fields that speak of one limit.
 func appendTriple(dst []hint, h http.Header, limit, remaining, reset string, now time.Time) []hint {
 	left, ok := leadingWhole(h, remaining)
-	at, has := leadingWhole(h, reset)
-	if !ok || !has {
+	at, form := resetOf(h, reset, now)
+	if !ok || form == noTime {
 		return dst
 	}
 	quota, _ := leadingWhole(h, limit)
-	p := hint{left: left, quota: quota}
-	switch {
-	case reset != hdrReset || at < 1e8: // seconds: a Unix time below that would be of 1973
-		p.reset = resetIn(at)
-	case at < 1e11:
-		p.reset = min(maxReset, max(0, time.Unix(at, 0).Sub(clockOf(h, now))))
-	default:
-		p.reset = min(maxReset, max(0, time.UnixMilli(at).Sub(clockOf(h, now))))
-	}
-	return append(dst, p)
+	return append(dst, hint{left: left, quota: quota, reset: at})
 }
 
 // windowOf returns the window that RateLimit-Policy of drafts 3 to 6 gives to a quota; 0 if none.
@@ -219,33 +214,4 @@ func leadingWhole(h http.Header, name string) (int64, bool) {
 
 func resetIn(seconds int64) time.Duration {
 	return time.Duration(min(seconds, int64(maxReset/time.Second))) * time.Second
-}
-
-// clockOf returns the time by the server's clock, if it tells, else by ours.
-func clockOf(h http.Header, now time.Time) time.Time {
-	if date, err := http.ParseTime(h.Get("Date")); err == nil {
-		return date
-	}
-	return now
-}
-
-// retryAfterOf reads Retry-After, seconds or a date; ok is false if there is none that can be read.
-// It is not bounded.
-func retryAfterOf(h http.Header, now time.Time) (wait time.Duration, ok bool) {
-	value := strings.TrimSpace(h.Get(hdrRetryAfter))
-	if value == "" {
-		return 0, false
-	}
-	if strings.Trim(value, "0123456789") == "" {
-		n, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || n > math.MaxInt64/int64(time.Second) {
-			return math.MaxInt64, true
-		}
-		return time.Duration(n) * time.Second, true
-	}
-	at, err := http.ParseTime(value)
-	if err != nil {
-		return 0, false
-	}
-	return max(0, at.Sub(clockOf(h, now))), true
 }

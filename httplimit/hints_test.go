@@ -19,24 +19,45 @@ func TestHints(t *testing.T) {
 	}{
 		{"nothing", header("Content-Type", "text/plain"), nil},
 		{"draft 11", header("RateLimit", `"a";r=5;t=10, "b";r=0;t=3600;pk=:AA==:`, "RateLimit-Policy", `"b";q=100;w=86400, "a";q=10;w=60;qu="requests"`),
-			[]hint{{"a", 5, 10 * second, 10, 60 * second}, {"b", 0, time.Hour, 100, time.Hour}}},
-		{"without policies", header("RateLimit", `"a";r=5;t=10`), []hint{{"a", 5, 10 * second, 0, 0}}},
+			[]hint{{"a", 5, 10 * second, 10, 60 * second, 0}, {"b", 0, time.Hour, 100, time.Hour, 0}}},
+		{"without policies", header("RateLimit", `"a";r=5;t=10`), []hint{{"a", 5, 10 * second, 0, 0, 0}}},
 		{"on two lines, what is malformed passed over", header("RateLimit", `"a";r=5;t=10`, "RateLimit", `"b";r=-1;t=1, ("c";r=1), d;r=1;t=1, "e";r=1, "f";r=0.5;t=1, "g";r=0;t=1`),
-			[]hint{{"a", 5, 10 * second, 0, 0}, {"g", 0, second, 0, 0}}},
-		{"next", header("RateLimit", `"a";a=5;w=10;c=1`), []hint{{"a", 5, 10 * second, 0, 0}}},
-		{"draft 7", header("RateLimit", `limit=100, remaining=50, reset=5`, "RateLimit-Policy", "100;w=10"), []hint{{"", 50, 5 * second, 100, 0}}},
-		{"draft 3", header("RateLimit-Limit", "10", "RateLimit-Remaining", "3", "RateLimit-Reset", "7", "RateLimit-Policy", "50;w=60, 10;w=1"), []hint{{"", 3, 7 * second, 10, second}}},
-		{"draft 0", header("RateLimit-Limit", "10, 10;w=1, 50;w=60", "RateLimit-Remaining", "3", "RateLimit-Reset", "7"), []hint{{"", 3, 7 * second, 10, 0}}},
-		{"in seconds", header("X-RateLimit-Limit", `10, 10;w=60;name="a"`, "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "42"), []hint{{"", 0, 42 * second, 10, 0}}},
-		{"a fraction", header("X-RateLimit-Remaining", "0.5", "X-RateLimit-Reset", "42.5"), []hint{{"", 0, 42 * second, 0, 0}}},
-		{"a Unix time, by the server's clock", header("X-RateLimit-Limit", "60", "X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890", "Date", date), []hint{{"", 1, 30 * second, 60, 0}}},
-		{"a Unix time, by ours", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890"), []hint{{"", 1, 23 * second, 0, 0}}},
-		{"in milliseconds", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890500", "Date", date), []hint{{"", 1, 30500 * time.Millisecond, 0, 0}}},
-		{"that has passed", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684800", "Date", date), []hint{{"", 1, 0, 0, 0}}},
+			[]hint{{"a", 5, 10 * second, 0, 0, 0}, {"g", 0, second, 0, 0, 0}}},
+		{"next", header("RateLimit", `"a";a=5;w=10;c=1`), []hint{{"a", 5, 10 * second, 0, 0, 0}}},
+		{"draft 7", header("RateLimit", `limit=100, remaining=50, reset=5`, "RateLimit-Policy", "100;w=10"), []hint{{"", 50, 5 * second, 100, 0, 0}}},
+		{"draft 3", header("RateLimit-Limit", "10", "RateLimit-Remaining", "3", "RateLimit-Reset", "7", "RateLimit-Policy", "50;w=60, 10;w=1"), []hint{{"", 3, 7 * second, 10, second, 0}}},
+		{"draft 0", header("RateLimit-Limit", "10, 10;w=1, 50;w=60", "RateLimit-Remaining", "3", "RateLimit-Reset", "7"), []hint{{"", 3, 7 * second, 10, 0, 0}}},
+		{"in seconds", header("X-RateLimit-Limit", `10, 10;w=60;name="a"`, "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "42"), []hint{{"", 0, 42 * second, 10, 0, 0}}},
+		{"a fraction", header("X-RateLimit-Remaining", "0.5", "X-RateLimit-Reset", "42.5"), []hint{{"", 0, 42500 * time.Millisecond, 0, 0, 0}}},
+		{"a Unix time, by the server's clock", header("X-RateLimit-Limit", "60", "X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890", "Date", date), []hint{{"", 1, 30 * second, 60, 0, 0}}},
+		{"a Unix time, by ours", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890"), []hint{{"", 1, 23 * second, 0, 0, 0}}},
+		{"in milliseconds", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890500", "Date", date), []hint{{"", 1, 30500 * time.Millisecond, 0, 0, 0}}},
+		{"that has passed", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684800", "Date", date), []hint{{"", 1, 0, 0, 0, 0}}},
 		{"from a cache", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "42", "Age", "3"), nil},
 		{"no reset", header("X-RateLimit-Remaining", "0"), nil},
-		{"no number", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "6m0s"), nil},
-		{"the newest form counts", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "5", "RateLimit", `"a";r=5;t=10`), []hint{{"a", 5, 10 * second, 0, 0}}},
+		{"no time", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "soon"), nil},
+		{"a duration", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "6m0s"), []hint{{"", 0, 6 * time.Minute, 0, 0, 0}}},
+		{"an instant", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "2000-01-01T01:01:30.5+01:00", "Date", date),
+			[]hint{{"", 0, 30500 * time.Millisecond, 0, 0, 0}}},
+		{"a date", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "Sat, 01 Jan 2000 00:01:30 GMT", "Date", date),
+			[]hint{{"", 0, 30 * second, 0, 0, 0}}},
+		{"another spelling", header("X-Rate-Limit-Limit", "15", "X-Rate-Limit-Remaining", "0", "X-Rate-Limit-Reset", "946684890", "Date", date),
+			[]hint{{"", 0, 30 * second, 15, 0, 0}}},
+		{"a Unix time in draft 3", header("RateLimit-Remaining", "0", "RateLimit-Reset", "946684890", "Date", date), []hint{{"", 0, 30 * second, 0, 0, 0}}},
+		// One a second comes back of 60 requests, of which 2 are out.
+		{"of a kind", header("X-RateLimit-Limit-Requests", "60", "X-RateLimit-Remaining-Requests", "58", "X-RateLimit-Reset-Requests", "2s"),
+			[]hint{{"requests", 58, second, 60, time.Minute, 2 * second}}},
+		{"none of a kind", header("X-RateLimit-Limit-Requests", "60", "X-RateLimit-Remaining-Requests", "0", "X-RateLimit-Reset-Requests", "1m0s"),
+			[]hint{{"requests", 0, second, 60, time.Minute, time.Minute}}},
+		{"tokens, which say nothing of a pace", header("X-RateLimit-Limit-Tokens", "60000", "X-RateLimit-Remaining-Tokens", "0", "X-RateLimit-Reset-Tokens", "1m0s"),
+			[]hint{{"tokens", 0, time.Millisecond, 0, 0, time.Minute}}},
+		{"seconds of a kind last until a window ends", header("X-RateLimit-Limit-Requests-Day", "100", "X-RateLimit-Remaining-Requests-Day", "0", "X-RateLimit-Reset-Requests-Day", "1.5"),
+			[]hint{{"requests-day", 0, 1500 * time.Millisecond, 100, 0, 0}}},
+		{"of a kind, an instant", header("Anthropic-RateLimit-Requests-Limit", "5", "Anthropic-RateLimit-Requests-Remaining", "0", "Anthropic-RateLimit-Requests-Reset", "2000-01-01T00:01:05Z", "Date", date),
+			[]hint{{"requests", 0, second, 5, 5 * second, 5 * second}}},
+		{"not known", header("X-RateLimit-Limit-Tokens", "-1", "X-RateLimit-Remaining-Tokens", "-1", "X-RateLimit-Reset-Tokens", "0"), nil},
+		{"without a reset", header("X-RateLimit-Remaining-Tokens", "0"), nil},
+		{"the newest form counts", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "5", "RateLimit", `"a";r=5;t=10`), []hint{{"a", 5, 10 * second, 0, 0, 0}}},
 		{"too long to believe", header("RateLimit", `"`+strings.Repeat("a", 5000)+`";r=5;t=10`), nil},
 	} {
 		if got := appendHints(nil, c.h, now); !reflect.DeepEqual(got, c.want) {
@@ -62,9 +83,14 @@ func FuzzHints(f *testing.F) {
 	f.Add(`"a";r=999999999999999;t=999999999999999`, `"a";q=0;w=0`, "99999999999999999999", "9223372036854775807", "9223372036854775808")
 	f.Add(`"`, "1;", " 10", "-1", "-1")
 	f.Add(`"`+strings.Repeat("a", 2*maxHintName)+`";r=5;t=10`, ";", "", "", "")
+	f.Add("", "", "0", "6m0s", "1.5")
+	f.Add("", "", "0", "2026-01-01T00:00:01Z", "700")
 	f.Fuzz(func(t *testing.T, limit, policy, remaining, reset, retry string) {
 		h := http.Header{"Ratelimit": {limit}, "Ratelimit-Policy": {policy}, "X-Ratelimit-Remaining": {remaining}, "X-Ratelimit-Reset": {reset},
-			"X-Ratelimit-Limit": {remaining}, "Ratelimit-Limit": {policy}, "Ratelimit-Remaining": {reset}, "Ratelimit-Reset": {remaining}, "Retry-After": {retry}}
+			"X-Ratelimit-Limit": {remaining}, "Ratelimit-Limit": {policy}, "Ratelimit-Remaining": {reset}, "Ratelimit-Reset": {remaining}, "Retry-After": {retry},
+			"X-Ratelimit-Limit-Requests": {policy}, "X-Ratelimit-Remaining-Requests": {remaining}, "X-Ratelimit-Reset-Requests": {reset},
+			"Anthropic-Ratelimit-Tokens-Limit": {limit}, "Anthropic-Ratelimit-Tokens-Remaining": {remaining}, "Anthropic-Ratelimit-Tokens-Reset": {reset},
+			"X-Rate-Limit-Reset-Tokens": {reset}}
 		now := time.Unix(1767225600, 0)
 		for range 2 {
 			hints := appendHints(nil, h, now)
@@ -72,13 +98,18 @@ func FuzzHints(f *testing.F) {
 				t.Fatalf("%d hints", len(hints))
 			}
 			for _, x := range hints {
-				if x.left < 0 || x.quota < 0 || x.reset < 0 || x.reset > maxReset || x.window < 0 || x.window > maxReset || len(x.name) > maxHintName {
+				if x.left < 0 || x.quota < 0 || x.reset < 0 || x.reset > maxReset || x.window < 0 || x.window > maxReset || x.whole < 0 || x.whole > maxReset || len(x.name) > maxHintName {
 					t.Fatalf("%+v", x)
 				}
 			}
 			wait, ok := retryAfterOf(h, now)
 			if wait < 0 || !ok && wait != 0 {
 				t.Fatalf("%v, %v", wait, ok)
+			}
+			for _, d := range []time.Duration{usedUpUntil(hints), untilReset(h, hints, now)} {
+				if d < 0 || d > maxReset {
+					t.Fatalf("until the reset: %v", d)
+				}
 			}
 			var p peer
 			p.mu.flight = 1

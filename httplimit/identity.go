@@ -23,6 +23,13 @@ import (
 //     ("sha256:" and hexadecimal digits), so that nobody reads a token in a store or on a page. The
 //     token is NOT checked here: a client can invent as many as it likes, unless the service behind
 //     refuses them.
+//   - apikey is an API key of any kind: a bearer token, the access key id of a signature of AWS
+//     (version 4), or what stands in X-Api-Key, Api-Key, Apikey, X-Goog-Api-Key or the parameter
+//     key of the query. The value is a hash, as with bearer, and the same for one key wherever it
+//     stands. A request with several different ones is charged under each (see FieldGuard). The key
+//     is NOT checked here, as for bearer.
+//   - hash:header:NAME and hash:cookie:NAME are hashes of header:NAME and cookie:NAME, where
+//     these are credentials.
 //   - basic is the user name of HTTP Basic authentication. The password is NOT checked here. Unless
 //     the service behind refuses wrong passwords, the name is worth no more than a header; even
 //     then a stranger can use up another user's limit.
@@ -51,6 +58,7 @@ type source struct {
 	kind   sourceKind
 	arg    string                     // canonical header name, cookie name or claim
 	folded string                     // the cookie's name as foldCookie makes it
+	hashed bool                       // the value is kept as its hash
 	get    func(*http.Request) string // of fromProgram
 }
 
@@ -63,13 +71,14 @@ const (
 	fromTLS
 	fromJWT
 	fromBearer
+	fromAPIKey
 	fromProgram
 )
 
-// ParseIdentity checks sources: attribute → header:NAME, cookie:NAME, basic, bearer, tls or
-// jwt:CLAIM (needs keys, a JWKS file's path). The file is read now, and again when it has changed,
-// looked at every two seconds at most; a broken change leaves the old keys in force (see
-// Identity.KeysError).
+// ParseIdentity checks sources: attribute → header:NAME, cookie:NAME, hash:header:NAME,
+// hash:cookie:NAME, apikey, basic, bearer, tls or jwt:CLAIM (needs keys, a JWKS file's path). The
+// file is read now, and again when it has changed, looked at every two seconds at most; a broken
+// change leaves the old keys in force (see Identity.KeysError).
 func ParseIdentity(sources map[string]string, jwks string) (*Identity, error) {
 	id := &Identity{}
 	var claims []string
@@ -127,6 +136,12 @@ func (id *Identity) findReads() {
 		case fromJWT, fromBearer:
 			add("Authorization")
 			r.authorization |= readsBearer
+		case fromAPIKey:
+			for _, name := range door.APIKeyFields {
+				add(name)
+			}
+			r.authorization |= readsBearer | readsSignature
+			r.query = &apiKeyQuery
 		}
 	}
 }
@@ -173,6 +188,13 @@ func checkAttributeName(name string) error {
 func parseSource(name, s string) (source, error) {
 	kind, arg, hasArg := strings.Cut(s, ":")
 	switch kind {
+	case "hash":
+		of, err := parseSource(name, arg)
+		if err != nil || of.hashed || of.kind != fromHeader && of.kind != fromCookie {
+			return source{}, fmt.Errorf("identity.%s: %q: hash takes a header or a cookie; write hash:header:NAME or hash:cookie:NAME", name, s)
+		}
+		of.hashed = true
+		return of, nil
 	case "header":
 		if arg == "" || !door.IsToken(arg) {
 			return source{}, fmt.Errorf("identity.%s: %q names no header; write header:NAME, such as header:X-User-Id", name, s)
@@ -188,13 +210,13 @@ func parseSource(name, s string) (source, error) {
 			return source{}, fmt.Errorf("identity.%s: %q names no claim; write jwt:CLAIM, such as jwt:sub", name, s)
 		}
 		return source{kind: fromJWT, arg: arg}, nil
-	case "basic", "bearer", "tls":
+	case "basic", "bearer", "apikey", "tls":
 		if hasArg {
 			return source{}, fmt.Errorf("identity.%s: %s takes nothing after it; write %s: %s", name, kind, name, kind)
 		}
-		return source{kind: map[string]sourceKind{"basic": fromBasic, "bearer": fromBearer, "tls": fromTLS}[kind]}, nil
+		return source{kind: map[string]sourceKind{"basic": fromBasic, "bearer": fromBearer, "apikey": fromAPIKey, "tls": fromTLS}[kind]}, nil
 	}
-	return source{}, fmt.Errorf("identity.%s: %q is no source; use header:NAME, cookie:NAME, basic, bearer, tls or jwt:CLAIM", name, s)
+	return source{}, fmt.Errorf("identity.%s: %q is no source; use header:NAME, cookie:NAME, hash:header:NAME, hash:cookie:NAME, apikey, basic, bearer, tls or jwt:CLAIM", name, s)
 }
 
 // has reports whether the identity supplies an attribute.
@@ -255,13 +277,18 @@ func (id *Identity) Unverified() uint64 {
 
 func (id *Identity) value(r *http.Request, i int) (value string, ok bool) {
 	var told bool
-	value, _ = id.read(r, i, nil, &told)
+	query := ""
+	if r.URL != nil {
+		query = r.URL.RawQuery
+	}
+	value, _ = id.read(r, query, i, nil, &told)
 	return value, value != ""
 }
 
-// read reads the source of the value by its index. A hash of a token is appended to scratch, and
-// the value a view of it. told says that a token which does not hold has been counted for r.
-func (id *Identity) read(r *http.Request, i int, scratch []byte, told *bool) (value string, _ []byte) {
+// read reads the source of the value by its index; query is the one of the request that is decided.
+// A hash is appended to scratch, and the value a view of it. told says that a token which does not
+// hold has been counted for r.
+func (id *Identity) read(r *http.Request, query string, i int, scratch []byte, told *bool) (value string, _ []byte) {
 	s := &id.sources[i]
 	switch s.kind {
 	case fromHeader:
@@ -294,9 +321,8 @@ func (id *Identity) read(r *http.Request, i int, scratch []byte, told *bool) (va
 		switch {
 		case !readable:
 		case s.kind == fromBearer:
-			begin := len(scratch)
-			scratch = appendTokenHash(scratch, token)
-			value = door.View(scratch[begin:])
+			token, _ = rule.CutSigned(token)
+			return hashed(token, scratch)
 		default:
 			var holds bool
 			if value, holds = id.keys.claim(token, s.arg); !holds && !*told {
@@ -304,8 +330,16 @@ func (id *Identity) read(r *http.Request, i int, scratch []byte, told *bool) (va
 				*told = true
 			}
 		}
+	case fromAPIKey:
+		var room [1]string
+		if keys := apiKeys(r, query, room[:0]); len(keys) > 0 {
+			return hashed(keys[0], scratch)
+		}
 	case fromProgram:
 		value = s.get(r)
+	}
+	if s.hashed && value != "" {
+		return hashed(value, scratch)
 	}
 	return value, scratch
 }

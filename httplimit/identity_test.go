@@ -34,7 +34,7 @@ func TestParseIdentityErrors(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ name, source, jwks, want string }{
-		{"user", "headers:X-User", "", `identity.user: "headers:X-User" is no source; use header:NAME, cookie:NAME, basic, bearer, tls or jwt:CLAIM`},
+		{"user", "headers:X-User", "", `identity.user: "headers:X-User" is no source; use header:NAME, cookie:NAME, hash:header:NAME, hash:cookie:NAME, apikey, basic, bearer, tls or jwt:CLAIM`},
 		{"user", "", "", `identity.user: "" is no source`},
 		{"user", "header:", "", "write header:NAME"},
 		{"user", "header:X User", "", "write header:NAME"},

@@ -116,7 +116,7 @@ func TestLimitTransportWaits(t *testing.T) {
 		{"a log whose rule waits", `limits: [{name: a, allow: 2/s, algorithm: sliding_log, on_limit: {wait: 1500ms}}]`, LimitOptions{}, 5, 4, time.Hour, time.Second},
 		{"a log, waited for", `limits: [{name: a, allow: 2/s, algorithm: sliding_log}]`, LimitOptions{MaxWait: time.Minute}, 5, 5, time.Hour, 2 * time.Second},
 		{"a log, by the deadline", `limits: [{name: a, allow: 2/s, algorithm: sliding_log}]`, LimitOptions{MaxWait: time.Minute}, 5, 4, 1500 * time.Millisecond, time.Second},
-		{"slots, waited for", `limits: [{name: a, allow: 2}]`, LimitOptions{MaxWait: time.Minute}, 6, 6, time.Hour, 0},
+		{"slots, waited for", `limits: [{name: a, allow: 2 concurrent}]`, LimitOptions{MaxWait: time.Minute}, 6, 6, time.Hour, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestLimitTransportCancelled(t *testing.T) {
 
 // A slot is taken until the response has ended, in whatever way, and given back once.
 func TestLimitTransportSlots(t *testing.T) {
-	l := newLimiter(t, &clock{}, `limits: [{name: a, allow: 1}]`)
+	l := newLimiter(t, &clock{}, `limits: [{name: a, allow: 1 concurrent}]`)
 	answer := func(body io.ReadCloser, err error) http.RoundTripper {
 		return roundTrips(func(r *http.Request) (*http.Response, error) {
 			if err != nil {
@@ -309,7 +309,7 @@ func TestLimitTransportWithoutStore(t *testing.T) {
 		rules string
 		sent  bool
 	}{
-		{`limits: [{name: a, allow: 1, on_store_error: allow}]`, true},
+		{`limits: [{name: a, allow: 1 concurrent, on_store_error: allow}]`, true},
 		{`limits: [{name: a, allow: 1/min, on_store_error: deny}]`, false},
 	} {
 		l, err := weir.New(failingStore{}, weir.WithRules(load(t, c.rules)))

@@ -304,7 +304,7 @@ type statusRecorder struct {
 func (s *statusRecorder) WriteHeader(code int) { s.status = code; s.ResponseWriter.WriteHeader(code) }
 
 func TestConcurrencyIsReleased(t *testing.T) {
-	l := newLimiter(t, &clock{}, `limits: [{name: c, allow: 1}]`)
+	l := newLimiter(t, &clock{}, `limits: [{name: c, allow: 1 concurrent}]`)
 	inside, proceed := make(chan bool), make(chan bool)
 	h := newMiddleware(t, l, Options{}, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

@@ -29,7 +29,7 @@ func (id *Identity) ofOneClient(name string) bool {
 		return false
 	}
 	switch s := &id.sources[i]; s.kind {
-	case fromBasic, fromBearer, fromCookie, fromTLS:
+	case fromBasic, fromBearer, fromAPIKey, fromCookie, fromTLS:
 		return true
 	case fromJWT:
 		return s.arg == "sub"

@@ -42,7 +42,7 @@ func TestRefuse(t *testing.T) {
 			`The limit "a" allows 4 requests per minute, with bursts of up to 6. Try again in 15 seconds.`, "a", 15},
 		{"a leaky bucket", `limits: [{name: a, algorithm: leaky_bucket, allow: {rate: 1/s, burst: 2}}]`, 3, 0, 1, 429,
 			`The limit "a" lets 1 request per second through, one after the other, and too many are waiting. Try again in 1 second.`, "a", 1},
-		{"concurrency", `limits: [{name: a, allow: 2}]`, 2, 0, 1, 429,
+		{"concurrency", `limits: [{name: a, allow: 2 concurrent}]`, 2, 0, 1, 429,
 			`The limit "a" allows 2 requests at the same time. Try again in 30 seconds.`, "a", 30},
 		{"never", `limits: [{name: a, allow: 2/min}]`, 0, 0, 3, 429,
 			`The limit "a" allows 2 requests per minute. This request asks for more than that at once, so it can never be admitted.`, "a", -1},

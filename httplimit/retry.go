@@ -34,26 +34,32 @@ type RetryOptions struct {
 	// client that speaks with several identities, or to a server with separate limits for its
 	// paths, add those. It must be safe for concurrent use.
 	Key func(*http.Request) string
-	// Repeatable reports whether a request may be sent again after a server answered 429 or 503 to
-	// it; nil means one with a safe or idempotent method (RFC 9110 9.2.2) or an Idempotency-Key.
-	// One with a body that cannot be read again never is. It must be safe for concurrent use.
+	// Repeatable reports whether a request may be sent again after a server refused it for its
+	// limits; nil means one with a safe or idempotent method (RFC 9110 9.2.2) or an
+	// Idempotency-Key. One with a body that cannot be read again never is. It must be safe for
+	// concurrent use.
 	Repeatable func(*http.Request) bool
 }
 
 // RetryTransport is an http.RoundTripper that obeys the limits of the servers that it asks:
 //
-//   - A request that a server refuses with 429 or 503 is sent again, if that does no harm (see
-//     RetryOptions.Repeatable): after the time in Retry-After, or after a backoff with full jitter.
-//   - The limits that a server announces (RateLimit, RateLimit-Remaining, X-RateLimit-Remaining and
-//     the fields that belong to them) hold for all requests to it. While no request is left, all
-//     wait before they are sent; while some are left, no more than that are sent at a time. Those
-//     that waited follow one another at the pace of the limit, if that is known.
+//   - A request that a server refuses for its limits is sent again, if that does no harm (see
+//     RetryOptions.Repeatable): after the time that the server asks for, or after a backoff with
+//     full jitter if it names none. A refusal is a 429 or a 503, a 403 by which GitHub refuses, or
+//     a 400 by which AWS does. The time stands in Retry-After, in Retry-After-Ms, in the field that
+//     says when a used-up limit is there again, or in the body as Google and AWS write it there.
+//   - The limits that a server announces (RateLimit, RateLimit-Remaining, X-RateLimit-Remaining,
+//     X-RateLimit-Remaining-Requests, Anthropic-RateLimit-Requests-Remaining and the fields that
+//     belong to them) hold for all requests to it. While no request is left, all wait before they
+//     are sent; while some are left, no more than that are sent at a time. Those that waited follow
+//     one another at the pace of the limit, if that is known.
 //   - If a wait would last beyond the context's deadline, or MaxWait, a request fails at once with
 //     a *WaitError, or the server's refusal is returned as it is.
 //
-// Retries do not add to the load of a server that is overloaded already: they are a small share of
-// all requests (RetryShare). Nothing is retried for other reasons, such as a connection that
-// broke. Safe for concurrent use; make one with NewRetryTransport.
+// A body in which a time may stand is read ahead, up to 16 KiB and for a second, and is handed on
+// whole. Retries do not add to the load of a server that is overloaded already: they are a small
+// share of all requests (RetryShare). Nothing is retried for other reasons, such as a connection
+// that broke. Safe for concurrent use; make one with NewRetryTransport.
 type RetryTransport struct {
 	base http.RoundTripper
 	o    RetryOptions
@@ -153,15 +159,16 @@ func (t *RetryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		now := time.Now()
 		var scratch [maxHints]hint
-		refused := resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable
+		hints := appendHints(scratch[:0], resp.Header, now)
+		told := refusalOf(ctx, resp, hints, now)
 		backoff := t.backoff(attempt)
 		var wait time.Duration
-		if refused {
-			wait, _ = retryAfterOf(resp.Header, now)
+		if told.refused {
+			wait = told.wait
 		}
-		p.leave(number, appendHints(scratch[:0], resp.Header, now), min(wait, max(maxReset, t.o.MaxWait)), backoff)
+		p.leave(number, hints, min(wait, max(maxReset, t.o.MaxWait)), backoff)
 		resp.Request = r
-		if !refused || attempt >= t.o.MaxAttempts || !t.repeatable(r) {
+		if !told.refused || told.never || attempt >= t.o.MaxAttempts || !t.repeatable(r) {
 			return resp, nil
 		}
 		// where the server did not say for how long; else all that ask it wait, in enter

@@ -335,7 +335,7 @@ func TestRetryAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused int
 		var passed []time.Time
-		rt := newRetry(t, limitedServer(t, `limits: [{name: a, allow: 3}]`, 0, time.Second, &refused, &passed), RetryOptions{})
+		rt := newRetry(t, limitedServer(t, `limits: [{name: a, allow: 3 concurrent}]`, 0, time.Second, &refused, &passed), RetryOptions{})
 		r, _ := http.NewRequest("GET", "http://api.example/", nil)
 		if _, err := rt.RoundTrip(r); err != nil {
 			t.Fatal(err)

@@ -139,7 +139,7 @@ func TestWrite(t *testing.T) {
 		},
 		{
 			name: "draft03: the nearest in the triple, and the policies", family: Draft03,
-			rules:  `limits: [{name: a, allow: [10/s, 50/min], algorithm: fixed_window}, {name: b, allow: 3}, {name: c, allow: 5/100ms, algorithm: fixed_window}]`,
+			rules:  `limits: [{name: a, allow: [10/s, 50/min], algorithm: fixed_window}, {name: b, allow: 3 concurrent}, {name: c, allow: 5/100ms, algorithm: fixed_window}]`,
 			before: 1, wait: 500 * time.Millisecond, hits: 1,
 			want: want{"RateLimit-Limit": "3", "RateLimit-Remaining": "1", "RateLimit-Reset": "30", "RateLimit-Policy": "10;w=1, 50;w=60"},
 		},
@@ -149,7 +149,7 @@ func TestWrite(t *testing.T) {
 			want: want{"RateLimit-Limit": "2", "RateLimit-Remaining": "0", "RateLimit-Reset": "15", "RateLimit-Policy": "2;w=30", "Retry-After": "15"},
 		},
 		{
-			name: "draft03 without a window: no policy", rules: `limits: [{name: b, allow: 3}]`, hits: 1, family: Draft03,
+			name: "draft03 without a window: no policy", rules: `limits: [{name: b, allow: 3 concurrent}]`, hits: 1, family: Draft03,
 			want: want{"RateLimit-Limit": "3", "RateLimit-Remaining": "2", "RateLimit-Reset": "30"},
 		},
 		{
@@ -157,7 +157,7 @@ func TestWrite(t *testing.T) {
 			want: want{"RateLimit-Policy": `"a";q=10;w=60`, "RateLimit": `"a";a=7;w=60`},
 		},
 		{
-			name: "envoy03", rules: `limits: [{name: a, allow: [10/min, 500/hour], algorithm: fixed_window}, {name: b, allow: 20}]`, before: 2, hits: 1, family: Envoy03,
+			name: "envoy03", rules: `limits: [{name: a, allow: [10/min, 500/hour], algorithm: fixed_window}, {name: b, allow: 20 concurrent}]`, before: 2, hits: 1, family: Envoy03,
 			want: want{"X-RateLimit-Limit": `10, 10;w=60;name="a:60s", 500;w=3600;name="a:3600s"`, "X-RateLimit-Remaining": "7", "X-RateLimit-Reset": "60"},
 		},
 		{
@@ -170,7 +170,7 @@ func TestWrite(t *testing.T) {
 				"RateLimit-Limit": "1", "RateLimit-Remaining": "0", "RateLimit-Reset": "60", "RateLimit-Policy": "1;w=60"},
 		},
 		{
-			name: "concurrency", rules: `limits: [{name: a, allow: 10}]`, hits: 1, family: Draft11,
+			name: "concurrency", rules: `limits: [{name: a, allow: 10 concurrent}]`, hits: 1, family: Draft11,
 			want: want{"RateLimit-Policy": `"a";q=10;qu="concurrent-requests"`, "RateLimit": `"a";r=9;t=30`},
 		},
 	} {

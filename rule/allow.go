@@ -95,7 +95,7 @@ func parseAllowance(text string) (a Allowance, err error) {
 			}
 		case "burst":
 			var burst Rate
-			if burst, err = ParseRate(value); err != nil || burst.Window != 0 || burst.Unlimited {
+			if burst, err = ParseRate(value); err != nil || burst.Window != 0 || burst.Unlimited || burst.Concurrent {
 				err = fmt.Errorf("%s: burst: expected a number of requests", text)
 			}
 			if a.Burst = burst.N; a.Burst == 0 {

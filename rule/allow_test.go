@@ -23,6 +23,7 @@ func TestParseAllow(t *testing.T) {
 		{"[4/min]", []Allowance{{Rate: perMin}}},
 		{"4/min, 25", []Allowance{{Rate: perMin}, {Rate: Rate{N: 25}}}},
 		{`["4/min", 25]`, []Allowance{{Rate: perMin}, {Rate: Rate{N: 25}}}},
+		{"3 concurrent", []Allowance{{Rate: Rate{N: 3, Concurrent: true}}}},
 		{"unlimited", []Allowance{{Rate: Rate{Unlimited: true}}}},
 		{"{rate: 4/min, burst: 20}", []Allowance{{Rate: perMin, Burst: 20}}},
 		{"{burst: 0, rate: '4/min'}", []Allowance{{Rate: perMin, Burst: algo.NoBurst}}},
@@ -47,6 +48,7 @@ func TestParseAllowErrors(t *testing.T) {
 		{"{rate: 4/min, bursts: 5}", `unknown key "bursts"; there are rate and burst`},
 		{"{burst: 5}", "rate is missing"},
 		{"{rate: 4/min, burst: 5/min}", "burst: expected a number of requests"},
+		{"{rate: 4/min, burst: 5 concurrent}", "burst: expected a number of requests"},
 		{"{rate: unlimited}", "unlimited has no burst"},
 		{strings.Repeat("4/min,", 200), "it is too long"},
 	} {

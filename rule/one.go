@@ -8,9 +8,9 @@ import (
 )
 
 // One returns a Set of a single native limit of the default domain: name, what it allows in the
-// scalar notation of `allow` ("10/min", "100/15m", "25"), and the attributes that make the
-// counter's key, each as an entry of `per` ("user", "user|ip"); without any there is one counter
-// for all. It is what weir.Limit is made of.
+// scalar notation of `allow` ("10/min", "100/15m", "25 concurrent"), and the attributes that make
+// the counter's key, each as an entry of `per` ("user", "user|ip"); without any there is one
+// counter for all. It is what weir.Limit is made of.
 func One(name, allow string, per ...string) (*Set, error) {
 	var problems Problems
 	report := func(p Problem) {
@@ -34,6 +34,8 @@ func One(name, allow string, per ...string) (*Set, error) {
 	case err != nil:
 	case rate.Unlimited:
 		r.Unlimited = true
+	case rate.Window == 0 && !rate.Concurrent:
+		report(Problem{Message: fmt.Sprintf("allow: %s names no unit", rate), Hint: rate.UnitHint()})
 	case rate.Window == 0:
 		limit, err = algo.New(algo.Config{Algorithm: algo.Concurrency, N: rate.N})
 	default:

@@ -35,6 +35,15 @@ var units = []struct {
 	{"year", nil, year},
 }
 
+// concurrentWord stands behind the number of slots of a concurrency limit.
+const concurrentWord = "concurrent"
+
+// UnitHint is the hint for a number that stands alone where a rate is expected: its unit may have
+// been forgotten, and slots are never meant by accident.
+func (r Rate) UnitHint() string {
+	return fmt.Sprintf("did you mean %d/min? for at most %d at a time write %[2]d %s", r.N, r.N, concurrentWord)
+}
+
 var unitNames = sync.OnceValue(func() []string {
 	var names []string
 	for _, u := range units {
@@ -43,8 +52,8 @@ var unitNames = sync.OnceValue(func() []string {
 	return names
 })
 
-// Rate is one scalar entry of `allow`: "10/min", "100/15m", "25" (slots of a concurrency limit) or
-// "unlimited".
+// Rate is one scalar entry of `allow`: "10/min", "100/15m", "25 concurrent" (slots of a concurrency
+// limit), "25" (slots, where it is known that these are meant) or "unlimited".
 type Rate struct {
 	N int64
 	// Window is the nominal length of the window: a month is 30 days, a year 365. 0 for slots and
@@ -54,6 +63,9 @@ type Rate struct {
 	// duration, or has no window.
 	Unit      string
 	Unlimited bool
+	// Concurrent is true for slots that are called so: "25 concurrent", and not "25", which may be
+	// a rate whose unit was forgotten.
+	Concurrent bool
 }
 
 // String returns r in the notation that ParseRate reads; parsing it gives r back.
@@ -63,6 +75,8 @@ func (r Rate) String() string {
 		return "unlimited"
 	case r.Unit != "":
 		return fmt.Sprintf("%d/%s", r.N, r.Unit)
+	case r.Concurrent:
+		return fmt.Sprintf("%d %s", r.N, concurrentWord)
 	case r.Window == 0:
 		return strconv.FormatInt(r.N, 10)
 	}
@@ -70,13 +84,20 @@ func (r Rate) String() string {
 }
 
 // ParseRate parses the scalar notation of `allow`: N/unit with the units s, sec, second, min,
-// minute, h, hour, d, day, week, month and year; N/duration such as 100/15m or 1000/2d; a bare
-// number, which bounds how many are in flight; or unlimited. N is 0 to algo.MaxN, a duration a
-// whole number of microseconds up to algo.MaxWindow.
+// minute, h, hour, d, day, week, month and year; N/duration such as 100/15m or 1000/2d; N
+// concurrent, which bounds how many are in flight, or N alone; or unlimited. N is 0 to algo.MaxN, a
+// duration a whole number of microseconds up to algo.MaxWindow.
 func ParseRate(text string) (Rate, error) {
 	text = strings.TrimSpace(text)
 	if text == "unlimited" {
 		return Rate{Unlimited: true}, nil
+	}
+	if number, ok := strings.CutSuffix(text, concurrentWord); ok && strings.TrimRight(number, " \t") != number {
+		n, err := parseCount(strings.TrimSpace(number))
+		if err != nil {
+			return Rate{}, fmt.Errorf("rate %q: %w", clip(text), err)
+		}
+		return Rate{N: n, Concurrent: true}, nil
 	}
 	number, per, hasWindow := strings.Cut(text, "/")
 	number, per = strings.TrimSpace(number), strings.TrimSpace(per)

@@ -35,6 +35,8 @@ func TestParseRate(t *testing.T) {
 		{"1000000000/year", Rate{N: algo.MaxN, Window: 365 * 24 * time.Hour, Unit: "year"}},
 		{"25", Rate{N: 25}},
 		{"0", Rate{}},
+		{"25 concurrent", Rate{N: 25, Concurrent: true}},
+		{" 0\tconcurrent ", Rate{Concurrent: true}},
 		{"unlimited", Rate{Unlimited: true}},
 	} {
 		got, err := ParseRate(c.text)
@@ -51,6 +53,10 @@ func TestParseRate(t *testing.T) {
 func TestParseRateErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "expected a number of requests"},
+		{"5concurrent", `"5concurrent" is not a number of requests`},
+		{" concurrent", `"concurrent" is not a number of requests`},
+		{"5/min concurrent", `"5/min" is not a number of requests`},
+		{"5 Concurrent", "is not a number of requests"},
 		{"/s", "expected a number of requests"},
 		{"x", `"x" is not a number of requests`},
 		{"-1/s", `"-1" is not a number of requests`},

@@ -38,7 +38,7 @@ limits:
   - {name: elastic, when: {path: /elastic}, per: [door], allow: 10/year, algorithm: sliding_log, throttle: {elastic: {signal: load, curve: {50%: 200%, 80%: 100%}}}}
   - {name: schedule, when: {path: /schedule}, per: [door], allow: 10/year, algorithm: sliding_log, schedule: [{between: "00:00-24:00", allow: 4/year}]}
   - {name: shadow, when: {path: /shadow}, per: [door], allow: 1/year, algorithm: sliding_log, on_limit: shadow}
-  - {name: slots, when: {path: /slots}, per: [door], allow: 1}
+  - {name: slots, when: {path: /slots}, per: [door], allow: 1 concurrent}
   - {name: wait, when: {path: /wait}, per: [door], allow: {rate: 20/s, burst: 10}, algorithm: leaky_bucket, on_limit: {wait: 30s}}
   - {name: queue, when: {path: /queue}, per: [door], allow: {rate: 1/hour, burst: 10}, algorithm: leaky_bucket, on_limit: {wait: 2h}}
   - {name: defer, when: {path: /defer}, per: [door], allow: 2/year, algorithm: sliding_log, on_limit: {defer: later}}

@@ -23,7 +23,8 @@ when      attribute: value. A glob (/api/**), a list, "!not this", ~regexp; addr
           elsewhere the caller says what there is. Left out: every request. /Login and /login/ are /login, and HEAD
           is GET; paths: exact, in a file or a limit, is for a server that tells the spellings of a path apart.
 per       one counter for each value of an attribute, or for each pair of them ([user, ip]). Left out: one for all.
-allow     10/s, 5/min, 1000/hour, 20/10s, several of them, {rate: 4/min, burst: 20}, or unlimited.
+allow     10/s, 5/min, 1000/hour, 20/10s, several of them, {rate: 4/min, burst: 20}, 5 concurrent (at most 5 at a time),
+          or unlimited.
 algorithm token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log or concurrency.
 on_limit  reject (429, unless another is named), shadow (only count), {wait: 2s}, {defer: QUEUE}.
 more      throttle (soft, elastic), schedule, override, replaces, enforce (a share of the keys), ban, response,

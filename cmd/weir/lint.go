@@ -185,10 +185,10 @@ func (c *config) lintOptions() file.LintOptions {
 }
 
 // warnOfIdentity warns of rules that count by an attribute which the configuration's identity takes
-// from clients without verifying it.
+// from clients without verifying it, or as it is though it lets them in.
 func (p *program) warnOfIdentity(set *rule.Set) {
 	if len(p.c.identity) > 0 {
-		p.warnOf(set, file.UnverifiedIdentity)
+		p.warnOf(set, file.UnverifiedIdentity, file.KeptSecret)
 	}
 }
 
@@ -219,11 +219,11 @@ func (p *program) warnOfRegions(set *rule.Set) {
 	}
 }
 
-// warnOf logs the warnings of that name.
-func (p *program) warnOf(set *rule.Set, name string) {
+// warnOf logs the warnings of these names.
+func (p *program) warnOf(set *rule.Set, names ...string) {
 	o := file.LintOptions{Identity: p.c.identity, NoLeases: p.c.noLeases(), NoRegions: p.c.noRegions(), Regions: len(p.c.regionWeights), Quotas: p.c.rlqsDomains}
 	for _, w := range file.Lint(set, o) {
-		if w.Name == name {
+		if slices.Contains(names, w.Name) {
 			p.log.Warn("rules", "problem", w.Error())
 		}
 	}

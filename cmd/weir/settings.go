@@ -331,7 +331,7 @@ var deferSettings = []setting{
 
 var clientSettings = []setting{
 	{path: "identity", kind: mapping,
-		help: "attribute=source pairs: header:NAME, cookie:NAME, basic, bearer, tls, jwt:CLAIM",
+		help: "attribute=source pairs: header:NAME, cookie:NAME, hash:header:NAME, hash:cookie:NAME, apikey, basic, bearer, tls, jwt:CLAIM",
 		set: func(c *config, items []string) error {
 			c.identity = map[string]string{}
 			for _, item := range items {

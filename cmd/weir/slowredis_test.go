@@ -237,7 +237,7 @@ func hammerRules(size int) string {
 	}
 	text = strings.ReplaceAll(text, fmt.Sprintf("{rate: %d/year, burst: %d}, algorithm: fixed", size, size), fmt.Sprintf("%d/year, algorithm: fixed", size))
 	text = strings.ReplaceAll(text, fmt.Sprintf("{rate: %d/year, burst: %d}, algorithm: sliding", size, size), fmt.Sprintf("%d/year, algorithm: sliding", size))
-	return text + fmt.Sprintf("  - {name: slots, when: {path: /slots/**}, per: [door, path], allow: %d, timeout: 1h}\n", size)
+	return text + fmt.Sprintf("  - {name: slots, when: {path: /slots/**}, per: [door, path], allow: %d concurrent, timeout: 1h}\n", size)
 }
 
 // TestHammer: nothing is admitted beyond a limit that four servers enforce together. They wait for

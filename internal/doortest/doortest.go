@@ -71,7 +71,7 @@ limits:
     algorithm: leaky_bucket
   - name: slots
     when: { kind: slots }
-    allow: 1
+    allow: 1 concurrent
   - name: never
     when: { kind: never }
     allow: 0/min

@@ -438,7 +438,7 @@ domain: shop
 limits:
   - {name: ten, when: {path: /ten}, per: [ip], allow: 10/hour, algorithm: sliding_log}
   - {name: own, when: {path: /own}, allow: 0/hour, response: {status: 503, headers: {X-Reason: later}, body: "come back"}}
-  - {name: slots, when: {path: /slots}, allow: 1}
+  - {name: slots, when: {path: /slots}, allow: 1 concurrent}
   - {name: turns, when: {path: /turns}, algorithm: leaky_bucket, allow: {rate: 1/s, burst: 5}, on_limit: {wait: 30s}}
   - {name: line, when: {path: /line}, allow: 1/hour, algorithm: sliding_log, on_limit: {wait: 30m}}
   - {name: put-off, when: {path: /defer}, allow: 1/hour, algorithm: sliding_log, on_limit: {defer: later}}

@@ -36,7 +36,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 			[]string{"a@0s", "b@0s", "c@1s", "d@1s", "e@1s refused by q for 1s", "f@1s refused by q for 1s", "g@2s"}},
 		"sliding_window": {"allow: 2/s, on_limit: {wait: 2s}",
 			[]string{"a@0s", "b@0s", "c@1.000001s", "d@1.500001s", "e@1.500001s refused by q for 500ms", "f@1.500001s refused by q for 500ms", "g@2.000001s"}},
-		"concurrency": {"allow: 2, timeout: 10s, on_limit: {wait: 2500ms}",
+		"concurrency": {"allow: 2 concurrent, timeout: 10s, on_limit: {wait: 2500ms}",
 			[]string{"a@0s", "b@0s", "c@1s", "d@1s", "e@2s", "f@2s", "g@3s"}},
 		"sliding_log with a margin": {"algorithm: sliding_log, allow: 2/s, throttle: {soft: 50%}, on_limit: {wait: 2s}",
 			[]string{"a@0s", "b@0s", "c@0s", "d@1s", "e@1s", "f@1s", "g@2s"}},
@@ -69,7 +69,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 // within 200 ms.
 func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(t, "limits: [{name: q, per: [user], allow: 1, timeout: 10s, on_limit: {wait: 5s}}]")
+		l := newLimiter(t, "limits: [{name: q, per: [user], allow: 1 concurrent, timeout: 10s, on_limit: {wait: 5s}}]")
 		here, there := newDoor(New(0), l), newDoor(New(0), l)
 		go there.pass(t.Context(), "there", 1, func() { time.Sleep(time.Second) }, user("ada"))
 		synctest.Wait()
@@ -99,7 +99,7 @@ func TestReleaseWhileAsking(t *testing.T) {
 		var d *door
 		var first *Visit
 		var holder weir.Decision
-		l := newSpied(t, "limits: [{name: q, allow: 1, timeout: 10s, on_limit: {wait: 5s}}]", func(results []algo.Result) {
+		l := newSpied(t, "limits: [{name: q, allow: 1 concurrent, timeout: 10s, on_limit: {wait: 5s}}]", func(results []algo.Result) {
 			if !results[0].Allowed { // refused, and does not stand in line yet
 				first.Release(t.Context(), d.limiter, &holder)
 			}
@@ -343,8 +343,8 @@ func TestWaitingIsChargedNothing(t *testing.T) {
 		l := newLimiter(t, `
 limits:
   - {name: day, algorithm: sliding_log, allow: 100/day}
-  - {name: slots, allow: 100}
-  - {name: dark, allow: 100, on_limit: shadow}
+  - {name: slots, allow: 100 concurrent}
+  - {name: dark, allow: 100 concurrent, on_limit: shadow}
   - {name: q, algorithm: token_bucket, allow: {rate: 1/3s, burst: 1}, on_limit: {wait: 5s}}
 `)
 		d := newDoor(New(0), l)

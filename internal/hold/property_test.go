@@ -174,7 +174,7 @@ func TestHoldsAsAQueueDoes(t *testing.T) {
 func TestNobodyOvertakes(t *testing.T) {
 	rules := []string{"algorithm: token_bucket, allow: {rate: 2/s, burst: 2}", "algorithm: token_bucket, refill: interval, allow: 2/s",
 		"algorithm: fixed_window, allow: 2/s", "allow: 2/s", "allow: 4/s, buckets: 4", "algorithm: sliding_log, allow: 2/s, throttle: {soft: 50%}",
-		"allow: 2, timeout: 20s", "algorithm: leaky_bucket, allow: {rate: 3/s, burst: 3}"}
+		"allow: 2 concurrent, timeout: 20s", "algorithm: leaky_bucket, allow: {rate: 3/s, burst: 3}"}
 	rapid.Check(t, func(rt *rapid.T) {
 		all := comers(rt)
 		r := rapid.SampledFrom(rules).Draw(rt, "rule")
@@ -202,7 +202,7 @@ func TestNobodyOvertakes(t *testing.T) {
 					inFlight++
 				}
 			}
-			if strings.HasPrefix(r, "allow: 2, timeout") && inFlight > 1 {
+			if strings.HasPrefix(r, "allow: 2 concurrent, timeout") && inFlight > 1 {
 				rt.Fatalf("request %d was admitted beside %d others", j, inFlight)
 			}
 		}

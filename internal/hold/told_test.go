@@ -21,8 +21,8 @@ func TestToldOnce(t *testing.T) {
 limits:
   - {name: counted, algorithm: sliding_log, allow: 100/day, count_denied: true}
   - {name: dark, algorithm: sliding_log, allow: 100/day, on_limit: shadow}
-  - {name: slots, allow: 100, on_limit: shadow}
-  - {name: q, allow: 1, on_limit: {wait: 3s}}
+  - {name: slots, allow: 100 concurrent, on_limit: shadow}
+  - {name: q, allow: 1 concurrent, on_limit: {wait: 3s}}
 `, weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, decision *weir.Decision) {
 			if r.Hits > 0 {
 				told = append(told, fmt.Sprint(time.Since(d.start), decision.Allowed, decision.LimitedBy(nil), decision.ID != 0))

@@ -263,7 +263,7 @@ func TestTurnAfterWait(t *testing.T) {
 		l := newLimiter(t, `
 limits:
   - {name: q, algorithm: leaky_bucket, allow: {rate: 1/3s, burst: 9}}
-  - {name: slots, allow: 3}
+  - {name: slots, allow: 3 concurrent}
   - {name: each, algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 9s}}
 `)
 		d := newDoor(New(0), l)

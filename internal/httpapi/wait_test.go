@@ -20,7 +20,7 @@ limits:
   - {name: log, when: {kind: log}, algorithm: sliding_log, allow: 1/s, on_limit: {wait: 60s}}
   - {name: fixed, when: {kind: fixed}, algorithm: fixed_window, allow: 1/s, on_limit: {wait: 60s}}
   - {name: window, when: {kind: window}, allow: 1/s, on_limit: {wait: 60s}}
-  - {name: slots, when: {kind: slots}, allow: 1, timeout: 30s, on_limit: {wait: 60s}}
+  - {name: slots, when: {kind: slots}, allow: 1 concurrent, timeout: 30s, on_limit: {wait: 60s}}
 `)
 	h := New(l, Options{})
 	for i, step := range []struct {

@@ -63,7 +63,7 @@ func TestDawdlingBodiesShare(t *testing.T) {
 			yaml := noLimits
 			var guard *overload.Limiter
 			if c.rule {
-				yaml = fmt.Sprintf("limits: [{name: all, allow: %d}]", places)
+				yaml = fmt.Sprintf("limits: [{name: all, allow: %d concurrent}]", places)
 			} else {
 				guard, _ = overload.New(overload.Options{Fixed: places})
 			}

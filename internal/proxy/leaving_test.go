@@ -211,7 +211,7 @@ func TestKeptWhileThereIsMemory(t *testing.T) {
 // Where places are few, and where a client has no address, its abandoned requests do not keep it
 // out.
 func TestAbandonedFewPlaces(t *testing.T) {
-	for _, yaml := range []string{`limits: [{name: few, allow: 2}]`, `limits: [{name: few, allow: 3}]`} {
+	for _, yaml := range []string{`limits: [{name: few, allow: 2 concurrent}]`, `limits: [{name: few, allow: 3 concurrent}]`} {
 		up, url := newWorking(t, "http")
 		addr, h := serveProxy(t, url, newLimiter(t, yaml), nil, trustLoopback)
 		t.Cleanup(h.Drain)

@@ -238,7 +238,7 @@ func TestUpstreamFailures(t *testing.T) {
 func TestConcurrentClients(t *testing.T) {
 	var seen atomic.Int64
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) { seen.Add(1); _, _ = io.Copy(w, r.Body) })
-	addr := newProxy(t, up.URL, `limits: [{name: a, per: [header.k], allow: 40/hour, algorithm: sliding_log}, {name: b, allow: 4}]`)
+	addr := newProxy(t, up.URL, `limits: [{name: a, per: [header.k], allow: 40/hour, algorithm: sliding_log}, {name: b, allow: 4 concurrent}]`)
 	var passed, refused atomic.Int64
 	var wg sync.WaitGroup
 	for g := range 8 {

@@ -119,7 +119,7 @@ func TestSlowBodiesTakeNoPlace(t *testing.T) {
 		}
 		_, _ = io.Copy(io.Discard, r.Body)
 	})
-	const rule = `limits: [{name: few, allow: 3}]`
+	const rule = `limits: [{name: few, allow: 3 concurrent}]`
 	for name, fixed := range map[string]int{"a bound": 3, "adaptive": 0, "a limit": -1} {
 		for _, h2c := range []bool{false, true} {
 			yaml := noLimits

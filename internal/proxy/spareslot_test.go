@@ -27,7 +27,7 @@ func TestSpareCountsInSlots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits := fmt.Sprintf("limits: [{name: all, allow: %d}]", slots)
+	limits := fmt.Sprintf("limits: [{name: all, allow: %d concurrent}]", slots)
 	addr, h := serveProxy(t, up.URL, newLimiter(t, limits), nil, trustLoopback, func(o *Options) { o.Overload = guard })
 	turnedAway := 0
 	for range slots {

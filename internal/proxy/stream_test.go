@@ -41,7 +41,7 @@ func TestWebSocket(t *testing.T) {
 		}
 	}
 	for _, upstream := range []string{newUpstream(t, echo).URL, h2cServer(t, echo)} {
-		addr := newProxy(t, upstream, `limits: [{name: sockets, allow: 1}]`)
+		addr := newProxy(t, upstream, `limits: [{name: sockets, allow: 1 concurrent}]`)
 		ctx := patience.Context(t)
 		c, resp, err := websocket.Dial(ctx, "ws://"+addr+"/ws", nil)
 		if err != nil {
@@ -263,7 +263,7 @@ func TestHangUp(t *testing.T) {
 				cancelled <- true
 			}
 		})
-		addr := newProxy(t, up.URL, `limits: [{name: c, allow: 1}]`, func(o *Options) { o.CutAbandoned = true })
+		addr := newProxy(t, up.URL, `limits: [{name: c, allow: 1 concurrent}]`, func(o *Options) { o.CutAbandoned = true })
 		ctx, cancel := context.WithCancel(t.Context())
 		r, err := http.NewRequestWithContext(ctx, "GET", "http://"+addr+"/slow", nil)
 		if err != nil {
@@ -300,7 +300,7 @@ func TestConcurrencySpansTheBody(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-proceed
 	})
-	addr := newProxy(t, up.URL, `limits: [{name: c, allow: 1}]`)
+	addr := newProxy(t, up.URL, `limits: [{name: c, allow: 1 concurrent}]`)
 	c := client(t, false)
 	first, err := c.Get("http://" + addr)
 	if err != nil {

@@ -17,7 +17,7 @@ domain: shop
 limits:
   - {name: soft, when: {path: /soft}, allow: 1/hour, algorithm: sliding_log, throttle: {soft: 100%}}
   - {name: near, when: {path: /near}, allow: 5/hour, algorithm: sliding_log}
-  - {name: slots, when: {path: /slots}, allow: 1}
+  - {name: slots, when: {path: /slots}, allow: 1 concurrent}
 `
 
 // With FULL a client learns all that other doors tell, and can give back its slot; without, nothing

@@ -16,7 +16,7 @@ domain: shop
 limits:
   - { name: login, when: { path: /login }, per: [ip], allow: 5/min, algorithm: sliding_log }
   - { name: queue, when: { path: /queue }, per: [ip], allow: { rate: 1/s, burst: 1 }, algorithm: leaky_bucket }
-  - { name: slots, when: { path: /slots }, per: [ip], allow: 2, timeout: 5s }
+  - { name: slots, when: { path: /slots }, per: [ip], allow: 2 concurrent, timeout: 5s }
 `
 
 // goOn lets a test go on.

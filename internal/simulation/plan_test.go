@@ -296,7 +296,7 @@ func (p *plan) rules(version int) string {
 		window := fmt.Sprintf("%dms", c.Window.Milliseconds())
 		switch {
 		case c.Algorithm == algo.Concurrency:
-			fmt.Fprintf(&text, "    allow: %d\n    timeout: %v\n", n, c.Timeout)
+			fmt.Fprintf(&text, "    allow: %d concurrent\n    timeout: %v\n", n, c.Timeout)
 		case c.Burst > 0:
 			fmt.Fprintf(&text, "    allow: { rate: %d/%s, burst: %d }\n    algorithm: %v\n", n, window, c.Burst, c.Algorithm)
 		default:

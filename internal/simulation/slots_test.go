@@ -25,7 +25,7 @@ type bench struct {
 // take takes a slot of one key, of a limit that has n, and reports whether there was one.
 func (b *bench) take(n int) bool {
 	b.Helper()
-	rules := fmt.Sprintf("domain: sim\nlimits:\n  - { name: slots, per: [user], allow: %d, timeout: 5s }\n", n)
+	rules := fmt.Sprintf("domain: sim\nlimits:\n  - { name: slots, per: [user], allow: %d concurrent, timeout: 5s }\n", n)
 	set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(rules)}}, file.Options{})
 	if err != nil {
 		b.Fatal(err)

@@ -19,7 +19,7 @@ func NewFields(o FieldOptions) prometheus.Collector { return fieldCollector{o} }
 type fieldCollector struct{ o FieldOptions }
 
 var (
-	descFields     = prometheus.NewDesc("weir_fields_total", "Requests that were refused for fields that servers read in different ways: what has one value came twice (repeated), a name is like that of a field that is read (lookalike), credentials or cookies cannot be read (unreadable), a cookie has too many values (cookies); and requests that lost such a field (dropped), or were charged under each value of a cookie (several).", []string{"reason"}, nil)
+	descFields     = prometheus.NewDesc("weir_fields_total", "Requests that were refused for fields that servers read in different ways: what has one value came twice (repeated), a name is like that of a field that is read (lookalike), credentials or cookies cannot be read (unreadable), a cookie or an API key has too many values (cookies); and requests that lost such a field (dropped), or were charged under each value of a cookie or an API key (several).", []string{"reason"}, nil)
 	descUnverified = prometheus.NewDesc("weir_tokens_unverified_total", "Bearer tokens that did not hold, so that their requests had no user by a jwt source: expired, of an unknown key, or no JSON Web Token.", nil, nil)
 )
 

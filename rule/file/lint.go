@@ -42,10 +42,10 @@ type LintOptions struct {
 
 // Lint warns of what is legal and useless or dangerous in s: limits that no request can meet,
 // values that no request can have, limits that a tighter one always beats, overlapping wildcards,
-// keys that a client can forge or invent without end, concurrency at doors that cannot release,
-// soft margins that round to nothing, queues that hold for long, bans that a client can bring upon
-// others, costs that it can set, expressions that fail without a header, curves, schedules, leases
-// and regions without effect. What it says is proven, or it says
+// keys that a client can forge or invent without end, or that keep what lets it in, concurrency at
+// doors that cannot release, soft margins that round to nothing, queues that hold for long, bans
+// that a client can bring upon others, costs that it can set, expressions that fail without a
+// header, curves, schedules, leases and regions without effect. What it says is proven, or it says
 // that it looks so.
 //
 // Warnings are in order of place; one that says the same of several rules of a file comes once.
@@ -75,6 +75,7 @@ func Lint(s *rule.Set, o LintOptions) []rule.Problem {
 			l.expressions(r)
 		}
 		l.keys(rules)
+		l.secrets(rules)
 		l.firsts(rules)
 		l.exempt(rules)
 		l.replaced(rules)
@@ -342,7 +343,7 @@ func (l *linter) unverified(attribute string) string {
 	source := l.options.Identity[attribute]
 	kind, _, _ := strings.Cut(source, ":")
 	switch strings.ToLower(kind) {
-	case "header", "cookie", "basic", "bearer":
+	case "header", "cookie", "hash", "basic", "bearer", "apikey":
 		return source
 	}
 	return ""

@@ -67,7 +67,7 @@ func (l *linter) leftIgnores(s *rule.Set) []rule.Problem {
 						hint = fmt.Sprintf("did you mean %q?", near)
 					}
 					problems = append(problems, rule.Problem{Pos: pos, Message: fmt.Sprintf("lint: ignore: there is no warning %q", clip(name)), Hint: hint, Quote: quote})
-				case name == UnverifiedIdentity && l.options.Identity == nil, name == UnusedLease && l.options.NoLeases == "",
+				case (name == UnverifiedIdentity || name == KeptSecret) && l.options.Identity == nil, name == UnusedLease && l.options.NoLeases == "",
 					name == UnusedRegions && l.options.NoRegions == "", (name == EachRegion || name == warnRegionsSmall) && l.options.Regions < 2:
 					// Whether it is needed is known with the configuration only.
 				case !g.used[i][k] && !g.ignores(warnUnusedIgnore, ig.line):

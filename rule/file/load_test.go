@@ -408,7 +408,8 @@ func TestOne(t *testing.T) {
 		want        string
 	}{
 		{"", "10/min", nil, "name: expected"},
-		{"a", "10", nil, ""},
+		{"a", "10 concurrent", nil, ""},
+		{"a", "10", nil, "did you mean 10/min?"},
 		{"a", "unlimited", nil, ""},
 		{"a", "often", nil, `"often" is not a number of requests`},
 		{"a b", "1/s", nil, "name: expected"},

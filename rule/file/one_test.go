@@ -13,7 +13,7 @@ import (
 // same limit in a file.
 func TestOneIsAFile(t *testing.T) {
 	names := []string{"api", "", "a b", strings.Repeat("x", 201), "A-z_0.9"}
-	rates := []string{"10/min", "5", "0", "0/s", "7/day", "1/month", "100/15m", "unlimited", "10/mn", "ten", "", "1/0s", "9999999999999/s", " 3/h "}
+	rates := []string{"10/min", "5", "0", "5 concurrent", "5concurrent", "5/min concurrent", "concurrent", "0/s", "7/day", "1/month", "100/15m", "unlimited", "10/mn", "ten", "", "1/0s", "9999999999999/s", " 3/h "}
 	pers := [][]string{nil, {"ip"}, {"user|ip", "path"}, {"user", "user"}, {"a b"}, {""}, {"a|a"}, {"a,b"}, {"x y", "x y"},
 		{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17"}}
 	for _, name := range names {

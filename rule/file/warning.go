@@ -56,6 +56,10 @@ const (
 // identity takes from what a client can write. Only Lint with LintOptions.Identity gives it.
 const UnverifiedIdentity = "unverified-identity"
 
+// KeptSecret names the warning of counters whose keys hold what lets a client in. Of an attribute
+// of the configuration's identity only Lint with LintOptions.Identity gives it.
+const KeptSecret = "kept-secret"
+
 // UnusedLease names the warning of leases where the configuration lends nothing. Only Lint with
 // LintOptions.NoLeases gives it.
 const UnusedLease = "lease-unused"
@@ -86,6 +90,7 @@ var warnings = []Warning{
 	{warnForgeableCost, "a `cost` that a client sets by a header, a query parameter, or an attribute of `identity` that it writes, without `cost_after`"},
 	{warnForgeableKey, "`per` on what any client can write (a header, a query parameter, a path), with no limit beside it that holds them"},
 	{warnHostBits, "an address block with bits behind its prefix (`10.0.0.1/8`)"},
+	{KeptSecret, "`per` on what lets a client in (an API key, a session), which stores and pages then have as it is"},
 	{warnKernelBan, "`at: nftables` with a ban that is meant for one limit only"},
 	{warnLargeLog, "a log that takes much memory for each key"},
 	{warnLeaseKind, "a lease (`consistency`) of a rule whose requests the store is asked for all the same"},

@@ -169,10 +169,13 @@ func (l *loader) config(s *settings, e allowance) (algo.Config, bool) {
 	}
 	switch {
 	case slots && c.Algorithm != algo.Concurrency:
-		l.err(e.at, fmt.Sprintf("as in: %d/min", e.rate.N), "allow: a bare number is for concurrency; %s needs N/unit or N/duration", c.Algorithm)
+		l.err(e.at, fmt.Sprintf("as in: %d/min", e.rate.N), "allow: a number without a unit is for concurrency; %s needs N/unit or N/duration", c.Algorithm)
 		return c, false
 	case !slots && c.Algorithm == algo.Concurrency:
-		l.err(e.at, fmt.Sprintf("as in: allow: %d", e.rate.N), "allow: concurrency takes a bare number, the most that may be in flight; got %s", e.rate)
+		l.err(e.at, fmt.Sprintf("as in: allow: %d concurrent", e.rate.N), "allow: concurrency takes a number, the most that may be in flight; got %s", e.rate)
+		return c, false
+	case slots && !e.rate.Concurrent && s.algorithm == nil && !s.used[algo.Concurrency]:
+		l.err(e.at, e.rate.UnitHint(), "allow: %s names no unit", e.rate)
 		return c, false
 	case e.hasBurst && !slices.Contains(optionFits()["burst"], c.Algorithm):
 		l.err(e.at, "", "burst does not fit %s: it fits %s", c.Algorithm, fits("burst"))

@@ -274,14 +274,14 @@ func FuzzLoad(f *testing.F) {
 }
 
 var fuzzSeeds = []string{
-	"", "{}", "domain: x", "limits: [{name: a, allow: 5}]", "limits:\n- name: a\n  per: [user|ip, path]\n  allow: [10/min, 500/hour]\n  override: {\"a,b\": unlimited}\n",
+	"", "{}", "domain: x", "limits: [{name: a, allow: 5 concurrent}]", "limits:\n- name: a\n  per: [user|ip, path]\n  allow: [10/min, 500/hour]\n  override: {\"a,b\": unlimited}\n",
 	"domain: d\ndescriptors:\n- key: a\n  value: b*\n  rate_limit: {unit: day, requests_per_unit: 5, replaces: [{name: x}]}\n  descriptors: [{key: c}]\n",
 	"limits:\n- &a {name: a, allow: 1/s}\n- <<: *a\n  name: b\n", "a: &a [*a]", "---\n---\n", "limits: [{name: a, allow: {rate: 1/s, burst: 0}, algorithm: leaky_bucket, on_limit: {wait: 1s}}]",
 	"limits:\n- name: a\n  allow: 10/month\n  algorithm: fixed_window\n  timezone: Europe/Berlin\n  when: {path: /a/**, ip: [10.0.0.0/8, \"!10.1.1.1\"], x: ~a.*b}\n  if: path == 'x'\n  cost: int(attr.x)\n",
 	"exempt: {ip: 1.2.3.4}\ngroups: first\nlimits: [{name: a, allow: 1/s, throttle: {soft: 10%}, enforce: 5%, per: ip, response: {status: 503, headers: {a: b}}}]",
 	"domain: d\ndescriptors: [{key: 5, value: yes, metadata: {a: [1, {b: c}]}, shadow_mode: on, rate_limit: {unlimited: true}}]",
 	"limits:\n- name: a\n  per: [ip]\n  allow: [10/min, {rate: 5/s, burst: 9}]\n  throttle: {soft: {over: 10%, for: 5m}, elastic: {signal: cpu, curve: {50%: 200%, 95%: 0%}}}\n  ban: {after: 20, within: 10m, for: 15m, scope: domain, at: [http, nftables]}\n  priority: critical\n",
-	"limits:\n- name: a\n  allow: 10\n  timezone: Europe/Berlin\n  schedule: [{days: mon-fri, between: \"22:00-06:00\", allow: 20}, {days: \"sat,sun\", allow: unlimited}, {allow: 5}]\n  on_limit: {wait: {max: 2s, queue: 500}}\n",
+	"limits:\n- name: a\n  allow: 10 concurrent\n  timezone: Europe/Berlin\n  schedule: [{days: mon-fri, between: \"22:00-06:00\", allow: 20 concurrent}, {days: \"sat,sun\", allow: unlimited}, {allow: 5 concurrent}]\n  on_limit: {wait: {max: 2s, queue: 500}}\n",
 	"limits:\n- name: a\n  allow: 10/min\n  cost: 5\n  cost_after: int(response.header[\"x\"]) + estimate\n  cost_timeout: 1m\n  on_limit: {defer: q}\n  response: {headers: {X: \"{{.ID}}\"}, body: {json: \"{\\\"a\\\": {{json .Limit}}}\", html: \"<b>{{.Limit}}\", text: \"{{if .ID}}x{{end}}\"}}\n",
 	"limits: [{name: a, when: {plan: !x }, allow: !!str 1/s}]", "\ufeffdomain: x\r\nlimits: [{name: a, allow: 1/s}]\r\n", "limits: |\n  a\n", "? a\n: b\n", "\"a\\u0000\": b",
 }

@@ -425,7 +425,7 @@ func TestSlotsOfALimiter(t *testing.T) {
 	server := redistest.Start(t)
 	var nodes []*weir.Limiter
 	for range 2 {
-		l, err := weir.New(open(t, redis.Options{URL: server.URL()}), weir.Limit("jobs", "5", "user"))
+		l, err := weir.New(open(t, redis.Options{URL: server.URL()}), weir.Limit("jobs", "5 concurrent", "user"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -150,7 +150,7 @@ func TestDecide(t *testing.T) {
   - { name: half, when: { path: /half }, per: [user], allow: 10/hour, algorithm: sliding_log, consistency: { regions: { over: 50% } } }
   - { name: sync, when: { path: /sync }, per: [user], allow: 10/hour, algorithm: sliding_log, consistency: { regions: sync } }
   - { name: alone, when: { path: /alone }, per: [user], allow: 10/hour, algorithm: sliding_log }
-  - { name: slots, when: { path: /slots }, allow: 3, consistency: { regions: { over: 0% } } }`)}}, file.Options{})
+  - { name: slots, when: { path: /slots }, allow: 3 concurrent, consistency: { regions: { over: 0% } } }`)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

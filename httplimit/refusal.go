@@ -1,0 +1,187 @@
+package httplimit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// refusal is what an answer says of the request: whether the server refused it for a limit of its
+// own, and how long it asks to wait; 0 if it does not say.
+type refusal struct {
+	refused bool
+	wait    time.Duration
+	never   bool // it asks for no time, and that the request is not sent again
+}
+
+// refusalOf reads an answer that came at now, with the hints of its header. It may put another
+// body in the place of the answer's, which reads the same.
+func refusalOf(ctx context.Context, resp *http.Response, hints []hint, now time.Time) (f refusal) {
+	h := resp.Header
+	wait, asks := retryAfterOf(h, now)
+	f.wait = wait
+	body := false // whether it may say more
+	switch resp.StatusCode {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		f.refused, body = true, !asks
+	case http.StatusForbidden: // GitHub, which has this status for all else that it forbids, too
+		none := slices.ContainsFunc(hints, func(p hint) bool { return p.left == 0 && p.reset > 0 })
+		f.refused = asks || none
+		body = !f.refused && len(h["X-Github-Request-Id"]) > 0
+	case http.StatusBadRequest: // many services of AWS
+		kind := h.Get("X-Amzn-Errortype")
+		f.refused = isThrottled(kind)
+		body = (f.refused || kind == "") && !asks && len(h["X-Amzn-Requestid"]) > 0
+	}
+	if body {
+		told := readRefusal(peek(ctx, resp))
+		f.refused = f.refused || told.refused
+		f.wait = told.wait
+	}
+	if f.refused && f.wait == 0 && !asks {
+		f.never = strings.EqualFold(h.Get("X-Should-Retry"), "false")
+		f.wait = usedUpUntil(hints)
+		if f.wait == 0 && resp.StatusCode == http.StatusTooManyRequests {
+			f.wait = untilReset(h, hints, now)
+		}
+	}
+	return f
+}
+
+// Bounds on how a body is looked at before the caller gets it.
+const (
+	maxPeeked = 16 << 10    // bytes
+	peekTime  = time.Second // of waiting for them
+)
+
+// peeked is a body of which the first bytes are being read, or have been.
+type peeked struct {
+	io.ReadCloser
+	done chan struct{} // closed when head and err are there
+	head []byte
+	err  error // behind head
+}
+
+// peek returns the first bytes of the body of an answer: all of it, or nil if it is too long or
+// does not come in time. The caller of the transport reads it from its beginning all the same.
+func peek(ctx context.Context, resp *http.Response) []byte {
+	if resp.Body == nil || resp.Body == http.NoBody || resp.ContentLength > maxPeeked {
+		return nil
+	}
+	b := &peeked{ReadCloser: resp.Body, done: make(chan struct{})}
+	resp.Body = b
+	go func() {
+		defer close(b.done)
+		b.head, b.err = io.ReadAll(io.LimitReader(b.ReadCloser, maxPeeked+1))
+		if b.err == nil && len(b.head) <= maxPeeked {
+			b.err = io.EOF
+		}
+	}()
+	timer := time.NewTimer(peekTime)
+	defer timer.Stop()
+	select {
+	case <-b.done:
+		if b.err == io.EOF {
+			return b.head
+		}
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// Read implements io.Reader.
+func (b *peeked) Read(p []byte) (n int, err error) {
+	<-b.done
+	switch {
+	case len(b.head) > 0:
+		n = copy(p, b.head)
+		b.head = b.head[n:]
+		return n, nil
+	case b.err != nil:
+		return 0, b.err
+	}
+	return b.ReadCloser.Read(p)
+}
+
+// errorBody is what providers say of a refusal in its body, as far as it is read here.
+type errorBody struct {
+	// Error is Google's: google.rpc.Status in JSON, of which google.rpc.RetryInfo is a detail.
+	Error struct {
+		Details []struct {
+			Type       string `json:"@type"`
+			RetryDelay string `json:"retryDelay"`
+		} `json:"details"`
+	} `json:"error"`
+	// Type and RetryAfterSeconds are AWS's.
+	Type              string          `json:"__type"`
+	RetryAfterSeconds json.RawMessage `json:"retryAfterSeconds"`
+	// Message is GitHub's.
+	Message string `json:"message"`
+}
+
+// githubPause is how long GitHub wants to be left alone when it refuses a request by a secondary
+// limit and does not say for how long.
+const githubPause = time.Minute
+
+// readRefusal reads the body of an answer. What it does not know it passes over.
+func readRefusal(body []byte) (f refusal) {
+	body = bytes.TrimLeft(body, " \t\r\n")
+	if len(body) == 0 {
+		return f
+	}
+	if body[0] == '<' {
+		f.refused = isThrottled(xmlCode(body))
+		return f
+	}
+	var e errorBody
+	d := json.NewDecoder(bytes.NewReader(body))
+	if body[0] == '[' { // Google's streams are lists
+		_, _ = d.Token()
+	}
+	_ = d.Decode(&e) // a field of another type is left out, the others are there
+	for _, detail := range e.Error.Details {
+		if strings.HasSuffix(detail.Type, "google.rpc.RetryInfo") {
+			if d, err := time.ParseDuration(detail.RetryDelay); err == nil {
+				f.wait = max(f.wait, d)
+			}
+		}
+	}
+	if n, ok := decimal(strings.Trim(string(e.RetryAfterSeconds), `"`)); ok {
+		f.wait = max(f.wait, times(n, time.Second))
+	}
+	f.refused = isThrottled(e.Type)
+	if strings.Contains(e.Message, "secondary rate limit") || strings.Contains(e.Message, "abuse detection") {
+		f.refused, f.wait = true, max(f.wait, githubPause)
+	}
+	return f
+}
+
+// xmlCode returns the code of an error of AWS in XML; "" if there is none.
+func xmlCode(body []byte) string {
+	_, rest, _ := bytes.Cut(body, []byte("<Code>"))
+	code, _, ok := bytes.Cut(rest, []byte("</Code>"))
+	if !ok {
+		return ""
+	}
+	return string(code)
+}
+
+// throttled are the errors by which AWS refuses a request for its rate, by the list of its own
+// clients.
+var throttled = [...]string{
+	"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException", "RequestThrottled", "TooManyRequestsException",
+	"ProvisionedThroughputExceededException", "RequestLimitExceeded", "BandwidthLimitExceeded", "LimitExceededException", "SlowDown", "EC2ThrottledException",
+}
+
+// isThrottled reports whether an error of AWS is one of these. It may be named within a namespace,
+// as com.amazonaws.dynamodb.v20120810#ThrottlingException, and with an address behind a colon.
+func isThrottled(name string) bool {
+	name, _, _ = strings.Cut(name, ":")
+	return slices.Contains(throttled[:], strings.TrimSpace(name[strings.LastIndexByte(name, '#')+1:]))
+}
