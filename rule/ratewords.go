@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ratePatterns find a rate that is said in other words than those of rule files.
+// ratePatterns find a rate in other words than rule files have.
 var ratePatterns = sync.OnceValue(func() (p struct{ per, short, often, slots *regexp.Regexp }) {
 	const number = `(?i)^([0-9][0-9,_]*)\s*(k?)\s*`
 	const noun = `(?:(?:x|times|r|req|reqs|requests?|hits?|calls?|queries|units?|tokens?)\b)?\s*`

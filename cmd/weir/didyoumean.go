@@ -115,7 +115,7 @@ func checkArguments(cmd *cobra.Command) {
 	}
 }
 
-// newHelpCommand is weir help, which fails for what is no command.
+// newHelpCommand is weir help, which fails where a word is no command.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]…",

@@ -53,8 +53,8 @@ func TestDidYouMean(t *testing.T) {
 	}
 }
 
-// A variable that begins as settings do and is none is told of, with what was meant, and is no
-// error. What Kubernetes sets for a service called weir is not told of.
+// A variable that begins as settings do and is none causes a warning, which names what was meant,
+// and no error. The variables that Kubernetes sets for a service called weir cause none.
 func TestStrayVariables(t *testing.T) {
 	inFolder(t, hourly)
 	for name, near := range map[string]string{

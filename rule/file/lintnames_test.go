@@ -152,7 +152,7 @@ func TestKubernetesManifest(t *testing.T) {
 			t.Errorf("%s: %v\nwant %s", text, err, want)
 		}
 	}
-	if _, _, err := load(t, "x.yaml", "limits:\n- name: {{ .Values.name }}\n  allow: {{ .Values.allow | quote }}\n"); err == nil || !strings.Contains(err.Error(), "this looks like a template, as those of Helm: render it first") {
+	if _, _, err := load(t, "x.yaml", "limits:\n- name: {{ .Values.name }}\n  allow: {{ .Values.allow | quote }}\n"); err == nil || !strings.Contains(err.Error(), "this looks like a template, such as Helm has: render it first") {
 		t.Errorf("a template: %v", err)
 	}
 }

@@ -49,8 +49,7 @@ var parameters = sync.OnceValue(func() []*regexp.Regexp {
 	}
 })
 
-// withoutParameters returns a path with wildcards in place of what looks like a parameter; "" if
-// nothing does.
+// withoutParameters returns a path with wildcards in place of its parameters; "" if it has none.
 func withoutParameters(path string) string {
 	if !strings.ContainsAny(path, "{:<[") {
 		return ""

@@ -379,7 +379,7 @@ func (l *loader) syntaxHint(failure *syntaxError) string {
 			return "YAML is indented by spaces, never by tabs"
 		}
 		if strings.Contains(l.src.quote(line, 0), "{{") {
-			return "this looks like a template, as those of Helm: render it first"
+			return "this looks like a template, such as Helm has: render it first"
 		}
 	}
 	return ""

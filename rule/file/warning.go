@@ -103,7 +103,7 @@ var warnings = []Warning{
 	{warnNoEffect, "what has no effect where it stands"},
 	{warnNumberAsText, "a number or a bool that is taken as text (Lyft form)"},
 	{warnOverlap, "wildcards of one level that match some of the same values (Lyft form)"},
-	{warnPathParameter, "a path with what is a parameter elsewhere (`{id}`, `:id`), which stands for itself"},
+	{warnPathParameter, "a path with a parameter as routers write it (`{id}`, `:id`), which stands for itself"},
 	{warnPathSpelling, "paths that differ only in case or a final slash, and are one path to rules; a pattern that asks for a final slash alone"},
 	{QuotaNever, "a limit of a domain of `rlqs.domains` that quotas for Envoys cannot be taken from ([rlqs.md](rlqs.md))"},
 	{warnQuotaSmall, "a limit of such a domain that quotas cannot use up, since its lease is too small"},
