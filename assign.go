@@ -46,7 +46,7 @@ func (l *Limiter) Report(ctx context.Context, r *Request, d *Decision, allowed, 
 		return nil
 	}
 	_, err := l.store.Take(ctx, charges, make([]algo.Result, len(charges)))
-	if err != nil {
+	if err != nil && !abandoned(ctx) {
 		l.storeError(err)
 	}
 	return err

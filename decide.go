@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -22,9 +23,9 @@ func (l *Limiter) Allow(ctx context.Context, r Request) (*Decision, error) {
 // allocated once d has grown, except for slots of concurrency limits and CEL expressions.
 //
 // If the store fails, the rules say what becomes of r: where each enforcing limit that it meets
-// says on_store_error: allow, it is admitted, and d.WithoutStore says why it was not counted. Else
-// Decide returns the error of the store or of ctx; d then does not allow, and d.Matches lists the
-// limits that r meets.
+// says on_store_error: allow, it is admitted, and d.WithoutStore says why it was not counted. Else,
+// and where ctx was cancelled, Decide returns the error of the store or of ctx; d then does not
+// allow, and d.Matches lists the limits that r meets.
 func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 	if l.Match(r, d) {
 		if err := l.charge(ctx, r, d, false); err != nil {
@@ -156,7 +157,12 @@ func (l *Limiter) charge(ctx context.Context, r *Request, d *Decision, again boo
 		return nil
 	}
 	now, err := l.store.Take(ctx, d.charges, d.results)
-	if err != nil {
+	switch {
+	case err == nil:
+	case abandoned(ctx):
+		d.drop()
+		return err
+	default:
 		l.storeError(err)
 		return d.withoutStore(err)
 	}
@@ -175,8 +181,7 @@ func (l *Limiter) ask(r *Request, d *Decision, again bool) bool {
 // withoutStore decides d without the store, which failed with err: d is an admission if each
 // enforcing limit that was met says on_store_error: allow. Else it returns err.
 func (d *Decision) withoutStore(err error) error {
-	d.Allowed = false
-	d.Limits, d.charges, d.results = d.Limits[:0], d.charges[:0], d.results[:0]
+	d.drop()
 	for i := range d.Matches.Hits {
 		if h := &d.Matches.Hits[i]; h.Mode != rule.Shadow && h.Window.Rule.OnStoreError != rule.AllowAll {
 			return err
@@ -185,6 +190,17 @@ func (d *Decision) withoutStore(err error) error {
 	d.Allowed, d.WithoutStore = true, err
 	return nil
 }
+
+// drop makes d no admission, and leaves out all that it knows of charges.
+func (d *Decision) drop() {
+	d.Allowed = false
+	d.Limits, d.charges, d.results = d.Limits[:0], d.charges[:0], d.results[:0]
+}
+
+// abandoned reports whether the caller gave up a call that failed, as where a client hangs up: the
+// store is not to blame for that. A deadline that is over is another matter, since the store may
+// have been too slow.
+func abandoned(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
 
 // Tell is the last phase of Decide: denials are counted towards bans, a refusal gets its ID, and
 // Hooks are told. A request that is held, and not refused for good, is not told of.

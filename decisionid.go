@@ -3,6 +3,7 @@ package weir
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 )
 
 // DecisionID names one decision, for people: a refused client quotes it, and an operator looks it
@@ -48,31 +49,39 @@ func (id *DecisionID) UnmarshalText(text []byte) (err error) {
 }
 
 // ParseDecisionID is the inverse of DecisionID.String. As people may have read it out, case does
-// not matter, i and l are taken as 1, o as 0, and hyphens are passed over.
+// not matter, i and l are taken as 1, o as 0, and hyphens are passed over. The error says why s is
+// no ID.
 func ParseDecisionID(s string) (DecisionID, error) {
-	id, n := DecisionID(0), 0
+	id, n, first := DecisionID(0), 0, 0
 	for i := range len(s) {
 		c := s[i]
 		if c == '-' {
 			continue
 		}
 		digit := idDigit(c)
-		if digit < 0 || n == idLength || n == 0 && digit > 15 {
-			return 0, errID(s)
+		if digit < 0 {
+			return 0, errID(s, fmt.Sprintf("no id has a %q", []rune(s[i:])[0]))
+		}
+		if n == 0 {
+			first = digit
 		}
 		id, n = id<<5|DecisionID(digit), n+1
 	}
-	if n != idLength || id == 0 {
-		return 0, errID(s)
+	switch {
+	case n != idLength:
+		return 0, errID(s, fmt.Sprintf("that has %d letters and digits, and this has %d", idLength, n))
+	case first > 15 || id == 0:
+		return 0, fmt.Errorf("no decision has the id %q: ids begin with 0 to 9 or a to f, and are not 0", s)
 	}
 	return id, nil
 }
 
-func errID(s string) error {
+// errID is the error for a text that is no id.
+func errID(s, why string) error {
 	if len(s) > 64 {
-		s = s[:64] + "…"
+		s = strings.ToValidUTF8(s[:64], "") + "…"
 	}
-	return fmt.Errorf("%q is no id of a decision: that has %d letters and digits, as in a refusal's X-RateLimit-Decision", s, idLength)
+	return fmt.Errorf("%q is no id of a decision: %s; a refusal has it as X-RateLimit-Decision", s, why)
 }
 
 func idDigit(c byte) int {

@@ -38,6 +38,24 @@ func TestDecisionIDText(t *testing.T) {
 	}
 }
 
+// What is no ID is told why, and what looks like one is not called none.
+func TestDecisionIDErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"4vq8r2mxw0c7":                 `"4vq8r2mxw0c7" is no id of a decision: that has 13 letters and digits, and this has 12;`,
+		"":                             "and this has 0;",
+		"4vq8r2mxwuc7e":                `no id has a 'u';`,
+		"4vq8 r2mxw0c7":                `no id has a ' ';`,
+		"4vq8r2éxw0c7e":                `no id has a 'é';`,
+		"zzzzzzzzzzzzz":                `no decision has the id "zzzzzzzzzzzzz": ids begin with 0 to 9 or a to f`,
+		"0000000000000":                `no decision has the id "0000000000000"`,
+		strings.Repeat("é", 100) + "1": "…\" is no id",
+	} {
+		if _, err := weir.ParseDecisionID(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
 // FuzzParseDecisionID: what is taken for an id is written as one that is taken for the same.
 func FuzzParseDecisionID(f *testing.F) {
 	for _, s := range []string{"", "4vq8r2mxw0c7e", "fzzzzzzzzzzzz", "-4VQ8-R2MXW-0C7E", "\xff"} {

@@ -22,7 +22,8 @@ type Hooks struct {
 	// for what is made of it here; Limiter.Rules still returns the one before. Decisions by that
 	// one go on meanwhile, and some may be told of afterwards. The set may be kept.
 	RulesChanged func(s *rule.Set, generation uint64)
-	// StoreError is called when the store failed.
+	// StoreError is called when the store failed; not for a call whose context was cancelled, as
+	// where a client hung up.
 	StoreError func(err error)
 }
 

@@ -77,9 +77,15 @@ func (ks *Keys) Hottest(ctx context.Context, domain, limit string, o HottestOpti
 	}
 	limits := f.limitsNamed(domain, limit)
 	if len(limits) == 0 {
-		in, name := f.nameOf(domain, limit)
-		if limits = f.limitsNamed(in, name); len(limits) == 0 {
-			return Hottest{}, f.noSuchLimit(in, name, domain == "" && f.several)
+		in, name, err := f.nameOf(domain, limit)
+		if err != nil {
+			return Hottest{}, err
+		}
+		if in != "" {
+			limits = f.limitsNamed(in, name)
+		}
+		if len(limits) == 0 {
+			return Hottest{}, f.noSuchLimit(in, name, in == "")
 		}
 	}
 	h := &ks.hottest

@@ -52,17 +52,45 @@ func (f *inForce) limitsNamed(domain, name string) []namedLimit {
 }
 
 // nameOf returns the domain and the name of a limit. Without a domain, the name may hold both, as
-// lists show them: shop/login. Else an empty domain means the only one that the rules hold.
-func (f *inForce) nameOf(domain, limit string) (_, _ string) {
+// lists show them: shop/login. Else an empty domain means the only one that the rules hold, or of
+// several the only one with a limit of this name. The domain is "" if that is none.
+func (f *inForce) nameOf(domain, limit string) (_, _ string, err error) {
 	if domain != "" {
-		return domain, limit
+		return domain, limit, nil
 	}
 	for i := range len(limit) {
 		if limit[i] == '/' && (f.rule(limit[:i], limit[i+1:]) != nil || len(f.limitsNamed(limit[:i], limit[i+1:])) > 0) && i > 0 {
-			return limit[:i], limit[i+1:]
+			return limit[:i], limit[i+1:], nil
 		}
 	}
-	return f.soleDomain, limit
+	if !f.several {
+		return f.soleDomain, limit, nil
+	}
+	switch domains := f.domainsOf(limit); len(domains) {
+	case 0:
+		return "", limit, nil
+	case 1:
+		return domains[0], limit, nil
+	default:
+		return "", limit, &asked{fmt.Errorf("weir: the domains %s have a limit %q each: name one of them, as in %s/%s",
+			strings.Join(domains, ", "), limit, domains[0], limit), ErrNoSuchLimit}
+	}
+}
+
+// domainsOf returns the domains that have a limit of this name, which is the name of a rule or a
+// window.
+func (f *inForce) domainsOf(limit string) (domains []string) {
+	has := func(r *rule.Rule) bool {
+		named := func(w *rule.Window) bool { return w.Name == limit }
+		return r.Name == limit || slices.ContainsFunc(r.Windows, named) ||
+			slices.ContainsFunc(r.Overrides, func(o rule.Override) bool { return slices.ContainsFunc(o.Windows, named) })
+	}
+	for _, r := range f.set.Rules() {
+		if !slices.Contains(domains, r.Domain) && has(r) {
+			domains = append(domains, r.Domain)
+		}
+	}
+	return domains
 }
 
 // rule finds a rule by its name; nil if there is none.
@@ -75,6 +103,16 @@ func (f *inForce) rule(domain, name string) *rule.Rule {
 	return nil
 }
 
+// ruleNames returns the names of the rules of a domain.
+func (f *inForce) ruleNames(domain string) (names []string) {
+	for _, r := range f.set.Rules() {
+		if r.Domain == domain {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
 // ruleNamed finds the rule in force that a domain and a name mean, for bans and grants. These hold
 // for a rule with all its windows, so that the name of a window means its rule.
 func (l *Limiter) ruleNamed(domain, name string) (*rule.Rule, error) {
@@ -82,7 +120,13 @@ func (l *Limiter) ruleNamed(domain, name string) (*rule.Rule, error) {
 	if f == nil {
 		return nil, &asked{errors.New("weir: no rules are in force"), ErrNoSuchLimit}
 	}
-	domain, name = f.nameOf(domain, name)
+	domain, name, err := f.nameOf(domain, name)
+	if err != nil {
+		return nil, err
+	}
+	if domain == "" {
+		return nil, f.noSuchLimit(domain, name, true)
+	}
 	if !f.set.HasDomain(domain) {
 		return nil, &asked{fmt.Errorf("weir: no rule file declares the domain %q; there are %s", domain, strings.Join(f.set.Domains(), ", ")), ErrNoSuchLimit}
 	}
@@ -95,7 +139,11 @@ func (l *Limiter) ruleNamed(domain, name string) (*rule.Rule, error) {
 	} else if len(of) > 1 {
 		return nil, fmt.Errorf("weir: %q is a window of several rules of the domain %q: name the rule", name, domain)
 	}
-	return nil, &asked{fmt.Errorf("weir: the domain %q has no limit %q", domain, name), ErrNoSuchLimit}
+	hint := ""
+	if near := rule.Nearest(name, f.ruleNames(domain)); near != "" {
+		hint = fmt.Sprintf("; did you mean %q?", near)
+	}
+	return nil, &asked{fmt.Errorf("weir: the domain %q has no limit %q%s", domain, name, hint), ErrNoSuchLimit}
 }
 
 // asked is an error in a question. It is the sentinel is, whose text it does not repeat.
@@ -147,11 +195,16 @@ func (l *Limiter) keyTarget(domain, limit string, parts []string) (named namedLi
 	if f == nil {
 		return named, nil, errNoRules
 	}
-	anyDomain := domain == "" && f.several
-	domain, limit = f.nameOf(domain, limit)
+	domain, limit, err = f.nameOf(domain, limit)
+	if err != nil {
+		return named, nil, err
+	}
+	if domain == "" {
+		return named, nil, f.noSuchLimit(domain, limit, true)
+	}
 	limits := f.limitsNamed(domain, limit)
 	if len(limits) == 0 {
-		return named, nil, f.noSuchLimit(domain, limit, anyDomain)
+		return named, nil, f.noSuchLimit(domain, limit, false)
 	}
 	for _, named = range limits {
 		var problem error

@@ -231,9 +231,10 @@ func (w *Window) KeyParts(key []byte) []string {
 
 // AppendKey makes the key of the given parts (as KeyParts gives them), the inverse of KeyParts for
 // values that were not hashed. Values are brought into the normal form of their attribute; of an
-// IPv6 block any address will do. A part may be a value alone, of the first name that the rule has
-// in this place; one that holds a = needs its name. One text for a key of several parts is cut at
-// its commas. The error says which part does not fit.
+// IPv6 block any address will do. A part may be a value alone. It is of the first name that the
+// rule has in this place, but an address is of ip and any other text is not, where the rule has
+// both. One that holds a = needs its name. One text for a key of several parts is cut at its
+// commas. The error says which part does not fit.
 func (w *Window) AppendKey(dst []byte, parts []string) ([]byte, error) {
 	return w.appendKey(dst, parts, true)
 }
@@ -336,7 +337,22 @@ func cutEntry(r *matchRule, i int, part string) (name, value string, ok bool) {
 			return a.name, value, true
 		}
 	}
-	return r.per[i][0].name, part, !strings.Contains(part, "=")
+	return r.nameFor(i, part), part, !strings.Contains(part, "=")
+}
+
+// nameFor is the name of a value that stands alone in this place of a key.
+func (r *matchRule) nameFor(i int, value string) string {
+	address := parseIP(value).IsValid()
+	if !address {
+		_, err := netip.ParsePrefix(value)
+		address = err == nil
+	}
+	for _, a := range r.per[i] {
+		if (a.kind == kindIP) == address {
+			return a.name
+		}
+	}
+	return r.per[i][0].name
 }
 
 // NotAddress returns the part of a key that stands where an address should, and is none; "" if

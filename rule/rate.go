@@ -88,6 +88,16 @@ func (r Rate) String() string {
 // concurrent, which bounds how many are in flight, or N alone; or unlimited. N is 0 to algo.MaxN, a
 // duration a whole number of microseconds up to algo.MaxWindow.
 func ParseRate(text string) (Rate, error) {
+	r, err := parseRate(text)
+	if err != nil {
+		if meant := rateInWords(text); meant != "" {
+			err = fmt.Errorf("rate %q: did you mean %s?", clip(strings.TrimSpace(text)), meant)
+		}
+	}
+	return r, err
+}
+
+func parseRate(text string) (Rate, error) {
 	text = strings.TrimSpace(text)
 	if text == "unlimited" {
 		return Rate{Unlimited: true}, nil

@@ -39,8 +39,11 @@ func (c *adminClient) flags(cmd *cobra.Command, address string) {
 	cmd.PersistentFlags().StringVar(&c.address, "server", address, "URL of the admin port of a running server, such as "+defaultAdmin+" or unix:/path")
 	cmd.PersistentFlags().StringVar(&c.tokenFile, "token-file", "", "file whose first line is the bearer token for --server, such as that of auth.tokens_file")
 	cmd.PersistentFlags().StringVar(&c.caFile, "ca", "", "file of the authorities that --server's certificate is of, in PEM, if the system does not know them")
-	cmd.PersistentFlags().StringVar(&c.cert, "cert", "", "file of the certificate to show to --server, in PEM; needs --key")
-	cmd.PersistentFlags().StringVar(&c.key, "key", "", "file of the private key of --cert, in PEM")
+	cmd.PersistentFlags().StringVar(&c.cert, "cert", "", "file of the certificate to show to --server, in PEM; needs --cert-key")
+	cmd.PersistentFlags().StringVar(&c.key, "cert-key", "", "file of the private key of --cert, in PEM")
+	// Its earlier name, which weir tail has for something else.
+	cmd.PersistentFlags().StringVar(&c.key, "key", "", "the same as --cert-key")
+	_ = cmd.PersistentFlags().MarkHidden("key")
 }
 
 // completeFlag lets a shell complete the value of a flag.
@@ -134,12 +137,12 @@ func (c *adminClient) tls() (*tls.Config, error) {
 		}
 	}
 	if (c.cert == "") != (c.key == "") {
-		return nil, errors.New("--cert and --key: give both, or none")
+		return nil, errors.New("--cert and --cert-key: give both, or none")
 	}
 	if c.cert != "" {
 		pair, err := tls.LoadX509KeyPair(c.cert, c.key)
 		if err != nil {
-			return nil, fmt.Errorf("--cert and --key: %w", err)
+			return nil, fmt.Errorf("--cert and --cert-key: %w", err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}

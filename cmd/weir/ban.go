@@ -105,7 +105,7 @@ func (k *keyCommands) setFlags(cmd *cobra.Command, c *keyChange) {
 }
 
 func (k *keyCommands) someFlags(cmd *cobra.Command, c *keyChange) {
-	cmd.Flags().StringVar(&c.Domain, "domain", "", "domain of the limit (default: the only one that the server's rules hold)")
+	cmd.Flags().StringVar(&c.Domain, "domain", "", "domain of the limit (default: the only one with a limit of this name)")
 	cmd.Flags().StringVar(&c.Reason, "reason", "", "why, for the list and the server's log")
 }
 

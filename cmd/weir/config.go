@@ -127,6 +127,7 @@ type config struct {
 	named     map[string]bool   // settings that the file, the environment or a flag sets, by path
 	places    map[string]string // while that is read: what sets them, by the path that it names
 	doubled   []string          // of settings that two of their paths set: which counts
+	strays    []string          // of variables that look like settings and are none
 	inherited inherited
 }
 
@@ -235,6 +236,7 @@ func loadConfig(flags *pflag.FlagSet, env []string) (*config, error) {
 		}
 	}
 	c.noteDoubled()
+	c.strays = strayVariables(env)
 	if err := c.readOTelEnv(variables); err != nil {
 		problems = append(problems, err)
 	}

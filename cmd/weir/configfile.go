@@ -32,11 +32,32 @@ func (c *config) readFile(path string) []error {
 		r.fail(documents[1].Body, "a second document; the configuration is one")
 	}
 	if len(documents) > 0 {
-		if _, comment := documents[0].Body.(*ast.CommentGroupNode); !comment {
-			r.mapping("", documents[0].Body)
+		root := documents[0].Body
+		if kind := manifestKind(root); kind != "" {
+			r.fail(root, "this is a manifest of Kubernetes (%s), not the configuration; mounted as a volume, a ConfigMap is a folder with a file for each key below data", kind)
+		} else if _, comment := root.(*ast.CommentGroupNode); !comment {
+			r.mapping("", root)
 		}
 	}
 	return r.problems
+}
+
+// manifestKind is the kind of a manifest of Kubernetes; "" if n is none.
+func manifestKind(n ast.Node) (kind string) {
+	entries, _ := pairs(n)
+	version := false
+	for _, e := range entries {
+		switch key, _ := scalarText(e.Key); key {
+		case "apiVersion":
+			version = true
+		case "kind":
+			kind, _ = scalarText(e.Value)
+		}
+	}
+	if !version {
+		return ""
+	}
+	return kind
 }
 
 type configReader struct {

@@ -34,3 +34,23 @@ func TestDecisionEscapes(t *testing.T) {
 		}
 	}
 }
+
+// An id that no node remembers is told so, with one reason; what is no id, why it is none.
+func TestExplainForgottenID(t *testing.T) {
+	inFolder(t, hourly)
+	p := start(t, "serve", "--rules=rules.yaml")
+	server := "--server=http://" + p.addr("admin")
+	for id, c := range map[string]struct {
+		status int
+		errs   string
+	}{
+		"4vq8r2mxw0c7e": {1, "weir: id: no such decision is kept: it may have been pushed out by newer ones, or been made by another node\n"},
+		"zzzzzzzzzzzzz": {exitUsage, `weir: --id: no decision has the id "zzzzzzzzzzzzz": ids begin with 0 to 9 or a to f, and are not 0` + "\n"},
+		"4vq8r2mxw0c7":  {exitUsage, `weir: --id: "4vq8r2mxw0c7" is no id of a decision: that has 13 letters and digits, and this has 12; a refusal has it as X-RateLimit-Decision` + "\n"},
+	} {
+		if status, _, errs := runCommand(t, "explain", "--id", id, server); status != c.status || errs != c.errs {
+			t.Errorf("%s: exit status %d, %s", id, status, errs)
+		}
+	}
+	p.end()
+}

@@ -44,7 +44,7 @@ admin port, or if that is closed at its HTTP port.`,
 				}
 			} else {
 				if client.tokenFile+client.caFile+client.cert+client.key != "" {
-					return usageError(errors.New("--token-file, --ca, --cert and --key are for a server that --server names"))
+					return usageError(errors.New("--token-file, --ca, --cert and --cert-key are for a server that --server names"))
 				}
 				c, err := loadConfig(cmd.Flags(), env)
 				if err == nil {

@@ -13,8 +13,11 @@ const docsURL = "https://github.com/weir-rl/weir/blob/HEAD/docs/"
 // program; the commands below it are for rules in a database.
 func newRulesCommand(env []string) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "rules",
-		Short: "How rules and their tests are written; rules in PostgreSQL",
+		Use:     "rules",
+		Short:   "How rules and their tests are written; rules in PostgreSQL",
+		Example: "  weir rules status",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Long: `Rules are YAML files in a folder, one or more for each domain. A server takes up what changes there at once.
 
 ` + indented(helpRules) + `

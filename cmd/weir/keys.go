@@ -29,14 +29,14 @@ func newKeysCommand() *cobra.Command {
 		Long: `What a running server has counted of single keys: the hottest of a limit, one key under all windows of a limit, and a fresh
 start for one. With Redis these are the counters of all servers that share it.
 
-A key is named by its parts in the order of the rule's per, each as name=value or as the value alone; so do weir ban and
-weir grant, and what one of them lists can be pasted into another.`,
+A key is named by its parts in the order of the rule's per, each as name=value or as the value alone (an address is of ip,
+where per leaves a choice); so do weir ban and weir grant, and what one of them lists can be pasted into another.`,
 		Example: "  weir keys list login\n  weir keys show login 192.0.2.1\n  weir keys reset login 192.0.2.1",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	port.flags(cmd, defaultAdmin)
-	cmd.PersistentFlags().StringVar(&domain, "domain", "", "domain of the limit (default: the only one that the server's rules hold)")
+	cmd.PersistentFlags().StringVar(&domain, "domain", "", "domain of the limit (default: the only one with a limit of this name)")
 	get := func(cmd *cobra.Command, q url.Values) (list admin.KeyList, err error) {
 		if err := port.open(); err != nil {
 			return list, err

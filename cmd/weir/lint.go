@@ -45,6 +45,7 @@ with its store, and of limits in its rlqs.domains that quotas for Envoys cannot 
 			if err != nil {
 				return usageError(err)
 			}
+			c.tellStrays(cmd.ErrOrStderr())
 			return lint(cmd.Context(), args, strict, c.lintOptions(), cmd.OutOrStdout())
 		},
 	}

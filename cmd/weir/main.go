@@ -98,18 +98,12 @@ Write it: weir help rules                            # how rules and their tests
 			if len(args) == 0 {
 				return nil
 			}
-			hint := ""
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				hint = fmt.Sprintf("; did you mean %q?", near[0])
-			}
-			return fmt.Errorf("unknown command %q%s (see weir --help)", args[0], hint)
+			return noSuchCommand(cmd, args[0])
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError(fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
-	})
-	root.SuggestionsMinimumDistance = 2
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpCommand(newHelpCommand())
 	root.Version = versionText()
 	root.SetVersionTemplate(versionLine())
 	root.AddCommand(
@@ -135,15 +129,6 @@ Write it: weir help rules                            # how rules and their tests
 		newVersionCommand(),
 		newRulesCommand(env),
 	)
-	for _, cmd := range append(root.Commands(), root) {
-		if check := cmd.Args; check != nil {
-			cmd.Args = func(cmd *cobra.Command, args []string) error {
-				if err := check(cmd, args); err != nil {
-					return usageError(err)
-				}
-				return nil
-			}
-		}
-	}
+	checkArguments(root)
 	return root
 }

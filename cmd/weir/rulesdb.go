@@ -25,6 +25,7 @@ func ruleDatabase(cmd *cobra.Command, env []string) (*ruledb.Address, *config, e
 	if err != nil {
 		return nil, nil, usageError(err)
 	}
+	c.tellStrays(cmd.ErrOrStderr())
 	if c.database == nil {
 		return nil, nil, usageError(errors.New("no database of rules is named; write --rules postgres://USER@HOST/DATABASE, or set it as WEIR_RULES, or as rules in the configuration"))
 	}

@@ -162,6 +162,9 @@ func (p *program) build(ctx context.Context, check bool) error {
 	for _, note := range p.c.doubled {
 		p.log.Warn("a setting has two names: " + note)
 	}
+	for _, remark := range p.c.strays {
+		p.log.Warn("the environment: " + remark)
+	}
 	if remark := p.c.clientIP.Remark(); remark != "" {
 		p.log.Warn("client_ip.trusted_proxies: " + remark)
 	}

@@ -52,7 +52,7 @@ standard error. The decision log (decisions.log) has them all.`,
 	f.StringVar(&t.domain, "domain", "", "only decisions of this domain")
 	f.StringVar(&t.limit, "limit", "", "only decisions that met this limit")
 	f.StringVar(&t.outcome, "outcome", "", "only decisions with this outcome: "+strings.Join(recent.Outcomes, ", "))
-	f.StringVar(&t.key, "key", "", "only decisions of this key, such as user=ada")
+	f.StringVar(&t.key, "key", "", "only decisions of this key, such as user=ada (--cert-key names the file of a private key)")
 	f.StringVar(&t.node, "node", "", "only decisions of this node, as the page and /api/v1/nodes name them")
 	f.BoolVar(&t.json, "json", false, "print each decision as JSON")
 	completeFlag(cmd, "outcome", recent.Outcomes)

@@ -290,7 +290,7 @@ func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r, ok := a.admit(w, r, route)
-	if !ok {
+	if !ok || r.Method != http.MethodGet && r.Method != http.MethodHead && answer.RefuseCoding(w, r) {
 		return
 	}
 	if !route.any {

@@ -189,14 +189,7 @@ func (a *Handler) findDecision(ctx context.Context, id weir.DecisionID) (e *rece
 	}
 	e, why, nodes = a.o.Nodes.Decision(ctx, id)
 	if e == nil {
-		text := "no such decision is kept: it may have been pushed out by newer ones"
-		if nodes.Asked > 1 || nodes.Answered < nodes.Asked {
-			text = fmt.Sprintf("no such decision is kept by the %d of %d nodes that answered: it may have been pushed out by newer ones", nodes.Answered, nodes.Asked)
-		}
-		if why != "" {
-			text += "; " + why
-		}
-		return nil, text, nodes
+		return nil, "no such decision is kept: " + cmp.Or(why, "it may have been pushed out by newer ones"), nodes
 	}
 	return e, "", nodes
 }

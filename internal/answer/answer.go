@@ -6,6 +6,7 @@ package answer
 import (
 	"errors"
 	"net/http"
+	"strings"
 )
 
 // Values of headers that are the same on every answer.
@@ -43,6 +44,36 @@ func BadRequest(w http.ResponseWriter, err error) {
 		return
 	}
 	Problem(w, http.StatusBadRequest, err.Error(), "")
+}
+
+// BadBody is BadRequest for a request whose body could not be read or decoded. If that is for its
+// content coding, which is not undone here, it answers 415 and says so (RFC 9110, 15.5.16).
+func BadBody(w http.ResponseWriter, r *http.Request, err error) {
+	if f, ok := errors.AsType[*FieldError](err); ok && f.Field == "body" && !f.TooMany && RefuseCoding(w, r) {
+		return
+	}
+	BadRequest(w, err)
+}
+
+// RefuseCoding answers 415 if the body of r has a content coding, such as gzip, and reports whether
+// it did.
+func RefuseCoding(w http.ResponseWriter, r *http.Request) bool {
+	coding := Coding(r)
+	if coding == "" {
+		return false
+	}
+	w.Header().Set("Accept-Encoding", "identity")
+	Problem(w, http.StatusUnsupportedMediaType, "the body has the content coding "+Printable(coding)+", which is not read here: send it as it is, without Content-Encoding", "body")
+	return true
+}
+
+// Coding returns the content coding of the body of r; "" if it has none.
+func Coding(r *http.Request) string {
+	coding := strings.Join(r.Header["Content-Encoding"], ", ")
+	if strings.EqualFold(coding, "identity") {
+		return ""
+	}
+	return coding
 }
 
 // FieldError says what is wrong with which field of a request.

@@ -245,7 +245,7 @@ func (h *handler) limit(w http.ResponseWriter, r *http.Request) {
 		err = h.ask(c, "")
 	}
 	if err != nil {
-		answer.BadRequest(w, err)
+		answer.BadBody(w, r, err)
 		return
 	}
 	if door.NeedsTrust(c.request.Hits) && !h.o.Trust.Trusted(r) {
@@ -330,7 +330,7 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request) {
 	defer h.done(c)
 	body, err := c.read(r, maxBatchBody)
 	if err != nil {
-		answer.BadRequest(w, err)
+		answer.BadBody(w, r, err)
 		return
 	}
 	trusted, forbiddenItem := -1, ""
@@ -354,7 +354,7 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request) {
 		return h.ask(c, item)
 	})
 	if err != nil {
-		answer.BadRequest(w, err)
+		answer.BadBody(w, r, err)
 		return
 	}
 	if forbiddenItem != "" {
@@ -388,7 +388,7 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request) {
 		answer.StoreError(w)
 		return
 	case err != nil: // the rules came to hold several domains in between
-		answer.BadRequest(w, err)
+		answer.BadBody(w, r, err)
 		return
 	}
 	c.out = append(c.out, "]}\n"...)
@@ -406,13 +406,13 @@ func (h *handler) release(w http.ResponseWriter, r *http.Request) {
 	defer h.done(c)
 	body, err := c.read(r, maxBody)
 	if err != nil {
-		answer.BadRequest(w, err)
+		answer.BadBody(w, r, err)
 		return
 	}
 	d := decoder{s: body}
 	slot, err := d.slot()
 	if err != nil {
-		answer.BadRequest(w, err)
+		answer.BadBody(w, r, err)
 		return
 	}
 	ctx, trace := door.Begun(r.Context(), h.o.Tracer, door.Release, r.Header)

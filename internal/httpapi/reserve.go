@@ -71,7 +71,7 @@ func (h *handler) reserve(w http.ResponseWriter, r *http.Request) {
 		err = h.ask(c, "")
 	}
 	if err != nil {
-		answer.BadRequest(w, err)
+		answer.BadBody(w, r, err)
 		return
 	}
 	if door.NeedsTrust(c.request.Hits) && !h.o.Trust.Trusted(r) {
@@ -166,13 +166,13 @@ func (h *handler) commit(w http.ResponseWriter, r *http.Request, cancel bool) {
 	defer h.done(c)
 	body, err := c.read(r, maxBody)
 	if err != nil {
-		answer.BadRequest(w, err)
+		answer.BadBody(w, r, err)
 		return
 	}
 	d := decoder{s: body}
 	id, hits, err := d.commit(cancel)
 	if err != nil {
-		answer.BadRequest(w, err)
+		answer.BadBody(w, r, err)
 		return
 	}
 	if door.NeedsTrust(hits) && !h.o.Trust.Trusted(r) {

@@ -89,7 +89,7 @@ func (a *asker) charged(err error) {
 		a.followed(a.trace, a.verb, err)
 	}
 	switch {
-	case err != nil && a.o.StoreError != nil:
+	case err != nil && a.o.StoreError != nil && a.ctx.Err() == nil: // else the connection has ended
 		a.o.StoreError(err)
 	case err == nil && a.quantity > 0 && a.o.Throttled != nil:
 		a.o.Throttled(verbNames[a.verb], a.key, a.quantity, a.at, &a.results[0])

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/door"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -17,7 +18,7 @@ const maxJSONBody = 1 << 20
 
 // NewJSON returns the handler of POST /json: the request and answer of RLS as JSON, as
 // envoyproxy/ratelimit's endpoint has them; but a failure of the store is a 503 there, not a 400,
-// and a body that is too large a 413.
+// and a body that is too large a 413, one with a content coding a 415.
 //
 // trusted tells whether the asker may refund and may ask for more than 1,000 hits; others get a
 // 403. nil trusts all.
@@ -35,6 +36,11 @@ func NewJSON(r *Service, trusted func(*http.Request) bool) http.Handler {
 		}
 		var m rlspb.RateLimitRequest
 		if err := protojson.Unmarshal(body, &m); err != nil {
+			if answer.Coding(request) != "" {
+				w.Header().Set("Accept-Encoding", "identity")
+				jsonError(w, http.StatusUnsupportedMediaType)
+				return
+			}
 			jsonError(w, http.StatusBadRequest)
 			return
 		}

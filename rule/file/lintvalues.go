@@ -28,8 +28,13 @@ func (l *linter) values(s *rule.Set) {
 				l.attributeName(r, r.Name, a, r.Pos)
 			}
 		}
+		l.read(r)
 		for i, k := range r.Per {
 			for _, o := range r.Overrides {
+				if slices.Equal(k, rule.Key{"path"}) && i < len(o.Values) && withoutParameters(o.Values[i]) != "" {
+					l.warn(warnPathParameter, r, o.Pos, "name each path; or write a limit of its own, with when: {path: "+withoutParameters(o.Values[i])+"}",
+						"override: %s stands for itself, and not for other paths", o.Values[i])
+				}
 				if slices.Equal(k, rule.Key{"ip"}) && i < len(o.Values) && !addressKey(o.Values[i], prefix) {
 					l.warn(warnNeverMatches, r, o.Pos, addressHint, "override: %s is no IP address, so that no request has this key", o.Values[i])
 				}
@@ -57,9 +62,14 @@ func (l *linter) patterns(r *rule.Rule, subject string, c *rule.Condition) {
 	if subject == "exempt" {
 		what = c.Attribute
 	}
-	l.attributeName(r, subject, c.Attribute, c.Pos)
+	if !l.misplaced(r, subject, what, c) {
+		l.attributeName(r, subject, c.Attribute, c.Pos)
+	}
 	for i := range c.Patterns {
 		p := &c.Patterns[i]
+		if c.Attribute == "path" && l.parameter(r, subject, what, p) {
+			continue
+		}
 		if why, hint := impossible(c.Attribute, p); why != "" {
 			effect := "never matches"
 			if p.Negated {
@@ -260,38 +270,4 @@ func matchable(re *syntax.Regexp, allowed func(byte) bool) bool {
 		return slices.ContainsFunc(re.Sub, func(s *syntax.Regexp) bool { return matchable(s, allowed) })
 	}
 	return true
-}
-
-// attributeName warns of the name of an attribute that is one slip away from one that doors supply:
-// a letter more, a letter less, or two swapped. Another letter makes another word (post, cost,
-// hash), which is left alone, and so does a letter more or less in a short one (pat, hosts, users),
-// and what the configuration names.
-func (l *linter) attributeName(r *rule.Rule, subject, name string, pos rule.Position) {
-	if l.options.Identity[name] != "" {
-		return
-	}
-	near := ""
-	for _, known := range []string{"method", "path", "host", "user"} {
-		if name != known && (len(name) != len(known) && len(known) > 4 || sameLetters(name, known)) && rule.Nearest(name, []string{known}) != "" &&
-			rule.Distance(name, known, 3) == 1 {
-			near = known
-		}
-	}
-	if head, rest, dotted := strings.Cut(name, "."); dotted {
-		for _, known := range []string{"header", "query"} {
-			if head != known && rule.Nearest(head, []string{known}) != "" && rule.Distance(head, known, 3) <= 1 {
-				near = known + "." + rest
-			}
-		}
-	}
-	if near != "" {
-		l.warnOf(warnAttributeName, subject, r, pos, "did you mean "+near+"?", "%s is no attribute that doors supply of themselves", name)
-	}
-}
-
-func sameLetters(a, b string) bool {
-	x, y := []byte(a), []byte(b)
-	slices.Sort(x)
-	slices.Sort(y)
-	return slices.Equal(x, y)
 }

@@ -347,6 +347,11 @@ func (l *loader) file(s Source) {
 			"this is the configuration of a server, not a file of rules: it holds %s", keys)
 		return
 	}
+	if manifest, hint := kubernetes(root); manifest != "" {
+		l.unread = true
+		l.err(root, hint, "this is %s of Kubernetes, not a file of rules", manifest)
+		return
+	}
 	native := root.get("limits") != nil || root.get("exempt") != nil || root.get("groups") != nil || root.get("paths") != nil
 	if len(documents) > 1 {
 		if native {
@@ -372,6 +377,9 @@ func (l *loader) syntaxHint(failure *syntaxError) string {
 		}
 		if strings.Contains(l.src.quote(line, 0), "\t") {
 			return "YAML is indented by spaces, never by tabs"
+		}
+		if strings.Contains(l.src.quote(line, 0), "{{") {
+			return "this looks like a template, such as Helm has: render it first"
 		}
 	}
 	return ""

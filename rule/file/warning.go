@@ -37,6 +37,7 @@ const (
 	warnNoEffect        = "no-effect"
 	warnNumberAsText    = "number-as-text"
 	warnOverlap         = "overlap"
+	warnPathParameter   = "path-parameter"
 	warnPathSpelling    = "path-spelling"
 	warnQuotaSmall      = "quota-small"
 	warnRegionsSmall    = "regions-small"
@@ -78,7 +79,7 @@ const UnusedRegions = "regions-unused"
 
 var warnings = []Warning{
 	{warnAbsentKey, "an `if` that fails on a request without a header, and would be true if that were empty ([expressions.md](expressions.md))"},
-	{warnAttributeName, "an attribute that looks like a misspelt `method`, `path`, `host`, `user` or `header.…`"},
+	{warnAttributeName, "an attribute that looks like a misspelt or foreign name of `ip`, `method`, `path`, `host`, `user`, `header.…` or `query.…`; a key of a limit below `when`"},
 	{warnBanTooShort, "a ban that is short beside the window of its limit"},
 	{warnCostZero, "`cost: 0`, which never refuses anything"},
 	{warnDescriptorDoor, "an option that doors which ask with descriptors cannot follow"},
@@ -107,6 +108,7 @@ var warnings = []Warning{
 	{warnNoEffect, "what has no effect where it stands"},
 	{warnNumberAsText, "a number or a bool that is taken as text (Lyft form)"},
 	{warnOverlap, "wildcards of one level that match some of the same values (Lyft form)"},
+	{warnPathParameter, "a path with a parameter as routers write it (`{id}`, `:id`), which stands for itself"},
 	{warnPathSpelling, "paths that differ only in case or a final slash, and are one path to rules; a pattern that asks for a final slash alone"},
 	{QuotaNever, "a limit of a domain of `rlqs.domains` that quotas for Envoys cannot be taken from ([rlqs.md](rlqs.md))"},
 	{warnQuotaSmall, "a limit of such a domain that quotas cannot use up, since its lease is too small"},
