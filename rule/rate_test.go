@@ -53,7 +53,7 @@ func TestParseRate(t *testing.T) {
 func TestParseRateErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "expected a number of requests"},
-		{"5concurrent", `"5concurrent" is not a number of requests`},
+		{"5concurrent", `did you mean 5 concurrent?`},
 		{" concurrent", `"concurrent" is not a number of requests`},
 		{"5/min concurrent", `"5/min" is not a number of requests`},
 		{"5 Concurrent", "is not a number of requests"},

@@ -31,7 +31,10 @@ func rateInWords(text string) string {
 	p := ratePatterns()
 	n, period := "", ""
 	if m := p.slots.FindStringSubmatch(text); m != nil {
-		return wholeNumber(m[1], m[2])
+		if n = wholeNumber(m[1], m[2]); n == "" {
+			return ""
+		}
+		return n + " " + concurrentWord
 	} else if m := p.per.FindStringSubmatch(text); m != nil {
 		n, period = wholeNumber(m[1], m[2]), periodInWords(m[3])
 	} else if m := p.short.FindStringSubmatch(text); m != nil {

@@ -31,8 +31,8 @@ func TestRateInWords(t *testing.T) {
 		"9 per 1 minute 30 seconds":     "9/1m30s",
 		"1000 daily":                    "1000/day",
 		"50 calls per calendar month":   "50/month",
-		"25 in flight":                  "25",
-		"5 at a time":                   "5",
+		"25 in flight":                  "25 concurrent",
+		"5 at a time":                   "5 concurrent",
 		"  100 tokens per   2 hours   ": "100/2h",
 		"UNLIMITED":                     "unlimited",
 	} {
