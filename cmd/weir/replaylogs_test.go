@@ -172,8 +172,10 @@ func TestReplayMisread(t *testing.T) {
 		{"no client from the middle on", many.String(), nil, []string{`neither an address nor a name with a dot`, `such as "web-1"`}},
 		{"the wrong words", "192.0.2.1" + combined, []string{"--format", `%v %h %u [%{%d/%b/%Y:%T %z}t] "%r"`}, []string{"no line has an attribute", "read as: %v %h"}},
 		{"a path by the name of the client", "2026-11-20T10:00:00Z,/login,192.0.2.1\n", []string{"--fields", "time,ip,path"}, []string{`such as "/login"`}},
+		{"the host that was asked", "www.example.com 192.0.2.1" + combined, []string{"--format", "combined"}, []string{`such as "www.example.com"`, "read as: common"}},
+		{"an empty log first", "192.0.2.1" + combined, []string{"--rules", users, os.DevNull}, []string{"read (tenant)", "line:    192.0.2.1"}},
 		{"unknown keys", `{"time":"2026-11-20T10:00:00Z","peer_of_ours":"192.0.2.1"}` + "\n", nil, []string{
-			"no line has an attribute that the rules of ", "read (ip)", `line:    {"time":`, "read as: json", `found:   time=2026-11-20T10:00:00Z peer_of_ours="192.0.2.1"`, "--fields ip=NAME"}},
+			"no line has an attribute that the rules of ", "read (ip)", `line:    {"time":`, "read as: json", `found:   time=2026-11-20T10:00:00Z peer_of_ours="192.0.2.1"`, "--fields ip=KEY"}},
 		{"rules for something else", "192.0.2.1" + combined, []string{"--rules", users}, []string{"no line has an attribute", "read (tenant)"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -198,6 +200,12 @@ func TestReplayMisread(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := replayLog(t, rules, "--fields", "ip=who", log); r.clients()["q7f3a"] != 2 {
+		t.Errorf("%+v", r)
+	}
+	if err := os.WriteFile(log, []byte("web1"+combined+"web1"+combined), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := replayLog(t, rules, "--format", `%h %l %u %t "%r"`, "--fields", "ip=%h", log); r.clients()["web1"] != 2 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -73,7 +73,8 @@ func misread(readings []accesslog.Reading, result *sim.Report, paths, named []st
 		if more := len(lacking) - most; more > 0 {
 			lacking = append(lacking[:most:most], fmt.Sprintf("%d more", more))
 		}
-		return misreadError(&readings[0], paths, named, fmt.Sprintf("no line has an attribute that the rules of %s read (%s)", o.Rules, strings.Join(lacking, ", ")))
+		at := max(slices.IndexFunc(readings, func(r accesslog.Reading) bool { return r.Text != "" }), 0)
+		return misreadError(&readings[at], paths, named, fmt.Sprintf("no line has an attribute that the rules of %s read (%s)", o.Rules, strings.Join(lacking, ", ")))
 	}
 	return nil
 }
@@ -83,6 +84,7 @@ func misreadError(r *accesslog.Reading, paths, named []string, what string) erro
 	if at := slices.Index(paths, log); at >= 0 {
 		log = named[at]
 	}
-	return &exitError{code: exitFailure, err: fmt.Errorf("replay: %s: %s\n%s\nSay how its lines are made with --format, as the server's configuration has it, "+
-		"or name the fields with --fields, as in --fields ip=NAME (see weir replay --help)", log, what, r.Said())}
+	return &exitError{code: exitFailure, err: fmt.Errorf("replay: %s: %s\n%s\n"+
+		"Say how its lines are made with --format, as the server's configuration has it, or name the fields with --fields, as in --fields ip=KEY. "+
+		"If clients have names of your own, --fields must name their field: --fields ip=KEY, or --format 'WORDS…' --fields ip=WORD.", log, what, r.Said())}
 }

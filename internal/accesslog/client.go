@@ -146,13 +146,15 @@ func isHost(b []byte) bool {
 // isClient reports whether b may be a client: an address, or the name of a host.
 func isClient(b []byte) bool { return isAddr(b) || isHost(b) }
 
-// isNoClient reports whether b can be no client, even one by a name of somebody's own: a target, a
-// method, a status or a time.
+// isNoClient reports whether b can be no client, even one by a name of somebody's own, such as a
+// number: a target, a method, or a day and its time.
 func isNoClient(b []byte) bool {
+	if len(b) > 0 && b[0] == '/' || isMethod(string(b)) {
+		return true
+	}
 	var p timeParser
 	_, isTime := p.parse(b)
-	return len(b) > 0 && b[0] == '/' || isMethod(string(b)) || isTime ||
-		len(b) == 3 && isStatus(append([]byte{' '}, b...))
+	return isTime && bytes.IndexByte(b, ':') > 0
 }
 
 // clients settles who the client of each line is. At the doors, the peer of the connection is, or

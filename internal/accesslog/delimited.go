@@ -156,7 +156,7 @@ func (d *delimited) guessColumns(rows [][]string, header bool) {
 	claim(kindMethod, isMethod)
 	claim(kindPath, func(s string) bool { return s[0] == '/' || strings.Contains(s, "://") })
 	claim(kindRequest, func(s string) bool { m, _, ok := strings.Cut(s, " "); return ok && isMethod(m) })
-	claim(kindIP, isAddressOrList)
+	d.claimClient(rows)
 	claim(kindStatus, func(s string) bool { return len(s) == 3 && isStatus([]byte(" "+s)) && s < "600" })
 	claim(kindBytes, func(s string) bool { return strings.Trim(s, "0123456789") == "" })
 	if !d.spaced {
@@ -166,6 +166,38 @@ func (d *delimited) guessColumns(rows [][]string, header bool) {
 		if d.columns[i].name == "" {
 			d.columns[i].name = fmt.Sprintf("column%d", i+1)
 		}
+	}
+}
+
+// claimClient finds the column of the clients: of those that hold addresses, the one that holds
+// most different ones. The address of the server is in each line the same.
+func (d *delimited) claimClient(rows [][]string) {
+	if d.find(kindIP) >= 0 {
+		return
+	}
+	best, most := -1, 0
+	for i := range d.columns {
+		if d.columns[i].kind != kindNone || d.columns[i].name != "" {
+			continue
+		}
+		bad, seen := 0, map[string]bool{}
+		n := 0
+		for _, row := range rows {
+			switch {
+			case i >= len(row) || row[i] == "" || row[i] == "-":
+			case isAddressOrList(row[i]):
+				n++
+				seen[string(client([]byte(row[i])))] = true
+			default:
+				bad++
+			}
+		}
+		if n > 9*bad && len(seen) > most { // a few damaged lines do no harm
+			best, most = i, len(seen)
+		}
+	}
+	if best >= 0 {
+		d.columns[best] = target{name: kindFields[kindIP], kind: kindIP}
 	}
 }
 

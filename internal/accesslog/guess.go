@@ -162,17 +162,23 @@ func try(sample [][]byte, o *Options, p plan, dated bool) (s score) {
 			s.parsed-- // whatever that is
 			continue
 		}
-		if p.format == Vhost {
-			if first, _ := word(line); isAddr(bytes.TrimSuffix(first, []byte(","))) {
-				continue // of a list, or the client itself
-			}
-		}
 		who.settle(&e)
+		if p.format == Vhost && !likeVhost(line, e.Get(FieldIP)) {
+			continue
+		}
 		if ip := e.Get(FieldIP); isClient(ip) || ip == nil && e.Get(FieldUser) != nil {
 			s.clients++
 		}
 	}
 	return s
+}
+
+// likeVhost reports whether a line with this client may well begin with the name of the host that
+// was asked: there it has a port, or it is no address, and the client is one.
+func likeVhost(line, client []byte) bool {
+	first, _ := word(line)
+	return len(withoutPort(first)) < len(first) ||
+		!isAddr(bytes.TrimSuffix(first, []byte(","))) && isAddr(client)
 }
 
 // build makes the scanner of a format. header says that the first line names the columns.

@@ -32,6 +32,9 @@ const judged = 64
 func (r *Reading) judge(line []byte, e *Entry) {
 	ip := e.Get(FieldIP)
 	doubtful := ip != nil && !isClient(ip) && (!r.named || isNoClient(ip))
+	if !doubtful && ip != nil && !isAddr(ip) && isAddr(e.Get(FieldIdent)) {
+		doubtful = true // the name of the host that was asked, and the client after it
+	}
 	if ip != nil {
 		r.Clients++
 	}

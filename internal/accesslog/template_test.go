@@ -176,4 +176,38 @@ func TestIsClient(t *testing.T) {
 			t.Errorf("isClient(%q) = %v", text, got)
 		}
 	}
+	for text, want := range map[string]bool{"/a": true, "GET": true, "2026-11-20T10:00:00Z": true, "[20/Nov/2026:10:00:00 +0000]": true,
+		"": false, "q7f3a": false, "web1": false, "200": false, "1795168800": false, "a=/b": false} {
+		if got := isNoClient([]byte(text)); got != want {
+			t.Errorf("isNoClient(%q) = %v", text, got)
+		}
+	}
+}
+
+// Of several columns of addresses the one with most different ones holds the clients.
+func TestClientColumn(t *testing.T) {
+	for _, line := range []string{
+		"2026-11-20 10:00:00 10.0.0.4 GET /a - 443 - 192.0.2.%d curl/8 200\n", // IIS without its #Fields
+		"1795168800,10.0.0.4,192.0.2.%d,GET,/a\n",
+	} {
+		var log strings.Builder
+		for i := range 3 {
+			log.WriteString(strings.ReplaceAll(line, "%d", string(rune('1'+i))))
+		}
+		entries, _ := readAll(t, log.String(), Options{})
+		if len(entries) != 3 || !strings.Contains(entries[2], ` ip="192.0.2.3"`) {
+			t.Errorf("read %q", entries)
+		}
+	}
+	// Names of clients are no names of hosts, unless the client after them says so.
+	for line, want := range map[string]string{
+		`client.example identd.example ada [20/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 5`:           ` ip="client.example"`,
+		`192.0.2.1 www.example.com - [20/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 5`:                 ` ip="192.0.2.1"`, // lighttpd
+		`www.example.com:443 client.example - - [20/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 5`:      ` ip="client.example"`,
+		`nginx.1     | www.example.com 192.0.2.1 - - [20/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 5`: ` ip="192.0.2.1"`,
+	} {
+		if got := readOne(t, line, Options{}); !strings.Contains(got, want) {
+			t.Errorf("%s: read %s, want%s", line, got, want)
+		}
+	}
 }
