@@ -112,9 +112,9 @@ func TestReplayBelievesNoList(t *testing.T) {
 		note    string
 	}{
 		{"nginx-main.log", map[string]int64{"10.0.0.7": 7},
-			"In 7 of 7 requests X-Forwarded-For names somebody else than the client"},
+			"In 7 of 7 requests X-Forwarded-For names others than the client"},
 		{"xff-and-peer.log", map[string]int64{"10.0.0.7": 7},
-			"In 7 of 7 requests X-Forwarded-For names somebody else than the client"},
+			"In 7 of 7 requests X-Forwarded-For names others than the client"},
 		// A client that has put an address before its own has chosen that.
 		{"envoy-chain.log", map[string]int64{"192.0.2.1": 2, "192.0.2.2": 2, "2001:db8::1": 2},
 			"In 7 of 7 requests a list of addresses stands for the client"},
@@ -127,6 +127,10 @@ func TestReplayBelievesNoList(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		})
+	}
+	// A server that has found the client in the list itself needs no help.
+	if r := replayLog(t, rules, filepath.Join("testdata", "logs", "istio.log")); len(r.Notes) != 0 {
+		t.Errorf("notes %q", r.Notes)
 	}
 	// The peer of a unix socket is no address.
 	log := filepath.Join(t.TempDir(), "access.log")

@@ -183,11 +183,11 @@ func NewReader(r io.Reader, o Options) (*Reader, error) {
 			return nil, err
 		}
 		x.skipped += skipped
-		more, ok := len(lines) > len(sample), false
+		more, sure := len(lines) > len(sample), false
 		if sample = lines; !more {
 			break
 		}
-		if x.plan, ok = makePlan(sample, &o); ok {
+		if x.plan, sure = makePlan(sample, &o); sure {
 			break
 		}
 	}

@@ -204,7 +204,7 @@ func (c *clients) settle(e *Entry) {
 		c.scratch = a.AppendTo(c.scratch[:0])
 		client = c.scratch
 	case peer != nil:
-		if names != nil && !bytes.Equal(names, peer) {
+		if names != nil && !bytes.Contains(names, peer) { // else the server has believed it
 			c.unused++
 		}
 		return

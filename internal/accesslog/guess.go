@@ -18,8 +18,8 @@ func (s score) better(t score) bool {
 
 // makePlan finds out how to read a log, from its first lines: the way in which most of them have a
 // client. Of several that do equally well, the first and the plainest holds. It returns false if no
-// line can be read.
-func makePlan(sample [][]byte, o *Options) (p plan, ok bool) {
+// line has a client then.
+func makePlan(sample [][]byte, o *Options) (p plan, sure bool) {
 	p.format = o.Format
 	if len(sample) == 0 {
 		if p.format == Guess { // nothing to read: any format will do that fits the fields
@@ -31,7 +31,7 @@ func makePlan(sample [][]byte, o *Options) (p plan, ok bool) {
 	}
 	if o.Format != Guess {
 		if found, s := search(sample, o, []Format{o.Format}, nil, false); s.parsed > 0 {
-			return found, true
+			return found, s.clients > 0
 		}
 		return p, false
 	}
@@ -44,12 +44,12 @@ func makePlan(sample [][]byte, o *Options) (p plan, ok bool) {
 	case t.clients > 2*s.clients:
 		return byContents, true
 	case s.parsed > 0:
-		return found, true
+		return found, s.clients > 0
 	case len(o.Fields) > 0:
 		plain := *o
 		plain.Fields = nil
 		if found, s = search(sample, &plain, textFormats, nil, false); s.parsed > 0 {
-			return found, true // NewReader says why fields do not fit
+			return found, false // NewReader says why fields do not fit
 		}
 	}
 	return plan{format: looksLike(sample, o)}, false

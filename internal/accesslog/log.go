@@ -30,8 +30,8 @@ type Stats struct {
 	Entries int64 // lines that did parse
 	Skipped int64 // lines that did not; empty ones are not counted
 	Late    int64 // lines that were further out of order than allowed
-	// No proxy is trusted, and so: Unused are lines whose X-Forwarded-For names somebody else than
-	// the client, who is the peer. Guessed are lines in which a list stands for the client: the
+	// No proxy is trusted, and so: Unused are lines whose X-Forwarded-For names others than the
+	// client, who is the peer. Guessed are lines in which a list stands for the client: the
 	// left-most address of it was taken.
 	Unused, Guessed int64
 	// Faults are the first lines of each log that did not parse, up to maxFaults in all.

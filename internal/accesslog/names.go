@@ -50,7 +50,8 @@ var aliases = [kinds]string{
 		"source.address httprequest.remoteip httprequest.clientip identity.sourceip proxy.clientip " +
 		"req.remoteaddress req.ip req.client_ip remoteaddress remoteaddr http.client_ip " +
 		"downstream_remote_address downstream_remote_address_without_port network.peer.address net.peer.ip " +
-		"net.sock.peer.addr downstream_direct_remote_address realip_remote_addr c_ip sourceip",
+		"net.sock.peer.addr request.remote_addr downstream_direct_remote_address realip_remote_addr c_ip sourceip " +
+		"remoteip real_ip",
 	kindUser: "user remote_user username user_id userid auth_user clientusername cs-username request.user_id " +
 		"user.name user.id enduser.id",
 	kindMethod: "method verb request_method requestmethod request.method http_method cs-method clientrequestmethod " +
@@ -64,7 +65,7 @@ var aliases = [kinds]string{
 		"clientrequesthost url.domain server.address http.host req.headers.host request.headers.host " +
 		"req.host proxy.host properties.hostname domainname requested_server_name",
 	kindStatus: "status response code status_code downstreamstatus http_status sc-status edgeresponsestatus " +
-		"httprequest.status httpstatus http.response.status_code http.status_code res.statuscode statuscode " +
+		"httprequest.status httpstatus httpstatuscode http.response.status_code http.status_code res.statuscode statuscode " +
 		"proxy.statuscode response_code response.status sc_status",
 	kindBytes: "bytes size body_bytes_sent bytes_sent downstreamcontentsize sc-bytes edgeresponsebytes " +
 		"httprequest.responsesize responselength http.response.body.bytes response.size sentbytes " +
@@ -77,7 +78,7 @@ var aliases = [kinds]string{
 		"cs(user-agent) clientrequestuseragent httprequest.useragent user_agent.original http.user_agent " +
 		"proxy.useragent",
 	kindForwarded: "header.x-forwarded-for http_x_forwarded_for x_forwarded_for x-forwarded-for xforwardedfor " +
-		"forwarded_for xff cs(x-forwarded-for)",
+		"forwarded_for x-forward-for proxy_add_x_forwarded_for xff cs(x-forwarded-for)",
 	kindQuery: "query args query_string querystring cs-uri-query url.query httprequest.args request_query requestquery",
 }
 
@@ -86,6 +87,7 @@ var aliases = [kinds]string{
 var wrappers = []string{
 	"jsonpayload.", "json.", "log_processed.", "log.", "properties.", "fields.", "attributes.", "data.", "parsed.",
 	"message.", "msg.", "record.", "payload.", "access.", "nginx.", "http.",
+	"meta.",
 }
 
 // wrapped is added to the rank of a name below a wrapper.

@@ -35,7 +35,7 @@ func TestWrapped(t *testing.T) {
 func TestLongStart(t *testing.T) {
 	var b strings.Builder
 	for i := range 500 {
-		fmt.Fprintf(&b, "2026-11-20T09:59:00.5Z stdout F worker %d has started\n", i)
+		fmt.Fprintf(&b, "2026-11-20T09:59:00.5Z stdout F worker %d, the next, has started\n", i)
 	}
 	for range 3 {
 		b.WriteString(`2026-11-20T10:00:00.5Z stdout F 192.0.2.1 - - [20/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1` + "\n")

@@ -62,7 +62,7 @@ func (x *outcome) find(a *attributes) {
 func (rep *Report) noteReading(log *accesslog.Log) {
 	s := log.Stats()
 	if s.Unused > 0 {
-		rep.note(fmt.Sprintf("In %d of %d requests X-Forwarded-For names somebody else than the client that was counted, who is the peer of the connection. "+
+		rep.note(fmt.Sprintf("In %d of %d requests X-Forwarded-For names others than the client that was counted, who is the peer of the connection. "+
 			"If that is a proxy of yours, name it with --trusted-proxies.", s.Unused, rep.Requests))
 	}
 	if s.Guessed > 0 {
