@@ -101,7 +101,7 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 	if err != nil {
 		return err
 	}
-	named := paths
+	named, keptIn := paths, ""
 	if o.suggest {
 		// Proposals take several readings.
 		kept, remove, err := keepInput(paths, stdin)
@@ -109,17 +109,20 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 			return err
 		}
 		defer remove()
+		if at := slices.Index(paths, "-"); at >= 0 {
+			keptIn = kept[at]
+		}
 		paths = kept
 	}
 	open := func() (*accesslog.Log, error) {
-		return accesslog.Open(paths, stdin, accesslog.Options{Format: format, Fields: o.fields, Client: client, Reorder: o.reorder.Microseconds()})
+		return accesslog.Open(paths, stdin, accesslog.Options{Format: format, Fields: o.fields, Client: client, Kept: keptIn, Reorder: o.reorder.Microseconds()})
 	}
 	log, err := open()
 	if err != nil {
 		return usageError(err)
 	}
 	defer log.Close()
-	if err := wrongClients(log.Readings(), paths, named); err != nil {
+	if err := wrongClients(log.Readings()); err != nil {
 		return err
 	}
 	options := sim.ReplayOptions{}
@@ -146,12 +149,7 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 		}
 		return err
 	}
-	for i := range result.SkippedLines {
-		if f := &result.SkippedLines[i]; slices.Contains(paths, f.Log) {
-			f.Log = named[slices.Index(paths, f.Log)]
-		}
-	}
-	if err := misread(log.Readings(), result, paths, named); err != nil {
+	if err := misread(log.Readings(), result); err != nil {
 		return err
 	}
 	if page != nil {

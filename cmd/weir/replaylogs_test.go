@@ -255,5 +255,13 @@ func TestReplayUnreadable(t *testing.T) {
 		if status != 2 || !strings.Contains(errs, c.want) || !strings.Contains(errs, path) {
 			t.Errorf("%s: exit status %d, want 2: %s", c.name, status, errs)
 		}
+		// From standard input, too, also where it is kept for several readings.
+		for _, mode := range [][]string{{"--rules", rules}, {"--suggest"}} {
+			var out, complaint bytes.Buffer
+			status := Run(t.Context(), append([]string{"replay", "-"}, mode...), nil, bytes.NewReader(c.data), &out, &complaint)
+			if errs := complaint.String(); status != 2 || !strings.Contains(errs, "standard input is ") || !strings.Contains(errs, " FILE | ") {
+				t.Errorf("%s, %s: exit status %d, want 2: %s", c.name, mode[0], status, errs)
+			}
+		}
 	}
 }

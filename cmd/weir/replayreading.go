@@ -42,22 +42,22 @@ func clientFinder(trusted []string) (func(peer, list string) netip.Addr, error) 
 }
 
 // wrongClients is an error if what stands where the client should be in a log is mostly something
-// else. The readings are in the order of paths, which the user calls named.
-func wrongClients(readings []accesslog.Reading, paths, named []string) error {
+// else.
+func wrongClients(readings []accesslog.Reading) error {
 	for i := range readings {
 		r := &readings[i]
 		if !r.Wrong() {
 			continue
 		}
-		return misreadError(r, paths, named, fmt.Sprintf("what stands where the client should be is neither an address nor a name with a dot "+
+		return misreadError(r, fmt.Sprintf("what stands where the client should be is neither an address nor a name with a dot "+
 			"in %d of %d lines, such as %q", r.Doubtful, r.Clients, r.Client))
 	}
 	return nil
 }
 
 // misread is an error if a log was not read as it was meant, so that the report says nothing.
-func misread(readings []accesslog.Reading, result *sim.Report, paths, named []string) error {
-	if err := wrongClients(readings, paths, named); err != nil {
+func misread(readings []accesslog.Reading, result *sim.Report) error {
+	if err := wrongClients(readings); err != nil {
 		return err
 	}
 	outcomes := []*sim.Outcome{&result.Outcome}
@@ -74,17 +74,13 @@ func misread(readings []accesslog.Reading, result *sim.Report, paths, named []st
 			lacking = append(lacking[:most:most], fmt.Sprintf("%d more", more))
 		}
 		at := max(slices.IndexFunc(readings, func(r accesslog.Reading) bool { return r.Text != "" }), 0)
-		return misreadError(&readings[at], paths, named, fmt.Sprintf("no line has an attribute that the rules of %s read (%s)", o.Rules, strings.Join(lacking, ", ")))
+		return misreadError(&readings[at], fmt.Sprintf("no line has an attribute that the rules of %s read (%s)", o.Rules, strings.Join(lacking, ", ")))
 	}
 	return nil
 }
 
-func misreadError(r *accesslog.Reading, paths, named []string, what string) error {
-	log := r.Log
-	if at := slices.Index(paths, log); at >= 0 {
-		log = named[at]
-	}
+func misreadError(r *accesslog.Reading, what string) error {
 	return &exitError{code: exitFailure, err: fmt.Errorf("replay: %s: %s\n%s\n"+
 		"Say how its lines are made with --format, as the server's configuration has it, or name the fields with --fields, as in --fields ip=KEY. "+
-		"If clients have names of your own, --fields must name their field: --fields ip=KEY, or --format 'WORDS…' --fields ip=WORD.", log, what, r.Said())}
+		"If clients have names of your own, --fields must name their field: --fields ip=KEY, or --format 'WORDS…' --fields ip=WORD.", r.Log, what, r.Said())}
 }

@@ -80,6 +80,9 @@ type Options struct {
 	// X-Forwarded-For. The peer is "" where the log names the list only, and a zero Addr leaves
 	// the peer as it is. Both texts are valid during the call. If it is nil, no list is believed.
 	Client func(peer, list string) netip.Addr
+	// Kept is the path of a file that holds what came from standard input, to be called so; "" if
+	// there is none. Used by Log only.
+	Kept string
 	// MaxLine is the length in bytes from which a line is skipped; 0 means 65,536.
 	MaxLine int
 	// Reorder is how far out of order lines may be, in µs. Used by Log only; below 0 counts as 0.

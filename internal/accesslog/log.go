@@ -121,18 +121,18 @@ func Open(paths []string, stdin io.Reader, o Options) (*Log, error) {
 
 // probe reads the first entry of a file, and closes it again.
 func (l *Log) probe(p *part) error {
-	f, err := open(p.path, nil, &l.probing)
+	f, err := open(p.path, l.options.Kept, nil, &l.probing)
 	if err != nil {
 		return err
 	}
 	defer f.close()
 	r, err := NewReader(f, l.options)
 	if err != nil {
-		return fmt.Errorf("%s: %w", p.path, err)
+		return fmt.Errorf("%s: %w", f.name, err)
 	}
 	var e Entry
 	if err := r.Next(&e); err != nil && err != io.EOF {
-		return fmt.Errorf("%s: %w", p.path, err)
+		return fmt.Errorf("%s: %w", f.name, err)
 	}
 	p.first = e.Time
 	l.keep(p.index, f.name, r)
@@ -156,7 +156,7 @@ func (l *Log) Readings() []Reading {
 
 // start opens a part and reads its first entry.
 func (l *Log) start(p *part) error {
-	f, err := open(p.path, l.stdin, &l.read)
+	f, err := open(p.path, l.options.Kept, l.stdin, &l.read)
 	if err != nil {
 		return err
 	}

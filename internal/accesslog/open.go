@@ -12,6 +12,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
+const standardInput = "standard input"
+
 // file is an opened log. It counts the bytes as stored, and yields them uncompressed.
 type file struct {
 	name   string
@@ -38,13 +40,14 @@ func (c counter) Read(p []byte) (int, error) {
 }
 
 // open opens a log file, or stdin as "-", and unpacks it by its first bytes. read counts the bytes
-// of the file itself.
-func open(path string, stdin io.Reader, read *atomic.Int64) (*file, error) {
+// of the file itself; kept is the path of Options.Kept.
+func open(path, kept string, stdin io.Reader, read *atomic.Int64) (*file, error) {
 	f := &file{name: path}
+	if path == "-" || path == kept {
+		f.name = standardInput
+	}
 	var raw io.Reader = stdin
-	if path == "-" {
-		f.name = "standard input"
-	} else {
+	if path != "-" {
 		h, err := os.Open(path)
 		if err != nil {
 			return nil, err
@@ -128,7 +131,7 @@ var packed = []struct {
 // what head is the beginning of.
 func unreadable(name, unpack string, head []byte) error {
 	file := name
-	if name == "standard input" {
+	if name == standardInput {
 		file = "FILE"
 	}
 	advice := func(command string) string {
