@@ -180,9 +180,12 @@ func (s *templateScanner) end(i int, b []byte) int {
 			return end
 		}
 		return len(b)
-	case len(next) == 1 && next[0] == ':' && i+1 < len(s.pieces) && len(s.after(i+1)) > 0:
-		// An address and its port. An address of IPv6 has colons, too.
-		limit := bytes.Index(b, s.after(i+1))
+	case s.beforePort(i):
+		// An address of IPv6 has colons, too.
+		limit := wordEnd(b)
+		if after := s.after(i + 1); len(after) > 0 {
+			limit = bytes.Index(b, after)
+		}
 		if limit < 0 {
 			return -1
 		}
@@ -223,6 +226,13 @@ func (p *piece) mayHoldSpaces() bool {
 		return true
 	}
 	return false
+}
+
+// beforePort reports whether the i-th value is an address or a host, with its port after it.
+func (t *template) beforePort(i int) bool {
+	k := t.pieces[i].to.kind
+	return (k == kindIP || k == kindHost) && i+1 < len(t.pieces) && string(t.after(i)) == ":" &&
+		t.pieces[i+1].to.kind == kindNone
 }
 
 // endQuoted returns where a value in quotation marks ends. A stray mark in it does no harm, as long
