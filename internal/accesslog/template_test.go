@@ -214,3 +214,20 @@ func TestClientColumn(t *testing.T) {
 		}
 	}
 }
+
+// A field of the request's header has one name, whatever the format calls it.
+func TestHeaderFields(t *testing.T) {
+	const want = ` header.x-api-key="k1"`
+	for _, line := range []string{
+		`{"time":1795168800,"request":{"remote_ip":"192.0.2.1","uri":"/","headers":{"X-Api-Key":["k1"]}}}`,
+		`{"time":1795168800,"req":{"remoteAddress":"192.0.2.1","url":"/","headers":{"x-api-key":"k1"}}}`,
+	} {
+		if got := readOne(t, line, Options{}); !strings.Contains(got, want) {
+			t.Errorf("%s: read %s", line, got)
+		}
+	}
+	entries, _ := readAll(t, "#Fields: date time c-ip cs(X-Api-Key) cs(Host)\n2026-11-20 10:00:00 192.0.2.1 k1 h.example\n", Options{})
+	if len(entries) != 1 || !strings.Contains(entries[0], want) || !strings.Contains(entries[0], ` host="h.example"`) {
+		t.Errorf("read %q", entries)
+	}
+}
