@@ -24,7 +24,7 @@ import (
 
 type replayOptions struct {
 	rules, domain, compare, format, html string
-	fields                               []string
+	fields, trusted                      []string
 	reorder                              time.Duration
 	suggest, json                        bool
 	ipv6Prefix                           int
@@ -36,9 +36,15 @@ func newReplayCommand() *cobra.Command {
 		Use:   "replay --rules DIR LOG…",
 		Short: "Backtest rules on real access logs",
 		Long: `Runs access logs through the rules in virtual time, and tells what would have been refused: by which limit, for which
-clients, and when. Logs may be in the common or combined format of Apache and nginx, JSON lines, CSV or TSV, plain,
-gzipped or zstd-compressed; "-" is standard input. Several logs are merged in order of time. Memory does not grow with
-the log.
+clients, and when. Logs may be plain, gzipped or zstd-compressed; "-" is standard input. Several logs are merged in
+order of time. Memory does not grow with the log.
+
+The format is found out: common, combined and vhost_combined of Apache and nginx, JSON lines, CSV, TSV, w3c (IIS,
+CloudFront), and what Envoy, Istio, HAProxy and the balancers of AWS (alb, elb) write, also behind the prefix of syslog
+or of a container, or in a collector's JSON. Any other one is given as the server's own configuration has it:
+  --format '$remote_addr - $remote_user [$time_local] "$request" $status "$http_x_forwarded_for"'
+  --format '%v:%p %h %l %u %t "%r" %>s %b'
+The client is the peer of the connection. Of the proxies in --trusted-proxies, their word in X-Forwarded-For counts.
 
 --fields names the columns of CSV and TSV in order, or takes fields from JSON keys, named or numbered columns:
   --fields time,ip,method,path        --fields time=ts,ip=client.address,path=uri        --fields time=1,ip=4
@@ -47,6 +53,7 @@ Of each rule it says whether it does its job: too strict, too loose, never met, 
 would refuse. It reads the log three times, and works without --rules too.`,
 		Example: `  weir replay --rules rules/ access.log
   weir replay --rules rules/ --html report.html /var/log/nginx/access.log*
+  weir replay --rules rules/ --trusted-proxies 10.0.0.0/8 access.log
   zcat access.log.gz | weir replay --rules rules/ --compare drafts/ --json -
   weir replay --suggest access.log > rules/suggested.yaml`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -57,8 +64,9 @@ would refuse. It reads the log three times, and works without --rules too.`,
 	f.StringVar(&o.rules, "rules", "", "folder or file of rules, or URL of a database that holds some")
 	f.StringVar(&o.domain, "domain", "", "domain of the requests (default: the only one that the rules hold)")
 	f.StringVar(&o.compare, "compare", "", "a second folder, file or database of rules, to set beside the first")
-	f.StringVar(&o.format, "format", "", "format of the logs: common, combined, json, csv or tsv (default: guessed)")
+	f.StringVar(&o.format, "format", "", "format of the logs: a name, or as the configuration of nginx, Apache, Envoy or HAProxy has it (default: found out)")
 	f.StringSliceVar(&o.fields, "fields", nil, "names of the columns, or field=key")
+	f.StringSliceVar(&o.trusted, "trusted-proxies", nil, "proxies whose word for the client is believed, in X-Forwarded-For: addresses, networks, private, loopback; unix: peers of unix sockets")
 	f.DurationVar(&o.reorder, "reorder", 15*time.Minute, "how far out of order lines may be")
 	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
 	f.BoolVar(&o.suggest, "suggest", false, "propose limits from the traffic")
@@ -85,11 +93,15 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 	if err != nil {
 		return usageError(err)
 	}
+	client, err := clientFinder(o.trusted)
+	if err != nil {
+		return usageError(fmt.Errorf("replay: --trusted-proxies: %w", err))
+	}
 	sets, err := replaySets(ctx, o, stderr)
 	if err != nil {
 		return err
 	}
-	named := paths
+	named, keptIn := paths, ""
 	if o.suggest {
 		// Proposals take several readings.
 		kept, remove, err := keepInput(paths, stdin)
@@ -97,16 +109,22 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 			return err
 		}
 		defer remove()
+		if at := slices.Index(paths, "-"); at >= 0 {
+			keptIn = kept[at]
+		}
 		paths = kept
 	}
 	open := func() (*accesslog.Log, error) {
-		return accesslog.Open(paths, stdin, accesslog.Options{Format: format, Fields: o.fields, Reorder: o.reorder.Microseconds()})
+		return accesslog.Open(paths, stdin, accesslog.Options{Format: format, Fields: o.fields, Client: client, Kept: keptIn, Reorder: o.reorder.Microseconds()})
 	}
 	log, err := open()
 	if err != nil {
 		return usageError(err)
 	}
 	defer log.Close()
+	if err := wrongClients(log.Readings()); err != nil {
+		return err
+	}
 	options := sim.ReplayOptions{}
 	if o.suggest {
 		options.Suggest = &sim.SuggestOptions{Open: open, Load: func(text string) (*rule.Set, error) {
@@ -131,10 +149,8 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 		}
 		return err
 	}
-	for i := range result.SkippedLines {
-		if f := &result.SkippedLines[i]; slices.Contains(paths, f.Log) {
-			f.Log = named[slices.Index(paths, f.Log)]
-		}
+	if err := misread(log.Readings(), result); err != nil {
+		return err
 	}
 	if page != nil {
 		if err := writePage(page, result, named); err != nil {

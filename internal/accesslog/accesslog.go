@@ -1,12 +1,15 @@
-// Package accesslog reads access logs as a stream: Apache and nginx common and combined, JSON
-// lines, CSV and TSV, gzipped, zstd-compressed or plain.
+// Package accesslog reads access logs as a stream, gzipped, zstd-compressed or plain: the formats
+// of Apache, nginx, Envoy, HAProxy, IIS, CloudFront and the balancers of AWS, any other one that is
+// given in the words of a server's configuration, JSON lines, CSV and TSV; also where syslog, a
+// container's runtime or a collector has put something around the lines.
 //
 // A Reader yields the lines of one log in file order. A Log opens several, puts the lines of each
 // in order of time, and merges them. Neither allocates for each line, and the memory of both is
 // bounded whatever the log holds: a line that does not parse is skipped and counted.
 //
-// Begin with Open (log.go) and NewReader (accesslog.go). Each format has a scanner: common.go,
-// json.go and delimited.go.
+// Begin with Open (log.go) and NewReader (accesslog.go). The file guess.go finds out how to read a
+// log. Each format has a scanner: common.go, template.go, json.go, w3c.go and delimited.go;
+// wrapping.go takes off what stands around the lines, and client.go settles who the client is.
 package accesslog
 
 import (
@@ -15,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 )
 
@@ -31,6 +35,7 @@ const (
 	FieldProtocol  = "protocol"
 	FieldReferer   = "header.referer"
 	FieldUserAgent = "header.user-agent"
+	FieldForwarded = "header.x-forwarded-for"
 	FieldIdent     = "ident" // RFC 1413 identity of the common log format
 )
 
@@ -63,54 +68,21 @@ func (e *Entry) add(name string, value []byte) {
 	e.Fields = append(e.Fields, Field{name, value})
 }
 
-// Format is a log format. The zero value, Guess, finds it out from the first lines.
-type Format uint8
-
-// The formats.
-const (
-	Guess  Format = iota
-	Common        // Apache and nginx common and combined
-	JSON          // one object a line
-	CSV
-	TSV
-)
-
-var formatNames = [...]string{"guess", "common", "json", "csv", "tsv"}
-
-// String returns the name that ParseFormat takes.
-func (f Format) String() string {
-	if int(f) < len(formatNames) {
-		return formatNames[f]
-	}
-	return fmt.Sprintf("format(%d)", uint8(f))
-}
-
-// ParseFormat finds a format by name: common, combined (the same), json, csv, tsv; "" and "guess"
-// are Guess.
-func ParseFormat(name string) (Format, error) {
-	switch strings.ToLower(name) {
-	case "", "guess", "auto":
-		return Guess, nil
-	case "common", "combined", "apache", "nginx", "clf":
-		return Common, nil
-	case "json", "jsonl", "ndjson":
-		return JSON, nil
-	case "csv":
-		return CSV, nil
-	case "tsv":
-		return TSV, nil
-	}
-	return Guess, fmt.Errorf("unknown log format %q: expected common, combined, json, csv or tsv", name)
-}
-
 // Options configure how a log is read. The zero value guesses everything.
 type Options struct {
 	Format Format
 	// Fields names columns or JSON keys. Entries without "=" name the columns of CSV and TSV in
 	// order ("-" or "" skips one), and JSON keys by their own name. Entries "field=key" take the
 	// field from the JSON key (dots reach into nested objects), the header's column of that name,
-	// or the column of that number (from 1).
+	// or the column of that number (from 1), or the value that a template calls so.
 	Fields []string
+	// Client finds the client of a line: of the peer of the connection and the list in
+	// X-Forwarded-For. The peer is "" where the log names the list only, and a zero Addr leaves
+	// the peer as it is. Both texts are valid during the call. If it is nil, no list is believed.
+	Client func(peer, list string) netip.Addr
+	// Kept is the path of a file that holds what came from standard input, to be called so; "" if
+	// there is none. Used by Log only.
+	Kept string
 	// MaxLine is the length in bytes from which a line is skipped; 0 means 65,536.
 	MaxLine int
 	// Reorder is how far out of order lines may be, in µs. Used by Log only; below 0 counts as 0.
@@ -119,6 +91,8 @@ type Options struct {
 
 const (
 	defaultMaxLine = 64 << 10
+	fewLines       = 100 // that tell how a log is read
+	manyLines      = 2000
 	maxFields      = 256 // of one line; further ones are dropped
 	maxNames       = 1000
 )
@@ -130,18 +104,23 @@ var errLine = errors.New("accesslog: line does not parse")
 // point into line or into the scanner's own memory, and are valid until the next call.
 type scanner interface {
 	scan(line []byte, e *Entry) bool
+	clock() *timeParser
 }
 
 // Reader reads one log in file order. Not safe for concurrent use. Make one with NewReader.
 type Reader struct {
-	lines   lineReader
-	format  Format
-	scan    scanner
-	entries int64
-	skipped int64
-	header  bool // the next line is a header
-	asked   []fieldSpec
-	faults  []Fault
+	lines    lineReader
+	plan     plan
+	wraps    wrappings
+	scan     scanner
+	clients  clients
+	entries  int64
+	skipped  int64
+	header   bool // the next line is a header
+	requests bool // lines without a request are none
+	asked    []fieldSpec
+	faults   []Fault
+	reading  Reading
 }
 
 // Fault is a line that did not parse.
@@ -158,27 +137,31 @@ const maxFaults = 3
 // Faults returns the first lines that did not parse.
 func (r *Reader) Faults() []Fault { return r.faults }
 
-// fault counts a line that does not parse.
-func (r *Reader) fault(line []byte) {
+// fault counts a line that does not parse, or that did and holds no request.
+func (r *Reader) fault(line []byte, parsed bool) {
 	r.skipped++
 	if len(r.faults) >= maxFaults {
 		return
 	}
 	f := Fault{Line: r.lines.line, Text: strings.ToValidUTF8(string(line[:min(len(line), 100)]), "\ufffd")}
-	switch {
+	switch style := r.plan.format.style; {
 	case line == nil:
 		f.Why = "it is too long, or holds a NUL byte"
-	case r.format == JSON && !json.Valid(line):
+	case parsed:
+		f.Why = "it holds no request: neither a method nor a path"
+	case style == styleJSON && !json.Valid(line):
 		f.Why = "it is no JSON object"
-	case r.format == JSON:
+	case style == styleJSON:
 		f.Why = "none of its keys is known to be the time, or that is no time"
-	case r.format == Common:
+	case style == styleCommon:
 		f.Why = "it is not of the common or combined format"
-	default:
+	case style == styleCSV || style == styleTSV:
 		f.Why = "it has too few columns, or no time where one is expected"
 		if d, ok := r.scan.(*delimited); ok {
 			f.Why = fmt.Sprintf("its column %d is no time, or is not there", d.last+1)
 		}
+	default:
+		f.Why = "it is not of this format: " + r.plan.format.String()
 	}
 	r.faults = append(r.faults, f)
 }
@@ -191,37 +174,56 @@ func NewReader(r io.Reader, o Options) (*Reader, error) {
 	if max <= 0 {
 		max = defaultMaxLine
 	}
-	specs, mapped, err := parseFields(o.Fields)
-	if err != nil {
+	if _, _, err := parseFields(o.Fields); err != nil {
 		return nil, err
 	}
-	x := &Reader{lines: newLineReader(r, max), format: o.Format, asked: specs}
-	sample, skipped, err := x.lines.sample()
-	if err != nil {
-		return nil, err
-	}
-	x.skipped = skipped
-	if x.format == Guess {
-		if x.format = guessFormat(sample, o.Fields); x.format == Guess {
-			return nil, fmt.Errorf("cannot tell the format of the log from its first line %q: name it with --format common, json, csv or tsv", clip(sample))
-		}
-	}
-	switch x.format {
-	case Common:
-		if len(o.Fields) > 0 {
-			return nil, errors.New("--fields names columns or JSON keys: it does not fit the common and combined formats, whose fields are fixed")
-		}
-		x.scan = &commonScanner{}
-	case JSON:
-		x.scan = newJSONScanner(specs, mapped)
-	default:
-		d, header, err := newDelimited(x.format, specs, mapped, sample)
+	x := &Reader{lines: newLineReader(r, max), clients: clients{find: o.Client}}
+	var sample [][]byte
+	// The first lines of a program that starts may say nothing: more of them may.
+	for _, most := range []int{fewLines, manyLines} {
+		lines, skipped, err := x.lines.sample(most)
 		if err != nil {
 			return nil, err
 		}
-		x.scan, x.header = d, header
+		x.skipped += skipped
+		more, sure := len(lines) > len(sample), false
+		if sample = lines; !more {
+			break
+		}
+		if x.plan, sure = makePlan(sample, &o); sure {
+			break
+		}
 	}
+	if len(sample) == 0 {
+		x.plan, _ = makePlan(nil, &o)
+	}
+	if x.plan.format == Guess {
+		return nil, fmt.Errorf("cannot tell the format of the log from its first line %q: name it with --format %s", clip(sample), expectedFormats)
+	}
+	x.wraps = x.plan.wrappings()
+	inner, dated := unwrapAll(sample, x.plan)
+	var err error
+	if x.scan, x.asked, x.header, err = build(x.plan.format, o.Fields, dated, inner); err != nil {
+		return nil, err
+	}
+	x.look(sample, inner, dated, &o)
 	return x, nil
+}
+
+// unwrapAll takes off the lines of a sample what stands around them. dated says that most of it
+// holds a time.
+func unwrapAll(sample [][]byte, p plan) (inner [][]byte, dated bool) {
+	if len(p.wraps) == 0 {
+		return sample, false
+	}
+	w, times := p.wrappings(), 0
+	for _, line := range sample {
+		rest, when := w.unwrap(line)
+		if inner = append(inner, bytes.Clone(rest)); when != nil {
+			times++
+		}
+	}
+	return inner, 2*times > len(sample)
 }
 
 func clip(sample [][]byte) string {
@@ -232,7 +234,7 @@ func clip(sample [][]byte) string {
 }
 
 // Format returns the format that is read.
-func (r *Reader) Format() Format { return r.format }
+func (r *Reader) Format() Format { return r.plan.format }
 
 // Skipped returns how many lines did not parse so far. Empty lines do not count.
 func (r *Reader) Skipped() int64 { return r.skipped }
@@ -248,9 +250,9 @@ func (r *Reader) Missing() []string { return missing(r.asked) }
 // is io.EOF at the end, or an error of the underlying reader.
 func (r *Reader) Next(e *Entry) error {
 	for {
-		line, err := r.lines.next()
+		whole, err := r.lines.next()
 		if err == errLine {
-			r.fault(nil)
+			r.fault(nil, false)
 			r.header = false
 			continue
 		}
@@ -261,52 +263,45 @@ func (r *Reader) Next(e *Entry) error {
 			r.header = false
 			continue
 		}
+		line := whole
+		if r.wraps != nil {
+			line = r.unwrap(whole)
+		}
 		e.Fields = e.Fields[:0]
 		if !r.scan.scan(line, e) {
-			r.fault(line)
+			if !r.directive(line) {
+				r.fault(whole, false)
+			}
 			continue
 		}
-		r.entries++
+		if r.requests && e.Get(FieldPath) == nil && e.Get(FieldMethod) == nil {
+			r.fault(whole, true)
+			continue
+		}
+		r.clients.settle(e)
+		if r.entries++; r.entries&(judged-1) == 0 {
+			r.reading.judge(whole, e)
+		}
 		return nil
 	}
 }
 
-// guessFormat finds the format that most lines of the sample have.
-func guessFormat(sample [][]byte, fields []string) Format {
-	switch {
-	case len(sample) > 0:
-	case len(fields) > 0: // nothing to read: any format will do that fits them
-		return JSON
-	default:
-		return Common
+// unwrap takes off a line what stands around it, and keeps the time that stands there.
+func (r *Reader) unwrap(line []byte) []byte {
+	rest, when := r.wraps.unwrap(line)
+	c := r.scan.clock()
+	c.hasBefore = false
+	if when != nil {
+		c.before, c.hasBefore = c.parse(when)
 	}
-	var votes [len(formatNames)]int
-	var c commonScanner
-	var e Entry
-	for _, line := range sample {
-		e.Fields = e.Fields[:0]
-		switch {
-		case bytes.TrimLeft(line, " \t")[0] == '{':
-			votes[JSON]++
-		case c.scan(line, &e):
-			votes[Common]++
-		case bytes.IndexByte(line, '\t') >= 0:
-			votes[TSV]++
-		case bytes.IndexByte(line, ',') >= 0:
-			votes[CSV]++
-		}
+	return rest
+}
+
+// directive reads a line that tells of the log itself; false if it is none.
+func (r *Reader) directive(line []byte) bool {
+	w, ok := r.scan.(*w3cScanner)
+	if ok = ok && line[0] == '#'; ok {
+		w.directive(line, r.asked)
 	}
-	best := Guess
-	for f, n := range votes {
-		if n > votes[best] {
-			best = Format(f)
-		}
-	}
-	if best == Guess && len(fields) == 1 {
-		return CSV // a single column
-	}
-	if best == Common && len(fields) > 0 {
-		return Common // NewReader explains why fields do not fit
-	}
-	return best
+	return ok
 }

@@ -6,20 +6,34 @@ import "bytes"
 //
 //	host ident user [02/Jan/2006:15:04:05 -0700] "METHOD target PROTOCOL" status bytes "referer" "user agent"
 //
-// All up to the status must be there; what follows is taken as far as it goes.
+// All up to the status must be there; what follows is taken as far as it goes. A third value in
+// quotation marks that is a list of addresses is X-Forwarded-For.
 type commonScanner struct {
-	time    timeParser
-	scratch []byte // unescaped values of the line
+	clocked
+	unescaper
+	lead style // what stands first: styleVhost, styleForwarded, or else nothing
 }
 
 func (s *commonScanner) scan(line []byte, e *Entry) bool {
 	s.scratch = s.scratch[:0]
-	i := bytes.IndexByte(line, ' ')
-	if i <= 0 {
+	rest := line
+	var vhost, forwarded []byte
+	switch s.lead {
+	case styleVhost:
+		if vhost, rest = word(rest); len(rest) == 0 {
+			return false
+		}
+		vhost = withoutPort(vhost)
+	case styleForwarded:
+		if forwarded, rest = listOf(rest); len(rest) == 0 || rest[0] == '-' {
+			return false
+		}
+	}
+	host, rest := listOf(rest)
+	if len(host) == 0 || len(rest) == 0 {
 		return false
 	}
-	host, rest := line[:i], line[i+1:]
-	i = bytes.IndexByte(rest, ' ')
+	i := bytes.IndexByte(rest, ' ')
 	if i <= 0 {
 		return false
 	}
@@ -51,6 +65,8 @@ func (s *commonScanner) scan(line []byte, e *Entry) bool {
 		return false
 	}
 	e.add(FieldIP, client(host))
+	e.add(FieldForwarded, forwarded)
+	e.add(FieldHost, vhost)
 	e.add(FieldIdent, ident)
 	e.add(FieldUser, s.unescape(user))
 	e.addRequest(s.unescape(request))
@@ -60,7 +76,7 @@ func (s *commonScanner) scan(line []byte, e *Entry) bool {
 	size, rest := word(rest)
 	e.add(FieldStatus, status)
 	e.add(FieldBytes, size)
-	for _, name := range [...]string{FieldReferer, FieldUserAgent} {
+	for _, name := range [...]string{FieldReferer, FieldUserAgent, FieldForwarded} {
 		if len(rest) == 0 || rest[0] != '"' {
 			break
 		}
@@ -68,7 +84,12 @@ func (s *commonScanner) scan(line []byte, e *Entry) bool {
 		if end < 0 {
 			break
 		}
-		e.add(name, s.unescape(rest[1:1+end]))
+		value := s.unescape(rest[1 : 1+end])
+		if name != FieldForwarded {
+			e.add(name, value)
+		} else if forwarded == nil && isList(value) {
+			e.add(name, value)
+		}
 		if rest = rest[end+2:]; len(rest) > 0 && rest[0] == ' ' {
 			rest = rest[1:]
 		}
@@ -130,8 +151,13 @@ func word(b []byte) (word, rest []byte) {
 	return b[:i], b[i+1:]
 }
 
+// unescaper resolves what is escaped, in memory of its own.
+type unescaper struct {
+	scratch []byte // what was resolved of the line
+}
+
 // unescape resolves \" \\ \n \r \t \b \f \v and \xhh as Apache and nginx write them.
-func (s *commonScanner) unescape(b []byte) []byte {
+func (s *unescaper) unescape(b []byte) []byte {
 	i := bytes.IndexByte(b, '\\')
 	if i < 0 {
 		return b
@@ -246,32 +272,4 @@ func isToken(b []byte) bool {
 		}
 	}
 	return len(b) > 0
-}
-
-// client cuts the port off an address: 192.0.2.1:80, [2001:db8::1]:80.
-func client(b []byte) []byte {
-	i := bytes.LastIndexByte(b, ':')
-	if i <= 0 {
-		return b
-	}
-	if b[0] == '[' {
-		if k := bytes.IndexByte(b, ']'); k > 1 {
-			return b[1:k]
-		}
-		return b
-	}
-	if bytes.IndexByte(b, ':') != i || i+1 == len(b) {
-		return b // IPv6
-	}
-	for _, c := range b[i+1:] {
-		if c-'0' > 9 {
-			return b
-		}
-	}
-	for _, c := range b[:i] {
-		if c-'0' > 9 && c != '.' {
-			return b
-		}
-	}
-	return b[:i]
 }

@@ -3,27 +3,32 @@ package accesslog
 import (
 	"bytes"
 	"fmt"
-	"net/netip"
 	"strings"
 )
 
-// delimited scans CSV (RFC 4180, but a value cannot hold a line break) and TSV (no quoting).
+// delimited scans CSV (RFC 4180, but a value cannot hold a line break), TSV (no quoting), and
+// columns parted by spaces (spaced.go).
 type delimited struct {
-	time    timeParser
+	clocked
 	comma   byte
 	quotes  bool
+	spaced  bool
 	columns []target // a column beyond them, or with an empty name, is dropped
 	last    int      // index of the time's column: a line with fewer columns does not parse
-	scratch []byte
+	unescaper
 }
 
-// newDelimited finds the meaning of the columns. header says that the first line names them.
-func newDelimited(f Format, specs []fieldSpec, mapped bool, sample [][]byte) (d *delimited, header bool, err error) {
+// newDelimited finds the meaning of the columns. header says that the first line names them, dated
+// that a time stands before each line.
+func newDelimited(f Format, specs []fieldSpec, mapped, dated bool, sample [][]byte) (d *delimited, header bool, err error) {
 	d = &delimited{comma: ','}
-	if f == TSV {
+	switch f {
+	case TSV:
 		d.comma = '\t'
-	} else {
+	case CSV:
 		d.quotes = true
+	default:
+		d.spaced = true
 	}
 	var rows [][]string
 	for _, line := range sample {
@@ -35,7 +40,7 @@ func newDelimited(f Format, specs []fieldSpec, mapped bool, sample [][]byte) (d 
 		for _, s := range specs {
 			d.columns = append(d.columns, s.to)
 		}
-		if d.last = d.find(kindTime); d.last < 0 {
+		if d.last = d.find(kindTime); d.last < 0 && !dated {
 			var names []string
 			for _, s := range specs {
 				names = append(names, s.text)
@@ -43,13 +48,13 @@ func newDelimited(f Format, specs []fieldSpec, mapped bool, sample [][]byte) (d 
 			return nil, false, fmt.Errorf("--fields %s has no time: one of the names must be \"time\"", strings.Join(names, ","))
 		}
 		// A first line is a header if its time column is not a time and begins with no digit.
-		header = len(rows) > 0 && d.last < len(rows[0]) && !startsWithDigit(rows[0][d.last]) && !d.isTime(rows[0][d.last])
+		header = len(rows) > 0 && d.last >= 0 && d.last < len(rows[0]) && !startsWithDigit(rows[0][d.last]) && !d.isTime(rows[0][d.last])
 		return d, header, nil
 	}
 	if len(rows) == 0 {
 		return d, false, nil
 	}
-	header = true
+	header = !d.spaced
 	for _, cell := range rows[0] {
 		if d.isTime(cell) {
 			header = false
@@ -80,7 +85,7 @@ func newDelimited(f Format, specs []fieldSpec, mapped bool, sample [][]byte) (d 
 		d.columns[i] = s.to
 	}
 	d.guessColumns(rows, header)
-	if d.last = d.find(kindTime); d.last < 0 {
+	if d.last = d.find(kindTime); d.last < 0 && !dated {
 		return nil, false, fmt.Errorf("cannot tell which column of %q is the time: name the columns with --fields time,ip,method,path", clip(sample))
 	}
 	return d, header, nil
@@ -151,14 +156,48 @@ func (d *delimited) guessColumns(rows [][]string, header bool) {
 	claim(kindMethod, isMethod)
 	claim(kindPath, func(s string) bool { return s[0] == '/' || strings.Contains(s, "://") })
 	claim(kindRequest, func(s string) bool { m, _, ok := strings.Cut(s, " "); return ok && isMethod(m) })
-	claim(kindIP, isAddress)
+	d.claimClient(rows)
 	claim(kindStatus, func(s string) bool { return len(s) == 3 && isStatus([]byte(" "+s)) && s < "600" })
 	claim(kindBytes, func(s string) bool { return strings.Trim(s, "0123456789") == "" })
-	claim(kindIP, func(s string) bool { return !strings.ContainsAny(s, " \"") })
+	if !d.spaced {
+		claim(kindIP, func(s string) bool { return !strings.ContainsAny(s, " \"") })
+	}
 	for i := range d.columns {
 		if d.columns[i].name == "" {
 			d.columns[i].name = fmt.Sprintf("column%d", i+1)
 		}
+	}
+}
+
+// claimClient finds the column of the clients: of those that hold addresses, the one that holds
+// most different ones. The address of the server is in each line the same.
+func (d *delimited) claimClient(rows [][]string) {
+	if d.find(kindIP) >= 0 {
+		return
+	}
+	best, most := -1, 0
+	for i := range d.columns {
+		if d.columns[i].kind != kindNone || d.columns[i].name != "" {
+			continue
+		}
+		bad, seen := 0, map[string]bool{}
+		n := 0
+		for _, row := range rows {
+			switch {
+			case i >= len(row) || row[i] == "" || row[i] == "-":
+			case isAddressOrList(row[i]):
+				n++
+				seen[string(client([]byte(row[i])))] = true
+			default:
+				bad++
+			}
+		}
+		if n > 9*bad && len(seen) > most { // a few damaged lines do no harm
+			best, most = i, len(seen)
+		}
+	}
+	if best >= 0 {
+		d.columns[best] = target{name: kindFields[kindIP], kind: kindIP}
 	}
 }
 
@@ -170,9 +209,14 @@ func isMethod(s string) bool {
 	return false
 }
 
-func isAddress(s string) bool {
-	_, err := netip.ParseAddr(string(client([]byte(s))))
-	return err == nil
+// isAddressOrList reports whether s is an address, with or without a port, or a list of some.
+func isAddressOrList(s string) bool {
+	for one := range strings.SplitSeq(s, ",") {
+		if !isAddr(client([]byte(strings.TrimSpace(one)))) {
+			return false
+		}
+	}
+	return true
 }
 
 // split cuts a line of the sample into cells.
@@ -193,6 +237,10 @@ func (d *delimited) split(line []byte) ([]string, bool) {
 // cell cuts the first cell off a line; more says that another follows, ok that its quotes are
 // right.
 func (d *delimited) cell(b []byte) (cell, rest []byte, more, ok bool) {
+	if d.spaced {
+		cell, rest, ok = d.word(b)
+		return cell, rest, len(rest) > 0, ok
+	}
 	if !d.quotes || len(b) == 0 || b[0] != '"' {
 		i := bytes.IndexByte(b, d.comma)
 		if i < 0 {
@@ -230,7 +278,7 @@ func (d *delimited) cell(b []byte) (cell, rest []byte, more, ok bool) {
 
 func (d *delimited) scan(line []byte, e *Entry) bool {
 	d.scratch = d.scratch[:0]
-	var g gather
+	g := gather{scratch: &d.scratch}
 	n := 0
 	for rest, more := line, true; more; n++ {
 		var cell []byte

@@ -6,10 +6,10 @@ import (
 )
 
 // jsonScanner scans one JSON object (RFC 8259). Keys of nested objects are joined by dots; of an
-// array, the first element counts if it is a scalar. Literals and numbers are taken as written,
-// null as absent.
+// array, the first element counts if it is a scalar; of one that names clients, all do. Literals
+// and numbers are taken as written, null as absent.
 type jsonScanner struct {
-	time    timeParser
+	clocked
 	asked   map[string]*target // by key, from Options.Fields
 	targets map[string]*target // by key as the log writes it; bounded by maxNames
 	gather  gather
@@ -39,15 +39,20 @@ func newJSONScanner(specs []fieldSpec, mapped bool) *jsonScanner {
 }
 
 func (s *jsonScanner) scan(line []byte, e *Entry) bool {
+	return s.parse(line, e) && s.gather.finish(e, &s.time)
+}
+
+// parse gathers the fields of a line.
+func (s *jsonScanner) parse(line []byte, e *Entry) bool {
 	s.b, s.i, s.e = line, 0, e
 	s.key, s.scratch = s.key[:0], s.scratch[:0]
-	s.gather, s.inner = gather{}, 0
+	s.gather, s.inner = gather{scratch: &s.scratch}, 0
 	s.space()
 	if !s.object(0) {
 		return false
 	}
 	s.space()
-	return s.i == len(s.b) && s.gather.finish(e, &s.time)
+	return s.i == len(s.b)
 }
 
 func (s *jsonScanner) space() {
@@ -134,7 +139,13 @@ func (s *jsonScanner) value(depth int, keep bool) bool {
 		}
 		for first := true; ; first = false {
 			scalar := s.i < len(s.b) && s.b[s.i] != '{' && s.b[s.i] != '['
-			if !s.value(depth+1, keep && first && scalar) {
+			if keep && !first && scalar && s.b[s.i] == '"' {
+				v, ok := s.string()
+				if !ok {
+					return false
+				}
+				s.more(v)
+			} else if !s.value(depth+1, keep && first && scalar) {
 				return false
 			}
 			s.space()
@@ -322,18 +333,36 @@ func (s *jsonScanner) add(value []byte) {
 	if s.inner > 0 {
 		return
 	}
+	if t := s.target(); t != nil {
+		s.gather.add(s.e, t, value)
+	}
+}
+
+// more adds a further element of an array to the value of the first, if they name clients.
+func (s *jsonScanner) more(value []byte) {
+	if s.inner > 0 || len(value) == 0 || len(s.e.Fields) == 0 {
+		return
+	}
+	t, last := s.target(), &s.e.Fields[len(s.e.Fields)-1]
+	if t != nil && (t.kind == kindIP || t.kind == kindForwarded) && last.Name == t.name {
+		last.Value = s.gather.join(last.Value, ',', value)
+	}
+}
+
+// target returns where the value goes that stands under s.key; nil if that is not kept.
+func (s *jsonScanner) target() *target {
 	t := s.asked[string(s.key)]
 	if t == nil {
 		t = s.targets[string(s.key)]
 	}
 	if t == nil {
 		if len(s.targets) == maxNames {
-			return
+			return nil
 		}
 		name := string(s.key)
 		found := lookup(name)
 		t = &found
 		s.targets[name] = t
 	}
-	s.gather.add(s.e, t, value)
+	return t
 }

@@ -132,15 +132,15 @@ func (l *lineReader) discard() error {
 }
 
 // sample returns whole lines from the start without consuming them: all that the first buffer
-// holds, at most 100. Lines before them that are too long are passed over and counted.
-func (l *lineReader) sample() (lines [][]byte, skipped int64, err error) {
+// holds, at most as many as most. Lines before them that are too long are passed over and counted.
+func (l *lineReader) sample(most int) (lines [][]byte, skipped int64, err error) {
 	for {
 		atEnd := l.err != nil
 		text := l.buf[l.pos:l.end]
 		if !atEnd {
 			text = text[:bytes.LastIndexByte(text, '\n')+1]
 		}
-		for len(text) > 0 && len(lines) < 100 {
+		for len(text) > 0 && len(lines) < most {
 			line, rest, _ := bytes.Cut(text, []byte("\n"))
 			text = rest
 			if line, err := l.check(line); err == nil && line != nil {

@@ -15,10 +15,11 @@ import (
 type Log struct {
 	options Options
 	stdin   io.Reader
-	waiting []*part // by first time
-	active  []*part // by index
-	last    *part   // the part of the latest entry: it must be advanced first
-	done    Stats   // of the files that have been read
+	waiting []*part   // by first time
+	active  []*part   // by index
+	last    *part     // the part of the latest entry: it must be advanced first
+	done    Stats     // of the files that have been read
+	reading []Reading // by index
 	read    atomic.Int64
 	total   int64 // bytes of all files; 0 if unknown
 	probing atomic.Int64
@@ -29,6 +30,10 @@ type Stats struct {
 	Entries int64 // lines that did parse
 	Skipped int64 // lines that did not; empty ones are not counted
 	Late    int64 // lines that were further out of order than allowed
+	// No proxy is trusted, and so: Unused are lines whose X-Forwarded-For names others than the
+	// client, who is the peer. Guessed are lines in which a list stands for the client: the
+	// left-most address of it was taken.
+	Unused, Guessed int64
 	// Faults are the first lines of each log that did not parse, up to maxFaults in all.
 	Faults []Fault
 	// Missing are the entries of Options.Fields, as they were given, whose column or key no line of
@@ -54,7 +59,7 @@ func Open(paths []string, stdin io.Reader, o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{options: o, stdin: stdin}
+	l := &Log{options: o, stdin: stdin, reading: make([]Reading, len(paths))}
 	l.done.Missing = missing(specs)
 	seen := false
 	known := true
@@ -116,26 +121,42 @@ func Open(paths []string, stdin io.Reader, o Options) (*Log, error) {
 
 // probe reads the first entry of a file, and closes it again.
 func (l *Log) probe(p *part) error {
-	f, err := open(p.path, nil, &l.probing)
+	f, err := open(p.path, l.options.Kept, nil, &l.probing)
 	if err != nil {
 		return err
 	}
 	defer f.close()
 	r, err := NewReader(f, l.options)
 	if err != nil {
-		return fmt.Errorf("%s: %w", p.path, err)
+		return fmt.Errorf("%s: %w", f.name, err)
 	}
 	var e Entry
 	if err := r.Next(&e); err != nil && err != io.EOF {
-		return fmt.Errorf("%s: %w", p.path, err)
+		return fmt.Errorf("%s: %w", f.name, err)
 	}
 	p.first = e.Time
+	l.keep(p.index, f.name, r)
 	return nil
+}
+
+// keep keeps how a log is read.
+func (l *Log) keep(index int, name string, r *Reader) {
+	l.reading[index] = r.Reading()
+	l.reading[index].Log = name
+}
+
+// Readings returns how the logs are read that have been looked at so far: from Open on, all of
+// them.
+func (l *Log) Readings() []Reading {
+	for _, p := range l.active {
+		l.keep(p.index, p.file.name, p.r)
+	}
+	return slices.Clone(l.reading)
 }
 
 // start opens a part and reads its first entry.
 func (l *Log) start(p *part) error {
-	f, err := open(p.path, l.stdin, &l.read)
+	f, err := open(p.path, l.options.Kept, l.stdin, &l.read)
 	if err != nil {
 		return err
 	}
@@ -144,6 +165,7 @@ func (l *Log) start(p *part) error {
 		f.close()
 		return fmt.Errorf("%s: %w", f.name, err)
 	}
+	l.keep(p.index, f.name, r)
 	p.file = f
 	p.ordered = ordered{r: r, window: l.options.Reorder}
 	at := len(l.active)
@@ -181,6 +203,8 @@ func (s *Stats) add(p *part) {
 	s.Entries += p.r.Entries()
 	s.Skipped += p.r.Skipped()
 	s.Late += p.late
+	s.Unused += p.r.clients.unused
+	s.Guessed += p.r.clients.guessed
 	for _, f := range p.r.Faults() {
 		if len(s.Faults) < maxFaults {
 			f.Log = p.file.name
@@ -192,6 +216,7 @@ func (s *Stats) add(p *part) {
 }
 
 func (l *Log) drop(p *part) {
+	l.keep(p.index, p.file.name, p.r)
 	p.ordered.close()
 	p.file.close()
 	for i, a := range l.active {

@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -23,38 +24,85 @@ const (
 	kindProtocol
 	kindReferer
 	kindUserAgent
+	kindForwarded // X-Forwarded-For
+	kindQuery     // the query, where the path comes without it
+	kindDate      // the day, and
+	kindClock     // the time of day, where they come apart
 	kinds
 )
 
 var kindFields = [kinds]string{
 	kindTime: "time", kindIP: FieldIP, kindUser: FieldUser, kindMethod: FieldMethod, kindPath: FieldPath, kindRequest: "request",
 	kindHost: FieldHost, kindStatus: FieldStatus, kindBytes: FieldBytes, kindProtocol: FieldProtocol, kindReferer: FieldReferer,
-	kindUserAgent: FieldUserAgent,
+	kindUserAgent: FieldUserAgent, kindForwarded: FieldForwarded, kindQuery: "query", kindDate: "date", kindClock: "clock",
 }
 
-// aliases are the usual names of each kind in the logs of Apache, nginx, Caddy, Traefik, HAProxy,
-// IIS and cloud balancers, lower case; where a log has several, the first here holds.
+// aliases are the usual names of each kind, lower case, in the logs of Apache, nginx, Caddy,
+// Traefik, Envoy, HAProxy, IIS, Kong, pino and the Elastic Common Schema, of OpenTelemetry, and of
+// the loggers of AWS, Azure, Cloudflare, Google and Vercel; where a log has several, the first here
+// holds.
 var aliases = [kinds]string{
-	kindTime:      "time ts timestamp @timestamp epoch_ms epoch msec time_iso8601 time_local starttime startutc datetime date_time date",
-	kindIP:        "ip client_ip clientip client request.client_ip request.remote_ip remote_ip remote_addr clienthost clientaddr client_addr c-ip remote_host remote source_ip src_ip host_ip",
-	kindUser:      "user remote_user username user_id userid auth_user clientusername cs-username",
-	kindMethod:    "method verb request_method requestmethod request.method http_method cs-method",
-	kindPath:      "path uri url request_uri requestpath request_path request.uri target cs-uri-stem",
-	kindRequest:   "request request_line",
-	kindHost:      "host vhost http_host request.host requesthost server_name authority cs-host",
-	kindStatus:    "status response code status_code downstreamstatus http_status sc-status",
-	kindBytes:     "bytes size body_bytes_sent bytes_sent downstreamcontentsize sc-bytes",
-	kindProtocol:  "protocol proto server_protocol requestprotocol request.proto",
-	kindReferer:   "header.referer referer referrer http_referer request.headers.referer",
-	kindUserAgent: "header.user-agent user_agent useragent agent http_user_agent request.headers.user-agent",
+	kindTime: "time ts timestamp @timestamp epoch_ms epoch msec time_iso8601 time_local starttime startutc datetime " +
+		"date_time date start_time edgestarttimestamp requesttimeepoch requesttime proxy.timestamp timestamp(ms) " +
+		"started_at eventtime __realtime_timestamp",
+	kindIP: "ip client_ip clientip client request.client_ip request.remote_ip remote_ip remote_addr clienthost " +
+		"clientaddr client_addr c-ip remote_host remote source_ip src_ip host_ip client.ip source.ip client.address " +
+		"source.address httprequest.remoteip httprequest.clientip identity.sourceip proxy.clientip " +
+		"req.remoteaddress req.ip req.client_ip remoteaddress remoteaddr http.client_ip " +
+		"downstream_remote_address downstream_remote_address_without_port network.peer.address net.peer.ip " +
+		"net.sock.peer.addr request.remote_addr downstream_direct_remote_address realip_remote_addr c_ip sourceip " +
+		"remoteip real_ip",
+	kindUser: "user remote_user username user_id userid auth_user clientusername cs-username request.user_id " +
+		"user.name user.id enduser.id",
+	kindMethod: "method verb request_method requestmethod request.method http_method cs-method clientrequestmethod " +
+		"httprequest.requestmethod httprequest.httpmethod httpmethod http.request.method http.method req.method " +
+		"proxy.method cs_method",
+	kindPath: "path uri url request_uri requestpath request_path request.uri target cs-uri-stem clientrequesturi " +
+		"clientrequestpath requesturi httprequest.requesturl httprequest.uri http.target url.original url.path " +
+		"http.url url.full req.url proxy.path requested_uri document_uri request.url cs_uri_stem",
+	kindRequest: "request request_line requestline",
+	kindHost: "host vhost http_host request.host requesthost server_name authority cs-host x-host-header cs(host) " +
+		"clientrequesthost url.domain server.address http.host req.headers.host request.headers.host " +
+		"req.host proxy.host properties.hostname domainname requested_server_name",
+	kindStatus: "status response code status_code downstreamstatus http_status sc-status edgeresponsestatus " +
+		"httprequest.status httpstatus httpstatuscode http.response.status_code http.status_code res.statuscode statuscode " +
+		"proxy.statuscode response_code response.status sc_status",
+	kindBytes: "bytes size body_bytes_sent bytes_sent downstreamcontentsize sc-bytes edgeresponsebytes " +
+		"httprequest.responsesize responselength http.response.body.bytes response.size sentbytes " +
+		"responsebytes sc_bytes",
+	kindProtocol: "protocol proto server_protocol requestprotocol request.proto cs-version cs-protocol-version " +
+		"clientrequestprotocol httprequest.protocol httprequest.httpversion httpversion",
+	kindReferer: "header.referer referer referrer http_referer request.headers.referer cs(referer) " +
+		"clientrequestreferer httprequest.referer http.request.referrer",
+	kindUserAgent: "header.user-agent user_agent useragent agent http_user_agent request.headers.user-agent " +
+		"cs(user-agent) clientrequestuseragent httprequest.useragent user_agent.original http.user_agent " +
+		"proxy.useragent",
+	kindForwarded: "header.x-forwarded-for http_x_forwarded_for x_forwarded_for x-forwarded-for xforwardedfor " +
+		"forwarded_for x-forward-for proxy_add_x_forwarded_for xff cs(x-forwarded-for)",
+	kindQuery: "query args query_string querystring cs-uri-query url.query httprequest.args request_query requestquery",
 }
+
+// wrappers hold the fields of a request in the objects of some loggers; a name is known below them,
+// too.
+var wrappers = []string{
+	"jsonpayload.", "json.", "log_processed.", "log.", "properties.", "fields.", "attributes.", "data.", "parsed.",
+	"message.", "msg.", "record.", "payload.", "access.", "nginx.", "http.",
+	"meta.",
+}
+
+// wrapped is added to the rank of a name below a wrapper.
+const wrapped = 100
+
+// headerMaps hold the fields of the header of a request by their names.
+var headerMaps = []string{"request.headers.", "req.headers.", "httprequest.headers.", "request_headers."}
 
 // target is where the value of a column or a JSON key goes.
 type target struct {
 	name string // of the field
 	kind kind
-	rank uint8 // the lowest of a kind holds
-	seen *bool // set when a line has the column or key; nil for a field not in Options.Fields
+	rank uint8  // the lowest of a kind holds
+	said string // its name in the words of a template
+	seen *bool  // set when a line has the column or key; nil for a field not in Options.Fields
 }
 
 var known = func() map[string]target {
@@ -69,9 +117,26 @@ var known = func() map[string]target {
 
 // lookup finds the target of a name as the log writes it.
 func lookup(name string) target {
-	if t, ok := known[strings.ToLower(name)]; ok {
+	lower := strings.ToLower(name)
+	if t, ok := known[lower]; ok {
 		t.name = name
 		return t
+	}
+	for _, w := range wrappers {
+		rest, below := strings.CutPrefix(lower, w)
+		if t, ok := known[rest]; below && ok {
+			t.name = name
+			t.rank += wrapped
+			return t
+		}
+	}
+	for _, m := range headerMaps {
+		if field, below := strings.CutPrefix(lower, m); below {
+			return lookup("header." + field)
+		}
+	}
+	if field, ok := strings.CutPrefix(lower, "cs("); ok { // the extended log format of the W3C
+		return lookup("header." + strings.TrimSuffix(field, ")"))
 	}
 	return target{name: name}
 }
@@ -79,7 +144,7 @@ func lookup(name string) target {
 // asked turns a name that a user gave with --fields into a target that beats every alias.
 func asked(name string) target {
 	for k, f := range kindFields {
-		if name == f && k != 0 {
+		if name == f && k != 0 && kind(k) < kindDate {
 			return target{name: name, kind: kind(k)}
 		}
 	}
@@ -135,8 +200,9 @@ func parseFields(fields []string) (specs []fieldSpec, mapped bool, err error) {
 
 // gather collects the fields of a line by kind, so that the best name of a kind holds.
 type gather struct {
-	at   [kinds]int16 // index of the best field in Entry.Fields, counted from 1
-	rank [kinds]uint8
+	at      [kinds]int16 // index of the best field in Entry.Fields, counted from 1
+	rank    [kinds]uint8
+	scratch *[]byte // for values that are put together
 }
 
 // add adds a value under its target. Its place in e.Fields is kept, so that finish can rename it.
@@ -154,17 +220,19 @@ func (g *gather) add(e *Entry, t *target, value []byte) {
 }
 
 // finish gives the best field of each kind its name, and splits request lines and targets; false if
-// there is no time.
+// there is no time, neither in the line nor before it.
 func (g *gather) finish(e *Entry, p *timeParser) bool {
-	i := g.at[kindTime]
-	if i == 0 {
-		return false
+	ok := false
+	if i := g.at[kindTime]; i > 0 {
+		e.Time, ok = p.parse(e.Fields[i-1].Value)
+	} else if d, c := g.at[kindDate], g.at[kindClock]; d > 0 && c > 0 {
+		e.Time, ok = p.parse(g.join(e.Fields[d-1].Value, ' ', e.Fields[c-1].Value))
+	} else {
+		e.Time, ok = p.before, p.hasBefore
 	}
-	t, ok := p.parse(e.Fields[i-1].Value)
 	if !ok {
 		return false
 	}
-	e.Time = t
 	var request, host []byte
 	for k := kindTime; k < kinds; k++ {
 		i := g.at[k]
@@ -182,6 +250,12 @@ func (g *gather) finish(e *Entry, p *timeParser) bool {
 			request = f.Value
 		}
 	}
+	if q := g.at[kindQuery]; q > 0 && g.at[kindPath] > 0 {
+		path := &e.Fields[g.at[kindPath]-1]
+		if query := e.Fields[q-1].Value; bytes.IndexByte(path.Value, '?') < 0 {
+			path.Value = g.join(path.Value, '?', bytes.TrimPrefix(query, []byte("?")))
+		}
+	}
 	if host != nil && g.at[kindHost] == 0 {
 		e.add(FieldHost, host)
 	}
@@ -189,6 +263,15 @@ func (g *gather) finish(e *Entry, p *timeParser) bool {
 		e.addRequest(request)
 	}
 	return true
+}
+
+// join puts a and b together in the scratch memory, with c between them.
+func (g *gather) join(a []byte, c byte, b []byte) []byte {
+	s := *g.scratch
+	from := len(s)
+	s = append(append(append(s, a...), c), b...)
+	*g.scratch = s
+	return s[from:len(s):len(s)]
 }
 
 // missing returns the specs, as they were given, whose column or key no line has had so far.

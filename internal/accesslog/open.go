@@ -12,6 +12,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
+const standardInput = "standard input"
+
 // file is an opened log. It counts the bytes as stored, and yields them uncompressed.
 type file struct {
 	name   string
@@ -38,13 +40,14 @@ func (c counter) Read(p []byte) (int, error) {
 }
 
 // open opens a log file, or stdin as "-", and unpacks it by its first bytes. read counts the bytes
-// of the file itself.
-func open(path string, stdin io.Reader, read *atomic.Int64) (*file, error) {
+// of the file itself; kept is the path of Options.Kept.
+func open(path, kept string, stdin io.Reader, read *atomic.Int64) (*file, error) {
 	f := &file{name: path}
+	if path == "-" || path == kept {
+		f.name = standardInput
+	}
 	var raw io.Reader = stdin
-	if path == "-" {
-		f.name = "standard input"
-	} else {
+	if path != "-" {
 		h, err := os.Open(path)
 		if err != nil {
 			return nil, err
@@ -57,8 +60,9 @@ func open(path string, stdin io.Reader, read *atomic.Int64) (*file, error) {
 		raw = h
 	}
 	b := bufio.NewReaderSize(counter{raw, read}, 128<<10)
-	magic, _ := b.Peek(4)
+	magic, _ := b.Peek(headSize)
 	f.Reader = b
+	unpack := ""
 	switch {
 	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
 		z, err := gzip.NewReader(b)
@@ -67,8 +71,8 @@ func open(path string, stdin io.Reader, read *atomic.Int64) (*file, error) {
 			return nil, fmt.Errorf("%s: %w", f.name, err)
 		}
 		f.closer = append(f.closer, z.Close)
-		f.Reader = z
-	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		f.Reader, unpack = z, "gzip -dc"
+	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		// The window bounds the memory that a hostile file can ask for; 128 MiB is the window of
 		// zstd --long.
 		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20))
@@ -77,7 +81,77 @@ func open(path string, stdin io.Reader, read *atomic.Int64) (*file, error) {
 			return nil, fmt.Errorf("%s: %w", f.name, err)
 		}
 		f.closer = append(f.closer, func() error { z.Close(); return nil })
-		f.Reader = z
+		f.Reader, unpack = z, "zstd -dc"
+	}
+	if unpack != "" { // look at what was packed
+		b = bufio.NewReaderSize(f.Reader, headSize)
+		magic, _ = b.Peek(headSize)
+		f.Reader = b
+	}
+	if err := unreadable(f.name, unpack, magic); err != nil {
+		f.close()
+		return nil, err
 	}
 	return f, nil
+}
+
+// headSize is how much of a file tells what it is.
+const headSize = 512
+
+// notText names the coding of a text that is not read here; "" if there is none to name.
+func notText(head []byte) string {
+	switch {
+	case bytes.HasPrefix(head, []byte{0xff, 0xfe}), bytes.HasPrefix(head, []byte{0xfe, 0xff}):
+		return "UTF-16"
+	case len(head) >= 4 && head[0] != 0 && head[1] == 0 && head[2] != 0 && head[3] == 0:
+		return "UTF-16LE"
+	case len(head) >= 4 && head[0] == 0 && head[1] != 0 && head[2] == 0 && head[3] != 0:
+		return "UTF-16BE"
+	}
+	return ""
+}
+
+// packed are kinds of files that are not unpacked here, by how they begin, and commands that do.
+var packed = []struct {
+	at                   int
+	magic, name, command string
+}{
+	{0, "\xfd7zXZ\x00", "xz", "xz -dc"},
+	{4, "1AY&SY", "bzip2", "bzip2 -dc"},
+	{0, "PK\x03\x04", "zip", "unzip -p"},
+	{0, "7z\xbc\xaf\x27\x1c", "7z", "7z x -so"},
+	{0, "\x04\x22\x4d\x18", "lz4", "lz4 -dc"},
+	{0, "\x1f\x9d", "compress", "uncompress -c"},
+	{0, "\x5d\x00\x00", "lzma", "xz -dc --format=lzma"},
+	{257, "ustar", "tar", "tar -xOf"},
+}
+
+// unreadable returns an error that says what to do with a log that is packed or written as is not
+// read here; nil if there is nothing to say. The command unpack, if it is not empty, has unpacked
+// what head is the beginning of.
+func unreadable(name, unpack string, head []byte) error {
+	file := name
+	if name == standardInput {
+		file = "FILE"
+	}
+	advice := func(command string) string {
+		if unpack != "" {
+			if command == "tar -xOf" {
+				command = "tar -xO" // reads its standard input
+			}
+			return fmt.Sprintf("%s %s | %s | weir replay … -", unpack, file, command)
+		}
+		return fmt.Sprintf("%s %s | weir replay … -", command, file)
+	}
+	for _, p := range packed {
+		if len(head) > p.at && bytes.HasPrefix(head[p.at:], []byte(p.magic)) {
+			return fmt.Errorf("%s is packed with %s, which is not read here: unpack it, as in: %s",
+				name, p.name, advice(p.command))
+		}
+	}
+	if coding := notText(head); coding != "" {
+		return fmt.Errorf("%s is written in %s, which is not read here: convert it, as in: %s",
+			name, coding, advice("iconv -f "+coding+" -t UTF-8"))
+	}
+	return nil
 }

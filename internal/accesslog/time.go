@@ -6,12 +6,20 @@ import "bytes"
 // one, since neighbours in a log mostly share it.
 type timeParser struct {
 	clfMinute [17]byte // "02/Jan/2006:15:04"
-	clfZone   [5]byte  // "-0700"
+	clfZone   [5]byte  // "-0700"; zero is UTC
 	// µs at the start of that minute, zone applied; valid if clfMinute is not zero
 	clfBase   int64
 	rfcMinute [16]byte // "2006-01-02T15:04"
 	rfcBase   int64    // µs at the start of that minute, in UTC
+	// before is the time that stands before a line that has none of its own.
+	before    int64
+	hasBefore bool
 }
+
+// clocked is a part of every scanner: it reads the times of lines.
+type clocked struct{ time timeParser }
+
+func (c *clocked) clock() *timeParser { return &c.time }
 
 const (
 	second = 1_000_000
@@ -22,7 +30,8 @@ const (
 
 // parse takes epoch seconds (with a fraction if need be), milliseconds, microseconds or
 // nanoseconds, RFC 3339 (also with a space for the T, and without a zone, which means UTC), and the
-// log's own 02/Jan/2006:15:04:05 -0700.
+// log's own 02/Jan/2006:15:04:05 -0700, with a fraction, with a space for the first colon, and
+// without a zone, too.
 func (p *timeParser) parse(b []byte) (int64, bool) {
 	if n := len(b); n > 1 && b[0] == '[' && b[n-1] == ']' {
 		b = b[1 : n-1]
@@ -32,7 +41,7 @@ func (p *timeParser) parse(b []byte) (int64, bool) {
 	switch {
 	case len(b) >= 20 && b[2] == '/':
 		t, ok = p.clf(b)
-	case len(b) >= 19 && b[4] == '-':
+	case len(b) >= 19 && (b[4] == '-' || b[4] == '/'):
 		t, ok = p.rfc3339(b)
 	default:
 		t, ok = epoch(b)
@@ -44,32 +53,48 @@ func (p *timeParser) parse(b []byte) (int64, bool) {
 }
 
 func (p *timeParser) clf(b []byte) (int64, bool) {
-	if len(b) != 26 || b[20] != ' ' {
+	rest, us := b[20:], int64(0)
+	if len(rest) > 0 && (rest[0] == '.' || rest[0] == ',') {
+		n := 0
+		if us, n = fraction(rest[1:]); n == 0 {
+			return 0, false
+		}
+		rest = rest[1+n:]
+	}
+	if len(rest) == 6 && rest[0] == ' ' {
+		rest = rest[1:]
+	}
+	var digits [5]byte // of the zone; zero is UTC
+	if len(rest) == 5 {
+		digits = [5]byte(rest)
+	} else if len(rest) > 1 || len(rest) == 1 && rest[0] != 'Z' {
 		return 0, false
 	}
-	if [17]byte(b) != p.clfMinute || [5]byte(b[21:]) != p.clfZone {
+	if [17]byte(b) != p.clfMinute || digits != p.clfZone {
 		day, ok1 := two(b[0:])
 		month := monthOf(b[3:6])
 		year, ok2 := four(b[7:])
 		hour, ok3 := two(b[12:])
 		min, ok4 := two(b[15:])
-		if !ok1 || !ok2 || !ok3 || !ok4 || month == 0 || b[6] != '/' || b[11] != ':' || b[14] != ':' ||
+		if !ok1 || !ok2 || !ok3 || !ok4 || month == 0 || b[6] != '/' || b[11] != ':' && b[11] != ' ' || b[14] != ':' ||
 			!validDate(year, month, day) || hour > 23 || min > 59 {
 			return 0, false
 		}
-		offset, ok := zone(b[21:26])
-		if !ok {
-			return 0, false
+		offset, ok := int64(0), true
+		if len(rest) == 5 {
+			if offset, ok = zone(rest); !ok {
+				return 0, false
+			}
 		}
 		p.clfBase = (days(year, month, day)*1440+int64(hour)*60+int64(min))*minute - offset
 		copy(p.clfMinute[:], b)
-		copy(p.clfZone[:], b[21:])
+		p.clfZone = digits
 	}
 	sec, ok := two(b[18:])
 	if !ok || sec > 60 || b[17] != ':' {
 		return 0, false
 	}
-	return p.clfBase + int64(sec)*second, true
+	return p.clfBase + int64(sec)*second + us, true
 }
 
 func (p *timeParser) rfc3339(b []byte) (int64, bool) {
@@ -79,7 +104,7 @@ func (p *timeParser) rfc3339(b []byte) (int64, bool) {
 		day, ok3 := two(b[8:])
 		hour, ok4 := two(b[11:])
 		min, ok5 := two(b[14:])
-		if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || b[7] != '-' || b[13] != ':' || b[10] != 'T' && b[10] != 't' && b[10] != ' ' ||
+		if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || b[7] != b[4] || b[13] != ':' || b[10] != 'T' && b[10] != 't' && b[10] != ' ' ||
 			!validDate(year, month, day) || hour > 23 || min > 59 {
 			return 0, false
 		}

@@ -76,6 +76,7 @@ func Replay(ctx context.Context, log *accesslog.Log, sets []RuleSet, o ReplayOpt
 		}
 	}
 	rep := r.report(log.Stats())
+	rep.noteReading(log)
 	if r.survey != nil {
 		domain := ""
 		if len(r.sets) > 0 {
@@ -119,7 +120,10 @@ type outcome struct {
 	limits   []limitState
 	byWindow map[*rule.Window]int
 	// attributes that rules of the Lyft form need, and no request had so far
-	unseen    map[string]bool
+	unseen map[string]bool
+	// attributes that the rules read, in order, as long as no request had any of them; nil after
+	// that
+	reads     []string
 	column    int
 	allowed   int64
 	denied    int64
@@ -224,6 +228,9 @@ func (r *replay) addSet(number int, s RuleSet) error {
 	x.request = weir.Request{Domain: s.Domain, Attributes: &r.attribute, Hits: 1, MaxDelay: weir.RuleDelay}
 	fields := s.Set.Fields(s.Domain)
 	x.paths = fields != nil && fields.Paths
+	if names, all := s.Set.Reads(s.Domain); !all {
+		x.reads = names
+	}
 	var rules []*rule.Rule
 	for _, rl := range s.Set.Rules() {
 		if rl.Domain == s.Domain {
@@ -461,6 +468,9 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 			l.Series = r.series(s.column)
 		}
 		o.Limits = append(o.Limits, l)
+	}
+	if x.unlimited == r.count {
+		o.Lacking = x.reads
 	}
 	o.ByRule = x.byRule(r)
 	rep.noteUnseen(x)

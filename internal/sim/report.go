@@ -52,6 +52,9 @@ type Outcome struct {
 	// requests by the status that the log has.
 	ByRule   []insight.RuleReport `json:"by_rule"`
 	Failures []Failure            `json:"failures,omitempty"` // expressions that failed, in rule order
+	// Lacking are the attributes that the rules read, if no request had any of them and none met a
+	// limit.
+	Lacking []string `json:"lacking,omitempty"`
 }
 
 // Limit is the outcome of the requests that met one limit.

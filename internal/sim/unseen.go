@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-rl/weir/internal/accesslog"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -23,8 +24,12 @@ func (x *outcome) expect(r *rule.Rule) {
 	}
 }
 
-// look takes those attributes out of x.unseen that a request has.
+// look takes those attributes out of x.unseen that a request has, and forgets x.reads if it has one
+// of them.
 func (x *outcome) look(a *attributes) {
+	if len(x.reads) > 0 {
+		x.find(a)
+	}
 	if len(x.unseen) == 0 {
 		return
 	}
@@ -35,6 +40,39 @@ func (x *outcome) look(a *attributes) {
 		delete(x.unseen, name)
 		if name == "ip" {
 			delete(x.unseen, rule.RemoteAddress)
+		}
+	}
+}
+
+// find forgets x.reads if a request has one of them.
+func (x *outcome) find(a *attributes) {
+	for name := range a.All() {
+		_, read := slices.BinarySearch(x.reads, name)
+		if !read && name == "ip" {
+			_, read = slices.BinarySearch(x.reads, rule.RemoteAddress)
+		}
+		if read {
+			x.reads = nil
+			return
+		}
+	}
+}
+
+// noteReading says of whom a log tells, and how it was read, where that is not sure.
+func (rep *Report) noteReading(log *accesslog.Log) {
+	s := log.Stats()
+	if s.Unused > 0 {
+		rep.note(fmt.Sprintf("In %d of %d requests X-Forwarded-For names others than the client that was counted, who is the peer of the connection. "+
+			"If that is a proxy of yours, name it with --trusted-proxies.", s.Unused, rep.Requests))
+	}
+	if s.Guessed > 0 {
+		rep.note(fmt.Sprintf("In %d of %d requests a list of addresses stands for the client: the first of them was counted, which a client can choose itself. "+
+			"With --trusted-proxies the list is read as the server does.", s.Guessed, rep.Requests))
+	}
+	for _, r := range log.Readings() {
+		if r.Told {
+			rep.note(fmt.Sprintf("The columns of %s were told by what stands in them. The first line was read as: %s. If that is wrong, say how the lines are made with --format.",
+				r.Log, harmless(r.Fields)))
 		}
 	}
 }
