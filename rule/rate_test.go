@@ -56,7 +56,7 @@ func TestParseRateErrors(t *testing.T) {
 		{"5concurrent", `did you mean 5 concurrent?`},
 		{" concurrent", `"concurrent" is not a number of requests`},
 		{"5/min concurrent", `"5/min" is not a number of requests`},
-		{"5 Concurrent", "is not a number of requests"},
+		{"5 Concurrent", "did you mean 5 concurrent?"},
 		{"/s", "expected a number of requests"},
 		{"x", `"x" is not a number of requests`},
 		{"-1/s", `"-1" is not a number of requests`},
