@@ -39,7 +39,7 @@ func TestStoreFaults(t *testing.T) {
 			return status == 503 && strings.Contains(body, advice) && strings.Contains(body, "this node limits alone")
 		})
 		_, _, nodes := get(t, n.admin+"/api/v1/nodes")
-		if !strings.Contains(nodes, `"store_fault":"`) || !strings.Contains(nodes, advice) {
+		if !strings.Contains(nodes, `"store_fault": "`) || !strings.Contains(nodes, advice) {
 			t.Errorf("%s: the page is not told: %s", when, nodes)
 		}
 	}
