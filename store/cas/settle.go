@@ -131,7 +131,6 @@ func (w *worker) sendAgain(ctx context.Context) {
 			s.stats.learned.Add(1)
 			w.madeBefore(p, g)
 		case notMade:
-			s.stats.learned.Add(1)
 			w.conflict(p, g)
 		case open:
 			// The engine found the decision too old to be made now. It may still be at making it
