@@ -173,7 +173,7 @@ func (p *program) storeWent(_, to fallback.State, cause error) {
 // lookPatience bounds how long weir serve --check waits for the store.
 const lookPatience = 5 * time.Second
 
-// lookAtStore returns what is wrong with the store that does not pass by itself. One that is away is
+// lookAtStore returns what is wrong with the store that does not pass by itself. That it is away is
 // no error: a server starts without it, too.
 func (p *program) lookAtStore(ctx context.Context) error {
 	k := kindOf(p.c.store)

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// What becomes of calls whose answer was lost, and of those that met a connection that broke.
+// How calls go on whose answer was lost, or whose connection broke.
 
 // ErrBroken marks an error of an engine that is no answer of the database: a connection broke, or
 // there is none just now, so that the same call may succeed over another one, at once or within

@@ -17,7 +17,7 @@ type Stats struct {
 	Locks     uint64 // of them, those under a lock, since others had been quicker again and again
 	Resent    uint64 // how often one whose answer was lost was sent again
 	Learned   uint64 // of Groups, those whose answer was lost, and that were made: then, or sent again
-	Lost      uint64 // of Groups, those of which it is not known whether they were made
+	Lost      uint64 // of Groups, those that may have been made, or not
 	GivenBack uint64 // charges that were given back, since another place denied
 	// Damaged counts states in the database that could not be read: they count as fresh.
 	Damaged    uint64

@@ -24,8 +24,8 @@ const (
 	traceEntry = 8 + 8
 	maxTrace   = 32 // entries; with more nodes at one value, the oldest go
 
-	// traceFor is how long a version is told of, in µs. It is longer than anybody asks what became
-	// of a change.
+	// traceFor is how long a version stays in a trace, in µs. It is longer than anybody asks whether
+	// a change was made.
 	traceFor = 10_000_000
 )
 
@@ -40,7 +40,7 @@ const (
 	authorAndMark = ^uint64(numberBits)
 )
 
-// versions draws versions. Those of a node differ from each other, and from those of other nodes.
+// versions draws versions, each of which no node has drawn before.
 type versions struct {
 	author uint64 // mark and author, in their places
 	number atomic.Uint64
@@ -87,7 +87,7 @@ func (t trace) at(i int) (version uint64, at int64) {
 	return binary.LittleEndian.Uint64(e), int64(binary.LittleEndian.Uint64(e[8:]))
 }
 
-// has reports whether a version is told of.
+// has reports whether a version is in the trace.
 func (t trace) has(version uint64) bool {
 	for i := range t.len() {
 		if v, _ := t.at(i); v == version {

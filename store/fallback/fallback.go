@@ -63,8 +63,8 @@ type Options struct {
 	// counts. nil means no calls. It must not call Close.
 	Exceeded func(since time.Time, rules []Excess)
 	// Lasting is called with a fault of the primary that does not pass by itself when it is met: at
-	// most once a minute with the same one. It must be quick, and safe for concurrent use. nil means
-	// no calls. See Store.Lasting.
+	// most once a minute with the same one. It must be quick, and safe for concurrent use. nil
+	// means no calls. See Store.Lasting.
 	Lasting func(fault *store.LastingError)
 	// Random returns a number from 0 up, below most, which is above 0. Nodes that lost the primary
 	// together differ by it in when they probe. nil means math/rand/v2, and is right but for

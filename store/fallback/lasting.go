@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// lastingFor is for how long a fault that lasts is told of after it was last met, if the breaker
-	// has not closed since.
+	// lastingFor is for how long Lasting returns a fault after it was last met, if no breaker has
+	// closed since.
 	lastingFor = 10 * time.Second
 	// lastingEvery is how often Options.Lasting is called with the same fault at most.
 	lastingEvery = time.Minute

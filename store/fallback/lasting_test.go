@@ -14,7 +14,7 @@ import (
 // answer is one of a primary: an error, or none.
 type answer struct{ error }
 
-// TestLasting: a fault that does not pass by itself is told of from when a probe or a decision has
+// TestLasting: a fault that does not pass by itself is shown from when a probe or a decision has
 // met it until the primary is back, or nobody has met it for a while; and once a minute.
 func TestLasting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

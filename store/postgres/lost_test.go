@@ -94,8 +94,8 @@ func newLossy(t *testing.T) *lossy {
 	return l
 }
 
-// lose makes a call whose answer is lost: a lock holds it up in the server until the proxy passes no
-// answers any more. When the server has done what the call wants, which a query shows, then is
+// lose makes a call whose answer is lost: a lock holds it up in the server until the proxy passes
+// none any more. When the server has done what the call wants, which a query shows, then is
 // called, and the proxy cuts the connections.
 func (l *lossy) lose(table, done string, call, then func()) {
 	l.Helper()
@@ -196,8 +196,8 @@ func TestLostReservations(t *testing.T) {
 	patience.Until(t, "the table is empty", func() bool { return l.server.Number("select count(*) from weir.reservations") == 0 })
 }
 
-// TestEncodings: a database of another encoding, and quoting that is not that of the standard, are
-// all the same to the store.
+// TestEncodings: a database of another encoding, and quoting that is not the standard's, are all
+// the same to the store.
 func TestEncodings(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
@@ -264,7 +264,7 @@ func TestProbeOfReadOnly(t *testing.T) {
 	}
 }
 
-// TestLasting: what does not pass by itself is told with what to do about it.
+// TestLasting: an error that does not pass by itself says what to do about it.
 func TestLasting(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)

@@ -63,8 +63,8 @@ func isReservation(id string) bool {
 	return id != "" && id[0] != 0 && len(id) <= maxReservationID
 }
 
-// tokens are those of reservations that were asked for, and of which it is not known whether they
-// were taken. They are asked for with the same ones again.
+// tokens belong to reservations that were asked for and that may have been taken, or not. They are
+// asked for with the same tokens again.
 type tokens struct {
 	mu      sync.Mutex
 	claims  map[string][]byte // by id
@@ -136,7 +136,7 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 	if n <= 0 {
 		return nil, nil
 	}
-	// One call at a time: the notes of a token are those of one call.
+	// A token belongs to one call at a time.
 	t := &s.tokens
 	t.mu.Lock()
 	token := t.expired

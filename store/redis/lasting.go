@@ -45,8 +45,8 @@ func (e brief) Error() string {
 
 func (e brief) Unwrap() error { return e.error }
 
-// adviceOn returns what an operator is told of an error that Redis has answered with; "" if the
-// error may pass by itself.
+// adviceOn returns what an operator is to do about an answer of Redis; "" if the fault may pass by
+// itself.
 func (t *target) adviceOn(answer string) string {
 	lower := strings.ToLower(answer)
 	code, _, _ := strings.Cut(answer, " ")

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// TestLasting: what does not pass by itself is told with what to do about it, by a check, by a
-// probe and by a decision.
+// TestLasting: an error that does not pass by itself says what to do about it: to a check, to a
+// probe and to a decision.
 func TestLasting(t *testing.T) {
 	t.Parallel()
 	// A Redis before 7 answers as one does that has no such command.
