@@ -71,7 +71,9 @@ func (w *worker) settle() {
 		g.Done, g.Values = false, nil
 		writes = append(writes, i)
 	}
-	w.unsure = writes
+	if w.unsure = writes; len(writes) == 0 {
+		return
+	}
 	// The time of the batch may be over.
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
 	defer cancel()
