@@ -40,7 +40,7 @@ type Store interface {
 	//
 	// now is the instant of the decision, in µs since the Unix epoch. A denial is not an error. An
 	// error means that the results are not valid and that the outcome is unknown, unless it is
-	// ErrNotCharged; it may be a Pending.
+	// ErrNotCharged; it may be a Pending, and a LastingError if it does not pass by itself.
 	Take(ctx context.Context, charges []Charge, results []algo.Result) (now int64, err error)
 	// Release gives back the slots that a Concurrency charge took under slot; ok is false if they
 	// are no longer held.

@@ -44,6 +44,9 @@ func (p *program) ready() error {
 	if p.draining.Load() {
 		return errors.New("the server is going away")
 	}
+	if fault := p.storage.lasting(); fault != nil {
+		return errors.New(fault.Advice + "; until then " + sharing(p.storage.fallback.Share()))
+	}
 	return nil
 }
 

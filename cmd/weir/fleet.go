@@ -102,6 +102,9 @@ func (p *program) nodeState() insight.NodeState {
 	if p.storage.fallback != nil {
 		state, _, _ := p.storage.fallback.State()
 		s.Store, s.Breaker = kindOf(p.c.store).name, strings.ReplaceAll(state.String(), "-", "_")
+		if fault := p.storage.lasting(); fault != nil {
+			s.StoreFault = fault.Advice
+		}
 	}
 	if p.insight == nil {
 		return s

@@ -52,7 +52,7 @@ It takes the same configuration as serve; the other doors open only where their 
 		},
 	}
 	cmd.Flags().StringVar(&upstream, "upstream", "", "URL of the API behind the proxy; the same as --proxy-upstream")
-	cmd.Flags().BoolVar(&check, "check", false, "check the configuration and the rules, and exit")
+	cmd.Flags().BoolVar(&check, "check", false, "check the configuration, the rules, and whether the store can be used, and exit")
 	addSettingFlags(cmd.Flags())
 	return cmd
 }

@@ -67,7 +67,7 @@ port. SIGHUP reloads the rules; SIGTERM and SIGINT let requests under way finish
 			return serve(cmd.Context(), c, check, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().BoolVar(&check, "check", false, "check the configuration and the rules, and exit")
+	cmd.Flags().BoolVar(&check, "check", false, "check the configuration, the rules, and whether the store can be used, and exit")
 	addSettingFlags(cmd.Flags())
 	return cmd
 }
@@ -81,6 +81,9 @@ func serve(ctx context.Context, c *config, check bool, stdout, stderr io.Writer)
 		return usageError(errors.Join(err, p.close()))
 	}
 	if check {
+		if err := p.lookAtStore(ctx); err != nil {
+			return usageError(errors.Join(err, p.close()))
+		}
 		set, _ := p.limiter.Rules()
 		for _, remark := range c.unfed(set) {
 			p.log.Warn(remark)

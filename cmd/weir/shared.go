@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,7 +28,9 @@ type sharedKind struct {
 	system  string   // by OpenTelemetry's semantic conventions (db.system.name)
 	schemes []string // of URLs, without what follows a +
 	check   func(url string) error
-	open    func(c *config, log *slog.Logger) (sharedStore, error)
+	// look asks the store whether it could decide, for weir serve --check.
+	look func(ctx context.Context, c *config) error
+	open func(c *config, log *slog.Logger) (sharedStore, error)
 }
 
 const kindRedis = "redis"
@@ -35,6 +38,11 @@ const kindRedis = "redis"
 var sharedKinds = []*sharedKind{
 	{
 		name: kindRedis, title: "Redis", system: "redis", schemes: []string{"redis", "rediss"}, check: redis.CheckURL,
+		look: func(ctx context.Context, c *config) error {
+			o := c.redis
+			o.URL, o.Timeout = c.store, c.shared.timeout
+			return redis.Check(ctx, o)
+		},
 		open: func(c *config, log *slog.Logger) (sharedStore, error) {
 			o := c.redis
 			o.URL, o.Logger, o.Timeout, o.RememberRefusals, o.Heartbeat = c.store, log, c.shared.timeout, c.shared.rememberRefusals, c.shared.heartbeat
@@ -43,6 +51,9 @@ var sharedKinds = []*sharedKind{
 	},
 	{
 		name: "postgres", title: "PostgreSQL", system: "postgresql", schemes: []string{"postgres", "postgresql"}, check: postgres.CheckURL,
+		look: func(ctx context.Context, c *config) error {
+			return postgres.Check(ctx, postgres.Options{URL: c.store, Timeout: c.shared.timeout})
+		},
 		open: func(c *config, log *slog.Logger) (sharedStore, error) {
 			return postgres.Open(postgres.Options{
 				URL: c.store, Logger: log, Timeout: c.shared.timeout, RememberRefusals: c.shared.rememberRefusals, Heartbeat: c.shared.heartbeat,
@@ -51,6 +62,9 @@ var sharedKinds = []*sharedKind{
 	},
 	{
 		name: "cassandra", title: "Cassandra", system: "cassandra", schemes: []string{"cassandra"}, check: cassandra.CheckURL,
+		look: func(ctx context.Context, c *config) error {
+			return cassandra.Check(ctx, cassandra.Options{URL: c.store, Timeout: c.shared.timeout})
+		},
 		open: func(c *config, log *slog.Logger) (sharedStore, error) {
 			return cassandra.Open(cassandra.Options{
 				URL: c.store, Logger: log, Timeout: c.shared.timeout, RememberRefusals: c.shared.rememberRefusals, Heartbeat: c.shared.heartbeat,

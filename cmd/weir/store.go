@@ -131,6 +131,7 @@ func (p *program) openShared() error {
 	}
 	f := c.fallback
 	f.Local, f.Nodes, f.Transition, f.Exceeded = s.local, s.shared.Nodes, p.storeWent, p.exceeded
+	f.Lasting = p.storeLasts
 	if s.fallback, err = fallback.New(primary, f); err != nil {
 		return errors.Join(fmt.Errorf("store: %w", err), primary.Close())
 	}
@@ -167,6 +168,41 @@ func (p *program) storeWent(_, to fallback.State, cause error) {
 	default:
 		p.log.Info("the store is back", "breaker", to.String())
 	}
+}
+
+// lookPatience bounds how long weir serve --check waits for the store.
+const lookPatience = 5 * time.Second
+
+// lookAtStore returns what is wrong with the store that does not pass by itself. That it is away is
+// no error: a server starts without it, too.
+func (p *program) lookAtStore(ctx context.Context) error {
+	k := kindOf(p.c.store)
+	if k == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	err := k.look(ctx, p.c)
+	if fault, ok := errors.AsType[*store.LastingError](err); ok {
+		return fmt.Errorf("store: %w", fault)
+	}
+	if err != nil {
+		p.log.Warn("the store does not answer, so that nothing is known of it; a server limits by its share until it does", "cause", oneLine(err))
+	}
+	return nil
+}
+
+// storeLasts logs a fault of the store that does not pass by itself.
+func (p *program) storeLasts(fault *store.LastingError) {
+	p.log.Error(fault.Advice, "cause", oneLine(fault.Err))
+}
+
+// lasting returns what is wrong with the store that does not pass by itself; nil if nothing is.
+func (s *storage) lasting() *store.LastingError {
+	if s == nil || s.fallback == nil {
+		return nil
+	}
+	return s.fallback.Lasting()
 }
 
 // away says that the store, or some of its parts, cannot be reached, and which nodes decide

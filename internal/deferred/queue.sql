@@ -1,5 +1,5 @@
 -- The queue of deferred requests in PostgreSQL, in the schema SCHEMA; it does what queue.lua does.
--- Times are the server's own, in µs. One operation runs at a time.
+-- Times are the server's own, in microseconds. One operation runs at a time.
 create table if not exists SCHEMA.deferred_lines (
 	line bytea primary key,
 	due bigint, -- when its head may be asked for; null: nothing stands in it

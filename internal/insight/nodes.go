@@ -22,7 +22,10 @@ type NodeState struct {
 	P99          float64 `json:"p99"`           // s, of decisions; 0 if not known
 	Store        string  `json:"store"`         // memory or redis
 	Breaker      string  `json:"breaker"`       // closed, open or half_open; "" where there is none
-	StoreErrors  uint64  `json:"store_errors"`  // since the start
+	// StoreFault says what is wrong with the store that does not pass by itself, and what to do
+	// about it; "" if nothing is.
+	StoreFault  string `json:"store_fault,omitempty"`
+	StoreErrors uint64 `json:"store_errors"` // since the start
 
 	Taken   uint64 `json:"taken"`   // events that insight looked at, since the start
 	Thinned uint64 `json:"thinned"` // events that it left out, since there were too many

@@ -69,7 +69,9 @@ func Parse(text string, own func(name string) bool) (*URL, error) {
 
 // Fill sets in what pgx read of the URL what it does not say: that a host may take so long to
 // accept a connection before the next one is asked, that of several the one is used that takes
-// writes, and the name of the application.
+// writes, and the name of the application. It also sets how texts are written, which a database or
+// a role may have in another way: pgx writes UTF-8, and quotes as the standard of SQL says. Poolers
+// know these two settings.
 func (u *URL) Fill(c *pgx.ConnConfig, patience time.Duration) {
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = patience
@@ -80,6 +82,7 @@ func (u *URL) Fill(c *pgx.ConnConfig, patience time.Duration) {
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "weir"
 	}
+	c.RuntimeParams["client_encoding"], c.RuntimeParams["standard_conforming_strings"] = "UTF8", "on"
 }
 
 // Renew reads anew by what a connection proves who it is: the password, which may be in a file, and

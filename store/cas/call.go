@@ -44,6 +44,8 @@ type call struct {
 
 	stage    stage
 	attempts int           // how often others were quicker
+	broken   int           // how often a connection broke before it was decided
+	since    int64         // when that was first, by the monotonic clock, in ns
 	done     chan struct{} // one value when delivered
 	now      int64         // instant of the decision
 	asked    int64         // when it was made, by the monotonic clock, in ns
@@ -88,7 +90,7 @@ func (s *Store) newCall(charges []store.Charge) *call {
 	clear(c.results)
 	c.refs, c.places, c.names, c.entries = c.refs[:0], c.places[:0], c.names[:0], c.entries[:0]
 	clear(c.index)
-	c.change, c.older, c.attempts, c.now, c.asked, c.err, c.onOutcome = nil, false, 0, 0, 0, nil, nil
+	c.change, c.older, c.attempts, c.broken, c.now, c.asked, c.err, c.onOutcome = nil, false, 0, 0, 0, 0, nil, nil
 	size := 0
 	for i := range charges {
 		size += s.sizeOf(&charges[i])
@@ -202,10 +204,7 @@ func (s *Store) putCall(c *call) {
 }
 
 // newSlot returns an id for the slots of a Concurrency limit: never 0, and impossible to guess.
-func newSlot() uint64 { return drawVersion() }
-
-// drawVersion returns a random number that is not 0.
-func drawVersion() uint64 {
+func newSlot() uint64 {
 	for {
 		if n := rand.Uint64(); n != 0 {
 			return n

@@ -66,6 +66,8 @@ type Store struct {
 	spans    bool
 	parts    []part
 	clock    clock
+	versions versions
+	probing  probe
 	refusals *refusals.Memory // nil: none are remembered
 	calls    sync.Pool        // *call
 	stats    counters
@@ -99,7 +101,7 @@ type Parted interface {
 	Parts() int
 	// PartOf returns the part of a place, from 0.
 	PartOf(place uint64) int
-	// PingPart asks whether a part is there.
+	// PingPart asks whether a part decides: it does what a Swap does there.
 	PingPart(ctx context.Context, part int) error
 }
 
@@ -108,6 +110,8 @@ type part struct {
 	detector waiting.Detector
 	flying   atomic.Int64  // calls under way
 	answers  atomic.Uint64 // decisions that the engine has made
+	heard    atomic.Int64  // when the last answer came, by the monotonic clock, in ns; 0: none
+	timeout  int64         // Options.Timeout, in ns
 }
 
 func (p *part) sent(now int64) {
@@ -116,16 +120,24 @@ func (p *part) sent(now int64) {
 }
 
 func (p *part) answered(now, took int64) {
+	p.heard.Store(now)
 	p.detector.Answered(now, took)
 	if p.flying.Add(-1) > 0 {
 		p.detector.Sent(now)
 	}
 }
 
-// lost notes that a call failed. One that was given up says that nothing was heard.
-func (p *part) lost(err error) {
-	if p.flying.Add(-1) == 0 && !errors.Is(err, context.DeadlineExceeded) {
+// lost notes that a call failed. One that was given up says that nothing was heard. To make a new
+// connection takes longer than any answer over the old ones did, so that where one broke the server
+// does not count as silent for as long as a call may take, and then as if nothing were known of how
+// long it takes.
+func (p *part) lost(now int64, err error) {
+	if last := p.flying.Add(-1) == 0; last && !errors.Is(err, context.DeadlineExceeded) {
 		p.detector.Lost()
+	}
+	if errors.Is(err, ErrBroken) {
+		p.detector.Begin(now)
+		p.detector.Alive(now + p.timeout)
 	}
 }
 
@@ -167,9 +179,11 @@ func New(e Engine, o Options) (*Store, error) {
 	}
 	s.parts = make([]part, n)
 	for i := range s.parts {
+		s.parts[i].timeout = int64(o.Timeout)
 		s.parts[i].detector.Begin(store.Monotonic())
 	}
 	s.known.init(o.KnownKeys)
+	s.versions.init()
 	s.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }
 	s.wake = make(chan struct{}, o.Connections)
 	if o.RememberRefusals > 0 {
@@ -239,23 +253,6 @@ func (s *Store) partOf(places []uint64) *part {
 		return &s.parts[0]
 	}
 	return &s.parts[s.partNumber(places[0])]
-}
-
-// PingPart asks whether a part of the engine is there.
-func (s *Store) PingPart(ctx context.Context, part int) error {
-	if s.parted == nil {
-		_, err := s.Time(ctx)
-		return err
-	}
-	p, sent := &s.parts[part], store.Monotonic()
-	p.sent(sent)
-	if err := s.parted.PingPart(ctx, part); err != nil {
-		p.lost(err)
-		return s.wrap(err)
-	}
-	now := store.Monotonic()
-	p.answered(now, now-sent)
-	return nil
 }
 
 // Answers is how many decisions the engine has made in a part: remembered refusals are not among

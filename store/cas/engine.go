@@ -33,6 +33,11 @@ import "context"
 // Engine is a database, as seen by Store: values under keys, each with a version. Implementations
 // are safe for concurrent use. What a call was given is the caller's again when it returns,
 // whatever the error, and what it returns is the caller's too.
+//
+// An error that is ErrBroken says that a connection broke, or that there is none just now. The
+// Store asks again then, for as long as a call may take; of an error that is store.ErrNotCharged
+// too, only if the engine has answered within the time of one call. An error that does not pass by
+// itself is a store.LastingError.
 type Engine interface {
 	// Read returns the values under keys, in their order, all of them as they were at one instant.
 	// All keys have one Place unless the engine Spans. clock is the engine's clock.
@@ -49,7 +54,8 @@ type Engine interface {
 	// now is 0 for changes that no decision at an instant has made.
 	//
 	// An error says that the outcome of all groups is unknown, unless it is store.ErrNotCharged:
-	// then certainly nothing was written.
+	// then certainly nothing was written. Where it is unknown, the Store sends the same groups
+	// again.
 	Swap(ctx context.Context, now int64, groups []Group) (clock int64, err error)
 
 	// Scan visits values from a position on, "" being the beginning, about limit of them, in any
@@ -84,8 +90,8 @@ const MaxName = 4 << 10
 
 // Value is what lies under a key.
 type Value struct {
-	// Version is another one after each change. 0 means that there is no value. The writer draws it
-	// at random, so that it also tells who wrote a value.
+	// Version is another one after each change. 0 means that there is no value. The writer draws
+	// it, so that it also tells who wrote a value.
 	Version uint64
 	Data    []byte
 }

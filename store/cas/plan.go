@@ -29,6 +29,7 @@ type plan struct {
 // planValue is a value that the calls name.
 type planValue struct {
 	e       *entry
+	at      int64 // when it was last changed
 	records []byte
 	states  []int32 // of the plan that lie in it
 	next    []byte  // the new data, if it is changed
@@ -86,7 +87,7 @@ func (p *plan) open() (least int64) {
 			v := &p.values[e.at]
 			v.e, v.states = e, v.states[:0]
 			at, records, ok := openValue(e.data)
-			if v.records = records; !ok {
+			if v.at, v.records = at, records; !ok {
 				p.stale++
 			}
 			least = max(least, at)
@@ -208,7 +209,7 @@ func (p *plan) commit() {
 		case !changed:
 			c.Keep = true
 		case last > 0:
-			c.Version, c.Data, c.Until = drawVersion(), next, p.store.until(p.now, last)
+			c.Version, c.Data, c.Until = p.store.versions.draw(), next, p.store.until(p.now, last)
 		default: // nothing is left of it
 			c.Keep = v.e.version == 0
 			v.e.keep(next)
@@ -258,11 +259,14 @@ func (p *plan) nextValue(v *planValue) (next []byte, last int64, changed bool) {
 	next = beginValue(e.spare[:0], p.now)
 	e.spare = nil
 	rest, others := v.records, 0
+	var told trace
 	for len(rest) > 0 {
 		r, left, _ := cutRecord(rest)
 		rest = left
 		st := p.stateIn(v, r.id)
 		switch {
+		case r.id == traceID:
+			told = r.trace()
 		case st == nil:
 			if (r.until > p.now || p.keeps()) && others < maxRecords {
 				others++
@@ -288,7 +292,8 @@ func (p *plan) nextValue(v *planValue) (next []byte, last int64, changed bool) {
 		e.keep(next)
 		return nil, 0, false
 	}
-	return endValue(next), last, true
+	next, until := p.store.versions.appendTrace(next, told, e.version, v.at, p.now)
+	return endValue(next), max(last, until), true
 }
 
 // keeps reports whether states that are fresh are kept all the same: by the clock of a test, which

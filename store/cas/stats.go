@@ -3,7 +3,7 @@ package cas
 import "sync/atomic"
 
 type counters struct {
-	calls, failures, decisions, groups, conflicts, unknown, locks, learned, lost, givenBack, damaged atomic.Uint64
+	calls, failures, decisions, groups, conflicts, unknown, locks, resent, learned, lost, givenBack, damaged atomic.Uint64
 }
 
 // Stats is a reading of what a Store has done since it was made.
@@ -15,8 +15,9 @@ type Stats struct {
 	Conflicts uint64 // of them, those that found that another node was quicker
 	Unknown   uint64 // of them, those that found only values that this node did not know of
 	Locks     uint64 // of them, those under a lock, since others had been quicker again and again
-	Learned   uint64 // of them, those whose answer was lost, and that were found to be made
-	Lost      uint64 // of them, those of which it is not known whether they were made
+	Resent    uint64 // how often one whose answer was lost was sent again
+	Learned   uint64 // of Groups, those whose answer was lost, and that were made: then, or sent again
+	Lost      uint64 // of Groups, those that may have been made, or not
 	GivenBack uint64 // charges that were given back, since another place denied
 	// Damaged counts states in the database that could not be read: they count as fresh.
 	Damaged    uint64
@@ -29,7 +30,7 @@ func (s *Store) Stats() Stats {
 	m := &s.stats
 	out := Stats{
 		Calls: m.calls.Load(), Failures: m.failures.Load(), Decisions: m.decisions.Load(), Groups: m.groups.Load(),
-		Conflicts: m.conflicts.Load(), Unknown: m.unknown.Load(), Locks: m.locks.Load(), Learned: m.learned.Load(),
+		Conflicts: m.conflicts.Load(), Unknown: m.unknown.Load(), Locks: m.locks.Load(), Resent: m.resent.Load(), Learned: m.learned.Load(),
 		Lost: m.lost.Load(), GivenBack: m.givenBack.Load(), Damaged: m.damaged.Load(),
 	}
 	if s.refusals != nil {

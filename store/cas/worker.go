@@ -22,6 +22,8 @@ type worker struct {
 	planOf       []int32 // of calls that stand for a group
 	keys         []Key
 	unsure       []int // groups of which it is not known whether they were made
+	resent       []Group
+	base, asked  int64 // when the groups were decided, by the engine's clock and by the monotonic one
 	ready, again []*call
 	took         time.Duration // by the last Swap
 	rests        time.Duration // for how long it keeps its keys, so that other nodes come through
@@ -68,7 +70,7 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 	s := w.store
 	if !s.clock.known.Load() && !lock {
 		if err := w.readAll(ctx); err != nil {
-			w.failAll(s.notCharged(err))
+			w.notMade(w.batch, err)
 			return
 		}
 	}
@@ -77,16 +79,16 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 		return
 	}
 	w.split()
-	asked := store.Monotonic()
-	base := w.planAll(asked)
+	w.asked = store.Monotonic()
+	w.base = w.planAll(w.asked)
 	s.stats.groups.Add(uint64(len(w.groups)))
 	if s.o.Clock != nil {
-		base = 0
+		w.base = 0
 	}
 	err := s.ask(w.batch[0].places, func() (at int64, err error) {
-		return s.engine.Swap(ctx, base, w.groups)
+		return s.engine.Swap(ctx, w.base, w.groups)
 	})
-	w.took = time.Duration(store.Monotonic() - asked)
+	w.took = time.Duration(store.Monotonic() - w.asked)
 	conflicts := 0
 	w.unsure = w.unsure[:0]
 	for i, p := range w.plans[:len(w.groups)] {
@@ -96,7 +98,7 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 		}
 		switch {
 		case isNotCharged(g.Err):
-			w.failed(p, s.notCharged(g.Err))
+			w.notMade(p.calls, g.Err)
 		case g.Err != nil:
 			w.unsure = append(w.unsure, i)
 		case g.Done:
@@ -108,7 +110,7 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 	}
 	w.settle()
 	if s.locker == nil && (err == nil || isNotCharged(err)) {
-		w.share(asked, conflicts)
+		w.share(w.asked, conflicts)
 	}
 }
 
@@ -122,7 +124,7 @@ func (s *Store) ask(places []uint64, f func() (clock int64, err error)) error {
 	s.stats.calls.Add(1)
 	if err != nil {
 		s.stats.failures.Add(1)
-		p.lost(err)
+		p.lost(answered, err)
 		return err
 	}
 	p.answered(answered, answered-sent)
@@ -301,91 +303,6 @@ func (w *worker) failed(p *plan, err error) {
 	w.ready = append(w.ready, p.calls...)
 }
 
-func (w *worker) failAll(err error) {
-	for _, c := range w.batch {
-		c.err = err
-	}
-	w.ready = append(w.ready, w.batch...)
-}
-
-// settle learns what became of the groups that ended with an error that does not tell: if a value
-// has the version that was drawn for it, all of its group was made. If not, it may still be made,
-// or have been changed again. All are read at once: the calls that wait for them have waited for
-// long.
-func (w *worker) settle() {
-	s := w.store
-	w.keys = w.keys[:0]
-	writes := w.unsure[:0]
-	for _, i := range w.unsure {
-		g := &w.groups[i]
-		if !slices.ContainsFunc(g.Changes, func(c Change) bool { return !c.Keep }) {
-			w.failed(w.plans[i], s.notCharged(g.Err))
-			continue
-		}
-		writes = append(writes, i)
-		for j := range g.Changes {
-			w.keys = append(w.keys, g.Changes[j].Key)
-		}
-	}
-	if w.unsure = writes; len(writes) == 0 {
-		return
-	}
-	var values []Value
-	// The time of the batch may be over.
-	ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
-	defer cancel()
-	err := s.ask(w.plans[w.unsure[0]].calls[0].places, func() (clock int64, err error) {
-		values, clock, err = s.engine.Read(ctx, w.keys)
-		return clock, err
-	})
-	if err != nil || len(values) != len(w.keys) {
-		values = nil
-	}
-	for _, i := range w.unsure {
-		p, g := w.plans[i], &w.groups[i]
-		if values == nil {
-			w.settleGroup(p, g, nil)
-			continue
-		}
-		w.settleGroup(p, g, values[:len(g.Changes)])
-		values = values[len(g.Changes):]
-	}
-}
-
-// settleGroup says what became of a group by the values that were read since; nil if none could be.
-func (w *worker) settleGroup(p *plan, g *Group, values []Value) {
-	s := w.store
-	made := false
-	for i := range g.Changes {
-		c := &g.Changes[i]
-		made = made || values != nil && !c.Keep && c.Version != 0 && values[i].Version == c.Version
-	}
-	for i, at := range p.changed {
-		e := p.values[at].e
-		switch {
-		case made && values[i].Version == g.Changes[i].Version && !g.Changes[i].Keep:
-			// set by made
-		case values != nil:
-			e.set(values[i].Version, values[i].Data)
-		default:
-			e.forget()
-		}
-	}
-	if !made {
-		s.stats.lost.Add(1)
-		w.failed(p, s.wrap(g.Err))
-		return
-	}
-	s.stats.learned.Add(1)
-	for i := range p.changes {
-		// What another one has changed since was set above.
-		if c := &p.changes[i]; values[i].Version != c.Version {
-			c.Keep = true
-		}
-	}
-	w.made(p)
-}
-
 // decideLocked decides the batch, as one group, on values that nobody else can change meanwhile.
 func (w *worker) decideLocked(ctx context.Context) {
 	s := w.store
@@ -408,7 +325,7 @@ func (w *worker) decideLocked(ctx context.Context) {
 		err = errAnswer
 	}
 	if err != nil {
-		w.failed(p, s.notCharged(err))
+		w.notMade(p.calls, err)
 		return
 	}
 	s.stats.locks.Add(1)
@@ -420,7 +337,10 @@ func (w *worker) decideLocked(ctx context.Context) {
 	}
 	s.mu.Unlock()
 	w.sized(1)
-	w.planAll(store.Monotonic())
+	w.asked = store.Monotonic()
+	if w.base = w.planAll(w.asked); s.o.Clock != nil {
+		w.base = 0
+	}
 	g := &w.groups[0]
 	s.stats.groups.Add(1)
 	var changes []Change
@@ -440,10 +360,10 @@ func (w *worker) decideLocked(ctx context.Context) {
 		part.answered(answered, answered-sent)
 		w.made(p)
 	case isNotCharged(err):
-		part.lost(err)
-		w.failed(p, s.notCharged(err))
+		part.lost(answered, err)
+		w.notMade(p.calls, err)
 	default:
-		part.lost(err)
+		part.lost(answered, err)
 		g.Err = err
 		w.unsure = append(w.unsure[:0], 0)
 		w.settle()

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
+	"github.com/weir-rl/weir/store"
 )
 
 // connection is a session, with the statements for its keyspace.
@@ -67,7 +69,7 @@ func (e *engine) connected(ctx context.Context) (*connection, error) {
 	if f := e.failure.Load(); f != nil {
 		err = *f
 	}
-	return nil, notChargedError{fmt.Errorf("cassandra: it cannot be reached: %w", err)}
+	return nil, notChargedError{fmt.Errorf("cassandra: it cannot be reached: %w", e.explain(err))}
 }
 
 // Pauses between attempts to connect.
@@ -232,7 +234,7 @@ func (e *engine) prepare() error {
 	}
 	if replication == nil {
 		if t.replicas == 0 {
-			return fmt.Errorf("there is no keyspace %q; make it, or write replicas=3 in the URL and it is made with so many copies", t.keyspace)
+			return t.noKeyspace()
 		}
 		if err := e.create(ctx, t.createKeyspace()); err != nil {
 			return fmt.Errorf("the keyspace %q cannot be made: %w", t.keyspace, err)
@@ -250,6 +252,13 @@ func (e *engine) prepare() error {
 		}
 	}
 	return nil
+}
+
+func (t *target) noKeyspace() error {
+	return &store.LastingError{
+		Advice: fmt.Sprintf("Cassandra has no keyspace %q: make it, or write replicas=3 in the store's URL and it is made with so many copies", t.keyspace),
+		Err:    gocql.ErrKeyspaceDoesNotExist,
+	}
 }
 
 // schemaTimeout bounds how long tables are waited for.
@@ -271,14 +280,12 @@ func replicationOf(ctx context.Context, session *gocql.Session, keyspace string)
 func (e *engine) ensureTable(ctx context.Context, session *gocql.Session, table, create string) error {
 	keyspace := e.target.keyspace
 	for try := 0; ; try++ {
-		var name string
-		err := session.Query("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?", keyspace, table).
-			Consistency(gocql.One).ScanContext(ctx, &name)
+		there, err := hasTable(ctx, session, keyspace, table)
 		switch {
-		case err == nil:
-			return session.AwaitSchemaAgreement(ctx)
-		case !errors.Is(err, gocql.ErrNotFound):
+		case err != nil:
 			return err
+		case there:
+			return session.AwaitSchemaAgreement(ctx)
 		case try > 0:
 			if err := e.create(ctx, fmt.Sprintf(create, quoted(keyspace))); err != nil {
 				return fmt.Errorf("the table %s.%s cannot be made; make it by hand (docs/stores.md) or let this user: %w", keyspace, table, err)

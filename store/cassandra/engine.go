@@ -3,7 +3,6 @@ package cassandra
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -47,6 +46,13 @@ func (e notChargedError) Unwrap() error        { return e.cause }
 func (e notChargedError) Is(target error) bool { return target == store.ErrNotCharged }
 
 func newEngine(o Options, t *target) *engine {
+	e := bareEngine(o, t)
+	e.work.Go(e.connect)
+	return e
+}
+
+// bareEngine returns an engine that does not connect.
+func bareEngine(o Options, t *target) *engine {
 	e := &engine{
 		o: o, target: t, log: o.Logger, name: strconv.FormatUint(rand.Uint64(), 36),
 		room: make(chan struct{}, o.InFlight), never: make([]byte, 16),
@@ -55,7 +61,6 @@ func newEngine(o Options, t *target) *engine {
 		e.never[i] = byte(rand.Uint32())
 	}
 	e.ctx, e.stop = context.WithCancel(context.Background())
-	e.work.Go(e.connect)
 	return e
 }
 
@@ -83,7 +88,7 @@ func (e *engine) Read(ctx context.Context, keys []cas.Key) (values []cas.Value, 
 	}
 	rows, err := e.read(ctx, c, keys)
 	if err != nil {
-		return nil, 0, notChargedError{fmt.Errorf("cassandra: %w", err)}
+		return nil, 0, notChargedError{e.explain(err)}
 	}
 	return valuesOf(rows), e.now(), nil
 }
@@ -207,7 +212,7 @@ func (e *engine) Swap(ctx context.Context, now int64, groups []cas.Group) (clock
 func (e *engine) look(ctx context.Context, c *connection, g *cas.Group) {
 	rows, err := e.read(ctx, c, keysOf(g))
 	if err != nil {
-		g.Err = notChargedError{fmt.Errorf("cassandra: %w", err)}
+		g.Err = notChargedError{e.explain(err)}
 		return
 	}
 	g.Values = valuesOf(rows)

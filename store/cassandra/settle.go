@@ -49,7 +49,7 @@ func fateOf(ctx context.Context, err error) fate {
 
 // settle finds out what became of a batch that ended with an error.
 func (e *engine) settle(ctx context.Context, c *connection, g *cas.Group, err error) {
-	cause := fmt.Errorf("cassandra: %w", err)
+	cause := e.explain(err)
 	f := fateOf(ctx, err)
 	switch f {
 	case notMade:

@@ -13,6 +13,7 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/internal/address"
 )
 
@@ -142,8 +143,11 @@ func (t *target) checkReplication(replication map[string]string) error {
 	simple := strings.HasSuffix(replication["class"], "SimpleStrategy")
 	for dc := range replication {
 		if dc != "class" && (dc != t.localDC || simple) {
-			return fmt.Errorf("consistency=LOCAL_SERIAL needs a keyspace that lies in the data centre %s alone, "+
-				"since others would write over it; the replication of %q is %v", t.localDC, t.keyspace, replication)
+			return &store.LastingError{
+				Advice: fmt.Sprintf("consistency=LOCAL_SERIAL needs a keyspace that lies in the data centre %s alone, since others would write over it: "+
+					"change the replication of the keyspace %s in Cassandra, or name another one in the store's URL", t.localDC, t.keyspace),
+				Err: fmt.Errorf("the replication of %q is %v", t.keyspace, replication),
+			}
 		}
 	}
 	return nil

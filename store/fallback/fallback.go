@@ -62,6 +62,10 @@ type Options struct {
 	// once a minute, with each rule's excess since the last call, and the time since which it
 	// counts. nil means no calls. It must not call Close.
 	Exceeded func(since time.Time, rules []Excess)
+	// Lasting is called with a fault of the primary that does not pass by itself when it is met: at
+	// most once a minute with the same one. It must be quick, and safe for concurrent use. nil
+	// means no calls. See Store.Lasting.
+	Lasting func(fault *store.LastingError)
 	// Random returns a number from 0 up, below most, which is above 0. Nodes that lost the primary
 	// together differ by it in when they probe. nil means math/rand/v2, and is right but for
 	// simulations, which must be able to repeat a run. It must be safe for concurrent use.
@@ -102,6 +106,7 @@ type Store struct {
 	scratch sync.Pool // *scratch
 	stats   counters
 	nobody  *rule.Counter // see split
+	lasting atomic.Pointer[met]
 
 	ctx  context.Context // ends at Close
 	stop context.CancelFunc
@@ -256,6 +261,7 @@ func (s *Store) heard(ctx context.Context, p *part, patience time.Duration, bega
 		p.run.succeeded(p.answers)
 		return
 	}
+	s.meet(err)
 	if ctx.Err() != nil {
 		return // the caller gave up
 	}

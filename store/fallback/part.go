@@ -117,6 +117,7 @@ func (s *Store) probe(ctx context.Context, p *part) error {
 		_, err = s.primary.Take(ctx, nil, nil)
 	}
 	if err != nil {
+		s.meet(err)
 		return err
 	}
 	return ctx.Err()

@@ -101,6 +101,7 @@ func (s *Store) awaitReturn(p *part) {
 		next := b.probed(time.Now(), err)
 		if next.state == Closed {
 			p.run.succeeded(nil)
+			s.mended()
 		}
 		p.breaker.Store(&next)
 		s.mu.Unlock()

@@ -32,7 +32,7 @@ func (s *Store) Post(ctx context.Context, kind string, facts []store.Fact) error
 		}
 	}
 	for some := range slices.Chunk(facts, factsPerCall) {
-		err := s.engine.call(ctx, s.engine.text.post, func(p *params) {
+		err := s.engine.callAgain(ctx, s.engine.text.post, func(p *params) {
 			s.virtual(p)
 			p.text(kind)
 			p.int8(maxFacts)
@@ -40,7 +40,7 @@ func (s *Store) Post(ctx context.Context, kind string, facts []store.Fact) error
 			p.byteas(len(some), func(i int, dst []byte) ([]byte, bool) { return append(dst, some[i].ID...), false })
 			p.int8s(len(some), func(i int) int64 { return some[i].TTL.Microseconds() })
 			p.byteas(len(some), func(i int, dst []byte) ([]byte, bool) { return append(dst, some[i].Data...), false })
-		}, nil)
+		}, nil, func() {})
 		if err != nil {
 			return err
 		}
@@ -51,12 +51,12 @@ func (s *Store) Post(ctx context.Context, kind string, facts []store.Fact) error
 // Remove implements store.Board.
 func (s *Store) Remove(ctx context.Context, kind string, ids []string) error {
 	for some := range slices.Chunk(ids, factsPerCall) {
-		err := s.engine.call(ctx, s.engine.text.remove, func(p *params) {
+		err := s.engine.callAgain(ctx, s.engine.text.remove, func(p *params) {
 			s.virtual(p)
 			p.text(kind)
 			p.text(s.listener.channel)
 			p.byteas(len(some), func(i int, dst []byte) ([]byte, bool) { return append(dst, some[i]...), false })
-		}, nil)
+		}, nil, func() {})
 		if err != nil {
 			return err
 		}
@@ -82,7 +82,8 @@ func (s *Store) readBoard(ctx context.Context, kind string, after int64) (r boar
 	r.last = after
 	for first := true; ; first = false {
 		n, end, name := 0, int64(0), ""
-		err := s.engine.call(ctx, s.engine.text.facts, func(p *params) {
+		before, from := len(r.facts), r.last
+		err := s.engine.callAgain(ctx, s.engine.text.facts, func(p *params) {
 			s.virtual(p)
 			p.text(kind)
 			p.int8(r.last)
@@ -114,7 +115,7 @@ func (s *Store) readBoard(ctx context.Context, kind string, after int64) (r boar
 				Removed: columns[5][0] == 1, Data: bytes.Clone(columns[6]),
 			})
 			return nil
-		})
+		}, func() { n, r.facts, r.last = 0, r.facts[:before], from })
 		if err != nil {
 			return boardReading{}, err
 		}

@@ -12,8 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/weir-rl/weir/store"
 )
 
 // database is a pool of connections that call functions of the schema.
@@ -33,11 +31,6 @@ type database struct {
 	stop    context.CancelFunc
 	metrics metrics
 }
-
-// notChargedError is an error that is store.ErrNotCharged.
-type notChargedError struct{ error }
-
-func (e notChargedError) Unwrap() []error { return []error{e.error, store.ErrNotCharged} }
 
 // statement is the text of a call, and the name under which a connection may have prepared it.
 type statement struct{ name, text string }
@@ -101,53 +94,56 @@ func codeOf(err error) string {
 // call calls a function: it sends a statement with parameters that fill has written, and calls row
 // with each row of the reply, in binary; columns are valid during that call. An error that is
 // store.ErrNotCharged says that nothing was done: what the server has answered with an error, it
-// has taken back whole.
+// has taken back whole. One that is cas.ErrBroken says that a connection broke.
 func (d *database) call(ctx context.Context, s statement, fill func(p *params), row func(columns [][]byte) error) error {
+	return d.callAgain(ctx, s, fill, row, nil)
+}
+
+// callAgain is call for what may be done twice: if a connection breaks, the statement is sent again
+// over another one. again is called before that, and forgets the rows that have come; nil: what may
+// have been done is not sent again.
+func (d *database) callAgain(
+	ctx context.Context, s statement, fill func(p *params), row func(columns [][]byte) error, again func(),
+) error {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	p := d.params.Get().(*params)
 	defer d.params.Put(p)
 	p.reset()
 	fill(p)
-	for tries := 0; ; tries++ {
+	for mends, breaks := 0, 0; ; {
 		if err := d.prepare(ctx); err != nil {
-			return notChargedError{fmt.Errorf("postgres store: %w", err)}
+			return d.notDone(err)
 		}
 		c, err := d.pool.Acquire(ctx)
 		if err != nil {
 			d.metrics.failures.Add(1)
-			return notChargedError{fmt.Errorf("postgres store: %w", err)}
+			return d.notDone(err)
 		}
 		d.metrics.calls.Add(1)
 		err = d.send(ctx, c.Conn().PgConn(), s, p, row)
-		mended := tries < 2 && d.mend(ctx, c.Conn(), codeOf(err))
+		mended := mends < 2 && d.mend(ctx, c.Conn(), codeOf(err))
 		c.Release()
 		if err == nil {
 			return nil
 		}
 		if mended {
+			mends++
 			continue
+		}
+		// All connections that the pool keeps may be broken.
+		if isBroken(err) && breaks <= int(d.pool.Config().MaxConns) && ctx.Err() == nil {
+			if breaks++; pgconn.SafeToRetry(err) {
+				continue
+			}
+			if again != nil {
+				again()
+				continue
+			}
 		}
 		d.metrics.failures.Add(1)
 		return d.judge(err)
 	}
-}
-
-// judge says what an error means for the outcome of a call.
-func (d *database) judge(err error) error {
-	code := codeOf(err)
-	if code == codeReadOnly {
-		// A server that became a replica keeps its connections; the next ones look for another.
-		d.pool.Reset()
-	}
-	if code == codeConflict {
-		err = fmt.Errorf("%w; %s", err, isolationHint(d.target.config.ConnConfig.User))
-	}
-	err = fmt.Errorf("postgres store: %w", err)
-	if pgconn.SafeToRetry(err) || code != "" && code != codeUnknown {
-		return notChargedError{err}
-	}
-	return err
 }
 
 // mend does what makes a call succeed that failed with this SQLSTATE on a connection; it reports

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -53,11 +54,16 @@ func welcome(ctx context.Context, c *pgx.Conn) error {
 	}
 	if of.pooled {
 		// What is set here may be set for other clients of the pooler, and not for this one.
-		return fmt.Errorf("transactions are %s, and a pooler is in between, so that this cannot be set for them alone: %s", isolation, isolationHint(c.Config().User))
+		return &store.LastingError{
+			Advice: fmt.Sprintf("transactions in PostgreSQL are %s, and a pooler is in between, so that this cannot be set for them alone: %s", isolation, isolationHint(c.Config().User)),
+			Err:    errIsolation,
+		}
 	}
 	_, err = c.Exec(ctx, "set session characteristics as transaction isolation level "+isolationWanted, pgx.QueryExecModeSimpleProtocol)
 	return err
 }
+
+var errIsolation = errors.New("the isolation is not " + isolationWanted)
 
 func isolationHint(role string) string {
 	return fmt.Sprintf("give the role %s default_transaction_isolation = '%s' (ALTER ROLE … SET)", pgx.Identifier{role}.Sanitize(), isolationWanted)

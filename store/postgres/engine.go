@@ -106,9 +106,9 @@ func (e *engine) Read(ctx context.Context, keys []cas.Key) ([]cas.Value, int64, 
 			values[place] = v
 		}
 	}}
-	err := e.call(ctx, e.text.read, func(p *params) {
+	err := e.callAgain(ctx, e.text.read, func(p *params) {
 		p.byteas(len(keys), func(i int, dst []byte) ([]byte, bool) { return keyOf(dst, keys[i].Name) })
-	}, r.row)
+	}, r.row, func() { clear(values) })
 	if err != nil {
 		return nil, 0, err
 	}

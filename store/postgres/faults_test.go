@@ -154,17 +154,17 @@ func TestFaults(t *testing.T) {
 			s.Exec("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'weir'")
 		}},
 		{"NoConnections", func(t *taker) {
-			proxy.Cut()
 			var held []*pgx.Conn
-			patience.Until(t, "all connections are taken", func() bool {
-				c, err := pgx.Connect(t.Context(), s.URL())
-				if err == nil {
-					held = append(held, c)
-				}
-				return err != nil
-			})
 			patience.Until(t, "the store finds no connection", func() bool {
+				// The server frees those that were cut after a moment.
 				proxy.Cut()
+				patience.Until(t, "all connections are taken", func() bool {
+					c, err := pgx.Connect(t.Context(), s.URL())
+					if err == nil {
+						held = append(held, c)
+					}
+					return err != nil
+				})
 				err := t.try(t.Context())
 				return errors.Is(err, store.ErrNotCharged) && strings.Contains(err.Error(), "53300")
 			})

@@ -21,7 +21,7 @@ type lock struct {
 // server ends its transaction.
 func (e *engine) Lock(ctx context.Context, keys []cas.Key) (cas.Lock, []cas.Value, int64, error) {
 	if err := e.prepare(ctx); err != nil {
-		return nil, nil, 0, notChargedError{fmt.Errorf("postgres store: %w", err)}
+		return nil, nil, 0, e.notDone(err)
 	}
 	values := make([]cas.Value, len(keys))
 	order := make([]int, len(keys))
@@ -36,7 +36,7 @@ func (e *engine) Lock(ctx context.Context, keys []cas.Key) (cas.Lock, []cas.Valu
 	}}
 	c, err := e.pool.Acquire(ctx)
 	if err != nil {
-		return nil, nil, 0, notChargedError{fmt.Errorf("postgres store: %w", err)}
+		return nil, nil, 0, e.notDone(err)
 	}
 	l := &lock{e, c}
 	err = l.send(ctx, func(p *params) {
@@ -48,7 +48,7 @@ func (e *engine) Lock(ctx context.Context, keys []cas.Key) (cas.Lock, []cas.Valu
 	}, r.row, e.text.begin, e.text.lock)
 	if err != nil {
 		l.abandon()
-		return nil, nil, 0, notChargedError{fmt.Errorf("postgres store: %w", err)}
+		return nil, nil, 0, notChargedError{e.judge(err)} // nothing was to be written
 	}
 	return l, values, r.clock, nil
 }

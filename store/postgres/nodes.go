@@ -36,13 +36,13 @@ func (s *Store) leave() {
 
 // announce says that this node lives for so long.
 func (s *Store) announce(ctx context.Context, lifetime time.Duration) (nodes int64, err error) {
-	err = s.engine.call(ctx, s.engine.text.beat, func(p *params) {
+	err = s.engine.callAgain(ctx, s.engine.text.beat, func(p *params) {
 		s.virtual(p)
 		p.text(s.name)
 		p.int8(lifetime.Microseconds())
 	}, func(columns [][]byte) error {
 		nodes, err = number(columns[0])
 		return err
-	})
+	}, func() {})
 	return nodes, err
 }

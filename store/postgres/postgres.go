@@ -78,6 +78,7 @@ type Store struct {
 	name     string       // of this node
 	live     atomic.Int64 // nodes
 	listener listener
+	tokens   tokens
 
 	ctx  context.Context // ends at Close
 	stop context.CancelFunc

@@ -3,9 +3,13 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
+
+	"github.com/weir-rl/weir/store"
 )
 
 // Bounds of the reservations.
@@ -21,19 +25,20 @@ var (
 	errTooManyReservations = fmt.Errorf("postgres store: some %d reservations are held, and there is no room for more until they are committed or time out", maxReservations)
 )
 
-// Hold implements store.Reserver. An id has at most 256 bytes, and a note 64 KiB. An error that is
-// store.ErrNotCharged says that the note is certainly not held.
+// Hold implements store.Reserver. An id has at most 256 bytes, and does not begin with a zero byte;
+// a note has at most 64 KiB. An error that is store.ErrNotCharged says that the note is certainly
+// not held.
 func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error {
 	switch {
-	case id == "" || len(id) > maxReservationID:
-		return notChargedError{fmt.Errorf("postgres store: the id of a reservation has %d bytes; it must have 1 to %d", len(id), maxReservationID)}
+	case !isReservation(id):
+		return notChargedError{fmt.Errorf("postgres store: the id of a reservation has %d bytes; it must have 1 to %d, of which the first is not 0", len(id), maxReservationID)}
 	case len(note) > maxNote:
 		return notChargedError{fmt.Errorf("postgres store: the note of a reservation has %d bytes; it may have up to %d", len(note), maxNote)}
 	case timeout <= 0:
 		return notChargedError{fmt.Errorf("postgres store: a reservation needs a time-out above 0, not %v", timeout)}
 	}
-	held := int64(0)
-	err := s.engine.call(ctx, s.engine.text.hold, func(p *params) {
+	held, again := int64(0), false
+	err := s.engine.callAgain(ctx, s.engine.text.hold, func(p *params) {
 		s.virtual(p)
 		p.bytea([]byte(id))
 		p.bytea(note)
@@ -42,11 +47,11 @@ func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.D
 	}, func(columns [][]byte) (err error) {
 		held, err = number(columns[0])
 		return err
-	})
+	}, func() { again = true })
 	switch {
 	case err != nil:
 		return err
-	case held == 0:
+	case held == 0 && !again: // an id is new, so that it is this one that is held, if it was sent twice
 		return notChargedError{errReserved}
 	case held < 0:
 		return notChargedError{errTooManyReservations}
@@ -54,29 +59,107 @@ func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.D
 	return nil
 }
 
-// Claim implements store.Reserver.
-func (s *Store) Claim(ctx context.Context, id string) (note []byte, ok bool, err error) {
-	if id == "" || len(id) > maxReservationID {
-		return nil, false, nil
-	}
-	err = s.engine.call(ctx, s.engine.text.claim, func(p *params) { p.bytea([]byte(id)) }, func(columns [][]byte) error {
-		note, ok = bytes.Clone(columns[0]), true
-		return nil
-	})
-	return note, ok && err == nil, err
+func isReservation(id string) bool {
+	return id != "" && id[0] != 0 && len(id) <= maxReservationID
 }
 
-// Expired implements store.Reserver. Nodes that ask at the same time get different notes.
+// tokens belong to reservations that were asked for and that may have been taken, or not. They are
+// asked for with the same tokens again.
+type tokens struct {
+	mu      sync.Mutex
+	claims  map[string][]byte // by id
+	expired []byte
+}
+
+const (
+	tokenSize = 16
+	maxClaims = 10_000 // that are remembered; of the others, a claim that is repeated finds nothing
+)
+
+func newToken() []byte {
+	token := make([]byte, tokenSize)
+	_, _ = rand.Read(token) // never fails
+	return token
+}
+
+// claim returns the token for a reservation.
+func (t *tokens) claim(id string) []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if token := t.claims[id]; token != nil {
+		return token
+	}
+	return newToken()
+}
+
+// claimed notes how a claim has ended.
+func (t *tokens) claimed(id string, token []byte, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case err == nil:
+		delete(t.claims, id)
+	case errors.Is(err, store.ErrNotCharged):
+	case len(t.claims) < maxClaims:
+		if t.claims == nil {
+			t.claims = map[string][]byte{}
+		}
+		t.claims[id] = token
+	}
+}
+
+// Claim implements store.Reserver. If it fails, it can be called again on this node: a note that
+// was taken, and did not come, then comes within a minute.
+func (s *Store) Claim(ctx context.Context, id string) (note []byte, ok bool, err error) {
+	if !isReservation(id) {
+		return nil, false, nil
+	}
+	token := s.tokens.claim(id)
+	err = s.engine.callAgain(ctx, s.engine.text.claim, func(p *params) {
+		s.virtual(p)
+		p.bytea([]byte(id))
+		p.bytea(token)
+	}, func(columns [][]byte) error {
+		note, ok = bytes.Clone(columns[0]), true
+		return nil
+	}, func() { note, ok = nil, false })
+	s.tokens.claimed(id, token, err)
+	if err != nil {
+		return nil, false, err
+	}
+	return note, ok, nil
+}
+
+// Expired implements store.Reserver. Nodes that ask at the same time get different notes. Notes
+// that were taken, and did not come, come with the next call on this node within a minute.
 func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) {
 	if n <= 0 {
 		return nil, nil
 	}
-	err = s.engine.call(ctx, s.engine.text.expired, func(p *params) {
+	// A token belongs to one call at a time.
+	t := &s.tokens
+	t.mu.Lock()
+	token := t.expired
+	t.expired = nil
+	t.mu.Unlock()
+	if token == nil {
+		token = newToken()
+	}
+	err = s.engine.callAgain(ctx, s.engine.text.expired, func(p *params) {
 		s.virtual(p)
 		p.int8(int64(min(n, maxExpiredAtOnce)))
+		p.bytea(token)
 	}, func(columns [][]byte) error {
 		notes = append(notes, bytes.Clone(columns[0]))
 		return nil
-	})
-	return notes, err
+	}, func() { notes = nil })
+	if err == nil {
+		return notes, nil
+	}
+	if !errors.Is(err, store.ErrNotCharged) {
+		t.mu.Lock()
+		t.expired = token
+		t.mu.Unlock()
+	}
+	return nil, err
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-rl/weir/store"
 )
 
 //go:embed sql/schema.sql
@@ -55,8 +57,8 @@ func statementsOf(schema string) statements {
 			" (select count(*) from (select from SCHEMA.states limit 10000) few))"),
 		sweep:   s("select SCHEMA.sweep_NAME($1, $2)"),
 		hold:    s("select SCHEMA.hold_NAME($1, $2, $3, $4, $5)"),
-		claim:   s("delete from SCHEMA.reservations where id = $1 returning note"),
-		expired: s("select note from SCHEMA.expired_NAME($1, $2)"),
+		claim:   s("select note from SCHEMA.claim_NAME($1, $2, $3)"),
+		expired: s("select note from SCHEMA.expired_NAME($1, $2, $3)"),
 		post:    s("select SCHEMA.post_NAME($1, $2, $3, $4, $5, $6, $7)"),
 		remove:  s("select SCHEMA.remove_NAME($1, $2, $3, $4)"),
 		facts:   s("select board, number, id, ttl, age, removed, data from SCHEMA.facts_NAME($1, $2, $3, $4)"),
@@ -109,10 +111,12 @@ func (d *database) begin(ctx context.Context) (*setup, error) {
 	}
 	kind, err := d.makeSchema(ctx, c.Conn())
 	if err != nil || kind == "" {
-		c.Release()
 		if err != nil {
-			return nil, fmt.Errorf("the schema %s: %w", d.target.schema, err)
+			err = fmt.Errorf("the schema %s: %w", d.target.schema, d.tooOld(c.Conn(), err))
+			c.Release()
+			return nil, err
 		}
+		c.Release()
 		d.ready.Store(true)
 		return nil, nil
 	}
@@ -152,16 +156,20 @@ func (d *database) lockSchema() string {
 	return fmt.Sprintf("select pg_advisory_xact_lock(%d)", int64(xxhash.Sum64String("weir schema "+d.target.schema)))
 }
 
+// asker is a connection, or a transaction on one.
+type asker interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
 // makeSchema makes what is missing, all or nothing. Nodes that are started together do so one after
 // the other. kind is what the table has yet to become, "" if that is what it is.
-func (d *database) makeSchema(ctx context.Context, c *pgx.Conn) (kind string, err error) {
+func (d *database) makeSchema(ctx context.Context, c asker) (kind string, err error) {
 	schema := d.target.schema
 	// Nothing is asked of a role that may not create anything if all is there.
 	var version string
 	var functions, unlogged bool
-	look := func(q interface {
-		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-	}) error {
+	look := func(q asker) error {
 		version, functions = "", false
 		// The catalogs are asked themselves: what functions such as to_regclass have found to be
 		// missing, they take for missing until the transaction ends.
@@ -176,7 +184,10 @@ func (d *database) makeSchema(ctx context.Context, c *pgx.Conn) (kind string, er
 		err = q.QueryRow(ctx, inSchema("select value, (select relpersistence = 'u' from pg_class where oid = 'SCHEMA.states'::regclass) from SCHEMA.meta where name = 'version'", schema),
 			pgx.QueryExecModeExec).Scan(&version, &unlogged)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return errors.New("its table meta names no version: is it of another program?")
+			return &store.LastingError{
+				Advice: fmt.Sprintf("the table %s.meta in PostgreSQL names no version, as if it were of another program: name another schema with weir_schema in the store's URL", schema),
+				Err:    err,
+			}
 		}
 		return err
 	}
@@ -217,7 +228,10 @@ func (d *database) makeSchema(ctx context.Context, c *pgx.Conn) (kind string, er
 			}
 		case schemaVersion:
 		default:
-			return fmt.Errorf("its version is %s, and this Weir knows %s: start one that is as new as the newest that was started", version, schemaVersion)
+			return &store.LastingError{
+				Advice: fmt.Sprintf("the schema %s in PostgreSQL is of version %s, and this Weir knows %s: start one that is as new as the newest that was started", schema, version, schemaVersion),
+				Err:    fmt.Errorf("its version is %s", version),
+			}
 		}
 		if functions {
 			return nil

@@ -80,7 +80,7 @@ func (s *Store) dial() bool {
 			c.close()
 		}
 	}
-	if err != nil {
+	if err = s.target.lasting(err); err != nil {
 		if s.failure.Load() == nil {
 			s.o.Logger.Warn(fmt.Sprintf("redis store: %s: %v; trying again until it is there", s.target, err))
 		}
@@ -328,7 +328,7 @@ func (s *Store) PingPart(ctx context.Context, part int) error {
 		err = s.reload(ctx, client)
 	}
 	if err != nil {
-		return fmt.Errorf("redis store: %w", err)
+		return fmt.Errorf("redis store: %w", s.target.lasting(err))
 	}
 	now := s.monotonic()
 	p.detector.Answered(now, now-asked)

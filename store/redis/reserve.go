@@ -143,7 +143,7 @@ func (s *Store) callReservations(ctx context.Context, function string, keys []st
 	case didNothing(err):
 		err = notChargedError{err}
 	}
-	return result, fmt.Errorf("redis store: %w", err)
+	return result, fmt.Errorf("redis store: %w", s.target.lasting(err))
 }
 
 // maxSettlements bounds the settlements of one compare-and-swap.

@@ -88,14 +88,14 @@ func (s *Store) takeAnywhere(
 			if err == nil {
 				s.publishRefunds(charges)
 			}
-			return now, asked, err
+			return now, asked, s.target.lasting(err)
 		}
 	}
 	now, asked, err = s.takeInPartition(&w, p, charges, ahead, results)
 	if err == nil {
 		s.remember(charges, results, now, asked)
 	}
-	return now, asked, err
+	return now, asked, s.target.lasting(err)
 }
 
 // TakeNow implements store.Prompt: it repeats refusals that this node remembers

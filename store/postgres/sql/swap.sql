@@ -1,4 +1,5 @@
--- now_NAME tells the instant, in µs: that of the caller, who is a test, or else the server's.
+-- now_NAME tells the instant, in microseconds: that of the caller, who is a test, or else the
+-- server's.
 create or replace function SCHEMA.now_NAME(virtual bigint) returns bigint
 language sql volatile parallel safe as $function$
 	select coalesce(virtual, (extract(epoch from clock_timestamp()) * 1000000)::bigint)

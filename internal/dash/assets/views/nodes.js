@@ -15,8 +15,10 @@ export async function show(ctx, root) {
     const { list, nodes: n } = answer;
     const digests = new Set(list.map((x) => x.digest));
     const broken = list.filter((x) => x.rules_broken);
+    const faults = new Set(list.flatMap((x) => x.store_fault ? [x.store_fault] : []));
     fill(lead, n.answered < n.asked ? h('strong', { class: 'ink-refused' }, `${count(n.answered)} of ${count(n.asked)} nodes answered. `) : list.length === 1 ? 'One node. ' : `All ${count(list.length)} nodes answered. `,
-      broken.length ? h('strong', { class: 'ink-refused' }, `What lies in the source is not in force on ${broken.map((x) => x.node).join(', ')}.`) : digests.size > 1 ? h('strong', { class: 'ink-refused' }, 'They do not have the same rules in force.') : list.length > 1 ? 'They have the same rules in force.' : '');
+      broken.length ? h('strong', { class: 'ink-refused' }, `What lies in the source is not in force on ${broken.map((x) => x.node).join(', ')}.`) : digests.size > 1 ? h('strong', { class: 'ink-refused' }, 'They do not have the same rules in force.') : list.length > 1 ? 'They have the same rules in force.' : '',
+      [...faults].map((text) => h('div', null, h('strong', { class: 'ink-refused' }, `${visible(text)}.`))));
     fill(box, table({
       caption: 'Nodes', rows: list, none: 'No node answered.', columns: [
         { title: 'Node', cell: (x) => [h('strong', { class: 'mono' }, visible(x.node)), x.self ? h('span', { class: 'sub' }, ' this one') : null, h('div', { class: 'sub' }, `${visible(x.version)}, up for ${ago(x.started)}`)] },
