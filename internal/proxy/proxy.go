@@ -30,6 +30,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/hold"
@@ -375,7 +376,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if body != nil && body.length < 0 && r.ProtoMajor == 2 && !p.holdsPlace(r, pass) {
 		body.unbounded() // a call may be silent for long before the server answers
 	}
-	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host(), body: body}
+	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host(), body: body, grpc: answer.IsGRPC(r)}
 	if body != nil {
 		body.stream(r)
 		p.watchBody(body, r, pass)
@@ -433,6 +434,7 @@ type exchange struct {
 	path string          // in the normal form
 	host string          // as it was matched
 	body *clientBody     // nil without one
+	grpc bool            // it is a call of gRPC
 
 	client  context.Context // ends when the client hangs up
 	leaving *leaving        // of a request that keeps its place then; else nil
