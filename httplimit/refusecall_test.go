@@ -19,8 +19,8 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// TestRefusedCall: a call of gRPC that the middleware refuses, before a server of gRPC that net/http
-// serves, ends with trailers that its client understands; one over HTTP/1.1 is none.
+// TestRefusedCall: a call of gRPC that the middleware refuses, before a server of gRPC that
+// net/http serves, ends with trailers that its client understands; one over HTTP/1.1 is none.
 func TestRefusedCall(t *testing.T) {
 	store, err := memory.New(memory.Options{})
 	if err != nil {

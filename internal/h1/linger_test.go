@@ -97,8 +97,8 @@ func TestRefusedUpload(t *testing.T) {
 	}
 }
 
-// TestLingerBounds: a refused client is read on for as long as it sends, up to a bound of bytes, and
-// of one address half of the connections that may be read on, so that none is held for longer.
+// TestLingerBounds: a refused client is read on for as long as it sends, up to a bound of bytes,
+// and of one address half of the connections that may be read on, so that none is held for longer.
 func TestLingerBounds(t *testing.T) {
 	const size = 64 << 20
 	for _, fields := range []string{fmt.Sprintf("Content-Length: %d", size), "Transfer-Encoding: chunked"} {

@@ -51,8 +51,8 @@ func healthClient(t *testing.T, addr string) healthpb.HealthClient {
 	return healthpb.NewHealthClient(conn)
 }
 
-// A call of gRPC that ends in the proxy ends as a gRPC server would end it: by trailers, with a code
-// that its client understands, and when to come back.
+// A call of gRPC that ends in the proxy ends as a gRPC server would end it: by trailers, with a
+// code that its client understands, and when to come back.
 func TestGRPCRefusals(t *testing.T) {
 	upstream := grpcUpstream(t)
 	for _, c := range []struct {
