@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 
 	"github.com/weir-rl/weir/internal/upstream"
@@ -50,11 +51,13 @@ func (t *again) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	var used connUse
-	first := r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		GotConn:              used.got,
-		GotFirstResponseByte: func() { used.answered.Store(true) },
-	}))
-	if first.Body = noBody; !bare {
+	used.GotConn, used.GotFirstResponseByte = used.got, used.answer
+	first := r.WithContext(httptrace.WithClientTrace(r.Context(), &used.ClientTrace))
+	if bare {
+		// http.Transport does not know that it is empty, and so leaves the request alone; it sends
+		// nothing of it, and no length.
+		first.Body, first.TransferEncoding = io.NopCloser(strings.NewReader("")), identity
+	} else {
 		first.Body = io.NopCloser(bytes.NewReader(held))
 	}
 	res, err := t.kept.RoundTrip(first)
@@ -82,19 +85,10 @@ func repeatable(r *http.Request) bool {
 	return false
 }
 
-// noBody is a body of which http.Transport does not know that it is empty, so that it leaves the
-// request alone. It sends such a request without a body where lacksBody.
-var noBody io.ReadCloser = emptyBody{}
+// identity is the transfer encoding of a body that ends with its request.
+var identity = []string{"identity"}
 
-type emptyBody struct{}
-
-// Read implements io.Reader.
-func (emptyBody) Read([]byte) (int, error) { return 0, io.EOF }
-
-// Close implements io.Closer.
-func (emptyBody) Close() error { return nil }
-
-// lacksBody reports whether http.Transport looks whether a body is empty before it sends a request.
+// lacksBody reports whether a request without a body needs no length that says so (RFC 9110 8.6).
 func lacksBody(method string) bool {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodDelete, http.MethodOptions:
@@ -121,8 +115,11 @@ func holdBody(r *http.Request) ([]byte, error) {
 
 // connUse tells what became of the connection that a request went over.
 type connUse struct {
+	httptrace.ClientTrace
 	reused, answered atomic.Bool
 }
+
+func (u *connUse) answer() { u.answered.Store(true) }
 
 func (u *connUse) got(info httptrace.GotConnInfo) {
 	c, secure := info.Conn.(*tls.Conn)
