@@ -58,8 +58,8 @@ func (c *authedConn) ask(command string) (string, error) {
 }
 
 // TestTokenGone: a connection of the Redis protocol and the streams of gRPC that were opened with a
-// token end once it is taken out of the file, or its role no longer opens the door. Those of other
-// tokens go on.
+// token end once it is taken out of the file, or its role no longer opens the door. Other tokens go
+// on working.
 func TestTokenGone(t *testing.T) {
 	t.Parallel()
 	rules := t.TempDir()

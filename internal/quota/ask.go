@@ -183,7 +183,7 @@ const retireAfter = int64(Interval) - 2*delay - delay/2
 
 // idle reports whether a bucket is to be forgotten. Envoy loses what it has counted since its last
 // report then, so that what it may still use would be lost to all others until the generation ends,
-// which may be that of a long window. So it loses that first, and what is not used is given back.
+// which a long window may have. So it loses that first, and what is not used is given back.
 func (h *Holder) idle(b *Bucket, cur *entry) bool {
 	if b.zeros < h.s.Idle {
 		return false

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-rl/weir/internal/insight"
 )
 
-// What a log tells of a rush: in which minutes the service failed, and what a rule let through then.
+// What a log tells of a rush: in which minutes the service failed, and what a rule let through.
 
 const (
 	// keptMinutes is how many minutes are known of a rule: a day, as a server knows them. Of many
@@ -17,7 +17,7 @@ const (
 	minuteKeys = 1 << 12
 )
 
-// answers are those of the minute at hand, of the whole log.
+// answers counts the answers of the minute at hand, in the whole log.
 type answers struct {
 	minute      int64 // Unix seconds at which it begins; 0 before the first one
 	all, failed int

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-rl/weir/internal/insight"
 )
 
-// rushLog is a log of an hour in which ten clients ask twice a minute each, and of five minutes after
-// it in which more ask, of which the service answers some with a status.
+// rushLog is a log of an hour in which ten clients ask twice a minute each, and of five minutes
+// after it in which more ask, some of whom the service answers with a status.
 func rushLog(status, clients, each int) string {
 	var b strings.Builder
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
