@@ -243,6 +243,7 @@ func checkLimiter(l *weir.Limiter, domain string) error {
 func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 	p := g.passes.Get().(*Pass)
 	p.attrs.Reset(r, g.o.ClientIP, g.o.Identity)
+	w = answer.ForGRPC(w, r) // what is written here is never a server's behind
 	if g.refuseTarget(w, r, &p.attrs) || g.refuseFields(w, r, &p.attrs) {
 		p.reset()
 		return nil

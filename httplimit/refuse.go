@@ -27,6 +27,10 @@ const titleQuotaExceeded = "Request cannot be satisfied as assigned quota has be
 // (RFC 9457), which is also for those that do not say, a page for browsers, or plain text. A
 // response's own headers win over ours. The answer is never to be stored by a cache (RFC 6585), and
 // has no body if r is a HEAD.
+//
+// A call of gRPC that a Gate or the proxy refuses gets trailers in place of all that, as package
+// grpclimit gives them: RESOURCE_EXHAUSTED, or what the rule's status means, or what its header
+// grpc-status says; the rule's body is the message if it is a plain text.
 func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision) {
 	f.Write(w.Header(), d)
 	h := w.Header()
@@ -34,6 +38,9 @@ func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision
 	status, contentType := http.StatusTooManyRequests, ""
 	var body []byte
 	var headers []rule.Pair
+	if f.refuseCall(w, d, near) {
+		return
+	}
 	typed := true // a Content-Type among the headers of the rule does not matter
 	accepted := strings.Join(r.Header["Accept"], ", ")
 	if near != nil && near.Window.Rule != nil && near.Window.Rule.Response != nil {

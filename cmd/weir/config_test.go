@@ -82,7 +82,7 @@ func TestConfigWays(t *testing.T) {
 		"region": "eu", "regions.weights": "eu=2,us=1", "regions.stores": "us=redis://peer@us.example:6380",
 		"rlqs.domains": "edge,shop", "rlqs.ttl": "20s", "rlqs.max_buckets": "77", "rlqs.first": "9", "rlqs.idle": "4",
 		"proxy.encoded_slash": "keep", "forward_auth.encoded_slash": "keep", "spoe.encoded_slash": "keep",
-		"proxy.upstream": "https://example.com/base", "proxy.domain": "api", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s", "proxy.body_timeout": "0s", "proxy.body_rate": "0", "proxy.abandoned": "cut",
+		"proxy.upstream": "https://example.com/base", "proxy.domain": "api", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s", "proxy.upstream_idle": "4s", "proxy.resend": "false", "proxy.body_timeout": "0s", "proxy.body_rate": "0", "proxy.abandoned": "cut",
 		"identity": "user=header:X-User,plan=cookie:p", "jwt.jwks": "keys.json", "fields.repeated": "keep", "fields.lookalikes": "drop", "client_ip.trusted_proxies": "10.0.0.0/8,192.0.2.1", "client_ip.ipv6_prefix": "56", "client_ip.header": "CF-Connecting-IP", "client_ip.hops": "2",
 		"trusted_peers": "192.0.2.0/24", "auth.tokens_file": "tokens", "admin.hosts": "weir.internal,weir", "admin.page": "off", "admin.streams": "7", "audit.path": "audit.jsonl", "headers": "draft11", "cors.origins": "https://shop.example,http://localhost:3000",
 		"rls.response_headers": "true", "rls.dynamic_metadata": "true", "metrics.detailed": "true", "log.level": "debug", "log.format": "json", "drain": "3s", "max_connections": "77",

@@ -100,10 +100,10 @@ func (p *program) tokensFirst(h http.Handler) http.Handler {
 	return httpapi.RequireToken(h, p.tokens, doors)
 }
 
-// authorizer authorizes the calls of a gRPC door; nil if every client may call.
+// authorizer authorizes the calls of a gRPC door; the zero value if every client may call.
 func (p *program) authorizer(name string) rls.Authorizer {
 	if !p.needsToken(name) {
-		return nil
+		return rls.Authorizer{}
 	}
 	return rls.Authorize(p.tokens)
 }

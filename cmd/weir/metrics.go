@@ -87,6 +87,7 @@ func (p *program) collect() {
 			s := p.proxy.Stats()
 			return s.SlowBodies, s.StalledBodies, s.CrowdedBodies, s.UnreadAnswers
 		}
+		queues.Resent = func() uint64 { return p.proxy.Stats().SentAgain }
 		if p.deferred != nil {
 			queues.Deferred, queues.Worker = p.deferred.Stats, p.proxy.Deferred
 		}

@@ -45,6 +45,29 @@ var proxySettings = []setting{
 	{path: "proxy.timeout", value: "60s",
 		help: "longest wait for the upstream's response header",
 		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.proxy.Timeout })},
+	{path: "proxy.upstream_idle",
+		help: "how long a connection to the upstream is kept that no request uses, less than the upstream keeps it; 0s for not at all; if empty, 1.5s to http, 50s to https and h2c",
+		set: text(func(c *config, s string) error {
+			if c.proxy.UpstreamIdle = 0; s == "" {
+				return nil
+			}
+			d, err := time.ParseDuration(s)
+			if err != nil || d < 0 {
+				return fmt.Errorf("%q must be a duration, such as 4s, or 0s for none", s)
+			}
+			if c.proxy.UpstreamIdle = d; d == 0 {
+				c.proxy.UpstreamIdle = -1 // 0 is the default there
+			}
+			return nil
+		})},
+	{path: "proxy.resend", value: "true",
+		help: "send a request once more, on a new connection, if the upstream closed a kept one before any byte of an answer: GET, HEAD, OPTIONS, TRACE, PUT, DELETE, and what has an Idempotency-Key, with a body of at most 64 KiB",
+		set: func(c *config, items []string) error {
+			var again bool
+			err := toBool(func(*config) *bool { return &again })(c, items)
+			c.proxy.SendOnce = !again
+			return err
+		}},
 	{path: "proxy.body_timeout", value: "60s",
 		help: "longest pause of a client in the middle of a request body, over HTTP/2 until the answer begins; 0s for any",
 		set: func(c *config, items []string) error {

@@ -48,7 +48,8 @@ The client is the peer of the connection. Of the proxies in --trusted-proxies, t
 
 --fields names the columns of CSV and TSV in order, or takes fields from JSON keys, named or numbered columns:
   --fields time,ip,method,path        --fields time=ts,ip=client.address,path=uri        --fields time=1,ip=4
-Of each rule it says whether it does its job: too strict, too loose, never met, never near, or good, and what to do.
+Of each rule it says whether it does its job: too strict, too loose (it lets a rush through in which 5 % of the answers
+of the log are 5xx), never met, never near, or good, and what to do.
 --suggest proposes limits, for clients, users and single routes, from what ordinary ones ask for, and says what each
 would refuse. It reads the log three times, and works without --rules too.`,
 		Example: `  weir replay --rules rules/ access.log

@@ -26,7 +26,7 @@ func (p *program) addRESP(trust auth.Trust) {
 		o.Throttled = p.throttled
 	}
 	if p.tokens != nil {
-		o.Auth = p.tokens.Check
+		o.Auth, o.Watch = p.tokens.Check, p.tokens.Watch
 	}
 	o.Concurrent = respConcurrent
 	o.Tracer, o.Line = p.tracer(), p.lineOf("resp")

@@ -1,6 +1,7 @@
 package answer
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -21,9 +22,15 @@ const ProblemJSON = "application/problem+json"
 // merged in, sorted by name. An empty typ is left out (about:blank), an empty title is the status's
 // text, an empty detail is left out. A member of extra that cannot be put into JSON, or that has
 // the name of a standard one written here, is left out. The answer carries Cache-Control: no-store.
+// To a call of gRPC, whose writer is ForGRPC's, it is a status with the detail.
 func ProblemDetails(w http.ResponseWriter, status int, typ, title, detail string, extra map[string]any) {
 	if title == "" {
 		title = http.StatusText(status)
+	}
+	if g, ok := w.(*grpcWriter); ok {
+		w.Header().Set("Cache-Control", "no-store")
+		g.problem(status, cmp.Or(detail, title))
+		return
 	}
 	body := AppendProblem(make([]byte, 0, 512), status, typ, title, detail)
 	for _, name := range slices.Sorted(maps.Keys(extra)) {

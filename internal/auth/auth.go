@@ -32,6 +32,7 @@ type Tokens struct {
 
 	known   atomic.Pointer[[]known]
 	guesses guesses
+	watched watched
 }
 
 // Verdict is what comes of a token.
@@ -76,6 +77,7 @@ func (t *Tokens) Load(path string) error {
 		list[i] = k
 	}
 	t.known.Store(&list)
+	t.lookAll()
 	return nil
 }
 
@@ -154,11 +156,15 @@ func (t *Tokens) find(text string) (found *known) {
 	if t == nil {
 		return nil
 	}
+	return t.byHash(sha256.Sum256([]byte(text)))
+}
+
+// byHash is find by the hash of the text.
+func (t *Tokens) byHash(sum [sha256.Size]byte) (found *known) {
 	list := t.known.Load()
 	if list == nil {
 		return nil
 	}
-	sum := sha256.Sum256([]byte(text))
 	for i := range *list {
 		if subtle.ConstantTimeCompare(sum[:], (*list)[i].hash[:]) == 1 {
 			found = &(*list)[i]

@@ -170,8 +170,8 @@ func (b *body) beforeAnswer() bool {
 }
 
 // end ends the use of b when the answer has been sent. It reads what is left if it may and that is
-// little. kept tells whether all of it has been read, cut that some is still on its way.
-func (b *body) end(read bool) (kept, cut bool) {
+// little. kept tells whether all of it has been read, cut how many bytes are still on their way.
+func (b *body) end(read bool) (kept bool, cut int64) {
 	b.clock.Lock()
 	b.over = true
 	b.clock.Unlock()
@@ -190,5 +190,8 @@ func (b *body) end(read bool) (kept, cut bool) {
 		_ = b.close() // which size tells
 	}
 	b.closed = true
-	return b.size() == 0, b.left > 0 && (b.err == nil || stopped && timeout(b.err))
+	if b.err == nil || stopped && timeout(b.err) {
+		cut = b.left
+	}
+	return b.size() == 0, cut
 }

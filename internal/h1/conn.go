@@ -125,7 +125,7 @@ func (c *conn) handOver() {
 		_, _ = io.WriteString(c.nc, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")
 		return
 	}
-	b := &begun{Conn: c.nc, rest: c.in[c.r:c.w:c.w], err: c.failed}
+	b := &begun{Conn: c.nc, lingers: c.s.lingers, rest: c.in[c.r:c.w:c.w], err: c.failed}
 	if t, ok := c.nc.(stater); ok {
 		c.give(begunTLS{b, t})
 		return
@@ -300,8 +300,8 @@ func (c *conn) answer() (keep, understood bool) {
 	}
 	c.current = nil
 	work.release(c.s)
-	if cut && q.response.err == nil {
-		c.linger()
+	if cut > 0 && q.response.err == nil {
+		c.linger(cut)
 	}
 	c.used, c.post = true, c.head.method == http.MethodPost
 	c.r += inBuffer
@@ -311,13 +311,16 @@ func (c *conn) answer() (keep, understood bool) {
 	return keep && kept && !c.draining.Load(), true
 }
 
-// linger lets a client that is still sending take its answer: if the connection were closed at
-// once, the answer could be lost. It is as in net/http.
-func (c *conn) linger() {
+// linger lets a client that has still to send so many bytes take its answer: if the connection were
+// closed at once, the answer could be lost. Where there is no room for that, it gets as long as
+// net/http gives it.
+func (c *conn) linger(left int64) {
 	if w, ok := c.nc.(interface{ CloseWrite() error }); ok {
 		_ = w.CloseWrite()
 	}
-	time.Sleep(500 * time.Millisecond)
+	if !c.s.lingers.Read(c.nc, left, c.in, c.draining.Load) {
+		time.Sleep(500 * time.Millisecond)
+	}
 }
 
 // shrink gives a large buffer back.

@@ -31,6 +31,7 @@ type Server struct {
 	handler  http.Handler
 	conns    *listen.Group[*conn]
 	handed   *handed
+	lingers  *listen.Lingers
 	maxHead  int
 	pool     sync.Pool // of *work
 	ctx      context.Context
@@ -64,7 +65,7 @@ func New(s *http.Server) *Server {
 		}
 		return max(d, 0)
 	}
-	h := &Server{rest: s, handler: s.Handler, handed: newHanded(), maxHead: maxHead, timeouts: timeouts{
+	h := &Server{rest: s, handler: s.Handler, handed: newHanded(), lingers: listen.NewLingers(), maxHead: maxHead, timeouts: timeouts{
 		header: or(s.ReadHeaderTimeout, s.ReadTimeout), read: max(s.ReadTimeout, 0), write: max(s.WriteTimeout, 0), idle: or(s.IdleTimeout, s.ReadTimeout),
 	}}
 	if h.handler == nil {
@@ -79,6 +80,16 @@ func New(s *http.Server) *Server {
 	}})
 	h.pool.New = func() any { return newWork() }
 	s.Handler = http.HandlerFunc(h.serveRest)
+	more := s.ConnContext
+	s.ConnContext = func(ctx context.Context, nc net.Conn) context.Context {
+		if b := begunOf(nc); b != nil {
+			ctx = context.WithValue(ctx, begunKey{}, b)
+		}
+		if more != nil {
+			ctx = more(ctx, nc)
+		}
+		return ctx
+	}
 	return h
 }
 
@@ -89,6 +100,9 @@ func (s *Server) serveRest(w http.ResponseWriter, r *http.Request) {
 		// stream is open, or the loop has ended, which a slow client can delay until all is cut
 		// off.
 		w.Header().Set("Connection", "close")
+	}
+	if b, ok := r.Context().Value(begunKey{}).(*begun); ok {
+		b.upload.Store(r.ProtoMajor == 1 && r.Header["Upgrade"] == nil)
 	}
 	s.handler.ServeHTTP(w, r)
 }
@@ -112,6 +126,7 @@ func (s *Server) Serve(l net.Listener) error {
 // Shutdown closes the listener and what nothing is asked on, and waits until all that has come in
 // is answered. When ctx ends before that, it cuts the rest off, and returns the error of ctx.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.lingers.End()
 	s.rest.SetKeepAlivesEnabled(false) // its connections end with their next answer
 	err := s.conns.Shutdown(ctx)       // what is handed over meanwhile is still served
 	if other := s.rest.Shutdown(ctx); other != nil {

@@ -3,8 +3,12 @@ package h1
 import (
 	"crypto/tls"
 	"errors"
+	"math"
 	"net"
 	"sync"
+	"sync/atomic"
+
+	"github.com/weir-rl/weir/internal/listen"
 )
 
 // handed is the listener from which net/http takes the connections that the loop does not serve.
@@ -52,6 +56,24 @@ type begun struct {
 	net.Conn
 	rest []byte // before all else
 	err  error  // behind them, if nothing more can be read; else nil
+
+	lingers *listen.Lingers
+	// upload says that a request of HTTP/1 is being answered, on a connection that stays that.
+	upload atomic.Bool
+}
+
+// begunKey is the context's key of the connection that a request came over.
+type begunKey struct{}
+
+// begunOf returns the begun connection of nc, with TLS or without; nil if there is none.
+func begunOf(nc net.Conn) *begun {
+	switch nc := nc.(type) {
+	case *begun:
+		return nc
+	case begunTLS:
+		return nc.begun
+	}
+	return nil
 }
 
 // Read implements net.Conn.
@@ -71,11 +93,17 @@ func (c *begun) Read(p []byte) (int, error) {
 }
 
 // CloseWrite is what net/http calls before it closes a connection whose peer may still be sending.
+// So the connection is then read on. After an upgrade it only closes its half.
 func (c *begun) CloseWrite() error {
-	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return w.CloseWrite()
+	w, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
 	}
-	return errors.ErrUnsupported
+	err := w.CloseWrite()
+	if err == nil && c.upload.Load() {
+		c.lingers.Read(c.Conn, math.MaxInt64, make([]byte, minInput), nil)
+	}
+	return err
 }
 
 // stater is a connection with TLS.

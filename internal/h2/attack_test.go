@@ -157,7 +157,7 @@ func TestHeaderBomb(t *testing.T) {
 	c.answer(1)
 	block := append(c.fields(echoPath), bytes.Repeat([]byte{0x80 | 62}, 16_000)...) // 64 MB
 	c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block, EndHeaders: true, EndStream: true}))
-	if a := c.answer(3); a.header.Get(":status") != "431" {
+	if a := c.answer(3); a.header.Get("grpc-status") != "8" {
 		t.Errorf("%+v", a)
 	}
 	c.alive(5)

@@ -39,11 +39,13 @@ func (r *request) reset() {
 
 // Bounds of one header block on the wire.
 const (
-	minBlock         = 32 << 10
+	minBlock         = 256 << 10
 	maxContinuations = 32
 )
 
-// maxBlock bounds the bytes of a header block. Indexed fields are smaller on the wire than in the
+// maxBlock bounds the bytes of a header block: a larger one ends the connection. One that is larger
+// than Options.MaxHeaderBytes alone has to be decoded all the same, since the blocks behind it
+// refer to its fields, and ends only its stream. Indexed fields are smaller on the wire than in the
 // size of the list, so that every list within its own limit fits.
 func (s *Server) maxBlock() int { return max(minBlock, 2*s.o.MaxHeaderBytes) }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"net/http"
 	"runtime"
 	"strconv"
 	"strings"
@@ -192,14 +193,19 @@ func (s *Server) gunzip(out, b []byte) ([]byte, *Status) {
 	return buffer.Bytes(), nil
 }
 
-// refuse answers a request from its header alone, with an HTTP status and a gRPC one.
+// refuse answers a request from its header alone, with an HTTP status and a gRPC one. A call of gRPC
+// gets 200, as its clients look at no other status then.
 func (c *conn) refuse(st *stream, httpStatus int, s Status) error {
 	c.mu.Lock()
 	if !st.closed {
 		start := len(c.out)
 		c.out = append(c.out, frameRoom[:]...)
+		call := isGRPC(st.request.contentType)
+		if call {
+			httpStatus = http.StatusOK
+		}
 		c.out = appendStatus(c.enc.begin(c.out), httpStatus)
-		if c.s.o.Methods != nil {
+		if call || c.s.o.Methods != nil {
 			c.out = c.enc.appendContentType(c.out, grpcContentType)
 			c.out = c.enc.appendGRPCStatus(c.out, s)
 		}

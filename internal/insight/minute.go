@@ -36,13 +36,19 @@ const (
 	failedShare  = 0.05
 )
 
+// Failing reports whether the service was at its end in a minute in which so many of all answers
+// were of status 500 and above.
+func Failing(failed, all int) bool {
+	return failed >= fewestFailed && float64(failed) >= failedShare*float64(all)
+}
+
 // noteAnswers notes that the service was at its end in the minute that ended, if its answers say
 // so.
 func (c *Collector) noteAnswers(unix int64) {
 	n := c.readAnswers()
 	all, failed := n.all-c.lastAnswers.all, n.failed-c.lastAnswers.failed
 	c.lastAnswers = n
-	if failed >= fewestFailed && float64(failed) >= failedShare*float64(all) {
+	if Failing(int(failed), int(all)) {
 		c.saturated("answers", unix/60*60-60, unix/60*60-1)
 	}
 }

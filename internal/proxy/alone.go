@@ -12,6 +12,7 @@ import (
 // answersAlone answers a request that neither the rules nor the upstream are asked about, and
 // reports whether it has.
 func (p *Proxy) answersAlone(w http.ResponseWriter, r *http.Request) bool {
+	w = answer.ForGRPC(w, r)
 	switch {
 	case r.Method == http.MethodConnect:
 		p.boundRest(w, r)

@@ -22,9 +22,11 @@ func BenchmarkProxy(b *testing.B) {
 		b.Fatal(err)
 	}
 	p := &Proxy{o: Options{Upstream: u}}
+	transport := p.newTransport(true)
+	transport.Protocols.SetHTTP1(true)
 	bare := &httputil.ReverseProxy{
 		Rewrite:    func(r *httputil.ProxyRequest) { r.SetURL(u); r.SetXForwarded() },
-		Transport:  p.transport("http"),
+		Transport:  transport,
 		BufferPool: buffers,
 		ErrorLog:   log.New(io.Discard, "", 0),
 	}

@@ -167,7 +167,7 @@ func TestSlowStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		transport := h.reverse.Transport.(*http.Transport)
+		transport := h.reverse.Transport.(*again).kept
 		transport.DialContext = behind.dial
 		if h.direct != nil {
 			h.direct.Dial = behind.dial

@@ -98,8 +98,8 @@ func newDeferrals(p *Proxy, l *weir.Limiter, o *Deferral) (*deferrals, error) {
 // refused defers a refused request, and reports whether it has answered it.
 func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Decision, a *httplimit.Attributes) bool {
 	queue := d.DeferTo()
-	if queue == "" || r.Header.Get("Upgrade") != "" || r.ContentLength > s.MaxBody || a.Also() != nil {
-		return false // of a request with several readings a job would hold one
+	if queue == "" || answer.IsGRPC(r) || r.Header.Get("Upgrade") != "" || r.ContentLength > s.MaxBody || a.Also() != nil {
+		return false // of a request with several readings a job would hold one, and a call waits for its answer
 	}
 	attributes := maps.Collect(a.All())
 	if !keepable(r, attributes) {

@@ -136,7 +136,7 @@ func TestDirectIsReverseProxy(t *testing.T) {
 			for _, p := range pairs {
 				p.direct.direct.CloseIdle()
 				for _, either := range []served{p.direct, p.reverse} {
-					either.reverse.Transport.(*http.Transport).CloseIdleConnections()
+					either.reverse.Transport.(*again).kept.CloseIdleConnections()
 				}
 			}
 		}

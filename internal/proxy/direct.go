@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/upstream"
 )
 
@@ -48,7 +49,7 @@ func (p *Proxy) forwardDirect(w http.ResponseWriter, r *http.Request, pass *http
 
 func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, q *upstream.Request, body *clientBody) {
 	fail := func(err error) {
-		e := exchange{Context: r.Context(), client: r.Context(), pass: pass, path: pass.Attributes().Path(), body: body}
+		e := exchange{Context: r.Context(), client: r.Context(), pass: pass, path: pass.Attributes().Path(), body: body, grpc: answer.IsGRPC(r)}
 		p.fail(w, r, &e, err)
 	}
 	if body != nil {

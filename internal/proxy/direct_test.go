@@ -260,13 +260,14 @@ func TestRetries(t *testing.T) {
 		{"GET", "/close", "", "", 200, 2},
 		{"HEAD", "/close", "", "", 200, 2},
 		{"OPTIONS", "/close", "", "", 200, 2},
-		{"POST", "/close", "a", "", 200, 2},
+		{"POST", "/close", "a", "body", 200, 2},
 		{"POST", "/close", "", "", 502, 1},
 		{"POST", "/close", "", "body", 502, 1},
-		{"PUT", "/close", "", "body", 502, 1},
+		{"PUT", "/close", "", "body", 200, 2},
 		{"POST", "/close", "", strings.Repeat("b", 3*upstream.MaxBody), 502, 1},
 		{"POST", "/close", "b", strings.Repeat("b", 3*upstream.MaxBody), 502, 1},
-		{"DELETE", "/close", "", "", 502, 1},
+		{"DELETE", "/close", "", "", 200, 2},
+		{"PATCH", "/close", "", "body", 502, 1},
 		{"GET", "/always", "", "", 502, 2},
 	} {
 		addr := newProxy(t, up.url(), noLimits) // without any connection to the upstream
@@ -366,7 +367,7 @@ func TestWaitEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			transport := h.reverse.Transport.(*http.Transport)
+			transport := h.reverse.Transport.(*again).kept
 			transport.DialContext = network.dial
 			if h.direct != nil {
 				h.direct.Dial = network.dial

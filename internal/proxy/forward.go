@@ -215,7 +215,9 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 		e.err = err
 		return
 	}
-	e.leaving.linger()
+	if e.leaving.linger(); e.grpc {
+		w = answer.AsGRPC(w)
+	}
 	if e.leaving.answered(); e.pass.Abandoned() {
 		p.noteAbandoned(r)
 	}
@@ -289,6 +291,6 @@ func (p *Proxy) ready(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	status, detail := p.blame(w, r, err)
-	answer.ProblemDetails(w, status, "", "", detail, nil)
+	answer.ProblemDetails(answer.ForGRPC(w, r), status, "", "", detail, nil)
 	return false
 }

@@ -93,7 +93,7 @@ func TestQueueDrainsAtItsRate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		transport := h.reverse.Transport.(*http.Transport)
+		transport := h.reverse.Transport.(*again).kept
 		transport.DialContext = network.dial
 		if h.direct != nil {
 			h.direct.Dial = network.dial

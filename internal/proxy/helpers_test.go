@@ -58,7 +58,7 @@ func serveProxy(t testing.TB, upstream string, limiter *weir.Limiter, config *tl
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Upstream: u, Logf: logf(t)}
+	o := Options{Upstream: u, Logf: logf(t), UpstreamIdle: time.Hour} // a busy machine may be slow
 	for _, f := range change {
 		f(&o)
 	}

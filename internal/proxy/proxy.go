@@ -30,6 +30,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/hold"
@@ -75,6 +76,16 @@ type Options struct {
 	// upstream, it is the longest wait until the upstream takes a part of it. 0 means 60 s; below 0
 	// none.
 	Timeout time.Duration
+	// UpstreamIdle is for how long a connection to the upstream is kept that no request uses. It
+	// has to be less than the upstream's own time: a request that is sent just when the upstream
+	// closes the connection is lost, or sent again. 0 means 1.5 s (upstream.DefaultIdle) for http,
+	// and 50 s for https and h2c; below 0 none is kept.
+	UpstreamIdle time.Duration
+	// SendOnce has no request sent a second time. By default one is, once, on a new connection, if
+	// the upstream closed a kept one before any byte of an answer, the method is GET, HEAD,
+	// OPTIONS, TRACE, PUT or DELETE, or there is an Idempotency-Key, and it has no body or one of a
+	// known length of 64 KiB at most (upstream.MaxRepeat). Timeout counts anew then.
+	SendOnce bool
 	// BodyTimeout is the longest pause of a client in the middle of a request body; past it the
 	// answer is 408. 0 means 60 s; below 0 none. Over HTTP/2 it holds until the answer has begun.
 	BodyTimeout time.Duration
@@ -124,6 +135,9 @@ const (
 	dialTimeout = 10 * time.Second
 	defaultWait = 60 * time.Second
 	defaultRate = 1 << 10
+	// farIdle is Options.UpstreamIdle by default where there is TLS or HTTP/2 on the way: less than
+	// the 60 s of AWS's load balancers and the 75 s of nginx, and a connection costs more there.
+	farIdle = 50 * time.Second
 	// flushAfter is how long a part of a body of known length waits for more of it, so that both go
 	// out in one piece, where httputil.ReverseProxy copies it.
 	flushAfter = 50 * time.Millisecond
@@ -152,13 +166,14 @@ type Proxy struct {
 	connections *upstream.Connections // likewise
 	placeWait   time.Duration
 	transports  []*http.Transport
-	multiplexed *atomic.Bool // the upstream answers many requests over one connection
+	repeated    *atomic.Uint64 // by again
+	multiplexed *atomic.Bool   // the upstream answers many requests over one connection
 }
 
 // New returns the proxy. Its errors say which option to change. Closing idle connections is left to
 // their time-out.
 func New(l *weir.Limiter, o Options) (*Proxy, error) {
-	p := &Proxy{o: o, named: o.ClientIP.Single(), cuts: new(bodyCuts), abandoned: new(seldom.Line), lines: new(lines), multiplexed: new(atomic.Bool)}
+	p := &Proxy{o: o, named: o.ClientIP.Single(), cuts: new(bodyCuts), abandoned: new(seldom.Line), lines: new(lines), multiplexed: new(atomic.Bool), repeated: new(atomic.Uint64)}
 	p.grace, p.dawdleAfter = bodyGrace, dawdleAfter
 	if err := p.setUpstream(o.Upstream); err != nil {
 		return nil, err
@@ -182,7 +197,13 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 		p.places, p.placeWait = upstream.NewPlaces(o.MaxUpstream), placeWait
 		p.connections = &upstream.Connections{Max: o.MaxUpstream, DropIdle: p.dropIdle}
 	}
+	if p.o.UpstreamIdle == 0 {
+		if p.o.UpstreamIdle = farIdle; o.Upstream.Scheme == "http" {
+			p.o.UpstreamIdle = upstream.DefaultIdle
+		}
+	}
 	if p.direct != nil {
+		p.direct.IdleTimeout, p.direct.Once = p.o.UpstreamIdle, o.SendOnce
 		p.direct.Connections = p.connections
 		p.direct.HeaderTimeout = max(0, p.o.Timeout)
 	}
@@ -258,13 +279,23 @@ func (p *Proxy) transport(scheme string) http.RoundTripper {
 		t := p.newTransport(!p.o.CutAbandoned)
 		t.Protocols.SetHTTP1(true)
 		t.Protocols.SetHTTP2(true)
-		return t
+		return p.sendAgain(t, !p.o.CutAbandoned)
 	}
 	p.multiplexed.Store(true)
-	t := &h2cTransport{h2: p.newTransport(false), upgrades: p.newTransport(false)}
+	upgrades := p.newTransport(false)
+	upgrades.MaxIdleConnsPerHost = -1
+	upgrades.Protocols.SetHTTP1(true) // HTTP/2 knows no Upgrade
+	t := &h2cTransport{h2: p.newTransport(false), upgrades: upgrades}
 	t.h2.Protocols.SetUnencryptedHTTP2(true)
-	t.upgrades.Protocols.SetHTTP1(true) // HTTP/2 knows no Upgrade
 	return t
+}
+
+// sendAgain returns what sends requests by kept, and some of them again.
+func (p *Proxy) sendAgain(kept *http.Transport, half bool) http.RoundTripper {
+	fresh := p.newTransport(half)
+	fresh.Protocols = kept.Protocols
+	fresh.MaxIdleConnsPerHost = -1
+	return &again{kept: kept, fresh: fresh, once: p.o.SendOnce, multiplexed: p.multiplexed, repeated: p.repeated}
 }
 
 func newDialer() *net.Dialer { return &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second} }
@@ -280,7 +311,7 @@ func (p *Proxy) newTransport(half bool) *http.Transport {
 		TLSClientConfig:        p.o.TLS.Clone(),
 		TLSHandshakeTimeout:    dialTimeout,
 		MaxIdleConnsPerHost:    upstream.MaxIdle,
-		IdleConnTimeout:        upstream.IdleTimeout,
+		IdleConnTimeout:        max(0, p.o.UpstreamIdle),
 		ResponseHeaderTimeout:  max(0, p.o.Timeout),
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: upstream.MaxHeader,
@@ -288,6 +319,7 @@ func (p *Proxy) newTransport(half bool) *http.Transport {
 		Protocols:              new(http.Protocols),
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
+	t.DisableKeepAlives = p.o.UpstreamIdle < 0
 	p.transports = append(p.transports, t)
 	return t
 }
@@ -323,11 +355,18 @@ type Stats struct {
 	// UnreadAnswers are the answers that were broken off, since their clients did not read them,
 	// likewise.
 	UnreadAnswers uint64
+	// SentAgain counts the requests that were sent to the upstream a second time, see
+	// Options.SendOnce.
+	SentAgain uint64
 }
 
 // Stats returns a reading.
 func (p *Proxy) Stats() Stats {
-	return Stats{SlowBodies: p.cuts.slow.Load(), StalledBodies: p.cuts.stalled.Load(), CrowdedBodies: p.cuts.crowded.Load(), UnreadAnswers: p.cuts.unread.Load()}
+	s := Stats{SlowBodies: p.cuts.slow.Load(), StalledBodies: p.cuts.stalled.Load(), CrowdedBodies: p.cuts.crowded.Load(), UnreadAnswers: p.cuts.unread.Load()}
+	if s.SentAgain = p.repeated.Load(); p.direct != nil {
+		s.SentAgain += p.direct.Repeated()
+	}
+	return s
 }
 
 // Work forwards deferred requests until ctx ends, and returns when those under way have ended.
@@ -375,7 +414,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if body != nil && body.length < 0 && r.ProtoMajor == 2 && !p.holdsPlace(r, pass) {
 		body.unbounded() // a call may be silent for long before the server answers
 	}
-	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host(), body: body}
+	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host(), body: body, grpc: answer.IsGRPC(r)}
 	if body != nil {
 		body.stream(r)
 		p.watchBody(body, r, pass)
@@ -433,6 +472,7 @@ type exchange struct {
 	path string          // in the normal form
 	host string          // as it was matched
 	body *clientBody     // nil without one
+	grpc bool            // it is a call of gRPC
 
 	client  context.Context // ends when the client hangs up
 	leaving *leaving        // of a request that keeps its place then; else nil

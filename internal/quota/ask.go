@@ -46,6 +46,7 @@ type plan struct {
 	kind    kind
 	renew   bool  // the assignment stays, and lives longer
 	abandon bool  // Envoy is to forget it
+	retire  bool  // it loses what it has before the next report
 	report  bool  // there was a report
 	want    int64 // requests; of a pace, in a second × 1000
 	got     int64 // what all limits lend of it
@@ -143,8 +144,16 @@ func (a *Ask) tell(told [2]algo.Told) {
 func (h *Holder) plan(b *Bucket, now int64) (p plan) {
 	p.report, b.heard = b.heard, false
 	cur := b.current()
-	if h.idle(b, cur) {
+	switch retireAt := b.retireAt; {
+	case h.idle(b, cur):
 		p.abandon = true
+		return p
+	case b.zeros < h.s.Idle:
+		b.retireAt = 0
+	case p.report:
+		p.retire, b.retireAt = true, now+retireAfter
+	case retireAt != 0 && now >= retireAt:
+		p.kind, p.renew, b.retireAt = deny, cur != nil && cur.kind == deny, 0
 		return p
 	}
 	switch v := b.terms.Verdict; {
@@ -167,13 +176,19 @@ func (h *Holder) plan(b *Bucket, now int64) (p plan) {
 	return p
 }
 
-// idle reports whether a bucket is to be forgotten: what it has then is lost to all others until
-// its generation ends, so one waits for a while until that is little.
+// retireAfter is how long after a report an idle bucket loses what it has: so soon that the next
+// report surely tells all that it let through (see Bucket.bury), and no sooner, since its requests
+// are refused meanwhile.
+const retireAfter = int64(Interval) - 2*delay - delay/2
+
+// idle reports whether a bucket is to be forgotten. Envoy loses what it has counted since its last
+// report then, so that what it may still use would be lost to all others until the generation ends,
+// which a long window may have. So it loses that first, and what is not used is given back.
 func (h *Holder) idle(b *Bucket, cur *entry) bool {
 	if b.zeros < h.s.Idle {
 		return false
 	}
-	return cur == nil || cur.kind == allow || cur.kind == deny || b.owed <= h.s.First || b.zeros >= h.s.Idle+3
+	return cur == nil || cur.kind == allow || b.owed == 0 || b.zeros >= h.s.Idle+3
 }
 
 // want is how many requests a bucket should be able to let through until its next report and a half
@@ -266,6 +281,9 @@ func (h *Holder) Granted(now int64, asks []Ask) []Action {
 		b.dirty = false
 		if a, ok := h.act(b, now); ok {
 			actions = append(actions, a)
+		}
+		if b.plan.retire && (b.wake == 0 || b.wake > b.retireAt) {
+			h.wakeAt(b, b.retireAt)
 		}
 	}
 	h.due, h.actions = failed, actions

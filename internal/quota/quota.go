@@ -130,6 +130,7 @@ type Bucket struct {
 	known    int     // how many of them there are
 	zeros    int     // reports of nothing in a row
 	denied   bool    // the last report had refusals
+	retireAt int64   // when an idle bucket loses what it has; 0: not
 	heard    bool    // a report was here since the last Ask
 	wake     int64   // when to look at it without a report; 0: not
 	woken    int     // its place in Holder.wakes, from 1

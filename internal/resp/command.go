@@ -142,6 +142,7 @@ func (c *conn) resetCommand([][]byte) error {
 // setAuthed also sets how large the commands may be.
 func (c *conn) setAuthed(authed bool) {
 	c.authed = authed
+	c.stopWatch()
 	c.most, c.mostArgs = maxCommand, maxArgs
 	if c.o.Required && !authed {
 		c.most, c.mostArgs = maxStrangerCommand, maxStrangerArgs
@@ -169,6 +170,9 @@ func (c *conn) authenticate(password []byte) (bool, error) {
 	switch c.o.Auth(c.nc.RemoteAddr().String(), string(password)) {
 	case auth.Right:
 		c.setAuthed(true)
+		if c.o.Watch != nil {
+			c.unwatch = c.o.Watch(string(password), c.revoke)
+		}
 		return true, nil
 	case auth.TooMany:
 		c.error("ERR too many wrong passwords came from this address; try again in a few seconds")

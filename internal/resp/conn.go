@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-rl/weir/internal/shed"
@@ -31,6 +32,7 @@ var (
 	errMemory  = errors.New("the memory for connections is used up")
 	errUnread  = errors.New("the answers are not read")
 	errGuesses = errors.New("too many wrong passwords")
+	errRevoked = errors.New("the password of the connection is no longer good")
 )
 
 // conn is a connection. Only its own goroutine touches it, but for nc.
@@ -59,6 +61,8 @@ type conn struct {
 	resp3     bool
 	trusted   bool // of the peer, before AUTH
 	authed    bool
+	unwatch   func()      // of the password by which it is; nil for none
+	revoked   atomic.Bool // that is no longer good
 	guesses   int
 	id        int64
 	name, lib string
@@ -82,6 +86,20 @@ var longAgo = time.Unix(1, 0)
 // Drain implements listen.Conn: a read that waits for the next command returns.
 func (c *conn) Drain() { _ = c.nc.SetReadDeadline(longAgo) }
 
+// revoke ends the connection, since its password is no longer good.
+func (c *conn) revoke() {
+	c.revoked.Store(true)
+	_ = c.nc.SetReadDeadline(longAgo)
+}
+
+// stopWatch ends the watching of the password.
+func (c *conn) stopWatch() {
+	if c.unwatch != nil {
+		c.unwatch()
+		c.unwatch = nil
+	}
+}
+
 // Close implements listen.Conn.
 func (c *conn) Close() error { return c.nc.Close() }
 
@@ -92,6 +110,7 @@ func (c *conn) Serve() {
 			c.defect(p)
 		}
 		_ = c.nc.Close()
+		c.stopWatch()
 		if c.outbox != nil {
 			c.outbox.close()
 		}
@@ -253,6 +272,9 @@ func (c *conn) fill() error {
 	}
 	c.late.End(c.o.Line)
 	n, err := c.nc.Read(p.buf[p.w:])
+	if err != nil && c.revoked.Load() {
+		return errRevoked
+	}
 	p.w += n
 	c.hungry = p.w == len(p.buf)
 	c.busy = c.hungry || n > smallBuffer || c.busy && n > smallBuffer/4
@@ -296,6 +318,9 @@ func (c *conn) wait() error {
 	if c.conns.Closing() { // Shutdown's deadline may have been overwritten
 		return errClosing
 	}
+	if c.revoked.Load() { // likewise
+		return errRevoked
+	}
 	return nil
 }
 
@@ -311,7 +336,7 @@ func (c *conn) end(err error) {
 	case errors.Is(err, errMemory):
 		c.dropped[dropMemory].Add(1)
 		last, linger = "ERR "+errMemory.Error(), true
-	case errors.Is(err, errGuesses):
+	case errors.Is(err, errGuesses) || errors.Is(err, errRevoked):
 		c.dropped[dropAuth].Add(1)
 	case errors.Is(err, errUnread) || errors.Is(err, os.ErrDeadlineExceeded) && !c.conns.Closing() && (c.w > 0 || !c.heard):
 		c.dropped[dropSlow].Add(1)

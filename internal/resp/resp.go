@@ -39,6 +39,9 @@ type Options struct {
 	// user's name is not looked at. It slows down those who guess: a connection has three guesses,
 	// but anybody may open another one. nil means that there are no passwords.
 	Auth func(peer, password string) auth.Verdict
+	// Watch calls gone when Auth would no longer take a password that it has taken, unless stop was
+	// called before: then the connection that has sent it ends. nil means that passwords stay good.
+	Watch func(password string, gone func()) (stop func())
 	// Required refuses all commands but those that authenticate until Auth has agreed.
 	Required bool
 	// Concurrent is how many commands of a pipeline wait for their decision at a time; those on the
@@ -172,7 +175,7 @@ const (
 	dropSlow
 	dropIdle
 	dropMemory
-	dropAuth // too many wrong passwords
+	dropAuth // too many wrong passwords, or the right one is no longer good
 	drops
 )
 

@@ -3,6 +3,7 @@ package rls
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/weir-rl/weir/internal/auth"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -14,13 +15,18 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Authorizer decides about calls of gRPC: address is the peer's, authorization the metadata of that
-// name, "" for none. What it returns, if not nil, is a status.
-type Authorizer func(address, authorization string) error
+// Authorizer decides about calls of gRPC. The zero value lets all pass.
+type Authorizer struct {
+	// check judges a call: address is the peer's, authorization the metadata of that name, "" for
+	// none. What it returns, if not nil, is a status. A nil one lets all pass.
+	check func(address, authorization string) error
+	// watch calls gone when check would no longer let a call pass that it has let pass.
+	watch func(authorization string, gone func()) (stop func())
+}
 
 // Authorize returns an Authorizer that asks for one of the tokens.
 func Authorize(t *auth.Tokens) Authorizer {
-	return func(address, authorization string) error {
+	return Authorizer{watch: t.WatchBearer, check: func(address, authorization string) error {
 		switch t.CheckBearer(address, authorization) {
 		case auth.Right:
 			return nil
@@ -30,28 +36,91 @@ func Authorize(t *auth.Tokens) Authorizer {
 			return status.Error(codes.PermissionDenied, "the role of this token does not open this door; it needs operator, editor or admin")
 		}
 		return status.Error(codes.Unauthenticated, "needs the metadata authorization: Bearer and a token of auth.tokens_file")
-	}
+	}}
 }
+
+// errGone ends a stream that was opened with a token that is good no more.
+var errGone = status.Error(codes.Unauthenticated, "the token of this stream is no longer in auth.tokens_file")
 
 // call authorizes a call of grpc-go. Health is told to everybody, since what probes it has no
 // tokens.
 func (a Authorizer) call(ctx context.Context, method string) error {
-	if strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
+	if isHealth(method) {
 		return nil
 	}
-	address, authorization := "", ""
+	address := ""
 	if p, ok := peer.FromContext(ctx); ok {
 		address = p.Addr.String()
 	}
-	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
-		authorization = values[0]
-	}
-	return a(address, authorization)
+	return a.check(address, authorizationOf(ctx))
 }
 
-// options are the interceptors for a server of grpc-go; a nil Authorizer needs none.
+func isHealth(method string) bool {
+	return strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/")
+}
+
+func authorizationOf(ctx context.Context) string {
+	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+// endsFor is how long a stream may take to end by itself when its token has gone.
+const endsFor = time.Second
+
+// stream serves a stream, whose token was right when it began, until it ends or the token goes.
+func (a Authorizer) stream(srv any, stream grpc.ServerStream, next grpc.StreamHandler) error {
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	defer a.watch(authorizationOf(ctx), func() { cancel(errGone) })()
+	type outcome struct {
+		err   error
+		panic any
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		defer func() {
+			o.panic = recover()
+			done <- o
+		}()
+		o.err = next(srv, cancelled{stream, ctx})
+	}()
+	var o outcome
+	select {
+	case o = <-done:
+	case <-ctx.Done():
+		// One that waits for its client alone, and does not look at its context, ends when this
+		// has returned.
+		timer := time.NewTimer(endsFor)
+		defer timer.Stop()
+		select {
+		case o = <-done:
+		case <-timer.C:
+		}
+		if context.Cause(ctx) == errGone {
+			o.err = errGone
+		}
+	}
+	if o.panic != nil {
+		panic(o.panic)
+	}
+	return o.err
+}
+
+// cancelled is a stream with another context.
+type cancelled struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (c cancelled) Context() context.Context { return c.ctx }
+
+// options are the interceptors for a server of grpc-go; the zero Authorizer needs none.
 func (a Authorizer) options() []grpc.ServerOption {
-	if a == nil {
+	if a.check == nil {
 		return nil
 	}
 	return []grpc.ServerOption{
@@ -65,7 +134,10 @@ func (a Authorizer) options() []grpc.ServerOption {
 			if err := a.call(stream.Context(), info.FullMethod); err != nil {
 				return err
 			}
-			return next(srv, stream)
+			if isHealth(info.FullMethod) {
+				return next(srv, stream)
+			}
+			return a.stream(srv, stream, next)
 		}),
 	}
 }

@@ -167,7 +167,7 @@ exempt: {n: [root]}
 			}
 			return nil
 		}
-		b := newBedOn(t, rules, Options{ResponseHeaders: true, Stopwatch: o, Tracer: tracing{o}}, ServerOptions{Authorize: authorize}, wrap, weir.WithHooks(hooks))
+		b := newBedOn(t, rules, Options{ResponseHeaders: true, Stopwatch: o, Tracer: tracing{o}}, ServerOptions{Authorize: Authorizer{check: authorize}}, wrap, weir.WithHooks(hooks))
 		for i, ask := range asks {
 			ctx := metadata.AppendToOutgoingContext(context.Background(), "authorization", "friend")
 			if i%2 == 0 {

@@ -16,8 +16,8 @@ import (
 // unary returns what answers ShouldRateLimit over the wire.
 func (r *Service) unary(authorize Authorizer) h2.Unary {
 	return func(ctx context.Context, call *h2.Call, out []byte) ([]byte, h2.Status, h2.Rest) {
-		if authorize != nil {
-			if err := authorize(call.RemoteAddr(), call.Header("authorization")); err != nil {
+		if authorize.check != nil {
+			if err := authorize.check(call.RemoteAddr(), call.Header("authorization")); err != nil {
 				return out, statusOf(err), nil
 			}
 		}

@@ -28,6 +28,7 @@ type ruleTally struct {
 	answers uint64 // all that tell
 	keys    keySample
 	scratch judgedKey // of a key that is in no sample
+	minute  ruleMinute
 }
 
 // judgedKey is one key of a rule.
@@ -167,6 +168,7 @@ func (x *outcome) judged(d *weir.Decision, e *accesslog.Entry, now int64, user b
 	if text := e.Get(accesslog.FieldStatus); len(text) == 3 {
 		status, _ = strconv.Atoi(string(text))
 	}
+	x.answers.note(now, status)
 	x.refusing = x.refusing[:0]
 	for i := 0; i < len(d.Limits); {
 		// The limits of one rule and key stand together.
@@ -176,7 +178,7 @@ func (x *outcome) judged(d *weir.Decision, e *accesslog.Entry, now int64, user b
 			end++
 		}
 		if t := x.tallies[r]; t != nil {
-			t.add(d, i, end, now, status, user)
+			t.add(&x.answers, d, i, end, now, status, user)
 			if t.refused(d, i, end) && !slices.Contains(x.refusing, t) {
 				x.refusing = append(x.refusing, t)
 			}
@@ -218,7 +220,7 @@ func (t *ruleTally) refused(d *weir.Decision, i, end int) bool {
 }
 
 // add counts a decision, whose limits from i to end are those of the rule.
-func (t *ruleTally) add(d *weir.Decision, i, end int, now int64, status int, user bool) {
+func (t *ruleTally) add(a *answers, d *weir.Decision, i, end int, now int64, status int, user bool) {
 	f := &t.facts
 	f.Met++
 	if user {
@@ -253,6 +255,7 @@ func (t *ruleTally) add(d *weir.Decision, i, end int, now int64, status int, use
 	}
 	// What is not enforced for a key of a rule that is enforced for others is no refusal, as live.
 	refused := denied || shadow && f.Mode == "shadow"
+	t.met(a, hash, refused)
 	k := t.keys.at(hash, len(t.windows))
 	if refused {
 		k = t.keys.refuse(hash, k, len(t.windows))
@@ -420,6 +423,7 @@ const explainedRules = 2000
 func (x *outcome) byRule(r *replay) []insight.RuleReport {
 	reports := []insight.RuleReport{}
 	x.unmet(&r.spread)
+	x.answers.end()
 	for _, rl := range x.Set.Rules() {
 		t := x.tallies[rl]
 		if t == nil {

@@ -136,6 +136,7 @@ type outcome struct {
 	alike     map[*rule.Alike]int64 // further failures of rules that are alike
 	tallies   map[*rule.Rule]*ruleTally
 	refusing  []*ruleTally // of the request at hand
+	answers   answers
 }
 
 // failure is an expression.

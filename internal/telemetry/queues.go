@@ -18,6 +18,7 @@ type QueueOptions struct {
 	Abandoned    func() httplimit.AbandonedStats
 	Bodies       func() (slow, stalled, crowded, unread uint64) // that the proxy gave up
 	Upstream     func() upstream.PlaceStats
+	Resent       func() uint64 // requests that were sent to the upstream a second time
 	Reservations func() weir.ReservationStats
 	// Deferred reads the queue of deferred requests, Worker what this node's worker did with them.
 	// Both are set or neither is.
@@ -41,6 +42,7 @@ var (
 	descUpstream     = prometheus.NewDesc("weir_upstream_requests", "Requests that are under way to the proxy's upstream, each on a connection of its own (under_way), and those that wait for a place among these (waiting).", []string{"state"}, nil)
 	descUpstreamMost = prometheus.NewDesc("weir_upstream_places", "How many requests may be under way to the proxy's upstream.", nil, nil)
 	descUpstreamFull = prometheus.NewDesc("weir_upstream_full_total", "Requests that found no place in time, and got a 503.", nil, nil)
+	descResent       = prometheus.NewDesc("weir_upstream_resent_total", "Requests that were sent to the proxy's upstream once more, since it closed a kept connection before any byte of an answer.", nil, nil)
 	descReservations = prometheus.NewDesc("weir_reservations_total", "Reservations of costs known only afterwards, by what became of them: made, committed, expired.", []string{"event"}, nil)
 	descCostUnknown  = prometheus.NewDesc("weir_cost_unknown_total", "Costs that cost_after could not tell from the response, so that the estimate stayed charged.", nil, nil)
 	descDeferred     = prometheus.NewDesc("weir_deferred_jobs", "Deferred requests that wait, and dead letters.", []string{"state"}, nil)
@@ -48,7 +50,7 @@ var (
 	descDeferredDone = prometheus.NewDesc("weir_deferred_total", "What this node's worker did with deferred requests: sent, done, again (to be sent once more), failed (given up), postponed (the limits did not admit it yet, or no place at the upstream was free); and requests refused since the queue was full (full), or full for their line (share).", []string{"event"}, nil)
 )
 
-var descsQueues = []*prometheus.Desc{descHeld, descHeldLines, descHeldLongest, descHeldTotal, descBodies, descAbandoned, descAbandonedSum, descUpstream, descUpstreamMost, descUpstreamFull, descReservations, descCostUnknown, descDeferred, descDeferredSize, descDeferredDone}
+var descsQueues = []*prometheus.Desc{descHeld, descHeldLines, descHeldLongest, descHeldTotal, descBodies, descAbandoned, descAbandonedSum, descUpstream, descUpstreamMost, descUpstreamFull, descResent, descReservations, descCostUnknown, descDeferred, descDeferredSize, descDeferredDone}
 
 // Describe implements prometheus.Collector.
 func (c queueCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -90,6 +92,9 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descUpstream, float64(u.Waiting), "waiting")
 		gauge(descUpstreamMost, float64(u.Max))
 		counter(descUpstreamFull, u.Refused)
+	}
+	if c.o.Resent != nil {
+		counter(descResent, c.o.Resent())
 	}
 	if c.o.Reservations != nil {
 		r := c.o.Reservations()

@@ -16,14 +16,12 @@ import (
 // the header, End, and ReadBody if it has a body. What must not go over the wire makes OK false,
 // and the Request useless. Not safe for concurrent use. Make one with NewRequest.
 type Request struct {
-	b      []byte
-	method string
-	length int64     // of the body
-	header int       // length of b up to the body; 0 before End
-	rest   io.Reader // what of the body is not in b, if it is larger than MaxBody
-	// replayable says that the request may be sent again if its connection turns out to be closed:
-	// net/http's rule.
-	replayable bool
+	b          []byte
+	method     string
+	length     int64     // of the body
+	header     int       // length of b up to the body; 0 before End
+	rest       io.Reader // what of the body is not in b; nil for nothing
+	repeatable bool      // see Repeatable
 	bad        bool
 	leaver     Leaver
 }
@@ -69,11 +67,19 @@ func (q *Request) OK() bool { return !q.bad }
 
 // complete reports whether q can be sent.
 func (q *Request) complete() bool {
-	return !q.bad && q.header > 0 && len(q.b) == q.header+q.first() && (q.rest != nil) == (q.length > MaxBody)
+	return !q.bad && q.header > 0 && len(q.b) == q.header+q.first() && (q.rest != nil) == (q.length > int64(q.first()))
 }
 
 // first is how much of the body is sent along with the header.
-func (q *Request) first() int { return int(min(q.length, MaxBody)) }
+func (q *Request) first() int {
+	if q.repeatable && q.length <= MaxRepeat {
+		return int(q.length)
+	}
+	return int(min(q.length, MaxBody))
+}
+
+// sendable reports whether q may be sent a second time: all of it is still held.
+func (q *Request) sendable() bool { return q.repeatable && q.rest == nil }
 
 // Bytes returns what has been written. It is valid until the next call.
 func (q *Request) Bytes() []byte { return q.b }
@@ -94,11 +100,21 @@ func (q *Request) Begin(method, host string, target ...string) {
 	q.b = append(q.b, " HTTP/1.1\r\nHost: "...)
 	q.b = append(q.b, host...)
 	q.b = append(q.b, "\r\n"...)
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-		q.replayable = true
-	}
+	q.repeatable = Repeatable(method)
 }
+
+// Repeatable reports whether a method means the same when its request arrives twice (idempotent,
+// RFC 9110 9.2.2).
+func Repeatable(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	return false
+}
+
+// RepeatKeys are the fields by which a server knows a request that it has had, whatever its method.
+var RepeatKeys = []string{"Idempotency-Key", "X-Idempotency-Key"}
 
 // Field writes a line of the header. Several values are joined by commas. Without any it writes
 // nothing.
@@ -109,9 +125,9 @@ func (q *Request) Field(name string, values ...string) {
 	if !validName(name) || framing(name) || len(q.b) == 0 || q.header > 0 {
 		q.bad = true
 	}
-	if len(name) >= len("Idempotency-Key") &&
-		(strings.EqualFold(name, "Idempotency-Key") || strings.EqualFold(name, "X-Idempotency-Key")) {
-		q.replayable = true
+	if len(name) >= len(RepeatKeys[0]) &&
+		(strings.EqualFold(name, RepeatKeys[0]) || strings.EqualFold(name, RepeatKeys[1])) {
+		q.repeatable = true
 	}
 	q.b = append(append(q.b, name...), ": "...)
 	for i, value := range values {
@@ -174,24 +190,22 @@ func (q *Request) End(length int64) {
 	}
 	q.b = append(q.b, "\r\n"...)
 	q.header, q.length = len(q.b), length
-	if length > 0 {
-		q.replayable = false
-	}
 }
 
 var errBody = errors.New("upstream: a body is read once, after End said that there is one")
 
-// ReadBody reads the body, which must be as long as End said: all of it, or the first MaxBody
-// bytes. The rest is then read while it is sent, by another goroutine, which may go on with it for
-// as long as a read takes after the response was closed. Room is made as the body comes: a client
-// that announces much and sends little holds little.
+// ReadBody reads the body, which must be as long as End said: all of it, or the first MaxBody bytes
+// of one that is larger than that (MaxRepeat where the request may be sent again). The rest is then
+// read while it is sent, by another goroutine, which may go on with it for as long as a read takes
+// after the response was closed. Room is made as the body comes: a client that announces much and
+// sends little holds little.
 func (q *Request) ReadBody(body io.Reader) error {
 	if q.bad || q.length == 0 || len(q.b) != q.header {
 		return errBody
 	}
 	end := q.header + q.first()
 	most := end + 1 // so that the end is met in the same read
-	if q.length > MaxBody {
+	if q.length > int64(q.first()) {
 		q.rest, most = body, end
 	}
 	for {

@@ -25,8 +25,8 @@
 //     on what it means. What it parses itself it must read as http.ReadResponse does, which the
 //     fuzz targets hold.
 //   - Everything is bounded: the header of a response (MaxHeader), its trailers and lines of chunks
-//     (the read buffer), the connections that are kept (MaxIdle, IdleTimeout), and the wait for a
-//     header (Client.HeaderTimeout).
+//     (the read buffer), the connections that are kept (MaxIdle, Client.IdleTimeout), and the wait
+//     for a header (Client.HeaderTimeout).
 //   - A connection is used again only if the response says beyond doubt where it ends, all of the
 //     request was taken, and nothing has come since.
 package upstream
@@ -37,23 +37,31 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // What a Client keeps and reads at most.
 const (
-	MaxIdle     = 512              // connections that are kept idle
-	IdleTimeout = 90 * time.Second // after which they are closed
+	MaxIdle = 512 // connections that are kept idle
 	// bytes of a response's header, each informational one for itself
 	MaxHeader = 1 << 20
 	// MaxBody is how much of the body of a request is read before it is sent, and is kept until it
 	// is. A larger body is sent in parts.
 	MaxBody = 32 << 10
+	// MaxRepeat is the largest body that is kept whole until the answer begins, so that the request
+	// can be sent again. See Repeatable.
+	MaxRepeat = 64 << 10
 )
 
+// DefaultIdle is for how long a connection is kept idle by default. It is less than what common
+// servers allow, of which gunicorn has the least, 2 s; with Node, Apache and uvicorn it is 5 s. A
+// request that is sent just when its server closes the connection is lost.
+const DefaultIdle = 1500 * time.Millisecond
+
 const (
-	// sweepEvery is how often idle connections are looked after: those that have been idle for long
-	// and those that the server has closed are closed.
+	// sweepEvery is how often idle connections are looked after, or more often where IdleTimeout is
+	// less: those that have been idle for long and those that the server has closed are closed.
 	sweepEvery = 5 * time.Second
 	// watchAfter is how long a request waits for its response before it watches for the end of its
 	// context. What is answered sooner is not worth the watching.
@@ -78,6 +86,13 @@ type Client struct {
 	// request is sent; 0 is none. Of a body above MaxBody the server may take as long as the client
 	// takes to send it, but none of its parts may wait for longer than this before the header.
 	HeaderTimeout time.Duration
+	// IdleTimeout is for how long a connection is kept idle; 0 means DefaultIdle, and below 0 none
+	// is kept.
+	IdleTimeout time.Duration
+	// Once has no request sent a second time, unless nothing of it was sent the first time.
+	Once bool
+
+	again atomic.Uint64 // see Repeated
 
 	mu      sync.Mutex
 	conns   []*conn     // idle, the longest idle first
@@ -92,20 +107,26 @@ var errRequest = errors.New("upstream: the request is not complete, or not valid
 // with Timeout. The response may come while a body above MaxBody is still being sent; if reading
 // that fails, so does all that waits for the response, with the same error.
 //
-// If the idle connection that is used turns out to be closed, the request is sent once more on a
-// new one, unless the server may have acted on it. Send does not keep q.
+// If the server closes the idle connection that is used before any byte of an answer, the request
+// is sent once more on a new one, unless the server may have acted on it: if nothing of it was
+// sent, or if its method is Repeatable or it has a field of RepeatKeys, and all of it is still held
+// (MaxRepeat). HeaderTimeout counts anew then. Send does not keep q.
 func (c *Client) Send(ctx context.Context, q *Request) (*Response, error) {
 	if !q.complete() {
 		return nil, errRequest
 	}
-	if conn := c.idle(); conn != nil {
-		sent, err := conn.ask(ctx, time.Now(), q)
+	now := time.Now()
+	if conn := c.idle(now); conn != nil {
+		sent, err := conn.ask(ctx, now, q)
 		if err == nil {
 			return &conn.response, nil
 		}
 		conn.giveUp(ctx, q)
-		if errors.Is(err, timeoutError{}) || ctx.Err() != nil || sent && !q.replayable {
+		if errors.Is(err, timeoutError{}) || ctx.Err() != nil || sent && (c.Once || !q.sendable()) {
 			return nil, err
+		}
+		if sent {
+			c.again.Add(1)
 		}
 	}
 	conn, err := c.dial(ctx)
@@ -118,6 +139,9 @@ func (c *Client) Send(ctx context.Context, q *Request) (*Response, error) {
 	}
 	return &conn.response, nil
 }
+
+// Repeated counts the requests that were sent a second time.
+func (c *Client) Repeated() uint64 { return c.again.Load() }
 
 // DropIdle closes the connection that has been idle for longest, and reports whether there was one.
 func (c *Client) DropIdle() bool {
@@ -135,14 +159,13 @@ func (c *Client) DropIdle() bool {
 
 // CloseIdle closes the connections that are idle now.
 func (c *Client) CloseIdle() {
-	for conn := c.idle(); conn != nil; conn = c.idle() {
-		conn.close()
+	for c.DropIdle() {
 	}
 }
 
-// idle takes the connection that was used last, if the server has neither closed it nor sent
-// anything since; nil if there is none.
-func (c *Client) idle() *conn {
+// idle takes the connection that was used last, if that is not too long ago and the server has
+// neither closed it nor sent anything since; nil if there is none.
+func (c *Client) idle(now time.Time) *conn {
 	for {
 		c.mu.Lock()
 		n := len(c.conns) - 1
@@ -151,6 +174,10 @@ func (c *Client) idle() *conn {
 			return nil
 		}
 		conn := c.conns[n]
+		if now.Sub(conn.idle) >= c.idleTimeout() { // and so are all others: sweep closes them
+			c.mu.Unlock()
+			return nil
+		}
 		c.conns[n] = nil
 		c.conns = c.conns[:n]
 		c.mu.Unlock()
@@ -161,11 +188,23 @@ func (c *Client) idle() *conn {
 	}
 }
 
+func (c *Client) idleTimeout() time.Duration {
+	if c.IdleTimeout == 0 {
+		return DefaultIdle
+	}
+	return c.IdleTimeout
+}
+
+// sweepAfter is how long sweep pauses.
+func (c *Client) sweepAfter() time.Duration {
+	return min(sweepEvery, max(c.idleTimeout(), sweepEvery/50))
+}
+
 // put takes a connection back whose response has ended.
 func (c *Client) put(conn *conn) {
 	conn.idle = time.Now()
 	c.mu.Lock()
-	if len(c.conns) >= MaxIdle {
+	if len(c.conns) >= MaxIdle || c.IdleTimeout < 0 {
 		c.mu.Unlock()
 		conn.close()
 		return
@@ -174,9 +213,9 @@ func (c *Client) put(conn *conn) {
 	if !c.sweeps {
 		c.sweeps = true
 		if c.sweeper == nil {
-			c.sweeper = time.AfterFunc(sweepEvery, c.sweep)
+			c.sweeper = time.AfterFunc(c.sweepAfter(), c.sweep)
 		} else {
-			c.sweeper.Reset(sweepEvery)
+			c.sweeper.Reset(c.sweepAfter())
 		}
 	}
 	c.mu.Unlock()
@@ -190,7 +229,7 @@ func (c *Client) sweep() {
 	c.mu.Lock()
 	kept := c.conns[:0]
 	for _, conn := range c.conns {
-		if now.Sub(conn.idle) >= IdleTimeout || !conn.alive() {
+		if now.Sub(conn.idle) >= c.idleTimeout() || !conn.alive() {
 			gone = append(gone, conn)
 		} else {
 			kept = append(kept, conn)
@@ -199,7 +238,7 @@ func (c *Client) sweep() {
 	clear(c.conns[len(kept):])
 	c.conns = kept
 	if c.sweeps = len(kept) > 0; c.sweeps {
-		c.sweeper.Reset(sweepEvery)
+		c.sweeper.Reset(c.sweepAfter())
 	}
 	c.mu.Unlock()
 	for _, conn := range gone {

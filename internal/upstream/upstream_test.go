@@ -69,7 +69,7 @@ func (stillOpen) Control(func(uintptr)) error { return nil }
 func newReader(from io.Reader) *bufio.Reader { return bufio.NewReaderSize(from, readBuffer) }
 
 func clientOf(l net.Listener) *Client {
-	return &Client{Address: l.Addr().String(), Dial: (&net.Dialer{}).DialContext}
+	return &Client{Address: l.Addr().String(), Dial: (&net.Dialer{}).DialContext, IdleTimeout: time.Hour}
 }
 
 // request is a request without a body.
@@ -167,7 +167,7 @@ func TestSmuggledResponses(t *testing.T) {
 			if (err != nil) != (c.want == "-") || err == nil && got.body != c.want {
 				t.Errorf("%q, %v; want %q", got.body, err, c.want)
 			}
-			conn := client.idle()
+			conn := client.idle(time.Now())
 			if (conn != nil) != c.kept {
 				t.Errorf("the connection may be used again: %v", conn != nil)
 			}
@@ -246,7 +246,7 @@ func TestIdleConnections(t *testing.T) {
 		t.Errorf("the one too many is not closed: %v", err)
 	}
 	c.mu.Lock()
-	kept[0].idle = time.Now().Add(-IdleTimeout)
+	kept[0].idle = time.Now().Add(-c.IdleTimeout)
 	c.mu.Unlock()
 	c.sweep()
 	if all := idle(); len(all) != MaxIdle-1 || slices.Contains(all, kept[0]) {
@@ -265,7 +265,7 @@ func TestIdleConnections(t *testing.T) {
 	}
 	// The one used last is taken first.
 	last := all[len(all)-1]
-	if got := c.idle(); got != last {
+	if got := c.idle(time.Now()); got != last {
 		t.Error("another than the last one was taken")
 	}
 	c.CloseIdle()
@@ -278,6 +278,59 @@ func TestIdleConnections(t *testing.T) {
 	}
 }
 
+// A connection that has been idle for too long is not used, also before the sweeper has seen it.
+func TestIdleForTooLong(t *testing.T) {
+	if !Works {
+		t.Skip("no connections are kept here")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		dialled := 0
+		client := &Client{Dial: func(context.Context, string, string) (net.Conn, error) {
+			dialled++
+			near, far := net.Pipe()
+			go func() {
+				in := newReader(far)
+				for {
+					if _, err := http.ReadRequest(in); err != nil {
+						_ = far.Close()
+						return
+					}
+					_, _ = io.WriteString(far, "HTTP/1.1 204 No Content\r\n\r\n")
+				}
+			}()
+			return piped{near}, nil
+		}}
+		for i, pause := range []time.Duration{0, DefaultIdle - 1, DefaultIdle, 1} {
+			time.Sleep(pause)
+			q := request("GET")
+			got, err := ask(t.Context(), client, q)
+			if q.Free(); err != nil || got.status != 204 {
+				t.Errorf("request %d: %d, %v", i, got.status, err)
+			}
+			client.mu.Lock()
+			for _, conn := range client.conns {
+				conn.quiet = true // a pipe cannot be probed
+			}
+			client.mu.Unlock()
+		}
+		if dialled != 2 {
+			t.Errorf("%d connections, want another one after a pause of DefaultIdle alone", dialled)
+		}
+		time.Sleep(3 * DefaultIdle)
+		client.mu.Lock()
+		if len(client.conns) > 0 || client.sweeps {
+			t.Errorf("%d connections after a long pause; the sweeper runs: %v", len(client.conns), client.sweeps)
+		}
+		client.mu.Unlock()
+	})
+}
+
+// piped is a pipe that is always alive.
+type piped struct{ net.Conn }
+
+// SyscallConn implements syscall.Conn.
+func (piped) SyscallConn() (syscall.RawConn, error) { return stillOpen{}, nil }
+
 // A request that meets a closed connection is sent once more if it can be, and only then.
 func TestSentOnceMore(t *testing.T) {
 	if !Works {
@@ -285,20 +338,27 @@ func TestSentOnceMore(t *testing.T) {
 	}
 	for _, c := range []struct {
 		method, key string
-		body        bool
+		body        int
+		once        bool
 		again       bool
 	}{
-		{"GET", "", false, true}, {"HEAD", "", false, true}, {"TRACE", "", false, true},
-		{"POST", "", false, false}, {"DELETE", "", false, false},
-		{"POST", "Idempotency-Key", false, true}, {"POST", "x-idempotency-key", false, true},
-		{"POST", "Idempotency-Key", true, false}, {"GET", "", true, false},
+		{"GET", "", 0, false, true}, {"HEAD", "", 0, false, true}, {"TRACE", "", 0, false, true}, {"OPTIONS", "", 0, false, true},
+		{"POST", "", 0, false, false}, {"PATCH", "", 4, false, false}, {"get", "", 0, false, false},
+		{"DELETE", "", 0, false, true}, {"PUT", "", 4, false, true}, {"GET", "", 4, false, true},
+		{"PUT", "", MaxRepeat, false, true}, {"PUT", "", MaxRepeat + 1, false, false},
+		{"POST", "Idempotency-Key", 0, false, true}, {"POST", "x-idempotency-key", 4, false, true},
+		{"POST", "Idempotency-Key", MaxRepeat, false, true}, {"POST", "Idempotency-Key", MaxRepeat + 1, false, false},
+		{"GET", "", 0, true, false}, {"PUT", "", 4, true, false},
 	} {
 		var seen atomic.Int64
-		client := &Client{Dial: func(context.Context, string, string) (net.Conn, error) {
+		client := &Client{IdleTimeout: time.Hour, Once: c.once, Dial: func(context.Context, string, string) (net.Conn, error) {
 			near, far := net.Pipe()
 			go func() {
 				defer far.Close()
-				if _, err := http.ReadRequest(newReader(far)); err == nil {
+				if r, err := http.ReadRequest(newReader(far)); err == nil {
+					if n, err := io.Copy(io.Discard, r.Body); err != nil || int(n) != c.body {
+						t.Errorf("%+v: %d bytes of the body, %v", c, n, err)
+					}
 					seen.Add(1)
 					_, _ = io.WriteString(far, "HTTP/1.1 204 No Content\r\n\r\n")
 				}
@@ -309,26 +369,31 @@ func TestSentOnceMore(t *testing.T) {
 		near, far := net.Pipe()
 		old := &conn{client: client, Conn: near}
 		old.in = newReader(old)
-		old.raw, old.probe, old.quiet = stillOpen{}, func(uintptr) {}, true
+		old.raw, old.probe, old.quiet, old.idle = stillOpen{}, func(uintptr) {}, true, time.Now()
 		client.conns = append(client.conns, old)
-		go func() { _, _ = http.ReadRequest(newReader(far)); _ = far.Close() }()
+		go func() {
+			if r, err := http.ReadRequest(newReader(far)); err == nil {
+				_, _ = io.Copy(io.Discard, r.Body)
+			}
+			_ = far.Close()
+		}()
 		q := NewRequest()
 		q.Begin(c.method, "x", "/")
 		if c.key != "" {
 			q.Field(c.key, "1")
 		}
-		if c.body {
-			q.End(4)
-			if err := q.ReadBody(strings.NewReader("body")); err != nil {
+		if q.End(int64(c.body)); c.body > 0 {
+			if err := q.ReadBody(strings.NewReader(strings.Repeat("b", c.body))); err != nil {
 				t.Fatal(err)
 			}
-		} else {
-			q.End(0)
 		}
 		got, err := ask(patience.Context(t), client, q)
 		q.Free()
 		if (err == nil) != c.again || c.again && got.status != 204 || !c.again && seen.Load() != 0 {
 			t.Errorf("%+v: %d, %v; seen %d times", c, got.status, err, seen.Load())
+		}
+		if n := client.Repeated(); (n == 1) != c.again || n > 1 {
+			t.Errorf("%+v: %d counted", c, n)
 		}
 	}
 }
