@@ -7,7 +7,8 @@ import (
 )
 
 // Holding runs the tests of a package, and holds all that Ask is answered against a description: an
-// answer that is not as described makes the run fail, whatever the test looks at. It is for TestMain.
+// answer that is not as described makes the run fail, whatever the test looks at. It is for
+// TestMain.
 type Holding struct {
 	Tests       interface{ Run() int } // a testing.M
 	Description []byte
