@@ -18,7 +18,10 @@ func nested(name string) bool {
 	if rest, ok := strings.CutPrefix(name, "attributes"); ok && (rest == "" || rest[0] == '.') {
 		return true
 	}
-	return strings.ContainsAny(name, "[]") && !strings.HasPrefix(name, "query.") && !strings.HasPrefix(name, "header.")
+	if strings.IndexByte(name, '[') < 0 && strings.IndexByte(name, ']') < 0 {
+		return false
+	}
+	return !strings.HasPrefix(name, "query.") && !strings.HasPrefix(name, "header.")
 }
 
 // questionOfQuery reads a request from the query of a URL.
