@@ -46,7 +46,7 @@ func describedPython(t *testing.T) []string {
 	return append(plainEnvironment(), "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1", "PATH="+filepath.Join(packages, "bin")+string(filepath.ListSeparator)+os.Getenv("PATH"))
 }
 
-// describedRules are those of the server that the clients call.
+// describedRules are the rules of the server that the clients call.
 const describedRules = `
 domain: shop
 limits:
@@ -99,7 +99,7 @@ func ran(t *testing.T, dir string, env []string, command ...string) string {
 func last(text string) string { return text[max(0, len(text)-8000):] }
 
 // TestDescriptionsAreOpenAPI: both descriptions are valid by the schema of OpenAPI 3.1, and their
-// schemas by that of JSON Schema 2020-12.
+// schemas by the one of JSON Schema 2020-12.
 func TestDescriptionsAreOpenAPI(t *testing.T) {
 	effort.Long(t, "runs a validator in Python")
 	env, dir := describedPython(t), t.TempDir()
@@ -282,11 +282,11 @@ func TestDescriptionsAgainstServer(t *testing.T) {
 	decisions, admin := describedServer(t, dir, "")
 	for name, args := range map[string][]string{
 		"decision": {"decision.yaml", "--url", decisions, "--exclude-path", "/json", "--exclude-path", "/healthcheck"},
-		// They take any method, and proto3 JSON takes null for what is absent.
+		// They take any method, and proto3 JSON takes null for a member that is absent.
 		"decision, as envoyproxy/ratelimit": {"decision.yaml", "--url", decisions, "--include-path", "/json", "--include-path", "/healthcheck",
 			"--exclude-checks", "unsupported_method,negative_data_rejection"},
-		// Its parameters are words of their own, such as 6h, and encoding/json takes null for what
-		// is absent. Where a part is not configured, no method is known. A stream does not end.
+		// Its parameters are words of their own, such as 6h, and encoding/json takes null for a
+		// member that is absent. Where a part is not configured, no method is known. A stream does not end.
 		"admin": {"admin.yaml", "--url", admin, "--exclude-path", "/api/v1/stream", "--exclude-path", "/login",
 			"--exclude-checks", "positive_data_acceptance,negative_data_rejection,unsupported_method"},
 	} {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What is wrong with a body is said by the names of its members, and never by those of Go.
+// What is wrong with a body is said by the names of its members, and never by types of Go.
 func TestBodies(t *testing.T) {
 	type body struct {
 		For    string            `json:"for"`

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-rl/weir/internal/recent"
 )
 
-// describedTypes are the types of what schemas describe, by the names of the schemas.
+// describedTypes are the types that schemas describe, by the names of the schemas.
 var describedTypes = map[string]any{
 	"Session": Session{}, "Overview": insight.Overview{}, "RuleReport": insight.RuleReport{}, "Verdict": insight.Verdict{}, "KeyCount": insight.KeyCount{},
 	"KeyReport": insight.KeyReport{}, "Nodes": insight.Nodes{}, "Series": insight.Series{}, "NodeState": insight.NodeState{},
@@ -31,7 +31,7 @@ var describedTypes = map[string]any{
 // asked are the schemas of bodies of requests, which need not hold all members of their types.
 var asked = []string{"BanRequest", "GrantRequest", "Target", "VersionChange"}
 
-// TestSchemas: the schemas are those of the types that are encoded, member by member, with what may
+// TestSchemas: the schemas describe the types that are encoded, member by member, with what may
 // be null and what may be left out.
 func TestSchemas(t *testing.T) {
 	d, err := doortest.ReadDescription(openAPI)
@@ -104,7 +104,7 @@ func (h schemaHolder) value(at string, s *doortest.Schema, typ reflect.Type, abs
 	if typ.Kind() == reflect.Pointer {
 		typ, null = typ.Elem(), !absent
 	}
-	if len(s.OneOf) == 2 && slices.Equal(s.OneOf[1].Types(), []string{"null"}) { // of what may be null
+	if len(s.OneOf) == 2 && slices.Equal(s.OneOf[1].Types(), []string{"null"}) { // a type or null
 		if !null {
 			h.Errorf("%s is never null", at)
 		}

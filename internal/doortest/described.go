@@ -129,7 +129,7 @@ func ReadDescription(text []byte) (*Described, error) {
 		for method, o := range methods {
 			at := strings.ToUpper(method) + " " + path
 			if o.ID == "" || ids[o.ID] != "" {
-				return nil, fmt.Errorf("%s: its operationId is %q, which is that of %q", at, o.ID, ids[o.ID])
+				return nil, fmt.Errorf("%s: its operationId is %q, as at %q", at, o.ID, ids[o.ID])
 			}
 			ids[o.ID] = at
 			if err := d.readOperation(&o); err != nil {
