@@ -331,8 +331,8 @@ func (a *Handler) admit(w http.ResponseWriter, r *http.Request, e *endpoint) (_ 
 			return r, false
 		}
 	}
-	if changes && (verdict != auth.Right || id.ByCookie) && !isJSON(r.Header.Get("Content-Type")) {
-		answer.Problem(w, http.StatusUnsupportedMediaType, "what changes something needs Content-Type: application/json, or a bearer token", "")
+	if changes && (verdict != auth.Right || id.ByCookie) && !isJSON(r.Header.Get("Content-Type")) && !ofProgram(r) {
+		answer.Problem(w, http.StatusUnsupportedMediaType, "what changes something needs Content-Type: application/json, or a bearer token; what shows no sign of a browser needs no type, but must not have that of a form", "")
 		return r, false
 	}
 	if changes && id.ByCookie {

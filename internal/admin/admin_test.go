@@ -84,13 +84,20 @@ func TestAdminKeys(t *testing.T) {
 		headers    []string
 		status     int
 	}{
-		{"without a content type", path, nil, 415},
 		{"as a form", path, []string{"Content-Type", "text/plain"}, 415},
+		{"as a form of two parts", path, []string{"Content-Type", "multipart/form-data; boundary=x"}, 415},
+		{"as a form of fields", path, []string{"Content-Type", "Application/X-WWW-Form-Urlencoded"}, 415},
+		{"with a cookie", path, []string{"Cookie", "a=b"}, 415},
+		{"from a browser that says so", path, []string{"Sec-Fetch-Site", "same-origin"}, 415},
+		{"from a browser of this origin", path, []string{"Origin", "http://127.0.0.1:6070"}, 415},
+		{"from an old browser", path, []string{"User-Agent", "Mozilla/4.0"}, 415},
 		{"from another origin", path, []string{"Content-Type", "application/json", "Origin", "https://evil.example"}, 403},
 		{"from no origin that has a name", path, []string{"Content-Type", "application/json", "Origin", "null"}, 403},
 		{"from a page of another port", path, []string{"Content-Type", "application/json", "Origin", "http://127.0.0.1:8080"}, 403},
 		{"from its own page", path, []string{"Content-Type", "application/json; charset=utf-8", "Origin", "http://127.0.0.1:6070"}, 204},
 		{"again", path, []string{"Content-Type", "application/json"}, 404},
+		{"again without a content type", path, nil, 404},
+		{"of another key without a content type", "/api/v1/keys/shop/api-per-user/user=bob", nil, 204},
 		{"of the global queue", "/api/v1/keys/shop/queue/", []string{"Content-Type", "application/json"}, 204},
 	} {
 		if a := onAdmin(h, "DELETE", c.path, "", c.headers...); a.Status != c.status {
@@ -101,6 +108,7 @@ func TestAdminKeys(t *testing.T) {
 		t.Errorf("after the reset: %d %s", a.Status, a.Body)
 	}
 	spend(t, l, 10, rule.Map{"user": "ada,lovelace/ü", "path": "/api/x"})
+	spend(t, l, 1, rule.Map{"user": "bob", "path": "/api/x"})
 
 	for path, status := range map[string]int{
 		"/api/v1/keys":                                200,

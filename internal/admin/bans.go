@@ -42,7 +42,7 @@ func (k *keyParts) UnmarshalJSON(data []byte) error {
 	}
 	var parts []string
 	if err := json.Unmarshal(data, &parts); err != nil {
-		return errors.New(`key: must be a list of texts, or one text such as "ada,192.0.2.1"`)
+		return &answer.FieldError{Field: "key", Message: `must be a list of texts, or one text such as "ada,192.0.2.1"`}
 	}
 	*k = parts
 	return nil
@@ -62,13 +62,20 @@ type change struct {
 // maxChange bounds the body of a change in bytes.
 const maxChange = 64 << 10
 
-// readChange reads what r asks for: from its body, or for DELETE without one from the query.
+// changeExample is a body of a change.
+const changeExample = `{"domain": "shop", "limit": "login", "key": ["ada"], "for": "15m"}`
+
+// readChange reads what r asks for: from its body, or for DELETE without one from the query. An
+// empty object is none: it is what clients send that always send an object.
 func readChange(w http.ResponseWriter, r *http.Request) (c change, err error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxChange))
 	if err != nil {
-		return c, fmt.Errorf("the body cannot be read, or has more than %d bytes", maxChange)
+		if _, large := errors.AsType[*http.MaxBytesError](err); large {
+			return c, &answer.FieldError{Field: "body", Message: fmt.Sprintf("is larger than %d bytes", maxChange), TooMany: true}
+		}
+		return c, &answer.FieldError{Field: "body", Message: "could not be read to its end"}
 	}
-	if r.Method == http.MethodDelete && len(bytes.TrimSpace(body)) == 0 {
+	if r.Method == http.MethodDelete && saysNothing(body) {
 		q, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
 			return c, errors.New("the query is not well formed")
@@ -81,19 +88,23 @@ func readChange(w http.ResponseWriter, r *http.Request) (c change, err error) {
 		if err := onlyParams(r, nil); err != nil {
 			return c, err
 		}
-		d := json.NewDecoder(bytes.NewReader(body))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&c); err != nil {
-			return c, fmt.Errorf("the body is not what is expected here: %s", strings.TrimPrefix(err.Error(), "json: "))
-		}
-		if d.More() {
-			return c, errors.New("the body holds more than one JSON value")
+		if err := decodeBody(bytes.NewReader(body), &c, changeExample); err != nil {
+			return c, err
 		}
 	}
 	if c.Limit == "" {
 		return c, &answer.FieldError{Field: "limit", Message: "is missing; name a limit of /api/v1/rules"}
 	}
 	return c, nil
+}
+
+// saysNothing reports whether a body is empty, or an object without members.
+func saysNothing(body []byte) bool {
+	switch string(bytes.Join(bytes.Fields(body), nil)) {
+	case "", "{}", "null":
+		return true
+	}
+	return false
 }
 
 // end is the instant until which c is to hold.
@@ -325,7 +336,7 @@ func (a *Handler) setBan(w http.ResponseWriter, r *http.Request) {
 	b, err := a.limiter.Bans().Set(ctx, c.Domain, c.Limit, c.Key, until, c.Reason)
 	a.made(e, err)
 	if warning, ok := outcomeOf(w, err); ok {
-		answerChange(w, warning, map[string]any{"ban": b})
+		answerChange(w, warning, map[string]any{"ban": newListedBan(b, time.Now())})
 	}
 }
 
@@ -351,7 +362,7 @@ func (a *Handler) liftBan(w http.ResponseWriter, r *http.Request) {
 	b, err := a.limiter.Bans().Lift(ctx, c.Domain, c.Limit, c.Key)
 	a.made(e, err)
 	if warning, ok := outcomeOf(w, err); ok {
-		answerChange(w, warning, map[string]any{"ban": b})
+		answerChange(w, warning, map[string]any{"ban": newListedBan(b, time.Now())})
 	}
 }
 
@@ -412,7 +423,7 @@ func (a *Handler) setGrant(w http.ResponseWriter, r *http.Request) {
 	g, err := a.limiter.Grants().Set(ctx, c.Domain, c.Limit, c.Key, c.Allow, until, c.Reason)
 	a.made(e, err)
 	if warning, ok := outcomeOf(w, err); ok {
-		answerChange(w, warning, map[string]any{"grant": g})
+		answerChange(w, warning, map[string]any{"grant": newListedGrant(g, time.Now())})
 	}
 }
 
@@ -438,6 +449,6 @@ func (a *Handler) revokeGrant(w http.ResponseWriter, r *http.Request) {
 	g, err := a.limiter.Grants().Revoke(ctx, c.Domain, c.Limit, c.Key)
 	a.made(e, err)
 	if warning, ok := outcomeOf(w, err); ok {
-		answerChange(w, warning, map[string]any{"grant": g})
+		answerChange(w, warning, map[string]any{"grant": newListedGrant(g, time.Now())})
 	}
 }

@@ -217,10 +217,8 @@ func (a *Handler) ruleReport(w http.ResponseWriter, r *http.Request) {
 	a.orders(report.NearNow)
 	a.byPath(report)
 	a.maskFor(sender(r).Role).report(report)
-	writeJSON(w, struct {
-		Nodes insight.Nodes `json:"nodes"`
-		*insight.RuleReport
-	}{nodes, report})
+	report.Nodes = &nodes
+	writeJSON(w, report)
 }
 
 // TopKeys is the answer of GET /api/v1/insight/keys, and the data of the event keys.
@@ -375,8 +373,6 @@ func (a *Handler) keyReport(w http.ResponseWriter, r *http.Request) {
 		insightProblem(w, err)
 		return
 	}
-	writeJSON(w, struct {
-		Nodes insight.Nodes `json:"nodes"`
-		*insight.KeyReport
-	}{nodes, report})
+	report.Nodes = nodes
+	writeJSON(w, report)
 }

@@ -251,10 +251,6 @@ func (a *Handler) keys(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	if name == "" {
-		a.limitsToAsk(w, r, q.Get("domain"))
-		return
-	}
 	var o weir.HottestOptions
 	var ok bool
 	if o.Keys, ok = number(w, q, "top", mostKeys); !ok {
@@ -263,6 +259,10 @@ func (a *Handler) keys(w http.ResponseWriter, r *http.Request) {
 	if q.Get("look") == "all" {
 		o.Look = -1
 	} else if o.Look, ok = number(w, q, "look", 1<<31-1); !ok {
+		return
+	}
+	if name == "" {
+		a.limitsToAsk(w, r, q.Get("domain"))
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), keysPatience)

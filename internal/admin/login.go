@@ -2,9 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 
 	"github.com/weir-rl/weir/internal/answer"
@@ -45,14 +42,8 @@ func (a *Handler) login(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Token string `json:"token"`
 	}
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10))
-	d.DisallowUnknownFields()
-	err := d.Decode(&body)
-	if err == nil {
-		if _, end := d.Token(); end != io.EOF {
-			err = errors.New("the body goes on after the object")
-		}
-	}
+	// What is wrong is told without the body, which may hold a token.
+	err := decodeBody(http.MaxBytesReader(w, r.Body, 4<<10), &body, "")
 	if err != nil || body.Token == "" {
 		answer.Problem(w, http.StatusBadRequest, `the body is {"token": "…"}: a token of auth.tokens_file`, "token")
 		return

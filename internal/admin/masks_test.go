@@ -33,7 +33,7 @@ func (n named) Rules(context.Context, string, time.Duration) ([]insight.RuleRepo
 
 func (n named) Rule(context.Context, string, string, time.Duration) (*insight.RuleReport, insight.Nodes, error) {
 	return &insight.RuleReport{
-		Domain: "shop", Name: "api", Top: n.keys(), NearNow: n.keys(),
+		Domain: "shop", Name: "api", Limits: []string{}, Trend: []uint32{}, Verdicts: []insight.Verdict{}, Top: n.keys(), NearNow: n.keys(),
 		By: map[string][]insight.Count{"path": {{Value: "/api/orders/of-ada", Count: 2}, {Value: "/api/orders/of-bob.", Count: 3}}, "door": {{Value: "http", Count: 5}}},
 	}, insight.Nodes{Asked: 1, Answered: 1}, nil
 }

@@ -38,7 +38,7 @@ func (a *Handler) auditRecords(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		var err error
-		if bounds[i], err = strconv.ParseUint(text, 10, 64); err != nil {
+		if bounds[i], err = strconv.ParseUint(text, 10, 63); err != nil {
 			answer.Problem(w, http.StatusBadRequest, name+": must be the number of a record, its seq", name)
 			return
 		}

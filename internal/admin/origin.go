@@ -8,6 +8,21 @@ import (
 	"github.com/weir-rl/weir/internal/auth"
 )
 
+// ofProgram reports whether nothing in r, which changes something and is not of application/json,
+// is such as a browser sends, so that a client needs no type for a DELETE without a body. A browser
+// says by Origin of which page it is with every method but GET and HEAD (Fetch, 3.2.5), goes by a
+// name (auth.FromBrowser), and sends a form of a page that it does not ask about in one of three
+// types (Fetch, 2.2.2: CORS-safelisted request-header). DELETE and PUT no page sends before this
+// port has allowed it, which it never does.
+func ofProgram(r *http.Request) bool {
+	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	switch strings.ToLower(strings.TrimSpace(kind)) {
+	case "text/plain", "application/x-www-form-urlencoded", "multipart/form-data":
+		return false
+	}
+	return len(r.Header["Cookie"]) == 0 && !auth.FromBrowser(r)
+}
+
 // notOwnPage says why a browser does not vouch that the page of this port has sent r, which changes
 // something; "" if it does.
 //

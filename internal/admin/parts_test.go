@@ -77,7 +77,10 @@ func (p tried) Run(ctx context.Context, q insight.PreviewQuery) (*insight.Previe
 	for _, name := range slices.Sorted(maps.Keys(q.Files)) {
 		files = append(files, name+": "+q.Files[name])
 	}
-	return &insight.PreviewResult{Requests: 7, Warnings: files}, nil
+	return &insight.PreviewResult{
+		Requests: 7, Clients: insight.PreviewClients{Examples: []insight.PreviewKey{}}, Rules: []insight.PreviewRule{},
+		Tests: insight.PreviewTests{Failures: []string{}}, Problems: []insight.PreviewProblem{}, Warnings: files,
+	}, nil
 }
 
 // noQueue is a queue of deferred requests that holds none.
@@ -163,7 +166,10 @@ func newWholeBehind(t *testing.T, behind time.Duration, change func(*Options)) *
 		t.Fatal(err)
 	}
 	w.tokens = doortest.Tokens[auth.Tokens](t, tokenLines()...)
-	page := http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { writeText(out, 200, "the page") })
+	page := http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
+		out.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = out.Write([]byte("the page"))
+	})
 	o := Options{
 		Metrics: page, Source: func() RulesSource { return RulesSource{} }, Files: func() RuleFiles { return RuleFiles{} },
 		Signals: noSignals{}, Audit: auditTo(t, t.Output()), Deferred: noQueue{}, Decisions: w.recent,

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -94,20 +93,13 @@ func (p *previewing) running() bool {
 // readObject reads the body of r, which may hold the rules of a folder, and is to look like
 // example. If it does not, it answers, and ok is false.
 func readObject(w http.ResponseWriter, r *http.Request, body any, example string) (ok bool) {
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPreview))
-	d.DisallowUnknownFields()
-	err := d.Decode(body)
-	if err == nil {
-		if _, end := d.Token(); end != io.EOF {
-			err = errors.New("the body goes on after the object")
-		}
-	}
+	err := decodeBody(http.MaxBytesReader(w, r.Body, maxPreview), body, example)
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		answer.Problem(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d MiB", maxPreview>>20), "")
 		return false
 	}
 	if err != nil {
-		answer.Problem(w, http.StatusBadRequest, "the body is "+example+": "+strings.TrimPrefix(err.Error(), "json: "), "")
+		answer.BadRequest(w, err)
 		return false
 	}
 	return true

@@ -13,4 +13,10 @@ type RuleFiles struct {
 	Files      map[string]string `json:"files"` // text by name
 }
 
-func (a *Handler) ruleFiles(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.o.Files()) }
+func (a *Handler) ruleFiles(w http.ResponseWriter, _ *http.Request) {
+	f := a.o.Files()
+	if f.Files == nil {
+		f.Files = map[string]string{}
+	}
+	writeJSON(w, f)
+}

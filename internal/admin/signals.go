@@ -1,9 +1,7 @@
 package admin
 
 import (
-	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -106,19 +104,13 @@ func (a *Handler) signal(w http.ResponseWriter, r *http.Request) {
 		Value *float64 `json:"value"`
 		TTL   float64  `json:"ttl"`
 	}
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&body); err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			answer.Problem(w, http.StatusRequestEntityTooLarge, "the body is larger than 4 KiB", "")
-			return
-		}
-		answer.Problem(w, http.StatusBadRequest, `the body is {"value": 80, "ttl": 30}: percent, and for how many seconds it holds, 10 if left out`, "")
+	err = decodeBody(http.MaxBytesReader(w, r.Body, 4<<10), &body, `{"value": 80, "ttl": 30}, percent, and for how many seconds it holds`)
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		answer.Problem(w, http.StatusRequestEntityTooLarge, "the body is larger than 4 KiB", "")
 		return
 	}
-	if _, err := d.Token(); err != io.EOF {
-		answer.Problem(w, http.StatusBadRequest, "the body goes on after the object", "")
+	if err != nil {
+		answer.BadRequest(w, err)
 		return
 	}
 	switch {

@@ -102,7 +102,7 @@ func TestAdminSignals(t *testing.T) {
 			{"PUT", "queue", `{"value": 101}`, 400, "0 to 100"}, {"PUT", "queue", `{"value": -1}`, 400, "0 to 100"},
 			{"PUT", "queue", `{}`, 400, "value: is missing"}, {"PUT", "queue", `{"value": null}`, 400, "value: is missing"},
 			{"PUT", "queue", `{"value": "80"}`, 400, "the body is"}, {"PUT", "queue", `{"value": 80, "x": 1}`, 400, "the body is"},
-			{"PUT", "queue", `{"value": 80} {}`, 400, "goes on"}, {"PUT", "queue", ``, 400, "the body is"},
+			{"PUT", "queue", `{"value": 80} {}`, 400, "goes on"}, {"PUT", "queue", ``, 400, "it is empty"},
 			{"PUT", "queue", `{"value": 80, "ttl": -1}`, 400, "ttl"}, {"PUT", "queue", `{"value": 80, "ttl": 1e300}`, 400, "ttl"},
 			{"PUT", "queue", `{"value": 80, "a": "` + strings.Repeat("x", 5000) + `"}`, 413, "4 KiB"},
 			{"PUT", "cpu", `{"value": 80}`, 400, "measured"}, {"PUT", "a%20b", `{"value": 80}`, 400, "no name"},
@@ -114,7 +114,7 @@ func TestAdminSignals(t *testing.T) {
 				t.Errorf("%s %s %.40s: %d %s", c.method, c.name, c.body, a.Status, a.Body)
 			}
 		}
-		if a := onAdmin(h, "PUT", "/api/v1/signals/queue", `{"value": 80}`); a.Status != 415 {
+		if a := onAdmin(h, "PUT", "/api/v1/signals/queue", `{"value": 80}`, "Content-Type", "text/plain"); a.Status != 415 {
 			t.Errorf("from a form of a web page: %d %s", a.Status, a.Body)
 		}
 	})

@@ -386,7 +386,8 @@ func (s *streamed) overview(o insight.Overview) (ok bool) {
 		data = encode(e)
 	}
 	if len(data) > mostEvent {
-		e.NeedsALook, e.Sentences, e.Events, e.Series = nil, nil, nil, insight.Series{}
+		e.NeedsALook, e.Sentences, e.Events = []insight.Verdict{}, []string{}, []insight.Happening{}
+		e.Series = insight.Series{T: []int64{}, Admitted: []uint32{}, Near: []uint32{}, Refused: []uint32{}}
 		data = encode(e)
 	}
 	s.full, s.missed = false, 0
@@ -405,7 +406,7 @@ func lastOf(x insight.Series, n int) insight.Series {
 func cutVerdicts(list []insight.Verdict, n int, bare bool) []insight.Verdict {
 	list = slices.Clone(list[:min(n, len(list))])
 	for i := range list {
-		list[i].Proposal, list[i].Evidence, list[i].Examples = nil, nil, nil
+		list[i].Proposal, list[i].Evidence, list[i].Examples = nil, map[string]float64{}, []string{}
 		if bare {
 			list[i].Sentence = ""
 		}
@@ -415,7 +416,7 @@ func cutVerdicts(list []insight.Verdict, n int, bare bool) []insight.Verdict {
 
 func cutTexts(list []string, n int, none bool) []string {
 	if none {
-		return nil
+		return []string{}
 	}
 	return list[:min(n, len(list))]
 }

@@ -84,6 +84,9 @@ func (a *Handler) versions(w http.ResponseWriter, r *http.Request) {
 			versionProblem(w, err)
 			return
 		}
+		if list.Versions == nil {
+			list.Versions = []Version{}
+		}
 		writeJSON(w, list)
 		return
 	}

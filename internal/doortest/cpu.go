@@ -26,8 +26,8 @@ var CPUServers = map[string]func(l net.Listener) error{}
 
 const cpuEnv = "WEIR_TEST_SERVE"
 
-// CPUMain is what TestMain of a package with such servers calls.
-func CPUMain(m *testing.M) {
+// CPUMain is what TestMain of a package with such servers calls, with its testing.M or a Holding.
+func CPUMain(m interface{ Run() int }) {
 	if name := os.Getenv(cpuEnv); name != "" {
 		if err := cpuServe(name, os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -128,8 +128,15 @@ type Answer struct {
 	Body   string
 }
 
-// Ask sends one request to h as if from peer.
+// Ask sends one request to h as if from peer. Holding holds the answer against a description.
 func Ask(h http.Handler, peer, method, target, body string, headers ...string) Answer {
+	a := AskStub(h, peer, method, target, body, headers...)
+	hold(method, target, a)
+	return a
+}
+
+// AskStub is Ask for a handler that stands in for the one that is described.
+func AskStub(h http.Handler, peer, method, target, body string, headers ...string) Answer {
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
 	if body == "" {
 		r.Body = http.NoBody

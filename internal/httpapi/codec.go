@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"iter"
 	"math"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -335,11 +334,40 @@ func numberKind(s string) (number, integer bool) {
 }
 
 func parseHits(s string) (int64, bool) {
-	if _, integer := numberKind(s); !integer {
+	number, integer := numberKind(s)
+	if number && !integer {
+		s, integer = wholeDigits(s)
+	}
+	if !integer {
 		return 0, false
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	return n, err == nil && -maxHits <= n && n <= maxHits
+}
+
+// wholeDigits returns the digits of a number of JSON that has a fraction or an exponent, and is an
+// integer all the same: 1.0 is 1 (JSON Schema Validation, 6.1.1). Programs in languages that have
+// one kind of number write such.
+func wholeDigits(s string) (string, bool) {
+	const most = 20 // digits; what has more is out of range
+	sign, exponent := "", "0"
+	if s[0] == '-' {
+		sign, s = "-", s[1:]
+	}
+	if at := strings.IndexAny(s, "eE"); at >= 0 {
+		s, exponent = s[:at], s[at+1:]
+	}
+	whole, fraction, _ := strings.Cut(s, ".")
+	digits := strings.TrimRight(whole+fraction, "0")
+	shift, err := strconv.Atoi(exponent)
+	zeros := len(whole) + shift - len(digits)
+	switch digits = strings.TrimLeft(digits, "0"); {
+	case digits == "":
+		return "0", true
+	case err != nil || shift > most || zeros < 0 || len(digits)+zeros > most:
+		return "", false
+	}
+	return sign + digits + strings.Repeat("0", zeros), true
 }
 
 const hitsRule = "must be an integer from -2147483647 to 2147483647"
@@ -527,54 +555,4 @@ func (d *decoder) slot() (slot string, err error) {
 		err = d.end()
 	}
 	return slot, err
-}
-
-// questionOfQuery reads a request from the query of a URL.
-func questionOfQuery(raw string, q *question) error {
-	q.reset()
-	bad := func(field, message string) error { return &answer.FieldError{Field: field, Message: message} }
-	var domain, hits, maxDelay bool
-	for raw != "" {
-		var pair string
-		pair, raw, _ = strings.Cut(raw, "&")
-		if pair == "" {
-			continue
-		}
-		name, value, _ := strings.Cut(pair, "=")
-		var err error
-		if name, err = url.QueryUnescape(name); err != nil {
-			return bad("query", "holds a bad percent-encoding in a name")
-		}
-		if value, err = url.QueryUnescape(value); err != nil {
-			return bad(answer.Printable(name), "holds a bad percent-encoding")
-		}
-		if !utf8.ValidString(name) || !utf8.ValidString(value) {
-			return bad(answer.Printable(name), "is not UTF-8")
-		}
-		twice, ok, hint := false, true, ""
-		switch name {
-		case "":
-			return bad("query", "a parameter has an empty name")
-		case "domain":
-			twice, domain = domain, true
-			q.domain = value
-		case "hits":
-			twice, hits = hits, true
-			q.hits, ok = parseHits(value)
-			hint = hitsRule
-		case "max_delay":
-			twice, maxDelay = maxDelay, true
-			q.maxDelay, ok = parseMaxDelay(value)
-			hint = maxDelayRule
-		default:
-			twice = !q.attrs.add(name, value)
-		}
-		if twice {
-			return bad(answer.Printable(name), "is given twice")
-		}
-		if !ok {
-			return bad(name, hint)
-		}
-	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,22 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/answer"
 )
+
+// integerOf returns the integer that a number of JSON is, however it is written.
+func integerOf(raw string) (n int64, ok bool) {
+	mantissa, exponent, _ := strings.Cut(strings.ToLower(raw), "e")
+	if m, ok := new(big.Rat).SetString(mantissa); !ok || m.Sign() == 0 {
+		return 0, ok
+	}
+	if e, err := strconv.Atoi(exponent); exponent != "" && (err != nil || max(e, -e) > len(raw)+20) {
+		return 0, false // larger than all that count, or below what the digits of the mantissa make up for
+	}
+	r, ok := new(big.Rat).SetString(raw)
+	if !ok || !r.IsInt() || !r.Num().IsInt64() {
+		return 0, false
+	}
+	return r.Num().Int64(), true
+}
 
 // reference decodes a question by encoding/json, as strictly as the API says. It shares nothing
 // with decoder.
@@ -51,8 +68,8 @@ func reference(data []byte) (domain string, attrs map[string]string, hits int64,
 				attrs[k] = s
 			}
 		case "hits":
-			n, err := strconv.ParseInt(string(raw), 10, 64)
-			if err != nil || n > math.MaxInt32 || n < -math.MaxInt32 {
+			n, ok := integerOf(string(raw))
+			if !ok || n > math.MaxInt32 || n < -math.MaxInt32 {
 				return "", nil, 0, 0, bad
 			}
 			hits = n

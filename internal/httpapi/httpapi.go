@@ -60,7 +60,12 @@ const (
 //go:embed openapi.yaml
 var openAPI []byte
 
-const limitPath = "/api/v1/limit"
+// Paths whose answers to requests that stood in line for too long differ.
+const (
+	limitPath   = "/api/v1/limit"
+	reservePath = "/api/v1/reserve"
+	jsonPath    = "/json"
+)
 
 // route is a path of the door. The table of them is looked at in order: the path that is asked for
 // most comes first. An http.ServeMux would redirect paths that it cleans, and answer 405 in its own
@@ -82,12 +87,12 @@ func routesOf(h *handler) []route {
 		routes = append(routes, route{path: door.ForwardAuthPath, below: true, pages: true, serve: h.o.ForwardAuth.ServeHTTP})
 	}
 	if h.o.JSON != nil {
-		routes = append(routes, route{path: "/json", decides: true, serve: h.o.JSON.ServeHTTP})
+		routes = append(routes, route{path: jsonPath, decides: true, serve: h.o.JSON.ServeHTTP})
 	}
 	return append(routes, []route{
 		{path: "/api/v1/limit/batch", methods: post, decides: true, serve: h.batch},
 		{path: "/api/v1/release", methods: post, serve: h.release},
-		{path: "/api/v1/reserve", methods: post, decides: true, serve: h.reserve},
+		{path: reservePath, methods: post, decides: true, serve: h.reserve},
 		{path: "/api/v1/commit", methods: post, serve: func(w http.ResponseWriter, r *http.Request) { h.commit(w, r, false) }},
 		{path: "/api/v1/cancel", methods: post, serve: func(w http.ResponseWriter, r *http.Request) { h.commit(w, r, true) }},
 		{path: "/api/v1/openapi.yaml", methods: []string{http.MethodGet, http.MethodHead}, pages: true, serve: describe},

@@ -8,4 +8,6 @@ import (
 	"github.com/weir-rl/weir/internal/doortest"
 )
 
-func TestMain(m *testing.M) { doortest.CPUMain(m) }
+func TestMain(m *testing.M) {
+	doortest.CPUMain(doortest.Holding{Tests: m, Description: openAPI})
+}

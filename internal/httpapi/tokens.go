@@ -35,7 +35,7 @@ func RequireToken(h http.Handler, t *auth.Tokens, doors TokenDoors) http.Handler
 			verdict = t.CheckRequest(r)
 		}
 		if verdict != auth.Right {
-			auth.Refuse(w, verdict, "weir")
+			auth.RefuseCaller(w, verdict, "weir")
 			return
 		}
 		h.ServeHTTP(w, r)

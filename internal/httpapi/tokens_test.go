@@ -48,7 +48,7 @@ func TestRequireToken(t *testing.T) {
 		{"forward auth where it needs one", other, "/api/v1/forward-auth/", nil, 401},
 	} {
 		seen = 0
-		a := doortest.Ask(c.h, stranger, "POST", "http://weir"+c.path, "{}", c.headers...)
+		a := doortest.AskStub(c.h, stranger, "POST", "http://weir"+c.path, "{}", c.headers...)
 		if a.Status != c.status || (seen == 1) != (c.status == 200) {
 			t.Errorf("%s: got %d %s, %d seen", c.name, a.Status, a.Body, seen)
 		}
@@ -64,23 +64,27 @@ func TestRequireToken(t *testing.T) {
 	}
 	// The guesses of a proxy's client are its own: neither the proxy nor others suffer.
 	const fromProxy = "10.0.0.1:5"
-	guess := func(client, token string) int {
-		return doortest.Ask(both, fromProxy, "POST", "http://weir/api/v1/limit", "{}", "X-Forwarded-For", client, "Authorization", "Bearer "+token).Status
+	guess := func(client, token string) doortest.Answer {
+		return doortest.AskStub(both, fromProxy, "POST", "http://weir/api/v1/limit", "{}", "X-Forwarded-For", client, "Authorization", "Bearer "+token)
 	}
 	for range 10 {
-		if status := guess("198.51.100.1", "x"); status != 401 {
-			t.Errorf("a guess: %d", status)
+		if a := guess("198.51.100.1", "x"); a.Status != 401 || a.Header.Get("Retry-After") != "" {
+			t.Errorf("a guess: %+v", a)
 		}
 	}
-	if a, b := guess("198.51.100.1", "sesame"), guess("198.51.100.2", "sesame"); a != 429 || b != 200 {
-		t.Errorf("got %d and %d, want 429 and 200", a, b)
+	// It is no decision, so that it is no 429.
+	if a := guess("198.51.100.1", "sesame"); a.Status != 401 || a.Header.Get("Retry-After") != "6" || a.Header.Get("WWW-Authenticate") != `Bearer realm="weir"` || !strings.Contains(a.Body, "too many wrong tokens") {
+		t.Errorf("the right one after ten guesses: %+v", a)
+	}
+	if a := guess("198.51.100.2", "sesame"); a.Status != 200 {
+		t.Errorf("another client: %+v", a)
 	}
 	// What a client writes into the header of forward auth's proxies is no guess of theirs, if it
 	// is in Authorization.
 	for range 20 {
-		doortest.Ask(both, "10.0.0.2:5", "GET", "http://weir/api/v1/forward-auth", "", "Authorization", "Bearer x", "X-Weir-Token", "sesame")
+		doortest.AskStub(both, "10.0.0.2:5", "GET", "http://weir/api/v1/forward-auth", "", "Authorization", "Bearer x", "X-Weir-Token", "sesame")
 	}
-	if a := doortest.Ask(both, "10.0.0.2:5", "GET", "http://weir/api/v1/forward-auth", "", "X-Weir-Token", "sesame"); a.Status != 200 {
+	if a := doortest.AskStub(both, "10.0.0.2:5", "GET", "http://weir/api/v1/forward-auth", "", "X-Weir-Token", "sesame"); a.Status != 200 {
 		t.Errorf("the proxy is shut out: %d", a.Status)
 	}
 }

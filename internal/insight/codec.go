@@ -452,4 +452,7 @@ func (c *coder) verdict(v *Verdict) {
 		}
 	}
 	slice(c, &v.Examples, mostExamples, c.text)
+	if !c.writes {
+		v.Examples = notNil(v.Examples)
+	}
 }

@@ -44,8 +44,9 @@ type KeysQuery struct {
 	N    int           // at most so many; 0 is 50
 }
 
-// KeyReport is what is known of one key.
+// KeyReport is what is known of one key. The admin port fills in Nodes.
 type KeyReport struct {
+	Nodes    Nodes      `json:"nodes"`
 	Domain   string     `json:"domain"`
 	Key      string     `json:"key"`
 	Limits   []KeyLimit `json:"limits"`

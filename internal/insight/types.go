@@ -126,7 +126,8 @@ type RuleReport struct {
 	// Command says that this is no rule, but all commands that brought their limit along: it has no
 	// verdicts, limits or file, and Reader.Rule does not know it.
 	Command bool `json:"command,omitempty"`
-	// What only the report of one rule has.
+	// What only the report of one rule has. The admin port adds Nodes.
+	Nodes *Nodes       `json:"nodes,omitempty"`
 	Curve []CurvePoint `json:"curve,omitempty"`
 	// CurveOf is the name of the limit that Curve is of: the one of Windows that refuses most.
 	CurveOf string         `json:"curve_of,omitempty"`

@@ -1,0 +1,12 @@
+package admin
+
+import (
+	"os"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/doortest"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(doortest.Holding{Tests: m, Description: openAPI}.Run())
+}
