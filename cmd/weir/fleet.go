@@ -102,6 +102,7 @@ func (p *program) nodeState() insight.NodeState {
 	if p.storage.fallback != nil {
 		state, _, _ := p.storage.fallback.State()
 		s.Store, s.Breaker = kindOf(p.c.store).name, strings.ReplaceAll(state.String(), "-", "_")
+		s.StoreRemark = p.remark()
 	}
 	if p.insight == nil {
 		return s

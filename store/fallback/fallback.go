@@ -62,6 +62,10 @@ type Options struct {
 	// once a minute, with each rule's excess since the last call, and the time since which it
 	// counts. nil means no calls. It must not call Close.
 	Exceeded func(since time.Time, rules []Excess)
+	// Unanswered is called with what this node decided by itself while the primary counted as
+	// there: at most once a minute, with what there was since the last call. nil means no calls. It
+	// must not call Close.
+	Unanswered func(Unanswered)
 	// Random returns a number from 0 up, below most, which is above 0. Nodes that lost the primary
 	// together differ by it in when they probe. nil means math/rand/v2, and is right but for
 	// simulations, which must be able to repeat a run. It must be safe for concurrent use.
@@ -71,7 +75,7 @@ type Options struct {
 // Store implements store.Store over a primary. Make one with New.
 //
 // While the circuit breaker is closed, the primary decides. If the primary fails a call or misses
-// the deadline, that call is decided without it. After a few such failures in a row the breaker
+// the deadline, that call is decided without it, and counted (Unanswered). After a few such failures in a row the breaker
 // opens, and all calls are decided without the primary at once. Probes in the background close the
 // breaker again. If parts of a primary can be away separately, each part has a breaker.
 //
@@ -95,13 +99,14 @@ type Store struct {
 	prompt  prompt
 	o       Options
 
-	parts   []part
-	shares  atomic.Pointer[shares]
-	known   *known
-	books   *books
-	scratch sync.Pool // *scratch
-	stats   counters
-	nobody  *rule.Counter // see split
+	parts      []part
+	shares     atomic.Pointer[shares]
+	known      *known
+	books      *books
+	unanswered unanswered
+	scratch    sync.Pool // *scratch
+	stats      counters
+	nobody     *rule.Counter // see split
 
 	ctx  context.Context // ends at Close
 	stop context.CancelFunc
@@ -172,6 +177,7 @@ func New(primary store.Store, o Options) (*Store, error) {
 	s.prompt.primary, _ = primary.(store.Prompt)
 	s.prompt.local, _ = o.Local.(store.Prompt)
 	s.books = newBooks(s.known, o.Exceeded)
+	s.unanswered.report = o.Unanswered
 	s.initParts()
 	s.shares.Store(&shares{nodes: 1})
 	s.scratch.New = func() any { return new(scratch) }
@@ -336,5 +342,6 @@ func (s *Store) Close() error {
 	s.wg.Wait()
 	err := s.primary.Close() // answers that came late are heard by then
 	s.books.close()
+	s.unanswered.close()
 	return errors.Join(err, s.o.Local.Close())
 }
