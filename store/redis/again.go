@@ -184,21 +184,25 @@ func (a *attempts) again(err error) bool {
 	}
 	a.n++
 	now := a.p.store.monotonic()
+	// Time in which this process did not run does not count: neither for this call, nor for the
+	// silence of the server that those see who ask from now on.
+	late := time.Since(a.by)
+	stalled := late >= stallLeast
 	switch d := &a.p.detector; {
 	case !a.batch && !a.aside:
 	case refused:
 		d.Refused()
-	case !answered && !isTimeout(err): // else it is silent
+	case !answered && (stalled || !isTimeout(err)): // else it is silent
 		d.Broken(now, a.aside)
 	}
 	if a.parent.Err() != nil || a.batch && !a.unknown && !a.p.wanted() {
 		return false
 	}
-	if late := time.Since(a.by); late >= 0 {
-		if refused || answered || late < stallLeast || a.stalls >= maxStalls {
+	if late >= 0 {
+		if !stalled || refused || answered || a.stalls >= maxStalls {
 			return false
 		}
-		// Time in which this process did not run does not count. The answer may have come.
+		// The answer may have come meanwhile.
 		a.stalls++
 		a.renew()
 		a.prepare()
