@@ -94,7 +94,7 @@ func (n *node) awaitAway() {
 func (n *node) awaitBack() {
 	n.t.Helper()
 	eventually(n.t, "the store is back", func() bool {
-		status, body := n.readyz() // which goes on to speak of what was decided without it
+		status, body := n.readyz() // which still mentions decisions without the store
 		return status == 200 && strings.HasPrefix(body, "ok") && !strings.Contains(body, "without ") && !strings.Contains(body, "bans and grants")
 	})
 }

@@ -62,9 +62,9 @@ type Options struct {
 	// once a minute, with each rule's excess since the last call, and the time since which it
 	// counts. nil means no calls. It must not call Close.
 	Exceeded func(since time.Time, rules []Excess)
-	// Unanswered is called with what this node decided by itself while the primary counted as
-	// there: at most once a minute, with what there was since the last call. nil means no calls. It
-	// must not call Close.
+	// Unanswered is called at most once a minute. It counts the decisions that this node made by
+	// itself while the primary counted as there, since the last call. nil means no calls. It must
+	// not call Close.
 	Unanswered func(Unanswered)
 	// Random returns a number from 0 up, below most, which is above 0. Nodes that lost the primary
 	// together differ by it in when they probe. nil means math/rand/v2, and is right but for

@@ -37,8 +37,8 @@ type lane struct {
 
 func newLane() *lane { return &lane{id: rand.Uint64()} }
 
-// appendIdentity appends what begins the first argument of a call. memory is that of which the node
-// heard before it first sent the call, and again says that the call may have been made.
+// appendIdentity appends the beginning of a call's first argument. memory is the name that the node
+// had heard before it first sent the call, and again says that the call may have been made.
 func (l *lane) appendIdentity(b []byte, memory uint32, again bool) []byte {
 	b = binary.LittleEndian.AppendUint64(b, l.id)
 	b = append56(b, l.number)
@@ -49,7 +49,7 @@ func (l *lane) appendIdentity(b []byte, memory uint32, again bool) []byte {
 	return append(b, 0)
 }
 
-// lanes are those of calls that are not decisions: as many as were ever under way together.
+// lanes are for calls that are no decisions: as many as were ever under way together.
 type lanes struct {
 	mu   sync.Mutex
 	free []*lane

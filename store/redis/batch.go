@@ -264,7 +264,7 @@ func (p *partition) send(ctx context.Context) ([]byte, attempts, error) {
 		if !a.again(err) {
 			return reply, a, a.result(err)
 		}
-		p.head = nil // rueidis may still hold that of this attempt
+		p.head = nil // rueidis may still hold it
 	}
 }
 
