@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/store/fallback"
+	"github.com/weir-rl/weir/store/memory"
 )
 
 // TestExcessLines: of many rules ten are logged one by one, and all others as one line, which
@@ -32,6 +34,35 @@ func TestExcessLines(t *testing.T) {
 	p.exceeded(time.Now(), rules[:10])
 	if n := strings.Count(log.String(), "\n"); n != 10 {
 		t.Errorf("of 10 rules %d lines:\n%s", n, log.String())
+	}
+}
+
+// TestUnansweredShown: what a node decided by itself while the store counts as there is in the log,
+// and where a ready server speaks of its store.
+func TestUnansweredShown(t *testing.T) {
+	local, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := fallback.New(local, fallback.Options{Local: local})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var log bytes.Buffer
+	p := &program{log: slog.New(slog.NewTextHandler(&log, nil)), storage: &storage{fallback: f}}
+	p.unanswered(fallback.Unanswered{Decisions: 7, Units: 12, Since: time.Now(), Cause: errors.New("two\nlines")})
+	for _, want := range []string{"level=WARN", "this node decided by its share", "decisions=7 units=12 ", `cause="two; lines"`} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log lacks %q:\n%s", want, log.String())
+		}
+	}
+	if got := p.remark(); !strings.Contains(got, "7 decisions by this node's share since ") || !strings.Contains(got, "admitted 12 units (two; lines)") {
+		t.Errorf("/readyz says %q", got)
+	}
+	p.storage.alone.Load().at = time.Now().Add(-overrunShows)
+	if got := p.remark(); got != "" {
+		t.Errorf("five minutes later: %q", got)
 	}
 }
 

@@ -105,6 +105,7 @@ func (p *program) nodeState() insight.NodeState {
 		if fault := p.storage.lasting(); fault != nil {
 			s.StoreFault = fault.Advice
 		}
+		s.StoreRemark = p.remark()
 	}
 	if p.insight == nil {
 		return s

@@ -28,6 +28,7 @@ type storage struct {
 	regions  *regions.Store          // before fallback; nil if there is one region alone
 	peers    []*redis.Store          // of the other regions
 	over     atomic.Pointer[overrun] // nil: nothing was admitted beyond a limit
+	alone    atomic.Pointer[alone]   // nil: nothing was decided without a store that counts as there
 }
 
 // storeMemory is the setting of the embedded store.
@@ -132,6 +133,7 @@ func (p *program) openShared() error {
 	f := c.fallback
 	f.Local, f.Nodes, f.Transition, f.Exceeded = s.local, s.shared.Nodes, p.storeWent, p.exceeded
 	f.Lasting = p.storeLasts
+	f.Unanswered = p.unanswered
 	if s.fallback, err = fallback.New(primary, f); err != nil {
 		return errors.Join(fmt.Errorf("store: %w", err), primary.Close())
 	}
@@ -248,7 +250,20 @@ type overrun struct {
 	rules     int
 }
 
-// overrunShows is for how long /readyz speaks of an overrun.
+// unanswered logs what this node decided by itself while the store counted as there.
+func (p *program) unanswered(u fallback.Unanswered) {
+	p.log.Warn("this node decided by its share, as the store did not answer in time",
+		"decisions", u.Decisions, "units", u.Units, "since", u.Since.UTC().Format(time.RFC3339), "cause", oneLine(u.Cause))
+	p.storage.alone.Store(&alone{Unanswered: u, at: time.Now()})
+}
+
+// alone is the last report to unanswered.
+type alone struct {
+	fallback.Unanswered
+	at time.Time
+}
+
+// overrunShows is for how long /readyz speaks of an overrun, and of decisions without the store.
 const overrunShows = 5 * time.Minute
 
 // remark is shown to an operator about the store of a server that is ready.
@@ -272,6 +287,10 @@ func (p *program) remark() string {
 			text = fmt.Sprintf("%d beyond the limits of %s and other rules", o.units, o.rule)
 		}
 		remarks = append(remarks, text+" admitted since "+o.since.UTC().Format(time.RFC3339))
+	}
+	if u := s.alone.Load(); u != nil && time.Since(u.at) < overrunShows {
+		remarks = append(remarks, fmt.Sprintf("%d decisions by this node's share since %s, as the store did not answer in time; they admitted %d units (%s)",
+			u.Decisions, u.Since.UTC().Format(time.RFC3339), u.Units, oneLine(u.Cause)))
 	}
 	return strings.Join(remarks, "; ")
 }

@@ -26,6 +26,9 @@ type NodeState struct {
 	// about it; "" if nothing is.
 	StoreFault  string `json:"store_fault,omitempty"`
 	StoreErrors uint64 `json:"store_errors"` // since the start
+	// StoreRemark says what is decided without the store, or was lately, as /readyz does; "" if
+	// nothing is.
+	StoreRemark string `json:"store_remark,omitempty"`
 
 	Taken   uint64 `json:"taken"`   // events that insight looked at, since the start
 	Thinned uint64 `json:"thinned"` // events that it left out, since there were too many

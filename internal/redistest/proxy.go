@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"bytes"
 	"net"
 	"sync"
 	"testing"
@@ -22,6 +23,8 @@ type FaultProxy struct {
 	links    map[*link]struct{}
 	delay    time.Duration
 	lose     [2]bool // by direction: bytes are discarded
+	loseFrom string  // answers are discarded as soon as a client has sent this; "": never
+	lost     int     // see Lost
 }
 
 // The two directions through a proxy.
@@ -77,7 +80,7 @@ func (p *FaultProxy) Pass() {
 	p.t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.delay, p.lose = 0, [2]bool{}
+	p.delay, p.lose, p.loseFrom = 0, [2]bool{}, ""
 	p.cut(func(l *link) bool { return l.lost })
 	if p.listener != nil {
 		return
@@ -129,6 +132,28 @@ func (p *FaultProxy) Delay(d time.Duration) {
 
 // BlackHole takes connections and bytes, and nothing of it arrives, in either direction.
 func (p *FaultProxy) BlackHole() { p.loseBytes(true, true) }
+
+// Lead makes new connections lead to another server, as when a name or a service moves. Open ones
+// stay where they are.
+func (p *FaultProxy) Lead(upstream string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.upstream = upstream
+}
+
+// LoseRepliesFrom is LoseReplies from when a client sends text, which must arrive in one piece.
+func (p *FaultProxy) LoseRepliesFrom(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loseFrom = text
+}
+
+// Lost returns how often bytes were discarded.
+func (p *FaultProxy) Lost() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost
+}
 
 // LoseReplies delivers the bytes of clients, and discards the server's answers.
 func (p *FaultProxy) LoseReplies() { p.loseBytes(false, true) }
@@ -222,7 +247,7 @@ func (l *link) write(direction int, queue <-chan chunk) {
 		if !l.wait(c.since) {
 			return
 		}
-		if l.passes(direction) {
+		if l.passes(direction, c.bytes) {
 			if _, err := l.ends[direction].Write(c.bytes); err != nil {
 				return
 			}
@@ -249,11 +274,15 @@ func (l *link) wait(since time.Time) bool {
 }
 
 // passes reports whether bytes in a direction arrive now.
-func (l *link) passes(direction int) bool {
+func (l *link) passes(direction int, b []byte) bool {
 	l.proxy.mu.Lock()
 	defer l.proxy.mu.Unlock()
+	if from := l.proxy.loseFrom; from != "" && direction == toServer && bytes.Contains(b, []byte(from)) {
+		l.proxy.lose[toClient] = true
+	}
 	if l.proxy.lose[direction] {
 		l.lost = true
+		l.proxy.lost++
 		return false
 	}
 	return true

@@ -32,27 +32,31 @@ var (
 	descRedisSwaps         = prometheus.NewDesc("weir_redis_swaps_total", "Attempts to make a decision by compare-and-swap, as is done after a leap of the clock or a change of a window.", nil, nil)
 	descRedisLoads         = prometheus.NewDesc("weir_redis_loads_total", "Times that the functions were loaded into Redis again, since they were gone.", nil, nil)
 	descRedisFailures      = prometheus.NewDesc("weir_redis_failures_total", "Round trips that failed, or whose outcome is not known.", nil, nil)
+	descRedisAgain         = prometheus.NewDesc("weir_redis_again_total", "Calls that were sent to Redis again, since their answer was lost.", nil, nil)
+	descRedisRedials       = prometheus.NewDesc("weir_redis_redials_total", "Times that all connections to Redis were dialled anew, since a replica answered.", nil, nil)
 	descRedisGivenBack     = prometheus.NewDesc("weir_redis_given_back_total", "Charges that were given back, since a limit in another partition of the Cluster refused.", nil, nil)
 	descRedisDisagreements = prometheus.NewDesc("weir_redis_disagreements_total", "Batches of which Redis and this node did not admit the same: above 0 there is a defect in weir.", nil, nil)
 	descRedisNodes         = prometheus.NewDesc("weir_redis_nodes", "Nodes alive, this one included, as Redis last said; 0 if that is not known.", nil, nil)
 
-	descBreaker        = prometheus.NewDesc("weir_store_breaker_state", "1 for the state in which the circuit breaker is, 0 for the others. Closed: the store decides.", []string{"state"}, nil)
-	descTransitions    = prometheus.NewDesc("weir_store_breaker_transitions_total", "How often the circuit breaker came to each state.", []string{"state"}, nil)
-	descTrips          = prometheus.NewDesc("weir_store_breaker_trips_total", "How often the store went away: the circuit breaker opened, having been closed.", nil, nil)
-	descWithout        = prometheus.NewDesc("weir_store_fallback_decisions_total", "Decisions without the store: on this node's share (local_allowed, local_denied), or since the rules want so (uncounted, refused).", []string{"outcome"}, nil)
-	descDeadlineMisses = prometheus.NewDesc("weir_store_deadline_misses_total", "Answers of the store that did not come in time.", nil, nil)
-	descUnits          = prometheus.NewDesc("weir_store_fallback_units_total", "Units admitted without the store: charged to it (settled), not charged since its limit was exhausted (excess), perhaps charged, since its answer never came, or they could not be kept (lost), not charged as their window was over (lapsed), refunded before they were charged (returned).", []string{"outcome"}, nil)
-	descOpen           = prometheus.NewDesc("weir_store_fallback_open_units", "Units admitted without the store that are to be charged to it yet, or of which its answer is still to come.", nil, nil)
-	descExcess         = prometheus.NewDesc("weir_store_excess_units_total", "Units that were admitted without the store beyond the limits of a rule.", []string{"domain", "rule"}, nil)
-	descParts          = prometheus.NewDesc("weir_store_parts", "Parts of the store that can be away one by one: the partitions of a Cluster, else 1.", nil, nil)
-	descAway           = prometheus.NewDesc("weir_store_parts_away", "Parts of the store that are away.", nil, nil)
-	descShare          = prometheus.NewDesc("weir_store_share_nodes", "Nodes among which limits are shared while the store is away.", nil, nil)
+	descBreaker         = prometheus.NewDesc("weir_store_breaker_state", "1 for the state in which the circuit breaker is, 0 for the others. Closed: the store decides.", []string{"state"}, nil)
+	descTransitions     = prometheus.NewDesc("weir_store_breaker_transitions_total", "How often the circuit breaker came to each state.", []string{"state"}, nil)
+	descTrips           = prometheus.NewDesc("weir_store_breaker_trips_total", "How often the store went away: the circuit breaker opened, having been closed.", nil, nil)
+	descWithout         = prometheus.NewDesc("weir_store_fallback_decisions_total", "Decisions without the store: on this node's share (local_allowed, local_denied), or since the rules want so (uncounted, refused).", []string{"outcome"}, nil)
+	descDeadlineMisses  = prometheus.NewDesc("weir_store_deadline_misses_total", "Answers of the store that did not come in time.", nil, nil)
+	descUnanswered      = prometheus.NewDesc("weir_store_unanswered_decisions_total", "Decisions that this node made by itself while the store counted as there: it did not answer in time, or failed the call.", nil, nil)
+	descUnansweredUnits = prometheus.NewDesc("weir_store_unanswered_units_total", "Units that such decisions admitted.", nil, nil)
+	descUnits           = prometheus.NewDesc("weir_store_fallback_units_total", "Units admitted without the store: charged to it (settled), not charged since its limit was exhausted (excess), perhaps charged, since its answer never came, or they could not be kept (lost), not charged as their window was over (lapsed), refunded before they were charged (returned).", []string{"outcome"}, nil)
+	descOpen            = prometheus.NewDesc("weir_store_fallback_open_units", "Units admitted without the store that are to be charged to it yet, or of which its answer is still to come.", nil, nil)
+	descExcess          = prometheus.NewDesc("weir_store_excess_units_total", "Units that were admitted without the store beyond the limits of a rule.", []string{"domain", "rule"}, nil)
+	descParts           = prometheus.NewDesc("weir_store_parts", "Parts of the store that can be away one by one: the partitions of a Cluster, else 1.", nil, nil)
+	descAway            = prometheus.NewDesc("weir_store_parts_away", "Parts of the store that are away.", nil, nil)
+	descShare           = prometheus.NewDesc("weir_store_share_nodes", "Nodes among which limits are shared while the store is away.", nil, nil)
 )
 
 var descsShared = []*prometheus.Desc{
 	descRedisCalls, descRedisBatches, descRedisDecisions, descRedisMerged, descRedisRemembered, descRedisSwaps, descRedisLoads, descRedisFailures,
-	descRedisGivenBack, descRedisDisagreements, descRedisNodes,
-	descBreaker, descTransitions, descTrips, descWithout, descDeadlineMisses, descUnits, descShare,
+	descRedisAgain, descRedisRedials, descRedisGivenBack, descRedisDisagreements, descRedisNodes,
+	descBreaker, descTransitions, descTrips, descWithout, descDeadlineMisses, descUnanswered, descUnansweredUnits, descUnits, descShare,
 	descOpen, descExcess, descParts, descAway,
 }
 
@@ -73,6 +77,8 @@ func collectRedis(ch chan<- prometheus.Metric, r *redis.Stats) {
 	counter(descRedisSwaps, r.Swaps)
 	counter(descRedisLoads, r.Loads)
 	counter(descRedisFailures, r.Failures)
+	counter(descRedisAgain, r.Again)
+	counter(descRedisRedials, r.Redials)
 	counter(descRedisGivenBack, r.GivenBack)
 	counter(descRedisDisagreements, r.Disagreements)
 	gaugeTo(ch)(descRedisNodes, float64(r.Nodes))
@@ -99,6 +105,8 @@ func collectFallback(ch chan<- prometheus.Metric, store Fallback) {
 	counter(descWithout, f.Uncounted, "uncounted")
 	counter(descWithout, f.Refused, "refused")
 	counter(descDeadlineMisses, f.DeadlineMisses)
+	counter(descUnanswered, f.Unanswered)
+	counter(descUnansweredUnits, f.UnansweredUnits)
 	counter(descUnits, f.Settled, "settled")
 	counter(descUnits, f.Excess, "excess")
 	counter(descUnits, f.Lost, "lost")

@@ -239,7 +239,7 @@ type fixedFallback struct{}
 
 func (fixedFallback) Stats() fallback.Stats {
 	return fallback.Stats{
-		Trips: 34, LocalAllowed: 35, LocalDenied: 36, Uncounted: 37, Refused: 38, DeadlineMisses: 39,
+		Trips: 34, LocalAllowed: 35, LocalDenied: 36, Uncounted: 37, Refused: 38, DeadlineMisses: 39, Unanswered: 50, UnansweredUnits: 59,
 		Settled: 40, Excess: 41, Lost: 42, Lapsed: 44, Returned: 45, Open: 46,
 	}
 }
@@ -263,6 +263,7 @@ func TestReadings(t *testing.T) {
 		Redis: func() redis.Stats {
 			s := redis.Stats{
 				Calls: 21, Decisions: 22, Merged: 23, Remembered: 24, Swaps: 25, Loads: 26, Failures: 27, GivenBack: 28, Disagreements: 29,
+				Again: 60, Redials: 61,
 				Nodes: 4,
 			}
 			copy(s.Batches[:], []uint64{5, 3, 0, 2, 0, 0, 0, 0, 1})
@@ -307,8 +308,10 @@ func TestReadings(t *testing.T) {
 		`weir_store_breaker_transitions_total{state="half_open"}`: "33", "weir_store_breaker_trips_total": "34",
 		`weir_store_fallback_decisions_total{outcome="local_allowed"}`: "35", `weir_store_fallback_decisions_total{outcome="local_denied"}`: "36",
 		`weir_store_fallback_decisions_total{outcome="uncounted"}`: "37", `weir_store_fallback_decisions_total{outcome="refused"}`: "38",
-		"weir_store_deadline_misses_total": "39", `weir_store_fallback_units_total{outcome="settled"}`: "40",
-		`weir_store_fallback_units_total{outcome="excess"}`: "41", `weir_store_fallback_units_total{outcome="lost"}`: "42", "weir_store_share_nodes": "43",
+		"weir_store_deadline_misses_total": "39", "weir_store_unanswered_decisions_total": "50", "weir_store_unanswered_units_total": "59",
+		"weir_redis_again_total": "60", "weir_redis_redials_total": "61",
+		`weir_store_fallback_units_total{outcome="settled"}`: "40",
+		`weir_store_fallback_units_total{outcome="excess"}`:  "41", `weir_store_fallback_units_total{outcome="lost"}`: "42", "weir_store_share_nodes": "43",
 		`weir_store_fallback_units_total{outcome="lapsed"}`: "44", `weir_store_fallback_units_total{outcome="returned"}`: "45",
 		"weir_store_fallback_open_units": "46", "weir_store_parts_away": "47", "weir_store_parts": "48",
 		`weir_store_excess_units_total{domain="shop",rule="logins"}`: "49",

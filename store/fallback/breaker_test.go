@@ -132,7 +132,10 @@ func TestTrips(t *testing.T) {
 				if state != Open || since.IsZero() || cause == nil {
 					t.Errorf("%v since %v, %v", state, since, cause)
 				}
-				want := Stats{Trips: 1, LocalAllowed: tripAfter + 1, Admitted: tripAfter + 1, Lost: tripAfter, Open: 1}
+				want := Stats{
+					Trips: 1, LocalAllowed: tripAfter + 1, Admitted: tripAfter + 1, Lost: tripAfter, Open: 1,
+					Unanswered: tripAfter, UnansweredUnits: tripAfter,
+				}
 				if f == hangs {
 					want.DeadlineMisses = tripAfter
 				}

@@ -66,6 +66,10 @@ type Options struct {
 	// most once a minute with the same one. It must be quick, and safe for concurrent use. nil
 	// means no calls. See Store.Lasting.
 	Lasting func(fault *store.LastingError)
+	// Unanswered is called at most once a minute. It counts the decisions that this node made by
+	// itself while the primary counted as there, since the last call. nil means no calls. It must
+	// not call Close.
+	Unanswered func(Unanswered)
 	// Random returns a number from 0 up, below most, which is above 0. Nodes that lost the primary
 	// together differ by it in when they probe. nil means math/rand/v2, and is right but for
 	// simulations, which must be able to repeat a run. It must be safe for concurrent use.
@@ -75,7 +79,7 @@ type Options struct {
 // Store implements store.Store over a primary. Make one with New.
 //
 // While the circuit breaker is closed, the primary decides. If the primary fails a call or misses
-// the deadline, that call is decided without it. After a few such failures in a row the breaker
+// the deadline, that call is decided without it, and counted (Unanswered). After a few such failures in a row the breaker
 // opens, and all calls are decided without the primary at once. Probes in the background close the
 // breaker again. If parts of a primary can be away separately, each part has a breaker.
 //
@@ -99,14 +103,15 @@ type Store struct {
 	prompt  prompt
 	o       Options
 
-	parts   []part
-	shares  atomic.Pointer[shares]
-	known   *known
-	books   *books
-	scratch sync.Pool // *scratch
-	stats   counters
-	nobody  *rule.Counter // see split
-	lasting atomic.Pointer[met]
+	parts      []part
+	shares     atomic.Pointer[shares]
+	known      *known
+	books      *books
+	unanswered unanswered
+	scratch    sync.Pool // *scratch
+	stats      counters
+	nobody     *rule.Counter // see split
+	lasting    atomic.Pointer[met]
 
 	ctx  context.Context // ends at Close
 	stop context.CancelFunc
@@ -177,6 +182,7 @@ func New(primary store.Store, o Options) (*Store, error) {
 	s.prompt.primary, _ = primary.(store.Prompt)
 	s.prompt.local, _ = o.Local.(store.Prompt)
 	s.books = newBooks(s.known, o.Exceeded)
+	s.unanswered.report = o.Unanswered
 	s.initParts()
 	s.shares.Store(&shares{nodes: 1})
 	s.scratch.New = func() any { return new(scratch) }
@@ -342,5 +348,6 @@ func (s *Store) Close() error {
 	s.wg.Wait()
 	err := s.primary.Close() // answers that came late are heard by then
 	s.books.close()
+	s.unanswered.close()
 	return errors.Join(err, s.o.Local.Close())
 }

@@ -28,12 +28,16 @@ const keepScratch = 1024
 // the primary, which was asked, has not answered, so that it may have made the charges; nil if it
 // was not asked.
 func (s *Store) without(ctx context.Context, charges []store.Charge, results []algo.Result, refusal, asked error) (int64, error) {
+	cause := asked
 	if errors.Is(asked, store.ErrNotCharged) {
 		asked = nil
 	}
 	for i := range charges {
 		if deniesAll(&charges[i]) {
 			s.stats.refused.Add(1)
+			if cause != nil {
+				s.unheard(charges, results, false, cause)
+			}
 			s.follow(charges, nil, asked, s.instant(asked))
 			return 0, refusal
 		}
@@ -43,6 +47,9 @@ func (s *Store) without(ctx context.Context, charges []store.Charge, results []a
 		return 0, err
 	}
 	s.count(charges, admitted, counted)
+	if cause != nil && len(charges) > 0 {
+		s.unheard(charges, results, admitted, cause)
+	}
 	return now, nil
 }
 

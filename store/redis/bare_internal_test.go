@@ -43,6 +43,7 @@ func TestBothAsOne(t *testing.T) {
 		return n
 	}
 	made, short := map[algo.Algorithm]int{}, map[algo.Algorithm]int{}
+	l := newLane()
 	var pair []store.Charge
 	for range atLeast(t, "WEIR_PAIR_CALLS", 2500, 400) {
 		if pair == nil || rnd.IntN(3) > 0 { // else as before, at another instant
@@ -72,6 +73,8 @@ func TestBothAsOne(t *testing.T) {
 			list = binary.LittleEndian.AppendUint32(list, 1+uint32(rnd.IntN(3)*rnd.IntN(20)))
 		}
 		before := asOne()
+		l.number++
+		head := string(l.appendIdentity(nil, 0, false)) + strconv.FormatInt(now, 10)
 		var came [2]string
 		for i, name := range []string{"short", "long"} {
 			var commands [][]string
@@ -82,13 +85,17 @@ func TestBothAsOne(t *testing.T) {
 				}
 			}
 			puts := len(commands)
-			commands = append(commands, append(append([]string{"FCALL", name + "_take", strconv.Itoa(n)}, keys...), strconv.FormatInt(now, 10), string(shape), string(list)))
+			commands = append(commands, append(append([]string{"FCALL", name + "_take", strconv.Itoa(n)}, keys...), head, string(shape), string(list)))
 			for _, key := range keys {
 				commands = append(commands, []string{"GET", key}, []string{"PEXPIRETIME", key})
 			}
 			commands = append(commands, []string{"FCALL", name + "_read", "0", ""})
 			replies := conn.Do(commands...)[puts:]
-			came[i] = fmt.Sprintf("%x", replies[0])
+			reply, _ := replies[0].(string)
+			if len(reply) < replyHead {
+				t.Fatalf("%s replies %q", name, reply)
+			}
+			came[i] = fmt.Sprintf("%x%x", reply[:replyHead-4], reply[replyHead:]) // without the name of the memory
 			for replies = replies[1:]; len(replies) > 1; replies = replies[2:] {
 				value, _ := replies[0].(string)
 				came[i] += fmt.Sprintf("\n%x until %d", value, replies[1])

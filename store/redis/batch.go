@@ -26,6 +26,8 @@ type batcher struct {
 	spans  [][2]int // of args in buf
 	states []replayState
 	count  []byte
+	head   []byte // the first argument
+	lane   *lane
 }
 
 // run is decisions of one shape.
@@ -44,11 +46,11 @@ func (p *partition) decide(ctx context.Context, batch []*call) {
 		c.sentAt = asked
 	}
 	p.detector.Sent(asked)
-	reply, err := p.send(ctx)
-	switch _, refused := rueidis.IsRedisErr(err); {
-	case err == nil || refused:
+	reply, a, err := p.send(ctx)
+	switch _, answered := rueidis.IsRedisErr(err); {
+	case err == nil || answered && !isReadOnly(err):
 		now := p.store.monotonic()
-		p.detector.Answered(now, now-asked)
+		p.detector.Answered(now, now-a.sent)
 	case !errors.Is(err, context.DeadlineExceeded):
 		p.detector.Lost() // the call is no longer in flight
 	}
@@ -67,6 +69,9 @@ func (p *partition) decide(ctx context.Context, batch []*call) {
 		p.fail(batch, err)
 		return
 	}
+	if a.n > 0 {
+		p.leak(batch)
+	}
 	m := &p.store.metrics
 	m.calls.Add(1)
 	m.decisions.Add(uint64(len(batch)))
@@ -75,8 +80,16 @@ func (p *partition) decide(ctx context.Context, batch []*call) {
 	m.batch(len(batch))
 }
 
-// fail gives all calls of a batch an error. rueidis may still hold views of their keys and of the
-// buffers, which are therefore not used again.
+// leak has the buffers of a batch not used again: after a failed attempt rueidis may still hold
+// views of them, and of the calls' keys.
+func (p *partition) leak(batch []*call) {
+	for _, c := range batch {
+		c.leaked = true
+	}
+	p.buf, p.args, p.count, p.head = nil, nil, nil, nil
+}
+
+// fail gives all calls of a batch an error.
 func (p *partition) fail(batch []*call, err error) {
 	p.store.metrics.failures.Add(1)
 	if didNothing(err) {
@@ -86,9 +99,9 @@ func (p *partition) fail(batch []*call, err error) {
 		err = fmt.Errorf("redis store: %w", err)
 	}
 	for _, c := range batch {
-		c.err, c.leaked = err, true
+		c.err = err
 	}
-	p.buf, p.args, p.count = nil, nil, nil
+	p.leak(batch)
 }
 
 // merge puts the calls of a batch into groups, and those into runs, all in the order in which they
@@ -183,11 +196,11 @@ const (
 	flagLending = 4 // with what is told and wanted of units ahead
 )
 
-// send sends all runs as one call of take, and returns the reply.
-func (p *partition) send(ctx context.Context) ([]byte, error) {
+// send sends all runs as one call of take, and returns the reply, and how it came about.
+func (p *partition) send(ctx context.Context) ([]byte, attempts, error) {
 	clients, err := p.store.connected()
 	if err != nil {
-		return nil, err
+		return nil, attempts{}, err
 	}
 	about := p.store.estimatedNow()
 	p.buf, p.spans, p.args = p.buf[:0], p.spans[:0], append(p.args[:0], lua().take, "")
@@ -234,13 +247,25 @@ func (p *partition) send(ctx context.Context) ([]byte, error) {
 	keys := len(p.args) - 2
 	p.count = strconv.AppendInt(p.count[:0], int64(keys), 10)
 	p.args[1] = view(p.count)
-	p.args = append(p.args, p.store.virtualNow())
+	p.args = append(p.args, "")
 	for _, s := range p.spans {
 		p.args = append(p.args, view(p.buf[s[0]:s[1]]))
 	}
-	return p.store.do(ctx, clients.decide, false, func(b rueidis.Builder) rueidis.Completed {
-		return b.Arbitrary("FCALL").Args(p.args[:2]...).Keys(p.args[2]).Args(p.args[3:]...).Build()
-	}).AsBytes()
+	p.lane.number++
+	a := attempts{p: p, client: clients.decide, batch: true}
+	a.begin(ctx)
+	defer a.end()
+	for {
+		p.head = append(p.lane.appendIdentity(p.head[:0], a.memory, a.unknown), p.store.virtualNow()...)
+		p.args[keys+2] = view(p.head)
+		reply, err := p.store.do(a.ctx, clients.decide, false, func(b rueidis.Builder) rueidis.Completed {
+			return b.Arbitrary("FCALL").Args(p.args[:2]...).Keys(p.args[2]).Args(p.args[3:]...).Build()
+		}).AsBytes()
+		if !a.again(err) {
+			return reply, a, a.result(err)
+		}
+		p.head = nil // rueidis may still hold it
+	}
 }
 
 // view returns b as a string without copying; it is valid until b is written to.

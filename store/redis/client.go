@@ -15,8 +15,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// The client of Redis: rueidis, which finds masters, follows redirections, and reconnects. No call
-// is repeated that could charge twice.
+// The client of Redis: rueidis, which finds masters, follows redirections, and reconnects. It
+// repeats no call by itself: what may have been made is sent again as again.go says.
 
 // errAway is the error while there is no client.
 var errAway = errors.New("redis store: not connected")
@@ -69,7 +69,9 @@ func (s *Store) dial() bool {
 	c, err := s.newClients()
 	if err == nil {
 		ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
-		err = loadLibrary(ctx, c.other)
+		if err = loadLibrary(ctx, c.other); err == nil {
+			_ = s.ping(ctx, c.other) // learns the names of the functions' memories
+		}
 		cancel()
 		if mayNot(err) {
 			// A user of another region, say: it can use what the nodes of this build have loaded.
@@ -101,6 +103,7 @@ func (s *Store) dial() bool {
 
 func (s *Store) newClients() (*clients, error) {
 	options := s.target.options(&s.o)
+	options.DialCtxFn = s.open.dial
 	other, err := rueidis.NewClient(options)
 	if err != nil {
 		return nil, err
@@ -147,14 +150,22 @@ func loadLibrary(ctx context.Context, client rueidis.Client) error {
 	return loadFunctions(ctx, client, lua().text)
 }
 
+var errNoMaster = errors.New("no master was found")
+
 // loadFunctions puts a library on every master that is there.
 func loadFunctions(ctx context.Context, client rueidis.Client, library string) error {
 	var failed error
 	loaded := false
 	for _, node := range client.Nodes() {
-		err := node.Do(ctx, node.B().Arbitrary("FUNCTION", "LOAD", "REPLACE").Args(library).Build()).Error()
-		if e, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(e.Error(), "READONLY") {
-			continue // a replica gets it from its master
+		// Not REPLACE: what is there has the same text, and its memory holds what was done.
+		err := node.Do(ctx, node.B().Arbitrary("FUNCTION", "LOAD").Args(library).Build()).Error()
+		if e, ok := rueidis.IsRedisErr(err); ok {
+			switch {
+			case strings.HasPrefix(e.Error(), "READONLY"):
+				continue // a replica gets it from its master
+			case strings.Contains(e.Error(), "already exists"):
+				err = nil
+			}
 		}
 		loaded = loaded || err == nil
 		failed = errors.Join(failed, err)
@@ -163,7 +174,7 @@ func loadFunctions(ctx context.Context, client rueidis.Client, library string) e
 	case loaded:
 		return nil // a master that is away gets it when it misses it
 	case failed == nil:
-		return errors.New("no master was found")
+		return errNoMaster
 	}
 	return failed
 }
@@ -220,6 +231,9 @@ func (s *Store) do(
 		switch {
 		case err == nil:
 			return result
+		case isReadOnly(err):
+			s.redial()
+			return result
 		case isMissing(err) && loads < 3:
 			loads++
 			if s.reload(ctx, client) != nil {
@@ -247,18 +261,18 @@ func (s *Store) reload(ctx context.Context, client rueidis.Client) error {
 		return nil
 	}
 	s.metrics.loads.Add(1)
-	return loadLibrary(ctx, client)
+	err := loadLibrary(ctx, client)
+	s.masterless.Store(errors.Is(err, errNoMaster))
+	if errors.Is(err, errNoMaster) {
+		s.redial()
+	}
+	return err
 }
 
-// call calls a function other than take.
+// call calls a function that changes the same if it is called again.
 func (s *Store) call(ctx context.Context, client rueidis.Client, function string, keys, args []string) (rueidis.RedisResult, error) {
-	return s.callOnce(ctx, client, true, function, keys, args)
-}
-
-// callOnce is call, but it waits for the end of a slot's migration only if patient.
-func (s *Store) callOnce(ctx context.Context, client rueidis.Client, patient bool, function string, keys, args []string) (rueidis.RedisResult, error) {
 	s.metrics.calls.Add(1)
-	result := s.do(ctx, client, patient, func(b rueidis.Builder) rueidis.Completed {
+	result := s.do(ctx, client, true, func(b rueidis.Builder) rueidis.Completed {
 		return b.Arbitrary("FCALL").Args(function, strconv.Itoa(len(keys))).Keys(keys[0]).Args(keys[1:]...).Args(args...).Build()
 	})
 	return result, result.Error()
@@ -291,17 +305,23 @@ func (s *Store) Ping(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client := c.other
+	return s.ping(ctx, c.other)
+}
+
+func (s *Store) ping(ctx context.Context, client rueidis.Client) error {
 	commands := make([]rueidis.Completed, len(s.partitions))
 	for i, p := range s.partitions {
-		commands[i] = client.B().Arbitrary("FCALL").Args(lua().read, "1").Keys(p.prefix).Args("").Build()
+		commands[i] = p.question(client.B())
 	}
 	var failed error
 	failures := 0
-	for _, result := range client.DoMulti(ctx, commands...) {
-		err := result.Error()
-		if isMissing(err) {
+	for i, result := range client.DoMulti(ctx, commands...) {
+		err := s.partitions[i].learnMemory(result)
+		switch {
+		case isMissing(err):
 			err = s.reload(ctx, client)
+		case isReadOnly(err):
+			s.redial()
 		}
 		if err != nil {
 			failed = err
@@ -322,12 +342,7 @@ func (s *Store) PingPart(ctx context.Context, part int) error {
 		return err
 	}
 	p, asked := s.partitions[part], s.monotonic()
-	client := c.other
-	ask := client.B().Arbitrary("FCALL").Args(lua().read, "1").Keys(p.prefix).Args("").Build()
-	if err = client.Do(ctx, ask).Error(); isMissing(err) {
-		err = s.reload(ctx, client)
-	}
-	if err != nil {
+	if err = p.look(ctx, c.other); err != nil {
 		return fmt.Errorf("redis store: %w", s.target.lasting(err))
 	}
 	now := s.monotonic()

@@ -44,6 +44,7 @@ func TestFormats(t *testing.T) {
 		{countFormat, countSize}, {windowFormat, windowSize}, {bucketFormat, bucketSize},
 		{windowsHeadFormat, windowsHead}, {logHeadFormat, logHead}, {slotsHeadFormat, slotsHead},
 		{tallyFormat, tallySize}, {replyFormat, replyHead}, {listFormat, 4 + 1}, {recordFormat, recordSize},
+		{identityFormat, identitySize},
 	} {
 		if n := formatSize(t, f.format); n != f.size {
 			t.Errorf("the format %q takes %d bytes, not %d", f.format, n, f.size)

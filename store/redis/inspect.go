@@ -31,7 +31,7 @@ func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot u
 	p := s.partitionOf(c, key)
 	id := binary.LittleEndian.AppendUint64(nil, slot)
 	timeout := strconv.FormatInt(c.Limit.Config().Timeout.Microseconds(), 10)
-	result, err := s.call(ctx, clients.other, lua().release, []string{string(p.appendKey(nil, c.ID, key))}, []string{s.virtualNow(), timeout, string(id)})
+	result, err := s.once(ctx, clients.other, p, lua().release, []string{string(p.appendKey(nil, c.ID, key))}, []string{s.virtualNow(), timeout, string(id)})
 	if err != nil {
 		return false, fmt.Errorf("redis store: %w", err)
 	}

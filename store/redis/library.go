@@ -48,6 +48,7 @@ func luaConstants() map[string]any {
 		"olderInSameValue": olderInSameValue, "operandFormat": operandFormat,
 		"scheduleFormat": scheduleFormat, "marginFormat": marginFormat,
 		"flagMerged": flagMerged, "flagRepeats": flagRepeats, "flagLending": flagLending,
+		"identityFormat": identityFormat, "identitySize": identitySize, "lostReply": lostReply,
 		"listFormat": listFormat, "recordSize": recordSize, "recordFormat": recordFormat,
 		"maxLeaseFor": algo.MaxLeaseFor.Microseconds(), "mostLent": mostLent, "maxLogN": algo.MaxLogN,
 		"replyFormat": replyFormat, "replyWhole": string(replyWhole), "replyBare": string(replyBare),

@@ -7,8 +7,8 @@ import (
 
 // metrics counts what the store does.
 type metrics struct {
-	calls, decisions, merged, swaps, loads, failures, givenBack, disagreements atomic.Uint64
-	batches                                                                    [batchSizes]atomic.Uint64
+	calls, decisions, merged, swaps, loads, failures, givenBack, disagreements, again, redials atomic.Uint64
+	batches                                                                                    [batchSizes]atomic.Uint64
 }
 
 // batchSizes is how many classes of batch sizes there are: 1, 2, up to 4, up to 8, … up to
@@ -25,6 +25,8 @@ type Stats struct {
 	Swaps     uint64 // attempts to settle a decision by compare-and-swap
 	Loads     uint64 // times that the functions were loaded again, since they were gone
 	Failures  uint64 // calls whose outcome is not known, or that Redis refused
+	Again     uint64 // calls that were sent again, since an answer was lost
+	Redials   uint64 // times that all connections were dialled anew, since a replica had answered
 	GivenBack uint64 // charges that were given back, since another partition denied
 	// Disagreements counts batches of which Lua and algo did not admit the same. It is 0, or there
 	// is a defect.
@@ -45,7 +47,8 @@ func (s *Store) Stats() Stats {
 	m := &s.metrics
 	out := Stats{
 		Calls: m.calls.Load(), Decisions: m.decisions.Load(), Merged: m.merged.Load(), Swaps: m.swaps.Load(), Loads: m.loads.Load(),
-		Failures: m.failures.Load(), GivenBack: m.givenBack.Load(), Disagreements: m.disagreements.Load(), Nodes: s.Nodes(),
+		Failures: m.failures.Load(), GivenBack: m.givenBack.Load(), Disagreements: m.disagreements.Load(),
+		Again: m.again.Load(), Redials: m.redials.Load(), Nodes: s.Nodes(),
 	}
 	if s.refusals != nil {
 		out.Remembered = s.refusals.Answered()

@@ -1,11 +1,11 @@
 package redis
 
 import (
-	"context"
-	"github.com/weir-rl/weir/store/internal/waiting"
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"github.com/weir-rl/weir/store/internal/waiting"
 )
 
 // partition is a part of the keys that one call to Redis can reach: all of them, or in a Cluster
@@ -20,6 +20,7 @@ type partition struct {
 	prefix   string // of its keys, with the hash tag
 	detector waiting.Detector
 	answers  atomic.Uint64 // decisions that Redis has made
+	memory   atomic.Uint32 // the name of the functions' memory, as heard last (again.go); 0: not yet
 
 	mu        sync.Mutex
 	waiting   []*call
@@ -29,6 +30,7 @@ type partition struct {
 	swapQueue []*swapCall   // see swapqueue.go
 	swapping  bool          // runSwaps is at work
 	swapLock  chan struct{} // holds a value while a compare-and-swap runs: one at a time
+	swapLane  *lane         // whoever holds swapLock uses it
 
 	batcher // used by the goroutine of run only
 }
@@ -109,9 +111,7 @@ func (p *partition) flushOnce() bool {
 	}
 	p.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(p.store.ctx, p.store.o.Timeout)
-	p.decide(ctx, p.batch)
-	cancel()
+	p.decide(p.store.ctx, p.batch)
 	p.deliver(p.batch)
 	clear(p.batch)
 	return true

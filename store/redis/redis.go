@@ -13,7 +13,8 @@
 //   - The call joins the queue of its partition (partition.go), and its caller waits for as long as
 //     the server shows signs of life (store/internal/waiting).
 //   - The queue is sent as one batch, in which equal calls are merged (batch.go), with a client
-//     that repeats nothing that could charge twice (client.go).
+//     that repeats nothing by itself (client.go, connections.go). If the answer is lost, the batch
+//     is sent again, and Redis makes it once (again.go).
 //   - Redis decides the batch with a function of weir.lua, which library.go loads. The reply holds
 //     the states before the call.
 //   - The node makes the same decisions on those states, to compute complete results, and checks
@@ -66,8 +67,9 @@ type Options struct {
 	// Connections is the number of TCP connections to each server, a power of 2; 0 means 1. More
 	// are needed only where one connection cannot carry the traffic.
 	Connections int
-	// Timeout is how long one call to Redis may take before its outcome counts as unknown; 0 means
-	// 1 s. It is not the deadline of a decision, which is that of the caller's context (or of
+	// Timeout is how long one call to Redis may take, with all attempts to get its answer, before
+	// its outcome counts as unknown; 0 means 1 s. Time in which this process did not run is not
+	// counted. It is not the deadline of a decision, which is that of the caller's context (or of
 	// package fallback): it bounds how long a hanging call keeps the next one of its partition
 	// waiting.
 	Timeout time.Duration
@@ -94,8 +96,8 @@ const (
 
 // Store implements store.Store. Make one with Open. Safe for concurrent use.
 //
-// A decision whose answer was lost counts as charged. A call is only repeated if Redis said that it
-// did not execute it.
+// A call whose answer was lost is sent again, and made once (again.go). If what became of it cannot
+// be found out, it counts as charged.
 type Store struct {
 	o          Options
 	target     *target
@@ -111,12 +113,16 @@ type Store struct {
 	sweeps    atomic.Uint64 // calls of Expired
 	disagreed atomic.Bool
 
+	lanes   lanes
+	open    connections
 	clients atomic.Pointer[clients]
 	failure atomic.Pointer[error] // why there are none
 	loading sync.Mutex
-	stop    context.CancelFunc
-	ctx     context.Context
-	life    struct {
+	// no master was found when the functions were last loaded
+	masterless atomic.Bool
+	stop       context.CancelFunc
+	ctx        context.Context
+	life       struct {
 		mu     sync.Mutex
 		closed bool
 		work   sync.WaitGroup
@@ -174,7 +180,8 @@ func Open(o Options) (*Store, error) {
 		tags = hashTags(o.Partitions)
 	}
 	for i, tag := range tags {
-		p := &partition{store: s, number: i, prefix: o.Prefix + formatVersion + tag, wake: make(chan struct{}, 1), swapLock: make(chan struct{}, 1)}
+		p := &partition{store: s, number: i, prefix: o.Prefix + formatVersion + tag, wake: make(chan struct{}, 1), swapLock: make(chan struct{}, 1), swapLane: newLane()}
+		p.lane = newLane()
 		p.detector.Begin(s.monotonic())
 		s.partitions = append(s.partitions, p)
 		s.background(p.run)

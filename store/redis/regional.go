@@ -240,7 +240,7 @@ func (b *changeCall) build() {
 // send calls Lua.
 func (b *changeCall) send(ctx context.Context, client rueidis.Client) (reply changeReply, err error) {
 	s := b.p.store
-	result, err := s.call(ctx, client, lua().change, b.keys, b.args)
+	result, err := s.once(ctx, client, b.p, lua().change, b.keys, b.args)
 	if err != nil {
 		b.leaked = true
 		if didNothing(err) {

@@ -258,8 +258,8 @@ local function one(S, j, keys, k, units, certain)
 end
 
 -- change makes changes. KEYS: that of the position; then those of the operands of each change, in
--- order. ARGV: the instant or '', '1' if the position counts, where it must be ('': nowhere), where
--- it is to be, how long it is kept (ms), a list, and the shapes, each after what may be used
+-- order. ARGV: what once says, '1' if the position counts, where it must be ('': nowhere), where it
+-- is to be, how long it is kept (ms), a list, and the shapes, each after what may be used
 -- without a soft margin (d). The list has for each change the number of its shape, from 1 (I2), the
 -- units (i4), and the instants since and until which it may be made (I7 each).
 --
@@ -269,7 +269,6 @@ end
 --   '\2', and the numbers from 0 of the changes that are left to the node (I4 each): nothing was
 --   done.
 local function change(keys, args)
-  begin(args[1])
   local log, list = args[2] == '1', args[6]
   if log and (call('GET', keys[1]) or '') ~= args[3] then return encode('<I7B', now, 0) end
   texts, stood, stops, still, tried, found, dropped = {}, {}, {}, {}, {}, {}, nil
@@ -355,5 +354,5 @@ local function lead(keys, args)
   return 1
 end
 
-redis.register_function('NAME_change', change)
+redis.register_function('NAME_change', once(change))
 redis.register_function('NAME_lead', lead)

@@ -24,10 +24,11 @@ type replayState struct {
 	lent     int64     // units that Lua has lent
 }
 
-// The head of a reply: the instant, and how many requests were admitted.
+// The head of a reply: the instant, how many requests were admitted, and the name of the memory of
+// the functions (again.go).
 const (
-	replyHead   = 11
-	replyFormat = "<I7I4"
+	replyHead   = 15
+	replyFormat = "<I7I4I4"
 )
 
 // How the reply goes on for a decision with limits that lend, of which nothing is told and wanted:
@@ -46,6 +47,7 @@ func (p *partition) read(reply []byte) error {
 	}
 	now, admitted := get56(reply), int(binary.LittleEndian.Uint32(reply[7:]))
 	p.store.noteClock(now)
+	p.memory.Store(binary.LittleEndian.Uint32(reply[11:]))
 	rest := reply[replyHead:]
 	found := 0
 	for i := range p.runs {

@@ -60,10 +60,10 @@ func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.D
 	case timeout <= 0:
 		return notChargedError{fmt.Errorf("redis store: a reservation needs a time-out above 0, not %v", timeout)}
 	}
-	_, keys := s.reservationKeys(id)
+	p, keys := s.reservationKeys(id)
 	room := (maxReservations + len(s.partitions) - 1) / len(s.partitions)
 	after := strconv.FormatInt(max(1, timeout.Microseconds()), 10)
-	result, err := s.callReservations(ctx, lua().hold, keys, s.virtualNow(), id, string(note), after, strconv.Itoa(room))
+	result, err := s.callReservations(ctx, p, lua().hold, keys, s.virtualNow(), id, string(note), after, strconv.Itoa(room))
 	if err != nil {
 		return err
 	}
@@ -83,8 +83,8 @@ func (s *Store) Claim(ctx context.Context, id string) (note []byte, ok bool, err
 	if id == "" || len(id) > maxReservationID {
 		return nil, false, nil
 	}
-	_, keys := s.reservationKeys(id)
-	result, err := s.callReservations(ctx, lua().claim, keys, id)
+	p, keys := s.reservationKeys(id)
+	result, err := s.callReservations(ctx, p, lua().claim, keys, s.virtualNow(), id)
 	if rueidis.IsRedisNil(err) {
 		return nil, false, nil
 	}
@@ -107,7 +107,7 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 			break
 		}
 		p := s.partitions[(first+i)%len(s.partitions)]
-		result, failed := s.callReservations(ctx, lua().expired, p.reservationKeys(), s.virtualNow(), strconv.Itoa(min(n-len(notes), maxExpiredAtOnce)))
+		result, failed := s.callReservations(ctx, p, lua().expired, p.reservationKeys(), s.virtualNow(), strconv.Itoa(min(n-len(notes), maxExpiredAtOnce)))
 		if failed != nil {
 			err = failed
 			continue
@@ -128,15 +128,15 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 	return nil, err
 }
 
-// callReservations calls a function of reservations.
-func (s *Store) callReservations(ctx context.Context, function string, keys []string, args ...string) (rueidis.RedisResult, error) {
+// callReservations calls a function of reservations of a partition, which is made once.
+func (s *Store) callReservations(
+	ctx context.Context, p *partition, function string, keys []string, args ...string,
+) (rueidis.RedisResult, error) {
 	clients, err := s.connected()
 	if err != nil {
 		return rueidis.RedisResult{}, notChargedError{err}
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
-	defer cancel()
-	result, err := s.call(ctx, clients.other, function, keys, args)
+	result, err := s.once(ctx, clients.other, p, function, keys, args)
 	switch {
 	case err == nil || rueidis.IsRedisNil(err):
 		return result, err

@@ -16,9 +16,9 @@ func TestReservationsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	_, keys := s.reservationKeys("0")
+	p, keys := s.reservationKeys("0")
 	for i := range 5 {
-		result, err := s.callReservations(t.Context(), lua().hold, keys, "", fmt.Sprint(i), "note", "1000000000", "3")
+		result, err := s.callReservations(t.Context(), p, lua().hold, keys, "", fmt.Sprint(i), "note", "1000000000", "3")
 		if err != nil {
 			t.Fatal(err)
 		}

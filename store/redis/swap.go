@@ -200,6 +200,9 @@ func (p *partition) trySwap(
 	return done, nil
 }
 
+// readHead is how many values begin a reply of read in weir.lua.
+const readHead = 3
+
 // read reads the states, and carries over those that are kept under an older identity. A state of
 // an unknown form counts as fresh, and is overwritten.
 func (s *swapPlan) read(ctx context.Context, client rueidis.Client) (now int64, err error) {
@@ -207,7 +210,8 @@ func (s *swapPlan) read(ctx context.Context, client rueidis.Client) (now int64, 
 	for i := range s.values {
 		keys[i] = s.values[i].key
 	}
-	result, err := s.p.store.callOnce(ctx, client, !s.failFast, lua().read, keys, []string{s.p.store.virtualNow()})
+	a := &attempts{p: s.p, client: client, aside: true, repeatable: true}
+	result, err := s.p.store.callIn(ctx, a, nil, !s.failFast, lua().read, keys, []string{s.p.store.virtualNow()})
 	if err != nil {
 		return 0, err
 	}
@@ -215,8 +219,8 @@ func (s *swapPlan) read(ctx context.Context, client rueidis.Client) (now int64, 
 	if err != nil {
 		return 0, err
 	}
-	if len(raw) != 2+len(keys) {
-		return 0, fmt.Errorf("the reply of %s has %d values, not %d", lua().read, len(raw), 2+len(keys))
+	if len(raw) != readHead+len(keys) {
+		return 0, fmt.Errorf("the reply of %s has %d values, not %d", lua().read, len(raw), readHead+len(keys))
 	}
 	if now, err = raw[0].AsInt64(); err != nil {
 		return 0, err
@@ -224,7 +228,12 @@ func (s *swapPlan) read(ctx context.Context, client rueidis.Client) (now int64, 
 	if s.changes, err = raw[1].AsInt64(); err != nil {
 		return 0, err
 	}
-	raw = raw[2:]
+	name, err := raw[2].AsInt64()
+	if err != nil {
+		return 0, err
+	}
+	s.p.memory.Store(uint32(name))
+	raw = raw[readHead:]
 	s.p.store.noteClock(now)
 	for i := range keys {
 		if raw[i].IsNil() {
@@ -394,7 +403,9 @@ func (s *swapPlan) commit(ctx context.Context, client rueidis.Client, now int64)
 	if !changed {
 		return true, nil
 	}
-	result, err := s.p.store.callOnce(ctx, client, !s.failFast, lua().swap, keys, args)
+	l := s.p.swapLane
+	l.number++
+	result, err := s.p.store.callIn(ctx, &attempts{p: s.p, client: client, aside: true}, l, !s.failFast, lua().swap, keys, args)
 	if err != nil {
 		return false, err
 	}

@@ -132,9 +132,13 @@ func (p *partition) runSwaps() {
 	}
 }
 
+// swapTimes is how long a compare-and-swap may take with all its calls, in Options.Timeout, which
+// each of them may take.
+const swapTimes = 4
+
 // swapBatch makes calls as one compare-and-swap, in their order.
 func (p *partition) swapBatch(batch []*swapCall) {
-	ctx, cancel := context.WithTimeout(p.store.ctx, p.store.o.Timeout)
+	ctx, cancel := context.WithTimeout(p.store.ctx, swapTimes*p.store.o.Timeout)
 	defer cancel()
 	select {
 	case p.swapLock <- struct{}{}:
@@ -145,7 +149,7 @@ func (p *partition) swapBatch(batch []*swapCall) {
 	}
 	batch = p.swapBatchLocked(ctx, batch)
 	for i := range batch {
-		alone, cancel := context.WithTimeout(p.store.ctx, p.store.o.Timeout)
+		alone, cancel := context.WithTimeout(p.store.ctx, swapTimes*p.store.o.Timeout)
 		p.swapBatchLocked(alone, batch[i:i+1])
 		cancel()
 	}

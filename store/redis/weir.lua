@@ -902,18 +902,96 @@ local function rewrite(S, i, key, v, bodies, stops)
   return value
 end
 
+-- memory names the memory of this library in this server, see once; 0 before the first call.
+local memory = 0
+
+local function clock()
+  local t = call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+
 -- begin prepares a call. text is its instant, or '' for the server's clock.
 local function begin(text)
   if not call then
     init()
     initAlgorithms()
+    memory = clock() % 4294967295 + 1
   end
   virtual = text ~= ''
   if virtual then
     now = tonumber(text)
   else
-    local t = call('TIME')
-    now = t[1] * 1000000 + t[2]
+    now = clock()
+  end
+end
+
+-- Calls whose answer is lost. What must happen once is called through once: the node sends such a
+-- call again, over another connection, and whichever of the two comes first is made. The other one
+-- gets the reply of the first, or an error if its connection is gone anyway.
+--
+-- A node has lanes. In each it has one call under way at a time, so that the last number and the
+-- last reply of a lane are all there is to keep. They are kept in the memory of the library, which
+-- costs no command. That memory has a name: it is another one after a restart, in a server that
+-- takes the place of another, and after the functions were flushed. What was done before is not
+-- known in it; so a call that may have been sent to another memory is not made.
+local NONE = {} -- in place of a reply: the call failed, or it was too long ago
+local LANES, KEEP = 4096, 10000000 -- how many are kept; µs for which a reply is kept, at least
+-- Of each lane: the last number, the reply to it, and the last number when tidy was called last.
+local lanes, due = {}, 0
+
+-- tidy forgets the replies of lanes that were not used for a while, and where there are many, the
+-- lanes.
+local function tidy()
+  due = now + KEEP
+  local n = 0
+  for _ in pairs(lanes) do n = n + 1 end
+  for lane, of in pairs(lanes) do
+    if of[3] ~= of[1] then
+      of[3] = of[1]
+    elseif n > LANES then
+      lanes[lane] = nil
+    else
+      of[2] = NONE
+    end
+  end
+end
+
+-- known returns true and the reply for a call that comes again, or too late; false if it is to be
+-- made.
+local function known(l, number, of, again)
+  if again == 1 and l[1] == number then
+    if l[2] ~= NONE then return true, l[2] end
+  elseif again == 1 and l[1] < number and of == memory then
+    return false
+  end
+  return true, redis.error_reply(go.lostReply)
+end
+
+-- once returns a function that makes calls of f. Its first argument is the call's identity
+-- (go.identityFormat: the lane, the number, the name of the memory of which the node heard last, and
+-- 1 if the call may have been sent before), followed by the instant or ''.
+local function once(f)
+  return function(keys, args)
+    local text = args[1]
+    begin(#text > go.identitySize and string.sub(text, go.identitySize + 1) or '')
+    local lane, number, of, again = decode(go.identityFormat, text)
+    local l = lanes[lane]
+    if not l then
+      l = {0, NONE, 0}
+      lanes[lane] = l
+    end
+    if again == 1 or number <= l[1] then
+      local is, reply = known(l, number, of, again)
+      if is then return reply end
+    end
+    if now > due or now < due - KEEP then
+      tidy()
+      lanes[lane] = l
+    end
+    l[1], l[2] = number, NONE
+    local reply = f(keys, args)
+    l[2] = reply
+    return reply
   end
 end
 
@@ -1190,19 +1268,19 @@ end
 
 local decideBare -- in bare.lua
 
--- take decides. KEYS: those of all operands in order. ARGV: the instant, or '' for the server's
--- clock; then for each run of decisions of one shape the shape, and a list: how many decisions,
--- flags (go.flagMerged, go.flagRepeats, go.flagLending), with the first flag how many equal
--- requests each stands for, and in the order of the operands of the decisions the ids for slots,
--- and with the third flag what is told and wanted of limits that lend, see ahead in lease.lua. With
--- the second flag a key may come more than once in the run.
+-- take decides. KEYS: those of all operands in order. ARGV: what once says; then for each run of
+-- decisions of one shape the shape, and a list: how many decisions, flags (go.flagMerged,
+-- go.flagRepeats, go.flagLending), with the first flag how many equal requests each stands for, and
+-- in the order of the operands of the decisions the ids for slots, and with the third flag what is
+-- told and wanted of limits that lend, see ahead in lease.lua. With the second flag a key may come
+-- more than once in the run.
 --
--- The reply is one string: the instant, how many requests were admitted, and for each operand its
--- state before the call (one that is not compact: the length of what finish returns, and that), and
--- if it lends, with the third flag, how many units it has lent. All bytes are 255 where a decision
--- was left to the node. Where an operand lends, without that flag, it begins as bare.lua says.
+-- The reply is one string: the instant, how many requests were admitted, the name of the memory, and
+-- for each operand its state before the call (one that is not compact: the length of what finish
+-- returns, and that), and if it lends, with the third flag, how many units it has lent. All bytes are
+-- 255 where a decision was left to the node. Where an operand lends, without that flag, it begins as
+-- bare.lua says.
 local function take(keys, args)
-  begin(args[1])
   local from, granted, out = 1, 0, {''}
   dropped = nil -- of a call that failed
   for r = 2, #args, 2 do
@@ -1231,14 +1309,15 @@ local function take(keys, args)
     granted = granted + g
   end
   if dropped then forgetDropped() end
-  out[1] = encode(go.replyFormat, now, granted)
+  out[1] = encode(go.replyFormat, now, granted, memory)
   return concat(out)
 end
 
--- read returns the instant, the number of the last change (noteChange), and the values of KEYS.
+-- read returns the instant, the number of the last change (noteChange), the name of the memory, and
+-- the values of KEYS.
 local function read(keys, args)
   begin(args[1])
-  local out = {now, changes}
+  local out = {now, changes, memory}
   for i = 1, #keys, BATCH do
     local vals = readValues(keys, i, #keys)
     for j = 1, #vals do out[#out + 1] = vals[j] end
@@ -1246,8 +1325,8 @@ local function read(keys, args)
   return out
 end
 
--- swap writes new values if all of KEYS still have the old ones, and returns 1 if it did. ARGV: the
--- instant or ''; the number that read returned; then four for each key:
+-- swap writes new values if all of KEYS still have the old ones, and returns 1 if it did. ARGV: what
+-- once says; the number that read returned; then four for each key:
 --   '0' if there must be no value, else '1'
 --   the value that it must have
 --   the new value ('': none, '=': unchanged)
@@ -1256,7 +1335,6 @@ end
 -- If a new value is fresh by now, the call took so long that other requests may have come and gone
 -- unseen. Then nothing is written either.
 local function swap(keys, args)
-  begin(args[1])
   local read = tonumber(args[2])
   for i = 1, #keys, BATCH do
     local vals = readValues(keys, i, #keys)
@@ -1289,10 +1367,9 @@ local function swap(keys, args)
   return 1
 end
 
--- release gives slots back, and returns 1 if they were still held. KEYS: one. ARGV: the instant or
--- '', the time-out, the id.
+-- release gives slots back, and returns 1 if they were still held. KEYS: one. ARGV: what once says,
+-- the time-out, the id.
 local function release(keys, args)
-  begin(args[1])
   local key, w, id = keys[1], tonumber(args[2]), args[3]
   local v = try('GET', key)
   if type(v) ~= 'string' or #v < go.slotsHead then return 0 end
@@ -1344,10 +1421,9 @@ end
 -- Reservations: KEYS are a sorted set of ids by the instant at which they time out, and a hash of
 -- their notes. Where nobody asks for them any more, they expire after the longest window.
 
--- hold keeps a note, and returns 1; 0 if the id is taken, -1 if there is no room. ARGV: the instant
--- or '', the id, the note, the time-out in µs, how many may be held.
+-- hold keeps a note, and returns 1; 0 if the id is taken, -1 if there is no room. ARGV: what once
+-- says, the id, the note, the time-out in µs, how many may be held.
 local function hold(keys, args)
-  begin(args[1])
   if call('HEXISTS', keys[2], args[2]) == 1 then return 0 end
   if call('ZCARD', keys[1]) >= tonumber(args[5]) then return -1 end
   call('ZADD', keys[1], format('%d', min(MAXINT, now + tonumber(args[4]))), args[2])
@@ -1364,15 +1440,11 @@ local function handOut(keys, id)
   return note
 end
 
--- claim hands out the note of an id. ARGV: the id.
-local function claim(keys, args)
-  begin('')
-  return handOut(keys, args[1])
-end
+-- claim hands out the note of an id. ARGV: what once says, the id.
+local function claim(keys, args) return handOut(keys, args[2]) end
 
--- expired hands out notes that have timed out. ARGV: the instant or '', how many at most.
+-- expired hands out notes that have timed out. ARGV: what once says, how many at most.
 local function expired(keys, args)
-  begin(args[1])
   local out = {}
   local ids = call('ZRANGEBYSCORE', keys[1], '-inf', format('%d', now), 'LIMIT', '0', args[2])
   for _, id in ipairs(ids) do
@@ -1382,11 +1454,11 @@ local function expired(keys, args)
   return out
 end
 
-redis.register_function('NAME_take', take)
+redis.register_function('NAME_take', once(take))
 redis.register_function('NAME_read', read)
-redis.register_function('NAME_swap', swap)
-redis.register_function('NAME_release', release)
+redis.register_function('NAME_swap', once(swap))
+redis.register_function('NAME_release', once(release))
 redis.register_function('NAME_nodes', nodes)
-redis.register_function('NAME_hold', hold)
-redis.register_function('NAME_claim', claim)
-redis.register_function('NAME_expired', expired)
+redis.register_function('NAME_hold', once(hold))
+redis.register_function('NAME_claim', once(claim))
+redis.register_function('NAME_expired', once(expired))

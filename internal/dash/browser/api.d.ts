@@ -59,7 +59,7 @@ declare namespace Api {
   interface Node {
     node: string; self?: boolean; version: string; started: string; rules: number; generation: number; digest: string;
     rules_version?: string; rules_since: string; rules_broken: boolean; per_second: number; refused_share: number; p99: number; store: string;
-    breaker: string; store_fault?: string; store_errors: number; taken: number; thinned: number; memory: number;
+    breaker: string; store_fault?: string; store_remark?: string; store_errors: number; taken: number; thinned: number; memory: number;
   }
   interface NetUnits { units: number; back: number }
   interface Region {

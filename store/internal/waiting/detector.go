@@ -16,6 +16,7 @@ type Detector struct {
 	asideAt  atomic.Int64 // the same for calls of a second kind, of which one is under way at a time
 	lastSign atomic.Int64 // when the server last gave a sign of life
 	patience atomic.Int64 // for how long it may be silent
+	refused  atomic.Bool  // it cannot be reached, or says that it does not decide
 
 	mu            sync.Mutex
 	termEnd       int64
@@ -52,6 +53,7 @@ func (d *Detector) Sent(now int64) { d.sentAt.CompareAndSwap(0, max(now, 1)) }
 func (d *Detector) Answered(now, took int64) {
 	d.lastSign.Store(now)
 	d.sentAt.Store(0)
+	d.refused.Store(false)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if now >= d.termEnd {
@@ -64,6 +66,22 @@ func (d *Detector) Answered(now, took int64) {
 // Lost notes that no call is under way any more, and that nothing was heard.
 func (d *Detector) Lost() { d.sentAt.Store(0) }
 
+// Broken notes that the connection broke on which a call waited for its answer, and that the call
+// is sent again over another one. To connect takes some answers' time: the server may be silent
+// for twice as long from now on. aside says that it is a call of the second kind.
+func (d *Detector) Broken(now int64, aside bool) {
+	at := max(1, now+d.patience.Load())
+	if aside {
+		d.asideAt.Store(at)
+	} else {
+		d.sentAt.Store(at)
+	}
+}
+
+// Refused notes that the server cannot be reached, or does not decide. Until it answers again, it is
+// not worth waiting for beyond the least time.
+func (d *Detector) Refused() { d.refused.Store(true) }
+
 // Aside notes that a call of the second kind is sent.
 func (d *Detector) Aside(now int64) { d.asideAt.Store(max(1, now)) }
 
@@ -74,7 +92,10 @@ func (d *Detector) AsideOver() { d.asideAt.Store(0) }
 func (d *Detector) Patience() int64 { return d.patience.Load() }
 
 // Alive notes a sign of life that says nothing about how long an answer takes.
-func (d *Detector) Alive(now int64) { d.lastSign.Store(now) }
+func (d *Detector) Alive(now int64) {
+	d.lastSign.Store(now)
+	d.refused.Store(false)
+}
 
 // OldestUnanswered returns when the oldest call without an answer was sent; 0 if there is
 // none.
@@ -97,4 +118,12 @@ func (d *Detector) silentSince(now int64) int64 {
 }
 
 // SilentUntil returns when the server will have been silent for too long, if it stays silent.
-func (d *Detector) SilentUntil(now int64) int64 { return d.silentSince(now) + d.patience.Load() }
+func (d *Detector) SilentUntil(now int64) int64 {
+	if d.refuses() {
+		return now
+	}
+	return d.silentSince(now) + d.patience.Load()
+}
+
+// refuses reports whether a call waits for a server that is not worth waiting for.
+func (d *Detector) refuses() bool { return d.refused.Load() && d.OldestUnanswered() != 0 }

@@ -18,7 +18,9 @@ type Waiter struct {
 	begun            int64 // by store.Monotonic, in ns, as all of these
 	minWait, maxWait int64 // durations
 	stalled          int64 // for how long this process did not run meanwhile
-	due              int64 // when the timer fires
+	resumed          int64 // when it ran again; 0 if it never stood still
+	due              int64 // when to give up, as far as is known
+	wake             int64 // when the timer fires: no later
 	timer            *time.Timer
 }
 
@@ -30,6 +32,7 @@ func (w *Waiter) Begin(minWait, maxWait time.Duration, late error) {
 	w.begun, w.late = store.Monotonic(), late
 	w.minWait, w.maxWait = int64(min(minWait, maxWait)), int64(maxWait)
 	w.due = w.begun + w.minWait
+	w.wake = w.due
 	w.timer = timers.Get().(*time.Timer)
 	w.timer.Reset(time.Duration(w.minWait))
 }
@@ -56,24 +59,42 @@ func (w *Waiter) Wait(done <-chan struct{}, servers ...*Detector) error {
 			if w.reschedule(now, servers); w.due <= now {
 				return w.late
 			}
-			w.timer.Reset(time.Duration(w.due - now))
+			// A server can be found to be away meanwhile.
+			w.wake = min(w.due, now+int64(lookEvery))
+			w.timer.Reset(time.Duration(w.wake - now))
 		case <-w.Ctx.Done():
 			return context.Cause(w.Ctx)
 		}
 	}
 }
 
+// lookEvery is how often a caller that waits for long looks how the server is. After a longStall an
+// answer may have to be asked for again.
+const (
+	lookEvery = 20 * time.Millisecond
+	longStall = 100 * time.Millisecond
+)
+
 // reschedule computes, when the timer has fired, when to give up.
 func (w *Waiter) reschedule(now int64, servers []*Detector) {
 	end := w.begun + w.minWait
 	// A timer that fires late shows that this process did not run. An answer may wait to be read.
-	if late := now - w.due; late > int64(time.Millisecond) {
-		w.stalled += min(late, int64(time.Second))
+	if late := now - w.wake; late > int64(time.Millisecond) {
+		w.stalled += late
 		end = now + min(late, w.minWait)
+		if late > int64(longStall) {
+			w.resumed = now
+		}
 	}
 	silent := now
 	for _, d := range servers {
+		if d.refuses() {
+			continue
+		}
 		silent = max(silent, d.SilentUntil(now)+w.stalled)
+		if w.resumed != 0 {
+			silent = max(silent, w.resumed+2*d.Patience())
+		}
 	}
 	w.Silent = silent <= now
 	w.due = min(max(end, silent), w.begun+w.maxWait+w.stalled)

@@ -71,7 +71,7 @@ func TestWaiter(t *testing.T) {
 		asked, heard, patience int64 // ms
 		fired                  int64 // ms, for 20
 		due                    int64 // ms
-		silent                 bool
+		silent, refused        bool
 	}{
 		"silent for long":          {asked: -100, patience: 40, fired: 20, due: 20, silent: true},
 		"silent, but is often":     {asked: 0, patience: 200, fired: 20, due: 200},
@@ -79,8 +79,12 @@ func TestWaiter(t *testing.T) {
 		"not for longer than most": {asked: 0, patience: 5000, fired: 20, due: 500},
 		"was not asked":            {asked: 19, patience: 40, fired: 20, due: 59},
 		"this process did not run": {asked: -100, patience: 40, fired: 90, due: 110, silent: true},
+		"for long":                 {asked: -100, patience: 40, fired: 190, due: 270},
 		"nor for long":             {asked: -100, patience: 40, fired: 25, due: 30, silent: true},
 		"and what it did not hear": {asked: 0, patience: 40, fired: 50, due: 70},
+		"nor for seconds":          {asked: 0, patience: 40, fired: 2520, due: 2600},
+		"is refused":               {asked: 0, patience: 400, fired: 20, due: 20, silent: true, refused: true},
+		"is refused, and stalled":  {asked: 0, patience: 400, fired: 520, due: 540, silent: true, refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &Detector{}
@@ -90,7 +94,8 @@ func TestWaiter(t *testing.T) {
 				d.lastSign.Store(base + test.heard*ms)
 			}
 			d.patience.Store(test.patience * ms)
-			w := Waiter{begun: base, minWait: 20 * ms, maxWait: 500 * ms, due: base + 20*ms}
+			d.refused.Store(test.refused)
+			w := Waiter{begun: base, minWait: 20 * ms, maxWait: 500 * ms, due: base + 20*ms, wake: base + 20*ms}
 			w.reschedule(base+test.fired*ms, []*Detector{d})
 			if got := (w.due - base) / ms; got != test.due || w.Silent != test.silent {
 				t.Errorf("due after %d ms, silent %v; want %d and %v", got, w.Silent, test.due, test.silent)

@@ -1,0 +1,61 @@
+package redis
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/redistest"
+)
+
+// TestOnce: of two calls with one identity one is made, whichever comes first. The other one gets
+// its reply, if it asks for it.
+func TestOnce(t *testing.T) {
+	server := redistest.Start(t)
+	s, err := Open(Options{URL: server.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	p := s.partitions[0]
+	l, keys := newLane(), p.reservationKeys()
+	memory := p.memory.Load()
+	if memory == 0 {
+		t.Fatal("the memory of the functions has no name, or the store has not learned it")
+	}
+	hold := func(number int64, memory uint32, again bool, id string) any {
+		l.number = number
+		head := string(l.appendIdentity(nil, memory, again))
+		reply, err := server.Try("FCALL", lua().hold, "2", keys[0], keys[1], head, id, "note", "1000000000", "100")
+		if err != nil && strings.HasPrefix(err.Error(), lostCode) {
+			return "lost"
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		return reply
+	}
+	for i, c := range []struct {
+		number int64
+		memory uint32
+		again  bool
+		id     string
+		want   any
+	}{
+		{1, memory, false, "a", int64(1)},
+		{1, memory, true, "a", int64(1)},     // the answer was lost
+		{1, memory, true, "a", int64(1)},     // and once more
+		{1, memory, false, "a", "lost"},      // the first one comes late
+		{2, memory, true, "b", int64(1)},     // the second one comes first
+		{2, memory, false, "b", "lost"},      // the first one comes late
+		{2, memory, true, "b", int64(1)},     // the answer was lost
+		{1, memory, true, "a", "lost"},       // nobody waits for it any more
+		{3, memory, false, "b", int64(0)},    // a call of its own
+		{3, memory + 1, true, "b", int64(0)}, // made here, whatever the node has heard of
+		{4, memory + 1, true, "c", "lost"},   // made there, perhaps
+		{4, 0, true, "c", "lost"},            // the node has heard of no memory yet
+		{5, 0, false, "c", int64(1)},
+	} {
+		if got := hold(c.number, c.memory, c.again, c.id); got != c.want {
+			t.Errorf("call %d: %v, want %v", i, got, c.want)
+		}
+	}
+}
