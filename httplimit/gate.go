@@ -251,7 +251,7 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 	if g.o.Trace != nil {
 		p.request.Trace = g.o.Trace(r)
 	}
-	p.w = w
+	p.w, p.visit.Deadline = w, clientDeadline(r)
 	start := door.Begin(g.o.Stopwatch)
 	err := p.visit.Decide(r.Context(), g.limiter, &p.request, &p.decision)
 	switch {
