@@ -7,8 +7,8 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// Of limits that count different things the one is told of that is nearest to refusing, not the one
-// with the fewest units left.
+// Where limits count different things, answers tell of the one that is nearest to refusing, not of
+// the one with the fewest units left.
 func TestNearestOfDifferentUnits(t *testing.T) {
 	for _, test := range []struct {
 		name, rules string
@@ -83,8 +83,8 @@ limits:
 	}
 }
 
-// What is told after a request that passed says whether the same request passes again: a limit with
-// something left for it is told of only where every limit has.
+// What is told after a request that passed says whether the same request passes again: the limit
+// that it names has enough left for it only where every limit has.
 func TestNearestForetellsTheRefusal(t *testing.T) {
 	for tokens := int64(1); tokens < 40; tokens++ {
 		for requests := int64(1); requests < 12; requests++ {

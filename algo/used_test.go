@@ -70,7 +70,7 @@ func TestUsedAndLent(t *testing.T) {
 	}
 }
 
-// TestUsedBySchedule: the numbers in force have no say in what is used.
+// TestUsedBySchedule: what is used does not depend on the numbers in force.
 func TestUsedBySchedule(t *testing.T) {
 	const now = int64(1_000_000_000_000)
 	day := must(t, Config{Algorithm: FixedWindow, N: 100, Window: time.Hour})

@@ -97,9 +97,10 @@ func (f Headers) set(h http.Header, d *weir.Decision, near *weir.LimitResult) {
 	if f&(XDelta|XEpoch|Envoy03) != 0 {
 		delete(h, hdrXRetry)
 		delete(h, hdrReset)
-		buf = strconv.AppendInt(buf, near.Limit, 10)
 		if f&Envoy03 != 0 {
-			buf = answer.AppendEnvoyPolicies(buf, d)
+			buf = answer.AppendEnvoyPolicies(answer.AppendInteger(buf, near.Limit), d)
+		} else {
+			buf = strconv.AppendInt(buf, near.Limit, 10)
 		}
 		end(hdrLimit)
 		buf = strconv.AppendInt(buf, near.Remaining, 10)

@@ -215,7 +215,7 @@ func (r *Service) begin(ctx context.Context, c *call) (context.Context, error) {
 	case len(c.descriptors) == 0:
 		return ctx, errDescriptors
 	}
-	hits := int64(min(c.hits, algo.MaxCost))
+	hits := int64(c.hits)
 	if hits == 0 {
 		hits = 1
 	}
