@@ -12,6 +12,7 @@ const (
 	warnAbsentKey       = "absent-key"
 	warnAttributeName   = "attribute-name"
 	warnBanTooShort     = "ban-too-short"
+	warnCommitLost      = "commit-lost"
 	warnCostZero        = "cost-zero"
 	warnDescriptorDoor  = "descriptor-door"
 	warnDuplicateKey    = "duplicate-key"
@@ -76,6 +77,7 @@ var warnings = []Warning{
 	{warnAbsentKey, "an `if` that fails on a request without a header, and would be true if that were empty ([expressions.md](expressions.md))"},
 	{warnAttributeName, "an attribute that looks like a misspelt `method`, `path`, `host`, `user` or `header.…`"},
 	{warnBanTooShort, "a ban that is short beside the window of its limit"},
+	{warnCommitLost, "a `cost_after` of a `token_bucket` that refills the estimate while it waits to be put right ([costs.md](costs.md#which-algorithm))"},
 	{warnCostZero, "`cost: 0`, which never refuses anything"},
 	{warnDescriptorDoor, "an option that doors which ask with descriptors cannot follow"},
 	{warnDuplicateKey, "a key that stands twice in one mapping (Lyft form)"},
