@@ -126,7 +126,7 @@ func (d *Decision) Nearest() *LimitResult {
 		if r.Mode == rule.Shadow || !d.Allowed && !d.Refuses(r) {
 			continue
 		}
-		if best < 0 || d.nearer(i, best) {
+		if best < 0 || d.Nearer(i, best) {
 			best = i
 		}
 	}
@@ -136,8 +136,9 @@ func (d *Decision) Nearest() *LimitResult {
 	return &d.Limits[best]
 }
 
-// nearer reports whether d.Limits[i] comes strictly before d.Limits[j] in the order of Nearest.
-func (d *Decision) nearer(i, j int) bool {
+// Nearer reports whether d.Limits[i] comes strictly before d.Limits[j] in the order of Nearest, for
+// callers that speak of some of the limits. Both must have a say in d.
+func (d *Decision) Nearer(i, j int) bool {
 	a, b := &d.Limits[i], &d.Limits[j]
 	if !d.Allowed {
 		return b.RetryAfter != algo.Never && (a.RetryAfter == algo.Never || a.RetryAfter > b.RetryAfter)

@@ -95,17 +95,17 @@ func (s *descriptorStatus) nearer(other *descriptorStatus) bool {
 	return uint64(s.remaining)*uint64(other.capacity) < uint64(other.remaining)*uint64(s.capacity)
 }
 
-// native is what to tell of the native limit of which the smallest share is left, or of the one
-// that refuses longest; false if none has a say.
+// native is what to tell of the native limit that is nearest to refusing (weir.Decision.Nearest), or
+// of the one that refuses longest; false if none has a say.
 func (c *call) native() (s descriptorStatus, ok bool) {
-	d := &c.decision
+	d, at := &c.decision, 0
 	for i := range d.Limits {
 		l := &d.Limits[i]
 		if l.Descriptor >= 0 || l.Mode == rule.Shadow || !d.Allowed && !d.Refuses(l) {
 			continue
 		}
-		if one := c.status(i); !ok || d.Allowed && one.nearer(&s) || !d.Allowed && one.reset > s.reset {
-			s, ok = one, true
+		if one := c.status(i); !ok || d.Allowed && d.Nearer(i, at) || !d.Allowed && one.reset > s.reset {
+			s, at, ok = one, i, true
 		}
 	}
 	return s, ok
