@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
@@ -275,7 +274,7 @@ func (d *Decision) ask(r *Request, signals Signals, again bool) {
 			hits = 0
 		}
 		c.OnStoreError = h.Window.Rule.OnStoreError
-		c.Ask = algo.Ask{Cost: algo.Cost(hits, h.Cost), MaxDelay: maxDelay(r.MaxDelay, h.Window.Rule), Room: room}
+		c.Ask = algo.Ask{Cost: algo.Cost(hits, h.Cost), MaxDelay: maxDelay(r, h.Window.Rule), Room: room}
 	}
 }
 
@@ -289,16 +288,24 @@ func atSignal(w *rule.Window, limit *algo.Limit, signals Signals) *algo.Limit {
 	return limit
 }
 
-// maxDelay translates Request.MaxDelay into microseconds for one rule; below 0 is any delay.
-func maxDelay(d time.Duration, r *rule.Rule) int64 {
+// maxDelay translates MaxDelay and Within of a request into microseconds for one rule; below 0 is
+// any delay.
+func maxDelay(q *Request, r *rule.Rule) int64 {
+	d := q.MaxDelay
 	switch {
 	case d >= 0:
-		return d.Microseconds()
 	case d == RuleDelay && r.Wait > 0:
-		return r.Wait.Microseconds()
+		d = r.Wait
 	default:
+		d = AnyDelay
+	}
+	if q.Within > 0 && (d < 0 || d > q.Within) {
+		d = q.Within
+	}
+	if d < 0 {
 		return -1
 	}
+	return d.Microseconds()
 }
 
 // dropOff leaves out the limits that a schedule puts out of force at the instant of the decision:

@@ -1,7 +1,9 @@
 package weir
 
 import (
+	"cmp"
 	"math"
+	"math/bits"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
@@ -113,32 +115,63 @@ func (*noCopy) Unlock() {}
 // so, else sheddable if one of them does. Limits in shadow have no say.
 func (d *Decision) Priority() rule.Priority { return d.Matches.Priority }
 
-// Nearest returns the limit that headers and messages should speak of: on a refusal the one that
-// refuses longest, else the enforcing limit nearest to refusing (the smallest Remaining, then the
-// largest ResetAfter, then rule order). It is nil if no enforcing limit was met.
+// Nearest returns the limit that headers and messages should speak of. On a refusal it is the one
+// that refuses longest. Else it is the enforcing limit nearest to refusing: one with too little
+// left for the same request once more, then the one of which the smallest share is left, then the
+// largest ResetAfter, then rule order. It is nil if no enforcing limit was met.
 func (d *Decision) Nearest() *LimitResult {
-	var best *LimitResult
+	best := -1
 	for i := range d.Limits {
 		r := &d.Limits[i]
 		if r.Mode == rule.Shadow || !d.Allowed && !d.Refuses(r) {
 			continue
 		}
-		if best == nil || d.nearer(r, best) {
-			best = r
+		if best < 0 || d.Nearer(i, best) {
+			best = i
 		}
 	}
-	return best
+	if best < 0 {
+		return nil
+	}
+	return &d.Limits[best]
 }
 
-// nearer reports whether a comes strictly before b in the order of Nearest.
-func (d *Decision) nearer(a, b *LimitResult) bool {
+// Nearer reports whether d.Limits[i] comes strictly before d.Limits[j] in the order of Nearest, for
+// callers that speak of some of the limits. Both must have a say in d.
+func (d *Decision) Nearer(i, j int) bool {
+	a, b := &d.Limits[i], &d.Limits[j]
 	if !d.Allowed {
 		return b.RetryAfter != algo.Never && (a.RetryAfter == algo.Never || a.RetryAfter > b.RetryAfter)
 	}
-	if a.Remaining != b.Remaining {
-		return a.Remaining < b.Remaining
+	if last := d.isLast(i); last != d.isLast(j) {
+		return last
+	}
+	switch compareShares(&a.Result, &b.Result) {
+	case -1:
+		return true
+	case 1:
+		return false
 	}
 	return a.ResetAfter > b.ResetAfter
+}
+
+// isLast reports whether d.Limits[i] has too little left for the same request once more.
+func (d *Decision) isLast(i int) bool {
+	return len(d.charges) == len(d.Limits) && d.Limits[i].Remaining < d.charges[i].Ask.Needs()
+}
+
+// compareShares compares what is left of two limits as a share of each: -1 if less is left of a, 1
+// if more. They may count different things: 50 tokens of 60,000 are less than 40 requests of 60.
+func compareShares(a, b *algo.Result) int {
+	switch {
+	case a.Remaining <= 0 || b.Remaining <= 0: // of a limit of 0 nothing is ever left
+		return cmp.Compare(max(a.Remaining, 0), max(b.Remaining, 0))
+	case a.Limit == b.Limit:
+		return cmp.Compare(a.Remaining, b.Remaining)
+	}
+	aHigh, aLow := bits.Mul64(uint64(a.Remaining), uint64(b.Limit))
+	bHigh, bLow := bits.Mul64(uint64(b.Remaining), uint64(a.Limit))
+	return cmp.Or(cmp.Compare(aHigh, bHigh), cmp.Compare(aLow, bLow))
 }
 
 // DeferTo returns the queue to which all limits that refuse want the request deferred, that of the

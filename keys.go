@@ -94,7 +94,7 @@ func (l *Limiter) Keys() *Keys { return &l.keys }
 // view says how to look at the keys of a rule's counter: under the numbers that Decide would charge
 // them by.
 func (l *Limiter) view(r *rule.Rule, c *rule.Counter) *store.View {
-	return &store.View{Counter: c, MaxDelay: maxDelay(RuleDelay, r), Limit: func(key []byte) *algo.Limit {
+	return &store.View{Counter: c, MaxDelay: maxDelay(&Request{MaxDelay: RuleDelay}, r), Limit: func(key []byte) *algo.Limit {
 		w := r.WindowFor(c.ID, key)
 		if w == nil || w.Limit == nil {
 			return nil

@@ -27,6 +27,9 @@ type Request struct {
 	// all, AnyDelay for any time, RuleDelay for as long as the rule's own wait (any time, if the
 	// rule has none).
 	MaxDelay time.Duration
+	// Within is how long the caller has for the request at all, where it knows: no turn in a leaky
+	// bucket is given that comes later, whatever MaxDelay says. 0 means that it does not know.
+	Within time.Duration
 	// Door names the door that the request came through ("http", "rls", …), for Hooks. It may be
 	// "".
 	Door string

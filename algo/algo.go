@@ -82,9 +82,13 @@ const (
 // Bounds that every limit keeps, so that all products fit 2^53.
 const (
 	MaxN = 1_000_000_000 // requests per window, and bucket sizes
+	// requests per window of a FixedWindow that lends nothing, soft margin included: it multiplies
+	// nothing
+	MaxFixedN = MaxCost - 1
 	// requests per window of a sliding log (soft margin not counted)
 	MaxLogN   = 100_000
-	MaxCost   = 1<<31 - 1            // a cost is within ±MaxCost
+	MaxCost   = maxInt               // a cost is within ±MaxCost, which no limit admits
+	MaxHits   = 1<<31 - 1            // hits that a request may cost, at doors that let it say so
 	MaxWindow = 366 * 24 * time.Hour // the longest window
 	MaxK      = 240                  // sub-windows of a sliding window
 	MaxSoft   = 1000                 // percent of a soft margin
@@ -101,8 +105,8 @@ const Never = -1
 // field means its default.
 type Config struct {
 	Algorithm Algorithm
-	// requests per window, 0 to MaxN (Concurrency: the number of slots); 0 refuses every cost above
-	// 0
+	// requests per window, 0 to MaxN (Concurrency: the number of slots; FixedWindow: to MaxFixedN);
+	// 0 refuses every cost above 0
 	N       int64
 	Window  time.Duration // W; a whole number of microseconds above 0; not for Concurrency
 	Burst   int64         // TokenBucket, LeakyBucket: the size B. 0 means N; NoBurst means 0

@@ -40,12 +40,17 @@ func (c *Config) check() error {
 	}
 	bucket := a == TokenBucket || a == LeakyBucket
 	switch {
-	case c.N < 0 || c.N > MaxN:
-		return fmt.Errorf("the number of requests is %d; it must be from 0 to %d", c.N, MaxN)
+	case a == FixedWindow && (c.N < 0 || c.N > MaxFixedN):
+		return fmt.Errorf("the number of requests is %d; it must be from 0 to %d", c.N, int64(MaxFixedN))
+	case a != FixedWindow && (c.N < 0 || c.N > MaxN):
+		return fmt.Errorf("the number of requests is %d; it must be from 0 to %d, or for fixed_window to %d", c.N, MaxN, int64(MaxFixedN))
 	case a == SlidingLog && c.N > MaxLogN:
 		return fmt.Errorf("sliding_log remembers every request: lower the number of requests from %d to at most %d, or use sliding_window", c.N, MaxLogN)
 	case c.Soft < 0 || c.Soft > MaxSoft:
 		return fmt.Errorf("the soft margin is %d%%; it must be from 0%% to %d%%", c.Soft, MaxSoft)
+	case a == FixedWindow && c.N > lowered(MaxFixedN, c.Soft):
+		return fmt.Errorf("%d requests with a soft margin of %d%% are more than the %d that can be counted: lower the number of requests to at most %d",
+			c.N, c.Soft, int64(MaxFixedN), lowered(MaxFixedN, c.Soft))
 	case c.Burst != 0 && !bucket:
 		return fmt.Errorf("a burst does not fit %v, only token_bucket and leaky_bucket", a)
 	case c.Burst < NoBurst || c.Burst > MaxN:
@@ -102,6 +107,17 @@ func (c *Config) check() error {
 		return fmt.Errorf("%d buckets do not divide the window of %v into whole microseconds", c.Buckets, c.Window)
 	}
 	return nil
+}
+
+// mostN is the largest N that a limit may have that is otherwise as c says.
+func (c *Config) mostN() int64 {
+	switch {
+	case c.Algorithm == SlidingLog:
+		return MaxLogN
+	case c.Algorithm == FixedWindow && c.Lease == 0:
+		return lowered(MaxFixedN, c.Soft)
+	}
+	return MaxN
 }
 
 func checkSpan(what string, d time.Duration) error {

@@ -78,6 +78,8 @@ func (c *Config) checkLeasing() error {
 		return errors.New("a token_bucket that is refilled at intervals cannot be leased: units charged late would move its boundaries")
 	case c.SoftFor != 0:
 		return errors.New("a limit whose soft margin closes cannot be leased")
+	case c.N > MaxN:
+		return fmt.Errorf("%d requests are too many to be leased, at most %d can", c.N, MaxN)
 	case c.CountDenied && c.Algorithm != FixedWindow:
 		return fmt.Errorf("%v that counts denied requests cannot be leased, only fixed_window can", c.Algorithm)
 	}

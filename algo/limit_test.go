@@ -16,7 +16,10 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{Config{Algorithm: 17, N: 1, Window: time.Second}, "no algorithm 17"},
 		{Config{N: -1, Window: time.Second}, "from 0 to 1000000000"},
-		{Config{N: MaxN + 1, Window: time.Second}, "from 0 to 1000000000"},
+		{Config{N: MaxN + 1, Window: time.Second}, "from 0 to 1000000000, or for fixed_window to 9007199254740990"},
+		{Config{Algorithm: FixedWindow, N: MaxFixedN + 1, Window: time.Second}, "from 0 to 9007199254740990"},
+		{Config{Algorithm: FixedWindow, N: MaxFixedN/2 + 1, Window: time.Second, Soft: 100}, "to at most 4503599627370495"},
+		{Config{Algorithm: FixedWindow, N: MaxN + 1, Window: time.Second, Lease: 5}, "too many to be leased, at most 1000000000"},
 		{Config{N: 1}, "window is 0s"},
 		{Config{N: 1, Window: -time.Second}, "must be above 0"},
 		{Config{N: 1, Window: 367 * 24 * time.Hour}, "at most 366 days"},

@@ -23,10 +23,7 @@ func (l *Limit) Resize(requests, burst func(int64) int64) (*Limit, error) {
 
 func (l *Limit) resize(requests, burst func(int64) int64) (*Limit, error) {
 	c := l.cfg
-	most := int64(MaxN)
-	if c.Algorithm == SlidingLog {
-		most = MaxLogN
-	}
+	most := c.mostN()
 	c.N = min(max(0, requests(c.N)), most)
 	if c.Algorithm == TokenBucket || c.Algorithm == LeakyBucket {
 		b := burst(max(0, c.Burst))

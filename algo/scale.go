@@ -23,11 +23,11 @@ func (l *Limit) Scale(num, den int64) (*Limit, error) {
 	return l.Resize(scale, scale)
 }
 
-// share is num/den of n, rounded down, at most MaxN.
+// share is num/den of n, rounded down, at most MaxFixedN.
 func share(n, num, den int64) int64 {
 	q, ok := mulDiv(uint64(n), uint64(num), uint64(den), false)
-	if !ok || q > MaxN {
-		return MaxN
+	if !ok || q > MaxFixedN {
+		return MaxFixedN
 	}
 	return int64(q)
 }

@@ -30,7 +30,10 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	gate, err := grpclimit.New(limiter, grpclimit.Options{Identity: map[string]string{"user": "x-user-id"}})
+	gate, err := grpclimit.New(limiter, grpclimit.Options{
+		Identity: map[string]string{"user": "x-user-id"},
+		Skip:     func(string) bool { return false }, // or health checks, as below, would pass
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

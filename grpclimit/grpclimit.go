@@ -27,8 +27,11 @@
 //
 // A leaky bucket really holds: the handler runs when the call's turn has come. A call that another
 // limit with a `wait` refuses is held, in the order of arrival, until the limit admits it or the
-// wait is over (docs/waiting.md). A slot of a concurrency limit is given back when the handler
-// returns.
+// wait is over (docs/waiting.md); one that would pass after its deadline is refused at once, as far
+// as that is seen. A slot of a concurrency limit is given back when the handler returns.
+//
+// Calls of grpc.health.v1.Health pass without a decision, and Gate.Stats counts them: see
+// Options.Skip.
 //
 // weir.Hooks.Answered is told of each call that was admitted, when its handler has returned; of the
 // messages that Options.Messages counts it is not.
@@ -61,13 +64,14 @@ type Gate struct {
 	lines    *hold.Lines
 	pool     sync.Pool // of *call
 
+	probes               probes
 	repeated, unreadable atomic.Uint64
 	refusedLine          seldom.Line
 }
 
 // Unary is a grpc.UnaryServerInterceptor that limits unary calls.
 func (g *Gate) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if g.o.Skip != nil && g.o.Skip(info.FullMethod) {
+	if g.passes(info.FullMethod) {
 		return handler(ctx, request)
 	}
 	c := g.acquire(ctx, info.FullMethod)
@@ -93,7 +97,7 @@ func (g *Gate) Unary(ctx context.Context, request any, info *grpc.UnaryServerInf
 // Stream is a grpc.StreamServerInterceptor that limits the opening of streams: a stream is one
 // call, however many messages it carries, unless Options.Messages counts those too.
 func (g *Gate) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if g.o.Skip != nil && g.o.Skip(info.FullMethod) {
+	if g.passes(info.FullMethod) {
 		return handler(srv, stream)
 	}
 	c := g.acquire(stream.Context(), info.FullMethod)
@@ -144,6 +148,9 @@ func (c *call) failure(err error) {
 func (g *Gate) acquire(ctx context.Context, fullMethod string) *call {
 	c := g.pool.Get().(*call)
 	c.ctx, c.path = ctx, fullMethod
+	if g.o.Skip == nil && isProbe(fullMethod) { // a rule names it
+		c.visit.Ready = onlyNamed
+	}
 	c.ask()
 	if g.o.Hits != nil {
 		c.request.Hits = g.o.Hits(ctx, fullMethod)
@@ -170,6 +177,7 @@ func (g *Gate) finish(c *call) {
 	}
 	// A slot that cannot be given back ends with the limit's time-out.
 	c.visit.Release(c.ctx, g.limiter, &c.decision)
+	c.visit.Ready = nil
 	clear(c.decision.Limits)
 	c.decision.Limits = c.decision.Limits[:0]
 	clear(c.told)

@@ -47,7 +47,10 @@ type Options struct {
 	Attributes map[string]func(ctx context.Context, fullMethod string) string
 	// Hits is the cost of a call, in hits; 0 asks and counts nothing. nil means 1.
 	Hits func(ctx context.Context, fullMethod string) int64
-	// Skip exempts the methods for which it returns true, such as health checks; nil exempts none.
+	// Skip exempts the methods for which it returns true; one that always returns false exempts
+	// none. nil exempts the methods of grpc.health.v1.Health, since a server whose probe is refused
+	// is killed: but where rules in force name that service or a method of it, as by `when: {path:
+	// /grpc.health.v1.Health/Check}`, these rules limit it, and no others.
 	Skip func(fullMethod string) bool
 	// NoHeaders leaves the rate-limit metadata out of answers.
 	NoHeaders bool
@@ -156,7 +159,7 @@ func (g *Gate) supplies(attribute string) bool {
 	return identified || program || slices.Contains(ownAttributes[:], attribute) || strings.HasPrefix(attribute, headerPrefix)
 }
 
-// Stats counts the calls that a Gate holds, or held.
+// Stats counts the calls that a Gate holds, or held, and those that it let pass.
 type Stats struct {
 	Held    int // now
 	Lines   int // now: one for each key of a limit for which a call waits
@@ -167,10 +170,19 @@ type Stats struct {
 	Expired    uint64
 	HungUp     uint64 // of these, were given up by their clients
 	TurnedAway uint64 // were refused since there was no room to wait
+
+	HealthChecks uint64 // passed without a decision: see Options.Skip
 }
 
 // Stats returns a reading.
-func (g *Gate) Stats() Stats { return Stats(g.lines.Stats()) }
+func (g *Gate) Stats() Stats {
+	s := g.lines.Stats()
+	return Stats{
+		Held: s.Held, Lines: s.Lines, Longest: s.Longest,
+		Total: s.Total, Expired: s.Expired, HungUp: s.HungUp, TurnedAway: s.TurnedAway,
+		HealthChecks: g.probes.passed.Load(),
+	}
+}
 
 // Drain ends the holding, for a server that is about to stop: calls that wait for a limit to admit
 // them are refused at once, as are those that would have to wait from then on. Those that have a

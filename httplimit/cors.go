@@ -88,7 +88,7 @@ func (c CORS) Allow(h http.Header, r *http.Request, f Headers) {
 // exposed lists the fields that f may write.
 func (f Headers) exposed() string {
 	f = f.effective()
-	list := "Retry-After"
+	list := "Retry-After, Retry-After-Ms, X-Should-Retry"
 	if f&^Off != 0 {
 		list += ", X-RateLimit-Soft, X-RateLimit-Warning, X-RateLimit-Decision"
 	}

@@ -32,7 +32,7 @@ func TestParseOrigins(t *testing.T) {
 	}
 }
 
-const exposedByDefault = "Retry-After, X-RateLimit-Soft, X-RateLimit-Warning, X-RateLimit-Decision, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-RateLimit-Retry-After, RateLimit, RateLimit-Policy"
+const exposedByDefault = "Retry-After, Retry-After-Ms, X-Should-Retry, X-RateLimit-Soft, X-RateLimit-Warning, X-RateLimit-Decision, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-RateLimit-Retry-After, RateLimit, RateLimit-Policy"
 
 // A page may read the headers of what it was let through to, and a refusal as a whole, if its
 // origin is on the list.
@@ -102,7 +102,7 @@ func TestCORSKeeps(t *testing.T) {
 	w.Header().Set("Access-Control-Allow-Credentials", "true")
 	limit(http.NotFoundHandler()).ServeHTTP(w, r)
 	if h := w.Header(); h.Get("Access-Control-Allow-Origin") != "https://other.example" || h.Get("Access-Control-Allow-Credentials") != "true" ||
-		!slices.Equal(h["Access-Control-Expose-Headers"], []string{"Retry-After", "X-Reason"}) {
+		!slices.Equal(h["Access-Control-Expose-Headers"], []string{"Retry-After, Retry-After-Ms, X-Should-Retry", "X-Reason"}) {
 		t.Errorf("%v", h)
 	}
 }

@@ -14,21 +14,27 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Watch returns the writer on which the request is to be answered. It is w itself, unless the
-// request met a rule whose cost is known only from the response (cost_after), Options has an
-// Overload or a Load, or the limiter has a hook for answers (weir.Hooks.Answered): then it takes
-// note of the response as it goes by, without holding it up, and Leave settles what it cost. To be
-// called once, before the request is handled. It is not needed by callers of Answered, unless the
+// Watch returns the writer on which the request is to be answered. It takes note of the response as
+// it goes by, without holding it up: Leave settles what a request cost by a rule with cost_after,
+// and an Overload, a Load and a hook for answers (weir.Hooks.Answered) hear of it. Where
+// WriteHeaders wrote rate-limit headers and the handler adds more of them, as a reverse proxy does
+// for a server that limits too, they are joined as Headers.Write says. It is w itself where there
+// is none of this to do. To be called once, after WriteHeaders and before the request is handled.
+// It is not needed by callers of Answered that join what they pass on by WriteHeaders, unless the
 // decision met a rule with cost_after.
 //
 // The writer implements whichever of http.Flusher, http.Hijacker and io.ReaderFrom w implements,
 // and works with http.ResponseController. It is made anew for each request, since a handler may
 // hold on to it.
 func (p *Pass) Watch(w http.ResponseWriter) http.ResponseWriter {
-	if !p.watches() && !hold.CostsAfter(&p.decision) {
+	costs := hold.CostsAfter(&p.decision)
+	if !p.watches() && !costs && !p.wrote {
 		return w
 	}
-	p.watch = &watch{ResponseWriter: w, pass: p, start: time.Now(), noBody: p.attrs.r.Method == http.MethodHead}
+	p.watch = &watch{ResponseWriter: w, pass: p, noBody: p.attrs.r.Method == http.MethodHead}
+	if costs {
+		p.watch.start = time.Now()
+	}
 	_, flusher := w.(http.Flusher)
 	_, hijacker := w.(http.Hijacker)
 	_, readerFrom := w.(io.ReaderFrom)
@@ -49,6 +55,9 @@ func (p *Pass) Finish() {
 	p.finished = true
 	if p.watch != nil {
 		p.watch.finished = true
+		if p.watch.status == 0 { // net/http writes the header now
+			p.gather(p.watch.Header())
+		}
 	}
 }
 
@@ -132,6 +141,7 @@ func (w *watch) set(status int) {
 	if w.pass == nil {
 		return
 	}
+	w.pass.gather(w.Header())
 	w.status = w.pass.final(status) // a client must not get its requests for nothing by leaving them
 	w.pass.Answered(status)
 }

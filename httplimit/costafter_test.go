@@ -178,7 +178,7 @@ limits:
 }
 
 // A request that is refused is not settled, and one whose limits have no cost_after gets the writer
-// itself.
+// itself where no rate-limit headers are to be joined.
 func TestCostAfterNotMet(t *testing.T) {
 	l := newLimiter(t, &clock{}, `
 limits:
@@ -186,7 +186,7 @@ limits:
   - {name: plain, when: {path: /y}, allow: 100/hour}
 `)
 	var seen http.ResponseWriter
-	h := newMiddleware(t, l, Options{}, func(w http.ResponseWriter, r *http.Request) { seen = w })
+	h := newMiddleware(t, l, Options{Headers: Off}, func(w http.ResponseWriter, r *http.Request) { seen = w })
 	if w := get(h, "/y"); seen != http.ResponseWriter(w) {
 		t.Errorf("the handler got a %T", seen)
 	}

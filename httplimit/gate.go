@@ -154,7 +154,8 @@ type Pass struct {
 	attrs    Attributes
 	request  weir.Request
 	decision weir.Decision
-	watch    *watch // of a request that met a rule with cost_after; else nil
+	watch    *watch // sees the answer; nil if nobody needs to
+	wrote    bool   // WriteHeaders has written rate-limit headers, and the answer has not begun
 	passage
 }
 
@@ -252,7 +253,7 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 	if g.o.Trace != nil {
 		p.request.Trace = g.o.Trace(r)
 	}
-	p.w = w
+	p.w, p.visit.Deadline = w, clientDeadline(r)
 	start := door.Begin(g.o.Stopwatch)
 	err := p.visit.Decide(r.Context(), g.limiter, &p.request, &p.decision)
 	switch {
@@ -316,8 +317,16 @@ func (p *Pass) Attributes() *Attributes { return &p.attrs }
 // Options.CORS read them.
 func (p *Pass) WriteHeaders(h http.Header) {
 	if p.decision.WithoutStore == nil {
-		p.gate.o.Headers.Write(h, &p.decision)
+		p.wrote = p.gate.o.Headers.write(h, &p.decision)
 		p.gate.o.CORS.Expose(h, p.attrs.r, p.gate.o.Headers)
+	}
+}
+
+// gather joins what a handler has added to the rate-limit headers that were written to h.
+func (p *Pass) gather(h http.Header) {
+	if p.wrote {
+		p.wrote = false
+		p.gate.o.Headers.gather(h, &p.decision)
 	}
 }
 
@@ -336,7 +345,7 @@ func (p *Pass) Leave() {
 // reset forgets the request and goes back to the pool.
 func (p *Pass) reset() {
 	p.attrs.Reset(nil, ClientIP{}, nil)
-	p.request = weir.Request{}
+	p.request, p.wrote = weir.Request{}, false
 	if cap(p.decision.Limits) > 256 { // do not keep a buffer that a rare request made large
 		p.decision = weir.Decision{}
 	}

@@ -24,8 +24,10 @@ const titleQuotaExceeded = "Request cannot be satisfied as assigned quota has be
 // is Decision.Nearest's.
 //
 // The default body comes in the form that the client prefers by its Accept header: problem details
-// (RFC 9457), which is also for those that do not say, a page for browsers, or plain text. A
-// response's own headers win over ours. The answer is never to be stored by a cache (RFC 6585), and
+// (RFC 9457), which is also for those that do not say, a page for browsers, or plain text. Beside
+// Retry-After it has retry-after-ms, and x-should-retry: false where that is more than a minute or
+// never, which the official clients of model providers obey. A response's own headers win over
+// ours. The answer is never to be stored by a cache (RFC 6585), and
 // has no body if r is a HEAD.
 //
 // A call of gRPC that a Gate or the proxy refuses gets trailers in place of all that, as package
@@ -34,6 +36,7 @@ const titleQuotaExceeded = "Request cannot be satisfied as assigned quota has be
 func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision) {
 	f.Write(w.Header(), d)
 	h := w.Header()
+	sayRetry(h, d)
 	near := d.Nearest()
 	status, contentType := http.StatusTooManyRequests, ""
 	var body []byte
@@ -86,6 +89,25 @@ func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision
 		}
 	}
 	answer.Send(w, status, contentType, body, r.Method == http.MethodHead)
+}
+
+// longestRetry is the longest Retry-After, in µs, that all official clients of model providers
+// obey. Of a longer one some take no notice, and try again within a second; others sleep for days,
+// twice.
+const longestRetry = 60_000_000
+
+// sayRetry writes what the official clients of model providers (openai and anthropic for Python and
+// Node) go by beside Retry-After: when to come back to the millisecond, and, where that is too long
+// for them or never, that they need not try.
+func sayRetry(h http.Header, d *weir.Decision) {
+	delete(h, hdrRetryMilli)
+	delete(h, hdrRetry)
+	if d.RetryAfter != algo.Never {
+		h[hdrRetryMilli] = []string{strconv.FormatInt(max(1, (d.RetryAfter+999)/1000), 10)}
+	}
+	if d.RetryAfter == algo.Never || d.RetryAfter > longestRetry {
+		h[hdrRetry] = []string{"false"}
+	}
 }
 
 // responseData holds the values that templates may use in a refusal by near.

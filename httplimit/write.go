@@ -24,11 +24,20 @@ const (
 	hdrPolicy     = "Ratelimit-Policy"
 	hdrRateLimit  = "Ratelimit"
 	hdrRetryAfter = "Retry-After"
+	hdrRetryMilli = "Retry-After-Ms"
+	hdrRetry      = "X-Should-Retry"
 )
 
 // Write sets the headers that d calls for on h: the families' for a decision that met an
-// enforcing limit, and on a refusal Retry-After. What h holds of a family that is written is
-// replaced as a whole; a decision that met no enforcing limit leaves h as it is.
+// enforcing limit, and on a refusal Retry-After. A decision that met no enforcing limit leaves h as
+// it is.
+//
+// Fields that h holds already are of another limit on the way of the request: a handler in front,
+// or a server behind, has set them. RateLimit, RateLimit-Policy and X-RateLimit-Warning are lists,
+// to which the limits of d are added. X-RateLimit-Limit, -Remaining and -Reset have room for one
+// limit, and so have RateLimit-Limit, -Remaining and -Reset: they stay as they are, as a whole, if
+// no smaller share is left of Decision.Nearest, and d is no refusal. Fields that cannot be read are
+// replaced.
 //
 // X-RateLimit-Limit, -Remaining and -Reset speak of Decision.Nearest, and so do RateLimit-Limit,
 // -Remaining and -Reset. RateLimit-Policy and RateLimit have one item for each enforcing limit that
@@ -36,12 +45,32 @@ const (
 // its soft margin, X-RateLimit-Warning names those that are near to refusing, and on a refusal
 // X-RateLimit-Decision is its id. All times are whole seconds, rounded up. docs/headers.md
 // describes each field.
-func (f Headers) Write(h http.Header, d *weir.Decision) {
+func (f Headers) Write(h http.Header, d *weir.Decision) { f.write(h, d) }
+
+// write is Write; said is false if d met no enforcing limit, or f writes no more than Retry-After.
+func (f Headers) write(h http.Header, d *weir.Decision) (said bool) {
 	near := d.Nearest()
 	if near == nil {
-		return
+		return false
 	}
 	f = f.effective()
+	said = f != Off
+	if len(h) == 0 || !f.heldBy(h) {
+		f.set(h, d, near)
+		return said
+	}
+	own := make(http.Header, 12)
+	f.set(own, d, near)
+	say := ifNearer
+	if !d.Allowed {
+		say = always
+	}
+	join(h, own, say)
+	return said
+}
+
+// set is Write for an h that holds nothing of the families that counts.
+func (f Headers) set(h http.Header, d *weir.Decision, near *weir.LimitResult) {
 	// All values are built in one buffer, and become one string and one slice that the fields
 	// share.
 	var (
@@ -68,9 +97,10 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 	if f&(XDelta|XEpoch|Envoy03) != 0 {
 		delete(h, hdrXRetry)
 		delete(h, hdrReset)
-		buf = strconv.AppendInt(buf, near.Limit, 10)
 		if f&Envoy03 != 0 {
-			buf = answer.AppendEnvoyPolicies(buf, d)
+			buf = answer.AppendEnvoyPolicies(answer.AppendInteger(buf, near.Limit), d)
+		} else {
+			buf = strconv.AppendInt(buf, near.Limit, 10)
 		}
 		end(hdrLimit)
 		buf = strconv.AppendInt(buf, near.Remaining, 10)
@@ -90,9 +120,6 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 		}
 	}
 	if f&^Off != 0 {
-		delete(h, hdrSoft)
-		delete(h, hdrWarning)
-		delete(h, hdrDecision)
 		if d.SoftExceeded() {
 			buf = append(buf, "exceeded"...)
 			end(hdrSoft)
@@ -108,10 +135,7 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 	}
 	switch {
 	case f&Draft03 != 0:
-		delete(h, hdr03Limit)
-		delete(h, hdr03Remains)
 		delete(h, hdr03Reset)
-		delete(h, hdrPolicy)
 		if retry > 0 {
 			reset = retry // the two shall name the same instant
 		}

@@ -318,7 +318,7 @@ func (s *Set) overrideWindow(d *domain, limit *DescriptorLimit) *Window {
 
 func overrideConfig(unit int, requests int64) algo.Config {
 	return algo.Config{
-		Algorithm: algo.FixedWindow, N: min(requests, algo.MaxN), Window: overrideUnits[unit].length, CountDenied: true,
+		Algorithm: algo.FixedWindow, N: requests, Window: overrideUnits[unit].length, CountDenied: true,
 	}
 }
 

@@ -333,7 +333,7 @@ func TestRequestOverride(t *testing.T) {
 	if other := match("default", limit(42, "FORTNIGHT")); other.Descriptors[0].Hit != -1 {
 		t.Error("an unknown unit is a limit")
 	}
-	if n := match("default", limit(4294967295, "YEAR")).Hits[0].Limit.Config().N; n != algo.MaxN {
+	if n := match("default", limit(4294967295, "YEAR")).Hits[0].Limit.Config().N; n != 4294967295 {
 		t.Errorf("the largest limit gives N = %d", n)
 	}
 	two := append(limit(1, "SECOND"), descriptors("other=1 user=bob")...)

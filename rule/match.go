@@ -80,7 +80,7 @@ type Descriptor struct {
 // matched as a Rule of its own, named "request_override", with Lyft filled in, which Set.Rules does
 // not list and whose Index lies behind theirs.
 type DescriptorLimit struct {
-	Requests uint32 // as algo.MaxN if it is above
+	Requests uint32
 	Unit     string // "SECOND" … "YEAR"; the door refuses others, Match takes them as no limit
 }
 

@@ -85,8 +85,9 @@ func (r Rate) String() string {
 
 // ParseRate parses the scalar notation of `allow`: N/unit with the units s, sec, second, min,
 // minute, h, hour, d, day, week, month and year; N/duration such as 100/15m or 1000/2d; N
-// concurrent, which bounds how many are in flight, or N alone; or unlimited. N is 0 to algo.MaxN, a
-// duration a whole number of microseconds up to algo.MaxWindow.
+// concurrent, which bounds how many are in flight, or N alone; or unlimited. N is 0 to
+// algo.MaxFixedN, which not every algorithm can count, a duration a whole number of microseconds up
+// to algo.MaxWindow.
 func ParseRate(text string) (Rate, error) {
 	r, err := parseRate(text)
 	if err != nil {
@@ -172,8 +173,8 @@ func parseCount(text string) (int64, error) {
 		}
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n > algo.MaxN {
-		return 0, fmt.Errorf("%s requests are more than the most that can be counted, %d", clip(text), algo.MaxN)
+	if err != nil || n > algo.MaxFixedN {
+		return 0, fmt.Errorf("%s requests are more than the most that can be counted, %d", clip(text), int64(algo.MaxFixedN))
 	}
 	return n, nil
 }

@@ -269,7 +269,8 @@ type Lyft struct {
 	Shadow, Quota  bool
 	DetailedMetric bool
 	LimitName      string // rate_limit.name; "" if none
-	// as in the file, for current_limit; of more than algo.MaxN, MaxN are admitted
+	// as in the file, for current_limit; at most the largest that has room there. Where the
+	// algorithm counts no more than algo.MaxN, MaxN are admitted.
 	RequestsPerUnit uint32
 	Unit            string         // "SECOND" … "YEAR", as in the file, upper case; "" if unlimited
 	Metadata        map[string]any // immutable; nil if none

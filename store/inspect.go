@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"sort"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
@@ -43,7 +42,9 @@ type KeyState struct {
 	Result algo.Result // of a peek
 	Next   algo.Result // of a request with a cost of 1
 	// Used is how many units are used, those of a soft margin too: 9 where 6 are allowed and 3 more
-	// in the margin. It is counted up to Result.SoftLimit. Units that are out are among them.
+	// in the margin. It is more than Result.SoftLimit where costs that became known afterwards, or
+	// lower numbers, overdrew the limit (algo.Limit.Used); for a limit that counts denied requests
+	// it is that at most. Units that are out are among them.
 	Used int64
 	Lent algo.Lent // what is out; zero if the limit does not lend
 	// Regions is how the key stands in this region and in all, under a limit that holds over
@@ -77,13 +78,12 @@ func (v *View) State(key []byte, l *algo.Limit, st, beside *algo.State, now int6
 		Lent:   l.LentAt(beside, now),
 	}
 	k.Used = k.Result.Limit - k.Result.Remaining
-	if over := k.Result.SoftLimit - k.Result.Limit; over > 0 && k.Result.Remaining == 0 {
-		// A Result counts no further than Limit, so that no decision pays for this: what is used of
-		// the margin is told by the smallest cost for which there is no room.
-		room := sort.Search(int(min(over, algo.MaxCost)), func(cost int) bool {
-			return !l.CheckWith(st, beside, now, algo.Ask{Cost: int64(cost) + 1, MaxDelay: -1, Slot: 1}).Allowed
-		})
-		k.Used = k.Result.SoftLimit - int64(room)
+	if k.Result.Remaining == 0 && !k.Result.Off {
+		// A Result counts no further than Limit, so that no decision pays for this.
+		k.Used = l.Used(st, beside, now)
+		if l.CountDenied() { // what was refused is not used, and nothing tells the two apart
+			k.Used = min(k.Used, k.Result.SoftLimit)
+		}
 	}
 	return k
 }

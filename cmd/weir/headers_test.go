@@ -46,7 +46,7 @@ func TestHeadersAndPages(t *testing.T) {
 		_ = resp.Body.Close()
 		return resp
 	}
-	exposed := "Retry-After, X-RateLimit-Soft, X-RateLimit-Warning, X-RateLimit-Decision, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-RateLimit-Retry-After, " +
+	exposed := "Retry-After, Retry-After-Ms, X-Should-Retry, X-RateLimit-Soft, X-RateLimit-Warning, X-RateLimit-Decision, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-RateLimit-Retry-After, " +
 		"RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, RateLimit-Policy"
 	check := func(what string, resp *http.Response, status int, allowed string, lists ...string) {
 		t.Helper()

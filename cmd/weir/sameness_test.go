@@ -270,6 +270,7 @@ type judgement struct {
 	Limits     []struct {
 		Allowed    bool
 		Shadow     bool
+		Limit      int64
 		Remaining  int64
 		RetryAfter *float64 `json:"retry_after"`
 		ResetAfter float64  `json:"reset_after"`
@@ -282,7 +283,7 @@ func (v judgement) said() said {
 	if v.RetryAfter != nil {
 		s.retryAfter = int64(math.Round(*v.RetryAfter * 1e6))
 	}
-	longest, reset := -1.0, -1.0
+	longest, reset, of := -1.0, -1.0, int64(1)
 	for _, l := range v.Limits {
 		if l.Shadow {
 			continue
@@ -297,8 +298,9 @@ func (v judgement) said() said {
 			}
 			continue
 		}
-		if s.remaining == untold || l.Remaining < s.remaining || l.Remaining == s.remaining && l.ResetAfter > reset {
-			s.remaining, reset = l.Remaining, l.ResetAfter
+		share, least := l.Remaining*of, s.remaining*l.Limit // as whole numbers
+		if s.remaining == untold || share < least || share == least && l.ResetAfter > reset {
+			s.remaining, reset, of = l.Remaining, l.ResetAfter, l.Limit
 		}
 	}
 	return s

@@ -70,7 +70,7 @@ func separate(buf []byte, start int) []byte {
 func appendPolicy(buf []byte, lr *weir.LimitResult, in *algo.Limit) []byte {
 	buf = appendSFString(buf, lr.Window.Name)
 	buf = append(buf, ";q="...)
-	buf = strconv.AppendInt(buf, lr.Limit, 10)
+	buf = AppendInteger(buf, lr.Limit)
 	if in != nil && in.Algorithm() == algo.Concurrency {
 		buf = append(buf, `;qu="concurrent-requests"`...)
 	}
@@ -86,7 +86,7 @@ func appendPolicy(buf []byte, lr *weir.LimitResult, in *algo.Limit) []byte {
 func appendRateLimit(buf []byte, lr *weir.LimitResult, left, window string) []byte {
 	buf = appendSFString(buf, lr.Window.Name)
 	buf = append(buf, left...)
-	buf = strconv.AppendInt(buf, lr.Remaining, 10)
+	buf = AppendInteger(buf, lr.Remaining)
 	t := lr.ResetAfter
 	if !lr.Allowed {
 		t = lr.RetryAfter
@@ -108,7 +108,7 @@ func AppendPolicies03(buf []byte, d *weir.Decision) []byte {
 			continue
 		}
 		if w := WindowSeconds(lr, d.InForce(i)); w > 0 {
-			buf = strconv.AppendInt(separate(buf, start), lr.Limit, 10)
+			buf = AppendInteger(separate(buf, start), lr.Limit)
 			buf = strconv.AppendInt(append(buf, ";w="...), w, 10)
 		}
 	}
@@ -124,7 +124,7 @@ func AppendEnvoyPolicies(buf []byte, d *weir.Decision) []byte {
 			continue
 		}
 		if w := WindowSeconds(lr, d.InForce(i)); w > 0 {
-			buf = strconv.AppendInt(append(buf, ", "...), lr.Limit, 10)
+			buf = AppendInteger(append(buf, ", "...), lr.Limit)
 			buf = strconv.AppendInt(append(buf, ";w="...), w, 10)
 			buf = appendSFString(append(buf, ";name="...), lr.Window.Name)
 		}
@@ -164,7 +164,15 @@ func WindowSeconds(lr *weir.LimitResult, in *algo.Limit) int64 {
 	if us%1e6 != 0 || rem != 0 {
 		s++
 	}
-	return int64(min(s, 999_999_999_999_999)) // the largest Integer of RFC 9651
+	return int64(min(s, maxSFInteger))
+}
+
+// maxSFInteger is the largest Integer of RFC 9651.
+const maxSFInteger = 999_999_999_999_999
+
+// AppendInteger appends n as an Integer of RFC 9651: what is more than the largest as that.
+func AppendInteger(dst []byte, n int64) []byte {
+	return strconv.AppendInt(dst, min(n, maxSFInteger), 10)
 }
 
 // appendSFString appends s as a String of RFC 9651: `"` and `\` are escaped, and what is not

@@ -38,7 +38,7 @@ const (
 // place finds out whether the request would overtake a line, and makes it join that line. A request
 // that cannot be held here is given no turn by a leaky bucket.
 func (v *Visit) place(d *weir.Decision) place {
-	v.noTurn, v.freed = false, v.freed[:0]
+	v.noTurn, v.leaky, v.freed = false, false, v.freed[:0]
 	if v.request.Cost() <= 0 {
 		return free
 	}
@@ -48,6 +48,7 @@ func (v *Visit) place(d *weir.Decision) place {
 		switch a := h.Window.Counter.Limit.Algorithm(); {
 		case h.Cost <= 0:
 		case a == algo.LeakyBucket:
+			v.leaky = true
 			waits = waits || h.Mode == rule.Enforce
 		case waitable(h.Window, h.Mode):
 			waits = true
@@ -90,7 +91,7 @@ func (v *Visit) join(d *weir.Decision) place {
 	h := &d.Matches.Hits[hit]
 	v.waitAtMost(h.Window.Rule.Wait)
 	switch {
-	case at.until.After(v.deadline):
+	case v.tooLate(at.until):
 		if v.held {
 			l.expired.Add(1)
 		}
@@ -113,6 +114,12 @@ func (v *Visit) waitAtMost(wait time.Duration) {
 	if by := v.arrived.Add(wait); by.Before(v.deadline) {
 		v.deadline = by
 	}
+}
+
+// tooLate reports whether the request is not to wait until an instant: its wait is over before, or
+// its client wants no answer any more by then.
+func (v *Visit) tooLate(at time.Time) bool {
+	return at.After(v.deadline) || !v.by.IsZero() && !at.Before(v.by)
 }
 
 // move makes the request stand in the line of that name, by the order of its arrival. lines.mu is
@@ -184,8 +191,7 @@ func (v *Visit) standAgain(d *weir.Decision) bool {
 	}
 	now := time.Now()
 	v.waitAtMost(wait)
-	left := v.deadline.Sub(now)
-	if left <= 0 || time.Duration(exact)*time.Microsecond > left {
+	if !now.Before(v.deadline) || v.tooLate(now.Add(time.Duration(exact)*time.Microsecond)) {
 		if v.held {
 			l.expired.Add(1)
 		}

@@ -2,6 +2,7 @@ package hold
 
 import (
 	"context"
+	"math/bits"
 	"time"
 
 	"github.com/weir-rl/weir"
@@ -24,6 +25,11 @@ type Visit struct {
 	Held func(ctx context.Context) (context.Context, context.CancelFunc)
 	// Failed is told that a turn or a slot could not be given back. nil tells nobody.
 	Failed func(err error)
+
+	// Deadline is the instant from which on the client wants no answer any more; zero if the caller
+	// does not know it. The context given to Decide may have another one. A request that is seen to
+	// pass too late for either is refused at once.
+	Deadline time.Time
 
 	// Left is, after Decide, how many requests had left the lines when this one did, itself
 	// included: the order in which those of one line went. 0 if it stood in none.
@@ -50,6 +56,8 @@ type wait struct {
 	charged  bool      // it was charged before, and refused
 	held     bool      // it was held at least once
 	noTurn   bool      // there is no room to hold it until a leaky bucket's turn
+	leaky    bool      // it meets a leaky bucket, which gives it a turn
+	by       time.Time // when its client wants no answer any more; zero if nobody knows
 	deadline time.Time // when its wait is over
 	arrived  time.Time // when it was first refused, or stood behind others
 	try      time.Time // when it asks again, if it is the first of its line
@@ -72,6 +80,9 @@ func (l *Lines) NewVisit() *Visit { return &Visit{lines: l} }
 //     the limit that refuses longest, and asks again when it is the first of the line and the limit
 //     admits. After the shortest Wait it is refused. It is refused at once if that is seen to be
 //     too short, if the line has no room, or if a leaky bucket is among the limits that refuse.
+//   - Whoever would pass at or after the deadline of ctx, or v.Deadline, is refused at once, as far
+//     as that is seen: no turn in a leaky bucket is taken for it, nor one in the last thirty-second
+//     of its time. One that waits for a slot, or behind others, is held until ctx ends.
 //   - A request that meets a limit with a Wait for whose key there is a line already, joins that
 //     line.
 //
@@ -92,6 +103,10 @@ func (v *Visit) DecideAgain(ctx context.Context, l *weir.Limiter, r *weir.Reques
 
 func (v *Visit) decide(ctx context.Context, l *weir.Limiter, r *weir.Request, d *weir.Decision, w wait) error {
 	v.limiter, v.request, v.wait = l, r, w
+	v.by = v.Deadline
+	if by, ok := ctx.Deadline(); ok && (v.by.IsZero() || by.Before(v.by)) {
+		v.by = by
+	}
 	v.Left, v.HungUp, v.Vetoed = 0, false, false
 	next, err := v.ask(ctx, d)
 	if next != decided {
@@ -156,6 +171,9 @@ func (v *Visit) charge(ctx context.Context, d *weir.Decision) error {
 	if v.noTurn {
 		r.MaxDelay = 0
 	}
+	if v.leaky && !v.by.IsZero() {
+		r.Within = coarse(time.Until(v.by))
+	}
 	var err error
 	if v.charged {
 		err = l.ChargeAgain(ctx, r, d)
@@ -164,6 +182,17 @@ func (v *Visit) charge(ctx context.Context, d *weir.Decision) error {
 	}
 	r.MaxDelay, v.charged = maxDelay, true
 	return err
+}
+
+// coarse rounds the time that a client has left down, by a thirty-second of it at most and to 1 at
+// least: the turn must come before its end, and requests with the same time-out are to ask the
+// same, so that stores can merge their questions and remember the answers.
+func coarse(left time.Duration) time.Duration {
+	if left--; left <= 0 {
+		return 1
+	}
+	drop := max(0, bits.Len64(uint64(left))-6)
+	return left >> drop << drop
 }
 
 // hold sees a request through that stands in line.

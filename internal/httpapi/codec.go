@@ -17,7 +17,7 @@ import (
 )
 
 // maxHits bounds hits in both directions.
-const maxHits = algo.MaxCost
+const maxHits = algo.MaxHits
 
 // question is one decoded request of the HTTP decision API.
 type question struct {

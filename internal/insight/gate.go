@@ -2,6 +2,7 @@ package insight
 
 import (
 	"math"
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/weir-rl/weir"
@@ -122,8 +123,13 @@ type table struct {
 type limitRef struct {
 	gate    *gate
 	window  uint16 // its place in the rule
+	shift   uint8  // see unitShift
 	fullest *fullest
 }
+
+// unitShift says by how many bits the units of a limit are shifted to the right where 32 bits hold
+// them, so that its capacity fits.
+func unitShift(capacity int64) uint8 { return uint8(max(0, bits.Len64(uint64(max(capacity, 0)))-32)) }
 
 // fullest is the largest share of a limit that any key used. Decisions below warn are drawn, so
 // that the one that used most would often be missed. In its upper 32 bits stands the use from which
@@ -136,7 +142,8 @@ type fullest struct{ atomic.Uint64 }
 
 // raise takes in an admitted decision.
 func (f *fullest) raise(l *weir.LimitResult) {
-	used, limit := clamp(l.Limit-l.Remaining), clamp(l.Limit)
+	shift := unitShift(l.Limit)
+	used, limit := clamp((l.Limit-l.Remaining)>>shift), clamp(l.Limit>>shift)
 	if v := f.Load(); uint32(v) != limit || used >= uint32(v>>32) {
 		f.set(used, limit)
 	}

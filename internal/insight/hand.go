@@ -58,11 +58,12 @@ func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 			e.flags |= flagShadow
 		}
 		e.retry = retry
-		e.asked = clamp(askedOf(r, d, i))
-		e.limit = clamp(l.Limit)
-		e.used = clamp(l.Limit - l.Remaining)
+		shift := t.limits[index].shift
+		e.asked = clamp(askedOf(r, d, i) >> shift)
+		e.limit = clamp(l.Limit >> shift)
+		e.used = clamp((l.Limit - l.Remaining) >> shift)
 		if l.Soft {
-			e.used = clamp(l.Limit + 1)
+			e.used = clamp(l.Limit>>shift + 1)
 		}
 		e.door = c.doors.number(r.Door)
 		n, cut := copyKey(&e.key, h.Key, d.Rules.IPv6Prefix())

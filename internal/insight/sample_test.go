@@ -401,7 +401,7 @@ func TestKeysAreFitToBeShown(t *testing.T) {
 func TestFullest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var f fullest
-		limits := []int64{0, 1, 3, 20, 1000, 1 << 20, 1<<32 - 1, 1 << 40}
+		limits := []int64{0, 1, 3, 20, 1000, 1 << 20, 1<<32 - 1, 1 << 32, 1 << 40, algo.MaxFixedN}
 		for range 2 {
 			most := 0.0
 			for range rapid.IntRange(0, 40).Draw(t, "decisions") {
@@ -409,7 +409,7 @@ func TestFullest(t *testing.T) {
 				used := rapid.Int64Range(0, limit).Draw(t, "used")
 				f.raise(&weir.LimitResult{Result: algo.Result{Limit: limit, Remaining: limit - used}})
 				if limit > 0 {
-					most = max(most, float64(min(used, 1<<32-1))/float64(min(limit, 1<<32-1)))
+					most = max(most, float64(used)/float64(limit))
 				}
 			}
 			if got := float64(f.take()); got > most*1.000001 || got < most-1.001/256 {

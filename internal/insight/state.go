@@ -148,7 +148,7 @@ func (s *ruleState) place() limitRef {
 	if s.windows == len(s.fullest) {
 		s.fullest = append(s.fullest, new(fullest))
 	}
-	return limitRef{s.gate, uint16(s.windows), s.fullest[s.windows]}
+	return limitRef{gate: s.gate, window: uint16(s.windows), fullest: s.fullest[s.windows]}
 }
 
 // noteFullest takes in how much of the limits was used.

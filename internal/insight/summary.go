@@ -95,7 +95,14 @@ func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 		Keys: r.Summary.Keys, KeysRefused: r.Summary.KeysRefused, KeysError: r.Summary.KeysError, RefusedError: r.Summary.RefusedError,
 		DomainMet: r.DomainMet, Sample: r.All.facts(), MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, OKShare: -1, With: r.With,
 	}
-	for _, w := range r.Windows {
+	for i, w := range r.Windows {
+		if shift := unitShift(w.Limit); shift > 0 {
+			for k := range f.Sample {
+				if d := f.Sample[k].Demand; i < len(d) {
+					d[i] <<= shift
+				}
+			}
+		}
 		f.Windows = append(f.Windows, WindowFacts{
 			Name: w.Name, Rate: w.Rate, Limit: w.Limit, Window: w.Window, Bucket: w.Bucket, Refused: w.Refused, MaxFill: float64(w.MaxFill),
 		})

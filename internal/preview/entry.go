@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
@@ -100,7 +101,7 @@ func (r *Recorder) write(s *staging, n *names, q *weir.Request, d *weir.Decision
 	begin := len(s.buf)
 	end := begin + maxEntry
 	b := append(s.buf, 0, 0) // the length
-	b = appendHead(b, now, hash, turn, flags, kind, q.Cost(), int64(q.MaxDelay))
+	b = appendHead(b, now, hash, turn, flags, kind, q.Cost(), delayOf(q))
 	cut := false
 	// The values stand before the shape, so that both are written in one go over the names.
 	values := len(b)
@@ -248,6 +249,27 @@ func (r *Recorder) writeAnswer(s *staging, now int64, hash uint64, status int) b
 	b = appendHead(b, now, hash, 0, flagAnswer, 0, int64(status), 0)
 	s.buf = append(b, 0, 0, 0, 0)
 	return len(s.buf) > cap(s.buf)/2
+}
+
+// delayOf packs MaxDelay and Within of a request into one number, which setDelay reads. Within
+// beside RuleDelay lies below that.
+func delayOf(q *weir.Request) int64 {
+	switch {
+	case q.Within <= 0:
+		return int64(q.MaxDelay)
+	case q.MaxDelay == weir.RuleDelay:
+		return int64(weir.RuleDelay - q.Within)
+	case q.MaxDelay < 0:
+		return int64(q.Within)
+	}
+	return int64(min(q.MaxDelay, q.Within))
+}
+
+// setDelay is the inverse of delayOf.
+func setDelay(q *weir.Request, delay int64) {
+	if q.MaxDelay = time.Duration(delay); q.MaxDelay < weir.RuleDelay {
+		q.MaxDelay, q.Within = weir.RuleDelay, weir.RuleDelay-q.MaxDelay
+	}
 }
 
 func appendHead(b []byte, now int64, hash uint64, turn uint32, flags, kind byte, hits, delay int64) []byte {

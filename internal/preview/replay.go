@@ -6,7 +6,6 @@ import (
 	"iter"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -242,7 +241,8 @@ func cutsAcross(r *rule.Rule) bool {
 // decide decides a request. counted says whether it counts, or only warms up.
 func (s *side) decide(e *request, counted bool) (allowed bool, err error) {
 	s.engine.SetTime(e.time)
-	s.q = weir.Request{Domain: e.shape.domain, Attributes: attributes{e}, Also: e.readings(), Hits: e.hits, MaxDelay: time.Duration(e.delay)}
+	s.q = weir.Request{Domain: e.shape.domain, Attributes: attributes{e}, Also: e.readings(), Hits: e.hits}
+	setDelay(&s.q, e.delay)
 	if e.descriptors != "" {
 		s.q.Descriptors = readDescriptors([]byte(e.descriptors))
 		if len(e.shape.names) == 0 {

@@ -158,7 +158,7 @@ func TestHeadersOfTheUpstream(t *testing.T) {
 	c := client(t, false)
 	resp, err := c.Get("http://" + addr + "/ours")
 	read(t, resp, err)
-	if h := resp.Header; resp.StatusCode != 418 || !slices.Equal(h.Values("X-RateLimit-Limit"), []string{"10"}) || len(h.Values("RateLimit")) != 1 || !strings.HasPrefix(h.Get("RateLimit"), `"ours";r=9`) ||
+	if h := resp.Header; resp.StatusCode != 418 || !slices.Equal(h.Values("X-RateLimit-Limit"), []string{"10"}) || len(h.Values("RateLimit")) != 1 || !strings.HasPrefix(h.Get("RateLimit"), `"theirs";r=1, "ours";r=9`) ||
 		h.Get("X-RateLimit-Retry-After") != "" || h.Get("Retry-After") != "5" || h.Get("X-Hop") != "" || h.Get("Keep-Alive") != "" {
 		t.Errorf("%d %v", resp.StatusCode, h)
 	}

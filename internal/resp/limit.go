@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxHits = algo.MaxCost
+	maxHits = algo.MaxHits
 )
 
 // The errors of WEIR.LIMIT.

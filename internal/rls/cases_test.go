@@ -325,8 +325,16 @@ func table() []testCase {
 		{name: "a window of less than a second", descriptors: []string{
 			`{key: k, rate_limit: {allow: 2/100ms, algorithm: fixed_window}}`}, steps: []step{
 			{0, "d: k=a", "OK: OK 2/UNKNOWN left 1 reset 1"}}},
-		{name: "more than can be counted", descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 4294967295}}`}, steps: []step{
-			{0, "d: k=a; x=a @4294967295/HOUR", "OK: OK 4294967295/HOUR left 4294967294 reset 3600; OK 4294967295/HOUR left 4294967294 reset 3600"}}},
+		{name: "as much as a descriptor can say", descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 4294967295}}`}, steps: []step{
+			{0, "d: k=a; x=a @4294967295/HOUR", "OK: OK 4294967295/HOUR left 4294967294 reset 3600; OK 4294967295/HOUR left 4294967294 reset 3600"},
+			{0, "d+4294967294: k=a", "OK: OK 4294967295/HOUR left 0 reset 3600"},
+			{0, "d: k=a", "OVER_LIMIT: OVER_LIMIT 4294967295/HOUR left 0 reset 3600"}}},
+		{name: "more than a status can say", descriptors: []string{`{key: k, rate_limit: {allow: 9000000000/hour}}`}, steps: []step{
+			{0, "d+4294967295: k=a", "OK: OK 4294967295/HOUR left 4294967295 reset 3600"},
+			{0, "d+4294967295: k=a", "OK: OK 4294967295/HOUR left 410065410 reset 3600"},
+			{0, "d+4294967295: k=a", "OVER_LIMIT: OVER_LIMIT 4294967295/HOUR left 0 reset 3600"}}},
+		{name: "more than another algorithm can count", descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 4294967295, algorithm: sliding_window}}`}, steps: []step{
+			{0, "d: k=a", "OK: OK 4294967295/HOUR left 4294967294 reset 7200"}}},
 		{name: "other numbers for a named value, of which the tighter is told", descriptors: []string{
 			`{key: k, rate_limit: {unit: minute, requests_per_unit: 1, override: {a: [3/min, 5/hour], b: unlimited}}}`}, steps: []step{
 			{0, "d: k=x", "OK: OK 1/MINUTE left 0 reset 60"},

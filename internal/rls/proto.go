@@ -49,8 +49,9 @@ func (c *call) toProto() *rlspb.RateLimitResponse {
 }
 
 // headers are the rate-limit headers of the descriptor with the fewest remaining, the first of them
-// on a tie; but a descriptor that refuses, the last of them, comes before. Native limits, which
-// have no status, are spoken of where one of them is nearer to refusing, or refuses for longer.
+// on a tie; but a descriptor that refuses, the last of them, comes before: so envoyproxy/ratelimit
+// has it. Native limits, which have no status, are spoken of where a smaller share is left of one
+// of them, or it refuses for longer.
 func (c *call) headers() []*corepb.HeaderValue {
 	var best *descriptorStatus
 	for i := range c.statuses {
@@ -66,7 +67,7 @@ func (c *call) headers() []*corepb.HeaderValue {
 	}
 	if native, ok := c.native(); ok {
 		switch {
-		case best == nil, c.overall != rlspb.RateLimitResponse_OVER_LIMIT && native.remaining < best.remaining,
+		case best == nil, c.overall != rlspb.RateLimitResponse_OVER_LIMIT && native.nearer(best),
 			c.overall == rlspb.RateLimitResponse_OVER_LIMIT && (!refused || native.reset > best.reset):
 			best = &native
 		}
@@ -85,17 +86,26 @@ func (c *call) headers() []*corepb.HeaderValue {
 	}
 }
 
-// native is what to tell of the native limit that is nearest to refusing, or of the one that
-// refuses longest; false if none has a say.
+// nearer reports whether a smaller share is left of s than of other. The two may count different
+// things.
+func (s *descriptorStatus) nearer(other *descriptorStatus) bool {
+	if s.remaining == 0 || other.remaining == 0 { // of a limit of 0 nothing is ever left
+		return s.remaining < other.remaining
+	}
+	return uint64(s.remaining)*uint64(other.capacity) < uint64(other.remaining)*uint64(s.capacity)
+}
+
+// native is what to tell of the native limit that is nearest to refusing (weir.Decision.Nearest), or
+// of the one that refuses longest; false if none has a say.
 func (c *call) native() (s descriptorStatus, ok bool) {
-	d := &c.decision
+	d, at := &c.decision, 0
 	for i := range d.Limits {
 		l := &d.Limits[i]
 		if l.Descriptor >= 0 || l.Mode == rule.Shadow || !d.Allowed && !d.Refuses(l) {
 			continue
 		}
-		if one := c.status(i); !ok || d.Allowed && one.remaining < s.remaining || !d.Allowed && one.reset > s.reset {
-			s, ok = one, true
+		if one := c.status(i); !ok || d.Allowed && d.Nearer(i, at) || !d.Allowed && one.reset > s.reset {
+			s, at, ok = one, i, true
 		}
 	}
 	return s, ok

@@ -126,7 +126,8 @@ type descriptorStatus struct {
 	unit      rlspb.RateLimitResponse_RateLimit_Unit
 	limit     uint32 // requests_per_unit
 	remaining uint32
-	reset     int64 // duration_until_reset in seconds
+	capacity  uint32 // of which remaining is a part: requests_per_unit, or a bucket's burst
+	reset     int64  // duration_until_reset in seconds
 	name      string
 	current   bool // a limit counted it: current_limit and duration_until_reset are given
 	quota     bool // of a rule in quota mode
@@ -214,7 +215,7 @@ func (r *Service) begin(ctx context.Context, c *call) (context.Context, error) {
 	case len(c.descriptors) == 0:
 		return ctx, errDescriptors
 	}
-	hits := int64(min(c.hits, algo.MaxCost))
+	hits := int64(c.hits)
 	if hits == 0 {
 		hits = 1
 	}
@@ -323,6 +324,7 @@ func (c *call) status(i int) descriptorStatus {
 		unit:      unitOf(&limit),
 		limit:     uint32(min(limit.N, math.MaxUint32)),
 		remaining: uint32(min(max(l.Remaining, 0), math.MaxUint32)),
+		capacity:  uint32(min(l.Limit, math.MaxUint32)),
 		reset:     untilReset(l, &limit, d.Time),
 		current:   true,
 		quota:     l.Mode == rule.Quota,

@@ -296,6 +296,9 @@ func (t *Grants) resolve(g *Grant, r *rule.Rule, key []byte) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", a.Rate, err)
 		}
+		if c := windows[i].Counter; a.Rate.N > algo.MaxN && c.Heard() != nil {
+			return fmt.Errorf("%s: the limit %q holds over regions, which tell each other of at most %d requests", a.Rate, r.Name, algo.MaxN)
+		}
 		g.limits = append(g.limits, grantedLimit{windows[i].Counter.ID, limit})
 	}
 	for i, ok := range given {

@@ -133,6 +133,8 @@ func leaseHint(c *algo.Config) string {
 		return exact + "leave refill out"
 	case c.SoftFor != 0:
 		return exact + "leave for out of throttle.soft: the margin then stays open"
+	case c.N > algo.MaxN:
+		return exact + "count in larger units"
 	case c.CountDenied:
 		return exact + "write count_denied: false"
 	}

@@ -346,7 +346,7 @@ func TestCostOf(t *testing.T) {
 		{`int(response.duration * 1000.0)`, rule.ResponseInfo{Duration: 1500 * time.Millisecond}, 1500, true},
 		{`response.status >= 500 ? 0 : estimate`, rule.ResponseInfo{Status: 503, Estimate: 9}, 0, true},
 		{`estimate - 10`, rule.ResponseInfo{Estimate: 3}, 0, true},
-		{`estimate * 1000`, rule.ResponseInfo{Estimate: 1 << 31}, algo.MaxCost, true},
+		{`estimate * 1000`, rule.ResponseInfo{Estimate: 1 << 53}, algo.MaxCost, true},
 		{`estimate / response.status`, rule.ResponseInfo{Estimate: 3}, 0, false},
 		{`["x-a", "x-b"].filter(n, n in response.header).size()`, rule.ResponseInfo{Header: header(map[string]string{"x-b": "1"})}, 1, true},
 	} {

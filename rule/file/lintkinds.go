@@ -15,6 +15,7 @@ const longWait = time.Minute
 // kinds warns of what a rule says about requests that it would refuse.
 func (l *linter) kinds(r *rule.Rule) {
 	l.waits(r)
+	l.commits(r)
 	l.bans(r)
 	l.elastic(r)
 	l.schedule(r)
@@ -46,6 +47,39 @@ func (l *linter) waits(r *rule.Rule) {
 	}
 	if r.Wait > 0 && shortest > 10*r.Wait {
 		l.warn(warnUselessWait, r, r.Pos, "take token_bucket or sliding_log, which give back little by little", "on_limit.wait of %s rarely helps: what is used comes back all at once, at the end of the window of %s", r.Wait, daysOrMinutes(shortest))
+	}
+}
+
+// soonRefilled is for how long requests with a cost_after are taken to last.
+const soonRefilled = 10 * time.Second
+
+// commits warns of a cost that is known afterwards where the bucket hardly gives back an estimate.
+func (l *linter) commits(r *rule.Rule) {
+	if r.CostAfter == "" || r.Lyft != nil {
+		return // doors that ask with descriptors see no answer, which has a warning of its own
+	}
+	const hint = "take sliding_window with buckets: 60, which gives back all that is too much"
+	for _, w := range r.Windows {
+		if w.Limit == nil {
+			continue
+		}
+		c := w.Limit.Config()
+		if c.Algorithm != algo.TokenBucket || c.N == 0 {
+			continue
+		}
+		refilled := time.Duration(float64(r.Cost) * float64(c.Window) / float64(c.N))
+		switch {
+		case r.Elastic != nil:
+			l.warn(warnCommitLost, r, r.Pos, hint, "cost_after: a token_bucket that follows a signal gives nothing back of an estimate")
+		case c.RefillInterval && c.Window <= soonRefilled:
+			l.warn(warnCommitLost, r, r.Pos, hint, "cost_after: nothing of an estimate comes back when a new interval of %s has begun", daysOrMinutes(c.Window))
+		case c.RefillInterval:
+		case r.CostExpr != "" && len(r.Per) == 0:
+			l.warn(warnCommitLost, r, r.Pos, hint, "cost_after: of an estimate the bucket gives back what it has not refilled since (%s), for one that all share nearly nothing", show(c))
+		case r.CostExpr == "" && r.Cost > 1 && refilled <= soonRefilled:
+			l.warn(warnCommitLost, r, r.Pos, hint, "cost_after: the bucket refills an estimate of %d in %s, and gives nothing of it back to a request that takes as long",
+				r.Cost, daysOrMinutes(max(refilled.Round(time.Millisecond), time.Millisecond)))
+		}
 	}
 }
 

@@ -210,12 +210,12 @@ func (l *loader) rateLimit(v *element, r *rule.Rule, path []step) {
 		s.calendar = l.lyftBool(c, "calendar")
 		s.at["calendar"] = keys.key("calendar")
 	}
-	entries := l.lyftAllow(v, keys, r)
+	entries := l.lyftAllow(v, keys, r, s)
 	l.compile(s, r, entries, keys)
 }
 
 // lyftAllow reads unit, requests_per_unit and unlimited, or the native allow in their place.
-func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule) []allowance {
+func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule, s *settings) []allowance {
 	if a := keys.val("allow"); a != nil {
 		for _, other := range []string{"unit", "requests_per_unit", "request_per_unit", "unlimited"} {
 			if o := keys.key(other); o != nil {
@@ -229,7 +229,7 @@ func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule) []allowance {
 			return nil
 		}
 		for _, e := range entries {
-			r.Lyft.RequestsPerUnit = uint32(e.rate.N)
+			r.Lyft.RequestsPerUnit = uint32(min(e.rate.N, math.MaxUint32))
 			r.Lyft.Unit = strings.ToUpper(e.rate.Unit)
 			if e.rate.Unit == "" {
 				r.Lyft.Unit = strings.ToUpper(unitOf(e.rate.Window))
@@ -283,7 +283,7 @@ func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule) []allowance {
 	if a.at == nil {
 		a.at = v
 	}
-	if n > algo.MaxN {
+	if n > algo.MaxN && (s.algorithm != nil && *s.algorithm != algo.FixedWindow || s.lease.percent > 0 || s.regions.counts) {
 		l.warn(warnTooLarge, a.at, "write unlimited: true if that is meant", "requests_per_unit: %d is more than can be counted; %d are admitted, while current_limit says %d", n, algo.MaxN, n)
 		a.rate.N = algo.MaxN
 	}

@@ -77,10 +77,17 @@ func (l *loader) regions(v *element, r *rule.Rule, s *settings) {
 	r.Regions = &of
 }
 
-// regionsFit reports whether a limit of the algorithm can hold over regions as s says. That it
-// cannot is reported once for a rule.
-func (l *loader) regionsFit(s *settings, a algo.Algorithm) bool {
-	if !s.regions.counts || a != algo.LeakyBucket && a != algo.Concurrency {
+// regionsFit reports whether a limit can hold over regions as s says. That its algorithm cannot is
+// reported once for a rule.
+func (l *loader) regionsFit(s *settings, c *algo.Config, at *element) bool {
+	a := c.Algorithm
+	switch {
+	case !s.regions.counts:
+		return true
+	case c.N > algo.MaxN:
+		l.err(at, "write over: 0%, so that each region has its part", "consistency.regions: regions tell each other of at most %d requests, not %d", algo.MaxN, c.N)
+		return false
+	case a != algo.LeakyBucket && a != algo.Concurrency:
 		return true
 	}
 	if !s.regions.refused {

@@ -12,6 +12,7 @@ const (
 	warnAbsentKey       = "absent-key"
 	warnAttributeName   = "attribute-name"
 	warnBanTooShort     = "ban-too-short"
+	warnCommitLost      = "commit-lost"
 	warnCostZero        = "cost-zero"
 	warnDescriptorDoor  = "descriptor-door"
 	warnDuplicateKey    = "duplicate-key"
@@ -81,6 +82,7 @@ var warnings = []Warning{
 	{warnAbsentKey, "an `if` that fails on a request without a header, and would be true if that were empty ([expressions.md](expressions.md))"},
 	{warnAttributeName, "an attribute that looks like a misspelt or foreign name of `ip`, `method`, `path`, `host`, `user`, `header.…` or `query.…`; a key of a limit below `when`"},
 	{warnBanTooShort, "a ban that is short beside the window of its limit"},
+	{warnCommitLost, "a `cost_after` of a `token_bucket` that refills the estimate while it waits to be put right ([costs.md](costs.md#which-algorithm))"},
 	{warnCostZero, "`cost: 0`, which never refuses anything"},
 	{warnDescriptorDoor, "an option that doors which ask with descriptors cannot follow"},
 	{warnDuplicateKey, "a key that stands twice in one mapping (Lyft form)"},

@@ -40,7 +40,7 @@ func (l *loader) parts(s *settings, entries []allowance) []part {
 	for _, e := range entries {
 		c, ok := l.config(s, e)
 		s.used[c.Algorithm] = true
-		if !ok || !l.regionsFit(s, c.Algorithm) {
+		if !ok || !l.regionsFit(s, &c, e.at) {
 			continue
 		}
 		limit := l.compileLimit(s, c, e.at)

@@ -3,6 +3,7 @@ package regions
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 	"sync"
@@ -90,10 +91,10 @@ func (c *ceilings) names() string {
 // Where one of these would get nothing though there is a unit for each, each gets one first: what
 // is borrowed is taken off what was used, so that a region that can use nothing cannot borrow.
 func (c *ceilings) part(n int64, over int) int64 {
-	whole := n * int64(100+over)
-	mine, none := c.divide(whole)
-	if all := whole / 100; none && all >= c.weighted {
-		mine, _ = c.divide(100 * (all - c.weighted))
+	percent := int64(100 + over)
+	mine, none := c.divide(n, percent)
+	if all := mulDiv(n, percent, 100); none && all >= c.weighted {
+		mine, _ = c.divide(all-c.weighted, 100)
 		mine++
 	}
 	if c.table[c.at].Weight == 0 {
@@ -102,17 +103,17 @@ func (c *ceilings) part(n int64, over int) int64 {
 	return mine
 }
 
-// divide returns this region's part of whole/100, and whether one with a weight gets nothing.
-func (c *ceilings) divide(whole int64) (mine int64, none bool) {
-	rest := whole / 100
+// divide returns this region's part of percent of n, and whether one with a weight gets nothing.
+func (c *ceilings) divide(n, percent int64) (mine int64, none bool) {
+	rest := mulDiv(n, percent, 100)
 	for i := range c.table {
-		rest -= c.exact(whole, i)
+		rest -= c.exact(n, percent, i)
 	}
 	for i := range c.table {
 		if c.table[i].Weight == 0 {
 			continue
 		}
-		part := c.exact(whole, i)
+		part := c.exact(n, percent, i)
 		if rest > 0 {
 			part++
 			rest--
@@ -124,10 +125,16 @@ func (c *ceilings) divide(whole int64) (mine int64, none bool) {
 	return mine, none
 }
 
-// exact is the part of region i of whole/100, rounded down.
-func (c *ceilings) exact(whole int64, i int) int64 {
-	// whole is at most algo.MaxN × 1,100, so that the product is below 2^60
-	return whole * int64(c.table[i].Weight) / (100 * c.sum)
+// exact is the part of region i of percent of n, rounded down.
+func (c *ceilings) exact(n, percent int64, i int) int64 {
+	return mulDiv(n, percent*int64(c.table[i].Weight), 100*c.sum)
+}
+
+// mulDiv returns x×y/d, rounded down. The quotient must fit 63 bits.
+func mulDiv(x, y, d int64) int64 {
+	hi, lo := bits.Mul64(uint64(x), uint64(y))
+	q, _ := bits.Div64(hi, lo, uint64(d))
+	return int64(q)
 }
 
 // of returns what becomes of l under a percentage.

@@ -2,6 +2,7 @@ package regions
 
 import (
 	"fmt"
+	"math/big"
 	"testing"
 	"time"
 
@@ -154,4 +155,35 @@ func TestCacheBound(t *testing.T) {
 	if n := c.cache.Load().n.Load(); n > maxCached {
 		t.Errorf("%d are kept", n)
 	}
+}
+
+// TestCeilingsOfLargeLimits: so it is for limits that are larger than what a product has room for.
+func TestCeilingsOfLargeLimits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		table := drawTable(t)
+		over := rapid.IntRange(0, 1000).Draw(t, "over")
+		n := rapid.Int64Range(algo.MaxN, algo.MaxFixedN).Draw(t, "N")
+		weights := int64(0)
+		for _, r := range table {
+			weights += int64(r.Weight)
+		}
+		whole := new(big.Int).Mul(big.NewInt(n), big.NewInt(int64(100+over)))
+		sum := new(big.Int)
+		for _, r := range table {
+			c, err := newCeilings(table, r.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := c.part(n, over)
+			sum.Add(sum, big.NewInt(got))
+			exact := new(big.Int).Mul(whole, big.NewInt(int64(r.Weight)))
+			exact.Div(exact, big.NewInt(100*weights))
+			if d := got - exact.Int64(); d < 0 || d > 1 {
+				t.Errorf("%s gets %d, want %v or one more", r.Name, got, exact)
+			}
+		}
+		if want := new(big.Int).Div(whole, big.NewInt(100)); sum.Cmp(want) != 0 {
+			t.Errorf("the ceilings sum to %v, want %v", sum, want)
+		}
+	})
 }

@@ -37,6 +37,7 @@ func Run(t *testing.T, newStore func(t *testing.T, clock func() int64) store.Sto
 	t.Run("KeysApart", func(t *testing.T) { testKeysApart(t, newStore) })
 	t.Run("ManyCharges", func(t *testing.T) { testManyCharges(t, newStore) })
 	t.Run("Reload", func(t *testing.T) { testReload(t, newStore) })
+	t.Run("Large", func(t *testing.T) { testLarge(t, newStore) })
 	t.Run("Release", func(t *testing.T) { testRelease(t, newStore) })
 	t.Run("BadCalls", func(t *testing.T) { testBadCalls(t, newStore) })
 	t.Run("Margin", func(t *testing.T) { testMargin(t, newStore) })
@@ -88,6 +89,9 @@ var configs = map[algo.Algorithm][]algo.Config{
 		{N: 10, Window: time.Second, Soft: 20},
 		{N: 5, Window: time.Second, Soft: 40, SoftFor: 2500 * time.Millisecond},
 		{N: 4, Window: 10 * time.Second, Soft: 50, SoftFor: time.Second, CountDenied: true},
+		{N: 1 << 50, Window: time.Minute},
+		{N: 1 << 50, Calendar: algo.Month, CountDenied: true},
+		{N: 5_000_000_000, Window: time.Minute, Soft: 20, SoftFor: 2500 * time.Millisecond},
 	},
 	algo.TokenBucket: {
 		{N: 4, Window: time.Minute},

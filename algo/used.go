@@ -1,0 +1,28 @@
+package algo
+
+// Used returns how many units are used at now, what is lent to holders included, also above what
+// the limit admits: a Settle, a Hear or lower numbers may leave more used than that. A SlidingLog
+// keeps one unit more than its capacity, and so tells of no more. lease is as in TakeWith. It is
+// for people, and costs more than a decision.
+func (l *Limit) Used(s, lease *State, now int64) int64 {
+	now = max(now, 0)
+	in := l.inForce(now)
+	var out int64
+	if in.lease != nil && lease != nil {
+		s, lease = in.rolled(s, lease, now)
+		out = in.lease.Lent(lease).Out()
+	}
+	if in.n == 0 && (in.algo == TokenBucket || in.algo == LeakyBucket) {
+		return in.limit + out // it never has a token
+	}
+	c := in.cfg
+	c.SoftFor, c.Lease, c.LeaseFor = 0, 0, 0
+	wide, err := build(c)
+	if err != nil {
+		return out // never: in was built with these numbers
+	}
+	wide.limit = maxInt // a Result counts down from it
+	var r Result
+	wide.plain(&r, s, now, Ask{MaxDelay: -1}, false)
+	return maxInt - r.Remaining + out
+}

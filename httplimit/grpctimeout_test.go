@@ -1,0 +1,46 @@
+package httplimit
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+func TestGRPCTimeout(t *testing.T) {
+	for value, want := range map[string]time.Duration{
+		"1S": time.Second, "200m": 200 * time.Millisecond, "0n": 0, "99999999u": 99999999 * time.Microsecond,
+		"3M": 3 * time.Minute, "1H": time.Hour, "99999999H": 366 * 24 * time.Hour,
+		"": -1, "S": -1, "1": -1, "1s": -1, "1.5S": -1, "-1S": -1, "+1S": -1, "100000000S": -1, " 1S": -1, "1S ": -1,
+	} {
+		got, ok := grpcTimeout(value)
+		if ok != (want >= 0) || ok && got != want {
+			t.Errorf("%q: %v, %v, want %v", value, got, ok, want)
+		}
+	}
+}
+
+// A gRPC call through the middleware whose turn comes after its deadline is refused at once.
+func TestRefusedBeforeTheDeadlineOfItsClient(t *testing.T) {
+	limit, err := New(wallLimiter(t, "limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1/hour, burst: 5}}]"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	t.Cleanup(s.Close)
+	for i, want := range []int{http.StatusOK, http.StatusTooManyRequests, http.StatusTooManyRequests} {
+		r, err := http.NewRequest(http.MethodPost, s.URL+"/shop.Orders/Create", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Grpc-Timeout", "10M")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want || (resp.Header.Get("Retry-After") != "") != (want != http.StatusOK) {
+			t.Errorf("request %d: %s, %v", i, resp.Status, resp.Header)
+		}
+	}
+}
