@@ -273,9 +273,9 @@ func copyDescribed(t *testing.T, dir string, names ...string) {
 	}
 }
 
-// TestDescriptionsAgainstServer: schemathesis sends what the descriptions say, and what they forbid,
-// and holds the answers against them: statuses, media types, headers and schemas. Its requests are
-// the same in each run.
+// TestDescriptionsAgainstServer: schemathesis sends what the descriptions say, and what they
+// forbid, and holds the answers against them: statuses, media types, headers and schemas. Its
+// requests are the same in each run.
 func TestDescriptionsAgainstServer(t *testing.T) {
 	effort.Long(t, "sends two thousand requests")
 	env, dir := describedPython(t), t.TempDir()
@@ -286,7 +286,8 @@ func TestDescriptionsAgainstServer(t *testing.T) {
 		"decision, as envoyproxy/ratelimit": {"decision.yaml", "--url", decisions, "--include-path", "/json", "--include-path", "/healthcheck",
 			"--exclude-checks", "unsupported_method,negative_data_rejection"},
 		// Its parameters are words of their own, such as 6h, and encoding/json takes null for a
-		// member that is absent. Where a part is not configured, no method is known. A stream does not end.
+		// member that is absent. Where a part is not configured, no method is known. A stream does
+		// not end.
 		"admin": {"admin.yaml", "--url", admin, "--exclude-path", "/api/v1/stream", "--exclude-path", "/login",
 			"--exclude-checks", "positive_data_acceptance,negative_data_rejection,unsupported_method"},
 	} {

@@ -13,8 +13,8 @@ import (
 )
 
 // decodeBody reads the one JSON object of a body into v, which is to look like example. What is
-// wrong is said by the names of members, and without the types of Go: it is an answer.FieldError, or an
-// http.MaxBytesError.
+// wrong is said by the names of members, and without the types of Go: it is an answer.FieldError,
+// or an http.MaxBytesError.
 func decodeBody(r io.Reader, v any, example string) error {
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()

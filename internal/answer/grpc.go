@@ -66,8 +66,8 @@ func GRPCCode(status int) int {
 	return grpcUnknown
 }
 
-// ForGRPC returns the writer for an answer of our own to r, where no server behind answers. It is w,
-// but for a call of gRPC: there trailers without a message take the place of an HTTP answer
+// ForGRPC returns the writer for an answer of our own to r, where no server behind answers. It is
+// w, but for a call of gRPC: there trailers without a message take the place of an HTTP answer
 // (Trailers-Only, gRPC over HTTP2), since gRPC's clients look at nothing else, and read any other
 // HTTP status than 200 as UNAVAILABLE or UNKNOWN.
 func ForGRPC(w http.ResponseWriter, r *http.Request) http.ResponseWriter {

@@ -91,8 +91,8 @@ func (w *response) statusLine(status int) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// sortKeys makes w.keys those of w.answer. Most answers have the fields of the one before, whose keys
-// are in order.
+// sortKeys makes w.keys those of w.answer. Most answers have the fields of the one before, whose
+// keys are in order.
 func (w *response) sortKeys() {
 	if w.hasKeys() {
 		return

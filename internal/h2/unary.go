@@ -193,8 +193,8 @@ func (s *Server) gunzip(out, b []byte) ([]byte, *Status) {
 	return buffer.Bytes(), nil
 }
 
-// refuse answers a request from its header alone, with an HTTP status and a gRPC one. A call of gRPC
-// gets 200, as its clients look at no other status then.
+// refuse answers a request from its header alone, with an HTTP status and a gRPC one. A call of
+// gRPC gets 200, as its clients look at no other status then.
 func (c *conn) refuse(st *stream, httpStatus int, s Status) error {
 	c.mu.Lock()
 	if !st.closed {

@@ -24,8 +24,8 @@ const (
 	traceEntry = 8 + 8
 	maxTrace   = 32 // entries; with more nodes at one value, the oldest go
 
-	// traceFor is how long a version stays in a trace, in µs. It is longer than anybody asks whether
-	// a change was made.
+	// traceFor is how long a version stays in a trace, in µs. It is longer than anybody asks
+	// whether a change was made.
 	traceFor = 10_000_000
 )
 

@@ -79,9 +79,10 @@ type Options struct {
 // Store implements store.Store over a primary. Make one with New.
 //
 // While the circuit breaker is closed, the primary decides. If the primary fails a call or misses
-// the deadline, that call is decided without it, and counted (Unanswered). After a few such failures in a row the breaker
-// opens, and all calls are decided without the primary at once. Probes in the background close the
-// breaker again. If parts of a primary can be away separately, each part has a breaker.
+// the deadline, that call is decided without it, and counted (Unanswered). After a few such
+// failures in a row the breaker opens, and all calls are decided without the primary at once.
+// Probes in the background close the breaker again. If parts of a primary can be away separately,
+// each part has a breaker.
 //
 // Without the primary, store.Charge.OnStoreError decides. An enforcing charge with DenyAll fails
 // the call with ErrUnavailable. A charge with AllowAll is allowed and not counted. Options.Local

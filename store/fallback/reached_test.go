@@ -27,8 +27,8 @@ func scarce() []kind {
 }
 
 // reached runs a load on three nodes while something happens to them, though Redis can be reached.
-// No node may decide by its share, and no limit be exceeded. A node waits for Redis for a minute, so
-// that a slow machine makes no difference.
+// No node may decide by its share, and no limit be exceeded. A node waits for Redis for a minute,
+// so that a slow machine makes no difference.
 func reached(t *testing.T, server *redistest.Server, url string, happen func(f *fleet)) []report {
 	t.Helper()
 	f := startFleet(t, nodes)

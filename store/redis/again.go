@@ -19,8 +19,8 @@ import (
 // once (once in weir.lua). So the caller gets the answer that was lost, or the first one there is.
 //
 // They keep it in the memory of the library in that server. If the call comes to another memory
-// (the server has restarted, another one has taken its place, or the functions were flushed), nobody
-// knows whether it was made, and it fails.
+// (the server has restarted, another one has taken its place, or the functions were flushed),
+// nobody knows whether it was made, and it fails.
 
 const (
 	identityFormat = "<c8I7I4B"
@@ -100,13 +100,14 @@ func isReadOnly(err error) bool {
 	return ok && strings.HasPrefix(e.Error(), "READONLY") && didNothing(err)
 }
 
-// isTimeout reports whether a server did not answer in time on a connection that seemed to be there.
+// isTimeout reports whether a server did not answer in time on a connection that seemed to be
+// there.
 func isTimeout(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Pauses between two attempts, where trying at once was of no use; and how often the time for a call
-// begins anew because this process did not run when it was over.
+// Pauses between two attempts, where trying at once was of no use; and how often the time for a
+// call begins anew because this process did not run when it was over.
 const (
 	firstPause = time.Millisecond
 	lastPause  = 50 * time.Millisecond

@@ -968,8 +968,8 @@ local function known(l, number, of, again)
 end
 
 -- once returns a function that makes calls of f. Its first argument is the call's identity
--- (go.identityFormat: the lane, the number, the name of the memory of which the node heard last, and
--- 1 if the call may have been sent before), followed by the instant or ''.
+-- (go.identityFormat: the lane, the number, the name of the memory of which the node heard last,
+-- and 1 if the call may have been sent before), followed by the instant or ''.
 local function once(f)
   return function(keys, args)
     local text = args[1]
@@ -1275,11 +1275,11 @@ local decideBare -- in bare.lua
 -- told and wanted of limits that lend, see ahead in lease.lua. With the second flag a key may come
 -- more than once in the run.
 --
--- The reply is one string: the instant, how many requests were admitted, the name of the memory, and
--- for each operand its state before the call (one that is not compact: the length of what finish
--- returns, and that), and if it lends, with the third flag, how many units it has lent. All bytes are
--- 255 where a decision was left to the node. Where an operand lends, without that flag, it begins as
--- bare.lua says.
+-- The reply is one string: the instant, how many requests were admitted, the name of the memory,
+-- and for each operand its state before the call (one that is not compact: the length of what
+-- finish returns, and that), and if it lends, with the third flag, how many units it has lent. All
+-- bytes are 255 where a decision was left to the node. Where an operand lends, without that flag,
+-- it begins as bare.lua says.
 local function take(keys, args)
   local from, granted, out = 1, 0, {''}
   dropped = nil -- of a call that failed
@@ -1325,8 +1325,8 @@ local function read(keys, args)
   return out
 end
 
--- swap writes new values if all of KEYS still have the old ones, and returns 1 if it did. ARGV: what
--- once says; the number that read returned; then four for each key:
+-- swap writes new values if all of KEYS still have the old ones, and returns 1 if it did. ARGV:
+-- what once says; the number that read returned; then four for each key:
 --   '0' if there must be no value, else '1'
 --   the value that it must have
 --   the new value ('': none, '=': unchanged)

@@ -78,8 +78,8 @@ func (d *Detector) Broken(now int64, aside bool) {
 	}
 }
 
-// Refused notes that the server cannot be reached, or does not decide. Until it answers again, it is
-// not worth waiting for beyond the least time.
+// Refused notes that the server cannot be reached, or does not decide. Until it answers again, it
+// is not worth waiting for beyond the least time.
 func (d *Detector) Refused() { d.refused.Store(true) }
 
 // Aside notes that a call of the second kind is sent.
