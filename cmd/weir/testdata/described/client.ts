@@ -1,4 +1,5 @@
-// The APIs as openapi-fetch calls them with the types that openapi-typescript makes: HTTP ADMIN TOKEN
+// The APIs as openapi-fetch calls them with the types that openapi-typescript makes.
+// Arguments: HTTP ADMIN TOKEN
 import createClient from "openapi-fetch";
 import type { paths as AdminPaths } from "./admin.js";
 import type { paths as WeirPaths } from "./decision.js";
