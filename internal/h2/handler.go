@@ -42,8 +42,8 @@ type handling struct {
 	ctx context.Context
 }
 
-// handleAll runs the handler for a request and then, for as long as the server runs, for others
-// that come while it is idle: it keeps the stack that it has grown.
+// handleAll runs the handler for a request and then, for as long as the server has connections, for
+// others that come while it is idle: it keeps the stack that it has grown.
 func (s *Server) handleAll(h handling) {
 	for {
 		h.c.handle(h.ctx, h.st)
@@ -55,6 +55,9 @@ func (s *Server) handleAll(h handling) {
 		select {
 		case h = <-s.handing:
 			s.idleHandlers.Add(-1)
+		case <-*s.quiet.Load():
+			s.idleHandlers.Add(-1)
+			return
 		case <-s.ctx.Done():
 			s.idleHandlers.Add(-1)
 			return

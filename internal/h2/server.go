@@ -50,9 +50,11 @@ type Server struct {
 	wake   chan struct{} // a worker, for a job
 	often  Status        // of calls that are turned away
 	idle   atomic.Int64  // workers that wait for jobs
-	// to goroutines that wait for a request for the handler, and how many they are
+	// to goroutines that wait for a request for the handler, how many they are, and closed when
+	// they need wait no longer, since there is no connection
 	handing      chan handling
 	idleHandlers atomic.Int64
+	quiet        atomic.Pointer[chan struct{}]
 	all          sync.WaitGroup // goroutines of connections, and the watch
 	dated        atomic.Pointer[dateText]
 	logf         func(format string, args ...any) // of panics
@@ -125,6 +127,8 @@ func (s *Server) begin() {
 	defer s.mu.Unlock()
 	if s.mu.serving++; !s.mu.watching {
 		s.mu.watching = true
+		quiet := make(chan struct{})
+		s.quiet.Store(&quiet)
 		s.all.Go(s.watchAll)
 	}
 }
@@ -135,11 +139,14 @@ func (s *Server) end() {
 	s.mu.Unlock()
 }
 
-// unwatched reports whether the watch has nothing to do any more.
+// unwatched reports whether the watch has nothing to do any more. Then nobody waits for a request
+// for the handler either.
 func (s *Server) unwatched() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.watching = s.mu.serving > 0
+	if s.mu.watching = s.mu.serving > 0; !s.mu.watching {
+		close(*s.quiet.Load())
+	}
 	return !s.mu.watching
 }
 

@@ -37,7 +37,7 @@ func TestRefusedBeforeTheDeadline(t *testing.T) {
 		"seen when it asks again": {"algorithm: sliding_log, allow: 1/s, on_limit: {wait: 10s}",
 			[]came{{"a", 0}, {"b", 0}, {"c", 1500 * time.Millisecond}, {"d", 0}},
 			[]string{"a@0s", "b@1s", "c@1s refused by q for 1s", "d@2s"}},
-		"slots": {"allow: 1, timeout: 1m, on_limit: {wait: 10s}",
+		"slots": {"allow: 1 concurrent, timeout: 1m, on_limit: {wait: 10s}",
 			[]came{{"a", 0}, {"b", 500 * time.Millisecond}, {"c", 1500 * time.Millisecond}},
 			[]string{"a@0s", "b@500ms gone", "c@1s"}},
 	} {
