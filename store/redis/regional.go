@@ -229,7 +229,7 @@ func (b *changeCall) build() {
 			until = 1
 		}
 		list = binary.LittleEndian.AppendUint16(list, uint16(at))
-		list = binary.LittleEndian.AppendUint32(list, uint32(int32(unitsOf(ch))))
+		list = append56(list, unitsOf(ch))
 		list = append56(append56(list, min(max(ch.Since, 0), never)), until)
 		b.keys = append(b.keys, c.keys...)
 	}
@@ -261,15 +261,15 @@ func (b *changeCall) send(ctx context.Context, client rueidis.Client) (reply cha
 		reply.decided, reply.moved = true, true
 		return reply, nil
 	case 1:
-		if len(text) != 4*len(b.changes) {
+		const size, notMade = 7, 1 << 53
+		if len(text) != size*len(b.changes) {
 			return reply, errChangeReply
 		}
 		reply.decided = true
 		for i := range b.done {
-			over := binary.LittleEndian.Uint32(text[4*i:])
-			b.done[i] = store.Changed{Made: over != 1<<32-1}
-			if b.done[i].Made {
-				b.done[i].Over = int64(over)
+			over := get56(text[size*i:])
+			if b.done[i].Made = over != notMade; b.done[i].Made {
+				b.done[i].Over = over
 			}
 		}
 		return reply, nil

@@ -95,7 +95,7 @@ end
 local function hear(L, raw, units, out)
   local F = like(L, 'hearing')
   F.cost, F.limit, F.limitLevel = 1, L.hard, L.capLevel and L.hard * L.token
-  local left, x, y, z, u = L.admit(F, raw, MAXCOUNT)
+  local left, x, y, z, u = L.admit(F, raw, MAXINT)
   if not left then return nil end
   left = min(units, max(0, left - out))
   F.cost = units
@@ -257,15 +257,17 @@ local function one(S, j, keys, k, units, certain)
   return over
 end
 
+local NOT_MADE = MAXINT + 1 -- since it was not the time
+
 -- change makes changes. KEYS: that of the position; then those of the operands of each change, in
 -- order. ARGV: what once says, '1' if the position counts, where it must be ('': nowhere), where it
 -- is to be, how long it is kept (ms), a list, and the shapes, each after what may be used
 -- without a soft margin (d). The list has for each change the number of its shape, from 1 (I2), the
--- units (i4), and the instants since and until which it may be made (I7 each).
+-- units (i7), and the instants since and until which it may be made (I7 each).
 --
 -- The reply is one string: the instant (I7), and
 --   '\0' if the position is another one;
---   '\1', and for each change how many units had no room (I4), all bits if it was not the time;
+--   '\1', and for each change how many units had no room (I7), 2^53 if it was not the time;
 --   '\2', and the numbers from 0 of the changes that are left to the node (I4 each): nothing was
 --   done.
 local function change(keys, args)
@@ -281,10 +283,10 @@ local function change(keys, args)
     end
     S[main[i - 6]].hard = decode('<d', args[i])
   end
-  local n, k, from, want = #list / 20, 2, {}, {}
+  local n, k, from, want = #list / 23, 2, {}, {}
   local shapeOf, units, made = {}, {}, {}
   for i = 1, n do
-    local s, count, since, stop = decode('<I2i4I7I7', list, 20 * i - 19)
+    local s, count, since, stop = decode('<I2i7I7I7', list, 23 * i - 22)
     shapeOf[i], units[i], made[i], from[i] = s, count, now >= since and now < stop, k
     local S = of[s]
     for j = 1, made[i] and #S or 0 do
@@ -307,7 +309,7 @@ local function change(keys, args)
   for i = 1, n do
     local S = of[shapeOf[i]]
     if not made[i] then
-      overs[i] = MAXCOUNT
+      overs[i] = NOT_MADE
     elseif units[i] == 0 then
       overs[i] = 0
     elseif S.till and (now < S.from or now >= S.till) then
@@ -334,7 +336,7 @@ local function change(keys, args)
   if dropped then forgetDropped() end
   if log then call('SET', keys[1], args[4], 'PX', args[5]) end
   local out = {encode('<I7B', now, 1)}
-  for i = 1, n do out[i + 1] = encode('<I4', overs[i]) end
+  for i = 1, n do out[i + 1] = encode('<I7', overs[i]) end
   return concat(out)
 end
 
