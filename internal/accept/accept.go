@@ -1,4 +1,5 @@
-// Package accept reads what a client accepts: media types, and gzip (RFC 9110, 12.5).
+// Package accept reads what a client accepts: media types, and gzip (RFC 9110, 12.5), and how long
+// it waits for its answer.
 package accept
 
 import (

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/weir-rl/weir/internal/accept"
 )
 
 // request is the header of a request.
@@ -219,7 +221,7 @@ func (h *headerReader) field(f hpack.HeaderField) {
 		r.encoding = f.Value
 	case "grpc-timeout":
 		var ok bool
-		if r.timeout, ok = parseTimeout(f.Value); !ok {
+		if r.timeout, ok = accept.GRPCTimeout(f.Value); !ok {
 			r.badTimeout = true
 		}
 		r.hasTimeout = ok
@@ -309,42 +311,6 @@ func (h *headerReader) complete(r *request) {
 func isGRPC(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
-}
-
-// parseTimeout reads the value of grpc-timeout: up to eight digits and a unit.
-func parseTimeout(s string) (time.Duration, bool) {
-	if len(s) < 2 || len(s) > 9 {
-		return 0, false
-	}
-	var unit time.Duration
-	switch s[len(s)-1] {
-	case 'H':
-		unit = time.Hour
-	case 'M':
-		unit = time.Minute
-	case 'S':
-		unit = time.Second
-	case 'm':
-		unit = time.Millisecond
-	case 'u':
-		unit = time.Microsecond
-	case 'n':
-		unit = time.Nanosecond
-	default:
-		return 0, false
-	}
-	n := int64(0)
-	for _, d := range []byte(s[:len(s)-1]) {
-		if d < '0' || d > '9' {
-			return 0, false
-		}
-		n = n*10 + int64(d-'0')
-	}
-	const most = 1<<63 - 1
-	if n > most/int64(unit) {
-		return most, true
-	}
-	return time.Duration(n) * unit, true
 }
 
 // changesTable reports whether decoding block changes the dynamic table, or may.
