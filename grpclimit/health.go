@@ -66,26 +66,33 @@ func (g *Gate) namesHealth() bool {
 // namesHealth reports whether a rule names the health service, or a method of it: by a condition on
 // any attribute, by its `if`, or by a value of a descriptor.
 func namesHealth(r *rule.Rule) bool {
-	if strings.Contains(r.If, healthService) {
+	if namesIt(r.If) {
 		return true
 	}
 	for i := range r.When {
 		for j := range r.When[i].Patterns {
 			p := &r.When[i].Patterns[j]
-			// A glob or a path may be in lower case, as it is compared.
-			if !p.Negated && (strings.Contains(p.Source, healthService) || strings.Contains(p.Text(), strings.ToLower(healthService))) {
+			if !p.Negated && (namesIt(p.Source) || namesIt(p.Text())) {
 				return true
 			}
 		}
 	}
 	if r.Lyft != nil {
 		for _, e := range r.Lyft.Path {
-			if strings.Contains(e.Value, healthService) {
+			if namesIt(e.Value) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// namesIt reports whether a text has the name of the health service, or the beginning of it that
+// all its versions share. A regular expression has backslashes in it, and a glob or a path may be
+// in lower case, as it is compared.
+func namesIt(text string) bool {
+	const prefix = "grpc.health"
+	return strings.Contains(strings.ToLower(strings.ReplaceAll(text, `\`, "")), prefix)
 }
 
 // onlyNamed leaves of the rules that a health check meets those that name it.

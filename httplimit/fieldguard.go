@@ -334,7 +334,8 @@ func (g *FieldGuard) checkReadings(a *Attributes, lines []string) (FieldProblem,
 		if v.value, v.ok = values[0], true; s.inScratch() {
 			v.value, a.scratch = hashed(values[0], a.scratch)
 		}
-		if len(values) == 1 || g.Repeated == KeepRepeatedFields {
+		// A client that names several keys has not repeated one field.
+		if len(values) == 1 || g.Repeated == KeepRepeatedFields && s.kind == fromCookie {
 			continue
 		}
 		if s.inScratch() {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -31,8 +32,9 @@ func refusalOf(ctx context.Context, resp *http.Response, hints []hint, now time.
 		f.refused, body = true, !asks
 	case http.StatusForbidden: // GitHub, which has this status for all else that it forbids, too
 		none := slices.ContainsFunc(hints, func(p hint) bool { return p.left == 0 && p.reset > 0 })
-		f.refused = asks || none
-		body = !f.refused && len(h["X-Github-Request-Id"]) > 0
+		is := len(h["X-Github-Request-Id"]) > 0
+		f.refused = is && (asks || none)
+		body = is && !f.refused
 	case http.StatusBadRequest: // many services of AWS
 		kind := h.Get("X-Amzn-Errortype")
 		f.refused = isThrottled(kind)
@@ -59,12 +61,17 @@ const (
 	peekTime  = time.Second // of waiting for them
 )
 
-// peeked is a body of which the first bytes are being read, or have been.
+// peeked is a body of which the first bytes are read ahead.
 type peeked struct {
 	io.ReadCloser
-	done chan struct{} // closed when head and err are there
-	head []byte
-	err  error // behind head
+	done chan struct{} // closed when nothing more is read ahead
+
+	mu    sync.Mutex
+	more  sync.Cond // something was read, or nothing more is
+	head  []byte    // what was read ahead, and the reader of the body has not had
+	ended bool      // nothing more is read ahead
+	late  bool      // nothing more is to be
+	err   error     // behind head
 }
 
 // peek returns the first bytes of the body of an answer: all of it, or nil if it is too long or
@@ -74,37 +81,56 @@ func peek(ctx context.Context, resp *http.Response) []byte {
 		return nil
 	}
 	b := &peeked{ReadCloser: resp.Body, done: make(chan struct{})}
+	b.more.L = &b.mu
 	resp.Body = b
-	go func() {
-		defer close(b.done)
-		b.head, b.err = io.ReadAll(io.LimitReader(b.ReadCloser, maxPeeked+1))
-		if b.err == nil && len(b.head) <= maxPeeked {
-			b.err = io.EOF
-		}
-	}()
+	go b.readAhead()
 	timer := time.NewTimer(peekTime)
 	defer timer.Stop()
 	select {
 	case <-b.done:
-		if b.err == io.EOF {
-			return b.head
-		}
 	case <-timer.C:
 	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.late = true
+	if b.err == io.EOF && len(b.head) <= maxPeeked {
+		return b.head
 	}
 	return nil
 }
 
+// readAhead reads until there is enough, or somebody else reads on.
+func (b *peeked) readAhead() {
+	defer close(b.done)
+	piece := make([]byte, 4<<10)
+	for ended := false; !ended; {
+		n, err := b.ReadCloser.Read(piece)
+		b.mu.Lock()
+		b.head = append(b.head, piece[:n]...)
+		b.err = err
+		ended = err != nil || b.late || len(b.head) > maxPeeked
+		b.ended = ended
+		b.more.Broadcast()
+		b.mu.Unlock()
+	}
+}
+
 // Read implements io.Reader.
 func (b *peeked) Read(p []byte) (n int, err error) {
-	<-b.done
+	b.mu.Lock()
+	for len(b.head) == 0 && !b.ended {
+		b.more.Wait()
+	}
+	n, err = copy(p, b.head), b.err
+	b.head = b.head[n:]
+	left := len(b.head)
+	b.mu.Unlock()
 	switch {
-	case len(b.head) > 0:
-		n = copy(p, b.head)
-		b.head = b.head[n:]
+	case n > 0 || left > 0:
 		return n, nil
-	case b.err != nil:
-		return 0, b.err
+	case err != nil:
+		return 0, err
 	}
 	return b.ReadCloser.Read(p)
 }
