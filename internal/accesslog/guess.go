@@ -99,7 +99,7 @@ func search(sample [][]byte, o *Options, formats []Format, wraps []wrapKind, dat
 			if ok && when != nil {
 				times++
 			}
-			if ok && len(rest) > 0 {
+			if ok && len(bytes.TrimSpace(rest)) > 0 {
 				inner = append(inner, bytes.Clone(rest))
 			}
 		}

@@ -16,6 +16,7 @@ func TestWrapped(t *testing.T) {
 		skipped int64
 	}{
 		{"nothing in a prefix", []string{cri + "#Fields: date time c-ip", cri + "2026-11-20 10:00:00 192.0.2.1", cri, cri + "2026-11-20 10:00:01 192.0.2.2"}, `ip="192.0.2.2"`, 1},
+		{"blanks in a prefix", []string{cri + "  ", cri + `192.0.2.1 - - [20/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1`}, `ip="192.0.2.1" protocol="HTTP/1.1" method="GET" path="/" status="200" bytes="1"`, 1},
 		{"syslog within a container", []string{cri, cri + `<34>Nov 20 10:00:00 web app: 192.0.2.1 - - [20/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1`},
 			`ip="192.0.2.1" protocol="HTTP/1.1" method="GET" path="/" status="200" bytes="1"`, 1},
 		{"three, one in the other", []string{`{"log":"{\"message\":\"web-1  | 192.0.2.1 - - [20/Nov/2026:10:00:00 +0000] \\\"GET / HTTP/1.1\\\" 200 1\"}\n"}`},

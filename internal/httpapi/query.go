@@ -11,7 +11,7 @@ import (
 const attributesRule = "in a query each attribute is a parameter of its own, as in ?user=ada; POST takes all of them as an object"
 
 // nested reports whether the name of a parameter is of a client that puts attributes into one
-// parameter, as an object or a list: ?attributes[user]=ada, ?attributes={…}, ?attributes.user=ada,
+// parameter, as an object or a list: ?attributes[user]=ada, ?attributes={}, ?attributes.user=ada,
 // ?user[]=ada. No rule would find them, so that the request met no limit. Only behind query. and
 // header. a name is whatever others have chosen.
 func nested(name string) bool {

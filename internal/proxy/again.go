@@ -97,18 +97,17 @@ func lacksBody(method string) bool {
 	return false
 }
 
-// holdBody reads the body of r.
+// holdBody reads the body of r. A client that announces much and sends little holds little.
 func holdBody(r *http.Request) ([]byte, error) {
 	defer r.Body.Close()
-	held := make([]byte, r.ContentLength)
-	if _, err := io.ReadFull(r.Body, held); err != nil {
+	held, err := io.ReadAll(io.LimitReader(r.Body, r.ContentLength+1))
+	switch n := int64(len(held)); {
+	case err != nil:
 		return nil, err
-	}
-	switch n, err := io.ReadFull(r.Body, make([]byte, 1)); {
-	case n > 0:
+	case n < r.ContentLength:
+		return nil, io.ErrUnexpectedEOF
+	case n > r.ContentLength:
 		return nil, http.ErrContentLength
-	case err != io.EOF:
-		return nil, err
 	}
 	return held, nil
 }

@@ -91,6 +91,10 @@ func (a Authorizer) stream(srv any, stream grpc.ServerStream, next grpc.StreamHa
 	select {
 	case o = <-done:
 	case <-ctx.Done():
+		if context.Cause(ctx) != errGone {
+			o = <-done
+			break
+		}
 		// One that waits for its client alone, and does not look at its context, ends when this
 		// has returned.
 		timer := time.NewTimer(endsFor)
@@ -99,9 +103,7 @@ func (a Authorizer) stream(srv any, stream grpc.ServerStream, next grpc.StreamHa
 		case o = <-done:
 		case <-timer.C:
 		}
-		if context.Cause(ctx) == errGone {
-			o.err = errGone
-		}
+		o.err = errGone
 	}
 	if o.panic != nil {
 		panic(o.panic)
