@@ -39,6 +39,11 @@ func TestTerminated(t *testing.T) {
 	var all sync.WaitGroup
 	for range nodes {
 		node := open(t, postgres.Options{URL: s.URL(), Timeout: patience.Left(t)})
+		// One that has not heard of the server yet says at once that it cannot be reached.
+		warm := []store.Charge{{Counter: counter, Limit: counter.Limit, Key: []byte("another key"), Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}
+		if _, err := node.Take(t.Context(), warm, make([]algo.Result, 1)); err != nil {
+			t.Fatal(err)
+		}
 		for client := range clients {
 			all.Go(func() {
 				defer done.Add(1)

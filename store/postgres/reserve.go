@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,44 +69,82 @@ func isReservation(id string) bool {
 // asked for with the same tokens again.
 type tokens struct {
 	mu      sync.Mutex
-	claims  map[string][]byte // by id
-	expired []byte
+	claims  map[string]token // by id
+	expired []token
+}
+
+// token belongs to one call at a time.
+type token struct {
+	text []byte
+	at   int64 // when the call failed, by store.Monotonic
 }
 
 const (
 	tokenSize = 16
-	maxClaims = 10_000 // that are remembered; of the others, a claim that is repeated finds nothing
+	tokenLife = time.Minute // for so long PostgreSQL knows it
+	// That are remembered. Of the others, a claim that is repeated finds nothing.
+	maxClaims  = 10_000
+	maxExpired = 100
 )
 
+func (k *token) isOver(now int64) bool { return now-k.at > int64(tokenLife) }
+
 func newToken() []byte {
-	token := make([]byte, tokenSize)
-	_, _ = rand.Read(token) // never fails
-	return token
+	text := make([]byte, tokenSize)
+	_, _ = rand.Read(text) // never fails
+	return text
 }
 
 // claim returns the token for a reservation.
 func (t *tokens) claim(id string) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if token := t.claims[id]; token != nil {
-		return token
+	if k, ok := t.claims[id]; ok {
+		delete(t.claims, id)
+		return k.text
 	}
 	return newToken()
 }
 
 // claimed notes how a claim has ended.
-func (t *tokens) claimed(id string, token []byte, err error) {
+func (t *tokens) claimed(id string, text []byte, err error) {
+	if err == nil || errors.Is(err, store.ErrNotCharged) {
+		return
+	}
+	now := store.Monotonic()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch {
-	case err == nil:
-		delete(t.claims, id)
-	case errors.Is(err, store.ErrNotCharged):
-	case len(t.claims) < maxClaims:
+	if len(t.claims) >= maxClaims {
+		maps.DeleteFunc(t.claims, func(_ string, k token) bool { return k.isOver(now) })
+	}
+	if len(t.claims) < maxClaims {
 		if t.claims == nil {
-			t.claims = map[string][]byte{}
+			t.claims = map[string]token{}
 		}
-		t.claims[id] = token
+		t.claims[id] = token{text, now}
+	}
+}
+
+// expire returns the token for what has timed out.
+func (t *tokens) expire() []byte {
+	now := store.Monotonic()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expired = slices.DeleteFunc(t.expired, func(k token) bool { return k.isOver(now) })
+	if last := len(t.expired) - 1; last >= 0 {
+		k := t.expired[last]
+		t.expired = t.expired[:last]
+		return k.text
+	}
+	return newToken()
+}
+
+// failed notes that a call for what has timed out may have taken some.
+func (t *tokens) failed(text []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.expired) < maxExpired {
+		t.expired = append(t.expired, token{text, store.Monotonic()})
 	}
 }
 
@@ -136,15 +176,7 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 	if n <= 0 {
 		return nil, nil
 	}
-	// A token belongs to one call at a time.
-	t := &s.tokens
-	t.mu.Lock()
-	token := t.expired
-	t.expired = nil
-	t.mu.Unlock()
-	if token == nil {
-		token = newToken()
-	}
+	token := s.tokens.expire()
 	err = s.engine.callAgain(ctx, s.engine.text.expired, func(p *params) {
 		s.virtual(p)
 		p.int8(int64(min(n, maxExpiredAtOnce)))
@@ -157,9 +189,7 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 		return notes, nil
 	}
 	if !errors.Is(err, store.ErrNotCharged) {
-		t.mu.Lock()
-		t.expired = token
-		t.mu.Unlock()
+		s.tokens.failed(token)
 	}
 	return nil, err
 }

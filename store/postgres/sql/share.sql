@@ -45,42 +45,43 @@ begin
 	return case when found then 1 else 0 end;
 end $function$;
 
--- A reservation that was taken stays for a minute under another id, which begins with a zero and the
--- token of who took it: so whoever asks again with the same token, since the answer was lost, gets
--- it once more. Its note begins with another byte then, so that no node of an older version, which
+-- A reservation that was taken stays for a minute under another id, which begins with a zero and
+-- the token of who took it: so whoever asks again with the same token, since the answer was lost,
+-- gets it once more. Its note begins with another byte then, so that no node of an older version, which
 -- knows nothing of that, takes it for one that has timed out. sweep_NAME deletes it.
 
--- claim_NAME takes a reservation, unless somebody else has.
+-- claim_NAME takes a reservation, unless somebody else has. A call that was sent again waits until
+-- the one before has ended; each statement here sees what was committed when it begins.
 create or replace function SCHEMA.claim_NAME(virtual bigint, of bytea, token bytea) returns table (note bytea)
-language sql volatile as $function$
-	with taken as (
-		update SCHEMA.reservations r set id = '\x00'::bytea || token || r.id, note = '\xff'::bytea || r.note,
-			due = SCHEMA.now_NAME(virtual) + 60000000
-		where r.id = of returning substr(r.note, 2) as note
-	)
-	select t.note from taken t
-	union all
-	select substr(r.note, 2) from SCHEMA.reservations r where r.id = '\x00'::bytea || token || of
-$function$;
+language plpgsql volatile as $function$
+begin
+	perform pg_advisory_xact_lock(hashtextextended(encode(token, 'hex'), 0));
+	return query update SCHEMA.reservations r set id = '\x00'::bytea || token || r.id, note = '\xff'::bytea || r.note,
+		due = SCHEMA.now_NAME(virtual) + 60000000
+	where r.id = of returning substr(r.note, 2);
+	if not found then
+		return query select substr(r.note, 2) from SCHEMA.reservations r where r.id = '\x00'::bytea || token || of;
+	end if;
+end $function$;
 
 -- expired_NAME takes some of the reservations that have timed out; those that were taken with the
--- same token before, if there are any.
+-- same token before, if there are any. It waits as claim_NAME does.
 create or replace function SCHEMA.expired_NAME(virtual bigint, most bigint, token bytea) returns table (note bytea)
-language sql volatile as $function$
-	with before as materialized (
-		select substr(r.note, 2) as note from SCHEMA.reservations r
-		where r.id > '\x00'::bytea || token and r.id < '\x00'::bytea || token || '\xff'::bytea
-	), taken as (
-		update SCHEMA.reservations r set id = '\x00'::bytea || token || r.id, note = '\xff'::bytea || r.note,
-			due = SCHEMA.now_NAME(virtual) + 60000000
-		where r.id = any (array(
-			select o.id from SCHEMA.reservations o where o.due <= SCHEMA.now_NAME(virtual) and o.id >= '\x01'
-				and not exists (select from before)
-			order by o.due limit most for update skip locked
-		)) returning substr(r.note, 2) as note
-	)
-	select b.note from before b union all select t.note from taken t
-$function$;
+language plpgsql volatile as $function$
+begin
+	perform pg_advisory_xact_lock(hashtextextended(encode(token, 'hex'), 0));
+	return query select substr(r.note, 2) from SCHEMA.reservations r
+	where r.id > '\x00'::bytea || token and r.id < '\x00'::bytea || token || '\xff'::bytea;
+	if found then
+		return;
+	end if;
+	return query update SCHEMA.reservations r set id = '\x00'::bytea || token || r.id, note = '\xff'::bytea || r.note,
+		due = SCHEMA.now_NAME(virtual) + 60000000
+	where r.id = any (array(
+		select o.id from SCHEMA.reservations o where o.due <= SCHEMA.now_NAME(virtual) and o.id >= '\x01'
+		order by o.due limit most for update skip locked
+	)) returning substr(r.note, 2);
+end $function$;
 
 -- change_NAME begins a change of a kind's facts, and returns its number. Changes of a kind are made
 -- one after the other, so that whoever has read up to a number has read all up to it.
