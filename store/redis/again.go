@@ -112,7 +112,7 @@ const (
 	firstPause = time.Millisecond
 	lastPause  = 50 * time.Millisecond
 	maxStalls  = 3
-	stallLeast = time.Millisecond
+	stallLeast = 50 * time.Millisecond // a busy machine lets a call be late by some
 )
 
 // attempts are those to get an answer to one call.

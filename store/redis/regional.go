@@ -240,9 +240,11 @@ func (b *changeCall) build() {
 // send calls Lua.
 func (b *changeCall) send(ctx context.Context, client rueidis.Client) (reply changeReply, err error) {
 	s := b.p.store
-	result, err := s.once(ctx, client, b.p, lua().change, b.keys, b.args)
+	l, a := s.lanes.take(), &attempts{p: b.p, client: client}
+	defer s.lanes.put(l)
+	result, err := s.callIn(ctx, a, l, true, lua().change, b.keys, b.args)
+	b.leaked = b.leaked || err != nil || a.n > 0
 	if err != nil {
-		b.leaked = true
 		if didNothing(err) {
 			err = notChargedError{err}
 		}
