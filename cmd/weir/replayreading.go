@@ -82,5 +82,5 @@ func misread(readings []accesslog.Reading, result *sim.Report) error {
 func misreadError(r *accesslog.Reading, what string) error {
 	return &exitError{code: exitFailure, err: fmt.Errorf("replay: %s: %s\n%s\n"+
 		"Say how its lines are made with --format, as the server's configuration has it, or name the fields with --fields, as in --fields ip=KEY. "+
-		"If clients have names of your own, --fields must name their field: --fields ip=KEY, or --format 'WORDS…' --fields ip=WORD.", r.Log, what, r.Said())}
+		"If clients have names of your own, --fields must name their field: --fields ip=KEY, or --format 'WORDS…' --fields ip=WORD", r.Log, what, r.Said())}
 }
