@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,8 +15,18 @@ import (
 // once a minute; what is decided while the breaker is open is not.
 func TestUnanswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var reports []Unanswered
-		s, p := newTest(t, Options{Unanswered: func(u Unanswered) { reports = append(reports, u) }})
+		var mu sync.Mutex
+		var all []Unanswered
+		reported := func() []Unanswered {
+			mu.Lock()
+			defer mu.Unlock()
+			return all
+		}
+		s, p := newTest(t, Options{Unanswered: func(u Unanswered) {
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, u)
+		}})
 		c := perHour(t, 100)
 		began := time.Now()
 		take(t, s, charge(c, "k", 1))
@@ -36,6 +47,7 @@ func TestUnanswered(t *testing.T) {
 		}
 		time.Sleep(firstReport)
 		synctest.Wait()
+		reports := reported()
 		if len(reports) != 1 || reports[0].Decisions != 3 || reports[0].Units != 3 || reports[0].Cause == nil || reports[0].Since.Before(began) {
 			t.Fatalf("%+v", reports)
 		}
@@ -52,12 +64,12 @@ func TestUnanswered(t *testing.T) {
 		}
 		time.Sleep(nextReport - time.Second)
 		synctest.Wait()
-		if len(reports) != 1 {
+		if reports = reported(); len(reports) != 1 {
 			t.Fatalf("within a minute: %+v", reports)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if len(reports) != 2 || reports[1].Decisions != before-3 {
+		if reports = reported(); len(reports) != 2 || reports[1].Decisions != before-3 {
 			t.Errorf("%+v, want another %d", reports, before-3)
 		}
 	})
