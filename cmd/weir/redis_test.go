@@ -50,8 +50,8 @@ func (n *node) ask(query string) int {
 	return status
 }
 
-// askAtOnce asks as often as a store must fail to count as away. Where it takes no connections, each
-// call waits for store.deadline.
+// askAtOnce asks as often as a store must fail to count as away. Where it takes no connections,
+// each call waits for store.deadline.
 func (n *node) askAtOnce(query string) {
 	n.t.Helper()
 	var all sync.WaitGroup

@@ -214,7 +214,7 @@ func TestReplayMisread(t *testing.T) {
 	}
 }
 
-// Files that are packed or written as is not read here are named, with what to do.
+// Files in a form that is not read here are named, and how to mend that.
 func TestReplayUnreadable(t *testing.T) {
 	t.Parallel()
 	const line = `192.0.2.1 - - [20/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 5` + "\n"

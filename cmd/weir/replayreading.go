@@ -29,7 +29,7 @@ func clientFinder(trusted []string) (func(peer, list string) netip.Addr, error) 
 	field := c.Field()
 	r := http.Request{Header: http.Header{}}
 	return func(peer, list string) netip.Addr {
-		// A log that has the list alone is that of a server which believed its peer.
+		// Only a server which believed its peer logs the list alone.
 		c.TrustUnix = peer == "" || unix && strings.HasPrefix(peer, "unix:")
 		r.RemoteAddr = peer
 		if lines[0] = list; list == "" {

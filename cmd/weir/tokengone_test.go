@@ -110,14 +110,14 @@ func TestTokenGone(t *testing.T) {
 		if line, err := conns[token].in.ReadString('\n'); err != io.EOF || line != "" {
 			t.Errorf("%s: the connection of the Redis protocol said %q, %v", token, line, err)
 		}
-		for what, stream := range map[string]grpc.ClientStream{"quota": quotas[token], "reflection": others[token]} {
+		for kind, stream := range map[string]grpc.ClientStream{"quota": quotas[token], "reflection": others[token]} {
 			var m rlqspb.RateLimitQuotaResponse
 			var err error
 			for err == nil {
 				err = stream.RecvMsg(&m)
 			}
 			if status.Code(err) != codes.Unauthenticated {
-				t.Errorf("%s: the stream of %s ended with %v", token, what, err)
+				t.Errorf("%s: the stream of %s ended with %v", token, kind, err)
 			}
 		}
 	}

@@ -24,8 +24,8 @@ var below = map[string][]string{
 	"/api/v1/preview/":       {"/api/v1/preview/{id}"},
 }
 
-// TestOpenAPI: paths, methods, query parameters and roles' answers are those of openapi.yaml, and
-// no others. TestSchemas holds the schemas, and TestMain each answer of all tests.
+// TestOpenAPI: paths, methods, query parameters and the answers of roles are as in openapi.yaml,
+// and no others. TestSchemas holds the schemas, and TestMain each answer of all tests.
 func TestOpenAPI(t *testing.T) {
 	doc, err := doortest.ReadDescription(openAPI)
 	if err != nil {

@@ -31,7 +31,7 @@ var describedTypes = map[string]any{
 // asked are the schemas of bodies of requests, which need not hold all members of their types.
 var asked = []string{"BanRequest", "GrantRequest", "Target", "VersionChange"}
 
-// TestSchemas: the schemas describe the types that are encoded, member by member, with what may
+// TestSchemas: the schemas describe the types that are encoded, member by member, and what may
 // be null and what may be left out.
 func TestSchemas(t *testing.T) {
 	d, err := doortest.ReadDescription(openAPI)

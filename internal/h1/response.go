@@ -91,7 +91,7 @@ func (w *response) statusLine(status int) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// sortKeys makes w.keys those of w.answer. Most answers have the fields of the one before, whose
+// sortKeys makes w.keys the keys of w.answer. Most answers have the fields of the one before, whose
 // keys are in order.
 func (w *response) sortKeys() {
 	if w.hasKeys() {
@@ -104,7 +104,7 @@ func (w *response) sortKeys() {
 	slices.Sort(w.keys)
 }
 
-// hasKeys reports whether w.keys are those of w.answer.
+// hasKeys reports whether w.keys are the keys of w.answer.
 func (w *response) hasKeys() bool {
 	for _, key := range w.keys {
 		if _, has := w.answer[key]; !has {

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// TestForgottenGivesBack: of what a bucket was assigned, nothing is missing once Envoy has
+// TestForgottenGivesBack: nothing that a bucket was assigned is missing once Envoy has
 // forgotten it, though its limit has a long window.
 func TestForgottenGivesBack(t *testing.T) {
 	for name, limit := range map[string]algo.Config{

@@ -24,7 +24,7 @@ import (
 type ServerOptions struct {
 	// TLS turns on TLS; nil means plain text.
 	TLS *tls.Config
-	// Authorize decides about every call but those of health; by default all may call.
+	// Authorize decides about every call except health checks; by default all may call.
 	Authorize Authorizer
 	// Ready is what health checks tell; nil means ready. It must be quick and safe for concurrent
 	// use.

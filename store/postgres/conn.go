@@ -99,9 +99,9 @@ func (d *database) call(ctx context.Context, s statement, fill func(p *params), 
 	return d.callAgain(ctx, s, fill, row, nil)
 }
 
-// callAgain is call for what may be done twice: if a connection breaks, the statement is sent again
-// over another one. again is called before that, and forgets the rows that have come; nil: what may
-// have been done is not sent again.
+// callAgain is call for a statement that may run twice: if a connection breaks, the statement is
+// sent again over another one. again is called before that, and forgets the rows that have come;
+// nil: what may have been done is not sent again.
 func (d *database) callAgain(
 	ctx context.Context, s statement, fill func(p *params), row func(columns [][]byte) error, again func(),
 ) error {

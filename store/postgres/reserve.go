@@ -125,7 +125,7 @@ func (t *tokens) claimed(id string, text []byte, err error) {
 	}
 }
 
-// expire returns the token for what has timed out.
+// expire returns the token for a call of Expired.
 func (t *tokens) expire() []byte {
 	now := store.Monotonic()
 	t.mu.Lock()
@@ -139,7 +139,7 @@ func (t *tokens) expire() []byte {
 	return newToken()
 }
 
-// failed notes that a call for what has timed out may have taken some.
+// failed notes that a call of Expired may have taken some notes.
 func (t *tokens) failed(text []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
