@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,36 +11,17 @@ import (
 
 	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/testproc"
-	"github.com/weir-rl/weir/internal/wheel"
 )
 
 // The programs of testdata/described call the API through clients that generators make of its
 // descriptions, as the server serves them.
 
-// describedFile is the path of a file of testdata/described.
-func describedFile(name string) string {
-	return filepath.Join(originalRoot, "cmd", "weir", "testdata", "described", name)
-}
-
-// describedParts returns the folder with the pinned packages of a list (testproc.Parts).
-func describedParts(t *testing.T, list string, bring func(dir string, list []byte) *exec.Cmd) string {
-	t.Helper()
-	data, err := os.ReadFile(describedFile(list))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256(data)
-	base, _, _ := strings.Cut(strings.ReplaceAll(list, "/", "-"), ".")
-	return testproc.Parts(t, "described-"+base+"-"+hex.EncodeToString(sum[:6]), func(dir string) *exec.Cmd { return bring(dir, data) })
-}
+const described driven = "described"
 
 // describedPython returns the environment in which python3 finds the tools of requirements.txt.
 func describedPython(t *testing.T) []string {
 	t.Helper()
-	needs(t, "python3")
-	packages := describedParts(t, "requirements.txt", func(dir string, list []byte) *exec.Cmd {
-		return wheel.Install(t, dir, strings.Fields(string(list))...)
-	})
+	packages := described.python(t)
 	return append(plainEnvironment(), "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1", "PATH="+filepath.Join(packages, "bin")+string(filepath.ListSeparator)+os.Getenv("PATH"))
 }
 
@@ -184,23 +163,16 @@ func pythonClient(t *testing.T, dir string) (env, program []string) {
 			env[i] = "PYTHONPATH=" + dir + string(filepath.ListSeparator) + path
 		}
 	}
-	return env, []string{"python3", describedFile("client.py")}
+	return env, []string{"python3", described.file("client.py")}
 }
 
 func typescriptClient(t *testing.T, dir string) (env, program []string) {
-	needs(t, "node")
-	parts := describedParts(t, "package-lock.json", func(to string, _ []byte) *exec.Cmd {
-		copyDescribed(t, to, "package.json", "package-lock.json")
-		cmd := exec.Command("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-		cmd.Dir = to
-		return cmd
-	})
-	modules := filepath.Join(parts, "node_modules")
+	modules := filepath.Join(described.node(t), "node_modules")
 	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
 	env = plainEnvironment()
-	copyDescribed(t, dir, "package.json", "client.ts")
+	described.copy(t, dir, "package.json", "client.ts")
 	for _, name := range []string{"decision", "admin"} {
 		ran(t, dir, env, "node", filepath.Join(modules, "openapi-typescript", "bin", "cli.js"), name+".yaml", "-o", name+".d.ts")
 	}
@@ -210,13 +182,13 @@ func typescriptClient(t *testing.T, dir string) (env, program []string) {
 
 func goClient(t *testing.T, dir string) (env, program []string) {
 	env = append(plainEnvironment(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0")
-	parts := describedParts(t, "go/go.sum", func(to string, _ []byte) *exec.Cmd {
-		copyDescribed(t, to, "go/go.mod", "go/go.sum")
+	parts := described.parts(t, "go/go.sum", func(to string) *exec.Cmd {
+		described.copy(t, to, "go/go.mod", "go/go.sum")
 		cmd := exec.Command("go", "build", "-o", "oapi-codegen", "github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen")
 		cmd.Dir, cmd.Env = to, env
 		return cmd
 	})
-	copyDescribed(t, dir, "go/go.mod", "go/go.sum", "go/main.go")
+	described.copy(t, dir, "go/go.mod", "go/go.sum", "go/main.go")
 	for _, name := range []string{"decision", "admin"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
@@ -228,19 +200,9 @@ func goClient(t *testing.T, dir string) (env, program []string) {
 }
 
 func javaClient(t *testing.T, dir string) (env, program []string) {
-	needs(t, "java")
-	data, err := os.ReadFile(describedFile("pom.xml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256(data)
-	jars, err := filepath.Glob(filepath.Join(testproc.Jars(t, "described-pom-"+hex.EncodeToString(sum[:6]), string(data)), "*.jar"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	env = testproc.JavaEnviron()
 	path, generator := []string{filepath.Join(dir, "classes")}, ""
-	for _, jar := range jars {
+	for _, jar := range described.java(t) {
 		if strings.HasPrefix(filepath.Base(jar), "openapi-generator") {
 			generator = jar // which brings libraries of its own
 		} else {
@@ -255,22 +217,8 @@ func javaClient(t *testing.T, dir string) (env, program []string) {
 			"--global-property", "apis,models,supportingFiles,apiDocs=false,modelDocs=false,apiTests=false,modelTests=false")
 	}
 	ran(t, dir, env, "java", "-XX:TieredStopAtLevel=1", "-cp", classes, "org.eclipse.jdt.internal.compiler.batch.Main", "-17", "-nowarn", "-cp", classes, "-d", "classes",
-		filepath.Join("java-decision", "src", "main", "java"), filepath.Join("java-admin", "src", "main", "java"), describedFile("Client.java"))
+		filepath.Join("java-decision", "src", "main", "java"), filepath.Join("java-admin", "src", "main", "java"), described.file("Client.java"))
 	return env, []string{"java", "-XX:TieredStopAtLevel=1", "-cp", classes, "Client"}
-}
-
-// copyDescribed copies files of testdata/described into a folder.
-func copyDescribed(t *testing.T, dir string, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		data, err := os.ReadFile(describedFile(name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), data, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // TestDescriptionsAgainstServer: schemathesis sends what the descriptions say, and what they
@@ -292,7 +240,7 @@ func TestDescriptionsAgainstServer(t *testing.T) {
 			"--exclude-checks", "positive_data_acceptance,negative_data_rejection,unsupported_method"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out := ran(t, dir, env, append([]string{"python3", "-c", "from schemathesis.cli import schemathesis; schemathesis()", "--config-file", describedFile("schemathesis.toml"), "run",
+			out := ran(t, dir, env, append([]string{"python3", "-c", "from schemathesis.cli import schemathesis; schemathesis()", "--config-file", described.file("schemathesis.toml"), "run",
 				"--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--generation-deterministic", "--checks", "all", "--continue-on-failure",
 				"--suppress-health-check", "all", "--no-color"}, args...)...)
 			if !regexp.MustCompile(`\d{2,} generated, \d{2,} passed`).MatchString(out) {

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -17,8 +16,6 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/testproc"
-	"github.com/weir-rl/weir/internal/wheel"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
@@ -37,42 +34,12 @@ const modelAnswer = `{"id": "x", "type": "message", "role": "assistant", "object
 "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}],
 "usage": {"input_tokens": 1, "output_tokens": 1, "prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}`
 
-func modelFile(name string) string {
-	return filepath.Join(originalRoot, "cmd", "weir", "testdata", "modelclients", name)
-}
-
-// modelParts returns the folder with the pinned packages of a list (testproc.Parts).
-func modelParts(t *testing.T, list string, bring func(dir string, list []byte) *exec.Cmd) string {
-	t.Helper()
-	data, err := os.ReadFile(modelFile(list))
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := strings.Replace(partsName(list, data), "upstreams", "modelclients", 1)
-	return testproc.Parts(t, name, func(dir string) *exec.Cmd { return bring(dir, data) })
-}
+const modelPrograms driven = "modelclients"
 
 // modelClients are the commands that run the official clients, by language.
 func modelClients(t *testing.T) map[string]func(args ...string) *exec.Cmd {
 	t.Helper()
-	needs(t, "python3", "node")
-	packages := modelParts(t, "requirements.txt", func(dir string, list []byte) *exec.Cmd {
-		return wheel.Install(t, dir, strings.Fields(string(list))...)
-	})
-	modules := modelParts(t, "package-lock.json", func(dir string, lock []byte) *exec.Cmd {
-		manifest, err := os.ReadFile(modelFile("package.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, data := range map[string][]byte{"package.json": manifest, "package-lock.json": lock} {
-			if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		cmd := exec.Command("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-		cmd.Dir = dir
-		return cmd
-	})
+	packages, modules := modelPrograms.python(t), modelPrograms.node(t)
 	run := func(env string, command ...string) func(args ...string) *exec.Cmd {
 		return func(args ...string) *exec.Cmd {
 			cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], args...)...)
@@ -81,8 +48,8 @@ func modelClients(t *testing.T) map[string]func(args ...string) *exec.Cmd {
 		}
 	}
 	return map[string]func(args ...string) *exec.Cmd{
-		"Python": run("PYTHONPATH="+packages, "python3", "-B", modelFile("client.py")),
-		"Node":   run("MODULES="+modules, "node", modelFile("client.mjs")),
+		"Python": run("PYTHONPATH="+packages, "python3", "-B", modelPrograms.file("client.py")),
+		"Node":   run("MODULES="+modules, "node", modelPrograms.file("client.mjs")),
 	}
 }
 
