@@ -93,7 +93,7 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 	w.unsure = w.unsure[:0]
 	for i, p := range w.plans[:len(w.groups)] {
 		g := &w.groups[i]
-		if err != nil {
+		if g.Err == nil {
 			g.Err = err
 		}
 		switch {

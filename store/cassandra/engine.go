@@ -3,6 +3,7 @@ package cassandra
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -205,7 +206,21 @@ func (e *engine) Swap(ctx context.Context, now int64, groups []cas.Group) (clock
 		all.Go(func() { do(ctx, c, g) })
 	}
 	all.Wait()
+	if err := unheard(groups); err != nil {
+		return 0, err
+	}
 	return e.now(), nil
+}
+
+// unheard returns the error of a group if nothing was heard of Cassandra meanwhile: each one's
+// connection broke, or its time was over.
+func unheard(groups []cas.Group) (err error) {
+	for i := range groups {
+		if err = groups[i].Err; !errors.Is(err, cas.ErrBroken) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, gocql.ErrTimeoutNoResponse) {
+			return nil
+		}
+	}
+	return err
 }
 
 // look only reads what a group is about.

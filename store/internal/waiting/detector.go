@@ -127,3 +127,5 @@ func (d *Detector) SilentUntil(now int64) int64 {
 
 // refuses reports whether a call waits for a server that is not worth waiting for.
 func (d *Detector) refuses() bool { return d.refused.Load() && d.OldestUnanswered() != 0 }
+
+func (d *Detector) takesCalls() bool { return !d.refuses() }

@@ -2,6 +2,7 @@ package waiting
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,14 +28,15 @@ type Waiter struct {
 var timers = sync.Pool{New: func() any { return time.NewTimer(time.Hour) }}
 
 // Begin bounds the wait: it lasts for at least minWait, then for as long as the servers show signs
-// of life, and for at most maxWait. Then it ends with the error late. Call Finish in the end.
+// of life, and for at most maxWait. Then it ends with the error late. Servers that take no
+// connections are not waited for beyond refusedWait. Call Finish in the end.
 func (w *Waiter) Begin(minWait, maxWait time.Duration, late error) {
 	w.begun, w.late = store.Monotonic(), late
 	w.minWait, w.maxWait = int64(min(minWait, maxWait)), int64(maxWait)
 	w.due = w.begun + w.minWait
-	w.wake = w.due
+	w.wake = w.begun + min(w.minWait, int64(refusedWait))
 	w.timer = timers.Get().(*time.Timer)
-	w.timer.Reset(time.Duration(w.minWait))
+	w.timer.Reset(time.Duration(w.wake - w.begun))
 }
 
 // Finish frees what Begin took.
@@ -69,19 +71,24 @@ func (w *Waiter) Wait(done <-chan struct{}, servers ...*Detector) error {
 }
 
 // lookEvery is how often a caller that waits for long looks how the server is. After a longStall an
-// answer may have to be asked for again.
+// answer may have to be asked for again. refusedWait is how long a server is waited for at most that
+// takes no connections, or does not decide.
 const (
-	lookEvery = 20 * time.Millisecond
-	longStall = 100 * time.Millisecond
+	lookEvery   = 20 * time.Millisecond
+	longStall   = 100 * time.Millisecond
+	refusedWait = 100 * time.Millisecond
 )
 
 // reschedule computes, when the timer has fired, when to give up.
 func (w *Waiter) reschedule(now int64, servers []*Detector) {
 	end := w.begun + w.minWait
+	if len(servers) > 0 && !slices.ContainsFunc(servers, (*Detector).takesCalls) {
+		end = w.begun + min(w.minWait, int64(refusedWait))
+	}
 	// A timer that fires late shows that this process did not run. An answer may wait to be read.
 	if late := now - w.wake; late > int64(time.Millisecond) {
 		w.stalled += late
-		end = now + min(late, w.minWait)
+		end = max(end, now+min(late, w.minWait))
 		if late > int64(longStall) {
 			w.resumed = now
 		}

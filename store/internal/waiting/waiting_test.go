@@ -72,6 +72,7 @@ func TestWaiter(t *testing.T) {
 		fired                  int64 // ms, for 20
 		due                    int64 // ms
 		silent, refused        bool
+		least                  int64 // ms; 20 if 0
 	}{
 		"silent for long":          {asked: -100, patience: 40, fired: 20, due: 20, silent: true},
 		"silent, but is often":     {asked: 0, patience: 200, fired: 20, due: 200},
@@ -83,6 +84,8 @@ func TestWaiter(t *testing.T) {
 		"nor for long":             {asked: -100, patience: 40, fired: 25, due: 30, silent: true},
 		"and what it did not hear": {asked: 0, patience: 40, fired: 50, due: 70},
 		"nor for seconds":          {asked: 0, patience: 40, fired: 2520, due: 2600},
+		"is refused, with time":    {asked: 0, patience: 400, fired: 100, due: 100, silent: true, refused: true, least: 400},
+		"is there, with time":      {asked: 0, patience: 40, fired: 100, due: 400, silent: true, least: 400},
 		"is refused":               {asked: 0, patience: 400, fired: 20, due: 20, silent: true, refused: true},
 		"is refused, and stalled":  {asked: 0, patience: 400, fired: 520, due: 540, silent: true, refused: true},
 	} {
@@ -95,7 +98,8 @@ func TestWaiter(t *testing.T) {
 			}
 			d.patience.Store(test.patience * ms)
 			d.refused.Store(test.refused)
-			w := Waiter{begun: base, minWait: 20 * ms, maxWait: 500 * ms, due: base + 20*ms, wake: base + 20*ms}
+			least := max(test.least, 20) * ms
+			w := Waiter{begun: base, minWait: least, maxWait: 500 * ms, due: base + least, wake: base + min(least, int64(refusedWait))}
 			w.reschedule(base+test.fired*ms, []*Detector{d})
 			if got := (w.due - base) / ms; got != test.due || w.Silent != test.silent {
 				t.Errorf("due after %d ms, silent %v; want %d and %v", got, w.Silent, test.due, test.silent)
