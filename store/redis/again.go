@@ -49,7 +49,8 @@ func (l *lane) appendIdentity(b []byte, memory uint32, again bool) []byte {
 	return append(b, 0)
 }
 
-// lanes are for calls that are no decisions: as many as were ever under way together.
+// lanes are for calls of a partition that are no decisions: as many as were ever under way together.
+// What a lane has done before is known in the partition's server, or has been forgotten there.
 type lanes struct {
 	mu   sync.Mutex
 	free []*lane
@@ -257,8 +258,8 @@ func (p *partition) wanted() bool {
 func (s *Store) once(
 	ctx context.Context, client rueidis.Client, p *partition, function string, keys, args []string,
 ) (rueidis.RedisResult, error) {
-	l := s.lanes.take()
-	defer s.lanes.put(l)
+	l := p.lanes.take()
+	defer p.lanes.put(l)
 	return s.callIn(ctx, &attempts{p: p, client: client}, l, true, function, keys, args)
 }
 

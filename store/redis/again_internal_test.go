@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -57,5 +58,53 @@ func TestOnce(t *testing.T) {
 		if got := hold(c.number, c.memory, c.again, c.id); got != c.want {
 			t.Errorf("call %d: %v, want %v", i, got, c.want)
 		}
+	}
+}
+
+// TestForgottenLane: where there are many lanes, those that nobody uses are forgotten. A call that
+// comes again in one of these may have been made.
+func TestForgottenLane(t *testing.T) {
+	server := redistest.Start(t)
+	s, err := Open(Options{URL: server.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	p := s.partitions[0]
+	keys := p.reservationKeys()
+	claim := func(l *lane, again bool, second int64) error {
+		head := l.appendIdentity(nil, p.memory.Load(), again)
+		instant := strconv.FormatInt((1_700_000_000+second)*1e6, 10)
+		_, err := server.Try("FCALL", lua().claim, "2", keys[0], keys[1], string(head)+instant, "nobody")
+		return err
+	}
+	used := newLane()
+	others := make([]*lane, 4096)
+	for i := range others {
+		others[i] = newLane()
+	}
+	for _, l := range append(others, used) {
+		l.number = 1
+		if err := claim(l, false, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 3 { // twice nobody has used them
+		others[0].number++
+		if err := claim(others[0], false, int64(11*(i+1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	used.number = 2
+	if err := claim(used, true, 40); err == nil || !strings.HasPrefix(err.Error(), lostCode) {
+		t.Errorf("a call that may have been made is made: %v", err)
+	}
+	if err := claim(used, false, 40); err != nil {
+		t.Errorf("a call that was not sent before: %v", err)
+	}
+	fresh := newLane()
+	fresh.number = 1
+	if err := claim(fresh, true, 40); err != nil {
+		t.Errorf("the first call of a lane, sent again: %v", err)
 	}
 }

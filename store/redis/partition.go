@@ -31,6 +31,7 @@ type partition struct {
 	swapping  bool          // runSwaps is at work
 	swapLock  chan struct{} // holds a value while a compare-and-swap runs: one at a time
 	swapLane  *lane         // whoever holds swapLock uses it
+	lanes     lanes
 
 	batcher // used by the goroutine of run only
 }

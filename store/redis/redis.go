@@ -113,7 +113,6 @@ type Store struct {
 	sweeps    atomic.Uint64 // calls of Expired
 	disagreed atomic.Bool
 
-	lanes   lanes
 	open    connections
 	clients atomic.Pointer[clients]
 	failure atomic.Pointer[error] // why there are none
