@@ -250,6 +250,14 @@ func TestInsightPageRuns(t *testing.T) {
 	}
 }
 
+// skipIfStarved skips a test whose preview found no processor idle for a minute.
+func skipIfStarved(t *testing.T, output string) {
+	t.Helper()
+	if strings.Contains(output, "it only gets what nothing else wants of the processor") {
+		t.Skip("busy: other processes left nothing of the processor to a preview for a minute")
+	}
+}
+
 // page is a folder in which the commands of a page are run, with free ports in place of those that
 // it names.
 type page struct {
@@ -393,6 +401,7 @@ func (p *page) run(t *testing.T, path string) (ran int) {
 			continue
 		}
 		out, err := p.command(b.text).CombinedOutput()
+		skipIfStarved(t, string(out))
 		if err != nil {
 			t.Fatalf("%s:%d: %v\n%s%s", name, b.line, err, b.text, out)
 		}
