@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-rl/weir/internal/standing"
+	"github.com/weir-rl/weir/internal/limiter/orders"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -26,7 +26,7 @@ type Ban struct {
 }
 
 // newBan returns a ban as users see it; the zero value for nil.
-func newBan(b *standing.Ban) Ban {
+func newBan(b *orders.Ban) Ban {
 	if b == nil {
 		return Ban{}
 	}
@@ -45,10 +45,10 @@ type Banned struct {
 // Errors of Bans, Grants and Keys, by errors.Is.
 var (
 	// ErrNotFound: there is nothing of the key to end or to show.
-	ErrNotFound = standing.ErrNotFound
+	ErrNotFound = orders.ErrNotFound
 	// ErrNotShared: the change is in force on this node, and the others do not know of it. While
 	// Follow runs, they will be told as soon as the store can be reached.
-	ErrNotShared = standing.ErrNotShared
+	ErrNotShared = orders.ErrNotShared
 )
 
 // Bans are the bans in force: keys that are refused outright. A rule may ban keys that it denies
@@ -144,6 +144,6 @@ func (b *Bans) Stats() BanStats {
 		InForce: map[RuleName]int{}, Grants: b.l.orders.Grants.Len(),
 		Set: counts.Set, Requests: b.requests.Load(), Evicted: counts.Evicted, Dropped: counts.Dropped,
 	}
-	b.l.orders.Bans.Each(func(_ uint64, ban *standing.Ban) { s.InForce[RuleName{ban.Domain, ban.Rule}]++ })
+	b.l.orders.Bans.Each(func(_ uint64, ban *orders.Ban) { s.InForce[RuleName{ban.Domain, ban.Rule}]++ })
 	return s
 }

@@ -20,8 +20,8 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/proxy"
-	"github.com/weir-rl/weir/internal/traffic"
+	"github.com/weir-rl/weir/internal/door/proxy"
+	"github.com/weir-rl/weir/internal/testkit/traffic"
 )
 
 // Brute force, replayed through the proxy in virtual time. Who is to be banned is worked out

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/weir-rl/weir/internal/standing"
+	"github.com/weir-rl/weir/internal/limiter/orders"
 )
 
 // Grant is other numbers for a key of a rule, until an instant.
@@ -21,7 +21,7 @@ type Grant struct {
 }
 
 // newGrant returns a grant as users see it; the zero value for nil.
-func newGrant(g *standing.Grant) Grant {
+func newGrant(g *orders.Grant) Grant {
 	if g == nil {
 		return Grant{}
 	}

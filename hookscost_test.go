@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/preview"
-	"github.com/weir-rl/weir/internal/recent"
-	"github.com/weir-rl/weir/internal/telemetry"
-	"github.com/weir-rl/weir/internal/watch"
+	"github.com/weir-rl/weir/internal/admin/metrics"
+	"github.com/weir-rl/weir/internal/lab/preview"
+	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -20,18 +20,18 @@ var hooksOf = []struct {
 	make func(t testing.TB) weir.Hooks
 }{
 	{"none", func(testing.TB) weir.Hooks { return weir.Hooks{} }},
-	{"telemetry", func(testing.TB) weir.Hooks { return telemetry.New(telemetry.Options{}).Hooks() }},
+	{"telemetry", func(testing.TB) weir.Hooks { return metrics.New(metrics.Options{}).Hooks() }},
 	{"recent", func(t testing.TB) weir.Hooks { return remembering(t, nil).Hooks() }},
 	{"insight", func(t testing.TB) weir.Hooks { return gathering(t, nil).Hooks() }},
 	{"record", func(t testing.TB) weir.Hooks { return recording(t).Hooks() }},
 	{"all", func(t testing.TB) weir.Hooks {
-		tally := watch.NewTally()
-		return tally.Join(telemetry.New(telemetry.Options{Tally: tally}), remembering(t, tally), gathering(t, tally), recording(t))
+		tally := observe.NewTally()
+		return tally.Join(metrics.New(metrics.Options{Tally: tally}), remembering(t, tally), gathering(t, tally), recording(t))
 	}},
 }
 
 // gathering returns a collector that runs.
-func gathering(t testing.TB, tally *watch.Tally) *insight.Collector {
+func gathering(t testing.TB, tally *observe.Tally) *insight.Collector {
 	c := insight.New(insight.Options{Tally: tally})
 	running(t, c.Run)
 	return c
@@ -58,7 +58,7 @@ func running(t testing.TB, run func(context.Context)) {
 	t.Cleanup(func() { stop(); <-done })
 }
 
-func remembering(t testing.TB, tally *watch.Tally) *recent.Buffer {
+func remembering(t testing.TB, tally *observe.Tally) *recent.Buffer {
 	b, err := recent.New(recent.Options{Tally: tally})
 	if err != nil {
 		t.Fatal(err)

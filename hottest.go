@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-rl/weir/internal/pq"
-	"github.com/weir-rl/weir/internal/standing"
+	"github.com/weir-rl/weir/internal/limiter/orders"
+	"github.com/weir-rl/weir/internal/util/pq"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -212,11 +212,11 @@ func (h *hottest) list(counter uint64) *hotList {
 
 // bansOf counts the bans in force of a rule.
 func (l *Limiter) bansOf(r *rule.Rule) (n int) {
-	w := standing.FirstCounted(r)
+	w := orders.FirstCounted(r)
 	if w == nil || !l.orders.Bans.Any() {
 		return 0
 	}
-	l.orders.Bans.Each(func(group uint64, _ *standing.Ban) {
+	l.orders.Bans.Each(func(group uint64, _ *orders.Ban) {
 		if group == w.Counter.Keys {
 			n++
 		}

@@ -74,6 +74,46 @@ func allowedFor(table map[string][]string, folder string) (allowed []string, ok 
 	return nil, false
 }
 
+// allows reports whether a row allows to import a folder. A wing stands for all of its folders.
+func allows(row []string, folder string) bool {
+	return slices.ContainsFunc(row, func(name string) bool {
+		return name == "*" || name == folder || strings.HasPrefix(name, "internal/") && strings.HasPrefix(folder, name+"/")
+	})
+}
+
+// wing returns the folder right below internal/ that a folder is in; "" if it is in none.
+func wing(folder string) string {
+	below, ok := strings.CutPrefix(folder, "internal/")
+	if !ok {
+		return ""
+	}
+	name, _, _ := strings.Cut(below, "/")
+	return name
+}
+
+// sameWing reports whether two folders are in one wing, in which they may import each other: in
+// util they may not.
+func sameWing(a, b string) bool { return wing(a) != "" && wing(a) != "util" && wing(a) == wing(b) }
+
+// doors are the packages of internal/door that serve a protocol.
+var doors = []string{"httpapi", "rls", "rlqs", "forwardauth", "resp", "spoe", "proxy"}
+
+func isDoor(folder string) bool {
+	name, ok := strings.CutPrefix(folder, "internal/door/")
+	name, _, _ = strings.Cut(name, "/")
+	return ok && slices.Contains(doors, name)
+}
+
+// shipped reports whether a folder is part of what users run or import.
+func shipped(folder string) bool {
+	top, _, _ := strings.Cut(folder, "/")
+	switch top {
+	case "docs", "examples", "scripts", "packaging":
+		return false
+	}
+	return wing(folder) != "testkit" && folder != "store/storetest"
+}
+
 // TestImportDirection holds the one direction of the arrows between the packages. Tests may import
 // more: they use real parts.
 func TestImportDirection(t *testing.T) {
@@ -123,7 +163,11 @@ func TestImportDirection(t *testing.T) {
 				}
 			}
 			switch {
-			case isOurs && !slices.Contains(allowed, ours) && !slices.Contains(allowed, "*"):
+			case isOurs && strings.HasPrefix(ours, "internal/testkit/") && shipped(folder):
+				t.Errorf("%s imports %s, which is for tests alone", file, ours)
+			case isOurs && isDoor(folder) && isDoor(ours) && ours != folder && path.Dir(ours) != folder:
+				t.Errorf("%s imports %s: no door imports another one", file, ours)
+			case isOurs && !allows(allowed, ours) && !sameWing(folder, ours):
 				t.Errorf("%s imports %s, against the direction of the arrows; %s may import %q", file, ours, folder, allowed)
 			case folder == "algo" && !slices.Contains(pure, name):
 				t.Errorf("%s imports %s; algo is pure and may import %q", file, name, pure)

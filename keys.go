@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/standing"
+	"github.com/weir-rl/weir/internal/limiter/orders"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -107,7 +107,7 @@ func (l *Limiter) view(r *rule.Rule, c *rule.Counter) *store.View {
 // info returns what is known of a key. st is its state in the store; nil if there is none.
 func (l *Limiter) info(w *rule.Window, key []byte, v *store.View, st *store.KeyState, now int64) KeyInfo {
 	k := KeyInfo{Window: w, Key: bytes.Clone(key), Parts: w.KeyParts(key), Mode: w.Rule.ModeFor(key)}
-	var g *standing.Grant
+	var g *orders.Grant
 	if k.Limit, g = l.granted(w, key, now); g != nil {
 		grant := newGrant(g)
 		k.Grant = &grant
@@ -128,14 +128,14 @@ func (l *Limiter) info(w *rule.Window, key []byte, v *store.View, st *store.KeyS
 
 // banOn returns the ban that refuses all requests that meet a limit with this key; the one that
 // ends last if there are several, nil if there is none.
-func (l *Limiter) banOn(k *KeyInfo, now int64) *standing.Ban {
+func (l *Limiter) banOn(k *KeyInfo, now int64) *orders.Ban {
 	f := l.rules.Load()
 	if f == nil || !l.orders.Bans.Any() || f.set.ExemptKey(k.Window.Rule.Domain, k.Parts) {
 		return nil
 	}
-	var longest *standing.Ban
+	var longest *orders.Ban
 	look := func(r *rule.Rule, key []byte, wide bool) {
-		w := standing.FirstCounted(r)
+		w := orders.FirstCounted(r)
 		if w == nil {
 			return
 		}

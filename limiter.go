@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/reserve"
-	"github.com/weir-rl/weir/internal/standing"
+	"github.com/weir-rl/weir/internal/limiter/orders"
+	"github.com/weir-rl/weir/internal/limiter/reserve"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -39,7 +39,7 @@ type Limiter struct {
 	rules   atomic.Pointer[inForce]
 	mu      sync.Mutex // serialises SetRules
 
-	orders       *standing.Orders // behind bans and grants
+	orders       *orders.Orders // behind bans and grants
 	bans         Bans
 	grants       Grants
 	reservations Reservations
@@ -71,7 +71,7 @@ func New(s Store, opts ...Option) (*Limiter, error) {
 	}
 	l := &Limiter{store: s, hooks: o.hooks, signals: o.signals}
 	l.prompt, _ = s.(store.Prompt) // and not store.As: a store that wraps it would be passed over
-	l.orders = standing.New(l.ordersConfig(&o))
+	l.orders = orders.New(l.ordersConfig(&o))
 	l.bans.l, l.grants.l, l.keys.l = l, l, l
 	l.keys.hottest = newHottest()
 	l.reservations.r = reserve.New(reserve.Config{

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/weir-rl/weir/internal/standing"
+	"github.com/weir-rl/weir/internal/limiter/orders"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -121,9 +121,9 @@ func WithClock(now func() int64) Option {
 }
 
 // ordersConfig returns what the bans and grants of l need.
-func (l *Limiter) ordersConfig(o *options) standing.Config {
+func (l *Limiter) ordersConfig(o *options) orders.Config {
 	remote, ok := store.As[store.Remote](l.store)
-	c := standing.Config{
+	c := orders.Config{
 		Store: l.store, Clock: o.clock,
 		Rules: func() *rule.Set {
 			s, _ := l.Rules()
@@ -133,7 +133,7 @@ func (l *Limiter) ordersConfig(o *options) standing.Config {
 		Async: o.bans.Async || ok && remote.Remote(),
 	}
 	if changed := o.bans.Changed; changed != nil {
-		c.Changed = func(b *standing.Ban, lifted bool) {
+		c.Changed = func(b *orders.Ban, lifted bool) {
 			ban := newBan(b)
 			changed(&ban, lifted)
 		}

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/standing"
+	"github.com/weir-rl/weir/internal/limiter/orders"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -56,7 +56,7 @@ func (l *Limiter) banned(r *Request, d *Decision) bool {
 func (l *Limiter) bannedWide(d *Decision, now int64) {
 	met := len(d.Limits)
 	d.Rules.BanKeys(&d.Matches, func(r *rule.Rule, key []byte) bool {
-		w := standing.FirstCounted(r)
+		w := orders.FirstCounted(r)
 		if w == nil || slices.ContainsFunc(d.Limits[:met], func(res LimitResult) bool { return res.Window.Rule == r }) {
 			return true
 		}
@@ -85,7 +85,7 @@ func sameKey(a, b *rule.Hit) bool {
 // ban adds the answer of a limit that a banned key met. Where the limit itself refuses for longer
 // than the ban, its time is given: a client that came back when the ban ends would be refused
 // again.
-func (d *Decision) ban(h *rule.Hit, now int64, b *standing.Ban) {
+func (d *Decision) ban(h *rule.Hit, now int64, b *orders.Ban) {
 	until := b.Until.UnixMicro()
 	var fresh algo.State
 	res := LimitResult{Window: h.Window, Result: h.Limit.Check(&fresh, now, algo.Ask{}), Mode: rule.Enforce, Descriptor: h.Descriptor}
@@ -181,7 +181,7 @@ func (l *Limiter) applyGrants(d *Decision) bool {
 
 // granted returns the numbers in force for a key under a limit, as Decide charges it; nil for none.
 // g is the grant that the key has; nil if it has none.
-func (l *Limiter) granted(w *rule.Window, key []byte, now int64) (limit *algo.Limit, g *standing.Grant) {
+func (l *Limiter) granted(w *rule.Window, key []byte, now int64) (limit *algo.Limit, g *orders.Grant) {
 	limit = atSignal(w, w.Limit, l.signals)
 	if found, ok := l.orders.Grants.Find(w.Counter.Keys, key, now); ok {
 		return found.Numbers(w.Counter.ID, limit), found

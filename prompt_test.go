@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/reserve"
+	"github.com/weir-rl/weir/internal/limiter/reserve"
 	"github.com/weir-rl/weir/rule"
 )
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/traffic"
+	"github.com/weir-rl/weir/internal/testkit/traffic"
 	"github.com/weir-rl/weir/store/memory"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door/answer"
 )
 
 // header is the metadata of the answer to a call that passed; nil for none.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/grpclimit"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
 // hearing is a hook that tells of answers in words.

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/weir-rl/weir/internal/hold"
+	"github.com/weir-rl/weir/internal/door/line"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -32,7 +32,7 @@ type watched struct {
 // watch collects facts of a unary handler's answer, if a rule needs them. It returns the context
 // for the handler.
 func (c *call) watch(ctx context.Context) context.Context {
-	if !hold.CostsAfter(&c.decision) {
+	if !line.CostsAfter(&c.decision) {
 		return ctx
 	}
 	c.watched = &watched{start: time.Now()}

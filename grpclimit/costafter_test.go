@@ -13,7 +13,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/grpclimit"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
 // billed is a service that says what it cost: in a trailer, in a header, or not at all.

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-rl/weir/internal/door"
-	"github.com/weir-rl/weir/internal/seldom"
+	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -98,7 +98,7 @@ func (g *Gate) refuseRepeated(key string, n int) error {
 
 func (g *Gate) logRefused(why, key string) {
 	if n := g.refusedLine.Due(time.Minute); n > 0 {
-		cmp.Or(g.o.Logger, slog.Default()).Warn("grpclimit: calls are refused "+why, "latest", seldom.Excerpt(key), "calls", n)
+		cmp.Or(g.o.Logger, slog.Default()).Warn("grpclimit: calls are refused "+why, "latest", sparselog.Excerpt(key), "calls", n)
 	}
 }
 

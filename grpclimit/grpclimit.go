@@ -49,8 +49,8 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/door"
-	"github.com/weir-rl/weir/internal/hold"
-	"github.com/weir-rl/weir/internal/seldom"
+	"github.com/weir-rl/weir/internal/door/line"
+	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -61,12 +61,12 @@ type Gate struct {
 	o        Options
 	identity []rule.Pair        // attribute and source
 	program  []programAttribute // of Options.Attributes
-	lines    *hold.Lines
+	lines    *line.Lines
 	pool     sync.Pool // of *call
 
 	probes               probes
 	repeated, unreadable atomic.Uint64
-	refusedLine          seldom.Line
+	refusedLine          sparselog.Line
 }
 
 // Unary is a grpc.UnaryServerInterceptor that limits unary calls.
@@ -132,7 +132,7 @@ type call struct {
 	attributes
 	passage
 	watched  *watched // of a call that met a rule with cost_after; else nil
-	visit    *hold.Visit
+	visit    *line.Visit
 	request  weir.Request
 	decision weir.Decision
 	outcome  outcome

@@ -24,7 +24,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/grpclimit"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
 // dial opens a real server with what register adds, and connects to it.

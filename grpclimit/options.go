@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/hold"
+	"github.com/weir-rl/weir/internal/door/line"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 )
@@ -105,7 +105,7 @@ func New(l *weir.Limiter, o Options) (*Gate, error) {
 	if o.MessageHits != nil && !o.Messages {
 		return nil, errors.New("grpclimit: MessageHits has no effect without Messages; set Messages as well")
 	}
-	g := &Gate{limiter: l, o: o, lines: hold.New(o.MaxHeld)}
+	g := &Gate{limiter: l, o: o, lines: line.New(o.MaxHeld)}
 	for _, name := range slices.Sorted(maps.Keys(o.Identity)) {
 		key := strings.ToLower(o.Identity[name])
 		if name == "" || strings.TrimPrefix(key, hashOf) == "" {

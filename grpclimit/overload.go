@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/room"
+	"github.com/weir-rl/weir/internal/door/room"
 )
 
 // passage is the part of a call that deals with overload.

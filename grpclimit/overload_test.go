@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-rl/weir/grpclimit"
-	"github.com/weir-rl/weir/internal/doortest"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/overload"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/store/memory"
 )

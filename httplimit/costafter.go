@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-rl/weir/internal/answer"
-	"github.com/weir-rl/weir/internal/hold"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/door/line"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -27,7 +27,7 @@ import (
 // and works with http.ResponseController. It is made anew for each request, since a handler may
 // hold on to it.
 func (p *Pass) Watch(w http.ResponseWriter) http.ResponseWriter {
-	costs := hold.CostsAfter(&p.decision)
+	costs := line.CostsAfter(&p.decision)
 	if !p.watches() && !costs && !p.wrote {
 		return w
 	}
@@ -65,7 +65,7 @@ func (p *Pass) Finish() {
 func (p *Pass) settle() {
 	seen := p.watch
 	p.watch, seen.pass = nil, nil
-	if !hold.CostsAfter(&p.decision) {
+	if !line.CostsAfter(&p.decision) {
 		return
 	}
 	r := p.attrs.r

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )

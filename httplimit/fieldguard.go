@@ -10,9 +10,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/door"
-	"github.com/weir-rl/weir/internal/seldom"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -58,7 +58,7 @@ type FieldGuard struct {
 	Logger     *slog.Logger // nil means slog.Default()
 
 	counts [fieldReasons]atomic.Uint64
-	lines  [fieldReasons]seldom.Line
+	lines  [fieldReasons]sparselog.Line
 }
 
 // FieldStats counts requests by what a FieldGuard did with them.
@@ -410,5 +410,5 @@ func (g *FieldGuard) note(why fieldReason, name string) {
 	if log == nil {
 		log = slog.Default()
 	}
-	log.Warn(fieldReasonTexts[why], "latest", seldom.Excerpt(answer.Printable(name)), "requests", n)
+	log.Warn(fieldReasonTexts[why], "latest", sparselog.Excerpt(answer.Printable(name)), "requests", n)
 }

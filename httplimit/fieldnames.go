@@ -3,8 +3,8 @@ package httplimit
 import (
 	"net/http"
 
-	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/rule"
 )
 

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/rule"
 )
 

@@ -12,9 +12,9 @@ import (
 	"sync"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/door"
-	"github.com/weir-rl/weir/internal/hold"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/door/line"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 )
@@ -141,7 +141,7 @@ func New(l *weir.Limiter, o Options) (func(http.Handler) http.Handler, error) {
 type Gate struct {
 	limiter *weir.Limiter
 	o       Options
-	lines   *hold.Lines
+	lines   *line.Lines
 	passes  sync.Pool
 
 	abandoned abandoned
@@ -150,7 +150,7 @@ type Gate struct {
 // Pass is the admission of one request. Not safe for concurrent use.
 type Pass struct {
 	gate     *Gate
-	visit    *hold.Visit
+	visit    *line.Visit
 	attrs    Attributes
 	request  weir.Request
 	decision weir.Decision
@@ -187,7 +187,7 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 	if o.Fields == nil {
 		o.Fields = &FieldGuard{Logger: o.Logger}
 	}
-	g := &Gate{limiter: l, o: o, lines: hold.New(o.MaxHeld)}
+	g := &Gate{limiter: l, o: o, lines: line.New(o.MaxHeld)}
 	g.abandoned.of, g.abandoned.slow, g.abandoned.all = map[share]int{}, map[share]int{}, map[share]int{}
 	g.abandoned.unread, g.abandoned.spare = map[share]int{}, map[netip.Addr][]*Dawdling{}
 	g.abandoned.ending, g.abandoned.end = context.WithCancel(context.Background())

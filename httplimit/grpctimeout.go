@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/weir-rl/weir/internal/accept"
+	"github.com/weir-rl/weir/internal/wire/accept"
 )
 
 const hdrGRPCTimeout = "Grpc-Timeout"

@@ -13,8 +13,8 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/answer"
-	"github.com/weir-rl/weir/internal/hold"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/door/line"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -62,7 +62,7 @@ type LimitTransport struct {
 	limiter  *weir.Limiter
 	o        LimitOptions
 	identity *Identity
-	lines    *hold.Lines
+	lines    *line.Lines
 	pool     sync.Pool // of *outbound
 }
 
@@ -82,7 +82,7 @@ func NewLimitTransport(l *weir.Limiter, base http.RoundTripper, o LimitOptions) 
 	if base == nil {
 		base = http.DefaultTransport
 	}
-	t := &LimitTransport{base: base, limiter: l, o: o, identity: identity, lines: hold.New(o.MaxHeld)}
+	t := &LimitTransport{base: base, limiter: l, o: o, identity: identity, lines: line.New(o.MaxHeld)}
 	t.pool.New = func() any {
 		out := &outbound{transport: t, visit: t.lines.NewVisit()}
 		out.visit.Failed = out.failure
@@ -115,7 +115,7 @@ func (e *LimitedError) Error() string {
 // outbound is one request on its way.
 type outbound struct {
 	transport *LimitTransport
-	visit     *hold.Visit
+	visit     *line.Visit
 	attrs     Attributes
 	request   weir.Request
 	decision  weir.Decision
@@ -261,13 +261,13 @@ func (out *outbound) lasts() bool {
 			return true
 		}
 	}
-	return hold.CostsAfter(&out.decision)
+	return line.CostsAfter(&out.decision)
 }
 
 // end settles the cost of the request, and gives back its slots.
 func (out *outbound) end(resp *http.Response, bytes int64) {
 	t, ctx := out.transport, out.r.Context()
-	if hold.CostsAfter(&out.decision) {
+	if line.CostsAfter(&out.decision) {
 		field := func(name string) string {
 			if v := resp.Trailer[http.CanonicalHeaderKey(name)]; len(v) > 0 {
 				return v[len(v)-1]

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/room"
+	"github.com/weir-rl/weir/internal/door/room"
 )
 
 // passage is the part of a Pass that deals with overload, and with the answer.

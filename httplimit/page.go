@@ -8,8 +8,8 @@ import (
 	"strconv"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/accept"
-	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/wire/accept"
 )
 
 // form is a form in which the default refusal can be sent.

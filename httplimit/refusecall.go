@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/accept"
-	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/wire/accept"
 )
 
 // refuseCall answers a call of gRPC that was refused, and reports whether it has: false for all

@@ -15,7 +15,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/store/memory"
 )
 

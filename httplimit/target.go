@@ -3,8 +3,8 @@ package httplimit
 import (
 	"net/http"
 
-	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/door/answer"
 )
 
 // EncodedSlash decides over a request whose path holds an encoded slash (%2F), or a

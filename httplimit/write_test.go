@@ -11,7 +11,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/rule"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/effort"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 )
 
 // counted counts how often each attribute is asked for.

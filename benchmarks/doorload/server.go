@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-rl/weir/internal/bench"
+	"github.com/weir-rl/weir/internal/lab/bench"
 )
 
 const rules = `domain: bench

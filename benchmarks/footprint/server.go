@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/bench"
+	"github.com/weir-rl/weir/internal/lab/bench"
 )
 
 // patience is how long a server may be silent.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/benchmarks"
-	processor "github.com/weir-rl/weir/internal/bench"
+	processor "github.com/weir-rl/weir/internal/lab/bench"
 )
 
 // hotContestants are those of part hot, and what the page calls them.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/benchmarks"
-	processor "github.com/weir-rl/weir/internal/bench"
+	processor "github.com/weir-rl/weir/internal/lab/bench"
 	"github.com/weir-rl/weir/rule"
 )
 

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	processor "github.com/weir-rl/weir/internal/bench"
+	processor "github.com/weir-rl/weir/internal/lab/bench"
 )
 
 // short is how long one measurement over the network takes, after a warm-up.

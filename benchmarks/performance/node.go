@@ -19,7 +19,7 @@ import (
 	ulule "github.com/ulule/limiter/v3"
 	ululeredis "github.com/ulule/limiter/v3/drivers/store/redis"
 	"github.com/weir-rl/weir"
-	processor "github.com/weir-rl/weir/internal/bench"
+	processor "github.com/weir-rl/weir/internal/lab/bench"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/redis"
 )

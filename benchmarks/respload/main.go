@@ -28,7 +28,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/bench"
+	"github.com/weir-rl/weir/internal/lab/bench"
 )
 
 func main() {

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/weir-rl/weir/internal/bench"
+	"github.com/weir-rl/weir/internal/lab/bench"
 )
 
 // pattern says which keys are asked for, and under which descriptor key: so which rule they meet.

@@ -29,7 +29,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/benchmarks/internal/exit"
-	"github.com/weir-rl/weir/internal/bench"
+	"github.com/weir-rl/weir/internal/lab/bench"
 )
 
 func main() {

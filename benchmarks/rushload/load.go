@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-rl/weir/internal/histogram"
+	"github.com/weir-rl/weir/internal/util/histogram"
 )
 
 // load is one load on a door.

@@ -28,8 +28,8 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/benchmarks/internal/exit"
-	"github.com/weir-rl/weir/internal/bench"
-	"github.com/weir-rl/weir/internal/histogram"
+	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/internal/util/histogram"
 )
 
 func main() {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/door/auth"
 )
 
 // adminClient asks the admin port of a running server.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/candidate"
-	"github.com/weir-rl/weir/internal/recent"
-	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/internal/admin/metrics"
+	"github.com/weir-rl/weir/internal/observe/candidate"
+	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
@@ -80,7 +80,7 @@ func newAnswering(t *testing.T, now *int64, yaml string) (l *weir.Limiter, url s
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := telemetry.New(telemetry.Options{})
+	m := metrics.New(metrics.Options{})
 	l, err = weir.New(store, weir.WithRules(set), weir.WithHooks(weir.JoinHooks(m.Hooks(), decisions.Hooks())))
 	if err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/audit"
-	"github.com/weir-rl/weir/internal/words"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 func newAuditCommand() *cobra.Command {
@@ -100,7 +100,7 @@ func writeAudit(out io.Writer, records []audit.Entry) error {
 			if text == "" {
 				text = "-"
 			}
-			fmt.Fprintf(w, "\t%s", words.Visible(text))
+			fmt.Fprintf(w, "\t%s", human.Visible(text))
 		}
 		fmt.Fprintln(w)
 	}

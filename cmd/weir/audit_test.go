@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/audit"
+	"github.com/weir-rl/weir/internal/admin/audit"
 )
 
 // audit --verify finds what was altered in a log that a server has written, and says so in its exit

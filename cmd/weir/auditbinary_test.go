@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/audit"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // records reads an audit log.

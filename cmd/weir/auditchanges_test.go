@@ -22,8 +22,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"github.com/weir-rl/weir/internal/audit"
-	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/door/auth"
 )
 
 // operation is one that may change something at the admin port, and what the audit log holds of it.

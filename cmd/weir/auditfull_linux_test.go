@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/weir-rl/weir/internal/audit"
-	"github.com/weir-rl/weir/internal/effort"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 )
 
 // smallDisk is where an audit log lies, with a bound that a test sets and takes away.

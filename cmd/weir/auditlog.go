@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/audit"
-	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/rulesource"
 )
 
 // openAudit opens the audit log; without audit.path only the log knows of changes. It comes before
@@ -19,8 +19,8 @@ func (p *program) openAudit() (err error) {
 }
 
 // auditRules records that other rules came into force, or that those in the source cannot.
-func (p *program) auditRules(before, now source.Status) {
-	holds := func(s source.Status) map[string]any {
+func (p *program) auditRules(before, now rulesource.Status) {
+	holds := func(s rulesource.Status) map[string]any {
 		h := map[string]any{"digest": s.Digest, "files": len(s.Files)}
 		if s.Version != "" {
 			h["version"] = s.Version

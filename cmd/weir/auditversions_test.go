@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/pgtest"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
 )
 
 // A change from the page is in the audit log of the server, by the name of the token, before it is

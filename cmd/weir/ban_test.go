@@ -11,7 +11,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"

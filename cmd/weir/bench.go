@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/weir-rl/weir/internal/bench"
-	"github.com/weir-rl/weir/internal/words"
+	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 type benchOptions struct {
@@ -219,15 +219,15 @@ var quantiles = []struct {
 
 func (o *benchOptions) write(w io.Writer, r *bench.Result, processes []*benched) {
 	rate := float64(r.Answered()) / r.Took.Seconds()
-	fmt.Fprintf(w, "%s answered in %.1f s: %s a second\n", words.Count(r.Answered(), "request"), r.Took.Seconds(), words.Number(rate))
-	fmt.Fprintf(w, "allowed %s, refused %s", words.Number(r.Allowed), words.Number(r.Refused))
+	fmt.Fprintf(w, "%s answered in %.1f s: %s a second\n", human.Count(r.Answered(), "request"), r.Took.Seconds(), human.Number(rate))
+	fmt.Fprintf(w, "allowed %s, refused %s", human.Number(r.Allowed), human.Number(r.Refused))
 	if r.Failed > 0 {
-		fmt.Fprintf(w, ", failed %s (%v)", words.Number(r.Failed), r.Failure)
+		fmt.Fprintf(w, ", failed %s (%v)", human.Number(r.Failed), r.Failure)
 	}
 	fmt.Fprintln(w)
 	if r.Unsent > 0 {
 		fmt.Fprintf(w, "%s could not be sent in time, since all %s waited for answers: the server, or this command, is slower than --rate asks\n",
-			words.Count(r.Unsent, "request"), words.Count(o.load.Callers, "caller"))
+			human.Count(r.Unsent, "request"), human.Count(o.load.Callers, "caller"))
 	}
 	since := "since it was due"
 	if o.load.Rate == 0 {
@@ -276,7 +276,7 @@ func writeHistogram(w io.Writer, r *bench.Result) {
 		if b.n > 0 {
 			length = max(length, 1)
 		}
-		fmt.Fprintf(w, "  below %s  %-*s %s\n", milliseconds(b.to), width, strings.Repeat("#", length), words.Number(b.n))
+		fmt.Fprintf(w, "  below %s  %-*s %s\n", milliseconds(b.to), width, strings.Repeat("#", length), human.Number(b.n))
 	}
 }
 

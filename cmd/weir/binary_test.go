@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/testproc"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
 // process is a running program, most often the built one.

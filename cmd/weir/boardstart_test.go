@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // TestBansAtStart: a server that starts refuses banned keys from the first request on, at each

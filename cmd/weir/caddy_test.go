@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/effort"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 )
 
 // startCaddy starts it with the example's file.

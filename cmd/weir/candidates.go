@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/candidate"
+	"github.com/weir-rl/weir/internal/observe/candidate"
 )
 
 func newCandidatesCommand() *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/cassandratest"
+	"github.com/weir-rl/weir/internal/testkit/cassandratest"
 )
 
 // TestCassandra: two nodes on one Cassandra enforce one limit as one would; they say what they do

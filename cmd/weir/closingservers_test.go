@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/testproc"
-	"github.com/weir-rl/weir/internal/wheel"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
+	"github.com/weir-rl/weir/internal/testkit/wheel"
 )
 
 // TestServersThatClose: where Node or gunicorn closes a connection under a request that it has not

@@ -18,8 +18,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/pgtest"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // collectorBed is a collector of OpenTelemetry, and the file that it writes.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/internal/door/proxy/deferred"
 )
 
 func newDeferCommand() *cobra.Command {

@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/pgtest"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // orders is an upstream that notes which orders reached it, when, and by which idempotency key. One

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-rl/weir/internal/deferred"
-	"github.com/weir-rl/weir/internal/proxy"
+	"github.com/weir-rl/weir/internal/door/proxy"
+	"github.com/weir-rl/weir/internal/door/proxy/deferred"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/postgres"
 )

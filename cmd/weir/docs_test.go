@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/listen/certtest"
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/testproc"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
+	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -258,9 +258,9 @@ func skipIfStarved(t *testing.T, output string) {
 	}
 }
 
-// page is a folder in which the commands of a page are run, with free ports in place of those that
-// it names.
-type page struct {
+// docsPage is a folder in which the commands of a page are run, with free ports in place of those
+// that it names.
+type docsPage struct {
 	dir   string
 	env   []string
 	ports *strings.Replacer
@@ -280,7 +280,7 @@ type background struct {
 }
 
 // newPage makes one whose commands find the built program as weir.
-func newPage(t *testing.T, dir string, ports ...string) *page {
+func newPage(t *testing.T, dir string, ports ...string) *docsPage {
 	t.Helper()
 	needs(t, "bash")
 	program := builtProgram(t)
@@ -293,15 +293,15 @@ func newPage(t *testing.T, dir string, ports ...string) *page {
 			replace = append(replace, before+port, before+free)
 		}
 	}
-	p := &page{dir: dir, ctx: ctx, ports: strings.NewReplacer(replace...), env: append(plainEnvironment(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))}
+	p := &docsPage{dir: dir, ctx: ctx, ports: strings.NewReplacer(replace...), env: append(plainEnvironment(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))}
 	t.Cleanup(func() { p.stop(t) })
 	return p
 }
 
 // address is that of a port of the page.
-func (p *page) address(port string) string { return p.ports.Replace("127.0.0.1:" + port) }
+func (p *docsPage) address(port string) string { return p.ports.Replace("127.0.0.1:" + port) }
 
-func (p *page) stop(t *testing.T) {
+func (p *docsPage) stop(t *testing.T) {
 	for _, b := range p.running {
 		if err := terminateGroup(b.cmd); err != nil {
 			t.Error(err)
@@ -311,7 +311,7 @@ func (p *page) stop(t *testing.T) {
 	p.running = nil
 }
 
-func (p *page) command(text string, more ...string) *exec.Cmd {
+func (p *docsPage) command(text string, more ...string) *exec.Cmd {
 	cmd := exec.CommandContext(p.ctx, "bash", "-c", "set -e\n"+p.ports.Replace(text))
 	cmd.Dir, cmd.Env = p.dir, append(p.env, more...)
 	ownGroup(cmd)
@@ -349,7 +349,7 @@ func (b block) without() (what, why string) {
 
 // run runs the blocks of shell commands of a page, and returns how many there were. It leaves out
 // those that need what is not installed, and says so.
-func (p *page) run(t *testing.T, path string) (ran int) {
+func (p *docsPage) run(t *testing.T, path string) (ran int) {
 	t.Helper()
 	name := filepath.Base(path)
 	alone := false // something that was to run in the background does not

@@ -14,17 +14,17 @@ import (
 	"syscall"
 
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/dash"
-	"github.com/weir-rl/weir/internal/h1"
-	"github.com/weir-rl/weir/internal/h2"
-	"github.com/weir-rl/weir/internal/httpapi"
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/listen"
-	"github.com/weir-rl/weir/internal/otel"
-	"github.com/weir-rl/weir/internal/proxy"
-	"github.com/weir-rl/weir/internal/rls"
-	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/internal/admin/page"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/door/httpapi"
+	"github.com/weir-rl/weir/internal/door/proxy"
+	"github.com/weir-rl/weir/internal/door/rls"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/otel"
+	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/wire/h1"
+	"github.com/weir-rl/weir/internal/wire/h2"
+	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -154,11 +154,11 @@ func (p *program) addAdmin() {
 	}
 	var h *admin.Handler
 	if p.c.page {
-		o.Page = dash.Handler(dash.Options{Version: versionText(), Regions: o.Regions != nil, First: func(r *http.Request) (dash.Session, func() dash.Snapshot, bool) {
+		o.Page = page.Handler(page.Options{Version: versionText(), Regions: o.Regions != nil, First: func(r *http.Request) (page.Session, func() page.Snapshot, bool) {
 			s, first, ok := h.First(r)
-			return dash.Session(s), func() dash.Snapshot { return p.snapshot(first()) }, ok
+			return page.Session(s), func() page.Snapshot { return p.snapshot(first()) }, ok
 		}})
-		o.PagePaths = dash.Paths()
+		o.PagePaths = page.Paths()
 	}
 	h = admin.New(p.limiter, o)
 	// A profile lasts as long as its client asks for, so writing has no time bound.
@@ -169,7 +169,7 @@ func (p *program) addAdmin() {
 }
 
 // snapshot is what the page gets with its HTML.
-func (p *program) snapshot(overview *insight.Overview, rules *admin.RuleReports) (s dash.Snapshot) {
+func (p *program) snapshot(overview *insight.Overview, rules *admin.RuleReports) (s page.Snapshot) {
 	if set, _ := p.limiter.Rules(); set != nil {
 		s.Domains = set.Domains()
 	}
@@ -204,7 +204,7 @@ func (p *program) rulesSource() admin.RulesSource {
 func (p *program) ruleFiles() admin.RuleFiles {
 	sources := p.rules.Sources()
 	out := admin.RuleFiles{
-		Path: p.rulesSource().Path, Version: p.rules.Status().Version, Digest: fmt.Sprintf("sha256:%x", source.Digest(sources)),
+		Path: p.rulesSource().Path, Version: p.rules.Status().Version, Digest: fmt.Sprintf("sha256:%x", rulesource.Digest(sources)),
 		IPv6Prefix: p.c.ipv6Prefix, Files: map[string]string{},
 	}
 	for _, s := range sources {

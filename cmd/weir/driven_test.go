@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/testproc"
-	"github.com/weir-rl/weir/internal/wheel"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
+	"github.com/weir-rl/weir/internal/testkit/wheel"
 )
 
 // driven is a folder of testdata with programs that the tests drive, and with lists of the packages

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/testproc"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
 // startCaddyUpstream starts a Caddy whose matcher `path` ignores the case of letters by Unicode.

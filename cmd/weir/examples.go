@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-rl/weir/internal/listen"
+	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/rule"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/sim"
-	"github.com/weir-rl/weir/internal/words"
+	"github.com/weir-rl/weir/internal/lab/sim"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -432,16 +432,16 @@ func describeLimit(limit *algo.Limit, r *rule.Rule) string {
 	if c.Soft > 0 {
 		fmt.Fprintf(&b, ", soft margin %d %%", c.Soft)
 		if c.SoftFor > 0 {
-			fmt.Fprintf(&b, " for %s", words.Span(c.SoftFor))
+			fmt.Fprintf(&b, " for %s", human.Span(c.SoftFor))
 		}
 	}
-	fmt.Fprintf(&b, " (%s)", words.Algorithm(c.Algorithm.String()))
+	fmt.Fprintf(&b, " (%s)", human.Algorithm(c.Algorithm.String()))
 	switch lease := limit.Lease(); {
 	case lease == nil:
 	case r.Lent && r.Regions != nil:
-		fmt.Fprintf(&b, ", up to %d %% of a region's part of it lent to other regions for %s", c.Lease, words.Span(lease.Config().Timeout))
+		fmt.Fprintf(&b, ", up to %d %% of a region's part of it lent to other regions for %s", c.Lease, human.Span(lease.Config().Timeout))
 	default:
-		fmt.Fprintf(&b, ", up to %d %% of it leased for %s", c.Lease, words.Span(lease.Config().Timeout))
+		fmt.Fprintf(&b, ", up to %d %% of it leased for %s", c.Lease, human.Span(lease.Config().Timeout))
 	}
 	return b.String()
 }
@@ -462,9 +462,9 @@ func describeRule(r *rule.Rule) []string {
 	}
 	switch {
 	case r.Wait > 0 && r.WaitQueue > 0:
-		add("refused requests wait for up to %s, up to %d of a key", words.Span(r.Wait), r.WaitQueue)
+		add("refused requests wait for up to %s, up to %d of a key", human.Span(r.Wait), r.WaitQueue)
 	case r.Wait > 0:
-		add("requests wait for up to %s", words.Span(r.Wait))
+		add("requests wait for up to %s", human.Span(r.Wait))
 	case r.Defer != "":
 		add("refused requests are deferred to the queue %s", r.Defer)
 	}
@@ -480,7 +480,7 @@ func describeRule(r *rule.Rule) []string {
 		if b.After == 1 {
 			refuse = "refuses"
 		}
-		add("ban: %s within %s %s the key for %s %s", count(int(b.After), "denial"), words.Span(b.Within), refuse, words.Span(b.For), where)
+		add("ban: %s within %s %s the key for %s %s", count(int(b.After), "denial"), human.Span(b.Within), refuse, human.Span(b.For), where)
 	}
 	if leased(r) {
 		add("consistency: servers decide by units that they are leased; where they hold none, the store decides exactly")

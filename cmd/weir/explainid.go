@@ -13,8 +13,8 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/recent"
-	"github.com/weir-rl/weir/internal/words"
+	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 // explainDecision explains a decision by its id, from the memory of a running server.
@@ -79,7 +79,7 @@ func writeDecision(out io.Writer, e *recent.Entry) {
 	for i := range e.Limits {
 		l := &e.Limits[i]
 		fmt.Fprintf(&text, "  %s\t%s\n", called(l, l.Name), part(e, l))
-		fmt.Fprintf(&text, "  \t%s (%s)", printableText(l.Allows), printableText(words.Algorithm(l.Algorithm)))
+		fmt.Fprintf(&text, "  \t%s (%s)", printableText(l.Allows), printableText(human.Algorithm(l.Algorithm)))
 		if l.Key != "" {
 			fmt.Fprintf(&text, " for %s", printableText(l.Key))
 		} else {
@@ -155,7 +155,7 @@ func part(e *recent.Entry, l *recent.Limit) string {
 	return "passed it"
 }
 
-func span(s recent.Seconds) string { return words.Span(time.Duration(s) * time.Microsecond) }
+func span(s recent.Seconds) string { return human.Span(time.Duration(s) * time.Microsecond) }
 
 func after(e *recent.Entry, s recent.Seconds) string {
 	return e.Time.Add(time.Duration(s) * time.Microsecond).UTC().Format(instantFormat)

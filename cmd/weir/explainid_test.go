@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/observe/recent"
 )
 
 // TestDecisionEscapes: nothing of a decision steers the terminal, whoever wrote it: the client, a

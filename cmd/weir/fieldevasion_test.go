@@ -21,7 +21,7 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
-	"github.com/weir-rl/weir/internal/effort"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 )
 
 // fieldServer is a server behind the proxy in the test of spellings.

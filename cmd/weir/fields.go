@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/internal/admin/metrics"
 )
 
 // fieldSettings decide over requests with fields that servers read in different ways.
@@ -53,6 +53,6 @@ func (p *program) makeClients() error {
 }
 
 // fieldMetrics says what is measured of them.
-func (p *program) fieldMetrics() telemetry.FieldOptions {
-	return telemetry.FieldOptions{Fields: p.fields.Stats, Unverified: p.identity.Unverified}
+func (p *program) fieldMetrics() metrics.FieldOptions {
+	return metrics.FieldOptions{Fields: p.fields.Stats, Unverified: p.identity.Unverified}
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
 // TestFilesAreLeft: clients that have many requests on few connections through the proxy leave

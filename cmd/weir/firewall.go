@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/nftables"
+	"github.com/weir-rl/weir/internal/host/nftables"
 	"github.com/weir-rl/weir/rule"
 )
 

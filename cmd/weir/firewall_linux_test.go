@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/nftables"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/host/nftables"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/fleet"
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/nodes"
-	"github.com/weir-rl/weir/internal/preview"
+	"github.com/weir-rl/weir/internal/admin/fleet"
+	"github.com/weir-rl/weir/internal/admin/nodes"
+	"github.com/weir-rl/weir/internal/lab/preview"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )

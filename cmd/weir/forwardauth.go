@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"net/http"
 
-	"github.com/weir-rl/weir/internal/forwardauth"
+	"github.com/weir-rl/weir/internal/door/forwardauth"
 )
 
 // forwardAuth makes the part of the HTTP door that answers nginx, Caddy and Traefik.

@@ -22,7 +22,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
 // edge is a folder of examples/ at work: the proxy in front, the application behind it, and Weir,

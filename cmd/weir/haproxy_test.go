@@ -18,14 +18,14 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/effort"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 )
 
 // haproxyBed is the example for HAProxy as it stands, with free ports in place of its own, in front
 // of an API that counts.
 type haproxyBed struct {
 	t       *testing.T
-	page    *page
+	page    *docsPage
 	program string
 	seen    atomic.Int64 // by the API
 }

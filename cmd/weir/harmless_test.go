@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/candidate"
+	"github.com/weir-rl/weir/internal/observe/candidate"
 )
 
 // Names of limits, which the Lyft form lets be anything, do a terminal no harm.

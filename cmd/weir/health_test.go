@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/listen/certtest"
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/testproc"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
+	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // runIn runs the program's command line in this process, with variables.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/listen/certtest"
+	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 	"github.com/weir-rl/weir/rule/file"
 )
 

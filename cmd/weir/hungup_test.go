@@ -7,7 +7,7 @@ import (
 	"net"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // A client that hangs up while the store is asked is no error of the store, and is not admitted

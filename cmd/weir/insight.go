@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/load"
-	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/internal/admin/metrics"
+	"github.com/weir-rl/weir/internal/host/load"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 )
@@ -132,11 +132,11 @@ func (p *program) rulesBroken() string {
 }
 
 // insightMetrics returns what NewInsight reads.
-func (p *program) insightMetrics() telemetry.InsightOptions {
-	return telemetry.InsightOptions{
-		Rules: func() (list []telemetry.RuleReading) {
+func (p *program) insightMetrics() metrics.InsightOptions {
+	return metrics.InsightOptions{
+		Rules: func() (list []metrics.RuleReading) {
 			for _, j := range p.insight.Judged() {
-				list = append(list, telemetry.RuleReading{
+				list = append(list, metrics.RuleReading{
 					Domain: j.Domain, Rule: j.Rule, Verdicts: j.Verdicts, LooseUntil: j.LooseUntil, GoodRefused: j.GoodRefused, MaxFill: j.MaxFill,
 					Obeyed: j.Episodes.Obeyed, Early: j.Episodes.Early, GaveUp: j.Episodes.GaveUp,
 				})

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weir-rl/weir/internal/load"
+	"github.com/weir-rl/weir/internal/host/load"
 	"github.com/weir-rl/weir/overload"
 )
 

@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/soaktest"
+	"github.com/weir-rl/weir/internal/testkit/soaktest"
 )
 
 // What insight costs a running server, as ratios and shares of one run each (scripts/soak insight).

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // TestLeases: two servers of the built program on one Redis, with a leased limit of one busy key.

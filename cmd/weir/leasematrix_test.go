@@ -9,7 +9,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/lease"

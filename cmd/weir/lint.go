@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/ruledb"
-	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -87,10 +87,10 @@ func ruleGroups(ctx context.Context, paths []string) ([]*ruleGroup, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !info.IsDir() && !source.IsRuleFile(filepath.Base(path)) && len(paths) > 1 {
+		if !info.IsDir() && !rulesource.IsRuleFile(filepath.Base(path)) && len(paths) > 1 {
 			continue // rules/*.yaml names the tests too
 		}
-		files, err := source.ReadDir(path)
+		files, err := rulesource.ReadDir(path)
 		if err != nil {
 			return nil, err
 		}

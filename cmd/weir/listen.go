@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/weir-rl/weir/internal/httpapi"
-	"github.com/weir-rl/weir/internal/listen"
-	"github.com/weir-rl/weir/internal/rls"
+	"github.com/weir-rl/weir/internal/door/httpapi"
+	"github.com/weir-rl/weir/internal/door/rls"
+	"github.com/weir-rl/weir/internal/wire/listen"
 )
 
 // allDoors are the names of all doors, tokenDoors those that auth.doors may list.

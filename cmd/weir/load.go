@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/load"
-	"github.com/weir-rl/weir/internal/shed"
+	"github.com/weir-rl/weir/internal/host/load"
+	"github.com/weir-rl/weir/internal/wire/shed"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 )

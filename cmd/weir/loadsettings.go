@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/shed"
+	"github.com/weir-rl/weir/internal/wire/shed"
 )
 
 // loadSettings are of load: of this server, and of what is behind it.

@@ -3,7 +3,7 @@ package main
 import (
 	"runtime/debug"
 
-	"github.com/weir-rl/weir/internal/load"
+	"github.com/weir-rl/weir/internal/host/load"
 )
 
 // mostMemory is limits.memory in bytes.

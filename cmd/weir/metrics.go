@@ -5,11 +5,11 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/h2"
-	"github.com/weir-rl/weir/internal/listen"
-	"github.com/weir-rl/weir/internal/seldom"
-	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/internal/admin/metrics"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/util/sparselog"
+	"github.com/weir-rl/weir/internal/wire/h2"
+	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/postgres"
@@ -17,8 +17,8 @@ import (
 
 // newMetrics makes the metrics of the parts behind the limiter. They exist before the limiter, so
 // they read it only later.
-func (p *program) newMetrics() *telemetry.Metrics {
-	o := telemetry.Options{
+func (p *program) newMetrics() *metrics.Metrics {
+	o := metrics.Options{
 		Tally:    p.tally,
 		Rules:    p.rules.Status,
 		Memory:   p.storage.local.Stats,
@@ -27,7 +27,7 @@ func (p *program) newMetrics() *telemetry.Metrics {
 		Detailed: p.c.detailed,
 		Hide:     secretIdentities(p.c.identity),
 		UnknownDomain: func(domain string) {
-			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", seldom.Excerpt(domain))
+			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", sparselog.Excerpt(domain))
 		},
 		TooCostly: func(r *rule.Rule) {
 			if n := p.costly.Due(time.Minute); n > 0 {
@@ -56,31 +56,31 @@ func (p *program) newMetrics() *telemetry.Metrics {
 			o.Doors = append(o.Doors, door)
 		}
 	}
-	return telemetry.New(o)
+	return metrics.New(o)
 }
 
 // databaseOf returns what reads a store in a database.
-func databaseOf(s sharedStore) func() telemetry.Database {
+func databaseOf(s sharedStore) func() metrics.Database {
 	switch s := s.(type) {
 	case *postgres.Store:
-		return func() telemetry.Database {
+		return func() metrics.Database {
 			of := s.Stats()
-			return telemetry.Database{Stats: of.Stats, Nodes: of.Nodes, Swept: of.Swept}
+			return metrics.Database{Stats: of.Stats, Nodes: of.Nodes, Swept: of.Swept}
 		}
 	case interface{ Stats() cas.Stats }:
 		nodes := s.(sharedStore).Nodes
-		return func() telemetry.Database { return telemetry.Database{Stats: s.Stats(), Nodes: nodes()} }
+		return func() metrics.Database { return metrics.Database{Stats: s.Stats(), Nodes: nodes()} }
 	}
 	return nil
 }
 
 // collect adds the metrics of load, queues and doors.
 func (p *program) collect() {
-	load := telemetry.LoadOptions{Limiter: p.limiter, Signals: p.signals, List: p.signals.List}
+	load := metrics.LoadOptions{Limiter: p.limiter, Signals: p.signals, List: p.signals.List}
 	if p.overload != nil {
 		load.Overload = p.overload.Stats
 	}
-	queues := telemetry.QueueOptions{Reservations: p.limiter.Reservations().Stats}
+	queues := metrics.QueueOptions{Reservations: p.limiter.Reservations().Stats}
 	if p.proxy != nil {
 		queues.Held, queues.Abandoned, queues.Upstream = p.proxy.Held, p.proxy.Abandoned, p.proxy.Upstream
 		queues.Bodies = func() (slow, stalled, crowded, unread uint64) {
@@ -92,7 +92,7 @@ func (p *program) collect() {
 			queues.Deferred, queues.Worker = p.deferred.Stats, p.proxy.Deferred
 		}
 	}
-	doors := telemetry.DoorOptions{Doors: p.connectionStats, Memory: p.memoryStats, Line: p.line.Stats}
+	doors := metrics.DoorOptions{Doors: p.connectionStats, Memory: p.memoryStats, Line: p.line.Stats}
 	if p.tokens != nil {
 		doors.Tokens = func() (wrong, tooMany uint64) { s := p.tokens.Stats(); return s.Wrong, s.TooMany }
 	}
@@ -109,28 +109,28 @@ func (p *program) collect() {
 		doors.Certificates = p.certificates.Status
 	}
 	if p.insight != nil {
-		p.metrics.Registry().MustRegister(telemetry.NewInsight(p.insightMetrics()))
+		p.metrics.Registry().MustRegister(metrics.NewInsight(p.insightMetrics()))
 	}
-	asked := telemetry.NodesOptions{}
+	asked := metrics.NodesOptions{}
 	if p.nodes != nil {
 		asked.Nodes, asked.Unreadable = p.nodes.Stats, p.fleet.Unreadable
 	}
 	if p.recorder != nil {
 		asked.Record = p.recorder.Stats
 	}
-	p.metrics.Registry().MustRegister(telemetry.NewNodes(asked))
-	exports := telemetry.ExportOptions{}
+	p.metrics.Registry().MustRegister(metrics.NewNodes(asked))
+	exports := metrics.ExportOptions{}
 	if p.decisions != nil {
 		exports.DecisionsDropped = p.decisions.Dropped
 	}
 	if p.otel != nil {
 		exports.Failed, exports.Dropped = p.otel.Failed, p.otel.Dropped
 	}
-	p.metrics.Registry().MustRegister(telemetry.NewExports(exports))
+	p.metrics.Registry().MustRegister(metrics.NewExports(exports))
 	if p.quota != nil {
-		p.metrics.Registry().MustRegister(telemetry.NewRLQS(p.quota.Stats))
+		p.metrics.Registry().MustRegister(metrics.NewRLQS(p.quota.Stats))
 	}
-	p.metrics.Registry().MustRegister(telemetry.NewFields(p.fieldMetrics()), telemetry.NewLoad(load), telemetry.NewQueues(queues), telemetry.NewDoors(doors))
+	p.metrics.Registry().MustRegister(metrics.NewFields(p.fieldMetrics()), metrics.NewLoad(load), metrics.NewQueues(queues), metrics.NewDoors(doors))
 }
 
 // memoryStats reads what HTTP/2 takes at each door that bounds it.

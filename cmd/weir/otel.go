@@ -16,10 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/weir-rl/weir/internal/decisionlog"
 	doors "github.com/weir-rl/weir/internal/door"
-	"github.com/weir-rl/weir/internal/otel"
-	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/observe/decisionlog"
+	"github.com/weir-rl/weir/internal/observe/otel"
+	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/store"
 )
 

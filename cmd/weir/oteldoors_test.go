@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // tracedBed is the built program with all its doors, over Redis, whose traces a receiver gets.

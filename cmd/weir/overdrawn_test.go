@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // What is used of a limit that a commit overdrew is told as it is, at each store.

@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/wheel"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/wheel"
 )
 
 // instruction is one of a Dockerfile.

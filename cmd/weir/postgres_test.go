@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/pgtest"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
 )
 
 // TestPostgreSQL: two nodes on one PostgreSQL enforce one limit as one would, and share

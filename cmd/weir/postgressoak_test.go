@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/bench"
-	"github.com/weir-rl/weir/internal/histogram"
-	"github.com/weir-rl/weir/internal/pgtest"
-	"github.com/weir-rl/weir/internal/soaktest"
+	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
+	"github.com/weir-rl/weir/internal/testkit/soaktest"
+	"github.com/weir-rl/weir/internal/util/histogram"
 )
 
 // postgresSoakRules are limits whose states are over after one, two and five minutes, and of sizes

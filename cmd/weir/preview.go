@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/ruledb"
-	"github.com/weir-rl/weir/internal/words"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -147,7 +147,7 @@ func newProgress(out io.Writer) *progress {
 }
 
 func (p *progress) show(at *insight.PreviewProgress) {
-	text := words.Visible(at.Phase)
+	text := human.Visible(at.Phase)
 	if at.Of > 0 {
 		text += fmt.Sprintf(" %d %% of %d requests", 100*at.Done/at.Of, at.Of)
 	}
@@ -172,10 +172,10 @@ func writePreview(out io.Writer, r *insight.PreviewResult) error {
 		for _, p := range r.Problems {
 			at := ""
 			if p.File != "" {
-				at = words.Visible(p.File) + ": "
+				at = human.Visible(p.File) + ": "
 			}
 			if p.Line > 0 {
-				at = fmt.Sprintf("%s:%d:%d: ", words.Visible(p.File), p.Line, p.Column)
+				at = fmt.Sprintf("%s:%d:%d: ", human.Visible(p.File), p.Line, p.Column)
 			}
 			fmt.Fprintf(out, "error: %s%s\n", at, printableLines(p.Message))
 		}
@@ -185,7 +185,7 @@ func writePreview(out io.Writer, r *insight.PreviewResult) error {
 	if r.Sampled > 1 {
 		of = fmt.Sprintf("1 in %d clients", r.Sampled)
 	}
-	fmt.Fprintf(out, "over %s, from %s: %d requests, of %s\n\n", words.Span(r.To.Sub(r.From)), instant(r.From), r.Requests, of)
+	fmt.Fprintf(out, "over %s, from %s: %d requests, of %s\n\n", human.Span(r.To.Sub(r.From)), instant(r.From), r.Requests, of)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\tREFUSED\tSHARE\tCLIENTS REFUSED")
 	side := func(name string, s *insight.PreviewSide) {
@@ -207,7 +207,7 @@ func writePreview(out io.Writer, r *insight.PreviewResult) error {
 		if k.Good {
 			well = ", behaves well"
 		}
-		fmt.Fprintf(out, "  %s: %d → %d refusals%s\n", words.Visible(k.Key), k.Now, k.Then, well)
+		fmt.Fprintf(out, "  %s: %d → %d refusals%s\n", human.Visible(k.Key), k.Now, k.Then, well)
 	}
 	if len(r.Rules) > 0 {
 		fmt.Fprintln(out)
@@ -218,7 +218,7 @@ func writePreview(out io.Writer, r *insight.PreviewResult) error {
 			if rule.Estimate {
 				mark = " (estimate)"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d%s\n", words.Visible(rule.Domain+"/"+rule.Rule), words.Visible(rule.Change), rule.MetNow, rule.MetThen, rule.Now, rule.Then, mark)
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d%s\n", human.Visible(rule.Domain+"/"+rule.Rule), human.Visible(rule.Change), rule.MetNow, rule.MetThen, rule.Now, rule.Then, mark)
 		}
 		if err := w.Flush(); err != nil {
 			return err

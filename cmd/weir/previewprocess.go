@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/preview"
+	"github.com/weir-rl/weir/internal/lab/preview"
 )
 
 // previewProcess names the command with which a server starts a process that replays requests.

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
 const previewedRules = "domain: shop\nlimits: [{ name: api, per: [ip], allow: 2/hour }]\n"

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/redis"
 	"github.com/weir-rl/weir/store/regions"

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
 // The command of examples/regions/README.md, in small: real servers in three regions, of which one

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/leasecheck"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/leasecheck"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // soakRegion is a region of TestRegionsSoak: two Weirs on a Redis, and an Envoy.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/store/redis"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/store/regions"
 )
 

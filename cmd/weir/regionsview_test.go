@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 const regionalRules = `domain: default

@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/weir-rl/weir/internal/accesslog"
-	"github.com/weir-rl/weir/internal/report"
-	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/internal/lab/accesslog"
+	"github.com/weir-rl/weir/internal/lab/report"
+	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/accesslog"
-	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/internal/lab/accesslog"
+	"github.com/weir-rl/weir/internal/lab/sim"
 )
 
 // clientFinder returns what finds the client of a line of a log as the doors do, by the proxies

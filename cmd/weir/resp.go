@@ -4,10 +4,10 @@ import (
 	"net"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/resp"
-	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/internal/admin/metrics"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/door/resp"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -31,7 +31,7 @@ func (p *program) addRESP(trust auth.Trust) {
 	o.Concurrent = respConcurrent
 	o.Tracer, o.Line = p.tracer(), p.lineOf("resp")
 	s := resp.New(p.limiter, p.metrics.Store(p.tracedStore(p.storage.Store)), o)
-	p.metrics.Registry().MustRegister(telemetry.NewRESP(s.Stats))
+	p.metrics.Registry().MustRegister(metrics.NewRESP(s.Stats))
 	p.doors = append(p.doors, &door{name: "resp", address: c.listen.resp, serve: s.Serve, shutdown: s.Shutdown})
 }
 

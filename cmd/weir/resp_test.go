@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
 // redisCLI runs redis-cli against a door, and returns what it prints, in one line.

@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weir-rl/weir/internal/quota"
-	"github.com/weir-rl/weir/internal/rlqs"
+	"github.com/weir-rl/weir/internal/door/rlqs"
+	"github.com/weir-rl/weir/internal/leasing/broker"
 )
 
 // quotaSettings are those of the door for Envoy's filter rate_limit_quota.
@@ -14,32 +14,32 @@ var quotaSettings = []setting{
 	{path: "rlqs.domains", kind: list,
 		help: "domains whose limits lend a tenth of themselves to Envoys, where they say nothing of leases; the same on all nodes",
 		set:  func(c *config, items []string) error { c.rlqsDomains = items; return nil }},
-	{path: "rlqs.ttl", value: quota.Defaults().TTL.String(),
+	{path: "rlqs.ttl", value: broker.Defaults().TTL.String(),
 		help: "how long an assignment to an Envoy lives without a report, whole seconds, 6s to 60s",
 		set: text(func(c *config, s string) error {
 			d, err := time.ParseDuration(s)
-			if err != nil || d < quota.MinTTL || d > quota.MaxTTL || d%time.Second != 0 {
-				return fmt.Errorf("%q must be whole seconds, from %v to 60s; an Envoy reports every %v", s, quota.MinTTL, quota.Interval)
+			if err != nil || d < broker.MinTTL || d > broker.MaxTTL || d%time.Second != 0 {
+				return fmt.Errorf("%q must be whole seconds, from %v to 60s; an Envoy reports every %v", s, broker.MinTTL, broker.Interval)
 			}
 			c.rlqs.Settings.TTL = d
 			return nil
 		})},
-	{path: "rlqs.max_buckets", value: strconv.Itoa(quota.Defaults().Buckets),
+	{path: "rlqs.max_buckets", value: strconv.Itoa(broker.Defaults().Buckets),
 		help: "bound on the buckets of one Envoy; requests of others are refused",
-		set:  toInt(1, quota.MaxBuckets, func(c *config) *int { return &c.rlqs.Settings.Buckets })},
-	{path: "rlqs.first", value: strconv.FormatInt(quota.Defaults().First, 10),
+		set:  toInt(1, broker.MaxBuckets, func(c *config) *int { return &c.rlqs.Settings.Buckets })},
+	{path: "rlqs.first", value: strconv.FormatInt(broker.Defaults().First, 10),
 		help: "requests that a new bucket may let through before its demand is known",
 		set: text(func(c *config, s string) error {
 			n, err := strconv.ParseInt(s, 10, 64)
-			if err != nil || n < quota.MinFirst || n > quota.MaxFirst {
-				return fmt.Errorf("%q must be a number from %d to %d", s, quota.MinFirst, quota.MaxFirst)
+			if err != nil || n < broker.MinFirst || n > broker.MaxFirst {
+				return fmt.Errorf("%q must be a number from %d to %d", s, broker.MinFirst, broker.MaxFirst)
 			}
 			c.rlqs.Settings.First = n
 			return nil
 		})},
-	{path: "rlqs.idle", value: strconv.Itoa(quota.Defaults().Idle),
+	{path: "rlqs.idle", value: strconv.Itoa(broker.Defaults().Idle),
 		help: "reports of no requests in a row after which an Envoy is told to forget a bucket",
-		set:  toInt(1, quota.MaxIdle, func(c *config) *int { return &c.rlqs.Settings.Idle })},
+		set:  toInt(1, broker.MaxIdle, func(c *config) *int { return &c.rlqs.Settings.Idle })},
 }
 
 // newQuota makes the door for Envoy's filter rate_limit_quota, which the gRPC port serves.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
 // limitsOfTests are small enough for a busy machine. Of units, 300 may come at once, and 10 in each

@@ -25,10 +25,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/envoytest"
-	"github.com/weir-rl/weir/internal/leasecheck"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/envoytest"
+	"github.com/weir-rl/weir/internal/testkit/leasecheck"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // quotaBed is some Weirs that share a Redis, and Envoys that they assign quotas to. Tenants are

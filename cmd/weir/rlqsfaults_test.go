@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/leasecheck"
-	"github.com/weir-rl/weir/internal/quota"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/leasing/broker"
+	"github.com/weir-rl/weir/internal/testkit/leasecheck"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // TestQuotaFaults: whatever dies or stands still, no more is let through than is promised, and it
@@ -66,7 +66,7 @@ func TestQuotaFaults(t *testing.T) {
 		}},
 		// Assignments are in force later than they are taken to be.
 		{"a stream is slow", 270, true, func(b *quotaBed) func() {
-			b.proxy.Delay(2 * quota.Delay)
+			b.proxy.Delay(2 * broker.Delay)
 			return b.proxy.Pass
 		}},
 	} {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
 // TestQuotaScheduleSoak: where the schedule of a limit turns, a real Envoy gets what the next entry

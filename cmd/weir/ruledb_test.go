@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/pgtest"
-	"github.com/weir-rl/weir/internal/ruledb"
+	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
 	"github.com/weir-rl/weir/rule/file"
 )
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/ruledb"
-	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -104,7 +104,7 @@ func writeMarker(dir, space string, version int64, files []file.Source) error {
 	return os.WriteFile(filepath.Join(dir, marker), append(raw, '\n'), 0o644)
 }
 
-func digestText(files []file.Source) string { return fmt.Sprintf("%x", source.Digest(files)) }
+func digestText(files []file.Source) string { return fmt.Sprintf("%x", rulesource.Digest(files)) }
 
 // noDatabase is the error of the URL of a database where a folder is to be named.
 func noDatabase(dir string) error {
@@ -126,7 +126,7 @@ func readRulesFolder(dir string) ([]file.Source, error) {
 	if !info.IsDir() {
 		return nil, usageError(fmt.Errorf("%s is no folder; a version is a whole folder of rules", dir))
 	}
-	files, err := source.ReadFolder(dir)
+	files, err := rulesource.ReadFolder(dir)
 	if err != nil {
 		return nil, usageError(err)
 	}
@@ -221,7 +221,7 @@ func pull(dir string, v *ruledb.Version, force bool) error {
 		return err
 	}
 	kept := from != nil && from.Digest == digestText(have)
-	if len(have) > 0 && !kept && !force && !source.Equal(have, v.Files) {
+	if len(have) > 0 && !kept && !force && !rulesource.Equal(have, v.Files) {
 		return fmt.Errorf("%s holds rules that were not pushed; push them, or drop them with --force", dir)
 	}
 	// The folder is one of os.Root, so that no link in it leads what is written elsewhere.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/ruledb"
-	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -98,7 +98,7 @@ func (p *pusher) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	if head.Number > 0 && head.Digest == source.Digest(files) {
+	if head.Number > 0 && head.Digest == rulesource.Digest(files) {
 		fmt.Fprintf(p.out, "%s is version %d, which is in force\n", dir, head.Number)
 		return errors.Join(writeMarker(dir, c.database.Space, head.Number, files), p.await(ctx, d, head.Number))
 	}
@@ -135,7 +135,7 @@ func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *
 		{"lint", func() error { return lint(ctx, []string{dir}, false, c.lintOptions(), p.out) }},
 		{"tests", func() error { return ruleTests(ctx, []string{dir}, false, p.out, p.stderr) }},
 	}
-	if !slices.ContainsFunc(files, func(s file.Source) bool { return source.IsTestFile(path.Base(s.Name)) }) {
+	if !slices.ContainsFunc(files, func(s file.Source) bool { return rulesource.IsTestFile(path.Base(s.Name)) }) {
 		checks = checks[:1]
 	}
 	for _, check := range checks {
@@ -150,7 +150,7 @@ func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *
 		}
 	}
 	// The checks have read the folder anew. What is pushed has to be what they saw.
-	if now, err := readRulesFolder(dir); err != nil || !source.Equal(now, files) {
+	if now, err := readRulesFolder(dir); err != nil || !rulesource.Equal(now, files) {
 		return "", errors.Join(fmt.Errorf("nothing was pushed: %s changed while it was checked; push it again", dir), err)
 	}
 	switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/ruledb"
-	"github.com/weir-rl/weir/internal/words"
+	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -96,7 +96,7 @@ func writeStatus(out io.Writer, a *ruledb.Address, head *ruledb.Version, nodes [
 		if n.Live && n.Silent {
 			state += ", by looking alone"
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", words.Visible(n.Name), n.Version, state, instant(n.At))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", human.Visible(n.Name), n.Version, state, instant(n.At))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -122,9 +122,9 @@ func writeHistory(out io.Writer, records []ruledb.Record) error {
 			before = fmt.Sprint(r.Before)
 		}
 		if r.Note != "" {
-			note = words.Visible(r.Note)
+			note = human.Visible(r.Note)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.After, instant(r.At), words.Visible(r.Who), words.Visible(r.Login), words.Visible(r.What), before, note)
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.After, instant(r.At), human.Visible(r.Who), human.Visible(r.Login), human.Visible(r.What), before, note)
 	}
 	return w.Flush()
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/ruledb"
-	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -49,7 +49,7 @@ func (v *ruleVersions) List(ctx context.Context, n int) (admin.VersionList, erro
 // Push implements admin.Versions. It checks what weir rules push checks.
 func (v *ruleVersions) Push(ctx context.Context, c admin.VersionChange) (admin.Pushed, error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Files)) {
-		if source.IsTestFile(path.Base(name)) {
+		if rulesource.IsTestFile(path.Base(name)) {
 			return admin.Pushed{}, &admin.CheckError{Message: fmt.Sprintf("%s: holds tests, which the page does not change: those of the version are kept, "+
 				"and have to pass. Change tests with weir rules pull and push", printableText(name))}
 		}
@@ -71,7 +71,7 @@ func (v *ruleVersions) Push(ctx context.Context, c admin.VersionChange) (admin.P
 		return admin.Pushed{}, unusable(err)
 	}
 	files := changedFiles(before.Files, c.Files)
-	if source.Digest(files) == before.Digest {
+	if rulesource.Digest(files) == before.Digest {
 		return admin.Pushed{}, &admin.CheckError{Message: fmt.Sprintf("these are the rules of version %d, which is in force", c.Base)}
 	}
 	if err := v.check(ctx, files); err != nil {
@@ -136,7 +136,7 @@ func (v *ruleVersions) came(head *ruledb.Version) error {
 func changedFiles(before []file.Source, rules map[string]string) []file.Source {
 	var files []file.Source
 	for _, f := range before {
-		if source.IsTestFile(path.Base(f.Name)) {
+		if rulesource.IsTestFile(path.Base(f.Name)) {
 			files = append(files, f)
 		}
 	}
@@ -164,7 +164,7 @@ func (v *ruleVersions) check(ctx context.Context, files []file.Source) error {
 	var report strings.Builder
 	failed := 0
 	for _, f := range files {
-		if !source.IsTestFile(path.Base(f.Name)) {
+		if !rulesource.IsTestFile(path.Base(f.Name)) {
 			continue
 		}
 		_, n, err := runVersionTest(ctx, files, f, false, &report)
@@ -184,9 +184,9 @@ func rulesBelow(files []file.Source, dir string) (*rule.Set, []rule.Problem, err
 	var rules []file.Source
 	for _, f := range files {
 		name, below := strings.CutPrefix(f.Name, dir+"/")
-		if (below || dir == ".") && source.IsRuleFile(path.Base(name)) {
+		if (below || dir == ".") && rulesource.IsRuleFile(path.Base(name)) {
 			rules = append(rules, file.Source{Name: name, Data: f.Data})
 		}
 	}
-	return source.Load("this version", rules, file.Options{})
+	return rulesource.Load("this version", rules, file.Options{})
 }

@@ -16,25 +16,25 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/audit"
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/decisionlog"
-	"github.com/weir-rl/weir/internal/deferred"
-	"github.com/weir-rl/weir/internal/fleet"
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/listen"
-	"github.com/weir-rl/weir/internal/load"
-	"github.com/weir-rl/weir/internal/nodes"
-	"github.com/weir-rl/weir/internal/otel"
-	"github.com/weir-rl/weir/internal/preview"
-	"github.com/weir-rl/weir/internal/proxy"
-	"github.com/weir-rl/weir/internal/recent"
-	"github.com/weir-rl/weir/internal/rlqs"
-	"github.com/weir-rl/weir/internal/seldom"
-	"github.com/weir-rl/weir/internal/shed"
-	"github.com/weir-rl/weir/internal/source"
-	"github.com/weir-rl/weir/internal/telemetry"
-	"github.com/weir-rl/weir/internal/watch"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/admin/fleet"
+	"github.com/weir-rl/weir/internal/admin/metrics"
+	"github.com/weir-rl/weir/internal/admin/nodes"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/door/proxy"
+	"github.com/weir-rl/weir/internal/door/proxy/deferred"
+	"github.com/weir-rl/weir/internal/door/rlqs"
+	"github.com/weir-rl/weir/internal/host/load"
+	"github.com/weir-rl/weir/internal/lab/preview"
+	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/observe/decisionlog"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/otel"
+	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/util/sparselog"
+	"github.com/weir-rl/weir/internal/wire/listen"
+	"github.com/weir-rl/weir/internal/wire/shed"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
@@ -126,9 +126,9 @@ type program struct {
 	certificates *listen.Certificates // of the doors; nil without tls.cert
 	storage      *storage
 	firewall     *firewall
-	tally        *watch.Tally // for what watches decisions, which are the next ones
-	metrics      *telemetry.Metrics
-	costly       seldom.Line // of requests on which expressions take too long
+	tally        *observe.Tally // for what watches decisions, which are the next ones
+	metrics      *metrics.Metrics
+	costly       sparselog.Line // of requests on which expressions take too long
 	recent       *recent.Buffer
 	decisions    *decisionlog.Log   // nil without decisions.log
 	insight      *insight.Collector // nil with insight.memory: 0
@@ -198,7 +198,7 @@ func (p *program) build(ctx context.Context, check bool) error {
 	}
 	p.audit.Begin(p.nodeName())
 	p.firewall = p.newFirewall()
-	p.tally = watch.NewTally()
+	p.tally = observe.NewTally()
 	p.metrics = p.newMetrics()
 	p.warnOfLacking(set)
 	if p.recent, err = recent.New(p.recentOptions()); err != nil {
@@ -270,7 +270,7 @@ func (p *program) close() error {
 
 // ruleSource is where the rules in force come from. Safe for concurrent use.
 type ruleSource interface {
-	Status() source.Status
+	Status() rulesource.Status
 	// Sources returns the files in force.
 	Sources() []file.Source
 	// Reload makes Run look for changes at once.
@@ -285,7 +285,7 @@ func (p *program) openRules(ctx context.Context) (*rule.Set, error) {
 	if p.c.database != nil {
 		return p.openDatabase(ctx)
 	}
-	options := source.Options{
+	options := rulesource.Options{
 		Path: p.c.rules, Rules: file.Options{IPv6Prefix: p.c.ipv6Prefix, Lend: p.c.rlqsDomains}, Logger: p.log, Changed: p.rulesChanged, Looked: p.auditRules,
 	}
 	if !p.c.rulesSet {
@@ -293,7 +293,7 @@ func (p *program) openRules(ctx context.Context) (*rule.Set, error) {
 			options.Until = []file.Source{file.Starter()}
 		}
 	}
-	folder, set, err := source.Open(options)
+	folder, set, err := rulesource.Open(options)
 	if err != nil {
 		return nil, err
 	}
@@ -343,7 +343,7 @@ func (p *program) recentOptions() recent.Options {
 func (p *program) newLimiter(set *rule.Set) (*weir.Limiter, error) {
 	bans := p.c.bans
 	bans.Changed = p.banChanged
-	watchers := []watch.Watcher{p.metrics, p.recent}
+	watchers := []observe.Watcher{p.metrics, p.recent}
 	if p.insight != nil {
 		watchers = append(watchers, p.insight)
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/listen"
+	"github.com/weir-rl/weir/internal/wire/listen"
 )
 
 // text makes a setter of one that takes a single text.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/load"
+	"github.com/weir-rl/weir/internal/host/load"
 	"github.com/weir-rl/weir/rule"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/load"
+	"github.com/weir-rl/weir/internal/host/load"
 )
 
 const elasticRules = `

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // yearly is a rule that no test outlives.

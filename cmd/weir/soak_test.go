@@ -20,9 +20,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/bench"
-	"github.com/weir-rl/weir/internal/histogram"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
+	"github.com/weir-rl/weir/internal/util/histogram"
 )
 
 // What TestSoak asks, and what it does meanwhile.

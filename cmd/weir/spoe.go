@@ -1,8 +1,8 @@
 package main
 
 import (
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/spoe"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/door/spoe"
 )
 
 // spoeParallel is how many of HAProxy's requests are decided at a time that have to wait, for rules

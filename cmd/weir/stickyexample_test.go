@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/envoytest"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/envoytest"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
 // The command of examples/sticky/README.md, in small: a balancer before nodes that share nothing,

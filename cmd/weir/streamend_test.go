@@ -16,10 +16,10 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/listen/certtest"
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/testproc"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
+	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // streaming is a built server whose streams are read, over TCP, TLS or a unix socket.

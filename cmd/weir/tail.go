@@ -17,8 +17,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/recent"
-	"github.com/weir-rl/weir/internal/words"
+	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 func newTailCommand() *cobra.Command {
@@ -175,22 +175,22 @@ func (t *tail) event(e serverEvent) error {
 
 // decisionLine is a decision in a line.
 func decisionLine(d *recent.Entry) string {
-	outcome := words.Visible(d.Outcome)
+	outcome := human.Visible(d.Outcome)
 	if d.Banned {
 		outcome = "banned"
 	}
 	parts := []string{d.Time.UTC().Format("2006-01-02T15:04:05.000Z"), outcome}
 	if text := strings.TrimSpace(d.Attributes["method"] + " " + d.Attributes["path"]); text != "" {
-		parts = append(parts, words.Visible(text))
+		parts = append(parts, human.Visible(text))
 	} else if d.Door != "" {
-		parts = append(parts, "by "+words.Visible(d.Door))
+		parts = append(parts, "by "+human.Visible(d.Door))
 	}
 	for i := range d.Limits {
 		if l := &d.Limits[i]; i == 0 || l.Refuses {
 			if l.Key != "" {
-				parts = append(parts, words.Visible(l.Key))
+				parts = append(parts, human.Visible(l.Key))
 			}
-			parts = append(parts, words.Visible(d.Domain+"/"+l.Name))
+			parts = append(parts, human.Visible(d.Domain+"/"+l.Name))
 		}
 	}
 	switch {
@@ -204,7 +204,7 @@ func decisionLine(d *recent.Entry) string {
 		parts = append(parts, d.ID.String())
 	}
 	if d.Node != "" {
-		parts = append(parts, "on "+words.Visible(d.Node))
+		parts = append(parts, "on "+human.Visible(d.Node))
 	}
 	return strings.Join(parts, "  ")
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/listen/certtest"
+	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // weir tail follows a server that demands a client's certificate, and filters by a key.

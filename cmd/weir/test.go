@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/ruledb"
-	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/internal/lab/sim"
+	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )

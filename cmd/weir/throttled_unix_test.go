@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/resp"
+	"github.com/weir-rl/weir/internal/door/resp"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/store/memory"
 )
 

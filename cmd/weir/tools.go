@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/ruledb"
-	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -32,7 +32,7 @@ func openPlace(ctx context.Context, path string) (*place, error) {
 	if ruledb.IsURL(path) {
 		p, err = openVersion(ctx, path)
 	} else {
-		p.files, err = source.ReadDir(path)
+		p.files, err = rulesource.ReadDir(path)
 	}
 	if err == nil && len(p.files) == 0 {
 		err = fmt.Errorf("%s holds no rule files (*.yaml, *.yml)", p.name)
@@ -66,7 +66,7 @@ func openVersion(ctx context.Context, url string) (*place, error) {
 	}
 	p := &place{name: fmt.Sprintf("version %d of %s", v.Number, a), files: v.Rules()}
 	for _, f := range v.Files {
-		if source.IsTestFile(pathpkg.Base(f.Name)) {
+		if rulesource.IsTestFile(pathpkg.Base(f.Name)) {
 			p.tests = append(p.tests, f)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/testproc"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
 // terminal is a terminal that a test drives: a tmux of its own.

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/listen/certtest"
-	"github.com/weir-rl/weir/internal/testproc"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
+	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // TestTransportBinary: the program as it is installed, on a unix socket and with TLS, comes back

@@ -25,9 +25,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/weir-rl/weir/internal/listen/certtest"
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/testproc"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
+	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 const hourly = "domain: shop\nlimits: [{ name: api, per: [user|ip|key], allow: 2/hour, algorithm: sliding_log }]\n"

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/testproc"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
 // The servers of testdata/upstreams stand behind the proxy in the tests of paths and of fields:

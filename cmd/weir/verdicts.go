@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/words"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -147,7 +147,7 @@ func verdictsHold(answer *ruleReports, failOn []string) error {
 func namedVerdicts() string {
 	var list []string
 	for _, name := range insight.Verdicts {
-		if text := words.Verdict(name); text != name {
+		if text := human.Verdict(name); text != name {
 			name += " (" + text + ")"
 		}
 		list = append(list, name)
@@ -177,7 +177,7 @@ func writeVerdicts(out io.Writer, rules []insight.RuleReport, now time.Time) err
 	fmt.Fprintln(w, "RULE\tVERDICT\tCONFIDENCE\tSINCE\tREQUESTS\tREFUSED")
 	for i := range rules {
 		r := &rules[i]
-		name := words.Visible(r.Domain + "/" + r.Name)
+		name := human.Visible(r.Domain + "/" + r.Name)
 		refused := fmt.Sprint(r.Refused)
 		if r.Mode == "shadow" {
 			refused = fmt.Sprintf("(%d)", r.WouldRefuse)
@@ -194,12 +194,12 @@ func writeVerdicts(out io.Writer, rules []insight.RuleReport, now time.Time) err
 			v := &r.Verdicts[j]
 			since := "-"
 			if !v.Since.IsZero() {
-				since = words.Span(now.Sub(v.Since))
+				since = human.Span(now.Sub(v.Since))
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", name, words.Verdict(v.Verdict), words.Visible(v.Confidence), since, r.Met, refused)
-			why := []string{words.Visible(v.Sentence)}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", name, human.Verdict(v.Verdict), human.Visible(v.Confidence), since, r.Met, refused)
+			why := []string{human.Visible(v.Sentence)}
 			if v.Proposal != nil && v.Proposal.Sentence != "" {
-				why = append(why, "→ "+words.Visible(v.Proposal.Sentence))
+				why = append(why, "→ "+human.Visible(v.Proposal.Sentence))
 			}
 			below = append(below, why)
 		}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/proxy"
+	"github.com/weir-rl/weir/internal/door/proxy"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/holder"
+	"github.com/weir-rl/weir/internal/leasing/lessee"
 )
 
 // The picture of docs/consistency.md: three nodes lease units of one limit. The limit and the nodes
@@ -51,15 +51,15 @@ func runLeases() (*leaseRun, error) {
 		return nil, err
 	}
 	var (
-		terms        = holder.TermsOf(limit)
+		terms        = lessee.TermsOf(limit)
 		state, lease algo.State
-		nodes        [leaseNodes]holder.Entry
+		nodes        [leaseNodes]lessee.Entry
 		random       = rand.New(rand.NewPCG(1, 2))
 		run          leaseRun
 		truly        int64
 	)
 	for i := range nodes {
-		nodes[i] = holder.Begin(terms, 0)
+		nodes[i] = lessee.Begin(terms, 0)
 	}
 	part := 0
 	for now := start; now < start+leaseSpan; now += leaseStep {
@@ -71,9 +71,9 @@ func runLeases() (*leaseRun, error) {
 			part++
 		}
 		// call asks the limit for a request of a cost, 0 for units alone.
-		call := func(e *holder.Entry, cost int64, h *algo.Ahead) algo.Result {
+		call := func(e *lessee.Entry, cost int64, h *algo.Ahead) algo.Result {
 			r := limit.TakeAhead(&state, &lease, now, algo.Ask{Cost: cost}, h)
-			e.Hear(terms, holder.Answer{Asked: at, At: at, Now: now}, cost, &r, h)
+			e.Hear(terms, lessee.Answer{Asked: at, At: at, Now: now}, cost, &r, h)
 			run.asked++
 			return r
 		}

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/effort"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 )
 
 // checked is a model with bounds, and how many states there are at least: far fewer would mean that

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-rl/weir/internal/regionplot"
+	"github.com/weir-rl/weir/internal/testkit/regionplot"
 )
 
 // attack asks in each region so many times a second, and takes down what is admitted.

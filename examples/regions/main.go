@@ -25,8 +25,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-rl/weir/internal/programs"
-	"github.com/weir-rl/weir/internal/regionplot"
+	"github.com/weir-rl/weir/internal/testkit/programs"
+	"github.com/weir-rl/weir/internal/testkit/regionplot"
 )
 
 //go:embed eu us ap rules

@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/audit"
-	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 	"github.com/weir-rl/weir/rule"
 )
 

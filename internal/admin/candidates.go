@@ -3,7 +3,7 @@ package admin
 import (
 	"net/http"
 
-	"github.com/weir-rl/weir/internal/candidate"
+	"github.com/weir-rl/weir/internal/observe/candidate"
 )
 
 // candidates lists the candidates in force: ?domain=DOMAIN.

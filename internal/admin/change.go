@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/answer"
-	"github.com/weir-rl/weir/internal/audit"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/door/answer"
 )
 
 // auditPatience is how long a change waits for its record to be on the disk.

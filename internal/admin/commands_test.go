@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
 // Commands that bring their limit are told of without a rule: their keys masked as others are, and

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/words"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 // writeKeys answers with keys as CSV (RFC 4180), for spreadsheets.
@@ -44,7 +44,7 @@ func writeKeys(w http.ResponseWriter, keys []insight.KeyCount) {
 // cell makes a text that strangers chose harmless in a cell: spreadsheets take one that begins like
 // a formula for one (OWASP, CSV Injection), unless an apostrophe is before it.
 func cell(text string) string {
-	text = words.Visible(text)
+	text = human.Visible(text)
 	if text != "" && strings.ContainsRune("=+-@", rune(text[0])) {
 		return "'" + text
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
 // TestKeysAsCSV: what a client or a rule file chose is text in a cell, no formula, and in its

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/candidate"
-	"github.com/weir-rl/weir/internal/doortest"
-	"github.com/weir-rl/weir/internal/httpapi"
-	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/door/httpapi"
+	"github.com/weir-rl/weir/internal/observe/candidate"
+	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 	"github.com/weir-rl/weir/store/memory"
 )
 

@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-rl/weir/internal/answer"
-	"github.com/weir-rl/weir/internal/audit"
-	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/door/proxy/deferred"
 )
 
 const deferredPrefix = "/api/v1/deferred/"

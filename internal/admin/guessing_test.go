@@ -4,8 +4,8 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 )
 
 // TestAdminGuessing: the admin port says no more after ten wrong tokens, and scrapers that send

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/weir-rl/weir/internal/accept"
+	"github.com/weir-rl/weir/internal/wire/accept"
 )
 
 var helpPage = template.Must(template.New("help").Parse(`<!doctype html>

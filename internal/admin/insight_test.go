@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/rule"
 )
 

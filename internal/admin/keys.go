@@ -13,11 +13,11 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/answer"
-	"github.com/weir-rl/weir/internal/audit"
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/memory"
 )

@@ -4,10 +4,10 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/weir-rl/weir/internal/answer"
-	"github.com/weir-rl/weir/internal/audit"
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
 // Session says who sent a request.

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 )
 
 func TestMain(m *testing.M) {

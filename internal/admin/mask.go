@@ -7,10 +7,10 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/candidate"
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/observe/candidate"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/rule"
 )
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/recent"
 )
 
 // named tells of the keys of refuse wherever a Reader can tell of keys.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/observe/recent"
 )
 
 // naming is a key that somebody of support named. It lifts the mask from the decisions of that

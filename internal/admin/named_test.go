@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 	"github.com/weir-rl/weir/rule"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 )
 
 // undescribed are paths of the port that are no API.

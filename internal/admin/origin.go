@@ -4,8 +4,8 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/weir-rl/weir/internal/answer"
-	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/door/auth"
 )
 
 // ofProgram reports whether nothing in r, which changes something and is not of application/json,

@@ -11,12 +11,12 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/candidate"
-	"github.com/weir-rl/weir/internal/deferred"
-	"github.com/weir-rl/weir/internal/doortest"
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/door/proxy/deferred"
+	"github.com/weir-rl/weir/internal/observe/candidate"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/memory"
 )

@@ -12,9 +12,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-rl/weir/internal/accept"
-	"github.com/weir-rl/weir/internal/answer"
-	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/wire/accept"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/weir-rl/weir/internal/answer"
-	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/rule"
 )
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/doortest"
-	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 	"github.com/weir-rl/weir/rule"
 )
 

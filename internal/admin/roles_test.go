@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 )
 
 // access says which role each endpoint needs by each method; "" is none. TestRoles fails for an

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/audit"
-	"github.com/weir-rl/weir/internal/candidate"
-	"github.com/weir-rl/weir/internal/deferred"
-	"github.com/weir-rl/weir/internal/doortest"
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/door/proxy/deferred"
+	"github.com/weir-rl/weir/internal/observe/candidate"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 )
 
 // describedTypes are the types that schemas describe, by the names of the schemas.

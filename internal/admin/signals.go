@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/answer"
-	"github.com/weir-rl/weir/internal/audit"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/door/answer"
 )
 
 // SignalState is what the admin API tells of a signal of elastic limits.

@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weir-rl/weir/internal/doortest"
-	"github.com/weir-rl/weir/internal/load"
+	"github.com/weir-rl/weir/internal/host/load"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 )
 
 // signalsOf is a registry as the admin API wants it.

@@ -14,10 +14,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-rl/weir/internal/answer"
-	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/recent"
 )
 
 // A stream is an answer that goes on: Server-Sent Events, as the HTML standard has them. Each is

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/answer"
-	"github.com/weir-rl/weir/internal/audit"
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/door/answer"
 )
 
 const versionsPath = "/api/v1/rules/versions"

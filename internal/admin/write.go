@@ -7,7 +7,7 @@ import (
 	"mime"
 	"net/http"
 
-	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door/answer"
 )
 
 // packer is what is written to a client that takes gzip. Only writeJSON makes use of that: a list

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// metrics are those of docs/interfaces.md, which a test of internal/telemetry holds to what the
+// metrics are those of docs/interfaces.md, which a test of internal/admin/metrics holds to what the
 // server exports: labels by name.
 func metrics(t *testing.T) map[string][]string {
 	t.Helper()

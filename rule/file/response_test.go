@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/accept"
+	"github.com/weir-rl/weir/internal/wire/accept"
 	"github.com/weir-rl/weir/rule"
 )
 

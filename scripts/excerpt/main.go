@@ -1,10 +1,11 @@
-// Program excerpt cuts the excerpts in internal/traffic/testdata out of the full logs and traces:
+// Program excerpt cuts the excerpts in internal/testkit/traffic/testdata out of the full logs and
+// traces:
 //
-//	go run ./scripts/excerpt FOLDER internal/traffic/testdata
+//	go run ./scripts/excerpt FOLDER internal/testkit/traffic/testdata
 //
-// FOLDER holds the full data, as internal/traffic/testdata/README.md describes it. An excerpt keeps
-// a run of lines as they are, except for what could identify people: each client address and host
-// name is replaced by a number of its own, and referrers are left out.
+// FOLDER holds the full data, as internal/testkit/traffic/testdata/README.md describes it. An
+// excerpt keeps a run of lines as they are, except for what could identify people: each client
+// address and host name is replaced by a number of its own, and referrers are left out.
 package main
 
 import (

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/castest"
-	"github.com/weir-rl/weir/internal/effort"
+	"github.com/weir-rl/weir/internal/testkit/castest"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/storetest"

@@ -16,8 +16,8 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/castest"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/castest"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/cas"

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/cassandratest"
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/testproc"
+	"github.com/weir-rl/weir/internal/testkit/cassandratest"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/cassandratest"
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/testproc"
+	"github.com/weir-rl/weir/internal/testkit/cassandratest"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
 	"github.com/weir-rl/weir/store"
 )
 

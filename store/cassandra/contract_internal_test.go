@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/cassandratest"
-	"github.com/weir-rl/weir/internal/castest"
+	"github.com/weir-rl/weir/internal/testkit/cassandratest"
+	"github.com/weir-rl/weir/internal/testkit/castest"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/storetest"

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/cassandratest"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/cassandratest"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/storetest"
 )

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/cassandratest"
+	"github.com/weir-rl/weir/internal/testkit/cassandratest"
 )
 
 // TestExactAcrossNodes: 4 processes make 20,000 attempts on one limit of 2,000. Each unit of it is

@@ -7,8 +7,8 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/weir-rl/weir/internal/cassandratest"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testkit/cassandratest"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
 // unit is a key's limit as porcupine is to see it: how many units are used.

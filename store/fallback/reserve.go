@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-rl/weir/internal/reserve"
+	"github.com/weir-rl/weir/internal/limiter/reserve"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/holder"
+	"github.com/weir-rl/weir/internal/leasing/lessee"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -226,13 +226,13 @@ func (s *Store) lend(ctx context.Context, minWait, maxWait time.Duration, c *cal
 		s.lost(c, at, errors.Is(err, store.ErrNotCharged))
 		return 0, err
 	}
-	a := holder.Answer{Asked: asked, At: at, Now: now}
+	a := lessee.Answer{Asked: asked, At: at, Now: now}
 	s.hear(c, a)
 	return now, nil
 }
 
 // hear takes in an answer.
-func (s *Store) hear(c *call, a holder.Answer) {
+func (s *Store) hear(c *call, a lessee.Answer) {
 	if lane := s.laneOf(c.charges[0].Counter, c.charges[0].Key); !c.across && a.Asked >= s.gap.Load() && !lane.heard(a) {
 		s.dropAll(byStore, lane)
 	}
@@ -326,7 +326,7 @@ func (s *Store) standing(ch *store.Charge, r *algo.Result, hash uint64, at int64
 		sl.Standing(&sl.terms.Terms, at, now, r)
 		return
 	}
-	var e holder.Entry
+	var e lessee.Entry
 	e.Standing(&s.terms.of(ch).Terms, at, now, r)
 }
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/leasecheck"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/leasecheck"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )

@@ -2,7 +2,7 @@ package lease
 
 import (
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/holder"
+	"github.com/weir-rl/weir/internal/leasing/lessee"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -82,7 +82,7 @@ func (s *Store) hereOne(c *store.Charge, r *algo.Result) (now int64, ok bool) {
 
 // took is what was taken for a charge.
 type took struct {
-	holder.Taken
+	lessee.Taken
 	hash uint64
 	ok   bool
 }
@@ -160,7 +160,7 @@ func (s *Store) backOne(c *store.Charge, t *took) {
 	if sl := sh.find(t.hash, c.Counter.ID, c.Key); sl != nil {
 		sl.terms.counts.lapsed.Add(uint64(sl.Back(t.Taken)))
 	} else { // it was forgotten meanwhile, with a lease that is over
-		var e holder.Entry
+		var e lessee.Entry
 		s.terms.of(c).counts.lapsed.Add(uint64(e.Back(t.Taken)))
 	}
 }
@@ -185,7 +185,7 @@ func (s *Store) admitOne(c *store.Charge, r *algo.Result, t *took, at int64) (no
 	sl := sh.find(t.hash, c.Counter.ID, c.Key)
 	if sl == nil { // it was forgotten meanwhile, with a lease that is over
 		sh.mu.Unlock()
-		var e holder.Entry
+		var e lessee.Entry
 		ts := s.terms.of(c)
 		e.Standing(&ts.Terms, at, now, r)
 		ts.counts.lapsed.Add(uint64(e.Commit(t.Taken)))

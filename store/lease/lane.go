@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/holder"
+	"github.com/weir-rl/weir/internal/leasing/lessee"
 	"github.com/weir-rl/weir/store"
 )
 
@@ -67,7 +67,7 @@ const (
 
 // heard takes an answer into account. It reports false if the primary's clock has leaped since the
 // last ones, by more than can be explained: it may be another server.
-func (l *lane) heard(a holder.Answer) (steady bool) {
+func (l *lane) heard(a lessee.Answer) (steady bool) {
 	low, high := a.Now*1000-a.At, a.Now*1000+999-a.Asked
 	c := &l.clock
 	c.Lock()

@@ -3,11 +3,11 @@
 // admitted, see docs/distributed.md.
 //
 // Begin with Store.TakeNow (here.go), which decides what can be decided here. What cannot goes to
-// the store, together with what is to be told and asked for (ask.go). Package internal/holder has
-// the protocol: the books of a key, and all rules about when and how much. A table of keys
-// (table.go) keeps them. In the background, lanes (lane.go) ask for units before they are needed,
-// and tell in time what became of those that end; guard.go watches the clocks, and drain.go returns
-// everything.
+// the store, together with what is to be told and asked for (ask.go). Package
+// internal/leasing/lessee has the protocol: the books of a key, and all rules about when and how
+// much. A table of keys (table.go) keeps them. In the background, lanes (lane.go) ask for units
+// before they are needed, and tell in time what became of those that end; guard.go watches the
+// clocks, and drain.go returns everything.
 package lease
 
 import (

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/effort"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 )
 
 func TestMain(m *testing.M) {

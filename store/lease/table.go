@@ -6,7 +6,7 @@ import (
 	"math/bits"
 	"sync"
 
-	"github.com/weir-rl/weir/internal/holder"
+	"github.com/weir-rl/weir/internal/leasing/lessee"
 	"github.com/weir-rl/weir/store"
 )
 
@@ -18,7 +18,7 @@ const (
 
 // slot is a key that leases, with its entry.
 type slot struct {
-	holder.Entry
+	lessee.Entry
 	terms *terms // nil: the slot is free
 	key   string
 }
@@ -103,7 +103,7 @@ func (sh *shard) add(s *Store, h uint64, t *terms, key []byte, at int64) *slot {
 		sh.made++
 	}
 	sl := sh.slot(n)
-	*sl = slot{Entry: holder.Begin(&t.Terms, at), terms: t, key: string(key)}
+	*sl = slot{Entry: lessee.Begin(&t.Terms, at), terms: t, key: string(key)}
 	sh.put(h, n)
 	if sh.keys++; sh.keys == 1 {
 		sh.paces, sh.visited, sh.due = 0, at, math.MaxInt64

@@ -5,14 +5,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-rl/weir/internal/holder"
+	"github.com/weir-rl/weir/internal/leasing/lessee"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
 
 // terms are those of the limit of a counter.
 type terms struct {
-	holder.Terms
+	lessee.Terms
 	counter *rule.Counter
 	counts  *counts
 	lends   bool
@@ -32,7 +32,7 @@ type termsCache struct {
 }
 
 const (
-	// borrowedPause bounds holder.Terms.Pause of what a region may borrow of others: units come
+	// borrowedPause bounds lessee.Terms.Pause of what a region may borrow of others: units come
 	// sooner than the store says.
 	borrowedPause = int64(100 * time.Millisecond)
 
@@ -65,7 +65,7 @@ func (tc *termsCache) add(c *store.Charge) *terms {
 	v, _ := tc.m.Load(c.Limit)
 	next, _ := v.(*terms)
 	t := &terms{counter: c.Counter, next: next}
-	if h := holder.TermsOf(c.Limit); h != nil {
+	if h := lessee.TermsOf(c.Limit); h != nil {
 		n, there := tc.counts.LoadOrStore(c.Counter.ID, &counts{counter: c.Counter})
 		if !there {
 			tc.counters.Add(1)

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/weir-rl/weir/internal/holder"
+	"github.com/weir-rl/weir/internal/leasing/lessee"
 	"github.com/weir-rl/weir/store"
 )
 
@@ -14,14 +14,14 @@ import (
 const tickEvery = 100 * time.Millisecond
 
 // visitEvery is how often entries with these terms are visited at least, in ns.
-func visitEvery(t *holder.Terms) int64 { return max(t.E/8, int64(time.Millisecond)) }
+func visitEvery(t *lessee.Terms) int64 { return max(t.E/8, int64(time.Millisecond)) }
 
 // pace is how often an entry is visited: whenever this node's clock reaches a multiple of 2^pace
 // ns. So entries with the same terms are visited together.
 type pace uint8
 
 // paceOf is the slowest pace that is no slower than visitEvery.
-func paceOf(t *holder.Terms) pace { return pace(bits.Len64(uint64(visitEvery(t))) - 1) }
+func paceOf(t *lessee.Terms) pace { return pace(bits.Len64(uint64(visitEvery(t))) - 1) }
 
 // next is the first visit after an instant.
 func (p pace) next(at int64) int64 { return (at>>p + 1) << p }

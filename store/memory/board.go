@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-rl/weir/internal/pq"
+	"github.com/weir-rl/weir/internal/util/pq"
 	"github.com/weir-rl/weir/store"
 )
 

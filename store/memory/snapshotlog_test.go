@@ -19,7 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/effort"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )

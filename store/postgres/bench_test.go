@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/pgtest"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/postgres"
 )

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/pgtest"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/storetest"
 )

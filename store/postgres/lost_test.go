@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/pgtest"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/postgres"
 )

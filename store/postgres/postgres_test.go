@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/pgtest"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/postgres"
 	"github.com/weir-rl/weir/store/storetest"

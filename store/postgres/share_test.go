@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/pgtest"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/postgres"
 )

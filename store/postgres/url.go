@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/weir-rl/weir/internal/pgurl"
+	"github.com/weir-rl/weir/internal/util/pgurl"
 )
 
 // Parameters of the URL that are Weir's own.

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/nodes"
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/admin/nodes"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"

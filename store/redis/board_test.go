@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/fallback"

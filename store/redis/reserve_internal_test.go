@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // TestReservationsBounded: where there is no room, a note is not held, and those that are stay.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
 // openRandom opens a store on a Redis of its own, with the clock now, for a test of random calls,

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/seldom"
+	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -64,9 +64,9 @@ type peer struct {
 	// differs says in which way it is set up otherwise, as it said last.
 	differs  atomic.Pointer[Differs]
 	posted   atomic.Int64 // when the other nodes were told that it agrees, monotonic
-	problems seldom.Line
-	gaps     seldom.Line
-	other    seldom.Line
+	problems sparselog.Line
+	gaps     sparselog.Line
+	other    sparselog.Line
 	counts   peerCounts
 }
 

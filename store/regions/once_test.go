@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"

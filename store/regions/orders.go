@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-rl/weir/internal/seldom"
+	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/store"
 )
 
@@ -18,7 +18,7 @@ import (
 // copies come to rest. A fact that was removed carries no instant, and goes by when it was removed
 // there: an order that is made, in another region, in the time in which that is told, goes too.
 
-// orderKinds are the kinds of facts that hold in all regions (internal/standing).
+// orderKinds are the kinds of facts that hold in all regions (internal/limiter/orders).
 var orderKinds = []string{"ban", "grant"}
 
 // clockSkew is how far the clock of a node may be ahead of that of another one, in µs: an order
@@ -37,7 +37,7 @@ type relay struct {
 	x    *exchange
 	kind string
 
-	problems seldom.Line
+	problems sparselog.Line
 
 	mu    sync.Mutex
 	own   map[string]known

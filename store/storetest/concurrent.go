@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/effort"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/store"
 )
 

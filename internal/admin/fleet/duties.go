@@ -1,0 +1,297 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/weir-rl/weir/internal/admin/nodes"
+	"github.com/weir-rl/weir/internal/observe/insight"
+)
+
+const (
+	lookEvery  = 30 * time.Second
+	judgeEvery = 5 * time.Minute
+	// dutyTime bounds one look.
+	dutyTime = 20 * time.Second
+	// judgePause is the pause between two rules, so that judging leaves room for other questions.
+	judgePause = 200 * time.Millisecond
+
+	seedKey     = "seed"
+	seedTTL     = 30 * 24 * time.Hour
+	watchedKey  = "watched"
+	watchedTTL  = 5 * lookEvery
+	verdictsKey = "verdicts"
+	verdictsTTL = 4 * judgeEvery
+	// mostWatched bounds the keys of one rule that all nodes follow: as many as a sample holds.
+	mostWatched = 256
+	// mostBoard bounds what is left for all, in bytes.
+	mostBoard = 1 << 20
+)
+
+// Run does the duties of this node until ctx ends.
+func (f *Fleet) Run(ctx context.Context) {
+	if f.o.Board == nil || f.o.Insight == nil {
+		return
+	}
+	judged := time.Now() // nothing is known of the other nodes at first
+	for wait := time.Second; ; wait = min(2*wait, lookEvery) {
+		leads := f.look(ctx)
+		if leads && time.Since(judged) >= judgeEvery {
+			judged = time.Now()
+			f.judge(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// look agrees with the other nodes on the seed, and follows the keys that all are to follow. It
+// reports whether this node leads.
+func (f *Fleet) look(ctx context.Context) (leads bool) {
+	ctx, cancel := context.WithTimeout(ctx, dutyTime)
+	defer cancel()
+	if err := f.agree(ctx); err != nil {
+		f.dropVerdicts()
+		return false // Redis is away; there will be another look
+	}
+	if leads = f.o.Leads(ctx); leads {
+		seed := binary.LittleEndian.AppendUint64(nil, f.o.Insight.Seed())
+		_ = f.o.Board.Set(ctx, seedKey, seed, seedTTL, false) // so that it does not expire
+		if err := f.tellRefused(ctx); err != nil {
+			f.o.Logger.Debug("the nodes were not told which refused keys to follow", "error", err)
+		}
+	}
+	if b, err := f.o.Board.Get(ctx, watchedKey); err == nil && len(b) > 0 {
+		f.watch(b)
+	}
+	if b, err := f.o.Board.Get(ctx, verdictsKey); err == nil && len(b) > 0 {
+		f.takeVerdicts(b)
+	}
+	f.dropVerdicts()
+	return leads
+}
+
+// agree takes over the seed of all nodes, or gives them one.
+func (f *Fleet) agree(ctx context.Context) error {
+	// The one that this node has: after Redis lost it, it is that of all, and nothing is forgotten.
+	own := binary.LittleEndian.AppendUint64(nil, f.o.Insight.Seed())
+	if err := f.o.Board.Set(ctx, seedKey, own, seedTTL, true); err != nil {
+		return err
+	}
+	b, err := f.o.Board.Get(ctx, seedKey)
+	if err != nil {
+		return err
+	}
+	if len(b) != 8 {
+		return errors.New("the seed of the nodes is none")
+	}
+	seed := binary.LittleEndian.Uint64(b)
+	f.o.Insight.SetSeed(seed)
+	if f.o.Seeded != nil {
+		f.o.Seeded(seed)
+	}
+	return nil
+}
+
+// refusedKeys are the refused keys of a rule that are in the sample of a node.
+type refusedKeys struct {
+	Domain string   `json:"d"`
+	Rule   string   `json:"r"`
+	Hashes []uint64 `json:"h"`
+	Texts  []string `json:"t"`
+}
+
+// refusedOf returns the keys of a snapshot's rules that were refused on its node.
+func refusedOf(s *insight.Snapshot) (list []refusedKeys) {
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		x := refusedKeys{Domain: r.Domain, Rule: r.Name}
+		for _, k := range r.Refused.Keys {
+			if !k.Remote && len(x.Hashes) < mostWatched {
+				x.Hashes, x.Texts = append(x.Hashes, k.Hash), append(x.Texts, k.Text)
+			}
+		}
+		if len(x.Hashes) > 0 {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// ownRefused returns those of this node, of fewer rules if they would take too many bytes.
+func (f *Fleet) ownRefused() []refusedKeys {
+	list := refusedOf(f.o.Insight.Snapshot(insight.Want{Over: time.Hour, Samples: true}))
+	bytes := 0
+	for i := range list {
+		for _, text := range list[i].Texts {
+			bytes += len(text) + 24
+		}
+		if bytes > mostBoard {
+			return list[:i]
+		}
+	}
+	return list
+}
+
+func (f *Fleet) answerRefused(context.Context, []byte) ([]byte, error) {
+	return json.Marshal(f.ownRefused())
+}
+
+// tellRefused asks all nodes for the refused keys in their samples, and leaves those that belong
+// into the sample of all.
+func (f *Fleet) tellRefused(ctx context.Context) error {
+	type id struct{ domain, rule string }
+	keys := map[id]map[uint64]string{}
+	add := func(list []refusedKeys) {
+		for _, x := range list {
+			at := id{x.Domain, x.Rule}
+			if keys[at] == nil {
+				keys[at] = map[uint64]string{}
+			}
+			for i := range min(len(x.Hashes), len(x.Texts)) {
+				keys[at][x.Hashes[i]] = x.Texts[i]
+			}
+		}
+	}
+	add(f.ownRefused())
+	f.others(ctx, kindRefused, nil, func(a nodes.Answer) {
+		var list []refusedKeys
+		if f.read(a, &list) {
+			add(list)
+		}
+	})
+	var all []refusedKeys
+	for at, some := range keys {
+		x := refusedKeys{Domain: at.domain, Rule: at.rule}
+		for hash := range some {
+			x.Hashes = append(x.Hashes, hash)
+		}
+		slices.Sort(x.Hashes)
+		x.Hashes = x.Hashes[:min(len(x.Hashes), mostWatched)]
+		for _, hash := range x.Hashes {
+			x.Texts = append(x.Texts, some[hash])
+		}
+		all = append(all, x)
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	return f.o.Board.Set(ctx, watchedKey, text, watchedTTL, false)
+}
+
+// watch follows the keys that all nodes are to follow.
+func (f *Fleet) watch(text []byte) {
+	var all []refusedKeys
+	if json.Unmarshal(text, &all) != nil {
+		return
+	}
+	for _, x := range all {
+		list := make([]insight.RefusedKey, 0, len(x.Hashes))
+		for i := range min(len(x.Hashes), len(x.Texts), mostWatched) {
+			list = append(list, insight.RefusedKey{SampledKey: insight.SampledKey{Hash: x.Hashes[i]}, Text: x.Texts[i]})
+		}
+		f.o.Insight.Watch(x.Domain, x.Rule, list)
+	}
+}
+
+// ruleVerdicts are the verdicts on one rule.
+type ruleVerdicts struct {
+	Domain     string            `json:"domain"`
+	Rule       string            `json:"rule"`
+	Definition uint64            `json:"definition"`
+	Verdicts   []insight.Verdict `json:"verdicts"`
+}
+
+// judge judges all rules by what all nodes have gathered, rule by rule, and leaves the verdicts for
+// all. With many rules, or a node that hangs, that takes long; there are looks meanwhile, and it
+// ends with one that says that this node does not lead any more.
+func (f *Fleet) judge(ctx context.Context) {
+	over := insight.JudgedOver(time.Now())
+	own := f.o.Insight.Snapshot(insight.Want{OnlyTop: true}) // for the names of the rules
+	looked := time.Now()
+	var all []ruleVerdicts
+	for i := range own.Rules {
+		r := &own.Rules[i]
+		if r.IsCommand() {
+			continue
+		}
+		if v, ok := f.judgeRule(ctx, insight.Want{Domain: r.Domain, Rule: r.Name, Over: over, Samples: true, Top: true}); ok {
+			all = append(all, v)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(judgePause):
+		}
+		if time.Since(looked) >= lookEvery {
+			if !f.look(ctx) {
+				return
+			}
+			looked = time.Now()
+		}
+	}
+	text, err := json.Marshal(all)
+	if err != nil || len(text) > mostBoard {
+		return // each node judges by what it knows itself
+	}
+	f.takeVerdicts(text)
+	ctx, cancel := context.WithTimeout(ctx, dutyTime)
+	defer cancel()
+	if err := f.o.Board.Set(ctx, verdictsKey, text, verdictsTTL, false); err != nil {
+		f.o.Logger.Debug("the verdicts were not left for other nodes", "error", err)
+	}
+}
+
+// judgeRule judges one rule. What another node tells must not end the program.
+func (f *Fleet) judgeRule(ctx context.Context, want insight.Want) (v ruleVerdicts, ok bool) {
+	defer f.recovered(func() { ok = false })
+	s, _ := f.merge(ctx, want)
+	if s == nil || len(s.Rules) != 1 {
+		return v, false
+	}
+	facts := s.Facts(0)
+	f.o.Insight.Complete(&facts)
+	verdicts := insight.Judge(&facts, insight.Thresholds{GoodRefused: f.o.GoodRefused})
+	id := ruleID{want.Domain, want.Rule, s.Rules[0].Definition}
+	f.mu.Lock()
+	insight.KeepSince(f.verdicts[id], verdicts)
+	f.mu.Unlock()
+	return ruleVerdicts{id.domain, id.rule, id.definition, verdicts}, true
+}
+
+// takeVerdicts takes over the verdicts that were made of what all nodes have gathered.
+func (f *Fleet) takeVerdicts(text []byte) {
+	var all []ruleVerdicts
+	if json.Unmarshal(text, &all) != nil {
+		return
+	}
+	m := make(map[ruleID][]insight.Verdict, len(all))
+	for _, x := range all {
+		m[ruleID{x.Domain, x.Rule, x.Definition}] = x.Verdicts
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !bytes.Equal(text, f.board) {
+		f.board, f.taken = text, time.Now()
+	}
+	f.verdicts = m
+}
+
+// dropVerdicts forgets verdicts that are older than they last on the board: nobody makes them any
+// more, and what this node knows itself is newer.
+func (f *Fleet) dropVerdicts() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.verdicts != nil && time.Since(f.taken) >= verdictsTTL {
+		f.verdicts = nil
+	}
+}

@@ -1,0 +1,122 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store/memory"
+)
+
+// desk is a board in this process, whose values expire as those of Redis do.
+type desk struct {
+	values map[string][]byte
+	until  map[string]time.Time
+	away   bool
+}
+
+func (b *desk) Get(_ context.Context, key string) ([]byte, error) {
+	if b.away {
+		return nil, errors.New("the board is away")
+	}
+	if !time.Now().Before(b.until[key]) {
+		return nil, nil
+	}
+	return b.values[key], nil
+}
+
+func (b *desk) Set(ctx context.Context, key string, value []byte, ttl time.Duration, once bool) error {
+	have, err := b.Get(ctx, key)
+	if err == nil && (have == nil || !once) {
+		b.values[key], b.until[key] = value, time.Now().Add(ttl)
+	}
+	return err
+}
+
+// newDuties makes a node with a board that knows the rule search, which was met once.
+func newDuties(t *testing.T) (*Fleet, *desk) {
+	t.Helper()
+	set, _, err := file.Load([]file.Source{{Name: "shop.yaml", Data: []byte("domain: shop\nlimits: [{ name: search, per: [user], allow: 5/hour }]\n")}}, file.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := insight.New(insight.Options{})
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	l, err := weir.New(store, weir.WithRules(set), weir.WithHooks(c.Hooks()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Allow(t.Context(), weir.Request{Attributes: rule.Map{"user": "ada"}}); err != nil {
+		t.Fatal(err)
+	}
+	b := &desk{values: map[string][]byte{}, until: map[string]time.Time{}}
+	return New(Options{Name: "a", Insight: c, Board: b, Leads: func(context.Context) bool { return false }}), b
+}
+
+// Verdicts of the leader are shown for as long as they last on the board, and not for good: when
+// nobody makes them any more, or Redis is away, a node shows its own.
+func TestVerdictsExpire(t *testing.T) {
+	for name, away := range map[string]bool{"the leader is gone": false, "Redis is away": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, b := newDuties(t)
+				r := f.o.Insight.Snapshot(insight.Want{}).Rules[0]
+				text, err := json.Marshal([]ruleVerdicts{{"shop", "search", r.Definition, []insight.Verdict{{Verdict: insight.Strict, Rule: "search", Sentence: "of the leader"}}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := b.Set(t.Context(), verdictsKey, text, verdictsTTL, false); err != nil {
+					t.Fatal(err)
+				}
+				shown := func() bool {
+					f.look(t.Context())
+					time.Sleep(2 * keptFor)
+					list, _, err := f.Rules(t.Context(), "", time.Hour)
+					if err != nil || len(list) != 1 {
+						t.Fatal(list, err)
+					}
+					return len(list[0].Verdicts) == 1 && list[0].Verdicts[0].Sentence == "of the leader"
+				}
+				if !shown() {
+					t.Error("the leader's verdict is not shown")
+				}
+				b.away = away
+				time.Sleep(verdictsTTL / 2)
+				if !shown() {
+					t.Error("it is not shown while it lasts")
+				}
+				time.Sleep(verdictsTTL/2 + lookEvery)
+				if shown() {
+					t.Error("it is shown for longer than it lasts")
+				}
+			})
+		})
+	}
+}
+
+// When Redis has lost the seed that all nodes share, they go on with it, and forget no key.
+func TestSeedStays(t *testing.T) {
+	f, b := newDuties(t)
+	f.look(t.Context())
+	seed := f.o.Insight.Seed()
+	clear(b.values)
+	clear(b.until)
+	f.look(t.Context())
+	if f.o.Insight.Seed() != seed {
+		t.Error("there is another seed")
+	}
+	if keys := f.o.Insight.Snapshot(insight.Want{Samples: true}).Rules[0].All.Keys; len(keys) != 1 {
+		t.Errorf("%d keys are known", len(keys))
+	}
+}

@@ -1,0 +1,340 @@
+// Package fleet tells of all nodes that share a store as if they were one: decisions by id and
+// lists of them, what each node is, and what insight gathered of rules and keys.
+//
+// Fleet (fleet.go) asks over package nodes, and answers the questions of others; snapshots.go
+// merges what was gathered. Duties (duties.go) are what the nodes do together in the background:
+// they agree on the seed by which keys are sampled, and one of them, the leader, says which refused
+// keys all are to follow, and judges the rules by what all have gathered.
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/admin/nodes"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/util/sparselog"
+)
+
+// Options configure New. Name and State are required; a nil field is a part that this node has not.
+type Options struct {
+	// Name is this node's, for people; no other node has it.
+	Name string
+	// Nodes asks the others; nil if this node is alone.
+	Nodes *nodes.Nodes
+	// Recent holds the recent decisions of this node, Insight what it gathered, State what it tells
+	// of itself.
+	Recent  *recent.Buffer
+	Insight *insight.Collector
+	State   func() insight.NodeState
+	// Regions reads what this node counts of its region and the others, which the caller may
+	// change; nil if there is one region alone. Leader is not empty if it is this node.
+	Regions func() *insight.RegionsReading
+	// GoodRefused is the threshold of the verdicts, as insight.Thresholds has it.
+	GoodRefused float64
+	// Seeded is told the seed by which all nodes sample.
+	Seeded func(seed uint64)
+	// Board is where the nodes leave what is for all of them; nil if this node is alone.
+	Board Board
+	// Leads reports whether this node is to do what one does for all.
+	Leads  func(ctx context.Context) bool
+	Logger *slog.Logger
+}
+
+// Board keeps small values that all nodes read. Implementations are safe for concurrent use.
+type Board interface {
+	// Get returns a value; nil if there is none.
+	Get(ctx context.Context, key string) ([]byte, error)
+	// Set sets a value for a time. With once it leaves one that is there already.
+	Set(ctx context.Context, key string, value []byte, ttl time.Duration, once bool) error
+}
+
+// Fleet implements admin.Nodes and insight.Reader. Safe for concurrent use. Make one with New
+// before Options.Nodes listens.
+type Fleet struct {
+	*insight.View // the Reader
+	o             Options
+
+	unread     sparselog.Line
+	unreadable atomic.Uint64 // answers
+
+	mu       sync.Mutex
+	asked    map[insight.Want]*asked // what is asked now, or was a moment ago
+	verdicts map[ruleID][]insight.Verdict
+	board    []byte    // the verdicts as they lay on the board last
+	taken    time.Time // since when
+}
+
+type ruleID struct {
+	domain, rule string
+	definition   uint64
+}
+
+// The kinds of questions.
+const (
+	kindState     = "state/1"
+	kindDecision  = "decision/1"
+	kindDecisions = "decisions/2"
+	kindSnapshot  = "insight/1"
+	kindRefused   = "refused/1"
+	kindRegions   = "regions/1"
+)
+
+// New returns the Fleet of this node, and makes it answer what others ask.
+func New(o Options) *Fleet {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	f := &Fleet{o: o, asked: map[insight.Want]*asked{}}
+	f.View = &insight.View{Ask: f.snapshot}
+	if n := o.Nodes; n != nil {
+		n.Handle(kindState, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.self()) })
+		if o.Recent != nil {
+			n.Handle(kindDecision, f.answerDecision)
+			n.Handle(kindDecisions, f.answerDecisions)
+		}
+		if o.Insight != nil {
+			n.Handle(kindSnapshot, f.answerSnapshot)
+			n.Handle(kindRefused, f.answerRefused)
+		}
+		if o.Regions != nil {
+			n.Handle(kindRegions, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.ownRegions()) })
+		}
+	}
+	return f
+}
+
+// Unreadable counts the answers of other nodes that this one did not understand: they run another
+// version.
+func (f *Fleet) Unreadable() uint64 { return f.unreadable.Load() }
+
+// read reads an answer of another node; ok is false if this node does not understand it.
+func (f *Fleet) read(a nodes.Answer, into any) (ok bool) {
+	if json.Unmarshal(a.Data, into) != nil {
+		f.unreadable.Add(1)
+		return false
+	}
+	return true
+}
+
+// Self is the name of this node.
+func (f *Fleet) Self() string { return f.o.Name }
+
+func (f *Fleet) self() insight.NodeState {
+	s := f.o.State()
+	s.Node = f.o.Name
+	return s
+}
+
+// alone is the tally of a node that asks nobody.
+var alone = insight.Nodes{Asked: 1, Answered: 1}
+
+func tallyOf(t nodes.Tally) insight.Nodes {
+	return insight.Nodes{Asked: max(t.Asked, 1), Answered: max(t.Answered, 1), Remark: t.Remark}
+}
+
+// others asks all nodes but this one, which has answered already.
+func (f *Fleet) others(ctx context.Context, kind string, args any, take func(nodes.Answer)) insight.Nodes {
+	if f.o.Nodes == nil {
+		return alone
+	}
+	var text []byte
+	if args != nil {
+		var err error
+		if text, err = json.Marshal(args); err != nil {
+			return insight.Nodes{Asked: 1, Answered: 1, Remark: err.Error()}
+		}
+	}
+	t, err := f.o.Nodes.AskOthers(ctx, kind, text, take)
+	if err != nil && t.Remark == "" {
+		t.Remark = "only this node was asked: " + err.Error()
+	}
+	return tallyOf(t)
+}
+
+// List tells of all nodes, sorted by name.
+func (f *Fleet) List(ctx context.Context) ([]insight.NodeState, insight.Nodes) {
+	own := f.self()
+	own.Self = true
+	list := []insight.NodeState{own}
+	n := f.others(ctx, kindState, nil, func(a nodes.Answer) {
+		var s insight.NodeState
+		if f.read(a, &s) {
+			s.Self = false
+			list = append(list, s)
+		}
+	})
+	slices.SortFunc(list, func(a, b insight.NodeState) int { return strings.Compare(a.Node, b.Node) })
+	return list, n
+}
+
+// ownRegions is what this node counts; Options.Regions is there.
+func (f *Fleet) ownRegions() *insight.RegionsReading {
+	r := f.o.Regions()
+	if r.Leader != "" {
+		r.Leader = f.o.Name
+	}
+	return r
+}
+
+// Regions implements admin.Nodes.
+func (f *Fleet) Regions(ctx context.Context) (*insight.RegionsReading, insight.Nodes) {
+	if f.o.Regions == nil {
+		return new(insight.RegionsReading), alone
+	}
+	all := f.ownRegions()
+	n := f.others(ctx, kindRegions, nil, func(a nodes.Answer) {
+		var r insight.RegionsReading
+		if f.read(a, &r) {
+			all.Add(&r)
+		}
+	})
+	return all, n
+}
+
+// foundDecision is an answer of kindDecision.
+type foundDecision struct {
+	Entry *recent.Entry `json:"entry"`
+	Why   string        `json:"why,omitempty"`
+}
+
+func (f *Fleet) find(id weir.DecisionID) foundDecision {
+	if f.o.Recent == nil {
+		return foundDecision{}
+	}
+	if e, ok := f.o.Recent.Find(id); ok {
+		e.Node = f.o.Name
+		return foundDecision{Entry: &e}
+	}
+	return foundDecision{Why: f.o.Recent.WhyMissing(time.Now())}
+}
+
+func (f *Fleet) answerDecision(_ context.Context, args []byte) ([]byte, error) {
+	var id weir.DecisionID
+	if err := json.Unmarshal(args, &id); err != nil {
+		return nil, err
+	}
+	return json.Marshal(f.find(id))
+}
+
+// Decision asks all nodes for a decision; e is nil if none of them keeps it, and why then says what
+// is known of that.
+func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Entry, why string, n insight.Nodes) {
+	own := f.find(id)
+	if own.Entry != nil {
+		return own.Entry, "", alone
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	why = own.Why
+	n = f.others(ctx, kindDecision, id, func(a nodes.Answer) {
+		var found foundDecision
+		if f.read(a, &found) && found.Entry != nil && found.Entry.ID == id {
+			e, why = found.Entry, ""
+			cancel(nodes.ErrEnough) // there is no other one, and a node that hangs need not be waited for
+		}
+	})
+	if e != nil {
+		n.Asked = n.Answered // nobody is missing
+	} else if n.Asked > 1 {
+		why = fmt.Sprintf("%d of %d nodes were heard; %s", n.Answered, n.Asked, strings.Replace(why, ", or been made by another node", "", 1))
+	}
+	return e, why, n
+}
+
+// decisionsQuery is a question for decisions on the wire: short names, since a question is small.
+type decisionsQuery struct {
+	Query recent.Query `json:"q"`
+	Node  string       `json:"n,omitempty"` // only those of this node; "" is of all
+	Count bool         `json:"c,omitempty"` // count them, too
+}
+
+func (f *Fleet) answerDecisions(_ context.Context, args []byte) ([]byte, error) {
+	var q decisionsQuery
+	if err := json.Unmarshal(args, &q); err != nil {
+		return nil, err
+	}
+	found := f.found(q)
+	for {
+		text, err := json.Marshal(found)
+		// Entries of one kind compress to a fifth and less.
+		if err != nil || len(text) <= 4*nodes.MaxAnswer || len(found.Decisions) == 0 {
+			return text, err
+		}
+		found.Decisions = found.Decisions[:len(found.Decisions)/2]
+	}
+}
+
+// found is what this node answers: nothing if another one is asked.
+func (f *Fleet) found(q decisionsQuery) (found recent.Found) {
+	if f.o.Recent == nil || q.Node != "" && q.Node != f.o.Name {
+		return found
+	}
+	if q.Count {
+		found = f.o.Recent.Count(q.Query)
+	} else {
+		found.Decisions = f.o.Recent.List(q.Query)
+	}
+	for i := range found.Decisions {
+		found.Decisions[i].Node = f.o.Name
+	}
+	return found
+}
+
+// mostDecisions bounds a list of decisions that are asked for without a bound.
+const mostDecisions = 1000
+
+// Decisions implements admin.Nodes.
+func (f *Fleet) Decisions(ctx context.Context, node string, q recent.Query) ([]recent.Entry, insight.Nodes) {
+	found, n := f.decisions(ctx, decisionsQuery{Query: q, Node: node})
+	return found.Decisions, n
+}
+
+// CountDecisions implements admin.Nodes.
+func (f *Fleet) CountDecisions(ctx context.Context, node string, q recent.Query) (recent.Found, insight.Nodes) {
+	return f.decisions(ctx, decisionsQuery{Query: q, Node: node, Count: true})
+}
+
+func (f *Fleet) decisions(ctx context.Context, q decisionsQuery) (found recent.Found, n insight.Nodes) {
+	if q.Query.N <= 0 || q.Query.N > mostDecisions {
+		q.Query.N = mostDecisions
+	}
+	found = f.found(q)
+	if q.Node == f.o.Name {
+		return found, alone
+	}
+	if q.Count && found.Seconds == nil {
+		found.Seconds = map[int64]int{}
+	}
+	heard := 0
+	n = f.others(ctx, kindDecisions, q, func(a nodes.Answer) {
+		var more recent.Found
+		if q.Node != "" && a.Node != q.Node || !f.read(a, &more) {
+			return
+		}
+		heard++
+		found.Decisions = append(found.Decisions, more.Decisions...)
+		if !q.Count {
+			return
+		}
+		for second, count := range more.Seconds {
+			found.Seconds[second] += count
+		}
+	})
+	if q.Node != "" {
+		n.Asked, n.Answered = 1, heard
+	}
+	// Stable: those of one node are in their order already.
+	slices.SortStableFunc(found.Decisions, func(a, b recent.Entry) int { return b.Time.Compare(a.Time) })
+	found.Decisions = found.Decisions[:min(len(found.Decisions), q.Query.N)]
+	return found, n
+}

@@ -1,0 +1,179 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/internal/admin/nodes"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/util/human"
+)
+
+// keptFor is how long an answer of all nodes is given again to those who ask the same: many tabs
+// that look at one page cost the nodes one question a second.
+const keptFor = time.Second
+
+// mostKept bounds the answers that are kept.
+const mostKept = 64
+
+// asked is a question of a moment ago, or one that is not answered yet.
+type asked struct {
+	done     chan struct{}
+	at       time.Time // when it was answered
+	snapshot *insight.Snapshot
+	nodes    insight.Nodes
+	err      error
+}
+
+// snapshot merges what all nodes have gathered, this one first. It is the Ask of insight.View.
+func (f *Fleet) snapshot(ctx context.Context, want insight.Want) (*insight.Snapshot, insight.Nodes, error) {
+	f.mu.Lock()
+	a := f.asked[want]
+	if a == nil || !a.at.IsZero() && time.Since(a.at) >= keptFor {
+		f.forget()
+		a = &asked{done: make(chan struct{})}
+		f.asked[want] = a
+		// It is asked for all who wait, so it does not end with the first of them.
+		go f.gather(context.WithoutCancel(ctx), want, a)
+	}
+	f.mu.Unlock()
+	select {
+	case <-a.done:
+		return a.snapshot, a.nodes, a.err
+	case <-ctx.Done():
+		return nil, insight.Nodes{}, ctx.Err()
+	}
+}
+
+// forget drops answers that are too old to be given again. f.mu is held.
+func (f *Fleet) forget() {
+	for want, a := range f.asked {
+		if !a.at.IsZero() && (time.Since(a.at) >= keptFor || len(f.asked) >= mostKept) {
+			delete(f.asked, want)
+		}
+	}
+}
+
+// errMerge is the error of those who asked when merging failed.
+var errMerge = errors.New("what the nodes gathered could not be merged; the log says why")
+
+// gather asks all nodes. It has a goroutine of its own: what another node tells must not end the
+// program.
+func (f *Fleet) gather(ctx context.Context, want insight.Want, a *asked) {
+	defer func() {
+		f.mu.Lock()
+		a.at = time.Now()
+		f.mu.Unlock()
+		close(a.done)
+	}()
+	defer f.recovered(func() { a.err = errMerge })
+	merged, n := f.merge(ctx, want)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range merged.Rules {
+		r := &merged.Rules[i]
+		if list, ok := f.verdicts[ruleID{r.Domain, r.Name, r.Definition}]; ok {
+			r.Verdicts = list
+		}
+	}
+	a.snapshot, a.nodes = merged, n
+}
+
+// recovered is to be deferred where snapshots of other nodes are taken in. It stops a panic, and
+// calls failed.
+func (f *Fleet) recovered(failed func()) {
+	if p := recover(); p != nil {
+		f.o.Logger.Error("what the nodes gathered could not be merged, which is a defect of weir", "panic", p, "stack", string(debug.Stack()))
+		failed()
+	}
+}
+
+// merge merges what all nodes gathered. What cannot be read, or is of another time, is left out.
+func (f *Fleet) merge(ctx context.Context, want insight.Want) (*insight.Snapshot, insight.Nodes) {
+	own := f.o.Insight.Snapshot(want)
+	list := []*insight.Snapshot{own}
+	var skewed []string
+	n := f.others(ctx, kindSnapshot, want, func(a nodes.Answer) {
+		s := new(insight.Snapshot)
+		err := s.UnmarshalBinary(a.Data)
+		if err == nil {
+			err = own.Fit(s)
+		}
+		if err == nil {
+			list = append(list, s)
+			return
+		}
+		f.unreadable.Add(1)
+		text := "what another node gathered is left out, since it cannot be read; nodes understand each other where they run the same version"
+		if skew, ok := errors.AsType[*insight.SkewError](err); ok {
+			text = "what another node gathered is left out, since the clocks of both are too far apart; mend the clocks, by NTP for one"
+			skewed = append(skewed, f.skewOf(own, a.Node, skew.Ahead))
+		}
+		if f.unread.Due(unreadEvery) > 0 {
+			f.o.Logger.Warn(text, "node", a.Node, "error", err)
+		}
+	})
+	n.Answered = len(list) // of another version one cannot be read
+	n.Asked = max(n.Asked, n.Answered)
+	if len(skewed) > 0 {
+		slices.Sort(skewed) // one of them is told; there is another look once it is mended
+		text := human.Count(uint64(len(skewed)), "node") + " left out, since " + skewed[0]
+		n.Remark = strings.TrimPrefix(n.Remark+"; "+text, "; ")
+	}
+	return insight.Merge(list...), n
+}
+
+// skewOf says whose clock is off, where that of another node is so far ahead of this one's.
+func (f *Fleet) skewOf(own *insight.Snapshot, node string, ahead time.Duration) string {
+	who, than := node, "this node's"
+	// Redis tells which of the two it is.
+	if by := time.Unix(own.Time, 0).Sub(f.o.Nodes.Now()); max(by, -by) > insight.MostSkew {
+		who, than, ahead = "this node", "that of Redis", by
+	}
+	way := "ahead of"
+	if ahead < 0 {
+		way, ahead = "behind", -ahead
+	}
+	return fmt.Sprintf("the clock of %s is %s %s %s", who, human.Span(ahead.Round(time.Second)), way, than)
+}
+
+// unreadEvery is how often the log says that what nodes gathered cannot be read.
+const unreadEvery = 10 * time.Minute
+
+// The lengths of an answer that surely fits when it is compressed, and of the lists of top keys in
+// one that would not.
+const (
+	surelyFits = nodes.MaxAnswer
+	fewerTops  = 12
+)
+
+// answerSnapshot answers another node. Where there are so many rules that the answer would not fit,
+// each tells of fewer keys, then of none.
+func (f *Fleet) answerSnapshot(_ context.Context, args []byte) ([]byte, error) {
+	var want insight.Want
+	if err := json.Unmarshal(args, &want); err != nil {
+		return nil, err
+	}
+	s := f.o.Insight.Snapshot(want)
+	b, err := s.AppendBinary(nil)
+	for _, most := range [...]int{fewerTops, 0} {
+		if err != nil || len(b) <= 2*surelyFits {
+			break
+		}
+		for i := range s.Rules {
+			r := &s.Rules[i]
+			for kind := range r.Live {
+				r.Live[kind] = r.Live[kind][:min(len(r.Live[kind]), most)]
+				r.Long[kind] = r.Long[kind][:min(len(r.Long[kind]), most)]
+			}
+		}
+		b, err = s.AppendBinary(b[:0])
+	}
+	return b, err
+}

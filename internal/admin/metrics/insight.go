@@ -1,0 +1,96 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// InsightOptions say what NewInsight reads. A nil field means that there is no such metric.
+type InsightOptions struct {
+	// Rules returns what is known of each rule in force; it must be cheap, as of what was judged
+	// last.
+	Rules func() []RuleReading
+	// Thinned counts the events of decisions that were left out, since there were too many; Bytes
+	// is the memory that insight takes.
+	Thinned func() uint64
+	Bytes   func() int64
+}
+
+// RuleReading is what is known of one rule.
+type RuleReading struct {
+	Domain, Rule string
+	Verdicts     []string // all that hold
+	// GoodRefused is the share of the clients that behave well which the rule refuses, MaxFill the
+	// most of it that one key used (1 is the whole limit); below 0 where that is not known.
+	GoodRefused, MaxFill float64
+	// LooseUntil says by the verdict, of those on a rush that the rule did not hold, when that rush
+	// ended, in Unix seconds.
+	LooseUntil map[string]int64
+	// How often clients of the sample of refused keys came back when they were told to, came
+	// before, and did not come back, since this node knows the rule: they never fall.
+	Obeyed, Early, GaveUp uint64
+}
+
+// NewInsight returns a collector of how the rules do, for Metrics.Registry.
+func NewInsight(o InsightOptions) prometheus.Collector { return insightCollector{o} }
+
+type insightCollector struct{ o InsightOptions }
+
+var (
+	descVerdict     = prometheus.NewDesc("weir_rule_verdict", "1 for each verdict that holds of a rule.", []string{"domain", "rule", "verdict"}, nil)
+	descRushEnd     = prometheus.NewDesc("weir_rule_rush_end_timestamp_seconds", "When the latest rush ended that the rule did not hold, by its verdict, in Unix time: about now while it goes on.", []string{"domain", "rule", "verdict"}, nil)
+	descGoodRefused = prometheus.NewDesc("weir_rule_good_refused_ratio", "Share of the clients that behave well which the rule refuses.", []string{"domain", "rule"}, nil)
+	descMaxFill     = prometheus.NewDesc("weir_rule_max_fill_ratio", "How much of the rule the fullest key used: 1 is the whole limit.", []string{"domain", "rule"}, nil)
+	descEpisodes    = prometheus.NewDesc("weir_retry_episodes_total", "What refused clients did next, by rule: obeyed (came back when they were told to), early, gave_up. Of a sample of the refused keys, as this node saw them: compare the ends with each other, not with refusals.", []string{"domain", "rule", "end"}, nil)
+	descThinned     = prometheus.NewDesc("weir_insight_thinned_total", "Events of decisions that were left out of the samples, since there were too many.", nil, nil)
+	descInsightSize = prometheus.NewDesc("weir_insight_bytes", "Memory of what is known of rules and keys.", nil, nil)
+)
+
+var descsInsight = []*prometheus.Desc{descVerdict, descRushEnd, descGoodRefused, descMaxFill, descEpisodes, descThinned, descInsightSize}
+
+// Describe implements prometheus.Collector.
+func (c insightCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range descsInsight {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c insightCollector) Collect(ch chan<- prometheus.Metric) {
+	counter, gauge := counterTo(ch), gaugeTo(ch)
+	if c.o.Rules != nil {
+		type name struct{ domain, rule string }
+		told := map[name]bool{}
+		for _, r := range c.o.Rules() {
+			domain, rule := label(r.Domain), label(r.Rule)
+			if told[name{domain, rule}] { // the rules of the Lyft form may share a name
+				continue
+			}
+			told[name{domain, rule}] = true
+			held := map[string]bool{}
+			for _, v := range r.Verdicts {
+				if !held[v] {
+					gauge(descVerdict, 1, domain, rule, v)
+				}
+				held[v] = true
+			}
+			for verdict, until := range r.LooseUntil {
+				gauge(descRushEnd, float64(until), domain, rule, verdict)
+			}
+			if r.GoodRefused >= 0 {
+				gauge(descGoodRefused, r.GoodRefused, domain, rule)
+			}
+			if r.MaxFill >= 0 {
+				gauge(descMaxFill, r.MaxFill, domain, rule)
+			}
+			counter(descEpisodes, r.Obeyed, domain, rule, "obeyed")
+			counter(descEpisodes, r.Early, domain, rule, "early")
+			counter(descEpisodes, r.GaveUp, domain, rule, "gave_up")
+		}
+	}
+	if c.o.Thinned != nil {
+		counter(descThinned, c.o.Thinned())
+	}
+	if c.o.Bytes != nil {
+		gauge(descInsightSize, float64(c.o.Bytes()))
+	}
+}

@@ -1,0 +1,569 @@
+// Package metrics counts what a limiter does, for Prometheus, behind weir.Hooks, and serves the
+// statistics of the other packages beside it.
+//
+// Counting is done on the deciding path: it takes no lock, allocates nothing, and makes no label of
+// what a client sent. The counters of the limits lie in a table that is made anew for each rule
+// set, and are found by index. Begin with New; collect.go, bans.go and shared.go turn a reading
+// into metrics, and NewLoad, NewQueues, NewDoors and NewRESP are collectors for parts that not
+// every program has.
+package metrics
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/host/nftables"
+	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/observe/candidate"
+	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/lease"
+	"github.com/weir-rl/weir/store/memory"
+	"github.com/weir-rl/weir/store/redis"
+	"github.com/weir-rl/weir/store/regions"
+)
+
+// outcome is one limit's or one decision's outcome.
+type outcome uint8
+
+// The outcomes exclude each other: soft goes before near_limit.
+const (
+	allowed outcome = iota
+	denied
+	soft         // admitted above the limit, in the soft margin
+	nearLimit    // admitted, with most of the limit used
+	shadowDenied // would have been denied
+	banned       // of a limit: its ban refused the request, whatever the limit would have said
+	exempt
+	peek   // asked without consuming
+	refund // gave back
+	outcomes
+)
+
+var outcomeNames = [outcomes]string{"allowed", "denied", "soft", "near_limit", "shadow_denied", "banned", "exempt", "peek", "refund"}
+
+// unknownDomain is the label of requests in a domain that no rule knows.
+const unknownDomain = "_unknown"
+
+// sample is of how many events one is timed.
+const sample = 16
+
+// Options tune New. The zero value is right for most. Each reading comes from the package that
+// counts it; where one is nil, its metrics are left out.
+type Options struct {
+	// Tally counts, for whatever else watches decisions, too; nil is one of its own.
+	Tally *observe.Tally
+	// Memory reads the store in this process.
+	Memory func() memory.Stats
+	// Redis and Database read a shared store, one of them or none; Fallback is the store that
+	// decides while that is away.
+	Redis    func() redis.Stats
+	Database func() Database
+	Fallback Fallback
+	// Leases reads what the shared store has lent this node.
+	Leases func() lease.Stats
+	// Regions reads what goes on between this region and others.
+	Regions func() regions.Stats
+	// Rules reads the source of the rules.
+	Rules func() rulesource.Status
+	// Bans reads the limiter's bans and grants, NFTables those that the kernel holds. Metrics must
+	// not be collected before the limiter is made.
+	Bans     func() weir.BanStats
+	NFTables func() nftables.Stats
+	// Hide names attributes whose values Candidates does not show, beside those that look like
+	// secrets.
+	Hide []string
+	// Detailed turns on the metrics of Lyft rules with detailed_metric or value_to_metric, whose
+	// labels hold clients' values.
+	Detailed bool
+	// UnknownDomain is called once for each of the first hundred domains that no rule knows; nil
+	// means nobody.
+	UnknownDomain func(domain string)
+	// TooCostly is called for each request that a rule refuses since its expressions take too long;
+	// nil means nobody.
+	TooCostly func(r *rule.Rule)
+	// Doors are those that are open, by weir.Request.Door: their requests are shown as 0 before the
+	// first one comes.
+	Doors []string
+}
+
+// Metrics counts. Make one with New. Safe for concurrent use.
+type Metrics struct {
+	o        Options
+	registry *prometheus.Registry
+
+	decisions    timedDecisions
+	latest       latest // of decisions
+	takes        prometheus.Histogram
+	storeErrors  prometheus.Counter
+	celErrors    prometheus.Counter
+	celRefused   prometheus.Counter
+	unknownCells [observe.Doors][outcomes]atomic.Uint64
+	detailed     detailed
+	open         [observe.Doors]bool // by Options.Doors
+
+	candidates *candidate.Tracker
+
+	tables atomic.Pointer[tables]
+	// mu guards the making of tables, and what is only touched where a domain is not known.
+	mu      sync.Mutex
+	unknown map[string]struct{}
+	many    atomic.Bool // unknown is full
+}
+
+// cells are the counters of one label set. They live as long as some rule set in force has the
+// label set.
+type cells struct {
+	n [outcomes]atomic.Uint64
+	// refused is one of the latest refusals, for the exemplar of denied or banned.
+	refused slot
+}
+
+// limitCount are the counters of a limit. Most requests meet one limit, and what becomes of them is
+// what the limit says: such a request is counted once, in alone, which stands for the limit as well
+// as for the domain. All others are counted in cells and in those of the domain.
+type limitCount struct {
+	cells
+	alone *observe.Count
+}
+
+// ofAlone says which outcomes of a limit observe.Outcome stands for. That of the domain is denied
+// or allowed.
+var ofAlone = [observe.Outcomes]outcome{observe.Passed: allowed, observe.Near: nearLimit, observe.Soft: soft, observe.Refused: denied}
+
+// read returns the outcomes of the limit.
+func (c *limitCount) read() (n [outcomes]uint64) {
+	for o := range n {
+		n[o] = c.n[o].Load()
+	}
+	for _, byOutcome := range c.alone.Read() {
+		for w, v := range byOutcome {
+			n[ofAlone[w]] += v
+		}
+	}
+	return n
+}
+
+// addTo adds what alone stands for to the outcomes of the domain.
+func (c *limitCount) addTo(n *[observe.Doors][outcomes]uint64) {
+	for door, byOutcome := range c.alone.Read() {
+		for w, v := range byOutcome {
+			o := allowed
+			if w == int(observe.Refused) {
+				o = denied
+			}
+			n[door][o] += v
+		}
+	}
+}
+
+// add counts one outcome.
+func (c *cells) add(o outcome) { c.n[o].Add(1) }
+
+// refusedSample is of how many refusals one is kept as an exemplar. Of a flood that is still many a
+// second, and a rare refusal is found by its decision, which is kept in any case.
+const refusedSample = 256
+
+// refuse counts a refusal, and keeps 1 in refusedSample of them as an exemplar.
+func (c *cells) refuse(o outcome, r *weir.Request, d *weir.Decision) {
+	if c.n[o].Add(1)%refusedSample == 1 {
+		c.refused.keep(o, 1, r, d)
+	}
+}
+
+// table holds the cells of one rule set. Immutable but for the counts.
+type table struct {
+	set        *rule.Set
+	generation uint64
+	limits     []limitCells // by rule.Counter.Index
+	names      map[limitName]*limitCount
+	// gone are the counters of limits that the set before had, and this one has not. Decisions that
+	// were under way still count there, for the domain, until the next set comes.
+	gone map[limitName]*limitCount
+	// those of names that a rule has, rather than a request (an override of RLS)
+	rules      map[limitName]bool
+	domains    map[string]*domainCells
+	candidates *candidate.Set // nil if there are none
+}
+
+// domainCells are the counters of the requests of one domain, by door, but for those that are
+// counted with a limit.
+type domainCells [observe.Doors]cells
+
+// keep takes over what was counted with a limit that is no more.
+func (d *domainCells) keep(c *limitCount) {
+	var n [observe.Doors][outcomes]uint64
+	c.addTo(&n)
+	for door := range n {
+		for o, v := range n[door] {
+			d[door].n[o].Add(v)
+		}
+	}
+}
+
+// limitCells are the counters of one limit, and of the domain that it is of.
+type limitCells struct {
+	*limitCount
+	domain *domainCells
+}
+
+// limitName is what the labels of a limit are made of. Counters of one name (a rule with one window
+// by two algorithms) share their cells.
+type limitName struct{ domain, rule, window string }
+
+// tables are the table of the set in force, and the one before for decisions that were under way.
+// The first is a value: nearly every decision goes through it, and is spared a pointer.
+type tables struct {
+	now    table
+	before *table
+}
+
+// New returns Metrics on a registry of their own.
+func New(o Options) *Metrics {
+	if o.Tally == nil {
+		o.Tally = observe.NewTally()
+	}
+	if o.Detailed {
+		o.Tally.TellDescriptors()
+	}
+	m := &Metrics{
+		o:        o,
+		registry: prometheus.NewRegistry(),
+		// Powers of 2 from a quarter of a microsecond to a quarter of a second.
+		decisions: timedDecisions{Histogram: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "weir_decision_seconds",
+			Help:    "Time from reading a question to writing its answer, of a sample of 1 decision in 16.",
+			Buckets: prometheus.ExponentialBuckets(250e-9, 2, buckets),
+		})},
+		takes: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "weir_store_seconds",
+			Help:    "Time that the store took to decide, of a sample of 1 call in 16.",
+			Buckets: prometheus.ExponentialBuckets(250e-9, 2, 21),
+		}),
+		storeErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_store_errors_total", Help: "Decisions that the store failed to make."}),
+		celErrors:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_cel_errors_total", Help: "Expressions of rules (if, cost) that failed on a request."}),
+		celRefused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_cel_refused_total", Help: "Requests refused since expressions of rules take too long on them."}),
+		unknown:     map[string]struct{}{},
+		candidates:  candidate.New(o.Hide),
+	}
+	for _, name := range o.Doors {
+		m.open[observe.DoorOf(name)] = true
+	}
+	m.detailed.cells = map[string]*[outcomes]atomic.Uint64{}
+	m.tables.Store(new(tables))
+	m.registry.MustRegister(
+		&m.decisions, m.takes, m.storeErrors, m.celErrors, m.celRefused,
+		collector{m},
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+// Handler serves the metrics: in OpenMetrics, with exemplars, to a client that asks for that, and
+// else in the text format of Prometheus.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
+}
+
+// Candidates returns what the candidates in force would have done, in rule order; those of one
+// domain, unless that is "".
+func (m *Metrics) Candidates(domain string) []candidate.Reading {
+	return m.tables.Load().now.candidates.Readings(domain)
+}
+
+// Registry is where others may add their own.
+func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
+
+// Hooks are what the limiter is to call, where nothing else watches.
+func (m *Metrics) Hooks() weir.Hooks { return m.o.Tally.Join(m) }
+
+// Others implements observe.Watcher.
+func (m *Metrics) Others() weir.Hooks {
+	return weir.Hooks{
+		RulesChanged: m.rulesChanged, Reported: m.reported,
+		StoreError: func(error) { m.storeErrors.Inc() },
+	}
+}
+
+// rulesChanged makes the table of s. Counters of label sets that were there before go on.
+func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := m.tables.Load().now // a copy, so that the one before the last goes
+	if generation <= old.generation {
+		return // a decision was quicker than the hook
+	}
+	next := table{
+		set: s, generation: generation,
+		limits:  make([]limitCells, len(s.Counters())),
+		names:   map[limitName]*limitCount{},
+		gone:    map[limitName]*limitCount{},
+		rules:   map[limitName]bool{},
+		domains: map[string]*domainCells{},
+	}
+	for _, domain := range s.Domains() {
+		kept := old.domains[domain]
+		if kept == nil {
+			kept = new(domainCells)
+		}
+		next.domains[domain] = kept
+	}
+	for _, r := range s.Rules() {
+		for _, w := range r.Windows {
+			next.rules[limitName{r.Domain, r.Name, w.Name}] = w.Counter != nil
+		}
+	}
+	alone := m.o.Tally.Of(s, generation)
+	for _, c := range s.Counters() {
+		name := limitName{c.Domain, c.Rule, c.Window}
+		kept := next.names[name]
+		if kept == nil {
+			kept = old.names[name]
+		}
+		if kept == nil || kept.alone != alone[c.Index] {
+			kept = &limitCount{alone: alone[c.Index]}
+		}
+		next.names[name] = kept
+		next.limits[c.Index] = limitCells{kept, next.domains[c.Domain]}
+	}
+	for name, c := range old.names {
+		if next.names[name] == nil && next.domains[name.domain] != nil {
+			next.gone[name] = c
+		}
+	}
+	for name, c := range old.gone {
+		if domain := next.domains[name.domain]; domain != nil {
+			domain.keep(c)
+		}
+	}
+	next.candidates = m.candidates.Of(s, old.candidates)
+	m.tables.Store(&tables{now: next, before: &old})
+}
+
+// tableFor returns the table of the set that made d; of an older set than the two last ones, the
+// table in force, whose indexes are others (indexed is false).
+func (m *Metrics) tableFor(d *weir.Decision) (t *table, indexed bool) {
+	ts := m.tables.Load()
+	if ts.now.set == d.Rules {
+		return &ts.now, true
+	}
+	if ts.now.generation < d.Generation {
+		// The set came into force just now, and the hook is about to tell.
+		m.rulesChanged(d.Rules, d.Generation)
+		if ts = m.tables.Load(); ts.now.set == d.Rules {
+			return &ts.now, true
+		}
+	}
+	if ts.before != nil && ts.before.set == d.Rules {
+		return ts.before, true
+	}
+	return &ts.now, false
+}
+
+// Seldom implements observe.Seldom.
+func (m *Metrics) Seldom() {}
+
+// Decided implements observe.Watcher. What the tally counts it need not count.
+func (m *Metrics) Decided(r *weir.Request, d *weir.Decision, f observe.Facts) {
+	if f.Outcome == observe.Unclear {
+		m.decided(r, d)
+		return
+	}
+	if ts := m.tables.Load(); f.First && f.Outcome == observe.Refused && ts.now.set == d.Rules {
+		l := &ts.now.limits[d.Limits[0].Window.Counter.Index]
+		l.refused.keep(denied, 1, r, d)
+		l.domain[observe.DoorOf(r.Door)].refused.keep(denied, 1, r, d)
+	}
+}
+
+// decided counts a decision of any kind.
+func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
+	if d.Matches.CELErrors > 0 {
+		m.celErrors.Add(float64(d.Matches.CELErrors))
+	}
+	if r := d.Matches.TooCostly; r != nil && d.Banned.Rule == nil {
+		m.celRefused.Inc()
+		if m.o.TooCostly != nil {
+			m.o.TooCostly(r)
+		}
+	}
+	overall, door := outcomeOf(r, d), observe.DoorOf(r.Door)
+	if !d.Known {
+		m.unknownCells[door][overall].Add(1)
+		if m.o.UnknownDomain != nil && d.Rules != nil && !m.many.Load() {
+			m.reportUnknown(d.Domain)
+		}
+		return
+	}
+	t, indexed := m.tableFor(d)
+	if domain := t.domain(d, indexed); domain != nil {
+		c := &domain[door]
+		if overall == denied {
+			c.refuse(denied, r, d)
+			if d.Banned.Rule != nil {
+				c.add(banned)
+			}
+		} else {
+			c.add(overall)
+		}
+	}
+	if overall == peek || overall == refund {
+		return
+	}
+	for i := range d.Limits {
+		l := &d.Limits[i]
+		k, c := l.Window.Counter, (*cells)(nil)
+		if indexed {
+			c = &t.limits[k.Index].cells
+		} else if named := t.names[limitName{k.Domain, k.Rule, k.Window}]; named != nil {
+			c = &named.cells
+		} else {
+			continue
+		}
+		if o := outcomeOfLimit(d, l); o == denied || o == banned {
+			c.refuse(o, r, d)
+		} else {
+			c.add(o)
+		}
+	}
+	if indexed && t.candidates != nil {
+		t.candidates.Count(d)
+	}
+	if m.o.Detailed {
+		m.detailed.decided(d)
+	}
+}
+
+// domain returns the counters of the domain of d; nil if there are none. The first limit knows
+// them, which costs less than looking for the name.
+func (t *table) domain(d *weir.Decision, indexed bool) *domainCells {
+	if indexed && len(d.Limits) > 0 {
+		return t.limits[d.Limits[0].Window.Counter.Index].domain
+	}
+	return t.domains[d.Domain]
+}
+
+func outcomeOf(r *weir.Request, d *weir.Decision) outcome {
+	switch {
+	case !d.Allowed:
+		return denied
+	case d.Exempt:
+		return exempt
+	case len(r.Descriptors) > 0:
+		return allowed // hits are each descriptor's own
+	case r.Cost() == 0:
+		return peek
+	case r.Cost() < 0:
+		return refund
+	}
+	return allowed
+}
+
+func outcomeOfLimit(d *weir.Decision, l *weir.LimitResult) outcome {
+	switch {
+	case d.Banned.Rule != nil: // d.Limits are those of bans
+		return banned
+	case !l.Allowed && l.Mode == rule.Shadow:
+		return shadowDenied
+	case !l.Allowed:
+		return denied
+	case l.Soft:
+		return soft
+	case l.Near:
+		return nearLimit
+	}
+	return allowed
+}
+
+// reportUnknown tells of a domain once.
+func (m *Metrics) reportUnknown(domain string) {
+	const most = 100
+	if len(domain) > 256 {
+		return
+	}
+	m.mu.Lock()
+	_, known := m.unknown[domain]
+	report := !known && len(m.unknown) < most
+	if report {
+		m.unknown[strings.Clone(domain)] = struct{}{}
+	}
+	m.many.Store(len(m.unknown) >= most)
+	m.mu.Unlock()
+	if report {
+		m.o.UnknownDomain(domain)
+	}
+}
+
+// Begin implements a sampling stopwatch: it returns 0 for 15 of 16 decisions.
+func (m *Metrics) Begin() int64 {
+	if rand.Uint32()%sample != 0 {
+		return 0
+	}
+	return clock()
+}
+
+// End notes how long a decision took that Begin returned another value than 0 for. r and d are what
+// was decided, for an exemplar; nil if that is not known.
+func (m *Metrics) End(start int64, r *weir.Request, d *weir.Decision) {
+	m.decisions.observe(float64(clock()-start)/1e9, r, d)
+}
+
+var epoch = time.Now()
+
+// clock returns ns since the program began, never 0.
+func clock() int64 { return int64(time.Since(epoch)) + 1 }
+
+// Store returns s, timed.
+func (m *Metrics) Store(s store.Store) store.Store {
+	t := &timedStore{Store: s, m: m}
+	t.prompt, _ = s.(store.Prompt)
+	return t
+}
+
+type timedStore struct {
+	store.Store
+	prompt store.Prompt // the store, if it is one
+	m      *Metrics
+}
+
+// Take implements store.Store.
+func (s *timedStore) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
+	if rand.Uint32()%sample != 0 {
+		return s.Store.Take(ctx, charges, results)
+	}
+	start := clock()
+	now, err := s.Store.Take(ctx, charges, results)
+	s.m.takes.Observe(float64(clock()-start) / 1e9)
+	return now, err
+}
+
+// TakeNow implements store.Prompt. A call that has to wait is not timed here, but at Take.
+func (s *timedStore) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
+	if s.prompt == nil {
+		return 0, false
+	}
+	if rand.Uint32()%sample != 0 {
+		return s.prompt.TakeNow(charges, results)
+	}
+	start := clock()
+	if now, ok = s.prompt.TakeNow(charges, results); ok {
+		s.m.takes.Observe(float64(clock()-start) / 1e9)
+	}
+	return now, ok
+}
+
+// Unwrap returns the store that is timed, so that what it is beside a store.Store can be found.
+func (s *timedStore) Unwrap() store.Store { return s.Store }

@@ -1,0 +1,79 @@
+package browser
+
+import (
+	"encoding/json"
+	"path"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
+)
+
+// TestDecisionsOfNodes: where several nodes share a Redis, lists of decisions have those of all of
+// them, live, and that of the view Decisions by choice those of one.
+func TestDecisionsOfNodes(t *testing.T) {
+	t.Parallel()
+	d := chromium(t)
+	redis := redistest.Start(t)
+	rules := map[string]string{"rules/shop.yaml": "domain: shop\nlimits: [{ name: once, per: [user], allow: 1/day, algorithm: sliding_log }]\n"}
+	var all [2]*server
+	var names [2]string
+	for i := range all {
+		all[i] = serve(t, rules, "--store", redis.URL(), "--store-deadline", "30s", "--store-timeout", "30s")
+	}
+	for i, s := range all {
+		patience.Until(t, "both nodes are known", func() bool {
+			_, body := s.api("GET", "/api/v1/nodes", "")
+			var answer struct {
+				List []struct {
+					Node string
+					Self bool
+				}
+			}
+			if err := json.Unmarshal([]byte(body), &answer); err != nil {
+				t.Fatal(err, body)
+			}
+			for _, n := range answer.List {
+				if n.Self {
+					names[i] = n.Node
+				}
+			}
+			return len(answer.List) == 2
+		})
+	}
+	refuse := func(node int, user string) {
+		for range 2 {
+			all[node].ask("user", user, "path", "/")
+		}
+	}
+	b := d.open(t, all[0].admin, desktop)
+	for _, view := range []string{"/", "/rules/shop/once"} {
+		user := "far-0" + path.Base(view)
+		b.visit(view)
+		refuse(1, user)
+		b.until("the list has the other node's decisions", `(user) => [...document.querySelectorAll('.log')].some((e) => e.innerText.includes(user))`, user)
+	}
+	b.visit("/decisions")
+	refuse(1, "far-1")
+	refuse(0, "near-1")
+	b.sees("far-1")
+	b.sees("near-1")
+	choose := func(node string) {
+		b.do(nil, "evaluate", "js", `(name) => { const e = [...document.querySelectorAll('.filters select')].find((e) => [...e.options].some((o) => o.value === name)); e.value = name; e.dispatchEvent(new Event('change')); }`, "arg", node)
+	}
+	choose(names[1])
+	b.until("only those of one node are shown", `() => { const text = document.querySelector('.log')?.innerText ?? ''; return text.includes('far-1') && !text.includes('near-1'); }`, nil)
+	refuse(0, "near-2")
+	refuse(1, "far-2")
+	b.sees("far-2")
+	if b.has(`() => document.querySelector('main').innerText.includes('near-2')`, nil) {
+		t.Error("decisions of the other node are shown, too")
+	}
+	b.accessible("the decisions of a node")
+	b.clean("the decisions of a node")
+	// A link to a node that is gone tells which there are, and another one can be chosen.
+	b.visit("/decisions?node=nobody")
+	b.sees("no node is called nobody; there are ")
+	choose(names[1])
+	b.sees("far-2")
+}

@@ -1,0 +1,94 @@
+package browser
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
+	"github.com/weir-rl/weir/rule/file"
+)
+
+// TestPutInForce: where the rules lie in a database, an editor puts a change in force that was
+// tried, is told who was quicker, and goes back, without leaving the page.
+func TestPutInForce(t *testing.T) {
+	t.Parallel()
+	d := chromium(t)
+	url := pgtest.Start(t).URL()
+	address, err := ruledb.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	if _, err := ruledb.Init(ctx, address); err != nil {
+		t.Fatal(err)
+	}
+	db, err := ruledb.Open(ctx, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	const tests = "domain: shop\ntests:\n  - name: five logins\n    steps:\n      - { send: { path: /login, ip: 192.0.2.1, times: 5 }, expect: allowed }\n"
+	push := func(base int64, rules string) {
+		t.Helper()
+		files := []file.Source{{Name: "shop.yaml", Data: []byte(rules)}, {Name: "shop_test.yaml", Data: []byte(tests)}}
+		if _, err := db.Push(ctx, ruledb.Change{Base: base, Files: files, Author: "bob", Note: "by hand", Origin: ruledb.Push}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	push(0, rules)
+	s := serve(t, nil, "--rules", url)
+	inForce := func(text string) {
+		t.Helper()
+		patience.Until(t, "the server has "+text, func() bool { _, body := s.api("GET", "/api/v1/rules/source", ""); return strings.Contains(body, text) })
+	}
+	b := d.open(t, s.admin, desktop)
+	put := func(text, button, note string) {
+		t.Helper()
+		b.do(nil, "fill", "selector", "textarea", "text", text)
+		b.do(nil, "click", "selector", "main >> text="+button+"…")
+		b.do(nil, "fill", "selector", "dialog input[name=note]", "text", note)
+		b.accessible("put in force")
+		b.do(nil, "click", "selector", "dialog button[type=submit]")
+	}
+	b.visit("/try")
+	b.sees("Nothing is put in force until you say so.")
+	put(strings.Replace(rules, "allow: 5/min", "allow: 3/min", 1), "Put in force", "too strict for its tests")
+	b.sees("1 test of these rules failed")
+	b.do(nil, "clear") // the console tells of the 422
+	b.press("Escape")
+	put(strings.Replace(rules, "allow: 5/min", "allow: 7/min", 1), "Put in force", "more logins")
+	b.sees("Version 2 is to be in force on all servers.")
+	inForce("7/min")
+
+	// Another editor is quicker.
+	b.visit("/try")
+	push(2, strings.Replace(rules, "allow: 5/min", "allow: 8/min", 1))
+	put(strings.Replace(rules, "allow: 5/min", "allow: 9/min", 1), "Put in force", "")
+	b.sees("version 3 came meanwhile, by bob")
+	b.do(nil, "clear") // the console tells of the 409
+	b.press("Escape")
+	inForce("8/min")
+
+	b.visit("/try")
+	put(strings.Replace(rules, "allow: 5/min", "allow: 8/min", 1)+"  - name: fresh\n    per: [user]\n    allow: 1/min\n", "Put in shadow", "a new one")
+	b.sees("In shadow: shop/fresh.")
+	inForce("on_limit: shadow\\n    name: fresh")
+	b.visit("/nodes")
+	b.sees("version 4")
+	b.clean("put in force")
+
+	b.visit("/history")
+	b.sees("more logins")
+	b.accessible("versions")
+	b.do(nil, "click", "selector", "text=Back to 2")
+	b.do(nil, "fill", "selector", "dialog input[name=note]", "text", "as it was")
+	b.do(nil, "click", "selector", "dialog button[type=submit]")
+	b.sees("as it was")
+	inForce("7/min")
+	b.clean("history")
+	if c, err := db.Check(ctx); err != nil || c.Records != 5 {
+		t.Errorf("the history: %+v, %v", c, err)
+	}
+}

@@ -1,0 +1,87 @@
+// Package top is weir top: what goes on at a running server, in a terminal.
+//
+// State is all that is known and all that was chosen, View draws it, and State.Press says what a
+// key does: all three are pure, so that tests need no terminal. Run is the thin shell around them,
+// which asks the server and owns the terminal; Batch prints instead.
+//
+// Nothing that a client sent reaches the terminal as it came: all text goes through human.Visible.
+package top
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/recent"
+)
+
+// Server answers what is shown. Its methods are called from one goroutine at a time.
+type Server interface {
+	Overview(ctx context.Context, over time.Duration) (*insight.Overview, error)
+	Rules(ctx context.Context, over time.Duration) ([]insight.RuleReport, error)
+	Rule(ctx context.Context, domain, rule string, over time.Duration) (*insight.RuleReport, error)
+	Keys(ctx context.Context, by string, n int) ([]insight.KeyCount, error)
+	Key(ctx context.Context, domain, key string) (*insight.KeyReport, error)
+	Decisions(ctx context.Context, n int) ([]recent.Entry, error)
+	// MayChange reports whether who asks may ban and grant.
+	MayChange(ctx context.Context) (bool, error)
+	// Change bans a key, or grants it other numbers, and says what it did.
+	Change(ctx context.Context, c Change) (done string, err error)
+	// Explain says in words why a request was decided as it was.
+	Explain(e *recent.Entry) string
+}
+
+// Change is a ban or a grant that is to be set.
+type Change struct {
+	Grant  bool // else a ban
+	Domain string
+	Rule   string
+	Key    []string // its parts
+	Allow  string   // of a grant
+	For    string   // how long, such as 15m
+}
+
+// Data is one round of answers. What no screen shows is not asked for, and stays from before.
+type Data struct {
+	Overview  *insight.Overview
+	Rules     []insight.RuleReport
+	Keys      []insight.KeyCount
+	Decisions []recent.Entry
+}
+
+// Wants says which answers a screen needs.
+type Wants struct {
+	Rules, Keys, Decisions bool
+	By                     string // the order of Keys
+	Open                   *Item  // what is open; nil is nothing
+}
+
+// shownKeys and shownDecisions are how many are asked for: no terminal shows more at once, and few
+// people scroll further.
+const (
+	shownKeys      = 100
+	shownDecisions = 200
+)
+
+// ask asks for one round.
+func ask(ctx context.Context, s Server, over time.Duration, w Wants) (d Data, err error) {
+	if d.Overview, err = s.Overview(ctx, over); err != nil {
+		return d, err
+	}
+	if w.Rules {
+		if d.Rules, err = s.Rules(ctx, over); err != nil {
+			return d, err
+		}
+	}
+	if w.Keys {
+		if d.Keys, err = s.Keys(ctx, w.By, shownKeys); err != nil {
+			return d, err
+		}
+	}
+	if w.Decisions {
+		if d.Decisions, err = s.Decisions(ctx, shownDecisions); err != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}

@@ -1,0 +1,13 @@
+//go:build unix
+
+package httpapi
+
+import (
+	"testing"
+
+	"github.com/weir-rl/weir/internal/testkit/doortest"
+)
+
+func TestMain(m *testing.M) {
+	doortest.CPUMain(doortest.Holding{Tests: m, Description: openAPI})
+}

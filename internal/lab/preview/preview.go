@@ -1,0 +1,82 @@
+package preview
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+)
+
+// Preview tells what rules would have done to the requests that a Recorder recorded. Safe for
+// concurrent use; previews run one after the other.
+type Preview struct {
+	recorder *Recorder
+	rules    func() *rule.Set
+	options  file.Options
+	lint     file.LintOptions
+	others   func() int
+	process  *process // nil: requests are replayed in this one
+	one      sync.Mutex
+	each     eachFunc // for tests, which then replay in this process
+}
+
+// New returns a Preview of what r recorded, beside the rules that rules returns. options are those
+// with which files are loaded.
+func New(r *Recorder, rules func() *rule.Set, options file.Options) *Preview {
+	return &Preview{recorder: r, rules: rules, options: options}
+}
+
+// SetNodes makes results warn where several nodes count the same keys: nodes returns how many there
+// are. It must be called before Run.
+func (p *Preview) SetNodes(nodes func() int) { p.others = nodes }
+
+// SetLint makes lint know the configuration, as Lint of package file describes it. It must be
+// called before Run.
+func (p *Preview) SetLint(o file.LintOptions) { p.lint = o }
+
+// SetProcess makes Run replay in a process of its own, at the lowest priority: so it takes from
+// decisions neither the processor nor, while garbage is collected, their patience. The process is
+// this program with args, with which it must call Replay. Where none can be started, and for rules
+// in force that are not from files, Run goes on in this process, and log is told once. It must be
+// called before Run, by a program that lets no other one inherit its files: those that this program
+// has inherited are kept from then on.
+func (p *Preview) SetProcess(args []string, log *slog.Logger) {
+	keepFiles()
+	p.process = &process{args: args, log: log}
+}
+
+// Run returns what the rules of q would have done to the recorded requests, and what the rules in
+// force do to them. It takes 10 s of a processor at most to replay requests. Files that are no
+// rules are a result with Problems; without any request it returns insight.ErrNotRecorded.
+func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.PreviewResult, error) {
+	p.one.Lock()
+	defer p.one.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	tell := newTeller(q.Progress)
+	tell(insight.PreviewProgress{Phase: "load"}, true)
+	now := p.rules()
+	t := &task{Files: q.Files, Options: p.options, Lint: p.lint, Known: p.recorder.o.Known, Hide: p.recorder.o.Hide, each: p.each}
+	if p.others != nil {
+		t.Nodes = p.others()
+	}
+	plan := func(window int64) (*plan, error) { return p.recorder.plan(q.Over, window) }
+	if p.process != nil && p.each == nil && now != nil {
+		res, err := p.process.run(ctx, now, t, plan, tell)
+		if !errors.Is(err, errNotBegun) {
+			return res, err
+		}
+	}
+	inForce := func() (*rule.Set, error) {
+		if now == nil {
+			return nil, errors.New("no rules are in force")
+		}
+		return now, nil
+	}
+	return t.run(ctx, inForce, plan, tell)
+}

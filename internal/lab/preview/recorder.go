@@ -1,0 +1,499 @@
+// Package preview records the requests of a sample of the clients, and tells what other rules would
+// have done to them.
+//
+// Recorder (recorder.go) listens behind weir.Hooks: it chooses by client before it copies anything,
+// and writes what it takes into staging buffers (entry.go). One goroutine moves it from there into
+// a ring of compressed chunks (ring.go, chunk.go). Preview (preview.go) has it planned what of the
+// record is replayed (plan.go), and starts a process for the rest (process.go, wire.go, child.go):
+// what is recorded is replayed in virtual time, through the rules in force and through other ones
+// side by side (task.go, replay.go), and summed up (result.go).
+package preview
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/util/keyhash"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Options configure NewRecorder. The zero value is right for most.
+type Options struct {
+	// Bytes bound the memory of the record with all that belongs to it; 0 means 16 MiB, and less
+	// than MinBytes is an error.
+	Bytes int64
+	// PerSecond bounds the requests that are taken in a second; 0 means 1,000.
+	PerSecond int
+	// Reach is how far back the record is to reach: only then clients are left out for others'
+	// sake; 0 means 2 hours.
+	Reach time.Duration
+	// Known names attributes that say who a client is; none means user.
+	Known []string
+	// Hide names attributes whose values are not kept. Attributes whose names suggest a secret are
+	// hidden anyway.
+	Hide []string
+	// Fresh says that the counters began empty together with the recorder: then nothing of the
+	// record is needed to warm up.
+	Fresh bool
+	// Clock returns the time of requests that asked no store, in µs since the Unix epoch; nil is
+	// the wall clock.
+	Clock func() int64
+}
+
+// Bounds and defaults of Options.
+const (
+	MinBytes         = 1 << 20
+	defaultBytes     = 16 << 20
+	defaultPerSecond = 1000
+	defaultReach     = 2 * time.Hour
+)
+
+// A client belongs to the stratum whose number is that of the leading zeros of its hash: half of
+// all clients to the stratum 0, a quarter to 1, and so on; the rest to the last one. A sample of 1
+// in 2^j are the strata from j on.
+const strata = 17
+
+const (
+	tick       = 250 * time.Millisecond
+	buffers    = 8      // of staging
+	lowerAge   = 60 * 4 // ticks without a gap after which one more stratum may be taken
+	countTicks = 16     // ticks over which requests are counted, to see if one more stratum fits
+	keepGaps   = 64     // the last ones
+)
+
+// Recorder records requests. Safe for concurrent use. Make one with NewRecorder, give its Hooks to
+// the limiter, and start Run.
+type Recorder struct {
+	o    Options
+	key  [16]byte // of the hashes that stand for hidden values
+	seed atomic.Uint64
+
+	// On the deciding path:
+	closed atomic.Bool   // no more is taken in this tick
+	level  atomic.Uint32 // the first stratum that is taken
+	left   atomic.Int64  // requests that may be taken until the next tick
+	beside atomic.Int64  // requests of the stratum below level, about
+	names  atomic.Pointer[names]
+	turn   atomic.Uint32
+	stage  [buffers]staging
+	lost   atomic.Uint64 // requests for which no buffer was free
+	wake   chan struct{}
+
+	mu struct {
+		sync.Mutex
+		ring    *ring
+		pending []entry // of the last tick, sorted
+		arena   []byte  // the staging bytes that pending points into
+		spare   []byte
+		gaps    []gap
+		changes []change
+		ticks   int    // since the last gap
+		taken   int64  // since beside was reset
+		all     uint64 // requests taken
+		closed  int64  // ticks in which not all was taken
+		since   int64  // when that was, in ticks
+		lostAt  uint64
+	}
+}
+
+// gap is a time in which not all was taken that the sample holds.
+type gap struct{ from, to int64 }
+
+// change is when other rules came into force.
+type change struct {
+	at  int64
+	set *rule.Set
+}
+
+// staging is a buffer for what was just taken. Who finds it locked takes another one.
+type staging struct {
+	mu  sync.Mutex
+	buf []byte
+	sum []byte // for hidden values
+	// Of the request that is written: the names of its attributes, and where in buf its values must
+	// end for the rest to have room.
+	shape []string
+	room  int
+	_     [64]byte
+}
+
+const stagingBytes = 32 << 10
+
+// NewRecorder returns a recorder that has recorded nothing.
+func NewRecorder(o Options) (*Recorder, error) {
+	if o.Bytes == 0 {
+		o.Bytes = defaultBytes
+	}
+	if o.PerSecond == 0 {
+		o.PerSecond = defaultPerSecond
+	}
+	if o.Reach == 0 {
+		o.Reach = defaultReach
+	}
+	if len(o.Known) == 0 {
+		o.Known = []string{"user"}
+	}
+	if o.Clock == nil {
+		o.Clock = func() int64 { return time.Now().UnixMicro() }
+	}
+	switch {
+	case o.Bytes < MinBytes:
+		return nil, fmt.Errorf("the record of requests has %d bytes; give it at least %d, or 0 for none", o.Bytes, MinBytes)
+	case o.PerSecond < 0 || o.Reach < 0:
+		return nil, fmt.Errorf("the record of requests: PerSecond (%d) and Reach (%v) must not be negative", o.PerSecond, o.Reach)
+	}
+	r := &Recorder{o: o, wake: make(chan struct{}, 1)}
+	_, _ = rand.Read(r.key[:]) // it never fails
+	r.seed.Store(binary.LittleEndian.Uint64(r.key[8:]))
+	for i := range r.stage {
+		r.stage[i].buf, r.stage[i].shape = make([]byte, 0, r.stageBytes()), make([]string, 0, maxAttributes)
+	}
+	// What is staged may wait twice more: until it is sorted, and as what was read last.
+	ring, err := newRing(o.Bytes-3*int64(buffers*r.stageBytes()), o.Reach.Microseconds())
+	if err != nil {
+		return nil, err
+	}
+	r.mu.ring = ring
+	r.left.Store(int64(o.PerSecond))
+	return r, nil
+}
+
+// stageBytes is smaller where there is little memory.
+func (r *Recorder) stageBytes() int { return int(min(stagingBytes, r.o.Bytes/128)) }
+
+// SetSeed makes all nodes with the same seed record the same clients. What was recorded before is
+// forgotten, if that was another seed.
+func (r *Recorder) SetSeed(seed uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.seed.Swap(seed) != seed {
+		r.mu.ring.clear(r.o.Clock())
+		r.mu.pending, r.mu.arena = nil, nil
+		for i := range r.stage {
+			s := &r.stage[i]
+			s.mu.Lock()
+			s.buf = s.buf[:0]
+			s.mu.Unlock()
+		}
+	}
+}
+
+// Hooks are what the limiter is to call, where nothing else watches.
+func (r *Recorder) Hooks() weir.Hooks { return observe.NewTally().Join(r) }
+
+// Others implements observe.Watcher.
+func (r *Recorder) Others() weir.Hooks {
+	return weir.Hooks{Answered: r.answered, RulesChanged: r.rulesChanged}
+}
+
+func (r *Recorder) rulesChanged(s *rule.Set, _ uint64) {
+	r.names.Store(r.namesOf(s))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.mu.changes) == keepGaps {
+		r.mu.changes = slices.Delete(r.mu.changes, 0, 1)
+	}
+	r.mu.changes = append(r.mu.changes, change{r.o.Clock(), s})
+}
+
+// The clients that a request may be of.
+const (
+	byUser = iota
+	byAddress
+	byDescriptors
+	byNobody // drawn by chance, request by request
+)
+
+// client returns the hash of the client of a request; of nobody that is random.
+func (r *Recorder) client(q *weir.Request, random uint64) (hash uint64, kind byte) {
+	if q.Attributes != nil {
+		if user, ok := q.Attributes.Attribute("user"); ok && user != "" {
+			return keyhash.Sum(r.seed.Load(), []byte(user)), byUser
+		}
+	}
+	return r.other(q, random)
+}
+
+// other is client of a request without a user.
+func (r *Recorder) other(q *weir.Request, random uint64) (hash uint64, kind byte) {
+	seed := r.seed.Load()
+	if q.Attributes != nil {
+		if ip, ok := q.Attributes.Attribute("ip"); ok && ip != "" {
+			return keyhash.Sum(seed+1, []byte(ip)), byAddress
+		}
+	}
+	if len(q.Descriptors) > 0 {
+		return descriptorsHash(seed+2, q.Descriptors), byDescriptors
+	}
+	return random, byNobody
+}
+
+// descriptorsHash is that of the values which name a client, or else of all of them.
+func descriptorsHash(seed uint64, list []rule.Descriptor) uint64 {
+	for _, name := range [...]string{"user", "user_id", "remote_address", "ip"} {
+		for i := range list {
+			for _, e := range list[i].Entries {
+				if e.Key == name && e.Value != "" {
+					return keyhash.Sum(seed, []byte(e.Value))
+				}
+			}
+		}
+	}
+	for i := range list {
+		for _, e := range list[i].Entries {
+			seed = keyhash.Sum(keyhash.Sum(seed, []byte(e.Key)), []byte(e.Value))
+		}
+	}
+	return seed
+}
+
+func stratumOf(hash uint64) int { return min(bits.LeadingZeros64(hash), strata-1) }
+
+// Decided implements observe.Watcher.
+func (r *Recorder) Decided(q *weir.Request, d *weir.Decision, f observe.Facts) {
+	if r.closed.Load() || !d.Known || q.Peek || d.WithoutStore != nil {
+		return
+	}
+	hash, kind := r.client(q, f.Random)
+	level := int(r.level.Load())
+	if s := stratumOf(hash); s < level {
+		if s == level-1 && f.Random&15 == 0 {
+			r.beside.Add(16)
+		}
+		return
+	}
+	n := r.left.Add(-1)
+	if n < 0 {
+		r.close()
+		return
+	}
+	now := d.Time
+	if now == 0 {
+		now = r.o.Clock()
+	}
+	// Of another set than d.Rules only while one takes the place of the other.
+	names := r.names.Load()
+	if names == nil {
+		return
+	}
+	s := r.free()
+	if s == nil {
+		r.lost.Add(1)
+		return
+	}
+	half := r.write(s, names, q, d, now, uint32(n), hash, kind)
+	s.mu.Unlock()
+	if half {
+		r.hurry()
+	}
+}
+
+// answered is told how an admitted request was answered.
+func (r *Recorder) answered(q *weir.Request, d *weir.Decision, a weir.Answer) {
+	if r.closed.Load() || !d.Known || a.Status == 0 {
+		return
+	}
+	hash, kind := r.client(q, 0)
+	if kind == byNobody || stratumOf(hash) < int(r.level.Load()) {
+		return
+	}
+	now := d.Time
+	if now == 0 {
+		now = r.o.Clock()
+	}
+	s := r.free()
+	if s == nil {
+		return
+	}
+	half := r.writeAnswer(s, now, hash, a.Status)
+	s.mu.Unlock()
+	if half {
+		r.hurry()
+	}
+}
+
+// free locks a staging buffer that nobody uses; nil if there is none with room.
+func (r *Recorder) free() *staging {
+	first := r.turn.Add(1)
+	for i := range uint32(buffers) {
+		s := &r.stage[(first+i)%buffers]
+		if !s.mu.TryLock() {
+			continue
+		}
+		if cap(s.buf)-len(s.buf) >= maxEntry {
+			return s
+		}
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// close ends the taking until the next tick.
+func (r *Recorder) close() {
+	if !r.closed.Swap(true) {
+		r.hurry()
+	}
+}
+
+// hurry wakes Run.
+func (r *Recorder) hurry() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run moves what was taken into the record, until ctx ends.
+func (r *Recorder) Run(ctx context.Context) {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+			r.drain()
+		case <-t.C:
+			r.drain()
+			r.settle()
+		}
+	}
+}
+
+// drain moves what lies in the staging buffers into pending, and what lay there before into the
+// ring. Decisions that were made at the same time reach the buffers in no order: so a request is
+// sorted among those of two rounds.
+func (r *Recorder) drain() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drainLocked()
+}
+
+func (r *Recorder) drainLocked() {
+	before := len(r.mu.pending)
+	newest := int64(0)
+	if before > 0 {
+		newest = r.mu.pending[before-1].time
+	}
+	arena := r.mu.spare[:0]
+	for i := range r.stage {
+		s := &r.stage[i]
+		s.mu.Lock()
+		arena = append(arena, s.buf...)
+		s.buf = s.buf[:0]
+		s.mu.Unlock()
+	}
+	fresh := readStaged(arena)
+	all := append(slices.Clip(r.mu.pending), fresh...)
+	slices.SortStableFunc(all, compareEntries)
+	n := 0
+	for n < len(all) && all[n].time <= newest && before > 0 {
+		r.mu.ring.add(&all[n])
+		n++
+	}
+	r.mu.taken += int64(len(fresh))
+	for i := range fresh {
+		if fresh[i].flags&flagAnswer == 0 {
+			r.mu.all++
+		}
+	}
+	// What stays points into both arenas.
+	stay := slices.Clone(all[n:])
+	var keep []byte
+	for i := range stay {
+		stay[i] = stay[i].into(&keep)
+	}
+	r.mu.pending, r.mu.spare, r.mu.arena = stay, arena, keep
+}
+
+// settle ends a tick: it fits the sample to what comes in.
+func (r *Recorder) settle() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.o.Clock()
+	g := r.mu.ring
+	r.mu.ticks++
+	r.mu.since++
+	lost, perTick := r.lost.Load(), max(int64(r.o.PerSecond)*int64(tick)/int64(time.Second), 1)
+	if closed := r.closed.Load(); closed || lost != r.mu.lostAt {
+		// All of this tick was too much, even if only its end was left out.
+		r.gap(now-tick.Microseconds(), now)
+		r.mu.lostAt, r.mu.ticks = lost, 0
+		r.mu.closed++
+		if closed {
+			r.raise(g, now)
+		}
+	} else if r.mu.since >= countTicks {
+		if n := r.level.Load(); n > 0 && r.mu.ticks >= lowerAge && (r.mu.taken+r.beside.Load())/r.mu.since < perTick/2 {
+			g.begin(int(n-1), now)
+			r.level.Store(n - 1)
+			r.mu.ticks = 0
+		}
+		r.mu.taken, r.mu.since = 0, 0
+		r.beside.Store(0)
+	}
+	// A bucket: what comes in bursts is taken.
+	r.left.Store(min(max(r.left.Load(), 0)+perTick, int64(r.o.PerSecond)))
+	r.closed.Store(false)
+}
+
+// raise leaves out one more stratum.
+func (r *Recorder) raise(g *ring, now int64) {
+	if n := r.level.Load(); n < strata-1 {
+		r.level.Store(n + 1)
+		g.end(int(n), now)
+	}
+	r.mu.taken, r.mu.since = 0, 0
+	r.beside.Store(0)
+}
+
+func (r *Recorder) gap(from, to int64) {
+	if n := len(r.mu.gaps); n > 0 && r.mu.gaps[n-1].to >= from {
+		r.mu.gaps[n-1].to = to
+		return
+	} else if n == keepGaps {
+		// The two oldest become one: the time between them counts as missing too.
+		r.mu.gaps[1].from = r.mu.gaps[0].from
+		r.mu.gaps = slices.Delete(r.mu.gaps, 0, 1)
+	}
+	r.mu.gaps = append(r.mu.gaps, gap{from, to})
+}
+
+// Stats is what a recorder holds.
+type Stats struct {
+	Requests uint64    // recorded, and not forgotten yet
+	Bytes    int64     // that they take, about
+	Limit    int64     // of Bytes
+	Taken    uint64    // requests recorded since the start
+	Sampled  int       // one client in so many is taken now
+	Since    time.Time // from then on the requests of these are there; zero: there are none
+	Lost     uint64    // requests for which there was no room at once, since the start
+	// How long, since the start, not all requests of these clients were taken: there were too many.
+	Gaps time.Duration
+}
+
+// Stats returns what r holds.
+func (r *Recorder) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.mu.ring
+	level := int(r.level.Load())
+	s := Stats{Bytes: g.total() + int64(buffers*r.stageBytes()+len(r.mu.arena)+cap(r.mu.spare)), Limit: r.o.Bytes, Taken: r.mu.all, Sampled: 1 << level,
+		Lost: r.lost.Load(), Gaps: time.Duration(r.mu.closed) * tick}
+	for i := range g.strata {
+		s.Requests += g.strata[i].count()
+	}
+	if at := g.reach(level); at != 0 {
+		s.Since = time.UnixMicro(at).UTC()
+	}
+	return s
+}

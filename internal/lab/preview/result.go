@@ -1,0 +1,305 @@
+package preview
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/lab/sim"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/util/human"
+	"github.com/weir-rl/weir/rule"
+)
+
+// result fills in what the replay counted.
+func (r *replay) result(res *insight.PreviewResult, p *plan) {
+	scale := uint64(1) << p.level
+	res.From, res.To = time.UnixMicro(p.count).UTC(), time.UnixMicro(r.to).UTC()
+	res.Requests, res.Sampled = r.requests*scale, int(scale)
+	res.OnlyNow, res.OnlyThen = r.onlyNow*scale, r.onlyThen*scale
+	res.Now, res.Then = insight.PreviewSide{Refused: r.now.total * scale}, insight.PreviewSide{Refused: r.then.total * scale}
+	if r.requests > 0 {
+		res.Now.Share, res.Then.Share = float64(r.now.total)/float64(r.requests), float64(r.then.total)/float64(r.requests)
+	}
+	r.sumClients(res, scale)
+	if p.level > 0 {
+		res.Now.PlusMinus = r.plusMinus(res.Now.Share, func(c *client) uint32 { return c.now })
+		res.Then.PlusMinus = r.plusMinus(res.Then.Share, func(c *client) uint32 { return c.then })
+	}
+	res.Rules = r.rules(scale)
+	s := &insight.PreviewSeries{Step: int(r.series.step / 1e6), All: scaled(r.series.all, scale), Now: scaled(r.series.now, scale), Then: scaled(r.series.then, scale)}
+	for i := range r.series.all {
+		s.T = append(s.T, r.series.from/1e6+int64(i)*int64(s.Step))
+	}
+	res.Series = s
+}
+
+func scaled(list []uint64, by uint64) []uint64 {
+	for i := range list {
+		list[i] *= by
+	}
+	return list
+}
+
+// sumClients compares who is refused.
+func (r *replay) sumClients(res *insight.PreviewResult, scale uint64) {
+	good := r.good()
+	c := &res.Clients
+	for _, one := range r.clients {
+		if one.now > 0 {
+			res.Now.ClientsRefused += scale
+		}
+		if one.then > 0 {
+			res.Then.ClientsRefused += scale
+		}
+		switch {
+		case one.now == 0 && one.then > 0:
+			c.More += scale
+			if good(one) {
+				c.GoodMore += scale
+			}
+		case one.now > 0 && one.then == 0:
+			c.Fewer += scale
+		default:
+			continue
+		}
+		c.Examples = append(c.Examples, insight.PreviewKey{Key: one.key, Now: uint64(one.now), Then: uint64(one.then), Good: good(one)})
+	}
+	slices.SortFunc(c.Examples, func(a, b insight.PreviewKey) int {
+		return cmp.Or(cmp.Compare(b.Now+b.Then, a.Now+a.Then), strings.Compare(a.Key, b.Key))
+	})
+	c.Examples = c.Examples[:min(len(c.Examples), mostExamples)]
+}
+
+// plusMinus is half the width of the 95 % interval of a share of the requests, where each client
+// was drawn with the same chance: that of a ratio estimate over clusters (W. Cochran, Sampling
+// Techniques, 1977, chapter 9).
+func (r *replay) plusMinus(share float64, of func(*client) uint32) float64 {
+	// In integers the order of the clients, which is another one each time, makes no difference.
+	var n, refused, both, all uint64
+	for _, c := range r.clients {
+		x, y := uint64(of(c)), uint64(c.requests)
+		n, refused, both, all = n+y, refused+x*x, both+x*y, all+y*y
+	}
+	if n == 0 {
+		return 0
+	}
+	sum := max(float64(refused)-2*share*float64(both)+share*share*float64(all), 0)
+	left := 1 - 1/float64(r.now.scale)
+	return 1.96 * math.Sqrt(left*sum) / float64(n)
+}
+
+// rules compares the two sides rule by rule, in the order of the new rules, the removed ones last.
+func (r *replay) rules(scale uint64) []insight.PreviewRule {
+	type id struct{ domain, name string }
+	list := []insight.PreviewRule{}
+	at := map[id]int{}
+	before := map[id]*rule.Rule{}
+	for _, old := range r.now.set.Rules() {
+		before[id{old.Domain, old.Name}] = old
+	}
+	add := func(s *side, x *rule.Rule) *insight.PreviewRule {
+		key := id{x.Domain, x.Name}
+		i, ok := at[key]
+		if !ok {
+			i = len(list)
+			at[key] = i
+			change := "added"
+			if old := before[key]; s == r.now {
+				change = "removed"
+			} else if old != nil {
+				if change = "changed"; fingerprint(old) == fingerprint(x) {
+					change = "same"
+				}
+			}
+			list = append(list, insight.PreviewRule{Domain: x.Domain, Rule: x.Name, Change: change})
+		}
+		list[i].Estimate = list[i].Estimate || scale > 1 && (cutsAcross(x) || r.users > 0 && !perUser(x))
+		return &list[i]
+	}
+	for _, x := range r.then.set.Rules() {
+		one := add(r.then, x)
+		one.Then += r.then.denied[x.Index] * scale
+		one.MetThen += r.then.met[x.Index] * scale
+	}
+	for _, x := range r.now.set.Rules() {
+		one := add(r.now, x)
+		one.Now += r.now.denied[x.Index] * scale
+		one.MetNow += r.now.met[x.Index] * scale
+	}
+	return list
+}
+
+// perUser reports whether all requests of one key are of one client that is known by its user.
+func perUser(r *rule.Rule) bool {
+	for _, key := range r.Per {
+		if slices.Contains(key, "user") {
+			return true
+		}
+	}
+	return false
+}
+
+// fingerprint is the same for rules that do the same.
+func fingerprint(r *rule.Rule) string {
+	var b strings.Builder
+	windows := func(list []*rule.Window) {
+		for _, w := range list {
+			if w.Limit == nil {
+				b.WriteString(" unlimited")
+				continue
+			}
+			c := w.Limit.Config()
+			fmt.Fprintf(&b, " %+v", c)
+		}
+	}
+	for _, c := range r.When {
+		fmt.Fprintf(&b, "%q:", c.Attribute)
+		for _, p := range c.Patterns {
+			fmt.Fprintf(&b, " %q %t", p.Source, p.Negated)
+		}
+	}
+	fmt.Fprintf(&b, "|%q %q %t %d %q %d %q %d %s %d %q", r.If, r.Per, r.Unlimited, r.Cost, r.CostExpr, r.CostMin, r.Replaces, r.WarnPercent, r.Wait, r.WaitQueue, r.Defer)
+	windows(r.Windows)
+	for _, o := range r.Overrides {
+		fmt.Fprintf(&b, "|%q %t", o.Values, o.Unlimited)
+		windows(o.Windows)
+	}
+	if x := r.Regions; x != nil {
+		fmt.Fprintf(&b, "|regions %d %t %d", x.Over, x.Sync, x.Tell)
+	}
+	if e := r.Elastic; e != nil {
+		fmt.Fprintf(&b, "|%s %v", e.Signal, e.Curve)
+	}
+	for _, s := range r.Schedule {
+		fmt.Fprintf(&b, "|%v %v %v %s", s.Days, s.From, s.Until, s.Allow)
+	}
+	if x := r.Ban; x != nil {
+		fmt.Fprintf(&b, "|ban %d %s %s %t %t", x.After, x.Within, x.For, x.Domain, x.NFTables)
+	}
+	fmt.Fprintf(&b, "|%d %q %s %t %d %d %t", r.Priority, r.CostAfter, r.CostTimeout, r.Shadow, r.OnStoreError, r.EnforcePercent, r.ExactPaths)
+	if l := r.Lyft; l != nil {
+		fmt.Fprintf(&b, "|%t %t %q %d %s %q", l.Shadow, l.Quota, l.LimitName, l.RequestsPerUnit, l.Unit, l.Path)
+	}
+	if x := r.Response; x != nil {
+		fmt.Fprintf(&b, "|%+v", *x)
+	}
+	return b.String()
+}
+
+// warn says what the counts do not hold.
+func (t *task) warn(res *insight.PreviewResult, r *replay, plan *plan) {
+	say := func(format string, args ...any) { res.Warnings = append(res.Warnings, fmt.Sprintf(format, args...)) }
+	lint := res.Warnings
+	res.Warnings = nil
+	if r.stopped {
+		say("After 10 s of the processor the preview ended: it holds the first %d of %d requests.", r.done, plan.requests)
+	}
+	if plan.short {
+		say("The record is shorter than the longest window twice over. Windows that began before it count too little at first; the first half of the record only warms them up.")
+	}
+	if plan.level > 0 {
+		say("One client in %d was recorded, whole; counts are multiplied by that. Rules marked as estimates count requests of several clients together.", 1<<plan.level)
+	}
+	if t.Nodes > 1 {
+		say("%d nodes count the same keys, and this one recorded what came to it. Of a client that comes to several of them a part of the requests is replayed here, against the whole limit.", t.Nodes)
+	}
+	if len(plan.gaps) > 0 {
+		missing := int64(0)
+		for _, g := range plan.gaps {
+			missing += g.to - max(g.from, plan.from)
+		}
+		say("Within %s in all, requests came faster than they could be recorded. Of these times a part is missing.", human.Lasted(time.Duration(missing)*time.Microsecond))
+	}
+	if plan.changes > 0 {
+		say("The rules changed %s in this time; the rules in force now are replayed over all of it.", times(plan.changes))
+	}
+	if r.cut > 0 {
+		say("Of %d requests a value was longer than %d bytes, or there were too many attributes: they are cut here.", r.cut, maxValue)
+	}
+	t.warnOfRules(say, r.then, plan)
+	if d := difference(r.now.total, r.happened); d > max(2, r.happened/100) {
+		say("Of these requests %d were refused in fact, %d of them by bans; replayed, the rules in force refuse %d. What the record does not hold makes the difference: changes of rules, bans and grants by hand, what other nodes counted, times without the store.",
+			r.happened<<plan.level, r.banned<<plan.level, r.now.total<<plan.level)
+	}
+	res.Warnings = append(res.Warnings, lint...)
+	if more := len(res.Warnings) - mostWarnings; more > 0 {
+		res.Warnings = append(res.Warnings[:mostWarnings], fmt.Sprintf("%d more warnings are left out.", more))
+	}
+}
+
+func difference(a, b uint64) uint64 { return max(a, b) - min(a, b) }
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// warnOfRules says what of the new rules a record cannot show.
+func (t *task) warnOfRules(say func(string, ...any), s *side, plan *plan) {
+	for _, domain := range s.set.Domains() {
+		of := (*domainNames)(nil)
+		if plan.names != nil {
+			of = plan.names.domains[domain]
+		}
+		read, _ := s.set.Reads(domain)
+		var missing []string
+		for _, name := range read {
+			if name == rule.RemoteAddress || of != nil && (of.all || slices.ContainsFunc(of.list, func(n attributeName) bool { return n.name == name })) || anyDescriptors(s.set, domain, name) {
+				continue
+			}
+			missing = append(missing, name)
+		}
+		if len(missing) > 0 {
+			say("%s was not recorded, since no rule in force reads it: here no request has it.", strings.Join(missing[:min(len(missing), 8)], ", "))
+		}
+	}
+	for _, x := range s.set.Rules() {
+		for _, c := range x.When {
+			if rule.HiddenAttribute(t.Hide, c.Attribute) && len(c.Patterns) > 0 {
+				say("%s matches on %s, whose values are secret and not recorded: here it matches none of them.", x.Name, c.Attribute)
+			}
+		}
+		if x.If != "" && x.Exprs != nil && x.Exprs.If != nil {
+			names, _ := x.Exprs.If.Reads()
+			for _, name := range names {
+				if rule.HiddenAttribute(t.Hide, name) {
+					say("%s reads %s in its if, whose values are secret and not recorded: here it sees a hash of them.", x.Name, name)
+				}
+			}
+		}
+		for _, w := range x.Windows {
+			if w.Limit != nil && w.Limit.Algorithm() == algo.Concurrency {
+				say("%s counts requests under way. When they ended is not recorded, so it refuses nothing here.", w.Name)
+			}
+		}
+		if x.Elastic != nil {
+			say("%s follows the signal %s, which is not recorded: it was replayed at 100 %% of its numbers.", x.Name, x.Elastic.Signal)
+		}
+		if x.CostAfter != "" {
+			say("%s learns costs from responses, which are not recorded: it was replayed with its estimates.", x.Name)
+		}
+	}
+	switch names, many := sim.Regional(s.set, ""); {
+	case many:
+		say("%s hold over several regions: what came to this one was replayed, against all of each limit. What others used has no say here, nor have ceilings.", names)
+	case names != "":
+		say("%s holds over several regions: what came to this one was replayed, against all of the limit. What others used has no say here, nor has its ceiling.", names)
+	}
+}
+
+// anyDescriptors reports whether a name is a key of descriptors, which are recorded whole.
+func anyDescriptors(s *rule.Set, domain, name string) bool {
+	for _, r := range s.Rules() {
+		if r.Domain == domain && r.Lyft != nil && slices.ContainsFunc(r.Lyft.Path, func(e rule.Entry) bool { return e.Key == name }) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,143 @@
+package preview
+
+import (
+	"encoding/gob"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/weir-rl/weir/internal/observe/insight"
+)
+
+// What a server and the process that replays for it say to each other.
+//
+// The process begins with the version of all this. The server writes the task, and when the rules
+// are loaded and their tests are run, the plan and each of its chunks; it writes by encoding/gob,
+// since texts and chunks are bytes of any kind. The process writes lines of JSON. Its input stays
+// open as long as the server wants the result.
+
+// wireVersion changes with everything that is said, and with what becomes of it: where a program
+// was replaced on the disk, the new one must not replay for the old one.
+const wireVersion = 4
+
+// said is a line that the process writes. One of the fields is there.
+type said struct {
+	Version  int                      `json:"version,omitempty"`  // the first line
+	Progress *insight.PreviewProgress `json:"progress,omitempty"` // any number
+	Window   *int64                   `json:"window,omitempty"`   // µs, for which a plan is wanted; one
+	Result   *insight.PreviewResult   `json:"result,omitempty"`   // the last line, if not
+	Error    string                   `json:"error,omitempty"`
+}
+
+// mostSaid bounds what the process says, in bytes: one line for each of 100,000 rules has room.
+const mostSaid = 128 << 20
+
+// lines writes lines. Safe for concurrent use.
+type lines struct {
+	mu  sync.Mutex
+	out *json.Encoder
+}
+
+func newLines(w io.Writer) *lines {
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	return &lines{out: out}
+}
+
+func (l *lines) say(s said) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.Encode(s)
+}
+
+// sentPlan is a plan as it is sent, without the chunks, which follow one by one: so neither side
+// holds all of them twice.
+type sentPlan struct {
+	Level           int
+	From, Count, To int64
+	Requests        uint64
+	Short           bool
+	Gaps            [][2]int64
+	Changes         int
+	Names           map[string]sentNames // by domain
+	Chunks          []int                // how many there are of each list
+}
+
+type sentNames struct {
+	All  bool
+	List []string
+}
+
+type sentChunk struct {
+	Data           []byte
+	From, To       int64
+	Requests, Size int
+}
+
+func sendPlan(e *gob.Encoder, p *plan) error {
+	s := sentPlan{Level: p.level, From: p.from, Count: p.count, To: p.to, Requests: p.requests, Short: p.short, Changes: p.changes}
+	for _, g := range p.gaps {
+		s.Gaps = append(s.Gaps, [2]int64{g.from, g.to})
+	}
+	if p.names != nil {
+		s.Names = map[string]sentNames{}
+		for domain, of := range p.names.domains {
+			names := sentNames{All: of.all}
+			for _, n := range of.list {
+				names.List = append(names.List, n.name)
+			}
+			s.Names[domain] = names
+		}
+	}
+	for _, list := range p.chunks {
+		s.Chunks = append(s.Chunks, len(list))
+	}
+	if err := e.Encode(s); err != nil {
+		return err
+	}
+	for _, list := range p.chunks {
+		for _, c := range list {
+			if err := e.Encode(sentChunk{c.data, c.from, c.to, c.requests, c.size}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func receivePlan(d *gob.Decoder) (*plan, error) {
+	var s sentPlan
+	if err := d.Decode(&s); err != nil {
+		return nil, err
+	}
+	if s.Level < 0 || s.Level >= strata {
+		return nil, fmt.Errorf("the plan has clients of the level %d", s.Level)
+	}
+	p := &plan{level: s.Level, from: s.From, count: s.Count, to: s.To, requests: s.Requests, short: s.Short, changes: s.Changes}
+	for _, g := range s.Gaps {
+		p.gaps = append(p.gaps, gap{g[0], g[1]})
+	}
+	if s.Names != nil {
+		p.names = &names{domains: map[string]*domainNames{}}
+		for domain, of := range s.Names {
+			n := &domainNames{all: of.All}
+			for _, name := range of.List {
+				n.list = append(n.list, attributeName{name: name})
+			}
+			p.names.domains[domain] = n
+		}
+	}
+	for _, n := range s.Chunks {
+		var list []chunk
+		for range n {
+			var c sentChunk
+			if err := d.Decode(&c); err != nil {
+				return nil, err
+			}
+			list = append(list, chunk{data: c.Data, from: c.From, to: c.To, requests: c.Requests, size: c.Size})
+		}
+		p.chunks = append(p.chunks, list)
+	}
+	return p, nil
+}

@@ -1,0 +1,92 @@
+package broker
+
+import "math/rand/v2"
+
+// A bucket that got less than it wants is looked at again before its next report, when it has
+// probably used what it got. So whatever gives its limits room is in force at Envoy within a
+// second: a reset, a limit that was raised on another node, what others give back. And Envoys share
+// what comes by and by, whichever nodes they report to: a lender lends to whoever asks first, and
+// reports come at the same moments of every Interval, so that always the same one would be first.
+// These looks come at random moments.
+
+// MostAgain bounds the looks of one Holder in a second. The buckets beyond wait for their reports.
+const MostAgain = 100
+
+const (
+	// soonest is how long after an assignment a bucket is looked at again, at least, and spread how
+	// much later, at most.
+	soonest, spread = second / 2, second / 2
+	// crumbs is for how long, by its recent rate, a bucket has what it got, to be looked at again
+	// before its next report, at most. What it has not used then is lost until that report, as
+	// another assignment takes its place.
+	crumbs = 4 * second
+	// reprieve is how many reports such looks stay out if most of what was assigned was not used:
+	// the requests come in bursts, or no more.
+	reprieve = 3
+)
+
+// again is what a Holder needs to look at buckets again.
+type again struct {
+	random *rand.Rand
+	most   int
+	second int64 // of which left is the rest
+	left   int
+}
+
+// Again sets how many buckets may be looked at again in a second, MostAgain at most.
+func (h *Holder) Again(most int) { h.again.most = min(most, MostAgain) }
+
+// later is a random time, up to d.
+func (h *Holder) later(d int64) int64 { return h.again.random.Int64N(d) }
+
+// lookAgain returns when to look at a bucket that got less than it wants; 0 if its next report is
+// early enough.
+func (h *Holder) lookAgain(b *Bucket, got, now int64) int64 {
+	if b.zeros > 0 || b.patient > 0 || now-b.reported > int64(Interval)+2*delay {
+		return 0
+	}
+	dry := int64(0)
+	if milli, ok := b.perSecond(); ok && got > 0 {
+		dry = int64(float64(got) / float64(max(milli, 1)) * 1000 * float64(second))
+	}
+	if dry > crumbs {
+		return 0
+	}
+	a := &h.again
+	if s := now / second; s != a.second {
+		a.second, a.left = s, a.most
+	}
+	if a.left <= 0 {
+		return 0
+	}
+	a.left--
+	return now + max(dry, soonest) + h.later(spread)
+}
+
+// patience takes down whether what was assigned since the last report was used, as far as there was
+// time to.
+func (b *Bucket) patience(used, now int64) {
+	if e := b.current(); e != nil && e.kind == units && now-e.sent < second && e.sent > b.reported {
+		b.handed -= e.g
+	}
+	if b.handed > 0 && used < b.handed/2 {
+		b.patient = reprieve
+	} else if b.patient > 0 {
+		b.patient--
+	}
+	b.handed = 0
+}
+
+// keeps reports whether Envoy goes on with what it has if it is told nothing: units under the
+// limits in force, for longer than an assignment is under way.
+func (b *Bucket) keeps(cur *entry, now int64) bool {
+	if cur == nil || cur.kind != units && cur.kind != deny || now+2*delay > cur.deadline {
+		return false
+	}
+	for i := range b.books[:b.met] {
+		if b.books[i].since >= cur.serial {
+			return false
+		}
+	}
+	return true
+}

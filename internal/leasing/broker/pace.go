@@ -1,0 +1,221 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+)
+
+// Limits whose generations are shorter than the life of an assignment cannot lend units to an
+// Envoy: these would be over before it is. Such a bucket is given a rate. What it can use in the
+// next moments is out in the store all the time: each tick, which is half of a generation, tells
+// as used what the rate came to since the last one, gives the rest back, and takes the next part
+// ahead, in one call. A limit that lends less then makes the rate smaller at once.
+
+// pace is what goes on where a rate is assigned.
+type pace struct {
+	paid    int64 // until when it is paid, in ns
+	carry   int64 // of a request, in fill × µs
+	extra   int64 // requests to be paid beside: bursts, and a rate that Envoy may still have
+	balance int64 // requests that were paid and not reported; below 0: reported and not paid
+	slack   int64 // what it may be below 0
+	target  int64 // rate by the demand, in requests a second × 1000
+	changed int64 // when the rate was changed last
+}
+
+// The bounds of a tick.
+const (
+	shortestTick = int64(50 * time.Millisecond)
+	longestTick  = second
+)
+
+// mustPace reports whether a bucket meets a limit whose units do not last as long as an assignment.
+func (h *Holder) mustPace(b *Bucket) bool {
+	for i := range b.terms.Charges {
+		if b.terms.Charges[i].generation() < int64(h.s.TTL)+delay {
+			return true
+		}
+	}
+	return false
+}
+
+// tick is the time between two payments.
+func (b *Bucket) tick() int64 {
+	least := longestTick
+	for i := range b.terms.Charges {
+		least = min(least, b.terms.Charges[i].generation()/2)
+	}
+	return max(least, shortestTick)
+}
+
+// span is the time, in ms, of which a limit lends the rate: as long as it takes to come by all that
+// it admits at once, so that the rates that are lent are the same share of its own as the units
+// that may be out. A limit that could lend units for longer than that needs no more than covers the
+// rate until it is paid again. Envoy's token bucket adds a quarter of a second.
+func (b *Bucket) span(c *Charge) int64 {
+	ms := 250 + 2*b.tick()/int64(time.Millisecond)
+	if c.generation() < longestShort {
+		ms = max(ms, c.whole())
+	}
+	return ms
+}
+
+// longestShort is the length of a generation from which on a limit is not a short one.
+const longestShort = int64(MinTTL) + delay
+
+// whole is in how many ms a limit admits as much as it admits at once.
+func (c *Charge) whole() int64 {
+	cfg := c.Limit.Config()
+	ms := cfg.Window.Milliseconds()
+	if cfg.Algorithm == algo.TokenBucket && cfg.N > 0 {
+		ms = int64(float64(max(cfg.Burst, 1)) * float64(ms) / float64(cfg.N))
+	}
+	return ms
+}
+
+// cover is how many requests are to be out for a rate, in requests a second × 1000.
+func (b *Bucket) cover(c *Charge, milli int64) int64 {
+	return (milli*b.span(c)+999_999)/1_000_000 + 1
+}
+
+// covered reports whether so many requests cover a rate until it can be changed.
+func (b *Bucket) covered(milli, got int64) bool {
+	return got*1_000_000 >= milli*(250+2*b.tick()/int64(time.Millisecond))
+}
+
+// afford is the rate that so many requests cover.
+func (b *Bucket) afford(c *Charge, got int64) int64 {
+	if got < 2 {
+		return 0
+	}
+	return (got - 1) * 1_000_000 / b.span(c)
+}
+
+// planPace pays what is due, and plans what to take ahead.
+func (h *Holder) planPace(b *Bucket, p *plan, now int64) {
+	p.kind = paced
+	cur := b.current()
+	running := cur != nil && cur.kind == paced && now < cur.deadline+delay
+	if cur != nil && cur.kind == paced {
+		b.pay(cur, now)
+	}
+	if p.report || b.pace.target == 0 {
+		milli, ok := b.perSecond()
+		if milli = milli * paceHeadroom / 100; !ok {
+			milli = 0
+		}
+		b.pace.target = max(milli, h.s.First*1000*second/int64(Interval))
+	}
+	if cur != nil && cur.kind == paced && !running && !p.report {
+		return // Envoy does not report any more, and nothing is taken ahead for it
+	}
+	p.want = b.pace.target
+}
+
+// burst is the size of the token bucket for a rate: a quarter of a second of it.
+func (h *Holder) burst(milli int64) int64 { return max(milli/4000, 1) }
+
+// milli is the rate of a paced entry, in requests a second × 1000.
+func (e *entry) milli() int64 { return e.fill * 1000 / e.every }
+
+// smaller reports whether e may take the place of cur without a refusal in between: Envoy then has
+// no more than the same share of a smaller token bucket.
+func (e *entry) smaller(cur *entry, now int64) bool {
+	return cur != nil && cur.kind == paced && e.burst <= cur.burst && now+2*delay <= cur.deadline
+}
+
+// pay makes what the rate came to since the last time used units.
+func (b *Bucket) pay(e *entry, now int64) {
+	p := &b.pace
+	end := min(now, e.deadline+delay)
+	n := p.extra
+	if end > p.paid {
+		per := e.every * 1_000_000
+		sum := p.carry + e.fill*((end-p.paid)/1000)
+		n += sum / per
+		p.carry, p.paid = sum%per, end
+	}
+	p.extra = 0
+	p.balance = min(p.balance+n, e.burst+e.fill*(int64(Interval)+2*delay)/second/e.every+1)
+	for i := range b.books[:b.met] {
+		k := &b.books[i]
+		units := mul(n, k.charge.Cost)
+		x := min(units, k.lapsed) // was counted as used already
+		k.spend(units - x)
+		k.lapsed = 0
+	}
+}
+
+// used books requests that are not those of assigned units, and returns how many of them were
+// neither paid nor may be paid with the next tick.
+func (p *pace) used(n int64) (over int64) {
+	p.balance -= n
+	if over = -p.slack - p.balance; over > 0 {
+		p.balance = -p.slack
+	}
+	return max(over, 0)
+}
+
+// actPace decides which rate to assign. It returns false if there is nothing to say.
+func (h *Holder) actPace(b *Bucket, a *Action, now int64) bool {
+	p, cur, ttl := &b.plan, b.current(), h.s.TTL
+	running := cur != nil && cur.kind == paced && now < cur.deadline+delay
+	if p.want == 0 {
+		return false
+	}
+	h.wakeAt(b, now+b.tick())
+	milli := min(p.want, p.got)
+	switch {
+	case !running:
+	case p.never: // between two windows: what goes on is counted in neither
+		milli = cur.milli()
+	case milli >= cur.milli()*6/5 && (p.report || now-b.pace.changed >= second):
+	case p.report && p.want < cur.milli()*4/5:
+	case p.covers:
+		milli = cur.milli()
+	}
+	if milli == 0 {
+		if h.wakeAt(b, now+second); cur != nil && cur.kind == deny && !p.report {
+			return false
+		}
+		p.renew = cur != nil && cur.kind == deny
+		return h.give(b, a, entry{kind: deny}, ttl, now)
+	}
+	e := entry{kind: paced}
+	e.fill, e.every = fraction(milli, int64(ttl/time.Second))
+	e.burst = h.burst(e.milli())
+	if running && cur.fill == e.fill && cur.every == e.every && now+2*delay <= cur.deadline {
+		if !p.report {
+			return false
+		}
+		p.renew = true
+		return h.give(b, a, *cur, ttl, now)
+	}
+	next := &b.pace
+	if running {
+		next.extra += max(0, cur.milli()-e.milli()) * delay / second / 1000
+	} else {
+		next.paid, next.carry, next.balance = now, 0, 0
+	}
+	if !e.smaller(cur, now) {
+		next.extra += e.burst
+	}
+	next.slack = e.burst + e.fill*(2*delay)/second/e.every + 1
+	next.changed = now
+	return h.give(b, a, e, ttl, now)
+}
+
+// fraction returns the largest fraction of whole requests in whole seconds, up to most seconds,
+// that is not above a rate. It is 1 in most seconds if there is none.
+func fraction(milli, most int64) (fill, every int64) {
+	for s := int64(1); s <= most; s++ {
+		f := milli * s / 1000
+		if f > 0 && (every == 0 || f*every > fill*s) {
+			fill, every = f, s
+		}
+	}
+	if fill == 0 {
+		return 1, most
+	}
+	return fill, every
+}

@@ -1,0 +1,220 @@
+package orders
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// Ban refuses a key of a rule outright until an instant. Immutable.
+type Ban struct {
+	Head
+	// DomainWide: the key is refused everywhere in the domain, rather than where the rule applies.
+	DomainWide bool
+	Manual     bool // set by an operator, rather than for the key's denials
+	NFTables   bool // the rule wants the kernel to drop the key's packets, too
+	// RefusedUntil is the instant until which the limit itself would refuse, in µs, as it stood
+	// when its key was banned; 0 if that is not known, or not after Until.
+	RefusedUntil int64
+}
+
+// Bans are the bans in force on a node.
+type Bans struct {
+	kind[*Ban]
+	denials denials
+	changed func(b *Ban, lifted bool)
+
+	// domainWide: there was a ban on a whole domain. Until then no request is looked up under rules
+	// that it does not meet.
+	domainWide atomic.Bool
+	set        atomic.Uint64
+}
+
+// Any reports whether there may be a ban in force. It costs one atomic load.
+func (b *Bans) Any() bool { return b.table.len() > 0 }
+
+// AnyDomainWide reports whether there may be a ban on a whole domain.
+func (b *Bans) AnyDomainWide() bool { return b.domainWide.Load() }
+
+// Find returns the ban on a key at an instant.
+func (b *Bans) Find(group uint64, key []byte, now int64) (ban *Ban, ok bool) {
+	ban, _, ok = b.table.find(group, key, now)
+	return ban, ok
+}
+
+// List returns the bans in force, in no order.
+func (b *Bans) List() []*Ban { return b.list() }
+
+// Each calls f for each ban in force, with the group of its key. f must not change bans.
+func (b *Bans) Each(f func(group uint64, ban *Ban)) {
+	b.table.each(b.orders.Now(), func(group uint64, _ []byte, _ int64, ban *Ban) { f(group, ban) })
+}
+
+// BanStats counts what became of bans since the Orders were made.
+type BanStats struct {
+	Set     uint64 // bans that this node set
+	Evicted uint64 // bans that went before their end, since there were too many
+	Dropped uint64 // denials that were not counted: too many keys waited, or the store failed
+}
+
+// Stats returns a reading.
+func (b *Bans) Stats() BanStats {
+	return BanStats{Set: b.set.Load(), Evicted: b.table.evicted.Load(), Dropped: b.denials.dropped.Load()}
+}
+
+// place puts a ban in force on this node.
+func (b *Bans) place(group uint64, key []byte, until int64, ban *Ban) {
+	if ban.DomainWide {
+		b.domainWide.Store(true)
+	}
+	b.table.set(group, key, until, ban)
+	if b.changed != nil {
+		b.changed(ban, false)
+	}
+}
+
+// remove lifts a ban on this node; ok is false if there is none.
+func (b *Bans) remove(group uint64, key []byte, now int64) (ban *Ban, ok bool) {
+	ban, ok = b.table.drop(group, key, now)
+	if ok && b.changed != nil {
+		b.changed(ban, true)
+	}
+	return ban, ok
+}
+
+// newBan returns a ban on a key of a rule, as the rule wants it.
+func newBan(r *rule.Rule, parts []string, now, until int64) *Ban {
+	b := &Ban{Head: Head{Domain: r.Domain, Rule: r.Name, Key: parts, Since: time.UnixMicro(now), Until: time.UnixMicro(until)}}
+	if r.Ban != nil {
+		b.DomainWide, b.NFTables = r.Ban.Domain, r.Ban.NFTables
+	}
+	return b
+}
+
+func (b *Ban) encode(d *factData, until int64) {
+	d.Wide, d.Manual, d.NFTables = b.DomainWide, b.Manual, b.NFTables
+	d.Beyond = max(0, b.RefusedUntil-until)
+}
+
+func (b *Ban) says(d *factData) bool { return b.Manual == d.Manual }
+
+func decodeBan(h Head, _ []byte, d *factData, until int64) *Ban {
+	b := &Ban{Head: h, DomainWide: d.Wide, Manual: d.Manual, NFTables: d.NFTables}
+	if d.Beyond > 0 {
+		b.RefusedUntil = until + min(d.Beyond, algo.MaxWindow.Microseconds())
+	}
+	return b
+}
+
+// Set bans a key of a rule until an instant, in place of a ban before, and tells the other nodes.
+// The error says what does not fit, or is ErrNotShared.
+func (b *Bans) Set(ctx context.Context, r *rule.Rule, key []string, until time.Time, reason string) (*Ban, error) {
+	t, ban, err := b.plan(r, key, until, reason)
+	if err != nil {
+		return nil, err
+	}
+	b.ended.forget(factID(t.group, t.key))
+	b.put(t.group, t.key, until.UnixMicro(), ban)
+	b.set.Add(1)
+	return ban, b.orders.publish(ctx, b.factName(t.group, t.key))
+}
+
+// Plan returns the ban that Set would put in force, and the one of the key that is; nil for none.
+// The error is that of Set, but for ErrNotShared.
+func (b *Bans) Plan(r *rule.Rule, key []string, until time.Time, reason string) (ban, before *Ban, err error) {
+	t, ban, err := b.plan(r, key, until, reason)
+	if err != nil {
+		return nil, nil, err
+	}
+	before, _, _ = b.table.find(t.group, t.key, b.orders.Now())
+	return ban, before, nil
+}
+
+func (b *Bans) plan(r *rule.Rule, key []string, until time.Time, reason string) (target, *Ban, error) {
+	t, err := b.orders.target(r, key)
+	if err != nil {
+		return t, nil, err
+	}
+	if len(t.key) == 0 {
+		return t, nil, fmt.Errorf("weir: the limit %q has one counter for all: a ban would refuse everybody", r.Name)
+	}
+	if err := b.orders.check(t, "ban"); err != nil {
+		return t, nil, err
+	}
+	now, end := b.orders.Now(), until.UnixMicro()
+	if end <= now {
+		return t, nil, fmt.Errorf("weir: the ban would have ended at %s already", until.UTC().Format(time.RFC3339))
+	}
+	ban := newBan(t.rule, t.parts, now, end)
+	ban.Reason, ban.Manual = clipText(reason, maxReason), true
+	return t, ban, nil
+}
+
+// Of returns the ban of a key of a rule. The error says what does not fit, or is ErrNotFound.
+func (b *Bans) Of(r *rule.Rule, key []string) (*Ban, error) {
+	t, err := b.orders.target(r, key)
+	if err != nil {
+		return nil, err
+	}
+	ban, _, ok := b.table.find(t.group, t.key, b.orders.Now())
+	if !ok {
+		return nil, fmt.Errorf("%w: no ban", ErrNotFound)
+	}
+	return ban, nil
+}
+
+// Lift ends a ban on all nodes and returns it. It also forgets the denials that were counted
+// towards the next one. The error says what does not fit, or is ErrNotFound or ErrNotShared, or
+// the store's, if the ban is lifted and the denials could not be forgotten.
+func (b *Bans) Lift(ctx context.Context, r *rule.Rule, key []string) (*Ban, error) {
+	t, err := b.orders.target(r, key)
+	if err != nil {
+		return nil, err
+	}
+	ban, ok := b.end(t)
+	if !ok {
+		return nil, fmt.Errorf("%w: no ban", ErrNotFound)
+	}
+	err = b.orders.publish(ctx, b.factName(t.group, t.key))
+	if t.rule.Ban != nil {
+		err = errors.Join(err, b.forgive(ctx, t.rule.Ban, t.key))
+	}
+	return ban, err
+}
+
+// forgive forgets the denials of a key.
+func (b *Bans) forgive(ctx context.Context, by *rule.Ban, key []byte) error {
+	b.denials.forget(by, key)
+	charge := []store.Charge{{Counter: by.Counter, Limit: by.Counter.Limit, Key: key, Mode: rule.Shadow, Ask: algo.Ask{Cost: -min(by.After, algo.MaxCost)}}}
+	_, err := b.orders.store.Take(ctx, charge, make([]algo.Result, 1))
+	return err
+}
+
+// ban bans a key of w's rule for its denials, the first of which was at an instant, unless it is
+// banned already or was pardoned since. The rule itself refuses the key until refusedUntil.
+func (b *Bans) ban(w *rule.Window, key []byte, first, refusedUntil int64) {
+	now := b.orders.Now()
+	group := w.Counter.Keys
+	if _, _, ok := b.table.find(group, key, now); ok || b.ended.since(factID(group, key), first, now) {
+		return
+	}
+	r := w.Rule
+	until := now + r.Ban.For.Microseconds()
+	ban := newBan(r, w.KeyParts(key), now, until)
+	if refusedUntil > until {
+		ban.RefusedUntil = refusedUntil
+	}
+	ban.Reason = fmt.Sprintf("%d denials within %s", r.Ban.After, r.Ban.Within)
+	if r.Ban.After == 1 {
+		ban.Reason = fmt.Sprintf("1 denial within %s", r.Ban.Within)
+	}
+	b.put(group, key, until, ban)
+	b.set.Add(1)
+	b.orders.sharing.enqueue(b.factName(group, key))
+}

@@ -1,0 +1,352 @@
+package insight
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Options tune New. The zero value is right for most.
+type Options struct {
+	// Memory bounds what is gathered, in bytes; 0 means 64 MiB. With many rules less is known of
+	// each.
+	Memory int64
+	// Known names attributes of which one makes a client known: "user", for one.
+	Known []string
+	// Hide names attributes whose values are not kept, beside those that look like secrets.
+	Hide []string
+	// GoodRefused is the share of good keys that a rule may refuse before it counts as too strict;
+	// 0 is 0.001.
+	GoodRefused float64
+	// Tally counts, for whatever else watches decisions, too; nil is one of its own. Its seed is
+	// that of the hash of keys.
+	Tally *observe.Tally
+	// Seed is the seed that Tally gets. Nodes whose snapshots are merged need the same one; 0
+	// leaves it the random one that it has. SetSeed changes it.
+	Seed uint64
+	// Now tells the time; nil is time.Now. StoreNow tells it by the clock of the store, by which
+	// decisions are dated; nil is Now.
+	Now, StoreNow func() time.Time
+	// Saturated tells whether the service is at its end now, and which signal says so; nil is
+	// never.
+	Saturated func() (signal string, saturated bool)
+	// P99 reads how long 99 % of the decisions take at most, in s; nil if that is not known.
+	P99 func() float64
+	// Broken says why the rules that lie in the source are not in force; nil if that is not known,
+	// "" if they are.
+	Broken func() string
+	// Text returns the text of a rule file in force by its name, so that proposals can show how it
+	// would change; "" where it is not known. nil is never.
+	Text func(file string) string
+	// Recorded returns up to n of the latest requests, to say why none of them meets a rule. They
+	// hold what the rules in force read of them; secret values as a hash. nil is none.
+	Recorded func(n int) []rule.Query
+	// Logger gets what an operator should know of the history file; nil is nobody.
+	Logger *slog.Logger
+}
+
+// DefaultMemory is Options.Memory where that is 0, and LeastMemory the least that is of use.
+const (
+	DefaultMemory = 64 << 20
+	LeastMemory   = 4 << 20
+)
+
+// Collector gathers what goes on, behind Hooks, and tells it as a Reader. Make one with New. Safe
+// for concurrent use.
+//
+// Run must run beside it: it is the goroutine that reads the counters each second, and what the
+// deciding path hands over.
+type Collector struct {
+	o        Options
+	now      func() time.Time
+	storeNow func() time.Time
+	started  time.Time
+	veil     veil
+
+	// What the deciding path reads.
+	thinning atomic.Uint64 // a thinning
+	tables   atomic.Pointer[tables]
+	rings    []ring
+	doors    doorNames
+	woken    chan struct{}
+	commands *ruleState // its gate alone
+
+	answers []answerCell
+
+	thinned     atomic.Uint64
+	taken       atomic.Uint64
+	storeErrors atomic.Uint64
+	failed      atomic.Uint64 // expressions that failed for the first time
+
+	// mu guards what follows. It is never taken on the deciding path, but for a decision by rules
+	// of which the hook has not told yet.
+	mu      sync.Mutex
+	numbers []*ruleState // by gate.number; nil of a rule that went out of force
+	rules   []*ruleState // in force, in rule order; the last one is commands
+	alike   []*alike     // of the rules, each once
+	domains map[string]*domainState
+	pace    pace
+	size    size  // of the rules that are followed
+	left    int64 // bytes of memory that they leave, as of the last resize and those followed since
+	second  int64 // up to which the counters were read, Unix
+	// When rules came into force that are judged before the minute ends, Unix, and after how many
+	// seconds next; unruled is 0 if there are none.
+	unruled, early int64
+	minute         int64
+	events         []Happening
+	signal         string // why this minute is saturated; "" if it is not
+	// When the minute began.
+	lastAnswers answerCounts
+	era         int64 // the number of the one that goes on
+	errors      tally // of the store
+	lastErrs    uint64
+	past        map[pastName][]pastStep // of the history file, until its rules are there
+
+	history *history // nil without one; Run's alone
+
+	reasons struct {
+		sync.Mutex
+		explained
+	}
+}
+
+var _ Reader = (*Collector)(nil)
+
+// New returns a Collector without rules; the hook RulesChanged brings them.
+func New(o Options) *Collector {
+	if o.Memory == 0 {
+		o.Memory = DefaultMemory
+	}
+	if o.GoodRefused == 0 {
+		o.GoodRefused = 0.001
+	}
+	c := &Collector{o: o, now: o.Now, domains: map[string]*domainState{}, woken: make(chan struct{}, 1), errors: newTally(60, minutes)}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	if c.storeNow = o.StoreNow; c.storeNow == nil {
+		c.storeNow = c.now
+	}
+	if c.o.Tally == nil {
+		c.o.Tally = observe.NewTally()
+	}
+	if o.Seed == 0 {
+		o.Seed = c.o.Tally.Seed()
+	}
+	c.o.Tally.SetSeed(o.Seed)
+	c.veil = veil{seed: o.Seed, hide: slices.Clone(o.Hide)}
+	c.started = c.now()
+	c.second, c.minute, c.era = c.started.Unix(), c.started.Unix()/60, c.started.Unix()/eraLasts
+	c.commands = newCommands(c.started)
+	c.numbers, c.rules = []*ruleState{c.commands}, []*ruleState{c.commands}
+	c.answers = make([]answerCell, observe.Cells())
+	c.rings = make([]ring, observe.Cells())
+	for i := range c.rings {
+		c.rings[i].init()
+	}
+	c.thinning.Store(uint64(packThinning(0, 0, 0, 0, c.minute)))
+	c.tables.Store(new(tables))
+	c.events = []Happening{{T: c.started.Unix(), Kind: "start"}}
+	return c
+}
+
+// SetSeed changes the seed of the hash of keys, to that of the other nodes. What was sampled so far
+// is forgotten.
+func (c *Collector) SetSeed(seed uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.Seed() == seed {
+		return
+	}
+	c.drain()
+	c.o.Tally.SetSeed(seed)
+	c.veil.seed = seed
+	for _, s := range c.rules {
+		s.forgetKeys()
+	}
+}
+
+// Thinned counts the events of decisions that were left out, since there were too many.
+func (c *Collector) Thinned() uint64 { return c.thinned.Load() }
+
+// Taken counts the events of decisions that were looked at.
+func (c *Collector) Taken() uint64 { return c.taken.Load() }
+
+// StoreErrors counts the errors of the store.
+func (c *Collector) StoreErrors() uint64 { return c.storeErrors.Load() }
+
+// Bytes is the memory that is taken.
+func (c *Collector) Bytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bytes()
+}
+
+// Seed returns the seed of the hash of keys.
+func (c *Collector) Seed() uint64 { return c.o.Tally.Seed() }
+
+// Hooks are what the limiter is to call, where nothing else watches.
+func (c *Collector) Hooks() weir.Hooks { return c.o.Tally.Join(c) }
+
+// Others implements observe.Watcher.
+func (c *Collector) Others() weir.Hooks {
+	return weir.Hooks{
+		Answered:     c.answered,
+		RulesChanged: c.rulesChanged,
+		StoreError:   func(error) { c.storeErrors.Add(1) },
+	}
+}
+
+// known reports whether a request has an attribute that makes its client known.
+func (c *Collector) known(r *weir.Request) bool {
+	if r.Attributes == nil {
+		return false
+	}
+	for _, name := range c.o.Known {
+		if v, ok := r.Attributes.Attribute(name); ok && v != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// mostEvents bounds the line of time: what happened last is on it.
+const mostEvents = 200
+
+// happened notes something for the line of time.
+func (c *Collector) happened(h Happening) {
+	if c.events = append(c.events, h); len(c.events) > mostEvents {
+		c.events = slices.Delete(c.events, 0, len(c.events)-mostEvents)
+	}
+}
+
+// Run gathers until ctx ends.
+func (c *Collector) Run(ctx context.Context) {
+	tick := time.NewTimer(drainEvery)
+	defer tick.Stop()
+	taken := c.taken.Load()
+	for {
+		select {
+		case <-ctx.Done():
+			c.gather(false)
+			return
+		case <-c.woken:
+			c.gather(false)
+		case <-tick.C:
+			switch minute := c.gather(true); {
+			case minute:
+				c.judge()
+				c.remember()
+			case c.unjudged():
+				c.judge()
+			}
+			next := drainEvery
+			if now := c.taken.Load(); now == taken {
+				next = idleEvery
+			} else {
+				taken = now
+			}
+			tick.Reset(next)
+		}
+	}
+}
+
+// unjudged reports whether rules that came into force a short while ago are to be judged without
+// waiting for the minute, if only to say that it is too early. That is after 1, 2, 4 … 32 seconds:
+// what they say is of the requests so far then, and not of the first second.
+func (c *Collector) unjudged() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since := c.second - c.unruled
+	if c.unruled == 0 || since < c.early {
+		return false
+	}
+	for c.early <= since {
+		c.early *= 2
+	}
+	if c.early > 32 {
+		c.unruled = 0
+	}
+	return true
+}
+
+// drainEvery is how often the rings are emptied at least; a ring that is half full asks for it
+// sooner.
+const drainEvery = 100 * time.Millisecond
+
+// idleEvery is how often the counters are read while nothing comes. To wake more often took more of
+// the processor than all else that a server does which rests.
+const idleEvery = time.Second
+
+// gather takes in what the deciding path has left. tick says that drainEvery has passed since the
+// last one; minute says that a minute ended.
+func (c *Collector) gather(tick bool) (minute bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drain()
+	if !tick {
+		return false
+	}
+	c.pace.tick()
+	unix := c.now().Unix()
+	if unix > c.second {
+		c.count(unix)
+	}
+	if unix/60 > c.minute {
+		c.eachMinute(unix)
+		c.minute, minute = unix/60, true
+	}
+	c.storePace()
+	return minute
+}
+
+// drain takes in the events.
+func (c *Collector) drain() {
+	for i := range c.rings {
+		r := &c.rings[i]
+		n := r.drain(c.take)
+		c.taken.Add(uint64(n))
+		if dropped := r.dropped.Swap(0); dropped > 0 {
+			c.thinned.Add(dropped)
+		}
+	}
+	if c.pace.adapt() {
+		c.storePace()
+	}
+}
+
+// take takes in one event. mu is held.
+func (c *Collector) take(e *event) {
+	if int(e.rule) >= len(c.numbers) || c.numbers[e.rule] == nil {
+		return
+	}
+	s := c.numbers[e.rule]
+	if e.at == 0 {
+		e.at = c.storeNow().UnixMicro()
+	}
+	if e.flags&flagFirst != 0 {
+		c.paced(s, e)
+	}
+	if c.follow(s); s.series == nil {
+		return
+	}
+	if e.flags&flagAnswer != 0 {
+		s.answered(e)
+		return
+	}
+	if e.weightTop != none {
+		with := ""
+		if n := int(e.with) - 1; n >= 0 && n < len(c.numbers) && c.numbers[n] != nil {
+			with = c.numbers[n].name
+		}
+		s.addTop(&c.veil, e, with)
+	}
+	s.takeKey(c, e)
+}

@@ -1,0 +1,129 @@
+package insight
+
+import (
+	"time"
+	"unsafe"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Commands that bring their limit along belong to no rule. They are counted as those of one that is
+// none, in a domain of its own: no set of rules holds either, so neither is judged, has a file, or
+// can be banned or granted anything.
+const (
+	CommandDomain = rule.CommandDomain
+	CommandRule   = "_command"
+)
+
+// CommandKind is which command it was; the two count a key apart.
+type CommandKind uint16
+
+// The kinds of commands.
+const (
+	CLThrottle CommandKind = iota
+	Throttle
+	commandKinds
+)
+
+// commandNames stand for the limits of a rule.
+var commandNames = [commandKinds]string{CLThrottle: "CL.THROTTLE", Throttle: "THROTTLE"}
+
+// IsCommand reports whether a name of a limit means commands: all of them, or those of a kind.
+func IsCommand(limit string) bool {
+	for _, name := range commandNames {
+		if limit == name {
+			return true
+		}
+	}
+	return limit == CommandRule
+}
+
+// CommandKeyName is the name before the key of a command, as people read it: key=user:ada.
+const CommandKeyName = "key"
+
+// newCommands is the state of commands: that of a rule without limits.
+func newCommands(now time.Time) *ruleState {
+	r := &rule.Rule{Domain: CommandDomain, Name: CommandRule}
+	s := newRuleState(0, r, definitionOf(r), now)
+	s.rule, s.brought, s.windows = r, true, int(commandKinds)
+	return s
+}
+
+// isCommand reports whether the state is that of commands.
+func (s *ruleState) isCommand() bool { return isCommand(s.domain, s.name) }
+
+// IsCommand reports whether the snapshot is not of a rule, but of commands that brought their
+// limit.
+func (r *RuleSnapshot) IsCommand() bool { return isCommand(r.Domain, r.Name) }
+
+func isCommand(domain, name string) bool { return domain == CommandDomain && name == CommandRule }
+
+// Command takes in what a command with a limit of its own was answered: the key and the units that
+// it asked for, the time of the store in µs, and the result. It runs on the deciding path, and
+// keeps nothing. Peeks, refunds and failures are not to be told. A result is to be used for one
+// command at a time.
+func (c *Collector) Command(kind CommandKind, key []byte, asked, now int64, r *algo.Result) {
+	g, thins, outcome := c.commands.gate, thinning(c.thinning.Load()), passed
+	thin := thins.quiet()
+	if !r.Allowed {
+		outcome, thin = alone, thins.refused()
+	}
+	// As observe.Turn does: commands that are decided at once have different results.
+	turn := uint64(uintptr(unsafe.Pointer(r))) >> 6 * 0x9e3779b97f4a7c15 >> 32
+	hash, n := c.o.Tally.Hash(key), g.cells[turn&uint64(len(g.cells)-1)].n[first*outcomes+outcome].Add(1)
+	// The number of the command and the seed of the hash stand in for a random number, which takes
+	// a third of all that is done here. No client knows the seed (wyrand, Wang Yi 2019).
+	random := fold(uint64(n)+0xa0761d6478bd642f, hash^0xe7037ed1a0b428db)
+	if random&mask(thin) == 0 || hash < g.beyond.Load() {
+		if top, weight, take := g.draw(hash, outcome, thins, random); take {
+			c.handCommand(kind, key, asked, now, r, hash, top, weight, turn)
+		}
+	}
+}
+
+// handCommand writes the event of a command.
+func (c *Collector) handCommand(kind CommandKind, key []byte, asked, now int64, r *algo.Result, hash uint64, weightTop, weightKey uint8, turn uint64) {
+	ring := &c.rings[turn&uint64(len(c.rings)-1)]
+	s, n := ring.claim()
+	if s == nil {
+		c.wake()
+		return
+	}
+	e := &s.e
+	*e = event{
+		hash: hash, at: now, rule: c.commands.gate.number, window: uint16(kind), flags: flagFirst | flagPassed,
+		asked: clamp(asked), limit: clamp(r.Limit), used: clamp(r.Limit - r.Remaining),
+		weightTop: weightTop, weightKey: weightKey, door: c.doors.number("resp"),
+	}
+	if !r.Allowed {
+		if e.flags = flagFirst | flagRefused | flagRuleRefused; r.RetryAfter != algo.Never {
+			e.retry = now + r.RetryAfter
+		}
+	}
+	if e.length = uint8(copy(e.key[:], key)); int(e.length) < len(key) {
+		e.flags |= flagCut
+	}
+	if ring.publish(s, n) {
+		c.wake()
+	}
+}
+
+// appendCommandKey appends the key of a command as people read it. The end of one that is cut may
+// be a part of a character.
+func appendCommandKey(dst []byte, e *event) []byte {
+	key := e.key[:e.length]
+	if e.flags&flagCut != 0 {
+		key = key[:cutAt(key, len(key)+len(cutMark)-1)]
+	}
+	return append(append(dst, CommandKeyName+"="...), key...)
+}
+
+// commandDomain makes of what is known of commands what a domain has.
+func (c *Collector) commandDomain(s *Snapshot) (d DomainSnapshot, ok bool) {
+	x := c.commands.series
+	if x == nil {
+		return d, false // there were none
+	}
+	return x.domain(CommandDomain, c.commands.since.Unix(), s), true
+}

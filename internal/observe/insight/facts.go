@@ -1,0 +1,203 @@
+package insight
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/util/human"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Facts are all that Judge has to know of one rule over one time. Those of a server and those of a
+// replay are the same, so that the same code judges both. They hold no secret: keys stand in them
+// by their hashes. The zero value is a rule that nothing is known of.
+//
+// Requests are counted once, also where they meet several windows of the rule; peeks and refunds
+// never count.
+type Facts struct {
+	Domain, Rule string
+	Mode         string   // enforce, shadow or quota, as in RuleReport
+	Per          []string // attributes of the key; none for a rule without per
+	// File is the name of the rule's file and Line the line on which the rule begins there; "" and
+	// 0 if not known. Text is what the file says, for a patch; "" if not known.
+	File    string
+	Line    int
+	Text    string
+	Windows []WindowFacts // those that limit; none if the rule is unlimited
+
+	Since    time.Time // when the rule, as it is, came into force; zero if not known
+	From, To time.Time // the counts are of this time
+	// Replay says that a log was replayed: its clients were never told of a refusal, and From and
+	// To are all there is of the log.
+	Replay bool
+
+	Met         uint64 // m: requests that met the rule
+	Refused     uint64 // d: that it refused on enforced keys; those of its ban are not among them
+	Alone       uint64 // d₁: of Refused, those that nothing else refused
+	Soft        uint64 // s: passed in the soft margin
+	Near        uint64 // n: passed near the limit (warn)
+	Banned      uint64 // b: refused by its ban
+	WouldRefuse uint64 // w: would be refused, of a rule in shadow
+	Errors      uint64 // failures of if and cost
+	Error       string // the first of them, with its place
+	// NotInForce is why the rules that lie in the source are not in force, with its place; "" if
+	// they are.
+	NotInForce string
+	// With are the other rules that refused the same requests, with how many of Refused; those that
+	// refused most come first.
+	With []Count
+
+	Keys        float64 // K̂: distinct keys, estimated
+	KeysRefused float64 // K̂_d: distinct keys that were refused (or would be, in shadow)
+	// KeysError and RefusedError are the relative standard errors of both; 0 is exact.
+	KeysError, RefusedError float64
+	// Sample is a uniform sample of all keys, and RefusedSample one of the refused ones; each holds
+	// all of them if the number above is exact. What is known of a key may differ between both.
+	Sample, RefusedSample []KeyFacts
+	// TopRefused is the most that any key has of Refused (or of WouldRefuse, in shadow), and at
+	// most that.
+	TopRefused uint64
+	MaxFill    float64 // the most of its limit that any key asked for in one window; 1 is the whole
+
+	// Identity names the attributes that make a client known (insight.known), for sentences.
+	Identity []string
+	Known    uint64   // of Met, requests with one of them
+	Episodes Episodes // what refused clients did next
+	OKShare  float64  // of the admitted requests, answered well; below 0: not known
+
+	DomainMet uint64   // requests of the domain in the time
+	Minutes   []Minute // of the time, oldest first; minutes without requests may be left out
+	// Unmet says what keeps requests from a rule that none of them met; zero if that is not known.
+	Unmet    Unmet
+	Examples []string // ids of decisions, refusals first
+}
+
+// WindowFacts is one limit of a rule.
+type WindowFacts struct {
+	Name   string
+	Rate   string        // as in a rule file: "20/min"
+	Allows string        // in words: "20 per minute"
+	Limit  int64         // the most that one key gets at once, where nothing gives it other numbers
+	Window time.Duration // 0 of a limit on requests in flight, which demand does not tell of
+	// Bucket says that Limit is a burst of its own, so that Rate is not the number that refuses.
+	Bucket  bool
+	Refused uint64
+	MaxFill float64
+}
+
+// WindowOf returns the facts of a limit that its rule tells. It must have a Limit.
+func WindowOf(w *rule.Window) WindowFacts {
+	c := w.Limit.Config()
+	f := WindowFacts{Name: w.Name, Limit: c.N, Window: c.Window, Rate: rateText(c), Allows: human.Number(c.N) + " per " + c.Period()}
+	switch c.Algorithm {
+	case algo.TokenBucket:
+		f.Limit = max(c.Burst, 1)
+	case algo.LeakyBucket:
+		f.Limit = max(c.Burst, 0) + 1
+	case algo.Concurrency:
+		f.Window, f.Allows = 0, human.Number(c.N)+" in flight"
+	}
+	if f.Bucket = f.Limit != c.N; f.Bucket {
+		f.Allows += ", " + human.Number(f.Limit) + " at once"
+	}
+	return f
+}
+
+// rateText writes the numbers of a limit as a rule file does.
+func rateText(c algo.Config) string {
+	if c.Algorithm == algo.Concurrency {
+		return strconv.FormatInt(c.N, 10)
+	}
+	unit := c.Window.String()
+	for _, u := range []struct {
+		name string
+		size time.Duration
+	}{{"s", time.Second}, {"min", time.Minute}, {"hour", time.Hour}, {"day", 24 * time.Hour}, {"week", 7 * 24 * time.Hour},
+		{"month", 30 * 24 * time.Hour}, {"year", 365 * 24 * time.Hour}} {
+		if u.size == c.Window {
+			unit = u.name
+		}
+	}
+	if strings.HasSuffix(unit, "m0s") {
+		unit = strings.TrimSuffix(unit, "0s")
+	}
+	if strings.HasSuffix(unit, "h0m") {
+		unit = strings.TrimSuffix(unit, "0m")
+	}
+	return strconv.FormatInt(c.N, 10) + "/" + unit
+}
+
+// KeyFacts is what is known of one key of a sample.
+type KeyFacts struct {
+	Hash    uint64
+	Asked   uint64  // units
+	Refused uint64  // requests
+	Demand  []int64 // demand_k: the most units asked for in one of Facts.Windows; see Demand
+	Fill    float64 // F_k: the largest of Demand ÷ the limit then in force for the key; 1 is all
+	// Own says that an override or a grant gives the key numbers of its own: another limit for the
+	// rule would not touch it.
+	Own      bool
+	Known    bool     // an attribute of insight.known was there
+	OK       float64  // share of its admitted requests that were answered well; below 0: not known
+	Episodes Episodes // none ended: whether it obeys is not known
+}
+
+// Minute is one minute of a rule.
+type Minute struct {
+	T         int64 // Unix seconds at which it begins
+	Saturated bool
+	Signal    string // which signal says so: cpu, memory, …; shed, answers, in_flight
+	Met       uint64
+	Refused   uint64  // d, as in Facts; w of a rule in shadow
+	Admitted  uint64  // passed the rule; would pass it, in shadow
+	Keys      float64 // distinct keys, estimated
+	// TopShare is the share of Admitted that the top 1 % of the keys took, at least one key; below
+	// 0: not known. TopKeys is how many those were.
+	TopShare float64
+	TopKeys  float64
+}
+
+// Thresholds say from where Judge says something. The zero value of a field is its default.
+type Thresholds struct {
+	// GoodRefused is the share of good keys above which a rule is too strict
+	// (insight.good_refused); 0.001 by default.
+	GoodRefused float64
+}
+
+// Verdicts are the names of all verdicts, the most urgent first: in this order Judge returns them.
+var Verdicts = []string{
+	Broken, LooseCrowd, LooseFew, Strict, MaybeStrict, Ignored, AddsNothing, NeverMet, NeverBinding, TooEarly, Reserve, Works,
+}
+
+// The verdicts. docs/insight.md tells when each holds.
+const (
+	Broken       = "broken"        // an expression fails, or the rules on disk are not in force
+	LooseCrowd   = "loose_crowd"   // it let a crowd through that saturated the service
+	LooseFew     = "loose_few"     // it let a few clients through that saturated the service
+	Strict       = "strict"        // it refuses clients that behave well
+	MaybeStrict  = "maybe_strict"  // it refuses many, and nothing tells who they are
+	Ignored      = "ignored"       // refused clients do not wait as they are told
+	AddsNothing  = "adds_nothing"  // something else refuses whatever it refuses
+	NeverMet     = "never_met"     // no request met it
+	NeverBinding = "never_binding" // nobody came near it
+	TooEarly     = "too_early"     // too little is known
+	Reserve      = "reserve"       // it refused nobody, and somebody came near
+	Works        = "works"         // it refuses, and nothing speaks against it
+)
+
+// Alarming reports whether a verdict asks for somebody's attention.
+func Alarming(verdict string) bool {
+	switch verdict {
+	case NeverBinding, TooEarly, Reserve, Works:
+		return false
+	}
+	return true
+}
+
+// The confidence of a verdict.
+const (
+	High = "high"
+	Low  = "low"
+)

@@ -1,0 +1,565 @@
+package insight
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/util/human"
+	"github.com/weir-rl/weir/rule"
+)
+
+// View answers questions from snapshots: of this node, or of several that were merged. It
+// implements Reader. Safe for concurrent use, if its function is.
+type View struct {
+	// Ask returns a snapshot that holds what is wanted.
+	Ask func(ctx context.Context, want Want) (*Snapshot, Nodes, error)
+}
+
+var _ Reader = (*View)(nil)
+
+// view answers for this node alone.
+func (c *Collector) view() *View {
+	return &View{Ask: func(_ context.Context, want Want) (*Snapshot, Nodes, error) {
+		return c.Snapshot(want), Nodes{Asked: 1, Answered: 1}, nil
+	}}
+}
+
+// Overview implements Reader.
+func (c *Collector) Overview(ctx context.Context, domain string, over time.Duration) (*Overview, error) {
+	return c.view().Overview(ctx, domain, over)
+}
+
+// Rules implements Reader.
+func (c *Collector) Rules(ctx context.Context, domain string, over time.Duration) ([]RuleReport, Nodes, error) {
+	return c.view().Rules(ctx, domain, over)
+}
+
+// Rule implements Reader.
+func (c *Collector) Rule(ctx context.Context, domain, rule string, over time.Duration) (*RuleReport, Nodes, error) {
+	return c.view().Rule(ctx, domain, rule, over)
+}
+
+// Keys implements Reader.
+func (c *Collector) Keys(ctx context.Context, q KeysQuery) ([]KeyCount, Nodes, error) {
+	return c.view().Keys(ctx, q)
+}
+
+// Key implements Reader.
+func (c *Collector) Key(ctx context.Context, domain, key string) (*KeyReport, Nodes, error) {
+	return c.view().Key(ctx, domain, key)
+}
+
+// ask returns a snapshot, or ErrUnknown if no such domain is in force.
+func (v *View) ask(ctx context.Context, want Want) (*Snapshot, Nodes, error) {
+	s, nodes, err := v.Ask(ctx, want)
+	if err == nil && want.Domain != "" && want.Domain != CommandDomain && len(s.Domains) == 0 {
+		err = ErrUnknown
+	}
+	return s, nodes, err
+}
+
+// Overview implements Reader.
+func (v *View) Overview(ctx context.Context, domain string, over time.Duration) (*Overview, error) {
+	s, nodes, err := v.ask(ctx, Want{Domain: domain, Over: over, Top: true})
+	if err != nil {
+		return nil, err
+	}
+	begin := s.begin()
+	o := &Overview{
+		From: unix(begin), To: unix(s.Time), Step: int(s.Step), Nodes: nodes, Domain: domain, SampledFrom: unix(s.sampledFrom()),
+		P99: digits(s.P99), StoreErrors: s.StoreErrors, Events: notNil(s.Events), NeedsALook: []Verdict{},
+	}
+	var all Counts
+	var recent Counts
+	strip := make(Strip, (s.Time-s.From)/s.Step+1)
+	before := &Before{}
+	for i := range s.Domains {
+		d := &s.Domains[i]
+		all.add(&d.Count)
+		recent.add(&d.Recent)
+		addStrip(strip, d.Series)
+		before.Requests, before.Refused = before.Requests+d.Before[laneMet], before.Refused+d.Before[laneRefused]
+		if !d.HasBefore {
+			before = nil
+			break
+		}
+	}
+	if before == nil {
+		all, recent, strip = Counts{}, Counts{}, make(Strip, len(strip))
+		for i := range s.Domains {
+			all.add(&s.Domains[i].Count)
+			recent.add(&s.Domains[i].Recent)
+			addStrip(strip, s.Domains[i].Series)
+		}
+	}
+	o.Before = before
+	o.Requests, o.Refused, o.Banned = all[laneMet], all[laneRefused], all[laneBanned]
+	o.PerSecond = s.perSecond(&recent)
+	o.Series = seriesOf(s.From, s.Step, strip, true)
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		if len(r.Per) > 0 || r.Brought {
+			o.Clients = max(o.Clients, uint64(r.Summary.Keys+0.5))
+			if !r.shadow() { // which refuses nobody
+				o.ClientsRefused = max(o.ClientsRefused, uint64(r.Summary.KeysRefused+0.5))
+				o.Near = max(o.Near, r.nearNow(s))
+			}
+		}
+		if !r.shadow() && !r.IsCommand() { // nothing tells how good clients of commands are
+			o.GoodRefused.add(&r.Summary.Good)
+		}
+		for _, x := range r.Verdicts {
+			if Alarming(x.Verdict) {
+				o.NeedsALook = append(o.NeedsALook, x)
+				break // the first is the one to show
+			}
+		}
+	}
+	slices.SortStableFunc(o.NeedsALook, func(a, b Verdict) int {
+		return cmp.Compare(slices.Index(Verdicts, a.Verdict), slices.Index(Verdicts, b.Verdict))
+	})
+	o.Sentences = sentencesOf(s, o, s.covered(begin, over))
+	return o, nil
+}
+
+func (g *GoodRefused) add(x *Good) {
+	g.Requests, g.PlusMinus, g.Of = g.Requests+x.Refused, g.PlusMinus+x.RefusedPlusMinus, g.Of+x.Of
+	g.Clients = max(g.Clients, x.Keys)
+	if g.Confidence == "" || x.Confidence == Low && x.Keys > 0 {
+		g.Confidence = x.Confidence
+	}
+}
+
+// shadow reports whether nothing enforces the rule: it refuses nobody, and tells nobody to come
+// back.
+func (r *RuleSnapshot) shadow() bool { return r.Mode == modeNames[rule.Shadow] }
+
+// nearNow is how many keys were near the limit in the last minute, of those that come near most.
+func (r *RuleSnapshot) nearNow(s *Snapshot) (n uint64) {
+	for _, k := range r.Live[topNear] {
+		if s.since(&k) <= time.Minute && k.Fill <= 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// since is how long ago a key came last, by the clock of the store, which dated it.
+func (s *Snapshot) since(k *TopKey) time.Duration {
+	now := s.StoreTime
+	if now == 0 {
+		now = s.Time * 1e6
+	}
+	return time.Duration(now-k.At) * time.Microsecond
+}
+
+// begin is from when on there are figures.
+func (s *Snapshot) begin() int64 {
+	begin := s.Time
+	for i := range s.Domains {
+		begin = min(begin, s.Domains[i].Since)
+	}
+	return max(begin, s.From)
+}
+
+// covered is how long a time the figures are of that was asked for: all of it, unless there are
+// none of its beginning. (From lies up to a step later than was asked for.)
+func (s *Snapshot) covered(begin int64, over time.Duration) time.Duration {
+	if begin > s.From {
+		return time.Duration(s.Time-begin) * time.Second
+	}
+	if over <= 0 {
+		over = DefaultOver
+	}
+	return min(over, MostOver)
+}
+
+// perSecond turns counts of the last 10 s into a rate; of a server that began later, over the time
+// since then.
+func (s *Snapshot) perSecond(recent *Counts) float64 {
+	return digits(float64(recent[laneMet]) / float64(min(max(s.Time-s.Started, 1), recentSeconds)))
+}
+
+// sentencesOf says in words what an overview says in numbers, and who is behind most refusals.
+func sentencesOf(s *Snapshot, o *Overview, covered time.Duration) []string {
+	over := last(covered)
+	if o.Requests == 0 {
+		return []string{fmt.Sprintf("There were no requests in the last %s.", over)}
+	}
+	if o.Refused == 0 {
+		return []string{fmt.Sprintf("Of %s in the last %s none was refused.", human.Count(o.Requests, "request"), over)}
+	}
+	text := fmt.Sprintf("Of %s in the last %s %s were refused", human.Count(o.Requests, "request"), over, human.Percent(share(float64(o.Refused), float64(o.Requests))))
+	sentences := clientSentences(o, text)
+	var most *RuleSnapshot
+	all := uint64(0)
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		n := r.Count[laneRefused] + r.Count[laneBanned]
+		all += n
+		if most == nil || n > most.Count[laneRefused]+most.Count[laneBanned] {
+			most = r
+		}
+	}
+	if all == 0 {
+		return sentences
+	}
+	n := most.Count[laneRefused] + most.Count[laneBanned]
+	by := most.Name
+	if most.IsCommand() {
+		by = "commands that bring their limit (" + CommandRule + ")"
+	}
+	text = fmt.Sprintf("%s the refusals were by %s", portion(float64(n), float64(all)), by)
+	if key, least, total := most.busiest(s); least*2 > total {
+		text += fmt.Sprintf("; in the last minute %s them hit %s", portion(float64(least), float64(total)), key)
+		o.Named = key
+	}
+	text += "."
+	return append(sentences, upper(text))
+}
+
+// clientSentences goes on from how many requests were refused to who was. Clients are told of by
+// samples: of another time than the requests, as a rule, and then that is said.
+func clientSentences(o *Overview, text string) []string {
+	g := &o.GoodRefused
+	if o.Clients == 0 {
+		return []string{text + "."}
+	}
+	who := fmt.Sprintf("%s of %s", human.Number(o.ClientsRefused), human.Count(o.Clients, "client"))
+	if o.From.Equal(o.SampledFrom) {
+		list := []string{text + ", of " + who + "."}
+		if g.Clients > 0 {
+			list = append(list, fmt.Sprintf("About %s of these refusals hit clients that behave well.", human.Number(g.Requests)))
+		}
+		return list
+	}
+	sampled := fmt.Sprintf("In the last %s %s were refused", last(o.To.Sub(o.SampledFrom)), who)
+	if g.Clients > 0 {
+		sampled += fmt.Sprintf(", and about %s of %s hit clients that behave well", human.Number(g.Requests), human.Count(g.Of, "refusal"))
+	}
+	return []string{text + ".", sampled + "."}
+}
+
+// portion says how much of something a part is: "all of", "53 % of".
+func portion(part, whole float64) string {
+	if part >= whole {
+		return "all of"
+	}
+	return human.Percent(share(part, whole)) + " of"
+}
+
+// busiest returns the key that was refused most in the last minute, with the refusals that are its
+// own for certain, and those of all keys.
+func (r *RuleSnapshot) busiest(s *Snapshot) (key string, least, total uint64) {
+	for i := range r.Live[topRefused] {
+		k := &r.Live[topRefused][i]
+		if s.since(k) > time.Minute {
+			continue
+		}
+		n := k.Count - k.Over
+		if total += n; n > least {
+			key, least = k.Text, n
+		}
+	}
+	if key == "" {
+		return "", 0, total
+	}
+	return key, least, total
+}
+
+// Rules implements Reader.
+func (v *View) Rules(ctx context.Context, domain string, over time.Duration) ([]RuleReport, Nodes, error) {
+	s, nodes, err := v.ask(ctx, Want{Domain: domain, Over: over})
+	if err != nil {
+		return nil, nodes, err
+	}
+	list := []RuleReport{}
+	for i := range s.Rules {
+		if r := &s.Rules[i]; !r.Brought || r.Count[laneMet] > 0 {
+			list = append(list, r.report(s))
+		}
+	}
+	return list, nodes, nil
+}
+
+// Rule implements Reader.
+func (v *View) Rule(ctx context.Context, domain, rule string, over time.Duration) (*RuleReport, Nodes, error) {
+	s, nodes, err := v.Ask(ctx, Want{Domain: domain, Rule: rule, Over: over, Series: true, Top: true, Samples: true})
+	if err != nil {
+		return nil, nodes, err
+	}
+	if len(s.Rules) == 0 || s.Rules[0].IsCommand() {
+		return nil, nodes, ErrUnknown
+	}
+	r := &s.Rules[0]
+	out := r.report(s)
+	series := seriesOf(s.From, s.Step, r.Series, false)
+	out.Series = &series
+	out.Curve, out.CurveOf = r.curve()
+	for _, w := range r.Windows {
+		out.Windows = append(out.Windows, WindowReport{
+			Name: w.Name, Allows: w.Allows, Limit: w.Limit, Window: w.Window.Seconds(), Refused: w.Refused, MaxFill: digits(float64(w.MaxFill)),
+		})
+	}
+	out.By = map[string][]Count{"door": notNil(r.ByDoor)}
+	out.Top = r.keyCounts(r.Long[topRefused], 10, func(*TopKey) bool { return true })
+	out.NearNow = r.keyCounts(r.Live[topNear], 10, func(k *TopKey) bool { return s.since(k) <= time.Minute })
+	return &out, nodes, nil
+}
+
+func (r *RuleSnapshot) report(s *Snapshot) RuleReport {
+	out := RuleReport{
+		Domain: r.Domain, Name: r.Name, File: r.File, Line: r.Line, Since: unix(r.Since), Mode: r.Mode, Per: r.Per, Limits: []string{},
+		From: unix(max(s.From, min(r.Since, s.Time))),
+		Met:  r.Count[laneMet], Refused: r.Count[laneRefused], RefusedAlone: r.Count[laneAlone], Soft: r.Count[laneSoft],
+		Near: r.Count[laneNear], Banned: r.Count[laneBanned], WouldRefuse: r.Count[laneWould], Errors: r.Errors,
+		SampledFrom: unix(max(s.sampledFrom(), min(r.Since, s.Time))),
+		Keys:        uint64(r.Summary.Keys + 0.5), KeysRefused: uint64(r.Summary.KeysRefused + 0.5), KeysError: r.Summary.KeysError,
+		Fill: r.Summary.Fill, MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, Good: r.Summary.Good,
+		Trend: slices.Clone(r.Trend[:]), PerSecond: s.perSecond(&r.Recent), OKShare: -1, Verdicts: notNil(r.Verdicts),
+	}
+	out.Command = r.IsCommand()
+	for _, w := range r.Windows {
+		if !out.Command {
+			out.Limits = append(out.Limits, w.Allows)
+		}
+		out.MaxFill = max(out.MaxFill, float64(w.MaxFill))
+	}
+	g := &out.Good
+	if r.Drawn > 0 {
+		out.KnownShare = float64(r.DrawnKnown) / float64(r.Drawn)
+	}
+	if r.Answers > 0 {
+		out.OKShare = float64(r.Well) / float64(r.Answers)
+	}
+	for _, x := range []*float64{&out.MaxFill, &out.KeysError, &out.KnownShare, &out.OKShare, &g.Share, &g.Low, &g.High, &g.PlusMinus} {
+		*x = digits(*x)
+	}
+	return out
+}
+
+// Keys implements Reader.
+func (v *View) Keys(ctx context.Context, q KeysQuery) ([]KeyCount, Nodes, error) {
+	s, nodes, err := v.ask(ctx, Want{Domain: q.Domain, Over: time.Hour, OnlyTop: true})
+	if err != nil {
+		return nil, nodes, err
+	}
+	kind := topRefused
+	switch q.By {
+	case ByAsked:
+		kind = topAsked
+	case ByNear:
+		kind = topNear
+	}
+	n := q.N
+	if n <= 0 {
+		n = 50
+	}
+	live := q.Over <= time.Minute
+	list := []KeyCount{}
+	found := q.Limit == ""
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		window := ""
+		if q.Limit != "" && r.Name != q.Limit {
+			if !slices.ContainsFunc(r.Windows, func(w WindowSnapshot) bool { return w.Name == q.Limit }) {
+				continue
+			}
+			window = q.Limit
+		}
+		found = true
+		if kind == topRefused && q.Limit == "" && r.shadow() {
+			continue // it refuses nobody; what it would do is told where it is asked for
+		}
+		keys := r.Long[kind]
+		if live {
+			keys = r.Live[kind]
+		}
+		list = append(list, r.keyCounts(keys, n, func(k *TopKey) bool {
+			return (window == "" || r.windowName(k.Window) == window) && (!live || s.since(k) <= 2*time.Minute)
+		})...)
+	}
+	if !found {
+		return nil, nodes, ErrUnknown
+	}
+	slices.SortStableFunc(list, func(a, b KeyCount) int { return cmp.Compare(b.Count, a.Count) })
+	return list[:min(len(list), n)], nodes, nil
+}
+
+// keyCounts makes the first n keys of a list that fit into what is answered.
+func (r *RuleSnapshot) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) []KeyCount {
+	list := []KeyCount{}
+	for i := range keys {
+		k := &keys[i]
+		if len(list) == n || !fits(k) {
+			continue
+		}
+		out := KeyCount{
+			Domain: r.Domain, Rule: r.Name, Limit: r.windowName(k.Window), Key: k.Text, Count: k.Count, Over: k.Over,
+			Fill: digits(float64(k.Fill)), Known: k.Known, Obey: digits(k.obey()), Shadow: r.shadow(),
+			Estimated: k.Estimated,
+		}
+		// Only the lists of what was asked see a key admitted and refused alike.
+		asked := k
+		for _, all := range [...][]TopKey{r.Long[topAsked], r.Live[topAsked]} {
+			if at := slices.IndexFunc(all, func(x TopKey) bool { return x.Hash == k.Hash }); at >= 0 {
+				asked = &all[at]
+			}
+		}
+		if asked.Asked > 0 {
+			out.RefusedShare = digits(min(float64(asked.Refused)/float64(asked.Asked), 1))
+		}
+		list = append(list, out)
+	}
+	return list
+}
+
+// windowName returns the name of a limit of the rule.
+func (r *RuleSnapshot) windowName(place uint16) string {
+	if int(place) < len(r.Windows) {
+		return r.Windows[place].Name
+	}
+	return r.Name
+}
+
+// Key implements Reader.
+func (v *View) Key(ctx context.Context, domain, key string) (*KeyReport, Nodes, error) {
+	s, nodes, err := v.ask(ctx, Want{Domain: domain, Over: time.Hour, Top: true, Key: key})
+	if err != nil {
+		return nil, nodes, err
+	}
+	out := &KeyReport{Domain: domain, Key: key, Limits: []KeyLimit{}, Obey: -1}
+	for i := range s.Rules {
+		s.Rules[i].addKey(out, key)
+	}
+	if n := out.Episodes.Obeyed + out.Episodes.Early; n > 0 {
+		out.Obey = digits(float64(out.Episodes.Obeyed) / float64(n))
+	}
+	return out, nodes, nil
+}
+
+// addKey adds what is known of a key at a rule.
+func (r *RuleSnapshot) addKey(out *KeyReport, key string) {
+	limit := KeyLimit{Rule: r.Name}
+	found := false
+	for kind := range topKinds {
+		for _, k := range r.Long[kind] {
+			if k.Text != key {
+				continue
+			}
+			found = true
+			switch kind {
+			case topAsked:
+				limit.Asked = k.Count
+			case topRefused:
+				limit.Refused = k.Count
+			case topNear:
+				limit.Near = k.Count
+			}
+			if fill := digits(float64(k.Fill)); limit.Limit == "" || fill > limit.Fill {
+				limit.Fill, limit.Limit = fill, r.windowName(k.Window)
+			}
+			out.Known = out.Known || k.Known
+		}
+	}
+	for i := range r.Refused.Keys {
+		if k := &r.Refused.Keys[i]; k.Text == key {
+			found, out.Sampled = true, true
+			out.Known = out.Known || k.Known
+			out.Episodes.add(&k.Episodes)
+			limit.Refused = max(limit.Refused, k.Refused)
+		}
+	}
+	if found {
+		limit.Asked, limit.Limit = max(limit.Asked, limit.Refused), cmp.Or(limit.Limit, r.Name)
+		if r.shadow() {
+			limit.Refused, limit.WouldRefuse = 0, limit.Refused
+		}
+		out.Limits = append(out.Limits, limit)
+	}
+}
+
+func (e *Episodes) add(x *Episodes) {
+	e.Obeyed, e.Early, e.GaveUp, e.LeftOut = e.Obeyed+x.Obeyed, e.Early+x.Early, e.GaveUp+x.GaveUp, e.LeftOut+x.LeftOut
+}
+
+func (c *Counts) add(x *Counts) {
+	for i := range c {
+		c[i] += x[i]
+	}
+}
+
+// addStrip adds the steps of a series to those of another one.
+func addStrip(into, strip Strip) {
+	for i := range strip[:min(len(strip), len(into))] {
+		(*bucket)(&into[i]).add((*bucket)(&strip[i]))
+	}
+}
+
+// seriesOf makes a series of a strip. Those of a domain count what a ban refused as refused.
+func seriesOf(from, step int64, strip Strip, domain bool) Series {
+	n := len(strip)
+	s := Series{
+		T: make([]int64, n), Admitted: make([]uint32, n), Near: make([]uint32, n), Refused: make([]uint32, n),
+		Shadow: make([]uint32, n), Banned: make([]uint32, n),
+	}
+	for i := range strip {
+		b := &strip[i]
+		s.T[i] = from + int64(i)*step
+		s.Admitted[i] = b[laneMet] - min(b[laneRefused], b[laneMet])
+		s.Near[i] = b[laneNear] + b[laneSoft]
+		s.Refused[i], s.Shadow[i], s.Banned[i] = b[laneRefused], b[laneWould], b[laneBanned]
+		if !domain {
+			s.Refused[i] += b[laneBanned]
+		}
+	}
+	return s
+}
+
+func unix(s int64) time.Time { return time.Unix(s, 0).UTC() }
+
+func notNil[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+func compareCounts(a, b Count) int {
+	return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Value, b.Value))
+}
+
+// examples turns ids of decisions into text.
+func examplesOf(ids []uint64) []string {
+	out := []string{}
+	for _, id := range ids {
+		if id != 0 {
+			out = append(out, weir.DecisionID(id).String())
+		}
+	}
+	return out
+}
+
+// allows says in words what a limit allows.
+func allows(l *algo.Limit) string {
+	c := l.Config()
+	var text string
+	switch {
+	case c.Algorithm == algo.Concurrency:
+		text = fmt.Sprintf("%d at a time", c.N)
+	case c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket:
+		text = fmt.Sprintf("%d per %s, burst %d", c.N, c.Period(), max(c.Burst, 0))
+	default:
+		text = fmt.Sprintf("%d per %s", c.N, c.Period())
+	}
+	if l.Scheduled() {
+		text += ", by a schedule"
+	}
+	return text
+}

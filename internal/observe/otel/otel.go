@@ -1,0 +1,210 @@
+// Package otel sends traces, metrics and logs to a collector of OpenTelemetry, by OTLP. Begin with
+// Start; trace.go follows requests, and export.go makes the exporters.
+//
+// What is sent waits in queues of bounded length. A collector that is slow or away costs what does
+// not fit into them, never a decision its time.
+package otel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/contrib/bridges/otelslog"
+	"go.opentelemetry.io/otel"
+	sdklog "go.opentelemetry.io/otel/sdk/log"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
+
+	"github.com/weir-rl/weir/internal/util/sparselog"
+)
+
+// Options tune Start. Endpoint must be set.
+type Options struct {
+	// Endpoint is the URL of the collector: for gRPC its host, for HTTP what stands before
+	// /v1/traces.
+	Endpoint string
+	Protocol Protocol
+	// Headers go with each export: a token, for one.
+	Headers map[string]string
+	// Traces is the share of requests without a traceparent that are followed, from 0 to 1; those
+	// whose caller follows them are followed in any case. Below 0 there are no traces.
+	Traces float64
+	// Metrics is how often metrics are sent; 0 is never.
+	Metrics time.Duration
+	// Logs: log lines are sent, too.
+	Logs bool
+	// Version is that of the program.
+	Version string
+	// Gatherer reads the metrics. It is called from the first export on.
+	Gatherer prometheus.Gatherer
+	// Logger is told, once in a while, of exports that failed; nil is nobody.
+	Logger *slog.Logger
+}
+
+// Protocol is how OTLP is spoken.
+type Protocol uint8
+
+// The protocols. JSON over HTTP is none of them.
+const (
+	HTTP Protocol = iota // protobuf over HTTP, port 4318
+	GRPC                 // port 4317
+)
+
+// Telemetry is what was started. Make one with Start. Safe for concurrent use.
+type Telemetry struct {
+	traces  *sdktrace.TracerProvider // nil without
+	logs    *sdklog.LoggerProvider   // nil without
+	metrics *sdkmetric.MeterProvider // nil without
+	tracer  *Tracer
+	failed  atomic.Uint64
+	spans   spans   // with traces
+	records records // with logs
+	// What the two send through.
+	spanExporter sdktrace.SpanExporter
+	logExporter  sdklog.Exporter
+}
+
+// Start begins to send. It does not wait for the collector, and does not fail if that is away.
+func Start(ctx context.Context, o Options) (*Telemetry, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	t := new(Telemetry)
+	// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES go before the names given here.
+	about, err := resource.New(ctx,
+		resource.WithAttributes(semconv.ServiceName("weir"), semconv.ServiceVersion(o.Version)),
+		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("otel: %w", err)
+	}
+	var remark sparselog.Line
+	failed := func(err error) {
+		t.failed.Add(1)
+		if n := remark.Due(time.Minute); n > 0 {
+			o.Logger.Warn("exports to otel.endpoint fail, and what they held is lost", "failures", n, "error", err)
+		}
+	}
+	// Of metrics, and of what a collector took in part, the SDK tells by a function of the whole
+	// process alone.
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(failed))
+	otel.SetLogger(logr.Discard())
+	if o.Traces >= 0 {
+		if t.spanExporter, err = o.traceExporter(ctx); err != nil {
+			return nil, fmt.Errorf("otel: traces: %w", err)
+		}
+		t.spans = spans{newQueue(t.spanExporter.ExportSpans, failed)}
+		t.traces = sdktrace.NewTracerProvider(
+			sdktrace.WithResource(about),
+			// Tracer decides which requests are followed, before anything is made for them.
+			sdktrace.WithSampler(sdktrace.AlwaysSample()),
+			sdktrace.WithSpanProcessor(t.spans))
+	}
+	if o.Logs {
+		if t.logExporter, err = o.logExporter(ctx); err != nil {
+			return nil, errors.Join(fmt.Errorf("otel: logs: %w", err), t.Shutdown(ctx))
+		}
+		t.records = records{newQueue(t.logExporter.Export, failed)}
+		t.logs = sdklog.NewLoggerProvider(
+			sdklog.WithResource(about),
+			sdklog.WithProcessor(t.records))
+	}
+	if o.Metrics > 0 {
+		exporter, err := o.metricExporter(ctx)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("otel: metrics: %w", err), t.Shutdown(ctx))
+		}
+		t.metrics = sdkmetric.NewMeterProvider(
+			sdkmetric.WithResource(about),
+			sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter,
+				sdkmetric.WithInterval(o.Metrics), sdkmetric.WithTimeout(patience),
+				sdkmetric.WithProducer(newProducer(o.Gatherer)))))
+	}
+	if t.traces != nil {
+		t.tracer = newTracer(t.traces.Tracer(scope), o.Traces, t.refusals())
+	}
+	return t, nil
+}
+
+// scope names this program to who reads what it sends.
+const scope = "github.com/weir-rl/weir"
+
+// Tracer returns what follows requests; nil without traces.
+func (t *Telemetry) Tracer() *Tracer { return t.tracer }
+
+// Failed returns how many exports failed, each of which may have held many records.
+func (t *Telemetry) Failed() uint64 { return t.failed.Load() }
+
+// Dropped returns how many spans and log records were not sent: too many waited, or their export
+// failed.
+func (t *Telemetry) Dropped() (spans, records uint64) {
+	if t.traces != nil {
+		spans = t.spans.dropped.Load()
+	}
+	if t.logs != nil {
+		records = t.records.dropped.Load()
+	}
+	return spans, records
+}
+
+// Handler returns a handler of logs that hands on what h handles, and sends it, too. It is h if no
+// logs are sent.
+func (t *Telemetry) Handler(h slog.Handler) slog.Handler {
+	if t.logs == nil {
+		return h
+	}
+	return both{h, otelslog.NewHandler(scope, otelslog.WithLoggerProvider(t.logs))}
+}
+
+// refusals returns a logger for refusals of requests that are followed; nil without logs.
+func (t *Telemetry) refusals() *slog.Logger {
+	if t.logs == nil {
+		return nil
+	}
+	return slog.New(otelslog.NewHandler(scope, otelslog.WithLoggerProvider(t.logs)))
+}
+
+// Shutdown sends what waits, and ends, at the latest when ctx is done.
+func (t *Telemetry) Shutdown(ctx context.Context) error {
+	var failures []error
+	if t.traces != nil {
+		failures = append(failures, t.traces.Shutdown(ctx), t.spanExporter.Shutdown(ctx))
+	}
+	if t.logs != nil {
+		failures = append(failures, t.logs.Shutdown(ctx), t.logExporter.Shutdown(ctx))
+	}
+	if t.metrics != nil {
+		failures = append(failures, t.metrics.Shutdown(ctx))
+	}
+	return errors.Join(failures...)
+}
+
+// both hands what is logged to two handlers. The first one says what is logged at all.
+type both struct{ first, second slog.Handler }
+
+// Enabled implements slog.Handler.
+func (b both) Enabled(ctx context.Context, level slog.Level) bool {
+	return b.first.Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (b both) Handle(ctx context.Context, r slog.Record) error {
+	return errors.Join(b.first.Handle(ctx, r.Clone()), b.second.Handle(ctx, r))
+}
+
+// WithAttrs implements slog.Handler.
+func (b both) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return both{b.first.WithAttrs(attrs), b.second.WithAttrs(attrs)}
+}
+
+// WithGroup implements slog.Handler.
+func (b both) WithGroup(name string) slog.Handler {
+	return both{b.first.WithGroup(name), b.second.WithGroup(name)}
+}

