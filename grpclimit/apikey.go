@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // The sources of Options.Identity that are more than a key of the metadata.
@@ -56,5 +57,5 @@ func (a *attributes) hashed(value string) string {
 	}
 	begin := len(a.scratch)
 	a.scratch = door.AppendKeyHash(a.scratch, value)
-	return door.View(a.scratch[begin:])
+	return chars.View(a.scratch[begin:])
 }

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/clientip"
 )
 
 // attributes are those of one call, looked up when a rule asks for them.
@@ -152,7 +152,7 @@ func (a *attributes) ip() (string, bool) {
 		return "", false
 	}
 	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
-		return rule.ClientAddr(tcp.AddrPort().Addr()).String(), true
+		return clientip.Addr(tcp.AddrPort().Addr()).String(), true
 	}
 	host, _, err := net.SplitHostPort(p.Addr.String())
 	if err != nil {

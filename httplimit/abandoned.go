@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/clientip"
 )
 
 // A request whose client hangs up is abandoned: nobody waits for its answer. Where a handler passes
@@ -104,7 +104,7 @@ func networkOf(ip string) netip.Addr {
 	if err != nil {
 		return netip.Addr{}
 	}
-	return rule.ClientNetwork(a)
+	return clientip.Network(a)
 }
 
 // half is how many of so many places the abandoned requests of one address may keep.

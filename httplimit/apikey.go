@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -42,7 +43,7 @@ func (s *source) inScratch() bool {
 func hashed(value string, scratch []byte) (string, []byte) {
 	begin := len(scratch)
 	scratch = door.AppendKeyHash(scratch, value)
-	return door.View(scratch[begin:]), scratch
+	return chars.View(scratch[begin:]), scratch
 }
 
 // hashAll puts hashes in the place of values.

@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -201,7 +201,7 @@ func unescapeQuery(s string) string {
 		switch c := s[i]; {
 		case c == '+':
 			b = append(b, ' ')
-		case c == '%' && i+2 < len(s) && door.IsHex(s[i+1]) && door.IsHex(s[i+2]):
+		case c == '%' && i+2 < len(s) && chars.IsHex(s[i+1]) && chars.IsHex(s[i+2]):
 			b = append(b, hexDigit(s[i+1])<<4|hexDigit(s[i+2]))
 			i += 2
 		default:

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/clientip"
 )
 
 // The fields of a request that list those whom it has passed through.
@@ -105,7 +105,7 @@ func ParseTrusted(list []string) ([]netip.Prefix, error) {
 			}
 			p = netip.PrefixFrom(a, a.BitLen())
 		}
-		if p, err = rule.ClientPrefix(p); err != nil {
+		if p, err = clientip.Prefix(p); err != nil {
 			return nil, err
 		}
 		out = append(out, p)
@@ -122,7 +122,7 @@ func ParseTrusted(list []string) ([]netip.Prefix, error) {
 // left-most is. An element that is no address ends the walk at the last good one. Of a field that
 // holds a single address the client is the peer if it is missing, is there twice, or is no address.
 // Addresses may carry a port, brackets and a zone, which are dropped; what stands for an IPv4
-// address is taken as that (rule.ClientAddr).
+// address is taken as that (clientip.Addr).
 func (c ClientIP) Of(r *http.Request) netip.Addr {
 	addr, _ := c.find(r)
 	return addr
@@ -237,7 +237,7 @@ func (c ClientIP) text(r *http.Request) string {
 func (c ClientIP) trusts(a netip.Addr) bool {
 	for _, p := range c.Trusted {
 		if p.Addr().Is6() { // as the addresses of clients are taken
-			p, _ = rule.ClientPrefix(p)
+			p, _ = clientip.Prefix(p)
 		}
 		if p.Contains(a) {
 			return true
@@ -271,7 +271,7 @@ func parseNode(s string) (addr netip.Addr, text string, ok bool) {
 	if err != nil {
 		return netip.Addr{}, "", false
 	}
-	return rule.ClientAddr(a), text, true
+	return clientip.Addr(a), text, true
 }
 
 // plainIPv4 returns the address of s if s is an IPv4 address in its canonical form, with a port, as

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -131,7 +131,7 @@ func percentDecoded(s string) (_ string, ok bool) {
 			b.WriteByte(s[i])
 			continue
 		}
-		if i+2 >= len(s) || !door.IsHex(s[i+1]) || !door.IsHex(s[i+2]) {
+		if i+2 >= len(s) || !chars.IsHex(s[i+1]) || !chars.IsHex(s[i+2]) {
 			return s, false
 		}
 		b.WriteByte(hexDigit(s[i+1])<<4 | hexDigit(s[i+2]))

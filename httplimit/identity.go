@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -196,12 +197,12 @@ func parseSource(name, s string) (source, error) {
 		of.hashed = true
 		return of, nil
 	case "header":
-		if arg == "" || !door.IsToken(arg) {
+		if arg == "" || !chars.IsToken(arg) {
 			return source{}, fmt.Errorf("identity.%s: %q names no header; write header:NAME, such as header:X-User-Id", name, s)
 		}
 		return source{kind: fromHeader, arg: textproto.CanonicalMIMEHeaderKey(arg)}, nil
 	case "cookie":
-		if arg == "" || !door.IsToken(arg) {
+		if arg == "" || !chars.IsToken(arg) {
 			return source{}, fmt.Errorf("identity.%s: %q names no cookie; write cookie:NAME, such as cookie:session", name, s)
 		}
 		return source{kind: fromCookie, arg: arg, folded: foldCookie(arg)}, nil

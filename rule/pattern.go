@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
+
+	"github.com/weir-rl/weir/internal/util/clientip"
 )
 
 // Pattern is one compiled pattern of a Condition. The zero value matches nothing.
@@ -86,7 +88,7 @@ func (p *Pattern) positive(value string, addr netip.Addr) bool {
 	}
 }
 
-// parseIP parses an address as rules see it: by ClientAddr. It returns the zero Addr for what is
+// parseIP parses an address as rules see it: by clientip.Addr. It returns the zero Addr for what is
 // none, and knows most of that without making an error.
 func parseIP(s string) netip.Addr {
 	if len(s) == 0 || len(s) > 128 {
@@ -102,7 +104,7 @@ func parseIP(s string) netip.Addr {
 	if err != nil {
 		return netip.Addr{}
 	}
-	return ClientAddr(a)
+	return clientip.Addr(a)
 }
 
 // parseIPv4 parses as netip does, but makes no error.
@@ -263,7 +265,7 @@ func (p *Pattern) compileIP(s string) error {
 	if err != nil {
 		return fmt.Errorf("%q is no address block in CIDR notation, such as 10.0.0.0/8 or 2001:db8::/32", s)
 	}
-	if block, err = ClientPrefix(block); err != nil {
+	if block, err = clientip.Prefix(block); err != nil {
 		return err
 	}
 	p.setBlock(block)

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/decisionlog"
 	"github.com/weir-rl/weir/internal/observe/otel"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/store"
 )
 
@@ -198,7 +199,7 @@ func readHeaders(r io.Reader) (map[string]string, error) {
 			continue
 		}
 		name, value, ok := strings.Cut(line, ":")
-		if name = strings.TrimSpace(name); !ok || !doors.IsToken(name) {
+		if name = strings.TrimSpace(name); !ok || !chars.IsToken(name) {
 			// The error does not quote the line, which may hold a token.
 			return nil, fmt.Errorf("line %d: write NAME: VALUE", n)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/candidate"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/util/clientip"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -143,7 +144,7 @@ func value(v string) string {
 }
 
 func network(a netip.Addr) string {
-	a = rule.ClientAddr(a)
+	a = clientip.Addr(a)
 	bits := 24
 	if a.Is6() {
 		bits = 48

@@ -10,8 +10,6 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"net/http"
-	"strings"
-	"unsafe"
 
 	"github.com/weir-rl/weir"
 )
@@ -148,24 +146,4 @@ func Followed(t Tracer, of *weir.Trace, err error) {
 	if of != nil {
 		t.End(of, err)
 	}
-}
-
-// View returns b as a string without copying it. The string is valid for as long as b is not
-// changed.
-func View(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
-
-// IsToken reports whether s is a token of RFC 9110: a method, or the name of a header or a cookie.
-func IsToken(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0) {
-			return false
-		}
-	}
-	return s != ""
-}
-
-// IsHex reports whether c is a hexadecimal digit.
-func IsHex(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // Codes of gRPC (google.rpc.Code).
@@ -143,7 +144,7 @@ func (g *grpcWriter) end(s *grpcStatus) {
 	}
 	h["Content-Type"] = []string{"application/grpc"}
 	h["Grpc-Status"] = []string{strconv.Itoa(s.code)}
-	h["Grpc-Message"] = []string{encodeMessage(s.message)}
+	h["Grpc-Message"] = []string{chars.GRPCMessage(s.message)}
 	if len(s.details) > 0 {
 		h["Grpc-Status-Details-Bin"] = []string{base64.RawStdEncoding.EncodeToString(s.encode())}
 	}
@@ -260,21 +261,6 @@ func (s *grpcStatus) detail(name string, message []byte) {
 func (s *grpcStatus) encode() []byte {
 	b := appendInt(nil, 1, int64(s.code))
 	return append(appendBytes(b, 2, strings.ToValidUTF8(s.message, "\uFFFD")), s.details...)
-}
-
-// encodeMessage encodes a text as Grpc-Message has it: percent-encoding of all but the printable
-// characters of ASCII.
-func encodeMessage(s string) string {
-	const hex = "0123456789ABCDEF"
-	var b strings.Builder
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || c == '%' {
-			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
-		} else {
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
 }
 
 // appendBytes appends a field of protobuf that holds bytes, a text or a message.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/util/clientip"
 	"github.com/weir-rl/weir/internal/util/sparselog"
-	"github.com/weir-rl/weir/rule"
 )
 
 // Bounds of guessing.
@@ -45,7 +45,7 @@ func (g *guesses) judge(from netip.Addr, valid bool) Verdict {
 	if valid && g.known.Load() == 0 {
 		return Right
 	}
-	from = rule.ClientNetwork(from)
+	from = clientip.Network(from)
 	now := time.Now().UnixMicro()
 	g.mu.Lock()
 	defer g.mu.Unlock()

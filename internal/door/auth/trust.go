@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/weir-rl/weir/internal/util/clientip"
 	"github.com/weir-rl/weir/internal/wire/listen"
-	"github.com/weir-rl/weir/rule"
 )
 
 // Trust decides which clients may refund, release, and ask for more than 1,000 hits.
@@ -35,7 +35,7 @@ func (t *Trust) TrustedPeer(address string) bool {
 	if err != nil {
 		return t.Unix && address == listen.UnixPeer.String()
 	}
-	addr := rule.ClientAddr(peer.Addr())
+	addr := clientip.Addr(peer.Addr())
 	for _, p := range t.Peers {
 		if p.Contains(addr) {
 			return true

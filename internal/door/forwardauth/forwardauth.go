@@ -18,6 +18,7 @@ import (
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/internal/wire/shed"
 	"github.com/weir-rl/weir/rule"
@@ -273,7 +274,7 @@ func (c *call) read(r *http.Request, family *proxyFamily, slash httplimit.Encode
 	if c.method == "" {
 		c.method = r.Method
 	}
-	if !door.IsToken(c.method) {
+	if !chars.IsToken(c.method) {
 		return &answer.FieldError{Field: family.method, Message: "is no method of a request: " + answer.Printable(c.method)}
 	}
 	c.host = r.Host
@@ -333,7 +334,7 @@ func originForm(uri string) (host, target string, ok bool) {
 		case path >= 0:
 		case c == '?':
 			path = i
-		case c == '%' && (i+2 >= len(uri) || !door.IsHex(uri[i+1]) || !door.IsHex(uri[i+2])):
+		case c == '%' && (i+2 >= len(uri) || !chars.IsHex(uri[i+1]) || !chars.IsHex(uri[i+2])):
 			return "", uri, false
 		}
 	}

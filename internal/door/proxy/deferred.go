@@ -27,6 +27,7 @@ import (
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/internal/door/proxy/deferred"
+	"github.com/weir-rl/weir/internal/util/clientip"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
@@ -170,7 +171,7 @@ func (s *deferrals) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 	if b, ok := r.Body.(*clientBody); ok && s.proxy.o.BodyTimeout > 0 {
 		b.within(s.proxy.o.BodyTimeout)
 	}
-	of := rule.ClientNetwork(s.proxy.o.ClientIP.Of(r))
+	of := clientip.Network(s.proxy.o.ClientIP.Of(r))
 	return s.reading.read(http.MaxBytesReader(w, r.Body, s.MaxBody), of)
 }
 

@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // handler answers a command that decides nothing; args are those after its name.
@@ -103,7 +103,7 @@ func (c *conn) ping(args [][]byte) error {
 	case 0:
 		c.out = append(c.out, "+PONG\r\n"...)
 	case 1:
-		c.out = appendBulk(c.out, door.View(args[0]))
+		c.out = appendBulk(c.out, chars.View(args[0]))
 	default:
 		c.error("ERR wrong number of arguments for 'ping' command")
 	}
@@ -111,7 +111,7 @@ func (c *conn) ping(args [][]byte) error {
 }
 
 func (c *conn) echo(args [][]byte) error {
-	c.out = appendBulk(c.out, door.View(args[0]))
+	c.out = appendBulk(c.out, chars.View(args[0]))
 	return nil
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // spokenVersion is the version of Redis whose protocol is spoken, for clients that look at it.
@@ -118,7 +118,7 @@ func (c *conn) commandCommand(args [][]byte) error {
 	case "GETKEYS":
 		if len(args) > 0 {
 			if s := lookUp(args[0]); s != nil && s.key > 0 && len(args) > s.key {
-				c.out = appendBulk(appendArray(c.out, 1), door.View(args[s.key]))
+				c.out = appendBulk(appendArray(c.out, 1), chars.View(args[s.key]))
 				return nil
 			}
 		}

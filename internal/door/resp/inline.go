@@ -3,7 +3,7 @@ package resp
 import (
 	"bytes"
 
-	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // What line found.
@@ -110,7 +110,7 @@ func unquote(line []byte, from int) (to, next int, ok bool) {
 			return to, i + 1, true
 		case c == '\\' && quote == '"' && i+1 < len(line):
 			i++
-			if c = line[i]; c == 'x' && i+2 < len(line) && door.IsHex(line[i+1]) && door.IsHex(line[i+2]) {
+			if c = line[i]; c == 'x' && i+2 < len(line) && chars.IsHex(line[i+1]) && chars.IsHex(line[i+2]) {
 				c = hex(line[i+1])<<4 | hex(line[i+2])
 				i += 2
 			} else {

@@ -8,6 +8,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -106,14 +107,14 @@ func (a *asker) readLimit(args [][]byte, trusted bool) (problem string) {
 		return errManyHits
 	}
 	for i := 3; i < len(args); i += 2 {
-		switch name := door.View(args[i]); {
+		switch name := chars.View(args[i]); {
 		case name == "":
 			return errNoName
-		case !a.attributes.add(name, door.View(args[i+1])):
+		case !a.attributes.add(name, chars.View(args[i+1])):
 			return errTwice + shown(args[i])
 		}
 	}
-	domain := door.Domain(door.View(args[1]), a.o.Domain, a.limiter)
+	domain := door.Domain(chars.View(args[1]), a.o.Domain, a.limiter)
 	if domain == "" {
 		return "ERR the domain is empty, and the rules hold several: name one"
 	}

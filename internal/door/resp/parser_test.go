@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // naive reads commands as the protocol's description has it, from all that has come: the slow way,
@@ -160,7 +160,7 @@ func naiveSplit(line string, most int) (args []string, err error) {
 					return nil, errQuotes
 				}
 				quote, done = 0, true
-			case quote == '"' && c == '\\' && len(line) >= 3 && line[0] == 'x' && door.IsHex(line[1]) && door.IsHex(line[2]):
+			case quote == '"' && c == '\\' && len(line) >= 3 && line[0] == 'x' && chars.IsHex(line[1]) && chars.IsHex(line[2]):
 				b, _ := strconv.ParseUint(line[1:3], 16, 8)
 				arg, line = append(arg, byte(b)), line[3:]
 			case quote == '"' && c == '\\' && line != "":

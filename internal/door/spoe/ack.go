@@ -7,8 +7,8 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // variable is one of the variables that each ACK sets or unsets, in the order in which they are
@@ -187,11 +187,11 @@ func (c *call) passed() {
 	a.unset(varLimitedBy)
 	a.unset(varDecision)
 	c.field = answer.AppendRateLimits(c.field[:0], d)
-	a.text(varRateLimit, door.View(c.field))
+	a.text(varRateLimit, chars.View(c.field))
 	c.field = answer.AppendPolicies(c.field[:0], d)
-	a.text(varPolicy, door.View(c.field))
+	a.text(varPolicy, chars.View(c.field))
 	c.field = answer.AppendWarning(c.field[:0], d)
-	a.text(varWarning, door.View(c.field))
+	a.text(varWarning, chars.View(c.field))
 	a.unset(varContentType)
 	a.unset(varBody)
 }
@@ -215,7 +215,7 @@ func (c *call) refused(problem string, limitedBy []string) {
 		}
 		c.field = append(c.field, name...)
 	}
-	a.text(varLimitedBy, door.View(c.field))
+	a.text(varLimitedBy, chars.View(c.field))
 	a.header(varDecision, r.header["X-Ratelimit-Decision"])
 	a.header(varRateLimit, r.header["Ratelimit"])
 	a.header(varPolicy, r.header["Ratelimit-Policy"])
@@ -224,7 +224,7 @@ func (c *call) refused(problem string, limitedBy []string) {
 	if values := r.header["Content-Type"]; len(values) > 0 {
 		contentType = values[0]
 	}
-	body := strings.TrimSuffix(door.View(r.body), "\n") // HAProxy 2.6 would write %0A
+	body := strings.TrimSuffix(chars.View(r.body), "\n") // HAProxy 2.6 would write %0A
 	if body == "" || !a.fits(varContentType, textSize(contentType)+len(setters[varBody])+textSize(body)) {
 		contentType, body = "", "" // neither without the other
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -128,7 +129,7 @@ func (a *attributes) text(v *value) string {
 	}
 	start := len(a.scratch)
 	a.scratch = v.appendTo(a.scratch) // views of what it was before stay good if it moves
-	return door.View(a.scratch[start:])
+	return chars.View(a.scratch[start:])
 }
 
 // maxHits bounds the hits of a request, on either side of 0, as at the other doors.

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // Bounds of a connection.
@@ -155,7 +155,7 @@ func (c *conn) next() (f frame, size int, s status) {
 	case len(b)-4 < int(n):
 		return f, 0, statusOK
 	}
-	f, ok := parseFrame(door.View(b[4 : 4+n]))
+	f, ok := parseFrame(chars.View(b[4 : 4+n]))
 	if !ok {
 		return f, 0, statusInvalid
 	}
@@ -294,7 +294,7 @@ func (c *conn) notify(f frame) (end bool, s status, detail string) {
 	payload := f.payload
 	if apart { // it may go on when what was read is overwritten
 		k.payload = append(k.payload[:0], payload...)
-		payload = door.View(k.payload)
+		payload = chars.View(k.payload)
 	}
 	messages, ok := k.attributes.parse(payload)
 	if !ok {

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"strconv"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/clientip"
 )
 
 // The data types of the protocol: the low four bits of a value's first byte.
@@ -160,7 +160,7 @@ func (v *value) appendTo(b []byte) []byte {
 	case typeIPv4:
 		return netip.AddrFrom4([4]byte([]byte(v.text))).AppendTo(b)
 	case typeIPv6:
-		return rule.ClientAddr(netip.AddrFrom16([16]byte([]byte(v.text)))).AppendTo(b)
+		return clientip.Addr(netip.AddrFrom16([16]byte([]byte(v.text)))).AppendTo(b)
 	}
 	return append(b, v.text...)
 }

@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/clientip"
 )
 
 // Options tune New. The zero value is right for most.
@@ -123,7 +123,7 @@ func (t *Table) Block(text string) (netip.Prefix, error) {
 		if err != nil {
 			return netip.Prefix{}, fmt.Errorf("ban: %q is no address", text)
 		}
-		if a = rule.ClientAddr(a); a.Is4() {
+		if a = clientip.Addr(a); a.Is4() {
 			return netip.PrefixFrom(a, 32), nil
 		}
 		return a.Prefix(t.o.IPv6Prefix)
@@ -153,7 +153,7 @@ func (t *Table) spare(p netip.Prefix) string {
 		return "it is link-local"
 	case a.IsMulticast() || a.IsUnspecified():
 		return "nobody has it"
-	case a.Is6() && rule.StandsForIPv4(p):
+	case a.Is6() && clientip.StandsForIPv4(p):
 		return "all clients behind NAT64 share it"
 	}
 	for _, n := range t.o.Never {

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -35,7 +36,7 @@ func attributesOfSpan(s sdktrace.ReadOnlySpan) map[string]string {
 func TestKeptTexts(t *testing.T) {
 	tracer, spans := recording(0)
 	buffer := []byte(followed + "vendor=value" + "shop" + "note")
-	text := door.View(buffer)
+	text := chars.View(buffer)
 	at := func(from, n int) string { return text[from : from+n] }
 	n := len(followed)
 	_, trace := tracer.Follow(t.Context(), at(0, n), at(n, 12))

@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // head is the head of a request, as far as it has come in. The zero value is ready. It is stricter
@@ -194,7 +194,7 @@ func (h *head) special(name, value []byte) bool {
 
 // isFold reports whether b is s, which is ASCII, in any case. Letters beyond ASCII that fold to
 // one, such as the sign of the Kelvin, are longer.
-func isFold(b []byte, s string) bool { return len(b) == len(s) && strings.EqualFold(door.View(b), s) }
+func isFold(b []byte, s string) bool { return len(b) == len(s) && strings.EqualFold(chars.View(b), s) }
 
 func (h *head) contentLength(value []byte) bool {
 	if h.hasLength || len(value) == 0 || len(value) > 18 {
@@ -226,7 +226,7 @@ func validHost(b []byte) bool {
 // token are the bytes of a name of a field (RFC 9110).
 var token = func() (t [256]bool) {
 	for c := range 256 {
-		t[c] = door.IsToken(string([]byte{byte(c)}))
+		t[c] = chars.IsToken(string([]byte{byte(c)}))
 	}
 	return t
 }()
@@ -240,7 +240,7 @@ func (h *head) fill(r *http.Request, u *url.URL, values []string, b []byte) ([]s
 	for i := range h.fields {
 		canonical(h.fields[i].name.of(text))
 	}
-	all := door.View(text)
+	all := chars.View(text)
 	part := func(s span) string { return all[s.from:s.to] }
 
 	r.Method = h.method

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // response implements http.ResponseWriter and io.StringWriter, and what http.ResponseController
@@ -206,7 +206,7 @@ func (w *response) Write(p []byte) (int, error) {
 			w.piece(rest, false)
 			break
 		}
-		rest = rest[w.fill(door.View(rest)):]
+		rest = rest[w.fill(chars.View(rest)):]
 	}
 	return len(p), w.err
 }

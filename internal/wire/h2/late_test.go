@@ -10,6 +10,7 @@ import (
 	prop "pgregory.net/rapid"
 
 	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/internal/wire/shed"
 )
 
@@ -73,7 +74,7 @@ func TestStatusEncoded(t *testing.T) {
 			for _, f := range fields {
 				got[f.Name] = f.Value
 			}
-			if got["grpc-status"] != map[uint32]string{0: "0", 8: "8", 14: "14"}[s.Code] || got["grpc-message"] != percentEncode(s.Message) {
+			if got["grpc-status"] != map[uint32]string{0: "0", 8: "8", 14: "14"}[s.Code] || got["grpc-message"] != chars.GRPCMessage(s.Message) {
 				t.Fatalf("%+v became %v", s, fields)
 			}
 			if s == often {

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
@@ -214,30 +213,6 @@ func (c *conn) refuse(st *stream, httpStatus int, s Status) error {
 	}
 	c.mu.Unlock()
 	return c.spend(1, "too many requests are refused")
-}
-
-// percentEncode writes a grpc-message.
-func percentEncode(s string) string {
-	plain := func(b byte) bool { return b >= ' ' && b <= '~' && b != '%' }
-	i := 0
-	for i < len(s) && plain(s[i]) {
-		i++
-	}
-	if i == len(s) {
-		return s
-	}
-	var out strings.Builder
-	for _, b := range []byte(s) {
-		if plain(b) {
-			out.WriteByte(b)
-		} else {
-			const digits = "0123456789ABCDEF"
-			out.WriteByte('%')
-			out.WriteByte(digits[b>>4])
-			out.WriteByte(digits[b&15])
-		}
-	}
-	return out.String()
 }
 
 // job is a unary call that goes on on a worker.

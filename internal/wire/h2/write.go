@@ -3,6 +3,8 @@ package h2
 import (
 	"math"
 	"strconv"
+
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // flush writes the contents of out. If another goroutine is writing, that one writes this as well.
@@ -162,12 +164,12 @@ func (e *encoder) appendGRPCStatus(b []byte, s Status) []byte {
 	code := string(strconv.AppendUint(digits[:0], uint64(s.Code), 10))
 	if keep {
 		b, e.often = e.insert(b, "grpc-status", code)
-		b, _ = e.insert(b, "grpc-message", percentEncode(s.Message))
+		b, _ = e.insert(b, "grpc-message", chars.GRPCMessage(s.Message))
 		return b
 	}
 	b = appendField(b, "grpc-status", code)
 	if s.Message != "" {
-		b = appendField(b, "grpc-message", percentEncode(s.Message))
+		b = appendField(b, "grpc-message", chars.GRPCMessage(s.Message))
 	}
 	return b
 }

@@ -3,8 +3,8 @@ package listen
 import (
 	"net/netip"
 
+	"github.com/weir-rl/weir/internal/util/clientip"
 	"github.com/weir-rl/weir/internal/util/pq"
-	"github.com/weir-rl/weir/rule"
 )
 
 // crowd are the connections that are not ready yet, by where they come from. Where one has to go,
@@ -21,7 +21,7 @@ type crowd struct {
 	fullest  pq.Heap[*network]
 }
 
-// origin is an address, as rule.ClientNetwork has it, and its connections that are not ready yet.
+// origin is an address, as clientip.Network has it, and its connections that are not ready yet.
 type origin struct {
 	address        netip.Addr
 	network        *network
@@ -73,7 +73,7 @@ func networkOf(address netip.Addr) netip.Prefix {
 
 // add puts s behind all others of an address.
 func (c *crowd) add(s *slot, address netip.Addr) {
-	address = rule.ClientNetwork(address)
+	address = clientip.Network(address)
 	c.made++
 	c.n++
 	s.age = c.made

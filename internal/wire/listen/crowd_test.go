@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weir-rl/weir/internal/testkit/patience"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/clientip"
 )
 
 // dialFrom is dial from another address of this machine. It skips the test where there is none.
@@ -139,13 +139,13 @@ func TestCrowdProperties(t *testing.T) {
 			"": func(t *rapid.T) {
 				count, wider := map[netip.Addr]int{}, map[netip.Prefix]int{}
 				for _, m := range list {
-					count[rule.ClientNetwork(m.from)]++
-					wider[networkOf(rule.ClientNetwork(m.from))]++
+					count[clientip.Network(m.from)]++
+					wider[networkOf(clientip.Network(m.from))]++
 				}
 				var want *slot
 				most, network := 0, 0
 				for _, m := range list {
-					n, w := count[rule.ClientNetwork(m.from)], wider[networkOf(rule.ClientNetwork(m.from))]
+					n, w := count[clientip.Network(m.from)], wider[networkOf(clientip.Network(m.from))]
 					if n > most || n == most && w > network {
 						want, most, network = m.s, n, w
 					}

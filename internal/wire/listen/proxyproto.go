@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/clientip"
 )
 
 // header is a PROXY protocol header, as HAProxy's proxy-protocol.txt describes it.
@@ -109,7 +109,7 @@ func parseHeader1(b []byte) (int, header, error) {
 		}
 		addresses[i], ports[i] = a, uint16(port)
 	}
-	return n, header{source: netip.AddrPortFrom(rule.ClientAddr(addresses[0]), ports[0])}, nil
+	return n, header{source: netip.AddrPortFrom(clientip.Addr(addresses[0]), ports[0])}, nil
 }
 
 // parseHeader2 parses the binary form.
@@ -146,7 +146,7 @@ func parseHeader2(b []byte) (int, header, error) {
 	case 1:
 		return n, header{source: netip.AddrPortFrom(netip.AddrFrom4([4]byte(a[:4])), binary.BigEndian.Uint16(a[8:]))}, nil
 	case 2:
-		return n, header{source: netip.AddrPortFrom(rule.ClientAddr(netip.AddrFrom16([16]byte(a[:16]))), binary.BigEndian.Uint16(a[32:]))}, nil
+		return n, header{source: netip.AddrPortFrom(clientip.Addr(netip.AddrFrom16([16]byte(a[:16]))), binary.BigEndian.Uint16(a[32:]))}, nil
 	}
 	return n, header{}, nil
 }

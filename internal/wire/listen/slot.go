@@ -4,7 +4,7 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/clientip"
 )
 
 // slot is the place of a connection among those that a listener counts. The listener's mu guards
@@ -109,7 +109,7 @@ func (l *Listener) count(s *slot, address netip.Addr) bool {
 	if l.o.MaxPerAddress <= 0 || !address.IsValid() || contains(l.o.Exempt, address) {
 		return true
 	}
-	address = rule.ClientNetwork(address)
+	address = clientip.Network(address)
 	if l.mu.addresses[address] >= l.o.MaxPerAddress {
 		return false
 	}
@@ -168,16 +168,16 @@ func (s *slot) done() bool {
 	return true
 }
 
-// addressOf returns the address of a peer, as rule.ClientAddr has it; the zero Addr if it has none.
+// addressOf returns the address of a peer, as clientip.Addr has it; the zero Addr if it has none.
 func addressOf(a net.Addr) netip.Addr {
 	if tcp, ok := a.(*net.TCPAddr); ok {
-		return rule.ClientAddr(tcp.AddrPort().Addr())
+		return clientip.Addr(tcp.AddrPort().Addr())
 	}
 	p, err := netip.ParseAddrPort(a.String())
 	if err != nil || a.Network() == "unix" {
 		return netip.Addr{}
 	}
-	return rule.ClientAddr(p.Addr())
+	return clientip.Addr(p.Addr())
 }
 
 func contains(prefixes []netip.Prefix, a netip.Addr) bool {
@@ -196,5 +196,5 @@ func Client(peer net.Addr, exempt []netip.Prefix) netip.Addr {
 	if !address.IsValid() || contains(exempt, address) {
 		return netip.Addr{}
 	}
-	return rule.ClientNetwork(address)
+	return clientip.Network(address)
 }
