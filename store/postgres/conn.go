@@ -117,6 +117,10 @@ func (d *database) callAgain(
 		}
 		c, err := d.pool.Acquire(ctx)
 		if err != nil {
+			if stateOf(err) == codeTerminated && breaks <= int(d.pool.Config().MaxConns) && ctx.Err() == nil {
+				breaks++
+				continue
+			}
 			d.metrics.failures.Add(1)
 			return d.notDone(err)
 		}

@@ -30,8 +30,10 @@ func (e brokenError) Unwrap() []error { return []error{e.error, cas.ErrBroken} }
 
 // SQLSTATEs with which a server refuses a connection for a moment.
 const (
-	codeTooMany  = "53300" // too_many_connections: also while the backends of others still end
-	codeStarting = "57P03" // cannot_connect_now: it starts, or recovers from a crash
+	codeTooMany    = "53300" // too_many_connections: also while the backends of others still end
+	codeStarting   = "57P03" // cannot_connect_now: it starts, or recovers from a crash
+	codeTerminated = "57P01" // admin_shutdown: pg_terminate_backend, before the connection was ready
+	codeCrashed    = "57P02" // crash_shutdown: another backend has crashed
 )
 
 // stateOf returns the SQLSTATE of an error, whatever became of its connection; "" if the server has
@@ -59,7 +61,8 @@ func isBroken(err error) bool {
 func (d *database) notDone(err error) error {
 	code := stateOf(err)
 	err = d.explain(fmt.Errorf("postgres store: %w", err))
-	if code == codeTooMany || code == codeStarting {
+	switch code {
+	case codeTooMany, codeStarting, codeTerminated, codeCrashed:
 		err = brokenError{err}
 	}
 	return notChargedError{err}

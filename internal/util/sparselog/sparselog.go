@@ -17,9 +17,9 @@ type Line struct {
 // Due counts an event. It returns 0 if the line was written less than every ago. Else the line is
 // to be written, and the result is how many events there were since it was written last.
 func (l *Line) Due(every time.Duration) (events int) {
-	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := time.Now() // under the lock: never before the last one
 	l.events++
 	if !l.last.IsZero() && now.Sub(l.last) < every {
 		return 0
