@@ -258,9 +258,44 @@ func (p *partition) wanted() bool {
 func (s *Store) once(
 	ctx context.Context, client rueidis.Client, p *partition, function string, keys, args []string,
 ) (rueidis.RedisResult, error) {
-	l := p.lanes.take()
-	defer p.lanes.put(l)
-	return s.callIn(ctx, &attempts{p: p, client: client}, l, true, function, keys, args)
+	result, failed, err := s.onceAgain(ctx, client, p, nil, function, keys, args)
+	failed.forget()
+	return result, err
+}
+
+// unsure is a call that failed, and may have been made. Whoever wants the same again sends it in
+// the same lane, and gets its answer.
+type unsure struct {
+	of     *partition
+	lane   *lane
+	memory uint32
+	at     int64 // when it failed, by the monotonic clock
+}
+
+// forget gives its lane to other calls. u may be nil.
+func (u *unsure) forget() {
+	if u != nil {
+		u.of.lanes.put(u.lane)
+	}
+}
+
+// onceAgain is once for a call that may be wanted again when it has failed: was is how it did so
+// before, or nil. failed, unless nil, is how it does now; pass it on, or let it be forgotten.
+func (s *Store) onceAgain(
+	ctx context.Context, client rueidis.Client, p *partition, was *unsure, function string, keys, args []string,
+) (result rueidis.RedisResult, failed *unsure, err error) {
+	a, l := &attempts{p: p, client: client}, (*lane)(nil)
+	if was != nil {
+		l, a.memory, a.unknown = was.lane, was.memory, true
+	} else {
+		l = p.lanes.take()
+	}
+	result, err = s.callIn(ctx, a, l, true, function, keys, args)
+	if lost, ok := err.(*lostError); ok && !isLost(lost.cause) {
+		return result, &unsure{p, l, a.memory, s.monotonic()}, err
+	}
+	p.lanes.put(l)
+	return result, nil, err
 }
 
 // callIn calls a function in a lane; without one, a function that may be called again.

@@ -32,6 +32,7 @@ type partition struct {
 	swapLock  chan struct{} // holds a value while a compare-and-swap runs: one at a time
 	swapLane  *lane         // whoever holds swapLock uses it
 	lanes     lanes
+	expiring  atomic.Pointer[unsure] // a call of Expired that failed
 
 	batcher // used by the goroutine of run only
 }

@@ -111,6 +111,7 @@ type Store struct {
 	offset    atomic.Int64
 	live      atomic.Int64  // nodes
 	sweeps    atomic.Uint64 // calls of Expired
+	claims    claims        // that failed
 	disagreed atomic.Bool
 
 	open    connections

@@ -63,7 +63,8 @@ func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.D
 	p, keys := s.reservationKeys(id)
 	room := (maxReservations + len(s.partitions) - 1) / len(s.partitions)
 	after := strconv.FormatInt(max(1, timeout.Microseconds()), 10)
-	result, err := s.callReservations(ctx, p, lua().hold, keys, s.virtualNow(), id, string(note), after, strconv.Itoa(room))
+	result, failed, err := s.callReservations(ctx, p, nil, lua().hold, keys, s.virtualNow(), id, string(note), after, strconv.Itoa(room))
+	failed.forget()
 	if err != nil {
 		return err
 	}
@@ -78,13 +79,61 @@ func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.D
 	return nil
 }
 
-// Claim implements store.Reserver.
+// claims are those that failed, and may have been made.
+type claims struct {
+	mu sync.Mutex
+	of map[string]*unsure // by id
+}
+
+// Of so many claims it is remembered how they failed, and of each for a minute at least. Of the
+// others, one that is repeated finds nothing.
+const (
+	maxClaims = 10_000
+	claimLife = time.Minute
+)
+
+// take returns how a claim of the id failed; nil if none did.
+func (c *claims) take(id string) *unsure {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	u := c.of[id]
+	delete(c.of, id)
+	return u
+}
+
+// put notes how a claim has failed.
+func (c *claims) put(id string, u *unsure, now int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.of) >= maxClaims {
+		for id, old := range c.of {
+			if now-old.at > int64(claimLife) {
+				old.forget()
+				delete(c.of, id)
+			}
+		}
+	}
+	if c.of[id] != nil || len(c.of) >= maxClaims {
+		u.forget()
+		return
+	}
+	if c.of == nil {
+		c.of = map[string]*unsure{}
+	}
+	c.of[id] = u
+}
+
+// Claim implements store.Reserver. If it fails, it can be called again on this node: a note that
+// was taken, and did not come, then comes, for as long as Redis keeps the answers of a lane.
 func (s *Store) Claim(ctx context.Context, id string) (note []byte, ok bool, err error) {
 	if id == "" || len(id) > maxReservationID {
 		return nil, false, nil
 	}
 	p, keys := s.reservationKeys(id)
-	result, err := s.callReservations(ctx, p, lua().claim, keys, s.virtualNow(), id)
+	result, failed, err := s.callReservations(ctx, p, s.claims.take(id), lua().claim, keys, s.virtualNow(), id)
+	if failed != nil {
+		s.claims.put(id, failed, failed.at)
+	}
 	if rueidis.IsRedisNil(err) {
 		return nil, false, nil
 	}
@@ -98,7 +147,8 @@ func (s *Store) Claim(ctx context.Context, id string) (note []byte, ok bool, err
 }
 
 // Expired implements store.Reserver. If some servers do not answer, it returns what the others
-// have; it fails only if that is nothing.
+// have; it fails only if that is nothing. Notes that were taken, and did not come, come with the
+// next call on this node, as in Claim.
 func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) {
 	// in turn, so that no partition is always last
 	first := int(s.sweeps.Add(1) % uint64(len(s.partitions)))
@@ -107,7 +157,11 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 			break
 		}
 		p := s.partitions[(first+i)%len(s.partitions)]
-		result, failed := s.callReservations(ctx, p, lua().expired, p.reservationKeys(), s.virtualNow(), strconv.Itoa(min(n-len(notes), maxExpiredAtOnce)))
+		result, unsure, failed := s.callReservations(
+			ctx, p, p.expiring.Swap(nil), lua().expired, p.reservationKeys(), s.virtualNow(), strconv.Itoa(min(n-len(notes), maxExpiredAtOnce)))
+		if unsure != nil {
+			p.expiring.Swap(unsure).forget()
+		}
 		if failed != nil {
 			err = failed
 			continue
@@ -128,22 +182,23 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 	return nil, err
 }
 
-// callReservations calls a function of reservations of a partition, which is made once.
+// callReservations calls a function of reservations of a partition, which is made once: was is how
+// a call of the same failed before, or nil. failed, unless nil, is to be passed on like that.
 func (s *Store) callReservations(
-	ctx context.Context, p *partition, function string, keys []string, args ...string,
-) (rueidis.RedisResult, error) {
+	ctx context.Context, p *partition, was *unsure, function string, keys []string, args ...string,
+) (result rueidis.RedisResult, failed *unsure, err error) {
 	clients, err := s.connected()
 	if err != nil {
-		return rueidis.RedisResult{}, notChargedError{err}
+		return result, was, notChargedError{err}
 	}
-	result, err := s.once(ctx, clients.other, p, function, keys, args)
+	result, failed, err = s.onceAgain(ctx, clients.other, p, was, function, keys, args)
 	switch {
 	case err == nil || rueidis.IsRedisNil(err):
-		return result, err
+		return result, nil, err
 	case didNothing(err):
 		err = notChargedError{err}
 	}
-	return result, fmt.Errorf("redis store: %w", s.target.lasting(err))
+	return result, failed, fmt.Errorf("redis store: %w", s.target.lasting(err))
 }
 
 // maxSettlements bounds the settlements of one compare-and-swap.

@@ -184,7 +184,8 @@ func (p *partition) swapBatchLocked(ctx context.Context, batch []*swapCall) (res
 			return nil
 		}
 		batch = slices.DeleteFunc(batch, func(o *swapCall) bool {
-			if !o.once && !o.abandoned.Load() {
+			// Nobody makes a settlement whose caller gave up: it counts as made.
+			if !o.once && (o.settlements != nil || !o.abandoned.Load()) {
 				return false
 			}
 			o.finish(errConflict)
