@@ -111,18 +111,24 @@ func (d *database) callAgain(
 	defer d.params.Put(p)
 	p.reset()
 	fill(p)
+	unsure := false // an attempt may have been made
+	end := func(err error) error {
+		if d.metrics.failures.Add(1); unsure {
+			return &unsureError{err}
+		}
+		return err
+	}
 	for mends, breaks := 0, 0; ; {
 		if err := d.prepare(ctx); err != nil {
-			return d.notDone(err)
+			return end(d.notDone(err))
 		}
 		c, err := d.pool.Acquire(ctx)
 		if err != nil {
-			if stateOf(err) == codeTerminated && breaks <= int(d.pool.Config().MaxConns) && ctx.Err() == nil {
+			if again != nil && brokeOpening(err) && breaks <= int(d.pool.Config().MaxConns) && ctx.Err() == nil {
 				breaks++
 				continue
 			}
-			d.metrics.failures.Add(1)
-			return d.notDone(err)
+			return end(d.notDone(err))
 		}
 		d.metrics.calls.Add(1)
 		err = d.send(ctx, c.Conn().PgConn(), s, p, row)
@@ -141,12 +147,12 @@ func (d *database) callAgain(
 				continue
 			}
 			if again != nil {
+				unsure = true
 				again()
 				continue
 			}
 		}
-		d.metrics.failures.Add(1)
-		return d.judge(err)
+		return end(d.judge(err))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -28,11 +29,11 @@ type brokenError struct{ error }
 
 func (e brokenError) Unwrap() []error { return []error{e.error, cas.ErrBroken} }
 
-// SQLSTATEs with which a server refuses a connection for a moment.
+// SQLSTATEs with which a server refuses a connection for a moment, or ends one that it is making.
 const (
 	codeTooMany    = "53300" // too_many_connections: also while the backends of others still end
 	codeStarting   = "57P03" // cannot_connect_now: it starts, or recovers from a crash
-	codeTerminated = "57P01" // admin_shutdown: pg_terminate_backend, before the connection was ready
+	codeTerminated = "57P01" // admin_shutdown: pg_terminate_backend
 	codeCrashed    = "57P02" // crash_shutdown: another backend has crashed
 )
 
@@ -57,12 +58,37 @@ func isBroken(err error) bool {
 	return !errors.Is(err, errReply)
 }
 
+// brokeOpening reports whether a connection broke that the server had taken, before it could be
+// used. One that nothing takes is another matter: the server is away.
+func brokeOpening(err error) bool {
+	switch stateOf(err) {
+	case codeTerminated, codeCrashed:
+		return true
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Op != "dial" && isBroken(err)
+	}
+	return (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) && isBroken(err)
+}
+
+// unsureError hides that the last attempt of a call did nothing: one before it may have.
+type unsureError struct{ cause error }
+
+func (e *unsureError) Error() string {
+	return "it is not known whether the call was made: " + e.cause.Error()
+}
+
+func (e *unsureError) Is(target error) bool {
+	return target != store.ErrNotCharged && errors.Is(e.cause, target)
+}
+
+func (e *unsureError) As(target any) bool { return errors.As(e.cause, target) }
+
 // notDone is the error of a call for which there was no connection, or no schema.
 func (d *database) notDone(err error) error {
-	code := stateOf(err)
+	code, broken := stateOf(err), brokeOpening(err)
 	err = d.explain(fmt.Errorf("postgres store: %w", err))
-	switch code {
-	case codeTooMany, codeStarting, codeTerminated, codeCrashed:
+	if broken || code == codeTooMany || code == codeStarting {
 		err = brokenError{err}
 	}
 	return notChargedError{err}

@@ -95,20 +95,20 @@ func newToken() []byte {
 	return text
 }
 
-// claim returns the token for a reservation.
-func (t *tokens) claim(id string) []byte {
+// claim returns the token for a reservation. used says that a claim with it may have been made.
+func (t *tokens) claim(id string) (text []byte, used bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if k, ok := t.claims[id]; ok {
 		delete(t.claims, id)
-		return k.text
+		return k.text, true
 	}
-	return newToken()
+	return newToken(), false
 }
 
 // claimed notes how a claim has ended.
-func (t *tokens) claimed(id string, text []byte, err error) {
-	if err == nil || errors.Is(err, store.ErrNotCharged) {
+func (t *tokens) claimed(id string, text []byte, used bool, err error) {
+	if err == nil || !used && errors.Is(err, store.ErrNotCharged) {
 		return
 	}
 	now := store.Monotonic()
@@ -125,8 +125,8 @@ func (t *tokens) claimed(id string, text []byte, err error) {
 	}
 }
 
-// expire returns the token for a call of Expired.
-func (t *tokens) expire() []byte {
+// expire returns the token for a call of Expired. used says that a call with it may have been made.
+func (t *tokens) expire() (text []byte, used bool) {
 	now := store.Monotonic()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -134,9 +134,9 @@ func (t *tokens) expire() []byte {
 	if last := len(t.expired) - 1; last >= 0 {
 		k := t.expired[last]
 		t.expired = t.expired[:last]
-		return k.text
+		return k.text, true
 	}
-	return newToken()
+	return newToken(), false
 }
 
 // failed notes that a call of Expired may have taken some notes.
@@ -154,7 +154,7 @@ func (s *Store) Claim(ctx context.Context, id string) (note []byte, ok bool, err
 	if !isReservation(id) {
 		return nil, false, nil
 	}
-	token := s.tokens.claim(id)
+	token, used := s.tokens.claim(id)
 	err = s.engine.callAgain(ctx, s.engine.text.claim, func(p *params) {
 		s.virtual(p)
 		p.bytea([]byte(id))
@@ -163,7 +163,7 @@ func (s *Store) Claim(ctx context.Context, id string) (note []byte, ok bool, err
 		note, ok = bytes.Clone(columns[0]), true
 		return nil
 	}, func() { note, ok = nil, false })
-	s.tokens.claimed(id, token, err)
+	s.tokens.claimed(id, token, used, err)
 	if err != nil {
 		return nil, false, err
 	}
@@ -176,7 +176,7 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 	if n <= 0 {
 		return nil, nil
 	}
-	token := s.tokens.expire()
+	token, used := s.tokens.expire()
 	err = s.engine.callAgain(ctx, s.engine.text.expired, func(p *params) {
 		s.virtual(p)
 		p.int8(int64(min(n, maxExpiredAtOnce)))
@@ -188,7 +188,7 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 	if err == nil {
 		return notes, nil
 	}
-	if !errors.Is(err, store.ErrNotCharged) {
+	if used || !errors.Is(err, store.ErrNotCharged) {
 		s.tokens.failed(token)
 	}
 	return nil, err
