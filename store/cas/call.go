@@ -31,6 +31,8 @@ type call struct {
 	// change changes the states that charges name, in place of a decision; nil for a decision. It
 	// is called again after a conflict.
 	change func(p *plan, c *call)
+	// settles says that it is made though its caller gives up, who takes it to be made
+	settles bool
 	// older says that states under older identities are wanted though there is one under the
 	// counter itself
 	older bool
@@ -90,7 +92,8 @@ func (s *Store) newCall(charges []store.Charge) *call {
 	clear(c.results)
 	c.refs, c.places, c.names, c.entries = c.refs[:0], c.places[:0], c.names[:0], c.entries[:0]
 	clear(c.index)
-	c.change, c.older, c.attempts, c.broken, c.now, c.asked, c.err, c.onOutcome = nil, false, 0, 0, 0, 0, nil, nil
+	c.change, c.settles, c.older, c.attempts, c.broken = nil, false, false, 0, 0
+	c.now, c.asked, c.err, c.onOutcome = 0, 0, nil, nil
 	size := 0
 	for i := range charges {
 		size += s.sizeOf(&charges[i])

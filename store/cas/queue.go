@@ -55,10 +55,12 @@ func (s *Store) wakeOne() {
 func (s *Store) giveUp(c *call) (done, charged bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch c.stage {
-	case delivered:
+	switch {
+	case c.stage == delivered:
 		return true, true
-	case queued: // perhaps again, after others were quicker: then nothing of it was made
+	case c.stage == queued && c.settles:
+		return false, true
+	case c.stage == queued: // perhaps again, after others were quicker: then nothing of it was made
 		c.stage = withdrawn
 		return false, false
 	}
@@ -191,7 +193,7 @@ func (s *Store) finish(w *worker, again []*call) {
 	s.mu.Lock()
 	kept := again[:0]
 	for _, c := range again {
-		if c.stage == abandoned || s.closed {
+		if c.stage == abandoned && !c.settles || s.closed {
 			if c.err = errGivenUp; s.closed {
 				c.err = errClosed
 			}

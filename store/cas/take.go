@@ -278,6 +278,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) erro
 		e := &settlements[i]
 		c := s.newCall([]store.Charge{{Counter: e.Counter, Limit: e.Limit, Key: e.Key}})
 		at, reserved, actual := e.At, e.Reserved, e.Actual
+		c.settles = true
 		c.change = func(p *plan, c *call) {
 			c.charges[0].Limit.Settle(&c.states[0].St, nil, p.now, at, reserved, actual)
 		}
