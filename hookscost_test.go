@@ -20,7 +20,7 @@ var hooksOf = []struct {
 	make func(t testing.TB) weir.Hooks
 }{
 	{"none", func(testing.TB) weir.Hooks { return weir.Hooks{} }},
-	{"telemetry", func(testing.TB) weir.Hooks { return metrics.New(metrics.Options{}).Hooks() }},
+	{"metrics", func(testing.TB) weir.Hooks { return metrics.New(metrics.Options{}).Hooks() }},
 	{"recent", func(t testing.TB) weir.Hooks { return remembering(t, nil).Hooks() }},
 	{"insight", func(t testing.TB) weir.Hooks { return gathering(t, nil).Hooks() }},
 	{"record", func(t testing.TB) weir.Hooks { return recording(t).Hooks() }},

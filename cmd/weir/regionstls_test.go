@@ -28,7 +28,7 @@ func TestRegionsByTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := regexp.MustCompile("units of its limits, needs\\s+`([^`]+)`\\s+on the keys `([^`]+)`, `([^`]+)` on the channel `([^`]+)`").FindSubmatch(doc)
+	list := regexp.MustCompile("units\\s+of\\s+its\\s+limits,\\s+needs\\s+`([^`]+)`\\s+on\\s+the\\s+keys\\s+`([^`]+)`,\\s+`([^`]+)`\\s+on\\s+the\\s+channel\\s+`([^`]+)`").FindSubmatch(doc)
 	if list == nil {
 		t.Fatal("docs/distributed.md does not say what a user for other regions needs")
 	}

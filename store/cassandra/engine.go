@@ -213,14 +213,19 @@ func (e *engine) Swap(ctx context.Context, now int64, groups []cas.Group) (clock
 }
 
 // unheard returns the error of a group if nothing was heard of Cassandra meanwhile: each one's
-// connection broke, or its time was over.
-func unheard(groups []cas.Group) (err error) {
+// connection broke, or its time was over. One whose time was over comes first: Cassandra was silent.
+func unheard(groups []cas.Group) (unheard error) {
 	for i := range groups {
-		if err = groups[i].Err; !errors.Is(err, cas.ErrBroken) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, gocql.ErrTimeoutNoResponse) {
+		err := groups[i].Err
+		late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, gocql.ErrTimeoutNoResponse)
+		if !late && !errors.Is(err, cas.ErrBroken) {
 			return nil
 		}
+		if late || unheard == nil {
+			unheard = err
+		}
 	}
-	return err
+	return unheard
 }
 
 // look only reads what a group is about.

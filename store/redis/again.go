@@ -32,10 +32,28 @@ const (
 // lane is a row of calls, of which one is under way at a time. The functions know it by its id.
 type lane struct {
 	id     uint64
-	number int64 // of the call under way, or the last one
+	number int64  // of the call under way, or the last one
+	memory uint32 // that has answered all calls before that
+	lost   bool   // the last one had no answer
 }
 
 func newLane() *lane { return &lane{id: rand.Uint64()} }
+
+// next begins a call, for functions that have this memory. All earlier calls of a lane were made in
+// one memory, so that functions that know nothing of them have forgotten the lane: where that is
+// not so, the lane begins anew.
+func (l *lane) next(memory uint32) {
+	if l.lost || l.memory != memory {
+		*l = lane{id: rand.Uint64(), memory: memory}
+	}
+	l.number++
+}
+
+// ended notes how the call under way has ended.
+func (l *lane) ended(err error) {
+	_, answered := rueidis.IsRedisErr(err)
+	l.lost = err != nil && !answered || isLost(err)
+}
 
 // appendIdentity appends the beginning of a call's first argument. memory is the name that the node
 // had heard before it first sent the call, and again says that the call may have been made.
@@ -57,17 +75,15 @@ type lanes struct {
 }
 
 // take returns a lane that no call is under way in, for its next call.
-func (s *lanes) take() *lane {
+func (s *lanes) take(memory uint32) *lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := len(s.free); n > 0 {
-		l := s.free[n-1]
-		s.free = s.free[:n-1]
-		l.number++
-		return l
-	}
 	l := newLane()
-	l.number = 1
+	if n := len(s.free); n > 0 {
+		l = s.free[n-1]
+		s.free = s.free[:n-1]
+	}
+	l.next(memory)
 	return l
 }
 
@@ -108,8 +124,11 @@ func isTimeout(err error) bool {
 }
 
 // Pauses between two attempts, where trying at once was of no use; and how often the time for a
-// call begins anew because this process did not run when it was over.
+// call begins anew because this process did not run when it was over. A call that may have been
+// made is not sent again later than lastSend: the functions keep its lane for longer (KEEP in
+// weir.lua).
 const (
+	lastSend   = 9 * time.Second
 	firstPause = time.Millisecond
 	lastPause  = 50 * time.Millisecond
 	maxStalls  = 3
@@ -130,7 +149,8 @@ type attempts struct {
 
 	by      time.Time // the end of ctx
 	memory  uint32    // see lane.appendIdentity
-	sent    int64     // when the attempt began, by the monotonic clock
+	first   int64     // when the first attempt began, by the monotonic clock
+	sent    int64     // when this one did
 	unknown bool      // an attempt before this one may have been made
 	n       int       // attempts that failed
 	stalls  int
@@ -139,7 +159,7 @@ type attempts struct {
 
 // begin prepares the first attempt. Call end when all is over.
 func (a *attempts) begin(parent context.Context) {
-	a.parent, a.pause = parent, firstPause
+	a.parent, a.pause, a.first = parent, firstPause, a.p.store.monotonic()
 	a.renew()
 	a.prepare()
 }
@@ -193,11 +213,11 @@ func (a *attempts) again(err error) bool {
 	switch d := &a.p.detector; {
 	case !a.batch && !a.aside:
 	case refused:
-		d.Refused()
+		d.Refused(now)
 	case !answered && (stalled || !isTimeout(err)): // else it is silent
 		d.Broken(now, a.aside)
 	}
-	if a.parent.Err() != nil || a.batch && !a.unknown && !a.p.wanted() {
+	if a.parent.Err() != nil || a.batch && !a.unknown && !a.p.wanted() || a.unknown && now-a.first > int64(lastSend) {
 		return false
 	}
 	if late >= 0 {
@@ -288,7 +308,7 @@ func (s *Store) onceAgain(
 	if was != nil {
 		l, a.memory, a.unknown = was.lane, was.memory, true
 	} else {
-		l = p.lanes.take()
+		l = p.lanes.take(p.memory.Load())
 	}
 	result, err = s.callIn(ctx, a, l, true, function, keys, args)
 	if lost, ok := err.(*lostError); ok && !isLost(lost.cause) {
@@ -317,6 +337,9 @@ func (s *Store) callIn(
 		err := result.Error()
 		if !a.again(err) {
 			args[0] = instant
+			if l != nil {
+				l.ended(err)
+			}
 			return result, a.result(err)
 		}
 	}

@@ -251,7 +251,7 @@ func (p *partition) send(ctx context.Context) ([]byte, attempts, error) {
 	for _, s := range p.spans {
 		p.args = append(p.args, view(p.buf[s[0]:s[1]]))
 	}
-	p.lane.number++
+	p.lane.next(p.memory.Load())
 	a := attempts{p: p, client: clients.decide, batch: true}
 	a.begin(ctx)
 	defer a.end()
@@ -262,6 +262,7 @@ func (p *partition) send(ctx context.Context) ([]byte, attempts, error) {
 			return b.Arbitrary("FCALL").Args(p.args[:2]...).Keys(p.args[2]).Args(p.args[3:]...).Build()
 		}).AsBytes()
 		if !a.again(err) {
+			p.lane.ended(err)
 			return reply, a, a.result(err)
 		}
 		p.head = nil // rueidis may still hold it

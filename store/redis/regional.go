@@ -240,7 +240,7 @@ func (b *changeCall) build() {
 // send calls Lua.
 func (b *changeCall) send(ctx context.Context, client rueidis.Client) (reply changeReply, err error) {
 	s := b.p.store
-	l, a := b.p.lanes.take(), &attempts{p: b.p, client: client}
+	l, a := b.p.lanes.take(b.p.memory.Load()), &attempts{p: b.p, client: client}
 	defer b.p.lanes.put(l)
 	result, err := s.callIn(ctx, a, l, true, lua().change, b.keys, b.args)
 	b.leaked = b.leaked || err != nil || a.n > 0

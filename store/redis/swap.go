@@ -404,7 +404,7 @@ func (s *swapPlan) commit(ctx context.Context, client rueidis.Client, now int64)
 		return true, nil
 	}
 	l := s.p.swapLane
-	l.number++
+	l.next(s.p.memory.Load())
 	result, err := s.p.store.callIn(ctx, &attempts{p: s.p, client: client, aside: true}, l, !s.failFast, lua().swap, keys, args)
 	if err != nil {
 		return false, err

@@ -962,7 +962,8 @@ local function known(l, number, of, again)
   if again == 1 and l[1] == number then
     if l[2] ~= NONE then return true, l[2] end
   elseif again == 1 and l[1] < number and of == memory then
-    -- A lane that has made nothing here was forgotten, unless this is its first call.
+    -- A lane that has made nothing here was forgotten, unless this is its first call: the node
+    -- sends all calls of a lane to one memory, and each after the answer to the one before.
     if l[1] ~= 0 or number == 1 then return false end
   end
   return true, redis.error_reply(go.lostReply)

@@ -16,7 +16,8 @@ type Detector struct {
 	asideAt  atomic.Int64 // the same for calls of a second kind, of which one is under way at a time
 	lastSign atomic.Int64 // when the server last gave a sign of life
 	patience atomic.Int64 // for how long it may be silent
-	refused  atomic.Bool  // it cannot be reached, or says that it does not decide
+	// since when it cannot be reached, or says that it does not decide; 0 if that is not known
+	refusedAt atomic.Int64
 
 	mu            sync.Mutex
 	termEnd       int64
@@ -45,15 +46,20 @@ func (d *Detector) Begin(now int64) {
 	d.patience.Store(silenceFactor * d.longestBefore)
 }
 
-// Sent notes that a call is sent.
-func (d *Detector) Sent(now int64) { d.sentAt.CompareAndSwap(0, max(now, 1)) }
+// Sent notes that a call is sent. If no other one is under way, it finds out anew whether the server
+// can be reached.
+func (d *Detector) Sent(now int64) {
+	if d.sentAt.CompareAndSwap(0, max(now, 1)) && d.refusedAt.Load() != 0 {
+		d.refusedAt.Store(0)
+	}
+}
 
 // Answered notes an answer, and how long it took. A call that fails on the way, or is given up, is
 // no answer.
 func (d *Detector) Answered(now, took int64) {
 	d.lastSign.Store(now)
 	d.sentAt.Store(0)
-	d.refused.Store(false)
+	d.refusedAt.Store(0)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if now >= d.termEnd {
@@ -80,7 +86,7 @@ func (d *Detector) Broken(now int64, aside bool) {
 
 // Refused notes that the server cannot be reached, or does not decide. Until it answers again, it
 // is not worth waiting for beyond the least time.
-func (d *Detector) Refused() { d.refused.Store(true) }
+func (d *Detector) Refused(now int64) { d.refusedAt.CompareAndSwap(0, max(now, 1)) }
 
 // Aside notes that a call of the second kind is sent.
 func (d *Detector) Aside(now int64) { d.asideAt.Store(max(1, now)) }
@@ -94,7 +100,7 @@ func (d *Detector) Patience() int64 { return d.patience.Load() }
 // Alive notes a sign of life that says nothing about how long an answer takes.
 func (d *Detector) Alive(now int64) {
 	d.lastSign.Store(now)
-	d.refused.Store(false)
+	d.refusedAt.Store(0)
 }
 
 // OldestUnanswered returns when the oldest call without an answer was sent; 0 if there is
@@ -126,6 +132,4 @@ func (d *Detector) SilentUntil(now int64) int64 {
 }
 
 // refuses reports whether a call waits for a server that is not worth waiting for.
-func (d *Detector) refuses() bool { return d.refused.Load() && d.OldestUnanswered() != 0 }
-
-func (d *Detector) takesCalls() bool { return !d.refuses() }
+func (d *Detector) refuses() bool { return d.refusedAt.Load() != 0 && d.OldestUnanswered() != 0 }

@@ -2,7 +2,7 @@ package waiting
 
 import (
 	"context"
-	"slices"
+	"math"
 	"sync"
 	"time"
 
@@ -12,14 +12,17 @@ import (
 // Waiter waits for calls, as long as its caller does. Without Begin, the context alone bounds the
 // wait.
 type Waiter struct {
-	Ctx    context.Context
-	Silent bool // it gave up because a server was silent
+	Ctx context.Context
+	// It gave up because a server was silent, or refused. Valid after Wait has returned the error
+	// late.
+	Silent bool
 
 	late             error // of a wait that has ended
 	begun            int64 // by store.Monotonic, in ns, as all of these
 	minWait, maxWait int64 // durations
 	stalled          int64 // for how long this process did not run meanwhile
 	resumed          int64 // when it ran again; 0 if it never stood still
+	waited           bool  // Wait has returned
 	due              int64 // when to give up, as far as is known
 	wake             int64 // when the timer fires: no later
 	timer            *time.Timer
@@ -27,12 +30,14 @@ type Waiter struct {
 
 var timers = sync.Pool{New: func() any { return time.NewTimer(time.Hour) }}
 
-// Begin bounds the wait: it lasts for at least minWait, then for as long as the servers show signs
-// of life, and for at most maxWait. Then it ends with the error late. Servers that take no
-// connections are not waited for beyond refusedWait. Call Finish in the end.
+// Begin bounds the wait: it lasts for at least minWait, then for as long as all servers show signs
+// of life, and for at most maxWait. Then it ends with the error late. A server that takes no
+// connections is not waited for beyond minWait, nor for longer than refusedWait. Call Finish in the
+// end.
 func (w *Waiter) Begin(minWait, maxWait time.Duration, late error) {
 	w.begun, w.late = store.Monotonic(), late
 	w.minWait, w.maxWait = int64(min(minWait, maxWait)), int64(maxWait)
+	w.waited = false
 	w.due = w.begun + w.minWait
 	w.wake = w.begun + min(w.minWait, int64(refusedWait))
 	w.timer = timers.Get().(*time.Timer)
@@ -51,6 +56,14 @@ func (w *Waiter) Wait(done <-chan struct{}, servers ...*Detector) error {
 	var late <-chan time.Time
 	if w.timer != nil {
 		late = w.timer.C
+		// The timer may have fired while nobody waited, which shows no stall.
+		if w.waited {
+			if now := store.Monotonic(); now >= w.wake {
+				w.wake = now
+				w.timer.Reset(0)
+			}
+		}
+		w.waited = true
 	}
 	for {
 		select {
@@ -82,8 +95,12 @@ const (
 // reschedule computes, when the timer has fired, when to give up.
 func (w *Waiter) reschedule(now int64, servers []*Detector) {
 	end := w.begun + w.minWait
-	if len(servers) > 0 && !slices.ContainsFunc(servers, (*Detector).takesCalls) {
-		end = w.begun + min(w.minWait, int64(refusedWait))
+	refused := false
+	for _, d := range servers { // all of which must answer
+		if d.refuses() {
+			refused = true
+			end = min(end, max(w.begun, d.refusedAt.Load())+int64(refusedWait))
+		}
 	}
 	// A timer that fires late shows that this process did not run. An answer may wait to be read.
 	if late := now - w.wake; late > int64(time.Millisecond) {
@@ -94,17 +111,27 @@ func (w *Waiter) reschedule(now int64, servers []*Detector) {
 		}
 	}
 	silent := now
-	for _, d := range servers {
-		if d.refuses() {
-			continue
-		}
-		silent = max(silent, d.SilentUntil(now)+w.stalled)
-		if w.resumed != 0 {
-			silent = max(silent, w.resumed+2*d.Patience())
-		}
+	if !refused {
+		silent = w.silentUntil(now, servers)
 	}
 	w.Silent = silent <= now
 	w.due = min(max(end, silent), w.begun+w.maxWait+w.stalled)
+}
+
+// silentUntil returns when the first of the servers that owe an answer will have been silent for too
+// long, if it stays silent. Where none owes one, the call has yet to be sent.
+func (w *Waiter) silentUntil(now int64, servers []*Detector) int64 {
+	first, last := int64(math.MaxInt64), now
+	for _, d := range servers {
+		until := d.SilentUntil(now) + w.stalled
+		if w.resumed != 0 {
+			until = max(until, w.resumed+2*d.Patience())
+		}
+		if last = max(last, until); d.OldestUnanswered() != 0 {
+			first = min(first, until)
+		}
+	}
+	return min(first, last)
 }
 
 // Short returns a context for something that is not worth waiting for longer than minWait.

@@ -97,10 +97,47 @@ func TestWaiter(t *testing.T) {
 				d.lastSign.Store(base + test.heard*ms)
 			}
 			d.patience.Store(test.patience * ms)
-			d.refused.Store(test.refused)
+			if test.refused {
+				d.refusedAt.Store(base)
+			}
 			least := max(test.least, 20) * ms
 			w := Waiter{begun: base, minWait: least, maxWait: 500 * ms, due: base + least, wake: base + min(least, int64(refusedWait))}
 			w.reschedule(base+test.fired*ms, []*Detector{d})
+			if got := (w.due - base) / ms; got != test.due || w.Silent != test.silent {
+				t.Errorf("due after %d ms, silent %v; want %d and %v", got, w.Silent, test.due, test.silent)
+			}
+		})
+	}
+}
+
+// TestWaiterAcross: a call over several servers needs all of them, so that it gives up with the
+// first that is silent or refuses, and not for one that owes nothing.
+func TestWaiterAcross(t *testing.T) {
+	const ms, base = int64(time.Millisecond), 1000 * int64(time.Millisecond)
+	for name, test := range map[string]struct {
+		asked, refused [2]int64 // ms after base; 0: not
+		fired, due     int64    // ms
+		silent         bool
+	}{
+		"one refuses, one owes nothing":   {refused: [2]int64{0, 1}, asked: [2]int64{0, 1}, fired: 101, due: 101, silent: true},
+		"one is silent, one owes nothing": {asked: [2]int64{0, 1}, fired: 400, due: 400, silent: true},
+		"one is silent, one answers":      {asked: [2]int64{390, 1}, fired: 400, due: 400, silent: true},
+		"both will answer":                {asked: [2]int64{390, 395}, fired: 400, due: 430},
+		"nothing was sent yet":            {fired: 400, due: 440},
+	} {
+		t.Run(name, func(t *testing.T) {
+			servers := []*Detector{{}, {}}
+			for i, d := range servers {
+				d.patience.Store(40 * ms)
+				if at := test.asked[i]; at != 0 {
+					d.sentAt.Store(base + at*ms)
+				}
+				if at := test.refused[i]; at != 0 {
+					d.refusedAt.Store(base + at*ms)
+				}
+			}
+			w := Waiter{begun: base, minWait: 400 * ms, maxWait: 5000 * ms, due: base + 400*ms, wake: base + test.fired*ms}
+			w.reschedule(base+test.fired*ms, servers)
 			if got := (w.due - base) / ms; got != test.due || w.Silent != test.silent {
 				t.Errorf("due after %d ms, silent %v; want %d and %v", got, w.Silent, test.due, test.silent)
 			}
