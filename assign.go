@@ -25,9 +25,10 @@ func (l *Limiter) Charges(r *Request, d *Decision) []store.Charge {
 	return d.charges
 }
 
-// Report tells of requests like r that somebody else decided, by what was assigned to them; d is
-// that of Charges. Hooks are told, and limits in shadow are charged for what passed, each as far as
-// it has room. Bans do not count what was refused. It returns an error of the store.
+// Report accounts for requests like r that somebody else decided, by the units assigned to them; d
+// is the Decision that Charges filled in. It calls Hooks.Reported, and charges limits in shadow for
+// the allowed requests, each as far as it has room. Bans do not count the denied ones. The error is
+// the store's.
 func (l *Limiter) Report(ctx context.Context, r *Request, d *Decision, allowed, denied int64) error {
 	if l.hooks.Reported != nil {
 		l.hooks.Reported(r, d, allowed, denied)

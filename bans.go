@@ -78,7 +78,7 @@ func (b *Bans) Set(ctx context.Context, domain, limit string, key []string, unti
 }
 
 // Plan returns the ban that Set would put in force, without doing it, and the ban of the key that
-// is in force; nil for none. The error is that of Set, but for ErrNotShared.
+// is in force; nil for none. It fails as Set does, except that it never returns ErrNotShared.
 func (b *Bans) Plan(domain, limit string, key []string, until time.Time, reason string) (ban Ban, before *Ban, err error) {
 	r, err := b.l.ruleNamed(domain, limit)
 	if err != nil {

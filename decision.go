@@ -53,8 +53,8 @@ type Decision struct {
 	// Known is false if no rule file declares the domain; the request is then allowed.
 	Known  bool
 	Exempt bool // an exempt entry of the rules applies
-	// Limits are all limits that were met, shadow ones included: in the order of Descriptors, or of
-	// rules, those of the Lyft form first.
+	// Limits are all limits that were met, shadow ones included, in the order of Descriptors or of
+	// rules; limits of the Lyft form come first.
 	Limits []LimitResult
 	// RetryAfter is the largest of the limits that refused, in µs; 0 if allowed; algo.Never if one
 	// of them never admits the request. See Retry.
@@ -105,7 +105,7 @@ func (d *Decision) Warns(r *LimitResult) bool {
 	return d.Allowed && r.Near && r.Mode != rule.Shadow
 }
 
-// noCopy makes go vet report copies of what holds one.
+// noCopy makes go vet report copies of a struct that contains one.
 type noCopy struct{}
 
 func (*noCopy) Lock()   {}
@@ -174,9 +174,9 @@ func compareShares(a, b *algo.Result) int {
 	return cmp.Or(cmp.Compare(aHigh, bHigh), cmp.Compare(aLow, bLow))
 }
 
-// DeferTo returns the queue to which all limits that refuse want the request deferred, that of the
-// first of them. It is "" if d allows or is a ban's, and if one of the limits names no queue or
-// never admits the request.
+// DeferTo returns the queue to which all limits that refuse want the request deferred; if they name
+// several, the first limit's. It is "" if d allows or is a ban's, and if one of the limits names no
+// queue or never admits the request.
 func (d *Decision) DeferTo() string {
 	if d.Allowed || d.RetryAfter == algo.Never || d.Banned.Rule != nil {
 		return ""
@@ -197,8 +197,8 @@ func (d *Decision) DeferTo() string {
 	return queue
 }
 
-// InForce returns the numbers by which d.Limits[i] decided: those of its window, after a schedule
-// and a signal have had their say. It is nil where that is not known.
+// InForce returns the numbers by which d.Limits[i] decided: its window's, after a schedule and a
+// signal have had their say. It is nil where they are not known.
 func (d *Decision) InForce(i int) *algo.Limit {
 	l := d.Limits[i].Window.Limit
 	if len(d.charges) == len(d.Limits) {

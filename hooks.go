@@ -15,12 +15,13 @@ type Hooks struct {
 	// the answer: the proxy and both middlewares. d is the decision that admitted it; both are as
 	// Decided saw them. A request that was turned away all the same, because of overload, is none.
 	Answered func(r *Request, d *Decision, a Answer)
-	// Reported is called for requests that somebody else decided, by what was assigned before
+	// Reported is called for requests that somebody else decided, by the units assigned before
 	// (Limiter.Report). d holds what they meet, and no answers.
 	Reported func(r *Request, d *Decision, allowed, denied int64)
 	// RulesChanged is called before a rule set comes into force, so that no decision by it waits
-	// for what is made of it here; Limiter.Rules still returns the one before. Decisions by that
-	// one go on meanwhile, and some may be told of afterwards. The set may be kept.
+	// for the work of this hook; Limiter.Rules still returns the set before. Decisions by the old
+	// set go on meanwhile, and Decided may be called for some of them afterwards. The set may be
+	// kept.
 	RulesChanged func(s *rule.Set, generation uint64)
 	// StoreError is called when the store failed; not for a call whose context was cancelled, as
 	// where a client hung up.
@@ -40,13 +41,14 @@ type Stopwatch interface {
 // Answer is how a request that was admitted was answered. The zero value is of one that got no
 // answer.
 type Answer struct {
-	// Status is that of the response, by HTTP; a gRPC status is translated as its documentation
-	// says. 0 is none: the client went away before the answer began. Where the upstream did, it is
-	// what the client was told, such as 502; a handler that panicked before it answered has 500.
+	// Status is the HTTP status of the response; a gRPC status is translated as the gRPC
+	// documentation says. 0 is none: the client went away before the answer began. If the upstream
+	// went away, it is the status that the client was sent, such as 502; a handler that panicked
+	// before it answered has 500.
 	Status int
 }
 
-// JoinHooks returns hooks that call those of each of these, in this order.
+// JoinHooks returns hooks that call the hooks of each argument, in this order.
 func JoinHooks(hooks ...Hooks) (all Hooks) {
 	var (
 		decided  []func(*Request, *Decision)

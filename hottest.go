@@ -27,7 +27,7 @@ type Hottest struct {
 	Of     int       // keys that the store holds, about
 	// Complete: all keys of the store were looked at. Else a hotter one may be among the others.
 	Complete bool
-	Banned   int          // banned keys of these limits, with those of which nothing is counted
+	Banned   int          // banned keys of these limits, also keys without a counter
 	Rules    []*rule.Rule // the rules of these limits
 }
 

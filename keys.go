@@ -23,10 +23,10 @@ type KeyInfo struct {
 	// Limit are the numbers in force for the key: of the rule, an override, a grant or an elastic
 	// share; nil if a grant lifts the limit.
 	Limit   *algo.Limit
-	Counted bool        // false: the store holds no state, and Result is that of a fresh one
+	Counted bool        // false: the store holds no state, and Result is a fresh key's
 	Result  algo.Result // of a peek
-	// Used is how many units are used, those of a soft margin too; at most Result.SoftLimit. Units
-	// that are lent count as used.
+	// Used is how many units are used, in a soft margin too; at most Result.SoftLimit. Units that
+	// are lent count as used.
 	Used int64
 	// Lent is what the store has lent of the limit for this key to all nodes together; zero if that
 	// is nothing.

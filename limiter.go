@@ -46,7 +46,7 @@ type Limiter struct {
 	keys         Keys
 }
 
-// inForce is a rule set with what the limiter derives from it. Immutable.
+// inForce is a rule set with the tables that the limiter derives from it. Immutable.
 type inForce struct {
 	set        *rule.Set
 	generation uint64

@@ -12,7 +12,7 @@ import (
 
 // What bans and grants do to a decision: Match asks banned, Charge applyGrants, Tell countDenials.
 
-// hitsOf is the cost in hits of what h is charged for.
+// hitsOf returns how many hits the charge for h costs.
 func (r *Request) hitsOf(h *rule.Hit) int64 {
 	if h.Descriptor >= 0 && r.Descriptors[h.Descriptor].HasHits {
 		return r.Descriptors[h.Descriptor].Hits

@@ -16,8 +16,8 @@ type Request struct {
 	// Also are further readings of the same request, for a door that cannot tell which of several
 	// values the server behind takes: see rule.Set.MatchAlso. nil for nearly all requests.
 	Also []rule.Attributes
-	// Descriptors are those of Envoy's rate limit service. nil elsewhere: rules of the Lyft form
-	// then apply to Attributes.
+	// Descriptors are the descriptors of Envoy's rate limit service; nil at other doors, where
+	// rules of the Lyft form apply to Attributes.
 	Descriptors []rule.Descriptor
 	// Hits is what the request costs; 0 means 1, below 0 refunds.
 	Hits int64

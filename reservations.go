@@ -21,23 +21,23 @@ const (
 
 var errEstimate = errors.New("weir: an estimate must be of 0 hits or more")
 
-// Reserve decides r into d as Decide does, r.Hits being an estimate of what the request will cost.
-// If it is admitted it returns the id of a reservation, which holds the estimate until
-// Reservations.Commit says what the request really cost, or until the timeout: then the estimate is
-// given back. See Decision.ReservationTimeout for how long that is.
+// Reserve decides r into d as Decide does; r.Hits is an estimate of the request's cost. If the
+// request is admitted, Reserve returns the id of a reservation, which holds the estimate until
+// Reservations.Commit gives the real cost, or until the timeout: then the estimate is given back.
+// See Decision.ReservationTimeout for how long that is.
 //
 // The id cannot be guessed, and tells nothing; whoever has it may commit. It is "" if there is
 // nothing to settle: if d is a refusal, or if no limit was met whose charges can be changed
-// afterwards. Charges of a leaky_bucket, of concurrency, and of what a descriptor brings itself (a
-// limit, hits of its own) stay as they were made.
+// afterwards. Charges of a leaky_bucket, of concurrency, and by numbers that a descriptor brings
+// itself (a limit, hits of its own) stay as they were made.
 //
 // An estimate of nothing (r.Peek) admits the request, and leaves all of the cost to Commit.
 //
 // The store is called with the values of ctx, at Commit too, so that a store that follows requests
 // in traces finds their spans; hooks find r.Trace.
 //
-// If the store fails there is no reservation, and the rules say what becomes of r, as at Decide: it
-// is admitted (d.WithoutStore), or Reserve returns an error.
+// If the store fails there is no reservation, and the rules decide, as at Decide: r is admitted
+// (d.WithoutStore), or Reserve returns an error.
 func (l *Limiter) Reserve(ctx context.Context, r *Request, d *Decision, timeout time.Duration) (reservation string, err error) {
 	err = l.reservations.r.Able()
 	switch {
@@ -108,10 +108,10 @@ func (d *Decision) changeable(i int) bool {
 	return d.results[i].Allowed || c.Limit.CountDenied()
 }
 
-// Settle replaces what d charged by what the request really cost, where whoever decided it knows
-// that. actual is called for each limit that d charged, with the units that were charged, and
-// returns the units that the request cost; ok is false to leave the limit as it was charged. For
-// giving back, and for limits that are no longer in force, see Reservations.Commit.
+// Settle replaces the charges of d by the real cost of the request, for callers that decided it and
+// know that cost. It calls actual for each limit that d charged, with the units that were charged;
+// actual returns the units that the request cost, or not ok to leave the limit as it was charged.
+// For giving back, and for limits that are no longer in force, see Reservations.Commit.
 //
 // d must be an admitted decision of this Limiter that has not been reused. To be called once. No
 // reservation is needed; if the process dies before it has called Settle, the estimate stays
@@ -215,8 +215,8 @@ func (l *Limiter) settleLimit(w *rule.Window, key []byte) *algo.Limit {
 	return limit
 }
 
-// rulesByCounter finds the rule of a counter, by its ID, and of what other regions used of it, by
-// the ID of that (rule.Regions.All). It is made when it is needed first.
+// rulesByCounter finds the rule of a counter by the counter's ID, or by the ID of its
+// rule.Regions.All. It is made when it is needed first.
 type rulesByCounter struct {
 	once sync.Once
 	m    map[uint64]counted
