@@ -9,13 +9,13 @@ import "time"
 // time is over, so never before they are used, and never after somebody else could have them.
 // docs/algorithms.md says why that keeps every guarantee.
 //
-// What is out is a second state of each key, kept next to the first one under a Limit of its own,
-// Limit.Lease. Units belong to one of two generations. State.A is when the older one ends; the
-// newer one ends E later (Config.LeaseFor). When the older one has ended, the newer one becomes the
-// older. State.B holds how many units are out in the newer one (30 bits) and in the older one (30
-// bits), and a mark that something is wanted. State.C holds what was asked for while this
-// generation was the newer one (16 bits), and in the time before that (16 bits), in 1/1024 of what
-// may be out.
+// Each key keeps the units that are out as a second state, next to its ordinary one, under a Limit
+// of its own (Limit.Lease). Units belong to one of two generations. State.A is when the older one
+// ends; the newer one ends E later (Config.LeaseFor). When the older one has ended, the newer one
+// becomes the older. State.B holds how many units are out in the newer one (30 bits) and in the
+// older one (30 bits), and a mark that something is wanted. State.C holds how much was asked for
+// since this generation became the newer one (16 bits), and how much in the generation before it
+// (16 bits), in 1/1024 of the units that may be out.
 //
 // There are no records of holders. A holder that dies does not give its units back, and they count
 // as used when they end.
@@ -59,14 +59,14 @@ type Ahead struct {
 	Got int64 // filled in: units lent, 0 or from 2 up
 	// filled in: when units lent now end, in µs, exclusive; 0 if nothing can be lent now
 	Until int64
-	Out   int64 // filled in: units out after the call, all holders together, those of Got included
+	Out   int64 // filled in: units out after the call, of all holders together, Got included
 }
 
 // Told is what became of units that end at End: Used admitted requests, and Returned never will.
 // Whoever tells must have stopped using what it tells. The zero value tells nothing.
 type Told struct{ End, Used, Returned int64 }
 
-// Lent is a reading of what is out.
+// Lent is a reading of the units that are out.
 type Lent struct {
 	Older, Newer int64 // units out in the two generations
 	End          int64 // of the older one, in µs, exclusive

@@ -55,7 +55,7 @@ type Limit struct {
 	margin *Limit     // of the margin's state; where it closes
 	times  *timetable // of a limit that follows a schedule; else nil
 
-	lease    *Limit // of the state of what is lent; nil: it lends nothing
+	lease    *Limit // of the state of the units lent; nil: it lends nothing
 	all      *Limit // where it lends: the same, charging also what it does not admit
 	lendable int64  // units that may be out at a time
 
@@ -288,7 +288,7 @@ func (l *Limit) mended(s *State, now int64) State {
 }
 
 // Fresh reports whether s is as good as the zero State at now, so that it may be forgotten. For a
-// limit that lends, ask after Roll: what has ended is charged on top of what s was at that time.
+// limit that lends, call it after Roll: Roll adds the charges of generations that have ended to s.
 func (l *Limit) Fresh(s *State, now int64) bool {
 	if l.times != nil && s.B != 0 {
 		return l.times.reset(s, now) == 0

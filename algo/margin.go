@@ -14,8 +14,8 @@ import (
 // While the margin is closed, the first state is read and kept as usual. Only the capacity is
 // lower: Result.Limit.
 
-// Margin is the algorithm of Limit.Margin; rule files cannot name it. In its Config, Window and
-// SoftFor are those of the limit it belongs to, and Timeout is how far State.B may lie ahead of the
+// Margin is the algorithm of Limit.Margin; rule files cannot name it. Its Config has the Window and
+// the SoftFor of the limit it belongs to, and Timeout is how far State.B may lie ahead of the
 // clock.
 const Margin Algorithm = 255
 
