@@ -58,8 +58,8 @@ func (s *Set) MatchAlso(q *Query, m *Matches) {
 	m.Exempt = m.Exempt && first.Exempt
 }
 
-// joinHits puts the hits and descriptors of another reading before those of m, and leaves out hits
-// of m that the other has, too. It returns where each of m's hits is then.
+// joinHits puts the hits and descriptors of another reading before m's, and leaves out hits of m
+// that the other has, too. It returns the new place of each of m's hits.
 func (m *Matches) joinHits(hits []Hit, described []DescriptorMatch) (place []int) {
 	first := len(hits)
 	place = make([]int, len(m.Hits))

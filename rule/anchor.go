@@ -88,7 +88,8 @@ func globAnchors(g *glob) [][]anchor {
 	return choices
 }
 
-// weight says how much a set of anchors tells: the least of what its members do. Less is better.
+// weight says how selective a set of anchors is: as selective as its least selective member. Less
+// is better.
 type weight struct {
 	presence bool // it asks for presence only
 	cost     int  // how many rules share the most common literal
@@ -166,8 +167,8 @@ type slotAnchor struct {
 	anchors []anchor
 }
 
-// anchorer finds ways to anchor rules; it remembers those of a regular expression, which often
-// stands in many rules.
+// anchorer finds ways to anchor rules. It remembers the ways of each regular expression, since one
+// often stands in many rules.
 type anchorer struct {
 	domain *domain
 	asks   map[askKey]asks
@@ -254,8 +255,8 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 	if !ok {
 		return nil
 	}
-	// A look-up of what is absent fails, which is counted, unless the expression asks whether it is
-	// there. So does what makes a number of a value that is none.
+	// A look-up of an absent attribute fails, which is counted, unless the expression asks whether
+	// it is there. So does the conversion of a value that is no number.
 	presence := slices.ContainsFunc(all.list, func(o ask) bool { return o.attribute == q.attribute && o.presence })
 	fails := q.lookUp || slices.ContainsFunc(q.numbers, asked.Number.Fails)
 	absent := q.absent || fails && !presence

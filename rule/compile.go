@@ -405,7 +405,7 @@ func (b *builder) keyFormOf(d *domain, per []Key) *keyForm {
 	return form
 }
 
-// compileExempt compiles the exempt entries. Those of one attribute without negations become one.
+// compileExempt compiles the exempt entries. Entries on one attribute without negations become one.
 func (b *builder) compileExempt(d *domain, entries []exemption) {
 	merged := map[string]*Condition{}
 	var all []exemption

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// What it takes to look at a value of some 20 bytes, in what it takes to look at an exact
-// condition. BenchmarkRules measures it: of many rules more than of few, since they fall out of the
-// caches.
+// Costs of looking at a value of some 20 bytes, in units of the cost of looking at an exact
+// condition. BenchmarkRules measures them. Each look costs more with many rules than with few,
+// since many rules fall out of the caches.
 const (
 	lookTime   = 25 * time.Nanosecond
 	globCost   = 4

@@ -46,7 +46,7 @@ const (
 	base64Std   = letters + "+/"
 	base64URL   = letters + "-_"
 	bearerBytes = letters + "-._~+/"
-	opaqueBytes = bearerBytes + "!#$%&'()*:<=>?@[]^`{|}" // visible, but for quotes and a backslash, and what ends a token for Rails: , and ;
+	opaqueBytes = bearerBytes + "!#$%&'()*:<=>?@[]^`{|}" // visible, without quotes and a backslash, and without the bytes that end a token for Rails: , and ;
 	tokenBytes  = letters + "!#$%&'*+-.^_`|~"
 )
 

@@ -22,8 +22,8 @@ type Predicate interface {
 	Reader
 }
 
-// asker is a Predicate that tells what it asks of attributes, as those of package rule/file do. A
-// rule with another Predicate is found by its when and per alone.
+// asker is a Predicate that can list its conditions on attributes, as the predicates of package
+// rule/file can. A rule with another Predicate is found by its when and per alone.
 type asker interface {
 	// Asks returns what the expression asks of single attributes, with folded what it asks where
 	// the path is folded; all reports that it asks nothing else.
@@ -82,7 +82,7 @@ func (v *Variables) Spent() *uint64 {
 
 // Scratch is what an evaluator keeps in Variables.
 type Scratch interface {
-	// Release lets go of what belongs to one request.
+	// Release drops the references to one request.
 	Release()
 }
 

@@ -179,7 +179,7 @@ func ListField(name string) bool {
 	return found
 }
 
-// listFields are in order. Those of X-Forwarded are lists by use: each proxy adds to them.
+// listFields are in order. The X-Forwarded fields are lists by use: each proxy adds to them.
 var listFields = [...]string{
 	"accept", "accept-ch", "accept-charset", "accept-encoding", "accept-language", "accept-patch",
 	"accept-post", "accept-ranges", "access-control-request-headers", "allow", "alt-svc",

@@ -12,11 +12,11 @@ import (
 // NormalPath), and HEAD is GET. It only ever tightens:
 //
 //   - A limit is met if it is met in any spelling, and counts all spellings under one key.
-//   - What loosens holds only where it holds in every spelling: exempt, and that a rule replaces
+//   - Loosening holds only where it holds in every spelling: exempt, and that a rule replaces
 //     others, takes the place of those behind it (groups: first), or says that a request is
-//     critical. What it names it names as it is written; what it excludes it excludes folded.
-//   - An override is for its key as it is written. Under another spelling of it a request gets
-//     whichever numbers are lower, of the override or of the rule. So it is with grants.
+//     critical. Its conditions match the request as written; its exclusions match the folded one.
+//   - An override is for its key as it is written. Under another spelling of the key a request gets
+//     the lower numbers, the override's or the rule's. So it is with grants.
 //
 // For most requests there is nothing to fold, which is found out while their path is looked at
 // anyway (scanPath). Rules are folded when they are compiled.
@@ -55,9 +55,9 @@ func foldsOf(exactPaths bool) spelling {
 }
 
 // lowerPath returns a path in normal form, or a pattern of paths, with its ASCII letters in lower
-// case, but for the digits of percent-encodings; and with the ASCII letter for each other letter
-// that a server may take for it. It returns path itself if there is nothing to do, and what lies in
-// scratch otherwise.
+// case, except the digits of percent-encodings; and with the ASCII letter for each other letter
+// that a server may take for it. It returns path itself if there is nothing to do, and else a view
+// of scratch.
 func lowerPath(path string, scratch *[]byte) string {
 	i := 0
 	for i < len(path) && (path[i] < 'A' || path[i] > 'Z') {

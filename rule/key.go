@@ -173,7 +173,7 @@ func cutPart(key []byte, ipv6Prefix int) (p keyPart, rest []byte, err error) {
 
 // KeyParts splits a key made by Match into readable parts, for admin pages: `name=value` each; an
 // IPv6 address as the block that is counted together, and a value too long to be kept as its hash
-// (`name=sha256:…`). It returns nil for the key of a limit without per, and for what is no key of
+// (`name=sha256:…`). It returns nil for the key of a limit without per, and if key is no key of
 // w's.
 func (w *Window) KeyParts(key []byte) []string {
 	r := w.Rule.compiled

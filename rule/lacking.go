@@ -55,8 +55,8 @@ func (r *Rule) lacks(supplies func(string) bool) (string, bool) {
 // maxNoted is up to how many names one note lists.
 const maxNoted = 8
 
-// DescribeLacks says in words which rules cannot be met, and for want of what; "" if there are
-// none. Servers log it when a door starts.
+// DescribeLacks says in words which rules cannot be met, and which attributes are missing; "" if
+// there are none. Servers log it when a door starts.
 func DescribeLacks(lacks []Lack) string {
 	var names []string
 	for i, l := range lacks {

@@ -12,7 +12,7 @@ import (
 type level struct {
 	keys  []levelKey
 	byKey map[string]*levelKey // nil if there are few keys
-	// those of byKey, for a request without descriptors; nil if there are many
+	// the values of byKey, for a request without descriptors; nil if there are many
 	few []*levelKey
 }
 

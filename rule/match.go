@@ -122,8 +122,9 @@ type DescriptorMatch struct {
 	Rule      *Rule // nil if no rule, or one that another replaces
 	Unlimited bool
 	Hit       int // index into Matches.Hits; -1 if nothing is counted
-	// StatsKey is the reference's name for what was counted, with runtime values where the rule
-	// asks for them, and not made fit for a name in statsd (where : and | become _); "" if Hit < 0.
+	// StatsKey is the name that the reference gives the counted limit, with runtime values where
+	// the rule asks for them, and not made fit for a name in statsd (where : and | become _); "" if
+	// Hit < 0.
 	StatsKey string
 }
 
@@ -286,13 +287,13 @@ func (r *matchRule) own() *extras {
 	return r.extras
 }
 
-// Match fills m with the limits that q meets, in rule order (those of the Lyft form before native
-// ones, and of descriptors in request order). It allocates nothing once m has grown, unless a CEL
-// expression or an override that a request brings is involved.
+// Match fills m with the limits that q meets, in rule order (limits of the Lyft form before native
+// ones, and limits of descriptors in request order). It allocates nothing once m has grown, unless
+// a CEL expression or an override that a request brings is involved.
 //
-// Of a file with groups: first, the first rule that is met is the only one; then what is met takes
-// away what it replaces, whether or not it is itself replaced. A rule in shadow does neither to an
-// enforced one.
+// In a file with groups: first, the first rule that is met is the only one; then each rule that is
+// met removes the rules that it replaces, whether or not it is itself replaced. A rule in shadow
+// does neither to an enforced one.
 func (s *Set) Match(q *Query, m *Matches) {
 	d := s.domain(q.Domain)
 	m.begin(d, q)
@@ -362,7 +363,7 @@ func (m *Matches) begin(d *domain, q *Query) {
 	}
 }
 
-// end lets go of what belongs to the request.
+// end drops the references to the request.
 func (m *Matches) end() {
 	m.source, m.pairs, m.descriptors = nil, nil, nil
 	if m.TooCostly != nil {

@@ -24,7 +24,8 @@ type span struct {
 	id          int32
 }
 
-// numberIndex returns the index of the numbers that of makes of values; the first call makes it.
+// numberIndex returns the index of the numbers into which of converts values. The first call makes
+// it.
 func (x *valueIndex) numberIndex(of asked.Number) *numberIndex {
 	for _, n := range x.numbers {
 		if n.of == of {

@@ -88,8 +88,8 @@ func (p *Pattern) positive(value string, addr netip.Addr) bool {
 	}
 }
 
-// parseIP parses an address as rules see it: by clientip.Addr. It returns the zero Addr for what is
-// none, and knows most of that without making an error.
+// parseIP parses an address as rules see it: by clientip.Addr. It returns the zero Addr if s is no
+// address, mostly without making an error.
 func parseIP(s string) netip.Addr {
 	if len(s) == 0 || len(s) > 128 {
 		return netip.Addr{}

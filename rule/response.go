@@ -30,8 +30,8 @@ type Body struct {
 // Text is a text of a Response, as it is written.
 type Text struct {
 	Source string
-	// Template gives the text from what is known of the refusal, nil if it fails; it is nil itself
-	// if Source is no template.
+	// Template gives the text for a refusal, nil if it fails; it is nil itself if Source is no
+	// template.
 	Template func(*ResponseData) []byte
 }
 

@@ -59,8 +59,8 @@ type Rule struct {
 	Schedule []SchedulePhase
 	Priority Priority
 	Ban      *Ban // nil for none
-	// CostAfter is the CEL source of what a request cost, known from its response; "" for none.
-	// Cost is then the estimate that is reserved until then.
+	// CostAfter is the CEL source of the cost of a request, computed from its response; "" for
+	// none. Cost is then the estimate that is reserved until then.
 	CostAfter string
 	// CostTimeout is the longest that a reservation waits for its commit; DefaultCostTimeout by
 	// default, 0 in a rule that a request brought.
@@ -150,7 +150,7 @@ type Counter struct {
 	// Margin is the identity of the state that remembers since when a key uses its soft margin; nil
 	// unless the margin closes (algo.Limit.Margin). It is no member of Set.Counters.
 	Margin *Counter
-	// Lease is the identity of the record of what is lent of a key (algo.Limit.Lease); nil unless
+	// Lease is the identity of the record of units lent under a key (algo.Limit.Lease); nil unless
 	// the limit lends. A store keeps the record under the same key as the state, and reads and
 	// writes the two together. Lease.Limit is the limit's Lease that lets a record live longest,
 	// among all numbers that the limit may have; the length of a generation is the same in all. The
@@ -174,11 +174,11 @@ type Counter struct {
 type Regions struct {
 	Over int  // percent of N that all regions together may admit beyond N; 0 with Sync
 	Sync bool // each region may admit N by itself: the ceiling is N
-	Tell int  // a region tells of a key when it has used so many percent of N since it told last
-	// All is the identity of the state that counts what all regions used, as far as they have told:
-	// beside the Counter's own, which counts what this region used. It has the whole limit. nil if
-	// Over is 0: what others used then has no say; and with Sync, where one state counts both. It
-	// is no member of Set.Counters. Its Lease and Margin are as the Counter's.
+	Tell int  // a region reports a key when it has used so many percent of N since its last report
+	// All is the identity of the state that counts the use of all regions, as far as they have
+	// reported it: beside the Counter's own, which counts this region's use. It has the whole
+	// limit. nil if Over is 0: the others' use then has no say; and with Sync, where one state
+	// counts both. It is no member of Set.Counters. Its Lease and Margin are as the Counter's.
 	All *Counter
 }
 
@@ -252,7 +252,7 @@ type SchedulePhase struct {
 	Pos         Position
 }
 
-// Ban is what becomes of a key that is denied again and again.
+// Ban says when and for how long a key that is denied again and again is banned.
 type Ban struct {
 	After    int64         // so many denials
 	Within   time.Duration // within this time

@@ -133,8 +133,8 @@ func signedFormOf(value string) (form signedForm, at int) {
 	return unsigned, 0
 }
 
-// wellFormed reports whether a token of the form is written as an encoder writes it, but for bits
-// of the signature that hold nothing, and padding of it.
+// wellFormed reports whether a token of the form is written as an encoder writes it, except for
+// unused bits at the end of the signature, and padding of it.
 func (form signedForm) wellFormed(signed, signature string) bool {
 	if !consistsOf(signature, &isBase64URLByte) && (form != looseForm || !consistsOf(signature, &isBase64Byte)) {
 		return false

@@ -101,7 +101,7 @@ func rangeOf(function string, of asked.Number, literal celast.Expr) (asked.Range
 	return r, true
 }
 
-// keyOf returns the key of a literal of the type that of gives.
+// keyOf returns the key of a literal number. It fails if of gives numbers of another type.
 func keyOf(of asked.Number, e celast.Expr) (int64, bool) {
 	if e.Kind() != celast.LiteralKind {
 		return 0, false

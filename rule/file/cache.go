@@ -41,7 +41,7 @@ type compiledPattern struct {
 	err     error
 }
 
-// expressions are those of one key, by their texts.
+// expressions are the compiled expressions of one key of rule files, by their texts.
 type expressions struct {
 	known  map[string]compiledProgram
 	shapes celShapes

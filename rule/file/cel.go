@@ -125,9 +125,9 @@ type celDialect struct {
 	result *cel.Type
 	what   string               // what it must give, in words
 	known  string               // the variables, in words
-	check  func(*cel.Ast) error // of what the types do not show; nil for nothing
-	asks   bool                 // what it asks of attributes is wanted
-	costs  bool                 // what its number comes from is wanted
+	check  func(*cel.Ast) error // finds faults that the types do not show; nil for none
+	asks   bool                 // its conditions on single attributes are wanted
+	costs  bool                 // the terms that its number comes from are wanted
 }
 
 const celKnown = `domain, method, path, host, ip, user, header["…"], query["…"] and attr["…"]`
@@ -329,8 +329,8 @@ type activation struct {
 	maps [len(celMaps)]celMap
 }
 
-// celMaps are the maps of attributes that expressions know, with what the names of the attributes
-// in them begin with.
+// celMaps are the maps of attributes that expressions know, each with the prefix of its attributes'
+// names.
 var celMaps = [...]struct{ name, prefix string }{{"attr", ""}, {"header", "header."}, {"query", "query."}}
 
 // activationOf returns the activation over v. It is made once and kept with v.

@@ -12,7 +12,7 @@ import (
 
 // celShapes remembers expressions that were parsed and checked, by their text without literals.
 // Large sets of rules are made by programs, so that most expressions differ in a text or a number
-// only, and parsing takes three quarters of what compiling one does.
+// only, and parsing is three quarters of the cost of compiling one.
 type celShapes map[string]*celShape
 
 // celShape is an expression whose literals can be exchanged for others of the same types.

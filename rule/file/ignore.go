@@ -21,7 +21,7 @@ type comment struct {
 type ignore struct {
 	comment
 	names    []string
-	from, to int // the lines of what it is for
+	from, to int // the lines that it applies to
 	fault    string
 	hint     string
 }

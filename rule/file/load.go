@@ -3,7 +3,7 @@
 //
 // Begin reading at Load: bytes become elements with places (yaml.go), these become rules (root, and
 // from there limit in native.go and descriptors in lyft.go), and rule.Compile makes the Set. Lint
-// warns of what loads and is useless or dangerous.
+// warns of rules that load and are useless or dangerous.
 package file
 
 import (

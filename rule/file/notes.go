@@ -80,5 +80,5 @@ func contradiction(r *rule.Rule) (a, b rule.Entry, ok bool) {
 	return rule.Entry{}, rule.Entry{}, false
 }
 
-// fixed reports whether a node's value is that of the requests that meet it.
+// fixed reports whether all requests that meet a node have the node's value.
 func fixed(value string) bool { return value != "" && !strings.Contains(value, "*") }

@@ -16,8 +16,8 @@ type regional struct {
 	refused bool // it was reported that an algorithm does not fit
 }
 
-// borrows reports whether a region may borrow of what others may admit. With sync nobody is short
-// of a ceiling.
+// borrows reports whether a region may borrow units that others may admit. With sync each region
+// may admit the whole limit, and needs no loan.
 func (r *regional) borrows() bool { return r.at != nil && !r.sync }
 
 const (

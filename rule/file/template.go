@@ -20,7 +20,7 @@ import (
 
 // Bounds on templates.
 const (
-	maxTemplate     = 64 << 10 // bytes of one, and of what it gives
+	maxTemplate     = 64 << 10 // bytes of one, and of its result
 	maxTemplateText = 4 << 20  // bytes of all of one load
 )
 

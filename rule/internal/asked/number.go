@@ -44,8 +44,8 @@ func (n Number) Fails() bool { return n != NoNumber && n != Size }
 // UintKey is the key of a number that a Uint gives.
 func UintKey(u uint64) int64 { return int64(u ^ 1<<63) }
 
-// DoubleKey is the key of a number that a Double gives, with no other key between those of two
-// neighbours. That of NaN is beyond that of infinity.
+// DoubleKey is the key of a number that a Double gives; the keys of neighbouring numbers are
+// neighbours. NaN's key is beyond infinity's.
 func DoubleKey(f float64) int64 {
 	if math.IsNaN(f) {
 		return math.MaxInt64
