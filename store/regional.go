@@ -10,12 +10,12 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// A Regional store can be that of one region among several (package store/regions). Each region
-// decides on its own store. Its nodes write what they used into a log that the store keeps; the
+// A Regional store can be the store of one region among several (package store/regions). Each
+// region decides on its own store. Its nodes write their use into a log that the store keeps; the
 // other regions read that log, and charge it to their own states.
 //
-// The log has as many parts as the states have, and a state and what is told of it are of the same
-// part (PartOf), so that a store that is spread over servers can do both in one step.
+// The log has as many parts as the states have. The entries about a state belong to the state's
+// part (PartOf), so that a store that is spread over servers can write both in one step.
 type Regional interface {
 	Store
 	// Parts returns the number of parts, at least 1. It does not change.
@@ -36,8 +36,8 @@ type Regional interface {
 	// if the position lies behind the end of the log, nothing is read, and next is the end.
 	// Positions mean something to the store that they come from only.
 	//
-	// now is an instant of the store's clock during the call, in µs; it is after each At of what
-	// was read, if clocks are right.
+	// now is an instant of the store's clock during the call, in µs; it is after each At that was
+	// read, if clocks are right.
 	Told(ctx context.Context, part int, after string, limit int, wait time.Duration) (told []Told, next string, gap bool, now int64, err error)
 	// Position returns up to where the log of another region, which has that name, was charged
 	// here; "" if it never was, or not for so long that nothing of it counts any more. It is of

@@ -25,8 +25,8 @@ type Options struct {
 	// engine that Spans, and 64 for another, of which each call is to one place.
 	Connections int
 	// Timeout is how long one call to the engine may take before its outcome counts as unknown; 0
-	// means 1 s. It is not the deadline of a decision, which is that of the caller's context (or of
-	// package fallback): it bounds how long a hanging call keeps its keys.
+	// means 1 s. It is not the deadline of a decision, which the caller's context (or package
+	// fallback) sets: it bounds how long a hanging call keeps its keys.
 	Timeout time.Duration
 	// RememberRefusals is how long at most this node repeats a refusal without asking the engine; 0
 	// means never. A second is good.

@@ -195,7 +195,7 @@ func (p *plan) state(c *call, r *ref) *planState {
 	return st
 }
 
-// commit makes the changes of what was decided, in the order that Group wants.
+// commit makes the changes of the decisions, in the order that Group wants.
 func (p *plan) commit() {
 	for i := range p.values {
 		v := &p.values[i]

@@ -184,8 +184,8 @@ func (s *Store) deliver(ready []*call) {
 	}
 }
 
-// finish lets go of what the worker had taken. again are calls that are to be decided anew: they go
-// to the head of the queue.
+// finish drops the worker's hold on its calls and keys. again are calls that are to be decided
+// anew: they go to the head of the queue.
 func (s *Store) finish(w *worker, again []*call) {
 	var gone []*call
 	s.mu.Lock()

@@ -190,8 +190,8 @@ func (v *versions) fateOf(g *Group, ago int64) fate {
 		if t.has(c.Version) {
 			return made
 		}
-		// Others have changed it. Whoever has replaced what was written here tells of that, unless
-		// it does not know how to, or too many others have written since.
+		// Others have changed it. If this version had been written, the trace would name it, unless
+		// the node that replaced it keeps no trace, or too many others have written since.
 		told = told || ok && t.whole() && (now.Version == 0 || marked(now.Version)) && ago < traceFor/2*1000
 	}
 	switch {

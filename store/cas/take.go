@@ -198,8 +198,8 @@ func (s *Store) forget(id uint64, key []byte) {
 	}
 }
 
-// ForgetHere drops the refusals of a key that this node remembers: another one has told that the
-// key may be admitted earlier than they say. id is that of the counter.
+// ForgetHere drops the refusals of a key that this node remembers: another node reported that the
+// key may be admitted earlier than they say. id is the counter's ID.
 func (s *Store) ForgetHere(id uint64, key []byte) {
 	if s.refusals != nil {
 		s.refusals.Forget(id, key)

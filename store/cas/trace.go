@@ -97,7 +97,7 @@ func (t trace) has(version uint64) bool {
 	return false
 }
 
-// whole reports whether the trace tells of all nodes that have written of late.
+// whole reports whether the trace has all nodes that have written of late.
 func (t trace) whole() bool {
 	for i := range t.len() {
 		if v, _ := t.at(i); !marked(v) {

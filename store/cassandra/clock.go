@@ -14,8 +14,8 @@ import (
 	"github.com/weir-rl/weir/store/cas"
 )
 
-// clock is the clock by which all nodes decide: the median of those of Cassandra's servers. So a
-// single server whose clock is wrong changes nothing, and it does not matter which one answers.
+// clock is the clock by which all nodes decide: the median of the clocks of Cassandra's servers. So
+// a single server whose clock is wrong changes nothing, and it does not matter which one answers.
 //
 // It is estimated by asking them all, again and again: a server whose answer has come at t on this
 // node's monotonic clock, and said s, has a clock that is at least s - t ahead of it. The largest

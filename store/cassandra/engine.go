@@ -318,7 +318,7 @@ func versionOf(version uint64) any {
 	return int64(version)
 }
 
-// Bounds of what lives in Cassandra.
+// Bounds of lifetimes in Cassandra.
 const (
 	// expiryMargin is by how much a value outlives its time. Cassandra counts a lifetime in whole
 	// seconds, and each of its servers by a clock of its own.

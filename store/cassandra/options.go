@@ -20,8 +20,8 @@ type Options struct {
 	// InFlight bounds how many statements are under way at the same time; 0 means 64.
 	InFlight int
 	// Timeout is how long one statement may take before its outcome counts as unknown; 0 means 1 s.
-	// It is not the deadline of a decision, which is that of the caller's context (or of package
-	// fallback): it bounds how long a hanging statement keeps its keys.
+	// It is not the deadline of a decision, which the caller's context (or package fallback) sets:
+	// it bounds how long a hanging statement keeps its keys.
 	Timeout time.Duration
 	// RememberRefusals is how long at most this node repeats a refusal without asking Cassandra; 0
 	// means never. A second is good.

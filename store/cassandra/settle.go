@@ -74,8 +74,8 @@ func (e *engine) settle(ctx context.Context, c *connection, g *cas.Group, err er
 	}
 }
 
-// verdict tells from what lies there now whether changes were made. final says that they will not
-// be made later. A group is made as a whole, so that one of its changes can tell of all.
+// verdict concludes from the present rows whether changes were made. final says that they will not
+// be made later. A group is made as a whole, so that one of its changes decides for all.
 func verdict(changes []cas.Change, rows []row, final bool) (made, known bool) {
 	still, gone, before := true, true, false
 	for i := range changes {

@@ -52,7 +52,7 @@ func CheckURL(text string) error {
 	return err
 }
 
-// names are those of keyspaces; Cassandra takes no others.
+// names matches names of keyspaces; Cassandra takes no others.
 var names = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_]{1,48}$`) })
 
 func parseURL(text string) (*target, error) {

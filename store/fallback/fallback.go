@@ -56,7 +56,7 @@ type Options struct {
 	Probe func(ctx context.Context) error
 	// Transition is called for each change of state, once, in order, from the background; cause is
 	// nil when to is Closed. nil means no calls. It must not call Close. If the primary has parts,
-	// the states are those of the whole, as State returns them.
+	// it gets the states of the whole, as State returns them.
 	Transition func(from, to State, cause error)
 	// Exceeded is called with the units that this node's share has admitted beyond limits: at most
 	// once a minute, with each rule's excess since the last call, and the time since which it
@@ -70,8 +70,8 @@ type Options struct {
 	// itself while the primary counted as there, since the last call. nil means no calls. It must
 	// not call Close.
 	Unanswered func(Unanswered)
-	// Random returns a number from 0 up, below most, which is above 0. Nodes that lost the primary
-	// together differ by it in when they probe. nil means math/rand/v2, and is right but for
+	// Random returns a number from 0 up, below most, which is above 0. It spreads the probes of
+	// nodes that lost the primary together. nil means math/rand/v2, which is right except for
 	// simulations, which must be able to repeat a run. It must be safe for concurrent use.
 	Random func(most int64) int64
 }
@@ -158,9 +158,9 @@ var (
 // are leased.
 //
 // If the primary has the methods Parts, PartOf, PartOfID, PingPart and Answers of store/redis, each
-// of its parts has a breaker of its own. For these, and for all optional interfaces of package
-// store, a primary that wraps another store may leave it to that one (store.As); but for
-// TakeWithin, and for store.Prompt.
+// of its parts has a breaker of its own. A primary that wraps another store may leave these
+// methods, and all optional interfaces of package store except store.Prompt, to that one
+// (store.As). It must have TakeWithin itself.
 func New(primary store.Store, o Options) (*Store, error) {
 	switch {
 	case primary == nil:

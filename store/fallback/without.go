@@ -175,7 +175,7 @@ func (k *claim) apply(r *algo.Result, share *algo.Limit, now int64) {
 	if r.Off {
 		return
 	}
-	if k.denied { // the result is that of a limit of 0
+	if k.denied { // the result is as of a limit of 0
 		var fresh algo.State
 		idle := share.Check(&fresh, now, algo.Ask{})
 		r.Limit, r.SoftLimit, r.RetryAfter, r.ResetAfter = idle.Limit, idle.SoftLimit, k.retry, k.reset

@@ -132,7 +132,8 @@ func (s *Store) gather(c *call, charges []store.Charge, at int64) (mixed bool) {
 	return mixed
 }
 
-// prepare fills in what the call tells and wants. It reports whether any of its keys has a slot.
+// prepare fills in the reports and wishes of the call. It reports whether any of its keys has a
+// slot.
 func (s *Store) prepare(c *call, at int64) (any bool) {
 	c.across = false
 	for j := 1; j < len(c.charges) && len(s.lanes) > 1; j++ {
@@ -211,7 +212,7 @@ func (s *Store) enter(sh *shard, hash uint64, ch *store.Charge, at int64) *slot 
 	return sl
 }
 
-// lend makes a call with what it tells and wants, and takes in the answer.
+// lend makes a call with its reports and wishes, and takes in the answer.
 func (s *Store) lend(ctx context.Context, minWait, maxWait time.Duration, c *call) (now int64, err error) {
 	returned := false
 	defer func() {

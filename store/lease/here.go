@@ -218,7 +218,7 @@ func (s *Store) refuseAll(charges []store.Charge, results []algo.Result, taken [
 	for i := range charges {
 		c := &charges[i]
 		if c.Mode == rule.Shadow {
-			return 0, false // it is charged whatever becomes of the call
+			return 0, false // it is charged even if the call is denied
 		}
 		sh := s.shard(taken[i].hash)
 		sh.mu.Lock()

@@ -102,7 +102,7 @@ func (l *lane) add(j job, key []byte) {
 	l.jobs = append(l.jobs, j)
 }
 
-// tell adds what is to be told of a key, which has left its books.
+// tell adds a key's report, whose units have left the key's books.
 func (l *lane) tell(j job, key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +135,7 @@ type batch struct {
 	keys []byte
 }
 
-// send makes a call of what is to be asked and told; it reports whether there was anything. One
+// send makes calls for the queued wishes and reports; it reports whether there were any. One
 // goroutine at a time may call it.
 func (l *lane) send(ctx context.Context, b *batch) (some bool) {
 	l.mu.Lock()
@@ -178,7 +178,7 @@ func (l *lane) sendSome(ctx context.Context, b *batch, jobs []job) {
 	clear(b.charges)
 }
 
-// prepareWant fills in what a job wants; false if that is not so any more.
+// prepareWant fills in the wish of a job; false if there is none any more.
 func (s *Store) prepareWant(j *job, l *lane, at int64) bool {
 	sh := s.shard(j.hash)
 	sh.mu.Lock()

@@ -80,9 +80,9 @@ func (s *Store) tellNow(ctx context.Context, charges []store.Charge) {
 	}
 }
 
-// Inspect implements store.Inspector. Units that were used here, and not told of yet, are shown
-// among those that are out. If the primary cannot be inspected, Inspect and the other methods fail
-// with store.ErrNoInspector.
+// Inspect implements store.Inspector. Units that were used here, and not reported yet, are shown
+// among the units out. If the primary cannot be inspected, Inspect and the other methods fail with
+// store.ErrNoInspector.
 func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit func(store.KeyState)) error {
 	if i, ok := store.As[store.Inspector](s.primary); ok {
 		return i.Inspect(ctx, v, keys, visit)
@@ -98,8 +98,8 @@ func (s *Store) Scan(ctx context.Context, v *store.View, from string, most int, 
 	return store.Scanned{}, store.ErrNoInspector
 }
 
-// Reset implements store.Inspector. What was used here until then is told of first, and so
-// forgotten too. What is held here, and on other nodes, can still be used.
+// Reset implements store.Inspector. Units that were used here until then are reported first, and so
+// forgotten too. Units that are held here, and on other nodes, can still be used.
 func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (bool, error) {
 	i, ok := store.As[store.Inspector](s.primary)
 	if !ok {

@@ -203,7 +203,7 @@ func (s *Store) besideAt(sh *shard, limits []limitEntry, e *limitEntry, p int) *
 
 // owes reports whether units of a record are still to be charged to a state that is kept under e,
 // as of an instant before now. Such a state is not forgotten even if it is fresh now: in a bucket,
-// they come on top of what was in it at that instant.
+// the units come on top of its level at that instant.
 func owes(e *limitEntry, beside *algo.State, now int64) bool {
 	lease := e.limit.Lease()
 	return lease != nil && beside != nil && beside.B != 0 && now >= beside.A && lease.Lent(beside).Out() > 0 && !lease.Fresh(beside, now)

@@ -9,10 +9,10 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// What is lent of a key is a record of its own in the table, under Counter.Lease: the second state
-// of a charge, as that of a soft margin is. Nothing is lent where the state or the record is not
-// certain to be kept: on overflow cells, and without room for the record. A record is not evicted,
-// nor is its state while units are out.
+// The units lent under a key have a record of their own in the table, under Counter.Lease: it is
+// the second state of a charge, like the state of a soft margin. Nothing is lent where the state or
+// the record is not certain to be kept: on overflow cells, and without room for the record. A
+// record is not evicted, nor is its state while units are out.
 
 var _ store.Lender = (*Store)(nil)
 
@@ -32,11 +32,11 @@ func (s *Store) TakeAhead(
 	return now, asked, err
 }
 
-// lends reports whether a work, which may be nil, is a record of what is lent.
+// lends reports whether a work, which may be nil, is a record of units lent.
 func (w *work) lends() bool { return w != nil && w.limit.Algorithm() == algo.Lease }
 
-// learn ends the generations of a charge's record that are over, and takes down what is told. What
-// it changes is written at once: whatever looks for room later in this call reads the states.
+// learn ends the generations of a charge's record that are over, and takes down the report. It
+// writes its changes at once: later in this call, a search for room reads the states.
 func (s *Store) learn(sc *scratch, i int, c *store.Charge, ahead []algo.Ahead, now int64) {
 	m := sc.beside(i)
 	if !m.lends() {
@@ -86,8 +86,8 @@ func (s *Store) rollBeside(sh *shard, c *rule.Counter, old *algo.Limit, key []by
 	}
 }
 
-// makeRecordRoom reserves records for what the charges want, where there is none. It makes no room
-// for a charge that would be refused by itself.
+// makeRecordRoom reserves missing records for charges that want units. It makes no room for a
+// charge that would be refused by itself.
 func (s *Store) makeRecordRoom(sc *scratch, charges []store.Charge, ahead []algo.Ahead, now int64) {
 	for i := range sc.besides {
 		w, m, c := sc.work(i), sc.beside(i), &charges[i]
@@ -101,7 +101,7 @@ func (s *Store) makeRecordRoom(sc *scratch, charges []store.Charge, ahead []algo
 	}
 }
 
-// keeps reports whether the state is that of its key alone: it has a record, or one reserved, or it
+// keeps reports whether the state belongs to its key alone: it has a record, or one reserved, or it
 // is fresh, and needs none.
 func (w *work) keeps() bool {
 	return w.cell == nil && (w.at >= 0 || w.reserved || w.st.B == 0)

@@ -164,7 +164,7 @@ func (s *Store) readBlocks(f io.ReaderAt, size int64, head []byte, path string) 
 // blockReader is a block whose checksum fits.
 type blockReader struct {
 	f             io.ReaderAt
-	at            int64 // of what follows the head
+	at            int64 // where the head ends
 	length, parts int64
 	written       int64
 	told          bool
@@ -393,7 +393,7 @@ func (l *loadingShard) forget(sh *shard, id uint64, key []byte) {
 	}
 }
 
-// record adds a record, in place of that of an older block.
+// record adds a record, in place of an older block's.
 func (l *loadingShard) record(sh *shard, d *loaded, key []byte, st *algo.State) error {
 	s := l.s
 	h := s.hash(key)

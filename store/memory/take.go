@@ -448,7 +448,7 @@ func (s *Store) create(w *work, now int64) {
 		switch {
 		case w.at >= 0:
 		case w.beside:
-			s.keepMargin(w, now) // for what is lent room was made before
+			s.keepMargin(w, now) // for a lease's record room was made before
 			return
 		default:
 			return // a refund to a key of which nothing is known but its overflow cell

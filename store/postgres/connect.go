@@ -30,8 +30,8 @@ func about(c *pgconn.PgConn) *connection {
 	return of
 }
 
-// isolationWanted is the one isolation in which a statement that waited for a row goes on with what
-// has become of it. In the others it fails.
+// isolationWanted is the one isolation in which a statement that waited for a row goes on with the
+// row's new version. In the others it fails.
 const isolationWanted = "read committed"
 
 // welcome looks at a new connection. Whether a pooler is in between is seen from the number of the

@@ -29,7 +29,7 @@ type watcher struct {
 	wake chan struct{} // of capacity 1
 }
 
-// Payloads begin with what they tell.
+// Payloads begin with their kind.
 const (
 	payloadBoard = "board:" // of this kind, facts have changed
 	payloadFreed = "freed:" // this key, of that counter, may be admitted

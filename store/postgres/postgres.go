@@ -35,7 +35,7 @@ import (
 // Options configure Open. URL is required; the zero value of every other field suits most.
 type Options struct {
 	// URL is the address of a database, with all the parameters that pgx knows, and the two that
-	// docs/stores.md tells of:
+	// docs/stores.md describes:
 	//
 	//	postgres://user:password@host:5432/database?sslmode=verify-full
 	//	postgres://user@host1,host2/database?passfile=/etc/weir/pgpass    that which takes writes
@@ -44,8 +44,7 @@ type Options struct {
 	// pool_max_conns leaves. The store has up to Spare more for all else, and one that listens.
 	Connections int
 	// Timeout is how long one call may take before its outcome counts as unknown; 0 means 1 s. It
-	// is not the deadline of a decision, which is that of the caller's context (or of package
-	// fallback).
+	// is not the deadline of a decision, which the caller's context (or package fallback) sets.
 	Timeout time.Duration
 	// RememberRefusals is how long at most this node repeats a refusal without asking PostgreSQL; 0
 	// means never. A second is good.
@@ -152,14 +151,14 @@ func (s *Store) Name() string { return s.name }
 // Target names the servers and the database, without credentials.
 func (s *Store) Target() string { return s.engine.target.hosts }
 
-// Pool returns the connections, for what else lies in the database. They close with the store.
+// Pool returns the connections, for other uses of the database. They close with the store.
 // Statements on them should not be prepared, since there may be a pooler.
 func (s *Store) Pool() *pgxpool.Pool { return s.engine.pool }
 
 // Schema returns the name of the schema.
 func (s *Store) Schema() string { return s.engine.target.schema }
 
-// Stats is a reading of what the store has done since it was opened.
+// Stats counts the doings of the store since it was opened.
 type Stats struct {
 	cas.Stats
 	Swept uint64 // states that were over, and that this node has deleted

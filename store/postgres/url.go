@@ -41,7 +41,7 @@ type tables int
 
 // The values of weir_tables.
 const (
-	tablesAsTheyAre tables = iota // those of a new schema are logged
+	tablesAsTheyAre tables = iota // tables of a new schema are logged
 	tablesUnlogged
 	tablesLogged
 	tablesSynced
@@ -58,8 +58,8 @@ func CheckURL(text string) error {
 // IsURL reports whether text is meant to be the URL of a PostgreSQL.
 func IsURL(text string) bool { return pgurl.Is(text) }
 
-// schemaForm is how a schema may be named: with what the name of its channel begins with, it has
-// the 63 bytes at most that PostgreSQL takes.
+// schemaForm is how a schema may be named: behind the prefix of its channel's name, it has the 63
+// bytes at most that PostgreSQL takes.
 var schemaForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_]{0,57}$`) })
 
 func parseURL(text string) (*target, error) {

@@ -132,7 +132,7 @@ func (p *params) texts(all []string) {
 	p.array(oidTexts, oidText, len(all), func(i int, dst []byte) ([]byte, bool) { return append(dst, all[i]...), false })
 }
 
-// byteas writes an array of what f appends.
+// byteas writes an array of n elements, which f appends.
 func (p *params) byteas(n int, f func(i int, dst []byte) (all []byte, null bool)) {
 	p.array(oidByteas, oidBytea, n, f)
 }

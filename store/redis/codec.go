@@ -96,7 +96,7 @@ type codec struct {
 	margin      *algo.Limit // of the state of the soft margin; nil if it does not close
 	// limit, limitLevel, marginOpen, marginAhead: see shape in weir.lua
 	marginNumbers [4]float64
-	lease         *algo.Limit // of the record of what is lent; nil if nothing is
+	lease         *algo.Limit // of the record of the units lent; nil if it lends nothing
 	lendNumbers   [3]float64  // hard, lendable, leaseFor: see shape in weir.lua
 	schedule      *schedule   // nil for none
 }
@@ -159,9 +159,9 @@ func newCodec(l *algo.Limit) *codec {
 	return t
 }
 
-// besideOf returns the counter and the definition of what is kept beside the states of c under a
-// limit: the state of its soft margin, or the record of what it lends. They are nil if there is
-// neither.
+// besideOf returns the counter and the definition of the record beside the states of c under a
+// limit: the state of its soft margin, or the record of the units it lends. They are nil if there
+// is neither.
 func besideOf(c *rule.Counter, l *algo.Limit) (*rule.Counter, *algo.Limit) {
 	if m := marginOf(c, l.Margin()); m != nil {
 		return c.Margin, m

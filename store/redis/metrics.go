@@ -17,7 +17,7 @@ const batchSizes = 9
 
 func (m *metrics) batch(n int) { m.batches[bits.Len(uint(n-1))].Add(1) }
 
-// Stats is a reading of what the store has done since it was opened.
+// Stats counts the doings of the store since it was opened.
 type Stats struct {
 	Calls     uint64 // round trips to Redis that charge or read keys
 	Decisions uint64 // made by Redis
@@ -32,7 +32,7 @@ type Stats struct {
 	// is a defect.
 	Disagreements uint64
 	Remembered    uint64 // refusals answered by this node itself
-	// Batches counts calls by how many decisions they carried: Batches[i] those of up to 2^i and
+	// Batches counts calls by how many decisions they carried: Batches[i] calls with up to 2^i and
 	// more than 2^(i-1).
 	Batches [batchSizes]uint64
 	Nodes   int // see Store.Nodes

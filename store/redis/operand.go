@@ -8,8 +8,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// operand is one state that takes part in a call: that of a charge, that of the charge's soft
-// margin, which follows it, or the record of what is lent, which comes before it.
+// operand is one state that takes part in a call: a charge's state, the state of the charge's soft
+// margin, which follows it, or the record of the units lent, which comes before it.
 type operand struct {
 	codec   *codec        // of the limit in force
 	phase   *phase        // of the limit's schedule, which says what is in force; nil without one
@@ -19,7 +19,7 @@ type operand struct {
 	// the limit's soft margin closes: what that would have to admit, Lua leaves undecided
 	marginCloses bool
 	isRecord     bool   // what is lent of the operand after it
-	record       *codec // of what is lent of it; nil if nothing is
+	record       *codec // of the record of its units lent; nil if it lends nothing
 	idle         bool   // the limit is not in force: only its record has a say
 	joinedTo     uint16 // 1 + index of the operand in whose value it lies too; 0: it has its own
 	// number of keys of older identities of the counter that follow its own key; plus

@@ -9,7 +9,7 @@ import (
 )
 
 // partition is a part of the keys that one call to Redis can reach: all of them, or in a Cluster
-// those of one hash tag.
+// the keys with one hash tag.
 //
 // It commits in groups: while one call to Redis is in flight, the decisions that arrive are queued,
 // and are sent together as the next one (batch.go). No timer is involved, so that a decision that

@@ -119,7 +119,7 @@ func (s *swapPlan) addOlder(at int, is bool, c *rule.Counter, key []byte) {
 	}
 }
 
-// pairOlder pairs the older states of a counter with the records of what was lent of them.
+// pairOlder pairs the older states of a counter with the records of their units lent.
 func (s *swapPlan) pairOlder(at, record int) {
 	if s.states[record].codec.kind != kindRecord {
 		return
@@ -133,7 +133,7 @@ func (s *swapPlan) pairOlder(at, record int) {
 	}
 }
 
-// besideOf returns the state of a soft margin, or the record of what is lent; nil if there is none.
+// besideOf returns the state of a soft margin, or the record of units lent; nil if there is none.
 func (s *swapPlan) besideOf(at int) *deciding.State {
 	m := s.states[at].beside
 	if m == 0 {
@@ -142,7 +142,7 @@ func (s *swapPlan) besideOf(at int) *deciding.State {
 	return &s.states[m-1].State
 }
 
-// lentOf returns the record of what is lent of a state; nil if it has none.
+// lentOf returns the record of a state's units lent; nil if it has none.
 func (s *swapPlan) lentOf(at int) *algo.State {
 	if m := s.states[at].beside; m != 0 && s.states[m-1].codec.kind == kindRecord {
 		return &s.states[m-1].St
@@ -451,7 +451,7 @@ func (s *swapPlan) nextValue(v *value, now int64) (text, fresh string) {
 		}
 		stop = max(stop, deciding.FreshAt(ref.codec.limit, &ref.St, now))
 		if lease := s.lentOf(i); lease != nil && lease.B != 0 {
-			// What is out comes on top of what is in the state when it ends.
+			// Units that are out are charged on top of the state when they end.
 			stop = max(stop, deciding.FreshAt(s.states[ref.beside-1].codec.limit, lease, now))
 		}
 	}

@@ -60,7 +60,7 @@ func packTold(told []store.Told) (entry []byte, rest []store.Told) {
 	return b, nil
 }
 
-// unpackTold appends what an entry tells. Of what it cannot read it appends nothing.
+// unpackTold appends the contents of an entry. It stops at the first part that it cannot read.
 func unpackTold(dst []store.Told, entry string) []store.Told {
 	b := []byte(entry) // keys are views of it
 	at, n := int64(0), 0
@@ -209,7 +209,7 @@ type toldReader struct {
 	last string // the end of the log
 	now  int64
 
-	gone    bool // entries that came after the position are gone, or that of the position is
+	gone    bool // entries after the position are gone, or the position's own entry is
 	certain bool // it need not look whether entries of a log that was empty are gone
 	// apart: entries are read on a connection that no other call has. When a call on it is given
 	// up, so is the connection, and the next one connects anew. Where a router has forgotten a
@@ -267,10 +267,10 @@ func (r *toldReader) end(ctx context.Context) error {
 }
 
 // entries reads up to limit entries after a position. It looks for the position itself after that:
-// if it is there then, nothing that follows it was gone before. That of an empty log is no entry;
-// there it looks how many were ever added.
+// if it is there then, nothing that follows it was gone before. The position of an empty log is no
+// entry; there it looks how many were ever added.
 func (r *toldReader) entries(ctx context.Context, from string, limit int, wait time.Duration) error {
-	// rueidis gives a command that blocks a connection of its own, with what comes with it.
+	// rueidis runs a blocking command, and the commands sent with it, on a connection of its own.
 	var xread rueidis.Completed
 	switch {
 	case !r.apart:

@@ -12,10 +12,10 @@ import (
 )
 
 // borrower takes units of keys whose ceiling here is nearly used up from regions that have some
-// left. A loan is a lease at the other region, of which nothing is ever told: so it counts as used
-// there when it ends, whatever becomes of it. Before that, and before it can count in another
-// window than here, as many units are given back to the state of this region. An answer that is
-// lost costs units, and never the bound. docs/proofs has the model.
+// left. A loan is a lease at the other region whose use is never reported: so it counts as used
+// there when it ends, in any case. Before that, and before it can count in another window than
+// here, as many units are given back to the state of this region. An answer that is lost costs
+// units, and never the bound. docs/proofs has the model.
 type borrower struct {
 	x     *exchange
 	queue chan *loan
@@ -44,8 +44,8 @@ const (
 	borrowers = 8
 	maxLoans  = 1 << 16
 	// A key asks for so many percent of the ceiling of its region: twice as many each time that
-	// they last for less than loanLasts, so that a fast one asks for what it uses while the answer
-	// is on its way.
+	// they last for less than loanLasts, so that a fast key gets as much as it uses while the
+	// answer is on its way.
 	leastShare = 10
 	mostShare  = 100
 	loanLasts  = int64(2 * time.Second)
@@ -170,9 +170,9 @@ func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share, 
 	return got
 }
 
-// less reports whether a is no more than b at now. Units are moved by the lesser of what is in
-// force and of what the rule gives: more of them than a grant or a signal leaves must not come from
-// elsewhere, and of more than the rule gives the other region may know nothing.
+// less reports whether a is no more than b at now. Units are moved by the lesser of the numbers in
+// force and the rule's numbers: no more of them may come from elsewhere than a grant or a signal
+// leaves, and the other region may know nothing of more than the rule gives.
 func less(a, b *algo.Limit, now int64) bool {
 	if a == nil || b == nil {
 		return b == nil

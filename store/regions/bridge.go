@@ -168,11 +168,11 @@ func (b *bridge) heard(to int64) {
 	b.p.heardTo.Store(to)
 }
 
-// fits sets how many entries to read the next time, by how many uses were in what was read. It
-// reports false if these are too many for one call, which all decisions would have to wait for:
-// they are read again, fewer at a time. The way to the other region is long and entries that are
-// told while little is used are small, so that a region would fall behind if it read only as many
-// as it can charge of the largest ones.
+// fits sets how many entries to read the next time, by the number of uses in the entries just read.
+// It reports false if these are too many for one call, which all decisions would have to wait for:
+// they are read again, fewer at a time. The way to the other region is long, and entries are small
+// while little is used, so that a region would fall behind if it read only as many as it can charge
+// of the largest ones.
 func (b *bridge) fits(uses int) bool {
 	switch {
 	case uses > hearUses && b.limit > hearLeast:
@@ -184,8 +184,8 @@ func (b *bridge) fits(uses int) bool {
 	return true
 }
 
-// prepare makes the changes of what was told, which was read at now of the other region's clock.
-// What is of one key and one window is one change.
+// prepare makes the changes for entries that were read at now of the other region's clock. Uses of
+// one key in one window become one change.
 func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 	clear(b.places)
 	b.changes, b.of = b.changes[:0], b.of[:0]
@@ -224,7 +224,7 @@ func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 	}
 }
 
-// results makes room for what becomes of the changes.
+// results makes room for the results of the changes.
 func (b *bridge) results() {
 	if cap(b.done) < len(b.changes) {
 		b.done = make([]store.Changed, 2*len(b.changes))

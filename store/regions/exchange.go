@@ -42,7 +42,7 @@ type exchange struct {
 	borrower borrower
 	peers    []*peer
 	leads    atomic.Int64 // since when this node leads, monotonic; 0: it does not
-	name     string       // of this node, among those of the region
+	name     string       // of this node, within the region
 
 	stats  counts
 	cancel context.CancelFunc
@@ -70,7 +70,7 @@ type peer struct {
 	counts   peerCounts
 }
 
-// The cadence of what goes on beside decisions.
+// The cadence of the work beside decisions.
 const (
 	leadTerm   = 3 * time.Second // after which another node takes over
 	leadEvery  = time.Second / 2
@@ -162,7 +162,7 @@ func (x *exchange) used(c *rule.Counter, l *algo.Limit, key []byte, units, now i
 		most: max(1, atOnce(l, now)*int64(c.Regions.Tell)/100/x.nodes()), settled: own == nil,
 	}
 	if own != nil {
-		// The others need to know of a key that has used half of what is this region's part of N.
+		// The others need to know of a key that has used half of this region's part of N.
 		used, part := own.Limit-own.Remaining, own.Limit*100/int64(100+c.Regions.Over)
 		if c.Regions.Sync {
 			part = own.Limit * int64(x.self.table[x.self.at].Weight) / x.self.sum

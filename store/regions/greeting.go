@@ -30,7 +30,7 @@ const (
 	agreedFor  = 3 * time.Second
 )
 
-// greetingLen is the length of a greeting: the hash of the table and that of the rules.
+// greetingLen is the length of a greeting: the hash of the table and the hash of the rules.
 const greetingLen = 16
 
 // Differs says in which way another region is set up otherwise.

@@ -12,11 +12,11 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// ledger is what this node has used and not told the other regions yet. A key tells when it has
-// used a share of its limit since it told last, and some time later if it has used so much that the
-// others need to know of the rest. What quiet keys use stays here, and is forgotten when it counts
-// no more. Safe for concurrent use. Times are those of the store, in µs, unless they are said to
-// be monotonic.
+// ledger is the use that this node has not reported to the other regions yet. A key is reported
+// when it has used a share of its limit since its last report, and some time later if it has used
+// so much that the others need to know of the rest. The use of quiet keys stays here, and is
+// forgotten when it counts no more. Safe for concurrent use. Times are by the store's clock, in µs,
+// unless they are said to be monotonic.
 type ledger struct {
 	shards [ledgerShards]ledgerShard
 	turn   int // the shard to sweep next
@@ -187,9 +187,9 @@ func (g *ledger) take() map[int][]saying {
 	return parts
 }
 
-// back takes back what certainly was not told: it is told with what else is used of the key, or a
-// second later. So what waits for a store that is away is bounded as the keys are. It returns how
-// many of the sayings there is no room for.
+// back takes back sayings that certainly were not told: they are told with further use of the key,
+// or a second later. So the use that waits for a store that is away is bounded as the keys are. It
+// returns how many of the sayings there is no room for.
 func (g *ledger) back(list []saying, mono int64) (dropped int) {
 	for i := range list {
 		if !g.backOne(&list[i], mono) {

@@ -21,8 +21,8 @@ import (
 // orderKinds are the kinds of facts that hold in all regions (internal/limiter/orders).
 var orderKinds = []string{"ban", "grant"}
 
-// clockSkew is how far the clock of a node may be ahead of that of another one, in µs: an order
-// has the time of the node that made it, and its removal that of the node that copies it.
+// clockSkew is how far the clock of a node may be ahead of another node's, in µs: an order has the
+// time of the node that made it, and its removal the time of the node that copies it.
 const clockSkew = int64(time.Second / time.Microsecond)
 
 // known is what the own board says of a fact.

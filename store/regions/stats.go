@@ -64,7 +64,7 @@ func (s *counts) limit(c *rule.Counter) *limitCounts {
 	return n.(*limitCounts)
 }
 
-// Stats is a reading of what goes on between this node's region and the others.
+// Stats is a reading of the exchange between this node's region and the others.
 type Stats struct {
 	// Leads says that this node hears the other regions for all nodes of its own.
 	Leads bool
@@ -88,7 +88,7 @@ type PeerStats struct {
 	// nothing was heard yet, since it does.
 	Stale time.Duration
 	Uses  uint64 // entries that were heard
-	// Unknown counts those of them whose rule is not known here.
+	// Unknown counts entries whose rule is not known here.
 	Unknown  uint64
 	Gaps     uint64 // times that a part of its log was gone before it was read
 	Errors   uint64 // calls of its store that failed
@@ -111,11 +111,11 @@ type LimitStats struct {
 	Over     uint64
 	Borrowed uint64
 	// Ceiling counts the requests that the ceiling of this region refused though the limit had room
-	// by what was heard: the price of the bound.
+	// by the reports of the others: the price of the bound.
 	Ceiling uint64
 }
 
-// Net is units that were used, and those of them that were given back.
+// Net is units that were used, and how many of them were given back.
 type Net struct{ Used, Back uint64 }
 
 func (x *exchange) readStats() Stats {

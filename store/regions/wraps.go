@@ -179,7 +179,7 @@ func useOf(k *store.KeyState) *store.KeyUse {
 	return &store.KeyUse{Used: k.Used, Limit: k.Result.Limit}
 }
 
-// ownView is the view of what the ceiling counts.
+// ownView is the view of the ceiling's counters.
 func (s *Store) ownView(v *store.View) *store.View {
 	own := *v
 	own.Limit = func(key []byte) *algo.Limit {
@@ -191,7 +191,7 @@ func (s *Store) ownView(v *store.View) *store.View {
 	return &own
 }
 
-// allView is the view of what all regions used; nil if that has no say.
+// allView is the view of the use of all regions; nil if that has no say.
 func (s *Store) allView(v *store.View) *store.View {
 	if v.Counter.Regions.All == nil {
 		return nil
@@ -207,7 +207,7 @@ func (s *Store) allView(v *store.View) *store.View {
 	return &all
 }
 
-// gather returns the states of those of keys that are not fresh.
+// gather returns the states of keys, without the fresh ones.
 func gather(ctx context.Context, i store.Inspector, v *store.View, keys [][]byte) (map[string]store.KeyState, error) {
 	states := map[string]store.KeyState{}
 	err := i.Inspect(ctx, v, keys, func(k store.KeyState) {
@@ -217,8 +217,8 @@ func gather(ctx context.Context, i store.Inspector, v *store.View, keys [][]byte
 	return states, err
 }
 
-// visit folds what the ceiling counts of keys, own, with what all regions used, and visits those of
-// which either is not fresh, in order of keys.
+// visit folds the ceiling's states of keys, own, with the states of the use of all regions, and
+// visits the keys of which either is not fresh, in order.
 func (s *Store) visit(
 	ctx context.Context, i store.Inspector, v *store.View, keys [][]byte, own map[string]store.KeyState, visit func(store.KeyState),
 ) error {

@@ -223,7 +223,7 @@ func testEngineConflict(_ *testing.T, t *engineTest) {
 	t.is(groups[0].Values[0], b.Version, "b")
 }
 
-// testEngineGroups: what becomes of one group is nothing to the others of the call. There are as
+// testEngineGroups: the outcome of one group does not affect the others of the call. There are as
 // many as a busy node may send.
 func testEngineGroups(_ *testing.T, t *engineTest) {
 	const n = 300

@@ -146,7 +146,7 @@ func (l lender) reset(t rapid.TB, c *rule.Counter, key string) (ok bool) {
 	return true
 }
 
-// tells is what a holder tells of what it got in h.
+// tells is a holder's report on the units that it got in h.
 func tells(h algo.Ahead, used, returned int64) algo.Ahead {
 	return algo.Ahead{Told: [2]algo.Told{{End: h.Until, Used: used, Returned: returned}}}
 }
@@ -211,7 +211,7 @@ func testLendFence(t *testing.T, n newStore) {
 				l.one(t, c, "k", 0, &told)
 				l.stands(t, c, "k", 91, 0)
 			}
-			// More than is out is told of the next generation.
+			// The report on the next generation says more than is out.
 			h = algo.Ahead{Want: 5, First: true}
 			l.one(t, c, "k", 1, &h)
 			l.stands(t, c, "k", 85, 5)
@@ -263,7 +263,7 @@ func testLendRoom(t *testing.T, n newStore) {
 	}
 }
 
-// testLendAllOrNothing: a call that is denied is lent nothing, whichever charge denies it.
+// testLendAllOrNothing: a call that is denied is lent nothing, no matter which charge denies it.
 func testLendAllOrNothing(t *testing.T, n newStore) {
 	for _, test := range []struct {
 		name  string

@@ -214,8 +214,8 @@ func testLendConcurrent(t *testing.T, n newStore, a algo.Algorithm) {
 	}
 }
 
-// borrow is a holder: it admits from what it has, and asks when it has nothing, until it is
-// refused. At the end it tells all.
+// borrow is a holder: it admits from the units that it has, and asks when it has none, until it is
+// refused. At the end it reports everything.
 func borrow(s store.Lender, c *rule.Counter, admitted *atomic.Int64) error {
 	var held, used [2]int64
 	var ends [2]int64

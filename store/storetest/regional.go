@@ -469,8 +469,8 @@ func testRegionalRandom(t *testing.T, n newStore, a algo.Algorithm) {
 	})
 }
 
-// testRegionalWhileOut: what is lent counts against the room of what is heard, and stays out
-// whatever is heard or given back; a window from the first request stays where it is meanwhile.
+// testRegionalWhileOut: units lent count against the room of units heard, and stay out whatever is
+// heard or given back; a window from the first request stays where it is meanwhile.
 func testRegionalWhileOut(t *testing.T, n newStore) {
 	clock := newVirtual()
 	s := newRegional(t, n, clock.read)

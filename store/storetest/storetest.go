@@ -149,7 +149,7 @@ func newCounter(l *algo.Limit) *rule.Counter {
 func counterOf(t testing.TB, c algo.Config) *rule.Counter { return counterFor(mustLimit(t, c)) }
 
 // counterFor returns a counter, together with the counter of the soft margin if the limit's margin
-// closes, and of what is lent if the limit lends.
+// closes, and the counter of the units lent if the limit lends.
 func counterFor(l *algo.Limit) *rule.Counter {
 	c := newCounter(l)
 	if m := l.Margin(); m != nil {

@@ -123,7 +123,7 @@ func (u *URL) CheckParameters(known []string) error {
 // TLSParameters are the parameters that TLS reads.
 var TLSParameters = []string{"ca", "cert", "key", "server_name"}
 
-// TLS makes a configuration of TLSParameters. Without a ca, those of the system are trusted.
+// TLS makes a configuration of TLSParameters. Without a ca, the system's authorities are trusted.
 func (u *URL) TLS() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Query.Get("server_name")}
 	if file := u.Query.Get("ca"); file != "" {

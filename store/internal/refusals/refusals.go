@@ -1,5 +1,5 @@
-// Package refusals is a node's memory of what a store has refused, so that an attack costs the
-// store one call a second for each key.
+// Package refusals is a node's memory of a store's refusals, so that an attack costs the store one
+// call a second for each key.
 package refusals
 
 import (
