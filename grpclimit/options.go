@@ -16,8 +16,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Options configure New. The zero value is right for rules of one domain that need no attribute
-// beside those of the call itself. A field that httplimit.Options has as well means the same.
+// Options configure New. The zero value is right for rules of one domain that need only the
+// attributes of the call itself. A field that httplimit.Options has as well means the same.
 // Functions must be safe for concurrent use.
 type Options struct {
 	// Domain of the rules; "" is the only one that the rules hold.

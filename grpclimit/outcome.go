@@ -2,7 +2,7 @@ package grpclimit
 
 import "github.com/weir-rl/weir"
 
-// outcome is what weir.Hooks.Answered is told of a call.
+// outcome is the state of a call that weir.Hooks.Answered needs.
 type outcome struct {
 	hears  bool // the call was admitted, and somebody wants to know
 	status int  // by HTTP; 500 until the handler returns, since it may panic

@@ -68,7 +68,7 @@ func (a *Attributes) SetTarget(method, host, uri string) {
 	a.hasPath = false
 }
 
-// Host returns the host, its port included, as the client gave it, but for the final dot of an
+// Host returns the host, its port included, as the client gave it, but without the final dot of an
 // absolute name: servers answer to shop.example. as to shop.example, so a rule must meet both.
 func (a *Attributes) Host() string { return a.host }
 

@@ -159,7 +159,8 @@ func (c ClientIP) Chain(r *http.Request) []string {
 }
 
 // Single returns the name of the field in which the client is named if that is no list, and else
-// "". Whoever passes on requests drops it from what strangers send, who could name anybody in it.
+// "". Programs that pass requests on remove this field from strangers' requests, who could name
+// anybody in it.
 func (c ClientIP) Single() string {
 	if c.lists() {
 		return ""

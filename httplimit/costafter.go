@@ -23,9 +23,9 @@ import (
 // It is not needed by callers of Answered that join what they pass on by WriteHeaders, unless the
 // decision met a rule with cost_after.
 //
-// The writer implements whichever of http.Flusher, http.Hijacker and io.ReaderFrom w implements,
-// and works with http.ResponseController. It is made anew for each request, since a handler may
-// hold on to it.
+// The writer implements http.Flusher, http.Hijacker and io.ReaderFrom as far as w does, and works
+// with http.ResponseController. It is made anew for each request, since a handler may hold on to
+// it.
 func (p *Pass) Watch(w http.ResponseWriter) http.ResponseWriter {
 	costs := line.CostsAfter(&p.decision)
 	if !p.watches() && !costs && !p.wrote {

@@ -61,7 +61,7 @@ type FieldGuard struct {
 	lines  [fieldReasons]sparselog.Line
 }
 
-// FieldStats counts requests by what a FieldGuard did with them.
+// FieldStats counts the requests that a FieldGuard refused or changed, by reason.
 type FieldStats struct {
 	Repeated   uint64 // refused for a field that came twice
 	Lookalike  uint64 // refused for a field with a name like one that is read

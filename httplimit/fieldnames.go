@@ -48,8 +48,8 @@ var oddByte = func() (table [256]bool) {
 	return table
 }()
 
-// alike reports whether two names of one length are the same but for case, and for characters of
-// which servers make underscores.
+// alike reports whether two names of one length are the same apart from case, and from characters
+// that servers turn into underscores.
 func alike(a, b string) bool {
 	for i := range len(a) {
 		if bareByte(a[i]) != bareByte(b[i]) {

@@ -115,7 +115,7 @@ type Options struct {
 // A request whose host or path servers read in different ways is answered 400: see ValidHost,
 // Options.EncodedSlash and door.AmbiguousPath; one with such fields 400 or 401: see FieldGuard.
 //
-// The attributes of a request are those of Attributes. New fails if o.Domain is empty and the rules
+// Type Attributes lists the attributes of a request. New fails if o.Domain is empty and the rules
 // in force hold several domains, or if another option is wrong.
 func New(l *weir.Limiter, o Options) (func(http.Handler) http.Handler, error) {
 	g, err := NewGate(l, o)
@@ -294,7 +294,7 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 // statusHungUp is what servers log for a client that hung up before it was answered (nginx's).
 const statusHungUp = 499
 
-// failure tells of an error of the store.
+// failure reports an error of the store to Options.OnError.
 func (p *Pass) failure(err error) {
 	if p.gate.o.OnError != nil {
 		p.gate.o.OnError(p.attrs.r, err)

@@ -244,7 +244,7 @@ func (id *Identity) Value(r *http.Request, name string) (value string, ok bool) 
 }
 
 // KeysError returns why the last change of the JWKS file could not be taken over; nil if the keys
-// in force are those of the file.
+// in force are the file's.
 func (id *Identity) KeysError() error {
 	if id == nil || id.keys == nil {
 		return nil

@@ -14,7 +14,7 @@ import (
 )
 
 // A request may meet limits one behind the other: middleware within middleware, or a server that
-// limits too behind a proxy. Its answer then tells of all of them, as far as the fields can.
+// limits too behind a proxy. Its answer then reports all of them, as far as the fields can.
 
 // ofOne are the fields that have room for one limit, the limit and what remains first.
 var ofOne = [...][]string{
@@ -84,7 +84,7 @@ const (
 	always
 )
 
-// join adds the fields of other to h, which tells of another limit.
+// join adds to h the fields of other, which describe another limit.
 func join(h, other http.Header, say precedence) {
 	joinStructured(h, other, say)
 	for _, keys := range ofOne {

@@ -76,10 +76,10 @@ func (p *Pass) begin() bool {
 // that pass requests on by other means than the handler that New wraps, and know when the answer
 // begins; without it Leave takes the time until then. Answers of 500 and above count as failures of
 // an overloaded server, unless the client has hung up, which is none. Only the first call counts.
-// weir.Hooks.Answered is told of the status by Leave.
+// Leave passes the status to weir.Hooks.Answered.
 //
-// What is sent after the header, as in a stream, or on a connection that was upgraded, does not
-// count as latency.
+// The rest of the answer after the header, as in a stream, or on a connection that was upgraded,
+// does not count as latency.
 func (p *Pass) Answered(status int) {
 	if p.answered || !p.room.Entered && !p.passed {
 		return
@@ -143,8 +143,7 @@ func (p *Pass) AnsweredHere(status int) {
 	}
 }
 
-// final returns the status of an answer for what it counts as: a handler that was broken off has
-// not failed.
+// final returns the status that an answer counts as: a handler that was broken off has not failed.
 func (p *Pass) final(status int) int {
 	if status >= http.StatusInternalServerError && !p.kept && p.attrs.r.Context().Err() == context.Canceled {
 		return statusHungUp

@@ -29,7 +29,7 @@ type peer struct {
 type told struct {
 	hint
 	at      uint64    // by the answer to which request
-	end     time.Time // of what it told
+	end     time.Time // when the hint expires
 	waiting int       // requests in the queue
 	next    time.Time // when the next one of the queue goes
 }
