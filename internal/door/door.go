@@ -84,7 +84,7 @@ type Tracer interface {
 	// Note adds attributes to the span of a request or an act that is followed: texts, numbers,
 	// booleans.
 	Note(t *weir.Trace, list ...slog.Attr)
-	// End ends the span of an act, or that of a request whose decision failed with err.
+	// End ends the span of an act, or of a request whose decision failed with err.
 	End(t *weir.Trace, err error)
 }
 
@@ -135,8 +135,8 @@ func Found(t Tracer, of *weir.Trace, door string, found bool, err error) {
 	t.End(of, err)
 }
 
-// Traceparent is the field of W3C's Trace Context for what is done on behalf of t, which is
-// followed.
+// Traceparent is the field of W3C's Trace Context for work done on behalf of t, which must be a
+// followed trace.
 func Traceparent(t *weir.Trace) string {
 	return "00-" + hex.EncodeToString(t.TraceID[:]) + "-" + hex.EncodeToString(t.SpanID[:]) + "-01"
 }

@@ -59,13 +59,13 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// AmbiguousPath returns what a path holds that servers read in different ways: "%2F", "\\" or
-// "%5C", unless keepSlash, and always a control character and "#". At "%00" some end the path, and
-// to a regular expression that ends in $, which Starlette makes of a route, /login%0A is /login. No
-// client may send a # (RFC 9112 3.2), but net/http takes it as a character of the path:
-// /x#/../login is /login to a file server, and /x to a server that cuts it off. Always, too, a
-// segment that is nothing, . or .. but for parameters, as "..;": see bareParameters. The result is
-// "" if path holds none. path is as it came over the wire, without a query.
+// AmbiguousPath returns a part of path that servers read in different ways; "" if there is
+// none. Such parts are "%2F", "\\" and "%5C", unless keepSlash, and always a control character and
+// "#". At "%00" some end the path, and to a regular expression that ends in $, which Starlette
+// makes of a route, /login%0A is /login. No client may send a # (RFC 9112 3.2), but net/http takes
+// it as a character of the path: /x#/../login is /login to a file server, and /x to a server that
+// cuts it off. A segment that is empty, . or .. apart from its parameters, as "..;", always counts,
+// too: see bareParameters. path is as it came over the wire, without a query.
 func AmbiguousPath(path string, keepSlash bool) string {
 	if strings.IndexByte(path, '#') >= 0 {
 		return "#"

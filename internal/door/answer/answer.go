@@ -78,7 +78,7 @@ func Coding(r *http.Request) string {
 
 // FieldError says what is wrong with which field of a request.
 type FieldError struct {
-	// "hits", "attributes.user", "requests[3].domain"; "body" or "query" for what is no field
+	// "hits", "attributes.user", "requests[3].domain"; "body" or "query" for a fault outside fields
 	Field   string
 	Message string
 	TooMany bool // the answer is 413

@@ -68,9 +68,9 @@ func GRPCCode(status int) int {
 }
 
 // ForGRPC returns the writer for an answer of our own to r, where no server behind answers. It is
-// w, but for a call of gRPC: there trailers without a message take the place of an HTTP answer
-// (Trailers-Only, gRPC over HTTP2), since gRPC's clients look at nothing else, and read any other
-// HTTP status than 200 as UNAVAILABLE or UNKNOWN.
+// w, except for a gRPC call: there trailers without a message take the place of an HTTP answer
+// (Trailers-Only, gRPC over HTTP2), since gRPC's clients look at nothing else, and read any HTTP
+// status other than 200 as UNAVAILABLE or UNKNOWN.
 func ForGRPC(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
 	if !IsGRPC(r) {
 		return w

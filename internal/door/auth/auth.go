@@ -26,7 +26,7 @@ type Tokens struct {
 	// ClientIP finds the address that sent an HTTP request; wrong tokens are counted by it. Only
 	// the proxies that it lists are believed.
 	ClientIP httplimit.ClientIP
-	// Logger is told of wrong tokens, at most once a minute, and never of what they were; nil means
+	// Logger logs that wrong tokens came, at most once a minute, and never their text; nil means
 	// nobody.
 	Logger *slog.Logger
 
@@ -83,7 +83,7 @@ func (t *Tokens) Load(path string) error {
 
 // ReadTokens reads a file of bearer tokens: one on a line, behind it name=NAME and role=ROLE if
 // they are known; empty lines and lines that begin with # do not count. A token without a role is
-// that of an admin. It returns at least one, or an error.
+// an admin's. It returns at least one, or an error.
 func ReadTokens(path string) ([]Token, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -43,7 +43,7 @@ func ParseRole(s string) (Role, error) {
 
 // Identity is who sent a request.
 type Identity struct {
-	// Name is that of the tokens file, or, for a token without one, the beginning of its hash:
+	// Name is the name in the tokens file, or, for a token without one, the beginning of its hash:
 	// sha256:1b4f0e98.
 	Name string
 	Role Role

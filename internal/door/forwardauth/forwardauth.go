@@ -27,7 +27,7 @@ import (
 // Options tune New. The zero value answers nobody: ClientIP has to name the
 // proxies.
 type Options struct {
-	// Domain is that of checks whose path names none; "" means the only domain that the rules hold.
+	// Domain applies to checks whose path names none; "" means the only domain that the rules hold.
 	Domain string
 	// Headers are the families of rate-limit headers on answers.
 	Headers httplimit.Headers
@@ -42,8 +42,8 @@ type Options struct {
 	// and the same in all else, within two seconds. It is right only where nginx sets that header
 	// itself.
 	Dedupe bool
-	// EncodedSlash says what becomes of checks of requests whose path holds %2F, %5C or a
-	// backslash; by default they are refused.
+	// EncodedSlash says how to treat checks of requests whose path holds %2F, %5C or a backslash;
+	// by default they are refused.
 	EncodedSlash httplimit.EncodedSlash
 	// Fields refuses checks of requests with fields that servers read in different ways; nil is one
 	// that refuses all of them.
@@ -52,11 +52,10 @@ type Options struct {
 	Stopwatch weir.Stopwatch
 	// Tracer follows decisions in traces; nil means that nobody does.
 	Tracer door.Tracer
-	// Line says whether checks have stood in line for too long, and what becomes of such; nil means
-	// that all are decided.
+	// Line turns away checks that waited too long. nil turns none away.
 	Line *shed.Door
-	// Logger is told of checks that cannot be answered, and how to mend that: of each kind of
-	// trouble once in ten seconds at most. nil means nobody.
+	// Logger reports checks that cannot be answered, and how to mend that: each kind of trouble at
+	// most once in ten seconds. nil means nobody.
 	Logger *slog.Logger
 }
 
@@ -259,7 +258,7 @@ func (f *handler) remark(r *http.Request, family *proxyFamily) {
 	}
 }
 
-// read reads what r tells of another request. The fields of what is wrong are the names of headers.
+// read takes the description of another request from r. A FieldError names a header of r.
 func (c *call) read(r *http.Request, family *proxyFamily, slash httplimit.EncodedSlash) *answer.FieldError {
 	uri, err := oneLine(r, family.uri)
 	if err != nil {
@@ -324,7 +323,7 @@ func oneLine(r *http.Request, name string) (string, *answer.FieldError) {
 
 // originForm takes the target of a request as net/http does: a path with or without a query, *, or
 // an absolute URI, whose host goes before any other. It returns the path with the query as they
-// were written. ok is false for what is no target.
+// were written. ok is false if uri is not a request target.
 func originForm(uri string) (host, target string, ok bool) {
 	path := -1 // end of the path
 	for i := range len(uri) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Bounds of what is remembered of answered checks.
+// Bounds of the memory of answered checks.
 const (
 	repeatFor = 2 * time.Second // how long an answer is given again, from when it was given first
 	// repeatsMost bounds the answers that are remembered, at some 1 KB each; past it the oldest go,

@@ -25,7 +25,7 @@ import (
 
 // Options tune New. The zero value is right for most, but trusts nobody.
 type Options struct {
-	// Domain is that of requests that name none; "" means the only domain that the rules hold.
+	// Domain applies to requests that name none; "" means the only domain that the rules hold.
 	Domain string
 	// Headers are the families of rate-limit headers on answers.
 	Headers httplimit.Headers
@@ -45,8 +45,7 @@ type Options struct {
 	Stopwatch weir.Stopwatch
 	// Tracer follows decisions in traces; nil means that nobody does.
 	Tracer door.Tracer
-	// Line says whether requests have stood in line for too long, and what becomes of such; nil
-	// means that all are decided.
+	// Line turns away requests that waited too long. nil turns none away.
 	Line *shed.Door
 }
 

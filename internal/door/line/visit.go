@@ -32,7 +32,7 @@ type Visit struct {
 	Deadline time.Time
 
 	// Left is, after Decide, how many requests had left the lines when this one did, itself
-	// included: the order in which those of one line went. 0 if it stood in none.
+	// included; it shows the order in which requests of one line went. 0 if it stood in none.
 	Left int64
 	// HungUp says, after Decide failed, that it was because the client is gone.
 	HungUp bool
@@ -120,7 +120,7 @@ func (v *Visit) decide(ctx context.Context, l *weir.Limiter, r *weir.Request, d 
 type step uint8
 
 const (
-	decided   step = iota // nothing: it has been told of
+	decided   step = iota // nothing: Tell was called
 	askAgain              // it stands in line, and asks again
 	awaitTurn             // it is admitted, and stands in line for its turn
 )
@@ -256,7 +256,7 @@ func (v *Visit) Release(ctx context.Context, l *weir.Limiter, d *weir.Decision) 
 	}
 }
 
-// afterwards is a context for what must be done for a request even if its client is gone.
+// afterwards returns a context for work that must be done for a request even if its client is gone.
 func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 }

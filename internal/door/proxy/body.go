@@ -34,7 +34,7 @@ type clientBody struct {
 
 	dawdler *dawdler // nil for most
 	parts   parts    // of a chunk, while there is one
-	lost    func()   // called when reading fails, but for a deadline; nil for nothing
+	lost    func()   // called when reading fails, except at a deadline; nil for nothing
 
 	over atomic.Bool // finish was called
 	read atomic.Int64

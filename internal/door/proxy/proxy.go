@@ -49,7 +49,7 @@ type Options struct {
 	// Domain of the rules; "" is the only one that the rules hold.
 	Domain string
 	// Headers are the families to write; the zero value is the default. Where a decision met a
-	// limit, ours replace those of the same families that the upstream sends.
+	// limit, our fields replace the upstream's of the same families.
 	Headers httplimit.Headers
 	// CORS lets pages of other origins read these; by default none.
 	CORS httplimit.CORS
@@ -111,8 +111,7 @@ type Options struct {
 	// Of one whose body has not come whole the upstream is told that no more comes; over HTTP/2 to
 	// the upstream it is cut.
 	CutAbandoned bool
-	// Line says whether requests have stood in line for too long before they came here, and what
-	// becomes of such; nil means that all are decided.
+	// Line turns away requests that waited too long before they came here. nil turns none away.
 	Line *shed.Door
 	// Load measures the requests that go to the upstream; nil for none.
 	Load overload.Load
@@ -334,10 +333,10 @@ func (t *h2cTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.h2.RoundTrip(r)
 }
 
-// Held tells of the requests that are held, or were.
+// Held counts the requests that are held, or were.
 func (p *Proxy) Held() httplimit.Stats { return p.gate.Stats() }
 
-// Abandoned tells of the requests whose clients hung up while they had a place.
+// Abandoned counts the requests whose clients hung up while they had a place.
 func (p *Proxy) Abandoned() httplimit.AbandonedStats { return p.gate.Abandoned() }
 
 // Drain ends the holding, see httplimit.Gate: for a program that is about to stop.

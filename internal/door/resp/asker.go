@@ -167,7 +167,7 @@ func (a *asker) answer(dst []byte, err error) []byte {
 	return dst
 }
 
-// end counts a command that is answered, and lets go of what is the connection's.
+// end counts a command that is answered, and drops its references to the connection's buffer.
 func (a *asker) end(out outcome) {
 	a.counts.n[a.verb][out]++
 	a.counts.any = true

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-rl/weir/internal/wire/shed"
 )
 
-// Sizes of what a connection holds.
+// Sizes of a connection's memory.
 const (
 	// what a connection takes by itself: its goroutine's stack, its small buffer, its decision
 	connMemory  = 16 << 10
@@ -35,7 +35,7 @@ var (
 	errRevoked = errors.New("the password of the connection is no longer good")
 )
 
-// conn is a connection. Only its own goroutine touches it, but for nc.
+// conn is a connection. Only its own goroutine touches it, except nc.
 type conn struct {
 	*Server // not through the asker: the outbox uses it beside the goroutine that changes askers
 	*asker
@@ -197,7 +197,7 @@ func (c *conn) command() error {
 	return c.grown()
 }
 
-// grown takes memory for what out has grown by, and hands answers on when they are many.
+// grown takes memory for the growth of out, and hands answers on when they are many.
 func (c *conn) grown() error {
 	if n := cap(c.out); n > keepOut && n != c.outTaken {
 		if !c.take(n - c.outTaken) {

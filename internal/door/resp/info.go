@@ -129,7 +129,7 @@ func (c *conn) commandCommand(args [][]byte) error {
 	return nil
 }
 
-// appendInfos tells of the named commands, of all if none is named.
+// appendInfos describes the named commands, or all of them if none is named.
 func (c *conn) appendInfos(names [][]byte) {
 	list := make([]*spec, 0, max(len(names), len(specs)))
 	for _, name := range names {

@@ -26,8 +26,8 @@ const (
 	errNoName     = "ERR an attribute has no name"
 )
 
-// attributes is what a command told of a request. Its strings are views of the connection's buffer:
-// what receives them must not keep them.
+// attributes are the attributes of a request that a command sent. Strings are views of the
+// connection's buffer: callees must not keep them.
 type attributes struct {
 	pairs rule.Pairs
 	index map[string]int // of pairs, while they are many

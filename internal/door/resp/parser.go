@@ -1,7 +1,7 @@
 package resp
 
-// Bounds of what a client sends. A command that may not be longer fits the larger of a connection's
-// two buffers.
+// Bounds of a client's input. A command of the maximum length fits the larger of a connection's two
+// buffers.
 const (
 	maxCommand = 64 << 10 // bytes of one command, its framing included
 	maxArgs    = 1024     // of one command

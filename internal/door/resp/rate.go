@@ -20,7 +20,7 @@ import (
 // brought to few windows: all up to 55 a second that divide it to one of 210 days, quicker ones to
 // an hour.
 const (
-	// seconds: a multiple of 1, 2, 7, 14, 30 days, and of what divides an hour
+	// seconds: a multiple of 1, 2, 7, 14, 30 days, and of every divisor of an hour
 	slowWindow = 210 * 24 * 3600
 	fastWindow = 3600
 	maxWindow  = int64(algo.MaxWindow / time.Microsecond)

@@ -29,7 +29,7 @@ import (
 
 // Options tune New. The zero value is right for most, but trusts nobody.
 type Options struct {
-	// Domain is that of WEIR.LIMIT with an empty one; "" means the only domain that the rules hold.
+	// Domain applies to WEIR.LIMIT with an empty one; "" means the only domain that the rules hold.
 	Domain string
 	// Trusted reports whether the other end of a connection, as net.Conn tells it, may refund and
 	// ask for more than 1,000 hits without AUTH. It is asked once for a connection. nil means
@@ -59,14 +59,13 @@ type Options struct {
 	Patience time.Duration
 	// Stall is how long a client may leave answers unread; 0 means 1 min.
 	Stall time.Duration
-	// Line says whether commands have stood in line for too long, and what becomes of such that
-	// decide; nil means that all are decided.
+	// Line turns away commands that decide and waited too long. nil turns none away.
 	Line *shed.Door
 	// Version is Weir's, for INFO.
 	Version string
 	// Stopwatch times decisions; nil means that nobody does.
 	Stopwatch weir.Stopwatch
-	// Tracer follows decisions in traces: those of WEIR.LIMIT by its attributes traceparent and
+	// Tracer follows decisions in traces, for WEIR.LIMIT by its attributes traceparent and
 	// tracestate. nil means that nobody does.
 	Tracer door.Tracer
 	// StoreError is called when the store failed on CL.THROTTLE or THROTTLE; nil means nobody.
@@ -77,7 +76,7 @@ type Options struct {
 	// refunds and failures are not told. It must keep neither key nor result. nil means nobody.
 	// WEIR.LIMIT has the limiter's hooks.
 	Throttled func(command string, key []byte, quantity, now int64, r *algo.Result)
-	// Logger is told of a defect in weir itself that ended a connection; nil means nobody.
+	// Logger logs defects in weir itself that ended a connection; nil means nobody.
 	Logger *slog.Logger
 }
 
@@ -160,7 +159,7 @@ func (s *Server) take(n int) bool {
 
 func (s *Server) giveBack(n int) { s.memory.Add(int64(-n)) }
 
-// defect tells of a panic.
+// defect logs a panic.
 func (s *Server) defect(p any) {
 	s.o.Logger.Error(fmt.Sprintf("resp: panic: %v\n%s", p, debug.Stack()))
 }

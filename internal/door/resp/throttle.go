@@ -83,7 +83,7 @@ func (a *asker) charge() (err error) {
 	return err
 }
 
-// charged tells of a charge that was made, or failed with err.
+// charged reports a charge that was made, or failed with err, to the tracer and the hooks.
 func (a *asker) charged(err error) {
 	if a.trace != nil {
 		a.followed(a.trace, a.verb, err)

@@ -28,7 +28,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Door is weir.Request.Door of what this door reports.
+// Door is weir.Request.Door of requests that this door reports.
 const Door = "rlqs"
 
 // Options tune New. The zero value is right for most.
@@ -86,7 +86,7 @@ type noted struct{ domain, rule string }
 
 // stats are what Stats reads.
 type stats struct {
-	refused   atomic.Uint64 // streams that were turned away or closed, for what the client did
+	refused   atomic.Uint64 // streams that were turned away or closed, through the client's fault
 	short     atomic.Uint64
 	abandoned [causes]atomic.Uint64
 	limits    sync.Map // weir.RuleName → *limitCount
@@ -271,10 +271,10 @@ func (r *Service) limit(c *rule.Counter) *limitCount {
 	return n.(*limitCount)
 }
 
-// Stats is a reading of what goes on.
+// Stats is a reading of the service's counters.
 type Stats struct {
 	Streams, Buckets int
-	Refused          uint64 // streams that were turned away, or closed for what the client did
+	Refused          uint64 // streams that were turned away, or closed through the client's fault
 	// reports with refusals of a bucket whose limits had room for more than was assigned
 	Short uint64
 	// buckets that Envoy was told to forget, because they were idle, or too many

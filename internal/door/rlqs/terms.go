@@ -28,10 +28,10 @@ type bucket struct {
 	id      []byte // of broker.AppendID
 	entries entries
 	terms   broker.Terms
-	counts  []*limitCount // those of terms.Charges; nil: not counted
+	counts  []*limitCount // of the limits of terms.Charges; nil: not counted
 }
 
-// entries are those of a bucket's id, by key. They are the attributes of its requests.
+// entries are the entries of a bucket's id, sorted by key. They are the attributes of its requests.
 type entries []rule.Entry
 
 // Attribute implements rule.Attributes.
@@ -96,7 +96,7 @@ func (s *stream) meets(b *bucket, now int64) (changed bool) {
 	t.Charges = slices.Clone(t.Charges) // of s.met
 	b.terms, b.counts = t, b.counts[:0]
 	for i := range t.Charges {
-		var count *limitCount // nil of what all regions used: the limit is counted already
+		var count *limitCount // nil for the counter of all regions: its limit is counted already
 		if c := t.Charges[i].Counter; c.Index >= 0 {
 			count = s.r.limit(c)
 		}
@@ -105,13 +105,13 @@ func (s *stream) meets(b *bucket, now int64) (changed bool) {
 	return true
 }
 
-// asked asks the limiter what requests like those of a bucket meet.
+// asked returns the charges that requests of a bucket meet.
 func (s *stream) asked(b *bucket) []store.Charge {
 	s.request = weir.Request{Domain: s.domain, Attributes: &b.entries, Door: Door}
 	return s.r.limiter.Charges(&s.request, &s.decision)
 }
 
-// terms are those of a bucket that meets charges. They are valid until the next call.
+// terms returns the terms of a bucket that meets charges. They are valid until the next call.
 func (s *stream) terms(b *bucket, charges []store.Charge, now int64) (t broker.Terms) {
 	switch d := &s.decision; {
 	case d.Banned.Rule != nil:

@@ -202,8 +202,7 @@ func mergeMetadata(dst *structpb.Struct, src map[string]any) {
 	}
 }
 
-// metadataValue makes a value of what a rule file's YAML holds. What a Struct has no kind for comes
-// as text.
+// metadataValue converts a value from a rule file's YAML. Kinds that a Struct lacks become text.
 func metadataValue(v any) *structpb.Value {
 	switch v := v.(type) {
 	case map[string]any:

@@ -41,12 +41,12 @@ type Options struct {
 	Stopwatch weir.Stopwatch
 	// Tracer follows decisions in traces; nil means that nobody does.
 	Tracer door.Tracer
-	// Logger is told of a defect in weir itself that failed a call; nil means nobody.
+	// Logger logs defects in weir itself that failed a call; nil means nobody.
 	Logger *slog.Logger
 }
 
 // Service answers envoy.service.ratelimit.v3.RateLimitService from a Limiter, as
-// envoyproxy/ratelimit does but for its defects. Safe for concurrent use. Make one with New, and
+// envoyproxy/ratelimit does, without its defects. Safe for concurrent use. Make one with New, and
 // serve it with NewServer.
 //
 // Whoever may reach this door is trusted as a proxy is: it may refund (is_negative_hits), ask for
@@ -72,7 +72,7 @@ func New(l *weir.Limiter, o Options) *Service {
 	return r
 }
 
-// The texts are those of envoyproxy/ratelimit.
+// The texts equal envoyproxy/ratelimit's.
 var (
 	errDomain      = status.Error(codes.InvalidArgument, "rate limit domain must not be empty")
 	errDescriptors = status.Error(codes.InvalidArgument, "rate limit descriptor list must not be empty")
@@ -167,7 +167,7 @@ func (r *Service) ShouldRateLimit(ctx context.Context, request *rlspb.RateLimitR
 	return r.answer(ctx, request, fields)
 }
 
-// answer answers a request whose fields are asked for those of its trace where somebody follows it.
+// answer answers a request. If somebody follows traces, it reads the trace's fields from fields.
 func (r *Service) answer(ctx context.Context, request *rlspb.RateLimitRequest, fields header) (*rlspb.RateLimitResponse, error) {
 	start := door.Begin(r.o.Stopwatch)
 	c := r.acquire()
@@ -436,7 +436,7 @@ func (c *call) refuseWithoutStore(failure error) error {
 	return nil
 }
 
-// header is that of a request.
+// header gives access to the header fields of a request.
 type header interface {
 	// Header returns the first value of a field; "" if it is absent.
 	Header(name string) string

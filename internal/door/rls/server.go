@@ -40,10 +40,9 @@ type ServerOptions struct {
 	MaxMemory int64
 	// MaxConnections bounds the connections; 0 means 10,000. Further ones wait to be accepted.
 	MaxConnections int
-	// Line says whether calls have stood in line for too long, and what becomes of such; nil means
-	// that all are decided.
+	// Line turns away calls that waited too long. nil turns none away.
 	Line *shed.Door
-	// Logger is told of defects in weir itself that failed a call; nil means nobody.
+	// Logger logs defects in weir itself that failed a call; nil means nobody.
 	Logger *slog.Logger
 	// Beside registers other services, which grpc-go serves on the same port, with the same check
 	// of callers; nil means none.
@@ -73,7 +72,7 @@ func NewServer(r *Service, o ServerOptions) *Server {
 		rest:   grpc.NewServer(append(o.Authorize.options(), grpc.MaxRecvMsgSize(most))...),
 		health: newHealth(o.Ready),
 	}
-	rlspb.RegisterRateLimitServiceServer(s.rest, r) // so that reflection tells of it
+	rlspb.RegisterRateLimitServiceServer(s.rest, r) // so that reflection lists it
 	healthpb.RegisterHealthServer(s.rest, s.health)
 	if o.Beside != nil {
 		o.Beside(s.rest)

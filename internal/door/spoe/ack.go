@@ -196,7 +196,7 @@ func (c *call) passed() {
 	a.unset(varBody)
 }
 
-// refused writes the variables of a refusal, from what an HTTP door would answer (c.recorder).
+// refused writes the variables of a refusal, taken from the answer of an HTTP door (c.recorder).
 // problem is "" for a decision.
 func (c *call) refused(problem string, limitedBy []string) {
 	a, r := &c.ack, &c.recorder

@@ -128,7 +128,7 @@ func (a *attributes) text(v *value) string {
 		return v.text
 	}
 	start := len(a.scratch)
-	a.scratch = v.appendTo(a.scratch) // views of what it was before stay good if it moves
+	a.scratch = v.appendTo(a.scratch) // earlier views stay valid if append moves it
 	return chars.View(a.scratch[start:])
 }
 
@@ -145,7 +145,7 @@ func (a *attributes) setHits(v *value) {
 	a.hits, a.hitsGiven, a.hitsBad = n, true, !ok || n < -maxHits || n > maxHits
 }
 
-// ambiguous tells of a host or a path that servers read in different ways; "" if there is none.
+// ambiguous describes a host or a path that servers read in different ways; "" if there is none.
 func (a *attributes) ambiguous(slash httplimit.EncodedSlash) string {
 	for _, name := range [...]string{"host", "header.host"} {
 		if host, ok := a.argument(name); ok && !door.ValidHost(host) {

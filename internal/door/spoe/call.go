@@ -18,7 +18,7 @@ type call struct {
 	attributes attributes
 	request    weir.Request
 	decision   weir.Decision
-	decided    bool            // request and decision are those of this call
+	decided    bool            // request and decision belong to this call
 	start      int64           // of the stopwatch
 	ctx        context.Context // with the span, if the request is followed
 	recorder   recorder
@@ -31,7 +31,7 @@ type call struct {
 
 	// For a call that goes on apart from its connection.
 	conn       *conn
-	payload    []byte // a copy of what was read
+	payload    []byte // a copy of the frame's payload
 	stream, id uint64
 }
 

@@ -22,8 +22,8 @@ const (
 	maxInFlight = 64       // requests of one connection that are decided at a time
 	lingerTime  = 500 * time.Millisecond
 	lingerBytes = 64 << 10
-	lastLook    = 10 * time.Millisecond // for what is on its way when the agent is told to stop
-	// deadlines are set anew only when they have moved by a part of what they bound: it costs a
+	lastLook    = 10 * time.Millisecond // for frames on their way when the agent stops
+	// deadlines are set anew only when they have moved by this part of their length: it costs a
 	// system timer.
 	deadlineParts = 8
 )
@@ -36,7 +36,7 @@ type conn struct {
 	trusted bool
 
 	in         []byte
-	start, end int // of what has been read and not handled yet
+	start, end int // bounds of the bytes of in that are read and not handled yet
 
 	ready     bool // the two have introduced themselves
 	frameSize int

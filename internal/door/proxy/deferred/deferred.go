@@ -148,8 +148,8 @@ type Queue interface {
 	// Next returns the head of a line that is due, and reserves the line for the lease. If none is
 	// due, j is nil, and wait is the longest time until one is.
 	Next(ctx context.Context, lease time.Duration) (j *Job, wait time.Duration, err error)
-	// Postpone makes the line of a head that Next returned due again after d, or when the job of
-	// the line that is being sent has been, whichever is later.
+	// Postpone makes the line of a head that Next returned due again after d, or, if that is later,
+	// when the job of the line that is being sent has been sent.
 	Postpone(ctx context.Context, j *Job, d time.Duration) error
 	// Take takes the head out of its line; ok is false if another worker has it. The line is due
 	// again after a call of Sent, Done, Again or Fail for the job, or when the lease ends: so the
