@@ -28,7 +28,7 @@ type Options struct {
 	// Looked is called from Run after a look at the folder that made a difference: other rules came
 	// into force, or what lies there is wrong in another way, or no longer. nil means nobody.
 	Looked func(before, now Status)
-	// Logger is told of loads, warnings and errors; nil means nobody.
+	// Logger logs loads, warnings and errors; nil means nobody.
 	Logger *slog.Logger
 }
 

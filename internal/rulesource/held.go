@@ -36,8 +36,8 @@ type Held struct {
 	sources []file.Source // what was last loaded with success
 }
 
-// NewHeld returns one that holds nothing yet. Path names the source for people; log is told of
-// loads, warnings and errors.
+// NewHeld returns a Held that holds nothing yet. Path names the source for people; log logs loads,
+// warnings and errors.
 func NewHeld(path string, log *slog.Logger) *Held { return &Held{log: log, status: Status{Path: path}} }
 
 // Status returns the present status.

@@ -35,7 +35,7 @@ type Options struct {
 	// NetNS is an open file of the network namespace that the table is for; 0 means the process's
 	// own.
 	NetNS int
-	// Logf is told of each address that is never banned and was to be; nil means nobody.
+	// Logf logs each address that was to be banned but never is; nil means nobody.
 	Logf func(format string, args ...any)
 }
 
@@ -77,7 +77,7 @@ type Table struct {
 
 var errClosed = errors.New("ban: the table is closed")
 
-// SparedError is the error of Add for what is never banned.
+// SparedError is the error of Add for a block that is never banned.
 type SparedError struct {
 	Block netip.Prefix
 	Why   string
@@ -188,8 +188,8 @@ func ownAddresses() []netip.Addr {
 	return own
 }
 
-// Add bans a block for a time, unless it is banned for longer. The error is a SparedError for what
-// is never banned.
+// Add bans a block for a time, unless it is banned for longer. The error is a SparedError for a
+// block that is never banned.
 func (t *Table) Add(p netip.Prefix, d time.Duration) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -309,9 +309,9 @@ func (t *Table) remove(p netip.Prefix) error {
 	return nil
 }
 
-// Sync bans exactly these blocks, each for the longest time that is given for it: what the kernel
-// holds beside them goes. What is never banned is logged once, and passed over. The error tells of
-// those that could not be banned.
+// Sync bans exactly these blocks, each for the longest time given for it, and removes all others
+// from the kernel. It skips blocks that are never banned, and logs each once. The error names the
+// blocks that could not be banned.
 func (t *Table) Sync(entries []Entry) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -126,7 +126,7 @@ func (k *kernel) setOf(p netip.Prefix) (*nftables.Set, nftables.SetElement) {
 	return k.set6, nftables.SetElement{Key: p.Addr().AsSlice()}
 }
 
-// put puts entries in place of those of the same blocks.
+// put adds entries, and replaces existing entries of the same blocks.
 func (k *kernel) put(entries []Entry) error {
 	for some := range slices.Chunk(entries, perMessage) {
 		if err := k.putSome(some); err != nil {

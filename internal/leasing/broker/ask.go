@@ -15,9 +15,9 @@ const (
 	paceHeadroom = 125
 )
 
-// Ask is what a Holder asks a store.Lender about one state, and tells it: a charge of nothing, by
-// itself. To be put before the Lender in mode rule.Shadow, so that one that is refused does not
-// keep others from what they get.
+// Ask is a Holder's question to a store.Lender about one state, with a report on it: a charge of
+// nothing, by itself. Pass it to the Lender in mode rule.Shadow, so that one refused charge does
+// not keep the others from their units.
 type Ask struct {
 	Counter *rule.Counter
 	Limit   *algo.Limit

@@ -44,7 +44,7 @@ type state struct {
 // holding is what the books of one state have in common.
 type holding struct {
 	state state
-	key   []byte // that of state, for the Lender
+	key   []byte // the key of state, for the Lender
 	books int    // how many there are
 	round int64  // in which ask is an index of Holder.Ask's list
 	ask   int
@@ -155,7 +155,7 @@ func (b *Bucket) lapse(now int64) {
 		k := &b.books[i]
 		for j := range k.gens {
 			if g := &k.gens[j]; g.end != 0 && now >= g.until {
-				spoken := min(k.kept, g.held) // for what was reported before
+				spoken := min(k.kept, g.held) // for use that was reported before
 				k.kept -= spoken
 				k.credit += g.held - spoken
 				k.lapsed += g.held - spoken
@@ -198,8 +198,8 @@ func (k *book) done() bool {
 	return k.last != 0 && k.held() == 0 && k.gens[0].used+k.gens[1].used == 0
 }
 
-// told empties the book of what is to be told: what was used, and as many units to give back as are
-// above keep, those that end first at first.
+// told takes out of the book what to report: the used units, and units to give back, as many as
+// exceed keep, those that end first at first.
 func (k *book) told(keep int64) (t [2]algo.Told) {
 	back := max(0, k.held()-keep-k.kept)
 	for i := range k.gens {

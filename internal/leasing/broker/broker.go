@@ -1,12 +1,12 @@
-// Package broker computes what the rate_limit_quota filter of an Envoy may let through: what to ask
-// a store.Lender for, and what to assign to each bucket when the answer is there.
+// Package broker computes what the rate_limit_quota filter of an Envoy may let through: it says how
+// many units to ask a store.Lender for, and what to assign to each bucket when the answer is there.
 //
 // An Envoy is a holder of leases that cannot speak the protocol of leases: it counts by itself,
-// says every 5 s what its buckets let through, and is told what they may let through from now on. A
-// Holder does the rest in its place. It keeps the one invariant that makes this safe: what is paid,
-// which is out in the store or charged there, is never less than what the Envoy may have let
-// through without having said so, and may still let through. docs/rlqs.md says what follows from
-// that for users, and envoy.go what Envoy really does with what it is told.
+// reports every 5 s what its buckets let through, and is told what they may let through from now
+// on. A Holder does the rest in its place. It keeps the one invariant that makes this safe: the
+// units that are paid, because they are out in the store or charged there, are never fewer than the
+// units that the Envoy may have let through without a report, and may still let through.
+// docs/rlqs.md says what follows for users, and envoy.go how Envoy really treats its assignments.
 //
 // The package is pure: no I/O, no clock, no lock, no goroutine. Times are in ns of one monotonic
 // clock (store.Monotonic), which is passed in, unless they are said to be of the store.
@@ -114,8 +114,8 @@ func NewHolder(s Settings, seed uint64) *Holder {
 type Bucket struct {
 	name  string
 	terms Terms
-	books []book // those of terms.Charges first and in order, then those of limits that were left
-	met   int    // how many of books are those of terms.Charges
+	books []book // one for each of terms.Charges, in order, then those of limits it meets no more
+	met   int    // how many of books belong to terms.Charges
 	dirty bool   // among Holder.due
 
 	entries []entry // assignments that Envoy may still have, oldest first
@@ -295,10 +295,10 @@ func (b *Bucket) used(a int64) (over int64) {
 	return b.pace.used(a - x)
 }
 
-// bury forgets the assignments that Envoy has no longer, and has reported all use of, at a report.
-// An assignment is replaced when the next one has been under way for Delay, and a report that has
-// been under way for Delay tells of it: as reports are Interval apart, nearly always of one that
-// took far longer. It is over when its life is.
+// bury forgets, at a report, the assignments that Envoy has no longer, and whose use it has fully
+// reported. An assignment is replaced when the next one has been under way for Delay, and a report
+// that has been under way for Delay covers it: as reports are Interval apart, nearly always one
+// that took far longer. It is over when its life is.
 func (b *Bucket) bury(now int64) {
 	last := 0
 	for i := 1; i < len(b.entries); i++ {

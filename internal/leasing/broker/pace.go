@@ -146,8 +146,8 @@ func (b *Bucket) pay(e *entry, now int64) {
 	}
 }
 
-// used books requests that are not those of assigned units, and returns how many of them were
-// neither paid nor may be paid with the next tick.
+// used books requests beyond assigned units, and returns how many of them were neither paid nor may
+// be paid with the next tick.
 func (p *pace) used(n int64) (over int64) {
 	p.balance -= n
 	if over = -p.slack - p.balance; over > 0 {

@@ -1,11 +1,12 @@
 package broker
 
-// Pool shares out among the Holders of one node what a limit has left for them: a store lends to
-// whoever asks first, and as each Envoy asks at its own time of every Interval, always the same one
-// would be first after the limit has got room. Between nodes the store shares by what was wanted.
+// Pool shares out among the Holders of one node the room that a limit has left for them: a store
+// lends to whoever asks first, and as each Envoy asks at its own time of every Interval, always the
+// same one would be first after the limit has got room. Between nodes the store shares by the units
+// wanted.
 //
-// Where somebody got less than was wanted, each Holder asks for no more than its max-min fair share
-// of what all of them got together within the last Interval. The zero value is ready. Not safe for
+// If some Holder got less than it wanted, each asks for no more than its max-min fair share of the
+// units that they got together within the last Interval. The zero value is ready. Not safe for
 // concurrent use.
 type Pool struct {
 	states map[state]*pooled

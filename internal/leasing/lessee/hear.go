@@ -13,9 +13,9 @@ type Answer struct{ Asked, At, Now int64 }
 
 // Heard is what an answer taught besides.
 type Heard struct {
-	Lapsed int64 // units whose generation has ended before they were told of
-	// Late are those of them that were used, and perhaps after their end: this holder could still
-	// use them by its own clock, so one of the clocks is wrong.
+	Lapsed int64 // units whose generation ended before their use was reported
+	// Late are those units of Lapsed that were used, perhaps after their end: this holder could
+	// still use them by its own clock, so one of the clocks is wrong.
 	Late int64
 	// WhileOut says that the request was refused, and would not have been if nothing were out.
 	WhileOut bool
@@ -103,7 +103,7 @@ func (e *Entry) refuse(t *Terms, a Answer, cost int64, r *algo.Result, whileOut 
 	r.RetryAfter = e.retry(a.At, a.Now)
 }
 
-// lend takes in what was lent. It returns how many units of it are of no use.
+// lend takes in the units that were lent. It returns how many of them are of no use.
 func (e *Entry) lend(t *Terms, a Answer, h *algo.Ahead) (lapsed int64) {
 	if h.Until <= a.Now {
 		return h.Got

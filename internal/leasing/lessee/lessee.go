@@ -17,8 +17,8 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// Margins of a deadline, for what a clock may be off: a fixed one in ns, and one part in rateMargin
-// of the time for which units are lent.
+// Margins of a deadline, for errors of a clock: a fixed one in ns, and one part in rateMargin of
+// the time for which units are lent.
 const (
 	fixedMargin = int64(1e6)
 	rateMargin  = 1000
@@ -56,7 +56,7 @@ type held struct {
 	end      int64 // by the store's clock, which also names the generation; 0: nothing
 	deadline int64 // this holder stops then, by its own clock
 	left     int32 // units that can be used
-	used     int32 // units that were used, and not told of
+	used     int32 // units that were used, and not reported
 }
 
 // Taken are units that were taken out of the books for a call that is still undecided. End them
@@ -115,9 +115,9 @@ func (e *Entry) Left(at int64) (n int64) {
 	return n
 }
 
-// Use admits a request: it takes its units out of what is held, and keeps them to be told of. ok is
-// false if there are not enough, and then nothing is changed. at is a reading of the clock from
-// before, and after all that is held was heard of. It is the instant of the decision.
+// Use admits a request: it moves its units from the usable ones to the used ones, for the next
+// report. ok is false if there are not enough, and then nothing is changed. at is a reading of the
+// clock from before, and after the answers that lent the units. It is the instant of the decision.
 func (e *Entry) Use(at, cost int64) (ok bool) {
 	i, j := e.order()
 	if h := &e.held[i]; at < h.deadline && int64(h.left) >= cost {
@@ -154,7 +154,7 @@ func (e *Entry) Take(at, cost int64) (taken Taken, ok bool) {
 	return taken, true
 }
 
-// order returns the places of what is held, what ends first before the other.
+// order returns the places of the held generations; the one that ends first comes first.
 func (e *Entry) order() (first, second int) {
 	if e.held[0].deadline <= e.held[1].deadline {
 		return 0, 1
@@ -162,7 +162,7 @@ func (e *Entry) order() (first, second int) {
 	return 1, 0
 }
 
-// Commit notes that units were used. It returns how many of them are too late to be told of: they
+// Commit notes that units were used. It returns how many of them are too late to be reported: they
 // count as used in any case.
 func (e *Entry) Commit(taken Taken) (lapsed int64) {
 	return e.put(taken, func(h *held, n int32) { h.used += n })
@@ -228,11 +228,12 @@ const leastDemand = 3
 // worthwhile is how many units make up for a call that was made for them alone.
 const worthwhile = 16
 
-// Ask fills in what a call of the key is to tell and, if wants is true, to want. What it tells
-// leaves the books. After a call that certainly was not made, call Unask; else Hear or Lost.
+// Ask fills in the report of a call for the key and, if wants is true, its request for units. The
+// reported units leave the books. After a call that certainly was not made, call Unask; else Hear
+// or Lost.
 //
 // Units that are left are returned if they cannot be used any more, and all of them if back is
-// true: so that the store can decide on all there are, where they are too few for a request.
+// true: so that the store can decide on all units there are, when too few are left for a request.
 func (e *Entry) Ask(t *Terms, at, now int64, back, wants bool, h *algo.Ahead) {
 	*h = algo.Ahead{}
 	for i := range e.held {
@@ -257,7 +258,7 @@ func (e *Entry) Ask(t *Terms, at, now int64, back, wants bool, h *algo.Ahead) {
 	}
 }
 
-// wish fills in what a call wants.
+// wish fills in the request for units.
 func (e *Entry) wish(t *Terms, at, now int64, h *algo.Ahead) {
 	if h.Want = e.want(t, at, now); h.Want == 0 {
 		return
@@ -355,9 +356,9 @@ func (e *Entry) due(g *held, t *Terms, at, within int64) bool {
 	return g.left+g.used > 0 && (at+within >= g.deadline || e.idle(at) >= t.E/2)
 }
 
-// Tell fills in what is to be told in a call of its own after Visit said so: all of a generation
-// that ends before the next visit, and all there is of a key that nobody asks for. If the key is
-// asked for, the call wants units in place of those that it returns.
+// Tell fills in the report of a call of its own after Visit said so: all of a generation that ends
+// before the next visit, and everything of a key that nobody asks for. If the key is asked for, the
+// call wants units in place of the ones that it returns.
 func (e *Entry) Tell(t *Terms, at, now, within int64, wants bool, h *algo.Ahead) {
 	*h = algo.Ahead{}
 	for i := range e.held {
@@ -392,7 +393,7 @@ func (e *Entry) Stop() (had bool) {
 }
 
 // Unused reports whether nothing is held, and no call is under way or about to be made for more, so
-// that the entry can be forgotten at the price of what it knows; and for how long nobody has asked
+// that the entry can be forgotten with only its knowledge lost; and for how long nobody has asked
 // for the key, in ns. Units that are Taken meanwhile count as used then.
 func (e *Entry) Unused(at int64) (idle int64, unused bool) {
 	left, used := e.Holds()
@@ -418,7 +419,7 @@ func (e *Entry) Drop() (units int64) {
 	return units
 }
 
-// Holds is how many units are held: to be used, and used but not told of.
+// Holds is how many units are held: usable ones, and used but unreported ones.
 func (e *Entry) Holds() (left, used int64) {
 	for i := range e.held {
 		left, used = left+int64(e.held[i].left), used+int64(e.held[i].used)

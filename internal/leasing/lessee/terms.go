@@ -25,7 +25,7 @@ type Terms struct {
 	most   int64                    // units that may be out, in the phase that lends most
 }
 
-// numbers are those of a limit without a schedule.
+// numbers are the terms of a limit without a schedule.
 type numbers struct {
 	limit, soft int64   // as in algo.Result
 	most        int64   // units that may be out

@@ -125,8 +125,8 @@ func (b *Bans) Set(ctx context.Context, r *rule.Rule, key []string, until time.T
 	return ban, b.orders.publish(ctx, b.factName(t.group, t.key))
 }
 
-// Plan returns the ban that Set would put in force, and the one of the key that is; nil for none.
-// The error is that of Set, but for ErrNotShared.
+// Plan returns the ban that Set would put in force, and the key's present ban; nil for none. It
+// fails as Set does, except that it never returns ErrNotShared.
 func (b *Bans) Plan(r *rule.Rule, key []string, until time.Time, reason string) (ban, before *Ban, err error) {
 	t, ban, err := b.plan(r, key, until, reason)
 	if err != nil {

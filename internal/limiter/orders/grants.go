@@ -109,8 +109,8 @@ func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow stri
 	return g, t.orders.publish(ctx, t.factName(to.group, to.key))
 }
 
-// Plan returns the grant that Set would put in force, and the one of the key that is; nil for none.
-// The error is that of Set, but for ErrNotShared.
+// Plan returns the grant that Set would put in force, and the key's present grant; nil for none. It
+// fails as Set does, except that it never returns ErrNotShared.
 func (t *Grants) Plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (g, before *Grant, err error) {
 	to, _, g, err := t.plan(r, key, allow, until, reason)
 	if err != nil {
@@ -260,7 +260,7 @@ func (t *Grants) resolveOrNote(g *Grant, r *rule.Rule, key []byte) {
 	}
 }
 
-// resolve fills in what g.Allow means for a key of r.
+// resolve parses g.Allow, and fills in the numbers that it means for a key of r.
 func (t *Grants) resolve(g *Grant, r *rule.Rule, key []byte) error {
 	entries, err := rule.ParseAllow(g.Allow)
 	if err != nil {

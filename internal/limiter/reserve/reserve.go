@@ -21,7 +21,7 @@ import (
 
 var errActual = errors.New("weir: a request cannot have cost fewer than 0 hits")
 
-// settlePatience bounds the time for what must be done even if its client is gone.
+// settlePatience bounds the time for work that must be done even if its client is gone.
 const settlePatience = 5 * time.Second
 
 // Config is what Reservations need.
@@ -66,7 +66,7 @@ func (r *Reservations) store() (store.Reserver, error) {
 	return s, nil
 }
 
-// afterwards is a context for what must be done even if its client is gone.
+// afterwards returns a context for work that must be done even if its client is gone.
 func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), settlePatience)
 }

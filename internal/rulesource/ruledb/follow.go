@@ -46,7 +46,7 @@ type FollowOptions struct {
 	// Looked is called from Run after a look that made a difference, as rulesource.Options.Looked
 	// is.
 	Looked func(before, now rulesource.Status)
-	// Logger is told of loads, warnings and errors; nil means nobody.
+	// Logger logs loads, warnings and errors; nil means nobody.
 	Logger *slog.Logger
 }
 
@@ -72,8 +72,8 @@ type Follower struct {
 	ask  bool               // Reload was called
 }
 
-// Follow loads the rules once: those at the head, else those of the cache. A program that starts
-// should end with its error. Call Run to follow changes.
+// Follow loads the rules once: from the head, else from the cache. A program that starts should end
+// with its error. Call Run to follow changes.
 func Follow(ctx context.Context, o FollowOptions) (*Follower, *rule.Set, error) {
 	if o.Every == 0 {
 		o.Every = 5 * time.Second

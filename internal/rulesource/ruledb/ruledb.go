@@ -74,10 +74,10 @@ func (a *Address) String() string {
 	return s
 }
 
-// schemaVersion is that of schema.sql.
+// schemaVersion is the version of schema.sql.
 const schemaVersion = 1
 
-// channel is where each move of a head is told of, as "SPACE VERSION".
+// channel is the channel on which each move of a head is announced, as "SPACE VERSION".
 const channel = "weir_rules"
 
 // ErrNotReady is the error of a database that was not prepared by DB.Init.

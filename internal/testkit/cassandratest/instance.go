@@ -19,7 +19,7 @@ import (
 // instance is a server with its data, whether it runs or not.
 type instance struct {
 	host     string
-	port     int     // of clients; that of other servers is testproc.Beyond it
+	port     int     // for clients; other servers connect to testproc.Beyond it
 	quick    bool    // the start is to be quick
 	member   *member // nil: it is alone
 	dir      string
@@ -89,7 +89,7 @@ const logback = `<configuration>
 </configuration>
 `
 
-// certify writes a certificate for the server, and that of its authority.
+// certify writes a certificate for the server, and its authority's certificate.
 func (i *instance) certify(t testing.TB) {
 	t.Helper()
 	authority := testproc.NewAuthority(t)

@@ -129,8 +129,8 @@ func (c *CPUServer) Used(tb testing.TB) time.Duration {
 }
 
 // CompareCPU loads the named servers in turn, b.N rounds, and reports the median time that each
-// spent on a request, and that of the first by that of each other. connect returns what does one
-// round: it makes as many requests as it says.
+// spent on a request, and the first server's time divided by each other's. connect returns a
+// function that does one round, and returns how many requests it made.
 func CompareCPU(b *testing.B, connect func(addr string) (round func() (requests int)), names ...string) {
 	type run struct {
 		server *CPUServer

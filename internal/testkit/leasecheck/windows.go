@@ -85,8 +85,9 @@ func inLog(w, most int64, admissions []Admission) *Violation {
 	return worst.fill(admissions, func(a *Admission) bool { return a.Lo >= worst.From && a.Hi <= worst.To })
 }
 
-// inWindow checks what a sliding window of k sub-windows of length sub estimates. A unit's weight
-// only falls with its age, so its least weight at x is that of Lo; and it counts only from Hi on.
+// inWindow checks the estimates of a sliding window with k sub-windows of length sub. A unit's
+// weight only falls with its age, so at x its least weight is the weight at Lo; and it counts only
+// from Hi on.
 func inWindow(sub int64, k int, most int64, admissions []Admission) *Violation {
 	order := make([]*Admission, len(admissions))
 	for i := range admissions {

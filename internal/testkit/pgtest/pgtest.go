@@ -10,9 +10,8 @@
 // Variables that begin with PG are removed from the environment of the process that runs the tests:
 // the server and all its clients read them.
 //
-// A server has the database weir, which belongs to the role weir; that is no superuser. Whoever
-// comes from this machine is let in without a password, but for the role guarded, whose password is
-// Password.
+// A server has the database weir, which belongs to the role weir; that is no superuser. Clients on
+// this machine need no password, except for the role guarded, whose password is Password.
 //
 // Methods that fail end the test, as t.Fatal does. Call them from the test's goroutine.
 package pgtest
@@ -40,7 +39,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
-// Password is that of the role guarded.
+// Password is the password of the role guarded.
 const Password = "open: sesame/é"
 
 // Server is a PostgreSQL server, as a test sees it.
@@ -131,8 +130,8 @@ func (s *Server) startsBare() error {
 	return nil
 }
 
-// makeDir makes a folder for the files of a server. That of t.TempDir is closed to other users. The
-// path of a socket in it has about 100 bytes at most.
+// makeDir makes a folder for the files of a server; t.TempDir is closed to other users. The path of
+// a socket in it has about 100 bytes at most.
 func makeDir(owner *account) (string, error) {
 	parent := ""
 	if len(os.TempDir()) > 60 {
@@ -360,8 +359,8 @@ func (s *Server) Stop() {
 	}
 }
 
-// Kill ends all its processes at once (SIGKILL), as when the machine loses its current, but for
-// what the system has yet to write. Nothing happens if it does not run.
+// Kill ends all its processes at once (SIGKILL), as when the machine loses its current; but the
+// system still writes its buffers to the disk. Nothing happens if it does not run.
 func (s *Server) Kill() {
 	s.t.Helper()
 	s.kill()
@@ -420,8 +419,7 @@ func (s *Server) Resume() {
 	_ = testproc.Resume(s.last().Cmd.Process)
 }
 
-// CPU returns the time that its processes of now have spent on processors, and those of its that
-// have ended.
+// CPU returns the processor time of its present processes, and of its processes that have ended.
 func (s *Server) CPU() time.Duration {
 	s.t.Helper()
 	spent := spentOf(s.PID())

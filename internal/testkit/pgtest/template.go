@@ -113,7 +113,7 @@ func makeTemplate(initdb, postgres string) (dir string, err error) {
 // account is the user as whom servers run. PostgreSQL refuses to run as root.
 type account struct {
 	name     string
-	other    bool // another user than that of this process
+	other    bool // not the user of this process
 	uid, gid int
 }
 

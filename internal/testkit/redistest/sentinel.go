@@ -115,7 +115,7 @@ func hosts(servers []*Server) string {
 	return strings.Join(list, ",")
 }
 
-// Servers returns the master and the replicas, whichever is which now.
+// Servers returns the servers, of which one is the master and the others are replicas.
 func (s *Sentinel) Servers() []*Server { return s.servers }
 
 // Sentinels returns the sentinels.

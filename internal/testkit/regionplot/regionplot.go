@@ -130,7 +130,7 @@ func (p *Plot) SVG() []byte {
 	return b.Bytes()
 }
 
-// areas draws what each region admitted over that of those before it. Each window begins anew.
+// areas stacks the admissions of the regions on top of each other. Each window begins anew.
 func (p *Plot) areas(b *bytes.Buffer, x func(time.Duration) float64, y func(int64) float64) {
 	for i := range p.Regions {
 		var upper, lower []byte // along the top to the right, and along the bottom back to the left

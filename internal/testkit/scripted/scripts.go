@@ -15,7 +15,7 @@ type Script struct {
 	Verdict, Rules, Judged string
 	lasts                  time.Duration
 	play                   func(w *World, half bool)
-	// Quiet is the verdict at half of what Verdict takes.
+	// Quiet is the verdict at half of the traffic that Verdict takes.
 	Quiet string
 }
 

@@ -1,6 +1,6 @@
-// Package scripted is traffic of which the truth is known: clients that a script moves in virtual
-// time. Unlike those of a log they hear of their refusals. Begin with Scripts; tests put a limiter
-// behind a World, and look whether what is said of a rule is what the script deserves.
+// Package scripted makes traffic of which the truth is known: clients that a script moves in
+// virtual time. Unlike the clients of a log they see their refusals. Begin with Scripts; tests put
+// a limiter behind a World, and check whether a rule gets the verdict that the script deserves.
 package scripted
 
 import (

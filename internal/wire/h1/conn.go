@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// conn is a connection. Only its own goroutine touches it, but for draining and for what a watch
-// does.
+// conn is a connection. Only its own goroutine touches it, except for draining and a watch.
 type conn struct {
 	s      *Server
 	nc     net.Conn
@@ -115,7 +114,7 @@ func (c *conn) Serve() {
 	}
 }
 
-// handOver gives net/http the connection, with what has come in.
+// handOver gives net/http the connection, with the bytes that were read from it.
 func (c *conn) handOver() {
 	const preface = "PRI "
 	if in := c.in[c.r:min(c.w, c.r+len(preface))]; c.used && len(in) > 0 && string(in) == preface[:len(in)] {

@@ -39,12 +39,12 @@ type Server struct {
 	timeouts timeouts
 }
 
-// timeouts are those of http.Server; 0 means none.
+// timeouts are as in http.Server; 0 means none.
 type timeouts struct {
 	header, read, write, idle time.Duration
 }
 
-// Bounds of what the loop serves. What is beyond goes to net/http.
+// Bounds of the requests that the loop serves. Larger ones go to net/http.
 const (
 	maxHead   = 16 << 10
 	maxFields = 100 // a connection keeps room for as many as it has ever had

@@ -86,7 +86,7 @@ func (h *head) read(b []byte) state {
 	}
 }
 
-// methods are those that are served here, each with what follows it.
+// methods are the methods that are served here, each with the space behind it.
 var methods = []string{"GET ", "POST ", "HEAD ", "PUT ", "PATCH ", "DELETE ", "OPTIONS "}
 
 // methodOf returns the method that b begins with; "" if there is none that is served here, or only

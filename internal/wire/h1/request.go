@@ -187,8 +187,8 @@ func (w *watch) start(nc net.Conn, gone func()) {
 				gone()
 				return
 			}
-			// The deadline was stop's, or an old one, or that of Drain. stop says so before it sets
-			// its own, which therefore is not lost here.
+			// The deadline was stop's, an old one, or Drain's. stop says so before it sets its own,
+			// which therefore is not lost here.
 			_ = nc.SetReadDeadline(time.Time{})
 			w.mu.Lock()
 			stopped := w.stopped

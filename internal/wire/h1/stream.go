@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// What a handler may do with an answer beside writing it whole: send it in parts, with what goes
-// before its head and behind its body.
+// A handler may also send an answer in parts, with informational headers before its head and
+// trailers behind its body.
 
 // FlushError is for http.ResponseController: it sends all that has been written.
 func (w *response) FlushError() error {

@@ -89,7 +89,7 @@ type connState struct {
 	extra         int  // by which the connection's window is wider than connWindow, of Server.extra
 	shut          bool // the connection's window is
 	sendWindow    int
-	toReturn      int       // bytes by which the client may open windows for what it has got
+	toReturn      int       // bytes by which the client may open windows for answers it has got
 	initialWindow int       // the window that the client gives each new stream
 	queue         []*stream // that have something to send which does not fit yet
 	granted       int       // bytes of window given to large messages beyond the initial one

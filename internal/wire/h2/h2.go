@@ -4,8 +4,8 @@
 // to wait (Rest) runs on workers. Every other request (health, reflection, streams) goes to an
 // http.Handler, on a goroutine of its own.
 //
-// It serves HTTP/2 for an http.Server, too (Configure, in http.go), at half of what net/http's own
-// costs.
+// It serves HTTP/2 for an http.Server, too (Configure, in http.go), at half the cost of net/http's
+// own.
 //
 // It speaks HTTP/2 over TLS and, without TLS, by prior knowledge (RFC 9113), with bounds on
 // everything that a peer can make it hold or do.
@@ -32,9 +32,8 @@ type Options struct {
 	// Methods are the unary calls by their path (/package.Service/Method).
 	Methods map[string]Unary
 	// Handler answers everything else, each request on a goroutine of its own; nil answers 404. It
-	// meets what it would meet behind net/http: bodies and answers may stream in both directions at
-	// once, there are informational answers, trailers, and http.ResponseController but for
-	// hijacking.
+	// works as behind net/http: bodies and answers may stream in both directions at once, there are
+	// informational answers, trailers, and http.ResponseController without hijacking.
 	Handler http.Handler
 
 	// Line says whether the calls at hand have stood in line for too long. Turn answers such a call

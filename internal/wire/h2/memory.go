@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// All that the connections of a server make the process keep is in one budget, Options.MaxMemory:
-// bodies and answers (Server.held, counted as they come and go), and requests with what their
-// handlers need, and buffers (Server.kept, counted once a batch). What each costs is reckoned from
-// above. An open connection that keeps nothing is not in it: MaxConnections bounds those.
+// All memory that the connections of a server make the process keep is in one budget,
+// Options.MaxMemory: bodies and answers (Server.held, counted as they come and go), and requests
+// with the needs of their handlers, and buffers (Server.kept, counted once a batch). Each cost is
+// an upper estimate. An open connection that keeps nothing is not in it: MaxConnections bounds
+// those.
 //
 // No connection may keep more than a quarter of the budget: then its next request is refused. So it
 // is when its client (see client) would keep more than all together leave of the first five
@@ -201,7 +202,7 @@ func (c *conn) trim() {
 	c.headers.forget()
 }
 
-// pressed reports whether the connections, but for those that are being ended, keep more than they
+// pressed reports whether the connections, without those that are being ended, keep more than they
 // may in the long run.
 func (s *Server) pressed() bool { return s.keeps() > int64(s.o.MaxMemory)*3/4 }
 

@@ -360,7 +360,7 @@ func (w *response) over() {
 	}
 }
 
-// complete fills in what the header lacks, and returns the fields of the trailer.
+// complete adds the missing fields of the header, and returns the fields of the trailer.
 func (w *response) complete() (trailer []byte) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)

@@ -179,7 +179,7 @@ func (c *conn) windowUpdate(id uint32, p []byte) error {
 	return c.spendWindow(n)
 }
 
-// minReturn is the smallest WINDOW_UPDATE that a client may send at will, for what it has got.
+// minReturn is the smallest WINDOW_UPDATE that a client may send at will, for answers it has got.
 const minReturn = 256
 
 // spendWindow is spend for a WINDOW_UPDATE of n. Those that come of large answers are many, and no

@@ -20,9 +20,9 @@ import (
 const (
 	// most is how many bytes are copied without telling the scheduler: 64 KiB take about 10 µs.
 	most = 64 << 10
-	// tellEvery is how many reads in a row may find something at once until one is told of: the
-	// scheduler's watch, which sleeps while nothing goes on, then sees to it that a connection
-	// which never waits leaves room for others.
+	// tellEvery is how many reads in a row may find data at once before the scheduler is told: its
+	// watch, which sleeps while nothing goes on, then sees to it that a connection which never
+	// waits leaves room for others.
 	tellEvery = 16
 )
 

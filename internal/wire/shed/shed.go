@@ -214,7 +214,7 @@ func (l *Line) lookOverdue() {
 	l.overdue.Reset(tick)
 }
 
-// forget ends what was known, so that nobody is turned away by what nobody measures any more.
+// forget drops the measurements, so that stale ones turn nobody away.
 func (l *Line) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -325,7 +325,7 @@ func (d *Door) Bound() time.Duration {
 	return d.bound
 }
 
-// Answer is what becomes of a request that is turned away.
+// Answer says how to answer a request that is turned away.
 func (d *Door) Answer() Answer { return d.answer }
 
 // Turned counts n requests that were turned away.

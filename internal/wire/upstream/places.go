@@ -207,7 +207,7 @@ func (p *Places) Stats() (s PlaceStats) {
 type Connections struct {
 	// Max is how many there may be. Places must see to it that no more than that are in use.
 	Max int
-	// DropIdle closes at least one idle connection, of whichever client, if there is one.
+	// DropIdle closes at least one idle connection, of any client, if there is one.
 	DropIdle func()
 
 	open atomic.Int64

@@ -39,9 +39,9 @@ type Response struct {
 func (r *Response) Close() { r.conn.done(r.keep && r.ended) }
 
 // Header reads the next header into h, which must be empty, and returns its status: from 100 to 199
-// that of an informational response, after which another comes, else that of the response itself.
-// A final header goes without the fields that are meant for the connection only; Trailer has the
-// names of those that are announced. After an error h is empty.
+// for an informational response, after which another header comes, else the final status. A final
+// header goes without the fields that are meant for the connection only; Trailer has the names of
+// announced trailers. After an error h is empty.
 func (r *Response) Header(h http.Header) (status int, err error) {
 	if r.informed {
 		if !r.conn.wanted() {

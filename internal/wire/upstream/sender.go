@@ -86,7 +86,7 @@ func (s *sender) write(p []byte) error {
 		}
 		_ = s.conn.SetWriteDeadline(time.Time{}) // it was one of before
 		if s.ctx.Err() != nil && !s.stays {
-			return s.ctx.Err() // it was that of conn.abort
+			return s.ctx.Err() // conn.abort set the deadline
 		}
 		if len(p) == 0 {
 			return nil
