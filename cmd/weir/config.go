@@ -72,7 +72,7 @@ type config struct {
 
 	proxy       proxy.Options
 	concurrency string // of the proxy: "", "adaptive", or a number
-	capacity    int    // requests in flight that are 100 %; 0 for what concurrency admits
+	capacity    int    // requests in flight that are 100 %; 0 for as many as concurrency admits
 	deferral    proxy.Deferral
 	deferBounds deferred.Bounds
 	deferPath   string

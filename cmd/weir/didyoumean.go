@@ -186,7 +186,7 @@ func strayVariables(env []string) (remarks []string) {
 	return remarks
 }
 
-// tellStrays tells of variables that look like settings and are none, where there is no log.
+// tellStrays warns of variables that look like settings and are none, where there is no log.
 func (c *config) tellStrays(w io.Writer) {
 	for _, remark := range c.strays {
 		fmt.Fprintln(w, "weir: warning: the environment:", remark)

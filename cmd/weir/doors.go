@@ -116,7 +116,7 @@ func (p *program) addLoop(name, address string, s *http.Server, drain func()) {
 	p.doors = append(p.doors, &door{name: name, address: address, serve: loop.Serve, shutdown: loop.Shutdown, drain: drain})
 }
 
-// addGRPC makes the door of Envoy's rate limit service, which serves that of its quotas as well.
+// addGRPC makes the door of Envoy's rate limit service, which also serves Envoy's quota service.
 func (p *program) addGRPC(envoy *rls.Service) {
 	p.quota = p.newQuota()
 	o := rls.ServerOptions{

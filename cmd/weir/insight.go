@@ -54,7 +54,7 @@ func (p *program) known() []string {
 	return known
 }
 
-// storeNow is the time by the clock of the store. That of Redis may be off, or this machine's.
+// storeNow is the time by the store's clock, which with Redis may differ from this machine's.
 func (p *program) storeNow() time.Time {
 	if p.nodes == nil { // made later, and without Redis never
 		return time.Now()

@@ -58,7 +58,7 @@ func main() {
 // exit status. The end of ctx has the effect of SIGTERM.
 func Run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand(env)
-	root.SetArgs(append([]string{}, args...)) // for nil it would take those of the process
+	root.SetArgs(append([]string{}, args...)) // never nil: cobra would take os.Args instead
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -136,7 +136,7 @@ var errDone = errors.New("done")
 // progress shows on a terminal how far a preview is.
 type progress struct {
 	out   io.Writer // nil is nobody
-	width int       // of what stands there
+	width int       // of the text on the terminal
 }
 
 func newProgress(out io.Writer) *progress {

@@ -204,7 +204,7 @@ that were not pushed is left alone, unless --force says otherwise.`,
 	return cmd
 }
 
-// pull makes the files of a version those of a folder.
+// pull writes the files of a version into a folder, and removes other files of rules there.
 func pull(dir string, v *ruledb.Version, force bool) error {
 	if err := noDatabase(dir); err != nil {
 		return err

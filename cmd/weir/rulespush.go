@@ -189,7 +189,7 @@ func (p *pusher) baseOf(dir, space string, head int64) (int64, error) {
 		"and name it with --base %d; or pull, change and push", dir, head, dir, head))
 }
 
-// inShadow returns files with what the base does not have in shadow.
+// inShadow returns files with every limit that the base lacks in shadow.
 func (p *pusher) inShadow(ctx context.Context, d *ruledb.DB, files []file.Source, base int64) ([]file.Source, error) {
 	var before []file.Source
 	if base > 0 {

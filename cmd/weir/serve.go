@@ -126,7 +126,7 @@ type program struct {
 	certificates *listen.Certificates // of the doors; nil without tls.cert
 	storage      *storage
 	firewall     *firewall
-	tally        *observe.Tally // for what watches decisions, which are the next ones
+	tally        *observe.Tally // for observers of decisions, which are the next fields
 	metrics      *metrics.Metrics
 	costly       sparselog.Line // of requests on which expressions take too long
 	recent       *recent.Buffer

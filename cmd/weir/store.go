@@ -142,7 +142,7 @@ func (p *program) openShared() error {
 	return p.openRegions()
 }
 
-// Close closes the store, and those of other regions.
+// Close closes the store, and the stores of other regions.
 func (s *storage) Close() error {
 	failures := []error{s.Store.Close()}
 	for _, peer := range s.peers {

@@ -73,7 +73,7 @@ type tail struct {
 	ended     error  // the server has ended the stream: it may be had again, or the server is away
 }
 
-// path is that of the stream.
+// path is the path and query of the stream.
 func (t *tail) path() string {
 	q := url.Values{"views": {"decisions"}, "nodes": {"all"}}
 	for name, value := range map[string]string{"domain": t.domain, "limit": t.limit, "outcome": t.outcome, "key": t.key, "node": t.node} {
