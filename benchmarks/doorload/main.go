@@ -9,11 +9,11 @@
 // processor time of the servers is compared.
 //
 // A process has its own luck: where its memory lies, how its maps are seeded. So servers are
-// started anew for each of several lives, and a life counts as one figure: the ratio of what the
-// two took in it. Within a life they are measured in turn, there and back, since other work on the
-// machine comes and goes. A third server, of the first build, is measured with them. What it
-// differs by from its twin is luck, and a difference between the builds that is no larger says
-// nothing.
+// started anew for each of several lives, and a life counts as one figure: the ratio of the
+// processor times that the two took in it. Within a life they are measured in turn, there and back,
+// since other work on the machine comes and goes. A third server, of the first build, is measured
+// with them. Any difference from its twin is luck, and a difference between the builds that is no
+// larger says nothing.
 //
 // With -profiles it writes processor profiles of one build instead, one for each door.
 //

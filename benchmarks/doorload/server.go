@@ -58,7 +58,7 @@ func startServer(program, upstream string, procs int) (s *server, err error) {
 		return nil, err
 	}
 	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		if s.log.open(5) { // with that of the admin
+		if s.log.open(5) { // the four doors and the admin door
 			return s, nil
 		}
 		if time.Since(begin) > 30*time.Second {

@@ -13,7 +13,7 @@ import (
 	processor "github.com/weir-rl/weir/internal/lab/bench"
 )
 
-// hotContestants are those of part hot, and what the page calls them.
+// hotContestants are the contestants of part hot, and their names on the page.
 var hotContestants = [][2]string{
 	{"weir", "Weir, with rule matching"}, {"weir-store", "Weir, the store alone"}, {"sethvargo", "sethvargo/go-limiter"},
 }

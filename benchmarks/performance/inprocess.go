@@ -153,7 +153,7 @@ func (d *decider) measure(t time.Duration) (ns float64, err error) {
 	return strconv.ParseFloat(strings.TrimSpace(line), 64)
 }
 
-// keyLength is that of the keys.
+// keyLength is the length of a key, in bytes.
 const keyLength = 16
 
 // writeKey writes the key of a number, which looks as if drawn at random.

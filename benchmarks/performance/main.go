@@ -71,7 +71,7 @@ type bench struct {
 	ctx      context.Context
 	progress io.Writer
 	root     string // of the repository
-	dir      string // for what is only there meanwhile
+	dir      string // for temporary files
 	self     string // this program
 	tools    map[string]string
 	samples  samples

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// point is one of what is measured: a measure (such as cpu_ns) of a contestant at a size.
+// point is one measured quantity: a measure (such as cpu_ns) of a contestant at a size.
 type point struct {
 	measure, series string
 	at              float64

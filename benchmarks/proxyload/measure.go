@@ -43,8 +43,8 @@ var (
 	h2Posts = map[string]int{"h2-post": answerSize, "h2-post100k": 100 << 10}
 )
 
-// loader returns what loads r for a time, and tells what came of it. script is the file of what wrk
-// runs, or of what h2load sends.
+// loader returns a function that loads r for a time, and returns the results. script is the file
+// that wrk runs, or the body that h2load sends.
 func (p plan) loader(ctx context.Context, load, wrk, script string, r *rival) func(time.Duration) (done, error) {
 	if path := h2Paths[load]; path != "" {
 		return func(d time.Duration) (done, error) {

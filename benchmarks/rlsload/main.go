@@ -33,7 +33,7 @@ import (
 )
 
 func main() {
-	debug.SetGCPercent(400) // the processors are shared with what is measured
+	debug.SetGCPercent(400) // the servers under test share the processors
 	exit.With("rlsload", run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -17,7 +17,7 @@ type load struct {
 	door, address  string
 	connections    int
 	rate           float64 // requests a second, of all connections; 0: window under way, always
-	window         int     // with rate, how many may be under way: 0 for what the protocol allows
+	window         int     // with rate, how many may be under way; 0: as many as the protocol allows
 	took, patience time.Duration
 }
 
@@ -26,7 +26,7 @@ type result struct {
 	due, decided, shed, unsent int64
 	inTime                     int64 // decided within 20 ms
 	latency, refusals          histogram.Histogram
-	settled                    histogram.Histogram // of decisions of what was due after the beginning
+	settled                    histogram.Histogram // latency of the decisions that were due after the beginning
 }
 
 // beginning is how long a load is new to the server.
@@ -216,7 +216,7 @@ func (l *load) connection(nc net.Conn, i int, start time.Time, r *result) error 
 		r.due += n
 		r.unsent += n
 	}
-	// Let go of what is under way, so that the next load begins at rest.
+	// Drain the requests that are under way, so that the next load begins at rest.
 	for deadline := time.Now().Add(time.Second); answered.Load() < sent.Load() && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}

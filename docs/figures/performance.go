@@ -241,7 +241,7 @@ func drawPerformance(dir string) error {
 	return os.WriteFile(path, []byte(after), 0o644)
 }
 
-// lineColours are those of the curves, Weir's first.
+// lineColours are the colours of the curves, Weir's first.
 var lineColours = []string{"#1f6feb", "#16324f", "#9aa5b1", "#c62f3b", "#2a9d6f", "#e08700", "#8a5fd1", "#0e8a8a", "#b5489e", "#6b705c", "#7f5539"}
 
 // drawLaw draws a measure by size, both on scales of powers.

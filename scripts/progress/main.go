@@ -27,8 +27,8 @@ import (
 // quiet is how long nothing may end before it is told what is running.
 const quiet = 30 * time.Second
 
-// ending is how many lines the end has at most, and skips for how many of skipped tests there is
-// room beside the names of what has failed.
+// ending is how many lines the end has at most, and skips how many lines about skipped tests there
+// are beside the names of failed ones.
 const (
 	ending = 40
 	skips  = 10
@@ -121,7 +121,7 @@ func newReport(w io.Writer) *report {
 	return &report{w: w, output: map[id]*strings.Builder{}, builds: map[string]*strings.Builder{}, tests: map[string]int{}}
 }
 
-// line takes one line of what go test writes; one that is no event is shown as it is.
+// line takes one line of go test's output; one that is no event is shown as it is.
 func (r *report) line(line string) {
 	var e event
 	if !strings.HasPrefix(line, "{") || json.Unmarshal([]byte(line), &e) != nil || e.Action == "" {
@@ -262,8 +262,8 @@ func byReason(skipped []skip) []string {
 	return lines
 }
 
-// summary tells of failures in at most so many lines: the names of all if possible, and of what
-// they have written as much as there is room for, the same of each.
+// summary describes failures in at most so many lines: all names if possible, and as much of the
+// output as there is room for, the same of each.
 func summary(failed []failure, room int) []string {
 	var names, lines []string
 	for _, f := range failed {
@@ -289,7 +289,7 @@ func summary(failed []failure, room int) []string {
 	return lines
 }
 
-// first are the first lines of what has more than room for, and how many more there are.
+// first returns as many of the first lines as there is room for, and a count of the rest.
 func first(lines []string, room int, what string) []string {
 	if len(lines) <= room {
 		return lines

@@ -30,7 +30,7 @@ func NewLimiter() (*weir.Limiter, error) {
 	return weir.New(store, weir.WithRules(set))
 }
 
-// Options are those of the middleware: the user is who Authenticate says.
+// Options are the middleware's options: the attribute user is the user whom Authenticate found.
 func Options() httplimit.Options {
 	return httplimit.Options{
 		Attributes: map[string]func(*http.Request) string{"user": func(r *http.Request) string { return UserOf(r.Context()) }},
