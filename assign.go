@@ -8,8 +8,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Charges says what each request like r would be charged, without charging or deciding anything:
-// for doors that assign ahead of the requests what these may use, in place of deciding them. The
+// Charges returns the charges that each request like r would make, without charging or deciding
+// anything. It is for doors that assign units ahead of the requests, in place of deciding them. The
 // numbers are those in force, with grants and signals. d is as after Match: if there are no
 // charges, d.Allowed says whether such requests pass, d.Banned for how long not.
 //

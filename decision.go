@@ -71,8 +71,8 @@ type Decision struct {
 	// the store was not asked, and nothing was charged.
 	Banned Banned
 	// WithoutStore is why the store could not decide, where the rules admit the request all the
-	// same (on_store_error: allow); nil otherwise. Limits is empty then, and nothing is known of
-	// what was charged.
+	// same (on_store_error: allow); nil otherwise. Limits is empty then, and it is unknown which
+	// limits were charged.
 	WithoutStore error
 	// ID names the decision if it is a refusal; 0 if not, unless Identity was asked for one.
 	ID DecisionID

@@ -4,9 +4,9 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Hooks are told what happens; nil functions are skipped. They are called on the deciding path:
-// they must be quick, safe for concurrent use, and must not keep their arguments or what those
-// point to. JoinHooks makes one of several.
+// Hooks are functions that a Limiter calls; nil functions are skipped. They are called on the
+// deciding path: they must be quick, safe for concurrent use, and must not keep their arguments or
+// anything that these point to. JoinHooks makes one of several.
 type Hooks struct {
 	// Decided is called after each decision, also of one that was made without the store
 	// (Decision.WithoutStore).

@@ -188,8 +188,8 @@ func (ks *Keys) scan(ctx context.Context, st store.Inspector, r *rule.Rule, w *r
 	return nil
 }
 
-// list returns the list of a counter, in place of the one that was not used for longest if there
-// are too many. The turn must be held.
+// list returns the list of a counter. If there are too many lists, a new one replaces the least
+// recently used one. The turn must be held.
 func (h *hottest) list(counter uint64) *hotList {
 	h.calls++
 	list := h.lists[counter]

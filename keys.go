@@ -215,9 +215,9 @@ func (ks *Keys) look(ctx context.Context, st store.Inspector, w *rule.Window, ke
 	return ks.l.info(w, key, v, state, ks.l.orders.Now()), nil
 }
 
-// Met returns what is counted of the key under which a request met a limit; h is one of its
-// Decision's Matches.Hits. A peek that stands in a soft margin is told by it how much of that is
-// used. The error is of the store, or store.ErrNoInspector.
+// Met returns the counters of the key under which a request met a limit; h is one of its Decision's
+// Matches.Hits. A peek uses it to learn how much of the soft margin is used. The error is the
+// store's, or store.ErrNoInspector.
 func (ks *Keys) Met(ctx context.Context, h *rule.Hit) (KeyInfo, error) {
 	st, ok := store.As[store.Inspector](ks.l.store)
 	if !ok {

@@ -175,7 +175,7 @@ func (r *Reservations) CommitEach(ctx context.Context, reservation string, actua
 // itself; call Sweep for reservations that outlive the process that made them.
 func (r *Reservations) Sweep(ctx context.Context) (released int, err error) { return r.r.Sweep(ctx) }
 
-// ReservationStats counts what became of reservations at this Limiter.
+// ReservationStats counts the reservations of this Limiter, and how they ended.
 type ReservationStats struct {
 	Made      uint64 // reservations made
 	Committed uint64 // reservations committed or cancelled, whoever made them

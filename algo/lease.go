@@ -2,12 +2,12 @@ package algo
 
 import "time"
 
-// A limit with a lease (Config.Lease) lends units ahead: they are set aside until an instant, and
-// their holder admits requests with them by itself. The limit has that much less room meanwhile:
-// whatever is compared with the capacity, the units out count as if they had just been used. Later
-// the holder tells how many it used. Units become ordinary charges when they are told or when their
-// time is over, so never before they are used, and never after somebody else could have them.
-// docs/algorithms.md says why that keeps every guarantee.
+// A limit with a lease (Config.Lease) lends units ahead: it sets them aside until an instant, and
+// their holder admits requests with them by itself. Meanwhile the limit has that much less room:
+// the units out count against the capacity as if they had just been used. Later the holder reports
+// how many it used. Units become ordinary charges when they are reported or when their time is
+// over, so never before they are used, and never after somebody else could have them.
+// docs/algorithms.md proves that this keeps every guarantee.
 //
 // Each key keeps the units that are out as a second state, next to its ordinary one, under a Limit
 // of its own (Limit.Lease). Units belong to one of two generations. State.A is when the older one
@@ -46,10 +46,10 @@ const (
 	mostWants = 1<<16 - 1
 )
 
-// Ahead asks a limit for units ahead, and tells what became of earlier ones. The zero value asks
-// for nothing and tells nothing.
+// Ahead asks a limit for units ahead, and reports the use of earlier ones. The zero value asks for
+// nothing and reports nothing.
 type Ahead struct {
-	Told [2]Told // what became of earlier units; zero: nothing
+	Told [2]Told // the use of earlier units; zero: nothing
 	Want int64   // units wanted; 0 or less: none
 	// First says that the asker has not asked for units of this key before in this generation: its
 	// Want then counts when the units of the next generation are shared out. Until changes when a
@@ -62,8 +62,8 @@ type Ahead struct {
 	Out   int64 // filled in: units out after the call, of all holders together, Got included
 }
 
-// Told is what became of units that end at End: Used admitted requests, and Returned never will.
-// Whoever tells must have stopped using what it tells. The zero value tells nothing.
+// Told reports the use of units that end at End: Used admitted requests, and Returned never will.
+// Only report units that are no longer in use. The zero value reports nothing.
 type Told struct{ End, Used, Returned int64 }
 
 // Lent is a reading of the units that are out.
@@ -139,10 +139,10 @@ func (l *Limit) Learn(s, lease *State, now int64, h *Ahead) {
 }
 
 // Lend lends up to h.Want units to an asker whose own request was admitted; call Learn before. It
-// lends no more than what is free within the limit (never of the soft margin), than what may be out
-// in all, and than the asker's share of the last generation's wants. Who wants more gets no single
-// unit, which would be used up by the request that asks for the next. It fills in h.Got, h.Until
-// and h.Out.
+// lends no more than the free units of the limit (never of the soft margin), than the units that
+// may be out in all, and than the asker's share of the last generation's wants. An asker that wants
+// more gets no single unit, because the request that asks for the next would use it up. Lend fills
+// in h.Got, h.Until and h.Out.
 func (l *Limit) Lend(s, lease *State, now int64, h *Ahead) {
 	if l.lease == nil {
 		return

@@ -197,7 +197,7 @@ func (l *Limit) Check(s *State, now int64, a Ask) (r Result) {
 }
 
 // decide fills in r, which must be zero. margin is the state of a soft margin that closes, or of
-// what the limit lends; nil for a limit that has neither.
+// the limit's units lent; nil for a limit that has neither.
 func (l *Limit) decide(r *Result, s, margin *State, now int64, a Ask, take bool) {
 	now = max(now, 0)
 	a.Cost = min(max(a.Cost, -MaxCost), MaxCost)

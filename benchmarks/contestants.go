@@ -38,7 +38,7 @@ type Decider func(key []byte) bool
 // Contestant makes what decides.
 type Contestant struct {
 	Name string
-	// Make is told how many keys there will be. What it makes lasts until closed is called.
+	// Make gets the number of keys. The deciders last until closed is called.
 	Make func(l Limit, keys int) (deciders func() Decider, closed func() error, err error)
 }
 

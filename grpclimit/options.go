@@ -85,7 +85,7 @@ type Options struct {
 	// OnError is called when the store failed on a call, or when a slot, a turn or a cost could not
 	// be given back to it; nil means it is not. A client that hangs up is no error.
 	OnError func(ctx context.Context, err error)
-	// Logger is told, when the Gate is made, which rules in force no call can meet, because they
+	// Logger logs, when the Gate is made, the rules in force that no call can meet, because they
 	// need an attribute that is not known here: these rules limit nothing. nil means
 	// slog.Default().
 	Logger *slog.Logger

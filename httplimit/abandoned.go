@@ -166,9 +166,9 @@ func (p *Pass) Abandon() context.Context {
 	return p.AbandonUnsent()
 }
 
-// AbandonUnsent is Abandon for a request whose body has not come whole, and will not, as the server
-// behind is told. The request is to be waited for until the server has answered, or closed the
-// connection. It says nil after an Abandon that did so for other reasons than the body.
+// AbandonUnsent is Abandon for a request whose body has not come whole, and will not; the server
+// behind gets to know that. The request is to be waited for until the server has answered, or
+// closed the connection. It says nil after an Abandon that did so for other reasons than the body.
 func (p *Pass) AbandonUnsent() context.Context {
 	if p.kept || p.unkept {
 		return nil

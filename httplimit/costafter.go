@@ -93,7 +93,7 @@ type watch struct {
 	bytes    atomic.Int64
 	noBody   bool // to a HEAD
 	finished bool
-	pass     *Pass // is told when the answer begins; nil after Leave
+	pass     *Pass // notified when the answer begins; nil after Leave
 }
 
 // Unwrap is for http.ResponseController.

@@ -9,9 +9,9 @@ import (
 )
 
 // Programs behind CGI, WSGI and FastCGI know a field by its name in upper case with underscores:
-// most servers make one of each dash, lighttpd of each character that is neither a letter nor a
-// digit. So names with another such character than a dash may be taken for one that is read. Nearly
-// no request has any, and few names are even as long as one that is read.
+// most servers make an underscore of each dash, lighttpd of each character that is neither a letter
+// nor a digit. So a name with another of these characters than a dash may be taken for one that is
+// read. Nearly no request has such a name, and few names are even as long as one that is read.
 
 // lengths is a set of lengths of names.
 type lengths uint64

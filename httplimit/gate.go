@@ -92,9 +92,9 @@ type Options struct {
 	// given back to it; nil means it is not. It must be safe for concurrent use. A client that
 	// hangs up is no error.
 	OnError func(r *http.Request, err error)
-	// Logger is told, when the middleware is made, which rules in force no request can meet,
-	// because they need an attribute that is not known here: these rules limit nothing. It is told,
-	// too, what is doubtful about ClientIP (ClientIP.Remark). nil means slog.Default().
+	// Logger logs, when the middleware is made, the rules in force that no request can meet,
+	// because they need an attribute that is not known here: these rules limit nothing. It also
+	// logs doubts about ClientIP (ClientIP.Remark). nil means slog.Default().
 	Logger *slog.Logger
 }
 

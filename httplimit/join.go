@@ -22,7 +22,7 @@ var ofOne = [...][]string{
 	{hdr03Limit, hdr03Remains, hdr03Reset},
 }
 
-// heldBy reports whether h has fields of the families that tell of another limit.
+// heldBy reports whether h has fields of the families that describe another limit.
 func (f Headers) heldBy(h http.Header) bool {
 	return f&(XDelta|XEpoch|Envoy03) != 0 && (len(h[hdrLimit]) > 0 || len(h[hdrRemaining]) > 0) ||
 		f&Draft03 != 0 && (len(h[hdr03Limit]) > 0 || len(h[hdr03Remains]) > 0) ||

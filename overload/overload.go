@@ -16,8 +16,8 @@
 //	}
 //	permit.Done()
 //
-// A Limiter finds its limit by itself, from how long requests take, or has a fixed one. How it
-// finds the limit, and how well that works, is told in docs/overload.md; the law stands at the top
+// A Limiter finds its limit by itself, from how long requests take, or has a fixed one.
+// docs/overload.md says how it finds the limit, and how well that works; the law stands at the top
 // of control.go. Rate limits, which bound requests in a time, are another matter: see package weir.
 package overload
 

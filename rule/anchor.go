@@ -188,8 +188,8 @@ func (f *anchorer) choices(p *Pattern) [][]anchor {
 	return choices
 }
 
-// rule returns the ways to anchor r: at a condition with positive patterns, at what its expression
-// asks of an attribute, or at a part of its key.
+// rule returns the ways to anchor r: at a condition with positive patterns, at a condition of its
+// expression on an attribute, or at a part of its key.
 func (f *anchorer) rule(r *matchRule) []slotAnchor {
 	var ways []slotAnchor
 	for i := range r.rule.When {

@@ -66,8 +66,8 @@ func asksOf(p askKey) asks {
 	return out
 }
 
-// joinRanges makes one range of those that the expression asks of one number, such as its least
-// and its most: the first ask is anchored at what all have in common.
+// joinRanges makes one range of the ranges that the expression asks of one number, such as its
+// least and its most: the first ask is anchored at their intersection.
 func (a *asks) joinRanges() {
 	for i := range a.list {
 		q := &a.list[i]

@@ -239,7 +239,7 @@ func appendScheme(dst []byte, name string) []byte {
 }
 
 // foldCredentials returns a pattern for the value of a field of credentials in the form of such
-// values. Of one with wildcards that is the scheme, if a blank follows it.
+// values. A pattern with wildcards is reduced to the scheme, if a blank follows it.
 func foldCredentials(pattern string) string {
 	if strings.IndexByte(pattern, '*') < 0 {
 		return folded(kindCredentials, pattern)

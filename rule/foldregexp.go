@@ -42,8 +42,8 @@ func FoldRegexp(source string) string {
 	return source
 }
 
-// FoldPath returns a path in normal form as limits match it: its ASCII letters in lower case, but
-// for the digits of percent-encodings, and without slashes, dots and blanks at its end.
+// FoldPath returns a path in normal form as limits match it: its ASCII letters in lower case,
+// except the digits of percent-encodings, and without slashes, dots and blanks at its end.
 func FoldPath(path string) string {
 	var scratch []byte
 	return cutEnd(lowerPath(path, &scratch))

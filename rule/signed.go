@@ -28,9 +28,9 @@ const (
 	looseForm                       // two parts, of either alphabet
 )
 
-// CutSigned returns what a value counts under: a signed token without the rest of its signature,
-// and any other value as it is. ok is false for a signed token that is not written as an encoder
-// writes it: servers read such ones in different ways.
+// CutSigned returns the form under which a value counts: a signed token without the rest of its
+// signature, and any other value as it is. ok is false for a signed token that is not written as an
+// encoder writes it: servers read such tokens in different ways.
 //
 // A signed token shows in its signed part, which nobody can spell in another way. The first of it
 // is base64 of JSON, or behind a dot of zlib data, or it names the algorithm as Phoenix

@@ -130,7 +130,7 @@ func (c *Change) Apply(s, lease *algo.State, now int64) Changed {
 	return Changed{Made: true}
 }
 
-// Changed is what became of a Change.
+// Changed is the outcome of a Change.
 type Changed struct {
 	Made bool // false: the time was not right
 	// Over is how many of the units that were charged found no room within the limit.

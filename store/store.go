@@ -75,7 +75,7 @@ type Pending interface {
 	Outcome(f func(outcomes []Outcome))
 }
 
-// Outcome is what became of one charge of a call that failed without ErrNotCharged.
+// Outcome is the outcome of one charge of a call that failed without ErrNotCharged.
 type Outcome struct {
 	Known  bool        // false: the answer will never come, and the other fields are not valid
 	Made   bool        // it was charged

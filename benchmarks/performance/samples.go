@@ -103,7 +103,7 @@ func startWatch() *watch {
 	return w
 }
 
-// header describes what was measured, and on what.
+// header describes the machine and the software that were measured.
 func (w *watch) header(root string) (header, error) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.Command("git", append([]string{"-C", root}, args...)...).Output()

@@ -21,7 +21,7 @@ type load struct {
 	took, patience time.Duration
 }
 
-// result is what became of the requests.
+// result counts the outcomes of the requests.
 type result struct {
 	due, decided, shed, unsent int64
 	inTime                     int64 // decided within 20 ms

@@ -124,7 +124,7 @@ func run(args []string, out, progress io.Writer) error {
 // rest lets the server come to rest, and leave its overload.
 const rest = 1500 * time.Millisecond
 
-// startWarm starts a server and loads it twice; it returns what became of the second load.
+// startWarm starts a server and loads it twice; it returns the result of the second load.
 func (p *plan) startWarm(l load, progress io.Writer) (*server, *result, error) {
 	s, err := p.start(progress)
 	if err != nil {

@@ -77,7 +77,7 @@ type config struct {
 	deferBounds deferred.Bounds
 	deferPath   string
 
-	shed struct { // of requests that stand in line for too long
+	shed struct { // of requests that wait too long
 		line, proxyLine time.Duration
 		answer          shed.Answer
 	}

@@ -109,7 +109,7 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 		return e.writeJSON(ctx, reasons)
 	}
 	fmt.Fprintf(out, "domain %s%s\n", e.query.Domain, e.origin)
-	// What limits count does not matter to a request that is banned: that is told first.
+	// The counters do not matter to a banned request, so the ban comes first.
 	met, err := e.met(ctx, reasons)
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ func (c *adminClient) follow(ctx context.Context, path, lastID string, opened fu
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK || !strings.HasPrefix(answer.Header.Get("Content-Type"), "text/event-stream") {
-		raw, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20)) // what there is of it is told
+		raw, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20)) // an error shows what came
 		var problem struct{ Detail string }
 		if json.Unmarshal(raw, &problem) == nil && problem.Detail != "" {
 			err = errors.New(printableLines(problem.Detail))

@@ -46,7 +46,7 @@ limits:
   - {name: sheddable, when: {path: /sheddable}, allow: 1000000/s, priority: sheddable}
 `
 
-// request is what became of one request.
+// request is the outcome of one request.
 type request struct {
 	at time.Duration
 	// after at it was sent: more than little if this machine has other things to do

@@ -38,7 +38,7 @@ type leaseSample struct {
 	truly   int64             // admitted in this window
 }
 
-// leaseRun is what became of the requests.
+// leaseRun holds the outcomes of the requests.
 type leaseRun struct {
 	samples         []leaseSample
 	refused         []int64

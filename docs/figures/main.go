@@ -85,7 +85,7 @@ func arrivals() []int64 {
 	return at
 }
 
-// decision is what became of one arrival.
+// decision is the decision on one arrival.
 type decision struct {
 	at     int64
 	result algo.Result

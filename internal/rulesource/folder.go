@@ -227,7 +227,7 @@ type watch struct {
 // touch notes that a file was written at now, even if its signature will not show it.
 func (w *watch) touch(now time.Time) { w.pending, w.told, w.since = true, true, now }
 
-// look is told the folder's signature at now. It reports whether to load, and else, if something is
+// look takes the folder's signature at now. It reports whether to load, and else, if a change is
 // pending, how long to wait before the next look.
 func (w *watch) look(now time.Time, signature string) (ready bool, wait time.Duration) {
 	if signature != w.seen {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Bounds on what all patterns and expressions of one load compile to.
+// Bounds on the compiled size of all patterns and expressions of one load.
 const (
 	maxRegexpWork = 4 << 20  // instructions of all regular expressions
 	maxExpression = 8 << 10  // bytes of one CEL expression

@@ -73,8 +73,9 @@ func missed(a *cel.Ast) (names []string) {
 	})
 }
 
-// An absence is what may become of a condition on a request without a certain attribute: pairs of
-// what it gives, and of whether it would be true if the attribute were empty. It is a set of bits.
+// An absence holds the possible outcomes of a condition on a request without a certain attribute:
+// pairs of its truth, and of whether it would be true if the attribute were empty. It is a set of
+// bits.
 type absence uint8
 
 // truth is what a condition gives.
@@ -137,7 +138,7 @@ func not(x truth) truth {
 	return fails
 }
 
-// withoutOne returns what may become of a condition on a request without an attribute.
+// withoutOne returns the possible outcomes of a condition on a request without an attribute.
 func withoutOne(e celast.Expr, name string) absence {
 	both, one := func(x, y bool) bool { return x && y }, func(x, y bool) bool { return x || y }
 	negated := func(a absence) absence {

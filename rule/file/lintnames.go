@@ -41,8 +41,8 @@ var addressFields = []string{
 	"xforwardedfor", "xrealip", "xclientip", "cfconnectingip", "trueclientip", "fastlyclientip", "forwarded",
 }
 
-// plainFields are fields of a request that are told from an attribute of a caller's own without
-// their case.
+// plainFields are well-known fields of a request. Some of them isField knows even in lower case, in
+// which other names may be attributes of a caller's own.
 var plainFields = []string{
 	"accept", "accept-encoding", "accept-language", "authorization", "content-length", "content-type", "cookie", "origin",
 	"proxy-authorization", "referer", "user-agent",

@@ -38,7 +38,7 @@ func (l *linter) secrets(rules []*rule.Rule) {
 	}
 }
 
-// secretKeys are the keys of descriptors whose names tell of a credential. Parts of names say too
+// secretKeys are the keys of descriptors whose names suggest a credential. Parts of names say too
 // little here: tokens are a number of them.
 var secretKeys = []string{
 	"authorization", "proxy-authorization", "cookie", "api-key", "apikey", "goog-api-key", "token", "access-token", "auth-token", "bearer-token", "bearer",

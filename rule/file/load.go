@@ -39,8 +39,8 @@ const (
 )
 
 // Load parses, checks and compiles files into a Set. Rules are ordered by file name, then by place.
-// If anything is wrong it returns a nil Set and a Problems with all errors. The warnings are of
-// what loads but looks like a mistake in the form (a tolerated Lyft quirk); Lint finds more.
+// If anything is wrong it returns a nil Set and a Problems with all errors. The warnings are about
+// rules that load but look like a mistake in the form (a tolerated Lyft quirk); Lint finds more.
 //
 // Load is safe on hostile input: file size, nesting, the expansion of aliases and the number of
 // rules are bounded.

@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// quiet is how long nothing may end before it is told what is running.
+// quiet is how long nothing may end before the running tests are shown.
 const quiet = 30 * time.Second
 
 // ending is how many lines the end has at most, and skips how many lines about skipped tests there

@@ -1,5 +1,5 @@
 // Package cas keeps counters in a database that can read values, compare them, and write them: any
-// database with a conditional write is enough. Algorithms run in Go, on what was read; one
+// database with a conditional write is enough. Algorithms run in Go, on the values read; one
 // conditional write brings all of a decision back, or nothing of it.
 //
 // The author of an engine begins at Engine, and then runs the tests of storetest.Engine and
@@ -17,13 +17,13 @@
 //     (queue.go).
 //   - The worker of that connection makes groups of the calls that share keys (worker.go). It
 //     decides each group on what this node last saw of the keys (known.go), by package algo, at the
-//     instant that the engine's clock is estimated to show (clock.go). What it knows nothing of, it
-//     takes to be absent. The outcome is a list of changes (plan.go).
+//     instant that the engine's clock is estimated to show (clock.go). A value that it does not
+//     know it takes to be absent. The outcome is a list of changes (plan.go).
 //   - One Swap compares and writes all groups. A group that finds that others were quicker goes
 //     back to the head of the queue, and is decided anew on the values that came back; after two
 //     times the keys are locked, if the engine is a Locker.
 //   - If the answer is lost, the worker reads the keys: a version that it drew shows that the group
-//     was made. What cannot be learned so counts as charged.
+//     was made. A group whose outcome stays unknown counts as charged.
 //
 // Beside that: settlements and slots that are given back (take.go), key inspection (inspect.go).
 package cas

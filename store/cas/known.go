@@ -36,7 +36,7 @@ type known struct {
 // meanBytes bounds what values take in memory: so much for each entry that the table may hold.
 const meanBytes = 512
 
-// entryBytes is about what an entry takes beside its name and its data.
+// entryBytes is about the size of an entry without its name and its data.
 const entryBytes = 160
 
 func (k *known) init(most int) { k.m, k.most = map[string]*entry{}, most }

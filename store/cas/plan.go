@@ -358,6 +358,6 @@ func keptUntil(l *algo.Limit, st *algo.State, now int64) int64 {
 	return until
 }
 
-// scheduleSlack is longer than what the rounding of a few changes of numbers makes of a state, in
-// µs.
+// scheduleSlack is longer than the error in a state that the rounding of a few changes of numbers
+// makes, in µs.
 const scheduleSlack = 1_000_000

@@ -55,10 +55,10 @@ func (w *worker) notMade(calls []*call, err error) {
 	}
 }
 
-// settle learns what became of the groups that ended with an error that does not tell: it sends
-// them again, the same versions in place of the same. If one was made, the version that was drawn
-// for it is there, or the values tell that others have replaced it; if not, it is made now, or
-// others were quicker and it is decided anew. That goes on for as long as a call may take.
+// settle learns the outcome of groups that ended with an error that does not show it: it sends them
+// again, the same versions in place of the same. If one was made, the version that was drawn for it
+// is there, or the values show that others have replaced it; if not, it is made now, or others were
+// quicker and it is decided anew. That goes on for as long as a call may take.
 func (w *worker) settle() {
 	s := w.store
 	writes := w.unsure[:0]
@@ -167,8 +167,8 @@ const (
 	untold
 )
 
-// fateOf tells what became of a group that was first sent some time ago, in ns. Values are what
-// lies there now: not all is as expected.
+// fateOf returns the fate of a group that was first sent some time ago, in ns. Values are the
+// present ones: not all are as expected.
 func (v *versions) fateOf(g *Group, ago int64) fate {
 	still, before, gone, told := true, false, true, false
 	for i := range g.Changes {
@@ -218,7 +218,7 @@ func (w *worker) madeBefore(p *plan, g *Group) {
 	w.made(p)
 }
 
-// lost notes that it is not known what became of a group, and will not be.
+// lost notes that the outcome of a group is unknown, and stays so.
 func (w *worker) lost(i int) {
 	s, p, g := w.store, w.plans[i], &w.groups[i]
 	known := len(g.Values) == len(g.Changes)

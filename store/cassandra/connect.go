@@ -23,7 +23,7 @@ type connection struct {
 	scanRows, tokens, beat, leave, countNodes string
 }
 
-// The tables. What an operator makes by hand is told in docs/stores.md.
+// The tables. docs/stores.md says how an operator makes them by hand.
 const (
 	countersTable = "weir_counters"
 	nodesTable    = "weir_nodes"

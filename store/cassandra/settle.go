@@ -47,7 +47,7 @@ func fateOf(ctx context.Context, err error) fate {
 	return unknown // the coordinator may still be at it
 }
 
-// settle finds out what became of a batch that ended with an error.
+// settle finds the outcome of a batch that ended with an error.
 func (e *engine) settle(ctx context.Context, c *connection, g *cas.Group, err error) {
 	cause := e.explain(err)
 	f := fateOf(ctx, err)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// drainPatience is for how long Drain tries while the primary is away: a process that is told to
-// end must not wait for it.
+// drainPatience is how long Drain tries while the primary is away: a process that has to end must
+// not wait for it.
 const drainPatience = 2 * time.Second
 
 var errAway = errors.New("lease: the store that has lent units is away, so they cannot be given back")

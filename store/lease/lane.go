@@ -38,7 +38,7 @@ type job struct {
 	from   int // of the key, in lane.keys
 	to     int
 	tell   bool
-	ahead  algo.Ahead // what is told; filled in when it is sent if something is wanted
+	ahead  algo.Ahead // the report; filled in when it is sent if units are wanted
 }
 
 // Bounds of a call in the background.

@@ -29,9 +29,9 @@ const DefaultMaxKeys = 65_536
 
 // Options configure New. The zero value is right for most.
 type Options struct {
-	// MaxKeys bounds the keys that hold leases at a time, or may soon; 0 means 65,536. Where there
-	// are more, those that hold nothing make room for others, the ones that were asked for longest
-	// ago first. Keys for which there is no room are decided by the store.
+	// MaxKeys bounds the keys that hold leases at a time, or may soon; 0 means 65,536. When there
+	// are more, keys that hold nothing make room for others, the least recently used first. The
+	// store decides on keys for which there is no room.
 	MaxKeys int
 	// Clock is this node's clock, in ns: it must never go back. nil means store.Monotonic, which is
 	// right except in tests, whose store must take the instants that it returns as asked from the

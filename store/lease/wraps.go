@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// What else a store may be: as far as it changes a key, what is untold of the key is told before.
+// The optional interfaces of a store: methods that change a key first report its unreported use.
 var (
 	_ store.Reserver  = (*Store)(nil)
 	_ store.Inspector = (*Store)(nil)
@@ -41,10 +41,10 @@ func (s *Store) Expired(ctx context.Context, n int) ([][]byte, error) {
 	return nil, store.ErrNoReservations
 }
 
-// Settle implements store.Reserver. Of a key that leases, the primary is told first what is untold:
-// the charge that is settled may be among it. What goes back then does so as from a charge of the
-// instant of the request; of a sliding_log, whose units are stamped when they are told, units that
-// were used here do not go back.
+// Settle implements store.Reserver. It first reports the unreported use of a key that leases to the
+// primary: the charge that is settled may be among it. Units that go back then do so as from a
+// charge at the instant of the request; under a sliding_log, which stamps units when they are
+// reported, units that were used here do not go back.
 func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) error {
 	r, ok := store.As[store.Reserver](s.primary)
 	if !ok {

@@ -144,9 +144,9 @@ func (sh *shard) find(limits []limitEntry, tag uint32, id uint64, key []byte) in
 }
 
 // near returns a place from which on a tag is found, and which is seldom far from it; below 0 if
-// there are no slots. It has no branch that depends on what is in the table. So the slots that it
-// looks at are fetched from memory side by side, while a loop would wait for each; and so are those
-// of several tags, if it is called for all of them first.
+// there are no slots. It has no branch that depends on the contents of the table. So the slots that
+// it looks at are fetched from memory side by side, while a loop would wait for each; and so are
+// the slots of several tags, if it is called for all of them first.
 func (sh *shard) near(tag uint32) int {
 	slots := sh.slots
 	if len(slots) == 0 {

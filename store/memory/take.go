@@ -90,8 +90,8 @@ func (s *Store) takeAll(charges []store.Charge, ahead []algo.Ahead, results []al
 	return now, nil
 }
 
-// read reads the states that the charges name; their shards are locked. It takes down what is told
-// of units that were lent. now is a reading of the clock from before; read returns the instant of
+// read reads the states that the charges name; their shards are locked. It takes down the reports
+// on units that were lent. now is a reading of the clock from before; read returns the instant of
 // the decision.
 func (s *Store) read(sc *scratch, charges []store.Charge, ahead []algo.Ahead, now int64) int64 {
 	last := now

@@ -48,7 +48,7 @@ func openDatabase(t *target, connections int, timeout time.Duration) (*database,
 	if !t.poolSize {
 		c.MaxConns = int32(connections)
 	}
-	// What is idle for long may have been forgotten on the way, by a firewall.
+	// A firewall on the way may have forgotten a connection that was idle for long.
 	if c.MaxConnIdleTime == 0 {
 		c.MaxConnIdleTime = 5 * time.Minute
 	}

@@ -34,8 +34,8 @@ const (
 	codeStarting = "57P03" // cannot_connect_now: it starts, or recovers from a crash
 )
 
-// stateOf returns the SQLSTATE of an error, whatever became of its connection; "" if the server has
-// not said it.
+// stateOf returns the SQLSTATE of an error, even if its connection failed afterwards; "" if the
+// server has not said it.
 func stateOf(err error) string {
 	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return answer.Code

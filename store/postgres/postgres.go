@@ -1,5 +1,5 @@
 // Package postgres keeps counters in PostgreSQL 15 or newer, so that any number of nodes enforce
-// one limit as one node would. What it promises in each failure is told in docs/stores.md.
+// one limit as one node would. docs/stores.md says what it promises in each failure.
 //
 // Package store/cas makes the decisions, in Go; here is what it asks of a database (cas.Engine):
 //

@@ -14,9 +14,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Calls whose answer is lost are sent again, over another connection, until it is known what became
-// of them. The functions of weir.lua keep the last reply of each lane of a node, and make each call
-// once (once in weir.lua). So the caller gets the answer that was lost, or the first one there is.
+// Calls whose answer is lost are sent again, over another connection, until their outcome is known.
+// The functions of weir.lua keep the last reply of each lane of a node, and make each call once
+// (once in weir.lua). So the caller gets the answer that was lost, or the first one there is.
 //
 // They keep it in the memory of the library in that server. If the call comes to another memory
 // (the server has restarted, another one has taken its place, or the functions were flushed),

@@ -35,7 +35,7 @@ type run struct {
 	first, last *call // first calls of groups
 	n           int   // groups
 	merged      bool
-	lending     bool // something is told or wanted of units ahead
+	lending     bool // it has reports or wishes of leases
 }
 
 // decide sends a batch, and fills in results, undecided or err of each call.

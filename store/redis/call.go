@@ -42,7 +42,7 @@ type call struct {
 	disjoint     bool
 	marginCloses bool // an operand's soft margin closes
 	lends        bool // units may be lent of one of the limits
-	lending      bool // something is told or wanted of units ahead
+	lending      bool // it has reports or wishes of leases
 
 	stage     stage
 	done      chan struct{} // one value when delivered

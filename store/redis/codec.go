@@ -80,8 +80,8 @@ var compactSize = [...]int{
 	kindWindow: windowSize, kindBucket: bucketSize, kindInterval: bucketSize, kindRecord: recordSize,
 }
 
-// codec describes a Limit to weir.lua, and converts between its states in algo and in Redis. That
-// of a limit with a schedule only converts; the codec of the limit in force describes it (see
+// codec describes a Limit to weir.lua, and converts between its states in algo and in Redis. The
+// codec of a limit with a schedule only converts; the codec of the limit in force describes it (see
 // phaseAt).
 type codec struct {
 	limit       *algo.Limit

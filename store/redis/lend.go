@@ -102,8 +102,8 @@ func (h *replayState) outOf(t *codec) int64 {
 	return h.out.Out()
 }
 
-// lentResult changes the result of a log for which used units count into what algo returns while
-// units are out.
+// lentResult changes the result of a log, whose used units are counted, into the result that algo
+// returns while units are out.
 func (h *replayState) lentResult(r *algo.Result, t *codec, cost, used, now int64) {
 	out := h.outOf(t)
 	if !r.Allowed {

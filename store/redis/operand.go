@@ -29,8 +29,8 @@ type operand struct {
 
 const olderInSameValue = 0x80
 
-// The format of an operand, as append writes it and shape in weir.lua reads it; the fields are told
-// there. The fields of a schedule and of a margin follow if the flags say so.
+// The format of an operand, as append writes it and shape in weir.lua reads it; shape describes the
+// fields. The fields of a schedule and of a margin follow if the flags say so.
 const (
 	operandFormat  = "<BBBI2Bc4ddddddddddddd"
 	scheduleFormat = "<dddd"
@@ -115,8 +115,8 @@ func (op *operand) append(dst []byte, c *store.Charge, now int64) []byte {
 	return dst
 }
 
-// appendAhead appends what is told and wanted of a limit that lends, as ahead in lease.lua reads
-// it.
+// appendAhead appends the report and the wish for a limit that lends, as ahead in lease.lua reads
+// them.
 func appendAhead(dst []byte, h *algo.Ahead) []byte {
 	const most = 1<<30 - 1 // more than can be out
 	at := len(dst)

@@ -96,8 +96,8 @@ const (
 
 // Store implements store.Store. Make one with Open. Safe for concurrent use.
 //
-// A call whose answer was lost is sent again, and made once (again.go). If what became of it cannot
-// be found out, it counts as charged.
+// A call whose answer was lost is sent again, and made once (again.go). If its outcome cannot be
+// found out, it counts as charged.
 type Store struct {
 	o          Options
 	target     *target

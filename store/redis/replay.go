@@ -31,8 +31,8 @@ const (
 	replyFormat = "<I7I4I4"
 )
 
-// How the reply goes on for a decision with limits that lend, of which nothing is told and wanted:
-// see bare.lua.
+// How the reply goes on for a decision with limits that lend, but without reports and wishes: see
+// bare.lua.
 const (
 	replyWhole = 'w'
 	replyBare  = 'b'

@@ -24,7 +24,7 @@ import (
 const (
 	toldVersion = 1
 	toldField   = "t"
-	// maxToldEntry is the size from which on what is told goes on in another entry.
+	// maxToldEntry is the size from which on a report goes on in another entry.
 	maxToldEntry = 4 << 10
 	// How many entries a log holds: in a Cluster maxToldInAll over all partitions, but
 	// minToldEntries in each.
@@ -103,7 +103,7 @@ func (s *Store) partOf(part int) (*partition, error) {
 	return s.partitions[part], nil
 }
 
-// Tell implements store.Regional. What has more than 4 KiB is told in several entries. A log holds
+// Tell implements store.Regional. A report of more than 4 KiB takes several entries. A log holds
 // some 16,384 of them, in a Cluster of 32 partitions some 4,096 in each.
 func (s *Store) Tell(ctx context.Context, part int, told []store.Told) error {
 	p, err := s.partOf(part)

@@ -13,9 +13,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// bridge charges what one other region tells in a part of its log to the states of this one. Two at
-// a time do no harm: the position of the log moves in the same step as what comes before it is
-// charged.
+// bridge applies one partition of another region's log to this region's counters. Two bridges may
+// run at once: the log position moves in the same step as the charge.
 type bridge struct {
 	x        *exchange
 	p        *peer
@@ -145,7 +144,7 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 }
 
 // find reads up to where the log was charged here. If that moved with a call whose answer was lost,
-// nobody knows what became of its changes one by one.
+// the outcomes of its single changes are unknown.
 func (b *bridge) find(ctx context.Context) error {
 	position, err := b.x.own.Position(ctx, b.part, b.p.name)
 	if err != nil {
@@ -250,8 +249,8 @@ func hearable(l *algo.Limit, at int64) (since, until int64) {
 	return since, until
 }
 
-// book counts what became of the changes, which were made at now of the own store's clock, and
-// holds those for which it was too early.
+// book counts the outcomes of the changes, which were made at now of the own store's clock, and
+// holds the changes for which it was too early.
 func (b *bridge) book(now int64) {
 	b.seen.notice(now)
 	for i := range b.changes {
@@ -267,7 +266,7 @@ func (b *bridge) book(now int64) {
 	}
 }
 
-// unsure counts the changes as such of which it is not known whether they were made.
+// unsure counts the changes as ones that may or may not have been made.
 func (b *bridge) unsure() {
 	for i := range b.changes {
 		b.x.stats.limit(b.of[i]).unsure.add(b.changes[i].Units)

@@ -14,8 +14,8 @@ import (
 // begun here yet. They are charged as soon as it has. To charge them before would be of no use: a
 // region could use its whole ceiling before the window begins here, and none of it would count.
 //
-// The position of the log is behind them then, so that they are not heard if this node stops
-// meanwhile. To wait with the position would keep back all that is told after them.
+// The position of the log is behind them then, so that they are lost if this node stops meanwhile.
+// To wait with the position would keep back everything that comes after them.
 type early struct {
 	changes []store.Change
 	of      []*rule.Counter // whose limit a change is of

@@ -74,7 +74,7 @@ type peer struct {
 const (
 	leadTerm   = 3 * time.Second // after which another node takes over
 	leadEvery  = time.Second / 2
-	tellPause  = 10 * time.Millisecond // what comes within it is told together
+	tellPause  = 10 * time.Millisecond // uses within it go into one entry
 	tellMost   = 100                   // uses in an entry
 	tellWithin = 2 * time.Second
 	sweepEvery = time.Second / ledgerShards
@@ -134,7 +134,7 @@ func (x *exchange) start() {
 	}
 }
 
-// close ends the exchange, after what is left has been told.
+// close ends the exchange, after it has reported the rest.
 func (x *exchange) close() {
 	x.cancel()
 	x.done.Wait()
@@ -224,8 +224,9 @@ func (x *exchange) telling(ctx context.Context) {
 	}
 }
 
-// tell writes what is to be told. What certainly was not written is told later. What may have been
-// is not: it would count twice, and a use that nobody hears of costs the soft bound alone.
+// tell writes the reports that are due. A report that certainly was not written is written later.
+// One that may have been written is not: it would count twice, and a use that nobody hears of costs
+// the soft bound alone.
 func (x *exchange) tell(ctx context.Context) {
 	for part, list := range x.ledger.take() {
 		for len(list) > 0 {

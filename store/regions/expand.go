@@ -19,7 +19,7 @@ type call struct {
 	shadows bool
 }
 
-// part is what became of one charge.
+// part describes the charges made of one charge.
 type part struct {
 	at  int      // place of its first charge, own, in call.charges
 	two bool     // all follows it

@@ -24,8 +24,8 @@ type ledger struct {
 
 const (
 	ledgerShards = 32
-	// maxUntold bounds the keys of a ledger, which take about 150 bytes each. What comes beyond it
-	// is told at once.
+	// maxUntold bounds the keys of a ledger, which take about 150 bytes each. Use beyond it is
+	// reported at once.
 	maxUntold = 1 << 18
 	// restAfter is how long the rest of a busy key may wait.
 	restAfter = int64(time.Second)
@@ -65,7 +65,7 @@ type use struct {
 	part  int32
 	units int64
 	most  int64 // tell when there are so many
-	busy  bool  // the key is to tell of its rest
+	busy  bool  // the rest of the key is to be reported
 	// settled: nothing was asked, so that it is not known whether the key is busy; it stays as it
 	// was
 	settled   bool

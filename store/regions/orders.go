@@ -13,10 +13,10 @@ import (
 )
 
 // Bans and grants hold in all regions. The node that hears for its region reads the boards of the
-// others, and puts what is new there on its own board, from where its nodes know it. Of two orders
-// on one key the one that was made later holds, by the instant that the fact carries; so copies of
-// copies come to rest. A fact that was removed carries no instant, and goes by when it was removed
-// there: an order that is made, in another region, in the time in which that is told, goes too.
+// others, and puts new orders on its own board, where its nodes find them. Of two orders on one key
+// the one that was made later holds, by the instant that the fact carries; so copies of copies come
+// to rest. A fact that was removed carries no instant, and goes by the time of its removal there:
+// an order that is made in another region while the removal is on its way goes, too.
 
 // orderKinds are the kinds of facts that hold in all regions (internal/limiter/orders).
 var orderKinds = []string{"ban", "grant"}
@@ -45,7 +45,7 @@ type relay struct {
 	ready chan struct{} // closed when own holds what the own board held at first
 }
 
-// relayOrders runs until ctx ends. A store that is no Board has no orders to tell of.
+// relayOrders runs until ctx ends. A store that is no Board has no orders to relay.
 func (x *exchange) relayOrders(ctx context.Context, running *sync.WaitGroup) {
 	own, ok := store.As[store.Board](x.own)
 	if !ok {

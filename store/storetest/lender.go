@@ -187,8 +187,8 @@ func testLendGolden(t *testing.T, n newStore) {
 	l.stands(t, c, "k", 1, 0)
 }
 
-// testLendFence: what is told counts once, as of when it is told; what is told when the units have
-// ended is ignored, since they count as used by then.
+// testLendFence: a report counts once, as of its instant; a report on units that have ended is
+// ignored, since they count as used by then.
 func testLendFence(t *testing.T, n newStore) {
 	for _, a := range lending {
 		t.Run(a.String(), func(t *testing.T) {
@@ -252,7 +252,7 @@ func testLendRoom(t *testing.T, n newStore) {
 					t.Errorf("%+v: %+v, %+v", step, r, h)
 				}
 			}
-			// A limit that lends nothing ignores what it is told.
+			// A limit that lends nothing ignores reports.
 			cfg.Lease, cfg.LeaseFor = 0, 0
 			h := tells(algo.Ahead{Until: start + 1}, 5, 5)
 			h.Want = 5
@@ -353,7 +353,8 @@ func testLendDeniedTells(t *testing.T, n newStore) {
 			if r := l.one(t, c, "k", 2, &told); r.Allowed || told.Got != 0 || told.Until != 0 || told.Out != 5 || r.Remaining != 1 {
 				t.Fatalf("%+v, %+v", r, told)
 			}
-			// Another limit denies the call, and the key has no state of its own but what is told.
+			// Another limit denies the call, and the key has no state of its own apart from the
+			// report.
 			p := algo.Ahead{Want: 10}
 			l.one(t, c, "fresh", 0, &p)
 			full := counterOf(t, window(0))

@@ -38,7 +38,7 @@ func drawLeased(t *rapid.T, a algo.Algorithm) algo.Config {
 	return c
 }
 
-// loan is what a holder may tell of.
+// loan is a holder's loan that it may report on.
 type loan struct {
 	c   *rule.Counter
 	key string
@@ -179,7 +179,7 @@ func (l *randomLender) call() {
 }
 
 // testLendConcurrent: many holders of one key, in real time, each of which uses what it gets: not
-// one request too many, and when all is told, not one too few.
+// one request too many, and when everything is reported, not one too few.
 func testLendConcurrent(t *testing.T, n newStore, a algo.Algorithm) {
 	s, ok := n(t, nil).(store.Lender)
 	if !ok {

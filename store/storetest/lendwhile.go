@@ -78,8 +78,8 @@ func testLendWhileOut(t *testing.T, n newStore) {
 	}
 }
 
-// testLendOtherNumbers: under other numbers, and other lengths of generations, what is out stays
-// out, and is told and ends as before.
+// testLendOtherNumbers: under other numbers, and other lengths of generations, units that are out
+// stay out, and are reported and end as before.
 func testLendOtherNumbers(t *testing.T, n newStore) {
 	for _, a := range lending {
 		t.Run(a.String(), func(t *testing.T) {

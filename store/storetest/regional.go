@@ -76,7 +76,7 @@ func sameTold(a, b []store.Told) bool {
 	return true
 }
 
-// testRegionalLog: what is told is read in order, from each position on, as often as is wanted.
+// testRegionalLog: entries are read in order, from each position on, as often as is wanted.
 func testRegionalLog(t *testing.T, n newStore) {
 	s := newRegional(t, n, nil)
 	for i, part := range []int{0, s.Parts() - 1} {

@@ -86,7 +86,7 @@ func Overload(w http.ResponseWriter) {
 		"This service is busier than it can be just now, and has to turn some requests away. Yours has not been counted against any limit. Try again in a moment.", nil)
 }
 
-// Late answers a request that has stood in line for too long, with the problem type
+// Late answers a request that waited too long in line, with the problem type
 // temporary-reduced-capacity. status is 503, or 429 where it is to count as refused.
 func Late(w http.ResponseWriter, status int) {
 	w.Header().Set("Retry-After", "1")

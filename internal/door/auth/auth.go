@@ -117,7 +117,7 @@ func ReadTokens(path string) ([]Token, error) {
 // mostName is how many bytes a name has at most.
 const mostName = 64
 
-// parseToken reads the words of a line. What is wrong is told without the token, whose words it may
+// parseToken reads the words of a line. Its error does not show the token, whose words these may
 // be.
 func parseToken(words []string) (Token, error) {
 	t := Token{Text: words[0], Role: Admin}

@@ -82,8 +82,8 @@ type handler struct {
 	}
 }
 
-// proxyFamily is a family of proxies that tell of a request in the same headers. The one's headers
-// say nothing in a check of the other, since a client may have sent them.
+// proxyFamily is a family of proxies that describe a request in the same headers. The headers of
+// one family say nothing in a check of another, since a client may have sent them.
 type proxyFamily struct {
 	name        string
 	method, uri string // names of headers
@@ -364,7 +364,7 @@ const (
 	passes verdict = iota
 	refused
 	undecided // the store failed
-	turned    // it has stood in line for too long, and is to be refused
+	turned    // it waited too long, and is to be refused
 	late      // likewise, and is to be told that nothing was decided
 )
 
@@ -394,7 +394,7 @@ func (f *handler) pass(c *call, h http.Header) {
 	h["Cache-Control"] = answer.NoStore
 }
 
-// turnAway is decide for a check that has stood in line for too long.
+// turnAway is decide for a check that waited too long in line.
 func (f *handler) turnAway(c *call, h http.Header) verdict {
 	f.o.Line.Turned(1)
 	c.decision = weir.Decision{Allowed: true}

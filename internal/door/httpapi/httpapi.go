@@ -59,7 +59,7 @@ const (
 //go:embed openapi.yaml
 var openAPI []byte
 
-// Paths whose answers to requests that stood in line for too long differ.
+// Paths that answer requests which waited too long in different ways.
 const (
 	limitPath   = "/api/v1/limit"
 	reservePath = "/api/v1/reserve"

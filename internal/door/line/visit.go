@@ -23,7 +23,7 @@ type Visit struct {
 	// context, whose end means that the client hung up, and a function that is called when the
 	// request is held no more. nil leaves the context as it is.
 	Held func(ctx context.Context) (context.Context, context.CancelFunc)
-	// Failed is told that a turn or a slot could not be given back. nil tells nobody.
+	// Failed is called when a turn or a slot could not be given back; nil means no calls.
 	Failed func(err error)
 
 	// Deadline is the instant from which on the client wants no answer any more; zero if the caller

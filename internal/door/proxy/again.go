@@ -112,7 +112,7 @@ func holdBody(r *http.Request) ([]byte, error) {
 	return held, nil
 }
 
-// connUse tells what became of the connection that a request went over.
+// connUse notes how the connection of a request was used.
 type connUse struct {
 	httptrace.ClientTrace
 	reused, answered atomic.Bool

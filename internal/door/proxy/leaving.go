@@ -25,7 +25,7 @@ type leaving struct {
 	gone   bool        // the client is
 	asked  bool        // the upstream is asked
 	begun  bool        // the header of the answer is there, or the request is over
-	late   *time.Timer // ends a request that is kept for too long
+	late   *time.Timer // ends a request that is kept too long
 	unkeep func() bool // stops to watch for the end of the program, once the request is kept
 	conn   *halfConn   // to the upstream; nil before there is one, and over HTTP/2
 	// unsent is until when the upstream is waited for that has not got all of the body; else nil.

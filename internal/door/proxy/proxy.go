@@ -108,8 +108,8 @@ type Options struct {
 	// the number of requests under way is bounded, by Overload or by a limit on concurrency. By
 	// default such a request keeps its place until the header of its answer has come or the
 	// upstream has closed the connection, for Timeout at most: see httplimit.Options.KeepAbandoned.
-	// Of one whose body has not come whole the upstream is told that no more comes; over HTTP/2 to
-	// the upstream it is cut.
+	// If its body has not come whole, the upstream learns that no more comes; over HTTP/2 to the
+	// upstream the request is cut.
 	CutAbandoned bool
 	// Line turns away requests that waited too long before they came here. nil turns none away.
 	Line *shed.Door
@@ -348,8 +348,8 @@ func (p *Proxy) Refunded(r *weir.Request, d *weir.Decision) { p.gate.Refunded(r,
 // Stats counts what happened to the clients of a Proxy.
 type Stats struct {
 	// SlowBodies and StalledBodies are the bodies that were given up: by Options.BodyRate, and by
-	// BodyTimeout; CrowdedBodies those that did not come while such had half of the places for
-	// their address, and no place was free.
+	// BodyTimeout; CrowdedBodies are bodies that stopped coming while bodies like them had half of
+	// the places for their address, and no place was free.
 	SlowBodies, StalledBodies, CrowdedBodies uint64
 	// UnreadAnswers are the answers that were broken off, since their clients did not read them,
 	// likewise.

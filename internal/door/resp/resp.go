@@ -71,10 +71,10 @@ type Options struct {
 	// StoreError is called when the store failed on CL.THROTTLE or THROTTLE; nil means nobody.
 	// WEIR.LIMIT has the limiter's hooks.
 	StoreError func(error)
-	// Throttled is told what CL.THROTTLE ("cl.throttle") and THROTTLE ("throttle") decided: the key
-	// and the quantity that was asked for, the time of the store in µs, and the result. Peeks,
-	// refunds and failures are not told. It must keep neither key nor result. nil means nobody.
-	// WEIR.LIMIT has the limiter's hooks.
+	// Throttled is called with the decisions of CL.THROTTLE ("cl.throttle") and THROTTLE
+	// ("throttle"): the key and the quantity that was asked for, the time of the store in µs, and
+	// the result. It is not called for peeks, refunds and failures. It must keep neither key nor
+	// result. nil means nobody. WEIR.LIMIT has the limiter's hooks.
 	Throttled func(command string, key []byte, quantity, now int64, r *algo.Result)
 	// Logger logs defects in weir itself that ended a connection; nil means nobody.
 	Logger *slog.Logger

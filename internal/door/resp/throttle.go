@@ -13,7 +13,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// outcome is what became of a decision.
+// outcome is the outcome of a decision.
 type outcome uint8
 
 const (

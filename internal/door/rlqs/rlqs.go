@@ -1,7 +1,8 @@
 // Package rlqs is the door for Envoy's rate_limit_quota filter: the rate limit quota service over
-// gRPC. It decides no requests: an Envoy reports what the buckets of its requests let through, and
-// is told what they may let through from now on. What that is comes from the limits that a request
-// like the bucket meets, which lend it ahead (store.Lender), so that all doors spend one budget.
+// gRPC. It decides no requests: an Envoy reports how many requests its buckets let through, and
+// gets assignments of how many they may let through from now on. The units come from the limits
+// that a request like the bucket meets, which lend them ahead (store.Lender), so that all doors
+// spend one budget.
 //
 // Begin with Service, made by New; the server of internal/door/rls serves it. A stream (stream.go)
 // is read, dealt with and written by three goroutines. What to ask for and to assign is computed in
@@ -38,7 +39,7 @@ type Options struct {
 	// Signals returns something that changes when a signal of elastic rules does; nil means that
 	// there are none.
 	Signals func() uint64
-	// Logger is told what keeps buckets from being served; nil means nobody.
+	// Logger logs why buckets cannot be served; nil means nobody.
 	Logger *slog.Logger
 	// Lender lends; nil means the store, or what it wraps. It is for a store that decides by itself
 	// while the one that lends is away, and so does not show it (store/fallback).

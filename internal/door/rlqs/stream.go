@@ -388,7 +388,7 @@ func (s *stream) takeBatch(asks []broker.Ask) (failed bool) {
 		s.charges = append(s.charges, store.Charge{Counter: a.Counter, Limit: a.Limit, Key: a.Key, Mode: rule.Shadow})
 		s.ahead, s.results = append(s.ahead, a.Ahead), append(s.results, algo.Result{})
 	}
-	// What is told must arrive, also if the stream has ended meanwhile.
+	// The report must arrive, also if the stream has ended meanwhile.
 	now, asked, err := s.r.lender.TakeAhead(context.WithoutCancel(s.ctx), 0, longest, s.charges, s.ahead, s.results)
 	if err != nil {
 		for i := range asks {

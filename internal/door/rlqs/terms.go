@@ -15,7 +15,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Bounds on what an Envoy says.
+// Bounds on an Envoy's messages.
 const (
 	maxDomain  = 256
 	maxEntries = 16

@@ -42,8 +42,7 @@ func Authorize(t *auth.Tokens) Authorizer {
 // errGone ends a stream that was opened with a token that is good no more.
 var errGone = status.Error(codes.Unauthenticated, "the token of this stream is no longer in auth.tokens_file")
 
-// call authorizes a call of grpc-go. Health is told to everybody, since what probes it has no
-// tokens.
+// call authorizes a call of grpc-go. Health is open to everybody, since probes have no tokens.
 func (a Authorizer) call(ctx context.Context, method string) error {
 	if isHealth(method) {
 		return nil

@@ -95,8 +95,8 @@ func (s *descriptorStatus) nearer(other *descriptorStatus) bool {
 	return uint64(s.remaining)*uint64(other.capacity) < uint64(other.remaining)*uint64(s.capacity)
 }
 
-// native is what to tell of the native limit that is nearest to refusing (weir.Decision.Nearest),
-// or of the one that refuses longest; false if none has a say.
+// native is the status of the native limit that is nearest to refusing (weir.Decision.Nearest), or
+// of the one that refuses longest; false if none has a say.
 func (c *call) native() (s descriptorStatus, ok bool) {
 	d, at := &c.decision, 0
 	for i := range d.Limits {

@@ -314,7 +314,7 @@ func (c *call) answer() {
 	}
 }
 
-// status is what to tell of the i-th limit of the decision.
+// status is the status of the i-th limit of the decision.
 func (c *call) status(i int) descriptorStatus {
 	d := &c.decision
 	l := &d.Limits[i]

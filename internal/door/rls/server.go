@@ -56,7 +56,7 @@ type Server struct {
 	health *healthService
 }
 
-// healthNames are the services whose health is told: the server, the name of
+// healthNames are the services whose health is served: the server, the name of
 // envoyproxy/ratelimit, and the service.
 var healthNames = []string{"", "ratelimit", rlspb.RateLimitService_ServiceDesc.ServiceName}
 

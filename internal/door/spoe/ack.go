@@ -233,7 +233,7 @@ func (c *call) refused(problem string, limitedBy []string) {
 }
 
 // undecided writes the variables of a request that could not be decided: not even deny is set, so
-// that HAProxy's configuration says what is to become of it.
+// that HAProxy's configuration decides.
 func (c *call) undecided(problem string) {
 	a := &c.ack
 	a.unset(varDeny)

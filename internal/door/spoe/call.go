@@ -121,7 +121,7 @@ func (c *call) answerRest(stream, id uint64, out []byte, size int) []byte {
 	return c.finish()
 }
 
-// turnAway answers a request that has stood in line for too long.
+// turnAway answers a request that waited too long in line.
 func (c *call) turnAway() {
 	c.agent.o.Line.Turned(1)
 	switch c.agent.o.Line.Answer() {

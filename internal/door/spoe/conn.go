@@ -198,7 +198,7 @@ func (c *conn) read() (end bool, s status) {
 		case c.agent.conns.Closing():
 			return false, statusOK // comes back here for the last time
 		case c.end == 0 && c.ready:
-			return true, statusNormal // it was silent for long
+			return true, statusNormal // it was silent too long
 		}
 		return true, statusTimeout
 	}

@@ -41,7 +41,7 @@ type part struct {
 	want int64 // units
 }
 
-// plan is what is to become of a bucket that is dealt with.
+// plan says how to proceed with a bucket.
 type plan struct {
 	kind    kind
 	renew   bool  // the assignment stays, and lives longer

@@ -2,11 +2,12 @@
 // many units to ask a store.Lender for, and what to assign to each bucket when the answer is there.
 //
 // An Envoy is a holder of leases that cannot speak the protocol of leases: it counts by itself,
-// reports every 5 s what its buckets let through, and is told what they may let through from now
-// on. A Holder does the rest in its place. It keeps the one invariant that makes this safe: the
-// units that are paid, because they are out in the store or charged there, are never fewer than the
-// units that the Envoy may have let through without a report, and may still let through.
-// docs/rlqs.md says what follows for users, and envoy.go how Envoy really treats its assignments.
+// reports every 5 s how many requests its buckets let through, and gets assignments of how many
+// they may let through from now on. A Holder does the rest in its place. It keeps the one invariant
+// that makes this safe: the units that are paid, because they are out in the store or charged
+// there, are never fewer than the units that the Envoy may have let through without a report, and
+// may still let through. docs/rlqs.md says what follows for users, and envoy.go how Envoy really
+// treats its assignments.
 //
 // The package is pure: no I/O, no clock, no lock, no goroutine. Times are in ns of one monotonic
 // clock (store.Monotonic), which is passed in, unless they are said to be of the store.
@@ -114,7 +115,7 @@ func NewHolder(s Settings, seed uint64) *Holder {
 type Bucket struct {
 	name  string
 	terms Terms
-	books []book // one for each of terms.Charges, in order, then those of limits it meets no more
+	books []book // one for each of terms.Charges, in order, then for limits it meets no more
 	met   int    // how many of books belong to terms.Charges
 	dirty bool   // among Holder.due
 

@@ -48,7 +48,7 @@ type Action struct {
 	New     bool // not what it has already
 	Clear   bool // what it has must be taken away first
 	// Short says that requests of the last report were refused although the limits had room for
-	// them: the demand was more than what was assigned by the demand before.
+	// them: the demand rose above the assignment, which was made for the demand before.
 	Short bool
 	entry
 }

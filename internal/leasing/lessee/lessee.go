@@ -7,8 +7,8 @@
 // internal/lab/sim runs thousands of holders in virtual time. docs/algorithms.md describes the
 // protocol.
 //
-// Begin with Entry. Its books never have a unit twice: what is told, taken or returned leaves them
-// first, and comes back only if it is certain that nobody else has heard of it.
+// Begin with Entry. Its books never have a unit twice: units that are reported, taken or returned
+// leave them first, and come back only if it is certain that nobody else has heard of them.
 package lessee
 
 import (
@@ -374,15 +374,15 @@ func (e *Entry) Tell(t *Terms, at, now, within int64, wants bool, h *algo.Ahead)
 	}
 }
 
-// settle forgets a generation that was stopped, once all of it is told: more of it can be lent.
+// settle forgets a generation that was stopped, once all of it is reported: more of it can be lent.
 func (h *held) settle() {
 	if h.deadline == math.MinInt64 && h.left == 0 && h.used == 0 {
 		*h = held{}
 	}
 }
 
-// Stop ends the use of all that is held, which is told and returned with the next call. It reports
-// whether anything could have been used.
+// Stop ends the use of all units held, which the next call reports and returns. It returns whether
+// any of them could have been used.
 func (e *Entry) Stop() (had bool) {
 	for i := range e.held {
 		g := &e.held[i]

@@ -56,7 +56,7 @@ func (b *Bans) Each(f func(group uint64, ban *Ban)) {
 	b.table.each(b.orders.Now(), func(group uint64, _ []byte, _ int64, ban *Ban) { f(group, ban) })
 }
 
-// BanStats counts what became of bans since the Orders were made.
+// BanStats counts bans and their fates since the Orders were made.
 type BanStats struct {
 	Set     uint64 // bans that this node set
 	Evicted uint64 // bans that went before their end, since there were too many

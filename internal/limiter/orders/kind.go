@@ -46,8 +46,8 @@ func (k *kind[O]) init(name string, orders *Orders, most int) {
 	k.table.init(most)
 }
 
-// factData is what a fact says of an order, as JSON. Instants are told as the time that is left,
-// by the TTL of the fact, since the clocks of the nodes differ.
+// factData is the content of a fact about an order, as JSON. An instant is sent as the time that is
+// left, by the TTL of the fact, since the clocks of the nodes differ.
 type factData struct {
 	V        int      `json:"v"`
 	Domain   string   `json:"domain"`

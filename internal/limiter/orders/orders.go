@@ -2,9 +2,10 @@
 // refuses a key outright, a grant gives it other numbers than its rule. Nodes share their orders
 // over the store's board.
 //
-// Begin at Orders, which holds all that a node knows. Both kinds of orders live in a table, where
-// the deciding path looks them up, and are told to other nodes by the same code (kind, sharing).
-// What is their own is in Bans and Grants. Denials that may lead to a ban are counted by denials.
+// Begin at Orders, which holds everything that a node knows. Both kinds of orders live in a table,
+// where the deciding path looks them up, and the same code sends them to other nodes (kind,
+// sharing). Bans and Grants have the code of one kind alone. Denials that may lead to a ban are
+// counted by denials.
 package orders
 
 import (

@@ -229,7 +229,7 @@ func (s *Settlements) Settle(ctx context.Context) error {
 	return nil
 }
 
-// Stats counts what became of reservations here since New.
+// Stats counts reservations and their fates here since New.
 type Stats struct {
 	Made      uint64 // reservations made
 	Committed uint64 // reservations committed or cancelled, whoever made them

@@ -220,7 +220,7 @@ func (f *Follower) session(ctx context.Context) error {
 			return err
 		case payload != "" && payload == p.payload:
 			f.hear(&p, false)
-		case space == f.o.Address.Space, !now.Before(next): // whatever else is told without rest
+		case space == f.o.Address.Space, !now.Before(next): // even if other spaces never rest
 			if err := f.look(ctx, c); err != nil {
 				return err
 			}

@@ -113,7 +113,7 @@ func (a *Address) dial(ctx context.Context) (*pgx.Conn, error) {
 	return c, nil
 }
 
-// plain turns errors of the database into what a person can act on.
+// plain turns errors of the database into errors that a person can act on.
 func plain(err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrNoRules

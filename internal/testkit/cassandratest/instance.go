@@ -106,7 +106,8 @@ func (i *instance) certify(t testing.TB) {
 	i.write(t, "server.pem", string(both))
 }
 
-// patient is what a server alone is told: a machine that is busy, or asleep, makes no request fail.
+// patient are the settings of a server alone: a machine that is busy, or asleep, makes no request
+// fail.
 var patient = []string{
 	"read_request_timeout: 10m",
 	"range_request_timeout: 10m",
@@ -116,7 +117,7 @@ var patient = []string{
 	"native_transport_timeout: 10m",
 }
 
-// strict is what it is told so that it asks for a password.
+// strict are the settings that make it ask for a password.
 var strict = []string{
 	"authenticator: PasswordAuthenticator",
 	"authorizer: CassandraAuthorizer",

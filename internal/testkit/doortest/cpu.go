@@ -26,7 +26,7 @@ var CPUServers = map[string]func(l net.Listener) error{}
 
 const cpuEnv = "WEIR_TEST_SERVE"
 
-// CPUMain is what TestMain of a package with such servers calls, with its testing.M or a Holding.
+// CPUMain is for TestMain of a package with such servers, with its testing.M or a Holding.
 func CPUMain(m interface{ Run() int }) {
 	if name := os.Getenv(cpuEnv); name != "" {
 		if err := cpuServe(name, os.Stdin, os.Stdout); err != nil {

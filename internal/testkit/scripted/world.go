@@ -117,8 +117,8 @@ func (w *World) browse(ip, user string, requests int) {
 	}
 }
 
-// burst sends requests a second apart; when it is refused a patient client waits as it is told to,
-// another tries again at once.
+// burst sends requests a second apart; when it is refused, a patient client waits as the answer
+// asks, another tries again at once.
 func (w *World) burst(ip, user string, requests int, patient bool, status int) {
 	w.burstOn("/", ip, user, requests, patient, status)
 }

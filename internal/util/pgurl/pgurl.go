@@ -68,8 +68,8 @@ func Parse(text string, own func(name string) bool) (*URL, error) {
 }
 
 // Fill sets defaults in the configuration that pgx read from the URL: how long a host may take to
-// accept a connection before the next one is asked, that of several hosts the one is used that
-// takes writes, and the name of the application. It also sets how texts are written, for which a
+// accept a connection before the next one is asked, to use the host that takes writes if there are
+// several, and the name of the application. It also sets how texts are written, for which a
 // database or a role may have other defaults: pgx writes UTF-8, and quotes as the SQL standard
 // says. Poolers know these two settings.
 func (u *URL) Fill(c *pgx.ConnConfig, patience time.Duration) {

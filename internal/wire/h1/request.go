@@ -59,8 +59,8 @@ func (k *work) release(s *Server) {
 // never ask. Before the body has come in nobody can watch; then it is the body's reader who learns
 // it.
 //
-// It is not used again: whoever holds on to a part of it, as http.Transport may to the body, is
-// told that it is over.
+// It is not used again: anybody who holds on to a part of it, as http.Transport may to the body,
+// finds it closed.
 type request struct {
 	http     *http.Request
 	c        *conn

@@ -28,7 +28,7 @@ const (
 )
 
 // newPart returns an empty part with room for n bytes or more, which is to follow last. It is not
-// much larger than what is in last or comes now, so that small bodies take little memory.
+// much larger than last's contents or n, so that small bodies take little memory.
 func newPart(last *part, n int) *part {
 	if last != nil {
 		n = max(n, 2*cap(last.b))
@@ -140,7 +140,7 @@ func (b *body) Read(p []byte) (int, error) {
 				}
 			}
 			return 0, io.EOF
-		case st.late: // after what has come whole
+		case st.late: // after the bytes that have come whole
 			return 0, os.ErrDeadlineExceeded
 		case len(p) == 0:
 			return 0, nil

@@ -93,7 +93,7 @@ type connState struct {
 	initialWindow int       // the window that the client gives each new stream
 	queue         []*stream // that have something to send which does not fit yet
 	granted       int       // bytes of window given to large messages beyond the initial one
-	waiting       []*stream // for such
+	waiting       []*stream // for such bytes
 	enc           encoder
 
 	// Counters by which the watch sees progress.

@@ -36,9 +36,8 @@ type Options struct {
 	// informational answers, trailers, and http.ResponseController without hijacking.
 	Handler http.Handler
 
-	// Line says whether the calls at hand have stood in line for too long. Turn answers such a call
-	// in place of its method, as Unary does at once; its message is not read. A nil Line turns none
-	// away.
+	// Line says whether the calls at hand waited too long. Turn answers such a call in place of its
+	// method, as Unary does at once; its message is not read. A nil Line turns none away.
 	Line *shed.Door
 	Turn func(out []byte) (answer []byte, s Status)
 

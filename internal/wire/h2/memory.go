@@ -173,7 +173,7 @@ func (c *conn) settle() (pressed bool) {
 	if change < 0 && c.s.awaiting.Load() > 0 {
 		select {
 		case c.s.freed <- struct{}{}:
-		default: // somebody is told already
+		default: // a wake-up is pending already
 		}
 	}
 	return change > 0 && c.s.pressed()

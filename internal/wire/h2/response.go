@@ -37,8 +37,8 @@ type response struct {
 // buffers belong to a response. They are used again, but the response is not: a handler that
 // writes after its end must not hit another one's answer.
 type buffers struct {
-	// Header fields as they were at WriteHeader, until they are sent: in block those that do not
-	// depend on what was sent before.
+	// Header fields as they were at WriteHeader, until they are sent. block has the fields whose
+	// encoding does not depend on earlier ones.
 	block  []byte
 	shared []sharedField
 	body   []byte // what is not yet sent of the body

@@ -25,7 +25,7 @@ type stream struct {
 	unread       int  // bytes in parts
 	need         int  // bytes of a unary request, as its prefix says; 0 while that has not come
 	granted      int  // bytes of window beyond the initial one
-	waits        bool // for such: it is in conn.waiting
+	waits        bool // for more window: it is in conn.waiting
 	held         int  // bytes as in Options.MaxBuffered
 	head         int  // what its header is counted with, as in memory.heads
 

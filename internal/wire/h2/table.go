@@ -39,7 +39,7 @@ const (
 
 var valueSeed = maphash.MakeSeed()
 
-// sharedField is a field whose encoding depends on what is in the table.
+// sharedField is a field whose encoding depends on the contents of the table.
 type sharedField struct {
 	code  fieldCode
 	value string

@@ -258,8 +258,8 @@ func (c *conn) queueJob(st *stream, rest Rest, size int) {
 	}
 }
 
-// maxReady is how many calls are gathered before they go to workers: waking one at a time would
-// cost more than what it does, and none is to wait for long.
+// maxReady is how many calls are gathered before they go to workers: waking workers one at a time
+// costs more than the call, and no call is to wait long.
 const maxReady = 32
 
 // handOver gives workers the calls that were gathered.

@@ -53,10 +53,9 @@ const (
 	short = time.Millisecond
 )
 
-// fewest is how far apart requests may lie that make a line. Where they are fewer, and each takes
-// as long as any does, it is something else that takes the time, and turning them away would gain
-// none: a processor that works at a snapshot, or at new rules, looks at what comes in every 10 ms
-// or so.
+// fewest is how far apart requests may lie that make a line. If fewer arrive and all are equally
+// slow, something else uses the processor, and shedding would not help: a processor that writes a
+// snapshot, or compiles new rules, looks at its sockets every 10 ms or so.
 const fewest = 4 * time.Millisecond
 
 // tick is how often somebody looks at a probe that is overdue.
@@ -191,10 +190,10 @@ func (l *Line) few(waited time.Duration) bool {
 	return time.Duration(l.came.Load())*fewest < waited
 }
 
-// lookOverdue is called every tick while the probe is not read. In a rush it stands in line for
-// long, and no reading would come before the line is as long as that; but that it has waited says
-// as much. Ticks count, and not the clock: while this process stands still there are none, and what
-// waits after that is no rush.
+// lookOverdue is called every tick while the probe is not read. In a rush the probe waits in line
+// for a long time, and no reading would come before the line is as long as that; but the wait so
+// far is a reading, too. Ticks count, and not the clock: while this process stands still there are
+// none, and requests that wait after that are no rush.
 func (l *Line) lookOverdue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -294,9 +293,9 @@ func (d *Door) isBehind() bool {
 	return false
 }
 
-// Late reports whether requests that are at hand now have stood in line for too long, and are to be
-// turned away. n is how many have come since it was asked last, with the one at hand. It costs no
-// more than a few loads unless there is a line.
+// Late reports whether the requests at hand waited too long, and are to be turned away. n is how
+// many have come since the last call, with the one at hand. It costs no more than a few loads
+// unless there is a line.
 func (d *Door) Late(n int) bool {
 	if d == nil {
 		return false

@@ -183,7 +183,7 @@ func (p *Places) forget(c *client) {
 	}
 }
 
-// PlaceStats tell of Places.
+// PlaceStats is a reading of Places.
 type PlaceStats struct {
 	Max, Used, Waiting int
 	Refused            uint64 // requests that have waited in vain

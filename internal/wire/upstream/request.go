@@ -33,7 +33,7 @@ type Leaver interface {
 	// is called in the goroutine of Client.Send or Response.Header, at most once.
 	Abandon() context.Context
 	// AbandonUnsent is asked if Abandon has returned nil, or was not asked, and the body is not
-	// sent whole. The server is told that no more comes. It may work on all the same, so that
+	// sent whole. The server learns that no more comes. It may work on all the same, so that
 	// Client.Send returns when it has answered or closed the connection, or the context that
 	// AbandonUnsent returns ends; at once for nil. It is called at most once, like Abandon.
 	AbandonUnsent() context.Context

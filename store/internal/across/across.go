@@ -152,7 +152,8 @@ func Decide[P comparable](a *Call, p *Parts[P]) {
 	}
 }
 
-// conclude notes what became of the charges of a share. each is called for those that were decided.
+// conclude notes the outcomes of the charges of a share. each is called for charges that were
+// decided.
 func (a *Call) conclude(
 	of []int, charges []store.Charge, results []algo.Result, err error, now int64, each func(i, j int),
 ) {

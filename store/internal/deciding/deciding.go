@@ -89,7 +89,7 @@ func take(c *store.Charge, r *algo.Result, slot uint64, s, beside *State, now in
 	}
 }
 
-// Outcomes returns what became of each charge of a call that came to results, or to an error.
+// Outcomes returns the outcome of each charge of a call that ended with results, or with an error.
 // undone says that nothing was decided.
 func Outcomes(
 	charges []store.Charge, results []algo.Result, now int64, err error, undone bool,

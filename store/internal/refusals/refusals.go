@@ -146,8 +146,8 @@ func since(r algo.Result, elapsed int64) algo.Result {
 	return r
 }
 
-// companion returns the result of another limit of the call, as it was when the refusal came; that
-// of a fresh state if it is not known.
+// companion returns the result of another limit of the call, as it was when the refusal came, or a
+// fresh state's if it is not known.
 func (f *refusal) companion(c *store.Charge, elapsed int64) algo.Result {
 	h := xxhash.Sum64(c.Key)
 	for i := range f.others {

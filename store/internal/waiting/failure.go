@@ -24,8 +24,8 @@ func (e *Failure) Unwrap() error { return e.Err }
 // Failed reports whether it was that part which failed.
 func (e *Failure) Failed(part int) bool { return part == e.Part || slices.Contains(e.Others, part) }
 
-// Silent reports whether the call was given up because the server had been silent for too long,
-// rather than because the caller's deadline came first.
+// Silent reports whether the call was given up because the server had been silent too long, rather
+// than because the caller's deadline came first.
 func (e *Failure) Silent() bool { return e.IsSilent }
 
 // Outcome implements store.Pending.
