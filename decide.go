@@ -139,9 +139,9 @@ func (l *Limiter) ChargeNow(r *Request, d *Decision) (done bool) {
 	return true
 }
 
-// ChargeAgain is Charge for a request that was charged before, refused, and held instead of told.
-// Limits that charge a refused request all the same are not charged for it a second time: those in
-// shadow, and those that count denied requests.
+// ChargeAgain is Charge for a request that was charged before, refused, and then held without Tell.
+// Limits that charge a refused request all the same do not charge it a second time: limits in
+// shadow, and limits that count denied requests.
 func (l *Limiter) ChargeAgain(ctx context.Context, r *Request, d *Decision) error {
 	return l.charge(ctx, r, d, true)
 }
@@ -220,21 +220,21 @@ func (l *Limiter) Tell(ctx context.Context, r *Request, d *Decision) {
 // the answer if it has none.
 func (l *Limiter) HearsAnswers() bool { return l.hooks.Answered != nil }
 
-// Answered tells the hooks how r, which d admitted, was answered. Doors that see the answer call it
-// once; r and d must be as they were at Tell.
+// Answered calls the hooks with the answer to r, which d admitted. Doors that see the answer call
+// it once; r and d must be as they were at Tell.
 func (l *Limiter) Answered(r *Request, d *Decision, a Answer) {
 	if l.hooks.Answered != nil {
 		l.hooks.Answered(r, d, a)
 	}
 }
 
-// RefuseBy makes d a refusal by the limit of d.Matches.Hits[hit] alone, for a door that knows what
-// the limit would say and refuses in its place. said is what the limit said to another request, as
-// it stands at the instant now of the store's clock, in µs. Nothing is charged, and Tell does not
+// RefuseBy makes d a refusal by the limit of d.Matches.Hits[hit] alone, for a door that knows the
+// limit's answer and refuses in its place. said is the limit's result for another request, as it
+// stands at the instant now of the store's clock, in µs. Nothing is charged, and Tell does not
 // count the refusal towards a ban.
 func (d *Decision) RefuseBy(hit int, said LimitResult, now int64) {
 	hits := d.Matches.Hits
-	if len(d.charges) == len(hits) { // they tell InForce the numbers
+	if len(d.charges) == len(hits) { // InForce takes its numbers from charges
 		d.charges[0], d.results[0] = d.charges[hit], said.Result
 		d.charges, d.results = d.charges[:1], d.results[:1]
 	} else {

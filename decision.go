@@ -117,8 +117,8 @@ func (d *Decision) Priority() rule.Priority { return d.Matches.Priority }
 
 // Nearest returns the limit that headers and messages should speak of. On a refusal it is the one
 // that refuses longest. Else it is the enforcing limit nearest to refusing: one with too little
-// left for the same request once more, then the one of which the smallest share is left, then the
-// largest ResetAfter, then rule order. It is nil if no enforcing limit was met.
+// left for the same request once more, then the one with the smallest share left, then the largest
+// ResetAfter, then rule order. It is nil if no enforcing limit was met.
 func (d *Decision) Nearest() *LimitResult {
 	best := -1
 	for i := range d.Limits {
@@ -160,8 +160,8 @@ func (d *Decision) isLast(i int) bool {
 	return len(d.charges) == len(d.Limits) && d.Limits[i].Remaining < d.charges[i].Ask.Needs()
 }
 
-// compareShares compares what is left of two limits as a share of each: -1 if less is left of a, 1
-// if more. They may count different things: 50 tokens of 60,000 are less than 40 requests of 60.
+// compareShares compares the units left of two limits as a share of each: -1 if less is left of a,
+// 1 if more. They may count different things: 50 tokens of 60,000 are less than 40 requests of 60.
 func compareShares(a, b *algo.Result) int {
 	switch {
 	case a.Remaining <= 0 || b.Remaining <= 0: // of a limit of 0 nothing is ever left

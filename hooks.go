@@ -33,8 +33,9 @@ type Stopwatch interface {
 	// Begin is called when a door has a request to decide, and returns the time of a clock of the
 	// Stopwatch's own; 0 for a decision that is not in the sample.
 	Begin() (start int64)
-	// End is given what Begin returned, unless that was 0, when the door knows what to answer. r
-	// and d are what it decided; both are nil where it came to no decision. They must not be kept.
+	// End gets the value that Begin returned, unless that was 0, when the door knows its answer. r
+	// and d are the request and its decision; both are nil where there was no decision. They must
+	// not be kept.
 	End(start int64, r *Request, d *Decision)
 }
 

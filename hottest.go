@@ -51,7 +51,7 @@ func newHottest() hottest {
 	return hottest{turn: make(chan struct{}, 1), lists: map[uint64]*hotList{}}
 }
 
-// hotList is what is remembered of a counter.
+// hotList is the memory of one counter.
 type hotList struct {
 	next string   // where the next call goes on
 	keys [][]byte // the hottest that were found, to be looked at again

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// How long a reservation is held: by default, and at most if whoever asks says how long.
+// How long a reservation is held: by default, and at most if the caller says how long.
 const (
 	DefaultReservation = 5 * time.Minute
 	MaxReservation     = time.Hour
@@ -152,13 +152,13 @@ type Reservations struct {
 func (l *Limiter) Reservations() *Reservations { return &l.reservations }
 
 // Commit settles a reservation: its request really cost so many hits, which are counted as the
-// estimate was (a rule's cost is per hit). What was reserved too much is given back, as far as it
-// has not lapsed by then; what is missing is charged even if there is no room for it, so that later
-// requests make up for it. 0 hits cancel the reservation.
+// estimate was (a rule's cost is per hit). Surplus units are given back, unless they have lapsed by
+// then; missing ones are charged even if there is no room for them, so that later requests make up
+// for it. 0 hits cancel the reservation.
 //
 // ok is false if there is none of that id: it was committed before, it timed out, or it was never
-// made. Limits that are no longer in force are passed over. After an error, what was not settled
-// stays charged as it was.
+// made. Limits that are no longer in force are passed over. After an error, the unsettled charges
+// stay as they were.
 func (r *Reservations) Commit(ctx context.Context, reservation string, hits int64) (ok bool, err error) {
 	return r.r.Commit(ctx, reservation, hits)
 }
@@ -170,19 +170,20 @@ func (r *Reservations) CommitEach(ctx context.Context, reservation string, actua
 	return r.r.CommitEach(ctx, reservation, actual)
 }
 
-// Sweep gives back the estimates of all reservations of the store whose timeout has passed, whoever
-// made them, and returns how many there were. A Limiter that has made reservations sweeps by
-// itself; call Sweep for reservations that outlive the process that made them.
+// Sweep gives back the estimates of all reservations of the store whose timeout has passed, no
+// matter which process made them, and returns how many there were. A Limiter that has made
+// reservations sweeps by itself; call Sweep for reservations that outlive the process that made
+// them.
 func (r *Reservations) Sweep(ctx context.Context) (released int, err error) { return r.r.Sweep(ctx) }
 
 // ReservationStats counts the reservations of this Limiter, and how they ended.
 type ReservationStats struct {
 	Made      uint64 // reservations made
-	Committed uint64 // reservations committed or cancelled, whoever made them
-	// reservations whose estimate was given back after their timeout, whoever made them
+	Committed uint64 // reservations committed or cancelled, also other processes'
+	// reservations whose estimate was given back after their timeout, also other processes'
 	Expired uint64
-	// charges of rules with cost_after that stay as they were, since the cost could not be told
-	// from the response
+	// charges of rules with cost_after that stay as they were, since the response did not show the
+	// cost
 	Unknown uint64
 }
 

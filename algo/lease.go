@@ -82,7 +82,7 @@ func (n Lent) Record(wants uint32) (lease State) {
 // Out is the number of units out.
 func (n Lent) Out() int64 { return n.Older + n.Newer }
 
-// Lease returns the limit under which to keep what is lent of l, for TakeWith; nil if l lends
+// Lease returns the limit under which to keep the units that l lends, for TakeWith; nil if l lends
 // nothing. It supports only Fresh, Mend, Check (a peek, whose ResetAfter is the time until nothing
 // of the record can count any more), Carry and Lent.
 func (l *Limit) Lease() *Limit { return l.lease }
@@ -94,9 +94,9 @@ func (l *Limit) Lent(lease *State) Lent {
 	return n
 }
 
-// TakeAhead is TakeWith that lends: it takes down what h tells, asks for a.Cost, and if that is
+// TakeAhead is TakeWith that lends: it takes down the report of h, asks for a.Cost, and if that is
 // admitted lends up to h.Want units. lease is the key's state of l.Lease(). The result describes
-// the limit before the lending. A limit that lends nothing gets nothing told, and h.Got is 0.
+// the limit before the lending. A limit that lends nothing ignores the report, and h.Got is 0.
 func (l *Limit) TakeAhead(s, lease *State, now int64, a Ask, h *Ahead) Result {
 	l.Learn(s, lease, now, h)
 	r := l.TakeWith(s, lease, now, a)
@@ -106,10 +106,10 @@ func (l *Limit) TakeAhead(s, lease *State, now int64, a Ask, h *Ahead) Result {
 	return r
 }
 
-// Learn takes down what h tells, after Roll: used units become charges at now, and units that are
-// used or returned are out no more. What belongs to a generation that has ended is settled already
-// and ignored. It fills in h.Out, and sets h.Got and h.Until to 0. With a nil s it only changes
-// what is out.
+// Learn takes down the report of h, after Roll: used units become charges at now, and units that
+// are used or returned are out no more. It ignores units of a generation that has ended, which are
+// settled already. It fills in h.Out, and sets h.Got and h.Until to 0. With a nil s it only changes
+// the units out.
 func (l *Limit) Learn(s, lease *State, now int64, h *Ahead) {
 	h.Got, h.Until, h.Out = 0, 0, 0
 	if l.lease == nil {
@@ -227,8 +227,8 @@ func keepLent(lease *State, n Lent, wants uint32) {
 	lease.A, lease.B, lease.C, lease.Ext = n.End, b, wants, nil
 }
 
-// Roll ends the generations that are over at now: what is out of them is charged to s, as of the
-// last instant at which it could be used. Each function that is handed the lease of a key calls it;
+// Roll ends the generations that are over at now: it charges their units to s, as of the last
+// instant at which they could be used. Each function that is handed the lease of a key calls it;
 // call it before others read or change s. It reports whether it changed anything.
 func (l *Limit) Roll(s, lease *State, now int64) bool {
 	now = max(now, 0)
@@ -244,8 +244,8 @@ func (l *Limit) roll(s, lease *State, now int64) {
 	n, wants := l.lease.Lent(lease), lease.C
 	for now >= n.End && (n.Out() > 0 || wants != 0) {
 		if n.Older > 0 {
-			// What was charged since, as by a node that does not lend, must not count as an
-			// impossible future at that instant.
+			// Later charges, as by a node that does not lend, must not count as an impossible
+			// future at that instant.
 			l.force(s, max(0, n.End-1, min(l.lies(s), now)), n.Older)
 		}
 		n = Lent{Older: n.Newer, End: n.Last, Last: n.Last + l.lease.w}

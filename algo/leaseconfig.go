@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// generation is the length of a generation: Config.LeaseFor, or what it is by default.
+// generation is the length of a generation: Config.LeaseFor, or its default.
 func (c *Config) generation() time.Duration {
 	if c.LeaseFor > 0 {
 		return c.LeaseFor

@@ -264,7 +264,7 @@ func (t *timetable) decide(r *Result, s, margin *State, now int64, a Ask, take b
 		r.ResetAfter = t.reset(s, now)
 	}
 	if later && margin != nil && v.limit.lease != nil {
-		// What is out ends with the phase.
+		// Units that are out end with the phase.
 		settled := v.limit.settled(s, margin)
 		s, margin = &settled, nil
 	}

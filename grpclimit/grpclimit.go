@@ -19,9 +19,9 @@
 // with grpc-retry-pushback-ms, which clients that retry RESOURCE_EXHAUSTED by their service config
 // obey.
 //
-// What a call cost by a rule's cost_after is settled when it has ended: response.status is the HTTP
-// status of the gRPC code (OK is 200, RESOURCE_EXHAUSTED 429, UNAVAILABLE 503), or 499 for a call
-// that failed when its client had hung up or its deadline had passed; response.header has the
+// The cost of a call by a rule's cost_after is settled when it has ended: response.status is the
+// HTTP status of the gRPC code (OK is 200, RESOURCE_EXHAUSTED 429, UNAVAILABLE 503), or 499 for a
+// call that failed when its client had hung up or its deadline had passed; response.header has the
 // trailer and the header that the handler set, and response.bytes is the size of the messages that
 // were sent.
 //

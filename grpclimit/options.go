@@ -29,8 +29,8 @@ type Options struct {
 	// in its place: an API key in authorization, x-api-key, api-key, apikey or x-goog-api-key, as
 	// httplimit.Identity has it. A call with several different ones ends with INVALID_ARGUMENT.
 	Identity map[string]string
-	// KeepRepeated lets calls pass that have twice what has one value, where a rule in force or
-	// Identity reads it: the values are joined by commas. By default they end with
+	// KeepRepeated lets calls pass in which single-valued metadata comes twice, where a rule in
+	// force or Identity reads it: the values are joined by commas. By default they end with
 	// INVALID_ARGUMENT. Fields that RFC 9110 5.3 lets come in several lines are joined in any case.
 	KeepRepeated bool
 	// Attributes are more attributes by their names, for facts that an interceptor before this one
@@ -56,8 +56,9 @@ type Options struct {
 	NoHeaders bool
 	// Messages makes each message that a client sends on a stream a request of its own, beside the
 	// opening of the stream. It meets the rules with the attributes of the call and with
-	// grpc.message, which is "received": a rule tells messages by `when: {grpc.message: received}`,
-	// and openings by `when: {grpc.message: "!received"}`; one that says neither counts both.
+	// grpc.message, which is "received": a rule selects messages by `when: {grpc.message:
+	// received}`, and openings by `when: {grpc.message: "!received"}`; one that says neither counts
+	// both.
 	//
 	// A message that must wait holds up the stream, and so the client, by the flow control of
 	// HTTP/2. One that is refused ends it: the handler's RecvMsg fails with RESOURCE_EXHAUSTED,

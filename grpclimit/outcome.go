@@ -19,7 +19,7 @@ func (c *call) returned(err error) {
 	}
 }
 
-// tell tells the hooks of the call, which is over.
+// tell calls the hooks for the call, which is over.
 func (c *call) tell() {
 	if c.outcome.hears {
 		c.gate.limiter.Answered(&c.request, &c.decision, weir.Answer{Status: c.outcome.status})

@@ -70,7 +70,7 @@ func bareByte(c byte) byte {
 }
 
 // checkNames looks at the name of each field: servers may take it for one that is read, or that
-// tells who the client is.
+// names the client.
 func (g *FieldGuard) checkNames(a *Attributes, f *rule.Fields, reads *fieldReads) (FieldProblem, bool) {
 	for name := range a.r.Header {
 		like, why := likeRead(name, f, reads), whyLookalike
@@ -137,9 +137,9 @@ func isForwardedName(name string) bool {
 	return len(name) > len(forwardedPrefix) && alike(name[:len(forwardedPrefix)], forwardedPrefix)
 }
 
-// Forwarding reports whether a field tells where a request came from, as proxies set it: that in
-// which the client is named, Forwarded, one of X-Forwarded, or what servers may take for one of
-// them. The name is a canonical one.
+// Forwarding reports whether a field says where a request came from, as proxies set it: the field
+// in which the client is named, Forwarded, one of X-Forwarded, or a name that servers may take for
+// one of them. The name is a canonical one.
 func (c ClientIP) Forwarding(name string) bool {
 	return name == headerForwarded || isForwardedName(name) || name == c.Field() || c.Lookalike(name)
 }

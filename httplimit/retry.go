@@ -134,7 +134,7 @@ type RetryStats struct {
 	Waits   uint64 // requests that failed with a WaitError
 }
 
-// Stats returns what is known at this moment.
+// Stats returns the present counts.
 func (t *RetryTransport) Stats() RetryStats {
 	return RetryStats{Retries: t.retries.Load(), Spent: t.spent.Load(), Waits: t.waits.Load()}
 }

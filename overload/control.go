@@ -279,7 +279,7 @@ func (c *control) stepFrom(s sample) float64 {
 	return c.limit*factor + max(leastHeadroom, math.Sqrt(c.limit)/4)
 }
 
-// learn takes s for the baseline where it can tell anything of it.
+// learn takes s for the baseline if it may show it.
 func (c *control) learn(s sample, limited bool, elapsed float64) {
 	m := s.mean()
 	switch {

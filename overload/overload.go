@@ -77,13 +77,13 @@ const classes = 4
 // Load hears of the requests that a middleware passes on, to measure how busy a service is. It must
 // be quick, and safe for concurrent use.
 type Load interface {
-	// Enter tells that a request is passed on.
+	// Enter notes that a request is passed on.
 	Enter()
-	// Answered tells that the answer to a request has begun, and how long after the request was
+	// Answered notes that the answer to a request has begun, and how long after the request was
 	// passed on; over HTTP, after its body had arrived. It is not called for failures of an
 	// overloaded server, such as answers of 500 and above.
 	Answered(latency time.Duration)
-	// Leave tells that a request is over. It is called once for each Enter.
+	// Leave notes that a request is over. It is called once for each Enter.
 	Leave()
 }
 
