@@ -6,11 +6,10 @@ import (
 )
 
 // MatchAlso adds the limits that another reading of the same request meets to m, which Match has
-// filled. A door that cannot tell which of several values a server takes matches the request once
+// filled. A door that cannot know which of several values a server takes matches the request once
 // with each: a limit that several readings meet under one key counts it once, at the highest cost.
-// The request is exempt if it is by each of them, and as important as the one by which it is least
-// important. All readings together may take as long in expressions as one may: past that the
-// request is refused.
+// The request is exempt if all readings are, and as important as its least important reading. All
+// readings together may take as long in expressions as one may: past that the request is refused.
 func (s *Set) MatchAlso(q *Query, m *Matches) {
 	if m.TooCostly != nil {
 		return

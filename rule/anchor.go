@@ -34,8 +34,8 @@ const (
 	anchorNoNumber // that the value is no number
 )
 
-// anchorChoices returns ways to anchor p, each a set of literals one of which every matching value
-// holds.
+// anchorChoices returns ways to anchor p. Each is a set of literals, and every matching value holds
+// one of them.
 func anchorChoices(p *Pattern) [][]anchor {
 	switch p.kind {
 	case ExactPattern:
@@ -98,10 +98,10 @@ type weight struct {
 	length   int  // of the shortest literal, negated
 }
 
-// weak is what a literal that many values hold by chance counts for, in rules that share it.
+// weak is the weight of a literal that many values hold by chance, in rules that share it.
 const weak = 16
 
-// weigh weighs anchors, of which the literal of each is shared by so many rules.
+// weigh weighs anchors; shared returns how many rules share the literal of an anchor.
 func weigh(anchors []anchor, shared func(anchor) int) weight {
 	var w weight
 	for i, a := range anchors {
@@ -149,7 +149,7 @@ func (w weight) less(o weight) bool {
 	return w.length < o.length
 }
 
-// bestOf returns the choice that tells most by itself.
+// bestOf returns the choice that is the most selective by itself.
 func bestOf(choices [][]anchor) []anchor {
 	alone := func(anchor) int { return 1 }
 	best := choices[0]
@@ -276,11 +276,11 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 	return ways
 }
 
-// oddSpelling spells what decides about r on requests that are odd in the attribute of a slot at
-// which r is anchored: they lack it, or if of is given, have a value of which of makes no number.
-// Rules of one spelling fare the same there, fail for the same reason, and cannot be met; what
-// differs between them, such as the constant that the attribute is compared with, is left out. It
-// is "" if that cannot be said of r.
+// oddSpelling spells the conditions of r that decide on requests which are odd in the attribute of
+// a slot at which r is anchored: they lack it, or if of is given, have a value of which of makes no
+// number. Rules of one spelling fare the same there, fail for the same reason, and cannot be met;
+// their differences, such as the constant that the attribute is compared with, are left out. It is
+// "" if r has no such spelling.
 func (f *anchorer) oddSpelling(r *matchRule, slot int, of asked.Number) string {
 	p := r.rule.predicate()
 	if p == nil || r.group >= 0 || !f.asks[r.askKey(p)].all {

@@ -186,7 +186,7 @@ func (w *Window) Parts() []*algo.Limit {
 	return parts
 }
 
-// allLimits returns Parts, and for an elastic rule what they are at the points of the curve.
+// allLimits returns Parts, and for an elastic rule also Parts scaled to each point of the curve.
 func (w *Window) allLimits() []*algo.Limit {
 	list := w.Parts()
 	if e := w.Rule.Elastic; e != nil {

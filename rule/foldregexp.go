@@ -116,8 +116,8 @@ func addRange(class []rune, low, high rune) []rune {
 }
 
 // looseEnd lets the path end in place of a slash with which re ends, since a folded path does not
-// have it. A slash that stands alone, or behind what may be a slash itself, stays: it is what the
-// expression asks for.
+// have it. A slash that stands alone, or behind a possible slash, stays: the expression asks for
+// it.
 func looseEnd(re *syntax.Regexp) *syntax.Regexp {
 	switch re.Op {
 	case syntax.OpCapture, syntax.OpAlternate:

@@ -436,8 +436,8 @@ func (x *ruleIndex) candidates(m *Matches) []int32 {
 	return m.candidates
 }
 
-// addPresent adds the rules that the attributes bring in that the request has. It is apart from
-// candidates so that what the loop captures is allocated here only.
+// addPresent adds the rules for the attributes that the request has. It is apart from candidates so
+// that the variables that the loop captures are allocated here only.
 func (x *ruleIndex) addPresent(m *Matches) {
 	for name := range m.attributes() {
 		if s, ok := m.domain.slotOf[name]; ok && x.indexes[s] != nil {

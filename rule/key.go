@@ -308,7 +308,7 @@ func (r *matchRule) cutParts(text string, want int) []string {
 		case next < want && begins(next):
 			parts = append(parts, piece)
 		case begins(next - 1):
-			return pieces // one cannot tell which of them begins the part
+			return pieces // any of them may begin the part
 		default:
 			parts[next-1] += "," + piece
 		}

@@ -129,7 +129,7 @@ var secretNames = [...]string{
 	"signature", "jwt", "x-auth",
 }
 
-// SecretAttribute reports whether the name of an attribute tells that its values are secret, so
+// SecretAttribute reports whether the name of an attribute shows that its values are secret, so
 // that they should not be shown or kept: header.authorization, cookie.sid, header.x-api-key,
 // query.access_token and their like. It is for logs and pages that show requests.
 func SecretAttribute(name string) bool {

@@ -96,8 +96,8 @@ func appendHolding(dst []int32, part []span, key int64) []int32 {
 	return dst
 }
 
-// crowds tells how many ranges of one attribute meet one of them, so that rules are filed where
-// they are few.
+// crowds counts how many ranges of one attribute overlap with each, so that rules are filed where
+// there are few.
 type crowds map[crowdOf]*crowd
 
 type crowdOf struct {

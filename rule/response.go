@@ -43,7 +43,7 @@ func (t *Text) render(data *ResponseData) []byte {
 	return t.Template(data)
 }
 
-// ResponseData is what the templates of a Response may name, as in {{.Limit}}.
+// ResponseData holds the values for templates of a Response, as in {{.Limit}}.
 type ResponseData struct {
 	Limit          string // name of the limit that refused (Window.Name)
 	RetryAfter     int64  // whole seconds, rounded up; -1 for never

@@ -132,8 +132,8 @@ type Counter struct {
 	// store may keep their states for one key together. The low 32 bits of their IDs differ. 0
 	// where nobody set it.
 	Group uint64
-	// Keys is a 64-bit hash of (domain, rule name, attributes of per): what a key of the rule
-	// means. The same for all its windows.
+	// Keys is a 64-bit hash of (domain, rule name, attributes of per): the meaning of the rule's
+	// keys. The same for all its windows.
 	Keys   uint64
 	Domain string
 	Rule   string
@@ -170,7 +170,7 @@ type Counter struct {
 
 // Regions says how a limit holds over several regions, each of which decides by itself on a store
 // of its own. Each has a ceiling of N × (1 + Over) × its weight, and the ceilings are never
-// exceeded, whatever breaks between the regions. Beside that they tell each other what they used.
+// exceeded, whatever breaks between the regions. Beside that they report their use to each other.
 type Regions struct {
 	Over int  // percent of N that all regions together may admit beyond N; 0 with Sync
 	Sync bool // each region may admit N by itself: the ceiling is N
@@ -206,7 +206,7 @@ type Condition struct {
 	positive bool     // not all patterns are negated
 	single   bool     // there is one, and it is not negated
 	folds    spelling // which values have other spellings that c is about too
-	loosens  bool     // c is of exempt: what it excludes is folded, not what it names
+	loosens  bool     // c belongs to exempt: its negated patterns are folded, not the others
 	// where there are many patterns; nil for few, which are looked at one by one
 	many *conditionTables
 }
@@ -222,7 +222,7 @@ type Override struct {
 	Pos       Position
 }
 
-// StoreErrorPolicy is what to decide while the store cannot be reached.
+// StoreErrorPolicy says how to decide while the store cannot be reached.
 type StoreErrorPolicy uint8
 
 // The policies. Local is the default.
@@ -282,8 +282,8 @@ type Lyft struct {
 // Pair is a name with a value.
 type Pair struct{ Name, Value string }
 
-// Attributes is what a door knows of a request. Implementations need not be safe for concurrent
-// use.
+// Attributes gives access to a door's knowledge of a request. Implementations need not be safe for
+// concurrent use.
 type Attributes interface {
 	// Attribute returns the value of name, such as "user", "path" or "header.x-plan"; ok is false
 	// if there is none.

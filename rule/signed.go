@@ -12,9 +12,9 @@ import "strings"
 const (
 	// leastSignature is how many digits of base64 a signature has at least.
 	leastSignature = 20
-	// keptSignature is how many of them are part of a key: 96 bits, or 64 of one in hexadecimal.
-	// That leaves out the second half of one of ECDSA: whoever has such a signature can make
-	// another one of it that differs there alone.
+	// keptSignature is how many of them are part of a key: 96 bits, or 64 of a signature in
+	// hexadecimal. That leaves out the second half of an ECDSA signature: anybody who has one can
+	// make another that differs there alone.
 	keptSignature = 16
 )
 
@@ -23,7 +23,7 @@ type signedForm uint8
 
 const (
 	unsigned      signedForm = iota // it is none
-	compactForm                     // the signature is base64url; what is signed may be padded (AWS)
+	compactForm                     // the signature is base64url; the signed part may be padded (AWS)
 	encryptedForm                   // base64url without padding throughout
 	looseForm                       // two parts, of either alphabet
 )
@@ -182,7 +182,7 @@ func oneSpelling(signature string) string {
 var toBase64URL = strings.NewReplacer("+", "-", "/", "_")
 
 // isJSON reports whether the text behind base64 begins and ends as an object, a list or a text of
-// JSON does. It passes over what is no base64, as servers do.
+// JSON does. It ignores characters that are no base64, as servers do.
 func isJSON(s string) bool {
 	first, second, last := ends(s)
 	switch first {
@@ -237,7 +237,7 @@ func isZlib(s string) bool {
 	return first == 0x78 && second >= 0 && (first<<8|second)%31 == 0
 }
 
-// decoder decodes base64 of either alphabet byte by byte, and passes over what is none.
+// decoder decodes base64 of either alphabet byte by byte, and ignores other characters.
 type decoder struct {
 	rest string
 	bits uint

@@ -21,7 +21,7 @@ type celShape struct {
 	literals []celast.Expr // in the order in which they stand in the text
 }
 
-// parse parses and checks an expression. What it returns holds until the next call; s may be nil.
+// parse parses and checks an expression. The result is valid until the next call; s may be nil.
 func (s celShapes) parse(source string, env *cel.Env, known string) (*cel.Ast, error) {
 	shape, values, offsets, ok := "", []ref.Val(nil), []int32(nil), false
 	if s != nil {

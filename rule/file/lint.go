@@ -108,7 +108,7 @@ type linter struct {
 // finding is a warning about one rule.
 type finding struct {
 	rule.Problem
-	subject string // what the message begins with
+	subject string // the beginning of the message
 }
 
 // warn warns of r. The message begins with the rule's name, which format leaves out.
@@ -209,7 +209,7 @@ func (l *linter) windows(r *rule.Rule) {
 	for i, loose := range r.Windows {
 		for j, tight := range r.Windows {
 			if i == j || loose.Limit == nil || tight.Limit == nil || loose.Limit.Scheduled() || tight.Limit.Scheduled() {
-				continue // what a schedule's limits are worth at any one time is not compared
+				continue // limits of a schedule are not compared
 			}
 			if a, b := tight.Limit.Config(), loose.Limit.Config(); beats(a, b) && !(j > i && beats(b, a)) {
 				l.warn(warnNeverRefuses, r, r.Pos, "leave it out", "%s never refuses anything, since %s is always tighter", show(b), show(a))
@@ -531,7 +531,7 @@ func (l *linter) beaten(rules []*rule.Rule) {
 					continue
 				}
 				if loose.File.First || tight.File.First || replaced[tight.Name] {
-					continue // where tight is replaced, loose is what is left
+					continue // where tight is replaced, loose remains
 				}
 				if allBeaten(loose, tight) && !(j > i && subset(loose.Per, tight.Per) && allBeaten(tight, loose)) {
 					l.warn(warnNeverRefuses, loose, loose.Pos, "leave it out", "never refuses anything, since %s is always tighter", tight.Name)

@@ -112,8 +112,8 @@ func largerLease(units, base int64, otherwise string) string {
 	return fmt.Sprintf("from %d%% on it has %d", percent, units)
 }
 
-// lateShare is how long after the window a unit of p still counts at most, since it was told late,
-// in percent of the window; 0 where that matters to nobody.
+// lateShare is how long after the window a unit of p still counts at most, since it was reported
+// late, in percent of the window; 0 where that matters to nobody.
 func lateShare(c algo.Config, p *algo.Limit) int64 {
 	if c.Algorithm != algo.SlidingLog && c.Algorithm != algo.SlidingWindow {
 		return 0

@@ -61,8 +61,8 @@ func (l *linter) secretSource(attribute string) string {
 	return ""
 }
 
-// secretField says what to write in place of a field of the header or a parameter of the query that
-// lets somebody in; "" for other attributes.
+// secretField returns the replacement for a field of the header or a parameter of the query that
+// holds a credential; "" for other attributes.
 func secretField(attribute string) string {
 	if !rule.SecretAttribute(attribute) {
 		return ""

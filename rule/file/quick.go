@@ -292,7 +292,7 @@ func (q *quickReader) quoted() (*element, bool) {
 	v := q.element(scalarKind)
 	v.quoted = true
 	quote := q.text[q.at]
-	var changed []byte // what was read, once it differs from the text
+	var changed []byte // the result, once it differs from the text
 	begin := q.at + 1
 	for i := begin; i < len(q.text); i++ {
 		c := q.text[i]

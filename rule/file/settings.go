@@ -32,7 +32,7 @@ type settings struct {
 	phases    []phase             // of schedule
 	at        map[string]*element // options given, by key
 
-	// What the entries of allow, schedule and override come to.
+	// Properties of the entries of allow, schedule and override.
 	used map[algo.Algorithm]bool
 	// one of them: is of the calendar, counts denied requests, has a margin that closes
 	calendars, counted, closes bool

@@ -38,7 +38,7 @@ func (n Number) Key(text string) (key int64, ok bool) {
 	return 0, false
 }
 
-// Fails reports whether there are texts, the empty one among them, of which CEL makes no number.
+// Fails reports whether there are texts, the empty one among them, that CEL cannot convert.
 func (n Number) Fails() bool { return n != NoNumber && n != Size }
 
 // UintKey is the key of a number that a Uint gives.
@@ -74,7 +74,7 @@ func (n Number) All() Range {
 	return Range{n, math.MinInt64, math.MaxInt64}
 }
 
-// And returns what is in both; they must be of the same Number.
+// And returns the intersection; both must be of the same Number.
 func (r Range) And(o Range) Range {
 	r.Least, r.Most = max(r.Least, o.Least), min(r.Most, o.Most)
 	return r
