@@ -46,7 +46,7 @@ type KeyState struct {
 	// numbers, overdrew the limit (algo.Limit.Used); for a limit that counts denied requests it
 	// never does. Units that are out are among them.
 	Used int64
-	Lent algo.Lent // what is out; zero if the limit does not lend
+	Lent algo.Lent // the units out; zero if the limit does not lend
 	// Regions is how the key stands in this region and in all, under a limit that holds over
 	// several regions; nil for other limits, and of a store that is not one region among several.
 	Regions *KeyRegions
@@ -56,11 +56,11 @@ type KeyState struct {
 // (rule.Counter.Regions).
 type KeyRegions struct {
 	Region string // the name of this one
-	// Own is what this region uses of its ceiling. What other regions borrowed is among it, and
-	// what this one borrowed is taken off. nil where there is no ceiling (rule.Regions.Sync).
+	// Own is this region's use of its ceiling, with the units that other regions borrowed, and
+	// without the units that this one borrowed. nil where there is no ceiling (rule.Regions.Sync).
 	Own *KeyUse
-	// All is what all regions use of the limit, as far as they have told; nil where that has no say
-	// (rule.Regions.Over is 0).
+	// All is all regions' use of the limit, as far as they have reported it; nil where that has no
+	// say (rule.Regions.Over is 0).
 	All *KeyUse
 }
 
@@ -81,7 +81,7 @@ func (v *View) State(key []byte, l *algo.Limit, st, beside *algo.State, now int6
 	if k.Result.Remaining == 0 && !k.Result.Off {
 		// A Result counts no further than Limit, so that no decision pays for this.
 		k.Used = l.Used(st, beside, now)
-		if l.CountDenied() { // what was refused is not used, and nothing tells the two apart
+		if l.CountDenied() { // a refused unit is not used, and the state does not distinguish them
 			k.Used = min(k.Used, k.Result.SoftLimit)
 		}
 	}

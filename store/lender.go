@@ -12,10 +12,10 @@ import (
 // algo.Limit.TakeAhead, and docs/algorithms.md, which proves that no request is admitted beyond the
 // limit. Implementations are safe for concurrent use.
 //
-// A limit lends if Charge.Limit has a Lease, and the Counter has one. What is lent of a key is then
-// a second state of it, the record: it is kept under Counter.Lease and the same key, and each
-// method of the store that reads or changes the one takes the other into account: Take and
-// TakeAhead, Settle, Inspect and Scan, and Reset, which leaves what is out as it is. A record, and
+// A limit lends if Charge.Limit has a Lease, and the Counter has one. The units lent under a key
+// are then a second state of it, the record: it is kept under Counter.Lease and the same key, and
+// each method of the store that reads or changes the one takes the other into account: Take and
+// TakeAhead, Settle, Inspect and Scan, and Reset, which leaves units out as they are. A record, and
 // the state beside it, must not be forgotten while units of it are out, whatever the store does to
 // keep within its bounds.
 type Lender interface {

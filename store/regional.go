@@ -22,9 +22,9 @@ type Regional interface {
 	Parts() int
 	// PartOf returns the part of a counter's key, from 0.
 	PartOf(c *rule.Counter, key []byte) int
-	// Tell appends one entry to the log of a part; told that is empty does nothing. The log is
-	// bounded: the oldest entries go. After an error it is unknown whether something was told, so
-	// nothing may be told a second time, unless it is ErrNotCharged.
+	// Tell appends one entry to the log of a part; it does nothing if told is empty. The log is
+	// bounded: the oldest entries go. After an error it is unknown whether the entry was written,
+	// so its uses must not be written a second time, unless it is ErrNotCharged.
 	Tell(ctx context.Context, part int, told []Told) error
 	// Told reads up to limit entries of the log of a part that come after a position, and waits for
 	// the first one for as long as wait. With an empty position it reads nothing, and next is the
@@ -32,9 +32,9 @@ type Regional interface {
 	// it does not wait, and next is the end. Without a new entry next is the position itself.
 	//
 	// gap says that entries after the position are gone, or that the log is another one, as where a
-	// server lost it; after Oldest nothing can be missing. What is left of it is read all the same;
-	// if the position lies behind the end of the log, nothing is read, and next is the end.
-	// Positions mean something to the store that they come from only.
+	// server lost it; after Oldest nothing can be missing. The rest of the log is read all the
+	// same; if the position lies behind the end of the log, nothing is read, and next is the end.
+	// Only the store that returned a position understands it.
 	//
 	// now is an instant of the store's clock during the call, in µs; it is after each At that was
 	// read, if clocks are right.
@@ -48,11 +48,11 @@ type Regional interface {
 	// and the error is ErrMoved. An empty log moves nothing. done has the length of changes. The
 	// store serves nobody else meanwhile, so some hundred changes are enough for a call, and
 	// MaxChanges the most. Changes of one call may name one state several times, and are made in
-	// their order; but a Counter must not come together with one of its Previous. Without any, and
-	// without a log, the call tells the time of the part's server alone.
+	// their order; but a Counter must not come together with one of its Previous. Without changes
+	// and without a log, the call only returns the time of the part's server.
 	//
 	// After any other error it is unknown whether anything was done, unless it is ErrNotCharged.
-	// With a log, Position tells.
+	// With a log, Position shows it.
 	Change(ctx context.Context, part int, log, from, to string, changes []Change, done []Changed) (now int64, err error)
 	// Lead makes holder the one that does a task for all nodes of the store, or lets it go on doing
 	// it, for as long as term; leads is false if another one does it. With a term of 0 holder
@@ -61,7 +61,7 @@ type Regional interface {
 	Lead(ctx context.Context, task, holder string, term time.Duration) (leads bool, err error)
 }
 
-// Told says that units were used of a key in another region, or given back.
+// Told reports that units were used of a key in another region, or given back.
 type Told struct {
 	Counter uint64 // rule.Counter.ID; 0: nothing was used, and At is the time in that region
 	Key     []byte

@@ -122,8 +122,8 @@ func (p *plan) find(c *call) {
 		case ownState:
 			charge++
 			own, margin = p.state(c, r), nil
-			// What is under older identities is of interest only until the state is carried over;
-			// its margin goes with it.
+			// States under older identities matter only until they are carried over; the margin
+			// goes with them.
 			carry = !own.found || c.older
 			c.states[charge], c.besides[charge] = &own.State, nil
 			p.touch(own, r.limit)

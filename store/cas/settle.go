@@ -33,8 +33,8 @@ func pauseBefore(tries int) time.Duration {
 	return min(firstPause<<min(tries-atOnce, 10), longestPause)
 }
 
-// notMade has calls of which certainly nothing was made decided again, if a connection broke and
-// the database has answered a moment ago. Else they fail.
+// notMade has calls decided again that certainly changed nothing, if a connection broke and the
+// database has answered a moment ago. Else they fail.
 func (w *worker) notMade(calls []*call, err error) {
 	s, now := w.store, store.Monotonic()
 	part := s.partOf(calls[0].places)
@@ -99,8 +99,8 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sendAgain sends the groups of which nothing is known once more, and keeps those in w.unsure of
-// which nothing is known after that.
+// sendAgain sends the groups with an unknown outcome once more, and keeps in w.unsure those whose
+// outcome is still unknown after that.
 func (w *worker) sendAgain(ctx context.Context) {
 	s := w.store
 	w.resent = w.resent[:0]
@@ -149,7 +149,7 @@ func (w *worker) sendAgain(ctx context.Context) {
 	}
 	clear(w.resent)
 	if w.unsure = left; late {
-		w.base = 0 // what the values of now were decided on holds, however late it is
+		w.base = 0 // decisions on the present values hold, however late it is
 	}
 }
 
@@ -157,7 +157,7 @@ func (w *worker) sendAgain(ctx context.Context) {
 // the one that was asked to make it, in µs.
 const sameClock = 10 * MaxSkew
 
-// fate is what the values of now say of a group that was sent before.
+// fate is the fate of a group that was sent before, by the present values.
 type fate int
 
 const (
@@ -198,7 +198,7 @@ func (v *versions) fateOf(g *Group, ago int64) fate {
 	case still:
 		return open
 	case gone:
-		return made // what was to be deleted is
+		return made // the values to delete are gone
 	case before, told:
 		// All of a group is made, or nothing, and a version that is gone does not come back.
 		return notMade

@@ -124,7 +124,7 @@ func (s *Store) takeTogether(w *waiting.Waiter, charges []store.Charge, results 
 	return now, err
 }
 
-// unknown is Failure.OnOutcome of a call of which nothing will be known.
+// unknown is Failure.OnOutcome of a call whose outcome will never be known.
 func unknown(n int) func(func([]store.Outcome)) {
 	return func(f func([]store.Outcome)) { f(make([]store.Outcome, n)) }
 }
@@ -206,8 +206,7 @@ func (s *Store) ForgetHere(id uint64, key []byte) {
 	}
 }
 
-// ForgetAll drops all refusals that this node remembers: what others have told may have been
-// missed.
+// ForgetAll drops all refusals that this node remembers: messages from others may have been missed.
 func (s *Store) ForgetAll() {
 	if s.refusals != nil {
 		s.refusals.ForgetAll()

@@ -12,7 +12,7 @@
 //   - Scan walks through all partitions (scan.go). Heartbeats count the nodes alive (nodes.go).
 //
 // Reservations and facts that all nodes share (store.Reserver, store.Board) are not kept here:
-// Cassandra tells nobody of a change, and what has to be found by its time would need a scan. Nor
+// Cassandra notifies nobody of a change, and to find records by their time would need a scan. Nor
 // can keys be locked (cas.Locker): nodes that are in each other's way try again.
 package cassandra
 

@@ -25,7 +25,7 @@ import (
 type clock struct {
 	known  atomic.Bool
 	ahead  atomic.Int64 // of this node's monotonic clock, in µs
-	latest atomic.Int64 // the last instant that was told
+	latest atomic.Int64 // the last instant that was returned
 
 	mu      sync.Mutex
 	servers map[string]*differences // by id
@@ -61,7 +61,7 @@ func (c *clock) now() int64 {
 	}
 }
 
-// note takes what a server has just said, in ms.
+// note takes the present time of a server, in ms.
 func (c *clock) note(id string, said int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

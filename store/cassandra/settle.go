@@ -10,7 +10,7 @@ import (
 	"github.com/weir-rl/weir/store/cas"
 )
 
-// fate is what an error says of a conditional batch.
+// fate is the outcome of a conditional batch as far as an error shows it.
 type fate int
 
 const (
@@ -20,7 +20,7 @@ const (
 	cancelled             // not known, and there is no time to ask
 )
 
-// fateOf tells what an error means.
+// fateOf returns the fate that an error shows.
 func fateOf(ctx context.Context, err error) fate {
 	var (
 		unavailable  *gocql.RequestErrUnavailable
@@ -87,7 +87,7 @@ func verdict(changes []cas.Change, rows []row, final bool) (made, known bool) {
 		case c.Version != 0 && r.Version != 0 && (r.Version == c.Version || r.was == c.Version):
 			return true, true // it lies there, or what lies there has replaced it
 		case c.Was != 0 && r.Version != 0 && r.was == c.Was:
-			return false, true // another one has replaced what this one was to replace
+			return false, true // another one has replaced the version that this one was to replace
 		case c.Was != 0 && r.Version == c.Was:
 			before = true // a version does not come back
 		}
@@ -96,7 +96,7 @@ func verdict(changes []cas.Change, rows []row, final bool) (made, known bool) {
 	}
 	switch {
 	case gone:
-		return true, true // what was to be deleted is
+		return true, true // the rows to delete are gone
 	case final && (before || still):
 		return false, true
 	}

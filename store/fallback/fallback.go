@@ -4,10 +4,10 @@
 //
 // Begin at Store.Take (fallback.go). It asks the primary through the circuit breaker of the part
 // that holds the keys (breaker.go, part.go), or of several parts (across.go). Without the primary
-// it decides locally (without.go), on a share of each limit (share.go) and within what the primary
-// last said of a key (known.go). What the primary has missed is kept in a ledger for each part
-// (ledger.go), and charged in the background when the part is back (tend.go). The books account for
-// every unit that was admitted on a share (books.go).
+// it decides locally (without.go), on a share of each limit (share.go) and within the primary's
+// last results for a key (known.go). A ledger for each part keeps the charges that the primary has
+// missed (ledger.go); they are made in the background when the part is back (tend.go). The books
+// account for every unit that was admitted on a share (books.go).
 package fallback
 
 import (
@@ -100,7 +100,7 @@ type Options struct {
 type Store struct {
 	primary store.Store
 	timed   timed  // the primary, if it keeps deadlines by itself
-	parted  parted // the primary, or what it wraps, if that has parts
+	parted  parted // the primary, or the store it wraps, if that has parts
 	prompt  prompt
 	o       Options
 

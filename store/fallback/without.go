@@ -151,8 +151,8 @@ func (s *Store) decideLocally(
 	return now, admitted, counted, nil
 }
 
-// noteOutage notes that charges were decided here, in the parts of the primary that would have:
-// also those that are not counted, of which nothing may come back.
+// noteOutage notes that charges were decided here, in the parts of the primary that would have
+// decided them: uncounted ones, too, from which nothing may come back.
 func (s *Store) noteOutage(charges []store.Charge, now int64) {
 	for i := range charges {
 		c := &charges[i]

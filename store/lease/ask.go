@@ -178,7 +178,7 @@ func (s *Store) prepareOne(ch *store.Charge, h *algo.Ahead, hash uint64, at int6
 	} else if ch.Ask.Cost < 0 {
 		sl.Forget()
 	}
-	// Quotas are decided together, there: what is held of them is of no use here.
+	// Quotas are decided together, there: units held of them are of no use here.
 	back := ch.Ask.Cost > 0 && (ch.Mode == rule.Quota || ch.Ask.Cost > sl.Left(at))
 	sl.Ask(&sl.terms.Terms, at, lane.now(at), back, wants, h)
 	sl.terms.counts.tell(h)
@@ -295,7 +295,7 @@ func (s *Store) under(sl *slot, c *store.Charge) bool {
 	return t != nil && sl.terms.Same(&t.Terms)
 }
 
-// lost notes that a call failed. If it was certainly not made, what it told is to be told again.
+// lost notes that a call failed. If it was certainly not made, its report is to be made again.
 func (s *Store) lost(c *call, at int64, notMade bool) {
 	for j := range c.charges {
 		if !c.known[j] {
@@ -331,7 +331,7 @@ func (s *Store) standing(ch *store.Charge, r *algo.Result, hash uint64, at int64
 	e.Standing(&s.terms.of(ch).Terms, at, now, r)
 }
 
-// partly is the error of a call of which only some charges were asked for.
+// partly is the error of a call that was to decide only some charges.
 type partly struct {
 	error
 	of []int

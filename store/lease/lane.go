@@ -11,8 +11,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// lane is what is asked and told in the background of a part of the primary. One call is under way
-// at a time; what comes up meanwhile goes with the next one.
+// lane asks and reports in the background, for a part of the primary. One call is under way at a
+// time; later jobs go with the next one.
 type lane struct {
 	s *Store
 	// A lower bound of the primary's clock less this node's, in ns, by the last answers.
@@ -31,7 +31,7 @@ type lane struct {
 	own     *batch        // of tests that run no background
 }
 
-// job is something to ask or to tell in the background.
+// job is a question or a report in the background.
 type job struct {
 	charge store.Charge
 	hash   uint64
@@ -53,8 +53,8 @@ func newLane(s *Store) *lane {
 	return l
 }
 
-// now is what this node knows of the primary's clock at an instant, in µs; it is not later than
-// that.
+// now is this node's estimate of the primary's clock at an instant, in µs; it is never later than
+// that clock.
 func (l *lane) now(at int64) int64 { return (at + l.offset.Load()) / 1000 }
 
 // The difference of the clocks may change by as much, by errors of their readings and of their

@@ -70,8 +70,8 @@ type Store struct {
 	inFlight atomic.Int64 // calls that may change the books when they end
 	next     atomic.Int64 // when entries are visited next, by this node's clock
 	drained  atomic.Bool
-	// when it was last noticed that this node's clock stood still: what was asked before is not
-	// known to have been asked when that says
+	// when it was last noticed that this node's clock stood still: the instants of earlier
+	// questions are not certain
 	gap atomic.Int64
 	_   [64]byte
 
@@ -246,8 +246,8 @@ func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot u
 	return s.primary.Release(ctx, c, key, slot)
 }
 
-// Close returns what is held, as far as that can be done within a second, stops the background and
-// closes the primary. A second Close does nothing.
+// Close returns the units held, as far as that is possible within a second, stops the background
+// and closes the primary. A second Close does nothing.
 func (s *Store) Close() error {
 	s.life.Lock()
 	closed := s.life.closed
@@ -257,7 +257,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, time.Second)
-	_ = s.Drain(ctx) // what it could not return counts as used in the end
+	_ = s.Drain(ctx) // units it could not return count as used in the end
 	cancel()
 	s.stop()
 	s.work.Wait()

@@ -102,7 +102,7 @@ func (s *Store) visit(sh *shard, at int64) (due int64) {
 		t := sl.terms
 		every := visitEvery(&t.Terms)
 		sh.setPace(n, paceOf(&t.Terms))
-		within := every + min(every, int64(10*time.Millisecond)) // and what the call takes
+		within := every + min(every, int64(10*time.Millisecond)) // and the time of the call
 		lane := s.laneOf(t.counter, sh.keyOf(sl))
 		tell, over, lapsed := sl.Visit(&t.Terms, at, lane.now(at), within)
 		if lapsed > 0 {

@@ -61,7 +61,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) erro
 	return r.Settle(ctx, settlements)
 }
 
-// tellNow tells what is untold of the keys of peeks. If it fails, less goes back than could.
+// tellNow reports the unreported use of the keys of peeks. If it fails, less goes back than could.
 func (s *Store) tellNow(ctx context.Context, charges []store.Charge) {
 	if len(charges) == 0 {
 		return

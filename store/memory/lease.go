@@ -74,8 +74,8 @@ func (s *Store) lent(sh *shard, c *rule.Counter, key []byte, h uint64) int {
 	return sh.find(s.limits.load(), tagOf(h, c.Lease.ID), c.Lease.ID, key)
 }
 
-// rollBeside charges to st what has ended of the record beside it, before st is carried to another
-// definition: it counts by the numbers of the old one.
+// rollBeside charges to st the ended generations of the record beside it, before st is carried to
+// another definition: they count by the numbers of the old one.
 func (s *Store) rollBeside(sh *shard, c *rule.Counter, old *algo.Limit, key []byte, h uint64, st *algo.State, now int64) {
 	if p := s.lent(sh, c, key, h); p >= 0 {
 		var lease algo.State
@@ -94,7 +94,7 @@ func (s *Store) makeRecordRoom(sc *scratch, charges []store.Charge, ahead []algo
 		if ahead[i].Want <= 0 || !m.lends() || m.at >= 0 || m.reserved || !w.keeps() {
 			continue
 		}
-		// What an earlier charge of the call gives back may let this one in.
+		// Units that an earlier charge of the call gives back may let this one in.
 		if r := c.Limit.CheckWith(&w.st, &m.st, now, c.Ask); r.Allowed && !r.Off || w.uses > 1 {
 			m.reserved = s.reserve(m.sh, len(c.Key), now)
 		}
@@ -152,10 +152,11 @@ func (s *Store) settleLent(e *store.Settlement) {
 	s.commit(sc, now)
 }
 
-// resetLent is Reset for a counter that lends; the lock is held. What is out stays in its record.
+// resetLent is Reset for a counter that lends; the lock is held. Units that are out stay in its
+// record.
 //
-// Like a charge, it first carries over what lies under an older identity. What is out would
-// otherwise be charged by the numbers of that one, if it ends before somebody asks.
+// Like a charge, it first carries over the states under an older identity. Otherwise the units out
+// would be charged by the numbers of that one, if they end before somebody asks.
 func (s *Store) resetLent(sh *shard, c *rule.Counter, key []byte, h uint64, now int64) (ok bool) {
 	if l := c.Limit; l != nil {
 		if p := sh.find(s.limits.load(), tagOf(h, c.ID), c.ID, key); p < 0 {

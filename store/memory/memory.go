@@ -63,8 +63,8 @@ const maxShards = 256
 //
 // A state that equals a fresh one is forgotten for free, a few at each insertion. At the bound
 // other keys are forgotten: expired ones, then those furthest from their limit, never one that is
-// refused now, nor one of which units are lent. A key that finds no room is charged on one of about
-// a thousand cells that the keys of its counter share, and that lie outside the bound.
+// refused now, nor one with units lent. A key that finds no room is charged on one of about a
+// thousand cells that the keys of its counter share, and that lie outside the bound.
 type Store struct {
 	seed     hashSeed
 	shift    uint // of a hash, to get the shard
@@ -97,8 +97,8 @@ type Store struct {
 	}
 }
 
-// shardCell fills whole cache lines, so that two shards share none, and what a decision reads and
-// writes of one lies in the first of them.
+// shardCell fills whole cache lines, so that two shards share none, and the fields that a decision
+// reads and writes lie in the first of them.
 type shardCell struct {
 	shard
 	_ [16]byte

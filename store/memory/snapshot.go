@@ -55,7 +55,7 @@ const (
 // castagnoli has instructions on most processors.
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
-// snapshots is what a store knows of its file.
+// snapshots is a store's knowledge of its file.
 type snapshots struct {
 	path string
 	mu   sync.Mutex // one writer at a time
@@ -138,7 +138,7 @@ func (s *Store) writeSnapshot() error {
 		err = s.writeChanges(f)
 	}
 	if err != nil {
-		s.snapshot.file = nil // what was marked as written may not be
+		s.snapshot.file = nil // records marked as written may not be
 	}
 	return err
 }
@@ -151,9 +151,9 @@ func (s *snapshots) open() *os.File {
 	}
 	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
 	if err != nil {
-		return nil // writing a new one tells what is wrong
+		return nil // writing a new one reports the fault
 	}
-	// what is open, and not what has its name by now
+	// the file that is open, and not the one that has its name by now
 	if now, err := f.Stat(); err != nil || !os.SameFile(now, s.file) || now.Size() != s.file.Size() {
 		f.Close()
 		return nil
@@ -211,7 +211,7 @@ func (s *Store) writeWhole() (err error) {
 	return nil
 }
 
-// writeBlock writes a block at the end of a file, and returns what the file then is.
+// writeBlock writes a block at the end of a file, and returns the file's new state.
 func (s *Store) writeBlock(f *os.File, at int64, whole bool) (fs.FileInfo, error) {
 	var none [blockHead]byte
 	if _, err := f.WriteAt(none[:], at); err != nil {
@@ -319,7 +319,7 @@ func appendBlockHead(head []byte, length, parts uint64, now int64, sum uint32) [
 	return binary.LittleEndian.AppendUint32(head, crc32.Checksum(head, castagnoli()))
 }
 
-// flush writes out what has come together if it is more than most.
+// flush writes out the buffer if it is more than most.
 func (d *dumper) flush(most int) error {
 	if len(d.b) <= most {
 		return nil

@@ -451,7 +451,7 @@ func (s *Store) create(w *work, now int64) {
 			s.keepMargin(w, now) // for a lease's record room was made before
 			return
 		default:
-			return // a refund to a key of which nothing is known but its overflow cell
+			return // a refund to a key that has only its overflow cell
 		}
 		s.keys.Add(1) // the key was forgotten to make room for another state of this call
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-rl/weir/store/cas"
 )
 
-// What an error means: for the outcome of a call, whether it may succeed over another connection,
+// The meaning of errors: for the outcome of a call, whether it may succeed over another connection,
 // and whether it lasts until somebody does something about it.
 
 // notChargedError is an error that is store.ErrNotCharged.
@@ -65,7 +65,7 @@ func (d *database) notDone(err error) error {
 	return notChargedError{err}
 }
 
-// judge says what an error means for the outcome of a call.
+// judge returns the meaning of an error for the outcome of a call.
 func (d *database) judge(err error) error {
 	code := codeOf(err)
 	if code == codeReadOnly {
@@ -97,7 +97,7 @@ const (
 	codeNoEncoding   = "22021" // character_not_in_repertoire
 )
 
-// explain makes an error that lasts a store.LastingError, which says what to do about it.
+// explain makes a lasting error a store.LastingError, with advice.
 func (d *database) explain(err error) error {
 	if _, ok := errors.AsType[*store.LastingError](err); ok {
 		return err

@@ -25,7 +25,7 @@ const DefaultSchema = "weir"
 // connect_timeout: the next host is tried then.
 const connectTimeout = 2 * time.Second
 
-// target is what a URL says.
+// target holds the contents of a URL.
 type target struct {
 	url    *pgurl.URL
 	config *pgxpool.Config
@@ -36,7 +36,7 @@ type target struct {
 	poolSize bool
 }
 
-// tables says what the tables of states are to survive.
+// tables says which crashes the tables of states are to survive.
 type tables int
 
 // The values of weir_tables.

@@ -29,7 +29,7 @@ const (
 	lostReply      = lostCode + " the call may have been made before this server, or its functions, began"
 )
 
-// lane is a row of calls, of which one is under way at a time. The functions know it by its id.
+// lane is a row of calls, one of which is under way at a time. The functions know it by its id.
 type lane struct {
 	id     uint64
 	number int64 // of the call under way, or the last one
@@ -49,8 +49,8 @@ func (l *lane) appendIdentity(b []byte, memory uint32, again bool) []byte {
 	return append(b, 0)
 }
 
-// lanes are for calls of a partition that are no decisions: as many as were ever under way together.
-// What a lane has done before is known in the partition's server, or has been forgotten there.
+// lanes are for calls of a partition that are no decisions: as many as were ever under way
+// together. The partition's server knows a lane's last call, or has forgotten it.
 type lanes struct {
 	mu   sync.Mutex
 	free []*lane
@@ -77,8 +77,8 @@ func (s *lanes) put(l *lane) {
 	s.free = append(s.free, l)
 }
 
-// lostError is the error of a call of which it is not known whether it was made. It hides its cause
-// from those who ask whether nothing was done: that holds for the last attempt alone.
+// lostError is the error of a call that may have been made or not. It hides its cause from callers
+// that ask whether nothing was done: that holds for the last attempt alone.
 type lostError struct{ cause error }
 
 func (e *lostError) Error() string {
@@ -304,7 +304,7 @@ func (p *partition) question(b rueidis.Builder) rueidis.Completed {
 	return b.Arbitrary("FCALL").Args(lua().read, "1").Keys(p.prefix).Args("").Build()
 }
 
-// learnMemory notes what the reply to question says.
+// learnMemory notes the reply to question.
 func (p *partition) learnMemory(result rueidis.RedisResult) error {
 	reply, err := result.ToArray()
 	if err != nil {

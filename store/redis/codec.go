@@ -28,7 +28,7 @@ const (
 	kindSlots
 	kindOff    // no limit is in force: there is no state
 	kindMargin // the state of a soft margin that closes
-	kindRecord // what is lent
+	kindRecord // units lent
 )
 
 // The stored forms of states: bytes, and what these are, as formats of Lua's struct.pack. The first
@@ -45,9 +45,9 @@ const (
 	// intervalScale is the scale of a bucket that is refilled at intervals: algo.Params.Tag of it.
 	intervalScale = math.MaxUint32
 
-	// What is lent: the end of the older generation, the units out in it and in the newer one, what
-	// was wanted in this generation and in the one before, and the length of a generation, under
-	// which the record was written.
+	// The units lent: the end of the older generation, the units out in it and in the newer one,
+	// the units wanted in this generation and in the one before, and the length of a generation,
+	// under which the record was written.
 	recordSize   = 23
 	recordFormat = "<I7I4I4I2I2I4"
 	mostLent     = algo.MaxN * algo.MaxLease / 100 // no limit lends more
@@ -68,7 +68,7 @@ const (
 	holderSize      = 7 + 8 + 4 // time, id, slots
 )
 
-// A tally is what the reply holds of a log, or of slots, in place of the state.
+// A tally is the reply's summary of a log, or of slots, in place of the state.
 const (
 	tallySize   = 28
 	tallyFormat = "<I7I7I7I7"
@@ -444,7 +444,7 @@ func (t *codec) encode(st *algo.State) []byte {
 	return b
 }
 
-// record is what is lent.
+// record is a record of units lent.
 type record struct {
 	algo.Lent
 	wants uint32

@@ -111,7 +111,7 @@ func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool
 			}
 			for i := range plan.states {
 				ref := &plan.states[i]
-				if ref.codec.kind == kindRecord { // what is out stays out
+				if ref.codec.kind == kindRecord { // units out stay out
 					ref.write = true
 					continue
 				}

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// metrics counts what the store does.
+// metrics counts the store's actions.
 type metrics struct {
 	calls, decisions, merged, swaps, loads, failures, givenBack, disagreements, again, redials atomic.Uint64
 	batches                                                                                    [batchSizes]atomic.Uint64
@@ -28,7 +28,7 @@ type Stats struct {
 	Again     uint64 // calls that were sent again, since an answer was lost
 	Redials   uint64 // times that all connections were dialled anew, since a replica had answered
 	GivenBack uint64 // charges that were given back, since another partition denied
-	// Disagreements counts batches of which Lua and algo did not admit the same. It is 0, or there
+	// Disagreements counts batches in which Lua and algo did not admit the same. It is 0, or there
 	// is a defect.
 	Disagreements uint64
 	Remembered    uint64 // refusals answered by this node itself

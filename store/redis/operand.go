@@ -12,13 +12,13 @@ import (
 // margin, which follows it, or the record of the units lent, which comes before it.
 type operand struct {
 	codec   *codec        // of the limit in force
-	phase   *phase        // of the limit's schedule, which says what is in force; nil without one
+	phase   *phase        // of the limit's schedule, which chose codec; nil without one
 	counter *rule.Counter // whose state it is
 	charge  int           // index
 	margin  bool          // the state of a soft margin
-	// the limit's soft margin closes: what that would have to admit, Lua leaves undecided
+	// the limit's soft margin closes: requests that it would have to admit, Lua leaves undecided
 	marginCloses bool
-	isRecord     bool   // what is lent of the operand after it
+	isRecord     bool   // the units lent of the operand after it
 	record       *codec // of the record of its units lent; nil if it lends nothing
 	idle         bool   // the limit is not in force: only its record has a say
 	joinedTo     uint16 // 1 + index of the operand in whose value it lies too; 0: it has its own
@@ -138,5 +138,5 @@ func appendAhead(dst []byte, h *algo.Ahead) []byte {
 	return binary.LittleEndian.AppendUint32(dst, want)
 }
 
-// tells reports whether a holder tells or wants something.
+// tells reports whether a holder reports or wants something.
 func tells(h *algo.Ahead) bool { return h.Want > 0 || h.Told != [2]algo.Told{} }

@@ -30,7 +30,7 @@ type partition struct {
 	swapQueue []*swapCall   // see swapqueue.go
 	swapping  bool          // runSwaps is at work
 	swapLock  chan struct{} // holds a value while a compare-and-swap runs: one at a time
-	swapLane  *lane         // whoever holds swapLock uses it
+	swapLane  *lane         // used by the holder of swapLock
 	lanes     lanes
 
 	batcher // used by the goroutine of run only
@@ -81,7 +81,7 @@ func (p *partition) giveUp(c *call) (done, charged bool) {
 	return false, true
 }
 
-// run sends what is queued, until the partition is closed.
+// run sends the queue, until the partition is closed.
 func (p *partition) run() {
 	for range p.wake {
 		for p.flushOnce() {
@@ -153,7 +153,7 @@ func (p *partition) deliver(batch []*call) {
 	}
 }
 
-// close fails what is queued, and ends run.
+// close fails the queued calls, and ends run.
 func (p *partition) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

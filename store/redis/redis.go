@@ -79,8 +79,8 @@ type Options struct {
 	// Heartbeat is the interval of this node's heartbeats, by which all nodes know how many there
 	// are; 0 means none. A node without one for five intervals counts as gone.
 	Heartbeat time.Duration
-	// Logger gets, as warnings, what an operator should know (a connection that cannot be made,
-	// keys that could be evicted); nil means that nothing is logged.
+	// Logger gets warnings for operators (a connection that cannot be made, keys that could be
+	// evicted); nil means that nothing is logged.
 	Logger *slog.Logger
 	// Clock is for tests: it returns the instant of each call, in µs since the Unix epoch, in
 	// place of Redis' TIME. Keys then never expire.

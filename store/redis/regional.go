@@ -23,8 +23,8 @@ import (
 
 var _ store.Regional = (*Store)(nil)
 
-// positionLife is how long a position is kept after the last change: longer than anything counts
-// that was told before it. Were it forgotten sooner, that would be heard a second time.
+// positionLife is how long a position is kept after the last change: longer than any use counts
+// that was reported before it. Were it forgotten sooner, that use would be heard a second time.
 const positionLife = 2 * algo.MaxWindow
 
 // positionKey is where this part keeps the position of a log.
@@ -364,8 +364,8 @@ func (b *changeCall) swap(ctx context.Context) (now int64, ok bool, err error) {
 	return now, ok, err
 }
 
-// leave leaves states of which no change was made as they are, also those that the plan has carried
-// over from an older identity: what that comes to depends on when it is done.
+// leave leaves states without a change as they are, also states that the plan has carried over from
+// an older identity: the result of that depends on when it is done.
 func (b *changeCall) leave(s *swapPlan, of []int) {
 	changed := make([]bool, len(s.states))
 	for i, at := range of {

@@ -20,7 +20,7 @@ type replayState struct {
 	tally    tally
 	charged  int64     // units charged so far; if tallied
 	capacity int64     // what may be used at now; if tallied
-	out      algo.Lent // what is out; if tallied
+	out      algo.Lent // the units out; if tallied
 	lent     int64     // units that Lua has lent
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// What this region tells others: a stream for each partition, which nodes append to, and other
+// This region's reports to others: a stream for each partition, which nodes append to, and other
 // regions read with plain commands, so that builds with other functions understand each other. The
 // value of an entry's only field is packed: the version, an instant (varint, µs), and for each key
 // the counter (8 bytes), the key after its length, the units, and when they were used, by how much

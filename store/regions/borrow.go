@@ -36,7 +36,7 @@ type loan struct {
 	pause int64
 	last  int64 // when the last one was asked for, monotonic
 	share int64 // of the ceiling to ask for, in percent
-	most  int64 // what is used of the ceiling: no more can be taken off
+	most  int64 // the units used of the ceiling: no more can be taken off
 	used  int64 // when somebody wanted it last, monotonic
 }
 
@@ -62,8 +62,8 @@ func (b *borrower) init(x *exchange) {
 }
 
 // low is called when little is left of the ceiling of a key, or nothing, and used of it is. It must
-// be quick. What is borrowed is taken off what is used. So where nothing is, as of a ceiling of 0
-// or by a request for more than there ever is, it would be lost to all.
+// be quick. Borrowed units are taken off the units used. So where nothing is used, as of a ceiling
+// of 0 or by a request for more than there ever is, they would be lost to all.
 func (b *borrower) low(c *rule.Counter, key []byte, used int64) {
 	if c.Lease == nil || len(b.x.peers) == 0 || used <= 0 {
 		return
@@ -92,7 +92,7 @@ func (b *borrower) low(c *rule.Counter, key []byte, used int64) {
 	}
 }
 
-// sweep forgets what is idle, once a second.
+// sweep forgets idle entries, once a second.
 func (b *borrower) sweep(mono int64) {
 	if mono-b.swept < int64(time.Second) {
 		return
@@ -266,8 +266,8 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 }
 
 // usable returns how many borrowed units can be put to use: as many as the state here has used,
-// since they are taken off what is used. Where a window has begun while the question was under way,
-// that is nothing, and so it is where the state cannot be read.
+// since they are taken off the units used. Where a window has begun while the question was under
+// way, that is none, and so it is where the state cannot be read.
 func (b *borrower) usable(ctx context.Context, own *store.Charge) (units int64) {
 	charges, ahead, results := []store.Charge{*own}, make([]algo.Ahead, 1), make([]algo.Result, 1)
 	var err error

@@ -102,7 +102,7 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 	}
 	from, began := b.position, store.Monotonic()
 	after := from
-	if after == "" { // what was told before this region was there counts as well
+	if after == "" { // entries from before this region was there count as well
 		after = store.Oldest
 	}
 	told, next, gap, at, err := b.p.store.Told(ctx, b.part, after, b.limit, wait)
@@ -209,7 +209,7 @@ func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 		p := place{t.Counter, string(t.Key), since}
 		at, ok := b.places[p]
 		if !ok && len(b.changes) == store.MaxChanges {
-			b.p.counts.unknown.Add(1) // no node tells so much in so few entries
+			b.p.counts.unknown.Add(1) // no node reports so much in so few entries
 			continue
 		}
 		if !ok {

@@ -49,8 +49,8 @@ func (s *Store) splits(c *store.Charge) (*derived, *rule.Counter) {
 	of := c.Counter.Regions
 	d := s.ceilings.of(c.Limit, of.Over)
 	if c.Mode == rule.Quota {
-		// Two Quota charges are two quotas, of which one is enough. The rules of a file never ask
-		// for this.
+		// Two Quota charges are two quotas, and one of them is enough. The rules of a file never
+		// ask for this.
 		return d, nil
 	}
 	return d, heard(of, c.Limit)

@@ -32,7 +32,7 @@ func (d *derived) fold(r *algo.Result, l *algo.Limit, own, all *algo.Result, now
 	}
 }
 
-// later returns the later of two times of a Result, of which algo.Never is after all others.
+// later returns the later of two times of a Result; algo.Never is after all others.
 func later(a, b int64) int64 {
 	if a == algo.Never || b == algo.Never {
 		return algo.Never

@@ -50,8 +50,8 @@ type Options struct {
 	// the ceilings follow from it.
 	Table []Region
 
-	// Own is the store of the region itself, which inner wraps. Without it the region neither tells
-	// the others what it used nor hears of them, and keeps to its ceilings.
+	// Own is the store of the region itself, which inner wraps. Without it the region neither
+	// reports its use to the others nor hears of theirs, and keeps to its ceilings.
 	Own store.Regional
 	// Peers are the stores of the other regions, by name. Of one that is missing nothing is heard,
 	// and nothing is borrowed.
@@ -62,14 +62,14 @@ type Options struct {
 	// use. Required with Own; weir.Limiter.Numbers is one.
 	Rules func(id uint64, key []byte) (c *rule.Counter, inForce, plain *algo.Limit)
 	// Ready reports whether Rules and Digest know the rules yet; nil if they do from the beginning.
-	// What is heard of rules that nobody knows is gone, so nothing is heard before.
+	// Reports on unknown rules are lost, so nothing is heard before.
 	Ready func() bool
 	// Nodes returns how many nodes this region has; nil means one. Each reports its part.
 	Nodes func() int
 	// Digest returns a text that is the same in all regions that have the same rules; nil means
 	// that this is not compared.
 	Digest func() string
-	// Logger gets, as warnings, what an operator should know; nil means that nothing is logged.
+	// Logger gets warnings for operators; nil means that nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -81,8 +81,8 @@ type Options struct {
 // longest of the limits that refuse; after a refusal by the ceiling it is an upper bound, since
 // units may be borrowed before.
 //
-// A store.Lender, a store.Board and a store.Remote are found in the wrapped store. Who lends of it
-// must lend of the charges that Expand returns; Lender tells other regions of it.
+// A store.Lender, a store.Board and a store.Remote are found in the wrapped store. Users of its
+// Lender must lend on the charges that Expand returns; Lender informs other regions.
 type Store struct {
 	inner    store.Store
 	prompt   store.Prompt // inner, if it is one
@@ -97,10 +97,10 @@ type Store struct {
 // be nil. They must be quick, and must not keep key and results.
 type hooks struct {
 	// told: units of the limit were charged at now; below 0: given back. limit is the whole one.
-	// own is what the ceiling said; with sync, what the limit did; nil for a cost that is settled.
+	// own is the ceiling's result, or with sync the limit's; nil for a cost that is settled.
 	told func(c *rule.Counter, limit *algo.Limit, key []byte, units, now int64, own *algo.Result)
 	// short: a request of cost was refused by the ceiling, or less than a fifth of that is left
-	// after it, while the limit has room as far as others have told.
+	// after it, while the limit has room as far as others have reported.
 	short func(c *rule.Counter, limit *algo.Limit, key []byte, cost, now int64, own *algo.Result)
 }
 
@@ -140,8 +140,8 @@ func New(inner store.Store, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Ceiling returns what this region may use of a limit of c whatever happens: the limit with smaller
-// numbers, or l itself where there is no ceiling. Safe for concurrent use.
+// Ceiling returns the part of a limit of c that this region may use in any case: the limit with
+// smaller numbers, or l itself where there is no ceiling. Safe for concurrent use.
 func (s *Store) Ceiling(c *rule.Counter, l *algo.Limit) *algo.Limit {
 	if l == nil || c.Regions == nil || c.Regions.Sync {
 		return l
@@ -152,7 +152,7 @@ func (s *Store) Ceiling(c *rule.Counter, l *algo.Limit) *algo.Limit {
 // Unwrap returns the wrapped store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 
-// Close implements store.Store. It tells the other regions what they do not know yet, and leaves
+// Close implements store.Store. It reports the rest of its use to the other regions, and leaves
 // their stores open.
 func (s *Store) Close() error {
 	if s.x != nil {
@@ -201,8 +201,8 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, results []algo
 	return now, nil
 }
 
-// TakeNow implements store.Prompt: it decides what the wrapped store can decide at once. A Shadow
-// charge that becomes two is left to Take, since it may have to be undone.
+// TakeNow implements store.Prompt: it decides if the wrapped store can at once. A Shadow charge
+// that becomes two is left to Take, since it may have to be undone.
 func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
 	if s.prompt == nil {
 		return 0, false

@@ -15,7 +15,7 @@ type Name struct{ Domain, Rule, Limit string }
 
 // counts are what Stats reads.
 type counts struct {
-	untold atomic.Uint64 // uses of which it is unknown whether the others hear of them
+	untold atomic.Uint64 // uses that the others may hear of or not
 	orders atomic.Uint64
 	limits sync.Map // Name → *limitCounts
 
@@ -68,14 +68,14 @@ func (s *counts) limit(c *rule.Counter) *limitCounts {
 type Stats struct {
 	// Leads says that this node hears the other regions for all nodes of its own.
 	Leads bool
-	// Leading is for how long it does; 0 if it does not. What it has not heard of a region is no
-	// sign of that one's silence before there was time to hear it.
+	// Leading is for how long it does; 0 if it does not. Reports that it has not heard are no sign
+	// of a region's silence before there was time to hear them.
 	Leading time.Duration
-	// Untold is how many uses may not have been told, since the store failed meanwhile.
+	// Untold is how many uses may not have been reported, since the store failed meanwhile.
 	Untold uint64
 	// Orders is how many bans and grants of other regions this node took over, and ended.
 	Orders uint64
-	// Keys is how many keys have uses that are not told yet.
+	// Keys is how many keys have unreported uses.
 	Keys   int
 	Peers  []PeerStats // in order of name
 	Limits map[Name]LimitStats
@@ -104,7 +104,7 @@ type LimitStats struct {
 	Told  Net // by this node
 	Heard Net // of other regions, charged by this node
 	Late  Net // heard when it did not count any more
-	// Unsure is what was heard while the own store failed: whether it was charged is not known.
+	// Unsure are units heard while the own store failed: it is unknown whether they were charged.
 	Unsure Net
 	// Over is how many of the units that were heard found the limit full: what all regions
 	// admitted beyond the limit.

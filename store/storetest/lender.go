@@ -105,7 +105,7 @@ func (l lender) stands(t rapid.TB, c *rule.Counter, key string, remaining, out i
 	l.shown(t, c, c.Limit, key)
 }
 
-// shown compares what an Inspector shows of a key with the model, if the store is one.
+// shown compares an Inspector's view of a key with the model, if the store is one.
 func (l lender) shown(t rapid.TB, c *rule.Counter, limit *algo.Limit, key string) {
 	t.Helper()
 	inspector, ok := l.store.(store.Inspector)
@@ -199,7 +199,7 @@ func testLendFence(t *testing.T, n newStore) {
 			l.stands(t, c, "k", 89, 10)
 			told := tells(h, 4, 0)
 			l.one(t, c, "k", 0, &told)
-			l.stands(t, c, "k", 89, 6) // what was out counts now
+			l.stands(t, c, "k", 89, 6) // the units out count now
 			told = tells(h, 0, 2)
 			l.one(t, c, "k", 0, &told)
 			l.stands(t, c, "k", 91, 4)
@@ -222,7 +222,7 @@ func testLendFence(t *testing.T, n newStore) {
 	}
 }
 
-// testLendRoom: a grant is within what is wanted, what may be out, and what is left within N.
+// testLendRoom: a grant is within the units wanted, that may be out, and that are left within N.
 func testLendRoom(t *testing.T, n newStore) {
 	for _, a := range lending {
 		t.Run(a.String(), func(t *testing.T) {
@@ -340,7 +340,7 @@ func testLendAllOrNothing(t *testing.T, n newStore) {
 	}
 }
 
-// testLendDeniedTells: a call that is denied has told all the same, and is decided after that.
+// testLendDeniedTells: a denied call has reported all the same, and is decided after that.
 func testLendDeniedTells(t *testing.T, n newStore) {
 	for _, a := range lending {
 		t.Run(a.String(), func(t *testing.T) {

@@ -56,8 +56,8 @@ type randomLender struct {
 	last     algo.Result
 }
 
-// testLendRandom holds a store against the pure algorithms: whatever is asked, told and wanted, in
-// whatever order, and whatever else changes the states meanwhile.
+// testLendRandom holds a store against the pure algorithms: with any requests, reports and wishes,
+// in any order, and with anything else that changes the states meanwhile.
 func testLendRandom(t *testing.T, n newStore, a algo.Algorithm) {
 	all := newLender(t, n)
 	rapid.Check(t, func(rt *rapid.T) {

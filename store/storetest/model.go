@@ -96,7 +96,7 @@ func (m *model) seen(c *rule.Counter, l *algo.Limit, key []byte, now int64) (st,
 			copied.states[name] = &kept{clone(k.st), k.limit}
 		}
 	}
-	k := copied.state(c, l, key, now) // before what is beside it is carried
+	k := copied.state(c, l, key, now) // before the record beside it is carried
 	if of, _ := copied.beside(c, l, key, now); of != nil {
 		beside = of.st
 	}

@@ -507,7 +507,7 @@ func testRegionalWhileOut(t *testing.T, n newStore) {
 }
 
 // testRegionalExactlyOnce: several callers charge one log to a store, race for its position, and
-// are given up in the middle of calls. Each unit that was told is charged once.
+// are given up in the middle of calls. Each unit in the log is charged once.
 func testRegionalExactlyOnce(t *testing.T, n newStore) {
 	const entries, each, callers = 2500, 4, 4
 	s := newRegional(t, n, nil)

@@ -31,7 +31,7 @@ type Form struct {
 	Kind string // such as "redis": errors begin with it
 	// Port returns the port of a host without one.
 	Port func(scheme string) string
-	// Check tells whether a scheme is known; nil means that it is.
+	// Check returns an error for an unknown scheme; nil means that all are known.
 	Check func(scheme string) error
 	Shown string // how to write one, for errors
 }

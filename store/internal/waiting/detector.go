@@ -13,7 +13,7 @@ import (
 // Begin first. Safe for concurrent use.
 type Detector struct {
 	sentAt   atomic.Int64 // when the oldest unanswered call was sent; 0 if there is none
-	asideAt  atomic.Int64 // the same for calls of a second kind, of which one is under way at a time
+	asideAt  atomic.Int64 // the same for calls of a second kind, one of which is under way at a time
 	lastSign atomic.Int64 // when the server last gave a sign of life
 	patience atomic.Int64 // for how long it may be silent
 	refused  atomic.Bool  // it cannot be reached, or says that it does not decide

@@ -7,7 +7,7 @@ import (
 )
 
 // Failure is the error of a call that was given up, or that failed in one part of several. It is a
-// store.Pending, and tells package fallback which parts of the store are to blame.
+// store.Pending, and shows package fallback which parts of the store are to blame.
 type Failure struct {
 	Err       error
 	Part      int   // number of the part; below 0: none
