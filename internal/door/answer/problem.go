@@ -78,7 +78,7 @@ func StoreError(w http.ResponseWriter) {
 		"The request could not be checked against its limits just now. Try again in a moment.", nil)
 }
 
-// Overload answers 503 for a request that was turned away since what is behind is overloaded,
+// Overload answers 503 for a request that was turned away because the server behind is overloaded,
 // with the problem type temporary-reduced-capacity.
 func Overload(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
@@ -102,6 +102,6 @@ func Send(w http.ResponseWriter, status int, contentType string, body []byte, he
 	h["Content-Length"] = lines[2:3:3]
 	w.WriteHeader(status)
 	if !head {
-		_, _ = w.Write(body) // the client may be gone; there is nobody to tell
+		_, _ = w.Write(body) // the client may be gone, and then nobody needs the error
 	}
 }

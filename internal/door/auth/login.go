@@ -77,15 +77,15 @@ func Logout(r *http.Request) *http.Cookie {
 }
 
 // loginCookie is one that scripts cannot read, that no other site's page sends along, and that
-// never goes over an open line where the port, or a proxy before it, speaks TLS. Whoever says so is
-// believed, since it only restricts the cookie.
+// never goes over an open line where the port, or a proxy before it, speaks TLS. Any
+// X-Forwarded-Proto is believed, since it only restricts the cookie.
 func loginCookie(r *http.Request) *http.Cookie {
 	secure := r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 	return &http.Cookie{Name: LoginCookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: secure}
 }
 
-// byCookie tells whose login r carries. Of several cookies of the name, which a page on another
-// port of this host may have set, one that is good is enough.
+// byCookie returns the owner of the login that r carries. One good cookie of the name is enough,
+// since a page on another port of this host may have set others.
 func (t *Tokens) byCookie(r *http.Request, now time.Time) (Identity, Verdict) {
 	list := t.known.Load()
 	if list == nil {

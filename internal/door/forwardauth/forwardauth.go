@@ -59,15 +59,15 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// ForwardAuth answers proxies that ask, before they pass a request on, whether it may: nginx
-// (auth_request), Caddy (forward_auth) and Traefik (ForwardAuth). It is an http.Handler for
-// /api/v1/forward-auth and what is below it. Safe for concurrent use. Make one with New.
+// handler answers proxies that ask, before they pass a request on, whether it may: nginx
+// (auth_request), Caddy (forward_auth) and Traefik (ForwardAuth). It serves /api/v1/forward-auth
+// and the paths below it. Safe for concurrent use. Make one with New.
 //
 // A request that may pass is answered 200 without a body, since nginx keeps a connection only after
 // such an answer. The fields of the header are the same ones on each of them. A request is never
 // held: one that would have to wait for its turn in a leaky bucket is refused, as is one that a
-// rule defers. Nobody tells when a request is over, so that a slot of a concurrency limit is held
-// until its timeout.
+// rule defers. The proxy does not report the end of a request, so that a slot of a concurrency
+// limit is held until its timeout.
 type handler struct {
 	limiter *weir.Limiter
 	o       Options
@@ -98,7 +98,7 @@ var (
 		hint: "set it in nginx, where it asks: proxy_set_header X-Original-URI $request_uri; Caddy and Traefik ask at " + door.ForwardAuthPath + "/forwarded"}
 )
 
-// call is what one check needs, kept for the next one.
+// call is the memory of one check, kept for the next one.
 type call struct {
 	original
 	attributes httplimit.Attributes
@@ -107,7 +107,7 @@ type call struct {
 	print      fingerprint
 }
 
-// original is what a proxy says of the request that it asks about.
+// original is the proxy's description of the request that it asks about.
 type original struct{ method, host, uri string }
 
 // New returns the door over l.
@@ -130,7 +130,7 @@ func (f *handler) done(c *call) {
 	c.original = original{}
 	c.attributes.Reset(nil, httplimit.ClientIP{}, nil)
 	c.request = weir.Request{}
-	if cap(c.decision.Limits) > 256 { // do not keep what a rare request made large
+	if cap(c.decision.Limits) > 256 { // do not keep the memory of a rare large request
 		c.decision = weir.Decision{}
 	}
 	f.calls.Put(c)
@@ -202,8 +202,8 @@ func (f *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	door.End(f.o.Stopwatch, start, &c.request, &c.decision)
 }
 
-// metNothing tells, once for a domain and its rules, which of them no check can meet for want of an
-// attribute.
+// metNothing logs, once for a domain and its rules, the rules that no check can meet because an
+// attribute is missing.
 func (f *handler) metNothing(d *weir.Decision) {
 	f.lacking.Lock()
 	known := f.lacking.told[d.Domain] == d.Generation
@@ -365,10 +365,10 @@ const (
 	refused
 	undecided // the store failed
 	turned    // it waited too long, and is to be refused
-	late      // likewise, and is to be told that nothing was decided
+	late      // likewise, and the answer is that nothing was decided
 )
 
-// decide decides c.request, and sets what an answer that passes has in its header.
+// decide decides c.request, and sets the header of an answer that passes.
 func (f *handler) decide(r *http.Request, c *call, h http.Header) verdict {
 	if f.o.Line.Late(1) {
 		return f.turnAway(c, h)
@@ -387,7 +387,7 @@ func (f *handler) decide(r *http.Request, c *call, h http.Header) verdict {
 	return passes
 }
 
-// pass sets what an answer that passes has in its header.
+// pass sets the header of an answer that passes.
 func (f *handler) pass(c *call, h http.Header) {
 	f.o.Headers.Write(h, &c.decision)
 	f.o.Headers.Fill(h)
@@ -480,5 +480,5 @@ func (r *remark) do(say func()) {
 	}
 }
 
-// warnf writes a line that tells an operator how to mend something.
+// warnf logs how an operator can mend something.
 func (f *handler) warnf(format string, args ...any) { f.o.Logger.Warn(fmt.Sprintf(format, args...)) }

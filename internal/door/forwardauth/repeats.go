@@ -65,9 +65,9 @@ func newRepeats() *repeats {
 	return d
 }
 
-// answer returns what ask answers, or what it answered not long ago to the same check. Who comes
-// while the first one is being decided waits for it, until ctx ends. An answer that is not to be
-// kept is given to nobody else.
+// answer returns ask's answer, or the answer that it gave not long ago to the same check. Callers
+// that come while the first one is being decided wait for it, until ctx ends. An answer that is not
+// to be kept is given to nobody else.
 func (d *repeats) answer(ctx context.Context, print [sha256.Size]byte, ask func() repeatAnswer) repeatAnswer {
 	r, first := d.find(print)
 	if first {

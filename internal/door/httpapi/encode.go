@@ -49,7 +49,7 @@ func appendDecision(b []byte, d *weir.Decision, names []string, margins []margin
 
 // margin is how a limit stands whose soft margin is in use; the zero value is of one that is not.
 type margin struct {
-	soft, used int64 // the capacity with the margin; what is used of it
+	soft, used int64 // the capacity with the margin; the units of it used
 	refused    bool  // a request with a cost of 1 would be refused
 }
 

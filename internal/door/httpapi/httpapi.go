@@ -36,10 +36,10 @@ type Options struct {
 	Pages *auth.Pages
 	// JSON serves /json; nil means that there is no such path.
 	JSON http.Handler
-	// ForwardAuth serves /api/v1/forward-auth and what is below it; nil means that there is no such
-	// path.
+	// ForwardAuth serves /api/v1/forward-auth and the paths below it; nil means that there is no
+	// such path.
 	ForwardAuth http.Handler
-	// Ready is what /healthcheck tells; nil means ready.
+	// Ready is the answer of /healthcheck; nil means ready.
 	Ready func() bool
 	// Stopwatch times decisions; nil means that nobody does.
 	Stopwatch weir.Stopwatch
@@ -114,7 +114,7 @@ type handler struct {
 	pool    sync.Pool // of *call
 }
 
-// call is what one request needs, kept for the next one.
+// call is the memory of one request, kept for the next one.
 type call struct {
 	in       []byte
 	out      []byte

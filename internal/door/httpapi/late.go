@@ -50,7 +50,7 @@ func (h *handler) turnAway(w http.ResponseWriter, r *http.Request, path string) 
 	_, _ = io.WriteString(w, body)
 }
 
-// refusals are the refusals of requests that are not read, by path: whoever reads a 429 as a
+// refusals are the refusals of requests that are not read, by path: a client that reads a 429 as a
 // decision finds one.
 var refusals = map[string]string{
 	limitPath:   lateRefusal + "}\n",

@@ -47,11 +47,11 @@ type Visit struct {
 	limiter *weir.Limiter
 	request *weir.Request
 	wait
-	freed []freed // what had been given back to its keys when it asked
+	freed []freed // the counts of Lines.freed for its keys when it asked
 	name  []byte  // scratch
 }
 
-// wait is what a Visit knows of the wait of one request.
+// wait is a Visit's knowledge of the wait of one request.
 type wait struct {
 	charged  bool      // it was charged before, and refused
 	held     bool      // it was held at least once
@@ -80,9 +80,10 @@ func (l *Lines) NewVisit() *Visit { return &Visit{lines: l} }
 //     the limit that refuses longest, and asks again when it is the first of the line and the limit
 //     admits. After the shortest Wait it is refused. It is refused at once if that is seen to be
 //     too short, if the line has no room, or if a leaky bucket is among the limits that refuse.
-//   - Whoever would pass at or after the deadline of ctx, or v.Deadline, is refused at once, as far
-//     as that is seen: no turn in a leaky bucket is taken for it, nor one in the last thirty-second
-//     of its time. One that waits for a slot, or behind others, is held until ctx ends.
+//   - A request that would pass at or after the deadline of ctx, or v.Deadline, is refused at once,
+//     as far as that is seen: no turn in a leaky bucket is taken for it, nor one in the last
+//     thirty-second of its time. One that waits for a slot, or behind others, is held until ctx
+//     ends.
 //   - A request that meets a limit with a Wait for whose key there is a line already, joins that
 //     line.
 //

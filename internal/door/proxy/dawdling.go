@@ -34,7 +34,7 @@ type dawdler struct {
 	moved  int64
 }
 
-// waitedFor is what a client sends or takes.
+// waitedFor is a transfer for which a client may have to be waited for.
 type waitedFor interface {
 	// spent returns how long the client was waited for so far, and how many bytes that has brought.
 	// It is called from any goroutine.

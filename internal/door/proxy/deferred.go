@@ -175,7 +175,7 @@ func (s *deferrals) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 	return s.reading.read(http.MaxBytesReader(w, r.Body, s.MaxBody), of)
 }
 
-// noRoom tells that a request was refused for want of room.
+// noRoom notes that a request was refused for want of room.
 func (s *deferrals) noRoom(err error) {
 	s.worker.NoRoom(err)
 	s.proxy.warn(&s.proxy.lines.noRoom, "proxy: a request was refused, since it could not be deferred: %v", err)
@@ -247,7 +247,7 @@ func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// opened is what a job has that may be forwarded.
+// opened is the decision on a job that may be forwarded, and its place at the upstream.
 type opened struct {
 	weir.Decision
 	leave func() // gives its place at the upstream back; to be called once

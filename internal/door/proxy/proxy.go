@@ -69,7 +69,7 @@ type Options struct {
 	// refuses all of them.
 	Fields *httplimit.FieldGuard
 	// UpstreamHost sends the upstream's own name in the Host header, as a public service needs it.
-	// By default the upstream gets the client's. X-Forwarded-Host tells the client's either way.
+	// By default the upstream gets the client's. X-Forwarded-Host has the client's either way.
 	UpstreamHost bool
 	// Timeout is the longest wait for the upstream's response header, counted from when the request
 	// is sent; past it the answer is 504. While a body of known length is being sent to an http
@@ -115,7 +115,7 @@ type Options struct {
 	Line *shed.Door
 	// Load measures the requests that go to the upstream; nil for none.
 	Load overload.Load
-	// Trace tells the trace that a request is part of, see httplimit.Options.
+	// Trace returns the trace that a request is part of, see httplimit.Options.
 	Trace func(*http.Request) *weir.Trace
 	// Stopwatch times decisions, see httplimit.Options; nil means that nobody does.
 	Stopwatch weir.Stopwatch
@@ -129,7 +129,7 @@ type Options struct {
 	Logf func(format string, args ...any)
 }
 
-// What the proxy waits for; package upstream bounds the rest, for both ways to the upstream.
+// Bounds of the proxy's waits; package upstream bounds the rest, for both ways to the upstream.
 const (
 	dialTimeout = 10 * time.Second
 	defaultWait = 60 * time.Second

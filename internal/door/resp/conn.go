@@ -14,7 +14,7 @@ import (
 
 // Sizes of a connection's memory.
 const (
-	// what a connection takes by itself: its goroutine's stack, its small buffer, its decision
+	// a connection's own memory: its goroutine's stack, its small buffer, its decision
 	connMemory  = 16 << 10
 	smallBuffer = 4 << 10 // for reading
 	largeBuffer = maxCommand
@@ -67,7 +67,7 @@ type conn struct {
 	id        int64
 	name, lib string
 	quit      bool
-	commands  uint64 // that decide nothing, not told yet
+	commands  uint64 // that decide nothing, not added to the counts yet
 }
 
 func (s *Server) newConn(nc net.Conn) *conn {
@@ -360,7 +360,7 @@ func (c *conn) end(err error) {
 	}
 }
 
-// letGo gives back what the connection had taken, and tells what it has counted.
+// letGo gives back the connection's memory, and adds its counts to the server's.
 func (c *conn) letGo() {
 	c.putLarge()
 	c.giveBack(connMemory + c.outTaken)

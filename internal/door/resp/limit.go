@@ -88,7 +88,7 @@ func withoutFull(args [][]byte) (rest [][]byte, full bool) {
 	return args, false
 }
 
-// readLimit makes the request of WEIR.LIMIT. It returns what is wrong with the command, or "".
+// readLimit makes the request of WEIR.LIMIT. It returns a fault of the command, or "".
 func (a *asker) readLimit(args [][]byte, trusted bool) (problem string) {
 	args, a.full = withoutFull(args)
 	if len(args) < 5 || len(args)%2 == 0 {

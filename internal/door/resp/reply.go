@@ -66,7 +66,7 @@ func appendError(dst []byte, text string) []byte {
 // maxShown is how many bytes of a client's input an error repeats.
 const maxShown = 128
 
-// shown is what a client sent, as an error may repeat it.
+// shown is a client's input in the form in which an error may repeat it.
 func shown(b []byte) string {
 	if len(b) > maxShown {
 		return string(b[:maxShown]) + "…"

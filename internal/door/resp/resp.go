@@ -31,13 +31,13 @@ import (
 type Options struct {
 	// Domain applies to WEIR.LIMIT with an empty one; "" means the only domain that the rules hold.
 	Domain string
-	// Trusted reports whether the other end of a connection, as net.Conn tells it, may refund and
-	// ask for more than 1,000 hits without AUTH. It is asked once for a connection. nil means
-	// nobody.
+	// Trusted reports whether the other end of a connection, with the address of net.Conn, may
+	// refund and ask for more than 1,000 hits without AUTH. It is asked once for a connection. nil
+	// means nobody.
 	Trusted func(peer string) bool
-	// Auth judges the password of AUTH and HELLO that a peer sent, as net.Conn tells its address; a
-	// user's name is not looked at. It slows down those who guess: a connection has three guesses,
-	// but anybody may open another one. nil means that there are no passwords.
+	// Auth judges the password of AUTH and HELLO from a peer, with the address of net.Conn; it
+	// ignores the user's name. It slows down guessing: a connection has three guesses, but anybody
+	// may open another one. nil means that there are no passwords.
 	Auth func(peer, password string) auth.Verdict
 	// Watch calls gone when Auth would no longer take a password that it has taken, unless stop was
 	// called before: then the connection that has sent it ends. nil means that passwords stay good.
@@ -144,7 +144,7 @@ func New(l *weir.Limiter, states store.Store, o Options) *Server {
 func (s *Server) Serve(l net.Listener) error { return s.conns.Serve(l) }
 
 // Shutdown closes the listeners, lets commands that have come be answered, and closes the
-// connections; when ctx ends it cuts off what is left and returns ctx's error.
+// connections; when ctx ends it cuts off the rest and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error { return s.conns.Shutdown(ctx) }
 
 // take takes bytes of the memory that connections may have; it reports false if there is not so

@@ -254,9 +254,8 @@ func (s *stream) usage(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, no
 // count reads a number of requests; there are not more than that.
 func count(n uint64) int64 { return int64(min(n, math.MaxInt32)) }
 
-// badID deals with a bucket whose id is not taken. What is wrong with it may come from a client of
-// Envoy, such as an empty header or a long one, and others must not suffer from that: only this
-// bucket is refused.
+// badID refuses a bucket whose id is not taken. The fault may come from a client of Envoy, such as
+// an empty header or a long one, and others must not suffer from that: only this bucket is refused.
 func (s *stream) badID(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, named bool, wrong error) error {
 	if s.r.badID(s.domain, wrong); !named {
 		return nil
@@ -266,7 +265,7 @@ func (s *stream) badID(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, na
 
 var errNotText = errors.New("it is not UTF-8, as a client sent it")
 
-// badID logs what is wrong with the id of a bucket.
+// badID logs a fault of the id of a bucket.
 func (r *Service) badID(domain string, wrong error) {
 	if n := r.badIDs.Due(time.Minute); n > 0 {
 		r.o.Logger.Warn("the id of a bucket is not taken: its requests are refused", "domain", domain, "why", wrong, "times", n)
@@ -404,8 +403,8 @@ func (s *stream) takeBatch(asks []broker.Ask) (failed bool) {
 	return false
 }
 
-// withoutLender charges what a bucket wants, or less, where nobody lends: the store may know what
-// to decide without its other side.
+// withoutLender charges as much as a bucket wants, or less, where nobody lends: the store may be
+// able to decide without its other side.
 func (s *stream) withoutLender(name string, want int64) int64 {
 	b := s.known[name]
 	terms := b.terms

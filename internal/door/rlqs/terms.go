@@ -22,7 +22,7 @@ const (
 	maxText    = 256
 )
 
-// bucket is what the door keeps of a bucket of a stream, beside the Holder.
+// bucket is the door's memory of a bucket of a stream, beside the Holder.
 type bucket struct {
 	name    string
 	id      []byte // of broker.AppendID
@@ -54,8 +54,8 @@ func (e entries) All() iter.Seq2[string, string] {
 	}
 }
 
-// appendEntries appends the entries of an id, sorted. An error says what is wrong with it; named is
-// false if Envoy does not take it in an answer either.
+// appendEntries appends the entries of an id, sorted. An error describes its fault; named is false
+// if Envoy does not take it in an answer either.
 func appendEntries(e entries, id *rlqspb.BucketId) (list entries, named bool, err error) {
 	n := len(id.GetBucket())
 	if named = n > 0; n == 0 || n > maxEntries {
@@ -81,8 +81,8 @@ func (e entries) appendName(b []byte) []byte {
 	return b
 }
 
-// meets brings up to date what a bucket is subject to, and reports whether that has changed. The
-// limiter's answer is in s.request and s.decision.
+// meets updates the terms of a bucket, and reports whether they have changed. The limiter's answer
+// is in s.request and s.decision.
 func (s *stream) meets(b *bucket, now int64) (changed bool) {
 	charges := s.asked(b)
 	if s.r.o.Expand != nil {

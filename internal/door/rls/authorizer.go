@@ -18,7 +18,7 @@ import (
 // Authorizer decides about calls of gRPC. The zero value lets all pass.
 type Authorizer struct {
 	// check judges a call: address is the peer's, authorization the metadata of that name, "" for
-	// none. What it returns, if not nil, is a status. A nil one lets all pass.
+	// none. It returns a status, or nil to let the call pass. A nil check lets all pass.
 	check func(address, authorization string) error
 	// watch calls gone when check would no longer let a call pass that it has let pass.
 	watch func(authorization string, gone func()) (stop func())

@@ -146,7 +146,7 @@ func (c *call) retryAfter() int64 {
 	return max(1, answer.CeilSeconds(after))
 }
 
-// metadata tells what was asked, and the metadata of the rules that let descriptors pass.
+// metadata describes the request, and has the metadata of the rules that let descriptors pass.
 func (c *call) metadata() *structpb.Struct {
 	descriptors := make([]*structpb.Value, len(c.descriptors))
 	merged := &structpb.Struct{}
@@ -184,8 +184,8 @@ func (c *call) metadata() *structpb.Struct {
 	return m
 }
 
-// mergeMetadata copies into dst what it lacks of src; mappings that both have are merged. src is
-// only read.
+// mergeMetadata copies into dst the fields of src that it lacks; mappings that both have are
+// merged. src is only read.
 func mergeMetadata(dst *structpb.Struct, src map[string]any) {
 	for k, v := range src {
 		have, ok := dst.GetFields()[k]

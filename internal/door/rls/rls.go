@@ -49,8 +49,8 @@ type Options struct {
 // envoyproxy/ratelimit does, without its defects. Safe for concurrent use. Make one with New, and
 // serve it with NewServer.
 //
-// Whoever may reach this door is trusted as a proxy is: it may refund (is_negative_hits), ask for
-// any number of hits, and bring limits of its own. Keep its port away from clients.
+// Clients of this door are trusted as a proxy is: they may refund (is_negative_hits), ask for any
+// number of hits, and bring limits of their own. Keep its port away from others.
 type Service struct {
 	limiter *weir.Limiter
 	o       Options
@@ -84,12 +84,12 @@ const (
 	maxEntries     = 65_536
 )
 
-// call is one call: what was asked, the decision, and the answer. Calls are pooled with all that
-// they hold.
+// call is one call: the request, the decision, and the answer. Calls are pooled with all that they
+// hold.
 type call struct {
 	service *Service
 
-	// What was asked.
+	// The request.
 	domain      string
 	hits        uint32
 	descriptors []rule.Descriptor
@@ -126,7 +126,7 @@ type descriptorStatus struct {
 	unit      rlspb.RateLimitResponse_RateLimit_Unit
 	limit     uint32 // requests_per_unit
 	remaining uint32
-	capacity  uint32 // of which remaining is a part: requests_per_unit, or a bucket's burst
+	capacity  uint32 // the whole of remaining: requests_per_unit, or a bucket's burst
 	reset     int64  // duration_until_reset in seconds
 	name      string
 	current   bool // a limit counted it: current_limit and duration_until_reset are given
@@ -243,8 +243,8 @@ func (r *Service) decided(ctx context.Context, c *call, err error) error {
 	return nil
 }
 
-// resolve works out each descriptor's own hits and limit. Hits beyond what a cost may be are beyond
-// every capacity as well, so they are cut to that and decide the same.
+// resolve works out each descriptor's own hits and limit. Hits beyond the bounds of a cost are
+// beyond every capacity as well, so they are cut to that and decide the same.
 func (c *call) resolve(hits int64) error {
 	for i := range c.descriptors {
 		raw, d := &c.raw[i], &c.descriptors[i]
@@ -346,7 +346,7 @@ func (c *call) status(i int) descriptorStatus {
 	return s
 }
 
-// tighter reports whether s is to be told rather than other, of two limits of one descriptor.
+// tighter reports whether the answer should name s rather than other, two limits of one descriptor.
 func (s *descriptorStatus) tighter(other *descriptorStatus) bool {
 	if s.code != other.code {
 		return s.code == rlspb.RateLimitResponse_OVER_LIMIT

@@ -26,8 +26,8 @@ type ServerOptions struct {
 	TLS *tls.Config
 	// Authorize decides about every call except health checks; by default all may call.
 	Authorize Authorizer
-	// Ready is what health checks tell; nil means ready. It must be quick and safe for concurrent
-	// use.
+	// Ready is the answer of health checks; nil means ready. It must be quick and safe for
+	// concurrent use.
 	Ready func() bool
 	// HandshakeTimeout bounds the time until a new connection is set up, TLS included; 0 means 10
 	// s.
@@ -100,10 +100,10 @@ func NewServer(r *Service, o ServerOptions) *Server {
 // Serve accepts connections from l until Shutdown or Stop; then it returns nil.
 func (s *Server) Serve(l net.Listener) error { return s.server.Serve(l) }
 
-// Memory tells what the connections make the process keep.
+// Memory reads how much memory the connections make the process keep.
 func (s *Server) Memory() h2.MemoryStats { return s.server.Memory() }
 
-// Drain makes health checks tell that the server is going away; it goes on serving.
+// Drain makes health checks report that the server is going away; it goes on serving.
 func (s *Server) Drain() { s.health.drain() }
 
 // Shutdown drains: no new calls, those under way are finished, at the latest when ctx is done.
@@ -147,7 +147,7 @@ func newHealth(ready func() bool) *healthService {
 	return h
 }
 
-// look brings the told health up to date.
+// look updates the health that is served.
 func (h *healthService) look() {
 	serving := h.ready()
 	h.mu.Lock()

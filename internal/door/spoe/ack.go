@@ -12,7 +12,7 @@ import (
 )
 
 // variable is one of the variables that each ACK sets or unsets, in the order in which they are
-// written. What is nearer to the end is the first to be left out of a frame that is too small.
+// written. The last ones are left out first if a frame is too small.
 type variable int
 
 const (

@@ -36,8 +36,9 @@ type Options struct {
 	// Fields refuses requests with fields that servers read in different ways; nil is one that
 	// refuses all of them. A field that comes twice has two arguments of its name.
 	Fields *httplimit.FieldGuard
-	// Trusted reports whether the other end of a connection, as net.Conn tells it, may refund and
-	// ask for more than 1,000 hits; nil trusts nobody. It must be safe for concurrent use.
+	// Trusted reports whether the other end of a connection, with the address of net.Conn, may
+	// refund and ask for more than 1,000 hits; nil trusts nobody. It must be safe for concurrent
+	// use.
 	Trusted func(peer string) bool
 	// Parallel is how many requests may wait for their decision at a time, over all connections. 0
 	// decides the requests of a connection one after the other, which is wrong for a store over a
@@ -79,7 +80,7 @@ type Agent struct {
 	conns   *listen.Group[*conn]
 }
 
-// remarks are what is said once, or once in a while.
+// remarks are logged once, or once in a while.
 type remarks struct {
 	unnamed, domain sync.Once
 	frames          sync.Once

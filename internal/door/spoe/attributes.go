@@ -19,10 +19,10 @@ const maxArguments = 512
 // argument is one argument of a message, as text.
 type argument struct{ name, text string }
 
-// attributes are the arguments of a NOTIFY as rule.Attributes: each by its name, but that the path
-// is in its normal form, the host is as the HTTP doors have it, header.* is found by the name in
-// lower case, and query.* are what the argument query holds. Of several arguments of one name the
-// first that has a value holds.
+// attributes are the arguments of a NOTIFY as rule.Attributes: each by its name, except that the
+// path is in its normal form, the host is as the HTTP doors have it, header.* is found by the name
+// in lower case, and query.* are parsed from the argument query. Of several arguments of one name
+// the first that has a value holds.
 type attributes struct {
 	arguments []argument
 	scratch   []byte // texts of values that came in another form
@@ -52,7 +52,7 @@ func (a *attributes) reset() {
 }
 
 // parse reads a list of messages, which is taken for one request; messages is how many there are.
-// What a holds then are views of payload. a must have been reset.
+// The strings in a are then views of payload. a must have been reset.
 func (a *attributes) parse(payload string) (messages int, ok bool) {
 	host, query, hasPath := "", "", false
 	for payload != "" {
