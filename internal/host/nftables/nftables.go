@@ -26,7 +26,7 @@ type Options struct {
 	Table string
 	// IPv6Prefix is how many bits of an IPv6 address are banned together; 0 means 64.
 	IPv6Prefix int
-	// Never are networks of which nothing is banned.
+	// Never are networks in which nothing is banned.
 	Never []netip.Prefix
 	// Max bounds the entries of each set; 0 means 65,536.
 	Max int
@@ -68,7 +68,7 @@ type Table struct {
 	mu    sync.Mutex
 	held  map[netip.Prefix]time.Time // until when, as far as we know
 	swept int                        // size of held after the last sweep
-	// what was spared and logged, as far as Sync may ask for it again
+	// blocks that were spared and logged, as far as Sync may ask for them again
 	told   map[netip.Prefix]bool
 	closed bool
 	own    []netip.Addr // addresses of this machine
@@ -88,7 +88,7 @@ func (e *SparedError) Error() string {
 	return fmt.Sprintf("ban: %s is never banned: %s", e.Block, e.Why)
 }
 
-// New makes the table, empty. The error says what is missing.
+// New makes the table, empty. The error says which part of the system is missing.
 func New(o Options) (*Table, error) {
 	if o.Table == "" {
 		o.Table = DefaultTable
@@ -204,7 +204,7 @@ func (t *Table) Add(p netip.Prefix, d time.Duration) error {
 	return err
 }
 
-// tellSpared counts and logs what was to be banned. mu is held.
+// tellSpared counts and logs a block that was to be banned. mu is held.
 func (t *Table) tellSpared(e *SparedError) {
 	t.spared.Add(1)
 	t.o.Logf("%v", e)
@@ -275,7 +275,7 @@ func (t *Table) put(entries []Entry) error {
 	return t.kernel.put(entries)
 }
 
-// sweep forgets what the kernel has forgotten, where that is worth the walk. mu is held.
+// sweep forgets entries that the kernel has forgotten, where that is worth the walk. mu is held.
 func (t *Table) sweep() {
 	if len(t.held) < t.o.Max && len(t.held) < 2*t.swept+1024 {
 		return
@@ -356,7 +356,7 @@ func (t *Table) Sync(entries []Entry) error {
 	return errors.Join(failed, t.add(some))
 }
 
-// List returns what the kernel holds, in no order.
+// List returns the kernel's entries, in no order.
 func (t *Table) List() ([]Entry, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -137,8 +137,8 @@ func (k *kernel) put(entries []Entry) error {
 }
 
 func (k *kernel) putSome(entries []Entry) error {
-	// What is there keeps its time, unless it goes first; what is not there cannot go, and so is
-	// put there first.
+	// An entry that is there keeps its time, unless it goes first; one that is not there cannot go,
+	// and so is put there first.
 	for _, step := range []func(*nftables.Set, []nftables.SetElement) error{k.conn.SetAddElements, k.conn.SetDeleteElements, k.conn.SetAddElements} {
 		var of4, of6 []nftables.SetElement
 		for _, e := range entries {

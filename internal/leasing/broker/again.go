@@ -16,16 +16,16 @@ const (
 	// soonest is how long after an assignment a bucket is looked at again, at least, and spread how
 	// much later, at most.
 	soonest, spread = second / 2, second / 2
-	// crumbs is for how long, by its recent rate, a bucket has what it got, to be looked at again
-	// before its next report, at most. What it has not used then is lost until that report, as
-	// another assignment takes its place.
+	// crumbs is for how long, by its recent rate, a bucket has units, to be looked at again before
+	// its next report, at most. Units that it has not used then are lost until that report, as
+	// another assignment takes their place.
 	crumbs = 4 * second
 	// reprieve is how many reports such looks stay out if most of the assigned units were not used:
 	// the requests come in bursts, or have ended.
 	reprieve = 3
 )
 
-// again is what a Holder needs to look at buckets again.
+// again is a Holder's state for looking at buckets again.
 type again struct {
 	random *rand.Rand
 	most   int
@@ -63,8 +63,8 @@ func (h *Holder) lookAgain(b *Bucket, got, now int64) int64 {
 	return now + max(dry, soonest) + h.later(spread)
 }
 
-// patience takes down whether what was assigned since the last report was used, as far as there was
-// time to.
+// patience takes down whether the units assigned since the last report were used, as far as there
+// was time to.
 func (b *Bucket) patience(used, now int64) {
 	if e := b.current(); e != nil && e.kind == units && now-e.sent < second && e.sent > b.reported {
 		b.handed -= e.g

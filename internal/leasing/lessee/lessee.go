@@ -1,5 +1,5 @@
-// Package lessee is what a holder of units that were lent ahead does: it keeps the books of one
-// key, and says when to ask a store.Lender for units, for how many, and what to tell it.
+// Package lessee is the work of a holder of units that were lent ahead: it keeps the books of one
+// key, and says when to ask a store.Lender for units, for how many, and what use to report.
 //
 // The package is pure: it reads no clock, takes no lock and does no I/O. Time is passed in. A
 // node's own time, at, is in ns of a clock that never goes back, and a store's time, now, in µs
@@ -24,15 +24,15 @@ const (
 	rateMargin  = 1000
 )
 
-// Entry is what a holder holds of one key, and what it knows of it. The zero value holds and knows
+// Entry holds a holder's units of one key, and its knowledge of it. The zero value holds and knows
 // nothing. It has no pointers. It is not safe for concurrent use.
 type Entry struct {
 	held    [2]held
 	resetAt int64 // when the state is fresh again, as the store last said, by its clock; math.MaxInt64: never
-	// While a refusal is remembered, when what was refused is admitted; else when the newest answer
+	// While a refusal is remembered, when such a request is admitted; else when the newest answer
 	// was decided, of those heard. By the store's clock; math.MaxInt64: never.
 	instant   int64
-	quiet     int64   // until then nothing is asked in the background, and what was refused is refused
+	quiet     int64   // until then nothing is asked in the background, and refusals are repeated
 	remaining int32   // units that the store had left, beside those that are held here
 	demand    float32 // units that were asked for, each fading with its age; over about E
 	since     uint32  // when demand was last brought up to date, in ticks
@@ -47,11 +47,11 @@ const tickBits = 20
 const (
 	asking  = 1 << iota // a call that wants units is under way
 	last                // what ends last could not be lent for longer, since a window ends
-	covered             // what was refused would have been admitted, were nothing out
+	covered             // the refused request would have been admitted, were nothing out
 	queued              // it is about to be asked in the background
 )
 
-// held is what is held of one generation.
+// held are the units held of one generation.
 type held struct {
 	end      int64 // by the store's clock, which also names the generation; 0: nothing
 	deadline int64 // this holder stops then, by its own clock
@@ -187,7 +187,7 @@ func (e *Entry) put(taken Taken, f func(h *held, n int32)) (lapsed int64) {
 	return lapsed
 }
 
-// generation returns what is held of the generation that ends at end; nil if it is not known any
+// generation returns the units held of the generation that ends at end; nil if it is not known any
 // more.
 func (e *Entry) generation(end int64) *held {
 	for i := range e.held {
@@ -288,7 +288,7 @@ func (e *Entry) want(t *Terms, at, now int64) int64 {
 	return min(max(want, 2), n.most)
 }
 
-// Unask takes back what a call told that certainly was not made.
+// Unask takes back the report of a call that certainly was not made.
 func (e *Entry) Unask(t *Terms, at int64, h *algo.Ahead) (lapsed int64) {
 	for i := range h.Told {
 		told := &h.Told[i]
@@ -309,8 +309,8 @@ func (e *Entry) Unask(t *Terms, at int64, h *algo.Ahead) (lapsed int64) {
 	return lapsed
 }
 
-// Lost notes that the answer to a call will not come. What it told, and what it was lent, counts as
-// used in the end.
+// Lost notes that the answer to a call will not come. Its reported and its lent units count as used
+// in the end.
 func (e *Entry) Lost(t *Terms, at int64, h *algo.Ahead) {
 	if h.Want > 0 {
 		e.flags &^= asking
@@ -331,9 +331,9 @@ func (e *Entry) pause(t *Terms, at int64) {
 }
 
 // Visit looks after an entry that nobody may ask for; within is how many ns pass at most until the
-// next visit, and now an instant that the store's clock has certainly reached. tell reports that
-// something is to be told in a call of its own, see Tell; over that nothing is left to know, so
-// that the entry can be forgotten.
+// next visit, and now an instant that the store's clock has certainly reached. tell reports that a
+// report is due in a call of its own, see Tell; over that nothing is left to know, so that the
+// entry can be forgotten.
 func (e *Entry) Visit(t *Terms, at, now, within int64) (tell, over bool, lapsed int64) {
 	holds := false
 	for i := range e.held {
@@ -351,7 +351,7 @@ func (e *Entry) Visit(t *Terms, at, now, within int64) (tell, over bool, lapsed 
 	return tell, over, lapsed
 }
 
-// due reports whether what is held of a generation is to be told before the next visit.
+// due reports whether the units held of a generation are to be reported before the next visit.
 func (e *Entry) due(g *held, t *Terms, at, within int64) bool {
 	return g.left+g.used > 0 && (at+within >= g.deadline || e.idle(at) >= t.E/2)
 }
@@ -405,8 +405,8 @@ func (e *Entry) Expired(at int64) bool {
 	return e.held[0].left > 0 && at >= e.held[0].deadline || e.held[1].left > 0 && at >= e.held[1].deadline
 }
 
-// Drop forgets all that is held, without telling: the store that lent it is another one now, and
-// what it has out may be somebody else's, and its clock another one. It returns how many units that
+// Drop forgets all units held, without a report: the store that lent them is another one now, and
+// its units out may be somebody else's, and its clock another one. It returns how many units that
 // were.
 func (e *Entry) Drop() (units int64) {
 	for i := range e.held {

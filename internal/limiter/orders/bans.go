@@ -112,8 +112,8 @@ func decodeBan(h Head, _ []byte, d *factData, until int64) *Ban {
 	return b
 }
 
-// Set bans a key of a rule until an instant, in place of a ban before, and tells the other nodes.
-// The error says what does not fit, or is ErrNotShared.
+// Set bans a key of a rule until an instant, in place of an earlier ban, and informs the other
+// nodes. The error says what does not fit, or is ErrNotShared.
 func (b *Bans) Set(ctx context.Context, r *rule.Rule, key []string, until time.Time, reason string) (*Ban, error) {
 	t, ban, err := b.plan(r, key, until, reason)
 	if err != nil {

@@ -96,8 +96,8 @@ func (t *Grants) inForce(now int64) (n int) {
 	return n
 }
 
-// Set gives a key of a rule other numbers until an instant, in place of a grant before, and tells
-// the other nodes. The error says what does not fit, or is ErrNotShared.
+// Set gives a key of a rule other numbers until an instant, in place of an earlier grant, and
+// informs the other nodes. The error says what does not fit, or is ErrNotShared.
 func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow string, until time.Time, reason string) (*Grant, error) {
 	to, counted, g, err := t.plan(r, key, allow, until, reason)
 	if err != nil {
