@@ -86,8 +86,8 @@ func (f *Folder) Run(ctx context.Context) {
 	f.run(ctx, n.events, n.follow)
 }
 
-// run is Run with its two ties to the file system as arguments: events tells that something
-// changed, and follow is called before each look, so that events of new folders come too.
+// run is Run with its two ties to the file system as arguments: events reports changes, and follow
+// is called before each look, so that events of new folders come too.
 func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 	follow()
 	timer := time.NewTimer(f.o.Rest)
@@ -166,7 +166,7 @@ type nothing struct{ error }
 func (n nothing) Unwrap() []error { return []error{n.error, errNothing} }
 
 // load reads and compiles all rules of path. No rule at all is an error too (as an empty file is to
-// file.Load): it is what a broken copy or a full disk leaves behind, and would lift every limit.
+// file.Load): a broken copy or a full disk leaves that behind, and it would lift every limit.
 func load(path string, o file.Options) ([]file.Source, *rule.Set, []rule.Problem, error) {
 	sources, err := ReadDir(path)
 	if err != nil {

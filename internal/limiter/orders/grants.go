@@ -216,7 +216,7 @@ func (t *Grants) forgetRefusals(r *rule.Rule, key []byte) {
 	}
 }
 
-// setRules finds out what the grants in force mean under another rule set.
+// setRules works out the grants in force under another rule set.
 func (t *Grants) setRules(s *rule.Set) {
 	type held struct {
 		group uint64

@@ -43,7 +43,7 @@ type shared interface {
 	kindName() string
 	// fact returns the order on a key as a fact; ok is false if there is none.
 	fact(id string) (f store.Fact, ok bool)
-	// learn puts in force what the board says. If all is true, facts are all that it holds.
+	// learn puts facts of the board in force. If all is true, there are no others.
 	learn(facts []store.Fact, all bool)
 }
 
@@ -187,7 +187,7 @@ func (s *sharing) take(n int) []factName {
 	return names
 }
 
-// publishPending publishes what is pending. It returns false if that failed; the rest is still
+// publishPending publishes the pending orders. It returns false if that failed; the rest is still
 // pending then.
 func (s *sharing) publishPending(ctx context.Context, board store.Board) bool {
 	for {

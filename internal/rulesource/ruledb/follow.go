@@ -103,7 +103,7 @@ func Follow(ctx context.Context, o FollowOptions) (*Follower, *rule.Set, error) 
 	return f, set, nil
 }
 
-// begin loads what is at the head.
+// begin loads the head.
 func (f *Follower) begin(ctx context.Context) (*Version, *rule.Set, []rule.Problem, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerPatience)
 	defer cancel()
@@ -124,7 +124,7 @@ func (f *Follower) begin(ctx context.Context) (*Version, *rule.Set, []rule.Probl
 	return v, set, warnings, err
 }
 
-// beginCached loads what is in the cache.
+// beginCached loads the cache.
 func (f *Follower) beginCached() (*Version, *rule.Set, []rule.Problem, error) {
 	v, err := readCache(f.o.Cache, f.o.Address.Space)
 	if err != nil {
@@ -261,7 +261,7 @@ func (f *Follower) wait(ctx context.Context, c *pgx.Conn, until time.Time) (payl
 	return "", err
 }
 
-// look puts in force what is at the head, if that is new, and reports this node.
+// look puts the head in force, if it is new, and reports this node.
 func (f *Follower) look(ctx context.Context, c *pgx.Conn) error {
 	_, err := within(ctx, answerPatience, func(ctx context.Context) (any, error) { return nil, f.refresh(ctx, c) })
 	if err != nil {
@@ -334,8 +334,8 @@ func (f *Follower) keep() {
 	f.written = f.held
 }
 
-// report writes what this node says of itself. The wait for its next word is generous: a node that
-// is thought dead is not waited for.
+// report writes this node's status. The time until the next report is generous: nobody waits for a
+// node that is thought dead.
 func (f *Follower) report(ctx context.Context, c *pgx.Conn) error {
 	var refused *int64
 	text := ""

@@ -42,8 +42,8 @@ func IsURL(s string) bool { return pgurl.Is(s) }
 var spaces = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`) })
 
 // Parse reads a URL of libpq's form, postgres://USER@HOST,HOST/DATABASE?sslmode=verify-full, with
-// the further parameter space. What it leaves out comes from the variables and files of libpq, such
-// as PGPASSFILE and sslrootcert. Of several hosts the one that takes writes is used, unless the URL
+// the further parameter space. Missing settings come from the variables and files of libpq, such as
+// PGPASSFILE and sslrootcert. Of several hosts the one that takes writes is used, unless the URL
 // says otherwise. Errors do not show the password.
 func Parse(s string) (*Address, error) {
 	u, err := pgurl.Parse(s, func(name string) bool { return name == "space" })

@@ -172,7 +172,7 @@ func (i *instance) session(timeout time.Duration) (*gocql.Session, error) {
 // PID returns the id of its process, the last one if it does not run.
 func (s *Server) PID() int { return s.process.Cmd.Process.Pid }
 
-// Kill ends it at once (SIGKILL). What it has said to be written is there after Restart. Nothing
+// Kill ends it at once (SIGKILL). Writes that it has acknowledged are there after Restart. Nothing
 // happens if it does not run.
 func (s *Server) Kill() {
 	s.t.Helper()

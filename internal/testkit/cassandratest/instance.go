@@ -31,7 +31,7 @@ type instance struct {
 	paused   bool
 }
 
-// member is what a server has to know of its cluster.
+// member is a server's knowledge of its cluster.
 type member struct {
 	centre string
 	first  bool
@@ -122,7 +122,7 @@ var strict = []string{
 	"authenticator: PasswordAuthenticator",
 	"authorizer: CassandraAuthorizer",
 	"role_manager: CassandraRoleManager",
-	// Whoever connects often need not wait for the digest of its password each time.
+	// Clients that connect often need not wait for the digest of their password each time.
 	"credentials_validity: 1h",
 	"roles_validity: 1h",
 	"permissions_validity: 1h",
@@ -230,7 +230,7 @@ func (i *instance) begin(t testing.TB) {
 		args = append(args, "--add-exports", name+"=ALL-UNNAMED", "--add-opens", name+"=ALL-UNNAMED")
 	}
 	args = append(args, "-cp", filepath.Join(i.jars, "*"), "org.apache.cassandra.service.CassandraDaemon")
-	// Cassandra 4.1 measures what it holds by an agent, without which it needs Java 11.
+	// Cassandra 4.1 measures its memory by an agent, without which it needs Java 11.
 	if agents, _ := filepath.Glob(filepath.Join(i.jars, "jamm-0.3.*.jar")); len(agents) == 1 {
 		args = append([]string{"-javaagent:" + agents[0]}, args...)
 	}

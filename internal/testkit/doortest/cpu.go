@@ -17,8 +17,9 @@ import (
 )
 
 // The processor time that a server spends on one decision is steadier than how many it makes in a
-// second, and it can only be told from its client's in a process of its own. So a benchmark starts
-// the test program again as a server (CPUServers), and asks it between rounds how much it has used.
+// second, and it can only be separated from its client's in a process of its own. So a benchmark
+// starts the test program again as a server (CPUServers), and asks it between rounds how much it
+// has used.
 
 // CPUServers are the servers that the test program can be, by name. Each serves l until the process
 // ends.
@@ -163,5 +164,5 @@ func CompareCPU(b *testing.B, connect func(addr string) (round func() (requests 
 			b.ReportMetric(median(runs[0])/median(r), names[0]+"-by-"+names[i])
 		}
 	}
-	b.ReportMetric(0, "ns/op") // of rounds: it tells nothing
+	b.ReportMetric(0, "ns/op") // of rounds: it means nothing
 }

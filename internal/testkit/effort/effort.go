@@ -1,4 +1,4 @@
-// Package effort tells a test how much to do. Tests run at three levels:
+// Package effort says how much a test is to do. Tests run at three levels:
 //
 //   - Quick: go test ./... and scripts/test. Seconds for each package, whatever is installed.
 //   - All: scripts/test --all, which CI runs and which sets WEIR_TEST=all. Full lengths and every

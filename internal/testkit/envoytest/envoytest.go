@@ -46,7 +46,7 @@ type Envoy struct {
 	admin string // host:port
 }
 
-// log is what an Envoy writes to its standard error.
+// log is the standard error of an Envoy.
 type log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -133,7 +133,7 @@ func (e *Envoy) Ended() bool {
 	}
 }
 
-// Wait waits until the process has ended and returns what it ended with; nil is status 0.
+// Wait waits until the process has ended and returns its error; nil is status 0.
 func (e *Envoy) Wait() error {
 	e.t.Helper()
 	patience.Receive(e.t, "the end of Envoy", e.done)

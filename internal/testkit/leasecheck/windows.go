@@ -29,8 +29,8 @@ func inFixed(end func(at int64) int64, most int64, admissions []Admission) *Viol
 	return worst.fill(admissions, func(a *Admission) bool { return end(a.Lo) == worst.To && a.Hi < worst.To })
 }
 
-// inFirst checks windows that begin with a first request, of which the ends are known. One that
-// begins before the last one has ended is taken for the same.
+// inFirst checks windows that begin with a first request, and whose ends are known. One that begins
+// before the last one has ended is taken for the same.
 func inFirst(w, most int64, admissions []Admission) *Violation {
 	known := map[int64]struct{}{}
 	for i := range admissions {

@@ -59,8 +59,8 @@ func Until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// Receive returns what comes from c, and ends the test if nothing does. What says what that would
-// be. Of a closed channel it returns the zero value.
+// Receive returns the next value from c, and ends the test if none comes. what describes the value.
+// From a closed channel it returns the zero value.
 func Receive[T any](t testing.TB, what string, c <-chan T) (v T) {
 	t.Helper()
 	late := time.NewTimer(Left(t))

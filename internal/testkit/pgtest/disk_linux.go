@@ -37,8 +37,8 @@ func (s *Server) BoundFiles(bytes int) {
 	if bytes > 0 {
 		bound = strconv.Itoa(bytes)
 	}
-	// What the server starts from now on has the bound of the server. A program of its user sets
-	// it: to do so for another user, root needs CAP_SYS_RESOURCE.
+	// Processes that the server starts from now on have the bound of the server. A program of its
+	// user sets it: to do so for another user, root needs CAP_SYS_RESOURCE.
 	for _, pid := range append([]int{s.PID()}, children(s.PID())...) {
 		cmd := exec.Command("prlimit", "--pid", strconv.Itoa(pid), "--fsize="+bound+":")
 		s.owner.run(cmd)

@@ -63,8 +63,8 @@ type instance struct {
 }
 
 // Start starts a server. Options are further lines of postgresql.conf, such as "max_connections =
-// 10". What it has written may be lost when the machine fails, but not when it is killed; with
-// "fsync = on" it is as durable as can be.
+// 10". Its writes may be lost when the machine fails, but not when it is killed; with "fsync = on"
+// it is as durable as can be.
 func Start(t testing.TB, options ...string) *Server {
 	t.Helper()
 	return start(t, false, options, func(s *Server) error { return s.owner.copy(template(t), s.data()) })
@@ -93,7 +93,7 @@ func start(t testing.TB, tls bool, options []string, fill func(s *Server) error)
 		"fsync = off",
 		"shared_buffers = 32MB",
 		"log_min_messages = warning",
-		// A replica and whoever copies the data find what they need.
+		// For replicas and copies of the data.
 		"wal_level = replica", "max_wal_senders = 4",
 	}, options...)
 	s.write("postgresql.conf", strings.Join(lines, "\n")+"\n")
@@ -429,7 +429,7 @@ func (s *Server) CPU() time.Duration {
 	return spent
 }
 
-// Log returns what the server has logged.
+// Log returns the server's log.
 func (s *Server) Log() string {
 	s.t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, "log"))
@@ -507,7 +507,7 @@ func Shared(t testing.TB) *Server {
 	return s
 }
 
-// keeper is the first test that needs the shared server. What it starts outlives it.
+// keeper is the first test that needs the shared server, which outlives it.
 type keeper struct {
 	testing.TB
 	kept bool

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// made is what the template's data are made by.
+// made describes how the template's data are made.
 var made = struct {
 	args     []string
 	hba, sql string

@@ -174,8 +174,9 @@ func (s *Sentinel) Failover() *Server {
 	return master
 }
 
-// KillMaster kills the master and returns it. What the master had when this was called is not lost:
-// the replicas that run and are not paused have it by then. AwaitMaster returns the successor.
+// KillMaster kills the master and returns it. Writes that the master had before this call are not
+// lost: the replicas that run and are not paused have them by then. AwaitMaster returns the
+// successor.
 func (s *Sentinel) KillMaster() *Server {
 	s.t.Helper()
 	m := s.settled()

@@ -11,7 +11,7 @@ const perIP = "limits:\n  - name: each\n    per: [ip]\n    allow: 20/min\n"
 
 // Script is traffic with the verdict that it deserves.
 type Script struct {
-	// Verdict is what is to be said of the rule Judged of the rule file Rules.
+	// Verdict is the right verdict on the rule Judged of the rule file Rules.
 	Verdict, Rules, Judged string
 	lasts                  time.Duration
 	play                   func(w *World, half bool)

@@ -21,7 +21,7 @@ type Request struct {
 
 // World is where clients live. Not safe for concurrent use.
 type World struct {
-	// Send decides a request, and tells when to come back if it was not admitted.
+	// Send decides a request, and says when to come back if it was not admitted.
 	Send func(r *Request) (allowed bool, retry time.Duration)
 	// End is when the world ends, in µs.
 	End int64
@@ -52,8 +52,8 @@ func (e *events) Pop() any {
 // Beginning is when each world begins, in µs: at the full hour, so that minutes are whole.
 const Beginning = 1_700_006_400_000_000
 
-// NewWorld returns the world in which a script happens. Half makes what the script is about half as
-// much as the verdict takes.
+// NewWorld returns the world in which a script happens. Half makes the script's subject about half
+// as much as the verdict takes.
 func (s *Script) NewWorld(seed uint64, half bool) *World {
 	w := &World{
 		End: Beginning + s.lasts.Microseconds(), rng: rand.New(rand.NewPCG(seed, 13)), now: Beginning,

@@ -2,10 +2,10 @@
 // network that loses, delays and cuts, while clients, operators and clocks follow a seed. It checks
 // all results against the promises of the documentation. All of it is in its tests.
 //
-// What is real: weir.Limiter, the rules, store/fallback, store/lease, store/cas, store/memory. What
-// is simulated: the network (link_test.go, wire_test.go), the clocks, and the server, which is a
-// store/memory, or the engine of internal/testkit/castest. A real Redis cannot take part, as its
-// time is not ours; its functions are held against the same Go code elsewhere.
+// These are real: weir.Limiter, the rules, store/fallback, store/lease, store/cas, store/memory.
+// These are simulated: the network (link_test.go, wire_test.go), the clocks, and the server, which
+// is a store/memory, or the engine of internal/testkit/castest. A real Redis cannot take part, as
+// its time is not ours; its functions are held against the same Go code elsewhere.
 //
 // Begin at run (run_test.go), which lets a plan (plan_test.go) come true: the plan of a seed is
 // drawn before the run begins. check_test.go and bounds_test.go are the judges. mistakes_test.go

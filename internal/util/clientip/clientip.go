@@ -73,6 +73,6 @@ func Prefix(p netip.Prefix) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// StandsForIPv4 reports whether a block holds addresses of clients behind NAT64, many of which
+// StandsForIPv4 reports whether a block holds addresses of clients behind NAT64, where many clients
 // share each /64.
 func StandsForIPv4(p netip.Prefix) bool { return p.Overlaps(nat64) }

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// form is what a message shows.
+// form is the form that a message shows.
 const form = "write postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full"
 
 // URL is one that was read. It is safe for concurrent use.

@@ -29,7 +29,7 @@ type conn struct {
 
 	failed error // of reading
 
-	due   time.Time // when what is read now has to be there; zero for never
+	due   time.Time // when the awaited bytes have to be there; zero for never
 	armed time.Time // the read deadline that is set; zero for none. It is never later than due, so
 	// that it has to be moved only once it has passed
 	writable time.Time // the write deadline that is set
@@ -175,7 +175,7 @@ func (c *conn) next() state {
 				return partial
 			}
 			c.failed = err
-			return odd // what to say of a head that is cut off, net/http knows
+			return odd // net/http knows how to answer a head that is cut off
 		}
 	}
 }
@@ -276,8 +276,8 @@ func (c *conn) makeRoom() {
 	c.in = bigger
 }
 
-// answer answers the request whose head is there. keep tells whether another one may follow. What
-// is not understood is for net/http.
+// answer answers the request whose head is there. keep reports whether another one may follow. A
+// request that is not understood is for net/http.
 func (c *conn) answer() (keep, understood bool) {
 	work := c.s.pool.Get().(*work)
 	q, ok := work.begin(c)

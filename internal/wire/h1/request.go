@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// work is what a request needs, kept for the next one of any connection.
+// work is the memory of a request, kept for the next one of any connection.
 type work struct {
 	header http.Header // of the request
 	values []string    // of its fields
@@ -133,7 +133,7 @@ func (q *request) end() {
 	}
 }
 
-// abort ends it when the handler has panicked. What has been sent so far shows the client that the
+// abort ends it when the handler has panicked. The bytes sent so far show the client that the
 // answer breaks off.
 func (q *request) abort() {
 	q.end()
@@ -210,7 +210,8 @@ func (w *watch) stop(c *conn) {
 	c.armed = past
 }
 
-// give gives c what has come in. Nobody may read the body any more, whose bytes this may move.
+// give gives c the bytes that have come in. Nobody may read the body any more, whose bytes this may
+// move.
 func (w *watch) give(c *conn) {
 	if w.n > 0 {
 		if c.w == len(c.in) {

@@ -35,7 +35,7 @@ const never = 100 * 365 * 24 * time.Hour
 // for the client.
 func Configure(s *http.Server) { ConfigureWith(s, HTTPOptions{}) }
 
-// HTTPOptions are what an http.Server has no place for. The zero value is right for most.
+// HTTPOptions are options that an http.Server lacks. The zero value is right for most.
 type HTTPOptions struct {
 	MaxMemory int64                          // as in Options
 	Client    func(peer net.Addr) netip.Addr // as in Options
@@ -129,7 +129,7 @@ type handed struct {
 // serveHanded serves a connection that an http.Server has accepted, until it ends.
 func (s *Server) serveHanded(nc net.Conn, h handed) {
 	h.ctx = s.ctx
-	// In the same way net/http tells its own HTTP/2 server of the context.
+	// In the same way net/http passes the context to its own HTTP/2 server.
 	if of, ok := h.handler.(interface{ BaseContext() context.Context }); ok {
 		h.ctx = of.BaseContext()
 	}

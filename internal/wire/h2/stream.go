@@ -20,7 +20,7 @@ type stream struct {
 	received     int64 // bytes of the body, without padding
 	recvWindow   int
 	in           []byte // of the body of a unary call, which is not yet complete
-	parts        *part  // of the body of a handler's request: what it has not read
+	parts        *part  // the unread part of the body of a handler's request
 	lastPart     *part
 	unread       int  // bytes in parts
 	need         int  // bytes of a unary request, as its prefix says; 0 while that has not come

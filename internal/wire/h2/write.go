@@ -83,7 +83,7 @@ type encoder struct {
 	total       int  // bytes of all that was ever put into the table
 	slots       *slots
 	literal     bool // the client's table is too small, or once was
-	shrink      bool // the client has to be told that its table is empty
+	shrink      bool // the client has to learn that its table is empty
 
 	oftenStatus Status // to be kept in the table
 }

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// Answer says what a door makes of a request that is turned away.
+// Answer says how a door answers a request that is turned away.
 type Answer string
 
 // The answers.
@@ -30,7 +30,7 @@ const (
 	Allow Answer = "allow" // as one that no limit refuses
 )
 
-// Check returns an error that says what to write in place of a.
+// Check returns an error that names valid values in place of a.
 func (a Answer) Check() error {
 	if a != Error && a != Deny && a != Allow {
 		return fmt.Errorf("%q must be %s, %s or %s", string(a), Error, Deny, Allow)
@@ -38,13 +38,13 @@ func (a Answer) Check() error {
 	return nil
 }
 
-// Reason is what a door says to a request that it turns away, in words.
+// Reason is a door's message to a request that it turns away.
 const Reason = "overloaded: the request has stood in line for too long, and nothing was decided; try again in a moment"
 
 // How often the probe looks: after tense while there is a line, and less and less often while there
-// is none. After a reading above a bound it looks atOnce, without giving up the processor: what
-// stood still since others had it (a stopped process, a paused machine, a quota, other programs)
-// has no line left then, and what has more to do than it can has.
+// is none. After a reading above a bound it looks atOnce, without giving up the processor: a
+// process that stood still because others had it (a stopped process, a paused machine, a quota,
+// other programs) has no line left then, and one that has more to do than it can has.
 const (
 	atOnce  = time.Nanosecond
 	tense   = 2 * time.Millisecond
@@ -105,7 +105,7 @@ func newLine(p probe) *Line {
 	return l
 }
 
-// Door returns what a door asks, by the name that metrics have. bound is how long a request may
+// Door returns the Door for a door, by the name that metrics have. bound is how long a request may
 // stand in line under overload; 0 for any time. Run must not have been called yet.
 func (l *Line) Door(name string, bound time.Duration, answer Answer) *Door {
 	if l == nil || bound <= 0 {
@@ -170,7 +170,7 @@ func (l *Line) begin(every time.Duration) time.Duration {
 	return due
 }
 
-// read tells the doors of a reading.
+// read passes a reading to the doors.
 func (l *Line) read(now time.Time, waited time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,14 +255,14 @@ func (l *Line) sleep(ctx context.Context) bool {
 	return true
 }
 
-// Waited is how long requests stand in line now: what the last reading was, or more where the probe
-// is overdue.
+// Waited is how long requests stand in line now: the last reading, or more where the probe is
+// overdue.
 func (l *Line) Waited() time.Duration {
 	overdue := int64(time.Since(l.began)) - l.due.Load()
 	return time.Duration(max(l.waited.Load(), overdue, 0))
 }
 
-// Door is what a door knows of the line. A nil Door turns nobody away. Safe for concurrent use.
+// Door is a door's view of the line. A nil Door turns nobody away. Safe for concurrent use.
 type Door struct {
 	line       *Line
 	name       string

@@ -73,7 +73,7 @@ func (c *Client) dial(ctx context.Context) (*conn, error) {
 	return conn, nil
 }
 
-// ask sends a request and waits for the first byte of its response. sent tells, after an error,
+// ask sends a request and waits for the first byte of its response. sent says, after an error,
 // whether the upstream may have seen some of it.
 func (c *conn) ask(ctx context.Context, now time.Time, q *Request) (sent bool, err error) {
 	c.ctx, c.limit, c.by, c.failed, c.leaver = ctx, MaxHeader, time.Time{}, nil, q.leaver

@@ -41,7 +41,7 @@ import (
 	"time"
 )
 
-// What a Client keeps and reads at most.
+// Bounds of a Client's memory and reads.
 const (
 	MaxIdle = 512 // connections that are kept idle
 	// bytes of a response's header, each informational one for itself
@@ -64,7 +64,7 @@ const (
 	// less: connections that have been idle too long, or that the server has closed, are closed.
 	sweepEvery = 5 * time.Second
 	// watchAfter is how long a request waits for its response before it watches for the end of its
-	// context. What is answered sooner is not worth the watching.
+	// context. Quicker answers are not worth the watching.
 	watchAfter = 50 * time.Millisecond
 	// readBuffer is the size of a connection's read buffer; http.Transport's is the same.
 	readBuffer = 4 << 10
