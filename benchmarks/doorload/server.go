@@ -185,7 +185,7 @@ func answer(conn net.Conn) error {
 
 var errStatus = errors.New("unexpected status")
 
-// refusedBy tells by an HTTP status whether a request was refused.
+// refusedBy reports by an HTTP status whether a request was refused.
 func refusedBy(status int) (bool, error) {
 	switch status {
 	case http.StatusOK:

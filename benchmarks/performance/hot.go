@@ -19,7 +19,7 @@ var hotContestants = [][2]string{
 }
 
 // hot measures decisions on one key, asked for by as many goroutines as there are processors: how
-// long it is from one decision to the next, of all together, and what each takes.
+// long it is from one decision to the next, of all together, and how long each takes.
 func (b *bench) hot() error {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	type contestant struct {

@@ -94,7 +94,7 @@ func (b *bench) benchDoor(d door, rate float64, duration time.Duration) (r openR
 	return r, nil
 }
 
-// doors starts what is asked. stop ends it, also after an error.
+// doors starts the targets. stop ends them, also after an error.
 func (b *bench) doors() (list []door, stop func(), err error) {
 	stop = func() {
 		for _, d := range list {

@@ -38,7 +38,7 @@ func (s *samples) add(measure, series string, at, value float64) {
 	s.values[p] = append(s.values[p], value)
 }
 
-// header says what a file of results comes from.
+// header describes the origin of a file of results.
 type header struct {
 	date, commit, machine, others, took string
 }
@@ -88,12 +88,12 @@ func digits(v float64) string {
 	return strconv.FormatFloat(math.Round(v*scale)/scale, 'f', -1, 64)
 }
 
-// watch follows what the whole machine does while a part is measured.
+// watch follows the load of the whole machine while a part is measured.
 type watch struct {
 	began     time.Time
 	all, idle time.Duration
 	own       time.Duration
-	known     bool // the machine tells
+	known     bool // the machine reports it
 }
 
 func startWatch() *watch {

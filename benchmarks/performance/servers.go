@@ -77,7 +77,7 @@ const (
 // again as soon as they are answered, always wait; in an open loop such a wait would be overload.
 var closedLoop = []string{"--overload-line", "0s", "--overload-proxy-line", "0s"}
 
-// launchWeir starts a weir of which one door listens: http, grpc, resp or proxy.
+// launchWeir starts a weir with one door that listens: http, grpc, resp or proxy.
 func (b *bench) launchWeir(door string, flags ...string) (*server, error) {
 	addr, err := freePort()
 	if err != nil {
@@ -182,7 +182,7 @@ func (b *bench) launchEcho() (*server, error) {
 	return b.launch("grpc-go that admits all", addr, nil, b.self, "echo", addr)
 }
 
-// installed tells whether a program is there, and says if it is not.
+// installed reports whether a program is there, and prints it if not.
 func (b *bench) installed(program string) bool {
 	if _, err := exec.LookPath(program); err != nil {
 		fmt.Fprintf(b.progress, "%s is left out: it is not installed\n", filepath.Base(program))

@@ -22,11 +22,11 @@ import (
 type conn struct {
 	net    net.Conn
 	framer *http2.Framer // reads in serve; writes to out, under mu
-	ready  chan struct{} // closed when the server has told its settings, or failed
+	ready  chan struct{} // closed when the server has sent its settings, or failed
 
 	mu      sync.Mutex
 	out     outbox // frames to write
-	spare   outbox // what was written last
+	spare   outbox // the frames written last
 	writing bool
 	first   []byte // headers of the first call; nil when it is made
 	later   []byte // headers of every later call
@@ -46,7 +46,7 @@ func (o *outbox) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// call is what a caller asks with, again and again.
+// call is a caller's memory for its calls.
 type call struct {
 	answer []byte
 	err    error

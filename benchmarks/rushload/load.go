@@ -41,8 +41,8 @@ type protocol interface {
 	hello() []byte
 	// request appends the request of a number, from 0.
 	request(dst []byte, number int) []byte
-	// answers takes what was read; it calls done with the number of each request that is answered,
-	// and returns how much it took, and what is to be sent back.
+	// answers takes bytes that were read; it calls done with the number of each request that is
+	// answered, and returns how many it took, and the bytes to send back.
 	answers(b []byte, done func(number int, decided bool)) (taken int, back []byte, err error)
 	// most is how many requests may be under way.
 	most() int
@@ -135,7 +135,7 @@ func (l *load) connection(nc net.Conn, i int, start time.Time, r *result) error 
 			taken, back, err := p.answers(in[:w], func(number int, decided bool) {
 				took := now - due[number%ring]
 				switch {
-				case now > end: // what is answered after the end is no part of the rate
+				case now > end: // answers after the end are no part of the rate
 				case decided:
 					r.decided++
 					r.latency.Add(took, 1)

@@ -36,7 +36,7 @@ func main() {
 	exit.With("rushload", run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// plan is what is measured.
+// plan describes the measurement.
 type plan struct {
 	weir, cpu, door, store string
 	light                  bool

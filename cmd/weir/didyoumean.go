@@ -15,8 +15,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// didYouMean is what an error says behind a word that is none of those that are known; "" if none
-// was meant.
+// didYouMean suggests word at the end of an error about an unknown word; "" if word is empty.
 func didYouMean(word string) string {
 	if word == "" {
 		return ""

@@ -34,7 +34,7 @@ type door struct {
 	address  string // as configured
 	listener *listen.Listener
 	serve    func(net.Listener) error
-	drain    func() // tells clients that the door is going away, before any door closes; may be nil
+	drain    func() // announces that the door is going away, before any door closes; may be nil
 	shutdown func(context.Context) error
 	memory   func() h2.MemoryStats // of HTTP/2; nil where nobody counts
 }
@@ -168,7 +168,7 @@ func (p *program) addAdmin() {
 	p.doors[len(p.doors)-1].drain = h.Close
 }
 
-// snapshot is what the page gets with its HTML.
+// snapshot is the data that the page gets with its HTML.
 func (p *program) snapshot(overview *insight.Overview, rules *admin.RuleReports) (s page.Snapshot) {
 	if set, _ := p.limiter.Rules(); set != nil {
 		s.Domains = set.Domains()

@@ -2,8 +2,8 @@
 // backtest its rules.
 //
 // Run is the program as a value. Each subcommand has a file of its own; begin with serve.go, which
-// shows what a server is made of and in which order. run.go starts and ends it, doors.go opens its
-// doors, and settings.go is the table of all that can be configured.
+// shows the parts of a server and their order. run.go starts and ends it, doors.go opens its doors,
+// and settings.go is the table of all that can be configured.
 package main
 
 import (

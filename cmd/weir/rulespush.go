@@ -149,7 +149,7 @@ func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *
 			return "", ctx.Err()
 		}
 	}
-	// The checks have read the folder anew. What is pushed has to be what they saw.
+	// The checks have read the folder anew. The push has to be the files they saw.
 	if now, err := readRulesFolder(dir); err != nil || !rulesource.Equal(now, files) {
 		return "", errors.Join(fmt.Errorf("nothing was pushed: %s changed while it was checked; push it again", dir), err)
 	}
@@ -211,7 +211,7 @@ func (p *pusher) inShadow(ctx context.Context, d *ruledb.DB, files []file.Source
 	return files, nil
 }
 
-// conflict shows what came between the base of a change and what is in force.
+// conflict shows the changes between the base of a change and the version in force.
 func (p *pusher) conflict(ctx context.Context, d *ruledb.DB, c *ruledb.ConflictError, dir string) error {
 	if p.origin == ruledb.Import {
 		return fmt.Errorf("nothing was imported: %w; change it with weir rules pull and push", c)

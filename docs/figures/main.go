@@ -42,7 +42,7 @@ const (
 	window = 60 * second
 )
 
-// figure is one picture: a limit, and what to see in it.
+// figure is one picture: a limit, and its caption.
 type figure struct {
 	file    string
 	title   string

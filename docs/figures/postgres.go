@@ -84,7 +84,7 @@ var postgresPanels = []panel{
 	}},
 }
 
-// drawPostgres draws what was sampled.
+// drawPostgres draws the samples.
 func drawPostgres(t *table) []byte {
 	last := len(t.rows) - 1
 	span := t.of(last, "at_s")

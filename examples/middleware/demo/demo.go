@@ -1,4 +1,4 @@
-// Package demo is what the examples have in common: rules, and an authentication that stands for
+// Package demo is the common part of the examples: rules, and an authentication that stands for
 // your own.
 package demo
 
@@ -38,7 +38,7 @@ func Options() httplimit.Options {
 	}
 }
 
-// tokens stand for sessions, signed tokens, or whatever tells you who asks.
+// tokens stand for sessions, signed tokens, or any other proof of who asks.
 var tokens = map[string]string{"ada-token": "ada", "bob-token": "bob"}
 
 type userKey struct{}

@@ -16,9 +16,9 @@ import (
 //
 //	1.EXPIRY.FINGERPRINT.MAC
 //
-// with the version, the Unix time at which it ends, the token that it is of, and HMAC-SHA-256 of
-// what stands before the last dot. Both the fingerprint and the key of the MAC are derived from the
-// token's hash, which is in the memory of the node only: so a cookie tells nothing of its token,
+// with the version, the Unix time at which it ends, the token that it belongs to, and HMAC-SHA-256
+// of the text before the last dot. Both the fingerprint and the key of the MAC are derived from the
+// token's hash, which is in the memory of the node only: so a cookie says nothing about its token,
 // and is void as soon as the token is no longer in the file.
 const (
 	// LoginCookie is the name of the cookie.

@@ -26,7 +26,7 @@ type readings struct {
 	of   map[netip.Addr]int
 }
 
-// The errors are those of a queue without room, so that they are counted and logged as its own.
+// The errors wrap a full queue's, so that they are counted and logged as such.
 var (
 	errReading      = fmt.Errorf("too many bodies are being read to be deferred: %w", deferred.ErrFull)
 	errReadingShare = fmt.Errorf("too many bodies of one address are being read to be deferred: %w", deferred.ErrShare)
