@@ -8,8 +8,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Charges says what each request like r would be charged, without charging or deciding anything:
-// for doors that assign ahead of the requests what these may use, in place of deciding them. The
+// Charges returns the charges that each request like r would make, without charging or deciding
+// anything. It is for doors that assign units ahead of the requests, in place of deciding them. The
 // numbers are those in force, with grants and signals. d is as after Match: if there are no
 // charges, d.Allowed says whether such requests pass, d.Banned for how long not.
 //
@@ -25,9 +25,10 @@ func (l *Limiter) Charges(r *Request, d *Decision) []store.Charge {
 	return d.charges
 }
 
-// Report tells of requests like r that somebody else decided, by what was assigned to them; d is
-// that of Charges. Hooks are told, and limits in shadow are charged for what passed, each as far as
-// it has room. Bans do not count what was refused. It returns an error of the store.
+// Report accounts for requests like r that somebody else decided, by the units assigned to them; d
+// is the Decision that Charges filled in. It calls Hooks.Reported, and charges limits in shadow for
+// the allowed requests, each as far as it has room. Bans do not count the denied ones. The error is
+// the store's.
 func (l *Limiter) Report(ctx context.Context, r *Request, d *Decision, allowed, denied int64) error {
 	if l.hooks.Reported != nil {
 		l.hooks.Reported(r, d, allowed, denied)

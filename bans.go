@@ -36,7 +36,7 @@ func newBan(b *orders.Ban) Ban {
 	}
 }
 
-// Banned tells why a request was refused outright.
+// Banned says why a request was refused outright.
 type Banned struct {
 	Rule  *rule.Rule // whose ban it is; nil if the request was not refused so
 	Until int64      // by the Limiter's clock, µs since the Unix epoch
@@ -47,7 +47,7 @@ var (
 	// ErrNotFound: there is nothing of the key to end or to show.
 	ErrNotFound = orders.ErrNotFound
 	// ErrNotShared: the change is in force on this node, and the others do not know of it. While
-	// Follow runs, they will be told as soon as the store can be reached.
+	// Follow runs, it reaches them as soon as the store can be reached.
 	ErrNotShared = orders.ErrNotShared
 )
 
@@ -78,7 +78,7 @@ func (b *Bans) Set(ctx context.Context, domain, limit string, key []string, unti
 }
 
 // Plan returns the ban that Set would put in force, without doing it, and the ban of the key that
-// is in force; nil for none. The error is that of Set, but for ErrNotShared.
+// is in force; nil for none. It fails as Set does, except that it never returns ErrNotShared.
 func (b *Bans) Plan(domain, limit string, key []string, until time.Time, reason string) (ban Ban, before *Ban, err error) {
 	r, err := b.l.ruleNamed(domain, limit)
 	if err != nil {

@@ -21,10 +21,10 @@ func (l *Limiter) Allow(ctx context.Context, r Request) (*Decision, error) {
 // Decide decides r into d, reusing what d holds: it calls Match, Charge and Tell. Nothing is
 // allocated once d has grown, except for slots of concurrency limits and CEL expressions.
 //
-// If the store fails, the rules say what becomes of r: where each enforcing limit that it meets
-// says on_store_error: allow, it is admitted, and d.WithoutStore says why it was not counted. Else,
-// and where ctx was cancelled, Decide returns the error of the store or of ctx; d then does not
-// allow, and d.Matches lists the limits that r meets.
+// If the store fails, the rules decide: r is admitted if each enforcing limit that it meets says
+// on_store_error: allow, and d.WithoutStore then says why it was not counted. Otherwise, and if ctx
+// was cancelled, Decide returns the error of the store or of ctx; d then does not allow, and
+// d.Matches lists the limits that r meets.
 func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 	if l.Match(r, d) {
 		if err := l.charge(ctx, r, d, false); err != nil {
@@ -110,8 +110,8 @@ func (d *Decision) refuseCostly(now int64) {
 // their grants, in one call of the store, and makes d the decision. It may be called again after
 // another Match, for a request that was refused and waited meanwhile; see ChargeAgain.
 //
-// A store that fails is dealt with here, as Decide says. After an error nothing is known of what
-// was charged.
+// Charge handles a failing store as Decide describes. After an error it is unknown which limits
+// were charged.
 func (l *Limiter) Charge(ctx context.Context, r *Request, d *Decision) error {
 	return l.charge(ctx, r, d, false)
 }
@@ -139,9 +139,9 @@ func (l *Limiter) ChargeNow(r *Request, d *Decision) (done bool) {
 	return true
 }
 
-// ChargeAgain is Charge for a request that was charged before, refused, and held instead of told.
-// Limits that charge a refused request all the same are not charged for it a second time: those in
-// shadow, and those that count denied requests.
+// ChargeAgain is Charge for a request that was charged before, refused, and then held without Tell.
+// Limits that charge a refused request all the same do not charge it a second time: limits in
+// shadow, and limits that count denied requests.
 func (l *Limiter) ChargeAgain(ctx context.Context, r *Request, d *Decision) error {
 	return l.charge(ctx, r, d, true)
 }
@@ -201,8 +201,9 @@ func (d *Decision) drop() {
 // have been too slow.
 func abandoned(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
 
-// Tell is the last phase of Decide: denials are counted towards bans, a refusal gets its ID, and
-// Hooks are told. A request that is held, and not refused for good, is not told of.
+// Tell is the last phase of Decide: it counts denials towards bans, gives a refusal its ID, and
+// calls the Hooks. Callers do not call it for a request that is held, unless it is refused for
+// good.
 func (l *Limiter) Tell(ctx context.Context, r *Request, d *Decision) {
 	if !d.Allowed {
 		if f := l.rules.Load(); f != nil && f.bans && !d.byDoor {
@@ -219,21 +220,21 @@ func (l *Limiter) Tell(ctx context.Context, r *Request, d *Decision) {
 // the answer if it has none.
 func (l *Limiter) HearsAnswers() bool { return l.hooks.Answered != nil }
 
-// Answered tells the hooks how r, which d admitted, was answered. Doors that see the answer call it
-// once; r and d must be as they were at Tell.
+// Answered calls the hooks with the answer to r, which d admitted. Doors that see the answer call
+// it once; r and d must be as they were at Tell.
 func (l *Limiter) Answered(r *Request, d *Decision, a Answer) {
 	if l.hooks.Answered != nil {
 		l.hooks.Answered(r, d, a)
 	}
 }
 
-// RefuseBy makes d a refusal by the limit of d.Matches.Hits[hit] alone, for a door that knows what
-// the limit would say and refuses in its place. said is what the limit said to another request, as
-// it stands at the instant now of the store's clock, in µs. Nothing is charged, and Tell does not
+// RefuseBy makes d a refusal by the limit of d.Matches.Hits[hit] alone, for a door that knows the
+// limit's answer and refuses in its place. said is the limit's result for another request, as it
+// stands at the instant now of the store's clock, in µs. Nothing is charged, and Tell does not
 // count the refusal towards a ban.
 func (d *Decision) RefuseBy(hit int, said LimitResult, now int64) {
 	hits := d.Matches.Hits
-	if len(d.charges) == len(hits) { // they tell InForce the numbers
+	if len(d.charges) == len(hits) { // InForce takes its numbers from charges
 		d.charges[0], d.results[0] = d.charges[hit], said.Result
 		d.charges, d.results = d.charges[:1], d.results[:1]
 	} else {

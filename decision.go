@@ -53,8 +53,8 @@ type Decision struct {
 	// Known is false if no rule file declares the domain; the request is then allowed.
 	Known  bool
 	Exempt bool // an exempt entry of the rules applies
-	// Limits are all limits that were met, shadow ones included: in the order of Descriptors, or of
-	// rules, those of the Lyft form first.
+	// Limits are all limits that were met, shadow ones included, in the order of Descriptors or of
+	// rules; limits of the Lyft form come first.
 	Limits []LimitResult
 	// RetryAfter is the largest of the limits that refused, in µs; 0 if allowed; algo.Never if one
 	// of them never admits the request. See Retry.
@@ -71,8 +71,8 @@ type Decision struct {
 	// the store was not asked, and nothing was charged.
 	Banned Banned
 	// WithoutStore is why the store could not decide, where the rules admit the request all the
-	// same (on_store_error: allow); nil otherwise. Limits is empty then, and nothing is known of
-	// what was charged.
+	// same (on_store_error: allow); nil otherwise. Limits is empty then, and it is unknown which
+	// limits were charged.
 	WithoutStore error
 	// ID names the decision if it is a refusal; 0 if not, unless Identity was asked for one.
 	ID DecisionID
@@ -105,7 +105,7 @@ func (d *Decision) Warns(r *LimitResult) bool {
 	return d.Allowed && r.Near && r.Mode != rule.Shadow
 }
 
-// noCopy makes go vet report copies of what holds one.
+// noCopy makes go vet report copies of a struct that contains one.
 type noCopy struct{}
 
 func (*noCopy) Lock()   {}
@@ -117,8 +117,8 @@ func (d *Decision) Priority() rule.Priority { return d.Matches.Priority }
 
 // Nearest returns the limit that headers and messages should speak of. On a refusal it is the one
 // that refuses longest. Else it is the enforcing limit nearest to refusing: one with too little
-// left for the same request once more, then the one of which the smallest share is left, then the
-// largest ResetAfter, then rule order. It is nil if no enforcing limit was met.
+// left for the same request once more, then the one with the smallest share left, then the largest
+// ResetAfter, then rule order. It is nil if no enforcing limit was met.
 func (d *Decision) Nearest() *LimitResult {
 	best := -1
 	for i := range d.Limits {
@@ -160,8 +160,8 @@ func (d *Decision) isLast(i int) bool {
 	return len(d.charges) == len(d.Limits) && d.Limits[i].Remaining < d.charges[i].Ask.Needs()
 }
 
-// compareShares compares what is left of two limits as a share of each: -1 if less is left of a, 1
-// if more. They may count different things: 50 tokens of 60,000 are less than 40 requests of 60.
+// compareShares compares the units left of two limits as a share of each: -1 if less is left of a,
+// 1 if more. They may count different things: 50 tokens of 60,000 are less than 40 requests of 60.
 func compareShares(a, b *algo.Result) int {
 	switch {
 	case a.Remaining <= 0 || b.Remaining <= 0: // of a limit of 0 nothing is ever left
@@ -174,9 +174,9 @@ func compareShares(a, b *algo.Result) int {
 	return cmp.Or(cmp.Compare(aHigh, bHigh), cmp.Compare(aLow, bLow))
 }
 
-// DeferTo returns the queue to which all limits that refuse want the request deferred, that of the
-// first of them. It is "" if d allows or is a ban's, and if one of the limits names no queue or
-// never admits the request.
+// DeferTo returns the queue to which all limits that refuse want the request deferred; if they name
+// several, the first limit's. It is "" if d allows or is a ban's, and if one of the limits names no
+// queue or never admits the request.
 func (d *Decision) DeferTo() string {
 	if d.Allowed || d.RetryAfter == algo.Never || d.Banned.Rule != nil {
 		return ""
@@ -197,8 +197,8 @@ func (d *Decision) DeferTo() string {
 	return queue
 }
 
-// InForce returns the numbers by which d.Limits[i] decided: those of its window, after a schedule
-// and a signal have had their say. It is nil where that is not known.
+// InForce returns the numbers by which d.Limits[i] decided: its window's, after a schedule and a
+// signal have had their say. It is nil where they are not known.
 func (d *Decision) InForce(i int) *algo.Limit {
 	l := d.Limits[i].Window.Limit
 	if len(d.charges) == len(d.Limits) {

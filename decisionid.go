@@ -9,7 +9,7 @@ import (
 // DecisionID names one decision, for people: a refused client quotes it, and an operator looks it
 // up. 0 is no name.
 //
-// IDs are random: two are very unlikely to be the same, and they tell nothing of how many decisions
+// IDs are random: two are very unlikely to be the same, and they do not show how many decisions
 // there were or which was made before another.
 type DecisionID uint64
 

@@ -4,8 +4,8 @@ import "context"
 
 // Follow shares bans and grants with the other nodes through the store, which must be a
 // store.Board, until ctx ends; then it returns nil. A store that keeps its facts over a restart
-// brings them back in this way. Without Follow a Limiter publishes what is set and ended by its
-// handles, but hears of nothing, and keeps the bans that denials bring to itself. The error is
+// brings them back in this way. Without Follow a Limiter publishes the orders that its handles set
+// and end, but hears of nothing, and keeps the bans that denials bring to itself. The error is
 // store.ErrNoBoard, or that Follow runs already.
 func (l *Limiter) Follow(ctx context.Context) error { return l.orders.Follow(ctx) }
 

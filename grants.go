@@ -39,8 +39,8 @@ type Grants struct{ l *Limiter }
 func (l *Limiter) Grants() *Grants { return &l.grants }
 
 // Set gives a key of a rule other numbers until an instant of the Limiter's clock, on all nodes of
-// the store (see Limiter.Follow). They take the place of a grant before, and of what the rule, its
-// schedule, its override or its elastic signal says. What the key has used stays used. allow is in
+// the store (see Limiter.Follow). They replace an earlier grant, and the numbers of the rule, its
+// schedule, its override and its elastic signal. Units that the key has used stay used. allow is in
 // the notation of rule files (see rule.ParseAllow) and has the same windows as the rule, or is
 // "unlimited". The error says what does not fit, or is ErrNotShared; then the grant is in force
 // here.
@@ -54,7 +54,7 @@ func (g *Grants) Set(ctx context.Context, domain, limit string, key []string, al
 }
 
 // Plan returns the grant that Set would put in force, without doing it, and the grant of the key
-// that is in force; nil for none. The error is that of Set, but for ErrNotShared.
+// that is in force; nil for none. It fails as Set does, except that it never returns ErrNotShared.
 func (g *Grants) Plan(domain, limit string, key []string, allow string, until time.Time, reason string) (grant Grant, before *Grant, err error) {
 	r, err := g.l.ruleNamed(domain, limit)
 	if err != nil {

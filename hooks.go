@@ -4,9 +4,9 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Hooks are told what happens; nil functions are skipped. They are called on the deciding path:
-// they must be quick, safe for concurrent use, and must not keep their arguments or what those
-// point to. JoinHooks makes one of several.
+// Hooks are functions that a Limiter calls; nil functions are skipped. They are called on the
+// deciding path: they must be quick, safe for concurrent use, and must not keep their arguments or
+// anything that these point to. JoinHooks makes one of several.
 type Hooks struct {
 	// Decided is called after each decision, also of one that was made without the store
 	// (Decision.WithoutStore).
@@ -15,12 +15,13 @@ type Hooks struct {
 	// the answer: the proxy and both middlewares. d is the decision that admitted it; both are as
 	// Decided saw them. A request that was turned away all the same, because of overload, is none.
 	Answered func(r *Request, d *Decision, a Answer)
-	// Reported is called for requests that somebody else decided, by what was assigned before
+	// Reported is called for requests that somebody else decided, by the units assigned before
 	// (Limiter.Report). d holds what they meet, and no answers.
 	Reported func(r *Request, d *Decision, allowed, denied int64)
 	// RulesChanged is called before a rule set comes into force, so that no decision by it waits
-	// for what is made of it here; Limiter.Rules still returns the one before. Decisions by that
-	// one go on meanwhile, and some may be told of afterwards. The set may be kept.
+	// for the work of this hook; Limiter.Rules still returns the set before. Decisions by the old
+	// set go on meanwhile, and Decided may be called for some of them afterwards. The set may be
+	// kept.
 	RulesChanged func(s *rule.Set, generation uint64)
 	// StoreError is called when the store failed; not for a call whose context was cancelled, as
 	// where a client hung up.
@@ -32,21 +33,23 @@ type Stopwatch interface {
 	// Begin is called when a door has a request to decide, and returns the time of a clock of the
 	// Stopwatch's own; 0 for a decision that is not in the sample.
 	Begin() (start int64)
-	// End is given what Begin returned, unless that was 0, when the door knows what to answer. r
-	// and d are what it decided; both are nil where it came to no decision. They must not be kept.
+	// End gets the value that Begin returned, unless that was 0, when the door knows its answer. r
+	// and d are the request and its decision; both are nil where there was no decision. They must
+	// not be kept.
 	End(start int64, r *Request, d *Decision)
 }
 
 // Answer is how a request that was admitted was answered. The zero value is of one that got no
 // answer.
 type Answer struct {
-	// Status is that of the response, by HTTP; a gRPC status is translated as its documentation
-	// says. 0 is none: the client went away before the answer began. Where the upstream did, it is
-	// what the client was told, such as 502; a handler that panicked before it answered has 500.
+	// Status is the HTTP status of the response; a gRPC status is translated as the gRPC
+	// documentation says. 0 is none: the client went away before the answer began. If the upstream
+	// went away, it is the status that the client was sent, such as 502; a handler that panicked
+	// before it answered has 500.
 	Status int
 }
 
-// JoinHooks returns hooks that call those of each of these, in this order.
+// JoinHooks returns hooks that call the hooks of each argument, in this order.
 func JoinHooks(hooks ...Hooks) (all Hooks) {
 	var (
 		decided  []func(*Request, *Decision)

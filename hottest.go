@@ -27,7 +27,7 @@ type Hottest struct {
 	Of     int       // keys that the store holds, about
 	// Complete: all keys of the store were looked at. Else a hotter one may be among the others.
 	Complete bool
-	Banned   int          // banned keys of these limits, with those of which nothing is counted
+	Banned   int          // banned keys of these limits, also keys without a counter
 	Rules    []*rule.Rule // the rules of these limits
 }
 
@@ -51,7 +51,7 @@ func newHottest() hottest {
 	return hottest{turn: make(chan struct{}, 1), lists: map[uint64]*hotList{}}
 }
 
-// hotList is what is remembered of a counter.
+// hotList is the memory of one counter.
 type hotList struct {
 	next string   // where the next call goes on
 	keys [][]byte // the hottest that were found, to be looked at again
@@ -188,8 +188,8 @@ func (ks *Keys) scan(ctx context.Context, st store.Inspector, r *rule.Rule, w *r
 	return nil
 }
 
-// list returns the list of a counter, in place of the one that was not used for longest if there
-// are too many. The turn must be held.
+// list returns the list of a counter. If there are too many lists, a new one replaces the least
+// recently used one. The turn must be held.
 func (h *hottest) list(counter uint64) *hotList {
 	h.calls++
 	list := h.lists[counter]

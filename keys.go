@@ -14,7 +14,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// KeyInfo is what an operator sees of a key under one limit.
+// KeyInfo is an operator's view of a key under one limit.
 type KeyInfo struct {
 	Window *rule.Window // the limit; of the override for the key, if there is one
 	Key    []byte
@@ -23,13 +23,13 @@ type KeyInfo struct {
 	// Limit are the numbers in force for the key: of the rule, an override, a grant or an elastic
 	// share; nil if a grant lifts the limit.
 	Limit   *algo.Limit
-	Counted bool        // false: the store holds no state, and Result is that of a fresh one
+	Counted bool        // false: the store holds no state, and Result is a fresh key's
 	Result  algo.Result // of a peek
-	// Used is how many units are used, those of a soft margin too; at most Result.SoftLimit. Units
-	// that are lent count as used.
+	// Used is how many units are used, in a soft margin too; at most Result.SoftLimit. Units that
+	// are lent count as used.
 	Used int64
-	// Lent is what the store has lent of the limit for this key to all nodes together; zero if that
-	// is nothing.
+	// Lent is how many units the store has lent of the limit for this key to all nodes together;
+	// zero if there are none.
 	Lent algo.Lent
 	// Regions is how the key stands in this region and in all; nil if the limit does not hold over
 	// several regions.
@@ -82,7 +82,7 @@ func compareUse(a, b *KeyInfo) int {
 	)
 }
 
-// Keys shows operators what the store counts of keys. Safe for concurrent use. See Limiter.Keys.
+// Keys shows operators the store's counters. Safe for concurrent use. See Limiter.Keys.
 type Keys struct {
 	l       *Limiter
 	hottest hottest
@@ -104,7 +104,7 @@ func (l *Limiter) view(r *rule.Rule, c *rule.Counter) *store.View {
 	}}
 }
 
-// info returns what is known of a key. st is its state in the store; nil if there is none.
+// info describes a key. st is its state in the store; nil if there is none.
 func (l *Limiter) info(w *rule.Window, key []byte, v *store.View, st *store.KeyState, now int64) KeyInfo {
 	k := KeyInfo{Window: w, Key: bytes.Clone(key), Parts: w.KeyParts(key), Mode: w.Rule.ModeFor(key)}
 	var g *orders.Grant
@@ -171,9 +171,9 @@ func attributesOf(parts []string) rule.Pairs {
 	return list
 }
 
-// Get returns what is counted of a key, under each limit that a name means: a rule's name means all
-// of its windows, a window's own name (rule:60s) that window. The parts of key are as in Bans.Set.
-// An empty domain means the only one that the rules hold. If nothing is counted, and the key has
+// Get returns the counters of a key, under each limit that a name means: a rule's name means all of
+// its windows, a window's own name (rule:60s) that window. The parts of key are as in Bans.Set. An
+// empty domain means the only one that the rules hold. If nothing is counted, and the key has
 // neither a ban nor a grant, the error is ErrNotFound.
 func (ks *Keys) Get(ctx context.Context, domain, limit string, key []string) ([]KeyInfo, error) {
 	l := ks.l
@@ -205,7 +205,7 @@ func (ks *Keys) Get(ctx context.Context, domain, limit string, key []string) ([]
 	return list, nil
 }
 
-// look returns what is counted of a key under a window, which has a limit.
+// look returns the counter of a key under a window, which has a limit.
 func (ks *Keys) look(ctx context.Context, st store.Inspector, w *rule.Window, key []byte) (KeyInfo, error) {
 	v := ks.l.view(w.Rule, w.Counter)
 	var state *store.KeyState
@@ -215,9 +215,9 @@ func (ks *Keys) look(ctx context.Context, st store.Inspector, w *rule.Window, ke
 	return ks.l.info(w, key, v, state, ks.l.orders.Now()), nil
 }
 
-// Met returns what is counted of the key under which a request met a limit; h is one of its
-// Decision's Matches.Hits. A peek that stands in a soft margin is told by it how much of that is
-// used. The error is of the store, or store.ErrNoInspector.
+// Met returns the counters of the key under which a request met a limit; h is one of its Decision's
+// Matches.Hits. A peek uses it to learn how much of the soft margin is used. The error is the
+// store's, or store.ErrNoInspector.
 func (ks *Keys) Met(ctx context.Context, h *rule.Hit) (KeyInfo, error) {
 	st, ok := store.As[store.Inspector](ks.l.store)
 	if !ok {
@@ -226,9 +226,9 @@ func (ks *Keys) Met(ctx context.Context, h *rule.Hit) (KeyInfo, error) {
 	return ks.look(ctx, st, h.Window, h.Key)
 }
 
-// Reset forgets what is counted of a key under each limit that a name means, as in Get, on all
-// nodes of the store. It returns the names of the rule and the key. If there was nothing to forget,
-// the error is ErrNotFound. After an error of the store, KeyInfo.Counted says whether something was
+// Reset forgets the counters of a key under each limit that a name means, as in Get, on all nodes
+// of the store. It returns the names of the rule and the key. If there was nothing to forget, the
+// error is ErrNotFound. After an error of the store, KeyInfo.Counted says whether something was
 // forgotten under other windows.
 func (ks *Keys) Reset(ctx context.Context, domain, limit string, key []string) (KeyInfo, error) {
 	l := ks.l

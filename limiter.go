@@ -22,9 +22,9 @@ const DefaultDomain = rule.DefaultDomain
 // Limiter decides requests by the rules in force.
 //
 // It has three ways to decide a Request. Most callers should use Allow. Decide reuses a Decision,
-// so that it allocates nothing. Reserve is for requests whose cost is known only afterwards. Match,
-// Charge and Tell are what Decide consists of, for programs that have something to do in between;
-// ChargeNow is for those that would rather not wait where they are.
+// so that it allocates nothing. Reserve is for requests whose cost is known only afterwards. Decide
+// consists of Match, Charge and Tell, which programs may call that have something to do in between;
+// ChargeNow is for programs that would rather not wait where they are.
 //
 // An admitted request may leave something to do: Release for the slots of concurrency limits,
 // Settle for the cost of a response, GiveBack for a turn in a leaky bucket that goes unused. Bans,
@@ -46,11 +46,11 @@ type Limiter struct {
 	keys         Keys
 }
 
-// inForce is a rule set with what the limiter derives from it. Immutable.
+// inForce is a rule set with the tables that the limiter derives from it. Immutable.
 type inForce struct {
 	set        *rule.Set
 	generation uint64
-	soleDomain string                   // what a request without a domain gets
+	soleDomain string                   // the domain of a request without one
 	several    bool                     // the rules hold several domains
 	counters   map[uint64]*rule.Counter // by ID, for Release
 	bans       bool                     // some rule bans
@@ -136,8 +136,8 @@ func (l *Limiter) SoleDomain() string {
 	return f.soleDomain
 }
 
-// encodeSlot packs what Release needs: the counter's ID, the slot and the key. The slot is random,
-// so that nobody releases what is not theirs.
+// encodeSlot packs the arguments of Release: the counter's ID, the slot and the key. The slot is
+// random, so that nobody releases another one's.
 func encodeSlot(c *store.Charge) string {
 	raw := make([]byte, 16, 16+len(c.Key))
 	binary.BigEndian.PutUint64(raw, c.Counter.ID)

@@ -9,22 +9,22 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Errors of Keys, by errors.Is, beside ErrNotFound, ErrNoInspector and
-// those of the store. ErrListing is of Hottest alone.
+// Errors of Keys, by errors.Is, beside ErrNotFound, ErrNoInspector and errors of the store. Only
+// Hottest returns ErrListing.
 var (
 	ErrNoSuchLimit = errors.New("weir: there is no such limit")
 	ErrBadKey      = errors.New("weir: this is no key of the limit")
 	ErrListing     = errors.New("weir: another listing of keys is under way; try again")
 )
 
-// namedLimit is a rule with those of its windows that a name means, each with a counter of its own.
+// namedLimit is a rule with the windows that a name means, each with a counter of its own.
 type namedLimit struct {
 	rule    *rule.Rule
 	windows []*rule.Window
 }
 
 // limitsNamed finds the limits of a domain ("" for all) that a name means: a rule's name means all
-// of its windows, with those of overrides, a window's own name that window.
+// of its windows, overrides' included; a window's own name means that window.
 func (f *inForce) limitsNamed(domain, name string) []namedLimit {
 	var found []namedLimit
 	for _, r := range f.set.Rules() {

@@ -14,7 +14,7 @@ import (
 // New one or two, and some of them read rules, which may fail.
 type Option func(*options) error
 
-// options are what the options of New set.
+// options are the values that the options of New set.
 type options struct {
 	rules   *rule.Set // nil for none
 	hooks   Hooks
@@ -59,7 +59,7 @@ func WithHooks(h Hooks) Option {
 	return func(o *options) error { o.hooks = h; return nil }
 }
 
-// Signals tells how loaded a service is, for elastic limits.
+// Signals reports how loaded a service is, for elastic limits.
 type Signals interface {
 	// Signal returns the filtered value of a signal in whole percent, 0 to 100; ok is false for one
 	// that is not known, or has gone stale. It is called on the deciding path: it must be quick,
@@ -120,7 +120,7 @@ func WithClock(now func() int64) Option {
 	}
 }
 
-// ordersConfig returns what the bans and grants of l need.
+// ordersConfig returns the Config for the bans and grants of l.
 func (l *Limiter) ordersConfig(o *options) orders.Config {
 	remote, ok := store.As[store.Remote](l.store)
 	c := orders.Config{

@@ -10,9 +10,10 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// What bans and grants do to a decision: Match asks banned, Charge applyGrants, Tell countDenials.
+// Bans and grants take part in a decision: Match calls banned, Charge applyGrants, Tell
+// countDenials.
 
-// hitsOf is the cost in hits of what h is charged for.
+// hitsOf returns how many hits the charge for h costs.
 func (r *Request) hitsOf(h *rule.Hit) int64 {
 	if h.Descriptor >= 0 && r.Descriptors[h.Descriptor].HasHits {
 		return r.Descriptors[h.Descriptor].Hits
@@ -146,9 +147,9 @@ next:
 	}
 }
 
-// applyGrants puts the numbers of grants in place of those that d is about to be charged under. It
-// returns false if nothing is left to charge. A grant of more is for a key as it is written: what a
-// request that spells it otherwise asks for may be something else.
+// applyGrants replaces the numbers that d is about to be charged under by grants' numbers. It
+// returns false if nothing is left to charge. A grant of more is for a key as it is written: a
+// request with another spelling may ask for something else.
 func (l *Limiter) applyGrants(d *Decision) bool {
 	now := l.orders.Now()
 	lifted := false

@@ -6,8 +6,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Request is what a program knows of one request. The zero value costs one hit, and meets only
-// rules without conditions.
+// Request describes one request. The zero value costs one hit, and meets only rules without
+// conditions.
 type Request struct {
 	// Domain is the one whose rules apply; "" means the only domain of the rules, or DefaultDomain.
 	Domain string
@@ -16,12 +16,12 @@ type Request struct {
 	// Also are further readings of the same request, for a door that cannot tell which of several
 	// values the server behind takes: see rule.Set.MatchAlso. nil for nearly all requests.
 	Also []rule.Attributes
-	// Descriptors are those of Envoy's rate limit service. nil elsewhere: rules of the Lyft form
-	// then apply to Attributes.
+	// Descriptors are the descriptors of Envoy's rate limit service; nil at other doors, where
+	// rules of the Lyft form apply to Attributes.
 	Descriptors []rule.Descriptor
-	// Hits is what the request costs; 0 means 1, below 0 refunds.
+	// Hits is the cost of the request; 0 means 1, below 0 refunds.
 	Hits int64
-	// Peek asks what the limits say, and charges nothing. Hits is ignored then.
+	// Peek asks for the limits' answers, and charges nothing. Hits is ignored then.
 	Peek bool
 	// MaxDelay is how long the caller can hold the request for its turn in a leaky bucket: 0 not at
 	// all, AnyDelay for any time, RuleDelay for as long as the rule's own wait (any time, if the
@@ -41,7 +41,7 @@ type Request struct {
 type Trace struct {
 	TraceID [16]byte
 	SpanID  [8]byte // of the decision
-	// Span is what whoever follows the request has of it, for their own hooks; nil for nothing.
+	// Span belongs to the tracer that follows the request, for its own hooks; nil for nothing.
 	Span any
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// How long a reservation is held: by default, and at most if whoever asks says how long.
+// How long a reservation is held: by default, and at most if the caller says how long.
 const (
 	DefaultReservation = 5 * time.Minute
 	MaxReservation     = time.Hour
@@ -21,23 +21,23 @@ const (
 
 var errEstimate = errors.New("weir: an estimate must be of 0 hits or more")
 
-// Reserve decides r into d as Decide does, r.Hits being an estimate of what the request will cost.
-// If it is admitted it returns the id of a reservation, which holds the estimate until
-// Reservations.Commit says what the request really cost, or until the timeout: then the estimate is
-// given back. See Decision.ReservationTimeout for how long that is.
+// Reserve decides r into d as Decide does; r.Hits is an estimate of the request's cost. If the
+// request is admitted, Reserve returns the id of a reservation, which holds the estimate until
+// Reservations.Commit gives the real cost, or until the timeout: then the estimate is given back.
+// See Decision.ReservationTimeout for how long that is.
 //
 // The id cannot be guessed, and tells nothing; whoever has it may commit. It is "" if there is
 // nothing to settle: if d is a refusal, or if no limit was met whose charges can be changed
-// afterwards. Charges of a leaky_bucket, of concurrency, and of what a descriptor brings itself (a
-// limit, hits of its own) stay as they were made.
+// afterwards. Charges of a leaky_bucket, of concurrency, and by numbers that a descriptor brings
+// itself (a limit, hits of its own) stay as they were made.
 //
 // An estimate of nothing (r.Peek) admits the request, and leaves all of the cost to Commit.
 //
 // The store is called with the values of ctx, at Commit too, so that a store that follows requests
 // in traces finds their spans; hooks find r.Trace.
 //
-// If the store fails there is no reservation, and the rules say what becomes of r, as at Decide: it
-// is admitted (d.WithoutStore), or Reserve returns an error.
+// If the store fails there is no reservation, and the rules decide, as at Decide: r is admitted
+// (d.WithoutStore), or Reserve returns an error.
 func (l *Limiter) Reserve(ctx context.Context, r *Request, d *Decision, timeout time.Duration) (reservation string, err error) {
 	err = l.reservations.r.Able()
 	switch {
@@ -108,10 +108,10 @@ func (d *Decision) changeable(i int) bool {
 	return d.results[i].Allowed || c.Limit.CountDenied()
 }
 
-// Settle replaces what d charged by what the request really cost, where whoever decided it knows
-// that. actual is called for each limit that d charged, with the units that were charged, and
-// returns the units that the request cost; ok is false to leave the limit as it was charged. For
-// giving back, and for limits that are no longer in force, see Reservations.Commit.
+// Settle replaces the charges of d by the real cost of the request, for callers that decided it and
+// know that cost. It calls actual for each limit that d charged, with the units that were charged;
+// actual returns the units that the request cost, or not ok to leave the limit as it was charged.
+// For giving back, and for limits that are no longer in force, see Reservations.Commit.
 //
 // d must be an admitted decision of this Limiter that has not been reused. To be called once. No
 // reservation is needed; if the process dies before it has called Settle, the estimate stays
@@ -152,13 +152,13 @@ type Reservations struct {
 func (l *Limiter) Reservations() *Reservations { return &l.reservations }
 
 // Commit settles a reservation: its request really cost so many hits, which are counted as the
-// estimate was (a rule's cost is per hit). What was reserved too much is given back, as far as it
-// has not lapsed by then; what is missing is charged even if there is no room for it, so that later
-// requests make up for it. 0 hits cancel the reservation.
+// estimate was (a rule's cost is per hit). Surplus units are given back, unless they have lapsed by
+// then; missing ones are charged even if there is no room for them, so that later requests make up
+// for it. 0 hits cancel the reservation.
 //
 // ok is false if there is none of that id: it was committed before, it timed out, or it was never
-// made. Limits that are no longer in force are passed over. After an error, what was not settled
-// stays charged as it was.
+// made. Limits that are no longer in force are passed over. After an error, the unsettled charges
+// stay as they were.
 func (r *Reservations) Commit(ctx context.Context, reservation string, hits int64) (ok bool, err error) {
 	return r.r.Commit(ctx, reservation, hits)
 }
@@ -170,19 +170,20 @@ func (r *Reservations) CommitEach(ctx context.Context, reservation string, actua
 	return r.r.CommitEach(ctx, reservation, actual)
 }
 
-// Sweep gives back the estimates of all reservations of the store whose timeout has passed, whoever
-// made them, and returns how many there were. A Limiter that has made reservations sweeps by
-// itself; call Sweep for reservations that outlive the process that made them.
+// Sweep gives back the estimates of all reservations of the store whose timeout has passed, no
+// matter which process made them, and returns how many there were. A Limiter that has made
+// reservations sweeps by itself; call Sweep for reservations that outlive the process that made
+// them.
 func (r *Reservations) Sweep(ctx context.Context) (released int, err error) { return r.r.Sweep(ctx) }
 
-// ReservationStats counts what became of reservations at this Limiter.
+// ReservationStats counts the reservations of this Limiter, and how they ended.
 type ReservationStats struct {
 	Made      uint64 // reservations made
-	Committed uint64 // reservations committed or cancelled, whoever made them
-	// reservations whose estimate was given back after their timeout, whoever made them
+	Committed uint64 // reservations committed or cancelled, also other processes'
+	// reservations whose estimate was given back after their timeout, also other processes'
 	Expired uint64
-	// charges of rules with cost_after that stay as they were, since the cost could not be told
-	// from the response
+	// charges of rules with cost_after that stay as they were, since the response did not show the
+	// cost
 	Unknown uint64
 }
 
@@ -215,8 +216,8 @@ func (l *Limiter) settleLimit(w *rule.Window, key []byte) *algo.Limit {
 	return limit
 }
 
-// rulesByCounter finds the rule of a counter, by its ID, and of what other regions used of it, by
-// the ID of that (rule.Regions.All). It is made when it is needed first.
+// rulesByCounter finds the rule of a counter by the counter's ID, or by the ID of its
+// rule.Regions.All. It is made when it is needed first.
 type rulesByCounter struct {
 	once sync.Once
 	m    map[uint64]counted

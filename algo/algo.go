@@ -131,13 +131,13 @@ type Config struct {
 	// with continuous refill; not with SoftFor, and with CountDenied only FixedWindow. See
 	// Limit.TakeAhead.
 	Lease int
-	// LeaseFor is E, the length of a generation: what is lent ends after E to 2E, or with the
+	// LeaseFor is E, the length of a generation: units that are lent end after E to 2E, or with the
 	// window of a FixedWindow or a phase of a schedule. MinLeaseFor to MaxLeaseFor; 0 means half of
 	// the lease's share of Window, but at least 100 ms and at most 15 s.
 	LeaseFor time.Duration
 }
 
-// State is what one key has consumed. The zero value is a fresh key. Each algorithm defines the
+// State is the consumption of one key. The zero value is a fresh key. Each algorithm defines the
 // meaning of its words; a store only keeps them, and copies them when it takes a snapshot. Use a
 // State only with Limits of one identity (one algorithm and one W; N, B and all else may differ
 // from call to call); Limit.Carry moves it to another W or K. B is 0 if and only if nothing is

@@ -2,12 +2,12 @@ package algo
 
 // Hear charges units that were used where this state was not asked, as in another region: at now,
 // whether there is room or not. It returns how many of them found no room within the limit, beside
-// what is used and what is lent. A soft margin is no room for them; nor is its state touched if it
+// the units used and lent. A soft margin is no room for them; nor is its state touched if it
 // closes. As with Settle, a bucket's debt ends where the bucket is empty, a SlidingLog keeps at
 // most one unit more than its capacity, and while a schedule sets no limit, s is charged under one
 // of its limits; none of the units is over then. LeakyBucket and Concurrency leave s as it is:
-// turns and slots that others hand out do not stand in this queue. lease is as in GiveBack; what
-// has ended of it is charged first.
+// turns and slots that others hand out do not stand in this queue. lease is as in GiveBack; its
+// ended generations are charged first.
 func (l *Limit) Hear(s, lease *State, now, units int64) (over int64) {
 	now, units = max(now, 0), min(max(units, 0), MaxCost)
 	l.Roll(s, lease, now)
@@ -22,8 +22,8 @@ func (l *Limit) Hear(s, lease *State, now, units int64) (over int64) {
 	return over
 }
 
-// charge charges c units at now, whether there is room or not. It is force for units of which there
-// may be any number: a log keeps no more than it takes to refuse.
+// charge charges c units at now, whether there is room or not. Unlike force it takes any number of
+// units: a log keeps no more than it takes to refuse.
 func (l *Limit) charge(s *State, now, c int64) {
 	switch l.algo {
 	case FixedWindow, SlidingWindow, SlidingLog:
@@ -45,7 +45,8 @@ func (l *Limit) charge(s *State, now, c int64) {
 	}
 }
 
-// charging returns l as it charges also what it does not admit. It is made when it is first needed.
+// charging returns l in a form that also charges requests it denies. It is made when it is first
+// needed.
 func (l *Limit) charging() *Limit {
 	switch {
 	case l.countDenied:

@@ -2,20 +2,20 @@ package algo
 
 import "time"
 
-// A limit with a lease (Config.Lease) lends units ahead: they are set aside until an instant, and
-// their holder admits requests with them by itself. The limit has that much less room meanwhile:
-// whatever is compared with the capacity, the units out count as if they had just been used. Later
-// the holder tells how many it used. Units become ordinary charges when they are told or when their
-// time is over, so never before they are used, and never after somebody else could have them.
-// docs/algorithms.md says why that keeps every guarantee.
+// A limit with a lease (Config.Lease) lends units ahead: it sets them aside until an instant, and
+// their holder admits requests with them by itself. Meanwhile the limit has that much less room:
+// the units out count against the capacity as if they had just been used. Later the holder reports
+// how many it used. Units become ordinary charges when they are reported or when their time is
+// over, so never before they are used, and never after somebody else could have them.
+// docs/algorithms.md proves that this keeps every guarantee.
 //
-// What is out is a second state of each key, kept next to the first one under a Limit of its own,
-// Limit.Lease. Units belong to one of two generations. State.A is when the older one ends; the
-// newer one ends E later (Config.LeaseFor). When the older one has ended, the newer one becomes the
-// older. State.B holds how many units are out in the newer one (30 bits) and in the older one (30
-// bits), and a mark that something is wanted. State.C holds what was asked for while this
-// generation was the newer one (16 bits), and in the time before that (16 bits), in 1/1024 of what
-// may be out.
+// Each key keeps the units that are out as a second state, next to its ordinary one, under a Limit
+// of its own (Limit.Lease). Units belong to one of two generations. State.A is when the older one
+// ends; the newer one ends E later (Config.LeaseFor). When the older one has ended, the newer one
+// becomes the older. State.B holds how many units are out in the newer one (30 bits) and in the
+// older one (30 bits), and a mark that something is wanted. State.C holds how much was asked for
+// since this generation became the newer one (16 bits), and how much in the generation before it
+// (16 bits), in 1/1024 of the units that may be out.
 //
 // There are no records of holders. A holder that dies does not give its units back, and they count
 // as used when they end.
@@ -46,10 +46,10 @@ const (
 	mostWants = 1<<16 - 1
 )
 
-// Ahead asks a limit for units ahead, and tells what became of earlier ones. The zero value asks
-// for nothing and tells nothing.
+// Ahead asks a limit for units ahead, and reports the use of earlier ones. The zero value asks for
+// nothing and reports nothing.
 type Ahead struct {
-	Told [2]Told // what became of earlier units; zero: nothing
+	Told [2]Told // the use of earlier units; zero: nothing
 	Want int64   // units wanted; 0 or less: none
 	// First says that the asker has not asked for units of this key before in this generation: its
 	// Want then counts when the units of the next generation are shared out. Until changes when a
@@ -59,14 +59,14 @@ type Ahead struct {
 	Got int64 // filled in: units lent, 0 or from 2 up
 	// filled in: when units lent now end, in µs, exclusive; 0 if nothing can be lent now
 	Until int64
-	Out   int64 // filled in: units out after the call, all holders together, those of Got included
+	Out   int64 // filled in: units out after the call, of all holders together, Got included
 }
 
-// Told is what became of units that end at End: Used admitted requests, and Returned never will.
-// Whoever tells must have stopped using what it tells. The zero value tells nothing.
+// Told reports the use of units that end at End: Used admitted requests, and Returned never will.
+// Only report units that are no longer in use. The zero value reports nothing.
 type Told struct{ End, Used, Returned int64 }
 
-// Lent is a reading of what is out.
+// Lent is a reading of the units that are out.
 type Lent struct {
 	Older, Newer int64 // units out in the two generations
 	End          int64 // of the older one, in µs, exclusive
@@ -82,7 +82,7 @@ func (n Lent) Record(wants uint32) (lease State) {
 // Out is the number of units out.
 func (n Lent) Out() int64 { return n.Older + n.Newer }
 
-// Lease returns the limit under which to keep what is lent of l, for TakeWith; nil if l lends
+// Lease returns the limit under which to keep the units that l lends, for TakeWith; nil if l lends
 // nothing. It supports only Fresh, Mend, Check (a peek, whose ResetAfter is the time until nothing
 // of the record can count any more), Carry and Lent.
 func (l *Limit) Lease() *Limit { return l.lease }
@@ -94,9 +94,9 @@ func (l *Limit) Lent(lease *State) Lent {
 	return n
 }
 
-// TakeAhead is TakeWith that lends: it takes down what h tells, asks for a.Cost, and if that is
+// TakeAhead is TakeWith that lends: it takes down the report of h, asks for a.Cost, and if that is
 // admitted lends up to h.Want units. lease is the key's state of l.Lease(). The result describes
-// the limit before the lending. A limit that lends nothing gets nothing told, and h.Got is 0.
+// the limit before the lending. A limit that lends nothing ignores the report, and h.Got is 0.
 func (l *Limit) TakeAhead(s, lease *State, now int64, a Ask, h *Ahead) Result {
 	l.Learn(s, lease, now, h)
 	r := l.TakeWith(s, lease, now, a)
@@ -106,10 +106,10 @@ func (l *Limit) TakeAhead(s, lease *State, now int64, a Ask, h *Ahead) Result {
 	return r
 }
 
-// Learn takes down what h tells, after Roll: used units become charges at now, and units that are
-// used or returned are out no more. What belongs to a generation that has ended is settled already
-// and ignored. It fills in h.Out, and sets h.Got and h.Until to 0. With a nil s it only changes
-// what is out.
+// Learn takes down the report of h, after Roll: used units become charges at now, and units that
+// are used or returned are out no more. It ignores units of a generation that has ended, which are
+// settled already. It fills in h.Out, and sets h.Got and h.Until to 0. With a nil s it only changes
+// the units out.
 func (l *Limit) Learn(s, lease *State, now int64, h *Ahead) {
 	h.Got, h.Until, h.Out = 0, 0, 0
 	if l.lease == nil {
@@ -139,10 +139,10 @@ func (l *Limit) Learn(s, lease *State, now int64, h *Ahead) {
 }
 
 // Lend lends up to h.Want units to an asker whose own request was admitted; call Learn before. It
-// lends no more than what is free within the limit (never of the soft margin), than what may be out
-// in all, and than the asker's share of the last generation's wants. Who wants more gets no single
-// unit, which would be used up by the request that asks for the next. It fills in h.Got, h.Until
-// and h.Out.
+// lends no more than the free units of the limit (never of the soft margin), than the units that
+// may be out in all, and than the asker's share of the last generation's wants. An asker that wants
+// more gets no single unit, because the request that asks for the next would use it up. Lend fills
+// in h.Got, h.Until and h.Out.
 func (l *Limit) Lend(s, lease *State, now int64, h *Ahead) {
 	if l.lease == nil {
 		return
@@ -227,8 +227,8 @@ func keepLent(lease *State, n Lent, wants uint32) {
 	lease.A, lease.B, lease.C, lease.Ext = n.End, b, wants, nil
 }
 
-// Roll ends the generations that are over at now: what is out of them is charged to s, as of the
-// last instant at which it could be used. Each function that is handed the lease of a key calls it;
+// Roll ends the generations that are over at now: it charges their units to s, as of the last
+// instant at which they could be used. Each function that is handed the lease of a key calls it;
 // call it before others read or change s. It reports whether it changed anything.
 func (l *Limit) Roll(s, lease *State, now int64) bool {
 	now = max(now, 0)
@@ -244,8 +244,8 @@ func (l *Limit) roll(s, lease *State, now int64) {
 	n, wants := l.lease.Lent(lease), lease.C
 	for now >= n.End && (n.Out() > 0 || wants != 0) {
 		if n.Older > 0 {
-			// What was charged since, as by a node that does not lend, must not count as an
-			// impossible future at that instant.
+			// Later charges, as by a node that does not lend, must not count as an impossible
+			// future at that instant.
 			l.force(s, max(0, n.End-1, min(l.lies(s), now)), n.Older)
 		}
 		n = Lent{Older: n.Newer, End: n.Last, Last: n.Last + l.lease.w}

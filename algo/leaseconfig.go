@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// generation is the length of a generation: Config.LeaseFor, or what it is by default.
+// generation is the length of a generation: Config.LeaseFor, or its default.
 func (c *Config) generation() time.Duration {
 	if c.LeaseFor > 0 {
 		return c.LeaseFor
@@ -38,9 +38,9 @@ func (l *Limit) compileLease() error {
 	return err
 }
 
-// Lending returns l as it lends for generations of the length of record, a limit of what is lent:
-// with it a record that is kept under that other limit is to be read. It is l itself if they are of
-// the same length, or if l lends nothing.
+// Lending returns l with generations as long as record's, for reading states that were kept under
+// record, the Limit.Lease of another limit. It returns l itself if the lengths are equal, or if l
+// lends nothing.
 func (l *Limit) Lending(record *Limit) *Limit {
 	each := record.cfg.Timeout
 	if l.lease == nil || record.algo != Lease || l.lease.cfg.Timeout == each {

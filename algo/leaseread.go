@@ -5,7 +5,7 @@ import "slices"
 // How a limit that lends answers while units are out, and how what else changes a state goes round
 // them.
 
-// decideLease is decide for a limit that lends; lease is what is out.
+// decideLease is decide for a limit that lends; lease has the units out.
 func (l *Limit) decideLease(r *Result, s, lease *State, now int64, a Ask, take bool) {
 	n := l.lease.Lent(lease)
 	if lease.B != 0 && (now >= n.End || l.lease.farLease(lease, now)) {
@@ -25,7 +25,7 @@ func (l *Limit) decideLease(r *Result, s, lease *State, now int64, a Ask, take b
 	if l.first && s.B != 0 {
 		start, _, _, _ = l.current(s, now, false)
 	}
-	var with Result // as if what is out had been used
+	var with Result // as if the units out had been used
 	l.plain(&with, s, now, Ask{Cost: max(a.Cost, 0) + out}, false)
 	switch {
 	case a.Cost > 0 && !with.Allowed:
@@ -54,8 +54,8 @@ func (l *Limit) decideLease(r *Result, s, lease *State, now int64, a Ask, take b
 }
 
 // retryLease returns how long after now a request that is refused is certainly admitted, if nobody
-// else comes in between: what is out may be used as late as it can be. reset is the time until s is
-// fresh, and retry is how long the request waits if what is out stays out.
+// else comes in between: units that are out may be used as late as possible. reset is the time
+// until s is fresh, and retry is how long the request waits if they stay out.
 func (l *Limit) retryLease(s *State, n *Lent, now, c, reset, retry int64) int64 {
 	if c > l.admit || l.n == 0 {
 		return Never
@@ -121,7 +121,7 @@ func (l *Limit) settled(s, lease *State) State {
 	return state
 }
 
-// LentAt returns what is out at now by a record, which may be nil; zero if that is nothing.
+// LentAt returns the units out at now by a record, which may be nil; zero if there are none.
 func (l *Limit) LentAt(lease *State, now int64) Lent {
 	if l.lease == nil || lease == nil || lease.B == 0 {
 		return Lent{}
@@ -139,7 +139,7 @@ func (l *Limit) LentAt(lease *State, now int64) Lent {
 	return n
 }
 
-// Reset makes s a fresh state. What is out stays out: its holders go on using it.
+// Reset makes s a fresh state. Units that are out stay out: their holders go on using them.
 func (l *Limit) Reset(s, lease *State, now int64) {
 	l.beside(s, lease, now, func() { *s = State{} })
 }

@@ -55,8 +55,8 @@ type Limit struct {
 	margin *Limit     // of the margin's state; where it closes
 	times  *timetable // of a limit that follows a schedule; else nil
 
-	lease    *Limit // of the state of what is lent; nil: it lends nothing
-	all      *Limit // where it lends: the same, charging also what it does not admit
+	lease    *Limit // of the state of the units lent; nil: it lends nothing
+	all      *Limit // if it lends: the same limit, which also charges requests it denies
 	lendable int64  // units that may be out at a time
 
 	charges atomic.Pointer[Limit] // see charging
@@ -197,7 +197,7 @@ func (l *Limit) Check(s *State, now int64, a Ask) (r Result) {
 }
 
 // decide fills in r, which must be zero. margin is the state of a soft margin that closes, or of
-// what the limit lends; nil for a limit that has neither.
+// the limit's units lent; nil for a limit that has neither.
 func (l *Limit) decide(r *Result, s, margin *State, now int64, a Ask, take bool) {
 	now = max(now, 0)
 	a.Cost = min(max(a.Cost, -MaxCost), MaxCost)
@@ -234,8 +234,8 @@ func (l *Limit) room(r *Result, s, margin *State, now int64, a Ask, take bool) {
 	l.decide(r, s, margin, now, a, false)
 }
 
-// plain is decide for a limit without a schedule, without a margin that closes, and of which
-// nothing is lent.
+// plain is decide for a limit without a schedule and without a margin that closes, and that lends
+// nothing.
 func (l *Limit) plain(r *Result, s *State, now int64, a Ask, take bool) {
 	switch l.algo {
 	case TokenBucket, LeakyBucket:
@@ -288,7 +288,7 @@ func (l *Limit) mended(s *State, now int64) State {
 }
 
 // Fresh reports whether s is as good as the zero State at now, so that it may be forgotten. For a
-// limit that lends, ask after Roll: what has ended is charged on top of what s was at that time.
+// limit that lends, call it after Roll: Roll adds the charges of generations that have ended to s.
 func (l *Limit) Fresh(s *State, now int64) bool {
 	if l.times != nil && s.B != 0 {
 		return l.times.reset(s, now) == 0
@@ -298,8 +298,8 @@ func (l *Limit) Fresh(s *State, now int64) bool {
 
 // Carry turns a state that was kept under old into one for l, at time now: old and l have the same
 // algorithm but differ in W or K (N and B may differ freely and need no Carry). States that cannot
-// be carried come out fresh. Of a limit that lends call old.Roll before, since what has ended
-// counts in s by the old numbers.
+// be carried come out fresh. For a limit that lends, call old.Roll before, since generations that
+// have ended count in s by the old numbers.
 func (l *Limit) Carry(old *Limit, s *State, now int64) {
 	if s.B == 0 || old.algo != l.algo {
 		*s = State{}

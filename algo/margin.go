@@ -14,8 +14,8 @@ import (
 // While the margin is closed, the first state is read and kept as usual. Only the capacity is
 // lower: Result.Limit.
 
-// Margin is the algorithm of Limit.Margin; rule files cannot name it. In its Config, Window and
-// SoftFor are those of the limit it belongs to, and Timeout is how far State.B may lie ahead of the
+// Margin is the algorithm of Limit.Margin; rule files cannot name it. Its Config has the Window and
+// the SoftFor of the limit it belongs to, and Timeout is how far State.B may lie ahead of the
 // clock.
 const Margin Algorithm = 255
 
@@ -40,10 +40,10 @@ func (l *Limit) CheckWith(s, margin *State, now int64, a Ask) (r Result) {
 	return r
 }
 
-// MendMargin is to TakeWith what Mend is to Take: it puts margin, the key's state of l.Margin(),
-// right if that cannot be what it should be at now. The numbers in force at now say how far ahead
-// it may lie, even if it was kept under others. Where a schedule has no margin in force, it stays
-// as it is. A nil margin is none. It reports whether it changed margin.
+// MendMargin is to TakeWith what Mend is to Take: it repairs margin, the key's state of l.Margin(),
+// if that is impossible at now. The numbers in force at now say how far ahead it may lie, even if
+// it was kept under others. Where a schedule has no margin in force, it stays as it is. A nil
+// margin is none. It reports whether it changed margin.
 func (l *Limit) MendMargin(margin *State, now int64) bool {
 	now = max(now, 0)
 	if l.times != nil {
@@ -52,7 +52,7 @@ func (l *Limit) MendMargin(margin *State, now int64) bool {
 	return margin != nil && l != nil && l.margin != nil && l.margin.Mend(margin, now)
 }
 
-// size is the capacity of which the soft margin is a percentage.
+// size is the capacity that the soft margin is a percentage of.
 func (c *Config) size() int64 {
 	if c.Algorithm != TokenBucket && c.Algorithm != LeakyBucket || c.Burst == 0 {
 		return c.N

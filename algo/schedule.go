@@ -264,7 +264,7 @@ func (t *timetable) decide(r *Result, s, margin *State, now int64, a Ask, take b
 		r.ResetAfter = t.reset(s, now)
 	}
 	if later && margin != nil && v.limit.lease != nil {
-		// What is out ends with the phase.
+		// Units that are out end with the phase.
 		settled := v.limit.settled(s, margin)
 		s, margin = &settled, nil
 	}
@@ -273,8 +273,8 @@ func (t *timetable) decide(r *Result, s, margin *State, now int64, a Ask, take b
 	}
 }
 
-// reset returns the time after which a state is fresh whichever limit holds then; Never if it stays
-// as it is. A bucket is as good as fresh under a limit that lets nothing in.
+// reset returns the time after which a state is fresh under every limit of the timetable; Never if
+// it stays as it is. A bucket is as good as fresh under a limit that lets nothing in.
 func (t *timetable) reset(s *State, now int64) int64 {
 	var r Result
 	if in := t.inForce(now); in.algo != TokenBucket && in.algo != LeakyBucket {

@@ -1,9 +1,9 @@
 package algo
 
-// Used returns how many units are used at now, what is lent to holders included, also above what
-// the limit admits: a Settle, a Hear or lower numbers may leave more used than that. A SlidingLog
-// keeps one unit more than its capacity, and so tells of no more. lease is as in TakeWith. It is
-// for people, and costs more than a decision.
+// Used returns how many units are used at now, units lent to holders included. More may be used
+// than the limit admits, after a Settle, a Hear or lower numbers; a SlidingLog keeps one unit more
+// than its capacity, and reports no more than that. lease is as in TakeWith. Used is for display,
+// and costs more than a decision.
 func (l *Limit) Used(s, lease *State, now int64) int64 {
 	now = max(now, 0)
 	in := l.inForce(now)

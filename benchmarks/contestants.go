@@ -24,7 +24,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limit is what all contestants are set to: N per window, all of which may come at once.
+// Limit is the limit of all contestants: N per window, all of which may come at once.
 type Limit struct {
 	N      int64
 	Window time.Duration
@@ -38,11 +38,11 @@ type Decider func(key []byte) bool
 // Contestant makes what decides.
 type Contestant struct {
 	Name string
-	// Make is told how many keys there will be. What it makes lasts until closed is called.
+	// Make gets the number of keys. The deciders last until closed is called.
 	Make func(l Limit, keys int) (deciders func() Decider, closed func() error, err error)
 }
 
-// text is a key as a string, without a copy: what a rival that wants strings would be given.
+// text is a key as a string, without a copy, for rivals that want strings.
 func text(key []byte) string { return unsafe.String(unsafe.SliceData(key), len(key)) }
 
 func nothing() error { return nil }
@@ -129,7 +129,7 @@ var Contestants = []Contestant{
 	}},
 }
 
-// newStore makes a store that holds the keys, of which there may be more than it holds by default.
+// newStore makes a store that holds the keys, which may be more than it holds by default.
 func newStore(keys int) (*memory.Store, error) {
 	o := memory.Options{}
 	if keys > memory.DefaultMaxKeys/2 {

@@ -12,7 +12,7 @@ import (
 
 // floor is about the least that a limiter of many keys can do: GCRA by compare-and-swap in an
 // open-addressed table of 64-bit hashes, reading the same kind of clock as Weir's store. It forgets
-// nothing, cannot grow, takes two keys of one hash for the same, and tells nothing but yes or no.
+// nothing, cannot grow, takes two keys of one hash for the same, and answers only yes or no.
 type floor struct {
 	seed  maphash.Seed
 	table []floorSlot
@@ -41,13 +41,13 @@ func (f *floor) Take(key []byte) bool {
 	return ok
 }
 
-// answer is what a limiter has to tell.
+// answer is the full answer of a limiter.
 type answer struct {
 	limit, remaining, retryAfter, resetAfter int64
 	allowed                                  bool
 }
 
-// Answer is Take with the answer in full: what the same table costs when it tells what Weir tells.
+// Answer is Take with the answer in full: the cost of the same table with Weir's answer.
 func (f *floor) Answer(key []byte, a *answer) {
 	tat, now, ok := f.take(key)
 	*a = answer{limit: f.burst / f.cost, remaining: (f.burst - (tat - now)) / f.cost, resetAfter: tat - now, allowed: ok}

@@ -62,8 +62,8 @@ func warning(d *weir.Decision) string {
 const pushBackKey = "grpc-retry-pushback-ms"
 
 // trailer is the metadata of a call that ends with an error of ours; nil for none. A client retries
-// only calls that are answered by a trailer alone (gRFC A6): it is told when to do so, for a
-// refusal when the limit admits it, or never; in other cases in a second.
+// only calls that are answered by a trailer alone (gRFC A6). The trailer says when to retry: after
+// a refusal when the limit admits it, or never; after other errors in a second.
 func (g *Gate) trailer(c *call, err error) metadata.MD {
 	if g.o.NoHeaders {
 		return nil

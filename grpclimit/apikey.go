@@ -49,8 +49,8 @@ func (a *attributes) apiKeys(keys []string) []string {
 	}, "")
 }
 
-// hashed returns what a credential counts under, which does not tell it; "" for none. It is a view
-// of a buffer of the call.
+// hashed returns the hash under which a credential counts; "" for none. It is a view of a buffer of
+// the call.
 func (a *attributes) hashed(value string) string {
 	if value == "" {
 		return ""

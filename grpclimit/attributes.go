@@ -12,7 +12,7 @@ import (
 	"github.com/weir-rl/weir/internal/util/clientip"
 )
 
-// attributes are those of one call, looked up when a rule asks for them.
+// attributes are the attributes of one call, looked up when a rule asks for them.
 type attributes struct {
 	gate     *Gate
 	ctx      context.Context

@@ -24,7 +24,7 @@ type field struct {
 
 // FieldStats counts the calls that were refused for their metadata.
 type FieldStats struct {
-	Repeated   uint64 // what has one value came twice
+	Repeated   uint64 // single-valued metadata came twice
 	Unreadable uint64 // credentials that servers read in different ways
 }
 
@@ -33,9 +33,9 @@ func (g *Gate) FieldStats() FieldStats {
 	return FieldStats{g.repeated.Load(), g.unreadable.Load()}
 }
 
-// checkFields looks at the metadata by which the call is decided. It returns the error with which a
-// call ends that has twice what has one value, unless Options.KeepRepeated, or that has credentials
-// which servers may understand and rules do not.
+// checkFields looks at the metadata by which the call is decided. It returns the error that ends a
+// call with single-valued metadata that came twice, unless Options.KeepRepeated, or with
+// credentials which servers may understand and rules do not.
 func (c *call) checkFields() error {
 	set, _ := c.gate.limiter.Rules()
 	f := set.Fields(c.gate.o.Domain)

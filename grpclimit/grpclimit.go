@@ -3,8 +3,8 @@
 //
 // A call meets the rules with these attributes: path is the full method ("/shop.Orders/Create"),
 // grpc.service and grpc.method are its halves, host is the :authority, ip the address of the peer,
-// header.NAME the value of the metadata key (several are joined by ", "), and those of
-// Options.Identity and Options.Attributes.
+// and header.NAME the value of the metadata key (several are joined by ", "). Options.Identity and
+// Options.Attributes add more.
 //
 // A call with metadata that comes twice where a rule in force or Options.Identity reads it, and it
 // has one value, ends with INVALID_ARGUMENT: a rule might count by another value than the handler
@@ -19,9 +19,9 @@
 // with grpc-retry-pushback-ms, which clients that retry RESOURCE_EXHAUSTED by their service config
 // obey.
 //
-// What a call cost by a rule's cost_after is settled when it has ended: response.status is the HTTP
-// status of the gRPC code (OK is 200, RESOURCE_EXHAUSTED 429, UNAVAILABLE 503), or 499 for a call
-// that failed when its client had hung up or its deadline had passed; response.header has the
+// The cost of a call by a rule's cost_after is settled when it has ended: response.status is the
+// HTTP status of the gRPC code (OK is 200, RESOURCE_EXHAUSTED 429, UNAVAILABLE 503), or 499 for a
+// call that failed when its client had hung up or its deadline had passed; response.header has the
 // trailer and the header that the handler set, and response.bytes is the size of the messages that
 // were sent.
 //
@@ -33,8 +33,8 @@
 // Calls of grpc.health.v1.Health pass without a decision, and Gate.Stats counts them: see
 // Options.Skip.
 //
-// weir.Hooks.Answered is told of each call that was admitted, when its handler has returned; of the
-// messages that Options.Messages counts it is not.
+// weir.Hooks.Answered is called for each call that was admitted, when its handler has returned, but
+// not for the messages that Options.Messages counts.
 package grpclimit
 
 import (
@@ -55,7 +55,7 @@ import (
 )
 
 // Gate limits the calls of a server: Unary and Stream are its interceptors. Calls of one key wait
-// in one line, whichever they came by. Safe for concurrent use. Make one with New.
+// in one line, through either interceptor. Safe for concurrent use. Make one with New.
 type Gate struct {
 	limiter  *weir.Limiter
 	o        Options
@@ -138,7 +138,7 @@ type call struct {
 	outcome  outcome
 }
 
-// failure tells of an error of the store.
+// failure reports an error of the store to Options.OnError.
 func (c *call) failure(err error) {
 	if f := c.gate.o.OnError; f != nil {
 		f(c.ctx, err)

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// limited is a stream of which each received message is decided.
+// limited is a stream whose received messages are decided one by one.
 type limited struct {
 	grpc.ServerStream
 	call   *call // of the message; to be used only between begin and done
@@ -20,7 +20,7 @@ type limited struct {
 	over bool // the handler has returned
 }
 
-// messagesOf makes the stream of a call one of which each received message is decided.
+// messagesOf makes the stream of a call one whose received messages are decided one by one.
 func (g *Gate) messagesOf(stream grpc.ServerStream, opening *call) *limited {
 	c := g.pool.Get().(*call)
 	ctx, cancel := context.WithCancel(opening.ctx)
@@ -101,7 +101,7 @@ func (l *limited) decide(message any) error {
 	nearest := d.Nearest()
 	if !g.o.NoHeaders {
 		md := headers(d, nearest)
-		// a stream of which messages were dealt with is not to be sent again as a whole
+		// a stream that has handled messages is not to be sent again as a whole
 		md.Set(pushBackKey, "-1")
 		l.SetTrailer(md)
 	}

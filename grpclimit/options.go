@@ -16,8 +16,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Options configure New. The zero value is right for rules of one domain that need no attribute
-// beside those of the call itself. A field that httplimit.Options has as well means the same.
+// Options configure New. The zero value is right for rules of one domain that need only the
+// attributes of the call itself. A field that httplimit.Options has as well means the same.
 // Functions must be safe for concurrent use.
 type Options struct {
 	// Domain of the rules; "" is the only one that the rules hold.
@@ -29,8 +29,8 @@ type Options struct {
 	// in its place: an API key in authorization, x-api-key, api-key, apikey or x-goog-api-key, as
 	// httplimit.Identity has it. A call with several different ones ends with INVALID_ARGUMENT.
 	Identity map[string]string
-	// KeepRepeated lets calls pass that have twice what has one value, where a rule in force or
-	// Identity reads it: the values are joined by commas. By default they end with
+	// KeepRepeated lets calls pass in which single-valued metadata comes twice, where a rule in
+	// force or Identity reads it: the values are joined by commas. By default they end with
 	// INVALID_ARGUMENT. Fields that RFC 9110 5.3 lets come in several lines are joined in any case.
 	KeepRepeated bool
 	// Attributes are more attributes by their names, for facts that an interceptor before this one
@@ -56,8 +56,9 @@ type Options struct {
 	NoHeaders bool
 	// Messages makes each message that a client sends on a stream a request of its own, beside the
 	// opening of the stream. It meets the rules with the attributes of the call and with
-	// grpc.message, which is "received": a rule tells messages by `when: {grpc.message: received}`,
-	// and openings by `when: {grpc.message: "!received"}`; one that says neither counts both.
+	// grpc.message, which is "received": a rule selects messages by `when: {grpc.message:
+	// received}`, and openings by `when: {grpc.message: "!received"}`; one that says neither counts
+	// both.
 	//
 	// A message that must wait holds up the stream, and so the client, by the flow control of
 	// HTTP/2. One that is refused ends it: the handler's RecvMsg fails with RESOURCE_EXHAUSTED,
@@ -85,7 +86,7 @@ type Options struct {
 	// OnError is called when the store failed on a call, or when a slot, a turn or a cost could not
 	// be given back to it; nil means it is not. A client that hangs up is no error.
 	OnError func(ctx context.Context, err error)
-	// Logger is told, when the Gate is made, which rules in force no call can meet, because they
+	// Logger logs, when the Gate is made, the rules in force that no call can meet, because they
 	// need an attribute that is not known here: these rules limit nothing. nil means
 	// slog.Default().
 	Logger *slog.Logger

@@ -2,7 +2,7 @@ package grpclimit
 
 import "github.com/weir-rl/weir"
 
-// outcome is what weir.Hooks.Answered is told of a call.
+// outcome is the state of a call that weir.Hooks.Answered needs.
 type outcome struct {
 	hears  bool // the call was admitted, and somebody wants to know
 	status int  // by HTTP; 500 until the handler returns, since it may panic
@@ -19,7 +19,7 @@ func (c *call) returned(err error) {
 	}
 }
 
-// tell tells the hooks of the call, which is over.
+// tell calls the hooks for the call, which is over.
 func (c *call) tell() {
 	if c.outcome.hears {
 		c.gate.limiter.Answered(&c.request, &c.decision, weir.Answer{Status: c.outcome.status})

@@ -28,13 +28,13 @@ func (c *call) veto(d *weir.Decision) bool {
 	return !c.received && c.room.Refuses(c.gate.o.Overload, d)
 }
 
-// wait tells that the call is about to be held.
+// wait notes that the call is about to be held.
 func (c *call) wait(ctx context.Context) (context.Context, context.CancelFunc) {
 	c.room.Wait()
 	return ctx, func() {}
 }
 
-// begin tells that the call is passed on now; an error if there is no room for it any more.
+// begin notes that the call is passed on now; an error if there is no room for it any more.
 func (c *call) begin() error {
 	if !c.room.Enter(c.gate.o.Overload, c.gate.o.Load, &c.decision) {
 		return overloaded()
@@ -42,7 +42,7 @@ func (c *call) begin() error {
 	return nil
 }
 
-// answer tells that the answer has begun, or that the call ended with err.
+// answer notes that the answer has begun, or that the call ended with err.
 func (c *call) answer(err error) {
 	if !c.room.Entered || c.answered {
 		return
@@ -77,7 +77,7 @@ func isOverload(err error) bool {
 
 var errPanicked = status.Error(codes.Internal, "the handler panicked")
 
-// end tells that the call is over.
+// end notes that the call is over.
 func (c *call) end() {
 	c.answer(errPanicked) // else it has been called
 	c.room.Leave(c.gate.o.Load)

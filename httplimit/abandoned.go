@@ -11,8 +11,8 @@ import (
 )
 
 // A request whose client hangs up is abandoned: nobody waits for its answer. Where a handler passes
-// requests on, the server behind works on it all the same, so that its place is not free. Whoever
-// could free it by hanging up would get round each bound on concurrency.
+// requests on, the server behind works on it all the same, so that its place is not free. A client
+// that could free it by hanging up would get round each bound on concurrency.
 //
 // The same holds for one that has its place while its client is waited for, to send the rest of its
 // body or to take the answer: the client could have the place for nothing, and again when it is cut
@@ -39,7 +39,7 @@ type abandoned struct {
 	spares atomic.Int64
 }
 
-// share is what one address has of places that it shares with others.
+// share names one address's share of a set of places.
 type share struct {
 	address netip.Addr // an IPv6 /64 for all that are in it
 	// of a limit on concurrency; zero for room under overload
@@ -68,8 +68,8 @@ func (g *Gate) Abandoned() AbandonedStats {
 	}
 }
 
-// fewPlaces is how few places are not shared by address: half of them would be one at most, and
-// whoever has that could not ask again.
+// fewPlaces is how few places are not shared by address: half of them would be one at most, and the
+// client that has it could not ask again.
 const fewPlaces = 4
 
 // places calls use for each of the places that a request needs or has and that others, of other
@@ -154,7 +154,7 @@ func (p *Pass) HoldsPlace() bool {
 	return false
 }
 
-// Abandon tells that the client has hung up while the request is worked on elsewhere. The request
+// Abandon notes that the client has hung up while the request is worked on elsewhere. The request
 // is to be waited for until its answer begins, or until the context that Abandon returns ends; its
 // place is kept until Leave. nil means that it is to be cut: its body has not come whole, so that
 // the server behind may wait for the rest for ever; its address has too many such requests; the
@@ -166,9 +166,9 @@ func (p *Pass) Abandon() context.Context {
 	return p.AbandonUnsent()
 }
 
-// AbandonUnsent is Abandon for a request whose body has not come whole, and will not, as the server
-// behind is told. The request is to be waited for until the server has answered, or closed the
-// connection. It says nil after an Abandon that did so for other reasons than the body.
+// AbandonUnsent is Abandon for a request whose body has not come whole, and will not; the server
+// behind gets to know that. The request is to be waited for until the server has answered, or
+// closed the connection. It says nil after an Abandon that did so for other reasons than the body.
 func (p *Pass) AbandonUnsent() context.Context {
 	if p.kept || p.unkept {
 		return nil
@@ -229,7 +229,7 @@ func (a *abandoned) giveBackOne(of map[share]int, s share) {
 // Abandoned reports whether Abandon was called, and the request kept its place.
 func (p *Pass) Abandoned() bool { return p.kept }
 
-// settleAbandoned tells that an abandoned request is over.
+// settleAbandoned notes that an abandoned request is over.
 func (p *Pass) settleAbandoned() {
 	if !p.kept {
 		return

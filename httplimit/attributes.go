@@ -57,7 +57,7 @@ func (a *Attributes) Reset(r *http.Request, c ClientIP, id *Identity) {
 // SetTarget makes a the attributes of another request than the one that Reset was given, for a door
 // that a proxy asks about it (forward auth): of its method, its host ("" for none) and its uri, a
 // path with or without a query. The headers, and who sent them, belong to the request that asks,
-// which repeats the client's; its TLS connection is the proxy's, and tells nothing of the client.
+// which repeats the client's; its TLS connection is the proxy's, and says nothing about the client.
 // To be called right after Reset.
 //
 // A uri that holds a # is to be refused before: the server behind the proxy, which gets the uri as
@@ -68,7 +68,7 @@ func (a *Attributes) SetTarget(method, host, uri string) {
 	a.hasPath = false
 }
 
-// Host returns the host, its port included, as the client gave it, but for the final dot of an
+// Host returns the host, its port included, as the client gave it, but without the final dot of an
 // absolute name: servers answer to shop.example. as to shop.example, so a rule must meet both.
 func (a *Attributes) Host() string { return a.host }
 
@@ -188,7 +188,7 @@ func queryValue(query, name string) (string, bool) {
 	return "", false
 }
 
-// unescapeQuery resolves escapes; what is none stays as it is.
+// unescapeQuery resolves escapes; invalid ones stay as they are.
 func unescapeQuery(s string) string {
 	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '+') < 0 {
 		return s

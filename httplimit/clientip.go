@@ -34,7 +34,7 @@ type ClientIP struct {
 	Hops int
 }
 
-// Check returns an error that says what is wrong with c.
+// Check returns an error that describes a fault of c.
 func (c ClientIP) Check() error {
 	switch {
 	case !isToken(c.Header):
@@ -49,9 +49,9 @@ func (c ClientIP) Check() error {
 	return nil
 }
 
-// Remark says what is doubtful about c; "" if nothing is. Where all addresses of a private network
-// are trusted, and a list is read by them, whoever has such an address is taken for one more proxy,
-// so that what it has sent itself counts.
+// Remark returns a doubt about c; "" if there is none. If all addresses of a private network are
+// trusted, and a list is read by them, a client with such an address is taken for one more proxy,
+// so that the address it sent itself counts.
 func (c ClientIP) Remark() string {
 	if c.Hops > 0 || !c.lists() {
 		return ""
@@ -145,8 +145,8 @@ func (c ClientIP) lists() bool {
 	return field == headerForwardedFor || field == headerForwarded
 }
 
-// Chain returns the lines of X-Forwarded-For that are believed of a trusted peer: what it sent, or
-// where another field names the client, that address. The peer itself is not among them.
+// Chain returns the lines of X-Forwarded-For that are believed of a trusted peer: the peer's own
+// lines, or where another field names the client, that address. The peer itself is not among them.
 func (c ClientIP) Chain(r *http.Request) []string {
 	if c.Field() == headerForwardedFor {
 		return r.Header[headerForwardedFor]
@@ -159,7 +159,8 @@ func (c ClientIP) Chain(r *http.Request) []string {
 }
 
 // Single returns the name of the field in which the client is named if that is no list, and else
-// "". Whoever passes on requests drops it from what strangers send, who could name anybody in it.
+// "". Programs that pass requests on remove this field from strangers' requests, who could name
+// anybody in it.
 func (c ClientIP) Single() string {
 	if c.lists() {
 		return ""
@@ -275,7 +276,7 @@ func parseNode(s string) (addr netip.Addr, text string, ok bool) {
 }
 
 // plainIPv4 returns the address of s if s is an IPv4 address in its canonical form, with a port, as
-// net/http writes it; else "". It tells in a tenth of the time that it takes to read an address and
+// net/http writes it; else "". It takes a tenth of the time that it takes to read an address and
 // write it again.
 func plainIPv4(s string) string {
 	numbers, number, digits := 0, 0, 0

@@ -60,8 +60,8 @@ func (c *cookie) is(name string) bool {
 	return len(name) >= len(c.name) && strings.EqualFold(foldCookie(name), c.folded)
 }
 
-// within reports whether a server that ends cookies at blanks and commas, too, finds the cookie in
-// what is another one, or behind a word that is none.
+// within reports whether a server that ends cookies at blanks and commas, too, finds the cookie
+// inside another one, or behind a word that is no cookie.
 func (c *cookie) within(pair string) bool {
 	pair = strings.Trim(pair, " \t")
 	end := strings.IndexAny(pair, " ,\t")

@@ -15,17 +15,17 @@ import (
 )
 
 // Watch returns the writer on which the request is to be answered. It takes note of the response as
-// it goes by, without holding it up: Leave settles what a request cost by a rule with cost_after,
-// and an Overload, a Load and a hook for answers (weir.Hooks.Answered) hear of it. Where
-// WriteHeaders wrote rate-limit headers and the handler adds more of them, as a reverse proxy does
-// for a server that limits too, they are joined as Headers.Write says. It is w itself where there
-// is none of this to do. To be called once, after WriteHeaders and before the request is handled.
-// It is not needed by callers of Answered that join what they pass on by WriteHeaders, unless the
-// decision met a rule with cost_after.
+// it goes by, without holding it up: Leave settles the cost of the request by a rule with
+// cost_after, and an Overload, a Load and a hook for answers (weir.Hooks.Answered) hear of it.
+// Where WriteHeaders wrote rate-limit headers and the handler adds more of them, as a reverse proxy
+// does for a server that limits too, they are joined as Headers.Write says. It is w itself where
+// there is none of this to do. To be called once, after WriteHeaders and before the request is
+// handled. Callers of Answered that join the headers they pass on by WriteHeaders do not need it,
+// unless the decision met a rule with cost_after.
 //
-// The writer implements whichever of http.Flusher, http.Hijacker and io.ReaderFrom w implements,
-// and works with http.ResponseController. It is made anew for each request, since a handler may
-// hold on to it.
+// The writer implements http.Flusher, http.Hijacker and io.ReaderFrom as far as w does, and works
+// with http.ResponseController. It is made anew for each request, since a handler may hold on to
+// it.
 func (p *Pass) Watch(w http.ResponseWriter) http.ResponseWriter {
 	costs := line.CostsAfter(&p.decision)
 	if !p.watches() && !costs && !p.wrote {
@@ -49,7 +49,7 @@ func (p *Pass) Watch(w http.ResponseWriter) http.ResponseWriter {
 	return p.watch
 }
 
-// Finish tells that the request has been handled to its end. Without it Leave takes it that the
+// Finish notes that the request has been handled to its end. Without it Leave takes it that the
 // handler panicked, so that an answer which it had not begun is none.
 func (p *Pass) Finish() {
 	p.finished = true
@@ -93,7 +93,7 @@ type watch struct {
 	bytes    atomic.Int64
 	noBody   bool // to a HEAD
 	finished bool
-	pass     *Pass // is told when the answer begins; nil after Leave
+	pass     *Pass // notified when the answer begins; nil after Leave
 }
 
 // Unwrap is for http.ResponseController.
@@ -162,7 +162,7 @@ func (w watchFlusher) FlushError() error {
 
 type watchHijacker struct{ watchFlusher }
 
-// Hijack implements http.Hijacker. What is then written to the connection counts as body.
+// Hijack implements http.Hijacker. Later writes to the connection count as body.
 func (w watchHijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err != nil {

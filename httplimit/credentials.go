@@ -8,7 +8,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// authReads says what an Identity reads in the Authorization field.
+// authReads are the parts of the Authorization field that an Identity reads.
 type authReads uint8
 
 const (

@@ -35,9 +35,9 @@ const (
 	isSpare // has its place while there are free ones
 )
 
-// Dawdling returns what the request counts as while its client keeps it waiting: for its body, or
-// to take the answer. cut is called from any goroutine when the request is to be cut, after Begin
-// and, if it is about to be called then, after End as well.
+// Dawdling returns a Dawdling for the request, which counts it while its client keeps it waiting:
+// for its body, or to take the answer. cut is called from any goroutine when the request is to be
+// cut, after Begin and, if it is about to be called then, after End as well.
 func (p *Pass) Dawdling(answer bool, cut func()) *Dawdling {
 	d := &Dawdling{gate: p.gate, cut: cut, answer: answer, exempt: p.decision.Exempt}
 	room := p.room.Permit.Held()
@@ -56,12 +56,12 @@ func mayDawdle(r *http.Request) bool {
 	return r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody && (r.ContentLength < 0 || r.Header["Expect"] != nil)
 }
 
-// Begin tells that the client keeps the request waiting. From now on it counts as the abandoned
+// Begin notes that the client keeps the request waiting. From now on it counts as the abandoned
 // ones of its address do, until End is called, before Pass.Leave. If its address has as many places
 // with such requests as it may, the request is spare: it keeps its place while others are free, and
 // is cut when none is any more. ok is false if none is now: the request is to be cut. Nobody here
 // knows how many slots of a limit on concurrency are free, so that none of those is spare: a
-// request with a slot counts in the share of that, too, for as long as it is spare elsewhere.
+// request with a slot counts in the share of that limit, too, as long as it is spare elsewhere.
 func (d *Dawdling) Begin() (ok bool) {
 	a := &d.gate.abandoned
 	a.mu.Lock()

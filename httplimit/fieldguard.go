@@ -16,9 +16,9 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// RepeatedFields decides over requests that have twice what has one value, where a rule in force or
-// an Identity reads it: a field of the header, or a parameter of the query. Servers act by
-// different ones of the values, and so would by another than the rules.
+// RepeatedFields says how to treat requests in which a single-valued field comes twice, where a rule
+// in force or an Identity reads it: a field of the header, or a parameter of the query. Servers
+// differ in which of the values they act by, and may act by another one than the rules.
 type RepeatedFields uint8
 
 const (
@@ -61,7 +61,7 @@ type FieldGuard struct {
 	lines  [fieldReasons]sparselog.Line
 }
 
-// FieldStats counts requests by what a FieldGuard did with them.
+// FieldStats counts the requests that a FieldGuard refused or changed, by reason.
 type FieldStats struct {
 	Repeated   uint64 // refused for a field that came twice
 	Lookalike  uint64 // refused for a field with a name like one that is read
@@ -192,7 +192,7 @@ func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 }
 
 // checkHeader looks for fields of the header that come twice, or under another name, and for values
-// that cannot be read. auth is what is read in the Authorization field.
+// that cannot be read. auth are the parts of the Authorization field that are read.
 func (g *FieldGuard) checkHeader(a *Attributes, f *rule.Fields, reads *fieldReads, auth authReads) (FieldProblem, bool) {
 	h := a.r.Header
 	alike, odd := a.elsewhere, false // whether other names may be taken for one that is read

@@ -9,9 +9,9 @@ import (
 )
 
 // Programs behind CGI, WSGI and FastCGI know a field by its name in upper case with underscores:
-// most servers make one of each dash, lighttpd of each character that is neither a letter nor a
-// digit. So names with another such character than a dash may be taken for one that is read. Nearly
-// no request has any, and few names are even as long as one that is read.
+// most servers make an underscore of each dash, lighttpd of each character that is neither a letter
+// nor a digit. So a name with another of these characters than a dash may be taken for one that is
+// read. Nearly no request has such a name, and few names are even as long as one that is read.
 
 // lengths is a set of lengths of names.
 type lengths uint64
@@ -48,8 +48,8 @@ var oddByte = func() (table [256]bool) {
 	return table
 }()
 
-// alike reports whether two names of one length are the same but for case, and for characters of
-// which servers make underscores.
+// alike reports whether two names of one length are the same apart from case, and from characters
+// that servers turn into underscores.
 func alike(a, b string) bool {
 	for i := range len(a) {
 		if bareByte(a[i]) != bareByte(b[i]) {
@@ -70,7 +70,7 @@ func bareByte(c byte) byte {
 }
 
 // checkNames looks at the name of each field: servers may take it for one that is read, or that
-// tells who the client is.
+// names the client.
 func (g *FieldGuard) checkNames(a *Attributes, f *rule.Fields, reads *fieldReads) (FieldProblem, bool) {
 	for name := range a.r.Header {
 		like, why := likeRead(name, f, reads), whyLookalike
@@ -137,9 +137,9 @@ func isForwardedName(name string) bool {
 	return len(name) > len(forwardedPrefix) && alike(name[:len(forwardedPrefix)], forwardedPrefix)
 }
 
-// Forwarding reports whether a field tells where a request came from, as proxies set it: that in
-// which the client is named, Forwarded, one of X-Forwarded, or what servers may take for one of
-// them. The name is a canonical one.
+// Forwarding reports whether a field says where a request came from, as proxies set it: the field
+// in which the client is named, Forwarded, one of X-Forwarded, or a name that servers may take for
+// one of them. The name is a canonical one.
 func (c ClientIP) Forwarding(name string) bool {
 	return name == headerForwarded || isForwardedName(name) || name == c.Field() || c.Lookalike(name)
 }

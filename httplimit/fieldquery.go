@@ -91,8 +91,8 @@ func (g *FieldGuard) partOfParameter(name string) FieldProblem {
 	return g.refuse(lookalike, name, "The query has a parameter "+name+" and parts of one, such as "+name+"[size]. Servers take different ones of them for "+name+", so a rate limit might count by another than the server behind it acts by.", "fields.lookalikes")
 }
 
-// behindSemicolon looks at what a server has for parameters that ends them at a semicolon, too: one
-// behind it, and one whose value ends there.
+// behindSemicolon looks at the parameters of servers that end them at a semicolon, too: one behind
+// it, and one whose value ends there.
 func behindSemicolon(list []string, pair string) (name, like string) {
 	head, rest, found := strings.Cut(pair, ";")
 	if !found {

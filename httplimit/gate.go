@@ -70,15 +70,15 @@ type Options struct {
 	// place meanwhile. false says that it has answered the request, which is over. nil waits for
 	// nothing. It must be safe for concurrent use.
 	Ready func(w http.ResponseWriter, r *http.Request) bool
-	// KeepAbandoned is for such a handler, too, and tells that it calls Pass.Abandon, or
+	// KeepAbandoned is for such a handler, too, and says that it calls Pass.Abandon, or
 	// Pass.AbandonUnsent. A request whose client hangs up then keeps its place until Leave, since
 	// the server behind works on it. Where there are four places or more, the abandoned requests of
 	// one address keep half of them at most, and while they do, it gets no further one: its
 	// requests are answered 503.
 	KeepAbandoned bool
-	// KeptWhile returns a context by whose end an abandoned request is kept no longer, since what
-	// it takes is needed; nil for one that is kept for as long as it takes. A nil function is for
-	// none. It must be safe for concurrent use.
+	// KeptWhile returns a context that ends when an abandoned request is kept no longer, because
+	// others need its place; nil for a request that is kept to its end. A nil function is for none.
+	// It must be safe for concurrent use.
 	KeptWhile func(*http.Request) context.Context
 	// Load measures the requests that pass; nil for none.
 	Load overload.Load
@@ -92,9 +92,9 @@ type Options struct {
 	// given back to it; nil means it is not. It must be safe for concurrent use. A client that
 	// hangs up is no error.
 	OnError func(r *http.Request, err error)
-	// Logger is told, when the middleware is made, which rules in force no request can meet,
-	// because they need an attribute that is not known here: these rules limit nothing. It is told,
-	// too, what is doubtful about ClientIP (ClientIP.Remark). nil means slog.Default().
+	// Logger logs, when the middleware is made, the rules in force that no request can meet,
+	// because they need an attribute that is not known here: these rules limit nothing. It also
+	// logs doubts about ClientIP (ClientIP.Remark). nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -115,7 +115,7 @@ type Options struct {
 // A request whose host or path servers read in different ways is answered 400: see ValidHost,
 // Options.EncodedSlash and door.AmbiguousPath; one with such fields 400 or 401: see FieldGuard.
 //
-// The attributes of a request are those of Attributes. New fails if o.Domain is empty and the rules
+// Type Attributes lists the attributes of a request. New fails if o.Domain is empty and the rules
 // in force hold several domains, or if another option is wrong.
 func New(l *weir.Limiter, o Options) (func(http.Handler) http.Handler, error) {
 	g, err := NewGate(l, o)
@@ -244,7 +244,7 @@ func checkLimiter(l *weir.Limiter, domain string) error {
 func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 	p := g.passes.Get().(*Pass)
 	p.attrs.Reset(r, g.o.ClientIP, g.o.Identity)
-	w = answer.ForGRPC(w, r) // what is written here is never a server's behind
+	w = answer.ForGRPC(w, r) // this writes our own answers, never a server's behind
 	if g.refuseTarget(w, r, &p.attrs) || g.refuseFields(w, r, &p.attrs) {
 		p.reset()
 		return nil
@@ -294,7 +294,7 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 // statusHungUp is what servers log for a client that hung up before it was answered (nginx's).
 const statusHungUp = 499
 
-// failure tells of an error of the store.
+// failure reports an error of the store to Options.OnError.
 func (p *Pass) failure(err error) {
 	if p.gate.o.OnError != nil {
 		p.gate.o.OnError(p.attrs.r, err)
@@ -322,7 +322,7 @@ func (p *Pass) WriteHeaders(h http.Header) {
 	}
 }
 
-// gather joins what a handler has added to the rate-limit headers that were written to h.
+// gather joins the rate-limit headers that a handler has added with ours in h.
 func (p *Pass) gather(h http.Header) {
 	if p.wrote {
 		p.wrote = false
@@ -330,9 +330,9 @@ func (p *Pass) gather(h http.Header) {
 	}
 }
 
-// Leave releases the slots that the request held in concurrency limits, settles what it cost where
-// that is known only afterwards, and tells weir.Hooks.Answered of the answer. p must not be used
-// any more.
+// Leave releases the slots that the request held in concurrency limits, settles a cost that is
+// known only afterwards, and calls weir.Hooks.Answered with the answer. p must not be used any
+// more.
 func (p *Pass) Leave() {
 	p.end()
 	if p.watch != nil {

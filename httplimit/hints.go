@@ -27,13 +27,13 @@ const (
 	maxHintName  = 128       // longer ones are cut
 )
 
-// appendHints appends what h says of limits to dst, at most maxHints of them, those with the least
-// left; now is the instant at which h came. Of the forms that a server uses beside each other the
-// newest counts: RateLimit (drafts 8 to 11, and what is to come after them; then 7),
-// RateLimit-Limit, -Remaining and -Reset (drafts 3 to 6), and X-RateLimit-Limit, -Remaining and
-// -Reset or X-Rate-Limit-…, with the limits that providers of models name one by one (see
-// appendNamed). The last of each three is a time as timeOf reads it. What is malformed is passed
-// over, and so is what a cache has kept.
+// appendHints appends the limits that h describes to dst, at most maxHints of them, those with the
+// least left; now is the instant at which h came. Of the forms that a server uses beside each other
+// the newest counts: RateLimit (drafts 8 to 11, and their successors; then 7), RateLimit-Limit,
+// -Remaining and -Reset (drafts 3 to 6), and X-RateLimit-Limit, -Remaining and -Reset or
+// X-Rate-Limit-…, with the limits that providers of models name one by one (see appendNamed). The
+// last of each three is a time as timeOf reads it. Malformed fields are ignored, and so are answers
+// from a cache.
 func appendHints(dst []hint, h http.Header, now time.Time) []hint {
 	start := len(dst)
 	if len(h["Age"]) > 0 {

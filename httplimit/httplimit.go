@@ -48,7 +48,7 @@ var families = [...]family{
 	{"x-delta", XDelta}, {"x-epoch", XEpoch}, {"envoy03", Envoy03}, {"draft03", Draft03}, {"draft11", Draft11}, {"next", Next}, {"off", Off},
 }
 
-// sameFields are the families of which there may be only one, with what they write differently.
+// sameFields are the families that exclude each other, with the fields that they write differently.
 var sameFields = [...]struct {
 	of     Headers
 	fields string
@@ -72,7 +72,7 @@ func ParseHeaders(names []string) (Headers, error) {
 	return f, f.check()
 }
 
-// check tells of families that do not go together.
+// check returns an error for families that do not go together.
 func (f Headers) check() error {
 	if f&Off != 0 && f != Off {
 		return fmt.Errorf("headers: off stands alone, but the list is %s; remove off or the others", strings.ReplaceAll(f.String(), ",", ", "))

@@ -40,12 +40,12 @@ import (
 //   - jwt:CLAIM is a claim of a bearer token (RFC 6750) whose signature, exp and nbf have been
 //     verified with a key of the JWKS file. A token with another signature algorithm than the
 //     key's, or with "none", counts as absent, and so does a claim that is no string, number or
-//     boolean. Unverified tells how many tokens did not hold.
+//     boolean. Unverified counts the tokens that did not hold.
 //
 // A signed token in a header, in a cookie or as a bearer token counts as rule.CutSigned has it. An
-// empty value counts as absent. Credentials are read as servers read them: the case of the
-// scheme, the number of blanks and missing padding do not matter. What a server may understand and
-// the Identity does not is refused by a FieldGuard, before anybody asks for it. Where nobody has
+// empty value counts as absent. Credentials are read as servers read them: the case of the scheme,
+// the number of blanks and missing padding do not matter. A FieldGuard refuses credentials that a
+// server may understand and the Identity does not, before anybody asks for them. Where nobody has
 // looked, the first of several Authorization fields counts, and the first of several cookies of one
 // name.
 type Identity struct {
@@ -244,7 +244,7 @@ func (id *Identity) Value(r *http.Request, name string) (value string, ok bool) 
 }
 
 // KeysError returns why the last change of the JWKS file could not be taken over; nil if the keys
-// in force are those of the file.
+// in force are the file's.
 func (id *Identity) KeysError() error {
 	if id == nil || id.keys == nil {
 		return nil

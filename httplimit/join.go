@@ -14,7 +14,7 @@ import (
 )
 
 // A request may meet limits one behind the other: middleware within middleware, or a server that
-// limits too behind a proxy. Its answer then tells of all of them, as far as the fields can.
+// limits too behind a proxy. Its answer then reports all of them, as far as the fields can.
 
 // ofOne are the fields that have room for one limit, the limit and what remains first.
 var ofOne = [...][]string{
@@ -22,7 +22,7 @@ var ofOne = [...][]string{
 	{hdr03Limit, hdr03Remains, hdr03Reset},
 }
 
-// heldBy reports whether h has fields of the families that tell of another limit.
+// heldBy reports whether h has fields of the families that describe another limit.
 func (f Headers) heldBy(h http.Header) bool {
 	return f&(XDelta|XEpoch|Envoy03) != 0 && (len(h[hdrLimit]) > 0 || len(h[hdrRemaining]) > 0) ||
 		f&Draft03 != 0 && (len(h[hdr03Limit]) > 0 || len(h[hdr03Remains]) > 0) ||
@@ -40,9 +40,9 @@ func (f Headers) addedTo(h http.Header) bool {
 		f&(Draft11|Next) != 0 && len(h[hdrRateLimit]) > 1
 }
 
-// gather joins the fields that Write wrote to h for d with the ones that a handler has added since,
-// as a reverse proxy adds what a server behind it says. Fields that a handler has put in the place
-// of ours stay as they are.
+// gather joins the fields that Write wrote to h for d with the fields that a handler has added
+// since, as a reverse proxy adds those from the server behind it. Fields that a handler has put in
+// the place of ours stay as they are.
 func (f Headers) gather(h http.Header, d *weir.Decision) {
 	f = f.effective()
 	if !f.addedTo(h) {
@@ -84,7 +84,7 @@ const (
 	always
 )
 
-// join adds the fields of other to h, which tells of another limit.
+// join adds to h the fields of other, which describe another limit.
 func join(h, other http.Header, say precedence) {
 	joinStructured(h, other, say)
 	for _, keys := range ofOne {
@@ -140,7 +140,7 @@ func joinStructured(h, other http.Header, say precedence) {
 	joinList(h, other, hdrPolicy)
 }
 
-// joinList adds to a field that is a list. What is malformed is left out.
+// joinList adds to a field that is a list. Malformed items are left out.
 func joinList(h, other http.Header, key string) {
 	ours, theirs := h[key], other[key]
 	switch {
@@ -169,7 +169,7 @@ func isList(lines []string) bool {
 	return err == nil && len(list) > 0
 }
 
-// rest is what is left of a limit.
+// rest is how many units of a limit are left, of how many.
 type rest struct{ left, of uint64 }
 
 // before reports whether fields about r are to replace fields about other.

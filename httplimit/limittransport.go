@@ -44,8 +44,8 @@ type LimitOptions struct {
 	OnError func(r *http.Request, err error)
 }
 
-// LimitTransport is an http.RoundTripper that keeps the requests of this program within rules: what
-// a third party allows, or a budget of our own. A request is sent only when the rules admit it;
+// LimitTransport is an http.RoundTripper that keeps the requests of this program within rules: a
+// third party's limits, or a budget of our own. A request is sent only when the rules admit it;
 // else it waits (LimitOptions.MaxWait), or fails with a *LimitedError.
 //
 // The rules see method, host, path, header.* and query.* of the request as it is to be sent, and

@@ -9,12 +9,12 @@ type nodeList struct {
 	lines     []string
 	forwarded bool
 
-	line string // what is left of the last of lines, if open
+	line string // the rest of the last of lines, if open
 	open bool
 }
 
-// last returns the last node that was not returned yet, as X-Forwarded-For has it; "" if that is
-// not told. ok is false if there is none.
+// last returns the last node that was not returned yet, as X-Forwarded-For has it; "" if the list
+// hides it. ok is false if there is none.
 func (l *nodeList) last() (node string, ok bool) {
 	if !l.open {
 		if len(l.lines) == 0 {
@@ -41,7 +41,7 @@ func (l *nodeList) last() (node string, ok bool) {
 }
 
 // lastOutside returns the index of the last c in s that stands outside of quotes, -1 if there is
-// none. It reads from the right: a quote that was never closed hides what is to the left of it.
+// none. It reads from the right: a quote that was never closed hides the text to its left.
 func lastOutside(s string, c byte) int {
 	quoted := false
 	for i := len(s) - 1; i >= 0; i-- {

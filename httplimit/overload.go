@@ -48,7 +48,7 @@ func (p *Pass) veto(d *weir.Decision) bool {
 	return refuses
 }
 
-// begin tells that the request is passed on now; false if there is no room for it any more.
+// begin notes that the request is passed on now; false if there is no room for it any more.
 func (p *Pass) begin() bool {
 	if l := p.gate.o.Overload; l != nil && !p.room.Permit.Held() {
 		// No rule met it, so that nobody has asked yet, or it was held.
@@ -72,14 +72,14 @@ func (p *Pass) begin() bool {
 	return true
 }
 
-// Answered tells that the answer to the request has begun, with its final status. It is for callers
+// Answered notes that the answer to the request has begun, with its final status. It is for callers
 // that pass requests on by other means than the handler that New wraps, and know when the answer
 // begins; without it Leave takes the time until then. Answers of 500 and above count as failures of
 // an overloaded server, unless the client has hung up, which is none. Only the first call counts.
-// weir.Hooks.Answered is told of the status by Leave.
+// Leave passes the status to weir.Hooks.Answered.
 //
-// What is sent after the header, as in a stream, or on a connection that was upgraded, does not
-// count as latency.
+// The rest of the answer after the header, as in a stream, or on a connection that was upgraded,
+// does not count as latency.
 func (p *Pass) Answered(status int) {
 	if p.answered || !p.room.Entered && !p.passed {
 		return
@@ -121,7 +121,7 @@ func (p *Pass) Answered(status int) {
 	}
 }
 
-// Waited tells that the request waited for d before it was passed on, for something that a server
+// Waited notes that the request waited for d before it was passed on, for something that a server
 // behind has no part in. It does not count as latency.
 func (p *Pass) Waited(d time.Duration) {
 	p.waited += d
@@ -143,8 +143,7 @@ func (p *Pass) AnsweredHere(status int) {
 	}
 }
 
-// final returns the status of an answer for what it counts as: a handler that was broken off has
-// not failed.
+// final returns the status that an answer counts as: a handler that was broken off has not failed.
 func (p *Pass) final(status int) int {
 	if status >= http.StatusInternalServerError && !p.kept && p.attrs.r.Context().Err() == context.Canceled {
 		return statusHungUp
@@ -152,7 +151,7 @@ func (p *Pass) final(status int) int {
 	return status
 }
 
-// end tells that the request is over.
+// end notes that the request is over.
 func (p *Pass) end() {
 	if (p.room.Entered || p.passed) && !p.answered {
 		switch {

@@ -14,8 +14,8 @@ func (id *Identity) ownKey(per []rule.Key) bool {
 	})
 }
 
-// ofOneClient reports whether an attribute tells clients apart: the address, the user, and what
-// comes from a credential or a cookie.
+// ofOneClient reports whether an attribute tells clients apart: the address, the user, and values
+// of a credential or a cookie.
 func (id *Identity) ofOneClient(name string) bool {
 	switch name {
 	case "ip", "user", "header.authorization":

@@ -71,7 +71,7 @@ const (
 	instant                     // by RFC 3339, or as HTTP has it
 )
 
-// resetOf reads a field that tells when a limit is there again: from 0 to maxReset from now.
+// resetOf reads a field that says when a limit is there again: from 0 to maxReset from now.
 func resetOf(h http.Header, name string, now time.Time) (time.Duration, timeForm) {
 	lines := fieldOf(h, name)
 	if len(lines) == 0 {
@@ -86,8 +86,8 @@ func resetOf(h http.Header, name string, now time.Time) (time.Duration, timeForm
 	return min(d, maxReset), form
 }
 
-// timeOf reads a time that a server tells in a field; instants are by the server's clock, if h has
-// it. It is not below 0.
+// timeOf reads a time from a server's field; instants are by the server's clock, if h has it. It is
+// not below 0.
 func timeOf(text string, h http.Header, now time.Time) (time.Duration, timeForm) {
 	text = strings.Trim(text, " \t")
 	if n, ok := decimal(text); ok {
@@ -135,7 +135,7 @@ func until(at time.Time, h http.Header, now time.Time) time.Duration {
 	return max(0, at.Sub(clockOf(h, now)))
 }
 
-// clockOf returns the time by the server's clock, if it tells, else by ours.
+// clockOf returns the time by the server's clock, if h has it, else by ours.
 func clockOf(h http.Header, now time.Time) time.Time {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {
 		return date
@@ -166,9 +166,9 @@ func retryAfterOf(h http.Header, now time.Time) (wait time.Duration, ok bool) {
 	return until(at, h, now), true
 }
 
-// usedUpUntil returns how long it is until all of the limits are there again of which nothing is
-// left; 0 if something is left of each. So long a server is left alone that refused a request and
-// does not say for how long.
+// usedUpUntil returns how long it is until all used-up limits are there again; 0 if something is
+// left of each. A server that refused a request without saying for how long is left alone for that
+// time.
 func usedUpUntil(hints []hint) (wait time.Duration) {
 	for i := range hints {
 		if p := &hints[i]; p.left == 0 {
@@ -179,7 +179,7 @@ func usedUpUntil(hints []hint) (wait time.Duration) {
 }
 
 // untilReset returns the same for a request that a limit refused though something is left of each:
-// it asked for more, and the limit of which the least is left is the likeliest one.
+// it asked for more, and the limit with the least left is the likeliest one.
 func untilReset(h http.Header, hints []hint, now time.Time) (wait time.Duration) {
 	least := math.Inf(1)
 	for i := range hints {
@@ -187,7 +187,7 @@ func untilReset(h http.Header, hints []hint, now time.Time) (wait time.Duration)
 		if p.whole <= 0 {
 			continue
 		}
-		// what is missing of the limit, by the time that it takes to come back
+		// the missing units of the limit, by the time that it takes to come back
 		if share := float64(p.left) * float64(p.reset) / float64(p.whole); share < least {
 			least, wait = share, p.whole
 		}

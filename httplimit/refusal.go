@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// refusal is what an answer says of the request: whether the server refused it for a limit of its
+// refusal is an answer's verdict on the request: whether the server refused it for a limit of its
 // own, and how long it asks to wait; 0 if it does not say.
 type refusal struct {
 	refused bool
@@ -61,14 +61,14 @@ const (
 	peekTime  = time.Second // of waiting for them
 )
 
-// peeked is a body of which the first bytes are read ahead.
+// peeked is a body whose first bytes are read ahead.
 type peeked struct {
 	io.ReadCloser
 	done chan struct{} // closed when nothing more is read ahead
 
 	mu    sync.Mutex
 	more  sync.Cond // something was read, or nothing more is
-	head  []byte    // what was read ahead, and the reader of the body has not had
+	head  []byte    // was read ahead, and the reader of the body has not had it
 	ended bool      // nothing more is read ahead
 	late  bool      // nothing more is to be
 	err   error     // behind head
@@ -137,7 +137,7 @@ func (b *peeked) Read(p []byte) (n int, err error) {
 
 // errorBody is what providers say of a refusal in its body, as far as it is read here.
 type errorBody struct {
-	// Error is Google's: google.rpc.Status in JSON, of which google.rpc.RetryInfo is a detail.
+	// Error is Google's: google.rpc.Status in JSON, with google.rpc.RetryInfo among its details.
 	Error struct {
 		Details []struct {
 			Type       string `json:"@type"`
@@ -155,7 +155,7 @@ type errorBody struct {
 // limit and does not say for how long.
 const githubPause = time.Minute
 
-// readRefusal reads the body of an answer. What it does not know it passes over.
+// readRefusal reads the body of an answer. It passes over unknown content.
 func readRefusal(body []byte) (f refusal) {
 	body = bytes.TrimLeft(body, " \t\r\n")
 	if len(body) == 0 {

@@ -31,8 +31,8 @@ const titleQuotaExceeded = "Request cannot be satisfied as assigned quota has be
 // has no body if r is a HEAD.
 //
 // A call of gRPC that a Gate or the proxy refuses gets trailers in place of all that, as package
-// grpclimit gives them: RESOURCE_EXHAUSTED, or what the rule's status means, or what its header
-// grpc-status says; the rule's body is the message if it is a plain text.
+// grpclimit gives them: RESOURCE_EXHAUSTED, or the code that the rule's status maps to, or the code
+// in its header grpc-status; the rule's body is the message if it is a plain text.
 func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision) {
 	f.Write(w.Header(), d)
 	h := w.Header()
@@ -96,9 +96,9 @@ func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision
 // twice.
 const longestRetry = 60_000_000
 
-// sayRetry writes what the official clients of model providers (openai and anthropic for Python and
-// Node) go by beside Retry-After: when to come back to the millisecond, and, where that is too long
-// for them or never, that they need not try.
+// sayRetry writes the fields that the official clients of model providers (openai and anthropic for
+// Python and Node) obey beside Retry-After: when to come back to the millisecond, and, where that
+// is too long for them or never, that they need not try.
 func sayRetry(h http.Header, d *weir.Decision) {
 	delete(h, hdrRetryMilli)
 	delete(h, hdrRetry)
@@ -176,7 +176,7 @@ func appendRefusal(b []byte, f form, status int, d *weir.Decision, near *weir.Li
 	return append(b, "}\n"...)
 }
 
-// refusalDetail tells a person which limit refused, what it allows, and when to come back.
+// refusalDetail tells a person which limit refused, how much it allows, and when to come back.
 func refusalDetail(d *weir.Decision, near *weir.LimitResult) string {
 	what, when := refusalWords(d, near)
 	if when == "" {
@@ -185,8 +185,8 @@ func refusalDetail(d *weir.Decision, near *weir.LimitResult) string {
 	return what + " " + when
 }
 
-// refusalWords says which limit it was and what it allows, and, if there is something to say, when
-// to come back.
+// refusalWords says which limit it was and how much it allows, and, if there is something to say,
+// when to come back.
 func refusalWords(d *weir.Decision, near *weir.LimitResult) (what, when string) {
 	if near == nil {
 		return "A limit was reached.", comeBack(d, true)

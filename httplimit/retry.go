@@ -134,7 +134,7 @@ type RetryStats struct {
 	Waits   uint64 // requests that failed with a WaitError
 }
 
-// Stats returns what is known at this moment.
+// Stats returns the present counts.
 func (t *RetryTransport) Stats() RetryStats {
 	return RetryStats{Retries: t.retries.Load(), Spent: t.spent.Load(), Waits: t.waits.Load()}
 }
@@ -300,8 +300,8 @@ func (t *RetryTransport) peerOf(r *http.Request) (p *peer, forget func()) {
 	}
 }
 
-// evict forgets a server that was not asked for long, and is not asked now; false if none was
-// found. t.mu is held.
+// evict forgets a server that has not been asked for a long time, and is not being asked; false if
+// none was found. t.mu is held.
 func (t *RetryTransport) evict() bool {
 	oldest, seen := "", 0
 	var used time.Time

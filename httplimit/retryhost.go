@@ -25,11 +25,11 @@ type peer struct {
 	}
 }
 
-// told is a limit of a server, as it told last.
+// told is a limit of a server, as the server described it last.
 type told struct {
 	hint
 	at      uint64    // by the answer to which request
-	end     time.Time // of what it told
+	end     time.Time // when the hint expires
 	waiting int       // requests in the queue
 	next    time.Time // when the next one of the queue goes
 }
@@ -52,7 +52,7 @@ type place struct {
 	crowd  bool      // it may go earlier if an answer comes
 	gap    time.Duration
 	queue  string // the limit with that gap
-	queued bool   // it has its place: only what the server tells anew holds it up after that
+	queued bool   // it has its place: after that only new limits of the server hold it up
 }
 
 // stand returns how a request stands now that has no place yet, or had s. p.mu is held.
@@ -101,7 +101,7 @@ func (p *peer) take(s place, now time.Time, room time.Duration) place {
 	switch {
 	case s.crowd:
 		spread = max(spread, time.Second)
-	case s.queued: // told anew that it must wait
+	case s.queued: // a new limit says that it must wait
 	case s.gap > 0:
 		for i := range p.mu.limits {
 			if l := &p.mu.limits[i]; l.name == s.queue {
@@ -219,8 +219,8 @@ func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
 	return nil
 }
 
-// leave notes the answer to the request of that number: what its header tells; nil if none came.
-// wait is what Retry-After asks of all, 0 for nothing.
+// leave notes the answer to the request of that number: hints are the limits in its header; nil if
+// none came. wait is Retry-After's, which holds for all requests, 0 for none.
 func (p *peer) leave(number uint64, hints []hint, wait, spread time.Duration) {
 	now := time.Now()
 	p.mu.Lock()

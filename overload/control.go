@@ -24,7 +24,7 @@ import (
 //     no noise.
 //   - The limit rises only if it is needed: if requests were refused, or nearly.
 const (
-	tolerance     = 1.05 // latency over baseline at which the limit stays, but for the headroom
+	tolerance     = 1.05 // latency over baseline at which the limit stays, apart from the headroom
 	leastHeadroom = 0.5  // else a quarter of the limit's root
 	leastFactor   = 0.25 // of one step
 	firstGrowth   = 2    // of one step while no request waits, and none ever did
@@ -84,7 +84,7 @@ func (s *sample) err() float64 {
 	return math.Sqrt(max(0, s.squares/n-s.mean()*s.mean()) / (n - 1))
 }
 
-// counts are of all requests since the limiter was made, by priority, but for peak and under.
+// counts are totals since the limiter was made, by priority; peak and under are not.
 type counts struct {
 	arrived, refused [classes]uint64
 	peak             int // the most that were under way at a time in the window
@@ -279,7 +279,7 @@ func (c *control) stepFrom(s sample) float64 {
 	return c.limit*factor + max(leastHeadroom, math.Sqrt(c.limit)/4)
 }
 
-// learn takes s for the baseline where it can tell anything of it.
+// learn takes s for the baseline if it may show it.
 func (c *control) learn(s sample, limited bool, elapsed float64) {
 	m := s.mean()
 	switch {

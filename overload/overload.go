@@ -16,8 +16,8 @@
 //	}
 //	permit.Done()
 //
-// A Limiter finds its limit by itself, from how long requests take, or has a fixed one. How it
-// finds the limit, and how well that works, is told in docs/overload.md; the law stands at the top
+// A Limiter finds its limit by itself, from how long requests take, or has a fixed one.
+// docs/overload.md says how it finds the limit, and how well that works; the law stands at the top
 // of control.go. Rate limits, which bound requests in a time, are another matter: see package weir.
 package overload
 
@@ -30,8 +30,8 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// Priority ranks requests under overload. The zero value is Default. The values below Always
-// are those of rule.Priority.
+// Priority ranks requests under overload. The zero value is Default. The values below Always equal
+// rule.Priority's.
 type Priority int8
 
 // The priorities.
@@ -74,16 +74,16 @@ func (p Priority) index() int { return int(min(max(p, Sheddable), Always)) + 1 }
 // classes is how many priorities there are, Always included.
 const classes = 4
 
-// Load is told of the requests that a middleware passes on, to measure how busy a service is. It
-// must be quick, and safe for concurrent use.
+// Load hears of the requests that a middleware passes on, to measure how busy a service is. It must
+// be quick, and safe for concurrent use.
 type Load interface {
-	// Enter tells that a request is passed on.
+	// Enter notes that a request is passed on.
 	Enter()
-	// Answered tells that the answer to a request has begun, and how long after the request was
+	// Answered notes that the answer to a request has begun, and how long after the request was
 	// passed on; over HTTP, after its body had arrived. It is not called for failures of an
 	// overloaded server, such as answers of 500 and above.
 	Answered(latency time.Duration)
-	// Leave tells that a request is over. It is called once for each Enter.
+	// Leave notes that a request is over. It is called once for each Enter.
 	Leave()
 }
 
@@ -220,7 +220,7 @@ func (p *Permit) Streams() bool { return p.l != nil && !p.l.fixed }
 // Done ends a request that was served.
 func (p *Permit) Done() { p.end(served) }
 
-// Drop ends a request that failed where it was passed on, as those of an overloaded server do.
+// Drop ends a request that was passed on and failed, as requests to an overloaded server do.
 func (p *Permit) Drop() { p.end(dropped) }
 
 // Cancel ends a request whose client hung up: it would have taken at least this long.
@@ -278,8 +278,8 @@ type Stats struct {
 	Room [len(Priorities)]int
 	// Admitted and Refused count requests since the limiter was made, in the order of Priorities.
 	Admitted, Refused [len(Priorities)]uint64
-	// Baseline is the time that a request takes when it need not wait, and Latency that of late; 0
-	// if not known yet.
+	// Baseline is the time that a request takes when it need not wait, and Latency the time that it
+	// took of late; 0 if not known yet.
 	Baseline, Latency time.Duration
 }
 

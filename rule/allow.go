@@ -30,7 +30,7 @@ const allowExpected = "expected a rate such as 1000/min, {rate: 4/min, burst: 20
 
 // ParseAllow parses `allow` as it stands in a rule file, on one line: a rate (see ParseRate), a
 // mapping {rate: …, burst: …}, or a list of these, with or without [ ] around it. A scalar may
-// stand in quotes. It returns at least one entry, or an error that says what is wrong.
+// stand in quotes. It returns at least one entry, or an error that describes the fault.
 func ParseAllow(text string) ([]Allowance, error) {
 	if len(text) > maxAllow {
 		return nil, errors.New("it is too long; " + allowExpected)

@@ -6,11 +6,10 @@ import (
 )
 
 // MatchAlso adds the limits that another reading of the same request meets to m, which Match has
-// filled. A door that cannot tell which of several values a server takes matches the request once
+// filled. A door that cannot know which of several values a server takes matches the request once
 // with each: a limit that several readings meet under one key counts it once, at the highest cost.
-// The request is exempt if it is by each of them, and as important as the one by which it is least
-// important. All readings together may take as long in expressions as one may: past that the
-// request is refused.
+// The request is exempt if all readings are, and as important as its least important reading. All
+// readings together may take as long in expressions as one may: past that the request is refused.
 func (s *Set) MatchAlso(q *Query, m *Matches) {
 	if m.TooCostly != nil {
 		return
@@ -58,8 +57,8 @@ func (s *Set) MatchAlso(q *Query, m *Matches) {
 	m.Exempt = m.Exempt && first.Exempt
 }
 
-// joinHits puts the hits and descriptors of another reading before those of m, and leaves out hits
-// of m that the other has, too. It returns where each of m's hits is then.
+// joinHits puts the hits and descriptors of another reading before m's, and leaves out hits of m
+// that the other has, too. It returns the new place of each of m's hits.
 func (m *Matches) joinHits(hits []Hit, described []DescriptorMatch) (place []int) {
 	first := len(hits)
 	place = make([]int, len(m.Hits))

@@ -34,8 +34,8 @@ const (
 	anchorNoNumber // that the value is no number
 )
 
-// anchorChoices returns ways to anchor p, each a set of literals one of which every matching value
-// holds.
+// anchorChoices returns ways to anchor p. Each is a set of literals, and every matching value holds
+// one of them.
 func anchorChoices(p *Pattern) [][]anchor {
 	switch p.kind {
 	case ExactPattern:
@@ -88,7 +88,8 @@ func globAnchors(g *glob) [][]anchor {
 	return choices
 }
 
-// weight says how much a set of anchors tells: the least of what its members do. Less is better.
+// weight says how selective a set of anchors is: as selective as its least selective member. Less
+// is better.
 type weight struct {
 	presence bool // it asks for presence only
 	cost     int  // how many rules share the most common literal
@@ -97,10 +98,10 @@ type weight struct {
 	length   int  // of the shortest literal, negated
 }
 
-// weak is what a literal that many values hold by chance counts for, in rules that share it.
+// weak is the weight of a literal that many values hold by chance, in rules that share it.
 const weak = 16
 
-// weigh weighs anchors, of which the literal of each is shared by so many rules.
+// weigh weighs anchors; shared returns how many rules share the literal of an anchor.
 func weigh(anchors []anchor, shared func(anchor) int) weight {
 	var w weight
 	for i, a := range anchors {
@@ -148,7 +149,7 @@ func (w weight) less(o weight) bool {
 	return w.length < o.length
 }
 
-// bestOf returns the choice that tells most by itself.
+// bestOf returns the choice that is the most selective by itself.
 func bestOf(choices [][]anchor) []anchor {
 	alone := func(anchor) int { return 1 }
 	best := choices[0]
@@ -166,8 +167,8 @@ type slotAnchor struct {
 	anchors []anchor
 }
 
-// anchorer finds ways to anchor rules; it remembers those of a regular expression, which often
-// stands in many rules.
+// anchorer finds ways to anchor rules. It remembers the ways of each regular expression, since one
+// often stands in many rules.
 type anchorer struct {
 	domain *domain
 	asks   map[askKey]asks
@@ -187,8 +188,8 @@ func (f *anchorer) choices(p *Pattern) [][]anchor {
 	return choices
 }
 
-// rule returns the ways to anchor r: at a condition with positive patterns, at what its expression
-// asks of an attribute, or at a part of its key.
+// rule returns the ways to anchor r: at a condition with positive patterns, at a condition of its
+// expression on an attribute, or at a part of its key.
 func (f *anchorer) rule(r *matchRule) []slotAnchor {
 	var ways []slotAnchor
 	for i := range r.rule.When {
@@ -254,8 +255,8 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 	if !ok {
 		return nil
 	}
-	// A look-up of what is absent fails, which is counted, unless the expression asks whether it is
-	// there. So does what makes a number of a value that is none.
+	// A look-up of an absent attribute fails, which is counted, unless the expression asks whether
+	// it is there. So does the conversion of a value that is no number.
 	presence := slices.ContainsFunc(all.list, func(o ask) bool { return o.attribute == q.attribute && o.presence })
 	fails := q.lookUp || slices.ContainsFunc(q.numbers, asked.Number.Fails)
 	absent := q.absent || fails && !presence
@@ -275,11 +276,11 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 	return ways
 }
 
-// oddSpelling spells what decides about r on requests that are odd in the attribute of a slot at
-// which r is anchored: they lack it, or if of is given, have a value of which of makes no number.
-// Rules of one spelling fare the same there, fail for the same reason, and cannot be met; what
-// differs between them, such as the constant that the attribute is compared with, is left out. It
-// is "" if that cannot be said of r.
+// oddSpelling spells the conditions of r that decide on requests which are odd in the attribute of
+// a slot at which r is anchored: they lack it, or if of is given, have a value of which of makes no
+// number. Rules of one spelling fare the same there, fail for the same reason, and cannot be met;
+// their differences, such as the constant that the attribute is compared with, are left out. It is
+// "" if r has no such spelling.
 func (f *anchorer) oddSpelling(r *matchRule, slot int, of asked.Number) string {
 	p := r.rule.predicate()
 	if p == nil || r.group >= 0 || !f.asks[r.askKey(p)].all {

@@ -7,20 +7,20 @@ import (
 	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
-// asks are what the expression of a rule asks of attributes, for the index.
+// asks are the conditions on attributes that the expression of a rule implies, for the index.
 type asks struct {
 	list []ask
 	all  bool // the expression asks nothing else
 }
 
-// ask is an asked.Ask of which something is known that values must hold.
+// ask is an asked.Ask with literals or ranges that values must hold.
 type ask struct {
 	attribute string
 	lookUp    bool
 	presence  bool           // it asks only whether the attribute is there, and never fails
 	absent    bool           // it holds where the attribute is absent
 	ways      [][]anchor     // ways to anchor it; none if another ask of the same expression has them
-	text      string         // tells it from others
+	text      string         // distinguishes it from others
 	numbers   []asked.Number // that it makes of the attribute
 	only      asked.Number   // the one of them, if it asks nothing else
 }
@@ -47,7 +47,7 @@ func (r *matchRule) askKey(p Predicate) askKey {
 	return askKey{p, r.folds&pathSpelled != 0}
 }
 
-// asksOf returns what an expression asks.
+// asksOf returns the conditions on attributes that an expression implies.
 func asksOf(p askKey) asks {
 	a, ok := p.Predicate.(asker)
 	if !ok {
@@ -66,8 +66,8 @@ func asksOf(p askKey) asks {
 	return out
 }
 
-// joinRanges makes one range of those that the expression asks of one number, such as its least
-// and its most: the first ask is anchored at what all have in common.
+// joinRanges makes one range of the ranges that the expression asks of one number, such as its
+// least and its most: the first ask is anchored at their intersection.
 func (a *asks) joinRanges() {
 	for i := range a.list {
 		q := &a.list[i]
@@ -86,7 +86,7 @@ func (a *asks) joinRanges() {
 	}
 }
 
-// singleRange returns the range of which q is, and nothing else; else nil.
+// singleRange returns the range of q if q asks for that alone; else nil.
 func (q *ask) singleRange() *asked.Range {
 	if len(q.ways) == 1 && len(q.ways[0]) == 1 && q.ways[0][0].kind == anchorRange {
 		return q.ways[0][0].numbers

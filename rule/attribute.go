@@ -130,7 +130,7 @@ func (m *Matches) addrOf(slot int) netip.Addr {
 }
 
 // normalText returns a value in the normal form of its kind, and for an ip the address if it is
-// one. What is not normal yet is written to scratch.
+// one. It writes a value that is not normal yet to scratch.
 func normalText(kind attributeKind, raw string, scratch *[]byte) (string, netip.Addr) {
 	begin := len(*scratch)
 	switch kind {

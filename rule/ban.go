@@ -20,8 +20,8 @@ func (s *Set) BanRules(domain string) []*Rule {
 }
 
 // BanKeys calls f with the key that the request has under each rule of its domain whose bans hold
-// everywhere (Ban.Domain), whether or not the request meets that rule's conditions; a rule whose
-// key the request lacks a part of is left out. It is to be called after Match with the same m,
+// everywhere (Ban.Domain), whether or not the request meets that rule's conditions. It leaves out a
+// rule if the request lacks a part of its key. It is to be called after Match with the same m,
 // gives nothing for an exempt request, and ends when f returns false. Keys are valid until m is
 // used again. It allocates nothing; in a domain without such rules it is free.
 //

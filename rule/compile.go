@@ -20,8 +20,8 @@ type File struct {
 	ExactPaths  bool        // what Exempt excludes is excluded as it is written only
 	Rules       []*Rule     // the native limits, in order
 	Descriptors []*Node     // the Lyft form's first level
-	// Origin belongs to the reader of the file. Lint finds in it what the rules do not say, such as
-	// the text.
+	// Origin belongs to the reader of the file. Lint finds in it what the rules lack, such as the
+	// text.
 	Origin any
 }
 
@@ -91,13 +91,13 @@ type builder struct {
 	asks       map[askKey]asks // expressions often stand in many rules
 }
 
-// exemption is an entry of exempt, and what is folded for it.
+// exemption is an entry of exempt, with the attributes that are folded for it.
 type exemption struct {
 	condition *Condition
 	folds     spelling
 }
 
-// parts is what a domain is put together from.
+// parts are the sources of a domain.
 type parts struct {
 	native  map[string]*Rule
 	names   []string // of native, sorted; made when a name is looked for in vain
@@ -183,7 +183,7 @@ func (b *builder) addFile(f *File) {
 	}
 }
 
-// addNodes adds the nodes of one level, and tells found of each rule with the path to it.
+// addNodes adds the nodes of one level, and calls found with each rule and the path to it.
 func (b *builder) addNodes(l *level, nodes []*Node, composite string, path []*lyftNode, found func(*Rule, []*lyftNode)) {
 	for _, n := range nodes {
 		name := composite + "." + n.Key
@@ -405,7 +405,7 @@ func (b *builder) keyFormOf(d *domain, per []Key) *keyForm {
 	return form
 }
 
-// compileExempt compiles the exempt entries. Those of one attribute without negations become one.
+// compileExempt compiles the exempt entries. Entries on one attribute without negations become one.
 func (b *builder) compileExempt(d *domain, entries []exemption) {
 	merged := map[string]*Condition{}
 	var all []exemption

@@ -7,8 +7,8 @@ type conditionTables struct {
 	positive, negated *patternSet // nil if there are none
 }
 
-// compile makes c ready for requests to d. folds is what is folded; c then reports whether its
-// patterns are written otherwise than they are folded.
+// compile makes c ready for requests to d. folds says which attributes are folded; compile reports
+// whether c's patterns are written otherwise than folded.
 func (c *Condition) compile(d *domain, folds spelling, loosens bool) (written bool) {
 	c.slot = int32(d.slot(c.Attribute))
 	c.folds, c.loosens = folds&spelledOf(kindOf(c.Attribute)), loosens
@@ -82,7 +82,7 @@ func (c *Condition) match(m *Matches) bool {
 	return found
 }
 
-// costly is what it takes to compare a value with the patterns that are tried one by one.
+// costly is the cost of comparing a value with the patterns that are tried one by one.
 func (c *Condition) costly() (n int) {
 	add := func(patterns []Pattern) {
 		for i := range patterns {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// What it takes to look at a value of some 20 bytes, in what it takes to look at an exact
-// condition. BenchmarkRules measures it: of many rules more than of few, since they fall out of the
-// caches.
+// Costs of looking at a value of some 20 bytes, in units of the cost of looking at an exact
+// condition. BenchmarkRules measures them. Each look costs more with many rules than with few,
+// since many rules fall out of the caches.
 const (
 	lookTime   = 25 * time.Nanosecond
 	globCost   = 4
@@ -26,8 +26,8 @@ const nowCost = int(100 * time.Microsecond / lookTime)
 const maxRespelled = 6
 
 // MatchNow is Match for a goroutine that others wait for. If done is false, q would be tried on so
-// many rules one by one, for want of something that tells them apart, or meets so many, that it
-// takes longer than about 100 µs to match and to charge. Then what m holds is of no use, and Match
+// many rules one by one, because no literal selects among them, or meets so many, that it takes
+// longer than about 100 µs to match and to charge. Then the contents of m are of no use, and Match
 // comes next, on another goroutine.
 func (s *Set) MatchNow(q *Query, m *Matches) (done bool) {
 	m.hasty = true
@@ -75,8 +75,8 @@ func (m *Matches) slowWith(ids []int32) bool {
 	return false
 }
 
-// costly is what it takes to look at r beyond what a rule with an exact condition takes, in units
-// of lookTime.
+// costly is the cost of looking at r beyond the cost of a rule with an exact condition, in units of
+// lookTime.
 func (r *matchRule) costly() int {
 	n := 0
 	for i := range r.rule.When {
@@ -88,10 +88,10 @@ func (r *matchRule) costly() int {
 	return n
 }
 
-// Unindexed is a limit that every request of its domain is tried on, since no text tells it apart.
+// Unindexed is a limit that every request of its domain is tried on, since no literal selects it.
 type Unindexed struct {
 	Rule    *Rule
-	Pattern *Pattern      // what is tried; nil for an expression
+	Pattern *Pattern      // the pattern that is tried; nil for an expression
 	Time    time.Duration // what trying it takes, about
 }
 
@@ -134,7 +134,7 @@ func (r *matchRule) costlyPattern() *Pattern {
 	return nil
 }
 
-// costly is what it takes to compare a value with p beyond what an exact pattern takes.
+// costly is the cost of comparing a value with p beyond the cost of an exact pattern.
 func (p *Pattern) costly() int {
 	switch {
 	case p.kind == RegexpPattern:

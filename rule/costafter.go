@@ -21,7 +21,7 @@ type ResponseInfo struct {
 	Estimate int64         // units that were reserved
 }
 
-// CostOf returns what a request really cost by the rule's cost_after, at most algo.MaxCost; less
+// CostOf returns the real cost of a request by the rule's cost_after, at most algo.MaxCost; less
 // than 0 counts as 0. It is not ok if the rule has no cost_after, or if the expression fails on
 // this response: then the estimate stands. Safe for concurrent use.
 func (r *Rule) CostOf(resp ResponseInfo) (cost int64, ok bool) {

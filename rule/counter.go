@@ -67,8 +67,8 @@ func (w *Window) own(r *Rule) {
 	}
 }
 
-// addBesides gives the Counters of r those of what is kept beside their states: of the soft margins
-// that close, and of what is lent.
+// addBesides gives the Counters of r the Counters of the records beside their states: of soft
+// margins that close, and of units that are lent.
 func (b *builder) addBesides(r *Rule) {
 	// A limit has either a margin that closes or a lease.
 	for _, of := range b.longest(r, (*algo.Limit).Margin, func(m *algo.Limit) time.Duration { return m.Config().Timeout }) {
@@ -155,8 +155,8 @@ func (b *builder) longest(r *Rule, second func(*algo.Limit) *algo.Limit, life fu
 	return list
 }
 
-// beside makes the Counter of what is kept under limit beside the states of c. Its ID depends on
-// what is kept (kind), and on named, as those of other Counters do on their limits.
+// beside makes the Counter of a record that is kept under limit beside the states of c. Its ID
+// depends on the kind of record, and on named, as the IDs of other Counters do on their limits.
 func (b *builder) beside(r *Rule, c *Counter, kind byte, limit, named *algo.Limit) *Counter {
 	id := string(kind) + c.identity
 	of := &Counter{
@@ -186,7 +186,7 @@ func (w *Window) Parts() []*algo.Limit {
 	return parts
 }
 
-// allLimits returns Parts, and for an elastic rule what they are at the points of the curve.
+// allLimits returns Parts, and for an elastic rule also Parts scaled to each point of the curve.
 func (w *Window) allLimits() []*algo.Limit {
 	list := w.Parts()
 	if e := w.Rule.Elastic; e != nil {

@@ -46,7 +46,7 @@ const (
 	base64Std   = letters + "+/"
 	base64URL   = letters + "-_"
 	bearerBytes = letters + "-._~+/"
-	opaqueBytes = bearerBytes + "!#$%&'()*:<=>?@[]^`{|}" // visible, but for quotes and a backslash, and what ends a token for Rails: , and ;
+	opaqueBytes = bearerBytes + "!#$%&'()*:<=>?@[]^`{|}" // visible, without quotes and a backslash, and without the bytes that end a token for Rails: , and ;
 	tokenBytes  = letters + "!#$%&'*+-.^_`|~"
 )
 
@@ -145,12 +145,11 @@ func hasPrefixFold(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
-// Bearer returns a bearer token. Of a signed token the padding is left out, which it has not, and
-// which servers take no notice of. ok is false for a value that is no token, and for a signed one
-// that is not written as an encoder writes it: some servers take no notice of that either, so that
-// one token would have any number of spellings. Other tokens are what they are: many have
-// characters that RFC 6750 does not allow, such as the bar of Laravel's. Rails takes token=abc for
-// abc.
+// Bearer returns a bearer token. It leaves out padding of a signed token, which has none, and which
+// servers ignore. ok is false for a value that is no token, and for a signed token that is not
+// written as an encoder writes it: some servers ignore that, too, so that one token would have any
+// number of spellings. Other tokens stay as they are: many have characters that RFC 6750 does not
+// allow, such as the bar of Laravel's. Rails takes token=abc for abc.
 func (c Credentials) Bearer() (token string, ok bool) {
 	bare := strings.TrimRight(c.Rest, "=")
 	if bare == "" || !consistsOf(bare, &isBearerByte) && (strings.Count(bare, ".") > 1 || !consistsOf(c.Rest, &isOpaqueByte)) {
@@ -221,7 +220,7 @@ func appendBare(dst []byte, encoded string) []byte {
 // schemes are those whose names are spelled as people know them.
 var schemes = [...]string{"Basic", "Bearer", "Digest", "DPoP", "Negotiate"}
 
-// appendScheme appends the name of a scheme, of which the case says nothing.
+// appendScheme appends the name of a scheme, whose case does not matter.
 func appendScheme(dst []byte, name string) []byte {
 	for _, known := range schemes {
 		if strings.EqualFold(known, name) {
@@ -239,7 +238,7 @@ func appendScheme(dst []byte, name string) []byte {
 }
 
 // foldCredentials returns a pattern for the value of a field of credentials in the form of such
-// values. Of one with wildcards that is the scheme, if a blank follows it.
+// values. A pattern with wildcards is reduced to the scheme, if a blank follows it.
 func foldCredentials(pattern string) string {
 	if strings.IndexByte(pattern, '*') < 0 {
 		return folded(kindCredentials, pattern)

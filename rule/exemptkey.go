@@ -7,8 +7,8 @@ import (
 )
 
 // ExemptKey reports whether the domain exempts every request with a key, as far as the key alone
-// tells: an exempt entry for one of its attributes holds. parts are as Window.KeyParts has them. Of
-// an IPv6 block all addresses must be exempt; its first and its last one are looked at.
+// shows: an exempt entry for one of its attributes holds. parts are as Window.KeyParts has them.
+// All addresses of an IPv6 block must be exempt; ExemptKey looks at its first and its last one.
 func (s *Set) ExemptKey(domain string, parts []string) bool {
 	d := s.domain(domain)
 	if d == nil || len(d.exempt) == 0 {

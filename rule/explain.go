@@ -17,7 +17,7 @@ type Reason struct {
 	Hits  []Hit // with own copies of the keys
 }
 
-// Explain tells for every rule of q's domain whether it applies, and why not, in rule order. It is
+// Explain says for every rule of q's domain whether it applies, and why not, in rule order. It is
 // nil if the domain is unknown. It takes time in proportion to the number of rules.
 func (s *Set) Explain(q *Query) []Reason {
 	d := s.domain(q.Domain)

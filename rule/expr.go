@@ -22,15 +22,16 @@ type Predicate interface {
 	Reader
 }
 
-// asker is a Predicate that tells what it asks of attributes, as those of package rule/file do. A
-// rule with another Predicate is found by its when and per alone.
+// asker is a Predicate that can list its conditions on attributes, as the predicates of package
+// rule/file can. A rule with another Predicate is found by its when and per alone.
 type asker interface {
-	// Asks returns what the expression asks of single attributes, with folded what it asks where
-	// the path is folded; all reports that it asks nothing else.
+	// Asks returns the conditions on single attributes that the expression implies, with folded
+	// those for a folded path; all reports that it has no other conditions.
 	Asks(folded bool) (asks []asked.Ask, all bool)
 }
 
-// folder is a Predicate or an Amount that tells what it writes otherwise than folded.
+// folder is a Predicate or an Amount that knows which of its texts are written otherwise than
+// folded.
 type folder interface {
 	// Folds reports whether the expression compares the path with texts that are not folded.
 	Folds() bool
@@ -43,7 +44,7 @@ type Amount interface {
 	Reader
 }
 
-// Reader tells which attributes an expression reads.
+// Reader knows which attributes an expression reads.
 type Reader interface {
 	// Reads returns the attributes that the expression names; all reports that it may read any
 	// other one as well.
@@ -59,8 +60,8 @@ type Settlement interface {
 // Variables gives an expression the attributes of a request. It is valid during one evaluation.
 type Variables struct {
 	m *Matches
-	// Scratch belongs to the evaluator, which may keep in it what it needs again for the next
-	// expression or the next request.
+	// Scratch belongs to the evaluator, which may keep data in it for the next expression or the
+	// next request.
 	Scratch Scratch
 	spent   [2]uint64 // by the expressions of rules that are enforced, and of those in shadow
 	before  [2]uint64 // what other readings of the request have spent
@@ -80,9 +81,9 @@ func (v *Variables) Spent() *uint64 {
 	return &v.spent[0]
 }
 
-// Scratch is what an evaluator keeps in Variables.
+// Scratch is an evaluator's data in Variables.
 type Scratch interface {
-	// Release lets go of what belongs to one request.
+	// Release drops the references to one request.
 	Release()
 }
 
@@ -97,9 +98,9 @@ func (v *Variables) Domain() string { return v.m.domain.name }
 // empty.
 func (v *Variables) Attribute(name string) (value string, ok bool) { return v.m.attribute(name) }
 
-// Folded reports whether the path is given as it is folded (FoldPath): then what the expression
-// compares it with is folded too. An expression that fails or is false for the path as it came is
-// asked again for the folded one.
+// Folded reports whether the path is given as it is folded (FoldPath): then the texts that the
+// expression compares it with are folded too. An expression that fails or is false for the path as
+// it came is asked again for the folded one.
 func (v *Variables) Folded() bool { return v.m.seen&(pathSpelled|slashSpelled) != 0 }
 
 // FromDescriptors reports whether the attributes are the entries of descriptors. Each look-up then

@@ -10,7 +10,7 @@ import (
 type Failure struct {
 	Rule *Rule
 	Key  string // "if" or "cost"
-	Err  error  // it may hold what the request says
+	Err  error  // it may hold text of the request
 	// Alike are the rules whose expressions failed likewise, Rule among them; nil if it is the only
 	// one.
 	Alike *Alike
@@ -104,7 +104,7 @@ func (m *Matches) onlyCostly() {
 	}
 }
 
-// evalCost returns what the request costs: the most that it costs in any spelling.
+// evalCost returns the cost of the request: the highest cost in any spelling.
 func (m *Matches) evalCost(r *matchRule, a Amount, key []byte, mode Mode) int64 {
 	n, err := a.Amount(m.variables(mode))
 	least := r.rule.CostMin

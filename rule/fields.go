@@ -77,7 +77,7 @@ func (s *Set) Fields(domain string) *Fields {
 	return d.fields
 }
 
-// wholeReader is a Reader that tells which maps of fields it may read any entry of, as the
+// wholeReader is a Reader that knows which maps of fields it may read any entry of, as the
 // expressions of package rule/file do. Another Reader that may read any attribute is taken to read
 // all fields.
 type wholeReader interface {
@@ -155,7 +155,7 @@ const (
 	queryPrefix  = "query."
 )
 
-// addExpr adds what an expression reads.
+// addExpr adds the fields that an expression reads.
 func (f *Fields) addExpr(e Reader, add func(string)) {
 	names, all := e.Reads()
 	for _, name := range names {
@@ -179,7 +179,7 @@ func ListField(name string) bool {
 	return found
 }
 
-// listFields are in order. Those of X-Forwarded are lists by use: each proxy adds to them.
+// listFields are in order. The X-Forwarded fields are lists by use: each proxy adds to them.
 var listFields = [...]string{
 	"accept", "accept-ch", "accept-charset", "accept-encoding", "accept-language", "accept-patch",
 	"accept-post", "accept-ranges", "access-control-request-headers", "allow", "alt-svc",

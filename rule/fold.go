@@ -12,11 +12,11 @@ import (
 // NormalPath), and HEAD is GET. It only ever tightens:
 //
 //   - A limit is met if it is met in any spelling, and counts all spellings under one key.
-//   - What loosens holds only where it holds in every spelling: exempt, and that a rule replaces
+//   - Loosening holds only where it holds in every spelling: exempt, and that a rule replaces
 //     others, takes the place of those behind it (groups: first), or says that a request is
-//     critical. What it names it names as it is written; what it excludes it excludes folded.
-//   - An override is for its key as it is written. Under another spelling of it a request gets
-//     whichever numbers are lower, of the override or of the rule. So it is with grants.
+//     critical. Its conditions match the request as written; its exclusions match the folded one.
+//   - An override is for its key as it is written. Under another spelling of the key a request gets
+//     the lower numbers, the override's or the rule's. So it is with grants.
 //
 // For most requests there is nothing to fold, which is found out while their path is looked at
 // anyway (scanPath). Rules are folded when they are compiled.
@@ -29,7 +29,7 @@ const (
 	slashSpelled                      // path: what cutEnd cuts; of requests and expressions only
 	headSpelled                       // method: HEAD for GET
 
-	// Of rules: what they write otherwise than it is folded.
+	// For rules: the parts that are written otherwise than folded.
 	whenWritten
 	ifWritten
 	costWritten
@@ -46,7 +46,7 @@ func spelledOf(kind attributeKind) spelling {
 	return 0
 }
 
-// foldsOf is what is folded for a native rule.
+// foldsOf returns the attributes that are folded for a native rule.
 func foldsOf(exactPaths bool) spelling {
 	if exactPaths {
 		return headSpelled
@@ -55,9 +55,9 @@ func foldsOf(exactPaths bool) spelling {
 }
 
 // lowerPath returns a path in normal form, or a pattern of paths, with its ASCII letters in lower
-// case, but for the digits of percent-encodings; and with the ASCII letter for each other letter
-// that a server may take for it. It returns path itself if there is nothing to do, and what lies in
-// scratch otherwise.
+// case, except the digits of percent-encodings; and with the ASCII letter for each other letter
+// that a server may take for it. It returns path itself if there is nothing to do, and else a view
+// of scratch.
 func lowerPath(path string, scratch *[]byte) string {
 	i := 0
 	for i < len(path) && (path[i] < 'A' || path[i] > 'Z') {
@@ -236,8 +236,8 @@ func (m *Matches) spellingsOfCost(r *matchRule) spelling {
 	return all & r.costReads
 }
 
-// foldExprs notes what the expressions of r read that may be spelled in other ways, and whether
-// they write it so.
+// foldExprs notes which attributes that may be spelled in other ways the expressions of r read, and
+// whether they are written unfolded.
 func (r *matchRule) foldExprs() {
 	folds := r.folds & (pathSpelled | headSpelled)
 	reads := func(e Reader, writes spelling) (read spelling) {
@@ -279,8 +279,8 @@ func (m *Matches) surely(r *matchRule) bool {
 	if err != nil || !sure {
 		return false
 	}
-	// What an expression says of a method it means as it is written: whether it names HEAD or
-	// excludes it cannot be told.
+	// An expression means a method as it is written: it is unknown whether it names HEAD or
+	// excludes it.
 	m.respell(m.spellingsOfIf(r)&^headSpelled, func() (bool, error) {
 		ok, err := p.Holds(m.variables(r.mode))
 		sure = ok && err == nil
@@ -335,8 +335,8 @@ func (c *Condition) matchOdd(m *Matches, v *value) bool {
 	return found
 }
 
-// fold makes patterns of c compare with folded values: what a limit names, or with loosens what is
-// excluded. It reports whether any pattern is written otherwise than folded.
+// fold makes patterns of c compare with folded values: patterns of a limit, or with loosens negated
+// ones. It reports whether any pattern is written otherwise than folded.
 func (c *Condition) fold() (written bool) {
 	all, shared := c.Patterns, true // all are shared with other rules
 	for i := range all {
@@ -397,7 +397,7 @@ func (p *Pattern) makeTwin() {
 	}
 }
 
-// foldGlob folds a glob of paths. A final slash behind ** stays: it is what the glob asks for.
+// foldGlob folds a glob of paths. A final slash behind ** stays: the glob asks for it.
 func foldGlob(source string) string {
 	var scratch []byte
 	text := strings.Clone(lowerPath(source, &scratch))

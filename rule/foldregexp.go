@@ -42,8 +42,8 @@ func FoldRegexp(source string) string {
 	return source
 }
 
-// FoldPath returns a path in normal form as limits match it: its ASCII letters in lower case, but
-// for the digits of percent-encodings, and without slashes, dots and blanks at its end.
+// FoldPath returns a path in normal form as limits match it: its ASCII letters in lower case,
+// except the digits of percent-encodings, and without slashes, dots and blanks at its end.
 func FoldPath(path string) string {
 	var scratch []byte
 	return cutEnd(lowerPath(path, &scratch))
@@ -116,8 +116,8 @@ func addRange(class []rune, low, high rune) []rune {
 }
 
 // looseEnd lets the path end in place of a slash with which re ends, since a folded path does not
-// have it. A slash that stands alone, or behind what may be a slash itself, stays: it is what the
-// expression asks for.
+// have it. A slash that stands alone, or behind a possible slash, stays: the expression asks for
+// it.
 func looseEnd(re *syntax.Regexp) *syntax.Regexp {
 	switch re.Op {
 	case syntax.OpCapture, syntax.OpAlternate:

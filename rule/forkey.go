@@ -4,7 +4,7 @@ import "github.com/cespare/xxhash/v2"
 
 // WindowFor returns the window under which r's limit with the given Counter.ID counts a key that
 // Match made: one of Windows, or of the override for the key. It is nil if r has no such limit for
-// the key, and for what is no key of r's.
+// the key, and if key is no key of r's.
 func (r *Rule) WindowFor(counter uint64, key []byte) *Window {
 	windows := r.Windows
 	if r.compiled != nil && r.compiled.overrides != nil {

@@ -66,7 +66,7 @@ func windows(literal string, yield func(gram)) {
 	yield(gramOf(literal[last:], maxGram))
 }
 
-// finish makes the table of what was added.
+// finish makes the table of the literals that were added.
 func (t *gramTable) finish() {
 	common := map[gram]int{} // in how many literals a gram stands
 	seen := map[string]bool{}
@@ -121,7 +121,7 @@ func (t *gramTable) finish() {
 func (t *gramTable) word(h uint64) uint64 { return h >> 16 & uint64(len(t.filter)-1) }
 func twoBits(h uint64) uint64             { return 1<<(h>>6&63) | 1<<(h&63) }
 
-// appendIDs appends the ids of all literals that s holds; it takes m for what it has to remember.
+// appendIDs appends the ids of all literals that s holds; m is its memory meanwhile.
 func (t *gramTable) appendIDs(m *Matches, dst []int32, s string) []int32 {
 	m.grams = m.grams[:0]
 	var window uint64 // the next eight bytes, as far as there are

@@ -73,7 +73,7 @@ func newPatternSet(patterns []Pattern) *patternSet {
 	return s
 }
 
-// match ignores the negation of the patterns. It takes m for what it has to remember.
+// match ignores the negation of the patterns. m is its memory meanwhile.
 func (s *patternSet) match(m *Matches, text string, addr netip.Addr) bool {
 	if s.many != nil && s.many.match(m, text, addr) {
 		return true
@@ -228,7 +228,7 @@ func (x *valueIndex) finish() {
 }
 
 // appendIDs appends the ids that a value brings in; an id may come several times, and in any order.
-// It takes m for what it has to remember meanwhile.
+// m is its memory meanwhile.
 func (x *valueIndex) appendIDs(m *Matches, dst []int32, text string, addr netip.Addr) []int32 {
 	if x.exact != nil && len(text) <= x.maxExact {
 		dst = append(dst, x.exact[text]...)
@@ -272,8 +272,8 @@ type ruleIndex struct {
 
 // alikeRules are the rules that one rule stands for on odd requests: those that lack the attribute
 // of a slot, or have no number there. Of 100,000 rules `attr.plan == "p7"`, each with its own plan,
-// all fail on a request without a plan. The index then brings in the first of them only; what
-// becomes of it, that its expression fails, becomes of the others, which are counted with it.
+// all fail on a request without a plan. The index then brings in the first of them only; when its
+// expression fails, the others fail too, and are counted with it.
 type alikeRules struct {
 	slot       int
 	ifAbsent   *Alike       // all of them where there is no value; nil if that is the rule alone
@@ -436,8 +436,8 @@ func (x *ruleIndex) candidates(m *Matches) []int32 {
 	return m.candidates
 }
 
-// addPresent adds the rules that the attributes bring in that the request has. It is apart from
-// candidates so that what the loop captures is allocated here only.
+// addPresent adds the rules for the attributes that the request has. It is apart from candidates so
+// that the variables that the loop captures are allocated here only.
 func (x *ruleIndex) addPresent(m *Matches) {
 	for name := range m.attributes() {
 		if s, ok := m.domain.slotOf[name]; ok && x.indexes[s] != nil {

@@ -101,8 +101,8 @@ func (c *Counter) alone() *Counter {
 	return &last
 }
 
-// inheritBesides makes what is kept beside the states of Counters, and what all regions used, carry
-// on their predecessors'.
+// inheritBesides makes the records beside the states of Counters, and the states of all regions'
+// use, carry on their predecessors'.
 func (s *Set) inheritBesides() {
 	for _, c := range s.counters {
 		all := c.all()

@@ -173,7 +173,7 @@ func cutPart(key []byte, ipv6Prefix int) (p keyPart, rest []byte, err error) {
 
 // KeyParts splits a key made by Match into readable parts, for admin pages: `name=value` each; an
 // IPv6 address as the block that is counted together, and a value too long to be kept as its hash
-// (`name=sha256:…`). It returns nil for the key of a limit without per, and for what is no key of
+// (`name=sha256:…`). It returns nil for the key of a limit without per, and if key is no key of
 // w's.
 func (w *Window) KeyParts(key []byte) []string {
 	r := w.Rule.compiled
@@ -308,7 +308,7 @@ func (r *matchRule) cutParts(text string, want int) []string {
 		case next < want && begins(next):
 			parts = append(parts, piece)
 		case begins(next - 1):
-			return pieces // one cannot tell which of them begins the part
+			return pieces // any of them may begin the part
 		default:
 			parts[next-1] += "," + piece
 		}

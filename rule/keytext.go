@@ -12,11 +12,11 @@ import (
 
 // AppendKeyText appends a key made by Match as people read it: the parts that KeyParts gives,
 // `name=value` each, with ", " in between. It appends nothing for the key of a limit without per,
-// and for what is no key of w's.
+// and if key is no key of w's.
 //
 // edit is called after each part was appended whose value came with the request; the value is
-// dst[at:], which edit may shorten or write over. If it does not allocate, nothing is allocated but
-// to grow dst. nil leaves the values as they are.
+// dst[at:], which edit may shorten or write over. If edit does not allocate, AppendKeyText
+// allocates only to grow dst. nil leaves the values as they are.
 func (w *Window) AppendKeyText(dst, key []byte, edit func(dst []byte, name string, at int) []byte) []byte {
 	r := w.Rule.compiled
 	if r == nil {
@@ -129,7 +129,7 @@ var secretNames = [...]string{
 	"signature", "jwt", "x-auth",
 }
 
-// SecretAttribute reports whether the name of an attribute tells that its values are secret, so
+// SecretAttribute reports whether the name of an attribute shows that its values are secret, so
 // that they should not be shown or kept: header.authorization, cookie.sid, header.x-api-key,
 // query.access_token and their like. It is for logs and pages that show requests.
 func SecretAttribute(name string) bool {
@@ -144,9 +144,9 @@ func HiddenAttribute(hide []string, name string) bool {
 }
 
 // CutKey copies a key made by Match into dst, with text values cut as short as it takes to fit: to
-// 80 bytes each, or 40, 20 or 8. What it writes is no longer the key, but AppendKeyText reads it as
-// one. It returns the number of bytes, 0 if dst is too small or key is none. ipv6Prefix is that of
-// the rules. It allocates nothing.
+// 80 bytes each, or 40, 20 or 8. The copy is no longer the key, but AppendKeyText reads it as one.
+// It returns the number of bytes, 0 if dst is too small or key is none. ipv6Prefix is the rules'.
+// It allocates nothing.
 func CutKey(dst, key []byte, ipv6Prefix int) (n int) {
 	for _, most := range [...]int{80, 40, 20, 8} {
 		if n = cutKey(dst, key, ipv6Prefix, most); n > 0 {

@@ -13,10 +13,10 @@ type Lack struct {
 	Attribute string // the first one that the rule needs and the door does not supply
 }
 
-// Lacking returns the rules of a domain that no request can meet for want of an attribute, in rule
-// order. supplies tells which attributes a door supplies. A rule that another attribute would do
-// for (per: user|ip), or that is met where the attribute is absent (when: {plan: "!gold"}), does
-// not lack it; what an expression asks for is not looked at.
+// Lacking returns the rules of a domain that no request can meet because an attribute is missing,
+// in rule order. supplies reports whether a door supplies an attribute. A rule does not lack it if
+// another attribute would do (per: user|ip), or if it is met where the attribute is absent (when:
+// {plan: "!gold"}). Lacking does not look into expressions.
 func (s *Set) Lacking(domain string, supplies func(attribute string) bool) []Lack {
 	var lacks []Lack
 	for _, r := range s.rules {
@@ -55,8 +55,8 @@ func (r *Rule) lacks(supplies func(string) bool) (string, bool) {
 // maxNoted is up to how many names one note lists.
 const maxNoted = 8
 
-// DescribeLacks says in words which rules cannot be met, and for want of what; "" if there are
-// none. Servers log it when a door starts.
+// DescribeLacks says in words which rules cannot be met, and which attributes are missing; "" if
+// there are none. Servers log it when a door starts.
 func DescribeLacks(lacks []Lack) string {
 	var names []string
 	for i, l := range lacks {
@@ -69,8 +69,8 @@ func DescribeLacks(lacks []Lack) string {
 	return strings.Join(names, ", ")
 }
 
-// RequestAttribute reports whether name is an attribute of every HTTP request: what the proxy, the
-// middleware and forward auth know of one without being told about identities. It is for Lacking.
+// RequestAttribute reports whether name is an attribute of every HTTP request, which the proxy, the
+// middleware and forward auth know without any identity settings. It is for Lacking.
 func RequestAttribute(name string) bool {
 	switch name {
 	case "method", "path", "host", "ip":

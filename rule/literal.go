@@ -32,8 +32,8 @@ type literals struct {
 	inner      [][]string // a match holds one of each
 }
 
-// anything is what is known of an expression of which nothing is known; empty is of one that
-// matches the empty string alone.
+// anything are the literals of an expression that may match anything; empty are those of an
+// expression that matches the empty string alone.
 func anything() literals { return literals{prefix: []string{""}, suffix: []string{""}} }
 func empty() literals    { return exactly([]string{""}) }
 
@@ -83,8 +83,8 @@ func (f literalFinder) of(re *syntax.Regexp) literals {
 	return anything()
 }
 
-// text is what a rune of an expression is in a text that it matches. It is not ok if that may be
-// different things: under (?i), or for U+FFFD, which matches each byte that is not UTF-8.
+// text is the text that a rune of an expression matches. It is not ok if there are several: under
+// (?i), or for U+FFFD, which matches each byte that is not UTF-8.
 func (f literalFinder) text(r rune, anyCase bool) (text string, ok bool) {
 	if r == utf8.RuneError {
 		return "", false
@@ -153,7 +153,7 @@ func (f literalFinder) class(re *syntax.Regexp) literals {
 	return exactly(set)
 }
 
-// repeated is what is known of x{low,high}; high is -1 for no bound.
+// repeated are the literals of x{low,high}; high is -1 for no bound.
 func repeated(x literals, low, high int) literals {
 	if low == 0 {
 		if high == 1 {
@@ -171,12 +171,12 @@ func repeated(x literals, low, high int) literals {
 	return joined(all, joined(anything(), lastOf(x)))
 }
 
-// lastOf is x of which only the end is known: the last of many.
+// lastOf are the literals at the end of x: the last of many.
 func lastOf(x literals) literals {
 	return literals{end: x.end, prefix: []string{""}, suffix: x.suffix}
 }
 
-// joined is what is known of a followed by b.
+// joined are the literals of a followed by b.
 func joined(a, b literals) literals {
 	l := literals{
 		begin: a.begin || a.matchesNothing() && b.begin,
@@ -212,7 +212,7 @@ func (l *literals) matchesNothing() bool {
 	return l.exact && len(l.prefix) == 1 && l.prefix[0] == ""
 }
 
-// either is what is known of a|b.
+// either are the literals of a|b.
 func either(a, b literals) literals {
 	l := literals{begin: a.begin && b.begin, end: a.end && b.end}
 	var small bool
@@ -232,7 +232,7 @@ func either(a, b literals) literals {
 	return l
 }
 
-// best is the set of which a match holds one that says most.
+// best is the most selective set of literals of which every match holds one.
 func (l *literals) best() []string {
 	best := l.prefix
 	for _, set := range append([][]string{l.suffix}, l.inner...) {
@@ -309,8 +309,8 @@ func union(a, b []string) ([]string, bool) {
 
 // foldText folds s so that texts which differ in the case of ASCII letters become the same: these,
 // and the two other characters that (?i) takes for one of them, ſ (U+017F) for s and K (U+212A) for
-// k, become lower case. It returns s itself if there is nothing to fold; else what it returns lies
-// in scratch.
+// k, become lower case. It returns s itself if there is nothing to fold, and else a view of
+// scratch.
 func foldText(s string, scratch *[]byte) string {
 	i := 0
 	for i < len(s) && (s[i] < 'A' || s[i] > 'Z') && s[i] != 0xc5 && s[i] != 0xe2 {
@@ -345,8 +345,8 @@ func foldsCase(re *syntax.Regexp) bool {
 		slices.ContainsFunc(re.Sub, foldsCase)
 }
 
-// regexpAnchors returns ways to anchor a regular expression, and whether it matches the empty
-// string, of which the ways do not speak.
+// regexpAnchors returns ways to anchor a regular expression, and whether it also matches the empty
+// string, which the ways leave out.
 func regexpAnchors(source string) (ways [][]anchor, matchesEmpty bool) {
 	re, err := syntax.Parse(source, syntax.Perl)
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 type level struct {
 	keys  []levelKey
 	byKey map[string]*levelKey // nil if there are few keys
-	// those of byKey, for a request without descriptors; nil if there are many
+	// the values of byKey, for a request without descriptors; nil if there are many
 	few []*levelKey
 }
 
-// levelKey is what one level says of one key.
+// levelKey holds the nodes of one level with one key.
 type levelKey struct {
 	key       string
 	exact     map[string]*lyftNode
@@ -139,7 +139,7 @@ func (m *Matches) matchDescriptors(s *Set) {
 	clear(m.leaves)
 }
 
-// markReplaced marks what the rules of m.leaves replace.
+// markReplaced marks the rules that those in m.leaves replace.
 func (m *Matches) markReplaced() {
 	if names := m.domain.names; len(m.replaced) < names {
 		m.replaced = append(m.replaced, make([]uint32, names-len(m.replaced))...)

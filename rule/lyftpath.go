@@ -114,9 +114,9 @@ func (m *Matches) walkPresent(l *level) {
 	}
 }
 
-// listNames fills m.names. One that a request names twice stands there once, or each level would be
-// gone down twice as often as the one above. It is apart so that what the loop captures is
-// allocated here only.
+// listNames fills m.names. A name that a request has twice stands there once, or each level would
+// be gone down twice as often as the one above. It is apart so that the variables that the loop
+// captures are allocated here only.
 func (m *Matches) listNames() {
 	m.listed = true
 	for name := range m.source.All() {

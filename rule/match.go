@@ -84,7 +84,7 @@ type DescriptorLimit struct {
 	Unit     string // "SECOND" … "YEAR"; the door refuses others, Match takes them as no limit
 }
 
-// Query is what a request brings to matching.
+// Query is the input of matching.
 type Query struct {
 	Domain     string
 	Attributes Attributes // nil for none
@@ -117,13 +117,14 @@ type Hit struct {
 	Descriptor int // index of the descriptor that led here; -1 for a native limit
 }
 
-// DescriptorMatch is what one descriptor of the query met.
+// DescriptorMatch is the match of one descriptor of the query.
 type DescriptorMatch struct {
 	Rule      *Rule // nil if no rule, or one that another replaces
 	Unlimited bool
 	Hit       int // index into Matches.Hits; -1 if nothing is counted
-	// StatsKey is the reference's name for what was counted, with runtime values where the rule
-	// asks for them, and not made fit for a name in statsd (where : and | become _); "" if Hit < 0.
+	// StatsKey is the name that the reference gives the counted limit, with runtime values where
+	// the rule asks for them, and not made fit for a name in statsd (where : and | become _); "" if
+	// Hit < 0.
 	StatsKey string
 }
 
@@ -157,7 +158,7 @@ type Matches struct {
 	descriptors []Descriptor
 	union       bool // the descriptors' entries are the attributes
 	generation  uint32
-	odd         spelling // what the request spells in another way than rules fold it
+	odd         spelling // attributes that the request spells otherwise than folded
 	seen        spelling // which spellings expressions see
 	values      []value  // by slot
 	large       bool     // one of them is too large to be kept until the next request
@@ -226,7 +227,7 @@ type domain struct {
 	// where path and method are, if an expression reads them
 	pathSlot, methodSlot int
 	work                 int    // what looking at all rules takes, and exempt: see cost.go
-	always               int    // what each request takes
+	always               int    // the cost of each request
 	lyft                 *level // nil if there are no descriptors
 	names                int    // names that rules of the Lyft form replace
 	overrides            [len(overrideUnits)]*Counter
@@ -242,11 +243,11 @@ type matchRule struct {
 	*extras        // noExtras in most
 	group    int32 // the file's number among those with groups: first; -1
 	id       int32 // place among the domain's native rules
-	cost     int32 // what it takes to look at it, and to charge it, in units of lookTime
+	cost     int32 // the cost of looking at it, and of charging it, in units of lookTime
 	mode     Mode  // with keys on which the rule is enforced
-	// what is folded for the rule, and where it is written otherwise than folded
+	// attributes that are folded for the rule, and where it is written otherwise than folded
 	folds spelling
-	// what its expressions read of that which may be spelled in other ways
+	// attributes that its expressions read and that may be spelled in other ways
 	ifReads, costReads spelling
 }
 
@@ -286,13 +287,13 @@ func (r *matchRule) own() *extras {
 	return r.extras
 }
 
-// Match fills m with the limits that q meets, in rule order (those of the Lyft form before native
-// ones, and of descriptors in request order). It allocates nothing once m has grown, unless a CEL
-// expression or an override that a request brings is involved.
+// Match fills m with the limits that q meets, in rule order (limits of the Lyft form before native
+// ones, and limits of descriptors in request order). It allocates nothing once m has grown, unless
+// a CEL expression or an override that a request brings is involved.
 //
-// Of a file with groups: first, the first rule that is met is the only one; then what is met takes
-// away what it replaces, whether or not it is itself replaced. A rule in shadow does neither to an
-// enforced one.
+// In a file with groups: first, the first rule that is met is the only one; then each rule that is
+// met removes the rules that it replaces, whether or not it is itself replaced. A rule in shadow
+// does neither to an enforced one.
 func (s *Set) Match(q *Query, m *Matches) {
 	d := s.domain(q.Domain)
 	m.begin(d, q)
@@ -362,7 +363,7 @@ func (m *Matches) begin(d *domain, q *Query) {
 	}
 }
 
-// end lets go of what belongs to the request.
+// end drops the references to the request.
 func (m *Matches) end() {
 	m.source, m.pairs, m.descriptors = nil, nil, nil
 	if m.TooCostly != nil {
@@ -580,8 +581,8 @@ func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int, sure
 				cost = m.evalCost(r, a, key, mode)
 			}
 		}
-		// Field by field: append of a whole Hit makes it on the stack, and copying what was written
-		// an instant ago makes the processor wait.
+		// Field by field: append of a whole Hit makes it on the stack, and copying fields that were
+		// just written makes the processor wait.
 		n := len(m.Hits)
 		if n == cap(m.Hits) {
 			m.Hits = append(m.Hits, Hit{})

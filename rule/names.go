@@ -19,14 +19,14 @@ func ValidAttribute(name string) bool {
 // maxPer is the most entries that per may have.
 const maxPer = 16
 
-// Fault is what is wrong with one text of a list; At is its index, -1 for the list as a whole.
+// Fault is a fault of one text of a list; At is its index, -1 for the list as a whole.
 type Fault struct {
 	At int
 	Problem
 }
 
-// ParsePer reads the entries of `per`: each names an attribute, or several with | between them, of
-// which the first that a request has counts. The faults are all that is wrong with them.
+// ParsePer reads the entries of `per`: each names an attribute, or several with | between them, and
+// then the first that a request has counts. It returns all faults.
 func ParsePer(entries []string) (keys []Key, faults []Fault) {
 	seen := map[string]bool{}
 	fault := func(at int, hint, format string, args ...any) {

@@ -24,7 +24,8 @@ type span struct {
 	id          int32
 }
 
-// numberIndex returns the index of the numbers that of makes of values; the first call makes it.
+// numberIndex returns the index of the numbers into which of converts values. The first call makes
+// it.
 func (x *valueIndex) numberIndex(of asked.Number) *numberIndex {
 	for _, n := range x.numbers {
 		if n.of == of {
@@ -95,8 +96,8 @@ func appendHolding(dst []int32, part []span, key int64) []int32 {
 	return dst
 }
 
-// crowds tells how many ranges of one attribute meet one of them, so that rules are filed where
-// they are few.
+// crowds counts how many ranges of one attribute overlap with each, so that rules are filed where
+// there are few.
 type crowds map[crowdOf]*crowd
 
 type crowdOf struct {

@@ -7,10 +7,10 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// One returns a Set of a single native limit of the default domain: name, what it allows in the
+// One returns a Set of a single native limit of the default domain: name, the allowance in the
 // scalar notation of `allow` ("10/min", "100/15m", "25 concurrent"), and the attributes that make
 // the counter's key, each as an entry of `per` ("user", "user|ip"); without any there is one
-// counter for all. It is what weir.Limit is made of.
+// counter for all. weir.Limit uses it.
 func One(name, allow string, per ...string) (*Set, error) {
 	var problems Problems
 	report := func(p Problem) {

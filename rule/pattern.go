@@ -63,7 +63,7 @@ func (p *Pattern) Block() netip.Prefix {
 }
 
 // Match reports whether the value, in the normal form of its attribute, matches the pattern; for a
-// negated pattern, whether it does not match what is negated.
+// negated pattern, whether it does not match the part behind the negation.
 func (p *Pattern) Match(value string) bool {
 	var addr netip.Addr
 	if p.kind == BlockPattern {
@@ -88,8 +88,8 @@ func (p *Pattern) positive(value string, addr netip.Addr) bool {
 	}
 }
 
-// parseIP parses an address as rules see it: by clientip.Addr. It returns the zero Addr for what is
-// none, and knows most of that without making an error.
+// parseIP parses an address as rules see it: by clientip.Addr. It returns the zero Addr if s is no
+// address, mostly without making an error.
 func parseIP(s string) netip.Addr {
 	if len(s) == 0 || len(s) > 128 {
 		return netip.Addr{}
@@ -136,7 +136,7 @@ func parseIPv4(s string) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// maxPattern bounds a pattern's length: what is longer cannot be meant.
+// maxPattern bounds a pattern's length: a longer one cannot be meant.
 const maxPattern = 64 << 10
 
 // ParsePattern compiles one pattern of when (or exempt) for the attribute.
@@ -219,7 +219,7 @@ func (p *Pattern) compileText(attribute, s string) error {
 		default:
 			return fmt.Errorf("a path begins with a slash: write %q", "/"+s)
 		}
-		if strings.Count(s, "*") != wildcards { // such as /a/**/../b, of which /a/b would be left
+		if strings.Count(s, "*") != wildcards { // such as /a/**/../b, which would become /a/b
 			return errors.New("a .. in a pattern takes away the segment before it, which may not hold a wildcard")
 		}
 	case "ip":
@@ -274,7 +274,7 @@ func (p *Pattern) compileIP(s string) error {
 
 func (p *Pattern) setBlock(block netip.Prefix) { p.kind, p.block = BlockPattern, &block }
 
-// regexpError says what is wrong with a regular expression, and what RE2 lacks.
+// regexpError describes a fault of a regular expression, and a feature that RE2 lacks.
 func regexpError(err error) error {
 	text := strings.TrimPrefix(err.Error(), "error parsing regexp: ")
 	if strings.Contains(text, "(?=") || strings.Contains(text, "(?!") || strings.Contains(text, "(?<") {

@@ -17,7 +17,7 @@ type Problem struct {
 	Pos     Position
 	Rule    string // the rule's name, if known; of a warning about several rules the first one's
 	Name    string // the short name of the warning, one of file.Warnings; "" of an error
-	Message string // what is wrong, and what was expected
+	Message string // the fault, and the expectation
 	Hint    string // how to mend it, such as `did you mean "algorithm"?`; may be empty
 	Quote   string // the quoted line with a caret under the column; may be empty
 }

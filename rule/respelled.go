@@ -8,8 +8,8 @@ import (
 
 // What holds for a key that a request spells in another way than its counter does.
 
-// respelled is what the overrides of a rule come to for a key that is spelled otherwise than they
-// name it.
+// respelled is the combined effect of a rule's overrides on a key that is spelled otherwise than
+// they name it.
 type respelled struct {
 	windows   []*Window
 	unlimited bool

@@ -30,8 +30,8 @@ type Body struct {
 // Text is a text of a Response, as it is written.
 type Text struct {
 	Source string
-	// Template gives the text from what is known of the refusal, nil if it fails; it is nil itself
-	// if Source is no template.
+	// Template gives the text for a refusal, nil if it fails; it is nil itself if Source is no
+	// template.
 	Template func(*ResponseData) []byte
 }
 
@@ -43,7 +43,7 @@ func (t *Text) render(data *ResponseData) []byte {
 	return t.Template(data)
 }
 
-// ResponseData is what the templates of a Response may name, as in {{.Limit}}.
+// ResponseData holds the values for templates of a Response, as in {{.Limit}}.
 type ResponseData struct {
 	Limit          string // name of the limit that refused (Window.Name)
 	RetryAfter     int64  // whole seconds, rounded up; -1 for never

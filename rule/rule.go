@@ -59,8 +59,8 @@ type Rule struct {
 	Schedule []SchedulePhase
 	Priority Priority
 	Ban      *Ban // nil for none
-	// CostAfter is the CEL source of what a request cost, known from its response; "" for none.
-	// Cost is then the estimate that is reserved until then.
+	// CostAfter is the CEL source of the cost of a request, computed from its response; "" for
+	// none. Cost is then the estimate that is reserved until then.
 	CostAfter string
 	// CostTimeout is the longest that a reservation waits for its commit; DefaultCostTimeout by
 	// default, 0 in a rule that a request brought.
@@ -132,8 +132,8 @@ type Counter struct {
 	// store may keep their states for one key together. The low 32 bits of their IDs differ. 0
 	// where nobody set it.
 	Group uint64
-	// Keys is a 64-bit hash of (domain, rule name, attributes of per): what a key of the rule
-	// means. The same for all its windows.
+	// Keys is a 64-bit hash of (domain, rule name, attributes of per): the meaning of the rule's
+	// keys. The same for all its windows.
 	Keys   uint64
 	Domain string
 	Rule   string
@@ -150,7 +150,7 @@ type Counter struct {
 	// Margin is the identity of the state that remembers since when a key uses its soft margin; nil
 	// unless the margin closes (algo.Limit.Margin). It is no member of Set.Counters.
 	Margin *Counter
-	// Lease is the identity of the record of what is lent of a key (algo.Limit.Lease); nil unless
+	// Lease is the identity of the record of units lent under a key (algo.Limit.Lease); nil unless
 	// the limit lends. A store keeps the record under the same key as the state, and reads and
 	// writes the two together. Lease.Limit is the limit's Lease that lets a record live longest,
 	// among all numbers that the limit may have; the length of a generation is the same in all. The
@@ -170,15 +170,15 @@ type Counter struct {
 
 // Regions says how a limit holds over several regions, each of which decides by itself on a store
 // of its own. Each has a ceiling of N × (1 + Over) × its weight, and the ceilings are never
-// exceeded, whatever breaks between the regions. Beside that they tell each other what they used.
+// exceeded, whatever breaks between the regions. Beside that they report their use to each other.
 type Regions struct {
 	Over int  // percent of N that all regions together may admit beyond N; 0 with Sync
 	Sync bool // each region may admit N by itself: the ceiling is N
-	Tell int  // a region tells of a key when it has used so many percent of N since it told last
-	// All is the identity of the state that counts what all regions used, as far as they have told:
-	// beside the Counter's own, which counts what this region used. It has the whole limit. nil if
-	// Over is 0: what others used then has no say; and with Sync, where one state counts both. It
-	// is no member of Set.Counters. Its Lease and Margin are as the Counter's.
+	Tell int  // a region reports a key when it has used so many percent of N since its last report
+	// All is the identity of the state that counts the use of all regions, as far as they have
+	// reported it: beside the Counter's own, which counts this region's use. It has the whole
+	// limit. nil if Over is 0: the others' use then has no say; and with Sync, where one state
+	// counts both. It is no member of Set.Counters. Its Lease and Margin are as the Counter's.
 	All *Counter
 }
 
@@ -206,7 +206,7 @@ type Condition struct {
 	positive bool     // not all patterns are negated
 	single   bool     // there is one, and it is not negated
 	folds    spelling // which values have other spellings that c is about too
-	loosens  bool     // c is of exempt: what it excludes is folded, not what it names
+	loosens  bool     // c belongs to exempt: its negated patterns are folded, not the others
 	// where there are many patterns; nil for few, which are looked at one by one
 	many *conditionTables
 }
@@ -222,7 +222,7 @@ type Override struct {
 	Pos       Position
 }
 
-// StoreErrorPolicy is what to decide while the store cannot be reached.
+// StoreErrorPolicy says how to decide while the store cannot be reached.
 type StoreErrorPolicy uint8
 
 // The policies. Local is the default.
@@ -252,7 +252,7 @@ type SchedulePhase struct {
 	Pos         Position
 }
 
-// Ban is what becomes of a key that is denied again and again.
+// Ban says when and for how long a key that is denied again and again is banned.
 type Ban struct {
 	After    int64         // so many denials
 	Within   time.Duration // within this time
@@ -282,8 +282,8 @@ type Lyft struct {
 // Pair is a name with a value.
 type Pair struct{ Name, Value string }
 
-// Attributes is what a door knows of a request. Implementations need not be safe for concurrent
-// use.
+// Attributes gives access to a door's knowledge of a request. Implementations need not be safe for
+// concurrent use.
 type Attributes interface {
 	// Attribute returns the value of name, such as "user", "path" or "header.x-plan"; ok is false
 	// if there is none.

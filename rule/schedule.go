@@ -8,7 +8,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// String spells when the phase holds and what it allows, such as "mon-fri 08:00-20:00: 100/min".
+// String spells when the phase holds and its allowance, such as "mon-fri 08:00-20:00: 100/min".
 func (p SchedulePhase) String() string {
 	return p.When() + ": " + p.Allow
 }

@@ -12,9 +12,9 @@ import "strings"
 const (
 	// leastSignature is how many digits of base64 a signature has at least.
 	leastSignature = 20
-	// keptSignature is how many of them are part of a key: 96 bits, or 64 of one in hexadecimal.
-	// That leaves out the second half of one of ECDSA: whoever has such a signature can make
-	// another one of it that differs there alone.
+	// keptSignature is how many of them are part of a key: 96 bits, or 64 of a signature in
+	// hexadecimal. That leaves out the second half of an ECDSA signature: anybody who has one can
+	// make another that differs there alone.
 	keptSignature = 16
 )
 
@@ -23,14 +23,14 @@ type signedForm uint8
 
 const (
 	unsigned      signedForm = iota // it is none
-	compactForm                     // the signature is base64url; what is signed may be padded (AWS)
+	compactForm                     // the signature is base64url; the signed part may be padded (AWS)
 	encryptedForm                   // base64url without padding throughout
 	looseForm                       // two parts, of either alphabet
 )
 
-// CutSigned returns what a value counts under: a signed token without the rest of its signature,
-// and any other value as it is. ok is false for a signed token that is not written as an encoder
-// writes it: servers read such ones in different ways.
+// CutSigned returns the form under which a value counts: a signed token without the rest of its
+// signature, and any other value as it is. ok is false for a signed token that is not written as an
+// encoder writes it: servers read such tokens in different ways.
 //
 // A signed token shows in its signed part, which nobody can spell in another way. The first of it
 // is base64 of JSON, or behind a dot of zlib data, or it names the algorithm as Phoenix
@@ -133,8 +133,8 @@ func signedFormOf(value string) (form signedForm, at int) {
 	return unsigned, 0
 }
 
-// wellFormed reports whether a token of the form is written as an encoder writes it, but for bits
-// of the signature that hold nothing, and padding of it.
+// wellFormed reports whether a token of the form is written as an encoder writes it, except for
+// unused bits at the end of the signature, and padding of it.
 func (form signedForm) wellFormed(signed, signature string) bool {
 	if !consistsOf(signature, &isBase64URLByte) && (form != looseForm || !consistsOf(signature, &isBase64Byte)) {
 		return false
@@ -182,7 +182,7 @@ func oneSpelling(signature string) string {
 var toBase64URL = strings.NewReplacer("+", "-", "/", "_")
 
 // isJSON reports whether the text behind base64 begins and ends as an object, a list or a text of
-// JSON does. It passes over what is no base64, as servers do.
+// JSON does. It ignores characters that are no base64, as servers do.
 func isJSON(s string) bool {
 	first, second, last := ends(s)
 	switch first {
@@ -237,7 +237,7 @@ func isZlib(s string) bool {
 	return first == 0x78 && second >= 0 && (first<<8|second)%31 == 0
 }
 
-// decoder decodes base64 of either alphabet byte by byte, and passes over what is none.
+// decoder decodes base64 of either alphabet byte by byte, and ignores other characters.
 type decoder struct {
 	rest string
 	bits uint

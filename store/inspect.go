@@ -11,17 +11,17 @@ import (
 // Inspector is implemented by stores that show their counters to an operator. Implementations are
 // safe for concurrent use.
 type Inspector interface {
-	// Inspect calls visit for each of the keys whose state is not fresh, or of which units are out.
+	// Inspect calls visit for each of the keys whose state is not fresh, or that have units out.
 	Inspect(ctx context.Context, v *View, keys [][]byte, visit func(KeyState)) error
 	// Scan visits the store's keys from a position on; "" is the beginning. It looks at about limit
-	// keys, those of other counters included, and calls visit for those of the view that are not
-	// fresh. A caller that goes on from Scanned.Next until that is "" has seen each key that
-	// existed all the while, some perhaps more than once. A key of which units are out, and nothing
-	// is charged, may be left out.
+	// keys, other counters' included, and calls visit for the keys of the view that are not fresh.
+	// A caller that goes on from Scanned.Next until that is "" has seen each key that existed all
+	// the while, some perhaps more than once. A key that has units out, and no charges, may be left
+	// out.
 	Scan(ctx context.Context, v *View, from string, limit int, visit func(KeyState)) (Scanned, error)
-	// Reset deletes the state of a counter's key and that of its soft margin, older identities of
-	// the counter included; ok is false if there was nothing to delete. What is lent stays out,
-	// since its holders go on using it (algo.Limit.Reset).
+	// Reset deletes the state of a counter's key and its soft margin's, older identities of the
+	// counter included; ok is false if there was nothing to delete. Units that are lent stay out,
+	// since their holders go on using them (algo.Limit.Reset).
 	Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool, err error)
 }
 
@@ -41,12 +41,12 @@ type KeyState struct {
 	Key    []byte      // valid during the call of visit only
 	Result algo.Result // of a peek
 	Next   algo.Result // of a request with a cost of 1
-	// Used is how many units are used, those of a soft margin too: 9 where 6 are allowed and 3 more
-	// in the margin. It is more than Result.SoftLimit where costs that became known afterwards, or
-	// lower numbers, overdrew the limit (algo.Limit.Used); for a limit that counts denied requests
-	// it is that at most. Units that are out are among them.
+	// Used is how many units are used, in a soft margin too: 9 where 6 are allowed and 3 more in
+	// the margin. It exceeds Result.SoftLimit where costs that became known afterwards, or lower
+	// numbers, overdrew the limit (algo.Limit.Used); for a limit that counts denied requests it
+	// never does. Units that are out are among them.
 	Used int64
-	Lent algo.Lent // what is out; zero if the limit does not lend
+	Lent algo.Lent // the units out; zero if the limit does not lend
 	// Regions is how the key stands in this region and in all, under a limit that holds over
 	// several regions; nil for other limits, and of a store that is not one region among several.
 	Regions *KeyRegions
@@ -56,20 +56,20 @@ type KeyState struct {
 // (rule.Counter.Regions).
 type KeyRegions struct {
 	Region string // the name of this one
-	// Own is what this region uses of its ceiling. What other regions borrowed is among it, and
-	// what this one borrowed is taken off. nil where there is no ceiling (rule.Regions.Sync).
+	// Own is this region's use of its ceiling, with the units that other regions borrowed, and
+	// without the units that this one borrowed. nil where there is no ceiling (rule.Regions.Sync).
 	Own *KeyUse
-	// All is what all regions use of the limit, as far as they have told; nil where that has no say
-	// (rule.Regions.Over is 0).
+	// All is all regions' use of the limit, as far as they have reported it; nil where that has no
+	// say (rule.Regions.Over is 0).
 	All *KeyUse
 }
 
 // KeyUse is how many units are used of how many.
 type KeyUse struct{ Used, Limit int64 }
 
-// State returns the KeyState of a state and of what is kept beside it, the state of its soft margin
-// or the record of what is lent (a zero State if there is none), under the limit that v.Limit
-// returned for the key. It does not change the states.
+// State returns the KeyState of a state and the record beside it, which is the state of its soft
+// margin or the record of the units lent (a zero State if there is none), under the limit that
+// v.Limit returned for the key. It does not change the states.
 func (v *View) State(key []byte, l *algo.Limit, st, beside *algo.State, now int64) KeyState {
 	k := KeyState{
 		Key:    key,
@@ -81,7 +81,7 @@ func (v *View) State(key []byte, l *algo.Limit, st, beside *algo.State, now int6
 	if k.Result.Remaining == 0 && !k.Result.Off {
 		// A Result counts no further than Limit, so that no decision pays for this.
 		k.Used = l.Used(st, beside, now)
-		if l.CountDenied() { // what was refused is not used, and nothing tells the two apart
+		if l.CountDenied() { // a refused unit is not used, and the state does not distinguish them
 			k.Used = min(k.Used, k.Result.SoftLimit)
 		}
 	}

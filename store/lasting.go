@@ -1,16 +1,16 @@
 package store
 
 // LastingError is an error that does not pass by itself: the server is too old, the user lacks a
-// right, a name or an encoding is wrong. A store returns it where it can tell, from any method, so
-// that an operator hears what to do. Ask for it with errors.As.
+// right, a name or an encoding is wrong. Any method of a store may return it, so that an operator
+// learns what to do. Ask for it with errors.As.
 type LastingError struct {
-	// Advice is one sentence without a full stop: what is wrong, and where, and what to do about
-	// it. It holds no credentials.
+	// Advice is one sentence without a full stop: the fault, its place, and the remedy. It holds no
+	// credentials.
 	Advice string
-	Err    error // what the server has said
+	Err    error // the server's answer
 }
 
-// Error returns the advice, and what the server has said.
+// Error returns the advice, and the server's answer.
 func (e *LastingError) Error() string { return e.Advice + " (" + e.Err.Error() + ")" }
 
 // Unwrap returns Err.

@@ -10,21 +10,21 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// A Regional store can be that of one region among several (package store/regions). Each region
-// decides on its own store. Its nodes write what they used into a log that the store keeps; the
+// A Regional store can be the store of one region among several (package store/regions). Each
+// region decides on its own store. Its nodes write their use into a log that the store keeps; the
 // other regions read that log, and charge it to their own states.
 //
-// The log has as many parts as the states have, and a state and what is told of it are of the same
-// part (PartOf), so that a store that is spread over servers can do both in one step.
+// The log has as many parts as the states have. The entries about a state belong to the state's
+// part (PartOf), so that a store that is spread over servers can write both in one step.
 type Regional interface {
 	Store
 	// Parts returns the number of parts, at least 1. It does not change.
 	Parts() int
 	// PartOf returns the part of a counter's key, from 0.
 	PartOf(c *rule.Counter, key []byte) int
-	// Tell appends one entry to the log of a part; told that is empty does nothing. The log is
-	// bounded: the oldest entries go. After an error it is unknown whether something was told, so
-	// nothing may be told a second time, unless it is ErrNotCharged.
+	// Tell appends one entry to the log of a part; it does nothing if told is empty. The log is
+	// bounded: the oldest entries go. After an error it is unknown whether the entry was written,
+	// so its uses must not be written a second time, unless it is ErrNotCharged.
 	Tell(ctx context.Context, part int, told []Told) error
 	// Told reads up to limit entries of the log of a part that come after a position, and waits for
 	// the first one for as long as wait. With an empty position it reads nothing, and next is the
@@ -32,12 +32,12 @@ type Regional interface {
 	// it does not wait, and next is the end. Without a new entry next is the position itself.
 	//
 	// gap says that entries after the position are gone, or that the log is another one, as where a
-	// server lost it; after Oldest nothing can be missing. What is left of it is read all the same;
-	// if the position lies behind the end of the log, nothing is read, and next is the end.
-	// Positions mean something to the store that they come from only.
+	// server lost it; after Oldest nothing can be missing. The rest of the log is read all the
+	// same; if the position lies behind the end of the log, nothing is read, and next is the end.
+	// Only the store that returned a position understands it.
 	//
-	// now is an instant of the store's clock during the call, in µs; it is after each At of what
-	// was read, if clocks are right.
+	// now is an instant of the store's clock during the call, in µs; it is after each At that was
+	// read, if clocks are right.
 	Told(ctx context.Context, part int, after string, limit int, wait time.Duration) (told []Told, next string, gap bool, now int64, err error)
 	// Position returns up to where the log of another region, which has that name, was charged
 	// here; "" if it never was, or not for so long that nothing of it counts any more. It is of
@@ -48,11 +48,11 @@ type Regional interface {
 	// and the error is ErrMoved. An empty log moves nothing. done has the length of changes. The
 	// store serves nobody else meanwhile, so some hundred changes are enough for a call, and
 	// MaxChanges the most. Changes of one call may name one state several times, and are made in
-	// their order; but a Counter must not come together with one of its Previous. Without any, and
-	// without a log, the call tells the time of the part's server alone.
+	// their order; but a Counter must not come together with one of its Previous. Without changes
+	// and without a log, the call only returns the time of the part's server.
 	//
 	// After any other error it is unknown whether anything was done, unless it is ErrNotCharged.
-	// With a log, Position tells.
+	// With a log, Position shows it.
 	Change(ctx context.Context, part int, log, from, to string, changes []Change, done []Changed) (now int64, err error)
 	// Lead makes holder the one that does a task for all nodes of the store, or lets it go on doing
 	// it, for as long as term; leads is false if another one does it. With a term of 0 holder
@@ -61,7 +61,7 @@ type Regional interface {
 	Lead(ctx context.Context, task, holder string, term time.Duration) (leads bool, err error)
 }
 
-// Told says that units were used of a key in another region, or given back.
+// Told reports that units were used of a key in another region, or given back.
 type Told struct {
 	Counter uint64 // rule.Counter.ID; 0: nothing was used, and At is the time in that region
 	Key     []byte
@@ -130,7 +130,7 @@ func (c *Change) Apply(s, lease *algo.State, now int64) Changed {
 	return Changed{Made: true}
 }
 
-// Changed is what became of a Change.
+// Changed is the outcome of a Change.
 type Changed struct {
 	Made bool // false: the time was not right
 	// Over is how many of the units that were charged found no room within the limit.

@@ -34,8 +34,8 @@ type Store interface {
 	// depends on its own verdict alone. Each result holds the verdict of its own limit, and the
 	// state of that limit after the call.
 	//
-	// A charge that names the same state as an earlier one of the call sees what that one took.
-	// Peeks are always admitted, and so are refunds without Ask.LastEnds. If a charge of a
+	// A charge that names the same state as an earlier one of the call sees the units that that one
+	// took. Peeks are always admitted, and so are refunds without Ask.LastEnds. If a charge of a
 	// Concurrency limit is admitted, the store sets its Ask.Slot.
 	//
 	// now is the instant of the decision, in µs since the Unix epoch. A denial is not an error. An
@@ -45,7 +45,7 @@ type Store interface {
 	// Release gives back the slots that a Concurrency charge took under slot; ok is false if they
 	// are no longer held.
 	Release(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (ok bool, err error)
-	// Close stops the store's goroutines, and saves what the store has to keep.
+	// Close stops the store's goroutines, and saves the data that the store has to keep.
 	Close() error
 }
 
@@ -56,8 +56,8 @@ type Charge struct {
 	Key     []byte        // valid during the call only
 	Ask     algo.Ask      // the store sets Slot when it admits a charge of a Concurrency limit
 	Mode    rule.Mode
-	// OnStoreError says what the rule wants while the store is unavailable. It is for stores that
-	// wrap another one.
+	// OnStoreError is the rule's policy while the store is unavailable. It is for stores that wrap
+	// another one.
 	OnStoreError rule.StoreErrorPolicy
 }
 
@@ -75,7 +75,7 @@ type Pending interface {
 	Outcome(f func(outcomes []Outcome))
 }
 
-// Outcome is what became of one charge of a call that failed without ErrNotCharged.
+// Outcome is the outcome of one charge of a call that failed without ErrNotCharged.
 type Outcome struct {
 	Known  bool        // false: the answer will never come, and the other fields are not valid
 	Made   bool        // it was charged

@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// loader sends requests to one door of one server, over connections that stay. What it costs itself
-// does not matter: only the server's processor time is compared.
+// loader sends requests to one door of one server, over connections that stay. Its own cost does
+// not matter: only the server's processor time is compared.
 type loader interface {
 	// load sends n requests of so many keys, and returns how many were refused.
 	load(path string, keys, n int) (refused int, err error)

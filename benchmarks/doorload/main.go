@@ -1,5 +1,5 @@
-// Command doorload tells what a change costs: it sets two builds of weir beside each other at each
-// door, and prints by how much the second one's processor time for a request differs.
+// Command doorload measures the cost of a change: it sets two builds of weir beside each other at
+// each door, and prints by how much the second one's processor time for a request differs.
 //
 //	git worktree add ../before COMMIT && (cd ../before && go build -o ../weir-a ./cmd/weir)
 //	go build -o ../weir-b ./cmd/weir
@@ -9,11 +9,11 @@
 // processor time of the servers is compared.
 //
 // A process has its own luck: where its memory lies, how its maps are seeded. So servers are
-// started anew for each of several lives, and a life counts as one figure: the ratio of what the
-// two took in it. Within a life they are measured in turn, there and back, since other work on the
-// machine comes and goes. A third server, of the first build, is measured with them. What it
-// differs by from its twin is luck, and a difference between the builds that is no larger says
-// nothing.
+// started anew for each of several lives, and a life counts as one figure: the ratio of the
+// processor times that the two took in it. Within a life they are measured in turn, there and back,
+// since other work on the machine comes and goes. A third server, of the first build, is measured
+// with them. Any difference from its twin is luck, and a difference between the builds that is no
+// larger says nothing.
 //
 // With -profiles it writes processor profiles of one build instead, one for each door.
 //
@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// plan is what is measured.
+// plan describes the measurement.
 type plan struct {
 	a, b     string // programs
 	doors    []string
@@ -92,7 +92,7 @@ func parse(args []string, usage io.Writer) (p plan, err error) {
 	return p, nil
 }
 
-// loads are what is asked of each door. Of a rule that admits nothing, one key is a client that
+// loads are the requests for each door. Under a rule that admits nothing, one key is a client that
 // floods, many are a crowd.
 var loads = []struct {
 	name, path string
@@ -110,7 +110,7 @@ const (
 	again
 )
 
-// costs are what the servers took in one life, for one door and load: µs of processor time for a
+// costs are the servers' costs in one life, for one door and load: µs of processor time for a
 // request.
 type costs [3]float64
 
@@ -158,7 +158,7 @@ func run(args []string, out, progress io.Writer) error {
 	return writeTable(out, list)
 }
 
-// live starts the servers, and returns what they took for each load at each door.
+// live starts the servers, and returns their costs for each load at each door.
 func (p plan) live(life int, upstream string, end time.Time) (took []costs, err error) {
 	var servers [3]*server
 	for _, i := range turn(life) {

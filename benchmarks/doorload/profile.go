@@ -44,7 +44,7 @@ func (p plan) profile(upstream string, progress io.Writer) error {
 	return nil
 }
 
-// fetch writes what a URL answers with into a file.
+// fetch writes the body at a URL into a file.
 func fetch(url, path string) error {
 	client := &http.Client{Timeout: 5 * time.Minute}
 	resp, err := client.Get(url)

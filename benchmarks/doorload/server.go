@@ -58,7 +58,7 @@ func startServer(program, upstream string, procs int) (s *server, err error) {
 		return nil, err
 	}
 	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		if s.log.open(5) { // with that of the admin
+		if s.log.open(5) { // the four doors and the admin door
 			return s, nil
 		}
 		if time.Since(begin) > 30*time.Second {
@@ -185,7 +185,7 @@ func answer(conn net.Conn) error {
 
 var errStatus = errors.New("unexpected status")
 
-// refusedBy tells by an HTTP status whether a request was refused.
+// refusedBy reports by an HTTP status whether a request was refused.
 func refusedBy(status int) (bool, error) {
 	switch status {
 	case http.StatusOK:

@@ -1,6 +1,6 @@
-// Command footprint measures what a weir takes beside its decisions: how long it is until a server
-// that is started answers, what memory it takes at rest and for each key, what a snapshot of many
-// keys writes, and how long it is until a server decides that starts with one.
+// Command footprint measures the costs of a weir beside its decisions: how long it is until a
+// server that is started answers, how much memory it takes at rest and for each key, how much a
+// snapshot of many keys writes, and how long it is until a server decides that starts with one.
 //
 //	go build -o ../weir ./cmd/weir
 //	cd benchmarks && go run ./footprint -weir ../../weir
@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// plan is what is measured.
+// plan describes the measurement.
 type plan struct {
 	programs []string
 	starts   int   // how often a server is started to see how long it takes
@@ -74,7 +74,7 @@ func parse(args []string, usage io.Writer) (p plan, err error) {
 	return p, nil
 }
 
-// figure is what was measured under one name: for each program, a value for each time.
+// figure is one named figure: for each program, a value for each time.
 type figure struct {
 	name, unit string
 	values     [][]float64
@@ -184,7 +184,7 @@ func (p *plan) start(f *figures, k int) error {
 	return nil
 }
 
-// fill charges so many keys, and measures what they add to the memory.
+// fill charges so many keys, and measures how much memory they add.
 func (p *plan) fill(f *figures, k, keys int) error {
 	dir, err := os.MkdirTemp("", "footprint")
 	if err != nil {

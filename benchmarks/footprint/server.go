@@ -153,7 +153,7 @@ func (s *server) processorTime() (time.Duration, error) {
 	return bench.ProcessorTime(s.cmd.Process.Pid)
 }
 
-// memory is what a process takes, in bytes.
+// memory is the memory of a process, in bytes.
 type memory struct {
 	resident, anonymous float64
 	peak                float64 // the most that was resident

@@ -8,7 +8,7 @@ import (
 )
 
 // snapshots fills a server with keys and takes a snapshot of them. It changes one in a hundred, and
-// measures what the next one writes. It then kills the server, and starts another one with the
+// measures how much the next one writes. It then kills the server, and starts another one with the
 // file.
 func (p *plan) snapshots(f *figures, k int) error {
 	dir, err := os.MkdirTemp("", "footprint")

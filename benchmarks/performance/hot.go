@@ -13,13 +13,13 @@ import (
 	processor "github.com/weir-rl/weir/internal/lab/bench"
 )
 
-// hotContestants are those of part hot, and what the page calls them.
+// hotContestants are the contestants of part hot, and their names on the page.
 var hotContestants = [][2]string{
 	{"weir", "Weir, with rule matching"}, {"weir-store", "Weir, the store alone"}, {"sethvargo", "sethvargo/go-limiter"},
 }
 
 // hot measures decisions on one key, asked for by as many goroutines as there are processors: how
-// long it is from one decision to the next, of all together, and what each takes.
+// long it is from one decision to the next, of all together, and how long each takes.
 func (b *bench) hot() error {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	type contestant struct {

@@ -49,15 +49,15 @@ func cost(d time.Duration, f func() error) (float64, error) {
 
 var errRefused = errors.New("a request was refused, which no limit should")
 
-// inKeys are the contestants of part keys: the name of the contestant, and what the page calls it.
+// inKeys are the contestants of part keys: the name of the contestant, and its name on the page.
 var inKeys = [][2]string{
 	{"weir", "Weir, with rule matching"}, {"weir-store", "Weir, the store alone"}, {"floor-answer", "floor, a table of hashes"},
 	{"sethvargo", "sethvargo/go-limiter"}, {"throttled", "throttled"}, {"x-time-rate-map", "x/time/rate in a map"},
 	{"ulule", "ulule/limiter"},
 }
 
-// keys measures each contestant as a process of its own, so that what one keeps in memory is not
-// what the collector of another looks through.
+// keys measures each contestant as a process of its own, so that the collector of one does not look
+// through the memory of another.
 func (b *bench) keys() error {
 	for _, n := range []int{1e3, 1e4, 1e5, 1e6, 1e7} {
 		if n > b.mostKeys {
@@ -153,7 +153,7 @@ func (d *decider) measure(t time.Duration) (ns float64, err error) {
 	return strconv.ParseFloat(strings.TrimSpace(line), 64)
 }
 
-// keyLength is that of the keys.
+// keyLength is the length of a key, in bytes.
 const keyLength = 16
 
 // writeKey writes the key of a number, which looks as if drawn at random.
@@ -166,9 +166,9 @@ func writeKey(key []byte, number uint64) {
 	}
 }
 
-// decide fills a contestant with keys, and then decides for as many milliseconds as each line of
-// in says, each decision for a random key. It writes what a decision took. A state lasts longer
-// than the measurement, so that no decision makes its key anew, and no limit is met.
+// decide fills a contestant with keys, and then decides for as many milliseconds as each line of in
+// says, each decision for a random key. It writes the cost of a decision. A state lasts longer than
+// the measurement, so that no decision makes its key anew, and no limit is met.
 func decide(args []string, in io.Reader, out io.Writer) error {
 	if len(args) != 2 {
 		return errors.New("decide takes a contestant and a number of keys")
@@ -296,7 +296,7 @@ func (b *bench) limits() error {
 	return nil
 }
 
-// ruleKind is a kind of rules, of which a request meets one. Each # is a rule's number.
+// ruleKind is a kind of rules; a request meets one of them. Each # is a rule's number.
 type ruleKind struct {
 	name             string
 	when             string

@@ -1,15 +1,15 @@
 // Command performance measures the laws of docs/performance.md: how the cost of a decision grows
 // with keys, rules, limits, callers, connections and nodes, and how long decisions take when they
 // come at their own pace. It sets Weir beside rivals that are to be had, and leaves out those that
-// are not installed. scripts/performance runs it, and draws what it finds.
+// are not installed. scripts/performance runs it, and draws its results.
 //
 //	scripts/performance                 all parts
 //	scripts/performance keys rules      some
 //
-// Within a part contestants take turns, A B C A B C, and what is written is the median of their
-// rounds with the least and the most beside it: a file of CSV for each part, in docs/figures.
-// Processor time is what to compare. Client and server share the processors, so that decisions a
-// second say as much of the client.
+// Within a part contestants take turns, A B C A B C, and the results are the medians of their
+// rounds with the least and the most beside them: a file of CSV for each part, in docs/figures.
+// Processor time is the measure to compare. Client and server share the processors, so that
+// decisions a second depend on the client as much.
 package main
 
 import (
@@ -66,12 +66,12 @@ var parts = []part{
 	{"open", "how long a decision takes at each door, by the load", (*bench).open},
 }
 
-// bench is what the parts share.
+// bench is the common state of the parts.
 type bench struct {
 	ctx      context.Context
 	progress io.Writer
 	root     string // of the repository
-	dir      string // for what is only there meanwhile
+	dir      string // for temporary files
 	self     string // this program
 	tools    map[string]string
 	samples  samples

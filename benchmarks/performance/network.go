@@ -28,7 +28,7 @@ func lines[T any](b *bench, tool string, args []string, take func(T)) error {
 	var failed bytes.Buffer
 	cmd := exec.CommandContext(b.ctx, path, args...)
 	cmd.Dir, cmd.Stderr = b.dir, &failed
-	// What is stopped ends with the servers that it has started.
+	// A process that is stopped ends with the servers that it has started.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
@@ -199,8 +199,8 @@ var libraries = [][2]string{
 	{"ulule", "ulule/limiter, by go-redis"},
 }
 
-// nodes measures 1, 2 and 4 nodes that ask one Redis at a time, and what each decision takes of
-// them and of Redis.
+// nodes measures 1, 2 and 4 nodes that ask one Redis at a time, and the cost of each decision to
+// them and to Redis.
 func (b *bench) nodes() error {
 	redis, err := b.launchRedis()
 	if err != nil {
@@ -226,7 +226,7 @@ func (b *bench) nodes() error {
 		servers = append(servers, s)
 	}
 	type nodeResult struct{ perSecond, cpu float64 }
-	// together runs as many nodes at a time, and adds up what they found.
+	// together runs as many nodes at a time, and adds up their results.
 	together := func(name string, n int, one func(i int) (nodeResult, error)) error {
 		list, errs := make([]nodeResult, n), make([]error, n)
 		before, err := processor.ProcessorTime(redis.pid())

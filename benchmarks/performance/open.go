@@ -14,7 +14,7 @@ import (
 // openCallers is how many requests of a load may be under way.
 const openCallers = 256
 
-// door is what part open asks, with what weir bench is told of it.
+// door is one target of part open, with the arguments of weir bench.
 type door struct {
 	name    string
 	args    []string // of weir bench, with the URL
@@ -94,7 +94,7 @@ func (b *bench) benchDoor(d door, rate float64, duration time.Duration) (r openR
 	return r, nil
 }
 
-// doors starts what is asked. stop ends it, also after an error.
+// doors starts the targets. stop ends them, also after an error.
 func (b *bench) doors() (list []door, stop func(), err error) {
 	stop = func() {
 		for _, d := range list {
@@ -159,8 +159,8 @@ func (b *bench) launchRedcon() (*server, error) {
 	return b.launch("redcon", addr, nil, path, "redcon", addr)
 }
 
-// launchNginx starts an nginx of one process, with what it does at each location. That may use a
-// zone named a, and an upstream named up.
+// launchNginx starts an nginx with one process and the given directives at each location. They may
+// use a zone named a, and an upstream named up.
 func (b *bench) launchNginx(name, location, up string) (*server, error) {
 	program, err := exec.LookPath("nginx")
 	if err != nil {

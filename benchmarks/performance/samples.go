@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// point is one of what is measured: a measure (such as cpu_ns) of a contestant at a size.
+// point is one measured quantity: a measure (such as cpu_ns) of a contestant at a size.
 type point struct {
 	measure, series string
 	at              float64
@@ -38,7 +38,7 @@ func (s *samples) add(measure, series string, at, value float64) {
 	s.values[p] = append(s.values[p], value)
 }
 
-// header says what a file of results comes from.
+// header describes the origin of a file of results.
 type header struct {
 	date, commit, machine, others, took string
 }
@@ -88,12 +88,12 @@ func digits(v float64) string {
 	return strconv.FormatFloat(math.Round(v*scale)/scale, 'f', -1, 64)
 }
 
-// watch follows what the whole machine does while a part is measured.
+// watch follows the load of the whole machine while a part is measured.
 type watch struct {
 	began     time.Time
 	all, idle time.Duration
 	own       time.Duration
-	known     bool // the machine tells
+	known     bool // the machine reports it
 }
 
 func startWatch() *watch {
@@ -103,7 +103,7 @@ func startWatch() *watch {
 	return w
 }
 
-// header describes what was measured, and on what.
+// header describes the machine and the software that were measured.
 func (w *watch) header(root string) (header, error) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.Command("git", append([]string{"-C", root}, args...)...).Output()

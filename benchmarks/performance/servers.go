@@ -66,18 +66,18 @@ func (b *bench) launch(name, addr string, env []string, command ...string) (*ser
 	}
 }
 
-// loadRules are wide enough that no request of a load is refused. rlsload wants to be told of a
-// limit of each descriptor, which only rules in Envoy's form tell.
+// loadRules are wide enough that no request of a load is refused. rlsload expects a limit in the
+// answer for each descriptor, which only rules in Envoy's form give.
 const (
 	loadRules    = "domain: bench\nlimits:\n  - { name: user, per: [user|header.x-user], allow: 1000000/day }\n"
 	loadRulesRLS = "domain: bench\ndescriptors:\n  - key: user\n    rate_limit: { unit: day, requests_per_unit: 1000000 }\n"
 )
 
-// closedLoop lets requests stand in line for any time, as those of many callers who ask again as
-// soon as they are answered always do. In an open loop that is overload.
+// closedLoop lets requests wait in line for any time. The many callers of a closed loop, who ask
+// again as soon as they are answered, always wait; in an open loop such a wait would be overload.
 var closedLoop = []string{"--overload-line", "0s", "--overload-proxy-line", "0s"}
 
-// launchWeir starts a weir of which one door listens: http, grpc, resp or proxy.
+// launchWeir starts a weir with one door that listens: http, grpc, resp or proxy.
 func (b *bench) launchWeir(door string, flags ...string) (*server, error) {
 	addr, err := freePort()
 	if err != nil {
@@ -103,7 +103,7 @@ func (b *bench) launchWeir(door string, flags ...string) (*server, error) {
 	return b.launch("Weir", addr, nil, append(args, flags...)...)
 }
 
-// write writes a file into the folder of what is only there meanwhile.
+// write writes a temporary file.
 func (b *bench) write(name, text string) (path string, err error) {
 	path = filepath.Join(b.dir, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -182,7 +182,7 @@ func (b *bench) launchEcho() (*server, error) {
 	return b.launch("grpc-go that admits all", addr, nil, b.self, "echo", addr)
 }
 
-// installed tells whether a program is there, and says if it is not.
+// installed reports whether a program is there, and prints it if not.
 func (b *bench) installed(program string) bool {
 	if _, err := exec.LookPath(program); err != nil {
 		fmt.Fprintf(b.progress, "%s is left out: it is not installed\n", filepath.Base(program))

@@ -10,9 +10,9 @@ import (
 	"sync"
 )
 
-// bare is a proxy that is nothing but httputil.ReverseProxy: what a Go program pays that does the
-// least. With -tuned it keeps idle connections for every client of the load, and its buffers; with
-// -floor it is net/http's server alone.
+// bare is a proxy that is nothing but httputil.ReverseProxy: the least cost of a Go program. With
+// -tuned it keeps idle connections for every client of the load, and its buffers; with -floor it is
+// net/http's server alone.
 func bare(args []string) error {
 	flags := flag.NewFlagSet("bare", flag.ContinueOnError)
 	listen := flags.String("listen", "", "address")

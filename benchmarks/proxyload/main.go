@@ -5,9 +5,9 @@
 //
 //	cd benchmarks && go run ./proxyload
 //
-// Processor time is what to compare: proxy, upstream and wrk share the processors, so that requests
-// a second say as much of the other two. The proxies take turns, A B A B, and the table has the
-// medians of the rounds. What is not installed is left out, and said.
+// Processor time is the measure to compare: proxy, upstream and wrk share the processors, so that
+// requests a second depend on the other two as much. The proxies take turns, A B A B, and the table
+// has the medians of the rounds. Programs that are not installed are left out, and named.
 package main
 
 import (
@@ -41,7 +41,7 @@ func main() {
 	exit.With("proxyload", run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// plan is what to measure.
+// plan describes the measurement.
 type plan struct {
 	rounds      int
 	connections int
@@ -172,7 +172,7 @@ func writeTable(w io.Writer, load string, rivals []*rival, results map[string][]
 	fmt.Fprintf(&b, "\n| %s | CPU µs a request | best bare proxy | nginx | requests/s | p99 |\n| --- | --- | --- | --- | --- | --- |\n", load)
 	for _, r := range rivals {
 		c := median(r.name, cpu)
-		slowest := "–" // h2load does not tell
+		slowest := "–" // h2load does not report it
 		if p99 := median(r.name, func(r result) float64 { return r.P99.Seconds() * 1e3 }); p99 > 0 {
 			slowest = fmt.Sprintf("%.1f ms", p99)
 		}

@@ -37,14 +37,14 @@ function done(summary, latency, requests)
 end
 `
 
-// h2Paths are what the loads over HTTP/2 ask for, and h2Posts how much they send, those that do.
+// h2Paths are the paths of the loads over HTTP/2, and h2Posts how much they send, those that do.
 var (
 	h2Paths = map[string]string{"h2": "/", "h2-large": "/large", "h2-post": "/", "h2-post100k": "/"}
 	h2Posts = map[string]int{"h2-post": answerSize, "h2-post100k": 100 << 10}
 )
 
-// loader returns what loads r for a time, and tells what came of it. script is the file of what wrk
-// runs, or of what h2load sends.
+// loader returns a function that loads r for a time, and returns the results. script is the file
+// that wrk runs, or the body that h2load sends.
 func (p plan) loader(ctx context.Context, load, wrk, script string, r *rival) func(time.Duration) (done, error) {
 	if path := h2Paths[load]; path != "" {
 		return func(d time.Duration) (done, error) {
@@ -96,7 +96,7 @@ func measure(ctx context.Context, load func(time.Duration) (done, error), r *riv
 	}, nil
 }
 
-// done is what wrk tells at its end.
+// done is wrk's report at its end.
 type done struct {
 	requests  int
 	took, p99 time.Duration
@@ -118,7 +118,7 @@ func parseDone(out []byte) (done, error) {
 	return done{requests, time.Duration(took) * time.Microsecond, time.Duration(p99) * time.Microsecond}, nil
 }
 
-// parseH2load reads what h2load counts. It tells no quantiles.
+// parseH2load reads h2load's counts. It reports no quantiles.
 func parseH2load(out []byte) (done, error) {
 	_, line, found := bytes.Cut(out, []byte("\nrequests: "))
 	if !found {

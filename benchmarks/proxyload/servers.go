@@ -20,7 +20,7 @@ import (
 type rival struct {
 	name string
 	addr string
-	h2   string // where it speaks HTTP/2 without TLS: addr, but for nginx
+	h2   string // where it speaks HTTP/2 without TLS: addr, except for nginx
 	cmd  *exec.Cmd
 	log  *bytes.Buffer
 }
@@ -44,10 +44,10 @@ func (s *servers) stop() {
 	}
 }
 
-// answerSize is the length of the answer to /large, and of what the load post sends.
+// answerSize is the length of the answer to /large, and of the bodies that the load post sends.
 const answerSize = 10 << 10
 
-// start starts the upstream and the rivals that are wanted and installed. What it returns is to be
+// start starts the upstream and the rivals that are wanted and installed. Its result is to be
 // stopped, also after an error.
 func start(dir, otherWeir string, only []string, progress io.Writer) (*servers, error) {
 	s := &servers{}

@@ -36,7 +36,7 @@ func serveRedcon(address string, decide bool) error {
 		}
 		numbers := [5]int64{0, 1000, 999, -1, 1}
 		if decide {
-			for _, arg := range cmd.Args[2:] { // what a command brings has to be read
+			for _, arg := range cmd.Args[2:] { // as a server with a limit has to
 				if _, err := strconv.ParseInt(string(arg), 10, 64); err != nil {
 					c.WriteError("ERR " + err.Error())
 					return

@@ -15,21 +15,21 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// conn is an HTTP/2 connection for calls of ShouldRateLimit. grpc-go's client would do too, but
-// takes nearly three times the processor time for a call, more than some servers do, and what it
-// takes, they lack: they share the processors. On the wire the two look alike: calls that come
-// together are written at once, and their headers refer to those of the first call.
+// conn is an HTTP/2 connection for calls of ShouldRateLimit. grpc-go's client would do too, but it
+// needs nearly three times the processor time for a call, more than some servers do, and takes that
+// time from the servers, with which it shares the processors. On the wire the two look alike: calls
+// that come together are written at once, and later headers refer to the first call's.
 type conn struct {
 	net    net.Conn
 	framer *http2.Framer // reads in serve; writes to out, under mu
-	ready  chan struct{} // closed when the server has told its settings, or failed
+	ready  chan struct{} // closed when the server has sent its settings, or failed
 
 	mu      sync.Mutex
 	out     outbox // frames to write
-	spare   outbox // what was written last
+	spare   outbox // the frames written last
 	writing bool
 	first   []byte // headers of the first call; nil when it is made
-	later   []byte // those of the others
+	later   []byte // headers of every later call
 	stream  uint32 // of the next call
 	calls   map[uint32]*call
 	room    sync.Cond // calls, streams, window or err have changed
@@ -46,7 +46,7 @@ func (o *outbox) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// call is what a caller asks with, again and again.
+// call is a caller's memory for its calls.
 type call struct {
 	answer []byte
 	err    error
@@ -56,7 +56,7 @@ type call struct {
 func newCall() *call { return &call{done: make(chan struct{}, 1)} }
 
 const (
-	// prefix is the length of what gRPC puts before each message: whether it is compressed, and how
+	// prefix is the length of gRPC's message prefix: whether the message is compressed, and how
 	// long it is.
 	prefix = 5
 	// ourWindow is how many bytes of answers may be under way.
@@ -116,7 +116,7 @@ func (c *conn) encodeHeaders(authority string, table uint32) {
 	c.later = encode()
 }
 
-// ask makes a call. The message has its prefix; that of the answer is left out. The answer is good
+// ask makes a call. message includes its prefix; the answer comes without one. The answer is valid
 // until the next call.
 func (c *conn) ask(k *call, message []byte) ([]byte, error) {
 	k.answer, k.err = k.answer[:0], nil

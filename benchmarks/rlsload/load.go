@@ -121,7 +121,7 @@ func newLoader(t target, connections int) (*loader, error) {
 
 func (l *loader) close() { l.end(net.ErrClosed) }
 
-// end makes what is under way fail.
+// end makes calls under way fail.
 func (l *loader) end(err error) {
 	for _, conn := range l.conns {
 		conn.end(err)

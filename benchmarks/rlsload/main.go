@@ -1,5 +1,5 @@
-// Command rlsload loads servers of Envoy's rate limit service over gRPC and tells what a decision
-// costs them: how many they make in a second, how long one takes, and the processor time that each
+// Command rlsload loads servers of Envoy's rate limit service over gRPC and measures the cost of a
+// decision: how many they make in a second, how long one takes, and the processor time that each
 // process behind them spends on it.
 //
 //	rlsload -addr 127.0.0.1:8081 -name NAME -pids server=PID,redis=PID -pattern zipf -callers 64
@@ -33,11 +33,11 @@ import (
 )
 
 func main() {
-	debug.SetGCPercent(400) // the processors are shared with what is measured
+	debug.SetGCPercent(400) // the servers under test share the processors
 	exit.With("rlsload", run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// plan is what to measure. Each target gets the same.
+// plan describes the measurement. Each target gets the same.
 type plan struct {
 	targets     []target
 	patterns    []pattern

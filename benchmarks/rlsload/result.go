@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// result is one measurement. Times are in µs; those of processors are for one decision.
+// result is one measurement. Times are in µs; processor times are per decision.
 type result struct {
 	Name        string             `json:"name"`
 	Pattern     string             `json:"pattern"`

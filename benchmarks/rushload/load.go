@@ -17,16 +17,16 @@ type load struct {
 	door, address  string
 	connections    int
 	rate           float64 // requests a second, of all connections; 0: window under way, always
-	window         int     // with rate, how many may be under way: 0 for what the protocol allows
+	window         int     // with rate, how many may be under way; 0: as many as the protocol allows
 	took, patience time.Duration
 }
 
-// result is what became of the requests.
+// result counts the outcomes of the requests.
 type result struct {
 	due, decided, shed, unsent int64
 	inTime                     int64 // decided within 20 ms
 	latency, refusals          histogram.Histogram
-	settled                    histogram.Histogram // of decisions of what was due after the beginning
+	settled                    histogram.Histogram // latency of the decisions that were due after the beginning
 }
 
 // beginning is how long a load is new to the server.
@@ -41,8 +41,8 @@ type protocol interface {
 	hello() []byte
 	// request appends the request of a number, from 0.
 	request(dst []byte, number int) []byte
-	// answers takes what was read; it calls done with the number of each request that is answered,
-	// and returns how much it took, and what is to be sent back.
+	// answers takes bytes that were read; it calls done with the number of each request that is
+	// answered, and returns how many it took, and the bytes to send back.
 	answers(b []byte, done func(number int, decided bool)) (taken int, back []byte, err error)
 	// most is how many requests may be under way.
 	most() int
@@ -135,7 +135,7 @@ func (l *load) connection(nc net.Conn, i int, start time.Time, r *result) error 
 			taken, back, err := p.answers(in[:w], func(number int, decided bool) {
 				took := now - due[number%ring]
 				switch {
-				case now > end: // what is answered after the end is no part of the rate
+				case now > end: // answers after the end are no part of the rate
 				case decided:
 					r.decided++
 					r.latency.Add(took, 1)
@@ -216,7 +216,7 @@ func (l *load) connection(nc net.Conn, i int, start time.Time, r *result) error 
 		r.due += n
 		r.unsent += n
 	}
-	// Let go of what is under way, so that the next load begins at rest.
+	// Drain the requests that are under way, so that the next load begins at rest.
 	for deadline := time.Now().Add(time.Second); answered.Load() < sent.Load() && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}

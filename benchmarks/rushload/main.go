@@ -1,17 +1,17 @@
-// Command rushload asks a server of Weir for more than it can do, and tells what becomes of it: how
-// many requests it decides, how many it turns away, and how long either takes, from the instant at
-// which each was due.
+// Command rushload asks a server of Weir for more than it can do, and prints how many requests it
+// decides, how many it turns away, and how long either takes, from the instant at which each was
+// due.
 //
 //	go build -o /tmp/weir ./cmd/weir
 //	cd benchmarks && go build -o /tmp/rushload ./rushload
 //	taskset -c 1 /tmp/rushload -weir /tmp/weir -server-cpu 0 -door rls -light
 //
-// It starts a server that turns nobody away, and finds out how many decisions a second it makes
-// when asked by as many at a time as -closed says. Of a server as it is set it then asks -shares of
-// that, open loop: requests are due at instants that do not depend on answers. What cannot be sent
-// within -patience, since the server has not taken what was sent before, is given up. Each request
-// is written by hand, so that one processor can offer several times what another one decides; the
-// last column tells whether it could.
+// It starts a server that turns nobody away, and measures how many decisions a second it makes for
+// -closed requests at a time. Then it starts a server with the settings under test, and offers it
+// the -shares of that rate, open loop: requests are due at instants that do not depend on answers.
+// A request that cannot be sent within -patience, because the server has not read the earlier ones,
+// is given up. Each request is written by hand, so that one processor can offer several times as
+// much as another one decides; the last column tells whether it could.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	exit.With("rushload", run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// plan is what is measured.
+// plan describes the measurement.
 type plan struct {
 	weir, cpu, door, store string
 	light                  bool
@@ -124,7 +124,7 @@ func run(args []string, out, progress io.Writer) error {
 // rest lets the server come to rest, and leave its overload.
 const rest = 1500 * time.Millisecond
 
-// startWarm starts a server and loads it twice; it returns what became of the second load.
+// startWarm starts a server and loads it twice; it returns the result of the second load.
 func (p *plan) startWarm(l load, progress io.Writer) (*server, *result, error) {
 	s, err := p.start(progress)
 	if err != nil {

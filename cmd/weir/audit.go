@@ -122,7 +122,7 @@ func jsonText(v any) string {
 	return string(raw)
 }
 
-// verified is what is told of a file as JSON.
+// verified is the result for one file, as JSON.
 type verified struct {
 	File    string `json:"file"`
 	Records uint64 `json:"records"`

@@ -84,7 +84,7 @@ It charges real counters: bench a server that serves nobody, or a key that is no
 	return cmd
 }
 
-// benched is a process whose processor time is told.
+// benched is a process whose processor time is reported.
 type benched struct {
 	name   string
 	pid    int
@@ -211,7 +211,7 @@ func watchBench(o *bench.Options, done *atomic.Int64, stderr io.Writer) (hide fu
 	return drawWhile(bar, value)
 }
 
-// quantiles are those that are told.
+// quantiles are the quantiles that are reported.
 var quantiles = []struct {
 	name string
 	of   float64

@@ -72,12 +72,12 @@ type config struct {
 
 	proxy       proxy.Options
 	concurrency string // of the proxy: "", "adaptive", or a number
-	capacity    int    // requests in flight that are 100 %; 0 for what concurrency admits
+	capacity    int    // requests in flight that are 100 %; 0 for as many as concurrency admits
 	deferral    proxy.Deferral
 	deferBounds deferred.Bounds
 	deferPath   string
 
-	shed struct { // of requests that stand in line for too long
+	shed struct { // of requests that wait too long
 		line, proxyLine time.Duration
 		answer          shed.Answer
 	}

@@ -15,8 +15,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// didYouMean is what an error says behind a word that is none of those that are known; "" if none
-// was meant.
+// didYouMean suggests word at the end of an error about an unknown word; "" if word is empty.
 func didYouMean(word string) string {
 	if word == "" {
 		return ""
@@ -146,7 +145,8 @@ func newHelpCommand() *cobra.Command {
 }
 
 // serviceLink finds the names of variables that Kubernetes sets in each container for a service
-// called weir, or weir-something (service links). Those that end in _PORT are told by their value.
+// called weir, or weir-something (service links). The value must decide about names that end in
+// _PORT.
 var serviceLink = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^WEIR_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 })
@@ -156,8 +156,8 @@ var linkedPort = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(tcp|udp|sctp)://`)
 })
 
-// strayVariables says of each variable of the environment that begins as Weir's do, and is none,
-// that it is none. Values may be secrets, so none is told.
+// strayVariables returns a remark on each variable of the environment that begins as Weir's do, and
+// is none. Values may be secrets, so no remark shows one.
 func strayVariables(env []string) (remarks []string) {
 	known := []string{"WEIR_CONFIG"}
 	for i := range settings {
@@ -186,7 +186,7 @@ func strayVariables(env []string) (remarks []string) {
 	return remarks
 }
 
-// tellStrays tells of variables that look like settings and are none, where there is no log.
+// tellStrays warns of variables that look like settings and are none, where there is no log.
 func (c *config) tellStrays(w io.Writer) {
 	for _, remark := range c.strays {
 		fmt.Fprintln(w, "weir: warning: the environment:", remark)

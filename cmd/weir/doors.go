@@ -34,7 +34,7 @@ type door struct {
 	address  string // as configured
 	listener *listen.Listener
 	serve    func(net.Listener) error
-	drain    func() // tells clients that the door is going away, before any door closes; may be nil
+	drain    func() // announces that the door is going away, before any door closes; may be nil
 	shutdown func(context.Context) error
 	memory   func() h2.MemoryStats // of HTTP/2; nil where nobody counts
 }
@@ -116,7 +116,7 @@ func (p *program) addLoop(name, address string, s *http.Server, drain func()) {
 	p.doors = append(p.doors, &door{name: name, address: address, serve: loop.Serve, shutdown: loop.Shutdown, drain: drain})
 }
 
-// addGRPC makes the door of Envoy's rate limit service, which serves that of its quotas as well.
+// addGRPC makes the door of Envoy's rate limit service, which also serves Envoy's quota service.
 func (p *program) addGRPC(envoy *rls.Service) {
 	p.quota = p.newQuota()
 	o := rls.ServerOptions{
@@ -168,7 +168,7 @@ func (p *program) addAdmin() {
 	p.doors[len(p.doors)-1].drain = h.Close
 }
 
-// snapshot is what the page gets with its HTML.
+// snapshot is the data that the page gets with its HTML.
 func (p *program) snapshot(overview *insight.Overview, rules *admin.RuleReports) (s page.Snapshot) {
 	if set, _ := p.limiter.Rules(); set != nil {
 		s.Domains = set.Domains()

@@ -28,7 +28,7 @@ type explainOptions struct {
 	descriptors   []string
 	ipv6Prefix    int
 	admin         adminClient
-	// rulesGiven and prefixGiven: the flags are there; else what the server has goes before.
+	// rulesGiven and prefixGiven: the flags are there; else the server's values go before.
 	rulesGiven, prefixGiven bool
 	json                    bool
 }
@@ -109,7 +109,7 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 		return e.writeJSON(ctx, reasons)
 	}
 	fmt.Fprintf(out, "domain %s%s\n", e.query.Domain, e.origin)
-	// What limits count does not matter to a request that is banned: that is told first.
+	// The counters do not matter to a banned request, so the ban comes first.
 	met, err := e.met(ctx, reasons)
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func (o *explainOptions) read(ctx context.Context, args []string, stderr io.Writ
 	return e, nil
 }
 
-// rulesOf makes the rules that are in force on a server. Warnings on them are the server's to tell.
+// rulesOf makes the rules that are in force on a server. Warnings on them are left to the server.
 func rulesOf(ctx context.Context, c *adminClient, prefix int, prefixGiven bool) (*rule.Set, error) {
 	var answer admin.RuleFiles
 	answered, raw, err := c.send(ctx, http.MethodGet, "/api/v1/rules/source", nil, 256<<20)
@@ -261,7 +261,7 @@ func signalsAt(ctx context.Context, c *adminClient) ([]admin.SignalState, error)
 	}
 	var answer struct{ Signals []admin.SignalState }
 	if answered.StatusCode != http.StatusOK {
-		return nil, nil // what is counted is asked next, and tells what is wrong
+		return nil, nil // the counters are asked for next, and report the fault
 	}
 	if err := json.Unmarshal(raw, &answer); err != nil {
 		return nil, c.stranger(answered, raw)
@@ -446,7 +446,7 @@ func describeLimit(limit *algo.Limit, r *rule.Rule) string {
 	return b.String()
 }
 
-// describeRule says in words, one line each, what a rule sets besides its numbers.
+// describeRule describes in words, one line each, the settings of a rule besides its numbers.
 func describeRule(r *rule.Rule) []string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }

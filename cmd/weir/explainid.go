@@ -51,8 +51,8 @@ func explainDecision(ctx context.Context, o explainOptions, args []string, out i
 
 const instantFormat = "2006-01-02 15:04:05.000 MST"
 
-// writeDecision says in words how a request was decided, and why. Clients wrote some of that, rule
-// files some, and other nodes told it: none of it steers the terminal.
+// writeDecision describes in words how a request was decided, and why. Parts of that come from
+// clients, rule files and other nodes: none of it steers the terminal.
 func writeDecision(out io.Writer, e *recent.Entry) {
 	id := e.ID.String()
 	if id != "" {

@@ -39,7 +39,7 @@ func toWord[T any](field func(*config) *T, pairs ...any) func(*config, []string)
 	})
 }
 
-// makeClients makes what the doors know clients by.
+// makeClients makes the guard of fields and the identities, by which the doors know clients.
 func (p *program) makeClients() error {
 	p.fields = &httplimit.FieldGuard{Repeated: p.c.fields.repeated, Lookalikes: p.c.fields.lookalikes, Logger: p.log}
 	if len(p.c.identity) == 0 {
@@ -52,7 +52,7 @@ func (p *program) makeClients() error {
 	return nil
 }
 
-// fieldMetrics says what is measured of them.
+// fieldMetrics returns the sources of their metrics.
 func (p *program) fieldMetrics() metrics.FieldOptions {
 	return metrics.FieldOptions{Fields: p.fields.Stats, Unverified: p.identity.Unverified}
 }

@@ -42,7 +42,7 @@ func (p *program) makePreview() error {
 	return nil
 }
 
-// makeFleet makes what tells of all nodes that share the store; of this one alone if it shares
+// makeFleet makes the view of all nodes that share the store, or of this one alone if it shares
 // none.
 func (p *program) makeFleet() error {
 	o := fleet.Options{
@@ -72,8 +72,8 @@ func (p *program) makeFleet() error {
 	return nil
 }
 
-// nodeName is the name of this node for people, wherever a node is named: that of its machine, and
-// with Redis what tells it apart from others there and from itself before a restart.
+// nodeName is the name of this node for people, wherever a node is named: the name of its machine.
+// With Redis a suffix tells it apart from other processes there and from itself before a restart.
 func (p *program) nodeName() string {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
@@ -88,7 +88,7 @@ func (p *program) nodeName() string {
 	return fmt.Sprintf("%s-%s", host, id[:min(len(id), 6)])
 }
 
-// nodeState is what this node tells of itself.
+// nodeState is the state that this node publishes.
 func (p *program) nodeState() insight.NodeState {
 	set, generation := p.limiter.Rules()
 	source := p.rules.Status()

@@ -39,7 +39,7 @@ func (p *program) makeInsight(check bool) error {
 	return nil
 }
 
-// known returns the attributes of which one makes a client known.
+// known returns the attributes any of which makes a client known.
 func (p *program) known() []string {
 	known := slices.Clone(p.c.insight.Known)
 	if len(known) == 0 {
@@ -54,7 +54,7 @@ func (p *program) known() []string {
 	return known
 }
 
-// storeNow is the time by the clock of the store. That of Redis may be off, or this machine's.
+// storeNow is the time by the store's clock, which with Redis may differ from this machine's.
 func (p *program) storeNow() time.Time {
 	if p.nodes == nil { // made later, and without Redis never
 		return time.Now()
@@ -90,7 +90,7 @@ const (
 	fullFrom      = 95
 )
 
-// saturation tells whether the service is at its end.
+// saturation reports whether the service is at its end.
 type saturation struct {
 	signals  *load.Registry
 	overload *overload.Limiter // nil without
@@ -98,8 +98,8 @@ type saturation struct {
 	shed     uint64            // requests, when that was read last
 }
 
-// now tells which signal says that the service is at its end, or has shed requests since the last
-// call. Not safe for concurrent use.
+// now returns the signal which says that the service is at its end, or has shed requests since the
+// last call. Not safe for concurrent use.
 func (s *saturation) now() (signal string, saturated bool) {
 	inFlight := s.signals.InFlight()
 	if s.overload != nil {

@@ -171,7 +171,7 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// lintOptions is what the configuration tells Lint.
+// lintOptions returns the parts of the configuration that Lint needs.
 func (c *config) lintOptions() file.LintOptions {
 	o := file.LintOptions{Identity: c.identity, Nodes: c.fallback.FixedNodes, Quotas: c.rlqsDomains}
 	if len(c.named) > 0 || c.store != storeMemory { // else nobody has configured anything

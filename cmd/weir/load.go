@@ -50,7 +50,7 @@ func (p *program) makeLoad() error {
 	return err
 }
 
-// lineOf is what a door asks about the line; nil for one at which all is decided.
+// lineOf returns a door's view of the line; nil for a door that turns nobody away.
 func (p *program) lineOf(door string) *shed.Door {
 	s := &p.c.shed
 	bound := s.line
@@ -69,7 +69,7 @@ func (p *program) measureLine(ctx context.Context) {
 	}
 }
 
-// watched are the signals that tell whether the service is saturated.
+// watched are the signals that show whether the service is saturated.
 func (p *program) watched() []string {
 	switch {
 	case p.c.insight.Memory == 0:

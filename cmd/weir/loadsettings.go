@@ -8,7 +8,7 @@ import (
 	"github.com/weir-rl/weir/internal/wire/shed"
 )
 
-// loadSettings are of load: of this server, and of what is behind it.
+// loadSettings are about load: of this server, and of the servers behind it.
 var loadSettings = []setting{
 	{path: "overload.line", value: "12ms",
 		help: "how long a request may stand in line, while this server has more to do than it can, before it is turned away; 0s for any time",

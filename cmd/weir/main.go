@@ -2,8 +2,8 @@
 // backtest its rules.
 //
 // Run is the program as a value. Each subcommand has a file of its own; begin with serve.go, which
-// shows what a server is made of and in which order. run.go starts and ends it, doors.go opens its
-// doors, and settings.go is the table of all that can be configured.
+// shows the parts of a server and their order. run.go starts and ends it, doors.go opens its doors,
+// and settings.go is the table of all that can be configured.
 package main
 
 import (
@@ -58,7 +58,7 @@ func main() {
 // exit status. The end of ctx has the effect of SIGTERM.
 func Run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand(env)
-	root.SetArgs(append([]string{}, args...)) // for nil it would take those of the process
+	root.SetArgs(append([]string{}, args...)) // never nil: cobra would take os.Args instead
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -14,8 +14,9 @@ func (l *limits) mostMemory() int64 {
 	return autoMemory(load.MemorySize(nil), debug.SetMemoryLimit(-1))
 }
 
-// autoMemory is what limits.memory is for auto: an eighth of the memory that the process may have.
-// size is what the system says of that, 0 if nothing, and limit the collector's memory limit.
+// autoMemory is the value of limits.memory for auto: an eighth of the memory that the process may
+// have. size is that memory as the system reports it, 0 if unknown, and limit the collector's
+// memory limit.
 func autoMemory(size uint64, limit int64) int64 {
 	const unknown, least, most = 2 << 30, 64 << 20, 1 << 30
 	if size == 0 {

@@ -110,9 +110,9 @@ func otelProtocol(s string) (otel.Protocol, error) {
 	return 0, fmt.Errorf("%q must be http or grpc", s)
 }
 
-// readOTelEnv takes over the OTEL_* variables that say whether, where to and what is sent, for
-// settings that nobody named. The exporters read the others (certificates, headers, compression,
-// OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES) themselves.
+// readOTelEnv takes over the OTEL_* variables that say whether to send, where to, and which
+// signals, for settings that nobody named. The exporters read the others (certificates, headers,
+// compression, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES) themselves.
 func (c *config) readOTelEnv(variables map[string]string) error {
 	var problems []error
 	read := func(name, path string, take func(s string) error) {
@@ -163,7 +163,7 @@ func (p *program) startOTel() error {
 		}
 	}
 	o.Version, o.Logger = versionText(), p.log
-	// What the registry reads is made later, beside the goroutine that sends.
+	// The parts that the registry reads are made later, beside the goroutine that sends.
 	o.Gatherer = prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		if !p.built.Load() {
 			return nil, nil

@@ -15,11 +15,12 @@ const headroom = 28 << 20
 // smallLimit is the GOMEMLIMIT below which headroom is a large part of it.
 const smallLimit = 512 << 20
 
-// pacer decides when the garbage collector runs, in place of GOGC, which lets the heap double. What
-// a run costs grows with the memory that holds pointers, and most of a server's memory holds none:
-// the tables of the embedded store. Doubling would run the collector dozens of times a second in a
-// server that holds a few MB, and would let one with five million keys gather 350 MB of garbage to
-// save nothing. So the heap grows by as much as a run has to look through, at least by headroom.
+// pacer decides when the garbage collector runs, in place of GOGC, which lets the heap double. The
+// cost of a run grows with the memory that holds pointers, and most of a server's memory holds
+// none: the tables of the embedded store. Doubling would run the collector dozens of times a second
+// in a server that holds a few MB, and would let one with five million keys gather 350 MB of
+// garbage to save nothing. So the heap grows by as much as a run has to look through, at least by
+// headroom.
 //
 // A ballast that is never touched does the first but not the second.
 type pacer struct {
@@ -79,7 +80,7 @@ func (p *pacer) set(percent int) int {
 	return debug.SetGCPercent(percent)
 }
 
-// stop puts what was in force before back in force.
+// stop restores the values that were in force before.
 func (p *pacer) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,8 +93,8 @@ func (p *pacer) stop() {
 // GOGC.
 const smallestHeap = 4 << 20
 
-// percentFor returns GOGC for a heap of which so many bytes are live, roots included, and so many
-// hold pointers.
+// percentFor returns GOGC for a heap with so many live bytes, roots included, and so many bytes
+// that hold pointers.
 func percentFor(live, scanned uint64) int {
 	room := float64(max(headroom, scanned))
 	return int(math.Ceil(room * 100 / float64(max(live, smallestHeap))))

@@ -130,13 +130,13 @@ func tryRules(ctx context.Context, c *adminClient, files map[string]string, over
 	return nil, errors.New(strings.TrimPrefix(err.Error(), errStopped.Error()+": "))
 }
 
-// errDone ends a stream that has brought what was waited for.
+// errDone ends a stream when the awaited event has come.
 var errDone = errors.New("done")
 
 // progress shows on a terminal how far a preview is.
 type progress struct {
 	out   io.Writer // nil is nobody
-	width int       // of what stands there
+	width int       // of the text on the terminal
 }
 
 func newProgress(out io.Writer) *progress {
@@ -266,7 +266,7 @@ func filesOf(ctx context.Context, path string) (map[string]string, error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		return files, err
 	}
-	// No tests are an error there, and what cannot be read was told above.
+	// No tests are an error there, and unreadable ones were reported above.
 	tests, _ := testFiles([]string{path})
 	for _, name := range tests {
 		data, err := os.ReadFile(name)

@@ -151,8 +151,8 @@ func (p *program) openRegions() error {
 	return nil
 }
 
-// silentRegions names the regions of which nothing was heard lately; "" if there is none, or
-// another node of this region hears them, or did until a moment ago.
+// silentRegions names the regions that were not heard lately; "" if there is none, or another node
+// of this region hears them, or did until a moment ago.
 func (s *storage) silentRegions() string {
 	if s.regions == nil {
 		return ""

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/store/regions"
 )
 
-// adminRegions are the regions as the admin API tells of them; nil if there is one alone.
+// adminRegions are the regions in the form of the admin API; nil if there is only one.
 func (p *program) adminRegions() *admin.Regions {
 	if p.storage.regions == nil {
 		return nil
@@ -21,7 +21,7 @@ func (p *program) adminRegions() *admin.Regions {
 	return r
 }
 
-// readRegions is what this node tells the others of what it counts between regions.
+// readRegions is this node's reading of the counters between regions, for the other nodes.
 func (s *storage) readRegions() *insight.RegionsReading {
 	stats := s.regions.Stats()
 	r := &insight.RegionsReading{Untold: stats.Untold, Orders: stats.Orders, Keys: stats.Keys}

@@ -35,7 +35,7 @@ func (p *program) addRESP(trust auth.Trust) {
 	p.doors = append(p.doors, &door{name: "resp", address: c.listen.resp, serve: s.Serve, shutdown: s.Shutdown})
 }
 
-// throttled tells insight of a command that brought its limit along.
+// throttled passes a command that brought its limit along to insight.
 func (p *program) throttled(command string, key []byte, quantity, now int64, r *algo.Result) {
 	kind := insight.CLThrottle
 	if command == "throttle" {

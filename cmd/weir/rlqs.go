@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/internal/leasing/broker"
 )
 
-// quotaSettings are those of the door for Envoy's filter rate_limit_quota.
+// quotaSettings are the settings of the door for Envoy's filter rate_limit_quota.
 var quotaSettings = []setting{
 	{path: "rlqs.domains", kind: list,
 		help: "domains whose limits lend a tenth of themselves to Envoys, where they say nothing of leases; the same on all nodes",

@@ -25,7 +25,7 @@ func (p *program) openDatabase(ctx context.Context) (*rule.Set, error) {
 }
 
 // nameAmongRules is the name under which this node reports its rules. Nodes that share no store may
-// run on one machine, so its name alone would not tell them apart.
+// run on one machine, so its name alone would not distinguish them.
 func (p *program) nameAmongRules() string {
 	name := p.nodeName()
 	if p.storage.redis == nil {

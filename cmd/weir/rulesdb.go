@@ -204,7 +204,7 @@ that were not pushed is left alone, unless --force says otherwise.`,
 	return cmd
 }
 
-// pull makes the files of a version those of a folder.
+// pull writes the files of a version into a folder, and removes other files of rules there.
 func pull(dir string, v *ruledb.Version, force bool) error {
 	if err := noDatabase(dir); err != nil {
 		return err
@@ -224,7 +224,7 @@ func pull(dir string, v *ruledb.Version, force bool) error {
 	if len(have) > 0 && !kept && !force && !rulesource.Equal(have, v.Files) {
 		return fmt.Errorf("%s holds rules that were not pushed; push them, or drop them with --force", dir)
 	}
-	// The folder is one of os.Root, so that no link in it leads what is written elsewhere.
+	// The folder is one of os.Root, so that no link in it leads writes elsewhere.
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err

@@ -149,7 +149,7 @@ func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *
 			return "", ctx.Err()
 		}
 	}
-	// The checks have read the folder anew. What is pushed has to be what they saw.
+	// The checks have read the folder anew. The push has to be the files they saw.
 	if now, err := readRulesFolder(dir); err != nil || !rulesource.Equal(now, files) {
 		return "", errors.Join(fmt.Errorf("nothing was pushed: %s changed while it was checked; push it again", dir), err)
 	}
@@ -189,7 +189,7 @@ func (p *pusher) baseOf(dir, space string, head int64) (int64, error) {
 		"and name it with --base %d; or pull, change and push", dir, head, dir, head))
 }
 
-// inShadow returns files with what the base does not have in shadow.
+// inShadow returns files with every limit that the base lacks in shadow.
 func (p *pusher) inShadow(ctx context.Context, d *ruledb.DB, files []file.Source, base int64) ([]file.Source, error) {
 	var before []file.Source
 	if base > 0 {
@@ -211,7 +211,7 @@ func (p *pusher) inShadow(ctx context.Context, d *ruledb.DB, files []file.Source
 	return files, nil
 }
 
-// conflict shows what came between the base of a change and what is in force.
+// conflict shows the changes between the base of a change and the version in force.
 func (p *pusher) conflict(ctx context.Context, d *ruledb.DB, c *ruledb.ConflictError, dir string) error {
 	if p.origin == ruledb.Import {
 		return fmt.Errorf("nothing was imported: %w; change it with weir rules pull and push", c)

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 )
 
-// rulesStatus is what weir rules status tells, as JSON.
+// rulesStatus is the output of weir rules status as JSON.
 type rulesStatus struct {
 	Space string          `json:"space"`
 	Head  *ruledb.Version `json:"head"` // null for none

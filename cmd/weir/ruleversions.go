@@ -117,8 +117,8 @@ func (v *ruleVersions) push(ctx context.Context, d *ruledb.DB, shadowed []string
 	return admin.Pushed{Version: version, Shadowed: shadowed}, err
 }
 
-// unusable makes a CheckError of an error that says what there is in the database. Any other one is
-// that of the database itself, which may be over the next time.
+// unusable makes a CheckError of an error about the contents of the database. Any other error is
+// the database's own, and may be gone the next time.
 func unusable(err error) error {
 	if _, ok := errors.AsType[*ruledb.UnusableError](err); ok || errors.Is(err, ruledb.ErrNoRules) {
 		return &admin.CheckError{Message: err.Error()}

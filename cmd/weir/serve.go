@@ -126,7 +126,7 @@ type program struct {
 	certificates *listen.Certificates // of the doors; nil without tls.cert
 	storage      *storage
 	firewall     *firewall
-	tally        *observe.Tally // for what watches decisions, which are the next ones
+	tally        *observe.Tally // for observers of decisions, which are the next fields
 	metrics      *metrics.Metrics
 	costly       sparselog.Line // of requests on which expressions take too long
 	recent       *recent.Buffer
@@ -357,7 +357,7 @@ func (p *program) newLimiter(set *rule.Set) (*weir.Limiter, error) {
 	if p.decisions != nil {
 		hooks = append(hooks, p.decisions.Hooks())
 	}
-	if p.tracer() != nil { // the last one: it tells the id that another one may give
+	if p.tracer() != nil { // the last one: it adds the id that another one may give
 		hooks = append(hooks, p.otel.Tracer().Hooks())
 	}
 	return weir.New(p.metrics.Store(p.tracedStore(p.storage.Store)),

@@ -23,7 +23,7 @@ type sharedStore interface {
 
 // sharedKind is a kind of such stores.
 type sharedKind struct {
-	name    string   // as nodes tell it
+	name    string   // as nodes report it
 	title   string   // for people
 	system  string   // by OpenTelemetry's semantic conventions (db.system.name)
 	schemes []string // of URLs, without what follows a +

@@ -106,7 +106,7 @@ func (p *program) openStore(check bool) error {
 	return p.openShared()
 }
 
-// returnLeases gives back what Redis has lent this node, and tells what was used of it. From then
+// returnLeases gives back the units that Redis has lent this node, and reports their use. From then
 // on Redis decides.
 func (s *storage) returnLeases(ctx context.Context) error {
 	if s.leases == nil {
@@ -142,7 +142,7 @@ func (p *program) openShared() error {
 	return p.openRegions()
 }
 
-// Close closes the store, and those of other regions.
+// Close closes the store, and the stores of other regions.
 func (s *storage) Close() error {
 	failures := []error{s.Store.Close()}
 	for _, peer := range s.peers {
@@ -175,8 +175,8 @@ func (p *program) storeWent(_, to fallback.State, cause error) {
 // lookPatience bounds how long weir serve --check waits for the store.
 const lookPatience = 5 * time.Second
 
-// lookAtStore returns what is wrong with the store that does not pass by itself. That it is away is
-// no error: a server starts without it, too.
+// lookAtStore returns a fault of the store that does not pass by itself. A store that is away is no
+// error: a server starts without it, too.
 func (p *program) lookAtStore(ctx context.Context) error {
 	k := kindOf(p.c.store)
 	if k == nil {
@@ -199,7 +199,7 @@ func (p *program) storeLasts(fault *store.LastingError) {
 	p.log.Error(fault.Advice, "cause", oneLine(fault.Err))
 }
 
-// lasting returns what is wrong with the store that does not pass by itself; nil if nothing is.
+// lasting returns the fault of the store that does not pass by itself; nil if there is none.
 func (s *storage) lasting() *store.LastingError {
 	if s == nil || s.fallback == nil {
 		return nil
@@ -250,7 +250,7 @@ type overrun struct {
 	rules     int
 }
 
-// unanswered logs what this node decided by itself while the store counted as there.
+// unanswered logs decisions of this node by itself while the store counted as there.
 func (p *program) unanswered(u fallback.Unanswered) {
 	p.log.Warn("this node decided by its share, as the store did not answer in time",
 		"decisions", u.Decisions, "units", u.Units, "since", u.Since.UTC().Format(time.RFC3339), "cause", oneLine(u.Cause))

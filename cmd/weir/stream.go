@@ -30,9 +30,9 @@ type errRefused struct{ error }
 
 func (e errRefused) Unwrap() error { return e.error }
 
-// follow reads a stream: opened is called when it has begun, and each for every event in it. It
-// ends with the stream, with the error of each, or with ctx. lastID is that of the last event which
-// was read before; "" for none.
+// follow reads a stream: it calls opened when the stream has begun, and each for every event in it.
+// It ends with the stream, with an error of each, or with ctx. lastID is the ID of the last event
+// that was read before; "" for none.
 func (c *adminClient) follow(ctx context.Context, path, lastID string, opened func(), each func(serverEvent) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -57,7 +57,7 @@ func (c *adminClient) follow(ctx context.Context, path, lastID string, opened fu
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK || !strings.HasPrefix(answer.Header.Get("Content-Type"), "text/event-stream") {
-		raw, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20)) // what there is of it is told
+		raw, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20)) // an error shows what came
 		var problem struct{ Detail string }
 		if json.Unmarshal(raw, &problem) == nil && problem.Detail != "" {
 			err = errors.New(printableLines(problem.Detail))

@@ -67,13 +67,13 @@ type tail struct {
 
 	out, errs io.Writer
 	lastID    string
-	shown     string // the share that was told last
+	shown     string // the share that was printed last
 	reached   bool   // there was a stream
-	away      bool   // the server is away, and that was told
+	away      bool   // the server is away, and that was printed
 	ended     error  // the server has ended the stream: it may be had again, or the server is away
 }
 
-// path is that of the stream.
+// path is the path and query of the stream.
 func (t *tail) path() string {
 	q := url.Values{"views": {"decisions"}, "nodes": {"all"}}
 	for name, value := range map[string]string{"domain": t.domain, "limit": t.limit, "outcome": t.outcome, "key": t.key, "node": t.node} {
@@ -209,8 +209,7 @@ func decisionLine(d *recent.Entry) string {
 	return strings.Join(parts, "  ")
 }
 
-// The statuses of commands that judge, as in grep: what they look for was found, or they could not
-// look.
+// The statuses of commands that judge, as in grep: they found something, or they could not look.
 const (
 	exitFound = 1
 	exitBlind = 2

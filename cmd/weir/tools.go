@@ -19,7 +19,7 @@ import (
 type place struct {
 	name  string // for people, without a password
 	files []file.Source
-	tests []file.Source // those of a database; those of a folder are read by themselves (testFiles)
+	tests []file.Source // from a database; a folder's are read separately (testFiles)
 }
 
 // databasePatience bounds the time that a tool waits for a database of rules.

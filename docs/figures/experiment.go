@@ -46,7 +46,7 @@ limits:
   - {name: sheddable, when: {path: /sheddable}, allow: 1000000/s, priority: sheddable}
 `
 
-// request is what became of one request.
+// request is the outcome of one request.
 type request struct {
 	at time.Duration
 	// after at it was sent: more than little if this machine has other things to do
@@ -194,7 +194,7 @@ func between(all []request, a, b time.Duration) []request {
 	return slices.DeleteFunc(slices.Clone(all), func(r request) bool { return r.at < a || r.at >= b })
 }
 
-// quantile of the time of those that were served or given up; what was refused at once does not
+// quantile of the time of those that were served or given up; requests refused at once do not
 // count.
 func quantile(all []request, q float64) time.Duration {
 	var took []time.Duration

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-rl/weir/internal/leasing/lessee"
 )
 
-// The picture of docs/consistency.md: three nodes lease units of one limit. The limit and the nodes
-// are those of packages algo and holder; answers take no time here.
+// The picture of docs/consistency.md: three nodes lease units of one limit. Packages algo and
+// lessee do the work; answers take no time here.
 const (
 	leaseN     = 1000 // a minute
 	leaseShare = 20   // percent
@@ -38,7 +38,7 @@ type leaseSample struct {
 	truly   int64             // admitted in this window
 }
 
-// leaseRun is what became of the requests.
+// leaseRun holds the outcomes of the requests.
 type leaseRun struct {
 	samples         []leaseSample
 	refused         []int64

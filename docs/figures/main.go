@@ -1,6 +1,6 @@
-// Command figures draws the pictures of docs/algorithms.md: the same arrivals go through each
-// algorithm, and what is drawn are its real decisions. It also draws that of docs/consistency.md.
-// Run it from the root of the repository:
+// Command figures draws the pictures of docs/algorithms.md: it sends the same arrivals through each
+// algorithm, and draws the real decisions. It also draws the picture of docs/consistency.md. Run it
+// from the root of the repository:
 //
 //	go run ./docs/figures
 //
@@ -9,15 +9,15 @@
 //
 //	go run ./docs/figures -experiment
 //
-// That of docs/regions.md shows decisions in virtual time, which a test makes anew:
+// The picture of docs/regions.md shows decisions in virtual time, which a test makes anew:
 //
 //	go test ./docs/figures -run Regions -update
 //
-// That of docs/stores.md is drawn from an hour of load on a real PostgreSQL, which
-// scripts/soak postgres makes anew. Those of docs/performance.md, and its tables, are made of what
-// scripts/performance measures.
+// The picture of docs/stores.md is drawn from an hour of load on a real PostgreSQL, which
+// scripts/soak postgres makes anew. The pictures of docs/performance.md, and its tables, come from
+// the measurements of scripts/performance.
 //
-// scripts/soak server has a soak drawn, which is of no document:
+// scripts/soak server draws a soak this way, which belongs to no document:
 //
 //	go run ./docs/figures -soak soak.csv
 package main
@@ -42,7 +42,7 @@ const (
 	window = 60 * second
 )
 
-// figure is one picture: a limit, and what to see in it.
+// figure is one picture: a limit, and its caption.
 type figure struct {
 	file    string
 	title   string
@@ -85,7 +85,7 @@ func arrivals() []int64 {
 	return at
 }
 
-// decision is what became of one arrival.
+// decision is the decision on one arrival.
 type decision struct {
 	at     int64
 	result algo.Result
@@ -109,7 +109,7 @@ const (
 	width, height = 800, 250
 	left, right   = 60, 20
 	dotsY         = 62  // the lane of decisions
-	chartTop      = 100 // the chart of what was admitted within the last window
+	chartTop      = 100 // the chart of the requests admitted within the last window
 	chartBottom   = 210
 )
 

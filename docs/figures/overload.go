@@ -16,7 +16,7 @@ import (
 // bucket is the resolution of the picture of the experiment.
 const bucket = 200 * time.Millisecond
 
-// What the picture shows.
+// Contents of the picture.
 const (
 	pictureEase = 3 * time.Second
 	pictureOver = 9 * time.Second
@@ -31,7 +31,7 @@ type point struct {
 	limit, underWay int             // of the adaptive run
 }
 
-// measure runs the experiment, and writes what it gave into dir.
+// measure runs the experiment, and writes its results into dir.
 func measure(dir string) error {
 	var points []point
 	for _, run := range []string{"plain", "adaptive"} {

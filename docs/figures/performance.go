@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// The pictures and tables of docs/performance.md: what scripts/performance measured, of which there
-// is a file for each part in the folder performance. They are drawn, and written into the page,
-// from these files alone.
+// The pictures and tables of docs/performance.md: the results of scripts/performance, with a file
+// for each part in the folder performance. They are drawn, and written into the page, from these
+// files alone.
 
 // measured is a file of results.
 type measured struct {
@@ -205,8 +205,8 @@ func withBlocks(page string, blocks map[string]string) (string, error) {
 	return page, nil
 }
 
-// performance returns what is drawn and written from the results in dir: pictures by the name of
-// their file, and the page, if it was page before.
+// performance returns the drawings and the text made from the results in dir: pictures by the name
+// of their file, and the page, if it was page before.
 func performance(dir, page string) (pictures map[string][]byte, after string, err error) {
 	pictures, blocks := map[string][]byte{}, map[string]string{}
 	for i := range laws {
@@ -241,7 +241,7 @@ func drawPerformance(dir string) error {
 	return os.WriteFile(path, []byte(after), 0o644)
 }
 
-// lineColours are those of the curves, Weir's first.
+// lineColours are the colours of the curves, Weir's first.
 var lineColours = []string{"#1f6feb", "#16324f", "#9aa5b1", "#c62f3b", "#2a9d6f", "#e08700", "#8a5fd1", "#0e8a8a", "#b5489e", "#6b705c", "#7f5539"}
 
 // drawLaw draws a measure by size, both on scales of powers.

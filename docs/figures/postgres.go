@@ -29,8 +29,8 @@ func (t *table) rate(row int, column string) float64 {
 	return (t.of(row, column) - t.of(row-1, column)) / (t.of(row, "at_s") - t.of(row-1, "at_s"))
 }
 
-// grow makes a column one that never shrinks: processor time is that of many processes, and of one
-// that was just about to end it may have been missed.
+// grow makes a column one that never shrinks. Processor time is summed over many processes, and a
+// reading may miss one that was about to end.
 func (t *table) grow(column string) {
 	at := t.columns[column]
 	for row := 1; row < len(t.rows); row++ {
@@ -84,7 +84,7 @@ var postgresPanels = []panel{
 	}},
 }
 
-// drawPostgres draws what was sampled.
+// drawPostgres draws the samples.
 func drawPostgres(t *table) []byte {
 	last := len(t.rows) - 1
 	span := t.of(last, "at_s")

@@ -13,7 +13,7 @@ import (
 )
 
 // The picture of docs/regions.md: three regions share a limit, and one is cut off from the others
-// for a while. regions.csv holds what they admitted: real decisions, in virtual time, which a test
+// for a while. regions.csv holds their admissions: real decisions, in virtual time, which a test
 // makes (regions_test.go), since virtual time is for tests alone.
 const (
 	regionsRule = `

@@ -8,7 +8,7 @@ import (
 // The picture of a soak: what scripts/soak sampled of a server over Redis and of one with its own
 // store. It is of no document.
 
-// ofServer returns what a column holds of one of the two servers, whose samples take turns.
+// ofServer returns a column's values of one of the two servers, whose samples take turns.
 func ofServer(server int, column string, scale float64) func(t *table, row int) float64 {
 	return func(t *table, row int) float64 {
 		for step := -1; t.of(row, "server") != float64(server); row += step {

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/regionplot"
 )
 
-// attack asks in each region so many times a second, and takes down what is admitted.
+// attack asks in each region so many times a second, and counts the admissions.
 type attack struct {
 	start  time.Time // of the first window
 	window time.Duration
@@ -78,7 +78,7 @@ func (a *attack) one(ctx context.Context, at int, n *node, client *http.Client) 
 
 func (a *attack) windowOf(at time.Time) int { return int(at.Sub(a.start) / a.window) }
 
-// at returns what was admitted up to an instant in the window that it is in.
+// at returns the count of admissions until an instant, in the window that the instant is in.
 func (a *attack) at(now time.Time) (s regionplot.Sample) {
 	s.At = now.Sub(a.start)
 	begin := a.start.Add(time.Duration(a.windowOf(now)) * a.window)

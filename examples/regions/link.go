@@ -9,8 +9,8 @@ import (
 )
 
 // A link is the way from one region to a server of another: TCP connections whose bytes arrive
-// later, in both directions. While it is cut nothing arrives. What was sent meanwhile arrives when
-// it is healed, as TCP sends again what was lost.
+// later, in both directions. While it is cut nothing arrives. Bytes sent meanwhile arrive when it
+// is healed, as TCP sends lost ones again.
 type link struct {
 	addr  string // where it begins
 	delay time.Duration

@@ -1,7 +1,7 @@
 // Command regions shows one limit that holds over three regions, on one machine: a Redis and two
 // nodes of Weir for each, and links between them that take their time and can be cut. It attacks in
-// all regions at once, cuts a link meanwhile and heals it, and tells second by second what was
-// admitted. From the root of the repository:
+// all regions at once, cuts a link meanwhile and heals it, and prints the admissions second by
+// second. From the root of the repository:
 //
 //	go run ./examples/regions
 package main
@@ -288,7 +288,7 @@ func (o *options) rules(path string) error {
 	return os.WriteFile(path, text, 0o644)
 }
 
-// breakLinks cuts and heals what is to be cut.
+// breakLinks cuts and heals the links.
 func (o *options) breakLinks(ctx context.Context, start time.Time, regions []*region) {
 	if o.cut == "" {
 		return
@@ -350,7 +350,7 @@ func table(ctx context.Context, out io.Writer, o *options, a *attack, regions []
 	}
 }
 
-// verdict says what was admitted in each window, and whether the bound held.
+// verdict prints how much was admitted in each window, and whether the bound held.
 func verdict(out io.Writer, o *options, a *attack, p *regionplot.Plot) (kept bool) {
 	fmt.Fprintf(out, "\n%d requests, %d of them without an answer; admitted:\n", a.asked.Load(), a.failed.Load())
 	kept = true

@@ -111,7 +111,7 @@ func (p *processes) startRival(ctx context.Context, program, gossip string, r *r
 	}
 }
 
-// reading is what the nodes of a region say of themselves.
+// reading holds metrics of the nodes of a region.
 type reading struct {
 	stale float64 // seconds since something was certainly heard of the region that was heard least; -1 if unknown
 	over  float64 // units that were heard and found the limit full

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// asking is the users, and what they were told.
+// asking are the users, and the answers they got.
 type asking struct {
 	o      *options
 	url    string
@@ -24,7 +24,7 @@ type asking struct {
 	windows []*window
 }
 
-// window is what was told in one window.
+// window holds the answers of one window.
 type window struct {
 	admitted        []int64 // by user
 	refused, failed int64

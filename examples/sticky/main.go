@@ -2,7 +2,7 @@
 
 // Command sticky shows what limits are worth without a shared store: a balancer sends each user to
 // one of three nodes of Weir, each with an embedded store of its own. One node dies, and comes
-// back, while users ask for more than they may. It tells how many requests were admitted that one
+// back, while users ask for more than they may. It prints how many requests were admitted that one
 // node would have refused, and how many had no answer. From the root of the repository:
 //
 //	go run ./examples/sticky
@@ -98,7 +98,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// bench is what was started: the nodes, and the balancer before them.
+// bench holds the programs that were started: the nodes, and the balancer before them.
 type bench struct {
 	o        *options
 	dir      string
@@ -149,7 +149,7 @@ func run(ctx context.Context, o *options, out io.Writer) error {
 	return nil
 }
 
-// serveAPI starts what is behind the nodes.
+// serveAPI starts the server behind the nodes.
 func (b *bench) serveAPI() (*http.Server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -161,7 +161,7 @@ func (b *bench) serveAPI() (*http.Server, error) {
 	return s, nil
 }
 
-// open writes the files with the addresses of this machine, and starts what they are for.
+// open writes the files with the addresses of this machine, and starts the programs that read them.
 func (b *bench) open(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute) // most of it to build
 	defer cancel()

@@ -95,8 +95,7 @@ func APIKeys(keys []string, field func(name string) string, parameter string) []
 	return keys
 }
 
-// AppendKeyHash appends what a credential counts under, which does not tell it: "sha256:" and the
-// hash in hexadecimal digits.
+// AppendKeyHash appends the hash under which a credential counts: "sha256:" and hexadecimal digits.
 func AppendKeyHash(dst []byte, key string) []byte {
 	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(key), len(key)))
 	return hex.AppendEncode(append(dst, "sha256:"...), sum[:])

@@ -1,7 +1,7 @@
-// Package door holds what every door of weir does alike, whatever it speaks: which domain a request
-// without one is of, which requests need trust, what is decided at once, how decisions are timed,
-// and which hosts and paths are refused because servers read them in different ways. Begin with
-// Domain and NeedsTrust.
+// Package door holds the common parts of all doors of weir, whatever they speak: which domain a
+// request without one belongs to, which requests need trust, which are decided at once, how
+// decisions are timed, and which hosts and paths are refused because servers read them in different
+// ways. Begin with Domain and NeedsTrust.
 package door
 
 import (
@@ -78,22 +78,22 @@ type Tracer interface {
 	// (W3C Trace Context); "" is none. The result is for Request.Trace, and ctx carries the span to
 	// the store; it is nil for a request that is not followed.
 	Follow(ctx context.Context, traceparent, tracestate string) (context.Context, *weir.Trace)
-	// Act is Follow for something else than a decision alone, or of which one is a part only: its
+	// Act is Follow for an act other than a decision, or one that a decision is only a part of: its
 	// span goes on until End.
 	Act(ctx context.Context, what Act, traceparent, tracestate string) (context.Context, *weir.Trace)
 	// Note adds attributes to the span of a request or an act that is followed: texts, numbers,
 	// booleans.
 	Note(t *weir.Trace, list ...slog.Attr)
-	// End ends the span of an act, or that of a request whose decision failed with err.
+	// End ends the span of an act, or of a request whose decision failed with err.
 	End(t *weir.Trace, err error)
 }
 
 // Act names the span of something that a Tracer follows beside decisions.
 type Act string
 
-// What is followed beside decisions.
+// Acts that are followed beside decisions.
 const (
-	Reserve Act = "weir reserve" // a decision, and holding what it charged
+	Reserve Act = "weir reserve" // a decision, and holding its charges
 	Commit  Act = "weir commit"
 	Cancel  Act = "weir cancel"
 	Release Act = "weir release" // of a slot of a concurrency limit
@@ -103,7 +103,7 @@ const (
 // The attributes of spans that doors note.
 const (
 	AttributeDoor  = "weir.door"
-	AttributeFound = "weir.found" // whether what was to be settled or released was there
+	AttributeFound = "weir.found" // whether the reservation or the slot was there
 )
 
 // Follow is t.Follow with the headers of an HTTP request, and does nothing for a nil Tracer.
@@ -122,8 +122,8 @@ func Begun(ctx context.Context, t Tracer, what Act, h http.Header) (context.Cont
 	return t.Act(ctx, what, h.Get("Traceparent"), h.Get("Tracestate"))
 }
 
-// Found ends the span of an act that was followed: err is why it failed, else found tells whether
-// what it was about was there.
+// Found ends the span of an act that was followed: err is why it failed, else found says whether
+// the act's object was there.
 func Found(t Tracer, of *weir.Trace, door string, found bool, err error) {
 	if of == nil {
 		return
@@ -135,8 +135,8 @@ func Found(t Tracer, of *weir.Trace, door string, found bool, err error) {
 	t.End(of, err)
 }
 
-// Traceparent is the field of W3C's Trace Context for what is done on behalf of t, which is
-// followed.
+// Traceparent is the field of W3C's Trace Context for work done on behalf of t, which must be a
+// followed trace.
 func Traceparent(t *weir.Trace) string {
 	return "00-" + hex.EncodeToString(t.TraceID[:]) + "-" + hex.EncodeToString(t.SpanID[:]) + "-01"
 }

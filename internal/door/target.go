@@ -7,10 +7,10 @@ import (
 )
 
 // ValidHost reports whether a Host is one that every server reads alike: a name or an address, and
-// a port in digits; "" is. Some programs would write a Unicode name anew, some ignore what follows
-// a colon, and some cut off one final dot of two, so that they would read another host than the
-// rules. A name is of labels of letters, digits, - and _, of which none is empty; one dot may stand
-// at its end. What stands in brackets is an IPv6 address without a zone.
+// a port in digits; "" is. Some programs would write a Unicode name anew, some ignore the text
+// after a colon, and some cut off one final dot of two, so that they would read another host than
+// the rules. A name is of nonempty labels of letters, digits, - and _; one dot may stand at its
+// end. Brackets hold an IPv6 address without a zone.
 func ValidHost(host string) bool {
 	if host == "" {
 		return true
@@ -59,13 +59,13 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// AmbiguousPath returns what a path holds that servers read in different ways: "%2F", "\\" or
-// "%5C", unless keepSlash, and always a control character and "#". At "%00" some end the path, and
-// to a regular expression that ends in $, which Starlette makes of a route, /login%0A is /login. No
-// client may send a # (RFC 9112 3.2), but net/http takes it as a character of the path:
-// /x#/../login is /login to a file server, and /x to a server that cuts it off. Always, too, a
-// segment that is nothing, . or .. but for parameters, as "..;": see bareParameters. The result is
-// "" if path holds none. path is as it came over the wire, without a query.
+// AmbiguousPath returns a part of path that servers read in different ways; "" if there is
+// none. Such parts are "%2F", "\\" and "%5C", unless keepSlash, and always a control character and
+// "#". At "%00" some end the path, and to a regular expression that ends in $, which Starlette
+// makes of a route, /login%0A is /login. No client may send a # (RFC 9112 3.2), but net/http takes
+// it as a character of the path: /x#/../login is /login to a file server, and /x to a server that
+// cuts it off. A segment that is empty, . or .. apart from its parameters, as "..;", always counts,
+// too: see bareParameters. path is as it came over the wire, without a query.
 func AmbiguousPath(path string, keepSlash bool) string {
 	if strings.IndexByte(path, '#') >= 0 {
 		return "#"
@@ -96,11 +96,11 @@ func AmbiguousPath(path string, keepSlash bool) string {
 	}
 }
 
-// bareParameters returns the begin of the first segment of a path of which servlet containers, such
-// as Tomcat, leave nothing, . or .. when they take its parameters off: "..;", ".;", or "/;". They
-// resolve what is left, so that /x/..;a=b/login and /;/login are /login to them. A server in front
-// may have decoded %3B and %2E before. A last segment of nothing but parameters is none: some write
-// the session there, as in /shop/;jsessionid=1.
+// bareParameters returns the begin of the first segment of a path that becomes empty, . or .. when
+// servlet containers, such as Tomcat, take its parameters off: "..;", ".;", or "/;". They resolve
+// the rest, so that /x/..;a=b/login and /;/login are /login to them. A server in front may have
+// decoded %3B and %2E before. A last segment of nothing but parameters is none: some write the
+// session there, as in /shop/;jsessionid=1.
 func bareParameters(path string) string {
 	for path = strings.TrimPrefix(path, "/"); path != ""; {
 		segment, rest, more := strings.Cut(path, "/")
@@ -136,8 +136,8 @@ func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-// AmbiguousPathDetail says to people what is wrong with a path that holds what AmbiguousPath
-// returned; setting is the name of the setting that keeps it.
+// AmbiguousPathDetail explains to people the fault of a path, with AmbiguousPath's result; setting
+// is the name of the setting that keeps it.
 func AmbiguousPathDetail(what, setting string) string {
 	if what == "#" {
 		return "The target of the request holds #, which no client may send (RFC 9112 3.2) and servers read in different ways: " +

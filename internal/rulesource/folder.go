@@ -28,7 +28,7 @@ type Options struct {
 	// Looked is called from Run after a look at the folder that made a difference: other rules came
 	// into force, or what lies there is wrong in another way, or no longer. nil means nobody.
 	Looked func(before, now Status)
-	// Logger is told of loads, warnings and errors; nil means nobody.
+	// Logger logs loads, warnings and errors; nil means nobody.
 	Logger *slog.Logger
 }
 
@@ -86,8 +86,8 @@ func (f *Folder) Run(ctx context.Context) {
 	f.run(ctx, n.events, n.follow)
 }
 
-// run is Run with its two ties to the file system as arguments: events tells that something
-// changed, and follow is called before each look, so that events of new folders come too.
+// run is Run with its two ties to the file system as arguments: events reports changes, and follow
+// is called before each look, so that events of new folders come too.
 func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 	follow()
 	timer := time.NewTimer(f.o.Rest)
@@ -166,7 +166,7 @@ type nothing struct{ error }
 func (n nothing) Unwrap() []error { return []error{n.error, errNothing} }
 
 // load reads and compiles all rules of path. No rule at all is an error too (as an empty file is to
-// file.Load): it is what a broken copy or a full disk leaves behind, and would lift every limit.
+// file.Load): a broken copy or a full disk leaves that behind, and it would lift every limit.
 func load(path string, o file.Options) ([]file.Source, *rule.Set, []rule.Problem, error) {
 	sources, err := ReadDir(path)
 	if err != nil {
@@ -227,7 +227,7 @@ type watch struct {
 // touch notes that a file was written at now, even if its signature will not show it.
 func (w *watch) touch(now time.Time) { w.pending, w.told, w.since = true, true, now }
 
-// look is told the folder's signature at now. It reports whether to load, and else, if something is
+// look takes the folder's signature at now. It reports whether to load, and else, if a change is
 // pending, how long to wait before the next look.
 func (w *watch) look(now time.Time, signature string) (ready bool, wait time.Duration) {
 	if signature != w.seen {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 )
 
-// Status tells an operator where the rules come from and whether they are up to date.
+// Status shows an operator where the rules come from and whether they are up to date.
 type Status struct {
 	Path     string
 	Waiting  bool      // Options.Until are in force, since nothing lies at Path
@@ -26,18 +26,18 @@ type Status struct {
 	Err      error     // why what lies in the source now is not in force; nil if it is
 }
 
-// Held is what a source of rules knows of those in force: what they are, and how the last look
-// went. Make one with NewHeld. Safe for concurrent use, but what changes it is for one goroutine.
+// Held is a source's record of the rules in force, and of the last look at it. Make one with
+// NewHeld. Safe for concurrent use, except that one goroutine makes all changes.
 type Held struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
 	status  Status
-	sources []file.Source // what was last loaded with success
+	sources []file.Source // last loaded with success
 }
 
-// NewHeld returns one that holds nothing yet. Path names the source for people; log is told of
-// loads, warnings and errors.
+// NewHeld returns a Held that holds nothing yet. Path names the source for people; log logs loads,
+// warnings and errors.
 func NewHeld(path string, log *slog.Logger) *Held { return &Held{log: log, status: Status{Path: path}} }
 
 // Status returns the present status.
@@ -55,7 +55,7 @@ func (h *Held) Sources() []file.Source {
 	return h.sources
 }
 
-// Took notes that the rules of these files are in force. Version is what the source calls them.
+// Took notes that the rules of these files are in force. Version is the source's name for them.
 func (h *Held) Took(sources []file.Source, version string, warnings []rule.Problem) {
 	files := make([]string, len(sources))
 	for i, s := range sources {
@@ -97,7 +97,7 @@ func (h *Held) Refused(err error) {
 	}
 }
 
-// Same notes that the source holds again what is in force.
+// Same notes that the source holds the rules in force again.
 func (h *Held) Same() {
 	h.mu.Lock()
 	had := h.status.Err != nil
@@ -110,8 +110,7 @@ func (h *Held) Same() {
 }
 
 // Tell calls looked, unless that is nil, if a look at the source made a difference since the status
-// was before: other rules came into force, or what lies there is wrong in another way, or no
-// longer.
+// was before: other rules came into force, or the source has another fault, or none any more.
 func (h *Held) Tell(before Status, looked func(before, now Status)) {
 	now := h.Status()
 	if looked != nil && (now.Loads != before.Loads || fmt.Sprint(now.Err) != fmt.Sprint(before.Err)) {

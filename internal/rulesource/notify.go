@@ -99,7 +99,7 @@ func (n *notifier) follow() {
 	}
 	_, folders, err := list(n.path)
 	if err != nil {
-		folders = nil // whatever is missing: its parent tells when it comes
+		folders = nil // the parent of a missing folder reports when it comes
 	}
 	wanted := map[string]bool{filepath.Dir(filepath.Clean(n.path)): true}
 	for _, dir := range folders {

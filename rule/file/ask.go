@@ -13,7 +13,8 @@ import (
 	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
-// asksOf returns what an expression asks of attributes, and whether that is all that it says.
+// asksOf returns the conditions on attributes that an expression implies, and whether it has no
+// others.
 func asksOf(a *cel.Ast) (asks []asked.Ask, all bool) {
 	all = true
 	for _, e := range operands(a.NativeRep().Expr(), operators.LogicalAnd, nil) {
@@ -26,7 +27,7 @@ func asksOf(a *cel.Ast) (asks []asked.Ask, all bool) {
 	return asks, all
 }
 
-// operands appends what an operator stands between, over brackets.
+// operands appends the operands of an operator, over brackets.
 func operands(e celast.Expr, operator string, dst []celast.Expr) []celast.Expr {
 	if e.Kind() != celast.CallKind || e.AsCall().FunctionName() != operator {
 		return append(dst, e)
@@ -68,7 +69,7 @@ func argumentsOf(c celast.CallExpr) []celast.Expr {
 	return c.Args()
 }
 
-// comparison is what a function of two operands asks of the attribute that is one of them.
+// comparison is the condition that a function of two operands puts on the attribute among them.
 func comparison(function string, a, b celast.Expr) (asked.Ask, bool) {
 	if function == operators.Equals {
 		if _, ok := stringOf(a); ok {
@@ -113,7 +114,8 @@ var comparisons = map[string]asked.Op{
 	"contains": asked.Contains, "matches": asked.MatchesRegexp,
 }
 
-// eitherAsk is what several comparisons ask of which one must hold, if it is of one attribute.
+// eitherAsk is the condition of several comparisons of which one must hold, if all are on one
+// attribute.
 func eitherAsk(terms []celast.Expr) (asked.Ask, bool) {
 	var all asked.Ask
 	for i, e := range terms {
@@ -172,7 +174,7 @@ func getOf(c celast.CallExpr) (name string, otherwise celast.Expr, ok bool) {
 	return name, c.Args()[2], ok
 }
 
-// presenceOf is what has(MAP.key) and key in MAP ask.
+// presenceOf is the condition of has(MAP.key) and key in MAP.
 func presenceOf(m celast.Expr, key string) (asked.Ask, bool) {
 	name, ok := entryOf(m, key)
 	return asked.Ask{Attribute: name, OneOf: []asked.Comparison{{Op: asked.Present}}}, ok
@@ -187,8 +189,7 @@ func entryOf(m celast.Expr, key string) (string, bool) {
 	return prefix + strings.Clone(key), ok
 }
 
-// mapOf returns what the names of the attributes in a map begin with; it is not ok if e is no map
-// of attributes.
+// mapOf returns the prefix of the attributes in a map; it is not ok if e is no map of attributes.
 func mapOf(e celast.Expr) (prefix string, ok bool) {
 	if e.Kind() == celast.IdentKind {
 		for _, m := range celMaps {
@@ -208,8 +209,8 @@ func stringOf(e celast.Expr) (string, bool) {
 	return string(s), ok
 }
 
-// readsOf returns the attributes that an expression names, and what the names of others begin with
-// that it may read, once for each place.
+// readsOf returns the attributes that an expression names, and the prefixes of others that it may
+// read, once for each place.
 func readsOf(e celast.Expr) (names, prefixes []string) {
 	var walk func(e celast.Expr)
 	walk = func(e celast.Expr) {
@@ -300,7 +301,7 @@ func valuesOf(e celast.Expr) (values []celast.Expr) {
 	return values
 }
 
-// partsOf returns what a list, a map, a struct or a comprehension is made of.
+// partsOf returns the parts of a list, a map, a struct or a comprehension.
 func partsOf(e celast.Expr) (parts []celast.Expr) {
 	switch e.Kind() {
 	case celast.ListKind:

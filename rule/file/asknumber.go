@@ -23,8 +23,8 @@ var turned = map[string]string{
 	operators.Equals: operators.Equals,
 }
 
-// numberAsk is what a comparison of numbers asks of the attribute of which one of them is made, as
-// in int(attr.n) >= 5 and path.size() < 100.
+// numberAsk is the condition that a comparison of numbers puts on the attribute from which one of
+// them is made, as in int(attr.n) >= 5 and path.size() < 100.
 func numberAsk(function string, a, b celast.Expr) (asked.Ask, bool) {
 	if a.Kind() == celast.LiteralKind && turned[function] != "" {
 		function, a, b = turned[function], b, a
@@ -55,7 +55,7 @@ func numberAsk(function string, a, b celast.Expr) (asked.Ask, bool) {
 	return q, true
 }
 
-// numberOf returns an Ask of the attribute of which an operand makes a number, and how.
+// numberOf returns an Ask of the attribute from which an operand makes a number, and how.
 func numberOf(e celast.Expr) (asked.Ask, asked.Number, bool) {
 	if e.Kind() != celast.CallKind {
 		return asked.Ask{}, 0, false
@@ -101,7 +101,7 @@ func rangeOf(function string, of asked.Number, literal celast.Expr) (asked.Range
 	return r, true
 }
 
-// keyOf returns the key of a literal of the type that of gives.
+// keyOf returns the key of a literal number. It fails if of gives numbers of another type.
 func keyOf(of asked.Number, e celast.Expr) (int64, bool) {
 	if e.Kind() != celast.LiteralKind {
 		return 0, false

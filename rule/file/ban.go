@@ -10,7 +10,7 @@ import (
 // maxBanSpan is the longest within and for of a ban.
 const maxBanSpan = algo.MaxWindow
 
-// ban reads ban into r, but for its Counter.
+// ban reads ban into r, except its Counter.
 func (l *loader) ban(v *element, r *rule.Rule) {
 	const example = "as in: ban: {after: 20, within: 10m, for: 15m}"
 	if v.kind != mapKind {

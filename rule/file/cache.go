@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Bounds on what all patterns and expressions of one load compile to.
+// Bounds on the compiled size of all patterns and expressions of one load.
 const (
 	maxRegexpWork = 4 << 20  // instructions of all regular expressions
 	maxExpression = 8 << 10  // bytes of one CEL expression
@@ -18,8 +18,8 @@ const (
 	maxName       = 16 << 10 // bytes of the name of one Lyft rule
 )
 
-// compiled remembers what was compiled in one load: the same pattern often stands in many rules,
-// and an alias can repeat an expensive one at no cost to its author.
+// compiled remembers compiled patterns and expressions of one load: the same pattern often stands
+// in many rules, and an alias can repeat an expensive one at no cost to its author.
 type compiled struct {
 	patterns   map[[2]string]compiledPattern
 	ifs        expressions
@@ -41,7 +41,7 @@ type compiledPattern struct {
 	err     error
 }
 
-// expressions are those of one key, by their texts.
+// expressions are the compiled expressions of one key of rule files, by their texts.
 type expressions struct {
 	known  map[string]compiledProgram
 	shapes celShapes
@@ -90,7 +90,7 @@ func (c *compiled) limit(config algo.Config) (*algo.Limit, error) {
 	return l, nil
 }
 
-// classWork is what a Unicode class such as \pL, of up to a few hundred ranges, counts for.
+// classWork is the work of a Unicode class such as \pL, of up to a few hundred ranges.
 const classWork = 256
 
 // regexpWork is about the number of instructions that the regular expression compiles to, with the

@@ -20,14 +20,14 @@ import (
 	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
-// celBudget bounds what the expressions of all rules may cost on one request, with an account of
-// their own for rules in shadow, in CEL's own units: about one a simple step, which takes some
-// 200 ns. So a request costs some 20 ms at most. It is far above what expressions over a request of
-// ordinary size need: it is enough to go through 4,000 query parameters once.
+// celBudget bounds the cost of the expressions of all rules on one request, with an account of
+// their own for rules in shadow, in CEL's own units: about one a simple step, which takes some 200
+// ns. So a request costs some 20 ms at most. It is far above the need of expressions over a request
+// of ordinary size: it is enough to go through 4,000 query parameters once.
 const celBudget = 100_000
 
-// celUsual is what each expression may cost beside the budget, so that there may be any number of
-// rules.
+// celUsual is the free cost of each expression beside the budget, so that there may be any number
+// of rules.
 const celUsual = 200
 
 // celCosts gives functions that go through a text quickly a cost that fits the time they take.
@@ -53,7 +53,7 @@ func perByte(units float64) cost.FunctionTracker {
 	}
 }
 
-// wholeMaps is the cost of comparing maps, each entry of which is looked up; nil, so that CEL's own
+// wholeMaps is the cost of comparing maps, whose entries are all looked up; nil, so that CEL's own
 // cost holds, for other values.
 func wholeMaps(args []ref.Val, _ ref.Val) *uint64 {
 	m, ok := args[0].(traits.Mapper)
@@ -70,12 +70,12 @@ type program struct {
 	cel     cel.Program
 	asks    []asked.Ask // of an `if`: what must hold for it to be true
 	asksAll bool        // that is all that it says
-	// folded is the expression for a path that is folded, and foldedAsks what it asks then; nil if
-	// that is the same.
+	// folded is the expression for a folded path, and foldedAsks its conditions; nil if they are
+	// the same.
 	folded     cel.Program
 	foldedAsks []asked.Ask
 	reads      []string // the attributes that it names
-	whole      []string // what the names of others begin with that it may read
+	whole      []string // the prefixes of others that it may read
 	numbers    []string // of a `cost`: the attributes whose values become part of it
 }
 
@@ -123,11 +123,11 @@ var getFunction = cel.Function(get, cel.Overload("get_map_string_string", []*cel
 type celDialect struct {
 	env    func() (*cel.Env, error)
 	result *cel.Type
-	what   string               // what it must give, in words
+	what   string               // its result, in words
 	known  string               // the variables, in words
-	check  func(*cel.Ast) error // of what the types do not show; nil for nothing
-	asks   bool                 // what it asks of attributes is wanted
-	costs  bool                 // what its number comes from is wanted
+	check  func(*cel.Ast) error // finds faults that the types do not show; nil for none
+	asks   bool                 // its conditions on single attributes are wanted
+	costs  bool                 // the terms that its number comes from are wanted
 }
 
 const celKnown = `domain, method, path, host, ip, user, header["…"], query["…"] and attr["…"]`
@@ -143,7 +143,7 @@ func compileCost(source string, shapes celShapes) (*program, error) {
 }
 
 // CompileIf compiles the CEL expression of an `if`, for rules that a program builds itself
-// (rule.Compile). The error says what is wrong with the expression.
+// (rule.Compile). The error describes the fault of the expression.
 func CompileIf(source string) (rule.Predicate, error) {
 	p, err := compileIf(source, nil)
 	if err != nil {
@@ -213,7 +213,7 @@ func compileCEL(source string, shapes celShapes, d celDialect) (*program, error)
 	return p, nil
 }
 
-// celError turns what the compiler found into one line. known are the variables that there are.
+// celError turns the compiler's issues into one line. known are the variables that there are.
 func celError(issues *cel.Issues, known string) error {
 	var b strings.Builder
 	undeclared := false
@@ -235,7 +235,7 @@ func celError(issues *cel.Issues, known string) error {
 	return errors.New(b.String())
 }
 
-// Asks tells rule.Compile what it can file the rule by.
+// Asks returns the conditions by which rule.Compile can file the rule.
 func (p *program) Asks(folded bool) (asks []asked.Ask, all bool) {
 	if folded && p.folded != nil {
 		return p.foldedAsks, p.asksAll
@@ -243,7 +243,7 @@ func (p *program) Asks(folded bool) (asks []asked.Ask, all bool) {
 	return p.asks, p.asksAll
 }
 
-// Folds tells rule.Compile that the expression has a form of its own for folded paths.
+// Folds reports to rule.Compile that the expression has a form of its own for folded paths.
 func (p *program) Folds() bool { return p.folded != nil }
 
 // on returns the form of the expression that fits the path in v.
@@ -257,7 +257,7 @@ func (p *program) on(v *rule.Variables) cel.Program {
 // Reads implements rule.Reader.
 func (p *program) Reads() (names []string, all bool) { return p.reads, len(p.whole) > 0 }
 
-// ReadsWhole tells rule.Compile which maps of fields it may read any entry of.
+// ReadsWhole reports to rule.Compile which maps of fields it may read any entry of.
 func (p *program) ReadsWhole() (headers, query bool) {
 	for _, prefix := range p.whole {
 		headers = headers || strings.HasPrefix("header.", prefix)
@@ -329,8 +329,8 @@ type activation struct {
 	maps [len(celMaps)]celMap
 }
 
-// celMaps are the maps of attributes that expressions know, with what the names of the attributes
-// in them begin with.
+// celMaps are the maps of attributes that expressions know, each with the prefix of its attributes'
+// names.
 var celMaps = [...]struct{ name, prefix string }{{"attr", ""}, {"header", "header."}, {"query", "query."}}
 
 // activationOf returns the activation over v. It is made once and kept with v.

@@ -12,7 +12,7 @@ import (
 
 // celShapes remembers expressions that were parsed and checked, by their text without literals.
 // Large sets of rules are made by programs, so that most expressions differ in a text or a number
-// only, and parsing takes three quarters of what compiling one does.
+// only, and parsing is three quarters of the cost of compiling one.
 type celShapes map[string]*celShape
 
 // celShape is an expression whose literals can be exchanged for others of the same types.
@@ -21,7 +21,7 @@ type celShape struct {
 	literals []celast.Expr // in the order in which they stand in the text
 }
 
-// parse parses and checks an expression. What it returns holds until the next call; s may be nil.
+// parse parses and checks an expression. The result is valid until the next call; s may be nil.
 func (s celShapes) parse(source string, env *cel.Env, known string) (*cel.Ast, error) {
 	shape, values, offsets, ok := "", []ref.Val(nil), []int32(nil), false
 	if s != nil {

@@ -18,7 +18,7 @@ type leasing struct {
 // defaultLent is the share of a limit of Options.Lend that may be out, in percent.
 const defaultLent = 10
 
-// consistency reads consistency into s, and what it says of regions into r.
+// consistency reads consistency into s, and its regions into r.
 func (l *loader) consistency(keys fields, r *rule.Rule, s *settings) {
 	const example = "as in: consistency: {lease: 5%}"
 	v := keys.val("consistency")

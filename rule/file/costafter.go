@@ -118,8 +118,7 @@ func (v *responseVars) ResolveName(name string) (any, bool) {
 // Parent implements cel.Activation.
 func (v *responseVars) Parent() cel.Activation { return nil }
 
-// headerMap is a map of which only single entries can be looked up. A header that is empty is as
-// one that is absent.
+// headerMap is a map that allows only look-ups of single entries. An empty header counts as absent.
 type headerMap struct{ get func(string) string }
 
 var _ traits.Mapper = headerMap{}

@@ -123,8 +123,8 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// The functions below read a value of one type. What they cannot take they report, and return ok ==
-// false.
+// The functions below read a value of one type. They report a value that they cannot take, and
+// return ok == false.
 
 func (l *loader) text(v *element, what string) (s string, ok bool) {
 	if v.kind != scalarKind {
@@ -180,7 +180,7 @@ func (l *loader) percent(v *element, what string, least, most int) (n int, ok bo
 	return n, err == nil
 }
 
-// parsePercent returns what was expected as its error.
+// parsePercent's error says what was expected.
 func parsePercent(v *element, least, most int) (int, error) {
 	if v.kind == scalarKind {
 		digits := strings.TrimSpace(strings.TrimSuffix(v.text, "%"))

@@ -10,7 +10,7 @@ import (
 )
 
 // fold makes the form of an expression for a path that is folded: the texts that it compares the
-// path with are folded too. asks is whether what it asks is wanted.
+// path with are folded too. asks says whether its conditions are wanted.
 func (p *program) fold(env *cel.Env, ast *cel.Ast, asks bool) error {
 	type literal struct {
 		at     celast.Expr
@@ -56,7 +56,7 @@ func (p *program) fold(env *cel.Env, ast *cel.Ast, asks bool) error {
 	return err
 }
 
-// foldings say how what a function compares the path with is folded.
+// foldings fold the texts that a function compares the path with.
 var foldings = map[string]func(text string) string{
 	operators.Equals: rule.FoldPath, operators.NotEquals: rule.FoldPath, operators.In: rule.FoldPath,
 	"startsWith": rule.LowerPath, "contains": rule.LowerPath, "endsWith": rule.FoldPath, "matches": rule.FoldRegexp,

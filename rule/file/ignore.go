@@ -21,7 +21,7 @@ type comment struct {
 type ignore struct {
 	comment
 	names    []string
-	from, to int // the lines of what it is for
+	from, to int // the lines that it applies to
 	fault    string
 	hint     string
 }
@@ -66,7 +66,7 @@ type entry struct {
 	dash       int // the column of its dash; 0 if it has none
 }
 
-// findIgnores finds the ignores of a file, and what each is for.
+// findIgnores finds the ignores of a file, and the lines that each applies to.
 func (o *origin) findIgnores(comments []comment, root *element) {
 	for _, c := range comments {
 		ig, ok := parseIgnore(c)

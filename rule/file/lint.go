@@ -24,7 +24,7 @@ type LintOptions struct {
 	Identity map[string]string
 	// Nodes is how many servers share the limits; 0 if it is not known.
 	Nodes int
-	// Quotas are the domains whose limits are lent to Envoys, those of the configuration's
+	// Quotas are the domains whose limits are lent to Envoys, from the configuration's
 	// rlqs.domains; nil means none, or that they are not known.
 	Quotas []string
 	// NoLeases says why a server with the configuration lends nothing, such as
@@ -32,25 +32,25 @@ type LintOptions struct {
 	NoLeases string
 	// Regions is how many regions are configured; 0 if there are none, or if it is not known.
 	Regions int
-	// Weight is the weight of the region that is configured, and Weights that of all of them; both
-	// 0 if they are not known, or all the same.
+	// Weight is the weight of the region that is configured, and Weights the sum over all regions;
+	// both 0 if they are not known, or all the same.
 	Weight, Weights int
 	// NoRegions says why a server with the configuration is in no region, such as "no regions are
 	// configured"; "" if it is, or if that is not known.
 	NoRegions string
 }
 
-// Lint warns of what is legal and useless or dangerous in s: limits that no request can meet,
-// values that no request can have, limits that a tighter one always beats, overlapping wildcards,
-// keys that a client can forge or invent without end, or that keep what lets it in, concurrency at
-// doors that cannot release, soft margins that round to nothing, queues that hold for long, bans
-// that a client can bring upon others, costs that it can set, expressions that fail without a
-// header, curves, schedules, leases and regions without effect. What it says is proven, or it says
-// that it looks so.
+// Lint warns of rules in s that are legal and useless or dangerous: limits that no request can
+// meet, values that no request can have, limits that a tighter one always beats, overlapping
+// wildcards, keys that a client can forge or invent without end, or that keep credentials,
+// concurrency at doors that cannot release, soft margins that round to nothing, queues that hold
+// for long, bans that a client can bring upon others, costs that it can set, expressions that fail
+// without a header, curves, schedules, leases and regions without effect. A warning is proven, or
+// it says that it looks so.
 //
 // Warnings are in order of place; one that says the same of several rules of a file comes once.
-// Those that a comment in the file silences (# lint: ignore NAME) are left out. A Problem without a
-// Name is an error: such a comment with a name that is none of Warnings.
+// Warnings that a comment in the file silences (# lint: ignore NAME) are left out. A Problem
+// without a Name is an error: such a comment with a name that is none of Warnings.
 func Lint(s *rule.Set, o LintOptions) []rule.Problem {
 	if s == nil {
 		return nil
@@ -108,10 +108,10 @@ type linter struct {
 // finding is a warning about one rule.
 type finding struct {
 	rule.Problem
-	subject string // what the message begins with
+	subject string // the beginning of the message
 }
 
-// warn warns of r. The message is told of the rule's name, which format leaves out.
+// warn warns of r. The message begins with the rule's name, which format leaves out.
 func (l *linter) warn(name string, r *rule.Rule, pos rule.Position, hint, format string, args ...any) {
 	l.warnOf(name, r.Name, r, pos, hint, format, args...)
 }
@@ -209,7 +209,7 @@ func (l *linter) windows(r *rule.Rule) {
 	for i, loose := range r.Windows {
 		for j, tight := range r.Windows {
 			if i == j || loose.Limit == nil || tight.Limit == nil || loose.Limit.Scheduled() || tight.Limit.Scheduled() {
-				continue // what a schedule's limits are worth at any one time is not compared
+				continue // limits of a schedule are not compared
 			}
 			if a, b := tight.Limit.Config(), loose.Limit.Config(); beats(a, b) && !(j > i && beats(b, a)) {
 				l.warn(warnNeverRefuses, r, r.Pos, "leave it out", "%s never refuses anything, since %s is always tighter", show(b), show(a))
@@ -250,7 +250,7 @@ func beats(a, b algo.Config) bool {
 	case a == b:
 	case a.Algorithm == algo.FixedWindow && b.Algorithm == algo.FixedWindow && b.Window%a.Window == 0 &&
 		a.Calendar == algo.NoCalendar && b.Calendar == algo.NoCalendar && !a.FirstRequest && !b.FirstRequest:
-		most *= float64(whole) // windows of a tile those of b
+		most *= float64(whole) // whole windows of a fill one of b
 	case a.Algorithm == algo.SlidingLog && b.Window%a.Window == 0:
 		most *= float64(whole)
 	default:
@@ -531,7 +531,7 @@ func (l *linter) beaten(rules []*rule.Rule) {
 					continue
 				}
 				if loose.File.First || tight.File.First || replaced[tight.Name] {
-					continue // where tight is replaced, loose is what is left
+					continue // where tight is replaced, loose remains
 				}
 				if allBeaten(loose, tight) && !(j > i && subset(loose.Per, tight.Per) && allBeaten(tight, loose)) {
 					l.warn(warnNeverRefuses, loose, loose.Pos, "leave it out", "never refuses anything, since %s is always tighter", tight.Name)

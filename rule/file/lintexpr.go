@@ -58,8 +58,8 @@ func (l *linter) expressions(r *rule.Rule) {
 	}
 }
 
-// missed returns the attributes that an expression looks up, without any of which it may fail where
-// it would be true if the attribute were empty.
+// missed returns the attributes that an expression looks up and whose absence may make it fail
+// where it would be true if the attribute were empty.
 func missed(a *cel.Ast) (names []string) {
 	root := a.NativeRep().Expr()
 	celast.PreOrderVisit(root, celast.NewExprVisitor(func(e celast.Expr) {
@@ -73,11 +73,12 @@ func missed(a *cel.Ast) (names []string) {
 	})
 }
 
-// An absence is what may become of a condition on a request without a certain attribute: pairs of
-// what it gives, and of whether it would be true if the attribute were empty. It is a set of bits.
+// An absence holds the possible outcomes of a condition on a request without a certain attribute:
+// pairs of its truth, and of whether it would be true if the attribute were empty. It is a set of
+// bits.
 type absence uint8
 
-// truth is what a condition gives.
+// truth is the result of a condition.
 type truth uint8
 
 const (
@@ -137,7 +138,7 @@ func not(x truth) truth {
 	return fails
 }
 
-// withoutOne returns what may become of a condition on a request without an attribute.
+// withoutOne returns the possible outcomes of a condition on a request without an attribute.
 func withoutOne(e celast.Expr, name string) absence {
 	both, one := func(x, y bool) bool { return x && y }, func(x, y bool) bool { return x || y }
 	negated := func(a absence) absence {
@@ -185,7 +186,7 @@ func mentions(e celast.Expr, name string) (found bool) {
 }
 
 // emptyMeets reports whether a comparison of an attribute with constants holds if the attribute is
-// empty; a number that is made of it is then 0. It is false where that cannot be told.
+// empty; a number that is made of it is then 0. It is false where that is unknown.
 func emptyMeets(function string, args []celast.Expr, name string) bool {
 	if len(args) != 2 {
 		return false

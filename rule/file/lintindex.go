@@ -7,8 +7,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// unindexed warns of the limits of a domain that requests are tried on one by one, for want of a
-// literal that tells them apart, if together they cost more than a single expression.
+// unindexed warns of the limits of a domain that requests are tried on one by one, because no
+// literal selects them, if together they cost more than a single expression.
 func (l *linter) unindexed(s *rule.Set, domain string) {
 	list := s.Unindexed(domain)
 	var total time.Duration

@@ -12,7 +12,7 @@ import (
 // longWait is from when on it is asked whether a client still waits.
 const longWait = time.Minute
 
-// kinds warns of what a rule says about requests that it would refuse.
+// kinds warns of settings for the requests that a rule would refuse.
 func (l *linter) kinds(r *rule.Rule) {
 	l.waits(r)
 	l.commits(r)

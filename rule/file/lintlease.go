@@ -44,7 +44,7 @@ func (l *linter) leases(rules []*rule.Rule) {
 	}
 }
 
-// leasedWindows returns the windows of r that are leased, those of overrides only where r has no
+// leasedWindows returns the windows of r that are leased; overrides' windows only where r has no
 // others.
 func leasedWindows(r *rule.Rule) []*rule.Window {
 	if r.Lent {
@@ -64,7 +64,7 @@ func (l *linter) lendable(r *rule.Rule, c algo.Config) int64 {
 	return l.ceiling(r, softBase(c)) * int64(c.Lease) / 100
 }
 
-// share says of what units of a limit of r are lent.
+// share describes the part of a limit of r that is lent.
 func (l *linter) share(r *rule.Rule, c algo.Config) string {
 	if base := l.ceiling(r, softBase(c)); base < softBase(c) {
 		return fmt.Sprintf("%d%% of %d, the part that this region has of %s %d,", c.Lease, base, softWhat(c), softBase(c))
@@ -112,8 +112,8 @@ func largerLease(units, base int64, otherwise string) string {
 	return fmt.Sprintf("from %d%% on it has %d", percent, units)
 }
 
-// lateShare is how long after the window a unit of p still counts at most, since it was told late,
-// in percent of the window; 0 where that matters to nobody.
+// lateShare is how long after the window a unit of p still counts at most, since it was reported
+// late, in percent of the window; 0 where that matters to nobody.
 func lateShare(c algo.Config, p *algo.Limit) int64 {
 	if c.Algorithm != algo.SlidingLog && c.Algorithm != algo.SlidingWindow {
 		return 0
@@ -135,8 +135,8 @@ func (l *linter) leaseKind(r *rule.Rule, windows []*rule.Window) {
 	}
 }
 
-// beside reports whether each request that meets r surely meets b as well. rules are those of the
-// domain.
+// beside reports whether each request that meets r surely meets b as well. rules are the rules of
+// the domain.
 func beside(b, r *rule.Rule, rules []*rule.Rule) bool {
 	if b.Lyft != nil || r.Lyft != nil || b.If != "" || b.File.First || len(b.Schedule) > 0 {
 		return false

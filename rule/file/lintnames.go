@@ -9,7 +9,7 @@ import (
 )
 
 // attributeName warns of the name of an attribute that looks like another one, which doors supply.
-// It leaves alone what the configuration names.
+// It ignores names in the configuration.
 func (l *linter) attributeName(r *rule.Rule, subject, name string, pos rule.Position) {
 	if l.options.Identity[name] != "" {
 		return
@@ -41,8 +41,8 @@ var addressFields = []string{
 	"xforwardedfor", "xrealip", "xclientip", "cfconnectingip", "trueclientip", "fastlyclientip", "forwarded",
 }
 
-// plainFields are fields of a request that are told from an attribute of a caller's own without
-// their case.
+// plainFields are well-known fields of a request. Some of them isField knows even in lower case, in
+// which other names may be attributes of a caller's own.
 var plainFields = []string{
 	"accept", "accept-encoding", "accept-language", "authorization", "content-length", "content-type", "cookie", "origin",
 	"proxy-authorization", "referer", "user-agent",
@@ -100,7 +100,7 @@ func isField(name string) bool {
 	return strings.Contains(name, "-") && 'A' <= name[0] && name[0] <= 'Z' // as in Api-Key
 }
 
-// nginxVariable returns what a variable of nginx stands for, such as $http_x_api_key.
+// nginxVariable returns the attribute that a variable of nginx stands for, such as $http_x_api_key.
 func nginxVariable(name string) (attribute string, ok bool) {
 	if rest, ok := strings.CutPrefix(name, "$http_"); ok && rest != "" {
 		return "header." + strings.ReplaceAll(strings.ToLower(rest), "_", "-"), true
@@ -172,7 +172,7 @@ var besideWhen = []string{
 }
 
 // misplaced warns of a key of a limit that stands among the attributes of when or exempt, and
-// reports whether c is one. what is the attribute as messages name it.
+// reports whether c is one. what names the attribute in messages.
 func (l *linter) misplaced(r *rule.Rule, subject, what string, c *rule.Condition) bool {
 	if !slices.Contains(besideWhen, c.Attribute) || l.options.Identity[c.Attribute] != "" {
 		return false

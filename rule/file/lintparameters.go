@@ -73,7 +73,7 @@ func withoutParameters(path string) string {
 	return strings.Join(segments, "/")
 }
 
-// wildcard is what a pattern has in place of a parameter.
+// wildcard is the wildcard of a pattern for a parameter.
 func wildcard(parameter string) string {
 	name := strings.Trim(parameter, "{}[]<>")
 	if strings.Contains(name, "...") || strings.HasPrefix(name, "*") || strings.HasPrefix(name, "path:") || strings.HasSuffix(name, ":path") ||

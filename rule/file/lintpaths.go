@@ -19,8 +19,8 @@ func asWritten(when []rule.Condition) []rule.Condition {
 	return all
 }
 
-// spellings warns of paths that look as if the server tells their spellings apart, while the rules
-// do not.
+// spellings warns of paths that look as if the server distinguishes their spellings, while the
+// rules do not.
 func (l *linter) spellings(s *rule.Set) {
 	const exact = "write paths: exact where the server tells them apart; else leave one of them out"
 	type path struct{ domain, text string }

@@ -8,11 +8,11 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// What an Envoy's quotas need of a limit (docs/rlqs.md).
+// Requirements of an Envoy's quotas on a limit (docs/rlqs.md).
 const (
 	leastQuota = 2                // units of a lease; a lender lends no single unit
 	quotaFor   = 11 * time.Second // from such a generation on, numbers of requests are assigned
-	quotaOut   = 15 * time.Second // for so long what is out then has to last
+	quotaOut   = 15 * time.Second // units that are out have to last so long
 )
 
 // quotas warns of limits that quotas for Envoys cannot be taken from, or only a part of them, in a

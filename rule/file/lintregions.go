@@ -51,8 +51,8 @@ func (l *linter) regionsSmall(r *rule.Rule, windows []*rule.Window) {
 	}
 }
 
-// ceiling is how many units of what a limit of r admits at once, of base, a node may be lent: what
-// its region may use of it.
+// ceiling is how many units a node may be lent of the base units that a limit of r admits at once:
+// as many as its region may use.
 func (l *linter) ceiling(r *rule.Rule, base int64) int64 {
 	if r.Regions == nil || r.Regions.Sync || l.options.Regions < 2 {
 		return base

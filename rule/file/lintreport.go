@@ -48,7 +48,7 @@ func listed(names []string) string {
 	return text
 }
 
-// leftIgnores tells of comments that silence nothing.
+// leftIgnores warns of comments that silence nothing.
 func (l *linter) leftIgnores(s *rule.Set) []rule.Problem {
 	var problems []rule.Problem
 	for _, o := range origins(s) {

@@ -38,7 +38,7 @@ func (l *linter) secrets(rules []*rule.Rule) {
 	}
 }
 
-// secretKeys are the keys of descriptors whose names tell of a credential. Parts of names say too
+// secretKeys are the keys of descriptors whose names suggest a credential. Parts of names say too
 // little here: tokens are a number of them.
 var secretKeys = []string{
 	"authorization", "proxy-authorization", "cookie", "api-key", "apikey", "goog-api-key", "token", "access-token", "auth-token", "bearer-token", "bearer",
@@ -61,8 +61,8 @@ func (l *linter) secretSource(attribute string) string {
 	return ""
 }
 
-// secretField says what to write in place of a field of the header or a parameter of the query that
-// lets somebody in; "" for other attributes.
+// secretField returns the replacement for a field of the header or a parameter of the query that
+// holds a credential; "" for other attributes.
 func secretField(attribute string) string {
 	if !rule.SecretAttribute(attribute) {
 		return ""

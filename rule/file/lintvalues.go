@@ -94,7 +94,7 @@ func (l *linter) patterns(r *rule.Rule, subject string, c *rule.Condition) {
 	}
 }
 
-// methods are those of the IANA registry of HTTP methods, and PURGE of caches.
+// methods are the methods in the IANA registry of HTTP methods, and PURGE of caches.
 var methods = []string{
 	"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY", "PURGE", "PROPFIND", "PROPPATCH",
 	"MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK", "SEARCH", "REPORT", "MKCALENDAR", "MERGE", "BIND", "UNBIND", "REBIND", "ACL",
@@ -103,7 +103,7 @@ var methods = []string{
 }
 
 // impossible says why no request can have a value that p matches; "" if one may. It goes by the
-// normal forms of values, and by what doors that see the client's request supply.
+// normal forms of values, and by the values that doors which see the client's request supply.
 func impossible(attribute string, p *rule.Pattern) (why, hint string) {
 	if p.Kind() == rule.BlockPattern {
 		return "", ""

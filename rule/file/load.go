@@ -1,9 +1,9 @@
 // Package file reads rule files (YAML, in the native or the Lyft form) and makes a rule.Set of
-// them. What the files may say is docs/rules.md.
+// them. docs/rules.md describes their contents.
 //
 // Begin reading at Load: bytes become elements with places (yaml.go), these become rules (root, and
 // from there limit in native.go and descriptors in lyft.go), and rule.Compile makes the Set. Lint
-// warns of what loads and is useless or dangerous.
+// warns of rules that load and are useless or dangerous.
 package file
 
 import (
@@ -39,8 +39,8 @@ const (
 )
 
 // Load parses, checks and compiles files into a Set. Rules are ordered by file name, then by place.
-// If anything is wrong it returns a nil Set and a Problems with all errors. The warnings are of
-// what loads but looks like a mistake in the form (a tolerated Lyft quirk); Lint finds more.
+// If anything is wrong it returns a nil Set and a Problems with all errors. The warnings are about
+// rules that load but look like a mistake in the form (a tolerated Lyft quirk); Lint finds more.
 //
 // Load is safe on hostile input: file size, nesting, the expansion of aliases and the number of
 // rules are bounded.
@@ -86,14 +86,14 @@ func sortProblems(p []rule.Problem) {
 	})
 }
 
-// origin is what is kept of a rule file, for messages and Lint.
+// origin keeps the parts of a rule file that messages and Lint need.
 type origin struct {
 	name  string
 	text  string
 	split sync.Once
 	lines []int // offset of each line, made when the first is asked for
-	// ignores are the comments that silence warnings; what they silenced when the file was loaded
-	// is marked in them.
+	// ignores are the comments that silence warnings, marked with the warnings that they silenced
+	// when the file was loaded.
 	ignores ignorer
 	entries []entry // while ignores are looked for
 	// the rules for which the file names a timeout; nil for none
@@ -223,7 +223,7 @@ type loader struct {
 	seen map[seenProblem]bool
 }
 
-// seenProblem keeps what an alias brings up twice from being reported twice.
+// seenProblem keeps a problem in an aliased node from being reported twice.
 type seenProblem struct {
 	line, column int
 	message      string
@@ -369,7 +369,7 @@ func (l *loader) file(s Source) {
 // patterns.
 var unquoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[:\[,-]\s*[!*&%@\x60]`) })
 
-// syntaxHint guesses what is behind a syntax error.
+// syntaxHint guesses the cause of a syntax error.
 func (l *loader) syntaxHint(failure *syntaxError) string {
 	for line := failure.line; line >= failure.line-1; line-- {
 		if quote, _, _ := strings.Cut(l.src.quote(line, 0), "\n"); unquoted().MatchString(quote) {
@@ -480,7 +480,7 @@ func (l *loader) finish(o Options) *rule.Set {
 	set, problems := rule.Compile(l.files, rule.Options{IPv6Prefix: o.IPv6Prefix})
 	for _, p := range l.compiled.ifs.known {
 		if p.program != nil {
-			// the index has what it needs of them
+			// the index has copied what it needs
 			p.program.asks, p.program.foldedAsks, p.program.asksAll = nil, nil, false
 		}
 	}

@@ -2,8 +2,8 @@ package file
 
 import "strings"
 
-// kubernetes says what a mapping is that is a manifest of Kubernetes, as "a ConfigMap", and what to
-// do with it; "" if it is none.
+// kubernetes describes a mapping that is a manifest of Kubernetes, as "a ConfigMap", and says what
+// to do with it; "" if it is none.
 func kubernetes(root *element) (what, hint string) {
 	version, kind := root.get("apiVersion"), root.get("kind")
 	if version == nil || kind == nil || kind.kind != scalarKind || kind.text == "" {

@@ -77,7 +77,7 @@ func (l *loader) limit(v *element, domain string) *rule.Rule {
 		if !rule.ValidName(name) {
 			l.err(named, "", "name: expected 1 to 200 letters, digits, -, _ and ., got %q", clip(name))
 		} else {
-			r.Name = strings.Clone(name) // others keep it for longer than the file, of which it is a part
+			r.Name = strings.Clone(name) // a copy, since others keep it longer than the file
 		}
 	}
 	if w := keys.val("when"); w != nil {

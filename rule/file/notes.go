@@ -11,9 +11,10 @@ import (
 // maxNoted is up to how many names one note lists.
 const maxNoted = 8
 
-// Notes says of rules in s what is not to be seen in them. Rules of the Lyft form are never met at
-// doors without descriptors if their keys are no attributes there, and match paths to the letter:
-// nothing to mend where Envoy is the only one to ask. Native limits on GET are met by HEAD too.
+// Notes points out facts about rules in s that the rules do not show. Rules of the Lyft form are
+// never met at doors without descriptors if their keys are no attributes there, and match paths to
+// the letter: nothing to mend where Envoy is the only one to ask. Native limits on GET are met by
+// HEAD too.
 func Notes(s *rule.Set) []rule.Problem {
 	if s == nil {
 		return nil
@@ -80,5 +81,5 @@ func contradiction(r *rule.Rule) (a, b rule.Entry, ok bool) {
 	return rule.Entry{}, rule.Entry{}, false
 }
 
-// fixed reports whether a node's value is that of the requests that meet it.
+// fixed reports whether all requests that meet a node have the node's value.
 func fixed(value string) bool { return value != "" && !strings.Contains(value, "*") }

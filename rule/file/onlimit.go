@@ -83,7 +83,7 @@ func (l *loader) checkTogether(s *settings, r *rule.Rule, keys fields) {
 		admits = admits || w.Limit.Config().N > 0
 	}
 	on := keys.key("on_limit")
-	held := "" // what becomes of a refused request
+	held := "" // how a refused request is held
 	switch {
 	case r.Wait > 0:
 		held = "wait"

@@ -2,12 +2,12 @@ package file
 
 import "strings"
 
-// quickReader reads the YAML that most rule files are made of, in one pass over the text, where
-// the library takes ten times as long and a few hundred bytes for each word. It reads mappings
-// and lists in block style, mappings and lists in flow style that end in their line, plain and
-// quoted words that do so too, and comments; in ASCII, but for comments. It gives up on all else,
-// and on whatever is wrong: the library then reads the file, and says what is wrong with it. What
-// it does read it reads as the library does, to the column.
+// quickReader reads the YAML that most rule files are made of, in one pass over the text, where the
+// library takes ten times as long and a few hundred bytes for each word. It reads mappings and
+// lists in block style, mappings and lists in flow style that end in their line, plain and quoted
+// words that do so too, and comments; all in ASCII, except comments. It gives up on everything
+// else, and on every error: the library then reads the file, and reports the error. Its result
+// equals the library's, to the column.
 type quickReader struct {
 	text     string
 	at       int // the next byte
@@ -23,7 +23,7 @@ type quickReader struct {
 	elements []element // room for some
 }
 
-// Bounds below those of the general way, so that what it refuses never gets by.
+// Bounds below the library reader's, so that nothing it refuses gets by.
 const (
 	maxQuickKeys  = 500
 	maxQuickDepth = maxDepth / 4
@@ -292,7 +292,7 @@ func (q *quickReader) quoted() (*element, bool) {
 	v := q.element(scalarKind)
 	v.quoted = true
 	quote := q.text[q.at]
-	var changed []byte // what was read, once it differs from the text
+	var changed []byte // the result, once it differs from the text
 	begin := q.at + 1
 	for i := begin; i < len(q.text); i++ {
 		c := q.text[i]

@@ -16,8 +16,8 @@ type regional struct {
 	refused bool // it was reported that an algorithm does not fit
 }
 
-// borrows reports whether a region may borrow of what others may admit. With sync nobody is short
-// of a ceiling.
+// borrows reports whether a region may borrow units that others may admit. With sync each region
+// may admit the whole limit, and needs no loan.
 func (r *regional) borrows() bool { return r.at != nil && !r.sync }
 
 const (
@@ -25,16 +25,16 @@ const (
 	// mostOver is the largest over, in percent: eleven regions that admit N each.
 	mostOver = 1000
 	mostTell = 50
-	// defaultTell keeps quiet about keys that are far from their limit, and what is not told yet
-	// small beside it.
+	// defaultTell spares reports on keys that are far from their limit, and keeps the unreported
+	// use small beside the limit.
 	defaultTell = 2
 	// regionsLent is the share of a ceiling that other regions may have borrowed at a time, and
 	// regionsLentFor the length of a generation: it is long beside the way between regions, and no
 	// longer, since a region that has borrowed its share can have more when that has ended.
 	regionsLent    = 50
 	regionsLentFor = 2 * time.Second
-	// leastBorrowed is the shortest window of which other regions borrow: of a shorter one the way
-	// between regions takes too large a part.
+	// leastBorrowed is the shortest window for which regions borrow: the way between regions takes
+	// too large a part of a shorter one.
 	leastBorrowed = 10 * time.Second
 )
 

@@ -146,7 +146,7 @@ func (l *loader) responseBodies(v *element, r *rule.Response) {
 
 func allJSON(texts []string) bool { return badJSON(texts) == "" }
 
-// badJSON returns what is wrong with the first of texts that is not valid JSON; "" if all are.
+// badJSON returns the fault of the first of texts that is not valid JSON; "" if all are.
 func badJSON(texts []string) string {
 	for _, t := range texts {
 		var v any

@@ -32,7 +32,7 @@ type settings struct {
 	phases    []phase             // of schedule
 	at        map[string]*element // options given, by key
 
-	// What the entries of allow, schedule and override come to.
+	// Properties of the entries of allow, schedule and override.
 	used map[algo.Algorithm]bool
 	// one of them: is of the calendar, counts denied requests, has a margin that closes
 	calendars, counted, closes bool
@@ -69,8 +69,8 @@ func fits(option string) string {
 	return strings.Join(names, ", ")
 }
 
-// settings reads the keys of a limit that both forms share, but for name, when, per, allow,
-// replaces and override. What concerns the whole rule goes into r.
+// settings reads the keys of a limit that both forms share, except name, when, per, allow, replaces
+// and override. Settings of the whole rule go into r.
 func (l *loader) settings(keys fields, r *rule.Rule, lyft bool) *settings {
 	s := &settings{lyft: lyft, parts: len(r.Per), at: map[string]*element{}, used: map[algo.Algorithm]bool{}}
 	option := func(key string) *element {

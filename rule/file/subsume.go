@@ -9,8 +9,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// What one pattern, condition or rule surely covers of another. All of it errs on one side: what is
-// not proven within the bounds below is taken as not so.
+// Whether one pattern, condition or rule surely covers another. All of it errs on one side: a
+// relation that is not proven within the bounds below is taken not to hold.
 
 // The bounds on one proof.
 const (
@@ -48,7 +48,7 @@ func literalText(text string) textSet {
 	return s
 }
 
-// globTexts is what a native glob.
+// globTexts is the set of texts that a native glob matches.
 func globTexts(source string) textSet {
 	var s textSet
 	for i := 0; i < len(source); {
@@ -86,7 +86,7 @@ func texts(p *rule.Pattern) (s textSet, exact bool) {
 	return textSet{elements: []textElement{{run: anyRun}}}, false
 }
 
-// regexpTexts returns what an expression matches, or more than that.
+// regexpTexts returns the texts that an expression matches, or a larger set.
 func regexpTexts(source string) (s textSet, exact bool) {
 	re, err := syntax.Parse(source, syntax.Perl)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *textSet) accepts(i int) bool {
 	return i == len(s.elements) || s.folder && i == len(s.elements)-2
 }
 
-// closure adds to states what is reached without a byte.
+// closure adds to states those that are reached without a byte.
 func (s *textSet) closure(states []bool) {
 	for i := range s.elements {
 		if states[i] && s.elements[i].run != noRun {

@@ -20,7 +20,7 @@ import (
 
 // Bounds on templates.
 const (
-	maxTemplate     = 64 << 10 // bytes of one, and of what it gives
+	maxTemplate     = 64 << 10 // bytes of one, and of its result
 	maxTemplateText = 4 << 20  // bytes of all of one load
 )
 
@@ -64,7 +64,7 @@ var sampleData = []rule.ResponseData{
 	{Limit: "api:60s", RetryAfter: -1, RetryAfterText: "never", ID: "0123456789abc", Domain: "shop", LimitValue: 10, Window: "minute", Status: 429},
 }
 
-// render returns what the template gives; nil if it fails.
+// render returns the output of the template; nil if it fails.
 func (t *template) render(data *rule.ResponseData) []byte {
 	var b bounded
 	if t.execute(&b, data) != nil {

@@ -75,7 +75,7 @@ func (l *loader) closing(s *settings, c *algo.Config) bool {
 	return true
 }
 
-// softBase is the number of which a soft margin is a share: N, of a bucket its size.
+// softBase is the number that a soft margin is a share of: N, or the size of a bucket.
 func softBase(c algo.Config) int64 {
 	if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
 		return size(c)

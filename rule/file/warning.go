@@ -55,11 +55,11 @@ const (
 )
 
 // UnverifiedIdentity names the warning of counters by an attribute that the configuration's
-// identity takes from what a client can write. Only Lint with LintOptions.Identity gives it.
+// identity takes from a field that clients can write. Only Lint with LintOptions.Identity gives it.
 const UnverifiedIdentity = "unverified-identity"
 
-// KeptSecret names the warning of counters whose keys hold what lets a client in. Of an attribute
-// of the configuration's identity only Lint with LintOptions.Identity gives it.
+// KeptSecret names the warning of counters whose keys hold credentials. For an attribute of the
+// configuration's identity only Lint with LintOptions.Identity gives it.
 const KeptSecret = "kept-secret"
 
 // UnusedLease names the warning of leases where the configuration lends nothing. Only Lint with

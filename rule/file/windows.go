@@ -22,7 +22,7 @@ func (p *part) window(r *rule.Rule) *rule.Window {
 	return &rule.Window{Rule: r, Limit: p.limit}
 }
 
-// shape is what the limits that share one state have in common.
+// shape holds the properties that all limits of one state share.
 type shape struct {
 	algorithm algo.Algorithm
 	window    time.Duration
@@ -56,7 +56,7 @@ func (l *loader) parts(s *settings, entries []allowance) []part {
 }
 
 // compile makes the windows of r from its entries, its schedule and its overrides, and checks that
-// what the rule says goes together.
+// the settings of the rule go together.
 func (l *loader) compile(s *settings, r *rule.Rule, entries []allowance, keys fields) {
 	before := len(l.errors)
 	r.Lent = s.lease.percent == 0 && (l.lending || s.regions.borrows())
@@ -281,8 +281,8 @@ func (l *loader) checkFit(s *settings) {
 	}
 }
 
-// spell is a window's length in seconds, as in 60s; below a second with the fraction that tells
-// windows apart.
+// spell is a window's length in seconds, as in 60s; below a second with the fraction that
+// distinguishes windows.
 func spell(c algo.Config) string {
 	if c.Window%time.Second == 0 {
 		return strconv.FormatInt(int64(c.Window/time.Second), 10) + "s"

@@ -154,7 +154,7 @@ func firstLine(s string) string {
 	return s
 }
 
-// scan cuts text into tokens, and refuses what the parser would choke on.
+// scan cuts text into tokens, and refuses input that the parser would choke on.
 func scan(text string) (token.Tokens, []comment, *syntaxError) {
 	var s scanner.Scanner
 	s.Init(text)
@@ -184,7 +184,8 @@ func scan(text string) (token.Tokens, []comment, *syntaxError) {
 	return tokens, g.comments, g.finish(len(tokens))
 }
 
-// guard watches the tokens of one file go by, and bounds what the parser's time and depth hang on.
+// guard watches the tokens of one file go by, and bounds the counts that the parser's time and
+// depth depend on.
 type guard struct {
 	last       *token.Token
 	beforeLast *token.Token

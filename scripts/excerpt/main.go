@@ -4,7 +4,7 @@
 //	go run ./scripts/excerpt FOLDER internal/testkit/traffic/testdata
 //
 // FOLDER holds the full data, as internal/testkit/traffic/testdata/README.md describes it. An
-// excerpt keeps a run of lines as they are, except for what could identify people: each client
+// excerpt keeps a run of lines as they are, except for data that could identify people: each client
 // address and host name is replaced by a number of its own, and referrers are left out.
 package main
 
@@ -116,8 +116,8 @@ func (n numbers) combined(line string) string {
 	return n.client(client) + " " + referrer.ReplaceAllString(rest, `$1"-"`)
 }
 
-// client returns what stands for a client. Addresses come from ranges that are reserved for
-// benchmarks and documentation. Those of one IPv6 network of 64 bits stay in one.
+// client returns the stand-in for a client. Addresses come from ranges that are reserved for
+// benchmarks and documentation. Addresses of one IPv6 network of 64 bits stay in one.
 func (n numbers) client(name string) string {
 	a, err := netip.ParseAddr(name)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Command progress shows how tests go: it reads what go test -json writes, prints a line for each
-// package when it has ended and what is running meanwhile, the output of a test when that has
-// failed, and the reason of one that was skipped. At the end it tells once more, in at most 40
-// lines, what was skipped and what has failed, with as much of the output as there is room for: of
-// a long log many people see only the end.
+// package when it has ended and the running tests meanwhile, the output of a test when that has
+// failed, and the reason of one that was skipped. At the end it lists once more, in at most 40
+// lines, the skipped and the failed tests, with as much of the output as there is room for: many
+// people see only the end of a long log.
 //
 //	{ go test -json ./...; go test -json ./other/...; } 2>&1 | progress [-strict] [-may-skip REGEXP]...
 //
@@ -24,11 +24,11 @@ import (
 	"time"
 )
 
-// quiet is how long nothing may end before it is told what is running.
+// quiet is how long nothing may end before the running tests are shown.
 const quiet = 30 * time.Second
 
-// ending is how many lines the end has at most, and skips for how many of skipped tests there is
-// room beside the names of what has failed.
+// ending is how many lines the end has at most, and skips how many lines about skipped tests there
+// are beside the names of failed ones.
 const (
 	ending = 40
 	skips  = 10
@@ -93,7 +93,7 @@ func (i id) String() string {
 type report struct {
 	w        io.Writer
 	output   map[id]*strings.Builder
-	builds   map[string]*strings.Builder // what the compiler said, by import path
+	builds   map[string]*strings.Builder // the compiler's output, by import path
 	under    []id                        // tests under way, in the order of their start
 	tests    map[string]int              // that ended, by package
 	failed   []failure
@@ -114,14 +114,14 @@ func (s skip) why() string { return place.ReplaceAllString(s.reason, "") }
 
 var place = regexp.MustCompile(`^\S+\.go:\d+: `)
 
-// failure is a test or package that has failed, and what it has written.
+// failure is a test or package that has failed, and its output.
 type failure struct{ name, text string }
 
 func newReport(w io.Writer) *report {
 	return &report{w: w, output: map[id]*strings.Builder{}, builds: map[string]*strings.Builder{}, tests: map[string]int{}}
 }
 
-// line takes one line of what go test writes; one that is no event is shown as it is.
+// line takes one line of go test's output; one that is no event is shown as it is.
 func (r *report) line(line string) {
 	var e event
 	if !strings.HasPrefix(line, "{") || json.Unmarshal([]byte(line), &e) != nil || e.Action == "" {
@@ -167,7 +167,7 @@ func (r *report) ended(e event, at id) {
 		case "skip":
 			line := skip{at.String(), reason(text)}
 			r.skipped = append(r.skipped, line)
-			if !line.long() { // of which a quick run has many
+			if !line.long() { // a quick run has many of these
 				fmt.Fprintf(r.w, "SKIP %s\n", line)
 			}
 		}
@@ -200,7 +200,7 @@ func (r *report) ended(e event, at id) {
 	}
 }
 
-// running tells what is under way: of each package the test that has begun last.
+// running prints the tests under way: of each package the one that has begun last.
 func (r *report) running() {
 	last := map[string]id{}
 	for _, i := range r.under {
@@ -217,8 +217,8 @@ func (r *report) running() {
 	}
 }
 
-// end prints what was skipped and what has failed, and reports whether all is well. The names of
-// failed tests come before anything else that could take their room; they are the last lines.
+// end prints the skipped and the failed tests, and reports whether all is well. The names of failed
+// tests come before anything else that could take their room; they are the last lines.
 func (r *report) end(strict bool, may []*regexp.Regexp) bool {
 	slices.SortFunc(r.skipped, func(a, b skip) int { return strings.Compare(a.String(), b.String()) })
 	var allowed []skip
@@ -262,8 +262,8 @@ func byReason(skipped []skip) []string {
 	return lines
 }
 
-// summary tells of failures in at most so many lines: the names of all if possible, and of what
-// they have written as much as there is room for, the same of each.
+// summary describes failures in at most so many lines: all names if possible, and as much of the
+// output as there is room for, the same of each.
 func summary(failed []failure, room int) []string {
 	var names, lines []string
 	for _, f := range failed {
@@ -279,7 +279,7 @@ func summary(failed []failure, room int) []string {
 	}
 	slices.Sort(sizes)
 	each := room
-	for i, size := range sizes { // what the short ones need not is for the long ones
+	for i, size := range sizes { // room that short ones do not need is for the long ones
 		each = room / (len(sizes) - i)
 		room -= min(size, each)
 	}
@@ -289,7 +289,7 @@ func summary(failed []failure, room int) []string {
 	return lines
 }
 
-// first are the first lines of what has more than room for, and how many more there are.
+// first returns as many of the first lines as there is room for, and a count of the rest.
 func first(lines []string, room int, what string) []string {
 	if len(lines) <= room {
 		return lines
@@ -303,7 +303,7 @@ func first(lines []string, room int, what string) []string {
 // crash is how the lines begin after which the reason stands; without one the reason stands last.
 var crash = regexp.MustCompile(`^\s*(panic: |fatal error: |WARNING: DATA RACE)`)
 
-// telling are the lines of an output, at most so many, that most likely tell why a test has failed.
+// telling are the lines of an output, at most so many, that most likely show why a test has failed.
 func telling(text string, room int) []string {
 	var lines []string
 	for line := range strings.Lines(indented(text)) {

@@ -2,8 +2,8 @@
 //
 //	go run ./scripts/sbom BINARY
 //
-// It reads what the Go linker wrote into the binary, so that the list is of what is really inside.
-// The same binary gives the same document.
+// It reads the record that the Go linker wrote into the binary, so that the list has the modules
+// that are really inside. The same binary gives the same document.
 package main
 
 import (

@@ -59,8 +59,8 @@ type call struct {
 	states, besides []*deciding.State
 }
 
-// ref is a state that a call names: for each charge its own, then that of its soft margin, and then
-// those under older identities of both.
+// ref is a state that a call names: for each charge its own, then its soft margin's, and then the
+// states under older identities of both.
 type ref struct {
 	counter *rule.Counter
 	limit   *algo.Limit

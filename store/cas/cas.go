@@ -22,23 +22,23 @@ type Options struct {
 	// Name begins the store's errors, such as "postgres store"; "" means "cas store".
 	Name string
 	// Connections is how many calls to the engine may be under way at a time; 0 means 8 for an
-	// engine that Spans, and 64 for another, of which each call is to one place.
+	// engine that Spans, and 64 for another, whose calls each go to one place.
 	Connections int
 	// Timeout is how long one call to the engine may take before its outcome counts as unknown; 0
-	// means 1 s. It is not the deadline of a decision, which is that of the caller's context (or of
-	// package fallback): it bounds how long a hanging call keeps its keys.
+	// means 1 s. It is not the deadline of a decision, which the caller's context (or package
+	// fallback) sets: it bounds how long a hanging call keeps its keys.
 	Timeout time.Duration
 	// RememberRefusals is how long at most this node repeats a refusal without asking the engine; 0
 	// means never. A second is good.
 	RememberRefusals time.Duration
-	// Freed is called with a key that may be admitted earlier than nodes have been told, and the id
-	// of its counter, so that the others call ForgetHere; nil means no calls. It must be quick and
-	// safe for concurrent use, and key is valid during the call only.
+	// Freed is called with a key that may be admitted earlier than nodes were told before, and the
+	// id of its counter, so that the others call ForgetHere; nil means no calls. It must be quick
+	// and safe for concurrent use, and key is valid during the call only.
 	Freed func(id uint64, key []byte)
 	// KnownKeys bounds the values that this node remembers, with 512 bytes for each on average: a
 	// decision on one of these takes one round trip if nobody else has changed it. 0 means 65,536.
 	KnownKeys int
-	// Logger gets, as warnings, what an operator should know; nil means that nothing is logged.
+	// Logger gets warnings for operators; nil means that nothing is logged.
 	Logger *slog.Logger
 	// Clock is for tests: it returns the instant of each decision, in µs since the Unix epoch, in
 	// place of the engine's clock. Values are then kept for a day, whatever their states say.
@@ -101,7 +101,7 @@ type Parted interface {
 	Parts() int
 	// PartOf returns the part of a place, from 0.
 	PartOf(place uint64) int
-	// PingPart asks whether a part decides: it does what a Swap does there.
+	// PingPart asks whether a part can decide: it makes a Swap there.
 	PingPart(ctx context.Context, part int) error
 }
 
@@ -193,7 +193,7 @@ func New(e Engine, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close ends what is under way, and closes the engine. Calls that wait fail.
+// Close ends calls under way, and closes the engine. Calls that wait fail.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {

@@ -198,8 +198,7 @@ func decodeState(b []byte, l *algo.Limit, st *algo.State) error {
 // maxInstant is the last instant that algo counts with, in µs: the year 2255.
 const maxInstant = 1<<53 - 1
 
-// sound reports whether a state is one that algo may have left: it reads no state of which that is
-// not so.
+// sound reports whether a state is one that algo may have left. algo must not read any other.
 func sound(l *algo.Limit, st *algo.State) bool {
 	n := len(st.Ext)
 	if st.B == 0 {

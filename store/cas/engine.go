@@ -1,5 +1,5 @@
 // Package cas keeps counters in a database that can read values, compare them, and write them: any
-// database with a conditional write is enough. Algorithms run in Go, on what was read; one
+// database with a conditional write is enough. Algorithms run in Go, on the values read; one
 // conditional write brings all of a decision back, or nothing of it.
 //
 // The author of an engine begins at Engine, and then runs the tests of storetest.Engine and
@@ -17,13 +17,13 @@
 //     (queue.go).
 //   - The worker of that connection makes groups of the calls that share keys (worker.go). It
 //     decides each group on what this node last saw of the keys (known.go), by package algo, at the
-//     instant that the engine's clock is estimated to show (clock.go). What it knows nothing of, it
-//     takes to be absent. The outcome is a list of changes (plan.go).
+//     instant that the engine's clock is estimated to show (clock.go). A value that it does not
+//     know it takes to be absent. The outcome is a list of changes (plan.go).
 //   - One Swap compares and writes all groups. A group that finds that others were quicker goes
 //     back to the head of the queue, and is decided anew on the values that came back; after two
 //     times the keys are locked, if the engine is a Locker.
 //   - If the answer is lost, the worker reads the keys: a version that it drew shows that the group
-//     was made. What cannot be learned so counts as charged.
+//     was made. A group whose outcome stays unknown counts as charged.
 //
 // Beside that: settlements and slots that are given back (take.go), key inspection (inspect.go).
 package cas
@@ -31,8 +31,8 @@ package cas
 import "context"
 
 // Engine is a database, as seen by Store: values under keys, each with a version. Implementations
-// are safe for concurrent use. What a call was given is the caller's again when it returns,
-// whatever the error, and what it returns is the caller's too.
+// are safe for concurrent use. When a call returns, with any error or none, its arguments belong to
+// the caller again, and its results belong to the caller, too.
 //
 // An error that is ErrBroken says that a connection broke, or that there is none just now. The
 // Store asks again then, for as long as a call may take; of an error that is store.ErrNotCharged
@@ -47,11 +47,10 @@ type Engine interface {
 	// else none of that group. It sets Done, Values and Err of each. No two groups of a call share
 	// a key. Groups may be of several places, each in itself of one unless the engine Spans.
 	//
-	// now is the instant, by the engine's clock as this node estimates it, at which was decided
-	// what is written. An engine whose clock differs from that by more than MaxSkew swaps nothing:
+	// now is the instant, by the engine's clock as this node estimates it, at which the changes
+	// were decided. An engine whose clock differs from that by more than MaxSkew swaps nothing:
 	// then no group is Done, their Values are valid, and the caller decides anew by the clock
-	// returned.
-	// now is 0 for changes that no decision at an instant has made.
+	// returned. now is 0 for changes that no decision at an instant has made.
 	//
 	// An error says that nothing was heard of the database. It is the error of the groups, too, that
 	// have no Err. One says that the outcome is unknown, unless it is store.ErrNotCharged: then
@@ -68,7 +67,7 @@ type Engine interface {
 	// Spans reports whether one Group, and one Read, may hold keys of several places.
 	Spans() bool
 
-	// Close frees what the engine holds.
+	// Close frees the engine's resources.
 	Close() error
 }
 
@@ -79,8 +78,8 @@ const MaxSkew = 1_000_000
 
 // Key is where a value lies.
 type Key struct {
-	// Place is what the key's value shares with others that can be read and changed together with
-	// it: a hash of the subject, a client. It is a function of Name.
+	// Place is the same for all values that can be read and changed together with the key's: a hash
+	// of the subject, a client. It is a function of Name.
 	Place uint64
 	Name  []byte // unique; 1 to MaxName bytes, any; valid during the call only
 }
@@ -91,12 +90,12 @@ const MaxName = 4 << 10
 // Value is what lies under a key.
 type Value struct {
 	// Version is another one after each change. 0 means that there is no value. The writer draws
-	// it, so that it also tells who wrote a value.
+	// it, so that it also shows who wrote a value.
 	Version uint64
 	Data    []byte
 }
 
-// Group is what a Swap compares, and changes together.
+// Group holds changes that a Swap compares, and makes together.
 type Group struct {
 	Changes []Change // ordered by Place and Name, each of them once
 

@@ -2,7 +2,7 @@ package cas
 
 import "unsafe"
 
-// entry is what this node knows of one value.
+// entry is this node's knowledge of one value.
 type entry struct {
 	name  []byte
 	place uint64
@@ -14,7 +14,7 @@ type entry struct {
 	known   bool   // version and data were read; else nothing is taken to lie there
 
 	// guarded by Store.mu
-	size    int     // what is counted of it in known.bytes
+	size    int     // its share of known.bytes
 	pins    int     // calls that name it
 	owner   *worker // the one that decides on it; nil: none
 	claimed uint64  // the scan of the queue in which a waiting call kept it from later ones
@@ -36,7 +36,7 @@ type known struct {
 // meanBytes bounds what values take in memory: so much for each entry that the table may hold.
 const meanBytes = 512
 
-// entryBytes is about what an entry takes beside its name and its data.
+// entryBytes is about the size of an entry without its name and its data.
 const entryBytes = 160
 
 func (k *known) init(most int) { k.m, k.most = map[string]*entry{}, most }
@@ -91,7 +91,7 @@ func (e *entry) keep(room []byte) {
 // forget notes that it is not known what lies under a key.
 func (e *entry) forget() { e.version, e.data, e.spare, e.known = 0, nil, nil, false }
 
-// count counts what an entry takes now.
+// count counts the present size of an entry.
 func (k *known) count(e *entry) {
 	size := len(e.name) + entryBytes + cap(e.data) + cap(e.spare)
 	k.bytes += size - e.size

@@ -122,8 +122,8 @@ func (p *plan) find(c *call) {
 		case ownState:
 			charge++
 			own, margin = p.state(c, r), nil
-			// What is under older identities is of interest only until the state is carried over;
-			// its margin goes with it.
+			// States under older identities matter only until they are carried over; the margin
+			// goes with them.
 			carry = !own.found || c.older
 			c.states[charge], c.besides[charge] = &own.State, nil
 			p.touch(own, r.limit)
@@ -195,7 +195,7 @@ func (p *plan) state(c *call, r *ref) *planState {
 	return st
 }
 
-// commit makes the changes of what was decided, in the order that Group wants.
+// commit makes the changes of the decisions, in the order that Group wants.
 func (p *plan) commit() {
 	for i := range p.values {
 		v := &p.values[i]
@@ -358,6 +358,6 @@ func keptUntil(l *algo.Limit, st *algo.State, now int64) int64 {
 	return until
 }
 
-// scheduleSlack is longer than what the rounding of a few changes of numbers makes of a state, in
-// µs.
+// scheduleSlack is longer than the error in a state that the rounding of a few changes of numbers
+// makes, in µs.
 const scheduleSlack = 1_000_000

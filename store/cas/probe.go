@@ -12,8 +12,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// A probe does what a decision does: it compares and writes. What it writes are some values of this
-// node alone, one after the other, so that they lie at several places.
+// A probe compares and writes, as a decision does. It writes some values of this node alone, one
+// after the other, so that they lie at several places.
 const probed = 8
 
 type probe struct {

@@ -2,9 +2,9 @@ package cas
 
 import "runtime"
 
-// The queue of calls. A connection that is free takes all waiting calls of which no key is in
-// flight on another connection, in their order: so decisions on one key are made in groups, one
-// write for each, and a node never conflicts with itself. No timer is involved: a call that finds a
+// The queue of calls. A connection that is free takes all waiting calls that have no key in flight
+// on another connection, in their order: so decisions on one key are made in groups, one write for
+// each, and a node never conflicts with itself. No timer is involved: a call that finds a
 // connection free is sent at once.
 
 // maxCalls bounds the calls that are sent together, and maxValues the values that they name, unless
@@ -186,8 +186,8 @@ func (s *Store) deliver(ready []*call) {
 	}
 }
 
-// finish lets go of what the worker had taken. again are calls that are to be decided anew: they go
-// to the head of the queue.
+// finish drops the worker's hold on its calls and keys. again are calls that are to be decided
+// anew: they go to the head of the queue.
 func (s *Store) finish(w *worker, again []*call) {
 	var gone []*call
 	s.mu.Lock()

@@ -33,8 +33,8 @@ func pauseBefore(tries int) time.Duration {
 	return min(firstPause<<min(tries-atOnce, 10), longestPause)
 }
 
-// notMade has calls of which certainly nothing was made decided again, if a connection broke and
-// the database has answered a moment ago. Else they fail.
+// notMade has calls decided again that certainly changed nothing, if a connection broke and the
+// database has answered a moment ago. Else they fail.
 func (w *worker) notMade(calls []*call, err error) {
 	s, now := w.store, store.Monotonic()
 	part := s.partOf(calls[0].places)
@@ -55,10 +55,10 @@ func (w *worker) notMade(calls []*call, err error) {
 	}
 }
 
-// settle learns what became of the groups that ended with an error that does not tell: it sends
-// them again, the same versions in place of the same. If one was made, the version that was drawn
-// for it is there, or the values tell that others have replaced it; if not, it is made now, or
-// others were quicker and it is decided anew. That goes on for as long as a call may take.
+// settle learns the outcome of groups that ended with an error that does not show it: it sends them
+// again, the same versions in place of the same. If one was made, the version that was drawn for it
+// is there, or the values show that others have replaced it; if not, it is made now, or others were
+// quicker and it is decided anew. That goes on for as long as a call may take.
 func (w *worker) settle() {
 	s := w.store
 	writes := w.unsure[:0]
@@ -99,8 +99,8 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sendAgain sends the groups of which nothing is known once more, and keeps those in w.unsure of
-// which nothing is known after that.
+// sendAgain sends the groups with an unknown outcome once more, and keeps in w.unsure those whose
+// outcome is still unknown after that.
 func (w *worker) sendAgain(ctx context.Context) {
 	s := w.store
 	w.resent = w.resent[:0]
@@ -149,7 +149,7 @@ func (w *worker) sendAgain(ctx context.Context) {
 	}
 	clear(w.resent)
 	if w.unsure = left; late {
-		w.base = 0 // what the values of now were decided on holds, however late it is
+		w.base = 0 // decisions on the present values hold, however late it is
 	}
 }
 
@@ -157,7 +157,7 @@ func (w *worker) sendAgain(ctx context.Context) {
 // the one that was asked to make it, in µs.
 const sameClock = 10 * MaxSkew
 
-// fate is what the values of now say of a group that was sent before.
+// fate is the fate of a group that was sent before, by the present values.
 type fate int
 
 const (
@@ -167,8 +167,8 @@ const (
 	untold
 )
 
-// fateOf tells what became of a group that was first sent some time ago, in ns. Values are what
-// lies there now: not all is as expected.
+// fateOf returns the fate of a group that was first sent some time ago, in ns. Values are the
+// present ones: not all are as expected.
 func (v *versions) fateOf(g *Group, ago int64) fate {
 	still, before, gone, told := true, false, true, false
 	for i := range g.Changes {
@@ -190,15 +190,15 @@ func (v *versions) fateOf(g *Group, ago int64) fate {
 		if t.has(c.Version) {
 			return made
 		}
-		// Others have changed it. Whoever has replaced what was written here tells of that, unless
-		// it does not know how to, or too many others have written since.
+		// Others have changed it. If this version had been written, the trace would name it, unless
+		// the node that replaced it keeps no trace, or too many others have written since.
 		told = told || ok && t.whole() && (now.Version == 0 || marked(now.Version)) && ago < traceFor/2*1000
 	}
 	switch {
 	case still:
 		return open
 	case gone:
-		return made // what was to be deleted is
+		return made // the values to delete are gone
 	case before, told:
 		// All of a group is made, or nothing, and a version that is gone does not come back.
 		return notMade
@@ -218,7 +218,7 @@ func (w *worker) madeBefore(p *plan, g *Group) {
 	w.made(p)
 }
 
-// lost notes that it is not known what became of a group, and will not be.
+// lost notes that the outcome of a group is unknown, and stays so.
 func (w *worker) lost(i int) {
 	s, p, g := w.store, w.plans[i], &w.groups[i]
 	known := len(g.Values) == len(g.Changes)

@@ -6,7 +6,7 @@ type counters struct {
 	calls, failures, decisions, groups, conflicts, unknown, locks, resent, learned, lost, givenBack, damaged atomic.Uint64
 }
 
-// Stats is a reading of what a Store has done since it was made.
+// Stats counts the doings of a Store since it was made.
 type Stats struct {
 	Calls     uint64 // round trips to the database
 	Failures  uint64 // of them, those that failed

@@ -124,7 +124,7 @@ func (s *Store) takeTogether(w *waiting.Waiter, charges []store.Charge, results 
 	return now, err
 }
 
-// unknown is Failure.OnOutcome of a call of which nothing will be known.
+// unknown is Failure.OnOutcome of a call whose outcome will never be known.
 func unknown(n int) func(func([]store.Outcome)) {
 	return func(f func([]store.Outcome)) { f(make([]store.Outcome, n)) }
 }
@@ -169,7 +169,7 @@ func (s *Store) outcomes(c *call) func(f func([]store.Outcome)) {
 	}
 }
 
-// outcome returns what became of a call that is finished.
+// outcome returns the outcomes of the charges of a finished call.
 func (c *call) outcome() []store.Outcome {
 	return deciding.Outcomes(c.charges, c.results, c.now, c.err, false)
 }
@@ -198,16 +198,15 @@ func (s *Store) forget(id uint64, key []byte) {
 	}
 }
 
-// ForgetHere drops the refusals of a key that this node remembers: another one has told that the
-// key may be admitted earlier than they say. id is that of the counter.
+// ForgetHere drops the refusals of a key that this node remembers: another node reported that the
+// key may be admitted earlier than they say. id is the counter's ID.
 func (s *Store) ForgetHere(id uint64, key []byte) {
 	if s.refusals != nil {
 		s.refusals.Forget(id, key)
 	}
 }
 
-// ForgetAll drops all refusals that this node remembers: what others have told may have been
-// missed.
+// ForgetAll drops all refusals that this node remembers: messages from others may have been missed.
 func (s *Store) ForgetAll() {
 	if s.refusals != nil {
 		s.refusals.ForgetAll()

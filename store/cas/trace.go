@@ -9,15 +9,15 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// A value tells which nodes have changed it lately, so that one whose answer was lost finds out
-// whether its own change was among them, also after others have written on top of it. That is a
-// record of its own, the trace, with an id that no counter has: nodes that do not know it keep it
-// as they keep the states of counters that they do not know.
+// A value records which nodes have changed it lately, so that one whose answer was lost finds out
+// whether its own change was among them, even if others have written on top of it. That is a record
+// of its own, the trace, with an id that no counter has: nodes that do not know it keep it as they
+// keep the states of counters that they do not know.
 //
 // The trace holds the last version that each other node has written, and the instant of that, the
-// latest first. A version says whose it is: two versions of one node differ in their low bits only.
-// A node removes what is older than traceFor, and its own. So a value that one node alone changes
-// has no trace, and neither has one that is changed seldom.
+// latest first. A version identifies its writer: two versions of one node differ in their low bits
+// only. A node removes entries older than traceFor, and its own. So a value that one node alone
+// changes has no trace, and neither has one that is changed seldom.
 const (
 	traceID    = 0x7765_6972_2074_7263
 	traceAlgo  = algo.Algorithm(0xff)
@@ -40,7 +40,7 @@ const (
 	authorAndMark = ^uint64(numberBits)
 )
 
-// versions draws versions, each of which no node has drawn before.
+// versions draws versions that no node has drawn before.
 type versions struct {
 	author uint64 // mark and author, in their places
 	number atomic.Uint64
@@ -59,7 +59,7 @@ func (v *versions) isOwn(version uint64) bool { return version&authorAndMark == 
 // marked reports whether a version is of a node that keeps traces.
 func marked(version uint64) bool { return version>>markShift == versionMark }
 
-// trace is what a trace holds: a view of the bytes of a value.
+// trace is the content of a trace: a view of the bytes of a value.
 type trace []byte
 
 // traceOf returns the trace among records that openValue has checked.
@@ -71,8 +71,8 @@ func traceOf(records []byte) trace {
 	return r.trace()
 }
 
-// trace returns what a record with traceID holds. It is kept as the Ext of an algo.State, since
-// whoever reads records knows their form.
+// trace returns the content of a record with traceID. It is kept as the Ext of an algo.State, since
+// all readers of records know their form.
 func (r *record) trace() trace {
 	if body, ok := bytes.CutPrefix(r.state, []byte{0, 0, 0}); ok && len(body)%traceEntry == 0 {
 		return body
@@ -97,7 +97,7 @@ func (t trace) has(version uint64) bool {
 	return false
 }
 
-// whole reports whether the trace tells of all nodes that have written of late.
+// whole reports whether the trace has all nodes that have written of late.
 func (t trace) whole() bool {
 	for i := range t.len() {
 		if v, _ := t.at(i); !marked(v) {
@@ -107,9 +107,9 @@ func (t trace) whole() bool {
 	return t.len() < maxTrace
 }
 
-// appendTrace appends the record of the trace of a value that this node changes at now. was is what
-// it replaces, of a value whose last change was at an instant. until is when it can be forgotten; 0
-// if there is no trace.
+// appendTrace appends the record of the trace of a value that this node changes at now. was is the
+// version it replaces, and at the instant of the value's last change. until is when the trace can
+// be forgotten; 0 if there is none.
 func (v *versions) appendTrace(dst []byte, t trace, was uint64, at, now int64) (next []byte, until int64) {
 	// Most values have none, and need none.
 	recent := was != 0 && !v.isOwn(was) && at > now-traceFor

@@ -21,7 +21,7 @@ type worker struct {
 	parents      []int32 // of calls: another one of the same group, or itself
 	planOf       []int32 // of calls that stand for a group
 	keys         []Key
-	unsure       []int // groups of which it is not known whether they were made
+	unsure       []int // groups whose outcome is unknown
 	resent       []Group
 	base, asked  int64 // when the groups were decided, by the engine's clock and by the monotonic one
 	ready, again []*call
@@ -254,7 +254,7 @@ func (w *worker) made(p *plan) {
 	w.ready = append(w.ready, p.calls...)
 }
 
-// conflict notes that somebody else has changed what a plan was decided on.
+// conflict notes that somebody else has changed the values that a plan was decided on.
 func (w *worker) conflict(p *plan, g *Group) {
 	s := w.store
 	if len(g.Values) != len(g.Changes) {
@@ -372,9 +372,9 @@ func (w *worker) decideLocked(ctx context.Context) {
 
 // Where nothing can be locked, the node that is nearest to the database is quicker than all others,
 // again and again: it knows the version that it wrote, and by the time that they have learned it,
-// there is another one. So it rests after some writes, for as long as a write of another node may
-// take, and sometimes for longer, for one that is further away. What has come meanwhile goes as one
-// write then.
+// there is another one. So it rests after some writes, as long as a write of another node may take,
+// and sometimes longer, for one that is further away. Calls that came meanwhile go as one write
+// then.
 const (
 	shortRun    = 8  // writes, before a rest of two of them
 	longRun     = 64 // writes, before a rest of eight
@@ -383,8 +383,8 @@ const (
 	manyAttempts = 100
 )
 
-// share says how long the worker rests after a Swap that began at asked, and of which some groups
-// found a conflict.
+// share returns how long the worker rests after a Swap that began at asked, and in which some
+// groups found a conflict.
 func (w *worker) share(asked int64, conflicts int) {
 	now := store.Monotonic()
 	for _, e := range w.entries {

@@ -1,18 +1,18 @@
 // Package cassandra keeps counters in Apache Cassandra 4.1 or newer, so that any number of nodes
-// enforce one limit as one node would. Package cas decides; here is what it has Cassandra do. When
-// that is the right choice, and what it costs, is told in docs/stores.md.
+// enforce one limit as one node would. Package cas decides; this package has Cassandra carry it
+// out. docs/stores.md says when that is the right choice, and what it costs.
 //
-// A subject, all limits of one client, is a partition, and each value a row of it. What is decided
-// together is one conditional batch within a partition (a lightweight transaction):
+// A subject, all limits of one client, is a partition, and each value a row of it. Values that are
+// decided together change in one conditional batch within a partition (a lightweight transaction):
 //
 //   - Read and Swap: engine.go. Swaps of several partitions are under way at the same time.
-//   - A batch that ended with an error: what became of it is read (settle.go).
-//   - The clock is the median of those of Cassandra's servers (clock.go).
+//   - After a batch that ended with an error, its outcome is read (settle.go).
+//   - The clock is the median of the clocks of Cassandra's servers (clock.go).
 //   - How it connects, and makes its tables: connect.go; what a URL says: url.go.
 //   - Scan walks through all partitions (scan.go). Heartbeats count the nodes alive (nodes.go).
 //
 // Reservations and facts that all nodes share (store.Reserver, store.Board) are not kept here:
-// Cassandra tells nobody of a change, and what has to be found by its time would need a scan. Nor
+// Cassandra notifies nobody of a change, and to find records by their time would need a scan. Nor
 // can keys be locked (cas.Locker): nodes that are in each other's way try again.
 package cassandra
 

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-rl/weir/store/cas"
 )
 
-// clock is the clock by which all nodes decide: the median of those of Cassandra's servers. So a
-// single server whose clock is wrong changes nothing, and it does not matter which one answers.
+// clock is the clock by which all nodes decide: the median of the clocks of Cassandra's servers. So
+// a single server whose clock is wrong changes nothing, and it does not matter which one answers.
 //
 // It is estimated by asking them all, again and again: a server whose answer has come at t on this
 // node's monotonic clock, and said s, has a clock that is at least s - t ahead of it. The largest
@@ -25,7 +25,7 @@ import (
 type clock struct {
 	known  atomic.Bool
 	ahead  atomic.Int64 // of this node's monotonic clock, in µs
-	latest atomic.Int64 // the last instant that was told
+	latest atomic.Int64 // the last instant that was returned
 
 	mu      sync.Mutex
 	servers map[string]*differences // by id
@@ -61,7 +61,7 @@ func (c *clock) now() int64 {
 	}
 }
 
-// note takes what a server has just said, in ms.
+// note takes the present time of a server, in ms.
 func (c *clock) note(id string, said int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

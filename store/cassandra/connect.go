@@ -23,7 +23,7 @@ type connection struct {
 	scanRows, tokens, beat, leave, countNodes string
 }
 
-// The tables. What an operator makes by hand is told in docs/stores.md.
+// The tables. docs/stores.md says how an operator makes them by hand.
 const (
 	countersTable = "weir_counters"
 	nodesTable    = "weir_nodes"
@@ -44,7 +44,7 @@ func newConnection(session *gocql.Session) *connection {
 		selectRows: "SELECT name, version, was, data FROM " + countersTable + " WHERE place = ? AND name IN ?",
 		updateRow:  "UPDATE " + countersTable + " USING TTL ? SET version = ?, was = ?, data = ?" + row + condition,
 		deleteRow:  "DELETE FROM " + countersTable + row + condition,
-		// There is no statement that only compares: this one deletes what is never there.
+		// There is no statement that only compares: this one deletes a column that is never set.
 		keepRow:    "DELETE kept FROM " + countersTable + row + condition,
 		scanRows:   "SELECT name, version, data FROM " + countersTable,
 		tokens:     "SELECT token(place) FROM " + countersTable + " LIMIT ?",
@@ -125,8 +125,8 @@ func (e *engine) open() (*gocql.Session, error) {
 	return e.session(e.target.keyspace, e.o.Timeout)
 }
 
-// opening dials for a session. The driver takes no context for the making of one, so that what is
-// dialled for it is cut off when ctx ends.
+// opening dials for a session. The driver takes no context for making one, so that opening cuts its
+// connections off when ctx ends.
 type opening struct {
 	dialer net.Dialer
 	ctx    context.Context

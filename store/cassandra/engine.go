@@ -27,7 +27,8 @@ type engine struct {
 	name   string        // of this node
 	nodes  atomic.Int64  // that are alive; 0: not known
 	room   chan struct{} // holds a token for each statement under way
-	// never is what no value is: a condition that always holds, by which a refusal tells the value.
+	// never is unlike any value: the condition data != never always holds, and makes a refusal
+	// return the value.
 	never []byte
 
 	connection atomic.Pointer[connection]
@@ -39,7 +40,7 @@ type engine struct {
 
 var _ cas.Engine = (*engine)(nil)
 
-// notChargedError is an error of which is known that nothing was written.
+// notChargedError is an error after which certainly nothing was written.
 type notChargedError struct{ cause error }
 
 func (e notChargedError) Error() string        { return e.cause.Error() }
@@ -228,7 +229,7 @@ func unheard(groups []cas.Group) (unheard error) {
 	return unheard
 }
 
-// look only reads what a group is about.
+// look only reads the values of a group.
 func (e *engine) look(ctx context.Context, c *connection, g *cas.Group) {
 	rows, err := e.read(ctx, c, keysOf(g))
 	if err != nil {
@@ -246,7 +247,7 @@ func keysOf(g *cas.Group) []cas.Key {
 	return keys
 }
 
-// compare reads what a group is about; if that is as expected, the group is done.
+// compare reads the values of a group; if they are as expected, the group is done.
 func (e *engine) compare(ctx context.Context, c *connection, g *cas.Group) {
 	e.look(ctx, c, g)
 	if g.Err != nil {
@@ -323,7 +324,7 @@ func versionOf(version uint64) any {
 	return int64(version)
 }
 
-// Bounds of what lives in Cassandra.
+// Bounds of lifetimes in Cassandra.
 const (
 	// expiryMargin is by how much a value outlives its time. Cassandra counts a lifetime in whole
 	// seconds, and each of its servers by a clock of its own.

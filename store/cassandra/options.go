@@ -20,8 +20,8 @@ type Options struct {
 	// InFlight bounds how many statements are under way at the same time; 0 means 64.
 	InFlight int
 	// Timeout is how long one statement may take before its outcome counts as unknown; 0 means 1 s.
-	// It is not the deadline of a decision, which is that of the caller's context (or of package
-	// fallback): it bounds how long a hanging statement keeps its keys.
+	// It is not the deadline of a decision, which the caller's context (or package fallback) sets:
+	// it bounds how long a hanging statement keeps its keys.
 	Timeout time.Duration
 	// RememberRefusals is how long at most this node repeats a refusal without asking Cassandra; 0
 	// means never. A second is good.
@@ -30,7 +30,7 @@ type Options struct {
 	// are; 0 means none. A node without one for five intervals counts as gone. Cassandra counts in
 	// seconds: with less than a second, nodes count as gone later.
 	Heartbeat time.Duration
-	// Logger gets, as warnings, what an operator should know; nil means that nothing is logged.
+	// Logger gets warnings for operators; nil means that nothing is logged.
 	Logger *slog.Logger
 	// Clock is for tests: it returns the instant of each call, in µs since the Unix epoch, in
 	// place of Cassandra's clock. Values are then kept for a day.
@@ -44,7 +44,7 @@ const (
 	DefaultTimeout     = time.Second
 )
 
-// complete sets what is not given, and checks the rest.
+// complete sets defaults, and checks the other options.
 func (o *Options) complete() (*target, error) {
 	t, err := parseURL(o.URL)
 	if err != nil {

@@ -73,7 +73,8 @@ func (e *engine) count(ctx context.Context, c *connection) (n int, err error) {
 	if n < sampled {
 		return n, iter.Close()
 	}
-	// Tokens are spread evenly over their range, so the part of it that was passed tells.
+	// Tokens are spread evenly over their range, so the part of it that was passed gives an
+	// estimate.
 	passed := (float64(token) - math.MinInt64) / (math.MaxInt64 - float64(math.MinInt64))
 	return int(float64(n) / max(passed, 1e-9)), iter.Close()
 }

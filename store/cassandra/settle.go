@@ -10,7 +10,7 @@ import (
 	"github.com/weir-rl/weir/store/cas"
 )
 
-// fate is what an error says of a conditional batch.
+// fate is the outcome of a conditional batch as far as an error shows it.
 type fate int
 
 const (
@@ -20,7 +20,7 @@ const (
 	cancelled             // not known, and there is no time to ask
 )
 
-// fateOf tells what an error means.
+// fateOf returns the fate that an error shows.
 func fateOf(ctx context.Context, err error) fate {
 	var (
 		unavailable  *gocql.RequestErrUnavailable
@@ -47,7 +47,7 @@ func fateOf(ctx context.Context, err error) fate {
 	return unknown // the coordinator may still be at it
 }
 
-// settle finds out what became of a batch that ended with an error.
+// settle finds the outcome of a batch that ended with an error.
 func (e *engine) settle(ctx context.Context, c *connection, g *cas.Group, err error) {
 	cause := e.explain(err)
 	f := fateOf(ctx, err)
@@ -74,8 +74,8 @@ func (e *engine) settle(ctx context.Context, c *connection, g *cas.Group, err er
 	}
 }
 
-// verdict tells from what lies there now whether changes were made. final says that they will not
-// be made later. A group is made as a whole, so that one of its changes can tell of all.
+// verdict concludes from the present rows whether changes were made. final says that they will not
+// be made later. A group is made as a whole, so that one of its changes decides for all.
 func verdict(changes []cas.Change, rows []row, final bool) (made, known bool) {
 	still, gone, before := true, true, false
 	for i := range changes {
@@ -87,7 +87,7 @@ func verdict(changes []cas.Change, rows []row, final bool) (made, known bool) {
 		case c.Version != 0 && r.Version != 0 && (r.Version == c.Version || r.was == c.Version):
 			return true, true // it lies there, or what lies there has replaced it
 		case c.Was != 0 && r.Version != 0 && r.was == c.Was:
-			return false, true // another one has replaced what this one was to replace
+			return false, true // another one has replaced the version that this one was to replace
 		case c.Was != 0 && r.Version == c.Was:
 			before = true // a version does not come back
 		}
@@ -96,7 +96,7 @@ func verdict(changes []cas.Change, rows []row, final bool) (made, known bool) {
 	}
 	switch {
 	case gone:
-		return true, true // what was to be deleted is
+		return true, true // the rows to delete are gone
 	case final && (before || still):
 		return false, true
 	}

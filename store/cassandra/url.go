@@ -17,7 +17,7 @@ import (
 	"github.com/weir-rl/weir/store/internal/address"
 )
 
-// target is what a URL says.
+// target holds the contents of a URL.
 type target struct {
 	hosts          []string
 	user, password string
@@ -29,7 +29,7 @@ type target struct {
 	replicas       int // in each data centre, if the keyspace is to be made; 0: it must be there
 }
 
-// urlForm is what a message shows.
+// urlForm is the form that a message shows.
 const urlForm = "write cassandra://USER:PASSWORD@HOST:9042,HOST2/KEYSPACE"
 
 var urlParameters = slices.Concat(address.TLSParameters, []string{"tls", "password_file", "consistency", "local_dc", "replicas"})
@@ -52,7 +52,7 @@ func CheckURL(text string) error {
 	return err
 }
 
-// names are those of keyspaces; Cassandra takes no others.
+// names matches names of keyspaces; Cassandra takes no others.
 var names = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_]{1,48}$`) })
 
 func parseURL(text string) (*target, error) {

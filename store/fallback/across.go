@@ -148,7 +148,7 @@ func (s *Store) split(
 	}
 	local, admitted, counted, err := s.decideLocally(s.localWithin(ctx), near.charges, near.results, witness, nil)
 	if err != nil {
-		s.undo(charges, &far, now) // Local has told no instant
+		s.undo(charges, &far, now) // Local has returned no instant
 		return 0, err
 	}
 	if !admitted {
@@ -187,7 +187,7 @@ func (s *Store) undo(charges []store.Charge, far *side, now int64) {
 	}
 }
 
-// partly is the error of a call of which only some charges were asked for.
+// partly is the error of a call that was to decide only some charges.
 type partly struct {
 	error
 	of []int

@@ -52,7 +52,7 @@ type run struct {
 	answers atomic.Uint64 // that the primary had got at the last of them
 }
 
-// begin returns what to give to failed if the call that begins now fails.
+// begin returns the argument for failed if the call that begins now fails.
 func (r *run) begin() uint32 { return r.n.Load() }
 
 // succeeded ends the run. answers, unless nil, returns how many answers have come from the primary

@@ -4,10 +4,10 @@
 //
 // Begin at Store.Take (fallback.go). It asks the primary through the circuit breaker of the part
 // that holds the keys (breaker.go, part.go), or of several parts (across.go). Without the primary
-// it decides locally (without.go), on a share of each limit (share.go) and within what the primary
-// last said of a key (known.go). What the primary has missed is kept in a ledger for each part
-// (ledger.go), and charged in the background when the part is back (tend.go). The books account for
-// every unit that was admitted on a share (books.go).
+// it decides locally (without.go), on a share of each limit (share.go) and within the primary's
+// last results for a key (known.go). A ledger for each part keeps the charges that the primary has
+// missed (ledger.go); they are made in the background when the part is back (tend.go). The books
+// account for every unit that was admitted on a share (books.go).
 package fallback
 
 import (
@@ -56,7 +56,7 @@ type Options struct {
 	Probe func(ctx context.Context) error
 	// Transition is called for each change of state, once, in order, from the background; cause is
 	// nil when to is Closed. nil means no calls. It must not call Close. If the primary has parts,
-	// the states are those of the whole, as State returns them.
+	// it gets the states of the whole, as State returns them.
 	Transition func(from, to State, cause error)
 	// Exceeded is called with the units that this node's share has admitted beyond limits: at most
 	// once a minute, with each rule's excess since the last call, and the time since which it
@@ -70,8 +70,8 @@ type Options struct {
 	// itself while the primary counted as there, since the last call. nil means no calls. It must
 	// not call Close.
 	Unanswered func(Unanswered)
-	// Random returns a number from 0 up, below most, which is above 0. Nodes that lost the primary
-	// together differ by it in when they probe. nil means math/rand/v2, and is right but for
+	// Random returns a number from 0 up, below most, which is above 0. It spreads the probes of
+	// nodes that lost the primary together. nil means math/rand/v2, which is right except for
 	// simulations, which must be able to repeat a run. It must be safe for concurrent use.
 	Random func(most int64) int64
 }
@@ -100,7 +100,7 @@ type Options struct {
 type Store struct {
 	primary store.Store
 	timed   timed  // the primary, if it keeps deadlines by itself
-	parted  parted // the primary, or what it wraps, if that has parts
+	parted  parted // the primary, or the store it wraps, if that has parts
 	prompt  prompt
 	o       Options
 
@@ -158,9 +158,9 @@ var (
 // are leased.
 //
 // If the primary has the methods Parts, PartOf, PartOfID, PingPart and Answers of store/redis, each
-// of its parts has a breaker of its own. For these, and for all optional interfaces of package
-// store, a primary that wraps another store may leave it to that one (store.As); but for
-// TakeWithin, and for store.Prompt.
+// of its parts has a breaker of its own. A primary that wraps another store may leave these
+// methods, and all optional interfaces of package store except store.Prompt, to that one
+// (store.As). It must have TakeWithin itself.
 func New(primary store.Store, o Options) (*Store, error) {
 	switch {
 	case primary == nil:

@@ -165,7 +165,7 @@ func (f *lastAnswer) left(l *algo.Limit, capacity, elapsed int64) int64 {
 	return left + f.margin
 }
 
-// claim is what a share may admit of a key, according to known.
+// claim is how much a share may admit of a key, according to known.
 type claim struct {
 	known  bool
 	denied bool

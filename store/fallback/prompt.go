@@ -10,10 +10,10 @@ import (
 // prompt are the stores that can decide some calls without waiting; nil for one that cannot.
 type prompt struct{ primary, local store.Prompt }
 
-// TakeNow implements store.Prompt. While the circuit breaker is closed, it decides what the primary
-// can decide at once; while it is open, what Options.Local can, and what the primary can on units
-// that it has set aside for this node. Charges that are in several parts of the primary are left to
-// Take, and so is a call that fails.
+// TakeNow implements store.Prompt. While the circuit breaker is closed, it decides if the primary
+// can at once; while it is open, if Options.Local can, or the primary with units that it has set
+// aside for this node. It leaves charges in several parts of the primary to Take, and calls that
+// fail.
 func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
 	if check(charges, results) != nil {
 		return 0, false

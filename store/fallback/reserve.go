@@ -39,7 +39,7 @@ func (s *Store) Reserves() bool {
 
 // Hold implements store.Reserver. While the primary is away, Local holds the note: it is then this
 // node's, and lost with it. So it is if the decision was made without the primary, which may be
-// back: another node would give back to the primary what that was never charged. A primary that
+// back: another node would give back units to the primary that it never charged. A primary that
 // does not say in time whether it holds a note is taken to do so, since two stores would hand it
 // out twice.
 func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error {

@@ -42,7 +42,7 @@ type Stats struct {
 	Uncounted      uint64 // decisions: admitted because all rules say on_store_error: allow
 	Refused        uint64 // decisions: failed because a rule says on_store_error: deny
 	DeadlineMisses uint64 // answers of the primary that did not come in time
-	// What this node decided by itself while the primary counted as there: see Unanswered.
+	// Decisions of this node by itself while the primary counted as there: see Unanswered.
 	Unanswered, UnansweredUnits uint64
 	// Units admitted on the share, of all limits except concurrency. At any instant Admitted is the
 	// sum of the fields after it. All of these but the last only grow.

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// The primary is charged for what it missed in steps of at most settleBatch keys, one step each
+// The missed charges go to the primary in steps of at most settleBatch keys, one step each
 // settleEvery.
 const (
 	settleBatch = 50
@@ -142,8 +142,8 @@ func (s *Store) pause(p *part, d time.Duration) bool {
 	}
 }
 
-// settle charges a part of the primary for what it missed, until the ledger is empty, the part goes
-// away again (the rest is kept), or the store is closed.
+// settle makes the missed charges in a part of the primary, until the ledger is empty, the part
+// goes away again (the rest is kept), or the store is closed.
 //
 // Of the units admitted locally, only those that Local still counts are charged. Units of a window
 // that has passed, units that have been refilled, and units in a soft margin are not. If the limit

@@ -8,9 +8,9 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Unanswered is what this node decided by itself while the primary counted as there: a part of it
-// did not answer in time, or failed a call, and its circuit breaker was closed. Such decisions may
-// admit beyond a limit though nothing shows that the primary is away.
+// Unanswered counts the decisions that this node made by itself while the primary counted as there:
+// a part of it did not answer in time, or failed a call, and its circuit breaker was closed. They
+// may admit beyond a limit though nothing shows that the primary is away.
 type Unanswered struct {
 	Decisions uint64 // all of them, refusals too
 	Units     uint64 // admitted by them on this node's share

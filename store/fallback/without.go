@@ -151,8 +151,8 @@ func (s *Store) decideLocally(
 	return now, admitted, counted, nil
 }
 
-// noteOutage notes that charges were decided here, in the parts of the primary that would have:
-// also those that are not counted, of which nothing may come back.
+// noteOutage notes that charges were decided here, in the parts of the primary that would have
+// decided them: uncounted ones, too, from which nothing may come back.
 func (s *Store) noteOutage(charges []store.Charge, now int64) {
 	for i := range charges {
 		c := &charges[i]
@@ -175,7 +175,7 @@ func (k *claim) apply(r *algo.Result, share *algo.Limit, now int64) {
 	if r.Off {
 		return
 	}
-	if k.denied { // the result is that of a limit of 0
+	if k.denied { // the result is as of a limit of 0
 		var fresh algo.State
 		idle := share.Check(&fresh, now, algo.Ask{})
 		r.Limit, r.SoftLimit, r.RetryAfter, r.ResetAfter = idle.Limit, idle.SoftLimit, k.retry, k.reset

@@ -132,7 +132,8 @@ func (s *Store) gather(c *call, charges []store.Charge, at int64) (mixed bool) {
 	return mixed
 }
 
-// prepare fills in what the call tells and wants. It reports whether any of its keys has a slot.
+// prepare fills in the reports and wishes of the call. It reports whether any of its keys has a
+// slot.
 func (s *Store) prepare(c *call, at int64) (any bool) {
 	c.across = false
 	for j := 1; j < len(c.charges) && len(s.lanes) > 1; j++ {
@@ -177,7 +178,7 @@ func (s *Store) prepareOne(ch *store.Charge, h *algo.Ahead, hash uint64, at int6
 	} else if ch.Ask.Cost < 0 {
 		sl.Forget()
 	}
-	// Quotas are decided together, there: what is held of them is of no use here.
+	// Quotas are decided together, there: units held of them are of no use here.
 	back := ch.Ask.Cost > 0 && (ch.Mode == rule.Quota || ch.Ask.Cost > sl.Left(at))
 	sl.Ask(&sl.terms.Terms, at, lane.now(at), back, wants, h)
 	sl.terms.counts.tell(h)
@@ -211,7 +212,7 @@ func (s *Store) enter(sh *shard, hash uint64, ch *store.Charge, at int64) *slot 
 	return sl
 }
 
-// lend makes a call with what it tells and wants, and takes in the answer.
+// lend makes a call with its reports and wishes, and takes in the answer.
 func (s *Store) lend(ctx context.Context, minWait, maxWait time.Duration, c *call) (now int64, err error) {
 	returned := false
 	defer func() {
@@ -294,7 +295,7 @@ func (s *Store) under(sl *slot, c *store.Charge) bool {
 	return t != nil && sl.terms.Same(&t.Terms)
 }
 
-// lost notes that a call failed. If it was certainly not made, what it told is to be told again.
+// lost notes that a call failed. If it was certainly not made, its report is to be made again.
 func (s *Store) lost(c *call, at int64, notMade bool) {
 	for j := range c.charges {
 		if !c.known[j] {
@@ -330,7 +331,7 @@ func (s *Store) standing(ch *store.Charge, r *algo.Result, hash uint64, at int64
 	e.Standing(&s.terms.of(ch).Terms, at, now, r)
 }
 
-// partly is the error of a call of which only some charges were asked for.
+// partly is the error of a call that was to decide only some charges.
 type partly struct {
 	error
 	of []int

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// drainPatience is for how long Drain tries while the primary is away: a process that is told to
-// end must not wait for it.
+// drainPatience is how long Drain tries while the primary is away: a process that has to end must
+// not wait for it.
 const drainPatience = 2 * time.Second
 
 var errAway = errors.New("lease: the store that has lent units is away, so they cannot be given back")
 
-// Drain tells the primary of all that was used, and returns all that is left. It waits for calls
+// Drain reports all use to the primary, and returns all units that are left. It waits for calls
 // under way. From then on, the primary decides every call exactly, as if nothing were ever leased:
 // so a process that ends, or a user who turns leases off, leaves nothing out. It fails with ctx's
-// error if that ends before, and if all calls fail for two seconds; what was not told then counts
-// as used when it ends. Calls may go on meanwhile. The primary should not be closed before.
+// error if that ends before, and if all calls fail for two seconds; unreported units then count as
+// used when they end. Calls may go on meanwhile. The primary should not be closed before.
 func (s *Store) Drain(ctx context.Context) error {
 	s.drained.Store(true)
 	pause := time.Millisecond

@@ -23,8 +23,8 @@ func (g *guard) start() {
 	}
 }
 
-// look compares the clocks. gap reports that what is held must not be used any more; paused that
-// this process did not run for some time.
+// look compares the clocks. gap reports that units held must not be used any more; paused that this
+// process did not run for some time.
 func (g *guard) look(at int64) (gap, paused bool) {
 	if g.clocks == nil {
 		return false, false

@@ -16,7 +16,7 @@ func (s *Store) here(charges []store.Charge, results []algo.Result) (now int64, 
 }
 
 // locate returns the slot of a charge, under the terms of its limit; nil if there is none, or if
-// what it holds was lent under other numbers. sh.mu is held.
+// its units were lent under other numbers. sh.mu is held.
 func (s *Store) locate(sh *shard, h uint64, c *store.Charge) *slot {
 	sl := sh.find(h, c.Counter.ID, c.Key)
 	if sl == nil || sl.terms.Limit == c.Limit && sl.terms.counter == c.Counter {
@@ -80,14 +80,14 @@ func (s *Store) hereOne(c *store.Charge, r *algo.Result) (now int64, ok bool) {
 	return now, true
 }
 
-// took is what was taken for a charge.
+// took are the units taken for a charge.
 type took struct {
 	lessee.Taken
 	hash uint64
 	ok   bool
 }
 
-// onStack is the number of charges up to which what is taken is kept on the stack.
+// onStack is the number of charges up to which the units taken are kept on the stack.
 const onStack = 8
 
 // hereAll is here for several charges. It takes the units of one after the other: all of them are
@@ -115,7 +115,7 @@ func (s *Store) hereAll(charges []store.Charge, results []algo.Result) (now int6
 		var again bool
 		if taken[i], again = s.take(&charges[i], at); again {
 			s.back(charges, taken)
-			return 0, false // what was lent just now is for the next one
+			return 0, false // the units just lent are for the next one
 		}
 		missing = missing || !taken[i].ok
 	}
@@ -143,7 +143,7 @@ func (s *Store) take(c *store.Charge, at int64) (t took, again bool) {
 	return t, false
 }
 
-// back puts back what was taken.
+// back puts back the units taken.
 func (s *Store) back(charges []store.Charge, taken []took) {
 	for i := range taken {
 		if taken[i].ok {
@@ -165,8 +165,8 @@ func (s *Store) backOne(c *store.Charge, t *took) {
 	}
 }
 
-// admit notes that what was taken is used, and fills in the results. It returns the instant of the
-// decision, by the clock of the primary.
+// admit notes that the units taken are used, and fills in the results. It returns the instant of
+// the decision, by the clock of the primary.
 func (s *Store) admit(charges []store.Charge, results []algo.Result, taken []took, at int64) (now int64) {
 	for i := range charges {
 		var n *counts
@@ -218,7 +218,7 @@ func (s *Store) refuseAll(charges []store.Charge, results []algo.Result, taken [
 	for i := range charges {
 		c := &charges[i]
 		if c.Mode == rule.Shadow {
-			return 0, false // it is charged whatever becomes of the call
+			return 0, false // it is charged even if the call is denied
 		}
 		sh := s.shard(taken[i].hash)
 		sh.mu.Lock()

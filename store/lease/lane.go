@@ -11,8 +11,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// lane is what is asked and told in the background of a part of the primary. One call is under way
-// at a time; what comes up meanwhile goes with the next one.
+// lane asks and reports in the background, for a part of the primary. One call is under way at a
+// time; later jobs go with the next one.
 type lane struct {
 	s *Store
 	// A lower bound of the primary's clock less this node's, in ns, by the last answers.
@@ -31,14 +31,14 @@ type lane struct {
 	own     *batch        // of tests that run no background
 }
 
-// job is something to ask or to tell in the background.
+// job is a question or a report in the background.
 type job struct {
 	charge store.Charge
 	hash   uint64
 	from   int // of the key, in lane.keys
 	to     int
 	tell   bool
-	ahead  algo.Ahead // what is told; filled in when it is sent if something is wanted
+	ahead  algo.Ahead // the report; filled in when it is sent if units are wanted
 }
 
 // Bounds of a call in the background.
@@ -53,8 +53,8 @@ func newLane(s *Store) *lane {
 	return l
 }
 
-// now is what this node knows of the primary's clock at an instant, in µs; it is not later than
-// that.
+// now is this node's estimate of the primary's clock at an instant, in µs; it is never later than
+// that clock.
 func (l *lane) now(at int64) int64 { return (at + l.offset.Load()) / 1000 }
 
 // The difference of the clocks may change by as much, by errors of their readings and of their
@@ -102,7 +102,7 @@ func (l *lane) add(j job, key []byte) {
 	l.jobs = append(l.jobs, j)
 }
 
-// tell adds what is to be told of a key, which has left its books.
+// tell adds a key's report, whose units have left the key's books.
 func (l *lane) tell(j job, key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +135,7 @@ type batch struct {
 	keys []byte
 }
 
-// send makes a call of what is to be asked and told; it reports whether there was anything. One
+// send makes calls for the queued wishes and reports; it reports whether there were any. One
 // goroutine at a time may call it.
 func (l *lane) send(ctx context.Context, b *batch) (some bool) {
 	l.mu.Lock()
@@ -178,7 +178,7 @@ func (l *lane) sendSome(ctx context.Context, b *batch, jobs []job) {
 	clear(b.charges)
 }
 
-// prepareWant fills in what a job wants; false if that is not so any more.
+// prepareWant fills in the wish of a job; false if there is none any more.
 func (s *Store) prepareWant(j *job, l *lane, at int64) bool {
 	sh := s.shard(j.hash)
 	sh.mu.Lock()

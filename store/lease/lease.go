@@ -2,12 +2,11 @@
 // keys on this node, without asking the store. No call is admitted that the store would not have
 // admitted, see docs/distributed.md.
 //
-// Begin with Store.TakeNow (here.go), which decides what can be decided here. What cannot goes to
-// the store, together with what is to be told and asked for (ask.go). Package
-// internal/leasing/lessee has the protocol: the books of a key, and all rules about when and how
-// much. A table of keys (table.go) keeps them. In the background, lanes (lane.go) ask for units
-// before they are needed, and tell in time what became of those that end; guard.go watches the
-// clocks, and drain.go returns everything.
+// Begin with Store.TakeNow (here.go), which decides a call here if it can. Other calls go to the
+// store, together with reports and wishes (ask.go). Package internal/leasing/lessee has the
+// protocol: the books of a key, and all rules about when and how much. A table of keys (table.go)
+// keeps them. In the background, lanes (lane.go) ask for units before they are needed, and report
+// the use of units before they end; guard.go watches the clocks, and drain.go returns everything.
 package lease
 
 import (
@@ -30,12 +29,12 @@ const DefaultMaxKeys = 65_536
 
 // Options configure New. The zero value is right for most.
 type Options struct {
-	// MaxKeys bounds the keys that hold leases at a time, or may soon; 0 means 65,536. Where there
-	// are more, those that hold nothing make room for others, the ones that were asked for longest
-	// ago first. Keys for which there is no room are decided by the store.
+	// MaxKeys bounds the keys that hold leases at a time, or may soon; 0 means 65,536. When there
+	// are more, keys that hold nothing make room for others, the least recently used first. The
+	// store decides on keys for which there is no room.
 	MaxKeys int
-	// Clock is this node's clock, in ns: it must never go back. nil means store.Monotonic, and is
-	// right but for tests, whose store must take the instants that it returns as asked from the
+	// Clock is this node's clock, in ns: it must never go back. nil means store.Monotonic, which is
+	// right except in tests, whose store must take the instants that it returns as asked from the
 	// same clock. A clock that is given is the only one: it is not compared with others, as this
 	// node's own is to notice that the machine was suspended.
 	Clock func() int64
@@ -48,10 +47,10 @@ type Options struct {
 // and so is every request for which a unit is missing, or that is no plain charge: peeks, refunds,
 // settlements, releases and resets.
 //
-// Of a request that is admitted here, Limit, SoftLimit and Allowed are as the primary would say.
-// Remaining and ResetAfter are what this node knows: the primary's last answer, moved on by what
-// was used here since. now is this node's idea of the primary's clock, and never later than that.
-// When the primary refuses a request of such a key, others like it are refused here for a short
+// For a request that is admitted here, Limit, SoftLimit and Allowed are as the primary would say.
+// Remaining and ResetAfter are this node's knowledge: the primary's last answer, less the units
+// that were used here since. now is this node's idea of the primary's clock, and never later than
+// it. When the primary refuses a request of such a key, others like it are refused here for a short
 // time; RetryAfter says so.
 type Store struct {
 	primary store.Lender
@@ -71,8 +70,8 @@ type Store struct {
 	inFlight atomic.Int64 // calls that may change the books when they end
 	next     atomic.Int64 // when entries are visited next, by this node's clock
 	drained  atomic.Bool
-	// when it was last noticed that this node's clock stood still: what was asked before is not
-	// known to have been asked when that says
+	// when it was last noticed that this node's clock stood still: the instants of earlier
+	// questions are not certain
 	gap atomic.Int64
 	_   [64]byte
 
@@ -247,8 +246,8 @@ func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot u
 	return s.primary.Release(ctx, c, key, slot)
 }
 
-// Close returns what is held, as far as that can be done within a second, stops the background and
-// closes the primary. A second Close does nothing.
+// Close returns the units held, as far as that is possible within a second, stops the background
+// and closes the primary. A second Close does nothing.
 func (s *Store) Close() error {
 	s.life.Lock()
 	closed := s.life.closed
@@ -258,7 +257,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, time.Second)
-	_ = s.Drain(ctx) // what it could not return counts as used in the end
+	_ = s.Drain(ctx) // units it could not return count as used in the end
 	cancel()
 	s.stop()
 	s.work.Wait()

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// counts are those of a counter.
+// counts are the counts of a counter.
 type counts struct {
 	counter                         *rule.Counter
 	local, byStore, mixed           atomic.Uint64
@@ -76,7 +76,7 @@ type Stats struct {
 	Limits []LimitStats // of the limits that lend, in no particular order
 	Keys   int64        // that have leases, or had one recently
 	Left   int64        // units that are held and can be used
-	Untold int64        // units that were used, and the primary was not told of yet
+	Untold int64        // units that were used, and not yet reported to the primary
 
 	// keys whose leases were dropped before their time: since the clock of this node was set or
 	// stood still, since this process stood still, since the clock of the primary leaped, and since
@@ -87,17 +87,17 @@ type Stats struct {
 	Late uint64
 }
 
-// LimitStats are those of a limit that lends. All are counted since the start, or since it was
-// asked for again after many reloads without it.
+// LimitStats are the counts of a limit that lends, since the start, or since it was asked for again
+// after many reloads without it.
 type LimitStats struct {
 	Counter *rule.Counter
 
 	Local, Store, Mixed uint64 // decisions made here, by the primary, and in both places
-	// units that were lent; of these, those that were told to be used, or returned, and those that
-	// ended untold and count as used
+	// units that were lent; of these, units that were reported as used, or as returned, and units
+	// that ended unreported and count as used
 	Granted, Used, Returned, Lapsed uint64
-	// RefusedWhileOut are refusals, of those of the primary and of those repeated here, that would
-	// have been admissions, were no units out: what leases cost.
+	// RefusedWhileOut are refusals, by the primary or repeated here, that would have been
+	// admissions if no units were out: the price of leases.
 	RefusedWhileOut uint64
 }
 

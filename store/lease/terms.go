@@ -10,7 +10,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// terms are those of the limit of a counter.
+// terms are the terms of a counter's limit.
 type terms struct {
 	lessee.Terms
 	counter *rule.Counter
@@ -28,12 +28,12 @@ type termsCache struct {
 	mu       sync.Mutex // held to add terms; taken after a shard's
 	n        int
 	counters atomic.Int64 // how many counts there are
-	most     atomic.Int64 // from how many on those of rules that are gone are looked for; 0: mostCounts
+	most     atomic.Int64 // from how many on counts of rules that are gone are looked for; 0: mostCounts
 }
 
 const (
-	// borrowedPause bounds lessee.Terms.Pause of what a region may borrow of others: units come
-	// sooner than the store says.
+	// borrowedPause bounds lessee.Terms.Pause where a region may borrow units: they come sooner
+	// than the store says.
 	borrowedPause = int64(100 * time.Millisecond)
 
 	maxTerms   = 16384

@@ -102,7 +102,7 @@ func (s *Store) visit(sh *shard, at int64) (due int64) {
 		t := sl.terms
 		every := visitEvery(&t.Terms)
 		sh.setPace(n, paceOf(&t.Terms))
-		within := every + min(every, int64(10*time.Millisecond)) // and what the call takes
+		within := every + min(every, int64(10*time.Millisecond)) // and the time of the call
 		lane := s.laneOf(t.counter, sh.keyOf(sl))
 		tell, over, lapsed := sl.Visit(&t.Terms, at, lane.now(at), within)
 		if lapsed > 0 {
@@ -119,7 +119,7 @@ func (s *Store) visit(sh *shard, at int64) (due int64) {
 	return sh.due
 }
 
-// tell hands what is to be told of an entry to its lane. The lock of its shard is held.
+// tell hands the report of an entry to its lane. The lock of its shard is held.
 func (s *Store) tell(sl *slot, l *lane, at, within int64) {
 	t := sl.terms
 	j := job{charge: store.Charge{Counter: t.counter, Limit: t.Limit}, hash: s.hashOf(sl)}
@@ -128,8 +128,8 @@ func (s *Store) tell(sl *slot, l *lane, at, within int64) {
 	l.tell(j, sl.key)
 }
 
-// dropAll ends the use of everything that is held, or of all that is held of one lane. If the
-// primary may be another server now, it is not told of: what it has out may be somebody else's.
+// dropAll ends the use of all units held here, or, if of is not nil, of the units of one lane. If
+// the primary may be another server now, it gets no report: its units out may be somebody else's.
 func (s *Store) dropAll(why cause, of *lane) {
 	for i := range s.shards {
 		sh := &s.shards[i]

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// What else a store may be: as far as it changes a key, what is untold of the key is told before.
+// The optional interfaces of a store: methods that change a key first report its unreported use.
 var (
 	_ store.Reserver  = (*Store)(nil)
 	_ store.Inspector = (*Store)(nil)
@@ -41,10 +41,10 @@ func (s *Store) Expired(ctx context.Context, n int) ([][]byte, error) {
 	return nil, store.ErrNoReservations
 }
 
-// Settle implements store.Reserver. Of a key that leases, the primary is told first what is untold:
-// the charge that is settled may be among it. What goes back then does so as from a charge of the
-// instant of the request; of a sliding_log, whose units are stamped when they are told, units that
-// were used here do not go back.
+// Settle implements store.Reserver. It first reports the unreported use of a key that leases to the
+// primary: the charge that is settled may be among it. Units that go back then do so as from a
+// charge at the instant of the request; under a sliding_log, which stamps units when they are
+// reported, units that were used here do not go back.
 func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) error {
 	r, ok := store.As[store.Reserver](s.primary)
 	if !ok {
@@ -61,7 +61,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) erro
 	return r.Settle(ctx, settlements)
 }
 
-// tellNow tells what is untold of the keys of peeks. If it fails, less goes back than could.
+// tellNow reports the unreported use of the keys of peeks. If it fails, less goes back than could.
 func (s *Store) tellNow(ctx context.Context, charges []store.Charge) {
 	if len(charges) == 0 {
 		return
@@ -80,9 +80,9 @@ func (s *Store) tellNow(ctx context.Context, charges []store.Charge) {
 	}
 }
 
-// Inspect implements store.Inspector. Units that were used here, and not told of yet, are shown
-// among those that are out. If the primary cannot be inspected, Inspect and the other methods fail
-// with store.ErrNoInspector.
+// Inspect implements store.Inspector. Units that were used here, and not reported yet, are shown
+// among the units out. If the primary cannot be inspected, Inspect and the other methods fail with
+// store.ErrNoInspector.
 func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit func(store.KeyState)) error {
 	if i, ok := store.As[store.Inspector](s.primary); ok {
 		return i.Inspect(ctx, v, keys, visit)
@@ -98,8 +98,8 @@ func (s *Store) Scan(ctx context.Context, v *store.View, from string, most int, 
 	return store.Scanned{}, store.ErrNoInspector
 }
 
-// Reset implements store.Inspector. What was used here until then is told of first, and so
-// forgotten too. What is held here, and on other nodes, can still be used.
+// Reset implements store.Inspector. Units that were used here until then are reported first, and so
+// forgotten too. Units that are held here, and on other nodes, can still be used.
 func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (bool, error) {
 	i, ok := store.As[store.Inspector](s.primary)
 	if !ok {

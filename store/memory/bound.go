@@ -77,7 +77,7 @@ func (s *Store) remove(sh *shard, p int) {
 }
 
 // expire forgets the key at a place, whose state equals a fresh one. If the snapshot file has that
-// very state, whoever reads it finds that, too.
+// very state, its reader finds that out, too.
 func (s *Store) expire(sh *shard, p int) {
 	if shrunk := sh.delete(p, s.limits.load()[sh.slots[p].limit()].id); shrunk != 0 {
 		s.bytes.Add(int64(-shrunk))
@@ -134,8 +134,8 @@ func (s *Store) evict(sh *shard, now int64) bool {
 }
 
 // evictFrom examines some keys of a shard. It forgets the first one whose state equals a fresh one,
-// or else the one furthest from its limit; it never forgets a key that is being refused, nor one of
-// which units are out.
+// or else the one furthest from its limit; it never forgets a key that is being refused, nor one
+// that has units out.
 func (s *Store) evictFrom(sh *shard, now int64) bool {
 	limits := s.limits.load()
 	best, bestShare := -1, -1.0
@@ -160,7 +160,7 @@ func (s *Store) evictFrom(sh *shard, now int64) bool {
 			continue // without it a key that is refused now might not be; it goes when it is fresh
 		}
 		if l.LentAt(beside, now).Out() > 0 {
-			continue // holders go on using these, and what is used already must count beside them
+			continue // holders go on using these, and earlier use must count beside them
 		}
 		r := l.CheckWith(&st, beside, now, algo.Ask{Cost: 1, MaxDelay: -1, Slot: 1})
 		if r.Allowed {
@@ -175,7 +175,7 @@ func (s *Store) evictFrom(sh *shard, now int64) bool {
 	}
 	e := &limits[sh.slots[best].limit()]
 	if of, _ := besideOf(e.counter, e.limit); of != nil && of == e.counter.Lease {
-		// What was out has ended, and would count for that key alone.
+		// The units out have ended, and would count for that key alone.
 		key := bytes.Clone(sh.keyOf(best))
 		if at := sh.find(limits, tagOf(s.hash(key), of.ID), of.ID, key); at >= 0 {
 			s.remove(sh, at)
@@ -187,7 +187,7 @@ func (s *Store) evictFrom(sh *shard, now int64) bool {
 	return true
 }
 
-// besideAt returns what is kept beside the state at p: a zero State if there is none, nil if its
+// besideAt returns the record beside the state at p: a zero State if there is none, nil if its
 // limit has no second state.
 func (s *Store) besideAt(sh *shard, limits []limitEntry, e *limitEntry, p int) *algo.State {
 	of, _ := besideOf(e.counter, e.limit)
@@ -203,7 +203,7 @@ func (s *Store) besideAt(sh *shard, limits []limitEntry, e *limitEntry, p int) *
 
 // owes reports whether units of a record are still to be charged to a state that is kept under e,
 // as of an instant before now. Such a state is not forgotten even if it is fresh now: in a bucket,
-// they come on top of what was in it at that instant.
+// the units come on top of its level at that instant.
 func owes(e *limitEntry, beside *algo.State, now int64) bool {
 	lease := e.limit.Lease()
 	return lease != nil && beside != nil && beside.B != 0 && now >= beside.A && lease.Lent(beside).Out() > 0 && !lease.Fresh(beside, now)

@@ -6,9 +6,10 @@ import (
 	"math/rand/v2"
 )
 
-// hashSeed is what a store hashes keys with. A snapshot holds it, so that each shard finds its keys
-// together in the file. That is why it is not hash/maphash, whose hash is another one in each
-// process. It is drawn at random and goes nowhere else, so nobody can choose keys that collide.
+// hashSeed is the seed with which a store hashes keys. A snapshot holds it, so that each shard
+// finds its keys together in the file. That is why it is not hash/maphash, whose hash is another
+// one in each process. It is drawn at random and goes nowhere else, so nobody can choose keys that
+// collide.
 type hashSeed [4]uint64
 
 func newHashSeed() (s hashSeed) {

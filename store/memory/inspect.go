@@ -81,7 +81,7 @@ func (s *Store) look(c *rule.Counter, l *algo.Limit, key []byte, now int64) (e s
 		older := c.Previous[i].ID
 		if p = sh.find(limits, tagOf(h, older), older, key); p < 0 {
 			if old := c.Previous[i].Limit; !carried && old != nil && old.Algorithm() == l.Algorithm() && s.lent(sh, c.Previous[i], key, h) >= 0 {
-				e.under, carried = old, true // what has ended counts by its numbers
+				e.under, carried = old, true // ended generations count by its numbers
 			}
 			continue
 		}
@@ -110,7 +110,7 @@ func (s *Store) look(c *rule.Counter, l *algo.Limit, key []byte, now int64) (e s
 	return e, e.st.B != 0 || e.beside.B != 0
 }
 
-// lookBeside copies what is kept beside the state of a key, if there is any. The lock is held.
+// lookBeside copies the record beside the state of a key, if there is any. The lock is held.
 func (s *Store) lookBeside(sh *shard, c *rule.Counter, key []byte, h uint64, e *seen) {
 	of := c.Margin
 	if of == nil {

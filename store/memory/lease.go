@@ -9,10 +9,10 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// What is lent of a key is a record of its own in the table, under Counter.Lease: the second state
-// of a charge, as that of a soft margin is. Nothing is lent where the state or the record is not
-// certain to be kept: on overflow cells, and without room for the record. A record is not evicted,
-// nor is its state while units are out.
+// The units lent under a key have a record of their own in the table, under Counter.Lease: it is
+// the second state of a charge, like the state of a soft margin. Nothing is lent where the state or
+// the record is not certain to be kept: on overflow cells, and without room for the record. A
+// record is not evicted, nor is its state while units are out.
 
 var _ store.Lender = (*Store)(nil)
 
@@ -32,11 +32,11 @@ func (s *Store) TakeAhead(
 	return now, asked, err
 }
 
-// lends reports whether a work, which may be nil, is a record of what is lent.
+// lends reports whether a work, which may be nil, is a record of units lent.
 func (w *work) lends() bool { return w != nil && w.limit.Algorithm() == algo.Lease }
 
-// learn ends the generations of a charge's record that are over, and takes down what is told. What
-// it changes is written at once: whatever looks for room later in this call reads the states.
+// learn ends the generations of a charge's record that are over, and takes down the report. It
+// writes its changes at once: later in this call, a search for room reads the states.
 func (s *Store) learn(sc *scratch, i int, c *store.Charge, ahead []algo.Ahead, now int64) {
 	m := sc.beside(i)
 	if !m.lends() {
@@ -74,8 +74,8 @@ func (s *Store) lent(sh *shard, c *rule.Counter, key []byte, h uint64) int {
 	return sh.find(s.limits.load(), tagOf(h, c.Lease.ID), c.Lease.ID, key)
 }
 
-// rollBeside charges to st what has ended of the record beside it, before st is carried to another
-// definition: it counts by the numbers of the old one.
+// rollBeside charges to st the ended generations of the record beside it, before st is carried to
+// another definition: they count by the numbers of the old one.
 func (s *Store) rollBeside(sh *shard, c *rule.Counter, old *algo.Limit, key []byte, h uint64, st *algo.State, now int64) {
 	if p := s.lent(sh, c, key, h); p >= 0 {
 		var lease algo.State
@@ -86,22 +86,22 @@ func (s *Store) rollBeside(sh *shard, c *rule.Counter, old *algo.Limit, key []by
 	}
 }
 
-// makeRecordRoom reserves records for what the charges want, where there is none. It makes no room
-// for a charge that would be refused by itself.
+// makeRecordRoom reserves missing records for charges that want units. It makes no room for a
+// charge that would be refused by itself.
 func (s *Store) makeRecordRoom(sc *scratch, charges []store.Charge, ahead []algo.Ahead, now int64) {
 	for i := range sc.besides {
 		w, m, c := sc.work(i), sc.beside(i), &charges[i]
 		if ahead[i].Want <= 0 || !m.lends() || m.at >= 0 || m.reserved || !w.keeps() {
 			continue
 		}
-		// What an earlier charge of the call gives back may let this one in.
+		// Units that an earlier charge of the call gives back may let this one in.
 		if r := c.Limit.CheckWith(&w.st, &m.st, now, c.Ask); r.Allowed && !r.Off || w.uses > 1 {
 			m.reserved = s.reserve(m.sh, len(c.Key), now)
 		}
 	}
 }
 
-// keeps reports whether the state is that of its key alone: it has a record, or one reserved, or it
+// keeps reports whether the state belongs to its key alone: it has a record, or one reserved, or it
 // is fresh, and needs none.
 func (w *work) keeps() bool {
 	return w.cell == nil && (w.at >= 0 || w.reserved || w.st.B == 0)
@@ -152,10 +152,11 @@ func (s *Store) settleLent(e *store.Settlement) {
 	s.commit(sc, now)
 }
 
-// resetLent is Reset for a counter that lends; the lock is held. What is out stays in its record.
+// resetLent is Reset for a counter that lends; the lock is held. Units that are out stay in its
+// record.
 //
-// Like a charge, it first carries over what lies under an older identity. What is out would
-// otherwise be charged by the numbers of that one, if it ends before somebody asks.
+// Like a charge, it first carries over the states under an older identity. Otherwise the units out
+// would be charged by the numbers of that one, if they end before somebody asks.
 func (s *Store) resetLent(sh *shard, c *rule.Counter, key []byte, h uint64, now int64) (ok bool) {
 	if l := c.Limit; l != nil {
 		if p := sh.find(s.limits.load(), tagOf(h, c.ID), c.ID, key); p < 0 {

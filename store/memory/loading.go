@@ -23,7 +23,7 @@ import (
 const loadAtOnce = 1 << 16
 
 // loading is a snapshot file whose records are not all in their shards yet. It is read under a
-// shard's lock, and so a decision never finds a shard without what the file has of its keys.
+// shard's lock, and so a decision never finds a shard without the file's records of its keys.
 type loading struct {
 	s       *Store
 	f       io.ReaderAt
@@ -119,7 +119,7 @@ func (s *Store) readAny(f io.ReaderAt, size int64, path string) (l *loading, dro
 	return l, 0, err
 }
 
-// readBlocks checks a file of version 4, and reads what is needed to load its parts.
+// readBlocks checks a file of version 4, and reads the tables that loading its parts needs.
 func (s *Store) readBlocks(f io.ReaderAt, size int64, head []byte, path string) (*loading, error) {
 	sum := fileHead - 4
 	if binary.LittleEndian.Uint32(head[sum:]) != crc32.Checksum(head[:sum], castagnoli()) {
@@ -164,7 +164,7 @@ func (s *Store) readBlocks(f io.ReaderAt, size int64, head []byte, path string) 
 // blockReader is a block whose checksum fits.
 type blockReader struct {
 	f             io.ReaderAt
-	at            int64 // of what follows the head
+	at            int64 // where the head ends
 	length, parts int64
 	written       int64
 	told          bool
@@ -326,7 +326,7 @@ func (s *Store) presize(sh *shard, records int64) {
 	s.bytes.Add(int64(sh.resize(homes)))
 }
 
-// part loads what a part has of a shard.
+// part loads a part's records of a shard.
 func (l *loadingShard) part(sh *shard, b *loadingBlock, p *loadingPart) error {
 	if p.length == 0 {
 		return nil
@@ -393,7 +393,7 @@ func (l *loadingShard) forget(sh *shard, id uint64, key []byte) {
 	}
 }
 
-// record adds a record, in place of that of an older block.
+// record adds a record, in place of an older block's.
 func (l *loadingShard) record(sh *shard, d *loaded, key []byte, st *algo.State) error {
 	s := l.s
 	h := s.hash(key)

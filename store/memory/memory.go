@@ -4,8 +4,8 @@
 // several to simple.go and take.go. A shard (shard.go) is the hash table with a part of the keys;
 // bound.go forgets keys when the store is full, and limits.go numbers the limits that records refer
 // to. snapshot.go writes the file, with definition.go; loading.go reads it, and oldsnapshot.go
-// those of older versions. board.go, reserve.go, settle.go, lease.go, regional.go and inspect.go
-// implement the optional interfaces of package store.
+// reads the files of older versions. board.go, reserve.go, settle.go, lease.go, regional.go and
+// inspect.go implement the optional interfaces of package store.
 package memory
 
 import (
@@ -63,8 +63,8 @@ const maxShards = 256
 //
 // A state that equals a fresh one is forgotten for free, a few at each insertion. At the bound
 // other keys are forgotten: expired ones, then those furthest from their limit, never one that is
-// refused now, nor one of which units are lent. A key that finds no room is charged on one of about
-// a thousand cells that the keys of its counter share, and that lie outside the bound.
+// refused now, nor one with units lent. A key that finds no room is charged on one of about a
+// thousand cells that the keys of its counter share, and that lie outside the bound.
 type Store struct {
 	seed     hashSeed
 	shift    uint // of a hash, to get the shard
@@ -97,8 +97,8 @@ type Store struct {
 	}
 }
 
-// shardCell fills whole cache lines, so that two shards share none, and what a decision reads and
-// writes of one lies in the first of them.
+// shardCell fills whole cache lines, so that two shards share none, and the fields that a decision
+// reads and writes lie in the first of them.
 type shardCell struct {
 	shard
 	_ [16]byte
@@ -213,14 +213,14 @@ func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int6
 	return now, err == nil
 }
 
-// twofold reports whether a charge's limit keeps a second state under the same key: that of a soft
-// margin that closes, or the record of what is lent.
+// twofold reports whether a charge's limit keeps a second state under the same key: the state of a
+// soft margin that closes, or the record of the units lent.
 func twofold(c *store.Charge) bool {
 	return c.Counter.Margin != nil && c.Limit.Margin() != nil || c.Counter.Lease != nil && c.Limit.Lease() != nil
 }
 
-// besideOf returns the identity of what is kept beside the states of c, and the definition under
-// which it is kept by a key with the numbers of l; nil if there is nothing.
+// besideOf returns the identity of the record beside the states of c, and the definition under
+// which a key with the numbers of l keeps it; nil if there is none.
 func besideOf(c *rule.Counter, l *algo.Limit) (*rule.Counter, *algo.Limit) {
 	if m := l.Margin(); m != nil && c.Margin != nil {
 		if all := c.Margin.Limit; all != nil && all.Algorithm() == algo.Margin {
@@ -467,7 +467,7 @@ func (s *Store) Close() error {
 
 // Stats is a reading of the store's size and doings.
 type Stats struct {
-	// records held, including fresh ones that are not forgotten yet, and without those of a
+	// records held, including fresh ones that are not forgotten yet, and without the records of a
 	// snapshot that are not loaded yet
 	Keys      int64
 	Bytes     int64  // memory of the records: index, arena with its spare room, and variable parts

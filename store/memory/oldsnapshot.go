@@ -18,9 +18,9 @@ import (
 //
 //	"WEIRSNAP", version uint32, time int64 (µs since the Unix epoch)
 //	then any number of
-//	  1 definition: counter id uint64, domain, rule, window, counter id uint64 of what is kept
-//	    beside the states (0: nothing is), and the limit (see definition.go); numbered from 0 in
-//	    order
+//	  1 definition: counter id uint64, domain, rule, window, counter id uint64 of the record
+//	    beside the states (0: there is none), and the limit (see definition.go); numbered from 0
+//	    in order
 //	  2 record: number of its definition, key, A, B, C, Ext
 //	  3 reservation: id, note, time left in µs
 //	then
@@ -28,7 +28,7 @@ import (
 //	CRC-64 (ECMA) of all of this, uint64
 //
 // Version 1 has no reservations, and its limits have neither a margin that closes nor a schedule.
-// Versions 1 and 2 know nothing of leases, nor of what is kept beside the states of a definition.
+// Versions 1 and 2 know neither leases nor the record beside the states of a definition.
 const (
 	lastWhole      = 3
 	snapshotHeader = len(snapshotMagic) + 4 + 8

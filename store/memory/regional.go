@@ -26,7 +26,7 @@ const (
 	maxToldUnits   = 1 << 17
 )
 
-// regional is what a store keeps for other regions.
+// regional is the store's data for other regions.
 type regional struct {
 	mu        sync.Mutex
 	log       [][]store.Told // entries, oldest first

@@ -144,9 +144,9 @@ func (sh *shard) find(limits []limitEntry, tag uint32, id uint64, key []byte) in
 }
 
 // near returns a place from which on a tag is found, and which is seldom far from it; below 0 if
-// there are no slots. It has no branch that depends on what is in the table. So the slots that it
-// looks at are fetched from memory side by side, while a loop would wait for each; and so are those
-// of several tags, if it is called for all of them first.
+// there are no slots. It has no branch that depends on the contents of the table. So the slots that
+// it looks at are fetched from memory side by side, while a loop would wait for each; and so are
+// the slots of several tags, if it is called for all of them first.
 func (sh *shard) near(tag uint32) int {
 	slots := sh.slots
 	if len(slots) == 0 {
@@ -159,7 +159,7 @@ func (sh *shard) near(tag uint32) int {
 	return p
 }
 
-// findFrom is find from what near returned.
+// findFrom is find, beginning at the place that near returned.
 func (sh *shard) findFrom(p int, limits []limitEntry, tag uint32, id uint64, key []byte) int {
 	if p < 0 {
 		return -1
@@ -305,8 +305,8 @@ func (sh *shard) place(s *slot) int {
 	return p
 }
 
-// delete removes the key at a place, that of a counter with this id. It returns by how many bytes
-// the variable part shrank.
+// delete removes the key at a place, whose counter has this id. It returns by how many bytes the
+// variable part shrank.
 func (sh *shard) delete(p int, id uint64) (shrunk int) {
 	s := &sh.slots[p]
 	if s.meta&(slotFiled|slotChanged) == slotFiled|slotChanged {

@@ -32,8 +32,8 @@ type simpleWork struct {
 	made bool       // the charge is made, and st as it was before
 }
 
-// takeSimple is takeAll for charges each of which is on a state of its own with nothing beside it,
-// that has a record or for which there is room. It returns false for others, and has charged
+// takeSimple is takeAll for charges each of which is on a state of its own without a record beside
+// it, that is in the table or for which there is room. It returns false for others, and has charged
 // nothing then.
 func (s *Store) takeSimple(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
 	var w simpleWorks
@@ -85,8 +85,8 @@ func (s *Store) takeWith(w *simpleWorks, charges []store.Charge, results []algo.
 	return now, true
 }
 
-// collect hashes the keys. It reports whether the charges are such as takeSimple can decide, as far
-// as that can be told without their states.
+// collect hashes the keys. It reports whether takeSimple can decide the charges, as far as that
+// shows without their states.
 func (w *simpleWorks) collect(s *Store, charges []store.Charge) bool {
 	for i := range charges {
 		c, f := &charges[i], &w.works[i]
@@ -138,7 +138,7 @@ func (w *simpleWorks) find(s *Store, charges []store.Charge, now int64) (_ int64
 	return now, true
 }
 
-// findOne finds the record of charge i, and marks it; or it adds to grow what a new one needs. It
+// findOne finds the record of charge i, and marks it; or it adds the size of a new one to grow. It
 // returns false if takeSimple cannot decide the charge, or if another one names the same state.
 func (w *simpleWorks) findOne(limits []limitEntry, charges []store.Charge, i int, grow *int) bool {
 	c, f := &charges[i], &w.works[i]

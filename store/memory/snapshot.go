@@ -21,15 +21,15 @@ import (
 //
 //	header: "WEIRSNAP", version uint32, the four words uint64 that keys are hashed with (see
 //	  hashSeed), CRC-32 (Castagnoli) of all that
-//	block: length of what follows its head uint64, of that the length of the parts uint64, time
-//	  int64 (µs since the Unix epoch), CRC-32 of what follows the head, CRC-32 of the head before it
+//	block: length of the body behind its head uint64, of that the length of the parts uint64, time
+//	  int64 (µs since the Unix epoch), CRC-32 of the body, CRC-32 of the head before it
 //	then its parts. The upper bits of a key's hash are the number of its part. Each has any number of
 //	  4 forgotten: counter id uint64, key
 //	  2 record: number of its definition in this block, key, A, B, C, Ext
 //	then
 //	  number of definitions, and each: 1, counter id uint64, domain, rule, window, counter id uint64
-//	    of what is kept beside the states (0: nothing is), and the limit (see definition.go)
-//	  0: reservations are those of the block before; or 1: their number, and each: id, note, time
+//	    of the record beside the states (0: there is none), and the limit (see definition.go)
+//	  0: the reservations are as in the block before; or 1: their number, and each: id, note, time
 //	    left in µs
 //	  number of parts, a power of two, and for each its length and its number of records
 //
@@ -38,7 +38,7 @@ import (
 // The head of a block is written last. Whatever breaks while a block is written, the blocks before
 // it are whole and stand: the file is read up to the first block that does not have its checksum.
 // The first block is written into a file of its own, which then replaces the old one. It is written
-// again when the further ones have become as long as it, so that no more than twice what changed is
+// again when the further ones have become as long as it, so that no more than twice the changes are
 // written.
 const (
 	snapshotMagic   = "WEIRSNAP"
@@ -55,7 +55,7 @@ const (
 // castagnoli has instructions on most processors.
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
-// snapshots is what a store knows of its file.
+// snapshots is a store's knowledge of its file.
 type snapshots struct {
 	path string
 	mu   sync.Mutex // one writer at a time
@@ -138,7 +138,7 @@ func (s *Store) writeSnapshot() error {
 		err = s.writeChanges(f)
 	}
 	if err != nil {
-		s.snapshot.file = nil // what was marked as written may not be
+		s.snapshot.file = nil // records marked as written may not be
 	}
 	return err
 }
@@ -151,9 +151,9 @@ func (s *snapshots) open() *os.File {
 	}
 	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
 	if err != nil {
-		return nil // writing a new one tells what is wrong
+		return nil // writing a new one reports the fault
 	}
-	// what is open, and not what has its name by now
+	// the file that is open, and not the one that has its name by now
 	if now, err := f.Stat(); err != nil || !os.SameFile(now, s.file) || now.Size() != s.file.Size() {
 		f.Close()
 		return nil
@@ -211,7 +211,7 @@ func (s *Store) writeWhole() (err error) {
 	return nil
 }
 
-// writeBlock writes a block at the end of a file, and returns what the file then is.
+// writeBlock writes a block at the end of a file, and returns the file's new state.
 func (s *Store) writeBlock(f *os.File, at int64, whole bool) (fs.FileInfo, error) {
 	var none [blockHead]byte
 	if _, err := f.WriteAt(none[:], at); err != nil {
@@ -319,7 +319,7 @@ func appendBlockHead(head []byte, length, parts uint64, now int64, sum uint32) [
 	return binary.LittleEndian.AppendUint32(head, crc32.Checksum(head, castagnoli()))
 }
 
-// flush writes out what has come together if it is more than most.
+// flush writes out the buffer if it is more than most.
 func (d *dumper) flush(most int) error {
 	if len(d.b) <= most {
 		return nil
@@ -354,8 +354,8 @@ func (d *dumper) shard(sh *shard) error {
 	return nil
 }
 
-// keepForgotten leaves out of what the next part is to forget the keys that came back while this
-// one was written, and that it has: a part forgets before it has records.
+// keepForgotten removes from sh.forgotten, which the next part is to forget, the keys that came
+// back while this part was written, and that it has: a part forgets before it has records.
 func (s *Store) keepForgotten(sh *shard) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -416,7 +416,7 @@ func appendForgotten(b []byte, id uint64, key []byte) []byte {
 	return append(b, key...)
 }
 
-// reservations writes the reservations, if they are told of.
+// reservations writes the reservations, or that they are as in the block before if told is false.
 func (d *dumper) reservations(held []*reservation, told bool) error {
 	if !told {
 		d.b = append(d.b, 0)

@@ -90,8 +90,8 @@ func (s *Store) takeAll(charges []store.Charge, ahead []algo.Ahead, results []al
 	return now, nil
 }
 
-// read reads the states that the charges name; their shards are locked. It takes down what is told
-// of units that were lent. now is a reading of the clock from before; read returns the instant of
+// read reads the states that the charges name; their shards are locked. It takes down the reports
+// on units that were lent. now is a reading of the clock from before; read returns the instant of
 // the decision.
 func (s *Store) read(sc *scratch, charges []store.Charge, ahead []algo.Ahead, now int64) int64 {
 	last := now
@@ -448,10 +448,10 @@ func (s *Store) create(w *work, now int64) {
 		switch {
 		case w.at >= 0:
 		case w.beside:
-			s.keepMargin(w, now) // for what is lent room was made before
+			s.keepMargin(w, now) // for a lease's record room was made before
 			return
 		default:
-			return // a refund to a key of which nothing is known but its overflow cell
+			return // a refund to a key that has only its overflow cell
 		}
 		s.keys.Add(1) // the key was forgotten to make room for another state of this call
 	}

@@ -15,7 +15,7 @@ const (
 	maxFacts          = 100_000 // of one kind
 	factsPerCall      = 500
 	boardPollInterval = time.Second // between reads without a message
-	// reads, of which one asks again for the changes of the last lookBackFor
+	// one in so many reads asks again for the changes of the last lookBackFor
 	lookBackEvery = 30
 	lookBackFor   = time.Minute
 )
@@ -70,7 +70,7 @@ func (s *Store) List(ctx context.Context, kind string) ([]store.Fact, error) {
 	return slices.DeleteFunc(r.facts, func(f store.Fact) bool { return f.Removed }), err
 }
 
-// boardReading is what a read of the board has found.
+// boardReading is the result of a read of the board.
 type boardReading struct {
 	name  string // of the board
 	last  int64  // number of the last change

@@ -9,8 +9,8 @@ import (
 )
 
 // Check asks whether a store that is opened with these options could decide: it connects, makes
-// what is missing of the schema, and writes, in one transaction that it then takes back. A fault
-// that does not pass by itself is a store.LastingError.
+// missing parts of the schema, and writes, in one transaction that it then takes back. A fault that
+// does not pass by itself is a store.LastingError.
 func Check(ctx context.Context, o Options) error {
 	t, err := parseURL(o.URL)
 	if err != nil {

@@ -48,7 +48,7 @@ func openDatabase(t *target, connections int, timeout time.Duration) (*database,
 	if !t.poolSize {
 		c.MaxConns = int32(connections)
 	}
-	// What is idle for long may have been forgotten on the way, by a firewall.
+	// A firewall on the way may have forgotten a connection that was idle for long.
 	if c.MaxConnIdleTime == 0 {
 		c.MaxConnIdleTime = 5 * time.Minute
 	}
@@ -93,8 +93,8 @@ func codeOf(err error) string {
 
 // call calls a function: it sends a statement with parameters that fill has written, and calls row
 // with each row of the reply, in binary; columns are valid during that call. An error that is
-// store.ErrNotCharged says that nothing was done: what the server has answered with an error, it
-// has taken back whole. One that is cas.ErrBroken says that a connection broke.
+// store.ErrNotCharged says that nothing was done: a server that answers with an error has rolled
+// the statement back. One that is cas.ErrBroken says that a connection broke.
 func (d *database) call(ctx context.Context, s statement, fill func(p *params), row func(columns [][]byte) error) error {
 	return d.callAgain(ctx, s, fill, row, nil)
 }
@@ -169,7 +169,7 @@ func (d *database) mend(ctx context.Context, c *pgx.Conn, code string) bool {
 		d.pool.Reset()
 		return true
 	case codeNoTable, codeNoSchema, codeNoFunction:
-		d.ready.Store(false) // another server than before, which lacks what it lost
+		d.ready.Store(false) // a new server, which lacks the data that the old one lost
 		return true
 	}
 	return false

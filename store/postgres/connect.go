@@ -12,7 +12,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// connection is what is known of a connection.
+// connection holds facts about a connection.
 type connection struct {
 	pooled   bool            // a pooler is in between
 	prepared map[string]bool // statements, by name
@@ -20,7 +20,7 @@ type connection struct {
 
 const connectionKey = "weir"
 
-// about returns what is known of a connection of the pool.
+// about returns the facts about a connection of the pool.
 func about(c *pgconn.PgConn) *connection {
 	of, ok := c.CustomData()[connectionKey].(*connection)
 	if !ok {
@@ -30,13 +30,13 @@ func about(c *pgconn.PgConn) *connection {
 	return of
 }
 
-// isolationWanted is the one isolation in which a statement that waited for a row goes on with what
-// has become of it. In the others it fails.
+// isolationWanted is the one isolation in which a statement that waited for a row goes on with the
+// row's new version. In the others it fails.
 const isolationWanted = "read committed"
 
-// welcome looks at a new connection. Whether a pooler is in between is seen from the number of the
-// process: poolers draw the one that they tell to clients. Nobody else bounds how long that takes:
-// the pool makes connections without the time of the call that wants one.
+// welcome looks at a new connection. The number of the process shows whether a pooler is in
+// between: poolers draw the number that clients see. Nobody else bounds how long that takes: the
+// pool makes connections without the time of the call that wants one.
 func welcome(ctx context.Context, c *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Config().ConnectTimeout)
 	defer cancel()
@@ -53,7 +53,7 @@ func welcome(ctx context.Context, c *pgx.Conn) error {
 		return nil
 	}
 	if of.pooled {
-		// What is set here may be set for other clients of the pooler, and not for this one.
+		// A setting here may apply to other clients of the pooler, and not to this one.
 		return &store.LastingError{
 			Advice: fmt.Sprintf("transactions in PostgreSQL are %s, and a pooler is in between, so that this cannot be set for them alone: %s", isolation, isolationHint(c.Config().User)),
 			Err:    errIsolation,
@@ -77,9 +77,9 @@ const poolerTerm = 10 * time.Minute
 // named reports whether statements are to be prepared.
 func (d *database) named() bool { return store.Monotonic() >= d.unnamedUntil.Load() }
 
-// unprepared does what is to be done when statements of a connection were not there, or were of
-// another: over a pooler they are not prepared for a while. A server forgets none by itself, so
-// that without a pooler somebody else has made it do so on this connection, which is closed.
+// unprepared handles statements of a connection that were missing, or were another's: over a pooler
+// they are not prepared for a while. A server forgets none by itself, so without a pooler somebody
+// else has made it do so on this connection, which is closed.
 func (d *database) unprepared(ctx context.Context, c *pgx.Conn) {
 	if about(c.PgConn()).pooled {
 		d.unnamedUntil.Store(store.Monotonic() + int64(poolerTerm))

@@ -16,7 +16,7 @@ import (
 // engine implements cas.Engine and cas.Locker.
 type engine struct {
 	*database
-	durable string // synchronous_commit of what is written to states
+	durable string // synchronous_commit of transactions that write states
 }
 
 var (

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-rl/weir/store/cas"
 )
 
-// What an error means: for the outcome of a call, whether it may succeed over another connection,
+// The meaning of errors: for the outcome of a call, whether it may succeed over another connection,
 // and whether it lasts until somebody does something about it.
 
 // notChargedError is an error that is store.ErrNotCharged.
@@ -37,8 +37,8 @@ const (
 	codeCrashed    = "57P02" // crash_shutdown: another backend has crashed
 )
 
-// stateOf returns the SQLSTATE of an error, whatever became of its connection; "" if the server has
-// not said it.
+// stateOf returns the SQLSTATE of an error, even if its connection failed afterwards; "" if the
+// server has not said it.
 func stateOf(err error) string {
 	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return answer.Code
@@ -94,7 +94,7 @@ func (d *database) notDone(err error) error {
 	return notChargedError{err}
 }
 
-// judge says what an error means for the outcome of a call.
+// judge returns the meaning of an error for the outcome of a call.
 func (d *database) judge(err error) error {
 	code := codeOf(err)
 	if code == codeReadOnly {
@@ -126,7 +126,7 @@ const (
 	codeNoEncoding   = "22021" // character_not_in_repertoire
 )
 
-// explain makes an error that lasts a store.LastingError, which says what to do about it.
+// explain makes a lasting error a store.LastingError, with advice.
 func (d *database) explain(err error) error {
 	if _, ok := errors.AsType[*store.LastingError](err); ok {
 		return err

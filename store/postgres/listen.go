@@ -11,13 +11,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// listener hears what other nodes tell by NOTIFY, on a connection of its own. A pooler may lose all
-// of it: so nothing depends on it, and what is not heard is found out within a second.
+// listener hears other nodes' notifications (NOTIFY), on a connection of its own. A pooler may lose
+// all of them: so nothing depends on them, and a change that is not heard is found within a second.
 type listener struct {
 	s       *Store
 	channel string
 	begin   sync.Once
-	told    chan string // payloads that this node has to tell
+	told    chan string // payloads that this node has to send
 
 	mu       sync.Mutex
 	watchers map[*watcher]struct{}
@@ -29,7 +29,7 @@ type watcher struct {
 	wake chan struct{} // of capacity 1
 }
 
-// Payloads begin with what they tell.
+// Payloads begin with their kind.
 const (
 	payloadBoard = "board:" // of this kind, facts have changed
 	payloadFreed = "freed:" // this key, of that counter, may be admitted
@@ -80,7 +80,7 @@ func (l *listener) freed(id uint64, key []byte) {
 	}
 }
 
-// tell sends what this node has to tell, until the store is closed.
+// tell sends this node's payloads, until the store is closed.
 func (l *listener) tell() {
 	s := l.s
 	for {
@@ -106,7 +106,7 @@ func (l *listener) tell() {
 	}
 }
 
-// heard does what a payload tells.
+// heard acts on a payload.
 func (l *listener) heard(payload string) {
 	if kind, ok := strings.CutPrefix(payload, payloadBoard); ok {
 		l.wake(kind)

@@ -2,7 +2,7 @@ package postgres
 
 import "sync/atomic"
 
-// metrics counts what the store does.
+// metrics counts the store's actions.
 type metrics struct {
 	calls, failures, swept atomic.Uint64
 }

@@ -1,12 +1,12 @@
 // Package postgres keeps counters in PostgreSQL 15 or newer, so that any number of nodes enforce
-// one limit as one node would. What it promises in each failure is told in docs/stores.md.
+// one limit as one node would. docs/stores.md says what it promises in each failure.
 //
-// Package store/cas makes the decisions, in Go; here is what it asks of a database (cas.Engine):
+// Package store/cas makes the decisions, in Go; this is its database (cas.Engine):
 //
 //   - Values lie in one table, a row for each subject. Swap calls a function in PL/pgSQL that
 //     compares and writes the rows of many decisions in one round trip (engine.go, sql/swap.sql).
 //     Where many nodes change one row, Lock holds it in a transaction (lock.go).
-//   - What is over is deleted bit by bit, in the order of the table's pages (Store.tend).
+//   - Rows that are over are deleted bit by bit, in the order of the table's pages (Store.tend).
 //   - The tables and functions are made by the first node that comes (schema.go).
 //   - Calls are in PostgreSQL's binary protocol, prepared on each connection, or with their text if
 //     a pooler spreads the statements of a connection over several (conn.go, wire.go).
@@ -35,17 +35,17 @@ import (
 // Options configure Open. URL is required; the zero value of every other field suits most.
 type Options struct {
 	// URL is the address of a database, with all the parameters that pgx knows, and the two that
-	// docs/stores.md tells of:
+	// docs/stores.md describes:
 	//
 	//	postgres://user:password@host:5432/database?sslmode=verify-full
 	//	postgres://user@host1,host2/database?passfile=/etc/weir/pgpass    that which takes writes
 	URL string
-	// Connections is how many connections decide; 0 means DefaultConnections, or what the URL's
-	// pool_max_conns leaves. The store has up to Spare more for all else, and one that listens.
+	// Connections is how many connections decide; 0 means DefaultConnections, or as many as the
+	// URL's pool_max_conns leaves. The store has up to Spare more for all else, and one that
+	// listens.
 	Connections int
 	// Timeout is how long one call may take before its outcome counts as unknown; 0 means 1 s. It
-	// is not the deadline of a decision, which is that of the caller's context (or of package
-	// fallback).
+	// is not the deadline of a decision, which the caller's context (or package fallback) sets.
 	Timeout time.Duration
 	// RememberRefusals is how long at most this node repeats a refusal without asking PostgreSQL; 0
 	// means never. A second is good.
@@ -53,7 +53,7 @@ type Options struct {
 	// Heartbeat is the interval of this node's heartbeats, by which all nodes know how many there
 	// are; 0 means none. A node without one for five intervals counts as gone.
 	Heartbeat time.Duration
-	// Logger gets, as warnings, what an operator should know; nil means that nothing is logged.
+	// Logger gets warnings for operators; nil means that nothing is logged.
 	Logger *slog.Logger
 	// Clock is for tests: it returns the instant of each call, in µs since the Unix epoch, in
 	// place of the server's.
@@ -152,14 +152,14 @@ func (s *Store) Name() string { return s.name }
 // Target names the servers and the database, without credentials.
 func (s *Store) Target() string { return s.engine.target.hosts }
 
-// Pool returns the connections, for what else lies in the database. They close with the store.
+// Pool returns the connections, for other uses of the database. They close with the store.
 // Statements on them should not be prepared, since there may be a pooler.
 func (s *Store) Pool() *pgxpool.Pool { return s.engine.pool }
 
 // Schema returns the name of the schema.
 func (s *Store) Schema() string { return s.engine.target.schema }
 
-// Stats is a reading of what the store has done since it was opened.
+// Stats counts the doings of the store since it was opened.
 type Stats struct {
 	cas.Stats
 	Swept uint64 // states that were over, and that this node has deleted
@@ -193,7 +193,7 @@ func (s *Store) tend() {
 		}
 		err := s.engine.sweep(s.ctx)
 		if code := codeOf(err); code != "" && code != codeReadOnly && !warned {
-			// A server that answers, and does not do what it is asked for: its operator must know.
+			// A server answers, and does not do as it is asked: its operator must know.
 			warned = true
 			s.o.Logger.Warn(err.Error())
 		}

@@ -98,7 +98,7 @@ type setup struct {
 // longestSetup bounds the copying of a table.
 const longestSetup = time.Hour
 
-// begin makes the schema, and returns what is to be waited for until it is ready; nil: nothing.
+// begin makes the schema, and returns the setup to wait for until it is ready; nil: nothing.
 func (d *database) begin(ctx context.Context) (*setup, error) {
 	d.setting.Lock()
 	defer d.setting.Unlock()
@@ -162,8 +162,8 @@ type asker interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// makeSchema makes what is missing, all or nothing. Nodes that are started together do so one after
-// the other. kind is what the table has yet to become, "" if that is what it is.
+// makeSchema makes missing parts, all or nothing. Nodes that are started together do so one after
+// the other. kind is the kind that the table has yet to become, "" if it is of that kind.
 func (d *database) makeSchema(ctx context.Context, c asker) (kind string, err error) {
 	schema := d.target.schema
 	// Nothing is asked of a role that may not create anything if all is there.

@@ -25,7 +25,7 @@ const DefaultSchema = "weir"
 // connect_timeout: the next host is tried then.
 const connectTimeout = 2 * time.Second
 
-// target is what a URL says.
+// target holds the contents of a URL.
 type target struct {
 	url    *pgurl.URL
 	config *pgxpool.Config
@@ -36,12 +36,12 @@ type target struct {
 	poolSize bool
 }
 
-// tables says what the tables of states are to survive.
+// tables says which crashes the tables of states are to survive.
 type tables int
 
 // The values of weir_tables.
 const (
-	tablesAsTheyAre tables = iota // those of a new schema are logged
+	tablesAsTheyAre tables = iota // tables of a new schema are logged
 	tablesUnlogged
 	tablesLogged
 	tablesSynced
@@ -58,8 +58,8 @@ func CheckURL(text string) error {
 // IsURL reports whether text is meant to be the URL of a PostgreSQL.
 func IsURL(text string) bool { return pgurl.Is(text) }
 
-// schemaForm is how a schema may be named: with what the name of its channel begins with, it has
-// the 63 bytes at most that PostgreSQL takes.
+// schemaForm is how a schema may be named: behind the prefix of its channel's name, it has the 63
+// bytes at most that PostgreSQL takes.
 var schemaForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_]{0,57}$`) })
 
 func parseURL(text string) (*target, error) {

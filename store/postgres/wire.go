@@ -83,7 +83,7 @@ func (p *params) bytea(b []byte) {
 	p.end(oidBytea)
 }
 
-// array writes an array of n elements, each of which f appends behind its length.
+// array writes an array of n elements; f appends each behind its length.
 func (p *params) array(oid, of uint32, n int, f func(i int, dst []byte) (all []byte, null bool)) {
 	if n == 0 {
 		p.buf = append(p.buf, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -132,7 +132,7 @@ func (p *params) texts(all []string) {
 	p.array(oidTexts, oidText, len(all), func(i int, dst []byte) ([]byte, bool) { return append(dst, all[i]...), false })
 }
 
-// byteas writes an array of what f appends.
+// byteas writes an array of n elements, which f appends.
 func (p *params) byteas(n int, f func(i int, dst []byte) (all []byte, null bool)) {
 	p.array(oidByteas, oidBytea, n, f)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/weir-rl/weir/store/internal/waiting"
 )
 
-// takeAcross decides charges of several partitions. All partitions are asked at once. If one of
-// them denies or fails, what the others charged is given back. That runs to its end even if the
-// caller gives up.
+// takeAcross decides charges of several partitions. It asks all partitions at once. If one of them
+// denies or fails, it gives back the charges of the others. That runs to its end even if the caller
+// gives up.
 func (s *Store) takeAcross(
 	w *waiting.Waiter, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
 ) (now, asked int64, err error) {

@@ -14,9 +14,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Calls whose answer is lost are sent again, over another connection, until it is known what became
-// of them. The functions of weir.lua keep the last reply of each lane of a node, and make each call
-// once (once in weir.lua). So the caller gets the answer that was lost, or the first one there is.
+// Calls whose answer is lost are sent again, over another connection, until their outcome is known.
+// The functions of weir.lua keep the last reply of each lane of a node, and make each call once
+// (once in weir.lua). So the caller gets the answer that was lost, or the first one there is.
 //
 // They keep it in the memory of the library in that server. If the call comes to another memory
 // (the server has restarted, another one has taken its place, or the functions were flushed),
@@ -29,7 +29,7 @@ const (
 	lostReply      = lostCode + " the call may have been made before this server, or its functions, began"
 )
 
-// lane is a row of calls, of which one is under way at a time. The functions know it by its id.
+// lane is a row of calls, one of which is under way at a time. The functions know it by its id.
 type lane struct {
 	id     uint64
 	number int64  // of the call under way, or the last one
@@ -67,8 +67,8 @@ func (l *lane) appendIdentity(b []byte, memory uint32, again bool) []byte {
 	return append(b, 0)
 }
 
-// lanes are for calls of a partition that are no decisions: as many as were ever under way together.
-// What a lane has done before is known in the partition's server, or has been forgotten there.
+// lanes are for calls of a partition that are no decisions: as many as were ever under way
+// together. The partition's server knows a lane's last call, or has forgotten it.
 type lanes struct {
 	mu   sync.Mutex
 	free []*lane
@@ -93,8 +93,8 @@ func (s *lanes) put(l *lane) {
 	s.free = append(s.free, l)
 }
 
-// lostError is the error of a call of which it is not known whether it was made. It hides its cause
-// from those who ask whether nothing was done: that holds for the last attempt alone.
+// lostError is the error of a call that may have been made or not. It hides its cause from callers
+// that ask whether nothing was done: that holds for the last attempt alone.
 type lostError struct{ cause error }
 
 func (e *lostError) Error() string {
@@ -362,7 +362,7 @@ func (p *partition) question(b rueidis.Builder) rueidis.Completed {
 	return b.Arbitrary("FCALL").Args(lua().read, "1").Keys(p.prefix).Args("").Build()
 }
 
-// learnMemory notes what the reply to question says.
+// learnMemory notes the reply to question.
 func (p *partition) learnMemory(result rueidis.RedisResult) error {
 	reply, err := result.ToArray()
 	if err != nil {

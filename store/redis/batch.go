@@ -35,7 +35,7 @@ type run struct {
 	first, last *call // first calls of groups
 	n           int   // groups
 	merged      bool
-	lending     bool // something is told or wanted of units ahead
+	lending     bool // it has reports or wishes of leases
 }
 
 // decide sends a batch, and fills in results, undecided or err of each call.
@@ -55,8 +55,8 @@ func (p *partition) decide(ctx context.Context, batch []*call) {
 		p.detector.Lost() // the call is no longer in flight
 	}
 	if isTryAgain(err) && len(batch) > 1 {
-		// The batch's keys are on two servers while a slot is migrating. Those of one decision may
-		// be on one.
+		// The batch's keys are on two servers while a slot is migrating. The keys of one decision
+		// may be on one.
 		for i := range batch {
 			p.decide(ctx, batch[i:i+1])
 		}
@@ -193,7 +193,7 @@ const (
 
 	flagMerged  = 1 // each decision stands for several equal requests: their numbers follow
 	flagRepeats = 2 // a key may come more than once
-	flagLending = 4 // with what is told and wanted of units ahead
+	flagLending = 4 // with the reports and wishes of leases
 )
 
 // send sends all runs as one call of take, and returns the reply, and how it came about.

@@ -34,7 +34,7 @@ const (
 	maxFacts          = 100_000 // of one kind
 	factsPerCall      = 500
 	boardPollInterval = time.Second // between reads without a message
-	// reads, of which one asks again for the changes of the last lookBackFor
+	// one in so many reads asks again for the changes of the last lookBackFor
 	lookBackEvery = 30
 	lookBackFor   = time.Minute
 )

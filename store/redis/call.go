@@ -34,7 +34,7 @@ type call struct {
 	buf      []byte
 	slots    []uint64 // ids for Concurrency charges; 0 for others
 
-	shape     uint64 // hash of what is asked, without the keys
+	shape     uint64 // hash of the question, without the keys
 	hash      uint64 // of both
 	mergeable bool   // equal calls may go as one
 	// no two charges share a stored value, unless they are joined: Lua reads all values before it
@@ -42,7 +42,7 @@ type call struct {
 	disjoint     bool
 	marginCloses bool // an operand's soft margin closes
 	lends        bool // units may be lent of one of the limits
-	lending      bool // something is told or wanted of units ahead
+	lending      bool // it has reports or wishes of leases
 
 	stage     stage
 	done      chan struct{} // one value when delivered
@@ -132,8 +132,8 @@ func (s *Store) newCall(p *partition, charges []store.Charge, ahead []algo.Ahead
 	return c
 }
 
-// addRecord adds the record of what is lent to a call. own is the operand of its state, which must
-// follow it, and t the codec of the charge's limit.
+// addRecord adds the record of the units lent to a call. own is the operand of its state, which
+// must follow it, and t the codec of the charge's limit.
 func (s *Store) addRecord(p *partition, c *call, own *operand, t *codec, key []byte) {
 	ch := &c.charges[own.charge]
 	c.lends = true

@@ -74,7 +74,8 @@ func (s *Store) dial() bool {
 		}
 		cancel()
 		if mayNot(err) {
-			// A user of another region, say: it can use what the nodes of this build have loaded.
+			// A user of another region, say: it can use the functions that nodes of this build have
+			// loaded.
 			s.o.Logger.Warn(fmt.Sprintf("redis store: %s: this user may not load functions (function|load): it depends on nodes of the same build that do", s.target))
 			err = nil
 		}
@@ -157,7 +158,7 @@ func loadFunctions(ctx context.Context, client rueidis.Client, library string) e
 	var failed error
 	loaded := false
 	for _, node := range client.Nodes() {
-		// Not REPLACE: what is there has the same text, and its memory holds what was done.
+		// Not REPLACE: the library there has the same text, and its memory holds the last replies.
 		err := node.Do(ctx, node.B().Arbitrary("FUNCTION", "LOAD").Args(library).Build()).Error()
 		if e, ok := rueidis.IsRedisErr(err); ok {
 			switch {

@@ -28,7 +28,7 @@ const (
 	kindSlots
 	kindOff    // no limit is in force: there is no state
 	kindMargin // the state of a soft margin that closes
-	kindRecord // what is lent
+	kindRecord // units lent
 )
 
 // The stored forms of states: bytes, and what these are, as formats of Lua's struct.pack. The first
@@ -45,9 +45,9 @@ const (
 	// intervalScale is the scale of a bucket that is refilled at intervals: algo.Params.Tag of it.
 	intervalScale = math.MaxUint32
 
-	// What is lent: the end of the older generation, the units out in it and in the newer one, what
-	// was wanted in this generation and in the one before, and the length of a generation, under
-	// which the record was written.
+	// The units lent: the end of the older generation, the units out in it and in the newer one,
+	// the units wanted in this generation and in the one before, and the length of a generation,
+	// under which the record was written.
 	recordSize   = 23
 	recordFormat = "<I7I4I4I2I2I4"
 	mostLent     = algo.MaxN * algo.MaxLease / 100 // no limit lends more
@@ -68,7 +68,7 @@ const (
 	holderSize      = 7 + 8 + 4 // time, id, slots
 )
 
-// A tally is what the reply holds of a log, or of slots, in place of the state.
+// A tally is the reply's summary of a log, or of slots, in place of the state.
 const (
 	tallySize   = 28
 	tallyFormat = "<I7I7I7I7"
@@ -80,8 +80,8 @@ var compactSize = [...]int{
 	kindWindow: windowSize, kindBucket: bucketSize, kindInterval: bucketSize, kindRecord: recordSize,
 }
 
-// codec describes a Limit to weir.lua, and converts between its states in algo and in Redis. That
-// of a limit with a schedule only converts; the codec of the limit in force describes it (see
+// codec describes a Limit to weir.lua, and converts between its states in algo and in Redis. The
+// codec of a limit with a schedule only converts; the codec of the limit in force describes it (see
 // phaseAt).
 type codec struct {
 	limit       *algo.Limit
@@ -96,7 +96,7 @@ type codec struct {
 	margin      *algo.Limit // of the state of the soft margin; nil if it does not close
 	// limit, limitLevel, marginOpen, marginAhead: see shape in weir.lua
 	marginNumbers [4]float64
-	lease         *algo.Limit // of the record of what is lent; nil if nothing is
+	lease         *algo.Limit // of the record of the units lent; nil if it lends nothing
 	lendNumbers   [3]float64  // hard, lendable, leaseFor: see shape in weir.lua
 	schedule      *schedule   // nil for none
 }
@@ -159,9 +159,9 @@ func newCodec(l *algo.Limit) *codec {
 	return t
 }
 
-// besideOf returns the counter and the definition of what is kept beside the states of c under a
-// limit: the state of its soft margin, or the record of what it lends. They are nil if there is
-// neither.
+// besideOf returns the counter and the definition of the record beside the states of c under a
+// limit: the state of its soft margin, or the record of the units it lends. They are nil if there
+// is neither.
 func besideOf(c *rule.Counter, l *algo.Limit) (*rule.Counter, *algo.Limit) {
 	if m := marginOf(c, l.Margin()); m != nil {
 		return c.Margin, m
@@ -444,7 +444,7 @@ func (t *codec) encode(st *algo.State) []byte {
 	return b
 }
 
-// record is what is lent.
+// record is a record of units lent.
 type record struct {
 	algo.Lent
 	wants uint32

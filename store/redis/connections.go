@@ -12,8 +12,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// connections are all that the clients have open, those to Sentinels too. rueidis dials each anew
-// when it finds it closed, and so finds what a name stands for now, and who is the master.
+// connections are all open connections of the clients, also to Sentinels. rueidis dials each anew
+// when it finds it closed, and so resolves its name anew, and finds the master.
 type connections struct {
 	mu   sync.Mutex
 	open map[*connection]struct{}

@@ -111,7 +111,7 @@ func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool
 			}
 			for i := range plan.states {
 				ref := &plan.states[i]
-				if ref.codec.kind == kindRecord { // what is out stays out
+				if ref.codec.kind == kindRecord { // units out stay out
 					ref.write = true
 					continue
 				}
@@ -138,7 +138,7 @@ func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool
 const scanCount = 1000
 
 // Scan implements store.Inspector: it scans the masters one after the other, with SCAN.
-// Scanned.Looked counts what SCAN was asked for, which is about what it looks at.
+// Scanned.Looked is the COUNT that SCAN was given, which is about how many keys it looks at.
 func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int, visit func(store.KeyState)) (store.Scanned, error) {
 	var out store.Scanned
 	clients, err := s.connected()

@@ -34,7 +34,7 @@ func (t *target) lasting(err error) error {
 	return &store.LastingError{Advice: advice, Err: brief{err}}
 }
 
-// brief is an error of Redis without the arguments of the command, of which one may be all of the
+// brief is an error of Redis without the arguments of the command, one of which may be all of the
 // library.
 type brief struct{ error }
 
@@ -45,7 +45,7 @@ func (e brief) Error() string {
 
 func (e brief) Unwrap() error { return e.error }
 
-// adviceOn returns what an operator is to do about an answer of Redis; "" if the fault may pass by
+// adviceOn returns the advice for an operator about an answer of Redis; "" if the fault may pass by
 // itself.
 func (t *target) adviceOn(answer string) string {
 	lower := strings.ToLower(answer)

@@ -9,16 +9,16 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Units that are lent ahead. lease.lua lends them, together with the decision. What it did is
-// repeated here on the states that the reply brings, as every decision is. Calls that Lua leaves to
-// the node lend in swapPlan.decide.
+// Units that are lent ahead. lease.lua lends them, together with the decision. This node repeats
+// that on the states that the reply brings, as it does every decision. Calls that Lua leaves to the
+// node lend in swapPlan.decide.
 
 var _ store.Lender = (*Store)(nil)
 
 // TakeAhead implements store.Lender. minWait and maxWait are as for TakeWithin. An error is a
 // store.Pending unless it is store.ErrNotCharged.
 //
-// Where the charges are of several partitions, each of them lends by itself. What was lent is
+// Where the charges are of several partitions, each of them lends by itself. Units lent are
 // returned, in the background, if another one denies or fails.
 func (s *Store) TakeAhead(
 	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
@@ -47,7 +47,7 @@ func (s *Store) TakeAhead(
 	return now, asked, nil
 }
 
-// aheadOf returns what a call tells and wants of an operand's limit.
+// aheadOf returns the report and the wish of a call for an operand's limit.
 func (c *call) aheadOf(op *operand) *algo.Ahead {
 	if len(c.ahead) == 0 {
 		return &algo.Ahead{}
@@ -55,7 +55,7 @@ func (c *call) aheadOf(op *operand) *algo.Ahead {
 	return &c.ahead[op.charge]
 }
 
-// learn ends the generations that are over, and takes down what a call tells.
+// learn ends the generations that are over, and takes down a call's reports.
 func (p *partition) learn(c *call, now int64) {
 	for j := range c.operands {
 		op := &c.operands[j]
@@ -102,8 +102,8 @@ func (h *replayState) outOf(t *codec) int64 {
 	return h.out.Out()
 }
 
-// lentResult changes the result of a log for which used units count into what algo returns while
-// units are out.
+// lentResult changes the result of a log, whose used units are counted, into the result that algo
+// returns while units are out.
 func (h *replayState) lentResult(r *algo.Result, t *codec, cost, used, now int64) {
 	out := h.outOf(t)
 	if !r.Allowed {
@@ -132,7 +132,7 @@ func (h *replayState) retryLent(t *codec, cost, now, reset int64) int64 {
 	return min(max(last+t.w-now, reset), 1<<53-1)
 }
 
-// returnLent gives back, in the background, what was lent to a call that was denied elsewhere.
+// returnLent gives back, in the background, units lent to a call that was denied elsewhere.
 func (s *Store) returnLent(p *partition, c *store.Charge, h *algo.Ahead) {
 	told := algo.Ahead{Told: [2]algo.Told{{End: h.Until, Returned: h.Got}}}
 	of := store.Charge{Counter: c.Counter, Limit: c.Limit, Key: c.Key}

@@ -32,8 +32,8 @@ var regionsText string
 
 func libraryText() string { return weirText + bareText + leaseText + regionsText }
 
-// luaConstants are what "go.NAME" stands for in weir.lua: numbers, and formats of struct.pack. What
-// the two languages must agree on is said here, in codec.go and operand.go, and nowhere else.
+// luaConstants are the values of "go.NAME" in weir.lua: numbers, and formats of struct.pack. Facts
+// that the two languages must agree on are here, in codec.go and operand.go, and nowhere else.
 func luaConstants() map[string]any {
 	return map[string]any{
 		"kindFixed": kindFixed, "kindFirst": kindFirst, "kindCalendar": kindCalendar,

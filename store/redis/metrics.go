@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// metrics counts what the store does.
+// metrics counts the store's actions.
 type metrics struct {
 	calls, decisions, merged, swaps, loads, failures, givenBack, disagreements, again, redials atomic.Uint64
 	batches                                                                                    [batchSizes]atomic.Uint64
@@ -17,7 +17,7 @@ const batchSizes = 9
 
 func (m *metrics) batch(n int) { m.batches[bits.Len(uint(n-1))].Add(1) }
 
-// Stats is a reading of what the store has done since it was opened.
+// Stats counts the doings of the store since it was opened.
 type Stats struct {
 	Calls     uint64 // round trips to Redis that charge or read keys
 	Decisions uint64 // made by Redis
@@ -28,11 +28,11 @@ type Stats struct {
 	Again     uint64 // calls that were sent again, since an answer was lost
 	Redials   uint64 // times that all connections were dialled anew, since a replica had answered
 	GivenBack uint64 // charges that were given back, since another partition denied
-	// Disagreements counts batches of which Lua and algo did not admit the same. It is 0, or there
+	// Disagreements counts batches in which Lua and algo did not admit the same. It is 0, or there
 	// is a defect.
 	Disagreements uint64
 	Remembered    uint64 // refusals answered by this node itself
-	// Batches counts calls by how many decisions they carried: Batches[i] those of up to 2^i and
+	// Batches counts calls by how many decisions they carried: Batches[i] calls with up to 2^i and
 	// more than 2^(i-1).
 	Batches [batchSizes]uint64
 	Nodes   int // see Store.Nodes

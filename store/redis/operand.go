@@ -8,18 +8,18 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// operand is one state that takes part in a call: that of a charge, that of the charge's soft
-// margin, which follows it, or the record of what is lent, which comes before it.
+// operand is one state that takes part in a call: a charge's state, the state of the charge's soft
+// margin, which follows it, or the record of the units lent, which comes before it.
 type operand struct {
 	codec   *codec        // of the limit in force
-	phase   *phase        // of the limit's schedule, which says what is in force; nil without one
+	phase   *phase        // of the limit's schedule, which chose codec; nil without one
 	counter *rule.Counter // whose state it is
 	charge  int           // index
 	margin  bool          // the state of a soft margin
-	// the limit's soft margin closes: what that would have to admit, Lua leaves undecided
+	// the limit's soft margin closes: requests that it would have to admit, Lua leaves undecided
 	marginCloses bool
-	isRecord     bool   // what is lent of the operand after it
-	record       *codec // of what is lent of it; nil if nothing is
+	isRecord     bool   // the units lent of the operand after it
+	record       *codec // of the record of its units lent; nil if it lends nothing
 	idle         bool   // the limit is not in force: only its record has a say
 	joinedTo     uint16 // 1 + index of the operand in whose value it lies too; 0: it has its own
 	// number of keys of older identities of the counter that follow its own key; plus
@@ -29,8 +29,8 @@ type operand struct {
 
 const olderInSameValue = 0x80
 
-// The format of an operand, as append writes it and shape in weir.lua reads it; the fields are told
-// there. The fields of a schedule and of a margin follow if the flags say so.
+// The format of an operand, as append writes it and shape in weir.lua reads it; shape describes the
+// fields. The fields of a schedule and of a margin follow if the flags say so.
 const (
 	operandFormat  = "<BBBI2Bc4ddddddddddddd"
 	scheduleFormat = "<dddd"
@@ -115,8 +115,8 @@ func (op *operand) append(dst []byte, c *store.Charge, now int64) []byte {
 	return dst
 }
 
-// appendAhead appends what is told and wanted of a limit that lends, as ahead in lease.lua reads
-// it.
+// appendAhead appends the report and the wish for a limit that lends, as ahead in lease.lua reads
+// them.
 func appendAhead(dst []byte, h *algo.Ahead) []byte {
 	const most = 1<<30 - 1 // more than can be out
 	at := len(dst)
@@ -138,5 +138,5 @@ func appendAhead(dst []byte, h *algo.Ahead) []byte {
 	return binary.LittleEndian.AppendUint32(dst, want)
 }
 
-// tells reports whether a holder tells or wants something.
+// tells reports whether a holder reports or wants something.
 func tells(h *algo.Ahead) bool { return h.Want > 0 || h.Told != [2]algo.Told{} }

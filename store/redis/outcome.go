@@ -19,7 +19,7 @@ func (c *call) outcomes(p *partition) func(f func([]store.Outcome)) {
 	}
 }
 
-// outcome returns what became of a call that is finished.
+// outcome returns the outcomes of the charges of a finished call.
 func (c *call) outcome() []store.Outcome {
 	return deciding.Outcomes(c.charges, c.results, c.now, c.err, c.undecided)
 }

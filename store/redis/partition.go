@@ -9,7 +9,7 @@ import (
 )
 
 // partition is a part of the keys that one call to Redis can reach: all of them, or in a Cluster
-// those of one hash tag.
+// the keys with one hash tag.
 //
 // It commits in groups: while one call to Redis is in flight, the decisions that arrive are queued,
 // and are sent together as the next one (batch.go). No timer is involved, so that a decision that
@@ -30,7 +30,7 @@ type partition struct {
 	swapQueue []*swapCall   // see swapqueue.go
 	swapping  bool          // runSwaps is at work
 	swapLock  chan struct{} // holds a value while a compare-and-swap runs: one at a time
-	swapLane  *lane         // whoever holds swapLock uses it
+	swapLane  *lane         // used by the holder of swapLock
 	lanes     lanes
 	expiring  atomic.Pointer[unsure] // a call of Expired that failed
 
@@ -82,7 +82,7 @@ func (p *partition) giveUp(c *call) (done, charged bool) {
 	return false, true
 }
 
-// run sends what is queued, until the partition is closed.
+// run sends the queue, until the partition is closed.
 func (p *partition) run() {
 	for range p.wake {
 		for p.flushOnce() {
@@ -154,7 +154,7 @@ func (p *partition) deliver(batch []*call) {
 	}
 }
 
-// close fails what is queued, and ends run.
+// close fails the queued calls, and ends run.
 func (p *partition) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package redis keeps counters in Redis 7 or Valkey, so that any number of nodes enforce one limit
-// as one node would: standalone, Sentinel, or Cluster. What it promises in each failure is told in
-// docs/distributed.md.
+// as one node would: standalone, Sentinel, or Cluster. docs/distributed.md says what it promises in
+// each failure.
 //
 // A decision takes this way; each step names its file:
 //
@@ -9,7 +9,7 @@
 //     asks all of them, and gives back what must not stay charged (across.go).
 //   - The charges become a call: its operands are the states that it reads and writes, with their
 //     keys (call.go, operand.go; the stored forms and the description of a limit are in codec.go,
-//     those of a limit with a schedule in schedule.go).
+//     and the description of a schedule in schedule.go).
 //   - The call joins the queue of its partition (partition.go), and its caller waits for as long as
 //     the server shows signs of life (store/internal/waiting).
 //   - The queue is sent as one batch, in which equal calls are merged (batch.go), with a client
@@ -69,8 +69,8 @@ type Options struct {
 	Connections int
 	// Timeout is how long one call to Redis may take, with all attempts to get its answer, before
 	// its outcome counts as unknown; 0 means 1 s. Time in which this process did not run is not
-	// counted. It is not the deadline of a decision, which is that of the caller's context (or of
-	// package fallback): it bounds how long a hanging call keeps the next one of its partition
+	// counted. It is not the deadline of a decision, which the caller's context (or package
+	// fallback) sets: it bounds how long a hanging call keeps the next one of its partition
 	// waiting.
 	Timeout time.Duration
 	// RememberRefusals is how long at most this node repeats a refusal without asking Redis; 0
@@ -79,8 +79,8 @@ type Options struct {
 	// Heartbeat is the interval of this node's heartbeats, by which all nodes know how many there
 	// are; 0 means none. A node without one for five intervals counts as gone.
 	Heartbeat time.Duration
-	// Logger gets, as warnings, what an operator should know (a connection that cannot be made,
-	// keys that could be evicted); nil means that nothing is logged.
+	// Logger gets warnings for operators (a connection that cannot be made, keys that could be
+	// evicted); nil means that nothing is logged.
 	Logger *slog.Logger
 	// Clock is for tests: it returns the instant of each call, in µs since the Unix epoch, in
 	// place of Redis' TIME. Keys then never expire.
@@ -96,8 +96,8 @@ const (
 
 // Store implements store.Store. Make one with Open. Safe for concurrent use.
 //
-// A call whose answer was lost is sent again, and made once (again.go). If what became of it cannot
-// be found out, it counts as charged.
+// A call whose answer was lost is sent again, and made once (again.go). If its outcome cannot be
+// found out, it counts as charged.
 type Store struct {
 	o          Options
 	target     *target

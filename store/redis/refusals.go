@@ -14,14 +14,14 @@ import (
 	memory "github.com/weir-rl/weir/store/internal/refusals"
 )
 
-// refusals remembers what Redis has refused, and hears from other nodes what they gave back.
+// refusals remembers the refusals of Redis, and hears from other nodes which keys they freed.
 type refusals struct {
 	*memory.Memory
 	store       *Store
 	longest     time.Duration
 	invalidated chan invalid // refusals that other nodes must forget
-	// settled says that this node hears of them, or has tried to. Nothing is remembered before:
-	// what is given back as a node starts would pass it by.
+	// settled says that this node hears of them, or has tried to. Nothing is remembered before: it
+	// would miss keys that are freed while a node starts.
 	settled atomic.Bool
 }
 
@@ -54,8 +54,9 @@ func (r *refusals) invalidate(id uint64, key []byte) {
 
 func (s *Store) channel() string { return s.o.Prefix + formatVersion + "opened" }
 
-// publish tells the other nodes of a key: again while Redis cannot be reached, for as long as one
-// of them may remember a refusal of before. A server that answers with an error would do so again.
+// publish notifies the other nodes of a key. It tries again while Redis cannot be reached, as long
+// as one of them may remember an earlier refusal. A server that answers with an error would do so
+// again.
 func (r *refusals) publish(client rueidis.Client, key invalid) {
 	s := r.store
 	for {
@@ -73,7 +74,7 @@ func (r *refusals) publish(client rueidis.Client, key invalid) {
 	}
 }
 
-// listenAgain is the pause before the next try to listen, or to tell.
+// listenAgain is the pause before the next try to listen, or to publish.
 const listenAgain = 100 * time.Millisecond
 
 // listen receives and publishes invalidations, until the store is closed.

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-rl/weir/store/internal/waiting"
 )
 
-// Changes that other regions told of. regions.lua makes all changes of a call, and moves the
+// Changes that other regions reported. regions.lua makes all changes of a call, and moves the
 // position of their log, in one step. If it leaves one of them to the node, it does nothing: the
 // node then has the states that it left brought in order, as a decision that asks for nothing does,
 // and calls again; and if that is not enough, makes all changes by one compare-and-swap, with the
@@ -23,8 +23,8 @@ import (
 
 var _ store.Regional = (*Store)(nil)
 
-// positionLife is how long a position is kept after the last change: longer than anything counts
-// that was told before it. Were it forgotten sooner, that would be heard a second time.
+// positionLife is how long a position is kept after the last change: longer than any use counts
+// that was reported before it. Were it forgotten sooner, that use would be heard a second time.
 const positionLife = 2 * algo.MaxWindow
 
 // positionKey is where this part keeps the position of a log.
@@ -166,7 +166,7 @@ func (b *changeCall) release() {
 	b.calls = b.calls[:0]
 }
 
-// units returns the units of a change as Lua gets them: 0 for what does not change the state.
+// unitsOf returns the units of a change as Lua gets them: 0 if they do not change the state.
 func unitsOf(c *store.Change) int64 {
 	switch a := c.Limit.Algorithm(); {
 	case a == algo.Concurrency, a == algo.LeakyBucket && c.Units > 0:
@@ -288,7 +288,7 @@ func (b *changeCall) send(ctx context.Context, client rueidis.Client) (reply cha
 
 var errChangeReply = errors.New("redis store: the reply of weir_change has a form that is not known")
 
-// finish ends remembered refusals of what was given back.
+// finish ends remembered refusals of keys that got units back.
 func (b *changeCall) finish(reply changeReply) error {
 	if reply.moved {
 		return store.ErrMoved
@@ -364,8 +364,8 @@ func (b *changeCall) swap(ctx context.Context) (now int64, ok bool, err error) {
 	return now, ok, err
 }
 
-// leave leaves states of which no change was made as they are, also those that the plan has carried
-// over from an older identity: what that comes to depends on when it is done.
+// leave leaves states without a change as they are, also states that the plan has carried over from
+// an older identity: the result of that depends on when it is done.
 func (b *changeCall) leave(s *swapPlan, of []int) {
 	changed := make([]bool, len(s.states))
 	for i, at := range of {

@@ -20,7 +20,7 @@ type replayState struct {
 	tally    tally
 	charged  int64     // units charged so far; if tallied
 	capacity int64     // what may be used at now; if tallied
-	out      algo.Lent // what is out; if tallied
+	out      algo.Lent // the units out; if tallied
 	lent     int64     // units that Lua has lent
 }
 
@@ -31,8 +31,8 @@ const (
 	replyFormat = "<I7I4I4"
 )
 
-// How the reply goes on for a decision with limits that lend, of which nothing is told and wanted:
-// see bare.lua.
+// How the reply goes on for a decision with limits that lend, but without reports and wishes: see
+// bare.lua.
 const (
 	replyWhole = 'w'
 	replyBare  = 'b'

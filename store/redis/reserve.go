@@ -20,7 +20,7 @@ var _ store.Reserver = (*Store)(nil)
 
 // Reservations are kept in two keys of each partition: "due", a sorted set of ids by the instant at
 // which they time out by Redis' clock, and "notes", a hash of their notes. The ids are spread over
-// the partitions. Any node finds what a node that died has left there.
+// the partitions. Any node finds the notes of a node that died.
 const (
 	keyDue   = "due"
 	keyNotes = "notes"
@@ -146,9 +146,9 @@ func (s *Store) Claim(ctx context.Context, id string) (note []byte, ok bool, err
 	return note, true, nil
 }
 
-// Expired implements store.Reserver. If some servers do not answer, it returns what the others
-// have; it fails only if that is nothing. Notes that were taken, and did not come, come with the
-// next call on this node, as in Claim.
+// Expired implements store.Reserver. If some servers do not answer, it returns the notes of the
+// others; it fails only if there are none. Notes that were taken, and whose reply was lost, come
+// with the next call on this node, as in Claim.
 func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) {
 	// in turn, so that no partition is always last
 	first := int(s.sweeps.Add(1) % uint64(len(s.partitions)))

@@ -73,5 +73,5 @@ func (s *schedule) slower(in *codec) (slow, extra float64) {
 		// counts whole.
 		return slow, (slow + 1) * float64(in.w)
 	}
-	return slow, 4 * slow * float64(unit) // what the two limits may round
+	return slow, 4 * slow * float64(unit) // the rounding of the two limits
 }

@@ -22,8 +22,8 @@ func slotOf(tag string) int {
 	return int(crc) % slots
 }
 
-// hashTags returns n hash tags, the i-th of which lies in the i-th of n equal parts of the slots,
-// so that they are spread evenly over masters that hold ranges of slots.
+// hashTags returns n hash tags, one in each of n equal parts of the slots, in their order, so that
+// they are spread evenly over masters that hold ranges of slots.
 func hashTags(n int) []string {
 	tags := make([]string, n)
 	for i, left := 0, n; left > 0; i++ {

@@ -16,10 +16,10 @@ import (
 )
 
 // Rare and complicated cases are not in weir.lua: a state that a leaping clock left in the future,
-// a state kept under an older identity of its counter, a call that names one state twice, and what
-// a soft margin that closes has to admit. Such a decision is made here, by algo, on the states of
-// one instant, and written by a compare-and-swap over all of them. If a state has changed
-// meanwhile, another request was charged, and the decision is made again.
+// a state kept under an older identity of its counter, a call that names one state twice, and
+// requests that a soft margin has to admit that closes. Such a decision is made here, by algo, on
+// the states of one instant, and written by a compare-and-swap over all of them. If a state has
+// changed meanwhile, another request was charged, and the decision is made again.
 
 // maxSwaps bounds how often a decision is made again. Each time another request has come through.
 const maxSwaps = 1000
@@ -119,7 +119,7 @@ func (s *swapPlan) addOlder(at int, is bool, c *rule.Counter, key []byte) {
 	}
 }
 
-// pairOlder pairs the older states of a counter with the records of what was lent of them.
+// pairOlder pairs the older states of a counter with the records of their units lent.
 func (s *swapPlan) pairOlder(at, record int) {
 	if s.states[record].codec.kind != kindRecord {
 		return
@@ -133,7 +133,7 @@ func (s *swapPlan) pairOlder(at, record int) {
 	}
 }
 
-// besideOf returns the state of a soft margin, or the record of what is lent; nil if there is none.
+// besideOf returns the state of a soft margin, or the record of units lent; nil if there is none.
 func (s *swapPlan) besideOf(at int) *deciding.State {
 	m := s.states[at].beside
 	if m == 0 {
@@ -142,7 +142,7 @@ func (s *swapPlan) besideOf(at int) *deciding.State {
 	return &s.states[m-1].State
 }
 
-// lentOf returns the record of what is lent of a state; nil if it has none.
+// lentOf returns the record of a state's units lent; nil if it has none.
 func (s *swapPlan) lentOf(at int) *algo.State {
 	if m := s.states[at].beside; m != 0 && s.states[m-1].codec.kind == kindRecord {
 		return &s.states[m-1].St
@@ -317,7 +317,7 @@ func (s *swapPlan) inherit(at int, now int64) {
 		}
 		if l := ref.codec.limit; l.Algorithm() == old.codec.limit.Algorithm() {
 			ref.St = clone(&old.St)
-			if lease != nil { // what has ended counts by the old numbers
+			if lease != nil { // ended generations count by the old numbers
 				s.under(old.codec.limit, at).Roll(&ref.St, lease, now)
 			}
 			if ref.each = old.each; ref.codec.kind != kindRecord { // see carryRecord
@@ -382,7 +382,7 @@ func (s *swapPlan) markWritten(at int, l *algo.Limit) {
 	}
 }
 
-// commit writes what has changed; done is false if a value was changed since it was read.
+// commit writes the changed values; done is false if a value was changed since it was read.
 func (s *swapPlan) commit(ctx context.Context, client rueidis.Client, now int64) (done bool, err error) {
 	keys := make([]string, len(s.values))
 	args := make([]string, 2, 2+4*len(s.values))
@@ -451,7 +451,7 @@ func (s *swapPlan) nextValue(v *value, now int64) (text, fresh string) {
 		}
 		stop = max(stop, deciding.FreshAt(ref.codec.limit, &ref.St, now))
 		if lease := s.lentOf(i); lease != nil && lease.B != 0 {
-			// What is out comes on top of what is in the state when it ends.
+			// Units that are out are charged on top of the state when they end.
 			stop = max(stop, deciding.FreshAt(s.states[ref.beside-1].codec.limit, lease, now))
 		}
 	}

@@ -156,7 +156,7 @@ func (p *partition) swapBatch(batch []*swapCall) {
 }
 
 // swapBatchLocked is swapBatch for a caller that holds swapLock. It returns calls that must be made
-// one by one, because their keys are on two servers while a slot is migrating; those of one call
+// one by one, because their keys are on two servers while a slot is migrating; the keys of one call
 // may be on one.
 func (p *partition) swapBatchLocked(ctx context.Context, batch []*swapCall) (rest []*swapCall) {
 	for range maxSwaps {

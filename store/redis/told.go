@@ -15,7 +15,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// What this region tells others: a stream for each partition, which nodes append to, and other
+// This region's reports to others: a stream for each partition, which nodes append to, and other
 // regions read with plain commands, so that builds with other functions understand each other. The
 // value of an entry's only field is packed: the version, an instant (varint, µs), and for each key
 // the counter (8 bytes), the key after its length, the units, and when they were used, by how much
@@ -24,7 +24,7 @@ import (
 const (
 	toldVersion = 1
 	toldField   = "t"
-	// maxToldEntry is the size from which on what is told goes on in another entry.
+	// maxToldEntry is the size from which on a report goes on in another entry.
 	maxToldEntry = 4 << 10
 	// How many entries a log holds: in a Cluster maxToldInAll over all partitions, but
 	// minToldEntries in each.
@@ -60,7 +60,7 @@ func packTold(told []store.Told) (entry []byte, rest []store.Told) {
 	return b, nil
 }
 
-// unpackTold appends what an entry tells. Of what it cannot read it appends nothing.
+// unpackTold appends the contents of an entry. It stops at the first part that it cannot read.
 func unpackTold(dst []store.Told, entry string) []store.Told {
 	b := []byte(entry) // keys are views of it
 	at, n := int64(0), 0
@@ -103,7 +103,7 @@ func (s *Store) partOf(part int) (*partition, error) {
 	return s.partitions[part], nil
 }
 
-// Tell implements store.Regional. What has more than 4 KiB is told in several entries. A log holds
+// Tell implements store.Regional. A report of more than 4 KiB takes several entries. A log holds
 // some 16,384 of them, in a Cluster of 32 partitions some 4,096 in each.
 func (s *Store) Tell(ctx context.Context, part int, told []store.Told) error {
 	p, err := s.partOf(part)
@@ -209,7 +209,7 @@ type toldReader struct {
 	last string // the end of the log
 	now  int64
 
-	gone    bool // entries that came after the position are gone, or that of the position is
+	gone    bool // entries after the position are gone, or the position's own entry is
 	certain bool // it need not look whether entries of a log that was empty are gone
 	// apart: entries are read on a connection that no other call has. When a call on it is given
 	// up, so is the connection, and the next one connects anew. Where a router has forgotten a
@@ -267,10 +267,10 @@ func (r *toldReader) end(ctx context.Context) error {
 }
 
 // entries reads up to limit entries after a position. It looks for the position itself after that:
-// if it is there then, nothing that follows it was gone before. That of an empty log is no entry;
-// there it looks how many were ever added.
+// if it is there then, nothing that follows it was gone before. The position of an empty log is no
+// entry; there it looks how many were ever added.
 func (r *toldReader) entries(ctx context.Context, from string, limit int, wait time.Duration) error {
-	// rueidis gives a command that blocks a connection of its own, with what comes with it.
+	// rueidis runs a blocking command, and the commands sent with it, on a connection of its own.
 	var xread rueidis.Completed
 	switch {
 	case !r.apart:

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-rl/weir/store/internal/address"
 )
 
-// target is what a URL says.
+// target holds the contents of a URL.
 type target struct {
 	addresses                      []string
 	cluster                        bool
@@ -31,7 +31,7 @@ func (t *target) String() string {
 	return s
 }
 
-// urlForms is what a message shows.
+// urlForms are the forms that a message shows.
 const urlForms = "write redis://HOST:PORT/DATABASE, redis+sentinel://HOST:PORT,HOST:PORT/MASTER, or redis+cluster://HOST:PORT,HOST:PORT (rediss… for TLS)"
 
 var urlParameters = slices.Concat(address.TLSParameters, []string{"sentinel_user", "sentinel_password"})

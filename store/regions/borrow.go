@@ -12,10 +12,10 @@ import (
 )
 
 // borrower takes units of keys whose ceiling here is nearly used up from regions that have some
-// left. A loan is a lease at the other region, of which nothing is ever told: so it counts as used
-// there when it ends, whatever becomes of it. Before that, and before it can count in another
-// window than here, as many units are given back to the state of this region. An answer that is
-// lost costs units, and never the bound. docs/proofs has the model.
+// left. A loan is a lease at the other region whose use is never reported: so it counts as used
+// there when it ends, in any case. Before that, and before it can count in another window than
+// here, as many units are given back to the state of this region. An answer that is lost costs
+// units, and never the bound. docs/proofs has the model.
 type borrower struct {
 	x     *exchange
 	queue chan *loan
@@ -36,7 +36,7 @@ type loan struct {
 	pause int64
 	last  int64 // when the last one was asked for, monotonic
 	share int64 // of the ceiling to ask for, in percent
-	most  int64 // what is used of the ceiling: no more can be taken off
+	most  int64 // the units used of the ceiling: no more can be taken off
 	used  int64 // when somebody wanted it last, monotonic
 }
 
@@ -44,8 +44,8 @@ const (
 	borrowers = 8
 	maxLoans  = 1 << 16
 	// A key asks for so many percent of the ceiling of its region: twice as many each time that
-	// they last for less than loanLasts, so that a fast one asks for what it uses while the answer
-	// is on its way.
+	// they last for less than loanLasts, so that a fast key gets as much as it uses while the
+	// answer is on its way.
 	leastShare = 10
 	mostShare  = 100
 	loanLasts  = int64(2 * time.Second)
@@ -62,8 +62,8 @@ func (b *borrower) init(x *exchange) {
 }
 
 // low is called when little is left of the ceiling of a key, or nothing, and used of it is. It must
-// be quick. What is borrowed is taken off what is used. So where nothing is, as of a ceiling of 0
-// or by a request for more than there ever is, it would be lost to all.
+// be quick. Borrowed units are taken off the units used. So where nothing is used, as of a ceiling
+// of 0 or by a request for more than there ever is, they would be lost to all.
 func (b *borrower) low(c *rule.Counter, key []byte, used int64) {
 	if c.Lease == nil || len(b.x.peers) == 0 || used <= 0 {
 		return
@@ -92,7 +92,7 @@ func (b *borrower) low(c *rule.Counter, key []byte, used int64) {
 	}
 }
 
-// sweep forgets what is idle, once a second.
+// sweep forgets idle entries, once a second.
 func (b *borrower) sweep(mono int64) {
 	if mono-b.swept < int64(time.Second) {
 		return
@@ -170,9 +170,9 @@ func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share, 
 	return got
 }
 
-// less reports whether a is no more than b at now. Units are moved by the lesser of what is in
-// force and of what the rule gives: more of them than a grant or a signal leaves must not come from
-// elsewhere, and of more than the rule gives the other region may know nothing.
+// less reports whether a is no more than b at now. Units are moved by the lesser of the numbers in
+// force and the rule's numbers: no more of them may come from elsewhere than a grant or a signal
+// leaves, and the other region may know nothing of more than the rule gives.
 func less(a, b *algo.Limit, now int64) bool {
 	if a == nil || b == nil {
 		return b == nil
@@ -266,8 +266,8 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 }
 
 // usable returns how many borrowed units can be put to use: as many as the state here has used,
-// since they are taken off what is used. Where a window has begun while the question was under way,
-// that is nothing, and so it is where the state cannot be read.
+// since they are taken off the units used. Where a window has begun while the question was under
+// way, that is none, and so it is where the state cannot be read.
 func (b *borrower) usable(ctx context.Context, own *store.Charge) (units int64) {
 	charges, ahead, results := []store.Charge{*own}, make([]algo.Ahead, 1), make([]algo.Result, 1)
 	var err error

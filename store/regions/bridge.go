@@ -13,9 +13,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// bridge charges what one other region tells in a part of its log to the states of this one. Two at
-// a time do no harm: the position of the log moves in the same step as what comes before it is
-// charged.
+// bridge applies one partition of another region's log to this region's counters. Two bridges may
+// run at once: the log position moves in the same step as the charge.
 type bridge struct {
 	x        *exchange
 	p        *peer
@@ -103,7 +102,7 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 	}
 	from, began := b.position, store.Monotonic()
 	after := from
-	if after == "" { // what was told before this region was there counts as well
+	if after == "" { // entries from before this region was there count as well
 		after = store.Oldest
 	}
 	told, next, gap, at, err := b.p.store.Told(ctx, b.part, after, b.limit, wait)
@@ -145,7 +144,7 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 }
 
 // find reads up to where the log was charged here. If that moved with a call whose answer was lost,
-// nobody knows what became of its changes one by one.
+// the outcomes of its single changes are unknown.
 func (b *bridge) find(ctx context.Context) error {
 	position, err := b.x.own.Position(ctx, b.part, b.p.name)
 	if err != nil {
@@ -168,11 +167,11 @@ func (b *bridge) heard(to int64) {
 	b.p.heardTo.Store(to)
 }
 
-// fits sets how many entries to read the next time, by how many uses were in what was read. It
-// reports false if these are too many for one call, which all decisions would have to wait for:
-// they are read again, fewer at a time. The way to the other region is long and entries that are
-// told while little is used are small, so that a region would fall behind if it read only as many
-// as it can charge of the largest ones.
+// fits sets how many entries to read the next time, by the number of uses in the entries just read.
+// It reports false if these are too many for one call, which all decisions would have to wait for:
+// they are read again, fewer at a time. The way to the other region is long, and entries are small
+// while little is used, so that a region would fall behind if it read only as many as it can charge
+// of the largest ones.
 func (b *bridge) fits(uses int) bool {
 	switch {
 	case uses > hearUses && b.limit > hearLeast:
@@ -184,8 +183,8 @@ func (b *bridge) fits(uses int) bool {
 	return true
 }
 
-// prepare makes the changes of what was told, which was read at now of the other region's clock.
-// What is of one key and one window is one change.
+// prepare makes the changes for entries that were read at now of the other region's clock. Uses of
+// one key in one window become one change.
 func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 	clear(b.places)
 	b.changes, b.of = b.changes[:0], b.of[:0]
@@ -210,7 +209,7 @@ func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 		p := place{t.Counter, string(t.Key), since}
 		at, ok := b.places[p]
 		if !ok && len(b.changes) == store.MaxChanges {
-			b.p.counts.unknown.Add(1) // no node tells so much in so few entries
+			b.p.counts.unknown.Add(1) // no node reports so much in so few entries
 			continue
 		}
 		if !ok {
@@ -224,7 +223,7 @@ func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 	}
 }
 
-// results makes room for what becomes of the changes.
+// results makes room for the results of the changes.
 func (b *bridge) results() {
 	if cap(b.done) < len(b.changes) {
 		b.done = make([]store.Changed, 2*len(b.changes))
@@ -250,8 +249,8 @@ func hearable(l *algo.Limit, at int64) (since, until int64) {
 	return since, until
 }
 
-// book counts what became of the changes, which were made at now of the own store's clock, and
-// holds those for which it was too early.
+// book counts the outcomes of the changes, which were made at now of the own store's clock, and
+// holds the changes for which it was too early.
 func (b *bridge) book(now int64) {
 	b.seen.notice(now)
 	for i := range b.changes {
@@ -267,7 +266,7 @@ func (b *bridge) book(now int64) {
 	}
 }
 
-// unsure counts the changes as such of which it is not known whether they were made.
+// unsure counts the changes as ones that may or may not have been made.
 func (b *bridge) unsure() {
 	for i := range b.changes {
 		b.x.stats.limit(b.of[i]).unsure.add(b.changes[i].Units)

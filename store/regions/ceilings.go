@@ -32,12 +32,12 @@ type cache struct {
 	n      atomic.Int64
 }
 
-// derived is what becomes of one limit in a region, under one percentage.
+// derived are the limits that a region makes of one limit, under one percentage.
 type derived struct {
 	over int
 	own  *algo.Limit // the ceiling
-	// all is the limit for what all regions used. It counts no denied requests: those that a
-	// ceiling denies would use up what other regions may admit.
+	// all is the limit for the use of all regions. It counts no denied requests: requests that a
+	// ceiling denies would use up units that other regions may admit.
 	all         *algo.Limit
 	limit, soft int64 // Result.Limit and SoftLimit of the whole; of one without a schedule
 	closes      bool  // the ceiling has a soft margin that closes
@@ -75,7 +75,7 @@ func newCeilings(table []Region, name string) (*ceilings, error) {
 	return c, nil
 }
 
-// name is that of the region itself.
+// name is the name of the region itself.
 func (c *ceilings) name() string { return c.table[c.at].Name }
 
 func (c *ceilings) names() string {
@@ -86,10 +86,10 @@ func (c *ceilings) names() string {
 	return strings.Join(names, ", ")
 }
 
-// part returns this region's part of n × (100 + over) %. Those of all regions sum to that, rounded
-// down: what rounding leaves over goes to the first regions by name that have a weight, one each.
-// Where one of these would get nothing though there is a unit for each, each gets one first: what
-// is borrowed is taken off what was used, so that a region that can use nothing cannot borrow.
+// part returns this region's part of n × (100 + over) %. The parts of all regions sum to that,
+// rounded down: the units left over by rounding go to the first regions by name that have a weight,
+// one each. Where one of these would get nothing though there is a unit for each, each gets one
+// first: a loan is taken off the units used, so that a region that can use nothing cannot borrow.
 func (c *ceilings) part(n int64, over int) int64 {
 	percent := int64(100 + over)
 	mine, none := c.divide(n, percent)
@@ -137,7 +137,7 @@ func mulDiv(x, y, d int64) int64 {
 	return int64(q)
 }
 
-// of returns what becomes of l under a percentage.
+// of returns the limits made of l under a percentage.
 func (c *ceilings) of(l *algo.Limit, over int) *derived {
 	kept := c.cache.Load()
 	first, ok := kept.limits.Load(l)

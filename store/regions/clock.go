@@ -6,14 +6,13 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// clock is about what the store's clock says, by what decisions have shown of it. The zero value
-// knows nothing yet. Safe for concurrent use.
+// clock estimates the store's clock from the instants of decisions. The zero value knows nothing
+// yet. Safe for concurrent use.
 type clock struct {
 	offset atomic.Int64 // the store's clock less the monotonic one, in µs; 0: nothing is known
 }
 
-// noticed is how far off the clock may be, in µs: it is written to no more often than that asks
-// for.
+// noticed is how far off the clock may be, in µs: it is written no more often than that requires.
 const noticed = 10_000
 
 // notice takes down an instant of the store's clock, which has just come.

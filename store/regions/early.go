@@ -10,12 +10,12 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// early holds what a region told that is ahead by its clock: uses of a fixed window that has not
+// early holds reports of a region that are ahead by its clock: uses of a fixed window that has not
 // begun here yet. They are charged as soon as it has. To charge them before would be of no use: a
 // region could use its whole ceiling before the window begins here, and none of it would count.
 //
-// The position of the log is behind them then, so that they are not heard if this node stops
-// meanwhile. To wait with the position would keep back all that is told after them.
+// The position of the log is behind them then, so that they are lost if this node stops meanwhile.
+// To wait with the position would keep back everything that comes after them.
 type early struct {
 	changes []store.Change
 	of      []*rule.Counter // whose limit a change is of
@@ -24,7 +24,7 @@ type early struct {
 }
 
 const (
-	// mostEarly bounds what a bridge holds, in changes.
+	// mostEarly bounds the changes that a bridge holds.
 	mostEarly = store.MaxChanges
 	// mostAhead is how far a clock may be ahead, in µs: more is no clock that is a bit off.
 	mostAhead = int64(10 * time.Minute / time.Microsecond)
@@ -94,7 +94,7 @@ func (b *bridge) ripe(ctx context.Context) error {
 	return nil
 }
 
-// lose counts what is held as late: nobody charges it.
+// lose counts the held changes as late: nobody charges them.
 func (b *bridge) lose() {
 	if b.open {
 		b.unsure()

@@ -25,8 +25,8 @@ type Neighbour interface {
 	store.Lender
 }
 
-// exchange is what goes on between this region and the others, beside the decisions: it tells what
-// this node used, charges what the others tell, and borrows. No decision waits for it.
+// exchange connects this region with the others, beside the decisions: it reports this node's use,
+// charges the reports of the others, and borrows. No decision waits for it.
 type exchange struct {
 	own  store.Regional // the store of this region
 	o    *Options
@@ -37,12 +37,12 @@ type exchange struct {
 	forget func(c *rule.Counter, key []byte)
 
 	ledger ledger
-	wake   chan struct{} // there is something to tell
+	wake   chan struct{} // there is something to report
 
 	borrower borrower
 	peers    []*peer
 	leads    atomic.Int64 // since when this node leads, monotonic; 0: it does not
-	name     string       // of this node, among those of the region
+	name     string       // of this node, within the region
 
 	stats  counts
 	cancel context.CancelFunc
@@ -55,26 +55,26 @@ type peer struct {
 	store Neighbour
 	parts *ceilings // of that region
 
-	// heardTo is until when, by the monotonic clock, all was heard that the region had told; 0 if
-	// it never was, since this node began to hear.
+	// heardTo is until when, by the monotonic clock, all reports of the region were heard; 0 if
+	// they never were, since this node began to hear.
 	heardTo atomic.Int64
 	// agrees is until when, by the monotonic clock, it is certain enough that it has the same table
 	// and the same rules.
 	agrees atomic.Int64
 	// differs says in which way it is set up otherwise, as it said last.
 	differs  atomic.Pointer[Differs]
-	posted   atomic.Int64 // when the other nodes were told that it agrees, monotonic
+	posted   atomic.Int64 // when it last told the other nodes that it agrees, monotonic
 	problems sparselog.Line
 	gaps     sparselog.Line
 	other    sparselog.Line
 	counts   peerCounts
 }
 
-// The cadence of what goes on beside decisions.
+// The cadence of the work beside decisions.
 const (
 	leadTerm   = 3 * time.Second // after which another node takes over
 	leadEvery  = time.Second / 2
-	tellPause  = 10 * time.Millisecond // what comes within it is told together
+	tellPause  = 10 * time.Millisecond // uses within it go into one entry
 	tellMost   = 100                   // uses in an entry
 	tellWithin = 2 * time.Second
 	sweepEvery = time.Second / ledgerShards
@@ -134,7 +134,7 @@ func (x *exchange) start() {
 	}
 }
 
-// close ends the exchange, after what is left has been told.
+// close ends the exchange, after it has reported the rest.
 func (x *exchange) close() {
 	x.cancel()
 	x.done.Wait()
@@ -147,9 +147,8 @@ func (x *exchange) close() {
 // clock returns the store's time, in µs, as decisions show it; 0 if there was none.
 func (x *exchange) clock() int64 { return x.seen.now() }
 
-// used takes down units that were charged at an instant of the store, or given back. own is what
-// the ceiling said; with sync, what the limit did; nil if nothing was asked, as where a cost is
-// settled.
+// used takes down units that were charged at an instant of the store, or given back. own is the
+// ceiling's result, or with sync the limit's; nil if nothing was asked, as where a cost is settled.
 func (x *exchange) used(c *rule.Counter, l *algo.Limit, key []byte, units, now int64, own *algo.Result) {
 	mono := store.Monotonic()
 	x.stats.limit(c).used.add(units)
@@ -162,7 +161,7 @@ func (x *exchange) used(c *rule.Counter, l *algo.Limit, key []byte, units, now i
 		most: max(1, atOnce(l, now)*int64(c.Regions.Tell)/100/x.nodes()), settled: own == nil,
 	}
 	if own != nil {
-		// The others need to know of a key that has used half of what is this region's part of N.
+		// The others need to know of a key that has used half of this region's part of N.
 		used, part := own.Limit-own.Remaining, own.Limit*100/int64(100+c.Regions.Over)
 		if c.Regions.Sync {
 			part = own.Limit * int64(x.self.table[x.self.at].Weight) / x.self.sum
@@ -199,7 +198,7 @@ func (x *exchange) short(c *rule.Counter, _ *algo.Limit, key []byte, _, _ int64,
 	x.borrower.low(c, key, own.Limit-own.Remaining)
 }
 
-// telling writes what was used into the log.
+// telling writes this node's use into the log.
 func (x *exchange) telling(ctx context.Context) {
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
@@ -224,8 +223,9 @@ func (x *exchange) telling(ctx context.Context) {
 	}
 }
 
-// tell writes what is to be told. What certainly was not written is told later. What may have been
-// is not: it would count twice, and a use that nobody hears of costs the soft bound alone.
+// tell writes the reports that are due. A report that certainly was not written is written later.
+// One that may have been written is not: it would count twice, and a use that nobody hears of costs
+// the soft bound alone.
 func (x *exchange) tell(ctx context.Context) {
 	for part, list := range x.ledger.take() {
 		for len(list) > 0 {
@@ -288,10 +288,10 @@ func (x *exchange) leading(ctx context.Context) {
 	}
 }
 
-// leadTask is what the node that hears for its region leads.
+// leadTask is the task of the node that hears for its region.
 const leadTask = "regions"
 
-// hearing is what a node does for its region.
+// hearing is the work of a node for its region.
 type hearing struct {
 	x       *exchange
 	cancel  context.CancelFunc

@@ -19,7 +19,7 @@ type call struct {
 	shadows bool
 }
 
-// part is what became of one charge.
+// part describes the charges made of one charge.
 type part struct {
 	at  int      // place of its first charge, own, in call.charges
 	two bool     // all follows it
@@ -39,8 +39,9 @@ func regional(charges []store.Charge) (some, split bool) {
 	return some, split
 }
 
-// splits returns what becomes of a charge, and the identity of what all regions used, which is
-// charged too; the first is nil if it stays as it is, the second if only the ceiling counts.
+// splits returns the limits made of a charge, and the identity of the use of all regions, which is
+// charged too; the first is nil if the charge stays as it is, the second if only the ceiling
+// counts.
 func (s *Store) splits(c *store.Charge) (*derived, *rule.Counter) {
 	if c.Counter == nil || c.Counter.Regions == nil || c.Counter.Regions.Sync || c.Limit == nil {
 		return nil, nil
@@ -48,14 +49,14 @@ func (s *Store) splits(c *store.Charge) (*derived, *rule.Counter) {
 	of := c.Counter.Regions
 	d := s.ceilings.of(c.Limit, of.Over)
 	if c.Mode == rule.Quota {
-		// Two Quota charges are two quotas, of which one is enough. The rules of a file never ask
-		// for this.
+		// Two Quota charges are two quotas, and one of them is enough. The rules of a file never
+		// ask for this.
 		return d, nil
 	}
 	return d, heard(of, c.Limit)
 }
 
-// heard returns the identity of what all regions used of a limit; nil if that has no say.
+// heard returns the identity of the use of all regions under a limit; nil if that use has no say.
 func heard(of *rule.Regions, l *algo.Limit) *rule.Counter {
 	if a := l.Algorithm(); a == algo.LeakyBucket || a == algo.Concurrency {
 		return nil // the rules of a file never ask for this
@@ -63,7 +64,7 @@ func heard(of *rule.Regions, l *algo.Limit) *rule.Counter {
 	return of.All
 }
 
-// expand makes the charges for the wrapped store of those of a call.
+// expand makes the charges for the wrapped store from the charges of a call.
 func (s *Store) expand(charges []store.Charge) *call {
 	c := s.calls.Get().(*call)
 	for i := range charges {
@@ -96,10 +97,10 @@ func (s *Store) putCall(c *call) {
 	s.calls.Put(c)
 }
 
-// own returns the result of what became of a charge, under the ceiling.
+// own returns the result of a charge under the ceiling.
 func (c *call) own(p *part) *algo.Result { return &c.results[p.at] }
 
-// all returns the result of what all regions used; nil if that has no say.
+// all returns the result for the use of all regions; nil if that has no say.
 func (c *call) all(p *part) *algo.Result {
 	if !p.two {
 		return nil

@@ -4,8 +4,8 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// fold makes r of what the ceiling of the limit l said at now, own, and of what all regions used,
-// all; that is nil if it has no say. r must be neither of them.
+// fold makes r, the result of the limit l at now, from the ceiling's result, own, and the result
+// for the use of all regions, all; all is nil if that has no say. r must be neither of them.
 func (d *derived) fold(r *algo.Result, l *algo.Limit, own, all *algo.Result, now int64) {
 	*r = *own
 	switch {
@@ -32,7 +32,7 @@ func (d *derived) fold(r *algo.Result, l *algo.Limit, own, all *algo.Result, now
 	}
 }
 
-// later returns the later of two times of a Result, of which algo.Never is after all others.
+// later returns the later of two times of a Result; algo.Never is after all others.
 func later(a, b int64) int64 {
 	if a == algo.Never || b == algo.Never {
 		return algo.Never

@@ -14,14 +14,13 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// The node that hears for its region also writes, twice a second, what its region is set up with.
-// So the others see that regions disagree, and that a region is there of which nothing is to be
-// told.
+// The node that hears for its region also writes, twice a second, the setup of its region. So the
+// others see that regions disagree, and that a region is there which has nothing to report.
 //
-// Units are borrowed only of a region that has said lately that it has the same table and the same
-// rules. A loan is taken by the ceilings of the borrower's table; a region that a change of the
-// table has forgotten would else go on borrowing by the old ones of regions that have lowered
-// theirs. The node that hears tells the other nodes of its region, by facts on their board.
+// Units are borrowed only from a region that has said lately that it has the same table and the
+// same rules. A loan is taken by the ceilings of the borrower's table; a region that a change of
+// the table has forgotten would else go on borrowing by the old ones from regions that have lowered
+// theirs. The node that hears informs the other nodes of its region, by facts on their board.
 
 // agreedKind is the kind of these facts, whose IDs are names of regions, and agreedFor how long one
 // of them holds.
@@ -30,7 +29,7 @@ const (
 	agreedFor  = 3 * time.Second
 )
 
-// greetingLen is the length of a greeting: the hash of the table and that of the rules.
+// greetingLen is the length of a greeting: the hash of the table and the hash of the rules.
 const greetingLen = 16
 
 // Differs says in which way another region is set up otherwise.
@@ -48,7 +47,7 @@ func (c *ceilings) hash() uint64 {
 	return xxhash.Sum64String(b.String())
 }
 
-// greeting is what this region is set up with. The hash of the rules is 0 if they are not compared.
+// greeting is the setup of this region. The hash of the rules is 0 if they are not compared.
 func (x *exchange) greeting() []byte {
 	rules := uint64(0)
 	if x.o.Digest != nil {
@@ -57,7 +56,7 @@ func (x *exchange) greeting() []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(make([]byte, 0, greetingLen), x.self.hash()), rules)
 }
 
-// greet says what this region is set up with. That it fails shows elsewhere.
+// greet writes the setup of this region. A failure shows elsewhere.
 func (x *exchange) greet(ctx context.Context) {
 	key := x.greeting()
 	within, cancel := context.WithTimeout(ctx, leadEvery)
@@ -101,7 +100,7 @@ func (x *exchange) compare(ctx context.Context, p *peer, key []byte, before int6
 }
 
 // agree notes that a region is set up as this one, which holds for as long as rest, in ns, and
-// tells the other nodes of it now and then.
+// informs the other nodes of it now and then.
 func (x *exchange) agree(ctx context.Context, p *peer, rest int64) {
 	mono := store.Monotonic()
 	p.agrees.Store(mono + rest)
@@ -116,8 +115,8 @@ func (x *exchange) agree(ctx context.Context, p *peer, rest int64) {
 	}
 }
 
-// watchAgreement takes down what the node that hears says of the other regions. A node that is set
-// up otherwise than that one does not borrow.
+// watchAgreement takes down the hearing node's facts about the other regions. A node that is set up
+// otherwise than that one does not borrow.
 func (x *exchange) watchAgreement(ctx context.Context) {
 	board, ok := store.As[store.Board](x.own)
 	if !ok {

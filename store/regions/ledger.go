@@ -12,11 +12,11 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// ledger is what this node has used and not told the other regions yet. A key tells when it has
-// used a share of its limit since it told last, and some time later if it has used so much that the
-// others need to know of the rest. What quiet keys use stays here, and is forgotten when it counts
-// no more. Safe for concurrent use. Times are those of the store, in µs, unless they are said to
-// be monotonic.
+// ledger is the use that this node has not reported to the other regions yet. A key is reported
+// when it has used a share of its limit since its last report, and some time later if it has used
+// so much that the others need to know of the rest. The use of quiet keys stays here, and is
+// forgotten when it counts no more. Safe for concurrent use. Times are by the store's clock, in µs,
+// unless they are said to be monotonic.
 type ledger struct {
 	shards [ledgerShards]ledgerShard
 	turn   int // the shard to sweep next
@@ -24,8 +24,8 @@ type ledger struct {
 
 const (
 	ledgerShards = 32
-	// maxUntold bounds the keys of a ledger, which take about 150 bytes each. What comes beyond it
-	// is told at once.
+	// maxUntold bounds the keys of a ledger, which take about 150 bytes each. Use beyond it is
+	// reported at once.
 	maxUntold = 1 << 18
 	// restAfter is how long the rest of a busy key may wait.
 	restAfter = int64(time.Second)
@@ -38,7 +38,7 @@ type ledgerShard struct {
 	_    [32]byte // one on a line of the cache
 }
 
-// untold is what was used of a key.
+// untold is the unreported use of a key.
 type untold struct {
 	counter *rule.Counter
 	part    int32
@@ -49,7 +49,7 @@ type untold struct {
 	until   int64 // from when on they do not count any more
 }
 
-// saying is something to tell in a part of the log.
+// saying is an entry to write in a part of the log.
 type saying struct {
 	counter *rule.Counter
 	part    int32
@@ -64,8 +64,8 @@ type use struct {
 	key   []byte
 	part  int32
 	units int64
-	most  int64 // tell when there are so many
-	busy  bool  // the key is to tell of its rest
+	most  int64 // report when there are so many
+	busy  bool  // the rest of the key is to be reported
 	// settled: nothing was asked, so that it is not known whether the key is busy; it stays as it
 	// was
 	settled   bool
@@ -81,7 +81,7 @@ func (g *ledger) shard(id uint64, key []byte) *ledgerShard {
 	return &g.shards[(xxhash.Sum64(key)^id)%ledgerShards]
 }
 
-// add takes down a use. It reports whether there is something to tell now.
+// add takes down a use. It reports whether a report is due now.
 func (g *ledger) add(u *use) (due bool) {
 	var buf [128]byte
 	name := appendName(buf[:0], u.heard.ID, u.key)
@@ -130,14 +130,14 @@ func (s *ledgerShard) keep(name []byte, k *untold) bool {
 	return true
 }
 
-// say puts what is untold of a key among what is to be told.
+// say puts the unreported use of a key among the entries to write.
 func (s *ledgerShard) say(k *untold, key []byte) {
 	s.out = append(s.out, saying{k.counter, k.part, k.until, store.Told{Counter: k.counter.ID, Key: append([]byte(nil), key...), Units: k.units, At: k.at}})
 	k.units = 0
 }
 
-// sweep looks through one of the shards, all of them in turn: it forgets what does not count any
-// more, and has the rests of busy keys told.
+// sweep looks through one of the shards, all of them in turn: it forgets use that does not count
+// any more, and has the rests of busy keys reported.
 func (g *ledger) sweep(now, mono int64) {
 	s := &g.shards[g.turn%ledgerShards]
 	g.turn++
@@ -153,7 +153,7 @@ func (g *ledger) sweep(now, mono int64) {
 	}
 }
 
-// rest has all that is left told, for a node that stops.
+// rest has everything reported that is left, for a node that stops.
 func (g *ledger) rest() {
 	for i := range g.shards {
 		s := &g.shards[i]
@@ -168,7 +168,7 @@ func (g *ledger) rest() {
 	}
 }
 
-// take returns what is to be told, by part. What is of one key and comes together is one.
+// take returns the entries to write, by part. Uses of one key that come together are one.
 func (g *ledger) take() map[int][]saying {
 	var parts map[int][]saying
 	for i := range g.shards {
@@ -187,9 +187,9 @@ func (g *ledger) take() map[int][]saying {
 	return parts
 }
 
-// back takes back what certainly was not told: it is told with what else is used of the key, or a
-// second later. So what waits for a store that is away is bounded as the keys are. It returns how
-// many of the sayings there is no room for.
+// back takes back sayings that certainly were not told: they are told with further use of the key,
+// or a second later. So the use that waits for a store that is away is bounded as the keys are. It
+// returns how many of the sayings there is no room for.
 func (g *ledger) back(list []saying, mono int64) (dropped int) {
 	for i := range list {
 		if !g.backOne(&list[i], mono) {
@@ -244,7 +244,7 @@ func span(l *algo.Limit, at int64) (since, until int64) {
 		return since, until
 	case c.Algorithm == algo.TokenBucket && c.N > 0:
 		return at, at + int64(float64(max(c.Burst, c.N))*float64(c.Window.Microseconds())/float64(c.N)) + 1
-	case c.Algorithm == algo.SlidingWindow: // what is in a counter counts until that is out of the window
+	case c.Algorithm == algo.SlidingWindow: // a unit counts until its counter is out of the window
 		return at, at + 2*c.Window.Microseconds()
 	}
 	return at, at + c.Window.Microseconds()

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Lender returns l as a lender that tells other regions of what its holders used. l lends of the
+// Lender returns l as a lender that reports its holders' use to other regions. l lends from the
 // wrapped store, and is asked for charges that Expand returned.
 func (s *Store) Lender(l store.Lender) store.Lender { return &lender{l, s} }
 
@@ -28,9 +28,9 @@ func (l *lender) TakeAhead(
 	return now, asked, err
 }
 
-// tellUsed tells of what was told to a lender, and of ceilings that holders want more of than there
-// is. What belongs to a generation that has ended is told though it was charged when that ended:
-// nobody has told of it.
+// tellUsed reports use that holders reported to a lender, and ceilings of which holders want more
+// than is left. Use in a generation that has ended is reported, though it was charged at that end:
+// it has not been reported before.
 func (s *Store) tellUsed(charges []store.Charge, ahead []algo.Ahead, results []algo.Result, now int64) {
 	for i := range charges {
 		c, r := &charges[i], &results[i]

@@ -13,19 +13,19 @@ import (
 )
 
 // Bans and grants hold in all regions. The node that hears for its region reads the boards of the
-// others, and puts what is new there on its own board, from where its nodes know it. Of two orders
-// on one key the one that was made later holds, by the instant that the fact carries; so copies of
-// copies come to rest. A fact that was removed carries no instant, and goes by when it was removed
-// there: an order that is made, in another region, in the time in which that is told, goes too.
+// others, and puts new orders on its own board, where its nodes find them. Of two orders on one key
+// the one that was made later holds, by the instant that the fact carries; so copies of copies come
+// to rest. A fact that was removed carries no instant, and goes by the time of its removal there:
+// an order that is made in another region while the removal is on its way goes, too.
 
 // orderKinds are the kinds of facts that hold in all regions (internal/limiter/orders).
 var orderKinds = []string{"ban", "grant"}
 
-// clockSkew is how far the clock of a node may be ahead of that of another one, in µs: an order
-// has the time of the node that made it, and its removal that of the node that copies it.
+// clockSkew is how far the clock of a node may be ahead of another node's, in µs: an order has the
+// time of the node that made it, and its removal the time of the node that copies it.
 const clockSkew = int64(time.Second / time.Microsecond)
 
-// known is what the own board says of a fact.
+// known is the state of a fact on the own board.
 type known struct {
 	at   int64 // when the order was made, or when it was removed, in µs
 	gone bool
@@ -42,10 +42,10 @@ type relay struct {
 	mu    sync.Mutex
 	own   map[string]known
 	swept int64         // when own was swept, monotonic
-	ready chan struct{} // closed when own holds what the own board held at first
+	ready chan struct{} // closed when own holds the own board's facts of the beginning
 }
 
-// relayOrders runs until ctx ends. A store that is no Board has no orders to tell of.
+// relayOrders runs until ctx ends. A store that is no Board has no orders to relay.
 func (x *exchange) relayOrders(ctx context.Context, running *sync.WaitGroup) {
 	own, ok := store.As[store.Board](x.own)
 	if !ok {
@@ -73,7 +73,7 @@ func (x *exchange) relayOrders(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// watch copies what is new on another board, until ctx ends or that fails: a Watch that begins
+// watch copies new facts from another board, until ctx ends or that fails: a Watch that begins
 // again sees all facts once more.
 func (r *relay) watch(ctx context.Context, own, board store.Board) {
 	watching, stop := context.WithCancel(ctx)
@@ -119,7 +119,7 @@ func relayed(f *store.Fact) store.Fact {
 	return of
 }
 
-// factOf returns what a fact says.
+// factOf returns the state of a fact.
 func factOf(f *store.Fact, mono int64) known {
 	k := known{gone: f.Removed, ends: mono + int64(f.TTL)}
 	if k.gone {
@@ -130,7 +130,7 @@ func factOf(f *store.Fact, mono int64) known {
 	return k
 }
 
-// learn takes down what the own board says.
+// learn takes down facts of the own board.
 func (r *relay) learn(facts []store.Fact, anew bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,7 +152,7 @@ func (r *relay) learn(facts []store.Fact, anew bool) {
 	}
 }
 
-// copy puts on the own board what is newer on another one. It returns false if that failed.
+// copy puts newer facts of another board on the own one. It returns false if that failed.
 func (r *relay) copy(ctx context.Context, own store.Board, facts []store.Fact) bool {
 	var post []store.Fact
 	var remove []string

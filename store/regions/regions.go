@@ -3,17 +3,18 @@
 //
 // Such a limit has a ceiling in each region: the region's part of N × (1 + over), which it never
 // exceeds, whatever it hears of others. The ceilings together are N × (1 + over). Beside it, if
-// over is above 0, the whole limit counts what all regions used, as far as they have told. So one
-// charge becomes two, own and all, which the wrapped store makes together or not at all, and two
-// results become one. With sync a region may admit the whole limit, and one charge stays one.
+// over is above 0, the whole limit counts the use of all regions, as far as they have reported it.
+// So one charge becomes two, own and all, which the wrapped store makes together or not at all, and
+// two results become one. With sync a region may admit the whole limit, and one charge stays one.
 //
-// Begin at Store.Take (regions.go). Which charges it makes of one is in expand.go, the ceilings are
-// in ceilings.go, and what becomes of the results in fold.go. wraps.go is what else a store may be.
+// Begin at Store.Take (regions.go). expand.go makes the charges for the wrapped store, ceilings.go
+// computes the ceilings, and fold.go joins the results. wraps.go has the store's optional
+// interfaces.
 //
-// What goes on between regions is in exchange.go, and no decision waits for it: this node tells
-// what it used (ledger.go), one node of each region charges what the others tell (bridge.go), and
-// units are borrowed of them where a ceiling is nearly used up (borrow.go). Bans and grants go the
-// same way (orders.go), and so does what each region is set up with (greeting.go).
+// The exchange between regions is in exchange.go, and no decision waits for it: this node reports
+// its use (ledger.go), one node of each region charges the reports of the others (bridge.go), and
+// units are borrowed from them where a ceiling is nearly used up (borrow.go). Bans and grants go
+// the same way (orders.go), and so does the setup of each region (greeting.go).
 package regions
 
 import (
@@ -32,7 +33,7 @@ import (
 type Region struct {
 	Name string
 	// Weight is its part of the ceilings, beside the weights of the others: 0 to MaxWeight. A
-	// region with 0 refuses all that is limited over regions, but for sync.
+	// region with 0 refuses all requests that meet a limit over regions, except with sync.
 	Weight int
 }
 
@@ -49,39 +50,39 @@ type Options struct {
 	// the ceilings follow from it.
 	Table []Region
 
-	// Own is the store of the region itself, which inner wraps. Without it the region neither tells
-	// the others what it used nor hears of them, and keeps to its ceilings.
+	// Own is the store of the region itself, which inner wraps. Without it the region neither
+	// reports its use to the others nor hears of theirs, and keeps to its ceilings.
 	Own store.Regional
 	// Peers are the stores of the other regions, by name. Of one that is missing nothing is heard,
 	// and nothing is borrowed.
 	Peers map[string]Neighbour
-	// Rules returns the Counter that an ID names, be it that of the Counter itself or of
-	// rule.Regions.All, and the numbers of a key: those in force, and those that the rule gives it
-	// without grants and signals. All are nil if there is none. It must be safe for concurrent use.
-	// Required with Own; weir.Limiter.Numbers is one.
+	// Rules returns the Counter with an ID, which may be the Counter's own or its
+	// rule.Regions.All's, and the numbers of a key: those in force, and those that the rule gives
+	// it without grants and signals. All are nil if there is none. It must be safe for concurrent
+	// use. Required with Own; weir.Limiter.Numbers is one.
 	Rules func(id uint64, key []byte) (c *rule.Counter, inForce, plain *algo.Limit)
 	// Ready reports whether Rules and Digest know the rules yet; nil if they do from the beginning.
-	// What is heard of rules that nobody knows is gone, so nothing is heard before.
+	// Reports on unknown rules are lost, so nothing is heard before.
 	Ready func() bool
-	// Nodes returns how many nodes this region has; nil means one. Each tells of its part.
+	// Nodes returns how many nodes this region has; nil means one. Each reports its part.
 	Nodes func() int
 	// Digest returns a text that is the same in all regions that have the same rules; nil means
 	// that this is not compared.
 	Digest func() string
-	// Logger gets, as warnings, what an operator should know; nil means that nothing is logged.
+	// Logger gets warnings for operators; nil means that nothing is logged.
 	Logger *slog.Logger
 }
 
 // Store implements store.Store over the store of a region. Make one with New.
 //
 // The result of a limit that holds over regions is about the whole: Limit and SoftLimit are the
-// limit's own, and Remaining is the smallest of what is left of the ceiling and of the limit, as
-// far as others have told. It is admitted if both admit it. RetryAfter is then the longest of those
-// that refuse; of a refusal by the ceiling it is an upper bound, since units may be borrowed
-// before.
+// limit's own, and Remaining is the smaller of the units left under the ceiling and under the
+// limit, as far as others have reported. It is admitted if both admit it. RetryAfter is then the
+// longest of the limits that refuse; after a refusal by the ceiling it is an upper bound, since
+// units may be borrowed before.
 //
-// A store.Lender, a store.Board and a store.Remote are found in the wrapped store. Who lends of it
-// must lend of the charges that Expand returns; Lender tells other regions of it.
+// A store.Lender, a store.Board and a store.Remote are found in the wrapped store. Users of its
+// Lender must lend on the charges that Expand returns; Lender informs other regions.
 type Store struct {
 	inner    store.Store
 	prompt   store.Prompt // inner, if it is one
@@ -92,14 +93,14 @@ type Store struct {
 	clock    clock     // of the wrapped store
 }
 
-// hooks are told of charges of limits that hold over regions, after they were decided. Any may be
-// nil. They must be quick, and must not keep key and results.
+// hooks are called for charges of limits that hold over regions, after they were decided. Any may
+// be nil. They must be quick, and must not keep key and results.
 type hooks struct {
 	// told: units of the limit were charged at now; below 0: given back. limit is the whole one.
-	// own is what the ceiling said; with sync, what the limit did; nil for a cost that is settled.
+	// own is the ceiling's result, or with sync the limit's; nil for a cost that is settled.
 	told func(c *rule.Counter, limit *algo.Limit, key []byte, units, now int64, own *algo.Result)
 	// short: a request of cost was refused by the ceiling, or less than a fifth of that is left
-	// after it, while the limit has room as far as others have told.
+	// after it, while the limit has room as far as others have reported.
 	short func(c *rule.Counter, limit *algo.Limit, key []byte, cost, now int64, own *algo.Result)
 }
 
@@ -139,8 +140,8 @@ func New(inner store.Store, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Ceiling returns what this region may use of a limit of c whatever happens: the limit with smaller
-// numbers, or l itself where there is no ceiling. Safe for concurrent use.
+// Ceiling returns the part of a limit of c that this region may use in any case: the limit with
+// smaller numbers, or l itself where there is no ceiling. Safe for concurrent use.
 func (s *Store) Ceiling(c *rule.Counter, l *algo.Limit) *algo.Limit {
 	if l == nil || c.Regions == nil || c.Regions.Sync {
 		return l
@@ -151,7 +152,7 @@ func (s *Store) Ceiling(c *rule.Counter, l *algo.Limit) *algo.Limit {
 // Unwrap returns the wrapped store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 
-// Close implements store.Store. It tells the other regions what they do not know yet, and leaves
+// Close implements store.Store. It reports the rest of its use to the other regions, and leaves
 // their stores open.
 func (s *Store) Close() error {
 	if s.x != nil {
@@ -160,7 +161,7 @@ func (s *Store) Close() error {
 	return s.inner.Close()
 }
 
-// Stats returns a reading of what goes on between this region and the others. Without Options.Own
+// Stats returns a reading of the exchange between this region and the others. Without Options.Own
 // it is the zero value.
 func (s *Store) Stats() Stats {
 	if s.x == nil {
@@ -169,7 +170,7 @@ func (s *Store) Stats() Stats {
 	return s.x.readStats()
 }
 
-// Release implements store.Store. Slots are those of the ceiling.
+// Release implements store.Store. Slots belong to the ceiling.
 func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (bool, error) {
 	return s.inner.Release(ctx, c, key, slot)
 }
@@ -200,8 +201,8 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, results []algo
 	return now, nil
 }
 
-// TakeNow implements store.Prompt: it decides what the wrapped store can decide at once. A Shadow
-// charge that becomes two is left to Take, since it may have to be undone.
+// TakeNow implements store.Prompt: it decides if the wrapped store can at once. A Shadow charge
+// that becomes two is left to Take, since it may have to be undone.
 func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
 	if s.prompt == nil {
 		return 0, false
@@ -227,7 +228,7 @@ func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int6
 	return now, ok
 }
 
-// finish folds the results of a call that was decided at now, and tells of it.
+// finish folds the results of a call that was decided at now, and calls the hooks.
 func (s *Store) finish(c *call, charges []store.Charge, results []algo.Result, now int64) {
 	for i := range charges {
 		p := &c.parts[i]
@@ -250,7 +251,7 @@ func (s *Store) finish(c *call, charges []store.Charge, results []algo.Result, n
 	}
 }
 
-// tellSynced tells of a call whose charges with regions were made as they are.
+// tellSynced calls the hooks for a call whose charges with regions were made as they are.
 func (s *Store) tellSynced(charges []store.Charge, results []algo.Result, now int64) {
 	s.clock.notice(now)
 	if s.hooks.told == nil {
@@ -264,10 +265,10 @@ func (s *Store) tellSynced(charges []store.Charge, results []algo.Result, now in
 	}
 }
 
-// tell tells of a charge of a call that was decided at now: r is its result, made of those of own
-// and, if that is not nil, of all; denied says whether the call as a whole was denied.
+// tell calls the hooks for a charge of a call that was decided at now: r is its result, folded from
+// own and, if that is not nil, all; denied says whether the call as a whole was denied.
 //
-// A denied request is told to nobody, also if the limit counts it: it counts where it was denied.
+// A denied request is not reported, also if the limit counts it: it counts where it was denied.
 func (s *Store) tell(c *store.Charge, r, own, all *algo.Result, now int64, denied bool) {
 	if r.Off || c.Ask.Cost == 0 {
 		return

@@ -15,7 +15,7 @@ type Name struct{ Domain, Rule, Limit string }
 
 // counts are what Stats reads.
 type counts struct {
-	untold atomic.Uint64 // uses of which it is unknown whether the others hear of them
+	untold atomic.Uint64 // uses that the others may hear of or not
 	orders atomic.Uint64
 	limits sync.Map // Name → *limitCounts
 
@@ -64,18 +64,18 @@ func (s *counts) limit(c *rule.Counter) *limitCounts {
 	return n.(*limitCounts)
 }
 
-// Stats is a reading of what goes on between this node's region and the others.
+// Stats is a reading of the exchange between this node's region and the others.
 type Stats struct {
 	// Leads says that this node hears the other regions for all nodes of its own.
 	Leads bool
-	// Leading is for how long it does; 0 if it does not. What it has not heard of a region is no
-	// sign of that one's silence before there was time to hear it.
+	// Leading is for how long it does; 0 if it does not. Reports that it has not heard are no sign
+	// of a region's silence before there was time to hear them.
 	Leading time.Duration
-	// Untold is how many uses may not have been told, since the store failed meanwhile.
+	// Untold is how many uses may not have been reported, since the store failed meanwhile.
 	Untold uint64
 	// Orders is how many bans and grants of other regions this node took over, and ended.
 	Orders uint64
-	// Keys is how many keys have uses that are not told yet.
+	// Keys is how many keys have unreported uses.
 	Keys   int
 	Peers  []PeerStats // in order of name
 	Limits map[Name]LimitStats
@@ -88,7 +88,7 @@ type PeerStats struct {
 	// nothing was heard yet, since it does.
 	Stale time.Duration
 	Uses  uint64 // entries that were heard
-	// Unknown counts those of them whose rule is not known here.
+	// Unknown counts entries whose rule is not known here.
 	Unknown  uint64
 	Gaps     uint64 // times that a part of its log was gone before it was read
 	Errors   uint64 // calls of its store that failed
@@ -104,18 +104,18 @@ type LimitStats struct {
 	Told  Net // by this node
 	Heard Net // of other regions, charged by this node
 	Late  Net // heard when it did not count any more
-	// Unsure is what was heard while the own store failed: whether it was charged is not known.
+	// Unsure are units heard while the own store failed: it is unknown whether they were charged.
 	Unsure Net
 	// Over is how many of the units that were heard found the limit full: what all regions
 	// admitted beyond the limit.
 	Over     uint64
 	Borrowed uint64
 	// Ceiling counts the requests that the ceiling of this region refused though the limit had room
-	// by what was heard: the price of the bound.
+	// by the reports of the others: the price of the bound.
 	Ceiling uint64
 }
 
-// Net is units that were used, and those of them that were given back.
+// Net is units that were used, and how many of them were given back.
 type Net struct{ Used, Back uint64 }
 
 func (x *exchange) readStats() Stats {

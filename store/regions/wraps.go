@@ -34,8 +34,8 @@ func (s *Store) Expired(ctx context.Context, n int) ([][]byte, error) {
 	return nil, store.ErrNoReservations
 }
 
-// Settle implements store.Reserver: what was charged under the ceiling and to all regions is
-// settled in both.
+// Settle implements store.Reserver: a charge under the ceiling and to all regions is settled in
+// both.
 func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) error {
 	r, ok := store.As[store.Reserver](s.inner)
 	if !ok {
@@ -101,10 +101,10 @@ func (s *Store) Forget(c *rule.Counter, key []byte) {
 	}
 }
 
-// Inspect implements store.Inspector. A limit that holds over regions is shown as one: Used is what
-// all regions used, as far as they have told, and where that has no say what this one did; Lent is
-// of the ceiling. If the wrapped store cannot be inspected, Inspect and the other methods fail with
-// store.ErrNoInspector.
+// Inspect implements store.Inspector. A limit that holds over regions is shown as one: Used is the
+// use of all regions, as far as they have reported it, or this region's where that has no say; Lent
+// is the ceiling's. If the wrapped store cannot be inspected, Inspect and the other methods fail
+// with store.ErrNoInspector.
 func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit func(store.KeyState)) error {
 	i, ok := store.As[store.Inspector](s.inner)
 	if !ok {
@@ -143,8 +143,8 @@ func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int,
 	return scanned, s.visit(ctx, i, v, keys, own, visit)
 }
 
-// Reset implements store.Inspector: for a limit that holds over regions it resets what this region
-// counts for itself and what it has heard. Others go on counting what they have heard of it.
+// Reset implements store.Inspector: for a limit that holds over regions it resets this region's own
+// counts, and the use it has heard of. Others go on counting the use that they have heard of.
 func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (bool, error) {
 	i, ok := store.As[store.Inspector](s.inner)
 	if !ok {
@@ -179,7 +179,7 @@ func useOf(k *store.KeyState) *store.KeyUse {
 	return &store.KeyUse{Used: k.Used, Limit: k.Result.Limit}
 }
 
-// ownView is the view of what the ceiling counts.
+// ownView is the view of the ceiling's counters.
 func (s *Store) ownView(v *store.View) *store.View {
 	own := *v
 	own.Limit = func(key []byte) *algo.Limit {
@@ -191,7 +191,7 @@ func (s *Store) ownView(v *store.View) *store.View {
 	return &own
 }
 
-// allView is the view of what all regions used; nil if that has no say.
+// allView is the view of the use of all regions; nil if that has no say.
 func (s *Store) allView(v *store.View) *store.View {
 	if v.Counter.Regions.All == nil {
 		return nil
@@ -207,7 +207,7 @@ func (s *Store) allView(v *store.View) *store.View {
 	return &all
 }
 
-// gather returns the states of those of keys that are not fresh.
+// gather returns the states of keys, without the fresh ones.
 func gather(ctx context.Context, i store.Inspector, v *store.View, keys [][]byte) (map[string]store.KeyState, error) {
 	states := map[string]store.KeyState{}
 	err := i.Inspect(ctx, v, keys, func(k store.KeyState) {
@@ -217,8 +217,8 @@ func gather(ctx context.Context, i store.Inspector, v *store.View, keys [][]byte
 	return states, err
 }
 
-// visit folds what the ceiling counts of keys, own, with what all regions used, and visits those of
-// which either is not fresh, in order of keys.
+// visit folds the ceiling's states of keys, own, with the states of the use of all regions, and
+// visits the keys with a state that is not fresh, in order.
 func (s *Store) visit(
 	ctx context.Context, i store.Inspector, v *store.View, keys [][]byte, own map[string]store.KeyState, visit func(store.KeyState),
 ) error {

@@ -130,7 +130,7 @@ func testConcurrent(t *testing.T, n newStore, a algo.Algorithm) {
 	}
 }
 
-// testConcurrentTwoLimits decides by two limits together, of which one soon refuses: the other is
+// testConcurrentTwoLimits decides by two limits together, one of which soon refuses: the other is
 // then uncharged.
 func testConcurrentTwoLimits(t *testing.T, n newStore) {
 	for _, a := range []algo.Algorithm{algo.SlidingWindow, algo.SlidingLog, algo.FixedWindow, algo.TokenBucket, algo.LeakyBucket} {

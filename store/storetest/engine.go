@@ -223,7 +223,7 @@ func testEngineConflict(_ *testing.T, t *engineTest) {
 	t.is(groups[0].Values[0], b.Version, "b")
 }
 
-// testEngineGroups: what becomes of one group is nothing to the others of the call. There are as
+// testEngineGroups: the outcome of one group does not affect the others of the call. There are as
 // many as a busy node may send.
 func testEngineGroups(_ *testing.T, t *engineTest) {
 	const n = 300
@@ -256,7 +256,7 @@ func testEngineGroups(_ *testing.T, t *engineTest) {
 	}
 }
 
-// testEngineKeep: what is only compared stays as it is, and decides as any other.
+// testEngineKeep: a value that is only compared stays as it is, and decides as any other.
 func testEngineKeep(_ *testing.T, t *engineTest) {
 	keys := t.keys(3)
 	a, until := t.put(keys[0], "a"), t.clock()+lasting
@@ -379,7 +379,7 @@ func testEngineUntil(_ *testing.T, t *engineTest) {
 	t.swap(again...)
 	for clock := begin; clock < begin+3*life; {
 		var values []cas.Value
-		// The clock of a Read is an instant within it: what is forgotten by then was over.
+		// The clock of a Read is an instant within it: values forgotten by then were over.
 		values, clock = t.read(keys...)
 		for i, v := range values {
 			if v.Version == 0 && clock < until[i] && groups[i].Done {
@@ -393,7 +393,7 @@ func testEngineUntil(_ *testing.T, t *engineTest) {
 	if longer.Until > begin+life {
 		t.holds(keys[0], longer.Version, "for longer")
 	}
-	// What is over, whether it is forgotten yet or not, can be written anew.
+	// Values that are over, forgotten yet or not, can be written anew.
 	for i, k := range append(keys[1:], shorter) {
 		values, clock := t.read(k)
 		b := t.change(k, values[0].Version, fmt.Sprint(i), clock+lasting)
@@ -507,8 +507,8 @@ func sortKeys(keys []cas.Key) {
 	})
 }
 
-// testEngineBorrowed: what a call was given is the caller's again when it returns, and what it
-// returned is the caller's.
+// testEngineBorrowed: when a call returns, its arguments belong to the caller again, and so do its
+// results.
 func testEngineBorrowed(_ *testing.T, t *engineTest) {
 	name, data := fmt.Appendf(nil, "borrowed %d", engineKeys.Add(1)), []byte("value")
 	k := cas.Key{Place: 1, Name: bytes.Clone(name)}

@@ -125,7 +125,8 @@ func testEngineTransfers(_ *testing.T, t *engineTest) {
 	}
 }
 
-// testEngineCrossed: each of two groups compares what the other one changes. One of them is first.
+// testEngineCrossed: each of two groups compares the value that the other one changes. One of them
+// is first.
 func testEngineCrossed(_ *testing.T, t *engineTest) {
 	until := t.clock() + lasting
 	made := map[int]int{}
@@ -217,7 +218,7 @@ func testEngineLock(_ *testing.T, t *engineTest) {
 		t.holds(keys[0], held.Version, "held")
 	}
 	_ = a
-	// What is held and not changed is as it was; and what is held can be deleted.
+	// Values that are held and not changed stay as they were; and held values can be deleted.
 	lock, values, _ := hold(keys...)
 	if err := lock.Unlock(t.Context(), nil); err != nil {
 		t.Fatal(err)
@@ -265,7 +266,7 @@ func testEngineLockedCounters(_ *testing.T, t *engineTest) {
 	}
 }
 
-// testEngineScan: what exists all the while is visited, as it is; what is gone is not.
+// testEngineScan: values that exist all the while are visited, as they are; deleted ones are not.
 func testEngineScan(_ *testing.T, t *engineTest) {
 	const n = 120
 	until := t.clock() + lasting

@@ -65,8 +65,8 @@ func testInspect(t *testing.T, newStore newStore, a algo.Algorithm) {
 				}
 				want = []store.KeyState{{Key: key, Result: peek}}
 			}
-			// What is used is where the next cost does not fit: below the limit that is told by
-			// the peek, in a soft margin the store is asked.
+			// The used units end where the next cost does not fit: below the limit the peek shows
+			// it, in a soft margin the store is asked.
 			if len(state) == 1 && !shown.CountDenied() && shown.Algorithm() != algo.LeakyBucket {
 				used, soft := state[0].Used, peek.SoftLimit
 				if peek.Remaining > 0 && used != peek.Limit-peek.Remaining || peek.Remaining == 0 && peek.Limit > 0 && (used < peek.Limit || used > soft && state[0].Next.Allowed) {

@@ -105,7 +105,7 @@ func (l lender) stands(t rapid.TB, c *rule.Counter, key string, remaining, out i
 	l.shown(t, c, c.Limit, key)
 }
 
-// shown compares what an Inspector shows of a key with the model, if the store is one.
+// shown compares an Inspector's view of a key with the model, if the store is one.
 func (l lender) shown(t rapid.TB, c *rule.Counter, limit *algo.Limit, key string) {
 	t.Helper()
 	inspector, ok := l.store.(store.Inspector)
@@ -146,7 +146,7 @@ func (l lender) reset(t rapid.TB, c *rule.Counter, key string) (ok bool) {
 	return true
 }
 
-// tells is what a holder tells of what it got in h.
+// tells is a holder's report on the units that it got in h.
 func tells(h algo.Ahead, used, returned int64) algo.Ahead {
 	return algo.Ahead{Told: [2]algo.Told{{End: h.Until, Used: used, Returned: returned}}}
 }
@@ -187,8 +187,8 @@ func testLendGolden(t *testing.T, n newStore) {
 	l.stands(t, c, "k", 1, 0)
 }
 
-// testLendFence: what is told counts once, as of when it is told; what is told when the units have
-// ended is ignored, since they count as used by then.
+// testLendFence: a report counts once, as of its instant; a report on units that have ended is
+// ignored, since they count as used by then.
 func testLendFence(t *testing.T, n newStore) {
 	for _, a := range lending {
 		t.Run(a.String(), func(t *testing.T) {
@@ -199,7 +199,7 @@ func testLendFence(t *testing.T, n newStore) {
 			l.stands(t, c, "k", 89, 10)
 			told := tells(h, 4, 0)
 			l.one(t, c, "k", 0, &told)
-			l.stands(t, c, "k", 89, 6) // what was out counts now
+			l.stands(t, c, "k", 89, 6) // the units out count now
 			told = tells(h, 0, 2)
 			l.one(t, c, "k", 0, &told)
 			l.stands(t, c, "k", 91, 4)
@@ -211,7 +211,7 @@ func testLendFence(t *testing.T, n newStore) {
 				l.one(t, c, "k", 0, &told)
 				l.stands(t, c, "k", 91, 0)
 			}
-			// More than is out is told of the next generation.
+			// The report on the next generation says more than is out.
 			h = algo.Ahead{Want: 5, First: true}
 			l.one(t, c, "k", 1, &h)
 			l.stands(t, c, "k", 85, 5)
@@ -222,7 +222,7 @@ func testLendFence(t *testing.T, n newStore) {
 	}
 }
 
-// testLendRoom: a grant is within what is wanted, what may be out, and what is left within N.
+// testLendRoom: a grant is within the units wanted, that may be out, and that are left within N.
 func testLendRoom(t *testing.T, n newStore) {
 	for _, a := range lending {
 		t.Run(a.String(), func(t *testing.T) {
@@ -252,7 +252,7 @@ func testLendRoom(t *testing.T, n newStore) {
 					t.Errorf("%+v: %+v, %+v", step, r, h)
 				}
 			}
-			// A limit that lends nothing ignores what it is told.
+			// A limit that lends nothing ignores reports.
 			cfg.Lease, cfg.LeaseFor = 0, 0
 			h := tells(algo.Ahead{Until: start + 1}, 5, 5)
 			h.Want = 5
@@ -263,7 +263,7 @@ func testLendRoom(t *testing.T, n newStore) {
 	}
 }
 
-// testLendAllOrNothing: a call that is denied is lent nothing, whichever charge denies it.
+// testLendAllOrNothing: a call that is denied is lent nothing, no matter which charge denies it.
 func testLendAllOrNothing(t *testing.T, n newStore) {
 	for _, test := range []struct {
 		name  string
@@ -340,7 +340,7 @@ func testLendAllOrNothing(t *testing.T, n newStore) {
 	}
 }
 
-// testLendDeniedTells: a call that is denied has told all the same, and is decided after that.
+// testLendDeniedTells: a denied call has reported all the same, and is decided after that.
 func testLendDeniedTells(t *testing.T, n newStore) {
 	for _, a := range lending {
 		t.Run(a.String(), func(t *testing.T) {
@@ -353,7 +353,8 @@ func testLendDeniedTells(t *testing.T, n newStore) {
 			if r := l.one(t, c, "k", 2, &told); r.Allowed || told.Got != 0 || told.Until != 0 || told.Out != 5 || r.Remaining != 1 {
 				t.Fatalf("%+v, %+v", r, told)
 			}
-			// Another limit denies the call, and the key has no state of its own but what is told.
+			// Another limit denies the call, and the key has no state of its own apart from the
+			// report.
 			p := algo.Ahead{Want: 10}
 			l.one(t, c, "fresh", 0, &p)
 			full := counterOf(t, window(0))

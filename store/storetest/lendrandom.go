@@ -38,7 +38,7 @@ func drawLeased(t *rapid.T, a algo.Algorithm) algo.Config {
 	return c
 }
 
-// loan is what a holder may tell of.
+// loan is a holder's loan that it may report on.
 type loan struct {
 	c   *rule.Counter
 	key string
@@ -56,8 +56,8 @@ type randomLender struct {
 	last     algo.Result
 }
 
-// testLendRandom holds a store against the pure algorithms: whatever is asked, told and wanted, in
-// whatever order, and whatever else changes the states meanwhile.
+// testLendRandom holds a store against the pure algorithms: with any requests, reports and wishes,
+// in any order, and with anything else that changes the states meanwhile.
 func testLendRandom(t *testing.T, n newStore, a algo.Algorithm) {
 	all := newLender(t, n)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -179,7 +179,7 @@ func (l *randomLender) call() {
 }
 
 // testLendConcurrent: many holders of one key, in real time, each of which uses what it gets: not
-// one request too many, and when all is told, not one too few.
+// one request too many, and when everything is reported, not one too few.
 func testLendConcurrent(t *testing.T, n newStore, a algo.Algorithm) {
 	s, ok := n(t, nil).(store.Lender)
 	if !ok {
@@ -214,8 +214,8 @@ func testLendConcurrent(t *testing.T, n newStore, a algo.Algorithm) {
 	}
 }
 
-// borrow is a holder: it admits from what it has, and asks when it has nothing, until it is
-// refused. At the end it tells all.
+// borrow is a holder: it admits from the units that it has, and asks when it has none, until it is
+// refused. At the end it reports everything.
 func borrow(s store.Lender, c *rule.Counter, admitted *atomic.Int64) error {
 	var held, used [2]int64
 	var ends [2]int64

@@ -12,7 +12,7 @@ import (
 
 // What else happens to a key while units of it are out.
 
-// testLendWhileOut: refunds, settlements and resets leave what is out as it is.
+// testLendWhileOut: refunds, settlements and resets leave units that are out as they are.
 func testLendWhileOut(t *testing.T, n newStore) {
 	first := leased(algo.FixedWindow)
 	first.FirstRequest = true
@@ -36,7 +36,7 @@ func testLendWhileOut(t *testing.T, n newStore) {
 					l.settleOne(t, &ch, r[0], actual)
 				}
 				l.stands(t, c, "k", 40, 10)
-				// More than there is: beside what is out there is no room.
+				// More than there is: there is no room beside the units out.
 				r := l.take(t, ch)
 				l.settleOne(t, &ch, r[0], 60)
 				l.stands(t, c, "k", 0, 10)
@@ -63,7 +63,7 @@ func testLendWhileOut(t *testing.T, n newStore) {
 					l.stands(t, c, "k", 100, 0)
 				}
 			}
-			// An excess that goes back to a key of which only the record is known.
+			// An excess that goes back to a key that has only a record.
 			h = algo.Ahead{Want: 10}
 			l.one(t, c, "k2", 1, &h)
 			if _, ok := l.store.(store.Reserver); ok && !cfg.FirstRequest {
@@ -78,8 +78,8 @@ func testLendWhileOut(t *testing.T, n newStore) {
 	}
 }
 
-// testLendOtherNumbers: under other numbers, and other lengths of generations, what is out stays
-// out, and is told and ends as before.
+// testLendOtherNumbers: under other numbers, and other lengths of generations, units that are out
+// stay out, and are reported and end as before.
 func testLendOtherNumbers(t *testing.T, n newStore) {
 	for _, a := range lending {
 		t.Run(a.String(), func(t *testing.T) {
@@ -160,8 +160,8 @@ func testLendReload(t *testing.T, n newStore) {
 	}
 }
 
-// testLendResetReloaded: a reset under a new identity carries on the record as a charge does. What
-// is out is charged by the new numbers, also if nobody asks before it has ended.
+// testLendResetReloaded: a reset under a new identity carries on the record as a charge does. Units
+// that are out are charged by the new numbers, also if nobody asks before they have ended.
 func testLendResetReloaded(t *testing.T, n newStore) {
 	for _, a := range lending {
 		for _, w := range []time.Duration{500 * time.Millisecond, 20 * time.Second} {
@@ -221,8 +221,8 @@ func testLendEnds(t *testing.T, n newStore) {
 	}
 }
 
-// testLendSameState: charges of one call that name the same state see what the others told and
-// took, and share what may be out.
+// testLendSameState: charges of one call that name the same state see each other's reports and
+// units taken, and share the units that may be out.
 func testLendSameState(t *testing.T, n newStore) {
 	for _, a := range lending {
 		t.Run(a.String(), func(t *testing.T) {

@@ -48,7 +48,7 @@ var cells = []cell{
 }
 
 // Matrix asks a store for limits of 100 of each algorithm under each kind of throttling, by the
-// store's own clock, and counts what is admitted and what is marked. It leaves its keys in the
+// store's own clock, and counts the admitted and the marked requests. It leaves its keys in the
 // store.
 //
 //	func TestMatrix(t *testing.T) { storetest.Matrix(t, newStore(t)) }

@@ -78,7 +78,7 @@ func (m *model) state(c *rule.Counter, l *algo.Limit, key []byte, now int64) *ke
 	return k
 }
 
-// roll charges to a state what has ended of what was lent, before the state is carried.
+// roll charges to a state the units lent whose generation has ended, before the state is carried.
 func (m *model) roll(c *rule.Counter, k *kept, key []byte, now int64) {
 	if c.Lease == nil {
 		return
@@ -96,15 +96,15 @@ func (m *model) seen(c *rule.Counter, l *algo.Limit, key []byte, now int64) (st,
 			copied.states[name] = &kept{clone(k.st), k.limit}
 		}
 	}
-	k := copied.state(c, l, key, now) // before what is beside it is carried
+	k := copied.state(c, l, key, now) // before the record beside it is carried
 	if of, _ := copied.beside(c, l, key, now); of != nil {
 		beside = of.st
 	}
 	return k.st, beside
 }
 
-// beside is state for the second state of a charge, and also returns its name: that of the soft
-// margin, or the record of what is lent; nil if the limit has neither.
+// beside is state for the second state of a charge, and also returns its name: the state of the
+// soft margin, or the record of the units lent; nil if the limit has neither.
 func (m *model) beside(c *rule.Counter, l *algo.Limit, key []byte, now int64) (*kept, stateKey) {
 	of, second := c.Margin, l.Margin()
 	if of == nil || second == nil {

@@ -76,7 +76,7 @@ func sameTold(a, b []store.Told) bool {
 	return true
 }
 
-// testRegionalLog: what is told is read in order, from each position on, as often as is wanted.
+// testRegionalLog: entries are read in order, from each position on, as often as is wanted.
 func testRegionalLog(t *testing.T, n newStore) {
 	s := newRegional(t, n, nil)
 	for i, part := range []int{0, s.Parts() - 1} {
@@ -469,8 +469,8 @@ func testRegionalRandom(t *testing.T, n newStore, a algo.Algorithm) {
 	})
 }
 
-// testRegionalWhileOut: what is lent counts against the room of what is heard, and stays out
-// whatever is heard or given back; a window from the first request stays where it is meanwhile.
+// testRegionalWhileOut: units lent count against the room of units heard, and stay out whatever is
+// heard or given back; a window from the first request stays where it is meanwhile.
 func testRegionalWhileOut(t *testing.T, n newStore) {
 	clock := newVirtual()
 	s := newRegional(t, n, clock.read)
@@ -507,7 +507,7 @@ func testRegionalWhileOut(t *testing.T, n newStore) {
 }
 
 // testRegionalExactlyOnce: several callers charge one log to a store, race for its position, and
-// are given up in the middle of calls. Each unit that was told is charged once.
+// are given up in the middle of calls. Each unit in the log is charged once.
 func testRegionalExactlyOnce(t *testing.T, n newStore) {
 	const entries, each, callers = 2500, 4, 4
 	s := newRegional(t, n, nil)

@@ -149,7 +149,7 @@ func newCounter(l *algo.Limit) *rule.Counter {
 func counterOf(t testing.TB, c algo.Config) *rule.Counter { return counterFor(mustLimit(t, c)) }
 
 // counterFor returns a counter, together with the counter of the soft margin if the limit's margin
-// closes, and of what is lent if the limit lends.
+// closes, and the counter of the units lent if the limit lends.
 func counterFor(l *algo.Limit) *rule.Counter {
 	c := newCounter(l)
 	if m := l.Margin(); m != nil {
@@ -338,7 +338,7 @@ func testDifferential(t *testing.T, n newStore, a algo.Algorithm) {
 	})
 }
 
-// atOnce asks a store first what it can decide without waiting.
+// atOnce asks a store first to decide without waiting.
 type atOnce struct {
 	store.Store
 	prompt store.Prompt
@@ -353,8 +353,8 @@ func (s atOnce) Take(ctx context.Context, charges []store.Charge, results []algo
 
 func (s atOnce) Unwrap() store.Store { return s.Store }
 
-// testPrompt: what a store decides without waiting, it decides as it does otherwise; and what it
-// cannot has changed nothing.
+// testPrompt: a decision without waiting equals one with waiting; and a call that cannot be decided
+// so has changed nothing.
 func testPrompt(t *testing.T, n newStore) {
 	testRandomCalls(t, func(t *testing.T, clock func() int64) store.Store {
 		s := n(t, clock)

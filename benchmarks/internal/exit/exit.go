@@ -8,9 +8,9 @@ import (
 	"os"
 )
 
-// With ends the program with what became of it: it prints an error behind the program's name, and
-// exits with 1; with 2 where usage was asked for, which is printed already. Without an error it
-// returns.
+// With ends the program if err is not nil. It prints the error after the program's name and exits
+// with status 1, or, for flag.ErrHelp, prints nothing and exits with status 2, since the usage is
+// printed already. Without an error it returns.
 func With(name string, err error) {
 	switch {
 	case err == nil:

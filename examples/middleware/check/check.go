@@ -1,4 +1,4 @@
-// Package check tests what the examples have in common.
+// Package check tests the common behaviour of the examples.
 package check
 
 import (
@@ -14,7 +14,7 @@ import (
 
 // Handler tests a server that is built as the examples are. Its handlers are these, behind
 // demo.Authenticate and the middleware, in a framework that turns a panic into a 500: /orders/{id}
-// answers "order" and the id; /exports/{id} panics; /chat says in X-Words what it cost, 10, and
+// answers "order" and the id; /exports/{id} panics; /chat puts its cost, 10, into X-Words, and
 // answers 201.
 func Handler(t *testing.T, h http.Handler) {
 	t.Helper()
@@ -89,7 +89,7 @@ func Handler(t *testing.T, h http.Handler) {
 		}
 	}
 
-	// What an answer cost replaces the estimate of 50 words: ten of them fit into 100.
+	// The cost of an answer replaces the estimate of 50 words: ten of them fit into 100.
 	for i := range 11 {
 		want := 201
 		if i > 5 { // 5 × 10 and the estimate of the next are 100; then an estimate is too much

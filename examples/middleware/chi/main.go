@@ -1,4 +1,4 @@
-// Command chi limits a server of github.com/go-chi/chi: its middleware is that of net/http.
+// Command chi limits a server of github.com/go-chi/chi, which takes net/http middleware as it is.
 package main
 
 import (

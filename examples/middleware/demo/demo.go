@@ -1,4 +1,4 @@
-// Package demo is what the examples have in common: rules, and an authentication that stands for
+// Package demo is the common part of the examples: rules, and an authentication that stands for
 // your own.
 package demo
 
@@ -30,7 +30,7 @@ func NewLimiter() (*weir.Limiter, error) {
 	return weir.New(store, weir.WithRules(set))
 }
 
-// Options are those of the middleware: the user is who Authenticate says.
+// Options are the middleware's options: the attribute user is the user whom Authenticate found.
 func Options() httplimit.Options {
 	return httplimit.Options{
 		Attributes: map[string]func(*http.Request) string{"user": func(r *http.Request) string { return UserOf(r.Context()) }},
@@ -38,7 +38,7 @@ func Options() httplimit.Options {
 	}
 }
 
-// tokens stand for sessions, signed tokens, or whatever tells you who asks.
+// tokens stand for sessions, signed tokens, or any other proof of who asks.
 var tokens = map[string]string{"ada-token": "ada", "bob-token": "bob"}
 
 type userKey struct{}

@@ -44,9 +44,9 @@ func handler(limiter *weir.Limiter) (http.Handler, error) {
 	return e, nil
 }
 
-// limit is the middleware. (echo.WrapMiddleware does with that of httplimit.New as well; but the
-// answer to an error that a handler returns is written only after it, so that `cost_after` would
-// not see it.)
+// limit is the middleware. (echo.WrapMiddleware works with httplimit.New as well; but Echo answers
+// an error that a handler returns only after the middleware, so that `cost_after` would not see the
+// answer.)
 func limit(gate *httplimit.Gate) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {

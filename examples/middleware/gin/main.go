@@ -45,8 +45,8 @@ func handler(limiter *weir.Limiter) (http.Handler, error) {
 	return e, nil
 }
 
-// limit is the middleware. What it refuses it has answered: Abort keeps the handlers that follow
-// from running.
+// limit is the middleware. It has answered a request that it refuses: Abort keeps the handlers that
+// follow from running.
 func limit(gate *httplimit.Gate) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		pass := gate.Enter(c.Writer, c.Request)
@@ -67,7 +67,7 @@ func limit(gate *httplimit.Gate) gin.HandlerFunc {
 	}
 }
 
-// watched is a gin.ResponseWriter of which the answer is seen as it goes by.
+// watched is a gin.ResponseWriter that lets the limiter see the answer as it goes by.
 type watched struct {
 	gin.ResponseWriter
 	w http.ResponseWriter
@@ -78,8 +78,8 @@ func (x watched) Write(p []byte) (int, error)       { return x.w.Write(p) }
 func (x watched) WriteString(s string) (int, error) { return io.WriteString(x.w, s) }
 func (x watched) Flush()                            { x.w.(http.Flusher).Flush() }
 
-// authenticate puts the user into the context of the request, where the limiter looks for it: what
-// is set by c.Set it does not see.
+// authenticate puts the user into the context of the request, where the limiter looks for it: it
+// does not see values of c.Set.
 func authenticate(c *gin.Context) {
 	demo.Authenticate(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { c.Request = r })).ServeHTTP(c.Writer, c.Request)
 }

@@ -1,6 +1,6 @@
-// Package answer holds what the doors of weir answer with: problem details, errors that name the
-// field of a request, the values of rate-limit fields, and the text that these are made of. Begin
-// with Problem and BadRequest.
+// Package answer holds the answers of weir's doors: problem details, errors that name the field of
+// a request, the values of rate-limit fields, and the text that these are made of. Begin with
+// Problem and BadRequest.
 package answer
 
 import (
@@ -76,9 +76,9 @@ func Coding(r *http.Request) string {
 	return coding
 }
 
-// FieldError says what is wrong with which field of a request.
+// FieldError describes a fault of one field of a request.
 type FieldError struct {
-	// "hits", "attributes.user", "requests[3].domain"; "body" or "query" for what is no field
+	// "hits", "attributes.user", "requests[3].domain"; "body" or "query" for a fault outside fields
 	Field   string
 	Message string
 	TooMany bool // the answer is 413

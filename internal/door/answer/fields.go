@@ -170,13 +170,13 @@ func WindowSeconds(lr *weir.LimitResult, in *algo.Limit) int64 {
 // maxSFInteger is the largest Integer of RFC 9651.
 const maxSFInteger = 999_999_999_999_999
 
-// AppendInteger appends n as an Integer of RFC 9651: what is more than the largest as that.
+// AppendInteger appends n as an Integer of RFC 9651: a larger number becomes the largest Integer.
 func AppendInteger(dst []byte, n int64) []byte {
 	return strconv.AppendInt(dst, min(n, maxSFInteger), 10)
 }
 
-// appendSFString appends s as a String of RFC 9651: `"` and `\` are escaped, and what is not
-// printable ASCII (the names of Lyft rules may hold anything) is percent-encoded.
+// appendSFString appends s as a String of RFC 9651: `"` and `\` are escaped, and bytes that are not
+// printable ASCII (the names of Lyft rules may hold anything) are percent-encoded.
 func appendSFString(dst []byte, s string) []byte {
 	const hex = "0123456789ABCDEF"
 	dst = append(dst, '"')

@@ -30,7 +30,7 @@ const (
 	grpcUnauthenticated    = 16
 )
 
-// GRPCCode is the code of gRPC that says what an HTTP status says. It follows the statuses that
+// GRPCCode is the gRPC code that corresponds to an HTTP status. It follows the statuses that
 // google/rpc/code.proto names for the codes.
 func GRPCCode(status int) int {
 	switch status {
@@ -68,9 +68,9 @@ func GRPCCode(status int) int {
 }
 
 // ForGRPC returns the writer for an answer of our own to r, where no server behind answers. It is
-// w, but for a call of gRPC: there trailers without a message take the place of an HTTP answer
-// (Trailers-Only, gRPC over HTTP2), since gRPC's clients look at nothing else, and read any other
-// HTTP status than 200 as UNAVAILABLE or UNKNOWN.
+// w, except for a gRPC call: there trailers without a message take the place of an HTTP answer
+// (Trailers-Only, gRPC over HTTP2), since gRPC's clients look at nothing else, and read any HTTP
+// status other than 200 as UNAVAILABLE or UNKNOWN.
 func ForGRPC(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
 	if !IsGRPC(r) {
 		return w
@@ -116,8 +116,7 @@ func (g *grpcWriter) WriteHeader(status int) {
 	}
 }
 
-// Write implements http.ResponseWriter. What is written is for people with a browser, and is left
-// out.
+// Write implements http.ResponseWriter. It drops p, which is for people with a browser.
 func (g *grpcWriter) Write(p []byte) (int, error) {
 	g.WriteHeader(http.StatusOK)
 	return len(p), nil
@@ -172,7 +171,7 @@ func RefuseGRPC(w http.ResponseWriter, d *weir.Decision, o Refusal) bool {
 	s := grpcStatus{code: grpcResourceExhausted, message: o.Message}
 	if o.Status != 0 {
 		if s.code = GRPCCode(o.Status); s.code == grpcOK {
-			s.code = grpcResourceExhausted // which is what a refusal cannot be
+			s.code = grpcResourceExhausted // which a refusal cannot be
 		}
 	}
 	h := g.Header()

@@ -78,7 +78,7 @@ func StoreError(w http.ResponseWriter) {
 		"The request could not be checked against its limits just now. Try again in a moment.", nil)
 }
 
-// Overload answers 503 for a request that was turned away since what is behind is overloaded,
+// Overload answers 503 for a request that was turned away because the server behind is overloaded,
 // with the problem type temporary-reduced-capacity.
 func Overload(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
@@ -86,7 +86,7 @@ func Overload(w http.ResponseWriter) {
 		"This service is busier than it can be just now, and has to turn some requests away. Yours has not been counted against any limit. Try again in a moment.", nil)
 }
 
-// Late answers a request that has stood in line for too long, with the problem type
+// Late answers a request that waited too long in line, with the problem type
 // temporary-reduced-capacity. status is 503, or 429 where it is to count as refused.
 func Late(w http.ResponseWriter, status int) {
 	w.Header().Set("Retry-After", "1")
@@ -102,6 +102,6 @@ func Send(w http.ResponseWriter, status int, contentType string, body []byte, he
 	h["Content-Length"] = lines[2:3:3]
 	w.WriteHeader(status)
 	if !head {
-		_, _ = w.Write(body) // the client may be gone; there is nobody to tell
+		_, _ = w.Write(body) // the client may be gone, and then nobody needs the error
 	}
 }

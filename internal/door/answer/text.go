@@ -43,7 +43,7 @@ func AppendSeconds(b []byte, us int64) []byte {
 	return append(b, digits[:end]...)
 }
 
-// AppendJSON appends s as a JSON string. What is not UTF-8 becomes U+FFFD.
+// AppendJSON appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD.
 func AppendJSON(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')

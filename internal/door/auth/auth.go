@@ -26,7 +26,7 @@ type Tokens struct {
 	// ClientIP finds the address that sent an HTTP request; wrong tokens are counted by it. Only
 	// the proxies that it lists are believed.
 	ClientIP httplimit.ClientIP
-	// Logger is told of wrong tokens, at most once a minute, and never of what they were; nil means
+	// Logger logs that wrong tokens came, at most once a minute, and never their text; nil means
 	// nobody.
 	Logger *slog.Logger
 
@@ -83,7 +83,7 @@ func (t *Tokens) Load(path string) error {
 
 // ReadTokens reads a file of bearer tokens: one on a line, behind it name=NAME and role=ROLE if
 // they are known; empty lines and lines that begin with # do not count. A token without a role is
-// that of an admin. It returns at least one, or an error.
+// an admin's. It returns at least one, or an error.
 func ReadTokens(path string) ([]Token, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -117,7 +117,7 @@ func ReadTokens(path string) ([]Token, error) {
 // mostName is how many bytes a name has at most.
 const mostName = 64
 
-// parseToken reads the words of a line. What is wrong is told without the token, whose words it may
+// parseToken reads the words of a line. Its error does not show the token, whose words these may
 // be.
 func parseToken(words []string) (Token, error) {
 	t := Token{Text: words[0], Role: Admin}
@@ -150,7 +150,7 @@ func parseToken(words []string) (Token, error) {
 	return t, nil
 }
 
-// find returns the token of that text, in a time that does not tell how near a guess was; nil if
+// find returns the token of that text, in a time that does not show how near a guess was; nil if
 // there is none.
 func (t *Tokens) find(text string) (found *known) {
 	if t == nil {
@@ -173,9 +173,9 @@ func (t *Tokens) byHash(sum [sha256.Size]byte) (found *known) {
 	return found
 }
 
-// Check tells what comes of a token that the peer at address sent to a decision door, as net.Conn
-// tells the address. An address (an IPv6 /64) that has sent ten wrong ones within a minute learns
-// of no further one whether it is right, until a few seconds have passed.
+// Check judges a token that the peer at address sent to a decision door; address is as in net.Conn.
+// After ten wrong tokens within a minute, an address (an IPv6 /64) does not learn whether a further
+// one is right, until a few seconds have passed.
 func (t *Tokens) Check(address, token string) Verdict {
 	peer, _ := netip.ParseAddrPort(address) // the zero Addr for a unix socket
 	id, verdict := t.check(peer.Addr(), token)
@@ -217,12 +217,12 @@ func (t *Tokens) check(from netip.Addr, token string) (Identity, Verdict) {
 	return Identity{}, verdict
 }
 
-// CheckRequest tells what comes of the bearer token of r at a decision door.
+// CheckRequest judges the bearer token of r at a decision door.
 func (t *Tokens) CheckRequest(r *http.Request) Verdict {
 	return opens(t.bearer(r))
 }
 
-// bearer tells whose bearer token r carries.
+// bearer returns the owner of the bearer token that r carries.
 func (t *Tokens) bearer(r *http.Request) (Identity, Verdict) {
 	if t == nil {
 		return Identity{}, NoToken
@@ -234,9 +234,9 @@ func (t *Tokens) bearer(r *http.Request) (Identity, Verdict) {
 	return t.check(t.ClientIP.Of(r), token)
 }
 
-// Identify tells who sent r to the admin port, by its bearer token, or without one by the cookie of
-// a login. The Identity means nothing unless the Verdict is Right. A cookie that is not good is as
-// none: it is no guess, since nobody can guess one.
+// Identify returns who sent r to the admin port, by its bearer token, or without one by the cookie
+// of a login. The Identity means nothing unless the Verdict is Right. A cookie that is not good is
+// as none: it is no guess, since nobody can guess one.
 func (t *Tokens) Identify(r *http.Request) (Identity, Verdict) {
 	id, verdict := t.bearer(r)
 	if t == nil || verdict != NoToken {

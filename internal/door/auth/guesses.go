@@ -39,8 +39,7 @@ type guesses struct {
 	}
 }
 
-// judge tells what comes of a token that is valid or not. Whether it is has no say once there were
-// too many wrong ones.
+// judge returns the verdict on a token. After too many wrong ones it does not depend on valid.
 func (g *guesses) judge(from netip.Addr, valid bool) Verdict {
 	if valid && g.known.Load() == 0 {
 		return Right

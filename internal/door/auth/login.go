@@ -16,9 +16,9 @@ import (
 //
 //	1.EXPIRY.FINGERPRINT.MAC
 //
-// with the version, the Unix time at which it ends, the token that it is of, and HMAC-SHA-256 of
-// what stands before the last dot. Both the fingerprint and the key of the MAC are derived from the
-// token's hash, which is in the memory of the node only: so a cookie tells nothing of its token,
+// with the version, the Unix time at which it ends, the token that it belongs to, and HMAC-SHA-256
+// of the text before the last dot. Both the fingerprint and the key of the MAC are derived from the
+// token's hash, which is in the memory of the node only: so a cookie says nothing about its token,
 // and is void as soon as the token is no longer in the file.
 const (
 	// LoginCookie is the name of the cookie.
@@ -77,15 +77,15 @@ func Logout(r *http.Request) *http.Cookie {
 }
 
 // loginCookie is one that scripts cannot read, that no other site's page sends along, and that
-// never goes over an open line where the port, or a proxy before it, speaks TLS. Whoever says so is
-// believed, since it only restricts the cookie.
+// never goes over an open line where the port, or a proxy before it, speaks TLS. Any
+// X-Forwarded-Proto is believed, since it only restricts the cookie.
 func loginCookie(r *http.Request) *http.Cookie {
 	secure := r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 	return &http.Cookie{Name: LoginCookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: secure}
 }
 
-// byCookie tells whose login r carries. Of several cookies of the name, which a page on another
-// port of this host may have set, one that is good is enough.
+// byCookie returns the owner of the login that r carries. One good cookie of the name is enough,
+// since a page on another port of this host may have set others.
 func (t *Tokens) byCookie(r *http.Request, now time.Time) (Identity, Verdict) {
 	list := t.known.Load()
 	if list == nil {

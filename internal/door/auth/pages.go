@@ -78,8 +78,8 @@ var pageReasons = [PageReasons]string{"host", "origin", "sec_fetch_site", "conte
 // String returns the reason as in metrics.
 func (r PageReason) String() string { return pageReasons[r] }
 
-// Pages keeps web pages from a decision door, at which whoever asks uses up limits. A proxy that is
-// listed, and whoever has a token, may pass on what a browser sent. A nil *Pages knows of none of
+// Pages keeps web pages from a decision door, at which every question uses up limits. Listed
+// proxies, and holders of a token, may pass on requests of browsers. A nil *Pages knows of none of
 // them. The fields may not change once it is in use; all else is safe for concurrent use.
 type Pages struct {
 	// Hosts are names that a door on loopback may be called by, beside addresses and localhost.
@@ -97,9 +97,9 @@ type Pages struct {
 	told     sparselog.Line
 }
 
-// Listens tells on which address the door listens, if browsers reach it there without TLS. Browsers
-// of this machine alone reach one on loopback, and it has few names; what a door on a network is
-// called is not known here.
+// Listens notes the address on which the door listens, if browsers reach it there without TLS.
+// Browsers of this machine alone reach one on loopback, and it has few names; the names of a door
+// on a network are not known here.
 func (p *Pages) Listens(a net.Addr) {
 	tcp, ok := a.(*net.TCPAddr)
 	p.loopback.Store(ok && tcp.IP.IsLoopback())

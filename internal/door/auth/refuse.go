@@ -12,7 +12,7 @@ func Refuse(w http.ResponseWriter, v Verdict, realm string) {
 }
 
 // RefuseCaller is Refuse for a door at which 429 is a decision: a caller would take it for one, and
-// refuse its own clients. There an address of which no token is looked at gets 401, as without one.
+// refuse its own clients. There an address whose tokens are not looked at gets 401, as without one.
 func RefuseCaller(w http.ResponseWriter, v Verdict, realm string) {
 	refuse(w, v, realm, http.StatusUnauthorized)
 }

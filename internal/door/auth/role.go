@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// Role is what the holder of a token may do on the admin port. Each role may do all that those
-// before it may. The zero value may nothing.
+// Role says what the holder of a token may do on the admin port. Each role includes the roles
+// before it. The zero value may do nothing.
 type Role uint8
 
-// The roles. From Operator on a token also opens the decision doors of auth.doors: whoever asks for
-// decisions uses up the limits of others.
+// The roles. From Operator on a token also opens the decision doors of auth.doors, where each
+// decision uses up the limits of others.
 const (
 	Nobody   Role = iota
 	Viewer        // figures; keys of clients are masked
@@ -43,7 +43,7 @@ func ParseRole(s string) (Role, error) {
 
 // Identity is who sent a request.
 type Identity struct {
-	// Name is that of the tokens file, or, for a token without one, the beginning of its hash:
+	// Name is the name in the tokens file, or, for a token without one, the beginning of its hash:
 	// sha256:1b4f0e98.
 	Name string
 	Role Role

@@ -44,10 +44,10 @@ func (t *Trust) TrustedPeer(address string) bool {
 	return false
 }
 
-// FromBrowser reports whether a browser sent r. What a page posts has an Origin; what it loads as
-// an image need not have one, but is marked by Fetch Metadata
-// (https://www.w3.org/TR/fetch-metadata/) where the address counts as trustworthy, as loopback
-// does, and else by the name that all browsers go by.
+// FromBrowser reports whether a browser sent r. Posts of a page have an Origin. Images that it
+// loads need not have one, but are marked by Fetch Metadata (https://www.w3.org/TR/fetch-metadata/)
+// where the address counts as trustworthy, as loopback does, and else by the name that all browsers
+// go by.
 func FromBrowser(r *http.Request) bool {
 	return len(r.Header["Origin"]) > 0 || len(r.Header["Sec-Fetch-Site"]) > 0 || strings.HasPrefix(r.UserAgent(), "Mozilla/")
 }

@@ -43,7 +43,7 @@ func (t *Tokens) WatchBearer(authorization string, gone func()) (stop func()) {
 	return t.Watch(token, gone)
 }
 
-// lookAll tells those whose token has gone. It is called when the tokens have changed.
+// lookAll notifies the connections whose token has gone. It is called when the tokens have changed.
 func (t *Tokens) lookAll() {
 	t.watched.mu.Lock()
 	all := make([]*watch, 0, len(t.watched.all))

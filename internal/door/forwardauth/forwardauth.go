@@ -27,7 +27,7 @@ import (
 // Options tune New. The zero value answers nobody: ClientIP has to name the
 // proxies.
 type Options struct {
-	// Domain is that of checks whose path names none; "" means the only domain that the rules hold.
+	// Domain applies to checks whose path names none; "" means the only domain that the rules hold.
 	Domain string
 	// Headers are the families of rate-limit headers on answers.
 	Headers httplimit.Headers
@@ -42,8 +42,8 @@ type Options struct {
 	// and the same in all else, within two seconds. It is right only where nginx sets that header
 	// itself.
 	Dedupe bool
-	// EncodedSlash says what becomes of checks of requests whose path holds %2F, %5C or a
-	// backslash; by default they are refused.
+	// EncodedSlash says how to treat checks of requests whose path holds %2F, %5C or a backslash;
+	// by default they are refused.
 	EncodedSlash httplimit.EncodedSlash
 	// Fields refuses checks of requests with fields that servers read in different ways; nil is one
 	// that refuses all of them.
@@ -52,23 +52,22 @@ type Options struct {
 	Stopwatch weir.Stopwatch
 	// Tracer follows decisions in traces; nil means that nobody does.
 	Tracer door.Tracer
-	// Line says whether checks have stood in line for too long, and what becomes of such; nil means
-	// that all are decided.
+	// Line turns away checks that waited too long. nil turns none away.
 	Line *shed.Door
-	// Logger is told of checks that cannot be answered, and how to mend that: of each kind of
-	// trouble once in ten seconds at most. nil means nobody.
+	// Logger reports checks that cannot be answered, and how to mend that: each kind of trouble at
+	// most once in ten seconds. nil means nobody.
 	Logger *slog.Logger
 }
 
-// ForwardAuth answers proxies that ask, before they pass a request on, whether it may: nginx
-// (auth_request), Caddy (forward_auth) and Traefik (ForwardAuth). It is an http.Handler for
-// /api/v1/forward-auth and what is below it. Safe for concurrent use. Make one with New.
+// handler answers proxies that ask, before they pass a request on, whether it may: nginx
+// (auth_request), Caddy (forward_auth) and Traefik (ForwardAuth). It serves /api/v1/forward-auth
+// and the paths below it. Safe for concurrent use. Make one with New.
 //
 // A request that may pass is answered 200 without a body, since nginx keeps a connection only after
 // such an answer. The fields of the header are the same ones on each of them. A request is never
 // held: one that would have to wait for its turn in a leaky bucket is refused, as is one that a
-// rule defers. Nobody tells when a request is over, so that a slot of a concurrency limit is held
-// until its timeout.
+// rule defers. The proxy does not report the end of a request, so that a slot of a concurrency
+// limit is held until its timeout.
 type handler struct {
 	limiter *weir.Limiter
 	o       Options
@@ -83,8 +82,8 @@ type handler struct {
 	}
 }
 
-// proxyFamily is a family of proxies that tell of a request in the same headers. The one's headers
-// say nothing in a check of the other, since a client may have sent them.
+// proxyFamily is a family of proxies that describe a request in the same headers. The headers of
+// one family say nothing in a check of another, since a client may have sent them.
 type proxyFamily struct {
 	name        string
 	method, uri string // names of headers
@@ -99,7 +98,7 @@ var (
 		hint: "set it in nginx, where it asks: proxy_set_header X-Original-URI $request_uri; Caddy and Traefik ask at " + door.ForwardAuthPath + "/forwarded"}
 )
 
-// call is what one check needs, kept for the next one.
+// call is the memory of one check, kept for the next one.
 type call struct {
 	original
 	attributes httplimit.Attributes
@@ -108,7 +107,7 @@ type call struct {
 	print      fingerprint
 }
 
-// original is what a proxy says of the request that it asks about.
+// original is the proxy's description of the request that it asks about.
 type original struct{ method, host, uri string }
 
 // New returns the door over l.
@@ -131,7 +130,7 @@ func (f *handler) done(c *call) {
 	c.original = original{}
 	c.attributes.Reset(nil, httplimit.ClientIP{}, nil)
 	c.request = weir.Request{}
-	if cap(c.decision.Limits) > 256 { // do not keep what a rare request made large
+	if cap(c.decision.Limits) > 256 { // do not keep the memory of a rare large request
 		c.decision = weir.Decision{}
 	}
 	f.calls.Put(c)
@@ -203,8 +202,8 @@ func (f *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	door.End(f.o.Stopwatch, start, &c.request, &c.decision)
 }
 
-// metNothing tells, once for a domain and its rules, which of them no check can meet for want of an
-// attribute.
+// metNothing logs, once for a domain and its rules, the rules that no check can meet because an
+// attribute is missing.
 func (f *handler) metNothing(d *weir.Decision) {
 	f.lacking.Lock()
 	known := f.lacking.told[d.Domain] == d.Generation
@@ -259,7 +258,7 @@ func (f *handler) remark(r *http.Request, family *proxyFamily) {
 	}
 }
 
-// read reads what r tells of another request. The fields of what is wrong are the names of headers.
+// read takes the description of another request from r. A FieldError names a header of r.
 func (c *call) read(r *http.Request, family *proxyFamily, slash httplimit.EncodedSlash) *answer.FieldError {
 	uri, err := oneLine(r, family.uri)
 	if err != nil {
@@ -324,7 +323,7 @@ func oneLine(r *http.Request, name string) (string, *answer.FieldError) {
 
 // originForm takes the target of a request as net/http does: a path with or without a query, *, or
 // an absolute URI, whose host goes before any other. It returns the path with the query as they
-// were written. ok is false for what is no target.
+// were written. ok is false if uri is not a request target.
 func originForm(uri string) (host, target string, ok bool) {
 	path := -1 // end of the path
 	for i := range len(uri) {
@@ -365,11 +364,11 @@ const (
 	passes verdict = iota
 	refused
 	undecided // the store failed
-	turned    // it has stood in line for too long, and is to be refused
-	late      // likewise, and is to be told that nothing was decided
+	turned    // it waited too long, and is to be refused
+	late      // likewise, and the answer is that nothing was decided
 )
 
-// decide decides c.request, and sets what an answer that passes has in its header.
+// decide decides c.request, and sets the header of an answer that passes.
 func (f *handler) decide(r *http.Request, c *call, h http.Header) verdict {
 	if f.o.Line.Late(1) {
 		return f.turnAway(c, h)
@@ -388,14 +387,14 @@ func (f *handler) decide(r *http.Request, c *call, h http.Header) verdict {
 	return passes
 }
 
-// pass sets what an answer that passes has in its header.
+// pass sets the header of an answer that passes.
 func (f *handler) pass(c *call, h http.Header) {
 	f.o.Headers.Write(h, &c.decision)
 	f.o.Headers.Fill(h)
 	h["Cache-Control"] = answer.NoStore
 }
 
-// turnAway is decide for a check that has stood in line for too long.
+// turnAway is decide for a check that waited too long in line.
 func (f *handler) turnAway(c *call, h http.Header) verdict {
 	f.o.Line.Turned(1)
 	c.decision = weir.Decision{Allowed: true}
@@ -481,5 +480,5 @@ func (r *remark) do(say func()) {
 	}
 }
 
-// warnf writes a line that tells an operator how to mend something.
+// warnf logs how an operator can mend something.
 func (f *handler) warnf(format string, args ...any) { f.o.Logger.Warn(fmt.Sprintf(format, args...)) }

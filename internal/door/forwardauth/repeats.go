@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Bounds of what is remembered of answered checks.
+// Bounds of the memory of answered checks.
 const (
 	repeatFor = 2 * time.Second // how long an answer is given again, from when it was given first
 	// repeatsMost bounds the answers that are remembered, at some 1 KB each; past it the oldest go,
@@ -65,9 +65,9 @@ func newRepeats() *repeats {
 	return d
 }
 
-// answer returns what ask answers, or what it answered not long ago to the same check. Who comes
-// while the first one is being decided waits for it, until ctx ends. An answer that is not to be
-// kept is given to nobody else.
+// answer returns ask's answer, or the answer that it gave not long ago to the same check. Callers
+// that come while the first one is being decided wait for it, until ctx ends. An answer that is not
+// to be kept is given to nobody else.
 func (d *repeats) answer(ctx context.Context, print [sha256.Size]byte, ask func() repeatAnswer) repeatAnswer {
 	r, first := d.find(print)
 	if first {

@@ -296,7 +296,7 @@ func (d *decoder) token() string {
 	return d.s[start:d.i]
 }
 
-// numberKind tells whether s is a number of JSON, and whether it is written as an integer.
+// numberKind reports whether s is a number of JSON, and whether it is written as an integer.
 func numberKind(s string) (number, integer bool) {
 	i := 0
 	digits := func() bool {
@@ -349,7 +349,7 @@ func parseHits(s string) (int64, bool) {
 // integer all the same: 1.0 is 1 (JSON Schema Validation, 6.1.1). Programs in languages that have
 // one kind of number write such.
 func wholeDigits(s string) (string, bool) {
-	const most = 20 // digits; what has more is out of range
+	const most = 20 // digits; a longer number is out of range
 	sign, exponent := "", "0"
 	if s[0] == '-' {
 		sign, s = "-", s[1:]

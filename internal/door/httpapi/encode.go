@@ -49,13 +49,13 @@ func appendDecision(b []byte, d *weir.Decision, names []string, margins []margin
 
 // margin is how a limit stands whose soft margin is in use; the zero value is of one that is not.
 type margin struct {
-	soft, used int64 // the capacity with the margin; what is used of it
+	soft, used int64 // the capacity with the margin; the units of it used
 	refused    bool  // a request with a cost of 1 would be refused
 }
 
-// margins finds out what a peek itself does not tell of limits that stand in their soft margin. It
-// returns one margin for each limit, and nil if there is none: nothing is looked up for requests
-// that are charged, or while there is room below a limit.
+// margins finds the units used in soft margins, which a peek's result does not show. It returns one
+// margin for each limit, and nil if there is none: nothing is looked up for requests that are
+// charged, or while there is room below a limit.
 func (h *handler) margins(ctx context.Context, c *call) []margin {
 	d := &c.decision
 	if !c.request.Peek || len(d.Limits) != len(d.Matches.Hits) {

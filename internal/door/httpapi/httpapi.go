@@ -25,7 +25,7 @@ import (
 
 // Options tune New. The zero value is right for most, but trusts nobody.
 type Options struct {
-	// Domain is that of requests that name none; "" means the only domain that the rules hold.
+	// Domain applies to requests that name none; "" means the only domain that the rules hold.
 	Domain string
 	// Headers are the families of rate-limit headers on answers.
 	Headers httplimit.Headers
@@ -36,17 +36,16 @@ type Options struct {
 	Pages *auth.Pages
 	// JSON serves /json; nil means that there is no such path.
 	JSON http.Handler
-	// ForwardAuth serves /api/v1/forward-auth and what is below it; nil means that there is no such
-	// path.
+	// ForwardAuth serves /api/v1/forward-auth and the paths below it; nil means that there is no
+	// such path.
 	ForwardAuth http.Handler
-	// Ready is what /healthcheck tells; nil means ready.
+	// Ready is the answer of /healthcheck; nil means ready.
 	Ready func() bool
 	// Stopwatch times decisions; nil means that nobody does.
 	Stopwatch weir.Stopwatch
 	// Tracer follows decisions in traces; nil means that nobody does.
 	Tracer door.Tracer
-	// Line says whether requests have stood in line for too long, and what becomes of such; nil
-	// means that all are decided.
+	// Line turns away requests that waited too long. nil turns none away.
 	Line *shed.Door
 }
 
@@ -60,7 +59,7 @@ const (
 //go:embed openapi.yaml
 var openAPI []byte
 
-// Paths whose answers to requests that stood in line for too long differ.
+// Paths that answer requests which waited too long in different ways.
 const (
 	limitPath   = "/api/v1/limit"
 	reservePath = "/api/v1/reserve"
@@ -115,7 +114,7 @@ type handler struct {
 	pool    sync.Pool // of *call
 }
 
-// call is what one request needs, kept for the next one.
+// call is the memory of one request, kept for the next one.
 type call struct {
 	in       []byte
 	out      []byte

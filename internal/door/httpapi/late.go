@@ -10,9 +10,10 @@ import (
 	"github.com/weir-rl/weir/internal/wire/shed"
 )
 
-// turnAway answers a request that has stood in line for too long. Its body is not read. Only a
-// single decision can be an admission that way: an answer to the others holds more than that. A
-// refusal has the form of each, but for a batch, of which nobody knows how many it would hold.
+// turnAway answers a request that waited too long in line. It does not read the body. Only a single
+// decision can be admitted that way: an answer to the other endpoints holds more than that. A
+// refusal has the form of its endpoint, except for a batch, because nobody knows how many items it
+// would hold.
 func (h *handler) turnAway(w http.ResponseWriter, r *http.Request, path string) {
 	h.o.Line.Turned(1)
 	status, plain := http.StatusServiceUnavailable, path == limitPath && plainText(r)
@@ -49,7 +50,7 @@ func (h *handler) turnAway(w http.ResponseWriter, r *http.Request, path string) 
 	_, _ = io.WriteString(w, body)
 }
 
-// refusals are the refusals of requests that are not read, by path: whoever reads a 429 as a
+// refusals are the refusals of requests that are not read, by path: a client that reads a 429 as a
 // decision finds one.
 var refusals = map[string]string{
 	limitPath:   lateRefusal + "}\n",

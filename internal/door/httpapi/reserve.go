@@ -16,8 +16,8 @@ import (
 )
 
 // The API for costs that are known only afterwards: reserve an estimate, then commit the real cost
-// or cancel. Whoever has the id of a reservation may settle it: it cannot be guessed. More than
-// 1,000 hits need trust, as they do at /limit.
+// or cancel. Any client that has the id of a reservation may settle it: it cannot be guessed. More
+// than 1,000 hits need trust, as they do at /limit.
 
 const timeoutRule = "must be a number of seconds above 0, and at most 3600"
 

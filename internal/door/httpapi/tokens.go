@@ -9,8 +9,8 @@ import (
 )
 
 // forwardAuthToken is the header in which a proxy shows its token to forward auth. Authorization is
-// the client's own there: what it holds must be neither taken for the proxy's token, nor counted as
-// a guess of the proxy.
+// the client's own there: it must be neither taken for the proxy's token, nor counted as a guess of
+// the proxy.
 const forwardAuthToken = "X-Weir-Token"
 
 // TokenDoors say which parts of the HTTP door need a token.
@@ -42,7 +42,7 @@ func RequireToken(h http.Handler, t *auth.Tokens, doors TokenDoors) http.Handler
 	})
 }
 
-// checkProxy tells what comes of the token of a proxy that asks for its client.
+// checkProxy judges the token of a proxy that asks for its client.
 func checkProxy(t *auth.Tokens, r *http.Request) auth.Verdict {
 	lines := r.Header[forwardAuthToken]
 	switch len(lines) {

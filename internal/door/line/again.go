@@ -141,8 +141,8 @@ func (v *Visit) move(name []byte) *line {
 	return l.put(&v.ticket, name)
 }
 
-// refuse makes d a refusal by what the limit of a line said last, to another request or a while
-// ago. lines.mu is held.
+// refuse makes d a refusal with the last result of the limit of a line, which may have been for
+// another request or a while ago. lines.mu is held.
 func (v *Visit) refuse(d *weir.Decision, at *line, hit int) {
 	elapsed := time.Since(at.told).Microseconds()
 	r := at.last

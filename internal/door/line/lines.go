@@ -25,8 +25,8 @@ const DefaultMax = 10_000
 
 // Lines holds requests. Safe for concurrent use. Make one with New.
 //
-// It holds at most max requests. A line may grow while it is shorter than what is left of max, and
-// no longer than the rule's queue; so one key can never take more than half of max, k keys together
+// It holds at most max requests. A line may grow while it is shorter than the rest of max, and no
+// longer than the rule's queue; so one key can never take more than half of max, k keys together
 // leave max / (k + 1), and a key without a line finds a place until there are max lines.
 type Lines struct {
 	max  int

@@ -20,8 +20,8 @@ func CostsAfter(d *weir.Decision) bool {
 	return false
 }
 
-// Settle replaces the estimates that the rules with cost_after have charged by what a response
-// cost, and wakes the requests that wait for what that gave back.
+// Settle replaces the estimates that rules with cost_after have charged by the cost of the
+// response, and wakes the requests that wait for the units this gives back.
 func (l *Lines) Settle(ctx context.Context, limiter *weir.Limiter, d *weir.Decision, info rule.ResponseInfo) error {
 	ctx, done := afterwards(ctx)
 	defer done()

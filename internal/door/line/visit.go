@@ -23,7 +23,7 @@ type Visit struct {
 	// context, whose end means that the client hung up, and a function that is called when the
 	// request is held no more. nil leaves the context as it is.
 	Held func(ctx context.Context) (context.Context, context.CancelFunc)
-	// Failed is told that a turn or a slot could not be given back. nil tells nobody.
+	// Failed is called when a turn or a slot could not be given back; nil means no calls.
 	Failed func(err error)
 
 	// Deadline is the instant from which on the client wants no answer any more; zero if the caller
@@ -32,7 +32,7 @@ type Visit struct {
 	Deadline time.Time
 
 	// Left is, after Decide, how many requests had left the lines when this one did, itself
-	// included: the order in which those of one line went. 0 if it stood in none.
+	// included; it shows the order in which requests of one line went. 0 if it stood in none.
 	Left int64
 	// HungUp says, after Decide failed, that it was because the client is gone.
 	HungUp bool
@@ -47,11 +47,11 @@ type Visit struct {
 	limiter *weir.Limiter
 	request *weir.Request
 	wait
-	freed []freed // what had been given back to its keys when it asked
+	freed []freed // the counts of Lines.freed for its keys when it asked
 	name  []byte  // scratch
 }
 
-// wait is what a Visit knows of the wait of one request.
+// wait is a Visit's knowledge of the wait of one request.
 type wait struct {
 	charged  bool      // it was charged before, and refused
 	held     bool      // it was held at least once
@@ -80,9 +80,10 @@ func (l *Lines) NewVisit() *Visit { return &Visit{lines: l} }
 //     the limit that refuses longest, and asks again when it is the first of the line and the limit
 //     admits. After the shortest Wait it is refused. It is refused at once if that is seen to be
 //     too short, if the line has no room, or if a leaky bucket is among the limits that refuse.
-//   - Whoever would pass at or after the deadline of ctx, or v.Deadline, is refused at once, as far
-//     as that is seen: no turn in a leaky bucket is taken for it, nor one in the last thirty-second
-//     of its time. One that waits for a slot, or behind others, is held until ctx ends.
+//   - A request that would pass at or after the deadline of ctx, or v.Deadline, is refused at once,
+//     as far as that is seen: no turn in a leaky bucket is taken for it, nor one in the last
+//     thirty-second of its time. One that waits for a slot, or behind others, is held until ctx
+//     ends.
 //   - A request that meets a limit with a Wait for whose key there is a line already, joins that
 //     line.
 //
@@ -120,7 +121,7 @@ func (v *Visit) decide(ctx context.Context, l *weir.Limiter, r *weir.Request, d 
 type step uint8
 
 const (
-	decided   step = iota // nothing: it has been told of
+	decided   step = iota // nothing: Tell was called
 	askAgain              // it stands in line, and asks again
 	awaitTurn             // it is admitted, and stands in line for its turn
 )
@@ -256,7 +257,7 @@ func (v *Visit) Release(ctx context.Context, l *weir.Limiter, d *weir.Decision) 
 	}
 }
 
-// afterwards is a context for what must be done for a request even if its client is gone.
+// afterwards returns a context for work that must be done for a request even if its client is gone.
 func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 }

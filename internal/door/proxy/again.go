@@ -18,9 +18,9 @@ import (
 // again is the round tripper of requests that go through httputil.ReverseProxy over HTTP/1.1. It
 // sends a request a second time as upstream.Client.Send does: once, on a new connection, if the
 // upstream has closed the kept one before any byte of an answer. By itself http.Transport would
-// send some requests again on each connection that it keeps, others never, and it cannot be told
-// not to. Over HTTP/2 the upstream says which requests it has not looked at, and http.Transport
-// sees to it.
+// send some requests again on each connection that it keeps, others never, and has no setting for
+// that. Over HTTP/2 the upstream says which requests it has not looked at, and http.Transport sees
+// to it.
 type again struct {
 	kept *http.Transport
 	// fresh has a new connection for each request, and keeps none.
@@ -112,7 +112,7 @@ func holdBody(r *http.Request) ([]byte, error) {
 	return held, nil
 }
 
-// connUse tells what became of the connection that a request went over.
+// connUse notes how the connection of a request was used.
 type connUse struct {
 	httptrace.ClientTrace
 	reused, answered atomic.Bool

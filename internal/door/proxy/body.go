@@ -25,7 +25,7 @@ type clientBody struct {
 	length  int64         // below 0 if unknown
 	pause   time.Duration // the longest; 0 for any
 	rate    int64         // the least, in bytes a second; 0 for any
-	grace   pace          // what it begins with
+	grace   pace          // its first pace
 	cuts    *bodyCuts
 	window  *h2.Window // of the connection; nil over HTTP/1
 
@@ -34,7 +34,7 @@ type clientBody struct {
 
 	dawdler *dawdler // nil for most
 	parts   parts    // of a chunk, while there is one
-	lost    func()   // called when reading fails, but for a deadline; nil for nothing
+	lost    func()   // called when reading fails, except at a deadline; nil for nothing
 
 	over atomic.Bool // finish was called
 	read atomic.Int64
@@ -44,7 +44,7 @@ type clientBody struct {
 	body  io.ReadCloser
 	ahead []byte // was read ahead, and is not taken yet
 	pace  pace
-	slow  bool      // the rate bounds what is read now, and not the pause
+	slow  bool      // the rate bounds the present read, and not the pause
 	by    time.Time // when all of it has to be there; zero for never
 
 	clock    sync.Mutex // of the read deadline; taken under mu, or alone
@@ -129,8 +129,8 @@ func (b *clientBody) Read(p []byte) (int, error) {
 }
 
 // fetch reads the first n bytes ahead, or all if there are fewer. Room is made as they come: a
-// client that announces much and sends little holds little. What has come so quickly before its
-// request takes a place earns it no time in that.
+// client that announces much and sends little holds little. Bytes that come quickly before the
+// request takes a place earn it no time in that.
 func (b *clientBody) fetch(n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 var dawdleAfter = 250 * time.Millisecond
 
 // dawdler looks after a request that has a place while its client may have to be waited for, to
-// send its body or to take its answer. While the client is waited for too long, the request counts
-// in the share of its address, or is cut.
+// send its body or to take its answer. When that takes too long, the request counts in the share of
+// its address, or is cut.
 type dawdler struct {
 	proxy  *Proxy
 	client waitedFor
@@ -34,7 +34,7 @@ type dawdler struct {
 	moved  int64
 }
 
-// waitedFor is what a client sends or takes.
+// waitedFor is a transfer for which a client may have to be waited for.
 type waitedFor interface {
 	// spent returns how long the client was waited for so far, and how many bytes that has brought.
 	// It is called from any goroutine.
@@ -95,7 +95,7 @@ func (p *Proxy) timeFor(n int64) time.Duration {
 	return time.Duration(float64(n) / float64(p.o.BodyRate) * float64(time.Second))
 }
 
-// late says that the client is waited for too long. mu must be held.
+// late says that the client takes too long. mu must be held.
 func (d *dawdler) late() {
 	if d.counted {
 		return

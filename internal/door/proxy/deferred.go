@@ -34,7 +34,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// DefaultTicketPath is where tickets of deferred requests are told of.
+// DefaultTicketPath is the path at which clients ask for the state of deferred requests.
 const DefaultTicketPath = "/.weir/tickets/"
 
 // Headers that the upstream gets with a deferred request. Since it may come more than once, a
@@ -59,8 +59,8 @@ type Deferral struct {
 	// DefaultTicketPath. It is answered by the proxy itself, without asking any limit. It ends in a
 	// slash.
 	TicketPath string
-	// Tracer follows what becomes of deferred requests that were followed when they came; nil means
-	// that nobody does.
+	// Tracer follows deferred requests whose original requests were followed; nil means that nobody
+	// does.
 	Tracer door.Tracer
 	// Worker is how the queue is worked off; Ask, Send and Logf are filled in.
 	Worker deferred.Options
@@ -175,7 +175,7 @@ func (s *deferrals) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 	return s.reading.read(http.MaxBytesReader(w, r.Body, s.MaxBody), of)
 }
 
-// noRoom tells that a request was refused for want of room.
+// noRoom notes that a request was refused for want of room.
 func (s *deferrals) noRoom(err error) {
 	s.worker.NoRoom(err)
 	s.proxy.warn(&s.proxy.lines.noRoom, "proxy: a request was refused, since it could not be deferred: %v", err)
@@ -247,7 +247,7 @@ func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// opened is what a job has that may be forwarded.
+// opened is the decision on a job that may be forwarded, and its place at the upstream.
 type opened struct {
 	weir.Decision
 	leave func() // gives its place at the upstream back; to be called once
@@ -329,8 +329,8 @@ func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave fu
 	return false, nil, -1, nil
 }
 
-// follow begins a span under that of the request that was deferred, if somebody follows it: of an
-// act, or else of a decision. A job that was not followed when it came is not followed later.
+// follow begins a span below the span of the original request, if that was followed: of an act, or
+// else of a decision. A job that was not followed when it came is not followed later.
 func (s *deferrals) follow(ctx context.Context, j *deferred.Job, what door.Act) (context.Context, *weir.Trace) {
 	if s.Tracer == nil {
 		return ctx, nil

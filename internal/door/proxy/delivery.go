@@ -40,8 +40,7 @@ func passHead(w http.ResponseWriter, pass *httplimit.Pass, res *upstream.Respons
 	}
 }
 
-// noSniffing keeps net/http's server from guessing the type of a body whose type the upstream does
-// not tell.
+// noSniffing keeps net/http's server from guessing the type of a body if the upstream names none.
 func noSniffing(h http.Header) { h["Content-Type"] = nil }
 
 // passBody passes the body of a response on, and its trailers.

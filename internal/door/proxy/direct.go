@@ -12,8 +12,7 @@ import (
 
 // Most requests go to an http:// upstream, have no body or one of a known length, and need no more
 // than an answer. These take the direct way, package upstream, which costs far less processor time
-// than httputil.ReverseProxy. All others go through ReverseProxy, and the client cannot tell which
-// way its request went.
+// than httputil.ReverseProxy. All others go through ReverseProxy. The client sees no difference.
 
 // directWorks says that requests may go the direct way. Tests turn it off, to have all requests go
 // through httputil.ReverseProxy.

@@ -279,8 +279,9 @@ func (p *Proxy) blame(w http.ResponseWriter, r *http.Request, cause error) (stat
 
 // ready waits for the first part of a body whose length is known, before its request takes a place
 // at the upstream, which is not asked sooner. It answers a request whose body fails, and returns
-// false. A client that waits to be asked for its body is asked by the upstream, and what has no
-// length may be a call in both directions, which waits for an answer before it goes on.
+// false. It does not wait for a client that waits to be asked for its body, which the upstream
+// does, nor for a body without a length: that may be a call in both directions, which waits for an
+// answer before it goes on.
 func (p *Proxy) ready(w http.ResponseWriter, r *http.Request) bool {
 	b, ok := r.Body.(*clientBody)
 	if !ok || b.length < 0 || r.Header.Get("Expect") != "" {

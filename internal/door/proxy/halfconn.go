@@ -11,9 +11,9 @@ import (
 	"github.com/weir-rl/weir/internal/wire/upstream"
 )
 
-// halfConn is a connection to the upstream of which http.Transport may close the half that it
-// writes, and which is then kept until the upstream has said something or closed it. The transport
-// goes on reading meanwhile.
+// halfConn is a connection to the upstream. When http.Transport closes the half that it writes, the
+// connection is kept until the upstream has said something or closed it. The transport goes on
+// reading meanwhile.
 type halfConn struct {
 	net.Conn
 

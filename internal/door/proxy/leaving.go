@@ -25,7 +25,7 @@ type leaving struct {
 	gone   bool        // the client is
 	asked  bool        // the upstream is asked
 	begun  bool        // the header of the answer is there, or the request is over
-	late   *time.Timer // ends a request that is kept for too long
+	late   *time.Timer // ends a request that is kept too long
 	unkeep func() bool // stops to watch for the end of the program, once the request is kept
 	conn   *halfConn   // to the upstream; nil before there is one, and over HTTP/2
 	// unsent is until when the upstream is waited for that has not got all of the body; else nil.
@@ -112,7 +112,7 @@ func (l *leaving) linger() {
 	}
 }
 
-// answered tells that the header of the answer is there, or the request is over, and reports
+// answered notes that the header of the answer is there, or the request is over, and reports
 // whether the request was abandoned before and kept, so that nobody wants the rest. From then on a
 // client that leaves ends the request.
 func (l *leaving) answered() (kept bool) {
@@ -122,7 +122,7 @@ func (l *leaving) answered() (kept bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.begun = true
-	if l.unsent != nil { // what is waited for has come, perhaps before anybody could see it
+	if l.unsent != nil { // the awaited end has come, perhaps before anybody could see it
 		l.unsent = nil
 		l.conn.end()
 		return true

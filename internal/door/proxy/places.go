@@ -58,6 +58,6 @@ func (p *Proxy) dropIdle() {
 	}
 }
 
-// Upstream tells of the requests that are under way to the upstream; zero without
+// Upstream counts the requests that are under way to the upstream; zero without
 // Options.MaxUpstream.
 func (p *Proxy) Upstream() upstream.PlaceStats { return p.places.Stats() }

@@ -49,7 +49,7 @@ type Options struct {
 	// Domain of the rules; "" is the only one that the rules hold.
 	Domain string
 	// Headers are the families to write; the zero value is the default. Where a decision met a
-	// limit, ours replace those of the same families that the upstream sends.
+	// limit, our fields replace the upstream's of the same families.
 	Headers httplimit.Headers
 	// CORS lets pages of other origins read these; by default none.
 	CORS httplimit.CORS
@@ -69,7 +69,7 @@ type Options struct {
 	// refuses all of them.
 	Fields *httplimit.FieldGuard
 	// UpstreamHost sends the upstream's own name in the Host header, as a public service needs it.
-	// By default the upstream gets the client's. X-Forwarded-Host tells the client's either way.
+	// By default the upstream gets the client's. X-Forwarded-Host has the client's either way.
 	UpstreamHost bool
 	// Timeout is the longest wait for the upstream's response header, counted from when the request
 	// is sent; past it the answer is 504. While a body of known length is being sent to an http
@@ -108,15 +108,14 @@ type Options struct {
 	// the number of requests under way is bounded, by Overload or by a limit on concurrency. By
 	// default such a request keeps its place until the header of its answer has come or the
 	// upstream has closed the connection, for Timeout at most: see httplimit.Options.KeepAbandoned.
-	// Of one whose body has not come whole the upstream is told that no more comes; over HTTP/2 to
-	// the upstream it is cut.
+	// If its body has not come whole, the upstream learns that no more comes; over HTTP/2 to the
+	// upstream the request is cut.
 	CutAbandoned bool
-	// Line says whether requests have stood in line for too long before they came here, and what
-	// becomes of such; nil means that all are decided.
+	// Line turns away requests that waited too long before they came here. nil turns none away.
 	Line *shed.Door
 	// Load measures the requests that go to the upstream; nil for none.
 	Load overload.Load
-	// Trace tells the trace that a request is part of, see httplimit.Options.
+	// Trace returns the trace that a request is part of, see httplimit.Options.
 	Trace func(*http.Request) *weir.Trace
 	// Stopwatch times decisions, see httplimit.Options; nil means that nobody does.
 	Stopwatch weir.Stopwatch
@@ -130,7 +129,7 @@ type Options struct {
 	Logf func(format string, args ...any)
 }
 
-// What the proxy waits for; package upstream bounds the rest, for both ways to the upstream.
+// Bounds of the proxy's waits; package upstream bounds the rest, for both ways to the upstream.
 const (
 	dialTimeout = 10 * time.Second
 	defaultWait = 60 * time.Second
@@ -334,10 +333,10 @@ func (t *h2cTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.h2.RoundTrip(r)
 }
 
-// Held tells of the requests that are held, or were.
+// Held counts the requests that are held, or were.
 func (p *Proxy) Held() httplimit.Stats { return p.gate.Stats() }
 
-// Abandoned tells of the requests whose clients hung up while they had a place.
+// Abandoned counts the requests whose clients hung up while they had a place.
 func (p *Proxy) Abandoned() httplimit.AbandonedStats { return p.gate.Abandoned() }
 
 // Drain ends the holding, see httplimit.Gate: for a program that is about to stop.
@@ -349,8 +348,8 @@ func (p *Proxy) Refunded(r *weir.Request, d *weir.Decision) { p.gate.Refunded(r,
 // Stats counts what happened to the clients of a Proxy.
 type Stats struct {
 	// SlowBodies and StalledBodies are the bodies that were given up: by Options.BodyRate, and by
-	// BodyTimeout; CrowdedBodies those that did not come while such had half of the places for
-	// their address, and no place was free.
+	// BodyTimeout; CrowdedBodies are bodies that stopped coming while bodies like them had half of
+	// the places for their address, and no place was free.
 	SlowBodies, StalledBodies, CrowdedBodies uint64
 	// UnreadAnswers are the answers that were broken off, since their clients did not read them,
 	// likewise.

@@ -26,7 +26,7 @@ type readings struct {
 	of   map[netip.Addr]int
 }
 
-// They are what a queue says that has no room, so that they are counted and logged as its own.
+// The errors wrap a full queue's, so that they are counted and logged as such.
 var (
 	errReading      = fmt.Errorf("too many bodies are being read to be deferred: %w", deferred.ErrFull)
 	errReadingShare = fmt.Errorf("too many bodies of one address are being read to be deferred: %w", deferred.ErrShare)
@@ -59,7 +59,7 @@ func (r *readings) giveBack(of netip.Addr, n int) {
 	}
 }
 
-// firstReading is what is made room for before anything of a body has come.
+// firstReading is how much room is made before anything of a body has come.
 const firstReading = 512
 
 // read reads all of a body that an address sends, in room that grows as it comes.

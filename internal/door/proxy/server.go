@@ -21,7 +21,7 @@ func NewServer(h http.Handler) *http.Server {
 	return s
 }
 
-// NewServerWith is NewServer with options for HTTP/2. memory tells what that takes.
+// NewServerWith is NewServer with options for HTTP/2. memory reads how much memory that takes.
 func NewServerWith(h http.Handler, o h2.HTTPOptions) (s *http.Server, memory func() h2.MemoryStats) {
 	s = &http.Server{
 		Handler:           h,
@@ -44,9 +44,9 @@ func NewServerWith(h http.Handler, o h2.HTTPOptions) (s *http.Server, memory fun
 
 // Bound returns a handler that lets no client send h a body of more than body bytes (0 for no
 // bound; larger ones are answered 413), and no HTTP/2 client leave the output of h unread for
-// longer than stall, which ends the request. In HTTP/1 the connection itself tells that nothing is
-// taken; in HTTP/2 it may be well while one stream has no window. What is left of a body that is
-// too large is not waited for any longer either.
+// longer than stall, which ends the request. In HTTP/1 the connection itself shows that nothing is
+// taken; in HTTP/2 it may be well while one stream has no window. Nor does it wait any longer for
+// the rest of a body that is too large.
 func Bound(h http.Handler, body int64, stall time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body > 0 && r.Body != nil && r.Body != http.NoBody {

@@ -55,8 +55,8 @@ func (w *takenWriter) writePart(p []byte) (int, error) {
 	return n, err
 }
 
-// parts says how much of a body is read or written at a time, so that what a slow client has sent
-// or taken is soon known. The zero value is for one that may be slow.
+// parts says how much of a body is read or written at a time, so that the bytes which a slow client
+// has sent or taken are soon known. The zero value is for one that may be slow.
 type parts struct {
 	quick int64 // bytes since the client was slow
 }

@@ -11,10 +11,11 @@ import (
 	"github.com/weir-rl/weir/internal/door"
 )
 
-// Trailers come when all else was judged. So what frames a message, says who asks, or where to, is
-// dropped from them (RFC 9110, 6.5.1), and of a request what its header has not announced. Package
-// h2 does that as well; net/http passes it on. Of a request, what tells where it came from is
-// dropped, too, as it is from the header: some servers put trailers among the fields of that.
+// Trailers come when all else was judged. So fields that frame a message, or say who asks or where
+// to, are dropped from them (RFC 9110, 6.5.1), and from a request also fields that its header has
+// not announced. Package h2 does that as well; net/http passes them on. From a request, fields that
+// say where it came from are dropped, too, as they are from the header: some servers put trailers
+// among the fields of that.
 
 // requestTrailers takes what may not be a trailer out of those that r announces, and returns the
 // names of the rest.

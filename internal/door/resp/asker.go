@@ -24,7 +24,7 @@ const (
 // verbNames are the labels of metrics.
 var verbNames = [verbs]string{"cl.throttle", "throttle", "weir.limit"}
 
-// verbOf tells whether a command decides, by its name in any case.
+// verbOf returns the verb of a command that decides, by its name in any case.
 func verbOf(name []byte) verb {
 	switch len(name) {
 	case 8:
@@ -77,7 +77,7 @@ type asker struct {
 	// Of CL.THROTTLE and THROTTLE.
 	g        *gcra
 	key      []byte // as it was sent
-	limit    int64  // that the answer tells
+	limit    int64  // that the answer names
 	quantity int64
 	trace    *weir.Trace
 	charges  [1]store.Charge
@@ -167,7 +167,7 @@ func (a *asker) answer(dst []byte, err error) []byte {
 	return dst
 }
 
-// end counts a command that is answered, and lets go of what is the connection's.
+// end counts a command that is answered, and drops its references to the connection's buffer.
 func (a *asker) end(out outcome) {
 	a.counts.n[a.verb][out]++
 	a.counts.any = true
@@ -182,7 +182,7 @@ func (a *asker) end(out outcome) {
 	a.ctx, a.trace, a.key, a.charges[0].Key = nil, nil, nil, nil
 }
 
-// tell adds what was counted to the server's counts.
+// tell adds the asker's counts to the server's.
 func (a *asker) tell() {
 	if !a.counts.any {
 		return

@@ -205,8 +205,8 @@ func (a *asker) decideLane(slots []slot, first int32, trusted bool) {
 	}
 }
 
-// orderKey is the same for commands that are to be decided in their order. With traced those of one
-// request are, whichever span each of them is part of.
+// orderKey is the same for commands that must be decided in their order. With traced that includes
+// equal requests in different spans.
 func orderKey(v verb, args [][]byte, traced bool) uint64 {
 	if v != verbLimit {
 		if len(args) < 2 {

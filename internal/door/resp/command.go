@@ -12,7 +12,7 @@ import (
 // handler answers a command that decides nothing; args are those after its name.
 type handler func(c *conn, args [][]byte) error
 
-// spec is a command, as COMMAND tells it.
+// spec is a command, as COMMAND describes it.
 type spec struct {
 	name    string // in lower case
 	arity   int    // with the name; negative: at least
@@ -23,7 +23,7 @@ type spec struct {
 	handle  handler // nil for a verb
 }
 
-// specs are all commands, in the order in which COMMAND tells them.
+// specs are all commands, in the order of COMMAND's answer.
 var (
 	specs  []spec
 	specOf = map[string]*spec{} // by name

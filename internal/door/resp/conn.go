@@ -12,9 +12,9 @@ import (
 	"github.com/weir-rl/weir/internal/wire/shed"
 )
 
-// Sizes of what a connection holds.
+// Sizes of a connection's memory.
 const (
-	// what a connection takes by itself: its goroutine's stack, its small buffer, its decision
+	// a connection's own memory: its goroutine's stack, its small buffer, its decision
 	connMemory  = 16 << 10
 	smallBuffer = 4 << 10 // for reading
 	largeBuffer = maxCommand
@@ -35,7 +35,7 @@ var (
 	errRevoked = errors.New("the password of the connection is no longer good")
 )
 
-// conn is a connection. Only its own goroutine touches it, but for nc.
+// conn is a connection. Only its own goroutine touches it, except nc.
 type conn struct {
 	*Server // not through the asker: the outbox uses it beside the goroutine that changes askers
 	*asker
@@ -67,7 +67,7 @@ type conn struct {
 	id        int64
 	name, lib string
 	quit      bool
-	commands  uint64 // that decide nothing, not told yet
+	commands  uint64 // that decide nothing, not added to the counts yet
 }
 
 func (s *Server) newConn(nc net.Conn) *conn {
@@ -197,7 +197,7 @@ func (c *conn) command() error {
 	return c.grown()
 }
 
-// grown takes memory for what out has grown by, and hands answers on when they are many.
+// grown takes memory for the growth of out, and hands answers on when they are many.
 func (c *conn) grown() error {
 	if n := cap(c.out); n > keepOut && n != c.outTaken {
 		if !c.take(n - c.outTaken) {
@@ -360,7 +360,7 @@ func (c *conn) end(err error) {
 	}
 }
 
-// letGo gives back what the connection had taken, and tells what it has counted.
+// letGo gives back the connection's memory, and adds its counts to the server's.
 func (c *conn) letGo() {
 	c.putLarge()
 	c.giveBack(connMemory + c.outTaken)

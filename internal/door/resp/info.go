@@ -13,8 +13,8 @@ import (
 // spokenVersion is the version of Redis whose protocol is spoken, for clients that look at it.
 const spokenVersion = "7.2.0"
 
-// info answers INFO [section …]. Its first lines are those by which clients find out what they
-// speak to, and whether it is ready.
+// info answers INFO [section …]. Its first lines are those by which clients identify the server,
+// and learn whether it is ready.
 func (c *conn) info(args [][]byte) error {
 	wanted := map[string]bool{}
 	for _, a := range args {
@@ -129,7 +129,7 @@ func (c *conn) commandCommand(args [][]byte) error {
 	return nil
 }
 
-// appendInfos tells of the named commands, of all if none is named.
+// appendInfos describes the named commands, or all of them if none is named.
 func (c *conn) appendInfos(names [][]byte) {
 	list := make([]*spec, 0, max(len(names), len(specs)))
 	for _, name := range names {

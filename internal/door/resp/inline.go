@@ -66,8 +66,8 @@ func isOtherProtocol(args [][]byte) bool {
 	return bytes.EqualFold(first, []byte("post")) || bytes.EqualFold(first, []byte("host:")) || bytes.HasPrefix(last, []byte("HTTP/"))
 }
 
-// split cuts a line into arguments, as Redis does: at spaces, but for what stands in quotes. What
-// quotes hold is written over the line, where it never takes more room.
+// split cuts a line into arguments, as Redis does: at spaces outside quotes. The contents of quotes
+// are written over the line, where they never take more room.
 func (p *parser) split(line []byte) error {
 	for i := 0; ; {
 		for i < len(line) && isSpace(line[i]) {

@@ -13,8 +13,8 @@ const (
 	lateReply = "-" + errLate + "\r\n"
 )
 
-// turnAway answers a command that has stood in line for too long. A refusal says to come back in a
-// second; an admission says of CL.THROTTLE and THROTTLE what a fresh key would.
+// turnAway answers a command that waited too long in line. A refusal says to come back in a second;
+// an admission of CL.THROTTLE and THROTTLE gives the numbers of a fresh key.
 func (a *asker) turnAway(dst []byte, v verb, args [][]byte, trusted bool) []byte {
 	line := a.o.Line
 	line.Turned(1)

@@ -26,8 +26,8 @@ const (
 	errNoName     = "ERR an attribute has no name"
 )
 
-// attributes is what a command told of a request. Its strings are views of the connection's buffer:
-// what receives them must not keep them.
+// attributes are the attributes of a request that a command sent. Strings are views of the
+// connection's buffer: callees must not keep them.
 type attributes struct {
 	pairs rule.Pairs
 	index map[string]int // of pairs, while they are many
@@ -88,7 +88,7 @@ func withoutFull(args [][]byte) (rest [][]byte, full bool) {
 	return args, false
 }
 
-// readLimit makes the request of WEIR.LIMIT. It returns what is wrong with the command, or "".
+// readLimit makes the request of WEIR.LIMIT. It returns a fault of the command, or "".
 func (a *asker) readLimit(args [][]byte, trusted bool) (problem string) {
 	args, a.full = withoutFull(args)
 	if len(args) < 5 || len(args)%2 == 0 {

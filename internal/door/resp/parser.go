@@ -1,7 +1,7 @@
 package resp
 
-// Bounds of what a client sends. A command that may not be longer fits the larger of a connection's
-// two buffers.
+// Bounds of a client's input. A command of the maximum length fits the larger of a connection's two
+// buffers.
 const (
 	maxCommand = 64 << 10 // bytes of one command, its framing included
 	maxArgs    = 1024     // of one command
@@ -12,7 +12,7 @@ const (
 	maxNumber = 20
 )
 
-// protocolError is what a client did against the protocol. It ends the connection.
+// protocolError is a client's violation of the protocol. It ends the connection.
 type protocolError string
 
 func (e protocolError) Error() string { return "Protocol error: " + string(e) }
@@ -28,8 +28,8 @@ const (
 	errInline     protocolError = "too big inline request"
 	errQuotes     protocolError = "unbalanced quotes in request"
 	errBinary     protocolError = "neither a command in the Redis protocol nor a line of text"
-	// errOther is a client that speaks another protocol, through which somebody may have it say
-	// what they want. It gets no answer.
+	// errOther is a client that speaks another protocol, through which somebody may put words into
+	// its mouth. It gets no answer.
 	errOther protocolError = "this is no HTTP server"
 )
 
@@ -41,7 +41,7 @@ type span struct{ from, to int32 }
 // comes in small pieces costs no more. Nothing that a client declares makes it take memory: that is
 // taken as the bytes come.
 type parser struct {
-	buf  []byte // buf[r:w] is what has come and is not consumed
+	buf  []byte // buf[r:w] has come and is not consumed
 	r, w int
 
 	most     int // bytes of one command

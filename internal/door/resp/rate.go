@@ -14,13 +14,13 @@ import (
 )
 
 // The limits of CL.THROTTLE and THROTTLE come with each command. Both are GCRA, which is algo's
-// token bucket: max_burst + 1 (or max_burst) tokens, count of which come back each period. What is
-// kept of a key is how many tokens are missing, so that other numbers read it as well; only a
+// token bucket: max_burst + 1 (or max_burst) tokens, count of which come back each period. The
+// state of a key is how many tokens are missing, so that other numbers read it as well; only a
 // bucket's window must stay the same, since it is the scale of that number. So the rates are
 // brought to few windows: all up to 55 a second that divide it to one of 210 days, quicker ones to
 // an hour.
 const (
-	// seconds: a multiple of 1, 2, 7, 14, 30 days, and of what divides an hour
+	// seconds: a multiple of 1, 2, 7, 14, 30 days, and of every divisor of an hour
 	slowWindow = 210 * 24 * 3600
 	fastWindow = 3600
 	maxWindow  = int64(algo.MaxWindow / time.Microsecond)
@@ -44,7 +44,7 @@ type gcra struct {
 	params  params
 	limit   *algo.Limit
 	counter *rule.Counter
-	more    int64 // tokens that were asked for beyond what a bucket holds
+	more    int64 // tokens that were asked for beyond the size of a bucket
 }
 
 // maxLimits bounds how many limits are kept. They are compiled again when more were seen.
@@ -95,8 +95,8 @@ func counterOf(k counterKey, l *algo.Limit) *rule.Counter {
 	return &rule.Counter{ID: xxhash.Sum64(id), Domain: "_resp", Rule: name, Window: name, Limit: l, Index: -1}
 }
 
-// compile makes the limit of p. It always succeeds: what is beyond a bucket's bounds becomes the
-// nearest that is within.
+// compile makes the limit of p. It always succeeds: numbers beyond a bucket's bounds become the
+// nearest that are within.
 func compile(p params) *gcra {
 	n, window := rate(p.count, p.period)
 	size := min(p.size, algo.MaxN)
@@ -135,8 +135,8 @@ func rate(count, period int64) (n int64, window time.Duration) {
 	return n, time.Duration(min(max(1, mulDiv(n, w, count)), maxWindow)) * time.Microsecond
 }
 
-// mulDiv is a × b / c, rounded down, for numbers of at least 0; what is too large is the largest
-// there is.
+// mulDiv is a × b / c, rounded down, for numbers of at least 0; too large results become the
+// largest number.
 func mulDiv(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi >= uint64(c) {

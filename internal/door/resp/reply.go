@@ -63,10 +63,10 @@ func appendError(dst []byte, text string) []byte {
 	return append(dst, '\r', '\n')
 }
 
-// maxShown is how much of what a client sent an error repeats.
+// maxShown is how many bytes of a client's input an error repeats.
 const maxShown = 128
 
-// shown is what a client sent, as an error may repeat it.
+// shown is a client's input in the form in which an error may repeat it.
 func shown(b []byte) string {
 	if len(b) > maxShown {
 		return string(b[:maxShown]) + "…"
@@ -74,5 +74,5 @@ func shown(b []byte) string {
 	return string(b)
 }
 
-// ok is the reply of what has none but that it was done.
+// ok is the reply of a command that has no result.
 const ok = "+OK\r\n"

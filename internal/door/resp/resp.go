@@ -29,15 +29,15 @@ import (
 
 // Options tune New. The zero value is right for most, but trusts nobody.
 type Options struct {
-	// Domain is that of WEIR.LIMIT with an empty one; "" means the only domain that the rules hold.
+	// Domain applies to WEIR.LIMIT with an empty one; "" means the only domain that the rules hold.
 	Domain string
-	// Trusted reports whether the other end of a connection, as net.Conn tells it, may refund and
-	// ask for more than 1,000 hits without AUTH. It is asked once for a connection. nil means
-	// nobody.
+	// Trusted reports whether the other end of a connection, with the address of net.Conn, may
+	// refund and ask for more than 1,000 hits without AUTH. It is asked once for a connection. nil
+	// means nobody.
 	Trusted func(peer string) bool
-	// Auth judges the password of AUTH and HELLO that a peer sent, as net.Conn tells its address; a
-	// user's name is not looked at. It slows down those who guess: a connection has three guesses,
-	// but anybody may open another one. nil means that there are no passwords.
+	// Auth judges the password of AUTH and HELLO from a peer, with the address of net.Conn; it
+	// ignores the user's name. It slows down guessing: a connection has three guesses, but anybody
+	// may open another one. nil means that there are no passwords.
 	Auth func(peer, password string) auth.Verdict
 	// Watch calls gone when Auth would no longer take a password that it has taken, unless stop was
 	// called before: then the connection that has sent it ends. nil means that passwords stay good.
@@ -59,25 +59,24 @@ type Options struct {
 	Patience time.Duration
 	// Stall is how long a client may leave answers unread; 0 means 1 min.
 	Stall time.Duration
-	// Line says whether commands have stood in line for too long, and what becomes of such that
-	// decide; nil means that all are decided.
+	// Line turns away commands that decide and waited too long. nil turns none away.
 	Line *shed.Door
 	// Version is Weir's, for INFO.
 	Version string
 	// Stopwatch times decisions; nil means that nobody does.
 	Stopwatch weir.Stopwatch
-	// Tracer follows decisions in traces: those of WEIR.LIMIT by its attributes traceparent and
+	// Tracer follows decisions in traces, for WEIR.LIMIT by its attributes traceparent and
 	// tracestate. nil means that nobody does.
 	Tracer door.Tracer
 	// StoreError is called when the store failed on CL.THROTTLE or THROTTLE; nil means nobody.
 	// WEIR.LIMIT has the limiter's hooks.
 	StoreError func(error)
-	// Throttled is told what CL.THROTTLE ("cl.throttle") and THROTTLE ("throttle") decided: the key
-	// and the quantity that was asked for, the time of the store in µs, and the result. Peeks,
-	// refunds and failures are not told. It must keep neither key nor result. nil means nobody.
-	// WEIR.LIMIT has the limiter's hooks.
+	// Throttled is called with the decisions of CL.THROTTLE ("cl.throttle") and THROTTLE
+	// ("throttle"): the key and the quantity that was asked for, the time of the store in µs, and
+	// the result. It is not called for peeks, refunds and failures. It must keep neither key nor
+	// result. nil means nobody. WEIR.LIMIT has the limiter's hooks.
 	Throttled func(command string, key []byte, quantity, now int64, r *algo.Result)
-	// Logger is told of a defect in weir itself that ended a connection; nil means nobody.
+	// Logger logs defects in weir itself that ended a connection; nil means nobody.
 	Logger *slog.Logger
 }
 
@@ -145,7 +144,7 @@ func New(l *weir.Limiter, states store.Store, o Options) *Server {
 func (s *Server) Serve(l net.Listener) error { return s.conns.Serve(l) }
 
 // Shutdown closes the listeners, lets commands that have come be answered, and closes the
-// connections; when ctx ends it cuts off what is left and returns ctx's error.
+// connections; when ctx ends it cuts off the rest and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error { return s.conns.Shutdown(ctx) }
 
 // take takes bytes of the memory that connections may have; it reports false if there is not so
@@ -160,7 +159,7 @@ func (s *Server) take(n int) bool {
 
 func (s *Server) giveBack(n int) { s.memory.Add(int64(-n)) }
 
-// defect tells of a panic.
+// defect logs a panic.
 func (s *Server) defect(p any) {
 	s.o.Logger.Error(fmt.Sprintf("resp: panic: %v\n%s", p, debug.Stack()))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// outcome is what became of a decision.
+// outcome is the outcome of a decision.
 type outcome uint8
 
 const (
@@ -83,7 +83,7 @@ func (a *asker) charge() (err error) {
 	return err
 }
 
-// charged tells of a charge that was made, or failed with err.
+// charged reports a charge that was made, or failed with err, to the tracer and the hooks.
 func (a *asker) charged(err error) {
 	if a.trace != nil {
 		a.followed(a.trace, a.verb, err)
@@ -96,7 +96,8 @@ func (a *asker) charged(err error) {
 	}
 }
 
-// followed ends the span of a command whose limit came with it: no rules decided, so no hooks tell.
+// followed ends the span of a command whose limit came with it: no rules decide it, so no hooks
+// run.
 func (a *asker) followed(trace *weir.Trace, v verb, err error) {
 	t := a.o.Tracer
 	t.Note(trace, slog.String(door.AttributeDoor, "resp"), slog.String("weir.command", verbNames[v]))
@@ -119,7 +120,7 @@ func outcomeOf(limited bool, quantity int64) outcome {
 	return allowed
 }
 
-// readCLThrottle takes what CL.THROTTLE asks. It returns what is wrong with the command, or "".
+// readCLThrottle reads the arguments of CL.THROTTLE. It returns a fault of the command, or "".
 func (a *asker) readCLThrottle(args [][]byte, trusted bool) (problem string) {
 	if len(args) < 5 || len(args) > 6 {
 		return cellUsage
@@ -183,7 +184,7 @@ func cellSeconds(µs int64) int64 {
 	return seconds
 }
 
-// readThrottle takes what THROTTLE asks. It returns what is wrong with the command, or "".
+// readThrottle reads the arguments of THROTTLE. It returns a fault of the command, or "".
 func (a *asker) readThrottle(args [][]byte) (problem string) {
 	if len(args) < 5 || len(args) > 6 {
 		return "ERR wrong number of arguments for 'throttle' command"
@@ -222,7 +223,7 @@ func (a *asker) appendThrottle(dst []byte) ([]byte, outcome) {
 	if !r.Allowed {
 		after := r.RetryAfter
 		if after == algo.Never {
-			// throttlecrab has no such answer: it tells when the key would have forgotten enough
+			// throttlecrab has no such answer: this is when the key would have forgotten enough
 			after = saturatingAdd(r.ResetAfter, a.g.params.interval(max(0, a.quantity-burst)))
 		}
 		retry = answer.CeilSeconds(after)

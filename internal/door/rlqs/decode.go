@@ -19,9 +19,10 @@ const (
 	fieldUsages = 2
 )
 
-// receive reads the next report. What is not text, which a client of Envoy may have put into a
-// header, Envoy puts into the id of a bucket as it is, and no decoder of protobuf takes it. So the
-// message is read as one of which no field is known. dropped is how many buckets were left out.
+// receive reads the next report. A client of Envoy may have put bytes that are not text into a
+// header; Envoy puts them into the id of a bucket as they are, and no decoder of protobuf takes
+// them. So the message is read as one without known fields. dropped is how many buckets were left
+// out.
 func receive(g grpc.ServerStream) (m *rlqspb.RateLimitQuotaUsageReports, dropped int, err error) {
 	var unknown emptypb.Empty
 	if err := g.RecvMsg(&unknown); err != nil {

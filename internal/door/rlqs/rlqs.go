@@ -1,11 +1,12 @@
 // Package rlqs is the door for Envoy's rate_limit_quota filter: the rate limit quota service over
-// gRPC. It decides no requests: an Envoy reports what the buckets of its requests let through, and
-// is told what they may let through from now on. What that is comes from the limits that a request
-// like the bucket meets, which lend it ahead (store.Lender), so that all doors spend one budget.
+// gRPC. It decides no requests: an Envoy reports how many requests its buckets let through, and
+// gets assignments of how many they may let through from now on. The units come from the limits
+// that a request like the bucket meets, which lend them ahead (store.Lender), so that all doors
+// spend one budget.
 //
-// Begin with Service, made by New; the server of internal/door/rls serves it. A stream (stream.go)
-// is read, dealt with and written by three goroutines. What to ask for and to assign is computed in
-// internal/leasing/broker; terms.go asks the limiter what a bucket meets. docs/rlqs.md is for
+// Begin with Service, made by New; the server of internal/door/rls serves it. Three goroutines
+// read, handle and write a stream (stream.go). internal/leasing/broker computes which units to ask
+// for and to assign; terms.go asks the limiter which limits a bucket meets. docs/rlqs.md is for
 // users.
 package rlqs
 
@@ -28,7 +29,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Door is weir.Request.Door of what this door reports.
+// Door is weir.Request.Door of requests that this door reports.
 const Door = "rlqs"
 
 // Options tune New. The zero value is right for most.
@@ -38,15 +39,15 @@ type Options struct {
 	// Signals returns something that changes when a signal of elastic rules does; nil means that
 	// there are none.
 	Signals func() uint64
-	// Logger is told what keeps buckets from being served; nil means nobody.
+	// Logger logs why buckets cannot be served; nil means nobody.
 	Logger *slog.Logger
-	// Lender lends; nil means the store, or what it wraps. It is for a store that decides by itself
-	// while the one that lends is away, and so does not show it (store/fallback).
+	// Lender lends; nil means the store, or the one it wraps. It is for a store that decides by
+	// itself while the one that lends is away, and so does not show it (store/fallback).
 	Lender store.Lender
 	// Expand appends to dst the charges that the Lender is to be asked for in place of charges,
-	// each with the key of the one that it is made of; nil means the same ones. It is for a store
-	// that makes others of them itself (store/regions), and so does not show the Lender as one of
-	// its own. It returns the same limits each time, or what was assigned is looked at anew.
+	// each with the key of its original; nil means the same ones. It is for a store that makes
+	// others of them itself (store/regions), and so does not show the Lender as one of its own. It
+	// returns the same limits each time, or the assignments are looked at anew.
 	Expand func(charges, dst []store.Charge) []store.Charge
 
 	// Tests wait less.
@@ -56,7 +57,7 @@ type Options struct {
 // Service implements envoy.service.rate_limit_quota.v3.RateLimitQuotaService. Safe for concurrent
 // use. Make one with New.
 //
-// Whoever may reach this door can take all that the limits lend. Keep its port away from clients.
+// Any client of this door can take all that the limits lend. Keep its port away from clients.
 type Service struct {
 	limiter *weir.Limiter
 	store   store.Store
@@ -72,7 +73,7 @@ type Service struct {
 	badIDs   sparselog.Line
 	again    atomic.Int64       // looksPerSecond, of one stream
 	watched  bool               // watch runs
-	noted    map[noted]struct{} // what was logged, of the rules of generation
+	noted    map[noted]struct{} // logged before, under the rules of generation
 	of       uint64             // generation
 
 	stats
@@ -86,7 +87,7 @@ type noted struct{ domain, rule string }
 
 // stats are what Stats reads.
 type stats struct {
-	refused   atomic.Uint64 // streams that were turned away or closed, for what the client did
+	refused   atomic.Uint64 // streams that were turned away or closed, through the client's fault
 	short     atomic.Uint64
 	abandoned [causes]atomic.Uint64
 	limits    sync.Map // weir.RuleName → *limitCount
@@ -132,8 +133,8 @@ func (r *Service) Register(g grpc.ServiceRegistrar) {
 }
 
 // Drain closes all streams, and refuses others: their Envoys open new ones elsewhere within a few
-// seconds, and what they were assigned lasts longer than that. It does not wait for them: each call
-// of StreamRateLimitQuotas returns when the store has been told what is known of its Envoy.
+// seconds, and their assignments last longer than that. It does not wait for them: each call of
+// StreamRateLimitQuotas returns when the store has the final report on its Envoy.
 func (r *Service) Drain() { r.once.Do(func() { close(r.drained) }) }
 
 var (
@@ -169,13 +170,13 @@ func (r *Service) leave(s *stream) {
 	r.mu.Unlock()
 }
 
-// watch has all buckets looked at when something changes that they may depend on and of which no
-// report tells: rules, bans, grants, signals. It ends with the last stream.
+// watch has all buckets looked at when something changes that they may depend on and that no report
+// shows: rules, bans, grants, signals. It ends with the last stream.
 func (r *Service) watch() {
 	t := time.NewTicker(r.o.look)
 	defer t.Stop()
-	// Not what it is now: the first stream may have looked at its buckets before this goroutine
-	// began, and a change between the two would be told to nobody.
+	// Not the present version: the first stream may have looked at its buckets before this
+	// goroutine began, and it would miss a change between the two.
 	var last version
 	for {
 		select {
@@ -214,7 +215,7 @@ func (r *Service) lookLocked() {
 	}
 }
 
-// version is what the terms of buckets depend on, beside their reports.
+// version holds the state that the terms of buckets depend on, beside their reports.
 type version struct {
 	rules, signals, bans uint64
 	inForce, grants      int
@@ -258,7 +259,7 @@ func (r *Service) note(c *rule.Counter, message string) {
 	}
 }
 
-// maxNoted bounds what is remembered as logged.
+// maxNoted bounds the memory of logged faults.
 const maxNoted = 1000
 
 // limit returns the counts of a limit.
@@ -271,14 +272,14 @@ func (r *Service) limit(c *rule.Counter) *limitCount {
 	return n.(*limitCount)
 }
 
-// Stats is a reading of what goes on.
+// Stats is a reading of the service's counters.
 type Stats struct {
 	Streams, Buckets int
-	Refused          uint64 // streams that were turned away, or closed for what the client did
+	Refused          uint64 // streams that were turned away, or closed through the client's fault
 	// reports with refusals of a bucket whose limits had room for more than was assigned
 	Short uint64
-	// buckets that Envoy was told to forget, because they were idle, or too many
-	// or had an id that is not taken
+	// buckets that Envoy had to forget, because they were idle, or too many or had an id that is
+	// not taken
 	AbandonedIdle, AbandonedMany, AbandonedID uint64
 	Limits                                    map[weir.RuleName]LimitStats
 }
@@ -286,7 +287,7 @@ type Stats struct {
 // LimitStats are the counts of one limit, in units where nothing else is said.
 type LimitStats struct {
 	Assigned        uint64
-	Over            uint64 // let through beyond what was paid
+	Over            uint64 // let through beyond the units paid
 	Allowed, Denied uint64 // requests that were reported
 }
 

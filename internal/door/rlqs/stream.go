@@ -37,7 +37,7 @@ const (
 	burstReports, reportsPerSecond = 1000, 200
 )
 
-// stream is one stream of an Envoy. Only serve's goroutine touches what it has, but for buckets and
+// stream is one stream of an Envoy. Only serve's goroutine touches its fields, except buckets and
 // look.
 type stream struct {
 	r       *Service
@@ -85,8 +85,8 @@ var (
 	errOther  = status.Error(codes.InvalidArgument, "the domain of a stream cannot change")
 )
 
-// serve serves the stream until it ends, and returns its status. cancel ends the context of what
-// reads and writes.
+// serve serves the stream until it ends, and returns its status. cancel ends the context of the
+// goroutines that read and write.
 func (s *stream) serve(g grpc.BidiStreamingServer[rlqspb.RateLimitQuotaUsageReports, rlqspb.RateLimitQuotaResponse], cancel func()) error {
 	in, broken := make(chan *rlqspb.RateLimitQuotaUsageReports, inbox), make(chan error, 2)
 	go func() {
@@ -128,7 +128,7 @@ func (s *stream) serve(g grpc.BidiStreamingServer[rlqspb.RateLimitQuotaUsageRepo
 	return err
 }
 
-// loop deals with what comes until the stream is to end.
+// loop handles reports and timers until the stream is to end.
 func (s *stream) loop(in <-chan *rlqspb.RateLimitQuotaUsageReports, broken <-chan error) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -215,7 +215,7 @@ func (s *stream) report(m *rlqspb.RateLimitQuotaUsageReports) error {
 	return nil
 }
 
-// usage deals with what a report says of a bucket.
+// usage handles one bucket's part of a report.
 func (s *stream) usage(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, now int64) error {
 	list, named, wrong := appendEntries(s.entries[:0], u.GetBucketId())
 	if s.entries = list; wrong != nil {
@@ -236,7 +236,8 @@ func (s *stream) usage(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, no
 	}
 	s.meets(b, now)
 	usage := broker.Usage{Allowed: count(u.GetNumRequestsAllowed()), Denied: count(u.GetNumRequestsDenied())}
-	// An error is of limits in shadow, which nothing depends on; the limiter has told of it.
+	// An error can only come from limits in shadow, which decide nothing; the limiter has reported
+	// it.
 	_ = s.r.limiter.Report(s.ctx, &s.request, &s.decision, usage.Allowed, usage.Denied)
 	said := s.holder.Report(now, b.name, usage, b.terms)
 	for i, n := range b.counts {
@@ -253,9 +254,8 @@ func (s *stream) usage(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, no
 // count reads a number of requests; there are not more than that.
 func count(n uint64) int64 { return int64(min(n, math.MaxInt32)) }
 
-// badID deals with a bucket whose id is not taken. What is wrong with it may come from a client of
-// Envoy, such as an empty header or a long one, and others must not suffer from that: only this
-// bucket is refused.
+// badID refuses a bucket whose id is not taken. The fault may come from a client of Envoy, such as
+// an empty header or a long one, and others must not suffer from that: only this bucket is refused.
 func (s *stream) badID(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, named bool, wrong error) error {
 	if s.r.badID(s.domain, wrong); !named {
 		return nil
@@ -265,7 +265,7 @@ func (s *stream) badID(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, na
 
 var errNotText = errors.New("it is not UTF-8, as a client sent it")
 
-// badID logs what is wrong with the id of a bucket.
+// badID logs a fault of the id of a bucket.
 func (r *Service) badID(domain string, wrong error) {
 	if n := r.badIDs.Due(time.Minute); n > 0 {
 		r.o.Logger.Warn("the id of a bucket is not taken: its requests are refused", "domain", domain, "why", wrong, "times", n)
@@ -308,7 +308,7 @@ func (s *stream) lookDue(now int64) {
 // storeTime is the store's clock, as far as it is known.
 func (s *stream) storeTime(now int64) int64 { return now/1000 + s.offset }
 
-// answer asks the store for what the buckets need that were dealt with, and puts what follows into
+// answer asks the store for the units that the handled buckets need, and puts the assignments into
 // the outbox.
 func (s *stream) answer() error {
 	asks := s.holder.Ask(store.Monotonic())
@@ -387,7 +387,7 @@ func (s *stream) takeBatch(asks []broker.Ask) (failed bool) {
 		s.charges = append(s.charges, store.Charge{Counter: a.Counter, Limit: a.Limit, Key: a.Key, Mode: rule.Shadow})
 		s.ahead, s.results = append(s.ahead, a.Ahead), append(s.results, algo.Result{})
 	}
-	// What is told must arrive, also if the stream has ended meanwhile.
+	// The report must arrive, also if the stream has ended meanwhile.
 	now, asked, err := s.r.lender.TakeAhead(context.WithoutCancel(s.ctx), 0, longest, s.charges, s.ahead, s.results)
 	if err != nil {
 		for i := range asks {
@@ -403,8 +403,8 @@ func (s *stream) takeBatch(asks []broker.Ask) (failed bool) {
 	return false
 }
 
-// withoutLender charges what a bucket wants, or less, where nobody lends: the store may know what
-// to decide without its other side.
+// withoutLender charges as much as a bucket wants, or less, where nobody lends: the store may be
+// able to decide without its other side.
 func (s *stream) withoutLender(name string, want int64) int64 {
 	b := s.known[name]
 	terms := b.terms
@@ -432,8 +432,7 @@ func (s *stream) withoutLender(name string, want int64) int64 {
 	return 0
 }
 
-// tell tells the store at the end what is known of what was used, and gives back what certainly is
-// not.
+// tell reports the final usage to the store, and gives back units that are certainly unused.
 func (s *stream) tell() {
 	asks := s.holder.Leave(store.Monotonic())
 	s.takeAhead(asks)

@@ -15,23 +15,23 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Bounds on what an Envoy says.
+// Bounds on an Envoy's messages.
 const (
 	maxDomain  = 256
 	maxEntries = 16
 	maxText    = 256
 )
 
-// bucket is what the door keeps of a bucket of a stream, beside the Holder.
+// bucket is the door's memory of a bucket of a stream, beside the Holder.
 type bucket struct {
 	name    string
 	id      []byte // of broker.AppendID
 	entries entries
 	terms   broker.Terms
-	counts  []*limitCount // those of terms.Charges; nil: not counted
+	counts  []*limitCount // of the limits of terms.Charges; nil: not counted
 }
 
-// entries are those of a bucket's id, by key. They are the attributes of its requests.
+// entries are the entries of a bucket's id, sorted by key. They are the attributes of its requests.
 type entries []rule.Entry
 
 // Attribute implements rule.Attributes.
@@ -54,8 +54,8 @@ func (e entries) All() iter.Seq2[string, string] {
 	}
 }
 
-// appendEntries appends the entries of an id, sorted. An error says what is wrong with it; named is
-// false if Envoy does not take it in an answer either.
+// appendEntries appends the entries of an id, sorted. An error describes its fault; named is false
+// if Envoy does not take it in an answer either.
 func appendEntries(e entries, id *rlqspb.BucketId) (list entries, named bool, err error) {
 	n := len(id.GetBucket())
 	if named = n > 0; n == 0 || n > maxEntries {
@@ -81,8 +81,8 @@ func (e entries) appendName(b []byte) []byte {
 	return b
 }
 
-// meets brings up to date what a bucket is subject to, and reports whether that has changed. The
-// limiter's answer is in s.request and s.decision.
+// meets updates the terms of a bucket, and reports whether they have changed. The limiter's answer
+// is in s.request and s.decision.
 func (s *stream) meets(b *bucket, now int64) (changed bool) {
 	charges := s.asked(b)
 	if s.r.o.Expand != nil {
@@ -96,7 +96,7 @@ func (s *stream) meets(b *bucket, now int64) (changed bool) {
 	t.Charges = slices.Clone(t.Charges) // of s.met
 	b.terms, b.counts = t, b.counts[:0]
 	for i := range t.Charges {
-		var count *limitCount // nil of what all regions used: the limit is counted already
+		var count *limitCount // nil for the counter of all regions: its limit is counted already
 		if c := t.Charges[i].Counter; c.Index >= 0 {
 			count = s.r.limit(c)
 		}
@@ -105,13 +105,13 @@ func (s *stream) meets(b *bucket, now int64) (changed bool) {
 	return true
 }
 
-// asked asks the limiter what requests like those of a bucket meet.
+// asked returns the charges that requests of a bucket meet.
 func (s *stream) asked(b *bucket) []store.Charge {
 	s.request = weir.Request{Domain: s.domain, Attributes: &b.entries, Door: Door}
 	return s.r.limiter.Charges(&s.request, &s.decision)
 }
 
-// terms are those of a bucket that meets charges. They are valid until the next call.
+// terms returns the terms of a bucket that meets charges. They are valid until the next call.
 func (s *stream) terms(b *bucket, charges []store.Charge, now int64) (t broker.Terms) {
 	switch d := &s.decision; {
 	case d.Banned.Rule != nil:

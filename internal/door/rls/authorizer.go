@@ -18,7 +18,7 @@ import (
 // Authorizer decides about calls of gRPC. The zero value lets all pass.
 type Authorizer struct {
 	// check judges a call: address is the peer's, authorization the metadata of that name, "" for
-	// none. What it returns, if not nil, is a status. A nil one lets all pass.
+	// none. It returns a status, or nil to let the call pass. A nil check lets all pass.
 	check func(address, authorization string) error
 	// watch calls gone when check would no longer let a call pass that it has let pass.
 	watch func(authorization string, gone func()) (stop func())
@@ -42,8 +42,7 @@ func Authorize(t *auth.Tokens) Authorizer {
 // errGone ends a stream that was opened with a token that is good no more.
 var errGone = status.Error(codes.Unauthenticated, "the token of this stream is no longer in auth.tokens_file")
 
-// call authorizes a call of grpc-go. Health is told to everybody, since what probes it has no
-// tokens.
+// call authorizes a call of grpc-go. Health is open to everybody, since probes have no tokens.
 func (a Authorizer) call(ctx context.Context, method string) error {
 	if isHealth(method) {
 		return nil

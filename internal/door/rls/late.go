@@ -10,7 +10,7 @@ import (
 	"github.com/weir-rl/weir/internal/wire/shed"
 )
 
-// turnedAway returns what answers calls that have stood in line for too long. They are all answered
+// turnedAway returns the function that answers calls which waited too long in line. It answers all
 // alike, without a status for each descriptor, which would take reading them.
 func turnedAway(line *shed.Door) func(out []byte) ([]byte, h2.Status) {
 	if line == nil {

@@ -95,8 +95,8 @@ func (s *descriptorStatus) nearer(other *descriptorStatus) bool {
 	return uint64(s.remaining)*uint64(other.capacity) < uint64(other.remaining)*uint64(s.capacity)
 }
 
-// native is what to tell of the native limit that is nearest to refusing (weir.Decision.Nearest),
-// or of the one that refuses longest; false if none has a say.
+// native is the status of the native limit that is nearest to refusing (weir.Decision.Nearest), or
+// of the one that refuses longest; false if none has a say.
 func (c *call) native() (s descriptorStatus, ok bool) {
 	d, at := &c.decision, 0
 	for i := range d.Limits {
@@ -146,7 +146,7 @@ func (c *call) retryAfter() int64 {
 	return max(1, answer.CeilSeconds(after))
 }
 
-// metadata tells what was asked, and the metadata of the rules that let descriptors pass.
+// metadata describes the request, and has the metadata of the rules that let descriptors pass.
 func (c *call) metadata() *structpb.Struct {
 	descriptors := make([]*structpb.Value, len(c.descriptors))
 	merged := &structpb.Struct{}
@@ -184,8 +184,8 @@ func (c *call) metadata() *structpb.Struct {
 	return m
 }
 
-// mergeMetadata copies into dst what it lacks of src; mappings that both have are merged. src is
-// only read.
+// mergeMetadata copies into dst the fields of src that it lacks; mappings that both have are
+// merged. src is only read.
 func mergeMetadata(dst *structpb.Struct, src map[string]any) {
 	for k, v := range src {
 		have, ok := dst.GetFields()[k]
@@ -202,8 +202,7 @@ func mergeMetadata(dst *structpb.Struct, src map[string]any) {
 	}
 }
 
-// metadataValue makes a value of what a rule file's YAML holds. What a Struct has no kind for comes
-// as text.
+// metadataValue converts a value from a rule file's YAML. Kinds that a Struct lacks become text.
 func metadataValue(v any) *structpb.Value {
 	switch v := v.(type) {
 	case map[string]any:

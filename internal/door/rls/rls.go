@@ -41,16 +41,16 @@ type Options struct {
 	Stopwatch weir.Stopwatch
 	// Tracer follows decisions in traces; nil means that nobody does.
 	Tracer door.Tracer
-	// Logger is told of a defect in weir itself that failed a call; nil means nobody.
+	// Logger logs defects in weir itself that failed a call; nil means nobody.
 	Logger *slog.Logger
 }
 
 // Service answers envoy.service.ratelimit.v3.RateLimitService from a Limiter, as
-// envoyproxy/ratelimit does but for its defects. Safe for concurrent use. Make one with New, and
+// envoyproxy/ratelimit does, without its defects. Safe for concurrent use. Make one with New, and
 // serve it with NewServer.
 //
-// Whoever may reach this door is trusted as a proxy is: it may refund (is_negative_hits), ask for
-// any number of hits, and bring limits of its own. Keep its port away from clients.
+// Clients of this door are trusted as a proxy is: they may refund (is_negative_hits), ask for any
+// number of hits, and bring limits of their own. Keep its port away from others.
 type Service struct {
 	limiter *weir.Limiter
 	o       Options
@@ -72,7 +72,7 @@ func New(l *weir.Limiter, o Options) *Service {
 	return r
 }
 
-// The texts are those of envoyproxy/ratelimit.
+// The texts equal envoyproxy/ratelimit's.
 var (
 	errDomain      = status.Error(codes.InvalidArgument, "rate limit domain must not be empty")
 	errDescriptors = status.Error(codes.InvalidArgument, "rate limit descriptor list must not be empty")
@@ -84,12 +84,12 @@ const (
 	maxEntries     = 65_536
 )
 
-// call is one call: what was asked, the decision, and the answer. Calls are pooled with all that
-// they hold.
+// call is one call: the request, the decision, and the answer. Calls are pooled with all that they
+// hold.
 type call struct {
 	service *Service
 
-	// What was asked.
+	// The request.
 	domain      string
 	hits        uint32
 	descriptors []rule.Descriptor
@@ -126,7 +126,7 @@ type descriptorStatus struct {
 	unit      rlspb.RateLimitResponse_RateLimit_Unit
 	limit     uint32 // requests_per_unit
 	remaining uint32
-	capacity  uint32 // of which remaining is a part: requests_per_unit, or a bucket's burst
+	capacity  uint32 // the whole of remaining: requests_per_unit, or a bucket's burst
 	reset     int64  // duration_until_reset in seconds
 	name      string
 	current   bool // a limit counted it: current_limit and duration_until_reset are given
@@ -167,7 +167,7 @@ func (r *Service) ShouldRateLimit(ctx context.Context, request *rlspb.RateLimitR
 	return r.answer(ctx, request, fields)
 }
 
-// answer answers a request whose fields are asked for those of its trace where somebody follows it.
+// answer answers a request. If somebody follows traces, it reads the trace's fields from fields.
 func (r *Service) answer(ctx context.Context, request *rlspb.RateLimitRequest, fields header) (*rlspb.RateLimitResponse, error) {
 	start := door.Begin(r.o.Stopwatch)
 	c := r.acquire()
@@ -243,8 +243,8 @@ func (r *Service) decided(ctx context.Context, c *call, err error) error {
 	return nil
 }
 
-// resolve works out each descriptor's own hits and limit. Hits beyond what a cost may be are beyond
-// every capacity as well, so they are cut to that and decide the same.
+// resolve works out each descriptor's own hits and limit. Hits beyond the bounds of a cost are
+// beyond every capacity as well, so they are cut to that and decide the same.
 func (c *call) resolve(hits int64) error {
 	for i := range c.descriptors {
 		raw, d := &c.raw[i], &c.descriptors[i]
@@ -314,7 +314,7 @@ func (c *call) answer() {
 	}
 }
 
-// status is what to tell of the i-th limit of the decision.
+// status is the status of the i-th limit of the decision.
 func (c *call) status(i int) descriptorStatus {
 	d := &c.decision
 	l := &d.Limits[i]
@@ -346,7 +346,7 @@ func (c *call) status(i int) descriptorStatus {
 	return s
 }
 
-// tighter reports whether s is to be told rather than other, of two limits of one descriptor.
+// tighter reports whether the answer should name s rather than other, two limits of one descriptor.
 func (s *descriptorStatus) tighter(other *descriptorStatus) bool {
 	if s.code != other.code {
 		return s.code == rlspb.RateLimitResponse_OVER_LIMIT
@@ -436,7 +436,7 @@ func (c *call) refuseWithoutStore(failure error) error {
 	return nil
 }
 
-// header is that of a request.
+// header gives access to the header fields of a request.
 type header interface {
 	// Header returns the first value of a field; "" if it is absent.
 	Header(name string) string

@@ -26,8 +26,8 @@ type ServerOptions struct {
 	TLS *tls.Config
 	// Authorize decides about every call except health checks; by default all may call.
 	Authorize Authorizer
-	// Ready is what health checks tell; nil means ready. It must be quick and safe for concurrent
-	// use.
+	// Ready is the answer of health checks; nil means ready. It must be quick and safe for
+	// concurrent use.
 	Ready func() bool
 	// HandshakeTimeout bounds the time until a new connection is set up, TLS included; 0 means 10
 	// s.
@@ -40,10 +40,9 @@ type ServerOptions struct {
 	MaxMemory int64
 	// MaxConnections bounds the connections; 0 means 10,000. Further ones wait to be accepted.
 	MaxConnections int
-	// Line says whether calls have stood in line for too long, and what becomes of such; nil means
-	// that all are decided.
+	// Line turns away calls that waited too long. nil turns none away.
 	Line *shed.Door
-	// Logger is told of defects in weir itself that failed a call; nil means nobody.
+	// Logger logs defects in weir itself that failed a call; nil means nobody.
 	Logger *slog.Logger
 	// Beside registers other services, which grpc-go serves on the same port, with the same check
 	// of callers; nil means none.
@@ -57,7 +56,7 @@ type Server struct {
 	health *healthService
 }
 
-// healthNames are the services whose health is told: the server, the name of
+// healthNames are the services whose health is served: the server, the name of
 // envoyproxy/ratelimit, and the service.
 var healthNames = []string{"", "ratelimit", rlspb.RateLimitService_ServiceDesc.ServiceName}
 
@@ -73,7 +72,7 @@ func NewServer(r *Service, o ServerOptions) *Server {
 		rest:   grpc.NewServer(append(o.Authorize.options(), grpc.MaxRecvMsgSize(most))...),
 		health: newHealth(o.Ready),
 	}
-	rlspb.RegisterRateLimitServiceServer(s.rest, r) // so that reflection tells of it
+	rlspb.RegisterRateLimitServiceServer(s.rest, r) // so that reflection lists it
 	healthpb.RegisterHealthServer(s.rest, s.health)
 	if o.Beside != nil {
 		o.Beside(s.rest)
@@ -101,10 +100,10 @@ func NewServer(r *Service, o ServerOptions) *Server {
 // Serve accepts connections from l until Shutdown or Stop; then it returns nil.
 func (s *Server) Serve(l net.Listener) error { return s.server.Serve(l) }
 
-// Memory tells what the connections make the process keep.
+// Memory reads how much memory the connections make the process keep.
 func (s *Server) Memory() h2.MemoryStats { return s.server.Memory() }
 
-// Drain makes health checks tell that the server is going away; it goes on serving.
+// Drain makes health checks report that the server is going away; it goes on serving.
 func (s *Server) Drain() { s.health.drain() }
 
 // Shutdown drains: no new calls, those under way are finished, at the latest when ctx is done.
@@ -148,7 +147,7 @@ func newHealth(ready func() bool) *healthService {
 	return h
 }
 
-// look brings the told health up to date.
+// look updates the health that is served.
 func (h *healthService) look() {
 	serving := h.ready()
 	h.mu.Lock()

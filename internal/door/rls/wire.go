@@ -16,8 +16,8 @@ import (
 )
 
 // readWire reads a RateLimitRequest without a message in between; decoding and encoding messages
-// would be most of what a call costs. What is wrong with the request is kept in c, so that it is
-// answered with the proper code. The strings of c are parts of text.
+// would be most of the cost of a call. Faults of the request are kept in c, so that it is answered
+// with the proper code. The strings of c are parts of text.
 func (c *call) readWire(text string) {
 	if err := c.fromWire(text); err != nil {
 		c.bad = status.Errorf(codes.InvalidArgument, "the request is no RateLimitRequest: %v", err)

@@ -1,6 +1,6 @@
-// Package room is what the gates of httplimit and grpclimit do alike under overload: when a request
-// takes room, gives it back while it is held, and leaves. What an answer says of the load differs
-// between the protocols, and stays with them. Begin with Room.
+// Package room is the common part of the gates of httplimit and grpclimit under overload: when a
+// request takes room, gives it back while it is held, and leaves. How an answer describes the load
+// differs between the protocols, and stays with them. Begin with Room.
 package room
 
 import (

@@ -12,7 +12,7 @@ import (
 )
 
 // variable is one of the variables that each ACK sets or unsets, in the order in which they are
-// written. What is nearer to the end is the first to be left out of a frame that is too small.
+// written. The last ones are left out first if a frame is too small.
 type variable int
 
 const (
@@ -196,7 +196,7 @@ func (c *call) passed() {
 	a.unset(varBody)
 }
 
-// refused writes the variables of a refusal, from what an HTTP door would answer (c.recorder).
+// refused writes the variables of a refusal, taken from the answer of an HTTP door (c.recorder).
 // problem is "" for a decision.
 func (c *call) refused(problem string, limitedBy []string) {
 	a, r := &c.ack, &c.recorder
@@ -233,7 +233,7 @@ func (c *call) refused(problem string, limitedBy []string) {
 }
 
 // undecided writes the variables of a request that could not be decided: not even deny is set, so
-// that HAProxy's configuration says what is to become of it.
+// that HAProxy's configuration decides.
 func (c *call) undecided(problem string) {
 	a := &c.ack
 	a.unset(varDeny)

@@ -28,20 +28,21 @@ import (
 
 // Options tune New. The zero value is right for a store that never waits, but trusts nobody.
 type Options struct {
-	// Domain is that of requests that name none; "" means the only domain that the rules hold.
+	// Domain applies to requests that name none; "" means the only domain that the rules hold.
 	Domain string
-	// EncodedSlash says what becomes of requests whose path holds %2F, %5C or a backslash; by
-	// default they are refused.
+	// EncodedSlash says how to treat requests whose path holds %2F, %5C or a backslash; by default
+	// they are refused.
 	EncodedSlash httplimit.EncodedSlash
 	// Fields refuses requests with fields that servers read in different ways; nil is one that
 	// refuses all of them. A field that comes twice has two arguments of its name.
 	Fields *httplimit.FieldGuard
-	// Trusted reports whether the other end of a connection, as net.Conn tells it, may refund and
-	// ask for more than 1,000 hits; nil trusts nobody. It must be safe for concurrent use.
+	// Trusted reports whether the other end of a connection, with the address of net.Conn, may
+	// refund and ask for more than 1,000 hits; nil trusts nobody. It must be safe for concurrent
+	// use.
 	Trusted func(peer string) bool
-	// Parallel is how many requests may wait for their decision at a time, of all connections
-	// together. 0 decides those of a connection one after the other, which is wrong for a store
-	// over a network, and for rules of which a request is tried on hundreds (rule.Set.MatchNow).
+	// Parallel is how many requests may wait for their decision at a time, over all connections. 0
+	// decides the requests of a connection one after the other, which is wrong for a store over a
+	// network, and for rule sets that try hundreds of rules on a request (rule.Set.MatchNow).
 	Parallel int
 	// MaxFrameSize bounds a frame in bytes, without its length, and is kept within 256 and 1 MiB; 0
 	// means 65,536, four times what HAProxy sends by default.
@@ -60,10 +61,9 @@ type Options struct {
 	// Tracer follows decisions in traces, by the arguments traceparent and tracestate; nil means
 	// that nobody does.
 	Tracer door.Tracer
-	// Line says whether requests have stood in line for too long, and what becomes of such; nil
-	// means that all are decided.
+	// Line turns away requests that waited too long. nil turns none away.
 	Line *shed.Door
-	// Logger is told of connections that went wrong, in a line a minute at most; nil means nobody.
+	// Logger logs connections that went wrong, at most one line a minute; nil means nobody.
 	Logger *slog.Logger
 }
 
@@ -80,7 +80,7 @@ type Agent struct {
 	conns   *listen.Group[*conn]
 }
 
-// remarks are what is said once, or once in a while.
+// remarks are logged once, or once in a while.
 type remarks struct {
 	unnamed, domain sync.Once
 	frames          sync.Once
@@ -117,9 +117,9 @@ func New(l *weir.Limiter, o Options) *Agent {
 // Serve accepts connections from l until Shutdown; then it returns nil. It closes l.
 func (a *Agent) Serve(l net.Listener) error { return a.conns.Serve(l) }
 
-// Shutdown stops the agent: no new connections, what has come in is answered, and HAProxy is told
-// of the end of each connection (AGENT-DISCONNECT). What is not over when ctx is done is cut off,
-// and the error is that of ctx.
+// Shutdown stops the agent: it accepts no new connections, answers the requests that have come in,
+// and tells HAProxy the end of each connection (AGENT-DISCONNECT). When ctx is done it cuts off the
+// rest, and returns the error of ctx.
 func (a *Agent) Shutdown(ctx context.Context) error {
 	err := a.conns.Shutdown(ctx)
 	a.cancel()
@@ -127,8 +127,8 @@ func (a *Agent) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// broken tells of a connection that ended badly, unless something like it was told within the last
-// minute: a client that can connect must not be able to fill the log.
+// broken logs a connection that ended badly, unless it logged one within the last minute: a client
+// that can connect must not be able to fill the log.
 func (a *Agent) broken(peer string, s status, detail string) {
 	if a.remarks.broken.Due(time.Minute) == 0 {
 		return

@@ -19,10 +19,10 @@ const maxArguments = 512
 // argument is one argument of a message, as text.
 type argument struct{ name, text string }
 
-// attributes are the arguments of a NOTIFY as rule.Attributes: each by its name, but that the path
-// is in its normal form, the host is as the HTTP doors have it, header.* is found by the name in
-// lower case, and query.* are what the argument query holds. Of several arguments of one name the
-// first that has a value holds.
+// attributes are the arguments of a NOTIFY as rule.Attributes: each by its name, except that the
+// path is in its normal form, the host is as the HTTP doors have it, header.* is found by the name
+// in lower case, and query.* are parsed from the argument query. Of several arguments of one name
+// the first that has a value holds.
 type attributes struct {
 	arguments []argument
 	scratch   []byte // texts of values that came in another form
@@ -52,7 +52,7 @@ func (a *attributes) reset() {
 }
 
 // parse reads a list of messages, which is taken for one request; messages is how many there are.
-// What a holds then are views of payload. a must have been reset.
+// The strings in a are then views of payload. a must have been reset.
 func (a *attributes) parse(payload string) (messages int, ok bool) {
 	host, query, hasPath := "", "", false
 	for payload != "" {
@@ -128,7 +128,7 @@ func (a *attributes) text(v *value) string {
 		return v.text
 	}
 	start := len(a.scratch)
-	a.scratch = v.appendTo(a.scratch) // views of what it was before stay good if it moves
+	a.scratch = v.appendTo(a.scratch) // earlier views stay valid if append moves it
 	return chars.View(a.scratch[start:])
 }
 
@@ -145,7 +145,7 @@ func (a *attributes) setHits(v *value) {
 	a.hits, a.hitsGiven, a.hitsBad = n, true, !ok || n < -maxHits || n > maxHits
 }
 
-// ambiguous tells of a host or a path that servers read in different ways; "" if there is none.
+// ambiguous describes a host or a path that servers read in different ways; "" if there is none.
 func (a *attributes) ambiguous(slash httplimit.EncodedSlash) string {
 	for _, name := range [...]string{"host", "header.host"} {
 		if host, ok := a.argument(name); ok && !door.ValidHost(host) {

@@ -11,14 +11,14 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// call is what one NOTIFY needs, kept for the next one.
+// call is the memory of one NOTIFY, kept for the next one.
 type call struct {
 	agent      *Agent
 	ack        ack
 	attributes attributes
 	request    weir.Request
 	decision   weir.Decision
-	decided    bool            // request and decision are those of this call
+	decided    bool            // request and decision belong to this call
 	start      int64           // of the stopwatch
 	ctx        context.Context // with the span, if the request is followed
 	recorder   recorder
@@ -31,7 +31,7 @@ type call struct {
 
 	// For a call that goes on apart from its connection.
 	conn       *conn
-	payload    []byte // a copy of what was read
+	payload    []byte // a copy of the frame's payload
 	stream, id uint64
 }
 
@@ -42,7 +42,7 @@ func newCall(a *Agent) *call {
 	return c
 }
 
-// The sizes up to which a call keeps what it needed.
+// The sizes up to which a call keeps its memory.
 const (
 	keepBody      = 16 << 10
 	keepOut       = 64 << 10
@@ -50,7 +50,7 @@ const (
 	keepArguments = 64
 )
 
-// release forgets the request, and does not keep what a rare one made large.
+// release forgets the request, and does not keep the memory of a rare large one.
 func (c *call) release() {
 	c.attributes.reset()
 	c.recorder.reset()
@@ -76,7 +76,7 @@ func (c *call) written() {
 	c.agent.calls.Put(c)
 }
 
-// What the variable error says.
+// Values of the variable error.
 const (
 	errorHits   = "hits: must be a whole number within 2147483647 of 0"
 	errorTrust  = "hits: fewer than 0 or more than 1000 are for HAProxy at an address of trusted_peers"
@@ -121,7 +121,7 @@ func (c *call) answerRest(stream, id uint64, out []byte, size int) []byte {
 	return c.finish()
 }
 
-// turnAway answers a request that has stood in line for too long.
+// turnAway answers a request that waited too long in line.
 func (c *call) turnAway() {
 	c.agent.o.Line.Turned(1)
 	switch c.agent.o.Line.Answer() {
@@ -185,7 +185,7 @@ func (c *call) begin(trusted bool) (ok bool) {
 			also = door.ReadParameters(at, path, nil)
 		}
 	}
-	// HAProxy waits for the answer while it holds the request: a delay cannot be told to it.
+	// HAProxy waits for the answer while it holds the request: it cannot take a delay.
 	c.request = weir.Request{Domain: domain, Attributes: at, Also: also, Hits: at.hits, Peek: at.hits == 0, MaxDelay: 0, Door: "spoe"}
 	if c.agent.o.Tracer != nil {
 		c.follow()
@@ -223,7 +223,7 @@ func (c *call) follow() {
 	c.ctx, c.request.Trace = c.agent.o.Tracer.Follow(c.ctx, traceparent, tracestate)
 }
 
-// badRequest refuses what the HTTP API would answer with status.
+// badRequest refuses a request that the HTTP API would answer with status.
 func (c *call) badRequest(status int, problem string) {
 	answer.ProblemDetails(&c.recorder, status, "about:blank", http.StatusText(status), problem, nil)
 	c.refused(problem, nil)

@@ -15,20 +15,21 @@ import (
 
 // Bounds of a connection.
 const (
-	// what a connection begins to read with; it grows up to the largest frame
+	// a connection's first buffer for reading; it grows up to the largest frame
 	firstBuffer = 4 << 10
-	keepBuffer  = 16 << 10 // what it keeps of that when there is nothing in it
+	keepBuffer  = 16 << 10 // the size kept when it is empty
 	maxOut      = 32 << 10 // answers that are gathered before they are written
 	maxInFlight = 64       // requests of one connection that are decided at a time
 	lingerTime  = 500 * time.Millisecond
 	lingerBytes = 64 << 10
-	lastLook    = 10 * time.Millisecond // for what is on its way when the agent is told to stop
-	// deadlines are set anew only when they have moved by a part of what they bound: it costs a
+	lastLook    = 10 * time.Millisecond // for frames on their way when the agent stops
+	// deadlines are set anew only when they have moved by this part of their length: it costs a
 	// system timer.
 	deadlineParts = 8
 )
 
-// conn is one connection of HAProxy's. Its reading goroutine owns what is not said to be shared.
+// conn is one connection of HAProxy's. Its reading goroutine owns all fields that are not marked as
+// shared.
 type conn struct {
 	agent   *Agent
 	net     net.Conn
@@ -36,15 +37,15 @@ type conn struct {
 	trusted bool
 
 	in         []byte
-	start, end int // of what has been read and not handled yet
+	start, end int // bounds of the bytes of in that are read and not handled yet
 
 	ready     bool // the two have introduced themselves
 	frameSize int
 
 	readBy    time.Time // the deadline that is set
-	inPieces  bool      // readBy is for a frame of which a part is there
+	inPieces  bool      // readBy is for a frame that has come in part
 	progress  bool      // a frame was handled since readBy was set
-	lastRound bool      // the agent is stopping, and what was on its way is read
+	lastRound bool      // the agent is stopping, and reads frames that are on their way
 
 	batch *call // whose out holds answers that are not written yet; nil if there are none
 
@@ -104,7 +105,7 @@ func (c *conn) linger() {
 	_, _ = io.CopyN(io.Discard, c.net, lingerBytes)
 }
 
-// frames answers frames. It returns what is to be told to HAProxy at the end, statusOK for nothing.
+// frames answers frames. It returns the status for HAProxy at the end, statusOK for none.
 func (c *conn) frames() (s status, detail string) {
 	for {
 		for {
@@ -162,7 +163,7 @@ func (c *conn) next() (f frame, size int, s status) {
 	return f, 4 + int(n), statusOK
 }
 
-// read reads more. If end is true the connection ends, and s is what is to be told.
+// read reads more. If end is true the connection ends, and s is the status for HAProxy.
 func (c *conn) read() (end bool, s status) {
 	if c.start > 0 {
 		copy(c.in, c.in[c.start:c.end])
@@ -198,7 +199,7 @@ func (c *conn) read() (end bool, s status) {
 		case c.agent.conns.Closing():
 			return false, statusOK // comes back here for the last time
 		case c.end == 0 && c.ready:
-			return true, statusNormal // it was silent for long
+			return true, statusNormal // it was silent too long
 		}
 		return true, statusTimeout
 	}
@@ -231,7 +232,7 @@ func (c *conn) setReadDeadline() {
 	_ = c.net.SetReadDeadline(by)
 }
 
-// handle handles one frame. If end is true the connection ends, and s is what is to be told.
+// handle handles one frame. If end is true the connection ends, and s is the status for HAProxy.
 func (c *conn) handle(f frame) (end bool, s status, detail string) {
 	switch {
 	case !c.ready && f.kind != frameHAProxyHello:
@@ -292,7 +293,7 @@ func (c *conn) notify(f frame) (end bool, s status, detail string) {
 	}
 	k, apart := c.batch, c.inFlight != nil
 	payload := f.payload
-	if apart { // it may go on when what was read is overwritten
+	if apart { // it may go on when the buffer is overwritten
 		k.payload = append(k.payload[:0], payload...)
 		payload = chars.View(k.payload)
 	}

@@ -14,7 +14,7 @@ func (a *attributes) checkFields(g *httplimit.FieldGuard, f *rule.Fields) (httpl
 		name, lines, value := f.Headers[i].Name, 0, ""
 		for k := range a.arguments {
 			arg := &a.arguments[k]
-			// several messages may tell of one field
+			// several messages may hold one field
 			if field, ok := strings.CutPrefix(arg.name, headerPrefix); ok && arg.text != "" && arg.text != value && lowerEqual(field, name) {
 				lines++
 				value = arg.text

@@ -19,7 +19,7 @@ const (
 // The flags of a frame.
 const (
 	flagFin   = 1 << 0 // the last piece, or the only one
-	flagAbort = 1 << 1 // what the frame asks for is not wanted any more
+	flagAbort = 1 << 1 // HAProxy does not want an answer any more
 )
 
 // Sizes of frames, in bytes, without the four of the length in front.

@@ -2,7 +2,7 @@ package spoe
 
 import "strings"
 
-// hello is what a HAPROXY-HELLO says.
+// hello is the content of a HAPROXY-HELLO.
 type hello struct {
 	frameSize   int    // what both sides can take
 	asked       uint64 // what HAProxy can take
@@ -10,8 +10,8 @@ type hello struct {
 	healthCheck bool
 }
 
-// parseHello reads the payload of a HAPROXY-HELLO; s is statusOK, or what is wrong with it. most is
-// the largest frame that we take.
+// parseHello reads the payload of a HAPROXY-HELLO; s is statusOK, or its fault. most is the largest
+// frame that we take.
 func parseHello(payload string, most int) (h hello, s status) {
 	var versions, sizes, capabilities bool
 	var size uint64
@@ -66,8 +66,8 @@ func parseHello(payload string, most int) (h hello, s status) {
 	return h, statusOK
 }
 
-// supports reports whether a list of versions, such as "2.0, 1.5", holds ours: whoever speaks 2.1
-// speaks 2.0 too.
+// supports reports whether a list of versions, such as "2.0, 1.5", holds ours: a peer that speaks
+// 2.1 speaks 2.0 too.
 func supports(versions string) bool {
 	for version := range strings.SplitSeq(versions, ",") {
 		major, minor, ok := strings.Cut(strings.TrimSpace(version), ".")

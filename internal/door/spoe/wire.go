@@ -133,7 +133,7 @@ func cutValue(s string) (v value, rest string, ok bool) {
 }
 
 // integer returns the number that v is, as HAProxy means it: signed unless it says otherwise. ok is
-// false for what is none, or more than an int64 holds.
+// false if v is no integer or does not fit an int64.
 func (v *value) integer() (n int64, ok bool) {
 	switch v.kind {
 	case typeInt32:

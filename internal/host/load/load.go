@@ -1,5 +1,5 @@
-// Package load measures the load of a service, for elastic limits. Its signals are those of this
-// machine (cpu, memory, pressure), of the requests that pass through (in_flight, upstream_latency),
+// Package load measures the load of a service, for elastic limits. It has signals of this machine
+// (cpu, memory, pressure) and of the requests that pass through (in_flight, upstream_latency),
 // pushed values, and answers of a Prometheus. Each goes through a filter, so that limits that
 // follow it do not flap; see filter.
 //
@@ -185,8 +185,8 @@ func (r *Registry) Signal(name string) (percent int, ok bool) {
 	return int(max(v, 0)), v >= 0
 }
 
-// SetUsed says which signals the rules in force use. Others are not measured, but for those of
-// Options.Watch, and nothing is asked for them.
+// SetUsed says which signals the rules in force use. It stops measuring and asking for all others,
+// except the signals of Options.Watch.
 func (r *Registry) SetUsed(names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 )
 
 // MemorySize returns how many bytes of memory this program may have: the least of the limits of its
-// control groups (cgroup v2) and the machine's memory; 0 if the system does not tell. A nil root is
-// the machine's own.
+// control groups (cgroup v2) and the machine's memory; 0 if the system does not report it. A nil
+// root is the machine's own.
 func MemorySize(root fs.FS) (size uint64) {
 	if root == nil {
 		root = os.DirFS("/")

@@ -261,7 +261,7 @@ func parseMeminfo(data []byte) (total, available uint64, err error) {
 }
 
 // pressure measures the share of time in which some task waits for a processor, for memory or for a
-// disk (PSI), whichever is largest: in this program's control group if the system measures that,
+// disk (PSI), and takes the largest: in this program's control group if the system measures that,
 // else in the whole machine.
 type pressure struct {
 	system

@@ -26,7 +26,7 @@ type Options struct {
 	Table string
 	// IPv6Prefix is how many bits of an IPv6 address are banned together; 0 means 64.
 	IPv6Prefix int
-	// Never are networks of which nothing is banned.
+	// Never are networks in which nothing is banned.
 	Never []netip.Prefix
 	// Max bounds the entries of each set; 0 means 65,536.
 	Max int
@@ -35,7 +35,7 @@ type Options struct {
 	// NetNS is an open file of the network namespace that the table is for; 0 means the process's
 	// own.
 	NetNS int
-	// Logf is told of each address that is never banned and was to be; nil means nobody.
+	// Logf logs each address that was to be banned but never is; nil means nobody.
 	Logf func(format string, args ...any)
 }
 
@@ -68,7 +68,7 @@ type Table struct {
 	mu    sync.Mutex
 	held  map[netip.Prefix]time.Time // until when, as far as we know
 	swept int                        // size of held after the last sweep
-	// what was spared and logged, as far as Sync may ask for it again
+	// blocks that were spared and logged, as far as Sync may ask for them again
 	told   map[netip.Prefix]bool
 	closed bool
 	own    []netip.Addr // addresses of this machine
@@ -77,7 +77,7 @@ type Table struct {
 
 var errClosed = errors.New("ban: the table is closed")
 
-// SparedError is the error of Add for what is never banned.
+// SparedError is the error of Add for a block that is never banned.
 type SparedError struct {
 	Block netip.Prefix
 	Why   string
@@ -88,7 +88,7 @@ func (e *SparedError) Error() string {
 	return fmt.Sprintf("ban: %s is never banned: %s", e.Block, e.Why)
 }
 
-// New makes the table, empty. The error says what is missing.
+// New makes the table, empty. The error says which part of the system is missing.
 func New(o Options) (*Table, error) {
 	if o.Table == "" {
 		o.Table = DefaultTable
@@ -188,8 +188,8 @@ func ownAddresses() []netip.Addr {
 	return own
 }
 
-// Add bans a block for a time, unless it is banned for longer. The error is a SparedError for what
-// is never banned.
+// Add bans a block for a time, unless it is banned for longer. The error is a SparedError for a
+// block that is never banned.
 func (t *Table) Add(p netip.Prefix, d time.Duration) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -204,7 +204,7 @@ func (t *Table) Add(p netip.Prefix, d time.Duration) error {
 	return err
 }
 
-// tellSpared counts and logs what was to be banned. mu is held.
+// tellSpared counts and logs a block that was to be banned. mu is held.
 func (t *Table) tellSpared(e *SparedError) {
 	t.spared.Add(1)
 	t.o.Logf("%v", e)
@@ -275,7 +275,7 @@ func (t *Table) put(entries []Entry) error {
 	return t.kernel.put(entries)
 }
 
-// sweep forgets what the kernel has forgotten, where that is worth the walk. mu is held.
+// sweep forgets entries that the kernel has forgotten, where that is worth the walk. mu is held.
 func (t *Table) sweep() {
 	if len(t.held) < t.o.Max && len(t.held) < 2*t.swept+1024 {
 		return
@@ -309,9 +309,9 @@ func (t *Table) remove(p netip.Prefix) error {
 	return nil
 }
 
-// Sync bans exactly these blocks, each for the longest time that is given for it: what the kernel
-// holds beside them goes. What is never banned is logged once, and passed over. The error tells of
-// those that could not be banned.
+// Sync bans exactly these blocks, each for the longest time given for it, and removes all others
+// from the kernel. It skips blocks that are never banned, and logs each once. The error names the
+// blocks that could not be banned.
 func (t *Table) Sync(entries []Entry) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -356,7 +356,7 @@ func (t *Table) Sync(entries []Entry) error {
 	return errors.Join(failed, t.add(some))
 }
 
-// List returns what the kernel holds, in no order.
+// List returns the kernel's entries, in no order.
 func (t *Table) List() ([]Entry, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -126,7 +126,7 @@ func (k *kernel) setOf(p netip.Prefix) (*nftables.Set, nftables.SetElement) {
 	return k.set6, nftables.SetElement{Key: p.Addr().AsSlice()}
 }
 
-// put puts entries in place of those of the same blocks.
+// put adds entries, and replaces existing entries of the same blocks.
 func (k *kernel) put(entries []Entry) error {
 	for some := range slices.Chunk(entries, perMessage) {
 		if err := k.putSome(some); err != nil {
@@ -137,8 +137,8 @@ func (k *kernel) put(entries []Entry) error {
 }
 
 func (k *kernel) putSome(entries []Entry) error {
-	// What is there keeps its time, unless it goes first; what is not there cannot go, and so is
-	// put there first.
+	// An entry that is there keeps its time, unless it goes first; one that is not there cannot go,
+	// and so is put there first.
 	for _, step := range []func(*nftables.Set, []nftables.SetElement) error{k.conn.SetAddElements, k.conn.SetDeleteElements, k.conn.SetAddElements} {
 		var of4, of6 []nftables.SetElement
 		for _, e := range entries {

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// kernel is that of a system without nftables.
+// kernel stands in for the kernel on systems without nftables.
 type kernel struct{}
 
 var errNoNFTables = errors.New("ban: nftables is there on Linux only; leave it out of the rule's at")

@@ -3,11 +3,11 @@ package broker
 import "math/rand/v2"
 
 // A bucket that got less than it wants is looked at again before its next report, when it has
-// probably used what it got. So whatever gives its limits room is in force at Envoy within a
-// second: a reset, a limit that was raised on another node, what others give back. And Envoys share
-// what comes by and by, whichever nodes they report to: a lender lends to whoever asks first, and
-// reports come at the same moments of every Interval, so that always the same one would be first.
-// These looks come at random moments.
+// probably used what it got. So room that its limits gain takes effect at Envoy within a second:
+// after a reset, a limit that was raised on another node, or units that others give back. And
+// Envoys share the room that appears by and by, even if they report to different nodes: a lender
+// lends to whoever asks first, and reports come at the same moments of every Interval, so that
+// always the same one would be first. These looks come at random moments.
 
 // MostAgain bounds the looks of one Holder in a second. The buckets beyond wait for their reports.
 const MostAgain = 100
@@ -16,16 +16,16 @@ const (
 	// soonest is how long after an assignment a bucket is looked at again, at least, and spread how
 	// much later, at most.
 	soonest, spread = second / 2, second / 2
-	// crumbs is for how long, by its recent rate, a bucket has what it got, to be looked at again
-	// before its next report, at most. What it has not used then is lost until that report, as
-	// another assignment takes its place.
+	// crumbs is for how long, by its recent rate, a bucket has units, to be looked at again before
+	// its next report, at most. Units that it has not used then are lost until that report, as
+	// another assignment takes their place.
 	crumbs = 4 * second
-	// reprieve is how many reports such looks stay out if most of what was assigned was not used:
-	// the requests come in bursts, or no more.
+	// reprieve is how many reports such looks stay out if most of the assigned units were not used:
+	// the requests come in bursts, or have ended.
 	reprieve = 3
 )
 
-// again is what a Holder needs to look at buckets again.
+// again is a Holder's state for looking at buckets again.
 type again struct {
 	random *rand.Rand
 	most   int
@@ -63,8 +63,8 @@ func (h *Holder) lookAgain(b *Bucket, got, now int64) int64 {
 	return now + max(dry, soonest) + h.later(spread)
 }
 
-// patience takes down whether what was assigned since the last report was used, as far as there was
-// time to.
+// patience takes down whether the units assigned since the last report were used, as far as there
+// was time to.
 func (b *Bucket) patience(used, now int64) {
 	if e := b.current(); e != nil && e.kind == units && now-e.sent < second && e.sent > b.reported {
 		b.handed -= e.g
@@ -77,7 +77,7 @@ func (b *Bucket) patience(used, now int64) {
 	b.handed = 0
 }
 
-// keeps reports whether Envoy goes on with what it has if it is told nothing: units under the
+// keeps reports whether Envoy goes on with its assignment if nothing is sent: units under the
 // limits in force, for longer than an assignment is under way.
 func (b *Bucket) keeps(cur *entry, now int64) bool {
 	if cur == nil || cur.kind != units && cur.kind != deny || now+2*delay > cur.deadline {

@@ -8,16 +8,16 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// The share of the recent rate that is asked for, in percent: what is not used goes back to the
+// The share of the recent rate that is asked for, in percent: the unused part goes back to the
 // store if it was units, and is lost if it was a rate.
 const (
 	headroom     = 150
 	paceHeadroom = 125
 )
 
-// Ask is what a Holder asks a store.Lender about one state, and tells it: a charge of nothing, by
-// itself. To be put before the Lender in mode rule.Shadow, so that one that is refused does not
-// keep others from what they get.
+// Ask is a Holder's question to a store.Lender about one state, with a report on it: a charge of
+// nothing, by itself. Pass it to the Lender in mode rule.Shadow, so that one refused charge does
+// not keep the others from their units.
 type Ask struct {
 	Counter *rule.Counter
 	Limit   *algo.Limit
@@ -41,24 +41,24 @@ type part struct {
 	want int64 // units
 }
 
-// plan is what is to become of a bucket that is dealt with.
+// plan says how to proceed with a bucket.
 type plan struct {
 	kind    kind
 	renew   bool  // the assignment stays, and lives longer
 	abandon bool  // Envoy is to forget it
-	retire  bool  // it loses what it has before the next report
+	retire  bool  // it loses its assignment before the next report
 	report  bool  // there was a report
 	want    int64 // requests; of a pace, in a second × 1000
 	got     int64 // what all limits lend of it
-	until   int64 // when what was got ends
+	until   int64 // when the units got end
 	never   bool  // a limit can lend nothing at the moment
 	single  bool  // a limit has a single unit left
 	short   bool  // it was refused, and all limits had room
 	failed  bool
-	covers  bool // what was got covers the rate that is assigned
+	covers  bool // the units got cover the rate that is assigned
 }
 
-// Ask returns what to ask for the buckets that were reported or looked at since the last one;
+// Ask returns the questions for the buckets that were reported or looked at since the last one;
 // Granted comes next, always. The list is valid until the next Ask.
 func (h *Holder) Ask(now int64) []Ask {
 	h.round++
@@ -83,7 +83,7 @@ func (h *Holder) Ask(now int64) []Ask {
 	return asks
 }
 
-// ask adds what the bucket has to ask of its i-th book, and to tell.
+// ask adds the bucket's question and report about its i-th book.
 func (h *Holder) ask(asks []Ask, b *Bucket, i int, now int64) []Ask {
 	k := &b.books[i]
 	keep, want := max(0, mul(b.owed, k.charge.Cost)-k.credit), int64(0)
@@ -124,8 +124,8 @@ func (h *Holder) ask(asks []Ask, b *Bucket, i int, now int64) []Ask {
 	return asks
 }
 
-// tell adds what a bucket tells. A state has two generations at most, so what does not fit is of
-// one that is over.
+// tell adds a bucket's report. A state has two generations at most, so one that does not fit is
+// over.
 func (a *Ask) tell(told [2]algo.Told) {
 	for _, t := range told {
 		if t.End == 0 {
@@ -140,7 +140,7 @@ func (a *Ask) tell(told [2]algo.Told) {
 	}
 }
 
-// plan decides what to do about a bucket.
+// plan decides how to proceed with a bucket.
 func (h *Holder) plan(b *Bucket, now int64) (p plan) {
 	p.report, b.heard = b.heard, false
 	cur := b.current()
@@ -176,14 +176,14 @@ func (h *Holder) plan(b *Bucket, now int64) (p plan) {
 	return p
 }
 
-// retireAfter is how long after a report an idle bucket loses what it has: so soon that the next
-// report surely tells all that it let through (see Bucket.bury), and no sooner, since its requests
-// are refused meanwhile.
+// retireAfter is how long after a report an idle bucket loses its assignment: so soon that the next
+// report surely covers all requests that it let through (see Bucket.bury), and no sooner, since its
+// requests are refused meanwhile.
 const retireAfter = int64(Interval) - 2*delay - delay/2
 
-// idle reports whether a bucket is to be forgotten. Envoy loses what it has counted since its last
-// report then, so that what it may still use would be lost to all others until the generation ends,
-// which a long window may have. So it loses that first, and what is not used is given back.
+// idle reports whether a bucket is to be forgotten. Envoy then loses its counts since its last
+// report, so that the units it may still use would be lost to all others until the generation ends,
+// which a long window may have. So it loses these first, and unused ones are given back.
 func (h *Holder) idle(b *Bucket, cur *entry) bool {
 	if b.zeros < h.s.Idle {
 		return false
@@ -225,9 +225,9 @@ func (a *Ask) until() int64 {
 	return a.Asked + left - left/1000 - int64(time.Millisecond)
 }
 
-// Granted takes down what was answered to the last Ask, and returns what to tell Envoy, in this
-// order. Buckets whose Lender failed are not among them; see Failed. The list is valid until the
-// next call.
+// Granted takes down the answers to the last Ask, and returns the actions for Envoy, in this order.
+// Buckets whose Lender failed are not among them; see Failed. The list is valid until the next
+// call.
 func (h *Holder) Granted(now int64, asks []Ask) []Action {
 	for _, b := range h.due {
 		b.plan.got, b.plan.until, b.plan.short, b.plan.covers = without, forever, b.denied, true
@@ -313,8 +313,8 @@ func (h *Holder) Failed(now int64, f func(name string, want int64) (charged int6
 	return actions
 }
 
-// Leave returns what to tell at the end, when nothing more will be heard of Envoy: what it used,
-// and the units that it certainly has not. The Holder must not be used afterwards.
+// Leave returns the final reports, when nothing more will be heard of Envoy: on the units it used,
+// and those that it certainly has not. The Holder must not be used afterwards.
 func (h *Holder) Leave(now int64) []Ask {
 	h.due = h.due[:0]
 	for _, b := range h.buckets {
@@ -335,7 +335,7 @@ func (h *Holder) Leave(now int64) []Ask {
 // generation is the length of a generation of the limit, in ns.
 func (c *Charge) generation() int64 { return int64(c.Limit.Lease().Config().Timeout) }
 
-// act decides what to tell Envoy of a bucket.
+// act returns the action for a bucket.
 func (h *Holder) act(b *Bucket, now int64) (a Action, ok bool) {
 	p, ttl := &b.plan, h.s.TTL
 	a = Action{Bucket: b.name, Short: p.short && p.report && p.kind == units && p.got >= p.want && p.want > 0}

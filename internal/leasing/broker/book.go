@@ -6,7 +6,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// book is what a bucket holds of one limit and key.
+// book holds a bucket's units of one limit and key.
 type book struct {
 	charge Charge
 	of     *holding
@@ -14,8 +14,8 @@ type book struct {
 	// credit are units of requests that are not reported yet, but need no units: theirs were
 	// counted as used when their generation ended, or were not due when the limit was not met.
 	credit int64
-	// kept are units that may have been used by requests for which credit was taken, as one cannot
-	// tell them apart. They are not given back; they end as used.
+	// kept are units that may have been used by requests for which credit was taken, since the two
+	// cannot be distinguished. They are not given back; they end as used.
 	kept int64
 	// fresh is when a generation begins in which nothing has been asked for.
 	fresh  int64
@@ -27,12 +27,12 @@ type book struct {
 	last int64
 }
 
-// gen is what is held of one generation.
+// gen holds the units of one generation.
 type gen struct {
 	end   int64 // by the store's clock, in µs
 	until int64 // certainly before end, by the clock here
 	held  int64 // units
-	used  int64 // units used that are not told yet, beside held
+	used  int64 // units used that are not reported yet, beside held
 }
 
 // state names a state of the store.
@@ -41,10 +41,10 @@ type state struct {
 	key     string
 }
 
-// holding is what the books of one state have in common.
+// holding is the common part of the books of one state.
 type holding struct {
 	state state
-	key   []byte // that of state, for the Lender
+	key   []byte // the key of state, for the Lender
 	books int    // how many there are
 	round int64  // in which ask is an index of Holder.Ask's list
 	ask   int
@@ -95,7 +95,7 @@ func (h *Holder) subject(b *Bucket, terms Terms) {
 		for i := range terms.Charges {
 			k, c := &b.books[i], terms.Charges[i]
 			if k.charge.Limit != c.Limit && k.charge.Limit.Config() != c.Limit.Config() {
-				k.since = newest // other numbers: what was assigned by the old ones is not renewed
+				k.since = newest // other numbers: assignments by the old ones are not renewed
 			}
 			k.charge = c
 		}
@@ -105,7 +105,7 @@ func (h *Holder) subject(b *Bucket, terms Terms) {
 	for _, c := range terms.Charges {
 		at := slices.IndexFunc(b.books, func(k book) bool { return k.charge.same(&c) })
 		if at < 0 {
-			// What is owed was assigned when the limit was not met, and is not due to it.
+			// Units owed were assigned when the limit was not met, and are not due to it.
 			books = append(books, book{charge: c, of: h.hold(&c), credit: mul(b.owed, c.Cost), since: newest})
 			continue
 		}
@@ -149,13 +149,13 @@ func (c *Charge) same(o *Charge) bool {
 	return c.Counter != nil && c.Counter.ID == o.Counter.ID && c.Key == o.Key && c.Cost == o.Cost
 }
 
-// lapse takes down which generations are over: the store counts what was held of them as used.
+// lapse takes down which generations are over: the store counts their held units as used.
 func (b *Bucket) lapse(now int64) {
 	for i := range b.books {
 		k := &b.books[i]
 		for j := range k.gens {
 			if g := &k.gens[j]; g.end != 0 && now >= g.until {
-				spoken := min(k.kept, g.held) // for what was reported before
+				spoken := min(k.kept, g.held) // for use that was reported before
 				k.kept -= spoken
 				k.credit += g.held - spoken
 				k.lapsed += g.held - spoken
@@ -193,13 +193,13 @@ func (k *book) spend(n int64) (missing int64) {
 	return n
 }
 
-// done reports whether the limit was left, and nothing is left to be told.
+// done reports whether the limit was left, and there is nothing left to report.
 func (k *book) done() bool {
 	return k.last != 0 && k.held() == 0 && k.gens[0].used+k.gens[1].used == 0
 }
 
-// told empties the book of what is to be told: what was used, and as many units to give back as are
-// above keep, those that end first at first.
+// told takes out of the book what to report: the used units, and units to give back, as many as
+// exceed keep, those that end first at first.
 func (k *book) told(keep int64) (t [2]algo.Told) {
 	back := max(0, k.held()-keep-k.kept)
 	for i := range k.gens {

@@ -1,12 +1,13 @@
-// Package broker computes what the rate_limit_quota filter of an Envoy may let through: what to ask
-// a store.Lender for, and what to assign to each bucket when the answer is there.
+// Package broker computes what the rate_limit_quota filter of an Envoy may let through: it says how
+// many units to ask a store.Lender for, and what to assign to each bucket when the answer is there.
 //
 // An Envoy is a holder of leases that cannot speak the protocol of leases: it counts by itself,
-// says every 5 s what its buckets let through, and is told what they may let through from now on. A
-// Holder does the rest in its place. It keeps the one invariant that makes this safe: what is paid,
-// which is out in the store or charged there, is never less than what the Envoy may have let
-// through without having said so, and may still let through. docs/rlqs.md says what follows from
-// that for users, and envoy.go what Envoy really does with what it is told.
+// reports every 5 s how many requests its buckets let through, and gets assignments of how many
+// they may let through from now on. A Holder does the rest in its place. It keeps the one invariant
+// that makes this safe: the units that are paid, because they are out in the store or charged
+// there, are never fewer than the units that the Envoy may have let through without a report, and
+// may still let through. docs/rlqs.md says what follows for users, and envoy.go how Envoy really
+// treats its assignments.
 //
 // The package is pure: no I/O, no clock, no lock, no goroutine. Times are in ns of one monotonic
 // clock (store.Monotonic), which is passed in, unless they are said to be of the store.
@@ -63,7 +64,7 @@ type Charge struct {
 	Limit   *algo.Limit // the numbers in force for the key; it must lend (algo.Limit.Lease)
 	Key     string
 	Cost    int64 // units of each request, at least 1
-	// OnStoreError is for whoever charges in place of the Lender. See Holder.Failed.
+	// OnStoreError is for callers that charge in place of the Lender. See Holder.Failed.
 	OnStoreError rule.StoreErrorPolicy
 }
 
@@ -76,7 +77,7 @@ const (
 	DenyAll                 // nothing
 )
 
-// Terms are what a bucket is subject to at the moment.
+// Terms are the limits and bans that a bucket is subject to at the moment.
 type Terms struct {
 	Verdict Verdict
 	// Until is when DenyAll ends, in ns; 0 if that is not known. The bucket is looked at again
@@ -86,8 +87,8 @@ type Terms struct {
 	Charges []Charge
 }
 
-// Holder is what one Envoy holds: all buckets of one stream. Not safe for concurrent use. Make one
-// with NewHolder.
+// Holder holds the units of one Envoy: all buckets of one stream. Not safe for concurrent use. Make
+// one with NewHolder.
 type Holder struct {
 	s       Settings
 	buckets map[string]*Bucket
@@ -110,12 +111,12 @@ func NewHolder(s Settings, seed uint64) *Holder {
 	return h
 }
 
-// Bucket is one bucket of an Envoy, and what it was assigned.
+// Bucket is one bucket of an Envoy, and its assignments.
 type Bucket struct {
 	name  string
 	terms Terms
-	books []book // those of terms.Charges first and in order, then those of limits that were left
-	met   int    // how many of books are those of terms.Charges
+	books []book // one for each of terms.Charges, in order, then for limits it meets no more
+	met   int    // how many of books belong to terms.Charges
 	dirty bool   // among Holder.due
 
 	entries []entry // assignments that Envoy may still have, oldest first
@@ -130,7 +131,7 @@ type Bucket struct {
 	known    int     // how many of them there are
 	zeros    int     // reports of nothing in a row
 	denied   bool    // the last report had refusals
-	retireAt int64   // when an idle bucket loses what it has; 0: not
+	retireAt int64   // when an idle bucket loses its assignment; 0: not
 	heard    bool    // a report was here since the last Ask
 	wake     int64   // when to look at it without a report; 0: not
 	woken    int     // its place in Holder.wakes, from 1
@@ -138,7 +139,7 @@ type Bucket struct {
 	patient  int     // reports until it may be looked at between them again
 
 	pace pace
-	plan plan // what is under way between Ask and Granted
+	plan plan // the plan between Ask and Granted
 }
 
 // rate is a number of requests in a time.
@@ -152,14 +153,14 @@ const (
 	paced               // a rate
 	allow               // everything
 	deny                // nothing
-	unknown             // what was there before the Holder
+	unknown             // an assignment from before the Holder
 )
 
 // entry is an assignment.
 type entry struct {
 	kind     kind
 	serial   int64
-	g        int64 // what it adds to Bucket.owed
+	g        int64 // its part of Bucket.owed
 	used     int64 // requests reported since it was sent
 	sent     int64
 	deadline int64 // Envoy uses it no longer than until Delay after this
@@ -177,12 +178,12 @@ const forever = math.MaxInt64 / 4
 // maxEntries bounds the assignments that are kept apart.
 const maxEntries = 6
 
-// Usage is what a report says of a bucket.
+// Usage is a report on a bucket.
 type Usage struct {
 	Allowed, Denied int64
 }
 
-// Reported is what a report came to.
+// Reported is the result of a report.
 type Reported struct {
 	// Over is how many requests were let through that were not paid for: more than the bucket was
 	// assigned. 0, unless Envoy applied an assignment too late.
@@ -204,8 +205,8 @@ func (h *Holder) Buckets(f func(name string, b *Bucket)) {
 	}
 }
 
-// Report takes down what Envoy says of a bucket, which it makes if there is none of this name.
-// terms are what the bucket is subject to now; they may be kept. Ask comes next.
+// Report takes down Envoy's report on a bucket, and makes the bucket if there is none of this name.
+// terms are the bucket's present terms; they may be kept. Ask comes next.
 func (h *Holder) Report(now int64, name string, u Usage, terms Terms) Reported {
 	b := h.buckets[name]
 	if b == nil {
@@ -222,8 +223,8 @@ func (h *Holder) Report(now int64, name string, u Usage, terms Terms) Reported {
 	return Reported{Over: over}
 }
 
-// Look makes a bucket be dealt with at the next Ask, though there is no report of it, because what
-// it is subject to has changed, or its time has come (see Due).
+// Look has a bucket dealt with at the next Ask, though there is no report on it, because its terms
+// have changed, or its time has come (see Due).
 func (h *Holder) Look(name string, terms Terms) {
 	if b := h.buckets[name]; b != nil {
 		h.look(b, terms)
@@ -295,10 +296,10 @@ func (b *Bucket) used(a int64) (over int64) {
 	return b.pace.used(a - x)
 }
 
-// bury forgets the assignments that Envoy has no longer, and has reported all use of, at a report.
-// An assignment is replaced when the next one has been under way for Delay, and a report that has
-// been under way for Delay tells of it: as reports are Interval apart, nearly always of one that
-// took far longer. It is over when its life is.
+// bury forgets, at a report, the assignments that Envoy has no longer, and whose use it has fully
+// reported. An assignment is replaced when the next one has been under way for Delay, and a report
+// that has been under way for Delay covers it: as reports are Interval apart, nearly always one
+// that took far longer. It is over when its life is.
 func (b *Bucket) bury(now int64) {
 	last := 0
 	for i := 1; i < len(b.entries); i++ {
@@ -321,7 +322,7 @@ func (b *Bucket) bury(now int64) {
 	}
 	if gone := b.owed - left; gone > 0 {
 		b.owed = left
-		for i := range b.books { // what is gone is what credit stood for, as far as that goes
+		for i := range b.books { // credit stood for the units that are gone, as far as that goes
 			k := &b.books[i]
 			k.credit = max(0, k.credit-mul(gone, k.charge.Cost))
 		}
@@ -331,7 +332,7 @@ func (b *Bucket) bury(now int64) {
 // assign adds an assignment.
 func (b *Bucket) assign(e entry) {
 	if last := b.current(); last != nil && last.kind == paced && e.kind != paced {
-		// What it let through is paid for, but not all of it is reported.
+		// The requests it let through are paid for, but not all of them are reported.
 		last.g = last.burst + last.fill*(int64(Interval)+2*delay)/second/last.every + 1
 		b.owed += last.g
 		for i := range b.books {

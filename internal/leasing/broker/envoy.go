@@ -22,7 +22,7 @@ import (
 //	a changed token_bucket       compared by max_tokens,                 a serial number in the nanos,
 //	                             tokens_per_fill and the nanos of        which are cut off in the rate
 //	                             fill_interval, not by its seconds
-//	… that is larger             tokens keep the ratio of what was       never enlarged in place:
+//	… that is larger             tokens keep the ratio that was          never enlarged in place:
 //	                             left: 5 of 10 become 50 of 100          DENY_ALL comes first
 //	… that is equal              lives longer, its tokens stay           renewals
 //	two actions for a bucket     in order: after DENY_ALL a token        units are handed over so
@@ -32,7 +32,7 @@ import (
 //	abandon_action               forgets the bucket                      bounds Envoy's memory
 //	action for no known bucket   dropped                                 nothing is assigned ahead
 //
-// docs/rlqs.md tells users of those that concern the configuration of the filter.
+// docs/rlqs.md describes for users the quirks that concern the configuration of the filter.
 
 // year is the time in which a token bucket that is handed over as units gets one more.
 const year = 365 * 24 * 60 * 60
@@ -40,15 +40,15 @@ const year = 365 * 24 * 60 * 60
 // maxNanos is above the nanoseconds of a second.
 const maxNanos = int64(time.Second)
 
-// Action is what to tell Envoy of a bucket.
+// Action is a message to Envoy about a bucket.
 type Action struct {
 	Bucket  string
 	Abandon bool // forget it
 	TTL     time.Duration
-	New     bool // not what it has already
-	Clear   bool // what it has must be taken away first
+	New     bool // not the present assignment
+	Clear   bool // the present assignment must be taken away first
 	// Short says that requests of the last report were refused although the limits had room for
-	// them: the demand was more than what was assigned by the demand before.
+	// them: the demand rose above the assignment, which was made for the demand before.
 	Short bool
 	entry
 }
@@ -61,8 +61,7 @@ func (a *Action) Requests() int64 {
 	return 0
 }
 
-// Append appends what a says of a bucket to the bytes of a Response. id is what AppendID made of
-// the bucket's id.
+// Append appends a to the bytes of a Response. id is AppendID's result for the bucket's id.
 func (a *Action) Append(b, id []byte) []byte {
 	if a.Abandon {
 		return appendAction(b, id, fieldAbandon, nil)
@@ -88,9 +87,9 @@ func AppendID(b []byte, id *rlqspb.BucketId) ([]byte, error) {
 	return appendMessage(b, fieldID, text), err
 }
 
-// Response is the message of which Append made the bytes. It holds them as fields that it does not
-// know: they are sent as they are, and building the messages of all buckets, of which each takes a
-// dozen, costs more than all else that is done for a report.
+// Response is the message whose bytes Append made. It holds them as unknown fields: they are sent
+// as they are, and building the messages of all buckets, a dozen for each, costs more than all
+// other work for a report.
 func Response(b []byte) *rlqspb.RateLimitQuotaResponse {
 	m := &rlqspb.RateLimitQuotaResponse{}
 	m.ProtoReflect().SetUnknown(b)
@@ -115,7 +114,7 @@ const (
 	fieldValue       = 1 // of UInt32Value
 )
 
-// appendStrategy appends what is assigned.
+// appendStrategy appends the assignment.
 func (e *entry) appendStrategy(b []byte) []byte {
 	switch e.kind {
 	case allow:
@@ -145,7 +144,7 @@ func appendAssignment(b, id []byte, ttl time.Duration, e *entry) []byte {
 	return appendAction(b, id, fieldAssignment, m)
 }
 
-// appendAction appends what to do about a bucket.
+// appendAction appends an action on a bucket.
 func appendAction(b, id []byte, field protowire.Number, action []byte) []byte {
 	n := len(id) + protowire.SizeTag(field) + protowire.SizeBytes(len(action))
 	b = protowire.AppendTag(b, fieldActions, protowire.BytesType)

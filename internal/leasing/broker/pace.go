@@ -7,18 +7,18 @@ import (
 )
 
 // Limits whose generations are shorter than the life of an assignment cannot lend units to an
-// Envoy: these would be over before it is. Such a bucket is given a rate. What it can use in the
-// next moments is out in the store all the time: each tick, which is half of a generation, tells
-// as used what the rate came to since the last one, gives the rest back, and takes the next part
+// Envoy: these would be over before it is. Such a bucket is given a rate. The units that it can use
+// in the next moments are out in the store all the time: each tick, which is half of a generation,
+// reports the rate's units since the last one as used, gives the rest back, and takes the next part
 // ahead, in one call. A limit that lends less then makes the rate smaller at once.
 
-// pace is what goes on where a rate is assigned.
+// pace is the state of a bucket with a rate.
 type pace struct {
 	paid    int64 // until when it is paid, in ns
 	carry   int64 // of a request, in fill × µs
 	extra   int64 // requests to be paid beside: bursts, and a rate that Envoy may still have
 	balance int64 // requests that were paid and not reported; below 0: reported and not paid
-	slack   int64 // what it may be below 0
+	slack   int64 // how far it may be below 0
 	target  int64 // rate by the demand, in requests a second × 1000
 	changed int64 // when the rate was changed last
 }
@@ -48,10 +48,10 @@ func (b *Bucket) tick() int64 {
 	return max(least, shortestTick)
 }
 
-// span is the time, in ms, of which a limit lends the rate: as long as it takes to come by all that
-// it admits at once, so that the rates that are lent are the same share of its own as the units
-// that may be out. A limit that could lend units for longer than that needs no more than covers the
-// rate until it is paid again. Envoy's token bucket adds a quarter of a second.
+// span is the time, in ms, for which a limit lends the rate: as long as the rate takes to fill all
+// that the limit admits at once, so that the rates that are lent are the same share of its own as
+// the units that may be out. A limit that could lend units for longer than that lends no more than
+// covers the rate until it is paid again. Envoy's token bucket adds a quarter of a second.
 func (b *Bucket) span(c *Charge) int64 {
 	ms := 250 + 2*b.tick()/int64(time.Millisecond)
 	if c.generation() < longestShort {
@@ -91,7 +91,7 @@ func (b *Bucket) afford(c *Charge, got int64) int64 {
 	return (got - 1) * 1_000_000 / b.span(c)
 }
 
-// planPace pays what is due, and plans what to take ahead.
+// planPace pays due units, and plans how many to take ahead.
 func (h *Holder) planPace(b *Bucket, p *plan, now int64) {
 	p.kind = paced
 	cur := b.current()
@@ -124,7 +124,7 @@ func (e *entry) smaller(cur *entry, now int64) bool {
 	return cur != nil && cur.kind == paced && e.burst <= cur.burst && now+2*delay <= cur.deadline
 }
 
-// pay makes what the rate came to since the last time used units.
+// pay charges the rate's units since the last time as used.
 func (b *Bucket) pay(e *entry, now int64) {
 	p := &b.pace
 	end := min(now, e.deadline+delay)
@@ -146,8 +146,8 @@ func (b *Bucket) pay(e *entry, now int64) {
 	}
 }
 
-// used books requests that are not those of assigned units, and returns how many of them were
-// neither paid nor may be paid with the next tick.
+// used books requests beyond assigned units, and returns how many of them were neither paid nor may
+// be paid with the next tick.
 func (p *pace) used(n int64) (over int64) {
 	p.balance -= n
 	if over = -p.slack - p.balance; over > 0 {

@@ -1,11 +1,12 @@
 package broker
 
-// Pool shares out among the Holders of one node what a limit has left for them: a store lends to
-// whoever asks first, and as each Envoy asks at its own time of every Interval, always the same one
-// would be first after the limit has got room. Between nodes the store shares by what was wanted.
+// Pool shares out among the Holders of one node the room that a limit has left for them: a store
+// lends to whoever asks first, and as each Envoy asks at its own time of every Interval, always the
+// same one would be first after the limit has got room. Between nodes the store shares by the units
+// wanted.
 //
-// Where somebody got less than was wanted, each Holder asks for no more than its max-min fair share
-// of what all of them got together within the last Interval. The zero value is ready. Not safe for
+// If some Holder got less than it wanted, each asks for no more than its max-min fair share of the
+// units that they got together within the last Interval. The zero value is ready. Not safe for
 // concurrent use.
 type Pool struct {
 	states map[state]*pooled
@@ -14,11 +15,11 @@ type Pool struct {
 	shares []int64
 }
 
-// pooled is what the Holders of a node want of one state, and got.
+// pooled is how many units the Holders of a node want of one state, and got.
 type pooled struct {
 	seats  []*seat
 	short  int64 // when somebody got less than was asked for last; 0: never
-	room   bool  // whoever asked last got all
+	room   bool  // the last to ask got all it wanted
 	cycle  int64 // the number of the Interval
 	got    int64 // what all got in it
 	before int64 // and in the one before
@@ -61,7 +62,7 @@ func (p *Pool) Bound(now int64, asks []Ask) {
 	}
 }
 
-// Got takes down what the Lender lent, after Bound.
+// Got takes down the Lender's answers, after Bound.
 func (p *Pool) Got(now int64, asks []Ask) {
 	for i := range asks {
 		a := &asks[i]
@@ -93,7 +94,7 @@ func (p *Pool) Leave(h *Holder) {
 	}
 }
 
-// sweep forgets what is old, once an Interval.
+// sweep forgets old states, once an Interval.
 func (p *Pool) sweep(now int64) {
 	if now-p.swept < int64(Interval) {
 		return

@@ -11,19 +11,19 @@ import (
 // and when it was decided, by the store's.
 type Answer struct{ Asked, At, Now int64 }
 
-// Heard is what an answer taught besides.
+// Heard holds further facts from an answer.
 type Heard struct {
-	Lapsed int64 // units whose generation has ended before they were told of
-	// Late are those of them that were used, and perhaps after their end: this holder could still
-	// use them by its own clock, so one of the clocks is wrong.
+	Lapsed int64 // units whose generation ended before their use was reported
+	// Late are those units of Lapsed that were used, perhaps after their end: this holder could
+	// still use them by its own clock, so one of the clocks is wrong.
 	Late int64
 	// WhileOut says that the request was refused, and would not have been if nothing were out.
 	WhileOut bool
 }
 
 // Hear takes in an answer to a call that Ask prepared: r is the result for a request of a cost, and
-// h as the store filled it in. It makes r say what this holder knows: units that it holds are left
-// for it, and what it will refuse for a while it says so.
+// h as the store filled it in. It adds this holder's knowledge to r: the units that it holds are
+// left for it, and r says for how long it will refuse.
 func (e *Entry) Hear(t *Terms, a Answer, cost int64, r *algo.Result, h *algo.Ahead) (out Heard) {
 	for i := range e.held {
 		g := &e.held[i]
@@ -70,11 +70,11 @@ func (e *Entry) Hear(t *Terms, a Answer, cost int64, r *algo.Result, h *algo.Ahe
 	return out
 }
 
-// compare sets an answer beside what is known: it was decided later (1), earlier (-1), or, as far
-// as can be told, at the same time (0). Answers are heard in any order, and those to one call of
-// the store have one instant. While a refusal is remembered there is no place for its instant, so
-// the holder's own clock orders what was asked; what is heard meanwhile may lower remaining, and
-// the first answer after that raises it.
+// compare sets an answer beside the state: it was decided later (1), earlier (-1), or, as far as is
+// known, at the same time (0). Answers are heard in any order, and those to one call of the store
+// have one instant. While a refusal is remembered there is no place for its instant, so the
+// holder's own clock orders the questions; answers heard meanwhile may lower remaining, and the
+// first answer after that raises it.
 func (e *Entry) compare(t *Terms, a Answer) int {
 	if e.refused == 0 {
 		return cmp.Compare(a.Now, e.instant)
@@ -103,7 +103,7 @@ func (e *Entry) refuse(t *Terms, a Answer, cost int64, r *algo.Result, whileOut 
 	r.RetryAfter = e.retry(a.At, a.Now)
 }
 
-// lend takes in what was lent. It returns how many units of it are of no use.
+// lend takes in the units that were lent. It returns how many of them are of no use.
 func (e *Entry) lend(t *Terms, a Answer, h *algo.Ahead) (lapsed int64) {
 	if h.Until <= a.Now {
 		return h.Got
@@ -170,7 +170,7 @@ func (e *Entry) Forget() {
 }
 
 // Admitted fills in the result of a request that was admitted here. A refusal that is remembered
-// stays so: the store had counted what is out as used, and what was lent later has ended it.
+// stays so: the store had counted the units out as used, and later loans have ended it.
 func (e *Entry) Admitted(t *Terms, at, now, cost int64, r *algo.Result) {
 	n := t.in(now)
 	if n == nil {

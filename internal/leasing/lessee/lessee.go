@@ -1,14 +1,14 @@
-// Package lessee is what a holder of units that were lent ahead does: it keeps the books of one
-// key, and says when to ask a store.Lender for units, for how many, and what to tell it.
+// Package lessee is the work of a holder of units that were lent ahead: it keeps the books of one
+// key, and says when to ask a store.Lender for units, for how many, and what use to report.
 //
 // The package is pure: it reads no clock, takes no lock and does no I/O. Time is passed in. A
 // node's own time, at, is in ns of a clock that never goes back, and a store's time, now, in µs
 // since the Unix epoch. Package store/lease puts locks, clocks and a store around it, and
-// internal/lab/sim runs thousands of holders in virtual time. docs/algorithms.md describes the
+// internal/lab/capacity runs thousands of holders in virtual time. docs/algorithms.md describes the
 // protocol.
 //
-// Begin with Entry. Its books never have a unit twice: what is told, taken or returned leaves them
-// first, and comes back only if it is certain that nobody else has heard of it.
+// Begin with Entry. Its books never have a unit twice: units that are reported, taken or returned
+// leave them first, and come back only if it is certain that nobody else has heard of them.
 package lessee
 
 import (
@@ -17,22 +17,22 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// Margins of a deadline, for what a clock may be off: a fixed one in ns, and one part in rateMargin
-// of the time for which units are lent.
+// Margins of a deadline, for errors of a clock: a fixed one in ns, and one part in rateMargin of
+// the time for which units are lent.
 const (
 	fixedMargin = int64(1e6)
 	rateMargin  = 1000
 )
 
-// Entry is what a holder holds of one key, and what it knows of it. The zero value holds and knows
+// Entry holds a holder's units of one key, and its knowledge of it. The zero value holds and knows
 // nothing. It has no pointers. It is not safe for concurrent use.
 type Entry struct {
 	held    [2]held
 	resetAt int64 // when the state is fresh again, as the store last said, by its clock; math.MaxInt64: never
-	// While a refusal is remembered, when what was refused is admitted; else when the newest answer
+	// While a refusal is remembered, when such a request is admitted; else when the newest answer
 	// was decided, of those heard. By the store's clock; math.MaxInt64: never.
 	instant   int64
-	quiet     int64   // until then nothing is asked in the background, and what was refused is refused
+	quiet     int64   // until then nothing is asked in the background, and refusals are repeated
 	remaining int32   // units that the store had left, beside those that are held here
 	demand    float32 // units that were asked for, each fading with its age; over about E
 	since     uint32  // when demand was last brought up to date, in ticks
@@ -47,16 +47,16 @@ const tickBits = 20
 const (
 	asking  = 1 << iota // a call that wants units is under way
 	last                // what ends last could not be lent for longer, since a window ends
-	covered             // what was refused would have been admitted, were nothing out
+	covered             // the refused request would have been admitted, were nothing out
 	queued              // it is about to be asked in the background
 )
 
-// held is what is held of one generation.
+// held are the units held of one generation.
 type held struct {
 	end      int64 // by the store's clock, which also names the generation; 0: nothing
 	deadline int64 // this holder stops then, by its own clock
 	left     int32 // units that can be used
-	used     int32 // units that were used, and not told of
+	used     int32 // units that were used, and not reported
 }
 
 // Taken are units that were taken out of the books for a call that is still undecided. End them
@@ -115,9 +115,9 @@ func (e *Entry) Left(at int64) (n int64) {
 	return n
 }
 
-// Use admits a request: it takes its units out of what is held, and keeps them to be told of. ok is
-// false if there are not enough, and then nothing is changed. at is a reading of the clock from
-// before, and after all that is held was heard of. It is the instant of the decision.
+// Use admits a request: it moves its units from the usable ones to the used ones, for the next
+// report. ok is false if there are not enough, and then nothing is changed. at is a reading of the
+// clock from before, and after the answers that lent the units. It is the instant of the decision.
 func (e *Entry) Use(at, cost int64) (ok bool) {
 	i, j := e.order()
 	if h := &e.held[i]; at < h.deadline && int64(h.left) >= cost {
@@ -154,7 +154,7 @@ func (e *Entry) Take(at, cost int64) (taken Taken, ok bool) {
 	return taken, true
 }
 
-// order returns the places of what is held, what ends first before the other.
+// order returns the places of the held generations; the one that ends first comes first.
 func (e *Entry) order() (first, second int) {
 	if e.held[0].deadline <= e.held[1].deadline {
 		return 0, 1
@@ -162,7 +162,7 @@ func (e *Entry) order() (first, second int) {
 	return 1, 0
 }
 
-// Commit notes that units were used. It returns how many of them are too late to be told of: they
+// Commit notes that units were used. It returns how many of them are too late to be reported: they
 // count as used in any case.
 func (e *Entry) Commit(taken Taken) (lapsed int64) {
 	return e.put(taken, func(h *held, n int32) { h.used += n })
@@ -187,7 +187,7 @@ func (e *Entry) put(taken Taken, f func(h *held, n int32)) (lapsed int64) {
 	return lapsed
 }
 
-// generation returns what is held of the generation that ends at end; nil if it is not known any
+// generation returns the units held of the generation that ends at end; nil if it is not known any
 // more.
 func (e *Entry) generation(end int64) *held {
 	for i := range e.held {
@@ -228,11 +228,12 @@ const leastDemand = 3
 // worthwhile is how many units make up for a call that was made for them alone.
 const worthwhile = 16
 
-// Ask fills in what a call of the key is to tell and, if wants is true, to want. What it tells
-// leaves the books. After a call that certainly was not made, call Unask; else Hear or Lost.
+// Ask fills in the report of a call for the key and, if wants is true, its request for units. The
+// reported units leave the books. After a call that certainly was not made, call Unask; else Hear
+// or Lost.
 //
 // Units that are left are returned if they cannot be used any more, and all of them if back is
-// true: so that the store can decide on all there are, where they are too few for a request.
+// true: so that the store can decide on all units there are, when too few are left for a request.
 func (e *Entry) Ask(t *Terms, at, now int64, back, wants bool, h *algo.Ahead) {
 	*h = algo.Ahead{}
 	for i := range e.held {
@@ -257,7 +258,7 @@ func (e *Entry) Ask(t *Terms, at, now int64, back, wants bool, h *algo.Ahead) {
 	}
 }
 
-// wish fills in what a call wants.
+// wish fills in the request for units.
 func (e *Entry) wish(t *Terms, at, now int64, h *algo.Ahead) {
 	if h.Want = e.want(t, at, now); h.Want == 0 {
 		return
@@ -287,7 +288,7 @@ func (e *Entry) want(t *Terms, at, now int64) int64 {
 	return min(max(want, 2), n.most)
 }
 
-// Unask takes back what a call told that certainly was not made.
+// Unask takes back the report of a call that certainly was not made.
 func (e *Entry) Unask(t *Terms, at int64, h *algo.Ahead) (lapsed int64) {
 	for i := range h.Told {
 		told := &h.Told[i]
@@ -308,8 +309,8 @@ func (e *Entry) Unask(t *Terms, at int64, h *algo.Ahead) (lapsed int64) {
 	return lapsed
 }
 
-// Lost notes that the answer to a call will not come. What it told, and what it was lent, counts as
-// used in the end.
+// Lost notes that the answer to a call will not come. Its reported and its lent units count as used
+// in the end.
 func (e *Entry) Lost(t *Terms, at int64, h *algo.Ahead) {
 	if h.Want > 0 {
 		e.flags &^= asking
@@ -330,9 +331,9 @@ func (e *Entry) pause(t *Terms, at int64) {
 }
 
 // Visit looks after an entry that nobody may ask for; within is how many ns pass at most until the
-// next visit, and now an instant that the store's clock has certainly reached. tell reports that
-// something is to be told in a call of its own, see Tell; over that nothing is left to know, so
-// that the entry can be forgotten.
+// next visit, and now an instant that the store's clock has certainly reached. tell reports that a
+// report is due in a call of its own, see Tell; over that nothing is left to know, so that the
+// entry can be forgotten.
 func (e *Entry) Visit(t *Terms, at, now, within int64) (tell, over bool, lapsed int64) {
 	holds := false
 	for i := range e.held {
@@ -350,14 +351,14 @@ func (e *Entry) Visit(t *Terms, at, now, within int64) (tell, over bool, lapsed 
 	return tell, over, lapsed
 }
 
-// due reports whether what is held of a generation is to be told before the next visit.
+// due reports whether the units held of a generation are to be reported before the next visit.
 func (e *Entry) due(g *held, t *Terms, at, within int64) bool {
 	return g.left+g.used > 0 && (at+within >= g.deadline || e.idle(at) >= t.E/2)
 }
 
-// Tell fills in what is to be told in a call of its own after Visit said so: all of a generation
-// that ends before the next visit, and all there is of a key that nobody asks for. If the key is
-// asked for, the call wants units in place of those that it returns.
+// Tell fills in the report of a call of its own after Visit said so: all of a generation that ends
+// before the next visit, and everything of a key that nobody asks for. If the key is asked for, the
+// call wants units in place of the ones that it returns.
 func (e *Entry) Tell(t *Terms, at, now, within int64, wants bool, h *algo.Ahead) {
 	*h = algo.Ahead{}
 	for i := range e.held {
@@ -373,15 +374,15 @@ func (e *Entry) Tell(t *Terms, at, now, within int64, wants bool, h *algo.Ahead)
 	}
 }
 
-// settle forgets a generation that was stopped, once all of it is told: more of it can be lent.
+// settle forgets a generation that was stopped, once all of it is reported: more of it can be lent.
 func (h *held) settle() {
 	if h.deadline == math.MinInt64 && h.left == 0 && h.used == 0 {
 		*h = held{}
 	}
 }
 
-// Stop ends the use of all that is held, which is told and returned with the next call. It reports
-// whether anything could have been used.
+// Stop ends the use of all units held, which the next call reports and returns. It returns whether
+// any of them could have been used.
 func (e *Entry) Stop() (had bool) {
 	for i := range e.held {
 		g := &e.held[i]
@@ -392,7 +393,7 @@ func (e *Entry) Stop() (had bool) {
 }
 
 // Unused reports whether nothing is held, and no call is under way or about to be made for more, so
-// that the entry can be forgotten at the price of what it knows; and for how long nobody has asked
+// that the entry can be forgotten with only its knowledge lost; and for how long nobody has asked
 // for the key, in ns. Units that are Taken meanwhile count as used then.
 func (e *Entry) Unused(at int64) (idle int64, unused bool) {
 	left, used := e.Holds()
@@ -404,8 +405,8 @@ func (e *Entry) Expired(at int64) bool {
 	return e.held[0].left > 0 && at >= e.held[0].deadline || e.held[1].left > 0 && at >= e.held[1].deadline
 }
 
-// Drop forgets all that is held, without telling: the store that lent it is another one now, and
-// what it has out may be somebody else's, and its clock another one. It returns how many units that
+// Drop forgets all units held, without a report: the store that lent them is another one now, and
+// its units out may be somebody else's, and its clock another one. It returns how many units that
 // were.
 func (e *Entry) Drop() (units int64) {
 	for i := range e.held {
@@ -418,7 +419,7 @@ func (e *Entry) Drop() (units int64) {
 	return units
 }
 
-// Holds is how many units are held: to be used, and used but not told of.
+// Holds is how many units are held: usable ones, and used but unreported ones.
 func (e *Entry) Holds() (left, used int64) {
 	for i := range e.held {
 		left, used = left+int64(e.held[i].left), used+int64(e.held[i].used)

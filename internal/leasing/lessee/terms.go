@@ -11,8 +11,8 @@ import (
 // use. Make them with TermsOf.
 type Terms struct {
 	Limit *algo.Limit
-	// E is the length of a generation, in ns. It is the unit in which a holder thinks: what is lent
-	// ends E to 2E later, and demand is measured over E.
+	// E is the length of a generation, in ns. It is the unit in which a holder thinks: units lent
+	// end E to 2E later, and demand is measured over E.
 	E int64
 	// Pause is for how long a key that was refused is refused again, and for how long one that was
 	// lent little is not asked for in the background, in ns: the least of E/2 and of half of the
@@ -25,7 +25,7 @@ type Terms struct {
 	most   int64                    // units that may be out, in the phase that lends most
 }
 
-// numbers are those of a limit without a schedule.
+// numbers are the terms of a limit without a schedule.
 type numbers struct {
 	limit, soft int64   // as in algo.Result
 	most        int64   // units that may be out
@@ -100,8 +100,8 @@ func (t *Terms) in(now int64) *numbers {
 	return t.phases[in]
 }
 
-// Same reports whether other is the same limit, so that what was lent under the one can be used
-// under the other: a reload compiles each limit anew.
+// Same reports whether other is the same limit, so that units lent under the one can be used under
+// the other: a reload compiles each limit anew.
 func (t *Terms) Same(other *Terms) bool {
 	return !t.Limit.Scheduled() && !other.Limit.Scheduled() && t.Limit.Config() == other.Limit.Config()
 }

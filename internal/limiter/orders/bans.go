@@ -56,7 +56,7 @@ func (b *Bans) Each(f func(group uint64, ban *Ban)) {
 	b.table.each(b.orders.Now(), func(group uint64, _ []byte, _ int64, ban *Ban) { f(group, ban) })
 }
 
-// BanStats counts what became of bans since the Orders were made.
+// BanStats counts bans and their fates since the Orders were made.
 type BanStats struct {
 	Set     uint64 // bans that this node set
 	Evicted uint64 // bans that went before their end, since there were too many
@@ -112,8 +112,8 @@ func decodeBan(h Head, _ []byte, d *factData, until int64) *Ban {
 	return b
 }
 
-// Set bans a key of a rule until an instant, in place of a ban before, and tells the other nodes.
-// The error says what does not fit, or is ErrNotShared.
+// Set bans a key of a rule until an instant, in place of an earlier ban, and informs the other
+// nodes. The error says what does not fit, or is ErrNotShared.
 func (b *Bans) Set(ctx context.Context, r *rule.Rule, key []string, until time.Time, reason string) (*Ban, error) {
 	t, ban, err := b.plan(r, key, until, reason)
 	if err != nil {
@@ -125,8 +125,8 @@ func (b *Bans) Set(ctx context.Context, r *rule.Rule, key []string, until time.T
 	return ban, b.orders.publish(ctx, b.factName(t.group, t.key))
 }
 
-// Plan returns the ban that Set would put in force, and the one of the key that is; nil for none.
-// The error is that of Set, but for ErrNotShared.
+// Plan returns the ban that Set would put in force, and the key's present ban; nil for none. It
+// fails as Set does, except that it never returns ErrNotShared.
 func (b *Bans) Plan(r *rule.Rule, key []string, until time.Time, reason string) (ban, before *Ban, err error) {
 	t, ban, err := b.plan(r, key, until, reason)
 	if err != nil {

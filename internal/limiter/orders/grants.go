@@ -96,8 +96,8 @@ func (t *Grants) inForce(now int64) (n int) {
 	return n
 }
 
-// Set gives a key of a rule other numbers until an instant, in place of a grant before, and tells
-// the other nodes. The error says what does not fit, or is ErrNotShared.
+// Set gives a key of a rule other numbers until an instant, in place of an earlier grant, and
+// informs the other nodes. The error says what does not fit, or is ErrNotShared.
 func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow string, until time.Time, reason string) (*Grant, error) {
 	to, counted, g, err := t.plan(r, key, allow, until, reason)
 	if err != nil {
@@ -109,8 +109,8 @@ func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow stri
 	return g, t.orders.publish(ctx, t.factName(to.group, to.key))
 }
 
-// Plan returns the grant that Set would put in force, and the one of the key that is; nil for none.
-// The error is that of Set, but for ErrNotShared.
+// Plan returns the grant that Set would put in force, and the key's present grant; nil for none. It
+// fails as Set does, except that it never returns ErrNotShared.
 func (t *Grants) Plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (g, before *Grant, err error) {
 	to, _, g, err := t.plan(r, key, allow, until, reason)
 	if err != nil {
@@ -216,7 +216,7 @@ func (t *Grants) forgetRefusals(r *rule.Rule, key []byte) {
 	}
 }
 
-// setRules finds out what the grants in force mean under another rule set.
+// setRules works out the grants in force under another rule set.
 func (t *Grants) setRules(s *rule.Set) {
 	type held struct {
 		group uint64
@@ -260,7 +260,7 @@ func (t *Grants) resolveOrNote(g *Grant, r *rule.Rule, key []byte) {
 	}
 }
 
-// resolve fills in what g.Allow means for a key of r.
+// resolve parses g.Allow, and fills in the numbers that it means for a key of r.
 func (t *Grants) resolve(g *Grant, r *rule.Rule, key []byte) error {
 	entries, err := rule.ParseAllow(g.Allow)
 	if err != nil {

@@ -20,7 +20,7 @@ const clockSkew = int64(time.Second / time.Microsecond)
 type order interface {
 	comparable
 	head() *Head
-	// encode fills in what is this kind's own of an order that ends at until.
+	// encode fills in the fields that only this kind has, of an order that ends at until.
 	encode(d *factData, until int64)
 	// says reports whether the order and a fact agree, the instants left aside.
 	says(d *factData) bool
@@ -37,7 +37,7 @@ type kind[O order] struct {
 	// put puts an order in force on this node, drop ends one; ok is false if there is none.
 	put  func(group uint64, key []byte, until int64, o O)
 	drop func(group uint64, key []byte, now int64) (o O, ok bool)
-	// decode makes an order that ends at until of what a fact says.
+	// decode makes an order that ends at until from a fact.
 	decode func(h Head, key []byte, d *factData, until int64) O
 }
 
@@ -46,8 +46,8 @@ func (k *kind[O]) init(name string, orders *Orders, most int) {
 	k.table.init(most)
 }
 
-// factData is what a fact says of an order, as JSON. Instants are told as the time that is left,
-// by the TTL of the fact, since the clocks of the nodes differ.
+// factData is the content of a fact about an order, as JSON. An instant is sent as the time that is
+// left, by the TTL of the fact, since the clocks of the nodes differ.
 type factData struct {
 	V        int      `json:"v"`
 	Domain   string   `json:"domain"`

@@ -2,9 +2,10 @@
 // refuses a key outright, a grant gives it other numbers than its rule. Nodes share their orders
 // over the store's board.
 //
-// Begin at Orders, which holds all that a node knows. Both kinds of orders live in a table, where
-// the deciding path looks them up, and are told to other nodes by the same code (kind, sharing).
-// What is their own is in Bans and Grants. Denials that may lead to a ban are counted by denials.
+// Begin at Orders, which holds everything that a node knows. Both kinds of orders live in a table,
+// where the deciding path looks them up, and the same code sends them to other nodes (kind,
+// sharing). Bans and Grants have the code of one kind alone. Denials that may lead to a ban are
+// counted by denials.
 package orders
 
 import (
@@ -22,7 +23,7 @@ var (
 	// ErrNotFound: there is no order to end.
 	ErrNotFound = errors.New("weir: there is none for this key")
 	// ErrNotShared: the change is in force on this node, and the others do not know of it. Follow
-	// tells them as soon as the store can be reached.
+	// publishes it as soon as the store can be reached.
 	ErrNotShared = errors.New("weir: the other nodes do not know of it yet")
 )
 
@@ -87,7 +88,7 @@ func New(c Config) *Orders {
 // Now returns the instant by which orders begin and end.
 func (o *Orders) Now() int64 { return o.clock() }
 
-// SetRules finds out what the grants in force mean under another rule set.
+// SetRules works out the grants in force under another rule set.
 func (o *Orders) SetRules(s *rule.Set) { o.Grants.setRules(s) }
 
 // target is a key of a rule, as an operator names it.
@@ -125,7 +126,7 @@ func (o *Orders) target(r *rule.Rule, key []string) (t target, err error) {
 }
 
 // check returns an error if an order on the key could never have an effect, since no request has
-// such a key, or since the key is exempt. order names what was asked for.
+// such a key, or since the key is exempt. order is the name of the order.
 func (o *Orders) check(t target, order string) error {
 	if part := t.window.NotAddress(t.key); part != "" {
 		return fmt.Errorf("weir: key: %s is not an address, so that no client has this key: a %s is of a single address, such as ip=192.0.2.1, or of the block of one of IPv6", part, order)

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Bounds of what is published.
+// Bounds of publishing.
 const (
 	publishBatch    = 256         // facts in one call
 	publishRetry    = time.Second // how long after a failure it is tried again
@@ -18,9 +18,9 @@ const (
 	maxPending      = 200_000 // orders that wait to be published
 )
 
-// sharing tells other nodes of this node's orders, which are facts on the board of a store. Each
-// node acts by what it knows itself. An order that could not be published stays pending until it
-// can be; what is published then is how things stand at that instant.
+// sharing tells other nodes this node's orders, which are facts on the board of a store. Each node
+// acts by its own knowledge. An order that could not be published stays pending until it can be;
+// then the state at that instant is published.
 type sharing struct {
 	kinds []shared
 
@@ -43,7 +43,7 @@ type shared interface {
 	kindName() string
 	// fact returns the order on a key as a fact; ok is false if there is none.
 	fact(id string) (f store.Fact, ok bool)
-	// learn puts in force what the board says. If all is true, facts are all that it holds.
+	// learn puts facts of the board in force. If all is true, there are no others.
 	learn(facts []store.Fact, all bool)
 }
 
@@ -90,8 +90,8 @@ func (o *Orders) Followed() <-chan struct{} {
 	return s.reading()
 }
 
-// Follow publishes this node's orders and puts those of other nodes in force until ctx ends; then
-// it returns nil. The error is store.ErrNoBoard, or that Follow runs already.
+// Follow publishes this node's orders and puts other nodes' orders in force until ctx ends; then it
+// returns nil. The error is store.ErrNoBoard, or that Follow runs already.
 func (o *Orders) Follow(ctx context.Context) error {
 	board, ok := store.As[store.Board](o.store)
 	s := &o.sharing
@@ -187,7 +187,7 @@ func (s *sharing) take(n int) []factName {
 	return names
 }
 
-// publishPending publishes what is pending. It returns false if that failed; the rest is still
+// publishPending publishes the pending orders. It returns false if that failed; the rest is still
 // pending then.
 func (s *sharing) publishPending(ctx context.Context, board store.Board) bool {
 	for {

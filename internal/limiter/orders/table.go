@@ -147,7 +147,7 @@ func (t *table[T]) drop(group uint64, key []byte, now int64) (value T, ok bool) 
 	return e.value, e.until > now
 }
 
-// expire removes what is over in a shard.
+// expire removes entries of a shard that are over.
 func (t *table[T]) expire(sh *tableShard[T], now int64) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -156,8 +156,8 @@ func (t *table[T]) expire(sh *tableShard[T], now int64) {
 	}
 }
 
-// each calls f for all that holds at an instant, and removes what is over. f must not change the
-// table.
+// each calls f for all entries that hold at an instant, and removes those that are over. f must not
+// change the table.
 func (t *table[T]) each(now int64, f func(group uint64, key []byte, until int64, value T)) {
 	for i := range t.shards {
 		sh := &t.shards[i]
@@ -205,7 +205,7 @@ func (t *table[T]) remove(sh *tableShard[T], e *tableEntry[T]) {
 	t.n.Add(-1)
 }
 
-// changed publishes what is read without the lock. The lock must be held.
+// changed publishes the fields that are read without the lock. The lock must be held.
 func (sh *tableShard[T]) changed() {
 	if sh.ends.Len() > 0 {
 		sh.first.Store(sh.ends.Min().until)

@@ -9,10 +9,11 @@ import (
 
 // noteVersion is the version of the form of a note.
 //
-// A note is what a store keeps of a reservation, so that any node can settle it. It holds the
-// version, the instant of the decision, and for each charge the counter's ID, the units reserved,
-// the units of a hit, and the key. The key is left out if it is that of the charge before, as it is
-// for the windows of one rule. IDs are 8 bytes, big endian; all other numbers are uvarints.
+// A note is the record that a store keeps of a reservation, so that any node can settle it. It
+// holds the version, the instant of the decision, and for each charge the counter's ID, the units
+// reserved, the units of a hit, and the key. The key is left out if it equals the key of the charge
+// before, as for the windows of one rule. IDs are 8 bytes, big endian; all other numbers are
+// uvarints.
 const noteVersion = 1
 
 var errNote = errors.New("weir: a reservation cannot be read; it is of another version, and its estimate stays charged")
@@ -98,11 +99,11 @@ func readNote(note []byte, each func(at int64, c *Charge)) error {
 	return nil
 }
 
-// idLength is how many characters an id has: those of rand.Text.
+// idLength is how many characters an id has, as many as rand.Text returns.
 const idLength = 26
 
-// validID reports whether id may be one of a reservation, so that the store is not asked for what a
-// client made up.
+// validID reports whether id may be the id of a reservation, so that the store is not asked for
+// arbitrary ids that a client made up.
 func validID(id string) bool {
 	if len(id) != idLength {
 		return false

@@ -2,8 +2,8 @@
 // which a store holds under an id until somebody commits them or their time is up, and charges that
 // are settled by the process that made them.
 //
-// Begin at Reservations. What a store keeps of a reservation is a note (note.go), so that any node
-// can settle what another one reserved.
+// Begin at Reservations. A store keeps a note of each reservation (note.go), so that any node can
+// settle it.
 package reserve
 
 import (
@@ -21,7 +21,7 @@ import (
 
 var errActual = errors.New("weir: a request cannot have cost fewer than 0 hits")
 
-// settlePatience bounds the time for what must be done even if its client is gone.
+// settlePatience bounds the time for work that must be done even if its client is gone.
 const settlePatience = 5 * time.Second
 
 // Config is what Reservations need.
@@ -66,7 +66,7 @@ func (r *Reservations) store() (store.Reserver, error) {
 	return s, nil
 }
 
-// afterwards is a context for what must be done even if its client is gone.
+// afterwards returns a context for work that must be done even if its client is gone.
 func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), settlePatience)
 }
@@ -80,7 +80,7 @@ func (r *Reservations) Hold(ctx context.Context, note []byte, timeout time.Durat
 		return "", err
 	}
 	id = rand.Text()
-	// Even if the client hangs up now: what is not held is not given back.
+	// Even if the client hangs up now: a reservation that is not held is not given back.
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
 	if err := s.Hold(ctx, id, note, timeout); err != nil {
@@ -93,8 +93,8 @@ func (r *Reservations) Hold(ctx context.Context, note []byte, timeout time.Durat
 	return id, nil
 }
 
-// unhold gives back what was charged for a reservation that could not be held, where it is certain
-// that nobody else will do so.
+// unhold gives back the charges of a reservation that could not be held, where it is certain that
+// nobody else will do so.
 func (r *Reservations) unhold(ctx context.Context, s store.Reserver, id string, note []byte, why error) {
 	if !errors.Is(why, store.ErrNotCharged) {
 		held, ok, err := s.Claim(ctx, id)
@@ -183,7 +183,7 @@ func (r *Reservations) settle(ctx context.Context, s store.Reserver, notes [][]b
 }
 
 // settlement settles one charge. A token bucket whose rate may have changed since gets nothing
-// back: what it has refilled meanwhile, and others have used, would be given twice.
+// back: units that it has refilled meanwhile, and others have used, would be given twice.
 func (r *Reservations) settlement(w *rule.Window, key []byte, at, reserved, actual int64) store.Settlement {
 	s := store.Settlement{
 		Counter: w.Counter, Limit: r.c.Limit(w, key), Key: key,
@@ -213,7 +213,7 @@ func (s *Settlements) Add(counter uint64, key []byte, charged, actual int64) {
 	}
 }
 
-// Settle settles what was added.
+// Settle makes the settlements that were added.
 func (s *Settlements) Settle(ctx context.Context) error {
 	if len(s.list) == 0 {
 		return nil
@@ -229,11 +229,11 @@ func (s *Settlements) Settle(ctx context.Context) error {
 	return nil
 }
 
-// Stats counts what became of reservations here since New.
+// Stats counts reservations and their fates here since New.
 type Stats struct {
 	Made      uint64 // reservations made
-	Committed uint64 // reservations committed or cancelled, whoever made them
-	Expired   uint64 // reservations given back after their timeout, whoever made them
+	Committed uint64 // reservations committed or cancelled, also other processes'
+	Expired   uint64 // reservations given back after their timeout, also other processes'
 }
 
 // Stats returns a reading.

@@ -16,8 +16,8 @@ const (
 	sweepFailing = 6 // at most 2^6 times as seldom while the store fails
 )
 
-// Sweep gives back the estimates of all reservations of the store whose timeout has passed, whoever
-// made them, and returns how many there were.
+// Sweep gives back the estimates of all reservations of the store whose timeout has passed, no
+// matter which process made them, and returns how many there were.
 func (r *Reservations) Sweep(ctx context.Context) (released int, err error) {
 	s, err := r.store()
 	if err != nil {

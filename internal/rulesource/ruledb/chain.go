@@ -90,12 +90,12 @@ type Checked struct {
 const checkStep = 1000
 
 // Check reads the whole history of the space and recomputes it here, without trusting the database:
-// no record was altered, left out, put in or moved, and each version is the one that its record
-// tells of, with its files. The error is a BrokenError if that does not hold. A chain cannot tell
+// no record was altered, left out, put in or moved, and each version, with its files, is the one
+// that its record describes. The error is a BrokenError if that does not hold. A chain cannot show
 // that records were cut off at its end: compare Checked.Hash with one that was noted elsewhere.
 func (d *DB) Check(ctx context.Context) (c Checked, err error) {
-	// All of it is as it was at one instant: what is pushed meanwhile is no version without a
-	// record.
+	// All of it is as it was at one instant: otherwise a version pushed meanwhile would seem to
+	// lack a record.
 	err = pgx.BeginTxFunc(ctx, d.c, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(pgx.Tx) error {
 		c, err = d.check(ctx)
 		return err

@@ -46,7 +46,7 @@ type FollowOptions struct {
 	// Looked is called from Run after a look that made a difference, as rulesource.Options.Looked
 	// is.
 	Looked func(before, now rulesource.Status)
-	// Logger is told of loads, warnings and errors; nil means nobody.
+	// Logger logs loads, warnings and errors; nil means nobody.
 	Logger *slog.Logger
 }
 
@@ -72,8 +72,8 @@ type Follower struct {
 	ask  bool               // Reload was called
 }
 
-// Follow loads the rules once: those at the head, else those of the cache. A program that starts
-// should end with its error. Call Run to follow changes.
+// Follow loads the rules once: from the head, else from the cache. A program that starts should end
+// with its error. Call Run to follow changes.
 func Follow(ctx context.Context, o FollowOptions) (*Follower, *rule.Set, error) {
 	if o.Every == 0 {
 		o.Every = 5 * time.Second
@@ -103,7 +103,7 @@ func Follow(ctx context.Context, o FollowOptions) (*Follower, *rule.Set, error) 
 	return f, set, nil
 }
 
-// begin loads what is at the head.
+// begin loads the head.
 func (f *Follower) begin(ctx context.Context) (*Version, *rule.Set, []rule.Problem, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerPatience)
 	defer cancel()
@@ -124,7 +124,7 @@ func (f *Follower) begin(ctx context.Context) (*Version, *rule.Set, []rule.Probl
 	return v, set, warnings, err
 }
 
-// beginCached loads what is in the cache.
+// beginCached loads the cache.
 func (f *Follower) beginCached() (*Version, *rule.Set, []rule.Problem, error) {
 	v, err := readCache(f.o.Cache, f.o.Address.Space)
 	if err != nil {
@@ -220,7 +220,7 @@ func (f *Follower) session(ctx context.Context) error {
 			return err
 		case payload != "" && payload == p.payload:
 			f.hear(&p, false)
-		case space == f.o.Address.Space, !now.Before(next): // whatever else is told without rest
+		case space == f.o.Address.Space, !now.Before(next): // even if other spaces never rest
 			if err := f.look(ctx, c); err != nil {
 				return err
 			}
@@ -261,7 +261,7 @@ func (f *Follower) wait(ctx context.Context, c *pgx.Conn, until time.Time) (payl
 	return "", err
 }
 
-// look puts in force what is at the head, if that is new, and reports this node.
+// look puts the head in force, if it is new, and reports this node.
 func (f *Follower) look(ctx context.Context, c *pgx.Conn) error {
 	_, err := within(ctx, answerPatience, func(ctx context.Context) (any, error) { return nil, f.refresh(ctx, c) })
 	if err != nil {
@@ -334,8 +334,8 @@ func (f *Follower) keep() {
 	f.written = f.held
 }
 
-// report writes what this node says of itself. The wait for its next word is generous: a node that
-// is thought dead is not waited for.
+// report writes this node's status. The time until the next report is generous: nobody waits for a
+// node that is thought dead.
 func (f *Follower) report(ctx context.Context, c *pgx.Conn) error {
 	var refused *int64
 	text := ""

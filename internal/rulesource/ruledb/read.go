@@ -89,7 +89,7 @@ func readVersion(ctx context.Context, c *pgx.Conn, space string, number int64) (
 	if v.Files, err = decode([]byte(*raw)); err != nil {
 		return nil, fmt.Errorf("version %d: %w: %w", number, errDamaged, err)
 	}
-	// A role that may push may give any digest. Nodes would cache what they could not start from.
+	// A role that may push may give any digest. Nodes would cache a version that cannot start them.
 	if rulesource.Digest(v.Files) != v.Digest {
 		return nil, fmt.Errorf("version %d: %w: they are not those with which it was made", number, errDamaged)
 	}
@@ -105,11 +105,11 @@ func (d *DB) Versions(ctx context.Context, n int) ([]*Version, error) {
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Version, error) { return scan(row) })
 }
 
-// Node is what a node says of itself.
+// Node is a node's report on itself.
 type Node struct {
 	Name    string    `json:"node"`
 	Version int64     `json:"version"`           // in force
-	Refused int64     `json:"refused,omitempty"` // what it cannot put in force; 0 for none
+	Refused int64     `json:"refused,omitempty"` // a version it cannot put in force; 0 for none
 	Error   string    `json:"error,omitempty"`   // why
 	Silent  bool      `json:"silent,omitempty"`  // no messages reach it: a pooler swallows them
 	At      time.Time `json:"at"`                // when it said so

@@ -42,8 +42,8 @@ func IsURL(s string) bool { return pgurl.Is(s) }
 var spaces = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`) })
 
 // Parse reads a URL of libpq's form, postgres://USER@HOST,HOST/DATABASE?sslmode=verify-full, with
-// the further parameter space. What it leaves out comes from the variables and files of libpq, such
-// as PGPASSFILE and sslrootcert. Of several hosts the one that takes writes is used, unless the URL
+// the further parameter space. Missing settings come from the variables and files of libpq, such as
+// PGPASSFILE and sslrootcert. Of several hosts the one that takes writes is used, unless the URL
 // says otherwise. Errors do not show the password.
 func Parse(s string) (*Address, error) {
 	u, err := pgurl.Parse(s, func(name string) bool { return name == "space" })
@@ -74,10 +74,10 @@ func (a *Address) String() string {
 	return s
 }
 
-// schemaVersion is that of schema.sql.
+// schemaVersion is the version of schema.sql.
 const schemaVersion = 1
 
-// channel is where each move of a head is told of, as "SPACE VERSION".
+// channel is the channel on which each move of a head is announced, as "SPACE VERSION".
 const channel = "weir_rules"
 
 // ErrNotReady is the error of a database that was not prepared by DB.Init.
@@ -113,7 +113,7 @@ func (a *Address) dial(ctx context.Context) (*pgx.Conn, error) {
 	return c, nil
 }
 
-// plain turns errors of the database into what a person can act on.
+// plain turns errors of the database into errors that a person can act on.
 func plain(err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrNoRules

@@ -51,7 +51,7 @@ func CheckFiles(files []file.Source) error {
 	return err
 }
 
-// encode makes the JSON of files. What a folder could not hold is an error.
+// encode makes the JSON of files. Files that a folder could not hold are an error.
 func encode(files []file.Source) ([]byte, error) {
 	if len(files) == 0 {
 		return nil, fmt.Errorf("there are no rule files (*.yaml, *.yml)")
@@ -83,7 +83,7 @@ func encode(files []file.Source) ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// CheckText returns why a text, such as a note, cannot be kept in a database. What is its name.
+// CheckText returns why a text, such as a note, cannot be kept in a database. what is its name.
 func CheckText(what, s string) error {
 	if !utf8.ValidString(s) || strings.Contains(s, "\x00") {
 		return fmt.Errorf("%s: must be text in UTF-8, without zero bytes", what)
@@ -102,8 +102,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// decode reads the JSON of files, sorted by name. Nothing of them is trusted: whoever may write to
-// the database must not write elsewhere.
+// decode reads the JSON of files, sorted by name. It trusts nothing of them: a role that may write
+// to the database must not write elsewhere.
 func decode(raw []byte) ([]file.Source, error) {
 	var all map[string]string
 	if err := json.Unmarshal(raw, &all); err != nil {

@@ -100,13 +100,13 @@ type Change struct {
 	Author string
 	Note   string
 	Origin string
-	// Remark is what the audit says beside Origin, such as that failed tests were passed over.
+	// Remark is the audit's note beside Origin, such as that failed tests were passed over.
 	Remark string
 }
 
 // ConflictError is the error of a change that follows another version than the one in force.
 type ConflictError struct {
-	Base, Head int64 // what it follows, and what is in force; 0 for none
+	Base, Head int64 // the version it follows, and the one in force; 0 for none
 }
 
 func (e *ConflictError) Error() string {
@@ -123,7 +123,7 @@ func (e *ConflictError) Error() string {
 // changes, and the error is a ConflictError.
 //
 // If the connection breaks before the answer comes, the version may be there all the same: the
-// error says so, and Head tells.
+// error says so, and Head shows it.
 func (d *DB) Push(ctx context.Context, c Change) (version int64, err error) {
 	raw, err := encode(c.Files)
 	if err := errors.Join(err, CheckText("author", c.Author), CheckText("note", c.Note)); err != nil {
@@ -149,8 +149,8 @@ func (d *DB) Push(ctx context.Context, c Change) (version int64, err error) {
 	return version, nil
 }
 
-// Prune drops the files of all versions but the last keep and the one in force. What was changed
-// when, and by whom, stays known.
+// Prune drops the files of all versions but the last keep and the one in force. The record of each
+// change, with its time and author, stays.
 func (d *DB) Prune(ctx context.Context, keep int, author, note string) (dropped int64, err error) {
 	if err := errors.Join(CheckText("author", author), CheckText("note", note)); err != nil {
 		return 0, err

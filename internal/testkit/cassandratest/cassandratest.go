@@ -4,9 +4,9 @@
 // Begin with Shared, and call Main from TestMain. A server takes about ten seconds to start, and
 // 600 MB of memory. It listens on free ports of the loopback, keeps its files in a temporary
 // folder, and ends with the process that runs the tests, however that ends. It asks for a password,
-// and speaks TLS to whoever begins with that. Its log is shown with a test that failed. Where there
-// is no Java 17, what Maven brings is not there, or it does not start, the test is skipped. So is
-// one in a quick run (effort.Long), but for benchmarks and clusters.
+// and speaks TLS to clients that begin with it. Its log is shown with a test that failed. The test
+// is skipped where there is no Java 17, where the parts from Maven are missing, or where the server
+// does not start. A quick run (effort.Long) skips every test, but not benchmarks and clusters.
 //
 // Methods that fail end the test, as t.Fatal does. Call them from the test's goroutine.
 package cassandratest
@@ -30,7 +30,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
-// User and Password are those of the role that may do all.
+// User and Password belong to the role that may do all.
 const (
 	User     = "cassandra"
 	Password = "cassandra"
@@ -172,7 +172,7 @@ func (i *instance) session(timeout time.Duration) (*gocql.Session, error) {
 // PID returns the id of its process, the last one if it does not run.
 func (s *Server) PID() int { return s.process.Cmd.Process.Pid }
 
-// Kill ends it at once (SIGKILL). What it has said to be written is there after Restart. Nothing
+// Kill ends it at once (SIGKILL). Writes that it has acknowledged are there after Restart. Nothing
 // happens if it does not run.
 func (s *Server) Kill() {
 	s.t.Helper()
@@ -226,8 +226,8 @@ func (s *Server) Resume() {
 	s.paused = false
 }
 
-// Size returns the bytes that a keyspace takes on the disk, with what its conditional writes have
-// left. It restarts the server, so that all is there.
+// Size returns the bytes that a keyspace takes on the disk, with the remains of its conditional
+// writes. It restarts the server, so that all is there.
 func (s *Server) Size(keyspace string) (bytes int64) {
 	s.t.Helper()
 	s.Stop()

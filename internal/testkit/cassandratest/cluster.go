@@ -16,8 +16,8 @@ type Cluster struct{ servers []*Server }
 
 // StartCluster starts a cluster of a server for each of centres, the names of their data centres:
 // at 127.0.0.1, 127.0.0.2 and so on, all of which Linux has. They ask for no password, and have
-// Cassandra's own bounds on how long requests take. Options are further lines of cassandra.yaml of
-// each.
+// Cassandra's own bounds on how long requests take. Options are further lines of each
+// cassandra.yaml.
 func StartCluster(t testing.TB, centres []string, options ...string) *Cluster {
 	t.Helper()
 	port, reserved, err := testproc.Reserve(true)

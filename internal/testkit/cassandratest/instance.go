@@ -19,7 +19,7 @@ import (
 // instance is a server with its data, whether it runs or not.
 type instance struct {
 	host     string
-	port     int     // of clients; that of other servers is testproc.Beyond it
+	port     int     // for clients; other servers connect to testproc.Beyond it
 	quick    bool    // the start is to be quick
 	member   *member // nil: it is alone
 	dir      string
@@ -31,7 +31,7 @@ type instance struct {
 	paused   bool
 }
 
-// member is what a server has to know of its cluster.
+// member is a server's knowledge of its cluster.
 type member struct {
 	centre string
 	first  bool
@@ -89,7 +89,7 @@ const logback = `<configuration>
 </configuration>
 `
 
-// certify writes a certificate for the server, and that of its authority.
+// certify writes a certificate for the server, and its authority's certificate.
 func (i *instance) certify(t testing.TB) {
 	t.Helper()
 	authority := testproc.NewAuthority(t)
@@ -106,7 +106,8 @@ func (i *instance) certify(t testing.TB) {
 	i.write(t, "server.pem", string(both))
 }
 
-// patient is what a server alone is told: a machine that is busy, or asleep, makes no request fail.
+// patient are the settings of a server alone: a machine that is busy, or asleep, makes no request
+// fail.
 var patient = []string{
 	"read_request_timeout: 10m",
 	"range_request_timeout: 10m",
@@ -116,12 +117,12 @@ var patient = []string{
 	"native_transport_timeout: 10m",
 }
 
-// strict is what it is told so that it asks for a password.
+// strict are the settings that make it ask for a password.
 var strict = []string{
 	"authenticator: PasswordAuthenticator",
 	"authorizer: CassandraAuthorizer",
 	"role_manager: CassandraRoleManager",
-	// Whoever connects often need not wait for the digest of its password each time.
+	// Clients that connect often need not wait for the digest of their password each time.
 	"credentials_validity: 1h",
 	"roles_validity: 1h",
 	"permissions_validity: 1h",
@@ -229,7 +230,7 @@ func (i *instance) begin(t testing.TB) {
 		args = append(args, "--add-exports", name+"=ALL-UNNAMED", "--add-opens", name+"=ALL-UNNAMED")
 	}
 	args = append(args, "-cp", filepath.Join(i.jars, "*"), "org.apache.cassandra.service.CassandraDaemon")
-	// Cassandra 4.1 measures what it holds by an agent, without which it needs Java 11.
+	// Cassandra 4.1 measures its memory by an agent, without which it needs Java 11.
 	if agents, _ := filepath.Glob(filepath.Join(i.jars, "jamm-0.3.*.jar")); len(agents) == 1 {
 		args = append([]string{"-javaagent:" + agents[0]}, args...)
 	}

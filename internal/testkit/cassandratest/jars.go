@@ -11,7 +11,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
-// version is that of the Cassandra that is started; WEIR_CASSANDRA in the environment sets another.
+// version is the Cassandra version to start; WEIR_CASSANDRA in the environment sets another.
 var version = cmp.Or(os.Getenv("WEIR_CASSANDRA"), "5.0.6")
 
 // java returns the path of a Java on which Cassandra runs; where there is none, the test is

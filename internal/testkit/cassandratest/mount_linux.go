@@ -11,8 +11,8 @@ import (
 
 // checkMount returns why Java would not find the file system that a folder is on; nil if it does.
 // Without that Cassandra does not start ("Unable check disk space"). Java goes up from the folder
-// for as long as the device is the same, and looks up where it comes to in /proc/mounts. In a
-// chroot whose root is no mount there is no such line.
+// while the device is the same, and looks up the place it reaches in /proc/mounts. In a chroot
+// whose root is no mount there is no such line.
 func checkMount(dir string) error {
 	point, err := mountPoint(dir)
 	if err != nil {

@@ -20,10 +20,10 @@ import (
 type Memory struct {
 	// Apart makes it an engine that does not span places.
 	Apart bool
-	// Clock is the engine's clock, in µs; nil means that of the system.
+	// Clock is the engine's clock, in µs; nil means the system's.
 	Clock func() int64
-	// Before is called before each Read, Swap, Lock and Unlock; an error is that of the call, which
-	// then does nothing. It may wait.
+	// Before is called before each Read, Swap, Lock and Unlock; if it fails, the call does nothing
+	// and returns the error. It may wait.
 	Before func(ctx context.Context, c Call) error
 	// After is called after each of them; an error takes the place of the answer.
 	After func(ctx context.Context, c Call) error

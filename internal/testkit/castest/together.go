@@ -7,8 +7,8 @@ import (
 	"github.com/weir-rl/weir/store/cas"
 )
 
-// Together returns e with all keys in one place, so that it spans all that there is. Tests of what
-// is exact over several keys can then run on an engine that does not span places.
+// Together returns e with all keys in one place, so that it spans all keys. Tests of calls that are
+// exact over several keys can then run on an engine that does not span places.
 func Together(e cas.Engine) cas.Engine {
 	if l, ok := e.(cas.Locker); ok {
 		return lockedTogether{together{e}, l}

@@ -17,8 +17,9 @@ import (
 )
 
 // The processor time that a server spends on one decision is steadier than how many it makes in a
-// second, and it can only be told from its client's in a process of its own. So a benchmark starts
-// the test program again as a server (CPUServers), and asks it between rounds how much it has used.
+// second, and it can only be separated from its client's in a process of its own. So a benchmark
+// starts the test program again as a server (CPUServers), and asks it between rounds how much it
+// has used.
 
 // CPUServers are the servers that the test program can be, by name. Each serves l until the process
 // ends.
@@ -26,7 +27,7 @@ var CPUServers = map[string]func(l net.Listener) error{}
 
 const cpuEnv = "WEIR_TEST_SERVE"
 
-// CPUMain is what TestMain of a package with such servers calls, with its testing.M or a Holding.
+// CPUMain is for TestMain of a package with such servers, with its testing.M or a Holding.
 func CPUMain(m interface{ Run() int }) {
 	if name := os.Getenv(cpuEnv); name != "" {
 		if err := cpuServe(name, os.Stdin, os.Stdout); err != nil {
@@ -129,8 +130,8 @@ func (c *CPUServer) Used(tb testing.TB) time.Duration {
 }
 
 // CompareCPU loads the named servers in turn, b.N rounds, and reports the median time that each
-// spent on a request, and that of the first by that of each other. connect returns what does one
-// round: it makes as many requests as it says.
+// spent on a request, and the first server's time divided by each other's. connect returns a
+// function that does one round, and returns how many requests it made.
 func CompareCPU(b *testing.B, connect func(addr string) (round func() (requests int)), names ...string) {
 	type run struct {
 		server *CPUServer
@@ -163,5 +164,5 @@ func CompareCPU(b *testing.B, connect func(addr string) (round func() (requests 
 			b.ReportMetric(median(runs[0])/median(r), names[0]+"-by-"+names[i])
 		}
 	}
-	b.ReportMetric(0, "ns/op") // of rounds: it tells nothing
+	b.ReportMetric(0, "ns/op") // of rounds: it means nothing
 }

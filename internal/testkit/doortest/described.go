@@ -83,7 +83,7 @@ type DescribedHeader struct {
 	Schema      *Schema `yaml:"schema"`
 }
 
-// Media is what a body of a media type is.
+// Media describes a body of a media type.
 type Media struct {
 	Schema  *Schema `yaml:"schema"`
 	Example any     `yaml:"example"`
@@ -212,7 +212,7 @@ func (d *Described) readAnswer(a *DescribedAnswer) error {
 	return nil
 }
 
-// named finds what a reference to a component leads to.
+// named finds the component that a reference leads to.
 func named[T any](components map[string]T, kind, ref string) (x T, err error) {
 	name, ok := strings.CutPrefix(ref, "#/components/"+kind+"/")
 	x, known := components[name]
@@ -222,7 +222,7 @@ func named[T any](components map[string]T, kind, ref string) (x T, err error) {
 	return x, nil
 }
 
-// Parameter returns a parameter, or what it refers to.
+// Parameter returns a parameter, or the one it refers to.
 func (d *Described) Parameter(p *Parameter) (*Parameter, error) {
 	if p.Ref == "" {
 		return p, nil
@@ -231,7 +231,7 @@ func (d *Described) Parameter(p *Parameter) (*Parameter, error) {
 	return &x, err
 }
 
-// Answer returns an answer, or what it refers to.
+// Answer returns an answer, or the one it refers to.
 func (d *Described) Answer(a *DescribedAnswer) (*DescribedAnswer, error) {
 	if a.Ref == "" {
 		return a, nil
@@ -303,8 +303,8 @@ func (s *Schema) Types() (list []string) {
 	return list
 }
 
-// At returns the operation that answers a request; path is what the description calls its path, ""
-// if it describes none.
+// At returns the operation that answers a request; path is the description's path for it, "" if it
+// describes none.
 func (d *Described) At(method, target string) (path string, o *Operation) {
 	u, err := url.Parse(target)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package doortest holds what the tests of the doors share: limiters with a clock that stands
+// Package doortest holds the common parts of the doors' tests: limiters with a clock that stands
 // still (NewLimiter), questions over HTTP (Ask), and servers in processes of their own, whose
 // processor time is measured (CompareCPU).
 package doortest
@@ -121,7 +121,7 @@ func Load(t testing.TB, rules ...string) *rule.Set {
 
 var Loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 
-// Answer is what a client got.
+// Answer is a client's answer.
 type Answer struct {
 	Status int
 	Header http.Header

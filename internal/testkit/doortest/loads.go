@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Loads is an overload.Load that records what it is told. The zero value is ready for use. Safe for
+// Loads is an overload.Load that records its calls. The zero value is ready for use. Safe for
 // concurrent use.
 type Loads struct {
 	mu       sync.Mutex

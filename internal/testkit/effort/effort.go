@@ -1,11 +1,11 @@
-// Package effort tells a test how much to do. Tests run at three levels:
+// Package effort says how much a test is to do. Tests run at three levels:
 //
 //   - Quick: go test ./... and scripts/test. Seconds for each package, whatever is installed.
 //   - All: scripts/test --all, which CI runs and which sets WEIR_TEST=all. Full lengths and every
 //     real part. The race detector makes everything several times as slow, so that it has a quick
 //     run of its own; scripts/soak race is at full length.
-//   - Soak: scripts/soak WHAT, for what is statistical, takes real time or needs a quiet machine.
-//     Such tests are in files with the build tag soak, with which All is true.
+//   - Soak: scripts/soak NAME, for tests that are statistical, take real time or need a quiet
+//     machine. Such tests are in files with the build tag soak, with which All is true.
 package effort
 
 import (

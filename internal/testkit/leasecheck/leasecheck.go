@@ -3,8 +3,8 @@
 //
 // Begin with Check (leasecheck.go). The algorithms are in windows.go and bucket.go. They know the
 // guarantees of docs/algorithms.md, and nothing of how a limit is enforced: no states, no stores,
-// no leases. The tests use Check on what they record of real nodes over a real Redis: processes
-// that are stopped and killed, and networks that delay and lose (runs_test.go).
+// no leases. The tests use Check on records of real nodes over a real Redis: processes that are
+// stopped and killed, and networks that delay and lose (runs_test.go).
 package leasecheck
 
 import (
@@ -20,14 +20,14 @@ type Admission struct {
 	Lo, Hi int64 // the decision fell between the two, both inclusive
 	Cost   int64 // at least 1
 	// Ends is when the window ends in which the request counts, if that is known; else 0. It is for
-	// limits whose windows begin with a first request, which nothing else can tell.
+	// limits whose windows begin with a first request, whose ends nothing else shows.
 	Ends int64
 }
 
 // Violation is a span of time in which certainly too much was admitted.
 type Violation struct {
 	From, To int64 // the span
-	Admitted int64 // of a sliding window: what the algorithm estimates at To, at the least
+	Admitted int64 // for a sliding window: the algorithm's estimate at To, at the least
 	Allowed  int64
 	Of       []int // indexes of the admissions that certainly lie in the span
 }
@@ -44,8 +44,8 @@ func (v *Violation) String() string {
 //   - token_bucket: no span of length d holds more than the capacity and floor(d × N/W);
 //   - sliding_window: what the algorithm estimates is never more than the capacity.
 //
-// The capacity is what the limit admits at once at most, its soft margin included, and extra. An
-// admission counts in a span only if all of [Lo, Hi] lies in it, and in an estimate by the least
+// The capacity is how much the limit admits at once at most, its soft margin included, and extra.
+// An admission counts in a span only if all of [Lo, Hi] lies in it, and in an estimate by the least
 // weight that it can have. So a violation is certain, but the wider the bounds, the more can
 // escape.
 //

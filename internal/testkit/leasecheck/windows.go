@@ -29,8 +29,8 @@ func inFixed(end func(at int64) int64, most int64, admissions []Admission) *Viol
 	return worst.fill(admissions, func(a *Admission) bool { return end(a.Lo) == worst.To && a.Hi < worst.To })
 }
 
-// inFirst checks windows that begin with a first request, of which the ends are known. One that
-// begins before the last one has ended is taken for the same.
+// inFirst checks windows that begin with a first request, and whose ends are known. One that begins
+// before the last one has ended is taken for the same.
 func inFirst(w, most int64, admissions []Admission) *Violation {
 	known := map[int64]struct{}{}
 	for i := range admissions {
@@ -85,8 +85,9 @@ func inLog(w, most int64, admissions []Admission) *Violation {
 	return worst.fill(admissions, func(a *Admission) bool { return a.Lo >= worst.From && a.Hi <= worst.To })
 }
 
-// inWindow checks what a sliding window of k sub-windows of length sub estimates. A unit's weight
-// only falls with its age, so its least weight at x is that of Lo; and it counts only from Hi on.
+// inWindow checks the estimates of a sliding window with k sub-windows of length sub. A unit's
+// weight only falls with its age, so at x its least weight is the weight at Lo; and it counts only
+// from Hi on.
 func inWindow(sub int64, k int, most int64, admissions []Admission) *Violation {
 	order := make([]*Admission, len(admissions))
 	for i := range admissions {

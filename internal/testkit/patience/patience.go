@@ -1,13 +1,12 @@
-// Package patience lets tests wait for what other goroutines and processes do, on a machine of any
-// speed.
+// Package patience lets tests wait for other goroutines and processes, on a machine of any speed.
 //
 // A machine that is busy with other things must make a test slow, never red. So nothing here has a
-// bound of its own: what a test waits for has half of the time that is left to the tests of its
-// package (go test -timeout). What never comes is then told of by its name, and there is time for
-// the tests behind it. Without a -timeout it has all the time.
+// bound of its own: a wait has half of the time that is left to the tests of its package (go test
+// -timeout). If the event never comes, the failure names it, and there is time for the tests behind
+// it. Without a -timeout a wait has all the time.
 //
-// All of it is for one goroutine at a time, that of the test, but for End and Left, which are for
-// any. None of it is for virtual time (testing/synctest).
+// Only the test's own goroutine may call these functions, except End and Left, which any may call.
+// None of them is for virtual time (testing/synctest).
 package patience
 
 import (
@@ -31,7 +30,7 @@ func End(t testing.TB) time.Time {
 	return now.Add(end.Sub(now) / 2)
 }
 
-// Left returns the time until End, for what takes a timeout; a day where there is no bound.
+// Left returns the time until End, for use as a timeout; a day where there is no bound.
 func Left(t testing.TB) time.Duration {
 	if end := End(t); !end.IsZero() {
 		return time.Until(end)
@@ -60,8 +59,8 @@ func Until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// Receive returns what comes from c, and ends the test if nothing does. What says what that would
-// be. Of a closed channel it returns the zero value.
+// Receive returns the next value from c, and ends the test if none comes. what describes the value.
+// From a closed channel it returns the zero value.
 func Receive[T any](t testing.TB, what string, c <-chan T) (v T) {
 	t.Helper()
 	late := time.NewTimer(Left(t))

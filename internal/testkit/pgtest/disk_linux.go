@@ -30,15 +30,15 @@ func (s *Server) SmallDisk(bytes int) (string, error) {
 // BoundFiles bounds the bytes of each file that the server writes, until it is called with 0. The
 // last write before the bound is a short one, as on a disk that becomes full, unless the bound is a
 // multiple of 8 KiB. A bound must be above 16 MiB, the size of a file of the write-ahead log. It
-// takes no rights but those of the server's user.
+// needs only the rights of the server's user.
 func (s *Server) BoundFiles(bytes int) {
 	s.t.Helper()
 	bound := "unlimited"
 	if bytes > 0 {
 		bound = strconv.Itoa(bytes)
 	}
-	// What the server starts from now on has the bound of the server. A program of its user sets
-	// it: to do so for another user, root needs CAP_SYS_RESOURCE.
+	// Processes that the server starts from now on have the bound of the server. A program of its
+	// user sets it: to do so for another user, root needs CAP_SYS_RESOURCE.
 	for _, pid := range append([]int{s.PID()}, children(s.PID())...) {
 		cmd := exec.Command("prlimit", "--pid", strconv.Itoa(pid), "--fsize="+bound+":")
 		s.owner.run(cmd)

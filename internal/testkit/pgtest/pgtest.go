@@ -10,9 +10,8 @@
 // Variables that begin with PG are removed from the environment of the process that runs the tests:
 // the server and all its clients read them.
 //
-// A server has the database weir, which belongs to the role weir; that is no superuser. Whoever
-// comes from this machine is let in without a password, but for the role guarded, whose password is
-// Password.
+// A server has the database weir, which belongs to the role weir; that is no superuser. Clients on
+// this machine need no password, except for the role guarded, whose password is Password.
 //
 // Methods that fail end the test, as t.Fatal does. Call them from the test's goroutine.
 package pgtest
@@ -40,7 +39,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
-// Password is that of the role guarded.
+// Password is the password of the role guarded.
 const Password = "open: sesame/é"
 
 // Server is a PostgreSQL server, as a test sees it.
@@ -64,8 +63,8 @@ type instance struct {
 }
 
 // Start starts a server. Options are further lines of postgresql.conf, such as "max_connections =
-// 10". What it has written may be lost when the machine fails, but not when it is killed; with
-// "fsync = on" it is as durable as can be.
+// 10". Its writes may be lost when the machine fails, but not when it is killed; with "fsync = on"
+// it is as durable as can be.
 func Start(t testing.TB, options ...string) *Server {
 	t.Helper()
 	return start(t, false, options, func(s *Server) error { return s.owner.copy(template(t), s.data()) })
@@ -94,7 +93,7 @@ func start(t testing.TB, tls bool, options []string, fill func(s *Server) error)
 		"fsync = off",
 		"shared_buffers = 32MB",
 		"log_min_messages = warning",
-		// A replica and whoever copies the data find what they need.
+		// For replicas and copies of the data.
 		"wal_level = replica", "max_wal_senders = 4",
 	}, options...)
 	s.write("postgresql.conf", strings.Join(lines, "\n")+"\n")
@@ -131,8 +130,8 @@ func (s *Server) startsBare() error {
 	return nil
 }
 
-// makeDir makes a folder for the files of a server. That of t.TempDir is closed to other users. The
-// path of a socket in it has about 100 bytes at most.
+// makeDir makes a folder for the files of a server; t.TempDir is closed to other users. The path of
+// a socket in it has about 100 bytes at most.
 func makeDir(owner *account) (string, error) {
 	parent := ""
 	if len(os.TempDir()) > 60 {
@@ -360,8 +359,8 @@ func (s *Server) Stop() {
 	}
 }
 
-// Kill ends all its processes at once (SIGKILL), as when the machine loses its current, but for
-// what the system has yet to write. Nothing happens if it does not run.
+// Kill ends all its processes at once (SIGKILL), as when the machine loses its current; but the
+// system still writes its buffers to the disk. Nothing happens if it does not run.
 func (s *Server) Kill() {
 	s.t.Helper()
 	s.kill()
@@ -420,8 +419,7 @@ func (s *Server) Resume() {
 	_ = testproc.Resume(s.last().Cmd.Process)
 }
 
-// CPU returns the time that its processes of now have spent on processors, and those of its that
-// have ended.
+// CPU returns the processor time of its present processes, and of its processes that have ended.
 func (s *Server) CPU() time.Duration {
 	s.t.Helper()
 	spent := spentOf(s.PID())
@@ -431,7 +429,7 @@ func (s *Server) CPU() time.Duration {
 	return spent
 }
 
-// Log returns what the server has logged.
+// Log returns the server's log.
 func (s *Server) Log() string {
 	s.t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, "log"))
@@ -509,7 +507,7 @@ func Shared(t testing.TB) *Server {
 	return s
 }
 
-// keeper is the first test that needs the shared server. What it starts outlives it.
+// keeper is the first test that needs the shared server, which outlives it.
 type keeper struct {
 	testing.TB
 	kept bool

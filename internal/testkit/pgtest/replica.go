@@ -44,7 +44,7 @@ func (s *Server) Promote() {
 	}
 }
 
-// Await waits until a replica has what the server has written by now.
+// Await waits until a replica has the server's writes until now.
 func (s *Server) Await(replica *Server) {
 	s.t.Helper()
 	at := s.Text("select pg_current_wal_lsn()")

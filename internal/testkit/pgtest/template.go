@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// made is what the template's data are made by.
+// made describes how the template's data are made.
 var made = struct {
 	args     []string
 	hba, sql string
@@ -113,7 +113,7 @@ func makeTemplate(initdb, postgres string) (dir string, err error) {
 // account is the user as whom servers run. PostgreSQL refuses to run as root.
 type account struct {
 	name     string
-	other    bool // another user than that of this process
+	other    bool // not the user of this process
 	uid, gid int
 }
 

@@ -64,8 +64,8 @@ func (p *List) Start(name, dir, program string, args ...string) (*Process, error
 	return s, nil
 }
 
-// Stop ends what was started, the last one first: by its own process id, in peace, and by force if
-// it is still there after five seconds.
+// Stop ends the programs that were started, the last one first: by its own process id, in peace,
+// and by force if it is still there after five seconds.
 func (p *List) Stop() {
 	for _, s := range slices.Backward(p.list) {
 		if s.cmd.Process.Signal(syscall.SIGTERM) != nil {

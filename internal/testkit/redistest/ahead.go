@@ -26,11 +26,11 @@ func CanStartAhead() error {
 	return nil
 }
 
-// StartAhead is Start, but the server's clock is ahead of that of the machine, or behind if ahead
-// is below 0. Where that cannot be had, the test is skipped (CanStartAhead).
+// StartAhead is Start with a server clock that is ahead of the machine's, or behind it if ahead is
+// negative. Where that is impossible, the test is skipped (CanStartAhead).
 //
-// A library of a few lines is compiled and loaded before the C library. libfaketime cannot be had
-// for it: redis-server asks for the time from within its allocator, where that library needs it.
+// It compiles a library of a few lines and loads it before the C library. libfaketime does not work
+// here: redis-server asks for the time from within its allocator, which libfaketime itself needs.
 func StartAhead(t testing.TB, ahead time.Duration, options ...string) *Server {
 	t.Helper()
 	if err := CanStartAhead(); err != nil {

@@ -52,7 +52,7 @@ type kind struct {
 	env    []string                // beside the environment of this process
 	bus    bool                    // the port's cluster bus is needed too
 	tls    *tls.Config             // for clients; nil means plain TCP
-	needs  string                  // what a redis-server may be built without
+	needs  string                  // a feature that a redis-server may be built without
 }
 
 // Start starts a server that saves nothing on disk. Options are further lines of redis.conf, such

@@ -23,7 +23,7 @@ func (e Error) Error() string { return string(e) }
 // ends the test.
 //
 // Each command uses its own connection, with the server's password and no other command except
-// AUTH, so that the server's counts are those of the test.
+// AUTH, so that the server counts only the test's commands.
 func (s *Server) Do(args ...string) any {
 	s.t.Helper()
 	reply, err := s.try(patience.Left(s.t), args...)

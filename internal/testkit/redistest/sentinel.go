@@ -115,7 +115,7 @@ func hosts(servers []*Server) string {
 	return strings.Join(list, ",")
 }
 
-// Servers returns the master and the replicas, whichever is which now.
+// Servers returns the servers, of which one is the master and the others are replicas.
 func (s *Sentinel) Servers() []*Server { return s.servers }
 
 // Sentinels returns the sentinels.
@@ -174,8 +174,9 @@ func (s *Sentinel) Failover() *Server {
 	return master
 }
 
-// KillMaster kills the master and returns it. What the master had when this was called is not lost:
-// the replicas that run and are not paused have it by then. AwaitMaster returns the successor.
+// KillMaster kills the master and returns it. Writes that the master had before this call are not
+// lost: the replicas that run and are not paused have them by then. AwaitMaster returns the
+// successor.
 func (s *Sentinel) KillMaster() *Server {
 	s.t.Helper()
 	m := s.settled()

@@ -17,13 +17,13 @@ type Plot struct {
 	N, Bound       int64    // the limit, and what all regions together may admit at most
 	Window         time.Duration
 	Span           time.Duration // from the first window's beginning on
-	// Cut is what is cut from CutFrom to CutTo, in words; "" if nothing is.
+	// Cut names the link that is cut from CutFrom to CutTo, in words; "" if none is.
 	Cut            string
 	CutFrom, CutTo time.Duration
 	Samples        []Sample // in order of time
 }
 
-// Sample is what was admitted at an instant in the window that it is in.
+// Sample is how much was admitted until an instant, in the window that the instant is in.
 type Sample struct {
 	At       time.Duration
 	Admitted []int64 // by region
@@ -84,7 +84,7 @@ func (p *Plot) SVG() []byte {
 		w(`<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#fbe3e5"/>`, from, top-36, to-from, bottom-top+36)
 		w(`<text x="%.1f" y="%d" text-anchor="middle" font-weight="600" fill="%s">%s</text>`, (from+to)/2, top-22, red, text(p.Cut))
 	}
-	// What was admitted in each window, as its head.
+	// The sum of each window, as its head.
 	for i, n := range most {
 		from, to := time.Duration(i)*p.Window, min(time.Duration(i+1)*p.Window, p.Span)
 		w(`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#b9c4cf"/>`, x(from), top-14, x(from), bottom)
@@ -130,7 +130,7 @@ func (p *Plot) SVG() []byte {
 	return b.Bytes()
 }
 
-// areas draws what each region admitted over that of those before it. Each window begins anew.
+// areas stacks the admissions of the regions on top of each other. Each window begins anew.
 func (p *Plot) areas(b *bytes.Buffer, x func(time.Duration) float64, y func(int64) float64) {
 	for i := range p.Regions {
 		var upper, lower []byte // along the top to the right, and along the bottom back to the left
@@ -158,7 +158,7 @@ func (p *Plot) areas(b *bytes.Buffer, x func(time.Duration) float64, y func(int6
 	}
 }
 
-// Against says what was admitted, and by how much it is beside the limit.
+// Against says how much was admitted, and how that compares with the limit.
 func Against(n, limit int64) string {
 	percent := math.Round(1000*float64(n-limit)/float64(limit)) / 10
 	switch {

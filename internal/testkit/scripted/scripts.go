@@ -11,11 +11,11 @@ const perIP = "limits:\n  - name: each\n    per: [ip]\n    allow: 20/min\n"
 
 // Script is traffic with the verdict that it deserves.
 type Script struct {
-	// Verdict is what is to be said of the rule Judged of the rule file Rules.
+	// Verdict is the right verdict on the rule Judged of the rule file Rules.
 	Verdict, Rules, Judged string
 	lasts                  time.Duration
 	play                   func(w *World, half bool)
-	// Quiet is the verdict at half of what Verdict takes.
+	// Quiet is the verdict at half of the traffic that Verdict takes.
 	Quiet string
 }
 
@@ -75,8 +75,8 @@ var Scripts = []Script{
 		}
 	}, "too_early"},
 	{"strict", perUser, "each", 24 * time.Hour, func(w *World, half bool) {
-		// Signed-in clients, of whom 6 or 1 of 1,500 ask for more than the limit; and scrapers, who
-		// get no good answers.
+		// Of 1,500 signed-in clients 6 or 1 ask for more than the limit. Scrapers get no good
+		// answers.
 		eager := 6
 		if half {
 			eager = 1
@@ -106,7 +106,7 @@ var Scripts = []Script{
 		}
 	}, "works"},
 	{"ignored", perUser, "each", 24 * time.Hour, func(w *World, half bool) {
-		// Of twenty robots one or ten wait as they are told; the others knock, for a minute.
+		// Of twenty robots one or ten obey Retry-After; the others knock, for a minute.
 		patient := 1
 		if half {
 			patient = 10

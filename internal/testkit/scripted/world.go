@@ -1,6 +1,6 @@
-// Package scripted is traffic of which the truth is known: clients that a script moves in virtual
-// time. Unlike those of a log they hear of their refusals. Begin with Scripts; tests put a limiter
-// behind a World, and look whether what is said of a rule is what the script deserves.
+// Package scripted makes traffic of which the truth is known: clients that a script moves in
+// virtual time. Unlike the clients of a log they see their refusals. Begin with Scripts; tests put
+// a limiter behind a World, and check whether a rule gets the verdict that the script deserves.
 package scripted
 
 import (
@@ -21,7 +21,7 @@ type Request struct {
 
 // World is where clients live. Not safe for concurrent use.
 type World struct {
-	// Send decides a request, and tells when to come back if it was not admitted.
+	// Send decides a request, and says when to come back if it was not admitted.
 	Send func(r *Request) (allowed bool, retry time.Duration)
 	// End is when the world ends, in µs.
 	End int64
@@ -52,8 +52,8 @@ func (e *events) Pop() any {
 // Beginning is when each world begins, in µs: at the full hour, so that minutes are whole.
 const Beginning = 1_700_006_400_000_000
 
-// NewWorld returns the world in which a script happens. Half makes what the script is about half as
-// much as the verdict takes.
+// NewWorld returns the world in which a script happens. Half makes the script's subject about half
+// as much as the verdict takes.
 func (s *Script) NewWorld(seed uint64, half bool) *World {
 	w := &World{
 		End: Beginning + s.lasts.Microseconds(), rng: rand.New(rand.NewPCG(seed, 13)), now: Beginning,
@@ -117,8 +117,8 @@ func (w *World) browse(ip, user string, requests int) {
 	}
 }
 
-// burst sends requests a second apart; when it is refused a patient client waits as it is told to,
-// another tries again at once.
+// burst sends requests a second apart; when it is refused, a patient client waits as the answer
+// asks, another tries again at once.
 func (w *World) burst(ip, user string, requests int, patient bool, status int) {
 	w.burstOn("/", ip, user, requests, patient, status)
 }

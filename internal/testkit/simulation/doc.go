@@ -1,27 +1,27 @@
 // Package simulation runs several nodes in one process, in virtual time, over one store behind a
-// network that loses, delays and cuts, while clients, operators and clocks do what a seed says; and
-// holds all that comes out against what the documentation promises. All of it is in its tests.
+// network that loses, delays and cuts, while clients, operators and clocks follow a seed. It checks
+// all results against the promises of the documentation. All of it is in its tests.
 //
-// What is real: weir.Limiter, the rules, store/fallback, store/lease, store/cas, store/memory. What
-// is simulated: the network (link_test.go, wire_test.go), the clocks, and the server, which is a
-// store/memory, or the engine of internal/testkit/castest. A real Redis cannot take part, as its
-// time is not ours; its functions are held against the same Go code elsewhere.
+// These are real: weir.Limiter, the rules, store/fallback, store/lease, store/cas, store/memory.
+// These are simulated: the network (link_test.go, wire_test.go), the clocks, and the server, which
+// is a store/memory, or the engine of internal/testkit/castest. A real Redis cannot take part, as
+// its time is not ours; its functions are held against the same Go code elsewhere.
 //
 // Begin at run (run_test.go), which lets a plan (plan_test.go) come true: the plan of a seed is
 // drawn before the run begins. check_test.go and bounds_test.go are the judges. mistakes_test.go
 // plants mistakes, which they must find.
 //
-// # What is deterministic
+// # Determinism
 //
 // The same seed draws the same plan, and where nodes ask the server one call at a time (mode exact)
 // it is the same run: line by line of the trace, in one process and in another, whatever the
 // scheduler does. A test holds that, and the race detector shuffles the scheduler. The trace has
 // each call that reaches the network, each decision with its numbers, each fault and each change of
 // a breaker, and the virtual instant of each, to the nanosecond. Three things make it so. Time is
-// virtual (testing/synctest), so that nothing depends on how fast the machine is. All that is drawn
-// at random is drawn from the seed and from what it is for, and not from a stream that goroutines
-// would race for. And delays are drawn to the nanosecond, so that no two events of a run meet at
-// one instant: when one wakes, all others sleep.
+// virtual (testing/synctest), so that nothing depends on how fast the machine is. Every random
+// number is drawn from the seed and from its purpose, and not from a stream that goroutines would
+// race for. And delays are drawn to the nanosecond, so that no two events of a run meet at one
+// instant: when one wakes, all others sleep.
 //
 // What is not: within one instant, the order in which the goroutines run that one event has woken.
 // That is the scheduler's, and it is on purpose that the trace sorts its lines within an instant.

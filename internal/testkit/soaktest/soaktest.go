@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package soaktest has what the soak tests of several packages share. They run by scripts of their
-// own, on a machine with nothing else to do.
+// Package soaktest has the common parts of several packages' soak tests. They run by scripts of
+// their own, on a machine with nothing else to do.
 package soaktest
 
 import (

@@ -10,8 +10,8 @@ import (
 // the variables that configure Weir, Redis' and PostgreSQL's clients, or this test run.
 func Environ() []string { return without("WEIR_", "REDIS", "PG") }
 
-// JavaEnviron is the environment for Java, Maven and what runs on Java: without what configures
-// Weir or one of them, but for the named variables.
+// JavaEnviron is the environment for Java, Maven and programs that run on Java: it lacks the
+// variables that configure Weir or one of them, except the named ones.
 func JavaEnviron(but ...string) []string {
 	all := without("WEIR_", "JAVA_", "_JAVA_", "JDK_JAVA_", "CASSANDRA_", "CLASSPATH", "MAVEN_")
 	for _, name := range but {

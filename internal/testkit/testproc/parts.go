@@ -22,8 +22,8 @@ func Parts(t testing.TB, name string, bring func(dir string) *exec.Cmd) string {
 	if os.Getenv("WEIR_INSTALL") == "" {
 		t.Skipf("%s is not in .cache/tools; scripts/test --all installs it, and so does WEIR_INSTALL=1 go test", name)
 	}
-	// One process at a time: Maven's own folder is no place for two of them. The others find what
-	// the first has brought, and remove what one that was killed has left.
+	// One process at a time: Maven's own folder is no place for two of them. The others find the
+	// files that the first has brought, and remove the rests of one that was killed.
 	held, err := os.OpenFile(filepath.Join(tools, "parts.lock"), os.O_CREATE|os.O_RDWR, 0o666)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
-// Package testproc is what packages share that start real servers for tests (redistest, pgtest,
-// cassandratest): ports that stay reserved while a server is down, processes that end with the
-// test, certificates, and where scripts/test installs what they need.
+// Package testproc is the common part of packages that start real servers for tests (redistest,
+// pgtest, cassandratest): ports that stay reserved while a server is down, processes that end with
+// the test, certificates, and the folder of the parts that scripts/test installs.
 package testproc
 
 import (

@@ -22,7 +22,7 @@ var root = func() string {
 	return ""
 }()
 
-// Tools returns the folder of what scripts/test installs for tests, .cache/tools of this module.
+// Tools returns the folder of the tools that scripts/test installs, .cache/tools of this module.
 func Tools(t testing.TB) string {
 	t.Helper()
 	if root == "" {

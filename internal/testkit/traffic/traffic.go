@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Full reports whether the full data are in use. Tests that state figures need it, because those
-// of an excerpt differ.
+// Full reports whether the full data are in use. Tests that state figures need it, because the
+// figures of an excerpt differ.
 func Full() bool { return os.Getenv("WEIR_DATA") != "" }
 
 // File returns the path of a file, such as nasa_19950801/trace.tsv.gz.

@@ -1,4 +1,4 @@
-// Package chars tells characters of protocols apart, and escapes those that a protocol cannot hold.
+// Package chars classifies characters of protocols, and escapes those that a protocol cannot hold.
 package chars
 
 import (

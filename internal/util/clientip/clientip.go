@@ -17,11 +17,11 @@ var local = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("224.0.0.0/3"),
 }
 
-// Addr returns an address as clients are told apart by it: without a zone, and the IPv4
-// address that an IPv6 one stands for. The latter are ::ffff:0:0/96 and 64:ff9b::/96, by which
-// clients with IPv4 reach servers with IPv6 alone over NAT64; but for addresses in 64:ff9b::/96
-// that stand for a private one: no translator makes them, and somebody on the line could, to be
-// taken for a machine that is trusted.
+// Addr returns the address by which a client is told apart: without a zone, and the IPv4 address
+// that an IPv6 one stands for. The latter are ::ffff:0:0/96 and 64:ff9b::/96, by which clients with
+// IPv4 reach servers with IPv6 alone over NAT64. Addresses in 64:ff9b::/96 that stand for a private
+// one stay as they are: no translator makes them, and somebody on the line could, to be taken for a
+// machine that is trusted.
 func Addr(a netip.Addr) netip.Addr {
 	if !a.Is6() {
 		return a
@@ -73,6 +73,6 @@ func Prefix(p netip.Prefix) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// StandsForIPv4 reports whether a block holds addresses of clients behind NAT64, many of which
+// StandsForIPv4 reports whether a block holds addresses of clients behind NAT64, where many clients
 // share each /64.
 func StandsForIPv4(p netip.Prefix) bool { return p.Overlaps(nat64) }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Histogram counts times in classes of which each reaches 1/32 of a doubling further than it
-// begins, so 2.2 %. The zero value is empty. It is not safe for concurrent use.
+// Histogram counts times in classes. Each class is as wide as 1/32 of a doubling, which is 2.2 %.
+// The zero value is empty. It is not safe for concurrent use.
 type Histogram struct {
 	classes [64 * steps]float64
 	total   float64

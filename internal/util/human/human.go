@@ -43,7 +43,7 @@ func Span(d time.Duration) string {
 	return two(up(d, time.Hour), 24*time.Hour, "d", time.Hour, "h")
 }
 
-// two is d in two units, of which the smaller one is left out if it is 0.
+// two is d in two units; the smaller one is left out if it is 0.
 func two(d, large time.Duration, largeName string, small time.Duration, smallName string) string {
 	text := fmt.Sprintf("%d %s", d/large, largeName)
 	if rest := d % large / small; rest > 0 {
@@ -89,7 +89,7 @@ func Lasted(d time.Duration) string {
 // Algorithm is the name of an algorithm as people say it: sliding_log is a sliding log.
 func Algorithm(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
-// Visible makes a text that a stranger chose harmless for a terminal, and shows what was in it:
+// Visible makes a text that a stranger chose harmless for a terminal, and shows its characters:
 // control characters and those that change the direction of text stand as \x1b or \u202e, bytes
 // that are no UTF-8 as \xff, and so do characters that take no place or that nobody can see. A
 // backslash becomes two, so that two texts never look alike. Line breaks are control characters.

@@ -20,8 +20,8 @@ var verdicts = map[string]string{
 	"works":         "works",
 }
 
-// Verdict is what a verdict is called. One that this program does not know, of a newer server, is
-// called by its name.
+// Verdict is the title of a verdict. One that this program does not know, from a newer server, has
+// its name for a title.
 func Verdict(name string) string {
 	if text, ok := verdicts[name]; ok {
 		return text

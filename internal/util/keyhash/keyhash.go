@@ -1,5 +1,5 @@
-// Package keyhash hashes the keys of limits, for what watches decisions: samples and tables of
-// keys. The only function is Sum.
+// Package keyhash hashes the keys of limits, for samples and tables of keys. The only function is
+// Sum.
 package keyhash
 
 import (

@@ -1,4 +1,4 @@
-// Package pgurl reads the URLs of PostgreSQL that Weir is given: those of libpq, as pgx reads them,
+// Package pgurl reads the PostgreSQL URLs that Weir is given. They are libpq's, as pgx reads them,
 // with further parameters of Weir's own. No error shows a password. Begin with Parse.
 package pgurl
 
@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// form is what a message shows.
+// form is the form that a message shows.
 const form = "write postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full"
 
 // URL is one that was read. It is safe for concurrent use.
@@ -31,8 +31,8 @@ func Is(text string) bool {
 	return strings.HasPrefix(text, "postgres://") || strings.HasPrefix(text, "postgresql://")
 }
 
-// Parse takes the parameters for which own reports true out of a URL. It does not read the rest,
-// which is for pgx, but for what pgx would take for something else.
+// Parse takes the parameters for which own reports true out of a URL. It leaves the rest to pgx,
+// but refuses URLs that pgx would misread.
 func Parse(text string, own func(name string) bool) (*URL, error) {
 	if !Is(text) {
 		return nil, errors.New("the scheme is not postgres; " + form)
@@ -67,11 +67,11 @@ func Parse(text string, own func(name string) bool) (*URL, error) {
 	return u, nil
 }
 
-// Fill sets in what pgx read of the URL what it does not say: that a host may take so long to
-// accept a connection before the next one is asked, that of several the one is used that takes
-// writes, and the name of the application. It also sets how texts are written, which a database or
-// a role may have in another way: pgx writes UTF-8, and quotes as the standard of SQL says. Poolers
-// know these two settings.
+// Fill sets defaults in the configuration that pgx read from the URL: how long a host may take to
+// accept a connection before the next one is asked, to use the host that takes writes if there are
+// several, and the name of the application. It also sets how texts are written, for which a
+// database or a role may have other defaults: pgx writes UTF-8, and quotes as the SQL standard
+// says. Poolers know these two settings.
 func (u *URL) Fill(c *pgx.ConnConfig, patience time.Duration) {
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = patience
@@ -85,8 +85,8 @@ func (u *URL) Fill(c *pgx.ConnConfig, patience time.Duration) {
 	c.RuntimeParams["client_encoding"], c.RuntimeParams["standard_conforming_strings"] = "UTF8", "on"
 }
 
-// Renew reads anew by what a connection proves who it is: the password, which may be in a file, and
-// the certificates may have been replaced.
+// Renew reads the credentials of a connection anew: the password, which may be in a file, and the
+// certificates may have been replaced.
 func (u *URL) Renew(c *pgx.ConnConfig) error {
 	now, err := pgx.ParseConfig(u.Text)
 	if err != nil {
@@ -96,7 +96,7 @@ func (u *URL) Renew(c *pgx.ConnConfig) error {
 	return nil
 }
 
-// Connect opens a connection, with what proves now who it is.
+// Connect opens a connection with the present credentials.
 func (u *URL) Connect(ctx context.Context, c *pgx.ConnConfig) (*pgx.Conn, error) {
 	c = c.Copy()
 	if err := u.Renew(c); err != nil {
@@ -105,7 +105,7 @@ func (u *URL) Connect(ctx context.Context, c *pgx.ConnConfig) (*pgx.Conn, error)
 	return pgx.ConnectConfig(ctx, c)
 }
 
-// Hosts are those of a URL, with their ports.
+// Hosts returns the hosts of a URL, with their ports.
 func Hosts(c *pgx.ConnConfig) []string {
 	hosts := []string{fmt.Sprint(c.Host, ":", c.Port)}
 	for _, f := range c.Fallbacks { // twice with sslmode=prefer, once without TLS

@@ -9,7 +9,7 @@ import (
 const maxExcerpt = 200
 
 // Excerpt returns a text whose length a stranger chose as it may stand in a log: a long one is cut,
-// and its length told.
+// and its length added.
 func Excerpt(s string) string {
 	if len(s) <= maxExcerpt {
 		return s

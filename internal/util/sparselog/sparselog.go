@@ -1,5 +1,5 @@
 // Package sparselog keeps a log readable where clients decide how often something happens: a Line
-// is written once in a while, and counts what it left out.
+// is written once in a while, and counts the lines left out.
 package sparselog
 
 import (

@@ -1,5 +1,5 @@
-// Package accept reads what a client accepts: media types, and gzip (RFC 9110, 12.5), and how long
-// it waits for its answer.
+// Package accept reads the media types and the encoding that a client accepts (RFC 9110, 12.5), and
+// how long it waits for its answer.
 package accept
 
 import (
@@ -8,7 +8,7 @@ import (
 )
 
 // Gzip reports whether the client takes gzip (RFC 9110, 12.5.3). All browsers say so in these
-// words; others get what is asked for as it is.
+// words; other clients get plain answers.
 func Gzip(r *http.Request) bool {
 	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		name, q, _ := strings.Cut(coding, ";")

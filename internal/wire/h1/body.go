@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// body is the body of a request. What has come in along with the head is in the connection's
+// body is the body of a request. Bytes that came along with the head are in the connection's
 // buffer; the rest is read from the connection when the handler asks for it, and no byte beyond.
 type body struct {
 	q *request
@@ -21,7 +21,7 @@ type body struct {
 
 	// Of the connection's read deadline, which another goroutine may set while one reads.
 	clock   sync.Mutex
-	by      time.Time // when what is read has to be there; zero for never
+	by      time.Time // when the awaited bytes have to be there; zero for never
 	reading bool      // from the connection
 	over    bool      // the request is
 }
@@ -120,7 +120,7 @@ func (b *body) setDeadline(by time.Time) error {
 
 var errOver = errors.New("h1: the request is over")
 
-// Close implements io.Closer. It reads what is left, if that is little.
+// Close implements io.Closer. It reads the rest, if that is little.
 func (b *body) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,8 +153,9 @@ func (b *body) discard() error {
 	return b.err
 }
 
-// beforeAnswer reads what the handler has left, before the answer begins: there are clients that
-// read no answer before they have sent all. It reports whether the connection can be kept.
+// beforeAnswer reads the part that the handler has left, before the answer begins: there are
+// clients that read no answer before they have sent all. It reports whether the connection can be
+// kept.
 func (b *body) beforeAnswer() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -164,13 +165,13 @@ func (b *body) beforeAnswer() bool {
 	case b.err == io.ErrUnexpectedEOF:
 		return true // the client asks for nothing more anyway
 	case !b.closed:
-		_ = b.discard() // which size tells
+		_ = b.discard() // size shows the result
 	}
 	return b.size() == 0
 }
 
-// end ends the use of b when the answer has been sent. It reads what is left if it may and that is
-// little. kept tells whether all of it has been read, cut how many bytes are still on their way.
+// end ends the use of b when the answer has been sent. It reads the rest if it may and that is
+// little. kept reports whether all of it has been read, cut how many bytes are still on their way.
 func (b *body) end(read bool) (kept bool, cut int64) {
 	b.clock.Lock()
 	b.over = true
@@ -187,7 +188,7 @@ func (b *body) end(read bool) (kept bool, cut int64) {
 	}
 	defer b.mu.Unlock()
 	if read {
-		_ = b.close() // which size tells
+		_ = b.close() // size shows the result
 	}
 	b.closed = true
 	if b.err == nil || stopped && timeout(b.err) {

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// conn is a connection. Only its own goroutine touches it, but for draining and for what a watch
-// does.
+// conn is a connection. Only its own goroutine touches it, except for draining and a watch.
 type conn struct {
 	s      *Server
 	nc     net.Conn
@@ -30,7 +29,7 @@ type conn struct {
 
 	failed error // of reading
 
-	due   time.Time // when what is read now has to be there; zero for never
+	due   time.Time // when the awaited bytes have to be there; zero for never
 	armed time.Time // the read deadline that is set; zero for none. It is never later than due, so
 	// that it has to be moved only once it has passed
 	writable time.Time // the write deadline that is set
@@ -115,7 +114,7 @@ func (c *conn) Serve() {
 	}
 }
 
-// handOver gives net/http the connection, with what has come in.
+// handOver gives net/http the connection, with the bytes that were read from it.
 func (c *conn) handOver() {
 	const preface = "PRI "
 	if in := c.in[c.r:min(c.w, c.r+len(preface))]; c.used && len(in) > 0 && string(in) == preface[:len(in)] {
@@ -176,7 +175,7 @@ func (c *conn) next() state {
 				return partial
 			}
 			c.failed = err
-			return odd // what to say of a head that is cut off, net/http knows
+			return odd // net/http knows how to answer a head that is cut off
 		}
 	}
 }
@@ -277,8 +276,8 @@ func (c *conn) makeRoom() {
 	c.in = bigger
 }
 
-// answer answers the request whose head is there. keep tells whether another one may follow. What
-// is not understood is for net/http.
+// answer answers the request whose head is there. keep reports whether another one may follow. A
+// request that is not understood is for net/http.
 func (c *conn) answer() (keep, understood bool) {
 	work := c.s.pool.Get().(*work)
 	q, ok := work.begin(c)

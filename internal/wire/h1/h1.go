@@ -3,12 +3,12 @@
 // small request on a second goroutine that watches the connection, on deadlines, header maps and
 // contexts.
 //
-// The loop serves only what it fully understands (head.go): a request for a path in HTTP/1.1, with
-// one Host, a head that is not large, and a body whose length is given, if there is one. At the
-// first byte of anything else it hands the connection to net/http, with all bytes that nobody has
-// answered, and for good: chunked bodies, Expect, Upgrade, HTTP/2, HTTP/1.0, malformed heads. So
-// whatever is odd is judged by one parser only, and each answer is, byte for byte, the one that
-// net/http would give.
+// The loop serves only requests that it fully understands (head.go): a request for a path in
+// HTTP/1.1, with one Host, a head that is not large, and a body whose length is given, if there is
+// one. At the first byte of anything else it hands the connection to net/http, with all bytes that
+// nobody has answered, and for good: chunked bodies, Expect, Upgrade, HTTP/2, HTTP/1.0, malformed
+// heads. So odd requests are judged by one parser only, and each answer is, byte for byte, the one
+// that net/http would give.
 //
 // Begin with Server (this file), then conn.next and conn.answer (conn.go), and head.line (head.go).
 package h1
@@ -27,7 +27,7 @@ import (
 
 // Server serves the connections of a door. Make one with New. Safe for concurrent use.
 type Server struct {
-	rest     *http.Server // serves what is handed over
+	rest     *http.Server // serves connections that are handed over
 	handler  http.Handler
 	conns    *listen.Group[*conn]
 	handed   *handed
@@ -39,20 +39,20 @@ type Server struct {
 	timeouts timeouts
 }
 
-// timeouts are those of http.Server; 0 means none.
+// timeouts are as in http.Server; 0 means none.
 type timeouts struct {
 	header, read, write, idle time.Duration
 }
 
-// Bounds of what the loop serves. What is beyond goes to net/http.
+// Bounds of the requests that the loop serves. Larger ones go to net/http.
 const (
 	maxHead   = 16 << 10
 	maxFields = 100 // a connection keeps room for as many as it has ever had
 )
 
-// New returns a server that does what s does, at less cost. Handler, ErrorLog, the time-outs and
+// New returns a server that serves as s does, at less cost. Handler, ErrorLog, the time-outs and
 // MaxHeaderBytes of s hold for all requests; its hooks (BaseContext, ConnContext, ConnState) see
-// only what is handed over to it. s is not to be changed or used otherwise any more.
+// only connections that are handed over to it. s is not to be changed or used otherwise any more.
 //
 // The handler may keep neither the request nor its header, nor the ResponseWriter, once it has
 // returned: they are used again. Of http.ResponseController it has Flush, SetReadDeadline,
@@ -93,7 +93,7 @@ func New(s *http.Server) *Server {
 	return h
 }
 
-// serveRest serves what is handed over.
+// serveRest serves requests of connections that are handed over.
 func (s *Server) serveRest(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 && s.conns.Closing() {
 		// With this answer net/http asks the client to go. By itself it would do so only once no
@@ -128,7 +128,7 @@ func (s *Server) Serve(l net.Listener) error {
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.lingers.End()
 	s.rest.SetKeepAlivesEnabled(false) // its connections end with their next answer
-	err := s.conns.Shutdown(ctx)       // what is handed over meanwhile is still served
+	err := s.conns.Shutdown(ctx)       // connections handed over meanwhile are still served
 	if other := s.rest.Shutdown(ctx); other != nil {
 		_ = s.rest.Close()
 		err = other

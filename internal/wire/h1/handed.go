@@ -109,7 +109,7 @@ func (c *begun) CloseWrite() error {
 // stater is a connection with TLS.
 type stater interface{ ConnectionState() tls.ConnectionState }
 
-// begunTLS is a begun connection with TLS, of which net/http asks for its state.
+// begunTLS is a begun connection with TLS, whose state net/http asks for.
 type begunTLS struct {
 	*begun
 	stater

@@ -10,7 +10,7 @@ import (
 )
 
 // head is the head of a request, as far as it has come in. The zero value is ready. It is stricter
-// than RFC 9112 asks for, and than net/http is: what it takes has one reading only.
+// than RFC 9112, and than net/http: a head that it takes has one reading only.
 type head struct {
 	next int // where the next line begins
 	seen int // up to where it was searched for its end
@@ -35,7 +35,7 @@ func (s span) of(b []byte) []byte { return b[s.from:s.to] }
 // field is a line of a head.
 type field struct{ name, value span }
 
-// state is what is known of the bytes that have come in.
+// state is the state of the bytes that have come in.
 type state uint8
 
 const (
@@ -86,7 +86,7 @@ func (h *head) read(b []byte) state {
 	}
 }
 
-// methods are those that are served here, each with what follows it.
+// methods are the methods that are served here, each with the space behind it.
 var methods = []string{"GET ", "POST ", "HEAD ", "PUT ", "PATCH ", "DELETE ", "OPTIONS "}
 
 // methodOf returns the method that b begins with; "" if there is none that is served here, or only
@@ -117,7 +117,8 @@ func (h *head) request(b []byte, line span) bool {
 	}
 	h.target = span{line.from + method, line.to - len(version)}
 	for _, c := range h.target.of(b) {
-		// A fragment is none of a request's target, and what is no ASCII has more than one reading.
+		// A request's target has no fragment, and a target that is not ASCII has more than one
+		// reading.
 		if c <= ' ' || c >= 0x7f || c == '#' {
 			return false
 		}
@@ -155,8 +156,8 @@ func (h *head) line(b []byte, line span) bool {
 	return h.special(s[:colon], value)
 }
 
-// special looks at the fields that say how the request is to be read, or what the connection is to
-// become.
+// special looks at the fields that say how the request is to be read, or that change the
+// connection.
 func (h *head) special(name, value []byte) bool {
 	is := func(s string) bool { return isFold(name, s) }
 	switch len(name) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// work is what a request needs, kept for the next one of any connection.
+// work is the memory of a request, kept for the next one of any connection.
 type work struct {
 	header http.Header // of the request
 	values []string    // of its fields
@@ -59,8 +59,8 @@ func (k *work) release(s *Server) {
 // never ask. Before the body has come in nobody can watch; then it is the body's reader who learns
 // it.
 //
-// It is not used again: whoever holds on to a part of it, as http.Transport may to the body, is
-// told that it is over.
+// It is not used again: anybody who holds on to a part of it, as http.Transport may to the body,
+// finds it closed.
 type request struct {
 	http     *http.Request
 	c        *conn
@@ -133,7 +133,7 @@ func (q *request) end() {
 	}
 }
 
-// abort ends it when the handler has panicked. What has been sent so far shows the client that the
+// abort ends it when the handler has panicked. The bytes sent so far show the client that the
 // answer breaks off.
 func (q *request) abort() {
 	q.end()
@@ -187,8 +187,8 @@ func (w *watch) start(nc net.Conn, gone func()) {
 				gone()
 				return
 			}
-			// The deadline was stop's, or an old one, or that of Drain. stop says so before it sets
-			// its own, which therefore is not lost here.
+			// The deadline was stop's, an old one, or Drain's. stop says so before it sets its own,
+			// which therefore is not lost here.
 			_ = nc.SetReadDeadline(time.Time{})
 			w.mu.Lock()
 			stopped := w.stopped
@@ -210,7 +210,8 @@ func (w *watch) stop(c *conn) {
 	c.armed = past
 }
 
-// give gives c what has come in. Nobody may read the body any more, whose bytes this may move.
+// give gives c the bytes that have come in. Nobody may read the body any more, whose bytes this may
+// move.
 func (w *watch) give(c *conn) {
 	if w.n > 0 {
 		if c.w == len(c.in) {

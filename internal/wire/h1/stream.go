@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// What a handler may do with an answer beside writing it whole: send it in parts, with what goes
-// before its head and behind its body.
+// A handler may also send an answer in parts, with informational headers before its head and
+// trailers behind its body.
 
 // FlushError is for http.ResponseController: it sends all that has been written.
 func (w *response) FlushError() error {
@@ -40,8 +40,8 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 	return w.c.nc.SetWriteDeadline(t)
 }
 
-// EnableFullDuplex is for http.ResponseController: what the handler has not read of the body is
-// left to it when the answer begins.
+// EnableFullDuplex is for http.ResponseController: the unread rest of the body is left to the
+// handler when the answer begins.
 func (w *response) EnableFullDuplex() error {
 	w.duplex = true
 	return nil
@@ -98,8 +98,7 @@ func (w *response) end() {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// abort sends what has been made of an answer that breaks off. Without an end of its head it is
-// none.
+// abort sends the part of an answer that breaks off. Without an end of its head it is none.
 func (w *response) abort() {
 	if w.committed {
 		w.send()

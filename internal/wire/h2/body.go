@@ -28,7 +28,7 @@ const (
 )
 
 // newPart returns an empty part with room for n bytes or more, which is to follow last. It is not
-// much larger than what is in last or comes now, so that small bodies take little memory.
+// much larger than last's contents or n, so that small bodies take little memory.
 func newPart(last *part, n int) *part {
 	if last != nil {
 		n = max(n, 2*cap(last.b))
@@ -75,7 +75,7 @@ func (c *conn) feed(st *stream, p []byte) {
 	st.cond.Broadcast()
 }
 
-// takeParts moves what is unread of the body to p, as much as fits. mu must be held.
+// takeParts moves unread bytes of the body to p, as many as fit. mu must be held.
 func (c *conn) takeParts(st *stream, p []byte) (n int) {
 	for n < len(p) && st.parts != nil {
 		first := st.parts
@@ -111,10 +111,10 @@ type body struct {
 	c       *conn
 	st      *stream
 	w       *response
-	trailer http.Header // the request's: what was announced, without values
-	proceed atomic.Bool // the client waits to be told to send it
+	trailer http.Header // the request's: the announced fields, without values
+	proceed atomic.Bool // the client waits for a 100 to send it
 	closed  atomic.Bool
-	owed    int // bytes that were read, and of which the client is not yet told
+	owed    int // bytes that were read, and not yet returned to the client's window
 }
 
 // Read implements io.Reader.
@@ -140,7 +140,7 @@ func (b *body) Read(p []byte) (int, error) {
 				}
 			}
 			return 0, io.EOF
-		case st.late: // after what has come whole
+		case st.late: // after the bytes that have come whole
 			return 0, os.ErrDeadlineExceeded
 		case len(p) == 0:
 			return 0, nil
@@ -179,7 +179,7 @@ func (st *stream) wake() {
 	st.cond.Broadcast()
 }
 
-// take reads what has come in, and opens the windows for more. mu must be held.
+// take reads the bytes that have come in, and opens the windows for more. mu must be held.
 func (b *body) take(p []byte) int {
 	c, st := b.c, b.st
 	n := c.takeParts(st, p)

@@ -76,7 +76,7 @@ type connState struct {
 	writing bool
 	failed  error // of writing: nothing is sent any more
 
-	resting bool // the reader is being woken, to drop what it keeps
+	resting bool // the reader is being woken, to drop its spare memory
 
 	jobs     int       // calls of this connection that are with workers
 	flushing bool      // a worker writes what others answer, too, when they had their turn
@@ -89,11 +89,11 @@ type connState struct {
 	extra         int  // by which the connection's window is wider than connWindow, of Server.extra
 	shut          bool // the connection's window is
 	sendWindow    int
-	toReturn      int       // bytes by which the client may open windows for what it has got
+	toReturn      int       // bytes by which the client may open windows for answers it has got
 	initialWindow int       // the window that the client gives each new stream
 	queue         []*stream // that have something to send which does not fit yet
 	granted       int       // bytes of window given to large messages beyond the initial one
-	waiting       []*stream // for such
+	waiting       []*stream // for such bytes
 	enc           encoder
 
 	// Counters by which the watch sees progress.
@@ -431,8 +431,8 @@ func (c *conn) fail(fault connError) {
 }
 
 // linger ends our side of the connection and reads until the client ends its own. A socket closed
-// with unread input is reset, and the client then loses what it has not read yet. That is the lot
-// of those that keep sending.
+// with unread input is reset, and the client then loses the answers it has not read yet. That
+// happens to clients that keep sending.
 func (c *conn) linger() {
 	_ = c.nc.SetDeadline(time.Now().Add(lingerTime))
 	closeWrite(c.nc)
@@ -472,7 +472,7 @@ func (c *conn) drainLocked(reason string) {
 	c.flushSoon()
 }
 
-// The server's pings; their payload tells them apart.
+// The server's pings; they differ in their payload.
 var (
 	drainPing = [8]byte{'d', 'r', 'a', 'i', 'n', 'i', 'n', 'g'}
 	alivePing = [8]byte{'k', 'e', 'e', 'p', 'a', 'l', 'i', 'v'}

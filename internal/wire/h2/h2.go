@@ -4,8 +4,8 @@
 // to wait (Rest) runs on workers. Every other request (health, reflection, streams) goes to an
 // http.Handler, on a goroutine of its own.
 //
-// It serves HTTP/2 for an http.Server, too (Configure, in http.go), at half of what net/http's own
-// costs.
+// It serves HTTP/2 for an http.Server, too (Configure, in http.go), at half the cost of net/http's
+// own.
 //
 // It speaks HTTP/2 over TLS and, without TLS, by prior knowledge (RFC 9113), with bounds on
 // everything that a peer can make it hold or do.
@@ -32,14 +32,12 @@ type Options struct {
 	// Methods are the unary calls by their path (/package.Service/Method).
 	Methods map[string]Unary
 	// Handler answers everything else, each request on a goroutine of its own; nil answers 404. It
-	// meets what it would meet behind net/http: bodies and answers may stream in both directions at
-	// once, there are informational answers, trailers, and http.ResponseController but for
-	// hijacking.
+	// works as behind net/http: bodies and answers may stream in both directions at once, there are
+	// informational answers, trailers, and http.ResponseController without hijacking.
 	Handler http.Handler
 
-	// Line says whether the calls at hand have stood in line for too long. Turn answers such a call
-	// in place of its method, as Unary does at once; its message is not read. A nil Line turns none
-	// away.
+	// Line says whether the calls at hand waited too long. Turn answers such a call in place of its
+	// method, as Unary does at once; its message is not read. A nil Line turns none away.
 	Line *shed.Door
 	Turn func(out []byte) (answer []byte, s Status)
 
@@ -68,9 +66,10 @@ type Options struct {
 	// keep a quarter of it; further requests are refused then. When three quarters are in use,
 	// connections of those clients that keep most are ended with ENHANCE_YOUR_CALM.
 	MaxMemory int
-	// Client tells whose a connection is, by its peer: the connections of one client share what one
-	// may keep. The zero Addr, and a nil function, are for a connection that counts for itself, as
-	// of a proxy, which brings the requests of many clients. It must be safe for concurrent use.
+	// Client returns the client of a connection, by its peer: the connections of one client share
+	// one bound on memory. The zero Addr, and a nil function, are for a connection that counts for
+	// itself, as of a proxy, which brings the requests of many clients. It must be safe for
+	// concurrent use.
 	Client func(peer net.Addr) netip.Addr
 	// MaxBuffered bounds the part of that which bodies that have not come in whole and answers that
 	// cannot be sent yet may take; 0 means all of it. One connection may hold a quarter of it. Past
@@ -112,7 +111,7 @@ type Options struct {
 // ends with the connection. Neither call nor out may be used after it returns, by the rest either.
 type Unary func(ctx context.Context, call *Call, out []byte) (answer []byte, s Status, rest Rest)
 
-// Rest is what is left of a call that has to wait. One of its methods is called, once.
+// Rest is the rest of a call that has to wait. One of its methods is called, once.
 type Rest interface {
 	// Answer is the rest of Unary, on a goroutine of its own. ctx ends when the call is cancelled,
 	// its deadline passes, or the connection breaks. out may not be used after it returns.

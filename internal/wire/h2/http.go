@@ -25,17 +25,17 @@ const never = 100 * 365 * 24 * time.Hour
 // WriteTimeout do not, and ConnState sees
 // only that a connection begins and ends.
 //
-// What a handler and a client meet is the same but for this. Malformed requests are reset, also
-// those with fields of a connection, which net/http answers 400, those whose Content-Length is none
-// or not the length of the body, and those whose :path does not begin with /. Host is in
-// Request.Host only. Bodies that come in may be read from any goroutine, and a read deadline may be
-// moved when it has passed.
+// A handler and a client see the same as with net/http, with these differences. Malformed requests
+// are reset, also requests with fields of a connection, which net/http answers 400, requests whose
+// Content-Length is invalid or not the length of the body, and requests whose :path does not begin
+// with /. Host is in Request.Host only. Bodies that come in may be read from any goroutine, and a
+// read deadline may be moved when it has passed.
 //
 // The ResponseWriter has a method SetStall(time.Duration), which bounds how long a Write may wait
 // for the client.
 func Configure(s *http.Server) { ConfigureWith(s, HTTPOptions{}) }
 
-// HTTPOptions are what an http.Server has no place for. The zero value is right for most.
+// HTTPOptions are options that an http.Server lacks. The zero value is right for most.
 type HTTPOptions struct {
 	MaxMemory int64                          // as in Options
 	Client    func(peer net.Addr) netip.Addr // as in Options
@@ -56,7 +56,7 @@ func ConfigureWith(s *http.Server, o HTTPOptions) (memory func() MemoryStats) {
 		state := nc.ConnectionState()
 		loop().serveHanded(nc, handed{handler: h, tls: &state})
 	}
-	// net/http's name for what has begun with the preface, which it has read.
+	// net/http's name for connections that began with the preface, which it has read.
 	s.TLSNextProto["unencrypted_http2"] = func(_ *http.Server, nc *tls.Conn, h http.Handler) {
 		if plain, ok := nc.NetConn().(interface{ UnencryptedNetConn() net.Conn }); ok {
 			loop().serveHanded(plain.UnencryptedNetConn(), handed{handler: h, prefaced: true})
@@ -118,7 +118,7 @@ func newHTTP(s *http.Server, more HTTPOptions) *Server {
 	return server
 }
 
-// handed is what an http.Server tells of a connection.
+// handed describes a connection that an http.Server hands over.
 type handed struct {
 	handler  http.Handler
 	ctx      context.Context
@@ -129,7 +129,7 @@ type handed struct {
 // serveHanded serves a connection that an http.Server has accepted, until it ends.
 func (s *Server) serveHanded(nc net.Conn, h handed) {
 	h.ctx = s.ctx
-	// In the same way net/http tells its own HTTP/2 server of the context.
+	// In the same way net/http passes the context to its own HTTP/2 server.
 	if of, ok := h.handler.(interface{ BaseContext() context.Context }); ok {
 		h.ctx = of.BaseContext()
 	}

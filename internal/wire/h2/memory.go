@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// All that the connections of a server make the process keep is in one budget, Options.MaxMemory:
-// bodies and answers (Server.held, counted as they come and go), and requests with what their
-// handlers need, and buffers (Server.kept, counted once a batch). What each costs is reckoned from
-// above. An open connection that keeps nothing is not in it: MaxConnections bounds those.
+// All memory that the connections of a server make the process keep is in one budget,
+// Options.MaxMemory: bodies and answers (Server.held, counted as they come and go), and requests
+// with the needs of their handlers, and buffers (Server.kept, counted once a batch). Each cost is
+// an upper estimate. An open connection that keeps nothing is not in it: MaxConnections bounds
+// those.
 //
 // No connection may keep more than a quarter of the budget: then its next request is refused. So it
 // is when its client (see client) would keep more than all together leave of the first five
@@ -27,28 +28,28 @@ import (
 // Requests that go on when their connections have ended count for their clients. They are the first
 // to be ended, so that they take nothing of the share of others.
 
-// What a request costs beside its fields.
+// Costs of a request beside its fields.
 const (
 	// streamCost is a stream, a request, and their places in maps.
 	streamCost = 1 << 10
-	// handlerCost is a goroutine with its stack, an http.Request, a response, and what a handler
-	// such as the proxy makes of these.
+	// handlerCost is a goroutine with its stack, an http.Request, a response, and the copies that a
+	// handler such as the proxy makes of these.
 	handlerCost = 16 << 10
-	// bodyCost bounds what a handler has of a body in its own buffers.
+	// bodyCost bounds the part of a body in a handler's own buffers.
 	bodyCost = 96 << 10
 	// streamingCost is the same for a body of unknown length.
 	streamingCost = 32 << 10
-	// writeCost is what a handler holds whose answer waits for the client.
+	// writeCost is the memory of a handler whose answer waits for the client.
 	writeCost = 32 << 10
-	// fieldCost is what a field takes beside its text, in a request and in a map.
+	// fieldCost is the memory of a field beside its text, in a request and in a map.
 	fieldCost = 96
 	// settleStep is how much a connection may keep before it reports that to the server.
 	settleStep = 256 << 10
-	// leastShare is what a client may keep however much others do, or a 1,024th of all.
+	// leastShare is how much a client may keep however much others do, or a 1,024th of all.
 	leastShare = 64 << 10
 )
 
-// headCost is what a header of so many fields costs, whose size is counted as in
+// headCost is the cost of a header of so many fields, whose size is counted as in
 // SETTINGS_MAX_HEADER_LIST_SIZE. Its text may be there three times: as it came, in the map, and as
 // the proxy sends it on.
 func headCost(fields, size int) int { return 3*size + fieldCost*fields }
@@ -80,10 +81,10 @@ type memory struct {
 	told   int // as last reported to the server
 
 	heldBefore int  // conn.held at the end of the last batch
-	leaving    bool // the connection is being ended: what it keeps is in Server.leaving
+	leaving    bool // the connection is being ended: its memory is in Server.leaving
 
-	share     int  // what is in client.keeps
-	left      int  // what is in Server.left
+	share     int  // its part of client.keeps
+	left      int  // its part of Server.left
 	forgotten bool // by its client
 
 	bearable context.Context    // ends when leaving begins; nil before somebody asks
@@ -91,7 +92,7 @@ type memory struct {
 	behind   bool               // it has ended, and keeps something all the same: see Server.behind
 }
 
-// raiseMost notes what a client keeps.
+// raiseMost notes how much a client keeps.
 func (s *Server) raiseMost(w *client) {
 	for n := w.keeps.Load(); ; {
 		most := s.most.Load()
@@ -108,8 +109,8 @@ func (c *conn) roomFor(n int) bool {
 }
 
 // awaitRoom waits, for a second at most and once in a batch, until connections that are being ended
-// have given back what they kept, if that is all that is in the way. mu must be held; it is
-// released meanwhile.
+// have given back their memory, if nothing else is in the way. mu must be held; it is released
+// meanwhile.
 func (c *conn) awaitRoom(n int) {
 	s := c.s
 	if c.awaited {
@@ -147,8 +148,8 @@ func (c *conn) dropHead(st *stream) {
 	st.head = 0
 }
 
-// settle tells the server what c keeps. It reports whether somebody has to be ended for that. mu
-// must be held.
+// settle reports to the server how much c keeps. It returns whether somebody has to be ended for
+// that. mu must be held.
 func (c *conn) settle() (pressed bool) {
 	change := c.heads - c.told
 	if !c.dead { // else its buffers are about to go
@@ -172,14 +173,14 @@ func (c *conn) settle() (pressed bool) {
 	if change < 0 && c.s.awaiting.Load() > 0 {
 		select {
 		case c.s.freed <- struct{}{}:
-		default: // somebody is told already
+		default: // a wake-up is pending already
 		}
 	}
 	return change > 0 && c.s.pressed()
 }
 
-// settleReader is settle for the reader, which knows what it has. It is called at the end of each
-// batch, and looks at bodies and answers, too, which the server knows of already.
+// settleReader is settle for the reader, which knows its own memory. It is called at the end of
+// each batch, and looks at bodies and answers, too, which the server knows of already.
 func (c *conn) settleReader() (pressed bool) {
 	c.reader = len(c.in) - minInput + cap(c.block) + cap(c.scratch) + cap(c.plain) + len(c.freeStreams)*streamCost/2 + c.headers.spare()
 	more := c.held > c.heldBefore
@@ -191,7 +192,7 @@ func (c *conn) settleReader() (pressed bool) {
 	return pressed || more && c.s.pressed()
 }
 
-// trim drops what the reader keeps for later.
+// trim drops the reader's spare memory.
 func (c *conn) trim() {
 	c.freeStreams, c.scratch, c.plain = nil, nil, nil
 	c.headers.more = nil
@@ -201,7 +202,7 @@ func (c *conn) trim() {
 	c.headers.forget()
 }
 
-// pressed reports whether the connections, but for those that are being ended, keep more than they
+// pressed reports whether the connections, without those that are being ended, keep more than they
 // may in the long run.
 func (s *Server) pressed() bool { return s.keeps() > int64(s.o.MaxMemory)*3/4 }
 
@@ -332,7 +333,7 @@ func (s *Server) leftBehind() []*conn {
 	return slices.Collect(maps.Keys(s.behind.conns))
 }
 
-// MemoryStats is what a server keeps for its connections, and how often that was too much.
+// MemoryStats is how much a server keeps for its connections, and how often that was too much.
 type MemoryStats struct {
 	Bytes       int64  // kept now
 	Connections uint64 // that were ended, since they kept most

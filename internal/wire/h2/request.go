@@ -18,7 +18,7 @@ import (
 type request struct {
 	method, scheme, path, authority string
 	fields                          []hpack.HeaderField // without pseudo-header fields
-	length                          int64               // Content-Length; -1 if not told
+	length                          int64               // Content-Length; -1 if absent
 
 	unary       Unary // answers it; nil means Options.Handler
 	contentType string
@@ -115,7 +115,7 @@ func (h *headerReader) read(block []byte) (*request, error) {
 }
 
 // readTrailer decodes the block of a trailer, and reports whether it is well-formed, and whether it
-// holds fields that belong in a header, and what they cost to keep.
+// holds fields that belong in a header, and the memory they cost.
 func (h *headerReader) readTrailer(block []byte) (fields http.Header, cost int, ok, odd bool, err error) {
 	r := h.acquire()
 	defer h.release(r)

@@ -22,10 +22,10 @@ type response struct {
 	trailer  []string // names that were announced
 	status   int      // 0 until WriteHeader
 	sent     bool     // the header is
-	length   int64    // of the body, as the header tells it; -1 if it does not
+	length   int64    // of the body, from the header; -1 if unknown
 	head     bool     // the request is a HEAD
 	given    int64    // bytes of the body that the handler has written
-	typed    bool     // the header tells the type of the body, or that nobody is to guess it
+	typed    bool     // the header has the type of the body, or forbids to guess it
 	dated    bool     // the header holds the date
 	unheard  bool     // the request is malformed, and there is no answer
 	returned bool     // the handler has, and did not panic
@@ -37,11 +37,11 @@ type response struct {
 // buffers belong to a response. They are used again, but the response is not: a handler that
 // writes after its end must not hit another one's answer.
 type buffers struct {
-	// Header fields as they were at WriteHeader, until they are sent: in block those that do not
-	// depend on what was sent before.
+	// Header fields as they were at WriteHeader, until they are sent. block has the fields whose
+	// encoding does not depend on earlier ones.
 	block  []byte
 	shared []sharedField
-	body   []byte // what is not yet sent of the body
+	body   []byte // the unsent part of the body
 }
 
 var spareBuffers = sync.Pool{New: func() any { return new(buffers) }}
@@ -301,7 +301,7 @@ func (w *response) inform(status int) {
 	c.flush()
 }
 
-// informContinue tells a client that waits for a 100 to send its body.
+// informContinue sends a 100 to a client that waits for one before it sends its body.
 func (w *response) informContinue() {
 	c := w.c
 	c.mu.Lock()
@@ -360,7 +360,7 @@ func (w *response) over() {
 	}
 }
 
-// complete fills in what the header lacks, and returns the fields of the trailer.
+// complete adds the missing fields of the header, and returns the fields of the trailer.
 func (w *response) complete() (trailer []byte) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -380,7 +380,7 @@ func (w *response) complete() (trailer []byte) {
 	return trailer
 }
 
-// end sends what is left of the answer. mu must be held.
+// end sends the rest of the answer. mu must be held.
 func (w *response) end(trailer []byte) {
 	c, st := w.c, w.st
 	body := w.body
@@ -410,9 +410,9 @@ func (w *response) end(trailer []byte) {
 func (w *response) EnableFullDuplex() error { return nil }
 
 // SetReadDeadline bounds the reading of the body from now on; the zero time is no bound. As with a
-// connection, whoever waits for the body meets it, and it may be moved when it has passed. What has
-// come in can be read all the same. Time in which the client may not send, since other bodies of
-// its connection have not been read, does not count.
+// connection, it applies to reads that wait already, and it may be moved when it has passed. Bytes
+// that have come in can be read all the same. Time in which the client may not send, since other
+// bodies of its connection have not been read, does not count.
 func (w *response) SetReadDeadline(t time.Time) error {
 	c, st := w.c, w.st
 	c.mu.Lock()

@@ -27,13 +27,13 @@ type Server struct {
 	kept     atomic.Int64 // the rest of the budget Options.MaxMemory
 	leaving  atomic.Int64 // of both, what connections keep that are being ended
 	left     atomic.Int64 // of kept, but not of leaving, what connections keep that have ended
-	most     atomic.Int64 // of held and kept, what one client keeps at most, as far as is known
+	most     atomic.Int64 // of held and kept, the most that one client keeps, as far as is known
 	extra    atomic.Int64 // bytes by which the windows of connections are wider than connWindow
 	handlers atomic.Int64 // calls in Options.Handler
 
 	relieving sync.Mutex    // of relieve
 	awaiting  atomic.Int64  // readers in awaitRoom
-	freed     chan struct{} // tells one of them that something was given back
+	freed     chan struct{} // wakes one of them when memory was given back
 	behind    struct {      // connections that have ended, and keep something all the same
 		sync.Mutex
 		conns map[*conn]bool

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-rl/weir/internal/util/pq"
 )
 
-// client is whose connections share what one may keep: one address's, or a connection alone.
+// client is the owner of connections that share one bound: an address, or a connection alone.
 type client struct {
 	address netip.Addr // the zero Addr for a connection that counts for itself
 	conns   int        // that are open, or keep something; Server.clients guards it
@@ -74,12 +74,12 @@ func (c *conn) mayBegin(n int) bool {
 	}
 	more := int64(own - c.share)
 	all := c.client.keeps.Load() + more
-	// What has been left behind goes first when there is no room, and so takes nobody's share.
+	// Memory left behind goes first when there is no room, and so takes nobody's share.
 	now := s.keeps() - s.left.Load()
 	if all <= most*5/8-now || all <= max(s.most.Load()/8, most/1024, leastShare) {
 		return true
 	}
-	// Behind one address may be many people: what one of them keeps shuts out no connection of
+	// Behind one address may be many people: the memory of one of them shuts out no connection of
 	// another that keeps little.
 	return own <= leastShare && now+more <= most/2
 }
@@ -90,7 +90,7 @@ type keeper struct {
 	conns []kept
 }
 
-// kept is what a connection keeps.
+// kept is the memory of a connection.
 type kept struct {
 	c *conn
 	n int

@@ -20,12 +20,12 @@ type stream struct {
 	received     int64 // bytes of the body, without padding
 	recvWindow   int
 	in           []byte // of the body of a unary call, which is not yet complete
-	parts        *part  // of the body of a handler's request: what it has not read
+	parts        *part  // the unread part of the body of a handler's request
 	lastPart     *part
 	unread       int  // bytes in parts
 	need         int  // bytes of a unary request, as its prefix says; 0 while that has not come
 	granted      int  // bytes of window beyond the initial one
-	waits        bool // for such: it is in conn.waiting
+	waits        bool // for more window: it is in conn.waiting
 	held         int  // bytes as in Options.MaxBuffered
 	head         int  // what its header is counted with, as in memory.heads
 

@@ -8,12 +8,12 @@ import (
 )
 
 // The fields of answers that are alike from one to the next are put into the client's dynamic table
-// (RFC 7541, 2.3.2), so that they take a byte or two. Which these are is said by name: nothing that
-// may be a secret ever is among them, since a table that several users' answers go through tells
-// whether a value is in it (7.1.3). hpack.Encoder would put every field there, those that change
-// with each answer as well, and looks each up in two maps: its answers take more time.
+// (RFC 7541, 2.3.2), so that they take a byte or two. Their names are listed here: no field that
+// may be a secret is among them, since a table that several users' answers go through shows whether
+// a value is in it (7.1.3). hpack.Encoder would put every field there, those that change with each
+// answer as well, and looks each up in two maps: its answers take more time.
 
-// fieldCode is what is known of a name of fields.
+// fieldCode holds facts about a name of fields.
 type fieldCode struct {
 	static byte // its index in the static table; 0 for none
 	shared byte // its index in sharedNames; 0 if its values do not go into the dynamic table
@@ -39,7 +39,7 @@ const (
 
 var valueSeed = maphash.MakeSeed()
 
-// sharedField is a field whose encoding depends on what is in the table.
+// sharedField is a field whose encoding depends on the contents of the table.
 type sharedField struct {
 	code  fieldCode
 	value string

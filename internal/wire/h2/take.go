@@ -179,7 +179,7 @@ func (c *conn) windowUpdate(id uint32, p []byte) error {
 	return c.spendWindow(n)
 }
 
-// minReturn is the smallest WINDOW_UPDATE that a client may send at will, for what it has got.
+// minReturn is the smallest WINDOW_UPDATE that a client may send at will, for answers it has got.
 const minReturn = 256
 
 // spendWindow is spend for a WINDOW_UPDATE of n. Those that come of large answers are many, and no
@@ -218,7 +218,7 @@ func (c *conn) reset(id uint32, p []byte) error {
 		c.note(id, false)
 		cost = 4
 		if st.answering || c.now().Sub(st.began) >= rapid {
-			cost = 0 // it has had what it asked for, or a deadline has passed
+			cost = 0 // its bytes have come, or a deadline has passed
 		}
 	}
 	return c.spend(cost, "too many streams are reset at once")
@@ -287,7 +287,7 @@ func (c *conn) header(id uint32, end, selfish bool, block []byte) error {
 	if may && !c.roomFor(cost) {
 		c.awaitRoom(cost)
 	}
-	if c.draining >= closing { // the client has been told that nobody looks at it
+	if c.draining >= closing { // the client knows that nobody looks at it
 		c.mu.Unlock()
 		c.headers.release(r)
 		return nil
@@ -458,7 +458,7 @@ func (c *conn) body(st *stream, p []byte, padding int, end bool) error {
 	return nil
 }
 
-// paddingCost is what a DATA frame with padding costs its client. One that holds less data than
-// padding is paid by the length of the rest, since a frame of one byte would be as cheap else as
-// one of 16 KiB; others may be padded to hide how long they are.
+// paddingCost is the cost of a DATA frame with padding. One that holds less data than padding is
+// paid by the length of the rest, since a frame of one byte would be as cheap else as one of 16
+// KiB; others may be padded to hide how long they are.
 func paddingCost(data, padding int) int { return 1 + max(0, padding-data)/64 }

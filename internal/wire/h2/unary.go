@@ -258,8 +258,8 @@ func (c *conn) queueJob(st *stream, rest Rest, size int) {
 	}
 }
 
-// maxReady is how many calls are gathered before they go to workers: waking one at a time would
-// cost more than what it does, and none is to wait for long.
+// maxReady is how many calls are gathered before they go to workers: waking workers one at a time
+// costs more than the call, and no call is to wait long.
 const maxReady = 32
 
 // handOver gives workers the calls that were gathered.
@@ -305,8 +305,8 @@ func (s *Server) work() {
 // flushTogether writes the answers of workers and handlers. A store over a network answers many
 // calls at once, so where others of the connection are under way, those that are ready to run have
 // their turn first, and one write takes the answers of all. A single call would only lose time.
-// While all processors are busy, whoever gave his turn away may have none for long; then another
-// one writes. mu must be held; it is released meanwhile.
+// While all processors are busy, a goroutine that gave its turn away may have none for long; then
+// another one writes. mu must be held; it is released meanwhile.
 func (c *conn) flushTogether(others bool) {
 	switch {
 	case c.flushing:

@@ -53,8 +53,8 @@ func (s *Server) lend(has int) bool {
 	return true
 }
 
-// Window tells for how long the client of a connection could not send bodies, since others of its
-// own had not been read. Safe for concurrent use.
+// Window measures for how long the client of a connection could not send bodies, since others of
+// its own had not been read. Safe for concurrent use.
 type Window struct {
 	mu    sync.Mutex
 	total time.Duration

@@ -71,9 +71,9 @@ func (c *conn) writeOut(most int) (more bool) {
 	return false
 }
 
-// encoder writes the header blocks of answers. It keeps the fields in the client's dynamic table
-// that every successful answer has, and those of one status beside: calls that are turned away come
-// by the hundred thousand, and each is to cost next to nothing. The zero value is ready.
+// encoder writes the header blocks of answers. It keeps in the client's dynamic table the fields
+// that every successful answer has, and the fields of one other status: calls that are turned away
+// come by the hundred thousand, and each is to cost next to nothing. The zero value is ready.
 type encoder struct {
 	inserted    int  // fields in the table
 	contentType int  // content-type: application/grpc is the field of this number, from 1; 0: none
@@ -83,7 +83,7 @@ type encoder struct {
 	total       int  // bytes of all that was ever put into the table
 	slots       *slots
 	literal     bool // the client's table is too small, or once was
-	shrink      bool // the client has to be told that its table is empty
+	shrink      bool // the client has to learn that its table is empty
 
 	oftenStatus Status // to be kept in the table
 }

@@ -156,7 +156,7 @@ func (l *Listener) prepare(c net.Conn) {
 	_ = c.SetDeadline(deadline)
 	fail := func(r Reason, err error) {
 		s.l.mu.Lock()
-		crowded := s.gone // told of already
+		crowded := s.gone // reported already
 		s.l.mu.Unlock()
 		select {
 		case <-l.closing:

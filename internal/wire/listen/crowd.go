@@ -8,9 +8,9 @@ import (
 )
 
 // crowd are the connections that are not ready yet, by where they come from. Where one has to go,
-// it is the oldest of the address that has most: whoever opens many puts out their own, and a
-// client of one or two stays for as long as its handshake takes. Of addresses that have the same
-// number it is one in the network that has most, since who has a network can use each of its
+// it is the oldest of the address that has most: a client that opens many puts out its own, and a
+// client of one or two stays for as long as its handshake takes. Among addresses with the same
+// number it is one in the network that has most, since the owner of a network can use each of its
 // addresses once; then the one with the oldest connection. Each step costs as much as the logarithm
 // of the number of addresses. The listener's mu guards it.
 type crowd struct {

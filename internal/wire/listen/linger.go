@@ -28,7 +28,7 @@ type Lingers struct {
 	of   map[netip.Addr]int
 }
 
-// What a connection is read on for at most.
+// Bounds of reading on.
 const (
 	mostLingers = 1024
 	lingerPause = 2 * time.Second
@@ -61,8 +61,8 @@ func (l *Lingers) Bound(most int, pause, long time.Duration, bytes int64) {
 // End ends the reading of all connections within the longest pause, and of those to come at once.
 func (l *Lingers) End() { l.over.Store(true) }
 
-// Read reads what still comes over a connection whose answer is sent, into buf, and drops it, until
-// the client ends its side or a bound is met. Once left bytes have come, which is what is awaited,
+// Read reads the bytes that still come over a connection whose answer is sent, into buf, and drops
+// them, until the client ends its side or a bound is met. Once the awaited left bytes have come,
 // the client has little time for that. ended is asked after each change of the read deadline, and
 // may be nil. Read returns false at once if there is no room.
 func (l *Lingers) Read(nc net.Conn, left int64, buf []byte, ended func() bool) bool {

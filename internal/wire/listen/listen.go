@@ -29,8 +29,8 @@ import (
 // unixScheme begins the addresses of unix sockets.
 const unixScheme = "unix:"
 
-// CheckAddress returns an error that says what is wrong with an address for Open: host:port, or
-// unix: and a path.
+// CheckAddress returns an error that describes a fault of an address for Open: host:port, or unix:
+// and a path.
 func CheckAddress(s string) error {
 	if path, ok := strings.CutPrefix(s, unixScheme); ok {
 		switch {

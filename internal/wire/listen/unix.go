@@ -23,8 +23,8 @@ const maxUnixPath = 103
 const socketMode = 0o660
 
 // openUnix listens on a socket at path. While it examines the existing file and replaces it by its
-// own socket, it holds a lock on the folder, so that of two servers that start at once one finds
-// the other.
+// own socket, it holds a lock on the folder, so that if two servers start at once, one finds the
+// other.
 func openUnix(ctx context.Context, path string) (net.Listener, error) {
 	folder, err := os.Open(filepath.Dir(path))
 	if err != nil {

@@ -6,8 +6,8 @@ import "syscall"
 
 const supported = true
 
-// The race detector has to be told what a system call reads and writes, as package syscall does.
-// All else is the same.
+// The race detector has to know which memory a system call reads and writes, as with package
+// syscall. All else is the same.
 
 func read(fd uintptr, p []byte) (int, syscall.Errno) { return told(syscall.Read(int(fd), p)) }
 

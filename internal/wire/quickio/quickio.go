@@ -1,10 +1,10 @@
 // Package quickio reads and writes connections without telling Go's scheduler of each system call.
 //
-// An ordinary call tells it before and after, so that other goroutines get the processor if the
-// call blocks. Calls on a socket that does not block take a microsecond or two, but what is told
-// costs as much again, and far more where little goes on: it wakes the thread that looks for
-// calls that block, once for each request. What has to wait is parked as always, and deadlines and
-// closing are as always.
+// An ordinary call tells the scheduler before and after, so that other goroutines get the processor
+// if the call blocks. Calls on a socket that does not block take a microsecond or two, but telling
+// the scheduler costs as much again, and far more on an idle machine: it wakes the thread that
+// looks for calls that block, once for each request. Calls that have to wait are parked as always,
+// and deadlines and closing are as always.
 //
 // Where this is not known to work, which is anywhere but on Linux, all is done by ordinary calls.
 package quickio
@@ -20,9 +20,9 @@ import (
 const (
 	// most is how many bytes are copied without telling the scheduler: 64 KiB take about 10 µs.
 	most = 64 << 10
-	// tellEvery is how many reads in a row may find something at once until one is told of: the
-	// scheduler's watch, which sleeps while nothing goes on, then sees to it that a connection
-	// which never waits leaves room for others.
+	// tellEvery is how many reads in a row may find data at once before the scheduler is told: its
+	// watch, which sleeps while nothing goes on, then sees to it that a connection which never
+	// waits leaves room for others.
 	tellEvery = 16
 )
 

@@ -2,9 +2,9 @@ package shed
 
 import "time"
 
-// Batch is what a connection knows of the requests that it has read at a time. Beside the line of
-// the process they stand behind each other: a thousand may take long, where rules are many. The
-// zero value is ready. Not safe for concurrent use.
+// Batch is a connection's record of the requests that it has read at a time. Beside the line of the
+// process they stand behind each other: a thousand may take long, where rules are many. The zero
+// value is ready. Not safe for concurrent use.
 type Batch struct {
 	looked int       // requests of the batch
 	untold int       // requests that the Door has not heard of

@@ -14,11 +14,11 @@ const (
 // since a line that is several times as long as it was to be, and does not get shorter, will not.
 func interval(bound time.Duration) time.Duration { return min(4*bound, longest) }
 
-// Control tells a burst from overload, by readings of how long requests stand in line. It is
-// overloaded once all readings of an interval were above the bound, and until none was for a
-// second: the line gets short at once when requests are turned away, which says nothing of the
-// load. A reading speaks for the time that it waited; where none speaks for longest, all begins
-// anew. The zero value is not overloaded. Not safe for concurrent use.
+// Control distinguishes a burst from overload, by readings of how long requests stand in line. It
+// is overloaded once all readings of an interval were above the bound, and until none was for a
+// second: the line gets short at once when requests are turned away, which says nothing about the
+// load. A reading covers the time that it waited; after a time longer than longest without any,
+// Control begins anew. The zero value is not overloaded. Not safe for concurrent use.
 type Control struct {
 	above      time.Time // since when all readings were above the bound; zero if the last was not
 	last       time.Time // the last reading above it
@@ -45,5 +45,5 @@ func (c *Control) Read(now time.Time, waited, bound time.Duration) (overloaded b
 	return c.overloaded
 }
 
-// Overloaded is what the last Read reported.
+// Overloaded is the result of the last Read.
 func (c *Control) Overloaded() bool { return c.overloaded }

@@ -34,7 +34,8 @@ func (t kernelTimer) wait(d time.Duration) error {
 	var failed error
 	err := t.raw.Read(func(fd uintptr) bool {
 		if !set {
-			// Here, and not before: whoever finds it readable at once would not have stood in line.
+			// Here, and not before: a probe that finds it readable at once would not have stood in
+			// line.
 			set = true
 			failed = unix.TimerfdSettime(int(fd), 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(d, 1)))}, nil)
 			return failed != nil

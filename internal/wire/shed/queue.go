@@ -7,8 +7,8 @@ import (
 
 // Queue holds requests that are decided away from their connections, as goroutines have room: the
 // second line that these stand in. The probe does not stand in it, and the scheduler starts ready
-// goroutines in no order that could be relied on. So whoever gets the processor takes the oldest
-// request, and how old that is is the length of the line. Make one with NewQueue. Safe for
+// goroutines in no order that could be relied on. So the next goroutine to run takes the oldest
+// request, and the age of that is the length of the line. Make one with NewQueue. Safe for
 // concurrent use.
 type Queue[T any] struct {
 	door *Door
@@ -50,7 +50,7 @@ func (q *Queue[T]) Put(since time.Time, values ...T) {
 	q.tell()
 }
 
-// Take returns the oldest request, of which there must be one, and whether it is late.
+// Take returns the oldest request, and whether it is late. There must be one.
 func (q *Queue[T]) Take() (value T, late bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -104,7 +104,7 @@ func (q *Queue[T]) look(since time.Time) (late bool) {
 // paceOf is how many requests the pace is a mean of.
 const paceOf = 64
 
-// tell tells the door how long the requests wait that are put in now. mu must be held.
+// tell reports to the door how long the requests wait that are put in now. mu must be held.
 func (q *Queue[T]) tell() {
 	if q.door != nil {
 		q.door.ahead.Store(int64(len(q.waiting)-q.at) * q.pace)

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// Answer says what a door makes of a request that is turned away.
+// Answer says how a door answers a request that is turned away.
 type Answer string
 
 // The answers.
@@ -30,7 +30,7 @@ const (
 	Allow Answer = "allow" // as one that no limit refuses
 )
 
-// Check returns an error that says what to write in place of a.
+// Check returns an error that names valid values in place of a.
 func (a Answer) Check() error {
 	if a != Error && a != Deny && a != Allow {
 		return fmt.Errorf("%q must be %s, %s or %s", string(a), Error, Deny, Allow)
@@ -38,13 +38,13 @@ func (a Answer) Check() error {
 	return nil
 }
 
-// Reason is what a door says to a request that it turns away, in words.
+// Reason is a door's message to a request that it turns away.
 const Reason = "overloaded: the request has stood in line for too long, and nothing was decided; try again in a moment"
 
 // How often the probe looks: after tense while there is a line, and less and less often while there
-// is none. After a reading above a bound it looks atOnce, without giving up the processor: what
-// stood still since others had it (a stopped process, a paused machine, a quota, other programs)
-// has no line left then, and what has more to do than it can has.
+// is none. After a reading above a bound it looks atOnce, without giving up the processor: a
+// process that stood still because others had it (a stopped process, a paused machine, a quota,
+// other programs) has no line left then, and one that has more to do than it can has.
 const (
 	atOnce  = time.Nanosecond
 	tense   = 2 * time.Millisecond
@@ -53,10 +53,9 @@ const (
 	short = time.Millisecond
 )
 
-// fewest is how far apart requests may lie that make a line. Where they are fewer, and each takes
-// as long as any does, it is something else that takes the time, and turning them away would gain
-// none: a processor that works at a snapshot, or at new rules, looks at what comes in every 10 ms
-// or so.
+// fewest is how far apart requests may lie that make a line. If fewer arrive and all are equally
+// slow, something else uses the processor, and shedding would not help: a processor that writes a
+// snapshot, or compiles new rules, looks at its sockets every 10 ms or so.
 const fewest = 4 * time.Millisecond
 
 // tick is how often somebody looks at a probe that is overdue.
@@ -106,7 +105,7 @@ func newLine(p probe) *Line {
 	return l
 }
 
-// Door returns what a door asks, by the name that metrics have. bound is how long a request may
+// Door returns the Door for a door, by the name that metrics have. bound is how long a request may
 // stand in line under overload; 0 for any time. Run must not have been called yet.
 func (l *Line) Door(name string, bound time.Duration, answer Answer) *Door {
 	if l == nil || bound <= 0 {
@@ -171,7 +170,7 @@ func (l *Line) begin(every time.Duration) time.Duration {
 	return due
 }
 
-// read tells the doors of a reading.
+// read passes a reading to the doors.
 func (l *Line) read(now time.Time, waited time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,10 +190,10 @@ func (l *Line) few(waited time.Duration) bool {
 	return time.Duration(l.came.Load())*fewest < waited
 }
 
-// lookOverdue is called every tick while the probe is not read. In a rush it stands in line for
-// long, and no reading would come before the line is as long as that; but that it has waited says
-// as much. Ticks count, and not the clock: while this process stands still there are none, and what
-// waits after that is no rush.
+// lookOverdue is called every tick while the probe is not read. In a rush the probe waits in line
+// for a long time, and no reading would come before the line is as long as that; but the wait so
+// far is a reading, too. Ticks count, and not the clock: while this process stands still there are
+// none, and requests that wait after that are no rush.
 func (l *Line) lookOverdue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,7 +213,7 @@ func (l *Line) lookOverdue() {
 	l.overdue.Reset(tick)
 }
 
-// forget ends what was known, so that nobody is turned away by what nobody measures any more.
+// forget drops the measurements, so that stale ones turn nobody away.
 func (l *Line) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,14 +255,14 @@ func (l *Line) sleep(ctx context.Context) bool {
 	return true
 }
 
-// Waited is how long requests stand in line now: what the last reading was, or more where the probe
-// is overdue.
+// Waited is how long requests stand in line now: the last reading, or more where the probe is
+// overdue.
 func (l *Line) Waited() time.Duration {
 	overdue := int64(time.Since(l.began)) - l.due.Load()
 	return time.Duration(max(l.waited.Load(), overdue, 0))
 }
 
-// Door is what a door knows of the line. A nil Door turns nobody away. Safe for concurrent use.
+// Door is a door's view of the line. A nil Door turns nobody away. Safe for concurrent use.
 type Door struct {
 	line       *Line
 	name       string
@@ -294,9 +293,9 @@ func (d *Door) isBehind() bool {
 	return false
 }
 
-// Late reports whether requests that are at hand now have stood in line for too long, and are to be
-// turned away. n is how many have come since it was asked last, with the one at hand. It costs no
-// more than a few loads unless there is a line.
+// Late reports whether the requests at hand waited too long, and are to be turned away. n is how
+// many have come since the last call, with the one at hand. It costs no more than a few loads
+// unless there is a line.
 func (d *Door) Late(n int) bool {
 	if d == nil {
 		return false
@@ -325,7 +324,7 @@ func (d *Door) Bound() time.Duration {
 	return d.bound
 }
 
-// Answer is what becomes of a request that is turned away.
+// Answer says how to answer a request that is turned away.
 func (d *Door) Answer() Answer { return d.answer }
 
 // Turned counts n requests that were turned away.

@@ -73,7 +73,7 @@ func (c *Client) dial(ctx context.Context) (*conn, error) {
 	return conn, nil
 }
 
-// ask sends a request and waits for the first byte of its response. sent tells, after an error,
+// ask sends a request and waits for the first byte of its response. sent says, after an error,
 // whether the upstream may have seen some of it.
 func (c *conn) ask(ctx context.Context, now time.Time, q *Request) (sent bool, err error) {
 	c.ctx, c.limit, c.by, c.failed, c.leaver = ctx, MaxHeader, time.Time{}, nil, q.leaver
@@ -207,8 +207,8 @@ func (c *conn) wanted() bool {
 	return ctx.Err() == nil
 }
 
-// setDeadline bounds what the connection waits for, but for a sender, which looks after itself.
-// It fails only on a closed connection, as will what follows.
+// setDeadline bounds the waits of the connection, except a sender's, which bounds its own. It fails
+// only on a closed connection, as will the calls after it.
 func (c *conn) setDeadline(t time.Time) {
 	if c.sender != nil {
 		_ = c.SetReadDeadline(t)
@@ -231,7 +231,7 @@ func (c *conn) headerRead() {
 func (c *conn) done(keep bool) {
 	if s := c.sender; s != nil {
 		keep = keep && s.ended()
-		c.sender, c.until = nil, time.Time{} // the two directions differ in what is set
+		c.sender, c.until = nil, time.Time{} // the two directions may have different deadlines
 	}
 	c.waits, c.response = nil, Response{}
 	if c.stop != nil {

@@ -23,9 +23,9 @@ func (c *conn) giveUp(client context.Context, q *Request) {
 	}
 }
 
-// linger tells a server that no more of a request comes, and waits until it says something, or
-// closes the connection: until then it may work on the request. It waits until a context ends, and
-// for most if that is above 0.
+// linger ends the sending half of c, so that the server knows that no more of a request comes, and
+// waits until the server says something, or closes the connection: until then it may work on the
+// request. It waits until a context ends, and for most if that is above 0.
 func linger(until context.Context, c net.Conn, most time.Duration) {
 	half, ok := c.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {

@@ -11,8 +11,8 @@ import (
 )
 
 // Places bounds how many requests are under way to a server at a time, since each takes a
-// connection, and so a file, of which a process has only so many. A request that finds no place
-// waits for one. Safe for concurrent use.
+// connection, and so a file, and a process has only so many. A request that finds no place waits
+// for one. Safe for concurrent use.
 //
 // A client that brings many requests over one connection never has more places than there would be
 // left for all others: alone it gets half of them, the next one half of the rest, and so on. So a
@@ -47,9 +47,9 @@ func NewPlaces(most int) *Places { return &Places{max: max(most, 1), clients: ma
 // ErrNoPlace says that a request has waited for as long as it may.
 var ErrNoPlace = errors.New("as many requests are under way to the upstream as may be")
 
-// Enter takes a place, which Leave gives back. It waits for one until ctx ends, or for as long as
-// wait says if that is above 0, and returns how long it did. connection tells the connections apart
-// that bring many requests at a time; nil is one that brings one. A nil Places has always room.
+// Enter takes a place, which Leave gives back. It waits for one until ctx ends, or for wait if that
+// is above 0, and returns how long it did. connection identifies a connection that brings many
+// requests at a time; nil is one that brings one. A nil Places always has room.
 func (p *Places) Enter(ctx context.Context, connection any, wait time.Duration) (waited time.Duration, err error) {
 	if p == nil {
 		return 0, nil
@@ -151,8 +151,7 @@ func (p *Places) take(c *client) {
 	}
 }
 
-// leave takes a place of c back, and gives what is free to those who wait, in turn. mu must be
-// held.
+// leave takes a place of c back, and gives free places to those who wait, in turn. mu must be held.
 func (p *Places) leave(c *client) {
 	p.used--
 	if c.key != nil {
@@ -183,7 +182,7 @@ func (p *Places) forget(c *client) {
 	}
 }
 
-// PlaceStats tell of Places.
+// PlaceStats is a reading of Places.
 type PlaceStats struct {
 	Max, Used, Waiting int
 	Refused            uint64 // requests that have waited in vain
@@ -207,7 +206,7 @@ func (p *Places) Stats() (s PlaceStats) {
 type Connections struct {
 	// Max is how many there may be. Places must see to it that no more than that are in use.
 	Max int
-	// DropIdle closes at least one idle connection, of whichever client, if there is one.
+	// DropIdle closes at least one idle connection, of any client, if there is one.
 	DropIdle func()
 
 	open atomic.Int64

@@ -30,7 +30,8 @@ func (c *conn) prepare() {
 	}
 }
 
-// readNow reads what has come already; 0 if that is nothing, or if only Read can tell.
+// readNow reads the bytes that have come already; 0 if there are none, or if only Read can find
+// out.
 func (c *conn) readNow(p []byte) int {
 	if c.raw == nil || len(p) == 0 {
 		return 0
@@ -38,7 +39,7 @@ func (c *conn) readNow(p []byte) int {
 	c.into, c.taken = p, 0
 	err := c.raw.Read(c.take)
 	if c.into = nil; err != nil {
-		return 0 // a deadline is over, say: Read knows what to do
+		return 0 // a deadline is over, say: Read can handle it
 	}
 	return max(0, c.taken)
 }

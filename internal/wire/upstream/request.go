@@ -33,7 +33,7 @@ type Leaver interface {
 	// is called in the goroutine of Client.Send or Response.Header, at most once.
 	Abandon() context.Context
 	// AbandonUnsent is asked if Abandon has returned nil, or was not asked, and the body is not
-	// sent whole. The server is told that no more comes. It may work on all the same, so that
+	// sent whole. The server learns that no more comes. It may work on all the same, so that
 	// Client.Send returns when it has answered or closed the connection, or the context that
 	// AbandonUnsent returns ends; at once for nil. It is called at most once, like Abandon.
 	AbandonUnsent() context.Context
@@ -48,7 +48,7 @@ var requests = sync.Pool{New: func() any { return &Request{b: make([]byte, 0, 2<
 // NewRequest returns an empty Request. Free gives it back.
 func NewRequest() *Request { return requests.Get().(*Request) }
 
-// maxKeptBuffer bounds what a Request keeps for the next one.
+// maxKeptBuffer bounds the buffer that a Request keeps for the next one.
 const maxKeptBuffer = 64 << 10
 
 // Free ends the use of q.
@@ -81,7 +81,7 @@ func (q *Request) first() int {
 // sendable reports whether q may be sent a second time: all of it is still held.
 func (q *Request) sendable() bool { return q.repeatable && q.rest == nil }
 
-// Bytes returns what has been written. It is valid until the next call.
+// Bytes returns the bytes that have been written. They are valid until the next call.
 func (q *Request) Bytes() []byte { return q.b }
 
 // Begin writes the request line and the Host field. The target is given in parts, which are

@@ -39,9 +39,9 @@ type Response struct {
 func (r *Response) Close() { r.conn.done(r.keep && r.ended) }
 
 // Header reads the next header into h, which must be empty, and returns its status: from 100 to 199
-// that of an informational response, after which another comes, else that of the response itself.
-// A final header goes without the fields that are meant for the connection only; Trailer has the
-// names of those that are announced. After an error h is empty.
+// for an informational response, after which another header comes, else the final status. A final
+// header goes without the fields that are meant for the connection only; Trailer has the names of
+// announced trailers. After an error h is empty.
 func (r *Response) Header(h http.Header) (status int, err error) {
 	if r.informed {
 		if !r.conn.wanted() {
@@ -93,8 +93,8 @@ func addAll(h, more http.Header) {
 }
 
 // plainHeader reads a header that is complete in the read buffer and has nothing unusual. Otherwise
-// it returns false and has done nothing, but that keep may be false. It understands what it accepts
-// as http.ReadResponse does.
+// it returns false and has done nothing, except that keep may be false. It understands headers that
+// it accepts as http.ReadResponse does.
 func (r *Response) plainHeader(h http.Header) (status int, ok bool) {
 	buf, _ := r.conn.in.Peek(r.conn.in.Buffered())
 	status, fields, start, end := scanHead(buf, &r.conn.fields)
@@ -120,7 +120,7 @@ func (r *Response) plainHeader(h http.Header) (status int, ok bool) {
 	return status, true
 }
 
-// framed is what a plain header says of where the body ends.
+// framed holds the facts in a plain header about where the body ends.
 type framed struct {
 	length             int64
 	hasLength, chunked bool
@@ -188,7 +188,7 @@ func (r *Response) Here() bool {
 }
 
 // Copy writes the body to w. Before it waits for more of it, it calls waits, unless that is nil.
-// After an error Failed tells on which side it was.
+// After an error Failed says on which side it was.
 func (r *Response) Copy(w io.Writer, waits func()) error {
 	r.conn.waits = waits
 	if r.res != nil {
@@ -223,7 +223,7 @@ func (r *Response) copyUnusual(w io.Writer) error {
 // copyPlain copies a body that is as long as its length, or ends with the connection.
 func (r *Response) copyPlain(w io.Writer) error {
 	in := r.conn.in
-	// What is in the read buffer already goes out from there: of a small response, all.
+	// Bytes in the read buffer already go out from there: of a small response, all.
 	for {
 		n := in.Buffered()
 		if r.length >= 0 {

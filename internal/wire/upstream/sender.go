@@ -31,8 +31,8 @@ type sender struct {
 	whole  bool                  // all was sent; to be read after done
 }
 
-// sendBuffer is what is read of a body at most before it is sent: with 32 KiB in place of 64 a body
-// of 100 KiB costs a twentieth more.
+// sendBuffer is how much is read of a body at most before it is sent: with 32 KiB in place of 64 a
+// body of 100 KiB costs a twentieth more.
 const sendBuffer = 64 << 10
 
 var sendBuffers = sync.Pool{New: func() any { return new([sendBuffer]byte) }}
@@ -86,7 +86,7 @@ func (s *sender) write(p []byte) error {
 		}
 		_ = s.conn.SetWriteDeadline(time.Time{}) // it was one of before
 		if s.ctx.Err() != nil && !s.stays {
-			return s.ctx.Err() // it was that of conn.abort
+			return s.ctx.Err() // conn.abort set the deadline
 		}
 		if len(p) == 0 {
 			return nil
@@ -94,8 +94,8 @@ func (s *sender) write(p []byte) error {
 	}
 }
 
-// by is when the server must have done what it owes. While it owes nothing, it is a time at which
-// to ask again.
+// by is when the server must have taken a part of the body or answered, as owed says. While it
+// owes nothing, it is a time at which to ask again.
 func (s *sender) by(now time.Time, most time.Duration) time.Time {
 	if owed := s.owed.Load(); owed >= 0 {
 		return s.began.Add(time.Duration(owed) + most)
@@ -116,8 +116,8 @@ func (s *sender) ended() bool {
 	if s.owed.Load() < 0 {
 		return false // it waits for the client
 	}
-	// The server has said all, so that the sender is most likely at its end, but may not have been
-	// told yet. http.Transport waits as long.
+	// The server has said all, so that the sender is most likely at its end, but may not know yet.
+	// http.Transport waits as long.
 	return s.wait(watchAfter) && s.whole
 }
 

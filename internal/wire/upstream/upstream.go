@@ -17,13 +17,13 @@
 //     anything is sent; the rest is sent as it comes (sender.go). There are no request trailers, no
 //     Upgrade and no Expect.
 //   - Request writes the fields that frame a message itself, and refuses them from its user. It
-//     refuses what would make two requests of one: line ends and other control characters, spaces
-//     in a method or a target, names of fields that are no tokens. See Request.OK.
+//     refuses input that would make two requests of one: line ends and other control characters,
+//     spaces in a method or a target, names of fields that are no tokens. See Request.OK.
 //   - No TLS, no HTTP/2, no proxies, no redirects, no compression.
 //   - It parses a response itself only if the header is complete in the read buffer and has nothing
 //     unusual. Every other response goes to http.ReadResponse, so that there is no second opinion
-//     on what it means. What it parses itself it must read as http.ReadResponse does, which the
-//     fuzz targets hold.
+//     on its meaning. Its own parser must agree with http.ReadResponse, which the fuzz targets
+//     hold.
 //   - Everything is bounded: the header of a response (MaxHeader), its trailers and lines of chunks
 //     (the read buffer), the connections that are kept (MaxIdle, Client.IdleTimeout), and the wait
 //     for a header (Client.HeaderTimeout).
@@ -41,7 +41,7 @@ import (
 	"time"
 )
 
-// What a Client keeps and reads at most.
+// Bounds of a Client's memory and reads.
 const (
 	MaxIdle = 512 // connections that are kept idle
 	// bytes of a response's header, each informational one for itself
@@ -54,17 +54,17 @@ const (
 	MaxRepeat = 64 << 10
 )
 
-// DefaultIdle is for how long a connection is kept idle by default. It is less than what common
-// servers allow, of which gunicorn has the least, 2 s; with Node, Apache and uvicorn it is 5 s. A
-// request that is sent just when its server closes the connection is lost.
+// DefaultIdle is how long a connection is kept idle by default. It is less than common servers
+// allow, of which gunicorn has the least, 2 s; with Node, Apache and uvicorn it is 5 s. A request
+// that is sent just when its server closes the connection is lost.
 const DefaultIdle = 1500 * time.Millisecond
 
 const (
 	// sweepEvery is how often idle connections are looked after, or more often where IdleTimeout is
-	// less: those that have been idle for long and those that the server has closed are closed.
+	// less: connections that have been idle too long, or that the server has closed, are closed.
 	sweepEvery = 5 * time.Second
 	// watchAfter is how long a request waits for its response before it watches for the end of its
-	// context. What is answered sooner is not worth the watching.
+	// context. Quicker answers are not worth the watching.
 	watchAfter = 50 * time.Millisecond
 	// readBuffer is the size of a connection's read buffer; http.Transport's is the same.
 	readBuffer = 4 << 10
@@ -143,7 +143,7 @@ func (c *Client) Send(ctx context.Context, q *Request) (*Response, error) {
 // Repeated counts the requests that were sent a second time.
 func (c *Client) Repeated() uint64 { return c.again.Load() }
 
-// DropIdle closes the connection that has been idle for longest, and reports whether there was one.
+// DropIdle closes the connection that has been idle longest, and reports whether there was one.
 func (c *Client) DropIdle() bool {
 	c.mu.Lock()
 	if len(c.conns) == 0 {
@@ -221,7 +221,7 @@ func (c *Client) put(conn *conn) {
 	c.mu.Unlock()
 }
 
-// sweep closes connections that have been idle for long, or that the server has closed. It runs as
+// sweep closes connections that have been idle too long, or that the server has closed. It runs as
 // long as there are any.
 func (c *Client) sweep() {
 	now := time.Now()

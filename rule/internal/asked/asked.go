@@ -1,5 +1,5 @@
-// Package asked describes what an expression asks of single attributes. Package rule/file finds it
-// in CEL, and package rule files rules by it.
+// Package asked describes the conditions on single attributes that an expression implies. Package
+// rule/file finds them in CEL, and package rule files rules by them.
 package asked
 
 // Ask is a condition on one attribute that must hold for an expression to be true. Where it does
@@ -15,7 +15,7 @@ type Ask struct {
 type Comparison struct {
 	Op     Op
 	Values []string // several of Equals, which any of them meets; none of Present and Within; else one
-	Ranges []Range  // of Within: all of one Number, in any of which it is; at least one
+	Ranges []Range  // for Within: it is in any of these, all of one Number; at least one
 }
 
 // Op is the way in which a Comparison compares.

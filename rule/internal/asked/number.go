@@ -38,14 +38,14 @@ func (n Number) Key(text string) (key int64, ok bool) {
 	return 0, false
 }
 
-// Fails reports whether there are texts, the empty one among them, of which CEL makes no number.
+// Fails reports whether there are texts, the empty one among them, that CEL cannot convert.
 func (n Number) Fails() bool { return n != NoNumber && n != Size }
 
 // UintKey is the key of a number that a Uint gives.
 func UintKey(u uint64) int64 { return int64(u ^ 1<<63) }
 
-// DoubleKey is the key of a number that a Double gives, with no other key between those of two
-// neighbours. That of NaN is beyond that of infinity.
+// DoubleKey is the key of a number that a Double gives; the keys of neighbouring numbers are
+// neighbours. NaN's key is beyond infinity's.
 func DoubleKey(f float64) int64 {
 	if math.IsNaN(f) {
 		return math.MaxInt64
@@ -74,7 +74,7 @@ func (n Number) All() Range {
 	return Range{n, math.MinInt64, math.MaxInt64}
 }
 
-// And returns what is in both; they must be of the same Number.
+// And returns the intersection; both must be of the same Number.
 func (r Range) And(o Range) Range {
 	r.Least, r.Most = max(r.Least, o.Least), min(r.Most, o.Most)
 	return r

@@ -58,7 +58,7 @@ func main() {
 	}
 }
 
-// vet prints what is wrong with the module on a system, and returns how many things that are.
+// vet prints the faults of the module on a system, and returns how many there are.
 func vet(system string) (int, error) {
 	goos, goarch, ok := strings.Cut(system, "/")
 	if !ok {

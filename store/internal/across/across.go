@@ -1,5 +1,5 @@
 // Package across decides a call over several parts of a store, which decide one by one: all are
-// asked at once, and if one of them denies or fails, what the others charged is given back.
+// asked at once, and if one of them denies or fails, the charges of the others are given back.
 package across
 
 import (
@@ -22,7 +22,7 @@ type Call struct {
 	Ahead   []algo.Ahead // empty if nothing may be lent
 	Results []algo.Result
 	Now     int64
-	Asked   int64 // so early that what was lent ends no sooner than by the clock of Now
+	Asked   int64 // so early that units lent end no sooner than by the clock of Now
 	Err     error
 	List    []store.Outcome
 	Done    chan struct{} // closed when the rest is valid
@@ -42,7 +42,7 @@ type Share[P comparable] struct {
 	of []int // of the call's charges
 }
 
-// Parts is what a store does for a call over several parts P.
+// Parts are the operations of a store for a call over several parts P.
 type Parts[P comparable] struct {
 	Of     func(c *store.Charge) P
 	Number func(P) int // for waiting.Failure
@@ -50,7 +50,7 @@ type Parts[P comparable] struct {
 	Ask func(s *Share[P])
 	// GiveBack undoes a charge that was made at an instant: in the background, and in its result.
 	GiveBack func(p P, c *store.Charge, r *algo.Result, at int64)
-	// ReturnLent gives back what was lent; nil where nothing is.
+	// ReturnLent gives back units that were lent; nil where nothing is lent.
 	ReturnLent func(p P, c *store.Charge, a *algo.Ahead)
 	Name       string // begins errors
 }
@@ -103,8 +103,8 @@ func Decide[P comparable](a *Call, p *Parts[P]) {
 	earliest := int64(math.MaxInt64) // when a part was asked, from its own now
 	var verdict store.Verdict
 	for _, s := range shares {
-		// The instants differ a little. The earliest one is returned: what the caller gives back by
-		// it later is never more than was charged.
+		// The instants differ a little. The earliest one is returned: units that the caller gives
+		// back by it later are never more than were charged.
 		if s.Err == nil && (a.Now == 0 || s.Now < a.Now) {
 			a.Now = s.Now
 		}
@@ -152,7 +152,8 @@ func Decide[P comparable](a *Call, p *Parts[P]) {
 	}
 }
 
-// conclude notes what became of the charges of a share. each is called for those that were decided.
+// conclude notes the outcomes of the charges of a share. each is called for charges that were
+// decided.
 func (a *Call) conclude(
 	of []int, charges []store.Charge, results []algo.Result, err error, now int64, each func(i, j int),
 ) {

@@ -31,7 +31,7 @@ type Form struct {
 	Kind string // such as "redis": errors begin with it
 	// Port returns the port of a host without one.
 	Port func(scheme string) string
-	// Check tells whether a scheme is known; nil means that it is.
+	// Check returns an error for an unknown scheme; nil means that all are known.
 	Check func(scheme string) error
 	Shown string // how to write one, for errors
 }
@@ -123,7 +123,7 @@ func (u *URL) CheckParameters(known []string) error {
 // TLSParameters are the parameters that TLS reads.
 var TLSParameters = []string{"ca", "cert", "key", "server_name"}
 
-// TLS makes a configuration of TLSParameters. Without a ca, those of the system are trusted.
+// TLS makes a configuration of TLSParameters. Without a ca, the system's authorities are trusted.
 func (u *URL) TLS() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Query.Get("server_name")}
 	if file := u.Query.Get("ca"); file != "" {

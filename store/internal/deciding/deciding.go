@@ -38,8 +38,8 @@ func (s *State) tried() *algo.State {
 }
 
 // Take decides the charges of a call, all or nothing, and reports whether it is denied. For each
-// charge there are a slot, its state, and what is kept beside that: the state of a soft margin, or
-// the record of what is lent; nil if there is neither. A state may come several times.
+// charge there are a slot, its state, and the record beside that: the state of a soft margin, or
+// the record of the units lent; nil if there is neither. A state may come several times.
 func Take(
 	charges []store.Charge, results []algo.Result, slots []uint64, states, besides []*State, now int64,
 ) (denied bool) {
@@ -89,7 +89,7 @@ func take(c *store.Charge, r *algo.Result, slot uint64, s, beside *State, now in
 	}
 }
 
-// Outcomes returns what became of each charge of a call that came to results, or to an error.
+// Outcomes returns the outcome of each charge of a call that ended with results, or with an error.
 // undone says that nothing was decided.
 func Outcomes(
 	charges []store.Charge, results []algo.Result, now int64, err error, undone bool,
@@ -129,7 +129,7 @@ func FreshAt(l *algo.Limit, st *algo.State, now int64) int64 {
 
 // MarginOf returns the counter and the definition under which the soft margin of a counter is kept
 // whose limit is l: the counter's own, if it has one for all numbers that its limit may have, else
-// that of the limit itself. They are nil if the margin does not close.
+// the limit's own. They are nil if the margin does not close.
 func MarginOf(c *rule.Counter, l *algo.Limit) (*rule.Counter, *algo.Limit) {
 	of := l.Margin()
 	if c.Margin == nil {

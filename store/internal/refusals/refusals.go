@@ -1,5 +1,5 @@
-// Package refusals is a node's memory of what a store has refused, so that an attack costs the
-// store one call a second for each key.
+// Package refusals is a node's memory of a store's refusals, so that an attack costs the store one
+// call a second for each key.
 package refusals
 
 import (
@@ -82,7 +82,7 @@ func (r *Memory) shardOf(h uint64) *shard { return &r.shards[h>>58] }
 func (r *Memory) Answered() uint64 { return r.answered.Load() }
 
 // answerable reports whether a call that the charge at index refused denies may be answered from
-// memory: the call must change nothing in the store, except what that limit itself counts.
+// memory: the call must change nothing in the store, except that limit's own count.
 func answerable(charges []store.Charge, refused int) bool {
 	for i := range charges {
 		c := &charges[i]
@@ -146,8 +146,8 @@ func since(r algo.Result, elapsed int64) algo.Result {
 	return r
 }
 
-// companion returns the result of another limit of the call, as it was when the refusal came; that
-// of a fresh state if it is not known.
+// companion returns the result of another limit of the call, as it was when the refusal came, or a
+// fresh state's if it is not known.
 func (f *refusal) companion(c *store.Charge, elapsed int64) algo.Result {
 	h := xxhash.Sum64(c.Key)
 	for i := range f.others {
@@ -173,7 +173,7 @@ func (r *Memory) Remember(charges []store.Charge, results []algo.Result, now, as
 		longest := r.longest
 		if c.Counter.Lease != nil && c.Limit.Lease() != nil {
 			if !c.Counter.Lent {
-				continue // what is out to nodes may come back at any time
+				continue // units that are out to nodes may come back at any time
 			}
 			longest = min(longest, shortly) // and what other regions lend or return, too
 		}

@@ -13,7 +13,7 @@ import (
 // Begin first. Safe for concurrent use.
 type Detector struct {
 	sentAt   atomic.Int64 // when the oldest unanswered call was sent; 0 if there is none
-	asideAt  atomic.Int64 // the same for calls of a second kind, of which one is under way at a time
+	asideAt  atomic.Int64 // the same for calls of a second kind, one of which is under way at a time
 	lastSign atomic.Int64 // when the server last gave a sign of life
 	patience atomic.Int64 // for how long it may be silent
 	// since when it cannot be reached, or says that it does not decide; 0 if that is not known
@@ -27,10 +27,10 @@ type Detector struct {
 
 // A server counts as away when it has been silent for several times as long as its longest answer
 // took in the last minute or two (this term and the one before). A moving average with its
-// deviation (RFC 6298) would forget within some ten answers what a fork, or a busy machine, does to
-// one answer in a thousand. Until there are answers, the server is taken to be slow. A term ends
-// with the first answer after its time: if nothing was asked for long, the last measurements still
-// count, rather than none.
+// deviation (RFC 6298) would forget the effect of a fork, or of a busy machine, on one answer in a
+// thousand within some ten answers. Until there are answers, the server is taken to be slow. A term
+// ends with the first answer after its time: after a quiet time, the last measurements still count,
+// rather than none.
 const (
 	detectorTerm  = time.Minute
 	firstTerm     = 10 * time.Second // the first guess is forgotten with the next answer after that
@@ -123,7 +123,7 @@ func (d *Detector) silentSince(now int64) int64 {
 	return max(asked, d.lastSign.Load())
 }
 
-// SilentUntil returns when the server will have been silent for too long, if it stays silent.
+// SilentUntil returns when the server will have been silent too long, if it stays silent.
 func (d *Detector) SilentUntil(now int64) int64 {
 	if d.refuses() {
 		return now

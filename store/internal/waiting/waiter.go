@@ -83,9 +83,9 @@ func (w *Waiter) Wait(done <-chan struct{}, servers ...*Detector) error {
 	}
 }
 
-// lookEvery is how often a caller that waits for long looks how the server is. After a longStall an
-// answer may have to be asked for again. refusedWait is how long a server is waited for at most that
-// takes no connections, or does not decide.
+// lookEvery is how often a caller that waits looks how the server is. After a longStall an answer
+// may have to be asked for again. refusedWait bounds the wait for a server that takes no
+// connections, or does not decide.
 const (
 	lookEvery   = 20 * time.Millisecond
 	longStall   = 100 * time.Millisecond

@@ -66,8 +66,7 @@ type Ticket struct {
 type Bounds struct {
 	Jobs  int   // jobs that are not done, dead letters aside; 0 means 100,000
 	Bytes int64 // of them; 0 means 1 GiB
-	// dead letters, of as many bytes again, of which the oldest make room for new ones; 0 means
-	// 10,000
+	// dead letters, of as many bytes again; the oldest make room for new ones; 0 means 10,000
 	Dead int
 	// how long the ticket of a done job, and a dead letter, is kept; 0 means a day
 	Keep time.Duration
@@ -148,8 +147,8 @@ type Queue interface {
 	// Next returns the head of a line that is due, and reserves the line for the lease. If none is
 	// due, j is nil, and wait is the longest time until one is.
 	Next(ctx context.Context, lease time.Duration) (j *Job, wait time.Duration, err error)
-	// Postpone makes the line of a head that Next returned due again after d, or when the job of
-	// the line that is being sent has been, whichever is later.
+	// Postpone makes the line of a head that Next returned due again after d, or, if that is later,
+	// when the job of the line that is being sent has been sent.
 	Postpone(ctx context.Context, j *Job, d time.Duration) error
 	// Take takes the head out of its line; ok is false if another worker has it. The line is due
 	// again after a call of Sent, Done, Again or Fail for the job, or when the lease ends: so the

@@ -123,7 +123,7 @@ type operation struct {
 	text       string
 }
 
-// answer is what an operation returns.
+// answer is the result of an operation.
 type answer struct {
 	n        int64
 	job      []byte
