@@ -12,7 +12,7 @@ import (
 
 // answerCell is a share of the counters of answers.
 type answerCell struct {
-	all, failed atomic.Uint32 // they wrap; failed are those of 500 and above
+	all, failed atomic.Uint32 // they wrap; failed counts a status of 500 or above
 	_           [56]byte
 }
 

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// snapshotVersion is the first byte of an encoded Snapshot. A node that does not know the version
-// of another one leaves that out. It grows with every change of what is written.
+// snapshotVersion is the first byte of an encoded Snapshot. It grows with every change to the
+// encoding. A node leaves out the snapshots of nodes whose version it does not know.
 const snapshotVersion = 6
 
 // errSnapshot is the error of bytes that are no Snapshot of this version.

@@ -25,8 +25,7 @@ type Options struct {
 	// GoodRefused is the share of good keys that a rule may refuse before it counts as too strict;
 	// 0 is 0.001.
 	GoodRefused float64
-	// Tally counts, for whatever else watches decisions, too; nil is one of its own. Its seed is
-	// that of the hash of keys.
+	// Tally counts, and may be shared with other watchers; nil makes one. Its seed hashes the keys.
 	Tally *observe.Tally
 	// Seed is the seed that Tally gets. Nodes whose snapshots are merged need the same one; 0
 	// leaves it the random one that it has. SetSeed changes it.
@@ -85,8 +84,8 @@ type Collector struct {
 	storeErrors atomic.Uint64
 	failed      atomic.Uint64 // expressions that failed for the first time
 
-	// mu guards what follows. It is never taken on the deciding path, but for a decision by rules
-	// of which the hook has not told yet.
+	// mu guards the fields below. The deciding path takes it only for the first decisions by a new
+	// rule set, if they come before the RulesChanged hook.
 	mu      sync.Mutex
 	numbers []*ruleState // by gate.number; nil of a rule that went out of force
 	rules   []*ruleState // in force, in rule order; the last one is commands
@@ -157,8 +156,8 @@ func New(o Options) *Collector {
 	return c
 }
 
-// SetSeed changes the seed of the hash of keys, to that of the other nodes. What was sampled so far
-// is forgotten.
+// SetSeed changes the seed that hashes keys, to the seed of the other nodes. It forgets all
+// samples.
 func (c *Collector) SetSeed(seed uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,8 +284,8 @@ const drainEvery = 100 * time.Millisecond
 // the processor than all else that a server does which rests.
 const idleEvery = time.Second
 
-// gather takes in what the deciding path has left. tick says that drainEvery has passed since the
-// last one; minute says that a minute ended.
+// gather takes in everything that the deciding path has left. tick says that Run's timer fired, so
+// that the counters are read too; minute reports that a minute ended.
 func (c *Collector) gather(tick bool) (minute bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,7 +21,7 @@ type era struct {
 
 	// Of the decisions that were drawn by chance, with their weight.
 	drawn, drawnKnown uint64
-	answers, well     uint64            // but for 429
+	answers, well     uint64            // without status 429
 	byDoor            map[uint8]uint64  // refusals
 	with              map[string]uint64 // rules that refused the same requests
 }

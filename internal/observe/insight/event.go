@@ -18,8 +18,8 @@ type event struct {
 	limit    uint32 // in force for the key
 	used     uint32 // of it, after the decision
 	status   uint16 // of an answer
-	// 2 to this power is how many decisions it stands for: in the lists of top keys, and in what is
-	// known of its key; none: it does not count there.
+	// The event stands for 1 << weight decisions: in the lists of top keys, and in the sample of
+	// its key. With none it does not count there.
 	weightTop, weightKey uint8
 	door                 uint8
 	length               uint8 // of the key
@@ -99,7 +99,7 @@ func (r *ring) publish(s *slot, n uint64) (half bool) {
 	return n-r.tail.Load() == ringSlots/2
 }
 
-// drain calls f for what was published, in order. One goroutine at a time may call it.
+// drain calls f for each published event, in order. Only one goroutine may call it at a time.
 func (r *ring) drain(f func(*event)) (events int) {
 	n := r.tail.Load()
 	for {

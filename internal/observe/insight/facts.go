@@ -10,12 +10,12 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Facts are all that Judge has to know of one rule over one time. Those of a server and those of a
-// replay are the same, so that the same code judges both. They hold no secret: keys stand in them
-// by their hashes. The zero value is a rule that nothing is known of.
+// Facts are everything that Judge needs to know of one rule over one time. A server and a replay
+// fill them in alike, so the same code judges both. They hold no secret: keys appear as hashes. The
+// zero value is a rule of which nothing is known.
 //
-// Requests are counted once, also where they meet several windows of the rule; peeks and refunds
-// never count.
+// A request counts once, even if it meets several windows of the rule. Peeks and refunds do not
+// count.
 type Facts struct {
 	Domain, Rule string
 	Mode         string   // enforce, shadow or quota, as in RuleReport
@@ -29,13 +29,13 @@ type Facts struct {
 
 	Since    time.Time // when the rule, as it is, came into force; zero if not known
 	From, To time.Time // the counts are of this time
-	// Replay says that a log was replayed: its clients were never told of a refusal, and From and
-	// To are all there is of the log.
+	// Replay says that a log was replayed. Its clients never learned of a refusal, and From and To
+	// span the whole log.
 	Replay bool
 
 	Met         uint64 // m: requests that met the rule
-	Refused     uint64 // d: that it refused on enforced keys; those of its ban are not among them
-	Alone       uint64 // d₁: of Refused, those that nothing else refused
+	Refused     uint64 // d: refused by it on enforced keys, without refusals by its ban
+	Alone       uint64 // d₁: of Refused, requests that nothing else refused
 	Soft        uint64 // s: passed in the soft margin
 	Near        uint64 // n: passed near the limit (warn)
 	Banned      uint64 // b: refused by its ban
@@ -80,7 +80,7 @@ type WindowFacts struct {
 	Rate   string        // as in a rule file: "20/min"
 	Allows string        // in words: "20 per minute"
 	Limit  int64         // the most that one key gets at once, where nothing gives it other numbers
-	Window time.Duration // 0 of a limit on requests in flight, which demand does not tell of
+	Window time.Duration // 0 for a limit on requests in flight, which has no demand
 	// Bucket says that Limit is a burst of its own, so that Rate is not the number that refuses.
 	Bucket  bool
 	Refused uint64

@@ -13,12 +13,11 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Expressions (if, cost) that fail are counted. Of rules that are alike, 100,000 may fail at once,
-// on any request that a client likes to send: so the deciding path counts once for all of them, and
-// what is kept of that over time they share as long as they have failed together.
+// Failures of expressions (if, cost) are counted. A client can send a request on which 100,000
+// alike rules fail at once. So the deciding path counts once for all of them, and the rules share
+// the counts over time for as long as they have failed together.
 
-// failing counts failures on the deciding path: those of one rule alone, or of rules that are
-// alike.
+// failing counts failures on the deciding path, of one rule alone or of a group of alike rules.
 type failing struct {
 	n     atomic.Uint64
 	first atomic.Pointer[failure] // nil if there is none
@@ -26,7 +25,7 @@ type failing struct {
 
 // failure says why an expression failed.
 type failure struct {
-	order uint64 // less than that of what failed first later
+	order uint64 // smaller for an expression that failed earlier
 	text  string
 }
 
@@ -76,7 +75,7 @@ type failures struct {
 	first *failure // of all
 }
 
-// source is a counter with what was read of it.
+// source is a counter, with the count that was read last.
 type source struct {
 	*failing
 	last uint64
@@ -104,9 +103,9 @@ func (f *failures) bytes() int64 {
 	return int64(len(f.tally.buckets)) * int64(unsafe.Sizeof(f.tally.buckets[0]))
 }
 
-// alike is what is known of the failures of rules that have failed together so far, in groups of
-// alike rules that all of them are in. A reload may part them, which copies it; and bring rules
-// into their groups, which have one of their own, as they failed less.
+// alike holds the failures of rules that have failed together so far: they are in the same groups
+// of alike rules. A reload may part them, which copies their failures. It may also bring other
+// rules into their groups; these get an alike of their own, because they failed less.
 type alike struct {
 	failures
 	before *alike // what it goes on from; nil for nothing
@@ -116,9 +115,9 @@ type alike struct {
 	old  int
 }
 
-// sharing finds out which of the rules of a new table share what is known of their failures.
+// sharing finds out which rules of a new table share their failures.
 type sharing struct {
-	roots  map[*alike]*alike // by what they go on from
+	roots  map[*alike]*alike // by the alike that they continue
 	joined map[joint]*alike
 }
 
@@ -127,7 +126,8 @@ type joint struct {
 	group *failing
 }
 
-// goOn returns what goes on from before: for all of which nothing is known that is the same.
+// goOn returns the alike that continues before under the new rules. Those without failures so far
+// become one if their groups are the same.
 func (x *sharing) goOn(before *alike) *alike {
 	if before == nil {
 		return nil
@@ -146,7 +146,7 @@ func (x *sharing) goOn(before *alike) *alike {
 	return s
 }
 
-// join returns what those rules of s share that are in a group, too. s may be nil.
+// join returns the alike for the rules of s that are in group as well. s may be nil.
 func (x *sharing) join(s *alike, group source) *alike {
 	at := joint{s, group.failing}
 	j := x.joined[at]
@@ -161,8 +161,8 @@ func (x *sharing) join(s *alike, group source) *alike {
 	return j
 }
 
-// share finds what the rules of a set share, states by rule.Rule.Index, and makes the counters of
-// its groups.
+// share finds out which rules of a set share their failures, and makes the counters of its groups.
+// states are by rule.Rule.Index.
 func (c *Collector) share(s *rule.Set, t *table, states []*ruleState) {
 	x := sharing{map[*alike]*alike{}, map[joint]*alike{}}
 	for _, st := range states {
@@ -210,8 +210,8 @@ func (c *Collector) countFailures(unix int64) (took int64) {
 	return took
 }
 
-// failuresOf returns how often expressions of a rule failed in a time, and how they did first, ""
-// if they did not.
+// failuresOf returns how often expressions of a rule failed between two instants, and why the first
+// one did; "" if none did.
 func (s *ruleState) failuresOf(from, to int64) (n uint64, why string) {
 	n = s.own.tally.sum(from, to)
 	first := s.own.first

@@ -10,22 +10,21 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// This file is what runs on the deciding path. It counts each decision once for each rule that it
-// met, and hands over to the goroutine that gathers what that has to look at: of a flood, hardly
-// anything.
+// This file runs on the deciding path. It counts each decision once for each rule that it met, and
+// hands a few decisions over to the goroutine that gathers: hardly any of a flood.
 //
-// A decision is looked at in three cases.
-//   - It was drawn for the lists of top keys: by chance, one in 2^j, where j is another one for
-//     admitted ones below warn. This is settled by a random number, before anything is hashed.
-//   - Its key belongs into a sample and is not there yet: the hash is below the threshold of the
-//     rule, and the filter does not know it.
-//   - Its key is in a sample. Then one decision in 2^i is drawn, where i is of that key, so that a
-//     client that floods is thinned and the others are not. Of all others each is looked at,
-//     admitted or not: what a key asked for in its busiest window is not known else.
+// A decision is handed over in three cases.
+//   - It was drawn for the lists of top keys: by chance, one in 2^j. Admitted decisions below warn
+//     have a j of their own. A random number settles this before anything is hashed.
+//   - Its key belongs in a sample and is not there yet: the hash is below the rule's threshold, and
+//     the filter does not know it.
+//   - Its key is in a sample. Then one decision in 2^i is drawn, where i grows with the key's rate,
+//     so that a client that floods is thinned and others are not. Every other decision on a sampled
+//     key is looked at, even an admitted one. Otherwise we would not know the key's busiest window.
 //
-// What is drawn by chance carries its weight, so that estimates stay right.
+// A decision that was drawn by chance carries its weight, so that estimates stay right.
 
-// What became of a request at one rule.
+// The outcomes of a request at one rule.
 const (
 	passed  = iota
 	near    // passed, with most of the limit used
@@ -62,8 +61,9 @@ type cell struct {
 type gate struct {
 	cells  []cell
 	number uint32
-	// Keys with a smaller hash may be in one of the samples; those below belowAll belong into that
-	// of all keys, and those below belowRefused into that of refused keys, once they are refused.
+	// below bounds the hashes of the keys in the samples. A key below belowAll belongs in the
+	// sample of all keys. Once it is refused, a key below belowRefused belongs in the sample of
+	// refused keys.
 	below, belowAll, belowRefused atomic.Uint64
 	beyond                        atomic.Uint64 // the largest of the three
 	filter                        atomic.Pointer[filter]
@@ -104,7 +104,8 @@ func packThinning(refused, quiet, keys, watched uint8, minute int64) thinning {
 	return thinning(refused) | thinning(quiet)<<8 | thinning(keys)<<16 | thinning(watched)<<24 | thinning(uint8(minute))<<32
 }
 
-// answerThin is of how many answers at least one is looked at, as a power of 2.
+// answerThin thins answers: at most one in 1 << answerThin is looked at, except on refused keys in
+// the sample.
 const answerThin = 4
 
 // table finds the gates of one rule set. Immutable.
@@ -321,7 +322,7 @@ func groupEnd(d *weir.Decision, i int) int {
 	return i
 }
 
-// outcomeOf is what became of a request at the windows begin to end, which are those of one rule.
+// outcomeOf returns the outcome of a request at one rule, whose windows are d.Limits[begin:end].
 // refusing is how many rules refused it.
 func outcomeOf(d *weir.Decision, begin, end, refusing int) int {
 	if d.Banned.Rule != nil {

@@ -76,9 +76,9 @@ func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 	}
 }
 
-// groupOf returns what the windows begin to end say together, which are those of one rule: it
-// refuses a request whichever of them does. retry is when the key was told to come back, in µs; 0
-// if it was not told.
+// groupOf combines the verdicts of one rule's windows, d.Limits[begin:end]: the rule refuses if any
+// window does. retry is the time at which the key was told to come back, in µs; 0 if it was not
+// told.
 func groupOf(d *weir.Decision, begin, end int) (flags uint16, retry int64) {
 	after := int64(0)
 	for i := begin; i < end; i++ {
@@ -115,8 +115,8 @@ func groupOf(d *weir.Decision, begin, end int) (flags uint16, retry int64) {
 	return flags, d.Time + after
 }
 
-// otherRefusing returns the number of a rule that refuses d beside that of the limits begin to end,
-// and one more; 0 if there is none.
+// otherRefusing returns 1 plus the number of a rule that refuses d, other than the rule of
+// d.Limits[begin:end]; 0 if there is none.
 func otherRefusing(t *table, d *weir.Decision, begin, end int) uint32 {
 	for i := range d.Limits {
 		l := &d.Limits[i]

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// The history file keeps what was counted over time, so that a restart forgets nothing of it. It is
-// a sequence of records: the length of the payload and its CRC-32C, 4 bytes each, little-endian,
-// and the payload. Each minute one is appended, with what was counted in it; each hour the file is
-// written anew, with what is still of use. A tail that was torn when the machine went down is cut.
+// The history file keeps the counts over time, so that a restart does not lose them. It is a
+// sequence of records: the length of the payload and its CRC-32C, 4 bytes each, little-endian, then
+// the payload. Each minute appends a record with its counts. Each hour rewrites the file with
+// everything that is still of use. A tail that was torn by a crash is cut off.
 
 // historyMagic begins the file; the last byte is the version.
 const historyMagic = "weir-insight\x01"
@@ -78,8 +78,8 @@ func appendRecord(b []byte, list []past) []byte {
 	return c.b
 }
 
-// readHistory calls f for what lies in the bytes of a history file. It returns how many bytes are
-// good: what follows was torn, or is not ours.
+// readHistory calls f for each series in the bytes of a history file. It returns how many bytes are
+// good: the rest is torn, or not ours.
 func readHistory(data []byte, f func(*past)) (good int) {
 	if len(data) < len(historyMagic) || string(data[:len(historyMagic)]) != historyMagic {
 		return 0
@@ -351,7 +351,7 @@ func (c *Collector) Open(path string) error {
 	return nil
 }
 
-// recallRule begins to follow what the history file tells of, and puts that in.
+// recallRule follows a rule for which the history file has counts, and restores these.
 func (c *Collector) recallRule(s *ruleState) {
 	name := pastName{s.domain, s.name, s.definition}
 	if _, known := c.past[name]; !known {

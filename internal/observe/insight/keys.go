@@ -2,7 +2,7 @@ package insight
 
 import "slices"
 
-// takeKey takes in what an event says of its key, for the samples. mu is held.
+// takeKey takes an event into the samples of keys. mu is held.
 func (s *ruleState) takeKey(c *Collector, e *event) {
 	all, refused := s.eras[current].all, s.eras[current].refused
 	if all == nil {
@@ -329,7 +329,7 @@ func (s *ruleState) forgetKeys() {
 // minuteState is what is known of a minute beside the counts.
 type minuteState struct {
 	keys     float32 // distinct ones, estimated
-	topShare uint8   // % of what was admitted, taken by the top 1 % of the keys; none: not known
+	topShare uint8   // % of the admitted that the top 1 % of the keys took; none: not known
 	signal   uint8   // place in saturations + 1; 0: not saturated
 }
 

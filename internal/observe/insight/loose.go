@@ -16,7 +16,7 @@ const (
 	crowdEach     = 2    // times the requests of each key before, at most
 	crowdBefore   = 60   // minutes before
 	fewestBefore  = 10   // minutes that must be known of them
-	fewShare      = 0.5  // of what was admitted, to the top 1 % of keys
+	fewShare      = 0.5  // of the admitted requests, to the top 1 % of keys
 )
 
 // A rush is some saturated minutes in a row that the rule let through.
@@ -24,7 +24,7 @@ type rush struct {
 	minutes []Minute
 	keys    float64 // most in a minute
 	before  float64 // the median before
-	usual   float64 // 95th percentile of what is admitted in an unsaturated minute
+	usual   float64 // 95th percentile of the requests admitted in an unsaturated minute
 }
 
 // looseCrowd holds where many more clients than usual came at once, each asking as usual.
@@ -54,7 +54,8 @@ func (j *judge) looseCrowd() *Verdict {
 	return v
 }
 
-// looseFew holds where few clients took most of what saturated the service.
+// looseFew holds if a few clients took most of the admitted requests while the service was
+// saturated.
 func (j *judge) looseFew() *Verdict {
 	if len(j.Per) == 0 {
 		return nil

@@ -9,7 +9,7 @@ import "unsafe"
 type size struct {
 	all, refused int  // keys in the samples
 	top          int  // counters in the lists of top keys
-	lean         bool // counts by the second are left out, and those by the minute but for an hour
+	lean         bool // no counts by the second, and an hour only of counts by the minute
 }
 
 // sizes are what is kept, from a few rules to many.
@@ -48,7 +48,8 @@ func (s *ruleState) bare() int64 {
 	return int64(len(s.gate.cells))*int64(unsafe.Sizeof(cell{})) + filterBytes(0) + int64(unsafe.Sizeof(*s)) + s.own.bytes()
 }
 
-// fixedBytes is what is taken whatever the rules are.
+// fixedBytes is the memory that cannot be shared out: rings, domains, and what each rule takes
+// without being followed.
 func (c *Collector) fixedBytes() (n int64) {
 	n = int64(len(c.rings)) * ringSlots * int64(unsafe.Sizeof(slot{}))
 	for _, d := range c.domains {

@@ -6,13 +6,14 @@ import (
 	"slices"
 )
 
-// Merge makes one snapshot of those of several nodes: sums of what was counted, samples by the
-// smallest hashes of the union, top keys by sums of counts and of bounds. The snapshots must be
-// answers to one question, those of other nodes as Fit left them: of another seed than the first
-// one, keys are left out. They are not changed. Merge of none is nil.
+// Merge makes one snapshot out of the snapshots of several nodes. It sums counts, keeps the
+// smallest hashes of the union of samples, and sums the counts and bounds of top keys. All must
+// answer the same question, and Fit must have accepted those from other nodes. Keys are left out of
+// snapshots whose seed is not the first one's. Merge does not change its arguments, and returns nil
+// for none.
 //
-// The rules are those of the first snapshot. Nodes that have another definition of a rule in force
-// are left out of it: they judge something else.
+// The rules are those in the first snapshot. A node that has another definition of a rule in force
+// is left out of that rule: it judges something else.
 func Merge(list ...*Snapshot) *Snapshot {
 	if len(list) == 0 {
 		return nil
@@ -87,7 +88,7 @@ func Merge(list ...*Snapshot) *Snapshot {
 	return &out
 }
 
-// shiftOf returns by how many steps the series of x begin later than those of s.
+// shiftOf returns by how many steps the series of x begin after the series of s.
 func shiftOf(s, x *Snapshot) int {
 	if s.Step == 0 || x.Step != s.Step {
 		return math.MaxInt32 // answers to different questions

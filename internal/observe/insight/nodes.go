@@ -2,7 +2,7 @@ package insight
 
 import "time"
 
-// NodeState is what a node tells of itself.
+// NodeState describes a node, as the node itself reports it.
 type NodeState struct {
 	Node    string    `json:"node"`           // its name, which no other node has
 	Self    bool      `json:"self,omitempty"` // the node that was asked
@@ -12,7 +12,7 @@ type NodeState struct {
 	Rules      int    `json:"rules"`      // in force
 	Generation uint64 `json:"generation"` // counts the rule sets of this node since its start
 	Digest     string `json:"digest"`     // of the files in force: the same for the same files
-	// RulesVersion is what the source calls those in force; "" of a folder.
+	// RulesVersion is the source's version of the rules in force; "" for a folder.
 	RulesVersion string    `json:"rules_version,omitempty"`
 	RulesSince   time.Time `json:"rules_since"`
 	RulesBroken  bool      `json:"rules_broken"` // what lies in the source now is not in force

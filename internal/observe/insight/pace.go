@@ -1,8 +1,7 @@
 package insight
 
-// pace holds each kind of events to its rate: those drawn of refused and near decisions, those
-// drawn of admitted ones, those on sampled keys, and those on sampled keys that were refused, of
-// which episodes are read.
+// pace keeps each kind of event to its rate: drawn from refused and near decisions, drawn from
+// admitted ones, on sampled keys, and on sampled keys that were refused, whose episodes are read.
 type pace struct{ refused, quiet, keys, watched governor }
 
 // governor finds the power of 2 by which events are thinned.
@@ -53,8 +52,9 @@ func (c *Collector) storePace() {
 	c.thinning.Store(uint64(packThinning(c.pace.refused.power, c.pace.quiet.power, c.pace.keys.power, c.pace.watched.power, c.minute)))
 }
 
-// paced counts an event for the pace, and what it stands for as thinned; but for admitted ones,
-// which are always as many as are enough.
+// paced counts an event for the pace of its kind. A drawn event of a refused or near decision
+// stands for others, which count as thinned. Admitted decisions never do: enough of them are always
+// looked at.
 func (c *Collector) paced(s *ruleState, e *event) {
 	switch {
 	case e.weightTop == none && s.eras[current].refused.find(e.hash) >= 0:

@@ -9,8 +9,8 @@ import (
 // Reader tells what was gathered: on this node (Collector), or on all of them. A time of 0 is the
 // default, 24 hours; a longer one than is kept is cut. Implementations are safe for concurrent use.
 type Reader interface {
-	// Overview tells of a domain; of all ("") with the commands that brought their limit; or of
-	// those alone (CommandDomain).
+	// Overview reports on a domain. "" means all domains, with the commands that brought their
+	// limit; CommandDomain means these commands alone.
 	Overview(ctx context.Context, domain string, over time.Duration) (*Overview, error)
 	// Rules returns a report of each rule of the domain, or of all (""), where the last one is of
 	// commands, if there were any.
@@ -40,7 +40,7 @@ type KeysQuery struct {
 	// By is ByRefused, as "" is, ByAsked or ByNear. Rules in shadow refuse nobody, unless Limit
 	// names one.
 	By   string
-	Over time.Duration // up to a minute: the live list; above: that of 12 hours
+	Over time.Duration // up to a minute: the live list; above: the list of 12 hours
 	N    int           // at most so many; 0 is 50
 }
 

@@ -31,7 +31,7 @@ type RegionPeer struct {
 	Weights   bool     `json:"weights_differ"` // its table of weights is another one
 	Rules     bool     `json:"rules_differ"`   // its rule files are other ones
 	Uses      uint64   `json:"uses"`           // entries of its log that were heard
-	Unknown   uint64   `json:"unknown"`        // those of them whose rule is not known here
+	Unknown   uint64   `json:"unknown"`        // of Uses, entries whose rule is not known here
 	Gaps      uint64   `json:"gaps"`           // times that a part of its log was gone before it was read
 	Errors    uint64   `json:"errors"`         // calls of its store that failed
 	Asked     uint64   `json:"asked"`          // times that it was asked for units
@@ -39,8 +39,8 @@ type RegionPeer struct {
 	Lost      uint64   `json:"lost"`           // units that it lent and that came too late
 }
 
-// RegionalUnits are counts of the units of a limit that holds over several regions, or of those of
-// all limits of a rule, if Window is "".
+// RegionalUnits count the units of a limit that holds over several regions, or of all limits of a
+// rule if Window is "".
 type RegionalUnits struct {
 	Domain string   `json:"domain"`
 	Rule   string   `json:"rule"`
@@ -59,7 +59,7 @@ type RegionalUnits struct {
 	CeilingRefusals uint64 `json:"ceiling_refusals"`
 }
 
-// NetUnits are units that were used, and those of them that were given back.
+// NetUnits are units that were used, and how many of them were given back.
 type NetUnits struct {
 	Units uint64 `json:"units"`
 	Back  uint64 `json:"back"`
@@ -67,8 +67,8 @@ type NetUnits struct {
 
 func (n *NetUnits) add(other NetUnits) { n.Units, n.Back = n.Units+other.Units, n.Back+other.Back }
 
-// Add adds the reading of another node of the same region. What only the leader knows is that of
-// the first one; for a moment two may take themselves for it.
+// Add adds the reading of another node of the same region. What only the leader knows is taken from
+// the first leader; for a moment two nodes may believe that they lead.
 func (r *RegionsReading) Add(other *RegionsReading) {
 	leads := r.Leader == "" && other.Leader != ""
 	if leads {

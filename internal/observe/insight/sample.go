@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// sample holds the keys with the k smallest hashes of those that it was given: a uniform sample of
-// all of them, whose number the k-th smallest hash tells (Bar-Yossef and others 2002, Beyer and
-// others 2007). Samples by the same seed merge: the k smallest of the union are the sample of the
-// union. Not safe for concurrent use.
+// sample holds the keys with the k smallest hashes among all keys that it was given. This is a
+// uniform sample, and the k-th smallest hash estimates how many keys there were (Bar-Yossef and
+// others 2002, Beyer and others 2007). Samples with the same seed merge: the k smallest hashes of
+// the union are the sample of the union. Not safe for concurrent use.
 type sample struct {
 	k       int
 	stride  int // limits of the rule
@@ -25,7 +25,7 @@ type sample struct {
 type sampledKey struct {
 	hash           uint64
 	asked, refused uint32 // units, requests
-	answers, well  uint16 // but for 429; both are halved before they are too large
+	answers, well  uint16 // without status 429; both are halved before they overflow
 	fill           float32
 	minute         uint32 // in which it came last
 	second         uint32 // in which events were counted
@@ -34,9 +34,9 @@ type sampledKey struct {
 	known, own     bool
 }
 
-// demand is how much a key asked of one limit, in its busiest windows. used is what the limit says
-// was used in the window, which all nodes that share a store see alike; refused are the units that
-// it refused, which add up over nodes.
+// demand is how much a key asked of one limit, in its busiest windows. used is the usage of the
+// window by the store, the same on all nodes that share the store. refused counts the units that
+// were refused, and adds up over nodes.
 type demand struct {
 	limit uint32 // in force for the key
 	// The current window, the one before in which it came, and the two busiest ones beside them. Of
@@ -79,7 +79,7 @@ func (d *demand) peak() (most uint64) {
 	return most
 }
 
-// merge takes in what another node saw of the key: in the same windows.
+// merge adds what another node saw of the key in the same windows.
 func (d *demand) merge(x *demand) {
 	var all []windowUse
 	for _, list := range [...]*[4]windowUse{&d.windows, &x.windows} {

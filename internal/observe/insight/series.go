@@ -24,8 +24,8 @@ func (b *bucket) add(x *bucket) {
 	}
 }
 
-// steps is a ring of what was counted in steps of so many seconds each. A step is found by its
-// number, the Unix time by their length.
+// steps is a ring of counts, each over step seconds. The number of a step is the Unix time divided
+// by step.
 type steps[B comparable] struct {
 	step    int64
 	last    int64 // number of the newest

@@ -14,16 +14,17 @@ type Want struct {
 	Rule   string        // "" for all
 	Over   time.Duration // the counts are of the last so long; 0 is 24 hours
 	// Series asks for the counts of rules over time, Top for the lists of top keys, and Samples for
-	// those of keys, which take most of the bytes. Those of domains over time are always there.
+	// the samples of keys, which take most of the bytes. The counts of domains over time are always
+	// there.
 	Series, Top, Samples bool
-	// OnlyTop leaves out all that is known of rules but their limits and the lists of top keys.
+	// OnlyTop leaves out everything about rules except their limits and the lists of top keys.
 	OnlyTop bool
-	// Key asks for what is known of one key (user=ada), where Samples does not ask for all.
+	// Key asks for everything about one key (user=ada), if Samples does not ask for all keys.
 	Key string
 }
 
-// Snapshot is what a node has gathered, or, merged, all of them. Begin with Collector.Snapshot;
-// Merge makes one of several, and NewView answers questions from it. It holds nothing that the
+// Snapshot is what one node has gathered or, merged, what all nodes have. Collector.Snapshot makes
+// one, Merge joins several, and NewView answers questions from it. It shares nothing that the
 // Collector goes on to change.
 type Snapshot struct {
 	Nodes         int // that it was merged of
@@ -75,9 +76,9 @@ type RuleSnapshot struct {
 	Windows      []WindowSnapshot
 
 	Count Counts
-	// Sampled is what came in the time that the samples are of: that of JudgedOver, and no longer
-	// than this program runs. DomainMet is how many requests came to the domain in that time; it is
-	// there with the samples, and right only of a snapshot of JudgedOver.
+	// Sampled are the counts over the time of the samples: that is JudgedOver, but not longer than
+	// this program runs. DomainMet is how many requests came to the domain in that time. It comes
+	// with the samples, and is right only if the snapshot is over JudgedOver.
 	Sampled   Counts
 	DomainMet uint64
 	Recent    Counts // of the last 10 s
@@ -244,7 +245,7 @@ func (s *series) recent(now int64) (count Counts) {
 	return count
 }
 
-// domain makes of a series what a snapshot tells of a domain.
+// domain returns the snapshot of a domain from its series.
 func (s *series) domain(name string, since int64, of *Snapshot) DomainSnapshot {
 	out := DomainSnapshot{Name: name, Recent: s.recent(of.Time), Since: since}
 	out.Series, out.Count = s.strip(of.From, of.Time, of.Step)
@@ -387,7 +388,7 @@ func (r *ruleState) returnsOf(hash uint64) (obeyed, early uint64) {
 	return obeyed, early
 }
 
-// drawnInto fills in what the decisions say that were drawn by chance.
+// drawnInto fills in the figures that come from decisions drawn by chance.
 func (r *ruleState) drawnInto(out *RuleSnapshot, doors *doorNames) {
 	byDoor, with := map[uint8]uint64{}, map[string]uint64{}
 	for i := range r.eras {
@@ -423,7 +424,7 @@ type MinuteSnapshot struct {
 	Would    uint32 // would be refused, in shadow
 }
 
-// samples fills in what the samples say.
+// samples fills in the samples, if wanted, and the summary that follows from them.
 func (r *ruleState) samples(out *RuleSnapshot, s *Snapshot, want *Want) {
 	all, refused := r.eras[current].all.snapshot(), r.eras[current].refused.refusedSnapshot()
 	for i := range r.eras[1:] {

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// The lists of top keys of a rule: by what they count, live and over 12 hours.
+// The kinds of lists of top keys. A rule has two lists of each: live and over 12 hours.
 const (
 	topAsked = iota
 	topRefused
@@ -24,13 +24,13 @@ const (
 // mostExamples bounds the refusals of a rule, and of a verdict, that are named as examples.
 const mostExamples = 8
 
-// ruleState is what is known of one rule. mu of the Collector guards it, but for the gate.
+// ruleState is what is known of one rule. The Collector's mu guards everything except the gate.
 type ruleState struct {
 	gate         *gate
 	domain, name string
 	definition   uint64
 	rule         *rule.Rule // as it is in force
-	windows      int        // limits of the rule, those of overrides included
+	windows      int        // limits of the rule, including overrides
 	brought      bool       // the limits come with the requests
 	since        time.Time  // of the history file, if that knows it
 	began        int64      // since when this program counts it, Unix
@@ -75,14 +75,14 @@ func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time)
 	}
 }
 
-// refuses reports whether the rule refuses the request that an event tells of, by the window of the
-// event or another one; of a rule that is in shadow as a whole, whether it would. That of other
-// rules which is not enforced for the key is no refusal.
+// refuses reports whether the rule refuses the request of an event, by the event's window or
+// another one. If the whole rule is in shadow, it reports whether the rule would refuse. If the
+// rule merely is not enforced for the key, there is no refusal.
 func (s *ruleState) refuses(e *event) bool {
 	return e.flags&flagRuleRefused != 0 || e.flags&flagRuleWould != 0 && s.shadow()
 }
 
-// windowRefuses is refuses of the window of the event alone.
+// windowRefuses is refuses for the window of the event alone.
 func (s *ruleState) windowRefuses(e *event) bool {
 	return e.flags&flagRefused != 0 && (e.flags&flagShadow == 0 || s.shadow())
 }
@@ -311,7 +311,7 @@ func (s *ruleState) appendText(dst []byte, v *veil, e *event) []byte {
 	return dst
 }
 
-// cutMark stands at the end of what was cut.
+// cutMark ends a text that was cut.
 const cutMark = "…"
 
 // cutAt is where to cut text so that it has at most so many bytes with the mark, and no character

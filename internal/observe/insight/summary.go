@@ -80,12 +80,12 @@ func (k *SampledKey) facts() KeyFacts {
 	return f
 }
 
-// Facts returns what Judge wants to know of the i-th rule. The snapshot must hold samples, and
-// should be of JudgedOver. What the history file tells of the time before the program began stays
-// out: the samples know nothing of it, and numbers of two times tell nothing together.
+// Facts returns the facts from which Judge judges the i-th rule. The snapshot must hold samples,
+// and should be over JudgedOver. Counts of the history file from before the program began stay out:
+// the samples do not cover that time, and figures over two different times say nothing together.
 func (s *Snapshot) Facts(i int) Facts { return s.Rules[i].facts(s) }
 
-// facts makes the facts; s is nil if only those of the samples matter.
+// facts makes the facts; s is nil if only the figures from samples matter.
 func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 	f := Facts{
 		Domain: r.Domain, Rule: r.Name, Mode: r.Mode, Per: r.Per, File: r.File, Line: r.Line,
@@ -234,11 +234,11 @@ type Judged struct {
 	// The share of good keys that the rule refuses, and the most of it that one key used; below 0
 	// where that is not known.
 	GoodRefused, MaxFill float64
-	// LooseUntil says by the verdict, of those on a rush that the rule did not hold, when that rush
-	// ended, in Unix seconds: about now while it goes on. nil if there was none.
+	// LooseUntil has the verdicts on a rush that the rule did not hold, with the end of that rush
+	// in Unix seconds: about now while it goes on. It is nil if there was none.
 	LooseUntil map[string]int64
-	// Episodes are those of refused keys in the sample that ended on this node, since it knows the
-	// rule: up to now, and not up to the judgement. They only grow.
+	// Episodes counts the episodes of sampled refused keys that ended on this node since it has
+	// known the rule. It counts up to now, not up to the judgement, and never falls.
 	Episodes Episodes
 }
 

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// topList finds the keys that come most often, by Space-Saving (Metwally, Agrawal, El Abbadi 2005):
-// with m counters, a key that makes up more than one part in m of what was counted is among them
-// for certain, and its count is too large by at most its own bound. Not safe for concurrent use.
+// topList finds the keys that come most often, by Space-Saving (Metwally, Agrawal, El Abbadi 2005).
+// With m counters, a key that makes up more than one part in m of the total is certainly among
+// them. A key's count may be too large, by at most its own bound. Not safe for concurrent use.
 type topList struct {
 	most   int
 	hashes []uint64 // apart, so that looking one up reads little memory
@@ -23,7 +23,7 @@ type topKey struct {
 	at             int64  // when it came last, µs
 	now, before    peak   // since the list was halved, and between then and the halving before
 	known          bool
-	estimated      bool   // some of what was counted stood for others that were not looked at
+	estimated      bool   // some counted decisions stood for others that were not looked at
 	text           []byte // the key for people, cut and veiled
 }
 
@@ -40,7 +40,7 @@ func (p *peak) raise(fill float32, window uint16) {
 	}
 }
 
-// peak is that of the whole time that the list is of.
+// peak returns the peak over the whole time of the list.
 func (k *topKey) peak() peak {
 	p := k.now
 	if k.before.fill > p.fill {

@@ -1,9 +1,13 @@
-// Package insight says of each rule, in words and with evidence, whether it does its job: too
-// strict, too loose, useless, or good.
+// Package insight judges each rule, in words and with evidence: too strict, too loose, useless, or
+// good.
 //
-// It gathers on the deciding path, behind weir.Hooks, in bounded memory: counters over time, a
-// sample of all keys and one of the refused ones, and the keys that ask, are refused and come near
-// most. Judge makes verdicts of what was gathered, here and in a replay. Begin with Collector.
+// A Collector gathers on the deciding path, behind weir.Hooks, in bounded memory: counters over
+// time, a sample of all keys and one of refused keys, and the keys that ask most, are refused most
+// and come nearest to their limit. Judge turns this into verdicts, on a server and in a replay.
+//
+// Begin with Collector (collector.go). gate.go and hand.go run on the deciding path. state.go,
+// series.go, sample.go and top.go hold what is known of a rule. snapshot.go and merge.go bring it
+// together over nodes, verdict.go judges it, and view.go answers questions about it.
 package insight
 
 import "time"
@@ -22,8 +26,9 @@ type Overview struct {
 	Requests uint64 `json:"requests"` // decided; peeks and refunds are none
 	Refused  uint64 `json:"refused"`
 	Banned   uint64 `json:"banned"` // of the refused ones
-	// SampledFrom is from when on clients are told of, whatever From is: samples of keys are of the
-	// last 24 to 36 hours, or since the program began. So are GoodRefused and its counts.
+	// SampledFrom is the time since which clients are counted, whatever From is: samples of keys
+	// cover the last 24 to 36 hours, or the time since the program began. GoodRefused and its
+	// counts cover the same time.
 	SampledFrom    time.Time   `json:"sampled_from"`
 	Clients        uint64      `json:"clients"`
 	ClientsRefused uint64      `json:"clients_refused"` // without rules in shadow, as GoodRefused
@@ -54,7 +59,7 @@ type Nodes struct {
 // GoodRefused is what was refused of clients that behave well, since Overview.SampledFrom. Refusals
 // are counted by rule: a request that two rules refuse is two.
 type GoodRefused struct {
-	Requests  uint64 `json:"requests"`   // refusals of such clients
+	Requests  uint64 `json:"requests"`   // refusals of clients that behave well
 	PlusMinus uint64 `json:"plus_minus"` // of Requests, at 95 %; 0 is exact
 	Of        uint64 `json:"of"`         // refusals
 	Clients   uint64 `json:"clients"`
@@ -108,7 +113,7 @@ type RuleReport struct {
 	WouldRefuse  uint64    `json:"would_refuse"` // in shadow
 	Errors       uint64    `json:"errors"`       // of if and cost
 
-	// SampledFrom is from when on keys are told of, whatever From is, as in Overview.
+	// SampledFrom is the time since which keys are counted, whatever From is, as in Overview.
 	SampledFrom time.Time `json:"sampled_from"`
 	Keys        uint64    `json:"keys"`         // estimated
 	KeysRefused uint64    `json:"keys_refused"` // in shadow: that would be
@@ -170,7 +175,7 @@ type CurvePoint struct {
 	Limit     int64   `json:"limit"`
 	Keys      float64 `json:"keys"`
 	PlusMinus float64 `json:"plus_minus"`
-	// GoodKeys are those of Keys that behave well, counted as in Good; nil where nothing tells.
+	// GoodKeys is how many of Keys behave well, counted as in Good; nil if that is not known.
 	GoodKeys *float64 `json:"good_keys,omitempty"`
 }
 

@@ -9,13 +9,14 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Unmet says what keeps requests from a rule. It looks at those alone that came nearest: they fail
-// the fewest of its conditions. Others say what is different about them, not about the rule.
+// Unmet says what keeps requests from a rule. It considers only the requests that came nearest,
+// which fail the fewest of its conditions. The others tell what is different about them, not about
+// the rule.
 type Unmet struct {
 	Looked  int // requests looked at
-	Nearest int // of them, those that came nearest
-	// Condition is what kept out Kept of Nearest, more than any other: "when.path". Why says how it
-	// did so most often, with what a client sent: "/b does not match /a".
+	Nearest int // of these, requests that came nearest
+	// Condition kept out Kept of Nearest, more than any other condition: "when.path". Why says how
+	// it did so most often, and quotes a client's value: "/b does not match /a".
 	Condition string
 	Kept      int
 	Why       string

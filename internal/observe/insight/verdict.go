@@ -103,7 +103,7 @@ func (j *judge) verdict(name, confidence, sentence string) *Verdict {
 	return v
 }
 
-// refuses is the verb of what the rule does to a request: "were refused", "would be refused".
+// refuses is the verb for the rule's effect on a request: "were refused", "would be refused".
 func (j *judge) refuses() string {
 	if j.shadow || j.Replay {
 		return "would be refused"
@@ -223,7 +223,7 @@ func (j *judge) keys(v *Verdict) {
 	v.Evidence["keys"], v.Evidence["keys_refused"] = math.Round(j.Keys), math.Round(j.KeysRefused)
 }
 
-// confident is the confidence of what is said without regard to who is good.
+// confident is the confidence of a verdict that does not depend on who is good.
 func (j *judge) confident() string {
 	if j.Met < earlyMet {
 		return Low

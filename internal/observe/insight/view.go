@@ -224,8 +224,8 @@ func sentencesOf(s *Snapshot, o *Overview, covered time.Duration) []string {
 	return append(sentences, upper(text))
 }
 
-// clientSentences goes on from how many requests were refused to who was. Clients are told of by
-// samples: of another time than the requests, as a rule, and then that is said.
+// clientSentences adds which clients were refused. Client numbers come from samples, which usually
+// cover another period; the sentence then says so.
 func clientSentences(o *Overview, text string) []string {
 	g := &o.GoodRefused
 	if o.Clients == 0 {
@@ -254,8 +254,8 @@ func portion(part, whole float64) string {
 	return human.Percent(share(part, whole)) + " of"
 }
 
-// busiest returns the key that was refused most in the last minute, with the refusals that are its
-// own for certain, and those of all keys.
+// busiest returns the key that was refused most in the last minute. least is how many refusals are
+// certainly its own, and total how many are certain over all keys in the list.
 func (r *RuleSnapshot) busiest(s *Snapshot) (key string, least, total uint64) {
 	for i := range r.Live[topRefused] {
 		k := &r.Live[topRefused][i]
@@ -405,7 +405,7 @@ func (r *RuleSnapshot) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) 
 			Fill: digits(float64(k.Fill)), Known: k.Known, Obey: digits(k.obey()), Shadow: r.shadow(),
 			Estimated: k.Estimated,
 		}
-		// Only the lists of what was asked see a key admitted and refused alike.
+		// Only the lists by requests count both the admitted and the refused ones of a key.
 		asked := k
 		for _, all := range [...][]TopKey{r.Long[topAsked], r.Live[topAsked]} {
 			if at := slices.IndexFunc(all, func(x TopKey) bool { return x.Hash == k.Hash }); at >= 0 {
@@ -495,14 +495,14 @@ func (c *Counts) add(x *Counts) {
 	}
 }
 
-// addStrip adds the steps of a series to those of another one.
+// addStrip adds the steps of strip to the steps of into.
 func addStrip(into, strip Strip) {
 	for i := range strip[:min(len(strip), len(into))] {
 		(*bucket)(&into[i]).add((*bucket)(&strip[i]))
 	}
 }
 
-// seriesOf makes a series of a strip. Those of a domain count what a ban refused as refused.
+// seriesOf makes a Series of a strip. In the strip of a domain, refused includes refusals by bans.
 func seriesOf(from, step int64, strip Strip, domain bool) Series {
 	n := len(strip)
 	s := Series{
@@ -535,7 +535,7 @@ func compareCounts(a, b Count) int {
 	return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Value, b.Value))
 }
 
-// examples turns ids of decisions into text.
+// examplesOf formats the ids of decisions.
 func examplesOf(ids []uint64) []string {
 	out := []string{}
 	for _, id := range ids {
