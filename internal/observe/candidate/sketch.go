@@ -108,7 +108,7 @@ func tau(x float64) float64 {
 }
 
 // heaviest finds the keys that come most often, with Space-Saving (Metwally, Agrawal, El Abbadi
-// 2005): of what was added, a key that came more than one time in 32 is among them for certain.
+// 2005). A key that makes up more than one 32nd of all additions is certainly among them.
 type heaviest struct {
 	mu   sync.Mutex
 	n    int // of keys

@@ -1,8 +1,8 @@
-// Package decisionlog writes decisions to a file or a stream, a line of JSON each, as the admin API
-// shows them. Begin with Open.
+// Package decisionlog writes decisions to a file or a stream, one line of JSON each, in the form in
+// which the admin API shows them. Begin with Open.
 //
-// The log is bounded in what it writes a second, and in what may wait to be written. What is beyond
-// that is counted and left out: a decision never waits for it.
+// The log bounds the lines that it writes in a second and the decisions that wait to be written. It
+// counts and leaves out everything beyond that: a decision never waits for the log.
 package decisionlog
 
 import (
@@ -30,7 +30,7 @@ type Options struct {
 	Path string
 	// Out is a stream in place of a file.
 	Out io.Writer
-	// Outcomes are those of the decisions that are written.
+	// Outcomes selects the decisions that are written.
 	Outcomes recent.Outcome
 	// PerSecond bounds the lines of a second; 0 means 100. As many may come at once.
 	PerSecond int
@@ -40,7 +40,7 @@ type Options struct {
 	Node string
 	// Entries encodes decisions: what it hides, the log hides too.
 	Entries *recent.Buffer
-	// Logger is told, once in a while, of lines that could not be written; nil is nobody.
+	// Logger reports, at most once a minute, lines that could not be written; nil reports nothing.
 	Logger *slog.Logger
 }
 
@@ -230,7 +230,7 @@ func (l *Log) failed(err error) {
 	l.held = 0
 }
 
-// lost counts lines that could not be written, and tells of it.
+// lost counts lines that could not be written, and logs that once a minute.
 func (l *Log) lost(lines uint64, err error) {
 	l.dropped.Add(lines)
 	if n := l.remark.Due(time.Minute); n > 0 {

@@ -1,8 +1,9 @@
-// Package otel sends traces, metrics and logs to a collector of OpenTelemetry, by OTLP. Begin with
-// Start; trace.go follows requests, and export.go makes the exporters.
+// Package otel sends traces, metrics and logs to an OpenTelemetry collector, by OTLP. Begin with
+// Start (otel.go); trace.go follows requests, store.go their calls of the store, queue.go sends,
+// and export.go makes the exporters.
 //
-// What is sent waits in queues of bounded length. A collector that is slow or away costs what does
-// not fit into them, never a decision its time.
+// What is sent waits in queues of bounded length. If the collector is slow or away, whatever does
+// not fit into them is dropped and counted. A decision never waits for it.
 package otel
 
 import (
@@ -34,18 +35,18 @@ type Options struct {
 	Protocol Protocol
 	// Headers go with each export: a token, for one.
 	Headers map[string]string
-	// Traces is the share of requests without a traceparent that are followed, from 0 to 1; those
-	// whose caller follows them are followed in any case. Below 0 there are no traces.
+	// Traces is the share of requests without a traceparent that are followed, from 0 to 1.
+	// Requests whose caller follows them are followed in any case. Below 0 there are no traces.
 	Traces float64
 	// Metrics is how often metrics are sent; 0 is never.
 	Metrics time.Duration
 	// Logs: log lines are sent, too.
 	Logs bool
-	// Version is that of the program.
+	// Version is the version of the program.
 	Version string
 	// Gatherer reads the metrics. It is called from the first export on.
 	Gatherer prometheus.Gatherer
-	// Logger is told, once in a while, of exports that failed; nil is nobody.
+	// Logger reports failed exports, at most once a minute; nil reports nothing.
 	Logger *slog.Logger
 }
 
@@ -92,8 +93,8 @@ func Start(ctx context.Context, o Options) (*Telemetry, error) {
 			o.Logger.Warn("exports to otel.endpoint fail, and what they held is lost", "failures", n, "error", err)
 		}
 	}
-	// Of metrics, and of what a collector took in part, the SDK tells by a function of the whole
-	// process alone.
+	// The SDK reports failed exports of metrics, and exports that the collector took only in part,
+	// through a function for the whole process alone.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(failed))
 	otel.SetLogger(logr.Discard())
 	if o.Traces >= 0 {

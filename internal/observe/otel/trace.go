@@ -132,8 +132,8 @@ func (t *Tracer) Note(of *weir.Trace, list ...slog.Attr) {
 	}
 }
 
-// End implements door.Tracer: it ends the span of an act, or of a request whose decision failed.
-// That of one that was decided has ended already.
+// End implements door.Tracer. It ends the span of an act, or of a request whose decision failed.
+// The span of a decision has ended already.
 func (t *Tracer) End(of *weir.Trace, err error) {
 	if s, ok := of.Span.(*span); ok {
 		s.end(err)
@@ -150,7 +150,8 @@ func (s *span) end(err error) {
 	s.span.End()
 }
 
-// Hooks end the span of a decision with what was decided. Those of acts are told, and go on.
+// Hooks return hooks that note a decision on its span, and end the span. The span of an act goes
+// on.
 func (t *Tracer) Hooks() weir.Hooks { return weir.Hooks{Decided: decided} }
 
 func decided(r *weir.Request, d *weir.Decision) {
@@ -207,11 +208,11 @@ func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 // next request is read into, while what is to be sent still waits.
 func kept(s string) string { return strings.Clone(valid(s)) }
 
-// traceKey is that of the *weir.Trace in the context of a request that Serve follows.
+// traceKey is the context key of the *weir.Trace of a request that Serve follows.
 type traceKey struct{}
 
-// TraceOf returns the trace of a request that Serve follows, for httplimit.Options.Trace; nil if it
-// follows none.
+// TraceOf returns the trace of a request that Serve follows, for httplimit.Options.Trace; nil if
+// Serve does not follow it.
 func TraceOf(r *http.Request) *weir.Trace {
 	t, _ := r.Context().Value(traceKey{}).(*weir.Trace)
 	return t
@@ -280,8 +281,8 @@ func method(m string) string {
 	return "HTTP"
 }
 
-// attributesOf are those of a server's span that are known at its beginning. The query is left out:
-// it holds secrets more often than it helps.
+// attributesOf returns the attributes of a server's span that are known at its beginning. It leaves
+// out the query, which holds secrets more often than it helps.
 func attributesOf(r *http.Request) []attribute.KeyValue {
 	name := method(r.Method)
 	if name == "HTTP" {

@@ -69,7 +69,7 @@ const (
 // hiddenMark stands before the hash of a value that is not kept.
 const hiddenMark = "hidden:"
 
-// cutMark stands at the end of what was cut.
+// cutMark ends a text that was cut.
 const cutMark = "…"
 
 // Bits of a limit's flags.

@@ -1,13 +1,14 @@
 // Package recent remembers the decisions that an operator may be asked about: refusals, decisions
 // close to one, and a sample of the rest. It is a buffer and not a log: bounded in number and in
-// bytes, and the newest entry replaces the oldest. In a flood not all is recorded: eight decisions
-// a second on each key, 2,000 refusals a second in all, and past that a part of them by chance.
+// bytes, and the newest entry replaces the oldest. In a flood it does not record everything: eight
+// decisions a second on each key, 2,000 refusals a second in all, and past that a random share.
 //
-// Decisions are recorded on the deciding path, behind weir.Hooks. Once the buffer is full this
-// allocates nothing, and locks only the slot that it writes to. gate (gate.go) says what is
-// recorded, before anything is read of a decision; Buffer (recent.go) holds the slots,
-// encoder (encode.go) writes an entry and decode (entry.go) reads it; names.go knows which
-// attributes a rule reads.
+// Decisions are recorded on the deciding path, behind weir.Hooks. Once the buffer is full, this
+// allocates nothing and locks only the slot that it writes to.
+//
+// Begin with Buffer (recent.go), which holds the slots. gate (gate.go) decides what is recorded,
+// before anything is read of a decision. encoder (encode.go) writes an entry, and decode (entry.go)
+// reads it. names.go knows which attributes a rule reads, and since.go finds what is new.
 package recent
 
 import (
@@ -31,12 +32,12 @@ type Options struct {
 	// Bytes bounds their memory, at least 1,024 bytes for each; 0 means 16 MiB. An entry that does
 	// not fit is cut.
 	Bytes int64
-	// Sample is of how many ordinary admitted decisions one is kept; 0 means 1,000, below 0 none.
+	// Sample keeps one in so many ordinary admitted decisions; 0 means 1,000, below 0 none.
 	Sample int
 	// Hide names attributes whose values are not kept. Attributes whose names suggest a secret are
 	// hidden anyway.
 	Hide []string
-	// Tally is that of whatever else watches decisions; nil is one of its own.
+	// Tally may be shared with other watchers; nil makes one.
 	Tally *observe.Tally
 }
 
@@ -189,7 +190,7 @@ func ordinary(r *weir.Request, d *weir.Decision) bool {
 // all refusals were kept, newest first.
 func (b *Buffer) Thinned(now time.Time) []Second { return b.refusals.thinned(now.Unix()) }
 
-// keep writes d into a slot. hash is that of its key.
+// keep writes d into a slot. hash is the hash of its key.
 func (b *Buffer) keep(r *weir.Request, d *weir.Decision, hash uint64) {
 	marks := marksOf(d)
 	part := b.others
@@ -268,11 +269,11 @@ type Query struct {
 	Limit   string // a limit that was met, by the name of the limit or of its rule
 	Outcome string // see Outcomes
 	Door    string
-	// Key is a part of a key as people read it, such as user=ada: of a limit that was met, or an
+	// Key is a part of a key as people read it, such as user=ada: of a limit that was met, or of an
 	// attribute that its rule looked at.
 	Key string
-	// After and Before bound the time. Decisions at After itself fit, but for the one with the id
-	// AfterID; those at Before do not.
+	// After and Before bound the time. Decisions at After itself fit, except the one with the id
+	// AfterID. Decisions at Before do not.
 	After, Before time.Time
 	AfterID       weir.DecisionID
 	N             int // at most so many; 0 means all
