@@ -1,6 +1,9 @@
 // Package admin is the admin API of weir: what the rules do and how well, keys, bans, grants,
-// recent decisions, deferred requests, signals, nodes, metrics, the audit log and profiles, for
-// people with different roles. Begin with Handler.routeAll, which has the table of its endpoints.
+// recent decisions, deferred requests, signals, nodes, metrics, the audit log and profiles. Each
+// endpoint requires a role.
+//
+// Begin with Handler.routeAll (admin.go), which has the table of endpoints. The other files hold
+// the handlers, by resource: rules.go, keys.go, bans.go, decisions.go, insight.go, and so on.
 package admin
 
 import (
@@ -28,16 +31,16 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// RulesSource is what the admin API tells of where the rules come from.
+// RulesSource says where the rules come from, in the admin API.
 type RulesSource struct {
 	Path     string    `json:"path"`
-	Version  string    `json:"version,omitempty"` // that the source gives them; a folder gives none
+	Version  string    `json:"version,omitempty"` // of the rules in the source; a folder has none
 	Files    []string  `json:"files"`
 	Loaded   time.Time `json:"loaded"`
 	Loads    uint64    `json:"loads"`
 	Failures uint64    `json:"failures"`
-	// Errors say why what lies in the source now is not in force, without quoting it; empty if it
-	// is.
+	// Errors say why the rules now in the source are not in force, without quoting them; empty if
+	// they are in force.
 	Errors []string `json:"errors"`
 }
 
@@ -62,12 +65,13 @@ type Options struct {
 	// tries rules.
 	Insight insight.Reader
 	Nodes   Nodes
-	// Regions are those among which this node is in one; nil if there is one alone.
+	// Regions are the regions of which this node belongs to one; nil if there is only one.
 	Regions *Regions
 	// StoreNow tells the time by the clock of the store, which dates decisions; nil is time.Now.
 	StoreNow func() time.Time
 	Preview  Preview
-	// Versions are those of rules in a database; nil if they lie in a folder.
+	// Versions gives access to the versions of rules in a database; nil if the rules lie in a
+	// folder.
 	Versions Versions
 	// Ready tells why the server should get no requests now; nil for an empty reason and for no
 	// function.
@@ -75,9 +79,9 @@ type Options struct {
 	// Remark is what /readyz says after "ok" of a server that wants requests, but whose operator
 	// should know something; "" and no function say nothing. It is one line.
 	Remark func() string
-	// Page is the operator's page, at / and PagePaths, of which those that end with "/" mean all
-	// below them. It has to guard what it shows by First. nil: the list of endpoints is at /, as it
-	// always is at /help.
+	// Page is the operator's page, at / and at PagePaths; a path that ends with "/" includes
+	// everything below it. The page's own First guards it. If Page is nil, the list of endpoints is
+	// at /, as it always is at /help.
 	Page      http.Handler
 	PagePaths []string
 	// Streams bounds the event streams that are open at a time; 0 is 32.
@@ -213,7 +217,7 @@ func (a *Handler) routeAll() {
 			a.route(endpoint{path: path, methods: "GET, HEAD", any: true, serve: a.o.Page.ServeHTTP})
 		}
 	}
-	// Of what lies below a path: these are not in the list.
+	// These take a path below them, and are not in the list of endpoints.
 	if a.o.Insight != nil {
 		a.route(endpoint{path: insightPath + "/rules/", methods: "GET, HEAD", sees: viewer, params: "over", serve: a.ruleReport})
 		a.route(endpoint{path: insightPath + "/keys/", methods: "GET, HEAD", sees: support, serve: a.keyReport})
@@ -344,7 +348,7 @@ func (a *Handler) admit(w http.ResponseWriter, r *http.Request, e *endpoint) (_ 
 	return r.WithContext(context.WithValue(r.Context(), identityKey{}, id)), true
 }
 
-// identityKey is that of the auth.Identity in the context of a request.
+// identityKey is the context key of the auth.Identity of a request.
 type identityKey struct{}
 
 // sender is who sent r: admin where there are no tokens.
@@ -529,7 +533,7 @@ func describeWindow(win *rule.Window) windowInfo {
 	return i
 }
 
-// burstOf returns what a bucket holds beside its rate; 0 for what is no bucket.
+// burstOf returns the burst of a bucket, beside its rate; 0 for other algorithms.
 func burstOf(c algo.Config) int64 {
 	if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
 		return max(c.Burst, 0)

@@ -151,7 +151,7 @@ func outcomeOf(w http.ResponseWriter, err error) (warning string, ok bool) {
 	return "", false
 }
 
-// answerChange answers with what holds now.
+// answerChange answers with the state after a change.
 func answerChange(w http.ResponseWriter, warning string, members map[string]any) {
 	status := http.StatusOK
 	body := map[string]any{"shared": warning == ""}
@@ -260,7 +260,8 @@ func (a *Handler) bans(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// listParams are those of lists of bans and grants; the others of their endpoints are of changes.
+// listParams are the parameters of the lists of bans and grants. The other parameters of these
+// endpoints belong to changes.
 var listParams = []string{"domain", "limit", "n"}
 
 func (a *Handler) listBans(w http.ResponseWriter, r *http.Request) {
@@ -283,12 +284,12 @@ func (a *Handler) listBans(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// entry is the record of a change of what, which is a ban or a grant.
+// entry returns the audit record of a change; what says whether it is a ban or a grant.
 func (c *change) entry(what, domain, rule string, key []string, before, after any) audit.Entry {
 	return audit.Entry{What: what, Domain: domain, Limit: rule, Key: strings.Join(key, ","), Before: before, After: after, Note: c.Reason}
 }
 
-// holds is what a record says of a ban or a grant in force.
+// holds describes a ban or a grant in force, in an audit record.
 type holds struct {
 	Until time.Time `json:"until"`
 	Allow string    `json:"allow,omitempty"`

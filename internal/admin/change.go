@@ -47,7 +47,7 @@ func (a *Handler) record(w http.ResponseWriter, r *http.Request, e audit.Entry) 
 	return e, true
 }
 
-// made tells the audit log if the change that e told of was not made, or not brought to its end.
+// made writes to the audit log if the change of e was not made, or not completed.
 func (a *Handler) made(e audit.Entry, err error) {
 	if err != nil && !errors.Is(err, weir.ErrNotShared) {
 		a.o.Audit.Failed(e, err)

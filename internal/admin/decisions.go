@@ -54,8 +54,8 @@ type decisionQuery struct {
 	node      string // only of this other node; "" is of all
 }
 
-// readDecisionQuery reads which decisions are asked for, but for n, after and before. status is 0
-// if that is well.
+// readDecisionQuery reads a query for decisions, except n, after and before. status is 0 if the
+// query is valid.
 func (a *Handler) readDecisionQuery(v url.Values, role auth.Role) (q decisionQuery, status int, err error) {
 	q.Query = recent.Query{Domain: v.Get("domain"), Limit: v.Get("limit"), Outcome: v.Get("outcome"), Door: v.Get("door"), Key: v.Get("key")}
 	bad := func(status int, field, message string) (decisionQuery, int, error) {
@@ -194,7 +194,7 @@ func (a *Handler) findDecision(ctx context.Context, id weir.DecisionID) (e *rece
 	return e, "", nodes
 }
 
-// decision serves one recent decision, of whichever node.
+// decision serves one recent decision, of any node.
 func (a *Handler) decision(w http.ResponseWriter, r *http.Request) {
 	id, err := weir.ParseDecisionID(strings.TrimPrefix(r.URL.Path, decisionsPath+"/"))
 	if err != nil {

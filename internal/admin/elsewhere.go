@@ -15,9 +15,9 @@ import (
 	"github.com/weir-rl/weir/internal/observe/recent"
 )
 
-// Decisions of other nodes have no place in an order that this node knows. A stream of them asks
-// once a second for those of the last seconds, and leaves out what it has seen. The question is
-// shared: it depends on nothing that one stream has seen.
+// Decisions of other nodes have no place in an order that this node knows. So a stream asks once a
+// second for their decisions of the last seconds, and leaves out what it has seen. Streams share
+// the question, because it depends on nothing that one stream has seen.
 const (
 	// lateness is how much later than its time a decision may come to be known: a node may have
 	// been too busy to answer. What a client does not read for longer than that is not counted.

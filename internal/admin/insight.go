@@ -50,8 +50,8 @@ func over(w http.ResponseWriter, r *http.Request, fallback time.Duration) (d tim
 	return d, true
 }
 
-// hasDomain reports whether rules in force declare a domain, or it is that of commands that bring
-// their limit; "" is all of them.
+// hasDomain reports whether the rules in force declare a domain, or whether it is the domain of
+// commands that bring their limit; "" is all of them.
 func (a *Handler) hasDomain(domain string) bool {
 	if domain == insight.CommandDomain && a.o.Insight != nil {
 		return true

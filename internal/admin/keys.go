@@ -29,7 +29,7 @@ type KeyInfo struct {
 	Key        string         `json:"key"`  // for people
 	Path       string         `json:"path"` // of its state on this port
 	Parts      []string       `json:"parts"`
-	Used       int64          `json:"used"` // with what is used of a soft margin, and what is leased
+	Used       int64          `json:"used"` // including leased units and usage of the soft margin
 	Capacity   int64          `json:"capacity"`
 	SoftLimit  int64          `json:"soft_limit,omitempty"` // with the soft margin while it is open
 	Remaining  int64          `json:"remaining"`
@@ -39,7 +39,7 @@ type KeyInfo struct {
 	Shadow     bool           `json:"shadow,omitempty"` // counted, never refused
 	// by a grant, or at this time of the schedule: the numbers mean nothing
 	Unlimited bool `json:"unlimited,omitempty"`
-	// Leased is what is lent of it to all nodes together; nil for nothing.
+	// Leased has the units of it that are lent to all nodes together; nil if none are.
 	Leased *Leased `json:"leased,omitempty"`
 	// Regions is how it stands in this region and in all; nil for a limit of one region.
 	Regions *KeyRegions `json:"regions,omitempty"`
@@ -48,7 +48,8 @@ type KeyInfo struct {
 	Grant *ListedGrant `json:"grant,omitempty"`
 }
 
-// Leased are the units of a key that the store has lent, and that are neither told of nor ended.
+// Leased are the units of a key that the store has lent to nodes, which have not reported them yet
+// and whose lease has not ended.
 type Leased struct {
 	Units       int64     `json:"units"`
 	Generations int       `json:"generations"` // 1, or 2 that end one after the other
@@ -58,11 +59,11 @@ type Leased struct {
 // KeyRegions is how a key stands under a limit that holds over several regions.
 type KeyRegions struct {
 	Region string `json:"region"` // this one
-	// Own is what this region uses of its ceiling: what others borrowed is among it, what it
-	// borrowed is taken off. nil where there is no ceiling.
+	// Own is this region's usage of its ceiling. It includes what others borrowed from it, and
+	// leaves out what it borrowed. nil if there is no ceiling.
 	Own *KeyUse `json:"own,omitempty"`
-	// All is what all regions use of the limit, as far as they have told; nil where that has no
-	// say.
+	// All is the usage of the limit by all regions, as far as they have reported it; nil if it does
+	// not decide.
 	All *KeyUse `json:"all,omitempty"`
 }
 
@@ -160,7 +161,8 @@ func newKeyList(infos []weir.KeyInfo) KeyList {
 	return list
 }
 
-// KeyPath is the path of a key's state on the admin port; parts are those of rule.Window.KeyParts.
+// KeyPath returns the path of a key's state on the admin port. parts are as from
+// rule.Window.KeyParts.
 func KeyPath(domain, limit string, parts []string) string {
 	escaped := make([]string, len(parts))
 	for i, p := range parts {
@@ -358,8 +360,8 @@ func (a *Handler) key(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// showKey answers with a list of what is counted of a key under each window of a limit. bare: for a
-// single window that alone, without a list.
+// showKey answers with a list of the state of a key under each window of a limit. If bare, it
+// answers with the state alone for a limit of a single window.
 func (a *Handler) showKey(w http.ResponseWriter, r *http.Request, domain, limit string, parts []string, bare bool) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
@@ -379,8 +381,8 @@ func (a *Handler) showKey(w http.ResponseWriter, r *http.Request, domain, limit 
 // mostMet bounds the rules of which a key is asked about at once.
 const mostMet = 256
 
-// showKeyEverywhere answers with what is counted of a key under each limit whose keys have its
-// parts. Where nothing is counted the list is empty.
+// showKeyEverywhere answers with a list of the state of a key under each limit whose keys have the
+// same parts. The list is empty if no limit counts the key.
 func (a *Handler) showKeyEverywhere(w http.ResponseWriter, r *http.Request, domain string, parts []string) {
 	if !a.known(w, domain, "") {
 		return

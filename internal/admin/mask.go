@@ -19,7 +19,7 @@ import (
 // who did not name them: an address as its network (/24, or /48 of IPv6), of any other value the
 // first character. So ip=198.51.100.7 becomes ip=198.51.100.0/24, and user=ada becomes user=a….
 
-// cut stands for what is not shown.
+// cut replaces text that is not shown.
 const cut = "…"
 
 // seesKeys reports whether a role sees all keys.

@@ -11,17 +11,17 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// RegionsReport is the answer of GET /api/v1/regions. What is counted is that of all nodes of this
-// region that answered, since the start of each.
+// RegionsReport is the answer of GET /api/v1/regions. It sums the counts of all nodes of this
+// region that answered, each since its start.
 type RegionsReport struct {
 	Nodes   insight.Nodes   `json:"nodes"`
-	Region  string          `json:"region"` // that of this node
+	Region  string          `json:"region"` // the region of this node
 	Leader  string          `json:"leader,omitempty"`
 	Untold  uint64          `json:"untold"`
 	Orders  uint64          `json:"orders"`
 	Keys    int             `json:"keys"`
 	Regions []RegionState   `json:"regions"` // all, in order of name
-	Limits  []RegionalLimit `json:"limits"`  // those that hold over all regions, as the rules are
+	Limits  []RegionalLimit `json:"limits"`  // limits that hold over all regions, in rule order
 	// Each are the limited rules that each region counts for itself, behind their domains.
 	Each []string `json:"each_by_itself"`
 }
@@ -55,7 +55,7 @@ type RegionalLimit struct {
 	Overrides int              `json:"overrides,omitempty"`
 }
 
-// RegionalWindow is one limit of a rule, with what this region may use of it.
+// RegionalWindow is one limit of a rule, with the ceiling that this region has in it.
 type RegionalWindow struct {
 	windowInfo
 	Ceiling      int64 `json:"ceiling"`
@@ -108,7 +108,7 @@ func limits(r *rule.Rule) bool {
 		slices.ContainsFunc(r.Overrides, func(o rule.Override) bool { return slices.ContainsFunc(o.Windows, limited) })
 }
 
-// regionStates are all regions with what was read of them.
+// regionStates returns the state of each region, from a reading.
 func (a *Handler) regionStates(read *insight.RegionsReading) []RegionState {
 	sum := 0
 	for _, r := range a.o.Regions.Table {

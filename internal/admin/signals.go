@@ -11,7 +11,7 @@ import (
 	"github.com/weir-rl/weir/internal/door/answer"
 )
 
-// SignalState is what the admin API tells of a signal of elastic limits.
+// SignalState is a signal of elastic limits, in the admin API.
 type SignalState struct {
 	Name   string   `json:"name"`
 	Kind   string   `json:"kind"`   // measured, pushed or query
@@ -26,7 +26,7 @@ type SignalState struct {
 	Limits []ElasticState `json:"limits"`
 }
 
-// ElasticState is what the admin API tells of an elastic limit.
+// ElasticState is an elastic limit, in the admin API.
 type ElasticState struct {
 	Domain string  `json:"domain"`
 	Name   string  `json:"name"`
@@ -35,7 +35,7 @@ type ElasticState struct {
 
 // Signals are the signals of elastic limits. Safe for concurrent use.
 type Signals interface {
-	// List tells of all, by name; Limits need not be filled in.
+	// List returns all signals, by name; Limits need not be filled in.
 	List() []SignalState
 	// Push sets one for ttl, 0 for the default. An error says what is wrong with the arguments.
 	Push(name string, percent float64, ttl time.Duration) error

@@ -16,7 +16,7 @@ import (
 type Nodes interface {
 	// Self is the name of this node.
 	Self() string
-	// List tells of all nodes, sorted by name.
+	// List returns the state of all nodes, sorted by name.
 	List(ctx context.Context) ([]insight.NodeState, insight.Nodes)
 	// Decision asks all nodes for a decision; e is nil if none of them keeps it. Then why says what
 	// is known of that, in a sentence for people, such as how many refusals there were and how many
@@ -35,14 +35,14 @@ type Nodes interface {
 
 // Regions says which regions there are.
 type Regions struct {
-	Own   string   // that of this node
+	Own   string   // the region of this node
 	Table []Region // all of them, in order of name
 	// Ceiling returns what this region may use of a limit whatever happens: the same limit with
 	// smaller numbers. c has Regions. Safe for concurrent use.
 	Ceiling func(c *rule.Counter, l *algo.Limit) *algo.Limit
 }
 
-// Region is a region and its part of the ceilings: its weight by that of all.
+// Region is a region and its share of the ceilings: its weight divided by the sum of all weights.
 type Region struct {
 	Name   string
 	Weight int

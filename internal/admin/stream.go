@@ -95,8 +95,8 @@ func (s *streams) leave() {
 	}
 }
 
-// mostPace is how old figures may be that take long to read: those of 1,000 rules are of two to
-// three seconds.
+// mostPace bounds the age of figures that take long to read. With 1,000 rules they are two to three
+// seconds old.
 const mostPace = 5 * time.Second
 
 // mostShared bounds what is kept for several streams; more than that is read for each.
@@ -220,7 +220,7 @@ func (a *Handler) newStream(w http.ResponseWriter, r *http.Request) (s *streamed
 	if s.keys, err = a.keysQuery(r, n); err != nil {
 		return nil, http.StatusBadRequest, err
 	}
-	if s.keys.Over > time.Minute { // ?over= is of the overview: keys are those of the last minute
+	if s.keys.Over > time.Minute { // ?over= is for the overview; keys are of the last minute
 		s.keys.Over = time.Minute
 	}
 	if s.q, status, err = a.readDecisionQuery(v, role); status != 0 {
@@ -346,7 +346,7 @@ func (s *streamed) figures() (ok bool) {
 	return true
 }
 
-// isNew reports whether figures are others than those of the event before.
+// isNew reports whether the figures of a view have changed since the event before.
 func (s *streamed) isNew(view string, figures any) bool {
 	if s.told[view] == figures {
 		return false
@@ -355,8 +355,9 @@ func (s *streamed) isNew(view string, figures any) bool {
 	return true
 }
 
-// lastPoints is how many steps of time, in seconds, an event overview has behind the first one: the
-// last, which grows, and those that may have ended since the event before.
+// lastPoints is how many steps of time, each of step seconds, an overview event holds after the
+// first event: the last step, which grows, and the steps that may have ended since the event
+// before.
 func lastPoints(step int) int { return 3 + int(mostPace/time.Second)/max(step, 1) }
 
 // streamedOverview is the data of an event overview. Partial says that the series holds the last

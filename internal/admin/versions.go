@@ -16,7 +16,7 @@ const versionsPath = "/api/v1/rules/versions"
 // versionPatience bounds the time that the database of rules may take.
 const versionPatience = 10 * time.Second
 
-// Versions are those of rules in a database. Safe for concurrent use.
+// Versions gives access to the versions of rules in a database. Safe for concurrent use.
 type Versions interface {
 	// List returns the last n versions, newest first.
 	List(ctx context.Context, n int) (VersionList, error)

@@ -1,14 +1,15 @@
-// Package audit keeps who changed what, when and why, so that neither a full disk nor a quick hand
-// can make a change without a trace.
+// Package audit keeps who changed what, when and why, so that neither a full disk nor a hasty
+// operator can make a change without a trace.
 //
-// A Log appends records to a file, one JSON object a line. Each record carries the hash of the one
-// before it and its own, so that a record that was altered, left out or put in shows: Verify finds
-// it. A record is on the disk before the change that it tells of is made; one that cannot be
-// written forbids the change (Record). What nobody did by hand, such as bans by denials, is told
-// without waiting (Tell), or counted and told once a minute (Count). Begin with Open.
+// A Log appends records to a file, one JSON object a line. Each record carries its own hash and the
+// hash of the record before it, so that a record that was altered, left out or put in shows: Verify
+// finds it. Record writes a record to the disk before the change is made; if that fails, the change
+// is forbidden. Tell keeps changes that nobody made by hand, such as bans by denials, without
+// waiting. Count adds up frequent ones, and keeps one record a minute. Begin with Open (audit.go);
+// record.go has the form of a record, and file.go opens and extends the file.
 //
-// One goroutine owns the file. No caller waits for another one's disk but in Record, and there no
-// longer than its context lasts.
+// One goroutine owns the file. Only Record waits for the disk, and no longer than its context
+// lasts.
 package audit
 
 import (
@@ -50,14 +51,13 @@ type Entry struct {
 	Hash string `json:"hash,omitempty"`
 }
 
-// Weir is Entry.Who of what the program did by itself.
+// Weir is Entry.Who if the program acted by itself.
 const Weir = "weir"
 
 // Start is Entry.Prev of the first record of a chain.
 var Start = strings.Repeat("0", 2*sha256.Size)
 
-// ErrNotKept is the error of a record that is not on the disk. The change that it tells of must not
-// be made.
+// ErrNotKept says that a record is not on the disk. The change that it describes must not be made.
 var ErrNotKept = errors.New("the audit log cannot be written")
 
 // Bounds of a Log.
@@ -206,11 +206,11 @@ func (l *Log) follow(t tail) {
 	}
 }
 
-// Record keeps e and returns when it is on the disk; the change that it tells of is to be made
-// after that. An error is ErrNotKept, with a reason: then the change must not be made.
+// Record writes e, and returns when it is on the disk. The caller makes the change after that. An
+// error is ErrNotKept, with a reason: then the change must not be made.
 //
-// If ctx ends before the record is written, it is left out. If it ends while the disk hangs, the
-// record may come to be; a second one behind it then says that the change was not made.
+// If ctx ends before the record is written, it is left out. If ctx ends while the disk hangs, the
+// record may still be written; a second record behind it then says that the change was not made.
 func (l *Log) Record(ctx context.Context, e Entry) error {
 	if l == nil {
 		return nil
@@ -246,8 +246,9 @@ func (l *Log) Record(ctx context.Context, e Entry) error {
 	}
 }
 
-// Tell keeps e soon, and never waits: of what happened already, or may happen without a record. A
-// record that cannot be kept is counted, and the next one that can says how many there were.
+// Tell writes e soon, and never waits. It is for changes that were made already, or that may be
+// made without a record. A record that cannot be written is counted, and the next one that can be
+// says how many there were.
 func (l *Log) Tell(e Entry) {
 	if l != nil {
 		l.queue(e)
@@ -262,15 +263,16 @@ func (l *Log) queue(e Entry) {
 	}
 }
 
-// Failed tells that a change was not made, or not brought to its end, after Record had kept e.
+// Failed writes that a change was not made, or not completed, after Record has written e.
 func (l *Log) Failed(e Entry, err error) {
 	e.What, e.Note = e.What+": failed", err.Error()
 	l.Tell(e)
 }
 
-// Count counts what happens often, and may happen without a record: once a minute there is one
-// record for all entries with the same Who, Role, Address, What, Domain, Limit and Key, with Before
-// of the first of them, After of the last, and their number. It may be called on the deciding path.
+// Count counts changes that are frequent and may be made without a record. Once a minute it writes
+// one record for all entries with the same Who, Role, Address, What, Domain, Limit and Key. The
+// record has Before of the first entry, After of the last, and their number. Count may be called on
+// the deciding path.
 func (l *Log) Count(e Entry) {
 	if l == nil {
 		return
@@ -424,7 +426,7 @@ type Times struct {
 	Last  any    `json:"last,omitempty"` // Entry.After of the last one
 }
 
-// tellCounts keeps the records of what was counted since it was last called.
+// tellCounts writes the records of the counts since the last call.
 func (l *Log) tellCounts() {
 	l.counts.Lock()
 	all := l.counts.of
@@ -467,7 +469,7 @@ func (l *Log) keep(e Entry) error {
 	return nil
 }
 
-// attributes are those of the line that the log gets.
+// attributes returns the attributes of the log line for e.
 func (e *Entry) attributes() []any {
 	var list []any
 	for _, a := range []struct{ name, value string }{

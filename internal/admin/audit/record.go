@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The end of a line: the hash, which is not part of what it is of.
+// The end of a line holds the hash, which covers everything before it.
 const (
 	hashOpens  = `,"hash":"`
 	hashCloses = `"}`
@@ -31,7 +31,7 @@ func (e *Entry) seal() ([]byte, error) {
 	return append(text, hashOpens+e.Hash+hashCloses+"\n"...), nil
 }
 
-// unseal reads a line without its end, and checks that its hash is that of its text.
+// unseal reads a line without its line break, and checks its hash.
 func unseal(line []byte) (e Entry, err error) {
 	at := len(line) - hashLength
 	if at < 0 || !bytes.HasPrefix(line[at:], []byte(hashOpens)) || !bytes.HasSuffix(line, []byte(hashCloses)) {
@@ -51,8 +51,8 @@ type Summary struct {
 	Records     uint64
 	First, Last uint64    // Entry.Seq
 	From, To    time.Time // Entry.Time of the first and the last record
-	// Prev is what the first record follows: Start, or the Hash of the file before this one, and
-	// Hash that of the last record. Compare them with what the log of the program says: a chain
+	// Prev is the hash before the first record: Start, or the Hash of the file before this one.
+	// Hash is the hash of the last record. Compare both with what the program has logged: a chain
 	// cannot tell that records were cut off at its end.
 	Prev, Hash string
 }

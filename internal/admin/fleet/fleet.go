@@ -1,10 +1,10 @@
-// Package fleet tells of all nodes that share a store as if they were one: decisions by id and
-// lists of them, what each node is, and what insight gathered of rules and keys.
+// Package fleet shows all nodes that share a store as one: decisions by id and lists of them, the
+// state of each node, and what insight gathered of rules and keys.
 //
-// Fleet (fleet.go) asks over package nodes, and answers the questions of others; snapshots.go
-// merges what was gathered. Duties (duties.go) are what the nodes do together in the background:
-// they agree on the seed by which keys are sampled, and one of them, the leader, says which refused
-// keys all are to follow, and judges the rules by what all have gathered.
+// Begin with Fleet (fleet.go), which asks the other nodes through package nodes, and answers their
+// questions. snapshots.go merges what they gathered. Duties (duties.go) run in the background: the
+// nodes agree on the seed by which keys are sampled. One node, the leader, decides which refused
+// keys all nodes follow, and judges the rules by the data of all.
 package fleet
 
 import (
@@ -161,7 +161,7 @@ func (f *Fleet) others(ctx context.Context, kind string, args any, take func(nod
 	return tallyOf(t)
 }
 
-// List tells of all nodes, sorted by name.
+// List returns the state of all nodes, sorted by name.
 func (f *Fleet) List(ctx context.Context) ([]insight.NodeState, insight.Nodes) {
 	own := f.self()
 	own.Self = true
@@ -254,7 +254,7 @@ func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Ent
 // decisionsQuery is a question for decisions on the wire: short names, since a question is small.
 type decisionsQuery struct {
 	Query recent.Query `json:"q"`
-	Node  string       `json:"n,omitempty"` // only those of this node; "" is of all
+	Node  string       `json:"n,omitempty"` // only decisions of this node; "" means all nodes
 	Count bool         `json:"c,omitempty"` // count them, too
 }
 
@@ -333,7 +333,7 @@ func (f *Fleet) decisions(ctx context.Context, q decisionsQuery) (found recent.F
 	if q.Node != "" {
 		n.Asked, n.Answered = 1, heard
 	}
-	// Stable: those of one node are in their order already.
+	// A stable sort: the decisions of one node are in order already.
 	slices.SortStableFunc(found.Decisions, func(a, b recent.Entry) int { return b.Time.Compare(a.Time) })
 	found.Decisions = found.Decisions[:min(len(found.Decisions), q.Query.N)]
 	return found, n

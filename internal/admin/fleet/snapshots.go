@@ -129,10 +129,10 @@ func (f *Fleet) merge(ctx context.Context, want insight.Want) (*insight.Snapshot
 	return insight.Merge(list...), n
 }
 
-// skewOf says whose clock is off, where that of another node is so far ahead of this one's.
+// skewOf says whose clock is off, if the clock of another node is ahead of this node's by so much.
 func (f *Fleet) skewOf(own *insight.Snapshot, node string, ahead time.Duration) string {
 	who, than := node, "this node's"
-	// Redis tells which of the two it is.
+	// The clock of Redis tells which of the two is off.
 	if by := time.Unix(own.Time, 0).Sub(f.o.Nodes.Now()); max(by, -by) > insight.MostSkew {
 		who, than, ahead = "this node", "that of Redis", by
 	}
@@ -143,7 +143,7 @@ func (f *Fleet) skewOf(own *insight.Snapshot, node string, ahead time.Duration) 
 	return fmt.Sprintf("the clock of %s is %s %s %s", who, human.Span(ahead.Round(time.Second)), way, than)
 }
 
-// unreadEvery is how often the log says that what nodes gathered cannot be read.
+// unreadEvery is how often the log reports that snapshots of other nodes cannot be read.
 const unreadEvery = 10 * time.Minute
 
 // The lengths of an answer that surely fits when it is compressed, and of the lists of top keys in
@@ -153,8 +153,8 @@ const (
 	fewerTops  = 12
 )
 
-// answerSnapshot answers another node. Where there are so many rules that the answer would not fit,
-// each tells of fewer keys, then of none.
+// answerSnapshot answers another node's question for a snapshot. If there are so many rules that
+// the answer would not fit, each rule keeps fewer top keys, then none.
 func (f *Fleet) answerSnapshot(_ context.Context, args []byte) ([]byte, error) {
 	var want insight.Want
 	if err := json.Unmarshal(args, &want); err != nil {

@@ -18,7 +18,8 @@ type DoorOptions struct {
 	Line         func() shed.Stats
 }
 
-// NewDoors returns a collector of what comes in at the doors, for Metrics.Registry.
+// NewDoors returns a collector of connections, tokens, certificates and shed requests at the doors,
+// for Metrics.Registry.
 func NewDoors(o DoorOptions) prometheus.Collector { return doorCollector{o} }
 
 type doorCollector struct{ o DoorOptions }

@@ -10,11 +10,12 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// buckets is how many buckets weir_decision_seconds has, but for the last one, which has no bound.
+// buckets is the number of buckets of weir_decision_seconds, without the last one, which has no
+// bound.
 const buckets = 21
 
-// slot keeps one event as the exemplar of a counter or a bucket. Who comes while another one writes
-// or reads leaves it as it is, so that no decision waits. The zero value holds none.
+// slot keeps one event as the exemplar of a counter or a bucket. A caller that finds another one
+// writing or reading leaves it as it is, so that no decision waits. The zero value holds none.
 type slot struct {
 	mu       sync.Mutex
 	of       outcome

@@ -9,7 +9,8 @@ type ExportOptions struct {
 	Dropped          func() (spans, records uint64) // what was not sent to it
 }
 
-// NewExports returns a collector of what leaves by other ways, for Metrics.Registry.
+// NewExports returns a collector of the decision log and of the exports by OpenTelemetry, for
+// Metrics.Registry.
 func NewExports(o ExportOptions) prometheus.Collector { return exportCollector{o} }
 
 type exportCollector struct{ o ExportOptions }

@@ -6,8 +6,8 @@ import (
 
 // InsightOptions say what NewInsight reads. A nil field means that there is no such metric.
 type InsightOptions struct {
-	// Rules returns what is known of each rule in force; it must be cheap, as of what was judged
-	// last.
+	// Rules returns a reading of each rule in force. It must be cheap, such as the results of the
+	// last judgement.
 	Rules func() []RuleReading
 	// Thinned counts the events of decisions that were left out, since there were too many; Bytes
 	// is the memory that insight takes.

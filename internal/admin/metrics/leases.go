@@ -26,7 +26,7 @@ var descsLeases = []*prometheus.Desc{
 	descLeaseDecisions, descLeaseUnits, descLeaseRefused, descLeaseHeld, descLeaseUntold, descLeaseKeys, descLeaseDropped, descLeaseLate,
 }
 
-// collectLeases sends a reading of what this node was lent as metrics.
+// collectLeases sends a reading of this node's leases as metrics.
 func collectLeases(ch chan<- prometheus.Metric, s *lease.Stats) {
 	counter, gauge := counterTo(ch), gaugeTo(ch)
 	gauge(descLeaseHeld, float64(s.Left))

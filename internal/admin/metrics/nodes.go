@@ -20,8 +20,8 @@ type NodesOptions struct {
 	Record func() preview.Stats
 }
 
-// NewNodes returns a collector of what nodes ask each other, and of what this one has recorded, for
-// Metrics.Registry.
+// NewNodes returns a collector of the questions between nodes and of the decisions that this node
+// has recorded, for Metrics.Registry.
 func NewNodes(o NodesOptions) prometheus.Collector { return nodesCollector{o} }
 
 type nodesCollector struct{ o NodesOptions }

@@ -14,7 +14,7 @@ const (
 	p99Every = 10 * time.Second
 )
 
-// latest finds a quantile of what a histogram was given of late. The zero value is ready.
+// latest finds a quantile of the recent values of a histogram. The zero value is ready.
 type latest struct {
 	mu       sync.Mutex
 	readings []reading // oldest first; the first is the last one that is p99Over old

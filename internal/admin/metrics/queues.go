@@ -26,7 +26,8 @@ type QueueOptions struct {
 	Worker   func() deferred.WorkerStats
 }
 
-// NewQueues returns a collector of what waits, for Metrics.Registry.
+// NewQueues returns a collector of the proxy's queues, of reservations and of deferred requests,
+// for Metrics.Registry.
 func NewQueues(o QueueOptions) prometheus.Collector { return queueCollector{o} }
 
 type queueCollector struct{ o QueueOptions }

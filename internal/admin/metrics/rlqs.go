@@ -7,8 +7,7 @@ import (
 	"github.com/weir-rl/weir/internal/door/rlqs"
 )
 
-// NewRLQS returns a collector of what the door for Envoy's quotas assigns and hears, for
-// Metrics.Registry.
+// NewRLQS returns a collector of the door for Envoy's quotas, for Metrics.Registry.
 func NewRLQS(read func() rlqs.Stats) prometheus.Collector { return rlqsCollector{read} }
 
 type rlqsCollector struct{ read func() rlqs.Stats }

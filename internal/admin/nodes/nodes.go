@@ -1,10 +1,10 @@
-// Package nodes lets a node ask all nodes that share a Redis: a question goes to everybody as a
-// message, and each node pushes its answer to a list. The nodes need no ports of their own and no
-// lists of each other for that.
+// Package nodes lets a node ask all nodes that share a Redis. A question goes to every node as a
+// message, and each node pushes its answer to a list. The nodes need no ports and no addresses of
+// each other.
 //
-// Nodes (nodes.go) has the questions that a node answers, and asks; listen.go hears the questions
-// of others, and wire.go has the forms in which both travel. Nothing of this is on the deciding
-// path.
+// Begin with Nodes (nodes.go), which holds the handlers of questions, and asks. listen.go hears the
+// questions of others, wire.go has the encoding of both, and stats.go counts. Nothing of this runs
+// on the deciding path.
 package nodes
 
 import (
@@ -61,9 +61,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Handler answers a question on this node. Its answer may be up to MaxPlain bytes. A node whose
-// handler fails does not answer. args is what Ask was given, and must not be kept. Handlers are
-// called from one goroutine for the questions of others, and from those of the callers of Ask.
+// Handler answers a question on this node. Its answer may have up to MaxPlain bytes. A node whose
+// handler fails does not answer. args are the arguments of Ask, and must not be kept. One goroutine
+// calls handlers for the questions of other nodes; for the questions of this node the caller of Ask
+// does.
 type Handler func(ctx context.Context, args []byte) ([]byte, error)
 
 // Nodes asks, and answers. Make one with New, give it handlers, and start Listen. Safe for
@@ -77,7 +78,8 @@ type Nodes struct {
 	stats    counters
 }
 
-// kind is how a kind of questions is answered, and what came of those of this node.
+// kind holds the handler for a kind of question, and the counts of this node's own questions of
+// that kind.
 type kind struct {
 	handler                     Handler
 	complete, incomplete, alone atomic.Uint64
@@ -139,24 +141,25 @@ type Answer struct {
 	Data []byte // valid while take runs
 }
 
-// Ask asks all nodes, and calls take for each answer as it comes, that of this node first, from the
-// calling goroutine. It waits for as many as there are, for Options.Wait at most. Where Redis is
-// away, or too much is asked, this node answers alone, and Tally.Remark says why. args must be
-// JSON, or empty.
+// Ask asks all nodes, and calls take for each answer as it comes, in the calling goroutine. The
+// answer of this node comes first. Ask waits until all known nodes have answered, but no longer
+// than Options.Wait. If Redis is away, or too many questions are open, only this node answers, and
+// Tally.Remark says why. args must be JSON, or empty.
 //
-// The error is that of this node's handler, of arguments that are too long, or of ctx; Tally is
-// valid beside it.
+// An error comes from this node's handler, from arguments that are too long, or from ctx. Tally is
+// valid even then.
 func (n *Nodes) Ask(ctx context.Context, kind string, args []byte, take func(Answer)) (Tally, error) {
 	return n.ask(ctx, kind, args, true, take)
 }
 
-// AskOthers is Ask without calling this node's handler: its answer counts, and the caller has it.
+// AskOthers is Ask without the call of this node's handler. Tally counts this node as one that
+// answered.
 func (n *Nodes) AskOthers(ctx context.Context, kind string, args []byte, take func(Answer)) (Tally, error) {
 	return n.ask(ctx, kind, args, false, take)
 }
 
-// ErrEnough is the cause with which a context ends a question early: what was heard is enough, and
-// nobody who was not heard is missing.
+// ErrEnough is the cause with which a context ends a question early: the answers so far are enough,
+// and no node counts as missing.
 var ErrEnough = errors.New("nodes: enough was heard")
 
 func (n *Nodes) ask(ctx context.Context, name string, args []byte, here bool, take func(Answer)) (t Tally, err error) {

@@ -60,7 +60,7 @@ type Stats struct {
 	Unreadable uint64 // messages that are no question
 }
 
-// KindStats count the questions of one kind by what came of them.
+// KindStats count this node's questions of one kind, by their result.
 type KindStats struct {
 	Kind       string
 	Complete   uint64 // all answered, or there is no other node
@@ -74,7 +74,8 @@ var Bounds = [...]time.Duration{
 	100 * time.Millisecond, 250 * time.Millisecond, DefaultWait, time.Second,
 }
 
-// Times tell how long questions took until all had answered, or were not waited for any more.
+// Times is a histogram of how long questions took, until all nodes had answered or the wait was
+// over.
 type Times struct {
 	Counts [len(Bounds) + 1]uint64 // up to each of Bounds, and beyond
 	Sum    time.Duration
@@ -88,13 +89,13 @@ type counters struct {
 	sum     atomic.Int64
 }
 
-// missed counts a question of a kind that others were not asked.
+// missed counts a question of a kind that other nodes were not asked.
 func (n *Nodes) missed(k *kind, others int, why Cause) {
 	k.alone.Add(1)
 	n.stats.missing[why].Add(uint64(others))
 }
 
-// heard counts a question of a kind that others were asked.
+// heard counts a question of a kind that other nodes were asked.
 func (n *Nodes) heard(k *kind, missing [Causes]int, took time.Duration) {
 	all := 0
 	for why, count := range missing {

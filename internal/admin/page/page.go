@@ -65,13 +65,14 @@ type Options struct {
 	// request comes from somebody who has to log in first. First is called for each load of the
 	// page, by many goroutines. A nil First is an open page without a snapshot.
 	First func(r *http.Request) (s Session, snapshot func() Snapshot, ok bool)
-	// Version is that of the program, which the page names.
+	// Version is the version of the program, which the page shows.
 	Version string
 	// Regions says that there are several regions, and so a view of them.
 	Regions bool
 }
 
-// Paths are those of the page's views and files: the ones that end with "/" mean all below them.
+// Paths returns the paths of the page's views and files. A path that ends with "/" includes
+// everything below it.
 func Paths() []string {
 	return []string{"/", "/rules", "/rules/", "/keys", "/keys/", "/decisions", "/decisions/", "/try", "/bans", "/nodes", "/regions", "/history", "/login", filesPath}
 }
@@ -249,7 +250,7 @@ type frame struct {
 	Style   template.CSS
 	Theme   string // light, dark or ""
 	Version string
-	View    string   // that of the path: the first segment, or overview
+	View    string   // the first segment of the path, or overview
 	Modules string   // that the view needs, apart by spaces
 	Regions bool     // there is a view of them
 	session *Session // nil for somebody who has to log in
@@ -263,7 +264,7 @@ type rest struct {
 	Figures *figures // of the overview; nil for other views, and without a snapshot
 }
 
-// figures are those of the overview that stand in the HTML.
+// figures are the figures of the overview that the HTML itself contains.
 type figures struct {
 	Sentences   []string `json:"sentences"`
 	PerSecond   float64  `json:"per_second"`

@@ -14,7 +14,7 @@ import (
 
 func micro(s recent.Seconds) time.Duration { return time.Duration(s) * time.Microsecond }
 
-// openLines are those of what Enter opened.
+// openLines returns the lines of the item that Enter opened.
 func (s *State) openLines(width int) []string {
 	it := s.open
 	switch {

@@ -181,7 +181,7 @@ func (m *model) answered(a answered) tea.Cmd {
 	return timer
 }
 
-// openItem asks for the report of what is open.
+// openItem asks the server for the report of an open item.
 func (m *model) openItem(it *Item) tea.Cmd {
 	domain, rule, key := it.Domain, it.Rule, it.Key
 	return func() tea.Msg {

@@ -52,7 +52,7 @@ type State struct {
 	cursors  [4]cursor
 	pane     Screen // of All: where the cursor is; Rules, Keys or Decisions
 	open     *Item
-	scroll   int // of what is open
+	scroll   int // of the open item
 	question *question
 	explain  func(*recent.Entry) string
 }
@@ -60,7 +60,7 @@ type State struct {
 // cursor is the row that is chosen. It follows what it stands on when the order changes.
 type cursor struct {
 	row int
-	id  string // of what it stands on; "" for nothing
+	id  string // of the item in that row; "" for none
 }
 
 // Item is what Enter opened.
@@ -260,7 +260,7 @@ func mainLimit(d *recent.Entry) recent.Limit {
 	return d.Limits[0]
 }
 
-// Press is told of a key by bubbletea's name of it, and of how many rows a page has.
+// Press handles a key, by bubbletea's name for it. page is how many rows a page has.
 func (s *State) Press(key string, page int) Act {
 	switch {
 	case key == "ctrl+c":
@@ -500,7 +500,7 @@ func splitKey(key string, per []string) []string {
 	}
 }
 
-// answer is told of a key while a question stands.
+// answer handles a key while a question is open.
 func (s *State) answer(key string) Act {
 	q := s.question
 	if key == "esc" || q.step == askSure && (key == "n" || key == "N") {

@@ -65,7 +65,8 @@ func (s *State) waiting() string {
 	return "asking " + human.Visible(s.Server) + " …"
 }
 
-// header is one line of figures, one of requests over time, and one of what is wrong, if it is.
+// header returns one line of figures, one of requests over time, and, if something is wrong, one
+// that says so.
 func (s *State) header(width int) []string {
 	title := styled(bold, "weir top") + "  "
 	o := s.Overview
