@@ -1,15 +1,15 @@
-// Package accesslog reads access logs as a stream, gzipped, zstd-compressed or plain: the formats
-// of Apache, nginx, Envoy, HAProxy, IIS, CloudFront and the balancers of AWS, any other one that is
-// given in the words of a server's configuration, JSON lines, CSV and TSV; also where syslog, a
-// container's runtime or a collector has put something around the lines.
+// Package accesslog reads access logs as a stream: gzipped, zstd-compressed or plain. It knows the
+// formats of Apache, nginx, Envoy, HAProxy, IIS, CloudFront and the AWS load balancers, any format
+// given in the words of a server's configuration, JSON lines, CSV and TSV. It also takes off
+// whatever syslog, a container runtime or a collector has put around the lines.
 //
-// A Reader yields the lines of one log in file order. A Log opens several, puts the lines of each
-// in order of time, and merges them. Neither allocates for each line, and the memory of both is
-// bounded whatever the log holds: a line that does not parse is skipped and counted.
+// A Reader yields the lines of one log in file order. A Log opens several, sorts the lines of each
+// by time, and merges them. Neither allocates for each line, and both use bounded memory, whatever
+// the log holds. A line that does not parse is skipped and counted.
 //
-// Begin with Open (log.go) and NewReader (accesslog.go). The file guess.go finds out how to read a
-// log. Each format has a scanner: common.go, template.go, json.go, w3c.go and delimited.go;
-// wrapping.go takes off what stands around the lines, and client.go settles who the client is.
+// Begin with Open (log.go) and NewReader (accesslog.go). guess.go finds out how to read a log. Each
+// format has a scanner: common.go, template.go, json.go, w3c.go and delimited.go. wrapping.go takes
+// off what stands around the lines, and client.go finds the client.
 package accesslog
 
 import (
@@ -297,7 +297,7 @@ func (r *Reader) unwrap(line []byte) []byte {
 	return rest
 }
 
-// directive reads a line that tells of the log itself; false if it is none.
+// directive reads a line about the log itself; false if the line is a request.
 func (r *Reader) directive(line []byte) bool {
 	w, ok := r.scan.(*w3cScanner)
 	if ok = ok && line[0] == '#'; ok {

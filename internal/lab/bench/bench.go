@@ -1,11 +1,11 @@
-// Package bench loads a running server and tells how long its decisions take.
+// Package bench loads a running server, and measures how long its decisions take.
 //
-// The load is open: each request has an instant at which it is due, whatever became of those before
-// it, and its latency counts from then on. So a server that stands still for a second shows it in
-// all the requests that were due meanwhile; a closed loop, which asks again when it was answered,
-// would show one.
+// The load is open: each request is due at a fixed instant, whatever happened to earlier requests,
+// and its latency counts from that instant. So if the server stalls for a second, all requests that
+// were due in that second show it. A closed loop, which sends the next request after an answer,
+// would show only one.
 //
-// Begin with Run (bench.go); the doors are in doors.go.
+// Begin with Run (bench.go); doors.go has the ways to ask a server.
 package bench
 
 import (
@@ -78,7 +78,7 @@ type Result struct {
 	// Unsent is how many requests were due and were not sent, since all callers waited for answers
 	// until the end. They are not in Latency: what is there then is too good.
 	Unsent  int64
-	Latency histogram.Histogram // of what was answered: since it was due; without Rate, since it was sent
+	Latency histogram.Histogram // of answered requests: since due or, without Rate, since sent
 	Took    time.Duration       // from the first instant to the last answer, at most For and the patience
 	Failure error               // the first one
 }

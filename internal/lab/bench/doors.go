@@ -53,7 +53,7 @@ type Target struct {
 // mostConnections are made where Target.Connections is 0.
 const mostConnections = 64
 
-// schemes are those of URLs, with their door and whether they mean TLS.
+// schemes are the schemes of URLs, with their door and whether they mean TLS.
 var schemes = map[string]struct {
 	door Door
 	tls  bool

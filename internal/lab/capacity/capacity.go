@@ -1,18 +1,18 @@
-// Package capacity simulates a fleet of nodes that share stores, to say what a traffic needs: how
-// many operations of the stores and calls to them a decision takes, which share of the decisions a
-// node makes by itself, what processors and latency it costs, and whether more was admitted than
-// the limit allows. docs/capacity.md is written from it.
+// Package capacity simulates a fleet of nodes that share stores. It says what a given traffic
+// needs: how many store operations and store calls a decision takes, which share of the decisions a
+// node makes by itself, what processor time and latency this costs, and whether more was admitted
+// than the limit allows. docs/capacity.md is written from its results.
 //
-// Begin with a Scenario and Run. Time is virtual: an event follows the next (events.go), and a
-// second of a thousand nodes takes as long as its events do. All that happens follows from the
-// scenario and its seed.
+// Begin with Scenario and Run (capacity.go, run.go). Time is virtual: one event follows the next
+// (events.go), so a simulated second takes as long as its events do. A scenario and its seed
+// determine everything that happens.
 //
-// What decides is the real thing: a store keeps an algo.State for each key and asks package algo, a
-// node keeps the books of package lessee (place.go). What lies between them is modelled: requests
-// come by chance (traffic.go), a node's calls to a store go in groups (link.go), each takes a round
-// trip and the time of one that Redis serves (store.go), nodes die and start again (churn.go). Each
-// admission is held against the guarantee of its limit, at the instant at which it was decided, by
-// arithmetic of its own (judge.go).
+// The deciding parts are the real ones: a store keeps an algo.State for each key and asks package
+// algo, and a node keeps the books of package lessee (place.go). Everything between them is
+// modelled. Requests come by chance (traffic.go). A node sends its calls to a store in groups
+// (link.go). Each call takes a round trip and the service time of a single-threaded Redis
+// (store.go). Nodes die and start again (churn.go). judge.go checks each admission against the
+// guarantee of its limit, at the instant of the decision, with arithmetic of its own.
 package capacity
 
 import (

@@ -12,14 +12,14 @@ const (
 	starts
 )
 
-// event is something that will happen at an instant, in ns. Of those of one instant the one that
-// was scheduled first comes first.
+// event is something that will happen at an instant, in ns. Among events at one instant, the one
+// that was scheduled first comes first.
 type event struct {
 	at   int64
 	turn uint64
 	what kind
 	who  int32 // a node
-	life int32 // of the node, so that what belongs to one that died is told from its successor's
+	life int32 // of the node: events of one that died differ from its successor's
 	call *call
 }
 

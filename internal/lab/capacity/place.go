@@ -23,7 +23,7 @@ type place struct {
 type entry struct {
 	lessee.Entry
 	place int32
-	index int32 // among those of its node
+	index int32 // in the list of its node
 }
 
 // decide decides a request here, or leaves it to the store, as store/lease does. ahead is what a
@@ -74,7 +74,7 @@ func (w *world) ask(number int32, peek bool) {
 	}
 }
 
-// answered takes in what the store says of an operation.
+// answered hands a node the store's answer to an operation.
 func (w *world) answered(c *call, op *operation) {
 	p := &w.places[op.place]
 	if p.entry > 0 {

@@ -54,7 +54,7 @@ type key struct {
 	judge        judge
 }
 
-// Run runs a scenario. It is deterministic but for Result.Took. An error means that the scenario
+// Run runs a scenario. It is deterministic except for Result.Took. An error means that the scenario
 // makes no sense.
 func Run(s Scenario) (*Result, error) {
 	w, err := newWorld(s)

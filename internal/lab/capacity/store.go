@@ -8,7 +8,7 @@ import (
 
 // server is a store with one thread: calls wait for it in the order in which they come.
 type server struct {
-	free int64 // when it is done with what has come
+	free int64 // when it is done with all calls so far
 	busy time.Duration
 }
 

@@ -19,12 +19,13 @@ type chunk struct {
 // chunkOverhead is what a chunk takes beside its data.
 const chunkOverhead = 96
 
-// writer writes entries of a stratum: those of the last, open chunk.
+// writer writes entries into the last, open chunk of a stratum.
 //
-// An entry is the time and the turns since the one before (zigzag varint, varint), flags and kind
-// of client in a byte, the client, then of a request hits, delay, the shape, the values, with
-// flagAlso its further readings, and the descriptors; of an answer the status. A text is its number
-// in the chunk's table (from 1), or a 0, its length and itself, which adds it to the table.
+// An entry is the time and the turns since the entry before (zigzag varint, varint), flags and kind
+// of client in a byte, and the client. A request goes on with hits, delay, the shape, the values,
+// with flagAlso its further readings, and the descriptors. An answer goes on with the status. A
+// text is its number in the chunk's table (from 1), or a 0, its length and itself, which adds it to
+// the table.
 type writer struct {
 	buf      []byte
 	table    map[string]uint32

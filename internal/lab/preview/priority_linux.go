@@ -23,13 +23,13 @@ func lower(pid int) error {
 // mostPasses bounds how often the threads of a process are listed.
 const mostPasses = 16
 
-// lowerAll lowers each thread that list tells of, once.
+// lowerAll lowers each thread that list returns, once.
 func lowerAll(list func() ([]os.DirEntry, error), lower func(tid int) error) error {
 	met := map[string]bool{}
 	var denied error
-	// A thread may come while they are listed, from one that was not lowered yet. When all that are
-	// listed have been met before, there are no others. What policy a thread has is not asked:
-	// where that is denied, too, this would never end.
+	// A thread that was not lowered yet may start another one while they are listed. When a list
+	// has no new thread, there are no others. The policy of a thread is not read: where setting it
+	// is denied as well, this would never end.
 	for range mostPasses {
 		threads, err := list()
 		if err != nil {

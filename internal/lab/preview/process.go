@@ -31,7 +31,7 @@ type process struct {
 // errNotBegun says that there is no process, so that the task is still to be done.
 var errNotBegun = errors.New("no process replays the requests")
 
-// run has a process do t. Where none can, it logs why, and returns errNotBegun.
+// run has a process do t. If none can, it logs why, and returns errNotBegun.
 func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan planner, tell teller) (*insight.PreviewResult, error) {
 	sources, ok := file.Sources(inForce)
 	if !ok {
@@ -68,7 +68,8 @@ func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan plan
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.Is(err, errEnded) || errors.Is(err, io.EOF) && !cmd.ProcessState.Exited():
-		// It had closed its ends of the pipes, so the state is not of what was done to it above.
+		// The process closed its ends of the pipes itself, so its state does not come from the kill
+		// above.
 		return nil, fmt.Errorf("the process that replays the requests ended before it was done: %v", cmd.ProcessState)
 	case errors.Is(err, errNotBegun):
 		c.here(err)
@@ -138,7 +139,7 @@ func talk(in io.Writer, out *io.LimitedReader, t *task, plan planner, tell telle
 	}
 }
 
-// unsent is the error of what the process could not be sent.
+// unsent returns the error of a failed write to the process.
 func unsent(what string, err error) error {
 	if errors.Is(err, syscall.EPIPE) {
 		return errEnded
@@ -146,7 +147,7 @@ func unsent(what string, err error) error {
 	return fmt.Errorf("the process that replays the requests could not be sent the %s: %w", what, err)
 }
 
-// unheard is the error of what the process said and out does not give.
+// unheard returns the error of a failed read of the process's output.
 func unheard(out *io.LimitedReader, err error) error {
 	switch {
 	case out.N <= 0:
@@ -173,11 +174,11 @@ func executable() string {
 	return path
 }
 
-// environment is what of an environment the process needs: time zones, which rules name, and how
-// Go is told to behave. Settings, which may hold secrets, are not among it. One thread at a time
-// works, so that the process takes no more than one processor, and garbage is collected the more
-// often the nearer the process is to the 600 MB that docs/insight.md names. Without that bound it
-// took 865 MB where both engines were full (engineBytes), and replayed no more in the same time.
+// environment returns the part of an environment that the process needs: time zones, which rules
+// name, and settings of the Go runtime. Weir's settings, which may hold secrets, are left out.
+// GOMAXPROCS=1 keeps the process to one processor. GOMEMLIMIT makes it collect garbage more often
+// the nearer it is to the 600 MB that docs/insight.md names. Without that bound it took 865 MB with
+// both engines full (engineBytes), and replayed no more in the same time.
 func environment(all []string) []string {
 	kept := slices.DeleteFunc(slices.Clone(all), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -186,7 +187,7 @@ func environment(all []string) []string {
 	return append(kept, "GOMAXPROCS=1", "GOMEMLIMIT=560MiB")
 }
 
-// head keeps the beginning of what is written.
+// head keeps the beginning of the text that is written to it.
 type head struct{ text []byte }
 
 const mostHead = 8 << 10

@@ -1,12 +1,14 @@
-// Package preview records the requests of a sample of the clients, and tells what other rules would
-// have done to them.
+// Package preview records the requests of a sample of clients, and says what other rules would have
+// done to them.
 //
-// Recorder (recorder.go) listens behind weir.Hooks: it chooses by client before it copies anything,
-// and writes what it takes into staging buffers (entry.go). One goroutine moves it from there into
-// a ring of compressed chunks (ring.go, chunk.go). Preview (preview.go) has it planned what of the
-// record is replayed (plan.go), and starts a process for the rest (process.go, wire.go, child.go):
-// what is recorded is replayed in virtual time, through the rules in force and through other ones
-// side by side (task.go, replay.go), and summed up (result.go).
+// Begin with Recorder (recorder.go), which listens behind weir.Hooks. It selects by client before
+// it copies anything, and writes the selected requests into staging buffers (entry.go). One
+// goroutine moves them from there into a ring of compressed chunks (ring.go, chunk.go).
+//
+// Preview (preview.go) plans which part of the record to replay (plan.go), and starts a process for
+// it (process.go, wire.go, child.go). The process replays the requests in virtual time, through the
+// rules in force and through the other rules side by side (task.go, replay.go), and sums up
+// (result.go).
 package preview
 
 import (
@@ -57,9 +59,9 @@ const (
 	defaultReach     = 2 * time.Hour
 )
 
-// A client belongs to the stratum whose number is that of the leading zeros of its hash: half of
-// all clients to the stratum 0, a quarter to 1, and so on; the rest to the last one. A sample of 1
-// in 2^j are the strata from j on.
+// The number of leading zeros of a client's hash is its stratum: half of all clients are in stratum
+// 0, a quarter in 1, and so on; the last stratum takes the rest. The strata from j on are a sample
+// of 1 in 2^j.
 const strata = 17
 
 const (
@@ -105,7 +107,7 @@ type Recorder struct {
 	}
 }
 
-// gap is a time in which not all was taken that the sample holds.
+// gap is a time in which requests of the sample were left out.
 type gap struct{ from, to int64 }
 
 // change is when other rules came into force.
@@ -114,7 +116,8 @@ type change struct {
 	set *rule.Set
 }
 
-// staging is a buffer for what was just taken. Who finds it locked takes another one.
+// staging is a buffer for the requests that were just recorded. A caller that finds it locked takes
+// another one.
 type staging struct {
 	mu  sync.Mutex
 	buf []byte
@@ -223,7 +226,7 @@ func (r *Recorder) client(q *weir.Request, random uint64) (hash uint64, kind byt
 	return r.other(q, random)
 }
 
-// other is client of a request without a user.
+// other is client for a request without a user.
 func (r *Recorder) other(q *weir.Request, random uint64) (hash uint64, kind byte) {
 	seed := r.seed.Load()
 	if q.Attributes != nil {
@@ -237,7 +240,8 @@ func (r *Recorder) other(q *weir.Request, random uint64) (hash uint64, kind byte
 	return random, byNobody
 }
 
-// descriptorsHash is that of the values which name a client, or else of all of them.
+// descriptorsHash returns the hash of a value that names a client or, if there is none, of all
+// values.
 func descriptorsHash(seed uint64, list []rule.Descriptor) uint64 {
 	for _, name := range [...]string{"user", "user_id", "remote_address", "ip"} {
 		for i := range list {
@@ -369,9 +373,9 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// drain moves what lies in the staging buffers into pending, and what lay there before into the
-// ring. Decisions that were made at the same time reach the buffers in no order: so a request is
-// sorted among those of two rounds.
+// drain moves the contents of the staging buffers into pending, and the earlier contents of pending
+// into the ring. Decisions that were made at the same time reach the buffers in no order. So a
+// request is sorted among the requests of two rounds.
 func (r *Recorder) drain() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

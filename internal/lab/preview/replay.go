@@ -45,7 +45,7 @@ func (s *shapes) of(text string) *shape {
 	return found
 }
 
-// attributes are those of a recorded request.
+// attributes are the attributes of a recorded request.
 type attributes struct{ *request }
 
 // Attribute implements rule.Attributes.

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// result fills in what the replay counted.
+// result fills in the counts of the replay.
 func (r *replay) result(res *insight.PreviewResult, p *plan) {
 	scale := uint64(1) << p.level
 	res.From, res.To = time.UnixMicro(p.count).UTC(), time.UnixMicro(r.to).UTC()
@@ -75,9 +75,9 @@ func (r *replay) sumClients(res *insight.PreviewResult, scale uint64) {
 	c.Examples = c.Examples[:min(len(c.Examples), mostExamples)]
 }
 
-// plusMinus is half the width of the 95 % interval of a share of the requests, where each client
-// was drawn with the same chance: that of a ratio estimate over clusters (W. Cochran, Sampling
-// Techniques, 1977, chapter 9).
+// plusMinus returns half the width of the 95 % interval of a share of the requests, where each
+// client was drawn with the same chance. It is the interval of a ratio estimate over clusters (W.
+// Cochran, Sampling Techniques, 1977, chapter 9).
 func (r *replay) plusMinus(share float64, of func(*client) uint32) float64 {
 	// In integers the order of the clients, which is another one each time, makes no difference.
 	var n, refused, both, all uint64

@@ -33,9 +33,9 @@ type task struct {
 
 type (
 	eachFunc = func(e *request, now, then *weir.Decision)
-	// planner plans what is replayed, where windows are up to so long, in µs.
+	// planner plans what to replay. window is the longest window of the rules, in µs.
 	planner = func(window int64) (*plan, error)
-	// teller tells of progress, at most ten times a second but for what must be told.
+	// teller reports progress, at most ten times a second unless must is set.
 	teller = func(p insight.PreviewProgress, must bool)
 )
 

@@ -17,8 +17,8 @@ import (
 // since texts and chunks are bytes of any kind. The process writes lines of JSON. Its input stays
 // open as long as the server wants the result.
 
-// wireVersion changes with everything that is said, and with what becomes of it: where a program
-// was replaced on the disk, the new one must not replay for the old one.
+// wireVersion changes with the messages and with their effect: if the program on the disk was
+// replaced, the new one must not replay for the old one.
 const wireVersion = 4
 
 // said is a line that the process writes. One of the fields is there.

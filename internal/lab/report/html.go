@@ -81,7 +81,7 @@ type row struct {
 	Allowed, DeniedPart float64 // percent of the longest bar
 }
 
-// figures are those of one bucket.
+// figures are the figures of one bucket.
 type figures struct{ Time, Requests, Denied, Share, Other string }
 
 // Page writes r as a self-contained page: no script, no font, no request. logs are the names of the

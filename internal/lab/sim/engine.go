@@ -1,6 +1,7 @@
 // Package sim runs rules in virtual time: a limiter over the embedded store, with a clock that the
-// caller moves. It is the engine behind `weir test` (testfile.go, testrun.go) and `weir replay`
-// (replay.go). Begin with Engine (engine.go), which both of them use.
+// caller moves. `weir test` (testfile.go, testrun.go) and `weir replay` (replay.go) run on it.
+// Begin with Engine (engine.go), which both use. A replay also judges the rules (judge.go) and
+// suggests limits (survey.go, suggest.go).
 package sim
 
 import (
@@ -34,7 +35,7 @@ func (s signals) Signal(name string) (percent int, ok bool) {
 // NewEngine returns an engine with an empty store. A set may serve several engines.
 func NewEngine(set *rule.Set) (*Engine, error) { return NewEngineWith(set, EngineOptions{}) }
 
-// EngineOptions tune NewEngineWith. The zero value is that of NewEngine.
+// EngineOptions tune NewEngineWith. NewEngine uses the zero value.
 type EngineOptions struct {
 	MaxBytes int64 // bound on the store; 0 means memory.DefaultMaxBytes
 	// Limit returns the numbers that are to hold for a charge in place of c.Limit; nil changes

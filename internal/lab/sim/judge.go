@@ -157,8 +157,8 @@ func distinct(keys map[uint64]*judgedKey, most uint64) (n, err float64) {
 	if most == 0 {
 		return k, 0
 	}
-	// Any threshold that does not depend on the keys behind it will do; that of the last pruning,
-	// with all keys below it, makes k larger than the bound.
+	// Any threshold that does not depend on the keys behind it will do. The threshold of the last
+	// pruning, with all keys below it, makes k larger than the bound.
 	return k / (float64(most) / math.MaxUint64), 1 / math.Sqrt(max(k-2, 1))
 }
 
@@ -219,7 +219,7 @@ func (t *ruleTally) refused(d *weir.Decision, i, end int) bool {
 	return false
 }
 
-// add counts a decision, whose limits from i to end are those of the rule.
+// add counts a decision, whose limits from i to end belong to the rule.
 func (t *ruleTally) add(a *answers, d *weir.Decision, i, end int, now int64, status int, user bool) {
 	f := &t.facts
 	f.Met++

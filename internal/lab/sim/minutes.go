@@ -7,7 +7,8 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
-// What a log tells of a rush: in which minutes the service failed, and what a rule let through.
+// This file finds rushes in a log: the minutes in which the service failed, and how much a rule let
+// through.
 
 const (
 	// keptMinutes is how many minutes are known of a rule: a day, as a server knows them. Of many

@@ -145,8 +145,8 @@ type failure struct {
 	key  string
 }
 
-// countFailures counts the expressions that failed on a request: of rules that are alike once for
-// all of them, but for the first time.
+// countFailures counts the expressions that failed on a request. Rules that are alike share one
+// count, except for the first failure, which counts for each of them.
 func (x *outcome) countFailures(m *rule.Matches) {
 	for _, f := range m.Failures() {
 		if f.Alike == nil {
@@ -162,7 +162,7 @@ func (x *outcome) countFailures(m *rule.Matches) {
 	}
 }
 
-// shareFailures adds what was counted of rules that are alike to each of them.
+// shareFailures adds the shared count of alike rules to each of them.
 func (x *outcome) shareFailures() {
 	for a, n := range x.alike {
 		for _, r := range a.Rules {

@@ -18,9 +18,9 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// SuggestOptions say how limits are proposed. Three readings of the log do it: the first, that of
-// the replay itself, learns the routes and what each client does (survey.go); the second how much
-// each key asks for, and the third what the proposals would refuse.
+// SuggestOptions say how limits are proposed. That takes three passes over the log. The first, the
+// replay itself, learns the routes and the behaviour of each client (survey.go). The second
+// measures how much each key asks for, and the third counts what the proposals would refuse.
 type SuggestOptions struct {
 	// Open opens the log anew.
 	Open func() (*accesslog.Log, error)

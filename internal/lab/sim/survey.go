@@ -282,7 +282,7 @@ func (s *survey) findCrowd(form int32) {
 	s.routes[form].crowd = len(members)
 }
 
-// abused reports whether much of what is sent to the route is answered badly.
+// abused reports whether a large share of the answers on the route is bad.
 func (r *route) abused() bool { return r.requests >= fewestOnRoute && r.badShare() >= badRoute }
 
 func (r *route) badShare() float64 {

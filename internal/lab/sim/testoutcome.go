@@ -62,8 +62,9 @@ func deferredInto(queues []string) string {
 	return "deferred to " + strings.Join(queues, ", ")
 }
 
-// remainingOf returns the remaining number of each limit that was met, including those in shadow,
-// by its name and, as the least of its windows, by that of its rule.
+// remainingOf returns the remaining number of each limit that was met, including limits in shadow.
+// It is keyed by the name of the limit and, for the least of a rule's windows, by the name of the
+// rule.
 func remainingOf(d *weir.Decision) map[string]int64 {
 	left := map[string]int64{}
 	for i := range d.Limits {
