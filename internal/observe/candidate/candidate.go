@@ -43,7 +43,7 @@ type Reading struct {
 	// one in three is off by more than 3 %.
 	KeysRefused uint64 `json:"keys_would_refuse"`
 
-	// Requests with keys on which it is enforced, by its own verdict.
+	// Requests on keys for which it is enforced, by its own verdict.
 	EnforcedAdmitted    uint64 `json:"enforced_admitted"`
 	EnforcedRefused     uint64 `json:"enforced_refused"`
 	EnforcedKeysRefused uint64 `json:"enforced_keys_refused"` // an estimate, as KeysRefused
@@ -89,7 +89,7 @@ type candidate struct {
 	enforce       int
 	definition    string // of the rule: if it changes, counting starts again from 0
 	since         time.Time
-	// Requests with keys on which it is not enforced, by whether it refuses (first index) and
+	// Requests on keys for which it is not enforced, by whether it refuses (first index) and
 	// whether the live decision refuses (second index).
 	verdicts [2][2]atomic.Uint64
 	enforced [2]atomic.Uint64 // of the other keys, by whether it refuses
@@ -146,7 +146,7 @@ func isCandidate(r *rule.Rule) bool {
 	return (shadow || r.EnforcePercent < 100) && len(r.Windows) > 0
 }
 
-// definition is what the verdicts of a rule depend on.
+// definition returns a text that changes whenever the verdicts of a rule may.
 func definition(r *rule.Rule) string {
 	var b strings.Builder
 	for _, w := range r.Windows {
@@ -164,8 +164,8 @@ func definition(r *rule.Rule) string {
 	return b.String()
 }
 
-// Count counts the verdicts of the candidates among the rules that d met. d must be of the rule set
-// that s was made of.
+// Count counts the verdicts of the candidates among the rules that d met. s must be made of the
+// rule set of d.
 func (s *Set) Count(d *weir.Decision) {
 	if s == nil {
 		return
@@ -299,14 +299,14 @@ func (c *candidate) read() Reading {
 	return out
 }
 
-// veil hides what is secret in keys.
+// veil hides secrets in keys.
 type veil struct {
 	seed maphash.Seed // of hashes of keys
 	hide []string     // attributes whose values are not shown
 }
 
-// edit makes the value of a part of a key, dst[at:], fit to be shown. A long value is cut; a secret
-// one becomes a hash that means nothing outside this process.
+// edit makes the value in a part of a key, dst[at:], fit to be shown. It cuts a long value, and
+// replaces a secret one by a hash that means nothing outside this process.
 func (v *veil) edit(dst []byte, name string, at int) []byte {
 	end := at + 64
 	switch {

@@ -21,8 +21,8 @@ type refusedKeys struct {
 func (k *refusedKeys) add(v *veil, w *rule.Window, key []byte) {
 	hash := maphash.Bytes(v.seed, key)
 	k.distinct.add(hash)
-	// A decision does not wait for the lock. The refusal that it leaves out makes an estimate only
-	// a little less exact.
+	// A decision does not wait for the lock. Leaving out its refusal makes an estimate only a
+	// little less exact.
 	if k.top.mu.TryLock() {
 		k.top.add(hash, w, key, v)
 		k.top.mu.Unlock()

@@ -102,10 +102,10 @@ func (l *Log) open() error {
 	return nil
 }
 
-// Hooks are what the limiter is to call.
+// Hooks returns the hooks for the limiter.
 func (l *Log) Hooks() weir.Hooks { return weir.Hooks{Decided: l.decided} }
 
-// decided hands a decision over to Run, if it is one to be written.
+// decided hands a decision to Run, if it is to be written.
 func (l *Log) decided(r *weir.Request, d *weir.Decision) {
 	if !l.o.Outcomes.Of(d) {
 		if l.o.Allowed == 0 || recent.Special(d) || !recent.Ordinary(r, d) || l.o.Allowed < 1 && rand.Float64() >= l.o.Allowed {
@@ -126,8 +126,8 @@ func (l *Log) decided(r *weir.Request, d *weir.Decision) {
 	}
 }
 
-// room takes a token of the bucket at now, if there is one (GCRA: the bucket is the instant at
-// which it is full again).
+// room takes a token from the bucket at now, if there is one. By GCRA the state of the bucket is
+// the instant at which it is full again.
 func (l *Log) room(now int64) bool {
 	for {
 		full := l.ahead.Load()
@@ -141,11 +141,11 @@ func (l *Log) room(now int64) bool {
 	}
 }
 
-// Dropped returns how many decisions were left out: beyond the bound of a second, since too many
-// waited, or since they could not be written.
+// Dropped returns how many decisions were left out: they exceeded the bound of a second, too many
+// waited, or they could not be written.
 func (l *Log) Dropped() uint64 { return l.dropped.Load() }
 
-// Reopen makes Run open the file anew, so that another program may have moved it away.
+// Reopen makes Run open the file again, after another program has moved it away.
 func (l *Log) Reopen() {
 	select {
 	case l.reopen <- struct{}{}:
@@ -153,7 +153,7 @@ func (l *Log) Reopen() {
 	}
 }
 
-// Run writes what waits, until ctx ends; then it writes what is left, and closes the file.
+// Run writes the waiting lines until ctx ends. Then it writes the rest, and closes the file.
 func (l *Log) Run(ctx context.Context) {
 	for {
 		select {
@@ -186,7 +186,7 @@ func (l *Log) Run(ctx context.Context) {
 	}
 }
 
-// write writes a line, and sends the lines off if no other one waits.
+// write writes a line, and flushes the lines if no other one waits.
 func (l *Log) write(b *[]byte) {
 	defer l.free.Put(b)
 	e, ok := recent.Decode(*b)
@@ -215,8 +215,8 @@ func (l *Log) flush() {
 	l.held = 0
 }
 
-// failed notes that what was buffered is lost: the lines since the last flush, at most. A
-// bufio.Writer keeps its first error for good: it begins anew.
+// failed counts the buffered lines as lost: at most those since the last flush. It resets the
+// bufio.Writer, which would keep its first error for good.
 func (l *Log) failed(err error) {
 	if err == nil {
 		return

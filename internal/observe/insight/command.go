@@ -50,11 +50,11 @@ func newCommands(now time.Time) *ruleState {
 	return s
 }
 
-// isCommand reports whether the state is that of commands.
+// isCommand reports whether this is the state for commands.
 func (s *ruleState) isCommand() bool { return isCommand(s.domain, s.name) }
 
-// IsCommand reports whether the snapshot is not of a rule, but of commands that brought their
-// limit.
+// IsCommand reports whether the snapshot is about commands that brought their own limit, not about
+// a rule.
 func (r *RuleSnapshot) IsCommand() bool { return isCommand(r.Domain, r.Name) }
 
 func isCommand(domain, name string) bool { return domain == CommandDomain && name == CommandRule }
@@ -72,8 +72,8 @@ func (c *Collector) Command(kind CommandKind, key []byte, asked, now int64, r *a
 	// As observe.Turn does: commands that are decided at once have different results.
 	turn := uint64(uintptr(unsafe.Pointer(r))) >> 6 * 0x9e3779b97f4a7c15 >> 32
 	hash, n := c.o.Tally.Hash(key), g.cells[turn&uint64(len(g.cells)-1)].n[first*outcomes+outcome].Add(1)
-	// The number of the command and the seed of the hash stand in for a random number, which takes
-	// a third of all that is done here. No client knows the seed (wyrand, Wang Yi 2019).
+	// The count of commands and the key's hash stand in for a random number, which would take a
+	// third of the time spent here. No client knows the seed of the hash (wyrand, Wang Yi 2019).
 	random := fold(uint64(n)+0xa0761d6478bd642f, hash^0xe7037ed1a0b428db)
 	if random&mask(thin) == 0 || hash < g.beyond.Load() {
 		if top, weight, take := g.draw(hash, outcome, thins, random); take {

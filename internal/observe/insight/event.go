@@ -4,14 +4,14 @@ import (
 	"sync/atomic"
 )
 
-// event is what the deciding path hands over to the goroutine that gathers. It has no pointers.
+// event is a message from the deciding path to the goroutine that gathers. It has no pointers.
 type event struct {
 	hash     uint64 // of the key
 	decision uint64 // id; 0 of an admitted one
 	at       int64  // µs, by the store's clock; 0 if that was not asked
 	retry    int64  // when the key was told to come back by the rule, µs; 0 if it was not told
 	rule     uint32 // number of the ruleState
-	with     uint32 // of another one that refused it, and one more; 0: there is none
+	with     uint32 // 1 + the number of another rule that refused it; 0: there is none
 	window   uint16 // of the rule, by its place
 	flags    uint16
 	asked    uint32 // units
@@ -50,8 +50,8 @@ const (
 	flagRuleNear    // one of them is at warn or above
 )
 
-// ring is a queue of events with many writers and one reader (D. Vyukov's bounded queue): a writer
-// that finds it full goes on without waiting. The zero value is not ready; see newRing.
+// ring is a queue of events with many writers and one reader (D. Vyukov's bounded queue). A writer
+// that finds it full goes on without waiting. The zero value is not ready; see init.
 type ring struct {
 	head    atomic.Uint64
 	_       [56]byte
@@ -62,7 +62,7 @@ type ring struct {
 }
 
 type slot struct {
-	turn atomic.Uint64 // the number of the event that may be written here, or one more once it is
+	turn atomic.Uint64 // the number of the event to write here, plus 1 once it is written
 	e    event
 }
 

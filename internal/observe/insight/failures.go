@@ -37,11 +37,11 @@ func (f *failing) count(key string, err error, order *atomic.Uint64) {
 	f.n.Add(1)
 }
 
-// quoted is what an error quotes: a value that the client sent.
+// quoted matches a quoted value in an error, which the client sent.
 var quoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"`) })
 
-// failureText says which expression failed, and why. What the error quotes is left out: everybody
-// who sees verdicts sees it.
+// failureText says which expression failed, and why. It leaves out quoted values, because everybody
+// who sees verdicts sees the text.
 func failureText(key string, err error) string {
 	text := key + ": " + quoted().ReplaceAllString(strings.ToValidUTF8(err.Error(), "\ufffd"), `"…"`)
 	text = strings.Map(func(c rune) rune {
@@ -69,7 +69,7 @@ func (t *table) failed(m *rule.Matches, order *atomic.Uint64) {
 	}
 }
 
-// failures is what is known of failures over time. mu of the Collector guards it.
+// failures counts failures over time. The Collector's mu guards it.
 type failures struct {
 	tally tally    // empty until there is one
 	first *failure // of all
@@ -81,7 +81,8 @@ type source struct {
 	last uint64
 }
 
-// add reads a counter, up to an instant, and returns how many bytes that takes for the first time.
+// add reads a counter up to an instant. It returns how many bytes of memory this took, which is 0
+// after the first failure.
 func (f *failures) add(unix int64, from *source) (took int64) {
 	n := from.n.Load()
 	if n == from.last {
@@ -108,9 +109,9 @@ func (f *failures) bytes() int64 {
 // rules into their groups; these get an alike of their own, because they failed less.
 type alike struct {
 	failures
-	before *alike // what it goes on from; nil for nothing
-	// The counters of their groups. The first ones, old of them, are of the rules before, by which
-	// decisions may be under way yet.
+	before *alike // the alike that it continues; nil for none
+	// The counters of their groups. The first old of them belong to the previous rules, which may
+	// still make decisions.
 	from []source
 	old  int
 }
@@ -196,8 +197,8 @@ func (c *Collector) share(s *rule.Set, t *table, states []*ruleState) {
 	}
 }
 
-// countFailures reads how often expressions failed, up to an instant, and returns how many bytes
-// that takes for the first time. mu is held.
+// countFailures reads the counts of failures up to an instant. It returns how many bytes of memory
+// this took. mu is held.
 func (c *Collector) countFailures(unix int64) (took int64) {
 	for _, s := range c.alike {
 		for i := range s.from {

@@ -17,11 +17,11 @@ const (
 	mostWith     = 64              // other rules that refused the same requests
 	mostEvidence = 64              // numbers of a verdict
 	lastSecond   = 253_402_300_799 // the end of the year 9999, to which JSON writes dates
-	mostStrange  = 100             // domains of other nodes that this one has no rules of
+	mostStrange  = 100             // domains of other nodes for which this one has no rules
 	MostSkew     = 2 * time.Minute // between the clocks of two nodes whose snapshots merge
 )
 
-// ErrDiffers is the error of a snapshot that answers another question.
+// ErrDiffers says that a snapshot answers another question.
 var ErrDiffers = errors.New("it answers another question")
 
 // SkewError says that a node's clock is too far from this node's for their snapshots to merge.

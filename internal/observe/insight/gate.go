@@ -38,8 +38,8 @@ const (
 	outcomes
 )
 
-// A request counts for the domain at the first rule that it met, and apart where it was near to
-// some limit.
+// A request counts for the domain at the first rule that it met, and separately if it was near some
+// limit.
 const (
 	other = iota
 	first
@@ -47,7 +47,7 @@ const (
 	roles
 )
 
-// counts are counters that wrap; what reads them takes differences.
+// counts are counters that wrap. Readers take differences.
 type counts [roles * outcomes]uint32
 
 // cell is a share of the counters of a rule. Decisions that are made at the same time hardly ever
@@ -57,7 +57,7 @@ type cell struct {
 	_ [128 - roles*outcomes*4]byte
 }
 
-// gate is what the deciding path knows of a rule.
+// gate is the part of a rule's state that the deciding path uses.
 type gate struct {
 	cells  []cell
 	number uint32
@@ -90,8 +90,8 @@ func (g *gate) read() (sum counts) {
 }
 
 // thinning packs how much is left out at the moment: the powers of 2 for refused and near
-// decisions, for admitted ones, for those on sampled keys and on sampled keys that were refused,
-// and the number of the minute.
+// decisions, for admitted ones, for decisions on sampled keys, and for those on sampled refused
+// keys. It also holds the low bits of the number of the minute.
 type thinning uint64
 
 func (t thinning) refused() uint8 { return uint8(t) }
@@ -128,20 +128,19 @@ type limitRef struct {
 	fullest *fullest
 }
 
-// unitShift says by how many bits the units of a limit are shifted to the right where 32 bits hold
-// them, so that its capacity fits.
+// unitShift returns by how many bits the units of a limit are shifted to the right, so that its
+// capacity fits into 32 bits.
 func unitShift(capacity int64) uint8 { return uint8(max(0, bits.Len64(uint64(max(capacity, 0)))-32)) }
 
-// fullest is the largest share of a limit that any key used. Decisions below warn are drawn, so
-// that the one that used most would often be missed. In its upper 32 bits stands the use from which
-// on it is raised, and in its lower ones the limit that this is of; 0 is of a limit that nobody
-// used.
+// fullest is the largest share of a limit that any key used. Decisions below warn are sampled, so
+// the fullest one would often be missed. The lower 32 bits hold the limit, and the upper 32 bits
+// the use from which on it is raised; 0 means that nobody used the limit.
 //
-// It is raised by a 256th of the limit at least: a use that grows with each request, as of a limit
-// for a month, would else be written each time.
+// It is raised by at least one 256th of the limit. Otherwise a use that grows with each request, as
+// of a limit for a month, would be written each time.
 type fullest struct{ atomic.Uint64 }
 
-// raise takes in an admitted decision.
+// raise notes the use after an admitted decision.
 func (f *fullest) raise(l *weir.LimitResult) {
 	shift := unitShift(l.Limit)
 	used, limit := clamp((l.Limit-l.Remaining)>>shift), clamp(l.Limit>>shift)
@@ -168,7 +167,7 @@ func shareOf(v uint64) float32 {
 	return float32(v>>32-stepOf(uint32(v))) / float32(uint32(v))
 }
 
-// take returns the share, and begins anew.
+// take returns the share, and resets it.
 func (f *fullest) take() float32 { return shareOf(f.Swap(0)) }
 
 // domainGate counts the requests of a domain that met no rule.
@@ -188,21 +187,21 @@ func (g *domainGate) read() (n uint32) {
 	return n
 }
 
-// tables are the table in force, and the one before for decisions that were under way.
-// The first is a value: nearly every decision goes through it, and is spared a pointer.
+// tables are the table in force, and the one before for decisions that were under way. The first is
+// a value: nearly every decision goes through it, and is spared a pointer.
 type tables struct {
 	now    table
 	before *table
 }
 
-// tableFor returns the table of the set that made d; nil if that went out of force long ago.
+// tableFor returns the table of the rule set of d; nil if that set went out of force long ago.
 func (c *Collector) tableFor(d *weir.Decision) *table {
 	ts := c.tables.Load()
 	if ts.now.set == d.Rules {
 		return &ts.now
 	}
 	if ts.now.generation < d.Generation {
-		// The set came into force just now, and the hook is about to tell.
+		// The set has just come into force, and its hook has not run yet.
 		c.rulesChanged(d.Rules, d.Generation)
 		if ts = c.tables.Load(); ts.now.set == d.Rules {
 			return &ts.now
@@ -214,7 +213,7 @@ func (c *Collector) tableFor(d *weir.Decision) *table {
 	return nil
 }
 
-// Decided implements observe.Watcher. What met one limit is counted already.
+// Decided implements observe.Watcher. The Tally has counted decisions on one limit already.
 func (c *Collector) Decided(r *weir.Request, d *weir.Decision, f observe.Facts) {
 	ts := c.tables.Load()
 	if f.Outcome == observe.Unclear || ts.now.set != d.Rules {
@@ -236,7 +235,7 @@ func (c *Collector) Decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 	}
 }
 
-// ofAlone is what observe.Outcome stands for.
+// ofAlone maps each observe.Outcome to an outcome of the rule.
 var ofAlone = [observe.Outcomes]uint8{
 	observe.Passed: passed, observe.Near: near, observe.Soft: soft, observe.Refused: alone,
 }
@@ -308,7 +307,7 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 	}
 }
 
-// noHits reports whether a descriptor asks for nothing, or gives back.
+// noHits reports whether a descriptor asks for nothing, or gives units back.
 func noHits(r *weir.Request, l *weir.LimitResult) bool {
 	at := l.Descriptor
 	return at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits && r.Descriptors[at].Hits <= 0
@@ -359,7 +358,7 @@ func refusesAt(outcome int) bool {
 	return outcome >= alone && outcome <= wouldToo && outcome != stopped
 }
 
-// draw decides whether a decision is looked at, and what it stands for then.
+// draw decides whether a decision is looked at, and with which weights.
 func (g *gate) draw(hash uint64, outcome int, now thinning, random uint64) (weightTop, weightKey uint8, take bool) {
 	weightTop, weightKey = none, none
 	thin := now.refused()

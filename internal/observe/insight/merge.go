@@ -113,7 +113,8 @@ func (s *Strip) merge(x Strip, shift int) {
 	}
 }
 
-// mergeEvents puts the events of another node in. What all nodes tell within a minute is one event.
+// mergeEvents merges the events of another node. Events of the same kind within a minute become
+// one.
 func (s *Snapshot) mergeEvents(list []Happening) {
 next:
 	for _, h := range list {
@@ -130,8 +131,8 @@ next:
 	s.Events = s.Events[max(0, len(s.Events)-mostEvents):]
 }
 
-// mergeDomain adds a domain of another node. One that is not in places is new, if there are not as
-// many as may be.
+// mergeDomain adds a domain of another node. A domain that is not in places is added if there are
+// fewer than most.
 func (s *Snapshot) mergeDomain(x *DomainSnapshot, places map[string]int, most, shift int) {
 	at, have := places[x.Name]
 	if !have {
@@ -154,7 +155,8 @@ func (s *Snapshot) mergeDomain(x *DomainSnapshot, places map[string]int, most, s
 	d.Series.merge(x.Series, shift)
 }
 
-// merge adds what another node knows of the rule; keys only if both hash them alike.
+// merge adds what another node knows of the rule. It merges keys only if keys says that both nodes
+// hash them alike.
 func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 	r.Since = min(r.Since, x.Since)
 	r.Count.add(&x.Count)
@@ -186,9 +188,10 @@ func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 	if r.All.K > 0 || x.All.K > 0 {
 		r.All.merge(&x.All)
 		r.Refused.merge(&x.Refused, false)
-		return // Merge makes the summary anew
+		return // Merge makes the new summary
 	}
-	// Without the samples: a node that sees all clients sees as many as there are.
+	// Without samples, the node that saw most keys decides: a node that sees all clients counts
+	// them all.
 	s := &r.Summary
 	y := &x.Summary
 	if y.Keys > s.Keys {
@@ -216,8 +219,8 @@ func mergeCounts(a, b []Count, most int) []Count {
 	return a[:min(len(a), most)]
 }
 
-// mergeMinutes adds the minutes of two nodes. Both may have seen the same keys: that there were as
-// many as on the node that saw most is certain, and more is not.
+// mergeMinutes adds the minutes of two nodes. Both may have seen the same keys. So it takes the
+// larger number of keys, which is certain.
 func mergeMinutes(a, b []MinuteSnapshot) []MinuteSnapshot {
 	var out []MinuteSnapshot
 	for len(a) > 0 || len(b) > 0 {

@@ -15,19 +15,19 @@ type NodeState struct {
 	// RulesVersion is the source's version of the rules in force; "" for a folder.
 	RulesVersion string    `json:"rules_version,omitempty"`
 	RulesSince   time.Time `json:"rules_since"`
-	RulesBroken  bool      `json:"rules_broken"` // what lies in the source now is not in force
+	RulesBroken  bool      `json:"rules_broken"` // the rules now in the source are not in force
 
 	PerSecond    float64 `json:"per_second"`    // requests, over the last 10 s
 	RefusedShare float64 `json:"refused_share"` // of these
 	P99          float64 `json:"p99"`           // s, of decisions; 0 if not known
-	Store        string  `json:"store"`         // memory or redis
+	Store        string  `json:"store"`         // memory, redis, postgres or cassandra
 	Breaker      string  `json:"breaker"`       // closed, open or half_open; "" where there is none
-	// StoreFault says what is wrong with the store that does not pass by itself, and what to do
-	// about it; "" if nothing is.
+	// StoreFault says what is wrong with the store that will not pass by itself, and what to do
+	// about it; "" if nothing is wrong.
 	StoreFault  string `json:"store_fault,omitempty"`
 	StoreErrors uint64 `json:"store_errors"` // since the start
-	// StoreRemark says what is decided without the store, or was lately, as /readyz does; "" if
-	// nothing is.
+	// StoreRemark says which decisions are or were lately made without the store, as /readyz does;
+	// "" if none.
 	StoreRemark string `json:"store_remark,omitempty"`
 
 	Taken   uint64 `json:"taken"`   // events that insight looked at, since the start

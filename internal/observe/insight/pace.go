@@ -11,8 +11,9 @@ type governor struct {
 }
 
 // most is how many events of a kind are taken in drainEvery: 1,250 a second. Four times as many
-// took over 1 % more of the processor of a busy proxy, and made no verdict better. Of admitted
-// ones, which are most and tell least, 600 a second are enough to say who comes most.
+// took over 1 % more of the processor of a busy proxy, and made no verdict better. Admitted
+// decisions are the most frequent and tell the least: 600 of them a second are enough to say which
+// keys come most.
 const (
 	most      = 125
 	mostQuiet = 60
@@ -47,7 +48,7 @@ func (p *pace) tick() {
 	})
 }
 
-// storePace tells the deciding path the pace. mu is held.
+// storePace passes the pace to the deciding path. mu is held.
 func (c *Collector) storePace() {
 	c.thinning.Store(uint64(packThinning(c.pace.refused.power, c.pace.quiet.power, c.pace.keys.power, c.pace.watched.power, c.minute)))
 }

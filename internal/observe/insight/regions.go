@@ -9,11 +9,11 @@ import (
 // SilentRegion is after how long without hearing a region it counts as silent.
 const SilentRegion = 3 * time.Second
 
-// RegionsReading is what goes on between a region and the others: of one node since its start, or
-// of several added up.
+// RegionsReading describes the exchange between a region and the others: of one node since its
+// start, or of several added up.
 type RegionsReading struct {
-	// Leader is the node that hears the other regions for all nodes of its own; "" if none of those
-	// that were read does.
+	// Leader is the node that hears the other regions on behalf of its own; "" if none of the nodes
+	// read does.
 	Leader string          `json:"leader,omitempty"`
 	Untold uint64          `json:"untold"` // uses that the others may not hear of, since the store failed
 	Orders uint64          `json:"orders"` // bans and grants of other regions that were taken over, or ended
@@ -25,8 +25,8 @@ type RegionsReading struct {
 // RegionPeer is what a region knows of another one.
 type RegionPeer struct {
 	Region string `json:"region"`
-	// Staleness is how old the newest use is that was certainly heard, in s; nil if nothing was
-	// heard yet, or no node leads. Only the leader knows, and whether Weights and Rules differ.
+	// Staleness is the age of the newest use that was certainly heard, in s; nil if nothing was
+	// heard yet, or no node leads. Only the leader knows it, and whether Weights and Rules differ.
 	Staleness *float64 `json:"staleness"`
 	Weights   bool     `json:"weights_differ"` // its table of weights is another one
 	Rules     bool     `json:"rules_differ"`   // its rule files are other ones
@@ -107,7 +107,7 @@ func (l *RegionalUnits) add(from *RegionalUnits) {
 	l.OverUnits, l.Borrowed, l.CeilingRefusals = l.OverUnits+from.OverUnits, l.Borrowed+from.Borrowed, l.CeilingRefusals+from.CeilingRefusals
 }
 
-// Of returns what was counted of a rule, of all its windows together; zero if that is nothing.
+// Of returns the units of a rule, of all its windows together; zero if there are none.
 func (r *RegionsReading) Of(domain, rule string) RegionalUnits {
 	of := RegionalUnits{Domain: domain, Rule: rule}
 	at, _ := slices.BinarySearchFunc(r.Limits, of, CompareRegional)
@@ -117,7 +117,7 @@ func (r *RegionsReading) Of(domain, rule string) RegionalUnits {
 	return of
 }
 
-// OfWindow returns what was counted of one window of a rule; zero if that is nothing.
+// OfWindow returns the units of one window of a rule; zero if there are none.
 func (r *RegionsReading) OfWindow(domain, rule, window string) RegionalUnits {
 	of := RegionalUnits{Domain: domain, Rule: rule, Window: window}
 	if at, there := slices.BinarySearchFunc(r.Limits, of, CompareRegional); there {

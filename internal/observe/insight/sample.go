@@ -39,8 +39,8 @@ type sampledKey struct {
 // were refused, and adds up over nodes.
 type demand struct {
 	limit uint32 // in force for the key
-	// The current window, the one before in which it came, and the two busiest ones beside them. Of
-	// the first two all nodes that see the key know.
+	// The current window, the one before in which the key came, and the two busiest others. All
+	// nodes that see the key know the first two.
 	windows [4]windowUse
 }
 
@@ -118,7 +118,7 @@ func newSample(k, stride int, traced bool) *sample {
 	return s
 }
 
-// limit returns the hash below which a key belongs into the sample.
+// limit returns the hash below which a key belongs in the sample.
 func (s *sample) limit() uint64 {
 	if s == nil || s.k == 0 {
 		return 0
@@ -142,7 +142,8 @@ func (s *sample) find(hash uint64) int {
 	}
 }
 
-// insert puts in a key that is not in, and belongs there; evicted is the one that went for it.
+// insert adds a key that is not in the sample, and belongs there. evicted is the key that it
+// replaces.
 func (s *sample) insert(hash uint64) (at int, evicted uint64, full bool) {
 	if len(s.keys) < s.k {
 		at = len(s.keys)
@@ -186,7 +187,7 @@ func (s *sample) largest() (at int) {
 	return at
 }
 
-// rehash makes the index and the limit anew.
+// rehash rebuilds the index and the limit.
 func (s *sample) rehash() {
 	size := 16
 	for size < 2*len(s.keys) {
@@ -223,8 +224,8 @@ func (s *sample) resize(k int) {
 	s.rehash()
 }
 
-// distinct estimates how many keys a sample was given, of which it holds n: k of them, if it is
-// full, where most is the largest hash. The standard error is relative; 0 is exact.
+// distinct estimates how many keys a sample was given. The sample holds n keys, at most k, and most
+// is its largest hash. The standard error is relative; 0 is exact.
 func distinct(n, k int, most uint64) (keys, standardError float64) {
 	if n < k || k < 3 {
 		return float64(n), 0
@@ -279,7 +280,7 @@ func (s *sample) key(i int) SampledKey {
 	}
 }
 
-// distinct is of the sample.
+// distinct estimates how many keys the sample was given.
 func (s *SampleSnapshot) distinct() (keys, standardError float64) {
 	if len(s.Keys) == 0 {
 		return 0, 0
@@ -287,7 +288,7 @@ func (s *SampleSnapshot) distinct() (keys, standardError float64) {
 	return distinct(len(s.Keys), s.K, s.Keys[len(s.Keys)-1].Hash)
 }
 
-// merge takes in another sample, of another node or another time.
+// merge merges another sample, of another node or another time.
 func (s *SampleSnapshot) merge(x *SampleSnapshot) {
 	switch {
 	case s.K == 0:

@@ -8,11 +8,11 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Want says what a Snapshot is to hold.
+// Want says what a Snapshot should hold.
 type Want struct {
 	Domain string        // "" for all
 	Rule   string        // "" for all
-	Over   time.Duration // the counts are of the last so long; 0 is 24 hours
+	Over   time.Duration // how far back the counts go; 0 is 24 hours
 	// Series asks for the counts of rules over time, Top for the lists of top keys, and Samples for
 	// the samples of keys, which take most of the bytes. The counts of domains over time are always
 	// there.
@@ -27,11 +27,11 @@ type Want struct {
 // one, Merge joins several, and NewView answers questions from it. It shares nothing that the
 // Collector goes on to change.
 type Snapshot struct {
-	Nodes         int // that it was merged of
+	Nodes         int // merged into it
 	Seed          uint64
 	Started, Time int64 // Unix seconds; of the node that began first, and of the snapshot
-	// StoreTime is Time by the clock of the store, which TopKey.At is by, in µs. It is not sent to
-	// other nodes; 0 is Time.
+	// StoreTime is Time by the store's clock, in µs, like TopKey.At. It is not sent to other nodes;
+	// 0 is Time.
 	StoreTime   int64
 	Over        int64 // the time that was asked for, in s
 	From, Step  int64 // of counts, from here to Time (up to a step less than Over), and series
@@ -46,7 +46,7 @@ type Snapshot struct {
 	Rules       []RuleSnapshot
 }
 
-// Counts are what was counted of a rule or a domain, by lane.
+// Counts are the counts of a rule or a domain, by lane.
 type Counts [lanes]uint64
 
 // Strip is a series: Steps[i] begins at Snapshot.From + i × Snapshot.Step.
@@ -89,7 +89,7 @@ type RuleSnapshot struct {
 	All     SampleSnapshot
 	Refused RefusedSnapshot
 	Minutes []MinuteSnapshot
-	Errors  uint64 // of if and cost; where Over is more than 36 h, of the last of them
+	Errors  uint64 // of if and cost, within the last 36 h
 	Error   string // the first of them; "" if there is none
 
 	Drawn, DrawnKnown uint64
@@ -115,13 +115,13 @@ type WindowSnapshot struct {
 	MaxFill float32
 }
 
-// DefaultOver is the time that reports are of where none is given, and MostOver the longest.
+// DefaultOver is the time that reports cover by default, and MostOver the longest.
 const (
 	DefaultOver = 24 * time.Hour
 	MostOver    = 7 * 24 * time.Hour
 )
 
-// Snapshot returns what was gathered.
+// Snapshot returns a snapshot of the Collector.
 func (c *Collector) Snapshot(want Want) *Snapshot {
 	s, _ := c.snapshot(want, func(r *ruleState) bool {
 		return (want.Domain == "" || r.domain == want.Domain) && (want.Rule == "" || r.name == want.Rule)
@@ -129,7 +129,7 @@ func (c *Collector) Snapshot(want Want) *Snapshot {
 	return s
 }
 
-// snapshot is Snapshot with those rules that f chooses; found says that there are any.
+// snapshot is Snapshot for the rules that f selects; found reports whether there are any.
 func (c *Collector) snapshot(want Want, f func(*ruleState) bool) (s *Snapshot, found bool) {
 	if want.Over <= 0 {
 		want.Over = DefaultOver
@@ -203,17 +203,18 @@ func (c *Counts) addBucket(b *bucket) {
 	}
 }
 
-// judgedFrom is where the time of JudgedOver begins.
+// judgedFrom returns when the time of JudgedOver begins.
 func (s *Snapshot) judgedFrom() int64 {
 	over := int64(JudgedOver(time.Unix(s.Time, 0)) / time.Second)
 	step := stepFor(over)
 	return (s.Time - over + step) / step * step
 }
 
-// sampledFrom is from when on the samples are, and what is said of clients by them.
+// sampledFrom returns the time since which samples, and all figures about clients, are known.
 func (s *Snapshot) sampledFrom() int64 { return max(s.judgedFrom(), s.Started) }
 
-// spread adds a bucket to n steps, in equal parts: where a series has longer steps than are shown.
+// spread adds a bucket to n steps in equal parts, for a series whose steps are longer than the
+// steps shown.
 func spread(strip Strip, at, n int, b *bucket) {
 	n = min(n, len(strip)-at)
 	for i := range n {
@@ -227,11 +228,11 @@ func spread(strip Strip, at, n int, b *bucket) {
 	}
 }
 
-// recentSeconds is the time that a rate is of.
+// recentSeconds is the time over which a rate is measured.
 const recentSeconds = 10
 
-// recent sums the last 10 full seconds; where there are no seconds, it is a sixth of the last full
-// minute.
+// recent sums the last 10 full seconds. Without counts by the second, it returns a sixth of the
+// last full minute.
 func (s *series) recent(now int64) (count Counts) {
 	w, from, to, part := &s.second, now-recentSeconds, now-1, uint64(1)
 	if len(w.buckets) == 0 {
@@ -257,8 +258,8 @@ func (s *series) domain(name string, since int64, of *Snapshot) DomainSnapshot {
 	return out
 }
 
-// within counts what came from one instant to before another. Of a bucket that lies in that time
-// in part, it is that part.
+// within sums the counts from one instant to before another. A bucket that lies in that time in
+// part counts in part.
 func (w *wheel) within(from, to int64) (count Counts) {
 	w.each(from, to-1, func(unix int64, b *bucket) {
 		part := min(unix+w.step, to) - max(unix, from)
@@ -326,7 +327,7 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 		return out
 	}
 	if r.series == nil {
-		// Since it is in force: more is not known.
+		// The counts since it came into force: no others are known.
 		out.Count, out.Sampled = Counts(r.total), Counts(r.total)
 	} else {
 		if want.Series {
@@ -374,7 +375,7 @@ func (r *ruleState) listsInto(out *RuleSnapshot) {
 	}
 }
 
-// returnsOf says how often a refused key came back when it was told to, and before.
+// returnsOf returns how often a refused key came back when it was told to, and how often earlier.
 func (r *ruleState) returnsOf(hash uint64) (obeyed, early uint64) {
 	for i := range r.eras {
 		x := r.eras[i].refused
@@ -460,7 +461,8 @@ func (r *ruleState) samples(out *RuleSnapshot, s *Snapshot, want *Want) {
 	}
 }
 
-// domainMet counts the requests of the domain in the time of a snapshot, while the rule was there.
+// domainMet returns how many requests came to the domain in the time of a snapshot, while the rule
+// was there.
 func (r *ruleState) domainMet(s *Snapshot) (n uint64) {
 	switch {
 	case r.domainState == nil:

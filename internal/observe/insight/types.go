@@ -12,12 +12,12 @@ package insight
 
 import "time"
 
-// The types of this file are what the admin API answers, in JSON. They are values: nobody keeps
+// The types in this file are the answers of the admin API, in JSON. They are values: nobody keeps
 // what they point to.
 
-// Overview is what goes on in a domain, or in all ("").
+// Overview is the state of a domain, or of all ("").
 type Overview struct {
-	From   time.Time `json:"from"` // as far back as was asked for, or since there are figures
+	From   time.Time `json:"from"` // as far back as asked for, or as there are figures
 	To     time.Time `json:"to"`
 	Step   int       `json:"step"` // of Series, in s
 	Nodes  Nodes     `json:"nodes"`
@@ -33,7 +33,8 @@ type Overview struct {
 	Clients        uint64      `json:"clients"`
 	ClientsRefused uint64      `json:"clients_refused"` // without rules in shadow, as GoodRefused
 	GoodRefused    GoodRefused `json:"good_refused"`
-	// Near is how many clients are near the limit now, of the rule with most, as Clients.
+	// Near is how many clients are near their limit now. Like Clients, it is the number at the rule
+	// that has most.
 	Near        uint64      `json:"near"`
 	PerSecond   float64     `json:"per_second"`   // requests, over the last 10 s
 	P99         float64     `json:"p99"`          // s, of decisions; 0 if not known
@@ -43,7 +44,7 @@ type Overview struct {
 	Events      []Happening `json:"events"`
 	NeedsALook  []Verdict   `json:"needs_a_look"`
 	Sentences   []string    `json:"sentences"`
-	// Named is the key that a sentence names, as it stands there: not everybody may see it.
+	// Named is the key that a sentence names, as it appears there. Not everybody may see it.
 	Named string `json:"-"`
 }
 
@@ -56,18 +57,18 @@ type Nodes struct {
 	Remark string `json:"remark,omitempty"`
 }
 
-// GoodRefused is what was refused of clients that behave well, since Overview.SampledFrom. Refusals
-// are counted by rule: a request that two rules refuse is two.
+// GoodRefused counts refusals of clients that behave well, since Overview.SampledFrom. They are
+// counted by rule: a request that two rules refuse counts twice.
 type GoodRefused struct {
 	Requests  uint64 `json:"requests"`   // refusals of clients that behave well
 	PlusMinus uint64 `json:"plus_minus"` // of Requests, at 95 %; 0 is exact
 	Of        uint64 `json:"of"`         // refusals
 	Clients   uint64 `json:"clients"`
-	// Confidence is high or low; "" where nothing tells who behaves well.
+	// Confidence is high or low; "" if nothing shows who behaves well.
 	Confidence string `json:"confidence,omitempty"`
 }
 
-// Before is what a time was like that lies a day before.
+// Before has the same figures for the time one day earlier.
 type Before struct {
 	Requests uint64 `json:"requests"`
 	Refused  uint64 `json:"refused"`
@@ -83,7 +84,7 @@ type Series struct {
 	Banned   []uint32 `json:"banned,omitempty"` // of Refused
 }
 
-// Happening is something to mark on the line of time.
+// Happening is an event on the timeline.
 type Happening struct {
 	T       int64  `json:"t"` // Unix seconds
 	Until   int64  `json:"until,omitempty"`
@@ -118,7 +119,8 @@ type RuleReport struct {
 	Keys        uint64    `json:"keys"`         // estimated
 	KeysRefused uint64    `json:"keys_refused"` // in shadow: that would be
 	KeysError   float64   `json:"keys_error"`   // relative standard error of Keys; 0 is exact
-	// Fill is how many keys used how much of a limit at most: 0-10 … 90-100, above 100 %.
+	// Fill is the number of keys by the largest share of a limit that they used: 0-10 … 90-100,
+	// above 100 %.
 	Fill       [11]uint64 `json:"fill"`
 	MaxFill    float64    `json:"max_fill"` // the most that a client asked for; 1 is the whole limit
 	Episodes   Episodes   `json:"episodes"`
@@ -128,13 +130,13 @@ type RuleReport struct {
 	Trend      []uint32   `json:"trend"` // refused in each of the last 12 twelfths of the time
 	PerSecond  float64    `json:"per_second"`
 	Verdicts   []Verdict  `json:"verdicts"` // the first is the one to show
-	// Command says that this is no rule, but all commands that brought their limit along: it has no
-	// verdicts, limits or file, and Reader.Rule does not know it.
+	// Command says that this is no rule, but stands for all commands that brought their own limit.
+	// It has no verdicts, limits or file, and Reader.Rule does not know it.
 	Command bool `json:"command,omitempty"`
-	// What only the report of one rule has. The admin port adds Nodes.
+	// The following fields are only in the report of a single rule. The admin port adds Nodes.
 	Nodes *Nodes       `json:"nodes,omitempty"`
 	Curve []CurvePoint `json:"curve,omitempty"`
-	// CurveOf is the name of the limit that Curve is of: the one of Windows that refuses most.
+	// CurveOf is the name of the limit that Curve is about: the one of Windows that refuses most.
 	CurveOf string         `json:"curve_of,omitempty"`
 	Series  *Series        `json:"series,omitempty"`
 	Windows []WindowReport `json:"windows,omitempty"`
@@ -153,8 +155,8 @@ type Episodes struct {
 	LeftOut uint64 `json:"left_out,omitempty"`
 }
 
-// Good is what a rule did to clients that behave well; in shadow, what it would do. It is zero
-// where nothing tells who behaves well.
+// Good is how a rule treated clients that behave well or, in shadow, would have treated them. It is
+// zero if nothing shows who behaves well.
 type Good struct {
 	Refused          uint64  `json:"refused"`            // refusals of good keys
 	RefusedPlusMinus uint64  `json:"refused_plus_minus"` // at 95 %; 0 is exact
@@ -165,12 +167,12 @@ type Good struct {
 	Low              float64 `json:"low"`                // bounds of Share at 95 %
 	High             float64 `json:"high"`
 	PlusMinus        float64 `json:"plus_minus"`
-	// Confidence is high where an identity tells good clients, low where their answers do, and ""
-	// where nothing does.
+	// Confidence is high if an identity shows the good clients, low if their answers do, and "" if
+	// nothing does.
 	Confidence string `json:"confidence,omitempty"`
 }
 
-// CurvePoint says how many keys a limit of that size would touch.
+// CurvePoint says how many keys a limit of that size would affect.
 type CurvePoint struct {
 	Limit     int64   `json:"limit"`
 	Keys      float64 `json:"keys"`
@@ -195,7 +197,7 @@ type Count struct {
 	Count uint64 `json:"count"`
 }
 
-// Verdict is what is said of a rule.
+// Verdict is a verdict on a rule.
 type Verdict struct {
 	Verdict    string             `json:"verdict"`    // one of Verdicts
 	Confidence string             `json:"confidence"` // high or low
@@ -208,13 +210,13 @@ type Verdict struct {
 	Examples   []string           `json:"examples"` // ids of decisions
 }
 
-// Proposal is what could be done.
+// Proposal is a way to improve a rule.
 type Proposal struct {
 	Sentence string `json:"sentence"`
 	Patch    string `json:"patch,omitempty"` // a unified diff of the rule's file
 }
 
-// KeyCount is a key that asks, is refused or comes near often.
+// KeyCount is a key that often asks, is refused, or comes near its limit.
 type KeyCount struct {
 	Domain       string  `json:"domain"`
 	Rule         string  `json:"rule"`
@@ -223,15 +225,16 @@ type KeyCount struct {
 	Count        uint64  `json:"count"` // at most
 	Over         uint64  `json:"over"`  // by how much Count may be too large
 	RefusedShare float64 `json:"refused_share"`
-	// Fill is the most of Limit that the key used at once, in the time of the list; 1 is the whole,
-	// and more is what it was refused.
+	// Fill is the largest share of Limit that the key used at once, in the time of the list. 1 is
+	// the whole limit, and a larger value includes refused units.
 	Fill         float64    `json:"fill"`
 	BannedUntil  *time.Time `json:"banned_until,omitempty"`
 	GrantedUntil *time.Time `json:"granted_until,omitempty"`
 	Known        bool       `json:"known"`
 	Obey         float64    `json:"obey"` // below 0: not known
-	// Shadow says that the rule is in shadow: what counts as refused only would be.
+	// Shadow says that the rule is in shadow: refusals are requests that it would refuse.
 	Shadow bool `json:"shadow,omitempty"`
-	// Estimated says that a part of the decisions was looked at: Count may be too small, too.
+	// Estimated says that only some of the decisions were looked at, so that Count may be too
+	// small, too.
 	Estimated bool `json:"estimated,omitempty"`
 }
