@@ -19,8 +19,8 @@ import (
 // Outcome is the outcome of a request.
 type Outcome uint8
 
-// The outcomes of requests that met one limit, which is not in shadow, and nothing out of the
-// ordinary. They exclude each other: Soft goes before Near.
+// The outcomes of requests that met one limit, which is not in shadow, and nothing unusual. They
+// exclude each other: Soft takes precedence over Near.
 const (
 	Passed  Outcome = iota // admitted below warn
 	Near                   // admitted, with most of the limit used

@@ -94,7 +94,7 @@ func NewTally() *Tally {
 	return t
 }
 
-// Seed returns the seed of the hash of keys.
+// Seed returns the seed that hashes keys.
 func (t *Tally) Seed() uint64 { return t.seed.Load() }
 
 // SetSeed changes the seed. Nodes whose samples are merged need the same one.

@@ -31,7 +31,7 @@ type queue[T any] struct {
 	waiting chan T
 	dropped atomic.Uint64
 
-	stop    func() // ends run, which sends what waits before
+	stop    func() // ends run, after it has sent what waits
 	stopped chan struct{}
 	ended   chan struct{}
 	give    context.CancelFunc // gives up what is being sent
@@ -100,10 +100,10 @@ func (q *queue[T]) run(ctx context.Context) {
 	}
 }
 
-// ForceFlush does nothing: nobody asks for it, and Shutdown sends what waits.
+// ForceFlush does nothing: nobody calls it, and Shutdown sends what waits.
 func (q *queue[T]) ForceFlush(context.Context) error { return nil }
 
-// shutdown sends what waits, and nothing from then on. What is not sent when ctx is done is lost.
+// shutdown sends what waits, and stops. What is not sent when ctx is done is lost.
 func (q *queue[T]) shutdown(ctx context.Context) error {
 	defer q.give()
 	q.stop()

@@ -61,7 +61,8 @@ func (s *tracedStore) call(ctx context.Context, operation string, n int, about .
 	}
 }
 
-// errorType is the class of an error. Its text, which may hold any address, would make too many.
+// errorType returns the class of an error. Its text may hold any address, and so would make too
+// many classes.
 func errorType(err error) attribute.KeyValue {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -85,7 +86,7 @@ func (s *tracedStore) Take(ctx context.Context, charges []store.Charge, results 
 	return now, err
 }
 
-// TakeNow implements store.Prompt. It has no span: what is decided at once is asked of nobody.
+// TakeNow implements store.Prompt. It has no span, because it decides without asking anybody.
 func (s *tracedStore) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
 	if s.prompt == nil {
 		return 0, false
@@ -102,7 +103,7 @@ func (s *tracedStore) Release(ctx context.Context, c *rule.Counter, key []byte, 
 	return ok, err
 }
 
-// Unwrap returns the store that is followed, so that what it is beside a store.Store can be found.
+// Unwrap returns the traced store, so that its other interfaces can be found.
 func (s *tracedStore) Unwrap() store.Store { return s.Store }
 
 // Hold implements store.Reserver.

@@ -31,10 +31,10 @@ type gate struct {
 	taken  atomic.Uint32 // in it
 	weight atomic.Uint64 // how many these stand for, without keys past their share
 
-	// keys are the shares of the keys in this second: 24 bits of the hash, 24 of the second, 16 of
-	// the number. A key that finds another one in its place takes away from the other's number, and
-	// the place once that is 0 (the majority vote of Boyer and Moore, 1981): so a flood holds its
-	// place against keys that come by once.
+	// keys are the shares of the keys in this second: 24 bits of the hash, 24 of the second, and 16
+	// of the count. A key that finds another key in its place lowers that key's count, and takes
+	// the place once the count is 0 (the majority vote of Boyer and Moore, 1981). So a flood holds
+	// its place against keys that come once.
 	keys [keySlots]atomic.Uint64
 
 	past [pastSeconds]pastSecond
@@ -77,7 +77,7 @@ func (g *gate) draw(at int64, random uint64) (power uint8, ok bool) {
 	return power, random&(1<<(power&63)-1) == 0
 }
 
-// late begins a second, unless it is one that is just over.
+// late begins a new second, unless unix is a second that has just ended.
 func (g *gate) late(word uint64, unix int64) uint64 {
 	if late := int32(uint32(word>>38)-uint32(unix)) << (32 - secondBits) >> (32 - secondBits); late < 0 || late > backward {
 		return g.turn(unix)
@@ -112,7 +112,8 @@ func (g *gate) turn(unix int64) (word uint64) {
 	}
 }
 
-// share reports whether a key has had less than its share of the present second, and counts.
+// share reports whether a key has had less than its share of the present second, and counts the
+// decision.
 func (g *gate) share(hash uint64) bool {
 	s := &g.keys[hash%keySlots]
 	const second = 1<<24 - 1
@@ -131,8 +132,8 @@ func (g *gate) share(hash uint64) bool {
 	return true
 }
 
-// take counts a decision of which an entry is made. It thins more once the budget is used up, and
-// less where the second turns out to be calmer than the one before, whose power it began with.
+// take counts a decision for which an entry is made. It thins more once the budget is used up. It
+// thins less if the second turns out to be calmer than the one before, with whose power it began.
 func (g *gate) take(power uint8, at int64) {
 	g.weight.Add(1 << power)
 	n := g.taken.Add(1)
@@ -144,7 +145,7 @@ func (g *gate) take(power uint8, at int64) {
 	}
 }
 
-// shift changes the power, unless somebody else has.
+// shift changes the power, unless another goroutine has.
 func (g *gate) shift(power uint8, by uint64) {
 	for range 4 { // else the next one to come by does
 		was := g.now.Load()
@@ -154,15 +155,15 @@ func (g *gate) shift(power uint8, by uint64) {
 	}
 }
 
-// Second says how many refusals came in one second, which is an estimate from 4,096 on, and of how
-// many an entry was made.
+// Second says how many refusals came in one second, and for how many an entry was made. From 4,096
+// on the number is an estimate.
 type Second struct {
 	Time       time.Time
 	Came, Kept int
 }
 
-// thinned returns the seconds before now, at most five minutes, in which not all was taken, newest
-// first.
+// thinned returns those of the last five minutes' seconds, before now, in which not every decision
+// was taken, newest first.
 func (g *gate) thinned(now int64) (list []Second) {
 	add := func(unix int64, came, taken uint32) {
 		if taken < came {
@@ -181,8 +182,8 @@ func (g *gate) thinned(now int64) (list []Second) {
 	return list
 }
 
-// WhyMissing says why a decision may be missing that Find does not find, in a clause for people.
-// now is by the store's clock.
+// WhyMissing says why Find may not find a decision, in a clause for people. now is by the store's
+// clock.
 func (b *Buffer) WhyMissing(now time.Time) string {
 	why := "it may have been pushed out by newer ones, or been made by another node"
 	list := b.Thinned(now)

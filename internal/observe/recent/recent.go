@@ -50,7 +50,8 @@ const (
 	defaultEntries = 10_000
 	defaultBytes   = 16 << 20
 	defaultSample  = 1000
-	// of an entry: what one limit takes at most, with all that is not a limit or an attribute
+	// of an entry: the most that one limit takes, with everything that is not a limit or an
+	// attribute
 	leastBytes = 1024
 	mostBytes  = 2048 // of an entry
 )
@@ -63,7 +64,7 @@ type Buffer struct {
 	key     [16]byte // of the hashes that stand for hidden values
 	refused []ring   // refusals
 	others  []ring
-	// refusals and marked are for refusals and for admissions that are worth keeping.
+	// refusals takes refusals, and marked takes admissions that are worth keeping.
 	refusals, marked gate
 	tally            *observe.Tally // hashes keys
 	rules            atomic.Pointer[ruleNames]
@@ -72,7 +73,7 @@ type Buffer struct {
 }
 
 // ring is one part of the buffer. All decisions on one key of one limit fall into the same ring, so
-// that a client that is refused for days does not displace the decisions on all others.
+// a client that is refused for days does not displace the decisions on all others.
 type ring struct {
 	next  atomic.Uint64
 	slots []slot
@@ -81,8 +82,9 @@ type ring struct {
 
 type slot struct {
 	id atomic.Uint64 // of the decision that it holds, to look for without the lock
-	// seq is the number of the entry, or writing while that is not known yet. It is written under
-	// the lock; who reads it without knows of all entries up to Buffer.seq, or that one is written.
+	// seq is the number of the entry, or writing while the number is not known yet. It is written
+	// under the lock. A reader without the lock sees all entries up to Buffer.seq, or sees that one
+	// is being written.
 	seq  atomic.Uint64
 	mu   sync.Mutex
 	data []byte
@@ -142,7 +144,7 @@ func newRings(slots int) []ring {
 	return r
 }
 
-// Hooks are what the limiter is to call, where nothing else watches.
+// Hooks returns the hooks for the limiter, if there is no other watcher.
 func (b *Buffer) Hooks() weir.Hooks { return b.tally.Join(b) }
 
 // Others implements observe.Watcher.
@@ -181,13 +183,13 @@ func (b *Buffer) Decided(r *weir.Request, d *weir.Decision, f observe.Facts) {
 	b.keep(r, d, key)
 }
 
-// ordinary reports whether an admitted decision is one that asked for something.
+// ordinary reports whether the request of an admitted decision asked for something.
 func ordinary(r *weir.Request, d *weir.Decision) bool {
 	return !d.Exempt && d.Known && (r.Cost() > 0 || len(r.Descriptors) > 0)
 }
 
-// Thinned returns the seconds of the five minutes before now, by the store's clock, in which not
-// all refusals were kept, newest first.
+// Thinned returns those of the last five minutes' seconds, before now by the store's clock, in
+// which not all refusals were kept, newest first.
 func (b *Buffer) Thinned(now time.Time) []Second { return b.refusals.thinned(now.Unix()) }
 
 // keep writes d into a slot. hash is the hash of its key.
@@ -221,8 +223,8 @@ func (s *slot) entry() (e Entry, ok bool) {
 }
 
 // hash hashes the key that a decision is about: the key of the first limit that refuses. If no
-// limit refuses, or that one has a single counter for all, it hashes the keys of all limits. It is
-// 0 if there is none.
+// limit refuses, or if that limit has a single counter for everybody, it hashes the keys of all
+// limits. It returns 0 if there is none.
 func (b *Buffer) hash(d *weir.Decision, f observe.Facts) (hash uint64) {
 	hits := d.Matches.Hits
 	if f.Outcome != observe.Unclear {
@@ -263,7 +265,7 @@ func (b *Buffer) Find(id weir.DecisionID) (e Entry, ok bool) {
 	return e, ok
 }
 
-// Query says which decisions List is to return. Empty fields do not matter.
+// Query selects decisions. Empty fields select all.
 type Query struct {
 	Domain  string
 	Limit   string // a limit that was met, by the name of the limit or of its rule
@@ -279,7 +281,7 @@ type Query struct {
 	N             int // at most so many; 0 means all
 }
 
-// List returns the decisions that q asks for, newest first.
+// List returns the decisions that match q, newest first.
 func (b *Buffer) List(q Query) []Entry {
 	var found []Entry
 	b.each(func(s *slot) bool {
@@ -312,12 +314,12 @@ func (b *Buffer) List(q Query) []Entry {
 // Found are decisions, and how many there were.
 type Found struct {
 	Decisions []Entry `json:"decisions"` // newest first, at most Query.N
-	// Seconds counts all that were asked for, also those that Query.N left out, by the second in
+	// Seconds counts all decisions that match, even those that Query.N left out, by the second in
 	// which they were made (Unix).
 	Seconds map[int64]int `json:"seconds,omitempty"`
 }
 
-// Count is List, and counts. q.After bounds the number of seconds.
+// Count is List with counts. q.After bounds the number of seconds.
 func (b *Buffer) Count(q Query) Found {
 	most := q.N
 	q.N = 0
@@ -344,7 +346,8 @@ func (b *Buffer) each(f func(*slot) bool) {
 	}
 }
 
-// instant is when d was made, in µs: by the store's clock, or by ours if that was not asked.
+// instant returns when d was made, in µs: by the store's clock or, if the store was not asked, by
+// this process's.
 func instant(d *weir.Decision) int64 {
 	if d.Time != 0 {
 		return d.Time

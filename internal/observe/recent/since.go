@@ -65,13 +65,13 @@ func (b *Buffer) Since(after Cursor, q Query, most int) (found []Entry, fit int,
 	return found, fit, next
 }
 
-// asksForAll reports whether q asks for whatever there is; N is not looked at.
+// asksForAll reports whether q selects all decisions, without regard to N.
 func (q *Query) asksForAll() bool {
 	all := Query{N: q.N}
 	return *q == all
 }
 
-// fits reports whether q asks for e; N is not looked at.
+// fits reports whether q selects e, without regard to N.
 func (q *Query) fits(e *Entry) bool {
 	return (q.Domain == "" || e.Domain == q.Domain) &&
 		(q.Door == "" || e.Door == q.Door) &&
