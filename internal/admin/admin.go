@@ -52,32 +52,31 @@ type Options struct {
 	// Files returns the files of the rules in force.
 	Files   func() RuleFiles
 	Signals Signals
-	// Audit keeps a record of each change before it is made; one that cannot be kept forbids the
-	// change.
+	// Audit records each change before it is made. A change whose record cannot be kept is not
+	// made.
 	Audit *audit.Log
 	// Deferred is the queue of deferred requests.
 	Deferred deferred.Queue
-	// Decisions are the recent decisions, Candidates what rules that are not enforced on all keys
-	// would have done, in the domain of that name or in all ("").
+	// Decisions are the recent decisions. Candidates returns what rules that are not enforced on
+	// all keys would have done, in one domain or in all ("").
 	Decisions  DecisionLog
 	Candidates func(domain string) []candidate.Reading
-	// Insight tells what was gathered of rules and keys, Nodes of the other nodes, and Preview
-	// tries rules.
+	// Insight reports on rules and keys, Nodes on the other nodes, and Preview tries rules.
 	Insight insight.Reader
 	Nodes   Nodes
 	// Regions are the regions of which this node belongs to one; nil if there is only one.
 	Regions *Regions
-	// StoreNow tells the time by the clock of the store, which dates decisions; nil is time.Now.
+	// StoreNow returns the time by the store's clock, which dates decisions; nil is time.Now.
 	StoreNow func() time.Time
 	Preview  Preview
 	// Versions gives access to the versions of rules in a database; nil if the rules lie in a
 	// folder.
 	Versions Versions
-	// Ready tells why the server should get no requests now; nil for an empty reason and for no
-	// function.
+	// Ready returns why the server should get no requests now, or nil. No function is as one that
+	// returns nil.
 	Ready func() error
-	// Remark is what /readyz says after "ok" of a server that wants requests, but whose operator
-	// should know something; "" and no function say nothing. It is one line.
+	// Remark is one line that /readyz adds after "ok" if the server wants requests, but its
+	// operator should know something. "" and no function add nothing.
 	Remark func() string
 	// Page is the operator's page, at / and at PagePaths; a path that ends with "/" includes
 	// everything below it. The page's own First guards it. If Page is nil, the list of endpoints is
@@ -89,11 +88,11 @@ type Options struct {
 	// Tokens guard the API and the profiles; nil leaves them open to every client that reaches the
 	// port.
 	Tokens *auth.Tokens
-	// ClientIP finds the address of a request for the audit log; only the proxies that it lists are
-	// believed.
+	// ClientIP finds the address of a request for the audit log. It believes only the proxies that
+	// it lists.
 	ClientIP httplimit.ClientIP
-	// Hosts are names that a request may call this server by, beside addresses and localhost;
-	// others are refused, so that no web page reaches it through a name of its own that it points
+	// Hosts are names by which a request may call this server, beside addresses and localhost.
+	// Other names are refused, so that no web page reaches the server by pointing its own name
 	// here.
 	Hosts []string
 }
@@ -126,12 +125,12 @@ type Handler struct {
 	names    atomic.Pointer[keyNames]
 }
 
-// Close ends streams and the preview that runs, which would else go on for as long as their clients
-// want, and lets no new ones begin. All else is still answered. Call it when the server begins to
-// go away: streams that are ended only when its time is over are cut off.
+// Close ends streams and the running preview, which would otherwise go on for as long as their
+// clients want, and lets no new ones begin. All other requests are still answered. Call it when the
+// server begins to shut down: streams that are still open at the end are cut off.
 func (a *Handler) Close() { a.cancel() }
 
-// goingAway answers 503 to what would go on, once Close was called.
+// goingAway answers 503 to a request for something long-lived, once Close was called.
 func (a *Handler) goingAway(w http.ResponseWriter) bool {
 	if a.end.Err() == nil {
 		return false
@@ -203,7 +202,7 @@ func (a *Handler) routeAll() {
 		a.route(endpoint{path: "/api/v1/nodes", methods: "GET, HEAD", sees: viewer, about: "the nodes, with their versions and rules", serve: a.nodes})
 	}
 	about := ""
-	if a.o.Regions != nil { // else it says that there are none, and the list leaves it out
+	if a.o.Regions != nil { // else it answers that there are none, and is not listed
 		about = "the regions, what this one hears of the others, and the limits over all of them: ?domain=DOMAIN"
 	}
 	a.route(endpoint{path: "/api/v1/regions", methods: "GET, HEAD", sees: viewer, params: "domain", about: about, serve: a.regions})
@@ -237,13 +236,13 @@ func (a *Handler) routeAll() {
 	}
 }
 
-// endpoint is a path, or all paths that begin with one that ends with "/".
+// endpoint is a path. One that ends with "/" stands for all paths below it.
 type endpoint struct {
 	path    string
 	methods string    // as Allow lists them
 	sees    auth.Role // needed by GET and HEAD, if there are tokens; Nobody is open
 	changes auth.Role // needed by all other methods
-	params  string    // the query parameters that there are, with spaces between them
+	params  string    // the known query parameters, separated by spaces
 	any     bool      // its query is not looked at
 	about   string    // for the list; "" is not listed
 	serve   http.HandlerFunc
@@ -251,7 +250,7 @@ type endpoint struct {
 
 func (a *Handler) route(e endpoint) { a.routes = append(a.routes, e) }
 
-// find returns what is at a path; nil if there is nothing.
+// find returns the endpoint for a path; nil if there is none.
 func (a *Handler) find(path string) *endpoint {
 	for i := range a.routes {
 		e := &a.routes[i]
@@ -279,7 +278,7 @@ func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer.Problem(w, http.StatusForbidden, why, "")
 		return
 	}
-	// Links to here are welcome.
+	// Links to this server are allowed.
 	if why := auth.OtherSite(r); why != "" && r.Header.Get("Sec-Fetch-Dest") != "document" {
 		answer.Problem(w, http.StatusForbidden, why, "")
 		return
@@ -312,8 +311,8 @@ func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	route.serve(w, r)
 }
 
-// admit finds out who sent r, and whether its role is enough for the endpoint. If it is not, it
-// answers, and ok is false.
+// admit finds out who sent r, and whether that role may use the endpoint. If not, it answers, and
+// ok is false.
 func (a *Handler) admit(w http.ResponseWriter, r *http.Request, e *endpoint) (_ *http.Request, ok bool) {
 	changes := r.Method != http.MethodGet && r.Method != http.MethodHead
 	needs := e.sees
@@ -321,7 +320,7 @@ func (a *Handler) admit(w http.ResponseWriter, r *http.Request, e *endpoint) (_ 
 		needs = e.changes
 	}
 	id, verdict := auth.Identity{Role: auth.Admin}, auth.NoToken
-	// What else a scraper sends along is no guess at a token.
+	// A header that a scraper sends to an open endpoint is no guess at a token.
 	if a.o.Tokens != nil && (needs > auth.Nobody || changes) {
 		id, verdict = a.o.Tokens.Identify(r)
 	}
@@ -351,14 +350,14 @@ func (a *Handler) admit(w http.ResponseWriter, r *http.Request, e *endpoint) (_ 
 // identityKey is the context key of the auth.Identity of a request.
 type identityKey struct{}
 
-// sender is who sent r: admin where there are no tokens.
+// sender returns who sent r: admin if there are no tokens.
 func sender(r *http.Request) auth.Identity {
 	id, _ := r.Context().Value(identityKey{}).(auth.Identity)
 	return id
 }
 
-// stillIs reports whether r would be let in now as whom it was let in: its token may have gone from
-// the file or have another role, or its login have ended, while the answer goes on.
+// stillIs reports whether r would still be let in with the same identity. While a long answer goes
+// on, its token may have left the file or changed its role, or its login may have ended.
 func (a *Handler) stillIs(r *http.Request) bool {
 	if a.o.Tokens == nil {
 		return true
@@ -367,8 +366,8 @@ func (a *Handler) stillIs(r *http.Request) bool {
 	return ok && id == sender(r)
 }
 
-// onlyParams returns an error that names the query parameters of r that are not known, and those
-// that come twice though one is meant.
+// onlyParams returns an error that names query parameters of r that are unknown, or that come twice
+// but may come once only.
 func onlyParams(r *http.Request, known []string) error {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

@@ -26,7 +26,7 @@ type RegionsReport struct {
 	Each []string `json:"each_by_itself"`
 }
 
-// RegionState is what is known here of a region. Of the own one that is its weight alone.
+// RegionState is what this region knows of a region. For itself that is only the weight.
 type RegionState struct {
 	insight.RegionPeer
 	Own    bool    `json:"own,omitempty"`
@@ -35,7 +35,7 @@ type RegionState struct {
 	State  string  `json:"state"` // one of the constants below
 }
 
-// What a region is to this one.
+// The states of a region, as this one sees it.
 const (
 	regionOwn     = "own"
 	regionHeard   = "heard"   // within insight.SilentRegion
@@ -49,7 +49,7 @@ type RegionalLimit struct {
 	insight.RegionalUnits
 	Over      int              `json:"over_percent"`   // that all regions together may admit beyond the limit
 	Sync      bool             `json:"sync,omitempty"` // each region may admit the limit by itself
-	Tell      int              `json:"tell_percent"`   // of the limit, after which a region tells
+	Tell      int              `json:"tell_percent"`   // of the limit, after which a region reports
 	Shadow    bool             `json:"shadow,omitempty"`
 	Windows   []RegionalWindow `json:"limits"`
 	Overrides int              `json:"overrides,omitempty"`
@@ -60,7 +60,7 @@ type RegionalWindow struct {
 	windowInfo
 	Ceiling      int64 `json:"ceiling"`
 	CeilingBurst int64 `json:"ceiling_burst,omitempty"`
-	// Counted is what was counted of this limit alone; nil if the rule has no other.
+	// Counted are the units of this limit alone; nil if the rule has no other limit.
 	Counted *insight.RegionalUnits `json:"counted,omitempty"`
 }
 
@@ -101,7 +101,7 @@ func (a *Handler) regions(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, report)
 }
 
-// limits reports whether a rule has a limit, of its own or of an override.
+// limits reports whether a rule has a limit, of its own or in an override.
 func limits(r *rule.Rule) bool {
 	limited := func(w *rule.Window) bool { return w.Limit != nil }
 	return slices.ContainsFunc(r.Windows, limited) ||
@@ -139,7 +139,7 @@ func (a *Handler) regionStates(read *insight.RegionsReading) []RegionState {
 	return list
 }
 
-// add adds a rule that holds over all regions. Rules of one name are counted together, and so are
+// add adds a rule that holds over all regions. Rules with one name are counted together, and become
 // one here.
 func (t *RegionsReport) add(r *rule.Rule, read *insight.RegionsReading, of *Regions) {
 	at := slices.IndexFunc(t.Limits, func(l RegionalLimit) bool { return l.Domain == r.Domain && l.Rule == r.Name })

@@ -22,7 +22,7 @@ type SignalState struct {
 	Age    *float64 `json:"age"`    // of raw, in seconds
 	Error  string   `json:"error"`  // of the last try; "" if it went well
 	Errors uint64   `json:"errors"` // of all tries
-	// Limits are those that follow it, with the share of them that is in force.
+	// Limits are the limits that follow the signal, with the share of each that is in force.
 	Limits []ElasticState `json:"limits"`
 }
 
@@ -131,8 +131,8 @@ func (a *Handler) signal(w http.ResponseWriter, r *http.Request) {
 		answer.Problem(w, http.StatusBadRequest, err.Error(), "value")
 		return
 	}
-	// Programs push signals, every few seconds, and limits that follow a signal are worse off
-	// without it than the log: so pushes are counted, and none is refused.
+	// Programs push signals every few seconds. A limit that follows a signal needs the signal more
+	// than the log needs the record. So pushes are counted, and none is refused.
 	a.o.Audit.Count(a.by(r, audit.Entry{What: "signal pushed", Key: name, Before: before, After: *body.Value}))
 	w.WriteHeader(http.StatusNoContent)
 }

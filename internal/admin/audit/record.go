@@ -46,7 +46,7 @@ func unseal(line []byte) (e Entry, err error) {
 	return e, nil
 }
 
-// Summary is what Verify has read.
+// Summary is the result of Verify.
 type Summary struct {
 	Records     uint64
 	First, Last uint64    // Entry.Seq
@@ -66,9 +66,9 @@ type BrokenError struct {
 func (e *BrokenError) Error() string { return fmt.Sprintf("line %d %s", e.Line, e.Message) }
 
 // Verify reads the records of a file, and checks that none was altered, left out, put in or moved.
-// after is the Hash with which the file before this one ends; "" is any. The error is a BrokenError
-// at the first line where the chain breaks, or one of reading; the summary is of the lines before
-// it. An empty file has no records, and is no error.
+// after is the Hash at the end of the file before this one; "" accepts any. The error is a
+// BrokenError at the first line where the chain breaks, or an error of reading. The summary covers
+// the lines before it. An empty file has no records, and is no error.
 func Verify(r io.Reader, after string) (s Summary, err error) {
 	lines := bufio.NewReaderSize(r, 64<<10)
 	s.Prev, s.Hash = after, after

@@ -29,7 +29,7 @@ const (
 	verdictsTTL = 4 * judgeEvery
 	// mostWatched bounds the keys of one rule that all nodes follow: as many as a sample holds.
 	mostWatched = 256
-	// mostBoard bounds what is left for all, in bytes.
+	// mostBoard bounds a value on the board, in bytes.
 	mostBoard = 1 << 20
 )
 
@@ -38,7 +38,7 @@ func (f *Fleet) Run(ctx context.Context) {
 	if f.o.Board == nil || f.o.Insight == nil {
 		return
 	}
-	judged := time.Now() // nothing is known of the other nodes at first
+	judged := time.Now() // at first the other nodes are not known
 	for wait := time.Second; ; wait = min(2*wait, lookEvery) {
 		leads := f.look(ctx)
 		if leads && time.Since(judged) >= judgeEvery {
@@ -53,14 +53,14 @@ func (f *Fleet) Run(ctx context.Context) {
 	}
 }
 
-// look agrees with the other nodes on the seed, and follows the keys that all are to follow. It
+// look agrees with the other nodes on the seed, and follows the keys that all nodes follow. It
 // reports whether this node leads.
 func (f *Fleet) look(ctx context.Context) (leads bool) {
 	ctx, cancel := context.WithTimeout(ctx, dutyTime)
 	defer cancel()
 	if err := f.agree(ctx); err != nil {
 		f.dropVerdicts()
-		return false // Redis is away; there will be another look
+		return false // Redis is away; look will be called again
 	}
 	if leads = f.o.Leads(ctx); leads {
 		seed := binary.LittleEndian.AppendUint64(nil, f.o.Insight.Seed())
@@ -190,7 +190,7 @@ func (f *Fleet) tellRefused(ctx context.Context) error {
 	return f.o.Board.Set(ctx, watchedKey, text, watchedTTL, false)
 }
 
-// watch follows the keys that all nodes are to follow.
+// watch follows the keys on the board.
 func (f *Fleet) watch(text []byte) {
 	var all []refusedKeys
 	if json.Unmarshal(text, &all) != nil {

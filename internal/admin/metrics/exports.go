@@ -6,7 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type ExportOptions struct {
 	DecisionsDropped func() uint64                  // decisions that the decision log left out
 	Failed           func() uint64                  // failed exports to OpenTelemetry's collector
-	Dropped          func() (spans, records uint64) // what was not sent to it
+	Dropped          func() (spans, records uint64) // dropped spans and log records
 }
 
 // NewExports returns a collector of the decision log and of the exports by OpenTelemetry, for

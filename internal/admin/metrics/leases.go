@@ -37,7 +37,7 @@ func collectLeases(ch chan<- prometheus.Metric, s *lease.Stats) {
 	counter(descLeaseDropped, s.DroppedByStore, "store")
 	counter(descLeaseDropped, s.DroppedByRules, "rules")
 	counter(descLeaseLate, s.Late)
-	// Counters of one name differ in how their window is cut, as before and after a reload.
+	// Counters with one name differ in how their window is cut, as before and after a reload.
 	byName := map[limitName]*lease.LimitStats{}
 	for i := range s.Limits {
 		l := &s.Limits[i]

@@ -5,8 +5,9 @@
 // client's value. The counters of the limits lie in a table that is made for each rule set, and are
 // found by index.
 //
-// Begin with New (metrics.go). collect.go, bans.go and shared.go turn a reading into metrics.
-// NewLoad, NewQueues, NewDoors and NewRESP are collectors for parts that not every program has.
+// Begin with New (metrics.go). collect.go, bans.go and shared.go turn a reading into metrics. The
+// other New functions, such as NewLoad, NewQueues and NewDoors, return collectors for parts that
+// not every program has.
 package metrics
 
 import (
@@ -36,17 +37,17 @@ import (
 	"github.com/weir-rl/weir/store/regions"
 )
 
-// outcome is one limit's or one decision's outcome.
+// outcome is the outcome of one limit or one decision.
 type outcome uint8
 
-// The outcomes exclude each other: soft goes before near_limit.
+// The outcomes exclude each other: soft takes precedence over near_limit.
 const (
 	allowed outcome = iota
 	denied
 	soft         // admitted above the limit, in the soft margin
 	nearLimit    // admitted, with most of the limit used
 	shadowDenied // would have been denied
-	banned       // of a limit: its ban refused the request, whatever the limit would have said
+	banned       // for a limit: its ban refused the request
 	exempt
 	peek   // asked without consuming
 	refund // gave back
@@ -58,7 +59,7 @@ var outcomeNames = [outcomes]string{"allowed", "denied", "soft", "near_limit", "
 // unknownDomain is the label of requests in a domain that no rule knows.
 const unknownDomain = "_unknown"
 
-// sample is of how many events one is timed.
+// sample is how many events there are for each that is timed.
 const sample = 16
 
 // Options tune New. The zero value is right for most. Each reading comes from the package that
@@ -68,14 +69,14 @@ type Options struct {
 	Tally *observe.Tally
 	// Memory reads the store in this process.
 	Memory func() memory.Stats
-	// Redis and Database read a shared store, one of them or none; Fallback is the store that
-	// decides while that is away.
+	// Redis and Database read a shared store, one of them or none. Fallback is the store that
+	// decides while the shared store is away.
 	Redis    func() redis.Stats
 	Database func() Database
 	Fallback Fallback
-	// Leases reads what the shared store has lent this node.
+	// Leases reads the leases of this node.
 	Leases func() lease.Stats
-	// Regions reads what goes on between this region and others.
+	// Regions reads the exchange between this region and others.
 	Regions func() regions.Stats
 	// Rules reads the source of the rules.
 	Rules func() rulesource.Status
@@ -157,7 +158,7 @@ func (c *limitCount) read() (n [outcomes]uint64) {
 	return n
 }
 
-// addTo adds what alone stands for to the outcomes of the domain.
+// addTo adds the requests counted in alone to the outcomes of the domain.
 func (c *limitCount) addTo(n *[observe.Doors][outcomes]uint64) {
 	for door, byOutcome := range c.alone.Read() {
 		for w, v := range byOutcome {
@@ -273,8 +274,8 @@ func New(o Options) *Metrics {
 	return m
 }
 
-// Handler serves the metrics: in OpenMetrics, with exemplars, to a client that asks for that, and
-// else in the text format of Prometheus.
+// Handler serves the metrics: in OpenMetrics with exemplars if the client asks for that, and
+// otherwise in the text format of Prometheus.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
@@ -285,7 +286,7 @@ func (m *Metrics) Candidates(domain string) []candidate.Reading {
 	return m.tables.Load().now.candidates.Readings(domain)
 }
 
-// Registry is where others may add their own.
+// Registry returns the registry, to which others may add collectors.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 
 // Hooks returns the hooks for the limiter, if there is no other watcher.
@@ -354,15 +355,15 @@ func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
 	m.tables.Store(&tables{now: next, before: &old})
 }
 
-// tableFor returns the table of the set that made d; of an older set than the two last ones, the
-// table in force, whose indexes are others (indexed is false).
+// tableFor returns the table of the rule set of d. If that set is older than the last two, it
+// returns the table in force, whose indexes differ (indexed is false).
 func (m *Metrics) tableFor(d *weir.Decision) (t *table, indexed bool) {
 	ts := m.tables.Load()
 	if ts.now.set == d.Rules {
 		return &ts.now, true
 	}
 	if ts.now.generation < d.Generation {
-		// The set came into force just now, and the hook is about to tell.
+		// The set has just come into force, and its hook has not run yet.
 		m.rulesChanged(d.Rules, d.Generation)
 		if ts = m.tables.Load(); ts.now.set == d.Rules {
 			return &ts.now, true
@@ -377,7 +378,7 @@ func (m *Metrics) tableFor(d *weir.Decision) (t *table, indexed bool) {
 // Seldom implements observe.Seldom.
 func (m *Metrics) Seldom() {}
 
-// Decided implements observe.Watcher. What the tally counts it need not count.
+// Decided implements observe.Watcher. It leaves out decisions that the Tally counts.
 func (m *Metrics) Decided(r *weir.Request, d *weir.Decision, f observe.Facts) {
 	if f.Outcome == observe.Unclear {
 		m.decided(r, d)
@@ -448,8 +449,8 @@ func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 	}
 }
 
-// domain returns the counters of the domain of d; nil if there are none. The first limit knows
-// them, which costs less than looking for the name.
+// domain returns the counters of the domain of d; nil if there are none. The first limit leads to
+// them, which costs less than a look-up by name.
 func (t *table) domain(d *weir.Decision, indexed bool) *domainCells {
 	if indexed && len(d.Limits) > 0 {
 		return t.limits[d.Limits[0].Window.Counter.Index].domain
@@ -508,7 +509,7 @@ func (m *Metrics) reportUnknown(domain string) {
 	}
 }
 
-// Begin implements a sampling stopwatch: it returns 0 for 15 of 16 decisions.
+// Begin starts a sampling stopwatch: it returns 0 for 15 of 16 decisions.
 func (m *Metrics) Begin() int64 {
 	if rand.Uint32()%sample != 0 {
 		return 0
@@ -551,7 +552,7 @@ func (s *timedStore) Take(ctx context.Context, charges []store.Charge, results [
 	return now, err
 }
 
-// TakeNow implements store.Prompt. A call that has to wait is not timed here, but at Take.
+// TakeNow implements store.Prompt. A call that has to wait is timed at Take, and not here.
 func (s *timedStore) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
 	if s.prompt == nil {
 		return 0, false
@@ -566,5 +567,5 @@ func (s *timedStore) TakeNow(charges []store.Charge, results []algo.Result) (now
 	return now, ok
 }
 
-// Unwrap returns the store that is timed, so that what it is beside a store.Store can be found.
+// Unwrap returns the timed store, so that its other interfaces can be found.
 func (s *timedStore) Unwrap() store.Store { return s.Store }

@@ -52,7 +52,7 @@ func (c rlqsCollector) Collect(ch chan<- prometheus.Metric) {
 	counter(descRLQSRefused, s.Refused)
 }
 
-// reported counts, for their limits, requests that somebody else decided.
+// reported counts requests that Envoy decided, for their limits.
 func (m *Metrics) reported(_ *weir.Request, d *weir.Decision, passed, refused int64) {
 	t, indexed := m.tableFor(d)
 	if !indexed {

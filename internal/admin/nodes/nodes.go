@@ -25,17 +25,17 @@ import (
 
 // Bounds of questions and answers.
 const (
-	// MaxQuestion is the length of the message of a question, in bytes.
+	// MaxQuestion bounds the message of a question, in bytes.
 	MaxQuestion = 512
-	// MaxAnswer is the length of an answer as it travels, compressed, in bytes.
+	// MaxAnswer bounds a compressed answer, in bytes.
 	MaxAnswer = 256 << 10
-	// MaxPlain is the length of an answer before it is compressed, in bytes.
+	// MaxPlain bounds an answer before compression, in bytes.
 	MaxPlain = 4 << 20
-	// MaxAnswers is how many nodes are heard for one question.
+	// MaxAnswers bounds the answers to one question.
 	MaxAnswers = 256
 	// PerSecond is how many questions all nodes together may ask in a second.
 	PerSecond = 20
-	// DefaultWait is how long answers are waited for.
+	// DefaultWait is how long Ask waits for answers.
 	DefaultWait = 500 * time.Millisecond
 
 	answersLive = 10 * time.Second // the list of answers to a question expires after this
@@ -45,19 +45,18 @@ const (
 
 // Options configure New. Client, Prefix, Name and Alive are required.
 type Options struct {
-	// Client returns the connection to the Redis that the nodes share, or why there is none. It
-	// remains the caller's, who may have another one later.
+	// Client returns the connection to the Redis that the nodes share, or an error that says why
+	// there is none. The caller owns the connection, and may return another one later.
 	Client func() (rueidis.Client, error)
-	// Prefix begins the channel and the keys. Nodes of one prefix hear each other.
+	// Prefix begins the channel and the keys. Nodes with one prefix hear each other.
 	Prefix string
-	// Name is this node's, which no other has: 1 to 64 bytes.
+	// Name is the name of this node, which no other node has: 1 to 64 bytes.
 	Name string
-	// Alive returns how many nodes there are, this one included, as far as is known; 0 is not
-	// known.
+	// Alive returns the number of nodes, including this one, as far as is known; 0 is not known.
 	Alive func() int
-	// Wait is how long answers are waited for; 0 means DefaultWait.
+	// Wait is how long Ask waits for answers; 0 means DefaultWait.
 	Wait time.Duration
-	// Logger gets, once, why questions are not heard; nil means that nothing is logged.
+	// Logger reports, once, why questions are not heard; nil reports nothing.
 	Logger *slog.Logger
 }
 
@@ -111,9 +110,9 @@ func New(o Options) (*Nodes, error) {
 // Name returns the name of this node.
 func (n *Nodes) Name() string { return n.o.Name }
 
-// Handle makes h answer the questions of a kind, here and for others. It must not be called once
-// questions are asked or heard. A node that knows no handler for a kind does not answer: nodes of
-// different versions get along.
+// Handle makes h answer the questions of a kind, here and for other nodes. It must not be called
+// once questions are asked or heard. A node without a handler for a kind does not answer, so nodes
+// of different versions can work together.
 func (n *Nodes) Handle(name string, h Handler) { n.handlers[name] = &kind{handler: h} }
 
 // Kinds returns the kinds that this node answers, sorted.
@@ -127,7 +126,7 @@ type Tally struct {
 	Remark string
 }
 
-// String is as people read it: "3 of 4 nodes".
+// String returns t for people: "3 of 4 nodes".
 func (t Tally) String() string {
 	if t.Asked == 1 && t.Answered == 1 {
 		return "1 node"
@@ -135,7 +134,7 @@ func (t Tally) String() string {
 	return fmt.Sprintf("%d of %d nodes", t.Answered, t.Asked)
 }
 
-// Answer is what one node said.
+// Answer is the answer of one node.
 type Answer struct {
 	Node string // its name
 	Data []byte // valid while take runs
@@ -225,8 +224,8 @@ var (
 	errBusy    = fmt.Errorf("the nodes are asked more than %d times a second", PerSecond)
 )
 
-// publish asks the other nodes, as soon as there is room for one more question in this second. It
-// returns the client that asked.
+// publish asks the other nodes, as soon as the rate of questions permits it. It returns the client
+// that it used.
 func (n *Nodes) publish(ctx context.Context, q *question, end time.Time) (rueidis.Client, error) {
 	q.Until = n.now() + time.Until(end).Microseconds()
 	text, err := json.Marshal(q)
@@ -265,14 +264,14 @@ func (n *Nodes) publish(ctx context.Context, q *question, end time.Time) (rueidi
 	return c, nil
 }
 
-// admit counts a question in Redis; false if there were enough in this second.
+// admit counts a question in Redis. It returns false if there were enough in this second.
 func (n *Nodes) admit(ctx context.Context, c rueidis.Client) (bool, error) {
 	key := n.channel() + ":rate"
 	sent := time.Now()
 	r := c.DoMulti(ctx,
 		c.B().Incr().Key(key).Build(),
-		// NX: a second from the first question. It is said with each, so that a lost one does no
-		// harm.
+		// NX: the second runs from the first question. Each question sends it, so that losing one
+		// does no harm.
 		c.B().Pexpire().Key(key).Milliseconds(1000).Nx().Build(),
 		c.B().Time().Build())
 	count, err := r[0].AsInt64()
@@ -286,7 +285,8 @@ func (n *Nodes) admit(ctx context.Context, c rueidis.Client) (bool, error) {
 	return count <= PerSecond, nil
 }
 
-// collect takes the answers of others off their list, and returns how many are missing, by cause.
+// collect takes the answers of other nodes off their list. It returns how many are missing, by
+// cause.
 func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others int, end time.Time, t *Tally, take func(Answer)) (missing [Causes]int) {
 	key := n.answersKey(id)
 	heard := map[string]bool{n.o.Name: true}

@@ -14,23 +14,23 @@ type Cause uint8
 
 // The causes.
 const (
-	// Silent: nothing came in time. The node is slow, does not hear what is asked, does not know
-	// the question, or died without a word.
+	// Silent: nothing came in time. The node is slow, does not hear questions, does not know this
+	// kind, or has died.
 	Silent     Cause = iota
-	Redis            // it could not be asked, or not be heard, since Redis is away or forbids it
-	Busy             // it was not asked, since the nodes ask too much
-	TooLong          // it was not asked, since the question does not fit
+	Redis            // Redis is away, or forbids the question or the answer
+	Busy             // not asked, because the nodes ask too much
+	TooLong          // not asked, because the question is too long
 	Unreadable       // it cannot be read
-	Cancelled        // whoever wanted to know did not wait
+	Cancelled        // the caller did not wait
 	Causes           // how many there are
 )
 
-// String is the cause as a label.
+// String returns the cause as a label.
 func (c Cause) String() string {
 	return [Causes]string{"silent", "redis", "busy", "too_long", "unreadable", "cancelled"}[c]
 }
 
-// causeOf is the cause of an error of publish or collect.
+// causeOf returns the cause of an error of publish or collect.
 func causeOf(err error) Cause {
 	switch {
 	case errors.Is(err, errBusy):
