@@ -1,13 +1,13 @@
 package capacity
 
-// kind is what happens at an event.
+// kind is the kind of an event.
 type kind uint8
 
 const (
 	serves  kind = iota // a store decides a call
 	arrives             // a call reaches a store
 	answers             // an answer reaches a node
-	visits              // a node looks after what it holds
+	visits              // a node looks after its leases
 	dies
 	starts
 )
@@ -25,8 +25,8 @@ type event struct {
 
 func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.turn < o.turn }
 
-// agenda is the events to come: a heap in which each has four below it, which is shallower than
-// with two, and reads neighbours in memory together.
+// agenda holds the events to come. It is a heap in which each event has four below it: it is
+// shallower than one with two, and reads neighbours in memory together.
 type agenda struct {
 	heap []event
 	turn uint64

@@ -9,11 +9,11 @@ import (
 const (
 	// pauseEvery is how many requests are replayed between two pauses.
 	pauseEvery = 32
-	// mostBusy is how long requests are replayed, of the processor.
+	// mostBusy bounds the processor time of a replay.
 	mostBusy = 10 * time.Second
 )
 
-// mostTested is how long the tests of rules may use the processor, all together. Tests set it.
+// mostTested bounds the processor time of all tests of rules together. Tests set it.
 var mostTested = mostBusy
 
 // errTooLong says that something has used the processor for longer than it may.

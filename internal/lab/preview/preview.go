@@ -30,7 +30,7 @@ func New(r *Recorder, rules func() *rule.Set, options file.Options) *Preview {
 	return &Preview{recorder: r, rules: rules, options: options}
 }
 
-// SetNodes makes results warn where several nodes count the same keys: nodes returns how many there
+// SetNodes makes results warn if several nodes count the same keys. nodes returns how many there
 // are. It must be called before Run.
 func (p *Preview) SetNodes(nodes func() int) { p.others = nodes }
 
@@ -50,8 +50,8 @@ func (p *Preview) SetProcess(args []string, log *slog.Logger) {
 }
 
 // Run returns what the rules of q would have done to the recorded requests, and what the rules in
-// force do to them. It takes 10 s of a processor at most to replay requests. Files that are no
-// rules are a result with Problems; without any request it returns insight.ErrNotRecorded.
+// force do to them. The replay takes at most 10 s of processor time. If the files are not valid
+// rules, the result has Problems. If there are no requests, the error is insight.ErrNotRecorded.
 func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.PreviewResult, error) {
 	p.one.Lock()
 	defer p.one.Unlock()

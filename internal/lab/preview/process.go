@@ -39,7 +39,7 @@ func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan plan
 		return nil, errNotBegun
 	}
 	t.InForce = sources
-	// At its end the process is killed, whatever it does.
+	// Whatever the process does, it is killed at the end.
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(running, executable(), c.args...)
@@ -52,8 +52,8 @@ func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan plan
 		c.here(err)
 		return nil, errNotBegun
 	}
-	// What a program does before its main takes milliseconds. The process does this again, for the
-	// threads that it has by then, and says it if it cannot.
+	// The part before main takes milliseconds. The process repeats this for the threads that it has
+	// by then, and reports if it cannot.
 	_ = lower(cmd.Process.Pid)
 	res, err := talk(in, &io.LimitedReader{R: out, N: mostSaid}, t, plan, tell)
 	in.Close()
@@ -96,11 +96,11 @@ func start(cmd *exec.Cmd) (in io.WriteCloser, out io.Reader, err error) {
 	return in, out, cmd.Start() // it closes both if it fails
 }
 
-// errEnded says that the process ended before it said how.
+// errEnded says that the process ended before it sent a result.
 var errEnded = errors.New("the process says no more")
 
-// talk gives a process its task, and returns the result. It returns errNotBegun if the process is
-// none that replays.
+// talk gives a process its task, and returns the result. It returns errNotBegun if the process does
+// not replay.
 func talk(in io.Writer, out *io.LimitedReader, t *task, plan planner, tell teller) (*insight.PreviewResult, error) {
 	d, e := json.NewDecoder(out), gob.NewEncoder(in)
 	var first said
@@ -158,8 +158,8 @@ func unheard(out *io.LimitedReader, err error) error {
 	return fmt.Errorf("what the process that replays the requests wrote cannot be read: %w", err)
 }
 
-// executable is this program. On Linux it is the file that runs, even where another one has taken
-// its name or it was deleted.
+// executable returns the path of this program. On Linux it is the running file, even if the file
+// was deleted, or another one has its name.
 func executable() string {
 	const self = "/proc/self/exe"
 	if runtime.GOOS == "linux" {

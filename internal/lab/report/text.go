@@ -94,7 +94,7 @@ func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
 // attention are.
 const toldRules = 30
 
-// writeVerdicts writes of each rule whether it does its job.
+// writeVerdicts writes the verdicts on each rule.
 func writeVerdicts(b *strings.Builder, o *sim.Outcome) {
 	left := map[string]int{}
 	for i := range o.ByRule {

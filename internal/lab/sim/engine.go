@@ -23,7 +23,7 @@ type Engine struct {
 	signals signals
 }
 
-// signals are values of signals as they were set, unfiltered.
+// signals are the values of signals as set, unfiltered.
 type signals map[string]int
 
 // Signal implements weir.Signals.
@@ -38,8 +38,7 @@ func NewEngine(set *rule.Set) (*Engine, error) { return NewEngineWith(set, Engin
 // EngineOptions tune NewEngineWith. NewEngine uses the zero value.
 type EngineOptions struct {
 	MaxBytes int64 // bound on the store; 0 means memory.DefaultMaxBytes
-	// Limit returns the numbers that are to hold for a charge in place of c.Limit; nil changes
-	// none.
+	// Limit returns the limit to apply to a charge in place of c.Limit; nil changes none.
 	Limit func(c *store.Charge) *algo.Limit
 }
 
@@ -61,7 +60,7 @@ func NewEngineWith(set *rule.Set, o EngineOptions) (*Engine, error) {
 	return e, nil
 }
 
-// renumbered is a store that charges other limits than it is asked to.
+// renumbered is a store that charges other limits than its caller asks for.
 type renumbered struct {
 	*memory.Store
 	limit func(*store.Charge) *algo.Limit

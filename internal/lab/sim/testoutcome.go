@@ -78,7 +78,7 @@ func remainingOf(d *weir.Decision) map[string]int64 {
 	return left
 }
 
-// holdsRemaining reports whether left has all that want says.
+// holdsRemaining reports whether left has all entries of want.
 func holdsRemaining(want, left map[string]int64) bool {
 	for name, n := range want {
 		if got, ok := left[name]; !ok || got != n {
@@ -88,7 +88,7 @@ func holdsRemaining(want, left map[string]int64) bool {
 	return true
 }
 
-// describeRemaining writes the entries of left for the limits that want names.
+// describeRemaining writes the entries of left for the limits in want.
 func describeRemaining(want, left map[string]int64) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(want)) {
