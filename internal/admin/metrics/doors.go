@@ -13,7 +13,7 @@ type DoorOptions struct {
 	Doors        func() map[string]listen.Stats   // by the name of the door
 	Memory       func() map[string]h2.MemoryStats // likewise
 	Tokens       func() (wrong, tooMany uint64)
-	Pages        func() map[string]uint64 // refused requests of web pages, by what gave them away
+	Pages        func() map[string]uint64 // refused requests of web pages, by telltale sign
 	Certificates func() listen.CertificateStatus
 	Line         func() shed.Stats
 }

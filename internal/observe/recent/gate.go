@@ -162,8 +162,8 @@ type Second struct {
 	Came, Kept int
 }
 
-// thinned returns those of the last five minutes' seconds, before now, in which not every decision
-// was taken, newest first.
+// thinned returns the seconds of the last five minutes before now in which not every decision was
+// taken, newest first.
 func (g *gate) thinned(now int64) (list []Second) {
 	add := func(unix int64, came, taken uint32) {
 		if taken < came {

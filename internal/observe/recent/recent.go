@@ -188,8 +188,8 @@ func ordinary(r *weir.Request, d *weir.Decision) bool {
 	return !d.Exempt && d.Known && (r.Cost() > 0 || len(r.Descriptors) > 0)
 }
 
-// Thinned returns those of the last five minutes' seconds, before now by the store's clock, in
-// which not all refusals were kept, newest first.
+// Thinned returns the seconds of the last five minutes before now, by the store's clock, in which
+// not all refusals were kept, newest first.
 func (b *Buffer) Thinned(now time.Time) []Second { return b.refusals.thinned(now.Unix()) }
 
 // keep writes d into a slot. hash is the hash of its key.
