@@ -1,6 +1,9 @@
 // Package admin is the admin API of weir: what the rules do and how well, keys, bans, grants,
-// recent decisions, deferred requests, signals, nodes, metrics, the audit log and profiles, for
-// people with different roles. Begin with Handler.routeAll, which has the table of its endpoints.
+// recent decisions, deferred requests, signals, nodes, metrics, the audit log and profiles. Each
+// endpoint requires a role.
+//
+// Begin with Handler.routeAll (admin.go), which has the table of endpoints. The other files hold
+// the handlers, by resource: rules.go, keys.go, bans.go, decisions.go, insight.go, and so on.
 package admin
 
 import (
@@ -28,16 +31,16 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// RulesSource is what the admin API tells of where the rules come from.
+// RulesSource says where the rules come from, in the admin API.
 type RulesSource struct {
 	Path     string    `json:"path"`
-	Version  string    `json:"version,omitempty"` // that the source gives them; a folder gives none
+	Version  string    `json:"version,omitempty"` // of the rules in the source; a folder has none
 	Files    []string  `json:"files"`
 	Loaded   time.Time `json:"loaded"`
 	Loads    uint64    `json:"loads"`
 	Failures uint64    `json:"failures"`
-	// Errors say why what lies in the source now is not in force, without quoting it; empty if it
-	// is.
+	// Errors say why the rules now in the source are not in force, without quoting them; empty if
+	// they are in force.
 	Errors []string `json:"errors"`
 }
 
@@ -49,35 +52,35 @@ type Options struct {
 	// Files returns the files of the rules in force.
 	Files   func() RuleFiles
 	Signals Signals
-	// Audit keeps a record of each change before it is made; one that cannot be kept forbids the
-	// change.
+	// Audit records each change before it is made. A change whose record cannot be kept is not
+	// made.
 	Audit *audit.Log
 	// Deferred is the queue of deferred requests.
 	Deferred deferred.Queue
-	// Decisions are the recent decisions, Candidates what rules that are not enforced on all keys
-	// would have done, in the domain of that name or in all ("").
+	// Decisions are the recent decisions. Candidates returns what rules that are not enforced on
+	// all keys would have done, in one domain or in all ("").
 	Decisions  DecisionLog
 	Candidates func(domain string) []candidate.Reading
-	// Insight tells what was gathered of rules and keys, Nodes of the other nodes, and Preview
-	// tries rules.
+	// Insight reports on rules and keys, Nodes on the other nodes, and Preview tries rules.
 	Insight insight.Reader
 	Nodes   Nodes
-	// Regions are those among which this node is in one; nil if there is one alone.
+	// Regions are the regions of which this node belongs to one; nil if there is only one.
 	Regions *Regions
-	// StoreNow tells the time by the clock of the store, which dates decisions; nil is time.Now.
+	// StoreNow returns the time by the store's clock, which dates decisions; nil is time.Now.
 	StoreNow func() time.Time
 	Preview  Preview
-	// Versions are those of rules in a database; nil if they lie in a folder.
+	// Versions gives access to the versions of rules in a database; nil if the rules lie in a
+	// folder.
 	Versions Versions
-	// Ready tells why the server should get no requests now; nil for an empty reason and for no
-	// function.
+	// Ready returns why the server should get no requests now, or nil. No function is as one that
+	// returns nil.
 	Ready func() error
-	// Remark is what /readyz says after "ok" of a server that wants requests, but whose operator
-	// should know something; "" and no function say nothing. It is one line.
+	// Remark is one line that /readyz adds after "ok" if the server wants requests, but its
+	// operator should know something. "" and no function add nothing.
 	Remark func() string
-	// Page is the operator's page, at / and PagePaths, of which those that end with "/" mean all
-	// below them. It has to guard what it shows by First. nil: the list of endpoints is at /, as it
-	// always is at /help.
+	// Page is the operator's page, at / and at PagePaths; a path that ends with "/" includes
+	// everything below it. The page's own First guards it. If Page is nil, the list of endpoints is
+	// at /, as it always is at /help.
 	Page      http.Handler
 	PagePaths []string
 	// Streams bounds the event streams that are open at a time; 0 is 32.
@@ -85,11 +88,11 @@ type Options struct {
 	// Tokens guard the API and the profiles; nil leaves them open to every client that reaches the
 	// port.
 	Tokens *auth.Tokens
-	// ClientIP finds the address of a request for the audit log; only the proxies that it lists are
-	// believed.
+	// ClientIP finds the address of a request for the audit log. It believes only the proxies that
+	// it lists.
 	ClientIP httplimit.ClientIP
-	// Hosts are names that a request may call this server by, beside addresses and localhost;
-	// others are refused, so that no web page reaches it through a name of its own that it points
+	// Hosts are names by which a request may call this server, beside addresses and localhost.
+	// Other names are refused, so that no web page reaches the server by pointing its own name
 	// here.
 	Hosts []string
 }
@@ -122,12 +125,12 @@ type Handler struct {
 	names    atomic.Pointer[keyNames]
 }
 
-// Close ends streams and the preview that runs, which would else go on for as long as their clients
-// want, and lets no new ones begin. All else is still answered. Call it when the server begins to
-// go away: streams that are ended only when its time is over are cut off.
+// Close ends streams and the running preview, which would otherwise go on for as long as their
+// clients want, and lets no new ones begin. All other requests are still answered. Call it when the
+// server begins to shut down: streams that are still open at the end are cut off.
 func (a *Handler) Close() { a.cancel() }
 
-// goingAway answers 503 to what would go on, once Close was called.
+// goingAway answers 503 to a request for something long-lived, once Close was called.
 func (a *Handler) goingAway(w http.ResponseWriter) bool {
 	if a.end.Err() == nil {
 		return false
@@ -199,7 +202,7 @@ func (a *Handler) routeAll() {
 		a.route(endpoint{path: "/api/v1/nodes", methods: "GET, HEAD", sees: viewer, about: "the nodes, with their versions and rules", serve: a.nodes})
 	}
 	about := ""
-	if a.o.Regions != nil { // else it says that there are none, and the list leaves it out
+	if a.o.Regions != nil { // else it answers that there are none, and is not listed
 		about = "the regions, what this one hears of the others, and the limits over all of them: ?domain=DOMAIN"
 	}
 	a.route(endpoint{path: "/api/v1/regions", methods: "GET, HEAD", sees: viewer, params: "domain", about: about, serve: a.regions})
@@ -213,7 +216,7 @@ func (a *Handler) routeAll() {
 			a.route(endpoint{path: path, methods: "GET, HEAD", any: true, serve: a.o.Page.ServeHTTP})
 		}
 	}
-	// Of what lies below a path: these are not in the list.
+	// These take a path below them, and are not in the list of endpoints.
 	if a.o.Insight != nil {
 		a.route(endpoint{path: insightPath + "/rules/", methods: "GET, HEAD", sees: viewer, params: "over", serve: a.ruleReport})
 		a.route(endpoint{path: insightPath + "/keys/", methods: "GET, HEAD", sees: support, serve: a.keyReport})
@@ -233,13 +236,13 @@ func (a *Handler) routeAll() {
 	}
 }
 
-// endpoint is a path, or all paths that begin with one that ends with "/".
+// endpoint is a path. One that ends with "/" stands for all paths below it.
 type endpoint struct {
 	path    string
 	methods string    // as Allow lists them
 	sees    auth.Role // needed by GET and HEAD, if there are tokens; Nobody is open
 	changes auth.Role // needed by all other methods
-	params  string    // the query parameters that there are, with spaces between them
+	params  string    // the known query parameters, separated by spaces
 	any     bool      // its query is not looked at
 	about   string    // for the list; "" is not listed
 	serve   http.HandlerFunc
@@ -247,7 +250,7 @@ type endpoint struct {
 
 func (a *Handler) route(e endpoint) { a.routes = append(a.routes, e) }
 
-// find returns what is at a path; nil if there is nothing.
+// find returns the endpoint for a path; nil if there is none.
 func (a *Handler) find(path string) *endpoint {
 	for i := range a.routes {
 		e := &a.routes[i]
@@ -275,7 +278,7 @@ func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer.Problem(w, http.StatusForbidden, why, "")
 		return
 	}
-	// Links to here are welcome.
+	// Links to this server are allowed.
 	if why := auth.OtherSite(r); why != "" && r.Header.Get("Sec-Fetch-Dest") != "document" {
 		answer.Problem(w, http.StatusForbidden, why, "")
 		return
@@ -308,8 +311,8 @@ func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	route.serve(w, r)
 }
 
-// admit finds out who sent r, and whether its role is enough for the endpoint. If it is not, it
-// answers, and ok is false.
+// admit finds out who sent r, and whether that role may use the endpoint. If not, it answers, and
+// ok is false.
 func (a *Handler) admit(w http.ResponseWriter, r *http.Request, e *endpoint) (_ *http.Request, ok bool) {
 	changes := r.Method != http.MethodGet && r.Method != http.MethodHead
 	needs := e.sees
@@ -317,7 +320,7 @@ func (a *Handler) admit(w http.ResponseWriter, r *http.Request, e *endpoint) (_ 
 		needs = e.changes
 	}
 	id, verdict := auth.Identity{Role: auth.Admin}, auth.NoToken
-	// What else a scraper sends along is no guess at a token.
+	// A header that a scraper sends to an open endpoint is no guess at a token.
 	if a.o.Tokens != nil && (needs > auth.Nobody || changes) {
 		id, verdict = a.o.Tokens.Identify(r)
 	}
@@ -344,17 +347,17 @@ func (a *Handler) admit(w http.ResponseWriter, r *http.Request, e *endpoint) (_ 
 	return r.WithContext(context.WithValue(r.Context(), identityKey{}, id)), true
 }
 
-// identityKey is that of the auth.Identity in the context of a request.
+// identityKey is the context key of the auth.Identity of a request.
 type identityKey struct{}
 
-// sender is who sent r: admin where there are no tokens.
+// sender returns who sent r: admin if there are no tokens.
 func sender(r *http.Request) auth.Identity {
 	id, _ := r.Context().Value(identityKey{}).(auth.Identity)
 	return id
 }
 
-// stillIs reports whether r would be let in now as whom it was let in: its token may have gone from
-// the file or have another role, or its login have ended, while the answer goes on.
+// stillIs reports whether r would still be let in with the same identity. While a long answer goes
+// on, its token may have left the file or changed its role, or its login may have ended.
 func (a *Handler) stillIs(r *http.Request) bool {
 	if a.o.Tokens == nil {
 		return true
@@ -363,8 +366,8 @@ func (a *Handler) stillIs(r *http.Request) bool {
 	return ok && id == sender(r)
 }
 
-// onlyParams returns an error that names the query parameters of r that are not known, and those
-// that come twice though one is meant.
+// onlyParams returns an error that names query parameters of r that are unknown, or that come twice
+// but may come once only.
 func onlyParams(r *http.Request, known []string) error {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -529,7 +532,7 @@ func describeWindow(win *rule.Window) windowInfo {
 	return i
 }
 
-// burstOf returns what a bucket holds beside its rate; 0 for what is no bucket.
+// burstOf returns the burst of a bucket, beside its rate; 0 for other algorithms.
 func burstOf(c algo.Config) int64 {
 	if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
 		return max(c.Burst, 0)

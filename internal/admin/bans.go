@@ -28,7 +28,7 @@ const (
 	grantsPath = "/api/v1/grants"
 )
 
-// keyParts is a key in a question: a list of parts, or text in which "," separates them.
+// keyParts is a key in a request: a list of parts, or a text in which "," separates them.
 type keyParts []string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -36,7 +36,7 @@ func (k *keyParts) UnmarshalJSON(data []byte) error {
 	var text string
 	if json.Unmarshal(data, &text) == nil {
 		if *k = nil; text != "" {
-			*k = keyParts{text} // rule.Window.AppendKey knows into how many parts to cut it
+			*k = keyParts{text} // rule.Window.AppendKey knows how many parts there are
 		}
 		return nil
 	}
@@ -48,7 +48,7 @@ func (k *keyParts) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// change is what POST and DELETE of bans and grants bring.
+// change is the body of a POST or DELETE of bans and grants.
 type change struct {
 	Domain string   `json:"domain"`
 	Limit  string   `json:"limit"`
@@ -65,8 +65,8 @@ const maxChange = 64 << 10
 // changeExample is a body of a change.
 const changeExample = `{"domain": "shop", "limit": "login", "key": ["ada"], "for": "15m"}`
 
-// readChange reads what r asks for: from its body, or for DELETE without one from the query. An
-// empty object is none: it is what clients send that always send an object.
+// readChange reads the change that r asks for: from its body or, for a DELETE without one, from the
+// query. An empty object counts as no body, because some clients always send an object.
 func readChange(w http.ResponseWriter, r *http.Request) (c change, err error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxChange))
 	if err != nil {
@@ -107,7 +107,7 @@ func saysNothing(body []byte) bool {
 	return false
 }
 
-// end is the instant until which c is to hold.
+// end returns the instant at which c ends.
 func (c *change) end(now time.Time) (time.Time, error) {
 	switch {
 	case (c.For == "") == (c.Until == ""):
@@ -132,8 +132,8 @@ func (c *change) end(now time.Time) (time.Time, error) {
 	return now.Add(d), nil
 }
 
-// outcomeOf tells the asker of an error of the limiter; ok is false if nothing was changed. A
-// change that holds here, and was not brought to its end, is accepted.
+// outcomeOf answers for an error of the limiter; ok is false if nothing was changed. A change that
+// is in force here, but did not reach the other nodes, is accepted.
 func outcomeOf(w http.ResponseWriter, err error) (warning string, ok bool) {
 	switch {
 	case err == nil:
@@ -151,7 +151,7 @@ func outcomeOf(w http.ResponseWriter, err error) (warning string, ok bool) {
 	return "", false
 }
 
-// answerChange answers with what holds now.
+// answerChange answers with the state after a change.
 func answerChange(w http.ResponseWriter, warning string, members map[string]any) {
 	status := http.StatusOK
 	body := map[string]any{"shared": warning == ""}
@@ -169,13 +169,13 @@ func answerChange(w http.ResponseWriter, warning string, members map[string]any)
 	_ = e.Encode(body) // the client hung up
 }
 
-// ListedBan is a ban with the time that is left of it.
+// ListedBan is a ban with its remaining time.
 type ListedBan struct {
 	weir.Ban
 	Left recent.Seconds `json:"left"`
 }
 
-// ListedGrant is a grant with the time that is left of it.
+// ListedGrant is a grant with its remaining time.
 type ListedGrant struct {
 	weir.Grant
 	Left recent.Seconds `json:"left"`
@@ -192,8 +192,8 @@ func newListedGrant(g weir.Grant, now time.Time) *ListedGrant {
 // shown bounds a list by ?n=.
 const shown = 1000
 
-// listed filters by ?domain= and ?limit=, puts what ends last first, and cuts at ?n=. ok is false
-// if it has answered already.
+// listed filters by ?domain= and ?limit=, sorts the entry that ends last first, and cuts at ?n=. If
+// ok is false, it has answered already.
 func listed[T any](w http.ResponseWriter, r *http.Request, set *rule.Set, all []T, of func(*T) (domain, limit, key string, until time.Time)) (list []T, total int, ok bool) {
 	q, n := r.URL.Query(), shown
 	if text := q.Get("n"); text != "" {
@@ -217,10 +217,10 @@ func listed[T any](w http.ResponseWriter, r *http.Request, set *rule.Set, all []
 	return append([]T{}, all[:min(n, total)]...), total, true
 }
 
-// rulesMeant tells which rules a domain and a limit of a question mean, each of which may be empty:
-// a limit is named as everywhere else, by its rule, a window of it (rule:60s), or either behind its
-// domain (shop/login). What is listed may be of a rule that is not in force, which only its own
-// name means.
+// rulesMeant returns a function that reports whether a rule matches domain and limit, either of
+// which may be empty. As everywhere, a limit is named by its rule, a window of it (rule:60s), or
+// either behind its domain (shop/login). An entry may belong to a rule that is no longer in force.
+// Only the name of that rule matches it.
 func rulesMeant(set *rule.Set, domain, limit string) func(ofDomain, ofRule string) bool {
 	type name struct{ domain, rule string }
 	byWindow := map[name]bool{}
@@ -242,8 +242,8 @@ func rulesMeant(set *rule.Set, domain, limit string) func(ofDomain, ofRule strin
 	}
 }
 
-// listProblem answers a question for a list of bans or grants that means nothing: a domain or a
-// limit that is not in force, unless something in the list is of it. ok is false then.
+// listProblem answers if a request for a list of bans or grants names a domain or a limit that is
+// not in force, and no entry of the list belongs to it. ok is false then.
 func (a *Handler) listProblem(w http.ResponseWriter, r *http.Request, found int) (ok bool) {
 	q := r.URL.Query()
 	return found > 0 || a.known(w, q.Get("domain"), q.Get("limit"))
@@ -260,7 +260,8 @@ func (a *Handler) bans(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// listParams are those of lists of bans and grants; the others of their endpoints are of changes.
+// listParams are the parameters of the lists of bans and grants. The other parameters of these
+// endpoints belong to changes.
 var listParams = []string{"domain", "limit", "n"}
 
 func (a *Handler) listBans(w http.ResponseWriter, r *http.Request) {
@@ -283,12 +284,12 @@ func (a *Handler) listBans(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// entry is the record of a change of what, which is a ban or a grant.
+// entry returns the audit record of a change; what says whether it is a ban or a grant.
 func (c *change) entry(what, domain, rule string, key []string, before, after any) audit.Entry {
 	return audit.Entry{What: what, Domain: domain, Limit: rule, Key: strings.Join(key, ","), Before: before, After: after, Note: c.Reason}
 }
 
-// holds is what a record says of a ban or a grant in force.
+// holds describes a ban or a grant in force, in an audit record.
 type holds struct {
 	Until time.Time `json:"until"`
 	Allow string    `json:"allow,omitempty"`

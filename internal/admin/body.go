@@ -12,9 +12,8 @@ import (
 	"github.com/weir-rl/weir/internal/door/answer"
 )
 
-// decodeBody reads the one JSON object of a body into v, which is to look like example. What is
-// wrong is said by the names of members, and without the types of Go: it is an answer.FieldError,
-// or an http.MaxBytesError.
+// decodeBody reads the one JSON object of a body into v. Error messages show example. They name the
+// members, and not Go's types. The error is an answer.FieldError or an http.MaxBytesError.
 func decodeBody(r io.Reader, v any, example string) error {
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()
@@ -52,7 +51,7 @@ func decodeBody(r io.Reader, v any, example string) error {
 	return &answer.FieldError{Field: "body", Message: "must be a JSON object such as " + example + ": " + text}
 }
 
-// kindOf names what JSON has for a type.
+// kindOf returns JSON's name for a type.
 func kindOf(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:

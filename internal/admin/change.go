@@ -14,8 +14,8 @@ import (
 // auditPatience is how long a change waits for its record to be on the disk.
 const auditPatience = 5 * time.Second
 
-// address is where r came from, without a port: the client that trusted proxies report, or what the
-// peer calls itself where it has no address, as on a unix socket.
+// address returns where r came from, without a port: the client that trusted proxies report or, if
+// there is no address, as on a unix socket, the peer's own name.
 func (a *Handler) address(r *http.Request) string {
 	if addr := a.o.ClientIP.Of(r); addr.IsValid() {
 		return addr.String()
@@ -33,8 +33,8 @@ func (a *Handler) by(r *http.Request, e audit.Entry) audit.Entry {
 	return e
 }
 
-// record keeps the record of a change that r asks for, before it is made. Without it the change
-// must not be made: ok is false, and it has answered 503.
+// record writes the record of a change that r asks for, before the change is made. If it cannot, it
+// has answered 503, ok is false, and the change must not be made.
 func (a *Handler) record(w http.ResponseWriter, r *http.Request, e audit.Entry) (_ audit.Entry, ok bool) {
 	e = a.by(r, e)
 	// A client that hangs up does not stop the record.
@@ -47,7 +47,7 @@ func (a *Handler) record(w http.ResponseWriter, r *http.Request, e audit.Entry) 
 	return e, true
 }
 
-// made tells the audit log if the change that e told of was not made, or not brought to its end.
+// made writes to the audit log if the change of e was not made, or not completed.
 func (a *Handler) made(e audit.Entry, err error) {
 	if err != nil && !errors.Is(err, weir.ErrNotShared) {
 		a.o.Audit.Failed(e, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
-// Commands that bring their limit are told of without a rule: their keys masked as others are, and
+// Commands that bring their limit are shown without a rule. Their keys are masked like others, and
 // nothing that asks for a rule finds one.
 func TestCommands(t *testing.T) {
 	w := newWhole(t, nil)

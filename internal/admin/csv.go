@@ -41,8 +41,8 @@ func writeKeys(w http.ResponseWriter, keys []insight.KeyCount) {
 	out.Flush() // the client hung up, if that fails
 }
 
-// cell makes a text that strangers chose harmless in a cell: spreadsheets take one that begins like
-// a formula for one (OWASP, CSV Injection), unless an apostrophe is before it.
+// cell makes a text from a client harmless in a spreadsheet. Spreadsheets run a text that looks
+// like a formula (OWASP, CSV Injection), unless an apostrophe precedes it.
 func cell(text string) string {
 	text = human.Visible(text)
 	if text != "" && strings.ContainsRune("=+-@", rune(text[0])) {

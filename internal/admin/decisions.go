@@ -22,12 +22,12 @@ import (
 type DecisionLog interface {
 	// Find returns one decision; ok is false if it is not, or no longer, kept.
 	Find(id weir.DecisionID) (e recent.Entry, ok bool)
-	// List returns the decisions that q asks for, newest first.
+	// List returns the decisions that match q, newest first.
 	List(q recent.Query) []recent.Entry
-	// WhyMissing says why a decision may be missing that Find does not find.
+	// WhyMissing says why Find may not find a decision.
 	WhyMissing(now time.Time) string
-	// Since returns the newest of the decisions behind a place that q asks for, oldest first, how
-	// many there were, and the place behind them.
+	// Since returns the newest of the decisions behind a place that match q, oldest first, how many
+	// there were, and the place behind them.
 	Since(after recent.Cursor, q recent.Query, most int) (found []recent.Entry, fit int, next recent.Cursor)
 	// Cursor returns the place behind the last one.
 	Cursor() recent.Cursor
@@ -47,15 +47,15 @@ type DecisionList struct {
 	Nodes     *insight.Nodes `json:"nodes,omitempty"`
 }
 
-// decisionQuery is which decisions a request asks for.
+// decisionQuery is a query for decisions.
 type decisionQuery struct {
 	recent.Query
-	elsewhere bool   // also, or only, of other nodes
-	node      string // only of this other node; "" is of all
+	elsewhere bool   // also, or only, decisions of other nodes
+	node      string // only this other node; "" means all
 }
 
-// readDecisionQuery reads which decisions are asked for, but for n, after and before. status is 0
-// if that is well.
+// readDecisionQuery reads a query for decisions, except n, after and before. status is 0 if the
+// query is valid.
 func (a *Handler) readDecisionQuery(v url.Values, role auth.Role) (q decisionQuery, status int, err error) {
 	q.Query = recent.Query{Domain: v.Get("domain"), Limit: v.Get("limit"), Outcome: v.Get("outcome"), Door: v.Get("door"), Key: v.Get("key")}
 	bad := func(status int, field, message string) (decisionQuery, int, error) {
@@ -82,7 +82,7 @@ func (a *Handler) readDecisionQuery(v url.Values, role auth.Role) (q decisionQue
 	default:
 		q.elsewhere, q.node = true, node
 	}
-	// Whether a key exists is not to be learned by those who do not see keys; nor by a cut.
+	// Roles that do not see keys must not learn whether a key exists, not even from a cut list.
 	if v.Has("key") && role < auth.Support {
 		return bad(http.StatusForbidden, "key", "a single key needs the role support; you are "+role.String())
 	}
@@ -92,8 +92,8 @@ func (a *Handler) readDecisionQuery(v url.Values, role auth.Role) (q decisionQue
 	return q, 0, nil
 }
 
-// decisionMask is the mask for decisions that a role has asked for by q: support sees those whole
-// whose key it named.
+// decisionMask returns the mask for decisions that a role has asked for by q. Support sees a
+// decision unmasked if it has named its key.
 func (a *Handler) decisionMask(role auth.Role, q *recent.Query) *mask {
 	m := a.maskFor(role)
 	if m != nil && role == auth.Support && q.Key != "" {
@@ -102,7 +102,7 @@ func (a *Handler) decisionMask(role auth.Role, q *recent.Query) *mask {
 	return m
 }
 
-// queryProblem answers for a question that is wrong.
+// queryProblem answers for a wrong query.
 func queryProblem(w http.ResponseWriter, status int, err error) {
 	field := ""
 	if f, ok := err.(*answer.FieldError); ok {
@@ -162,7 +162,7 @@ func (a *Handler) decisions(w http.ResponseWriter, r *http.Request) {
 		list.Decisions = append(list.Decisions, a.here(a.o.Decisions.List(q.Query))...)
 	}
 	if len(list.Decisions) == 0 && !a.known(w, q.Domain, q.Limit) {
-		return // what is remembered may be of rules from before
+		return // remembered decisions may be by earlier rules
 	}
 	a.decisionMask(role, &q.Query).decisions(list.Decisions)
 	writeJSON(w, list)
@@ -194,7 +194,7 @@ func (a *Handler) findDecision(ctx context.Context, id weir.DecisionID) (e *rece
 	return e, "", nodes
 }
 
-// decision serves one recent decision, of whichever node.
+// decision serves one recent decision, of any node.
 func (a *Handler) decision(w http.ResponseWriter, r *http.Request) {
 	id, err := weir.ParseDecisionID(strings.TrimPrefix(r.URL.Path, decisionsPath+"/"))
 	if err != nil {

@@ -133,7 +133,7 @@ func TestDecisionsList(t *testing.T) {
 	}
 }
 
-// Decisions tell of clients: with tokens configured nobody sees them without one.
+// Decisions are about clients: with tokens configured, nobody sees them without one.
 func TestDecisionsNeedAToken(t *testing.T) {
 	tokens := &auth.Tokens{}
 	file := filepath.Join(t.TempDir(), "tokens")

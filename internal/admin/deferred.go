@@ -46,7 +46,7 @@ func (a *Handler) deferredJobs(w http.ResponseWriter, r *http.Request) {
 	answer.Problem(w, http.StatusServiceUnavailable, "the queue cannot be reached: "+err.Error(), "")
 }
 
-// deferredJob tells of one job, drops it (DELETE), or puts a dead letter back (POST to /retry).
+// deferredJob shows one job, drops it (DELETE), or puts a dead letter back (POST to /retry).
 func (a *Handler) deferredJob(w http.ResponseWriter, r *http.Request) {
 	id := strings.TrimPrefix(r.URL.Path, deferredPrefix)
 	id, retry := strings.CutSuffix(id, "/retry")

@@ -15,30 +15,31 @@ import (
 	"github.com/weir-rl/weir/internal/observe/recent"
 )
 
-// Decisions of other nodes have no place in an order that this node knows. A stream of them asks
-// once a second for those of the last seconds, and leaves out what it has seen. The question is
-// shared: it depends on nothing that one stream has seen.
+// Decisions of other nodes have no place in an order that this node knows. So a stream asks once a
+// second for their decisions of the last seconds, and leaves out what it has seen. Streams share
+// the question, because it depends on nothing that one stream has seen.
 const (
-	// lateness is how much later than its time a decision may come to be known: a node may have
-	// been too busy to answer. What a client does not read for longer than that is not counted.
+	// lateness is how late a decision may become known after it was made: a node may have been too
+	// busy to answer. A client that does not read for longer misses decisions, and they are not
+	// counted.
 	lateness = 10 * time.Second
 	// mostElsewhere bounds the decisions of an answer.
 	mostElsewhere = mostDecisions / 4
 )
 
-// elsewhere is what a stream has seen of the decisions of other nodes. The first answer is what was
-// there before the stream.
+// elsewhere has the decisions of other nodes that a stream has seen. The first answer has those
+// from before the stream.
 type elsewhere struct {
 	last *answered // nil before the first answer
-	// seen has the decisions of the last lateness, counted how many there were in each second.
+	// seen has the decisions of the last lateness, and counted how many there were in each second.
 	seen    map[weir.DecisionID]time.Time
 	counted map[int64]int
 
-	heard, explained time.Time // the one node that is asked, and when it was said why it is not
-	problem          string    // what was said; "" if it is heard
+	heard, explained time.Time // when the one node was heard, and when it was explained why not
+	problem          string    // that explanation; "" if the node is heard
 }
 
-// answered is what nodes said.
+// answered is the answer of the nodes.
 type answered struct {
 	recent.Found
 	nodes insight.Nodes
@@ -46,7 +47,7 @@ type answered struct {
 	after time.Time // which decisions were asked for, by the clock of the store, which dates them
 }
 
-// askElsewhere returns what the nodes that q asks said a moment ago, or asks them.
+// askElsewhere returns the answer of a moment ago by the nodes in q, or asks them.
 func (a *Handler) askElsewhere(q decisionQuery) *answered {
 	x, _ := a.streams.once(fmt.Sprintf("decisions %#v", q), streamEvery, streamEvery, func() (any, error) {
 		ctx, cancel := context.WithTimeout(a.end, insightPatience)
@@ -59,8 +60,8 @@ func (a *Handler) askElsewhere(q decisionQuery) *answered {
 	return x.(*answered)
 }
 
-// take returns what is new in an answer, oldest first, and how many are, also of those that the
-// answer leaves out.
+// take returns the new decisions in an answer, oldest first, and how many new ones there are,
+// including those that the answer leaves out.
 func (e *elsewhere) take(got *answered) (list []recent.Entry, fit int) {
 	if got == e.last {
 		return nil, 0
@@ -76,14 +77,14 @@ func (e *elsewhere) take(got *answered) (list []recent.Entry, fit int) {
 		}
 	}
 	for second, n := range got.Seconds {
-		// Fewer than before are a node that did not answer, or the second in which the answer
-		// begins.
+		// If there are fewer than before, a node did not answer, or the second is the one in which
+		// the answer begins.
 		if before := e.counted[second]; n > before {
 			fit += n - before
 			e.counted[second] = n
 		}
 	}
-	// What is older than the question is not told again.
+	// Decisions from before the question are not repeated.
 	after := got.after.Add(-streamEvery)
 	maps.DeleteFunc(e.seen, func(_ weir.DecisionID, at time.Time) bool { return at.Before(after) })
 	maps.DeleteFunc(e.counted, func(second int64, _ int) bool { return second < after.Unix() })
@@ -93,7 +94,7 @@ func (e *elsewhere) take(got *answered) (list []recent.Entry, fit int) {
 	return list, max(fit, len(list))
 }
 
-// elsewhere returns the decisions of other nodes that are new, as Since does.
+// elsewhere returns the new decisions of other nodes, as Since does.
 func (s *streamed) elsewhere(most int) (list []recent.Entry, fit int, nodes *insight.Nodes) {
 	got := s.a.askElsewhere(s.q)
 	if got.nodes.Answered > 0 {
@@ -103,9 +104,9 @@ func (s *streamed) elsewhere(most int) (list []recent.Entry, fit int, nodes *ins
 	return list[max(0, len(list)-most):], fit, &got.nodes
 }
 
-// silent says why the one node that is asked is not heard, if that lasts so long that decisions of
-// it are missed. It ends the stream, with ok false, if there is no such node: one that begins anew
-// has another name. The client asks anew, and is told so.
+// silent says why the one node that is asked is not heard, if this lasts so long that its decisions
+// are missed. If there is no such node, it ends the stream, and ok is false: a node that restarts
+// has another name. The client connects again, and gets the error.
 func (s *streamed) silent(now time.Time) (ok bool) {
 	o := &s.others
 	switch {
@@ -130,8 +131,8 @@ func (s *streamed) silent(now time.Time) (ok bool) {
 	return s.write("problem", streamProblem{topicDecisions, o.problem})
 }
 
-// unheard says why a node that was asked did not answer: there is none of that name, or that
-// cannot be known since not all were heard. status is 0 if it is there all the same.
+// unheard says why a node did not answer: there is no node of that name, or nobody knows because
+// not all nodes were heard. status is 0 if the node exists.
 func (a *Handler) unheard(ctx context.Context, name, remark string) (status int, why *answer.FieldError) {
 	ctx, cancel := context.WithTimeout(ctx, insightPatience)
 	defer cancel()

@@ -177,13 +177,13 @@ func TestElsewhere(t *testing.T) {
 	}{
 		{before, nil, 0},
 		{before, nil, 0}, // the same for a while
-		// Forty in the second that begins, of which two are told.
+		// Forty in the new second, of which the answer has two.
 		{answer(2*time.Second, map[int64]int{0: 2, 1: 40}, made(4, 1600*time.Millisecond), made(3, 1500*time.Millisecond), made(2, 500*time.Millisecond), made(1, 0)), []weir.DecisionID{3, 4}, 40},
 		// One node does not answer; what another one made is new.
 		{answer(3*time.Second, map[int64]int{0: 1, 1: 10, 2: 1}, made(5, 2*time.Second), made(3, 1500*time.Millisecond)), []weir.DecisionID{5}, 1},
 		// It answers again, with one that was late.
 		{answer(4*time.Second, map[int64]int{0: 2, 1: 41, 2: 3}, made(7, 2500*time.Millisecond), made(6, 2200*time.Millisecond), made(5, 2*time.Second), made(8, 1900*time.Millisecond), made(4, 1600*time.Millisecond)), []weir.DecisionID{8, 6, 7}, 3},
-		// Nothing is kept of what is no longer asked for.
+		// Seconds that are no longer asked for are forgotten.
 		{answer(30*time.Second, nil), nil, 0},
 	} {
 		list, fit := e.take(c.answer)

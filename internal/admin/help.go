@@ -22,7 +22,7 @@ var helpPage = template.Must(template.New("help").Parse(`<!doctype html>
 {{end}}</dl>
 `))
 
-// helpText is what the list of endpoints tells.
+// helpText is the content of the list of endpoints.
 type helpText struct {
 	Rules      int
 	Generation uint64
@@ -46,8 +46,8 @@ func (a *Handler) helpText() helpText {
 	return t
 }
 
-// root serves the page, and the list of endpoints to those who prefer plain text, or if there is no
-// page.
+// root serves the page. It serves the list of endpoints to clients that prefer plain text, or if
+// there is no page.
 func (a *Handler) root(w http.ResponseWriter, r *http.Request) {
 	if a.o.Page == nil || prefersText(r) {
 		a.help(w, r)
@@ -56,7 +56,8 @@ func (a *Handler) root(w http.ResponseWriter, r *http.Request) {
 	a.o.Page.ServeHTTP(w, r)
 }
 
-// prefersText reports whether the client of r wants plain text and said so: curl takes anything.
+// prefersText reports whether the client of r asked for plain text. curl does not: it accepts
+// anything.
 func prefersText(r *http.Request) bool {
 	accepted := r.Header.Get("Accept")
 	text, detail := accept.Quality(accepted, "text/plain")

@@ -20,11 +20,11 @@ import (
 
 const (
 	insightPath = "/api/v1/insight"
-	// defaultOver is the time that figures are of if nobody says.
+	// defaultOver is the time that figures cover by default.
 	defaultOver = 24 * time.Hour
 	// mostOver is how long figures are kept.
 	mostOver = 7 * 24 * time.Hour
-	// insightPatience bounds how long nodes are asked.
+	// insightPatience bounds how long other nodes are asked.
 	insightPatience = 5 * time.Second
 )
 
@@ -40,7 +40,7 @@ func parseOver(text string, fallback time.Duration) (time.Duration, error) {
 	return d, nil
 }
 
-// over reads ?over=. ok is false if it has answered already.
+// over reads ?over=. If ok is false, it has answered already.
 func over(w http.ResponseWriter, r *http.Request, fallback time.Duration) (d time.Duration, ok bool) {
 	d, err := parseOver(r.URL.Query().Get("over"), fallback)
 	if err != nil {
@@ -50,8 +50,8 @@ func over(w http.ResponseWriter, r *http.Request, fallback time.Duration) (d tim
 	return d, true
 }
 
-// hasDomain reports whether rules in force declare a domain, or it is that of commands that bring
-// their limit; "" is all of them.
+// hasDomain reports whether the rules in force declare a domain, or whether it is the domain of
+// commands that bring their limit; "" is all of them.
 func (a *Handler) hasDomain(domain string) bool {
 	if domain == insight.CommandDomain && a.o.Insight != nil {
 		return true
@@ -60,8 +60,8 @@ func (a *Handler) hasDomain(domain string) bool {
 	return domain == "" || set != nil && set.HasDomain(domain)
 }
 
-// hasLimit reports whether a name means a limit in force, by its rule, a window of it, or either
-// behind its domain, or commands that bring theirs; "" is any.
+// hasLimit reports whether a name stands for a limit in force: a rule, a window of it, either
+// behind its domain, or commands that bring their limit; "" is any.
 func (a *Handler) hasLimit(domain, limit string) bool {
 	if (domain == "" || domain == insight.CommandDomain) && insight.IsCommand(limit) && a.o.Insight != nil {
 		return true
@@ -79,7 +79,7 @@ func (a *Handler) hasLimit(domain, limit string) bool {
 	return false
 }
 
-// known answers 404 for a domain or a limit that is not in force. ok is false then.
+// known answers 404 if a domain or a limit is not in force. ok is false then.
 func (a *Handler) known(w http.ResponseWriter, domain, limit string) (ok bool) {
 	if problem, field := a.unknown(domain, limit); problem != "" {
 		answer.Problem(w, http.StatusNotFound, problem, field)
@@ -88,7 +88,7 @@ func (a *Handler) known(w http.ResponseWriter, domain, limit string) (ok bool) {
 	return true
 }
 
-// unknown says what of a domain and a limit is not in force; "" if both are.
+// unknown says whether the domain or the limit is not in force; "" if both are.
 func (a *Handler) unknown(domain, limit string) (problem, field string) {
 	if !a.hasDomain(domain) {
 		set, _ := a.limiter.Rules()
@@ -132,21 +132,21 @@ func (a *Handler) overview(w http.ResponseWriter, r *http.Request) {
 // RuleReports is the answer of GET /api/v1/insight/rules.
 type RuleReports struct {
 	Nodes insight.Nodes        `json:"nodes"`
-	Total int                  `json:"total"` // Rules may be fewer: those that refuse most; commands are no rule
+	Total int                  `json:"total"` // Rules may have fewer: those that refuse most
 	Rules []insight.RuleReport `json:"rules"`
 }
 
 // mostReports bounds n of GET /api/v1/insight/rules.
 const mostReports = 10_000
 
-// listReports reports on all rules, or on the n that refuse, or would refuse, most; of those that
-// refuse as many, on the ones that are met most.
+// listReports returns reports of all rules, or of the n that refuse, or would refuse, most. Among
+// rules that refuse equally often, those that are met most come first.
 func (a *Handler) listReports(ctx context.Context, domain string, over time.Duration, n int, role auth.Role) (*RuleReports, error) {
 	list, nodes, err := a.o.Insight.Rules(ctx, domain, over)
 	if err != nil {
 		return nil, err
 	}
-	var commands []insight.RuleReport // which are no rule
+	var commands []insight.RuleReport // not counted as rules
 	if last := len(list) - 1; last >= 0 && list[last].Command {
 		list, commands = list[:last], list[last:]
 	}
@@ -227,10 +227,10 @@ type TopKeys struct {
 	Keys  []insight.KeyCount `json:"keys"`
 }
 
-// mostTopKeys bounds ?n= of the keys that come first.
+// mostTopKeys bounds ?n= of the top keys.
 const mostTopKeys = 1000
 
-// keysQuery reads what r asks of the keys that come first.
+// keysQuery reads a request for top keys.
 func (a *Handler) keysQuery(r *http.Request, n int) (q insight.KeysQuery, err error) {
 	v := r.URL.Query()
 	q = insight.KeysQuery{Domain: v.Get("domain"), Limit: v.Get("limit"), By: v.Get("by"), N: n}
@@ -254,8 +254,8 @@ func (a *Handler) listTopKeys(ctx context.Context, q insight.KeysQuery, role aut
 	return &TopKeys{nodes, append([]insight.KeyCount{}, a.maskFor(role).keyCounts(list)...)}, nil
 }
 
-// orders says of each key until when it is banned, or granted another limit. A key whose text was
-// cut or veiled has neither: nobody can tell which one it is.
+// orders adds to each key until when it is banned, or granted another limit. It skips keys whose
+// text was cut or hidden, because these cannot be identified.
 func (a *Handler) orders(list []insight.KeyCount) {
 	names := a.keyNames().names
 	for i := range list {
@@ -270,8 +270,8 @@ func (a *Handler) orders(list []insight.KeyCount) {
 	}
 }
 
-// partsOf cuts the text of a key, such as user=ada, ip=192.0.2.1, into its parts. A value may hold
-// ", " itself: what begins a part is one of the names that keys are made of, and "=".
+// partsOf splits the text of a key, such as user=ada, ip=192.0.2.1, into its parts. A value may
+// contain ", " itself, so a part begins with one of the names of which keys are made, and "=".
 func partsOf(text string, names map[string]bool) (parts []string) {
 	if text == "" {
 		return nil
@@ -287,11 +287,11 @@ func partsOf(text string, names map[string]bool) (parts []string) {
 	return parts
 }
 
-// shownPaths is how many paths a report has at most.
+// shownPaths bounds the paths in a report.
 const shownPaths = 20
 
-// byPath adds what paths the refusals of a rule were of, as far as this node remembers them and
-// its rules look at a path; of a rule in shadow, what it would have refused.
+// byPath adds the paths of a rule's refusals, as far as this node remembers them and its rules look
+// at a path. For a rule in shadow it adds the paths of requests that the rule would have refused.
 func (a *Handler) byPath(r *insight.RuleReport) {
 	if a.o.Decisions == nil {
 		return
@@ -315,7 +315,7 @@ func (a *Handler) byPath(r *insight.RuleReport) {
 	slices.SortFunc(list, func(x, y insight.Count) int {
 		return cmp.Or(cmp.Compare(y.Count, x.Count), strings.Compare(x.Value, y.Value))
 	})
-	// r may be kept by others.
+	// r may be shared: it must not be changed.
 	by := maps.Clone(r.By)
 	if by == nil {
 		by = map[string][]insight.Count{}

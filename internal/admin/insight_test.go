@@ -14,7 +14,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// keysTold tells of keys as they stand in the lists of a rule.
+// keysTold answers with keys as they appear in the lists of a rule.
 type keysTold struct {
 	insight.Reader
 	keys []insight.KeyCount
@@ -70,7 +70,7 @@ func TestKeysBannedAndGranted(t *testing.T) {
 	}
 }
 
-// The report of a rule says which paths its refusals were of, also of what it would refuse in
+// The report of a rule lists the paths of its refusals, or of the requests that it would refuse in
 // shadow.
 func TestRuleReportByPath(t *testing.T) {
 	w := newWhole(t, nil)
@@ -106,7 +106,7 @@ func TestRuleReportByPath(t *testing.T) {
 	}
 }
 
-// unwritable tells of a time that JSON cannot hold.
+// unwritable answers with a time that JSON cannot hold.
 type unwritable struct{ *insight.Collector }
 
 func (unwritable) Overview(context.Context, string, time.Duration) (*insight.Overview, error) {

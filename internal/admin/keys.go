@@ -29,7 +29,7 @@ type KeyInfo struct {
 	Key        string         `json:"key"`  // for people
 	Path       string         `json:"path"` // of its state on this port
 	Parts      []string       `json:"parts"`
-	Used       int64          `json:"used"` // with what is used of a soft margin, and what is leased
+	Used       int64          `json:"used"` // including leased units and usage of the soft margin
 	Capacity   int64          `json:"capacity"`
 	SoftLimit  int64          `json:"soft_limit,omitempty"` // with the soft margin while it is open
 	Remaining  int64          `json:"remaining"`
@@ -39,34 +39,36 @@ type KeyInfo struct {
 	Shadow     bool           `json:"shadow,omitempty"` // counted, never refused
 	// by a grant, or at this time of the schedule: the numbers mean nothing
 	Unlimited bool `json:"unlimited,omitempty"`
-	// Leased is what is lent of it to all nodes together; nil for nothing.
+	// Leased has the units of it that are lent to all nodes together; nil if none are.
 	Leased *Leased `json:"leased,omitempty"`
-	// Regions is how it stands in this region and in all; nil for a limit of one region.
+	// Regions is the state of the key in this region and in all; nil for a limit of one region.
 	Regions *KeyRegions `json:"regions,omitempty"`
-	// Ban is the ban that refuses it outright, and Grant gives it other numbers; nil for none.
+	// Ban is the ban that refuses the key outright, and Grant the grant that gives it other
+	// numbers; nil for none.
 	Ban   *ListedBan   `json:"ban,omitempty"`
 	Grant *ListedGrant `json:"grant,omitempty"`
 }
 
-// Leased are the units of a key that the store has lent, and that are neither told of nor ended.
+// Leased are the units of a key that the store has lent to nodes, which have not reported them yet
+// and whose lease has not ended.
 type Leased struct {
 	Units       int64     `json:"units"`
 	Generations int       `json:"generations"` // 1, or 2 that end one after the other
 	Until       time.Time `json:"until"`       // when the last of them ends, by the store's clock
 }
 
-// KeyRegions is how a key stands under a limit that holds over several regions.
+// KeyRegions is the state of a key under a limit that holds over several regions.
 type KeyRegions struct {
 	Region string `json:"region"` // this one
-	// Own is what this region uses of its ceiling: what others borrowed is among it, what it
-	// borrowed is taken off. nil where there is no ceiling.
+	// Own is this region's usage of its ceiling. It includes what others borrowed from it, and
+	// leaves out what it borrowed. nil if there is no ceiling.
 	Own *KeyUse `json:"own,omitempty"`
-	// All is what all regions use of the limit, as far as they have told; nil where that has no
-	// say.
+	// All is the usage of the limit by all regions, as far as they have reported it; nil if it does
+	// not decide.
 	All *KeyUse `json:"all,omitempty"`
 }
 
-// KeyUse is how many units are used of how many.
+// KeyUse is the number of used units, and the limit.
 type KeyUse struct {
 	Used  int64 `json:"used"`
 	Limit int64 `json:"limit"`
@@ -136,19 +138,19 @@ func newKeyInfo(k *weir.KeyInfo, now time.Time) KeyInfo {
 // KeyList is the answer of GET /api/v1/keys.
 type KeyList struct {
 	Keys []KeyInfo `json:"keys"`
-	// Of the hottest keys only: how many keys of the store were looked at, of how many, about;
-	// whether these were all; and how many keys of the limit are banned, most of which count
-	// nothing.
+	// For the hottest keys only: how many keys of the store were looked at, of about how many, and
+	// whether these were all. Banned is how many keys of the limit are banned; most of them have no
+	// counter.
 	Looked   int  `json:"looked_at,omitempty"`
 	Of       int  `json:"of,omitempty"`
 	Complete bool `json:"complete,omitempty"`
 	Banned   int  `json:"banned,omitempty"`
-	// Rules are those that the name means, each behind its domain: shop/login.
+	// Rules are the rules that the name stands for, each behind its domain: shop/login.
 	Rules []string `json:"rules,omitempty"`
-	// Refused are the keys that were refused most within the last minute, from memory: also those
-	// that a ban refuses, which the store counts nothing for.
+	// Refused are the keys that were refused most within the last minute, from memory. They include
+	// banned keys, for which the store counts nothing.
 	Refused []insight.KeyCount `json:"refused,omitempty"`
-	// Limits are the limits that may be asked for, where none was named.
+	// Limits are the limits to choose from, if none was named.
 	Limits []string `json:"limits,omitempty"`
 }
 
@@ -160,7 +162,8 @@ func newKeyList(infos []weir.KeyInfo) KeyList {
 	return list
 }
 
-// KeyPath is the path of a key's state on the admin port; parts are those of rule.Window.KeyParts.
+// KeyPath returns the path of a key's state on the admin port. parts are as from
+// rule.Window.KeyParts.
 func KeyPath(domain, limit string, parts []string) string {
 	escaped := make([]string, len(parts))
 	for i, p := range parts {
@@ -169,8 +172,8 @@ func KeyPath(domain, limit string, parts []string) string {
 	return keyPrefix + escapePart(domain) + "/" + escapePart(limit) + "/" + strings.Join(escaped, ",")
 }
 
-// escapePart escapes a part for a path segment in which "," separates. A segment of dots would not
-// survive clients that resolve them.
+// escapePart escapes a part for a path segment in which "," separates parts. It also escapes a
+// segment of dots, which clients would resolve.
 func escapePart(s string) string {
 	s = strings.ReplaceAll(url.PathEscape(s), ",", "%2C")
 	if s == "." || s == ".." {
@@ -182,14 +185,14 @@ func escapePart(s string) string {
 // mostKeys bounds ?top=.
 const mostKeys = 10_000
 
-// How long the store is asked for one key, and for the hottest of all.
+// Time limits for the store: for one key, and for the hottest of all.
 const (
 	keyPatience  = 5 * time.Second
 	keysPatience = time.Minute
 )
 
-// keyProblem answers for a key that is not shown, or not reset. Where the counters cannot be
-// reached the operator may know why.
+// keyProblem answers for a key that cannot be shown or reset. If the counters cannot be reached, an
+// operator sees why.
 func keyProblem(w http.ResponseWriter, err error) {
 	text := strings.TrimPrefix(err.Error(), "weir: ")
 	switch {
@@ -209,7 +212,7 @@ func keyProblem(w http.ResponseWriter, err error) {
 	}
 }
 
-// number reads a parameter that is a number from 1 to most; 0 if it is left out.
+// number reads a parameter that is a number from 1 to most; 0 if it is absent.
 func number(w http.ResponseWriter, q url.Values, name string, most int) (n int, ok bool) {
 	s := q.Get(name)
 	if s == "" {
@@ -223,7 +226,7 @@ func number(w http.ResponseWriter, q url.Values, name string, most int) (n int, 
 	return n, true
 }
 
-// keys serves the hottest keys of a limit, or with ?key= the state of one, and the reset of one.
+// keys serves the hottest keys of a limit or, with ?key=, the state of one key and its reset.
 func (a *Handler) keys(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		c, err := readChange(w, r)
@@ -242,7 +245,7 @@ func (a *Handler) keys(w http.ResponseWriter, r *http.Request) {
 	role := sender(r).Role
 	if q.Has("key") {
 		switch {
-		case role < auth.Support: // whether the key exists is not to be learned
+		case role < auth.Support: // this role must not learn whether the key exists
 			answer.Problem(w, http.StatusForbidden, "a single key needs the role support; you are "+role.String(), "key")
 		case name == "":
 			a.showKeyEverywhere(w, r, q.Get("domain"), q["key"])
@@ -285,8 +288,8 @@ func (a *Handler) keys(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, list)
 }
 
-// refusedMost are the keys of a limit that were refused most within the last minute; none if that
-// is not known.
+// refusedMost returns the keys of a limit that were refused most within the last minute; none if
+// that is not known.
 func (a *Handler) refusedMost(ctx context.Context, domain, limit string, role auth.Role) []insight.KeyCount {
 	if a.o.Insight == nil {
 		return nil
@@ -298,11 +301,11 @@ func (a *Handler) refusedMost(ctx context.Context, domain, limit string, role au
 	return list.Keys
 }
 
-// refusedShown is how many keys KeyList.Refused has at most.
+// refusedShown bounds KeyList.Refused.
 const refusedShown = 20
 
-// limitsToAsk answers a question for keys that names no limit: with those that there are, and the
-// keys that were refused most.
+// limitsToAsk answers a request for keys that names no limit: with the limits to choose from, and
+// the keys that were refused most.
 func (a *Handler) limitsToAsk(w http.ResponseWriter, r *http.Request, domain string) {
 	if !a.known(w, domain, "") {
 		return
@@ -322,7 +325,7 @@ func (a *Handler) limitsToAsk(w http.ResponseWriter, r *http.Request, domain str
 	writeJSON(w, list)
 }
 
-// splitKeyPath takes apart an escaped path that names a key. The status is 0 if it is one.
+// splitKeyPath splits an escaped path that names a key. status is 0 if the path is valid.
 func splitKeyPath(escaped string) (domain, limit string, parts []string, status int, detail string) {
 	segments := strings.Split(strings.TrimPrefix(escaped, keyPrefix), "/")
 	if len(segments) != 3 || segments[0] == "" {
@@ -358,8 +361,8 @@ func (a *Handler) key(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// showKey answers with a list of what is counted of a key under each window of a limit. bare: for a
-// single window that alone, without a list.
+// showKey answers with a list of the state of a key under each window of a limit. If bare, it
+// answers with the state alone for a limit of a single window.
 func (a *Handler) showKey(w http.ResponseWriter, r *http.Request, domain, limit string, parts []string, bare bool) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
@@ -376,11 +379,11 @@ func (a *Handler) showKey(w http.ResponseWriter, r *http.Request, domain, limit 
 	writeJSON(w, list)
 }
 
-// mostMet bounds the rules of which a key is asked about at once.
+// mostMet bounds the rules that are asked about a key at once.
 const mostMet = 256
 
-// showKeyEverywhere answers with what is counted of a key under each limit whose keys have its
-// parts. Where nothing is counted the list is empty.
+// showKeyEverywhere answers with a list of the state of a key under each limit whose keys have the
+// same parts. The list is empty if no limit counts the key.
 func (a *Handler) showKeyEverywhere(w http.ResponseWriter, r *http.Request, domain string, parts []string) {
 	if !a.known(w, domain, "") {
 		return
@@ -388,7 +391,7 @@ func (a *Handler) showKeyEverywhere(w http.ResponseWriter, r *http.Request, doma
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
 	var infos []weir.KeyInfo
-	asked := map[[2]string]bool{} // rules of one name are asked about at once
+	asked := map[[2]string]bool{} // rules with one name are asked for together
 	if set, _ := a.limiter.Rules(); set != nil {
 		for _, x := range set.Rules() {
 			name := [2]string{x.Domain, x.Name}
@@ -410,13 +413,13 @@ func (a *Handler) showKeyEverywhere(w http.ResponseWriter, r *http.Request, doma
 	writeJSON(w, newKeyList(infos))
 }
 
-// counted is what a record says of a key under a window before its reset.
+// counted is the state of a key under a window before its reset, in an audit record.
 type counted struct {
 	Limit string `json:"limit"`
 	Used  int64  `json:"used"`
 }
 
-// resetKey forgets what is counted of a key under all windows of a limit.
+// resetKey resets a key under all windows of a limit.
 func (a *Handler) resetKey(w http.ResponseWriter, r *http.Request, domain, limit string, parts []string, reason string) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()

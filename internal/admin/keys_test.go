@@ -84,8 +84,8 @@ func TestAdminKeyForms(t *testing.T) {
 	}
 }
 
-// TestAdminKeyEverywhere: a key without a limit is shown under each limit that counts such keys,
-// and one of which nothing is counted is no error.
+// TestAdminKeyEverywhere: a key without a limit is shown under each limit that counts such keys. A
+// key without any count is no error.
 func TestAdminKeyEverywhere(t *testing.T) {
 	l, _, _ := doortest.NewLimiter(t, `domain: shop
 limits:
@@ -181,7 +181,7 @@ limits:
 		t.Fatal(err)
 	}
 	for _, limit := range []string{"login", "address"} {
-		// of one of which nothing is counted, as of the other
+		// The ban shows under both limits, with or without a count.
 		k := show(limit, "192.0.2.1")
 		if !k.Refused || k.Ban == nil || k.Ban.Rule != "login" || k.Ban.Reason != "guesses" || k.RetryAfter < 3500e6 || !k.Ban.Until.Equal(until.Truncate(time.Microsecond)) {
 			t.Errorf("banned, under %s: %+v, %+v", limit, k, k.Ban)
@@ -231,7 +231,7 @@ func TestAdminKeySoft(t *testing.T) {
 				t.Errorf("%s after %d requests: %+v", algorithm, sent, k)
 			}
 		}
-		// The list has them in the order of what they used, also above the limit.
+		// The list is in order of use, even above the limit.
 		var got KeyList
 		a := onAdmin(h, "GET", "/api/v1/keys?limit=api", "")
 		if err := json.Unmarshal([]byte(a.Body), &got); err != nil || len(got.Keys) != 4 {
@@ -245,7 +245,8 @@ func TestAdminKeySoft(t *testing.T) {
 	}
 }
 
-// TestRuleByWindow: bans and grants take the name that lists give a limit, that of a window too.
+// TestRuleByWindow: bans and grants accept the name of a limit as lists show it, and the name of a
+// window.
 func TestRuleByWindow(t *testing.T) {
 	l, _, _ := doortest.NewLimiter(t, "domain: shop\nlimits: [{ name: api, per: [user], allow: [10/min, 500/hour] }, { name: login, per: [ip], allow: 5/min, ban: { after: 3, within: 1m, for: 1h } }]\n")
 	h := New(l, Options{})

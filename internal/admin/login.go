@@ -27,8 +27,8 @@ func (a *Handler) session(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, a.sessionOf(sender(r)))
 }
 
-// login turns a token into a cookie, so that browsers can use what needs one: POST
-// {"token": "…"}. DELETE ends the login in this browser.
+// login turns a token into a cookie, for use by browsers: POST {"token": "…"}. DELETE ends the
+// login in this browser.
 func (a *Handler) login(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -42,7 +42,7 @@ func (a *Handler) login(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Token string `json:"token"`
 	}
-	// What is wrong is told without the body, which may hold a token.
+	// The error leaves out the body, which may hold a token.
 	err := decodeBody(http.MaxBytesReader(w, r.Body, 4<<10), &body, "")
 	if err != nil || body.Token == "" {
 		answer.Problem(w, http.StatusBadRequest, `the body is {"token": "…"}: a token of auth.tokens_file`, "token")
@@ -58,10 +58,9 @@ func (a *Handler) login(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// First says who asks for the operator's page, and how to make what it may show in its first
-// answer: what GET /api/v1/insight and /api/v1/insight/rules?n=12 would answer, for the domain and
-// the time of r's query, or nil where they cannot be had. ok is false if r comes from somebody who
-// has to log in first.
+// First says who asks for the operator's page. snapshot returns the data for its first answer: the
+// answers to GET /api/v1/insight and /api/v1/insight/rules?n=12 for the domain and the time in r's
+// query, or nil if they are not available. ok is false if the sender of r must log in first.
 func (a *Handler) First(r *http.Request) (s Session, snapshot func() (*insight.Overview, *RuleReports), ok bool) {
 	id := auth.Identity{Role: auth.Admin}
 	if a.o.Tokens != nil {
@@ -86,7 +85,7 @@ func (a *Handler) snapshot(r *http.Request, role auth.Role) (*insight.Overview, 
 	defer cancel()
 	overview, err := a.o.Insight.Overview(ctx, domain, over)
 	if err != nil {
-		return nil, nil // the page asks again, and tells the error
+		return nil, nil // the page asks again, and shows the error
 	}
 	rules, err := a.listReports(ctx, domain, over, firstRules, role)
 	if err != nil {

@@ -15,25 +15,26 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Keys are clients' names and addresses. A viewer sees them masked, and so does somebody of support
-// who did not name them: an address as its network (/24, or /48 of IPv6), of any other value the
-// first character. So ip=198.51.100.7 becomes ip=198.51.100.0/24, and user=ada becomes user=a….
+// Keys are clients' names and addresses. They are masked for a viewer, and for support unless
+// support has named them. An address becomes its network (/24, or /48 for IPv6), and any other
+// value its first character. So ip=198.51.100.7 becomes ip=198.51.100.0/24, and user=ada becomes
+// user=a….
 
-// cut stands for what is not shown.
+// cut replaces text that is not shown.
 const cut = "…"
 
 // seesKeys reports whether a role sees all keys.
 func seesKeys(r auth.Role) bool { return r >= auth.Operator }
 
-// keyNames are the names of the attributes that the keys of a set of rules are made of: only these
-// are shown in front of a "=", since what stands there may be part of a client's value.
+// keyNames are the names of the attributes of which a rule set makes keys. Only these are shown in
+// front of a "=": other text there may be part of a client's value.
 type keyNames struct {
 	set    *rule.Set
 	names  map[string]bool
 	values map[string]bool // name=value, of values that the rules themselves name
 }
 
-// namesOf returns the names that the rules of a set make keys of.
+// namesOf returns the names of which the rules of a set make keys.
 func namesOf(s *rule.Set) *keyNames {
 	k := &keyNames{s, map[string]bool{}, map[string]bool{}}
 	if s == nil {
@@ -77,10 +78,10 @@ func (a *Handler) keyNames() *keyNames {
 // mask masks keys. A nil *mask leaves them as they are.
 type mask struct {
 	names map[string]bool
-	named *naming // what of it is not masked; nil for nothing
+	named *naming // the key that is not masked; nil for none
 }
 
-// maskFor is the mask for a role.
+// maskFor returns the mask for a role.
 func (a *Handler) maskFor(r auth.Role) *mask {
 	if seesKeys(r) {
 		return nil
@@ -152,7 +153,7 @@ func network(a netip.Addr) string {
 	return netip.PrefixFrom(a, bits).Masked().String()
 }
 
-// path masks a path: its first segment tells what was asked for, those behind it may name a client.
+// path masks a path. Its first segment says what was asked for; later ones may name a client.
 func path(p string) string {
 	first, rest, _ := strings.Cut(strings.TrimPrefix(p, "/"), "/")
 	first, _, query := strings.Cut(first, "?")
@@ -191,7 +192,7 @@ func (m *mask) keyCounts(list []insight.KeyCount) []insight.KeyCount {
 	return list
 }
 
-// overview returns o with the key masked that its sentences name.
+// overview returns o with the key in its sentences masked.
 func (m *mask) overview(o *insight.Overview) *insight.Overview {
 	if m == nil {
 		return o
@@ -236,7 +237,7 @@ func (m *mask) report(r *insight.RuleReport) {
 	}
 }
 
-// masked masks paths, and adds up those that are the same then.
+// masked masks paths, and adds up those that are then equal.
 func masked(list []insight.Count) []insight.Count {
 	var out []insight.Count
 	for _, c := range list {
@@ -251,8 +252,8 @@ func masked(list []insight.Count) []insight.Count {
 	return out
 }
 
-// decision masks a decision that was found in a list, unless its key was named. A masked one has no
-// id: whoever has that may see all of it.
+// decision masks a decision from a list, unless its key was named. A masked decision has no id,
+// because everybody who has the id may see all of it.
 func (m *mask) decision(e *recent.Entry) {
 	if m == nil || m.named != nil && m.named.decision(e) {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/recent"
 )
 
-// named tells of the keys of refuse wherever a Reader can tell of keys.
+// named has the keys of refuse wherever a Reader can have keys.
 type named struct{ insight.Reader }
 
 func (named) keys() []insight.KeyCount {

@@ -8,9 +8,8 @@ import (
 	"github.com/weir-rl/weir/internal/observe/recent"
 )
 
-// naming is a key that somebody of support named. It lifts the mask from the decisions of that
-// counter, and from no others that are found by it: ?key= finds decisions by any attribute that a
-// rule looked at, and by a part of a key.
+// naming is a key that support has named. It unmasks decisions on that counter only. ?key= may find
+// other decisions as well: by any attribute that a rule looked at, or by a part of a key.
 type naming struct {
 	parts []string
 	keys  *keyNames
@@ -24,8 +23,8 @@ func (n *naming) decision(e *recent.Entry) bool {
 	return slices.ContainsFunc(e.Limits, func(l recent.Limit) bool { return n.key(l.Key) })
 }
 
-// key reports whether a counter's key was named: every part of it that tells whose it is, and there
-// is one.
+// key reports whether a counter's key was named: it has parts that identify a client, and each of
+// them was named.
 func (n *naming) key(text string) bool {
 	client := false
 	for _, part := range partsOf(text, n.keys.names) {
@@ -41,7 +40,7 @@ func (n *naming) key(text string) bool {
 }
 
 // part reports whether a part of a key was named. A counter's key holds the network of an IPv6
-// address, which an address in it names.
+// address. An address in that network names it.
 func (n *naming) part(part string) bool {
 	if slices.Contains(n.parts, part) {
 		return true
@@ -55,13 +54,14 @@ func (n *naming) part(part string) bool {
 	})
 }
 
-// value reports whether a value was named, which then need not be masked.
+// value reports whether a value was named, so that it need not be masked.
 func (n *naming) value(name, v string) bool {
 	return n != nil && slices.Contains(n.parts, name+"="+v)
 }
 
-// tellsWhat reports whether a part of a key tells what was asked for, and not by whom: many clients
-// have it. It is one of the target, or a value that the rules themselves name.
+// tellsWhat reports whether a part of a key says what was asked for, and not who asked, so that
+// many clients share it. Such a part belongs to the target, or has a value that the rules
+// themselves name.
 func (k *keyNames) tellsWhat(part string) bool {
 	name, _, _ := strings.Cut(part, "=")
 	return name == "method" || name == "path" || name == "host" || k.values[part]

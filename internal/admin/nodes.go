@@ -45,6 +45,6 @@ func (a *Handler) auditRecords(w http.ResponseWriter, r *http.Request) {
 	}
 	writeJSON(w, struct {
 		Records []audit.Entry `json:"records"` // newest first
-		Lost    uint64        `json:"lost"`    // that could not be written so far
+		Lost    uint64        `json:"lost"`    // records that could not be written so far
 	}{append([]audit.Entry{}, a.o.Audit.Recent(bounds[0], bounds[1], n)...), a.o.Audit.Lost()})
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/weir-rl/weir/internal/door/auth"
 )
 
-// ofProgram reports whether nothing in r, which changes something and is not of application/json,
-// is such as a browser sends, so that a client needs no type for a DELETE without a body. A browser
-// says by Origin of which page it is with every method but GET and HEAD (Fetch, 3.2.5), goes by a
-// name (auth.FromBrowser), and sends a form of a page that it does not ask about in one of three
-// types (Fetch, 2.2.2: CORS-safelisted request-header). DELETE and PUT no page sends before this
-// port has allowed it, which it never does.
+// ofProgram reports whether r, which changes something and is not of type application/json, cannot
+// come from a browser. So programs need no type for a DELETE without a body. A browser sends Origin
+// with every method except GET and HEAD (Fetch, 3.2.5), and other fields that give it away
+// (auth.FromBrowser). It sends a form without asking first only with one of three types (Fetch,
+// 2.2.2: CORS-safelisted request-header). A page sends DELETE and PUT only after this port has
+// allowed it, which it never does.
 func ofProgram(r *http.Request) bool {
 	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	switch strings.ToLower(strings.TrimSpace(kind)) {
@@ -23,22 +23,23 @@ func ofProgram(r *http.Request) bool {
 	return len(r.Header["Cookie"]) == 0 && !auth.FromBrowser(r)
 }
 
-// notOwnPage says why a browser does not vouch that the page of this port has sent r, which changes
-// something; "" if it does.
+// notOwnPage says why a browser does not vouch that r, which changes something, comes from the page
+// on this port; "" if it does.
 //
-// Browsers say so by Sec-Fetch-Site, but over plain HTTP to loopback alone (Fetch Metadata, 2:
-// potentially trustworthy URLs). Else they say by Origin, which is with all that changes something,
-// and which no script can write (Fetch, 2.2.2: forbidden request-headers), of which page a request
-// is: of this one, if it is the name that the request calls this server by. That is as safe:
+// Browsers vouch by Sec-Fetch-Site, but over plain HTTP only to loopback (Fetch Metadata, 2:
+// potentially trustworthy URLs). Otherwise they name the page of a request by Origin. Every request
+// that changes something has it, and no script can write it (Fetch, 2.2.2: forbidden
+// request-headers). The page is this port's if Origin has the name by which the request calls this
+// server. That is as safe:
 //   - a page of another site, or of another port of this host, which gets the cookie, too, has
 //     another Origin;
 //   - a page that had its own name pointed here (DNS rebinding) has it in Origin and Host alike:
-//     that name is not known here (auth.KnownHost), and the cookie is not of that name;
-//   - a proxy that rewrites Host makes both differ, so that nothing can be changed: it does not
-//     make another page's Origin this one's, unless that is of the very name that the proxy writes,
-//     such as localhost. From there the browser sends no cookie of ours, since SameSite is strict,
-//     and no JSON, since it asks before (CORS), and nobody here answers that;
-//   - a page over plain HTTP, which somebody on the line wrote, is another origin than one over
+//     this server does not know that name (auth.KnownHost), and the cookie is not sent to it;
+//   - a proxy that rewrites Host makes the two differ, so that nothing can be changed. It makes
+//     another page's Origin equal only for a page of the very name that it writes, such as
+//     localhost. From there the browser sends no cookie of ours, since SameSite is strict, and no
+//     JSON, since it asks first (CORS), and nobody here answers that;
+//   - a page over plain HTTP, which somebody on the line wrote, has another origin than one over
 //     TLS.
 func notOwnPage(r *http.Request) string {
 	switch site, given := r.Header["Sec-Fetch-Site"]; {

@@ -94,7 +94,7 @@ func (noQueue) Ticket(context.Context, string) (deferred.Ticket, error) {
 	return deferred.Ticket{}, deferred.ErrGone
 }
 
-// noSignals are signals of which there are none.
+// noSignals has no signals.
 type noSignals struct{}
 
 func (noSignals) List() []SignalState { return nil }
@@ -142,7 +142,7 @@ func newWhole(t *testing.T, change func(*Options)) *whole {
 	return newWholeBehind(t, 0, change)
 }
 
-// newWholeBehind is newWhole with a store whose clock is behind that of the node.
+// newWholeBehind is newWhole with a store whose clock is behind the node's.
 func newWholeBehind(t *testing.T, behind time.Duration, change func(*Options)) *whole {
 	t.Helper()
 	w := new(whole)
@@ -239,7 +239,7 @@ func (w *whole) login(t *testing.T, role string) string {
 	return cookie
 }
 
-// noVersions are those of a database that takes no change.
+// noVersions is a database that accepts no change.
 type noVersions struct{}
 
 func (noVersions) List(context.Context, int) (VersionList, error) { return VersionList{}, nil }

@@ -25,12 +25,12 @@ const (
 	previewTime = time.Minute
 	// previewKept is how long a result can be asked for.
 	previewKept = 10 * time.Minute
-	// previewAlone is how long a preview goes on after the last who waited for it has gone: time to
-	// connect again.
+	// previewAlone is how long a preview goes on after the last client that waited for it has gone,
+	// so that the client can connect again.
 	previewAlone = 5 * time.Second
 )
 
-// previews holds the preview that runs, or the last one.
+// previews holds the running preview, or the last one.
 type previews struct {
 	mu  sync.Mutex
 	now *previewing
@@ -48,11 +48,11 @@ type previewing struct {
 	mu       sync.Mutex
 	progress insight.PreviewProgress
 	waiting  int         // requests for the result
-	alone    *time.Timer // ends the preview; nil while somebody waits, or nobody has yet
+	alone    *time.Timer // ends the preview; nil while a client waits, or before the first does
 }
 
-// wait notes somebody who waits for the result, until leave is called. The preview ends when nobody
-// does any more.
+// wait registers a client that waits for the result, until it calls leave. The preview ends when no
+// client waits any more.
 func (p *previewing) wait() (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,8 +90,8 @@ func (p *previewing) running() bool {
 	}
 }
 
-// readObject reads the body of r, which may hold the rules of a folder, and is to look like
-// example. If it does not, it answers, and ok is false.
+// readObject reads the body of r, which may hold the rules of a folder. Error messages show
+// example. If the body is wrong, it answers, and ok is false.
 func readObject(w http.ResponseWriter, r *http.Request, body any, example string) (ok bool) {
 	err := decodeBody(http.MaxBytesReader(w, r.Body, maxPreview), body, example)
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
@@ -169,7 +169,7 @@ func (a *Handler) begin(q insight.PreviewQuery) *previewing {
 	return p
 }
 
-// forget drops a result, which may be large.
+// forget drops the result, which may be large.
 func (a *Handler) forget(p *previewing) {
 	a.previews.mu.Lock()
 	defer a.previews.mu.Unlock()
@@ -181,9 +181,9 @@ func (a *Handler) forget(p *previewing) {
 // progressEvery is the time between two events of progress.
 const progressEvery = 200 * time.Millisecond
 
-// followPreview answers GET /api/v1/preview/{id}: a stream of events progress, then one event
-// result or problem; as JSON, to those who prefer it, the result alone as soon as it is there.
-// DELETE ends the preview.
+// followPreview answers GET /api/v1/preview/{id}: with a stream of events progress, then one event
+// result or problem. Clients that prefer JSON get only the result, as soon as it is there. DELETE
+// ends the preview.
 func (a *Handler) followPreview(w http.ResponseWriter, r *http.Request) {
 	a.previews.mu.Lock()
 	p := a.previews.now

@@ -11,22 +11,22 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// RegionsReport is the answer of GET /api/v1/regions. What is counted is that of all nodes of this
-// region that answered, since the start of each.
+// RegionsReport is the answer of GET /api/v1/regions. It sums the counts of all nodes of this
+// region that answered, each since its start.
 type RegionsReport struct {
 	Nodes   insight.Nodes   `json:"nodes"`
-	Region  string          `json:"region"` // that of this node
+	Region  string          `json:"region"` // the region of this node
 	Leader  string          `json:"leader,omitempty"`
 	Untold  uint64          `json:"untold"`
 	Orders  uint64          `json:"orders"`
 	Keys    int             `json:"keys"`
 	Regions []RegionState   `json:"regions"` // all, in order of name
-	Limits  []RegionalLimit `json:"limits"`  // those that hold over all regions, as the rules are
+	Limits  []RegionalLimit `json:"limits"`  // limits that hold over all regions, in rule order
 	// Each are the limited rules that each region counts for itself, behind their domains.
 	Each []string `json:"each_by_itself"`
 }
 
-// RegionState is what is known here of a region. Of the own one that is its weight alone.
+// RegionState is what this region knows of a region. For itself that is only the weight.
 type RegionState struct {
 	insight.RegionPeer
 	Own    bool    `json:"own,omitempty"`
@@ -35,7 +35,7 @@ type RegionState struct {
 	State  string  `json:"state"` // one of the constants below
 }
 
-// What a region is to this one.
+// The states of a region, as this one sees it.
 const (
 	regionOwn     = "own"
 	regionHeard   = "heard"   // within insight.SilentRegion
@@ -49,18 +49,18 @@ type RegionalLimit struct {
 	insight.RegionalUnits
 	Over      int              `json:"over_percent"`   // that all regions together may admit beyond the limit
 	Sync      bool             `json:"sync,omitempty"` // each region may admit the limit by itself
-	Tell      int              `json:"tell_percent"`   // of the limit, after which a region tells
+	Tell      int              `json:"tell_percent"`   // of the limit, after which a region reports
 	Shadow    bool             `json:"shadow,omitempty"`
 	Windows   []RegionalWindow `json:"limits"`
 	Overrides int              `json:"overrides,omitempty"`
 }
 
-// RegionalWindow is one limit of a rule, with what this region may use of it.
+// RegionalWindow is one limit of a rule, with the ceiling that this region has in it.
 type RegionalWindow struct {
 	windowInfo
 	Ceiling      int64 `json:"ceiling"`
 	CeilingBurst int64 `json:"ceiling_burst,omitempty"`
-	// Counted is what was counted of this limit alone; nil if the rule has no other.
+	// Counted are the units of this limit alone; nil if the rule has no other limit.
 	Counted *insight.RegionalUnits `json:"counted,omitempty"`
 }
 
@@ -101,14 +101,14 @@ func (a *Handler) regions(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, report)
 }
 
-// limits reports whether a rule has a limit, of its own or of an override.
+// limits reports whether a rule has a limit, of its own or in an override.
 func limits(r *rule.Rule) bool {
 	limited := func(w *rule.Window) bool { return w.Limit != nil }
 	return slices.ContainsFunc(r.Windows, limited) ||
 		slices.ContainsFunc(r.Overrides, func(o rule.Override) bool { return slices.ContainsFunc(o.Windows, limited) })
 }
 
-// regionStates are all regions with what was read of them.
+// regionStates returns the state of each region, from a reading.
 func (a *Handler) regionStates(read *insight.RegionsReading) []RegionState {
 	sum := 0
 	for _, r := range a.o.Regions.Table {
@@ -139,7 +139,7 @@ func (a *Handler) regionStates(read *insight.RegionsReading) []RegionState {
 	return list
 }
 
-// add adds a rule that holds over all regions. Rules of one name are counted together, and so are
+// add adds a rule that holds over all regions. Rules with one name are counted together, and become
 // one here.
 func (t *RegionsReport) add(r *rule.Rule, read *insight.RegionsReading, of *Regions) {
 	at := slices.IndexFunc(t.Limits, func(l RegionalLimit) bool { return l.Domain == r.Domain && l.Rule == r.Name })

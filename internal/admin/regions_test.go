@@ -65,8 +65,8 @@ func askRegions(t *testing.T, n Nodes, target string) (doortest.Answer, RegionsR
 	return a, report
 }
 
-// TestRegions: the regions with their shares and what is heard of each, and the limits over all of
-// them with what this region may use.
+// TestRegions: the regions with their shares and states, and the limits over all of them with this
+// region's ceilings.
 func TestRegions(t *testing.T) {
 	soon, late := 0.4, 12.5
 	n := &inRegion{read: insight.RegionsReading{

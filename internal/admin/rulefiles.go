@@ -6,7 +6,7 @@ import "net/http"
 // the same rules can be made elsewhere.
 type RuleFiles struct {
 	Path    string `json:"path"`              // of the folder or the file on the server
-	Version string `json:"version,omitempty"` // that the source gives them; a folder gives none
+	Version string `json:"version,omitempty"` // of the rules in the source; a folder has none
 	Digest  string `json:"digest"`            // of all files, as in weir_rules_info: sha256:…
 	// IPv6Prefix is how many bits of an IPv6 address make a key on the server.
 	IPv6Prefix int               `json:"ipv6_prefix"`

@@ -6,13 +6,13 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// ruleKinds is what GET /api/v1/rules says of a rule beyond its numbers.
+// ruleKinds are the properties of a rule beyond its numbers, in GET /api/v1/rules.
 type ruleKinds struct {
 	Schedule  []string     `json:"schedule,omitempty"` // such as "mon-fri 08:00-20:00: 100/min"
 	Elastic   *elasticInfo `json:"elastic,omitempty"`
 	SoftFor   float64      `json:"soft_for,omitempty"`  // s
 	Lease     int          `json:"lease,omitempty"`     // percent of the limit
-	LeaseFor  float64      `json:"lease_for,omitempty"` // s; left out where it follows the window
+	LeaseFor  float64      `json:"lease_for,omitempty"` // s; left out if it follows the window
 	Regions   *regionsInfo `json:"regions,omitempty"`   // nil: each region counts for itself
 	Wait      float64      `json:"wait,omitempty"`      // s
 	WaitQueue int          `json:"wait_queue,omitempty"`
@@ -26,7 +26,7 @@ type ruleKinds struct {
 type regionsInfo struct {
 	Over int  `json:"over_percent"`   // that all together may admit beyond the limit
 	Sync bool `json:"sync,omitempty"` // each may admit the limit by itself
-	Tell int  `json:"tell_percent"`   // of the limit, after which a region tells
+	Tell int  `json:"tell_percent"`   // of the limit, after which a region reports
 }
 
 type elasticInfo struct {
@@ -57,7 +57,7 @@ func kindsOf(r *rule.Rule) ruleKinds {
 		if w.Counter != nil && w.Counter.Margin != nil {
 			k.SoftFor = w.Counter.Margin.Limit.Config().SoftFor.Seconds()
 		}
-		// What regions lend each other the rule does not ask for.
+		// The rule does not ask for the leases by which regions lend each other units.
 		if lent := r.Lent && r.Regions != nil; w.Limit != nil && w.Limit.Lease() != nil && !lent {
 			c := w.Limit.Config()
 			k.Lease, k.LeaseFor = c.Lease, c.LeaseFor.Seconds()

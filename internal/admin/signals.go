@@ -11,7 +11,7 @@ import (
 	"github.com/weir-rl/weir/internal/door/answer"
 )
 
-// SignalState is what the admin API tells of a signal of elastic limits.
+// SignalState is a signal of elastic limits, in the admin API.
 type SignalState struct {
 	Name   string   `json:"name"`
 	Kind   string   `json:"kind"`   // measured, pushed or query
@@ -22,11 +22,11 @@ type SignalState struct {
 	Age    *float64 `json:"age"`    // of raw, in seconds
 	Error  string   `json:"error"`  // of the last try; "" if it went well
 	Errors uint64   `json:"errors"` // of all tries
-	// Limits are those that follow it, with the share of them that is in force.
+	// Limits are the limits that follow the signal, with the share of each that is in force.
 	Limits []ElasticState `json:"limits"`
 }
 
-// ElasticState is what the admin API tells of an elastic limit.
+// ElasticState is an elastic limit, in the admin API.
 type ElasticState struct {
 	Domain string  `json:"domain"`
 	Name   string  `json:"name"`
@@ -35,7 +35,7 @@ type ElasticState struct {
 
 // Signals are the signals of elastic limits. Safe for concurrent use.
 type Signals interface {
-	// List tells of all, by name; Limits need not be filled in.
+	// List returns all signals, by name; Limits need not be filled in.
 	List() []SignalState
 	// Push sets one for ttl, 0 for the default. An error says what is wrong with the arguments.
 	Push(name string, percent float64, ttl time.Duration) error
@@ -131,8 +131,8 @@ func (a *Handler) signal(w http.ResponseWriter, r *http.Request) {
 		answer.Problem(w, http.StatusBadRequest, err.Error(), "value")
 		return
 	}
-	// Programs push signals, every few seconds, and limits that follow a signal are worse off
-	// without it than the log: so pushes are counted, and none is refused.
+	// Programs push signals every few seconds. A limit that follows a signal needs the signal more
+	// than the log needs the record. So pushes are counted, and none is refused.
 	a.o.Audit.Count(a.by(r, audit.Entry{What: "signal pushed", Key: name, Before: before, After: *body.Value}))
 	w.WriteHeader(http.StatusNoContent)
 }

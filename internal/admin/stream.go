@@ -20,11 +20,10 @@ import (
 	"github.com/weir-rl/weir/internal/observe/recent"
 )
 
-// A stream is an answer that goes on: Server-Sent Events, as the HTML standard has them. Each is
-// served by its own goroutine, which makes an event when its time has come, and writes it. While a
-// client reads slowly, the goroutine waits in that write and makes no further events: so a slow
-// client costs one event, and what it missed is counted in the next. Figures that several streams
-// want are read once.
+// A stream is a long-lived answer: Server-Sent Events, by the HTML standard. Each has its own
+// goroutine, which makes an event when it is due, and writes it. While a client reads slowly, the
+// goroutine waits in that write, and makes no further events. So a slow client costs one event, and
+// the next one counts what it missed. Figures that several streams want are read once.
 const (
 	streamPath     = "/api/v1/stream"
 	defaultStreams = 32
@@ -32,14 +31,14 @@ const (
 	streamEvery = time.Second
 	// decisionsEvery is the time between two looks for new decisions.
 	decisionsEvery = 200 * time.Millisecond
-	// streamAlive is the time between two comments, so that proxies and clients know that the
-	// stream lives.
+	// streamAlive is the time between two comments, which show proxies and clients that the stream
+	// is alive.
 	streamAlive = 15 * time.Second
 	// decisionsPerSecond bounds the decisions of a stream.
 	decisionsPerSecond = 50
-	// mostEvent bounds an event, in bytes: what waits for a client.
+	// mostEvent bounds an event, in bytes, and so the data that waits for a client.
 	mostEvent = 64 << 10
-	// streamKeys is how many keys an event has if nobody says.
+	// streamKeys is the default number of keys in an event.
 	streamKeys = 20
 	// retryAfter is how long a browser waits before it asks again, in ms.
 	retryAfter = 1000
@@ -52,13 +51,13 @@ const (
 	topicDecisions = "decisions"
 )
 
-// streams counts the streams that are open, and keeps what several of them show.
+// streams counts the open streams, and keeps the figures that several of them show.
 type streams struct {
 	most int
 
 	mu     sync.Mutex
 	open   int
-	boot   string // names the order of decisions, which begins anew with the process
+	boot   string // identifies the numbering of decisions, which restarts with the process
 	shared map[string]*shared
 }
 
@@ -66,7 +65,7 @@ type streams struct {
 type shared struct {
 	mu   sync.Mutex
 	at   time.Time
-	pace time.Duration // how old it may be, since it took so long to read
+	pace time.Duration // how old it may become, by how long it took to read
 	what any
 	err  error
 }
@@ -95,16 +94,16 @@ func (s *streams) leave() {
 	}
 }
 
-// mostPace is how old figures may be that take long to read: those of 1,000 rules are of two to
-// three seconds.
+// mostPace bounds the age of figures that take long to read. With 1,000 rules they are two to three
+// seconds old.
 const mostPace = 5 * time.Second
 
-// mostShared bounds what is kept for several streams; more than that is read for each.
+// mostShared bounds the figures that are kept for several streams.
 const mostShared = 64
 
-// once returns what read returned last for a name, if that is young enough, and else asks it: many
-// streams that ask at once wait for one answer. What takes long to read may be older, up to most:
-// so old that reading takes half a percent of the time.
+// once returns the last result of read for a name if it is young enough, and otherwise calls read.
+// Streams that ask at once wait for one result. A result that takes long to read may be older, up
+// to most: so old that reading takes half a percent of the time.
 func (s *streams) once(name string, young, most time.Duration, read func() (any, error)) (any, error) {
 	s.mu.Lock()
 	x := s.shared[name]
@@ -140,13 +139,13 @@ type streamed struct {
 	q      decisionQuery
 	cursor recent.Cursor
 	told   map[string]any // figures that were written last, by view
-	others elsewhere      // what was seen of decisions of other nodes
+	others elsewhere      // the decisions of other nodes that were seen
 	tokens float64        // decisions that may be shown now
 	filled time.Time
 	fit    int    // decisions that were asked for since the last event with some
 	full   bool   // the next overview has its whole series
 	missed uint64 // events since the last one that was written
-	// welcome reports whether the client may go on. It is asked each second.
+	// welcome reports whether the client may go on. It is called each second.
 	welcome func() bool
 }
 
@@ -181,7 +180,7 @@ func (a *Handler) stream(w http.ResponseWriter, r *http.Request) {
 	s.run(ctx)
 }
 
-// newStream reads what r asks for. status is 0 if that is well.
+// newStream reads a request for a stream. status is 0 if the request is valid.
 func (a *Handler) newStream(w http.ResponseWriter, r *http.Request) (s *streamed, status int, err error) {
 	v, role := r.URL.Query(), sender(r).Role
 	s = &streamed{a: a, w: w, out: http.NewResponseController(w), role: role, full: true, told: map[string]any{}}
@@ -220,7 +219,7 @@ func (a *Handler) newStream(w http.ResponseWriter, r *http.Request) (s *streamed
 	if s.keys, err = a.keysQuery(r, n); err != nil {
 		return nil, http.StatusBadRequest, err
 	}
-	if s.keys.Over > time.Minute { // ?over= is of the overview: keys are those of the last minute
+	if s.keys.Over > time.Minute { // ?over= is for the overview; keys are of the last minute
 		s.keys.Over = time.Minute
 	}
 	if s.q, status, err = a.readDecisionQuery(v, role); status != 0 {
@@ -232,8 +231,8 @@ func (a *Handler) newStream(w http.ResponseWriter, r *http.Request) (s *streamed
 	return s, 0, nil
 }
 
-// before asks other nodes for the decisions that were there before the stream. status is 0 if the
-// one that is asked was heard.
+// before asks other nodes for the decisions from before the stream. status is 0 if the node in
+// question was heard.
 func (s *streamed) before(ctx context.Context) (status int, err error) {
 	if !s.q.elsewhere || !s.wants(topicDecisions) {
 		return 0, nil
@@ -251,7 +250,7 @@ func (s *streamed) before(ctx context.Context) (status int, err error) {
 
 func (s *streamed) wants(view string) bool { return slices.Contains(s.views, view) }
 
-// start begins behind the last decision that is there, or that the client has seen.
+// start begins behind the last decision, or behind the last one that the client has seen.
 func (s *streamed) start(lastEventID string) {
 	s.tokens, s.filled = decisionsPerSecond, time.Now()
 	if s.a.o.Decisions == nil {
@@ -264,7 +263,7 @@ func (s *streamed) start(lastEventID string) {
 	}
 }
 
-// run writes events until ctx ends, or the client is gone or may see no more.
+// run writes events until ctx ends, or the client is gone, or may not see more.
 func (s *streamed) run(ctx context.Context) {
 	if _, err := fmt.Fprintf(s.w, "retry: %d\n\n", retryAfter); err != nil || s.out.Flush() != nil {
 		return
@@ -280,7 +279,7 @@ func (s *streamed) run(ctx context.Context) {
 			return
 		case <-figures.C:
 			if !s.welcome() {
-				return // the client asks anew, and is told why not
+				return // the client connects again, and gets the error
 			}
 			// A ticker drops the ticks that nobody waits for.
 			now := time.Now()
@@ -306,9 +305,9 @@ type streamProblem struct {
 	Detail string `json:"detail"`
 }
 
-// figures writes the events overview and keys. An error of reading them is an event, too.
+// figures writes the events overview and keys. An error of reading them becomes an event, too.
 func (s *streamed) figures() (ok bool) {
-	// Others may show what is read here, when this client is gone.
+	// The result is shared with other streams, and must not end with this client.
 	ctx, cancel := context.WithTimeout(s.a.end, insightPatience)
 	defer cancel()
 	for _, view := range s.views {
@@ -335,7 +334,7 @@ func (s *streamed) figures() (ok bool) {
 		}
 		switch {
 		case err != nil && s.a.end.Err() != nil:
-			return false // that is why, and the stream ends
+			return false // the server is closing: the stream ends
 		case err != nil:
 			ok = s.write("problem", streamProblem{view, err.Error()})
 		}
@@ -346,7 +345,7 @@ func (s *streamed) figures() (ok bool) {
 	return true
 }
 
-// isNew reports whether figures are others than those of the event before.
+// isNew reports whether the figures of a view have changed since the event before.
 func (s *streamed) isNew(view string, figures any) bool {
 	if s.told[view] == figures {
 		return false
@@ -355,18 +354,19 @@ func (s *streamed) isNew(view string, figures any) bool {
 	return true
 }
 
-// lastPoints is how many steps of time, in seconds, an event overview has behind the first one: the
-// last, which grows, and those that may have ended since the event before.
+// lastPoints is how many steps of time, each of step seconds, an overview event holds after the
+// first event: the last step, which grows, and the steps that may have ended since the event
+// before.
 func lastPoints(step int) int { return 3 + int(mostPace/time.Second)/max(step, 1) }
 
-// streamedOverview is the data of an event overview. Partial says that the series holds the last
-// steps only: they take the place of those with the same T. Shortened says that the event would
-// have been too large, so that lists in it are cut.
+// streamedOverview is the data of an event overview. Partial says that the series holds only the
+// last steps, which replace those with the same T. Shortened says that lists were cut, because the
+// event would have been too large.
 type streamedOverview struct {
 	insight.Overview
 	Partial   bool   `json:"partial,omitempty"`
 	Shortened bool   `json:"shortened,omitempty"`
-	LeftOut   uint64 `json:"left_out,omitempty"` // events that the client was too slow for
+	LeftOut   uint64 `json:"left_out,omitempty"` // events that a slow client missed
 }
 
 func (s *streamed) overview(o insight.Overview) (ok bool) {
@@ -402,7 +402,7 @@ func lastOf(x insight.Series, n int) insight.Series {
 	}
 }
 
-// cutVerdicts returns the first n verdicts, without what is long in them if bare.
+// cutVerdicts returns the first n verdicts. If bare, it leaves out their long parts.
 func cutVerdicts(list []insight.Verdict, n int, bare bool) []insight.Verdict {
 	list = slices.Clone(list[:min(n, len(list))])
 	for i := range list {
@@ -438,14 +438,14 @@ func (s *streamed) topKeys(k TopKeys) (ok bool) {
 // StreamedDecisions is the data of an event decisions.
 type StreamedDecisions struct {
 	Decisions []recent.Entry `json:"decisions"` // oldest first
-	// Shown says of how many remembered decisions that were asked for one is shown, since the event
-	// before: "1 in 8". A node remembers all refusals, unless there are very many.
+	// Shown says which share of the matching decisions since the event before is shown: "1 in 8". A
+	// node remembers all refusals, unless there are very many.
 	Shown   string         `json:"shown"`
 	LeftOut int            `json:"left_out,omitempty"` // decisions that are not shown
 	Nodes   *insight.Nodes `json:"nodes,omitempty"`
 }
 
-// decisions writes the decisions that are new, if there are any.
+// decisions writes the new decisions, if there are any.
 func (s *streamed) decisions() (ok bool) {
 	now := time.Now()
 	s.tokens = min(decisionsPerSecond, s.tokens+now.Sub(s.filled).Seconds()*decisionsPerSecond)
@@ -467,7 +467,7 @@ func (s *streamed) decisions() (ok bool) {
 	}
 	s.fit += fit
 	if len(e.Decisions) == 0 {
-		return true // they are counted in the next one
+		return true // the next event counts them
 	}
 	s.a.decisionMask(s.role, &s.q.Query).decisions(e.Decisions)
 	// If they are too large together, the newest are shown.
@@ -484,7 +484,7 @@ func (s *streamed) decisions() (ok bool) {
 	return s.event(topicDecisions, data)
 }
 
-// shareOf says that shown of all things are shown.
+// shareOf formats the share of all things that is shown.
 func shareOf(shown, all int) string {
 	if shown >= all {
 		return "all"
@@ -502,7 +502,7 @@ func encode(v any) []byte {
 
 func (s *streamed) write(name string, v any) (ok bool) { return s.event(name, encode(v)) }
 
-// event writes one event. JSON has no line breaks of its own, so that the data is one line.
+// event writes one event. The data is one line, because JSON text has no line breaks.
 func (s *streamed) event(name string, data []byte) (ok bool) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "id: %s-%d\nevent: %s\ndata: ", s.a.streams.boot, s.cursor, name)

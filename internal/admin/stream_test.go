@@ -269,7 +269,7 @@ func TestStream(t *testing.T) {
 			}
 			end()
 		}
-		// Masks hold in streams, too, but for support that names the key.
+		// Streams are masked, too, except for support that names the key.
 		for role, sees := range map[string]bool{"viewer": false, "support": false, "operator": true} {
 			c, end := w.follow(t, role, "?views=keys,decisions")
 			synctest.Wait()

@@ -16,12 +16,12 @@ const versionsPath = "/api/v1/rules/versions"
 // versionPatience bounds the time that the database of rules may take.
 const versionPatience = 10 * time.Second
 
-// Versions are those of rules in a database. Safe for concurrent use.
+// Versions gives access to the versions of rules in a database. Safe for concurrent use.
 type Versions interface {
 	// List returns the last n versions, newest first.
 	List(ctx context.Context, n int) (VersionList, error)
-	// Push makes a version and puts it in force. What is wrong with the rules is a CheckError; if
-	// another version than c.Base is in force, it is a CheckError with Conflict.
+	// Push makes a version and puts it in force. Wrong rules are a CheckError. If another version
+	// than c.Base is in force, the CheckError has Conflict.
 	Push(ctx context.Context, c VersionChange) (Pushed, error)
 	// Rollback makes a version with the files of an earlier one, and puts it in force.
 	Rollback(ctx context.Context, to int64, author, note string) (Pushed, error)
@@ -30,7 +30,7 @@ type Versions interface {
 // VersionList is the answer of GET /api/v1/rules/versions.
 type VersionList struct {
 	Space    string    `json:"space"`
-	Head     int64     `json:"head"` // the version that is to be in force; 0 for none
+	Head     int64     `json:"head"` // the version to be put in force; 0 for none
 	Versions []Version `json:"versions"`
 }
 
@@ -128,8 +128,8 @@ func (a *Handler) rollback(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// keepable reports whether a note can be kept in a database, and answers if not. What JSON holds is
-// UTF-8 always.
+// keepable reports whether a database can keep a note, and answers if not. Text from JSON is always
+// UTF-8.
 func keepable(w http.ResponseWriter, note string) bool {
 	if strings.Contains(note, "\x00") {
 		answer.Problem(w, http.StatusBadRequest, `note: must hold no zero byte (\u0000)`, "note")
@@ -153,7 +153,7 @@ func (a *Handler) changeVersion(w http.ResponseWriter, r *http.Request, e audit.
 	writeJSON(w, pushed)
 }
 
-// author names who asks for a change in the history of the rules: by the token, else by the
+// author returns who asks for a change, for the history of the rules: the token's name, or else the
 // address.
 func (a *Handler) author(r *http.Request) string {
 	if name := sender(r).Name; name != "" {

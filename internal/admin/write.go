@@ -10,14 +10,15 @@ import (
 	"github.com/weir-rl/weir/internal/door/answer"
 )
 
-// packer is what is written to a client that takes gzip. Only writeJSON makes use of that: a list
-// of 1,000 rules has a megabyte, and the page asks for it again and again.
+// packer writes to a client that accepts gzip. Only writeJSON uses it: a list of 1,000 rules is a
+// megabyte, and the page asks for it again and again.
 type packer struct{ http.ResponseWriter }
 
 // Unwrap is for http.ResponseController.
 func (p packer) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// leastPacked is from how many bytes on an answer is packed. Less fits into a few packets anyway.
+// leastPacked is the size from which on an answer is compressed. A smaller one fits into a few
+// packets anyway.
 const leastPacked = 4 << 10
 
 func isJSON(contentType string) bool {
@@ -31,7 +32,8 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	_, _ = w.Write([]byte(text))
 }
 
-// writeJSON answers with v. What JSON cannot hold is a defect, and an error: not an empty answer.
+// writeJSON answers with v. A value that JSON cannot hold is a defect: it becomes an error, and not
+// an empty answer.
 func writeJSON(w http.ResponseWriter, v any) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

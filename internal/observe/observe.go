@@ -1,7 +1,10 @@
-// Package observe joins what watches decisions: metrics, recent decisions, insight, the record of
-// requests. Each of them stands on the deciding path and asks the same: what became of the request,
-// how many there were, a hash of the key, a random number. Tally finds these Facts out once, counts
-// once for all, and tells the watchers.
+// Package observe joins the watchers of decisions: metrics, recent decisions, insight, the record
+// of requests. Each watcher stands on the deciding path and needs the same: the outcome of the
+// request, its count, a hash of the key, a random number. Tally finds out these Facts once, counts
+// once for all watchers, and passes the Facts to each.
+//
+// Begin with Tally.Join (observe.go), which makes the hooks for a limiter; tally.go holds the
+// counts.
 package observe
 
 import (
@@ -13,58 +16,58 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Outcome is what became of a request.
+// Outcome is the outcome of a request.
 type Outcome uint8
 
-// The outcomes of requests that met one limit, which is not in shadow, and nothing out of the
-// ordinary. They exclude each other: Soft goes before Near.
+// The outcomes of requests that met one limit, which is not in shadow, and nothing unusual. They
+// exclude each other: Soft takes precedence over Near.
 const (
 	Passed  Outcome = iota // admitted below warn
 	Near                   // admitted, with most of the limit used
 	Soft                   // admitted above the limit, in its soft margin
 	Refused                // by the limit
 	Outcomes
-	// Unclear is of any other request: it met several limits or none, a limit of a rule that is not
+	// Unclear is any other request: it met several limits or none, a limit of a rule that is not
 	// enforced for all keys, or a ban; brought a descriptor with a number of hits of its own, or
 	// asked for nothing; an expression of a rule failed on it; or its rules came into force just
-	// now. It is not counted, and watchers see for themselves what became of it.
+	// now. It is not counted, and watchers find out its outcome themselves.
 	Unclear = Outcomes
 )
 
-// Facts are what watchers need to know of a decision. They are handed over by value, in registers:
-// what a pointer to them reached would have to be allocated.
+// Facts are what watchers need to know of a decision. They are passed by value, in registers:
+// behind a pointer they would have to be allocated.
 type Facts struct {
 	// Random is drawn for this decision alone. Watchers that use the same bits draw the same
-	// decisions, which does no harm: none of them reckons with another one's sample.
+	// decisions. That does no harm, since no watcher combines its sample with another one's.
 	Random uint64
 	// Key is the hash, by Tally.Hash, of the key of the only limit that the request met; not valid
 	// if Outcome is Unclear.
 	Key     uint64
 	Outcome Outcome
-	// First says that it is the first one, or one in 256, of those that are counted with it. Of
-	// several at once, each may be, or none.
+	// First says that this is the first of the decisions that are counted with it, or one in 256 of
+	// them. Of several decisions at once, each may be First, or none.
 	First bool
 }
 
-// exemplar is of how many decisions of a kind one is Facts.First.
+// exemplar is how many decisions of a kind have one Facts.First among them.
 const exemplar = 256
 
 // Watcher watches decisions.
 type Watcher interface {
-	// Decided is told each decision, as weir.Hooks.Decided is.
+	// Decided takes in each decision, as weir.Hooks.Decided does.
 	Decided(*weir.Request, *weir.Decision, Facts)
-	// Others are the other hooks. Their Decided is nil.
+	// Others returns the other hooks. Their Decided is nil.
 	Others() weir.Hooks
 }
 
-// Seldom is a Watcher that need not be told what is counted, unless it is First.
+// Seldom is a Watcher that wants of the counted decisions only those that are First.
 type Seldom interface {
 	Watcher
 	Seldom()
 }
 
-// Join returns hooks that count, and tell each of the watchers: those that are told seldom first,
-// and then the others, in this order.
+// Join returns hooks that count, and call each of the watchers: the Seldom ones first, then the
+// others, in this order.
 func (t *Tally) Join(watchers ...Watcher) weir.Hooks {
 	hooks := []weir.Hooks{{RulesChanged: func(s *rule.Set, generation uint64) { t.Of(s, generation) }}}
 	var seldom, always []Watcher
@@ -111,9 +114,9 @@ func (t *Tally) Join(watchers ...Watcher) weir.Hooks {
 	return all
 }
 
-// facts finds out what watchers need to know of d, and where it is to be counted; nil is nowhere.
-// That is done when they have been told: whatever comes after an addition that other processors
-// wait for has to wait for its end as well.
+// facts finds out what watchers need to know of d, and where to count it; nil is nowhere. The
+// caller counts after the watchers have run: an addition that other processors wait for delays
+// everything behind it.
 func (t *Tally) facts(r *weir.Request, d *weir.Decision) (f Facts, n *atomic.Uint64) {
 	f.Random, f.Outcome = uint64(d.ID), Unclear
 	if f.Random == 0 { // the id of a refusal is random, and costs nothing more
@@ -149,15 +152,15 @@ func (t *Tally) facts(r *weir.Request, d *weir.Decision) (f Facts, n *atomic.Uin
 	return f, n
 }
 
-// plain reports whether the descriptors of a request ask for what the request does, and nobody
-// wants to be told of each.
+// plain reports whether the descriptors of a request only ask for what the request itself does, and
+// no watcher counts descriptors.
 func (t *Tally) plain(r *weir.Request) bool {
 	return len(r.Descriptors) == 1 && !r.Descriptors[0].HasHits && !t.descriptors.Load()
 }
 
-// Turn returns a number that differs between decisions that are made at once, for counters of which
-// each processor should have its own: a Decision is used for one request at a time, so its address
-// does.
+// Turn returns a number that differs between decisions that are made at once, to choose a cell of a
+// counter that is split by processor. A Decision serves one request at a time, so its address
+// differs.
 func Turn(d *weir.Decision) uint64 {
 	return uint64(uintptr(unsafe.Pointer(d))) >> 6 * 0x9e3779b97f4a7c15 >> 32
 }

@@ -119,8 +119,8 @@ func TestSeldom(t *testing.T) {
 	}
 }
 
-// What a request that met one limit came to is found out, and counted; that of any other request is
-// left to the watchers, and is not.
+// The Tally finds out and counts the outcome of a request that met one limit. It leaves any other
+// request to the watchers, and does not count it.
 func TestOutcomes(t *testing.T) {
 	const rules = `
 limits:

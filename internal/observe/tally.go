@@ -11,15 +11,15 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Doors is how many doors are told apart: those of DoorNames.
+// Doors is the number of entries of DoorNames.
 const Doors = 8
 
-// DoorNames are the values of weir.Request.Door. What a program that embeds Weir names otherwise,
-// or not at all, is "".
+// DoorNames are the values of weir.Request.Door. Any other name, which a program that embeds Weir
+// may give, counts as "".
 var DoorNames = [Doors]string{"", "http", "rls", "resp", "proxy", "forward-auth", "spoe", "deferred"}
 
-// DoorOf returns the place of a door in DoorNames. It is asked for each decision; this switch,
-// which goes by length, takes less than a map or a comparison with each name.
+// DoorOf returns the index of a door in DoorNames. It runs for each decision; this switch, which
+// compares lengths first, is faster than a map or comparing with each name.
 func DoorOf(name string) int {
 	switch name {
 	case "http":
@@ -41,8 +41,8 @@ func DoorOf(name string) int {
 }
 
 // Tally counts the requests that met one limit, which are most, by limit, door and outcome. One
-// addition stands for all that watchers count of such a request: an addition that other processors
-// wait for is the dearest part of watching. Safe for concurrent use. Make one with NewTally.
+// addition counts such a request for all watchers: an addition that other processors wait for is
+// the most expensive part of watching. Safe for concurrent use. Make one with NewTally.
 type Tally struct {
 	seed   atomic.Uint64
 	counts atomic.Pointer[countsOfTwo]
@@ -51,10 +51,11 @@ type Tally struct {
 	mu          sync.Mutex // guards the making of counts
 }
 
-// Count is that of one limit. It lives as long as some rule set in force has a limit of its name.
+// Count counts the requests of one limit. It lives as long as a rule set in force has a limit of
+// its name.
 type Count struct {
 	cells []cell // by Turn; a power of 2 of them
-	// Since is the number of the rule set with which it began, at 0.
+	// Since is the generation of the rule set with which the count began, at 0.
 	Since uint64
 }
 
@@ -65,21 +66,21 @@ const mostCells = 16
 // same one.
 type cell [Doors][Outcomes]atomic.Uint64
 
-// limitName is by what a limit goes on to count under other rules. Limits of one name (a rule with
-// one window by two algorithms) share their count.
+// limitName identifies a limit, so that its count goes on under later rules. Limits with one name
+// (a rule with one window by two algorithms) share their count.
 type limitName struct{ domain, rule, window string }
 
-// counts are those of one rule set. Immutable but for the counting.
+// counts are the counts of one rule set. Immutable except for the counters.
 type counts struct {
 	set        *rule.Set
 	generation uint64
 	limits     []*Count // by rule.Counter.Index
-	cells      [][]cell // of those; empty where nothing is to be counted
+	cells      [][]cell // of these limits; empty for one that is not counted
 	names      map[limitName]*Count
 }
 
-// countsOfTwo are those of the set in force, and of the one before. The first is a value: nearly
-// every decision goes through it, and is spared a pointer.
+// countsOfTwo holds the counts of the set in force, and of the one before. The first is a value:
+// nearly every decision goes through it, and is spared a pointer.
 type countsOfTwo struct {
 	now    counts
 	before *counts
@@ -93,22 +94,22 @@ func NewTally() *Tally {
 	return t
 }
 
-// Seed returns the seed of the hash of keys.
+// Seed returns the seed that hashes keys.
 func (t *Tally) Seed() uint64 { return t.seed.Load() }
 
-// SetSeed changes it. Nodes whose samples are merged need the same one.
+// SetSeed changes the seed. Nodes whose samples are merged need the same one.
 func (t *Tally) SetSeed(seed uint64) { t.seed.Store(seed) }
 
 // TellDescriptors makes all requests with descriptors Unclear from now on, for a watcher that
-// counts their descriptors, too.
+// counts their descriptors as well.
 func (t *Tally) TellDescriptors() { t.descriptors.Store(true) }
 
 // Hash hashes a key with the seed.
 func (t *Tally) Hash(key []byte) uint64 { return keyhash.Sum(t.seed.Load(), key) }
 
-// Of returns the counts of a rule set by rule.Counter.Index. A set that is newer than the one in
-// force takes its place; of one that is older than both, the counts are new and nothing counts
-// there.
+// Of returns the counts of a rule set, by rule.Counter.Index. A set that is newer than the one in
+// force takes its place. For a set that is older than both, the counts are new, and nothing counts
+// in them.
 func (t *Tally) Of(s *rule.Set, generation uint64) []*Count {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,7 +155,7 @@ func (t *Tally) Of(s *rule.Set, generation uint64) []*Count {
 	return next.limits
 }
 
-// Read returns how many there were.
+// Read sums the count over all its cells.
 func (c *Count) Read() (n [Doors][Outcomes]uint64) {
 	for i := range c.cells {
 		for door := range n {
@@ -166,6 +167,6 @@ func (c *Count) Read() (n [Doors][Outcomes]uint64) {
 	return n
 }
 
-// Cells returns in how many cells a counter that each decision moves should be split: twice as many
-// as there are processors, 64 at most, and a power of 2.
+// Cells returns into how many cells to split a counter that each decision moves: a power of 2 that
+// is at least twice the number of processors, but at most 32.
 func Cells() int { return 1 << bits.Len(uint(min(runtime.GOMAXPROCS(0)*2, 32)-1)) }

@@ -1,14 +1,15 @@
-// Package audit keeps who changed what, when and why, so that neither a full disk nor a quick hand
-// can make a change without a trace.
+// Package audit keeps who changed what, when and why, so that neither a full disk nor a hasty
+// operator can make a change without a trace.
 //
-// A Log appends records to a file, one JSON object a line. Each record carries the hash of the one
-// before it and its own, so that a record that was altered, left out or put in shows: Verify finds
-// it. A record is on the disk before the change that it tells of is made; one that cannot be
-// written forbids the change (Record). What nobody did by hand, such as bans by denials, is told
-// without waiting (Tell), or counted and told once a minute (Count). Begin with Open.
+// A Log appends records to a file, one JSON object a line. Each record carries its own hash and the
+// hash of the record before it, so that a record that was altered, left out or put in shows: Verify
+// finds it. Record writes a record to the disk before the change is made; if that fails, the change
+// is forbidden. Tell keeps changes that nobody made by hand, such as bans by denials, without
+// waiting. Count adds up frequent ones, and keeps one record a minute. Begin with Open (audit.go);
+// record.go has the form of a record, and file.go opens and extends the file.
 //
-// One goroutine owns the file. No caller waits for another one's disk but in Record, and there no
-// longer than its context lasts.
+// One goroutine owns the file. Only Record waits for the disk, and no longer than its context
+// lasts.
 package audit
 
 import (
@@ -28,8 +29,8 @@ import (
 	"time"
 )
 
-// Entry is one record. The caller fills in what it knows; Seq, Time, Node, Prev and Hash are filled
-// in by the Log.
+// Entry is one record. The caller fills in what it knows. The Log fills in Seq, Time, Node, Prev
+// and Hash.
 type Entry struct {
 	Seq     uint64    `json:"seq"` // 1, 2, 3, …
 	Time    time.Time `json:"time"`
@@ -50,14 +51,13 @@ type Entry struct {
 	Hash string `json:"hash,omitempty"`
 }
 
-// Weir is Entry.Who of what the program did by itself.
+// Weir is Entry.Who if the program acted by itself.
 const Weir = "weir"
 
 // Start is Entry.Prev of the first record of a chain.
 var Start = strings.Repeat("0", 2*sha256.Size)
 
-// ErrNotKept is the error of a record that is not on the disk. The change that it tells of must not
-// be made.
+// ErrNotKept says that a record is not on the disk. The change that it describes must not be made.
 var ErrNotKept = errors.New("the audit log cannot be written")
 
 // Bounds of a Log.
@@ -66,20 +66,20 @@ const (
 	Remembered = 1000
 	// waiting bounds the records that wait for the disk.
 	waiting = 1024
-	// countEvery is how often counts are told.
+	// countEvery is how often counts are written.
 	countEvery = time.Minute
-	// mostCounts bounds what is counted apart.
+	// mostCounts bounds the number of separate counts.
 	mostCounts = 1000
 )
 
 // Options tune Open.
 type Options struct {
-	// Path is the file; "" keeps no file, and only the log and Recent know of changes. What is no
-	// regular file, such as a pipe, is written to and never read.
+	// Path is the file. With "" there is no file, and only the log and Recent know of changes. If
+	// Path is no regular file, such as a pipe, it is written to and never read.
 	Path string
 	Node string // Entry.Node of all records
-	// Logger gets each record as a line, with its number and hash: a witness that lies elsewhere,
-	// which shows when the end of the file was cut off. nil means nobody.
+	// Logger gets each record as a line, with its number and hash. This is a witness in another
+	// place, which shows if the end of the file was cut off. nil means nobody.
 	Logger *slog.Logger
 }
 
@@ -97,7 +97,7 @@ type Log struct {
 	file  *file // of the goroutine; nil without Path
 	err   error // of closing
 
-	lost atomic.Uint64 // records that were told and not kept, since the last one that was kept
+	lost atomic.Uint64 // records that could not be kept, since the last one that was
 
 	mu struct {
 		sync.Mutex
@@ -110,11 +110,10 @@ type Log struct {
 	}
 }
 
-// counted is what tells records of counts apart of an Entry.
+// counted identifies a count by the fields of its entries.
 type counted struct{ who, role, address, what, domain, limit, key string }
 
-// count is how often something happened, and what there was before the first and after the last
-// time.
+// count is how often something happened, with the state before the first time and after the last.
 type count struct {
 	times         uint64
 	before, after any
@@ -133,8 +132,8 @@ type job struct {
 	done  chan error // nil: nobody waits
 }
 
-// The states of a job. A job whose asker went away is skipped while it waits; one that is being
-// written then gets a second record, which says that the change was not made.
+// The states of a job. A job whose caller has gone is skipped while it waits. If it is being
+// written, a second record says that the change was not made.
 const (
 	queued uint32 = iota
 	writing
@@ -142,8 +141,8 @@ const (
 	abandoned
 )
 
-// Open opens or creates the file of o and reads its last records. A last line that was torn off by
-// a crash is cut: nobody was told that it was kept.
+// Open opens or creates the file of o, and reads its last records. It cuts off a last line that a
+// crash has torn: nobody was told that this record was kept.
 func Open(o Options) (*Log, error) {
 	l, err := Prepare(o)
 	if err == nil {
@@ -152,8 +151,8 @@ func Open(o Options) (*Log, error) {
 	return l, err
 }
 
-// Prepare is Open for a program that does not know yet how its node is called: the file is its own
-// from now on, and records wait for Begin.
+// Prepare is Open for a program that does not know the name of its node yet. It owns the file from
+// now on, and records wait for Begin.
 func Prepare(o Options) (*Log, error) {
 	l := newLog(o)
 	if o.Path != "" {
@@ -167,7 +166,8 @@ func Prepare(o Options) (*Log, error) {
 	return l, nil
 }
 
-// Begin writes what waits, and all that comes, as Entry.Node node. Only the first call counts.
+// Begin writes the waiting records and all later ones, with node as Entry.Node. Only the first call
+// counts.
 func (l *Log) Begin(node string) {
 	if l == nil {
 		return
@@ -190,7 +190,7 @@ func newLog(o Options) *Log {
 	return l
 }
 
-// follow carries on the chain that a file ends with.
+// follow continues the chain at the end of a file.
 func (l *Log) follow(t tail) {
 	l.mu.Lock()
 	l.mu.recent = t.entries
@@ -206,11 +206,11 @@ func (l *Log) follow(t tail) {
 	}
 }
 
-// Record keeps e and returns when it is on the disk; the change that it tells of is to be made
-// after that. An error is ErrNotKept, with a reason: then the change must not be made.
+// Record writes e, and returns when it is on the disk. The caller makes the change after that. An
+// error is ErrNotKept, with a reason: then the change must not be made.
 //
-// If ctx ends before the record is written, it is left out. If it ends while the disk hangs, the
-// record may come to be; a second one behind it then says that the change was not made.
+// If ctx ends before the record is written, it is left out. If ctx ends while the disk hangs, the
+// record may still be written; a second record behind it then says that the change was not made.
 func (l *Log) Record(ctx context.Context, e Entry) error {
 	if l == nil {
 		return nil
@@ -240,14 +240,15 @@ func (l *Log) Record(ctx context.Context, e Entry) error {
 		}
 	case <-ctx.Done():
 		if !j.state.CompareAndSwap(queued, abandoned) && !j.state.CompareAndSwap(writing, abandoned) {
-			return <-j.done // it came just now
+			return <-j.done // it was answered just now
 		}
 		return fmt.Errorf("%w: the disk is too slow", ErrNotKept)
 	}
 }
 
-// Tell keeps e soon, and never waits: of what happened already, or may happen without a record. A
-// record that cannot be kept is counted, and the next one that can says how many there were.
+// Tell writes e soon, and never waits. It is for changes that were made already, or that may be
+// made without a record. A record that cannot be written is counted, and the next one that can be
+// says how many there were.
 func (l *Log) Tell(e Entry) {
 	if l != nil {
 		l.queue(e)
@@ -262,15 +263,16 @@ func (l *Log) queue(e Entry) {
 	}
 }
 
-// Failed tells that a change was not made, or not brought to its end, after Record had kept e.
+// Failed writes that a change was not made, or not completed, after Record has written e.
 func (l *Log) Failed(e Entry, err error) {
 	e.What, e.Note = e.What+": failed", err.Error()
 	l.Tell(e)
 }
 
-// Count counts what happens often, and may happen without a record: once a minute there is one
-// record for all entries with the same Who, Role, Address, What, Domain, Limit and Key, with Before
-// of the first of them, After of the last, and their number. It may be called on the deciding path.
+// Count counts changes that are frequent and may be made without a record. Once a minute it writes
+// one record for all entries with the same Who, Role, Address, What, Domain, Limit and Key. The
+// record has Before of the first entry, After of the last, and their number. Count may be called on
+// the deciding path.
 func (l *Log) Count(e Entry) {
 	if l == nil {
 		return
@@ -292,8 +294,8 @@ func (l *Log) Count(e Entry) {
 	c.after = e.After
 }
 
-// Recent returns the last records that were kept, newest first: at most n of those with a Seq above
-// after, and below before unless that is 0. Older records than Remembered are only in the file.
+// Recent returns at most n of the last records that were kept, newest first: those with a Seq above
+// after and, unless before is 0, below before. Only the file has more than Remembered records.
 func (l *Log) Recent(after, before uint64, n int) []Entry {
 	if l == nil {
 		return nil
@@ -309,7 +311,7 @@ func (l *Log) Recent(after, before uint64, n int) []Entry {
 	return out
 }
 
-// Lost returns how many records were told, could not be kept, and are not accounted for yet.
+// Lost returns how many records could not be kept, and are not accounted for yet.
 func (l *Log) Lost() uint64 {
 	if l == nil {
 		return 0
@@ -317,8 +319,8 @@ func (l *Log) Lost() uint64 {
 	return l.lost.Load()
 }
 
-// Reopen opens the file anew by its path, after it was moved away. The chain goes on in the new
-// one. After an error records go to the file from before.
+// Reopen opens the file by its path again, after it was moved away. The chain goes on in the new
+// file. After an error, records go to the old file.
 func (l *Log) Reopen() error {
 	if l == nil || l.o.Path == "" {
 		return nil
@@ -332,7 +334,7 @@ func (l *Log) Reopen() error {
 	}
 }
 
-// Close keeps what waits, and closes the file.
+// Close writes the waiting records, and closes the file.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil
@@ -380,7 +382,7 @@ func (l *Log) run() {
 	}
 }
 
-// work writes one record, and tells who waits for it.
+// work writes one record, and tells the caller that waits for it.
 func (l *Log) work(j *job) {
 	if !j.state.CompareAndSwap(queued, writing) {
 		return
@@ -409,7 +411,7 @@ func (l *Log) work(j *job) {
 	}
 }
 
-// tellLost keeps a record of the records that were lost.
+// tellLost writes a record about the records that were lost.
 func (l *Log) tellLost() {
 	if n := l.lost.Load(); n > 0 {
 		if l.keep(Entry{Who: Weir, What: "records lost", After: map[string]uint64{"records": n}}) == nil {
@@ -418,13 +420,13 @@ func (l *Log) tellLost() {
 	}
 }
 
-// Times is Entry.After of a record of a count.
+// Times is Entry.After in the record of a count.
 type Times struct {
 	Times uint64 `json:"times"`
 	Last  any    `json:"last,omitempty"` // Entry.After of the last one
 }
 
-// tellCounts keeps the records of what was counted since it was last called.
+// tellCounts writes the records of the counts since the last call.
 func (l *Log) tellCounts() {
 	l.counts.Lock()
 	all := l.counts.of
@@ -446,7 +448,7 @@ func (l *Log) tellCounts() {
 	}
 }
 
-// keep writes one record to the file, the log and the memory.
+// keep writes one record to the file and the log, and remembers it.
 func (l *Log) keep(e Entry) error {
 	e.Seq, e.Time, e.Node, e.Prev = l.chain.seq+1, time.Now().UTC(), l.o.Node, l.chain.hash
 	line, err := e.seal()
@@ -467,7 +469,7 @@ func (l *Log) keep(e Entry) error {
 	return nil
 }
 
-// attributes are those of the line that the log gets.
+// attributes returns the attributes of the log line for e.
 func (e *Entry) attributes() []any {
 	var list []any
 	for _, a := range []struct{ name, value string }{
@@ -489,8 +491,7 @@ func (e *Entry) attributes() []any {
 	return append(list, "seq", e.Seq, "hash", e.Hash)
 }
 
-// reopen opens the file by its path, and closes the one that was open. It does nothing if they are
-// the same.
+// reopen opens the file by its path, and closes the old one. It does nothing if they are the same.
 func (l *Log) reopen() error {
 	if l.file.isAt(l.o.Path) {
 		return nil
@@ -502,7 +503,7 @@ func (l *Log) reopen() error {
 	}
 	before, old := l.chain, l.file
 	if n := len(t.entries); n > 0 && t.entries[n-1].Hash != before.hash {
-		// Somebody put another log there: that chain is carried on, as after a start.
+		// Somebody has put another log there. Its chain goes on, as after a start.
 		l.o.Logger.Warn("the audit log was replaced by another one", "path", l.o.Path, "hash_before", before.hash)
 		l.follow(t)
 	} else if t.torn > 0 {
@@ -512,7 +513,7 @@ func (l *Log) reopen() error {
 	return old.close()
 }
 
-// hashOf is the hash of a record's text.
+// hashOf returns the hash of a record's text.
 func hashOf(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])

@@ -57,7 +57,7 @@ func verify(t *testing.T, data []byte, after string, records uint64) Summary {
 	return s
 }
 
-// whats lists what the newest records tell of, oldest first.
+// whats lists Entry.What of the newest records, oldest first.
 func whats(l *Log) (list []string) {
 	for _, e := range l.Recent(0, 0, Remembered) {
 		list = append(list, e.What)
@@ -306,8 +306,8 @@ func onFaulty(t *testing.T, f *faulty) (l *Log, path string) {
 	return l, path
 }
 
-// TestFullDisk: a change whose record does not fit is refused, half a record is cut away, and when
-// there is room again all goes on, with a record of what was lost.
+// TestFullDisk: a change whose record does not fit is refused, and half a record is cut off. When
+// there is room again, records go on, with one about the lost records.
 func TestFullDisk(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 )
 
-// tailBytes is how much of the end of a file is read at first, to find its last records.
+// tailBytes is how much of the end of a file is read first, to find its last records.
 const tailBytes = 256 << 10
 
-// disk is what a file needs of an *os.File.
+// disk has the methods of *os.File that a file needs.
 type disk interface {
 	io.WriteCloser
 	Sync() error
@@ -25,7 +25,7 @@ type file struct {
 	info    os.FileInfo
 	regular bool
 	size    int64 // of whole records
-	torn    bool  // what lies behind size has to be cut first
+	torn    bool  // bytes behind size must be cut first
 }
 
 // tail is the end of a file.
@@ -81,8 +81,8 @@ func adopt(f *os.File, created bool) (*file, tail, error) {
 	return out, t, nil
 }
 
-// readTail reads the last records of a file. It reads from the end, and twice as much again until
-// it has a whole record.
+// readTail reads the last records of a file. It reads from the end, and doubles the length until it
+// has a whole record.
 func readTail(f io.ReaderAt, size int64) (t tail, err error) {
 	for most := int64(tailBytes); size > 0; most *= 2 {
 		data := make([]byte, min(most, size))
@@ -103,7 +103,7 @@ func readTail(f io.ReaderAt, size int64) (t tail, err error) {
 			e, err := unseal(bytes.TrimSuffix(line, []byte("\n")))
 			switch n := len(t.entries); {
 			case err != nil:
-				t.broken, t.entries = "a record "+err.Error(), nil // what is behind it begins anew
+				t.broken, t.entries = "a record "+err.Error(), nil // the chain restarts behind it
 				continue
 			case n > 0 && t.entries[n-1].Hash != e.Prev:
 				t.broken = fmt.Sprintf("record %d does not follow %d", e.Seq, t.entries[n-1].Seq)
@@ -116,8 +116,8 @@ func readTail(f io.ReaderAt, size int64) (t tail, err error) {
 	return t, nil
 }
 
-// append writes a line and waits until it is on the disk. After an error the file is as it was
-// before, or will be before the next line is written.
+// append writes a line, and waits until it is on the disk. After an error the file is unchanged, or
+// will be restored before the next line is written.
 func (f *file) append(line []byte) error {
 	if f.torn {
 		if err := f.f.Truncate(f.size); err != nil {
@@ -139,7 +139,7 @@ func (f *file) append(line []byte) error {
 	return err
 }
 
-// isAt reports whether f is what lies at path.
+// isAt reports whether f is the file at path.
 func (f *file) isAt(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && os.SameFile(f.info, info)

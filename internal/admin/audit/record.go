@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The end of a line: the hash, which is not part of what it is of.
+// The end of a line holds the hash, which covers everything before it.
 const (
 	hashOpens  = `,"hash":"`
 	hashCloses = `"}`
@@ -31,7 +31,7 @@ func (e *Entry) seal() ([]byte, error) {
 	return append(text, hashOpens+e.Hash+hashCloses+"\n"...), nil
 }
 
-// unseal reads a line without its end, and checks that its hash is that of its text.
+// unseal reads a line without its line break, and checks its hash.
 func unseal(line []byte) (e Entry, err error) {
 	at := len(line) - hashLength
 	if at < 0 || !bytes.HasPrefix(line[at:], []byte(hashOpens)) || !bytes.HasSuffix(line, []byte(hashCloses)) {
@@ -46,13 +46,13 @@ func unseal(line []byte) (e Entry, err error) {
 	return e, nil
 }
 
-// Summary is what Verify has read.
+// Summary is the result of Verify.
 type Summary struct {
 	Records     uint64
 	First, Last uint64    // Entry.Seq
 	From, To    time.Time // Entry.Time of the first and the last record
-	// Prev is what the first record follows: Start, or the Hash of the file before this one, and
-	// Hash that of the last record. Compare them with what the log of the program says: a chain
+	// Prev is the hash before the first record: Start, or the Hash of the file before this one.
+	// Hash is the hash of the last record. Compare both with what the program has logged: a chain
 	// cannot tell that records were cut off at its end.
 	Prev, Hash string
 }
@@ -66,9 +66,9 @@ type BrokenError struct {
 func (e *BrokenError) Error() string { return fmt.Sprintf("line %d %s", e.Line, e.Message) }
 
 // Verify reads the records of a file, and checks that none was altered, left out, put in or moved.
-// after is the Hash with which the file before this one ends; "" is any. The error is a BrokenError
-// at the first line where the chain breaks, or one of reading; the summary is of the lines before
-// it. An empty file has no records, and is no error.
+// after is the Hash at the end of the file before this one; "" accepts any. The error is a
+// BrokenError at the first line where the chain breaks, or an error of reading. The summary covers
+// the lines before it. An empty file has no records, and is no error.
 func Verify(r io.Reader, after string) (s Summary, err error) {
 	lines := bufio.NewReaderSize(r, 64<<10)
 	s.Prev, s.Hash = after, after

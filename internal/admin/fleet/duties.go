@@ -29,7 +29,7 @@ const (
 	verdictsTTL = 4 * judgeEvery
 	// mostWatched bounds the keys of one rule that all nodes follow: as many as a sample holds.
 	mostWatched = 256
-	// mostBoard bounds what is left for all, in bytes.
+	// mostBoard bounds a value on the board, in bytes.
 	mostBoard = 1 << 20
 )
 
@@ -38,7 +38,7 @@ func (f *Fleet) Run(ctx context.Context) {
 	if f.o.Board == nil || f.o.Insight == nil {
 		return
 	}
-	judged := time.Now() // nothing is known of the other nodes at first
+	judged := time.Now() // at first the other nodes are not known
 	for wait := time.Second; ; wait = min(2*wait, lookEvery) {
 		leads := f.look(ctx)
 		if leads && time.Since(judged) >= judgeEvery {
@@ -53,14 +53,14 @@ func (f *Fleet) Run(ctx context.Context) {
 	}
 }
 
-// look agrees with the other nodes on the seed, and follows the keys that all are to follow. It
+// look agrees with the other nodes on the seed, and follows the keys that all nodes follow. It
 // reports whether this node leads.
 func (f *Fleet) look(ctx context.Context) (leads bool) {
 	ctx, cancel := context.WithTimeout(ctx, dutyTime)
 	defer cancel()
 	if err := f.agree(ctx); err != nil {
 		f.dropVerdicts()
-		return false // Redis is away; there will be another look
+		return false // Redis is away; look will be called again
 	}
 	if leads = f.o.Leads(ctx); leads {
 		seed := binary.LittleEndian.AppendUint64(nil, f.o.Insight.Seed())
@@ -81,7 +81,8 @@ func (f *Fleet) look(ctx context.Context) (leads bool) {
 
 // agree takes over the seed of all nodes, or gives them one.
 func (f *Fleet) agree(ctx context.Context) error {
-	// The one that this node has: after Redis lost it, it is that of all, and nothing is forgotten.
+	// Offer the seed of this node. If Redis has lost the common seed, it becomes the common one
+	// again, and no samples are lost.
 	own := binary.LittleEndian.AppendUint64(nil, f.o.Insight.Seed())
 	if err := f.o.Board.Set(ctx, seedKey, own, seedTTL, true); err != nil {
 		return err
@@ -126,7 +127,8 @@ func refusedOf(s *insight.Snapshot) (list []refusedKeys) {
 	return list
 }
 
-// ownRefused returns those of this node, of fewer rules if they would take too many bytes.
+// ownRefused returns the refused keys of this node, of fewer rules if they would take too many
+// bytes.
 func (f *Fleet) ownRefused() []refusedKeys {
 	list := refusedOf(f.o.Insight.Snapshot(insight.Want{Over: time.Hour, Samples: true}))
 	bytes := 0
@@ -145,8 +147,8 @@ func (f *Fleet) answerRefused(context.Context, []byte) ([]byte, error) {
 	return json.Marshal(f.ownRefused())
 }
 
-// tellRefused asks all nodes for the refused keys in their samples, and leaves those that belong
-// into the sample of all.
+// tellRefused asks all nodes for the refused keys in their samples, and puts on the board those
+// that belong in the common sample.
 func (f *Fleet) tellRefused(ctx context.Context) error {
 	type id struct{ domain, rule string }
 	keys := map[id]map[uint64]string{}
@@ -188,7 +190,7 @@ func (f *Fleet) tellRefused(ctx context.Context) error {
 	return f.o.Board.Set(ctx, watchedKey, text, watchedTTL, false)
 }
 
-// watch follows the keys that all nodes are to follow.
+// watch follows the keys on the board.
 func (f *Fleet) watch(text []byte) {
 	var all []refusedKeys
 	if json.Unmarshal(text, &all) != nil {
@@ -211,9 +213,9 @@ type ruleVerdicts struct {
 	Verdicts   []insight.Verdict `json:"verdicts"`
 }
 
-// judge judges all rules by what all nodes have gathered, rule by rule, and leaves the verdicts for
-// all. With many rules, or a node that hangs, that takes long; there are looks meanwhile, and it
-// ends with one that says that this node does not lead any more.
+// judge judges all rules, one by one, by the data of all nodes, and puts the verdicts on the board.
+// That takes long with many rules, or if a node hangs. So it calls look in between, and stops if
+// this node does not lead any more.
 func (f *Fleet) judge(ctx context.Context) {
 	over := insight.JudgedOver(time.Now())
 	own := f.o.Insight.Snapshot(insight.Want{OnlyTop: true}) // for the names of the rules
@@ -241,7 +243,7 @@ func (f *Fleet) judge(ctx context.Context) {
 	}
 	text, err := json.Marshal(all)
 	if err != nil || len(text) > mostBoard {
-		return // each node judges by what it knows itself
+		return // each node judges by its own data
 	}
 	f.takeVerdicts(text)
 	ctx, cancel := context.WithTimeout(ctx, dutyTime)
@@ -251,7 +253,7 @@ func (f *Fleet) judge(ctx context.Context) {
 	}
 }
 
-// judgeRule judges one rule. What another node tells must not end the program.
+// judgeRule judges one rule. A malformed answer of another node must not end the program.
 func (f *Fleet) judgeRule(ctx context.Context, want insight.Want) (v ruleVerdicts, ok bool) {
 	defer f.recovered(func() { ok = false })
 	s, _ := f.merge(ctx, want)
@@ -268,7 +270,7 @@ func (f *Fleet) judgeRule(ctx context.Context, want insight.Want) (v ruleVerdict
 	return ruleVerdicts{id.domain, id.rule, id.definition, verdicts}, true
 }
 
-// takeVerdicts takes over the verdicts that were made of what all nodes have gathered.
+// takeVerdicts takes over the verdicts that were made from the data of all nodes.
 func (f *Fleet) takeVerdicts(text []byte) {
 	var all []ruleVerdicts
 	if json.Unmarshal(text, &all) != nil {
@@ -286,8 +288,8 @@ func (f *Fleet) takeVerdicts(text []byte) {
 	f.verdicts = m
 }
 
-// dropVerdicts forgets verdicts that are older than they last on the board: nobody makes them any
-// more, and what this node knows itself is newer.
+// dropVerdicts forgets verdicts that are older than they last on the board. Nobody renews them, and
+// this node's own data is newer.
 func (f *Fleet) dropVerdicts() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

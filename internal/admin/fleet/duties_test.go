@@ -15,7 +15,7 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// desk is a board in this process, whose values expire as those of Redis do.
+// desk is a board in this process, whose values expire as in Redis.
 type desk struct {
 	values map[string][]byte
 	until  map[string]time.Time

@@ -1,10 +1,10 @@
-// Package fleet tells of all nodes that share a store as if they were one: decisions by id and
-// lists of them, what each node is, and what insight gathered of rules and keys.
+// Package fleet shows all nodes that share a store as one: decisions by id and lists of them, the
+// state of each node, and what insight gathered of rules and keys.
 //
-// Fleet (fleet.go) asks over package nodes, and answers the questions of others; snapshots.go
-// merges what was gathered. Duties (duties.go) are what the nodes do together in the background:
-// they agree on the seed by which keys are sampled, and one of them, the leader, says which refused
-// keys all are to follow, and judges the rules by what all have gathered.
+// Begin with Fleet (fleet.go), which asks the other nodes through package nodes, and answers their
+// questions. snapshots.go merges what they gathered. Duties (duties.go) run in the background: the
+// nodes agree on the seed by which keys are sampled. One node, the leader, decides which refused
+// keys all nodes follow, and judges the rules by the data of all.
 package fleet
 
 import (
@@ -25,27 +25,27 @@ import (
 	"github.com/weir-rl/weir/internal/util/sparselog"
 )
 
-// Options configure New. Name and State are required; a nil field is a part that this node has not.
+// Options configure New. Name and State are required. A nil field is a part that this node lacks.
 type Options struct {
-	// Name is this node's, for people; no other node has it.
+	// Name is the name of this node, for people. No other node has it.
 	Name string
 	// Nodes asks the others; nil if this node is alone.
 	Nodes *nodes.Nodes
-	// Recent holds the recent decisions of this node, Insight what it gathered, State what it tells
-	// of itself.
+	// Recent holds the recent decisions of this node, Insight its gathered data, and State returns
+	// its state.
 	Recent  *recent.Buffer
 	Insight *insight.Collector
 	State   func() insight.NodeState
-	// Regions reads what this node counts of its region and the others, which the caller may
-	// change; nil if there is one region alone. Leader is not empty if it is this node.
+	// Regions reads this node's counts for its region and the others, which the caller may change;
+	// nil if there is only one region. Leader is not empty if it is this node.
 	Regions func() *insight.RegionsReading
 	// GoodRefused is the threshold of the verdicts, as insight.Thresholds has it.
 	GoodRefused float64
-	// Seeded is told the seed by which all nodes sample.
+	// Seeded is called with the seed by which all nodes sample.
 	Seeded func(seed uint64)
-	// Board is where the nodes leave what is for all of them; nil if this node is alone.
+	// Board holds values for all nodes; nil if this node is alone.
 	Board Board
-	// Leads reports whether this node is to do what one does for all.
+	// Leads reports whether this node does what one node does for all.
 	Leads  func(ctx context.Context) bool
 	Logger *slog.Logger
 }
@@ -54,7 +54,7 @@ type Options struct {
 type Board interface {
 	// Get returns a value; nil if there is none.
 	Get(ctx context.Context, key string) ([]byte, error)
-	// Set sets a value for a time. With once it leaves one that is there already.
+	// Set sets a value for a time. With once it does not replace a value.
 	Set(ctx context.Context, key string, value []byte, ttl time.Duration, once bool) error
 }
 
@@ -68,9 +68,9 @@ type Fleet struct {
 	unreadable atomic.Uint64 // answers
 
 	mu       sync.Mutex
-	asked    map[insight.Want]*asked // what is asked now, or was a moment ago
+	asked    map[insight.Want]*asked // questions under way, or of a moment ago
 	verdicts map[ruleID][]insight.Verdict
-	board    []byte    // the verdicts as they lay on the board last
+	board    []byte    // the verdicts that were on the board last
 	taken    time.Time // since when
 }
 
@@ -89,7 +89,7 @@ const (
 	kindRegions   = "regions/1"
 )
 
-// New returns the Fleet of this node, and makes it answer what others ask.
+// New returns the Fleet of this node, and makes it answer the questions of others.
 func New(o Options) *Fleet {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -113,8 +113,8 @@ func New(o Options) *Fleet {
 	return f
 }
 
-// Unreadable counts the answers of other nodes that this one did not understand: they run another
-// version.
+// Unreadable returns how many answers of other nodes this one did not understand, because they run
+// another version.
 func (f *Fleet) Unreadable() uint64 { return f.unreadable.Load() }
 
 // read reads an answer of another node; ok is false if this node does not understand it.
@@ -126,7 +126,7 @@ func (f *Fleet) read(a nodes.Answer, into any) (ok bool) {
 	return true
 }
 
-// Self is the name of this node.
+// Self returns the name of this node.
 func (f *Fleet) Self() string { return f.o.Name }
 
 func (f *Fleet) self() insight.NodeState {
@@ -135,14 +135,14 @@ func (f *Fleet) self() insight.NodeState {
 	return s
 }
 
-// alone is the tally of a node that asks nobody.
+// alone is the tally if no other node is asked.
 var alone = insight.Nodes{Asked: 1, Answered: 1}
 
 func tallyOf(t nodes.Tally) insight.Nodes {
 	return insight.Nodes{Asked: max(t.Asked, 1), Answered: max(t.Answered, 1), Remark: t.Remark}
 }
 
-// others asks all nodes but this one, which has answered already.
+// others asks all nodes except this one, which has answered already.
 func (f *Fleet) others(ctx context.Context, kind string, args any, take func(nodes.Answer)) insight.Nodes {
 	if f.o.Nodes == nil {
 		return alone
@@ -161,7 +161,7 @@ func (f *Fleet) others(ctx context.Context, kind string, args any, take func(nod
 	return tallyOf(t)
 }
 
-// List tells of all nodes, sorted by name.
+// List returns the state of all nodes, sorted by name.
 func (f *Fleet) List(ctx context.Context) ([]insight.NodeState, insight.Nodes) {
 	own := f.self()
 	own.Self = true
@@ -177,7 +177,7 @@ func (f *Fleet) List(ctx context.Context) ([]insight.NodeState, insight.Nodes) {
 	return list, n
 }
 
-// ownRegions is what this node counts; Options.Regions is there.
+// ownRegions returns this node's counts. Options.Regions must be set.
 func (f *Fleet) ownRegions() *insight.RegionsReading {
 	r := f.o.Regions()
 	if r.Leader != "" {
@@ -226,8 +226,8 @@ func (f *Fleet) answerDecision(_ context.Context, args []byte) ([]byte, error) {
 	return json.Marshal(f.find(id))
 }
 
-// Decision asks all nodes for a decision; e is nil if none of them keeps it, and why then says what
-// is known of that.
+// Decision asks all nodes for a decision. If none of them keeps it, e is nil, and why says what is
+// known about that.
 func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Entry, why string, n insight.Nodes) {
 	own := f.find(id)
 	if own.Entry != nil {
@@ -240,7 +240,7 @@ func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Ent
 		var found foundDecision
 		if f.read(a, &found) && found.Entry != nil && found.Entry.ID == id {
 			e, why = found.Entry, ""
-			cancel(nodes.ErrEnough) // there is no other one, and a node that hangs need not be waited for
+			cancel(nodes.ErrEnough) // only one has it, so a node that hangs need not be awaited
 		}
 	})
 	if e != nil {
@@ -251,10 +251,11 @@ func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Ent
 	return e, why, n
 }
 
-// decisionsQuery is a question for decisions on the wire: short names, since a question is small.
+// decisionsQuery is the question for decisions. The names are short, because a question must be
+// small.
 type decisionsQuery struct {
 	Query recent.Query `json:"q"`
-	Node  string       `json:"n,omitempty"` // only those of this node; "" is of all
+	Node  string       `json:"n,omitempty"` // only decisions of this node; "" means all nodes
 	Count bool         `json:"c,omitempty"` // count them, too
 }
 
@@ -274,7 +275,7 @@ func (f *Fleet) answerDecisions(_ context.Context, args []byte) ([]byte, error) 
 	}
 }
 
-// found is what this node answers: nothing if another one is asked.
+// found returns the decisions of this node: none if another node is asked.
 func (f *Fleet) found(q decisionsQuery) (found recent.Found) {
 	if f.o.Recent == nil || q.Node != "" && q.Node != f.o.Name {
 		return found
@@ -290,7 +291,7 @@ func (f *Fleet) found(q decisionsQuery) (found recent.Found) {
 	return found
 }
 
-// mostDecisions bounds a list of decisions that are asked for without a bound.
+// mostDecisions bounds a list of decisions for which the caller gives no bound.
 const mostDecisions = 1000
 
 // Decisions implements admin.Nodes.
@@ -333,7 +334,7 @@ func (f *Fleet) decisions(ctx context.Context, q decisionsQuery) (found recent.F
 	if q.Node != "" {
 		n.Asked, n.Answered = 1, heard
 	}
-	// Stable: those of one node are in their order already.
+	// A stable sort: the decisions of one node are in order already.
 	slices.SortStableFunc(found.Decisions, func(a, b recent.Entry) int { return b.Time.Compare(a.Time) })
 	found.Decisions = found.Decisions[:min(len(found.Decisions), q.Query.N)]
 	return found, n

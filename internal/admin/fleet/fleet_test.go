@@ -134,8 +134,8 @@ func (m *member) ask(t *testing.T, user string) *weir.Decision {
 
 const shop = "limits: [{ name: search, per: [user], allow: 5/hour, algorithm: sliding_log }]"
 
-// What each node tells is of all of them: the counts are those of all requests, a decision is found
-// by its id from everywhere, and lists are in order of time.
+// Each node answers for all of them: it counts the requests of all, finds a decision of any node by
+// its id, and has lists in order of time.
 func TestAllAsOne(t *testing.T) {
 	t.Parallel()
 	for kind, url := range map[string]func(t *testing.T) string{
@@ -192,7 +192,7 @@ func TestAllAsOne(t *testing.T) {
 						t.Fatalf("%s: the %dth is %v of %s, want %v of %s", m.Self(), i, list[i].ID, list[i].Node, want.ID, of[want.ID])
 					}
 				}
-				// Those of one node are counted whole, however many are asked for.
+				// The decisions of one node are all counted, however many are asked for.
 				next := all[(slices.Index(all, m)+1)%4].Self()
 				found, n := m.CountDecisions(t.Context(), next, recent.Query{Outcome: "denied", N: 3})
 				sum := 0
@@ -292,7 +292,7 @@ func TestDecisionBesideHung(t *testing.T) {
 	}
 }
 
-// answersWith makes a node answer with what it gathered by another clock.
+// answersWith makes a node answer with data that it gathered by another clock.
 func answersWith(ahead time.Duration) func(*nodes.Nodes) {
 	c := insight.New(insight.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
 	return func(n *nodes.Nodes) {
@@ -330,7 +330,7 @@ func TestClocks(t *testing.T) {
 	if text := log.String(); !strings.Contains(text, "the clocks of both are too far apart") || !strings.Contains(text, "node=node-1") {
 		t.Errorf("the log says %q", text)
 	}
-	// Of a node whose own clock is off, that of Redis says so.
+	// If the node's own clock is off, the clock of Redis shows it.
 	own.o.Insight = insight.New(insight.Options{Now: func() time.Time { return time.Now().Add(3 * time.Hour) }})
 	s, n := own.merge(t.Context(), insight.Want{Over: time.Hour})
 	if s.Nodes != 1 || n.Answered != 1 || !strings.HasPrefix(n.Remark, "2 nodes left out, since the clock of this node is ") || !strings.HasSuffix(n.Remark, " ahead of that of Redis") {
@@ -390,8 +390,8 @@ func TestSharedAnswers(t *testing.T) {
 	}
 }
 
-// The nodes agree on the seed; what one of them refuses all follow, and the verdicts that the
-// leader makes are those of all.
+// The nodes agree on the seed. All nodes follow a key that one of them refuses, and use the
+// verdicts that the leader makes.
 func TestDuties(t *testing.T) {
 	t.Parallel()
 	all := newFleet(t, redistest.Start(t).URL(), 3, shop)
@@ -448,7 +448,7 @@ func TestDuties(t *testing.T) {
 	}
 }
 
-// Without Redis each node tells of itself, and why; when it is back, of all.
+// Without Redis each node answers for itself, and says why. When Redis is back, it answers for all.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -509,7 +509,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// Rules in such numbers that an answer would not fit tell of fewer keys, and are all there.
+// If an answer with very many rules would not fit, it has fewer keys, and all rules.
 func TestManyRules(t *testing.T) {
 	t.Parallel()
 	effort.Long(t, "makes 12,000 decisions by Redis")

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
-// TestRegions: what a region counts is that of all its nodes, and how old the news of another
-// region is comes from the node that hears it, whichever is asked.
+// TestRegions: any node answers with the counts of all nodes of the region, and with the staleness
+// of another region as seen by the node that hears it.
 func TestRegions(t *testing.T) {
 	t.Parallel()
 	all := newFleet(t, redistest.Start(t).URL(), 3, shop)
@@ -56,7 +56,7 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// TestNoRegions: a node that is alone, or in no region, tells of none.
+// TestNoRegions: a node that is alone, or in no region, has no regions.
 func TestNoRegions(t *testing.T) {
 	f := New(Options{Name: "a"})
 	if got, n := f.Regions(t.Context()); len(got.Peers) != 0 || n != alone {

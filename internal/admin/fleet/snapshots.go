@@ -15,14 +15,14 @@ import (
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
-// keptFor is how long an answer of all nodes is given again to those who ask the same: many tabs
-// that look at one page cost the nodes one question a second.
+// keptFor is how long an answer of all nodes serves further callers with the same question. So many
+// tabs on one page cost the nodes one question a second.
 const keptFor = time.Second
 
 // mostKept bounds the answers that are kept.
 const mostKept = 64
 
-// asked is a question of a moment ago, or one that is not answered yet.
+// asked is a question of a moment ago, or one without an answer yet.
 type asked struct {
 	done     chan struct{}
 	at       time.Time // when it was answered
@@ -31,7 +31,7 @@ type asked struct {
 	err      error
 }
 
-// snapshot merges what all nodes have gathered, this one first. It is the Ask of insight.View.
+// snapshot merges the data of all nodes, this one first. It is the Ask of insight.View.
 func (f *Fleet) snapshot(ctx context.Context, want insight.Want) (*insight.Snapshot, insight.Nodes, error) {
 	f.mu.Lock()
 	a := f.asked[want]
@@ -39,7 +39,7 @@ func (f *Fleet) snapshot(ctx context.Context, want insight.Want) (*insight.Snaps
 		f.forget()
 		a = &asked{done: make(chan struct{})}
 		f.asked[want] = a
-		// It is asked for all who wait, so it does not end with the first of them.
+		// The question serves all callers that wait, so it does not end with the first of them.
 		go f.gather(context.WithoutCancel(ctx), want, a)
 	}
 	f.mu.Unlock()
@@ -51,7 +51,7 @@ func (f *Fleet) snapshot(ctx context.Context, want insight.Want) (*insight.Snaps
 	}
 }
 
-// forget drops answers that are too old to be given again. f.mu is held.
+// forget drops answers that are too old to be used again. f.mu is held.
 func (f *Fleet) forget() {
 	for want, a := range f.asked {
 		if !a.at.IsZero() && (time.Since(a.at) >= keptFor || len(f.asked) >= mostKept) {
@@ -60,11 +60,11 @@ func (f *Fleet) forget() {
 	}
 }
 
-// errMerge is the error of those who asked when merging failed.
+// errMerge is returned to callers if merging has failed.
 var errMerge = errors.New("what the nodes gathered could not be merged; the log says why")
 
-// gather asks all nodes. It has a goroutine of its own: what another node tells must not end the
-// program.
+// gather asks all nodes. It runs in its own goroutine, and recovers: a bad answer of another node
+// must not end the program.
 func (f *Fleet) gather(ctx context.Context, want insight.Want, a *asked) {
 	defer func() {
 		f.mu.Lock()
@@ -85,7 +85,7 @@ func (f *Fleet) gather(ctx context.Context, want insight.Want, a *asked) {
 	a.snapshot, a.nodes = merged, n
 }
 
-// recovered is to be deferred where snapshots of other nodes are taken in. It stops a panic, and
+// recovered must be deferred by code that reads snapshots of other nodes. It stops a panic, and
 // calls failed.
 func (f *Fleet) recovered(failed func()) {
 	if p := recover(); p != nil {
@@ -94,7 +94,8 @@ func (f *Fleet) recovered(failed func()) {
 	}
 }
 
-// merge merges what all nodes gathered. What cannot be read, or is of another time, is left out.
+// merge merges the data of all nodes. It leaves out answers that cannot be read, or cover another
+// time.
 func (f *Fleet) merge(ctx context.Context, want insight.Want) (*insight.Snapshot, insight.Nodes) {
 	own := f.o.Insight.Snapshot(want)
 	list := []*insight.Snapshot{own}
@@ -119,20 +120,20 @@ func (f *Fleet) merge(ctx context.Context, want insight.Want) (*insight.Snapshot
 			f.o.Logger.Warn(text, "node", a.Node, "error", err)
 		}
 	})
-	n.Answered = len(list) // of another version one cannot be read
+	n.Answered = len(list) // one of another version cannot be read
 	n.Asked = max(n.Asked, n.Answered)
 	if len(skewed) > 0 {
-		slices.Sort(skewed) // one of them is told; there is another look once it is mended
+		slices.Sort(skewed) // one is named; the next one is once this is mended
 		text := human.Count(uint64(len(skewed)), "node") + " left out, since " + skewed[0]
 		n.Remark = strings.TrimPrefix(n.Remark+"; "+text, "; ")
 	}
 	return insight.Merge(list...), n
 }
 
-// skewOf says whose clock is off, where that of another node is so far ahead of this one's.
+// skewOf says whose clock is off, if the clock of another node is ahead of this node's by so much.
 func (f *Fleet) skewOf(own *insight.Snapshot, node string, ahead time.Duration) string {
 	who, than := node, "this node's"
-	// Redis tells which of the two it is.
+	// The clock of Redis tells which of the two is off.
 	if by := time.Unix(own.Time, 0).Sub(f.o.Nodes.Now()); max(by, -by) > insight.MostSkew {
 		who, than, ahead = "this node", "that of Redis", by
 	}
@@ -143,18 +144,18 @@ func (f *Fleet) skewOf(own *insight.Snapshot, node string, ahead time.Duration) 
 	return fmt.Sprintf("the clock of %s is %s %s %s", who, human.Span(ahead.Round(time.Second)), way, than)
 }
 
-// unreadEvery is how often the log says that what nodes gathered cannot be read.
+// unreadEvery is how often the log reports that snapshots of other nodes cannot be read.
 const unreadEvery = 10 * time.Minute
 
-// The lengths of an answer that surely fits when it is compressed, and of the lists of top keys in
-// one that would not.
+// surelyFits is the length of an answer that surely fits when compressed. fewerTops is the length
+// of the lists of top keys in an answer that would not fit.
 const (
 	surelyFits = nodes.MaxAnswer
 	fewerTops  = 12
 )
 
-// answerSnapshot answers another node. Where there are so many rules that the answer would not fit,
-// each tells of fewer keys, then of none.
+// answerSnapshot answers another node's question for a snapshot. If there are so many rules that
+// the answer would not fit, each rule keeps fewer top keys, then none.
 func (f *Fleet) answerSnapshot(_ context.Context, args []byte) ([]byte, error) {
 	var want insight.Want
 	if err := json.Unmarshal(args, &want); err != nil {

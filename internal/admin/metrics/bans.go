@@ -16,7 +16,7 @@ var (
 
 var descsBans = []*prometheus.Desc{descBans, descBansSet, descBanned, descBansEvicted, descDenialsLost, descGrants, descEntries, descEntriesSpared, descEntriesFailed}
 
-// collectBans sends what is known of bans.
+// collectBans sends the counts of bans.
 func (o *Options) collectBans(ch chan<- prometheus.Metric) {
 	counter, gauge := counterTo(ch), gaugeTo(ch)
 	if o.Bans != nil {

@@ -139,7 +139,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// oneIf is 1 if something holds, and 0 else.
+// oneIf returns 1 if holds is true, and 0 otherwise.
 func oneIf(holds bool) float64 {
 	if holds {
 		return 1
@@ -177,8 +177,8 @@ func (m *Metrics) collectDomain(ch chan<- prometheus.Metric, domain string, cell
 		}
 		exempted, refused = exempted+n[exempt], refused+n[banned]
 		for o, v := range n {
-			// Always there, so that a rate can be taken over the first one: what every server sees
-			// sooner or later.
+			// Outcomes that every server sees sooner or later are always there, so that a rate
+			// covers even the first one.
 			if outcome(o) != banned && (v > 0 || outcome(o) <= denied) { // banned ones are denied
 				cells[door].refused.counter(ch, descRequests, v, outcome(o), domain, observe.DoorNames[door], outcomeNames[o])
 			}
@@ -193,11 +193,11 @@ func (m *Metrics) collectDomain(ch chan<- prometheus.Metric, domain string, cell
 // label makes s fit for a label, which must be UTF-8.
 func label(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// maxSeries bounds the series that hold clients' values; a name has up to one for each outcome of a
-// limit, which are those before exempt.
+// maxSeries bounds the series that hold clients' values. A name has up to one for each outcome of a
+// limit, which are the outcomes before exempt.
 const maxSeries = 10_000
 
-// detailed counts verdicts under names that hold clients' values.
+// detailed counts verdicts by names that hold clients' values.
 type detailed struct {
 	lost atomic.Uint64
 

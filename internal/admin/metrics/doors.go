@@ -13,12 +13,13 @@ type DoorOptions struct {
 	Doors        func() map[string]listen.Stats   // by the name of the door
 	Memory       func() map[string]h2.MemoryStats // likewise
 	Tokens       func() (wrong, tooMany uint64)
-	Pages        func() map[string]uint64 // requests of web pages that were refused, by the sign of it
+	Pages        func() map[string]uint64 // refused requests of web pages, by telltale sign
 	Certificates func() listen.CertificateStatus
 	Line         func() shed.Stats
 }
 
-// NewDoors returns a collector of what comes in at the doors, for Metrics.Registry.
+// NewDoors returns a collector of connections, tokens, certificates and shed requests at the doors,
+// for Metrics.Registry.
 func NewDoors(o DoorOptions) prometheus.Collector { return doorCollector{o} }
 
 type doorCollector struct{ o DoorOptions }

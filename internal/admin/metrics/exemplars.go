@@ -10,11 +10,12 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// buckets is how many buckets weir_decision_seconds has, but for the last one, which has no bound.
+// buckets is the number of buckets of weir_decision_seconds, without the last one, which has no
+// bound.
 const buckets = 21
 
-// slot keeps one event as the exemplar of a counter or a bucket. Who comes while another one writes
-// or reads leaves it as it is, so that no decision waits. The zero value holds none.
+// slot keeps one event as the exemplar of a counter or a bucket. A caller that finds another one
+// writing or reading leaves it as it is, so that no decision waits. The zero value holds none.
 type slot struct {
 	mu       sync.Mutex
 	of       outcome
@@ -24,7 +25,7 @@ type slot struct {
 	trace    weir.Trace
 }
 
-// keep notes a decision that has a name, by its id or by the trace that it is part of.
+// keep notes a decision that can be found: by its id, or by its trace.
 func (s *slot) keep(of outcome, value float64, r *weir.Request, d *weir.Decision) {
 	if d.ID == 0 && r.Trace == nil || !s.mu.TryLock() {
 		return
@@ -36,7 +37,7 @@ func (s *slot) keep(of outcome, value float64, r *weir.Request, d *weir.Decision
 	s.mu.Unlock()
 }
 
-// exemplar returns what is kept; ok is false if nothing is.
+// exemplar returns the exemplar; ok is false if there is none.
 func (s *slot) exemplar() (e prometheus.Exemplar, of outcome, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +54,7 @@ func (s *slot) exemplar() (e prometheus.Exemplar, of outcome, ok bool) {
 	return e, s.of, len(e.Labels) > 0
 }
 
-// counter sends a counter of an outcome, with the exemplar if it is of that.
+// counter sends the counter of an outcome, with the exemplar if that has the same outcome.
 func (s *slot) counter(ch chan<- prometheus.Metric, desc *prometheus.Desc, v uint64, o outcome, labels ...string) {
 	metric := prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(v), labels...)
 	if e, of, ok := s.exemplar(); ok && of == o && v > 0 {

@@ -6,10 +6,11 @@ import "github.com/prometheus/client_golang/prometheus"
 type ExportOptions struct {
 	DecisionsDropped func() uint64                  // decisions that the decision log left out
 	Failed           func() uint64                  // failed exports to OpenTelemetry's collector
-	Dropped          func() (spans, records uint64) // what was not sent to it
+	Dropped          func() (spans, records uint64) // dropped spans and log records
 }
 
-// NewExports returns a collector of what leaves by other ways, for Metrics.Registry.
+// NewExports returns a collector of the decision log and of the exports by OpenTelemetry, for
+// Metrics.Registry.
 func NewExports(o ExportOptions) prometheus.Collector { return exportCollector{o} }
 
 type exportCollector struct{ o ExportOptions }

@@ -12,8 +12,8 @@ type FieldOptions struct {
 	Unverified func() uint64 // bearer tokens that did not hold
 }
 
-// NewFields returns a collector of requests that were refused or changed for their fields, for
-// Metrics.Registry.
+// NewFields returns a collector of requests that were refused or changed because of their fields,
+// for Metrics.Registry.
 func NewFields(o FieldOptions) prometheus.Collector { return fieldCollector{o} }
 
 type fieldCollector struct{ o FieldOptions }

@@ -6,11 +6,11 @@ import (
 
 // InsightOptions say what NewInsight reads. A nil field means that there is no such metric.
 type InsightOptions struct {
-	// Rules returns what is known of each rule in force; it must be cheap, as of what was judged
-	// last.
+	// Rules returns a reading of each rule in force. It must be cheap, such as the results of the
+	// last judgement.
 	Rules func() []RuleReading
-	// Thinned counts the events of decisions that were left out, since there were too many; Bytes
-	// is the memory that insight takes.
+	// Thinned returns how many events of decisions were left out, because there were too many.
+	// Bytes returns the memory that insight takes.
 	Thinned func() uint64
 	Bytes   func() int64
 }
@@ -19,18 +19,18 @@ type InsightOptions struct {
 type RuleReading struct {
 	Domain, Rule string
 	Verdicts     []string // all that hold
-	// GoodRefused is the share of the clients that behave well which the rule refuses, MaxFill the
-	// most of it that one key used (1 is the whole limit); below 0 where that is not known.
+	// GoodRefused is the share of well-behaved clients that the rule refuses, and MaxFill the
+	// largest share of its limit that one key used; below 0 if not known.
 	GoodRefused, MaxFill float64
-	// LooseUntil says by the verdict, of those on a rush that the rule did not hold, when that rush
-	// ended, in Unix seconds.
+	// LooseUntil has the verdicts on a rush that the rule did not hold, with the end of that rush
+	// in Unix seconds.
 	LooseUntil map[string]int64
-	// How often clients of the sample of refused keys came back when they were told to, came
-	// before, and did not come back, since this node knows the rule: they never fall.
+	// How often clients in the sample of refused keys came back when they were told to, came back
+	// earlier, and did not come back, since this node has known the rule. They never fall.
 	Obeyed, Early, GaveUp uint64
 }
 
-// NewInsight returns a collector of how the rules do, for Metrics.Registry.
+// NewInsight returns a collector of verdicts on the rules, for Metrics.Registry.
 func NewInsight(o InsightOptions) prometheus.Collector { return insightCollector{o} }
 
 type insightCollector struct{ o InsightOptions }

@@ -26,7 +26,7 @@ var descsLeases = []*prometheus.Desc{
 	descLeaseDecisions, descLeaseUnits, descLeaseRefused, descLeaseHeld, descLeaseUntold, descLeaseKeys, descLeaseDropped, descLeaseLate,
 }
 
-// collectLeases sends a reading of what this node was lent as metrics.
+// collectLeases sends a reading of this node's leases as metrics.
 func collectLeases(ch chan<- prometheus.Metric, s *lease.Stats) {
 	counter, gauge := counterTo(ch), gaugeTo(ch)
 	gauge(descLeaseHeld, float64(s.Left))
@@ -37,7 +37,7 @@ func collectLeases(ch chan<- prometheus.Metric, s *lease.Stats) {
 	counter(descLeaseDropped, s.DroppedByStore, "store")
 	counter(descLeaseDropped, s.DroppedByRules, "rules")
 	counter(descLeaseLate, s.Late)
-	// Counters of one name differ in how their window is cut, as before and after a reload.
+	// Counters with one name differ in how their window is cut, as before and after a reload.
 	byName := map[limitName]*lease.LimitStats{}
 	for i := range s.Limits {
 		l := &s.Limits[i]

@@ -1,11 +1,13 @@
 // Package metrics counts what a limiter does, for Prometheus, behind weir.Hooks, and serves the
-// statistics of the other packages beside it.
+// statistics of other packages beside it.
 //
-// Counting is done on the deciding path: it takes no lock, allocates nothing, and makes no label of
-// what a client sent. The counters of the limits lie in a table that is made anew for each rule
-// set, and are found by index. Begin with New; collect.go, bans.go and shared.go turn a reading
-// into metrics, and NewLoad, NewQueues, NewDoors and NewRESP are collectors for parts that not
-// every program has.
+// Counting runs on the deciding path: it takes no lock, allocates nothing, and makes no label of a
+// client's value. The counters of the limits lie in a table that is made for each rule set, and are
+// found by index.
+//
+// Begin with New (metrics.go). collect.go, bans.go and shared.go turn a reading into metrics. The
+// other New functions, such as NewLoad, NewQueues and NewDoors, return collectors for parts that
+// not every program has.
 package metrics
 
 import (
@@ -35,17 +37,17 @@ import (
 	"github.com/weir-rl/weir/store/regions"
 )
 
-// outcome is one limit's or one decision's outcome.
+// outcome is the outcome of one limit or one decision.
 type outcome uint8
 
-// The outcomes exclude each other: soft goes before near_limit.
+// The outcomes exclude each other: soft takes precedence over near_limit.
 const (
 	allowed outcome = iota
 	denied
 	soft         // admitted above the limit, in the soft margin
 	nearLimit    // admitted, with most of the limit used
 	shadowDenied // would have been denied
-	banned       // of a limit: its ban refused the request, whatever the limit would have said
+	banned       // for a limit: its ban refused the request
 	exempt
 	peek   // asked without consuming
 	refund // gave back
@@ -57,29 +59,29 @@ var outcomeNames = [outcomes]string{"allowed", "denied", "soft", "near_limit", "
 // unknownDomain is the label of requests in a domain that no rule knows.
 const unknownDomain = "_unknown"
 
-// sample is of how many events one is timed.
+// sample is how many events there are for each that is timed.
 const sample = 16
 
 // Options tune New. The zero value is right for most. Each reading comes from the package that
 // counts it; where one is nil, its metrics are left out.
 type Options struct {
-	// Tally counts, for whatever else watches decisions, too; nil is one of its own.
+	// Tally counts, and may be shared with other watchers; nil makes one.
 	Tally *observe.Tally
 	// Memory reads the store in this process.
 	Memory func() memory.Stats
-	// Redis and Database read a shared store, one of them or none; Fallback is the store that
-	// decides while that is away.
+	// Redis and Database read a shared store, one of them or none. Fallback is the store that
+	// decides while the shared store is away.
 	Redis    func() redis.Stats
 	Database func() Database
 	Fallback Fallback
-	// Leases reads what the shared store has lent this node.
+	// Leases reads the leases of this node.
 	Leases func() lease.Stats
-	// Regions reads what goes on between this region and others.
+	// Regions reads the exchange between this region and others.
 	Regions func() regions.Stats
 	// Rules reads the source of the rules.
 	Rules func() rulesource.Status
-	// Bans reads the limiter's bans and grants, NFTables those that the kernel holds. Metrics must
-	// not be collected before the limiter is made.
+	// Bans reads the limiter's bans and grants, NFTables the bans that the kernel holds. Metrics
+	// must not be collected before the limiter is made.
 	Bans     func() weir.BanStats
 	NFTables func() nftables.Stats
 	// Hide names attributes whose values Candidates does not show, beside those that look like
@@ -91,11 +93,11 @@ type Options struct {
 	// UnknownDomain is called once for each of the first hundred domains that no rule knows; nil
 	// means nobody.
 	UnknownDomain func(domain string)
-	// TooCostly is called for each request that a rule refuses since its expressions take too long;
-	// nil means nobody.
+	// TooCostly is called for each request that a rule refuses because its expressions take too
+	// long; nil means nobody.
 	TooCostly func(r *rule.Rule)
-	// Doors are those that are open, by weir.Request.Door: their requests are shown as 0 before the
-	// first one comes.
+	// Doors are the open doors, by weir.Request.Door. Their requests show as 0 before the first one
+	// comes.
 	Doors []string
 }
 
@@ -117,7 +119,7 @@ type Metrics struct {
 	candidates *candidate.Tracker
 
 	tables atomic.Pointer[tables]
-	// mu guards the making of tables, and what is only touched where a domain is not known.
+	// mu guards the making of tables, and everything that is touched only for unknown domains.
 	mu      sync.Mutex
 	unknown map[string]struct{}
 	many    atomic.Bool // unknown is full
@@ -131,16 +133,16 @@ type cells struct {
 	refused slot
 }
 
-// limitCount are the counters of a limit. Most requests meet one limit, and what becomes of them is
-// what the limit says: such a request is counted once, in alone, which stands for the limit as well
-// as for the domain. All others are counted in cells and in those of the domain.
+// limitCount are the counters of a limit. Most requests meet one limit, which alone decides their
+// outcome. Such a request is counted once, in alone, for the limit and for the domain. All others
+// are counted in cells, and in the cells of the domain.
 type limitCount struct {
 	cells
 	alone *observe.Count
 }
 
-// ofAlone says which outcomes of a limit observe.Outcome stands for. That of the domain is denied
-// or allowed.
+// ofAlone maps each observe.Outcome to the outcome of the limit. The outcome of the domain is
+// denied or allowed.
 var ofAlone = [observe.Outcomes]outcome{observe.Passed: allowed, observe.Near: nearLimit, observe.Soft: soft, observe.Refused: denied}
 
 // read returns the outcomes of the limit.
@@ -156,7 +158,7 @@ func (c *limitCount) read() (n [outcomes]uint64) {
 	return n
 }
 
-// addTo adds what alone stands for to the outcomes of the domain.
+// addTo adds the requests counted in alone to the outcomes of the domain.
 func (c *limitCount) addTo(n *[observe.Doors][outcomes]uint64) {
 	for door, byOutcome := range c.alone.Read() {
 		for w, v := range byOutcome {
@@ -172,8 +174,8 @@ func (c *limitCount) addTo(n *[observe.Doors][outcomes]uint64) {
 // add counts one outcome.
 func (c *cells) add(o outcome) { c.n[o].Add(1) }
 
-// refusedSample is of how many refusals one is kept as an exemplar. Of a flood that is still many a
-// second, and a rare refusal is found by its decision, which is kept in any case.
+// refusedSample is how many refusals share one exemplar. In a flood that still makes many exemplars
+// a second. A rare refusal is found by its decision, which is kept in any case.
 const refusedSample = 256
 
 // refuse counts a refusal, and keeps 1 in refusedSample of them as an exemplar.
@@ -183,26 +185,26 @@ func (c *cells) refuse(o outcome, r *weir.Request, d *weir.Decision) {
 	}
 }
 
-// table holds the cells of one rule set. Immutable but for the counts.
+// table holds the cells of one rule set. Immutable except for the counts.
 type table struct {
 	set        *rule.Set
 	generation uint64
 	limits     []limitCells // by rule.Counter.Index
 	names      map[limitName]*limitCount
-	// gone are the counters of limits that the set before had, and this one has not. Decisions that
-	// were under way still count there, for the domain, until the next set comes.
+	// gone are the counters of limits that only the set before had. Decisions that are under way
+	// still count there, for the domain, until the next set comes.
 	gone map[limitName]*limitCount
-	// those of names that a rule has, rather than a request (an override of RLS)
+	// The names that come from rules, and not from requests (an override of RLS).
 	rules      map[limitName]bool
 	domains    map[string]*domainCells
 	candidates *candidate.Set // nil if there are none
 }
 
-// domainCells are the counters of the requests of one domain, by door, but for those that are
+// domainCells are the counters of the requests of one domain, by door, except requests that are
 // counted with a limit.
 type domainCells [observe.Doors]cells
 
-// keep takes over what was counted with a limit that is no more.
+// keep adds the counts of a limit that is gone.
 func (d *domainCells) keep(c *limitCount) {
 	var n [observe.Doors][outcomes]uint64
 	c.addTo(&n)
@@ -213,14 +215,14 @@ func (d *domainCells) keep(c *limitCount) {
 	}
 }
 
-// limitCells are the counters of one limit, and of the domain that it is of.
+// limitCells are the counters of one limit, and of its domain.
 type limitCells struct {
 	*limitCount
 	domain *domainCells
 }
 
-// limitName is what the labels of a limit are made of. Counters of one name (a rule with one window
-// by two algorithms) share their cells.
+// limitName has the labels of a limit. Counters with one name (a rule with one window by two
+// algorithms) share their cells.
 type limitName struct{ domain, rule, window string }
 
 // tables are the table of the set in force, and the one before for decisions that were under way.
@@ -272,22 +274,22 @@ func New(o Options) *Metrics {
 	return m
 }
 
-// Handler serves the metrics: in OpenMetrics, with exemplars, to a client that asks for that, and
-// else in the text format of Prometheus.
+// Handler serves the metrics: in OpenMetrics with exemplars if the client asks for that, and
+// otherwise in the text format of Prometheus.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
 
-// Candidates returns what the candidates in force would have done, in rule order; those of one
-// domain, unless that is "".
+// Candidates returns what the candidates in force would have done, in rule order: in one domain, or
+// in all if domain is "".
 func (m *Metrics) Candidates(domain string) []candidate.Reading {
 	return m.tables.Load().now.candidates.Readings(domain)
 }
 
-// Registry is where others may add their own.
+// Registry returns the registry, to which others may add collectors.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 
-// Hooks are what the limiter is to call, where nothing else watches.
+// Hooks returns the hooks for the limiter, if there is no other watcher.
 func (m *Metrics) Hooks() weir.Hooks { return m.o.Tally.Join(m) }
 
 // Others implements observe.Watcher.
@@ -353,15 +355,15 @@ func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
 	m.tables.Store(&tables{now: next, before: &old})
 }
 
-// tableFor returns the table of the set that made d; of an older set than the two last ones, the
-// table in force, whose indexes are others (indexed is false).
+// tableFor returns the table of the rule set of d. If that set is older than the last two, it
+// returns the table in force, whose indexes differ (indexed is false).
 func (m *Metrics) tableFor(d *weir.Decision) (t *table, indexed bool) {
 	ts := m.tables.Load()
 	if ts.now.set == d.Rules {
 		return &ts.now, true
 	}
 	if ts.now.generation < d.Generation {
-		// The set came into force just now, and the hook is about to tell.
+		// The set has just come into force, and its hook has not run yet.
 		m.rulesChanged(d.Rules, d.Generation)
 		if ts = m.tables.Load(); ts.now.set == d.Rules {
 			return &ts.now, true
@@ -376,7 +378,7 @@ func (m *Metrics) tableFor(d *weir.Decision) (t *table, indexed bool) {
 // Seldom implements observe.Seldom.
 func (m *Metrics) Seldom() {}
 
-// Decided implements observe.Watcher. What the tally counts it need not count.
+// Decided implements observe.Watcher. It leaves out decisions that the Tally counts.
 func (m *Metrics) Decided(r *weir.Request, d *weir.Decision, f observe.Facts) {
 	if f.Outcome == observe.Unclear {
 		m.decided(r, d)
@@ -447,8 +449,8 @@ func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 	}
 }
 
-// domain returns the counters of the domain of d; nil if there are none. The first limit knows
-// them, which costs less than looking for the name.
+// domain returns the counters of the domain of d; nil if there are none. The first limit leads to
+// them, which costs less than a look-up by name.
 func (t *table) domain(d *weir.Decision, indexed bool) *domainCells {
 	if indexed && len(d.Limits) > 0 {
 		return t.limits[d.Limits[0].Window.Counter.Index].domain
@@ -474,7 +476,7 @@ func outcomeOf(r *weir.Request, d *weir.Decision) outcome {
 
 func outcomeOfLimit(d *weir.Decision, l *weir.LimitResult) outcome {
 	switch {
-	case d.Banned.Rule != nil: // d.Limits are those of bans
+	case d.Banned.Rule != nil: // d.Limits are limits of bans
 		return banned
 	case !l.Allowed && l.Mode == rule.Shadow:
 		return shadowDenied
@@ -488,7 +490,7 @@ func outcomeOfLimit(d *weir.Decision, l *weir.LimitResult) outcome {
 	return allowed
 }
 
-// reportUnknown tells of a domain once.
+// reportUnknown reports a domain once.
 func (m *Metrics) reportUnknown(domain string) {
 	const most = 100
 	if len(domain) > 256 {
@@ -507,7 +509,7 @@ func (m *Metrics) reportUnknown(domain string) {
 	}
 }
 
-// Begin implements a sampling stopwatch: it returns 0 for 15 of 16 decisions.
+// Begin starts a sampling stopwatch: it returns 0 for 15 of 16 decisions.
 func (m *Metrics) Begin() int64 {
 	if rand.Uint32()%sample != 0 {
 		return 0
@@ -515,8 +517,8 @@ func (m *Metrics) Begin() int64 {
 	return clock()
 }
 
-// End notes how long a decision took that Begin returned another value than 0 for. r and d are what
-// was decided, for an exemplar; nil if that is not known.
+// End notes the duration of a decision for which Begin returned a value other than 0. r and d are
+// the request and its decision, for an exemplar; nil if they are not known.
 func (m *Metrics) End(start int64, r *weir.Request, d *weir.Decision) {
 	m.decisions.observe(float64(clock()-start)/1e9, r, d)
 }
@@ -550,7 +552,7 @@ func (s *timedStore) Take(ctx context.Context, charges []store.Charge, results [
 	return now, err
 }
 
-// TakeNow implements store.Prompt. A call that has to wait is not timed here, but at Take.
+// TakeNow implements store.Prompt. A call that has to wait is timed at Take, and not here.
 func (s *timedStore) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
 	if s.prompt == nil {
 		return 0, false
@@ -565,5 +567,5 @@ func (s *timedStore) TakeNow(charges []store.Charge, results []algo.Result) (now
 	return now, ok
 }
 
-// Unwrap returns the store that is timed, so that what it is beside a store.Store can be found.
+// Unwrap returns the timed store, so that its other interfaces can be found.
 func (s *timedStore) Unwrap() store.Store { return s.Store }

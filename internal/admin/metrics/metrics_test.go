@@ -179,8 +179,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// TestReload: the counts of a limit go on over a reload, those of one that is gone go, and
-// decisions by older rule sets than the two last ones still count.
+// TestReload: the counts of a limit go on over a reload, and a limit that is gone loses its counts.
+// Decisions by rule sets older than the last two still count.
 func TestReload(t *testing.T) {
 	m := New(Options{})
 	l := limiter(t, m, rulesText)
@@ -206,7 +206,7 @@ func TestReload(t *testing.T) {
 }
 
 // TestHookRace: rules change while others decide, and every decision is counted once. A decision
-// can be quicker than the hook that tells of its rules.
+// can be quicker than the hook for its rules.
 func TestHookRace(t *testing.T) {
 	m := New(Options{})
 	hooks := m.Hooks()
@@ -365,7 +365,7 @@ func linted(t *testing.T, m *Metrics) {
 	}
 }
 
-// TestDocumented: docs/interfaces.md tells of every metric, and of no other.
+// TestDocumented: docs/interfaces.md describes every metric, and no other.
 func TestDocumented(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "interfaces.md"))
 	if err != nil {
@@ -480,8 +480,8 @@ func BenchmarkDecided(b *testing.B) {
 	})
 }
 
-// TestDoors: requests are counted by the door that they came through, those of open doors from the
-// beginning; what is no door of ours is counted without a name.
+// TestDoors: requests are counted by their door. Open doors have counts from the beginning. Unknown
+// doors count without a name.
 func TestDoors(t *testing.T) {
 	m := New(Options{Doors: []string{"http", "proxy"}})
 	l := limiter(t, m, "domain: shop\nexempt: { ip: [192.0.2.9] }\nlimits: [{ name: a, per: [ip], allow: 1/hour }]\n")

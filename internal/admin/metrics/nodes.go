@@ -12,16 +12,16 @@ import (
 
 // NodesOptions say what NewNodes reads. A nil field means that there is no such metric.
 type NodesOptions struct {
-	// Nodes counts what nodes ask each other, Unreadable the answers of others whose form this node
-	// does not understand. Both are set or neither is.
+	// Nodes counts questions between nodes, and Unreadable the answers of other nodes that this
+	// node does not understand. Both are set or neither is.
 	Nodes      func() nodes.Stats
 	Unreadable func() uint64
 	// Record reads the record of requests.
 	Record func() preview.Stats
 }
 
-// NewNodes returns a collector of what nodes ask each other, and of what this one has recorded, for
-// Metrics.Registry.
+// NewNodes returns a collector of the questions between nodes and of the decisions that this node
+// has recorded, for Metrics.Registry.
 func NewNodes(o NodesOptions) prometheus.Collector { return nodesCollector{o} }
 
 type nodesCollector struct{ o NodesOptions }

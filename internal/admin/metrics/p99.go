@@ -8,19 +8,19 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// The time that P99 is of, and how often a reading is kept for that.
+// p99Over is the time that P99 covers. A reading for it is kept every p99Every.
 const (
 	p99Over  = 5 * time.Minute
 	p99Every = 10 * time.Second
 )
 
-// latest finds a quantile of what a histogram was given of late. The zero value is ready.
+// latest finds a quantile of the recent values of a histogram. The zero value is ready.
 type latest struct {
 	mu       sync.Mutex
 	readings []reading // oldest first; the first is the last one that is p99Over old
 }
 
-// reading is how often each bucket of the histogram was met, at most its bound, and all together.
+// reading has the cumulative counts of the buckets of the histogram, and their total.
 type reading struct {
 	at     time.Time
 	upTo   []uint64
@@ -28,10 +28,10 @@ type reading struct {
 	all    uint64
 }
 
-// P99 returns how long 99 % of the decisions of the last 5 minutes took at most, in s, by the
-// histogram weir_decision_seconds, within a bucket as Prometheus' histogram_quantile has it; 0 if
-// there were none. It must be asked at least each few minutes, since that is when it looks. Safe
-// for concurrent use.
+// P99 returns the 99th percentile of the duration of decisions in the last 5 minutes, in s; 0 if
+// there were none. It comes from the histogram weir_decision_seconds, interpolated within a bucket
+// like Prometheus' histogram_quantile. It must be called at least every few minutes, because it
+// takes a reading at each call. Safe for concurrent use.
 func (m *Metrics) P99() float64 { return m.latest.quantile(m.decisions.Histogram, 0.99, time.Now()) }
 
 func (l *latest) quantile(h prometheus.Histogram, q float64, now time.Time) float64 {

@@ -23,7 +23,7 @@ func TestP99(t *testing.T) {
 	if slow < 0.05 || slow > 0.2 {
 		t.Errorf("of 100 ms: %v", slow)
 	}
-	for range 40 { // nearly 7 minutes, of which each has some
+	for range 40 { // nearly 7 minutes, each with some
 		now = now.Add(10 * time.Second)
 		for range 100 {
 			h.Observe(3e-6)

@@ -20,13 +20,14 @@ type QueueOptions struct {
 	Upstream     func() upstream.PlaceStats
 	Resent       func() uint64 // requests that were sent to the upstream a second time
 	Reservations func() weir.ReservationStats
-	// Deferred reads the queue of deferred requests, Worker what this node's worker did with them.
+	// Deferred reads the queue of deferred requests, and Worker the counts of this node's worker.
 	// Both are set or neither is.
 	Deferred func(context.Context) (deferred.Stats, error)
 	Worker   func() deferred.WorkerStats
 }
 
-// NewQueues returns a collector of what waits, for Metrics.Registry.
+// NewQueues returns a collector of the proxy's queues, of reservations and of deferred requests,
+// for Metrics.Registry.
 func NewQueues(o QueueOptions) prometheus.Collector { return queueCollector{o} }
 
 type queueCollector struct{ o QueueOptions }

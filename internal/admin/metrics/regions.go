@@ -43,7 +43,7 @@ var descsRegions = []*prometheus.Desc{
 	descRegionCeiling, descRegionUntold, descRegionKeys,
 }
 
-// collectRegions sends a reading of what goes on between regions as metrics.
+// collectRegions sends a reading of the exchange between regions as metrics.
 func collectRegions(ch chan<- prometheus.Metric, s *regions.Stats) {
 	counter, gauge := counterTo(ch), gaugeTo(ch)
 	gauge(descRegionLeads, one(s.Leads))

@@ -6,8 +6,7 @@ import (
 	"github.com/weir-rl/weir/internal/door/resp"
 )
 
-// NewRESP returns a collector of what the door that speaks the Redis protocol reads, for
-// Metrics.Registry.
+// NewRESP returns a collector of the door for the Redis protocol, for Metrics.Registry.
 func NewRESP(read func() resp.Stats) prometheus.Collector { return respCollector{read} }
 
 type respCollector struct{ read func() resp.Stats }

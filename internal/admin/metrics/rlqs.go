@@ -7,8 +7,7 @@ import (
 	"github.com/weir-rl/weir/internal/door/rlqs"
 )
 
-// NewRLQS returns a collector of what the door for Envoy's quotas assigns and hears, for
-// Metrics.Registry.
+// NewRLQS returns a collector of the door for Envoy's quotas, for Metrics.Registry.
 func NewRLQS(read func() rlqs.Stats) prometheus.Collector { return rlqsCollector{read} }
 
 type rlqsCollector struct{ read func() rlqs.Stats }
@@ -53,7 +52,7 @@ func (c rlqsCollector) Collect(ch chan<- prometheus.Metric) {
 	counter(descRLQSRefused, s.Refused)
 }
 
-// reported counts, for their limits, requests that somebody else decided.
+// reported counts requests that Envoy decided, for their limits.
 func (m *Metrics) reported(_ *weir.Request, d *weir.Decision, passed, refused int64) {
 	t, indexed := m.tableFor(d)
 	if !indexed {

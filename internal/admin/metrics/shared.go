@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// Fallback is what is read of a fallback.Store.
+// Fallback has the readings of a fallback.Store.
 type Fallback interface {
 	Stats() fallback.Stats
 	State() (state fallback.State, since time.Time, cause error)
@@ -64,7 +64,7 @@ var descsShared = []*prometheus.Desc{
 func collectRedis(ch chan<- prometheus.Metric, r *redis.Stats) {
 	counter := counterTo(ch)
 	counter(descRedisCalls, r.Calls)
-	// Upper bounds are 1, 2, 4, …; the counts of a histogram are of all up to there.
+	// Upper bounds are 1, 2, 4, …; the counts of a histogram are cumulative.
 	buckets, n := make(map[float64]uint64, len(r.Batches)), uint64(0)
 	for i, v := range r.Batches {
 		n += v
@@ -84,7 +84,7 @@ func collectRedis(ch chan<- prometheus.Metric, r *redis.Stats) {
 	gaugeTo(ch)(descRedisNodes, float64(r.Nodes))
 }
 
-// collectFallback sends what store tells as metrics.
+// collectFallback sends a reading of store as metrics.
 func collectFallback(ch chan<- prometheus.Metric, store Fallback) {
 	counter, gauge := counterTo(ch), gaugeTo(ch)
 	f := store.Stats()

@@ -14,11 +14,11 @@ var shedNames = [len(overload.Priorities)]string{"sheddable", "default", "critic
 
 // LoadOptions say what NewLoad reads. A nil field means that there is no such metric.
 type LoadOptions struct {
-	// Limiter and Signals tell which share of the elastic limits is in force.
+	// Limiter and Signals say which share of the elastic limits is in force.
 	Limiter *weir.Limiter
 	Signals weir.Signals
-	// List reads the signals; those that weir measures without any rule that follows them are left
-	// out. Overload reads what bounds the requests under way.
+	// List reads the signals, without those that weir measures but no rule follows. Overload reads
+	// the bound on requests in flight.
 	List     func() []load.Info
 	Overload func() overload.Stats
 }
@@ -81,7 +81,7 @@ func (c loadCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// elasticShares tells the share of each elastic rule of set, once for a name.
+// elasticShares calls tell with the share of each elastic rule of set, once for each name.
 func elasticShares(set *rule.Set, signals weir.Signals, tell func(r *rule.Rule, share float64)) {
 	if set == nil {
 		return

@@ -10,14 +10,13 @@ import (
 )
 
 const (
-	// waiting is how many questions wait to be answered; those beyond are not.
+	// waiting bounds the questions that wait for an answer; further ones are dropped.
 	waiting = 2 * PerSecond
-	// lateBy is how much later than its end a question is answered all the same: the clocks are
-	// estimates. A node that was stopped for longer, and hears of all that was asked meanwhile,
-	// answers none of it.
+	// lateBy is how late after its end a question is still answered, because clocks are estimates.
+	// A node that was stopped for longer answers none of the questions that it missed.
 	lateBy = time.Second
-	// resubscribe is the pause after a subscription ended, and forbidden that after one that Redis
-	// did not permit.
+	// resubscribe is the pause after a subscription ended, and forbidden the pause after Redis
+	// refused one.
 	resubscribe = 100 * time.Millisecond
 	forbidden   = 10 * time.Second
 )
@@ -56,7 +55,7 @@ func (n *Nodes) Listen(ctx context.Context) {
 }
 
 // subscribe hears questions until the connection breaks. It does not wait: a question that finds no
-// room is left out.
+// room is dropped.
 func (n *Nodes) subscribe(ctx context.Context, questions chan<- string) error {
 	c, err := n.o.Client()
 	if err != nil {

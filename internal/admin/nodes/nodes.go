@@ -1,10 +1,10 @@
-// Package nodes lets a node ask all nodes that share a Redis: a question goes to everybody as a
-// message, and each node pushes its answer to a list. The nodes need no ports of their own and no
-// lists of each other for that.
+// Package nodes lets a node ask all nodes that share a Redis. A question goes to every node as a
+// message, and each node pushes its answer to a list. The nodes need no ports and no addresses of
+// each other.
 //
-// Nodes (nodes.go) has the questions that a node answers, and asks; listen.go hears the questions
-// of others, and wire.go has the forms in which both travel. Nothing of this is on the deciding
-// path.
+// Begin with Nodes (nodes.go), which holds the handlers of questions, and asks. listen.go hears the
+// questions of others, wire.go has the encoding of both, and stats.go counts. Nothing of this runs
+// on the deciding path.
 package nodes
 
 import (
@@ -25,17 +25,17 @@ import (
 
 // Bounds of questions and answers.
 const (
-	// MaxQuestion is the length of the message of a question, in bytes.
+	// MaxQuestion bounds the message of a question, in bytes.
 	MaxQuestion = 512
-	// MaxAnswer is the length of an answer as it travels, compressed, in bytes.
+	// MaxAnswer bounds a compressed answer, in bytes.
 	MaxAnswer = 256 << 10
-	// MaxPlain is the length of an answer before it is compressed, in bytes.
+	// MaxPlain bounds an answer before compression, in bytes.
 	MaxPlain = 4 << 20
-	// MaxAnswers is how many nodes are heard for one question.
+	// MaxAnswers bounds the answers to one question.
 	MaxAnswers = 256
 	// PerSecond is how many questions all nodes together may ask in a second.
 	PerSecond = 20
-	// DefaultWait is how long answers are waited for.
+	// DefaultWait is how long Ask waits for answers.
 	DefaultWait = 500 * time.Millisecond
 
 	answersLive = 10 * time.Second // the list of answers to a question expires after this
@@ -45,25 +45,25 @@ const (
 
 // Options configure New. Client, Prefix, Name and Alive are required.
 type Options struct {
-	// Client returns the connection to the Redis that the nodes share, or why there is none. It
-	// remains the caller's, who may have another one later.
+	// Client returns the connection to the Redis that the nodes share, or an error that says why
+	// there is none. The caller owns the connection, and may return another one later.
 	Client func() (rueidis.Client, error)
-	// Prefix begins the channel and the keys. Nodes of one prefix hear each other.
+	// Prefix begins the channel and the keys. Nodes with one prefix hear each other.
 	Prefix string
-	// Name is this node's, which no other has: 1 to 64 bytes.
+	// Name is the name of this node, which no other node has: 1 to 64 bytes.
 	Name string
-	// Alive returns how many nodes there are, this one included, as far as is known; 0 is not
-	// known.
+	// Alive returns the number of nodes, including this one, as far as is known; 0 is not known.
 	Alive func() int
-	// Wait is how long answers are waited for; 0 means DefaultWait.
+	// Wait is how long Ask waits for answers; 0 means DefaultWait.
 	Wait time.Duration
-	// Logger gets, once, why questions are not heard; nil means that nothing is logged.
+	// Logger reports, once, why questions are not heard; nil reports nothing.
 	Logger *slog.Logger
 }
 
-// Handler answers a question on this node. Its answer may be up to MaxPlain bytes. A node whose
-// handler fails does not answer. args is what Ask was given, and must not be kept. Handlers are
-// called from one goroutine for the questions of others, and from those of the callers of Ask.
+// Handler answers a question on this node. Its answer may have up to MaxPlain bytes. A node whose
+// handler fails does not answer. args are the arguments of Ask, and must not be kept. One goroutine
+// calls handlers for the questions of other nodes; for the questions of this node the caller of Ask
+// does.
 type Handler func(ctx context.Context, args []byte) ([]byte, error)
 
 // Nodes asks, and answers. Make one with New, give it handlers, and start Listen. Safe for
@@ -77,7 +77,8 @@ type Nodes struct {
 	stats    counters
 }
 
-// kind is how a kind of questions is answered, and what came of those of this node.
+// kind holds the handler for a kind of question, and the counts of this node's own questions of
+// that kind.
 type kind struct {
 	handler                     Handler
 	complete, incomplete, alone atomic.Uint64
@@ -109,9 +110,9 @@ func New(o Options) (*Nodes, error) {
 // Name returns the name of this node.
 func (n *Nodes) Name() string { return n.o.Name }
 
-// Handle makes h answer the questions of a kind, here and for others. It must not be called once
-// questions are asked or heard. A node that knows no handler for a kind does not answer: nodes of
-// different versions get along.
+// Handle makes h answer the questions of a kind, here and for other nodes. It must not be called
+// once questions are asked or heard. A node without a handler for a kind does not answer, so nodes
+// of different versions can work together.
 func (n *Nodes) Handle(name string, h Handler) { n.handlers[name] = &kind{handler: h} }
 
 // Kinds returns the kinds that this node answers, sorted.
@@ -125,7 +126,7 @@ type Tally struct {
 	Remark string
 }
 
-// String is as people read it: "3 of 4 nodes".
+// String returns t for people: "3 of 4 nodes".
 func (t Tally) String() string {
 	if t.Asked == 1 && t.Answered == 1 {
 		return "1 node"
@@ -133,30 +134,31 @@ func (t Tally) String() string {
 	return fmt.Sprintf("%d of %d nodes", t.Answered, t.Asked)
 }
 
-// Answer is what one node said.
+// Answer is the answer of one node.
 type Answer struct {
 	Node string // its name
 	Data []byte // valid while take runs
 }
 
-// Ask asks all nodes, and calls take for each answer as it comes, that of this node first, from the
-// calling goroutine. It waits for as many as there are, for Options.Wait at most. Where Redis is
-// away, or too much is asked, this node answers alone, and Tally.Remark says why. args must be
-// JSON, or empty.
+// Ask asks all nodes, and calls take for each answer as it comes, in the calling goroutine. The
+// answer of this node comes first. Ask waits until all known nodes have answered, but no longer
+// than Options.Wait. If Redis is away, or too many questions are open, only this node answers, and
+// Tally.Remark says why. args must be JSON, or empty.
 //
-// The error is that of this node's handler, of arguments that are too long, or of ctx; Tally is
-// valid beside it.
+// An error comes from this node's handler, from arguments that are too long, or from ctx. Tally is
+// valid even then.
 func (n *Nodes) Ask(ctx context.Context, kind string, args []byte, take func(Answer)) (Tally, error) {
 	return n.ask(ctx, kind, args, true, take)
 }
 
-// AskOthers is Ask without calling this node's handler: its answer counts, and the caller has it.
+// AskOthers is Ask without the call of this node's handler. Tally counts this node as one that
+// answered.
 func (n *Nodes) AskOthers(ctx context.Context, kind string, args []byte, take func(Answer)) (Tally, error) {
 	return n.ask(ctx, kind, args, false, take)
 }
 
-// ErrEnough is the cause with which a context ends a question early: what was heard is enough, and
-// nobody who was not heard is missing.
+// ErrEnough is the cause with which a context ends a question early: the answers so far are enough,
+// and no node counts as missing.
 var ErrEnough = errors.New("nodes: enough was heard")
 
 func (n *Nodes) ask(ctx context.Context, name string, args []byte, here bool, take func(Answer)) (t Tally, err error) {
@@ -222,8 +224,8 @@ var (
 	errBusy    = fmt.Errorf("the nodes are asked more than %d times a second", PerSecond)
 )
 
-// publish asks the other nodes, as soon as there is room for one more question in this second. It
-// returns the client that asked.
+// publish asks the other nodes, as soon as the rate of questions permits it. It returns the client
+// that it used.
 func (n *Nodes) publish(ctx context.Context, q *question, end time.Time) (rueidis.Client, error) {
 	q.Until = n.now() + time.Until(end).Microseconds()
 	text, err := json.Marshal(q)
@@ -262,14 +264,14 @@ func (n *Nodes) publish(ctx context.Context, q *question, end time.Time) (rueidi
 	return c, nil
 }
 
-// admit counts a question in Redis; false if there were enough in this second.
+// admit counts a question in Redis. It returns false if there were enough in this second.
 func (n *Nodes) admit(ctx context.Context, c rueidis.Client) (bool, error) {
 	key := n.channel() + ":rate"
 	sent := time.Now()
 	r := c.DoMulti(ctx,
 		c.B().Incr().Key(key).Build(),
-		// NX: a second from the first question. It is said with each, so that a lost one does no
-		// harm.
+		// NX: the second runs from the first question. Each question sends it, so that losing one
+		// does no harm.
 		c.B().Pexpire().Key(key).Milliseconds(1000).Nx().Build(),
 		c.B().Time().Build())
 	count, err := r[0].AsInt64()
@@ -283,7 +285,8 @@ func (n *Nodes) admit(ctx context.Context, c rueidis.Client) (bool, error) {
 	return count <= PerSecond, nil
 }
 
-// collect takes the answers of others off their list, and returns how many are missing, by cause.
+// collect takes the answers of other nodes off their list. It returns how many are missing, by
+// cause.
 func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others int, end time.Time, t *Tally, take func(Answer)) (missing [Causes]int) {
 	key := n.answersKey(id)
 	heard := map[string]bool{n.o.Name: true}

@@ -446,7 +446,7 @@ func TestHostile(t *testing.T) {
 		t.Errorf("two nodes owed an answer: %+v", patient.Stats())
 	}
 	for name, n := range heard {
-		// An empty answer is one, so "a" may be heard: once, if it comes before those of both
+		// An empty answer is one, so "a" may be heard: once, if it comes before the answers of both
 		// others.
 		if n != 1 || name != "other" && name != "a" && !slices.Contains(namesOf(all), name) {
 			t.Errorf("%q is heard %d times", name, n)
@@ -454,7 +454,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// A user that may not subscribe is told of once, and the others go on.
+// If a user may not subscribe, the log says so once, and other users go on.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

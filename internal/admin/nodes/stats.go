@@ -14,23 +14,23 @@ type Cause uint8
 
 // The causes.
 const (
-	// Silent: nothing came in time. The node is slow, does not hear what is asked, does not know
-	// the question, or died without a word.
+	// Silent: nothing came in time. The node is slow, does not hear questions, does not know this
+	// kind, or has died.
 	Silent     Cause = iota
-	Redis            // it could not be asked, or not be heard, since Redis is away or forbids it
-	Busy             // it was not asked, since the nodes ask too much
-	TooLong          // it was not asked, since the question does not fit
+	Redis            // Redis is away, or forbids the question or the answer
+	Busy             // not asked, because the nodes ask too much
+	TooLong          // not asked, because the question is too long
 	Unreadable       // it cannot be read
-	Cancelled        // whoever wanted to know did not wait
+	Cancelled        // the caller did not wait
 	Causes           // how many there are
 )
 
-// String is the cause as a label.
+// String returns the cause as a label.
 func (c Cause) String() string {
 	return [Causes]string{"silent", "redis", "busy", "too_long", "unreadable", "cancelled"}[c]
 }
 
-// causeOf is the cause of an error of publish or collect.
+// causeOf returns the cause of an error of publish or collect.
 func causeOf(err error) Cause {
 	switch {
 	case errors.Is(err, errBusy):
@@ -60,7 +60,7 @@ type Stats struct {
 	Unreadable uint64 // messages that are no question
 }
 
-// KindStats count the questions of one kind by what came of them.
+// KindStats count this node's questions of one kind, by their result.
 type KindStats struct {
 	Kind       string
 	Complete   uint64 // all answered, or there is no other node
@@ -74,7 +74,8 @@ var Bounds = [...]time.Duration{
 	100 * time.Millisecond, 250 * time.Millisecond, DefaultWait, time.Second,
 }
 
-// Times tell how long questions took until all had answered, or were not waited for any more.
+// Times is a histogram of how long questions took, until all nodes had answered or the wait was
+// over.
 type Times struct {
 	Counts [len(Bounds) + 1]uint64 // up to each of Bounds, and beyond
 	Sum    time.Duration
@@ -88,13 +89,13 @@ type counters struct {
 	sum     atomic.Int64
 }
 
-// missed counts a question of a kind that others were not asked.
+// missed counts a question of a kind that other nodes were not asked.
 func (n *Nodes) missed(k *kind, others int, why Cause) {
 	k.alone.Add(1)
 	n.stats.missing[why].Add(uint64(others))
 }
 
-// heard counts a question of a kind that others were asked.
+// heard counts a question of a kind that other nodes were asked.
 func (n *Nodes) heard(k *kind, missing [Causes]int, took time.Duration) {
 	all := 0
 	for why, count := range missing {

@@ -22,7 +22,7 @@ type question struct {
 	Node  string          `json:"node"`
 	Kind  string          `json:"kind"`
 	Args  json.RawMessage `json:"args,omitempty"`
-	Until int64           `json:"until"` // µs by Redis' clock: nobody waits for longer
+	Until int64           `json:"until"` // µs by Redis' clock: then the wait ends
 }
 
 // codec writes and reads answers: the format's version, the length of the node's name, the name,
@@ -67,13 +67,14 @@ func (c codec) unpack(text string) (name string, data []byte, err error) {
 	return name, data, err
 }
 
-// clock is Redis' clock minus this node's, in µs, as the last reply to TIME showed it.
+// clock is Redis' clock minus this node's, in µs, by the last reply to TIME.
 type clock struct {
 	offset atomic.Int64
 	known  atomic.Bool
 }
 
-// Now is the time by Redis' clock, as far as this node knows it; by its own until it has asked.
+// Now returns the time by Redis' clock as far as this node knows it, and by its own clock until it
+// has asked.
 func (n *Nodes) Now() time.Time { return time.UnixMicro(n.now()) }
 
 // now estimates Redis' clock, in µs since the Unix epoch.

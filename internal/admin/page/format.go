@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// functions write figures as parts/text.js does, so that nothing changes under the reader's eyes
+// functions format figures as parts/text.js does, so that nothing changes before the reader's eyes
 // when the script takes over.
 var functions = template.FuncMap{"count": count, "share": share, "seconds": seconds, "rate": rate}
 
-// count writes a number with its thousands apart: 2,410,000.
+// count formats a number with thousands separators: 2,410,000.
 func count(n uint64) string {
 	s := strconv.FormatUint(n, 10)
 	var b strings.Builder
@@ -24,8 +24,8 @@ func count(n uint64) string {
 	return b.String()
 }
 
-// share writes part of all in percent: with one decimal, and below 0.1 % with two digits that mean
-// something.
+// share formats part of all in percent: with one decimal and, below 0.1 %, with two significant
+// digits.
 func share(part, all uint64) string {
 	if part == 0 || all == 0 {
 		return "0 %"
@@ -40,7 +40,7 @@ func share(part, all uint64) string {
 	return significant(p, 2) + " %"
 }
 
-// significant writes x with at most n significant digits, and without an exponent.
+// significant formats x with at most n significant digits, and without an exponent.
 func significant(x float64, n int) string {
 	if x == 0 {
 		return "0"
@@ -53,7 +53,7 @@ func significant(x float64, n int) string {
 	return s
 }
 
-// seconds writes a short time.
+// seconds formats a short time.
 func seconds(s float64) string {
 	switch {
 	case s <= 0:
@@ -66,7 +66,7 @@ func seconds(s float64) string {
 	return significant(s, 3) + " s"
 }
 
-// rate writes a number of requests a second.
+// rate formats a number of requests a second.
 func rate(perSecond float64) string {
 	if perSecond >= 100 {
 		return count(uint64(math.Round(perSecond)))

@@ -1,5 +1,5 @@
-// Package page is the operator's page: its files, embedded as they are written, and the handler
-// that serves them. Begin with Handler.
+// Package page serves the operator's page: its files, embedded as they are written. Begin with
+// Handler (page.go); format.go formats the figures in the first HTML.
 //
 // The page is plain HTML, CSS and ES modules: there is no build step, and nothing is generated. It
 // reads the admin API of the port that serves it, and nothing else. The package imports nothing
@@ -32,63 +32,64 @@ import (
 //go:embed assets/*.js assets/views assets/parts
 var embedded embed.FS
 
-// policy is the Content-Security-Policy of the page: scripts come from its own port and nowhere
-// else, none stands in the HTML, and no text becomes HTML or a script (trusted types). The one
-// style sheet stands in the HTML, so that the first paint needs no further answer; it is named by
-// its hash, and no other style in the HTML would hold. The first snapshot lies in a script element
-// of type application/json, which is data: no policy applies to it.
+// policy is the Content-Security-Policy of the page. Scripts come only from its own port, none is
+// in the HTML, and no text becomes HTML or a script (trusted types). The one style sheet is in the
+// HTML, so that the first paint needs no further request. The policy names it by its hash, and
+// blocks any other style in the HTML. The first snapshot is in a script element of type
+// application/json, which is data: no policy applies to it.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-%s'; connect-src 'self'; img-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// Session says who looks at the page.
+// Session says who uses the page.
 type Session struct {
 	Name string `json:"name"` // "" where there are no names
 	Role string `json:"role"` // viewer, support, operator, editor or admin
-	// Tokens says whether one has to log in here; without tokens everybody is admin.
+	// Tokens says whether a login is needed; without tokens everybody is admin.
 	Tokens bool `json:"tokens"`
 }
 
-// Snapshot is what the page can show before its script has asked for anything.
+// Snapshot is the data that the page can show before its script has asked for any.
 type Snapshot struct {
-	// Domains are those that rules in force declare.
+	// Domains are the domains of the rules in force.
 	Domains []string `json:"domains,omitempty"`
-	// Insight and Rules are what GET /api/v1/insight and /api/v1/insight/rules?n=12 answer for the
-	// domain and the time of the request; nil where they are not known.
+	// Insight and Rules are the answers to GET /api/v1/insight and /api/v1/insight/rules?n=12, for
+	// the domain and the time in the request; nil if they are not known.
 	Insight any `json:"insight,omitempty"`
 	Rules   any `json:"rules,omitempty"`
 }
 
 // Options tune Handler.
 type Options struct {
-	// First says who asks for the page, at once, and how to make the first snapshot, which may take
-	// a while: meanwhile the browser paints the page without its figures. ok is false if the
-	// request comes from somebody who has to log in first. First is called for each load of the
-	// page, by many goroutines. A nil First is an open page without a snapshot.
+	// First says who asks for the page, without delay. snapshot makes the first snapshot, which may
+	// take a while: meanwhile the browser paints the page without figures. ok is false if the
+	// client must log in first. First is called for each load of the page, by many goroutines. A
+	// nil First is an open page without a snapshot.
 	First func(r *http.Request) (s Session, snapshot func() Snapshot, ok bool)
-	// Version is that of the program, which the page names.
+	// Version is the version of the program, which the page shows.
 	Version string
-	// Regions says that there are several regions, and so a view of them.
+	// Regions says that there are several regions, so that the page has a view of them.
 	Regions bool
 }
 
-// Paths are those of the page's views and files: the ones that end with "/" mean all below them.
+// Paths returns the paths of the page's views and files. A path that ends with "/" includes
+// everything below it.
 func Paths() []string {
 	return []string{"/", "/rules", "/rules/", "/keys", "/keys/", "/decisions", "/decisions/", "/try", "/bans", "/nodes", "/regions", "/history", "/login", filesPath}
 }
 
-// filesPath is where the files lie, each below a hash of all of them: a module names its neighbours
-// by relative paths, and so never gets one of another version.
+// filesPath is where the files are, below a hash of all of them. A module names its neighbours by
+// relative paths, so it never gets one of another version.
 const filesPath = "/assets/"
 
-// file is one file of the page. It is compressed when it is first asked for: a server whose page
-// nobody opens does not pay for it at its start.
+// file is one file of the page. It is compressed at the first request for it: a server whose page
+// nobody opens does not pay for that at its start.
 type file struct {
 	plain  []byte
 	packed func() []byte
 	kind   string
 }
 
-// page are the files, and what is made of them when the first request comes.
+// page has the files, and the parts made from them at the first request.
 type page struct {
 	o      Options
 	hash   string
@@ -136,7 +137,7 @@ var load = sync.OnceValue(func() *page {
 	return p
 })
 
-// kindOf is the media type of a file. The system's own table may say something else, or nothing.
+// kindOf returns the media type of a file. The system's own table may differ, or lack it.
 func kindOf(name string) string {
 	switch path.Ext(name) {
 	case ".js":
@@ -160,8 +161,8 @@ func packed(data []byte, level int) []byte {
 	return b.Bytes()
 }
 
-// Handler serves the page under Paths. It answers GET and HEAD, and asks nobody for a token: what
-// is secret comes from First and from the API. Safe for concurrent use.
+// Handler serves the page under Paths. It answers GET and HEAD, and requires no token: secrets come
+// only from First and from the API. Safe for concurrent use.
 func Handler(o Options) http.Handler {
 	p := *load()
 	p.o = o
@@ -180,8 +181,8 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "no-referrer")
 	// No Cross-Origin-Opener-Policy: with it a browser starts another process for the page, which
-	// costs a third of the first paint. A window that opened this one can neither read it nor frame
-	// it, and without the cookie, which is SameSite=Strict, it gets the login.
+	// costs a third of the first paint. A window that opened this one can neither read nor frame
+	// it. Without the cookie, which is SameSite=Strict, it gets the login.
 	h.Set("Cache-Control", "no-store") // it has figures that need a login
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	if accept.Gzip(r) {
@@ -193,8 +194,8 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.serveHTML(w, r)
 }
 
-// serveHTML sends the page in two parts: first its frame, with all that the first paint needs, then
-// the figures, for which other nodes may have to be asked.
+// serveHTML sends the page in two parts: first its frame, with everything for the first paint, then
+// the figures, which may have to come from other nodes.
 func (p *page) serveHTML(w http.ResponseWriter, r *http.Request) {
 	var to io.Writer = w
 	flush := func() error { return nil }
@@ -207,12 +208,12 @@ func (p *page) serveHTML(w http.ResponseWriter, r *http.Request) {
 	if p.html.ExecuteTemplate(to, "frame", f) != nil || flush() != nil {
 		return // the client hung up
 	}
-	_ = http.NewResponseController(w).Flush() // where that cannot be, both parts come at once
+	_ = http.NewResponseController(w).Flush() // if that fails, both parts come at once
 	_ = p.html.ExecuteTemplate(to, "rest", restOf(f, snapshot()))
 }
 
-// serveFile serves one file, which never changes under its name. An old name, of a page that was
-// open while the program was replaced, is gone: the script then loads the page anew.
+// serveFile serves one file, which never changes under its name. If the program was replaced while
+// a page was open, the old name is gone: the script then reloads the page.
 func (p *page) serveFile(w http.ResponseWriter, r *http.Request, rest string) {
 	hash, name, _ := strings.Cut(rest, "/")
 	f, ok := p.files[name]
@@ -239,23 +240,23 @@ func send(w http.ResponseWriter, r *http.Request, data []byte) {
 	}
 }
 
-// mostSnapshot bounds the snapshot in the HTML, in bytes as they are before they are packed to
-// about a fifth: the first paint must not wait for a thousand rules.
+// mostSnapshot bounds the snapshot in the HTML, in bytes before compression to about a fifth: the
+// first paint must not wait for a thousand rules.
 const mostSnapshot = 48 << 10
 
-// frame is what the first part of index.html is made of.
+// frame is the data for the first part of index.html.
 type frame struct {
 	Base    string // where the files lie
 	Style   template.CSS
 	Theme   string // light, dark or ""
 	Version string
-	View    string   // that of the path: the first segment, or overview
-	Modules string   // that the view needs, apart by spaces
+	View    string   // the first segment of the path, or overview
+	Modules string   // that the view needs, separated by spaces
 	Regions bool     // there is a view of them
 	session *Session // nil for somebody who has to log in
 }
 
-// rest is what the second part is made of.
+// rest is the data for the second part.
 type rest struct {
 	Base    string
 	View    string
@@ -263,7 +264,7 @@ type rest struct {
 	Figures *figures // of the overview; nil for other views, and without a snapshot
 }
 
-// figures are those of the overview that stand in the HTML.
+// figures are the figures of the overview that the HTML itself contains.
 type figures struct {
 	Sentences   []string `json:"sentences"`
 	PerSecond   float64  `json:"per_second"`
@@ -342,8 +343,8 @@ func viewOf(urlPath string) string {
 	return first
 }
 
-// modulesOf are the modules that a view needs, so that the browser (boot.js) fetches them at once
-// rather than one after the other has said that it imports the next.
+// modulesOf returns the modules that a view needs, so that the browser (boot.js) fetches them all
+// at once, instead of each after the one that imports it.
 func modulesOf(view string) []string {
 	modules := []string{"app.js", "parts/text.js", "parts/time.js", "parts/table.js", "parts/stream.js"}
 	if _, ok := load().files["views/"+view+".js"]; ok {

@@ -4,5 +4,5 @@ package top
 
 import "time"
 
-// processTime is not known here: rounds then come at their least distance.
+// processTime is not known here, so rounds come at their shortest distance.
 func processTime() time.Duration { return 0 }

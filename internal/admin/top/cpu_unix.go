@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// processTime is the processor time that this process has taken.
+// processTime returns the processor time that this process has used.
 func processTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

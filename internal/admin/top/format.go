@@ -14,8 +14,8 @@ import (
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
-// The styles are the sixteen colours that every terminal has, in the shades that its user has
-// chosen, so that they can be read on light and dark. None of them says what the text does not.
+// The styles use the sixteen colours that every terminal has, in the shades that its user has
+// chosen, so that they are readable on light and dark. No style says more than the text.
 const (
 	plain   = ""
 	bold    = "1"
@@ -28,7 +28,7 @@ const (
 	violet  = "35"
 )
 
-// styled puts a style around a text without one.
+// styled puts a style around plain text.
 func styled(style, text string) string {
 	if style == plain || text == "" {
 		return text
@@ -36,7 +36,7 @@ func styled(style, text string) string {
 	return "\x1b[" + style + "m" + text + "\x1b[0m"
 }
 
-// cell is a text in so many columns: cut, or filled up, on the left if it is a number.
+// cell is a text of a fixed width: cut or padded, on the left if it is a number.
 type cell struct {
 	text  string // without a style, and harmless
 	width int
@@ -46,7 +46,7 @@ type cell struct {
 
 func (c cell) String() string { return styled(c.style, fit(c.text, c.width, c.right)) }
 
-// fit cuts or fills a text without a style to a width.
+// fit cuts or pads plain text to a width.
 func fit(text string, width int, right bool) string {
 	if width <= 0 {
 		return ""
@@ -74,7 +74,7 @@ func row(gap int, cells ...cell) string {
 	return b.String()
 }
 
-// number is a count for people: exact below 100,000.
+// number formats a count for people: exact below 100,000.
 func number(n float64) string {
 	switch {
 	case n < 99_999.5:
@@ -89,7 +89,7 @@ func number(n float64) string {
 	return fmt.Sprintf("%.1f G", n/1e9)
 }
 
-// rate is a number a second.
+// rate formats a number a second.
 func rate(n float64) string {
 	switch {
 	case n > 0 && n < 0.05:
@@ -100,7 +100,7 @@ func rate(n float64) string {
 	return number(n)
 }
 
-// percent is a share of 1.
+// percent formats a share of 1.
 func percent(share float64) string {
 	switch p := 100 * share; {
 	case math.IsNaN(p) || math.IsInf(p, 0) || p < 0:
@@ -116,7 +116,7 @@ func percent(share float64) string {
 	}
 }
 
-// short is a time in seconds, as of a decision: 210 µs, 1.2 ms.
+// short formats a time in seconds, as of a decision: 210 µs, 1.2 ms.
 func short(s float64) string {
 	switch {
 	case s <= 0:
@@ -129,8 +129,8 @@ func short(s float64) string {
 	return fmt.Sprintf("%.1f s", s)
 }
 
-// spark draws numbers as bars of eight heights, the last of them if there is no room for all.
-// Nothing at all is the lowest bar: a gap would look like a missing number.
+// spark draws numbers as bars of eight heights, and only the last of them if there is no room for
+// all. A 0 is the lowest bar: a gap would look like a missing number.
 func spark[T uint32 | uint64](list []T, width int) string {
 	const bars = "▁▂▃▄▅▆▇█"
 	list = list[max(len(list)-width, 0):]
@@ -149,14 +149,14 @@ func spark[T uint32 | uint64](list []T, width int) string {
 	return b.String()
 }
 
-// squeeze adds neighbours together until there are at most width numbers.
+// squeeze adds up neighbours until there are at most width numbers.
 func squeeze(list []uint32, width int) []uint64 {
 	if width <= 0 || len(list) == 0 {
 		return nil
 	}
 	each := (len(list) + width - 1) / width
 	out := make([]uint64, 0, width)
-	// The oldest are left out where they do not fill a bar.
+	// The oldest numbers are left out if they do not fill a bar.
 	for i := len(list) % each; i <= len(list)-each; i += each {
 		var sum uint64
 		for _, n := range list[i : i+each] {
@@ -167,7 +167,7 @@ func squeeze(list []uint32, width int) []uint64 {
 	return out
 }
 
-// bar is a share of 1 as a bar of so many columns.
+// bar draws a share of 1 as a bar of so many columns.
 func bar(share float64, width int) string {
 	n := int(math.Round(min(max(share, 0), 1) * float64(width)))
 	if share > 0 {
@@ -176,10 +176,10 @@ func bar(share float64, width int) string {
 	return strings.Repeat("▇", n)
 }
 
-// judged is how a verdict is shown; human.Verdict has the words.
+// judged is how a verdict looks; human.Verdict has the words.
 type judged struct {
 	words, mark, style string
-	rank               int // those that need a look come first
+	rank               int // verdicts that need a look come first
 }
 
 var verdicts = map[string]judged{
@@ -197,7 +197,7 @@ var verdicts = map[string]judged{
 	insight.Works:        {mark: " ", style: green},
 }
 
-// verdictOf is the verdict of a rule that is shown first.
+// verdictOf returns the verdict of a rule that is shown first.
 func verdictOf(r *insight.RuleReport) judged {
 	if len(r.Verdicts) == 0 {
 		return judged{words: "-", mark: " ", style: faint, rank: len(insight.Verdicts)}
@@ -205,7 +205,8 @@ func verdictOf(r *insight.RuleReport) judged {
 	return verdictNamed(r.Verdicts[0].Verdict)
 }
 
-// verdictNamed shows a verdict; one that this program does not know goes first, by its name.
+// verdictNamed returns a verdict by its name. One that this program does not know comes first,
+// under its name.
 func verdictNamed(name string) judged {
 	j, ok := verdicts[name]
 	if !ok {
@@ -215,7 +216,7 @@ func verdictNamed(name string) judged {
 	return j
 }
 
-// limitText is what a rule allows, in few columns: 5/min +1 ip.
+// limitText formats the limits of a rule in few columns: 5/min +1 ip.
 func limitText(r *insight.RuleReport) string {
 	if r.Command {
 		return "by command"
@@ -233,13 +234,13 @@ func limitText(r *insight.RuleReport) string {
 	return human.Visible(text)
 }
 
-// shortLimit is a limit in words, cut short: "20 per minute, burst 5" is 20/min.
+// shortLimit shortens a limit in words: "20 per minute, burst 5" becomes 20/min.
 func shortLimit(s string) string {
 	s, _, _ = strings.Cut(s, ", ")
 	return strings.NewReplacer(" per ", "/", " at a time", " at once", "minute", "min", "second", "s", "hour", "h").Replace(s)
 }
 
-// requestText is what is known of a request: POST /login.
+// requestText describes a request: POST /login.
 func requestText(d *recent.Entry) string {
 	text := strings.TrimSpace(d.Attributes["method"] + " " + d.Attributes["path"])
 	if text == "" && d.Door != "" {
@@ -248,7 +249,7 @@ func requestText(d *recent.Entry) string {
 	return human.Visible(text)
 }
 
-// outcome is a decision in a word, with its style.
+// outcome returns a decision in a word, with its style.
 func outcome(d *recent.Entry) (text, style string) {
 	switch {
 	case d.Banned:
@@ -265,7 +266,7 @@ func outcome(d *recent.Entry) (text, style string) {
 	return "passed", blue
 }
 
-// untilText says until when, by the clock of who looks: with the day if it is not the same.
+// untilText formats an end by the user's clock, with the day if that is not today.
 func untilText(t, now time.Time) string {
 	t, now = t.Local(), now.Local()
 	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {

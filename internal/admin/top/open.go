@@ -14,7 +14,7 @@ import (
 
 func micro(s recent.Seconds) time.Duration { return time.Duration(s) * time.Microsecond }
 
-// openLines are those of what Enter opened.
+// openLines returns the lines of the item that Enter opened.
 func (s *State) openLines(width int) []string {
 	it := s.open
 	switch {
@@ -42,7 +42,8 @@ func (s *State) decisionLines(d *recent.Entry, width int) []string {
 	return lines
 }
 
-// ruleLines tell all of a rule: what it is, what is thought of it and why, and the figures.
+// ruleLines returns everything about a rule: its definition, its verdicts with their reasons, and
+// its figures.
 func (s *State) ruleLines(r *insight.RuleReport, width int) []string {
 	v := verdictOf(r)
 	at := ""
@@ -140,7 +141,7 @@ func countLines(title string, list []insight.KeyCount) []string {
 	return lines
 }
 
-// keyLines tell all of a key.
+// keyLines returns everything about a key.
 func (s *State) keyLines(k *insight.KeyReport, width int) []string {
 	lines := []string{styled(bold, human.Visible(k.Key)) + "   " + human.Visible(k.Domain), ""}
 	if k.Domain == insight.CommandDomain {
@@ -171,7 +172,7 @@ func (s *State) keyLines(k *insight.KeyReport, width int) []string {
 	switch {
 	case k.Known:
 		lines = append(lines, "It came with an identity.")
-	case k.Domain != insight.CommandDomain: // a command has no place for one
+	case k.Domain != insight.CommandDomain: // a command cannot carry one
 		lines = append(lines, "It never came with an identity.")
 	}
 	if k.Obey >= 0 {
@@ -181,8 +182,8 @@ func (s *State) keyLines(k *insight.KeyReport, width int) []string {
 	return lines
 }
 
-// wrap breaks a harmless text without styles into lines. What follows the first line is as far in
-// as the text begins.
+// wrap breaks a harmless, plain text into lines. Lines after the first have the indentation of the
+// text.
 func wrap(text string, width int) []string {
 	indent := len(text) - len(strings.TrimLeft(text, " "))
 	if indent > width/2 {

@@ -24,13 +24,14 @@ type Options struct {
 	NoInput bool          // for tests without a terminal
 }
 
-// Run shows what goes on until the user ends it, or ctx ends. It leaves the terminal as it was.
+// Run shows the state of the server until the user ends it, or ctx ends. It leaves the terminal as
+// it was.
 func Run(ctx context.Context, o Options) error {
 	if o.Every == 0 {
 		o.Every = 2 * time.Second
 	}
 	m := &model{ctx: ctx, o: o, state: State{Server: o.Name, Over: o.Over, Sort: o.Sort, explain: o.Server.Explain}}
-	// The pace of drawing: a key is seen within 50 ms, and nothing is drawn where nothing changed.
+	// A key takes effect within 50 ms, and nothing is drawn if nothing has changed.
 	p := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(o.In), tea.WithOutput(o.Out), tea.WithEnvironment(o.Env),
 		tea.WithFPS(20), tea.WithoutSignalHandler())
 	_, err := p.Run()
@@ -40,7 +41,7 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-// model is the shell around State: it asks, waits and draws. One round is under way at a time.
+// model is the shell around State: it asks, waits and draws. Only one round is under way at a time.
 type model struct {
 	ctx    context.Context
 	o      Options
@@ -48,9 +49,9 @@ type model struct {
 	width  int
 	height int
 	asking bool
-	again  bool          // another round is wanted, since the screen has changed meanwhile
-	tick   int           // the number of the last timer; older ones say nothing
-	cpu    time.Duration // that this process has taken until the last round
+	again  bool          // another round is wanted, because the screen has changed
+	tick   int           // the number of the last timer; older ones are ignored
+	cpu    time.Duration // used by this process up to the last round
 	role   bool          // MayBan is known
 }
 
@@ -114,7 +115,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// act does what a key asks for.
+// act carries out the effect of a key.
 func (m *model) act(a Act) tea.Cmd {
 	switch {
 	case a.Quit:
@@ -133,14 +134,14 @@ func (m *model) act(a Act) tea.Cmd {
 	return nil
 }
 
-// ask begins a round, or notes that another one is wanted after that which is under way.
+// ask begins a round, or notes that another one is wanted after the present one.
 func (m *model) ask() tea.Cmd {
 	if m.asking {
 		m.again = true
 		return nil
 	}
 	m.asking, m.again = true, false
-	m.tick++ // a timer that runs is void
+	m.tick++ // a running timer is void
 	wants, role := m.state.Wants(), !m.role
 	return func() tea.Msg {
 		var a answered
@@ -154,7 +155,7 @@ func (m *model) ask() tea.Cmd {
 	}
 }
 
-// answered takes the answers of a round in, and sets the timer of the next one.
+// answered takes in the answers of a round, and sets the timer for the next.
 func (m *model) answered(a answered) tea.Cmd {
 	m.asking = false
 	if a.err != nil {
@@ -181,7 +182,7 @@ func (m *model) answered(a answered) tea.Cmd {
 	return timer
 }
 
-// openItem asks for the report of what is open.
+// openItem asks the server for the report of an open item.
 func (m *model) openItem(it *Item) tea.Cmd {
 	domain, rule, key := it.Domain, it.Rule, it.Key
 	return func() tea.Msg {
@@ -202,14 +203,14 @@ func (m *model) openItem(it *Item) tea.Cmd {
 // slowest is the longest time between two rounds.
 const slowest = time.Minute
 
-// pace is how long to wait for the next round, of which the last one has taken so much processor
-// time: so long that this program takes at most 1 % of a core.
+// pace returns how long to wait for the next round, if the last one has used so much processor
+// time: so long that this program uses at most 1 % of a core.
 func pace(every, spent time.Duration) time.Duration {
 	return min(max(every, 100*spent), max(slowest, every))
 }
 
-// Batch prints n rounds to out, as text without styles or sequences, and ends. An error ends it at
-// once: whoever waits for numbers must not take old ones for new.
+// Batch prints n rounds to out, as plain text, and ends. An error ends it at once: a reader of
+// numbers must not take old ones for new.
 func Batch(ctx context.Context, o Options, n int, wait func(time.Duration) error) error {
 	for i := range n {
 		if i > 0 {
@@ -233,10 +234,10 @@ func Batch(ctx context.Context, o Options, n int, wait func(time.Duration) error
 	return nil
 }
 
-// Ask returns one round of answers, for those that print them in another form.
+// Ask returns one round of answers, for programs that print them in another form.
 func Ask(ctx context.Context, s Server, over time.Duration) (Data, error) {
 	return ask(ctx, s, over, Wants{Rules: true, Keys: true, Decisions: true, By: keyOrders[0]})
 }
 
-// over says what time the counts are of.
+// over says which time the counts cover.
 func over(d time.Duration) string { return "in the last " + human.Span(d) }

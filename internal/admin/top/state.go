@@ -30,14 +30,14 @@ var Sorts = []string{"verdict", "name", "requests", "refused", "good", "fullest"
 // keyOrders are the orders of keys, which the server makes.
 var keyOrders = []string{insight.ByRefused, insight.ByAsked, insight.ByNear}
 
-// State is all that View shows. The zero value is a program that has no answer yet. Not safe for
-// concurrent use.
+// State is everything that View shows. The zero value is a program without an answer yet. Not safe
+// for concurrent use.
 type State struct {
 	Server string // as the user named it
 	Over   time.Duration
 	Data
 	At       time.Time // of the last answer; zero before the first
-	Failed   string    // why there is no newer one; "" if there is
+	Failed   string    // why there is no newer answer; "" if there is one
 	Since    time.Time // of the first failure in a row
 	Now      time.Time // when Failed is set: the time of the last try
 	MayBan   bool
@@ -52,15 +52,15 @@ type State struct {
 	cursors  [4]cursor
 	pane     Screen // of All: where the cursor is; Rules, Keys or Decisions
 	open     *Item
-	scroll   int // of what is open
+	scroll   int // of the open item
 	question *question
 	explain  func(*recent.Entry) string
 }
 
-// cursor is the row that is chosen. It follows what it stands on when the order changes.
+// cursor is the selected row. It follows its item when the order changes.
 type cursor struct {
 	row int
-	id  string // of what it stands on; "" for nothing
+	id  string // of the item in that row; "" for none
 }
 
 // Item is what Enter opened.
@@ -72,7 +72,7 @@ type Item struct {
 	failed            string
 }
 
-// question is what stands at the bottom and wants an answer before something is changed.
+// question is a question at the bottom of the screen, to answer before something is changed.
 type question struct {
 	change Change
 	step   int // allow (of a grant), for, sure
@@ -85,7 +85,7 @@ const (
 	askSure
 )
 
-// Act is what the shell is to do after a key.
+// Act is what the shell must do after a key.
 type Act struct {
 	Quit   bool
 	Ask    bool    // for a new round at once
@@ -121,7 +121,7 @@ func (s *State) Fail(err error, now time.Time) {
 	s.Failed, s.Now = err.Error(), now
 }
 
-// Wants says which answers the present screen needs.
+// Wants returns which answers the present screen needs.
 func (s *State) Wants() Wants {
 	w := Wants{By: s.by(), Open: s.open}
 	w.Rules = s.Screen == All || s.Screen == Rules
@@ -134,7 +134,7 @@ func (s *State) by() string { return cmp.Or(s.By, keyOrders[0]) }
 
 func (s *State) sort() string { return cmp.Or(s.Sort, Sorts[0]) }
 
-// focus is the table with the cursor.
+// focus returns the table that has the cursor.
 func (s *State) focus() Screen {
 	if s.Screen != All {
 		return s.Screen
@@ -166,7 +166,7 @@ func (s *State) ids(p Screen) []string {
 	return ids
 }
 
-// settle moves the cursor to where its row has gone.
+// settle moves the cursor to the new row of its item.
 func (s *State) settle(p Screen) {
 	c, ids := &s.cursors[p], s.ids(p)
 	if c.id != "" {
@@ -181,7 +181,8 @@ func (s *State) settle(p Screen) {
 	}
 }
 
-// move moves the cursor. One that was never moved stays on the first row, whatever comes there.
+// move moves the cursor. A cursor that was never moved stays on the first row, whatever item that
+// shows.
 func (s *State) move(by int) {
 	c, ids := &s.cursors[s.focus()], s.ids(s.focus())
 	if len(ids) == 0 {
@@ -191,7 +192,7 @@ func (s *State) move(by int) {
 	c.id = ids[c.row]
 }
 
-// matches reports whether one of the texts holds the filter, in any case.
+// matches reports whether one of the texts contains the filter, ignoring case.
 func (s *State) matches(texts ...string) bool {
 	if s.Filter == "" {
 		return true
@@ -200,7 +201,7 @@ func (s *State) matches(texts ...string) bool {
 	return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(strings.ToLower(human.Visible(t)), want) })
 }
 
-// rules are those that pass the filter, in order.
+// rules returns the rules that pass the filter, in order.
 func (s *State) rules() []*insight.RuleReport {
 	var list []*insight.RuleReport
 	for i := range s.Rules {
@@ -228,7 +229,7 @@ func (s *State) rules() []*insight.RuleReport {
 	return list
 }
 
-// keys are those that pass the filter, in the server's order.
+// keys returns the keys that pass the filter, in the server's order.
 func (s *State) keys() []*insight.KeyCount {
 	var list []*insight.KeyCount
 	for i := range s.Keys {
@@ -239,7 +240,7 @@ func (s *State) keys() []*insight.KeyCount {
 	return list
 }
 
-// decisions are those that pass the filter, newest first.
+// decisions returns the decisions that pass the filter, newest first.
 func (s *State) decisions() []*recent.Entry {
 	var list []*recent.Entry
 	for i := range s.Decisions {
@@ -252,7 +253,8 @@ func (s *State) decisions() []*recent.Entry {
 	return list
 }
 
-// mainLimit is the limit that a decision is told by: the first that refuses, else the first.
+// mainLimit returns the limit that represents a decision: the first that refuses, or else the
+// first.
 func mainLimit(d *recent.Entry) recent.Limit {
 	if len(d.Limits) == 0 {
 		return recent.Limit{}
@@ -260,7 +262,7 @@ func mainLimit(d *recent.Entry) recent.Limit {
 	return d.Limits[0]
 }
 
-// Press is told of a key by bubbletea's name of it, and of how many rows a page has.
+// Press handles a key, by bubbletea's name for it. page is how many rows a page has.
 func (s *State) Press(key string, page int) Act {
 	switch {
 	case key == "ctrl+c":
@@ -322,7 +324,7 @@ func (s *State) Press(key string, page int) Act {
 	return Act{}
 }
 
-// step moves the cursor, or scrolls what is open. View bounds the scrolling at the end.
+// step moves the cursor, or scrolls the open item. View bounds the scrolling at the end.
 func (s *State) step(by int) {
 	if s.open == nil {
 		s.move(by)
@@ -334,7 +336,7 @@ func (s *State) step(by int) {
 	}
 }
 
-// back closes what is open, lifts the filter, or leaves the screen: one of them.
+// back closes the open item, clears the filter, or leaves the screen: one of these.
 func (s *State) back() {
 	switch {
 	case s.open != nil:
@@ -392,10 +394,10 @@ func edit(text, key string) string {
 	return text
 }
 
-// commandSaid is said of the row that is no rule.
+// commandSaid is the message for the row that is no rule.
 const commandSaid = insight.CommandRule + " is no rule: its limits come with each command (CL.THROTTLE, THROTTLE); k shows its keys"
 
-// enter opens what the cursor stands on.
+// enter opens the item under the cursor.
 func (s *State) enter() Act {
 	if s.open != nil {
 		return Act{}
@@ -428,7 +430,7 @@ func (s *State) enter() Act {
 	return Act{Open: s.open}
 }
 
-// ask begins the question for a ban or a grant of the key that is open or chosen.
+// ask begins the question for a ban or a grant of the open or selected key.
 func (s *State) ask(grant bool) {
 	domain, rule, key := "", "", ""
 	if s.open != nil {
@@ -468,7 +470,7 @@ func (s *State) ask(grant bool) {
 	s.question = q
 }
 
-// per are the names of a rule's key, as far as they are known.
+// per returns the names of a rule's key, as far as they are known.
 func (s *State) per(domain, rule string) []string {
 	for i := range s.Rules {
 		if r := &s.Rules[i]; r.Domain == domain && r.Name == rule {
@@ -478,8 +480,8 @@ func (s *State) per(domain, rule string) []string {
 	return nil
 }
 
-// splitKey takes a key for people apart: user=ada, ip=192.0.2.1. Values may hold commas, so the
-// names of the parts say where one ends; without the names, what looks like one does.
+// splitKey splits a key for people: user=ada, ip=192.0.2.1. Values may contain commas, so a part
+// begins with one of the known names. Without known names, every ", " separates parts.
 func splitKey(key string, per []string) []string {
 	var parts []string
 	for i := 1; ; i++ {
@@ -500,7 +502,7 @@ func splitKey(key string, per []string) []string {
 	}
 }
 
-// answer is told of a key while a question stands.
+// answer handles a key while a question is open.
 func (s *State) answer(key string) Act {
 	q := s.question
 	if key == "esc" || q.step == askSure && (key == "n" || key == "N") {

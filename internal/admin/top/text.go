@@ -11,7 +11,7 @@ import (
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
-// text is a state as tables, with all numbers as the API has them.
+// text formats a state as tables, with all numbers as the API has them.
 func text(s *State) string {
 	var b strings.Builder
 	o := s.Overview
@@ -40,7 +40,7 @@ func text(s *State) string {
 		if key == "" {
 			key = "all together"
 		}
-		least := "about" // a part of the decisions was looked at: it may as well be more
+		least := "about" // only some decisions were looked at: it may be more, too
 		if !k.Estimated {
 			least = strconv.FormatUint(k.Count-min(k.Over, k.Count), 10)
 		}
@@ -63,5 +63,5 @@ func text(s *State) string {
 	return b.String()
 }
 
-// decimal is a number with as few digits as it has.
+// decimal formats a number with as few digits as it has.
 func decimal(n float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", n), ".0") }

@@ -1,10 +1,11 @@
-// Package top is weir top: what goes on at a running server, in a terminal.
+// Package top is weir top, which shows the state of a running server in a terminal.
 //
-// State is all that is known and all that was chosen, View draws it, and State.Press says what a
-// key does: all three are pure, so that tests need no terminal. Run is the thin shell around them,
-// which asks the server and owns the terminal; Batch prints instead.
+// Begin with State (state.go): it is everything that is known and selected. View (view.go) draws
+// it, and State.Press handles a key. All three are pure, so that tests need no terminal. Run
+// (run.go) is the thin shell around them, which asks the server and owns the terminal; Batch prints
+// instead.
 //
-// Nothing that a client sent reaches the terminal as it came: all text goes through human.Visible.
+// No text from a client reaches the terminal unchanged: all text goes through human.Visible.
 package top
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/recent"
 )
 
-// Server answers what is shown. Its methods are called from one goroutine at a time.
+// Server answers the questions of a screen. Its methods are called from one goroutine at a time.
 type Server interface {
 	Overview(ctx context.Context, over time.Duration) (*insight.Overview, error)
 	Rules(ctx context.Context, over time.Duration) ([]insight.RuleReport, error)
@@ -23,15 +24,15 @@ type Server interface {
 	Keys(ctx context.Context, by string, n int) ([]insight.KeyCount, error)
 	Key(ctx context.Context, domain, key string) (*insight.KeyReport, error)
 	Decisions(ctx context.Context, n int) ([]recent.Entry, error)
-	// MayChange reports whether who asks may ban and grant.
+	// MayChange reports whether the user may ban and grant.
 	MayChange(ctx context.Context) (bool, error)
-	// Change bans a key, or grants it other numbers, and says what it did.
+	// Change bans a key, or grants it other numbers, and describes the result.
 	Change(ctx context.Context, c Change) (done string, err error)
-	// Explain says in words why a request was decided as it was.
+	// Explain says in words why a request was decided this way.
 	Explain(e *recent.Entry) string
 }
 
-// Change is a ban or a grant that is to be set.
+// Change is a ban or a grant to be set.
 type Change struct {
 	Grant  bool // else a ban
 	Domain string
@@ -41,7 +42,7 @@ type Change struct {
 	For    string   // how long, such as 15m
 }
 
-// Data is one round of answers. What no screen shows is not asked for, and stays from before.
+// Data is one round of answers. Data that no screen shows is not asked for, and stays as it was.
 type Data struct {
 	Overview  *insight.Overview
 	Rules     []insight.RuleReport
@@ -53,11 +54,11 @@ type Data struct {
 type Wants struct {
 	Rules, Keys, Decisions bool
 	By                     string // the order of Keys
-	Open                   *Item  // what is open; nil is nothing
+	Open                   *Item  // the open item; nil is none
 }
 
-// shownKeys and shownDecisions are how many are asked for: no terminal shows more at once, and few
-// people scroll further.
+// shownKeys and shownDecisions bound the rows that are asked for: no terminal shows more at once,
+// and few people scroll further.
 const (
 	shownKeys      = 100
 	shownDecisions = 200

@@ -11,11 +11,11 @@ import (
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
-// wide is from how many columns on a screen shows what is not most important.
+// wide is the width from which on a screen shows less important columns.
 const wide = 100
 
 // View draws the state: height lines of at most width columns, with SGR sequences for style and no
-// other ones. From 80 × 24 on everything is there; what is smaller is cut. It changes nothing.
+// others. From 80 × 24 on everything is shown; on a smaller screen it is cut. View changes nothing.
 func View(s *State, width, height int) string {
 	if width < 1 || height < 1 {
 		return ""
@@ -48,10 +48,10 @@ func View(s *State, width, height int) string {
 	return strings.Join(lines, "\n")
 }
 
-// page is how many rows a screen of that height has about, for paging.
+// page returns about how many rows a screen of that height shows, for paging.
 func page(height int) int { return max(height-6, 1) }
 
-// clip cuts lines to a height. The last page is never left.
+// clip cuts lines to a height. It never scrolls beyond the last page.
 func clip(lines []string, from, height int) []string {
 	height = max(height, 0)
 	from = max(min(from, len(lines)-height), 0)
@@ -65,7 +65,8 @@ func (s *State) waiting() string {
 	return "asking " + human.Visible(s.Server) + " …"
 }
 
-// header is one line of figures, one of requests over time, and one of what is wrong, if it is.
+// header returns one line of figures, one of requests over time, and, if something is wrong, one
+// that says so.
 func (s *State) header(width int) []string {
 	title := styled(bold, "weir top") + "  "
 	o := s.Overview
@@ -122,7 +123,7 @@ func (s *State) header(width int) []string {
 	return append(lines, "")
 }
 
-// trouble says that what is shown is old, and why.
+// trouble says that the data shown is old, and why.
 func (s *State) trouble() []string {
 	if s.Failed == "" {
 		return nil
@@ -134,7 +135,7 @@ func (s *State) trouble() []string {
 	return []string{styled(reverse, text)}
 }
 
-// domains names the domain that is shown, or says how many there are.
+// domains names the domain, or says how many there are.
 func (s *State) domains() string {
 	if s.Overview.Domain != "" {
 		return human.Visible(s.Overview.Domain)
@@ -164,7 +165,7 @@ func share(part, whole uint64) float64 {
 	return float64(part) / float64(whole)
 }
 
-// all shows the first rows of each table: rules above, keys and decisions below, side by side where
+// all shows the first rows of each table: rules above, keys and decisions below, side by side if
 // there is room.
 func (s *State) all(width, height int) []string {
 	most := height * 2 / 3
@@ -202,7 +203,7 @@ func (s *State) all(width, height int) []string {
 	return lines
 }
 
-// table draws a heading and as many rows as there is room for, those around the cursor.
+// table draws a heading and as many rows around the cursor as there is room for.
 func (s *State) table(p Screen, heading, empty string, n, width, height int, focused bool, draw func(i int) string) []string {
 	lines := []string{styled(bold, ansi.Truncate(heading, width, "…"))}
 	room := height - 1
@@ -270,7 +271,7 @@ func (s *State) ruleTable(width, height int, focused bool) []string {
 	})
 }
 
-// count is how many rules there are; commands are none.
+// count returns the number of rules, without commands.
 func (s *State) count() (n int) {
 	for i := range s.Rules {
 		if !s.Rules[i].Command {
@@ -280,7 +281,7 @@ func (s *State) count() (n int) {
 	return n
 }
 
-// several reports whether the rules are of more than one domain.
+// several reports whether the rules belong to more than one domain.
 func (s *State) several() bool {
 	for i := range s.Rules { // commands come last
 		if s.Rules[i].Domain != s.Rules[0].Domain && !s.Rules[i].Command {
@@ -315,7 +316,7 @@ func (s *State) keyTable(width, height int, focused bool) []string {
 	})
 }
 
-// countOf is how often a key came, with a tilde where that was told from a part of the decisions.
+// countOf formats how often a key came, with a tilde if that is an estimate.
 func countOf(k *insight.KeyCount) string {
 	if k.Estimated {
 		return "~" + number(float64(k.Count))
@@ -323,7 +324,8 @@ func countOf(k *insight.KeyCount) string {
 	return number(float64(k.Count))
 }
 
-// mark is a key's share of refusals as a bar; where there is no room for its state, it goes before.
+// mark draws a key's share of refusals as a bar. Unless full, banned or granted takes the place of
+// the bar.
 func mark(k *insight.KeyCount, width int, full bool) string {
 	switch {
 	case !full && k.BannedUntil != nil:
@@ -334,7 +336,7 @@ func mark(k *insight.KeyCount, width int, full bool) string {
 	return bar(k.RefusedShare, width)
 }
 
-// keyState says what is special of a key.
+// keyState describes anything special about a key.
 func (s *State) keyState(k *insight.KeyCount) string {
 	var parts []string
 	if k.BannedUntil != nil {
@@ -386,7 +388,7 @@ func (s *State) decisionTable(width, height int, focused bool) []string {
 	})
 }
 
-// footer is what is asked, typed or said, else what the keys do.
+// footer returns the question, the typed text or the message, or else what the keys do.
 func (s *State) footer(width int) string {
 	switch {
 	case s.question != nil:

@@ -152,15 +152,15 @@ func TestScreens(t *testing.T) {
 	s.Fail(errors.New("connection refused"), now.Add(12*time.Second))
 	s.Paused, s.MayBan = true, false
 	golden(t, "lost-80x24.txt", bare(View(s, 80, 24)))
-	// With its styles, which are those of the sixteen colours.
+	// With styles, which use the sixteen colours.
 	golden(t, "styled.txt", strings.ReplaceAll(View(shop(), 80, 12), "\x1b", "␛")+"\n")
 }
 
 // sgr is the one kind of sequence that a screen holds.
 var sgr = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
-// Whatever a server answers and whatever is pressed, a screen has the size of the terminal, and
-// holds no sequence but those of its styles.
+// For any answers and keys, a screen has the size of the terminal, and holds no sequence except
+// styles.
 func TestViewFits(t *testing.T) {
 	keys := []string{"r", "k", "d", "s", "/", "x", "enter", "esc", "tab", "shift+tab", "up", "down", "pgdown", "end", "home", "b", "g", "y", "p", "?", "backspace", "space"}
 	rapid.Check(t, func(t *rapid.T) {

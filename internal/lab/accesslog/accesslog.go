@@ -1,15 +1,15 @@
-// Package accesslog reads access logs as a stream, gzipped, zstd-compressed or plain: the formats
-// of Apache, nginx, Envoy, HAProxy, IIS, CloudFront and the balancers of AWS, any other one that is
-// given in the words of a server's configuration, JSON lines, CSV and TSV; also where syslog, a
-// container's runtime or a collector has put something around the lines.
+// Package accesslog reads access logs as a stream: gzipped, zstd-compressed or plain. It knows the
+// formats of Apache, nginx, Envoy, HAProxy, IIS, CloudFront and the AWS load balancers, any format
+// given in the words of a server's configuration, JSON lines, CSV and TSV. It also takes off
+// whatever syslog, a container runtime or a collector has put around the lines.
 //
-// A Reader yields the lines of one log in file order. A Log opens several, puts the lines of each
-// in order of time, and merges them. Neither allocates for each line, and the memory of both is
-// bounded whatever the log holds: a line that does not parse is skipped and counted.
+// A Reader yields the lines of one log in file order. A Log opens several, sorts the lines of each
+// by time, and merges them. Neither allocates for each line, and both use bounded memory, whatever
+// the log holds. A line that does not parse is skipped and counted.
 //
-// Begin with Open (log.go) and NewReader (accesslog.go). The file guess.go finds out how to read a
-// log. Each format has a scanner: common.go, template.go, json.go, w3c.go and delimited.go;
-// wrapping.go takes off what stands around the lines, and client.go settles who the client is.
+// Begin with Open (log.go) and NewReader (accesslog.go). guess.go finds out how to read a log. Each
+// format has a scanner: common.go, template.go, json.go, w3c.go and delimited.go. wrapping.go takes
+// off what stands around the lines, and client.go finds the client.
 package accesslog
 
 import (
@@ -73,14 +73,14 @@ type Options struct {
 	Format Format
 	// Fields names columns or JSON keys. Entries without "=" name the columns of CSV and TSV in
 	// order ("-" or "" skips one), and JSON keys by their own name. Entries "field=key" take the
-	// field from the JSON key (dots reach into nested objects), the header's column of that name,
-	// or the column of that number (from 1), or the value that a template calls so.
+	// field from a JSON key (dots reach into nested objects), from the column with that name in the
+	// header, from the column with that number (from 1), or from a template's value with that name.
 	Fields []string
-	// Client finds the client of a line: of the peer of the connection and the list in
-	// X-Forwarded-For. The peer is "" where the log names the list only, and a zero Addr leaves
-	// the peer as it is. Both texts are valid during the call. If it is nil, no list is believed.
+	// Client finds the client of a line from the connection's peer and the list in X-Forwarded-For.
+	// peer is "" if the log has only the list. A zero Addr leaves the peer as the client. Both
+	// texts are valid during the call. If Client is nil, no list is believed.
 	Client func(peer, list string) netip.Addr
-	// Kept is the path of a file that holds what came from standard input, to be called so; "" if
+	// Kept is the path of a file that holds a copy of standard input, for error messages; "" if
 	// there is none. Used by Log only.
 	Kept string
 	// MaxLine is the length in bytes from which a line is skipped; 0 means 65,536.
@@ -91,7 +91,7 @@ type Options struct {
 
 const (
 	defaultMaxLine = 64 << 10
-	fewLines       = 100 // that tell how a log is read
+	fewLines       = 100 // from which the format is guessed
 	manyLines      = 2000
 	maxFields      = 256 // of one line; further ones are dropped
 	maxNames       = 1000
@@ -131,7 +131,7 @@ type Fault struct {
 	Why  string `json:"why"`
 }
 
-// maxFaults is how many of the lines that do not parse are kept.
+// maxFaults bounds the lines kept that do not parse.
 const maxFaults = 3
 
 // Faults returns the first lines that did not parse.
@@ -179,7 +179,7 @@ func NewReader(r io.Reader, o Options) (*Reader, error) {
 	}
 	x := &Reader{lines: newLineReader(r, max), clients: clients{find: o.Client}}
 	var sample [][]byte
-	// The first lines of a program that starts may say nothing: more of them may.
+	// A program's first lines may not be requests: then more lines are looked at.
 	for _, most := range []int{fewLines, manyLines} {
 		lines, skipped, err := x.lines.sample(most)
 		if err != nil {
@@ -210,8 +210,8 @@ func NewReader(r io.Reader, o Options) (*Reader, error) {
 	return x, nil
 }
 
-// unwrapAll takes off the lines of a sample what stands around them. dated says that most of it
-// holds a time.
+// unwrapAll removes the wrappings from the lines of a sample. dated says that most of them hold a
+// time.
 func unwrapAll(sample [][]byte, p plan) (inner [][]byte, dated bool) {
 	if len(p.wraps) == 0 {
 		return sample, false
@@ -233,7 +233,7 @@ func clip(sample [][]byte) string {
 	return string(sample[0][:min(len(sample[0]), 80)])
 }
 
-// Format returns the format that is read.
+// Format returns the format of the log.
 func (r *Reader) Format() Format { return r.plan.format }
 
 // Skipped returns how many lines did not parse so far. Empty lines do not count.
@@ -242,8 +242,8 @@ func (r *Reader) Skipped() int64 { return r.skipped }
 // Entries returns how many lines did parse so far.
 func (r *Reader) Entries() int64 { return r.entries }
 
-// Missing returns the entries of Options.Fields, as they were given, whose column or key no line
-// has had so far. A field may still have a value, from another name that is known for it.
+// Missing returns the entries of Options.Fields, as given, whose column or key no line has had so
+// far. A field may still have a value, from another known name.
 func (r *Reader) Missing() []string { return missing(r.asked) }
 
 // Next reads the next line that parses into e; its values are valid until the next call. The error
@@ -286,7 +286,7 @@ func (r *Reader) Next(e *Entry) error {
 	}
 }
 
-// unwrap takes off a line what stands around it, and keeps the time that stands there.
+// unwrap removes the wrapping of a line, and keeps its time.
 func (r *Reader) unwrap(line []byte) []byte {
 	rest, when := r.wraps.unwrap(line)
 	c := r.scan.clock()
@@ -297,7 +297,7 @@ func (r *Reader) unwrap(line []byte) []byte {
 	return rest
 }
 
-// directive reads a line that tells of the log itself; false if it is none.
+// directive reads a line about the log itself; false if the line is a request.
 func (r *Reader) directive(line []byte) bool {
 	w, ok := r.scan.(*w3cScanner)
 	if ok = ok && line[0] == '#'; ok {

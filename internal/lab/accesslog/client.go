@@ -97,7 +97,7 @@ func isList(b []byte) bool {
 	}
 }
 
-// firstOf returns the left-most address of a list; the left-most element if none is an address.
+// firstOf returns the left-most address of a list, or the left-most element if none is an address.
 func firstOf(list []byte) []byte {
 	var first []byte
 	for rest, more := list, true; more; {
@@ -113,9 +113,8 @@ func firstOf(list []byte) []byte {
 	return first
 }
 
-// isHost reports whether b looks like the name of a host: labels of letters, digits, dashes and
-// underscores, with a dot between them, of which the last holds a letter. The name localhost is
-// one, too.
+// isHost reports whether b looks like a host name: labels of letters, digits, dashes and
+// underscores, separated by dots, with a letter in the last one. localhost counts, too.
 func isHost(b []byte) bool {
 	if string(b) == "localhost" {
 		return true
@@ -146,8 +145,8 @@ func isHost(b []byte) bool {
 // isClient reports whether b may be a client: an address, or the name of a host.
 func isClient(b []byte) bool { return isAddr(b) || isHost(b) }
 
-// isNoClient reports whether b can be no client, even one by a name of somebody's own, such as a
-// number: a target, a method, or a day and its time.
+// isNoClient reports whether b cannot be a client under any naming scheme, such as numbers: b is a
+// target, a method, or a day and its time.
 func isNoClient(b []byte) bool {
 	if len(b) > 0 && b[0] == '/' || isMethod(string(b)) {
 		return true
@@ -157,14 +156,15 @@ func isNoClient(b []byte) bool {
 	return isTime && bytes.IndexByte(b, ':') > 0
 }
 
-// clients settles who the client of each line is. At the doors, the peer of the connection is, or
-// whom a trusted peer names in X-Forwarded-For.
+// clients finds the client of each line. As at the doors, this is the peer of the connection, or
+// the client that a trusted peer names in X-Forwarded-For.
 type clients struct {
-	// find does so: of the peer, "" for a trusted one that is not in the log, and the list.
+	// find returns the client for a peer and the list. The peer is "" if it is trusted and not in
+	// the log.
 	find    func(peer, list string) netip.Addr
 	scratch []byte
 	unused  int64 // lines with a list that was not believed
-	guessed int64 // lines of which the left-most of a list was taken
+	guessed int64 // lines whose client is the left-most of a list
 }
 
 // settle puts the client into the field ip.

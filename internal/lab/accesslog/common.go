@@ -6,12 +6,12 @@ import "bytes"
 //
 //	host ident user [02/Jan/2006:15:04:05 -0700] "METHOD target PROTOCOL" status bytes "referer" "user agent"
 //
-// All up to the status must be there; what follows is taken as far as it goes. A third value in
-// quotation marks that is a list of addresses is X-Forwarded-For.
+// Everything up to the status is required. The rest is optional. A third quoted value that is a
+// list of addresses is X-Forwarded-For.
 type commonScanner struct {
 	clocked
 	unescaper
-	lead style // what stands first: styleVhost, styleForwarded, or else nothing
+	lead style // what comes first: styleVhost, styleForwarded, or nothing
 }
 
 func (s *commonScanner) scan(line []byte, e *Entry) bool {
@@ -97,7 +97,7 @@ func (s *commonScanner) scan(line []byte, e *Entry) bool {
 	return true
 }
 
-// quotedBeforeStatus splits `request" 200 …` at the quote that a status follows, so that a stray
+// quotedBeforeStatus splits `request" 200 …` at the quote that precedes a status, so that a stray
 // quote in the request does no harm.
 func quotedBeforeStatus(b []byte) (request, rest []byte, ok bool) {
 	for from := 0; ; {
@@ -151,9 +151,9 @@ func word(b []byte) (word, rest []byte) {
 	return b[:i], b[i+1:]
 }
 
-// unescaper resolves what is escaped, in memory of its own.
+// unescaper resolves escape sequences, in memory of its own.
 type unescaper struct {
-	scratch []byte // what was resolved of the line
+	scratch []byte // the resolved text of the line
 }
 
 // unescape resolves \" \\ \n \r \t \b \f \v and \xhh as Apache and nginx write them.
@@ -238,8 +238,8 @@ func (e *Entry) addTarget(b []byte) {
 	}
 }
 
-// splitTarget reduces an absolute request target (RFC 9112 3.2.2) to its path; host is nil for any
-// other.
+// splitTarget reduces an absolute request target (RFC 9112 3.2.2) to its path. For any other target
+// host is nil.
 func splitTarget(b []byte) (path, host []byte) {
 	if len(b) > 0 && b[0] == '/' {
 		return b, nil

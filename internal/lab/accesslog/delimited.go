@@ -18,8 +18,8 @@ type delimited struct {
 	unescaper
 }
 
-// newDelimited finds the meaning of the columns. header says that the first line names them, dated
-// that a time stands before each line.
+// newDelimited finds the meaning of the columns. header reports that the first line names them.
+// dated says that each line has a time before it.
 func newDelimited(f Format, specs []fieldSpec, mapped, dated bool, sample [][]byte) (d *delimited, header bool, err error) {
 	d = &delimited{comma: ','}
 	switch f {
@@ -118,8 +118,8 @@ func (d *delimited) find(k kind) int {
 	return best
 }
 
-// guessColumns finds by their contents the columns that no name identifies: the time always, the
-// others only in a log without a header.
+// guessColumns finds columns by their contents if no name identifies them: the time always, others
+// only in a log without a header.
 func (d *delimited) guessColumns(rows [][]string, header bool) {
 	claim := func(k kind, fits func(string) bool) {
 		if d.find(k) >= 0 {
@@ -169,8 +169,8 @@ func (d *delimited) guessColumns(rows [][]string, header bool) {
 	}
 }
 
-// claimClient finds the column of the clients: of those that hold addresses, the one that holds
-// most different ones. The address of the server is in each line the same.
+// claimClient finds the column of the clients. Among the columns of addresses it has the most
+// different ones: the address of the server is the same in each line.
 func (d *delimited) claimClient(rows [][]string) {
 	if d.find(kindIP) >= 0 {
 		return

@@ -62,7 +62,7 @@ var formatNames = []struct {
 	{Format{styleTemplate, elbTemplate}, "elb"},
 }
 
-// Templates of formats that have a name. What a line has beyond them is passed over.
+// Templates of formats that have a name. Further text on a line is ignored.
 var (
 	envoyTemplate = mustTemplate(`[%START_TIME%] "%REQ(:METHOD)% ` +
 		`%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% ` +
@@ -77,7 +77,7 @@ var (
 		`"%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER_RAW% ` +
 		`%UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS% ` +
 		`%REQUESTED_SERVER_NAME% %ROUTE_NAME%`)
-	// option httplog and option httpslog. Headers that are captured stand before the request.
+	// option httplog and option httpslog. Captured headers come before the request.
 	haproxyTemplate = mustTemplate(`%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS ` +
 		`%tsc %ac/%fc/%bc/%sc/%rc %sq/%bq %hr%{+Q}r`)
 	// Access logs of AWS: Application Load Balancers, and the classic ones.

@@ -6,23 +6,23 @@ import (
 	"fmt"
 )
 
-// maxWraps is how many wrappings of a line are looked for, one in the other.
+// maxWraps bounds the nested wrappings that are looked for.
 const maxWraps = 3
 
-// score says how well lines are read: how many parse, and how many of them have a client.
+// score says how well lines are read: how many parse, and how many of these have a client.
 type score struct{ clients, parsed int }
 
 func (s score) better(t score) bool {
 	return s.clients > t.clients || s.clients == t.clients && s.parsed > t.parsed
 }
 
-// makePlan finds out how to read a log, from its first lines: the way in which most of them have a
-// client. Of several that do equally well, the first and the plainest holds. It returns false if no
-// line has a client then.
+// makePlan finds out how to read a log from its first lines: the way in which most of them have a
+// client. Among equally good ways it takes the first and plainest. sure is false if no line has a
+// client.
 func makePlan(sample [][]byte, o *Options) (p plan, sure bool) {
 	p.format = o.Format
 	if len(sample) == 0 {
-		if p.format == Guess { // nothing to read: any format will do that fits the fields
+		if p.format == Guess { // nothing to read: any format that fits the fields will do
 			if p.format = Common; len(o.Fields) > 0 {
 				p.format = JSON
 			}
@@ -55,14 +55,14 @@ func makePlan(sample [][]byte, o *Options) (p plan, sure bool) {
 	return plan{format: looksLike(sample, o)}, false
 }
 
-// textFormats are the formats that are tried, in order. For lines of JSON it is JSON alone.
+// textFormats are the formats to try, in order. For lines of JSON only JSON is tried.
 var textFormats = []Format{
 	Vhost, Forwarded, Common, {styleTemplate, envoyTemplate}, {styleTemplate, istioTemplate},
 	{styleTemplate, haproxyTemplate}, {styleTemplate, albTemplate}, {styleTemplate, elbTemplate}, W3C, TSV, CSV,
 }
 
-// search finds the best way to read the lines of a sample, in one of the formats, in any wrapping
-// beyond those that have been taken off. dated says that these gave a time.
+// search finds the best way to read the lines of a sample: one of the formats, in any further
+// wrapping. dated says that the wrappings so far gave a time.
 func search(sample [][]byte, o *Options, formats []Format, wraps []wrapKind, dated bool) (best plan, s score) {
 	inJSON := 0
 	for _, line := range sample {
@@ -122,7 +122,7 @@ func formatsIn(o *Options, formats []Format) []Format {
 	return formats
 }
 
-// try reads the lines of a sample, from which the wrappings have been taken.
+// try reads the lines of a sample, whose wrappings were removed.
 func try(sample [][]byte, o *Options, p plan, dated bool) (s score) {
 	if p.format == CSV || p.format == TSV {
 		comma, with := byte(','), 0
@@ -173,8 +173,8 @@ func try(sample [][]byte, o *Options, p plan, dated bool) (s score) {
 	return s
 }
 
-// likeVhost reports whether a line with this client may well begin with the name of the host that
-// was asked: there it has a port, or it is no address, and the client is one.
+// likeVhost reports whether a line with this client may begin with the name of the requested host:
+// it has a port there, or it is no address and the client is one.
 func likeVhost(line, client []byte) bool {
 	first, _ := word(line)
 	return len(withoutPort(first)) < len(first) ||
@@ -213,7 +213,7 @@ func build(f Format, fields []string, dated bool, sample [][]byte) (s scanner, s
 	return d, specs, header, err
 }
 
-// looksLike names the format of lines that none reads, for a message that says what is missing.
+// looksLike names the format of lines that no scanner reads, for a message about what is missing.
 func looksLike(sample [][]byte, o *Options) Format {
 	json, tabs, commas := 0, 0, 0
 	for _, line := range sample {

@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// jsonScanner scans one JSON object (RFC 8259). Keys of nested objects are joined by dots; of an
-// array, the first element counts if it is a scalar; of one that names clients, all do. Literals
+// jsonScanner scans one JSON object (RFC 8259). Keys of nested objects are joined by dots. In an
+// array only the first element counts, if it is a scalar; in an array of clients all do. Literals
 // and numbers are taken as written, null as absent.
 type jsonScanner struct {
 	clocked
@@ -349,7 +349,7 @@ func (s *jsonScanner) more(value []byte) {
 	}
 }
 
-// target returns where the value goes that stands under s.key; nil if that is not kept.
+// target returns the target of the value under s.key; nil if the value is not kept.
 func (s *jsonScanner) target() *target {
 	t := s.asked[string(s.key)]
 	if t == nil {

@@ -8,10 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// Log reads one or more logs as one stream in order of time; ties go by the order of the files,
-// then by position. Files whose time has not come are not held open, so that a year of rotated logs
-// costs no more memory than a day. Not safe for concurrent use, except Progress. Make one with
-// Open.
+// Log reads one or more logs as one stream in order of time. Ties go by the order of the files,
+// then by position. Files are open only while they are due, so that a year of rotated logs costs no
+// more memory than a day. Not safe for concurrent use, except Progress. Make one with Open.
 type Log struct {
 	options Options
 	stdin   io.Reader
@@ -30,14 +29,14 @@ type Stats struct {
 	Entries int64 // lines that did parse
 	Skipped int64 // lines that did not; empty ones are not counted
 	Late    int64 // lines that were further out of order than allowed
-	// No proxy is trusted, and so: Unused are lines whose X-Forwarded-For names others than the
-	// client, who is the peer. Guessed are lines in which a list stands for the client: the
-	// left-most address of it was taken.
+	// Unused and Guessed count lines whose list was not believed, because no proxy is trusted.
+	// Unused are lines whose X-Forwarded-For names others than the client, which is the peer.
+	// Guessed are lines in which a list stands for the client: its left-most address was taken.
 	Unused, Guessed int64
 	// Faults are the first lines of each log that did not parse, up to maxFaults in all.
 	Faults []Fault
-	// Missing are the entries of Options.Fields, as they were given, whose column or key no line of
-	// any log had.
+	// Missing are the entries of Options.Fields, as given, whose column or key no line of any log
+	// had.
 	Missing []string
 }
 
@@ -139,14 +138,13 @@ func (l *Log) probe(p *part) error {
 	return nil
 }
 
-// keep keeps how a log is read.
+// keep notes how a log is read.
 func (l *Log) keep(index int, name string, r *Reader) {
 	l.reading[index] = r.Reading()
 	l.reading[index].Log = name
 }
 
-// Readings returns how the logs are read that have been looked at so far: from Open on, all of
-// them.
+// Readings returns how the logs looked at so far are read. After Open these are all logs.
 func (l *Log) Readings() []Reading {
 	for _, p := range l.active {
 		l.keep(p.index, p.file.name, p.r)

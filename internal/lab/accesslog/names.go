@@ -38,9 +38,9 @@ var kindFields = [kinds]string{
 }
 
 // aliases are the usual names of each kind, lower case, in the logs of Apache, nginx, Caddy,
-// Traefik, Envoy, HAProxy, IIS, Kong, pino and the Elastic Common Schema, of OpenTelemetry, and of
-// the loggers of AWS, Azure, Cloudflare, Google and Vercel; where a log has several, the first here
-// holds.
+// Traefik, Envoy, HAProxy, IIS, Kong, pino, the Elastic Common Schema and OpenTelemetry, and of the
+// loggers of AWS, Azure, Cloudflare, Google and Vercel. If a log has several, the first one here
+// wins.
 var aliases = [kinds]string{
 	kindTime: "time ts timestamp @timestamp epoch_ms epoch msec time_iso8601 time_local starttime startutc datetime " +
 		"date_time date start_time edgestarttimestamp requesttimeepoch requesttime proxy.timestamp timestamp(ms) " +
@@ -82,8 +82,8 @@ var aliases = [kinds]string{
 	kindQuery: "query args query_string querystring cs-uri-query url.query httprequest.args request_query requestquery",
 }
 
-// wrappers hold the fields of a request in the objects of some loggers; a name is known below them,
-// too.
+// wrappers are the objects in which some loggers put the fields of a request. A name is known below
+// them, too.
 var wrappers = []string{
 	"jsonpayload.", "json.", "log_processed.", "log.", "properties.", "fields.", "attributes.", "data.", "parsed.",
 	"message.", "msg.", "record.", "payload.", "access.", "nginx.", "http.",
@@ -93,14 +93,14 @@ var wrappers = []string{
 // wrapped is added to the rank of a name below a wrapper.
 const wrapped = 100
 
-// headerMaps hold the fields of the header of a request by their names.
+// headerMaps are the objects that hold the request's header fields by name.
 var headerMaps = []string{"request.headers.", "req.headers.", "httprequest.headers.", "request_headers."}
 
 // target is where the value of a column or a JSON key goes.
 type target struct {
 	name string // of the field
 	kind kind
-	rank uint8  // the lowest of a kind holds
+	rank uint8  // the lowest of a kind wins
 	said string // its name in the words of a template
 	seen *bool  // set when a line has the column or key; nil for a field not in Options.Fields
 }
@@ -198,7 +198,7 @@ func parseFields(fields []string) (specs []fieldSpec, mapped bool, err error) {
 	return specs, mapped, nil
 }
 
-// gather collects the fields of a line by kind, so that the best name of a kind holds.
+// gather collects the fields of a line by kind, so that the best name of a kind wins.
 type gather struct {
 	at      [kinds]int16 // index of the best field in Entry.Fields, counted from 1
 	rank    [kinds]uint8
@@ -219,8 +219,8 @@ func (g *gather) add(e *Entry, t *target, value []byte) {
 	}
 }
 
-// finish gives the best field of each kind its name, and splits request lines and targets; false if
-// there is no time, neither in the line nor before it.
+// finish gives the best field of each kind its name, and splits request lines and targets. It
+// returns false if there is no time, neither in the line nor before it.
 func (g *gather) finish(e *Entry, p *timeParser) bool {
 	ok := false
 	if i := g.at[kindTime]; i > 0 {
@@ -265,7 +265,7 @@ func (g *gather) finish(e *Entry, p *timeParser) bool {
 	return true
 }
 
-// join puts a and b together in the scratch memory, with c between them.
+// join concatenates a, c and b in the scratch memory.
 func (g *gather) join(a []byte, c byte, b []byte) []byte {
 	s := *g.scratch
 	from := len(s)
@@ -274,7 +274,7 @@ func (g *gather) join(a []byte, c byte, b []byte) []byte {
 	return s[from:len(s):len(s)]
 }
 
-// missing returns the specs, as they were given, whose column or key no line has had so far.
+// missing returns the specs, as given, whose column or key no line has had so far.
 func missing(specs []fieldSpec) []string {
 	var names []string
 	for _, s := range specs {

@@ -98,7 +98,7 @@ func open(path, kept string, stdin io.Reader, read *atomic.Int64) (*file, error)
 // headSize is how much of a file tells what it is.
 const headSize = 512
 
-// notText names the coding of a text that is not read here; "" if there is none to name.
+// notText names the encoding of a text that cannot be read here; "" if there is none to name.
 func notText(head []byte) string {
 	switch {
 	case bytes.HasPrefix(head, []byte{0xff, 0xfe}), bytes.HasPrefix(head, []byte{0xfe, 0xff}):
@@ -111,7 +111,8 @@ func notText(head []byte) string {
 	return ""
 }
 
-// packed are kinds of files that are not unpacked here, by how they begin, and commands that do.
+// packed are kinds of files that are not unpacked here: their first bytes, and a command that
+// unpacks them.
 var packed = []struct {
 	at                   int
 	magic, name, command string
@@ -126,9 +127,9 @@ var packed = []struct {
 	{257, "ustar", "tar", "tar -xOf"},
 }
 
-// unreadable returns an error that says what to do with a log that is packed or written as is not
-// read here; nil if there is nothing to say. The command unpack, if it is not empty, has unpacked
-// what head is the beginning of.
+// unreadable returns an error that says what to do with a log whose packing or encoding is not
+// supported; nil if there is nothing to say. If unpack is not empty, head is the output of that
+// command.
 func unreadable(name, unpack string, head []byte) error {
 	file := name
 	if name == standardInput {

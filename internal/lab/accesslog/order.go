@@ -3,11 +3,11 @@ package accesslog
 import "io"
 
 // ordered yields the entries of a Reader in order of time, ties in file order. A line may be up to
-// window older than the newest line before it; one that is older still is given the time of the
-// newest and counted as late.
+// window older than the newest line before it. A line that is older still gets the time of the
+// newest, and counts as late.
 //
-// Lines wait until no earlier one can come. Those that came in order wait in a queue, the others in
-// a heap; each is kept as a compact copy, and the middle of a long queue lies in a temporary file.
+// Lines wait until no earlier one can come. Lines that came in order wait in a queue, the others in
+// a heap. Each is kept as a compact copy, and the middle of a long queue is in a temporary file.
 type ordered struct {
 	r       *Reader
 	window  int64

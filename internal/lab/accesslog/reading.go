@@ -7,25 +7,27 @@ import (
 	"time"
 )
 
-// Reading says how a log is read, for those who must tell whether that is right.
+// Reading says how a log is read, for a user who must judge whether that is right.
 type Reading struct {
 	Log    string // its name; "" from a Reader
 	Format string // how its lines are read, in words
-	// Told says that the meaning of the columns was found out from their contents alone.
+	// Told says that the meaning of the columns was guessed from their contents alone.
 	Told bool
-	// Text is the beginning of a line, Fields what was read from it. It is the first line whose
-	// client is doubtful, or else the first that was read, or else, with no Fields, the first.
+	// Text is the beginning of a line, and Fields what was read from it. It is the first line whose
+	// client is doubtful, or else the first line that was read, or else, without Fields, the first
+	// line.
 	Text, Fields string
-	// Clients are the lines that were looked at and have a client. Of them, Doubtful are the lines
-	// whose client is neither an address nor a name of a host, or, if the user has named the field,
-	// whose client can be none.
+	// Clients counts the lines looked at that have a client. Doubtful counts those whose client is
+	// neither an address nor a host name or, if the user has named the field, cannot be a client at
+	// all.
 	Clients, Doubtful int64
 	Client            string // the first doubtful one
 
 	named bool // --fields names the client
 }
 
-// judged is of how many lines one is looked at, beyond the first ones: a power of two.
+// judged is how many lines there are for each that is looked at, after the first ones: a power of
+// two.
 const judged = 64
 
 // judge looks at the client of a line.
@@ -33,7 +35,7 @@ func (r *Reading) judge(line []byte, e *Entry) {
 	ip := e.Get(FieldIP)
 	doubtful := ip != nil && !isClient(ip) && (!r.named || isNoClient(ip))
 	if !doubtful && ip != nil && !isAddr(ip) && isAddr(e.Get(FieldIdent)) {
-		doubtful = true // the name of the host that was asked, and the client after it
+		doubtful = true // the name of the requested host, and the client after it
 	}
 	if ip != nil {
 		r.Clients++
@@ -49,10 +51,10 @@ func (r *Reading) judge(line []byte, e *Entry) {
 	}
 }
 
-// Wrong reports whether what stands where the client should be is mostly something else.
+// Wrong reports whether most values read as the client are something else.
 func (r *Reading) Wrong() bool { return 2*r.Doubtful > r.Clients }
 
-// Said shows the line, and how it was read.
+// Said describes the line, and how it was read.
 func (r *Reading) Said() string {
 	fields := r.Fields
 	if fields == "" {
@@ -90,8 +92,8 @@ func describe(e *Entry) string {
 	return b.String()
 }
 
-// look reads the sample by itself, before the log is: to judge how it is read, and to find out
-// whether lines of JSON that hold no request stand between those that do.
+// look reads the sample first: to judge how the log is read, and to find out whether there are
+// lines of JSON without a request between those with one.
 func (r *Reader) look(sample, inner [][]byte, dated bool, o *Options) {
 	specs, _, _ := parseFields(o.Fields)
 	r.reading = Reading{Format: r.plan.String(), Told: r.plan.format == columns,

@@ -2,9 +2,9 @@ package accesslog
 
 import "bytes"
 
-// word cuts the first column off a line whose columns are parted by spaces. What stands in
-// quotation marks or brackets is one column, and so are a day and its time, and a list with a space
-// after each comma.
+// word cuts the first column off a line whose columns are separated by spaces. Text in quotation
+// marks or brackets is one column, and so are a day and its time, and a list with a space after
+// each comma.
 func (d *delimited) word(b []byte) (cell, rest []byte, ok bool) {
 	b = bytes.TrimLeft(b, " \t")
 	if len(b) == 0 {

@@ -11,13 +11,13 @@ import (
 type template struct {
 	text   string
 	pieces []piece
-	tail   []byte // what stands after the last value
+	tail   []byte // the text after the last value
 	dated  bool   // a value is the time
 }
 
 // piece is a value of a template.
 type piece struct {
-	before []byte // what stands before the value
+	before []byte // the text before the value
 	to     target // no name: the value is passed over
 	quoted bool   // it stands in quotation marks
 	spaces int    // how many spaces it holds: of a time
@@ -42,7 +42,7 @@ type templateMaker struct {
 	err     error
 }
 
-// text adds what stands in the line as it is.
+// text adds literal text.
 func (m *templateMaker) text(s string) { m.literal.WriteString(s) }
 
 // value adds a value; spaces is how many it holds.
@@ -93,7 +93,7 @@ func (m *templateMaker) finish(text string) (*template, error) {
 	return t, nil
 }
 
-// after returns what stands after the i-th value.
+// after returns the text after the i-th value.
 func (t *template) after(i int) []byte {
 	if i+1 < len(t.pieces) {
 		return t.pieces[i+1].before
@@ -166,8 +166,8 @@ func (s *templateScanner) scan(line []byte, e *Entry) bool {
 	return g.finish(e, &s.time)
 }
 
-// end returns where the i-th value ends that b begins with; below 0 if the line does not go on as
-// the template says.
+// end returns the end of the i-th value, with which b begins; below 0 if the line does not match
+// the template.
 func (s *templateScanner) end(i int, b []byte) int {
 	p, next := &s.pieces[i], s.after(i)
 	switch {
@@ -235,8 +235,8 @@ func (t *template) beforePort(i int) bool {
 		t.pieces[i+1].to.kind == kindNone
 }
 
-// endQuoted returns where a value in quotation marks ends. A stray mark in it does no harm, as long
-// as the line does not go on after it as after the true one.
+// endQuoted returns the end of a value in quotation marks. A stray mark in it does no harm, unless
+// the same text follows it as follows the true one.
 func (s *templateScanner) endQuoted(i int, b, next []byte) int {
 	status := i+1 < len(s.pieces) && s.pieces[i+1].to.kind == kindStatus &&
 		string(next) == `" `
@@ -253,8 +253,7 @@ func (s *templateScanner) endQuoted(i int, b, next []byte) int {
 	}
 }
 
-// endOfWords returns where the space stands that comes after as many others; below 0 if there is
-// none.
+// endOfWords returns the place of the space after so many others; below 0 if there is none.
 func endOfWords(b []byte, spaces int) int {
 	for from := 0; ; spaces-- {
 		end := bytes.IndexByte(b[from:], ' ')

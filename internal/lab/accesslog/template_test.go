@@ -156,7 +156,7 @@ func TestClient(t *testing.T) {
 		{`{"time":1795168800,"ip":"::ffff:192.0.2.1","path":"/"}`, "192.0.2.1", "192.0.2.1"},
 	} {
 		lines := c.line + "\n"
-		if strings.HasPrefix(c.line, "- ") { // the others of such a log tell what stands there
+		if strings.HasPrefix(c.line, "- ") { // other lines of such a log show what is there
 			lines = strings.Repeat(`192.0.2.1, 10.0.0.9 10.0.0.7 - -`+rest+"\n", 3) + lines
 		}
 		for i, find := range []func(string, string) netip.Addr{nil, second} {

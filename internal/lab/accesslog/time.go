@@ -2,8 +2,8 @@ package accesslog
 
 import "bytes"
 
-// timeParser parses instants into µs since the Unix epoch. It remembers the minute of the last
-// one, since neighbours in a log mostly share it.
+// timeParser parses instants into µs since the Unix epoch. It remembers the last minute, because
+// neighbours in a log mostly share it.
 type timeParser struct {
 	clfMinute [17]byte // "02/Jan/2006:15:04"
 	clfZone   [5]byte  // "-0700"; zero is UTC
@@ -11,7 +11,7 @@ type timeParser struct {
 	clfBase   int64
 	rfcMinute [16]byte // "2006-01-02T15:04"
 	rfcBase   int64    // µs at the start of that minute, in UTC
-	// before is the time that stands before a line that has none of its own.
+	// before is the time before a line that has none of its own.
 	before    int64
 	hasBefore bool
 }
@@ -28,10 +28,10 @@ const (
 	maxTime = 7_258_118_400 * second
 )
 
-// parse takes epoch seconds (with a fraction if need be), milliseconds, microseconds or
-// nanoseconds, RFC 3339 (also with a space for the T, and without a zone, which means UTC), and the
-// log's own 02/Jan/2006:15:04:05 -0700, with a fraction, with a space for the first colon, and
-// without a zone, too.
+// parse parses epoch seconds (with or without a fraction), milliseconds, microseconds or
+// nanoseconds; RFC 3339 (also with a space for the T, and without a zone, which means UTC); and the
+// log's own 02/Jan/2006:15:04:05 -0700, also with a fraction, with a space for the first colon, and
+// without a zone.
 func (p *timeParser) parse(b []byte) (int64, bool) {
 	if n := len(b); n > 1 && b[0] == '[' && b[n-1] == ']' {
 		b = b[1 : n-1]
@@ -170,7 +170,7 @@ func epoch(b []byte) (int64, bool) {
 	return n / 1000, true
 }
 
-// fraction reads the digits after a decimal point as µs, cut off, and returns how many digits
+// fraction reads the digits after a decimal point as µs, truncated. It returns how many digits
 // there were.
 func fraction(b []byte) (us int64, n int) {
 	for n < len(b) && b[n]-'0' <= 9 {

@@ -6,7 +6,7 @@ import (
 )
 
 // w3cScanner scans the extended log format of the W3C, in which a line #Fields names the columns of
-// those after it: parted by spaces, as IIS writes it, or by tabs, as CloudFront does.
+// the lines after it. They are separated by spaces, as in IIS, or by tabs, as in CloudFront.
 type w3cScanner struct {
 	clocked
 	comma   byte
@@ -16,7 +16,7 @@ type w3cScanner struct {
 
 type w3cColumn struct {
 	target
-	text bool // a text in which what is no word is written otherwise
+	text bool // a text with escaped characters
 }
 
 var w3cFields = []byte("#Fields:")

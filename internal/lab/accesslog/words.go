@@ -39,7 +39,7 @@ var (
 	haproxyWord = regexp.MustCompile(`%ci|%ST|%HM|%\[|%\{\+`)
 )
 
-// directive returns the format that a directive of a configuration file holds.
+// directive returns the format in a directive of a configuration file.
 func directive(s string) string {
 	if head := nginxDirective.FindString(s); head != "" {
 		var b strings.Builder
@@ -74,10 +74,10 @@ func (m *templateMaker) nginx(words string) {
 	m.text(unescaped.Replace(words[at:]))
 }
 
-// nginxSpaces are how many spaces the variables hold that hold some.
+// nginxSpaces has the variables whose values hold spaces, with the number of these.
 var nginxSpaces = map[string]int{"time_local": 1}
 
-// nginxTarget finds out what an nginx variable is.
+// nginxTarget returns the target of an nginx variable.
 func nginxTarget(name string) target {
 	lower := strings.ToLower(name)
 	if t := lookup(lower); t.kind != kindNone {
@@ -94,7 +94,7 @@ func nginxTarget(name string) target {
 	return target{name: name}
 }
 
-// header is the target of a field of the request's header.
+// header returns the target of a request header field.
 func header(name string) target {
 	name = strings.ToLower(name)
 	if name == "host" {
@@ -152,7 +152,7 @@ func (m *templateMaker) envoy(words string) error {
 	return nil
 }
 
-// envoyHeader is the target of %REQ(X?Y)%: of X, in place of which Y stands if a request lacks X.
+// envoyHeader returns the target of %REQ(X?Y)%: X, or Y if a request lacks X.
 func envoyHeader(argument string) target {
 	first, second, _ := strings.Cut(argument, "?")
 	name := strings.ToLower(first)

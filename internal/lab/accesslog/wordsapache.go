@@ -70,7 +70,7 @@ func (m *templateMaker) apache(words string) error {
 	return nil
 }
 
-// apacheTarget finds out what a word is, and how many spaces its value holds.
+// apacheTarget returns the target of a word, and how many spaces its value holds.
 func apacheTarget(word, argument string) (t target, spaces int, err error) {
 	known, ok := apacheKinds[word]
 	switch {
@@ -79,7 +79,7 @@ func apacheTarget(word, argument string) (t target, spaces int, err error) {
 	case word == "t" && argument != "":
 		return apacheTime(argument)
 	case word == "a" && argument == "c":
-		known.rank = 3 // the peer of the connection, where %a and %h may be the one that it names
+		known.rank = 3 // the peer of the connection; %a and %h may be a client that it names
 	case !ok && (strings.Contains(apacheOthers, word) || word[0] == '^'):
 		return target{}, 0, nil
 	case !ok:

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// wrapping is what a logger puts around the line of a server: something before it, or an object of
-// JSON that holds it as a text.
+// wrapping removes what a logger has put around the line of a server: a prefix, or a JSON object
+// that holds the line as a text.
 type wrapping interface {
-	// unwrap returns the line of the server, and the time that the logger gives, nil if none. It
-	// returns false if this line is not wrapped so. The values are valid until the next call.
+	// unwrap returns the line of the server, and the logger's time, nil if there is none. ok is
+	// false if the line has no such wrapping. The values are valid until the next call.
 	unwrap(line []byte) (rest, when []byte, ok bool)
 }
 
@@ -44,7 +44,7 @@ var wrapKinds = func() []wrapKind {
 	return list
 }()
 
-// prefix cuts off what a logger puts before a line.
+// prefix removes a logger's prefix from a line.
 type prefix func(line []byte) (rest, when []byte, ok bool)
 
 func (p prefix) unwrap(line []byte) (rest, when []byte, ok bool) { return p(line) }
@@ -61,8 +61,8 @@ func cutStamp(b []byte) (rest, when []byte, ok bool) {
 	return bytes.TrimLeft(rest, " \t"), when, true
 }
 
-// cutCRI cuts off what Kubernetes puts before the lines of containers:
-// 2016-10-06T00:17:09.669794202Z stdout F
+// cutCRI removes the prefix of Kubernetes from a container's line: 2016-10-06T00:17:09.669794202Z
+// stdout F
 func cutCRI(line []byte) (rest, when []byte, ok bool) {
 	rest, when, ok = cutStamp(line)
 	if !ok || !bytes.HasPrefix(rest, []byte("stdout ")) && !bytes.HasPrefix(rest, []byte("stderr ")) {
@@ -102,8 +102,8 @@ func cutName(line []byte) (rest, when []byte, ok bool) {
 	return rest, nil, true
 }
 
-// cutSyslog cuts off what syslog puts before a line: a priority, a time, the names of the machine
-// and the program, and a colon (RFC 3164; also with a time as in RFC 3339), or as RFC 5424 has it.
+// cutSyslog removes the header of syslog: a priority, a time, the names of the machine and the
+// program, and a colon (RFC 3164, also with a time as in RFC 3339), or a header as in RFC 5424.
 func cutSyslog(line []byte) (rest, when []byte, ok bool) {
 	b := line
 	if b[0] == '<' {
@@ -132,7 +132,7 @@ func cutSyslog(line []byte) (rest, when []byte, ok bool) {
 	return nil, nil, false
 }
 
-// cutSyslog5424 cuts off the rest of a header as in RFC 5424: time, machine, program, process,
+// cutSyslog5424 removes the rest of a header as in RFC 5424: time, machine, program, process,
 // message, and structured data.
 func cutSyslog5424(b []byte) (rest, when []byte, ok bool) {
 	when, b = word(b)
@@ -161,8 +161,8 @@ func cutSyslog5424(b []byte) (rest, when []byte, ok bool) {
 	return bytes.TrimPrefix(b[1:], []byte("\xef\xbb\xbf")), when, true
 }
 
-// jsonWrapping takes the line of the server out of an object, as docker's json-file driver and many
-// collectors write it.
+// jsonWrapping extracts the line of the server from an object, as docker's json-file driver and
+// many collectors write it.
 type jsonWrapping struct {
 	json  *jsonScanner
 	key   string
@@ -190,11 +190,11 @@ func (w *jsonWrapping) unwrap(line []byte) (rest, when []byte, ok bool) {
 	return rest, when, true
 }
 
-// wrappings are all that stands around the lines of a log, from the outermost on.
+// wrappings are the wrappings of the lines of a log, the outermost first.
 type wrappings []wrapping
 
-// unwrap returns the line of the server, and the time that the innermost logger gives, nil if none.
-// A line that is not wrapped, or in which nothing is wrapped, comes back as it is.
+// unwrap returns the line of the server, and the time of the innermost logger, nil if there is
+// none. A line without a wrapping is returned unchanged.
 func (w wrappings) unwrap(line []byte) (rest, when []byte) {
 	for _, one := range w {
 		inner, t, ok := one.unwrap(line)
@@ -208,13 +208,13 @@ func (w wrappings) unwrap(line []byte) (rest, when []byte) {
 	return line, when
 }
 
-// plan is how the lines of a log are read.
+// plan says how to read the lines of a log.
 type plan struct {
 	wraps  []wrapKind // from the outermost on
 	format Format
 }
 
-// String says in words how the lines are read.
+// String describes the plan in words.
 func (p plan) String() string {
 	var b strings.Builder
 	b.WriteString(p.format.String())

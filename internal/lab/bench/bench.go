@@ -1,11 +1,11 @@
-// Package bench loads a running server and tells how long its decisions take.
+// Package bench loads a running server, and measures how long its decisions take.
 //
-// The load is open: each request has an instant at which it is due, whatever became of those before
-// it, and its latency counts from then on. So a server that stands still for a second shows it in
-// all the requests that were due meanwhile; a closed loop, which asks again when it was answered,
-// would show one.
+// The load is open: each request is due at a fixed instant, whatever happened to earlier requests,
+// and its latency counts from that instant. So if the server stalls for a second, all requests that
+// were due in that second show it. A closed loop, which sends the next request after an answer,
+// would show only one.
 //
-// Begin with Run (bench.go); the doors are in doors.go.
+// Begin with Run (bench.go); doors.go has the ways to ask a server.
 package bench
 
 import (
@@ -20,10 +20,10 @@ import (
 	"github.com/weir-rl/weir/internal/util/histogram"
 )
 
-// Options are a load.
+// Options describe a load.
 type Options struct {
-	Rate    float64       // requests a second; 0: each caller asks again when it was answered
-	For     time.Duration // how long requests are due
+	Rate    float64       // requests a second; 0: each caller sends the next after an answer
+	For     time.Duration // how long requests become due
 	Callers int           // requests that may be under way at a time
 	Keys    int           // different keys
 	Draw    Draw          // of keys
@@ -48,7 +48,7 @@ const (
 	maxKeys    = 10_000_000
 )
 
-// Check reports what makes no sense.
+// Check returns an error if the options make no sense.
 func (o *Options) Check() error {
 	switch {
 	case o.Rate < 0 || o.Rate > maxRate:
@@ -67,18 +67,18 @@ func (o *Options) Check() error {
 
 // Asker asks a server. One goroutine uses it at a time.
 type Asker interface {
-	// Ask asks for a request of the key of that number, from 0. An error is a failure, not a
+	// Ask sends a request with the key of that number, from 0. An error is a failure, not a
 	// refusal.
 	Ask(ctx context.Context, key int) (allowed bool, err error)
 }
 
-// Result is what a load found.
+// Result is the result of a load.
 type Result struct {
 	Allowed, Refused, Failed int64
-	// Unsent is how many requests were due and were not sent, since all callers waited for answers
-	// until the end. They are not in Latency: what is there then is too good.
+	// Unsent is how many requests were due but not sent, because all callers waited for answers
+	// until the end. They are not in Latency, which is too good then.
 	Unsent  int64
-	Latency histogram.Histogram // of what was answered: since it was due; without Rate, since it was sent
+	Latency histogram.Histogram // of answered requests: since due or, without Rate, since sent
 	Took    time.Duration       // from the first instant to the last answer, at most For and the patience
 	Failure error               // the first one
 }
@@ -86,16 +86,16 @@ type Result struct {
 // Answered is how many requests were allowed or refused.
 func (r *Result) Answered() int64 { return r.Allowed + r.Refused }
 
-// patience is how long after the last request was due answers are waited for.
+// patience is how long to wait for answers after the last request was due.
 const patience = 5 * time.Second
 
-// failures is how many failures in a row of one caller end a load: then there is no server.
+// failures is how many failures of one caller in a row end a load: there is no server then.
 const failures = 100
 
 var errGone = errors.New("the server fails again and again")
 
-// Run loads a server. There is an Asker for each of o.Callers. done is raised with each answer, for
-// those who watch; nil for nobody. An error says that there is no result.
+// Run loads a server. There is an Asker for each of o.Callers. done, unless nil, counts the answers
+// so far. An error means that there is no result.
 func Run(ctx context.Context, o *Options, askers []Asker, done *atomic.Int64) (*Result, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (l *load) run(ctx context.Context) (*Result, error) {
 	return sum, nil
 }
 
-// call is a caller: it asks for the next request until there is none.
+// call is a caller: it sends the next request until there is none.
 func (l *load) call(ctx context.Context, caller int, r *Result) error {
 	draw := l.draw(caller)
 	timer := time.NewTimer(0)
@@ -212,8 +212,8 @@ func (l *load) call(ctx context.Context, caller int, r *Result) error {
 	}
 }
 
-// Over returns the error of ctx, also in the moment in which its deadline has passed and ctx does
-// not say so yet: a client that looks at the clock itself fails each call in it.
+// Over returns the error of ctx. It does so even in the moment in which the deadline has passed and
+// ctx does not say so yet: a client that looks at the clock itself fails its calls then.
 func Over(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(end) {
 		return context.DeadlineExceeded
@@ -221,14 +221,14 @@ func Over(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// due returns the instant of a request: at random within its part of the time, so that requests
-// come as from many clients, and no two loads differ in their number.
+// due returns the instant at which a request is due: at random within its part of the time. So
+// requests come as from many clients, and all loads have the same number of them.
 func (l *load) due(number int64) time.Time {
 	within := rand.New(rand.NewPCG(l.o.Seed, uint64(number))).Float64()
 	return l.start.Add(time.Duration((float64(number) + within) / l.o.Rate * float64(time.Second)))
 }
 
-// draw returns what draws keys for a caller: the key of the request of a number.
+// draw returns a function that draws the key of the request with a number, for a caller.
 func (l *load) draw(caller int) func(number int64) int {
 	r := rand.New(rand.NewPCG(l.o.Seed, ^uint64(caller)))
 	switch l.o.Draw {

@@ -100,7 +100,7 @@ func TestClosedLoop(t *testing.T) {
 	})
 }
 
-// Keys that are drawn in turn are each drawn alike, whichever caller asks.
+// Keys in turn are drawn equally often, by any callers.
 func TestInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -192,8 +192,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestProcessorTime: the time of another process is seen, and that of one that has ended is an
-// error.
+// TestProcessorTime: the processor time of another process is seen, and a process that has ended is
+// an error.
 func TestProcessorTime(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("on Linux only")

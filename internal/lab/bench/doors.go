@@ -37,23 +37,23 @@ const (
 // Doors are all of them.
 var Doors = []Door{HTTP, RLS, RESP, Throttle, Proxy}
 
-// Target is what to ask, and how.
+// Target is a server, and how to ask it.
 type Target struct {
 	URL         string // http, https, grpc, grpcs, redis, rediss; see Parse
 	Door        Door   // "": the one of the URL's scheme; http, rls or resp
 	Domain      string
-	Key         string      // the attribute, or header, that the drawn keys are put into: "key-17"
+	Key         string      // the attribute, or header, for the drawn keys: "key-17"
 	Attributes  [][2]string // further ones of each request
 	Header      http.Header // of HTTP and Proxy
 	Connections int         // to the server; the callers share them. 0: one for each caller, at most 64
 	Throttle    [3]int64    // max_burst, count and period of Throttle
-	TLS         *tls.Config // for https, grpcs and rediss; nil: as the system has it
+	TLS         *tls.Config // for https, grpcs and rediss; nil: the system's default
 }
 
-// mostConnections are made where Target.Connections is 0.
+// mostConnections bounds the connections if Target.Connections is 0.
 const mostConnections = 64
 
-// schemes are those of URLs, with their door and whether they mean TLS.
+// schemes are the schemes of URLs, with their door and whether they mean TLS.
 var schemes = map[string]struct {
 	door Door
 	tls  bool
@@ -110,7 +110,7 @@ func (t *Target) Open(callers int) (askers []Asker, closed func(), err error) {
 	return t.openHTTP(u, door, secure, connections, callers)
 }
 
-// key is the drawn key of a number.
+// key returns the key of a number.
 func key(number int) string { return "key-" + strconv.Itoa(number) }
 
 // httpAsker asks the decision API, or through a proxy.

@@ -6,16 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProcessorTime is the processor time, user and system, that a process has used so far in all its
-// threads, those that have ended included. Each process has a clock of it, see
-// clock_getcpuclockid(3); it counts nanoseconds, where /proc/PID/stat counts hundredths of a
-// second.
+// ProcessorTime returns the processor time, user and system, that all threads of a process have
+// used so far, including ended ones. It reads the clock of the process, see clock_getcpuclockid(3),
+// which counts nanoseconds; /proc/PID/stat counts hundredths of a second.
 func ProcessorTime(pid int) (time.Duration, error) {
 	const sched = 2 // CPUCLOCK_SCHED
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|sched), &t); err != nil {
 		if err == unix.EINVAL {
-			err = unix.ESRCH // what it says of a process that is not there
+			err = unix.ESRCH // as for a process that does not exist
 		}
 		return 0, err
 	}

@@ -1,18 +1,18 @@
-// Package capacity simulates a fleet of nodes that share stores, to say what a traffic needs: how
-// many operations of the stores and calls to them a decision takes, which share of the decisions a
-// node makes by itself, what processors and latency it costs, and whether more was admitted than
-// the limit allows. docs/capacity.md is written from it.
+// Package capacity simulates a fleet of nodes that share stores. It says what a given traffic
+// needs: how many store operations and store calls a decision takes, which share of the decisions a
+// node makes by itself, what processor time and latency this costs, and whether more was admitted
+// than the limit allows. docs/capacity.md is written from its results.
 //
-// Begin with a Scenario and Run. Time is virtual: an event follows the next (events.go), and a
-// second of a thousand nodes takes as long as its events do. All that happens follows from the
-// scenario and its seed.
+// Begin with Scenario and Run (capacity.go, run.go). Time is virtual: one event follows the next
+// (events.go), so a simulated second takes as long as its events do. A scenario and its seed
+// determine everything that happens.
 //
-// What decides is the real thing: a store keeps an algo.State for each key and asks package algo, a
-// node keeps the books of package lessee (place.go). What lies between them is modelled: requests
-// come by chance (traffic.go), a node's calls to a store go in groups (link.go), each takes a round
-// trip and the time of one that Redis serves (store.go), nodes die and start again (churn.go). Each
-// admission is held against the guarantee of its limit, at the instant at which it was decided, by
-// arithmetic of its own (judge.go).
+// The deciding parts are the real ones: a store keeps an algo.State for each key and asks package
+// algo, and a node keeps the books of package lessee (place.go). Everything between them is
+// modelled. Requests come by chance (traffic.go). A node sends its calls to a store in groups
+// (link.go). Each call takes a round trip and the service time of a single-threaded Redis
+// (store.go). Nodes die and start again (churn.go). judge.go checks each admission against the
+// guarantee of its limit, at the instant of the decision, with arithmetic of its own.
 package capacity
 
 import (
@@ -23,35 +23,35 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// Scenario is what is simulated. Nodes, Limit, Strata and Length are required.
+// Scenario describes a simulation. Nodes, Limit, Strata and Length are required.
 type Scenario struct {
 	Seed       uint64
 	Nodes      int
 	Partitions int         // of the keys, as in a Cluster; 0 means 1
-	Stores     int         // servers among which the partitions are shared out; 0 means 1
+	Stores     int         // servers that share the partitions; 0 means 1
 	Limit      *algo.Limit // of each key
 	Strata     []Stratum
 	Balance    Balance
-	// RoundTrip is the way to a store and back, without what the store takes; 0 means 1 ms.
+	// RoundTrip is the time to a store and back, without the store's own time; 0 means 1 ms.
 	RoundTrip time.Duration
-	// Jitter is how far either way may be longer or shorter, as a share of it.
+	// Jitter is by how much one way may be longer or shorter, as a share of it.
 	Jitter float64
-	// Serve is what a call takes of a store's one thread; the zero value means no time.
+	// Serve is the time that a call takes on a store's one thread; the zero value means no time.
 	Serve Serve
-	// RememberRefusals is how long at most a node repeats a refusal; 0 means never.
+	// RememberRefusals is how long a node may repeat a refusal; 0 means never.
 	RememberRefusals time.Duration
-	// ClockError is by how much, as a share, nodes' clocks run too fast or too slow at most.
+	// ClockError is by how much, as a share, nodes' clocks may run too fast or too slow.
 	ClockError float64
-	// Churn is how often a node dies; another takes its place after Down, with nothing. 0: never.
+	// Churn is how often a node dies. Another takes its place after Down, with no state. 0: never.
 	Churn, Down time.Duration
-	// Ramp is for how long the load rises, from nothing, at first.
+	// Ramp is how long the load rises from nothing at the beginning.
 	Ramp time.Duration
 	// Warm is how long the fleet runs before anything is counted, and Length how long after that.
 	Warm, Length time.Duration
 }
 
 // Serve is the time that a store takes for a call: for the call itself, for each operation in it,
-// and for each decision in that.
+// and for each decision in an operation.
 type Serve struct{ Call, Operation, Decision time.Duration }
 
 // Of returns the time for a number of calls, operations and decisions.
@@ -59,7 +59,7 @@ func (s Serve) Of(calls, operations, decisions float64) time.Duration {
 	return time.Duration(calls*float64(s.Call) + operations*float64(s.Operation) + decisions*float64(s.Decision))
 }
 
-// Balance says which node a request reaches. The zero value is any node, by chance.
+// Balance decides which node a request reaches. The zero value is any node, by chance.
 type Balance struct {
 	// Home sends all requests of a key to one node.
 	Home bool

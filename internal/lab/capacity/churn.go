@@ -2,19 +2,19 @@ package capacity
 
 // node is a node as it is now.
 type node struct {
-	life    int32 // how often one began in this place
+	life    int32 // how often a node began in this place
 	down    bool
 	offset  int64   // of its clock, in ns
 	drift   float64 // of its clock: it runs faster by that share
 	store   int64   // what to add to its clock for the store's, by the last answer, in ns
 	leased  []int32 // entries
 	visited bool
-	// how many requests came, and were admitted, while it was measured
+	// how many requests came, and were admitted, while the scenario was measured
 	offered, admitted float64
 }
 
-// die ends a node: what waits in it is lost, and so is each answer that is under way. What it has
-// sent is decided.
+// die ends a node. Decisions that wait in it are lost, and so are all answers under way. Calls that
+// it has sent are decided.
 func (w *world) die() {
 	up := w.s.Nodes - w.down
 	if up < 2 {
@@ -51,7 +51,7 @@ func (w *world) start(number int32) {
 	w.down--
 }
 
-// lose counts decisions that nobody hears of.
+// lose counts decisions whose callers are gone.
 func (w *world) lose(op *operation) {
 	t := w.tally(op.place)
 	if op.n > 0 && op.first >= int64(w.s.Warm) {
@@ -84,7 +84,7 @@ func (w *world) nodeFor(key int32) int32 {
 	return number
 }
 
-// mix is a hash (splitmix64).
+// mix returns a hash (splitmix64).
 func mix(a, b uint64) uint64 {
 	x := a*0x9E3779B97F4A7C15 + b + 0x9E3779B97F4A7C15
 	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9

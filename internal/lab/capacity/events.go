@@ -1,32 +1,32 @@
 package capacity
 
-// kind is what happens at an event.
+// kind is the kind of an event.
 type kind uint8
 
 const (
 	serves  kind = iota // a store decides a call
 	arrives             // a call reaches a store
 	answers             // an answer reaches a node
-	visits              // a node looks after what it holds
+	visits              // a node looks after its leases
 	dies
 	starts
 )
 
-// event is something that will happen at an instant, in ns. Of those of one instant the one that
-// was scheduled first comes first.
+// event is something that will happen at an instant, in ns. Among events at one instant, the one
+// that was scheduled first comes first.
 type event struct {
 	at   int64
 	turn uint64
 	what kind
 	who  int32 // a node
-	life int32 // of the node, so that what belongs to one that died is told from its successor's
+	life int32 // of the node: events of one that died differ from its successor's
 	call *call
 }
 
 func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.turn < o.turn }
 
-// agenda is the events to come: a heap in which each has four below it, which is shallower than
-// with two, and reads neighbours in memory together.
+// agenda holds the events to come. It is a heap in which each event has four below it: it is
+// shallower than one with two, and reads neighbours in memory together.
 type agenda struct {
 	heap []event
 	turn uint64

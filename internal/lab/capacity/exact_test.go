@@ -66,8 +66,8 @@ func TestGroupCommit(t *testing.T) {
 					near(t, "calls a decision", r.PerDecision(r.Calls), 1/decisions, 0.03)
 					near(t, "operations a decision", r.PerDecision(r.Operations), (idle+m*(1-math.Exp(-a/m)))/decisions, 0.03)
 					near(t, "admitted", r.Admitted, r.Decisions, 0)
-					// Who opens a call waits for a trip; who comes during one waits for what is
-					// left of it, and a trip.
+					// A decision that opens a call waits for one trip. A decision that comes during
+					// a call waits for the rest of it, and for one trip.
 					if r.Longest < trip || r.Longest > 2*trip*33/32 {
 						t.Errorf("the longest decision took %v; it must be within one to two round trips of %v", r.Longest, trip)
 					}

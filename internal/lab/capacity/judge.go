@@ -18,7 +18,7 @@ type judge struct {
 	next  int
 }
 
-// guarantee is what a limit promises.
+// guarantee is the promise of a limit.
 type guarantee struct {
 	algorithm algo.Algorithm
 	n, b, w   int64 // W in µs
@@ -33,8 +33,8 @@ func newGuarantee(l *algo.Limit) guarantee {
 	return g
 }
 
-// admit takes down an admission at an instant in µs, and reports whether it is within the
-// guarantee. Instants must not go back.
+// admit notes an admission at an instant in µs, and reports whether it is within the guarantee.
+// Instants must not go back.
 func (g *guarantee) admit(j *judge, now int64) bool {
 	switch g.algorithm {
 	case algo.TokenBucket:
@@ -62,8 +62,8 @@ func (g *guarantee) admit(j *judge, now int64) bool {
 	}
 }
 
-// drained is what a bucket loses in a time: all of it after B × W / N, beyond which the product
-// could overflow.
+// drained returns how much a bucket loses in a time: all of it after B × W / N, beyond which the
+// product could overflow.
 func (g *guarantee) drained(d int64) int64 {
 	if g.n > 0 && d > g.b*g.w/g.n {
 		return g.b * g.w

@@ -2,7 +2,7 @@ package capacity
 
 import "github.com/weir-rl/weir/algo"
 
-// A link is what a node sends to one partition, as store/redis does: while a call is under way,
+// A link carries a node's calls to one partition, as in store/redis. While a call is under way,
 // decisions wait, and go together as the next one. Equal ones are merged into one operation.
 
 // maxBatch bounds the decisions of a call, as in store/redis.
@@ -21,17 +21,17 @@ type batch struct {
 	ops       []operation
 }
 
-// operation is decisions of one key on a node that are merged.
+// operation is a set of merged decisions on one key of a node.
 type operation struct {
 	place int32
-	alone bool // it tells or wants something, so that no other is merged into it
+	alone bool // it reports or wants units, so that no other is merged into it
 	peek  bool // no decision waits for it
 	n     int  // decisions
 	first int64
 	more  []int64 // when the others came
 	ahead algo.Ahead
 
-	admitted int // filled in by the store: so many of them
+	admitted int // filled in by the store: how many of them
 	result   algo.Result
 }
 
@@ -45,8 +45,8 @@ type call struct {
 	batch *batch
 }
 
-// enqueue puts a decision of a place, which came now, into the queue to the partition of its key.
-// ahead is what it tells and wants; nil for nothing.
+// enqueue puts a decision of a place, which has just come, into the queue to the partition of its
+// key. ahead is what it reports and wants; nil for nothing.
 func (w *world) enqueue(number int32, ahead *algo.Ahead, peek bool) {
 	h := &w.places[number]
 	at := h.node*int32(w.s.Partitions) + w.keys[h.key].partition
@@ -92,7 +92,7 @@ func (w *world) newBatch() *batch {
 	return &batch{number: w.batches}
 }
 
-// send sends what waits at a link.
+// send sends the decisions that wait at a link.
 func (w *world) send(at int32) {
 	l := &w.links[at]
 	if len(l.waiting) == 0 {
@@ -118,7 +118,7 @@ func (w *world) send(at int32) {
 	w.agenda.add(event{at: w.now + w.oneWay(), what: arrives, call: c})
 }
 
-// oneWay draws how long a message is under way.
+// oneWay draws the time that a message is under way.
 func (w *world) oneWay() int64 {
 	half := float64(w.s.RoundTrip) / 2
 	if w.s.Jitter > 0 {

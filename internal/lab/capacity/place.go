@@ -7,12 +7,12 @@ import (
 	"github.com/weir-rl/weir/internal/leasing/lessee"
 )
 
-// place is what a node knows of a key.
+// place is the state of a key on a node.
 type place struct {
 	key, node int32
 	life      int32 // of the node
 	entry     int32 // in world.entries, plus 1: the key leases; else 0
-	// the operation into which a further decision could be merged: the batch, and its place there
+	// the operation that takes further decisions: its batch, and its place there
 	batch uint64
 	op    int32
 	until int64 // a refusal is remembered until then, in ns; 0: none is
@@ -23,11 +23,11 @@ type place struct {
 type entry struct {
 	lessee.Entry
 	place int32
-	index int32 // among those of its node
+	index int32 // in the list of its node
 }
 
 // decide decides a request here, or leaves it to the store, as store/lease does. ahead is what a
-// call of the key then tells and wants, and peek that it has no decision to make.
+// call for the key then reports and wants. peek says that the call has no decision to make.
 func (w *world) decide(number int32) (allowed, here bool) {
 	p := &w.places[number]
 	if w.terms == nil {
@@ -74,7 +74,7 @@ func (w *world) ask(number int32, peek bool) {
 	}
 }
 
-// answered takes in what the store says of an operation.
+// answered hands a node the store's answer to an operation.
 func (w *world) answered(c *call, op *operation) {
 	p := &w.places[op.place]
 	if p.entry > 0 {
@@ -135,10 +135,10 @@ func (w *world) unlease(i int32) {
 	w.unused = append(w.unused, i)
 }
 
-// visitEach is how often a node looks after the keys that nobody asks for.
+// visitEach returns how often a node looks after keys that get no requests.
 func (w *world) visitEach() int64 { return max(w.terms.E/8, int64(time.Millisecond)) }
 
-// visit looks after what a node holds.
+// visit looks after the leases of a node.
 func (w *world) visit(number, life int32) {
 	n := &w.nodes[number]
 	if n.life != life {
@@ -163,7 +163,7 @@ func (w *world) visit(number, life int32) {
 	}
 }
 
-// clock is a node's own clock, in ns.
+// clock returns the time by a node's own clock, in ns.
 func (w *world) clock(node int32) int64 { return w.clockAt(node, w.now) }
 
 func (w *world) clockAt(node int32, at int64) int64 {
@@ -171,5 +171,6 @@ func (w *world) clockAt(node int32, at int64) int64 {
 	return int64(time.Hour) + n.offset + at + int64(float64(at)*n.drift)
 }
 
-// estimated is what a node takes for the store's clock, by the last answer: not later than that.
+// estimated returns a node's estimate of the store's clock, by the last answer. It lags behind by
+// the time that the answer was under way.
 func (w *world) estimated(node int32) int64 { return (w.clock(node) + w.nodes[node].store) / 1000 }

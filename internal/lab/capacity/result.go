@@ -4,38 +4,38 @@ import (
 	"time"
 )
 
-// Result is what a scenario came to.
+// Result is the result of a scenario.
 type Result struct {
 	Tally
 	Strata []Tally // of each stratum, for all its keys
 	Over   int64   // admissions beyond the guarantee of a limit: 0, or a defect
-	// Late counts units that a node may have used after their end, as package lessee finds by its
-	// clock: 0, unless clocks are off by more than its margins.
+	// Late counts units that a node may have used after their end, as package lessee finds out by
+	// its clock. It is 0 unless clocks are off by more than the margins.
 	Late int64
 	// Jain is Jain's index of fairness over the nodes' shares of requests that were admitted: 1 if
 	// all are equal, and 1/n if one of n nodes gets all. 0 if nothing was admitted.
 	Jain float64
-	// Busy is the share of its time in which a store serves; of the busiest one. It leaves out the
-	// keys that are not simulated themselves.
+	// Busy is the share of its time during which a store serves, for the busiest store. It leaves
+	// out the keys that are not simulated themselves.
 	Busy float64
-	// Latency of decisions in the network and at the store, by quantile.
+	// The latency of decisions in the network and at the store.
 	Mean, Median, P99, Longest time.Duration
-	Events                     int64 // requests, and all else that happened
+	Events                     int64 // requests, and everything else that happened
 	Took                       time.Duration
 	Length                     time.Duration // Scenario.Length
 }
 
-// Tally counts decisions, and what they took, in the time that was measured.
+// Tally counts decisions and their costs, in the time that was measured.
 type Tally struct {
 	Decisions   float64
 	Admitted    float64
 	Ideal       float64 // what the limit would have admitted with no way to the store
 	Here        float64 // admitted by a node itself
 	RefusedHere float64
-	Lost        float64 // requests of which the node died
+	Lost        float64 // requests whose node died
 	Operations  float64 // of stores; equal decisions that are merged are one
-	Ahead       float64 // of them, those that only ask for units
-	Told        float64 // of them, those that only tell what became of units
+	Ahead       float64 // of them, operations that only ask for units
+	Told        float64 // of them, operations that only report units
 	Calls       float64 // to stores; each operation has an equal part of its call
 }
 
@@ -60,7 +60,7 @@ func (t *Tally) PerDecision(n float64) float64 {
 	return n / t.Decisions
 }
 
-// Local is the share of the decisions that nodes make by themselves.
+// Local returns the share of the decisions that nodes make by themselves.
 func (t *Tally) Local() float64 { return t.PerDecision(t.Here + t.RefusedHere) }
 
 func (w *world) result(took time.Duration) *Result {

@@ -44,7 +44,7 @@ type world struct {
 	latency   histogram.Histogram
 }
 
-// key is one that is simulated. It stands for others of its stratum.
+// key is a simulated key. It stands for others of its stratum.
 type key struct {
 	name         uint64
 	stratum      int32
@@ -54,7 +54,7 @@ type key struct {
 	judge        judge
 }
 
-// Run runs a scenario. It is deterministic but for Result.Took. An error means that the scenario
+// Run runs a scenario. It is deterministic except for Result.Took. An error means that the scenario
 // makes no sense.
 func Run(s Scenario) (*Result, error) {
 	w, err := newWorld(s)
@@ -141,10 +141,10 @@ func (w *world) happen(e *event) {
 	}
 }
 
-// measuring reports whether what happens now is counted.
+// measuring reports whether present events are counted.
 func (w *world) measuring() bool { return w.now >= int64(w.s.Warm) && w.now < w.end }
 
-// request is one that comes now.
+// request simulates a request that comes now.
 func (w *world) request(stratum int, number int64) {
 	if ramp := int64(w.s.Ramp); w.now < ramp && w.rng.Int64N(ramp) >= w.now {
 		return
@@ -189,7 +189,7 @@ func (w *world) decided(number int32, at int64, allowed, here bool) {
 	w.latency.Add(time.Duration(w.now-at), weight)
 }
 
-// judge holds an admission of a key that is decided now against the guarantee.
+// judge checks an admission of a key, which is decided now, against the guarantee.
 func (w *world) judge(k int32) {
 	if !w.guarantee.admit(&w.keys[k].judge, w.storeNow()) {
 		w.over++
@@ -198,7 +198,7 @@ func (w *world) judge(k int32) {
 
 func (w *world) tally(place int32) *Tally { return &w.tallies[w.keys[w.places[place].key].stratum] }
 
-// keyFor returns a key of a stratum, which comes into being with its first request.
+// keyFor returns a key of a stratum, which is made for its first request.
 func (w *world) keyFor(stratum int, number int64) int32 {
 	name := uint64(stratum)<<32 | uint64(number)
 	k, fresh := w.keyOf.find(name, int32(len(w.keys)))
@@ -209,7 +209,7 @@ func (w *world) keyFor(stratum int, number int64) int32 {
 	return k
 }
 
-// placeFor returns what a node knows of a key: nothing, if the node was started since.
+// placeFor returns the state of a key on a node: nothing, if the node was restarted since.
 func (w *world) placeFor(k, n int32) int32 {
 	h, fresh := w.placeOf.find(uint64(k)<<20|uint64(n), int32(len(w.places)))
 	life := w.nodes[n].life

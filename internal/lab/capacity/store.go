@@ -8,15 +8,15 @@ import (
 
 // server is a store with one thread: calls wait for it in the order in which they come.
 type server struct {
-	free int64 // when it is done with what has come
+	free int64 // when it is done with all calls so far
 	busy time.Duration
 }
 
-// begun is where the stores' clock stands when a scenario begins, in µs since the Unix epoch: at
-// the beginning of no window.
+// begun is the time of the stores' clock when a scenario begins, in µs since the Unix epoch. No
+// window begins then.
 const begun = 1_800_000_017_345_678
 
-// storeNow is the stores' clock.
+// storeNow returns the time by the stores' clock.
 func (w *world) storeNow() int64 { return begun + w.now/1000 }
 
 // arrived puts a call in line at its store.

@@ -10,7 +10,7 @@ type table struct {
 	n     int
 }
 
-// slot returns where a name is, or where it would be.
+// slot returns the place of a name, or the place for it.
 func (t *table) slot(name uint64) int {
 	mask := len(t.names) - 1
 	high, low := bits.Mul64(name+1, 0x9E3779B97F4A7C15)

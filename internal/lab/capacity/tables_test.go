@@ -21,7 +21,7 @@ const wholeVariable = "WEIR_CAPACITY"
 
 var whole = os.Getenv(wholeVariable) != ""
 
-// seeds are those of each row; the whole form runs all.
+// seeds returns the seeds for each row. The whole form runs all.
 func seeds() []uint64 {
 	if whole {
 		return []uint64{1, 2, 3}
@@ -162,9 +162,9 @@ func distinct(strata []Stratum, d time.Duration) (n float64) {
 	return n
 }
 
-// TestSimulatedLongTail says what leases save where requests are for 10^9 keys, of which few are
-// asked for often: 10^7 a second on 1,000 nodes. The limit of each is never reached, and E is 1.5
-// s. What counts is how often a key comes to a node; so the small form has fewer of both.
+// TestSimulatedLongTail says what leases save if requests are for 10^9 keys, few of which are asked
+// for often: 10^7 a second on 1,000 nodes. The limit of each key is never reached, and E is 1.5 s.
+// What counts is how often a key comes to a node; so the small form has fewer of both.
 func TestSimulatedLongTail(t *testing.T) {
 	if !whole {
 		effort.Long(t, "simulates millions of requests")

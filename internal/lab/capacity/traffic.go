@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 )
 
-// Stratum is keys that are alike: each gets Rate requests a second, over all nodes, as they come by
+// Stratum is a set of keys that are alike: each gets Rate requests a second over all nodes, by
 // chance (Poisson).
 type Stratum struct {
 	Name string
@@ -24,7 +24,7 @@ func (s *Stratum) sampled() int64 {
 	return s.Sample
 }
 
-// weight is how many keys one that is simulated stands for.
+// weight returns how many keys a simulated one stands for.
 func (s *Stratum) weight() float64 { return float64(s.Keys) / float64(s.sampled()) }
 
 // maxSampled bounds the keys of a stratum, whose number must fit the names of keys (see keyFor).
@@ -43,10 +43,10 @@ func checkStrata(strata []Stratum) error {
 	return nil
 }
 
-// Zipf returns the strata of keys whose rates fall as 1/rank^s, with a total rate. The first hot
-// ranks are strata of their own. After them each stratum reaches from a rank to grow times that,
-// all its keys having its mean rate, and as many are simulated as come to at most share of the
-// stratum's keys and to one at least.
+// Zipf returns the strata of keys whose rates fall as 1/rank^s, with a total rate. Each of the
+// first hot ranks is a stratum of its own. Each later stratum reaches from a rank to grow times
+// that, and all its keys have its mean rate. At most share of a stratum's keys are simulated, but
+// at least one.
 func Zipf(keys int64, s, total float64, hot int64, grow, share float64) []Stratum {
 	whole := harmonic(1, keys, s)
 	var out []Stratum
@@ -69,8 +69,8 @@ func Zipf(keys int64, s, total float64, hot int64, grow, share float64) []Stratu
 	return out
 }
 
-// harmonic is the sum of 1/k^s for k from one rank to another: term by term at first, then by the
-// formula of Euler and Maclaurin, which is exact to ten digits there.
+// harmonic returns the sum of 1/k^s for k from one rank to another: term by term at first, then by
+// the formula of Euler and Maclaurin, which is exact to ten digits there.
 func harmonic(from, to int64, s float64) float64 {
 	var sum float64
 	for ; from <= to && from < 1000; from++ {

@@ -14,14 +14,14 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 )
 
-// mostSpent is how long a process may use the processor: for rules whose loading does not end, and
-// beyond what is given to tests and to the replay. Tests set it.
+// mostSpent bounds all processor time of a process, because the loading of rules might not end. It
+// is more than the tests and the replay may take. Tests set it.
 var mostSpent = 3 * mostBusy
 
-// Replay is all that a process does that Preview.Run has started: it does what is asked for on in,
-// and answers on out. First it gives the process the lowest priority for good, and offers it to a
-// kernel that runs out of memory; errs is told if the priority stays. It returns as soon as in or
-// ctx ends, and the process must end then.
+// Replay is the main function of a process that Preview.Run has started: it reads a task from in,
+// and writes the answers to out. First it gives the process the lowest priority for good, and
+// offers it to a kernel that runs out of memory; if the priority cannot be lowered, it says so on
+// errs. It returns as soon as in or ctx ends, and the process must end then.
 func Replay(ctx context.Context, in io.Reader, out, errs io.Writer) error {
 	if err := lower(os.Getpid()); err != nil {
 		fmt.Fprintln(errs, "the priority could not be lowered, so that decisions take longer while a preview runs:", err)
@@ -30,7 +30,7 @@ func Replay(ctx context.Context, in io.Reader, out, errs io.Writer) error {
 	return serve(ctx, in, out)
 }
 
-// errLeft says that nobody waits for the result any more, which is nobody's failure.
+// errLeft says that nobody waits for the result any more, which is no failure.
 var errLeft = errors.New("the server has gone")
 
 // serve is Replay at any priority.
@@ -64,7 +64,7 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 }
 
-// failure is why ctx ended; nil if that is only because nobody waits for more.
+// failure returns why ctx ended; nil if only because nobody waits any more.
 func failure(ctx context.Context) error {
 	if err := context.Cause(ctx); !errors.Is(err, errLeft) && !errors.Is(err, context.Canceled) {
 		return err
@@ -97,7 +97,7 @@ func listen(ctx context.Context, in io.Reader, tasks chan<- *task, plans chan<- 
 	return err
 }
 
-// work does a task, and says what came of it.
+// work does a task, and writes the result.
 func work(ctx context.Context, say *lines, tasks <-chan *task, plans <-chan *plan) error {
 	var t *task
 	select {
@@ -132,7 +132,7 @@ func work(ctx context.Context, say *lines, tasks <-chan *task, plans <-chan *pla
 	return say.say(said{Result: res})
 }
 
-// spent is how long this process has been on a processor; 0 where that is not known.
+// spent returns the processor time of this process; 0 if it is not known.
 func spent() time.Duration {
 	d, _ := processorTime()
 	return d

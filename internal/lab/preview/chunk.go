@@ -16,15 +16,16 @@ type chunk struct {
 	size     int // before it was compressed
 }
 
-// chunkOverhead is what a chunk takes beside its data.
+// chunkOverhead is the memory of a chunk beside its data.
 const chunkOverhead = 96
 
-// writer writes entries of a stratum: those of the last, open chunk.
+// writer writes entries into the last, open chunk of a stratum.
 //
-// An entry is the time and the turns since the one before (zigzag varint, varint), flags and kind
-// of client in a byte, the client, then of a request hits, delay, the shape, the values, with
-// flagAlso its further readings, and the descriptors; of an answer the status. A text is its number
-// in the chunk's table (from 1), or a 0, its length and itself, which adds it to the table.
+// An entry is the time and the turns since the entry before (zigzag varint, varint), flags and kind
+// of client in a byte, and the client. A request goes on with hits, delay, the shape, the values,
+// with flagAlso its further readings, and the descriptors. An answer goes on with the status. A
+// text is its number in the chunk's table (from 1), or a 0, its length and itself, which adds it to
+// the table.
 type writer struct {
 	buf      []byte
 	table    map[string]uint32
@@ -80,10 +81,10 @@ func (w *writer) add(e *entry, turn uint64) {
 	w.text(e.descriptors)
 }
 
-// held is what the open chunk takes: the texts stand in the buffer and in the table.
+// held returns the memory of the open chunk: the texts are both in the buffer and in the table.
 func (w *writer) held() int64 { return int64(cap(w.buf) + w.texts + 64*len(w.table)) }
 
-// close returns what was written as a chunk, and begins a new one.
+// close returns the open chunk, and begins a new one.
 func (w *writer) close(z *zstd.Encoder) chunk {
 	c := chunk{data: z.EncodeAll(w.buf, nil), from: w.from, to: w.to, requests: w.requests, size: len(w.buf)}
 	c.data = append(make([]byte, 0, len(c.data)), c.data...) // EncodeAll leaves room behind
@@ -93,7 +94,7 @@ func (w *writer) close(z *zstd.Encoder) chunk {
 
 var errBroken = errors.New("a chunk of the record is broken")
 
-// decoder reads the entries of a chunk again. What it returns is valid until it reads another one.
+// decoder reads the entries of a chunk. An entry is valid until the next one is read.
 type decoder struct {
 	r     reader
 	table []string

@@ -13,7 +13,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// entry is a recorded request, or an answer to one. Its bytes lie in a buffer that others share.
+// entry is a recorded request, or an answer to one. Its bytes are in a buffer that it shares with
+// others.
 type entry struct {
 	time   int64 // µs since the Unix epoch
 	client uint64
@@ -24,8 +25,8 @@ type entry struct {
 	delay  int64  // ns
 	shape  []byte // the domain, and the names of the attributes, each ended by a 0
 	values []byte // each with its length before it, as a uvarint
-	also   []byte // what further readings have otherwise, as appendAlso writes it; empty for none
-	// the descriptors as appendDescriptors writes them; empty for none
+	also   []byte // the differences of further readings, as by appendAlso; empty for none
+	// the descriptors, as by appendDescriptors; empty for none
 	descriptors []byte
 }
 
@@ -64,7 +65,7 @@ type attributeName struct {
 	hidden bool
 }
 
-// always are attributes that new rules are likely to ask for.
+// always are attributes that new rules are likely to read.
 var always = []string{"method", "path", "user", "ip", "host"}
 
 func (r *Recorder) namesOf(s *rule.Set) *names {
@@ -103,7 +104,7 @@ func (r *Recorder) write(s *staging, n *names, q *weir.Request, d *weir.Decision
 	b := append(s.buf, 0, 0) // the length
 	b = appendHead(b, now, hash, turn, flags, kind, q.Cost(), delayOf(q))
 	cut := false
-	// The values stand before the shape, so that both are written in one go over the names.
+	// The values come before the shape, so that one pass over the names writes both.
 	values := len(b)
 	b = append(b, 0, 0)
 	s.shape = s.shape[:0]
@@ -187,9 +188,9 @@ func anyHas(readings []rule.Attributes, name string) bool {
 	})
 }
 
-// appendAlso writes the further readings of a request, behind the length of all: of each how many
-// values it has otherwise than the first one, and these with their places in the shape. ok is false
-// if they do not fit.
+// appendAlso writes the further readings of a request, behind their total length. Each has the
+// number of values that differ from the first reading, and these values with their places in the
+// shape. ok is false if they do not fit.
 func (r *Recorder) appendAlso(s *staging, b []byte, q *weir.Request, end int, cut bool) (_ []byte, _, ok bool) {
 	begin := len(b)
 	b = append(b, 0, 0)
@@ -212,7 +213,7 @@ func (r *Recorder) appendAlso(s *staging, b []byte, q *weir.Request, end int, cu
 	return b, cut, true
 }
 
-// appendValue appends a value with its length, cut where it is too long.
+// appendValue appends a value with its length. A value that is too long is cut.
 func (s *staging) appendValue(r *Recorder, b []byte, v string, hidden bool, end int, cut bool) ([]byte, bool) {
 	if hidden && v != "" {
 		b = binary.AppendUvarint(b, hiddenBytes)
@@ -226,14 +227,14 @@ func (s *staging) appendValue(r *Recorder, b []byte, v string, hidden bool, end 
 	return append(b, v...), cut
 }
 
-// hiddenMark stands before the hash of a value that is not kept.
+// hiddenMark precedes the hash of a hidden value.
 const (
 	hiddenMark  = "hidden:"
 	hiddenBytes = uint64(len(hiddenMark) + 16)
 )
 
 // hidden appends a keyed hash in place of a secret value. Equal values have equal hashes within one
-// process; the key never leaves it, so that nobody can test a guess.
+// process. The key of the hash never leaves the process, so nobody can test a guess.
 func (r *Recorder) hidden(s *staging, dst []byte, value string) []byte {
 	s.sum = append(append(s.sum[:0], r.key[:]...), value...)
 	sum := sha256.Sum256(s.sum)
@@ -251,8 +252,8 @@ func (r *Recorder) writeAnswer(s *staging, now int64, hash uint64, status int) b
 	return len(s.buf) > cap(s.buf)/2
 }
 
-// delayOf packs MaxDelay and Within of a request into one number, which setDelay reads. Within
-// beside RuleDelay lies below that.
+// delayOf packs MaxDelay and Within of a request into one number, which setDelay unpacks. With
+// RuleDelay, it stores Within as a number below RuleDelay.
 func delayOf(q *weir.Request) int64 {
 	switch {
 	case q.Within <= 0:
@@ -314,7 +315,7 @@ func (r *Recorder) appendDescriptors(s *staging, b []byte, list []rule.Descripto
 	return b, true
 }
 
-// readDescriptors reads what appendDescriptors wrote; nil if that is broken.
+// readDescriptors reads descriptors from appendDescriptors; nil if they are broken.
 func readDescriptors(data []byte) []rule.Descriptor {
 	r := reader{b: data, ok: true}
 	n := r.uvarint()
@@ -346,7 +347,7 @@ func readDescriptors(data []byte) []rule.Descriptor {
 	return list
 }
 
-// reader reads numbers and bytes. After an error all that it returns is empty.
+// reader reads numbers and bytes. After an error it returns only empty values.
 type reader struct {
 	b  []byte
 	ok bool
@@ -398,7 +399,7 @@ func (r *reader) fixed(size uint64) (v uint64) {
 	return v
 }
 
-// readStaged reads what lies in staging buffers. The entries point into b.
+// readStaged reads the entries in staging buffers. The entries point into b.
 func readStaged(b []byte) (list []entry) {
 	all := reader{b: b, ok: true}
 	for len(all.b) > 0 {

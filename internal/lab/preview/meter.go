@@ -9,14 +9,14 @@ import (
 const (
 	// pauseEvery is how many requests are replayed between two pauses.
 	pauseEvery = 32
-	// mostBusy is how long requests are replayed, of the processor.
+	// mostBusy bounds the processor time of a replay.
 	mostBusy = 10 * time.Second
 )
 
-// mostTested is how long the tests of rules may use the processor, all together. Tests set it.
+// mostTested bounds the processor time of all tests of rules together. Tests set it.
 var mostTested = mostBusy
 
-// errTooLong is the error of what has used the processor for longer than it may.
+// errTooLong says that something has used the processor for longer than it may.
 var errTooLong = errors.New("it took too long")
 
 // meter measures how long something uses the processor, and lets others go first.
@@ -28,7 +28,7 @@ type meter struct {
 	at    time.Time // the end of the last pause
 }
 
-// newMeter returns a meter of what begins now.
+// newMeter returns a meter that starts now.
 func (t *task) newMeter(most time.Duration) *meter {
 	m := &meter{most: most, spent: t.spent, at: time.Now()}
 	if m.spent != nil {
@@ -37,7 +37,7 @@ func (t *task) newMeter(most time.Duration) *meter {
 	return m
 }
 
-// pause is to be called every few requests. Its error is that of ctx, or errTooLong.
+// pause must be called every few requests. Its error is errTooLong or the error of ctx.
 func (m *meter) pause(ctx context.Context) error {
 	if m.used += time.Since(m.at); m.spent != nil {
 		m.used = m.spent() - m.begun

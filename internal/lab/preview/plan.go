@@ -8,24 +8,24 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// mostRequests is how many requests are replayed at most: of more, fewer clients are taken.
+// mostRequests bounds the requests that are replayed: if there are more, fewer clients are taken.
 const mostRequests = 4 << 20
 
-// plan says what of the record is replayed.
+// plan says which part of the record is replayed.
 type plan struct {
 	level    int // strata from here on: one client in 2^level
 	from     int64
 	count    int64 // from where requests count
 	to       int64
 	requests uint64
-	short    bool // the windows need longer to warm up than there is
+	short    bool // the windows need more time to warm up than there is
 	chunks   [][]chunk
 	gaps     []gap
 	changes  int // of the rules, in that time
 	names    *names
 }
 
-// plan chooses the sample that reaches back as far as it is asked to with the most clients.
+// plan chooses the sample with the most clients that reaches back as far as wanted.
 func (r *Recorder) plan(over time.Duration, window int64) (*plan, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +94,7 @@ func (r *Recorder) plan(over time.Duration, window int64) (*plan, error) {
 	return p, nil
 }
 
-// longestWindow is how long the record has to be before it counts, in µs.
+// longestWindow returns how long the record must be before requests count, in µs.
 func longestWindow(sets ...*rule.Set) (longest int64) {
 	for _, set := range sets {
 		for _, r := range set.Rules() {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 )
 
-// Preview tells what rules would have done to the requests that a Recorder recorded. Safe for
+// Preview says what rules would have done to the requests that a Recorder recorded. Safe for
 // concurrent use; previews run one after the other.
 type Preview struct {
 	recorder *Recorder
@@ -24,13 +24,13 @@ type Preview struct {
 	each     eachFunc // for tests, which then replay in this process
 }
 
-// New returns a Preview of what r recorded, beside the rules that rules returns. options are those
-// with which files are loaded.
+// New returns a Preview that replays the requests of r. rules returns the rules in force, to
+// compare with. options are used to load rule files.
 func New(r *Recorder, rules func() *rule.Set, options file.Options) *Preview {
 	return &Preview{recorder: r, rules: rules, options: options}
 }
 
-// SetNodes makes results warn where several nodes count the same keys: nodes returns how many there
+// SetNodes makes results warn if several nodes count the same keys. nodes returns how many there
 // are. It must be called before Run.
 func (p *Preview) SetNodes(nodes func() int) { p.others = nodes }
 
@@ -38,20 +38,20 @@ func (p *Preview) SetNodes(nodes func() int) { p.others = nodes }
 // called before Run.
 func (p *Preview) SetLint(o file.LintOptions) { p.lint = o }
 
-// SetProcess makes Run replay in a process of its own, at the lowest priority: so it takes from
-// decisions neither the processor nor, while garbage is collected, their patience. The process is
-// this program with args, with which it must call Replay. Where none can be started, and for rules
-// in force that are not from files, Run goes on in this process, and log is told once. It must be
-// called before Run, by a program that lets no other one inherit its files: those that this program
-// has inherited are kept from then on.
+// SetProcess makes Run replay in a process of its own, at the lowest priority: so a replay takes no
+// processor time from decisions, and its garbage collection does not delay them. The process is
+// this program with args, and must call Replay. If no process can be started, or if the rules in
+// force are not from files, Run replays in this process, and logs that once. SetProcess must be
+// called before Run, by a program that lets no other process inherit its files: it keeps from then
+// on the files that this program has inherited.
 func (p *Preview) SetProcess(args []string, log *slog.Logger) {
 	keepFiles()
 	p.process = &process{args: args, log: log}
 }
 
 // Run returns what the rules of q would have done to the recorded requests, and what the rules in
-// force do to them. It takes 10 s of a processor at most to replay requests. Files that are no
-// rules are a result with Problems; without any request it returns insight.ErrNotRecorded.
+// force do to them. The replay takes at most 10 s of processor time. If the files are not valid
+// rules, the result has Problems. If there are no requests, the error is insight.ErrNotRecorded.
 func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.PreviewResult, error) {
 	p.one.Lock()
 	defer p.one.Unlock()

@@ -249,7 +249,7 @@ func TestExact(t *testing.T) {
 	})
 }
 
-// quiet is a testing.TB for what runs inside a rapid property.
+// quiet is a testing.TB for code inside a rapid property.
 type quiet struct {
 	testing.TB
 	t       *rapid.T
@@ -319,8 +319,8 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// A limit over several regions is replayed as that of one that has all of it, and it is said so.
-// The rule is another one then, whatever it refuses.
+// A limit over several regions is replayed as if one region had all of it, and the result says so.
+// Such a rule counts as changed, whatever it refuses.
 func TestRegions(t *testing.T) {
 	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{Fresh: true})
 	for range 3 {
@@ -498,7 +498,7 @@ func TestCandidate(t *testing.T) {
 	}
 }
 
-// Lint knows the configuration, in whichever process it runs.
+// Lint knows the configuration in any process.
 func TestLint(t *testing.T) {
 	const leased = `limits: [{ name: leased, per: [user], allow: 60000/min, algorithm: token_bucket, consistency: { lease: 5% } }]`
 	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{Fresh: true})
@@ -543,7 +543,8 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// A record of some of the clients, chosen whole, tells of all of them, within its bounds.
+// A record of some clients, each of them complete, gives figures for all clients, within its
+// bounds.
 func TestSample(t *testing.T) {
 	w := newWorld(t, "limits: [{ name: search, per: [user], allow: 4/min, algorithm: fixed_window }, { name: all, allow: 1500/min, algorithm: fixed_window }]", Options{Fresh: true})
 	w.recorder.level.Store(2)

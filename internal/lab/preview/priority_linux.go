@@ -12,9 +12,9 @@ import (
 // schedIdle is SCHED_IDLE of sched(7).
 const schedIdle = 5
 
-// lower makes all threads of a process run only when no other one wants the processor, for good.
-// Threads inherit that. A service may be denied it (seccomp, SystemCallFilter of systemd); then
-// they are made as nice as can be.
+// lower makes all threads of a process run only when nothing else wants the processor, for good.
+// Threads inherit this. If a service may not do it (seccomp, SystemCallFilter of systemd), lower
+// gives the threads the lowest nice level.
 func lower(pid int) error {
 	dir := fmt.Sprintf("/proc/%d/task", pid)
 	return lowerAll(func() ([]os.DirEntry, error) { return os.ReadDir(dir) }, lowerThread)
@@ -23,13 +23,13 @@ func lower(pid int) error {
 // mostPasses bounds how often the threads of a process are listed.
 const mostPasses = 16
 
-// lowerAll lowers each thread that list tells of, once.
+// lowerAll lowers each thread that list returns, once.
 func lowerAll(list func() ([]os.DirEntry, error), lower func(tid int) error) error {
 	met := map[string]bool{}
 	var denied error
-	// A thread may come while they are listed, from one that was not lowered yet. When all that are
-	// listed have been met before, there are no others. What policy a thread has is not asked:
-	// where that is denied, too, this would never end.
+	// A thread that was not lowered yet may start another one while they are listed. When a list
+	// has no new thread, there are no others. The policy of a thread is not read: where setting it
+	// is denied as well, this would never end.
 	for range mostPasses {
 		threads, err := list()
 		if err != nil {
@@ -61,7 +61,7 @@ func lowerAll(list func() ([]os.DirEntry, error), lower func(tid int) error) err
 
 // lowerThread lowers a thread, if it has not ended.
 func lowerThread(tid int) error {
-	// Not sched_setattr: filters of system calls see this policy, and allow it where they allow no
+	// Not sched_setattr: filters of system calls see this policy, and permit it even if they forbid
 	// realtime (RestrictRealtime of systemd).
 	var param struct{ priority int32 }
 	_, _, errno := syscall.RawSyscall(syscall.SYS_SCHED_SETSCHEDULER, uintptr(tid), schedIdle, uintptr(unsafe.Pointer(&param)))
@@ -74,7 +74,7 @@ func lowerThread(tid int) error {
 	return fmt.Errorf("sched_setscheduler: %w; it is nice 19 instead", errno)
 }
 
-// giveUpFirst makes the kernel end this process before others when there is no more memory.
+// giveUpFirst makes the kernel kill this process before others when memory runs out.
 func giveUpFirst() {
 	// An error says that this is no usual Linux; then the kernel chooses.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)

@@ -31,7 +31,7 @@ type process struct {
 // errNotBegun says that there is no process, so that the task is still to be done.
 var errNotBegun = errors.New("no process replays the requests")
 
-// run has a process do t. Where none can, it logs why, and returns errNotBegun.
+// run has a process do t. If none can, it logs why, and returns errNotBegun.
 func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan planner, tell teller) (*insight.PreviewResult, error) {
 	sources, ok := file.Sources(inForce)
 	if !ok {
@@ -39,7 +39,7 @@ func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan plan
 		return nil, errNotBegun
 	}
 	t.InForce = sources
-	// At its end the process is killed, whatever it does.
+	// Whatever the process does, it is killed at the end.
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(running, executable(), c.args...)
@@ -52,8 +52,8 @@ func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan plan
 		c.here(err)
 		return nil, errNotBegun
 	}
-	// What a program does before its main takes milliseconds. The process does this again, for the
-	// threads that it has by then, and says it if it cannot.
+	// The part before main takes milliseconds. The process repeats this for the threads that it has
+	// by then, and reports if it cannot.
 	_ = lower(cmd.Process.Pid)
 	res, err := talk(in, &io.LimitedReader{R: out, N: mostSaid}, t, plan, tell)
 	in.Close()
@@ -68,7 +68,8 @@ func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan plan
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.Is(err, errEnded) || errors.Is(err, io.EOF) && !cmd.ProcessState.Exited():
-		// It had closed its ends of the pipes, so the state is not of what was done to it above.
+		// The process closed its ends of the pipes itself, so its state does not come from the kill
+		// above.
 		return nil, fmt.Errorf("the process that replays the requests ended before it was done: %v", cmd.ProcessState)
 	case errors.Is(err, errNotBegun):
 		c.here(err)
@@ -95,11 +96,11 @@ func start(cmd *exec.Cmd) (in io.WriteCloser, out io.Reader, err error) {
 	return in, out, cmd.Start() // it closes both if it fails
 }
 
-// errEnded says that the process ended before it said how.
+// errEnded says that the process ended before it sent a result.
 var errEnded = errors.New("the process says no more")
 
-// talk gives a process its task, and returns the result. It returns errNotBegun if the process is
-// none that replays.
+// talk gives a process its task, and returns the result. It returns errNotBegun if the process does
+// not replay.
 func talk(in io.Writer, out *io.LimitedReader, t *task, plan planner, tell teller) (*insight.PreviewResult, error) {
 	d, e := json.NewDecoder(out), gob.NewEncoder(in)
 	var first said
@@ -138,7 +139,7 @@ func talk(in io.Writer, out *io.LimitedReader, t *task, plan planner, tell telle
 	}
 }
 
-// unsent is the error of what the process could not be sent.
+// unsent returns the error of a failed write to the process.
 func unsent(what string, err error) error {
 	if errors.Is(err, syscall.EPIPE) {
 		return errEnded
@@ -146,7 +147,7 @@ func unsent(what string, err error) error {
 	return fmt.Errorf("the process that replays the requests could not be sent the %s: %w", what, err)
 }
 
-// unheard is the error of what the process said and out does not give.
+// unheard returns the error of a failed read of the process's output.
 func unheard(out *io.LimitedReader, err error) error {
 	switch {
 	case out.N <= 0:
@@ -157,8 +158,8 @@ func unheard(out *io.LimitedReader, err error) error {
 	return fmt.Errorf("what the process that replays the requests wrote cannot be read: %w", err)
 }
 
-// executable is this program. On Linux it is the file that runs, even where another one has taken
-// its name or it was deleted.
+// executable returns the path of this program. On Linux it is the running file, even if the file
+// was deleted, or another one has its name.
 func executable() string {
 	const self = "/proc/self/exe"
 	if runtime.GOOS == "linux" {
@@ -173,11 +174,11 @@ func executable() string {
 	return path
 }
 
-// environment is what of an environment the process needs: time zones, which rules name, and how
-// Go is told to behave. Settings, which may hold secrets, are not among it. One thread at a time
-// works, so that the process takes no more than one processor, and garbage is collected the more
-// often the nearer the process is to the 600 MB that docs/insight.md names. Without that bound it
-// took 865 MB where both engines were full (engineBytes), and replayed no more in the same time.
+// environment returns the part of an environment that the process needs: time zones, which rules
+// name, and settings of the Go runtime. Weir's settings, which may hold secrets, are left out.
+// GOMAXPROCS=1 keeps the process to one processor. GOMEMLIMIT makes it collect garbage more often
+// the nearer it is to the 600 MB that docs/insight.md names. Without that bound it took 865 MB with
+// both engines full (engineBytes), and replayed no more in the same time.
 func environment(all []string) []string {
 	kept := slices.DeleteFunc(slices.Clone(all), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -186,7 +187,7 @@ func environment(all []string) []string {
 	return append(kept, "GOMAXPROCS=1", "GOMEMLIMIT=560MiB")
 }
 
-// head keeps the beginning of what is written.
+// head keeps the beginning of the text that is written to it.
 type head struct{ text []byte }
 
 const mostHead = 8 << 10

@@ -4,12 +4,12 @@ package preview
 
 import "time"
 
-// lower does nothing: what this system knows of priorities is not what a preview needs.
+// lower does nothing: this system's priorities do not fit a preview.
 func lower(int) error { return nil }
 
 func giveUpFirst() {}
 
-// keepFiles has nothing to do: here files are only inherited by name.
+// keepFiles does nothing: here files are inherited only by name.
 func keepFiles() {}
 
 // processorTime is not known.

@@ -80,7 +80,7 @@ func TestNoProcess(t *testing.T) {
 	}
 }
 
-// A process that takes too long for what has no bound of its own is ended.
+// A process that takes too long in a part without a bound of its own is ended.
 func TestTooLong(t *testing.T) {
 	if _, ok := processorTime(); !ok {
 		t.Skip("on " + runtime.GOOS + " nobody knows how long a process has been on a processor")

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// keepFiles keeps files that this process has inherited from those that it starts. Go does so with
-// those that it opens itself.
+// keepFiles hides files that this process has inherited from processes that it starts. Go does the
+// same for files that it opens itself.
 func keepFiles() {
 	for fd := 3; fd < 1024; fd++ { // most of them are not there
 		syscall.CloseOnExec(fd)
 	}
 }
 
-// processorTime is how long this process has been on a processor.
+// processorTime returns the processor time of this process.
 func processorTime() (time.Duration, bool) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -1,12 +1,14 @@
-// Package preview records the requests of a sample of the clients, and tells what other rules would
-// have done to them.
+// Package preview records the requests of a sample of clients, and says what other rules would have
+// done to them.
 //
-// Recorder (recorder.go) listens behind weir.Hooks: it chooses by client before it copies anything,
-// and writes what it takes into staging buffers (entry.go). One goroutine moves it from there into
-// a ring of compressed chunks (ring.go, chunk.go). Preview (preview.go) has it planned what of the
-// record is replayed (plan.go), and starts a process for the rest (process.go, wire.go, child.go):
-// what is recorded is replayed in virtual time, through the rules in force and through other ones
-// side by side (task.go, replay.go), and summed up (result.go).
+// Begin with Recorder (recorder.go), which listens behind weir.Hooks. It selects by client before
+// it copies anything, and writes the selected requests into staging buffers (entry.go). One
+// goroutine moves them from there into a ring of compressed chunks (ring.go, chunk.go).
+//
+// Preview (preview.go) plans which part of the record to replay (plan.go), and starts a process for
+// it (process.go, wire.go, child.go). The process replays the requests in virtual time, through the
+// rules in force and through the other rules side by side (task.go, replay.go), and sums up
+// (result.go).
 package preview
 
 import (
@@ -28,20 +30,20 @@ import (
 
 // Options configure NewRecorder. The zero value is right for most.
 type Options struct {
-	// Bytes bound the memory of the record with all that belongs to it; 0 means 16 MiB, and less
-	// than MinBytes is an error.
+	// Bytes bounds the memory of the record with everything that belongs to it; 0 means 16 MiB, and
+	// less than MinBytes is an error.
 	Bytes int64
 	// PerSecond bounds the requests that are taken in a second; 0 means 1,000.
 	PerSecond int
-	// Reach is how far back the record is to reach: only then clients are left out for others'
-	// sake; 0 means 2 hours.
+	// Reach is how far back the record should reach. Clients are left out only to get there; 0
+	// means 2 hours.
 	Reach time.Duration
 	// Known names attributes that say who a client is; none means user.
 	Known []string
 	// Hide names attributes whose values are not kept. Attributes whose names suggest a secret are
 	// hidden anyway.
 	Hide []string
-	// Fresh says that the counters began empty together with the recorder: then nothing of the
+	// Fresh says that the counters began empty together with the recorder. Then no part of the
 	// record is needed to warm up.
 	Fresh bool
 	// Clock returns the time of requests that asked no store, in µs since the Unix epoch; nil is
@@ -57,9 +59,9 @@ const (
 	defaultReach     = 2 * time.Hour
 )
 
-// A client belongs to the stratum whose number is that of the leading zeros of its hash: half of
-// all clients to the stratum 0, a quarter to 1, and so on; the rest to the last one. A sample of 1
-// in 2^j are the strata from j on.
+// The number of leading zeros of a client's hash is its stratum: half of all clients are in stratum
+// 0, a quarter in 1, and so on; the last stratum takes the rest. The strata from j on are a sample
+// of 1 in 2^j.
 const strata = 17
 
 const (
@@ -81,7 +83,7 @@ type Recorder struct {
 	closed atomic.Bool   // no more is taken in this tick
 	level  atomic.Uint32 // the first stratum that is taken
 	left   atomic.Int64  // requests that may be taken until the next tick
-	beside atomic.Int64  // requests of the stratum below level, about
+	beside atomic.Int64  // requests of the stratum below level, estimated
 	names  atomic.Pointer[names]
 	turn   atomic.Uint32
 	stage  [buffers]staging
@@ -100,12 +102,12 @@ type Recorder struct {
 		taken   int64  // since beside was reset
 		all     uint64 // requests taken
 		closed  int64  // ticks in which not all was taken
-		since   int64  // when that was, in ticks
+		since   int64  // ticks since taken was reset
 		lostAt  uint64
 	}
 }
 
-// gap is a time in which not all was taken that the sample holds.
+// gap is a time in which requests of the sample were left out.
 type gap struct{ from, to int64 }
 
 // change is when other rules came into force.
@@ -114,13 +116,14 @@ type change struct {
 	set *rule.Set
 }
 
-// staging is a buffer for what was just taken. Who finds it locked takes another one.
+// staging is a buffer for the requests that were just recorded. A caller that finds it locked takes
+// another one.
 type staging struct {
 	mu  sync.Mutex
 	buf []byte
 	sum []byte // for hidden values
-	// Of the request that is written: the names of its attributes, and where in buf its values must
-	// end for the rest to have room.
+	// For the request that is being written: the names of its attributes, and where in buf its
+	// values must end so that the rest has room.
 	shape []string
 	room  int
 	_     [64]byte
@@ -157,7 +160,7 @@ func NewRecorder(o Options) (*Recorder, error) {
 	for i := range r.stage {
 		r.stage[i].buf, r.stage[i].shape = make([]byte, 0, r.stageBytes()), make([]string, 0, maxAttributes)
 	}
-	// What is staged may wait twice more: until it is sorted, and as what was read last.
+	// Staged bytes may exist two more times: until they are sorted, and after they were read last.
 	ring, err := newRing(o.Bytes-3*int64(buffers*r.stageBytes()), o.Reach.Microseconds())
 	if err != nil {
 		return nil, err
@@ -167,11 +170,11 @@ func NewRecorder(o Options) (*Recorder, error) {
 	return r, nil
 }
 
-// stageBytes is smaller where there is little memory.
+// stageBytes returns the size of a staging buffer, which is smaller if there is little memory.
 func (r *Recorder) stageBytes() int { return int(min(stagingBytes, r.o.Bytes/128)) }
 
-// SetSeed makes all nodes with the same seed record the same clients. What was recorded before is
-// forgotten, if that was another seed.
+// SetSeed makes all nodes with the same seed record the same clients. If the seed changes, the
+// record is cleared.
 func (r *Recorder) SetSeed(seed uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,7 +190,7 @@ func (r *Recorder) SetSeed(seed uint64) {
 	}
 }
 
-// Hooks are what the limiter is to call, where nothing else watches.
+// Hooks returns the hooks for the limiter, if there is no other watcher.
 func (r *Recorder) Hooks() weir.Hooks { return observe.NewTally().Join(r) }
 
 // Others implements observe.Watcher.
@@ -205,7 +208,7 @@ func (r *Recorder) rulesChanged(s *rule.Set, _ uint64) {
 	r.mu.changes = append(r.mu.changes, change{r.o.Clock(), s})
 }
 
-// The clients that a request may be of.
+// The ways to identify the client of a request.
 const (
 	byUser = iota
 	byAddress
@@ -213,7 +216,7 @@ const (
 	byNobody // drawn by chance, request by request
 )
 
-// client returns the hash of the client of a request; of nobody that is random.
+// client returns the hash of the client of a request. It is random if there is no client.
 func (r *Recorder) client(q *weir.Request, random uint64) (hash uint64, kind byte) {
 	if q.Attributes != nil {
 		if user, ok := q.Attributes.Attribute("user"); ok && user != "" {
@@ -223,7 +226,7 @@ func (r *Recorder) client(q *weir.Request, random uint64) (hash uint64, kind byt
 	return r.other(q, random)
 }
 
-// other is client of a request without a user.
+// other is client for a request without a user.
 func (r *Recorder) other(q *weir.Request, random uint64) (hash uint64, kind byte) {
 	seed := r.seed.Load()
 	if q.Attributes != nil {
@@ -237,7 +240,8 @@ func (r *Recorder) other(q *weir.Request, random uint64) (hash uint64, kind byte
 	return random, byNobody
 }
 
-// descriptorsHash is that of the values which name a client, or else of all of them.
+// descriptorsHash returns the hash of a value that names a client or, if there is none, of all
+// values.
 func descriptorsHash(seed uint64, list []rule.Descriptor) uint64 {
 	for _, name := range [...]string{"user", "user_id", "remote_address", "ip"} {
 		for i := range list {
@@ -280,7 +284,7 @@ func (r *Recorder) Decided(q *weir.Request, d *weir.Decision, f observe.Facts) {
 	if now == 0 {
 		now = r.o.Clock()
 	}
-	// Of another set than d.Rules only while one takes the place of the other.
+	// These belong to another set than d.Rules only while one set replaces the other.
 	names := r.names.Load()
 	if names == nil {
 		return
@@ -297,7 +301,7 @@ func (r *Recorder) Decided(q *weir.Request, d *weir.Decision, f observe.Facts) {
 	}
 }
 
-// answered is told how an admitted request was answered.
+// answered records the answer to an admitted request.
 func (r *Recorder) answered(q *weir.Request, d *weir.Decision, a weir.Answer) {
 	if r.closed.Load() || !d.Known || a.Status == 0 {
 		return
@@ -337,7 +341,7 @@ func (r *Recorder) free() *staging {
 	return nil
 }
 
-// close ends the taking until the next tick.
+// close stops recording until the next tick.
 func (r *Recorder) close() {
 	if !r.closed.Swap(true) {
 		r.hurry()
@@ -352,7 +356,7 @@ func (r *Recorder) hurry() {
 	}
 }
 
-// Run moves what was taken into the record, until ctx ends.
+// Run moves requests into the record until ctx ends.
 func (r *Recorder) Run(ctx context.Context) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
@@ -369,9 +373,9 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// drain moves what lies in the staging buffers into pending, and what lay there before into the
-// ring. Decisions that were made at the same time reach the buffers in no order: so a request is
-// sorted among those of two rounds.
+// drain moves the contents of the staging buffers into pending, and the earlier contents of pending
+// into the ring. Decisions that were made at the same time reach the buffers in no order. So a
+// request is sorted among the requests of two rounds.
 func (r *Recorder) drain() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -406,7 +410,7 @@ func (r *Recorder) drainLocked() {
 			r.mu.all++
 		}
 	}
-	// What stays points into both arenas.
+	// Entries that stay point into both arenas.
 	stay := slices.Clone(all[n:])
 	var keep []byte
 	for i := range stay {
@@ -415,7 +419,7 @@ func (r *Recorder) drainLocked() {
 	r.mu.pending, r.mu.spare, r.mu.arena = stay, arena, keep
 }
 
-// settle ends a tick: it fits the sample to what comes in.
+// settle ends a tick: it adapts the sample to the rate of requests.
 func (r *Recorder) settle() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -441,12 +445,12 @@ func (r *Recorder) settle() {
 		r.mu.taken, r.mu.since = 0, 0
 		r.beside.Store(0)
 	}
-	// A bucket: what comes in bursts is taken.
+	// A token bucket: bursts are recorded.
 	r.left.Store(min(max(r.left.Load(), 0)+perTick, int64(r.o.PerSecond)))
 	r.closed.Store(false)
 }
 
-// raise leaves out one more stratum.
+// raise drops one more stratum.
 func (r *Recorder) raise(g *ring, now int64) {
 	if n := r.level.Load(); n < strata-1 {
 		r.level.Store(n + 1)
@@ -461,27 +465,28 @@ func (r *Recorder) gap(from, to int64) {
 		r.mu.gaps[n-1].to = to
 		return
 	} else if n == keepGaps {
-		// The two oldest become one: the time between them counts as missing too.
+		// The two oldest gaps become one: the time between them counts as missing, too.
 		r.mu.gaps[1].from = r.mu.gaps[0].from
 		r.mu.gaps = slices.Delete(r.mu.gaps, 0, 1)
 	}
 	r.mu.gaps = append(r.mu.gaps, gap{from, to})
 }
 
-// Stats is what a recorder holds.
+// Stats describes the content of a recorder.
 type Stats struct {
 	Requests uint64    // recorded, and not forgotten yet
-	Bytes    int64     // that they take, about
+	Bytes    int64     // of memory, estimated
 	Limit    int64     // of Bytes
 	Taken    uint64    // requests recorded since the start
 	Sampled  int       // one client in so many is taken now
-	Since    time.Time // from then on the requests of these are there; zero: there are none
-	Lost     uint64    // requests for which there was no room at once, since the start
-	// How long, since the start, not all requests of these clients were taken: there were too many.
+	Since    time.Time // since when their requests are there; zero: there are none
+	Lost     uint64    // requests dropped for lack of a free buffer, since the start
+	// How long, since the start, some requests of these clients were left out, because there were
+	// too many.
 	Gaps time.Duration
 }
 
-// Stats returns what r holds.
+// Stats returns the stats of r.
 func (r *Recorder) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-rl/weir/store/fallback"
 )
 
-// shape is what many requests have in common: the domain, and the names of their attributes.
+// shape is shared by many requests: the domain, and the names of their attributes.
 type shape struct {
 	domain string
 	names  []string
@@ -27,7 +27,7 @@ type shape struct {
 // shapes holds each shape once.
 type shapes struct{ m map[string]*shape }
 
-// of returns the shape that a text says; nil if it is none.
+// of returns the shape for a text; nil if the text is none.
 func (s *shapes) of(text string) *shape {
 	if found := s.m[text]; found != nil {
 		return found
@@ -45,7 +45,7 @@ func (s *shapes) of(text string) *shape {
 	return found
 }
 
-// attributes are those of a recorded request.
+// attributes are the attributes of a recorded request.
 type attributes struct{ *request }
 
 // Attribute implements rule.Attributes.
@@ -163,7 +163,7 @@ type side struct {
 	d      weir.Decision
 	met    []uint64 // by rule.Rule.Index
 	denied []uint64
-	// limits whose keys cut across clients, where not all clients are there
+	// limits whose keys cut across clients, if not all clients are in the sample
 	scaled map[*rule.Counter]bool
 	scale  int64
 	shares map[*algo.Limit]*algo.Limit
@@ -192,7 +192,7 @@ func newSide(set *rule.Set, sampled int) (*side, error) {
 	return s, err
 }
 
-// share makes a limit that all clients share one for those that are in the sample.
+// share scales a limit that all clients share down to the clients in the sample.
 func (s *side) share(c *store.Charge) *algo.Limit {
 	if c.Limit == nil || !s.scaled[c.Counter] {
 		return c.Limit
@@ -208,7 +208,8 @@ func (s *side) share(c *store.Charge) *algo.Limit {
 	return l
 }
 
-// clientKeys are attributes that name a client, or what many clients may share and one has one of.
+// clientKeys are attributes that name a client, or that many clients may share but of which each
+// client has one.
 var clientKeys = []string{"user", "ip", "user_id", "remote_address"}
 
 // cutsAcross reports whether the keys of a rule gather requests of several clients.
@@ -254,7 +255,8 @@ func (s *side) decide(e *request, counted bool) (allowed bool, err error) {
 	}
 	for i := range s.d.Limits {
 		if slot := s.d.Limits[i].Slot; slot != "" {
-			// When it was given back is not recorded, so such a limit refuses nothing here.
+			// The record does not say when a slot was given back, so such a limit refuses nothing
+			// here.
 			if _, err := s.engine.Release(slot); err != nil {
 				return false, err
 			}
@@ -288,11 +290,11 @@ func (s *side) decide(e *request, counted bool) (allowed bool, err error) {
 
 func (s *side) close() { s.engine.Close() }
 
-// client is what the replay saw of one client.
+// client is the state of one client in the replay.
 type client struct {
 	requests, now, then uint32
 	conduct             insight.Conduct // under the rules in force
-	key                 string          // of those that the change touches
+	key                 string          // of clients that the change affects
 }
 
 // replay is the state of one preview.
@@ -318,7 +320,7 @@ type replay struct {
 	each       eachFunc // for tests
 }
 
-// run replays what m reads.
+// run replays the requests of m.
 func (r *replay) run(ctx context.Context, m *merged, progress func(done uint64)) error {
 	for n := 1; ; n++ {
 		e, err := m.next()
@@ -329,7 +331,7 @@ func (r *replay) run(ctx context.Context, m *merged, progress func(done uint64))
 			return nil
 		}
 		if e.time < r.start {
-			continue // of a chunk that begins earlier
+			continue // from a chunk that begins earlier
 		}
 		if e.flags&flagAnswer != 0 {
 			r.answer(e)
@@ -447,13 +449,13 @@ func (r *replay) identifies(e *request) bool {
 	return false
 }
 
-// good returns what tells whether a client behaves well: insight's judgement of a key, so that a
-// preview counts the same clients as verdicts do, and what they say another limit would touch.
+// good returns a function that reports whether a client behaves well. It is insight's judgement of
+// a key, so that a preview counts the same clients as verdicts do.
 func (r *replay) good() func(c *client) bool {
 	f := insight.Facts{Met: r.requests, Known: r.identified}
 	for _, c := range r.clients {
 		if k := c.conduct.Facts(); k.OK >= 0 {
-			f.Sample = append(f.Sample, k) // one tells that there are answers
+			f.Sample = append(f.Sample, k) // one shows that there are answers
 			break
 		}
 	}
@@ -467,7 +469,7 @@ func (r *replay) good() func(c *client) bool {
 	}
 }
 
-// clientText names the client of a request for people; what it returns is a copy.
+// clientText names the client of a request for people. It returns a copy.
 func (e *request) clientText() string {
 	for _, name := range [...]string{"user", "ip"} {
 		if v, ok := (attributes{e}).Attribute(name); ok && v != "" {

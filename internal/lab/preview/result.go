@@ -15,7 +15,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// result fills in what the replay counted.
+// result fills in the counts of the replay.
 func (r *replay) result(res *insight.PreviewResult, p *plan) {
 	scale := uint64(1) << p.level
 	res.From, res.To = time.UnixMicro(p.count).UTC(), time.UnixMicro(r.to).UTC()
@@ -45,7 +45,7 @@ func scaled(list []uint64, by uint64) []uint64 {
 	return list
 }
 
-// sumClients compares who is refused.
+// sumClients compares which clients are refused.
 func (r *replay) sumClients(res *insight.PreviewResult, scale uint64) {
 	good := r.good()
 	c := &res.Clients
@@ -75,11 +75,11 @@ func (r *replay) sumClients(res *insight.PreviewResult, scale uint64) {
 	c.Examples = c.Examples[:min(len(c.Examples), mostExamples)]
 }
 
-// plusMinus is half the width of the 95 % interval of a share of the requests, where each client
-// was drawn with the same chance: that of a ratio estimate over clusters (W. Cochran, Sampling
-// Techniques, 1977, chapter 9).
+// plusMinus returns half the width of the 95 % interval of a share of the requests, where each
+// client was drawn with the same chance. It is the interval of a ratio estimate over clusters (W.
+// Cochran, Sampling Techniques, 1977, chapter 9).
 func (r *replay) plusMinus(share float64, of func(*client) uint32) float64 {
-	// In integers the order of the clients, which is another one each time, makes no difference.
+	// Integer sums do not depend on the order of the clients, which differs each time.
 	var n, refused, both, all uint64
 	for _, c := range r.clients {
 		x, y := uint64(of(c)), uint64(c.requests)
@@ -93,7 +93,7 @@ func (r *replay) plusMinus(share float64, of func(*client) uint32) float64 {
 	return 1.96 * math.Sqrt(left*sum) / float64(n)
 }
 
-// rules compares the two sides rule by rule, in the order of the new rules, the removed ones last.
+// rules compares the two sides rule by rule, in the order of the new rules, with removed ones last.
 func (r *replay) rules(scale uint64) []insight.PreviewRule {
 	type id struct{ domain, name string }
 	list := []insight.PreviewRule{}
@@ -134,7 +134,7 @@ func (r *replay) rules(scale uint64) []insight.PreviewRule {
 	return list
 }
 
-// perUser reports whether all requests of one key are of one client that is known by its user.
+// perUser reports whether each key belongs to one client, which is known by its user.
 func perUser(r *rule.Rule) bool {
 	for _, key := range r.Per {
 		if slices.Contains(key, "user") {
@@ -144,7 +144,7 @@ func perUser(r *rule.Rule) bool {
 	return false
 }
 
-// fingerprint is the same for rules that do the same.
+// fingerprint returns the same text for rules that do the same.
 func fingerprint(r *rule.Rule) string {
 	var b strings.Builder
 	windows := func(list []*rule.Window) {
@@ -191,7 +191,7 @@ func fingerprint(r *rule.Rule) string {
 	return b.String()
 }
 
-// warn says what the counts do not hold.
+// warn warns of anything that the counts do not cover.
 func (t *task) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 	say := func(format string, args ...any) { res.Warnings = append(res.Warnings, fmt.Sprintf(format, args...)) }
 	lint := res.Warnings
@@ -241,7 +241,7 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// warnOfRules says what of the new rules a record cannot show.
+// warnOfRules warns of anything in the new rules that a record cannot show.
 func (t *task) warnOfRules(say func(string, ...any), s *side, plan *plan) {
 	for _, domain := range s.set.Domains() {
 		of := (*domainNames)(nil)

@@ -7,19 +7,19 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// ring holds what was recorded, in strata by client. Each stratum has chunks of its own, so that a
-// part of the clients can be forgotten without reading anything. When there is no more room, the
-// oldest chunk of the first stratum goes that has any, until what is left reaches back as far as it
-// is to; then the oldest of all. So the last minutes are there of many clients, and the last hours
-// of fewer. The lock of Recorder guards it.
+// ring holds the record, in strata by client. Each stratum has its own chunks, so that some clients
+// can be forgotten without reading anything. If there is no more room, the oldest chunk goes: of
+// the first stratum that has any, until the rest reaches back as far as wanted, and of all strata
+// after that. So the record has the last minutes of many clients, and the last hours of fewer. The
+// lock of Recorder guards it.
 type ring struct {
 	strata [strata]stratum
 	limit  int64 // bytes of all
 	bytes  int64 // of closed chunks
 	open   int64 // of open ones
-	target int64 // how far back it is to reach, in µs
-	size   int   // of a chunk before it is compressed
-	first  int64 // the first entry that ever came, in µs; 0 if what came first was forgotten
+	target int64 // how far back it should reach, in µs
+	size   int   // of a chunk before compression
+	first  int64 // the first entry ever, in µs; 0 if it was forgotten
 	latest int64
 	turn   uint64 // of the last entry
 	out    *zstd.Encoder
@@ -28,7 +28,7 @@ type ring struct {
 type stratum struct {
 	chunks []chunk
 	open   writer
-	// All requests of the stratum's clients are there from then on, in µs; 0: it is not recorded.
+	// since when all requests of the stratum's clients are there, in µs; 0: it is not recorded
 	since int64
 }
 
@@ -39,12 +39,12 @@ func (s *stratum) count() (n uint64) {
 	return n + uint64(s.open.requests)
 }
 
-// encoderBytes is about what the encoder takes.
+// encoderBytes is about the memory of the encoder.
 const encoderBytes = 512 << 10
 
 func newRing(bytes, target int64) (*ring, error) {
-	// Chunks of this size compress well, and the open ones of all strata, with their tables, leave
-	// most of the room to others.
+	// Chunks of this size compress well. The open chunks of all strata, with their tables, leave
+	// most of the room to closed ones.
 	g := &ring{target: target, limit: bytes, size: int(min(64<<10, max(bytes/512, 2<<10)))}
 	var err error
 	if g.out, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(64<<10), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false)); err != nil {
@@ -66,7 +66,7 @@ func (g *ring) add(e *entry) {
 	g.latest = max(g.latest, e.time)
 	s := &g.strata[stratumOf(e.client)]
 	if s.since == 0 {
-		return // it is recorded no more
+		return // it is not recorded any more
 	}
 	g.turn++
 	before := s.open.held()
@@ -117,14 +117,14 @@ func (g *ring) drop() bool {
 	return true
 }
 
-// begin says that a stratum is recorded from now on.
+// begin starts recording a stratum.
 func (g *ring) begin(n int, now int64) {
 	s := &g.strata[n]
 	g.forget(s)
 	s.since = now
 }
 
-// end says that a stratum is recorded no more. What is there of it has no use: it ends before now.
+// end stops recording a stratum. Its chunks are of no use: they end before now.
 func (g *ring) end(n int, _ int64) {
 	s := &g.strata[n]
 	g.forget(s)
@@ -154,7 +154,7 @@ func (g *ring) clear(now int64) {
 	}
 }
 
-// reach returns since when the strata from n on are whole; 0 if they are not.
+// reach returns since when the strata from n on are complete; 0 if they are not.
 func (g *ring) reach(n int) (since int64) {
 	for i := n; i < strata; i++ {
 		if g.strata[i].since == 0 {
@@ -178,7 +178,7 @@ func (g *ring) requests(n int, from int64) (sum uint64) {
 	return sum
 }
 
-// total returns the bytes that all of it takes, about.
+// total returns about how much memory the ring takes.
 func (g *ring) total() int64 { return g.bytes + g.open + min(encoderBytes, g.limit/4) }
 
 // take returns the chunks of the strata from n on that reach beyond an instant: for each stratum

@@ -13,9 +13,9 @@ import (
 // spreadChunks is how many chunks Spread reads at most: half a megabyte.
 const spreadChunks = 8
 
-// Spread returns up to n of the recorded requests that came since the rules in force came into
-// force, spread over that time. Older ones may lack what these rules read. It keeps the deciding
-// path from nothing: what it reads never changes, or is a copy.
+// Spread returns up to n recorded requests, spread over the time since the rules in force came into
+// force. Older requests may lack attributes that these rules read. It does not hold up the deciding
+// path: the chunks that it reads never change, or are copies.
 func (r *Recorder) Spread(n int) []rule.Query {
 	r.mu.Lock()
 	from := int64(0)
@@ -34,7 +34,7 @@ func (r *Recorder) Spread(n int) []rule.Query {
 	defer z.Close()
 	for i := range chosen {
 		c := &chunks[(i+1)*len(chunks)/chosen-1] // the last one always
-		// What earlier chunks did not have, later ones may have.
+		// Later chunks make up for requests that earlier ones did not have.
 		list = c.spread(z, from, (n-len(list))/(chosen-i), list)
 	}
 	return list
@@ -65,7 +65,7 @@ func (c *chunk) spread(z *zstd.Decoder, from int64, n int, list []rule.Query) []
 	return list
 }
 
-// query is the request as rules see it, with memory of its own.
+// query returns the request as rules see it, with memory of its own.
 func (e *request) query() rule.Query {
 	q := rule.Query{Domain: e.shape.domain}
 	if e.descriptors != "" {

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 )
 
-// task is all that a preview needs beside the record. It can be done in any process; the exported
-// fields go to another one (wire.go).
+// task is everything that a preview needs beside the record. Any process can do it. The exported
+// fields are sent to another process (wire.go).
 type task struct {
 	Files   map[string]string // the candidate
 	InForce []file.Source     // the rules in force
@@ -27,15 +27,15 @@ type task struct {
 	Hide    []string
 	Nodes   int // how many count the same keys
 
-	spent func() time.Duration // of the processor, where a process does nothing else
+	spent func() time.Duration // processor time, in a process that does nothing else
 	each  eachFunc             // for tests
 }
 
 type (
 	eachFunc = func(e *request, now, then *weir.Decision)
-	// planner plans what is replayed, where windows are up to so long, in µs.
+	// planner plans what to replay. window is the longest window of the rules, in µs.
 	planner = func(window int64) (*plan, error)
-	// teller tells of progress, at most ten times a second but for what must be told.
+	// teller reports progress, at most ten times a second unless must is set.
 	teller = func(p insight.PreviewProgress, must bool)
 )
 
@@ -77,7 +77,7 @@ func (t *task) run(ctx context.Context, inForce func() (*rule.Set, error), plan 
 	return res, nil
 }
 
-// newTeller returns what tells f, which may be nil.
+// newTeller returns a teller that calls f, which may be nil.
 func newTeller(f func(insight.PreviewProgress)) teller {
 	var last time.Time
 	return func(p insight.PreviewProgress, must bool) {
@@ -102,7 +102,7 @@ func isTest(name string) bool {
 	return strings.HasSuffix(name, "_test.yaml") || strings.HasSuffix(name, "_test.yml")
 }
 
-// load loads the candidate's files. What is wrong with them goes into res.
+// load loads the candidate's files, and puts their errors into res.
 func (t *task) load(res *insight.PreviewResult) (*rule.Set, []testFile) {
 	var sources []file.Source
 	var tests []testFile
@@ -128,7 +128,7 @@ func (t *task) load(res *insight.PreviewResult) (*rule.Set, []testFile) {
 	return set, tests
 }
 
-// problemsOf lists an error's problems. file is where it is, if it says nothing of that.
+// problemsOf returns an error's problems. file is the file of those that do not name one.
 func problemsOf(file string, err error) (list []insight.PreviewProblem) {
 	problems, ok := errors.AsType[rule.Problems](err)
 	if !ok {

@@ -10,18 +10,18 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
-// What a server and the process that replays for it say to each other.
+// The protocol between a server and the process that replays for it.
 //
-// The process begins with the version of all this. The server writes the task, and when the rules
-// are loaded and their tests are run, the plan and each of its chunks; it writes by encoding/gob,
-// since texts and chunks are bytes of any kind. The process writes lines of JSON. Its input stays
+// The process begins with the version of the protocol. The server writes the task and, once the
+// rules are loaded and their tests were run, the plan and each of its chunks. It uses encoding/gob,
+// because texts and chunks are arbitrary bytes. The process writes lines of JSON. Its input stays
 // open as long as the server wants the result.
 
-// wireVersion changes with everything that is said, and with what becomes of it: where a program
-// was replaced on the disk, the new one must not replay for the old one.
+// wireVersion changes with the messages and with their effect: if the program on the disk was
+// replaced, the new one must not replay for the old one.
 const wireVersion = 4
 
-// said is a line that the process writes. One of the fields is there.
+// said is a line from the process. It has one of the fields.
 type said struct {
 	Version  int                      `json:"version,omitempty"`  // the first line
 	Progress *insight.PreviewProgress `json:"progress,omitempty"` // any number
@@ -30,7 +30,8 @@ type said struct {
 	Error    string                   `json:"error,omitempty"`
 }
 
-// mostSaid bounds what the process says, in bytes: one line for each of 100,000 rules has room.
+// mostSaid bounds the output of the process, in bytes: it has room for one line for each of 100,000
+// rules.
 const mostSaid = 128 << 20
 
 // lines writes lines. Safe for concurrent use.
@@ -51,8 +52,8 @@ func (l *lines) say(s said) error {
 	return l.out.Encode(s)
 }
 
-// sentPlan is a plan as it is sent, without the chunks, which follow one by one: so neither side
-// holds all of them twice.
+// sentPlan is a plan without its chunks, which follow one by one, so that neither side holds all of
+// them twice.
 type sentPlan struct {
 	Level           int
 	From, Count, To int64

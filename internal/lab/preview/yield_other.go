@@ -4,5 +4,5 @@ package preview
 
 import "runtime"
 
-// yield lets goroutines that wait go first.
+// yield lets waiting goroutines go first.
 func yield() { runtime.Gosched() }

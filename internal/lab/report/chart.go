@@ -15,8 +15,8 @@ import (
 // The charts are plain SVG. Colours come from the page's style sheet, so that they follow light and
 // dark.
 
-// A frame is where a chart lies in its picture. Of the chart over time there are two, since one
-// that is made smaller for a phone cannot be read.
+// A frame is the position of a chart in its picture. There are two for the chart over time, because
+// one that is scaled down for a phone cannot be read.
 type frame struct {
 	class               string
 	width, left, right  int
@@ -100,7 +100,7 @@ func halve(t *sim.Timeline) *sim.Timeline {
 	return m
 }
 
-// start is when a bucket begins.
+// start returns when a bucket begins.
 func start(t *sim.Timeline, i int) time.Time {
 	return t.Start.Add(time.Duration(int64(i)*t.Seconds) * time.Second)
 }

@@ -81,7 +81,7 @@ type row struct {
 	Allowed, DeniedPart float64 // percent of the longest bar
 }
 
-// figures are those of one bucket.
+// figures are the figures of one bucket.
 type figures struct{ Time, Requests, Denied, Share, Other string }
 
 // Page writes r as a self-contained page: no script, no font, no request. logs are the names of the
@@ -184,7 +184,7 @@ func (d *pageData) tiles(r *sim.Report, shown *sim.Timeline) {
 	}
 }
 
-// rateOf writes a rate in the unit in which it is a handy number.
+// rateOf formats a rate in the unit that gives a handy number.
 func rateOf(perSecond float64) string {
 	switch {
 	case perSecond >= 1:
@@ -309,7 +309,7 @@ func figuresOf(t *sim.Timeline) []figures {
 	return list
 }
 
-// peak says what the highest point of a series is.
+// peak describes the highest point of a series.
 func peak(series []int64, t *sim.Timeline) string {
 	most, at := int64(0), 0
 	for i, n := range series {
@@ -390,7 +390,7 @@ func ruleRows(o *sim.Outcome) []ruleRow {
 	return rows
 }
 
-// alarming leaves the rules that somebody should look at, and counts the others.
+// alarming returns the rules that somebody should look at, and counts the others.
 func alarming(rows []ruleRow) (left []ruleRow, others string) {
 	counts := map[string]int{}
 	for _, r := range rows {

@@ -186,8 +186,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// All text can be read in light and in dark, by WCAG 2.2: 4.5:1 on each ground that it stands on,
-// and 3:1 for what is drawn.
+// All text can be read in light and in dark, by WCAG 2.2: 4.5:1 on each background, and 3:1 for
+// graphics.
 func TestContrast(t *testing.T) {
 	_, dark, _ := strings.Cut(pageText, "@media (prefers-color-scheme: dark)")
 	themes := map[string]map[string]string{"light": colours(pageText), "dark": colours(dark)}
@@ -224,7 +224,7 @@ func colours(css string) map[string]string {
 	return list
 }
 
-// contrast is that of WCAG 2.2.
+// contrast returns the contrast by WCAG 2.2.
 func contrast(t *testing.T, a, b string) float64 {
 	luminance := func(colour string) float64 {
 		n, err := strconv.ParseUint(strings.TrimPrefix(colour, "#"), 16, 32)
@@ -244,8 +244,8 @@ func contrast(t *testing.T, a, b string) float64 {
 	return (max(x, y) + 0.05) / (min(x, y) + 0.05)
 }
 
-// Each figure stands in the page as text, not in a tooltip alone: those of each bucket of the
-// chart, each bin of a histogram, the highest point of a sparkline.
+// Each figure is in the page as text, and not only in a tooltip: each bucket of the chart, each bin
+// of a histogram, the highest point of a sparkline.
 func TestPageFigures(t *testing.T) {
 	r := replay(t, 2000, true, tight)
 	var b strings.Builder
@@ -311,7 +311,8 @@ func TestTimeTicks(t *testing.T) {
 	}
 }
 
-// Of each rule the text says what its verdict is, what to do, and what became of what it refuses.
+// The text has the verdict on each rule, what to do, and the statuses of the requests that it
+// refuses.
 func TestTextVerdicts(t *testing.T) {
 	var b strings.Builder
 	const nowhere = "  - { name: nowhere, when: { path: /nowhere }, per: [ip], allow: 3/hour }\n"
@@ -329,7 +330,7 @@ func TestTextVerdicts(t *testing.T) {
 			t.Errorf("a line of %d columns: %s", len(line), line)
 		}
 	}
-	// Of very many rules only those that need a look are told of one by one.
+	// With very many rules, only those that need attention are listed one by one.
 	var rules strings.Builder
 	rules.WriteString("limits:\n")
 	for i := range 40 {

@@ -90,10 +90,11 @@ func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
 	}
 }
 
-// most rules that are told of one by one; of more only those that somebody should look at are.
+// toldRules bounds the rules that are described one by one. Of more rules, only those that need
+// attention are.
 const toldRules = 30
 
-// writeVerdicts writes of each rule whether it does its job.
+// writeVerdicts writes the verdicts on each rule.
 func writeVerdicts(b *strings.Builder, o *sim.Outcome) {
 	left := map[string]int{}
 	for i := range o.ByRule {

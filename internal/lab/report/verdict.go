@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
-// refusesVerb is what the rule does to requests.
+// refusesVerb returns the verb for the rule's effect on requests.
 func refusesVerb(r *insight.RuleReport) string {
 	if r.Mode == "shadow" {
 		return "would refuse"
@@ -17,7 +17,7 @@ func refusesVerb(r *insight.RuleReport) string {
 	return "refuses"
 }
 
-// statuses lists what became of the refused requests in the log: "200: 134, 301: 6, none: 2".
+// statuses lists the refused requests by their status in the log: "200: 134, 301: 6, none: 2".
 func statuses(r *insight.RuleReport) string {
 	refused := r.Refused + r.WouldRefuse
 	if refused == 0 || len(r.By["status"]) == 0 {
@@ -43,7 +43,7 @@ func statuses(r *insight.RuleReport) string {
 // fillNames are the bins of a fill histogram.
 var fillNames = [11]string{"0–10", "10–20", "20–30", "30–40", "40–50", "50–60", "60–70", "70–80", "80–90", "90–100", "> 100"}
 
-// fillEdges are where the bins begin, for bars that are too narrow for more.
+// fillEdges are the lower ends of the bins, for bars that are too narrow for more.
 var fillEdges = [11]string{"0", "10", "20", "30", "40", "50", "60", "70", "80", "90", "> 100"}
 
 // fills lists the bins of the fill histogram that hold keys: "0–10 %: 430, > 100 %: 3".

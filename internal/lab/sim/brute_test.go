@@ -15,7 +15,7 @@ import (
 // all requests that were admitted before.
 type bruteLimit func(admitted []int64, now int64) bool
 
-// lastIn returns those of the ascending instants that are > after.
+// lastIn counts the instants, which are ascending, that are > after.
 func lastIn(admitted []int64, after int64) int64 {
 	n := int64(0)
 	for i := len(admitted) - 1; i >= 0 && admitted[i] > after; i-- {

@@ -72,8 +72,7 @@ func parseColumns(timeColumn, clientColumn int, unit int64) func(string) (bruteR
 	}
 }
 
-// The counts of a replay of every real log that has clients equal those of the brute-force
-// counters.
+// The replay of every real log that has clients gives the same counts as the brute-force counters.
 func TestReplayEqualsBruteForce(t *testing.T) {
 	logs := []struct {
 		name  string

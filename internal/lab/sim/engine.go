@@ -1,6 +1,7 @@
 // Package sim runs rules in virtual time: a limiter over the embedded store, with a clock that the
-// caller moves. It is the engine behind `weir test` (testfile.go, testrun.go) and `weir replay`
-// (replay.go). Begin with Engine (engine.go), which both of them use.
+// caller moves. `weir test` (testfile.go, testrun.go) and `weir replay` (replay.go) run on it.
+// Begin with Engine (engine.go), which both use. A replay also judges the rules (judge.go) and
+// suggests limits (survey.go, suggest.go).
 package sim
 
 import (
@@ -22,7 +23,7 @@ type Engine struct {
 	signals signals
 }
 
-// signals are values of signals as they were set, unfiltered.
+// signals are the values of signals as set, unfiltered.
 type signals map[string]int
 
 // Signal implements weir.Signals.
@@ -34,11 +35,10 @@ func (s signals) Signal(name string) (percent int, ok bool) {
 // NewEngine returns an engine with an empty store. A set may serve several engines.
 func NewEngine(set *rule.Set) (*Engine, error) { return NewEngineWith(set, EngineOptions{}) }
 
-// EngineOptions tune NewEngineWith. The zero value is that of NewEngine.
+// EngineOptions tune NewEngineWith. NewEngine uses the zero value.
 type EngineOptions struct {
 	MaxBytes int64 // bound on the store; 0 means memory.DefaultMaxBytes
-	// Limit returns the numbers that are to hold for a charge in place of c.Limit; nil changes
-	// none.
+	// Limit returns the limit to apply to a charge in place of c.Limit; nil changes none.
 	Limit func(c *store.Charge) *algo.Limit
 }
 
@@ -60,7 +60,7 @@ func NewEngineWith(set *rule.Set, o EngineOptions) (*Engine, error) {
 	return e, nil
 }
 
-// renumbered is a store that charges other limits than it is asked to.
+// renumbered is a store that charges other limits than its caller asks for.
 type renumbered struct {
 	*memory.Store
 	limit func(*store.Charge) *algo.Limit

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
-// Of rules that are alike but for a number, each has as many failures as where it is the only one,
-// in the list of failures and in its verdict.
+// Each of some rules that are alike except for a number has as many failures as when it is the only
+// rule, in the list of failures and in its verdict.
 func TestReplayAlikeFailures(t *testing.T) {
 	var log strings.Builder
 	for i, user := range []string{"-", "ada", "ada", "3", "-", "-", "11", "bob", "-", "3"} {

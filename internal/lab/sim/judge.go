@@ -16,7 +16,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// A ruleTally gathers in a replay what insight.Judge has to know of one rule.
+// A ruleTally gathers the facts of one rule for insight.Judge in a replay.
 type ruleTally struct {
 	rule    *rule.Rule
 	windows []*rule.Window
@@ -24,10 +24,10 @@ type ruleTally struct {
 	with    map[*rule.Rule]uint64
 	status  [600]uint64 // of the refused requests (or those in shadow), as the log has it
 	known   uint64
-	okays   uint64 // admitted requests that were answered well, and
-	answers uint64 // all that tell
+	okays   uint64 // admitted requests that were answered well
+	answers uint64 // admitted requests whose answer tells
 	keys    keySample
-	scratch judgedKey // of a key that is in no sample
+	scratch judgedKey // for a key that is in no sample
 	minute  ruleMinute
 }
 
@@ -42,20 +42,20 @@ type judgedKey struct {
 	windows        []insight.Demand
 }
 
-// keySample keeps the keys with the smallest hashes: all of them up to its bound, a uniform sample
-// of bound keys or more beyond (K. Beyer and others, On Synopses for Distinct-Value Estimation,
-// SIGMOD 2007).
+// keySample keeps the keys with the smallest hashes: all of them up to its bound, and beyond that a
+// uniform sample of at least bound keys (K. Beyer and others, On Synopses for Distinct-Value
+// Estimation, SIGMOD 2007).
 type keySample struct {
 	bound int
 	most  uint64 // hashes above were dropped; 0: none
 	index map[uint64]*judgedKey
-	// The keys that were refused are kept by themselves: a sample of all keys holds few of them.
+	// Refused keys have a sample of their own: a sample of all keys holds few of them.
 	refusedMost uint64
 	refused     map[uint64]*judgedKey
 }
 
-// sampleBound is how many keys the rules of a set share between them, and fewestSampled what each
-// of them has at least.
+// sampleBound is how many keys the rules of a set share among them, and fewestSampled the least for
+// each rule.
 const (
 	sampleBound   = 1 << 16
 	fewestSampled = 1 << 8
@@ -127,7 +127,7 @@ func (s *keySample) refuse(hash uint64, k *judgedKey, windows int) *judgedKey {
 		return k
 	}
 	if k == nil {
-		// What it asked for before its first refusal is not known.
+		// Its demand before its first refusal is not known.
 		k = &judgedKey{hash: hash, windows: make([]insight.Demand, windows)}
 	}
 	s.refused[hash] = k
@@ -157,8 +157,8 @@ func distinct(keys map[uint64]*judgedKey, most uint64) (n, err float64) {
 	if most == 0 {
 		return k, 0
 	}
-	// Any threshold that does not depend on the keys behind it will do; that of the last pruning,
-	// with all keys below it, makes k larger than the bound.
+	// Any threshold that does not depend on the keys behind it will do. The threshold of the last
+	// pruning, with all keys below it, makes k larger than the bound.
 	return k / (float64(most) / math.MaxUint64), 1 / math.Sqrt(max(k-2, 1))
 }
 
@@ -219,7 +219,7 @@ func (t *ruleTally) refused(d *weir.Decision, i, end int) bool {
 	return false
 }
 
-// add counts a decision, whose limits from i to end are those of the rule.
+// add counts a decision, whose limits from i to end belong to the rule.
 func (t *ruleTally) add(a *answers, d *weir.Decision, i, end int, now int64, status int, user bool) {
 	f := &t.facts
 	f.Met++
@@ -253,7 +253,8 @@ func (t *ruleTally) add(a *answers, d *weir.Decision, i, end int, now int64, sta
 	case near:
 		f.Near++
 	}
-	// What is not enforced for a key of a rule that is enforced for others is no refusal, as live.
+	// As in a server: if the rule is enforced for other keys, a refusal that is not enforced for
+	// this one is none.
 	refused := denied || shadow && f.Mode == "shadow"
 	t.met(a, hash, refused)
 	k := t.keys.at(hash, len(t.windows))
@@ -285,7 +286,7 @@ func (t *ruleTally) add(a *answers, d *weir.Decision, i, end int, now int64, sta
 	f.MaxFill = max(f.MaxFill, k.fill)
 }
 
-// window counts what a key asks of one window.
+// window counts the demand of a key in one window.
 func (t *ruleTally) window(k *judgedKey, d *weir.Decision, n int, now int64, banned bool) {
 	l, h := &d.Limits[n], &d.Matches.Hits[n]
 	at := slices.IndexFunc(t.facts.Windows, func(w insight.WindowFacts) bool { return w.Name == l.Window.Name })
@@ -351,7 +352,7 @@ func keyFacts(keys map[uint64]*judgedKey) []insight.KeyFacts {
 	return list
 }
 
-// byStatus lists the refused requests by the status that the log has, most first.
+// byStatus lists the refused requests by their status in the log, most first.
 func (t *ruleTally) byStatus() []insight.Count {
 	list := []insight.Count{}
 	for status, n := range t.status {
@@ -363,11 +364,11 @@ func (t *ruleTally) byStatus() []insight.Count {
 	return list
 }
 
-// spread is a sample of the requests of a log, spread evenly over it: to find out why a rule is
+// spread is a sample of the requests of a log, spread evenly over it, to find out why a rule is
 // never met.
 type spread struct {
 	entries []accesslog.Entry
-	stride  int64 // of as many requests one is kept
+	stride  int64 // one in so many requests is kept
 }
 
 const spreadEntries = 256
@@ -393,7 +394,7 @@ func (s *spread) add(n int64, e *accesslog.Entry) {
 	s.entries = append(s.entries, kept)
 }
 
-// unmet says of the rules that no request met why that is.
+// unmet says why no request met a rule, for each such rule.
 func (x *outcome) unmet(s *spread) {
 	whys := map[*ruleTally][]rule.Reason{}
 	any := false
@@ -416,7 +417,7 @@ func (x *outcome) unmet(s *spread) {
 	}
 }
 
-// explainedRules are so many that explaining takes no time to speak of.
+// explainedRules is the number of rules up to which explaining takes no noticeable time.
 const explainedRules = 2000
 
 // byRule reports on each rule of the domain.

@@ -7,31 +7,32 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
-// What a log tells of a rush: in which minutes the service failed, and what a rule let through.
+// This file finds rushes in a log: the minutes in which the service failed, and how much a rule let
+// through.
 
 const (
-	// keptMinutes is how many minutes are known of a rule: a day, as a server knows them. Of many
-	// rules it is less.
+	// keptMinutes is how many minutes of a rule are kept: a day, as on a server. With many rules it
+	// is less.
 	keptMinutes = 24 * 60
 	// minuteKeys bounds the keys that are counted one by one in a minute of a rule, likewise.
 	minuteKeys = 1 << 12
 )
 
-// answers counts the answers of the minute at hand, in the whole log.
+// answers counts the answers of the current minute, in the whole log.
 type answers struct {
 	minute      int64 // Unix seconds at which it begins; 0 before the first one
 	all, failed int
 	met         []*ruleTally // by a request of the minute
 }
 
-// ruleMinute is the minute at hand of a rule.
+// ruleMinute is the current minute of a rule.
 type ruleMinute struct {
 	met, refused uint64
 	keys         map[uint64]uint32 // requests that were admitted, by the hash of the key
 	most         uint64            // keys with larger hashes are not counted; 0: all are
 }
 
-// note counts a request of a minute with a status; 0 is one that is not known.
+// note counts a request of a minute with its status; 0 if that is not known.
 func (a *answers) note(now int64, status int) {
 	if minute := now / 60e6 * 60; minute > a.minute {
 		a.end()
@@ -45,7 +46,7 @@ func (a *answers) note(now int64, status int) {
 	}
 }
 
-// met counts a request of the minute at hand.
+// met counts a request of the current minute.
 func (t *ruleTally) met(a *answers, hash uint64, refused bool) {
 	m := &t.minute
 	if m.met == 0 {
@@ -78,7 +79,7 @@ func (t *ruleTally) met(a *answers, hash uint64, refused bool) {
 	}
 }
 
-// end ends the minute at hand.
+// end ends the current minute.
 func (a *answers) end() {
 	saturated := insight.Failing(a.failed, a.all)
 	for _, t := range a.met {
@@ -88,7 +89,7 @@ func (a *answers) end() {
 	a.met, a.all, a.failed = a.met[:0], 0, 0
 }
 
-// endMinute notes what the minute at hand was like, which began at an instant.
+// endMinute notes the current minute, which began at an instant.
 func (t *ruleTally) endMinute(at int64, saturated bool) {
 	m := &t.minute
 	list, kept := t.facts.Minutes, min(keptMinutes, t.keys.bound)
@@ -104,7 +105,7 @@ func (t *ruleTally) endMinute(at int64, saturated bool) {
 	}
 	top := max(int(minute.Keys/100), 1)
 	minute.TopKeys = float64(top)
-	if m.most == 0 && minute.Admitted > 0 { // else the few may not be among those that are counted
+	if m.most == 0 && minute.Admitted > 0 { // else the top keys may not be among those counted
 		counts := make([]uint32, 0, len(m.keys))
 		for _, n := range m.keys {
 			counts = append(counts, n)

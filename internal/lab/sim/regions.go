@@ -8,12 +8,12 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// mostRegional is how many rules Regional names.
+// mostRegional bounds the rules that Regional names.
 const mostRegional = 8
 
-// Regional names the limited rules of a domain that hold over several regions, in words, and says
-// whether they are many; "" if there are none. The domain "" means all. A simulation is one region
-// that has all of each limit.
+// Regional names, in words, the limited rules of a domain that hold over several regions, and
+// reports whether there are many; "" if there are none. The domain "" means all. A simulation is
+// one region, which has all of each limit.
 func Regional(s *rule.Set, domain string) (names string, many bool) {
 	var list []string
 	for _, r := range s.Rules() {

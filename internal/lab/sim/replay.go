@@ -24,8 +24,8 @@ type RuleSet struct {
 	Name   string // as the report calls it
 	Domain string
 	Set    *rule.Set
-	// Texts are the files of the set by name, as positions call them; for proposals to show how a
-	// file would change. May be nil.
+	// Texts are the files of the set, by the names that positions use, so that proposals can
+	// include a patch. May be nil.
 	Texts map[string]string
 }
 
@@ -105,7 +105,7 @@ type replay struct {
 	survey    *survey // for proposals
 	both      int64
 	only      [maxSets]int64
-	user      bool // the request at hand has one
+	user      bool // the current request has one
 	spread    spread
 }
 
@@ -119,10 +119,9 @@ type outcome struct {
 	decision weir.Decision
 	limits   []limitState
 	byWindow map[*rule.Window]int
-	// attributes that rules of the Lyft form need, and no request had so far
+	// attributes that rules of the Lyft form need, and that no request has had so far
 	unseen map[string]bool
-	// attributes that the rules read, in order, as long as no request had any of them; nil after
-	// that
+	// attributes that the rules read, in order, until a request has one of them; nil after that
 	reads     []string
 	column    int
 	allowed   int64
@@ -139,14 +138,14 @@ type outcome struct {
 	answers   answers
 }
 
-// failure is an expression.
+// failure identifies an expression.
 type failure struct {
 	rule *rule.Rule
 	key  string
 }
 
-// countFailures counts the expressions that failed on a request: of rules that are alike once for
-// all of them, but for the first time.
+// countFailures counts the expressions that failed on a request. Rules that are alike share one
+// count, except for the first failure, which counts for each of them.
 func (x *outcome) countFailures(m *rule.Matches) {
 	for _, f := range m.Failures() {
 		if f.Alike == nil {
@@ -162,7 +161,7 @@ func (x *outcome) countFailures(m *rule.Matches) {
 	}
 }
 
-// shareFailures adds what was counted of rules that are alike to each of them.
+// shareFailures adds the shared count of alike rules to each of them.
 func (x *outcome) shareFailures() {
 	for a, n := range x.alike {
 		for _, r := range a.Rules {
@@ -190,8 +189,8 @@ func (x *outcome) failed(r *rule.Rule, key string, err error) {
 	}
 }
 
-// harmless spells an error, which may hold any text of the log, so that it steers no terminal and
-// takes no page.
+// harmless spells an error, which may quote any text of the log, so that it is short and does not
+// steer a terminal.
 func harmless(text string) string {
 	const most = 200
 	var b strings.Builder
@@ -258,8 +257,8 @@ func (r *replay) close() {
 	}
 }
 
-// limit returns the place of a window in x.limits. A window of an override counts under its name,
-// as one of its rule's.
+// limit returns the place of a window in x.limits. A window of an override counts under its name as
+// if it belonged to the rule itself.
 func (x *outcome) limit(w *rule.Window) int {
 	if i, ok := x.byWindow[w]; ok {
 		return i
@@ -400,7 +399,7 @@ func (x *outcome) decide(r *replay, now int64, bucket int) (bool, error) {
 	return true, nil
 }
 
-// report sums up.
+// report returns the result.
 func (r *replay) report(s accesslog.Stats) *Report {
 	rep := &Report{Requests: r.count, Skipped: s.Skipped, SkippedLines: s.Faults, MissingFields: s.Missing, Late: s.Late}
 	if s.Skipped > 0 {

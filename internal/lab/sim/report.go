@@ -64,8 +64,8 @@ type Limit struct {
 	Denied     int64  `json:"denied"`
 	Keys       int64  `json:"keys"`
 	KeysDenied int64  `json:"keys_denied"`
-	// Banned are the requests that met it and were refused by a ban of its rule; they are neither
-	// in Allowed nor in Denied.
+	// Banned are the requests that met the limit and were refused by a ban of its rule. They are
+	// neither in Allowed nor in Denied.
 	Banned int64 `json:"banned,omitempty"`
 
 	Algorithm string  `json:"algorithm,omitempty"`
@@ -112,14 +112,14 @@ type Timeline struct {
 	DeniedOther []int64   `json:"denied_other,omitempty"` // by the second rule set of a comparison
 }
 
-// Suggestions are limits that the traffic itself proposes.
+// Suggestions are limits derived from the traffic itself.
 type Suggestions struct {
 	Peaks  []Peak           `json:"peaks"`
 	Limits []SuggestedLimit `json:"limits"`
 	YAML   string           `json:"yaml"` // a rule file; "" if the log holds too few keys
 }
 
-// SuggestedLimit is one of the proposals, and what it would do to the log if it were alone.
+// SuggestedLimit is one proposal, and what it alone would do to the log.
 type SuggestedLimit struct {
 	Name        string          `json:"name"`
 	When        string          `json:"when,omitempty"` // as in a rule file
@@ -134,10 +134,10 @@ type SuggestedLimit struct {
 	Crowd       int64           `json:"crowd,omitempty"` // clients of the crowd on the route
 }
 
-// Peak is the number of requests that keys made within a window at their busiest, as a
-// sliding_window of one bucket counts them. Ordinary keys are those that ask for no more than three
-// times the 99th percentile, are answered well half of the time, and belong to no crowd on one
-// form.
+// Peak describes the number of requests that keys made within a window at their busiest, as a
+// sliding_window of one bucket counts them. A key is ordinary if it asks for no more than three
+// times the 99th percentile, at least half of its answers are good, and it belongs to no crowd on
+// one form.
 type Peak struct {
 	Scope       string `json:"scope"`  // name of the suggested limit
 	Per         string `json:"per"`    // attribute

@@ -180,8 +180,8 @@ func (w *replayed) run() *insight.Facts {
 	return nil
 }
 
-// Each verdict is given where it is deserved and alone, and not at half of what it takes, in each
-// of some worlds. TestVerdictsOfManyWorlds has more of them.
+// Each verdict is given if it is deserved, and alone. It is not given at half of what it takes.
+// This holds in each of some worlds. TestVerdictsOfManyWorlds has more of them.
 func TestVerdictsOfScriptedTraffic(t *testing.T) {
 	testVerdicts(t, effort.Of(uint64(1), 10))
 }

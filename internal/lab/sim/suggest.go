@@ -18,9 +18,9 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// SuggestOptions say how limits are proposed. Three readings of the log do it: the first, that of
-// the replay itself, learns the routes and what each client does (survey.go); the second how much
-// each key asks for, and the third what the proposals would refuse.
+// SuggestOptions say how limits are proposed. That takes three passes over the log. The first, the
+// replay itself, learns the routes and the behaviour of each client (survey.go). The second
+// measures how much each key asks for, and the third counts what the proposals would refuse.
 type SuggestOptions struct {
 	// Open opens the log anew.
 	Open func() (*accesslog.Log, error)
@@ -28,8 +28,8 @@ type SuggestOptions struct {
 	Load func(text string) (*rule.Set, error)
 }
 
-// suggester measures how much each key asks for at its busiest, as the default algorithm counts:
-// with N at a key's peak that key is never refused, with N below it is.
+// suggester measures how much each key asks for at its busiest, as the default algorithm counts.
+// With N at a key's peak the key is never refused; with a smaller N it is.
 type suggester struct {
 	survey *survey
 	scopes []*scope
@@ -42,12 +42,12 @@ type scope struct {
 	per    string // "" of a limit that all share
 	writes bool
 	route  *route // nil for all
-	// general scopes are proposed whatever they would refuse
+	// general scopes are always proposed, whatever they would refuse
 	general bool
 	index   map[uint64]int32
 	keys    []keyRates
-	gone    [len(rateWindows)]map[int64]int64 // peaks of keys that were dropped: peak → keys
-	// requests by hour of those whom nothing speaks against, for a limit that all share
+	gone    [len(rateWindows)]map[int64]int64 // peaks of dropped keys: peak → keys
+	// requests by hour of clients without anything against them, for a limit that all share
 	hours map[int64]int64
 
 	ordinary, outliers int // keys, when measured
@@ -73,14 +73,14 @@ type keyRates struct {
 
 const (
 	rateBound  = 200_000
-	fewestKeys = 20 // fewer propose nothing: the busiest of them would set the limit
+	fewestKeys = 20 // with fewer, nothing is proposed: the busiest would set the limit
 	manyKeys   = 1000
 	// ordinaryPart of all keys must be ordinary: a quarter.
 	ordinaryPart = 4
-	// outlierTimes p99 (see high) is what an ordinary key does not ask for.
+	// An ordinary key does not ask for more than outlierTimes p99 (see high).
 	outlierTimes = 3
-	// shareTimes the busiest ordinary hour is what all may ask of a route together, and
-	// fewestShared at least, so that somebody can use it where nobody ordinary did.
+	// A limit that all share on a route is shareTimes the busiest ordinary hour, but at least
+	// fewestShared, so that somebody can use the route even if nobody ordinary did.
 	shareTimes   = 1.5
 	fewestShared = 5
 )
@@ -126,7 +126,7 @@ func (s *suggester) plan() {
 	}
 }
 
-// add counts a request in the second reading.
+// add counts a request in the second pass.
 func (s *suggester) add(e *accesslog.Entry) {
 	ip, user := e.Get(accesslog.FieldIP), e.Get(accesslog.FieldUser)
 	path, _ := routePath(e)
@@ -191,13 +191,13 @@ func (x *scope) add(hash uint64, e *accesslog.Entry, suspect bool) {
 	}
 }
 
-// ordinaryBy reports whether nothing but its demand may speak against the key.
+// ordinaryBy reports whether nothing speaks against the key, except perhaps its demand.
 func (k *keyRates) ordinaryBy() bool {
 	return 2*k.suspect < k.requests && !poor(k.ok, k.answers)
 }
 
-// prune drops the half of the keys that have been idle longest; the peaks of the ordinary ones
-// stay.
+// prune drops the half of the keys that have been idle longest. It keeps the peaks of ordinary
+// ones.
 func (x *scope) prune() {
 	slices.SortStableFunc(x.keys, func(a, b keyRates) int { return cmp.Compare(b.last, a.last) })
 	keep := len(x.keys) / 2
@@ -227,8 +227,8 @@ func coarse(n int64) int64 {
 	return (n + step - 1) / step * step
 }
 
-// demands returns the peaks of the keys in one window, ascending: of those that nothing but their
-// demand may speak against, or of all.
+// demands returns the peaks of keys in one window, ascending: of the keys that ordinaryBy accepts,
+// or of all.
 func (x *scope) demands(window int, all bool) []int64 {
 	var list []int64
 	for i := range x.keys {
@@ -246,14 +246,14 @@ func (x *scope) demands(window int, all bool) []int64 {
 }
 
 // percentile returns the smallest value that at least the share p/1000 of the sorted list does not
-// pass.
+// exceed.
 func percentile(list []int64, p int64) int64 {
 	n := int64(len(list))
 	return list[max((n*p+999)/1000, 1)-1]
 }
 
-// measure finds the limits of a scope: for each window those that 99.9 % of the ordinary keys stay
-// under, never all, where there are at least 1,000 of them; else the busiest ordinary key's.
+// measure finds the limits of a scope: for each window the limit that 99.9 % of the ordinary keys
+// stay below, if there are at least 1,000 of them, or else the peak of the busiest ordinary key.
 func (x *scope) measure() bool {
 	if x.per == "" {
 		busiest := int64(0)
@@ -265,7 +265,7 @@ func (x *scope) measure() bool {
 		x.ordinary = int(busiest)
 		return true
 	}
-	// Where most keys are not ordinary, those that are tell little.
+	// If most keys are not ordinary, the ordinary ones say little.
 	if n := len(x.demands(0, false)); n < fewestKeys || n*ordinaryPart < len(x.demands(0, true)) {
 		return false
 	}
@@ -289,8 +289,8 @@ func (x *scope) measure() bool {
 	return true
 }
 
-// high is the percentile that tells what is usual among n keys, in thousandths: the 99th, or one
-// that leaves out at least three of them.
+// high returns the percentile that shows what is usual among n keys, in thousandths: the 99th, or
+// one that leaves out at least three keys.
 func high(n int) int64 {
 	switch {
 	case n >= 300:
@@ -365,8 +365,8 @@ func (s *suggester) suggest(ctx context.Context, domain string, o *SuggestOption
 			continue
 		}
 		if x.per == "" && x.route.crowd == 0 {
-			// Where a limit for each stops most of it, one that all share would only let those few
-			// shut out the others.
+			// If a limit for each client stops most of the abuse, a limit that all share would only
+			// let those few clients shut out the others.
 			if each := reports[x.name+"-per-client"]; each != nil && 2*int64(each.WouldRefuse) >= x.route.bad {
 				continue
 			}
@@ -391,10 +391,10 @@ func (s *suggester) suggest(ctx context.Context, domain string, o *SuggestOption
 	return out, nil
 }
 
-// fewestTold refusals are worth a limit for one route.
+// fewestTold is the number of refusals that justifies a limit for one route.
 const fewestTold = 20
 
-// read is the second reading of the log.
+// read is the second pass over the log.
 func (s *suggester) read(ctx context.Context, open func() (*accesslog.Log, error)) error {
 	log, err := open()
 	if err != nil {
@@ -416,7 +416,7 @@ func (s *suggester) read(ctx context.Context, open func() (*accesslog.Log, error
 	}
 }
 
-// try replays the proposals, each by itself, in a third reading.
+// try replays the proposals, each by itself, in a third pass.
 func (s *suggester) try(ctx context.Context, o *SuggestOptions) (map[string]*insight.RuleReport, error) {
 	var b strings.Builder
 	b.WriteString("limits:\n")
@@ -443,7 +443,7 @@ func (s *suggester) try(ctx context.Context, o *SuggestOptions) (map[string]*ins
 	return reports, nil
 }
 
-// words says in comments what a proposal rests on, what it would refuse, and what not.
+// words explains a proposal in comments: its basis, what it would refuse, and what not.
 func (x *scope) words(r *insight.RuleReport) []string {
 	var lines []string
 	noun := map[string]string{"ip": "client", "user": "user", "user|ip": "client"}[x.per]
@@ -483,7 +483,7 @@ func (x *scope) words(r *insight.RuleReport) []string {
 	return lines
 }
 
-// byStatus writes what became of refused requests: " (200: 12, 302: 3)".
+// byStatus formats refused requests by status: " (200: 12, 302: 3)".
 func byStatus(list []insight.Count) string {
 	var parts []string
 	for i, c := range list {
@@ -499,7 +499,7 @@ func byStatus(list []insight.Count) string {
 	return " (" + strings.Join(parts, ", ") + ")"
 }
 
-// worthwhile writes the limits that no other window makes redundant. A longer window does if it
+// worthwhile returns the limits that no other window makes redundant. A longer window does if it
 // allows no more, and a shorter one if it allows no more over the whole of this window.
 func worthwhile(limits [len(rateWindows)]int64) []string {
 	var allow []string

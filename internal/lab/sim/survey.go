@@ -11,10 +11,10 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// A survey is what the first reading of a log learns for proposals: which routes there are, how
-// they answer, and what each client does. It finds crowds on one form: many clients that do hardly
-// anything but send the same form, each about as often, so that no limit for each of them can tell
-// them from others.
+// A survey is the result of the first pass over a log: which routes there are, how they answer, and
+// what each client does. It finds crowds on one form: many clients that hardly do anything except
+// send the same form, each about equally often. A limit for each client cannot tell them from
+// others.
 type survey struct {
 	requests, users int64
 	index           map[string]int32
@@ -26,7 +26,7 @@ type survey struct {
 type route struct {
 	path      string
 	write     bool
-	truncated bool // some paths were longer
+	truncated bool // some paths had more segments
 	requests  int64
 	answers   int64
 	bad       int64 // 401, 403, 429, 5xx
@@ -67,7 +67,8 @@ func newSurvey() *survey {
 	return &survey{index: map[string]int32{}, byClient: map[uint64]*surveyed{}}
 }
 
-// answered says whether the status of a request tells how it was answered, and if so, whether well.
+// answered reports whether the status of a request shows how it was answered and, if so, whether
+// well.
 func answered(e *accesslog.Entry) (tells, good bool) {
 	status := e.Get(accesslog.FieldStatus)
 	if len(status) != 3 {
@@ -184,7 +185,7 @@ func clientOf(ip, user []byte) uint64 {
 	return xxhash.Sum64(ip)
 }
 
-// client returns what is known of a client; nil if nothing.
+// client returns the state of a client; nil if it is not known.
 func (s *survey) client(ip, user []byte) *surveyed {
 	if ip == nil && user == nil {
 		return nil
@@ -192,10 +193,10 @@ func (s *survey) client(ip, user []byte) *surveyed {
 	return s.byClient[clientOf(ip, user)]
 }
 
-// suspect reports whether something speaks against a client that its demand does not show.
+// suspect reports whether something other than its demand speaks against a client.
 func (c *surveyed) suspect() bool { return c != nil && (c.crowd || poor(c.ok, c.answers)) }
 
-// on returns how often a client took a route.
+// on returns how often a client used a route.
 func (c *surveyed) on(route int32) int32 {
 	for _, v := range c.routes {
 		if v.route == route {
@@ -205,9 +206,9 @@ func (c *surveyed) on(route int32) int32 {
 	return 0
 }
 
-// candidates finds the crowds, and returns the routes for which a limit of their own may be worth
-// it: those with most requests (for
-// reading, only whole folders), those that answer badly, and those with a crowd.
+// candidates finds the crowds. It returns the routes that may deserve a limit of their own: routes
+// with most requests (when reading, only whole folders), routes that answer badly, and routes with
+// a crowd.
 func (s *survey) candidates() []*route {
 	forms := 0
 	byRequests := make([]*route, 0, len(s.routes))
@@ -271,7 +272,7 @@ func (s *survey) findCrowd(form int32) {
 			}
 		}
 	}
-	// Some do the same more often; they are no less of the crowd.
+	// Some of the crowd send the form more often: they still belong to it.
 	slices.Sort(requests)
 	if alike < crowdClients || 2*alike < len(writers) || requests[len(requests)/2] > crowdFew {
 		return
@@ -282,7 +283,7 @@ func (s *survey) findCrowd(form int32) {
 	s.routes[form].crowd = len(members)
 }
 
-// abused reports whether much of what is sent to the route is answered badly.
+// abused reports whether a large share of the answers on the route is bad.
 func (r *route) abused() bool { return r.requests >= fewestOnRoute && r.badShare() >= badRoute }
 
 func (r *route) badShare() float64 {

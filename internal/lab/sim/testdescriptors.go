@@ -9,8 +9,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// descriptors reads the descriptors of a request through Envoy: a list in which each descriptor is
-// a mapping from key to value in the order of its entries or, if a key occurs twice, a list of such
+// descriptors reads the descriptors of a request through Envoy. They are a list. Each descriptor is
+// a mapping from key to value in the order of its entries or, if a key occurs twice, a list of
 // mappings.
 func (p *testParser) descriptors(n ast.Node) []rule.Descriptor {
 	const example = "as in: descriptors: [{message_type: marketing, to_number: \"555\"}]"

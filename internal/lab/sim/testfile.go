@@ -42,7 +42,7 @@ type Step struct {
 	Expect  *Expect // after Send; nil if nothing is expected
 }
 
-// SetSignal is a step that sets a signal, which elastic limits then follow to the point.
+// SetSignal is a step that sets a signal. Elastic limits then follow it without delay.
 type SetSignal struct {
 	Signal string
 	To     int // percent
@@ -73,7 +73,7 @@ type Expect struct {
 	// Shadow are the limits in shadow that would have refused; empty but not nil: none.
 	Shadow []string
 	Banned *bool
-	// Wait: a door that can hold requests would hold it.
+	// Wait requires whether a door that can hold requests would hold the request.
 	Wait *bool
 	// Defer is the queue into which a door that can defer would put the request; empty but not nil:
 	// none.
@@ -90,7 +90,8 @@ const maxTimes = 10_000_000
 // 2000-01-01T00:00:00Z.
 const DefaultStart = 946_684_800_000_000
 
-// ParseTests parses a file of rule tests. The error is a rule.Problems with all that is wrong.
+// ParseTests parses a file of rule tests. The error is a rule.Problems with everything that is
+// wrong.
 func ParseTests(name string, data []byte) (*TestFile, error) {
 	p := &testParser{name: name, lines: strings.Split(string(data), "\n")}
 	f := p.file(data)
@@ -132,8 +133,8 @@ func (p *testParser) file(data []byte) (f *TestFile) {
 		p.failAt(0, 0, "split it", fmt.Sprintf("the file has %d bytes; at most %d are read", len(data), maxTestFile))
 		return nil
 	}
-	// The library is known to panic on some broken input; a test file must not take the others
-	// down.
+	// The library is known to panic on some broken input. One test file must not prevent the others
+	// from running.
 	defer func() {
 		if r := recover(); r != nil {
 			f = nil
@@ -497,7 +498,7 @@ func (p *testParser) start(n ast.Node) int64 {
 	return t.UnixMicro()
 }
 
-// unwrap takes anchors and tags off a node.
+// unwrap removes anchors and tags from a node.
 func unwrap(n ast.Node) ast.Node {
 	for {
 		switch x := n.(type) {

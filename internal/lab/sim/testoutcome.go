@@ -62,8 +62,9 @@ func deferredInto(queues []string) string {
 	return "deferred to " + strings.Join(queues, ", ")
 }
 
-// remainingOf returns the remaining number of each limit that was met, including those in shadow,
-// by its name and, as the least of its windows, by that of its rule.
+// remainingOf returns the remaining number of each limit that was met, including limits in shadow.
+// It is keyed by the name of the limit and, for the least of a rule's windows, by the name of the
+// rule.
 func remainingOf(d *weir.Decision) map[string]int64 {
 	left := map[string]int64{}
 	for i := range d.Limits {
@@ -77,7 +78,7 @@ func remainingOf(d *weir.Decision) map[string]int64 {
 	return left
 }
 
-// holdsRemaining reports whether left has all that want says.
+// holdsRemaining reports whether left has all entries of want.
 func holdsRemaining(want, left map[string]int64) bool {
 	for name, n := range want {
 		if got, ok := left[name]; !ok || got != n {
@@ -87,7 +88,7 @@ func holdsRemaining(want, left map[string]int64) bool {
 	return true
 }
 
-// describeRemaining writes the entries of left for the limits that want names.
+// describeRemaining writes the entries of left for the limits in want.
 func describeRemaining(want, left map[string]int64) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(want)) {

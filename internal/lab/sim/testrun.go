@@ -36,9 +36,9 @@ const pauseEvery = 32
 // mostSlots bounds the concurrency slots that a test holds at once, for the sake of memory.
 const mostSlots = 1_000_000
 
-// RunTest runs one test on rules in the given domain. pause is called before each step and every 32
-// requests of it: its error ends the test, and is wrapped with how far the test came. Other errors
-// are of the machinery, not of the test.
+// RunTest runs one test on rules in the given domain. It calls pause before each step and every 32
+// requests of a step. An error of pause ends the test, and says how far the test came. Other errors
+// are about the machinery, not about the test.
 func RunTest(set *rule.Set, domain string, t *Test, pause func() error) (*TestResult, error) {
 	e, err := NewEngine(set)
 	if err != nil {
@@ -145,8 +145,8 @@ func runRelease(e *Engine, s *Step, slots *[]string, pause func() error) (StepRe
 	return res, nil
 }
 
-// runSet sets a signal. It fails if no limit of the domain follows the signal: the test would not
-// test anything.
+// runSet sets a signal. It fails if no limit of the domain follows the signal, because the test
+// would test nothing then.
 func runSet(e *Engine, set *rule.Set, domain string, s *SetSignal) StepResult {
 	res := StepResult{What: fmt.Sprintf("set { signal: %s, to: %d%% }", s.Signal, s.To)}
 	e.SetSignal(s.Signal, s.To)

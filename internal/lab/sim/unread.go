@@ -49,8 +49,8 @@ func (f *TestFile) CheckAttributes(set *rule.Set, domain string) error {
 }
 
 // UnreadAttribute reports whether an attribute looks like a mistake: no rule of the domain reads
-// it, and it is not one that any request may have, such as its method or a header unlike those that
-// are read. hint says how to mend it.
+// it, and it is not an attribute that any request may have, such as its method or a header unlike
+// those that are read. hint says how to correct it.
 func UnreadAttribute(set *rule.Set, domain, name string) (hint string, unread bool) {
 	v := readBy(set, domain).judge(name)
 	return v.hint, v.unread

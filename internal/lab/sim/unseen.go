@@ -10,8 +10,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// expect adds the attributes that a rule of the Lyft form needs to those that no request has had so
-// far.
+// expect adds the attributes that a rule of the Lyft form needs to the attributes that no request
+// has had so far.
 func (x *outcome) expect(r *rule.Rule) {
 	if r.Lyft == nil {
 		return
@@ -24,8 +24,8 @@ func (x *outcome) expect(r *rule.Rule) {
 	}
 }
 
-// look takes those attributes out of x.unseen that a request has, and forgets x.reads if it has one
-// of them.
+// look removes the attributes of a request from x.unseen. If the request has one of x.reads, it
+// forgets x.reads.
 func (x *outcome) look(a *attributes) {
 	if len(x.reads) > 0 {
 		x.find(a)
@@ -58,7 +58,7 @@ func (x *outcome) find(a *attributes) {
 	}
 }
 
-// noteReading says of whom a log tells, and how it was read, where that is not sure.
+// noteReading notes who the clients in a log are, and how the log was read, if that is uncertain.
 func (rep *Report) noteReading(log *accesslog.Log) {
 	s := log.Stats()
 	if s.Unused > 0 {
@@ -77,7 +77,7 @@ func (rep *Report) noteReading(log *accesslog.Log) {
 	}
 }
 
-// noteUnseen says which rules of the Lyft form no request could meet.
+// noteUnseen notes rules of the Lyft form that no request could meet.
 func (rep *Report) noteUnseen(x *outcome) {
 	if len(x.unseen) == 0 {
 		return

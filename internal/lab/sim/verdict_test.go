@@ -12,7 +12,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/traffic"
 )
 
-// The verdicts on real logs, where nobody signs in. Most of what is refused was answered well: by
+// The verdicts on real logs, where nobody signs in. Most refused requests were answered well: by
 // the status alone each of these rules would be too strict.
 func TestVerdictsOnRealLogs(t *testing.T) {
 	for _, c := range []struct {

@@ -1,10 +1,11 @@
-// Package candidate follows rules that do not refuse yet, or refuse on a share of their keys only,
-// and says what they would have done beside the live decision: how many requests a rule would have
-// refused, of how many keys, and of which most often.
+// Package candidate follows rules that do not refuse yet, or that refuse on a share of their keys
+// only. It compares what such a rule would have done with the live decision: how many requests it
+// would have refused, on how many keys, and on which keys most often.
 //
-// A Tracker makes a Set for each rule set; Set.Count is told each decision, and Set.Readings is
-// what people see. Counting is done on the deciding path: it waits for no lock and allocates
-// nothing. sketch.go holds the two estimates: of how many keys there are, and of the heaviest.
+// A Tracker makes a Set for each rule set. Set.Count takes in each decision, and Set.Readings
+// returns what people see. Counting runs on the deciding path: it waits for no lock and allocates
+// nothing. Begin with Tracker; sketch.go holds the two estimates, the number of distinct keys and
+// the most frequent keys.
 package candidate
 
 import (
@@ -30,7 +31,8 @@ type Reading struct {
 	Enforce int       `json:"enforce_percent"` // of its keys; 0 for a rule in shadow
 	Since   time.Time `json:"since"`
 
-	// Requests with keys on which it is not enforced, by what it would have done and what was done.
+	// Requests on keys for which the rule is not enforced, by the rule's verdict and the live
+	// decision.
 	WouldRefuse uint64 `json:"would_refuse"` // admitted, but not by this rule
 	WouldAdmit  uint64 `json:"would_admit"`  // refused, but not by this rule
 	BothRefuse  uint64 `json:"both_refuse"`
@@ -41,7 +43,7 @@ type Reading struct {
 	// one in three is off by more than 3 %.
 	KeysRefused uint64 `json:"keys_would_refuse"`
 
-	// Requests with keys on which it is enforced, by its own verdict.
+	// Requests on keys for which it is enforced, by its own verdict.
 	EnforcedAdmitted    uint64 `json:"enforced_admitted"`
 	EnforcedRefused     uint64 `json:"enforced_refused"`
 	EnforcedKeysRefused uint64 `json:"enforced_keys_refused"` // an estimate, as KeysRefused
@@ -69,8 +71,8 @@ type Tracker struct {
 	watched atomic.Int64 // refusedKeys of the newest Set
 }
 
-// New returns a Tracker. Values of the attributes in hide are not shown, nor are those of
-// attributes that look like secrets.
+// New returns a Tracker. It hides the values of the attributes in hide, and of attributes that look
+// like secrets.
 func New(hide []string) *Tracker {
 	return &Tracker{veil: veil{seed: maphash.MakeSeed(), hide: hide}}
 }
@@ -87,7 +89,7 @@ type candidate struct {
 	enforce       int
 	definition    string // of the rule: if it changes, counting starts again from 0
 	since         time.Time
-	// Requests with keys on which it is not enforced, by whether it refuses (first index) and
+	// Requests on keys for which it is not enforced, by whether it refuses (first index) and
 	// whether the live decision refuses (second index).
 	verdicts [2][2]atomic.Uint64
 	enforced [2]atomic.Uint64 // of the other keys, by whether it refuses
@@ -144,7 +146,7 @@ func isCandidate(r *rule.Rule) bool {
 	return (shadow || r.EnforcePercent < 100) && len(r.Windows) > 0
 }
 
-// definition is what the verdicts of a rule depend on.
+// definition returns a text that changes whenever the verdicts of a rule may.
 func definition(r *rule.Rule) string {
 	var b strings.Builder
 	for _, w := range r.Windows {
@@ -162,8 +164,8 @@ func definition(r *rule.Rule) string {
 	return b.String()
 }
 
-// Count counts the verdicts of the candidates among the rules that d met. d must be of the rule set
-// that s was made of.
+// Count counts the verdicts of the candidates among the rules that d met. s must be made of the
+// rule set of d.
 func (s *Set) Count(d *weir.Decision) {
 	if s == nil {
 		return
@@ -202,7 +204,8 @@ func bit(b bool) int {
 	return 0
 }
 
-// keysOf returns the refused keys of c; nil if those of too many candidates are followed.
+// keysOf returns the refused keys of c. It returns nil if c has none yet and maxWatched others are
+// already followed.
 func (t *Tracker) keysOf(c *candidate, which int) *refusedKeys {
 	if k := c.keys[which].Load(); k != nil {
 		return k
@@ -226,8 +229,8 @@ func (c *candidate) watched() (n int64) {
 	return n
 }
 
-// Verdict is how many requests met a candidate on keys on which it is not enforced, with one
-// combination of what it would have done and what was done.
+// Verdict is the number of requests that met a candidate, on keys for which it is not enforced,
+// with one combination of the candidate's verdict and the live decision.
 type Verdict struct {
 	Domain, Limit    string
 	Refuses, Refused bool // the candidate; the live decision
@@ -253,7 +256,7 @@ func (s *Set) Verdicts(yield func(Verdict) bool) {
 	}
 }
 
-// Readings returns the candidates of a domain in rule order; those of all domains if it is "".
+// Readings returns the candidates of a domain in rule order, or of all domains if domain is "".
 func (s *Set) Readings(domain string) []Reading {
 	list := []Reading{}
 	if s == nil {
@@ -296,14 +299,14 @@ func (c *candidate) read() Reading {
 	return out
 }
 
-// veil hides what is secret in keys.
+// veil hides secrets in keys.
 type veil struct {
 	seed maphash.Seed // of hashes of keys
 	hide []string     // attributes whose values are not shown
 }
 
-// edit makes the value of a part of a key, dst[at:], fit to be shown. A long value is cut; a secret
-// one becomes a hash that means nothing outside this process.
+// edit makes the value in a part of a key, dst[at:], fit to be shown. It cuts a long value, and
+// replaces a secret one by a hash that means nothing outside this process.
 func (v *veil) edit(dst []byte, name string, at int) []byte {
 	end := at + 64
 	switch {

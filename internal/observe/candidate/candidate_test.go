@@ -64,7 +64,7 @@ func allow(t testing.TB, l *weir.Limiter, attributes rule.Map) {
 	}
 }
 
-// Of a rule that is enforced on a share of its keys, those keys are told of apart.
+// A rule that is enforced on a share of its keys reports these keys separately.
 func TestCandidateOnAShare(t *testing.T) {
 	l, w := limiter(t, `
 domain: shop

@@ -21,8 +21,8 @@ type refusedKeys struct {
 func (k *refusedKeys) add(v *veil, w *rule.Window, key []byte) {
 	hash := maphash.Bytes(v.seed, key)
 	k.distinct.add(hash)
-	// A decision does not wait for the lock. The refusal that it leaves out makes an estimate only
-	// a little less exact.
+	// A decision does not wait for the lock. Leaving out its refusal makes an estimate only a
+	// little less exact.
 	if k.top.mu.TryLock() {
 		k.top.add(hash, w, key, v)
 		k.top.mu.Unlock()
@@ -108,7 +108,7 @@ func tau(x float64) float64 {
 }
 
 // heaviest finds the keys that come most often, with Space-Saving (Metwally, Agrawal, El Abbadi
-// 2005): of what was added, a key that came more than one time in 32 is among them for certain.
+// 2005). A key that makes up more than one 32nd of all additions is certainly among them.
 type heaviest struct {
 	mu   sync.Mutex
 	n    int // of keys

@@ -1,8 +1,8 @@
-// Package decisionlog writes decisions to a file or a stream, a line of JSON each, as the admin API
-// shows them. Begin with Open.
+// Package decisionlog writes decisions to a file or a stream, one line of JSON each, in the form in
+// which the admin API shows them. Begin with Open.
 //
-// The log is bounded in what it writes a second, and in what may wait to be written. What is beyond
-// that is counted and left out: a decision never waits for it.
+// The log bounds the lines that it writes in a second and the decisions that wait to be written. It
+// counts and leaves out everything beyond that: a decision never waits for the log.
 package decisionlog
 
 import (
@@ -30,7 +30,7 @@ type Options struct {
 	Path string
 	// Out is a stream in place of a file.
 	Out io.Writer
-	// Outcomes are those of the decisions that are written.
+	// Outcomes selects the decisions that are written.
 	Outcomes recent.Outcome
 	// PerSecond bounds the lines of a second; 0 means 100. As many may come at once.
 	PerSecond int
@@ -40,7 +40,7 @@ type Options struct {
 	Node string
 	// Entries encodes decisions: what it hides, the log hides too.
 	Entries *recent.Buffer
-	// Logger is told, once in a while, of lines that could not be written; nil is nobody.
+	// Logger reports, at most once a minute, lines that could not be written; nil reports nothing.
 	Logger *slog.Logger
 }
 
@@ -102,10 +102,10 @@ func (l *Log) open() error {
 	return nil
 }
 
-// Hooks are what the limiter is to call.
+// Hooks returns the hooks for the limiter.
 func (l *Log) Hooks() weir.Hooks { return weir.Hooks{Decided: l.decided} }
 
-// decided hands a decision over to Run, if it is one to be written.
+// decided hands a decision to Run, if it is to be written.
 func (l *Log) decided(r *weir.Request, d *weir.Decision) {
 	if !l.o.Outcomes.Of(d) {
 		if l.o.Allowed == 0 || recent.Special(d) || !recent.Ordinary(r, d) || l.o.Allowed < 1 && rand.Float64() >= l.o.Allowed {
@@ -126,8 +126,8 @@ func (l *Log) decided(r *weir.Request, d *weir.Decision) {
 	}
 }
 
-// room takes a token of the bucket at now, if there is one (GCRA: the bucket is the instant at
-// which it is full again).
+// room takes a token from the bucket at now, if there is one. By GCRA the state of the bucket is
+// the instant at which it is full again.
 func (l *Log) room(now int64) bool {
 	for {
 		full := l.ahead.Load()
@@ -141,11 +141,11 @@ func (l *Log) room(now int64) bool {
 	}
 }
 
-// Dropped returns how many decisions were left out: beyond the bound of a second, since too many
-// waited, or since they could not be written.
+// Dropped returns how many decisions were left out: they exceeded the bound of a second, too many
+// waited, or they could not be written.
 func (l *Log) Dropped() uint64 { return l.dropped.Load() }
 
-// Reopen makes Run open the file anew, so that another program may have moved it away.
+// Reopen makes Run open the file again, after another program has moved it away.
 func (l *Log) Reopen() {
 	select {
 	case l.reopen <- struct{}{}:
@@ -153,7 +153,7 @@ func (l *Log) Reopen() {
 	}
 }
 
-// Run writes what waits, until ctx ends; then it writes what is left, and closes the file.
+// Run writes the waiting lines until ctx ends. Then it writes the rest, and closes the file.
 func (l *Log) Run(ctx context.Context) {
 	for {
 		select {
@@ -186,7 +186,7 @@ func (l *Log) Run(ctx context.Context) {
 	}
 }
 
-// write writes a line, and sends the lines off if no other one waits.
+// write writes a line, and flushes the lines if no other one waits.
 func (l *Log) write(b *[]byte) {
 	defer l.free.Put(b)
 	e, ok := recent.Decode(*b)
@@ -215,8 +215,8 @@ func (l *Log) flush() {
 	l.held = 0
 }
 
-// failed notes that what was buffered is lost: the lines since the last flush, at most. A
-// bufio.Writer keeps its first error for good: it begins anew.
+// failed counts the buffered lines as lost: at most those since the last flush. It resets the
+// bufio.Writer, which would keep its first error for good.
 func (l *Log) failed(err error) {
 	if err == nil {
 		return
@@ -230,7 +230,7 @@ func (l *Log) failed(err error) {
 	l.held = 0
 }
 
-// lost counts lines that could not be written, and tells of it.
+// lost counts lines that could not be written, and logs that once a minute.
 func (l *Log) lost(lines uint64, err error) {
 	l.dropped.Add(lines)
 	if n := l.remark.Due(time.Minute); n > 0 {

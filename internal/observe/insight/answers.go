@@ -8,11 +8,11 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// This file is what runs when an admitted request was answered.
+// This file runs when an admitted request was answered.
 
 // answerCell is a share of the counters of answers.
 type answerCell struct {
-	all, failed atomic.Uint32 // they wrap; failed are those of 500 and above
+	all, failed atomic.Uint32 // they wrap; failed counts a status of 500 or above
 	_           [56]byte
 }
 
@@ -27,7 +27,7 @@ func (c *Collector) readAnswers() (n answerCounts) {
 	return n
 }
 
-// answered is told how a request was answered that d admitted.
+// answered counts the answer to a request that d admitted.
 func (c *Collector) answered(r *weir.Request, d *weir.Decision, a weir.Answer) {
 	if a.Status == 0 {
 		return

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// snapshotVersion is the first byte of an encoded Snapshot. A node that does not know the version
-// of another one leaves that out. It grows with every change of what is written.
+// snapshotVersion is the first byte of an encoded Snapshot. It grows with every change to the
+// encoding. A node leaves out the snapshots of nodes whose version it does not know.
 const snapshotVersion = 6
 
-// errSnapshot is the error of bytes that are no Snapshot of this version.
+// errSnapshot says that bytes are no Snapshot of this version.
 var errSnapshot = errors.New("not a snapshot of insight that this version knows")
 
 // AppendBinary appends the snapshot to b, for other nodes. It never fails.
@@ -22,7 +22,7 @@ func (s *Snapshot) AppendBinary(b []byte) ([]byte, error) {
 	return c.b, nil
 }
 
-// UnmarshalBinary is the inverse of AppendBinary. What is read takes memory in proportion to b.
+// UnmarshalBinary is the inverse of AppendBinary. It uses memory in proportion to the length of b.
 // Bytes of another version are an error.
 func (s *Snapshot) UnmarshalBinary(b []byte) error {
 	if len(b) == 0 || b[0] != snapshotVersion {
@@ -38,14 +38,14 @@ func (s *Snapshot) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// coder writes values, or reads them: both by the same functions, so that they cannot differ.
+// coder writes or reads values. Both use the same functions, so that they cannot differ.
 type coder struct {
 	b      []byte
 	writes bool
 	failed bool
 }
 
-// fail ends reading: nothing of it is of use. Writing never fails.
+// fail ends reading: everything read so far is useless. Writing never fails.
 func (c *coder) fail() {
 	if !c.writes {
 		c.failed, c.b = true, nil
@@ -78,14 +78,14 @@ func number64[T ~int | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](c
 	*v = T(x)
 }
 
-// size codes how much a list holds at most.
+// size codes the capacity of a list, at most most.
 func (c *coder) size(v *int, most int) {
 	if number64(c, v); *v < 0 || *v > most {
 		c.fail()
 	}
 }
 
-// fixed codes a number whose bits are all as likely.
+// fixed codes a number whose values are all equally likely.
 func (c *coder) fixed(v *uint64) {
 	if c.writes {
 		c.b = binary.LittleEndian.AppendUint64(c.b, *v)
@@ -98,8 +98,8 @@ func (c *coder) fixed(v *uint64) {
 	*v, c.b = binary.LittleEndian.Uint64(c.b), c.b[8:]
 }
 
-// float codes a number that JSON can hold: an infinite one, or none, is written as 0, and fails a
-// reader.
+// float codes a number that JSON can hold. An infinity or NaN is written as 0, and makes reading
+// fail.
 func (c *coder) float(v *float64) {
 	x := math.Float64bits(*v)
 	if c.writes && !finite(*v) {
@@ -171,9 +171,9 @@ func (c *coder) time(v *time.Time) {
 	}
 }
 
-// slice codes a slice of at most so many elements: more of them are no slice of ours. Each takes a
-// byte at least, so that no number of them makes a reader take more memory than it was sent; when
-// empty, what is read is nil.
+// slice codes a slice of at most most elements; a reader rejects more. Each element takes at least
+// one byte, so no length makes a reader use more memory than it was sent. If the slice is empty,
+// the reader gets nil.
 func slice[T any](c *coder, list *[]T, most int, f func(*T)) {
 	n := uint64(len(*list))
 	c.uint(&n)
@@ -250,7 +250,7 @@ func (c *coder) counts(v *Counts) {
 	}
 }
 
-// strip codes a series: of a step in which nothing happened, a single 0.
+// strip codes a series. A step in which nothing happened is a single 0.
 func (c *coder) strip(s *Strip) {
 	slice(c, (*[][lanes]uint32)(s), mostSteps, c.bucket)
 }

@@ -71,8 +71,8 @@ func TestSnapshotCodec(t *testing.T) {
 // oneOf cuts a list to its first element.
 func oneOf[L ~[]T, T any](list L) L { return list[:min(len(list), 1)] }
 
-// FuzzSnapshot: whatever comes from another node is read or refused, within the bounds of what a
-// node can gather, answers questions in JSON, and is written as it was read.
+// FuzzSnapshot: any bytes from another node are read or refused, within the bounds of a node's own
+// data. A snapshot that is read answers questions in JSON, and is written as it was read.
 func FuzzSnapshot(f *testing.F) {
 	// The engine makes what it finds smaller before it goes on, which takes it a minute for each
 	// input as long as a whole snapshot: so the seed has one of everything, and no more.

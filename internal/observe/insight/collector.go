@@ -15,54 +15,54 @@ import (
 
 // Options tune New. The zero value is right for most.
 type Options struct {
-	// Memory bounds what is gathered, in bytes; 0 means 64 MiB. With many rules less is known of
-	// each.
+	// Memory bounds the memory of the Collector, in bytes; 0 means 64 MiB. With many rules it keeps
+	// less of each.
 	Memory int64
-	// Known names attributes of which one makes a client known: "user", for one.
+	// Known names the attributes that make a client known, each by itself: "user", for example.
 	Known []string
-	// Hide names attributes whose values are not kept, beside those that look like secrets.
+	// Hide names attributes whose values are not kept, as are those of attributes that look like
+	// secrets.
 	Hide []string
 	// GoodRefused is the share of good keys that a rule may refuse before it counts as too strict;
 	// 0 is 0.001.
 	GoodRefused float64
-	// Tally counts, for whatever else watches decisions, too; nil is one of its own. Its seed is
-	// that of the hash of keys.
+	// Tally counts, and may be shared with other watchers; nil makes one. Its seed hashes the keys.
 	Tally *observe.Tally
-	// Seed is the seed that Tally gets. Nodes whose snapshots are merged need the same one; 0
-	// leaves it the random one that it has. SetSeed changes it.
+	// Seed is the seed for Tally; 0 leaves Tally its random one. Nodes whose snapshots are merged
+	// need the same seed. SetSeed changes it.
 	Seed uint64
-	// Now tells the time; nil is time.Now. StoreNow tells it by the clock of the store, by which
-	// decisions are dated; nil is Now.
+	// Now returns the time; nil is time.Now. StoreNow returns the time by the store's clock, which
+	// dates decisions; nil is Now.
 	Now, StoreNow func() time.Time
-	// Saturated tells whether the service is at its end now, and which signal says so; nil is
+	// Saturated reports whether the service is saturated now, and which signal says so; nil is
 	// never.
 	Saturated func() (signal string, saturated bool)
-	// P99 reads how long 99 % of the decisions take at most, in s; nil if that is not known.
+	// P99 returns the 99th percentile of the duration of decisions, in s; nil if it is not known.
 	P99 func() float64
-	// Broken says why the rules that lie in the source are not in force; nil if that is not known,
-	// "" if they are.
+	// Broken says why the rules in the source are not in force, "" if they are; nil if it is not
+	// known.
 	Broken func() string
-	// Text returns the text of a rule file in force by its name, so that proposals can show how it
-	// would change; "" where it is not known. nil is never.
+	// Text returns the text of a rule file in force by its name, so that proposals can include a
+	// patch; "" if it is not known. nil is never.
 	Text func(file string) string
 	// Recorded returns up to n of the latest requests, to say why none of them meets a rule. They
-	// hold what the rules in force read of them; secret values as a hash. nil is none.
+	// hold the attributes that the rules in force read, with hashes for secret values. nil is none.
 	Recorded func(n int) []rule.Query
-	// Logger gets what an operator should know of the history file; nil is nobody.
+	// Logger reports problems with the history file; nil reports nothing.
 	Logger *slog.Logger
 }
 
-// DefaultMemory is Options.Memory where that is 0, and LeastMemory the least that is of use.
+// DefaultMemory is used if Options.Memory is 0. LeastMemory is the least that is of use.
 const (
 	DefaultMemory = 64 << 20
 	LeastMemory   = 4 << 20
 )
 
-// Collector gathers what goes on, behind Hooks, and tells it as a Reader. Make one with New. Safe
-// for concurrent use.
+// Collector gathers data from decisions, behind Hooks, and answers questions about it as a Reader.
+// Make one with New. Safe for concurrent use.
 //
-// Run must run beside it: it is the goroutine that reads the counters each second, and what the
-// deciding path hands over.
+// Run must run beside it. It is the goroutine that reads the counters each second, and takes the
+// events from the deciding path.
 type Collector struct {
 	o        Options
 	now      func() time.Time
@@ -70,7 +70,7 @@ type Collector struct {
 	started  time.Time
 	veil     veil
 
-	// What the deciding path reads.
+	// The fields that the deciding path reads.
 	thinning atomic.Uint64 // a thinning
 	tables   atomic.Pointer[tables]
 	rings    []ring
@@ -85,8 +85,8 @@ type Collector struct {
 	storeErrors atomic.Uint64
 	failed      atomic.Uint64 // expressions that failed for the first time
 
-	// mu guards what follows. It is never taken on the deciding path, but for a decision by rules
-	// of which the hook has not told yet.
+	// mu guards the fields below. The deciding path takes it only for the first decisions by a new
+	// rule set, if they come before the RulesChanged hook.
 	mu      sync.Mutex
 	numbers []*ruleState // by gate.number; nil of a rule that went out of force
 	rules   []*ruleState // in force, in rule order; the last one is commands
@@ -94,10 +94,10 @@ type Collector struct {
 	domains map[string]*domainState
 	pace    pace
 	size    size  // of the rules that are followed
-	left    int64 // bytes of memory that they leave, as of the last resize and those followed since
+	left    int64 // bytes of memory that they leave
 	second  int64 // up to which the counters were read, Unix
-	// When rules came into force that are judged before the minute ends, Unix, and after how many
-	// seconds next; unruled is 0 if there are none.
+	// unruled is when rules came into force that are judged before the minute ends, in Unix
+	// seconds; 0 if there are none. early is after how many seconds they are judged next.
 	unruled, early int64
 	minute         int64
 	events         []Happening
@@ -157,8 +157,8 @@ func New(o Options) *Collector {
 	return c
 }
 
-// SetSeed changes the seed of the hash of keys, to that of the other nodes. What was sampled so far
-// is forgotten.
+// SetSeed changes the seed that hashes keys, to the seed of the other nodes. It forgets all
+// samples.
 func (c *Collector) SetSeed(seed uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,26 +173,26 @@ func (c *Collector) SetSeed(seed uint64) {
 	}
 }
 
-// Thinned counts the events of decisions that were left out, since there were too many.
+// Thinned returns how many events were left out, because there were too many.
 func (c *Collector) Thinned() uint64 { return c.thinned.Load() }
 
-// Taken counts the events of decisions that were looked at.
+// Taken returns how many events were looked at.
 func (c *Collector) Taken() uint64 { return c.taken.Load() }
 
-// StoreErrors counts the errors of the store.
+// StoreErrors returns how many errors the store has returned.
 func (c *Collector) StoreErrors() uint64 { return c.storeErrors.Load() }
 
-// Bytes is the memory that is taken.
+// Bytes returns the memory in use, at most.
 func (c *Collector) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.bytes()
 }
 
-// Seed returns the seed of the hash of keys.
+// Seed returns the seed that hashes keys.
 func (c *Collector) Seed() uint64 { return c.o.Tally.Seed() }
 
-// Hooks are what the limiter is to call, where nothing else watches.
+// Hooks returns the hooks for the limiter, if there is no other watcher.
 func (c *Collector) Hooks() weir.Hooks { return c.o.Tally.Join(c) }
 
 // Others implements observe.Watcher.
@@ -217,10 +217,10 @@ func (c *Collector) known(r *weir.Request) bool {
 	return false
 }
 
-// mostEvents bounds the line of time: what happened last is on it.
+// mostEvents bounds the timeline, which has the latest events.
 const mostEvents = 200
 
-// happened notes something for the line of time.
+// happened adds an event to the timeline.
 func (c *Collector) happened(h Happening) {
 	if c.events = append(c.events, h); len(c.events) > mostEvents {
 		c.events = slices.Delete(c.events, 0, len(c.events)-mostEvents)
@@ -258,9 +258,9 @@ func (c *Collector) Run(ctx context.Context) {
 	}
 }
 
-// unjudged reports whether rules that came into force a short while ago are to be judged without
-// waiting for the minute, if only to say that it is too early. That is after 1, 2, 4 … 32 seconds:
-// what they say is of the requests so far then, and not of the first second.
+// unjudged reports whether rules that have just come into force should be judged before the minute
+// ends, if only to say that it is too early. They are judged after 1, 2, 4 … 32 seconds: so their
+// verdicts are about all requests so far, and not about the first second.
 func (c *Collector) unjudged() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,12 +281,12 @@ func (c *Collector) unjudged() bool {
 // sooner.
 const drainEvery = 100 * time.Millisecond
 
-// idleEvery is how often the counters are read while nothing comes. To wake more often took more of
-// the processor than all else that a server does which rests.
+// idleEvery is how often the counters are read while no events come. Waking more often took more
+// processor time than everything else that an idle server does.
 const idleEvery = time.Second
 
-// gather takes in what the deciding path has left. tick says that drainEvery has passed since the
-// last one; minute says that a minute ended.
+// gather takes in everything that the deciding path has left. tick says that Run's timer fired, so
+// that the counters are read too; minute reports that a minute ended.
 func (c *Collector) gather(tick bool) (minute bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Commands that bring their limit along belong to no rule. They are counted as those of one that is
-// none, in a domain of its own: no set of rules holds either, so neither is judged, has a file, or
-// can be banned or granted anything.
+// Commands that bring their own limit belong to no rule. They are counted under a rule name of
+// their own, in a domain of their own. No rule set holds either name, so commands are not judged,
+// come from no file, and cannot be banned or granted anything.
 const (
 	CommandDomain = rule.CommandDomain
 	CommandRule   = "_command"
@@ -29,7 +29,7 @@ const (
 // commandNames stand for the limits of a rule.
 var commandNames = [commandKinds]string{CLThrottle: "CL.THROTTLE", Throttle: "THROTTLE"}
 
-// IsCommand reports whether a name of a limit means commands: all of them, or those of a kind.
+// IsCommand reports whether the name of a limit stands for commands: all of them, or one kind.
 func IsCommand(limit string) bool {
 	for _, name := range commandNames {
 		if limit == name {
@@ -42,7 +42,7 @@ func IsCommand(limit string) bool {
 // CommandKeyName is the name before the key of a command, as people read it: key=user:ada.
 const CommandKeyName = "key"
 
-// newCommands is the state of commands: that of a rule without limits.
+// newCommands returns the state for commands, like a rule without limits.
 func newCommands(now time.Time) *ruleState {
 	r := &rule.Rule{Domain: CommandDomain, Name: CommandRule}
 	s := newRuleState(0, r, definitionOf(r), now)
@@ -50,19 +50,19 @@ func newCommands(now time.Time) *ruleState {
 	return s
 }
 
-// isCommand reports whether the state is that of commands.
+// isCommand reports whether this is the state for commands.
 func (s *ruleState) isCommand() bool { return isCommand(s.domain, s.name) }
 
-// IsCommand reports whether the snapshot is not of a rule, but of commands that brought their
-// limit.
+// IsCommand reports whether the snapshot is about commands that brought their own limit, not about
+// a rule.
 func (r *RuleSnapshot) IsCommand() bool { return isCommand(r.Domain, r.Name) }
 
 func isCommand(domain, name string) bool { return domain == CommandDomain && name == CommandRule }
 
-// Command takes in what a command with a limit of its own was answered: the key and the units that
-// it asked for, the time of the store in µs, and the result. It runs on the deciding path, and
-// keeps nothing. Peeks, refunds and failures are not to be told. A result is to be used for one
-// command at a time.
+// Command counts and samples the answer to a command with its own limit: the key, the units that it
+// asked for, the store's time in µs, and the result. It runs on the deciding path, and keeps
+// neither key nor r. Do not call it for peeks, refunds and failures. Commands that run at the same
+// time must not share a result.
 func (c *Collector) Command(kind CommandKind, key []byte, asked, now int64, r *algo.Result) {
 	g, thins, outcome := c.commands.gate, thinning(c.thinning.Load()), passed
 	thin := thins.quiet()
@@ -72,8 +72,8 @@ func (c *Collector) Command(kind CommandKind, key []byte, asked, now int64, r *a
 	// As observe.Turn does: commands that are decided at once have different results.
 	turn := uint64(uintptr(unsafe.Pointer(r))) >> 6 * 0x9e3779b97f4a7c15 >> 32
 	hash, n := c.o.Tally.Hash(key), g.cells[turn&uint64(len(g.cells)-1)].n[first*outcomes+outcome].Add(1)
-	// The number of the command and the seed of the hash stand in for a random number, which takes
-	// a third of all that is done here. No client knows the seed (wyrand, Wang Yi 2019).
+	// The count of commands and the key's hash stand in for a random number, which would take a
+	// third of the time spent here. No client knows the seed of the hash (wyrand, Wang Yi 2019).
 	random := fold(uint64(n)+0xa0761d6478bd642f, hash^0xe7037ed1a0b428db)
 	if random&mask(thin) == 0 || hash < g.beyond.Load() {
 		if top, weight, take := g.draw(hash, outcome, thins, random); take {
@@ -119,7 +119,7 @@ func appendCommandKey(dst []byte, e *event) []byte {
 	return append(append(dst, CommandKeyName+"="...), key...)
 }
 
-// commandDomain makes of what is known of commands what a domain has.
+// commandDomain returns the snapshot of the domain of commands; ok is false if there were none.
 func (c *Collector) commandDomain(s *Snapshot) (d DomainSnapshot, ok bool) {
 	x := c.commands.series
 	if x == nil {

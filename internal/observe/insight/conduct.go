@@ -4,9 +4,9 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// Conduct is what tells whether one client behaves well: what it was answered, and what it did
-// after refusals. It is for who follows clients without a Collector, and judges as the verdicts do.
-// The zero value has seen nothing. Not safe for concurrent use.
+// Conduct shows whether one client behaves well: by the answers that it got, and by what it did
+// after refusals. It is for callers that follow clients without a Collector, and judge as the
+// verdicts do. The zero value has seen nothing. Not safe for concurrent use.
 type Conduct struct {
 	Known bool // an attribute of insight.known was there
 
@@ -31,19 +31,19 @@ type refusing struct {
 	units int64 // refused to the client in it
 }
 
-// mostFollowed is how many keys of a client are followed at once: of more, the one that was refused
-// first is forgotten.
+// mostFollowed bounds how many keys of a client are followed at once. Beyond it, the key that was
+// refused first is forgotten.
 const mostFollowed = 16
 
-// AnsweredWell reports what the status of an answer to an admitted request says of its client: 2xx
-// and 3xx speak for it, 4xx against it. Others tell nothing: of 5xx the service is to blame, and
-// 429 is the answer of another limiter.
+// AnsweredWell reports what the status of an answer to an admitted request says about the client:
+// 2xx and 3xx speak for it, 4xx against it. Others tell nothing: a 5xx is the fault of the service,
+// and a 429 is the answer of another limiter.
 func AnsweredWell(status int) (well, tells bool) {
 	well = status >= 200 && status < 400
 	return well, well || status >= 400 && status < 500 && status != 429
 }
 
-// Answered takes in the status of an answer to an admitted request.
+// Answered notes the status of an answer to an admitted request.
 func (c *Conduct) Answered(status int) {
 	well, tells := AnsweredWell(status)
 	if tells {
@@ -54,8 +54,8 @@ func (c *Conduct) Answered(status int) {
 	}
 }
 
-// Decided takes in a decision on a request of the client, which is neither a peek nor a refund.
-// Decisions must come in order of their time. It keeps nothing of r and d.
+// Decided notes a decision on a request of the client, which is neither a peek nor a refund.
+// Decisions must come in order of their time. Decided keeps nothing of r and d.
 func (c *Conduct) Decided(r *weir.Request, d *weir.Decision) {
 	if !d.Allowed {
 		c.refused++
@@ -81,7 +81,7 @@ func (c *Conduct) Decided(r *weir.Request, d *weir.Decision) {
 	}
 }
 
-// follow takes in a request that met a key of a rule.
+// follow notes a request that met a key of a rule.
 func (c *Conduct) follow(hash uint64, at int64, refused bool, retry int64) {
 	place := -1
 	for i := range c.open {
@@ -154,7 +154,7 @@ func (c *Conduct) refuse(r *weir.Request, d *weir.Decision, n int) {
 	}
 }
 
-// Facts are what is known of the client.
+// Facts returns what is known of the client.
 func (c *Conduct) Facts() KeyFacts {
 	k := KeyFacts{Refused: uint64(c.refused), Fill: float64(c.fill), Known: c.Known, OK: -1, Episodes: c.ended}
 	if c.answers > 0 {

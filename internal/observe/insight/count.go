@@ -44,7 +44,7 @@ func (c *Collector) count(unix int64) {
 	c.noteSaturation(unix)
 }
 
-// ruleBucket is what a rule counted.
+// ruleBucket returns the counts of a rule.
 func ruleBucket(x *counts) (b bucket) {
 	for role := range roles {
 		n := x[role*outcomes : (role+1)*outcomes]
@@ -63,7 +63,7 @@ func ruleBucket(x *counts) (b bucket) {
 	return b
 }
 
-// domainBucket is what the requests that met a rule first were.
+// domainBucket returns the counts for a domain of the requests that met a rule first.
 func domainBucket(x *counts) (b bucket) {
 	for _, role := range [...]int{first, firstNear} {
 		n := x[role*outcomes : (role+1)*outcomes]

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// Demand follows how much one key asks of one window, admitted or not: the most units within a
-// window, as a sliding_window of one bucket counts them, ⌊previous × overlap⌋ + current. With a
-// limit of that size the key would never have been refused, with one below it would. The zero value
-// has seen nothing. Not safe for concurrent use.
+// Demand measures how much one key asks of one window, admitted or not: the most units within a
+// window, counted as by a sliding_window of one bucket, ⌊previous × overlap⌋ + current. With a
+// limit of that size the key would never have been refused; with a smaller one it would. The zero
+// value has seen nothing. Not safe for concurrent use.
 type Demand struct {
 	index             int64 // of the current window
 	current, previous int64
@@ -40,11 +40,10 @@ func (d *Demand) Add(now, window, n int64) int64 {
 // Peak returns the most units within a window so far.
 func (d *Demand) Peak() int64 { return d.peak }
 
-// Last returns the number of the window in which something was asked last, and the units since it
-// began.
+// Last returns the number of the latest window with units, and how many units it has.
 func (d *Demand) Last() (index, units int64) { return d.index, d.current }
 
-// mulDiv returns ⌊a × b ÷ c⌋ for b ≤ c, also where a × b does not fit.
+// mulDiv returns ⌊a × b ÷ c⌋ for b ≤ c, even if a × b overflows.
 func mulDiv(a, b, c int64) int64 {
 	if a <= math.MaxInt64/max(b, 1) {
 		return a * b / c
@@ -52,8 +51,8 @@ func mulDiv(a, b, c int64) int64 {
 	return a/c*b + int64(float64(a%c)*float64(b)/float64(c))
 }
 
-// Histogram returns how many of all keys used how much of their limit at their fullest: [0,10) …
-// [90,100] percent, and above 100. The sample stands for total keys.
+// Histogram returns how many of all keys reached which peak use of their limit: [0,10) … [90,100]
+// percent, and above 100. The sample stands for total keys.
 func Histogram(sample []KeyFacts, total float64) [11]uint64 {
 	var counts [11]float64
 	for i := range sample {
@@ -79,10 +78,10 @@ func fillBin(fill float64) int {
 	return 0
 }
 
-// Affected returns how many of all keys a limit of that size would have refused at times, with its
-// bounds at 95 %: those that asked for more in one of Facts.Windows, given by its number. Keys with
-// numbers of their own stay out. The sample stands for total keys; if it holds them all, plusMinus
-// is 0.
+// Affected returns how many of all keys a limit of that size would have refused at least once, with
+// its bounds at 95 %. These are the keys that asked for more in the window of that number in
+// Facts.Windows. Keys with numbers of their own stay out. The sample stands for total keys; if it
+// holds them all, plusMinus is 0.
 func Affected(sample []KeyFacts, total float64, window int, limit int64) (keys, plusMinus float64) {
 	if len(sample) == 0 {
 		return 0, 0
@@ -100,9 +99,8 @@ func Affected(sample []KeyFacts, total float64, window int, limit int64) (keys, 
 	return total * share, plusMinus
 }
 
-// Needed returns the limit for one of Facts.Windows that the share of all keys needs so that it
-// never refuses them: the smallest that at least that share of the sample does not pass. 0 if the
-// sample is empty.
+// Needed returns the limit at which a share of all keys is never refused, for one of Facts.Windows:
+// the smallest that at least that share of the sample does not exceed. 0 if the sample is empty.
 func Needed(sample []KeyFacts, window int, share float64) int64 {
 	var demands []int64
 	for i := range sample {
@@ -117,8 +115,9 @@ func Needed(sample []KeyFacts, window int, share float64) int64 {
 	return demands[max(int(math.Ceil(float64(len(demands))*share-1e-9)), 1)-1]
 }
 
-// Wilson returns the bounds of a share at 95 %, of which x of n were seen (E. B. Wilson, Probable
-// inference, the law of succession, and statistical inference, 1927). For n = 0 they are 0 and 1.
+// Wilson returns the bounds at 95 % of a share, if x of n were seen to have the property (E. B.
+// Wilson, Probable inference, the law of succession, and statistical inference, 1927). For n = 0
+// they are 0 and 1.
 func Wilson(x, n float64) (low, high float64) {
 	if n <= 0 {
 		return 0, 1

@@ -10,14 +10,14 @@ import (
 // mostDoors bounds the doors, so that their numbers are small.
 const mostDoors = 101
 
-// doorNames numbers the doors, of which there are a handful.
+// doorNames numbers the doors. There are only a few.
 type doorNames struct {
 	list atomic.Pointer[[]string]
 	mu   sync.Mutex
 }
 
-// number returns the number of a door, and gives it one if it has none. After mostDoors all
-// further ones count as the first.
+// number returns the number of a door, and gives it one if it has none. After mostDoors, further
+// doors count as the first one.
 func (n *doorNames) number(name string) uint8 {
 	if list := n.list.Load(); list != nil {
 		for i, have := range *list {

@@ -10,7 +10,7 @@ import (
 type trace struct {
 	text   []byte
 	since  int64 // µs: from when its events are noted
-	remote bool  // another node said to watch it: it was not refused here
+	remote bool  // another node asked to watch it: it was not refused here
 	episodes
 	last   [lastEvents]moment // a ring
 	events uint32             // that were noted, ever
@@ -19,8 +19,8 @@ type trace struct {
 // lastEvents is how many events of a refused key are kept.
 const lastEvents = 32
 
-// moment is an event of a refused key in 6 bytes: 24 bits of the time in hundredths of a second
-// since the key's trace began, one for a refusal, and 23 for how much later the key was to come
+// moment is an event of a refused key in 6 bytes: 24 bits for the time in hundredths of a second
+// since the key's trace began, 1 for a refusal, and 23 for how much later the key was told to come
 // back.
 type moment [6]byte
 
@@ -54,7 +54,7 @@ func (m moment) read(since int64) (at int64, refused bool, retry int64) {
 	return at, refused, retry
 }
 
-// note takes in an event.
+// note adds an event.
 func (t *trace) note(at int64, refused bool, retry int64) {
 	if t.events == 0 && t.since == 0 {
 		t.since = at
@@ -65,8 +65,8 @@ func (t *trace) note(at int64, refused bool, retry int64) {
 }
 
 // episodes follow what a client does after a refusal. An episode begins with a refusal that says
-// when to come back; the next request from then on ends it, and it was obeyed unless a request came
-// before that. A client that keeps knocking has one episode, however often it knocks.
+// when to come back. The first request from then on ends it, and the client has obeyed if it sent
+// none earlier. A client that keeps knocking has one episode, however often it knocks.
 type episodes struct {
 	Episodes
 	told    int64 // when it is to come back, µs; 0 while there is no episode
@@ -74,10 +74,11 @@ type episodes struct {
 	knocked bool
 }
 
-// patience is how long a client is waited for at least, before it is said to have given up.
+// patience is how long to wait for a client, at least, before it counts as having given up.
 const patience = int64(10 * time.Minute / time.Microsecond)
 
-// note takes in a request: whether it was refused, and until when (0: that was not told).
+// note adds a request: whether it was refused, and when the client was told to come back; 0 if it
+// was not told.
 func (e *episodes) note(at int64, refused bool, retry int64) {
 	e.expire(at)
 	if e.told != 0 {
@@ -104,7 +105,7 @@ func (e *episodes) note(at int64, refused bool, retry int64) {
 	}
 }
 
-// addSince adds what ended between two readings of the episodes of a key.
+// addSince adds the episodes of a key that ended between two readings.
 func (e *Episodes) addSince(before, now *Episodes) {
 	e.Obeyed += now.Obeyed - before.Obeyed
 	e.Early += now.Early - before.Early
@@ -184,7 +185,7 @@ func (s *RefusedSnapshot) distinct() (keys, standardError float64) {
 	return distinct(len(s.Keys), s.K, s.Keys[len(s.Keys)-1].Hash)
 }
 
-// merge takes in another sample: of another node, or of the time before (earlier).
+// merge merges another sample: of another node or, if earlier, of the time before.
 func (s *RefusedSnapshot) merge(x *RefusedSnapshot, earlier bool) {
 	switch {
 	case s.K == 0:
@@ -233,8 +234,8 @@ func (k *RefusedKey) merge(x *RefusedKey, earlier bool) {
 		k.Episodes, k.Events, k.Since, k.All = x.Episodes, x.Events, x.Since, x.All
 		return
 	}
-	// A client that a load balancer spreads is refused here, and comes back there. Its episodes are
-	// read off the events of both, from when both have them all.
+	// A load balancer may spread a client: it is refused here, and comes back there. Its episodes
+	// follow from the events of both nodes, from the time on since which both have them all.
 	from := max(k.complete(), x.complete())
 	all := append(slices.Clone(k.Events), x.Events...)
 	slices.SortStableFunc(all, func(a, b Moment) int { return cmp.Compare(a.At, b.At) })
@@ -253,7 +254,7 @@ func (k *RefusedKey) merge(x *RefusedKey, earlier bool) {
 	k.Events, k.Since, k.All = all[begin:], max(k.Since, x.Since), k.All && x.All
 }
 
-// complete returns from when on all events are there.
+// complete returns the time since which all events are there.
 func (k *RefusedKey) complete() int64 {
 	if k.All || len(k.Events) == 0 {
 		return k.Since

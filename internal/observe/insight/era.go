@@ -6,22 +6,22 @@ import "time"
 // midnight and noon, UTC.
 const eraLasts = 12 * 60 * 60
 
-// eras is how many are kept: the one that goes on, and the two before, so that at least the last 24
-// hours are known. With two, a client that was refused 13 hours ago was counted among the refusals
-// of the last day, and not among the clients.
+// eras is how many are kept: the current one and the two before, so that at least the last 24 hours
+// are known. With two, a client that was refused 13 hours ago would be missing from the clients of
+// the last day, but not from its refusals.
 const (
 	current = 0
 	eras    = 3
 )
 
-// era is what is known of the requests of one rule in one stretch of time, beside their counts.
+// era is what is known of the requests of one rule in one period, beside their counts.
 type era struct {
 	all, refused *sample // nil where the rule was not met
 	windows      []windowState
 
-	// Of the decisions that were drawn by chance, with their weight.
+	// Counts of the decisions that were drawn by chance, with their weight.
 	drawn, drawnKnown uint64
-	answers, well     uint64            // but for 429
+	answers, well     uint64            // without status 429
 	byDoor            map[uint8]uint64  // refusals
 	with              map[string]uint64 // rules that refused the same requests
 }
@@ -43,10 +43,9 @@ func (s *ruleState) newSamples() (all, refused *sample) {
 	return newSample(s.size.all, s.windows, false), newSample(s.size.refused, s.windows, true)
 }
 
-// JudgedOver returns the time that a rule is judged by: from when the oldest era that is kept
-// began. So the counts are of the time that the samples are of, 24 to 36 hours, and not of another
-// one. It is half a step of the counts more than that, in order that nodes whose clocks differ by
-// less mean the same time.
+// JudgedOver returns the time over which rules are judged: since the oldest kept era began, 24 to
+// 36 hours. So the counts and the samples cover the same time. Half a step of the counts is added,
+// so that nodes whose clocks differ by less agree on the time.
 func JudgedOver(now time.Time) time.Duration {
 	began := time.Unix((now.Unix()/eraLasts-(eras-1))*eraLasts, 0)
 	return now.Sub(began) + 150*time.Second

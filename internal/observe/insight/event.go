@@ -4,22 +4,22 @@ import (
 	"sync/atomic"
 )
 
-// event is what the deciding path hands over to the goroutine that gathers. It has no pointers.
+// event is a message from the deciding path to the goroutine that gathers. It has no pointers.
 type event struct {
 	hash     uint64 // of the key
 	decision uint64 // id; 0 of an admitted one
 	at       int64  // µs, by the store's clock; 0 if that was not asked
 	retry    int64  // when the key was told to come back by the rule, µs; 0 if it was not told
 	rule     uint32 // number of the ruleState
-	with     uint32 // of another one that refused it, and one more; 0: there is none
+	with     uint32 // 1 + the number of another rule that refused it; 0: there is none
 	window   uint16 // of the rule, by its place
 	flags    uint16
 	asked    uint32 // units
 	limit    uint32 // in force for the key
 	used     uint32 // of it, after the decision
 	status   uint16 // of an answer
-	// 2 to this power is how many decisions it stands for: in the lists of top keys, and in what is
-	// known of its key; none: it does not count there.
+	// The event stands for 1 << weight decisions: in the lists of top keys, and in the sample of
+	// its key. With none it does not count there.
 	weightTop, weightKey uint8
 	door                 uint8
 	length               uint8 // of the key
@@ -50,8 +50,8 @@ const (
 	flagRuleNear    // one of them is at warn or above
 )
 
-// ring is a queue of events with many writers and one reader (D. Vyukov's bounded queue): a writer
-// that finds it full goes on without waiting. The zero value is not ready; see newRing.
+// ring is a queue of events with many writers and one reader (D. Vyukov's bounded queue). A writer
+// that finds it full goes on without waiting. The zero value is not ready; see init.
 type ring struct {
 	head    atomic.Uint64
 	_       [56]byte
@@ -62,7 +62,7 @@ type ring struct {
 }
 
 type slot struct {
-	turn atomic.Uint64 // the number of the event that may be written here, or one more once it is
+	turn atomic.Uint64 // the number of the event to write here, plus 1 once it is written
 	e    event
 }
 
@@ -99,7 +99,7 @@ func (r *ring) publish(s *slot, n uint64) (half bool) {
 	return n-r.tail.Load() == ringSlots/2
 }
 
-// drain calls f for what was published, in order. One goroutine at a time may call it.
+// drain calls f for each published event, in order. Only one goroutine may call it at a time.
 func (r *ring) drain(f func(*event)) (events int) {
 	n := r.tail.Load()
 	for {

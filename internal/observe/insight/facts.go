@@ -10,12 +10,12 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Facts are all that Judge has to know of one rule over one time. Those of a server and those of a
-// replay are the same, so that the same code judges both. They hold no secret: keys stand in them
-// by their hashes. The zero value is a rule that nothing is known of.
+// Facts are everything that Judge needs to know of one rule over one time. A server and a replay
+// fill them in alike, so the same code judges both. They hold no secret: keys appear as hashes. The
+// zero value is a rule of which nothing is known.
 //
-// Requests are counted once, also where they meet several windows of the rule; peeks and refunds
-// never count.
+// A request counts once, even if it meets several windows of the rule. Peeks and refunds do not
+// count.
 type Facts struct {
 	Domain, Rule string
 	Mode         string   // enforce, shadow or quota, as in RuleReport
@@ -25,39 +25,38 @@ type Facts struct {
 	File    string
 	Line    int
 	Text    string
-	Windows []WindowFacts // those that limit; none if the rule is unlimited
+	Windows []WindowFacts // with a limit; none if the rule is unlimited
 
 	Since    time.Time // when the rule, as it is, came into force; zero if not known
 	From, To time.Time // the counts are of this time
-	// Replay says that a log was replayed: its clients were never told of a refusal, and From and
-	// To are all there is of the log.
+	// Replay says that a log was replayed. Its clients never learned of a refusal, and From and To
+	// span the whole log.
 	Replay bool
 
 	Met         uint64 // m: requests that met the rule
-	Refused     uint64 // d: that it refused on enforced keys; those of its ban are not among them
-	Alone       uint64 // d₁: of Refused, those that nothing else refused
+	Refused     uint64 // d: refused by it on enforced keys, without refusals by its ban
+	Alone       uint64 // d₁: of Refused, requests that nothing else refused
 	Soft        uint64 // s: passed in the soft margin
 	Near        uint64 // n: passed near the limit (warn)
 	Banned      uint64 // b: refused by its ban
 	WouldRefuse uint64 // w: would be refused, of a rule in shadow
 	Errors      uint64 // failures of if and cost
 	Error       string // the first of them, with its place
-	// NotInForce is why the rules that lie in the source are not in force, with its place; "" if
-	// they are.
+	// NotInForce is why the rules in the source are not in force, with its place; "" if they are.
 	NotInForce string
-	// With are the other rules that refused the same requests, with how many of Refused; those that
-	// refused most come first.
+	// With are the other rules that refused the same requests, with how many of Refused each did;
+	// the largest come first.
 	With []Count
 
 	Keys        float64 // K̂: distinct keys, estimated
 	KeysRefused float64 // K̂_d: distinct keys that were refused (or would be, in shadow)
 	// KeysError and RefusedError are the relative standard errors of both; 0 is exact.
 	KeysError, RefusedError float64
-	// Sample is a uniform sample of all keys, and RefusedSample one of the refused ones; each holds
-	// all of them if the number above is exact. What is known of a key may differ between both.
+	// Sample is a uniform sample of all keys, and RefusedSample one of the refused keys. Each holds
+	// all of them if the number above is exact. The two may know different things of one key.
 	Sample, RefusedSample []KeyFacts
-	// TopRefused is the most that any key has of Refused (or of WouldRefuse, in shadow), and at
-	// most that.
+	// TopRefused is the largest part of Refused (or of WouldRefuse, in shadow) that one key has. It
+	// may be too large.
 	TopRefused uint64
 	MaxFill    float64 // the most of its limit that any key asked for in one window; 1 is the whole
 
@@ -79,15 +78,15 @@ type WindowFacts struct {
 	Name   string
 	Rate   string        // as in a rule file: "20/min"
 	Allows string        // in words: "20 per minute"
-	Limit  int64         // the most that one key gets at once, where nothing gives it other numbers
-	Window time.Duration // 0 of a limit on requests in flight, which demand does not tell of
+	Limit  int64         // the most that one key gets at once, without an override or a grant
+	Window time.Duration // 0 for a limit on requests in flight, which has no demand
 	// Bucket says that Limit is a burst of its own, so that Rate is not the number that refuses.
 	Bucket  bool
 	Refused uint64
 	MaxFill float64
 }
 
-// WindowOf returns the facts of a limit that its rule tells. It must have a Limit.
+// WindowOf returns the facts that follow from a rule's window. It must have a Limit.
 func WindowOf(w *rule.Window) WindowFacts {
 	c := w.Limit.Config()
 	f := WindowFacts{Name: w.Name, Limit: c.N, Window: c.Window, Rate: rateText(c), Allows: human.Number(c.N) + " per " + c.Period()}
@@ -136,8 +135,8 @@ type KeyFacts struct {
 	Refused uint64  // requests
 	Demand  []int64 // demand_k: the most units asked for in one of Facts.Windows; see Demand
 	Fill    float64 // F_k: the largest of Demand ÷ the limit then in force for the key; 1 is all
-	// Own says that an override or a grant gives the key numbers of its own: another limit for the
-	// rule would not touch it.
+	// Own says that an override or a grant gives the key numbers of its own: changing the rule's
+	// limit would not affect it.
 	Own      bool
 	Known    bool     // an attribute of insight.known was there
 	OK       float64  // share of its admitted requests that were answered well; below 0: not known
@@ -154,24 +153,24 @@ type Minute struct {
 	Admitted  uint64  // passed the rule; would pass it, in shadow
 	Keys      float64 // distinct keys, estimated
 	// TopShare is the share of Admitted that the top 1 % of the keys took, at least one key; below
-	// 0: not known. TopKeys is how many those were.
+	// 0: not known. TopKeys is how many keys these were.
 	TopShare float64
 	TopKeys  float64
 }
 
-// Thresholds say from where Judge says something. The zero value of a field is its default.
+// Thresholds are the bounds of verdicts. The zero value of a field is its default.
 type Thresholds struct {
 	// GoodRefused is the share of good keys above which a rule is too strict
 	// (insight.good_refused); 0.001 by default.
 	GoodRefused float64
 }
 
-// Verdicts are the names of all verdicts, the most urgent first: in this order Judge returns them.
+// Verdicts are the names of all verdicts, the most urgent first. Judge returns them in this order.
 var Verdicts = []string{
 	Broken, LooseCrowd, LooseFew, Strict, MaybeStrict, Ignored, AddsNothing, NeverMet, NeverBinding, TooEarly, Reserve, Works,
 }
 
-// The verdicts. docs/insight.md tells when each holds.
+// The verdicts. docs/insight.md says when each holds.
 const (
 	Broken       = "broken"        // an expression fails, or the rules on disk are not in force
 	LooseCrowd   = "loose_crowd"   // it let a crowd through that saturated the service
@@ -187,7 +186,7 @@ const (
 	Works        = "works"         // it refuses, and nothing speaks against it
 )
 
-// Alarming reports whether a verdict asks for somebody's attention.
+// Alarming reports whether somebody should look at a verdict.
 func Alarming(verdict string) bool {
 	switch verdict {
 	case NeverBinding, TooEarly, Reserve, Works:

@@ -47,7 +47,7 @@ limits:
 	if r := b.rule("size"); r.Errors != 1 || r.Met != 201 {
 		t.Errorf("size: %d failed of %d met", r.Errors, r.Met)
 	}
-	// Of what all nodes say, the sum.
+	// Merging adds up the counts of all nodes.
 	s := b.Snapshot(Want{Rule: "tier"})
 	if sum := Merge(s, s); sum.Rules[0].Errors != 200 || !strings.HasPrefix(sum.Rules[0].Error, "shop.yaml:4: if: ") {
 		t.Errorf("of two nodes: %d, %q", sum.Rules[0].Errors, sum.Rules[0].Error)

@@ -13,12 +13,11 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Expressions (if, cost) that fail are counted. Of rules that are alike, 100,000 may fail at once,
-// on any request that a client likes to send: so the deciding path counts once for all of them, and
-// what is kept of that over time they share as long as they have failed together.
+// Failures of expressions (if, cost) are counted. A client can send a request on which 100,000
+// alike rules fail at once. So the deciding path counts once for all of them, and the rules share
+// the counts over time for as long as they have failed together.
 
-// failing counts failures on the deciding path: those of one rule alone, or of rules that are
-// alike.
+// failing counts failures on the deciding path, of one rule alone or of a group of alike rules.
 type failing struct {
 	n     atomic.Uint64
 	first atomic.Pointer[failure] // nil if there is none
@@ -26,7 +25,7 @@ type failing struct {
 
 // failure says why an expression failed.
 type failure struct {
-	order uint64 // less than that of what failed first later
+	order uint64 // smaller for an expression that failed earlier
 	text  string
 }
 
@@ -38,11 +37,11 @@ func (f *failing) count(key string, err error, order *atomic.Uint64) {
 	f.n.Add(1)
 }
 
-// quoted is what an error quotes: a value that the client sent.
+// quoted matches a quoted value in an error, which the client sent.
 var quoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"`) })
 
-// failureText says which expression failed, and why. What the error quotes is left out: everybody
-// who sees verdicts sees it.
+// failureText says which expression failed, and why. It leaves out quoted values, because everybody
+// who sees verdicts sees the text.
 func failureText(key string, err error) string {
 	text := key + ": " + quoted().ReplaceAllString(strings.ToValidUTF8(err.Error(), "\ufffd"), `"…"`)
 	text = strings.Map(func(c rune) rune {
@@ -70,19 +69,20 @@ func (t *table) failed(m *rule.Matches, order *atomic.Uint64) {
 	}
 }
 
-// failures is what is known of failures over time. mu of the Collector guards it.
+// failures counts failures over time. The Collector's mu guards it.
 type failures struct {
 	tally tally    // empty until there is one
 	first *failure // of all
 }
 
-// source is a counter with what was read of it.
+// source is a counter, with the count that was read last.
 type source struct {
 	*failing
 	last uint64
 }
 
-// add reads a counter, up to an instant, and returns how many bytes that takes for the first time.
+// add reads a counter up to an instant. It returns how many bytes of memory this took, which is 0
+// after the first failure.
 func (f *failures) add(unix int64, from *source) (took int64) {
 	n := from.n.Load()
 	if n == from.last {
@@ -104,21 +104,21 @@ func (f *failures) bytes() int64 {
 	return int64(len(f.tally.buckets)) * int64(unsafe.Sizeof(f.tally.buckets[0]))
 }
 
-// alike is what is known of the failures of rules that have failed together so far, in groups of
-// alike rules that all of them are in. A reload may part them, which copies it; and bring rules
-// into their groups, which have one of their own, as they failed less.
+// alike holds the failures of rules that have failed together so far: they are in the same groups
+// of alike rules. A reload may part them, which copies their failures. It may also bring other
+// rules into their groups; these get an alike of their own, because they failed less.
 type alike struct {
 	failures
-	before *alike // what it goes on from; nil for nothing
-	// The counters of their groups. The first ones, old of them, are of the rules before, by which
-	// decisions may be under way yet.
+	before *alike // the alike that it continues; nil for none
+	// The counters of their groups. The first old of them belong to the previous rules, which may
+	// still make decisions.
 	from []source
 	old  int
 }
 
-// sharing finds out which of the rules of a new table share what is known of their failures.
+// sharing finds out which rules of a new table share their failures.
 type sharing struct {
-	roots  map[*alike]*alike // by what they go on from
+	roots  map[*alike]*alike // by the alike that they continue
 	joined map[joint]*alike
 }
 
@@ -127,7 +127,8 @@ type joint struct {
 	group *failing
 }
 
-// goOn returns what goes on from before: for all of which nothing is known that is the same.
+// goOn returns the alike that continues before under the new rules. Those without failures so far
+// become one if their groups are the same.
 func (x *sharing) goOn(before *alike) *alike {
 	if before == nil {
 		return nil
@@ -146,7 +147,7 @@ func (x *sharing) goOn(before *alike) *alike {
 	return s
 }
 
-// join returns what those rules of s share that are in a group, too. s may be nil.
+// join returns the alike for the rules of s that are in group as well. s may be nil.
 func (x *sharing) join(s *alike, group source) *alike {
 	at := joint{s, group.failing}
 	j := x.joined[at]
@@ -161,8 +162,8 @@ func (x *sharing) join(s *alike, group source) *alike {
 	return j
 }
 
-// share finds what the rules of a set share, states by rule.Rule.Index, and makes the counters of
-// its groups.
+// share finds out which rules of a set share their failures, and makes the counters of its groups.
+// states are by rule.Rule.Index.
 func (c *Collector) share(s *rule.Set, t *table, states []*ruleState) {
 	x := sharing{map[*alike]*alike{}, map[joint]*alike{}}
 	for _, st := range states {
@@ -196,8 +197,8 @@ func (c *Collector) share(s *rule.Set, t *table, states []*ruleState) {
 	}
 }
 
-// countFailures reads how often expressions failed, up to an instant, and returns how many bytes
-// that takes for the first time. mu is held.
+// countFailures reads the counts of failures up to an instant. It returns how many bytes of memory
+// this took. mu is held.
 func (c *Collector) countFailures(unix int64) (took int64) {
 	for _, s := range c.alike {
 		for i := range s.from {
@@ -210,8 +211,8 @@ func (c *Collector) countFailures(unix int64) (took int64) {
 	return took
 }
 
-// failuresOf returns how often expressions of a rule failed in a time, and how they did first, ""
-// if they did not.
+// failuresOf returns how often expressions of a rule failed between two instants, and why the first
+// one did; "" if none did.
 func (s *ruleState) failuresOf(from, to int64) (n uint64, why string) {
 	n = s.own.tally.sum(from, to)
 	first := s.own.first

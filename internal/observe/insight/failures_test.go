@@ -30,8 +30,8 @@ func rulesText(specs []spec, head string) string {
 	return b.String()
 }
 
-// failingForms are what rules are made of: for #, a number comes. Some are alike but for it, where
-// the attribute is absent, or no number, or both; some fail alone.
+// failingForms are the rules to choose from, with a number for #. Some are alike except for the
+// number, if the attribute is absent, or no number, or both. Others fail alone.
 var failingForms = []string{
 	"if: 'int(attr.n) == #', allow: 9/min",
 	"if: 'int(attr.n) == #', allow: 8/min",
@@ -175,7 +175,7 @@ func TestFailuresAreThoseOfEachRule(t *testing.T) {
 				b.pass(time.Second)
 			},
 			"reload": func(rt *rapid.T) { reload(rt); begin() },
-			// A decision that is told of when the rules that made it are those before.
+			// A decision of the previous rules that ends after the reload.
 			"under way": func(rt *rapid.T) {
 				p := draw(rt)
 				r := weir.Request{Attributes: p, Hits: 1}
@@ -198,7 +198,7 @@ func TestFailuresAreThoseOfEachRule(t *testing.T) {
 	})
 }
 
-// alikeSpecs are n rules that are alike but for a number.
+// alikeSpecs returns n rules that are alike except for a number.
 func alikeSpecs(n int) (specs []spec) {
 	for i := range n {
 		specs = append(specs, spec{fmt.Sprint("r", i), fmt.Sprintf("if: 'int(attr.n) == %d', allow: 9/min", i)})

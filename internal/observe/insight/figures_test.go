@@ -146,7 +146,7 @@ func TestOverviewSaysSinceWhen(t *testing.T) {
 	}
 }
 
-// A rate is that of the last 10 s, and of a server that has just begun, of its time.
+// A rate covers the last 10 s or, for a server that has just started, the time since its start.
 func TestPerSecond(t *testing.T) {
 	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]")
 	b.pass(time.Second)
@@ -216,7 +216,7 @@ func TestFullestClient(t *testing.T) {
 	}
 }
 
-// The good clients that another limit would touch are those that are told of beside it.
+// The curve counts good clients like the report beside it.
 func TestCurveTellsTheSameGoodKeys(t *testing.T) {
 	const rules = "domain: shop\nlimits: [{name: search, per: [user|ip], allow: 20/min, algorithm: fixed_window}]"
 	run := func(attribute string) *RuleReport {
@@ -298,7 +298,7 @@ limits:
 	b.ask("ada")
 	b.pass(time.Second)
 	says("Too early to tell: none of 3 requests of the domain met it in 25 h so far. From 1,000 on that says something.")
-	// A rule that comes into force later is not blamed for what came before.
+	// A rule that comes into force later is not judged by earlier requests.
 	for range 50 {
 		b.ask("ada")
 	}
@@ -411,8 +411,8 @@ func TestNearCountsClients(t *testing.T) {
 	}
 }
 
-// What is told of clients is of the time that their samples are of, and is said so where that is
-// another one than the counts are of.
+// Figures of clients cover the time of their samples. The sentences say so if the counts cover
+// another time.
 func TestTwoTimes(t *testing.T) {
 	b := newBench(t, Options{Known: []string{"user"}}, `
 domain: shop
@@ -514,8 +514,8 @@ func TestRateText(t *testing.T) {
 	}
 }
 
-// What is of the last minute is so by the clock of the store, which dates it: that of the node may
-// be off.
+// The last minute is measured by the store's clock, which dates events. The node's own clock may be
+// off.
 func TestStoreClock(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 5 * time.Minute, 3 * time.Hour, -5 * time.Minute} {
 		b := newBench(t, Options{Known: []string{"user"}}, "domain: shop\nlimits:\n  - { name: search, per: [user], algorithm: fixed_window, allow: 10/hour }\n")

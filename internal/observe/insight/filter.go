@@ -2,8 +2,8 @@ package insight
 
 import "sync/atomic"
 
-// filter tells which keys are in the samples. A key that is in is always found; one that is not is
-// found by mistake one time in 65,536 or less.
+// filter says which keys are in the samples. It always finds a key that is in them. It finds
+// another key by mistake at most one time in 65,536.
 type filter struct{ slots []atomic.Uint32 }
 
 // A slot of a filter: 16 bits of the hash, the minute in which the key was last looked at, and how

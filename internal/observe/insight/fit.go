@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// What a node can gather bounds what is read of another one: a snapshot that goes beyond is none.
-// The lists that are not named here are bounded where they are made.
+// These bounds are the most that a node can gather itself. A snapshot of another node that exceeds
+// them is rejected. Lists without a bound here are bounded where they are made.
 const (
 	mostRules    = 200_001         // of rule files, of domains whose requests bring limits, and commands
-	mostDomains  = 100_001         // of rule files, and that of commands
+	mostDomains  = 100_001         // of rule files, and the domain of commands
 	mostWindows  = 1 << 16         // limits of a rule, which events number in so many bits
 	mostPer      = 1 << 12         // attributes of a rule's key
 	mostWith     = 64              // other rules that refused the same requests
 	mostEvidence = 64              // numbers of a verdict
 	lastSecond   = 253_402_300_799 // the end of the year 9999, to which JSON writes dates
-	mostStrange  = 100             // domains of other nodes that this one has no rules of
+	mostStrange  = 100             // domains of other nodes for which this one has no rules
 	MostSkew     = 2 * time.Minute // between the clocks of two nodes whose snapshots merge
 )
 
-// ErrDiffers is the error of a snapshot that answers another question.
+// ErrDiffers says that a snapshot answers another question.
 var ErrDiffers = errors.New("it answers another question")
 
-// SkewError is the error of a snapshot by a clock that is too far from that of this node.
+// SkewError says that a node's clock is too far from this node's for their snapshots to merge.
 type SkewError struct {
 	Ahead time.Duration // of the clock of this node; below 0 it is behind
 }
@@ -33,9 +33,10 @@ func (e *SkewError) Error() string {
 	return fmt.Sprintf("its clock is %v ahead of that of this node", e.Ahead)
 }
 
-// Fit checks that x, of another node, merges with s, of this one: that it is of the same time, in
-// the same steps. It drops the rules of x that this node has not, or has otherwise: so a snapshot
-// that waits to be merged takes no more memory than that of this node.
+// Fit checks that x, of another node, merges with s, of this one: both must cover the same time in
+// the same steps. It drops the rules of x that s does not have or defines otherwise, and all but a
+// few domains that s does not have. So a snapshot that waits to be merged takes no more memory than
+// s.
 func (s *Snapshot) Fit(x *Snapshot) error {
 	if x.Step != s.Step || x.Over != s.Over {
 		return ErrDiffers

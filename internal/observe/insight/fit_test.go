@@ -225,7 +225,7 @@ func TestMergeBounded(t *testing.T) {
 	}
 }
 
-// answersJSON asks all that there is to ask of a snapshot, and fails for what JSON cannot hold.
+// answersJSON asks a snapshot every question, and fails if JSON cannot hold an answer.
 func answersJSON(t *testing.T, s *Snapshot) {
 	t.Helper()
 	v := viewOf(s)

@@ -10,22 +10,21 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// This file is what runs on the deciding path. It counts each decision once for each rule that it
-// met, and hands over to the goroutine that gathers what that has to look at: of a flood, hardly
-// anything.
+// This file runs on the deciding path. It counts each decision once for each rule that it met, and
+// hands a few decisions over to the goroutine that gathers: hardly any of a flood.
 //
-// A decision is looked at in three cases.
-//   - It was drawn for the lists of top keys: by chance, one in 2^j, where j is another one for
-//     admitted ones below warn. This is settled by a random number, before anything is hashed.
-//   - Its key belongs into a sample and is not there yet: the hash is below the threshold of the
-//     rule, and the filter does not know it.
-//   - Its key is in a sample. Then one decision in 2^i is drawn, where i is of that key, so that a
-//     client that floods is thinned and the others are not. Of all others each is looked at,
-//     admitted or not: what a key asked for in its busiest window is not known else.
+// A decision is handed over in three cases.
+//   - It was drawn for the lists of top keys: by chance, one in 2^j. Admitted decisions below warn
+//     have a j of their own. A random number settles this before anything is hashed.
+//   - Its key belongs in a sample and is not there yet: the hash is below the rule's threshold, and
+//     the filter does not know it.
+//   - Its key is in a sample. Then one decision in 2^i is drawn, where i grows with the key's rate,
+//     so that a client that floods is thinned and others are not. Every other decision on a sampled
+//     key is looked at, even an admitted one. Otherwise we would not know the key's busiest window.
 //
-// What is drawn by chance carries its weight, so that estimates stay right.
+// A decision that was drawn by chance carries its weight, so that estimates stay right.
 
-// What became of a request at one rule.
+// The outcomes of a request at one rule.
 const (
 	passed  = iota
 	near    // passed, with most of the limit used
@@ -39,8 +38,8 @@ const (
 	outcomes
 )
 
-// A request counts for the domain at the first rule that it met, and apart where it was near to
-// some limit.
+// A request counts for the domain at the first rule that it met, and separately if it was near some
+// limit.
 const (
 	other = iota
 	first
@@ -48,7 +47,7 @@ const (
 	roles
 )
 
-// counts are counters that wrap; what reads them takes differences.
+// counts are counters that wrap. Readers take differences.
 type counts [roles * outcomes]uint32
 
 // cell is a share of the counters of a rule. Decisions that are made at the same time hardly ever
@@ -58,12 +57,13 @@ type cell struct {
 	_ [128 - roles*outcomes*4]byte
 }
 
-// gate is what the deciding path knows of a rule.
+// gate is the part of a rule's state that the deciding path uses.
 type gate struct {
 	cells  []cell
 	number uint32
-	// Keys with a smaller hash may be in one of the samples; those below belowAll belong into that
-	// of all keys, and those below belowRefused into that of refused keys, once they are refused.
+	// below bounds the hashes of the keys in the samples. A key below belowAll belongs in the
+	// sample of all keys. Once it is refused, a key below belowRefused belongs in the sample of
+	// refused keys.
 	below, belowAll, belowRefused atomic.Uint64
 	beyond                        atomic.Uint64 // the largest of the three
 	filter                        atomic.Pointer[filter]
@@ -90,8 +90,8 @@ func (g *gate) read() (sum counts) {
 }
 
 // thinning packs how much is left out at the moment: the powers of 2 for refused and near
-// decisions, for admitted ones, for those on sampled keys and on sampled keys that were refused,
-// and the number of the minute.
+// decisions, for admitted ones, for decisions on sampled keys, and for those on sampled refused
+// keys. It also holds the low bits of the number of the minute.
 type thinning uint64
 
 func (t thinning) refused() uint8 { return uint8(t) }
@@ -104,7 +104,8 @@ func packThinning(refused, quiet, keys, watched uint8, minute int64) thinning {
 	return thinning(refused) | thinning(quiet)<<8 | thinning(keys)<<16 | thinning(watched)<<24 | thinning(uint8(minute))<<32
 }
 
-// answerThin is of how many answers at least one is looked at, as a power of 2.
+// answerThin thins answers: at most one in 1 << answerThin is looked at, except on refused keys in
+// the sample.
 const answerThin = 4
 
 // table finds the gates of one rule set. Immutable.
@@ -127,20 +128,19 @@ type limitRef struct {
 	fullest *fullest
 }
 
-// unitShift says by how many bits the units of a limit are shifted to the right where 32 bits hold
-// them, so that its capacity fits.
+// unitShift returns by how many bits the units of a limit are shifted to the right, so that its
+// capacity fits into 32 bits.
 func unitShift(capacity int64) uint8 { return uint8(max(0, bits.Len64(uint64(max(capacity, 0)))-32)) }
 
-// fullest is the largest share of a limit that any key used. Decisions below warn are drawn, so
-// that the one that used most would often be missed. In its upper 32 bits stands the use from which
-// on it is raised, and in its lower ones the limit that this is of; 0 is of a limit that nobody
-// used.
+// fullest is the largest share of a limit that any key used. Decisions below warn are sampled, so
+// the fullest one would often be missed. The lower 32 bits hold the limit, and the upper 32 bits
+// the use from which on it is raised; 0 means that nobody used the limit.
 //
-// It is raised by a 256th of the limit at least: a use that grows with each request, as of a limit
-// for a month, would else be written each time.
+// It is raised by at least one 256th of the limit. Otherwise a use that grows with each request, as
+// of a limit for a month, would be written each time.
 type fullest struct{ atomic.Uint64 }
 
-// raise takes in an admitted decision.
+// raise notes the use after an admitted decision.
 func (f *fullest) raise(l *weir.LimitResult) {
 	shift := unitShift(l.Limit)
 	used, limit := clamp((l.Limit-l.Remaining)>>shift), clamp(l.Limit>>shift)
@@ -167,7 +167,7 @@ func shareOf(v uint64) float32 {
 	return float32(v>>32-stepOf(uint32(v))) / float32(uint32(v))
 }
 
-// take returns the share, and begins anew.
+// take returns the share, and resets it.
 func (f *fullest) take() float32 { return shareOf(f.Swap(0)) }
 
 // domainGate counts the requests of a domain that met no rule.
@@ -187,21 +187,21 @@ func (g *domainGate) read() (n uint32) {
 	return n
 }
 
-// tables are the table in force, and the one before for decisions that were under way.
-// The first is a value: nearly every decision goes through it, and is spared a pointer.
+// tables are the table in force, and the one before for decisions that were under way. The first is
+// a value: nearly every decision goes through it, and is spared a pointer.
 type tables struct {
 	now    table
 	before *table
 }
 
-// tableFor returns the table of the set that made d; nil if that went out of force long ago.
+// tableFor returns the table of the rule set of d; nil if that set went out of force long ago.
 func (c *Collector) tableFor(d *weir.Decision) *table {
 	ts := c.tables.Load()
 	if ts.now.set == d.Rules {
 		return &ts.now
 	}
 	if ts.now.generation < d.Generation {
-		// The set came into force just now, and the hook is about to tell.
+		// The set has just come into force, and its hook has not run yet.
 		c.rulesChanged(d.Rules, d.Generation)
 		if ts = c.tables.Load(); ts.now.set == d.Rules {
 			return &ts.now
@@ -213,7 +213,7 @@ func (c *Collector) tableFor(d *weir.Decision) *table {
 	return nil
 }
 
-// Decided implements observe.Watcher. What met one limit is counted already.
+// Decided implements observe.Watcher. The Tally has counted decisions on one limit already.
 func (c *Collector) Decided(r *weir.Request, d *weir.Decision, f observe.Facts) {
 	ts := c.tables.Load()
 	if f.Outcome == observe.Unclear || ts.now.set != d.Rules {
@@ -235,7 +235,7 @@ func (c *Collector) Decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 	}
 }
 
-// ofAlone is what observe.Outcome stands for.
+// ofAlone maps each observe.Outcome to an outcome of the rule.
 var ofAlone = [observe.Outcomes]uint8{
 	observe.Passed: passed, observe.Near: near, observe.Soft: soft, observe.Refused: alone,
 }
@@ -307,7 +307,7 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 	}
 }
 
-// noHits reports whether a descriptor asks for nothing, or gives back.
+// noHits reports whether a descriptor asks for nothing, or gives units back.
 func noHits(r *weir.Request, l *weir.LimitResult) bool {
 	at := l.Descriptor
 	return at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits && r.Descriptors[at].Hits <= 0
@@ -321,7 +321,7 @@ func groupEnd(d *weir.Decision, i int) int {
 	return i
 }
 
-// outcomeOf is what became of a request at the windows begin to end, which are those of one rule.
+// outcomeOf returns the outcome of a request at one rule, whose windows are d.Limits[begin:end].
 // refusing is how many rules refused it.
 func outcomeOf(d *weir.Decision, begin, end, refusing int) int {
 	if d.Banned.Rule != nil {
@@ -358,7 +358,7 @@ func refusesAt(outcome int) bool {
 	return outcome >= alone && outcome <= wouldToo && outcome != stopped
 }
 
-// draw decides whether a decision is looked at, and what it stands for then.
+// draw decides whether a decision is looked at, and with which weights.
 func (g *gate) draw(hash uint64, outcome int, now thinning, random uint64) (weightTop, weightKey uint8, take bool) {
 	weightTop, weightKey = none, none
 	thin := now.refused()

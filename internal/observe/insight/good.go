@@ -7,19 +7,20 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// goodKeys is what a rule did to keys that behave well.
+// goodKeys is how a rule treated keys that behave well.
 type goodKeys struct {
 	Good
-	identity bool     // an identity tells them; else their answers and their patience must
+	identity bool     // an identity tells them apart; else their answers and their patience do
 	f        float64  // refusals of good keys ÷ refusals
 	seen     int      // good ones in the sample of refused keys
 	episodes Episodes // theirs
-	weight   float64  // keys that each of that sample stands for
-	stand    float64  // keys that each of the sample of all keys stands for
+	weight   float64  // keys that each key of that sample stands for
+	stand    float64  // keys that each key of the sample of all keys stands for
 }
 
-// TellsGood reports whether something tells keys that behave well: an identity, or answers together
-// with the patience of those who were refused, of which a rule in shadow has none.
+// TellsGood reports whether something shows which keys behave well: an identity, or answers
+// together with the patience of refused clients. A rule in shadow refuses nobody, so there is no
+// patience to see.
 func (f *Facts) TellsGood() bool {
 	if f.HasIdentity() {
 		return true
@@ -31,8 +32,8 @@ func (f *Facts) TellsGood() bool {
 	return slices.ContainsFunc(f.Sample, answered) || slices.ContainsFunc(f.RefusedSample, answered)
 }
 
-// Good reports whether a key behaves well. identity is what Facts.HasIdentity says of all keys, and
-// Facts.TellsGood must hold.
+// Good reports whether a key behaves well. identity is the result of Facts.HasIdentity, and
+// Facts.TellsGood must be true.
 func (k *KeyFacts) Good(identity bool) bool {
 	if k.Refused == 0 {
 		return k.behaves(identity)
@@ -63,7 +64,7 @@ func (g *goodKeys) above(f *Facts, window int, limit int64) (keys float64) {
 }
 
 // point says what another limit for a window would do. g are the good keys; nil if they are not
-// told.
+// known.
 func (f *Facts) point(g *goodKeys, window int, limit int64) CurvePoint {
 	p := CurvePoint{Limit: limit}
 	p.Keys, p.PlusMinus = Affected(f.Sample, f.Keys, window, limit)
@@ -75,7 +76,7 @@ func (f *Facts) point(g *goodKeys, window int, limit int64) CurvePoint {
 	return p
 }
 
-// toldGood are the good keys of the facts; nil if nothing tells them.
+// toldGood returns the good keys; nil if nothing shows them.
 func toldGood(f *Facts) *goodKeys {
 	if !f.TellsGood() {
 		return nil
@@ -84,8 +85,7 @@ func toldGood(f *Facts) *goodKeys {
 	return &g
 }
 
-// perKey returns the place of the limits in which keys may be judged by their demand: those with a
-// window, by number.
+// perKey returns the windows whose demand per key is known, by number in Facts.Windows.
 func (f *Facts) perKey() []int {
 	var list []int
 	for i := range f.Windows {
@@ -96,17 +96,17 @@ func (f *Facts) perKey() []int {
 	return list
 }
 
-// GoodOf returns what a rule did to clients that behave well.
+// GoodOf returns how a rule treated clients that behave well.
 func GoodOf(f *Facts) Good { return goodOf(f).Good }
 
-// HasIdentity reports whether enough requests carry an identity to tell good keys by it.
+// HasIdentity reports whether enough requests carry an identity to recognise good keys by it.
 func (f *Facts) HasIdentity() bool {
 	return f.Known > 0 && float64(f.Known) >= identityShare*float64(f.Met)
 }
 
-// goodOf counts good keys. Those that were never refused are taken from the sample of all keys,
-// where what is not known of a key speaks for it: the share of good keys refused is rather told too
-// small than too large.
+// goodOf counts good keys. Keys that were never refused come from the sample of all keys. There,
+// anything unknown about a key speaks for it, so the share of good keys that were refused is rather
+// too small than too large.
 func goodOf(f *Facts) goodKeys {
 	g := goodKeys{identity: f.HasIdentity(), weight: 1, stand: 1}
 	denied := float64(f.Refused)
@@ -147,8 +147,8 @@ func goodOf(f *Facts) goodKeys {
 	refused, others := float64(g.seen)*g.weight, unrefused*g.stand
 	g.Refused, g.Of = uint64(math.Round(min(refusals*g.weight, denied))), uint64(denied)
 	if f.RefusedError > 0 && n > 1 {
-		// Of a total that is estimated by a sample without replacement (Cochran, Sampling
-		// Techniques, §2.6), and by a number of keys that is an estimate itself.
+		// The total is estimated from a sample without replacement (Cochran, Sampling Techniques,
+		// §2.6), and from a number of keys that is itself an estimate.
 		mean := refusals / n
 		spread := max(squares/n-mean*mean, 0) * n / (n - 1)
 		sampling := f.KeysRefused * math.Sqrt(spread/n*max(1-n/f.KeysRefused, 0))
@@ -166,8 +166,8 @@ func goodOf(f *Facts) goodKeys {
 	return g
 }
 
-// bounds returns the bounds of how many of total keys are such that x of a sample of n are. An
-// error of 0 says that the sample holds all.
+// bounds returns the bounds of how many of total keys have a property that x of a sample of n keys
+// have. An error of 0 says that the sample holds all keys.
 func bounds(x, n, total, err float64) (low, high float64) {
 	if err == 0 {
 		return x, x
@@ -176,9 +176,10 @@ func bounds(x, n, total, err float64) (low, high float64) {
 	return low * total * max(1-1.96*err, 0), high * total * (1 + 1.96*err)
 }
 
-// good reports whether a refused key behaves well. Where an identity is told it must be known, and
-// nothing must speak against it. Where none is, an answer of 200 proves nothing, since a scraper
-// gets 200s: the key must also have waited as it was told, and not have asked for far too much.
+// good reports whether a refused key behaves well. If clients have identities, the key must be
+// known, and nothing must speak against it. Otherwise an answer of 200 proves nothing, because a
+// scraper gets 200s: the key must also have waited as it was told, and must not have asked for far
+// too much.
 func (k *KeyFacts) good(identity bool) bool {
 	ended := k.Episodes.Obeyed + k.Episodes.Early
 	obeys := ended > 0 && float64(k.Episodes.Obeyed) >= goodObey*float64(ended)

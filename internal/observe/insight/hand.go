@@ -8,7 +8,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// This file is what the deciding path does where a decision is looked at.
+// This file runs on the deciding path, for the decisions that are looked at.
 
 // hand writes the events of one rule.
 func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, begin, end, outcome int, hash uint64, weightTop, weightKey uint8, turn uint64) {
@@ -76,9 +76,9 @@ func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 	}
 }
 
-// groupOf returns what the windows begin to end say together, which are those of one rule: it
-// refuses a request whichever of them does. retry is when the key was told to come back, in µs; 0
-// if it was not told.
+// groupOf combines the verdicts of one rule's windows, d.Limits[begin:end]: the rule refuses if any
+// window does. retry is the time at which the key was told to come back, in µs; 0 if it was not
+// told.
 func groupOf(d *weir.Decision, begin, end int) (flags uint16, retry int64) {
 	after := int64(0)
 	for i := begin; i < end; i++ {
@@ -107,7 +107,7 @@ func groupOf(d *weir.Decision, begin, end int) (flags uint16, retry int64) {
 		return flags, 0
 	}
 	if !d.Allowed && d.RetryAfter != algo.Never && d.RetryAfter > 0 {
-		after = d.RetryAfter // what the client was told
+		after = d.RetryAfter // the time that the client was told
 	}
 	if after == algo.Never {
 		return flags, 0
@@ -115,8 +115,8 @@ func groupOf(d *weir.Decision, begin, end int) (flags uint16, retry int64) {
 	return flags, d.Time + after
 }
 
-// otherRefusing returns the number of a rule that refuses d beside that of the limits begin to end,
-// and one more; 0 if there is none.
+// otherRefusing returns 1 plus the number of a rule that refuses d, other than the rule of
+// d.Limits[begin:end]; 0 if there is none.
 func otherRefusing(t *table, d *weir.Decision, begin, end int) uint32 {
 	for i := range d.Limits {
 		l := &d.Limits[i]
@@ -133,11 +133,11 @@ func own(l *weir.LimitResult) bool {
 	if !slices.Contains(w.Rule.Windows, w) {
 		return true
 	}
-	// What a schedule or a signal changes, it changes for all keys.
+	// A schedule or a signal changes the limit for all keys.
 	return w.Limit != nil && w.Rule.Elastic == nil && !w.Limit.Scheduled() && l.Limit != capacityOf(w.Limit)
 }
 
-// capacityOf is algo.Result.Limit of a limit without a schedule.
+// capacityOf returns algo.Result.Limit for a limit without a schedule.
 func capacityOf(l *algo.Limit) int64 {
 	switch c := l.Config(); c.Algorithm {
 	case algo.TokenBucket:
@@ -149,7 +149,7 @@ func capacityOf(l *algo.Limit) int64 {
 	}
 }
 
-// askedOf is what a request asks of a limit, in units.
+// askedOf returns how many units a request asks of a limit.
 func askedOf(r *weir.Request, d *weir.Decision, i int) int64 {
 	hits := r.Cost()
 	if at := d.Limits[i].Descriptor; at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits {
@@ -160,7 +160,7 @@ func askedOf(r *weir.Request, d *weir.Decision, i int) int64 {
 
 func clamp(n int64) uint32 { return uint32(min(max(n, 0), 1<<32-1)) }
 
-// wake wakes the goroutine that gathers.
+// wake wakes the goroutine that gathers events.
 func (c *Collector) wake() {
 	select {
 	case c.woken <- struct{}{}:

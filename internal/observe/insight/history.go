@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// The history file keeps what was counted over time, so that a restart forgets nothing of it. It is
-// a sequence of records: the length of the payload and its CRC-32C, 4 bytes each, little-endian,
-// and the payload. Each minute one is appended, with what was counted in it; each hour the file is
-// written anew, with what is still of use. A tail that was torn when the machine went down is cut.
+// The history file keeps the counts over time, so that a restart does not lose them. It is a
+// sequence of records: the length of the payload and its CRC-32C, 4 bytes each, little-endian, then
+// the payload. Each minute appends a record with its counts. Each hour rewrites the file with
+// everything that is still of use. A tail that was torn by a crash is cut off.
 
 // historyMagic begins the file; the last byte is the version.
 const historyMagic = "weir-insight\x01"
@@ -25,19 +25,19 @@ const (
 	mostPast    = 10_000 // rules and domains that are read
 )
 
-// pastName names what a series is of: a rule as it is defined, or a domain (of no rule).
+// pastName identifies a series: of a rule with its definition, or of a domain (no rule).
 type pastName struct {
 	domain, rule string
 	definition   uint64
 }
 
-// past is what was counted of one of them.
+// past is the series of one of them.
 type past struct {
 	name  pastName
 	steps []pastStep
 }
 
-// pastStep is what was counted in a step of time.
+// pastStep is the counts of one step of time.
 type pastStep struct {
 	unix, step int64
 	state      minuteState // of a rule's minute
@@ -78,8 +78,8 @@ func appendRecord(b []byte, list []past) []byte {
 	return c.b
 }
 
-// readHistory calls f for what lies in the bytes of a history file. It returns how many bytes are
-// good: what follows was torn, or is not ours.
+// readHistory calls f for each series in the bytes of a history file. It returns how many bytes are
+// good: the rest is torn, or not ours.
 func readHistory(data []byte, f func(*past)) (good int) {
 	if len(data) < len(historyMagic) || string(data[:len(historyMagic)]) != historyMagic {
 		return 0
@@ -120,7 +120,7 @@ type history struct {
 	failing bool      // the last write failed, and it was said so
 }
 
-// openHistory reads the file, if there is one, and makes it ready to be appended to.
+// openHistory reads the file, if there is one, and prepares it for appending.
 func openHistory(path string, log *slog.Logger, now time.Time, f func(*past)) (*history, error) {
 	h := &history{path: path, log: log, written: now}
 	data, err := os.ReadFile(path)
@@ -170,7 +170,7 @@ func (h *history) append(list []past) error {
 	}
 	n, err := h.file.WriteAt(b, h.size)
 	if err != nil {
-		// What was written of it is cut by the next record, or when the file is read.
+		// The next record, or the next reading of the file, cuts off the part that was written.
 		return fmt.Errorf("after %d bytes: %w", n, err)
 	}
 	h.size += int64(len(b))
@@ -217,7 +217,7 @@ func (h *history) rewrite(each func(yield func([]past) error) error) error {
 	return errors.Join(err, open)
 }
 
-// failed says once that the file cannot be written, and once that it can be again.
+// failed logs once that the file cannot be written, and once that it can be again.
 func (h *history) failed(err error) {
 	if (err != nil) == h.failing {
 		return
@@ -229,10 +229,10 @@ func (h *history) failed(err error) {
 	h.log.Info("the history of insight is written again", "path", h.path)
 }
 
-// rewriteEvery is how often the file is written anew.
+// rewriteEvery is how often the file is rewritten.
 const rewriteEvery = time.Hour
 
-// remember writes what was counted in the minute that ended.
+// remember writes the counts of the minute that ended.
 func (c *Collector) remember() {
 	h := c.history
 	if h == nil {
@@ -249,7 +249,7 @@ func (c *Collector) remember() {
 	h.failed(err)
 }
 
-// pastMinute returns what was counted in the minute that began at an instant.
+// pastMinute returns the counts of the minute that began at an instant.
 func (c *Collector) pastMinute(unix int64) (list []past) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -264,7 +264,7 @@ func (c *Collector) pastMinute(unix int64) (list []past) {
 	return list
 }
 
-// eachPast yields what is known of all, a rule at a time.
+// eachPast yields all that is known, one rule at a time.
 func (c *Collector) eachPast(yield func([]past) error) error {
 	c.mu.Lock()
 	rules, now := append([]*ruleState(nil), c.rules...), c.now().Unix()
@@ -293,8 +293,8 @@ func (c *Collector) eachPast(yield func([]past) error) error {
 	return nil
 }
 
-// appendPast appends what a series counted from one instant to another, by the minute where that is
-// known and by ten minutes before.
+// appendPast appends the counts of a series between two instants: by the minute as far back as
+// minutes are known, and by ten minutes before.
 func appendPast(list []past, name pastName, s *series, states []minuteState, from, to int64) []past {
 	p := past{name: name}
 	begin := (s.minute.last - int64(len(s.minute.buckets)) + 1) * 60
@@ -322,8 +322,9 @@ func appendPast(list []past, name pastName, s *series, states []minuteState, fro
 	return append(list, p)
 }
 
-// Open reads the history file at a path and keeps it from then on; it comes before Run, and before
-// rules are in force. A file that is damaged from the beginning is set aside.
+// Open reads the history file at a path, and keeps it up to date from then on. It must be called
+// before Run, and before rules are in force. A file that is damaged from its beginning is set
+// aside.
 func (c *Collector) Open(path string) error {
 	log := c.o.Logger
 	if log == nil {
@@ -351,7 +352,7 @@ func (c *Collector) Open(path string) error {
 	return nil
 }
 
-// recallRule begins to follow what the history file tells of, and puts that in.
+// recallRule follows a rule for which the history file has counts, and restores these.
 func (c *Collector) recallRule(s *ruleState) {
 	name := pastName{s.domain, s.name, s.definition}
 	if _, known := c.past[name]; !known {
@@ -365,8 +366,8 @@ func (c *Collector) recallRule(s *ruleState) {
 	}
 }
 
-// recall puts what the history file tells into a series, and returns when that begins; 0 if it
-// tells nothing.
+// recall puts the counts of the history file into a series, and returns when they begin; 0 if there
+// are none.
 func (c *Collector) recall(name pastName, s *series, states []minuteState) (begin int64) {
 	steps := c.past[name]
 	delete(c.past, name)
@@ -386,7 +387,7 @@ func (c *Collector) recall(name pastName, s *series, states []minuteState) (begi
 	return begin
 }
 
-// Close writes what was not written yet, and closes the history file. Run must have ended.
+// Close writes the remaining counts, and closes the history file. Run must have ended.
 func (c *Collector) Close() error {
 	h := c.history
 	if h == nil {

@@ -18,8 +18,8 @@ func restart(t *testing.T, at time.Time, path, rules string, log *bytes.Buffer) 
 	return startBench(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, at, path, rules)
 }
 
-// A restart forgets nothing of what was counted in whole minutes: whether the program was closed,
-// or killed and its last record torn. A rule that was changed meanwhile begins anew.
+// A restart forgets no count of a whole minute, whether the program was closed, or killed with its
+// last record torn. A rule that was changed meanwhile starts afresh.
 func TestHistory(t *testing.T) {
 	for _, end := range []string{"closed", "killed", "torn", "rewritten"} {
 		t.Run(end, func(t *testing.T) {
@@ -129,8 +129,8 @@ func FuzzHistory(f *testing.F) {
 	})
 }
 
-// Verdicts rest on one time. The samples of keys begin anew with the program, so what a verdict
-// counts does, too, whatever the history file tells of before.
+// Verdicts cover one time. The samples of keys start again with the program. So do the counts of a
+// verdict, whatever earlier counts the history file has.
 func TestVerdictsAfterARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history")
 	b := startBench(t, Options{}, begun, path, historyRules)

@@ -29,7 +29,7 @@ func TestEpisodesAreCounted(t *testing.T) {
 		}
 		last = now
 	}
-	// Ever new clients, of which each knocks once; and one that comes when it is told.
+	// Always new clients, each of which knocks once; and one client that comes when it is told.
 	early, obeyed := uint64(0), uint64(0)
 	for minute := range 60 {
 		for i := range 20 {

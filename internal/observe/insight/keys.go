@@ -2,7 +2,7 @@ package insight
 
 import "slices"
 
-// takeKey takes in what an event says of its key, for the samples. mu is held.
+// takeKey takes an event into the samples of keys. mu is held.
 func (s *ruleState) takeKey(c *Collector, e *event) {
 	all, refused := s.eras[current].all, s.eras[current].refused
 	if all == nil {
@@ -36,7 +36,7 @@ func (s *ruleState) takeKey(c *Collector, e *event) {
 	}
 }
 
-// touched takes in an event for the sample of all keys.
+// touched takes an event into the sample of all keys.
 func (s *ruleState) touched(c *Collector, all *sample, e *event) {
 	if e.flags&flagBanned != 0 {
 		return
@@ -59,7 +59,7 @@ func (s *ruleState) touched(c *Collector, all *sample, e *event) {
 	}
 }
 
-// addKey adds an event to what is known of a key.
+// addKey adds an event to a key in a sample.
 func (s *ruleState) addKey(x *sample, at int, e *event) {
 	if e.flags&flagBanned != 0 {
 		return
@@ -91,7 +91,7 @@ func (s *ruleState) addKey(x *sample, at int, e *event) {
 	}
 }
 
-// windowIndex is the number of the window of an event.
+// windowIndex returns the number of the window of an event.
 func (s *ruleState) windowIndex(e *event) uint32 {
 	span := int64(0)
 	if int(e.window) < len(s.spans) {
@@ -100,8 +100,8 @@ func (s *ruleState) windowIndex(e *event) uint32 {
 	return uint32(windowIndex(e.at, span))
 }
 
-// windowIndex is the number of the window of an instant in µs. Requests in flight, whose span is 0,
-// count by the second.
+// windowIndex returns the number of the window of an instant in µs. Requests in flight, whose span
+// is 0, count by the second.
 func windowIndex(at, span int64) int64 {
 	if span <= 0 {
 		span = 1e6
@@ -120,7 +120,7 @@ func (s *ruleState) insert(x *sample, hash uint64) int {
 	return at
 }
 
-// tell puts a key into the filter of the deciding path, as it stands.
+// tell puts a key into the filter of the deciding path, with its present state.
 func (s *ruleState) tell(hash uint64, thin uint8) {
 	f := s.gate.filter.Load()
 	at, value := f.find(hash)
@@ -138,7 +138,7 @@ func (s *ruleState) tell(hash uint64, thin uint8) {
 	at.Store(uint32(hash>>16)&0xffff<<filterHash | value&filterMinute | filterUsed | watched | uint32(thin)&filterThin)
 }
 
-// refilter makes the filter anew, from the keys that are in the samples.
+// refilter makes a new filter from the keys in the samples.
 func (s *ruleState) refilter() {
 	members := map[uint64]uint32{}
 	for _, k := range s.eras[current].all.keys {
@@ -159,7 +159,7 @@ func (s *ruleState) refilter() {
 	s.gate.filter.Store(f)
 }
 
-// limits tells the deciding path which hashes matter.
+// limits passes the thresholds of the samples to the deciding path.
 func (s *ruleState) limits() {
 	all, refused := s.eras[current].all, s.eras[current].refused
 	watched := uint64(0)
@@ -172,7 +172,8 @@ func (s *ruleState) limits() {
 	s.gate.beyond.Store(max(all.limit(), refused.limit(), watched))
 }
 
-// The events of one key in a second from which it is thinned more, and below which less.
+// The number of events of one key in a second from which on it is thinned more, and below which it
+// is thinned less.
 const (
 	mostOfKey  = 64
 	leastOfKey = 16
@@ -197,8 +198,8 @@ func (s *ruleState) pace(x *sample, at int, e *event) {
 	}
 }
 
-// Watch makes this node note the events of refused keys that are in the samples of other nodes, so
-// that a client that a load balancer spreads is followed on all of them.
+// Watch makes this node note the events of refused keys from the samples of other nodes. So all
+// nodes follow a client that a load balancer spreads over them.
 func (c *Collector) Watch(domain, rule string, keys []RefusedKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,7 +211,7 @@ func (c *Collector) Watch(domain, rule string, keys []RefusedKey) {
 	}
 }
 
-// watch puts keys into the sample of refused ones that were refused elsewhere.
+// watch puts keys that were refused on other nodes into the sample of refused keys.
 func (s *ruleState) watch(keys []RefusedKey, now int64) {
 	x := s.eras[current].refused
 	if x == nil {
@@ -227,7 +228,7 @@ func (s *ruleState) watch(keys []RefusedKey, now int64) {
 	}
 }
 
-// answered takes in how a request was answered.
+// answered notes the answer to a request.
 func (s *ruleState) answered(e *event) {
 	well, tells := AnsweredWell(int(e.status))
 	if !tells {
@@ -272,8 +273,8 @@ func (s *ruleState) turn() {
 	s.limits()
 }
 
-// resize changes how much is kept. Samples only shrink: what was left out does not come back before
-// the next era.
+// resize changes how much is kept. Samples only shrink: keys that were dropped do not come back
+// before the next era.
 func (s *ruleState) resize(to size) {
 	if s.size == to && (s.series == nil || s.eras[current].all != nil) {
 		return
@@ -309,7 +310,7 @@ func (s *ruleState) resize(to size) {
 	s.limits()
 }
 
-// forgetKeys forgets what hashes of keys name.
+// forgetKeys forgets everything that is found by the hash of a key.
 func (s *ruleState) forgetKeys() {
 	for kind := range topKinds {
 		s.live[kind] = topList{most: s.live[kind].most}
@@ -326,10 +327,10 @@ func (s *ruleState) forgetKeys() {
 	s.limits()
 }
 
-// minuteState is what is known of a minute beside the counts.
+// minuteState is what is known of a minute, beside the counts.
 type minuteState struct {
 	keys     float32 // distinct ones, estimated
-	topShare uint8   // % of what was admitted, taken by the top 1 % of the keys; none: not known
+	topShare uint8   // % of the admitted that the top 1 % of the keys took; none: not known
 	signal   uint8   // place in saturations + 1; 0: not saturated
 }
 
@@ -339,10 +340,10 @@ var saturations = []string{"cpu", "memory", "pressure", "in_flight", "upstream_l
 // topKeys is how many keys are the top 1 % of a minute.
 func (m *minuteState) topKeys() int { return int(min(max(1, m.keys/100), 64)) }
 
-// fewestDrawn is of how many decisions a share is known, where not all are looked at.
+// fewestDrawn is how many decisions must be known for a share, if not all are looked at.
 const fewestDrawn = 40
 
-// endMinute notes what the minute was like that began at an instant.
+// endMinute notes the state of the minute that began at an instant.
 func (s *ruleState) endMinute(unix int64, signal string) {
 	m := minuteState{keys: float32(s.minuteKeys), topShare: none, signal: uint8(slices.Index(saturations, signal) + 1)}
 	s.minuteKeys = 0

@@ -16,7 +16,7 @@ const (
 	crowdEach     = 2    // times the requests of each key before, at most
 	crowdBefore   = 60   // minutes before
 	fewestBefore  = 10   // minutes that must be known of them
-	fewShare      = 0.5  // of what was admitted, to the top 1 % of keys
+	fewShare      = 0.5  // of the admitted requests, to the top 1 % of keys
 )
 
 // A rush is some saturated minutes in a row that the rule let through.
@@ -24,10 +24,11 @@ type rush struct {
 	minutes []Minute
 	keys    float64 // most in a minute
 	before  float64 // the median before
-	usual   float64 // 95th percentile of what is admitted in an unsaturated minute
+	usual   float64 // 95th percentile of the requests admitted in an unsaturated minute
 }
 
-// looseCrowd holds where many more clients than usual came at once, each asking as usual.
+// looseCrowd holds if many more clients than usual came at once, each with as many requests as
+// usual.
 func (j *judge) looseCrowd() *Verdict {
 	r := j.rush(func(m, before *Minute) bool {
 		each, usual := share(float64(m.Met), m.Keys), share(float64(before.Met), before.Keys)
@@ -54,7 +55,8 @@ func (j *judge) looseCrowd() *Verdict {
 	return v
 }
 
-// looseFew holds where few clients took most of what saturated the service.
+// looseFew holds if a few clients took most of the admitted requests while the service was
+// saturated.
 func (j *judge) looseFew() *Verdict {
 	if len(j.Per) == 0 {
 		return nil
@@ -75,8 +77,8 @@ func (j *judge) looseFew() *Verdict {
 	v.Sentence = fmt.Sprintf("%s of %s took %s of what it admitted while the service was saturated for %s.",
 		human.Number(few), human.Count(keys, "client"), human.Percent(share(took, took+rest)), human.Count(n, "minute"))
 	v.Evidence["top_keys"], v.Evidence["top_share"] = few, share(took, took+rest)
-	// Each of the few may have what is left of the usual beside the others, and as much as one of
-	// those at least.
+	// Each of the few clients may have an equal part of the usual admissions that the others leave,
+	// but at least as much as one of the others.
 	each := max((r.usual-rest)/few, share(rest, max(keys-few, 1)), 1)
 	for _, i := range j.perKey() {
 		w := &j.Windows[i]
@@ -100,8 +102,8 @@ func (j *judge) looseFew() *Verdict {
 	return v
 }
 
-// rushUntil is the name of the number that says when a rush ended, in Unix seconds: a verdict holds
-// for as long as its minutes are known, a day, and the rush is mostly over long before.
+// rushUntil is the name of the figure for the end of a rush, in Unix seconds. A verdict holds for
+// as long as its minutes are known, a day, and the rush is mostly over long before.
 const rushUntil = "until"
 
 func (r *rush) evidence(v *Verdict) {
@@ -110,9 +112,9 @@ func (r *rush) evidence(v *Verdict) {
 	v.Evidence[rushUntil] = float64(r.minutes[len(r.minutes)-1].T + 60)
 }
 
-// rush returns the latest row of saturated minutes in which the rule refused next to nothing,
-// admitted more than in any usual minute, and that is as asked; nil if there is none. before is the
-// median minute of the hour before.
+// rush returns the latest run of saturated minutes for which is holds, in which the rule refused
+// next to nothing and admitted more than in 95 % of the unsaturated minutes; nil if there is none.
+// before is the median minute of the hour before.
 func (j *judge) rush(is func(m, before *Minute) bool) *rush {
 	var usual []uint64
 	for i := range j.Minutes {
@@ -151,8 +153,8 @@ func (j *judge) rush(is func(m, before *Minute) bool) *rush {
 	return found
 }
 
-// median returns the median of the keys in the hour before t, with the requests of that minute; ok
-// is false if too few minutes of it are known. minutes are those before.
+// median returns the minute with the median number of keys in the hour before t; ok is false if too
+// few minutes of that hour are known. minutes are the minutes before t.
 func median(minutes []Minute, t int64) (m Minute, ok bool) {
 	from, _ := slices.BinarySearchFunc(minutes, t-60*crowdBefore, func(m Minute, t int64) int { return cmp.Compare(m.T, t) })
 	last := slices.Clone(minutes[from:])

@@ -2,17 +2,17 @@ package insight
 
 import "unsafe"
 
-// Memory is bounded by Options.Memory. It is shared out among the rules that were met: the more
-// there are, the less is known of each. What a rule never met takes is its gate alone.
+// Options.Memory bounds the memory. It is divided among the rules that were met: the more there
+// are, the less is kept of each. A rule that was never met takes only its gate.
 
 // size is how much is kept of a rule.
 type size struct {
 	all, refused int  // keys in the samples
 	top          int  // counters in the lists of top keys
-	lean         bool // counts by the second are left out, and those by the minute but for an hour
+	lean         bool // no counts by the second, and an hour only of counts by the minute
 }
 
-// sizes are what is kept, from a few rules to many.
+// sizes are the sizes to choose from, for a few rules first and for many last.
 var sizes = [...]size{
 	{all: 512, refused: 256, top: 64},
 	{all: 384, refused: 192, top: 64},
@@ -23,7 +23,7 @@ var sizes = [...]size{
 	{all: 24, refused: 12, top: 8, lean: true},
 }
 
-// cost is the memory that a rule of so many limits takes at most in that size.
+// cost returns the most memory that a rule with so many limits takes in that size.
 func (z size) cost(windows int) int64 {
 	key := int64(unsafe.Sizeof(sampledKey{})) + int64(max(windows, 1))*int64(unsafe.Sizeof(demand{})) + 4*2
 	traced := key + int64(unsafe.Sizeof(trace{})) + keyText
@@ -34,7 +34,7 @@ func (z size) cost(windows int) int64 {
 	return n + filterBytes(z.all+z.refused)
 }
 
-// filterBytes is the memory of a filter with so many keys.
+// filterBytes returns the memory of a filter with so many keys.
 func filterBytes(keys int) int64 {
 	slots := 64
 	for slots < 4*keys+16 {
@@ -43,12 +43,13 @@ func filterBytes(keys int) int64 {
 	return int64(slots) * 4
 }
 
-// bare is the memory of a rule that is not followed: its counters.
+// bare returns the memory of a rule that is not followed: its counters.
 func (s *ruleState) bare() int64 {
 	return int64(len(s.gate.cells))*int64(unsafe.Sizeof(cell{})) + filterBytes(0) + int64(unsafe.Sizeof(*s)) + s.own.bytes()
 }
 
-// fixedBytes is what is taken whatever the rules are.
+// fixedBytes returns the memory that cannot be shared out: rings, domains, and what each rule takes
+// without being followed.
 func (c *Collector) fixedBytes() (n int64) {
 	n = int64(len(c.rings)) * ringSlots * int64(unsafe.Sizeof(slot{}))
 	for _, d := range c.domains {
@@ -63,7 +64,7 @@ func (c *Collector) fixedBytes() (n int64) {
 	return n
 }
 
-// resize shares the memory out among the rules that were met. mu is held.
+// resize divides the memory among the rules that were met. mu is held.
 func (c *Collector) resize() {
 	left := c.o.Memory - c.fixedBytes()
 	to := sizes[len(sizes)-1]
@@ -95,8 +96,8 @@ func (c *Collector) resize() {
 
 // follow begins to follow a rule that is met for the first time, if there is room. mu is held.
 //
-// The others are looked at only where they have to become smaller: to go through them for each rule
-// took minutes with 100,000 rules.
+// It looks at the other rules only if they have to become smaller: with 100,000 rules, looking at
+// all of them for each rule took minutes.
 func (c *Collector) follow(s *ruleState) {
 	if s.series != nil || s.unfollowed {
 		return
@@ -129,7 +130,7 @@ func (s *ruleState) unfollow() {
 	s.gate.filter.Store(newFilter(64))
 }
 
-// bytes is the memory that is taken at most.
+// bytes returns the most memory that may be in use.
 func (c *Collector) bytes() int64 {
 	n := c.fixedBytes()
 	for _, s := range c.rules {

@@ -6,13 +6,14 @@ import (
 	"slices"
 )
 
-// Merge makes one snapshot of those of several nodes: sums of what was counted, samples by the
-// smallest hashes of the union, top keys by sums of counts and of bounds. The snapshots must be
-// answers to one question, those of other nodes as Fit left them: of another seed than the first
-// one, keys are left out. They are not changed. Merge of none is nil.
+// Merge makes one snapshot out of the snapshots of several nodes. It sums counts, keeps the
+// smallest hashes of the union of samples, and sums the counts and bounds of top keys. All must
+// answer the same question, and Fit must have accepted those from other nodes. Keys are left out of
+// snapshots whose seed is not the first one's. Merge does not change its arguments, and returns nil
+// for none.
 //
-// The rules are those of the first snapshot. Nodes that have another definition of a rule in force
-// are left out of it: they judge something else.
+// The rules are those in the first snapshot. A node that has another definition of a rule in force
+// is left out of that rule: it judges something else.
 func Merge(list ...*Snapshot) *Snapshot {
 	if len(list) == 0 {
 		return nil
@@ -87,7 +88,7 @@ func Merge(list ...*Snapshot) *Snapshot {
 	return &out
 }
 
-// shiftOf returns by how many steps the series of x begin later than those of s.
+// shiftOf returns by how many steps the series of x begin after the series of s.
 func shiftOf(s, x *Snapshot) int {
 	if s.Step == 0 || x.Step != s.Step {
 		return math.MaxInt32 // answers to different questions
@@ -112,7 +113,8 @@ func (s *Strip) merge(x Strip, shift int) {
 	}
 }
 
-// mergeEvents puts the events of another node in. What all nodes tell within a minute is one event.
+// mergeEvents merges the events of another node. Events of the same kind within a minute become
+// one.
 func (s *Snapshot) mergeEvents(list []Happening) {
 next:
 	for _, h := range list {
@@ -129,8 +131,8 @@ next:
 	s.Events = s.Events[max(0, len(s.Events)-mostEvents):]
 }
 
-// mergeDomain adds a domain of another node. One that is not in places is new, if there are not as
-// many as may be.
+// mergeDomain adds a domain of another node. A domain that is not in places is added if there are
+// fewer than most.
 func (s *Snapshot) mergeDomain(x *DomainSnapshot, places map[string]int, most, shift int) {
 	at, have := places[x.Name]
 	if !have {
@@ -153,7 +155,8 @@ func (s *Snapshot) mergeDomain(x *DomainSnapshot, places map[string]int, most, s
 	d.Series.merge(x.Series, shift)
 }
 
-// merge adds what another node knows of the rule; keys only if both hash them alike.
+// merge adds what another node knows of the rule. It merges keys only if keys says that both nodes
+// hash them alike.
 func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 	r.Since = min(r.Since, x.Since)
 	r.Count.add(&x.Count)
@@ -185,9 +188,10 @@ func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 	if r.All.K > 0 || x.All.K > 0 {
 		r.All.merge(&x.All)
 		r.Refused.merge(&x.Refused, false)
-		return // Merge makes the summary anew
+		return // Merge makes the new summary
 	}
-	// Without the samples: a node that sees all clients sees as many as there are.
+	// Without samples, the node that saw most keys decides: a node that sees all clients counts
+	// them all.
 	s := &r.Summary
 	y := &x.Summary
 	if y.Keys > s.Keys {
@@ -215,8 +219,8 @@ func mergeCounts(a, b []Count, most int) []Count {
 	return a[:min(len(a), most)]
 }
 
-// mergeMinutes adds the minutes of two nodes. Both may have seen the same keys: that there were as
-// many as on the node that saw most is certain, and more is not.
+// mergeMinutes adds the minutes of two nodes. Both may have seen the same keys. So it takes the
+// larger number of keys, which is certain.
 func mergeMinutes(a, b []MinuteSnapshot) []MinuteSnapshot {
 	var out []MinuteSnapshot
 	for len(a) > 0 || len(b) > 0 {

@@ -30,20 +30,19 @@ func (c *Collector) eachMinute(unix int64) {
 	}
 }
 
-// A minute with so many answers that failed, and such a share of them, is saturated.
+// A minute with so many failed answers, and such a share of them, counts as saturated.
 const (
 	fewestFailed = 5
 	failedShare  = 0.05
 )
 
-// Failing reports whether the service was at its end in a minute in which so many of all answers
-// were of status 500 and above.
+// Failing reports whether the service was saturated in a minute in which failed of all answers had
+// status 500 or above.
 func Failing(failed, all int) bool {
 	return failed >= fewestFailed && float64(failed) >= failedShare*float64(all)
 }
 
-// noteAnswers notes that the service was at its end in the minute that ended, if its answers say
-// so.
+// noteAnswers notes that the service was saturated in the minute that ended, if its answers say so.
 func (c *Collector) noteAnswers(unix int64) {
 	n := c.readAnswers()
 	all, failed := n.all-c.lastAnswers.all, n.failed-c.lastAnswers.failed
@@ -53,7 +52,7 @@ func (c *Collector) noteAnswers(unix int64) {
 	}
 }
 
-// noteSaturation notes from when until when a signal says that the service is at its end.
+// noteSaturation notes for how long a signal says that the service is saturated.
 func (c *Collector) noteSaturation(unix int64) {
 	if c.o.Saturated == nil {
 		return
@@ -63,8 +62,8 @@ func (c *Collector) noteSaturation(unix int64) {
 	}
 }
 
-// saturated makes the minute a saturated one, and notes that on the line of time. What follows
-// within a minute is one event.
+// saturated marks the current minute as saturated, and notes that on the timeline. Saturation that
+// resumes within a minute belongs to the same event.
 func (c *Collector) saturated(signal string, from, until int64) {
 	c.signal = signal
 	for i := len(c.events) - 1; i >= 0; i-- {

@@ -1,8 +1,7 @@
 package insight
 
-// pace holds each kind of events to its rate: those drawn of refused and near decisions, those
-// drawn of admitted ones, those on sampled keys, and those on sampled keys that were refused, of
-// which episodes are read.
+// pace keeps each kind of event to its rate: drawn from refused and near decisions, drawn from
+// admitted ones, on sampled keys, and on sampled keys that were refused, whose episodes are read.
 type pace struct{ refused, quiet, keys, watched governor }
 
 // governor finds the power of 2 by which events are thinned.
@@ -12,8 +11,9 @@ type governor struct {
 }
 
 // most is how many events of a kind are taken in drainEvery: 1,250 a second. Four times as many
-// took over 1 % more of the processor of a busy proxy, and made no verdict better. Of admitted
-// ones, which are most and tell least, 600 a second are enough to say who comes most.
+// took over 1 % more of the processor of a busy proxy, and made no verdict better. Admitted
+// decisions are the most frequent and tell the least: 600 of them a second are enough to say which
+// keys come most.
 const (
 	most      = 125
 	mostQuiet = 60
@@ -48,13 +48,14 @@ func (p *pace) tick() {
 	})
 }
 
-// storePace tells the deciding path the pace. mu is held.
+// storePace passes the pace to the deciding path. mu is held.
 func (c *Collector) storePace() {
 	c.thinning.Store(uint64(packThinning(c.pace.refused.power, c.pace.quiet.power, c.pace.keys.power, c.pace.watched.power, c.minute)))
 }
 
-// paced counts an event for the pace, and what it stands for as thinned; but for admitted ones,
-// which are always as many as are enough.
+// paced counts an event for the pace of its kind. A drawn event of a refused or near decision
+// stands for others, which count as thinned. Admitted decisions never do: enough of them are always
+// looked at.
 func (c *Collector) paced(s *ruleState, e *event) {
 	switch {
 	case e.weightTop == none && s.eras[current].refused.find(e.hash) >= 0:

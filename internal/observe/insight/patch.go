@@ -11,9 +11,9 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// A patch changes the text of a rule's file where that is plain; where it is not, as with anchors,
-// the proposal is its sentence alone. Text is changed rather than parsed and written again, so that
-// comments and layout stay.
+// A patch changes the text of a rule's file if that is simple. If it is not, as with anchors, the
+// proposal is its sentence alone. Changing the text, rather than parsing and writing it, keeps
+// comments and layout.
 
 // entry is where a rule lies in the text of its file.
 type entry struct {
@@ -24,7 +24,7 @@ type entry struct {
 	flow   bool // { … }
 }
 
-// findEntry finds the rule that begins on a line, counted from 1; ok is false where there is none.
+// findEntry finds the rule that begins on a line, counted from 1; ok is false if there is none.
 func findEntry(text string, line int) (e entry, ok bool) {
 	start := 0
 	for range line - 1 {
@@ -51,7 +51,7 @@ func findEntry(text string, line int) (e entry, ok bool) {
 		e.end = closing(text, e.start)
 		return e, e.end > 0
 	}
-	// Up to the line that stands no further right than the dash.
+	// The entry ends before the first line that is indented no further than its dash.
 	e.end = end
 	for e.end < len(text) {
 		next := e.end + lineLength(text[e.end:])
@@ -61,7 +61,7 @@ func findEntry(text string, line int) (e entry, ok bool) {
 		}
 		e.end = next
 	}
-	// What stands behind it, empty or a comment, is not its own.
+	// Empty lines and comments behind the entry are not part of it.
 	for {
 		last := strings.LastIndexByte(strings.TrimSuffix(text[e.start:e.end], "\n"), '\n')
 		if last < 0 {
@@ -165,8 +165,8 @@ var rates = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`([
 
 var perUnit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`requests_per_unit:\s*([0-9]+)`) })
 
-// withLimits returns the text of the rule's file with other numbers for some of its windows: limits
-// has one for each of f.Windows, 0 for no change. It returns "" where that is not plain.
+// withLimits returns the text of the rule's file with other limits for some of its windows: limits
+// has one for each of f.Windows, 0 for no change. It returns "" if that is not simple.
 func (f *Facts) withLimits(limits []int64) string {
 	e, ok := findEntry(f.Text, f.Line)
 	if !ok {
@@ -211,9 +211,9 @@ func (f *Facts) withLimits(limits []int64) string {
 	return text
 }
 
-// withRule returns the text of the rule's file with a second rule behind it, of another name and
-// under the same conditions; body is the rest of it, a line each. It returns "" where that is not
-// plain.
+// withRule returns the text of the rule's file with a second rule behind it, which has another name
+// and the same conditions; body is the rest of it, one line each. It returns "" if that is not
+// simple.
 func (f *Facts) withRule(name string, body ...string) string {
 	e, ok := findEntry(f.Text, f.Line)
 	if !ok || e.flow {

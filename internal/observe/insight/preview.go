@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// ErrNotRecorded is the error of a preview that has no requests to try rules on.
+// ErrNotRecorded says that there are no recorded requests to try rules on.
 var ErrNotRecorded = errors.New("no requests were recorded yet")
 
 // PreviewQuery asks what other rules would have done to the requests that were recorded.
 type PreviewQuery struct {
 	Files map[string]string // the rules, and tests of rules, by file name
-	Over  time.Duration     // the last so long; 0 is all that was recorded
-	// Progress is told how far the preview is, at most ten times a second; nil is nobody.
+	Over  time.Duration     // how far back; 0 is all recorded requests
+	// Progress is called with the progress of the preview, at most ten times a second; nil is
+	// nobody.
 	Progress func(PreviewProgress)
 }
 
@@ -23,8 +24,9 @@ type PreviewProgress struct {
 	Phase string `json:"phase"` // load, tests, then
 }
 
-// PreviewResult is what the rules in force did to the recorded requests, and what others would have
-// done. Counts are of the recorded requests times Sampled. With Problems there is nothing else.
+// PreviewResult compares what the rules in force did to the recorded requests with what other rules
+// would have done. Counts are the recorded requests times Sampled. If there are Problems, there is
+// nothing else.
 type PreviewResult struct {
 	From     time.Time `json:"from"` // counted from here on; before, the windows warmed up
 	To       time.Time `json:"to"`
@@ -56,11 +58,11 @@ type PreviewSide struct {
 type PreviewClients struct {
 	More     uint64       `json:"more"`      // refused by the new rules only
 	Fewer    uint64       `json:"fewer"`     // refused by the rules in force only
-	GoodMore uint64       `json:"good_more"` // of More, those that behave well
+	GoodMore uint64       `json:"good_more"` // of More, clients that behave well
 	Examples []PreviewKey `json:"examples"`  // the first of More and Fewer, most refusals first
 }
 
-// PreviewKey is a client that the change touches.
+// PreviewKey is a client that the change affects.
 type PreviewKey struct {
 	Key  string `json:"key"` // for people: user=ada
 	Now  uint64 `json:"now"` // refusals
@@ -68,7 +70,7 @@ type PreviewKey struct {
 	Good bool   `json:"good"`
 }
 
-// PreviewRule is what one rule does in both sets; one that is only in one of them has 0 in the
+// PreviewRule is what one rule does in both sets. A rule that is in one of them only has 0 for the
 // other.
 type PreviewRule struct {
 	Domain   string `json:"domain"`

@@ -6,24 +6,25 @@ import (
 	"time"
 )
 
-// Reader tells what was gathered: on this node (Collector), or on all of them. A time of 0 is the
-// default, 24 hours; a longer one than is kept is cut. Implementations are safe for concurrent use.
+// Reader answers questions about the data of this node (Collector) or of all nodes. A time of 0 is
+// the default, 24 hours; it is cut to the longest that is kept. Implementations are safe for
+// concurrent use.
 type Reader interface {
-	// Overview tells of a domain; of all ("") with the commands that brought their limit; or of
-	// those alone (CommandDomain).
+	// Overview reports on a domain. "" means all domains, with the commands that brought their
+	// limit; CommandDomain means these commands alone.
 	Overview(ctx context.Context, domain string, over time.Duration) (*Overview, error)
-	// Rules returns a report of each rule of the domain, or of all (""), where the last one is of
-	// commands, if there were any.
+	// Rules returns a report of each rule in the domain; "" means all domains, with commands last
+	// if there were any.
 	Rules(ctx context.Context, domain string, over time.Duration) ([]RuleReport, Nodes, error)
 	// Rule returns the whole report of one rule, or ErrUnknown.
 	Rule(ctx context.Context, domain, rule string, over time.Duration) (*RuleReport, Nodes, error)
 	Keys(ctx context.Context, q KeysQuery) ([]KeyCount, Nodes, error)
-	// Key returns what is known of one key (user=ada) over all rules; a key that nobody saw has an
-	// empty report.
+	// Key returns what is known of one key (user=ada) over all rules. A key that was never seen has
+	// an empty report.
 	Key(ctx context.Context, domain, key string) (*KeyReport, Nodes, error)
 }
 
-// ErrUnknown is the error of a Reader that is asked for a domain or a rule that is not in force.
+// ErrUnknown says that the domain or rule in question is not in force.
 var ErrUnknown = errors.New("no such rule is in force")
 
 // The orders of KeysQuery.By.
@@ -37,10 +38,10 @@ const (
 type KeysQuery struct {
 	Domain string
 	Limit  string // a rule, or one of its windows; CommandRule is commands that brought their limit
-	// By is ByRefused, as "" is, ByAsked or ByNear. Rules in shadow refuse nobody, unless Limit
-	// names one.
+	// By is ByRefused, ByAsked or ByNear; "" is ByRefused. ByRefused leaves out rules in shadow,
+	// which refuse nobody, unless Limit names one.
 	By   string
-	Over time.Duration // up to a minute: the live list; above: that of 12 hours
+	Over time.Duration // up to a minute: the live list; above: the list of 12 hours
 	N    int           // at most so many; 0 is 50
 }
 
@@ -66,6 +67,6 @@ type KeyLimit struct {
 	Refused uint64  `json:"refused"`
 	Near    uint64  `json:"near"`
 	Fill    float64 `json:"fill"` // as in KeyCount
-	// WouldRefuse is what a rule in shadow has in place of Refused.
+	// WouldRefuse takes the place of Refused for a rule in shadow.
 	WouldRefuse uint64 `json:"would_refuse,omitempty"`
 }

@@ -9,11 +9,11 @@ import (
 // SilentRegion is after how long without hearing a region it counts as silent.
 const SilentRegion = 3 * time.Second
 
-// RegionsReading is what goes on between a region and the others: of one node since its start, or
-// of several added up.
+// RegionsReading describes the exchange between a region and the others: of one node since its
+// start, or of several added up.
 type RegionsReading struct {
-	// Leader is the node that hears the other regions for all nodes of its own; "" if none of those
-	// that were read does.
+	// Leader is the node that hears the other regions on behalf of its own; "" if none of the nodes
+	// read does.
 	Leader string          `json:"leader,omitempty"`
 	Untold uint64          `json:"untold"` // uses that the others may not hear of, since the store failed
 	Orders uint64          `json:"orders"` // bans and grants of other regions that were taken over, or ended
@@ -25,13 +25,13 @@ type RegionsReading struct {
 // RegionPeer is what a region knows of another one.
 type RegionPeer struct {
 	Region string `json:"region"`
-	// Staleness is how old the newest use is that was certainly heard, in s; nil if nothing was
-	// heard yet, or no node leads. Only the leader knows, and whether Weights and Rules differ.
+	// Staleness is the age of the newest use that was certainly heard, in s; nil if nothing was
+	// heard yet, or no node leads. Only the leader knows it, and whether Weights and Rules differ.
 	Staleness *float64 `json:"staleness"`
 	Weights   bool     `json:"weights_differ"` // its table of weights is another one
 	Rules     bool     `json:"rules_differ"`   // its rule files are other ones
 	Uses      uint64   `json:"uses"`           // entries of its log that were heard
-	Unknown   uint64   `json:"unknown"`        // those of them whose rule is not known here
+	Unknown   uint64   `json:"unknown"`        // of Uses, entries whose rule is not known here
 	Gaps      uint64   `json:"gaps"`           // times that a part of its log was gone before it was read
 	Errors    uint64   `json:"errors"`         // calls of its store that failed
 	Asked     uint64   `json:"asked"`          // times that it was asked for units
@@ -39,8 +39,8 @@ type RegionPeer struct {
 	Lost      uint64   `json:"lost"`           // units that it lent and that came too late
 }
 
-// RegionalUnits are counts of the units of a limit that holds over several regions, or of those of
-// all limits of a rule, if Window is "".
+// RegionalUnits count the units of a limit that holds over several regions, or of all limits of a
+// rule if Window is "".
 type RegionalUnits struct {
 	Domain string   `json:"domain"`
 	Rule   string   `json:"rule"`
@@ -59,7 +59,7 @@ type RegionalUnits struct {
 	CeilingRefusals uint64 `json:"ceiling_refusals"`
 }
 
-// NetUnits are units that were used, and those of them that were given back.
+// NetUnits are units that were used, and how many of them were given back.
 type NetUnits struct {
 	Units uint64 `json:"units"`
 	Back  uint64 `json:"back"`
@@ -67,8 +67,8 @@ type NetUnits struct {
 
 func (n *NetUnits) add(other NetUnits) { n.Units, n.Back = n.Units+other.Units, n.Back+other.Back }
 
-// Add adds the reading of another node of the same region. What only the leader knows is that of
-// the first one; for a moment two may take themselves for it.
+// Add adds the reading of another node of the same region. What only the leader knows is taken from
+// the first leader; for a moment two nodes may believe that they lead.
 func (r *RegionsReading) Add(other *RegionsReading) {
 	leads := r.Leader == "" && other.Leader != ""
 	if leads {
@@ -107,7 +107,7 @@ func (l *RegionalUnits) add(from *RegionalUnits) {
 	l.OverUnits, l.Borrowed, l.CeilingRefusals = l.OverUnits+from.OverUnits, l.Borrowed+from.Borrowed, l.CeilingRefusals+from.CeilingRefusals
 }
 
-// Of returns what was counted of a rule, of all its windows together; zero if that is nothing.
+// Of returns the units of a rule, of all its windows together; zero if there are none.
 func (r *RegionsReading) Of(domain, rule string) RegionalUnits {
 	of := RegionalUnits{Domain: domain, Rule: rule}
 	at, _ := slices.BinarySearchFunc(r.Limits, of, CompareRegional)
@@ -117,7 +117,7 @@ func (r *RegionsReading) Of(domain, rule string) RegionalUnits {
 	return of
 }
 
-// OfWindow returns what was counted of one window of a rule; zero if that is nothing.
+// OfWindow returns the units of one window of a rule; zero if there are none.
 func (r *RegionsReading) OfWindow(domain, rule, window string) RegionalUnits {
 	of := RegionalUnits{Domain: domain, Rule: rule, Window: window}
 	if at, there := slices.BinarySearchFunc(r.Limits, of, CompareRegional); there {

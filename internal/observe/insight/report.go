@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Report makes the report of the rule: what the facts tell, with histogram, curve and verdicts.
-// What only a server knows (Trend, PerSecond, Series, Top, NearNow, By) is left to the caller.
+// Report returns the report of the rule, with histogram, curve and verdicts. Fields that only a
+// server knows (Trend, PerSecond, Series, Top, NearNow, By) are left to the caller.
 func (f *Facts) Report(o Thresholds) RuleReport {
 	r := RuleReport{
 		Domain: f.Domain, Name: f.Rule, File: f.File, Line: f.Line, Since: f.Since, Mode: f.Mode, Limits: []string{}, Per: f.Per,
@@ -27,9 +27,8 @@ func (f *Facts) Report(o Thresholds) RuleReport {
 	return r
 }
 
-// binding returns the place of the window that refuses most, of those in which keys may be judged
-// by their demand; of two that refuse as much, as none, it is the one that is used most. It is -1
-// where there is none.
+// binding returns the window that refuses most, among the windows whose demand per key is known. If
+// two refuse equally often, it is the one with the higher peak use. It is -1 if there is none.
 func (f *Facts) binding() int {
 	window := -1
 	for _, i := range f.perKey() {
@@ -41,8 +40,8 @@ func (f *Facts) binding() int {
 }
 
 // Curve returns how many keys a limit of another size would refuse, for the window that refuses
-// most: at most 64 points, from the limit that nearly all keys pass to the one that none does. It
-// is nil where demand is not known.
+// most. It has at most 64 points, from a limit that nearly all keys exceed to one that none does.
+// It is nil if the demand is not known.
 func Curve(f *Facts) []CurvePoint {
 	window := f.binding()
 	if window < 0 || len(f.Sample) == 0 {

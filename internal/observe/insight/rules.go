@@ -7,7 +7,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// rulesChanged makes the table of s. What is known of rules that did not change stays.
+// rulesChanged makes the table of s. The state of rules that did not change is kept.
 func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +110,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	c.tables.Store(&tables{now: next, before: &old})
 }
 
-// domainState is what is known of a domain. mu of the Collector guards it.
+// domainState is what is known of a domain. The Collector's mu guards it.
 type domainState struct {
 	name   string
 	gate   *domainGate
@@ -120,7 +120,7 @@ type domainState struct {
 	since  int64  // Unix seconds: from when on there are figures
 }
 
-// sortedDomains returns the domains in force by name; one, unless that is "".
+// sortedDomains returns the domains in force by name, or only one if domain is not "".
 func (c *Collector) sortedDomains(domain string) (list []*domainState) {
 	for name, d := range c.domains {
 		if domain == "" || name == domain {

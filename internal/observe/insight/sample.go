@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// sample holds the keys with the k smallest hashes of those that it was given: a uniform sample of
-// all of them, whose number the k-th smallest hash tells (Bar-Yossef and others 2002, Beyer and
-// others 2007). Samples by the same seed merge: the k smallest of the union are the sample of the
-// union. Not safe for concurrent use.
+// sample holds the keys with the k smallest hashes among all keys that it was given. This is a
+// uniform sample, and the k-th smallest hash estimates how many keys there were (Bar-Yossef and
+// others 2002, Beyer and others 2007). Samples with the same seed merge: the k smallest hashes of
+// the union are the sample of the union. Not safe for concurrent use.
 type sample struct {
 	k       int
 	stride  int // limits of the rule
@@ -25,7 +25,7 @@ type sample struct {
 type sampledKey struct {
 	hash           uint64
 	asked, refused uint32 // units, requests
-	answers, well  uint16 // but for 429; both are halved before they are too large
+	answers, well  uint16 // without status 429; both are halved before they overflow
 	fill           float32
 	minute         uint32 // in which it came last
 	second         uint32 // in which events were counted
@@ -34,13 +34,13 @@ type sampledKey struct {
 	known, own     bool
 }
 
-// demand is how much a key asked of one limit, in its busiest windows. used is what the limit says
-// was used in the window, which all nodes that share a store see alike; refused are the units that
-// it refused, which add up over nodes.
+// demand is how much a key asked of one limit, in its busiest windows. used is the usage of the
+// window by the store, the same on all nodes that share the store. refused counts the units that
+// were refused, and adds up over nodes.
 type demand struct {
 	limit uint32 // in force for the key
-	// The current window, the one before in which it came, and the two busiest ones beside them. Of
-	// the first two all nodes that see the key know.
+	// The current window, the one before in which the key came, and the two busiest others. All
+	// nodes that see the key know the first two.
 	windows [4]windowUse
 }
 
@@ -79,7 +79,7 @@ func (d *demand) peak() (most uint64) {
 	return most
 }
 
-// merge takes in what another node saw of the key: in the same windows.
+// merge adds what another node saw of the key in the same windows.
 func (d *demand) merge(x *demand) {
 	var all []windowUse
 	for _, list := range [...]*[4]windowUse{&d.windows, &x.windows} {
@@ -118,7 +118,7 @@ func newSample(k, stride int, traced bool) *sample {
 	return s
 }
 
-// limit returns the hash below which a key belongs into the sample.
+// limit returns the hash below which a key belongs in the sample.
 func (s *sample) limit() uint64 {
 	if s == nil || s.k == 0 {
 		return 0
@@ -142,7 +142,8 @@ func (s *sample) find(hash uint64) int {
 	}
 }
 
-// insert puts in a key that is not in, and belongs there; evicted is the one that went for it.
+// insert adds a key that is not in the sample, and belongs there. evicted is the key that it
+// replaces.
 func (s *sample) insert(hash uint64) (at int, evicted uint64, full bool) {
 	if len(s.keys) < s.k {
 		at = len(s.keys)
@@ -186,7 +187,7 @@ func (s *sample) largest() (at int) {
 	return at
 }
 
-// rehash makes the index and the limit anew.
+// rehash rebuilds the index and the limit.
 func (s *sample) rehash() {
 	size := 16
 	for size < 2*len(s.keys) {
@@ -223,8 +224,8 @@ func (s *sample) resize(k int) {
 	s.rehash()
 }
 
-// distinct estimates how many keys a sample was given, of which it holds n: k of them, if it is
-// full, where most is the largest hash. The standard error is relative; 0 is exact.
+// distinct estimates how many keys a sample was given. The sample holds n keys, at most k, and most
+// is its largest hash. The standard error is relative; 0 is exact.
 func distinct(n, k int, most uint64) (keys, standardError float64) {
 	if n < k || k < 3 {
 		return float64(n), 0
@@ -279,7 +280,7 @@ func (s *sample) key(i int) SampledKey {
 	}
 }
 
-// distinct is of the sample.
+// distinct estimates how many keys the sample was given.
 func (s *SampleSnapshot) distinct() (keys, standardError float64) {
 	if len(s.Keys) == 0 {
 		return 0, 0
@@ -287,7 +288,7 @@ func (s *SampleSnapshot) distinct() (keys, standardError float64) {
 	return distinct(len(s.Keys), s.K, s.Keys[len(s.Keys)-1].Hash)
 }
 
-// merge takes in another sample, of another node or another time.
+// merge merges another sample, of another node or another time.
 func (s *SampleSnapshot) merge(x *SampleSnapshot) {
 	switch {
 	case s.K == 0:

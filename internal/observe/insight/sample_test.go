@@ -224,9 +224,9 @@ func fleet(t *testing.T, nodes int, rules string) []*bench {
 
 const searchRule = "domain: shop\nlimits: [{name: search, per: [user], allow: 10/min, algorithm: fixed_window}]"
 
-// A client that a load balancer sends round robin to 4 nodes has the demand that it has on one, to
-// a tenth: each node keeps the windows that were the busiest by what came to it. It has the
-// episodes too once all nodes watch it: all of them, as long as no node has forgotten events.
+// A client that a load balancer sends round robin to 4 nodes has the same demand as on one node,
+// within a tenth: each node keeps the windows in which it saw the client most. It has the same
+// episodes, too, once all nodes watch it, as long as no node has forgotten events.
 func TestSpreadClient(t *testing.T) {
 	run := func(nodes, minutes int) (r *RuleSnapshot, watched Episodes) {
 		list := fleet(t, nodes, searchRule)

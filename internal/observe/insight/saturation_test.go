@@ -10,8 +10,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// A rush that the service answers with failures, and one that a load signal tells of, makes the
-// rule that let it through a loose one; the same rush that the service bears does not.
+// A rush makes the rule that let it through a loose one if the service answers it with failures, or
+// if a load signal shows it. The same rush without these does not.
 func TestRush(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -98,8 +98,8 @@ func TestRush(t *testing.T) {
 	}
 }
 
-// A rule in shadow is judged in a rush by what it would have refused: it let nothing through that
-// it would not let through when it is enforced. So it is told by several nodes together, too.
+// In a rush, a rule in shadow is judged by what it would have refused: requests that it would
+// refuse when enforced do not count as let through. Several nodes together judge alike.
 func TestRushInShadow(t *testing.T) {
 	for _, c := range []struct {
 		name, rule string

@@ -69,9 +69,9 @@ func lives(t *testing.T, s *scripted.Script, seed uint64, half bool, times int, 
 	return nil
 }
 
-// thinned makes a Collector look at one event in 2^thin at most. Those of keys that were refused
-// are left out: there are at most 256 of them, each of which is thinned for itself to 64 events a
-// second, so that together they are never thinned by more than 16.
+// thinned makes a Collector look at no more than one event in 2^thin. Events of refused keys are
+// left out: there are at most 256 such keys, and each is thinned by itself to 64 events a second,
+// so that together they are never thinned by more than 16.
 func thinned(b *bench, thin uint8) {
 	for _, g := range []*governor{&b.pace.refused, &b.pace.quiet, &b.pace.keys} {
 		g.power = max(g.power, thin)

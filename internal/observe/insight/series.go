@@ -1,7 +1,7 @@
 package insight
 
-// The lanes of a series: what is counted of a rule or a domain over time. Of a domain, refused
-// holds those that a ban refused, near those in a soft margin, and soft and alone are empty.
+// The lanes of a series: the counts of a rule or a domain over time. For a domain, refused includes
+// refusals by a ban, near includes soft margins, and soft and alone are empty.
 const (
 	laneMet = iota
 	laneRefused
@@ -13,7 +13,7 @@ const (
 	lanes
 )
 
-// bucket is what was counted in one step of time.
+// bucket holds the counts of one step of time.
 type bucket [lanes]uint32
 
 func (b *bucket) add(x *bucket) {
@@ -24,8 +24,8 @@ func (b *bucket) add(x *bucket) {
 	}
 }
 
-// steps is a ring of what was counted in steps of so many seconds each. A step is found by its
-// number, the Unix time by their length.
+// steps is a ring of counts, each over step seconds. The number of a step is the Unix time divided
+// by step.
 type steps[B comparable] struct {
 	step    int64
 	last    int64 // number of the newest
@@ -72,7 +72,7 @@ func (w *steps[B]) each(from, now int64, f func(unix int64, b *B)) {
 	}
 }
 
-// oldest returns when the oldest step that holds something begins; the end of time if none does.
+// oldest returns when the oldest step that is not empty begins; the end of time if all are empty.
 func (w *steps[B]) oldest() int64 {
 	size := int64(len(w.buckets))
 	var empty B
@@ -84,7 +84,7 @@ func (w *steps[B]) oldest() int64 {
 	return 1<<63 - 1
 }
 
-// wheel counts in the lanes of a series.
+// wheel is a ring of buckets.
 type wheel struct{ steps[bucket] }
 
 func newWheel(step int64, n int) wheel {
@@ -98,7 +98,7 @@ func (w *wheel) add(unix int64, b *bucket) {
 	}
 }
 
-// tally counts one thing.
+// tally is a ring of single counts.
 type tally struct{ steps[uint32] }
 
 func newTally(step int64, n int) tally {
@@ -112,7 +112,7 @@ func (t *tally) add(unix int64, n uint64) {
 	}
 }
 
-// sum is how many there were from one instant up to now, by whole steps.
+// sum returns the count from one instant up to now, by whole steps.
 func (t *tally) sum(from, now int64) (n uint64) {
 	if len(t.buckets) > 0 {
 		t.each(from, now, func(_ int64, of *uint32) { n += uint64(*of) })
@@ -128,10 +128,10 @@ const (
 	tens    = 1008
 )
 
-// series is what was counted over time.
+// series holds the counts over time, at three resolutions.
 type series struct{ second, minute, ten wheel }
 
-// minutesOf is how many minutes a series has: in a lean one an hour.
+// minutesOf returns how many minutes a series has: a day, or an hour if lean.
 func minutesOf(lean bool) int {
 	if lean {
 		return 60
@@ -148,7 +148,7 @@ func newSeries(lean bool) *series {
 	return s
 }
 
-// newSeriesSize is the memory of a new series.
+// newSeriesSize returns the memory of a new series.
 func newSeriesSize(lean bool) int64 {
 	n := minutesOf(lean) + tens
 	if !lean {
@@ -182,10 +182,11 @@ func (s *series) wheelFor(over int64) *wheel {
 	return &s.ten
 }
 
-// mostSteps bounds the steps in which a time is shown.
+// mostSteps bounds the number of steps in which a time is shown.
 const mostSteps = 360
 
-// stepFor returns the step in which a time of so many seconds is shown: up to mostSteps of them.
+// stepFor returns the length of the steps in which a time of so many seconds is shown: there are at
+// most mostSteps.
 func stepFor(over int64) int64 {
 	if over <= seconds {
 		return 1
@@ -198,7 +199,7 @@ func stepFor(over int64) int64 {
 	return 1800
 }
 
-// bytes is the memory that the series takes.
+// bytes returns the memory that the series takes.
 func (s *series) bytes() int64 {
 	return int64(len(s.second.buckets)+len(s.minute.buckets)+len(s.ten.buckets)) * lanes * 4
 }

@@ -8,29 +8,30 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Want says what a Snapshot is to hold.
+// Want says what a Snapshot should hold.
 type Want struct {
 	Domain string        // "" for all
 	Rule   string        // "" for all
-	Over   time.Duration // the counts are of the last so long; 0 is 24 hours
+	Over   time.Duration // how far back the counts go; 0 is 24 hours
 	// Series asks for the counts of rules over time, Top for the lists of top keys, and Samples for
-	// those of keys, which take most of the bytes. Those of domains over time are always there.
+	// the samples of keys, which take most of the bytes. The counts of domains over time are always
+	// there.
 	Series, Top, Samples bool
-	// OnlyTop leaves out all that is known of rules but their limits and the lists of top keys.
+	// OnlyTop leaves out everything about rules except their limits and the lists of top keys.
 	OnlyTop bool
-	// Key asks for what is known of one key (user=ada), where Samples does not ask for all.
+	// Key asks for everything about one key (user=ada), if Samples does not ask for all keys.
 	Key string
 }
 
-// Snapshot is what a node has gathered, or, merged, all of them. Begin with Collector.Snapshot;
-// Merge makes one of several, and NewView answers questions from it. It holds nothing that the
+// Snapshot is what one node has gathered or, merged, what all nodes have. Collector.Snapshot makes
+// one, Merge joins several, and NewView answers questions from it. It shares nothing that the
 // Collector goes on to change.
 type Snapshot struct {
-	Nodes         int // that it was merged of
+	Nodes         int // merged into it
 	Seed          uint64
 	Started, Time int64 // Unix seconds; of the node that began first, and of the snapshot
-	// StoreTime is Time by the clock of the store, which TopKey.At is by, in µs. It is not sent to
-	// other nodes; 0 is Time.
+	// StoreTime is Time by the store's clock, in µs, like TopKey.At. It is not sent to other nodes;
+	// 0 is Time.
 	StoreTime   int64
 	Over        int64 // the time that was asked for, in s
 	From, Step  int64 // of counts, from here to Time (up to a step less than Over), and series
@@ -45,7 +46,7 @@ type Snapshot struct {
 	Rules       []RuleSnapshot
 }
 
-// Counts are what was counted of a rule or a domain, by lane.
+// Counts are the counts of a rule or a domain, by lane.
 type Counts [lanes]uint64
 
 // Strip is a series: Steps[i] begins at Snapshot.From + i × Snapshot.Step.
@@ -75,9 +76,9 @@ type RuleSnapshot struct {
 	Windows      []WindowSnapshot
 
 	Count Counts
-	// Sampled is what came in the time that the samples are of: that of JudgedOver, and no longer
-	// than this program runs. DomainMet is how many requests came to the domain in that time; it is
-	// there with the samples, and right only of a snapshot of JudgedOver.
+	// Sampled are the counts over the time of the samples: that is JudgedOver, but not longer than
+	// this program runs. DomainMet is how many requests came to the domain in that time. It comes
+	// with the samples, and is right only if the snapshot is over JudgedOver.
 	Sampled   Counts
 	DomainMet uint64
 	Recent    Counts // of the last 10 s
@@ -88,7 +89,7 @@ type RuleSnapshot struct {
 	All     SampleSnapshot
 	Refused RefusedSnapshot
 	Minutes []MinuteSnapshot
-	Errors  uint64 // of if and cost; where Over is more than 36 h, of the last of them
+	Errors  uint64 // of if and cost, within the last 36 h
 	Error   string // the first of them; "" if there is none
 
 	Drawn, DrawnKnown uint64
@@ -114,13 +115,13 @@ type WindowSnapshot struct {
 	MaxFill float32
 }
 
-// DefaultOver is the time that reports are of where none is given, and MostOver the longest.
+// DefaultOver is the time that reports cover by default, and MostOver the longest.
 const (
 	DefaultOver = 24 * time.Hour
 	MostOver    = 7 * 24 * time.Hour
 )
 
-// Snapshot returns what was gathered.
+// Snapshot returns a snapshot of the Collector.
 func (c *Collector) Snapshot(want Want) *Snapshot {
 	s, _ := c.snapshot(want, func(r *ruleState) bool {
 		return (want.Domain == "" || r.domain == want.Domain) && (want.Rule == "" || r.name == want.Rule)
@@ -128,7 +129,7 @@ func (c *Collector) Snapshot(want Want) *Snapshot {
 	return s
 }
 
-// snapshot is Snapshot with those rules that f chooses; found says that there are any.
+// snapshot is Snapshot for the rules that f selects; found reports whether there are any.
 func (c *Collector) snapshot(want Want, f func(*ruleState) bool) (s *Snapshot, found bool) {
 	if want.Over <= 0 {
 		want.Over = DefaultOver
@@ -202,17 +203,18 @@ func (c *Counts) addBucket(b *bucket) {
 	}
 }
 
-// judgedFrom is where the time of JudgedOver begins.
+// judgedFrom returns when the time of JudgedOver begins.
 func (s *Snapshot) judgedFrom() int64 {
 	over := int64(JudgedOver(time.Unix(s.Time, 0)) / time.Second)
 	step := stepFor(over)
 	return (s.Time - over + step) / step * step
 }
 
-// sampledFrom is from when on the samples are, and what is said of clients by them.
+// sampledFrom returns the time since which samples, and all figures about clients, are known.
 func (s *Snapshot) sampledFrom() int64 { return max(s.judgedFrom(), s.Started) }
 
-// spread adds a bucket to n steps, in equal parts: where a series has longer steps than are shown.
+// spread adds a bucket to n steps in equal parts, for a series whose steps are longer than the
+// steps shown.
 func spread(strip Strip, at, n int, b *bucket) {
 	n = min(n, len(strip)-at)
 	for i := range n {
@@ -226,11 +228,11 @@ func spread(strip Strip, at, n int, b *bucket) {
 	}
 }
 
-// recentSeconds is the time that a rate is of.
+// recentSeconds is the time over which a rate is measured.
 const recentSeconds = 10
 
-// recent sums the last 10 full seconds; where there are no seconds, it is a sixth of the last full
-// minute.
+// recent sums the last 10 full seconds. Without counts by the second, it returns a sixth of the
+// last full minute.
 func (s *series) recent(now int64) (count Counts) {
 	w, from, to, part := &s.second, now-recentSeconds, now-1, uint64(1)
 	if len(w.buckets) == 0 {
@@ -244,7 +246,7 @@ func (s *series) recent(now int64) (count Counts) {
 	return count
 }
 
-// domain makes of a series what a snapshot tells of a domain.
+// domain returns the snapshot of a domain from its series.
 func (s *series) domain(name string, since int64, of *Snapshot) DomainSnapshot {
 	out := DomainSnapshot{Name: name, Recent: s.recent(of.Time), Since: since}
 	out.Series, out.Count = s.strip(of.From, of.Time, of.Step)
@@ -256,8 +258,8 @@ func (s *series) domain(name string, since int64, of *Snapshot) DomainSnapshot {
 	return out
 }
 
-// within counts what came from one instant to before another. Of a bucket that lies in that time
-// in part, it is that part.
+// within sums the counts from one instant to before another. A bucket that lies in that time in
+// part counts in part.
 func (w *wheel) within(from, to int64) (count Counts) {
 	w.each(from, to-1, func(unix int64, b *bucket) {
 		part := min(unix+w.step, to) - max(unix, from)
@@ -325,7 +327,7 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 		return out
 	}
 	if r.series == nil {
-		// Since it is in force: more is not known.
+		// The counts since it came into force: no others are known.
 		out.Count, out.Sampled = Counts(r.total), Counts(r.total)
 	} else {
 		if want.Series {
@@ -373,7 +375,7 @@ func (r *ruleState) listsInto(out *RuleSnapshot) {
 	}
 }
 
-// returnsOf says how often a refused key came back when it was told to, and before.
+// returnsOf returns how often a refused key came back when it was told to, and how often earlier.
 func (r *ruleState) returnsOf(hash uint64) (obeyed, early uint64) {
 	for i := range r.eras {
 		x := r.eras[i].refused
@@ -387,7 +389,7 @@ func (r *ruleState) returnsOf(hash uint64) (obeyed, early uint64) {
 	return obeyed, early
 }
 
-// drawnInto fills in what the decisions say that were drawn by chance.
+// drawnInto fills in the figures that come from decisions drawn by chance.
 func (r *ruleState) drawnInto(out *RuleSnapshot, doors *doorNames) {
 	byDoor, with := map[uint8]uint64{}, map[string]uint64{}
 	for i := range r.eras {
@@ -423,7 +425,7 @@ type MinuteSnapshot struct {
 	Would    uint32 // would be refused, in shadow
 }
 
-// samples fills in what the samples say.
+// samples fills in the samples, if wanted, and the summary that follows from them.
 func (r *ruleState) samples(out *RuleSnapshot, s *Snapshot, want *Want) {
 	all, refused := r.eras[current].all.snapshot(), r.eras[current].refused.refusedSnapshot()
 	for i := range r.eras[1:] {
@@ -459,7 +461,8 @@ func (r *ruleState) samples(out *RuleSnapshot, s *Snapshot, want *Want) {
 	}
 }
 
-// domainMet counts the requests of the domain in the time of a snapshot, while the rule was there.
+// domainMet returns how many requests came to the domain in the time of a snapshot, while the rule
+// was there.
 func (r *ruleState) domainMet(s *Snapshot) (n uint64) {
 	switch {
 	case r.domainState == nil:

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// The lists of top keys of a rule: by what they count, live and over 12 hours.
+// The kinds of lists of top keys. A rule has two lists of each: live and over 12 hours.
 const (
 	topAsked = iota
 	topRefused
@@ -24,15 +24,15 @@ const (
 // mostExamples bounds the refusals of a rule, and of a verdict, that are named as examples.
 const mostExamples = 8
 
-// ruleState is what is known of one rule. mu of the Collector guards it, but for the gate.
+// ruleState is what is known of one rule. The Collector's mu guards everything except the gate.
 type ruleState struct {
 	gate         *gate
 	domain, name string
 	definition   uint64
 	rule         *rule.Rule // as it is in force
-	windows      int        // limits of the rule, those of overrides included
+	windows      int        // limits of the rule, including overrides
 	brought      bool       // the limits come with the requests
-	since        time.Time  // of the history file, if that knows it
+	since        time.Time  // by the history file, if it has the rule
 	began        int64      // since when this program counts it, Unix
 	domainState  *domainState
 	domainBefore uint64 // requests of the domain before it began
@@ -75,14 +75,14 @@ func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time)
 	}
 }
 
-// refuses reports whether the rule refuses the request that an event tells of, by the window of the
-// event or another one; of a rule that is in shadow as a whole, whether it would. That of other
-// rules which is not enforced for the key is no refusal.
+// refuses reports whether the rule refuses the request of an event, by the event's window or
+// another one. If the whole rule is in shadow, it reports whether the rule would refuse. If the
+// rule merely is not enforced for the key, there is no refusal.
 func (s *ruleState) refuses(e *event) bool {
 	return e.flags&flagRuleRefused != 0 || e.flags&flagRuleWould != 0 && s.shadow()
 }
 
-// windowRefuses is refuses of the window of the event alone.
+// windowRefuses is refuses for the window of the event alone.
 func (s *ruleState) windowRefuses(e *event) bool {
 	return e.flags&flagRefused != 0 && (e.flags&flagShadow == 0 || s.shadow())
 }
@@ -90,7 +90,7 @@ func (s *ruleState) windowRefuses(e *event) bool {
 // shadow reports whether nothing enforces the rule.
 func (s *ruleState) shadow() bool { return modeOf(s.rule) == modeNames[rule.Shadow] }
 
-// aloneCount is the count of the requests that met a limit of a rule and nothing else.
+// aloneCount counts the requests that met one limit of the rule and nothing else.
 type aloneCount struct {
 	*observe.Count
 	last [observe.Outcomes]uint64 // that was read
@@ -106,7 +106,7 @@ func (a *aloneCount) read() (sum [observe.Outcomes]uint64) {
 	return sum
 }
 
-// counted returns what was counted since it was last asked.
+// counted returns the counts since the last call.
 func (s *ruleState) counted() (x counts) {
 	sum := s.gate.read()
 	for i := range x {
@@ -128,8 +128,8 @@ func (s *ruleState) counted() (x counts) {
 	return x
 }
 
-// follows reads the count of a limit from now on; of one that began with this rule set, from its
-// begin.
+// follows starts reading the count of a limit: from now on or, if the count began with this rule
+// set, from its beginning.
 func (s *ruleState) follows(count *observe.Count, generation uint64) {
 	if slices.ContainsFunc(s.alone, func(a aloneCount) bool { return a.Count == count }) {
 		return
@@ -143,7 +143,7 @@ func (s *ruleState) follows(count *observe.Count, generation uint64) {
 	s.alone = append(s.alone, a)
 }
 
-// place is where the limit counts that is added next.
+// place returns where the next limit to be added counts.
 func (s *ruleState) place() limitRef {
 	if s.windows == len(s.fullest) {
 		s.fullest = append(s.fullest, new(fullest))
@@ -151,7 +151,7 @@ func (s *ruleState) place() limitRef {
 	return limitRef{gate: s.gate, window: uint16(s.windows), fullest: s.fullest[s.windows]}
 }
 
-// noteFullest takes in how much of the limits was used.
+// noteFullest notes the peak use of the limits.
 func (s *ruleState) noteFullest() {
 	for i := range s.eras[current].windows {
 		if i < len(s.fullest) {
@@ -167,7 +167,7 @@ func (s *ruleState) addWindow(k *rule.Counter, count *observe.Count, generation 
 	s.windows, s.spans = s.windows+1, append(s.spans, spanOf(k))
 }
 
-// spanOf returns the window of a limit in µs; 0 of one on requests in flight.
+// spanOf returns the window of a limit in µs; 0 for a limit on requests in flight.
 func spanOf(k *rule.Counter) int64 {
 	if k.Limit == nil || k.Limit.Algorithm() == algo.Concurrency {
 		return 0
@@ -175,8 +175,8 @@ func spanOf(k *rule.Counter) int64 {
 	return k.Limit.Config().Window.Microseconds()
 }
 
-// definitionOf hashes what the verdicts of a rule depend on: if it changes, what is known of the
-// rule begins anew.
+// definitionOf hashes everything that the verdicts of a rule depend on. When it changes, the rule
+// starts afresh.
 func definitionOf(r *rule.Rule) uint64 {
 	h := fnv.New64a()
 	windows := func(list []*rule.Window) {
@@ -254,8 +254,8 @@ func (s *ruleState) addTop(v *veil, e *event, with string) {
 	}
 }
 
-// addTo counts an event in a list: once a request, at the first window of the rule. The others tell
-// which of them is used most.
+// addTo counts an event in a list, once for each request: at the first window of the rule. The
+// other windows only show which of them is used most.
 func (s *ruleState) addTo(l *topList, v *veil, e *event, n uint64) {
 	if e.flags&flagFirst == 0 {
 		if k := l.find(e.hash); k != nil && e.fill() > k.now.fill {
@@ -311,11 +311,11 @@ func (s *ruleState) appendText(dst []byte, v *veil, e *event) []byte {
 	return dst
 }
 
-// cutMark stands at the end of what was cut.
+// cutMark ends a text that was cut.
 const cutMark = "…"
 
-// cutAt is where to cut text so that it has at most so many bytes with the mark, and no character
-// is cut in two.
+// cutAt returns where to cut text so that it has at most most bytes with the mark, without cutting
+// a character in two.
 func cutAt(text []byte, most int) int {
 	n := most - len(cutMark)
 	for i := 0; i < utf8.UTFMax-1 && n > 0 && !utf8.RuneStart(text[n]); i++ {
@@ -324,14 +324,14 @@ func cutAt(text []byte, most int) int {
 	return n
 }
 
-// veil hides what is secret in keys.
+// veil hides secrets in keys.
 type veil struct {
 	seed uint64
 	hide []string
 }
 
-// edit makes the value of a part of a key, dst[at:], fit to be shown: a secret one becomes a hash
-// that nobody can test a guess on without the seed. Equal values have equal hashes.
+// edit makes the value in a part of a key, dst[at:], fit to be shown. It replaces a secret by a
+// hash against which nobody can test a guess without the seed. Equal values have equal hashes.
 func (v *veil) edit(dst []byte, name string, at int) []byte {
 	if v.hides(name) {
 		hash := hashKey(v.seed^0x9e3779b97f4a7c15, dst[at:])

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
-// strict holds where the rule refuses clients that behave well.
+// strict holds if the rule refuses clients that behave well.
 func (j *judge) strict() *Verdict {
 	g := &j.good
 	if g.seen < fewestGood || g.Low <= j.target {
@@ -42,7 +42,7 @@ func (j *judge) strict() *Verdict {
 	return v
 }
 
-// maybeStrict holds where many keys are refused, and nothing tells who they are.
+// maybeStrict holds if many keys are refused, and nothing shows who they are.
 func (j *judge) maybeStrict() *Verdict {
 	if j.good.identity || j.denied < fewestRefused || j.KeysRefused < refusedKeys*j.Keys || 2*j.TopRefused > j.denied {
 		return nil
@@ -72,8 +72,8 @@ func orNone(n float64) string {
 }
 
 // fitting returns for each window the smallest limit with two significant digits at which it
-// refuses at most so many of the refused keys that count; 0 for one that need not change, and nil
-// if none need, or where that is not known.
+// refuses at most atMost of the refused keys that counts selects; 0 if the limit need not change.
+// It returns nil if no limit need change, or if that is not known.
 func (j *judge) fitting(counts func(*KeyFacts) bool, atMost float64) []int64 {
 	limits := make([]int64, len(j.Windows))
 	any := false
@@ -104,8 +104,8 @@ func (j *judge) fitting(counts func(*KeyFacts) bool, atMost float64) []int64 {
 	return limits
 }
 
-// above counts the refused keys that ask for more than these limits in one of the windows: good
-// ones and others. A limit of 0 stands for that in force.
+// above counts the refused keys that ask for more than these limits in one of the windows, good and
+// other keys separately. A limit of 0 stands for the limit in force.
 func (j *judge) above(limits []int64) (good, others float64) {
 	for k := range j.RefusedSample {
 		key := &j.RefusedSample[k]

@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// Summary is what the samples of a rule say.
+// Summary is what follows from the samples of a rule.
 type Summary struct {
 	Keys, KeysRefused       float64
 	KeysError, RefusedError float64
@@ -36,8 +36,8 @@ func (r *RuleSnapshot) summarise() {
 	s.Good = GoodOf(&f)
 }
 
-// fillWindows takes into account what the sampled keys asked for: beyond the limit, too, which a
-// decision by itself does not tell.
+// fillWindows raises the peak use of each window to what the sampled keys asked for. That may be
+// beyond the limit, which a decision alone does not show.
 func (r *RuleSnapshot) fillWindows() {
 	note := func(k *SampledKey) {
 		for i := range min(len(r.Windows), len(k.Demands)) {
@@ -59,7 +59,7 @@ func (r *RuleSnapshot) fillWindows() {
 	}
 }
 
-// facts turns a sample into what Judge wants.
+// facts turns a sample into facts for Judge.
 func (s *SampleSnapshot) facts() []KeyFacts {
 	out := make([]KeyFacts, len(s.Keys))
 	for i := range s.Keys {
@@ -80,12 +80,12 @@ func (k *SampledKey) facts() KeyFacts {
 	return f
 }
 
-// Facts returns what Judge wants to know of the i-th rule. The snapshot must hold samples, and
-// should be of JudgedOver. What the history file tells of the time before the program began stays
-// out: the samples know nothing of it, and numbers of two times tell nothing together.
+// Facts returns the facts from which Judge judges the i-th rule. The snapshot must hold samples,
+// and should be over JudgedOver. Counts of the history file from before the program began stay out:
+// the samples do not cover that time, and figures over two different times say nothing together.
 func (s *Snapshot) Facts(i int) Facts { return s.Rules[i].facts(s) }
 
-// facts makes the facts; s is nil if only those of the samples matter.
+// facts makes the facts; s is nil if only the figures from samples matter.
 func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 	f := Facts{
 		Domain: r.Domain, Rule: r.Name, Mode: r.Mode, Per: r.Per, File: r.File, Line: r.Line,
@@ -156,8 +156,8 @@ func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 	return f
 }
 
-// curve says how many keys limits around the present one would touch, and of which window that is:
-// the one of Curve.
+// curve returns the points of Curve, how many keys other limits would affect, and the window that
+// they are for.
 func (r *RuleSnapshot) curve() (out []CurvePoint, of string) {
 	f := r.facts(nil)
 	window := f.binding()
@@ -183,11 +183,11 @@ func (r *RuleSnapshot) curve() (out []CurvePoint, of string) {
 	return out, f.Windows[window].Name
 }
 
-// judgedAtOnce is how many rules are judged by one snapshot. Each reads the counters of all rules;
-// one for all of them would keep mu for long, and hold all their samples.
+// judgedAtOnce is how many rules are judged from one snapshot. Each snapshot reads the counters of
+// all rules. A single one for all of them would hold mu for too long, and hold all their samples.
 const judgedAtOnce = 16
 
-// judge makes the verdicts anew, once a minute.
+// judge makes new verdicts, once a minute.
 func (c *Collector) judge() {
 	want := Want{Over: JudgedOver(c.now()), Samples: true, Top: true}
 	c.mu.Lock()
@@ -215,8 +215,8 @@ func (c *Collector) judge() {
 	}
 }
 
-// Complete adds to the facts of a rule what no snapshot holds: the text of its file, and what keeps
-// requests from it if none met it.
+// Complete adds facts of a rule that no snapshot holds: the text of its file and, if no request met
+// it, what keeps requests from it.
 func (c *Collector) Complete(f *Facts) {
 	if c.o.Text != nil && f.File != "" {
 		f.Text = c.o.Text(f.File)
@@ -226,19 +226,18 @@ func (c *Collector) Complete(f *Facts) {
 	}
 }
 
-// Judged is what was known of a rule when it was judged last, and what was counted of it up to now,
-// for metrics.
+// Judged is the last judgement of a rule, with some counts up to now, for metrics.
 type Judged struct {
 	Domain, Rule string
 	Verdicts     []string
-	// The share of good keys that the rule refuses, and the most of it that one key used; below 0
-	// where that is not known.
+	// GoodRefused is the share of good keys that the rule refuses, and MaxFill the largest share of
+	// its limit that one key used; below 0 if not known.
 	GoodRefused, MaxFill float64
-	// LooseUntil says by the verdict, of those on a rush that the rule did not hold, when that rush
-	// ended, in Unix seconds: about now while it goes on. nil if there was none.
+	// LooseUntil has the verdicts on a rush that the rule did not hold, with the end of that rush
+	// in Unix seconds: about now while it goes on. It is nil if there was none.
 	LooseUntil map[string]int64
-	// Episodes are those of refused keys in the sample that ended on this node, since it knows the
-	// rule: up to now, and not up to the judgement. They only grow.
+	// Episodes counts the episodes of sampled refused keys that ended on this node since it has
+	// known the rule. It counts up to now, not up to the judgement, and never falls.
 	Episodes Episodes
 }
 
@@ -262,8 +261,8 @@ func judgedOf(r *RuleSnapshot, verdicts []Verdict) Judged {
 	return j
 }
 
-// Judged returns what the rules in force were judged to be, in rule order; those that were not
-// judged yet are left out.
+// Judged returns the last judgement of each rule in force, in rule order. It leaves out rules that
+// were not judged yet.
 func (c *Collector) Judged() (list []Judged) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

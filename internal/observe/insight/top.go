@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// topList finds the keys that come most often, by Space-Saving (Metwally, Agrawal, El Abbadi 2005):
-// with m counters, a key that makes up more than one part in m of what was counted is among them
-// for certain, and its count is too large by at most its own bound. Not safe for concurrent use.
+// topList finds the keys that come most often, by Space-Saving (Metwally, Agrawal, El Abbadi 2005).
+// With m counters, a key that makes up more than one part in m of the total is certainly among
+// them. A key's count may be too large, by at most its own bound. Not safe for concurrent use.
 type topList struct {
 	most   int
 	hashes []uint64 // apart, so that looking one up reads little memory
@@ -18,29 +18,29 @@ type topList struct {
 type topKey struct {
 	count uint64 // at most
 	over  uint64 // by how much count may be too large
-	// What is known since the key took the counter.
+	// Counts since the key took the counter.
 	asked, refused uint64 // requests
 	at             int64  // when it came last, µs
 	now, before    peak   // since the list was halved, and between then and the halving before
 	known          bool
-	estimated      bool   // some of what was counted stood for others that were not looked at
+	estimated      bool   // some counted decisions stood for others that were not looked at
 	text           []byte // the key for people, cut and veiled
 }
 
-// peak is the most of a limit that a key used, and which limit that was.
+// peak is the largest share of a limit that a key used, and which limit that was.
 type peak struct {
 	fill   float32
 	window uint16
 }
 
-// raise takes in another use.
+// raise notes another use.
 func (p *peak) raise(fill float32, window uint16) {
 	if fill >= p.fill {
 		p.fill, p.window = fill, window
 	}
 }
 
-// peak is that of the whole time that the list is of.
+// peak returns the peak over the whole time of the list.
 func (k *topKey) peak() peak {
 	p := k.now
 	if k.before.fill > p.fill {
@@ -49,8 +49,8 @@ func (k *topKey) peak() peak {
 	return p
 }
 
-// add counts n for a key, and returns its counter; fresh says that it is new there, and has no
-// text.
+// add counts n for a key, and returns its counter. fresh reports that the key is new there, and has
+// no text yet.
 func (l *topList) add(hash, n uint64) (k *topKey, fresh bool) {
 	if l.most == 0 {
 		return nil, false
@@ -85,7 +85,7 @@ func (l *topList) find(hash uint64) *topKey {
 	return nil
 }
 
-// halve lets what was counted fade; keys of which nothing is left go.
+// halve lets the counts fade. Keys whose count reaches 0 are dropped.
 func (l *topList) halve() {
 	n := 0
 	for i := range l.keys {
@@ -102,7 +102,7 @@ func (l *topList) halve() {
 	l.hashes, l.keys = l.hashes[:n], l.keys[:n]
 }
 
-// resize changes the number of counters; the smallest go.
+// resize changes the number of counters, and drops the smallest.
 func (l *topList) resize(most int) {
 	if l.most = most; len(l.keys) <= most {
 		return
@@ -114,23 +114,23 @@ func (l *topList) resize(most int) {
 	}
 }
 
-// TopKey is a key in a list of those that come most often.
+// TopKey is a key in a list of the most frequent keys.
 type TopKey struct {
 	Hash           uint64
 	Count, Over    uint64
 	Asked, Refused uint64
 	At             int64   // when it came last, µs
-	Fill           float32 // the most of a limit that it used, and of which
+	Fill           float32 // the largest share of a limit that it used: Window
 	Window         uint16
 	Known          bool
 	Estimated      bool // Count may be off in both directions, beside what Over says
-	// Obeyed and Early are how often the key came back when it was told to, and before; 0 of both
-	// where that is not known: it is of a key in the sample of refused ones.
+	// Obeyed and Early are how often the key came back when it was told to, and earlier. Both are 0
+	// if that is not known: only keys in the sample of refused keys have them.
 	Obeyed, Early uint64
 	Text          string
 }
 
-// obey is the share of its episodes in which the key came back when it was told; below 0 if that is
+// obey returns the share of its episodes in which the key came back when it was told to; below 0 if
 // not known.
 func (k *TopKey) obey() float64 {
 	if n := k.Obeyed + k.Early; n > 0 {
@@ -147,7 +147,7 @@ func (k *TopKey) topKey() topKey {
 	}
 }
 
-// snapshot returns the keys, those that come most often first.
+// snapshot returns the keys, the most frequent first.
 func (l *topList) snapshot() []TopKey {
 	list := make([]TopKey, len(l.keys))
 	for i := range l.keys {
@@ -167,9 +167,9 @@ func sortTop(list []TopKey) {
 	slices.SortFunc(list, func(a, b TopKey) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Hash, b.Hash)) })
 }
 
-// mergeTop merges the lists of several nodes, of most counters each. A key that is missing on a
-// node may have come there as often as the smallest counter of a full list: that much is added to
-// its bound (Agarwal and others 2012).
+// mergeTop merges the lists of several nodes, of most counters each. A key that is missing from a
+// node's full list may have come there as often as its smallest counter says. That much is added to
+// the key's bound (Agarwal and others 2012).
 func mergeTop(most int, lists ...[]TopKey) []TopKey {
 	at := map[uint64]int{}
 	var merged []TopKey

@@ -1,19 +1,23 @@
-// Package insight says of each rule, in words and with evidence, whether it does its job: too
-// strict, too loose, useless, or good.
+// Package insight judges each rule, in words and with evidence: too strict, too loose, useless, or
+// good.
 //
-// It gathers on the deciding path, behind weir.Hooks, in bounded memory: counters over time, a
-// sample of all keys and one of the refused ones, and the keys that ask, are refused and come near
-// most. Judge makes verdicts of what was gathered, here and in a replay. Begin with Collector.
+// A Collector gathers on the deciding path, behind weir.Hooks, in bounded memory: counters over
+// time, a sample of all keys and one of refused keys, and the keys that ask most, are refused most
+// and come nearest to their limit. Judge turns this into verdicts, on a server and in a replay.
+//
+// Begin with Collector (collector.go). gate.go and hand.go run on the deciding path. state.go,
+// series.go, sample.go and top.go hold what is known of a rule. snapshot.go and merge.go bring it
+// together over nodes, verdict.go judges it, and view.go answers questions about it.
 package insight
 
 import "time"
 
-// The types of this file are what the admin API answers, in JSON. They are values: nobody keeps
+// The types in this file are the answers of the admin API, in JSON. They are values: nobody keeps
 // what they point to.
 
-// Overview is what goes on in a domain, or in all ("").
+// Overview is the state of a domain, or of all ("").
 type Overview struct {
-	From   time.Time `json:"from"` // as far back as was asked for, or since there are figures
+	From   time.Time `json:"from"` // as far back as asked for, or as there are figures
 	To     time.Time `json:"to"`
 	Step   int       `json:"step"` // of Series, in s
 	Nodes  Nodes     `json:"nodes"`
@@ -22,13 +26,15 @@ type Overview struct {
 	Requests uint64 `json:"requests"` // decided; peeks and refunds are none
 	Refused  uint64 `json:"refused"`
 	Banned   uint64 `json:"banned"` // of the refused ones
-	// SampledFrom is from when on clients are told of, whatever From is: samples of keys are of the
-	// last 24 to 36 hours, or since the program began. So are GoodRefused and its counts.
+	// SampledFrom is the time since which clients are counted, whatever From is: samples of keys
+	// cover the last 24 to 36 hours, or the time since the program began. GoodRefused and its
+	// counts cover the same time.
 	SampledFrom    time.Time   `json:"sampled_from"`
 	Clients        uint64      `json:"clients"`
 	ClientsRefused uint64      `json:"clients_refused"` // without rules in shadow, as GoodRefused
 	GoodRefused    GoodRefused `json:"good_refused"`
-	// Near is how many clients are near the limit now, of the rule with most, as Clients.
+	// Near is how many clients are near their limit now. Like Clients, it is the number at the rule
+	// that has most.
 	Near        uint64      `json:"near"`
 	PerSecond   float64     `json:"per_second"`   // requests, over the last 10 s
 	P99         float64     `json:"p99"`          // s, of decisions; 0 if not known
@@ -38,7 +44,7 @@ type Overview struct {
 	Events      []Happening `json:"events"`
 	NeedsALook  []Verdict   `json:"needs_a_look"`
 	Sentences   []string    `json:"sentences"`
-	// Named is the key that a sentence names, as it stands there: not everybody may see it.
+	// Named is the key that a sentence names, as it appears there. Not everybody may see it.
 	Named string `json:"-"`
 }
 
@@ -51,18 +57,18 @@ type Nodes struct {
 	Remark string `json:"remark,omitempty"`
 }
 
-// GoodRefused is what was refused of clients that behave well, since Overview.SampledFrom. Refusals
-// are counted by rule: a request that two rules refuse is two.
+// GoodRefused counts refusals of clients that behave well, since Overview.SampledFrom. They are
+// counted by rule: a request that two rules refuse counts twice.
 type GoodRefused struct {
-	Requests  uint64 `json:"requests"`   // refusals of such clients
+	Requests  uint64 `json:"requests"`   // refusals of clients that behave well
 	PlusMinus uint64 `json:"plus_minus"` // of Requests, at 95 %; 0 is exact
 	Of        uint64 `json:"of"`         // refusals
 	Clients   uint64 `json:"clients"`
-	// Confidence is high or low; "" where nothing tells who behaves well.
+	// Confidence is high or low; "" if nothing shows who behaves well.
 	Confidence string `json:"confidence,omitempty"`
 }
 
-// Before is what a time was like that lies a day before.
+// Before has the same figures for the time one day earlier.
 type Before struct {
 	Requests uint64 `json:"requests"`
 	Refused  uint64 `json:"refused"`
@@ -78,7 +84,7 @@ type Series struct {
 	Banned   []uint32 `json:"banned,omitempty"` // of Refused
 }
 
-// Happening is something to mark on the line of time.
+// Happening is an event on the timeline.
 type Happening struct {
 	T       int64  `json:"t"` // Unix seconds
 	Until   int64  `json:"until,omitempty"`
@@ -108,12 +114,13 @@ type RuleReport struct {
 	WouldRefuse  uint64    `json:"would_refuse"` // in shadow
 	Errors       uint64    `json:"errors"`       // of if and cost
 
-	// SampledFrom is from when on keys are told of, whatever From is, as in Overview.
+	// SampledFrom is the time since which keys are counted, whatever From is, as in Overview.
 	SampledFrom time.Time `json:"sampled_from"`
 	Keys        uint64    `json:"keys"`         // estimated
 	KeysRefused uint64    `json:"keys_refused"` // in shadow: that would be
 	KeysError   float64   `json:"keys_error"`   // relative standard error of Keys; 0 is exact
-	// Fill is how many keys used how much of a limit at most: 0-10 … 90-100, above 100 %.
+	// Fill is the number of keys by the largest share of a limit that they used: 0-10 … 90-100,
+	// above 100 %.
 	Fill       [11]uint64 `json:"fill"`
 	MaxFill    float64    `json:"max_fill"` // the most that a client asked for; 1 is the whole limit
 	Episodes   Episodes   `json:"episodes"`
@@ -123,13 +130,13 @@ type RuleReport struct {
 	Trend      []uint32   `json:"trend"` // refused in each of the last 12 twelfths of the time
 	PerSecond  float64    `json:"per_second"`
 	Verdicts   []Verdict  `json:"verdicts"` // the first is the one to show
-	// Command says that this is no rule, but all commands that brought their limit along: it has no
-	// verdicts, limits or file, and Reader.Rule does not know it.
+	// Command says that this is no rule, but stands for all commands that brought their own limit.
+	// It has no verdicts, limits or file, and Reader.Rule does not know it.
 	Command bool `json:"command,omitempty"`
-	// What only the report of one rule has. The admin port adds Nodes.
+	// The following fields are only in the report of a single rule. The admin port adds Nodes.
 	Nodes *Nodes       `json:"nodes,omitempty"`
 	Curve []CurvePoint `json:"curve,omitempty"`
-	// CurveOf is the name of the limit that Curve is of: the one of Windows that refuses most.
+	// CurveOf is the name of the limit that Curve is about: the one of Windows that refuses most.
 	CurveOf string         `json:"curve_of,omitempty"`
 	Series  *Series        `json:"series,omitempty"`
 	Windows []WindowReport `json:"windows,omitempty"`
@@ -148,8 +155,8 @@ type Episodes struct {
 	LeftOut uint64 `json:"left_out,omitempty"`
 }
 
-// Good is what a rule did to clients that behave well; in shadow, what it would do. It is zero
-// where nothing tells who behaves well.
+// Good is how a rule treated clients that behave well or, in shadow, would have treated them. It is
+// zero if nothing shows who behaves well.
 type Good struct {
 	Refused          uint64  `json:"refused"`            // refusals of good keys
 	RefusedPlusMinus uint64  `json:"refused_plus_minus"` // at 95 %; 0 is exact
@@ -160,17 +167,17 @@ type Good struct {
 	Low              float64 `json:"low"`                // bounds of Share at 95 %
 	High             float64 `json:"high"`
 	PlusMinus        float64 `json:"plus_minus"`
-	// Confidence is high where an identity tells good clients, low where their answers do, and ""
-	// where nothing does.
+	// Confidence is high if an identity shows the good clients, low if their answers do, and "" if
+	// nothing does.
 	Confidence string `json:"confidence,omitempty"`
 }
 
-// CurvePoint says how many keys a limit of that size would touch.
+// CurvePoint says how many keys a limit of that size would affect.
 type CurvePoint struct {
 	Limit     int64   `json:"limit"`
 	Keys      float64 `json:"keys"`
 	PlusMinus float64 `json:"plus_minus"`
-	// GoodKeys are those of Keys that behave well, counted as in Good; nil where nothing tells.
+	// GoodKeys is how many of Keys behave well, counted as in Good; nil if that is not known.
 	GoodKeys *float64 `json:"good_keys,omitempty"`
 }
 
@@ -190,7 +197,7 @@ type Count struct {
 	Count uint64 `json:"count"`
 }
 
-// Verdict is what is said of a rule.
+// Verdict is a verdict on a rule.
 type Verdict struct {
 	Verdict    string             `json:"verdict"`    // one of Verdicts
 	Confidence string             `json:"confidence"` // high or low
@@ -203,13 +210,13 @@ type Verdict struct {
 	Examples   []string           `json:"examples"` // ids of decisions
 }
 
-// Proposal is what could be done.
+// Proposal is a way to improve a rule.
 type Proposal struct {
 	Sentence string `json:"sentence"`
 	Patch    string `json:"patch,omitempty"` // a unified diff of the rule's file
 }
 
-// KeyCount is a key that asks, is refused or comes near often.
+// KeyCount is a key that often asks, is refused, or comes near its limit.
 type KeyCount struct {
 	Domain       string  `json:"domain"`
 	Rule         string  `json:"rule"`
@@ -218,15 +225,16 @@ type KeyCount struct {
 	Count        uint64  `json:"count"` // at most
 	Over         uint64  `json:"over"`  // by how much Count may be too large
 	RefusedShare float64 `json:"refused_share"`
-	// Fill is the most of Limit that the key used at once, in the time of the list; 1 is the whole,
-	// and more is what it was refused.
+	// Fill is the largest share of Limit that the key used at once, in the time of the list. 1 is
+	// the whole limit, and a larger value includes refused units.
 	Fill         float64    `json:"fill"`
 	BannedUntil  *time.Time `json:"banned_until,omitempty"`
 	GrantedUntil *time.Time `json:"granted_until,omitempty"`
 	Known        bool       `json:"known"`
 	Obey         float64    `json:"obey"` // below 0: not known
-	// Shadow says that the rule is in shadow: what counts as refused only would be.
+	// Shadow says that the rule is in shadow: refusals are requests that it would refuse.
 	Shadow bool `json:"shadow,omitempty"`
-	// Estimated says that a part of the decisions was looked at: Count may be too small, too.
+	// Estimated says that only some of the decisions were looked at, so that Count may be too
+	// small, too.
 	Estimated bool `json:"estimated,omitempty"`
 }

@@ -9,20 +9,21 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Unmet says what keeps requests from a rule. It looks at those alone that came nearest: they fail
-// the fewest of its conditions. Others say what is different about them, not about the rule.
+// Unmet says what keeps requests from a rule. It considers only the requests that came nearest,
+// which fail the fewest of its conditions. The others tell what is different about them, not about
+// the rule.
 type Unmet struct {
 	Looked  int // requests looked at
-	Nearest int // of them, those that came nearest
-	// Condition is what kept out Kept of Nearest, more than any other: "when.path". Why says how it
-	// did so most often, with what a client sent: "/b does not match /a".
+	Nearest int // of these, requests that came nearest
+	// Condition kept out Kept of Nearest, more than any other condition: "when.path". Why says how
+	// it did so most often, and quotes a client's value: "/b does not match /a".
 	Condition string
 	Kept      int
 	Why       string
 }
 
-// UnmetOf sums up why some requests do not meet a rule: a reason for each, as rule.Set.Explain
-// gives them. It is zero for none.
+// UnmetOf sums up why some requests do not meet a rule. reasons has one reason for each, as from
+// rule.Set.Explain. It returns zero for none.
 func UnmetOf(reasons []rule.Reason) Unmet {
 	u := Unmet{Looked: len(reasons)}
 	fewest := 0
@@ -54,8 +55,8 @@ func UnmetOf(reasons []rule.Reason) Unmet {
 	return u
 }
 
-// conditionOf splits a reason into the condition that it is about, which holds nothing that a
-// client sent, and the rest.
+// conditionOf splits a reason into its condition, which holds nothing that a client sent, and the
+// rest.
 func conditionOf(reason string) (condition, why string) {
 	condition, why, found := strings.Cut(reason, ": ")
 	if found && !strings.ContainsAny(condition, "= ") {
@@ -86,11 +87,11 @@ func (u *Unmet) nearest() string {
 	return fmt.Sprintf("Most often so: %s. ", u.Why)
 }
 
-// mendOrDelete is what to do about a rule that is never met.
+// mendOrDelete is the advice for a rule that is never met.
 const mendOrDelete = "Mend its conditions, or delete it."
 
-// Masked returns a verdict for those who may not see what clients sent: without patch, since rule
-// files may name clients, and without the request that it quotes.
+// Masked returns a verdict for roles that may not see what clients sent: without the patch, since
+// rule files may name clients, and without the quoted request.
 func (v Verdict) Masked() Verdict {
 	switch {
 	case v.Proposal == nil:
@@ -105,23 +106,25 @@ func (v Verdict) Masked() Verdict {
 }
 
 const (
-	// lookedAt is how many recorded requests are looked at to say why none meets a rule, and
-	// explainedReasons how many reasons are sought at most: with many rules fewer requests are.
+	// lookedAt bounds the recorded requests that are looked at to say why none meets a rule.
+	// explainedReasons bounds the reasons for all rules: with many rules fewer requests are looked
+	// at.
 	lookedAt         = 200
 	explainedReasons = 20_000
-	// explainedRules are so many that explaining these takes no time to speak of.
+	// explainedRules is the number of rules up to which explaining takes no noticeable time.
 	explainedRules = 1000
-	// explainedFor is how long that serves.
+	// explainedFor is how long an explanation stays in use.
 	explainedFor = time.Minute
 )
 
-// explained is why recorded requests did not meet the rules in force that nobody met.
+// explained says why the recorded requests did not meet the rules that nobody met.
 // Collector.reasons guards it.
 type explained struct {
 	of    *rule.Set
 	at    time.Time
 	unmet map[[2]string]Unmet // by domain and name
-	// also are rules that were asked for, and are not among them: they were met, but not lately.
+	// also are further rules to explain, because somebody asked for them: they were met, but not
+	// lately.
 	also map[[2]string]bool
 }
 
@@ -175,8 +178,8 @@ func (c *Collector) explain(set *rule.Set, also map[[2]string]bool) map[[2]strin
 	return unmet
 }
 
-// readsHidden reports whether a rule looks at a value that is recorded as a hash only: whether a
-// request meets it cannot be told.
+// readsHidden reports whether a rule looks at a value that is recorded as a hash only. Then nobody
+// can say whether a request meets it.
 func (c *Collector) readsHidden(r *rule.Rule) bool {
 	for _, w := range r.When {
 		if c.veil.hides(w.Attribute) {

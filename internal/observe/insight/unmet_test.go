@@ -11,8 +11,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// What keeps requests from a rule is told of those that came nearest, with the value that was seen
-// most often apart.
+// Unmet covers only the requests that came nearest to a rule. The most frequent value is separate
+// from the condition.
 func TestUnmet(t *testing.T) {
 	reason := func(why string, fails int) rule.Reason { return rule.Reason{Why: why, Fails: fails} }
 	for _, c := range []struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
-// The bounds of the verdicts. docs/insight.md gives them and why they are what they are.
+// The bounds of the verdicts. docs/insight.md lists them, and says why.
 const (
 	goodRefused   = 0.001 // Thresholds.GoodRefused
 	identityShare = 0.2   // of the requests, from which an identity tells good keys
@@ -41,10 +41,10 @@ type judge struct {
 	good   goodKeys
 }
 
-// Judge says of a rule whether it does its job: all verdicts that hold, in the order of Verdicts.
-// The first is the one to show; if none is Alarming, nobody needs to look. It is empty only for a
-// rule that limits nothing. A verdict holds since f.To as far as Judge can know: see KeepSince. It
-// keeps nothing of f, and may be called concurrently.
+// Judge returns all verdicts that hold for a rule, in the order of Verdicts. The first is the one
+// to show. If none is Alarming, nobody needs to look. The list is empty only for a rule that limits
+// nothing. Each verdict holds since f.To, as far as Judge knows: see KeepSince. Judge keeps nothing
+// of f, and may be called concurrently.
 func Judge(f *Facts, o Thresholds) []Verdict {
 	j := &judge{Facts: f, target: o.GoodRefused, denied: f.Refused, shadow: f.Mode == "shadow"}
 	if j.target <= 0 {
@@ -79,7 +79,7 @@ func Judge(f *Facts, o Thresholds) []Verdict {
 	return out
 }
 
-// KeepSince gives each verdict of now the time since which it holds, where it held before already.
+// KeepSince sets the time since which each verdict in now holds, if it held before as well.
 func KeepSince(before, now []Verdict) {
 	for i := range now {
 		for k := range before {
@@ -90,8 +90,8 @@ func KeepSince(before, now []Verdict) {
 	}
 }
 
-// verdict makes one, with the numbers that each has: seconds is the time that all of them are of,
-// up to To.
+// verdict returns a verdict with the figures that every verdict has. seconds is the time that they
+// all cover, up to To.
 func (j *judge) verdict(name, confidence, sentence string) *Verdict {
 	v := &Verdict{Verdict: name, Confidence: confidence, Domain: j.Domain, Rule: j.Rule, Since: j.To, Sentence: sentence,
 		Evidence: map[string]float64{"met": float64(j.Met), "refused": float64(j.Refused), "seconds": max(j.To.Sub(j.From), 0).Seconds()},
@@ -103,7 +103,7 @@ func (j *judge) verdict(name, confidence, sentence string) *Verdict {
 	return v
 }
 
-// refuses is the verb of what the rule does to a request: "were refused", "would be refused".
+// refuses is the verb for the rule's effect on a request: "were refused", "would be refused".
 func (j *judge) refuses() string {
 	if j.shadow || j.Replay {
 		return "would be refused"
@@ -111,7 +111,7 @@ func (j *judge) refuses() string {
 	return "were refused"
 }
 
-// over says over which time: "in 24 h".
+// over returns the time in words: "in 24 h".
 func (j *judge) over() string {
 	if j.Replay {
 		return "in the log"
@@ -119,7 +119,7 @@ func (j *judge) over() string {
 	return "in " + human.Lasted(j.To.Sub(j.From))
 }
 
-// broken holds where an expression fails, or the rules on disk are not those in force.
+// broken holds if an expression fails, or if the rules on disk are not in force.
 func (j *judge) broken() *Verdict {
 	switch {
 	case j.NotInForce != "":
@@ -136,7 +136,7 @@ func (j *judge) broken() *Verdict {
 	return nil
 }
 
-// tooEarly holds where too little is known; alone: no other verdict holds.
+// tooEarly holds if too little is known. alone says that no other verdict holds.
 func (j *judge) tooEarly(alone bool) *Verdict {
 	t := j.To.Sub(j.From)
 	met, long := uint64(earlyMet), earlyTime
@@ -185,7 +185,7 @@ func (j *judge) tooEarly(alone bool) *Verdict {
 	return v
 }
 
-// notMetYet says that no request met the rule, and that this is no reason yet to call it never met.
+// notMetYet says that no request met the rule, but that it is too early to call it never met.
 func (j *judge) notMetYet() string {
 	t := j.To.Sub(j.From)
 	switch {
@@ -201,7 +201,7 @@ func (j *judge) notMetYet() string {
 	return text + fmt.Sprintf(" From %s on that says something.", human.Number(domainMet))
 }
 
-// quiet is reserve or works: nothing speaks against the rule.
+// quiet returns reserve or works: nothing speaks against the rule.
 func (j *judge) quiet() *Verdict {
 	if j.denied == 0 && j.Banned == 0 {
 		v := j.verdict(Reserve, j.confident(), fmt.Sprintf("Nobody %s %s; the fullest client used %s.", strings.Replace(j.refuses(), "were", "was", 1), j.over(), human.Percent(j.MaxFill)))
@@ -218,12 +218,12 @@ func (j *judge) quiet() *Verdict {
 	return v
 }
 
-// keys puts the numbers of keys into a verdict.
+// keys adds the numbers of keys to a verdict.
 func (j *judge) keys(v *Verdict) {
 	v.Evidence["keys"], v.Evidence["keys_refused"] = math.Round(j.Keys), math.Round(j.KeysRefused)
 }
 
-// confident is the confidence of what is said without regard to who is good.
+// confident is the confidence of a verdict that does not depend on who is good.
 func (j *judge) confident() string {
 	if j.Met < earlyMet {
 		return Low
@@ -231,7 +231,7 @@ func (j *judge) confident() string {
 	return High
 }
 
-// neverMet holds where requests came, and none met the rule.
+// neverMet holds if requests came, and none met the rule.
 func (j *judge) neverMet() *Verdict {
 	t := j.To.Sub(j.From)
 	if j.Met > 0 || j.Errors > 0 || j.DomainMet < domainMet || !j.Replay && t < neverMetTime {
@@ -247,7 +247,7 @@ func (j *judge) neverMet() *Verdict {
 	return v
 }
 
-// addsNothing holds where something else refused whatever the rule refused.
+// addsNothing holds if something else refused every request that the rule refused.
 func (j *judge) addsNothing() *Verdict {
 	if j.shadow || j.Refused < fewestRefused || j.Alone > 0 {
 		return nil
@@ -273,7 +273,7 @@ func (j *judge) addsNothing() *Verdict {
 	return v
 }
 
-// ignored holds where refused clients come back before they were told to.
+// ignored holds if refused clients come back earlier than they were told to.
 func (j *judge) ignored() *Verdict {
 	e := j.Episodes
 	ended := e.Obeyed + e.Early
@@ -296,7 +296,7 @@ func (j *judge) ignored() *Verdict {
 	return v
 }
 
-// neverBinding holds where nobody came near the limit.
+// neverBinding holds if nobody came near the limit.
 func (j *judge) neverBinding() *Verdict {
 	if j.denied+j.Soft+j.Banned > 0 || j.Met < bindingMet || !j.Replay && j.To.Sub(j.From) < bindingTime || j.MaxFill >= bindingFill || len(j.Windows) == 0 {
 		return nil

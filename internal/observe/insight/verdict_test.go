@@ -135,7 +135,7 @@ limits:
     name: lines
 `
 
-// facts are those of a rule of the shop, as its Set tells them.
+// facts returns the facts of a rule of the shop, from its Set.
 func facts(t *testing.T, text, name string) *Facts {
 	t.Helper()
 	set, _, err := file.Load([]file.Source{{Name: "shop.yaml", Data: []byte(text)}}, file.Options{})

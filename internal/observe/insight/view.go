@@ -14,16 +14,16 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// View answers questions from snapshots: of this node, or of several that were merged. It
-// implements Reader. Safe for concurrent use, if its function is.
+// View answers questions from a snapshot of one node or of several. It implements Reader. Safe for
+// concurrent use if Ask is.
 type View struct {
-	// Ask returns a snapshot that holds what is wanted.
+	// Ask returns a snapshot that holds everything in want.
 	Ask func(ctx context.Context, want Want) (*Snapshot, Nodes, error)
 }
 
 var _ Reader = (*View)(nil)
 
-// view answers for this node alone.
+// view returns a View of this node alone.
 func (c *Collector) view() *View {
 	return &View{Ask: func(_ context.Context, want Want) (*Snapshot, Nodes, error) {
 		return c.Snapshot(want), Nodes{Asked: 1, Answered: 1}, nil
@@ -140,7 +140,7 @@ func (g *GoodRefused) add(x *Good) {
 // back.
 func (r *RuleSnapshot) shadow() bool { return r.Mode == modeNames[rule.Shadow] }
 
-// nearNow is how many keys were near the limit in the last minute, of those that come near most.
+// nearNow returns how many of the keys that come near most often were near in the last minute.
 func (r *RuleSnapshot) nearNow(s *Snapshot) (n uint64) {
 	for _, k := range r.Live[topNear] {
 		if s.since(&k) <= time.Minute && k.Fill <= 1 {
@@ -150,7 +150,7 @@ func (r *RuleSnapshot) nearNow(s *Snapshot) (n uint64) {
 	return n
 }
 
-// since is how long ago a key came last, by the clock of the store, which dated it.
+// since returns how long ago a key last came, by the store's clock, which dated it.
 func (s *Snapshot) since(k *TopKey) time.Duration {
 	now := s.StoreTime
 	if now == 0 {
@@ -159,7 +159,7 @@ func (s *Snapshot) since(k *TopKey) time.Duration {
 	return time.Duration(now-k.At) * time.Microsecond
 }
 
-// begin is from when on there are figures.
+// begin returns the time since which there are figures.
 func (s *Snapshot) begin() int64 {
 	begin := s.Time
 	for i := range s.Domains {
@@ -168,8 +168,8 @@ func (s *Snapshot) begin() int64 {
 	return max(begin, s.From)
 }
 
-// covered is how long a time the figures are of that was asked for: all of it, unless there are
-// none of its beginning. (From lies up to a step later than was asked for.)
+// covered returns how much of the time asked for the figures cover: all of it, unless they begin
+// later. (From may be up to a step later than asked for.)
 func (s *Snapshot) covered(begin int64, over time.Duration) time.Duration {
 	if begin > s.From {
 		return time.Duration(s.Time-begin) * time.Second
@@ -180,13 +180,13 @@ func (s *Snapshot) covered(begin int64, over time.Duration) time.Duration {
 	return min(over, MostOver)
 }
 
-// perSecond turns counts of the last 10 s into a rate; of a server that began later, over the time
-// since then.
+// perSecond turns the counts of the last 10 s into a rate. For a server that started more recently,
+// it uses the time since its start.
 func (s *Snapshot) perSecond(recent *Counts) float64 {
 	return digits(float64(recent[laneMet]) / float64(min(max(s.Time-s.Started, 1), recentSeconds)))
 }
 
-// sentencesOf says in words what an overview says in numbers, and who is behind most refusals.
+// sentencesOf describes an overview in words, and says who is behind most refusals.
 func sentencesOf(s *Snapshot, o *Overview, covered time.Duration) []string {
 	over := last(covered)
 	if o.Requests == 0 {
@@ -224,8 +224,8 @@ func sentencesOf(s *Snapshot, o *Overview, covered time.Duration) []string {
 	return append(sentences, upper(text))
 }
 
-// clientSentences goes on from how many requests were refused to who was. Clients are told of by
-// samples: of another time than the requests, as a rule, and then that is said.
+// clientSentences adds which clients were refused. Client numbers come from samples, which usually
+// cover another period; the sentence then says so.
 func clientSentences(o *Overview, text string) []string {
 	g := &o.GoodRefused
 	if o.Clients == 0 {
@@ -246,7 +246,7 @@ func clientSentences(o *Overview, text string) []string {
 	return []string{text + ".", sampled + "."}
 }
 
-// portion says how much of something a part is: "all of", "53 % of".
+// portion returns a part of a whole in words: "all of", "53 % of".
 func portion(part, whole float64) string {
 	if part >= whole {
 		return "all of"
@@ -254,8 +254,8 @@ func portion(part, whole float64) string {
 	return human.Percent(share(part, whole)) + " of"
 }
 
-// busiest returns the key that was refused most in the last minute, with the refusals that are its
-// own for certain, and those of all keys.
+// busiest returns the key that was refused most in the last minute. least is how many refusals are
+// certainly its own, and total how many are certain over all keys in the list.
 func (r *RuleSnapshot) busiest(s *Snapshot) (key string, least, total uint64) {
 	for i := range r.Live[topRefused] {
 		k := &r.Live[topRefused][i]
@@ -375,7 +375,7 @@ func (v *View) Keys(ctx context.Context, q KeysQuery) ([]KeyCount, Nodes, error)
 		}
 		found = true
 		if kind == topRefused && q.Limit == "" && r.shadow() {
-			continue // it refuses nobody; what it would do is told where it is asked for
+			continue // it refuses nobody; it is shown if Limit names it
 		}
 		keys := r.Long[kind]
 		if live {
@@ -392,7 +392,7 @@ func (v *View) Keys(ctx context.Context, q KeysQuery) ([]KeyCount, Nodes, error)
 	return list[:min(len(list), n)], nodes, nil
 }
 
-// keyCounts makes the first n keys of a list that fit into what is answered.
+// keyCounts returns the first n keys of a list that fit.
 func (r *RuleSnapshot) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) []KeyCount {
 	list := []KeyCount{}
 	for i := range keys {
@@ -405,7 +405,7 @@ func (r *RuleSnapshot) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) 
 			Fill: digits(float64(k.Fill)), Known: k.Known, Obey: digits(k.obey()), Shadow: r.shadow(),
 			Estimated: k.Estimated,
 		}
-		// Only the lists of what was asked see a key admitted and refused alike.
+		// Only the lists by requests count both the admitted and the refused ones of a key.
 		asked := k
 		for _, all := range [...][]TopKey{r.Long[topAsked], r.Live[topAsked]} {
 			if at := slices.IndexFunc(all, func(x TopKey) bool { return x.Hash == k.Hash }); at >= 0 {
@@ -444,7 +444,7 @@ func (v *View) Key(ctx context.Context, domain, key string) (*KeyReport, Nodes, 
 	return out, nodes, nil
 }
 
-// addKey adds what is known of a key at a rule.
+// addKey adds what is known of a key under a rule.
 func (r *RuleSnapshot) addKey(out *KeyReport, key string) {
 	limit := KeyLimit{Rule: r.Name}
 	found := false
@@ -495,14 +495,14 @@ func (c *Counts) add(x *Counts) {
 	}
 }
 
-// addStrip adds the steps of a series to those of another one.
+// addStrip adds the steps of strip to the steps of into.
 func addStrip(into, strip Strip) {
 	for i := range strip[:min(len(strip), len(into))] {
 		(*bucket)(&into[i]).add((*bucket)(&strip[i]))
 	}
 }
 
-// seriesOf makes a series of a strip. Those of a domain count what a ban refused as refused.
+// seriesOf makes a Series of a strip. In the strip of a domain, refused includes refusals by bans.
 func seriesOf(from, step int64, strip Strip, domain bool) Series {
 	n := len(strip)
 	s := Series{
@@ -535,7 +535,7 @@ func compareCounts(a, b Count) int {
 	return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Value, b.Value))
 }
 
-// examples turns ids of decisions into text.
+// examplesOf formats the ids of decisions.
 func examplesOf(ids []uint64) []string {
 	out := []string{}
 	for _, id := range ids {

@@ -20,8 +20,7 @@ type asked struct {
 	after      time.Duration
 }
 
-// told is all that is told of a rule with some limits, but for the limits themselves, after the
-// requests.
+// told is everything that is known of a rule after some requests, except its limits themselves.
 type told struct {
 	Report   RuleReport
 	All      []SampledKey
@@ -99,8 +98,8 @@ limits:
 	return out
 }
 
-// A limit that nobody comes near changes nothing of what is told of its rule, wherever it stands:
-// not who is refused, who comes back when, who behaves well, nor what another limit would do.
+// A limit that nobody comes near does not change what is known of its rule, wherever it stands: who
+// is refused, who comes back when, who behaves well, and what another limit would do.
 func TestIdleWindowChangesNothing(t *testing.T) {
 	effort.Fewer(t, 10)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -138,7 +137,7 @@ func TestIdleWindowChangesNothing(t *testing.T) {
 }
 
 // A request that two limits of a rule refuse is one refusal of the rule, and one of each of them.
-// What another limit would do is told of the one that refuses most, wherever it stands.
+// The curve is about the limit that refuses most, wherever it stands.
 func TestTwoWindowsRefuse(t *testing.T) {
 	const clients = 10
 	for limit, allow := range []string{"[10/min, 10/hour]", "[10/hour, 10/min]"} {
@@ -178,14 +177,14 @@ func TestTwoWindowsRefuse(t *testing.T) {
 	}
 }
 
-// Clients that do not wait are found, and good ones that are refused, whichever limit refuses them.
+// Impatient clients, and good ones that are refused, are found by any limit that refuses them.
 func TestVerdictByAnyWindow(t *testing.T) {
 	for _, allow := range []string{"10/min", "[10/min, 1000/s]", "[1000/s, 10/min]"} {
 		for verdict, requests := range map[string]int{Ignored: 12, Strict: 11} {
 			b := newBench(t, Options{Known: []string{"user"}}, "domain: shop\nlimits: [{name: search, per: [user], algorithm: fixed_window, allow: "+allow+"}]")
 			for range 10 {
 				for i := range 30 {
-					for range requests { // of which the last knock where there are 12
+					for range requests { // with 12, the last ones knock
 						b.ask(fmt.Sprint("user-", i))
 						b.gather(false)
 					}

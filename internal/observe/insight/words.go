@@ -30,8 +30,8 @@ func last(d time.Duration) string {
 	return human.Lasted(max(d, time.Second))
 }
 
-// digits rounds what is no whole number to four significant digits, which is more than is known of
-// any of them.
+// digits rounds a number to four significant digits, unless it is whole. No figure is known more
+// exactly.
 func digits(x float64) float64 {
 	if x == math.Trunc(x) || math.IsInf(x, 0) || math.IsNaN(x) {
 		return x

@@ -17,7 +17,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// at is the URL for a signal: /v1/ and its name behind the path of the endpoint (OTLP/HTTP).
+// at returns the URL for a signal: /v1/ and its name behind the path of the endpoint (OTLP/HTTP).
 func (o *Options) at(signal string) string {
 	u, err := url.Parse(o.Endpoint)
 	if err != nil {
@@ -28,7 +28,7 @@ func (o *Options) at(signal string) string {
 }
 
 // The exporters read the other OTEL_EXPORTER_OTLP_* variables themselves: certificates, time-outs,
-// compression, and headers where Options have none.
+// compression, and headers if Options has none.
 
 func (o *Options) traceExporter(ctx context.Context) (sdktrace.SpanExporter, error) {
 	if o.Protocol == GRPC {

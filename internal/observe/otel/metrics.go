@@ -10,9 +10,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// producer reads a registry of Prometheus by OpenTelemetry's bridge. That takes the text of a
-// trace's id in an exemplar for the id itself (contrib v0.72.0), which no collector knows again:
-// here it is made the 16 bytes that OTLP has.
+// producer reads a Prometheus registry through OpenTelemetry's bridge. For the trace id of an
+// exemplar the bridge takes the bytes of its text (contrib v0.72.0), which no collector recognises.
+// producer replaces them by the 16 bytes of OTLP.
 type producer struct{ bridge sdkmetric.Producer }
 
 func newProducer(g prometheus.Gatherer) sdkmetric.Producer {

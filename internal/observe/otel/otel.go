@@ -1,8 +1,9 @@
-// Package otel sends traces, metrics and logs to a collector of OpenTelemetry, by OTLP. Begin with
-// Start; trace.go follows requests, and export.go makes the exporters.
+// Package otel sends traces, metrics and logs to an OpenTelemetry collector, by OTLP. Begin with
+// Start (otel.go); trace.go follows requests, store.go their calls of the store, queue.go sends,
+// and export.go makes the exporters.
 //
-// What is sent waits in queues of bounded length. A collector that is slow or away costs what does
-// not fit into them, never a decision its time.
+// What is sent waits in queues of bounded length. If the collector is slow or away, whatever does
+// not fit into them is dropped and counted. A decision never waits for it.
 package otel
 
 import (
@@ -28,37 +29,36 @@ import (
 
 // Options tune Start. Endpoint must be set.
 type Options struct {
-	// Endpoint is the URL of the collector: for gRPC its host, for HTTP what stands before
-	// /v1/traces.
+	// Endpoint is the URL of the collector: for gRPC its host, for HTTP the part before /v1/traces.
 	Endpoint string
 	Protocol Protocol
-	// Headers go with each export: a token, for one.
+	// Headers are sent with each export: a token, for example.
 	Headers map[string]string
-	// Traces is the share of requests without a traceparent that are followed, from 0 to 1; those
-	// whose caller follows them are followed in any case. Below 0 there are no traces.
+	// Traces is the share of requests without a traceparent that are followed, from 0 to 1.
+	// Requests whose caller follows them are followed in any case. Below 0 there are no traces.
 	Traces float64
 	// Metrics is how often metrics are sent; 0 is never.
 	Metrics time.Duration
-	// Logs: log lines are sent, too.
+	// Logs turns on the export of log lines.
 	Logs bool
-	// Version is that of the program.
+	// Version is the version of the program.
 	Version string
 	// Gatherer reads the metrics. It is called from the first export on.
 	Gatherer prometheus.Gatherer
-	// Logger is told, once in a while, of exports that failed; nil is nobody.
+	// Logger reports failed exports, at most once a minute; nil reports nothing.
 	Logger *slog.Logger
 }
 
-// Protocol is how OTLP is spoken.
+// Protocol is the transport of OTLP.
 type Protocol uint8
 
-// The protocols. JSON over HTTP is none of them.
+// The protocols. JSON over HTTP is not supported.
 const (
 	HTTP Protocol = iota // protobuf over HTTP, port 4318
 	GRPC                 // port 4317
 )
 
-// Telemetry is what was started. Make one with Start. Safe for concurrent use.
+// Telemetry is a running export. Make one with Start. Safe for concurrent use.
 type Telemetry struct {
 	traces  *sdktrace.TracerProvider // nil without
 	logs    *sdklog.LoggerProvider   // nil without
@@ -67,18 +67,19 @@ type Telemetry struct {
 	failed  atomic.Uint64
 	spans   spans   // with traces
 	records records // with logs
-	// What the two send through.
+	// The exporters of spans and records.
 	spanExporter sdktrace.SpanExporter
 	logExporter  sdklog.Exporter
 }
 
-// Start begins to send. It does not wait for the collector, and does not fail if that is away.
+// Start begins to export. It does not wait for the collector, and does not fail if the collector is
+// away.
 func Start(ctx context.Context, o Options) (*Telemetry, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	t := new(Telemetry)
-	// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES go before the names given here.
+	// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence over the names given here.
 	about, err := resource.New(ctx,
 		resource.WithAttributes(semconv.ServiceName("weir"), semconv.ServiceVersion(o.Version)),
 		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithFromEnv())
@@ -92,8 +93,8 @@ func Start(ctx context.Context, o Options) (*Telemetry, error) {
 			o.Logger.Warn("exports to otel.endpoint fail, and what they held is lost", "failures", n, "error", err)
 		}
 	}
-	// Of metrics, and of what a collector took in part, the SDK tells by a function of the whole
-	// process alone.
+	// The SDK reports failed exports of metrics, and exports that the collector took only in part,
+	// through a function for the whole process alone.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(failed))
 	otel.SetLogger(logr.Discard())
 	if o.Traces >= 0 {
@@ -133,13 +134,13 @@ func Start(ctx context.Context, o Options) (*Telemetry, error) {
 	return t, nil
 }
 
-// scope names this program to who reads what it sends.
+// scope is the name of this program as a source of telemetry.
 const scope = "github.com/weir-rl/weir"
 
-// Tracer returns what follows requests; nil without traces.
+// Tracer returns the Tracer; nil without traces.
 func (t *Telemetry) Tracer() *Tracer { return t.tracer }
 
-// Failed returns how many exports failed, each of which may have held many records.
+// Failed returns how many exports failed. Each may have held many records.
 func (t *Telemetry) Failed() uint64 { return t.failed.Load() }
 
 // Dropped returns how many spans and log records were not sent: too many waited, or their export
@@ -154,8 +155,8 @@ func (t *Telemetry) Dropped() (spans, records uint64) {
 	return spans, records
 }
 
-// Handler returns a handler of logs that hands on what h handles, and sends it, too. It is h if no
-// logs are sent.
+// Handler returns a log handler that passes records to h, and exports them as well. It returns h if
+// logs are not exported.
 func (t *Telemetry) Handler(h slog.Handler) slog.Handler {
 	if t.logs == nil {
 		return h
@@ -163,7 +164,7 @@ func (t *Telemetry) Handler(h slog.Handler) slog.Handler {
 	return both{h, otelslog.NewHandler(scope, otelslog.WithLoggerProvider(t.logs))}
 }
 
-// refusals returns a logger for refusals of requests that are followed; nil without logs.
+// refusals returns a logger for refusals of followed requests; nil without logs.
 func (t *Telemetry) refusals() *slog.Logger {
 	if t.logs == nil {
 		return nil
@@ -171,7 +172,7 @@ func (t *Telemetry) refusals() *slog.Logger {
 	return slog.New(otelslog.NewHandler(scope, otelslog.WithLoggerProvider(t.logs)))
 }
 
-// Shutdown sends what waits, and ends, at the latest when ctx is done.
+// Shutdown sends what is waiting, and ends when that is done, or ctx is.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	var failures []error
 	if t.traces != nil {
@@ -186,7 +187,7 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// both hands what is logged to two handlers. The first one says what is logged at all.
+// both passes log records to two handlers. The first one decides what is logged at all.
 type both struct{ first, second slog.Handler }
 
 // Enabled implements slog.Handler.

@@ -10,28 +10,28 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// How much may wait to be sent, of spans and of log records each, and how much goes at a time. A
-// record takes 1 KB or so: a collector that is away costs a few megabytes.
+// Bounds of a queue: how many spans, or log records, may wait to be sent, and how many are sent at
+// a time. A record takes about 1 KB, so a collector that is away costs a few megabytes.
 const (
 	maxWaiting = 2048
 	maxBatch   = 512
 )
 
-// sendAfter is how long a span or a log record waits at most for others to go with it.
+// sendAfter is how long a span or a log record waits at most for others to be sent with it.
 const sendAfter = time.Second
 
 // patience is how long an export may take. The next ones wait behind it, in their queues.
 const patience = 10 * time.Second
 
 // queue sends what is put into it, in batches, one after the other. The SDK's own batch processors
-// do the same, but do not tell how much they dropped. Safe for concurrent use.
+// do the same, but do not say how much they dropped. Safe for concurrent use.
 type queue[T any] struct {
 	send    func(ctx context.Context, batch []T) error
-	failed  func(err error) // is told of sends that failed
+	failed  func(err error) // takes the errors of failed sends
 	waiting chan T
 	dropped atomic.Uint64
 
-	stop    func() // ends run, which sends what waits before
+	stop    func() // ends run, after it has sent what waits
 	stopped chan struct{}
 	ended   chan struct{}
 	give    context.CancelFunc // gives up what is being sent
@@ -100,10 +100,10 @@ func (q *queue[T]) run(ctx context.Context) {
 	}
 }
 
-// ForceFlush does nothing: nobody asks for it, and Shutdown sends what waits.
+// ForceFlush does nothing: nobody calls it, and Shutdown sends what waits.
 func (q *queue[T]) ForceFlush(context.Context) error { return nil }
 
-// shutdown sends what waits, and nothing from then on. What is not sent when ctx is done is lost.
+// shutdown sends what waits, and stops. What is not sent when ctx is done is lost.
 func (q *queue[T]) shutdown(ctx context.Context) error {
 	defer q.give()
 	q.stop()

@@ -15,9 +15,9 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Store returns s with a span for each call for something that is followed. The span and the
-// attributes are those of a client of a database by the semantic conventions, where the system is
-// one of their names, such as "redis": so is the span's name.
+// Store returns s with a span for each call on behalf of a followed request. The span and its
+// attributes follow the semantic conventions for database clients. system, such as "redis", is one
+// of the conventions' names, and names the span.
 func (t *Tracer) Store(s store.Store, system string) store.Store {
 	followed := &tracedStore{Store: s, tracer: t.tracer, system: system}
 	followed.prompt, _ = s.(store.Prompt)
@@ -40,9 +40,9 @@ type tracedReserver struct {
 	r store.Reserver
 }
 
-// call begins the span of a call; end is nil if ctx has no span that is recorded. What is asked for
-// is the operation as the interface names it: a call of the store may leave with those for others,
-// so that no command of the database is that of one span. N is how many things it is for.
+// call begins the span of a call; end is nil if ctx has no span that is recorded. operation is the
+// name of the interface's operation: a call may be sent to the database together with others, so no
+// command of the database belongs to one span. n is the number of charges or settlements in it.
 func (s *tracedStore) call(ctx context.Context, operation string, n int, about ...attribute.KeyValue) (_ context.Context, end func(error)) {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx, nil
@@ -61,7 +61,8 @@ func (s *tracedStore) call(ctx context.Context, operation string, n int, about .
 	}
 }
 
-// errorType is the class of an error. Its text, which may hold any address, would make too many.
+// errorType returns the class of an error. Its text may hold any address, and so would make too
+// many classes.
 func errorType(err error) attribute.KeyValue {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -85,7 +86,7 @@ func (s *tracedStore) Take(ctx context.Context, charges []store.Charge, results 
 	return now, err
 }
 
-// TakeNow implements store.Prompt. It has no span: what is decided at once is asked of nobody.
+// TakeNow implements store.Prompt. It has no span, because it decides without asking anybody.
 func (s *tracedStore) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
 	if s.prompt == nil {
 		return 0, false
@@ -102,7 +103,7 @@ func (s *tracedStore) Release(ctx context.Context, c *rule.Counter, key []byte, 
 	return ok, err
 }
 
-// Unwrap returns the store that is followed, so that what it is beside a store.Store can be found.
+// Unwrap returns the traced store, so that its other interfaces can be found.
 func (s *tracedStore) Unwrap() store.Store { return s.Store }
 
 // Hold implements store.Reserver.

@@ -22,8 +22,8 @@ import (
 	"github.com/weir-rl/weir/internal/door"
 )
 
-// Tracer follows requests: those whose caller does, by a traceparent that says so, and a share of
-// those that have none. Of all others nothing is made. Safe for concurrent use.
+// Tracer follows requests: those whose caller does, as their traceparent says, and a share of those
+// without a traceparent. Requests that it does not follow cost nothing. Safe for concurrent use.
 type Tracer struct {
 	tracer   trace.Tracer
 	share    float64
@@ -50,8 +50,8 @@ const (
 	tracestateField  = "tracestate"
 )
 
-// sampled reports whether a traceparent says that its caller records the trace; ok is false if it
-// is none (https://www.w3.org/TR/trace-context/#traceparent-header).
+// sampled reports whether the caller records the trace, by its traceparent; ok is false if that is
+// invalid (https://www.w3.org/TR/trace-context/#traceparent-header).
 func sampled(traceparent string) (yes, ok bool) {
 	// version - trace-id - parent-id - trace-flags; later versions may append to it.
 	if len(traceparent) < 55 || traceparent[2] != '-' || traceparent[35] != '-' || traceparent[52] != '-' || traceparent[:2] == "ff" ||
@@ -65,7 +65,7 @@ func sampled(traceparent string) (yes, ok bool) {
 	return flags[0]&1 == 1, true
 }
 
-// follows reports whether a request is to be followed.
+// follows reports whether to follow a request.
 func (t *Tracer) follows(traceparent string) bool {
 	if yes, ok := sampled(traceparent); ok {
 		return yes
@@ -78,11 +78,12 @@ func from(ctx context.Context, traceparent, tracestate string) context.Context {
 	if traceparent == "" {
 		return ctx
 	}
-	// The caller's span outlives the request, and some doors read it in a buffer that does not.
+	// The caller's span outlives the request. At some doors the text lies in a buffer that does
+	// not.
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparentField: traceparent, tracestateField: strings.Clone(tracestate)})
 }
 
-// Follow implements door.Tracer: it begins the span "weir decide" of a request that is followed.
+// Follow implements door.Tracer. It begins the span "weir decide" of a followed request.
 func (t *Tracer) Follow(ctx context.Context, traceparent, tracestate string) (context.Context, *weir.Trace) {
 	if !t.follows(traceparent) {
 		return ctx, nil
@@ -91,8 +92,8 @@ func (t *Tracer) Follow(ctx context.Context, traceparent, tracestate string) (co
 	return ctx, &s.Trace
 }
 
-// Act implements door.Tracer: it begins the span of an act that is followed. A decision that is a
-// part of it adds what was decided.
+// Act implements door.Tracer. It begins the span of an act that is followed. A decision that is
+// part of the act adds its attributes.
 func (t *Tracer) Act(ctx context.Context, what door.Act, traceparent, tracestate string) (context.Context, *weir.Trace) {
 	if !t.follows(traceparent) {
 		return ctx, nil
@@ -132,8 +133,8 @@ func (t *Tracer) Note(of *weir.Trace, list ...slog.Attr) {
 	}
 }
 
-// End implements door.Tracer: it ends the span of an act, or of a request whose decision failed.
-// That of one that was decided has ended already.
+// End implements door.Tracer. It ends the span of an act, or of a request whose decision failed.
+// The span of a decision has ended already.
 func (t *Tracer) End(of *weir.Trace, err error) {
 	if s, ok := of.Span.(*span); ok {
 		s.end(err)
@@ -150,7 +151,8 @@ func (s *span) end(err error) {
 	s.span.End()
 }
 
-// Hooks end the span of a decision with what was decided. Those of acts are told, and go on.
+// Hooks return hooks that note a decision on its span, and end the span. The span of an act goes
+// on.
 func (t *Tracer) Hooks() weir.Hooks { return weir.Hooks{Decided: decided} }
 
 func decided(r *weir.Request, d *weir.Decision) {
@@ -203,23 +205,23 @@ func decided(r *weir.Request, d *weir.Decision) {
 // valid makes a text from a client fit for protobuf, which takes UTF-8 alone.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// kept is valid for a text that outlives its request: at some doors that lies in a buffer which the
-// next request is read into, while what is to be sent still waits.
+// kept is valid for a text that outlives its request. At some doors the text lies in a buffer that
+// the next request is read into, while the span still waits to be sent.
 func kept(s string) string { return strings.Clone(valid(s)) }
 
-// traceKey is that of the *weir.Trace in the context of a request that Serve follows.
+// traceKey is the context key of the *weir.Trace of a request that Serve follows.
 type traceKey struct{}
 
-// TraceOf returns the trace of a request that Serve follows, for httplimit.Options.Trace; nil if it
-// follows none.
+// TraceOf returns the trace of a request that Serve follows, for httplimit.Options.Trace; nil if
+// Serve does not follow it.
 func TraceOf(r *http.Request) *weir.Trace {
 	t, _ := r.Context().Value(traceKey{}).(*weir.Trace)
 	return t
 }
 
-// Serve returns a handler that gives requests that are followed a span of an HTTP server, as the
-// semantic conventions of OpenTelemetry have it, and in it the span of their decision. next finds
-// the latter by TraceOf; what it passes on carries a traceparent of the former.
+// Serve returns a handler that gives each followed request a span of an HTTP server, by
+// OpenTelemetry's semantic conventions, and inside it a span for the decision. next gets the latter
+// by TraceOf. The request that next passes on carries a traceparent of the former.
 func (t *Tracer) Serve(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		traceparent := r.Header.Get(traceparentField)
@@ -233,7 +235,7 @@ func (t *Tracer) Serve(next http.Handler) http.Handler {
 		ctx, decision := t.decide(ctx)
 		out := &statusWriter{ResponseWriter: w}
 		defer func() {
-			decision.end(nil) // of a request that was answered without a decision
+			decision.end(nil) // if the request was answered without a decision
 			status := out.status
 			if p := recover(); p != nil {
 				server.SetStatus(codes.Error, "the answer broke off")
@@ -271,7 +273,8 @@ func (w *statusWriter) WriteHeader(status int) {
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// method is the name of a server's span: methods that nobody knows would make a name of each.
+// method returns the name of a server's span. Unknown methods share one name, so that clients
+// cannot make any number of names.
 func method(m string) string {
 	switch m {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
@@ -280,8 +283,8 @@ func method(m string) string {
 	return "HTTP"
 }
 
-// attributesOf are those of a server's span that are known at its beginning. The query is left out:
-// it holds secrets more often than it helps.
+// attributesOf returns the attributes of a server's span that are known at its beginning. It leaves
+// out the query, which holds secrets more often than it helps.
 func attributesOf(r *http.Request) []attribute.KeyValue {
 	name := method(r.Method)
 	if name == "HTTP" {

@@ -57,8 +57,8 @@ func BenchmarkFlood(b *testing.B) {
 	}
 }
 
-// BenchmarkSince is what each look of somebody who watches costs, with twenty new decisions in a
-// full buffer, of which ten are shown.
+// BenchmarkSince measures one look of a stream for new decisions: twenty new ones in a full buffer,
+// of which ten are shown.
 func BenchmarkSince(b *testing.B) {
 	buffer, r, d := benchmarked(b)
 	keep := func(n int) {
@@ -80,8 +80,8 @@ func BenchmarkSince(b *testing.B) {
 	b.ReportMetric(float64(spent.Nanoseconds())/float64(b.N), "ns/look")
 }
 
-// BenchmarkList is what the question for those of the last seconds costs, which others ask once a
-// second: with twenty new decisions in a full buffer.
+// BenchmarkList measures another node's question for the decisions of the last seconds, which it
+// asks once a second: twenty new decisions in a full buffer.
 func BenchmarkList(b *testing.B) {
 	buffer, r, d := benchmarked(b)
 	at := time.UnixMicro(d.Time)

@@ -56,7 +56,7 @@ func marksOf(d *weir.Decision) marks {
 	return m
 }
 
-// Bounds of an entry. Longer text is cut, and marked with cutMark.
+// Bounds of an entry. Longer text is cut, and ends with cutMark.
 const (
 	mostLimits     = 16
 	mostAttributes = 16
@@ -66,10 +66,10 @@ const (
 	mostText       = 1024 // what an item may grow beyond the entry before it is left out again
 )
 
-// hiddenMark stands before the hash of a value that is not kept.
+// hiddenMark precedes the hash of a hidden value.
 const hiddenMark = "hidden:"
 
-// cutMark stands at the end of what was cut.
+// cutMark ends a text that was cut.
 const cutMark = "…"
 
 // Bits of a limit's flags.
@@ -111,13 +111,13 @@ func (e *encoder) encode(b *Buffer, r *weir.Request, d *weir.Decision, m marks) 
 	e.buf = p
 	e.limits(r, d)
 	e.attributes(r, d)
-	for i := range e.count { // the request's memory is not to be held on to
+	for i := range e.count { // let go of the request's memory
 		e.names[i] = ""
 	}
 	e.b, e.looks = nil, nil
 }
 
-// limits writes the limits that were met, those first that refuse.
+// limits writes the limits that were met, refusing ones first.
 func (e *encoder) limits(r *weir.Request, d *weir.Decision) {
 	head := len(e.buf)
 	e.buf = append(e.buf, 0, 0, 0)
@@ -172,7 +172,7 @@ func (e *encoder) limit(r *weir.Request, d *weir.Decision, i int) {
 	} {
 		p = binary.AppendVarint(p, v)
 	}
-	// The length of the key's text is written when it is known: two bytes are enough for it.
+	// The length of the key's text is filled in once it is known: two bytes are enough for it.
 	at := len(p)
 	p = append(p, 0, 0)
 	if i < len(d.Matches.Hits) {
@@ -186,7 +186,7 @@ func (e *encoder) limit(r *weir.Request, d *weir.Decision, i int) {
 	e.buf = p
 }
 
-// keyPart cuts or hides the value of a part of a key, dst[at:].
+// keyPart cuts or hides the value in a part of a key, dst[at:].
 func (e *encoder) keyPart(dst []byte, name string, at int) []byte {
 	if e.hides(name) {
 		// read before it is written over
@@ -210,7 +210,7 @@ func (e *encoder) hides(name string) bool {
 	return e.b.hides(name)
 }
 
-// asked is what the request asked of a limit, in units.
+// asked returns how many units the request asked of a limit.
 func asked(r *weir.Request, d *weir.Decision, i int) int64 {
 	hits := r.Cost()
 	if at := d.Limits[i].Descriptor; at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits {
@@ -223,7 +223,7 @@ func asked(r *weir.Request, d *weir.Decision, i int) int64 {
 	return bounded(bounded(hits) * bounded(max(d.Matches.Hits[i].Cost, 0)))
 }
 
-// attributes writes the attributes that were read by the rules which the request met.
+// attributes writes the attributes that were read by the rules that the request met.
 func (e *encoder) attributes(r *weir.Request, d *weir.Decision) {
 	head := len(e.buf)
 	e.buf = append(e.buf, 0)
@@ -289,7 +289,7 @@ func (e *encoder) attribute(a attribute, value string) bool {
 }
 
 // hidden appends a keyed hash in place of a secret value. Equal values have equal hashes within one
-// process; the key never leaves it, so that nobody can test a guess.
+// process. The key of the hash never leaves the process, so nobody can test a guess.
 func (e *encoder) hidden(dst []byte, value string) []byte {
 	e.sum = append(append(e.sum[:0], e.b.key[:]...), value...)
 	sum := sha256.Sum256(e.sum)
@@ -310,8 +310,8 @@ func appendCut(p []byte, s string, most int) []byte {
 	return append(append(p, s[:n]...), cutMark...)
 }
 
-// cutAt is where to cut s so that it has at most most bytes with the mark, and no character is cut
-// in two.
+// cutAt returns where to cut s so that it has at most most bytes with the mark, without cutting a
+// character in two.
 func cutAt[T string | []byte](s T, most int) int {
 	n := most - len(cutMark)
 	for i := 0; i < utf8.UTFMax-1 && n > 0 && !utf8.RuneStart(s[n]); i++ {

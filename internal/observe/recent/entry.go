@@ -13,7 +13,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Entry is a decision as it is remembered, and its form in JSON.
+// Entry is a remembered decision, and its form in JSON.
 type Entry struct {
 	ID         weir.DecisionID `json:"decision"`
 	Time       time.Time       `json:"time"` // by the store's clock
@@ -28,10 +28,10 @@ type Entry struct {
 	RetryAfter Seconds         `json:"retry_after"`
 	Delay      Seconds         `json:"delay"`
 	Generation uint64          `json:"generation"` // of the rules
-	// Attributes are those that the rules looked at which the request met. Values may be cut, and
-	// secret ones are hidden.
+	// Attributes are the attributes that were read by the rules that the request met. Values may be
+	// cut, and secret ones are hidden.
 	Attributes map[string]string `json:"attributes"`
-	Limits     []Limit           `json:"limits"` // those first that refuse
+	Limits     []Limit           `json:"limits"` // refusing ones first
 	// LimitsLeftOut counts limits that were met but did not fit.
 	LimitsLeftOut int `json:"limits_left_out,omitempty"`
 
@@ -42,7 +42,7 @@ type Entry struct {
 type Limit struct {
 	Name string `json:"name"`
 	Rule string `json:"rule"`
-	// rate_limit.name, by which Envoy's headers call a rule of the Lyft form
+	// rate_limit.name, which Envoy's headers use as the name of a rule of the Lyft form
 	GivenName  string  `json:"given_name,omitempty"`
 	File       string  `json:"file,omitempty"`
 	Line       int     `json:"line,omitempty"`
@@ -65,7 +65,7 @@ type Limit struct {
 	Descriptor *int    `json:"descriptor,omitempty"` // of an RLS request
 }
 
-// Seconds is a time in µs, which JSON has in seconds; algo.Never is null.
+// Seconds is a time in µs. In JSON it is in seconds, and algo.Never is null.
 type Seconds int64
 
 // MarshalJSON implements json.Marshaler.
@@ -104,7 +104,7 @@ func (s *Seconds) UnmarshalJSON(b []byte) error {
 
 var modeNames = [...]string{rule.Enforce: "enforce", rule.Shadow: "shadow", rule.Quota: "quota"}
 
-// reader reads what encoder wrote. After an error all that it returns is zero.
+// reader reads an entry written by encoder. After an error it returns only zeros.
 type reader struct {
 	b  []byte
 	ok bool
@@ -150,7 +150,7 @@ func (r *reader) text() string {
 	return string(r.take(int(n)))
 }
 
-// madeAt reads the time of an entry alone.
+// madeAt reads only the time of an entry.
 func madeAt(data []byte) time.Time {
 	r := reader{b: data, ok: true}
 	r.take(8 + 1) // the id and the marks
@@ -212,7 +212,7 @@ func (r *reader) limit() (l Limit) {
 	return l
 }
 
-// allows says in words what a limit allows.
+// allows describes a limit in words.
 func allows(c *algo.Config) string {
 	if c.Algorithm == algo.Concurrency {
 		return fmt.Sprintf("%d at a time", c.N)

@@ -9,16 +9,16 @@ import (
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
-// gate says of which decisions of a kind an entry is made. Of a key that comes again and again it
-// takes the first few of each second, of all others everything up to a budget, and past that 1 in
-// 2^j. So a client that floods neither costs much nor pushes out what happened to others, and a
-// flood of many clients costs as much as the budget.
+// gate decides for which decisions of a kind an entry is made. Of a key that comes again and again
+// it takes the first few in each second. Of all other decisions it takes everything up to a budget,
+// and past that 1 in 2^j. So a client that floods costs little and displaces no other client's
+// decisions, and a flood from many clients costs no more than the budget.
 //
-// It is asked on the deciding path. A decision that it does not take costs a look at one word and,
+// It runs on the deciding path. A decision that it does not take costs a look at one word and,
 // unless it is thinned out by chance, a hash of the key and a look into a small table. In a flood
-// hardly any of them writes: see draw. The seconds are those of the decisions' own clock, so that
-// nothing has to tick. All numbers are of one moment each: under contention a few decisions may be
-// counted for the second beside theirs.
+// hardly any decision writes: see draw. The decisions' own clock counts the seconds, so that
+// nothing has to tick. The numbers are not read as one: under contention a few decisions may count
+// for the neighbouring second.
 type gate struct {
 	budget uint32
 
@@ -29,12 +29,12 @@ type gate struct {
 
 	unix   atomic.Int64  // the second in full
 	taken  atomic.Uint32 // in it
-	weight atomic.Uint64 // how many those stand for, but for keys that have had their share
+	weight atomic.Uint64 // how many these stand for, without keys past their share
 
-	// keys are the shares of the keys in this second: 24 bits of the hash, 24 of the second, 16 of
-	// the number. A key that finds another one in its place takes away from the other's number, and
-	// the place once that is 0 (the majority vote of Boyer and Moore, 1981): so a flood holds its
-	// place against keys that come by once.
+	// keys are the shares of the keys in this second: 24 bits of the hash, 24 of the second, and 16
+	// of the count. A key that finds another key in its place lowers that key's count, and takes
+	// the place once the count is 0 (the majority vote of Boyer and Moore, 1981). So a flood holds
+	// its place against keys that come once.
 	keys [keySlots]atomic.Uint64
 
 	past [pastSeconds]pastSecond
@@ -44,12 +44,12 @@ const (
 	keySlots = 4096
 	// perKey is how many decisions on one key are taken in a second.
 	perKey = 8
-	// pastSeconds is of how many seconds it is known how many decisions came and were taken.
+	// pastSeconds is for how many seconds the gate knows how many decisions came and were taken.
 	pastSeconds = 300
-	// backward is by how many seconds a decision may be late and count for the present one.
+	// backward is by how many seconds a decision may be late and still count for the present one.
 	backward   = 2
 	secondBits = 26
-	// exactBits is of how many bits a count is exact.
+	// exactBits is the number of bits up to which a count is exact.
 	exactBits = 12
 )
 
@@ -58,12 +58,12 @@ type pastSecond struct {
 	came, taken atomic.Uint32
 }
 
-// draw counts a decision made at an instant in µs, with a random number of its own. It reports the
-// power by which this second is thinned, and whether chance is for the decision.
+// draw counts a decision made at an instant in µs, with a random number of its own. It returns the
+// power by which this second is thinned, and whether chance selects the decision.
 //
-// Up to 4,095 decisions are counted one by one, and of more a sample: one in 2^k is counted as 2^k
-// (as Morris has it, 1978), where k grows with the count, whose standard error is 1.6 % then. An
-// addition that all processors make to the same word would cost more than all the rest of draw.
+// Up to 4,095 decisions are counted one by one. Beyond that one in 2^k is counted as 2^k (Morris
+// 1978), where k grows with the count; the standard error is then 1.6 %. Additions of all
+// processors to the same word would cost more than the rest of draw.
 func (g *gate) draw(at int64, random uint64) (power uint8, ok bool) {
 	unix := at / 1e6
 	word := g.now.Load()
@@ -77,7 +77,7 @@ func (g *gate) draw(at int64, random uint64) (power uint8, ok bool) {
 	return power, random&(1<<(power&63)-1) == 0
 }
 
-// late begins a second, unless it is one that is just over.
+// late begins a new second, unless unix is a second that has just ended.
 func (g *gate) late(word uint64, unix int64) uint64 {
 	if late := int32(uint32(word>>38)-uint32(unix)) << (32 - secondBits) >> (32 - secondBits); late < 0 || late > backward {
 		return g.turn(unix)
@@ -112,7 +112,8 @@ func (g *gate) turn(unix int64) (word uint64) {
 	}
 }
 
-// share reports whether a key has had less than its share of the present second, and counts.
+// share reports whether a key has had less than its share of the present second, and counts the
+// decision.
 func (g *gate) share(hash uint64) bool {
 	s := &g.keys[hash%keySlots]
 	const second = 1<<24 - 1
@@ -131,8 +132,8 @@ func (g *gate) share(hash uint64) bool {
 	return true
 }
 
-// take counts a decision of which an entry is made. It thins more once the budget is used up, and
-// less where the second turns out to be calmer than the one before, whose power it began with.
+// take counts a decision for which an entry is made. It thins more once the budget is used up. It
+// thins less if the second turns out to be calmer than the one before, with whose power it began.
 func (g *gate) take(power uint8, at int64) {
 	g.weight.Add(1 << power)
 	n := g.taken.Add(1)
@@ -144,7 +145,7 @@ func (g *gate) take(power uint8, at int64) {
 	}
 }
 
-// shift changes the power, unless somebody else has.
+// shift changes the power, unless another goroutine has.
 func (g *gate) shift(power uint8, by uint64) {
 	for range 4 { // else the next one to come by does
 		was := g.now.Load()
@@ -154,15 +155,15 @@ func (g *gate) shift(power uint8, by uint64) {
 	}
 }
 
-// Second says how many refusals came in one second, which is an estimate from 4,096 on, and of how
-// many an entry was made.
+// Second says how many refusals came in one second, and for how many an entry was made. From 4,096
+// on the number is an estimate.
 type Second struct {
 	Time       time.Time
 	Came, Kept int
 }
 
-// thinned returns the seconds before now, at most five minutes, in which not all was taken, newest
-// first.
+// thinned returns the seconds of the last five minutes before now in which not every decision was
+// taken, newest first.
 func (g *gate) thinned(now int64) (list []Second) {
 	add := func(unix int64, came, taken uint32) {
 		if taken < came {
@@ -181,8 +182,8 @@ func (g *gate) thinned(now int64) (list []Second) {
 	return list
 }
 
-// WhyMissing says why a decision may be missing that Find does not find, in a clause for people.
-// now is by the store's clock.
+// WhyMissing says why Find may not find a decision, in a clause for people. now is by the store's
+// clock.
 func (b *Buffer) WhyMissing(now time.Time) string {
 	why := "it may have been pushed out by newer ones, or been made by another node"
 	list := b.Thinned(now)

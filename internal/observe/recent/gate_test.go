@@ -133,8 +133,8 @@ func TestFloodWithoutKey(t *testing.T) {
 	}
 }
 
-// Admissions near a limit, of which there may be as many as requests, are thinned as refusals are,
-// and take nothing from them.
+// Admissions near a limit may be as many as requests. They are thinned like refusals, and take no
+// place from them.
 func TestFloodNearLimit(t *testing.T) {
 	b, c := newBuffer(t, Options{Sample: -1}), new(clock)
 	l := newLimiter(t, b, c, "limits: [{name: a, per: [user], allow: 100/min, warn: 1%}]")

@@ -7,12 +7,13 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// What others than a Buffer do with decisions in its form: the decision log writes them as lines.
+// This file serves packages that use the form of decisions without a Buffer: the decision log
+// writes them as lines.
 
 // Outcome is a set of outcomes. The zero value has none.
 type Outcome uint8
 
-// ParseOutcome makes a set of names of Outcomes, all but allowed.
+// ParseOutcome returns the set of some names from Outcomes, all but allowed.
 func ParseOutcome(names []string) (set Outcome, err error) {
 next:
 	for _, name := range names {
@@ -34,8 +35,8 @@ next:
 // Of reports whether d has one of the outcomes.
 func (o Outcome) Of(d *weir.Decision) bool { return o != 0 && Outcome(marksOf(d))&o != 0 }
 
-// Special reports whether d is no plain admission: it was refused, would have been, or is close to
-// that.
+// Special reports whether d is no plain admission: it was refused, would have been, or came close
+// to it.
 func Special(d *weir.Decision) bool { return marksOf(d) != 0 }
 
 // Ordinary reports whether r asked to pass, in a domain with rules, from which it is not exempt.
@@ -43,7 +44,7 @@ func Ordinary(r *weir.Request, d *weir.Decision) bool {
 	return d.Known && !d.Exempt && (r.Cost() > 0 || len(r.Descriptors) > 0)
 }
 
-// Append appends d, as a Buffer would keep it, for Decode. It gives d an id.
+// Append appends d in the form that a Buffer keeps, for Decode. It gives d an id.
 func (b *Buffer) Append(dst []byte, r *weir.Request, d *weir.Decision) []byte {
 	e := b.pool.Get().(*encoder)
 	e.encode(b, r, d, marksOf(d))

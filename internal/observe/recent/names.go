@@ -6,13 +6,13 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// ruleNames are the attributes that the rules of a set look at.
+// ruleNames are the attributes that the rules of a set read.
 type ruleNames struct {
 	set   *rule.Set
 	rules [][]look // by rule.Rule.Index
 }
 
-// look is one attribute, or several of which the first one counts that is present.
+// look is one attribute, or a list from which the first one that is present counts.
 type look []attribute
 
 type attribute struct {
@@ -28,7 +28,7 @@ func (b *Buffer) namesOf(s *rule.Set) *ruleNames {
 	return n
 }
 
-// looks returns what r, a rule of s, looks at.
+// looks returns the attributes that r, a rule of s, reads.
 func (b *Buffer) looks(s *rule.Set, r *rule.Rule) []look {
 	if n := b.rules.Load(); n != nil && n.set == s && r.Index < len(n.rules) {
 		return n.rules[r.Index]

@@ -1,13 +1,14 @@
 // Package recent remembers the decisions that an operator may be asked about: refusals, decisions
 // close to one, and a sample of the rest. It is a buffer and not a log: bounded in number and in
-// bytes, and the newest entry replaces the oldest. In a flood not all is recorded: eight decisions
-// a second on each key, 2,000 refusals a second in all, and past that a part of them by chance.
+// bytes, and the newest entry replaces the oldest. In a flood it does not record everything: eight
+// decisions a second on each key, 2,000 refusals a second in all, and past that a random share.
 //
-// Decisions are recorded on the deciding path, behind weir.Hooks. Once the buffer is full this
-// allocates nothing, and locks only the slot that it writes to. gate (gate.go) says what is
-// recorded, before anything is read of a decision; Buffer (recent.go) holds the slots,
-// encoder (encode.go) writes an entry and decode (entry.go) reads it; names.go knows which
-// attributes a rule reads.
+// Decisions are recorded on the deciding path, behind weir.Hooks. Once the buffer is full, this
+// allocates nothing and locks only the slot that it writes to.
+//
+// Begin with Buffer (recent.go), which holds the slots. gate (gate.go) decides what is recorded,
+// before anything is read of a decision. encoder (encode.go) writes an entry, and decode (entry.go)
+// reads it. names.go knows which attributes a rule reads, and since.go finds what is new.
 package recent
 
 import (
@@ -31,12 +32,12 @@ type Options struct {
 	// Bytes bounds their memory, at least 1,024 bytes for each; 0 means 16 MiB. An entry that does
 	// not fit is cut.
 	Bytes int64
-	// Sample is of how many ordinary admitted decisions one is kept; 0 means 1,000, below 0 none.
+	// Sample keeps one in so many ordinary admitted decisions; 0 means 1,000, below 0 none.
 	Sample int
 	// Hide names attributes whose values are not kept. Attributes whose names suggest a secret are
 	// hidden anyway.
 	Hide []string
-	// Tally is that of whatever else watches decisions; nil is one of its own.
+	// Tally may be shared with other watchers; nil makes one.
 	Tally *observe.Tally
 }
 
@@ -49,7 +50,8 @@ const (
 	defaultEntries = 10_000
 	defaultBytes   = 16 << 20
 	defaultSample  = 1000
-	// of an entry: what one limit takes at most, with all that is not a limit or an attribute
+	// of an entry: the most that one limit takes, with everything that is not a limit or an
+	// attribute
 	leastBytes = 1024
 	mostBytes  = 2048 // of an entry
 )
@@ -62,7 +64,7 @@ type Buffer struct {
 	key     [16]byte // of the hashes that stand for hidden values
 	refused []ring   // refusals
 	others  []ring
-	// refusals and marked are for refusals and for admissions that are worth keeping.
+	// refusals takes refusals, and marked takes admissions that are worth keeping.
 	refusals, marked gate
 	tally            *observe.Tally // hashes keys
 	rules            atomic.Pointer[ruleNames]
@@ -71,7 +73,7 @@ type Buffer struct {
 }
 
 // ring is one part of the buffer. All decisions on one key of one limit fall into the same ring, so
-// that a client that is refused for days does not displace the decisions on all others.
+// a client that is refused for days does not displace the decisions on all others.
 type ring struct {
 	next  atomic.Uint64
 	slots []slot
@@ -80,8 +82,9 @@ type ring struct {
 
 type slot struct {
 	id atomic.Uint64 // of the decision that it holds, to look for without the lock
-	// seq is the number of the entry, or writing while that is not known yet. It is written under
-	// the lock; who reads it without knows of all entries up to Buffer.seq, or that one is written.
+	// seq is the number of the entry, or writing while the number is not known yet. It is written
+	// under the lock. A reader without the lock sees all entries up to Buffer.seq, or sees that one
+	// is being written.
 	seq  atomic.Uint64
 	mu   sync.Mutex
 	data []byte
@@ -141,7 +144,7 @@ func newRings(slots int) []ring {
 	return r
 }
 
-// Hooks are what the limiter is to call, where nothing else watches.
+// Hooks returns the hooks for the limiter, if there is no other watcher.
 func (b *Buffer) Hooks() weir.Hooks { return b.tally.Join(b) }
 
 // Others implements observe.Watcher.
@@ -180,16 +183,16 @@ func (b *Buffer) Decided(r *weir.Request, d *weir.Decision, f observe.Facts) {
 	b.keep(r, d, key)
 }
 
-// ordinary reports whether an admitted decision is one that asked for something.
+// ordinary reports whether the request of an admitted decision asked for something.
 func ordinary(r *weir.Request, d *weir.Decision) bool {
 	return !d.Exempt && d.Known && (r.Cost() > 0 || len(r.Descriptors) > 0)
 }
 
-// Thinned returns the seconds of the five minutes before now, by the store's clock, in which not
-// all refusals were kept, newest first.
+// Thinned returns the seconds of the last five minutes before now, by the store's clock, in which
+// not all refusals were kept, newest first.
 func (b *Buffer) Thinned(now time.Time) []Second { return b.refusals.thinned(now.Unix()) }
 
-// keep writes d into a slot. hash is that of its key.
+// keep writes d into a slot. hash is the hash of its key.
 func (b *Buffer) keep(r *weir.Request, d *weir.Decision, hash uint64) {
 	marks := marksOf(d)
 	part := b.others
@@ -220,8 +223,8 @@ func (s *slot) entry() (e Entry, ok bool) {
 }
 
 // hash hashes the key that a decision is about: the key of the first limit that refuses. If no
-// limit refuses, or that one has a single counter for all, it hashes the keys of all limits. It is
-// 0 if there is none.
+// limit refuses, or if that limit has a single counter for everybody, it hashes the keys of all
+// limits. It returns 0 if there is none.
 func (b *Buffer) hash(d *weir.Decision, f observe.Facts) (hash uint64) {
 	hits := d.Matches.Hits
 	if f.Outcome != observe.Unclear {
@@ -262,23 +265,23 @@ func (b *Buffer) Find(id weir.DecisionID) (e Entry, ok bool) {
 	return e, ok
 }
 
-// Query says which decisions List is to return. Empty fields do not matter.
+// Query selects decisions. Empty fields select all.
 type Query struct {
 	Domain  string
 	Limit   string // a limit that was met, by the name of the limit or of its rule
 	Outcome string // see Outcomes
 	Door    string
-	// Key is a part of a key as people read it, such as user=ada: of a limit that was met, or an
+	// Key is a part of a key as people read it, such as user=ada: of a limit that was met, or of an
 	// attribute that its rule looked at.
 	Key string
-	// After and Before bound the time. Decisions at After itself fit, but for the one with the id
-	// AfterID; those at Before do not.
+	// After and Before bound the time. Decisions at After itself fit, except the one with the id
+	// AfterID. Decisions at Before do not.
 	After, Before time.Time
 	AfterID       weir.DecisionID
 	N             int // at most so many; 0 means all
 }
 
-// List returns the decisions that q asks for, newest first.
+// List returns the decisions that match q, newest first.
 func (b *Buffer) List(q Query) []Entry {
 	var found []Entry
 	b.each(func(s *slot) bool {
@@ -311,12 +314,12 @@ func (b *Buffer) List(q Query) []Entry {
 // Found are decisions, and how many there were.
 type Found struct {
 	Decisions []Entry `json:"decisions"` // newest first, at most Query.N
-	// Seconds counts all that were asked for, also those that Query.N left out, by the second in
+	// Seconds counts all decisions that match, even those that Query.N left out, by the second in
 	// which they were made (Unix).
 	Seconds map[int64]int `json:"seconds,omitempty"`
 }
 
-// Count is List, and counts. q.After bounds the number of seconds.
+// Count is List with counts. q.After bounds the number of seconds.
 func (b *Buffer) Count(q Query) Found {
 	most := q.N
 	q.N = 0
@@ -343,7 +346,8 @@ func (b *Buffer) each(f func(*slot) bool) {
 	}
 }
 
-// instant is when d was made, in µs: by the store's clock, or by ours if that was not asked.
+// instant returns when d was made, in µs: by the store's clock or, if the store was not asked, by
+// this process's.
 func instant(d *weir.Decision) int64 {
 	if d.Time != 0 {
 		return d.Time

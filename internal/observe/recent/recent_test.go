@@ -213,7 +213,7 @@ func TestBanIsRemembered(t *testing.T) {
 	}
 }
 
-// Of what is ordinary a sample is kept, and nothing of what is asked without consuming.
+// A sample of ordinary decisions is kept, and no peeks.
 func TestSample(t *testing.T) {
 	b := newBuffer(t, Options{Entries: 8000, Sample: 10})
 	l := newLimiter(t, b, new(clock), "limits: [{name: a, allow: 1000000/min}, {name: b, per: [user], allow: 1000000/min}]")
@@ -296,8 +296,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// The names that a set's rules look at are those of the set that decides, also while it is being
-// replaced; and a rule that is gone is still told of.
+// The names of the attributes come from the set that decides, even while it is being replaced. A
+// decision of a rule that is gone is still shown.
 func TestReload(t *testing.T) {
 	b := newBuffer(t, Options{Sample: -1})
 	l := newLimiter(t, b, new(clock), "limits: [{name: old, when: {a: x}, per: [b], allow: 0/min}]")

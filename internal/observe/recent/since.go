@@ -13,10 +13,10 @@ type Cursor uint64
 // Cursor returns the place behind the decision that was remembered last.
 func (b *Buffer) Cursor() Cursor { return Cursor(b.seq.Load()) }
 
-// Since returns up to most of the decisions that were remembered behind a place and that q asks
-// for, but for q.N: oldest first, and if there are more, the newest of them. fit is how many there
-// were, and next the place behind all that were looked at. It costs a look at the number of each
-// slot, and reads the decisions that are new: those that are returned, unless q asks for some only.
+// Since returns the decisions that were remembered behind a place and that fit q, without regard to
+// q.N: oldest first, and only the newest if there are more than most. fit is how many there were,
+// and next is the place behind everything that was looked at. Since looks at the number of each
+// slot, and reads the new decisions: only those that it returns, unless q is selective.
 func (b *Buffer) Since(after Cursor, q Query, most int) (found []Entry, fit int, next Cursor) {
 	next = b.Cursor()
 	if next == after {
@@ -65,13 +65,13 @@ func (b *Buffer) Since(after Cursor, q Query, most int) (found []Entry, fit int,
 	return found, fit, next
 }
 
-// asksForAll reports whether q asks for whatever there is; N is not looked at.
+// asksForAll reports whether q selects all decisions, without regard to N.
 func (q *Query) asksForAll() bool {
 	all := Query{N: q.N}
 	return *q == all
 }
 
-// fits reports whether q asks for e; N is not looked at.
+// fits reports whether q selects e, without regard to N.
 func (q *Query) fits(e *Entry) bool {
 	return (q.Domain == "" || e.Domain == q.Domain) &&
 		(q.Door == "" || e.Door == q.Door) &&
@@ -82,8 +82,8 @@ func (q *Query) fits(e *Entry) bool {
 		(q.Key == "" || e.has(q.Key))
 }
 
-// named reports whether a name means l: that of the limit, of its rule, or where no domain is given
-// either of them behind the domain.
+// named reports whether name means l. It is the name of the limit or of its rule or, if no domain
+// is given, one of these behind the domain.
 func named(e *Entry, l *Limit, name string, anyDomain bool) bool {
 	if name == l.Name || name == l.Rule {
 		return true

@@ -317,7 +317,7 @@ func (b *tab) clean(where string) {
 	b.do(nil, "clear")
 }
 
-// accessible fails the test for what axe finds.
+// accessible fails the test if axe finds anything.
 func (b *tab) accessible(where string) {
 	b.t.Helper()
 	var found []string

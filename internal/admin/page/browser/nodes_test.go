@@ -9,8 +9,8 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
-// TestDecisionsOfNodes: where several nodes share a Redis, lists of decisions have those of all of
-// them, live, and that of the view Decisions by choice those of one.
+// TestDecisionsOfNodes: if several nodes share a Redis, lists of decisions have the decisions of
+// all, live. The view Decisions can show one node.
 func TestDecisionsOfNodes(t *testing.T) {
 	t.Parallel()
 	d := chromium(t)

@@ -199,8 +199,8 @@ func TestHidden(t *testing.T) {
 	b.sees("192.0.2.98")
 }
 
-// TestServerAway: while nobody answers a banner says so, and the page goes on by itself, with what
-// happened meanwhile.
+// TestServerAway: while the server does not answer, a banner says so. Afterwards the page goes on
+// by itself, and shows what happened meanwhile.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
 	d := chromium(t)
@@ -417,7 +417,7 @@ func TestRoles(t *testing.T) {
 				b.do(nil, "fill", "selector", "input[type=password]", "text", "wrong")
 				b.press("Enter")
 				b.sees("This token is not known here.")
-				b.do(nil, "clear") // the console tells of the 401
+				b.do(nil, "clear") // the console reports the 401
 			}
 			b.do(nil, "fill", "selector", "input[type=password]", "text", "token-of-"+role+"-0123456789abcdef")
 			b.press("Enter")

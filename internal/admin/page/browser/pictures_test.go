@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// rushRules are those of a shop whose rules do their jobs in different ways.
+// rushRules are the rules of a shop that do their jobs in different ways.
 const rushRules = `domain: shop
 limits:
   - name: login-attempts

@@ -56,7 +56,7 @@ func TestPutInForce(t *testing.T) {
 	b.sees("Nothing is put in force until you say so.")
 	put(strings.Replace(rules, "allow: 5/min", "allow: 3/min", 1), "Put in force", "too strict for its tests")
 	b.sees("1 test of these rules failed")
-	b.do(nil, "clear") // the console tells of the 422
+	b.do(nil, "clear") // the console reports the 422
 	b.press("Escape")
 	put(strings.Replace(rules, "allow: 5/min", "allow: 7/min", 1), "Put in force", "more logins")
 	b.sees("Version 2 is to be in force on all servers.")
@@ -67,7 +67,7 @@ func TestPutInForce(t *testing.T) {
 	push(2, strings.Replace(rules, "allow: 5/min", "allow: 8/min", 1))
 	put(strings.Replace(rules, "allow: 5/min", "allow: 9/min", 1), "Put in force", "")
 	b.sees("version 3 came meanwhile, by bob")
-	b.do(nil, "clear") // the console tells of the 409
+	b.do(nil, "clear") // the console reports the 409
 	b.press("Escape")
 	inForce("8/min")
 

@@ -39,7 +39,7 @@ var built = sync.OnceValues(func() (string, error) {
 	return program, nil
 })
 
-// rules are those of a small shop.
+// rules are the rules of a small shop.
 const rules = `domain: shop
 limits:
   - name: login-attempts

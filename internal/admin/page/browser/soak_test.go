@@ -68,7 +68,8 @@ func TestSoak(t *testing.T) {
 	for _, k := range kinds[:min(12, len(kinds))] {
 		t.Logf("%+9.0f bytes of %.0f: %s", after[k]-before[k], after[k], k)
 	}
-	// The means of the first and the last third: single readings differ by what the lists show.
+	// The means of the first and the last third: single readings vary with the content of the
+	// lists.
 	third := len(readings) / 3
 	if third == 0 {
 		t.Fatal("too few readings")
