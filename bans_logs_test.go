@@ -55,7 +55,7 @@ func (b naiveBan) String() string {
 	return fmt.Sprintf("%s %s from %d to %d", b.rule, b.key, b.since, b.until)
 }
 
-// naiveKey is by what an address is counted.
+// naiveKey is the key under which an address is counted.
 func naiveKey(client string) string {
 	a := netip.MustParseAddr(client)
 	if a.Is4() {
@@ -129,8 +129,8 @@ func naive(rules []naiveRule, exempt func(r *logged) bool, requests []logged) (b
 	return bans, refused, banned
 }
 
-// replayBans sends the requests through a proxy, and compares each answer, and all bans, with what
-// was said beforehand.
+// replayBans sends the requests through a proxy, and compares each answer, and all bans, with the
+// expectations.
 func replayBans(t *testing.T, yaml string, rules []naiveRule, exempt func(r *logged) bool, requests []logged) (bans []naiveBan, refusedByBan int) {
 	t.Helper()
 	bans, refused, banned := naive(rules, exempt, requests)

@@ -505,8 +505,8 @@ func TestFollowed(t *testing.T) {
 	})
 }
 
-// The other nodes tell of a ban what the one tells that it came from: the limit's own refusal where
-// that is longer.
+// The other nodes report of a ban the same end as the one that it came from: the limit's own
+// refusal where that is longer.
 func TestFollowTellsTheLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := wallStore(t, memory.Options{})

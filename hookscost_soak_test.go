@@ -10,13 +10,13 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// TestCostOfHooks: what watches decisions costs a part of a decision, not a multiple of it. The
-// figures are those of BenchmarkHooks (docs/capacity.md); the bound here has room for other
-// processors, and fails where a hook does on the deciding path what belongs beside it: remembering
-// each refusal once cost three times the decision. What is compared is processor time, of runs that
-// take turns in one process, and by the median: a machine with other work makes all of them slower,
-// and some of them much. As it may do so for a while, the bound holds if it holds in one of many
-// attempts.
+// TestCostOfHooks: hooks that watch decisions cost a part of a decision, not a multiple of it.
+// BenchmarkHooks measures the figures (docs/capacity.md); the bound here has room for other
+// processors, and fails where a hook does work on the deciding path that belongs beside it:
+// remembering each refusal once cost three times the decision. It compares processor time, of runs
+// that take turns in one process, and by the median: a machine with other work makes all of them
+// slower, and some of them much. As it may do so for a while, the bound holds if it holds in one of
+// many attempts.
 func TestCostOfHooks(t *testing.T) {
 	const (
 		attempts = 40
@@ -53,7 +53,7 @@ func TestCostOfHooks(t *testing.T) {
 	}
 }
 
-// cpuOf returns the processor time that f takes, in µs, with what runs beside it in this process.
+// cpuOf returns the processor time of f, in µs, with other work of this process.
 func cpuOf(t *testing.T, f func()) float64 {
 	t.Helper()
 	used := func() int64 {

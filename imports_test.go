@@ -110,7 +110,7 @@ func isDoor(folder string) bool {
 	return ok && !slices.Contains([]string{"answer", "auth", "line", "room"}, name)
 }
 
-// shipped reports whether a folder is part of what users run or import.
+// shipped reports whether a folder is among those that users run or import.
 func shipped(folder string) bool {
 	top, _, _ := strings.Cut(folder, "/")
 	switch top {

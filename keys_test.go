@@ -96,7 +96,7 @@ limits: [{ name: a, per: [user], allow: 1000/day, algorithm: fixed_window }, { n
 // inspected is a store whose inspections a test holds or fails.
 type inspected struct {
 	*memory.Store
-	scanning chan struct{} // told of each scan
+	scanning chan struct{} // gets a value at each scan
 	held     chan struct{} // a scan waits for it
 	fails    uint64        // the counter under which a reset fails
 }
@@ -193,7 +193,7 @@ func TestNoSuchLimit(t *testing.T) {
 	}
 }
 
-// A reset that fails under one window goes on with the others, and tells of both.
+// A reset that fails under one window goes on with the others, and reports both.
 func TestResetKeyGoesOn(t *testing.T) {
 	l, store := inspectedLimiter(t, "limits: [{ name: a, per: [user], allow: [9/min, 90/hour] }]")
 	set, _ := l.Rules()

@@ -316,8 +316,8 @@ func TestStoreErrorIsAnError(t *testing.T) {
 	}
 }
 
-// A request passes without the store only if each enforcing limit that it met lets it. Hooks are
-// told of it.
+// A request passes without the store only if each enforcing limit that it met lets it. Hooks hear
+// of it.
 func TestWithoutStore(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules string

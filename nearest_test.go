@@ -7,8 +7,8 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// Where limits count different things, answers tell of the one that is nearest to refusing, not of
-// the one with the fewest units left.
+// Where limits count different things, answers name the one that is nearest to refusing, not the
+// one with the fewest units left.
 func TestNearestOfDifferentUnits(t *testing.T) {
 	for _, test := range []struct {
 		name, rules string

@@ -577,7 +577,7 @@ func TestCommitOnce(t *testing.T) {
 	wantUsed(t, l, "ada", 500)
 }
 
-// Random reservations against a model of a sliding log: a list of what was used, and when.
+// Random reservations against a model of a sliding log: a list of uses with their instants.
 func TestReserveProperty(t *testing.T) {
 	set := `limits: [{name: tokens, per: [user], allow: 1000/min, algorithm: sliding_log}]`
 	type use struct{ at, units int64 }

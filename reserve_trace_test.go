@@ -89,7 +89,7 @@ type spent struct {
 	user                 int
 }
 
-// run is what became of a replay.
+// run is the result of a replay.
 type run struct {
 	ledger   []spent
 	refused  int
@@ -98,7 +98,7 @@ type run struct {
 	span     int64 // µs
 }
 
-// tokens is the sum of what was spent.
+// tokens is the sum of the tokens spent.
 func (r *run) tokens() (n int64) {
 	for i := range r.ledger {
 		n += r.ledger[i].tokens
@@ -216,7 +216,7 @@ func replayReservations(t *testing.T, limit string, trace []inference, how holde
 	return out
 }
 
-// byUser splits a run into those of its users.
+// byUser splits a run into its users' runs.
 func (r *run) byUser(users int) []run {
 	parts := make([]run, users)
 	for _, s := range r.ledger {
@@ -225,7 +225,7 @@ func (r *run) byUser(users int) []run {
 	return parts
 }
 
-// mostIn returns the most that was spent in any half-open window (t − w, t], with what was spent
+// mostIn returns the most tokens spent in any half-open window (t − w, t], with the tokens spent
 // above the estimates in it.
 func (r *run) mostIn(w int64) (tokens, excess int64) {
 	var sum, over int64
@@ -353,8 +353,7 @@ func TestReserveOnAzureTraces(t *testing.T) {
 	}
 }
 
-// After the time-out nothing is left of what dead holders had reserved, and the budget is whole
-// again.
+// After the time-out nothing is left of dead holders' reservations, and the budget is whole again.
 func TestDeadHoldersOnAzureTrace(t *testing.T) {
 	trace := azureTrace(t)[:2000]
 	most := generatedAt(trace, 1)

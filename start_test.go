@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// A program that imports the limiter pays at its start for what it uses: what expressions,
-// templates and error messages need is made when the first of them comes. This very test program,
-// started to run no test, tells what it allocates before main.
+// A program that imports the limiter pays at its start only for parts that it uses: tables for
+// expressions, templates and error messages are made when the first of them comes. This very test
+// program, started to run no test, reports its allocations before main.
 func TestStart(t *testing.T) {
 	const most = 60 // allocations of one package; each sync.OnceValue is up to three
 	program, err := os.Executable()

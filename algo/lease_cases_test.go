@@ -81,8 +81,8 @@ func TestLeaseGolden(t *testing.T) {
 	}
 }
 
-// TestLeaseShares: holders that want more than may be out get shares of what they asked for in the
-// generation before, also if nothing of that is out any more.
+// TestLeaseShares: holders that want more than may be out get shares by the units they asked for in
+// the generation before, also if none of those are out any more.
 func TestLeaseShares(t *testing.T) {
 	l := must(t, Config{Algorithm: TokenBucket, N: 1000, Window: time.Minute, Lease: 10, LeaseFor: time.Second})
 	var s, lease State
@@ -397,8 +397,8 @@ func TestLeaseCountDenied(t *testing.T) {
 	}
 }
 
-// TestLeaseAllocs: a state that is long enough is charged, lent from and told of without an
-// allocation.
+// TestLeaseAllocs: charging a state that is long enough, lending from it and reporting to it
+// allocates nothing.
 func TestLeaseAllocs(t *testing.T) {
 	for _, k := range leasedKinds {
 		c := k.c
@@ -424,7 +424,8 @@ func TestLeaseAllocs(t *testing.T) {
 	}
 }
 
-// TestLentAt: what is out at an instant is read without a change, whichever generations have ended.
+// TestLentAt: the units out at an instant are read without a change, also after generations have
+// ended.
 func TestLentAt(t *testing.T) {
 	l := must(t, Config{Algorithm: TokenBucket, N: 100, Window: time.Minute, Lease: 50, LeaseFor: 2 * time.Second})
 	var s, lease State

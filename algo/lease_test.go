@@ -130,7 +130,7 @@ func (b *borrowers) ask(a Ask, h *Ahead) Result {
 	return r
 }
 
-// asUsed holds an answer against that of a limit where all that is out was used just now.
+// asUsed compares an answer with the answer of a limit where all units out were used just now.
 func (b *borrowers) asUsed(a Ask, r Result) {
 	b.t.Helper()
 	out := b.l.lease.Lent(&b.lease).Out()
@@ -321,9 +321,9 @@ func TestLeaseChanges(t *testing.T) {
 	}
 }
 
-// TestLeaseCarries changes W, K and the length of generations while units are out: also of
-// generations that have ended since the last call. Nothing that is out is lost,
-// and I3 holds from then on, also when holders tell of what they got before.
+// TestLeaseCarries changes W, K and the length of generations while units are out: also units of
+// generations that have ended since the last call. No unit out is lost, and I3 holds from then on,
+// also when holders report on units that they got before.
 func TestLeaseCarries(t *testing.T) {
 	for _, k := range leasedKinds {
 		t.Run(k.name, func(t *testing.T) {

@@ -278,7 +278,7 @@ func TestMaxDelay(t *testing.T) {
 			t.Errorf("max delay %d: %+v", tc.max, r)
 		}
 	}
-	// Too many turns and too late: whichever comes last.
+	// Too many turns and too late: the later of the two counts.
 	if r := l.Check(&s, now, Ask{Cost: 5, MaxDelay: second}); r.RetryAfter != 3*second {
 		t.Errorf("%+v", r)
 	}

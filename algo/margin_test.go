@@ -351,8 +351,8 @@ func TestMarginQueue(t *testing.T) {
 	}
 }
 
-// TestMarginLeap: a state that the clock left far ahead counts for nothing, and is put right by
-// what writes.
+// TestMarginLeap: a state that the clock left far ahead counts for nothing, and calls that write
+// repair it.
 func TestMarginLeap(t *testing.T) {
 	for _, k := range kinds {
 		if k.c.Algorithm == Concurrency {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The models below say each algorithm again as plainly as possible: lists of what was admitted, and
-// rational arithmetic. They share nothing with the package but the words of the definition, the
+// The models below say each algorithm again as plainly as possible: lists of admissions, and
+// rational arithmetic. They share nothing with the package except the words of the definition, the
 // unit of time, and the scale to which a level is rounded when N changes, or the unit with B.
 
 // verdict is what a model has to say about one ask.

@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSettle: what was reserved too much comes back as if no more had been charged at first; for
-// what counts by instants exactly so, for buckets as far as it has not drained. What was reserved
-// too little is charged, room or not.
+// TestSettle: units that were reserved too much come back as if no more had been charged at first;
+// for algorithms that count by instants exactly so, for buckets as far as they have not drained.
+// Units that were reserved too little are charged, room or not.
 func TestSettle(t *testing.T) {
 	for _, cfg := range []Config{
 		{Algorithm: FixedWindow, N: 20, Window: 10 * time.Second},

@@ -7,10 +7,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestGiveBack: what GiveBack leaves is never more room than if the charge had not been made; and
-// for what counts by instants it is exactly that, as long as the charge counts whole. A window, or
-// an interval of refills, that began with the charge began nevertheless, and from its end on the
-// two differ.
+// TestGiveBack: GiveBack never leaves more room than if the charge had not been made; and with
+// algorithms that count by instants it leaves exactly that, as long as the charge counts whole. A
+// window, or an interval of refills, that began with the charge began nevertheless, and from its
+// end on the two differ.
 func TestGiveBack(t *testing.T) {
 	for _, cfg := range []Config{
 		{Algorithm: FixedWindow, N: 20, Window: 10 * time.Second},

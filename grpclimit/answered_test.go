@@ -16,7 +16,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
-// hearing is a hook that tells of answers in words.
+// hearing is a hook that describes answers in words.
 func hearing() (o weir.Option, told chan string) {
 	told = make(chan string, 100)
 	return weir.WithHooks(weir.Hooks{Answered: func(r *weir.Request, d *weir.Decision, a weir.Answer) {

@@ -318,7 +318,7 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// A rule that needs an attribute which no call has is told of, and limits nothing.
+// A rule that needs an attribute which no call has is logged, and limits nothing.
 func TestRulesThatLackAnAttribute(t *testing.T) {
 	l := limiter(t, `
 limits:

@@ -28,7 +28,7 @@ func (s serverStream) Context() context.Context    { return s.ctx }
 func (s serverStream) SetHeader(metadata.MD) error { return nil }
 
 // Calls and streams that share their lines are admitted in the order in which they came, when the
-// limit admits them; those of another key do not wait for them.
+// limit admits them; calls of another key do not wait for them.
 func TestWaitsInOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, "limits:\n- {name: q, per: [user], algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 4s}}\n")

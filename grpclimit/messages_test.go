@@ -27,7 +27,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
-// dial opens a real server with what register adds, and connects to it.
+// dial opens a real server with the services that register adds, and connects to it.
 func dial(t *testing.T, l *weir.Limiter, register func(*grpc.Server), serviceConfig string, o grpclimit.Options) *grpc.ClientConn {
 	t.Helper()
 	if o.Skip == nil { // the health service stands for any other here

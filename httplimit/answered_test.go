@@ -15,7 +15,7 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// heard is what a hook was told of an answer, in words.
+// heard describes in words the answer that a hook heard of.
 func heard(r *weir.Request, d *weir.Decision, a weir.Answer) string {
 	var names []string
 	for i := range d.Limits {
@@ -25,7 +25,7 @@ func heard(r *weir.Request, d *weir.Decision, a weir.Answer) string {
 	return fmt.Sprintf("%s %s %s: %d", r.Door, path, strings.Join(names, " "), a.Status)
 }
 
-// hearing is a limiter that tells of answers.
+// hearing is a limiter that reports answers.
 func hearing(t testing.TB, yaml string) (l *weir.Limiter, told chan string) {
 	t.Helper()
 	store, err := memory.New(memory.Options{})
@@ -67,7 +67,7 @@ func TestAnswered(t *testing.T) {
 			t.Run(fmt.Sprint(path, watched), func(t *testing.T) {
 				l, told := hearing(t, rules)
 				o := Options{}
-				if watched { // by what watches answers for other ends
+				if watched { // for other observers of answers
 					a, err := overload.New(overload.Options{Fixed: 5})
 					if err != nil {
 						t.Fatal(err)

@@ -67,7 +67,7 @@ func TestOptionsErrors(t *testing.T) {
 	}
 }
 
-// A rule that needs an attribute which no request has is told of, and limits nothing.
+// A rule that needs an attribute which no request has is logged, and limits nothing.
 func TestRulesThatLackAnAttribute(t *testing.T) {
 	l := wallLimiter(t, "limits:\n- {name: by-user, per: [user], allow: 2/hour}\n- {name: by-ip, when: {header.x-a: b, query.q: x}, per: [ip], allow: 2/hour}\n")
 	for _, c := range []struct {

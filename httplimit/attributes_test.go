@@ -63,7 +63,7 @@ func TestAttributes(t *testing.T) {
 	a.Reset(nil, ClientIP{}, nil)
 }
 
-// Who a certificate names, and the Host, are not those of the connection by which a proxy asks.
+// The name in a certificate, and the Host, are not taken from the connection by which a proxy asks.
 func TestTargetIdentity(t *testing.T) {
 	id, err := ParseIdentity(map[string]string{"who": "tls", "site": "header:Host", "user": "basic"}, "")
 	if err != nil {

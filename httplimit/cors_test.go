@@ -34,8 +34,8 @@ func TestParseOrigins(t *testing.T) {
 
 const exposedByDefault = "Retry-After, Retry-After-Ms, X-Should-Retry, X-RateLimit-Soft, X-RateLimit-Warning, X-RateLimit-Decision, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-RateLimit-Retry-After, RateLimit, RateLimit-Policy"
 
-// A page may read the headers of what it was let through to, and a refusal as a whole, if its
-// origin is on the list.
+// A page whose origin is on the list may read the headers of an answer that it was let through to,
+// and a refusal as a whole.
 func TestCORS(t *testing.T) {
 	for _, c := range []struct {
 		name, origin, allowed string

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// RepeatedFields says how to treat requests in which a single-valued field comes twice, where a rule
-// in force or an Identity reads it: a field of the header, or a parameter of the query. Servers
+// RepeatedFields says how to treat requests in which a single-valued field comes twice, where a
+// rule in force or an Identity reads it: a field of the header, or a parameter of the query. Servers
 // differ in which of the values they act by, and may act by another one than the rules.
 type RepeatedFields uint8
 

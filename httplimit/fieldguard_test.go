@@ -327,7 +327,7 @@ func TestSeveralCookies(t *testing.T) {
 	}
 }
 
-// The log tells of such requests once in a minute, and not what a client wrote at length.
+// The log mentions such requests once in a minute, without a client's long texts.
 func TestFieldLog(t *testing.T) {
 	var log bytes.Buffer
 	g := newGuarded(t, "limits: [{name: key, per: [header.x-api-key], allow: 3/day}]", nil, "", func(o *Options) {

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Whatever a request that passes has met, Fill makes the same set of fields of what Write wrote, in
-// each combination of families; and there is none that Write never writes.
+// For any limits that a request that passes has met, Fill makes the fields that Write wrote, in
+// each combination of families; and none that Write never writes.
 func TestFillTiesToWrite(t *testing.T) {
 	l := newLimiter(t, new(clock), `
 domain: d

@@ -27,7 +27,7 @@ func (f lines) header() http.Header {
 	return h
 }
 
-// A header that tells of another limit already is joined with the fields that Write adds.
+// A header that describes another limit already is joined with the fields that Write adds.
 func TestWriteBesideAnother(t *testing.T) {
 	const rules = "limits: [{name: ours, allow: 10/hour, algorithm: fixed_window, cost: 5}]"
 	const policy, left = `"ours";q=10;w=3600`, `"ours";r=5;t=3600` // half is left

@@ -125,7 +125,7 @@ func TestAdaptiveRefuses(t *testing.T) {
 	s.empty(t)
 }
 
-// TestAdaptiveReleases: whatever becomes of a request, its place is free afterwards.
+// TestAdaptiveReleases: however a request ends, its place is free afterwards.
 func TestAdaptiveReleases(t *testing.T) {
 	for _, fixed := range []int{0, 3} {
 		s := newAdaptiveServer(t, overload.Options{Fixed: fixed}, priorities+"  - {name: never, when: {path: /refused}, allow: 0/hour}\n",

@@ -7,7 +7,7 @@ import (
 )
 
 // To a servlet container a path with parameters is the path without. A limit that folds paths
-// counts both, whichever of them the request means.
+// counts both, no matter which of them the request means.
 func TestPathParameters(t *testing.T) {
 	const folded = `limits: [{ name: login, when: { path: /login }, allow: 1/day }, { name: docs, when: { path: "/docs/**" }, per: [path], allow: 1/day }]`
 	for _, c := range []struct {

@@ -57,7 +57,7 @@ func TestSingleLimit(t *testing.T) {
 	}
 }
 
-// A limit is a promise of at most q in any w seconds, but for the first: a leaky bucket's is the
+// A limit is a promise of at most q in any w seconds, apart from the first: a leaky bucket's is the
 // time in which it drains.
 func TestLeakyBucketPolicy(t *testing.T) {
 	for allow, want := range map[string]string{

@@ -47,7 +47,7 @@ func TestHolds(t *testing.T) {
 		contention float64
 		p99        float64 // at most, over the unloaded one
 		critical   float64 // admitted at least
-		busy       float64 // share of what the server can do, at least
+		busy       float64 // share of the server's capacity, at least
 	}{
 		{"two workers", 2, constant(10 * time.Millisecond), 10 * time.Millisecond, 0, 3, 0.98, 0.75},
 		{"eight workers with contention", 8, constant(20 * time.Millisecond), 20 * time.Millisecond, 0.3, 2, 0.99, 0.75},
@@ -129,7 +129,7 @@ func TestLessImportantFirst(t *testing.T) {
 		if share(Critical) < 0.99 || share(Default) < 0.97 {
 			t.Errorf("admitted: %.3f of the critical, %.3f of the default requests", share(Critical), share(Default))
 		}
-		// What is left over, half of what the server can do, is not withheld either.
+		// The rest, half of the server's capacity, is not withheld either.
 		if s := share(Sheddable); s < 0.15 || s > 0.3 {
 			t.Errorf("%.3f of the sheddable requests were admitted, and a quarter has room", s)
 		}

@@ -66,7 +66,7 @@ func steady(rate float64) func(time.Duration) float64 {
 	return func(time.Duration) float64 { return rate }
 }
 
-// seen is what became of a request.
+// seen is the outcome of a request.
 type seen struct {
 	priority Priority
 	at       time.Duration
@@ -143,7 +143,7 @@ func quantile(all []seen, q float64) time.Duration {
 	return d[min(len(d)-1, int(q*float64(len(d))))]
 }
 
-// admittedOf counts the requests of a priority, and those of them that were admitted.
+// admittedOf counts the requests of a priority, and how many of them were admitted.
 func admittedOf(all []seen, p Priority) (admitted, total int) {
 	for _, s := range all {
 		if s.priority == p {

@@ -36,7 +36,7 @@ func TestParseAllow(t *testing.T) {
 	}
 }
 
-// A bad entry is named, with what was expected.
+// A bad entry is named, with the expectation.
 func TestParseAllowErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", `rate ""`},

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 )
 
-// enforcedOn returns those of n users on whom a rule that is enforced on so many percent of its
+// enforcedOn returns the users among n on whom a rule that is enforced on so many percent of its
 // keys bites.
 func enforcedOn(t *testing.T, name, domain string, percent, n int) []int {
 	t.Helper()
@@ -61,7 +61,7 @@ func TestEnforcedKeysGrow(t *testing.T) {
 	}
 }
 
-// The share of keys is that of the rule, within five standard deviations; and two rules choose
+// The share of keys equals the rule's, within five standard deviations; and two rules choose
 // independently of each other.
 func TestEnforcedShare(t *testing.T) {
 	const n = 20_000

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// In a union remote_address is ip for expressions too, by whichever way they ask.
+// In a union remote_address is ip for expressions too, in either way of asking.
 func TestUnionAddressInCEL(t *testing.T) {
 	s, err := LoadText(`
 limits:

@@ -90,8 +90,8 @@ func drawValue(t *rapid.T) string {
 	return strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), 0, 5).Draw(t, "value"), "")
 }
 
-// A regular expression that matches a value has its literals in it, by whichever of the ways it is
-// anchored.
+// A regular expression that matches a value has its literals in it, by each of the ways to anchor
+// it.
 func TestRegexpAnchorsAreHeld(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		source := drawRegexp(rt, rapid.IntRange(0, 3).Draw(rt, "depth"))

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Two requests have the same key only if they have the same parts; and from what KeyParts shows,
-// AppendKey makes the same key again.
+// Two requests have the same key only if they have the same parts; and AppendKey makes the same key
+// again from the parts that KeyParts shows.
 func TestKeysAreInjective(t *testing.T) {
 	for _, prefix := range []int{64, 128, 48, 57, 1} {
 		s, problems := Compile([]*File{{Domain: "default", Rules: []*Rule{testRule(t, "r", "user|ip|team", "path", "ip|user")}}}, Options{IPv6Prefix: prefix})

@@ -20,8 +20,8 @@ func leasedSet(t *testing.T, c algo.Config) *Set {
 	return testSet(t, &File{Rules: []*Rule{r, testRule(t, "keeps", "user")}})
 }
 
-// TestLeaseCounters: a limit that lends has an identity for what is lent, which lives as long as
-// under any of its numbers, keeps its ID under others, and carries on what a predecessor lent.
+// TestLeaseCounters: a limit that lends has an identity for units lent, which lives as long as
+// under any of its numbers, keeps its ID under others, and carries on a predecessor's loans.
 func TestLeaseCounters(t *testing.T) {
 	first := leasedSet(t, algo.Config{N: 10, Window: time.Minute})
 	c, plain := first.counters[0], first.counters[1]

@@ -67,7 +67,7 @@ func TestNumberIndexAgainstLinear(t *testing.T) {
 }
 
 // A look-up in ranges that lie in each other takes no more steps than one in ranges that lie apart,
-// but for those that it finds.
+// except for those that it finds.
 func TestNumberIndexIsBounded(t *testing.T) {
 	const n = 4096
 	x := numberIndex{of: asked.Int}

@@ -66,8 +66,8 @@ func drawForm(t *rapid.T) (form string, functions []string) {
 	return form, functions
 }
 
-// Of rules that are alike but for numbers, those are met, and those fail and say so for the reason,
-// that do where each is looked at.
+// Of rules that are alike except for numbers, the same ones are met, and the same ones fail and say
+// so for the reason, as when each is looked at.
 func TestNumberRulesAgainstLinear(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		type drawn struct {

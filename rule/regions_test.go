@@ -20,8 +20,8 @@ func regionalSet(t *testing.T, of *Regions, c algo.Config) *Set {
 	return testSet(t, &File{Rules: []*Rule{r, testRule(t, "alone", "user")}})
 }
 
-// TestRegionsCounters: a limit that holds over regions has an identity for what all of them used,
-// with what is kept beside it, if that has a say and is not counted by its own state.
+// TestRegionsCounters: a limit that holds over regions has an identity for the use of all of them,
+// with the record beside it, if that has a say and is not counted by its own state.
 func TestRegionsCounters(t *testing.T) {
 	leased := algo.Config{Algorithm: algo.TokenBucket, N: 10, Window: time.Minute, Lease: 50}
 	closing := algo.Config{N: 100, Window: time.Minute, Soft: 10, SoftFor: time.Second}
@@ -77,8 +77,8 @@ func TestRegionsCounters(t *testing.T) {
 	}
 }
 
-// TestRegionsInherit: what all regions used keeps its identity under other numbers and another
-// percentage, and is carried on, with what is kept beside it, where W changes.
+// TestRegionsInherit: the use of all regions keeps its identity under other numbers and another
+// percentage, and is carried on, with the record beside it, where W changes.
 func TestRegionsInherit(t *testing.T) {
 	c := algo.Config{Algorithm: algo.TokenBucket, N: 10, Window: time.Minute, Lease: 50}
 	first := regionalSet(t, &Regions{Over: 20, Tell: 2}, c)

@@ -87,7 +87,7 @@ func TestCandidatesDoNotGrow(t *testing.T) {
 	}
 }
 
-// The same for the Lyft form, by what is looked up: a level finds its node by one look-up for each
+// The same for the Lyft form, counted in look-ups: a level finds its node by one look-up for each
 // step.
 func TestLyftCandidatesDoNotGrow(t *testing.T) {
 	var lines []string
@@ -149,7 +149,7 @@ func TestMatchAllocates(t *testing.T) {
 	}
 }
 
-// Hostile requests: the work is bounded by what they bring, and what is kept by what is counted.
+// Hostile requests: the work is bounded by their size, and the memory by the counters.
 func TestHostileRequests(t *testing.T) {
 	f := &File{
 		Rules: []*Rule{

@@ -97,7 +97,7 @@ func (s *mapStore) Take(_ context.Context, charges []store.Charge, results []alg
 	return now, nil
 }
 
-// statesOf returns the state that a charge names, and that of its soft margin; nil if that does not
+// statesOf returns the state that a charge names, and its soft margin's; nil if that does not
 // close.
 func (s *mapStore) statesOf(c *store.Charge, now int64) (st, margin *state) {
 	st = s.state(c.Counter, c.Limit, c.Key, now)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Answers are found however the network cuts them, in their order, with what became of each.
+// Answers are found however the network cuts them, in their order, with the outcome of each.
 func TestAnswers(t *testing.T) {
 	h2 := func(kind, flags byte, id byte, body string) string {
 		return string([]byte{0, 0, byte(len(body)), kind, flags, 0, 0, 0, id}) + body

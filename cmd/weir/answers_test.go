@@ -63,8 +63,8 @@ func TestOutputsInDocs(t *testing.T) {
 	}
 }
 
-// newAnswering is an admin port over a limiter whose clock stands still at now, with what it
-// remembers.
+// newAnswering is an admin port over a limiter whose clock stands still at now, with the memory of
+// its decisions.
 func newAnswering(t *testing.T, now *int64, yaml string) (l *weir.Limiter, url string) {
 	t.Helper()
 	store, err := memory.New(memory.Options{Clock: func() int64 { return *now }})
@@ -142,7 +142,7 @@ limits:
 	}
 }
 
-// Words for what the golden file has not.
+// Words that the golden file lacks.
 func TestExplainWords(t *testing.T) {
 	l := recent.Limit{Name: "a", Rule: "a", Mode: "enforce", Allowed: true}
 	with := func(f func(*recent.Limit)) recent.Limit { c := l; f(&c); return c }

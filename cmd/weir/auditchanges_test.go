@@ -30,8 +30,8 @@ import (
 type operation struct {
 	route string // as the port's own description names it
 	role  string // the least that may do it; "" is everybody
-	// target is the path without what route says already: {name} is replaced by what the audited
-	// server has under that name. "" is the path of the route.
+	// target is the path where it differs from route's: {name} is replaced by the audited server's
+	// value of that name. "" is the path of the route.
 	target, body string
 	status       int
 	// record is what the audit log gets of it, as told writes it; "" is nothing.
@@ -71,7 +71,7 @@ var operations = []operation{
 		`key reset shop/notes user=a,b before=[{"limit":"notes","used":1}] note=by path`, false},
 	{"POST /api/v1/deferred/{id}/retry", "operator", "/api/v1/deferred/{retried}/retry", ``, 204, `deferred request retried {retried} before="failed"`, false},
 	{"DELETE /api/v1/deferred/{id}", "operator", "/api/v1/deferred/{dropped}", ``, 204, `deferred request dropped {dropped} before="failed"`, false},
-	// Programs push signals, which are counted, and told of once a minute.
+	// Programs push signals, which are counted, and recorded once a minute.
 	{"PUT /api/v1/signals/{name}", "operator", "/api/v1/signals/queue", `{"value": 80, "ttl": 3600}`, 204, `signal pushed queue`, true},
 	// These try, and change nothing.
 	{"POST /api/v1/preview", "operator", "", `{"files": {"shop.yaml": "limits: [{ name: a, allow: 1/min }]"}}`, 202, ``, false},
@@ -133,7 +133,7 @@ func prepareAudited(t *testing.T, log string) *audited {
 // tokenOf is the token of a role.
 func tokenOf(role string) string { return strings.Repeat(role+"-token-", 3) }
 
-// begin starts the server, which calls its audit log path; extra files are those of cmd.
+// begin starts the server, which calls its audit log path; extra files are cmd's ExtraFiles.
 func (a *audited) begin(path string, extra ...*os.File) {
 	a.t.Helper()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -278,7 +278,7 @@ func told(e *audit.Entry) string {
 	return strings.Join(parts, " ")
 }
 
-// apart parts records from those of counts, which come whenever a minute ends.
+// apart separates records of counts, which come whenever a minute ends, from the others.
 func apart(list []audit.Entry) (each, counted []audit.Entry) {
 	for _, e := range list {
 		if e.What == "signal pushed" || e.What == "bans by denials" {
@@ -448,7 +448,7 @@ func TestAuditChanges(t *testing.T) {
 		}
 	}
 
-	// A change that cannot be made after all is told of, too.
+	// A change that cannot be made after all is recorded, too.
 	eventually(t, "a deferred request is being forwarded", func() bool {
 		list := a.letters("active")
 		if len(list.Jobs) > 0 {
@@ -468,7 +468,7 @@ func TestAuditChanges(t *testing.T) {
 	}
 	a.hold.Unlock()
 
-	// What changes without the admin port, and is told of at once or once a minute.
+	// Changes without the admin port, which are recorded at once or once a minute.
 	for range 6 {
 		a.decide("/login", "ip=192.0.2.66")
 	}
@@ -546,8 +546,8 @@ func TestAuditChanges(t *testing.T) {
 	}
 	a.verify(len(list))
 
-	// The page on security names all of these, and no others but those of TestAuditFullDisk and
-	// TestAuditVersions.
+	// The page on security names all of these, and no others except the records of
+	// TestAuditFullDisk and TestAuditVersions.
 	seen := map[string]bool{"torn record cut": true, "records lost": true, "rules pushed": true, "rules rolled back": true}
 	for _, e := range list {
 		what := e.What

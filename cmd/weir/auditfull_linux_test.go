@@ -237,8 +237,8 @@ func testAuditFullDisk(t *testing.T, disk *smallDisk) {
 	}
 }
 
-// full fills the disk, until no record fits: a login leaves the shortest, but for that of how many
-// were lost, which is tried before each.
+// full fills the disk, until no record fits: a login leaves the shortest, except for the record of
+// how many were lost, which is tried before each.
 func (a *audited) full(disk *smallDisk) {
 	a.t.Helper()
 	disk.fill(a.process)
@@ -267,7 +267,7 @@ func (a *audited) changes(o *operation, want int) string {
 	return body
 }
 
-// state is what operations could change, but for how long something is left.
+// state is the state that operations could change, without the time that is left of anything.
 func (a *audited) state() string {
 	a.t.Helper()
 	var b strings.Builder

@@ -32,8 +32,8 @@ func TestBench(t *testing.T) {
 	defer w.end()
 	common := []string{"--rate=2000", "--for=200ms", "--warmup=0s", "--draw=turn", "--keys=100", "--json", fmt.Sprintf("--pid=self=%d", os.Getpid())}
 	// 400 requests of 100 keys: each key is asked for four times, and the counters are the same at
-	// all doors, but for the commands that bring their limit. On a machine that is too busy to send
-	// all of them in time, the next door finds less used up.
+	// all doors, except for the commands that bring their limit. On a machine that is too busy to
+	// send all of them in time, the next door finds less used up.
 	const nothing = "nothing was answered"
 	late, admitted := false, int64(0)
 	for i, c := range []struct {

@@ -211,7 +211,7 @@ func used(t *testing.T, addr, key string) (n int) {
 
 const dailyRules = "limits: [{ name: daily, per: [key], allow: 1000/day, algorithm: sliding_log }]\n"
 
-// TestSnapshot: counters survive SIGTERM whole, and SIGKILL but for the last interval.
+// TestSnapshot: counters survive SIGTERM whole, and SIGKILL without the last interval.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	program, dir := builtProgram(t), t.TempDir()
@@ -269,7 +269,7 @@ func TestSnapshot(t *testing.T) {
 		t.Fatalf("SIGINT: exit status %d\n%s", status, p.stderr)
 	}
 
-	// A damaged snapshot is set aside, and told of.
+	// A damaged snapshot is set aside, and reported.
 	if err := os.WriteFile(snapshot, []byte(strings.Repeat("damaged", 100)), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -298,7 +298,7 @@ func newPage(t *testing.T, dir string, ports ...string) *docsPage {
 	return p
 }
 
-// address is that of a port of the page.
+// address is the address of a port of the page.
 func (p *docsPage) address(port string) string { return p.ports.Replace("127.0.0.1:" + port) }
 
 func (p *docsPage) stop(t *testing.T) {
@@ -380,7 +380,7 @@ func (p *docsPage) run(t *testing.T, path string) (ran int) {
 			ended := make(chan struct{})
 			ctx, cancel := context.WithCancel(p.ctx)
 			go func() {
-				_ = cmd.Wait() // the error is that of the signal
+				_ = cmd.Wait() // the error comes from the signal
 				cancel()
 				close(ended)
 			}()

@@ -56,8 +56,8 @@ type answered struct {
 type doorway struct {
 	name string
 	ask  func(t *testing.T, path string) answered
-	// holds: a request waits for its turn here. tells: the asker is told of the wait. frees: a slot
-	// is given back when the request is over. defers: a request may be put off.
+	// holds: a request waits for its turn here. tells: the answer names the wait. frees: a slot is
+	// given back when the request is over. defers: a request may be put off.
 	holds, tells, frees, defers bool
 	unmarked                    bool // the door has no way to mark an answer
 }
@@ -137,8 +137,8 @@ func TestDoors(t *testing.T) {
 			} else {
 				is("/slots", 3, 1, 0, 0)
 			}
-			// Who is told of the wait, or is refused for it, must not be so slow that the wait is
-			// over: it is an hour where nobody waits that long.
+			// A client that is told the wait, or is refused for it, must not be so slow that the
+			// wait is over: it is an hour where nobody waits that long.
 			queue := "/queue"
 			if d.holds {
 				queue = "/wait"

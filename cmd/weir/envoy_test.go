@@ -131,7 +131,7 @@ func (b *envoyBed) startEnvoy() {
 	b.awaitHealth("healthy")
 }
 
-// awaitHealth waits until Envoy's health checks tell that of Weir.
+// awaitHealth waits until Envoy's health checks report Weir's health as want.
 func (b *envoyBed) awaitHealth(want string) {
 	b.t.Helper()
 	flags := regexp.MustCompile(`(?m)^weir::.*::health_flags::(.*)$`)
@@ -472,7 +472,7 @@ func testEnvoyFeatures(t *testing.T, b *envoyBed) {
 	})
 }
 
-// envoyToken is that of testdata/envoy/envoy.yaml.
+// envoyToken is the token in testdata/envoy/envoy.yaml.
 const envoyToken = "0123456789abcdef0123456789abcdef"
 
 // testEnvoyOnly: this Weir answers nobody without a certificate of the authority, and a token.

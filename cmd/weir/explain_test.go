@@ -51,7 +51,7 @@ limits:
 	}
 }
 
-// explain --server tells of a ban before all else, with the denials that led to it: also where the
+// explain --server reports a ban before all else, with the denials that led to it: also where the
 // limits that the request meets have other keys, and count nothing.
 func TestExplainBan(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "shop.yaml")
@@ -154,8 +154,7 @@ limits:
 }
 
 // Without --rules, explain --server explains by the rules that are in force on the server, not by
-// those of the folder here, nor by what lies on the server's disk and is broken. It tells what
-// holds of them now.
+// the folder here, nor by broken files on the server's disk. It shows their present counts.
 func TestExplainByRulesOfServer(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

@@ -26,7 +26,7 @@ import (
 )
 
 // edge is a folder of examples/ at work: the proxy in front, the application behind it, and Weir,
-// which the proxy asks. The files are those of the folder byte for byte, but that each port in them
+// which the proxy asks. The files equal the folder's byte for byte, except that each port in them
 // is replaced by a free one, and the proxy waits longer for Weir.
 type edge struct {
 	t       *testing.T
@@ -149,7 +149,7 @@ func (e *edge) startProxy(name string, args ...string) *process {
 	return p
 }
 
-// url is that of a path at the proxy.
+// url is the URL of a path at the proxy.
 func (e *edge) url(path string) string { return "http://127.0.0.1:" + e.ports[edgePort] + path }
 
 // do sends a request to the proxy. Headers are name, value pairs.
@@ -483,8 +483,8 @@ limits:
   - {name: free, when: {path: /free}, allow: 1000/day, algorithm: sliding_log}
 `
 
-// testEdgeAttributes checks that rules see the client's request, and nothing of what it forges:
-// neither to be another one, nor to use up the limit of another one.
+// testEdgeAttributes checks that rules see the client's request, and none of its forgeries: neither
+// to be another one, nor to use up the limit of another one.
 func testEdgeAttributes(t *testing.T, program, name string, startProxy func(*edge)) {
 	e := newEdge(t, program, name)
 	e.rules(`

@@ -79,7 +79,7 @@ func TestHeadersAndPages(t *testing.T) {
 	p.end()
 }
 
-// Families that do not go together are found before a door opens, with what to do.
+// Families that do not go together are found before a door opens, with advice.
 func TestHeadersTogether(t *testing.T) {
 	for value, want := range map[string]string{
 		"x-delta,x-epoch": "--headers: x-delta and x-epoch write X-RateLimit-Limit and X-RateLimit-Reset in different ways; keep one of them",

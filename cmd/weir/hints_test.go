@@ -53,7 +53,7 @@ func TestHintsOfClients(t *testing.T) {
 	p.end()
 }
 
-// A configuration that lies among the rules is one error, whichever of its keys it begins with.
+// A configuration that lies among the rules is one error, with any of its keys first.
 func TestConfigurationAmongRules(t *testing.T) {
 	for _, s := range settings {
 		first, rest, _ := strings.Cut(s.path, ".")

@@ -68,7 +68,7 @@ func TestSaturation(t *testing.T) {
 		cancel()
 		<-done
 
-		// Without an overload limit the capacity is that of the settings.
+		// Without an overload limit the capacity comes from the settings.
 		s = &saturation{capacity: func() int { return 20 }}
 		if s.signals, err = load.New(load.Options{Root: files}); err != nil {
 			t.Fatal(err)

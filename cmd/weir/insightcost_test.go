@@ -72,9 +72,9 @@ func median(list []float64) float64 {
 	return list[len(list)/2]
 }
 
-// TestDecidingWhilePreviewed compares what clients wait for decisions while previews run, one after
-// the other, with what they wait without: 1,000 requests a second over 4 connections, in windows of
-// 4 s in turn.
+// TestDecidingWhilePreviewed compares how long clients wait for decisions while previews run, one
+// after the other, with their waits without: 1,000 requests a second over 4 connections, in windows
+// of 4 s in turn.
 func TestDecidingWhilePreviewed(t *testing.T) {
 	rules := t.TempDir()
 	text := "domain: shop\nlimits:\n  - { name: login, when: { path: /login }, per: [ip], allow: 5/min }\n  - { name: api, per: [ip], allow: [600/min, 9000/hour] }\n"

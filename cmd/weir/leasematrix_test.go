@@ -148,11 +148,12 @@ func TestLeaseMatrix(t *testing.T) {
 	}
 }
 
-// TestSamenessLeased: through every door, a leased limit admits its number and no more, and tells
-// what remains of it and when to come back. Never more than remains is told, and less by what is on
-// its way to the node, or back to the store. A lease lasts longer than a busy machine may keep the
-// node from its work, since units that are out when it ends count as used: with leases of 100 ms
-// and ten processes on two processors a third of the runs lacked some, as many as were out unused.
+// TestSamenessLeased: through every door, a leased limit admits its number and no more, and answers
+// show how much of it remains and when to come back. They never show more than remains, and less by
+// the units on their way to the node, or back to the store. A lease lasts longer than a busy
+// machine may keep the node from its work, since units that are out when it ends count as used:
+// with leases of 100 ms and ten processes on two processors a third of the runs lacked some, as
+// many as were out unused.
 func TestSamenessLeased(t *testing.T) {
 	const limit = 150
 	const units = limit / 5 // that may be out

@@ -22,8 +22,8 @@ type levels map[string]int
 // Signal implements weir.Signals.
 func (l levels) Signal(name string) (int, bool) { v, ok := l[name]; return v, ok }
 
-// kinds are the throttling kinds with what a limit of 100 admits under them, of which some in the
-// soft margin. The signal stands at 65 %, on a curve from 200 % at 50 to 100 % at 80: 150 %.
+// kinds are the throttling kinds with the number that a limit of 100 admits under them, some of it
+// in the soft margin. The signal stands at 65 %, on a curve from 200 % at 50 to 100 % at 80: 150 %.
 var kinds = []struct {
 	name, throttle, schedule string
 	n, marked                int64 // admitted in all, and marked

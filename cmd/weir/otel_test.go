@@ -262,7 +262,7 @@ func TestOTel(t *testing.T) {
 			}
 			decision := answer.Header.Get("X-RateLimit-Decision")
 
-			// The span, with what was decided, under the caller's.
+			// The span, with the decision, under the caller's.
 			var span *tracepb.Span
 			eventually(t, "the span has come", func() bool {
 				if list := r.in(refused, "weir decide"); len(list) == 1 {

@@ -231,7 +231,7 @@ type wanted struct {
 }
 
 // TestOTelDoors: each door of the built program makes the spans of a request whose caller follows
-// it, under the caller's span, with what came of it and how long Redis took; and none of one whose
+// it, under the caller's span, with the outcome and how long Redis took; and none of one whose
 // caller does not, though all that have no traceparent are followed.
 func TestOTelDoors(t *testing.T) {
 	t.Parallel()

@@ -67,8 +67,8 @@ func TestPercent(t *testing.T) {
 	}
 }
 
-// TestPaceFollows fills the heap with what holds no pointers, and wants the collector's goal to
-// follow.
+// TestPaceFollows fills the heap with memory that holds no pointers, and wants the collector's goal
+// to follow.
 func TestPaceFollows(t *testing.T) {
 	stop := pace(func(string) (string, bool) { return "", false }, math.MaxInt64)
 	defer stop()

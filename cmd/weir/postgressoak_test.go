@@ -44,7 +44,7 @@ const (
 type soakSample struct {
 	at, decisions, failed            int64 // at in seconds
 	p50, p99                         time.Duration
-	table, index                     int64 // bytes, with what belongs to them
+	table, index                     int64 // bytes, with indexes and TOAST
 	live, dead                       int64 // rows, as the server counts them
 	inserted, updated, hot, deleted  int64
 	vacuums, vacuumMS, vacuumCPU, on int64 // times are in ms; on: workers at this moment
@@ -68,7 +68,7 @@ func (s soakSample) row() (row []string) {
 
 // TestPostgresSoak: two nodes on one PostgreSQL with the autovacuum that it comes with decide for
 // WEIR_SOAK (an hour), while states are made and expire all the time. WEIR_SOAK_CSV names a file
-// for the samples, by which docs/figures judges and draws what became of the table.
+// for the samples, by which docs/figures judges and draws the state of the table.
 func TestPostgresSoak(t *testing.T) {
 	lasts := time.Hour
 	if text := os.Getenv("WEIR_SOAK"); text != "" {

@@ -249,7 +249,7 @@ func TestNodes(t *testing.T) {
 }
 
 // TestResetOnNodes: an operator's reset of a key holds at once on the node that does it, and soon
-// on those that remember a refusal; and the live counters are those of all nodes.
+// on those that remember a refusal; and the live counters are the sums of all nodes.
 func TestResetOnNodes(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)

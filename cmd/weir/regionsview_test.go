@@ -30,9 +30,8 @@ func regionsOf(t *testing.T, n *node) (r admin.RegionsReport) {
 	return r
 }
 
-// TestRegionsSeen: operators see of two regions, one of which has two nodes, how they stand and
-// what was used of each limit over them, and of a key what each of both used, whichever node they
-// ask.
+// TestRegionsSeen: operators see two regions, one of which has two nodes, the use of each limit
+// over them, and of a key the use in each, no matter which node they ask.
 func TestRegionsSeen(t *testing.T) {
 	t.Parallel()
 	eu, us := redistest.Start(t), redistest.Start(t)
@@ -69,8 +68,8 @@ func TestRegionsSeen(t *testing.T) {
 		t.Fatalf("%d admitted", n)
 	}
 	for _, n := range []*node{first, second} {
-		// The answer that shows it is looked at: the nodes are asked only so often in a second, and
-		// one that asks once more may be told of itself alone.
+		// The answer that shows it is checked: the nodes are asked only so often in a second, and
+		// one that asks once more may get its own numbers alone.
 		var r admin.RegionsReport
 		eventually(t, "all was heard in eu", func() bool {
 			r = regionsOf(t, n)

@@ -75,7 +75,7 @@ func TestRESP(t *testing.T) {
 		}
 	}
 
-	// The rules are those of the other doors, and so are their counters.
+	// The rules are the other doors' rules, and so are their counters.
 	for range 9 {
 		redisCLI(t, addr, "WEIR.LIMIT", "default", "1", "key", "bob")
 	}
@@ -119,7 +119,7 @@ func TestRESP(t *testing.T) {
 		t.Errorf("exit status %d\n%s", status, p.stderr)
 	}
 
-	// The states outlast the program, as those of rules do; and a door may want a token of
+	// The states outlast the program, as the states of rules do; and a door may want a token of
 	// everybody.
 	p = launch(t, program, dir, "serve", "--auth-tokens-file=tokens", "--auth-doors=resp", "--snapshot-path="+snapshot)
 	addr = p.addr("resp")

@@ -29,8 +29,9 @@ func paceExtra(c algo.Config) int64 {
 	return int64(0.9 * (time.Second + way).Seconds() * float64(c.N) / c.Window.Seconds())
 }
 
-// TestQuotas: requests that two Envoys let through by what two Weirs assign to them obey the
-// limits, with those of other doors, and what one Envoy does not need another one gets.
+// TestQuotas: requests that two Envoys let through under the assignments of two Weirs obey the
+// limits, together with other doors' requests, and units that one Envoy does not need another one
+// gets.
 func TestQuotas(t *testing.T) {
 	t.Parallel()
 	b := newQuotaBed(t, 2, limitsOfTests)

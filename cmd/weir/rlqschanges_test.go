@@ -71,7 +71,7 @@ limits:
 	}} {
 		for !pair[0].seen || !pair[1].seen {
 			for _, c := range pair {
-				if !c.let { // that it is refused must not come from what was assigned
+				if !c.let { // the refusal must not come from an assignment
 					free := 0
 					eventually(t, "there are units in plenty", func() bool {
 						if free++; !ask(c.plan) {

@@ -29,7 +29,7 @@ func TestQuotaIDs(t *testing.T) {
 		}
 	}
 	reported := func() float64 { return b.metric("weir_rlqs_reported_total", `limit="large"`) }
-	// Each report tells of all buckets.
+	// Each report covers all buckets.
 	for range 2 {
 		before := reported()
 		eventually(t, "a report came", func() bool { return !ask("first") || reported() > before })

@@ -56,7 +56,7 @@ func (b *ruleBed) run(args ...string) (int, string) {
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-// does runs weir rules and checks how it ends, and that all parts are in what it writes.
+// does runs weir rules and checks how it ends, and that all parts are in its output.
 func (b *ruleBed) does(status int, args ...string) *ruleWords {
 	b.t.Helper()
 	got, out := b.run(args...)

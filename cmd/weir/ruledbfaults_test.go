@@ -27,8 +27,8 @@ func (b *ruleBed) pushes(base int64, limit int) {
 	}
 }
 
-// A node decides whatever becomes of the database of its rules: it is stopped, killed, gone at the
-// start. Once it is back, the node follows.
+// A node decides even if the database of its rules is stopped, killed, or gone at the start. Once
+// it is back, the node follows.
 func TestRuleDatabaseFails(t *testing.T) {
 	t.Parallel()
 	effort.Long(t, "starts PostgreSQL and servers again and again")

@@ -88,14 +88,14 @@ descriptors:
         rate_limit: {unit: hour, requests_per_unit: 1000}
 `
 
-// said is what a door told of one decision.
+// said is a door's answer with one decision.
 type said struct {
 	allowed    bool
 	remaining  int64 // of the nearest limit; untold if there is none
 	retryAfter int64 // in the door's unit, rounded up; algo.Never
 }
 
-// untold stands for what there is nothing to say of.
+// untold stands for a value that is not said.
 const untold = math.MinInt64
 
 // teller is a door that is asked for a path, in the name of the door.

@@ -18,8 +18,9 @@ import (
 
 // The scripts in testdata/script run the program as a user types it. A script may use $ROOT, the
 // folder of the repository.
-// withoutLine keeps servers from turning requests away: those of tests share their machine with
-// other tests, and may well stand in line for long. Tests of that say so.
+
+// withoutLine keeps servers from turning requests away: test servers share their machine with other
+// tests, and may well be slow. Tests of that say so.
 var withoutLine = []string{"WEIR_OVERLOAD_LINE=0s", "WEIR_OVERLOAD_PROXY_LINE=0s"}
 
 func TestMain(m *testing.M) {

@@ -150,8 +150,8 @@ func get(t *testing.T, url string) (int, http.Header, string) {
 }
 
 // writeRules replaces a file as a whole. In place it would be empty for a moment, and for longer on
-// a busy machine: a server that watches it could load that, and tell of it, where a test counts
-// what is told.
+// a busy machine: a server that watches it could load that, and log it, where a test counts the
+// lines.
 func writeRules(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
@@ -504,7 +504,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	versions := effort.Of(8, 40)
 	dir := t.TempDir()
 	// A version has its number in both of its limits, which must always be seen together. The
-	// counter that is kept is that of "kept".
+	// counter that is kept is the counter of "kept".
 	version := func(n int) string {
 		return fmt.Sprintf("domain: shop\nlimits:\n"+
 			"  - { name: first-%[1]d, when: { kind: load }, allow: %[2]d/hour }\n"+

@@ -56,7 +56,7 @@ func TestCheckSignals(t *testing.T) {
 	}
 }
 
-// A signal that does not come is warned of once, after a while, and told of when it comes.
+// A signal that does not come is warned of once, after a while, and logged when it comes.
 func TestWatchSignals(t *testing.T) {
 	var logged bytes.Buffer
 	p := &program{log: slog.New(slog.NewTextHandler(&logged, nil))}

@@ -352,7 +352,7 @@ func (h *hammer) over() (n int) {
 	return n
 }
 
-// told is a table of what came of it.
+// told is a table of the results.
 func (h *hammer) told() string {
 	var b strings.Builder
 	for _, k := range h.order {

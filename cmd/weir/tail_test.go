@@ -18,10 +18,10 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
-// TestTailNode: the decisions of one node are those of that node alone, asked for at any node; how
-// many of them are shown and left out is counted of that node, also where it refuses more in a
-// second than an answer holds; who asks for a node that is not there is told which there are, and
-// so is who follows one that goes away.
+// TestTailNode: the decisions of one node are that node's alone, asked for at any node. Shown and
+// left-out decisions are counted on that node, also where it refuses more in a second than an
+// answer holds. A client that asks for a node that is not there gets a list of the nodes, and so
+// does one that follows a node that goes away.
 func TestTailNode(t *testing.T) {
 	t.Parallel()
 	program, redis, dir := buildProgram(t), redistest.Start(t), t.TempDir()
@@ -53,7 +53,7 @@ func TestTailNode(t *testing.T) {
 		sent[node]++
 	}
 
-	// The first node is asked for what the second one does, and for what it does itself.
+	// The first node is asked for the second one's decisions, and for its own.
 	type told struct {
 		*output
 		shown, left atomic.Int64

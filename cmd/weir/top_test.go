@@ -384,7 +384,7 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// weir verdicts tells of the rules of a running server, and its exit status is a check.
+// weir verdicts judges the rules of a running server, and its exit status is a check.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
 	p := busyServer(t, "127.0.0.1:0")

@@ -366,7 +366,7 @@ func TestTokenDoors(t *testing.T) {
 	p.end()
 }
 
-// TestLimits: the bounds on what one client can take are those of the configuration.
+// TestLimits: the bounds on one client come from the configuration.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	rules := rulesFile(t, "domain: shop\nlimits: [{ name: all, allow: 1000/min }]\n")

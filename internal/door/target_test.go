@@ -42,8 +42,8 @@ func TestAmbiguousPath(t *testing.T) {
 }
 
 // A path that is not ambiguous has the same segments before and after its escapes are resolved, and
-// no backslash, NUL, newline or raw #; and none of them is nothing or dots when what stands behind
-// a semicolon is taken off, but for the last.
+// no backslash, NUL, newline or raw #; and none of them, except the last, is nothing or dots when
+// the text behind a semicolon is taken off.
 func TestAmbiguousPathProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		path := "/" + strings.Join(rapid.SliceOf(rapid.SampledFrom([]string{"a", "/", "%2", "%2F", "%2f", "F", "%5C", "5c", "%", "\\", "%00", "00", "%0A", "0a", ".", "%25", "%2E", ";", "%3B", "#", "%23"})).Draw(t, "path"), "")
@@ -66,8 +66,8 @@ func TestAmbiguousPathProperty(t *testing.T) {
 	})
 }
 
-// FuzzValidHost: in what ValidHost accepts, net/url and net/http find one host, and no label is
-// empty.
+// FuzzValidHost: in a host that ValidHost accepts, net/url and net/http find one host, and no label
+// is empty.
 func FuzzValidHost(f *testing.F) {
 	for _, seed := range []string{"", "shop.example", "shop.example.:80", "shop.example..", "[::1]:80", "[::1%25a]", "a:b", "a:80:90", ".a", "\u00fc", "a%2eb", "[abc.de]:1"} {
 		f.Add(seed)

@@ -142,7 +142,7 @@ func firing(t *testing.T, suite *promqltest.LazyLoader, path, name string, at, e
 	return nil
 }
 
-// alertNames are those of the rule file.
+// alertNames are the alerts in the rule file.
 func alertNames(t *testing.T) []string {
 	t.Helper()
 	data, err := os.ReadFile("../prometheus/weir.rules.yml")

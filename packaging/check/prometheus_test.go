@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// metrics are those of docs/interfaces.md, which a test of internal/admin/metrics holds to what the
-// server exports: labels by name.
+// metrics are the metrics in docs/interfaces.md, which a test of internal/admin/metrics compares
+// with the server's: labels by name.
 func metrics(t *testing.T) map[string][]string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(root, "docs", "interfaces.md"))
@@ -43,7 +43,7 @@ func metrics(t *testing.T) map[string][]string {
 	return found
 }
 
-// histograms are those of the metrics that have buckets.
+// histograms are the metrics that have buckets.
 var histograms = []string{"weir_decision_seconds", "weir_store_seconds", "weir_redis_batch_decisions", "weir_nodes_question_seconds"}
 
 // checkQuery: the query can be read, and all metrics and labels in it are there.
@@ -54,7 +54,7 @@ func checkQuery(t *testing.T, where, query string, known map[string][]string) {
 		t.Errorf("%s: %v\n%s", where, err, query)
 		return
 	}
-	seen := []string{"job", "instance"} // labels of what the query asks for
+	seen := []string{"job", "instance"} // labels of the query's selectors
 	parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
 		selector, ok := node.(*parser.VectorSelector)
 		if !ok {

@@ -95,7 +95,7 @@ limits:
 }
 
 // A request with several readings costs the most that it costs by any; and if expressions take too
-// long on one of them, it is refused for that, whichever it is.
+// long on any one of them, it is refused for that.
 func TestMatchAlsoCosts(t *testing.T) {
 	set, _, err := load(t, "a.yaml", `
 domain: d

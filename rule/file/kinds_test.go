@@ -131,8 +131,7 @@ func TestBanCounters(t *testing.T) {
 	}
 }
 
-// At each time the limits that hold are those of the first entry that fits; a window that an entry
-// lacks is off.
+// At each time the limits of the first entry that fits hold; a window that an entry lacks is off.
 func TestScheduleWindows(t *testing.T) {
 	set, r := only(t, `
 limits:

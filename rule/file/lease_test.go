@@ -138,8 +138,8 @@ func TestLintQuotas(t *testing.T) {
 }
 
 // TestLeaseReload: the share and the time of a lease are part of the numbers of a limit, and a
-// reload that changes them keeps what is counted, and the record of what is out. Another window
-// carries both on. Without the lease the record is nobody's.
+// reload that changes them keeps the counters, and the record of units out. Another window carries
+// both on. Without the lease the record is nobody's.
 func TestLeaseReload(t *testing.T) {
 	describe := func(c *rule.Counter) string {
 		text := fmt.Sprint(c.Limit.Config().Window)

@@ -234,7 +234,7 @@ func testCombinations(t *testing.T, throttle string) {
 	}
 }
 
-// check compares a rule with what was asked for.
+// check compares a rule with the combination.
 func (c combination) check(t *testing.T, r *rule.Rule) {
 	t.Helper()
 	bad := func(format string, args ...any) {

@@ -47,7 +47,7 @@ func told(out string, strict bool, may []*regexp.Regexp, more ...string) (string
 
 const header = "package a\n\nimport \"testing\"\n\n"
 
-// TestReport: each way in which tests end is told, and what is not told of is what passed.
+// TestReport: each way in which tests end is reported, and only passed tests are left out.
 func TestReport(t *testing.T) {
 	for _, c := range []struct {
 		name  string

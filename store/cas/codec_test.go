@@ -78,7 +78,7 @@ func TestStatesComeBack(t *testing.T) {
 	}
 }
 
-// FuzzState: whatever lies in the database as a state, package algo can count with what is read.
+// FuzzState: whatever lies in the database as a state, package algo can count with the result.
 func FuzzState(f *testing.F) {
 	for i, l := range codecLimits(f) {
 		var st algo.State

@@ -101,7 +101,7 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// TestDifferential: decisions come out as those of a plain model, step by step.
+// TestDifferential: decisions equal a plain model's, step by step.
 func TestDifferential(t *testing.T) {
 	storetest.Differential(t, func(t *testing.T, clock func() int64) store.Store {
 		return open(t, castest.New(), cas.Options{Clock: clock, KnownKeys: 64})

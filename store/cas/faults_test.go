@@ -20,8 +20,8 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// TestLostAnswers: what became of a write whose answer was lost is found out, while other nodes
-// write on top of it: every call is answered, and what is said to be admitted is charged once.
+// TestLostAnswers: the outcome of a write whose answer was lost is found out, while other nodes
+// write on top of it: every call is answered, and each admission is charged once.
 func TestLostAnswers(t *testing.T) {
 	for name, apart := range map[string]bool{"locks": false, "compares alone": true} {
 		t.Run(name, func(t *testing.T) { testLostAnswers(t, apart) })
@@ -107,7 +107,8 @@ func testLostAnswers(t *testing.T, apart bool) {
 	}
 }
 
-// TestSettledTogether: what became of all groups of a write whose answer was lost is asked at once.
+// TestSettledTogether: the outcomes of all groups of a write whose answer was lost are asked for at
+// once.
 func TestSettledTogether(t *testing.T) {
 	m := castest.New()
 	hold, release := gate(m)
@@ -246,8 +247,8 @@ func TestIncompleteLock(t *testing.T) {
 	}
 }
 
-// TestGivenUp: a caller that gives up learns later what became of its call, and that nothing did if
-// it was not sent.
+// TestGivenUp: a caller that gives up learns the outcome of its call later, or that it was not
+// sent.
 func TestGivenUp(t *testing.T) {
 	m := castest.New()
 	hold, release := gate(m)

@@ -269,8 +269,8 @@ func TestLinearizable(t *testing.T) {
 	}
 }
 
-// TestLinearizableWithoutAnswers: answers are lost, and questions; of limits whose states do not
-// depend on when something was charged that nobody was told of.
+// TestLinearizableWithoutAnswers: answers are lost, and questions; with limits whose states do not
+// depend on the instant of a charge that nobody heard of.
 func TestLinearizableWithoutAnswers(t *testing.T) {
 	for name, limits := range map[string][]algo.Config{
 		"a fixed window":   {{Algorithm: algo.FixedWindow, N: 100, Window: 366 * 24 * time.Hour}},

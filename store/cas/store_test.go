@@ -90,7 +90,7 @@ func gate(m *castest.Memory) (hold, release func()) {
 	}
 }
 
-// TestMerged: what waits for one key goes as one write, whoever asks for what.
+// TestMerged: calls that wait for one key go as one write, no matter who asks for how much.
 func TestMerged(t *testing.T) {
 	m := castest.New()
 	hold, release := gate(m)
@@ -276,7 +276,7 @@ func TestRefusalsOfOthers(t *testing.T) {
 			}
 		},
 		"all may have been missed": func() {
-			take(t, open(t, m, cas.Options{}), charge(c, "k", -1)) // nobody tells of it
+			take(t, open(t, m, cas.Options{}), charge(c, "k", -1)) // nobody hears of it
 			there.ForgetAll()
 		},
 	} {
@@ -342,7 +342,7 @@ func TestAcross(t *testing.T) {
 	}
 }
 
-// TestDamage: states that cannot be read count as fresh, and are told of.
+// TestDamage: states that cannot be read count as fresh, and are reported.
 func TestDamage(t *testing.T) {
 	m := castest.New()
 	s, c := open(t, m, cas.Options{}), counterOf(t, 1, wide)

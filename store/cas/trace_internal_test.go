@@ -68,7 +68,7 @@ func TestTraceIsBounded(t *testing.T) {
 	}
 }
 
-// TestFateOf: what the values of now tell of a group.
+// TestFateOf: the fate of a group by the present values.
 func TestFateOf(t *testing.T) {
 	own, other := new(versions), new(versions)
 	own.init()

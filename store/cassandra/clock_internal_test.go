@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestClock: the clock is that of most servers, no later than it is, and does not go back by a
+// TestClock: the clock follows most servers, is no later than theirs, and does not go back by a
 // little.
 func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

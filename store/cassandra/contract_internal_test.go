@@ -90,7 +90,7 @@ func fewer(t *testing.T) {
 }
 
 // TestContract: the store keeps the whole contract. Several keys are decided exactly together where
-// they lie in one partition, as those of a subject do; here all do.
+// they lie in one partition, as a subject's keys do; here all do.
 func TestContract(t *testing.T) {
 	server := cassandratest.Shared(t)
 	fewer(t)
@@ -105,7 +105,7 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// TestDifferential: decisions come out as those of a plain model, step by step; each takes some ms.
+// TestDifferential: decisions equal a plain model's, step by step; each takes some ms.
 func TestDifferential(t *testing.T) {
 	server := cassandratest.Shared(t)
 	e := openEngine(t, Options{URL: server.URL(server.Keyspace())})

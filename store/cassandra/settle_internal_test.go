@@ -10,7 +10,7 @@ import (
 	"github.com/weir-rl/weir/store/cas"
 )
 
-// TestVerdict: what lies there tells what became of a batch that ended with an error.
+// TestVerdict: the present rows show the outcome of a batch that ended with an error.
 func TestVerdict(t *testing.T) {
 	at := func(version, was uint64) row { return row{Value: cas.Value{Version: version}, was: was} }
 	write := func(was, version uint64) cas.Change { return cas.Change{Was: was, Version: version} }

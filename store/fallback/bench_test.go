@@ -7,7 +7,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// BenchmarkTake measures what a decision costs beside that of the primary, which is one in memory.
+// BenchmarkTake measures the cost of a decision beside the primary's, which is one in memory.
 func BenchmarkTake(b *testing.B) {
 	p := newMemory(b, nil)
 	for name, s := range map[string]store.Store{"alone": p, "behind": newOver(b, &punctual{Store: p}, Options{})} {

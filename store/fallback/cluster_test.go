@@ -13,7 +13,7 @@ import (
 )
 
 // TestOneMasterDies: of a Cluster without replicas, whose other masters go on. Users whose
-// partition is there are limited exactly, those of the dead master within the bound, and only its
+// partition is there are limited exactly, the dead master's users within the bound, and only its
 // partitions are away.
 func TestOneMasterDies(t *testing.T) {
 	effort.Long(t, "kills a master of a real cluster")

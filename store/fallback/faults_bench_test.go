@@ -13,8 +13,8 @@ import (
 //
 //	go test ./store/fallback -run xxx -bench Faults -benchtime 1x
 //
-// Its figures are those of a machine that does nothing else. What must hold whatever the machine is
-// TestFaults.
+// Its figures are for a machine that does nothing else. TestFaults holds the claims for any
+// machine.
 func BenchmarkFaults(b *testing.B) {
 	lasts := faultLasts(b, longTime)
 	var table strings.Builder

@@ -302,7 +302,7 @@ func runFault(t testing.TB, f fault, l load, lasts time.Duration) *course {
 	c.bounded(t, began[phases]-began[before], f.forgets)
 	c.grown(t, b, quiet)
 	b.fleet.ask(order{Close: true})
-	// Those of Redis' client end by themselves, some after Close has returned.
+	// The goroutines of Redis' client end by themselves, some after Close has returned.
 	eventually(t, "the goroutines of all nodes end after Close", func() bool {
 		for i, r := range b.fleet.ask(order{Measure: true}) {
 			if r.Goroutines > idle[i].Goroutines+2 {
@@ -424,7 +424,7 @@ func (k kind) String() string { return k.Name + " " + k.Key }
 // size is how much of a kind there is at once.
 func (k *kind) size() int64 { return max(k.Config.N, k.Config.Burst) }
 
-// refills reports whether some of what was charged is forgotten while a test runs.
+// refills reports whether some charges are forgotten while a test runs.
 func (k *kind) refills() bool { return k.Config.Window < days }
 
 // bound is how much of a kind may be admitted within a time that lies in one window: what Redis

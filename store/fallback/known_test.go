@@ -24,8 +24,8 @@ var shapes = map[string]algo.Config{
 	"concurrency":     {Algorithm: algo.Concurrency, N: 6, Timeout: time.Hour},
 }
 
-// TestNeverAgainstWhatIsKnown: of what the primary last said was left, each of several nodes admits
-// its part, rounded up; of nothing, nothing.
+// TestNeverAgainstWhatIsKnown: each of several nodes admits its part, rounded up, of the units that
+// the primary last said were left; none of none.
 func TestNeverAgainstWhatIsKnown(t *testing.T) {
 	for name, config := range shapes {
 		for _, nodes := range []int{1, 2, 3} {
@@ -134,8 +134,8 @@ func TestKnownSlotsLapse(t *testing.T) {
 	})
 }
 
-// TestSettlementsAreKnown: what a request cost more or less than was reserved counts in what is
-// known of its key.
+// TestSettlementsAreKnown: units that a request cost more or less than were reserved count in the
+// node's knowledge of its key.
 func TestSettlementsAreKnown(t *testing.T) {
 	for _, test := range []struct {
 		reserved, actual, fits int64

@@ -146,8 +146,8 @@ func (s *tardy) arrive(i int) {
 	}
 }
 
-// TestEachUnitIsAccountedFor: whatever becomes of calls and of their answers, the units that were
-// admitted on the share have one fate each, and the primary has charged what the books say.
+// TestEachUnitIsAccountedFor: however calls and their answers end, the units that were admitted on
+// the share have one fate each, and the primary has charged as many as the books say.
 func TestEachUnitIsAccountedFor(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		wrong := "" // told outside of the bubble, so that rapid finds a smaller case

@@ -62,7 +62,7 @@ func (h *halves) Take(ctx context.Context, charges []store.Charge, results []alg
 	return h.Store.Take(ctx, charges, results)
 }
 
-// Hold, Claim, Expired and Settle are those of the store behind.
+// Hold, Claim, Expired and Settle call the store behind.
 func (h *halves) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error {
 	return h.Store.(store.Reserver).Hold(ctx, id, note, timeout)
 }
@@ -130,7 +130,7 @@ func TestPartsAndTheirClock(t *testing.T) {
 	})
 }
 
-// TestPartsNameTheirRefusal: where a rule wants refusal, the cause is that of its own part.
+// TestPartsNameTheirRefusal: where a rule wants refusal, the cause comes from its own part.
 func TestPartsNameTheirRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &halves{Store: newMemory(t, nil)}

@@ -167,8 +167,8 @@ func TestSettlesReservations(t *testing.T) {
 		counts("after it", more, 15, 15)
 		counts("after it", less, 1, 1)
 		counts("after it", both, 12, 7)
-		// The primary was told of that charge as far as there was room. It cannot be known what of
-		// it was of whom: it stays.
+		// The primary was charged for that as far as there was room. It is unknown whose units
+		// found room: they stay.
 		settle(told, atTold, 10, 2)
 		counts("decided here, settled when the primary knew", told, 10, 10)
 		settle(told, atTold, 10, 12)
@@ -364,7 +364,7 @@ func TestSharesOfSchedules(t *testing.T) {
 		ask("no limit", algo.Result{Allowed: true, Off: true})
 		time.Sleep(time.Hour)
 		mend(t, s, p)
-		// As much of what was admitted as still counts within the share that is in force.
+		// As many of the admitted units as still count within the share that is in force.
 		if r := take(t, p.Store, charge(c, "k", 0))[0]; r.Limit != 10 || r.Remaining != 6 {
 			t.Errorf("the primary was told of %d", r.Limit-r.Remaining)
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 // While the primary is away, a peek that asks for room is admitted as long as a unit may be left,
-// by what the primary last said, and takes none.
+// by the primary's last answer, and takes none.
 func TestRoomWithoutPrimary(t *testing.T) {
 	for name, config := range shapes {
 		if config.Algorithm == algo.Concurrency || config.Algorithm == algo.LeakyBucket {

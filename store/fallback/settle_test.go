@@ -116,8 +116,8 @@ func (b *between) Take(ctx context.Context, charges []store.Charge, results []al
 	return now, err
 }
 
-// TestSettlesIntoWhatIsLeft: of the room that it was told of, another node takes some; the rest is
-// charged all the same.
+// TestSettlesIntoWhatIsLeft: another node takes some of the room that the store was told; the rest
+// is charged all the same.
 func TestSettlesIntoWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &primary{Store: newMemory(t, nil)}
@@ -149,8 +149,8 @@ func (c certain) Take(ctx context.Context, charges []store.Charge, results []alg
 	return now, err
 }
 
-// TestSettlesWhatWasNotCharged: what the primary has certainly not charged is charged later, be it
-// a call or a debt; and settling does not keep the breaker from being told of.
+// TestSettlesWhatWasNotCharged: units that the primary has certainly not charged are charged later,
+// for a call or a debt; and settling does not keep the breaker from hearing of failures.
 func TestSettlesWhatWasNotCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &primary{Store: newMemory(t, nil)}

@@ -498,8 +498,8 @@ func TestBackground(t *testing.T) {
 	})
 }
 
-// TestInstant: no decision is earlier than the lending of what it uses, also if its clock was read
-// before that.
+// TestInstant: no decision is earlier than the loan of the units it uses, also if its clock was
+// read before that.
 func TestInstant(t *testing.T) {
 	for n := 1; n <= 2; n++ {
 		r := newRig(t)

@@ -123,7 +123,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// TestLeaseAllocs: a key is lent from and told of without an allocation, once its state is long
+// TestLeaseAllocs: lending from a key and reporting on it allocate nothing, once its state is long
 // enough.
 func TestLeaseAllocs(t *testing.T) {
 	for _, a := range lendingKinds {

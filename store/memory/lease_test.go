@@ -197,8 +197,8 @@ func TestLeaseForgotten(t *testing.T) {
 	audit(t, s)
 }
 
-// BenchmarkTakeAhead asks for units with each decision, on ten thousand keys in turn, and tells of
-// those of the call before.
+// BenchmarkTakeAhead asks for units with each decision, on ten thousand keys in turn, and reports
+// on the units of the call before.
 func BenchmarkTakeAhead(b *testing.B) {
 	const keys = 10_000
 	for _, a := range lendingKinds {

@@ -56,8 +56,8 @@ func TestLeaseRestart(t *testing.T) {
 	}
 }
 
-// TestLeaseRestartEnded: units that ended while the store was away are used, on top of what was
-// there at that time, however little of it counts by now.
+// TestLeaseRestartEnded: units that ended while the store was away are used, on top of the units
+// that were there at that time, however few of those count by now.
 func TestLeaseRestartEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.snapshot")
 	clock := newClock()

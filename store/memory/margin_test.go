@@ -129,7 +129,7 @@ func TestMarginRestart(t *testing.T) {
 	}
 }
 
-// TestMarginReload: a new window takes the state of the margin over with that of the key.
+// TestMarginReload: a new window takes the state of the margin over with the state of the key.
 func TestMarginReload(t *testing.T) {
 	clock := newClock()
 	s := newTest(t, Options{Clock: clock.read})

@@ -622,8 +622,8 @@ func TestWallClock(t *testing.T) {
 	})
 }
 
-// TestOvertaken: a Take whose reading of the clock is older than that of one which got the lock
-// first reads it again.
+// TestOvertaken: a Take whose reading of the clock is older than another one's, which got the lock
+// first, reads it again.
 func TestOvertaken(t *testing.T) {
 	readings := []int64{100_000_000, 90_000_000, 110_000_000, 80_000_000, 80_000_000}
 	i := -1

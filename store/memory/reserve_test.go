@@ -128,7 +128,7 @@ func TestReservationsClock(t *testing.T) {
 	}
 }
 
-// TestReservationsConcurrent: each note is handed out once, whichever call asks first.
+// TestReservationsConcurrent: each note is handed out once, no matter which call asks first.
 func TestReservationsConcurrent(t *testing.T) {
 	s := newTest(t, Options{})
 	const n = 2000
@@ -165,8 +165,8 @@ func TestReservationsConcurrent(t *testing.T) {
 	}
 }
 
-// TestReservationsRestart: a restart gives reservations back when their time is over, that of the
-// outage included.
+// TestReservationsRestart: a restart gives reservations back when their time is over, the time of
+// the outage included.
 func TestReservationsRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.snapshot")
 	clock := newClock()

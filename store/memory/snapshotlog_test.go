@@ -179,8 +179,8 @@ func TestSnapshotForgets(t *testing.T) {
 	check(0)
 }
 
-// TestSnapshotWritesChanges counts the bytes that a snapshot writes: nothing if nothing changed,
-// else those of the records that changed and of the frame of a block.
+// TestSnapshotWritesChanges counts the bytes that a snapshot writes: none if nothing changed, else
+// the bytes of the records that changed and of the frame of a block.
 func TestSnapshotWritesChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.snapshot")
 	clock := newClock()

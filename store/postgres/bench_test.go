@@ -21,11 +21,11 @@ import (
 	"github.com/weir-rl/weir/store/postgres"
 )
 
-// Ways to decide: Weir's, and those of other limiters on PostgreSQL, with their own statements: a
+// Ways to decide: Weir's, and other limiters' on PostgreSQL, with their own statements: a
 // transaction that locks a row, reads and writes it (bucket4j's SELECT FOR UPDATE), one statement
-// that counts (rate-limiter-flexible's), and the least that a decision can be. The other
-// libraries say nothing of synchronous_commit, so that with them a decision waits for the disk,
-// which is the server's default; so each is measured both ways.
+// that counts (rate-limiter-flexible's), and the least that a decision can be. The other libraries
+// say nothing of synchronous_commit, so that with them a decision waits for the disk, which is the
+// server's default; so each is measured both ways.
 var ways = map[string]func(b *testing.B, s *pgtest.Server) func(key string) error{
 	"weir": func(b *testing.B, s *pgtest.Server) func(key string) error {
 		return weirWay(b, s.URL())

@@ -25,7 +25,7 @@ func TestDiskFull(t *testing.T) {
 		s := pgtest.Start(t)
 		w := newTaker(t, open(t, postgres.Options{URL: s.URL()}))
 		w.well()
-		// Rows as small as those of the store leave no room in the pages that there are.
+		// Rows as small as the store's leave no room in the pages that there are.
 		s.Exec(`insert into weir.states (key, version, until, data) select decode(md5(n::text), 'hex'), 1, 9223372036854775807, repeat('x', 20)::bytea
 			from generate_series(1, 150000) n`)
 		s.BoundFiles(int(s.Number("select pg_relation_size('weir.states')")) + 4<<10)

@@ -47,7 +47,7 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// TestDifferential: decisions come out as those of a plain model, step by step.
+// TestDifferential: decisions equal a plain model's, step by step.
 func TestDifferential(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)

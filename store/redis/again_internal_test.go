@@ -8,8 +8,8 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
 
-// TestOnce: of two calls with one identity one is made, whichever comes first. The other one gets
-// its reply, if it asks for it.
+// TestOnce: of two calls with one identity the one that comes first is made. The other one gets its
+// reply, if it asks for it.
 func TestOnce(t *testing.T) {
 	server := redistest.Start(t)
 	s, err := Open(Options{URL: server.URL()})

@@ -194,8 +194,8 @@ func TestAnswersLost(t *testing.T) {
 	}
 }
 
-// TestMemoryLost: the functions have forgotten what they did, so that nobody knows what became of a
-// call. It fails, and is not made again.
+// TestMemoryLost: the functions have forgotten their last replies, so that the outcome of a call is
+// unknown. It fails, and is not made again.
 func TestMemoryLost(t *testing.T) {
 	l := startLossy(t)
 	c := newCounter(t, 1, algo.Config{Algorithm: algo.FixedWindow, N: 3, Window: 366 * days})

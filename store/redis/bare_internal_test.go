@@ -120,7 +120,7 @@ func TestBothAsOne(t *testing.T) {
 	}
 }
 
-// newPair is charges of two limits, which lend and are of one algorithm but for a few.
+// newPair is charges of two limits, which lend and, except for a few, have one algorithm.
 func newPair(t *testing.T, rnd *rand.Rand, now int64) []store.Charge {
 	t.Helper()
 	const group = 0x7e57

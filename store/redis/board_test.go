@@ -148,7 +148,7 @@ func TestBoardWithoutMessages(t *testing.T) {
 	eventually(t, "a node that knew of nothing hears what an emptied Redis was told again", banned(t, c, "192.0.2.1"))
 }
 
-// While Redis is away each node acts by what it knows, and tells the others when it is back.
+// While Redis is away each node acts by its own knowledge, and informs the others when it is back.
 func TestBansWithoutRedis(t *testing.T) {
 	server := redistest.Start(t)
 	node := func() *weir.Limiter {
@@ -225,7 +225,7 @@ limits: [{name: login, per: [ip], allow: 1/h, algorithm: sliding_log, ban: {afte
 		info, ok, err := storetest.Peek(t.Context(), store, c, key)
 		return err == nil && ok && info.Result.Limit-info.Result.Remaining == attacks-1
 	})
-	// One call each 50 ms, one a second for what is remembered, and what the test itself asks. That
+	// One call each 50 ms, one a second for remembered refusals, and the test's own questions. That
 	// may be more than little on a machine that is so slow that the attack takes long.
 	took := time.Since(begun)
 	if calls, most := store.Stats().Calls-before, uint64(took/(50*time.Millisecond)+took/time.Second+20)+looks; calls > max(most, attacks/20) {

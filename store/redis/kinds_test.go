@@ -46,8 +46,8 @@ func sequence(t testing.TB, begin int64, each time.Duration, limits ...*algo.Lim
 	return l
 }
 
-// sameAsAlgo checks that decisions of one ask on one key, in whatever order they came, are those of
-// the pure algorithm at the instants that the store names. It returns how many were admitted. A
+// sameAsAlgo checks that decisions of one ask on one key, in whatever order they came, equal the
+// pure algorithm's at the instants that the store names. It returns how many were admitted. A
 // charge that may need a margin is decided a moment before it is written, even if it turns out to
 // need none: a denial of that moment, because a phase ended or the margin closed in it, may not
 // have seen the charge. It can only be the last one before the denial, since a write fails if
@@ -97,7 +97,7 @@ func sameAsAlgo(t *testing.T, l *algo.Limit, all []outcome) (admitted, soft, off
 }
 
 // TestChangingLimits: the numbers of a limit change several times while three nodes ask under it, a
-// soft margin opens and closes, and for a while there is no limit. Each answer is that of the limit
+// soft margin opens and closes, and for a while there is no limit. Each answer comes from the limit
 // in force by Redis' clock.
 func TestChangingLimits(t *testing.T) {
 	t.Parallel()
@@ -172,8 +172,8 @@ func testChangingLimits(t *testing.T, stores []*redis.Store, limit func(n int64,
 	return off
 }
 
-// TestMarginExpiry: neither the state of a margin nor that of a limit that changes goes before it
-// makes no difference any more.
+// TestMarginExpiry: neither the state of a margin nor the state of a limit that changes goes before
+// it makes no difference any more.
 func TestMarginExpiry(t *testing.T) {
 	server := redistest.Start(t)
 	for i, shape := range shapes {
@@ -345,7 +345,7 @@ func TestSpacing(t *testing.T) {
 }
 
 // TestDeadHolder: slots of a node that died are free after their time-out, by Redis' clock, though
-// nobody gives them back; those of others stay.
+// nobody gives them back; other nodes' slots stay.
 func TestDeadHolder(t *testing.T) {
 	t.Parallel() // it waits
 	server := redistest.Start(t)
@@ -419,8 +419,8 @@ func testDeadHolder(t *testing.T, server *redistest.Server, s *redis.Store, time
 	return true
 }
 
-// TestSlotsOfALimiter: a request of several hits holds so many slots under one id, on whichever
-// node it is given back.
+// TestSlotsOfALimiter: a request of several hits holds so many slots under one id, and any node may
+// give them back.
 func TestSlotsOfALimiter(t *testing.T) {
 	server := redistest.Start(t)
 	var nodes []*weir.Limiter

@@ -164,7 +164,7 @@ func phased(l *algo.Limit, c algo.Config) (*algo.Limit, error) {
 	return algo.Scheduled(l, phases, nil)
 }
 
-// asks is the charges of a call. Most are as those of other calls.
+// asks is the charges of a call. Most equal other calls' charges.
 func (m *lendModel) asks() []store.Charge {
 	charges := slices.Clone(m.charges)
 	if m.rnd.IntN(4) == 0 {

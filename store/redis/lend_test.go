@@ -61,9 +61,9 @@ func leases() map[string]algo.Config {
 	return all
 }
 
-// TestLendExpiry: neither a state nor what is lent of it goes before what is out, used at the last
-// moment, would make no difference any more. A state goes no sooner than what is to be charged to
-// it: in a bucket that comes on top of what was in it.
+// TestLendExpiry: neither a state nor its record of units lent goes before the units out, used at
+// the last moment, would make no difference any more. A state goes no sooner than the units that
+// are to be charged to it: in a bucket they come on top of its level.
 func TestLendExpiry(t *testing.T) {
 	server := redistest.Start(t)
 	n := 0
@@ -143,7 +143,7 @@ func TestLendLostAnswer(t *testing.T) {
 			if borrow(t, direct, c, "k", 10, &h); h.Got != 6 {
 				t.Fatalf("%+v", h)
 			}
-			// Nothing is charged by what may be made twice on a busy machine.
+			// Calls that may be made twice on a busy machine charge nothing.
 			eventually(t, "the store is there", func() bool {
 				_, err := s.Take(t.Context(), []store.Charge{charge(c, "k", 0)}, make([]algo.Result, 1))
 				return err == nil

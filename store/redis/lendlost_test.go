@@ -15,9 +15,9 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// What becomes of units that are out when Redis has forgotten them. A record that is not there is
-// none: what is told of it is ignored, and counts for nothing. So what was used of it comes on top
-// of the limit, once.
+// The fate of units that are out when Redis has forgotten them. A record that is not there is none:
+// reports on it are ignored, and count for nothing. So the units used of it come on top of the
+// limit, once.
 
 // borrowed is a key of which ten units are out.
 type borrowed struct {
@@ -72,8 +72,8 @@ func drain(t *testing.T, s *redis.Store, c *rule.Counter) (n int64) {
 	}
 }
 
-// TestLendRestart: Redis starts again and knows nothing. Holders tell of what it has forgotten, and
-// borrow anew.
+// TestLendRestart: Redis starts again and knows nothing. Holders report on units that it has
+// forgotten, and borrow anew.
 func TestLendRestart(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})
@@ -146,8 +146,8 @@ func TestLendPartLost(t *testing.T) {
 	}
 }
 
-// TestLendFailover: Sentinel makes a replica the master that has not heard of what was lent last,
-// and then one that has.
+// TestLendFailover: Sentinel makes a replica the master that has not heard of the last loans, and
+// then one that has.
 func TestLendFailover(t *testing.T) {
 	effort.Long(t, "waits for real failures")
 	t.Parallel() // it waits most of the time

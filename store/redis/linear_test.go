@@ -140,7 +140,7 @@ func (m *machine) timely(o *op) bool {
 	return true
 }
 
-// step makes an operation at an instant, and returns what becomes of the world and the results.
+// step makes an operation at an instant, and returns the world after it and the results.
 func (m *machine) step(w *world, o *op, now int64) (*world, []algo.Result, bool) {
 	next := &world{states: slices.Clone(w.states), now: w.now, n: w.n}
 	if m.timely(o) {
@@ -379,8 +379,8 @@ func (m *machine) partition(all []porcupine.Operation) [][]porcupine.Operation {
 	return list
 }
 
-// operations is the history for porcupine. What failed may take effect at any later time, but for
-// what is known not to have had any.
+// operations is the history for porcupine. An operation that failed may take effect at any later
+// time, unless it is known not to have had any.
 func (m *machine) operations() []porcupine.Operation {
 	var all []porcupine.Operation
 	for i := range m.history.ops {
@@ -553,9 +553,9 @@ func eachKey(costs ...int64) [][]chargeSpec {
 	return calls
 }
 
-// window is that of the limits whose histories are checked: so short that much is admitted, much is
-// denied, and much comes free within a history; but longer than a busy machine lets Redis wait in
-// the middle of a call. (Redis forgets by the time of day, what it decides is of the instant at
+// window is the window of the limits whose histories are checked: so short that much is admitted,
+// much is denied, and much comes free within a history; but longer than a busy machine lets Redis
+// wait in the middle of a call. (Redis forgets by the time of day, but decides by the instant at
 // which the call began.)
 const window = 120 * time.Millisecond
 

@@ -21,12 +21,12 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// TestMemory measures what a user costs in Redis (INFO memory, used_memory) whose limit is used up,
-// key, expiry and tables included; beside the keys that envoyproxy/ratelimit writes for the same,
-// and beside sorted sets. The table of docs/distributed.md is its output. Names of users are 16
-// bytes long. What Redis itself needs for a key, whatever it holds, is another in each version of
-// Redis, and its own buffers are another each time: the bounds are of what is beyond a key, rounded
-// up to the next size that an allocator has.
+// TestMemory measures the cost in Redis (INFO memory, used_memory) of a user whose limit is used
+// up, key, expiry and tables included; beside the keys that envoyproxy/ratelimit writes for the
+// same, and beside sorted sets. The table of docs/distributed.md is its output. Names of users are
+// 16 bytes long. Redis' own overhead for a key, whatever it holds, is another in each version of
+// Redis, and its own buffers are another each time: the bounds are for the memory beyond a key,
+// rounded up to the next size that an allocator has.
 func TestMemory(t *testing.T) {
 	effort.Long(t, "fills nine servers")
 	const users = 20_000
@@ -36,7 +36,7 @@ func TestMemory(t *testing.T) {
 		name   string
 		limits []algo.Config
 		fill   int64 // requests of each user
-		most   int64 // bytes a user, beyond those of its keys alone
+		most   int64 // bytes a user, beyond the keys alone
 		// direct writes what another way would, instead of the store.
 		direct func(user string) [][]string
 	}{

@@ -57,7 +57,7 @@ var eventually = patience.Until
 // clock is one for all processes of this machine, in ns.
 func clock() int64 { return redistest.Clock().Nanoseconds() }
 
-// limitSpec is a counter as a node is told of it.
+// limitSpec is a counter as it is described to a node.
 type limitSpec struct {
 	ID       uint64
 	Group    uint64
@@ -86,7 +86,7 @@ func (l limitSpec) counter() (*rule.Counter, error) {
 	return counter, nil
 }
 
-// withMargin gives a counter that of its soft margin, if that closes.
+// withMargin gives a counter its soft margin's counter, if the margin closes.
 func withMargin(c *rule.Counter) {
 	if m := c.Limit.Margin(); m != nil {
 		c.Margin = &rule.Counter{ID: c.ID ^ 0x5555555555555555, Group: c.Group, Domain: c.Domain, Limit: m}
@@ -115,7 +115,7 @@ func grouped(limits ...limitSpec) []limitSpec {
 	return limits
 }
 
-// chargeSpec is a charge as a node is told of it.
+// chargeSpec is a charge as it is described to a node.
 type chargeSpec struct {
 	Limit int // index of workload.Limits
 	Key   string
@@ -422,7 +422,7 @@ func (c *client) release(ctx context.Context) (failed bool) {
 	return err != nil
 }
 
-// charges are those of an operation.
+// charges are the charges of an operation.
 func charges(w *workload, counters []*rule.Counter, o *op) []store.Charge {
 	calls := w.Calls[o.What]
 	list := make([]store.Charge, len(calls))
@@ -602,7 +602,7 @@ func (f *fleet) open(o redis.Options) {
 // history is what came of a workload.
 type history struct {
 	workload
-	// those of clients of one node follow each other; clients are numbered over all nodes
+	// operations of one node's clients follow each other; clients are numbered over all nodes
 	ops     []op
 	tallies []tally
 	stats   redis.Stats // what the nodes' stores did meanwhile, summed up

@@ -55,8 +55,8 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// BenchmarkTell tells of 100 keys a call, with names of 16 bytes. bytes is the memory of the log
-// for each.
+// BenchmarkTell reports 100 keys a call, with names of 16 bytes. bytes is the memory of the log for
+// each.
 func BenchmarkTell(b *testing.B) {
 	server := redistest.Start(b)
 	s := open(b, redis.Options{URL: server.URL()})

@@ -237,8 +237,8 @@ func TestReaderConnectsAnew(t *testing.T) {
 	})
 }
 
-// TestLogIsLost: a server that forgot its log shows a gap, and reading goes on with what is told
-// from then on. The position of what was heard is forgotten with the states.
+// TestLogIsLost: a server that forgot its log shows a gap, and reading goes on with later entries.
+// The position up to which it was heard is forgotten with the states.
 func TestLogIsLost(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})

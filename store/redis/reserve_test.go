@@ -129,7 +129,7 @@ func TestReservationsExpire(t *testing.T) {
 	}
 }
 
-// TestSettle: what a request really cost takes the place of what was reserved, as algo has it,
+// TestSettle: the real cost of a request takes the place of the reserved one, as algo has it,
 // whatever else goes on.
 func TestSettle(t *testing.T) {
 	server := redistest.Start(t)

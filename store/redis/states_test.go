@@ -115,9 +115,9 @@ func TestForeignStates(t *testing.T) {
 			}
 			f.noise = false
 			f.test(t, "a state but its last byte", set(valid[:len(valid)-1]))
-			// What has the size of a state can be one. Whatever it says, the others are decided.
-			// (Of a sliding window Lua reads the head alone, so it can decide by what the node then
-			// cannot read; that is counted as if they disagreed.)
+			// A value with the size of a state can be one. Whatever it says, the others are
+			// decided. (Lua reads only the head of a sliding window, so it can decide by a value
+			// that the node then cannot read; that is counted as if they disagreed.)
 			f.noise = true
 			store, err := redis.Open(redis.Options{URL: g.url(), Prefix: prefix, Timeout: 30 * time.Second})
 			if err != nil {

@@ -184,8 +184,8 @@ func TestHearsOfAWindowToCome(t *testing.T) {
 	}
 }
 
-// TestClockSetBack: a bridge that holds what came too early sees by what it does with it that the
-// clock was set back, and does not ask for that again and again.
+// TestClockSetBack: a bridge that holds entries which came too early notices, when it charges them,
+// that the clock was set back, and does not ask for that again and again.
 func TestClockSetBack(t *testing.T) {
 	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: time.Hour}, rule.Regions{Over: 100, Tell: 2})
 	turn := time.Date(2100, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
@@ -311,7 +311,7 @@ type losing struct {
 }
 
 type failure struct {
-	early bool // it is that of what came too early before
+	early bool // an entry that came too early before
 	done  bool // the changes were made, and the answer was lost
 	err   error
 }
@@ -329,8 +329,8 @@ func (s *losing) Change(ctx context.Context, part int, log, from, to string, cha
 	return 0, f.err
 }
 
-// TestCountsWhatIsUnsure: each unit that was told is counted once, as heard, late or unsure,
-// whatever becomes of the calls that charge it.
+// TestCountsWhatIsUnsure: each unit in the log is counted once, as heard, late or unsure, however
+// the calls end that charge it.
 func TestCountsWhatIsUnsure(t *testing.T) {
 	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: time.Hour}, rule.Regions{Over: 100, Tell: 2})
 	turn := time.Date(2100, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()

@@ -26,7 +26,7 @@ func drawTable(t *rapid.T) []Region {
 }
 
 // TestCeilings: the ceilings of all regions sum to N × (1 + over), rounded down. Each is as large
-// as its weight says but for one unit, and what rounding leaves over goes to the first; or, where
+// as its weight says to within one unit, and the units left by rounding go to the first; or, where
 // one would get nothing so, each gets one unit first.
 func TestCeilings(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -105,7 +105,8 @@ func TestSmallCeilings(t *testing.T) {
 	}
 }
 
-// TestCeilingsOfLimits: so it is for what each kind of limit holds, in each phase of a schedule.
+// TestCeilingsOfLimits: so it is for the numbers of each kind of limit, in each phase of a
+// schedule.
 func TestCeilingsOfLimits(t *testing.T) {
 	scheduled, err := algo.Scheduled(limit(t, algo.Config{N: 10, Window: time.Minute}),
 		[]algo.Phase{{Days: 1 << time.Thursday, Until: 12 * time.Hour, Limit: limit(t, algo.Config{N: 101, Window: time.Minute})}}, nil)

@@ -24,8 +24,8 @@ func listen(s *Store) (heard *[]string) {
 	return heard
 }
 
-// TestHooks: units are told of as they are really charged, and a ceiling is short only where the
-// limit has room.
+// TestHooks: the hooks hear of units as they are really charged, and a ceiling is short only where
+// the limit has room.
 func TestHooks(t *testing.T) {
 	l := limit(t, algo.Config{N: 40, Window: time.Minute})
 	counted := limit(t, algo.Config{N: 40, Window: time.Minute, CountDenied: true})

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// TestOverUnits: where nothing is lost, what each region counts as admitted beyond the limit is, to
-// the unit, what all nodes together admitted beyond it, by what they wrote down themselves: after
+// TestOverUnits: where nothing is lost, the units that each region counts as admitted beyond the
+// limit are exactly those that all nodes together admitted beyond it, by their own records: after
 // an attack over slow links, and after one while all links are cut.
 func TestOverUnits(t *testing.T) {
 	t.Parallel()

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// grouped returns the Counter of a limit without regions, in a group as those of a rule are.
+// grouped returns the Counter of a limit without regions, in a group as a rule's Counters are.
 func grouped(t testing.TB, c algo.Config) *rule.Counter {
 	t.Helper()
 	n := newCounter(limit(t, c))
@@ -49,7 +49,7 @@ func openOnRedis(b *testing.B, c *rule.Counter, tells bool) *onRedis {
 	return n
 }
 
-// decide has 64 callers make n decisions of cost; key says of what.
+// decide has 64 callers make n decisions of cost; key returns the key of each.
 func (n *onRedis) decide(decisions int, cost int64, key func(rnd *rand.Rand, i int) []byte) {
 	const callers = 64
 	before := n.server.CPU()
@@ -116,8 +116,8 @@ func BenchmarkRedis(b *testing.B) {
 	}
 }
 
-// BenchmarkTelling says how much more of Redis' processor decisions take with telling (percent),
-// for a limit of 600 and the default of 2 %, so that each key tells of every twelfth decision.
+// BenchmarkTelling says how much more of Redis' processor decisions take with reports (percent),
+// for a limit of 600 and the default of 2 %, so that each key reports at every twelfth decision.
 func BenchmarkTelling(b *testing.B) {
 	config := algo.Config{Algorithm: algo.TokenBucket, N: 6_000_000, Window: time.Hour}
 	nodes := []*onRedis{

@@ -53,7 +53,7 @@ func newCounter(l *algo.Limit) *rule.Counter {
 	return &rule.Counter{ID: id * 0x9E3779B97F4A7C15, Domain: "test", Rule: fmt.Sprintf("rule-%d", id), Window: fmt.Sprintf("rule-%d", id), Limit: l}
 }
 
-// counterOf returns a counter of a limit that holds over regions, with what is kept beside it.
+// counterOf returns a counter of a limit that holds over regions, with the records beside it.
 func counterOf(l *algo.Limit, of rule.Regions) *rule.Counter {
 	besides := func(c *rule.Counter) *rule.Counter {
 		if m := l.Margin(); m != nil {

@@ -72,11 +72,12 @@ func (r *roll) with(n int64) algo.Config {
 
 // step is a table and a limit.
 type step struct {
-	weights [4]int // the last one is that of spare
+	weights [4]int // the last one is spare's
 	n       int64
 }
 
-// steps are those of docs/regions.md: first the lesser of the old and the new part for each region.
+// steps are the steps of docs/regions.md: first the lesser of the old and the new part for each
+// region.
 func (r *roll) steps() (list []step) {
 	a, b := r.before, r.after
 	sumA, sumB := a[0]+a[1]+a[2], b[0]+b[1]+b[2]
@@ -161,7 +162,7 @@ func (r *roll) run(t *testing.T, virtual bool) (found string) {
 			}
 		}
 	}
-	// A part of a table may be rounded up and that of another one down, of one region each: as many
+	// A part of a table may be rounded up and another table's down, for one region each: as many
 	// units as there are regions.
 	v, err := leasecheck.Check(bound, int64(len(now)), list)
 	if err != nil {

@@ -343,7 +343,7 @@ func (w *world) result() *result {
 }
 
 // check looks for a violation of one key. It also says how full its limit was at the fullest, in
-// percent of what is allowed at once, and how many units were admitted beyond what is allowed if
+// percent of the units allowed at once, and how many units were admitted beyond the limit if
 // nothing was forgotten.
 func (w *world) check(c algo.Config, forgotten int64, list []leasecheck.Admission, slots []admitted) (found string, fill int, beyond int64) {
 	w.t.Helper()

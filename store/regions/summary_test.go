@@ -15,7 +15,7 @@ type result struct {
 	refused        int
 	borrowed, lost uint64
 	over           uint64 // heard beyond N
-	fill           int    // of what is allowed at once, in percent
+	fill           int    // of the units allowed at once, in percent
 	// Of a failover: what the store may have forgotten, and what was admitted beyond the bound.
 	forgotten, beyond int64
 	faults            map[string]int

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// tableLoad is what is asked of three regions. rate is that of a region after some windows and a
-// part of one, in limits a window.
+// tableLoad is a load on three regions. rate is a region's rate after some windows and a part of
+// one, in limits a window.
 type tableLoad struct {
 	name string
 	rate func(region int, windows float64) float64
@@ -62,7 +62,7 @@ var tableColumns = []struct {
 	name  string
 	of    rule.Regions
 	alone bool
-	bound float64 // of what all regions admit in a window, in limits
+	bound float64 // on the units that all regions admit in a window, in limits
 }{
 	{"static", rule.Regions{Tell: 2}, true, 1},
 	{"`over: 0%`", rule.Regions{Tell: 2}, false, 1},

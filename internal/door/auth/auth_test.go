@@ -52,7 +52,7 @@ func TestGuessing(t *testing.T) {
 		if a, b := tokens.Check(thief, "x"), tokens.Check(thief, "sesame"); a != Wrong || b != TooMany {
 			t.Errorf("one more guess: %v, %v", a, b)
 		}
-		// A network of IPv6 counts as one address, and those of a unix socket as one.
+		// A network of IPv6 counts as one address, and so do all peers of a unix socket.
 		for i := range 10 {
 			tokens.Check(fmt.Sprintf("[2001:db8::%x]:5", i), "x")
 			tokens.Check("@", "x")

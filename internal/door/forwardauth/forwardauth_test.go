@@ -66,7 +66,7 @@ type mounted struct {
 	forwardAuth *handler
 }
 
-// forwardAuthDoor is a door over rules, with what it asked the limiter.
+// forwardAuthDoor is a door over rules, with a record of its questions to the limiter.
 func forwardAuthDoor(t testing.TB, o Options, rules ...string) (h http.Handler, log *said, asked func() []seen) {
 	t.Helper()
 	store, err := memory.New(memory.Options{Clock: (&doortest.Clock{US: 1_767_225_600_000_000}).Now})
@@ -137,7 +137,7 @@ func checkBy(h http.Handler, method, peer, target string, headers ...string) doo
 	return doortest.Answer{Status: w.Code, Header: w.Result().Header, Body: w.Body.String()}
 }
 
-// Each family speaks of the original request by its own headers, whatever those of the other say.
+// Each family describes the original request by its own headers, whatever the other family's say.
 func TestForwardAuthAttributes(t *testing.T) {
 	identity, err := httplimit.ParseIdentity(map[string]string{"user": "header:X-User", "name": "basic", "cert": "tls"}, "")
 	if err != nil {
@@ -390,8 +390,8 @@ func TestForwardAuthOddTargets(t *testing.T) {
 	}
 }
 
-// A request whose proxy tells too little is decided by what there is, and the log says what is
-// missing.
+// A request whose proxy sends too little is decided by the headers there are, and the log names the
+// missing ones.
 func TestForwardAuthTellsWhatIsMissing(t *testing.T) {
 	h, log, asked := forwardAuthDoor(t, Options{}, tenRules)
 	for range 2 {
@@ -403,7 +403,7 @@ func TestForwardAuthTellsWhatIsMissing(t *testing.T) {
 	if lines := log.take(); len(lines) != 2 || !strings.Contains(lines[0], "X-Original-Uri") && !strings.Contains(lines[0], "X-Original-Method") || !strings.Contains(lines[1], "X-Forwarded-For") {
 		t.Errorf("logged %q", lines)
 	}
-	// A request of HTTP/1.0 without a host has none: that of the check is this server's own.
+	// A request of HTTP/1.0 without a host has none: the check's host is this server's own.
 	check(h, edgeProxy, forwardedPath, "X-Forwarded-Uri", "/api/x", "X-Forwarded-Host", "")
 	if host, ok := asked()[0].attributes["host"]; ok {
 		t.Errorf("the host is %q", host)

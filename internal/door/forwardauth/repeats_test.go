@@ -133,7 +133,7 @@ func TestForwardAuthDedupeWithoutStore(t *testing.T) {
 	}
 }
 
-// Of checks that come at the same time one asks, and the others wait for what it hears.
+// Of checks that come at the same time one asks, and the others wait for its answer.
 func TestRepeatsTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newRepeats()

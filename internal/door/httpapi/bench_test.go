@@ -24,7 +24,7 @@ import (
 
 // The echo server decodes the same request and encodes an equal answer with encoding/json, and
 // decides nothing; as does echo-headers, which also sets as many headers. Both are on net/http.
-// Goal: the server's processor time per decision is at most 0.7 times that of the echo.
+// Goal: the server's processor time per decision is at most 0.7 times the echo's.
 
 func init() {
 	doortest.CPUServers["http"] = func(l net.Listener) error {
@@ -146,7 +146,7 @@ func httpRound(b *testing.B, addr string) func() int {
 	}
 }
 
-// BenchmarkCPUHTTP compares the server's processor time per decision with that of echo servers. Use
+// BenchmarkCPUHTTP compares the server's processor time per decision with echo servers'. Use
 // -benchtime 5x.
 func BenchmarkCPUHTTP(b *testing.B) {
 	doortest.CompareCPU(b, func(addr string) func() int { return httpRound(b, addr) }, "http", "http-echo", "http-echo-headers")

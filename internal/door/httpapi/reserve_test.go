@@ -253,8 +253,8 @@ func TestReserveStoreError(t *testing.T) {
 	}
 }
 
-// FuzzReserve: whatever is sent, the three paths answer with what the description names, and never
-// hold more than was admitted.
+// FuzzReserve: to any input, the three paths answer as described, and never hold more than was
+// admitted.
 func FuzzReserve(f *testing.F) {
 	for _, s := range []string{
 		`{"attributes": {"user": "ada"}, "hits": 900, "timeout": 120}`, `{"reservation": "AAAAAAAAAAAAAAAAAAAAAAAAAA", "hits": 312}`,

@@ -32,7 +32,7 @@ limits:
 		{body: `{"attributes":{"kind":"queue"},"hits":3,"max_delay":0}`, status: 200, has: `"delay":0}`},
 		{body: `{"attributes":{"kind":"queue"},"hits":2,"max_delay":2.5}`, status: 429, has: `"retry_after":0.5,`},
 		{body: `{"attributes":{"kind":"queue"},"hits":2,"max_delay":3}`, status: 200, has: `"delay":3}`},
-		// the wait of the rule is not that of the asker
+		// the wait of the rule is not the asker's
 		{body: `{"attributes":{"kind":"queue"},"hits":4}`, status: 200, has: `"delay":5}`},
 		// no room: 9 of 10 are taken
 		{body: `{"attributes":{"kind":"queue"},"hits":2,"max_delay":60}`, status: 429, has: `"retry_after":1,`},

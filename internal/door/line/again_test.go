@@ -65,7 +65,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 	}
 }
 
-// A slot that is released on this node lets the first in at once; that of another node is found
+// A slot that is released on this node lets the first in at once; another node's slot is found
 // within 200 ms.
 func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -239,7 +239,7 @@ limits:
 }
 
 // A request that several limits refuse stands in the line of the one that refuses longest, and
-// moves on to that of the other; all within the shortest of their waits.
+// moves on to the other's; all within the shortest of their waits.
 func TestSeveralLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDoor(New(0), newLimiter(t, `
@@ -268,7 +268,7 @@ limits:
 // else does not starve a large one.
 func TestMovesToAnotherLine(t *testing.T) {
 	for _, test := range []struct {
-		waits [3]string // of bob's limit, ada's, and that of all
+		waits [3]string // of bob's limit, of ada's, and of both together
 		want  []string
 	}{
 		{[3]string{"60s", "60s", "60s"}, []string{"bob@6s", "ada@7s", "ada@8s", "ada@9s", "ada@10s"}},

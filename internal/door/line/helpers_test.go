@@ -73,7 +73,7 @@ func over(t testing.TB, store store.Store, yaml string, options ...weir.Option) 
 	return l
 }
 
-// door holds requests and keeps record of what became of them.
+// door holds requests and records their outcomes.
 type door struct {
 	lines   *Lines
 	limiter *weir.Limiter

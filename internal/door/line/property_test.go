@@ -60,7 +60,7 @@ func run(t *testing.T, yaml string, all []comer) (out []outcome, stats Stats) {
 	return out, stats
 }
 
-// expected is what becomes of the requests of one key under a sliding log of n per second, said in
+// expected are the outcomes of the requests of one key under a sliding log of n per second, said in
 // the plainest way.
 func expected(all []comer, n int, wait time.Duration) []string {
 	const window = time.Second

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// A request that waits is told of once, when it is known what becomes of it, and charged once by
-// the limits that are charged whatever the others say: those in shadow, and those that count denied
+// The hooks hear once of a request that waits, when its outcome is known. It is charged once by the
+// limits that are charged whatever the others say: those in shadow, and those that count denied
 // requests.
 func TestToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

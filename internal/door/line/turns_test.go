@@ -55,8 +55,8 @@ func (*answers) Release(context.Context, *rule.Counter, []byte, uint64) (bool, e
 }
 func (*answers) Close() error { return nil }
 
-// Those of one line leave in the order of their turns, even when the timers fire in another; those
-// who hang up make way.
+// Requests of one line leave in the order of their turns, even when the timers fire in another;
+// those that hang up make way.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &answers{turns: []turn{

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
-// hearing is a limiter that tells of answers, by path and status.
+// hearing is a limiter that reports answers, by path and status.
 func hearing(t testing.TB) (l *weir.Limiter, told chan string) {
 	t.Helper()
 	told = make(chan string, 100)

@@ -83,8 +83,8 @@ func TestBodyBound(t *testing.T) {
 	}
 }
 
-// TestStalledStreams: HTTP/2 clients that open no window for what they asked hold neither the proxy
-// nor its upstream, while their connection is in good order.
+// TestStalledStreams: HTTP/2 clients that open no window for the answers they asked for hold
+// neither the proxy nor its upstream, while their connection is in good order.
 func TestStalledStreams(t *testing.T) {
 	t.Parallel()
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// settling is a store that tells of each settlement that was made.
+// settling is a store that reports each settlement that was made.
 type settling struct {
 	store.Reserver
 	made chan store.Settlement

@@ -431,8 +431,8 @@ func TestSmallBodies(t *testing.T) {
 	}
 }
 
-// A pipeline of requests from one client gets its answers in order, whichever way each of them
-// goes.
+// A pipeline of requests from one client gets its answers in order, no matter which way each of
+// them goes.
 func TestPipeline(t *testing.T) {
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

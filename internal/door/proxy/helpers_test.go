@@ -163,7 +163,7 @@ func raw(t testing.TB, addr, request string) string {
 	}
 }
 
-// noPanic takes the server's log, which is full of what hostile clients do, and fails the test if
+// noPanic takes the server's log, which is full of hostile clients' deeds, and fails the test if
 // the server panicked.
 type noPanic struct{ t testing.TB }
 

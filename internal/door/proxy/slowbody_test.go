@@ -169,7 +169,7 @@ func TestSlowBodiesTakeNoPlace(t *testing.T) {
 	}
 }
 
-// A body that comes too slowly is cut with a 408, whichever way it goes, and gives its place back.
+// A body that comes too slowly is cut with a 408, either way, and gives its place back.
 func TestSlowBodyCut(t *testing.T) {
 	grace(t, 20*time.Millisecond)
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })

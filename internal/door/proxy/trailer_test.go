@@ -11,7 +11,7 @@ import (
 )
 
 // Trailers of a request over HTTP/1.1 reach the upstream if the header has announced them, and if
-// they may be trailers; and those of its answer the client, if they may.
+// they may be trailers; and the answer's trailers reach the client, if they may.
 func TestTrailersDropped(t *testing.T) {
 	seen := make(chan http.Header, 1)
 	handler := func(w http.ResponseWriter, r *http.Request) {

@@ -33,7 +33,7 @@ func TestUploadBothWays(t *testing.T) {
 	addr := newProxy(t, up.URL, noLimits)
 	const size = 16 << 20 // more than what sockets hold
 	for _, h2c := range []bool{false, true} {
-		for _, step := range []bool{false, true} { // whether the client waits for what it has sent
+		for _, step := range []bool{false, true} { // whether the client waits for the echo
 			body, send := io.Pipe()
 			r, err := http.NewRequest("POST", "http://"+addr+"/echo", body)
 			if err != nil {
@@ -85,7 +85,7 @@ func TestUploadAnsweredEarly(t *testing.T) {
 	for name, answer := range map[string]func(net.Conn){
 		"and closes": func(conn net.Conn) {
 			say(conn, "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")
-			_ = conn.(*net.TCPConn).CloseWrite() // so that the answer is not lost with what comes in
+			_ = conn.(*net.TCPConn).CloseWrite() // so that the answer is not lost with unread input
 			_, _ = io.Copy(io.Discard, conn)
 		},
 		"and takes nothing": func(conn net.Conn) {

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// TestAllocations: a decision allocates nothing (the race detector does), whichever command asks
-// for it, and also where requests are followed in traces, but not this one.
+// TestAllocations: a decision allocates nothing (the race detector does), by any command, and also
+// where requests are followed in traces, but not this one.
 func TestAllocations(t *testing.T) {
 	t.Run("off", func(t *testing.T) { testAllocations(t, nil) })
 	t.Run("not followed", func(t *testing.T) {

@@ -45,8 +45,8 @@ func (g *gate) Take(ctx context.Context, charges []store.Charge, results []algo.
 	return g.Store.Take(ctx, charges, results)
 }
 
-// TestLanes: where a decision takes long, those of a pipeline are made at the same time; on the
-// same key one after the other, and the answers stay in order.
+// TestLanes: where a decision takes long, the decisions of a pipeline are made at the same time; on
+// the same key one after the other, and the answers stay in order.
 func TestLanes(t *testing.T) {
 	now := newClock()
 	local, err := memory.New(memory.Options{Clock: now.now})
@@ -145,7 +145,7 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// TestDefect: a defect of ours ends a connection at most, and is told of.
+// TestDefect: a defect of ours ends a connection at most, and is logged.
 func TestDefect(t *testing.T) {
 	for _, concurrent := range []int{0, 8} {
 		var mu sync.Mutex
@@ -221,7 +221,7 @@ func TestNodes(t *testing.T) {
 }
 
 // TestLaneOfTraced: where requests are followed in traces, commands on the same request stay in
-// order, whichever spans they are part of; those on others do not wait for them.
+// order, also in different spans; commands on others do not wait for them.
 func TestLaneOfTraced(t *testing.T) {
 	lane := func(traced bool, args ...string) uint64 {
 		all := [][]byte{[]byte("WEIR.LIMIT")}

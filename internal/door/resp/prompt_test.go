@@ -65,8 +65,8 @@ func TestQuickBesideSlow(t *testing.T) {
 }
 
 // TestSameBothWays: commands are answered alike, in the order in which they came, whether they are
-// decided at once, wait for each other, or some wait; and alike are the counts and what is told of
-// them.
+// decided at once, wait for each other, or some wait; and alike are the counts and the reports to
+// hooks.
 func TestSameBothWays(t *testing.T) {
 	var mu sync.Mutex
 	flip := rand.New(rand.NewPCG(1, 2))

@@ -13,7 +13,7 @@ import (
 
 // TestQuickBesideSlowRules: commands that are tried on hundreds of rules one by one hold up neither
 // the decision of those behind them in the pipeline, nor other connections; the answers stay in
-// order. The store never waits by itself; it is shut for what is not decided at once.
+// order. The store never waits by itself; it is shut for commands that are not decided at once.
 func TestQuickBesideSlowRules(t *testing.T) {
 	now, gate := newClock(), make(chan struct{})
 	s := waiting(t, now, func([]store.Charge) bool { return false }, gate)

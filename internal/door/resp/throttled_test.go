@@ -10,9 +10,9 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// TestThrottled: of what CL.THROTTLE and THROTTLE decide one is told, with the key as it was sent,
-// also where commands are decided at the same time; of peeks, refunds, failures and other commands
-// not.
+// TestThrottled: the hook hears of decisions of CL.THROTTLE and THROTTLE, with the key as it was
+// sent, also where commands are decided at the same time; not of peeks, refunds, failures and other
+// commands.
 func TestThrottled(t *testing.T) {
 	long := strings.Repeat("k", 300)
 	for _, concurrent := range []int{0, 8} {
@@ -44,7 +44,7 @@ func TestThrottled(t *testing.T) {
 		}
 		mu.Unlock()
 	}
-	// What failed is told of to nobody, but as an error.
+	// Nobody hears of a failure, except as an error.
 	failures := 0
 	d := openDoorOn(t, broken{}, newClock(), "", Options{StoreError: func(error) { failures++ }, Throttled: func(string, []byte, int64, int64, *algo.Result) {
 		t.Error("a failure is told of as a decision")

@@ -122,7 +122,7 @@ func repeated(n int, command string, want func(i int) string) []step {
 // asking sends a command and returns the reply as client.reply does.
 type asking func(t *testing.T, args []string) string
 
-// TestVectors: the answers are those of redis-cell and throttlecrab, in whatever way and protocol a
+// TestVectors: the answers equal redis-cell's and throttlecrab's, in whatever way and protocol a
 // client asks.
 func TestVectors(t *testing.T) {
 	d := openDoor(t, "", Options{Trusted: func(string) bool { return true }})

@@ -73,8 +73,8 @@ func FuzzReports(f *testing.F) {
 	})
 }
 
-// BenchmarkReports is what a bucket costs in a report of 2,000, of 50 Envoys in turn: from the
-// bytes of the report to those of the response.
+// BenchmarkReports is the cost of a bucket in a report of 2,000, of 50 Envoys in turn: from the
+// bytes of the report to the bytes of the response.
 func BenchmarkReports(b *testing.B) {
 	const envoys, buckets = 50, 2000
 	d := newDoor(b, Options{})

@@ -32,7 +32,7 @@ limits:
 `, Options{Settings: broker.Settings{TTL: 10 * time.Second, First: 1000, Idle: 3, Buckets: 10}, Expand: s.Expand})
 }
 
-// halves returns what is out of the ceiling and of what all regions share, and what is left of
+// halves returns the units out of the ceiling and of all regions' share, and the units left of
 // each.
 func (d *door) halves(t *testing.T) (out, left [2]int64) {
 	t.Helper()

@@ -304,8 +304,8 @@ func TestPushes(t *testing.T) {
 	}
 }
 
-// TestUsedUp: a bucket that has used up its limit gets what comes back, without a report: by a
-// reset that this node is not told of, and by a grant.
+// TestUsedUp: a bucket that has used up its limit gets units that come back, without a report: by a
+// reset on another node, and by a grant.
 func TestUsedUp(t *testing.T) {
 	acme := rule.Map{"tenant": "acme"}
 	for name, more := range map[string]func(d *door) error{

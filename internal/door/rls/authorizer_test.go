@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestGRPCToken: calls without a token are refused, but for health.
+// TestGRPCToken: calls without a token are refused, except for health.
 func TestGRPCToken(t *testing.T) {
 	l, _, _ := doortest.NewLimiter(t, doortest.LoginRules)
 	s := NewServer(New(l, Options{}), ServerOptions{Authorize: Authorize(doortest.Tokens[auth.Tokens](t, "sesame"))})

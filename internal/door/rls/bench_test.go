@@ -127,9 +127,9 @@ func round(b *testing.B, addr string, requests []*rlspb.RateLimitRequest, caller
 	}
 }
 
-// BenchmarkCPURLS compares the door's processor time per decision, over one connection, with that
-// of the same decisions behind grpc-go at its best, and with an echo behind grpc-go as it comes.
-// Use -benchtime 5x.
+// BenchmarkCPURLS compares the door's processor time per decision, over one connection, with the
+// same decisions behind grpc-go at its best, and with an echo behind grpc-go as it comes. Use
+// -benchtime 5x.
 func BenchmarkCPURLS(b *testing.B) {
 	requests := benchRequests()
 	for _, c := range []struct{ callers, each int }{{64, 400}, {1, 4000}} {

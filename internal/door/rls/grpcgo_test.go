@@ -61,7 +61,7 @@ func handlerOf(srv any, ctx context.Context, decode func(any) error, _ grpc.Unar
 	return c, nil
 }
 
-// codec is the protobuf codec, but for an call, which it reads from and writes to the wire.
+// codec is the protobuf codec, except for a call, which it reads from and writes to the wire.
 type codec struct {
 	encoding.CodecV2
 }

@@ -82,7 +82,7 @@ func TestQuickBesideSlow(t *testing.T) {
 	}
 }
 
-// observer notes all that is told of a door's calls.
+// observer notes all reports on a door's calls.
 type observer struct {
 	mu    sync.Mutex
 	lines []string
@@ -129,8 +129,8 @@ type tracing struct{ *observer }
 // End implements door.Tracer.
 func (t tracing) End(_ *weir.Trace, err error) { t.note("span ends: %v", err) }
 
-// TestSameBothWays: a call is answered alike whether the store decides it at once or not, and so is
-// all that is told of it: to hooks, of recent decisions, to the stopwatch, in traces.
+// TestSameBothWays: a call is answered alike whether the store decides it at once or not, and so
+// are all reports on it: to hooks, of recent decisions, to the stopwatch, in traces.
 func TestSameBothWays(t *testing.T) {
 	const rules = `
 domain: d

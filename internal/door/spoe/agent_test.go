@@ -110,8 +110,8 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestLargeRequests: a request may be as large as those of a HAProxy with a tune.bufsize of 64 KiB,
-// and one that takes larger ones is told of.
+// TestLargeRequests: a request may be as large as those from a HAProxy with a tune.bufsize of 64
+// KiB, and a HAProxy that sends larger ones is logged.
 func TestLargeRequests(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		var log logged

@@ -26,7 +26,7 @@ limits:
 	}{
 		{[]any{"header.x-api-key", "a"}, false},
 		{[]any{"header.x-api-key", "a", "header.x-api-key", nil}, false}, // there is one line
-		{[]any{"header.x-api-key", "a", "header.x-api-key", "a"}, false}, // as two messages tell of one line
+		{[]any{"header.x-api-key", "a", "header.x-api-key", "a"}, false}, // as two messages with one line
 		{[]any{"header.x-api-key", "a", "header.X-Api-Key", "b"}, true},
 		{[]any{"header.x-trial", "1", "header.x-trial", "2"}, false},
 		{[]any{"path", "/", "query", "page=1&x=1&x=2"}, false},

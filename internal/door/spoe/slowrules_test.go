@@ -12,7 +12,7 @@ import (
 
 // TestQuickBesideSlowRules: requests that are tried on hundreds of rules one by one are decided
 // away from the connection, and others on it answered meanwhile. The store never waits by itself;
-// it is shut for what is not decided at once.
+// it is shut for requests that are not decided at once.
 func TestQuickBesideSlowRules(t *testing.T) {
 	gate := make(chan struct{})
 	s := waiting(t, func([]store.Charge) bool { return false }, gate)

@@ -348,7 +348,7 @@ func TestWatched(t *testing.T) {
 	})
 }
 
-// TestControlGroup: the limits of control groups count, also those of a group above.
+// TestControlGroup: the limits of control groups count, also those set on a group above.
 func TestControlGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &files{m: fstest.MapFS{}}

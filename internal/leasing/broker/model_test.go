@@ -163,7 +163,7 @@ func (w *world) connect(envoy int) *stream {
 	return &stream{w: w, envoy: w.envoys[envoy], holder: NewHolder(testSettings(), uint64(envoy)), pool: &w.pools[envoy%len(w.pools)]}
 }
 
-// terms are those of a bucket.
+// terms are the terms of a bucket.
 func (w *world) terms(name string) Terms {
 	var t Terms
 	for _, i := range w.meets(name) {
@@ -373,8 +373,9 @@ func (w *world) invariant(t rapid.TB) {
 }
 
 // TestNeverMoreThanPaid: Envoys that are used at random, delays within Delay, streams that break
-// with what is on them, and requests by other doors; two limits, one of them shared by all buckets,
-// with costs. At every step all that was let through, and may still be, is paid.
+// with messages on them, and requests by other doors; two limits, one of them shared by all
+// buckets, with costs. At every step all requests that were let through, and may still be, are
+// paid.
 func TestNeverMoreThanPaid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { runUnits(t, nil) })
 }
@@ -427,9 +428,9 @@ func runUnits(t rapid.TB, m mutant) {
 	}
 }
 
-// TestLeftLimit: a bucket comes under one more limit and leaves it again. What it was assigned
-// before is not due to that limit, and cannot be told from what was assigned under it: units that
-// may have been used are not given back.
+// TestLeftLimit: a bucket comes under one more limit and leaves it again. Its earlier assignments
+// are not due to that limit, and cannot be distinguished from later ones: units that may have been
+// used are not given back.
 func TestLeftLimit(t *testing.T) {
 	c := algo.Config{Algorithm: algo.FixedWindow, N: 50, Window: 240 * time.Hour, Lease: 90, LeaseFor: 11 * time.Second}
 	w := newWorld(t, 1, c, c)
@@ -460,7 +461,7 @@ func TestLeftLimit(t *testing.T) {
 	}
 }
 
-// TestMutants: each mutant of what is said to Envoy makes the simulation fail.
+// TestMutants: each mutant of the messages to Envoy makes the simulation fail.
 func TestMutants(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
@@ -549,7 +550,7 @@ func TestServesDemand(t *testing.T) {
 		name  string
 		limit algo.Config
 		load  int     // of each of two Envoys, in a second
-		least float64 // share of what could be admitted at best
+		least float64 // share of the best possible admissions
 	}{
 		{"units below", algo.Config{Algorithm: algo.TokenBucket, N: 60_000, Window: time.Minute, Lease: 50, LeaseFor: 11 * time.Second}, 200, 0.99},
 		{"units above", algo.Config{Algorithm: algo.TokenBucket, N: 60_000, Window: time.Minute, Lease: 50, LeaseFor: 11 * time.Second}, 1500, 0.9},

@@ -16,7 +16,7 @@ func TestUsedUpIsShared(t *testing.T) {
 		name  string
 		limit algo.Config
 		loads [2]int  // requests in 10 s
-		least float64 // share of what could be let through at best
+		least float64 // share of the best possible requests
 		fair  float64 // share of the one that has less, by its fair one
 	}{
 		{"a bucket", algo.Config{Algorithm: algo.TokenBucket, N: 300, Window: 30 * time.Second, Lease: 90, LeaseFor: 11 * time.Second}, [2]int{300, 300}, 0.9, 0.6},

@@ -14,7 +14,7 @@ const (
 	t0 = int64(1767225600_000000) // by the store's clock, in µs
 )
 
-// terms are those of a log of 1000 an hour that lends a hundred for 2 to 4 s.
+// terms are the terms of a log of 1000 an hour that lends a hundred for 2 to 4 s.
 func terms(t *testing.T) *Terms {
 	t.Helper()
 	l, err := algo.New(algo.Config{Algorithm: algo.SlidingLog, N: 1000, Window: time.Hour, Lease: 10, LeaseFor: 2 * time.Second})

@@ -101,7 +101,7 @@ func TestFollowReloads(t *testing.T) {
 	<-done
 }
 
-// A start fails, with what is wrong, where there is neither a database nor a cache.
+// A start fails, with the reason, where there is neither a database nor a cache.
 func TestFollowNeedsRules(t *testing.T) {
 	t.Parallel()
 	effort.Long(t, "starts a PostgreSQL of its own")

@@ -53,8 +53,8 @@ func perSecond(n uint64) *strategy {
 	}}}
 }
 
-// bucket is one of Envoy's, with a client of one connection, so that all its requests are those of
-// one of Envoy's threads.
+// bucket is one of Envoy's, with a client of one connection, so that one of Envoy's threads serves
+// all its requests.
 type bucket struct {
 	t                         testing.TB
 	server                    *server
@@ -185,7 +185,7 @@ func (b *bucket) assign(actions ...*action) {
 	b.server.answer(m.abandoned())
 }
 
-// reported returns the sum of what was reported of the bucket.
+// reported returns the sum of the reports on the bucket.
 func (b *bucket) reported() (allowed, denied int) {
 	for _, u := range b.server.of(b.name) {
 		allowed += int(u.allowed)

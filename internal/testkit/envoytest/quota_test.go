@@ -64,7 +64,7 @@ func TestQuota(t *testing.T) {
 	b.envoy = envoytest.Start(t, config([]listener{
 		{"front", "quota", "quota"}, {"twin", "quota", "quota"}, {"threads", "quota", "quota"}, {"lost", "lost", "lost"},
 	}, clusters), "--concurrency", "2", "--log-level", "warning", "--component-log-level", "rate_limit_quota:info")
-	// Reports of the clock tell of more than one bucket; see server.add.
+	// Reports of the clock cover more than one bucket; see server.add.
 	for _, listener := range []string{"front", "lost"} {
 		for range 2 {
 			b.at(t, listener, "allow").subscribe()
@@ -141,7 +141,7 @@ func testReportingInterval(t *testing.T, b *bed) {
 	if both < 2 {
 		t.Errorf("%d reports told of both buckets, want 3\n%+v\n%+v", both, b.server.of(often.name), b.server.of(seldom.name))
 	}
-	// The first one of the clock tells of the time since the bucket began.
+	// The first one of the clock covers the time since the bucket began.
 	for _, u := range b.server.of(often.name)[2:] {
 		if u.seconds < 3 {
 			t.Errorf("a report after %d s", u.seconds)
@@ -332,8 +332,8 @@ func testNoLife(t *testing.T, b *bed) {
 	}
 }
 
-// expire assigns DENY_ALL to a bucket and to another, and returns when that of the other has
-// expired, and a report of the clock came.
+// expire assigns DENY_ALL to a bucket and to another, and returns when the other's has expired, and
+// a report of the clock came.
 func (s *bucket) expire(b *bed) {
 	s.t.Helper()
 	other := b.bucket(s.t, "allow").subscribe()

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
-// usage is what one report tells of one bucket.
+// usage is one bucket's part of one report.
 type usage struct {
 	stream          *stream
 	report          int // the number of the message in its stream, from 0
@@ -28,7 +28,7 @@ type usage struct {
 type stream struct {
 	domain  string // of its first message
 	reports int    // messages that came
-	grid    int    // messages that told of more than one bucket, which are those of the clock
+	grid    int    // messages about more than one bucket, which come by the clock
 	bytes   int    // of the last message of the grid
 	buckets int    // in that message
 	send    func(*rlqs.RateLimitQuotaResponse) error

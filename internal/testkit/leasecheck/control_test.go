@@ -99,8 +99,8 @@ func TestControlOfOblivion(t *testing.T) {
 	runs(t, overRedis, processes|restarts, none)
 }
 
-// TestControlOfFallback: what is decided without Redis is beside the limit, but what Redis decides
-// is within it, save for what it is asked to take back again (findings.Excused).
+// TestControlOfFallback: decisions without Redis are beside the limit, but Redis' decisions are
+// within it, except for units that it is asked to take back again (findings.Excused).
 func TestControlOfFallback(t *testing.T) {
 	long(t, "TestControl runs in its place")
 	runs(t, overFallback, processes|network|orders, none)

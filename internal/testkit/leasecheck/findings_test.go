@@ -22,7 +22,7 @@ type findings struct {
 	// and a refund takes the latest units back, not those that were charged in vain, so that these
 	// are forgotten too early
 	Excused int
-	// how full each limit and key certainly was at its fullest, in percent of what is allowed
+	// how full each limit and key certainly was at its fullest, in percent of the limit
 	Fill   []int
 	Faults int
 	Void   bool // the clock was set, so that nothing is known
@@ -91,10 +91,10 @@ type part struct {
 	extra int64 // what is known of no more, and may be used beyond the limit
 }
 
-// parts cuts what was admitted at a place where counting began anew. At a reset, nobody knows on
-// which side of it an admission was whose bounds hold it: it is left out. Redis that forgets does
-// not decide meanwhile; who decides then has units of before. Those count against the limit of
-// before, and once against that of after, as far as units may be out.
+// parts cuts the admissions at places where counting began anew. At a reset, nobody knows on which
+// side of it an admission was whose bounds hold it: it is left out. Redis that forgets does not
+// decide meanwhile; nodes that decide then have earlier units. Those count against the limit
+// before, and once against the limit after, as far as units may be out.
 func (c *conductor) parts(at place, list []recorded, o *offsets) []part {
 	config := c.plan.Limits[at.limit].Config
 	cuts := c.cuts[at]
@@ -161,7 +161,7 @@ func (c *conductor) refunded(at place, v *leasecheck.Violation, o *offsets) (sum
 	return sum
 }
 
-// explain tells of a violation, of what lies in it, and of what happened around it.
+// explain describes a violation, its admissions, and the events around it.
 func (c *conductor) explain(at place, p part, v *leasecheck.Violation, o *offsets) string {
 	var b strings.Builder
 	config := c.plan.Limits[at.limit].Config

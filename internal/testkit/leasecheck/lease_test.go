@@ -4,7 +4,7 @@ package leasecheck_test
 
 import "testing"
 
-// TestLeases: what nodes with store/lease admit, together with what Redis does, is never too much.
+// TestLeases: the admissions of nodes with store/lease, together with Redis', are never too many.
 func TestLeases(t *testing.T) { runs(t, overLease, processes|network|orders, none) }
 
 // TestLeasesRefunded: the same where clients give units back, save for as many more as these are.

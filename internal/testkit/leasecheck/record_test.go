@@ -207,8 +207,8 @@ func (s *watched) TakeWithin(
 	return now, remembered, err
 }
 
-// offsets bound what Redis' clock shows more than redistest.Clock, in ns. Both go at the same rate,
-// as they are those of one machine.
+// offsets bound how much more Redis' clock shows than redistest.Clock, in ns. Both go at the same
+// rate, as they belong to one machine.
 type offsets struct {
 	least, most int64
 	n           int // answers
@@ -223,7 +223,7 @@ func (o *offsets) add(e *entry) {
 	o.n++
 }
 
-// bounds are those of an instant between two readings, by Redis.
+// bounds are the bounds of an instant between two readings, by Redis.
 func (o *offsets) bounds(from, to time.Duration) (lo, hi int64) {
 	return floor(int64(from)+o.least, 1000), floor(int64(to)+o.most, 1000)
 }

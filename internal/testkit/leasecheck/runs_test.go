@@ -19,8 +19,8 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// A recorded run: workers on one Redis, faults drawn from a seed, and afterwards a check of what
-// was admitted. scripts/soak lease makes many.
+// A recorded run: workers on one Redis, faults drawn from a seed, and afterwards a check of the
+// admissions. scripts/soak lease makes many.
 
 // workers are how many there are at a time.
 const workers = 4
@@ -37,7 +37,7 @@ type plan struct {
 	Longest time.Duration // how long a worker sleeps
 }
 
-// faults are a choice of what may happen.
+// faults are a choice of possible faults.
 type faults uint16
 
 const (
@@ -181,7 +181,7 @@ type task struct {
 	do func()
 }
 
-// event is a line of what happened.
+// event is a line about an event.
 type event struct {
 	at   time.Duration
 	text string

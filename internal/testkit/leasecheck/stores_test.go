@@ -62,8 +62,8 @@ func (s *early) Take(ctx context.Context, charges []store.Charge, results []algo
 	return s.Store.Take(ctx, charges, results)
 }
 
-// holder asks for as much again with each call as it got before, uses what it gets until its end,
-// and tells of it with the next call.
+// holder asks for as much again with each call as it got before, uses its units until their end,
+// and reports on them with the next call.
 type holder struct {
 	store.Store
 	lender store.Lender
@@ -79,7 +79,7 @@ type book struct {
 	want  int64
 }
 
-// units are those of one generation.
+// units are the units of one generation.
 type units struct {
 	end        int64 // by the store
 	deadline   int64 // by store.Monotonic
@@ -117,8 +117,7 @@ func (s *holder) Take(ctx context.Context, charges []store.Charge, results []alg
 	return now, nil
 }
 
-// told is what there is to tell, as much as a call can. It is told once, whatever becomes of the
-// call.
+// told are the reports due, as many as a call can take. Each is made once, even if the call fails.
 func (b *book) told(keeps bool) (list [2]algo.Told) {
 	n := min(len(list), len(b.units))
 	var kept []units

@@ -68,7 +68,7 @@ func (m mode) has(name string) bool { return slices.Contains(strings.Split(strin
 // lends reports whether nodes hold units.
 func (m mode) lends() bool { return m.has("lease") || m.has("simple") || m.has("keep") }
 
-// limitSpec is a counter as a worker is told of it.
+// limitSpec is a counter as it is described to a worker.
 type limitSpec struct {
 	ID, Group uint64
 	Config    algo.Config
@@ -76,7 +76,7 @@ type limitSpec struct {
 	Phases    []time.Duration // times of day from which on three fifths are allowed for half a second
 }
 
-// config is Config with what no JSON can hold.
+// config is Config with the fields that no JSON can hold.
 func (l *limitSpec) config() algo.Config {
 	c := l.Config
 	if c.Calendar != algo.NoCalendar {
@@ -148,7 +148,7 @@ type setup struct {
 	Seed                uint64
 	Record              string // file
 	Nodes               int
-	Timeout             time.Duration // of calls to Redis; 0: that of store/redis
+	Timeout             time.Duration // of calls to Redis; 0: store/redis's default
 	Drain               time.Duration // how long that may take
 }
 

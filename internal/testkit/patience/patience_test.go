@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// deadlined is a test whose package has so much time left. Fatalf ends the goroutine, as that of a
-// test does.
+// deadlined is a test whose package has so much time left. Fatalf ends the goroutine, as a real
+// test's does.
 type deadlined struct {
 	testing.TB
 	left time.Duration
@@ -62,7 +62,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// The bound is half of what the package has left, and none where it has none.
+// The bound is half of the package's remaining time, and none where it has none.
 func TestEnd(t *testing.T) {
 	d := &deadlined{TB: t, left: time.Hour}
 	if left := Left(d); left > time.Hour/2 || left <= 0 {

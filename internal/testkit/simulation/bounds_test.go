@@ -336,7 +336,7 @@ func (o *op) admission(l *said) (g group, a leasecheck.Admission, ok bool) {
 	case exact:
 		c := o.charged[l.account]
 		if c == nil {
-			return g, a, false // balance tells of it
+			return g, a, false // balance reports it
 		}
 		g.forgot, g.resets = c.forgot, c.epoch
 		g.behind = o.begin.behind
@@ -376,7 +376,7 @@ func (w *world) bound(g group, list []leasecheck.Admission, turns []int64, refun
 			c.Burst = share(c.Burst)
 		}
 	} else if w.plan.mode == leased && c.Lease > 0 && (g.forgot > 0 || w.leapt()) {
-		// Nodes go on with what a server has lent that does not know of it any more.
+		// Nodes go on with units lent by a server that does not know of them any more.
 		extra += c.N*int64(c.Lease)/100 + 1
 	}
 	if w.plan.mode == leased && c.Lease > 0 && w.changes(g.limit) {

@@ -23,10 +23,10 @@ var (
 	errCrashed = fmt.Errorf("simulation: the node has crashed: %w", store.ErrNotCharged)
 )
 
-// nobody is the context of what the server does.
+// nobody is the context of the server's own work.
 var nobody = context.Background()
 
-// link is the server as a node sees it, over the network. Close waits for what is on its way.
+// link is the server as a node sees it, over the network. Close waits for calls on their way.
 type link struct {
 	w      *world
 	node   *node
@@ -116,7 +116,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// call is fly for what has an answer that nobody waits for longer than the caller.
+// call is fly for calls whose answer only the caller waits for.
 func (l *link) call(ctx context.Context, kind, detail string, do func(m *memory.Store) error) error {
 	var err error
 	f := l.fly(kind, detail, func(s *server) { err = do(s.mem) })

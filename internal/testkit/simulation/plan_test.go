@@ -47,10 +47,10 @@ type plan struct {
 	lasts     time.Duration
 }
 
-// limitPlan is a limit, but for N.
+// limitPlan is a limit without N.
 type limitPlan struct {
 	name   string
-	config algo.Config // N is that of the first version
+	config algo.Config // N is the first version's
 	per    string
 	policy rule.StoreErrorPolicy
 	bans   bool

@@ -72,14 +72,14 @@ func (w *world) live(path string) (err error) {
 		synctest.Wait()
 	}
 	all.Wait()
-	time.Sleep(20 * time.Second) // for what is told in the background
+	time.Sleep(20 * time.Second) // for reports in the background
 	w.calm()
 	for _, n := range w.nodes {
 		if err := n.end(); err != nil {
 			w.wrong("node %d ends: %v", n.id, err)
 		}
 	}
-	time.Sleep(5 * time.Second) // for what is lent
+	time.Sleep(5 * time.Second) // for units lent
 	w.finish()
 	return w.server.mem.Close()
 }

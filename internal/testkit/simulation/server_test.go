@@ -37,7 +37,7 @@ func newServer(w *world, path string) (*server, error) {
 	return s, s.begin()
 }
 
-// begin starts it, with what its snapshot holds.
+// begin starts it, with the contents of its snapshot.
 func (s *server) begin() (err error) {
 	s.engine = castest.New()
 	s.engine.Clock = s.clock.now
@@ -124,7 +124,7 @@ func (s *server) take(from *link, o *op, charges []store.Charge, ahead []algo.Ah
 	return now, nil
 }
 
-// outcomes is what became of charges that were decided.
+// outcomes are the outcomes of charges that were decided.
 func outcomes(charges []store.Charge, results []algo.Result, now int64) []store.Outcome {
 	list := make([]store.Outcome, len(charges))
 	denied := store.VerdictOf(charges, results).Denied()

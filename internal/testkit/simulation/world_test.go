@@ -101,7 +101,7 @@ func (w *world) wrong(format string, args ...any) {
 	}
 }
 
-// trace returns the lines in order; those of one instant sorted.
+// trace returns the lines in order; lines of one instant are sorted.
 func (w *world) trace() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

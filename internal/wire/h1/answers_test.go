@@ -58,8 +58,8 @@ func steps() *rapid.Generator[[]step] {
 	}), 0, 12)
 }
 
-// TestAnswers: whatever a handler does, its answer is the one of net/http, and so is what becomes
-// of a request behind it.
+// TestAnswers: whatever a handler does, its answer equals net/http's, and so does the fate of a
+// request behind it.
 func TestAnswers(t *testing.T) {
 	var of atomic.Pointer[[]step]
 	loop, plain := newSides(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -84,8 +84,7 @@ type server interface {
 	Shutdown(context.Context) error
 }
 
-// both runs do with the loop and with net/http, each in a bubble, and holds what it returns of the
-// one to that of the other.
+// both runs do with the loop and with net/http, each in a bubble, and compares the two results.
 func both(t *testing.T, h http.Handler, do func(t *testing.T, l *pipes, s server) string) string {
 	t.Helper()
 	run := func(wrap func(*http.Server) server) (result string) {
@@ -196,8 +195,8 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
-// TestDrain: a server that goes away ends connections as net/http does, but for a request that it
-// has read: it answers that.
+// TestDrain: a server that goes away ends connections as net/http does, except that it answers a
+// request that it has read.
 func TestDrain(t *testing.T) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
@@ -256,7 +255,7 @@ func TestDrainRest(t *testing.T) {
 	}
 }
 
-// TestDate: an answer bears the date at which it begins, not that of its request.
+// TestDate: an answer bears the date at which it begins, not the date of its request.
 func TestDate(t *testing.T) {
 	got := both(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Second) }), func(_ *testing.T, l *pipes, _ server) string {
 		p := l.dial()

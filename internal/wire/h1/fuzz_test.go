@@ -72,8 +72,7 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// FuzzServe holds the answers to whatever comes over a connection, in two parts, to those of
-// net/http.
+// FuzzServe compares the answers to any input over a connection, in two parts, with net/http's.
 func FuzzServe(f *testing.F) {
 	for _, s := range oddRequests() {
 		f.Add([]byte(get("/")+s), 3)

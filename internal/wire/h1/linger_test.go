@@ -40,8 +40,8 @@ func refusing(t *testing.T, bound func(*listen.Lingers)) (*Server, string) {
 	return s, l.Addr().String()
 }
 
-// startUpload returns a connection on which a request is sent, but for most of its body. sent tells
-// how much of that is.
+// startUpload returns a connection on which a request is sent, without most of its body. sent is
+// how much of the body was sent.
 func startUpload(t *testing.T, addr, fields string) (c net.Conn, sent int) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)

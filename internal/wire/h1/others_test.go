@@ -171,8 +171,8 @@ func requests(t testing.TB, network, address, bytes string) (list []string) {
 	}
 }
 
-// TestOthers: in what the loop serves by itself no other server sees other requests, so that nobody
-// can smuggle one past them. It may refuse some of it.
+// TestOthers: in input that the loop serves by itself no other server sees other requests, so that
+// nobody can smuggle one past them. It may refuse some of it.
 func TestOthers(t *testing.T) {
 	list := others(t)
 	loop, _ := newSides(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -271,7 +271,7 @@ func stream() *rapid.Generator[string] {
 	})
 }
 
-// TestStreams holds the answers to any stream of requests to those of net/http.
+// TestStreams compares the answers to any stream of requests with net/http's.
 func TestStreams(t *testing.T) {
 	loop, plain := newSides(t, http.HandlerFunc(tell))
 	rapid.Check(t, func(rt *rapid.T) {

@@ -163,8 +163,8 @@ func TestHeaderBomb(t *testing.T) {
 	c.alive(5)
 }
 
-// TestHalfOpen: a client that sends only a part of what it must is disconnected, and others are
-// served in the meantime.
+// TestHalfOpen: a client that sends only a part of a message is disconnected, and others are served
+// in the meantime.
 func TestHalfOpen(t *testing.T) {
 	for name, said := range map[string]string{
 		"nothing": "", "half a preface": preface[:10], "no SETTINGS": preface, "half of SETTINGS": preface + "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00",

@@ -70,7 +70,7 @@ func newBody(s *Server) (*stream, *body) {
 	return st, &body{c: c, st: st}
 }
 
-// kept is the memory of what has come in of a body and is not read. conn.mu must be held.
+// kept is the memory of the unread bytes of a body. conn.mu must be held.
 func (st *stream) kept() (n int) {
 	for p := st.parts; p != nil; p = p.next {
 		n += cap(p.b)

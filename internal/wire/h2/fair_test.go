@@ -235,7 +235,7 @@ func TestBeyondGoAway(t *testing.T) {
 	}
 }
 
-// TestStreamsThatEndByReset: a client may end streams by a reset, as those of gRPC do, once it has
+// TestStreamsThatEndByReset: a client may end streams by a reset, as gRPC clients do, once it has
 // an answer.
 func TestStreamsThatEndByReset(t *testing.T) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

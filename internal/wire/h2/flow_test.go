@@ -214,7 +214,7 @@ func TestWindowsHold(t *testing.T) {
 	_, addr := serve(t, Options{Methods: newService().methods()})
 
 	c := dialRaw(t, addr)
-	c.must(c.f.WriteSettingsAck()) // of what is to come: from here on a stream has 16 KiB
+	c.must(c.f.WriteSettingsAck()) // for later streams: from here on each has 16 KiB
 	c.open(1, waitPath)
 	big := frameMessage(make([]byte, 1<<20))
 	c.must(c.f.WriteData(1, false, []byte{0})) // tells no length, so that no window opens

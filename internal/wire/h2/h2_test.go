@@ -56,7 +56,7 @@ func checkIdle(t testing.TB, s *Server) {
 	}
 }
 
-// eventually waits for what other goroutines are about to do.
+// eventually waits for a state that other goroutines are about to reach.
 var eventually = patience.Until
 
 const (
@@ -206,7 +206,7 @@ func (c *rawClient) must(err error) {
 	}
 }
 
-// fields encodes a header; those of a call to path come first.
+// fields encodes a header; the fields of a call to path come first.
 func (c *rawClient) fields(path string, more ...string) []byte {
 	c.block.Reset()
 	if path != "" {
@@ -234,7 +234,7 @@ func frameMessage(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 }
 
-// next reads the next frame, but for acknowledgements.
+// next reads the next frame, except acknowledgements.
 func (c *rawClient) next() http2.Frame {
 	c.t.Helper()
 	f, err := c.read()
@@ -285,7 +285,7 @@ func (c *rawClient) answer(id uint32) *rawAnswer {
 	}
 }
 
-// take notes what a frame tells of its stream.
+// take notes the state of its stream that a frame shows.
 func (c *rawClient) take(f http2.Frame) {
 	c.t.Helper()
 	id := f.Header().StreamID

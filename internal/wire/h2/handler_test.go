@@ -356,8 +356,8 @@ func TestHandlerPanics(t *testing.T) {
 	c.alive(5)
 }
 
-// TestAllHandlersBounded: those of all connections together are bounded, too, and make room when
-// they end.
+// TestAllHandlersBounded: the handlers of all connections together are bounded, too, and make room
+// when they end.
 func TestAllHandlersBounded(t *testing.T) {
 	release := make(chan struct{})
 	s, addr := serve(t, Options{Methods: newService().methods(), MaxAllHandlers: 2,

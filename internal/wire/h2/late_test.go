@@ -14,7 +14,7 @@ import (
 	"github.com/weir-rl/weir/internal/wire/shed"
 )
 
-// counted is a Rest that counts what becomes of it.
+// counted is a Rest that counts its fates.
 type counted struct{ answered, abandoned *atomic.Int64 }
 
 func (c counted) Answer(context.Context, []byte) ([]byte, Status) {

@@ -23,7 +23,7 @@ var dump = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%q %q %q %q %d %q %v %q %q %v", r.Method, r.Host, r.RequestURI, r.URL, r.ContentLength, body, err != nil, h, r.Trailer, r.TransferEncoding)
 })
 
-// judged sends a request field by field, and says what became of it: the status and body of its
+// judged sends a request field by field, and returns its outcome: the status and body of its
 // answer, or that it was reset.
 func judged(t testing.TB, base string, fields []hpack.HeaderField, body []byte, trailer []hpack.HeaderField) string {
 	t.Helper()
@@ -71,7 +71,7 @@ func judged(t testing.TB, base string, fields []hpack.HeaderField, body []byte, 
 }
 
 // stricter reports whether a request that is judged in two ways is one of those that Configure
-// tells of: it is malformed, we reset it, and net/http does not.
+// describes: it is malformed, we reset it, and net/http does not.
 func stricter(fields []hpack.HeaderField, trailer []hpack.HeaderField, ours, theirs string) bool {
 	if ours != "reset: PROTOCOL_ERROR" {
 		return false
@@ -109,8 +109,8 @@ func fieldsOf(pairs ...string) (fields []hpack.HeaderField) {
 	return fields
 }
 
-// FuzzSame: a request is judged as net/http judges it, and its handler meets the same, but for what
-// Configure tells. The input is a field a line, its name and value with a tab between; a body
+// FuzzSame: a request is judged as net/http judges it, and its handler meets the same, except as
+// Configure says. The input is a field a line, its name and value with a tab between; a body
 // follows an empty line, and trailers another.
 func FuzzSame(f *testing.F) {
 	const get = ":method\tGET\n:scheme\thttp\n:path\t/a?b=c\n:authority\texample.test\n"

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestClient: connections count under the address of their peer, an IPv6 one under its /64; those
-// of proxies and of unix sockets under none.
+// TestClient: connections count under the address of their peer, an IPv6 one under its /64;
+// connections of proxies and of unix sockets under none.
 func TestClient(t *testing.T) {
 	exempt := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	for peer, want := range map[string]string{

@@ -152,7 +152,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestPerAddress: one address cannot take all; those of our own proxies may.
+// TestPerAddress: one address cannot take all connections; our own proxies may.
 func TestPerAddress(t *testing.T) {
 	address, l := serve(t, Options{MaxPerAddress: 2})
 	first, second := dial(t, address), dial(t, address)
@@ -193,7 +193,7 @@ func TestPerNetwork(t *testing.T) {
 	}
 }
 
-// server are a listener's options for TLS, and those of its clients.
+// tlsOptions are a listener's options for TLS, and its clients'.
 func tlsOptions(t *testing.T, o Options) (Options, *tls.Config) {
 	t.Helper()
 	ca := certtest.New(t, "test")

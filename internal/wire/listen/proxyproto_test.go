@@ -51,7 +51,7 @@ var (
 func flip(s string, i int) string { return s[:i] + string(s[i]^1) + s[i+1:] }
 
 // TestHeaders: each header gives the source that it should, whether it comes at once or byte by
-// byte, and takes nothing of what follows.
+// byte, and takes none of the bytes behind it.
 func TestHeaders(t *testing.T) {
 	const peer, bad = "", "error"
 	summed := v2(0x21, 0x11, four, tlv(0x01, "h2"), crc, tlv(0x05, "id"))

@@ -148,7 +148,7 @@ func (c guarded) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// TestErrors: errors read as those of ordinary calls.
+// TestErrors: errors read like ordinary calls' errors.
 func TestErrors(t *testing.T) {
 	ended := func(c net.Conn) { _ = c.Close() }
 	reset := func(c net.Conn) {
@@ -238,7 +238,7 @@ func eachNetworkOf(t *testing.T, network string, f func(ours, peer net.Conn)) {
 	})
 }
 
-// TestWaiting: a read that waits ends with what comes, with its deadline, and with its connection.
+// TestWaiting: a read that waits ends when bytes come, with its deadline, and with its connection.
 func TestWaiting(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, ours, peer net.Conn) {
 		c := New(ours)
@@ -327,8 +327,8 @@ func TestOther(t *testing.T) {
 	}
 }
 
-// BenchmarkEcho is the floor of a door with one caller: a server that answers at once, over
-// ordinary calls and over those of this package. Both ends are in this process.
+// BenchmarkEcho is the floor of a door with one caller: a server that answers at once, with
+// ordinary calls and with this package's. Both ends are in this process.
 func BenchmarkEcho(b *testing.B) {
 	for _, quick := range []bool{false, true} {
 		b.Run(map[bool]string{false: "ordinary", true: "quick"}[quick], func(b *testing.B) {

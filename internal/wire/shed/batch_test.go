@@ -25,7 +25,7 @@ func TestBatchBehindEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newLine(newSleeper(func() {})).Door("rls", bound, Error)
 		var b Batch
-		for range 2 { // a burst: two in 96 ms, of which the second is told of late
+		for range 2 { // a burst: two in 96 ms, and the door learns of the second one late
 			if n := take(&b, d, 40); n > 0 {
 				t.Fatalf("%d are late in a burst", n)
 			}

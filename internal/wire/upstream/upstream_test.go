@@ -499,7 +499,7 @@ func TestRefusedRequests(t *testing.T) {
 	q.Free()
 }
 
-// Informational responses, fields and trailers come through; those of the connection do not.
+// Informational responses, fields and trailers come through; fields of the connection do not.
 func TestAnswerComesThrough(t *testing.T) {
 	l := server(t, func(conn net.Conn) {
 		_, _ = conn.Read(make([]byte, 1<<10))

@@ -101,7 +101,7 @@ func TestPostgresSilent(t *testing.T) {
 	}
 	first := put(t, q, job("one"))
 	network.BlackHole()
-	t.Cleanup(network.Pass) // else the pool would wait for what never comes
+	t.Cleanup(network.Pass) // else the pool would wait for ever
 	q.timeout = 50 * time.Millisecond
 	ended := make(chan error, 1)
 	go func() {

@@ -124,7 +124,7 @@ func TestQueue(t *testing.T) {
 		}
 		a1, b1, a2 := put(t, q, job("a")), put(t, q, job("b")), put(t, q, job("a"))
 
-		// The head of a line, while the line is kept; then that of the other; then none.
+		// The head of a line, while the line is kept; then the other line's; then none.
 		first := next(t, q)
 		if first == nil || first.ID != a1.ID || string(first.Body) != "body" || first.Attributes["user"] != "a" {
 			t.Fatalf("got %+v, want %s", first, a1.ID)
@@ -589,7 +589,7 @@ func TestWorker(t *testing.T) {
 }
 
 // The jobs of a line are sent one after the other, in order, also where the limits admit many at
-// once; those of several lines at the same time.
+// once; jobs of several lines at the same time.
 func TestWorkerOrder(t *testing.T) {
 	queues(t, func(t *testing.T, open func(Bounds) Queue) {
 		q := open(Bounds{})
