@@ -31,8 +31,8 @@ const (
 // tableAlgorithms are the algorithms of the keys, in turn.
 var tableAlgorithms = []string{"fixed_window", "sliding_log"}
 
-// tableKinds are the ways to ask, each with what its rules say of consistency. Each has two nodes of
-// its own, so that what they count is of that kind.
+// tableKinds are the ways to ask, each with what its rules say of consistency. Each has two nodes
+// of its own, so that what they count is of that kind.
 var tableKinds = []struct{ name, consistency string }{
 	{"decide", "exact"},
 	{"lease", "{ lease: 20% }"},

@@ -52,9 +52,10 @@ type Engine interface {
 	// then no group is Done, their Values are valid, and the caller decides anew by the clock
 	// returned. now is 0 for changes that no decision at an instant has made.
 	//
-	// An error says that nothing was heard of the database. It is the error of the groups, too, that
-	// have no Err. One says that the outcome is unknown, unless it is store.ErrNotCharged: then
-	// certainly nothing was written. Where it is unknown, the Store sends the same groups again.
+	// An error says that nothing was heard of the database. It is the error of the groups, too,
+	// that have no Err. One says that the outcome is unknown, unless it is store.ErrNotCharged:
+	// then certainly nothing was written. Where it is unknown, the Store sends the same groups
+	// again.
 	Swap(ctx context.Context, now int64, groups []Group) (clock int64, err error)
 
 	// Scan visits values from a position on, "" being the beginning, about limit of them, in any

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-rl/weir/store/cas"
 )
 
-// TestSettlementGivenUp: a settlement whose caller gave up, and that another node then overtakes, is
-// made all the same: it counts as made.
+// TestSettlementGivenUp: a settlement whose caller gave up, and that another node then overtakes,
+// is made all the same: it counts as made.
 func TestSettlementGivenUp(t *testing.T) {
 	m := castest.New()
 	s, other, c := open(t, m, cas.Options{}), open(t, m, cas.Options{}), counterOf(t, 1, wide)

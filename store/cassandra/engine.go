@@ -214,7 +214,8 @@ func (e *engine) Swap(ctx context.Context, now int64, groups []cas.Group) (clock
 }
 
 // unheard returns the error of a group if nothing was heard of Cassandra meanwhile: each one's
-// connection broke, or its time was over. One whose time was over comes first: Cassandra was silent.
+// connection broke, or its time was over. One whose time was over comes first: Cassandra was
+// silent.
 func unheard(groups []cas.Group) (unheard error) {
 	for i := range groups {
 		err := groups[i].Err

@@ -61,8 +61,8 @@ func TestClaimGivenUp(t *testing.T) {
 	}
 }
 
-// TestSettlementGivenUp: a settlement whose caller gave up, and that another node then overtakes, is
-// made all the same: it counts as made.
+// TestSettlementGivenUp: a settlement whose caller gave up, and that another node then overtakes,
+// is made all the same: it counts as made.
 func TestSettlementGivenUp(t *testing.T) {
 	server := redistest.Start(t)
 	const instant = 1767225600_000000

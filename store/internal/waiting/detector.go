@@ -46,8 +46,8 @@ func (d *Detector) Begin(now int64) {
 	d.patience.Store(silenceFactor * d.longestBefore)
 }
 
-// Sent notes that a call is sent. If no other one is under way, it finds out anew whether the server
-// can be reached.
+// Sent notes that a call is sent. If no other one is under way, it finds out anew whether the
+// server can be reached.
 func (d *Detector) Sent(now int64) {
 	if d.sentAt.CompareAndSwap(0, max(now, 1)) && d.refusedAt.Load() != 0 {
 		d.refusedAt.Store(0)

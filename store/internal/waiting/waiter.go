@@ -118,8 +118,8 @@ func (w *Waiter) reschedule(now int64, servers []*Detector) {
 	w.due = min(max(end, silent), w.begun+w.maxWait+w.stalled)
 }
 
-// silentUntil returns when the first of the servers that owe an answer will have been silent for too
-// long, if it stays silent. Where none owes one, the call has yet to be sent.
+// silentUntil returns when the first of the servers that owe an answer will have been silent for
+// too long, if it stays silent. Where none owes one, the call has yet to be sent.
 func (w *Waiter) silentUntil(now int64, servers []*Detector) int64 {
 	first, last := int64(math.MaxInt64), now
 	for _, d := range servers {
