@@ -136,7 +136,7 @@ func TestLendLostAnswer(t *testing.T) {
 			t.Parallel()                    // each waits for an answer that does not come
 			cfg.LeaseFor = algo.MaxLeaseFor // what is out stays out, however slow the machine
 			proxy := redistest.Proxy(t, server.Addr())
-			s := open(t, redis.Options{URL: "redis://" + proxy.Addr(), Timeout: 500 * time.Millisecond})
+			s := open(t, redis.Options{URL: "redis://" + proxy.Addr(), Timeout: 30 * time.Second})
 			direct := open(t, redis.Options{URL: server.URL()})
 			c := lending(t, cfg, rand.Uint64())
 			h := algo.Ahead{Want: 6}
