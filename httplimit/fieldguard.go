@@ -17,8 +17,8 @@ import (
 )
 
 // RepeatedFields says how to treat requests in which a single-valued field comes twice, where a
-// rule in force or an Identity reads it: a field of the header, or a parameter of the query. Servers
-// differ in which of the values they act by, and may act by another one than the rules.
+// rule in force or an Identity reads it: a field of the header, or a parameter of the query.
+// Servers differ in which of the values they act by, and may act by another one than the rules.
 type RepeatedFields uint8
 
 const (

@@ -250,11 +250,14 @@ func TestInsightPageRuns(t *testing.T) {
 	}
 }
 
+// starved is why a test is skipped whose preview found no processor idle for a minute.
+const starved = "busy: other processes left nothing of the processor to a preview for a minute"
+
 // skipIfStarved skips a test whose preview found no processor idle for a minute.
 func skipIfStarved(t *testing.T, output string) {
 	t.Helper()
 	if strings.Contains(output, "it only gets what nothing else wants of the processor") {
-		t.Skip("busy: other processes left nothing of the processor to a preview for a minute")
+		t.Skip(starved)
 	}
 }
 

@@ -176,7 +176,7 @@ func TestPreviewProcess(t *testing.T) {
 		t.Helper()
 		eventually(t, what, func() bool {
 			if _, err := os.Stat(proc); err != nil {
-				t.Skip("busy: other processes left nothing of the processor to a preview for a minute")
+				t.Skip(starved)
 			}
 			return ok()
 		})

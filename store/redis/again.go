@@ -78,11 +78,12 @@ type lanes struct {
 func (s *lanes) take(memory uint32) *lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := newLane()
-	if n := len(s.free); n > 0 {
-		l = s.free[n-1]
-		s.free = s.free[:n-1]
+	if len(s.free) == 0 {
+		s.free = append(s.free, newLane())
 	}
+	last := len(s.free) - 1
+	l := s.free[last]
+	s.free = s.free[:last]
 	l.next(memory)
 	return l
 }
@@ -159,9 +160,10 @@ type attempts struct {
 
 // begin prepares the first attempt. Call end when all is over.
 func (a *attempts) begin(parent context.Context) {
-	a.parent, a.pause, a.first = parent, firstPause, a.p.store.monotonic()
+	a.parent, a.pause = parent, firstPause
 	a.renew()
 	a.prepare()
+	a.first = a.sent
 }
 
 func (a *attempts) end() { a.cancel() }

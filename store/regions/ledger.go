@@ -15,8 +15,8 @@ import (
 // ledger is the use that this node has not reported to the other regions yet. A key is reported
 // when it has used a share of its limit since its last report, and some time later if it has used
 // so much that the others need to know of the rest. The use of quiet keys stays here, and is
-// forgotten when it counts no more. Safe for concurrent use. Times are by the store's clock, in µs,
-// unless they are said to be monotonic.
+// forgotten when it counts no more. Safe for concurrent use. Times are by the store's clock, in
+// µs, unless they are said to be monotonic.
 type ledger struct {
 	shards [ledgerShards]ledgerShard
 	turn   int // the shard to sweep next

@@ -15,7 +15,8 @@ import (
 const wide = 100
 
 // View draws the state: height lines of at most width columns, with SGR sequences for style and no
-// others. From 80 × 24 on everything is shown; on a smaller screen it is cut. View changes nothing.
+// others. From 80 × 24 on everything is shown; on a smaller screen it is cut. View changes
+// nothing.
 func View(s *State, width, height int) string {
 	if width < 1 || height < 1 {
 		return ""

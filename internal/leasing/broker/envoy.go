@@ -22,7 +22,7 @@ import (
 //	a changed token_bucket       compared by max_tokens,                 a serial number in the nanos,
 //	                             tokens_per_fill and the nanos of        which are cut off in the rate
 //	                             fill_interval, not by its seconds
-//	… that is larger             tokens keep the ratio that was          never enlarged in place:
+//	… that is larger             tokens keep the ratio that was          not enlarged in place:
 //	                             left: 5 of 10 become 50 of 100          DENY_ALL comes first
 //	… that is equal              lives longer, its tokens stay           renewals
 //	two actions for a bucket     in order: after DENY_ALL a token        units are handed over so

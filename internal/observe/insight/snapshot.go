@@ -30,8 +30,8 @@ type Snapshot struct {
 	Nodes         int // merged into it
 	Seed          uint64
 	Started, Time int64 // Unix seconds; of the node that began first, and of the snapshot
-	// StoreTime is Time by the store's clock, in µs, like TopKey.At. It is not sent to other nodes;
-	// 0 is Time.
+	// StoreTime is Time by the store's clock, in µs, like TopKey.At. It is not sent to other
+	// nodes; 0 is Time.
 	StoreTime   int64
 	Over        int64 // the time that was asked for, in s
 	From, Step  int64 // of counts, from here to Time (up to a step less than Over), and series

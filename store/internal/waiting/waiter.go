@@ -22,7 +22,7 @@ type Waiter struct {
 	minWait, maxWait int64 // durations
 	stalled          int64 // for how long this process did not run meanwhile
 	resumed          int64 // when it ran again; 0 if it never stood still
-	waited           bool  // Wait has returned
+	waited           bool  // Wait was called before
 	due              int64 // when to give up, as far as is known
 	wake             int64 // when the timer fires: no later
 	timer            *time.Timer
