@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -191,9 +192,10 @@ func (a *attempts) again(err error) bool {
 	refused := false
 	switch {
 	case err == nil || rueidis.IsRedisNil(err) || isLost(err):
+		a.p.master.answered()
 		return false
 	case replica: // all connections are gone by now
-		refused = true
+		refused = a.p.master.missing(a.p.store.monotonic())
 	case answered && (!a.unknown || !didNothing(err)):
 		return false
 	case answered: // now it was not made: LOADING, say
@@ -216,7 +218,7 @@ func (a *attempts) again(err error) bool {
 	case !a.batch && !a.aside:
 	case refused:
 		d.Refused(now)
-	case !answered && (stalled || !isTimeout(err)): // else it is silent
+	case replica || !answered && (stalled || !isTimeout(err)): // else it is silent
 		d.Broken(now, a.aside)
 	}
 	if a.parent.Err() != nil || a.batch && !a.unknown && !a.p.wanted() || a.unknown && now-a.first > int64(lastSend) {
@@ -262,6 +264,26 @@ func (a *attempts) result(err error) error {
 		return &lostError{err}
 	}
 	return err
+}
+
+// master is when a replica first answered in place of a partition's master.
+type master struct{ since atomic.Int64 } // by the monotonic clock; 0: the master answers
+
+// takesOver is for how long replicas may answer before the server counts as one that does not
+// decide. Until then, one of them may become the master, or connections may lead to another server.
+const takesOver = 100 * time.Millisecond
+
+// answered notes that the master answered.
+func (m *master) answered() {
+	if m.since.Load() != 0 {
+		m.since.Store(0)
+	}
+}
+
+// missing notes that a replica has answered, and reports whether that has lasted.
+func (m *master) missing(now int64) bool {
+	m.since.CompareAndSwap(0, now)
+	return now-m.since.Load() >= int64(takesOver)
 }
 
 // wanted reports whether a caller waits for the batch under way.

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-rl/weir/internal/testkit/redistest"
 )
@@ -106,5 +107,24 @@ func TestForgottenLane(t *testing.T) {
 	fresh.number = 1
 	if err := claim(fresh, true, 40); err != nil {
 		t.Errorf("the first call of a lane, sent again: %v", err)
+	}
+}
+
+// TestMasterMissing: a replica that answers for a moment is about to become the master; one that
+// goes on is not worth waiting for.
+func TestMasterMissing(t *testing.T) {
+	var m master
+	const begun, last = int64(1e9), int64(takesOver)
+	for _, turn := range []struct {
+		after int64
+		want  bool
+	}{{0, false}, {last - 1, false}, {last, true}, {2 * last, true}} {
+		if got := m.missing(begun + turn.after); got != turn.want {
+			t.Errorf("after %v: %v, want %v", time.Duration(turn.after), got, turn.want)
+		}
+	}
+	m.answered()
+	if m.missing(begun + 3*last) {
+		t.Error("the master has answered meanwhile")
 	}
 }

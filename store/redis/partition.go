@@ -31,6 +31,7 @@ type partition struct {
 	swapping  bool          // runSwaps is at work
 	swapLock  chan struct{} // holds a value while a compare-and-swap runs: one at a time
 	swapLane  *lane         // used by the holder of swapLock
+	master    master
 	lanes     lanes
 	expiring  atomic.Pointer[unsure] // a call of Expired that failed
 
