@@ -127,15 +127,22 @@ func (p *part) answered(now, took int64) {
 	}
 }
 
-// lost notes that a call failed. One that was given up says that nothing was heard. To make a new
+// stallLeast is by how much a call is late at least if this process did not run. On a busy machine
+// it is late by less.
+const stallLeast = int64(50 * time.Millisecond)
+
+// lost notes that a call failed, and when it was sent. One that was given up says that nothing was
+// heard, unless it ended so late that this process cannot have run meanwhile. To make a new
 // connection takes longer than any answer over the old ones did, so that where one broke the server
 // does not count as silent for as long as a call may take, and then as if nothing were known of how
 // long it takes.
-func (p *part) lost(now int64, err error) {
-	if last := p.flying.Add(-1) == 0; last && !errors.Is(err, context.DeadlineExceeded) {
+func (p *part) lost(now, sent int64, err error) {
+	late := errors.Is(err, context.DeadlineExceeded)
+	stalled := late && now-sent >= p.timeout+stallLeast
+	if last := p.flying.Add(-1) == 0; last && (!late || stalled) {
 		p.detector.Lost()
 	}
-	if errors.Is(err, ErrBroken) {
+	if stalled || errors.Is(err, ErrBroken) {
 		p.detector.Begin(now)
 		p.detector.Alive(now + p.timeout)
 	}

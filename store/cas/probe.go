@@ -74,7 +74,7 @@ func (s *Store) PingPart(ctx context.Context, part int) error {
 	p, sent := &s.parts[part], store.Monotonic()
 	p.sent(sent)
 	if err := s.parted.PingPart(ctx, part); err != nil {
-		p.lost(store.Monotonic(), err)
+		p.lost(store.Monotonic(), sent, err)
 		return s.wrap(err)
 	}
 	now := store.Monotonic()

@@ -124,7 +124,7 @@ func (s *Store) ask(places []uint64, f func() (clock int64, err error)) error {
 	s.stats.calls.Add(1)
 	if err != nil {
 		s.stats.failures.Add(1)
-		p.lost(answered, err)
+		p.lost(answered, sent, err)
 		return err
 	}
 	p.answered(answered, answered-sent)
@@ -360,10 +360,10 @@ func (w *worker) decideLocked(ctx context.Context) {
 		part.answered(answered, answered-sent)
 		w.made(p)
 	case isNotCharged(err):
-		part.lost(answered, err)
+		part.lost(answered, sent, err)
 		w.notMade(p.calls, err)
 	default:
-		part.lost(answered, err)
+		part.lost(answered, sent, err)
 		g.Err = err
 		w.unsure = append(w.unsure[:0], 0)
 		w.settle()
