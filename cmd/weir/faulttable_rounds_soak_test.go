@@ -258,7 +258,7 @@ var tableStores = []struct {
 		server := pgtest.Start(t)
 		s := &tableStore{
 			lacks: map[string]string{"lease": "the store lends nothing", "region": "the store joins no regions"},
-			stays: "its URL names one server", cutEvery: time.Second, pause: server.Pause, resume: server.Resume,
+			stays: "its URL names one server", swaps: true, cutEvery: time.Second, pause: server.Pause, resume: server.Resume,
 			relays: []*redistest.FaultProxy{redistest.Proxy(t, server.Addr())},
 		}
 		s.flags = func(_ *testing.T, fleet string, _ int) []string {
@@ -272,7 +272,7 @@ var tableStores = []struct {
 			lacks: map[string]string{
 				"lease": "the store lends nothing", "region": "the store joins no regions", "reservation": "the store holds no reservations",
 			},
-			stays: "there is no master", cutEvery: time.Minute, pause: server.Pause, resume: server.Resume,
+			stays: "there is no master", swaps: true, cutEvery: time.Minute, pause: server.Pause, resume: server.Resume,
 			relays: []*redistest.FaultProxy{redistest.Proxy(t, server.Addr())},
 		}
 		keyspaces := map[string]string{}

@@ -53,7 +53,8 @@ func tableRules(consistency string) string {
 type tableFault struct {
 	name   string
 	rounds int
-	fresh  bool // nodes that have seen no fault, and have heard quick answers for some ten seconds
+	fresh  bool     // nodes that have seen no fault, and have heard quick answers for some ten seconds
+	flags  []string // further settings of the nodes, which are fresh then
 	// happens makes the fault while clients ask, and ends it.
 	happens func(r *tableRound)
 	// lacks says why there is no such fault of a store; "" if there is.
@@ -61,6 +62,8 @@ type tableFault struct {
 	// slow is a fault in which answers take longer than the nodes wait by what they have heard, as
 	// docs/distributed.md says in "exact while": what goes over is counted, and bounded.
 	slow bool
+	// several is a fault in which one answer comes in time, and several one after the other do not.
+	several bool
 }
 
 var tableFaults = []tableFault{
@@ -73,12 +76,18 @@ var tableFaults = []tableFault{
 	{name: "answers 100 ms late", rounds: 1, fresh: true, slow: true, happens: func(r *tableRound) { r.delays(100 * time.Millisecond) }},
 	{name: "answers 300 ms late", rounds: 1, fresh: true, slow: true, happens: func(r *tableRound) { r.delays(300 * time.Millisecond) }},
 	{name: "store stopped, 0.3 s", rounds: 3, fresh: true, slow: true, happens: func(r *tableRound) { r.storeStops(300 * time.Millisecond) }},
+	{name: "answers 300 ms late, `store.deadline: 1s`", rounds: 1, fresh: true, several: true, flags: waitsASecond, happens: func(r *tableRound) { r.delays(300 * time.Millisecond) }},
+	{name: "store stopped, 0.3 s, `store.deadline: 1s`", rounds: 3, fresh: true, flags: waitsASecond, happens: func(r *tableRound) { r.storeStops(300 * time.Millisecond) }},
 }
+
+// Nodes with waitsASecond wait for each answer for a second, whatever they have heard before.
+var waitsASecond = []string{"--store-deadline=1s"}
 
 // tableStore is a kind of store, before each server of which there is a relay.
 type tableStore struct {
 	name          string
 	lacks         map[string]string // by kind: why the store cannot do it
+	swaps         bool              // a decision on a key that both nodes change takes several answers
 	stays         string            // why no master is repointed; "" if one can be
 	flags         func(t *testing.T, fleet string, region int) []string
 	relays        []*redistest.FaultProxy
@@ -105,10 +114,11 @@ type tableCell struct {
 	example                                 string
 }
 
-// TestFaultTable: two built nodes share limits over each kind of store, through relays, and with
-// default settings, while connections are cut, answers are late, nodes and stores stand still, and
-// a master moves. Where the store answers within store.max_deadline, or a node alone stood still,
-// nothing goes over a limit; and nothing does silently. It prints a table.
+// TestFaultTable: two built nodes share limits over each kind of store, through relays, while
+// connections are cut, answers are late, nodes and stores stand still, and a master moves. Settings
+// are the defaults, except in rows that name one. Where the store answers within the time that a
+// node waits, or a node alone stood still, nothing goes over a limit; and nothing does silently. It
+// prints a table.
 func TestFaultTable(t *testing.T) {
 	table := "| store | fault | kind | over | excess | lost | decided by share | left unused |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
 	for _, start := range tableStores {
@@ -139,9 +149,9 @@ func (s *tableStore) rows(t *testing.T) func(yield func(string) bool) {
 				for _, old := range fleets {
 					old.end()
 				}
-				fleets = s.start(t)
+				fleets = s.start(t, f.flags)
 			}
-			cells := s.fault(t, &f, fleets)
+			cells, slow := s.fault(t, &f, fleets), f.slow || f.several && s.swaps
 			for i, k := range tableKinds {
 				if why := s.lacks[k.name]; why != "" {
 					yield(fmt.Sprintf("| %s | %s | %s | %s | | | | |\n", s.name, f.name, k.name, why))
@@ -158,10 +168,10 @@ func (s *tableStore) rows(t *testing.T) func(yield func(string) bool) {
 				yield(fmt.Sprintf("| %s | %s | %s | %d | %d | %d | %d | %s |\n", s.name, f.name, k.name, c.over, c.excess, c.lost, c.alone, left))
 				if c.over > c.excess+c.lost {
 					t.Errorf("%s, %s, %s: %d went over, and %d of them silently", s.name, f.name, k.name, c.over, c.over-c.excess-c.lost)
-				} else if c.over > 0 && !f.slow {
+				} else if c.over > 0 && !slow {
 					t.Errorf("%s, %s, %s: %d went over", s.name, f.name, k.name, c.over)
 				}
-				if c.wrong > 0 && !f.slow {
+				if c.wrong > 0 && !slow {
 					t.Errorf("%s, %s, %s: %d wrong answers, such as %s", s.name, f.name, k.name, c.wrong, c.example)
 				}
 			}
@@ -174,7 +184,7 @@ func (s *tableStore) rows(t *testing.T) func(yield func(string) bool) {
 
 // start starts two nodes for each kind, which decide without a fault until they go by what they
 // have heard: for longer than ten seconds.
-func (s *tableStore) start(t *testing.T) []*tableFleet {
+func (s *tableStore) start(t *testing.T, flags []string) []*tableFleet {
 	t.Helper()
 	began := time.Now()
 	fleets := make([]*tableFleet, len(tableKinds))
@@ -192,7 +202,7 @@ func (s *tableStore) start(t *testing.T) []*tableFleet {
 			if k.name != "region" {
 				args = append([]string{"serve", "--rules=rules.yaml"}, s.flags(t, fmt.Sprint("f", s.fleets), -1)...)
 			}
-			p := launch(t, buildProgram(t), dir, args...)
+			p := launch(t, buildProgram(t), dir, append(args, flags...)...)
 			f.processes = append(f.processes, p)
 			f.nodes = append(f.nodes, nodeOf(t, p.stderr, p.addr))
 		}

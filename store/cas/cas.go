@@ -131,22 +131,41 @@ func (p *part) answered(now, took int64) {
 // it is late by less.
 const stallLeast = int64(50 * time.Millisecond)
 
-// lost notes that a call failed, and when it was sent. One that was given up says that nothing was
-// heard, unless it ended so late that this process cannot have run meanwhile. To make a new
-// connection takes longer than any answer over the old ones did, so that where one broke the server
-// does not count as silent for as long as a call may take, and then as if nothing were known of how
-// long it takes.
-func (p *part) lost(now, sent int64, err error) {
+// lost notes that a call failed, and when it was sent, and returns its error. One that was given up
+// says that nothing was heard, unless it ended so late that this process cannot have run meanwhile:
+// then it is as if its connection broke, and the server as if it had answered just now. To make a
+// new connection takes longer than any answer over the old ones did, so that where one broke the
+// server does not count as silent for as long as a call may take, and then as if nothing were known
+// of how long it takes.
+func (p *part) lost(now, sent int64, err error) error {
 	late := errors.Is(err, context.DeadlineExceeded)
 	stalled := late && now-sent >= p.timeout+stallLeast
 	if last := p.flying.Add(-1) == 0; last && (!late || stalled) {
 		p.detector.Lost()
 	}
-	if stalled || errors.Is(err, ErrBroken) {
+	if stalled {
+		err = oversleptError{err}
+		if p.heard.Load() != 0 {
+			p.heard.Store(now)
+		}
+	}
+	if errors.Is(err, ErrBroken) {
 		p.detector.Begin(now)
 		p.detector.Alive(now + p.timeout)
 	}
+	return err
 }
+
+// oversleptError is the error of a call that took so long that this process did not run meanwhile.
+type oversleptError struct{ error }
+
+func isOverslept(err error) bool {
+	var e oversleptError
+	return errors.As(err, &e)
+}
+
+// Unwrap says that it is ErrBroken, too.
+func (e oversleptError) Unwrap() []error { return []error{e.error, ErrBroken} }
 
 // New returns a Store over e, which it closes in the end. The database need not be reachable. An
 // error means that the options make no sense.

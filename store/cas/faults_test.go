@@ -194,6 +194,49 @@ func TestBroken(t *testing.T) {
 	})
 }
 
+// TestOverslept: a call that did nothing, and ended so late that the process did not run meanwhile,
+// is asked again, though nothing was heard of the database for longer than a call may take. One
+// that was given up in time is not.
+func TestOverslept(t *testing.T) {
+	for _, test := range []struct {
+		late time.Duration
+		ok   bool
+	}{{0, false}, {200 * time.Millisecond, true}} {
+		for _, at := range []castest.Call{castest.Swap, castest.Lock} {
+			synctest.Test(t, func(t *testing.T) {
+				time.Sleep(time.Until(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)))
+				m := castest.New()
+				var sleeps atomic.Bool
+				const timeout = time.Second
+				m.Before = func(_ context.Context, call castest.Call) error {
+					if call == at && sleeps.CompareAndSwap(true, false) {
+						time.Sleep(timeout + test.late)
+						return fmt.Errorf("%w: %w", store.ErrNotCharged, context.DeadlineExceeded)
+					}
+					return nil
+				}
+				s, c := open(t, m, cas.Options{Timeout: timeout}), counterOf(t, 1, wide)
+				take(t, s, charge(c, "k", 1))
+				if at == castest.Lock {
+					m.Conflict = func(*cas.Group) bool { return true }
+				}
+				sleeps.Store(true)
+				want := int64(1)
+				_, err := s.Take(t.Context(), []store.Charge{charge(c, "k", 1)}, make([]algo.Result, 1))
+				if (err == nil) != test.ok || sleeps.Load() {
+					t.Errorf("%v, %v late: %v; it was met: %v", at, test.late, err, !sleeps.Load())
+				}
+				if test.ok {
+					want++
+				}
+				if n := used(t, s, c, "k"); n != want {
+					t.Errorf("%v, %v late: %d used, want %d", at, test.late, n, want)
+				}
+			})
+		}
+	}
+}
+
 // TestProbe: a probe does what decisions do, so that one that takes no writes does not count as
 // back.
 func TestProbe(t *testing.T) {

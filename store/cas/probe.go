@@ -74,8 +74,7 @@ func (s *Store) PingPart(ctx context.Context, part int) error {
 	p, sent := &s.parts[part], store.Monotonic()
 	p.sent(sent)
 	if err := s.parted.PingPart(ctx, part); err != nil {
-		p.lost(store.Monotonic(), sent, err)
-		return s.wrap(err)
+		return s.wrap(p.lost(store.Monotonic(), sent, err))
 	}
 	now := store.Monotonic()
 	p.answered(now, now-sent)

@@ -95,6 +95,8 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 		g := &w.groups[i]
 		if g.Err == nil {
 			g.Err = err
+		} else if isOverslept(err) {
+			g.Err = oversleptError{g.Err}
 		}
 		switch {
 		case isNotCharged(g.Err):
@@ -124,8 +126,7 @@ func (s *Store) ask(places []uint64, f func() (clock int64, err error)) error {
 	s.stats.calls.Add(1)
 	if err != nil {
 		s.stats.failures.Add(1)
-		p.lost(answered, sent, err)
-		return err
+		return p.lost(answered, sent, err)
 	}
 	p.answered(answered, answered-sent)
 	s.clock.note(clock, sent, answered)
@@ -360,11 +361,9 @@ func (w *worker) decideLocked(ctx context.Context) {
 		part.answered(answered, answered-sent)
 		w.made(p)
 	case isNotCharged(err):
-		part.lost(answered, sent, err)
-		w.notMade(p.calls, err)
+		w.notMade(p.calls, part.lost(answered, sent, err))
 	default:
-		part.lost(answered, sent, err)
-		g.Err = err
+		g.Err = part.lost(answered, sent, err)
 		w.unsure = append(w.unsure[:0], 0)
 		w.settle()
 	}
