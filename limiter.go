@@ -1,3 +1,16 @@
+// Package weir decides for each request whether it may pass now: a rate limiter to embed in a Go
+// program, and the core of the weir server and proxy. Begin with New and Limiter.Allow.
+//
+// A Limiter asks the rules in force (package rule) which limits a Request meets, charges them all
+// or none in a Store (package store/memory, store/redis or store/fallback), and folds the answers
+// into a Decision. A refusal is a value; an error means that the store failed.
+//
+//	store, err := memory.New(memory.Options{})
+//	limiter, err := weir.New(store, weir.Limit("logins", "5/min", "user"))
+//	decision, err := limiter.Allow(ctx, weir.Request{Attributes: weir.Map{"user": user}})
+//
+// Package httplimit puts a Limiter in front of an http.Handler, package grpclimit in front of a
+// gRPC server.
 package weir
 
 import (
@@ -163,3 +176,35 @@ func (l *Limiter) Release(ctx context.Context, slot string) (ok bool, err error)
 	}
 	return l.store.Release(ctx, c, raw[16:], id)
 }
+
+// Follow shares bans and grants with the other nodes through the store, which must be a
+// store.Board, until ctx ends; then it returns nil. A store that keeps its facts over a restart
+// brings them back in this way. Without Follow a Limiter publishes the orders that its handles set
+// and end, but hears of nothing, and keeps the bans that denials bring to itself. The error is
+// store.ErrNoBoard, or that Follow runs already.
+func (l *Limiter) Follow(ctx context.Context) error { return l.orders.Follow(ctx) }
+
+// Followed returns a channel that is closed when Follow has read for the first time which bans and
+// grants the store holds, or has found that it holds none for good (store.ErrNoBoard). Until then
+// banned keys pass. A program that is to refuse them from its first request on waits for it before
+// it serves, for as long as it will wait for a store that may be away:
+//
+//	go limiter.Follow(ctx)
+//	select {
+//	case <-limiter.Followed():
+//	case <-time.After(5 * time.Second):
+//		log.Print("bans and grants could not be read yet")
+//	}
+//
+// Without Follow the channel is never closed. Safe for concurrent use.
+func (l *Limiter) Followed() <-chan struct{} { return l.orders.Followed() }
+
+// Store keeps the states of all keys and decides charges on them: a store of package store/memory,
+// store/redis or store/fallback. It is declared in package store.
+type Store = store.Store
+
+// Map is a request's attributes in a map.
+type Map = rule.Map
+
+// Pairs is a request's attributes in a slice, the quickest form for a handful of them.
+type Pairs = rule.Pairs
