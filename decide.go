@@ -18,40 +18,22 @@ func (l *Limiter) Allow(ctx context.Context, r Request) (*Decision, error) {
 	return d, err
 }
 
-// Decide decides r into d, reusing what d holds: it calls Match, Charge and Tell. Nothing is
-// allocated once d has grown, except for slots of concurrency limits and CEL expressions.
+// Decide decides r into d, reusing what d holds, in the order of Phases. Nothing is allocated once
+// d has grown, except for slots of concurrency limits and CEL expressions.
 //
 // If the store fails, the rules decide: r is admitted if each enforcing limit that it meets says
 // on_store_error: allow, and d.WithoutStore then says why it was not counted. Otherwise, and if ctx
 // was cancelled, Decide returns the error of the store or of ctx; d then does not allow, and
 // d.Matches lists the limits that r meets.
 func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
-	if l.Match(r, d) {
-		if err := l.charge(ctx, r, d, false); err != nil {
+	p := l.Phases()
+	if p.Match(r, d) {
+		if err := p.Charge(ctx, r, d); err != nil {
 			return err
 		}
 	}
-	l.Tell(ctx, r, d)
+	p.Tell(ctx, r, d)
 	return nil
-}
-
-// Match is the first phase of Decide: it finds the limits that r meets, and the bans that refuse
-// it. d.Matches, d.Priority and d.Exempt are valid from then on. It returns false if d is decided
-// already, because a ban holds, no rules are in force, or an expression takes too long on r
-// (rule.Matches.TooCostly); else Charge comes next.
-//
-// Most callers use Allow or Decide. The phases are for those that have something to do between
-// them, such as to turn r away before it is charged.
-func (l *Limiter) Match(r *Request, d *Decision) (undecided bool) {
-	undecided, _ = l.match(r, d, false)
-	return undecided
-}
-
-// MatchNow is Match for a goroutine that others wait for. If done is false, r would be tried on
-// so many rules that it takes longer than others should wait (rule.Set.MatchNow). Nothing is
-// known of r then, and Match or Decide comes next, on another goroutine.
-func (l *Limiter) MatchNow(r *Request, d *Decision) (undecided, done bool) {
-	return l.match(r, d, true)
 }
 
 func (l *Limiter) match(r *Request, d *Decision, now bool) (undecided, done bool) {
@@ -104,46 +86,6 @@ func (d *Decision) refuseCostly(now int64) {
 	res.Allowed, res.Off, res.Remaining, res.RetryAfter = false, false, 0, algo.Never
 	d.Limits = append(d.Limits[:0], res)
 	d.Allowed, d.Time, d.RetryAfter = false, now, algo.Never
-}
-
-// Charge is the second phase of Decide: it charges the limits that Match found, with the numbers of
-// their grants, in one call of the store, and makes d the decision. It may be called again after
-// another Match, for a request that was refused and waited meanwhile; see ChargeAgain.
-//
-// Charge handles a failing store as Decide describes. After an error it is unknown which limits
-// were charged.
-func (l *Limiter) Charge(ctx context.Context, r *Request, d *Decision) error {
-	return l.charge(ctx, r, d, false)
-}
-
-// ChargeNow is Charge if it needs not wait: done is true if the store could decide at once, which a
-// store.Prompt can for some requests and others never. Else nothing was charged, and Charge comes
-// next, here or on another goroutine, with r and d as they are.
-func (l *Limiter) ChargeNow(r *Request, d *Decision) (done bool) {
-	if len(d.Matches.Hits) == 0 {
-		return true
-	}
-	if l.prompt == nil {
-		return false
-	}
-	if !l.ask(r, d, false) {
-		return true
-	}
-	now, ok := l.prompt.TakeNow(d.charges, d.results)
-	if !ok {
-		d.asked = true
-		return false
-	}
-	d.Time = now
-	d.fold()
-	return true
-}
-
-// ChargeAgain is Charge for a request that was charged before, refused, and then held without Tell.
-// Limits that charge a refused request all the same do not charge it a second time: limits in
-// shadow, and limits that count denied requests.
-func (l *Limiter) ChargeAgain(ctx context.Context, r *Request, d *Decision) error {
-	return l.charge(ctx, r, d, true)
 }
 
 func (l *Limiter) charge(ctx context.Context, r *Request, d *Decision, again bool) error {
@@ -200,33 +142,6 @@ func (d *Decision) drop() {
 // store is not to blame for that. A deadline that is over is another matter, since the store may
 // have been too slow.
 func abandoned(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
-
-// Tell is the last phase of Decide: it counts denials towards bans, gives a refusal its ID, and
-// calls the Hooks. Callers do not call it for a request that is held, unless it is refused for
-// good.
-func (l *Limiter) Tell(ctx context.Context, r *Request, d *Decision) {
-	if !d.Allowed {
-		if f := l.rules.Load(); f != nil && f.bans && !d.byDoor {
-			l.countDenials(ctx, d)
-		}
-		d.Identity()
-	}
-	if l.hooks.Decided != nil {
-		l.hooks.Decided(r, d)
-	}
-}
-
-// HearsAnswers reports whether Answered has an effect, so that a door need not keep r and d until
-// the answer if it has none.
-func (l *Limiter) HearsAnswers() bool { return l.hooks.Answered != nil }
-
-// Answered calls the hooks with the answer to r, which d admitted. Doors that see the answer call
-// it once; r and d must be as they were at Tell.
-func (l *Limiter) Answered(r *Request, d *Decision, a Answer) {
-	if l.hooks.Answered != nil {
-		l.hooks.Answered(r, d, a)
-	}
-}
 
 // RefuseBy makes d a refusal by the limit of d.Matches.Hits[hit] alone, for a door that knows the
 // limit's answer and refuses in its place. said is the limit's result for another request, as it

@@ -16,7 +16,7 @@ type Hooks struct {
 	// Decided saw them. A request that was turned away all the same, because of overload, is none.
 	Answered func(r *Request, d *Decision, a Answer)
 	// Reported is called for requests that somebody else decided, by the units assigned before
-	// (Limiter.Report). d holds what they meet, and no answers.
+	// (Phases.Report). d holds what they meet, and no answers.
 	Reported func(r *Request, d *Decision, allowed, denied int64)
 	// RulesChanged is called before a rule set comes into force, so that no decision by it waits
 	// for the work of this hook; Limiter.Rules still returns the set before. Decisions by the old

@@ -1,6 +1,7 @@
 package weir_test
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -24,6 +25,8 @@ var pure = []string{"cmp", "encoding/binary", "errors", "fmt", "math", "math/bit
 const (
 	mostFolders = 36 // in the table of arrows
 	mostWings   = 12
+	mostFiles   = 11 // of package weir, without tests
+	mostMethods = 15 // of Limiter, exported
 )
 
 // arrows reads from the table in docs/architecture.md which folders of this module each folder may
@@ -190,6 +193,48 @@ func TestImportDirection(t *testing.T) {
 	if checked < 100 {
 		t.Errorf("only %d imports were found; the test does not see the code", checked)
 	}
+}
+
+// TestRootIsSmall: what is new in package weir stands behind one of the handles of Limiter, and in a
+// file that is there.
+func TestRootIsSmall(t *testing.T) {
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files, methods []string
+	for _, e := range entries {
+		name := e.Name()
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		files = append(files, name)
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil && f.Name.IsExported() && receiver(f) == "Limiter" {
+				methods = append(methods, f.Name.Name)
+			}
+		}
+	}
+	if len(files) > mostFiles {
+		t.Errorf("package weir has %d files, of at most %d: %q", len(files), mostFiles, files)
+	}
+	if len(methods) > mostMethods || !slices.Contains(methods, "Allow") {
+		t.Errorf("Limiter has %d exported methods, of at most %d: %q", len(methods), mostMethods, methods)
+	}
+}
+
+// receiver returns the name of the type that a method is of.
+func receiver(f *ast.FuncDecl) string {
+	of := f.Recv.List[0].Type
+	if p, ok := of.(*ast.StarExpr); ok {
+		of = p.X
+	}
+	name, _ := of.(*ast.Ident)
+	return name.Name
 }
 
 // isModule reports whether dir is a module of its own.

@@ -32,12 +32,15 @@ import (
 // DefaultDomain is the domain of rules and requests that name none.
 const DefaultDomain = rule.DefaultDomain
 
+// Store keeps the states of all keys and decides charges on them: a store of package store/memory,
+// store/redis or store/fallback. It is declared in package store.
+type Store = store.Store
+
 // Limiter decides requests by the rules in force.
 //
 // It has three ways to decide a Request. Most callers should use Allow. Decide reuses a Decision,
-// so that it allocates nothing. Reserve is for requests whose cost is known only afterwards. Decide
-// consists of Match, Charge and Tell, which programs may call that have something to do in between;
-// ChargeNow is for programs that would rather not wait where they are.
+// so that it allocates nothing. Reserve is for requests whose cost is known only afterwards. Phases
+// are the steps of Decide, for doors that have something to do between them.
 //
 // An admitted request may leave something to do: Release for the slots of concurrency limits,
 // Settle for the cost of a response, GiveBack for a turn in a leaky bucket that goes unused. Bans,
@@ -135,20 +138,6 @@ func (l *Limiter) Rules() (s *rule.Set, generation uint64) {
 	return f.set, f.generation
 }
 
-// SoleDomain returns the domain of requests that name none: the only one that the rules in force
-// hold, DefaultDomain if there are no rules, and "" if they hold several, so that a door which
-// knows no better has to ask for a name.
-func (l *Limiter) SoleDomain() string {
-	f := l.rules.Load()
-	switch {
-	case f == nil:
-		return DefaultDomain
-	case f.several:
-		return ""
-	}
-	return f.soleDomain
-}
-
 // encodeSlot packs the arguments of Release: the counter's ID, the slot and the key. The slot is
 // random, so that nobody releases another one's.
 func encodeSlot(c *store.Charge) string {
@@ -198,13 +187,3 @@ func (l *Limiter) Follow(ctx context.Context) error { return l.orders.Follow(ctx
 //
 // Without Follow the channel is never closed. Safe for concurrent use.
 func (l *Limiter) Followed() <-chan struct{} { return l.orders.Followed() }
-
-// Store keeps the states of all keys and decides charges on them: a store of package store/memory,
-// store/redis or store/fallback. It is declared in package store.
-type Store = store.Store
-
-// Map is a request's attributes in a map.
-type Map = rule.Map
-
-// Pairs is a request's attributes in a slice, the quickest form for a handful of them.
-type Pairs = rule.Pairs

@@ -353,7 +353,7 @@ func TestSoleDomain(t *testing.T) {
 	}
 	is := func(want string) {
 		t.Helper()
-		if got := l.SoleDomain(); got != want {
+		if got := l.Phases().SoleDomain(); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

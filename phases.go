@@ -8,18 +8,127 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
+// Phases are the steps of Limiter.Decide, and what else doors alone ask a Limiter. They are for
+// programs that have something to do between the steps, such as to turn a request away before it is
+// charged, and for programs that assign units ahead of the requests.
+//
+// Decide is Match, then Charge if that leaves the request undecided, then Tell. A Phases holds
+// nothing but its Limiter, so that it costs nothing to make. Safe for concurrent use. See
+// Limiter.Phases.
+type Phases struct{ l *Limiter }
+
+// Phases returns the phases of this Limiter's decisions. Most callers use Allow or Decide.
+func (l *Limiter) Phases() Phases { return Phases{l} }
+
+// Match is the first phase of Decide: it finds the limits that r meets, and the bans that refuse
+// it. d.Matches, d.Priority and d.Exempt are valid from then on. It returns false if d is decided
+// already, because a ban holds, no rules are in force, or an expression takes too long on r
+// (rule.Matches.TooCostly); else Charge comes next.
+func (p Phases) Match(r *Request, d *Decision) (undecided bool) {
+	undecided, _ = p.l.match(r, d, false)
+	return undecided
+}
+
+// MatchNow is Match for a goroutine that others wait for. If done is false, r would be tried on
+// so many rules that it takes longer than others should wait (rule.Set.MatchNow). Nothing is
+// known of r then, and Match or Decide comes next, on another goroutine.
+func (p Phases) MatchNow(r *Request, d *Decision) (undecided, done bool) {
+	return p.l.match(r, d, true)
+}
+
+// Charge is the second phase of Decide: it charges the limits that Match found, with the numbers of
+// their grants, in one call of the store, and makes d the decision. It may be called again after
+// another Match, for a request that was refused and waited meanwhile; see ChargeAgain.
+//
+// Charge handles a failing store as Decide describes. After an error it is unknown which limits
+// were charged.
+func (p Phases) Charge(ctx context.Context, r *Request, d *Decision) error {
+	return p.l.charge(ctx, r, d, false)
+}
+
+// ChargeNow is Charge if it needs not wait: done is true if the store could decide at once, which a
+// store.Prompt can for some requests and others never. Else nothing was charged, and Charge comes
+// next, here or on another goroutine, with r and d as they are.
+func (p Phases) ChargeNow(r *Request, d *Decision) (done bool) {
+	if len(d.Matches.Hits) == 0 {
+		return true
+	}
+	if p.l.prompt == nil {
+		return false
+	}
+	if !p.l.ask(r, d, false) {
+		return true
+	}
+	now, ok := p.l.prompt.TakeNow(d.charges, d.results)
+	if !ok {
+		d.asked = true
+		return false
+	}
+	d.Time = now
+	d.fold()
+	return true
+}
+
+// ChargeAgain is Charge for a request that was charged before, refused, and then held without Tell.
+// Limits that charge a refused request all the same do not charge it a second time: limits in
+// shadow, and limits that count denied requests.
+func (p Phases) ChargeAgain(ctx context.Context, r *Request, d *Decision) error {
+	return p.l.charge(ctx, r, d, true)
+}
+
+// Tell is the last phase of Decide: it counts denials towards bans, gives a refusal its ID, and
+// calls the Hooks. Callers do not call it for a request that is held, unless it is refused for
+// good.
+func (p Phases) Tell(ctx context.Context, r *Request, d *Decision) {
+	if !d.Allowed {
+		if f := p.l.rules.Load(); f != nil && f.bans && !d.byDoor {
+			p.l.countDenials(ctx, d)
+		}
+		d.Identity()
+	}
+	if p.l.hooks.Decided != nil {
+		p.l.hooks.Decided(r, d)
+	}
+}
+
+// HearsAnswers reports whether Answered has an effect, so that a door need not keep r and d until
+// the answer if it has none.
+func (p Phases) HearsAnswers() bool { return p.l.hooks.Answered != nil }
+
+// Answered calls the hooks with the answer to r, which d admitted. Doors that see the answer call
+// it once; r and d must be as they were at Tell.
+func (p Phases) Answered(r *Request, d *Decision, a Answer) {
+	if p.l.hooks.Answered != nil {
+		p.l.hooks.Answered(r, d, a)
+	}
+}
+
+// SoleDomain returns the domain of requests that name none: the only one that the rules in force
+// hold, DefaultDomain if there are no rules, and "" if they hold several, so that a door which
+// knows no better has to ask for a name.
+func (p Phases) SoleDomain() string {
+	f := p.l.rules.Load()
+	switch {
+	case f == nil:
+		return DefaultDomain
+	case f.several:
+		return ""
+	}
+	return f.soleDomain
+}
+
 // Charges returns the charges that each request like r would make, without charging or deciding
 // anything. It is for doors that assign units ahead of the requests, in place of deciding them. The
 // numbers are those in force, with grants and signals. d is as after Match: if there are no
 // charges, d.Allowed says whether such requests pass, d.Banned for how long not.
 //
 // The charges are valid until d is used again, or given to another method.
-func (l *Limiter) Charges(r *Request, d *Decision) []store.Charge {
-	if !l.Match(r, d) || len(d.Matches.Hits) == 0 {
+func (p Phases) Charges(r *Request, d *Decision) []store.Charge {
+	if !p.Match(r, d) || len(d.Matches.Hits) == 0 {
 		return nil
 	}
-	d.ask(r, l.signals, false)
-	if l.orders.Grants.Any() && !l.applyGrants(d) {
+	d.ask(r, p.l.signals, false)
+	if p.l.orders.Grants.Any() && !p.l.applyGrants(d) {
 		return nil
 	}
 	return d.charges
@@ -29,9 +138,9 @@ func (l *Limiter) Charges(r *Request, d *Decision) []store.Charge {
 // is the Decision that Charges filled in. It calls Hooks.Reported, and charges limits in shadow for
 // the allowed requests, each as far as it has room. Bans do not count the denied ones. The error is
 // the store's.
-func (l *Limiter) Report(ctx context.Context, r *Request, d *Decision, allowed, denied int64) error {
-	if l.hooks.Reported != nil {
-		l.hooks.Reported(r, d, allowed, denied)
+func (p Phases) Report(ctx context.Context, r *Request, d *Decision, allowed, denied int64) error {
+	if p.l.hooks.Reported != nil {
+		p.l.hooks.Reported(r, d, allowed, denied)
 	}
 	if allowed <= 0 || len(d.charges) == 0 {
 		return nil
@@ -46,9 +155,9 @@ func (l *Limiter) Report(ctx context.Context, r *Request, d *Decision, allowed, 
 	if len(charges) == 0 {
 		return nil
 	}
-	_, err := l.store.Take(ctx, charges, make([]algo.Result, len(charges)))
+	_, err := p.l.store.Take(ctx, charges, make([]algo.Result, len(charges)))
 	if err != nil && !abandoned(ctx) {
-		l.storeError(err)
+		p.l.storeError(err)
 	}
 	return err
 }
@@ -57,12 +166,11 @@ func (l *Limiter) Report(ctx context.Context, r *Request, d *Decision, allowed, 
 // and the numbers of a key: those in force, with grants and elastic signals, and those that the
 // rule or an override gives it. All are nil if no rule in force has such a Counter, or the key is
 // not limited by it. It is for package store/regions, which hears of uses and borrows units by ID.
-// Safe for concurrent use.
-func (l *Limiter) Numbers(id uint64, key []byte) (c *rule.Counter, inForce, plain *algo.Limit) {
-	w := l.windowOf(id, key)
+func (p Phases) Numbers(id uint64, key []byte) (c *rule.Counter, inForce, plain *algo.Limit) {
+	w := p.l.windowOf(id, key)
 	if w == nil || w.Limit == nil {
 		return nil, nil, nil
 	}
-	inForce, _ = l.granted(w, key, l.orders.Now())
+	inForce, _ = p.l.granted(w, key, p.l.orders.Now())
 	return w.Counter, inForce, w.Limit
 }

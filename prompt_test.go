@@ -55,12 +55,13 @@ func newWay(t rapid.TB, c *clock, waits func([]store.Charge) bool, inTwo bool) *
 	w.decide = func(r *weir.Request, d *weir.Decision) error { return w.Decide(ctx, r, d) }
 	if inTwo {
 		w.decide = func(r *weir.Request, d *weir.Decision) error {
-			if w.Match(r, d) && !w.ChargeNow(r, d) {
-				if err := w.Charge(ctx, r, d); err != nil {
+			p := w.Phases()
+			if p.Match(r, d) && !p.ChargeNow(r, d) {
+				if err := p.Charge(ctx, r, d); err != nil {
 					return err
 				}
 			}
-			w.Tell(ctx, r, d)
+			p.Tell(ctx, r, d)
 			return nil
 		}
 	}
@@ -140,15 +141,15 @@ func TestChargeNow(t *testing.T) {
 func TestChargeNowNever(t *testing.T) {
 	c := newClock()
 	l, counting := banLimiter(t, c, "limits: [{name: api, per: [user], allow: 2/min}]")
-	r, d := as("ada"), new(weir.Decision)
-	if !l.Match(&r, d) || l.ChargeNow(&r, d) {
+	p, r, d := l.Phases(), as("ada"), new(weir.Decision)
+	if !p.Match(&r, d) || p.ChargeNow(&r, d) {
 		t.Fatal("it was decided at once")
 	}
-	if err := l.Charge(t.Context(), &r, d); err != nil || !d.Allowed || d.Limits[0].Remaining != 1 || counting.takes.Load() != 1 {
+	if err := p.Charge(t.Context(), &r, d); err != nil || !d.Allowed || d.Limits[0].Remaining != 1 || counting.takes.Load() != 1 {
 		t.Fatalf("%v, %+v, %d calls", err, d, counting.takes.Load())
 	}
 	none := weir.Request{}
-	if !l.Match(&none, d) || !l.ChargeNow(&none, d) || !d.Allowed {
+	if !p.Match(&none, d) || !p.ChargeNow(&none, d) || !d.Allowed {
 		t.Error("a request without limits has to wait")
 	}
 }

@@ -37,6 +37,12 @@ type Request struct {
 	Trace *Trace
 }
 
+// Map is a request's attributes in a map.
+type Map = rule.Map
+
+// Pairs is a request's attributes in a slice, the quickest form for a handful of them.
+type Pairs = rule.Pairs
+
 // Trace names a place in a trace, as W3C's Trace Context does.
 type Trace struct {
 	TraceID [16]byte

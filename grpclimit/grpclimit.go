@@ -224,7 +224,7 @@ func (g *Gate) admit(c *call) error {
 	if err := c.begin(); err != nil {
 		return err
 	}
-	if c.outcome.hears = g.limiter.HearsAnswers(); c.outcome.hears {
+	if c.outcome.hears = g.limiter.Phases().HearsAnswers(); c.outcome.hears {
 		c.outcome.status = http.StatusInternalServerError
 	}
 	return nil

@@ -22,7 +22,7 @@ func (c *call) returned(err error) {
 // tell calls the hooks for the call, which is over.
 func (c *call) tell() {
 	if c.outcome.hears {
-		c.gate.limiter.Answered(&c.request, &c.decision, weir.Answer{Status: c.outcome.status})
+		c.gate.limiter.Phases().Answered(&c.request, &c.decision, weir.Answer{Status: c.outcome.status})
 		c.outcome = outcome{}
 	}
 }

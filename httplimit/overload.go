@@ -64,7 +64,7 @@ func (p *Pass) begin() bool {
 	if !entered {
 		return false
 	}
-	p.passed = p.gate.limiter.HearsAnswers()
+	p.passed = p.gate.limiter.Phases().HearsAnswers()
 	if r := p.attrs.r; (p.room.Entered || p.Keeps()) && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
 		p.body = &sentBody{ReadCloser: r.Body, start: p.room.Start, length: r.ContentLength}
 		r.Body = p.body
@@ -166,7 +166,7 @@ func (p *Pass) end() {
 	p.room.Leave(p.gate.o.Load)
 	p.settleAbandoned()
 	if p.passed {
-		p.gate.limiter.Answered(&p.request, &p.decision, weir.Answer{Status: p.status})
+		p.gate.limiter.Phases().Answered(&p.request, &p.decision, weir.Answer{Status: p.status})
 	}
 	p.passage = passage{}
 }

@@ -124,7 +124,7 @@ func (p *program) openRegions() error {
 			if !p.built.Load() {
 				return nil, nil, nil
 			}
-			return p.limiter.Numbers(id, key)
+			return p.limiter.Phases().Numbers(id, key)
 		},
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.regionWeights)) {

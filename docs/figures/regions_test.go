@@ -112,7 +112,7 @@ func runRegions(t *testing.T) (samples []regionplot.Sample) {
 		o := regions.Options{
 			Region: r.name, Table: table, Own: stores[i], Peers: map[string]regions.Neighbour{},
 			Rules: func(id uint64, key []byte) (*rule.Counter, *algo.Limit, *algo.Limit) {
-				return limiters[i].Numbers(id, key)
+				return limiters[i].Phases().Numbers(id, key)
 			},
 		}
 		for j, other := range regionLoads {

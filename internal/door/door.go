@@ -31,17 +31,18 @@ func Domain(named, configured string, l *weir.Limiter) string {
 	if named != "" {
 		return named
 	}
-	return cmp.Or(configured, l.SoleDomain())
+	return cmp.Or(configured, l.Phases().SoleDomain())
 }
 
 // DecideNow is Limiter.Decide as far as it needs not wait, for a goroutine that others wait for. If
 // done is false DecideRest comes next, on another goroutine.
 func DecideNow(ctx context.Context, l *weir.Limiter, r *weir.Request, d *weir.Decision) (done bool) {
-	undecided, done := l.MatchNow(r, d)
-	if !done || undecided && !l.ChargeNow(r, d) {
+	p := l.Phases()
+	undecided, done := p.MatchNow(r, d)
+	if !done || undecided && !p.ChargeNow(r, d) {
 		return false
 	}
-	l.Tell(ctx, r, d)
+	p.Tell(ctx, r, d)
 	return true
 }
 
@@ -50,10 +51,11 @@ func DecideRest(ctx context.Context, l *weir.Limiter, r *weir.Request, d *weir.D
 	if d.Rules == nil { // not even matched: DecideNow leaves none that are without rules
 		return l.Decide(ctx, r, d)
 	}
-	if err := l.Charge(ctx, r, d); err != nil {
+	p := l.Phases()
+	if err := p.Charge(ctx, r, d); err != nil {
 		return err
 	}
-	l.Tell(ctx, r, d)
+	p.Tell(ctx, r, d)
 	return nil
 }
 

@@ -59,7 +59,7 @@ type Options struct {
 	// Rules returns the Counter with an ID, which may be the Counter's own or its
 	// rule.Regions.All's, and the numbers of a key: those in force, and those that the rule gives
 	// it without grants and signals. All are nil if there is none. It must be safe for concurrent
-	// use. Required with Own; weir.Limiter.Numbers is one.
+	// use. Required with Own; weir.Phases.Numbers is one.
 	Rules func(id uint64, key []byte) (c *rule.Counter, inForce, plain *algo.Limit)
 	// Ready reports whether Rules and Digest know the rules yet; nil if they do from the beginning.
 	// Reports on unknown rules are lost, so nothing is heard before.

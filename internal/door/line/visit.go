@@ -97,7 +97,7 @@ func (v *Visit) Decide(ctx context.Context, l *weir.Limiter, r *weir.Request, d 
 func (v *Visit) WasHeld() bool { return v.wait.held }
 
 // DecideAgain is Decide for a request that Decide refused before, and that waited since by other
-// means than a line: see weir.Limiter.ChargeAgain.
+// means than a line: see weir.Phases.ChargeAgain.
 func (v *Visit) DecideAgain(ctx context.Context, l *weir.Limiter, r *weir.Request, d *weir.Decision) error {
 	return v.decide(ctx, l, r, d, wait{charged: true})
 }
@@ -129,9 +129,9 @@ const (
 // ask asks once whether the request may go: it goes through the phases of weir.Limiter.Decide, and
 // does between them what belongs to waiting.
 func (v *Visit) ask(ctx context.Context, d *weir.Decision) (step, error) {
-	l, r := v.limiter, v.request
+	p, r := v.limiter.Phases(), v.request
 	next := decided
-	if l.Match(r, d) {
+	if p.Match(r, d) {
 		if v.Ready != nil && !v.Ready(d) {
 			v.Vetoed, d.Allowed = true, false
 			return decided, nil
@@ -140,7 +140,7 @@ func (v *Visit) ask(ctx context.Context, d *weir.Decision) (step, error) {
 		case behind:
 			return askAgain, nil
 		case refused:
-			l.Tell(ctx, r, d)
+			p.Tell(ctx, r, d)
 			return decided, nil
 		}
 		if v.Veto != nil && v.Veto(d) {
@@ -162,13 +162,13 @@ func (v *Visit) ask(ctx context.Context, d *weir.Decision) (step, error) {
 			next = awaitTurn
 		}
 	}
-	l.Tell(ctx, r, d)
+	p.Tell(ctx, r, d)
 	return next, nil
 }
 
 // charge charges the limits that the request met.
 func (v *Visit) charge(ctx context.Context, d *weir.Decision) error {
-	l, r, maxDelay := v.limiter, v.request, v.request.MaxDelay
+	p, r, maxDelay := v.limiter.Phases(), v.request, v.request.MaxDelay
 	if v.noTurn {
 		r.MaxDelay = 0
 	}
@@ -177,9 +177,9 @@ func (v *Visit) charge(ctx context.Context, d *weir.Decision) error {
 	}
 	var err error
 	if v.charged {
-		err = l.ChargeAgain(ctx, r, d)
+		err = p.ChargeAgain(ctx, r, d)
 	} else {
-		err = l.Charge(ctx, r, d)
+		err = p.Charge(ctx, r, d)
 	}
 	r.MaxDelay, v.charged = maxDelay, true
 	return err
@@ -214,7 +214,7 @@ func (v *Visit) hold(ctx context.Context, d *weir.Decision, next step) error {
 			return err
 		}
 		if !first {
-			v.limiter.Tell(ctx, v.request, d)
+			v.limiter.Phases().Tell(ctx, v.request, d)
 			return nil
 		}
 		if next, err = v.ask(ctx, d); err != nil {

@@ -280,9 +280,9 @@ func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave fu
 	}
 	o := &opened{leave: exit}
 	d, done := &o.Decision, exit // which also gives the place under Options.Overload back
-	l := s.limiter
+	phases := s.limiter.Phases()
 	request := weir.Request{Domain: j.Domain, Attributes: weir.Map(j.Attributes), Hits: 1, Door: "deferred"}
-	undecided := l.Match(&request, d)
+	undecided := phases.Match(&request, d)
 	if undecided {
 		if guard := s.proxy.o.Overload; guard != nil {
 			permit, ok := guard.Acquire(overload.PriorityOf(d))
@@ -299,10 +299,10 @@ func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave fu
 		defer func() { s.Tracer.End(trace, err) }()
 	}
 	if undecided {
-		err = l.Charge(followed, &request, d)
+		err = phases.Charge(followed, &request, d)
 	}
 	if err == nil {
-		l.Tell(ctx, &request, d)
+		phases.Tell(ctx, &request, d)
 	}
 	switch {
 	case err != nil:

@@ -38,7 +38,7 @@ func (d *door) halves(t *testing.T) (out, left [2]int64) {
 	t.Helper()
 	var decision weir.Decision
 	r := weir.Request{Domain: "edge", Attributes: rule.Map{"tenant": "acme"}, Peek: true}
-	charges := d.o.Expand(d.limiter.Charges(&r, &decision), nil)
+	charges := d.o.Expand(d.limiter.Phases().Charges(&r, &decision), nil)
 	if len(charges) != 2 {
 		t.Fatalf("%d charges, want the ceiling and all", len(charges))
 	}

@@ -181,7 +181,7 @@ func (d *door) out(t testing.TB, limit string, attributes rule.Map) (out, remain
 	t.Helper()
 	var decision weir.Decision
 	r := weir.Request{Domain: "edge", Attributes: attributes, Peek: true}
-	for _, c := range d.limiter.Charges(&r, &decision) {
+	for _, c := range d.limiter.Phases().Charges(&r, &decision) {
 		if c.Counter.Rule != limit {
 			continue
 		}
@@ -311,7 +311,7 @@ func TestUsedUp(t *testing.T) {
 	for name, more := range map[string]func(d *door) error{
 		"reset": func(d *door) error {
 			var decision weir.Decision
-			c := d.limiter.Charges(&weir.Request{Domain: "edge", Attributes: acme, Peek: true}, &decision)[0]
+			c := d.limiter.Phases().Charges(&weir.Request{Domain: "edge", Attributes: acme, Peek: true}, &decision)[0]
 			_, err := d.store.Reset(t.Context(), c.Counter, c.Key)
 			return err
 		},

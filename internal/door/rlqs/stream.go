@@ -238,7 +238,7 @@ func (s *stream) usage(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, no
 	usage := broker.Usage{Allowed: count(u.GetNumRequestsAllowed()), Denied: count(u.GetNumRequestsDenied())}
 	// An error can only come from limits in shadow, which decide nothing; the limiter has reported
 	// it.
-	_ = s.r.limiter.Report(s.ctx, &s.request, &s.decision, usage.Allowed, usage.Denied)
+	_ = s.r.limiter.Phases().Report(s.ctx, &s.request, &s.decision, usage.Allowed, usage.Denied)
 	said := s.holder.Report(now, b.name, usage, b.terms)
 	for i, n := range b.counts {
 		if n == nil {

@@ -108,7 +108,7 @@ func (s *stream) meets(b *bucket, now int64) (changed bool) {
 // asked returns the charges that requests of a bucket meet.
 func (s *stream) asked(b *bucket) []store.Charge {
 	s.request = weir.Request{Domain: s.domain, Attributes: &b.entries, Door: Door}
-	return s.r.limiter.Charges(&s.request, &s.decision)
+	return s.r.limiter.Phases().Charges(&s.request, &s.decision)
 }
 
 // terms returns the terms of a bucket that meets charges. They are valid until the next call.

@@ -22,7 +22,7 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 	for range 100 { // beyond the limit, and until all buffers have grown
 		w.askInto(&r, &d)
 		w.recorder.Decided(&r, &d, observe.Facts{Outcome: observe.Unclear})
-		w.limiter.Answered(&r, &d, weir.Answer{Status: 200})
+		w.limiter.Phases().Answered(&r, &d, weir.Answer{Status: 200})
 	}
 	w.recorder.drain()
 	for name, level := range map[string]uint32{"taken": 0, "left out": strata - 1} {

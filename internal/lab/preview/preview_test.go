@@ -365,7 +365,7 @@ func TestGoodClients(t *testing.T) {
 				case user == "limited" && minute < 3:
 					status = 429
 				}
-				w.limiter.Answered(r, d, weir.Answer{Status: status})
+				w.limiter.Phases().Answered(r, d, weir.Answer{Status: status})
 			}
 		}
 		w.now = begin + int64(minute+1)*60e6
@@ -389,7 +389,7 @@ func TestGoodRefusedClients(t *testing.T) {
 				w.now++
 				r := &weir.Request{Attributes: rule.Map{who: client, "path": path}}
 				if d := w.ask(r); d.Allowed {
-					w.limiter.Answered(r, d, weir.Answer{Status: 200})
+					w.limiter.Phases().Answered(r, d, weir.Answer{Status: 200})
 				}
 			}
 		}

@@ -258,7 +258,7 @@ func TestConcurrent(t *testing.T) {
 				if err := w.limiter.Decide(ctx, &r, &d); err != nil {
 					t.Error(err)
 				}
-				w.limiter.Answered(&r, &d, weir.Answer{Status: 200})
+				w.limiter.Phases().Answered(&r, &d, weir.Answer{Status: 200})
 				if k%500 == 0 {
 					w.recorder.SetSeed(9)
 					w.recorder.Stats()

@@ -34,7 +34,7 @@ limits:
 			t.Fatal(err)
 		}
 		if b.d.Allowed {
-			b.limiter.Answered(&r, &b.d, weir.Answer{Status: 200})
+			b.limiter.Phases().Answered(&r, &b.d, weir.Answer{Status: 200})
 		}
 	}
 	for range 2000 {

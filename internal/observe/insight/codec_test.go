@@ -26,7 +26,7 @@ limits:
 		for range 150 {
 			r := weir.Request{Door: "http", Attributes: rule.Pairs{{Name: "user", Value: fmt.Sprint("user-", random.IntN(20))}, {Name: "ip", Value: "192.0.2.1"}}}
 			if b.send(r) {
-				b.limiter.Answered(&r, &b.d, weir.Answer{Status: 200})
+				b.limiter.Phases().Answered(&r, &b.d, weir.Answer{Status: 200})
 			}
 			b.µs.Add(100_000)
 			b.gather(false)

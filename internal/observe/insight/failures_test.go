@@ -180,14 +180,14 @@ func TestFailuresAreThoseOfEachRule(t *testing.T) {
 				p := draw(rt)
 				r := weir.Request{Attributes: p, Hits: 1}
 				var d weir.Decision
-				if b.limiter.Match(&r, &d) {
-					if err := b.limiter.Charge(t.Context(), &r, &d); err != nil {
+				if b.limiter.Phases().Match(&r, &d) {
+					if err := b.limiter.Phases().Charge(t.Context(), &r, &d); err != nil {
 						rt.Fatal(err)
 					}
 				}
 				was := maps.Clone(known)
 				reload(rt)
-				b.limiter.Tell(t.Context(), &r, &d)
+				b.limiter.Phases().Tell(t.Context(), &r, &d)
 				for _, e := range was {
 					e.see(p)
 				}

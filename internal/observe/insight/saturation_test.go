@@ -41,7 +41,7 @@ func TestRush(t *testing.T) {
 				if answers++; rush && answers%100 < c.fail {
 					status = 503
 				}
-				b.limiter.Answered(&r, &b.d, weir.Answer{Status: status})
+				b.limiter.Phases().Answered(&r, &b.d, weir.Answer{Status: status})
 				b.gather(false)
 			}
 			minute := func() {

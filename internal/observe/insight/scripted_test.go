@@ -47,7 +47,7 @@ func lives(t *testing.T, s *scripted.Script, seed uint64, half bool, times int, 
 				retry, _ = b.d.Retry()
 				break
 			}
-			b.limiter.Answered(&q, &b.d, weir.Answer{Status: r.Status})
+			b.limiter.Phases().Answered(&q, &b.d, weir.Answer{Status: r.Status})
 			select {
 			case <-b.woken:
 				b.gather(false)
