@@ -110,11 +110,7 @@ func (l *Limiter) view(r *rule.Rule, c *rule.Counter) *store.View {
 // info describes a key. st is its state in the store; nil if there is none.
 func (l *Limiter) info(w *rule.Window, key []byte, v *store.View, st *store.KeyState, now int64) KeyInfo {
 	k := KeyInfo{Window: w, Key: bytes.Clone(key), Parts: w.KeyParts(key), Mode: w.Rule.ModeFor(key)}
-	var g *orders.Grant
-	if k.Limit, g = l.granted(w, key, now); g != nil {
-		grant := newGrant(g)
-		k.Grant = &grant
-	}
+	k.Limit, k.Grant = l.granted(w, key, now)
 	switch {
 	case st != nil:
 		k.Counted, k.Result, k.Next, k.Used, k.Lent, k.Regions = true, st.Result, st.Next, st.Used, st.Lent, st.Regions
@@ -122,21 +118,18 @@ func (l *Limiter) info(w *rule.Window, key []byte, v *store.View, st *store.KeyS
 		fresh := v.State(nil, k.Limit, &algo.State{}, nil, now)
 		k.Result, k.Next = fresh.Result, fresh.Next
 	}
-	if b := l.banOn(&k, now); b != nil {
-		ban := newBan(b)
-		k.Ban = &ban
-	}
+	k.Ban = l.banOn(&k, now)
 	return k
 }
 
 // banOn returns the ban that refuses all requests that meet a limit with this key; the one that
 // ends last if there are several, nil if there is none.
-func (l *Limiter) banOn(k *KeyInfo, now int64) *orders.Ban {
+func (l *Limiter) banOn(k *KeyInfo, now int64) *Ban {
 	f := l.rules.Load()
 	if f == nil || !l.orders.Bans.Any() || f.set.ExemptKey(k.Window.Rule.Domain, k.Parts) {
 		return nil
 	}
-	var longest *orders.Ban
+	var longest *Ban
 	look := func(r *rule.Rule, key []byte, wide bool) {
 		w := orders.FirstCounted(r)
 		if w == nil {
@@ -144,7 +137,7 @@ func (l *Limiter) banOn(k *KeyInfo, now int64) *orders.Ban {
 		}
 		b, ok := l.orders.Bans.Find(w.Counter.Keys, key, now)
 		if ok && (b.DomainWide || !wide) && (longest == nil || b.Until.After(longest.Until)) {
-			longest = b
+			longest = &b.Ban
 		}
 	}
 	look(k.Window.Rule, k.Key, k.Mode != rule.Enforce)
@@ -465,7 +458,7 @@ func (l *Limiter) bansOf(r *rule.Rule) (n int) {
 	if w == nil || !l.orders.Bans.Any() {
 		return 0
 	}
-	l.orders.Bans.Each(func(group uint64, _ *orders.Ban) {
+	l.orders.Bans.Each(func(group uint64, _ *Ban) {
 		if group == w.Counter.Keys {
 			n++
 		}

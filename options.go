@@ -86,7 +86,8 @@ type BanOptions struct {
 	Pending int
 	// Changed is called for each ban that is set, here or on another node, and for each that is
 	// lifted; not for those that end by themselves. It is called on the deciding path: it must be
-	// quick, safe for concurrent use, and must not call the Limiter. nil means nobody.
+	// quick, safe for concurrent use, and must neither call the Limiter nor change b. nil means
+	// nobody.
 	Changed func(b *Ban, lifted bool)
 }
 
@@ -123,20 +124,13 @@ func WithClock(now func() int64) Option {
 // ordersConfig returns the Config for the bans and grants of l.
 func (l *Limiter) ordersConfig(o *options) orders.Config {
 	remote, ok := store.As[store.Remote](l.store)
-	c := orders.Config{
+	return orders.Config{
 		Store: l.store, Clock: o.clock,
 		Rules: func() *rule.Set {
 			s, _ := l.Rules()
 			return s
 		},
 		MaxBans: cmp.Or(o.bans.Max, DefaultMaxBans), MaxPending: cmp.Or(o.bans.Pending, defaultMaxPending),
-		Async: o.bans.Async || ok && remote.Remote(),
+		Async: o.bans.Async || ok && remote.Remote(), Changed: o.bans.Changed,
 	}
-	if changed := o.bans.Changed; changed != nil {
-		c.Changed = func(b *orders.Ban, lifted bool) {
-			ban := newBan(b)
-			changed(&ban, lifted)
-		}
-	}
-	return c
 }

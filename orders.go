@@ -88,7 +88,7 @@ func sameKey(a, b *rule.Hit) bool {
 // ban adds the answer of a limit that a banned key met. Where the limit itself refuses for longer
 // than the ban, its time is given: a client that came back when the ban ends would be refused
 // again.
-func (d *Decision) ban(h *rule.Hit, now int64, b *orders.Ban) {
+func (d *Decision) ban(h *rule.Hit, now int64, b *orders.BanOrder) {
 	until := b.Until.UnixMicro()
 	var fresh algo.State
 	res := LimitResult{Window: h.Window, Result: h.Limit.Check(&fresh, now, algo.Ask{}), Mode: rule.Enforce, Descriptor: h.Descriptor}
@@ -184,40 +184,19 @@ func (l *Limiter) applyGrants(d *Decision) bool {
 
 // granted returns the numbers in force for a key under a limit, as Decide charges it; nil for none.
 // g is the grant that the key has; nil if it has none.
-func (l *Limiter) granted(w *rule.Window, key []byte, now int64) (limit *algo.Limit, g *orders.Grant) {
+func (l *Limiter) granted(w *rule.Window, key []byte, now int64) (limit *algo.Limit, g *Grant) {
 	limit = atSignal(w, w.Limit, l.signals)
 	if found, ok := l.orders.Grants.Find(w.Counter.Keys, key, now); ok {
-		return found.Numbers(w.Counter.ID, limit), found
+		return found.Numbers(w.Counter.ID, limit), &found.Grant
 	}
 	return limit, nil
 }
 
 // Ban is a key of a rule that is refused outright until an instant, whatever the rule's limits say.
-type Ban struct {
-	Domain string   `json:"domain"`
-	Rule   string   `json:"limit"` // name of the rule
-	Key    []string `json:"key"`   // as rule.Window.KeyParts shows it
-	// DomainWide: the key is refused everywhere in the domain, rather than where the rule applies.
-	DomainWide bool      `json:"wide,omitempty"`
-	Since      time.Time `json:"since"` // by the Limiter's clock, as Until
-	Until      time.Time `json:"until"`
-	Reason     string    `json:"reason"`
-	// Manual: an operator set it, rather than the key's denials.
-	Manual bool `json:"set,omitempty"`
-	// NFTables: the rule wants the kernel to drop the key's packets, too.
-	NFTables bool `json:"nftables,omitempty"`
-}
-
-// newBan returns a ban as users see it; the zero value for nil.
-func newBan(b *orders.Ban) Ban {
-	if b == nil {
-		return Ban{}
-	}
-	return Ban{
-		Domain: b.Domain, Rule: b.Rule, Key: b.Key, DomainWide: b.DomainWide,
-		Since: b.Since, Until: b.Until, Reason: b.Reason, Manual: b.Manual, NFTables: b.NFTables,
-	}
-}
+// It has the Domain and the name of the Rule, the Key as rule.Window.KeyParts shows it, the instants
+// Since and Until by the Limiter's clock, the Reason, and how it is enforced (DomainWide, Manual,
+// NFTables). Do not change one that is reached by a pointer.
+type Ban = orders.Ban
 
 // Banned says why a request was refused outright.
 type Banned struct {
@@ -256,8 +235,7 @@ func (b *Bans) Set(ctx context.Context, domain, limit string, key []string, unti
 	if err != nil {
 		return Ban{}, err
 	}
-	ban, err := b.l.orders.Bans.Set(ctx, r, key, until, reason)
-	return newBan(ban), err
+	return b.l.orders.Bans.Set(ctx, r, key, until, reason)
 }
 
 // Plan returns the ban that Set would put in force, without doing it, and the ban of the key that
@@ -267,12 +245,7 @@ func (b *Bans) Plan(domain, limit string, key []string, until time.Time, reason 
 	if err != nil {
 		return Ban{}, nil, err
 	}
-	planned, have, err := b.l.orders.Bans.Plan(r, key, until, reason)
-	if have != nil {
-		old := newBan(have)
-		before = &old
-	}
-	return newBan(planned), before, err
+	return b.l.orders.Bans.Plan(r, key, until, reason)
 }
 
 // Of returns the ban of a key. The error says what does not fit, or is ErrNotFound.
@@ -281,8 +254,7 @@ func (b *Bans) Of(domain, limit string, key []string) (Ban, error) {
 	if err != nil {
 		return Ban{}, err
 	}
-	ban, err := b.l.orders.Bans.Of(r, key)
-	return newBan(ban), err
+	return b.l.orders.Bans.Of(r, key)
 }
 
 // Lift ends a ban on all nodes and returns it. It also forgets the denials that were counted
@@ -293,18 +265,11 @@ func (b *Bans) Lift(ctx context.Context, domain, limit string, key []string) (Ba
 	if err != nil {
 		return Ban{}, err
 	}
-	ban, err := b.l.orders.Bans.Lift(ctx, r, key)
-	return newBan(ban), err
+	return b.l.orders.Bans.Lift(ctx, r, key)
 }
 
 // List returns the bans in force on this node, in no order.
-func (b *Bans) List() []Ban {
-	var list []Ban
-	for _, ban := range b.l.orders.Bans.List() {
-		list = append(list, newBan(ban))
-	}
-	return list
-}
+func (b *Bans) List() []Ban { return b.l.orders.Bans.List() }
 
 // BanStats is a reading of bans and grants on this node. InForce and Grants are as things stand;
 // the others count since the Limiter was made.
@@ -327,33 +292,15 @@ func (b *Bans) Stats() BanStats {
 		InForce: map[RuleName]int{}, Grants: b.l.orders.Grants.Len(),
 		Set: counts.Set, Requests: b.requests.Load(), Evicted: counts.Evicted, Dropped: counts.Dropped,
 	}
-	b.l.orders.Bans.Each(func(_ uint64, ban *orders.Ban) { s.InForce[RuleName{ban.Domain, ban.Rule}]++ })
+	b.l.orders.Bans.Each(func(_ uint64, ban *Ban) { s.InForce[RuleName{ban.Domain, ban.Rule}]++ })
 	return s
 }
 
-// Grant is other numbers for a key of a rule, until an instant.
-type Grant struct {
-	Domain string    `json:"domain"`
-	Rule   string    `json:"limit"` // name of the rule
-	Key    []string  `json:"key"`   // as rule.Window.KeyParts shows it
-	Allow  string    `json:"allow"` // in the notation of rule files
-	Since  time.Time `json:"since"` // by the Limiter's clock, as Until
-	Until  time.Time `json:"until"`
-	Reason string    `json:"reason"`
-	// Problem says why it has no effect under the rules in force; "" if it has.
-	Problem string `json:"problem,omitempty"`
-}
-
-// newGrant returns a grant as users see it; the zero value for nil.
-func newGrant(g *orders.Grant) Grant {
-	if g == nil {
-		return Grant{}
-	}
-	return Grant{
-		Domain: g.Domain, Rule: g.Rule, Key: g.Key, Allow: g.Allow,
-		Since: g.Since, Until: g.Until, Reason: g.Reason, Problem: g.Problem,
-	}
-}
+// Grant is other numbers for a key of a rule, until an instant. It has the Domain and the name of
+// the Rule, the Key as rule.Window.KeyParts shows it, Allow in the notation of rule files, the
+// instants Since and Until by the Limiter's clock, the Reason, and the Problem that leaves it
+// without effect under the rules in force.
+type Grant = orders.Grant
 
 // Grants are the grants in force: keys with other numbers than their rule. Safe for concurrent use.
 // See Limiter.Grants.
@@ -373,8 +320,7 @@ func (g *Grants) Set(ctx context.Context, domain, limit string, key []string, al
 	if err != nil {
 		return Grant{}, err
 	}
-	grant, err := g.l.orders.Grants.Set(ctx, r, key, allow, until, reason)
-	return newGrant(grant), err
+	return g.l.orders.Grants.Set(ctx, r, key, allow, until, reason)
 }
 
 // Plan returns the grant that Set would put in force, without doing it, and the grant of the key
@@ -384,12 +330,7 @@ func (g *Grants) Plan(domain, limit string, key []string, allow string, until ti
 	if err != nil {
 		return Grant{}, nil, err
 	}
-	planned, have, err := g.l.orders.Grants.Plan(r, key, allow, until, reason)
-	if have != nil {
-		old := newGrant(have)
-		before = &old
-	}
-	return newGrant(planned), before, err
+	return g.l.orders.Grants.Plan(r, key, allow, until, reason)
 }
 
 // Of returns the grant of a key. The error says what does not fit, or is ErrNotFound.
@@ -398,8 +339,7 @@ func (g *Grants) Of(domain, limit string, key []string) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	grant, err := g.l.orders.Grants.Of(r, key)
-	return newGrant(grant), err
+	return g.l.orders.Grants.Of(r, key)
 }
 
 // Revoke ends a grant on all nodes and returns it. The error says what does not fit, or is
@@ -409,15 +349,8 @@ func (g *Grants) Revoke(ctx context.Context, domain, limit string, key []string)
 	if err != nil {
 		return Grant{}, err
 	}
-	grant, err := g.l.orders.Grants.Revoke(ctx, r, key)
-	return newGrant(grant), err
+	return g.l.orders.Grants.Revoke(ctx, r, key)
 }
 
 // List returns the grants in force on this node, in no order.
-func (g *Grants) List() []Grant {
-	var list []Grant
-	for _, grant := range g.l.orders.Grants.List() {
-		list = append(list, newGrant(grant))
-	}
-	return list
-}
+func (g *Grants) List() []Grant { return g.l.orders.Grants.List() }

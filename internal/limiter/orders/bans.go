@@ -12,13 +12,26 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Ban refuses a key of a rule outright until an instant. Immutable.
+// Ban is a key of a rule that is refused outright until an instant, whatever the rule's limits say.
 type Ban struct {
-	Head
+	Domain string   `json:"domain"`
+	Rule   string   `json:"limit"` // name of the rule
+	Key    []string `json:"key"`   // as rule.Window.KeyParts shows it
 	// DomainWide: the key is refused everywhere in the domain, rather than where the rule applies.
-	DomainWide bool
-	Manual     bool // set by an operator, rather than for the key's denials
-	NFTables   bool // the rule wants the kernel to drop the key's packets, too
+	DomainWide bool      `json:"wide,omitempty"`
+	Since      time.Time `json:"since"` // by the Limiter's clock, as Until
+	Until      time.Time `json:"until"`
+	Reason     string    `json:"reason"`
+	// Manual: an operator set it, rather than the key's denials.
+	Manual bool `json:"set,omitempty"`
+	// NFTables: the rule wants the kernel to drop the key's packets, too.
+	NFTables bool `json:"nftables,omitempty"`
+}
+
+// BanOrder is a ban as a node keeps it. Immutable.
+type BanOrder struct {
+	Ban
+	made int64 // as in head
 	// RefusedUntil is the instant until which the limit itself would refuse, in µs, as it stood
 	// when its key was banned; 0 if that is not known, or not after Until.
 	RefusedUntil int64
@@ -26,7 +39,7 @@ type Ban struct {
 
 // Bans are the bans in force on a node.
 type Bans struct {
-	kind[*Ban]
+	kind[*BanOrder]
 	denials denials
 	changed func(b *Ban, lifted bool)
 
@@ -43,17 +56,20 @@ func (b *Bans) Any() bool { return b.table.len() > 0 }
 func (b *Bans) AnyDomainWide() bool { return b.domainWide.Load() }
 
 // Find returns the ban on a key at an instant.
-func (b *Bans) Find(group uint64, key []byte, now int64) (ban *Ban, ok bool) {
+func (b *Bans) Find(group uint64, key []byte, now int64) (ban *BanOrder, ok bool) {
 	ban, _, ok = b.table.find(group, key, now)
 	return ban, ok
 }
 
 // List returns the bans in force, in no order.
-func (b *Bans) List() []*Ban { return b.list() }
+func (b *Bans) List() (list []Ban) {
+	b.Each(func(_ uint64, ban *Ban) { list = append(list, *ban) })
+	return list
+}
 
 // Each calls f for each ban in force, with the group of its key. f must not change bans.
 func (b *Bans) Each(f func(group uint64, ban *Ban)) {
-	b.table.each(b.orders.Now(), func(group uint64, _ []byte, _ int64, ban *Ban) { f(group, ban) })
+	b.table.each(b.orders.Now(), func(group uint64, _ []byte, _ int64, ban *BanOrder) { f(group, &ban.Ban) })
 }
 
 // BanStats counts bans and their fates since the Orders were made.
@@ -69,43 +85,50 @@ func (b *Bans) Stats() BanStats {
 }
 
 // place puts a ban in force on this node.
-func (b *Bans) place(group uint64, key []byte, until int64, ban *Ban) {
+func (b *Bans) place(group uint64, key []byte, until int64, ban *BanOrder) {
 	if ban.DomainWide {
 		b.domainWide.Store(true)
 	}
 	b.table.set(group, key, until, ban)
 	if b.changed != nil {
-		b.changed(ban, false)
+		b.changed(&ban.Ban, false)
 	}
 }
 
 // remove lifts a ban on this node; ok is false if there is none.
-func (b *Bans) remove(group uint64, key []byte, now int64) (ban *Ban, ok bool) {
+func (b *Bans) remove(group uint64, key []byte, now int64) (ban *BanOrder, ok bool) {
 	ban, ok = b.table.drop(group, key, now)
 	if ok && b.changed != nil {
-		b.changed(ban, true)
+		b.changed(&ban.Ban, true)
 	}
 	return ban, ok
 }
 
 // newBan returns a ban on a key of a rule, as the rule wants it.
-func newBan(r *rule.Rule, parts []string, now, until int64) *Ban {
-	b := &Ban{Head: Head{Domain: r.Domain, Rule: r.Name, Key: parts, Since: time.UnixMicro(now), Until: time.UnixMicro(until)}}
+func newBan(r *rule.Rule, parts []string, now, until int64) *BanOrder {
+	b := &BanOrder{Ban: Ban{Domain: r.Domain, Rule: r.Name, Key: parts, Since: time.UnixMicro(now), Until: time.UnixMicro(until)}}
 	if r.Ban != nil {
 		b.DomainWide, b.NFTables = r.Ban.Domain, r.Ban.NFTables
 	}
 	return b
 }
 
-func (b *Ban) encode(d *factData, until int64) {
+func (b *BanOrder) head() head {
+	return head{b.Domain, b.Rule, b.Key, b.Since, b.Until, b.Reason, b.made}
+}
+
+func (b *BanOrder) encode(d *factData, until int64) {
 	d.Wide, d.Manual, d.NFTables = b.DomainWide, b.Manual, b.NFTables
 	d.Beyond = max(0, b.RefusedUntil-until)
 }
 
-func (b *Ban) says(d *factData) bool { return b.Manual == d.Manual }
+func (b *BanOrder) says(d *factData) bool { return b.Manual == d.Manual }
 
-func decodeBan(h Head, _ []byte, d *factData, until int64) *Ban {
-	b := &Ban{Head: h, DomainWide: d.Wide, Manual: d.Manual, NFTables: d.NFTables}
+func decodeBan(h head, _ []byte, d *factData, until int64) *BanOrder {
+	b := &BanOrder{made: h.made, Ban: Ban{
+		Domain: h.domain, Rule: h.rule, Key: h.key, Since: h.since, Until: h.until, Reason: h.reason,
+		DomainWide: d.Wide, Manual: d.Manual, NFTables: d.NFTables,
+	}}
 	if d.Beyond > 0 {
 		b.RefusedUntil = until + min(d.Beyond, algo.MaxWindow.Microseconds())
 	}
@@ -114,29 +137,32 @@ func decodeBan(h Head, _ []byte, d *factData, until int64) *Ban {
 
 // Set bans a key of a rule until an instant, in place of an earlier ban, and informs the other
 // nodes. The error says what does not fit, or is ErrNotShared.
-func (b *Bans) Set(ctx context.Context, r *rule.Rule, key []string, until time.Time, reason string) (*Ban, error) {
+func (b *Bans) Set(ctx context.Context, r *rule.Rule, key []string, until time.Time, reason string) (Ban, error) {
 	t, ban, err := b.plan(r, key, until, reason)
 	if err != nil {
-		return nil, err
+		return Ban{}, err
 	}
 	b.ended.forget(factID(t.group, t.key))
 	b.put(t.group, t.key, until.UnixMicro(), ban)
 	b.set.Add(1)
-	return ban, b.orders.publish(ctx, b.factName(t.group, t.key))
+	return ban.Ban, b.orders.publish(ctx, b.factName(t.group, t.key))
 }
 
 // Plan returns the ban that Set would put in force, and the key's present ban; nil for none. It
 // fails as Set does, except that it never returns ErrNotShared.
-func (b *Bans) Plan(r *rule.Rule, key []string, until time.Time, reason string) (ban, before *Ban, err error) {
-	t, ban, err := b.plan(r, key, until, reason)
+func (b *Bans) Plan(r *rule.Rule, key []string, until time.Time, reason string) (ban Ban, before *Ban, err error) {
+	t, planned, err := b.plan(r, key, until, reason)
 	if err != nil {
-		return nil, nil, err
+		return Ban{}, nil, err
 	}
-	before, _, _ = b.table.find(t.group, t.key, b.orders.Now())
-	return ban, before, nil
+	if have, _, ok := b.table.find(t.group, t.key, b.orders.Now()); ok {
+		old := have.Ban
+		before = &old
+	}
+	return planned.Ban, before, nil
 }
 
-func (b *Bans) plan(r *rule.Rule, key []string, until time.Time, reason string) (target, *Ban, error) {
+func (b *Bans) plan(r *rule.Rule, key []string, until time.Time, reason string) (target, *BanOrder, error) {
 	t, err := b.orders.target(r, key)
 	if err != nil {
 		return t, nil, err
@@ -157,35 +183,35 @@ func (b *Bans) plan(r *rule.Rule, key []string, until time.Time, reason string) 
 }
 
 // Of returns the ban of a key of a rule. The error says what does not fit, or is ErrNotFound.
-func (b *Bans) Of(r *rule.Rule, key []string) (*Ban, error) {
+func (b *Bans) Of(r *rule.Rule, key []string) (Ban, error) {
 	t, err := b.orders.target(r, key)
 	if err != nil {
-		return nil, err
+		return Ban{}, err
 	}
 	ban, _, ok := b.table.find(t.group, t.key, b.orders.Now())
 	if !ok {
-		return nil, fmt.Errorf("%w: no ban", ErrNotFound)
+		return Ban{}, fmt.Errorf("%w: no ban", ErrNotFound)
 	}
-	return ban, nil
+	return ban.Ban, nil
 }
 
 // Lift ends a ban on all nodes and returns it. It also forgets the denials that were counted
 // towards the next one. The error says what does not fit, or is ErrNotFound or ErrNotShared, or
 // the store's, if the ban is lifted and the denials could not be forgotten.
-func (b *Bans) Lift(ctx context.Context, r *rule.Rule, key []string) (*Ban, error) {
+func (b *Bans) Lift(ctx context.Context, r *rule.Rule, key []string) (Ban, error) {
 	t, err := b.orders.target(r, key)
 	if err != nil {
-		return nil, err
+		return Ban{}, err
 	}
 	ban, ok := b.end(t)
 	if !ok {
-		return nil, fmt.Errorf("%w: no ban", ErrNotFound)
+		return Ban{}, fmt.Errorf("%w: no ban", ErrNotFound)
 	}
 	err = b.orders.publish(ctx, b.factName(t.group, t.key))
 	if t.rule.Ban != nil {
 		err = errors.Join(err, b.forgive(ctx, t.rule.Ban, t.key))
 	}
-	return ban, err
+	return ban.Ban, err
 }
 
 // forgive forgets the denials of a key.

@@ -17,13 +17,23 @@ import (
 // MaxGrants bounds the grants in force at a time.
 const MaxGrants = 10_000
 
-// Grant gives a key of a rule other numbers until an instant. Immutable once it is in force.
+// Grant is other numbers for a key of a rule, until an instant.
 type Grant struct {
-	Head
-	Allow string // in the notation of rule files
+	Domain string    `json:"domain"`
+	Rule   string    `json:"limit"` // name of the rule
+	Key    []string  `json:"key"`   // as rule.Window.KeyParts shows it
+	Allow  string    `json:"allow"` // in the notation of rule files
+	Since  time.Time `json:"since"` // by the Limiter's clock, as Until
+	Until  time.Time `json:"until"`
+	Reason string    `json:"reason"`
 	// Problem says why it has no effect under the rules in force; "" if it has.
-	Problem string
+	Problem string `json:"problem,omitempty"`
+}
 
+// GrantOrder is a grant as a node keeps it. Immutable once it is in force.
+type GrantOrder struct {
+	Grant
+	made int64 // as in head
 	// what Allow means under the rules in force
 	unlimited bool
 	limits    []grantedLimit
@@ -36,7 +46,7 @@ type grantedLimit struct {
 
 // Numbers returns the numbers that a key with g has under a counter, limit being those that it has
 // without g; nil for none.
-func (g *Grant) Numbers(counter uint64, limit *algo.Limit) *algo.Limit {
+func (g *GrantOrder) Numbers(counter uint64, limit *algo.Limit) *algo.Limit {
 	if g.unlimited {
 		return nil
 	}
@@ -49,7 +59,7 @@ func (g *Grant) Numbers(counter uint64, limit *algo.Limit) *algo.Limit {
 }
 
 // lowers reports whether g, which is for a key of r, gives it less than r does.
-func (g *Grant) lowers(r *rule.Rule) bool {
+func (g *GrantOrder) lowers(r *rule.Rule) bool {
 	for _, l := range g.limits {
 		i := slices.IndexFunc(r.Windows, func(w *rule.Window) bool { return w.Counter != nil && w.Counter.ID == l.counter })
 		if i < 0 || !rule.Lower(l.limit, r.Windows[i].Limit) {
@@ -59,13 +69,17 @@ func (g *Grant) lowers(r *rule.Rule) bool {
 	return !g.unlimited
 }
 
-func (g *Grant) encode(d *factData, _ int64) { d.Allow = g.Allow }
+func (g *GrantOrder) head() head {
+	return head{g.Domain, g.Rule, g.Key, g.Since, g.Until, g.Reason, g.made}
+}
 
-func (g *Grant) says(d *factData) bool { return g.Allow == d.Allow }
+func (g *GrantOrder) encode(d *factData, _ int64) { d.Allow = g.Allow }
+
+func (g *GrantOrder) says(d *factData) bool { return g.Allow == d.Allow }
 
 // Grants are the grants in force on a node.
 type Grants struct {
-	kind[*Grant]
+	kind[*GrantOrder]
 
 	mu     sync.Mutex
 	limits map[algo.Config]*algo.Limit // so that equal numbers are one limit to a store
@@ -80,64 +94,70 @@ type ruleName struct{ domain, rule string }
 func (t *Grants) Any() bool { return t.table.len() > 0 }
 
 // Find returns the grant of a key at an instant.
-func (t *Grants) Find(group uint64, key []byte, now int64) (g *Grant, ok bool) {
+func (t *Grants) Find(group uint64, key []byte, now int64) (g *GrantOrder, ok bool) {
 	g, _, ok = t.table.find(group, key, now)
 	return g, ok
 }
 
 // List returns the grants in force, in no order.
-func (t *Grants) List() []*Grant { return t.list() }
+func (t *Grants) List() (list []Grant) {
+	t.table.each(t.orders.Now(), func(_ uint64, _ []byte, _ int64, g *GrantOrder) { list = append(list, g.Grant) })
+	return list
+}
 
 // Len returns how many grants are in force.
 func (t *Grants) Len() int { return t.inForce(t.orders.Now()) }
 
 func (t *Grants) inForce(now int64) (n int) {
-	t.table.each(now, func(uint64, []byte, int64, *Grant) { n++ })
+	t.table.each(now, func(uint64, []byte, int64, *GrantOrder) { n++ })
 	return n
 }
 
 // Set gives a key of a rule other numbers until an instant, in place of an earlier grant, and
 // informs the other nodes. The error says what does not fit, or is ErrNotShared.
-func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow string, until time.Time, reason string) (*Grant, error) {
+func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow string, until time.Time, reason string) (Grant, error) {
 	to, counted, g, err := t.plan(r, key, allow, until, reason)
 	if err != nil {
-		return nil, err
+		return Grant{}, err
 	}
 	t.ended.forget(factID(to.group, to.key))
 	t.put(to.group, to.key, until.UnixMicro(), g)
 	t.forgetRefusals(to.rule, counted)
-	return g, t.orders.publish(ctx, t.factName(to.group, to.key))
+	return g.Grant, t.orders.publish(ctx, t.factName(to.group, to.key))
 }
 
 // Plan returns the grant that Set would put in force, and the key's present grant; nil for none. It
 // fails as Set does, except that it never returns ErrNotShared.
-func (t *Grants) Plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (g, before *Grant, err error) {
-	to, _, g, err := t.plan(r, key, allow, until, reason)
+func (t *Grants) Plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (g Grant, before *Grant, err error) {
+	to, _, planned, err := t.plan(r, key, allow, until, reason)
 	if err != nil {
-		return nil, nil, err
+		return Grant{}, nil, err
 	}
-	before, _ = t.Find(to.group, to.key, t.orders.Now())
-	return g, before, nil
+	if have, ok := t.Find(to.group, to.key, t.orders.Now()); ok {
+		old := have.Grant
+		before = &old
+	}
+	return planned.Grant, before, nil
 }
 
 // Of returns the grant of a key of a rule. The error says what does not fit, or is ErrNotFound.
-func (t *Grants) Of(r *rule.Rule, key []string) (*Grant, error) {
+func (t *Grants) Of(r *rule.Rule, key []string) (Grant, error) {
 	to, counted, err := t.orders.written(r, key)
 	if err != nil {
-		return nil, err
+		return Grant{}, err
 	}
 	g, ok := t.Find(to.group, to.key, t.orders.Now())
 	if !ok {
 		g, ok = t.Find(to.group, counted, t.orders.Now())
 	}
 	if !ok {
-		return nil, fmt.Errorf("%w: no grant", ErrNotFound)
+		return Grant{}, fmt.Errorf("%w: no grant", ErrNotFound)
 	}
-	return g, nil
+	return g.Grant, nil
 }
 
 // plan also returns the key under which the rule counts the key of the grant.
-func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (to target, counted []byte, g *Grant, err error) {
+func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (to target, counted []byte, g *GrantOrder, err error) {
 	if to, counted, err = t.orders.written(r, key); err != nil {
 		return to, nil, nil, err
 	}
@@ -148,13 +168,10 @@ func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time,
 	if until.UnixMicro() <= now {
 		return to, nil, nil, fmt.Errorf("weir: the grant would have ended at %s already", until.UTC().Format(time.RFC3339))
 	}
-	g = &Grant{
-		Head: Head{
-			Domain: r.Domain, Rule: r.Name, Key: to.parts,
-			Since: time.UnixMicro(now), Until: until, Reason: clipText(reason, maxReason),
-		},
-		Allow: strings.TrimSpace(allow),
-	}
+	g = &GrantOrder{Grant: Grant{
+		Domain: r.Domain, Rule: r.Name, Key: to.parts, Allow: strings.TrimSpace(allow),
+		Since: time.UnixMicro(now), Until: until, Reason: clipText(reason, maxReason),
+	}}
 	if err := t.resolve(g, r, to.key); err != nil {
 		return to, nil, nil, fmt.Errorf("weir: allow: %w", err)
 	}
@@ -170,10 +187,10 @@ func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time,
 
 // Revoke ends a grant on all nodes and returns it. The error says what does not fit, or is
 // ErrNotFound or ErrNotShared.
-func (t *Grants) Revoke(ctx context.Context, r *rule.Rule, key []string) (*Grant, error) {
+func (t *Grants) Revoke(ctx context.Context, r *rule.Rule, key []string) (Grant, error) {
 	to, counted, err := t.orders.written(r, key)
 	if err != nil {
-		return nil, err
+		return Grant{}, err
 	}
 	g, ok := t.end(to)
 	if !ok {
@@ -181,15 +198,18 @@ func (t *Grants) Revoke(ctx context.Context, r *rule.Rule, key []string) (*Grant
 		g, ok = t.drop(to.group, to.key, t.orders.Now())
 	}
 	if !ok {
-		return nil, fmt.Errorf("%w: no grant", ErrNotFound)
+		return Grant{}, fmt.Errorf("%w: no grant", ErrNotFound)
 	}
 	t.forgetRefusals(to.rule, counted)
-	return g, t.orders.publish(ctx, t.factName(to.group, to.key))
+	return g.Grant, t.orders.publish(ctx, t.factName(to.group, to.key))
 }
 
 // decodeGrant makes a grant of a fact.
-func (t *Grants) decodeGrant(h Head, key []byte, d *factData, _ int64) *Grant {
-	g := &Grant{Head: h, Allow: strings.TrimSpace(d.Allow)}
+func (t *Grants) decodeGrant(h head, key []byte, d *factData, _ int64) *GrantOrder {
+	g := &GrantOrder{made: h.made, Grant: Grant{
+		Domain: h.domain, Rule: h.rule, Key: h.key, Since: h.since, Until: h.until, Reason: h.reason,
+		Allow: strings.TrimSpace(d.Allow),
+	}}
 	t.resolveOrNote(g, t.ruleOf(t.orders.rules(), g), key)
 	return g
 }
@@ -221,22 +241,23 @@ func (t *Grants) setRules(s *rule.Set) {
 	type held struct {
 		group uint64
 		key   []byte
-		g     *Grant
+		g     *GrantOrder
 	}
 	var all []held
-	t.table.each(t.orders.Now(), func(group uint64, key []byte, _ int64, g *Grant) { all = append(all, held{group, key, g}) })
+	t.table.each(t.orders.Now(), func(group uint64, key []byte, _ int64, g *GrantOrder) { all = append(all, held{group, key, g}) })
 	if len(all) == 0 {
 		return
 	}
 	for _, h := range all {
-		g := &Grant{Head: h.g.Head, Allow: h.g.Allow}
+		g := &GrantOrder{Grant: h.g.Grant, made: h.g.made}
+		g.Problem = ""
 		t.resolveOrNote(g, t.ruleOf(s, g), h.key)
 		replace(&t.table, h.group, h.key, h.g, g)
 	}
 }
 
 // ruleOf returns the rule of a set that g is for; nil if there is none. s may be nil.
-func (t *Grants) ruleOf(s *rule.Set, g *Grant) *rule.Rule {
+func (t *Grants) ruleOf(s *rule.Set, g *GrantOrder) *rule.Rule {
 	if s == nil {
 		return nil
 	}
@@ -252,7 +273,7 @@ func (t *Grants) ruleOf(s *rule.Set, g *Grant) *rule.Rule {
 }
 
 // resolveOrNote resolves g, and notes in it why that cannot be done. r is nil if there is no rule.
-func (t *Grants) resolveOrNote(g *Grant, r *rule.Rule, key []byte) {
+func (t *Grants) resolveOrNote(g *GrantOrder, r *rule.Rule, key []byte) {
 	if r == nil {
 		g.Problem = "no rule in force has this name"
 	} else if err := t.resolve(g, r, key); err != nil {
@@ -261,7 +282,7 @@ func (t *Grants) resolveOrNote(g *Grant, r *rule.Rule, key []byte) {
 }
 
 // resolve parses g.Allow, and fills in the numbers that it means for a key of r.
-func (t *Grants) resolve(g *Grant, r *rule.Rule, key []byte) error {
+func (t *Grants) resolve(g *GrantOrder, r *rule.Rule, key []byte) error {
 	entries, err := rule.ParseAllow(g.Allow)
 	if err != nil {
 		return err

@@ -16,10 +16,10 @@ const factVersion = 1
 // count as different.
 const clockSkew = int64(time.Second / time.Microsecond)
 
-// order is a *Ban or a *Grant. It is immutable once it is in force.
+// order is a *BanOrder or a *GrantOrder. It is immutable once it is in force.
 type order interface {
 	comparable
-	head() *Head
+	head() head
 	// encode fills in the fields that only this kind has, of an order that ends at until.
 	encode(d *factData, until int64)
 	// says reports whether the order and a fact agree, the instants left aside.
@@ -38,7 +38,7 @@ type kind[O order] struct {
 	put  func(group uint64, key []byte, until int64, o O)
 	drop func(group uint64, key []byte, now int64) (o O, ok bool)
 	// decode makes an order that ends at until from a fact.
-	decode func(h Head, key []byte, d *factData, until int64) O
+	decode func(h head, key []byte, d *factData, until int64) O
 }
 
 func (k *kind[O]) init(name string, orders *Orders, most int) {
@@ -68,12 +68,24 @@ type factData struct {
 	Before int64 `json:"before,omitempty"`
 }
 
+// head is what all kinds of orders say.
+type head struct {
+	domain, rule string
+	key          []string
+	since, until time.Time
+	reason       string
+	// made is when the order was made, by the clock of the node that made it, in µs since the Unix
+	// epoch; 0 if that is since. A board of another region that has it on behalf of that node has
+	// had it for less long.
+	made int64
+}
+
 // madeAt returns when an order was made, as its facts say it.
-func (h *Head) madeAt() int64 {
+func (h *head) madeAt() int64 {
 	if h.made != 0 {
 		return h.made
 	}
-	return h.Since.UnixMicro()
+	return h.since.UnixMicro()
 }
 
 // factID names a key of a rule.
@@ -103,13 +115,6 @@ func (k *kind[O]) factName(group uint64, key []byte) factName {
 	return factName{k.name, factID(group, key)}
 }
 
-// list returns the orders in force, in no order.
-func (k *kind[O]) list() []O {
-	var list []O
-	k.table.each(k.orders.Now(), func(_ uint64, _ []byte, _ int64, o O) { list = append(list, o) })
-	return list
-}
-
 // fact implements shared.
 func (k *kind[O]) fact(id string) (f store.Fact, ok bool) {
 	group, key, ok := cutFactID(id)
@@ -122,8 +127,8 @@ func (k *kind[O]) fact(id string) (f store.Fact, ok bool) {
 		return f, false
 	}
 	h := o.head()
-	data := factData{V: factVersion, Domain: h.Domain, Rule: h.Rule, Key: h.Key, Reason: h.Reason, At: h.madeAt()}
-	if before := now - h.Since.UnixMicro(); before > clockSkew { // it was read from a board that is lost
+	data := factData{V: factVersion, Domain: h.domain, Rule: h.rule, Key: h.key, Reason: h.reason, At: h.madeAt()}
+	if before := now - h.since.UnixMicro(); before > clockSkew { // it was read from a board that is lost
 		data.Before = before
 	}
 	o.encode(&data, until)
@@ -176,7 +181,7 @@ func (k *kind[O]) learn(facts []store.Fact, all bool) {
 		name := factName{k.name, f.ID}
 		have, until, held := k.table.find(d.group, d.key, now)
 		if held {
-			since := have.head().Since.UnixMicro()
+			since := have.head().since.UnixMicro()
 			if s.isPending(name) && since > d.since || f.Removed && since > d.since+clockSkew {
 				continue // this node's order is newer, and will be published
 			}
@@ -191,11 +196,11 @@ func (k *kind[O]) learn(facts []store.Fact, all bool) {
 		case f.Removed:
 		case !held && k.ended.since(f.ID, d.data.At, now):
 			s.enqueue(name) // its node did not know of the end, which is published once more
-		case held && max(until-d.until, d.until-until) < clockSkew && have.head().Reason == d.data.Reason && have.says(&d.data):
+		case held && max(until-d.until, d.until-until) < clockSkew && have.head().reason == d.data.Reason && have.says(&d.data):
 		default:
-			h := Head{
-				Domain: d.data.Domain, Rule: d.data.Rule, Key: d.data.Key, Reason: d.data.Reason,
-				Since: time.UnixMicro(d.since), Until: time.UnixMicro(d.until), made: d.data.At,
+			h := head{
+				domain: d.data.Domain, rule: d.data.Rule, key: d.data.Key, reason: d.data.Reason,
+				since: time.UnixMicro(d.since), until: time.UnixMicro(d.until), made: d.data.At,
 			}
 			k.put(d.group, d.key, d.until, k.decode(h, d.key, &d.data, d.until))
 		}

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -40,23 +39,9 @@ type Config struct {
 	MaxPending int  // keys whose denials wait to be counted in the background
 	Async      bool // count denials in the background
 	// Changed is called for each ban that is set, here or on another node, and for each that is
-	// lifted; not for those that end by themselves. nil for none.
+	// lifted; not for those that end by themselves. It must not change the ban. nil for none.
 	Changed func(b *Ban, lifted bool)
 }
-
-// Head is what all kinds of orders say.
-type Head struct {
-	Domain, Rule string
-	Key          []string // as rule.Window.KeyParts shows it
-	Since, Until time.Time
-	Reason       string
-	// made is when the order was made, by the clock of the node that made it, in µs since the Unix
-	// epoch; 0 if that is Since. A board of another region that has it on behalf of that node has
-	// had it for less long.
-	made int64
-}
-
-func (h *Head) head() *Head { return h }
 
 // Orders are the bans and grants that a node knows. Safe for concurrent use. Make them with New.
 type Orders struct {

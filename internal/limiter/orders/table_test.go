@@ -102,12 +102,12 @@ func TestTableAgainstMap(t *testing.T) {
 // an entry that is set and later dropped.
 func BenchmarkTable(b *testing.B) {
 	for _, n := range []int{100, 100_000} {
-		var table table[*Ban]
+		var table table[*BanOrder]
 		table.init(2 * n)
 		keys := make([][]byte, n)
 		for i := range keys {
 			keys[i] = binary.BigEndian.AppendUint64(nil, uint64(i)*0x9E3779B97F4A7C15)
-			table.set(1, keys[i], int64(1_000_000+i*7919%n), &Ban{})
+			table.set(1, keys[i], int64(1_000_000+i*7919%n), &BanOrder{})
 		}
 		b.Run(fmt.Sprintf("hit/%d", n), func(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
@@ -125,7 +125,7 @@ func BenchmarkTable(b *testing.B) {
 		})
 		b.Run(fmt.Sprintf("set and drop/%d", n), func(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
-				table.set(3, keys[i%n], int64(1_000_000+i*7919%n), &Ban{})
+				table.set(3, keys[i%n], int64(1_000_000+i*7919%n), &BanOrder{})
 				table.drop(3, keys[i%n], 1)
 			}
 		})
