@@ -81,9 +81,13 @@ func New(s Store, opts ...Option) (*Limiter, error) {
 	}
 	o := options{clock: func() int64 { return time.Now().UnixMicro() }}
 	for _, option := range opts {
-		if err := option(&o); err != nil {
+		if err := option.apply(&o); err != nil {
 			return nil, err
 		}
+	}
+	rules, err := o.set()
+	if err != nil {
+		return nil, err
 	}
 	l := &Limiter{store: s, hooks: o.hooks, signals: o.signals}
 	l.prompt, _ = s.(store.Prompt) // and not store.As: a store that wraps it would be passed over
@@ -93,8 +97,8 @@ func New(s Store, opts ...Option) (*Limiter, error) {
 	l.reservations.r = reserve.New(reserve.Config{
 		Store: s, Window: l.windowOf, Limit: l.settleLimit, Failed: l.storeError,
 	})
-	if o.rules != nil {
-		l.SetRules(o.rules)
+	if rules != nil {
+		l.SetRules(rules)
 	}
 	return l, nil
 }

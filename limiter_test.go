@@ -115,10 +115,11 @@ func TestOptionsThatContradict(t *testing.T) {
 	}
 	defer store.Close()
 	for name, options := range map[string][]weir.Option{
-		"bad rate":   {weir.Limit("x", "ten a minute")},
-		"no unit":    {weir.Limit("x", "5", "user")},
-		"two limits": {weir.Limit("x", "1/s"), weir.Limit("y", "1/s")},
-		"nil rules":  {weir.WithRules(nil)},
+		"bad rate":         {weir.Limit("x", "ten a minute")},
+		"no unit":          {weir.Limit("x", "5", "user")},
+		"one name twice":   {weir.Limit("x", "1/s"), weir.Limit("x", "1/h")},
+		"limits and rules": {weir.Limit("x", "1/s"), weir.WithRules(load(t, "limits: [{name: y, allow: 1/s}]"))},
+		"nil rules":        {weir.WithRules(nil)},
 	} {
 		if _, err := weir.New(store, options...); err == nil {
 			t.Errorf("%s: no error", name)

@@ -5,7 +5,7 @@
 // which they count it. Set.Explain gives the reasons in words, Set.Inherit carries counters over a
 // reload. Nothing here counts: that is algo and a store.
 //
-// A Set is made by package rule/file from rule files, by One from three words, or by Compile from
+// A Set is made by package rule/file from rule files, by Of from a few words, or by Compile from
 // rules that a program builds itself.
 package rule
 

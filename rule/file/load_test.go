@@ -386,8 +386,8 @@ func TestQuote(t *testing.T) {
 	}
 }
 
-func TestOne(t *testing.T) {
-	set, err := rule.One("search", "10/min")
+func TestOf(t *testing.T) {
+	set, err := rule.Of(rule.Spec{Name: "search", Allow: "10/min"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +395,7 @@ func TestOne(t *testing.T) {
 	if len(set.Rules()) != 1 || r.Domain != rule.DefaultDomain || r.Name != "search" || len(r.Per) != 0 || r.Windows[0].Limit.Config().N != 10 {
 		t.Errorf("got %+v", r)
 	}
-	set, err = rule.One("two", "100/15m", "user|ip", "path")
+	set, err = rule.Of(rule.Spec{Name: "two", Allow: "100/15m", Per: []string{"user|ip", "path"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,9 +416,9 @@ func TestOne(t *testing.T) {
 		{"a", "1/s", []string{""}, "no name of an attribute"},
 		{"a", "1/s", []string{"ip", "ip"}, "stands twice"},
 	} {
-		_, err := rule.One(c.name, c.allow, c.per...)
+		_, err := rule.Of(rule.Spec{Name: c.name, Allow: c.allow, Per: c.per})
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("One(%q, %q, %q): got %v, want one with %q", c.name, c.allow, c.per, err, c.want)
+			t.Errorf("Of(%q, %q, %q): got %v, want one with %q", c.name, c.allow, c.per, err, c.want)
 		}
 	}
 }
