@@ -143,26 +143,6 @@ func (d *Decision) drop() {
 // have been too slow.
 func abandoned(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
 
-// RefuseBy makes d a refusal by the limit of d.Matches.Hits[hit] alone, for a door that knows the
-// limit's answer and refuses in its place. said is the limit's result for another request, as it
-// stands at the instant now of the store's clock, in µs. Nothing is charged, and Tell does not
-// count the refusal towards a ban.
-func (d *Decision) RefuseBy(hit int, said LimitResult, now int64) {
-	hits := d.Matches.Hits
-	if len(d.charges) == len(hits) { // InForce takes its numbers from charges
-		d.charges[0], d.results[0] = d.charges[hit], said.Result
-		d.charges, d.results = d.charges[:1], d.results[:1]
-	} else {
-		d.charges, d.results = d.charges[:0], d.results[:0]
-	}
-	hits[0] = hits[hit]
-	d.Matches.Hits = hits[:1]
-	said.Window, said.Mode, said.Descriptor = hits[0].Window, hits[0].Mode, hits[0].Descriptor
-	d.Limits = append(d.Limits[:0], said)
-	d.Allowed, d.byDoor, d.ID = false, true, 0
-	d.Time, d.RetryAfter, d.Delay = now, said.RetryAfter, 0
-}
-
 // ask fills d.charges from d.Matches.
 func (d *Decision) ask(r *Request, signals Signals, again bool) {
 	n := len(d.Matches.Hits)

@@ -195,7 +195,7 @@ func TestImportDirection(t *testing.T) {
 	}
 }
 
-// TestRootIsSmall: what is new in package weir stands behind one of the handles of Limiter, and in a
+// TestRootIsSmall: what is new in package weir stands behind one of the handles of Limiter, in a
 // file that is there.
 func TestRootIsSmall(t *testing.T) {
 	entries, err := os.ReadDir(".")

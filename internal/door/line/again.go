@@ -150,7 +150,7 @@ func (v *Visit) refuse(d *weir.Decision, at *line, hit int) {
 	if r.ResetAfter > 0 {
 		r.ResetAfter = max(0, r.ResetAfter-elapsed)
 	}
-	d.RefuseBy(hit, r, at.clock+elapsed)
+	v.limiter.Phases().RefuseBy(d, hit, r, at.clock+elapsed)
 }
 
 // standAgain puts a refused request in the line of the limit that refuses longest. It returns false
