@@ -18,9 +18,9 @@ import (
 // part (PartOf), so that a store that is spread over servers can write both in one step.
 type Regional interface {
 	Store
-	// Parts returns the number of parts, at least 1. It does not change.
+	// Parts returns the number of parts, at least 1. It never changes. (See Parted.)
 	Parts() int
-	// PartOf returns the part of a counter's key, from 0.
+	// PartOf returns the part of a counter's key, from 0. It never changes.
 	PartOf(c *rule.Counter, key []byte) int
 	// Tell appends one entry to the log of a part; it does nothing if told is empty. The log is
 	// bounded: the oldest entries go. After an error it is unknown whether the entry was written,

@@ -9,9 +9,10 @@
 //
 // A store can do more by implementing further interfaces. A Reserver holds reservations, a Board
 // shares bans and grants between nodes, an Inspector shows keys to an operator, a Lender lends
-// units ahead, a Forgetter remembers refusals, a Prompt store can decide some calls without
-// waiting, and a Remote store answers over a network. As finds these also in a store that wraps
-// another.
+// units ahead, a Regional store shares its use with other regions, a Forgetter remembers refusals,
+// a Prompt store can decide some calls without waiting, a Deadliner keeps deadlines by itself, a
+// Remote store answers over a network, and the keys of a Parted store lie in parts that can be away
+// one by one. As finds most of these also in a store that wraps another (Wrapper).
 package store
 
 import (

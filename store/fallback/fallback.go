@@ -99,8 +99,8 @@ type Options struct {
 // counts the outcome of each unit.
 type Store struct {
 	primary store.Store
-	timed   timed  // the primary, if it keeps deadlines by itself
-	parted  parted // the primary, or the store it wraps, if that has parts
+	timed   store.Deadliner // the primary, if it keeps deadlines by itself
+	parted  store.Parted    // the primary, or the store it wraps, if that has parts
 	prompt  prompt
 	o       Options
 
@@ -127,17 +127,6 @@ type Store struct {
 	}
 }
 
-// timed is implemented by a primary that keeps the deadline itself, without the allocations of a
-// context with a time-out. TakeWithin is Take with a deadline: it fails with
-// context.DeadlineExceeded, never before minWait, then as soon as the primary seems to be away, and
-// at the latest after maxWait, which is above 0. remembered reports a refusal from memory; the
-// results of the limits that did not refuse are then old.
-type timed interface {
-	TakeWithin(
-		ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, results []algo.Result,
-	) (now int64, remembered bool, err error)
-}
-
 var (
 	_ store.Store  = (*Store)(nil)
 	_ store.Prompt = (*Store)(nil)
@@ -147,20 +136,14 @@ var (
 // o.Local.
 //
 // Each call to the primary must return when its context ends, and must not touch charges and
-// results from then on. If the primary has a method TakeWithin(ctx, minWait, maxWait, charges,
-// results), it is called in place of Take. It differs in its deadline: if it finds the primary
-// away, it fails with context.DeadlineExceeded between Deadline and MaxDeadline. It returns (now,
-// remembered, err), where remembered says that the primary refused from memory, without reading its
-// states. A primary without this method has until Deadline. If an error of the primary is a
-// store.Pending, the Store takes the answer when it comes.
+// results from then on. A primary that is a store.Deadliner has until MaxDeadline while it seems to
+// be there; any other one has until Deadline. If an error of the primary is a store.Pending, the
+// Store takes the answer when it comes.
 //
 // If the primary is a store.Prompt, TakeNow asks it. While it is away, so does Take for limits that
-// are leased.
-//
-// If the primary has the methods Parts, PartOf, PartOfID, PingPart and Answers of store/redis, each
-// of its parts has a breaker of its own. A primary that wraps another store may leave these
-// methods, and all optional interfaces of package store except store.Prompt, to that one
-// (store.As). It must have TakeWithin itself.
+// are leased. Each part of a store.Parted has a breaker of its own. A store.Wrapper may leave all
+// optional interfaces of package store to the store that it wraps, but store.Prompt and
+// store.Deadliner.
 func New(primary store.Store, o Options) (*Store, error) {
 	switch {
 	case primary == nil:
@@ -178,8 +161,8 @@ func New(primary store.Store, o Options) (*Store, error) {
 	}
 	o.MaxDeadline = max(o.Deadline, o.MaxDeadline)
 	s := &Store{primary: primary, o: o, known: newKnown(), nobody: noLimit()}
-	s.timed, _ = primary.(timed)
-	s.parted, _ = store.As[parted](primary)
+	s.timed, _ = primary.(store.Deadliner)
+	s.parted, _ = store.As[store.Parted](primary)
 	s.prompt.primary, _ = primary.(store.Prompt)
 	s.prompt.local, _ = o.Local.(store.Prompt)
 	s.books = newBooks(s.known, o.Exceeded)
@@ -272,7 +255,7 @@ func (s *Store) heard(ctx context.Context, p *part, patience time.Duration, bega
 	if ctx.Err() != nil {
 		return // the caller gave up
 	}
-	b, told := errors.AsType[blamed](err)
+	b, told := errors.AsType[store.PartError](err)
 	if told && !b.Failed(p.number) {
 		return
 	}

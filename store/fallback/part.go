@@ -11,24 +11,6 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// parted is implemented by a primary whose keys lie in parts that can be away separately.
-type parted interface {
-	Parts() int
-	PartOf(c *rule.Counter, key []byte) int
-	PartOfID(id string) int // of a reservation
-	PingPart(ctx context.Context, part int) error
-	// Answers is how many decisions the part itself has made. While this number stands still,
-	// answers come from memory and do not show that the part is there.
-	Answers(part int) uint64
-}
-
-// blamed is implemented by errors of the primary that are due to some of the parts that were asked.
-type blamed interface {
-	error
-	Failed(part int) bool
-	Silent() bool // they were silent; else the caller was in a hurry
-}
-
 // part is a part of the primary: its breaker, and the charges it has missed.
 type part struct {
 	number  int

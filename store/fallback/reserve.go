@@ -13,7 +13,7 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-var _ store.Reserver = (*Store)(nil)
+var _ store.ReserverWrapper = (*Store)(nil)
 
 // settlePatience is how long settlements may take, unless Options.Deadline is longer. No decision
 // waits for them.
@@ -30,8 +30,7 @@ func (s *Store) reservers() (primary, local store.Reserver, err error) {
 	return primary, local, nil
 }
 
-// Reserves reports whether the primary holds reservations. If not, Hold and the other methods fail
-// with store.ErrNoReservations.
+// Reserves implements store.ReserverWrapper.
 func (s *Store) Reserves() bool {
 	_, _, err := s.reservers()
 	return err == nil

@@ -54,8 +54,8 @@ type Options struct {
 // time; RetryAfter says so.
 type Store struct {
 	primary store.Lender
-	timed   timed  // the primary, if it keeps deadlines by itself; else nil
-	parted  parted // the primary, if it has parts; else nil
+	timed   store.Deadliner // the primary, if it keeps deadlines by itself; else nil
+	parted  store.Parted    // the primary, if it has parts; else nil
 	prompt  store.Prompt
 	maxKeys int64
 	clock   func() int64 // nil: store.Monotonic
@@ -92,27 +92,14 @@ type Store struct {
 	decided func(c *store.Charge, r *algo.Result, at int64) // an admission from a lease
 }
 
-// timed is implemented by primaries that keep a deadline themselves, see package fallback.
-type timed interface {
-	TakeWithin(
-		ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, results []algo.Result,
-	) (now int64, remembered bool, err error)
-}
-
-// parted is implemented by primaries whose keys lie in parts that can be away, and have clocks, one
-// by one; see package fallback.
-type parted interface {
-	Parts() int
-	PartOf(c *rule.Counter, key []byte) int
-}
-
 var (
-	_ store.Store  = (*Store)(nil)
-	_ store.Prompt = (*Store)(nil)
+	_ store.Store     = (*Store)(nil)
+	_ store.Prompt    = (*Store)(nil)
+	_ store.Deadliner = (*Store)(nil)
+	_ store.Wrapper   = (*Store)(nil)
 )
 
-// New returns a Store over primary, and closes primary when it is closed. If the primary has a
-// method TakeWithin, as package fallback describes it, calls without a lease go through that.
+// New returns a Store over primary, and closes primary when it is closed.
 func New(primary store.Lender, o Options) (*Store, error) {
 	s, err := build(primary, o)
 	if err != nil {
@@ -133,8 +120,8 @@ func build(primary store.Lender, o Options) (*Store, error) {
 		o.MaxKeys = DefaultMaxKeys
 	}
 	s := &Store{primary: primary, maxKeys: int64(o.MaxKeys), clock: o.Clock, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
-	s.timed, _ = primary.(timed)
-	s.parted, _ = primary.(parted)
+	s.timed, _ = primary.(store.Deadliner)
+	s.parted, _ = primary.(store.Parted)
 	s.prompt, _ = store.Store(primary).(store.Prompt)
 	s.gap.Store(math.MinInt64)
 	s.calls.New = func() any { return new(call) }
@@ -174,7 +161,7 @@ func (s *Store) laneOf(c *rule.Counter, key []byte) *lane {
 	return s.lanes[s.parted.PartOf(c, key)]
 }
 
-// Unwrap returns the primary, for store.As.
+// Unwrap implements store.Wrapper.
 func (s *Store) Unwrap() store.Store { return s.primary }
 
 // Take implements store.Store.
@@ -186,9 +173,9 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, results []algo
 	return now, err
 }
 
-// TakeWithin is Take with a deadline for the primary, as package fallback wants it of its primary.
-// remembered reports that this node has decided by itself, or that the primary did from memory: the
-// results are then no news of the primary.
+// TakeWithin implements store.Deadliner; the deadline is for the primary. remembered reports that
+// this node has decided by itself, or that the primary did from memory: the results are then no
+// news of the primary.
 func (s *Store) TakeWithin(
 	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, results []algo.Result,
 ) (now int64, remembered bool, err error) {

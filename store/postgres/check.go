@@ -38,7 +38,7 @@ func (d *database) check(ctx context.Context) error {
 		return d.judge(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := d.makeSchema(ctx, tx); err != nil {
+	if _, err := d.makeSchema(ctx, tx.Conn(), tx.Begin); err != nil {
 		return d.notDone(fmt.Errorf("the schema %s: %w", d.target.schema, d.tooOld(c.Conn(), err)))
 	}
 	name := binary.BigEndian.AppendUint64(nil, 0)

@@ -109,7 +109,7 @@ func (d *database) begin(ctx context.Context) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	kind, err := d.makeSchema(ctx, c.Conn())
+	kind, err := d.makeSchema(ctx, c.Conn(), c.Conn().Begin)
 	if err != nil || kind == "" {
 		if err != nil {
 			err = fmt.Errorf("the schema %s: %w", d.target.schema, d.tooOld(c.Conn(), err))
@@ -156,32 +156,33 @@ func (d *database) lockSchema() string {
 	return fmt.Sprintf("select pg_advisory_xact_lock(%d)", int64(xxhash.Sum64String("weir schema "+d.target.schema)))
 }
 
-// asker is a connection, or a transaction on one.
-type asker interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-	Begin(ctx context.Context) (pgx.Tx, error)
-}
+// beginner begins a transaction, for pgx.BeginFunc.
+type beginner func(ctx context.Context) (pgx.Tx, error)
 
-// makeSchema makes missing parts, all or nothing. Nodes that are started together do so one after
-// the other. kind is the kind that the table has yet to become, "" if it is of that kind.
-func (d *database) makeSchema(ctx context.Context, c asker) (kind string, err error) {
+// Begin calls b.
+func (b beginner) Begin(ctx context.Context) (pgx.Tx, error) { return b(ctx) }
+
+// makeSchema makes missing parts over a connection, all or nothing: in a transaction that begin
+// begins there. Nodes that are started together do so one after the other. kind is the kind that
+// the table has yet to become, "" if it is of that kind.
+func (d *database) makeSchema(ctx context.Context, c *pgx.Conn, begin beginner) (kind string, err error) {
 	schema := d.target.schema
 	// Nothing is asked of a role that may not create anything if all is there.
 	var version string
 	var functions, unlogged bool
-	look := func(q asker) error {
+	look := func() error {
 		version, functions = "", false
 		// The catalogs are asked themselves: what functions such as to_regclass have found to be
 		// missing, they take for missing until the transaction ends.
 		var made bool
-		err := q.QueryRow(ctx, `select
+		err := c.QueryRow(ctx, `select
 			exists (select from pg_class c join pg_namespace n on n.oid = relnamespace where nspname = $1 and relname = 'meta'),
 			exists (select from pg_proc p join pg_namespace n on n.oid = pronamespace where nspname = $1 and proname = $2)`,
 			pgx.QueryExecModeExec, schema, "last_"+functionsName).Scan(&made, &functions)
 		if err != nil || !made {
 			return err
 		}
-		err = q.QueryRow(ctx, inSchema("select value, (select relpersistence = 'u' from pg_class where oid = 'SCHEMA.states'::regclass) from SCHEMA.meta where name = 'version'", schema),
+		err = c.QueryRow(ctx, inSchema("select value, (select relpersistence = 'u' from pg_class where oid = 'SCHEMA.states'::regclass) from SCHEMA.meta where name = 'version'", schema),
 			pgx.QueryExecModeExec).Scan(&version, &unlogged)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return &store.LastingError{
@@ -201,13 +202,13 @@ func (d *database) makeSchema(ctx context.Context, c asker) (kind string, err er
 		return ""
 	}
 	done := func() bool { return version == schemaVersion && functions }
-	if err := look(c); err != nil {
+	if err := look(); err != nil {
 		return "", err
 	}
 	if done() {
 		return other(), nil
 	}
-	err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, begin, func(tx pgx.Tx) error {
 		do := func(text string) error {
 			_, err := tx.Exec(ctx, inSchema(text, schema), pgx.QueryExecModeSimpleProtocol)
 			return err
@@ -215,7 +216,7 @@ func (d *database) makeSchema(ctx context.Context, c asker) (kind string, err er
 		if err := do(d.lockSchema()); err != nil {
 			return err
 		}
-		if err := look(tx); err != nil || done() {
+		if err := look(); err != nil || done() {
 			return err
 		}
 		switch version {

@@ -44,6 +44,8 @@ var (
 	_ store.Forgetter = (*Store)(nil)
 	_ store.Remote    = (*Store)(nil)
 	_ store.Prompt    = (*Store)(nil)
+	_ store.Deadliner = (*Store)(nil)
+	_ store.Parted    = (*Store)(nil)
 )
 
 // Remote implements store.Remote: a call crosses a network.

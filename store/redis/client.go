@@ -335,8 +335,7 @@ func (s *Store) ping(ctx context.Context, client rueidis.Client) error {
 	return nil
 }
 
-// PingPart checks that Redis decides in one partition: it calls a function there that changes
-// nothing.
+// PingPart implements store.Parted: it calls a function in the partition that changes nothing.
 func (s *Store) PingPart(ctx context.Context, part int) error {
 	c, err := s.connected()
 	if err != nil {

@@ -38,8 +38,7 @@ type Stats struct {
 	Nodes   int // see Store.Nodes
 }
 
-// Answers is how many decisions Redis itself has made in a partition: remembered refusals are not
-// among them.
+// Answers implements store.Parted.
 func (s *Store) Answers(part int) uint64 { return s.partitions[part].answers.Load() }
 
 // Stats returns a reading.

@@ -213,13 +213,14 @@ func (s *Store) partitionOf(c *rule.Counter, key []byte) *partition {
 	return s.partitions[h%uint64(len(s.partitions))]
 }
 
-// Parts returns the number of partitions, which can fail one by one. It is 1 except in a Cluster.
+// Parts implements store.Parted: it returns the number of partitions, which is 1 except in a
+// Cluster.
 func (s *Store) Parts() int { return len(s.partitions) }
 
-// PartOf returns the partition of a counter's key, from 0.
+// PartOf implements store.Parted.
 func (s *Store) PartOf(c *rule.Counter, key []byte) int { return s.partitionOf(c, key).number }
 
-// PartOfID returns the partition of a reservation, from 0.
+// PartOfID implements store.Parted.
 func (s *Store) PartOfID(id string) int {
 	p, _ := s.reservationKeys(id)
 	return p.number

@@ -21,14 +21,11 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, results []algo
 	return now, err
 }
 
-// TakeWithin is Take with a deadline that costs no context. It waits for at least minWait. After
-// that it gives up as soon as the server has been silent for several times as long as its longest
-// answer took in the last minute or two, and at the latest after maxWait; 0 for maxWait means that
-// only ctx ends the wait. Time in which this process did not run is not counted. The error is then
-// ErrDeadline, and it is a store.Pending unless it is store.ErrNotCharged.
-//
-// remembered reports that this node refused from memory (Options.RememberRefusals). The results of
-// the limits that do not refuse are then no news of their states.
+// TakeWithin implements store.Deadliner. After minWait it gives up as soon as the server has been
+// silent for several times as long as its longest answer took in the last minute or two. Time in
+// which this process did not run is not counted. The error is then ErrDeadline, and it is a
+// store.Pending unless it is store.ErrNotCharged. remembered reports that this node refused from
+// memory (Options.RememberRefusals).
 func (s *Store) TakeWithin(
 	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, results []algo.Result,
 ) (now int64, remembered bool, err error) {

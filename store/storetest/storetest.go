@@ -30,6 +30,8 @@ func Run(t *testing.T, newStore func(t *testing.T, clock func() int64) store.Sto
 	}
 	t.Run("RandomCalls", func(t *testing.T) { testRandomCalls(t, newStore) })
 	t.Run("Prompt", func(t *testing.T) { testPrompt(t, newStore) })
+	t.Run("Deadliner", func(t *testing.T) { testDeadliner(t, newStore) })
+	t.Run("Parted", func(t *testing.T) { testParted(t, newStore) })
 	t.Run("ClockBackwards", func(t *testing.T) { testClockBackwards(t, newStore) })
 	t.Run("AllOrNothing", func(t *testing.T) { testAllOrNothing(t, newStore) })
 	t.Run("Modes", func(t *testing.T) { testModes(t, newStore) })

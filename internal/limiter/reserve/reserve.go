@@ -59,8 +59,7 @@ func (r *Reservations) Able() error {
 
 func (r *Reservations) store() (store.Reserver, error) {
 	s, ok := store.As[store.Reserver](r.c.Store)
-	// What wraps a store has the methods whether that has them or not.
-	if w, wraps := store.As[interface{ Reserves() bool }](r.c.Store); !ok || wraps && !w.Reserves() {
+	if w, wraps := store.As[store.ReserverWrapper](r.c.Store); !ok || wraps && !w.Reserves() {
 		return nil, store.ErrNoReservations
 	}
 	return s, nil

@@ -7,7 +7,7 @@ import (
 )
 
 // Failure is the error of a call that was given up, or that failed in one part of several. It is a
-// store.Pending, and shows package fallback which parts of the store are to blame.
+// store.Pending and a store.PartError.
 type Failure struct {
 	Err       error
 	Part      int   // number of the part; below 0: none
@@ -16,16 +16,18 @@ type Failure struct {
 	OnOutcome func(f func([]store.Outcome)) // nil: nothing is known
 }
 
-var _ store.Pending = (*Failure)(nil)
+var (
+	_ store.Pending   = (*Failure)(nil)
+	_ store.PartError = (*Failure)(nil)
+)
 
 func (e *Failure) Error() string { return e.Err.Error() }
 func (e *Failure) Unwrap() error { return e.Err }
 
-// Failed reports whether it was that part which failed.
+// Failed implements store.PartError.
 func (e *Failure) Failed(part int) bool { return part == e.Part || slices.Contains(e.Others, part) }
 
-// Silent reports whether the call was given up because the server had been silent too long, rather
-// than because the caller's deadline came first.
+// Silent implements store.PartError.
 func (e *Failure) Silent() bool { return e.IsSilent }
 
 // Outcome implements store.Pending.
