@@ -3,7 +3,6 @@ package cas
 import (
 	"bytes"
 	"context"
-	"slices"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/store"
@@ -21,18 +20,11 @@ func (s *Store) takeAcross(w *waiting.Waiter, charges []store.Charge, results []
 	if !s.background(func() { s.decideAcross(a); close(a.Done) }) {
 		return 0, errClosed
 	}
-	var parts []int
-	var detectors []*waiting.Detector
-	for i := range charges {
-		if part := s.PartOf(charges[i].Counter, charges[i].Key); !slices.Contains(parts, part) {
-			parts, detectors = append(parts, part), append(detectors, &s.parts[part].detector)
-		}
-	}
-	if err := w.Wait(a.Done, detectors...); err != nil {
+	if err := w.Wait(a.Done, &s.server.detector); err != nil {
 		select {
 		case <-a.Done:
 		default:
-			return 0, s.overdue(parts, err, w.Silent, a)
+			return 0, s.overdue(err, w.Silent, a)
 		}
 	}
 	if a.Err != nil {
@@ -46,13 +38,11 @@ func (s *Store) takeAcross(w *waiting.Waiter, charges []store.Charge, results []
 }
 
 // overdue returns the error of a call to several places whose caller gave up.
-func (s *Store) overdue(parts []int, err error, silent bool, a *across.Call) error {
+func (s *Store) overdue(err error, silent bool, a *across.Call) error {
 	e := &waiting.Failure{Err: s.wrap(err), Part: -1, IsSilent: silent, OnOutcome: a.Outcomes(s.background)}
-	at := store.Monotonic()
-	for _, part := range parts {
-		if d := &s.parts[part].detector; d.OldestUnanswered() != 0 && (!silent || d.SilentUntil(at) <= at) {
-			e.Others = append(e.Others, part)
-		}
+	at, d := store.Monotonic(), &s.server.detector
+	if d.OldestUnanswered() != 0 && (!silent || d.SilentUntil(at) <= at) {
+		e.Part = 0
 	}
 	return e
 }
@@ -65,7 +55,7 @@ func (s *Store) decideAcross(a *across.Call) {
 	across.Decide(a, &across.Parts[uint64]{
 		Name:   s.o.Name,
 		Of:     func(c *store.Charge) uint64 { return placeOf(c.Counter, c.Key) },
-		Number: s.partNumber,
+		Number: func(uint64) int { return 0 },
 		Ask: func(share *across.Share[uint64]) {
 			own := waiting.Waiter{Ctx: ctx}
 			share.Now, share.Err = s.takeTogether(&own, share.Charges, share.Results)

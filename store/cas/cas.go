@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/internal/refusals"
@@ -62,9 +60,8 @@ type Store struct {
 	o        Options
 	engine   Engine
 	locker   Locker // nil: nothing can be locked
-	parted   Parted // nil: the engine is one part
 	spans    bool
-	parts    []part
+	server   server
 	clock    clock
 	versions versions
 	probing  probe
@@ -93,20 +90,12 @@ var (
 	_ store.Prompt    = (*Store)(nil)
 	_ store.Remote    = (*Store)(nil)
 	_ store.Forgetter = (*Store)(nil)
+	_ store.Deadliner = (*Store)(nil)
+	_ store.Parted    = (*Store)(nil)
 )
 
-// Parted is implemented by engines whose database can fail in parts.
-type Parted interface {
-	// Parts returns the number of parts, at least 1. It does not change.
-	Parts() int
-	// PartOf returns the part of a place, from 0.
-	PartOf(place uint64) int
-	// PingPart asks whether a part can decide: it makes a Swap there.
-	PingPart(ctx context.Context, part int) error
-}
-
-// part is a part of the engine.
-type part struct {
+// server is what this node knows about the engine's database.
+type server struct {
 	detector waiting.Detector
 	flying   atomic.Int64  // calls under way
 	answers  atomic.Uint64 // decisions that the engine has made
@@ -114,12 +103,12 @@ type part struct {
 	timeout  int64         // Options.Timeout, in ns
 }
 
-func (p *part) sent(now int64) {
+func (p *server) sent(now int64) {
 	p.flying.Add(1)
 	p.detector.Sent(now)
 }
 
-func (p *part) answered(now, took int64) {
+func (p *server) answered(now, took int64) {
 	p.heard.Store(now)
 	p.detector.Answered(now, took)
 	if p.flying.Add(-1) > 0 {
@@ -137,7 +126,7 @@ const stallLeast = int64(50 * time.Millisecond)
 // new connection takes longer than any answer over the old ones did, so that where one broke the
 // server does not count as silent for as long as a call may take, and then as if nothing were known
 // of how long it takes.
-func (p *part) lost(now, sent int64, err error) error {
+func (p *server) lost(now, sent int64, err error) error {
 	late := errors.Is(err, context.DeadlineExceeded)
 	stalled := late && now-sent >= p.timeout+stallLeast
 	if last := p.flying.Add(-1) == 0; last && (!late || stalled) {
@@ -199,15 +188,8 @@ func New(e Engine, o Options) (*Store, error) {
 	}
 	s.o = o
 	s.locker, _ = e.(Locker)
-	n := 1
-	if s.parted, _ = e.(Parted); s.parted != nil {
-		n = max(1, s.parted.Parts())
-	}
-	s.parts = make([]part, n)
-	for i := range s.parts {
-		s.parts[i].timeout = int64(o.Timeout)
-		s.parts[i].detector.Begin(store.Monotonic())
-	}
+	s.server.timeout = int64(o.Timeout)
+	s.server.detector.Begin(store.Monotonic())
 	s.known.init(o.KnownKeys)
 	s.versions.init()
 	s.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }
@@ -257,38 +239,22 @@ func (s *Store) background(f func()) bool {
 // Remote implements store.Remote.
 func (s *Store) Remote() bool { return true }
 
-// Parts returns the number of parts of the engine, which can fail one by one. See Parted.
-func (s *Store) Parts() int { return len(s.parts) }
+// Parts implements store.Parted: the database is one part.
+func (s *Store) Parts() int { return 1 }
 
-// PartOf returns the part of a counter's key, from 0.
-func (s *Store) PartOf(c *rule.Counter, key []byte) int { return s.partNumber(placeOf(c, key)) }
+// PartOf implements store.Parted.
+func (s *Store) PartOf(*rule.Counter, []byte) int { return 0 }
 
-// PartOfID returns the part of a reservation, from 0.
-func (s *Store) PartOfID(id string) int { return s.partNumber(xxhash.Sum64String(id)) }
+// PartOfID implements store.Parted.
+func (s *Store) PartOfID(string) int { return 0 }
 
-func (s *Store) partNumber(place uint64) int {
-	if s.parted == nil {
-		return 0
-	}
-	return s.parted.PartOf(place)
-}
-
-// partOf returns the part of the values of a call; the first one, if these are of several.
-func (s *Store) partOf(places []uint64) *part {
-	if len(s.parts) == 1 || len(places) == 0 {
-		return &s.parts[0]
-	}
-	return &s.parts[s.partNumber(places[0])]
-}
-
-// Answers is how many decisions the engine has made in a part: remembered refusals are not among
-// them.
-func (s *Store) Answers(part int) uint64 { return s.parts[part].answers.Load() }
+// Answers implements store.Parted.
+func (s *Store) Answers(int) uint64 { return s.server.answers.Load() }
 
 // Time asks the engine for its clock, in µs since the Unix epoch. It is a round trip.
 func (s *Store) Time(ctx context.Context) (int64, error) {
 	var now int64
-	err := s.ask(nil, func() (clock int64, err error) {
+	err := s.ask(func() (clock int64, err error) {
 		_, now, err = s.engine.Read(ctx, nil)
 		return now, err
 	})

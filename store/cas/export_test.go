@@ -1,12 +1,7 @@
 package cas
 
 // Flying returns how many calls to the engine are under way.
-func (s *Store) Flying() (n int64) {
-	for i := range s.parts {
-		n += s.parts[i].flying.Load()
-	}
-	return n
-}
+func (s *Store) Flying() int64 { return s.server.flying.Load() }
 
 // Waiting returns how many calls wait in the queue.
 func (s *Store) Waiting() int {

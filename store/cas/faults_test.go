@@ -341,11 +341,7 @@ func TestDeadline(t *testing.T) {
 	take(t, s, charge(c, "k", 1))
 	hold()
 	_, _, err := s.TakeWithin(t.Context(), time.Millisecond, 24*time.Hour, []store.Charge{charge(c, "k", 1)}, make([]algo.Result, 1))
-	blamed, ok := errors.AsType[interface {
-		error
-		Failed(part int) bool
-		Silent() bool
-	}](err)
+	blamed, ok := errors.AsType[store.PartError](err)
 	if !ok || !errors.Is(err, cas.ErrDeadline) || !errors.Is(err, context.DeadlineExceeded) || !blamed.Failed(0) || blamed.Failed(1) || !blamed.Silent() {
 		t.Errorf("%v", err)
 	}

@@ -8,8 +8,6 @@ import (
 	"sync"
 
 	"github.com/cespare/xxhash/v2"
-
-	"github.com/weir-rl/weir/store"
 )
 
 // A probe compares and writes, as a decision does. It writes some values of this node alone, one
@@ -22,8 +20,8 @@ type probe struct {
 	versions [probed]uint64 // of the values, as far as is known
 }
 
-// probe asks whether the engine decides.
-func (s *Store) probe(ctx context.Context) error {
+// PingPart implements store.Parted.
+func (s *Store) PingPart(ctx context.Context, _ int) error {
 	p := &s.probing
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +43,7 @@ func (s *Store) probe(ctx context.Context) error {
 			Data: endValue(binary.LittleEndian.AppendUint64([]byte{formVersion}, uint64(now))),
 		}
 		groups := []Group{{Changes: []Change{c}}}
-		err := s.ask(nil, func() (int64, error) { return s.engine.Swap(ctx, 0, groups) })
+		err := s.ask(func() (int64, error) { return s.engine.Swap(ctx, 0, groups) })
 		if err == nil {
 			err = groups[0].Err
 		}
@@ -64,19 +62,4 @@ func (s *Store) probe(ctx context.Context) error {
 		}
 	}
 	return s.wrap(errConflict)
-}
-
-// PingPart asks whether a part of the engine decides.
-func (s *Store) PingPart(ctx context.Context, part int) error {
-	if s.parted == nil {
-		return s.probe(ctx)
-	}
-	p, sent := &s.parts[part], store.Monotonic()
-	p.sent(sent)
-	if err := s.parted.PingPart(ctx, part); err != nil {
-		return s.wrap(p.lost(store.Monotonic(), sent, err))
-	}
-	now := store.Monotonic()
-	p.answered(now, now-sent)
-	return nil
 }

@@ -37,8 +37,7 @@ func pauseBefore(tries int) time.Duration {
 // database has answered a moment ago. Else they fail.
 func (w *worker) notMade(calls []*call, err error) {
 	s, now := w.store, store.Monotonic()
-	part := s.partOf(calls[0].places)
-	heard := part.heard.Load()
+	heard := s.server.heard.Load()
 	again := errors.Is(err, ErrBroken) && heard != 0 && now-heard < int64(s.o.Timeout) && s.ctx.Err() == nil
 	for _, c := range calls {
 		if c.broken == 0 {
@@ -109,7 +108,7 @@ func (w *worker) sendAgain(ctx context.Context) {
 	}
 	s.stats.resent.Add(uint64(len(w.unsure)))
 	var clock int64
-	err := s.ask(w.plans[w.unsure[0]].calls[0].places, func() (at int64, err error) {
+	err := s.ask(func() (at int64, err error) {
 		clock, err = s.engine.Swap(ctx, w.base, w.resent)
 		return clock, err
 	})

@@ -15,7 +15,7 @@ func TestStalledCall(t *testing.T) {
 		took   int64
 		silent bool
 	}{{second, true}, {second + stallLeast, false}} {
-		p := &part{timeout: second}
+		p := &server{timeout: second}
 		p.detector.Begin(1)
 		asked := 20 * second
 		p.sent(asked)

@@ -29,14 +29,11 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, results []algo
 	return now, err
 }
 
-// TakeWithin is Take with a deadline that costs no context. It waits for at least minWait. After
-// that it gives up as soon as the database has been silent for several times as long as its longest
-// answer took in the last minute or two, and at the latest after maxWait; 0 for maxWait means that
-// only ctx ends the wait. Time in which this process did not run is not counted. The error is then
-// ErrDeadline, and it is a store.Pending unless it is store.ErrNotCharged.
-//
-// remembered reports that this node refused from memory (Options.RememberRefusals). The results of
-// the limits that do not refuse are then no news of their states.
+// TakeWithin implements store.Deadliner. After minWait it gives up as soon as the database has been
+// silent for several times as long as its longest answer took in the last minute or two. Time in
+// which this process did not run is not counted. The error is then ErrDeadline, and it is a
+// store.Pending unless it is store.ErrNotCharged. remembered reports that this node refused from
+// memory (Options.RememberRefusals).
 func (s *Store) TakeWithin(
 	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, results []algo.Result,
 ) (now int64, remembered bool, err error) {
@@ -118,7 +115,7 @@ func (s *Store) takeTogether(w *waiting.Waiter, charges []store.Charge, results 
 			s.refusals.Remember(charges, results, now, c.asked)
 		}
 	} else if !isNotCharged(err) {
-		err = &waiting.Failure{Err: err, Part: s.partNumber(c.places[0]), IsSilent: true, OnOutcome: unknown(len(charges))}
+		err = &waiting.Failure{Err: err, IsSilent: true, OnOutcome: unknown(len(charges))}
 	}
 	s.putCall(c)
 	return now, err
@@ -135,18 +132,16 @@ func (s *Store) wait(w *waiting.Waiter, c *call) error {
 		s.putCall(c)
 		return err
 	}
-	part := s.partOf(c.places)
-	err := w.Wait(c.done, &part.detector)
+	err := w.Wait(c.done, &s.server.detector)
 	if err == nil {
 		return nil
 	}
-	number := s.partNumber(c.places[0])
 	done, charged := s.giveUp(c)
 	if done {
 		<-c.done
 		return nil
 	}
-	e := &waiting.Failure{Err: s.wrap(err), Part: number, IsSilent: w.Silent}
+	e := &waiting.Failure{Err: s.wrap(err), IsSilent: w.Silent}
 	if charged {
 		e.OnOutcome = s.outcomes(c)
 	} else {
@@ -290,7 +285,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) erro
 	}
 	w := waiting.Waiter{Ctx: ctx}
 	for _, c := range calls {
-		err := w.Wait(c.done, &s.partOf(c.places).detector)
+		err := w.Wait(c.done, &s.server.detector)
 		if err != nil {
 			if done, _ := s.giveUp(c); !done {
 				failed = errors.Join(failed, s.wrap(err))

@@ -85,7 +85,7 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 	if s.o.Clock != nil {
 		w.base = 0
 	}
-	err := s.ask(w.batch[0].places, func() (at int64, err error) {
+	err := s.ask(func() (at int64, err error) {
 		return s.engine.Swap(ctx, w.base, w.groups)
 	})
 	w.took = time.Duration(store.Monotonic() - w.asked)
@@ -117,9 +117,9 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 }
 
 // ask asks the engine, and takes note of its clock and of how long it took.
-func (s *Store) ask(places []uint64, f func() (clock int64, err error)) error {
+func (s *Store) ask(f func() (clock int64, err error)) error {
 	sent := store.Monotonic()
-	p := s.partOf(places)
+	p := &s.server
 	p.sent(sent)
 	clock, err := f()
 	answered := store.Monotonic()
@@ -141,7 +141,7 @@ func (w *worker) readAll(ctx context.Context) error {
 		w.keys = append(w.keys, Key{e.place, e.name})
 	}
 	var values []Value
-	err := s.ask(w.batch[0].places, func() (clock int64, err error) {
+	err := s.ask(func() (clock int64, err error) {
 		values, clock, err = s.engine.Read(ctx, w.keys)
 		return clock, err
 	})
@@ -251,7 +251,7 @@ func (w *worker) made(p *plan) {
 			v.e.set(0, nil)
 		}
 	}
-	s.partOf(p.calls[0].places).answers.Add(uint64(len(p.calls)))
+	s.server.answers.Add(uint64(len(p.calls)))
 	w.ready = append(w.ready, p.calls...)
 }
 
@@ -317,7 +317,7 @@ func (w *worker) decideLocked(ctx context.Context) {
 	slices.SortFunc(w.keys, func(a, b Key) int { return compareKeys(&a, &b) })
 	var values []Value
 	var l Lock
-	err := s.ask(w.batch[0].places, func() (clock int64, err error) {
+	err := s.ask(func() (clock int64, err error) {
 		l, values, clock, err = s.locker.Lock(ctx, w.keys)
 		return clock, err
 	})
@@ -351,19 +351,19 @@ func (w *worker) decideLocked(ctx context.Context) {
 		}
 	}
 	sent := store.Monotonic()
-	part := s.partOf(w.batch[0].places)
-	part.sent(sent)
+	server := &s.server
+	server.sent(sent)
 	err = l.Unlock(ctx, changes)
 	answered := store.Monotonic()
 	s.stats.calls.Add(1)
 	switch {
 	case err == nil:
-		part.answered(answered, answered-sent)
+		server.answered(answered, answered-sent)
 		w.made(p)
 	case isNotCharged(err):
-		w.notMade(p.calls, part.lost(answered, sent, err))
+		w.notMade(p.calls, server.lost(answered, sent, err))
 	default:
-		g.Err = part.lost(answered, sent, err)
+		g.Err = server.lost(answered, sent, err)
 		w.unsure = append(w.unsure[:0], 0)
 		w.settle()
 	}
