@@ -166,7 +166,7 @@ func (d *Decision) ask(r *Request, signals Signals, again bool) {
 		if h.Window.Rule.Elastic != nil {
 			c.Limit = atSignal(h.Window, h.Limit, signals)
 		}
-		if again && (h.Mode == rule.Shadow && c.Limit.Algorithm() != algo.Concurrency || c.Limit.CountDenied()) {
+		if again && (h.Mode == rule.Shadow && !c.Limit.HasSlots() || c.Limit.CountDenied()) {
 			hits = 0
 		}
 		c.OnStoreError = h.Window.Rule.OnStoreError

@@ -22,7 +22,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/limiter/orders"
 	"github.com/weir-rl/weir/internal/limiter/reserve"
 	"github.com/weir-rl/weir/rule"
@@ -164,7 +163,7 @@ func (l *Limiter) Release(ctx context.Context, slot string) (ok bool, err error)
 	}
 	c := f.counters[binary.BigEndian.Uint64(raw)]
 	id := binary.BigEndian.Uint64(raw[8:])
-	if c == nil || id == 0 || c.Limit == nil || c.Limit.Algorithm() != algo.Concurrency {
+	if c == nil || id == 0 || c.Limit == nil || !c.Limit.HasSlots() {
 		return false, nil
 	}
 	return l.store.Release(ctx, c, raw[16:], id)

@@ -167,7 +167,7 @@ func (p Phases) Report(ctx context.Context, r *Request, d *Decision, allowed, de
 	}
 	var charges []store.Charge
 	for _, c := range d.charges {
-		if c.Mode == rule.Shadow && c.Limit != nil && c.Limit.Algorithm() != algo.Concurrency {
+		if c.Mode == rule.Shadow && c.Limit != nil && !c.Limit.HasSlots() {
 			c.Ask.Cost = algo.Cost(allowed, c.Ask.Cost)
 			charges = append(charges, c)
 		}

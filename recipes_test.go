@@ -1,9 +1,14 @@
 package weir_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -56,14 +61,71 @@ func mentions(t *testing.T, path, word string) bool {
 // TestRecipeAlgorithm: each algorithm is in every file that the recipe for a new one lists.
 func TestRecipeAlgorithm(t *testing.T) {
 	for _, path := range named(t, recipe(t, "An algorithm")) {
-		for a := algo.SlidingWindow; ; a++ {
-			if _, known := algo.ParseAlgorithm(a.String()); !known {
-				break
-			}
+		for _, a := range algo.Algorithms() {
 			if !mentions(t, path, a.String()) {
 				t.Errorf("the recipe for an algorithm lists %s, which does not mention %s", path, a)
 			}
 		}
+	}
+}
+
+// mostNaming is how many files may name an algorithm. It may only fall.
+const mostNaming = 27
+
+// TestAlgorithmsAreNamedRarely: only the files that hold, read or write the states of one algorithm
+// name it, or those that make a limit of it. All others ask for its traits (algo/traits.go).
+func TestAlgorithmsAreNamedRarely(t *testing.T) {
+	names := regexp.MustCompile(`^(SlidingWindow|SlidingLog|FixedWindow|TokenBucket|LeakyBucket|Concurrency)$`)
+	kinds := regexp.MustCompile(`\bkind(Windows?|Bucket|Interval|Log|Slots)\b`) // of states in Redis
+	texts := map[string]bool{}
+	for _, a := range algo.Algorithms() {
+		texts[strconv.Quote(a.String())] = true
+	}
+	var naming []string
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			name := d.Name()
+			if file != "." && (name[0] == '.' || name == "testdata" || isModule(file) || !shipped(filepath.ToSlash(file))) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		found := false
+		switch {
+		case strings.HasSuffix(file, ".lua"):
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			found = kinds.Match(text)
+		case strings.HasSuffix(file, ".go") && !strings.HasSuffix(file, "_test.go"):
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.Ident:
+					found = found || names.MatchString(n.Name) || kinds.MatchString(n.Name)
+				case *ast.BasicLit:
+					found = found || texts[n.Value]
+				}
+				return !found
+			})
+		}
+		if found {
+			naming = append(naming, file)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(naming); n > mostNaming || n < 10 {
+		t.Errorf("%d files name an algorithm, and at most %d may: ask for a trait (algo/traits.go). They are %q", n, mostNaming, naming)
 	}
 }
 

@@ -29,8 +29,8 @@ var errEstimate = errors.New("weir: an estimate must be of 0 hits or more")
 //
 // The id cannot be guessed, and tells nothing; whoever has it may commit. It is "" if there is
 // nothing to settle: if d is a refusal, or if no limit was met whose charges can be changed
-// afterwards. Charges of a leaky_bucket, of concurrency, and by numbers that a descriptor brings
-// itself (a limit, hits of its own) stay as they were made.
+// afterwards (algo.Limit.Settles). Charges by numbers that a descriptor brings itself (a limit,
+// hits of its own) stay as they were made, too.
 //
 // An estimate of nothing (r.Peek) admits the request, and leaves all of the cost to Commit.
 //
@@ -103,7 +103,7 @@ func (d *Decision) note(r *Request) []byte {
 // afterwards.
 func (d *Decision) changeable(i int) bool {
 	c := &d.charges[i]
-	if a := c.Limit.Algorithm(); a == algo.LeakyBucket || a == algo.Concurrency || c.Ask.Cost < 0 {
+	if !c.Limit.Settles() || c.Ask.Cost < 0 {
 		return false
 	}
 	return d.results[i].Allowed || c.Limit.CountDenied()
@@ -275,7 +275,7 @@ func (l *Limiter) GiveBack(ctx context.Context, d *Decision) (turns int, err err
 	)
 	for i := range d.charges {
 		c := &d.charges[i]
-		if c.Limit.Algorithm() != algo.LeakyBucket || c.Ask.Cost <= 0 || !d.results[i].Allowed || !d.Allowed && c.Mode != rule.Shadow {
+		if !c.Limit.Delays() || c.Ask.Cost <= 0 || !d.results[i].Allowed || !d.Allowed && c.Mode != rule.Shadow {
 			continue
 		}
 		// The queue has drained when the last turn has passed. If that is still at the instant that

@@ -56,6 +56,15 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("algorithm(%d)", uint8(a))
 }
 
+// Algorithms returns all algorithms that a rule can name.
+func Algorithms() []Algorithm {
+	list := make([]Algorithm, len(algorithmNames))
+	for i := range list {
+		list[i] = Algorithm(i)
+	}
+	return list
+}
+
 // ParseAlgorithm is the inverse of Algorithm.String; ok is false for an unknown name.
 func ParseAlgorithm(name string) (a Algorithm, ok bool) {
 	for i, n := range algorithmNames {

@@ -38,7 +38,6 @@ func (c *Config) check() error {
 	if int(a) >= len(algorithmNames) {
 		return fmt.Errorf("there is no algorithm %d", uint8(a))
 	}
-	bucket := a == TokenBucket || a == LeakyBucket
 	switch {
 	case a == FixedWindow && (c.N < 0 || c.N > MaxFixedN):
 		return fmt.Errorf("the number of requests is %d; it must be from 0 to %d", c.N, int64(MaxFixedN))
@@ -51,7 +50,7 @@ func (c *Config) check() error {
 	case a == FixedWindow && c.N > lowered(MaxFixedN, c.Soft):
 		return fmt.Errorf("%d requests with a soft margin of %d%% are more than the %d that can be counted: lower the number of requests to at most %d",
 			c.N, c.Soft, int64(MaxFixedN), lowered(MaxFixedN, c.Soft))
-	case c.Burst != 0 && !bucket:
+	case c.Burst != 0 && !a.HasBurst():
 		return fmt.Errorf("a burst does not fit %v, only token_bucket and leaky_bucket", a)
 	case c.Burst < NoBurst || c.Burst > MaxN:
 		return fmt.Errorf("the burst is %d; it must be from 0 to %d", c.Burst, MaxN)
@@ -107,6 +106,18 @@ func (c *Config) check() error {
 		return fmt.Errorf("%d buckets do not divide the window of %v into whole microseconds", c.Buckets, c.Window)
 	}
 	return nil
+}
+
+// Capacity returns the most units that a key gets at once, soft margin not counted (Result.Limit),
+// of a configuration that is filled in.
+func (c *Config) Capacity() int64 {
+	switch {
+	case c.Algorithm.Delays():
+		return max(0, c.Burst) + 1
+	case c.Algorithm.HasBurst():
+		return max(0, c.Burst)
+	}
+	return c.N
 }
 
 // mostN is the largest N that a limit may have that is otherwise as c says.

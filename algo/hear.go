@@ -12,7 +12,7 @@ func (l *Limit) Hear(s, lease *State, now, units int64) (over int64) {
 	now, units = max(now, 0), min(max(units, 0), MaxCost)
 	l.Roll(s, lease, now)
 	in := l.inForce(now)
-	if units == 0 || in.algo == LeakyBucket || in.algo == Concurrency {
+	if units == 0 || !in.Settles() {
 		return 0
 	}
 	if r := l.CheckWith(s, lease, now, Ask{}); !r.Off {

@@ -54,7 +54,7 @@ func (l *Limit) MendMargin(margin *State, now int64) bool {
 
 // size is the capacity that the soft margin is a percentage of.
 func (c *Config) size() int64 {
-	if c.Algorithm != TokenBucket && c.Algorithm != LeakyBucket || c.Burst == 0 {
+	if !c.Algorithm.HasBurst() || c.Burst == 0 {
 		return c.N
 	}
 	return max(0, c.Burst)

@@ -25,7 +25,7 @@ func (l *Limit) resize(requests, burst func(int64) int64) (*Limit, error) {
 	c := l.cfg
 	most := c.mostN()
 	c.N = min(max(0, requests(c.N)), most)
-	if c.Algorithm == TokenBucket || c.Algorithm == LeakyBucket {
+	if c.Algorithm.HasBurst() {
 		b := burst(max(0, c.Burst))
 		if b < 0 {
 			c.N = 0
@@ -62,7 +62,7 @@ func (l *Limit) Part(num, den int64) *Limit {
 // is exact, it admits nothing.
 func (l *Limit) Shared(part func(int64) int64) *Limit {
 	burst := part
-	if l.algo == LeakyBucket {
+	if l.Delays() {
 		burst = func(b int64) int64 { return part(b+1) - 1 }
 	}
 	of, err := l.Each(func(l *Limit) (*Limit, error) {

@@ -250,7 +250,7 @@ func (t *timetable) decide(r *Result, s, margin *State, now int64, a Ask, take b
 		return
 	}
 	v.limit.decide(r, s, margin, now, a, take)
-	bucket := v.limit.algo == TokenBucket || v.limit.algo == LeakyBucket
+	bucket := v.limit.algo.HasBurst()
 	later := !r.Allowed && a.Cost > 0 && (r.RetryAfter == Never || now+r.RetryAfter >= v.end)
 	if !take && (bucket || later) {
 		mended := v.limit.mended(s, now)
@@ -277,7 +277,7 @@ func (t *timetable) decide(r *Result, s, margin *State, now int64, a Ask, take b
 // it stays as it is. A bucket is as good as fresh under a limit that lets nothing in.
 func (t *timetable) reset(s *State, now int64) int64 {
 	var r Result
-	if in := t.inForce(now); in.algo != TokenBucket && in.algo != LeakyBucket {
+	if in := t.inForce(now); !in.algo.HasBurst() {
 		in.plain(&r, s, now, Ask{}, false)
 		return r.ResetAfter
 	}

@@ -12,7 +12,7 @@ func (l *Limit) Used(s, lease *State, now int64) int64 {
 		s, lease = in.rolled(s, lease, now)
 		out = in.lease.Lent(lease).Out()
 	}
-	if in.n == 0 && (in.algo == TokenBucket || in.algo == LeakyBucket) {
+	if in.n == 0 && in.algo.HasBurst() {
 		return in.limit + out // it never has a token
 	}
 	c := in.cfg

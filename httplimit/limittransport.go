@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/internal/door/line"
 	"github.com/weir-rl/weir/rule"
@@ -226,12 +225,12 @@ func (out *outbound) again(latest time.Time) (wait time.Duration, ok bool) {
 		case in == nil || !d.Refuses(&d.Limits[i]):
 		case in.CountDenied():
 			return 0, false
-		case in.Algorithm() == algo.LeakyBucket:
+		case in.Delays():
 			// Its turn comes when all before it have had theirs, however late it joins.
 			if turn, ok := d.Limits[i].Reset(); !ok || now.Add(turn).After(latest) {
 				return 0, false
 			}
-		case in.Algorithm() == algo.Concurrency:
+		case in.HasSlots():
 			wait = min(wait, slotPoll) // a slot may come free at any time
 		}
 	}

@@ -4,14 +4,13 @@ import (
 	"net/http"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 )
 
 // slotted reports whether a hit takes a slot of a limit on concurrency that is enforced.
 func slotted(h *rule.Hit) bool {
-	return h.Mode != rule.Shadow && h.Limit.Algorithm() == algo.Concurrency
+	return h.Mode != rule.Shadow && h.Limit.HasSlots()
 }
 
 // isReady waits until a request that is about to take a place can be handled; false if the request

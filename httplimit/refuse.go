@@ -206,12 +206,12 @@ func refusalWords(d *weir.Decision, near *weir.LimitResult) (what, when string) 
 	if r := near.Window.Rule; r != nil && (r.Cost > 1 || r.CostExpr != "") {
 		unit = "unit"
 	}
-	switch c.Algorithm {
-	case algo.Concurrency:
+	switch a := c.Algorithm; {
+	case a.HasSlots():
 		b.WriteString("allows " + plural(near.Limit, unit) + " at the same time.")
-	case algo.LeakyBucket:
+	case a.Delays():
 		b.WriteString("lets " + plural(c.N, unit) + " per " + c.Period() + " through, one after the other, and too many are waiting.")
-	case algo.TokenBucket:
+	case a.HasBurst():
 		b.WriteString("allows " + plural(c.N, unit) + " per " + c.Period())
 		if near.Limit != c.N {
 			b.WriteString(", with bursts of up to " + strconv.FormatInt(near.Limit, 10))

@@ -259,7 +259,7 @@ type Ban struct {
 	For      time.Duration // bring this much time in which the key is refused outright
 	Domain   bool          // everywhere in the domain, rather than where the rule applies
 	NFTables bool          // at: nftables: by the kernel, too
-	// Counter counts the denials of each key, with a SlidingLog of After per Within. It is no
+	// Counter counts the denials of each key, with a sliding log of After per Within. It is no
 	// member of Set.Counters.
 	Counter *Counter
 }

@@ -109,9 +109,8 @@ func CheckChanges(changes []Change, done []Changed) error {
 func (c *Change) Due(now int64) bool { return now >= c.Since && (c.Until == 0 || now < c.Until) }
 
 // Apply makes the change of a state at now. lease is the key's state of Limit.Lease(), if that is
-// lent of; else it does not matter. A change that is not made leaves both as they are. A
-// LeakyBucket hears nothing, and a Concurrency does not change at all: its slots go back by their
-// ids.
+// lent of; else it does not matter. A change that is not made leaves both as they are. A limit with
+// a queue hears nothing, and one with slots does not change at all: they go back by their ids.
 func (c *Change) Apply(s, lease *algo.State, now int64) Changed {
 	if !c.Due(now) {
 		return Changed{}
@@ -123,7 +122,7 @@ func (c *Change) Apply(s, lease *algo.State, now int64) Changed {
 	switch {
 	case c.Units > 0:
 		return Changed{Made: true, Over: l.Hear(s, lease, now, c.Units)}
-	case c.Units < 0 && l.Algorithm() != algo.Concurrency:
+	case c.Units < 0 && !l.HasSlots():
 		l.Roll(s, lease, now)
 		l.TakeWith(s, lease, now, algo.Ask{Cost: c.Units})
 	}

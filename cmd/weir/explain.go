@@ -420,12 +420,11 @@ func describeHit(h *rule.Hit, now time.Time) string {
 func describeLimit(limit *algo.Limit, r *rule.Rule) string {
 	c := limit.Config()
 	var b strings.Builder
-	switch c.Algorithm {
-	case algo.Concurrency:
+	if c.Algorithm.HasSlots() {
 		fmt.Fprintf(&b, "%d in flight", c.N)
-	default:
+	} else {
 		fmt.Fprintf(&b, "%d per %s", c.N, c.Period())
-		if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
+		if c.Algorithm.HasBurst() {
 			fmt.Fprintf(&b, ", burst %d", max(c.Burst, 0))
 		}
 	}

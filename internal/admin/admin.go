@@ -534,7 +534,7 @@ func describeWindow(win *rule.Window) windowInfo {
 
 // burstOf returns the burst of a bucket, beside its rate; 0 for other algorithms.
 func burstOf(c algo.Config) int64 {
-	if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
+	if c.Algorithm.HasBurst() {
 		return max(c.Burst, 0)
 	}
 	return 0

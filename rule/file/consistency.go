@@ -125,9 +125,9 @@ func (l *loader) compileLimit(s *settings, c algo.Config, at *element) *algo.Lim
 func leaseHint(c *algo.Config) string {
 	const exact = "leave consistency out, or "
 	switch {
-	case c.Algorithm == algo.Concurrency:
+	case c.Algorithm.HasSlots():
 		return exact + "make a limit of its own of the one on what is in flight"
-	case c.Algorithm == algo.LeakyBucket:
+	case c.Algorithm.Delays():
 		return exact + "take token_bucket"
 	case c.RefillInterval:
 		return exact + "leave refill out"

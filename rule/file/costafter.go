@@ -207,9 +207,9 @@ func (l *loader) checkCostAfter(s *settings, r *rule.Rule, keys fields) {
 		at := keys.key(key)
 		switch {
 		case at == nil:
-		case s.used[algo.LeakyBucket]:
+		case s.uses(algo.Algorithm.Delays):
 			l.err(at, "leave it out, or take token_bucket", "%s does not fit leaky_bucket: turns in a queue cannot be changed afterwards", key)
-		case s.used[algo.Concurrency]:
+		case s.uses(algo.Algorithm.HasSlots):
 			l.err(at, "leave it out: a slot comes back when the request is over", "%s does not fit concurrency: slots cannot be changed afterwards", key)
 		}
 	}

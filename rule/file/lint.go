@@ -164,16 +164,16 @@ func (l *linter) numbers(r *rule.Rule) {
 			if c.Soft > 0 && base > 0 && base*int64(c.Soft)/100 == 0 {
 				once(warnSoftZero, w, enough(base), "a soft margin of %d%% of %s %d rounds to nothing", c.Soft, what, base)
 			}
-			if c.Algorithm == algo.SlidingLog && c.N >= largeLog {
+			if c.Algorithm.HasLog() && c.N >= largeLog {
 				once(warnLargeLog, w, "algorithm: sliding_window with buckets needs far less", "a sliding log of %d needs up to %d KB for each key", c.N, c.N*5/1000)
 			}
 		}
-		switch c.Algorithm {
-		case algo.LeakyBucket:
+		switch {
+		case c.Algorithm.Delays():
 			if hold := queueTime(c); r.Wait == 0 && !r.Shadow && hold >= longQueue {
 				once(warnLongQueue, w, "name the longest wait, as in: on_limit: {wait: 2s}", "a full queue holds requests for %s; without on_limit.wait the proxy holds them that long", hold)
 			}
-		case algo.Concurrency:
+		case c.Algorithm.HasSlots():
 			if !originOf(r).timeout(r) && bites(r) {
 				once(warnUnreleasedSlots, w, "say with timeout how long that may be", "a slot that nobody releases is held for %s, and doors such as RLS and forward auth release none", c.Timeout)
 			}
@@ -228,15 +228,15 @@ func show(c algo.Config) string {
 // beats reports whether a limit a, asked for the same keys, refuses before b ever does. It may miss
 // some.
 func beats(a, b algo.Config) bool {
-	bucket := func(c algo.Config) bool { return c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket }
+	bucket := func(c algo.Config) bool { return c.Algorithm.HasBurst() }
 	switch {
-	case a.Algorithm == algo.Concurrency || b.Algorithm == algo.Concurrency:
+	case a.Algorithm.HasSlots() || b.Algorithm.HasSlots():
 		return a.Algorithm == b.Algorithm && a.N+a.N*int64(a.Soft)/100 <= b.N
 	case bucket(b):
 		// A bucket that fills up again at least as quickly, and holds at least as much.
 		return a.Algorithm == b.Algorithm && !a.RefillInterval && !b.RefillInterval &&
 			size(a)+size(a)*int64(a.Soft)/100 <= size(b) && float64(a.N)*float64(b.Window) <= float64(b.N)*float64(a.Window)
-	case a.Algorithm == algo.SlidingWindow && b.Algorithm != algo.SlidingWindow:
+	case a.Algorithm.Approximates() && !b.Algorithm.Approximates():
 		return false // an approximation may admit more than N
 	}
 	most := float64(a.N + a.N*int64(a.Soft)/100)
@@ -248,10 +248,10 @@ func beats(a, b algo.Config) bool {
 		}
 		most = float64(size(a)+size(a)*int64(a.Soft)/100) + float64(a.N)*float64(b.Window)/float64(a.Window) + 1
 	case a == b:
-	case a.Algorithm == algo.FixedWindow && b.Algorithm == algo.FixedWindow && b.Window%a.Window == 0 &&
+	case a.Algorithm.ResetsAtOnce() && b.Algorithm.ResetsAtOnce() && b.Window%a.Window == 0 &&
 		a.Calendar == algo.NoCalendar && b.Calendar == algo.NoCalendar && !a.FirstRequest && !b.FirstRequest:
 		most *= float64(whole) // whole windows of a fill one of b
-	case a.Algorithm == algo.SlidingLog && b.Window%a.Window == 0:
+	case a.Algorithm.HasLog() && b.Window%a.Window == 0:
 		most *= float64(whole)
 	default:
 		most *= float64(whole + 2)

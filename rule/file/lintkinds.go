@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -40,7 +39,7 @@ func (l *linter) waits(r *rule.Rule) {
 	var shortest time.Duration // until the first units come back, at the latest
 	for _, w := range r.Windows {
 		c := w.Limit.Config()
-		if c.Algorithm != algo.FixedWindow && !c.RefillInterval {
+		if !c.Algorithm.ResetsAtOnce() && !c.RefillInterval {
 			return
 		}
 		shortest = max(shortest, c.Window)
@@ -64,7 +63,7 @@ func (l *linter) commits(r *rule.Rule) {
 			continue
 		}
 		c := w.Limit.Config()
-		if c.Algorithm != algo.TokenBucket || c.N == 0 {
+		if !c.Algorithm.Refills() || c.N == 0 {
 			continue
 		}
 		refilled := time.Duration(float64(r.Cost) * float64(c.Window) / float64(c.N))

@@ -115,7 +115,7 @@ func largerLease(units, base int64, otherwise string) string {
 // lateShare is how long after the window a unit of p still counts at most, since it was reported
 // late, in percent of the window; 0 where that matters to nobody.
 func lateShare(c algo.Config, p *algo.Limit) int64 {
-	if c.Algorithm != algo.SlidingLog && c.Algorithm != algo.SlidingWindow {
+	if !c.Algorithm.Slides() {
 		return 0
 	}
 	return int64(200 * p.Lease().Config().Timeout / c.Window)

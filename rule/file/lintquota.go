@@ -70,7 +70,7 @@ func (l *linter) quota(r *rule.Rule, w *rule.Window, c algo.Config) bool {
 // quotaHint says how to mend a limit that lends nothing.
 func quotaHint(c *algo.Config) string {
 	switch {
-	case c.Algorithm == algo.Concurrency, c.Algorithm == algo.LeakyBucket:
+	case !c.Algorithm.Settles():
 		return "take token_bucket or sliding_window, or leave its requests to the rate limit service"
 	case c.RefillInterval:
 		return "leave refill out"

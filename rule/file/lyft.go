@@ -283,7 +283,7 @@ func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule, s *settings) [
 	if a.at == nil {
 		a.at = v
 	}
-	if n > algo.MaxN && (s.algorithm != nil && *s.algorithm != algo.FixedWindow || s.lease.percent > 0 || s.regions.counts) {
+	if n > algo.MaxN && (s.algorithm != nil && !s.algorithm.ResetsAtOnce() || s.lease.percent > 0 || s.regions.counts) {
 		l.warn(warnTooLarge, a.at, "write unlimited: true if that is meant", "requests_per_unit: %d is more than can be counted; %d are admitted, while current_limit says %d", n, algo.MaxN, n)
 		a.rate.N = algo.MaxN
 	}

@@ -1,7 +1,6 @@
 package file
 
 import (
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -47,7 +46,7 @@ func (l *loader) onLimit(v *element, r *rule.Rule, s *settings) {
 }
 
 func (l *loader) wait(v *element, r *rule.Rule, s *settings) {
-	leaky := s.algorithm != nil && *s.algorithm == algo.LeakyBucket
+	leaky := s.algorithm != nil && s.algorithm.Delays()
 	if !leaky {
 		r.WaitQueue = rule.DefaultWaitQueue
 	}

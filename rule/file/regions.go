@@ -87,12 +87,12 @@ func (l *loader) regionsFit(s *settings, c *algo.Config, at *element) bool {
 	case c.N > algo.MaxN:
 		l.err(at, "write over: 0%, so that each region has its part", "consistency.regions: regions tell each other of at most %d requests, not %d", algo.MaxN, c.N)
 		return false
-	case a != algo.LeakyBucket && a != algo.Concurrency:
+	case a.Settles():
 		return true
 	}
 	if !s.regions.refused {
 		why := "turns that were handed out elsewhere are in nobody's way here"
-		if a == algo.Concurrency {
+		if a.HasSlots() {
 			why = "a slot that is held elsewhere is given back there"
 		}
 		l.err(s.regions.at, "write over: 0%, so that each region has its part", "consistency.regions: %s only knows over: 0%%: %s", a, why)

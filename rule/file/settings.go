@@ -54,7 +54,7 @@ var optionFits = sync.OnceValue(func() map[string][]algo.Algorithm {
 
 var algorithmNames = sync.OnceValue(func() []string {
 	var names []string
-	for a := algo.SlidingWindow; a <= algo.Concurrency; a++ {
+	for _, a := range algo.Algorithms() {
 		names = append(names, a.String())
 	}
 	return names
@@ -67,6 +67,16 @@ func fits(option string) string {
 		names = append(names, a.String())
 	}
 	return strings.Join(names, ", ")
+}
+
+// uses reports whether one of the limits has an algorithm with a trait.
+func (s *settings) uses(trait func(algo.Algorithm) bool) bool {
+	for a, used := range s.used {
+		if used && trait(a) {
+			return true
+		}
+	}
+	return false
 }
 
 // settings reads the keys of a limit that both forms share, except name, when, per, allow, replaces

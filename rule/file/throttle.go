@@ -66,7 +66,7 @@ func (l *loader) throttle(v *element, r *rule.Rule, s *settings) {
 func (l *loader) closing(s *settings, c *algo.Config) bool {
 	switch {
 	case s.softFor == 0:
-	case c.Algorithm == algo.Concurrency:
+	case c.Algorithm.HasSlots():
 		l.err(s.softForAt, "leave for out: the margin then stays open", "throttle.soft.for does not fit concurrency, which has no window to stay within")
 		return false
 	case softBase(*c)*int64(c.Soft)/100 > 0:
@@ -77,7 +77,7 @@ func (l *loader) closing(s *settings, c *algo.Config) bool {
 
 // softBase is the number that a soft margin is a share of: N, or the size of a bucket.
 func softBase(c algo.Config) int64 {
-	if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
+	if c.Algorithm.HasBurst() {
 		return size(c)
 	}
 	return c.N
@@ -85,7 +85,7 @@ func softBase(c algo.Config) int64 {
 
 // softWhat names softBase.
 func softWhat(c algo.Config) string {
-	if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
+	if c.Algorithm.HasBurst() {
 		return "the bucket's size"
 	}
 	return "N"

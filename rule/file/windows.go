@@ -168,10 +168,10 @@ func (l *loader) config(s *settings, e allowance) (algo.Config, bool) {
 		c.Algorithm = algo.FixedWindow
 	}
 	switch {
-	case slots && c.Algorithm != algo.Concurrency:
+	case slots && !c.Algorithm.HasSlots():
 		l.err(e.at, fmt.Sprintf("as in: %d/min", e.rate.N), "allow: a number without a unit is for concurrency; %s needs N/unit or N/duration", c.Algorithm)
 		return c, false
-	case !slots && c.Algorithm == algo.Concurrency:
+	case !slots && c.Algorithm.HasSlots():
 		l.err(e.at, fmt.Sprintf("as in: allow: %d concurrent", e.rate.N), "allow: concurrency takes a number, the most that may be in flight; got %s", e.rate)
 		return c, false
 	case slots && !e.rate.Concurrent && s.algorithm == nil && !s.used[algo.Concurrency]:
@@ -222,7 +222,7 @@ func (l *loader) config(s *settings, e allowance) (algo.Config, bool) {
 		if s.denied != nil {
 			c.CountDenied = *s.denied
 		} else {
-			c.CountDenied = s.lyft && c.Algorithm == algo.FixedWindow
+			c.CountDenied = s.lyft && c.Algorithm.ResetsAtOnce()
 		}
 	}
 	s.leased(&c)
@@ -253,7 +253,7 @@ func (l *loader) checkFit(s *settings) {
 		}
 		if !slices.ContainsFunc(optionFits()[option], func(a algo.Algorithm) bool { return s.used[a] }) {
 			var names []string
-			for a := algo.SlidingWindow; a <= algo.Concurrency; a++ {
+			for _, a := range algo.Algorithms() {
 				if s.used[a] {
 					names = append(names, a.String())
 				}

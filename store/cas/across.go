@@ -78,10 +78,10 @@ func (s *Store) giveBack(_ uint64, c *store.Charge, r *algo.Result, at int64) {
 		defer cancel()
 		_ = s.change(ctx, []store.Charge{o}, false, func(p *plan, call *call) {
 			st := &call.states[0].St
-			switch o.Limit.Algorithm() {
-			case algo.Concurrency:
+			switch {
+			case o.Limit.HasSlots():
 				o.Limit.Release(st, p.now, slot)
-			case algo.LeakyBucket:
+			case o.Limit.Delays():
 				o.Limit.Take(st, p.now, algo.Ask{Cost: -cost, LastEnds: ends})
 			default:
 				o.Limit.GiveBack(st, nil, p.now, at, cost)

@@ -107,7 +107,7 @@ func (s *Store) newCall(charges []store.Charge) *call {
 		from := len(c.buf)
 		c.buf = append(c.buf, o.Key...)
 		o.Key = c.buf[from:len(c.buf):len(c.buf)]
-		if c.slots[i] = 0; o.Limit.Algorithm() == algo.Concurrency {
+		if c.slots[i] = 0; o.Limit.HasSlots() {
 			c.slots[i] = newSlot()
 		}
 		c.addRefs(o)

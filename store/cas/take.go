@@ -241,7 +241,7 @@ func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot u
 	if c == nil {
 		return false, fmt.Errorf("%s: Release needs a Counter", s.o.Name)
 	}
-	if c.Limit == nil || c.Limit.Algorithm() != algo.Concurrency || slot == 0 {
+	if c.Limit == nil || !c.Limit.HasSlots() || slot == 0 {
 		return false, nil
 	}
 	ok := new(bool) // not the result itself: a call that was given up may still be made

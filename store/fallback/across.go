@@ -175,7 +175,7 @@ func (s *Store) undo(charges []store.Charge, far *side, now int64) {
 			continue
 		}
 		p := s.partOf(c.Counter, c.Key)
-		if c.Limit.Algorithm() == algo.Concurrency {
+		if c.Limit.HasSlots() {
 			p.missed.addRelease(c.Counter, c.Key, c.Ask.Slot)
 			s.tendIfClosed(p)
 			c.Ask.Slot = 0

@@ -148,9 +148,9 @@ func (f *lastAnswer) left(l *algo.Limit, capacity, elapsed int64) int64 {
 	used := f.limit - f.remaining
 	c, gained := l.Config(), int64(0)
 	switch a := l.Algorithm(); {
-	case a == algo.LeakyBucket || a == algo.TokenBucket && !c.RefillInterval:
+	case a.HasBurst() && !c.RefillInterval:
 		gained = int64(float64(c.N) * (float64(elapsed) / float64(c.Window.Microseconds())))
-	case (a == algo.SlidingWindow || a == algo.SlidingLog) && f.cost > 0 && elapsed >= f.retry:
+	case a.Slides() && f.cost > 0 && elapsed >= f.retry:
 		// The refused units were free from then on, and all are when it is over: evenly between.
 		part := float64(elapsed-f.retry) / float64(max(1, f.reset-f.retry))
 		gained = f.cost + int64(part*float64(max(0, used-f.cost)))
@@ -191,7 +191,7 @@ func (k *known) claim(c *store.Charge, nodes int64) (out claim) {
 	if in == nil || f.over(elapsed) {
 		return out
 	}
-	if in.Algorithm() == algo.Concurrency && elapsed > disorder {
+	if in.HasSlots() && elapsed > disorder {
 		// Slots come and go with requests, and this node does not learn of slots that other nodes
 		// give back. So the answer holds only while another may still be on its way.
 		f.open = 0
@@ -220,7 +220,7 @@ func (f *lastAnswer) until(l *algo.Limit, missing float64, cost, elapsed int64) 
 	c := l.Config()
 	wait := f.reset - elapsed
 	switch a := l.Algorithm(); {
-	case a == algo.LeakyBucket || a == algo.TokenBucket && !c.RefillInterval:
+	case a.HasBurst() && !c.RefillInterval:
 		if c.N > 0 {
 			after := math.Ceil(missing * (float64(c.Window.Microseconds()) / float64(c.N)))
 			wait = int64(min(float64(wait), after))
@@ -261,7 +261,7 @@ func (k *known) gain(c *rule.Counter, key []byte) {
 // settle notes that the primary was asked, at begun by known's clock, to replace a charge by the
 // request's real cost. Without an answer, units are not assumed to have gone back.
 func (k *known) settle(e *store.Settlement, begun int64, answered bool) {
-	if a := e.Limit.Algorithm(); a == algo.LeakyBucket || a == algo.Concurrency {
+	if !e.Limit.Settles() {
 		return // it changes nothing there
 	}
 	h := k.hash(e.Counter, e.Key)

@@ -228,7 +228,7 @@ func (s *Store) remember(
 		case !r.Allowed || r.Off || !admitted && c.Mode != rule.Shadow:
 			s.unclaim(c, &w.claims[i])
 			continue
-		case c.Limit.Algorithm() == algo.Concurrency:
+		case c.Limit.HasSlots():
 			continue
 		}
 		if units > 0 {
@@ -284,7 +284,7 @@ func (s *Store) follow(charges []store.Charge, made []int64, asked error, now in
 // abandoned handles a call whose caller has given up, and so will not release its slots. Units that
 // the primary charges for the call stay charged.
 func (s *Store) abandoned(charges []store.Charge, asked error) {
-	isSlots := func(c store.Charge) bool { return c.Limit.Algorithm() == algo.Concurrency }
+	isSlots := func(c store.Charge) bool { return c.Limit.HasSlots() }
 	pending, ok := errors.AsType[store.Pending](asked)
 	if !ok || !slices.ContainsFunc(charges, isSlots) {
 		return
@@ -314,7 +314,7 @@ func (s *Store) releaseSlot(c *store.Charge, slot uint64) {
 func (s *Store) settleLate(charges []store.Charge, made []int64, outcomes []store.Outcome, now int64) {
 	for i := range charges {
 		c, units, o := &charges[i], made[i], outcomeOf(outcomes, i)
-		if o.Made && c.Limit.Algorithm() == algo.Concurrency {
+		if o.Made && c.Limit.HasSlots() {
 			// The local decision gave the request a slot of its own, or none.
 			s.releaseSlot(c, o.Slot)
 		}
@@ -328,7 +328,7 @@ func (s *Store) settleLate(charges []store.Charge, made []int64, outcomes []stor
 		switch {
 		case !o.Known:
 			s.books.move(c.Counter, c.Key, lost, units)
-		case c.Limit.Algorithm() == algo.Concurrency:
+		case c.Limit.HasSlots():
 		case o.Made && units > 0:
 			s.books.moveOf(c.Counter, c.Key, charged(&o), units, c.Mode == rule.Shadow)
 		case o.Made && c.Ask.Cost > 0:
@@ -370,7 +370,7 @@ func (s *Store) restore(p *part, c *store.Charge, o *store.Outcome, units, now i
 // stay charged if denied requests count, or if the algorithm is a leaky bucket, where a refund
 // would cost another request its turn.
 func (s *Store) refund(p *part, c *store.Charge, o *store.Outcome, now int64) {
-	if c.Mode == rule.Shadow || c.Limit.CountDenied() || c.Limit.Algorithm() == algo.LeakyBucket {
+	if c.Mode == rule.Shadow || c.Limit.CountDenied() || c.Limit.Delays() {
 		return
 	}
 	share := s.sharesNow().of(c.Limit)
@@ -411,7 +411,7 @@ func until(c *store.Charge, share *algo.Limit, r *algo.Result, now int64) int64 
 		// The units that go back were taken from the primary: they count as if they had been taken
 		// here, now.
 		ask := algo.Ask{Cost: 1, MaxDelay: -1}
-		if a := share.Algorithm(); a == algo.TokenBucket || a == algo.LeakyBucket {
+		if share.Algorithm().HasBurst() {
 			ask.Cost = min(-c.Ask.Cost, r.Limit)
 		}
 		var st algo.State

@@ -43,8 +43,8 @@ func (s *Store) Expired(ctx context.Context, n int) ([][]byte, error) {
 
 // Settle implements store.Reserver. It first reports the unreported use of a key that leases to the
 // primary: the charge that is settled may be among it. Units that go back then do so as from a
-// charge at the instant of the request; under a sliding_log, which stamps units when they are
-// reported, units that were used here do not go back.
+// charge at the instant of the request; under a limit with a log, which
+// stamps units when they are reported, units that were used here do not go back.
 func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) error {
 	r, ok := store.As[store.Reserver](s.primary)
 	if !ok {

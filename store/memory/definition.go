@@ -196,7 +196,7 @@ func appendForm(b []byte, l *algo.Limit) []byte {
 			flags |= 1 << i
 		}
 	}
-	if c.Burst == 0 && (c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket) {
+	if c.Burst == 0 && c.Algorithm.HasBurst() {
 		c.Burst = algo.NoBurst
 	}
 	b = binary.AppendUvarint(b, flags)

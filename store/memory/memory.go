@@ -270,7 +270,7 @@ func (s *Store) takeOne(c *store.Charge, out *algo.Result) int64 {
 	}
 	sl := &sh.slots[p]
 	st := algo.State{A: sl.a, B: sl.b, C: sl.c}
-	if !sl.long() && c.Limit.Algorithm() != algo.Concurrency {
+	if !sl.long() && !c.Limit.HasSlots() {
 		c.Limit.TakeInto(out, &st, now, &c.Ask)
 		sl.a, sl.b, sl.c = st.A, st.B, st.C
 		sl.meta |= slotChanged
@@ -291,7 +291,7 @@ func (s *Store) takeOne(c *store.Charge, out *algo.Result) int64 {
 func askOf(c *store.Charge) algo.Ask {
 	ask := c.Ask
 	ask.Slot = 0
-	if c.Limit.Algorithm() == algo.Concurrency {
+	if c.Limit.HasSlots() {
 		ask.Slot = newSlot()
 	}
 	return ask
@@ -337,7 +337,7 @@ func (s *Store) relimit(sh *shard, p int, old *algo.Limit, c *rule.Counter, l *a
 // state kept under it would never become fresh again.
 func stands(l *algo.Limit) bool {
 	c := l.Config()
-	return c.N == 0 && !l.Scheduled() && (c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket)
+	return c.N == 0 && !l.Scheduled() && c.Algorithm.HasBurst()
 }
 
 // previous looks for a key under the older identities of its counter, and moves a state that it
@@ -377,7 +377,7 @@ func (s *Store) takeAbsent(sh *shard, c *store.Charge, ask algo.Ask, h uint64, n
 	var st algo.State
 	cell := s.cell(sh, c.Counter, c.Limit, h, now)
 	if cell != nil {
-		if c.Limit.Algorithm() == algo.Concurrency {
+		if c.Limit.HasSlots() {
 			return s.takeCell(sh, cell, c, ask, h, now)
 		}
 		st = clone(&cell.st) // else the key would get a second share
@@ -418,7 +418,7 @@ func (s *Store) Release(_ context.Context, c *rule.Counter, key []byte, slot uin
 	if p := sh.find(limits, tagOf(h, c.ID), c.ID, key); p >= 0 {
 		var st algo.State
 		l := limits[sh.load(p, &st)].limit
-		if l.Algorithm() != algo.Concurrency {
+		if !l.HasSlots() {
 			return false, nil
 		}
 		ok := l.Release(&st, now, slot)
@@ -430,7 +430,7 @@ func (s *Store) Release(_ context.Context, c *rule.Counter, key []byte, slot uin
 			return true, nil
 		}
 	}
-	if cell := sh.overflow[s.overflowKey(c.ID, h)]; cell != nil && cell.limit.Algorithm() == algo.Concurrency {
+	if cell := sh.overflow[s.overflowKey(c.ID, h)]; cell != nil && cell.limit.HasSlots() {
 		return cell.limit.Release(&cell.st, now, slot), nil
 	}
 	return false, nil

@@ -90,7 +90,7 @@ func (s *Store) takeWith(w *simpleWorks, charges []store.Charge, results []algo.
 func (w *simpleWorks) collect(s *Store, charges []store.Charge) bool {
 	for i := range charges {
 		c, f := &charges[i], &w.works[i]
-		if c.Counter == nil || c.Limit == nil || c.Limit.Algorithm() == algo.Concurrency || twofold(c) {
+		if c.Counter == nil || c.Limit == nil || c.Limit.HasSlots() || twofold(c) {
 			return false
 		}
 		if i > 0 && bytes.Equal(c.Key, charges[i-1].Key) {

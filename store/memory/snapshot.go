@@ -259,7 +259,8 @@ func lasts(l *algo.Limit) bool {
 	switch l.Algorithm() {
 	case algo.Margin, algo.Lease:
 		return true
-	case algo.Concurrency:
+	}
+	if l.HasSlots() {
 		return false
 	}
 	return l.Scheduled() || l.Config().N != 0

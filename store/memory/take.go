@@ -154,7 +154,7 @@ func (sc *scratch) collect(s *Store, charges []store.Charge) error {
 		}
 		sc.ofs = append(sc.ofs, of)
 		slot := uint64(0)
-		if c.Limit.Algorithm() == algo.Concurrency {
+		if c.Limit.HasSlots() {
 			slot = newSlot()
 		}
 		sc.slots = append(sc.slots, slot)
@@ -293,7 +293,7 @@ func (s *Store) loadWork(w *work, now int64) {
 		return
 	}
 	if cell := s.cell(w.sh, c, l, w.hash, now); cell != nil {
-		if l.Algorithm() == algo.Concurrency {
+		if l.HasSlots() {
 			w.cell, w.st = cell, cell.st
 		} else {
 			w.st = clone(&cell.st)

@@ -235,7 +235,7 @@ func (p *partition) send(ctx context.Context) ([]byte, attempts, error) {
 		}
 		for c := r.first; c != nil; c = c.nextGroup {
 			for j := range c.operands {
-				if op := &c.operands[j]; op.codec.kind == kindSlots {
+				if op := &c.operands[j]; op.codec.hasSlots() {
 					p.buf = binary.LittleEndian.AppendUint64(p.buf, c.slots[op.charge])
 				} else if r.lending && op.record != nil {
 					p.buf = appendAhead(p.buf, c.aheadOf(op))

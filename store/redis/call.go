@@ -105,7 +105,7 @@ func (s *Store) newCall(p *partition, charges []store.Charge, ahead []algo.Ahead
 		own.marginCloses = in.margin != nil && ch.Counter.Margin != nil
 		c.marginCloses = c.marginCloses || own.marginCloses
 		c.slots[i] = 0
-		if t.kind == kindSlots {
+		if t.hasSlots() {
 			// even if the schedule has no limit in force by the clock that this node knows
 			c.slots[i] = newSlot()
 		}
@@ -113,7 +113,7 @@ func (s *Store) newCall(p *partition, charges []store.Charge, ahead []algo.Ahead
 		ch.Key = nil
 		// Equal decisions can be merged if all of them charge, and each leaves a state on which the
 		// next one is decided in the same way.
-		if ch.Ask.Cost <= 0 || in.kind == kindSlots || in.kind == kindLog && in.countDenied {
+		if ch.Ask.Cost <= 0 || in.hasSlots() || in.hasLog() && in.countDenied {
 			c.mergeable = false
 		}
 		c.shape = (c.shape^uint64(uintptr(unsafe.Pointer(ch.Limit))))*prime + uint64(ch.Ask.Cost)<<8 + uint64(ch.Mode)
@@ -176,7 +176,7 @@ func (s *Store) addOperand(p *partition, c *call, op operand, key []byte) {
 	}
 	id := op.codec.valueID(op.counter)
 	add(id, at+1)
-	if op.codec.kind == kindWindow && op.codec.changes(op.counter) {
+	if op.codec.size > 0 && op.codec.changes(op.counter) {
 		op.older = olderInSameValue
 	}
 	for _, previous := range op.counter.Previous {

@@ -248,6 +248,9 @@ func (t *codec) state(v string, c *rule.Counter) (state string, ok bool) {
 	return state, ok
 }
 
+func (t *codec) hasSlots() bool { return t.kind == kindSlots }
+func (t *codec) hasLog() bool   { return t.kind == kindLog }
+
 // changes reports whether the counter may have kept its state under another number of buckets, and
 // so as a record or not. A counter of a rule then has another identity; only counters without a
 // group keep theirs.

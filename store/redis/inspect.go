@@ -21,7 +21,7 @@ func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot u
 	if c == nil {
 		return false, errors.New("redis store: Release needs a Counter")
 	}
-	if c.Limit == nil || c.Limit.Algorithm() != algo.Concurrency || slot == 0 {
+	if c.Limit == nil || !c.Limit.HasSlots() || slot == 0 {
 		return false, nil
 	}
 	clients, err := s.connected()

@@ -141,7 +141,7 @@ local function asCharged(L, raw, x, y, z)
   return y > 0 and raw, z
 end
 
--- sliding_window of several buckets: the whole state is read, charged here, and written.
+-- Windows of several buckets: the whole state is read, charged here, and written.
 
 -- windowsAt returns a state as it counts at an instant: the start of its sub-window, the time since
 -- then, the sum of what counts whole, the count that the window cuts, the count of the current
@@ -202,7 +202,7 @@ local function windowsLentFinish(L, key, n, s)
   return s.before, max(0, L.hard - windowsUsed(L, s.v))
 end
 
--- sliding_log: charges that are due wait until the decision is certain. more is those that still
+-- Logs: charges that are due wait until the decision is certain. more is those that still
 -- count, as times and numbers in turn.
 local function logLent(L, T, m, key, due)
   local g, s = logAdmit(T, false, m, key)

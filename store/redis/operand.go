@@ -79,7 +79,7 @@ func (op *operand) append(dst []byte, c *store.Charge, now int64) []byte {
 	dst = append(dst, op.older)
 	dst = binary.LittleEndian.AppendUint32(dst, tagOf(op.counter))
 	maxDelay, lastEnds := int64(-1), int64(0)
-	if c.Limit.Algorithm() == algo.LeakyBucket {
+	if c.Limit.Delays() {
 		maxDelay = c.Ask.MaxDelay
 		if c.Ask.Cost < 0 {
 			lastEnds = c.Ask.LastEnds

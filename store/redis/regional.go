@@ -168,8 +168,7 @@ func (b *changeCall) release() {
 
 // unitsOf returns the units of a change as Lua gets them: 0 if they do not change the state.
 func unitsOf(c *store.Change) int64 {
-	switch a := c.Limit.Algorithm(); {
-	case a == algo.Concurrency, a == algo.LeakyBucket && c.Units > 0:
+	if l := c.Limit; l.HasSlots() || l.Delays() && c.Units > 0 {
 		return 0
 	}
 	return min(max(c.Units, -algo.MaxCost), algo.MaxCost)

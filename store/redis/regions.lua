@@ -149,7 +149,7 @@ local function compactChange(L, key, states, due, out, units)
   return over
 end
 
--- bucketsChange is compactChange for a sliding_window of several buckets.
+-- bucketsChange is compactChange for a window of several buckets.
 local function bucketsChange(L, key, due, out, units)
   local v = textOf(key) or ''
   local before, over = v, 0

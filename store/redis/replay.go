@@ -131,7 +131,7 @@ func (p *partition) readStates(c *call, lending bool, b []byte) (undecided bool,
 			undecided = true
 		case t.kind == kindOff:
 			h.state = algo.State{}
-		case (t.kind == kindLog || t.kind == kindSlots) && size == tallySize:
+		case (t.hasLog() || t.hasSlots()) && size == tallySize:
 			// a tally: no state has that size
 			h.tallied = true
 			h.tally, err = decodeTally(raw)
@@ -223,7 +223,7 @@ func (p *partition) replay(head *call, now int64) (admitted int) {
 			} else {
 				*r = ch.Limit.TakeWith(&h.state, p.besideOf(c, j), now, ch.Ask)
 			}
-			if own && was.Allowed && ch.Ask.Cost > 0 && t.kind == kindSlots {
+			if own && was.Allowed && ch.Ask.Cost > 0 && t.hasSlots() {
 				ch.Ask.Slot = c.slots[op.charge]
 			}
 		}

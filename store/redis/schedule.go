@@ -56,8 +56,9 @@ func (t *codec) phaseAt(s *Store, now int64) *phase {
 
 // slower returns slow and extra for the time in which in is in force.
 func (s *schedule) slower(in *codec) (slow, extra float64) {
-	n := in.limit.Config().N
-	if in.kind != kindBucket && in.kind != kindInterval || n == 0 {
+	c := in.limit.Config()
+	n := c.N
+	if !c.Algorithm.HasBurst() || n == 0 {
 		return 0, 0
 	}
 	lowest, unit := n, int64(1)
@@ -68,7 +69,7 @@ func (s *schedule) slower(in *codec) (slow, extra float64) {
 		unit = max(unit, l.Params().Unit)
 	}
 	slow = float64(n) / float64(lowest)
-	if in.kind == kindInterval {
+	if c.RefillInterval {
 		// The last boundary is up to a window ago, and a refill that is not used up to the end
 		// counts whole.
 		return slow, (slow + 1) * float64(in.w)

@@ -226,7 +226,7 @@ func (s *Store) giveBack(p *partition, c *store.Charge, r *algo.Result, at int64
 	s.background(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
 		defer cancel()
-		if limit.Algorithm() == algo.Concurrency {
+		if limit.HasSlots() {
 			_, _ = s.Release(ctx, counter, key, slot)
 			return
 		}
@@ -234,7 +234,7 @@ func (s *Store) giveBack(p *partition, c *store.Charge, r *algo.Result, at int64
 			of := plan.addCharges([]store.Charge{{Counter: counter, Limit: limit, Key: key}})
 			return func(now int64) {
 				st := &plan.states[of[0]].St
-				if limit.Algorithm() == algo.LeakyBucket {
+				if limit.Delays() {
 					limit.Take(st, now, algo.Ask{Cost: -cost, LastEnds: ends})
 				} else {
 					limit.GiveBack(st, plan.lentOf(of[0]), now, at, cost)

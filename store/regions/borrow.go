@@ -232,7 +232,7 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 	}
 	lasts := h.Until - now
 	since, until := int64(0), here+lasts-lasts/1000-time.Millisecond.Microseconds() // clocks go at nearly the same pace
-	if limit.Algorithm() == algo.FixedWindow {                                      // in the window in which it counts there
+	if limit.ResetsAtOnce() {                                                       // in the window in which it counts there
 		from, to := span(limit, h.Until-1)
 		since, until = from, min(until, to)
 	}

@@ -243,7 +243,7 @@ func (b *bridge) until(most time.Duration) time.Duration {
 // is to be charged: within the same fixed window, and else while it can count.
 func hearable(l *algo.Limit, at int64) (since, until int64) {
 	since, until = span(l, at)
-	if l.Algorithm() != algo.FixedWindow || l.Config().FirstRequest {
+	if !l.ResetsAtOnce() || l.Config().FirstRequest {
 		return 0, until
 	}
 	return since, until

@@ -58,7 +58,7 @@ func (s *Store) splits(c *store.Charge) (*derived, *rule.Counter) {
 
 // heard returns the identity of the use of all regions under a limit; nil if that use has no say.
 func heard(of *rule.Regions, l *algo.Limit) *rule.Counter {
-	if a := l.Algorithm(); a == algo.LeakyBucket || a == algo.Concurrency {
+	if !l.Settles() {
 		return nil // the rules of a file never ask for this
 	}
 	return of.All

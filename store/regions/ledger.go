@@ -104,7 +104,7 @@ func (g *ledger) add(u *use) (due bool) {
 	if k.units == 0 {
 		k.since = u.mono
 	}
-	if u.now >= k.until || u.limit.Algorithm() != algo.FixedWindow {
+	if u.now >= k.until || !u.limit.ResetsAtOnce() {
 		_, k.until = span(u.limit, u.now)
 	}
 	k.units += u.units
@@ -239,12 +239,12 @@ func span(l *algo.Limit, at int64) (since, until int64) {
 	}
 	c := in.Config()
 	switch {
-	case c.Algorithm == algo.FixedWindow && !c.FirstRequest:
+	case c.Algorithm.ResetsAtOnce() && !c.FirstRequest:
 		since, until, _ = in.Span(at)
 		return since, until
-	case c.Algorithm == algo.TokenBucket && c.N > 0:
+	case c.Algorithm.Refills() && c.N > 0:
 		return at, at + int64(float64(max(c.Burst, c.N))*float64(c.Window.Microseconds())/float64(c.N)) + 1
-	case c.Algorithm == algo.SlidingWindow: // a unit counts until its counter is out of the window
+	case c.Algorithm.Approximates(): // a unit counts until its counter is out of the window
 		return at, at + 2*c.Window.Microseconds()
 	}
 	return at, at + c.Window.Microseconds()

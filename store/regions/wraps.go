@@ -77,7 +77,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) erro
 		if e.Counter == nil || e.Counter.Regions == nil || e.Limit == nil || e.Actual == e.Reserved {
 			continue
 		}
-		if a := e.Limit.Algorithm(); a == algo.LeakyBucket || a == algo.Concurrency {
+		if !e.Limit.Settles() {
 			continue // they are left as they are
 		}
 		units, now := max(e.Actual, 0)-max(e.Reserved, 0), max(s.clock.now(), e.At)

@@ -71,7 +71,7 @@ func appendPolicy(buf []byte, lr *weir.LimitResult, in *algo.Limit) []byte {
 	buf = appendSFString(buf, lr.Window.Name)
 	buf = append(buf, ";q="...)
 	buf = AppendInteger(buf, lr.Limit)
-	if in != nil && in.Algorithm() == algo.Concurrency {
+	if in != nil && in.HasSlots() {
 		buf = append(buf, `;qu="concurrent-requests"`...)
 	}
 	if w := WindowSeconds(lr, in); w > 0 {
@@ -140,8 +140,8 @@ func WindowSeconds(lr *weir.LimitResult, in *algo.Limit) int64 {
 	}
 	c := in.Config()
 	switch {
-	case c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket:
-	case c.Algorithm == algo.Concurrency || c.Calendar == algo.NoCalendar && c.Window < time.Second:
+	case c.Algorithm.HasBurst():
+	case c.Algorithm.HasSlots() || c.Calendar == algo.NoCalendar && c.Window < time.Second:
 		return 0
 	default:
 		return lr.Window.Seconds

@@ -23,7 +23,7 @@ const (
 
 // waitable reports whether a limit that refuses may be waited for by asking again.
 func waitable(w *rule.Window, mode rule.Mode) bool {
-	return mode == rule.Enforce && w.Rule.Wait > 0 && w.Counter.Limit.Algorithm() != algo.LeakyBucket
+	return mode == rule.Enforce && w.Rule.Wait > 0 && !w.Counter.Limit.Delays()
 }
 
 // place is where a request finds itself that is about to be charged.
@@ -45,9 +45,9 @@ func (v *Visit) place(d *weir.Decision) place {
 	waits := false
 	for i := range d.Matches.Hits {
 		h := &d.Matches.Hits[i]
-		switch a := h.Window.Counter.Limit.Algorithm(); {
+		switch {
 		case h.Cost <= 0:
-		case a == algo.LeakyBucket:
+		case h.Window.Counter.Limit.Delays():
 			v.leaky = true
 			waits = waits || h.Mode == rule.Enforce
 		case waitable(h.Window, h.Mode):
@@ -72,7 +72,7 @@ func (v *Visit) join(d *weir.Decision) place {
 	hit := 0
 	for i := range d.Matches.Hits {
 		h := &d.Matches.Hits[i]
-		leaky := h.Window.Counter.Limit.Algorithm() == algo.LeakyBucket && h.Mode == rule.Enforce
+		leaky := h.Window.Counter.Limit.Delays() && h.Mode == rule.Enforce
 		if h.Cost <= 0 || !leaky && !waitable(h.Window, h.Mode) {
 			continue
 		}
@@ -176,7 +176,7 @@ func (v *Visit) standAgain(d *weir.Decision) bool {
 			return false
 		}
 		wait = min(wait, lr.Window.Rule.Wait)
-		after, isSlots := lr.RetryAfter, lr.Window.Counter.Limit.Algorithm() == algo.Concurrency
+		after, isSlots := lr.RetryAfter, lr.Window.Counter.Limit.HasSlots()
 		if isSlots {
 			after = min(after, int64((pollLeast+rand.N(pollMost-pollLeast))/time.Microsecond))
 		} else {

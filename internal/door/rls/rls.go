@@ -374,7 +374,7 @@ func (c *call) blankStatuses() {
 func untilReset(l *weir.LimitResult, limit *algo.Config, now int64) int64 {
 	after := l.ResetAfter
 	switch {
-	case limit.Algorithm == algo.FixedWindow:
+	case limit.Algorithm.ResetsAtOnce():
 		if after <= 0 { // nothing is counted in it
 			after = windowEnd(limit, now) - now
 		}

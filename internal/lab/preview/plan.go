@@ -3,7 +3,6 @@ package preview
 import (
 	"time"
 
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/rule"
 )
@@ -99,7 +98,7 @@ func longestWindow(sets ...*rule.Set) (longest int64) {
 	for _, set := range sets {
 		for _, r := range set.Rules() {
 			for _, w := range r.Windows {
-				if w.Limit != nil && w.Limit.Algorithm() != algo.Concurrency {
+				if w.Limit != nil && !w.Limit.HasSlots() {
 					longest = max(longest, w.Limit.Config().Window.Microseconds())
 				}
 			}

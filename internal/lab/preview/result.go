@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/util/human"
@@ -275,7 +274,7 @@ func (t *task) warnOfRules(say func(string, ...any), s *side, plan *plan) {
 			}
 		}
 		for _, w := range x.Windows {
-			if w.Limit != nil && w.Limit.Algorithm() == algo.Concurrency {
+			if w.Limit != nil && w.Limit.HasSlots() {
 				say("%s counts requests under way. When they ended is not recorded, so it refuses nothing here.", w.Name)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/util/human"
 )
@@ -88,10 +89,10 @@ func period(r *sim.Report) string {
 
 // allowance writes how much a limit allows a key.
 func allowance(l *sim.Limit) string {
-	switch l.Algorithm {
-	case "concurrency":
+	switch a, _ := algo.ParseAlgorithm(l.Algorithm); {
+	case a.HasSlots():
 		return human.Number(l.Limit) + " in flight"
-	case "token_bucket", "leaky_bucket":
+	case a.HasBurst():
 		return fmt.Sprintf("%s / %s, %s at once", human.Number(l.Rate), l.Period, human.Number(l.Limit))
 	}
 	return fmt.Sprintf("%s / %s", human.Number(l.Rate), l.Period)

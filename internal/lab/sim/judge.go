@@ -10,7 +10,6 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/lab/accesslog"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/rule"
@@ -297,13 +296,12 @@ func (t *ruleTally) window(k *judgedKey, d *weir.Decision, n int, now int64, ban
 	k.own = k.own || h.Limit != l.Window.Limit || l.Window != t.windows[at]
 	fill := 0.0
 	limit := float64(max(l.Limit, 1))
-	switch c := l.Window.Limit.Config(); {
-	case c.Algorithm == algo.Concurrency, c.Algorithm == algo.TokenBucket, c.Algorithm == algo.LeakyBucket:
+	if a := l.Window.Limit.Algorithm(); a.HasSlots() || a.HasBurst() {
 		fill = float64(l.Limit-l.Remaining) / limit
 	}
 	if w.Window > 0 && at < len(k.windows) {
 		units := k.windows[at].Add(now, w.Window.Microseconds(), max(h.Cost, 0))
-		if c := l.Window.Limit.Algorithm(); c != algo.TokenBucket && c != algo.LeakyBucket {
+		if !l.Window.Limit.Algorithm().HasBurst() {
 			fill = float64(units) / limit
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/lab/accesslog"
 	"github.com/weir-rl/weir/rule"
@@ -453,9 +452,9 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 	for i := range x.limits {
 		s := &x.limits[i]
 		c := s.window.Limit.Config()
-		l := Limit{Name: s.window.Name, Allowed: s.allowed, Denied: s.denied, Banned: s.banned, Algorithm: c.Algorithm.String(), Limit: capacity(c),
+		l := Limit{Name: s.window.Name, Allowed: s.allowed, Denied: s.denied, Banned: s.banned, Algorithm: c.Algorithm.String(), Limit: c.Capacity(),
 			Window: c.Window.Seconds(), Rate: c.N, Period: c.Period(), Shadow: inShadow(s.window.Rule)}
-		if c.Algorithm == algo.Concurrency {
+		if c.Algorithm.HasSlots() {
 			l.Window = 0
 			if l.Allowed+l.Denied > 0 {
 				rep.note(fmt.Sprintf("%s counts requests in flight. A log does not tell when they ended: each held its slot for the time-out of %s.", l.Name, c.Timeout))
@@ -507,19 +506,9 @@ func (rep *Report) noteKinds(w *rule.Window) {
 	if r.CostAfter != "" {
 		rep.note(fmt.Sprintf("%s learns costs from responses, which a log does not hold: it was replayed with its estimates.", r.Name))
 	}
-	if r.Defer != "" || r.Wait > 0 && w.Limit.Algorithm() != algo.LeakyBucket {
+	if r.Defer != "" || r.Wait > 0 && !w.Limit.Delays() {
 		rep.note(fmt.Sprintf("%s keeps requests that it would refuse, and lets them in later; they count as denied here.", r.Name))
 	}
-}
-
-func capacity(c algo.Config) int64 {
-	switch c.Algorithm {
-	case algo.TokenBucket:
-		return max(c.Burst, 0)
-	case algo.LeakyBucket:
-		return max(c.Burst, 0) + 1
-	}
-	return c.N
 }
 
 func counted(entries []tallyEntry, number int) []Counted {

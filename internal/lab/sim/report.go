@@ -135,7 +135,7 @@ type SuggestedLimit struct {
 }
 
 // Peak describes the number of requests that keys made within a window at their busiest, as a
-// sliding_window of one bucket counts them. A key is ordinary if it asks for no more than three
+// sliding window of one bucket counts them. A key is ordinary if it asks for no more than three
 // times the 99th percentile, at least half of its answers are good, and it belongs to no crowd on
 // one form.
 type Peak struct {

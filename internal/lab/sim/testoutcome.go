@@ -26,7 +26,7 @@ func waits(q *weir.Request, d *weir.Decision) bool {
 	shortest := time.Duration(math.MaxInt64)
 	for i := range d.Limits {
 		l := &d.Limits[i]
-		r, algorithm := l.Window.Rule, l.Window.Counter.Limit.Algorithm()
+		r, limit := l.Window.Rule, l.Window.Counter.Limit
 		switch {
 		case l.Mode == rule.Shadow || l.Allowed && l.Delay == 0:
 		case d.Allowed:
@@ -35,11 +35,11 @@ func waits(q *weir.Request, d *weir.Decision) bool {
 				shortest = min(shortest, r.Wait)
 			}
 		case l.Allowed: // a turn that was not taken
-		case r.Wait == 0 || l.Mode != rule.Enforce || l.RetryAfter == algo.Never || algorithm == algo.LeakyBucket:
+		case r.Wait == 0 || l.Mode != rule.Enforce || l.RetryAfter == algo.Never || limit.Delays():
 			return false
 		default:
 			shortest = min(shortest, r.Wait)
-			if algorithm != algo.Concurrency { // a slot may come back at any time
+			if !limit.HasSlots() { // a slot may come back at any time
 				longest = max(longest, l.RetryAfter)
 			}
 		}

@@ -1,10 +1,6 @@
 package broker
 
-import (
-	"time"
-
-	"github.com/weir-rl/weir/algo"
-)
+import "time"
 
 // Limits whose generations are shorter than the life of an assignment cannot lend units to an
 // Envoy: these would be over before it is. Such a bucket is given a rate. The units that it can use
@@ -67,7 +63,7 @@ const longestShort = int64(MinTTL) + delay
 func (c *Charge) whole() int64 {
 	cfg := c.Limit.Config()
 	ms := cfg.Window.Milliseconds()
-	if cfg.Algorithm == algo.TokenBucket && cfg.N > 0 {
+	if cfg.Algorithm.Refills() && cfg.N > 0 {
 		ms = int64(float64(max(cfg.Burst, 1)) * float64(ms) / float64(cfg.N))
 	}
 	return ms

@@ -80,7 +80,7 @@ func (e *Entry) compare(t *Terms, a Answer) int {
 		return cmp.Compare(a.Now, e.instant)
 	}
 	order := cmp.Compare(a.Asked+t.Pause, e.quiet)
-	if e.instant > a.Now && e.instant-a.Now <= t.Pause/1000 && t.Limit.Algorithm() == algo.FixedWindow {
+	if e.instant > a.Now && e.instant-a.Now <= t.Pause/1000 && t.Limit.ResetsAtOnce() {
 		return min(order, 0) // quiet may say when the window turns, in place of when it was asked
 	}
 	return order
@@ -93,7 +93,7 @@ func (e *Entry) refuse(t *Terms, a Answer, cost int64, r *algo.Result, whileOut 
 	}
 	e.refused, e.instant = uint16(cost), after(a.Now, r.RetryAfter)
 	e.quiet = max(e.quiet, a.Asked+t.Pause)
-	if t.Limit.Algorithm() == algo.FixedWindow && r.RetryAfter <= t.Pause/1000 {
+	if t.Limit.ResetsAtOnce() && r.RetryAfter <= t.Pause/1000 {
 		e.quiet = min(e.quiet, a.At+r.RetryAfter*1000) // the window turns, and all of it is free
 	}
 	e.flags &^= covered
@@ -177,17 +177,15 @@ func (e *Entry) Admitted(t *Terms, at, now, cost int64, r *algo.Result) {
 		*r = algo.Result{Allowed: true, Off: true}
 		return
 	}
-	switch t.Limit.Algorithm() {
-	case algo.TokenBucket:
+	switch {
+	case n.refills:
 		if e.resetAt != math.MaxInt64 {
 			if e.resetAt = max(e.resetAt, now) + int64(math.Ceil(float64(cost)*n.perUnit)); n.perUnit == 0 {
 				e.resetAt = math.MaxInt64
 			}
 		}
-	case algo.SlidingWindow:
+	case n.sub > 0:
 		e.resetAt = max(e.resetAt, now-now%n.sub+n.span)
-	case algo.SlidingLog:
-		e.resetAt = max(e.resetAt, now+t.w)
 	default:
 		if e.resetAt <= now {
 			_, e.resetAt, _ = t.Limit.Span(now)

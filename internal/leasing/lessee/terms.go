@@ -21,7 +21,6 @@ type Terms struct {
 
 	plain  numbers                  // of a limit without a schedule
 	phases map[*algo.Limit]*numbers // of one with a schedule
-	w      int64                    // window, in µs
 	most   int64                    // units that may be out, in the phase that lends most
 }
 
@@ -29,9 +28,10 @@ type Terms struct {
 type numbers struct {
 	limit, soft int64   // as in algo.Result
 	most        int64   // units that may be out
-	perUnit     float64 // TokenBucket: µs in which a unit comes back
-	sub         int64   // SlidingWindow: length of a sub-window, in µs
-	span        int64   // SlidingWindow: after how long a unit certainly counts no more, from the start of its sub-window, in µs
+	refills     bool    // as algo.Algorithm.Refills says
+	perUnit     float64 // if it refills: µs in which a unit comes back
+	sub         int64   // if it slides: length of a sub-window, in µs; 1 in a log; else 0
+	span        int64   // if it slides: how long a unit may count, from the start of its sub-window, in µs
 }
 
 // TermsOf compiles the terms of a limit; nil if it lends nothing.
@@ -47,7 +47,6 @@ func TermsOf(l *algo.Limit) *Terms {
 		t.most = max(t.most, n.most)
 		c := in.Config()
 		longest = max(longest, c.Window*time.Duration(c.Lease)/200)
-		t.w = c.Window.Microseconds()
 		return n
 	}
 	if l.Scheduled() {
@@ -78,14 +77,16 @@ func numbersOf(l *algo.Limit) *numbers {
 	hi, lo := bits.Mul64(uint64(r.Limit), uint64(c.Lease))
 	q, _ := bits.Div64(hi, lo, 100)
 	n.most = int64(q)
-	switch c.Algorithm {
-	case algo.TokenBucket:
-		if c.N > 0 {
-			n.perUnit = float64(c.Window.Microseconds()) / float64(c.N)
+	switch w := c.Window.Microseconds(); {
+	case c.Algorithm.Refills():
+		if n.refills = true; c.N > 0 {
+			n.perUnit = float64(w) / float64(c.N)
 		}
-	case algo.SlidingWindow:
+	case c.Algorithm.HasLog():
+		n.sub, n.span = 1, w
+	case c.Algorithm.Slides():
 		k := int64(max(1, c.Buckets))
-		n.sub = c.Window.Microseconds() / k
+		n.sub = w / k
 		n.span = (k + 1) * n.sub
 	}
 	return n

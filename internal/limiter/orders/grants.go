@@ -332,7 +332,7 @@ func (t *Grants) resolve(g *GrantOrder, r *rule.Rule, key []byte) error {
 
 // limit returns the limit of a configuration with the numbers of a.
 func (t *Grants) limit(c algo.Config, a rule.Allowance) (*algo.Limit, error) {
-	bucket := c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket
+	bucket := c.Algorithm.HasBurst()
 	switch {
 	case a.Rate.Unlimited:
 		return nil, errors.New("unlimited must stand alone")
@@ -370,7 +370,7 @@ func (t *Grants) limit(c algo.Config, a rule.Allowance) (*algo.Limit, error) {
 func windowFor(a rule.Allowance, windows []*rule.Window) int {
 	for i, w := range windows {
 		c := w.Limit.Config()
-		if a.Rate.Window == c.Window && (c.Algorithm == algo.Concurrency) == (a.Rate.Window == 0) {
+		if a.Rate.Window == c.Window && c.Algorithm.HasSlots() == (a.Rate.Window == 0) {
 			return i
 		}
 	}
@@ -379,7 +379,7 @@ func windowFor(a rule.Allowance, windows []*rule.Window) int {
 
 func windowText(w *rule.Window) string {
 	c := w.Limit.Config()
-	if c.Algorithm == algo.Concurrency {
+	if c.Algorithm.HasSlots() {
 		return "what is in flight"
 	}
 	return "requests per " + c.Period()
@@ -389,7 +389,7 @@ func windowList(windows []*rule.Window) string {
 	list := make([]string, len(windows))
 	for i, w := range windows {
 		c := w.Limit.Config()
-		if list[i] = fmt.Sprintf("%d/%s", c.N, c.Period()); c.Algorithm == algo.Concurrency {
+		if list[i] = fmt.Sprintf("%d/%s", c.N, c.Period()); c.Algorithm.HasSlots() {
 			list[i] = fmt.Sprint(c.N)
 		}
 	}

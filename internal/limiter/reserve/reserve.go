@@ -188,7 +188,7 @@ func (r *Reservations) settlement(w *rule.Window, key []byte, at, reserved, actu
 		Counter: w.Counter, Limit: r.c.Limit(w, key), Key: key,
 		At: at, Reserved: reserved, Actual: algo.ClampCost(max(0, actual)),
 	}
-	if s.Actual < reserved && s.Limit.Algorithm() == algo.TokenBucket && (w.Rule.Elastic != nil || s.Limit != w.Limit) {
+	if s.Actual < reserved && s.Limit.Algorithm().Refills() && (w.Rule.Elastic != nil || s.Limit != w.Limit) {
 		s.Actual = reserved
 	}
 	return s

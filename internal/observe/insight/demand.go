@@ -6,7 +6,7 @@ import (
 )
 
 // Demand measures how much one key asks of one window, admitted or not: the most units within a
-// window, counted as by a sliding_window of one bucket, ⌊previous × overlap⌋ + current. With a
+// window, counted as by a sliding window of one bucket, ⌊previous × overlap⌋ + current. With a
 // limit of that size the key would never have been refused; with a smaller one it would. The zero
 // value has seen nothing. Not safe for concurrent use.
 type Demand struct {

@@ -90,12 +90,10 @@ type WindowFacts struct {
 func WindowOf(w *rule.Window) WindowFacts {
 	c := w.Limit.Config()
 	f := WindowFacts{Name: w.Name, Limit: c.N, Window: c.Window, Rate: rateText(c), Allows: human.Number(c.N) + " per " + c.Period()}
-	switch c.Algorithm {
-	case algo.TokenBucket:
-		f.Limit = max(c.Burst, 1)
-	case algo.LeakyBucket:
-		f.Limit = max(c.Burst, 0) + 1
-	case algo.Concurrency:
+	switch {
+	case c.Algorithm.HasBurst():
+		f.Limit = max(c.Capacity(), 1)
+	case c.Algorithm.HasSlots():
 		f.Window, f.Allows = 0, human.Number(c.N)+" in flight"
 	}
 	if f.Bucket = f.Limit != c.N; f.Bucket {
@@ -106,7 +104,7 @@ func WindowOf(w *rule.Window) WindowFacts {
 
 // rateText writes the numbers of a limit as a rule file does.
 func rateText(c algo.Config) string {
-	if c.Algorithm == algo.Concurrency {
+	if c.Algorithm.HasSlots() {
 		return strconv.FormatInt(c.N, 10)
 	}
 	unit := c.Window.String()

@@ -134,19 +134,7 @@ func own(l *weir.LimitResult) bool {
 		return true
 	}
 	// A schedule or a signal changes the limit for all keys.
-	return w.Limit != nil && w.Rule.Elastic == nil && !w.Limit.Scheduled() && l.Limit != capacityOf(w.Limit)
-}
-
-// capacityOf returns algo.Result.Limit for a limit without a schedule.
-func capacityOf(l *algo.Limit) int64 {
-	switch c := l.Config(); c.Algorithm {
-	case algo.TokenBucket:
-		return max(c.Burst, 1)
-	case algo.LeakyBucket:
-		return c.Burst + 1
-	default:
-		return c.N
-	}
+	return w.Limit != nil && w.Rule.Elastic == nil && !w.Limit.Scheduled() && l.Limit != w.Limit.Capacity()
 }
 
 // askedOf returns how many units a request asks of a limit.

@@ -92,7 +92,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 			ref = st.place()
 			st.addWindow(k, alone[k.Index], generation)
 		}
-		ref.shift = unitShift(capacityOf(k.Limit))
+		ref.shift = unitShift(k.Limit.Capacity())
 		next.limits[k.Index] = ref
 	}
 	for _, gone := range before {

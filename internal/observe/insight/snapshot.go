@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -478,11 +477,11 @@ func (r *ruleState) domainMet(s *Snapshot) (n uint64) {
 func windowSnapshot(w *rule.Window) WindowSnapshot {
 	c := w.Limit.Config()
 	out := WindowSnapshot{
-		Name: w.Name, Limit: capacityOf(w.Limit), Window: c.Window,
-		Bucket: c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket,
+		Name: w.Name, Limit: w.Limit.Capacity(), Window: c.Window,
+		Bucket: c.Algorithm.HasBurst(),
 		Allows: allows(w.Limit), Rate: rateText(c),
 	}
-	if c.Algorithm == algo.Concurrency {
+	if c.Algorithm.HasSlots() {
 		out.Window = 0
 	}
 	return out

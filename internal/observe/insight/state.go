@@ -8,7 +8,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/rule"
 )
@@ -169,7 +168,7 @@ func (s *ruleState) addWindow(k *rule.Counter, count *observe.Count, generation 
 
 // spanOf returns the window of a limit in µs; 0 for a limit on requests in flight.
 func spanOf(k *rule.Counter) int64 {
-	if k.Limit == nil || k.Limit.Algorithm() == algo.Concurrency {
+	if k.Limit == nil || k.Limit.HasSlots() {
 		return 0
 	}
 	return k.Limit.Config().Window.Microseconds()

@@ -551,9 +551,9 @@ func allows(l *algo.Limit) string {
 	c := l.Config()
 	var text string
 	switch {
-	case c.Algorithm == algo.Concurrency:
+	case c.Algorithm.HasSlots():
 		text = fmt.Sprintf("%d at a time", c.N)
-	case c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket:
+	case c.Algorithm.HasBurst():
 		text = fmt.Sprintf("%d per %s, burst %d", c.N, c.Period(), max(c.Burst, 0))
 	default:
 		text = fmt.Sprintf("%d per %s", c.N, c.Period())

@@ -214,11 +214,11 @@ func (r *reader) limit() (l Limit) {
 
 // allows describes a limit in words.
 func allows(c *algo.Config) string {
-	if c.Algorithm == algo.Concurrency {
+	if c.Algorithm.HasSlots() {
 		return fmt.Sprintf("%d at a time", c.N)
 	}
 	text := fmt.Sprintf("%d per %s", c.N, c.Period())
-	if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
+	if c.Algorithm.HasBurst() {
 		text += fmt.Sprintf(", burst %d", max(c.Burst, 0))
 	}
 	return text

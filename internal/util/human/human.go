@@ -86,7 +86,7 @@ func Lasted(d time.Duration) string {
 	return ""
 }
 
-// Algorithm is the name of an algorithm as people say it: sliding_log is a sliding log.
+// Algorithm is the name of an algorithm as people say it: with spaces in place of underscores.
 func Algorithm(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
 // Visible makes a text that a stranger chose harmless for a terminal, and shows its characters:

@@ -167,7 +167,7 @@ func (r *Memory) Remember(charges []store.Charge, results []algo.Result, now, as
 		}
 		// A slot may be given back at any time. A limit that counts denied requests must see them,
 		// except in a fixed window, whose end they do not move.
-		if a := c.Limit.Algorithm(); a == algo.Concurrency || c.Limit.CountDenied() && a != algo.FixedWindow {
+		if l := c.Limit; l.HasSlots() || l.CountDenied() && !l.ResetsAtOnce() {
 			continue
 		}
 		longest := r.longest
