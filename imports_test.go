@@ -110,7 +110,7 @@ func sameWing(a, b string) bool { return wing(a) != "" && wing(a) != "util" && w
 func isDoor(folder string) bool {
 	name, ok := strings.CutPrefix(folder, "internal/door/")
 	name, _, _ = strings.Cut(name, "/")
-	return ok && !slices.Contains([]string{"answer", "auth", "line", "room"}, name)
+	return ok && !slices.Contains([]string{"answer", "auth", "line"}, name)
 }
 
 // shipped reports whether a folder is among those that users run or import.

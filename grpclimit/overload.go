@@ -13,12 +13,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/door/room"
+	"github.com/weir-rl/weir/overload"
 )
 
 // passage is the part of a call that deals with overload.
 type passage struct {
-	room     room.Room
+	room     overload.Room
 	answered bool // the answer has begun, or there is none
 }
 

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/door/room"
+	"github.com/weir-rl/weir/overload"
 )
 
 // passage is the part of a Pass that deals with overload, and with the answer.
 type passage struct {
-	room     room.Room
+	room     overload.Room
 	answered bool      // the answer has begun, or there is none
 	status   int       // of the answer, once answered; 0 if the client went away before
 	passed   bool      // the request was passed on, and the hooks want to hear of its answer

@@ -1,18 +1,14 @@
-// Package room is the common part of the gates of httplimit and grpclimit under overload: when a
-// request takes room, gives it back while it is held, and leaves. How an answer describes the load
-// differs between the protocols, and stays with them. Begin with Room.
-package room
+package overload
 
 import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/overload"
 )
 
 // Room is the room that one request has. The zero value has none. Not safe for concurrent use.
 type Room struct {
-	Permit  overload.Permit
+	Permit  Permit
 	Entered bool      // the request was passed on
 	Start   time.Time // when it was; valid if Entered
 
@@ -21,13 +17,13 @@ type Room struct {
 
 // Refuses takes room for the request that d decides, before it is charged, and reports whether l
 // has none for it. A request that has been held takes none while it waits to ask again; see Enter.
-func (r *Room) Refuses(l *overload.Limiter, d *weir.Decision) bool {
+func (r *Room) Refuses(l *Limiter, d *weir.Decision) bool {
 	r.Permit.Return()
 	if r.waited {
-		return !l.WouldAdmit(overload.PriorityOf(d))
+		return !l.WouldAdmit(PriorityOf(d))
 	}
 	var ok bool
-	r.Permit, ok = l.Acquire(overload.PriorityOf(d))
+	r.Permit, ok = l.Acquire(PriorityOf(d))
 	return !ok
 }
 
@@ -39,13 +35,13 @@ func (r *Room) Wait() {
 
 // Enter notes that the request is passed on now; false if l has no room for it any more. l and load
 // may be nil; with neither, nothing is noted.
-func (r *Room) Enter(l *overload.Limiter, load overload.Load, d *weir.Decision) bool {
+func (r *Room) Enter(l *Limiter, load Load, d *weir.Decision) bool {
 	if l == nil && load == nil {
 		return true
 	}
 	if l != nil && !r.Permit.Held() {
 		var ok bool
-		if r.Permit, ok = l.Acquire(overload.PriorityOf(d)); !ok {
+		if r.Permit, ok = l.Acquire(PriorityOf(d)); !ok {
 			return false
 		}
 	}
@@ -58,7 +54,7 @@ func (r *Room) Enter(l *overload.Limiter, load overload.Load, d *weir.Decision) 
 }
 
 // Leave gives all room back: the request is over. r is the zero value then.
-func (r *Room) Leave(load overload.Load) {
+func (r *Room) Leave(load Load) {
 	if r.Entered {
 		r.Permit.Done() // of a fixed limit
 		if load != nil {
