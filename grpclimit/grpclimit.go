@@ -111,7 +111,7 @@ func (g *Gate) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 	if md := g.header(c); md != nil {
 		_ = stream.SetHeader(md) // as above
 	}
-	if c.room.Entered {
+	if c.place.Entered {
 		stream = &answering{ServerStream: stream, call: c}
 	}
 	stream = c.watchStream(stream)

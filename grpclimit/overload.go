@@ -18,25 +18,25 @@ import (
 
 // passage is the part of a call that deals with overload.
 type passage struct {
-	room     overload.Room
+	place    overload.Place
 	answered bool // the answer has begun, or there is none
 }
 
 // veto turns a call away before it is charged, if there is no room for it. A message goes with the
 // room of its stream.
 func (c *call) veto(d *weir.Decision) bool {
-	return !c.received && c.room.Refuses(c.gate.o.Overload, d)
+	return !c.received && c.place.Refuses(c.gate.o.Overload, d)
 }
 
 // wait notes that the call is about to be held.
 func (c *call) wait(ctx context.Context) (context.Context, context.CancelFunc) {
-	c.room.Wait()
+	c.place.Wait()
 	return ctx, func() {}
 }
 
 // begin notes that the call is passed on now; an error if there is no room for it any more.
 func (c *call) begin() error {
-	if !c.room.Enter(c.gate.o.Overload, c.gate.o.Load, &c.decision) {
+	if !c.place.Enter(c.gate.o.Overload, c.gate.o.Load, &c.decision) {
 		return overloaded()
 	}
 	return nil
@@ -44,25 +44,25 @@ func (c *call) begin() error {
 
 // answer notes that the answer has begun, or that the call ended with err.
 func (c *call) answer(err error) {
-	if !c.room.Entered || c.answered {
+	if !c.place.Entered || c.answered {
 		return
 	}
 	c.answered = true
 	failed := isOverload(err)
 	gone := c.ctx.Err() != nil
 	if l := c.gate.o.Load; l != nil && !failed && !gone {
-		l.Answered(time.Since(c.room.Start))
+		l.Answered(time.Since(c.place.Start))
 	}
-	if !c.room.Permit.Streams() {
+	if !c.place.Permit.Streams() {
 		return
 	}
 	switch {
 	case gone:
-		c.room.Permit.Cancel()
+		c.place.Permit.Cancel()
 	case failed:
-		c.room.Permit.Drop()
+		c.place.Permit.Drop()
 	default:
-		c.room.Permit.Done()
+		c.place.Permit.Done()
 	}
 }
 
@@ -80,7 +80,7 @@ var errPanicked = status.Error(codes.Internal, "the handler panicked")
 // end notes that the call is over.
 func (c *call) end() {
 	c.answer(errPanicked) // else it has been called
-	c.room.Leave(c.gate.o.Load)
+	c.place.Leave(c.gate.o.Load)
 	c.passage = passage{}
 }
 

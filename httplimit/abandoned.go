@@ -143,7 +143,7 @@ func (p *Pass) Keeps() bool { return p.gate.o.KeepAbandoned && p.HoldsPlace() }
 // HoldsPlace reports whether the request has a place that others then lack: room under
 // Options.Overload, or a slot of a limit on concurrency.
 func (p *Pass) HoldsPlace() bool {
-	if p.room.Permit.Held() {
+	if p.place.Permit.Held() {
 		return true
 	}
 	for i := range p.decision.Limits {

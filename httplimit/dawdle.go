@@ -40,7 +40,7 @@ const (
 // cut, after Begin and, if it is about to be called then, after End as well.
 func (p *Pass) Dawdling(answer bool, cut func()) *Dawdling {
 	d := &Dawdling{gate: p.gate, cut: cut, answer: answer, exempt: p.decision.Exempt}
-	room := p.room.Permit.Held()
+	room := p.place.Permit.Held()
 	p.places(&p.decision, func(s share, places int64) bool {
 		if room || s.counter != 0 {
 			d.of = append(d.of, placesOf{share: s, places: places})

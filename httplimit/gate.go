@@ -270,7 +270,7 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 	if admitted && p.begin() {
 		return p
 	}
-	p.room.Permit.Return() // before the answer, which may take long
+	p.place.Permit.Return() // before the answer, which may take long
 	o := &g.o
 	o.CORS.Allow(w.Header(), r, o.Headers)
 	switch {

@@ -9,7 +9,7 @@ import (
 // held is called when the request is about to be held. It gives the request's room under overload
 // to others meanwhile, and returns a context that ends when the client hangs up.
 func (p *Pass) held(ctx context.Context) (context.Context, context.CancelFunc) {
-	p.room.Wait()
+	p.place.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	startReadAhead(p.attrs.r, cancel)
 	return ctx, cancel

@@ -13,7 +13,7 @@ import (
 
 // passage is the part of a Pass that deals with overload, and with the answer.
 type passage struct {
-	room     overload.Room
+	place    overload.Place
 	answered bool      // the answer has begun, or there is none
 	status   int       // of the answer, once answered; 0 if the client went away before
 	passed   bool      // the request was passed on, and the hooks want to hear of its answer
@@ -43,21 +43,21 @@ func (p *Pass) veto(d *weir.Decision) bool {
 	if l == nil {
 		return false
 	}
-	refuses := p.room.Refuses(l, d)
+	refuses := p.place.Refuses(l, d)
 	p.gate.makeRoom(d)
 	return refuses
 }
 
 // begin notes that the request is passed on now; false if there is no room for it any more.
 func (p *Pass) begin() bool {
-	if l := p.gate.o.Overload; l != nil && !p.room.Permit.Held() {
+	if l := p.gate.o.Overload; l != nil && !p.place.Permit.Held() {
 		// No rule met it, so that nobody has asked yet, or it was held.
 		if p.gate.o.Ready != nil && !p.isReady(&p.decision) || p.crowdedOut(&p.decision) {
 			return false
 		}
 	}
-	held := p.room.Permit.Held()
-	entered := p.room.Enter(p.gate.o.Overload, p.gate.o.Load, &p.decision)
+	held := p.place.Permit.Held()
+	entered := p.place.Enter(p.gate.o.Overload, p.gate.o.Load, &p.decision)
 	if !held && p.gate.o.Overload != nil {
 		p.gate.makeRoom(&p.decision)
 	}
@@ -65,8 +65,8 @@ func (p *Pass) begin() bool {
 		return false
 	}
 	p.passed = p.gate.limiter.Phases().HearsAnswers()
-	if r := p.attrs.r; (p.room.Entered || p.Keeps()) && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
-		p.body = &sentBody{ReadCloser: r.Body, start: p.room.Start, length: r.ContentLength}
+	if r := p.attrs.r; (p.place.Entered || p.Keeps()) && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
+		p.body = &sentBody{ReadCloser: r.Body, start: p.place.Start, length: r.ContentLength}
 		r.Body = p.body
 	}
 	return true
@@ -81,14 +81,14 @@ func (p *Pass) begin() bool {
 // The rest of the answer after the header, as in a stream, or on a connection that was upgraded,
 // does not count as latency.
 func (p *Pass) Answered(status int) {
-	if p.answered || !p.room.Entered && !p.passed {
+	if p.answered || !p.place.Entered && !p.passed {
 		return
 	}
 	p.answered = true
 	if status = p.final(status); status != statusHungUp {
 		p.status = status
 	}
-	if !p.room.Entered {
+	if !p.place.Entered {
 		return
 	}
 	var sent time.Duration // how long the client took to send its request
@@ -103,21 +103,21 @@ func (p *Pass) Answered(status int) {
 	failed := status >= http.StatusInternalServerError
 	hungUp := status == statusHungUp || !p.kept && p.attrs.r.Context().Err() != nil
 	if l := p.gate.o.Load; l != nil && known && !failed && !hungUp {
-		l.Answered(time.Since(p.room.Start) - sent)
+		l.Answered(time.Since(p.place.Start) - sent)
 	}
-	if !p.room.Permit.Streams() {
+	if !p.place.Permit.Streams() {
 		return
 	}
-	p.room.Permit.Exclude(sent)
+	p.place.Permit.Exclude(sent)
 	switch {
 	case failed:
-		p.room.Permit.Drop()
+		p.place.Permit.Drop()
 	case hungUp:
-		p.room.Permit.Cancel()
+		p.place.Permit.Cancel()
 	case !known: // the client has not sent all of it, and the time is its own
-		p.room.Permit.Return()
+		p.place.Permit.Return()
 	default:
-		p.room.Permit.Done()
+		p.place.Permit.Done()
 	}
 }
 
@@ -131,15 +131,15 @@ func (p *Pass) Waited(d time.Duration) {
 // AnsweredHere is Answered for an answer that the server behind has no part in, such as a refusal:
 // it says nothing of how busy that is.
 func (p *Pass) AnsweredHere(status int) {
-	if p.answered || !p.room.Entered && !p.passed {
+	if p.answered || !p.place.Entered && !p.passed {
 		return
 	}
 	p.answered = true
 	if status = p.final(status); status != statusHungUp {
 		p.status = status
 	}
-	if p.room.Permit.Streams() {
-		p.room.Permit.Return()
+	if p.place.Permit.Streams() {
+		p.place.Permit.Return()
 	}
 }
 
@@ -153,7 +153,7 @@ func (p *Pass) final(status int) int {
 
 // end notes that the request is over.
 func (p *Pass) end() {
-	if (p.room.Entered || p.passed) && !p.answered {
+	if (p.place.Entered || p.passed) && !p.answered {
 		switch {
 		case p.attrs.r.Context().Err() != nil:
 			p.Answered(statusHungUp)
@@ -163,7 +163,7 @@ func (p *Pass) end() {
 			p.Answered(http.StatusInternalServerError)
 		}
 	}
-	p.room.Leave(p.gate.o.Load)
+	p.place.Leave(p.gate.o.Load)
 	p.settleAbandoned()
 	if p.passed {
 		p.gate.limiter.Phases().Answered(&p.request, &p.decision, weir.Answer{Status: p.status})
@@ -172,7 +172,7 @@ func (p *Pass) end() {
 }
 
 // watches reports whether the answer is to be watched for its beginning.
-func (p *Pass) watches() bool { return (p.room.Entered || p.passed) && !p.answered }
+func (p *Pass) watches() bool { return (p.place.Entered || p.passed) && !p.answered }
 
 // sentBody notes when the end of a body was reached.
 type sentBody struct {

@@ -20,10 +20,10 @@ func (p *Pass) isReady(d *weir.Decision) bool {
 	if p.asked || r.ContentLength == 0 || r.Body == nil || r.Body == http.NoBody || o.Overload == nil && !takesSlot(d) {
 		return true
 	}
-	if l := o.Overload; l != nil && !l.WouldAdmit(overload.PriorityOf(d)) && p.room.Refuses(l, d) {
+	if l := o.Overload; l != nil && !l.WouldAdmit(overload.PriorityOf(d)) && p.place.Refuses(l, d) {
 		return false // there is no place for it anyway
 	}
-	p.room.Permit.Return() // a place has just become free: it is taken in its turn
+	p.place.Permit.Return() // a place has just become free: it is taken in its turn
 	p.asked = true
 	p.unready = !o.Ready(p.w, r)
 	return !p.unready
