@@ -129,20 +129,20 @@ limits:
 		{"descriptors", `
 domain: d
 descriptors:
-  # lint: ignore overlap
+  # lint: ignore cost-zero
   - key: k
     value: a*
     rate_limit: { unit: day, requests_per_unit: 1 }
-  # lint: ignore overlap
+  # lint: ignore cost-zero
   - key: k
     value: "*a"
     descriptors:
       - key: j
         value: b*
-        rate_limit: { unit: day, requests_per_unit: 1 }
+        rate_limit: { unit: day, requests_per_unit: 1, cost: 0 }
       - key: j
         value: "*b"
-        rate_limit: { unit: day, requests_per_unit: 1, metadata: }  # lint: ignore misplaced-key
+        rate_limit: { unit: day, requests_per_unit: 1, cost: 0, metadata: }  # lint: ignore misplaced-key
 `, []string{"lint unused-ignore"}, nil},
 		{"warnings of loading", `
 domain: d

@@ -41,12 +41,11 @@ type LintOptions struct {
 }
 
 // Lint warns of rules in s that are legal and useless or dangerous: limits that no request can
-// meet, values that no request can have, limits that a tighter one always beats, overlapping
-// wildcards, keys that a client can forge or invent without end, or that keep credentials,
-// concurrency at doors that cannot release, soft margins that round to nothing, queues that hold
-// for long, bans that a client can bring upon others, costs that it can set, expressions that fail
-// without a header, curves, schedules, leases and regions without effect. A warning is proven, or
-// it says that it looks so.
+// meet, values that no request can have, limits that a tighter one always beats, keys that a client
+// can forge or invent without end, or that keep credentials, concurrency at doors that cannot
+// release, soft margins that round to nothing, queues that hold for long, bans that a client can
+// bring upon others, costs that it can set, expressions that fail without a header, curves,
+// schedules, leases and regions without effect. A warning is proven, or it says that it looks so.
 //
 // Warnings are in order of place; one that says the same of several rules of a file comes once.
 // Warnings that a comment in the file silences (# lint: ignore NAME) are left out. A Problem
@@ -80,7 +79,6 @@ func Lint(s *rule.Set, o LintOptions) []rule.Problem {
 		l.exempt(rules)
 		l.replaced(rules)
 		l.beaten(rules)
-		l.wildcards(rules)
 		l.leases(rules)
 		l.quotas(d, rules)
 		l.regions(rules)

@@ -128,10 +128,6 @@ func TestLint(t *testing.T) {
 			[]string{"~^https:// never", "~shop.example[.]$ never matches: hosts come without a final dot", "~^API[.] never", "straße.example never"}},
 		{"attribute names", "limits: [{name: a, when: {cost: x, post: y, hash: z, org: w, id: v, pat: t, hosts: s, ghost: r, users: q}, per: [users-id], allow: 10/min}]", nil},
 		{"bad attribute names", "limits: [{name: a, when: {mehtod: GET, headers.x-plan: pro, methd: x, paht: /x}, allow: 10/min}]", []string{"mehtod is no attribute that doors supply of themselves (did you mean method?)", "did you mean header.x-plan?", "did you mean method?", "did you mean path?"}},
-		{"wildcards covered", "domain: d\ndescriptors: [{key: k, value: 'a*'}, {key: k, value: 'ab*'}]", []string{"no request can meet ab*: a* of line 2"}},
-		{"wildcards overlap", "domain: d\ndescriptors: [{key: k, value: 'ab*'}, {key: k, value: '*b'}]", []string{"*b and ab*"}},
-		{"wildcards apart", "domain: d\ndescriptors: [{key: k, value: 'a*'}, {key: k, value: 'b*'}, {key: j, value: 'a*'}]", nil},
-		{"wildcards of another level", "domain: d\ndescriptors: [{key: k, value: 'a*', descriptors: [{key: k, value: 'a*'}]}, {key: k, value: b, descriptors: [{key: k, value: 'a*'}]}]", nil},
 		{"replaces nobody", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}}]", []string{`replaces "x", which no descriptor bears`}},
 		{"replaces somebody", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}}, {key: j, rate_limit: {unit: day, requests_per_unit: 1, name: x}}]", nil},
 	} {
@@ -239,25 +235,4 @@ func mustLimit(t *testing.T, c algo.Config) *algo.Limit {
 		t.Fatal(err)
 	}
 	return l
-}
-
-func TestGlobWalk(t *testing.T) {
-	for _, c := range []struct {
-		a, b            string
-		covers, overlap bool
-	}{
-		{"*", "abc*", true, true}, {"a*", "ab*", true, true}, {"ab*", "a*", false, true}, {"a*c", "ab*c", true, true},
-		{"a*", "b*", false, false}, {"*a", "b*", false, true}, {"a*b", "a*c", false, false}, {"a*", "a*", true, true},
-		{"*x*", "*xy", true, true}, {"abc", "a*", false, true}, {"a*a", "a", false, false},
-	} {
-		if got := covers(c.a, c.b); got != c.covers {
-			t.Errorf("covers(%q, %q) = %v", c.a, c.b, got)
-		}
-		if got := overlap(c.a, c.b); got != c.overlap {
-			t.Errorf("overlap(%q, %q) = %v", c.a, c.b, got)
-		}
-		if got := overlap(c.b, c.a); got != c.overlap {
-			t.Errorf("overlap(%q, %q) = %v", c.b, c.a, got)
-		}
-	}
 }

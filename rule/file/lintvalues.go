@@ -108,7 +108,7 @@ func impossible(attribute string, p *rule.Pattern) (why, hint string) {
 	if p.Kind() == rule.BlockPattern {
 		return "", ""
 	}
-	texts, _ := texts(p)
+	texts := texts(p)
 	allowed, held := anyByte, true
 	switch attribute {
 	case "ip":
@@ -130,7 +130,7 @@ func impossible(attribute string, p *rule.Pattern) (why, hint string) {
 		if strings.ContainsFunc(p.Source, func(r rune) bool { return r > unicode.MaxASCII }) {
 			hint = "write the name in Punycode (xn--…)"
 		}
-		if n := len(texts.elements); n > 1 && texts.elements[n-1] == (textElement{byte: '.'}) {
+		if n := len(texts); n > 1 && texts[n-1] == (textPart{byte: '.'}) {
 			return "hosts come without a final dot", ""
 		}
 	case "path":
@@ -140,8 +140,7 @@ func impossible(attribute string, p *rule.Pattern) (why, hint string) {
 		if p.Kind() == rule.ExactPattern && p.Text() == "*" {
 			return "", "" // of OPTIONS *
 		}
-		paths := globTexts("/**")
-		if paths.folder = false; texts.apart(paths) {
+		if !texts.mayBeginWithSlash() {
 			hint = "begin it with a slash"
 			if texts.has('*') || p.Kind() == rule.GlobPattern {
 				hint = "** stands for any run with slashes, as in **.php"
@@ -164,7 +163,7 @@ func impossible(attribute string, p *rule.Pattern) (why, hint string) {
 		re, err := syntax.Parse(p.Text(), syntax.Perl)
 		held = err != nil || matchable(re, allowed)
 	default:
-		held = !slices.ContainsFunc(texts.elements, func(e textElement) bool { return e.run == noRun && !allowed(e.byte) })
+		held = !slices.ContainsFunc(texts, func(p textPart) bool { return p.run == noRun && !allowed(p.byte) })
 	}
 	if held {
 		return "", ""
@@ -192,39 +191,6 @@ func pathByte(c byte) bool {
 	path := "/x" + string([]byte{c})
 	return rule.NormalPath(path) == path
 }
-
-// has reports whether every text of s holds c.
-func (s *textSet) has(c byte) bool {
-	return slices.Contains(s.elements, textElement{byte: c})
-}
-
-// unnormal says what in every text of s stands in no path in its normal form; "" if there is
-// nothing of that kind.
-func (s *textSet) unnormal() string {
-	var text strings.Builder
-	for _, e := range s.elements {
-		if e.run != noRun {
-			text.WriteByte('?') // which no path holds
-		} else {
-			text.WriteByte(e.byte)
-		}
-	}
-	t := text.String()
-	for _, bad := range []string{"//", "/./", "/../"} {
-		if strings.Contains(t, bad) {
-			return "repeated slashes and dot segments are removed before a path is matched"
-		}
-	}
-	for i := strings.IndexByte(t, '%'); i >= 0 && i+2 < len(t); i++ {
-		if code := t[i+1 : i+3]; t[i] == '%' && isHex(code) && code != strings.ToUpper(code) {
-			return "percent-encoding is in upper case when a path is matched, as in %2F"
-		}
-	}
-	return ""
-}
-
-// isHex reports whether s holds hexadecimal digits only.
-func isHex(s string) bool { return strings.Trim(s, "0123456789abcdefABCDEF") == "" }
 
 // matchable reports whether re may match a text of allowed bytes. Bytes above ASCII stand for the
 // runes that they are part of.

@@ -1,288 +1,32 @@
 package file
 
 import (
-	"regexp/syntax"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/weir-rl/weir/rule"
 )
 
-// Whether one pattern, condition or rule surely covers another. All of it errs on one side: a
-// relation that is not proven within the bounds below is taken not to hold.
-
-// The bounds on one proof.
-const (
-	maxTexts = 1 << 10 // elements of a textSet
-	maxProof = 1 << 14 // states looked at
-)
-
-// run is a wildcard: which bytes it may stand for.
-type run uint8
-
-const (
-	noRun  run = iota
-	inRun      // any run of bytes but the slash
-	anyRun     // any run of bytes
-)
-
-// textElement is a byte, or a run of any bytes.
-type textElement struct {
-	run  run
-	byte byte
-}
-
-// textSet is a set of texts: a sequence of bytes and runs. With folder it ends in /** and holds the
-// folder itself too.
-type textSet struct {
-	elements []textElement
-	folder   bool
-}
-
-func literalText(text string) textSet {
-	s := textSet{elements: make([]textElement, len(text))}
-	for i := range len(text) {
-		s.elements[i].byte = text[i]
-	}
-	return s
-}
-
-// globTexts is the set of texts that a native glob matches.
-func globTexts(source string) textSet {
-	var s textSet
-	for i := 0; i < len(source); {
-		if source[i] != '*' {
-			s.elements = append(s.elements, textElement{byte: source[i]})
-			i++
-			continue
-		}
-		stars := len(source[i:]) - len(strings.TrimLeft(source[i:], "*"))
-		kind := inRun
-		if stars > 1 {
-			kind = anyRun
-		}
-		s.elements = append(s.elements, textElement{run: kind})
-		i += stars
-	}
-	s.folder = strings.HasSuffix(source, "/**")
-	return s
-}
-
-// texts returns what p matches, its negation aside. It is exact, or holds more than p matches.
-func texts(p *rule.Pattern) (s textSet, exact bool) {
-	switch p.Kind() {
-	case rule.ExactPattern:
-		return literalText(p.Text()), true
-	case rule.GlobPattern:
-		return globTexts(p.Text()), true
-	case rule.RegexpPattern:
-		return regexpTexts(p.Text())
-	case rule.BlockPattern:
-		if p.Block().IsSingleIP() {
-			return literalText(p.Block().Addr().String()), true
-		}
-	}
-	return textSet{elements: []textElement{{run: anyRun}}}, false
-}
-
-// regexpTexts returns the texts that an expression matches, or a larger set.
-func regexpTexts(source string) (s textSet, exact bool) {
-	re, err := syntax.Parse(source, syntax.Perl)
-	if err != nil {
-		return textSet{elements: []textElement{{run: anyRun}}}, false
-	}
-	parts := []*syntax.Regexp{re}
-	if re.Op == syntax.OpConcat {
-		parts = re.Sub
-	}
-	exact = true
-	begin, end := 0, len(parts)
-	if parts[0].Op == syntax.OpBeginText {
-		begin++
-	} else {
-		s.run()
-	}
-	closed := begin < end && parts[end-1].Op == syntax.OpEndText
-	if closed {
-		end--
-	}
-	optional := func(r *syntax.Regexp) bool { return r.Op == syntax.OpStar || r.Op == syntax.OpQuest }
-	for !closed && begin < end && optional(parts[end-1]) { // what follows may be anything
-		end--
-	}
-	for parts[0].Op != syntax.OpBeginText && begin < end && optional(parts[begin]) {
-		begin++
-	}
-	for _, part := range parts[begin:end] {
-		switch {
-		case part.Op == syntax.OpEmptyMatch:
-		case part.Op == syntax.OpLiteral && part.Flags&syntax.FoldCase == 0 && !slices.Contains(part.Rune, utf8.RuneError):
-			for _, c := range []byte(string(part.Rune)) {
-				s.elements = append(s.elements, textElement{byte: c})
-			}
-		case part.Op == syntax.OpStar && part.Sub[0].Op == syntax.OpAnyChar:
-			s.run()
-		default:
-			s.run()
-			exact = false
-		}
-	}
-	if !closed {
-		s.run()
-	}
-	return s, exact
-}
-
-// run appends a run of any bytes, unless there is one already.
-func (s *textSet) run() {
-	if n := len(s.elements); n == 0 || s.elements[n-1].run != anyRun {
-		s.elements = append(s.elements, textElement{run: anyRun})
-	}
-}
-
-// accepts reports whether the text may end where the first i elements have been passed.
-func (s *textSet) accepts(i int) bool {
-	return i == len(s.elements) || s.folder && i == len(s.elements)-2
-}
-
-// closure adds to states those that are reached without a byte.
-func (s *textSet) closure(states []bool) {
-	for i := range s.elements {
-		if states[i] && s.elements[i].run != noRun {
-			states[i+1] = true
-		}
-	}
-}
-
-// step returns the states behind one byte c.
-func (s *textSet) step(states []bool, c byte) []bool {
-	next := make([]bool, len(states))
-	for i, e := range s.elements {
-		switch {
-		case !states[i]:
-		case e.run == noRun && e.byte == c:
-			next[i+1] = true
-		case e.run == anyRun, e.run == inRun && c != '/':
-			next[i] = true
-		}
-	}
-	s.closure(next)
-	return next
-}
-
-// start returns the states before the first byte.
-func (s *textSet) start() []bool {
-	states := make([]bool, len(s.elements)+1)
-	states[0] = true
-	s.closure(states)
-	return states
-}
-
-// alphabet returns a byte for each class of bytes that the sets tell apart.
-func alphabet(sets ...textSet) []byte {
-	var seen [256]bool
-	seen['/'] = true
-	for _, s := range sets {
-		for _, e := range s.elements {
-			if e.run == noRun {
-				seen[e.byte] = true
-			}
-		}
-	}
-	var bytes []byte
-	other := false
-	for c, known := range seen {
-		if known {
-			bytes = append(bytes, byte(c))
-		} else if !other {
-			other = true
-			bytes = append(bytes, byte(c))
-		}
-	}
-	return bytes
-}
-
-// within reports whether every text of s is one of a, as far as it can be proven.
-func (s textSet) within(a textSet) bool {
-	if len(a.elements) > maxTexts || len(s.elements) > maxTexts {
-		return false
-	}
-	bytes := alphabet(a, s)
-	return explore(s, a, bytes, func(inB, inA bool) bool { return !inB || inA })
-}
-
-// apart reports whether no text is of both a and s, as far as it can be proven.
-func (s textSet) apart(a textSet) bool {
-	if len(a.elements) > maxTexts || len(s.elements) > maxTexts {
-		return false
-	}
-	return explore(s, a, alphabet(a, s), func(inB, inA bool) bool { return !inB || !inA })
-}
-
-// explore goes through all pairs of sets of states that some text leads a and b to, and reports
-// whether holds of each.
-func explore(b, a textSet, bytes []byte, holds func(inB, inA bool) bool) bool {
-	type pair struct{ b, a []bool }
-	key := func(p pair) string {
-		k := make([]byte, 0, len(p.a)+len(p.b))
-		for _, states := range [][]bool{p.b, p.a} {
-			for _, s := range states {
-				if s {
-					k = append(k, 1)
-				} else {
-					k = append(k, 0)
-				}
-			}
-		}
-		return string(k)
-	}
-	accepts := func(s textSet, states []bool) bool {
-		for i, in := range states {
-			if in && s.accepts(i) {
-				return true
-			}
-		}
-		return false
-	}
-	first := pair{b.start(), a.start()}
-	seen := map[string]bool{key(first): true}
-	todo := []pair{first}
-	work := 0
-	for len(todo) > 0 {
-		p := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		if !holds(accepts(b, p.b), accepts(a, p.a)) {
-			return false
-		}
-		for _, c := range bytes {
-			next := pair{b: b.step(p.b, c)}
-			if !slices.Contains(next.b, true) {
-				continue
-			}
-			next.a = a.step(p.a, c)
-			if work += len(next.a) + len(next.b); work > maxProof*64 {
-				return false
-			}
-			if k := key(next); !seen[k] {
-				if len(seen) >= maxProof {
-					return false
-				}
-				seen[k] = true
-				todo = append(todo, next)
-			}
-		}
-	}
-	return true
-}
+// Whether one pattern, condition or rule surely covers another. Only equal patterns, prefixes,
+// single texts and networks are compared; of all others a relation is taken not to hold.
 
 // positive matches p without its negation.
 func positive(p *rule.Pattern, value string) bool { return p.Match(value) != p.Negated }
 
-// beforeStar returns the literal text with which a glob begins.
-func beforeStar(glob string) string {
-	text, _, _ := strings.Cut(glob, "*")
-	return text
+// opening returns a text with which everything that p matches begins; "" if none is known. It does
+// not look at negation.
+func opening(p *rule.Pattern) string {
+	switch p.Kind() {
+	case rule.ExactPattern:
+		return p.Text()
+	case rule.GlobPattern:
+		text, rest, _ := strings.Cut(p.Text(), "*")
+		if rest == "*" {
+			text = strings.TrimSuffix(text, "/") // /api/** matches /api too
+		}
+		return text
+	}
+	return ""
 }
 
 // patternCovers reports whether a surely matches all that b matches; negations aside.
@@ -296,17 +40,17 @@ func patternCovers(a, b *rule.Pattern) bool {
 		return positive(a, b.Block().Addr().String())
 	case b.Kind() == rule.ExactPattern:
 		return positive(a, b.Text())
-	case b.Kind() == rule.BlockPattern || a.Kind() == rule.BlockPattern || a.Kind() == rule.ExactPattern && b.Kind() == rule.GlobPattern:
-		return false
-	case a.Kind() == rule.GlobPattern && b.Kind() == rule.GlobPattern && !strings.HasPrefix(beforeStar(b.Text()), beforeStar(a.Text())):
-		return false // seen at once, which matters where thousands of rules are compared
-	}
-	whole, exact := texts(a)
-	if !exact {
+	case a.Kind() != rule.GlobPattern || b.Kind() != rule.GlobPattern:
 		return false
 	}
-	part, _ := texts(b)
-	return part.within(whole)
+	switch prefix, rest, _ := strings.Cut(a.Text(), "*"); rest {
+	case "*": // a is /api/**
+		return strings.HasPrefix(opening(b), prefix)
+	case "": // a is /api/*
+		more, ok := strings.CutPrefix(b.Text(), prefix)
+		return ok && !strings.Contains(more, "/") && !strings.Contains(more, "**")
+	}
+	return false
 }
 
 // patternsApart reports whether surely no value matches both a and b; negations aside.
@@ -323,9 +67,8 @@ func patternsApart(a, b *rule.Pattern) bool {
 	case b.Kind() == rule.BlockPattern && b.Block().IsSingleIP():
 		return !positive(a, b.Block().Addr().String())
 	}
-	x, _ := texts(a)
-	y, _ := texts(b)
-	return x.apart(y)
+	x, y := opening(a), opening(b)
+	return !strings.HasPrefix(x, y) && !strings.HasPrefix(y, x)
 }
 
 // split returns the patterns of c that are not negated, and those that are.

@@ -94,19 +94,17 @@ func TestCoversIsSound(t *testing.T) {
 	})
 }
 
-// What is easily seen is proven.
+// Equal patterns, prefixes, single texts and networks are compared.
 func TestCoversFinds(t *testing.T) {
 	for _, c := range []struct {
 		attribute, a, b string
 		want            bool
 	}{
 		{"path", "/api/**", "/api/x", true}, {"path", "/api/**", "/api", true}, {"path", "/api/**", "/api/", true}, {"path", "/api/**", "/apix", false},
-		{"path", "/api/**", "/api/*", true}, {"path", "/api/**", "/api/x/**", true}, {"path", "/api/*", "/api/**", false}, {"path", "/api/*", "/api/x", true},
-		{"path", "/**", "/api/**", true}, {"path", "**", "/a*b", true}, {"path", "/*/x", "/a/x", true}, {"path", "/**/x", "/a/*/x", true},
-		{"path", "/*a*", "/*ba*", true}, {"path", "/*ba*", "/*a*", false},
-		{"path", "~^/api/", "/api/**", false}, {"path", "~^/api", "/api/**", true}, {"path", "~^/api/", "/api/x*", true}, {"path", "/api/**", "~^/api/v[0-9]+$", true},
-		{"path", "/api/**", "~/api/", false}, {"path", "~/api/", "~^/x/api/y", true}, {"path", "~[.]php$", "/a/*.php", true}, {"path", "~(?i)^/api", "/api/x", true},
-		{"path", "~^/(a|b)", "/a/**", false},
+		{"path", "/api/**", "/api/*", true}, {"path", "/api/**", "/api/x/**", true}, {"path", "/api/**", "/api**", false}, {"path", "/api/**", "/ap/**", false},
+		{"path", "/api/*", "/api/**", false}, {"path", "/api/*", "/api/x", true}, {"path", "/api/*", "/api/v*", true}, {"path", "/api/v*", "/api/*", false},
+		{"path", "/api/*", "/api/v*/x", false}, {"path", "/**", "/api/**", true}, {"path", "**", "/a*b", true}, {"path", "/*/x", "/a/x", true},
+		{"path", "~^/api", "/api/x", true}, {"path", "~(?i)^/api", "/api/x", true}, {"path", "/api/**", "~/api/", false}, {"path", "~^/(a|b)", "/a/**", false},
 		{"method", "GET", "get", true}, {"method", "*", "GET", true}, {"host", "*.Example", "a.example", true},
 		{"ip", "10.0.0.0/8", "10.1.0.0/16", true}, {"ip", "10.1.0.0/16", "10.0.0.0/8", false}, {"ip", "::/0", "10.1.1.1", false}, {"ip", "10.*", "10.1.1.1", true},
 		{"plan", "~.", "~.", true},

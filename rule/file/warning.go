@@ -37,7 +37,6 @@ const (
 	warnNeverRefuses    = "never-refuses"
 	warnNoEffect        = "no-effect"
 	warnNumberAsText    = "number-as-text"
-	warnOverlap         = "overlap"
 	warnPathParameter   = "path-parameter"
 	warnPathSpelling    = "path-spelling"
 	warnQuotaSmall      = "quota-small"
@@ -109,7 +108,6 @@ var warnings = []Warning{
 	{warnNeverRefuses, "a limit or a window beside which a tighter one always stands"},
 	{warnNoEffect, "what has no effect where it stands"},
 	{warnNumberAsText, "a number or a bool that is taken as text (Lyft form)"},
-	{warnOverlap, "wildcards of one level that match some of the same values (Lyft form)"},
 	{warnPathParameter, "a path with a parameter as routers write it (`{id}`, `:id`), which stands for itself"},
 	{warnPathSpelling, "paths that differ only in case or a final slash, and are one path to rules; a pattern that asks for a final slash alone"},
 	{QuotaNever, "a limit of a domain of `rlqs.domains` that quotas for Envoys cannot be taken from ([rlqs.md](rlqs.md))"},
