@@ -7,13 +7,12 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/cel"
 )
 
-// Bounds on the compiled size of all patterns and expressions of one load.
+// Bounds on the compiled size of all patterns of one load, and on names.
 const (
 	maxRegexpWork = 4 << 20  // instructions of all regular expressions
-	maxExpression = 8 << 10  // bytes of one CEL expression
-	maxCELText    = 8 << 20  // bytes of all of them
 	maxNames      = 64 << 20 // bytes of the names of all rules
 	maxName       = 16 << 10 // bytes of the name of one Lyft rule
 )
@@ -21,34 +20,20 @@ const (
 // compiled remembers compiled patterns and expressions of one load: the same pattern often stands
 // in many rules, and an alias can repeat an expensive one at no cost to its author.
 type compiled struct {
-	patterns   map[[2]string]compiledPattern
-	ifs        expressions
-	costs      expressions
-	costsAfter expressions
-	templates  map[templateKey]compiledTemplate
-	limits     map[algo.Config]*algo.Limit
-	pers       map[string][]rule.Key // by their entries, with a zero byte behind each
-	regexp     int
-	cel        int
-	names      int
-	template   int // bytes
-	elastic    int // windows
-	scaled     int // limits that were tried
+	patterns  map[[2]string]compiledPattern
+	cel       cel.Compiler
+	templates map[templateKey]compiledTemplate
+	limits    map[algo.Config]*algo.Limit
+	pers      map[string][]rule.Key // by their entries, with a zero byte behind each
+	regexp    int
+	names     int
+	template  int // bytes
+	elastic   int // windows
+	scaled    int // limits that were tried
 }
 
 type compiledPattern struct {
 	pattern rule.Pattern
-	err     error
-}
-
-// expressions are the compiled expressions of one key of rule files, by their texts.
-type expressions struct {
-	known  map[string]compiledProgram
-	shapes celShapes
-}
-
-type compiledProgram struct {
-	program *program
 	err     error
 }
 
@@ -112,25 +97,4 @@ func regexpWork(source string) int {
 		return 0
 	}
 	return len(prog.Inst) + classes
-}
-
-// expression compiles a CEL expression with compile, remembered in cache and bounded.
-func (c *compiled) expression(cache *expressions, compile func(string, celShapes) (*program, error), source string) (*program, error) {
-	if p, ok := cache.known[source]; ok {
-		return p.program, p.err
-	}
-	if cache.known == nil {
-		*cache = expressions{map[string]compiledProgram{}, celShapes{}}
-	}
-	var p compiledProgram
-	switch c.cel += len(source); {
-	case len(source) > maxExpression:
-		p.err = errors.New("the expression is longer than 8 KiB")
-	case c.cel > maxCELText:
-		p.err = errors.New("the expressions of all rules together are too large")
-	default:
-		p.program, p.err = compile(source, cache.shapes)
-	}
-	cache.known[source] = p
-	return p.program, p.err
 }

@@ -358,7 +358,7 @@ func TestCostOf(t *testing.T) {
 		`size(response.header)`, `response.header.exists(k, k == "a") ? 1 : 0`, `response.header == {"a": "b"} ? 1 : 0`, `size(true ? response.header : {"a": "b"})`,
 		`[response.header].size()`, `{"a": response.header}.size()`, `response.header.map(k, k).size()`, `response.header.size()`, `type(response.header) == map ? 1 : 0`,
 	} {
-		if _, err := compileCostAfter(source, nil); err == nil || !strings.Contains(err.Error(), "looked up by name") {
+		if _, err := CompileCostAfter(source); err == nil || !strings.Contains(err.Error(), "looked up by name") {
 			t.Errorf("%s: %v", source, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/cel"
 )
 
 // attributeName warns of the name of an attribute that looks like another one, which doors supply.
@@ -207,5 +208,41 @@ func (l *linter) read(r *rule.Rule) {
 			}
 			l.attributeName(r, r.Name, name, r.Pos)
 		}
+	}
+}
+
+// expressions warns of a cost that a client chooses, and of an if that fails where the client
+// leaves a value out.
+func (l *linter) expressions(r *rule.Rule) {
+	if !bites(r) {
+		return
+	}
+	if r.Exprs != nil && r.Exprs.Cost != nil && r.CostAfter == "" {
+		names, _ := r.Exprs.Cost.Reads()
+		names = cel.ClientsOf(names)
+		if p, ok := r.Exprs.Cost.(*cel.Program); ok {
+			for _, name := range p.Numbers() {
+				// Without the configuration it is not known whether the user is verified.
+				if l.unverified(name) != "" || name == "user" && l.options.Identity == nil {
+					names = append(names, name)
+				}
+			}
+		}
+		if len(names) > 0 {
+			slices.Sort(names)
+			l.warn(warnForgeableCost, r, r.Pos, "take cost_after, over what the server answers; or let a gateway set it, and ignore this",
+				"cost: a client writes %s as it likes, and so sets its own cost", listed(slices.Compact(names)))
+		}
+	}
+	if r.If == "" || r.Exprs == nil || r.Exprs.If == nil {
+		return
+	}
+	for _, name := range cel.FailsWithout(r.If) {
+		prefix, key := "attr", name
+		if kind, rest, ok := strings.Cut(name, "."); ok && (kind == "header" || kind == "query") {
+			prefix, key = kind, rest
+		}
+		l.warn(warnAbsentKey, r, r.Pos, fmt.Sprintf("write get(%s, %q, %q)", prefix, key, ""),
+			"if: without %s the expression fails, so that the limit is not met, where an empty one would meet it", name)
 	}
 }

@@ -478,12 +478,7 @@ func (l *loader) finish(o Options) *rule.Set {
 		return nil
 	}
 	set, problems := rule.Compile(l.files, rule.Options{IPv6Prefix: o.IPv6Prefix})
-	for _, p := range l.compiled.ifs.known {
-		if p.program != nil {
-			// the index has copied what it needs
-			p.program.asks, p.program.foldedAsks, p.program.asksAll = nil, nil, false
-		}
-	}
+	l.compiled.cel.DropAsks()
 	for _, p := range problems {
 		if p.Quote == "" {
 			p.Quote = l.quoteOf(p.Pos)

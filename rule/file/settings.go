@@ -1,7 +1,6 @@
 package file
 
 import (
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -128,7 +127,7 @@ func (l *loader) settings(keys fields, r *rule.Rule, lyft bool) *settings {
 	}
 	if v := keys.val("if"); v != nil {
 		if text, ok := l.text(v, "if"); ok {
-			p, err := l.compiled.expression(&l.compiled.ifs, compileIf, text)
+			p, err := l.compiled.cel.If(text)
 			if r.If = text; err != nil {
 				l.err(v, "", "if: %v", err)
 			} else {
@@ -206,60 +205,4 @@ func (l *loader) timezone(v *element) *time.Location {
 		return nil
 	}
 	return loc
-}
-
-func (l *loader) cost(v *element, r *rule.Rule) {
-	if v.kind == scalarKind && !v.quoted {
-		if _, err := strconv.ParseFloat(v.text, 64); err == nil {
-			if n, ok := l.integer(v, "cost", 0, algo.MaxCost); ok {
-				r.Cost = n
-			}
-			return
-		}
-	}
-	text, ok := l.text(v, "cost")
-	if !ok {
-		return
-	}
-	p, err := l.compiled.expression(&l.compiled.costs, compileCost, text)
-	if r.CostExpr = text; err != nil {
-		l.err(v, "", "cost: %v", err)
-		return
-	}
-	exprs(r).Cost = p
-	if names, all := p.Reads(); all || len(clientsOf(names)) > 0 || len(p.numbers) > 0 {
-		r.CostMin = 1
-	}
-}
-
-// costMin reads the least that a request costs by the expression of r.
-func (l *loader) costMin(v *element, r *rule.Rule) {
-	n, ok := l.integer(v, "cost_min", 0, algo.MaxCost)
-	switch {
-	case !ok:
-	case r.CostExpr == "":
-		l.err(v, "leave it out, or write the number as cost", "cost_min is for a cost that is an expression")
-	default:
-		r.CostMin = n
-	}
-}
-
-// clientsOf returns the attributes of a list whose values any client can choose, and no server
-// behind need go by.
-func clientsOf(names []string) []string {
-	var list []string
-	for _, name := range names {
-		if strings.HasPrefix(name, "header.") || strings.HasPrefix(name, "query.") {
-			list = append(list, name)
-		}
-	}
-	return list
-}
-
-// exprs returns the compiled expressions of r, to be filled in.
-func exprs(r *rule.Rule) *rule.Exprs {
-	if r.Exprs == nil {
-		r.Exprs = &rule.Exprs{}
-	}
-	return r.Exprs
 }

@@ -1,4 +1,4 @@
-package file
+package cel
 
 import (
 	"errors"
@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"strings"
 	"sync"
-	"time"
 
 	"cel.dev/cel-go/cel"
 	celast "cel.dev/cel-go/common/ast"
@@ -15,12 +14,8 @@ import (
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
 
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
-
-// maxCostTimeout is the longest cost_timeout: reservations are remembered until then.
-const maxCostTimeout = 24 * time.Hour
 
 // The variables of cost_after. The checker takes a name with a dot as one name.
 const (
@@ -44,7 +39,7 @@ var costAfterEnv = sync.OnceValues(func() (*cel.Env, error) {
 })
 
 // compileCostAfter compiles the CEL expression of `cost_after`, which must give an int.
-func compileCostAfter(source string, shapes celShapes) (*program, error) {
+func compileCostAfter(source string, shapes celShapes) (*Program, error) {
 	return compileCEL(source, shapes, celDialect{
 		env: costAfterEnv, result: cel.IntType, what: `an int, such as int(response.header["x-tokens"])`,
 		known: `response.status, response.header["…"], response.bytes, response.duration and estimate; what the request brought is for cost`,
@@ -183,34 +178,3 @@ func (h headerMap) Type() ref.Type { return types.MapType }
 
 // Value implements ref.Val.
 func (h headerMap) Value() any { return h.get }
-
-// costAfter reads cost_after and cost_timeout into r.
-func (l *loader) costAfter(keys fields, r *rule.Rule) {
-	if v := keys.val("cost_after"); v != nil {
-		if text, ok := l.text(v, "cost_after"); ok {
-			p, err := l.compiled.expression(&l.compiled.costsAfter, compileCostAfter, text)
-			if r.CostAfter = text; err != nil {
-				l.err(v, "", "cost_after: %v", err)
-			} else {
-				exprs(r).CostAfter = p
-			}
-		}
-	}
-	if v := keys.val("cost_timeout"); v != nil {
-		r.CostTimeout, _ = l.span(v, "cost_timeout", maxCostTimeout)
-	}
-}
-
-// checkCostAfter refuses a cost that cannot be put right afterwards.
-func (l *loader) checkCostAfter(s *settings, r *rule.Rule, keys fields) {
-	for _, key := range []string{"cost_after", "cost_timeout"} {
-		at := keys.key(key)
-		switch {
-		case at == nil:
-		case s.uses(algo.Algorithm.Delays):
-			l.err(at, "leave it out, or take token_bucket", "%s does not fit leaky_bucket: turns in a queue cannot be changed afterwards", key)
-		case s.uses(algo.Algorithm.HasSlots):
-			l.err(at, "leave it out: a slot comes back when the request is over", "%s does not fit concurrency: slots cannot be changed afterwards", key)
-		}
-	}
-}

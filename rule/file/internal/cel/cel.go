@@ -1,4 +1,12 @@
-package file
+// Package cel compiles and evaluates the CEL expressions of rules: `if`, `cost` and `cost_after`.
+// What an evaluation may cost is bounded.
+//
+// Begin with Compiler (compiler.go), which makes a Program of a text (compileCEL in cel.go). It
+// remembers what it parsed, since many expressions differ in a literal only (shape.go). Rules are
+// indexed by the conditions that an `if` puts on single attributes (ask.go, number.go). An
+// expression that reads the path has a second form for folded paths (fold.go). Regular expressions
+// are charged for the length of their text (matches.go).
+package cel
 
 import (
 	"errors"
@@ -65,8 +73,9 @@ func wholeMaps(args []ref.Val, _ ref.Val) *uint64 {
 	return &units
 }
 
-// program is a compiled CEL expression. It implements what rule.Exprs has of its kind.
-type program struct {
+// Program is a compiled CEL expression. It implements rule.Predicate, rule.Amount or
+// rule.Settlement, as its key needs.
+type Program struct {
 	cel     cel.Program
 	asks    []asked.Ask // of an `if`: what must hold for it to be true
 	asksAll bool        // that is all that it says
@@ -80,9 +89,9 @@ type program struct {
 }
 
 var (
-	_ rule.Predicate  = (*program)(nil)
-	_ rule.Amount     = (*program)(nil)
-	_ rule.Settlement = (*program)(nil)
+	_ rule.Predicate  = (*Program)(nil)
+	_ rule.Amount     = (*Program)(nil)
+	_ rule.Settlement = (*Program)(nil)
 )
 
 var celEnv = sync.OnceValues(func() (*cel.Env, error) {
@@ -133,17 +142,16 @@ type celDialect struct {
 const celKnown = `domain, method, path, host, ip, user, header["…"], query["…"] and attr["…"]`
 
 // compileIf compiles the CEL expression of `if`, which must give a bool.
-func compileIf(source string, shapes celShapes) (*program, error) {
+func compileIf(source string, shapes celShapes) (*Program, error) {
 	return compileCEL(source, shapes, celDialect{env: celEnv, result: cel.BoolType, what: "true or false", known: celKnown, asks: true})
 }
 
 // compileCost compiles the CEL expression of `cost`, which must give an int.
-func compileCost(source string, shapes celShapes) (*program, error) {
+func compileCost(source string, shapes celShapes) (*Program, error) {
 	return compileCEL(source, shapes, celDialect{env: celEnv, result: cel.IntType, what: "an int, such as int(attr.tokens)", known: celKnown, costs: true})
 }
 
-// CompileIf compiles the CEL expression of an `if`, for rules that a program builds itself
-// (rule.Compile). The error describes the fault of the expression.
+// CompileIf compiles the CEL expression of an `if` alone.
 func CompileIf(source string) (rule.Predicate, error) {
 	p, err := compileIf(source, nil)
 	if err != nil {
@@ -152,7 +160,7 @@ func CompileIf(source string) (rule.Predicate, error) {
 	return p, nil
 }
 
-// CompileCost compiles the CEL expression of a `cost`, as CompileIf does.
+// CompileCost compiles the CEL expression of a `cost` alone.
 func CompileCost(source string) (rule.Amount, error) {
 	p, err := compileCost(source, nil)
 	if err != nil {
@@ -161,7 +169,7 @@ func CompileCost(source string) (rule.Amount, error) {
 	return p, nil
 }
 
-// CompileCostAfter compiles the CEL expression of a `cost_after`, as CompileIf does.
+// CompileCostAfter compiles the CEL expression of a `cost_after` alone.
 func CompileCostAfter(source string) (rule.Settlement, error) {
 	p, err := compileCostAfter(source, nil)
 	if err != nil {
@@ -175,7 +183,7 @@ func planned(env *cel.Env, ast *cel.Ast) (cel.Program, error) {
 	return env.Program(ast, append(withMatches[:len(withMatches):len(withMatches)], cel.EvalOptions(cel.OptOptimize), cel.CostLimit(celBudget), celCosts)...)
 }
 
-func compileCEL(source string, shapes celShapes, d celDialect) (*program, error) {
+func compileCEL(source string, shapes celShapes, d celDialect) (*Program, error) {
 	if strings.TrimSpace(source) == "" {
 		return nil, errors.New("the expression is empty")
 	}
@@ -199,7 +207,7 @@ func compileCEL(source string, shapes celShapes, d celDialect) (*program, error)
 	if err != nil {
 		return nil, fmt.Errorf("the expression cannot be compiled: %w", err)
 	}
-	p := &program{cel: prg}
+	p := &Program{cel: prg}
 	if d.asks {
 		p.asks, p.asksAll = asksOf(ast)
 	}
@@ -236,7 +244,7 @@ func celError(issues *cel.Issues, known string) error {
 }
 
 // Asks returns the conditions by which rule.Compile can file the rule.
-func (p *program) Asks(folded bool) (asks []asked.Ask, all bool) {
+func (p *Program) Asks(folded bool) (asks []asked.Ask, all bool) {
 	if folded && p.folded != nil {
 		return p.foldedAsks, p.asksAll
 	}
@@ -244,21 +252,24 @@ func (p *program) Asks(folded bool) (asks []asked.Ask, all bool) {
 }
 
 // Folds reports to rule.Compile that the expression has a form of its own for folded paths.
-func (p *program) Folds() bool { return p.folded != nil }
+func (p *Program) Folds() bool { return p.folded != nil }
 
 // on returns the form of the expression that fits the path in v.
-func (p *program) on(v *rule.Variables) cel.Program {
+func (p *Program) on(v *rule.Variables) cel.Program {
 	if p.folded != nil && v.Folded() {
 		return p.folded
 	}
 	return p.cel
 }
 
+// Numbers returns the attributes whose values become part of the number that a `cost` gives.
+func (p *Program) Numbers() []string { return p.numbers }
+
 // Reads implements rule.Reader.
-func (p *program) Reads() (names []string, all bool) { return p.reads, len(p.whole) > 0 }
+func (p *Program) Reads() (names []string, all bool) { return p.reads, len(p.whole) > 0 }
 
 // ReadsWhole reports to rule.Compile which maps of fields it may read any entry of.
-func (p *program) ReadsWhole() (headers, query bool) {
+func (p *Program) ReadsWhole() (headers, query bool) {
 	for _, prefix := range p.whole {
 		headers = headers || strings.HasPrefix("header.", prefix)
 		query = query || strings.HasPrefix("query.", prefix)
@@ -267,7 +278,7 @@ func (p *program) ReadsWhole() (headers, query bool) {
 }
 
 // Holds implements rule.Predicate.
-func (p *program) Holds(v *rule.Variables) (bool, error) {
+func (p *Program) Holds(v *rule.Variables) (bool, error) {
 	out, err := p.eval(v)
 	if err != nil {
 		return false, err
@@ -280,7 +291,7 @@ func (p *program) Holds(v *rule.Variables) (bool, error) {
 }
 
 // eval evaluates an expression over a request, within the budget of that.
-func (p *program) eval(v *rule.Variables) (ref.Val, error) {
+func (p *Program) eval(v *rule.Variables) (ref.Val, error) {
 	spent := v.Spent()
 	if *spent > celBudget {
 		return nil, rule.ErrTooCostly
@@ -299,13 +310,13 @@ func (p *program) eval(v *rule.Variables) (ref.Val, error) {
 }
 
 // Amount implements rule.Amount.
-func (p *program) Amount(v *rule.Variables) (int64, error) {
+func (p *Program) Amount(v *rule.Variables) (int64, error) {
 	out, err := p.eval(v)
 	return intOf(out, err)
 }
 
 // Settle implements rule.Settlement.
-func (p *program) Settle(r rule.ResponseInfo) (int64, error) {
+func (p *Program) Settle(r rule.ResponseInfo) (int64, error) {
 	out, _, err := p.cel.Eval(&responseVars{r})
 	return intOf(out, err)
 }

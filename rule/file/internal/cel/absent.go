@@ -1,61 +1,28 @@
-package file
+package cel
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
-	"strings"
 
 	"cel.dev/cel-go/cel"
 	celast "cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/operators"
 
-	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
-// expressions warns of a cost that a client chooses, and of an if that fails where the client
-// leaves a value out.
-func (l *linter) expressions(r *rule.Rule) {
-	if !bites(r) {
-		return
-	}
-	if r.Exprs != nil && r.Exprs.Cost != nil && r.CostAfter == "" {
-		names, _ := r.Exprs.Cost.Reads()
-		names = clientsOf(names)
-		if p, ok := r.Exprs.Cost.(*program); ok {
-			for _, name := range p.numbers {
-				// Without the configuration it is not known whether the user is verified.
-				if l.unverified(name) != "" || name == "user" && l.options.Identity == nil {
-					names = append(names, name)
-				}
-			}
-		}
-		if len(names) > 0 {
-			slices.Sort(names)
-			l.warn(warnForgeableCost, r, r.Pos, "take cost_after, over what the server answers; or let a gateway set it, and ignore this",
-				"cost: a client writes %s as it likes, and so sets its own cost", listed(slices.Compact(names)))
-		}
-	}
-	if r.If == "" || r.Exprs == nil || r.Exprs.If == nil {
-		return
-	}
+// FailsWithout returns the attributes that an `if` looks up and whose absence may make it fail
+// where it would be true if the attribute were empty.
+func FailsWithout(source string) []string {
 	env, err := celEnv()
 	if err != nil {
-		return
+		return nil
 	}
-	ast, issues := env.Compile(r.If)
+	ast, issues := env.Compile(source)
 	if issues.Err() != nil {
-		return
+		return nil
 	}
-	for _, name := range missed(ast) {
-		prefix, key := "attr", name
-		if kind, rest, ok := strings.Cut(name, "."); ok && (kind == "header" || kind == "query") {
-			prefix, key = kind, rest
-		}
-		l.warn(warnAbsentKey, r, r.Pos, fmt.Sprintf("write get(%s, %q, %q)", prefix, key, ""),
-			"if: without %s the expression fails, so that the limit is not met, where an empty one would meet it", name)
-	}
+	return missed(ast)
 }
 
 // missed returns the attributes that an expression looks up and whose absence may make it fail

@@ -1,4 +1,4 @@
-package file
+package cel
 
 import (
 	"cel.dev/cel-go/cel"
@@ -11,7 +11,7 @@ import (
 
 // fold makes the form of an expression for a path that is folded: the texts that it compares the
 // path with are folded too. asks says whether its conditions are wanted.
-func (p *program) fold(env *cel.Env, ast *cel.Ast, asks bool) error {
+func (p *Program) fold(env *cel.Env, ast *cel.Ast, asks bool) error {
 	type literal struct {
 		at     celast.Expr
 		before types.String

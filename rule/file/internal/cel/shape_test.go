@@ -1,4 +1,4 @@
-package file
+package cel
 
 import (
 	"fmt"
@@ -36,7 +36,7 @@ func sameProgram(t *testing.T, shapes celShapes, source string) {
 }
 
 // metBy says what a rule with the compiled if makes of a request.
-func metBy(t *testing.T, source string, p *program, q rule.Pairs) string {
+func metBy(t *testing.T, source string, p *Program, q rule.Pairs) string {
 	t.Helper()
 	r := rule.New("r", "default")
 	r.Unlimited, r.If, r.Exprs, r.Priority = true, source, &rule.Exprs{If: p}, rule.Critical

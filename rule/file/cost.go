@@ -1,0 +1,99 @@
+package file
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/cel"
+)
+
+// maxCostTimeout is the longest cost_timeout: reservations are remembered until then.
+const maxCostTimeout = 24 * time.Hour
+
+// CompileIf compiles the CEL expression of an `if`, for rules that a program builds itself
+// (rule.Compile). The error describes the fault of the expression.
+func CompileIf(source string) (rule.Predicate, error) { return cel.CompileIf(source) }
+
+// CompileCost compiles the CEL expression of a `cost`, as CompileIf does.
+func CompileCost(source string) (rule.Amount, error) { return cel.CompileCost(source) }
+
+// CompileCostAfter compiles the CEL expression of a `cost_after`, as CompileIf does.
+func CompileCostAfter(source string) (rule.Settlement, error) { return cel.CompileCostAfter(source) }
+
+// cost reads cost into r.
+func (l *loader) cost(v *element, r *rule.Rule) {
+	if v.kind == scalarKind && !v.quoted {
+		if _, err := strconv.ParseFloat(v.text, 64); err == nil {
+			if n, ok := l.integer(v, "cost", 0, algo.MaxCost); ok {
+				r.Cost = n
+			}
+			return
+		}
+	}
+	text, ok := l.text(v, "cost")
+	if !ok {
+		return
+	}
+	p, err := l.compiled.cel.Cost(text)
+	if r.CostExpr = text; err != nil {
+		l.err(v, "", "cost: %v", err)
+		return
+	}
+	exprs(r).Cost = p
+	if names, all := p.Reads(); all || len(cel.ClientsOf(names)) > 0 || len(p.Numbers()) > 0 {
+		r.CostMin = 1
+	}
+}
+
+// costMin reads the least that a request costs by the expression of r.
+func (l *loader) costMin(v *element, r *rule.Rule) {
+	n, ok := l.integer(v, "cost_min", 0, algo.MaxCost)
+	switch {
+	case !ok:
+	case r.CostExpr == "":
+		l.err(v, "leave it out, or write the number as cost", "cost_min is for a cost that is an expression")
+	default:
+		r.CostMin = n
+	}
+}
+
+// costAfter reads cost_after and cost_timeout into r.
+func (l *loader) costAfter(keys fields, r *rule.Rule) {
+	if v := keys.val("cost_after"); v != nil {
+		if text, ok := l.text(v, "cost_after"); ok {
+			p, err := l.compiled.cel.CostAfter(text)
+			if r.CostAfter = text; err != nil {
+				l.err(v, "", "cost_after: %v", err)
+			} else {
+				exprs(r).CostAfter = p
+			}
+		}
+	}
+	if v := keys.val("cost_timeout"); v != nil {
+		r.CostTimeout, _ = l.span(v, "cost_timeout", maxCostTimeout)
+	}
+}
+
+// checkCostAfter refuses a cost that cannot be put right afterwards.
+func (l *loader) checkCostAfter(s *settings, r *rule.Rule, keys fields) {
+	for _, key := range []string{"cost_after", "cost_timeout"} {
+		at := keys.key(key)
+		switch {
+		case at == nil:
+		case s.uses(algo.Algorithm.Delays):
+			l.err(at, "leave it out, or take token_bucket", "%s does not fit leaky_bucket: turns in a queue cannot be changed afterwards", key)
+		case s.uses(algo.Algorithm.HasSlots):
+			l.err(at, "leave it out: a slot comes back when the request is over", "%s does not fit concurrency: slots cannot be changed afterwards", key)
+		}
+	}
+}
+
+// exprs returns the compiled expressions of r, to be filled in.
+func exprs(r *rule.Rule) *rule.Exprs {
+	if r.Exprs == nil {
+		r.Exprs = &rule.Exprs{}
+	}
+	return r.Exprs
+}
