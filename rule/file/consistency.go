@@ -5,6 +5,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // leasing is what consistency asks for: units that are lent ahead. The zero value is exact.
@@ -14,9 +15,6 @@ type leasing struct {
 	at      *element      // the percentage
 	refused bool          // it was reported that this limit cannot be leased
 }
-
-// defaultLent is the share of a limit of Options.Lend that may be out, in percent.
-const defaultLent = 10
 
 // consistency reads consistency into s, and its regions into r.
 func (l *loader) consistency(keys fields, r *rule.Rule, s *settings) {
@@ -48,7 +46,7 @@ func (l *loader) consistency(keys fields, r *rule.Rule, s *settings) {
 		switch span, ok := l.duration(d, "consistency.for"); {
 		case !ok:
 		case span < algo.MinLeaseFor || span > algo.MaxLeaseFor:
-			l.err(d, "leave it out for one that fits the window", "consistency.for: expected %s to %s, got %s", algo.MinLeaseFor, daysOrMinutes(algo.MaxLeaseFor), clip(d.text))
+			l.err(d, "leave it out for one that fits the window", "consistency.for: expected %s to %s, got %s", algo.MinLeaseFor, message.DaysOrMinutes(algo.MaxLeaseFor), message.Clip(d.text))
 		default:
 			s.lease.span = span
 		}
@@ -85,7 +83,7 @@ func (l *loader) lent(s *settings, c *algo.Config) (percent int, span time.Durat
 		}
 		return regionsLent, regionsLentFor
 	case l.lending:
-		return defaultLent, 0
+		return message.DefaultLent, 0
 	}
 	return 0, 0
 }

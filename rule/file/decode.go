@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/lint"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // get returns the value under key, nil if there is none. Of a repeated key the last one holds.
@@ -37,7 +39,7 @@ func describe(v *element) string {
 	case badKind:
 		return "something unreadable"
 	}
-	return strconv.Quote(clip(v.text))
+	return strconv.Quote(message.Clip(v.text))
 }
 
 // keyRules say which keys a mapping may have.
@@ -72,15 +74,15 @@ func (l *loader) keys(v *element, r keyRules) fields {
 		}
 		if r.lyft || r.lenient {
 			if t := plainType(k); t != "string" {
-				l.err(k, "quote it", "config error, key is not of type string: %s", clip(k.text))
+				l.err(k, "quote it", "config error, key is not of type string: %s", message.Clip(k.text))
 				continue
 			}
 		}
 		if first, twice := lines[k.text]; twice {
 			if r.lenient {
-				l.warn(warnDuplicateKey, k, "remove one", "the key %q stands twice in one mapping (before in line %d): the last one holds", clip(k.text), first)
+				l.warn(lint.DuplicateKey, k, "remove one", "the key %q stands twice in one mapping (before in line %d): the last one holds", message.Clip(k.text), first)
 			} else {
-				l.err(k, "remove one", "the key %q stands twice in one mapping (before in line %d)", clip(k.text), first)
+				l.err(k, "remove one", "the key %q stands twice in one mapping (before in line %d)", message.Clip(k.text), first)
 				continue
 			}
 		}
@@ -89,7 +91,7 @@ func (l *loader) keys(v *element, r keyRules) fields {
 		case contains(r.known, k.text), contains(r.aliases, k.text):
 			m[k.text] = p
 		case r.lenient && contains(r.misplaced, k.text):
-			l.warn(warnMisplacedKey, k, "remove it, or move it to where it belongs", "the key '%s' has no effect here", k.text)
+			l.warn(lint.MisplacedKey, k, "remove it, or move it to where it belongs", "the key '%s' has no effect here", k.text)
 			l.checkIgnored(p.value, k.text)
 		default:
 			l.unknownKey(k, r)
@@ -108,10 +110,10 @@ func (l *loader) unknownKey(k *element, r keyRules) {
 		}
 	}
 	if r.lyft || r.lenient {
-		l.err(k, hint, "config error, unknown key '%s'", clip(k.text))
+		l.err(k, hint, "config error, unknown key '%s'", message.Clip(k.text))
 		return
 	}
-	l.err(k, hint, "unknown key %q", clip(k.text))
+	l.err(k, hint, "unknown key %q", message.Clip(k.text))
 }
 
 func contains(list []string, s string) bool {
@@ -214,7 +216,7 @@ func (l *loader) duration(v *element, what string) (d time.Duration, ok bool) {
 // span is duration with a longest one.
 func (l *loader) span(v *element, what string, most time.Duration) (d time.Duration, ok bool) {
 	if d, ok = l.duration(v, what); ok && d > most {
-		l.err(v, "", "%s: expected at most %s, got %s", what, daysOrHours(most), clip(v.text))
+		l.err(v, "", "%s: expected at most %s, got %s", what, message.DaysOrHours(most), message.Clip(v.text))
 		return 0, false
 	}
 	return d, ok
@@ -300,14 +302,14 @@ func (l *loader) lyftScalar(v *element, what string) bool {
 	case badKind:
 		return false
 	case nullKind:
-		l.warn(warnEmptyValue, v, "remove the key, or give it a value", "%s has no value", what)
+		l.warn(lint.EmptyValue, v, "remove the key, or give it a value", "%s has no value", what)
 		return true
 	case mapKind, listKind:
 		l.err(v, "", "error loading config file: %s: expected a single value, got %s", what, describe(v))
 		return false
 	}
 	if t := plainType(v); t == "float" || t == "timestamp" {
-		l.err(v, "quote it if it is text", "error checking config: %s: a %s such as %s cannot stand here", what, t, clip(v.text))
+		l.err(v, "quote it if it is text", "error checking config: %s: a %s such as %s cannot stand here", what, t, message.Clip(v.text))
 		return false
 	}
 	return true
@@ -319,7 +321,7 @@ func (l *loader) lyftText(v *element, what string) (s string, ok bool) {
 		return "", false
 	}
 	if t := plainType(v); t == "int" || t == "bool" && len(v.text) > 1 {
-		l.warn(warnNumberAsText, v, "quote it", "%s: the %s %s is taken as text", what, t, v.text)
+		l.warn(lint.NumberAsText, v, "quote it", "%s: the %s %s is taken as text", what, t, v.text)
 	}
 	return v.text, true
 }
@@ -385,5 +387,5 @@ func (l *loader) notMap(v *element) {
 	if v.kind != scalarKind {
 		text = describe(v)
 	}
-	l.err(v, "", "config error, yaml file contains list of type other than map: %s", clip(text))
+	l.err(v, "", "config error, yaml file contains list of type other than map: %s", message.Clip(text))
 }

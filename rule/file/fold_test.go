@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/lint"
 )
 
 // limitsMet returns the names of the limits that a request meets, with the costs that are not 1.
@@ -177,7 +178,7 @@ func TestLyftPathsAreExact(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	if _, warnings, err := load(t, "x.yaml", "domain: d\npaths: exact\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 9}}]"); err != nil || len(warnings) != 1 || warnings[0].Name != warnNoEffect {
+	if _, warnings, err := load(t, "x.yaml", "domain: d\npaths: exact\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 9}}]"); err != nil || len(warnings) != 1 || warnings[0].Name != lint.NoEffect {
 		t.Errorf("%v, %v", warnings, err)
 	}
 }

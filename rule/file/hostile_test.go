@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // Rule files in which few words ask for much work: each comes back at once, with an error that says
@@ -50,8 +51,8 @@ func TestHostileRules(t *testing.T) {
 	} {
 		_, _, err := load(t, "x.yaml", c.text)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want an error with %q", name, clip(fmt.Sprint(err)), c.want)
-		} else if n := len(err.(rule.Problems)); n > maxProblems+1 {
+			t.Errorf("%s: got %v, want an error with %q", name, message.Clip(fmt.Sprint(err)), c.want)
+		} else if n := len(err.(rule.Problems)); n > message.MaxProblems+1 {
 			t.Errorf("%s: %d problems", name, n)
 		}
 	}

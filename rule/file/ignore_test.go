@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // lintText loads a file and returns the names of its warnings with their lines, and the errors of
@@ -19,7 +21,7 @@ func lintText(t *testing.T, text string, o LintOptions) (warnings, faults []stri
 			faults = append(faults, p.Message+" ("+p.Hint+")")
 			continue
 		}
-		if p.Name == warnNeverRefuses {
+		if p.Name == "never-refuses" {
 			continue // the rules of these tests are much alike
 		}
 		subject, _, _ := strings.Cut(p.Message, ":")
@@ -174,13 +176,13 @@ func FuzzIgnore(f *testing.F) {
 	}
 	const file = "limits:\n  - { name: a, per: [header.x], allow: 1/s } # "
 	f.Fuzz(func(t *testing.T, text string) {
-		ig, ok := parseIgnore(comment{line: 1, column: 1, text: text})
-		if ok != (len(ig.names) > 0 || ig.fault != "") || ok && !strings.HasPrefix(text, "lint:") {
+		ig, ok := message.ParseIgnore(text)
+		if ok != (len(ig.Names) > 0 || ig.Fault != "") || ok && !strings.HasPrefix(text, "lint:") {
 			t.Fatalf("%q: %+v, %t", text, ig, ok)
 		}
-		for i, name := range ig.names {
-			if name == "" || strings.ContainsAny(name, ", \t:") || slices.Contains(ig.names[:i], name) {
-				t.Errorf("%q names %q", text, ig.names)
+		for i, name := range ig.Names {
+			if name == "" || strings.ContainsAny(name, ", \t:") || slices.Contains(ig.Names[:i], name) {
+				t.Errorf("%q names %q", text, ig.Names)
 			}
 		}
 		if strings.TrimSpace(text) != text || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\t' || r >= 0x7f }) {
@@ -193,15 +195,15 @@ func FuzzIgnore(f *testing.F) {
 		}
 		warned, faults := false, 0
 		for _, p := range Lint(set, LintOptions{}) {
-			warned = warned || p.Name == warnForgeableKey
+			warned = warned || p.Name == "forgeable-key"
 			if p.Name == "" {
 				faults++
 			}
 		}
-		if silenced := ok && slices.Contains(ig.names, warnForgeableKey); warned == silenced {
+		if silenced := ok && slices.Contains(ig.Names, "forgeable-key"); warned == silenced {
 			t.Errorf("%q: warned %t, silenced %t", text, warned, silenced)
 		}
-		if ig.fault != "" && faults == 0 {
+		if ig.Fault != "" && faults == 0 {
 			t.Errorf("%q: the mistake is not told", text)
 		}
 	})

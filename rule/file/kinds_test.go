@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // only loads a file with one rule.
@@ -199,7 +200,7 @@ func TestDays(t *testing.T) {
 		"mon-mon": "mon", "tue,mon": "mon,tue", "thu-tue": "mon,tue,thu-sun",
 	} {
 		l := &loader{}
-		if got := (rule.SchedulePhase{Days: l.days(&element{kind: scalarKind, text: text}), Until: day}).When(); got != want || len(l.errors) > 0 {
+		if got := (rule.SchedulePhase{Days: l.days(&element{kind: scalarKind, text: text}), Until: message.Day}).When(); got != want || len(l.errors) > 0 {
 			t.Errorf("%s: %s, want %s; %v", text, got, want, l.errors)
 		}
 	}
@@ -394,6 +395,6 @@ func TestElasticIsBounded(t *testing.T) {
 		b.WriteString("], throttle: {elastic: {signal: cpu, curve: {50%: 100%}}}}\n")
 	}
 	if _, _, err := load(t, "x.yaml", b.String()); err == nil || !strings.Contains(err.Error(), "more than 100000 elastic limits") {
-		t.Errorf("got %v", clip(fmt.Sprint(err)))
+		t.Errorf("got %v", message.Clip(fmt.Sprint(err)))
 	}
 }

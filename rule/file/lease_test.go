@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/lint"
 )
 
 // TestLintLeases: each kind of warning of a lease, and leases of which there is nothing to say.
@@ -73,7 +74,7 @@ func TestLintLeases(t *testing.T) {
 				if p.Hint != "" {
 					text += " (" + p.Hint + ")"
 				}
-				if got = append(got, text); p.Pos.Line == 0 || !warningNamed(p.Name) {
+				if got = append(got, text); p.Pos.Line == 0 || !lint.Named(p.Name) {
 					t.Errorf("%+v", p)
 				}
 			}

@@ -31,7 +31,7 @@ func TestCommitLost(t *testing.T) {
 		}
 		var got []string
 		for _, p := range Lint(set, LintOptions{}) {
-			if p.Name == warnCommitLost {
+			if p.Name == "commit-lost" {
 				got = append(got, p.Error())
 			}
 		}

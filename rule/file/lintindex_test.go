@@ -20,7 +20,7 @@ func TestLintUnindexed(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range Lint(s, LintOptions{}) {
-			if p.Name == warnUnindexed {
+			if p.Name == "unindexed" {
 				subjects, _, _ := strings.Cut(p.Message, ":")
 				names = append(names, strings.Split(strings.ReplaceAll(subjects, " and ", ", "), ", ")...)
 				all += p.Error() + "\n"

@@ -14,6 +14,8 @@ import (
 	"sync"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/lint"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // Source is one rule file.
@@ -33,9 +35,8 @@ type Options struct {
 
 // Bounds on one load.
 const (
-	maxRules    = 100_000
-	maxTotal    = 64 << 20 // bytes of all files
-	maxProblems = 10_000
+	maxRules = 100_000
+	maxTotal = 64 << 20 // bytes of all files
 )
 
 // Load parses, checks and compiles files into a Set. Rules are ordered by file name, then by place.
@@ -66,146 +67,28 @@ func Load(files []Source, o Options) (*rule.Set, []rule.Problem, error) {
 	}
 	set := l.finish(o)
 	l.silence()
-	sortProblems(l.warnings)
+	message.SortProblems(l.warnings)
 	if len(l.errors) > 0 {
-		sortProblems(l.errors)
+		message.SortProblems(l.errors)
 		return nil, l.warnings, rule.Problems(l.errors)
 	}
 	return set, l.warnings, nil
-}
-
-func sortProblems(p []rule.Problem) {
-	slices.SortStableFunc(p, func(a, b rule.Problem) int {
-		if c := strings.Compare(a.Pos.File, b.Pos.File); c != 0 {
-			return c
-		}
-		if c := a.Pos.Line - b.Pos.Line; c != 0 {
-			return c
-		}
-		return a.Pos.Column - b.Pos.Column
-	})
-}
-
-// origin keeps the parts of a rule file that messages and Lint need.
-type origin struct {
-	name  string
-	text  string
-	split sync.Once
-	lines []int // offset of each line, made when the first is asked for
-	// ignores are the comments that silence warnings, marked with the warnings that they silenced
-	// when the file was loaded.
-	ignores ignorer
-	entries []entry // while ignores are looked for
-	// the rules for which the file names a timeout; nil for none
-	timeouts map[*rule.Rule]bool
-}
-
-// originOf returns the origin of r; nil if r comes from no file.
-func originOf(r *rule.Rule) *origin {
-	o, _ := r.File.Origin.(*origin)
-	return o
-}
-
-// origins returns the origins of the files of s.
-func origins(s *rule.Set) (list []*origin) {
-	for _, f := range s.Files() {
-		if o, ok := f.Origin.(*origin); ok {
-			list = append(list, o)
-		}
-	}
-	return list
 }
 
 // Sources returns the files that Load made s of, as they were: with the same Options, Load makes
 // the same Set of them. It reports false of a Set that was made in another way.
 func Sources(s *rule.Set) ([]Source, bool) {
 	list := make([]Source, 0, len(s.Files()))
-	for _, o := range origins(s) {
-		list = append(list, Source{Name: o.name, Data: []byte(o.text)})
+	for _, o := range message.All(s) {
+		list = append(list, Source{Name: o.Name, Data: []byte(o.Text)})
 	}
 	return list, len(list) > 0 && len(list) == len(s.Files())
-}
-
-// noteTimeout notes that the file names a timeout for r.
-func (o *origin) noteTimeout(r *rule.Rule) {
-	if o.timeouts == nil {
-		o.timeouts = map[*rule.Rule]bool{}
-	}
-	o.timeouts[r] = true
-}
-
-// timeout reports whether the file names a timeout for r.
-func (o *origin) timeout(r *rule.Rule) bool { return o != nil && o.timeouts[r] }
-
-// splitLines finds the lines of the file.
-func (o *origin) splitLines() {
-	o.split.Do(func() {
-		o.lines = []int{0}
-		for i := 0; i < len(o.text); i++ {
-			if o.text[i] == '\n' {
-				o.lines = append(o.lines, i+1)
-			}
-		}
-	})
-}
-
-// quote returns line with a caret under column, counted in characters; "" if there is no such line.
-func (o *origin) quote(line, column int) string {
-	if o == nil || line < 1 {
-		return ""
-	}
-	o.splitLines()
-	if line > len(o.lines) {
-		return ""
-	}
-	text, _, _ := strings.Cut(o.text[o.lines[line-1]:], "\n")
-	text = strings.TrimSuffix(text, "\r")
-	if line == 1 {
-		text = strings.TrimPrefix(text, "\ufeff")
-	}
-	start := 0
-	if column > maxTextQuoting/2 {
-		start = column - maxTextQuoting/2
-	}
-	var shown, under strings.Builder
-	if start > 0 {
-		shown.WriteString("…")
-		under.WriteByte(' ')
-	}
-	n := 0
-	for _, r := range text {
-		if n++; n <= start {
-			continue
-		}
-		if n > start+maxTextQuoting {
-			shown.WriteString("…")
-			break
-		}
-		if r != '\t' && (r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0) {
-			r = '\ufffd' // control characters must not reach a terminal
-		}
-		shown.WriteRune(r)
-		if n < column {
-			if r == '\t' {
-				under.WriteByte('\t')
-			} else {
-				under.WriteByte(' ')
-			}
-		}
-	}
-	if strings.TrimSpace(shown.String()) == "" {
-		return ""
-	}
-	if column < 1 {
-		return "    " + shown.String()
-	}
-	return "    " + shown.String() + "\n    " + under.String() + "^"
 }
 
 // loader gathers the files and problems of one Load.
 type loader struct {
 	files    []*rule.File
-	origins  []*origin
+	origins  []*message.Origin
 	errors   []rule.Problem
 	warnings []rule.Problem
 	rules    int
@@ -218,8 +101,8 @@ type loader struct {
 	// paths: exact stands in the file at hand
 	exactPaths bool
 
-	src  *origin // the file at hand
-	rule string  // the rule at hand
+	src  *message.Origin // the file at hand
+	rule string          // the rule at hand
 	seen map[seenProblem]bool
 }
 
@@ -229,22 +112,22 @@ type seenProblem struct {
 	message      string
 }
 
-func (l *loader) report(list *[]rule.Problem, name string, line, column int, hint, message string) {
-	key := seenProblem{line, column, message}
-	if l.seen[key] || len(*list) > maxProblems {
+func (l *loader) report(list *[]rule.Problem, name string, line, column int, hint, text string) {
+	key := seenProblem{line, column, text}
+	if l.seen[key] || len(*list) > message.MaxProblems {
 		return
 	}
 	if l.seen == nil {
 		l.seen = map[seenProblem]bool{}
 	}
 	l.seen[key] = true
-	p := rule.Problem{Rule: l.rule, Name: name, Message: message, Hint: hint}
+	p := rule.Problem{Rule: l.rule, Name: name, Message: text, Hint: hint}
 	if l.src != nil {
-		p.Pos = rule.Position{File: l.src.name, Line: line, Column: column}
-		p.Quote = l.src.quote(line, column)
+		p.Pos = rule.Position{File: l.src.Name, Line: line, Column: column}
+		p.Quote = l.src.Quote(line, column)
 	}
-	if len(*list) == maxProblems {
-		p = rule.Problem{Pos: rule.Position{File: p.Pos.File}, Message: fmt.Sprintf("more than %d problems; the rest are not shown", maxProblems)}
+	if len(*list) == message.MaxProblems {
+		p = rule.Problem{Pos: rule.Position{File: p.Pos.File}, Message: fmt.Sprintf("more than %d problems; the rest are not shown", message.MaxProblems)}
 	}
 	*list = append(*list, p)
 }
@@ -265,7 +148,7 @@ func (l *loader) warn(name string, v *element, hint, format string, args ...any)
 func (l *loader) pos(v *element) rule.Position {
 	p := rule.Position{Line: v.line, Column: v.column}
 	if l.src != nil {
-		p.File = l.src.name
+		p.File = l.src.Name
 	}
 	return p
 }
@@ -315,10 +198,10 @@ func configurationKeys(root *element) string {
 
 // file reads one rule file, and appends it to l.files unless it cannot be read at all.
 func (l *loader) file(s Source) {
-	l.src = &origin{name: s.Name, text: string(s.Data)}
+	l.src = &message.Origin{Name: s.Name, Text: string(s.Data)}
 	l.rule, l.seen = "", nil
 	l.origins = append(l.origins, l.src)
-	documents, comments, misread, failure := parseYAML(l.src.text)
+	documents, comments, misread, failure := parseYAML(l.src.Text)
 	for _, m := range misread {
 		l.report(&l.errors, "", m.line, m.column, m.hint, "error loading config file: "+m.message)
 	}
@@ -357,10 +240,10 @@ func (l *loader) file(s Source) {
 		if native {
 			l.err(documents[1], "put it into a file of its own", "a rule file holds one document; this is a second one")
 		} else {
-			l.warn(warnSecondDocument, documents[1], "put it into a file of its own", "only the first document of a file is read; this one is ignored")
+			l.warn(lint.SecondDocument, documents[1], "put it into a file of its own", "only the first document of a file is read; this one is ignored")
 		}
 	}
-	l.src.findIgnores(comments, root)
+	l.findIgnores(comments, root)
 	f := l.root(root, native)
 	l.files = append(l.files, f)
 }
@@ -372,13 +255,13 @@ var unquoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(
 // syntaxHint guesses the cause of a syntax error.
 func (l *loader) syntaxHint(failure *syntaxError) string {
 	for line := failure.line; line >= failure.line-1; line-- {
-		if quote, _, _ := strings.Cut(l.src.quote(line, 0), "\n"); unquoted().MatchString(quote) {
+		if quote, _, _ := strings.Cut(l.src.Quote(line, 0), "\n"); unquoted().MatchString(quote) {
 			return `a value that begins with ! * & % @ or a backquote must be quoted, as in "!free"`
 		}
-		if strings.Contains(l.src.quote(line, 0), "\t") {
+		if strings.Contains(l.src.Quote(line, 0), "\t") {
 			return "YAML is indented by spaces, never by tabs"
 		}
-		if strings.Contains(l.src.quote(line, 0), "{{") {
+		if strings.Contains(l.src.Quote(line, 0), "{{") {
 			return "this looks like a template, such as Helm has: render it first"
 		}
 	}
@@ -386,7 +269,7 @@ func (l *loader) syntaxHint(failure *syntaxError) string {
 }
 
 func (l *loader) root(root *element, native bool) *rule.File {
-	f := &rule.File{Name: l.src.name, Domain: rule.DefaultDomain, Origin: l.src}
+	f := &rule.File{Name: l.src.Name, Domain: rule.DefaultDomain, Origin: l.src}
 	lyft := root.get("descriptors")
 	keys := l.keys(root, keyRules{known: rootKeys, misplaced: lyftKeys, elsewhere: rootMistakes(), lenient: !native, lyft: lyft != nil})
 	if d := keys.val("domain"); d != nil {
@@ -403,7 +286,7 @@ func (l *loader) root(root *element, native bool) *rule.File {
 	if p := keys.val("paths"); p != nil {
 		f.ExactPaths = l.oneOf(p, "paths", pathSpellings...) == "exact"
 		if root.get("limits") == nil && root.get("exempt") == nil {
-			l.warn(warnNoEffect, p, "remove it", "paths is about limits and exempt, and the file has neither: descriptors match paths to the letter in any case")
+			l.warn(lint.NoEffect, p, "remove it", "paths is about limits and exempt, and the file has neither: descriptors match paths to the letter in any case")
 		}
 	}
 	l.exactPaths = f.ExactPaths
@@ -420,7 +303,7 @@ func (l *loader) root(root *element, native bool) *rule.File {
 				l.rule = ""
 			}
 		case nullKind:
-			l.warn(warnEmptyValue, v, "remove the key, or list limits under it", "limits is empty: the file holds no limit")
+			l.warn(lint.EmptyValue, v, "remove the key, or list limits under it", "limits is empty: the file holds no limit")
 		default:
 			l.err(v, "as in: limits: [{name: api, allow: 10/min}]", "limits: expected a list of limits, got %s", describe(v))
 		}
@@ -491,8 +374,8 @@ func (l *loader) finish(o Options) *rule.Set {
 // quoteOf quotes the line of pos from any of the files read.
 func (l *loader) quoteOf(pos rule.Position) string {
 	for _, o := range l.origins {
-		if o.name == pos.File {
-			return o.quote(pos.Line, pos.Column)
+		if o.Name == pos.File {
+			return o.Quote(pos.Line, pos.Column)
 		}
 	}
 	return ""

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 var update = cmdflag.Bool("update", false, "rewrite the expected problems and rules beside the fixtures")
@@ -323,7 +324,7 @@ func TestNamesOutliveText(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := origins(set)[0].text
+		o := message.All(set)[0].Text
 		begin := uintptr(unsafe.Pointer(unsafe.StringData(o)))
 		for _, c := range set.Counters() {
 			for _, s := range []string{c.Domain, c.Rule, c.Window} {
@@ -379,9 +380,9 @@ func TestQuote(t *testing.T) {
 		{long, 1, 200, "    …" + long[:160] + "…\n    " + strings.Repeat(" ", 80) + "^"},
 		{"\ufeffa: b", 1, 1, "    a: b\n    ^"},
 	} {
-		o := &origin{text: c.text}
-		if got := o.quote(c.line, c.column); got != c.want {
-			t.Errorf("%q at %d:%d: got %q, want %q", clip(c.text), c.line, c.column, got, c.want)
+		o := &message.Origin{Text: c.text}
+		if got := o.Quote(c.line, c.column); got != c.want {
+			t.Errorf("%q at %d:%d: got %q, want %q", message.Clip(c.text), c.line, c.column, got, c.want)
 		}
 	}
 }

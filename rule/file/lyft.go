@@ -10,6 +10,8 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/lint"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // lyftKeys are all keys of the Lyft form. envoyproxy/ratelimit checks keys against this list only,
@@ -61,7 +63,7 @@ type step struct {
 func (l *loader) descriptors(v *element, domain string, path []step) []*rule.Node {
 	switch v.kind {
 	case nullKind:
-		l.warn(warnEmptyValue, v, "remove the key, or list descriptors under it", "descriptors is empty")
+		l.warn(lint.EmptyValue, v, "remove the key, or list descriptors under it", "descriptors is empty")
 		return nil
 	case listKind:
 	default:
@@ -117,7 +119,7 @@ func (l *loader) descriptor(v *element, domain string, path []step) *rule.Node {
 		return nil
 	}
 	name := pathName(path)
-	l.rule = clip(name)
+	l.rule = message.Clip(name)
 	lyft := &rule.Lyft{
 		Shadow: flag("shadow_mode"), Quota: flag("quota_mode"), DetailedMetric: flag("detailed_metric"),
 		StatsKey: domain + "." + name,
@@ -126,19 +128,19 @@ func (l *loader) descriptor(v *element, domain string, path []step) *rule.Node {
 		lyft.Path = append(lyft.Path, e.Entry)
 	}
 	if n.ShareThreshold && !wildcard && usable {
-		l.err(keys.key("share_threshold"), "", "share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", clip(levelName(path[len(path)-1].Entry)))
+		l.err(keys.key("share_threshold"), "", "share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", message.Clip(message.Level(path[len(path)-1].Entry)))
 	}
 	if m := keys.val("metadata"); m != nil {
 		lyft.Metadata = l.metadata(m)
 	}
 	limit := keys.val("rate_limit")
 	if limit != nil && limit.kind == nullKind {
-		l.warn(warnEmptyValue, limit, "remove the key, or give it unit and requests_per_unit", "rate_limit is empty: this descriptor is not limited")
+		l.warn(lint.EmptyValue, limit, "remove the key, or give it unit and requests_per_unit", "rate_limit is empty: this descriptor is not limited")
 		limit = nil
 	}
 	if d := keys.val("descriptors"); d != nil {
 		n.Children = l.descriptors(d, domain, path)
-		l.rule = clip(name)
+		l.rule = message.Clip(name)
 	}
 	if limit != nil || len(n.Children) == 0 {
 		r := l.newRule(v, domain)
@@ -160,24 +162,14 @@ func (l *loader) descriptor(v *element, domain string, path []step) *rule.Node {
 	return n
 }
 
-// levelName is how envoyproxy/ratelimit names one level of a descriptor.
-func levelName(e rule.Entry) string {
-	if e.Value == "" {
-		return e.Key
-	}
-	return e.Key + "_" + e.Value
-}
-
 // pathName is the name of the rule at path.
 func pathName(path []step) string {
 	names := make([]string, len(path))
 	for i, e := range path {
-		names[i] = levelName(e.Entry)
+		names[i] = message.Level(e.Entry)
 	}
 	return strings.Join(names, ".")
 }
-
-var lyftUnits = []string{"second", "minute", "hour", "day", "week", "month", "year"}
 
 // rateLimit reads rate_limit into r.
 func (l *loader) rateLimit(v *element, r *rule.Rule, path []step) {
@@ -232,7 +224,7 @@ func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule, s *settings) [
 			r.Lyft.RequestsPerUnit = uint32(min(e.rate.N, math.MaxUint32))
 			r.Lyft.Unit = strings.ToUpper(e.rate.Unit)
 			if e.rate.Unit == "" {
-				r.Lyft.Unit = strings.ToUpper(unitOf(e.rate.Window))
+				r.Lyft.Unit = strings.ToUpper(message.UnitOf(e.rate.Window))
 			}
 		}
 		return entries
@@ -253,14 +245,14 @@ func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule, s *settings) [
 	if u := keys.val("unit"); u != nil {
 		unit, unitOK = l.lyftText(u, "unit")
 	}
-	known := contains(lyftUnits, strings.ToLower(unit))
+	known := contains(message.Units, strings.ToLower(unit))
 	if u := keys.val("unlimited"); u != nil && l.lyftBool(u, "unlimited") {
 		r.Unlimited = true
 		switch {
 		case known:
 			l.err(keys.key("unit"), "remove unit", "should not specify rate limit unit when unlimited")
 		case unit != "":
-			l.warn(warnNoEffect, keys.key("unit"), "remove unit", "the unit '%s' is unknown, and has no effect on an unlimited descriptor", clip(unit))
+			l.warn(lint.NoEffect, keys.key("unit"), "remove unit", "the unit '%s' is unknown, and has no effect on an unlimited descriptor", message.Clip(unit))
 		}
 		return nil
 	}
@@ -272,19 +264,19 @@ func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule, s *settings) [
 		if at == nil {
 			at = v
 		}
-		if near := rule.Nearest(unit, lyftUnits); near != "" {
+		if near := rule.Nearest(unit, message.Units); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
-		l.err(at, hint, "invalid rate limit unit '%s'", clip(unit))
+		l.err(at, hint, "invalid rate limit unit '%s'", message.Clip(unit))
 		return nil
 	}
 	r.Lyft.RequestsPerUnit, r.Lyft.Unit = n, strings.ToUpper(unit)
-	a := allowance{at: requests, rate: perUnit(int64(n), strings.ToLower(unit))}
+	a := allowance{at: requests, rate: message.PerUnit(int64(n), strings.ToLower(unit))}
 	if a.at == nil {
 		a.at = v
 	}
 	if n > algo.MaxN && (s.algorithm != nil && !s.algorithm.ResetsAtOnce() || s.lease.percent > 0 || s.regions.counts) {
-		l.warn(warnTooLarge, a.at, "write unlimited: true if that is meant", "requests_per_unit: %d is more than can be counted; %d are admitted, while current_limit says %d", n, algo.MaxN, n)
+		l.warn(lint.TooLarge, a.at, "write unlimited: true if that is meant", "requests_per_unit: %d is more than can be counted; %d are admitted, while current_limit says %d", n, algo.MaxN, n)
 		a.rate.N = algo.MaxN
 	}
 	return []allowance{a}
@@ -294,7 +286,7 @@ func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule, s *settings) [
 func (l *loader) lyftReplaces(v *element, own string) []string {
 	switch v.kind {
 	case nullKind:
-		l.warn(warnEmptyValue, v, "remove the key", "replaces is empty")
+		l.warn(lint.EmptyValue, v, "remove the key", "replaces is empty")
 		return nil
 	case listKind:
 	default:
@@ -328,7 +320,7 @@ func (l *loader) lyftReplaces(v *element, own string) []string {
 // metadata reads a mapping that must fit a protobuf Struct.
 func (l *loader) metadata(v *element) map[string]any {
 	if v.kind == nullKind {
-		l.warn(warnEmptyValue, v, "remove the key", "metadata is empty")
+		l.warn(lint.EmptyValue, v, "remove the key", "metadata is empty")
 		return nil
 	}
 	if v.kind != mapKind {
@@ -372,12 +364,12 @@ func (l *loader) metadataValue(v *element) any {
 				f, err = float64(n), nil
 			}
 			if err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
-				l.err(v, "quote it if it is text", "error parsing metadata: %s is no number that JSON knows", clip(v.text))
+				l.err(v, "quote it if it is text", "error parsing metadata: %s is no number that JSON knows", message.Clip(v.text))
 				return nil
 			}
 			return f
 		case "timestamp":
-			l.err(v, "quote it", "error parsing metadata: a timestamp such as %s has no place in a Struct", clip(v.text))
+			l.err(v, "quote it", "error parsing metadata: a timestamp such as %s has no place in a Struct", message.Clip(v.text))
 			return nil
 		}
 		return v.text

@@ -8,6 +8,8 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/lint"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // limitKeys are the keys of a native limit.
@@ -68,14 +70,14 @@ func (l *loader) limit(v *element, domain string) *rule.Rule {
 	r := l.newRule(v, domain)
 	named := v.get("name")
 	if named != nil && named.kind == scalarKind {
-		l.rule = clip(named.text)
+		l.rule = message.Clip(named.text)
 	}
 	keys := l.keys(v, keyRules{known: limitKeys, elsewhere: limitMistakes()})
 	if named == nil {
 		l.err(v, "as in: name: api-per-user", "name is missing: every limit needs one that is unique in its domain")
 	} else if name, ok := l.text(named, "name"); ok {
 		if !rule.ValidName(name) {
-			l.err(named, "", "name: expected 1 to 200 letters, digits, -, _ and ., got %q", clip(name))
+			l.err(named, "", "name: expected 1 to 200 letters, digits, -, _ and ., got %q", message.Clip(name))
 		} else {
 			r.Name = strings.Clone(name) // a copy, since others keep it longer than the file
 		}
@@ -179,7 +181,7 @@ func (l *loader) attribute(v *element, what string) (string, bool) {
 		return "", false
 	}
 	if !rule.ValidAttribute(name) {
-		l.err(v, "as in ip, path or header.x-plan", "%s: %q is no name of an attribute", what, clip(name))
+		l.err(v, "as in ip, path or header.x-plan", "%s: %q is no name of an attribute", what, message.Clip(name))
 		return "", false
 	}
 	l.checkCase(v, what, name)
@@ -189,7 +191,7 @@ func (l *loader) attribute(v *element, what string) (string, bool) {
 // checkCase warns of the name of a header that is not in lower case.
 func (l *loader) checkCase(v *element, what, name string) {
 	if rest, ok := strings.CutPrefix(name, "header."); ok && rest != strings.ToLower(rest) {
-		l.warn(warnNeverMatches, v, "write header."+strings.ToLower(rest), "%s: HTTP doors supply the names of headers in lower case, so that %q is never there", what, name)
+		l.warn(lint.NeverMatches, v, "write header."+strings.ToLower(rest), "%s: HTTP doors supply the names of headers in lower case, so that %q is never there", what, name)
 	}
 }
 
@@ -305,7 +307,7 @@ func (l *loader) allowance(v *element, what string) (allowance, bool) {
 		}
 		r, err := rule.ParseRate(text)
 		if err == nil && (r.Unlimited || r.Window == 0) {
-			err = fmt.Errorf("rate %q: expected N/unit or N/duration, as in 10/min", clip(text))
+			err = fmt.Errorf("rate %q: expected N/unit or N/duration, as in 10/min", message.Clip(text))
 		}
 		if err != nil {
 			l.err(rate, "", "%s: %v", what, err)

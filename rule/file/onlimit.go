@@ -2,6 +2,7 @@ package file
 
 import (
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // maxWaitQueue is the most requests of one key that may be held at a time.
@@ -36,7 +37,7 @@ func (l *loader) onLimit(v *element, r *rule.Rule, s *settings) {
 	if d := keys.val("defer"); d != nil {
 		if name, ok := l.text(d, "on_limit.defer"); ok {
 			if r.Defer = name; !rule.ValidName(name) {
-				l.err(d, "as in: on_limit: {defer: orders}", "on_limit.defer: expected the name of a queue, 1 to 200 letters, digits, -, _ and ., got %q", clip(name))
+				l.err(d, "as in: on_limit: {defer: orders}", "on_limit.defer: expected the name of a queue, 1 to 200 letters, digits, -, _ and ., got %q", message.Clip(name))
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // The bodies that there may be, in order of preference.
@@ -98,7 +99,7 @@ func (l *loader) responseHeaders(h *element, r *rule.Response) {
 			continue
 		}
 		if !headerName(name) {
-			l.err(p.key, "", "response.headers: %q is no name of a header", clip(name))
+			l.err(p.key, "", "response.headers: %q is no name of a header", message.Clip(name))
 			continue
 		}
 		if lower := strings.ToLower(name); seen[lower] {
@@ -138,7 +139,7 @@ func (l *loader) responseBodies(v *element, r *rule.Response) {
 			if t != nil {
 				hint = "text goes in by {{json .Limit}}, which quotes it; .RetryAfter, .LimitValue and .Status are numbers"
 			}
-			l.err(b, hint, "%s: the body is not valid JSON: %s", what, clip(badJSON(samples)))
+			l.err(b, hint, "%s: the body is not valid JSON: %s", what, message.Clip(badJSON(samples)))
 		}
 		r.Bodies = append(r.Bodies, rule.Body{MediaType: f.mediaType, Text: written(text, t)})
 	}

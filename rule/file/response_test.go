@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/wire/accept"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 var refusal = rule.ResponseData{
@@ -116,7 +117,7 @@ func TestAccept(t *testing.T) {
 	} {
 		contentType, _ := render(r, accepted, refusal)
 		if !strings.Contains(contentType, map[string]string{"json": "json", "html": "html", "text": "plain"}[want]) {
-			t.Errorf("%q gets %s, want %s", clip(accepted), contentType, want)
+			t.Errorf("%q gets %s, want %s", message.Clip(accepted), contentType, want)
 		}
 	}
 }

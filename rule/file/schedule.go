@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // maxPhases bounds the entries of one schedule, which are all looked at whenever one of them begins
@@ -64,7 +65,7 @@ func (l *loader) schedule(v *element, r *rule.Rule, s *settings) {
 			continue
 		}
 		keys := l.keys(item, keyRules{known: []string{"days", "between", "allow"}, elsewhere: phaseMistakes()})
-		p := phase{until: day, at: item, always: keys.val("days") == nil && keys.val("between") == nil}
+		p := phase{until: message.Day, at: item, always: keys.val("days") == nil && keys.val("between") == nil}
 		if d := keys.val("days"); d != nil {
 			p.days = l.days(d)
 		}
@@ -152,7 +153,7 @@ func (l *loader) day(v *element, name string) (time.Weekday, bool) {
 	if near := rule.Nearest(name, append(shortDays()[:7:7], dayNames...)); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	l.err(v, hint, "days: %q is no day of the week", clip(name))
+	l.err(v, hint, "days: %q is no day of the week", message.Clip(name))
 	return 0, false
 }
 
@@ -160,7 +161,7 @@ func (l *loader) day(v *element, name string) (time.Weekday, bool) {
 func (l *loader) between(v *element) (from, until time.Duration) {
 	text, ok := l.text(v, "between")
 	if !ok {
-		return 0, day
+		return 0, message.Day
 	}
 	first, last, isRange := strings.Cut(text, "-")
 	from, ok1 := timeOfDay(first)
@@ -168,10 +169,10 @@ func (l *loader) between(v *element) (from, until time.Duration) {
 	switch {
 	case !isRange || !ok1 || !ok2:
 		l.err(v, `as in: between: "08:00-20:00"; one that crosses midnight is written "22:00-06:00"`, "between: expected HH:MM-HH:MM, got %s", describe(v))
-		return 0, day
-	case from == day:
+		return 0, message.Day
+	case from == message.Day:
 		l.err(v, `as in: between: "00:00-06:00"`, "between: 24:00 can be an end, not a beginning")
-		return 0, day
+		return 0, message.Day
 	}
 	return from, until
 }
@@ -196,7 +197,7 @@ func timeOfDay(s string) (time.Duration, bool) {
 	h, ok1 := number(hours, 24)
 	m, ok2 := number(minutes, 59)
 	d := time.Duration(h)*time.Hour + time.Duration(m)*time.Minute
-	return d, ok1 && ok2 && d <= day
+	return d, ok1 && ok2 && d <= message.Day
 }
 
 // spelt spells a value as it could stand in a file.
@@ -217,30 +218,3 @@ func spelt(v *element) string {
 	}
 	return v.text
 }
-
-// minutesOfWeek is a set of the minutes of a week, from Sunday 00:00 on.
-type minutesOfWeek [7 * 24 * 60]bool
-
-// add adds the minutes of a phase in a week without a change of the clocks, and reports whether
-// there was one that was not in the set.
-func (m *minutesOfWeek) add(p *rule.SchedulePhase) (news bool) {
-	length := p.Until - p.From
-	if length <= 0 {
-		length += day
-	}
-	for d := time.Sunday; d <= time.Saturday; d++ {
-		if !p.Days.Has(d) {
-			continue
-		}
-		first := int(d)*24*60 + int(p.From/time.Minute)
-		for i := range int(length / time.Minute) {
-			at := &m[(first+i)%len(m)]
-			news = news || !*at
-			*at = true
-		}
-	}
-	return news
-}
-
-// full reports whether all minutes are in the set.
-func (m *minutesOfWeek) full() bool { return !slices.Contains(m[:], false) }

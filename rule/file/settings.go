@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // settings are the options of a rule that shape its windows.
@@ -112,7 +113,7 @@ func (l *loader) settings(keys fields, r *rule.Rule, lyft bool) *settings {
 	}
 	if v := option("timeout"); v != nil {
 		s.timeout, _ = l.duration(v, "timeout")
-		l.src.noteTimeout(r)
+		l.src.NoteTimeout(r)
 	}
 	if v := option("count_denied"); v != nil {
 		if b, ok := l.boolean(v, "count_denied"); ok {
@@ -201,7 +202,7 @@ func (l *loader) timezone(v *element) *time.Location {
 	}
 	loc, err := time.LoadLocation(name)
 	if err != nil {
-		l.err(v, "names are those of the IANA database, as in Europe/Berlin", "timezone: unknown time zone %q", clip(name))
+		l.err(v, "names are those of the IANA database, as in Europe/Berlin", "timezone: unknown time zone %q", message.Clip(name))
 		return nil
 	}
 	return loc

@@ -16,6 +16,7 @@ import (
 	"text/template/parse"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // Bounds on templates.
@@ -293,5 +294,5 @@ func templateError(err error) error {
 		text = templatePlace().ReplaceAllString(text, "")
 	}
 	text = strings.TrimPrefix(text, fmt.Sprintf("executing %q at ", templateName))
-	return errors.New(place + clip(strings.ReplaceAll(text, "\n", " ")))
+	return errors.New(place + message.Clip(strings.ReplaceAll(text, "\n", " ")))
 }

@@ -2,11 +2,11 @@ package file
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // Bounds on elastic limits. Each keeps room for one limit for each percent of the signal, and is
@@ -69,39 +69,15 @@ func (l *loader) closing(s *settings, c *algo.Config) bool {
 	case c.Algorithm.HasSlots():
 		l.err(s.softForAt, "leave for out: the margin then stays open", "throttle.soft.for does not fit concurrency, which has no window to stay within")
 		return false
-	case softBase(*c)*int64(c.Soft)/100 > 0:
+	case message.SoftBase(*c)*int64(c.Soft)/100 > 0:
 		c.SoftFor = s.softFor
 	}
 	return true
 }
 
-// softBase is the number that a soft margin is a share of: N, or the size of a bucket.
-func softBase(c algo.Config) int64 {
-	if c.Algorithm.HasBurst() {
-		return size(c)
-	}
-	return c.N
-}
-
-// softWhat names softBase.
-func softWhat(c algo.Config) string {
-	if c.Algorithm.HasBurst() {
-		return "the bucket's size"
-	}
-	return "N"
-}
-
-// enough says from which percentage on a margin on base is at least one.
-func enough(base int64) string {
-	if base < 1 || 100 > base*algo.MaxSoft {
-		return "leave soft out"
-	}
-	return fmt.Sprintf("%d%% or more is at least one", (100+base-1)/base)
-}
-
 // emptyMargin reports a margin that is to close, and that none of the rule's windows has.
 func (l *loader) emptyMargin(s *settings, c algo.Config) {
-	l.err(s.softForAt, enough(softBase(c)), "throttle.soft.for: a margin of %d%% of %s %d rounds to nothing, so that there is nothing to close", s.soft, softWhat(c), softBase(c))
+	l.err(s.softForAt, message.Enough(message.SoftBase(c)), "throttle.soft.for: a margin of %d%% of %s %d rounds to nothing, so that there is nothing to close", s.soft, message.SoftWhat(c), message.SoftBase(c))
 }
 
 // elastic reads throttle.elastic; nil if it cannot be used.
@@ -117,7 +93,7 @@ func (l *loader) elastic(v *element) *rule.Elastic {
 		l.err(v, example, "throttle.elastic: signal is missing")
 	} else if name, ok := l.text(s, "throttle.elastic.signal"); ok {
 		if e.Signal = name; !rule.SignalName(name) {
-			l.err(s, "as in cpu or queue_depth", "throttle.elastic.signal: expected 1 to 100 lower-case letters, digits, _, . and -, got %q", clip(name))
+			l.err(s, "as in cpu or queue_depth", "throttle.elastic.signal: expected 1 to 100 lower-case letters, digits, _, . and -, got %q", message.Clip(name))
 		}
 		e.Pos = l.pos(s)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // part is one entry of an allow, compiled.
@@ -310,7 +311,7 @@ func (l *loader) override(s *settings, r *rule.Rule, v *element) {
 		values := []string{key}
 		if parts > 1 {
 			if values = strings.Split(key, ","); len(values) != parts {
-				l.err(p.key, "join them with commas in the order of per", "override: %q holds %s, but a key of this limit has %d", clip(key), count(len(values), "value", "values"), parts)
+				l.err(p.key, "join them with commas in the order of per", "override: %q holds %s, but a key of this limit has %d", message.Clip(key), message.Count(len(values), "value", "values"), parts)
 				continue
 			}
 			for i := range values {
@@ -318,16 +319,16 @@ func (l *loader) override(s *settings, r *rule.Rule, v *element) {
 			}
 		}
 		if slices.Contains(values, "") && r.Lyft == nil {
-			l.err(p.key, "", "override: %q holds an empty value, which never makes a key", clip(key))
+			l.err(p.key, "", "override: %q holds an empty value, which never makes a key", message.Clip(key))
 			continue
 		}
 		if joined := strings.Join(values, ","); seen[joined] {
-			l.err(p.key, "remove one", "override: the key %q stands twice", clip(key))
+			l.err(p.key, "remove one", "override: the key %q stands twice", message.Clip(key))
 			continue
 		} else {
 			seen[joined] = true
 		}
-		entries, unlimited := l.allow(p.value, "override."+clip(key))
+		entries, unlimited := l.allow(p.value, "override."+message.Clip(key))
 		o := rule.Override{Values: values, Unlimited: unlimited, Pos: l.pos(p.key)}
 		for _, p := range l.parts(s, entries) {
 			o.Windows = append(o.Windows, p.window(r))

@@ -16,16 +16,15 @@ import (
 // Bounds on one file. They keep the time and the memory of a load within reason whatever the file
 // holds: the parser is recursive in depth, and quadratic in the number of keys of a mapping.
 const (
-	maxFileSize    = 8 << 20
-	maxTokens      = 1 << 19
-	maxDepth       = 128       // nested mappings and lists
-	maxMapKeys     = 20_000    // keys of one mapping
-	maxMapWork     = 400 << 20 // sum of the squares of the sizes of all mappings
-	maxNullWork    = 3 << 30   // keys without a value × tokens
-	maxProperties  = 10_000    // anchors, aliases and tags
-	maxDocuments   = 100
-	maxExpanded    = 2 << 20 // values after the expansion of aliases
-	maxTextQuoting = 160     // characters of a quoted line
+	maxFileSize   = 8 << 20
+	maxTokens     = 1 << 19
+	maxDepth      = 128       // nested mappings and lists
+	maxMapKeys    = 20_000    // keys of one mapping
+	maxMapWork    = 400 << 20 // sum of the squares of the sizes of all mappings
+	maxNullWork   = 3 << 30   // keys without a value × tokens
+	maxProperties = 10_000    // anchors, aliases and tags
+	maxDocuments  = 100
+	maxExpanded   = 2 << 20 // values after the expansion of aliases
 )
 
 // kind is the shape of a value.

@@ -9,6 +9,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // TestHostileYAML loads files that try to cost much: each must come back, without a Set or with
@@ -130,7 +131,7 @@ func TestHostileYAML(t *testing.T) {
 				t.Errorf("an error of %d bytes", n)
 			}
 			if !strings.Contains(err.Error(), wants[name]) {
-				t.Errorf("got %q, want an error with %q", clip(err.Error()), wants[name])
+				t.Errorf("got %q, want an error with %q", message.Clip(err.Error()), wants[name])
 			}
 		})
 	}

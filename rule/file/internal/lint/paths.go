@@ -1,9 +1,10 @@
-package file
+package lint
 
 import (
 	"strings"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // asWritten returns conditions whose patterns are as they are written.
@@ -98,7 +99,7 @@ func headNotes(s *rule.Set, domain string) []rule.Problem {
 		return nil
 	}
 	return []rule.Problem{note(first, `write method: [GET, "!HEAD"] where HEAD costs nothing`,
-		"%s: method GET is met by HEAD too, since servers run the same code for it", listed(names))}
+		"%s: method GET is met by HEAD too, since servers run the same code for it", message.Listed(names))}
 }
 
 // headAsGet reports whether HEAD meets the condition on the method that r has only since GET does.
@@ -146,5 +147,5 @@ func pathNotes(s *rule.Set, domain string) []rule.Problem {
 		return nil
 	}
 	return []rule.Problem{note(first, "write it under limits, as in when: {path: /login}, where the server takes these for one",
-		"%s: descriptors match a path to the letter, so that /Login and /login/ pass a rule on /login", listed(names))}
+		"%s: descriptors match a path to the letter, so that /Login and /login/ pass a rule on /login", message.Listed(names))}
 }

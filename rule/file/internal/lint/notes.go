@@ -1,4 +1,4 @@
-package file
+package lint
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // maxNoted is up to how many names one note lists.
@@ -34,9 +35,9 @@ func Notes(s *rule.Set) []rule.Problem {
 			if r.Domain != domain || r.Lyft == nil {
 				continue
 			}
-			if a, b, ok := contradiction(r); ok && len(notes) < maxProblems {
+			if a, b, ok := contradiction(r); ok && len(notes) < message.MaxProblems {
 				notes = append(notes, note(r, "", "%s: only descriptors meet it, at Envoy's doors: an attribute has one value, and cannot be %s and %s",
-					r.Name, levelName(a), levelName(b)))
+					r.Name, message.Level(a), message.Level(b)))
 				continue
 			}
 			key, lacking := lacks[r]
@@ -59,14 +60,14 @@ func Notes(s *rule.Set) []rule.Problem {
 		notes = append(notes, note(first, "name such an attribute in identity, as in: "+keys[0]+": \"header:X-Name\"",
 			"domain %s: %s met only where requests bring %s: Envoy, the decision APIs, Redis clients and HAProxy do; "+
 				"the proxy, forward auth and the middleware know method, path, host, ip, header.*, query.* and what identity names",
-			domain, count(n, "descriptor is", "descriptors are"), strings.Join(keys, ", ")))
+			domain, message.Count(n, "descriptor is", "descriptors are"), strings.Join(keys, ", ")))
 	}
-	sortProblems(notes)
+	message.SortProblems(notes)
 	return notes
 }
 
 func note(r *rule.Rule, hint, format string, args ...any) rule.Problem {
-	return rule.Problem{Pos: r.Pos, Rule: r.Name, Message: fmt.Sprintf(format, args...), Hint: hint, Quote: originOf(r).quote(r.Pos.Line, r.Pos.Column)}
+	return rule.Problem{Pos: r.Pos, Rule: r.Name, Message: fmt.Sprintf(format, args...), Hint: hint, Quote: message.Of(r).Quote(r.Pos.Line, r.Pos.Column)}
 }
 
 // contradiction returns two levels on the path to r that ask for different values of one key.

@@ -1,4 +1,4 @@
-package file
+package lint
 
 import (
 	"net/netip"
@@ -36,7 +36,7 @@ func (l *linter) values(s *rule.Set) {
 						"override: %s stands for itself, and not for other paths", o.Values[i])
 				}
 				if slices.Equal(k, rule.Key{"ip"}) && i < len(o.Values) && !addressKey(o.Values[i], prefix) {
-					l.warn(warnNeverMatches, r, o.Pos, addressHint, "override: %s is no IP address, so that no request has this key", o.Values[i])
+					l.warn(NeverMatches, r, o.Pos, addressHint, "override: %s is no IP address, so that no request has this key", o.Values[i])
 				}
 			}
 		}
@@ -75,7 +75,7 @@ func (l *linter) patterns(r *rule.Rule, subject string, c *rule.Condition) {
 			if p.Negated {
 				effect = "excludes nothing"
 			}
-			l.warnOf(warnNeverMatches, subject, r, p.Pos, hint, "%s: %s %s: %s", what, p.Source, effect, why)
+			l.warnOf(NeverMatches, subject, r, p.Pos, hint, "%s: %s %s: %s", what, p.Source, effect, why)
 			continue
 		}
 		switch {

@@ -1,4 +1,9 @@
-package file
+// Package lint warns of rules that load and are useless or dangerous.
+//
+// Begin with Check (lint.go), which calls one method for each kind of warning; names.go, kinds.go,
+// paths.go, lease.go and so on have them. covers.go says whether one rule meets all that another
+// one does, and warning.go lists the names of the warnings.
+package lint
 
 import (
 	"cmp"
@@ -9,6 +14,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // longQueue is from when on a leaky bucket without `wait` is warned of.
@@ -17,46 +23,25 @@ const longQueue = 30 * time.Second
 // largeLog is from how many units on the memory of a sliding log is warned of.
 const largeLog = 10_000
 
-// LintOptions tune Lint. The zero value is right where only the rules are known.
-type LintOptions struct {
-	// Identity is the configuration's identity, attribute → source ("user": "header:X-User-Id");
-	// nil if it is not known.
-	Identity map[string]string
-	// Nodes is how many servers share the limits; 0 if it is not known.
-	Nodes int
-	// Quotas are the domains whose limits are lent to Envoys, from the configuration's
-	// rlqs.domains; nil means none, or that they are not known.
-	Quotas []string
-	// NoLeases says why a server with the configuration lends nothing, such as
-	// "redis.leases.max_keys is 0"; "" if it does, or if that is not known.
-	NoLeases string
-	// Regions is how many regions are configured; 0 if there are none, or if it is not known.
-	Regions int
-	// Weight is the weight of the region that is configured, and Weights the sum over all regions;
-	// both 0 if they are not known, or all the same.
+// Options are file.LintOptions, field by field.
+type Options struct {
+	Identity        map[string]string
+	Nodes           int
+	Quotas          []string
+	NoLeases        string
+	Regions         int
 	Weight, Weights int
-	// NoRegions says why a server with the configuration is in no region, such as "no regions are
-	// configured"; "" if it is, or if that is not known.
-	NoRegions string
+	NoRegions       string
 }
 
-// Lint warns of rules in s that are legal and useless or dangerous: limits that no request can
-// meet, values that no request can have, limits that a tighter one always beats, keys that a client
-// can forge or invent without end, or that keep credentials, concurrency at doors that cannot
-// release, soft margins that round to nothing, queues that hold for long, bans that a client can
-// bring upon others, costs that it can set, expressions that fail without a header, curves,
-// schedules, leases and regions without effect. A warning is proven, or it says that it looks so.
-//
-// Warnings are in order of place; one that says the same of several rules of a file comes once.
-// Warnings that a comment in the file silences (# lint: ignore NAME) are left out. A Problem
-// without a Name is an error: such a comment with a name that is none of Warnings.
-func Lint(s *rule.Set, o LintOptions) []rule.Problem {
+// Check warns of rules in s that are legal and useless or dangerous: see file.Lint.
+func Check(s *rule.Set, o Options) []rule.Problem {
 	if s == nil {
 		return nil
 	}
-	l := &linter{domains: map[string][]*rule.Rule{}, options: o, ignores: map[string]*ignorer{}}
-	for _, o := range origins(s) {
-		l.ignores[o.name] = o.ignores.clone()
+	l := &linter{domains: map[string][]*rule.Rule{}, options: o, ignores: map[string]*message.Ignores{}}
+	for _, o := range message.All(s) {
+		l.ignores[o.Name] = o.Ignores.Clone()
 	}
 	for _, r := range s.Rules() {
 		if l.domains[r.Domain] == nil {
@@ -91,15 +76,15 @@ func Lint(s *rule.Set, o LintOptions) []rule.Problem {
 	sortFindings(l.found)
 	problems := l.merged()
 	problems = append(problems, l.leftIgnores(s)...)
-	sortProblems(problems)
+	message.SortProblems(problems)
 	return problems
 }
 
 type linter struct {
 	domains map[string][]*rule.Rule
 	order   []string
-	options LintOptions
-	ignores map[string]*ignorer // by file
+	options Options
+	ignores map[string]*message.Ignores // by file
 	found   []finding
 }
 
@@ -116,12 +101,12 @@ func (l *linter) warn(name string, r *rule.Rule, pos rule.Position, hint, format
 
 // warnOf is warn with another subject than the rule's name.
 func (l *linter) warnOf(name, subject string, r *rule.Rule, pos rule.Position, hint, format string, args ...any) {
-	if g := l.ignores[pos.File]; g != nil && g.ignores(name, pos.Line, r.Pos.Line) {
+	if g := l.ignores[pos.File]; g != nil && g.Silence(name, pos.Line, r.Pos.Line) {
 		return
 	}
-	if len(l.found) < maxProblems {
+	if len(l.found) < message.MaxProblems {
 		l.found = append(l.found, finding{subject: subject, Problem: rule.Problem{
-			Pos: pos, Rule: r.Name, Name: name, Message: fmt.Sprintf(format, args...), Hint: hint, Quote: originOf(r).quote(pos.Line, pos.Column),
+			Pos: pos, Rule: r.Name, Name: name, Message: fmt.Sprintf(format, args...), Hint: hint, Quote: message.Of(r).Quote(pos.Line, pos.Column),
 		}})
 	}
 }
@@ -158,9 +143,9 @@ func (l *linter) numbers(r *rule.Rule) {
 		c := w.Limit.Config()
 		for _, p := range w.Parts() {
 			c := p.Config()
-			base, what := softBase(c), softWhat(c)
+			base, what := message.SoftBase(c), message.SoftWhat(c)
 			if c.Soft > 0 && base > 0 && base*int64(c.Soft)/100 == 0 {
-				once(warnSoftZero, w, enough(base), "a soft margin of %d%% of %s %d rounds to nothing", c.Soft, what, base)
+				once(warnSoftZero, w, message.Enough(base), "a soft margin of %d%% of %s %d rounds to nothing", c.Soft, what, base)
 			}
 			if c.Algorithm.HasLog() && c.N >= largeLog {
 				once(warnLargeLog, w, "algorithm: sliding_window with buckets needs far less", "a sliding log of %d needs up to %d KB for each key", c.N, c.N*5/1000)
@@ -172,22 +157,11 @@ func (l *linter) numbers(r *rule.Rule) {
 				once(warnLongQueue, w, "name the longest wait, as in: on_limit: {wait: 2s}", "a full queue holds requests for %s; without on_limit.wait the proxy holds them that long", hold)
 			}
 		case c.Algorithm.HasSlots():
-			if !originOf(r).timeout(r) && bites(r) {
+			if !message.Of(r).Timeout(r) && bites(r) {
 				once(warnUnreleasedSlots, w, "say with timeout how long that may be", "a slot that nobody releases is held for %s, and doors such as RLS and forward auth release none", c.Timeout)
 			}
 		}
 	}
-}
-
-// size is the bucket size B in force.
-func size(c algo.Config) int64 {
-	switch {
-	case c.Burst == algo.NoBurst:
-		return 0
-	case c.Burst == 0:
-		return c.N
-	}
-	return c.Burst
 }
 
 // queueTime is how long the last of a full queue waits: B × W/N.
@@ -195,9 +169,9 @@ func queueTime(c algo.Config) time.Duration {
 	if c.N == 0 {
 		return 0
 	}
-	d := float64(c.Window) * float64(size(c)) / float64(c.N)
-	if d > float64(100*year) {
-		d = float64(100 * year)
+	d := float64(c.Window) * float64(message.Size(c)) / float64(c.N)
+	if d > float64(100*365*message.Day) {
+		d = float64(100 * 365 * message.Day)
 	}
 	return time.Duration(d).Round(time.Millisecond)
 }
@@ -219,7 +193,7 @@ func (l *linter) windows(r *rule.Rule) {
 
 // show spells a limit's numbers.
 func show(c algo.Config) string {
-	r := rule.Rate{N: c.N, Window: c.Window, Unit: unitOf(c.Window)}
+	r := rule.Rate{N: c.N, Window: c.Window, Unit: message.UnitOf(c.Window)}
 	return r.String()
 }
 
@@ -233,7 +207,7 @@ func beats(a, b algo.Config) bool {
 	case bucket(b):
 		// A bucket that fills up again at least as quickly, and holds at least as much.
 		return a.Algorithm == b.Algorithm && !a.RefillInterval && !b.RefillInterval &&
-			size(a)+size(a)*int64(a.Soft)/100 <= size(b) && float64(a.N)*float64(b.Window) <= float64(b.N)*float64(a.Window)
+			message.Size(a)+message.Size(a)*int64(a.Soft)/100 <= message.Size(b) && float64(a.N)*float64(b.Window) <= float64(b.N)*float64(a.Window)
 	case a.Algorithm.Approximates() && !b.Algorithm.Approximates():
 		return false // an approximation may admit more than N
 	}
@@ -244,7 +218,7 @@ func beats(a, b algo.Config) bool {
 		if a.RefillInterval {
 			return false
 		}
-		most = float64(size(a)+size(a)*int64(a.Soft)/100) + float64(a.N)*float64(b.Window)/float64(a.Window) + 1
+		most = float64(message.Size(a)+message.Size(a)*int64(a.Soft)/100) + float64(a.N)*float64(b.Window)/float64(a.Window) + 1
 	case a == b:
 	case a.Algorithm.ResetsAtOnce() && b.Algorithm.ResetsAtOnce() && b.Window%a.Window == 0 &&
 		a.Calendar == algo.NoCalendar && b.Calendar == algo.NoCalendar && !a.FirstRequest && !b.FirstRequest:
@@ -282,7 +256,7 @@ func (l *linter) conditions(r *rule.Rule) {
 	}
 	for _, o := range r.Overrides {
 		if values(o) {
-			l.warn(warnNeverMatches, r, o.Pos, "", "the key of an override begins or ends with a space")
+			l.warn(NeverMatches, r, o.Pos, "", "the key of an override begins or ends with a space")
 		}
 	}
 }
@@ -404,7 +378,7 @@ func (l *linter) firsts(rules []*rule.Rule) {
 			if len(takers) > 1 {
 				take = " take all of them"
 			}
-			l.warn(warnNeverMet, r, r.Pos, "put the narrower limit first", "no request can meet it: groups: first, and %s", listed(takers)+take)
+			l.warn(warnNeverMet, r, r.Pos, "put the narrower limit first", "no request can meet it: groups: first, and %s", message.Listed(takers)+take)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package file
+package lint
 
 import (
 	"slices"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // Requirements of an Envoy's quotas on a limit (docs/rlqs.md).
@@ -16,7 +17,7 @@ const (
 )
 
 // quotas warns of limits that quotas for Envoys cannot be taken from, or only a part of them, in a
-// domain of LintOptions.Quotas.
+// domain of Options.Quotas.
 func (l *linter) quotas(domain string, rules []*rule.Rule) {
 	if !slices.Contains(l.options.Quotas, domain) {
 		return
@@ -44,10 +45,10 @@ func (l *linter) quota(r *rule.Rule, w *rule.Window, c algo.Config) bool {
 		return false
 	}
 	if c.Lease == 0 {
-		c.Lease = defaultLent
+		c.Lease = message.DefaultLent
 	}
 	limit, err := algo.New(c)
-	base, units := l.ceiling(r, softBase(c)), l.lendable(r, c)
+	base, units := l.ceiling(r, message.SoftBase(c)), l.lendable(r, c)
 	switch {
 	case err != nil:
 		l.warnOf(QuotaNever, w.Name, r, r.Pos, quotaHint(&c), "it lends nothing, %s: %v", refused, err)
@@ -56,7 +57,7 @@ func (l *linter) quota(r *rule.Rule, w *rule.Window, c algo.Config) bool {
 	case units < max(leastQuota, r.Cost):
 		least := max(leastQuota, r.Cost)
 		l.warnOf(QuotaNever, w.Name, r, r.Pos, largerLease(least, base, "take a larger limit"), "a lease of %s has %s, and %d are needed at least, %s",
-			l.share(r, c), count(int(units), "unit", "units"), least, refused)
+			l.share(r, c), message.Count(int(units), "unit", "units"), least, refused)
 	case limit.Lease().Config().Timeout >= quotaFor && float64(units)*c.Window.Seconds() < float64(c.N)*quotaOut.Seconds():
 		need := int64(float64(c.N) * quotaOut.Seconds() / c.Window.Seconds())
 		l.warnOf(warnQuotaSmall, w.Name, r, r.Pos, largerLease(need, base, "take a larger bucket, or a longer window"), "a lease of %s lasts for less than %v at its full rate, which Envoys then do not reach",

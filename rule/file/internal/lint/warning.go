@@ -1,11 +1,7 @@
-package file
+package lint
 
-// Warning is a kind of warning. Name is its short name, which does not change from version to
-// version: it stands in brackets behind each warning, and in a comment that silences it.
+// Warning is a kind of warning: file.Warning.
 type Warning struct{ Name, About string }
-
-// Warnings lists all kinds of warnings of Load and Lint, by name. The slice must not be changed.
-func Warnings() []Warning { return warnings }
 
 // The names of the warnings.
 const (
@@ -15,8 +11,6 @@ const (
 	warnCommitLost      = "commit-lost"
 	warnCostZero        = "cost-zero"
 	warnDescriptorDoor  = "descriptor-door"
-	warnDuplicateKey    = "duplicate-key"
-	warnEmptyValue      = "empty-value"
 	warnEnforceZero     = "enforce-zero"
 	warnFlatCurve       = "flat-curve"
 	warnForgeableBan    = "forgeable-ban"
@@ -31,19 +25,13 @@ const (
 	warnLeaseSmall      = "lease-small"
 	warnLongQueue       = "long-queue"
 	warnLongWait        = "long-wait"
-	warnMisplacedKey    = "misplaced-key"
-	warnNeverMatches    = "never-matches"
 	warnNeverMet        = "never-met"
 	warnNeverRefuses    = "never-refuses"
-	warnNoEffect        = "no-effect"
-	warnNumberAsText    = "number-as-text"
 	warnPathParameter   = "path-parameter"
 	warnPathSpelling    = "path-spelling"
 	warnQuotaSmall      = "quota-small"
 	warnRegionsSmall    = "regions-small"
-	warnSecondDocument  = "second-document"
 	warnSoftZero        = "soft-zero"
-	warnTooLarge        = "too-large"
 	warnUnindexed       = "unindexed"
 	warnUnknownMethod   = "unknown-method"
 	warnUnknownReplaced = "unknown-replaced"
@@ -53,39 +41,38 @@ const (
 	warnUselessWait     = "useless-wait"
 )
 
-// UnverifiedIdentity names the warning of counters by an attribute that the configuration's
-// identity takes from a field that clients can write. Only Lint with LintOptions.Identity gives it.
-const UnverifiedIdentity = "unverified-identity"
+// The names of the warnings that loading gives too.
+const (
+	DuplicateKey   = "duplicate-key"
+	EmptyValue     = "empty-value"
+	MisplacedKey   = "misplaced-key"
+	NeverMatches   = "never-matches"
+	NoEffect       = "no-effect"
+	NumberAsText   = "number-as-text"
+	SecondDocument = "second-document"
+	TooLarge       = "too-large"
+)
 
-// KeptSecret names the warning of counters whose keys hold credentials. For an attribute of the
-// configuration's identity only Lint with LintOptions.Identity gives it.
-const KeptSecret = "kept-secret"
+// The names of the warnings that need the configuration: see package file.
+const (
+	UnverifiedIdentity = "unverified-identity"
+	KeptSecret         = "kept-secret"
+	UnusedLease        = "lease-unused"
+	QuotaNever         = "quota-never"
+	EachRegion         = "regions-each"
+	UnusedRegions      = "regions-unused"
+)
 
-// UnusedLease names the warning of leases where the configuration lends nothing. Only Lint with
-// LintOptions.NoLeases gives it.
-const UnusedLease = "lease-unused"
-
-// QuotaNever names the warning of limits that quotas for Envoys cannot be taken from. Only Lint
-// with LintOptions.Quotas gives it.
-const QuotaNever = "quota-never"
-
-// EachRegion names the warning of rules that each of several regions counts for itself. Only Lint
-// with LintOptions.Regions gives it.
-const EachRegion = "regions-each"
-
-// UnusedRegions names the warning of rules for several regions where there is one only. Only Lint
-// with LintOptions.NoRegions gives it.
-const UnusedRegions = "regions-unused"
-
-var warnings = []Warning{
+// Warnings are all kinds of warnings of Load and Lint, by name.
+var Warnings = []Warning{
 	{warnAbsentKey, "an `if` that fails on a request without a header, and would be true if that were empty ([expressions.md](expressions.md))"},
 	{warnAttributeName, "an attribute that looks like a misspelt or foreign name of `ip`, `method`, `path`, `host`, `user`, `header.…` or `query.…`; a key of a limit below `when`"},
 	{warnBanTooShort, "a ban that is short beside the window of its limit"},
 	{warnCommitLost, "a `cost_after` of a `token_bucket` that refills the estimate while it waits to be put right ([costs.md](costs.md#which-algorithm))"},
 	{warnCostZero, "`cost: 0`, which never refuses anything"},
 	{warnDescriptorDoor, "an option that doors which ask with descriptors cannot follow"},
-	{warnDuplicateKey, "a key that stands twice in one mapping (Lyft form)"},
-	{warnEmptyValue, "a key without a value"},
+	{DuplicateKey, "a key that stands twice in one mapping (Lyft form)"},
+	{EmptyValue, "a key without a value"},
 	{warnEnforceZero, "`enforce: 0%`, which refuses nobody"},
 	{warnFlatCurve, "a curve on which nothing follows the signal"},
 	{warnForgeableBan, "a ban that a client can bring upon others"},
@@ -102,12 +89,12 @@ var warnings = []Warning{
 	{UnusedLease, "a lease where the configuration lends nothing"},
 	{warnLongQueue, "a leaky bucket whose full queue holds requests for long"},
 	{warnLongWait, "`on_limit: {wait: …}` for longer than clients wait"},
-	{warnMisplacedKey, "a known key in a place where it has no effect (Lyft form)"},
-	{warnNeverMatches, "a value of `when`, `exempt` or `override` that no request can have"},
+	{MisplacedKey, "a known key in a place where it has no effect (Lyft form)"},
+	{NeverMatches, "a value of `when`, `exempt` or `override` that no request can have"},
 	{warnNeverMet, "a limit that no request can meet, or a part of its conditions"},
 	{warnNeverRefuses, "a limit or a window beside which a tighter one always stands"},
-	{warnNoEffect, "what has no effect where it stands"},
-	{warnNumberAsText, "a number or a bool that is taken as text (Lyft form)"},
+	{NoEffect, "what has no effect where it stands"},
+	{NumberAsText, "a number or a bool that is taken as text (Lyft form)"},
 	{warnPathParameter, "a path with a parameter as routers write it (`{id}`, `:id`), which stands for itself"},
 	{warnPathSpelling, "paths that differ only in case or a final slash, and are one path to rules; a pattern that asks for a final slash alone"},
 	{QuotaNever, "a limit of a domain of `rlqs.domains` that quotas for Envoys cannot be taken from ([rlqs.md](rlqs.md))"},
@@ -115,9 +102,9 @@ var warnings = []Warning{
 	{EachRegion, "a limit that each of the configured regions counts for itself, so that together they admit it once each"},
 	{warnRegionsSmall, "a limit too small to be shared out among the regions"},
 	{UnusedRegions, "`regions` where none are configured, or the store is not shared"},
-	{warnSecondDocument, "a second YAML document in one file, which is not read (Lyft form)"},
+	{SecondDocument, "a second YAML document in one file, which is not read (Lyft form)"},
 	{warnSoftZero, "a soft margin that rounds to nothing"},
-	{warnTooLarge, "a number that is more than can be counted"},
+	{TooLarge, "a number that is more than can be counted"},
 	{warnUnindexed, "a limit that each request is tried on one by one, since no text tells it apart ([capacity.md](capacity.md))"},
 	{warnUnknownMethod, "a method that looks misspelt"},
 	{warnUnknownReplaced, "`replaces` with a name that no descriptor bears (Lyft form)"},
@@ -128,9 +115,9 @@ var warnings = []Warning{
 	{warnUselessWait, "a wait that ends before anything comes back"},
 }
 
-// warningNamed reports whether there is a warning of that name.
-func warningNamed(name string) bool {
-	for _, w := range warnings {
+// Named reports whether there is a warning of that name.
+func Named(name string) bool {
+	for _, w := range Warnings {
 		if w.Name == name {
 			return true
 		}
@@ -139,8 +126,8 @@ func warningNamed(name string) bool {
 }
 
 func warningNames() []string {
-	names := make([]string, len(warnings))
-	for i, w := range warnings {
+	names := make([]string, len(Warnings))
+	for i, w := range Warnings {
 		names[i] = w.Name
 	}
 	return names

@@ -1,6 +1,9 @@
-package file
+package lint
 
-import "github.com/weir-rl/weir/rule"
+import (
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
+)
 
 // leastCeilings is how many units of a limit there should be for each region: with fewer, rounding
 // takes a large part of a ceiling, and hearing of others comes too late.
@@ -36,7 +39,7 @@ func (l *linter) regionsSmall(r *rule.Rule, windows []*rule.Window) {
 	for _, w := range windows {
 		for _, p := range w.Parts() {
 			c := p.Config()
-			base := softBase(c)
+			base := message.SoftBase(c)
 			if base == 0 || base >= least {
 				continue
 			}
@@ -45,7 +48,7 @@ func (l *linter) regionsSmall(r *rule.Rule, windows []*rule.Window) {
 				what = "there is not a unit for each, and one without admits nothing"
 			}
 			l.warnOf(warnRegionsSmall, w.Name, r, r.Pos, "sync lets each region admit it by itself",
-				"consistency: %s %d is shared out among %d regions: %s", softWhat(c), base, l.options.Regions, what)
+				"consistency: %s %d is shared out among %d regions: %s", message.SoftWhat(c), base, l.options.Regions, what)
 			break
 		}
 	}

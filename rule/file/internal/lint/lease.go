@@ -1,4 +1,4 @@
-package file
+package lint
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 const (
@@ -61,15 +62,15 @@ func leasedWindows(r *rule.Rule) []*rule.Window {
 
 // lendable is how many units of a limit of r may be out at a time to nodes of a region.
 func (l *linter) lendable(r *rule.Rule, c algo.Config) int64 {
-	return l.ceiling(r, softBase(c)) * int64(c.Lease) / 100
+	return l.ceiling(r, message.SoftBase(c)) * int64(c.Lease) / 100
 }
 
 // share describes the part of a limit of r that is lent.
 func (l *linter) share(r *rule.Rule, c algo.Config) string {
-	if base := l.ceiling(r, softBase(c)); base < softBase(c) {
-		return fmt.Sprintf("%d%% of %d, the part that this region has of %s %d,", c.Lease, base, softWhat(c), softBase(c))
+	if base := l.ceiling(r, message.SoftBase(c)); base < message.SoftBase(c) {
+		return fmt.Sprintf("%d%% of %d, the part that this region has of %s %d,", c.Lease, base, message.SoftWhat(c), message.SoftBase(c))
 	}
-	return fmt.Sprintf("%d%% of %s %d", c.Lease, softWhat(c), softBase(c))
+	return fmt.Sprintf("%d%% of %s %d", c.Lease, message.SoftWhat(c), message.SoftBase(c))
 }
 
 // leaseSizes warns of leases by their numbers.
@@ -78,17 +79,17 @@ func (l *linter) leaseSizes(r *rule.Rule, windows []*rule.Window) {
 	for _, w := range windows {
 		for _, p := range w.Parts() {
 			c := p.Config()
-			base, units := l.ceiling(r, softBase(c)), l.lendable(r, c)
+			base, units := l.ceiling(r, message.SoftBase(c)), l.lendable(r, c)
 			share := l.share(r, c)
 			switch {
 			case base == 0:
 			case units < leastLease:
 				l.warnOf(warnLeaseNever, w.Name, r, r.Pos, largerLease(leastLease, base, "leave consistency out"),
-					"a lease of %s has %s, too few to save anything", share, count(int(units), "unit", "units"))
+					"a lease of %s has %s, too few to save anything", share, message.Count(int(units), "unit", "units"))
 			case units < leaseUnits*nodes:
 				among := ""
 				if nodes > 1 {
-					among = " for " + count(int(nodes), "node", "nodes")
+					among = " for " + message.Count(int(nodes), "node", "nodes")
 				}
 				l.warnOf(warnLeaseSmall, w.Name, r, r.Pos, largerLease(leaseUnits*nodes, base, "it helps keys whose requests come to few of the nodes"),
 					"a lease of %s has %d units%s: a node that a key comes to often needs %d to ask the store for one request in 20", share, units, among, leaseUnits)
@@ -96,7 +97,7 @@ func (l *linter) leaseSizes(r *rule.Rule, windows []*rule.Window) {
 			if late := lateShare(c, p); late > int64(c.Lease) {
 				l.warnOf(warnLeaseLate, w.Name, r, r.Pos, "take token_bucket or fixed_window, a longer window, or a larger lease",
 					"units of its lease may count for up to %s longer than the window, %d%% of it, so that with the %d%% that may be out up to %d%% of the limit may be missing",
-					daysOrMinutes(2*p.Lease().Config().Timeout), late, c.Lease, min(100, late+int64(c.Lease)))
+					message.DaysOrMinutes(2*p.Lease().Config().Timeout), late, c.Lease, min(100, late+int64(c.Lease)))
 			}
 		}
 	}

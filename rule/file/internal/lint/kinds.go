@@ -1,4 +1,4 @@
-package file
+package lint
 
 import (
 	"slices"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // longWait is from when on it is asked whether a client still waits.
@@ -19,7 +20,7 @@ func (l *linter) kinds(r *rule.Rule) {
 	l.elastic(r)
 	l.schedule(r)
 	if r.Priority != rule.DefaultPriority && r.Shadow {
-		l.warn(warnNoEffect, r, r.Pos, "", "priority has no effect while the rule is in shadow")
+		l.warn(NoEffect, r, r.Pos, "", "priority has no effect while the rule is in shadow")
 	}
 	if r.CostAfter != "" && r.Lyft != nil {
 		l.warn(warnDescriptorDoor, r, r.Pos, "the proxy and the middleware see it", "cost_after: doors that ask with descriptors never see the response, so that cost stands")
@@ -34,7 +35,7 @@ func (l *linter) waits(r *rule.Rule) {
 		l.warn(warnDescriptorDoor, r, r.Pos, "the proxy can", "on_limit: doors that ask with descriptors cannot keep a request, and refuse it")
 		return
 	case r.Wait > longWait:
-		l.warn(warnLongWait, r, r.Pos, "clients and proxies between give up earlier; on_limit: {defer: NAME} keeps a request without its connection", "on_limit.wait holds a request, and its connection, for up to %s", daysOrMinutes(r.Wait))
+		l.warn(warnLongWait, r, r.Pos, "clients and proxies between give up earlier; on_limit: {defer: NAME} keeps a request without its connection", "on_limit.wait holds a request, and its connection, for up to %s", message.DaysOrMinutes(r.Wait))
 	}
 	var shortest time.Duration // until the first units come back, at the latest
 	for _, w := range r.Windows {
@@ -45,7 +46,7 @@ func (l *linter) waits(r *rule.Rule) {
 		shortest = max(shortest, c.Window)
 	}
 	if r.Wait > 0 && shortest > 10*r.Wait {
-		l.warn(warnUselessWait, r, r.Pos, "take token_bucket or sliding_log, which give back little by little", "on_limit.wait of %s rarely helps: what is used comes back all at once, at the end of the window of %s", r.Wait, daysOrMinutes(shortest))
+		l.warn(warnUselessWait, r, r.Pos, "take token_bucket or sliding_log, which give back little by little", "on_limit.wait of %s rarely helps: what is used comes back all at once, at the end of the window of %s", r.Wait, message.DaysOrMinutes(shortest))
 	}
 }
 
@@ -71,30 +72,15 @@ func (l *linter) commits(r *rule.Rule) {
 		case r.Elastic != nil:
 			l.warn(warnCommitLost, r, r.Pos, hint, "cost_after: a token_bucket that follows a signal gives nothing back of an estimate")
 		case c.RefillInterval && c.Window <= soonRefilled:
-			l.warn(warnCommitLost, r, r.Pos, hint, "cost_after: nothing of an estimate comes back when a new interval of %s has begun", daysOrMinutes(c.Window))
+			l.warn(warnCommitLost, r, r.Pos, hint, "cost_after: nothing of an estimate comes back when a new interval of %s has begun", message.DaysOrMinutes(c.Window))
 		case c.RefillInterval:
 		case r.CostExpr != "" && len(r.Per) == 0:
 			l.warn(warnCommitLost, r, r.Pos, hint, "cost_after: of an estimate the bucket gives back what it has not refilled since (%s), for one that all share nearly nothing", show(c))
 		case r.CostExpr == "" && r.Cost > 1 && refilled <= soonRefilled:
 			l.warn(warnCommitLost, r, r.Pos, hint, "cost_after: the bucket refills an estimate of %d in %s, and gives nothing of it back to a request that takes as long",
-				r.Cost, daysOrMinutes(max(refilled.Round(time.Millisecond), time.Millisecond)))
+				r.Cost, message.DaysOrMinutes(max(refilled.Round(time.Millisecond), time.Millisecond)))
 		}
 	}
-}
-
-// daysOrMinutes spells a duration without empty units.
-func daysOrMinutes(d time.Duration) string {
-	if d >= day && d%time.Hour == 0 {
-		return daysOrHours(d)
-	}
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 func (l *linter) bans(r *rule.Rule) {
@@ -124,7 +110,7 @@ func (l *linter) bans(r *rule.Rule) {
 		}
 	}
 	if b.For < shortest/10 {
-		l.warn(warnBanTooShort, r, r.Pos, "ban for longer than the limit itself refuses", "ban.for of %s is short beside the window of %s, for which the limit refuses anyway", daysOrMinutes(b.For), daysOrMinutes(shortest))
+		l.warn(warnBanTooShort, r, r.Pos, "ban for longer than the limit itself refuses", "ban.for of %s is short beside the window of %s, for which the limit refuses anyway", message.DaysOrMinutes(b.For), message.DaysOrMinutes(shortest))
 	}
 	if b.NFTables && !b.Domain {
 		l.warn(warnKernelBan, r, r.Pos, "say so with scope: domain", "ban.at: nftables drops all packets of an address, not only what meets this limit")
@@ -158,10 +144,10 @@ func (l *linter) schedule(r *rule.Rule) {
 	for i := range r.Schedule {
 		p := &r.Schedule[i]
 		if !reached.add(p) {
-			l.warn(warnNoEffect, r, p.Pos, "put the narrower one first", "schedule: %s is never reached, since what stands before it holds all that time", p.When())
+			l.warn(NoEffect, r, p.Pos, "put the narrower one first", "schedule: %s is never reached, since what stands before it holds all that time", p.When())
 		}
 	}
 	if len(r.Schedule) > 0 && reached.full() {
-		l.warn(warnNoEffect, r, r.Schedule[len(r.Schedule)-1].Pos, "leave times to allow, or write the last entry as allow", "schedule: its entries hold at all times, so that allow never does")
+		l.warn(NoEffect, r, r.Schedule[len(r.Schedule)-1].Pos, "leave times to allow, or write the last entry as allow", "schedule: its entries hold at all times, so that allow never does")
 	}
 }

@@ -1,4 +1,4 @@
-package file
+package lint
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/cel"
+	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
 // attributeName warns of the name of an attribute that looks like another one, which doors supply.
@@ -202,7 +203,7 @@ func (l *linter) read(r *rule.Rule) {
 		names, _ := reader.Reads()
 		for _, name := range names {
 			if rest, ok := strings.CutPrefix(name, "header."); ok && rest != strings.ToLower(rest) {
-				l.warn(warnNeverMatches, r, r.Pos, fmt.Sprintf("write header[%q]", strings.ToLower(rest)),
+				l.warn(NeverMatches, r, r.Pos, fmt.Sprintf("write header[%q]", strings.ToLower(rest)),
 					"HTTP doors supply the names of headers in lower case, so that header[%q] is never there", rest)
 				continue
 			}
@@ -231,7 +232,7 @@ func (l *linter) expressions(r *rule.Rule) {
 		if len(names) > 0 {
 			slices.Sort(names)
 			l.warn(warnForgeableCost, r, r.Pos, "take cost_after, over what the server answers; or let a gateway set it, and ignore this",
-				"cost: a client writes %s as it likes, and so sets its own cost", listed(slices.Compact(names)))
+				"cost: a client writes %s as it likes, and so sets its own cost", message.Listed(slices.Compact(names)))
 		}
 	}
 	if r.If == "" || r.Exprs == nil || r.Exprs.If == nil {
