@@ -17,11 +17,10 @@ type leasing struct {
 }
 
 // consistency reads consistency into s, and its regions into r.
-func (l *loader) consistency(keys fields, r *rule.Rule, s *settings) {
+func (l *loader) consistency(v *element, r *rule.Rule, s *settings) {
 	const example = "as in: consistency: {lease: 5%}"
-	v := keys.val("consistency")
 	switch {
-	case v == nil || v.kind == scalarKind && v.text == "exact":
+	case v.kind == scalarKind && v.text == "exact":
 		return
 	case v.kind != mapKind || len(v.pairs) == 0:
 		hint, got := "", describe(v)

@@ -59,21 +59,32 @@ func (l *loader) costMin(v *element, r *rule.Rule) {
 	}
 }
 
-// costAfter reads cost_after and cost_timeout into r.
-func (l *loader) costAfter(keys fields, r *rule.Rule) {
-	if v := keys.val("cost_after"); v != nil {
-		if text, ok := l.text(v, "cost_after"); ok {
-			p, err := l.compiled.cel.CostAfter(text)
-			if r.CostAfter = text; err != nil {
-				l.err(v, "", "cost_after: %v", err)
-			} else {
-				exprs(r).CostAfter = p
-			}
-		}
+// costAfter reads cost_after into r.
+func (l *loader) costAfter(v *element, r *rule.Rule) {
+	text, ok := l.text(v, "cost_after")
+	if !ok {
+		return
 	}
-	if v := keys.val("cost_timeout"); v != nil {
-		r.CostTimeout, _ = l.span(v, "cost_timeout", maxCostTimeout)
+	p, err := l.compiled.cel.CostAfter(text)
+	if r.CostAfter = text; err != nil {
+		l.err(v, "", "cost_after: %v", err)
+		return
 	}
+	exprs(r).CostAfter = p
+}
+
+// condition reads if into r.
+func (l *loader) condition(v *element, r *rule.Rule) {
+	text, ok := l.text(v, "if")
+	if !ok {
+		return
+	}
+	p, err := l.compiled.cel.If(text)
+	if r.If = text; err != nil {
+		l.err(v, "", "if: %v", err)
+		return
+	}
+	exprs(r).If = p
 }
 
 // checkCostAfter refuses a cost that cannot be put right afterwards.

@@ -14,6 +14,7 @@ import (
 type settings struct {
 	lyft      bool
 	calendar  bool // Lyft: calendar: true
+	named     bool // per is given
 	parts     int  // values that make a key, for override
 	algorithm *algo.Algorithm
 	inherited *algo.Algorithm // for overrides and schedules: the algorithm of allow
@@ -82,113 +83,98 @@ func (s *settings) uses(trait func(algo.Algorithm) bool) bool {
 // settings reads the keys of a limit that both forms share, except name, when, per, allow, replaces
 // and override. Settings of the whole rule go into r.
 func (l *loader) settings(keys fields, r *rule.Rule, lyft bool) *settings {
-	s := &settings{lyft: lyft, parts: len(r.Per), at: map[string]*element{}, used: map[algo.Algorithm]bool{}}
-	option := func(key string) *element {
-		v := keys.val(key)
-		if v != nil && optionFits()[key] != nil {
-			s.at[key] = keys.key(key)
+	s := &settings{lyft: lyft, named: keys.val("per") != nil, parts: len(r.Per), at: map[string]*element{}, used: map[algo.Algorithm]bool{}}
+	for _, o := range options {
+		if v := keys.val(o.key); v != nil {
+			if o.key == "algorithm" || optionFits()[o.key] != nil {
+				s.at[o.key] = keys.key(o.key)
+			}
+			o.read(l, v, r, s)
 		}
-		return v
 	}
-	if v := option("algorithm"); v != nil {
-		if name := l.oneOf(v, "algorithm", algorithmNames()...); name != "" {
-			a, _ := algo.ParseAlgorithm(name)
+	return s
+}
+
+// options are the keys that settings reads, in this order.
+var options = []struct {
+	key  string
+	read func(l *loader, v *element, r *rule.Rule, s *settings)
+}{
+	{"algorithm", func(l *loader, v *element, _ *rule.Rule, s *settings) {
+		if a, ok := algo.ParseAlgorithm(l.oneOf(v, "algorithm", algorithmNames()...)); ok {
 			s.algorithm = &a
 		}
-		s.at["algorithm"] = keys.key("algorithm")
-	}
-	if v := option("buckets"); v != nil {
-		if n, ok := l.integer(v, "buckets", 1, algo.MaxK); ok {
-			s.buckets = int(n)
-		}
-	}
-	if v := option("align"); v != nil {
+	}},
+	{"buckets", func(l *loader, v *element, _ *rule.Rule, s *settings) {
+		n, _ := l.integer(v, "buckets", 1, algo.MaxK)
+		s.buckets = int(n)
+	}},
+	{"align", func(l *loader, v *element, _ *rule.Rule, s *settings) {
 		s.first = l.oneOf(v, "align", "first_request") != ""
-	}
-	if v := option("refill"); v != nil {
+	}},
+	{"refill", func(l *loader, v *element, _ *rule.Rule, s *settings) {
 		s.interval = l.oneOf(v, "refill", "continuous", "interval") == "interval"
-	}
-	if v := option("timezone"); v != nil {
-		s.location = l.timezone(v)
-	}
-	if v := option("timeout"); v != nil {
+	}},
+	{"timezone", func(l *loader, v *element, _ *rule.Rule, s *settings) { s.location = l.timezone(v) }},
+	{"timeout", func(l *loader, v *element, r *rule.Rule, s *settings) {
 		s.timeout, _ = l.duration(v, "timeout")
 		l.src.NoteTimeout(r)
-	}
-	if v := option("count_denied"); v != nil {
+	}},
+	{"count_denied", func(l *loader, v *element, _ *rule.Rule, s *settings) {
 		if b, ok := l.boolean(v, "count_denied"); ok {
 			s.denied = &b
 		}
-	}
-	if v := keys.val("throttle"); v != nil {
-		l.throttle(v, r, s)
-	}
-	if v := keys.val("schedule"); v != nil {
-		l.schedule(v, r, s)
-	}
-	if v := keys.val("if"); v != nil {
-		if text, ok := l.text(v, "if"); ok {
-			p, err := l.compiled.cel.If(text)
-			if r.If = text; err != nil {
-				l.err(v, "", "if: %v", err)
-			} else {
-				exprs(r).If = p
-			}
-		}
-	}
-	if v := keys.val("cost"); v != nil {
-		l.cost(v, r)
-	}
-	if v := keys.val("cost_min"); v != nil {
-		l.costMin(v, r)
-	}
-	if v := keys.val("warn"); v != nil {
+	}},
+	{"throttle", (*loader).throttle},
+	{"schedule", (*loader).schedule},
+	{"if", func(l *loader, v *element, r *rule.Rule, _ *settings) { l.condition(v, r) }},
+	{"cost", func(l *loader, v *element, r *rule.Rule, _ *settings) { l.cost(v, r) }},
+	{"cost_min", func(l *loader, v *element, r *rule.Rule, _ *settings) { l.costMin(v, r) }},
+	{"warn", func(l *loader, v *element, r *rule.Rule, _ *settings) {
 		if n, ok := l.percent(v, "warn", 1, 100); ok {
 			r.WarnPercent = n
 		}
-	}
-	if v := keys.val("enforce"); v != nil {
-		if v.kind != scalarKind || v.text != "all" {
-			n, err := parsePercent(v, 0, 100)
-			switch {
-			case err != nil:
-				l.err(v, "", "enforce: expected all, or %v", err)
-			default:
-				r.EnforcePercent = n
-				if !lyft && keys.val("per") == nil {
-					l.err(v, "add per, as in: per: [ip]", "enforce: a percentage is of the keys of per, and this limit has none")
-				}
-			}
-		}
-	}
-	if v := keys.val("on_store_error"); v != nil {
+	}},
+	{"enforce", (*loader).enforce},
+	{"on_store_error", func(l *loader, v *element, r *rule.Rule, _ *settings) {
 		switch l.oneOf(v, "on_store_error", "local", "allow", "deny") {
 		case "allow":
 			r.OnStoreError = rule.AllowAll
 		case "deny":
 			r.OnStoreError = rule.DenyAll
 		}
-	}
-	if v := keys.val("response"); v != nil {
-		r.Response = l.response(v)
-	}
-	if v := keys.val("on_limit"); v != nil {
-		l.onLimit(v, r, s)
-	}
-	if v := keys.val("priority"); v != nil {
+	}},
+	{"response", func(l *loader, v *element, r *rule.Rule, _ *settings) { r.Response = l.response(v) }},
+	{"on_limit", (*loader).onLimit},
+	{"priority", func(l *loader, v *element, r *rule.Rule, _ *settings) {
 		switch l.oneOf(v, "priority", "critical", "default", "sheddable") {
 		case "critical":
 			r.Priority = rule.Critical
 		case "sheddable":
 			r.Priority = rule.Sheddable
 		}
+	}},
+	{"ban", func(l *loader, v *element, r *rule.Rule, _ *settings) { l.ban(v, r) }},
+	{"cost_after", func(l *loader, v *element, r *rule.Rule, _ *settings) { l.costAfter(v, r) }},
+	{"cost_timeout", func(l *loader, v *element, r *rule.Rule, _ *settings) {
+		r.CostTimeout, _ = l.span(v, "cost_timeout", maxCostTimeout)
+	}},
+	{"consistency", (*loader).consistency},
+}
+
+// enforce reads enforce into r.
+func (l *loader) enforce(v *element, r *rule.Rule, s *settings) {
+	if v.kind == scalarKind && v.text == "all" {
+		return
 	}
-	if v := keys.val("ban"); v != nil {
-		l.ban(v, r)
+	n, err := parsePercent(v, 0, 100)
+	if err != nil {
+		l.err(v, "", "enforce: expected all, or %v", err)
+		return
 	}
-	l.costAfter(keys, r)
-	l.consistency(keys, r, s)
-	return s
+	if r.EnforcePercent = n; !s.lyft && !s.named {
+		l.err(v, "add per, as in: per: [ip]", "enforce: a percentage is of the keys of per, and this limit has none")
+	}
 }
 
 func (l *loader) timezone(v *element) *time.Location {
