@@ -20,7 +20,7 @@ import (
 func newAuditCommand() *cobra.Command {
 	var port adminClient
 	var files []string
-	var follows string
+	var follows, noted string
 	var n int
 	var after uint64
 	var asJSON bool
@@ -29,19 +29,21 @@ func newAuditCommand() *cobra.Command {
 		Short: "Who changed what on a running server, when and why; check an audit log",
 		Long: `Lists who changed what on a running server, when and why, newest first.
 
-With --verify it checks a file of the audit log (audit.path) instead, without a server: that no record was altered, left out, put
-in or moved. Files that follow one another are given in their order. A chain cannot tell that records were cut off at its end:
-compare the last hash with that of the server's log.
+With --verify it checks a file of the audit log (audit.path) instead, without a server: that each record has the hash of its text
+and follows the one before it. Files that follow one another are given in their order. A chain that was cut at an end, or computed
+anew, passes too. --follows is the hash with which it must begin: 64 zeros at the very beginning. --noted is the hash of a record
+as it stands elsewhere, such as in the server's log: if a record has it, those up to it are as they were when it was noted.
 
-Exit status with --verify: 0 if the chain holds, 1 if it is broken, 2 if that could not be found out.`,
+Exit status with --verify: 0 if the chain holds, 1 if it is broken or no record has the noted hash, 2 if that could not be found
+out.`,
 		Example: "  weir audit\n  weir audit -n 500 --json\n  weir audit --verify weir-audit.jsonl\n  weir audit --verify weir-audit.jsonl.1 --verify weir-audit.jsonl",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) > 0 {
-				return verifyAudit(cmd.OutOrStdout(), files, follows, asJSON)
+				return verifyAudit(cmd.OutOrStdout(), files, follows, noted, asJSON)
 			}
-			if follows != "" {
-				return usageError(errors.New("--follows is for --verify"))
+			if follows != "" || noted != "" {
+				return usageError(errors.New("--follows is for --verify, and so is --noted"))
 			}
 			if err := port.open(); err != nil {
 				return err
@@ -75,6 +77,7 @@ Exit status with --verify: 0 if the chain holds, 1 if it is broken, 2 if that co
 	f := cmd.Flags()
 	f.StringArrayVar(&files, "verify", nil, "check this file of an audit log instead; several in their order")
 	f.StringVar(&follows, "follows", "", "with --verify: the hash with which the file before the first one ends (default: not checked)")
+	f.StringVar(&noted, "noted", "", "with --verify: the hash of a record that was noted elsewhere (default: not checked)")
 	f.IntVarP(&n, "number", "n", 100, "how many records at most")
 	f.Uint64Var(&after, "after", 0, "only records with a higher number")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
@@ -129,17 +132,20 @@ type verified struct {
 	First   uint64 `json:"first"`
 	Last    uint64 `json:"last"`
 	Hash    string `json:"hash"`
+	Upto    uint64 `json:"as_noted_to,omitempty"` // the record with the noted hash
 	Broken  string `json:"broken,omitempty"`
 }
 
-// verifyAudit checks files of an audit log, each of which follows the one before it.
-func verifyAudit(out io.Writer, files []string, follows string, asJSON bool) error {
+// verifyAudit checks files of an audit log, each of which follows the one before it. One of them must
+// have a record with the noted hash, unless that is "".
+func verifyAudit(out io.Writer, files []string, follows, noted string, asJSON bool) error {
+	found := noted == ""
 	for _, name := range files {
 		f, err := os.Open(name)
 		if err != nil {
 			return blind(err)
 		}
-		s, err := audit.Verify(f, follows)
+		s, err := audit.Verify(f, follows, noted)
 		_ = f.Close() // it was only read
 		broken, isBroken := errors.AsType[*audit.BrokenError](err)
 		if err != nil && !isBroken {
@@ -147,7 +153,7 @@ func verifyAudit(out io.Writer, files []string, follows string, asJSON bool) err
 		}
 		switch {
 		case asJSON:
-			v := verified{File: name, Records: s.Records, First: s.First, Last: s.Last, Hash: s.Hash}
+			v := verified{File: name, Records: s.Records, First: s.First, Last: s.Last, Hash: s.Hash, Upto: s.Upto}
 			if isBroken {
 				v.Broken = broken.Error()
 			}
@@ -162,13 +168,23 @@ func verifyAudit(out io.Writer, files []string, follows string, asJSON bool) err
 		case s.Records == 0:
 			fmt.Fprintf(out, "%s: no records\n", name)
 		default:
-			fmt.Fprintf(out, "%s: %s, %d to %d, from %s to %s: none was altered, left out, put in or moved\nlast hash %s\n",
-				name, count(int(s.Records), "record"), s.First, s.Last, instant(s.From), instant(s.To), s.Hash)
+			fmt.Fprintf(out, "%s: %s, %d to %d, from %s to %s: each follows the one before it\n",
+				name, count(int(s.Records), "record"), s.First, s.Last, instant(s.From), instant(s.To))
+			if s.Upto > 0 {
+				fmt.Fprintf(out, "up to %d none was altered, left out, put in or moved since that hash was noted\n", s.Upto)
+			}
+			fmt.Fprintf(out, "last hash %s\n", s.Hash)
 		}
 		if isBroken {
 			return &exitError{code: exitFound}
 		}
-		follows = s.Hash
+		follows, found = s.Hash, found || s.Upto > 0
+	}
+	if !found {
+		if !asJSON {
+			fmt.Fprintf(out, "BROKEN: no record has the hash %s\n", noted)
+		}
+		return &exitError{code: exitFound}
 	}
 	return nil
 }

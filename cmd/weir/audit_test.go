@@ -32,7 +32,7 @@ func TestAuditVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, out, errs := runWeir("audit", "--verify", path)
-	if status != 0 || !strings.Contains(out, "3 records, 1 to 3, ") || !strings.Contains(out, "none was altered") {
+	if status != 0 || !strings.Contains(out, "3 records, 1 to 3, ") || !strings.Contains(out, "each follows the one before it") || strings.Contains(out, "altered") {
 		t.Errorf("status %d: %s%s", status, out, errs)
 	}
 	lines := strings.SplitAfter(string(data), "\n")
@@ -40,11 +40,15 @@ func TestAuditVerify(t *testing.T) {
 	writeRules(t, first, strings.Join(lines[:1], ""))
 	writeRules(t, second, strings.Join(lines[1:], ""))
 	writeRules(t, altered, strings.Replace(string(data), "load test", "load tesT", 1))
+	hash := func(i int) string { return lines[i][len(lines[i])-len("\"}\n")-64:][:64] }
 	for _, c := range []struct {
 		args   []string
 		status int
 		says   string
 	}{
+		{[]string{"--verify", first, "--verify", second, "--noted", hash(1)}, 0, "\nup to 2 none was altered, left out, put in or moved since"},
+		{[]string{"--verify", first, "--noted", hash(1)}, 1, "BROKEN: no record has the hash " + hash(1)},
+		{[]string{"--verify", path, "--noted", hash(2), "--json"}, 0, `"as_noted_to":3`},
 		{[]string{"--verify", first, "--verify", second}, 0, "1: 1 record, 1 to 1, "},
 		{[]string{"--verify", first, "--verify", second}, 0, "2: 2 records, 2 to 3, "},
 		{[]string{"--verify", second, "--verify", first}, 1, "BROKEN: line 1"},

@@ -319,15 +319,17 @@ func readSide(ctx context.Context, d *ruledb.DB, name string) (side, error) {
 
 func newRulesHistoryCommand(env []string) *cobra.Command {
 	var n int
+	var noted string
 	var check, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "history",
 		Short: "Show who changed the rules of a database, when and why; check that history",
 		Long: `Lists the changes of the rules, newest first.
 
-With --check it reads the whole history instead, and computes it anew: that no record was altered, left out, put in or moved, and
-that each version has the files with which it was made. A chain cannot tell that records were cut off at its end: compare the last
-hash with one that was noted before. Exit status then: 0 if all holds, 1 if it does not, 2 if that could not be found out.`,
+With --check it reads the whole history instead, and computes it anew: that each record has the hash of its text and follows the one
+before it, and that each version has the files with which it was made. A history that was cut at its end, or computed anew as a
+whole, passes too. --noted is the hash of a record as it was noted elsewhere: if a record has it, those up to it are as they were
+then. Exit status: 0 if all holds, 1 if it does not, 2 if that could not be found out.`,
 		Example: "  weir rules history\n  weir rules history -n 100 --json\n  weir rules history --check",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -338,7 +340,7 @@ hash with one that was noted before. Exit status then: 0 if all holds, 1 if it d
 			defer d.Close()
 			out := cmd.OutOrStdout()
 			if check {
-				return checkHistory(cmd.Context(), d, out)
+				return checkHistory(cmd.Context(), d, out, noted)
 			}
 			records, err := d.History(cmd.Context(), n, 0)
 			if err != nil {
@@ -352,12 +354,13 @@ hash with one that was noted before. Exit status then: 0 if all holds, 1 if it d
 	}
 	cmd.Flags().IntVarP(&n, "number", "n", 20, "how many changes at most")
 	cmd.Flags().BoolVar(&check, "check", false, "check the whole history")
+	cmd.Flags().StringVar(&noted, "noted", "", "with --check: the hash of a record that was noted elsewhere (default: not checked)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-func checkHistory(ctx context.Context, d *ruledb.DB, out io.Writer) error {
-	c, err := d.Check(ctx)
+func checkHistory(ctx context.Context, d *ruledb.DB, out io.Writer, noted string) error {
+	c, err := d.Check(ctx, noted)
 	if _, broken := errors.AsType[*ruledb.BrokenError](err); broken {
 		fmt.Fprintf(out, "BROKEN: %v\n", err)
 		return &exitError{code: exitFound}
@@ -369,8 +372,16 @@ func checkHistory(ctx context.Context, d *ruledb.DB, out io.Writer) error {
 		_, err = fmt.Fprintln(out, "no records")
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%s and %s, %d of these without their files, which were pruned: none was altered, left out, put in or moved\nlast hash %s\n",
-		count(int(c.Records), "record"), count(int(c.Versions), "version"), c.Pruned, c.Hash)
+	if noted != "" && c.Upto == 0 {
+		fmt.Fprintf(out, "BROKEN: no record has the hash %s\n", noted)
+		return &exitError{code: exitFound}
+	}
+	fmt.Fprintf(out, "%s and %s, %d of these without their files, which were pruned: each record follows the one before it\n",
+		count(int(c.Records), "record"), count(int(c.Versions), "version"), c.Pruned)
+	if c.Upto > 0 {
+		fmt.Fprintf(out, "up to record %d nothing was altered, left out, put in or moved since that hash was noted\n", c.Upto)
+	}
+	_, err = fmt.Fprintf(out, "last hash %s\n", c.Hash)
 	return err
 }
 

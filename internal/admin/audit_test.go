@@ -116,7 +116,7 @@ func TestAuditRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if s, err := audit.Verify(f, audit.Start); err != nil || s.Records != 4 {
+	if s, err := audit.Verify(f, audit.Start, ""); err != nil || s.Records != 4 {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

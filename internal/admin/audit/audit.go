@@ -2,8 +2,8 @@
 // operator can make a change without a trace.
 //
 // A Log appends records to a file, one JSON object a line. Each record carries its own hash and the
-// hash of the record before it, so that a record that was altered, left out or put in shows: Verify
-// finds it. Record writes a record to the disk before the change is made; if that fails, the change
+// hash of the record before it (package hashchain). Verify checks that they fit together, and with
+// a hash that was noted elsewhere that nothing was changed up to there. Record writes a record to the disk before the change is made; if that fails, the change
 // is forbidden. Tell keeps changes that nobody made by hand, such as bans by denials, without
 // waiting. Count adds up frequent ones, and keeps one record a minute. Begin with Open (audit.go);
 // record.go has the form of a record, and file.go opens and extends the file.
@@ -15,18 +15,17 @@ package audit
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-rl/weir/internal/util/hashchain"
 )
 
 // Entry is one record. The caller fills in what it knows. The Log fills in Seq, Time, Node, Prev
@@ -55,7 +54,7 @@ type Entry struct {
 const Weir = "weir"
 
 // Start is Entry.Prev of the first record of a chain.
-var Start = strings.Repeat("0", 2*sha256.Size)
+var Start = hashchain.Start
 
 // ErrNotKept says that a record is not on the disk. The change that it describes must not be made.
 var ErrNotKept = errors.New("the audit log cannot be written")
@@ -93,9 +92,9 @@ type Log struct {
 	ended chan struct{} // closed when the file is
 	begun sync.Once     // the goroutine runs
 
-	chain chain // of the goroutine
-	file  *file // of the goroutine; nil without Path
-	err   error // of closing
+	chain hashchain.Chain // of the goroutine
+	file  *file           // of the goroutine; nil without Path
+	err   error           // of closing
 
 	lost atomic.Uint64 // records that could not be kept, since the last one that was
 
@@ -117,12 +116,6 @@ type counted struct{ who, role, address, what, domain, limit, key string }
 type count struct {
 	times         uint64
 	before, after any
-}
-
-// chain is the end of a chain of records.
-type chain struct {
-	seq  uint64
-	hash string
 }
 
 // job is a record on its way to the disk.
@@ -184,7 +177,7 @@ func newLog(o Options) *Log {
 	}
 	l := &Log{
 		o: o, jobs: make(chan *job, waiting), hup: make(chan chan error), end: make(chan struct{}), ended: make(chan struct{}),
-		chain: chain{hash: Start},
+		chain: hashchain.Chain{Hash: Start},
 	}
 	l.counts.of = map[counted]*count{}
 	return l
@@ -196,7 +189,7 @@ func (l *Log) follow(t tail) {
 	l.mu.recent = t.entries
 	l.mu.Unlock()
 	if n := len(t.entries); n > 0 {
-		l.chain = chain{t.entries[n-1].Seq, t.entries[n-1].Hash}
+		l.chain.Number, l.chain.Hash = t.entries[n-1].Seq, t.entries[n-1].Hash
 	}
 	if t.broken != "" {
 		l.o.Logger.Error("the audit log was altered; records go on behind that", "path", l.o.Path, "error", t.broken)
@@ -450,7 +443,7 @@ func (l *Log) tellCounts() {
 
 // keep writes one record to the file and the log, and remembers it.
 func (l *Log) keep(e Entry) error {
-	e.Seq, e.Time, e.Node, e.Prev = l.chain.seq+1, time.Now().UTC(), l.o.Node, l.chain.hash
+	e.Seq, e.Time, e.Node, e.Prev = l.chain.Number+1, time.Now().UTC(), l.o.Node, l.chain.Hash
 	line, err := e.seal()
 	if err == nil && l.file != nil {
 		err = l.file.append(line)
@@ -459,7 +452,7 @@ func (l *Log) keep(e Entry) error {
 		l.o.Logger.Error("the audit log was not written", append(e.attributes(), "error", err)...)
 		return err
 	}
-	l.chain = chain{e.Seq, e.Hash}
+	l.chain.Number, l.chain.Hash = e.Seq, e.Hash
 	l.o.Logger.Info("audit: "+e.What, e.attributes()...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -502,19 +495,13 @@ func (l *Log) reopen() error {
 		return err
 	}
 	before, old := l.chain, l.file
-	if n := len(t.entries); n > 0 && t.entries[n-1].Hash != before.hash {
+	if n := len(t.entries); n > 0 && t.entries[n-1].Hash != before.Hash {
 		// Somebody has put another log there. Its chain goes on, as after a start.
-		l.o.Logger.Warn("the audit log was replaced by another one", "path", l.o.Path, "hash_before", before.hash)
+		l.o.Logger.Warn("the audit log was replaced by another one", "path", l.o.Path, "hash_before", before.Hash)
 		l.follow(t)
 	} else if t.torn > 0 {
 		l.queue(Entry{Who: Weir, What: "torn record cut", After: map[string]int64{"bytes": t.torn}})
 	}
 	l.file = f
 	return old.close()
-}
-
-// hashOf returns the hash of a record's text.
-func hashOf(text []byte) string {
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
 }

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weir-rl/weir/internal/util/hashchain"
 )
 
 func open(t *testing.T, o Options) *Log {
@@ -50,7 +52,7 @@ func read(t *testing.T, path string) []byte {
 
 func verify(t *testing.T, data []byte, after string, records uint64) Summary {
 	t.Helper()
-	s, err := Verify(bytes.NewReader(data), after)
+	s, err := Verify(bytes.NewReader(data), after, "")
 	if err != nil || s.Records != records {
 		t.Fatalf("%d records, want %d: %v\n%.2000s", s.Records, records, err, data)
 	}
@@ -126,7 +128,7 @@ func TestChain(t *testing.T) {
 		if c.line == 1 {
 			after = Start
 		}
-		_, err := Verify(bytes.NewReader(c.data), after)
+		_, err := Verify(bytes.NewReader(c.data), after, "")
 		if broken, ok := errors.AsType[*BrokenError](err); !ok || broken.Line != c.line {
 			t.Errorf("%s: %v, want line %d", name, err, c.line)
 		}
@@ -136,7 +138,7 @@ func TestChain(t *testing.T) {
 		t.Error("the hash of a file that was cut is that of the whole")
 	}
 	verify(t, nil, "", 0)
-	if _, err := Verify(io.MultiReader(bytes.NewReader(lines[0]), failing{}), ""); !errors.Is(err, io.ErrClosedPipe) {
+	if _, err := Verify(io.MultiReader(bytes.NewReader(lines[0]), failing{}), "", ""); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("an error of reading became %v", err)
 	}
 }
@@ -198,7 +200,7 @@ func TestAltered(t *testing.T) {
 	l = open(t, Options{Path: path, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	record(t, l, "four", "five")
 	_ = l.Close()
-	if s, err := Verify(bytes.NewReader(read(t, path)), ""); s.Records != 2 || err == nil || !strings.Contains(err.Error(), "line 3") {
+	if s, err := Verify(bytes.NewReader(read(t, path)), "", ""); s.Records != 2 || err == nil || !strings.Contains(err.Error(), "line 3") {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if !strings.Contains(log.String(), "was altered") {
@@ -210,14 +212,14 @@ func TestAltered(t *testing.T) {
 func TestManyRecords(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	var data []byte
-	c := chain{hash: Start}
+	c := hashchain.Chain{Hash: Start}
 	for i := range 5000 {
-		e := Entry{Seq: c.seq + 1, Who: "ada", What: fmt.Sprint("change ", i), Prev: c.hash, Note: strings.Repeat("n", i%900)}
+		e := Entry{Seq: c.Number + 1, Who: "ada", What: fmt.Sprint("change ", i), Prev: c.Hash, Note: strings.Repeat("n", i%900)}
 		line, err := e.seal()
 		if err != nil {
 			t.Fatal(err)
 		}
-		data, c = append(data, line...), chain{e.Seq, e.Hash}
+		data, c.Number, c.Hash = append(data, line...), e.Seq, e.Hash
 	}
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)

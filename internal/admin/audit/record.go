@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/weir-rl/weir/internal/util/hashchain"
 )
 
 // The end of a line holds the hash, which covers everything before it.
@@ -27,7 +29,7 @@ func (e *Entry) seal() ([]byte, error) {
 		return nil, err
 	}
 	text := bytes.TrimSuffix(bytes.TrimSuffix(b.Bytes(), []byte("\n")), []byte("}"))
-	e.Hash = hashOf(text)
+	e.Hash = hashchain.Sum(text)
 	return append(text, hashOpens+e.Hash+hashCloses+"\n"...), nil
 }
 
@@ -40,7 +42,7 @@ func unseal(line []byte) (e Entry, err error) {
 	if err := json.Unmarshal(line, &e); err != nil {
 		return e, errors.New("is no record")
 	}
-	if e.Hash != hashOf(line[:at]) {
+	if e.Hash != hashchain.Sum(line[:at]) {
 		return e, errors.New("was altered: its hash is not that of its text")
 	}
 	return e, nil
@@ -52,9 +54,11 @@ type Summary struct {
 	First, Last uint64    // Entry.Seq
 	From, To    time.Time // Entry.Time of the first and the last record
 	// Prev is the hash before the first record: Start, or the Hash of the file before this one.
-	// Hash is the hash of the last record. Compare both with what the program has logged: a chain
-	// cannot tell that records were cut off at its end.
+	// Hash is the hash of the last record.
 	Prev, Hash string
+	// Upto is the Entry.Seq of the record with the noted hash: the records up to it are as they
+	// were when that was noted. It is 0 if no record has that hash.
+	Upto uint64
 }
 
 // BrokenError says where a chain breaks.
@@ -65,12 +69,16 @@ type BrokenError struct {
 
 func (e *BrokenError) Error() string { return fmt.Sprintf("line %d %s", e.Line, e.Message) }
 
-// Verify reads the records of a file, and checks that none was altered, left out, put in or moved.
-// after is the Hash at the end of the file before this one; "" accepts any. The error is a
-// BrokenError at the first line where the chain breaks, or an error of reading. The summary covers
-// the lines before it. An empty file has no records, and is no error.
-func Verify(r io.Reader, after string) (s Summary, err error) {
+// Verify reads the records of a file, and checks that each has the hash of its text and follows the
+// one before it. after is the Hash at the end of the file before this one; "" accepts any. noted is
+// the Hash of a record as it was noted elsewhere, such as in the program's log; "" is none. Without
+// these two, a file that was cut at either end passes, and so does a chain that was computed anew.
+//
+// The error is a BrokenError at the first line where the chain breaks, or an error of reading. The
+// summary covers the lines before it. An empty file has no records, and is no error.
+func Verify(r io.Reader, after, noted string) (s Summary, err error) {
 	lines := bufio.NewReaderSize(r, 64<<10)
+	c := hashchain.Chain{Hash: after, Noted: noted}
 	s.Prev, s.Hash = after, after
 	for n := uint64(1); ; n++ {
 		line, err := lines.ReadBytes('\n')
@@ -84,17 +92,15 @@ func Verify(r io.Reader, after string) (s Summary, err error) {
 			return s, err
 		}
 		e, err := unseal(bytes.TrimSuffix(line, []byte("\n")))
-		switch {
-		case err != nil:
+		if err == nil {
+			err = c.Follow(e.Seq, e.Prev, e.Hash)
+		}
+		if err != nil {
 			return s, &BrokenError{n, err.Error()}
-		case s.Hash != "" && e.Prev != s.Hash:
-			return s, &BrokenError{n, "does not follow the record before it: one was altered, left out, put in or moved"}
-		case s.Records > 0 && e.Seq != s.Last+1:
-			return s, &BrokenError{n, fmt.Sprintf("has the number %d behind %d", e.Seq, s.Last)}
 		}
 		if s.Records == 0 {
 			s.Prev, s.First, s.From = e.Prev, e.Seq, e.Time
 		}
-		s.Records, s.Last, s.To, s.Hash = s.Records+1, e.Seq, e.Time, e.Hash
+		s.Records, s.Last, s.To, s.Hash, s.Upto = s.Records+1, e.Seq, e.Time, e.Hash, c.Upto
 	}
 }

@@ -3,7 +3,6 @@ package ruledb
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-rl/weir/internal/util/hashchain"
 )
 
 // Record is one of the audit.
@@ -50,15 +51,17 @@ func (d *DB) records(ctx context.Context, where string, args ...any) ([]Record, 
 }
 
 // sum is the hash of a record behind one with the hash before. schema.sql computes the same.
-func (r *Record) sum(space string, before []byte) []byte {
-	h := sha256.New()
-	h.Write(before)
-	sized := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
+func (r *Record) sum(space, before string) (string, error) {
+	text, err := hex.DecodeString(before)
+	if err != nil {
+		return "", err
+	}
+	sized := func(s string) { text = fmt.Appendf(text, "%d:%s,", len(s), s) }
 	optional := func(s string, there bool) {
 		if there {
 			sized(s)
 		} else {
-			h.Write([]byte("-,"))
+			text = append(text, "-,"...)
 		}
 	}
 	sized(space)
@@ -71,7 +74,7 @@ func (r *Record) sum(space string, before []byte) []byte {
 	optional(strconv.FormatInt(r.After, 10), r.After != 0)
 	sized(r.Note)
 	optional(hex.EncodeToString(r.digest), r.digest != nil)
-	return h.Sum(nil)
+	return hashchain.Sum(text), nil
 }
 
 // BrokenError says where a history is not as it was written.
@@ -84,27 +87,31 @@ type Checked struct {
 	Records, Versions int64
 	Pruned            int64  // versions whose files are gone
 	Hash              string // of the last record
+	// Upto is the number of the record with the noted hash: the records up to it are as they were
+	// when that was noted. It is 0 if no record has that hash.
+	Upto int64
 }
 
 // checkStep is how many records are read at a time.
 const checkStep = 1000
 
 // Check reads the whole history of the space and recomputes it here, without trusting the database:
-// no record was altered, left out, put in or moved, and each version, with its files, is the one
-// that its record describes. The error is a BrokenError if that does not hold. A chain cannot show
-// that records were cut off at its end: compare Checked.Hash with one that was noted elsewhere.
-func (d *DB) Check(ctx context.Context) (c Checked, err error) {
+// the records are numbered from 1, each has the hash of its text and of the record before it, and
+// each version, with its files, is the one that its record describes. The error is a BrokenError if
+// that does not hold. noted is the Hash of a record as it was noted elsewhere; "" is none. Without
+// it, a history whose end was cut off passes, and so does one that was computed anew.
+func (d *DB) Check(ctx context.Context, noted string) (c Checked, err error) {
 	// All of it is as it was at one instant: otherwise a version pushed meanwhile would seem to
 	// lack a record.
 	err = pgx.BeginTxFunc(ctx, d.c, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(pgx.Tx) error {
-		c, err = d.check(ctx)
+		c, err = d.check(ctx, noted)
 		return err
 	})
 	return c, plain(err)
 }
 
-func (d *DB) check(ctx context.Context) (c Checked, err error) {
-	last, head := make([]byte, sha256.Size), int64(0)
+func (d *DB) check(ctx context.Context, noted string) (c Checked, err error) {
+	chain, head := hashchain.Chain{Hash: hashchain.Start, Noted: noted}, int64(0)
 	made := map[int64]*Record{} // by the version that each made
 	for {
 		list, err := d.records(ctx, "and number > $2 order by number limit $3", c.Records, int64(checkStep))
@@ -113,17 +120,20 @@ func (d *DB) check(ctx context.Context) (c Checked, err error) {
 		}
 		for i := range list {
 			r := &list[i]
-			if r.Number != c.Records+1 {
+			sum, err := r.sum(d.address.Space, chain.Hash)
+			if err != nil {
+				return c, err
+			}
+			if err := chain.Follow(uint64(r.Number), chain.Hash, r.Hash); err != nil {
 				return c, &BrokenError{fmt.Sprintf("record %d is missing", c.Records+1)}
 			}
-			sum := r.sum(d.address.Space, last)
-			if hex.EncodeToString(sum) != r.Hash {
+			if sum != r.Hash {
 				return c, &BrokenError{fmt.Sprintf("record %d was altered, or one before it left out or put in", r.Number)}
 			}
 			if r.digest != nil {
 				made[r.After] = r
 			}
-			last, head, c.Records, c.Hash = sum, r.After, r.Number, r.Hash
+			head, c.Records, c.Hash, c.Upto = r.After, r.Number, r.Hash, int64(chain.Upto)
 		}
 		if len(list) < checkStep {
 			break

@@ -227,7 +227,7 @@ func testCheckWhilePushing(t *testing.T, _ *pgtest.Server, a *Address) {
 		}
 	})
 	for n := int64(0); n < effort.Of[int64](50, 200); {
-		c, err := d.Check(ctx)
+		c, err := d.Check(ctx, "")
 		if err != nil || c.Records != c.Versions {
 			t.Fatalf("%+v, %v", c, err)
 		}
@@ -280,7 +280,7 @@ func testPushCompares(t *testing.T, s *pgtest.Server, a *Address) {
 		}
 		head++
 	}
-	c, err := d.Check(t.Context())
+	c, err := d.Check(t.Context(), "")
 	if err != nil || c.Records != rounds || c.Versions != rounds {
 		t.Errorf("got %+v, %v", c, err)
 	}
@@ -365,7 +365,7 @@ func TestHistoryStays(t *testing.T) {
 	if err := as("node", "delete from weir_rules.node"); err != nil {
 		t.Error(err)
 	}
-	if c, err := owner.Check(t.Context()); err != nil || c.Records != 3 {
+	if c, err := owner.Check(t.Context(), ""); err != nil || c.Records != 3 {
 		t.Fatalf("before anything was altered: %+v, %v", c, err)
 	}
 	history, err := owner.History(t.Context(), 10, 0)
@@ -384,7 +384,7 @@ func TestHistoryStays(t *testing.T) {
 		s.Exec("create table saved as table weir_rules.audit; create table versions as table weir_rules.version; create table heads as table weir_rules.head")
 		s.Exec("alter table weir_rules.audit disable trigger all; alter table weir_rules.version disable trigger all; alter table weir_rules.head disable trigger all")
 		s.Exec(sql)
-		_, err := owner.Check(t.Context())
+		_, err := owner.Check(t.Context(), "")
 		if _, broken := errors.AsType[*BrokenError](err); !broken || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", sql, err)
 		}
@@ -392,7 +392,7 @@ func TestHistoryStays(t *testing.T) {
 		s.Exec("insert into weir_rules.version table versions; insert into weir_rules.audit table saved; insert into weir_rules.head table heads; drop table saved, versions, heads")
 		s.Exec("alter table weir_rules.audit enable trigger all; alter table weir_rules.version enable trigger all; alter table weir_rules.head enable trigger all")
 	}
-	if _, err := owner.Check(t.Context()); err != nil {
+	if _, err := owner.Check(t.Context(), ""); err != nil {
 		t.Fatalf("as it was: %v", err)
 	}
 }
@@ -415,7 +415,7 @@ func testPrune(t *testing.T, _ *pgtest.Server, a *Address) {
 	if v, err := d.Version(t.Context(), 4); err != nil || len(v.Files) != 1 {
 		t.Error(v, err)
 	}
-	c, err := d.Check(t.Context())
+	c, err := d.Check(t.Context(), "")
 	if err != nil || c.Records != 6 || c.Versions != 5 || c.Pruned != 3 {
 		t.Errorf("got %+v, %v", c, err)
 	}

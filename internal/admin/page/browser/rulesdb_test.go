@@ -88,7 +88,7 @@ func TestPutInForce(t *testing.T) {
 	b.sees("as it was")
 	inForce("7/min")
 	b.clean("history")
-	if c, err := db.Check(ctx); err != nil || c.Records != 5 {
+	if c, err := db.Check(ctx, ""); err != nil || c.Records != 5 {
 		t.Errorf("the history: %+v, %v", c, err)
 	}
 }
