@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -140,7 +141,7 @@ func (l *Limiter) ruleNamed(domain, name string) (*rule.Rule, error) {
 		return nil, fmt.Errorf("weir: %q is a window of several rules of the domain %q: name the rule", name, domain)
 	}
 	hint := ""
-	if near := rule.Nearest(name, f.ruleNames(domain)); near != "" {
+	if near := suggest.Nearest(name, f.ruleNames(domain)); near != "" {
 		hint = fmt.Sprintf("; did you mean %q?", near)
 	}
 	return nil, &asked{fmt.Errorf("weir: the domain %q has no limit %q%s", domain, name, hint), ErrNoSuchLimit}
@@ -176,7 +177,7 @@ func (f *inForce) noSuchLimit(domain, limit string, anyDomain bool) error {
 			names, domainOf[r.Name] = append(names, r.Name), r.Domain
 		}
 	}
-	near := rule.Nearest(limit, names)
+	near := suggest.Nearest(limit, names)
 	switch {
 	case near == "":
 		text += "; /api/v1/rules lists them"

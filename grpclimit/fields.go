@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/rule"
 )
@@ -55,7 +56,7 @@ func (c *call) checkFields() error {
 	if f.AllHeaders && !c.gate.o.KeepRepeated {
 		md, _ := metadata.FromIncomingContext(c.ctx)
 		for key, values := range md {
-			if len(values) > 1 && !rule.ListField(key) {
+			if len(values) > 1 && !httpfield.ListField(key) {
 				return c.gate.refuseRepeated(key, len(values))
 			}
 		}
@@ -67,18 +68,18 @@ func (c *call) checkFields() error {
 func (c *call) checkField(key string) error {
 	values := metadata.ValueFromIncomingContext(c.ctx, key)
 	g := c.gate
-	if len(values) > 1 && !g.o.KeepRepeated && !rule.ListField(key) {
+	if len(values) > 1 && !g.o.KeepRepeated && !httpfield.ListField(key) {
 		return g.refuseRepeated(key, len(values))
 	}
 	value, present := joined(values)
 	if isCredentials(key) {
-		if scheme := rule.Misspelled(value, true, true); scheme != "" {
+		if scheme := httpfield.Misspelled(value, true, true); scheme != "" {
 			g.unreadable.Add(1)
 			g.logRefused("since servers read their credentials in different ways", key)
 			return status.Errorf(codes.Unauthenticated, "the metadata %s holds %s credentials that are not written as they should be", key, scheme)
 		}
 	}
-	if !rule.WellFormed(key, value) {
+	if !httpfield.WellFormed(key, value) {
 		g.unreadable.Add(1)
 		g.logRefused("since servers read their signed tokens in different ways", key)
 		return status.Errorf(codes.InvalidArgument, "the metadata %s holds a signed token that is not written as it should be", key)
@@ -116,7 +117,7 @@ func (a *attributes) identity(source string) string {
 	if isCredentials(key) {
 		v = rule.NormalValue("header.authorization", v)
 	} else {
-		v, _ = rule.CutSigned(v)
+		v, _ = httpfield.CutSigned(v)
 	}
 	if hash {
 		return a.hashed(v)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/door/line"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
@@ -146,7 +147,7 @@ func (g *Gate) warnOfLacking() {
 	lacks := rules.Lacking(domain, g.supplies)
 	if len(lacks) > 0 {
 		cmp.Or(g.o.Logger, slog.Default()).Warn("grpclimit: rules limit nothing here, since no call has an attribute that they need; Options.Identity and Options.Attributes supply more",
-			"domain", domain, "rules", rule.DescribeLacks(lacks))
+			"domain", domain, "rules", door.DescribeLacks(lacks))
 	}
 }
 

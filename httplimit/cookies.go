@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/util/chars"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 )
 
 // maxReadings is up to how many readings of one request are charged.
@@ -37,7 +37,7 @@ func (c *cookie) values(lines []string, values []string) (_ []string, ok bool) {
 				continue
 			}
 			if value, ok = normalCookie(value); ok {
-				value, ok = rule.CutSigned(value)
+				value, ok = httpfield.CutSigned(value)
 			}
 			if !ok {
 				return values, false

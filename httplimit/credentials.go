@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/door"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 )
 
 // authReads are the parts of the Authorization field that an Identity reads.
@@ -24,16 +24,16 @@ func (a authReads) misspelled(value string) (scheme string) {
 	if a&readsSignature != 0 && door.UnreadableSignature(value) {
 		return "AWS4"
 	}
-	return rule.Misspelled(value, a&(readsBasic|readsWhole) != 0, a&(readsBearer|readsWhole) != 0)
+	return httpfield.Misspelled(value, a&(readsBasic|readsWhole) != 0, a&(readsBearer|readsWhole) != 0)
 }
 
 // credentialsOf returns the Authorization field of r if it is of the scheme. Of several lines it is
 // the first that counts, as for Request.BasicAuth and for handlers that use Header.Get.
-func credentialsOf(r *http.Request, scheme string) (rule.Credentials, bool) {
+func credentialsOf(r *http.Request, scheme string) (httpfield.Credentials, bool) {
 	lines := r.Header["Authorization"]
 	if len(lines) == 0 {
-		return rule.Credentials{}, false
+		return httpfield.Credentials{}, false
 	}
-	c, ok := rule.CutCredentials(lines[0])
+	c, ok := httpfield.CutCredentials(lines[0])
 	return c, ok && strings.EqualFold(c.Scheme, scheme)
 }

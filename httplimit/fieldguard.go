@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/rule"
 )
@@ -51,7 +52,7 @@ const (
 // does not allow (400), signatures of AWS that name no access key or two where apikey reads them
 // (400), values of fields with blanks around them that are none of HTTP's (400), and
 // signed tokens in a field, a cookie or a parameter that are not written as an encoder writes them
-// (400; see rule.CutSigned).
+// (400; see httpfield.CutSigned).
 type FieldGuard struct {
 	Repeated   RepeatedFields
 	Lookalikes LookalikeFields
@@ -121,7 +122,7 @@ func (g *FieldGuard) Check(a *Attributes, f *rule.Fields) (p FieldProblem, ok bo
 
 // CheckField is Check for one field of the header that rules read, for a door that gets each by
 // itself: how many lines there are, and a value.
-func (g *FieldGuard) CheckField(f *rule.HeaderField, lines int, value string) (p FieldProblem, ok bool) {
+func (g *FieldGuard) CheckField(f *httpfield.HeaderField, lines int, value string) (p FieldProblem, ok bool) {
 	if lines > 1 && g.Repeated == RefuseRepeatedFields {
 		return g.repeatedField(f.Canonical, lines), false
 	}
@@ -129,7 +130,7 @@ func (g *FieldGuard) CheckField(f *rule.HeaderField, lines int, value string) (p
 }
 
 // checkValue looks at the value of a field that is read.
-func (g *FieldGuard) checkValue(f *rule.HeaderField, value string, reads authReads) (FieldProblem, bool) {
+func (g *FieldGuard) checkValue(f *httpfield.HeaderField, value string, reads authReads) (FieldProblem, bool) {
 	if isPadded(value) {
 		return g.paddedField(f.Canonical), false
 	}
@@ -138,7 +139,7 @@ func (g *FieldGuard) checkValue(f *rule.HeaderField, value string, reads authRea
 			return g.unreadable(f.Canonical, scheme, reads), false
 		}
 	}
-	if !rule.WellFormed(f.Name, value) {
+	if !httpfield.WellFormed(f.Name, value) {
 		return g.unreadableToken("field " + f.Canonical), false
 	}
 	return FieldProblem{}, true
@@ -148,7 +149,7 @@ var noFields rule.Fields
 
 // fieldReads are the fields that an Identity reads.
 type fieldReads struct {
-	headers       []rule.HeaderField // those that have one value
+	headers       []httpfield.HeaderField // those that have one value
 	authorization authReads
 	cookies       bool
 	query         *rule.Fields // the parameters of the query that apikey reads; else nil
@@ -197,7 +198,7 @@ func (g *FieldGuard) checkHeader(a *Attributes, f *rule.Fields, reads *fieldRead
 	h := a.r.Header
 	alike, odd := a.elsewhere, false // whether other names may be taken for one that is read
 	var read lengths
-	for _, list := range [...][]rule.HeaderField{f.Headers, reads.headers} {
+	for _, list := range [...][]httpfield.HeaderField{f.Headers, reads.headers} {
 		for i := range list {
 			field := &list[i]
 			if field.Dashed {
@@ -231,7 +232,7 @@ func (g *FieldGuard) checkHeader(a *Attributes, f *rule.Fields, reads *fieldRead
 	}
 	if f.AllHeaders && g.Repeated == RefuseRepeatedFields {
 		for name, lines := range h {
-			if len(lines) > 1 && !rule.ListField(strings.ToLower(name)) {
+			if len(lines) > 1 && !httpfield.ListField(strings.ToLower(name)) {
 				return g.repeatedField(name, len(lines)), false
 			}
 		}
@@ -245,7 +246,7 @@ func isRead(name string, f *rule.Fields, reads *fieldReads) bool {
 	return hasField(f.Headers, name) || hasField(reads.headers, name)
 }
 
-func hasField(list []rule.HeaderField, name string) bool {
+func hasField(list []httpfield.HeaderField, name string) bool {
 	for i := range list {
 		if list[i].Name == name {
 			return true

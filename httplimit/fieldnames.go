@@ -5,6 +5,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -96,7 +97,7 @@ func (g *FieldGuard) checkNames(a *Attributes, f *rule.Fields, reads *fieldReads
 // likeRead returns the field that is read for which a server may take one of another name; "" if
 // there is none, or if that is read, too.
 func likeRead(name string, f *rule.Fields, reads *fieldReads) string {
-	for _, list := range [...][]rule.HeaderField{f.Headers, reads.headers} {
+	for _, list := range [...][]httpfield.HeaderField{f.Headers, reads.headers} {
 		for i := range list {
 			field := &list[i]
 			if field.Dashed && len(name) == len(field.Name) && name != field.Canonical && alike(name, field.Name) && !isRead(name, f, reads) {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -37,7 +38,7 @@ func (g *FieldGuard) CheckQuery(a *Attributes, f *rule.Fields) (FieldProblem, bo
 				return g.partOfParameter(name), false
 			}
 			if escaped || strings.IndexByte(value, '.') >= 0 {
-				if _, ok := rule.CutSigned(unescapeQuery(value)); !ok {
+				if _, ok := httpfield.CutSigned(unescapeQuery(value)); !ok {
 					return g.unreadableToken("parameter " + answer.Printable(name) + " of the query"), false
 				}
 			}

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/internal/door/line"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/overload"
-	"github.com/weir-rl/weir/rule"
 )
 
 // Options configure New and NewGate. The zero value is right for a server that is its clients'
@@ -217,11 +217,11 @@ func (g *Gate) warnOfLacking() {
 	}
 	domain := rules.DomainFor(g.o.Domain)
 	lacks := rules.Lacking(domain, func(attribute string) bool {
-		return rule.RequestAttribute(attribute) || g.o.Identity.has(attribute)
+		return httpfield.RequestAttribute(attribute) || g.o.Identity.has(attribute)
 	})
 	if len(lacks) > 0 {
 		cmp.Or(g.o.Logger, slog.Default()).Warn("httplimit: rules limit nothing here, since no request has an attribute that they need; Options.Identity and Options.Attributes supply more",
-			"domain", domain, "rules", rule.DescribeLacks(lacks))
+			"domain", domain, "rules", door.DescribeLacks(lacks))
 	}
 }
 

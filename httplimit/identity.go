@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/util/chars"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -42,7 +43,7 @@ import (
 //     key's, or with "none", counts as absent, and so does a claim that is no string, number or
 //     boolean. Unverified counts the tokens that did not hold.
 //
-// A signed token in a header, in a cookie or as a bearer token counts as rule.CutSigned has it. An
+// A signed token in a header, in a cookie or as a bearer token counts as httpfield.CutSigned has it. An
 // empty value counts as absent. Credentials are read as servers read them: the case of the scheme,
 // the number of blanks and missing padding do not matter. A FieldGuard refuses credentials that a
 // server may understand and the Identity does not, before anybody asks for them. Where nobody has
@@ -117,7 +118,7 @@ func ParseIdentity(sources map[string]string, jwks string) (*Identity, error) {
 func (id *Identity) findReads() {
 	r := &id.reads
 	add := func(name string) {
-		field, single := rule.NewHeaderField(name)
+		field, single := httpfield.NewHeaderField(name)
 		if single && !hasField(r.headers, field.Name) {
 			r.headers = append(r.headers, field)
 		}
@@ -296,7 +297,7 @@ func (id *Identity) read(r *http.Request, query string, i int, scratch []byte, t
 		if value, _ = headerValue(r, s.arg); s.arg == "Authorization" || s.arg == "Proxy-Authorization" {
 			value = rule.NormalValue("header.authorization", value)
 		} else {
-			value, _ = rule.CutSigned(value)
+			value, _ = httpfield.CutSigned(value)
 		}
 	case fromCookie:
 		var room [1]string
@@ -322,7 +323,7 @@ func (id *Identity) read(r *http.Request, query string, i int, scratch []byte, t
 		switch {
 		case !readable:
 		case s.kind == fromBearer:
-			token, _ = rule.CutSigned(token)
+			token, _ = httpfield.CutSigned(token)
 			return hashed(token, scratch)
 		default:
 			var holds bool

@@ -4,6 +4,8 @@ import (
 	"iter"
 	"net/netip"
 	"strings"
+
+	"github.com/weir-rl/weir/internal/util/httpfield"
 )
 
 // attributeKind says in which normal form an attribute is matched.
@@ -101,7 +103,7 @@ func (m *Matches) set(slot int, raw string, ok bool) {
 		return
 	case kindField:
 		v.present = true
-		v.text, _ = CutSigned(raw)
+		v.text, _ = httpfield.CutSigned(raw)
 		return
 	case kindPath:
 		v.text, v.present = raw, true
@@ -171,9 +173,9 @@ func normalText(kind attributeKind, raw string, scratch *[]byte) (string, netip.
 		*scratch = addr.AppendTo(*scratch)
 		return view((*scratch)[begin:]), addr
 	case kindCredentials:
-		return normalCredentials(scratch, raw), netip.Addr{}
+		return httpfield.NormalCredentials(scratch, raw), netip.Addr{}
 	case kindField:
-		raw, _ = CutSigned(raw)
+		raw, _ = httpfield.CutSigned(raw)
 		return raw, netip.Addr{}
 	default:
 		return raw, netip.Addr{}

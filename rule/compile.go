@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/weir-rl/weir/internal/util/suggest"
 )
 
 // File is one rule file, read and checked: what Compile makes a Set of. Package rule/file reads
@@ -450,7 +452,7 @@ func (b *builder) resolveReplaces(d *domain, m *matchRule) {
 		case other == nil:
 			hint := fmt.Sprintf("no limit of domain %q has this name", d.name)
 			if b.suggested++; b.suggested <= maxSuggested {
-				if n := Nearest(name, p.sortedNames()); n != "" {
+				if n := suggest.Nearest(name, p.sortedNames()); n != "" {
 					hint = fmt.Sprintf("did you mean %q?", n)
 				}
 			}

@@ -4,6 +4,8 @@ import (
 	"encoding/base64"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/util/httpfield"
 )
 
 func TestNormalCredentials(t *testing.T) {
@@ -60,10 +62,10 @@ func TestMisspelled(t *testing.T) {
 		{"Basic YWQAOng", "Basic"}, // "ad\x00:x": a server in C reads "ad"
 		{"Basic-YWRhOng=", "Basic"}, {"Basic:YWRhOng=", "Basic"}, {"Basic _-__", "Basic"},
 	} {
-		if got := Misspelled(c.value, true, true); got != c.want {
+		if got := httpfield.Misspelled(c.value, true, true); got != c.want {
 			t.Errorf("%q: %q, want %q", c.value, got, c.want)
 		}
-		if got := Misspelled(c.value, false, false); got != "" {
+		if got := httpfield.Misspelled(c.value, false, false); got != "" {
 			t.Errorf("%q: %q though nobody reads it", c.value, got)
 		}
 	}
@@ -104,8 +106,26 @@ func FuzzNormalCredentials(f *testing.F) {
 		if twice := NormalValue("header.authorization", once); twice != once {
 			t.Errorf("%q: %q, and that %q", value, once, twice)
 		}
-		if Misspelled(value, true, true) == "" && Misspelled(once, true, true) != "" {
+		if httpfield.Misspelled(value, true, true) == "" && httpfield.Misspelled(once, true, true) != "" {
 			t.Errorf("%q can be read, but not %q", value, once)
 		}
 	})
+}
+
+// Conditions and keys of rules take a signed token in a field or a parameter for one, however its
+// signature is spelled; other attributes are as they are.
+func TestSignedValues(t *testing.T) {
+	token := base64.RawURLEncoding.EncodeToString([]byte(`{"sub":"ada"}`)) + ".e30." + strings.Repeat("A", 43)
+	for _, name := range []string{"header.x-token", "query.token"} {
+		p, err := ParsePattern(name, token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := NormalValue(name, token+"="); !p.Match(got) || got != NormalValue(name, token[:len(token)-1]+"D") {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if got := NormalValue("user", token); got != token {
+		t.Errorf("user: %q", got)
+	}
 }

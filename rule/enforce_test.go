@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -141,17 +142,17 @@ descriptors:
 
 func TestSecretAttribute(t *testing.T) {
 	for _, name := range []string{"header.authorization", "header.Proxy-Authorization", "header.cookie", "cookie.sid", "header.x-api-key", "API_KEY", "query.access_token", "password", "header.x-auth-request"} {
-		if !rule.SecretAttribute(name) {
+		if !httpfield.SecretAttribute(name) {
 			t.Errorf("%s is taken for public", name)
 		}
 	}
 	for _, name := range []string{"key", "user", "ip", "path", "host", "method", "author", "header.x-plan", "query.page", "tenant"} {
-		if rule.SecretAttribute(name) {
+		if httpfield.SecretAttribute(name) {
 			t.Errorf("%s is taken for secret", name)
 		}
 	}
 	for name, want := range map[string]bool{"Tenant": true, "tenant": true, "ten": false, "header.cookie": true} {
-		if got := rule.HiddenAttribute([]string{"x", "tenant"}, name); got != want {
+		if got := httpfield.HiddenAttribute([]string{"x", "tenant"}, name); got != want {
 			t.Errorf("%s: hidden %v", name, got)
 		}
 	}

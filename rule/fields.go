@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/weir-rl/weir/internal/util/httpfield"
 )
 
 // Fields are the fields of an HTTP request by which a domain decides: those that its rules and
@@ -14,7 +16,7 @@ import (
 type Fields struct {
 	// Headers are those that have one value, in order of their names. Fields that RFC 9110 5.3 lets
 	// come in several lines are not among them.
-	Headers []HeaderField
+	Headers []httpfield.HeaderField
 	// Query are the parameters of the query, in order of their names.
 	Query []string
 	// Paths says that a native limit matches paths or counts by them, and folds them. Servlet
@@ -23,45 +25,6 @@ type Fields struct {
 	// AllHeaders and AllQuery say that an expression goes through all of them, or computes the name
 	// of the one that it reads.
 	AllHeaders, AllQuery bool
-}
-
-// HeaderField is a field of a header that has one value.
-type HeaderField struct {
-	Name      string // as in rules: in lower case
-	Canonical string // as http.Header has it
-	// Dashed says that the name has a character that is neither a letter nor a digit. Programs
-	// behind CGI, WSGI and FastCGI know a field by its name with an underscore for each of these
-	// (RFC 3875, 4.1.18, and what came of it), so that other names may be taken for this one. Odd
-	// says that one of them is no dash.
-	Dashed, Odd bool
-}
-
-// NewHeaderField returns the field of a name in any case; ok is false if it may come in several
-// lines.
-func NewHeaderField(name string) (f HeaderField, ok bool) {
-	f.Name = strings.ToLower(name)
-	f.Canonical = canonicalField(f.Name)
-	for i := range len(f.Name) {
-		if c := f.Name[i]; !isAlphanumeric[c] {
-			f.Dashed, f.Odd = true, f.Odd || c != '-'
-		}
-	}
-	return f, !ListField(f.Name)
-}
-
-var isAlphanumeric = tableOf(letters)
-
-// canonicalField returns the name of a field as http.CanonicalHeaderKey does. Package rule does not
-// import net/http.
-func canonicalField(name string) string {
-	b, upper := []byte(name), true
-	for i, c := range b {
-		if upper && 'a' <= c && c <= 'z' {
-			b[i] = c - 'a' + 'A'
-		}
-		upper = c == '-'
-	}
-	return string(b)
 }
 
 // Fields returns the fields by which a domain decides; nil if there are none, and of a nil Set.
@@ -139,11 +102,11 @@ func (d *domain) addFields(lyft []*Rule) {
 			continue
 		}
 		header := strings.TrimPrefix(name, headerPrefix)
-		if field, single := NewHeaderField(header); single && field.Name == header { // else no request has it
+		if field, single := httpfield.NewHeaderField(header); single && field.Name == header { // else no request has it
 			f.Headers = append(f.Headers, field)
 		}
 	}
-	slices.SortFunc(f.Headers, func(a, b HeaderField) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(f.Headers, func(a, b httpfield.HeaderField) int { return cmp.Compare(a.Name, b.Name) })
 	slices.Sort(f.Query)
 	if len(f.Headers) > 0 || len(f.Query) > 0 || f.AllHeaders || f.AllQuery || f.Paths {
 		d.fields = f
@@ -169,23 +132,4 @@ func (f *Fields) addExpr(e Reader, add func(string)) {
 		headers, query = w.ReadsWhole()
 	}
 	f.AllHeaders, f.AllQuery = f.AllHeaders || headers, f.AllQuery || query
-}
-
-// ListField reports whether a field, by its name in lower case, may come in several lines, which
-// mean the same as one with commas between them (RFC 9110 5.3): its definition says that it is a
-// list. All others have one value.
-func ListField(name string) bool {
-	_, found := slices.BinarySearch(listFields[:], name)
-	return found
-}
-
-// listFields are in order. The X-Forwarded fields are lists by use: each proxy adds to them.
-var listFields = [...]string{
-	"accept", "accept-ch", "accept-charset", "accept-encoding", "accept-language", "accept-patch",
-	"accept-post", "accept-ranges", "access-control-request-headers", "allow", "alt-svc",
-	"baggage", "cache-control", "cdn-loop", "client-cert-chain", "connection", "content-encoding", "content-language", "expect",
-	"forwarded", "if-match", "if-none-match", "link", "pragma", "prefer", "priority",
-	"sec-ch-ua", "sec-ch-ua-form-factors", "sec-ch-ua-full-version-list", "sec-websocket-extensions", "sec-websocket-protocol", "signature", "signature-input", "te",
-	"tracestate", "trailer", "transfer-encoding", "upgrade", "vary", "via", "want-content-digest",
-	"want-repr-digest", "warning", "x-forwarded-for",
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"unsafe"
 )
@@ -400,4 +401,12 @@ func shorten(s string) string {
 		return strings.ToValidUTF8(s[:64], "") + "…"
 	}
 	return s
+}
+
+// quantity spells a number of things.
+func quantity(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
 }

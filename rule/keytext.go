@@ -4,9 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"net/netip"
-	"slices"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -121,26 +119,6 @@ func appendPartText(dst, key []byte, ipv6Prefix int) (_, rest []byte, ok bool) {
 		}
 	}
 	return dst, rest, true
-}
-
-// secretNames are parts of the names of attributes that hold what lets somebody in.
-var secretNames = [...]string{
-	"authorization", "cookie", "token", "secret", "passw", "pwd", "api-key", "api_key", "apikey", "access-key", "access_key", "session", "credential",
-	"signature", "jwt", "x-auth",
-}
-
-// SecretAttribute reports whether the name of an attribute shows that its values are secret, so
-// that they should not be shown or kept: header.authorization, cookie.sid, header.x-api-key,
-// query.access_token and their like. It is for logs and pages that show requests.
-func SecretAttribute(name string) bool {
-	lower := strings.ToLower(name)
-	return slices.ContainsFunc(secretNames[:], func(part string) bool { return strings.Contains(lower, part) })
-}
-
-// HiddenAttribute reports whether the values of an attribute are not to be shown or kept: hide
-// names it, in any case of letters, or SecretAttribute holds.
-func HiddenAttribute(hide []string, name string) bool {
-	return SecretAttribute(name) || slices.ContainsFunc(hide, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
 // CutKey copies a key made by Match into dst, with text values cut as short as it takes to fit: to

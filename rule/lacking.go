@@ -1,7 +1,6 @@
 package rule
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -50,31 +49,4 @@ func (r *Rule) lacks(supplies func(string) bool) (string, bool) {
 		}
 	}
 	return "", false
-}
-
-// maxNoted is up to how many names one note lists.
-const maxNoted = 8
-
-// DescribeLacks says in words which rules cannot be met, and which attributes are missing; "" if
-// there are none. Servers log it when a door starts.
-func DescribeLacks(lacks []Lack) string {
-	var names []string
-	for i, l := range lacks {
-		if i == maxNoted {
-			names = append(names, fmt.Sprintf("%d more", len(lacks)-i))
-			break
-		}
-		names = append(names, fmt.Sprintf("%s (no %s)", l.Rule.Name, l.Attribute))
-	}
-	return strings.Join(names, ", ")
-}
-
-// RequestAttribute reports whether name is an attribute of every HTTP request, which the proxy, the
-// middleware and forward auth know without any identity settings. It is for Lacking.
-func RequestAttribute(name string) bool {
-	switch name {
-	case "method", "path", "host", "ip":
-		return true
-	}
-	return strings.HasPrefix(name, "header.") || strings.HasPrefix(name, "query.")
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/util/clientip"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 )
 
 // Pattern is one compiled pattern of a Condition. The zero value matches nothing.
@@ -231,7 +232,7 @@ func (p *Pattern) compileText(attribute, s string) error {
 		case kindCredentials:
 			s = foldCredentials(s)
 		case kindField:
-			s, _ = CutSigned(s)
+			s, _ = httpfield.CutSigned(s)
 		}
 	}
 	if strings.Contains(s, "*") {
@@ -303,4 +304,13 @@ func bareHost(host string) string {
 		return name
 	}
 	return host
+}
+
+// foldCredentials returns a pattern for the value of a field of credentials in the form of such
+// values. A pattern with wildcards is reduced to the scheme, if a blank follows it.
+func foldCredentials(pattern string) string {
+	if strings.IndexByte(pattern, '*') < 0 {
+		return folded(kindCredentials, pattern)
+	}
+	return httpfield.FoldScheme(pattern)
 }

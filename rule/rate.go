@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/util/suggest"
 )
 
 // Nominal lengths of the calendar units.
@@ -133,14 +134,14 @@ func parseRate(text string) (Rate, error) {
 		return Rate{}, fmt.Errorf("rate %q: expected a unit or a duration behind the slash, as in 10/min or 100/15m", clip(text))
 	}
 	if per[0] < '0' || per[0] > '9' {
-		if singular, ok := strings.CutSuffix(per, "s"); ok && Nearest(singular, unitNames()) == singular {
+		if singular, ok := strings.CutSuffix(per, "s"); ok && suggest.Nearest(singular, unitNames()) == singular {
 			return Rate{}, fmt.Errorf("rate %q: unknown unit %q (did you mean %q?)", clip(text), per, singular)
 		}
 		if per == "m" {
 			return Rate{}, fmt.Errorf("rate %q: m could be minute or month; write min or month", clip(text))
 		}
 		hint := "units are s, min, h, day, week, month and year; a duration is written as in 100/15m"
-		if near := Nearest(per, unitNames()); near != "" {
+		if near := suggest.Nearest(per, unitNames()); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 		return Rate{}, fmt.Errorf("rate %q: unknown unit %q (%s)", clip(text), clip(per), hint)

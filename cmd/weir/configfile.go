@@ -11,7 +11,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/suggest"
 )
 
 const defaultConfigFile = "weir.yaml"
@@ -220,7 +220,7 @@ func suggestSetting(prefix, key string) string {
 			known = append(known, first, rest)
 		}
 	}
-	if near := rule.Nearest(key, known); near != "" {
+	if near := suggest.Nearest(key, known); near != "" {
 		return fmt.Sprintf("; did you mean %q?", prefix+near)
 	}
 	// The key may belong elsewhere.

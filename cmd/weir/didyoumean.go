@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/suggest"
 )
 
 // didYouMean suggests word at the end of an error about an unknown word; "" if word is empty.
@@ -30,7 +30,7 @@ func nearestPath(name string, known []string) string {
 	if slices.Contains(known, name) {
 		return name
 	}
-	if near := rule.Nearest(name, known); near != "" {
+	if near := suggest.Nearest(name, known); near != "" {
 		return near
 	}
 	words := func(s string) []string {
@@ -85,7 +85,7 @@ func noSuchCommand(cmd *cobra.Command, word string) error {
 			known = append(known, sub.Name())
 		}
 	}
-	near := rule.Nearest(word, known)
+	near := suggest.Nearest(word, known)
 	if i := slices.IndexFunc(known, func(name string) bool { return strings.HasPrefix(name, word) }); near == "" && i >= 0 {
 		near = known[i]
 	}

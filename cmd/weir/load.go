@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/host/load"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/internal/wire/shed"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
@@ -127,7 +128,7 @@ func secretIdentities(identity map[string]string) []string {
 	var hide []string
 	for attribute, source := range identity {
 		s := strings.ToLower(source)
-		if (strings.HasPrefix(s, "header:") || strings.HasPrefix(s, "cookie:")) && rule.SecretAttribute(s) {
+		if (strings.HasPrefix(s, "header:") || strings.HasPrefix(s, "cookie:")) && httpfield.SecretAttribute(s) {
 			hide = append(hide, attribute)
 		}
 	}

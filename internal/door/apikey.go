@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unsafe"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 )
 
 // APIKeyFields are the fields of the header in which clients send an API key, by their names in
@@ -20,20 +20,20 @@ const APIKeyParameter = "key"
 
 // APIKey returns the API key in the value of one of APIKeyFields. In Authorization that is a bearer
 // token, or the access key id of a signature of AWS, which is another one with each request; all
-// else there is no API key. ok is false if there is none. A signed token counts as rule.CutSigned
+// else there is no API key. ok is false if there is none. A signed token counts as httpfield.CutSigned
 // has it.
 func APIKey(field, value string) (key string, ok bool) {
 	if field != APIKeyFields[0] {
-		key, _ = rule.CutSigned(strings.Trim(value, " \t"))
+		key, _ = httpfield.CutSigned(strings.Trim(value, " \t"))
 		return key, key != ""
 	}
-	c, ok := rule.CutCredentials(value)
+	c, ok := httpfield.CutCredentials(value)
 	switch {
 	case !ok:
 		return "", false
 	case strings.EqualFold(c.Scheme, "Bearer"):
 		if key, ok = c.Bearer(); ok {
-			key, _ = rule.CutSigned(key)
+			key, _ = httpfield.CutSigned(key)
 		}
 		return key, ok
 	case isAWS(c.Scheme):
@@ -45,7 +45,7 @@ func APIKey(field, value string) (key string, ok bool) {
 // UnreadableSignature reports whether the value of Authorization is a signature of AWS that names
 // no access key, or several.
 func UnreadableSignature(value string) bool {
-	c, ok := rule.CutCredentials(value)
+	c, ok := httpfield.CutCredentials(value)
 	if !ok || !isAWS(c.Scheme) {
 		return false
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/lint"
 	"github.com/weir-rl/weir/rule/file/internal/message"
@@ -103,7 +104,7 @@ func (l *loader) keys(v *element, r keyRules) fields {
 func (l *loader) unknownKey(k *element, r keyRules) {
 	hint := r.elsewhere[k.text]
 	if hint == "" {
-		if near := rule.Nearest(k.text, r.known); near != "" {
+		if near := suggest.Nearest(k.text, r.known); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		} else {
 			hint = "known here: " + strings.Join(r.known, ", ")
@@ -229,7 +230,7 @@ func (l *loader) oneOf(v *element, what string, words ...string) string {
 	}
 	hint := ""
 	if v.kind == scalarKind {
-		if near := rule.Nearest(v.text, words); near != "" {
+		if near := suggest.Nearest(v.text, words); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 	}

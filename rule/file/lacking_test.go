@@ -3,7 +3,8 @@ package file
 import (
 	"testing"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 )
 
 func TestLacking(t *testing.T) {
@@ -28,13 +29,13 @@ descriptors:
 		t.Fatal(err)
 	}
 	const want = "user (no user), user-or-team (no user|team), gold (no plan), remote_address.generic_key_x (no generic_key)"
-	if got := rule.DescribeLacks(s.Lacking("a", rule.RequestAttribute)); got != want {
+	if got := door.DescribeLacks(s.Lacking("a", httpfield.RequestAttribute)); got != want {
 		t.Errorf("lacking: %s\nwant %s", got, want)
 	}
 	if got := s.Lacking("a", func(string) bool { return true }); got != nil {
 		t.Errorf("a door with everything lacks %v", got)
 	}
-	if got := s.Lacking("nowhere", rule.RequestAttribute); got != nil {
+	if got := s.Lacking("nowhere", httpfield.RequestAttribute); got != nil {
 		t.Errorf("an unknown domain: %v", got)
 	}
 }

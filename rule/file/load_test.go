@@ -12,6 +12,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
 )
@@ -446,7 +447,7 @@ func TestNearest(t *testing.T) {
 		{"algoritm", "algorithm"}, {"alow", "allow"}, {"aloow", "allow"}, {"alolw", "allow"}, {"ALLOW", "allow"}, {"per", "per"},
 		{"pre", "per"}, {"zzzz", ""}, {"", ""}, {"x", ""}, {"on_limt", "on_limit"}, {"onlimit", "on_limit"}, {strings.Repeat("a", 100), ""},
 	} {
-		if got := rule.Nearest(c.word, limitKeys); got != c.want {
+		if got := suggest.Nearest(c.word, limitKeys); got != c.want {
 			t.Errorf("nearest to %q is %q, want %q", c.word, got, c.want)
 		}
 	}

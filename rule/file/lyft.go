@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/lint"
 	"github.com/weir-rl/weir/rule/file/internal/message"
@@ -264,7 +265,7 @@ func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule, s *settings) [
 		if at == nil {
 			at = v
 		}
-		if near := rule.Nearest(unit, message.Units); near != "" {
+		if near := suggest.Nearest(unit, message.Units); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 		l.err(at, hint, "invalid rate limit unit '%s'", message.Clip(unit))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
 )
@@ -150,7 +151,7 @@ func (l *loader) day(v *element, name string) (time.Weekday, bool) {
 		return time.Weekday(i), true
 	}
 	hint := "days are mon, tue, wed, thu, fri, sat and sun, as in mon-fri or sat,sun"
-	if near := rule.Nearest(name, append(shortDays()[:7:7], dayNames...)); near != "" {
+	if near := suggest.Nearest(name, append(shortDays()[:7:7], dayNames...)); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	l.err(v, hint, "days: %q is no day of the week", message.Clip(name))

@@ -15,6 +15,7 @@ import (
 	texttemplate "text/template"
 	"text/template/parse"
 
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
 )
@@ -103,7 +104,7 @@ func (l *loader) template(v *element, what, text string, syntax templateSyntax) 
 	var field *unknownField
 	if errors.As(err, &field) {
 		hint = "known are ." + strings.Join(templateFields(), ", .")
-		if near := rule.Nearest(field.name, templateFields()); near != "" {
+		if near := suggest.Nearest(field.name, templateFields()); near != "" {
 			hint = fmt.Sprintf("did you mean .%s?", near)
 		}
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/internal/util/chars"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/internal/wire/shed"
-	"github.com/weir-rl/weir/rule"
 )
 
 // Options tune New. The zero value answers nobody: ClientIP has to name the
@@ -219,11 +219,11 @@ func (f *handler) metNothing(d *weir.Decision) {
 	}
 	names := f.o.Identity.Names()
 	lacks := d.Rules.Lacking(d.Domain, func(attribute string) bool {
-		return rule.RequestAttribute(attribute) || slices.Contains(names, attribute)
+		return httpfield.RequestAttribute(attribute) || slices.Contains(names, attribute)
 	})
 	if len(lacks) > 0 {
 		f.warnf("forward auth: no check in domain %s can meet %s: it knows method, path, host, ip, header.*, query.* and what identity names",
-			answer.Printable(d.Domain), rule.DescribeLacks(lacks))
+			answer.Printable(d.Domain), door.DescribeLacks(lacks))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -42,12 +43,12 @@ func (a *attributes) checkFields(g *httplimit.FieldGuard, f *rule.Fields) (httpl
 
 // linesOf returns the field of the i-th argument, if that is one that has one value, and how many
 // values the arguments from there on have for it.
-func (a *attributes) linesOf(i int) (field rule.HeaderField, lines int) {
+func (a *attributes) linesOf(i int) (field httpfield.HeaderField, lines int) {
 	name, ok := strings.CutPrefix(a.arguments[i].name, headerPrefix)
 	if !ok || a.arguments[i].text == "" {
 		return field, 0
 	}
-	field, single := rule.NewHeaderField(name)
+	field, single := httpfield.NewHeaderField(name)
 	if !single {
 		return field, 0
 	}

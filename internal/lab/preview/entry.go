@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -87,7 +88,7 @@ func (r *Recorder) namesOf(s *rule.Set) *names {
 }
 
 // hides reports whether the values of an attribute are not kept.
-func (r *Recorder) hides(name string) bool { return rule.HiddenAttribute(r.o.Hide, name) }
+func (r *Recorder) hides(name string) bool { return httpfield.HiddenAttribute(r.o.Hide, name) }
 
 // write appends a request to a staging buffer that is locked and has room for maxEntry. It reports
 // whether the buffer is now half full.

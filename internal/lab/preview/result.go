@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 )
@@ -261,14 +262,14 @@ func (t *task) warnOfRules(say func(string, ...any), s *side, plan *plan) {
 	}
 	for _, x := range s.set.Rules() {
 		for _, c := range x.When {
-			if rule.HiddenAttribute(t.Hide, c.Attribute) && len(c.Patterns) > 0 {
+			if httpfield.HiddenAttribute(t.Hide, c.Attribute) && len(c.Patterns) > 0 {
 				say("%s matches on %s, whose values are secret and not recorded: here it matches none of them.", x.Name, c.Attribute)
 			}
 		}
 		if x.If != "" && x.Exprs != nil && x.Exprs.If != nil {
 			names, _ := x.Exprs.If.Reads()
 			for _, name := range names {
-				if rule.HiddenAttribute(t.Hide, name) {
+				if httpfield.HiddenAttribute(t.Hide, name) {
 					say("%s reads %s in its if, whose values are secret and not recorded: here it sees a hash of them.", x.Name, name)
 				}
 			}

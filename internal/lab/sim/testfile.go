@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -541,7 +542,7 @@ func shape(n ast.Node) string {
 
 // hintFor suggests the word of known that is nearest to the given one.
 func hintFor(word string, known []string) string {
-	if near := rule.Nearest(word, known); near != "" {
+	if near := suggest.Nearest(word, known); near != "" {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return ""

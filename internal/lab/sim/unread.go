@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -92,7 +93,7 @@ func (r *reading) look(name string) (hint string, unread bool) {
 	if _, read := slices.BinarySearch(r.names, name); r.all || read || slices.Contains(commonAttributes, name) {
 		return "", false
 	}
-	if near := rule.Nearest(name, slices.Concat(r.names, commonAttributes)); near != "" {
+	if near := suggest.Nearest(name, slices.Concat(r.names, commonAttributes)); near != "" {
 		return fmt.Sprintf("did you mean %q?", near), true
 	}
 	if strings.HasPrefix(name, "header.") || strings.HasPrefix(name, "query.") {

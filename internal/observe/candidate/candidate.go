@@ -20,6 +20,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -310,7 +311,7 @@ type veil struct {
 func (v *veil) edit(dst []byte, name string, at int) []byte {
 	end := at + 64
 	switch {
-	case rule.HiddenAttribute(v.hide, name):
+	case httpfield.HiddenAttribute(v.hide, name):
 		sum := maphash.Bytes(v.seed, dst[at:])
 		return strconv.AppendUint(append(dst[:at], "hidden:"...), sum>>32, 16)
 	case len(dst) > end:

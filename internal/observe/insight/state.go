@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -339,4 +340,4 @@ func (v *veil) edit(dst []byte, name string, at int) []byte {
 	return dst
 }
 
-func (v *veil) hides(name string) bool { return rule.HiddenAttribute(v.hide, name) }
+func (v *veil) hides(name string) bool { return httpfield.HiddenAttribute(v.hide, name) }

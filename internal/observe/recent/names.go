@@ -3,6 +3,7 @@ package recent
 import (
 	"slices"
 
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -68,5 +69,5 @@ func (b *Buffer) looksOf(r *rule.Rule) []look {
 
 // hides reports whether the values of an attribute are not kept.
 func (b *Buffer) hides(name string) bool {
-	return rule.HiddenAttribute(b.hide, name)
+	return httpfield.HiddenAttribute(b.hide, name)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
 )
@@ -128,7 +129,7 @@ func (l *linter) elastic(r *rule.Rule) {
 		return
 	}
 	if !slices.Contains(rule.Signals, e.Signal) {
-		if near := rule.Nearest(e.Signal, rule.Signals); near != "" {
+		if near := suggest.Nearest(e.Signal, rule.Signals); near != "" {
 			l.warn(warnUnknownSignal, r, e.Pos, "did you mean "+near+"? A signal that nobody pushes counts as 100%", "throttle.elastic: %s is no signal that the server knows of itself", e.Signal)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/cel"
 	"github.com/weir-rl/weir/rule/file/internal/message"
@@ -145,14 +146,14 @@ func attributeFor(name string) string {
 // is left alone, and so does a letter more or less in a short one (pat, hosts, users).
 func misspelt(name string) (meant string) {
 	for _, known := range []string{"method", "path", "host", "user"} {
-		if name != known && (len(name) != len(known) && len(known) > 4 || sameLetters(name, known)) && rule.Nearest(name, []string{known}) != "" &&
-			rule.Distance(name, known, 3) == 1 {
+		if name != known && (len(name) != len(known) && len(known) > 4 || sameLetters(name, known)) && suggest.Nearest(name, []string{known}) != "" &&
+			suggest.Distance(name, known, 3) == 1 {
 			meant = known
 		}
 	}
 	if head, rest, dotted := strings.Cut(name, "."); dotted {
 		for _, known := range []string{"header", "query"} {
-			if head != known && rule.Nearest(head, []string{known}) != "" && rule.Distance(head, known, 3) <= 1 {
+			if head != known && suggest.Nearest(head, []string{known}) != "" && suggest.Distance(head, known, 3) <= 1 {
 				meant = known + "." + rest
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
 )
@@ -28,7 +29,7 @@ func Notes(s *rule.Set) []rule.Problem {
 		var first *rule.Rule
 		n := 0
 		lacks := map[*rule.Rule]string{}
-		for _, lack := range s.Lacking(domain, rule.RequestAttribute) {
+		for _, lack := range s.Lacking(domain, httpfield.RequestAttribute) {
 			lacks[lack.Rule] = lack.Attribute
 		}
 		for _, r := range s.Rules() {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
 )
@@ -45,7 +46,7 @@ func (l *linter) leftIgnores(s *rule.Set) []rule.Problem {
 				switch {
 				case !Named(name):
 					hint := "weir lint --warnings lists them"
-					if near := rule.Nearest(name, warningNames()); near != "" {
+					if near := suggest.Nearest(name, warningNames()); near != "" {
 						hint = fmt.Sprintf("did you mean %q?", near)
 					}
 					problems = append(problems, rule.Problem{Pos: pos, Message: fmt.Sprintf("lint: ignore: there is no warning %q", message.Clip(name)), Hint: hint, Quote: quote})

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -55,7 +56,7 @@ func secretKey(key string) bool {
 func (l *linter) secretSource(attribute string) string {
 	source := strings.TrimSpace(l.options.Identity[attribute])
 	kind, _, _ := strings.Cut(source, ":")
-	if (kind == "header" || kind == "cookie") && rule.SecretAttribute(source) {
+	if (kind == "header" || kind == "cookie") && httpfield.SecretAttribute(source) {
 		return source
 	}
 	return ""
@@ -64,7 +65,7 @@ func (l *linter) secretSource(attribute string) string {
 // secretField returns the replacement for a field of the header or a parameter of the query that
 // holds a credential; "" for other attributes.
 func secretField(attribute string) string {
-	if !rule.SecretAttribute(attribute) {
+	if !httpfield.SecretAttribute(attribute) {
 		return ""
 	}
 	if name, ok := strings.CutPrefix(attribute, "header."); ok {

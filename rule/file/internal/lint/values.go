@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -87,7 +88,7 @@ func (l *linter) patterns(r *rule.Rule, subject string, c *rule.Condition) {
 		case c.Attribute == "method" && p.Kind() == rule.ExactPattern && !slices.Contains(methods, p.Text()):
 			if strings.Contains(p.Text(), "|") {
 				l.warnOf(warnUnknownMethod, subject, r, p.Pos, "several are a list: [GET, POST]", "%s: %s is taken as one method", what, p.Text())
-			} else if near := rule.Nearest(p.Text(), methods); near != "" {
+			} else if near := suggest.Nearest(p.Text(), methods); near != "" {
 				l.warnOf(warnUnknownMethod, subject, r, p.Pos, "did you mean "+near+"?", "%s: %s is no method that is known", what, p.Text())
 			}
 		}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/suggest"
 )
 
 // Ignore is a comment "lint: ignore NAME, NAME: reason". It silences those warnings of the entry (a
@@ -34,7 +34,7 @@ func ParseIgnore(text string) (ig Ignore, ok bool) {
 	}
 	verb, list, _ := strings.Cut(strings.TrimSpace(rest), " ")
 	if verb != "ignore" {
-		if rule.Nearest(verb, []string{"ignore"}) == "" {
+		if suggest.Nearest(verb, []string{"ignore"}) == "" {
 			return ig, false
 		}
 		ig.Fault, ig.Hint = fmt.Sprintf("lint: %q is no word that is known here", Clip(verb)), `did you mean "ignore"?`

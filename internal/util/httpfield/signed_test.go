@@ -1,4 +1,4 @@
-package rule
+package httpfield
 
 import (
 	"crypto/ecdsa"
@@ -153,24 +153,6 @@ func TestCutSignedLoose(t *testing.T) {
 	}
 	if got, ok := CutSigned(payload + "a+_" + hex); ok {
 		t.Errorf("of both alphabets: %q", got)
-	}
-}
-
-// Conditions and keys of rules take a signed token in a field or a parameter for one, however its
-// signature is spelled; other attributes are as they are.
-func TestSignedValues(t *testing.T) {
-	token := base64.RawURLEncoding.EncodeToString([]byte(`{"sub":"ada"}`)) + ".e30." + strings.Repeat("A", 43)
-	for _, name := range []string{"header.x-token", "query.token"} {
-		p, err := ParsePattern(name, token)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := NormalValue(name, token+"="); !p.Match(got) || got != NormalValue(name, token[:len(token)-1]+"D") {
-			t.Errorf("%s: %q", name, got)
-		}
-	}
-	if got := NormalValue("user", token); got != token {
-		t.Errorf("user: %q", got)
 	}
 }
 

@@ -1,4 +1,8 @@
-package rule
+// Package httpfield knows the fields of HTTP requests: which have one value, which hold secrets, and
+// which spellings of credentials and of signed tokens are one.
+//
+// Begin with CutSigned (signed.go) and CutCredentials (credentials.go); names.go goes by names.
+package httpfield
 
 import (
 	"encoding/base64"
@@ -164,11 +168,11 @@ func (c Credentials) Bearer() (token string, ok bool) {
 	return c.Rest, true
 }
 
-// normalCredentials returns the value of a field of credentials in its normal form: the scheme, one
+// NormalCredentials returns the value of a field of credentials in its normal form: the scheme, one
 // blank, and the rest. The names in schemes are spelled as they are there, all others are in lower
 // case. Base64 of Basic is as an encoder writes it, and a signed token as CutSigned has it. A value
 // without a scheme, or with nothing behind it, stays as it is, without blanks around it.
-func normalCredentials(scratch *[]byte, raw string) string {
+func NormalCredentials(scratch *[]byte, raw string) string {
 	raw = trimBlanks(raw)
 	c, ok := CutCredentials(raw)
 	if !ok || c.Rest == "" {
@@ -177,7 +181,7 @@ func normalCredentials(scratch *[]byte, raw string) string {
 	}
 	begin := len(*scratch)
 	b := appendScheme(*scratch, c.Scheme)
-	scheme := view(b[begin:])
+	scheme := unsafe.String(unsafe.SliceData(b[begin:]), len(b)-begin)
 	b = append(b, ' ')
 	rest := c.Rest
 	switch scheme {
@@ -197,7 +201,7 @@ func normalCredentials(scratch *[]byte, raw string) string {
 	}
 	b = append(b, rest...)
 	*scratch = b
-	return view(b[begin:])
+	return unsafe.String(unsafe.SliceData(b[begin:]), len(b)-begin)
 }
 
 // appendBare appends base64 without its padding. The bits of the last digit that hold nothing are
@@ -237,12 +241,9 @@ func appendScheme(dst []byte, name string) []byte {
 	return dst
 }
 
-// foldCredentials returns a pattern for the value of a field of credentials in the form of such
-// values. A pattern with wildcards is reduced to the scheme, if a blank follows it.
-func foldCredentials(pattern string) string {
-	if strings.IndexByte(pattern, '*') < 0 {
-		return folded(kindCredentials, pattern)
-	}
+// FoldScheme returns a pattern with wildcards for the value of a field of credentials with the scheme
+// as NormalCredentials has it, if a blank follows one without wildcards.
+func FoldScheme(pattern string) string {
 	i := strings.IndexByte(pattern, ' ')
 	if i <= 0 || !consistsOf(pattern[:i], &isTokenByte) || strings.IndexByte(pattern[:i], '*') >= 0 {
 		return pattern

@@ -1,6 +1,5 @@
-package rule
-
-import "strconv"
+// Package suggest finds the word that somebody meant, for "did you mean". Begin with Nearest.
+package suggest
 
 // Nearest returns the word of known that word was most likely meant to be, or "" if none is near.
 // It is for programs that read rules or settings and answer with "did you mean".
@@ -53,14 +52,6 @@ func Distance(a, b string, limit int) int {
 		before, row, next = row, next, before
 	}
 	return row[len(b)]
-}
-
-// quantity spells a number of things.
-func quantity(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
 }
 
 func abs(n int) int {
