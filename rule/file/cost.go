@@ -87,20 +87,6 @@ func (l *loader) condition(v *element, r *rule.Rule) {
 	exprs(r).If = p
 }
 
-// checkCostAfter refuses a cost that cannot be put right afterwards.
-func (l *loader) checkCostAfter(s *settings, r *rule.Rule, keys fields) {
-	for _, key := range []string{"cost_after", "cost_timeout"} {
-		at := keys.key(key)
-		switch {
-		case at == nil:
-		case s.uses(algo.Algorithm.Delays):
-			l.err(at, "leave it out, or take token_bucket", "%s does not fit leaky_bucket: turns in a queue cannot be changed afterwards", key)
-		case s.uses(algo.Algorithm.HasSlots):
-			l.err(at, "leave it out: a slot comes back when the request is over", "%s does not fit concurrency: slots cannot be changed afterwards", key)
-		}
-	}
-}
-
 // exprs returns the compiled expressions of r, to be filled in.
 func exprs(r *rule.Rule) *rule.Exprs {
 	if r.Exprs == nil {

@@ -246,42 +246,6 @@ func dividers(w time.Duration, k int) string {
 	return fmt.Sprintf("%d or %d", below, above)
 }
 
-// checkFit reports the options that fit none of the algorithms in use.
-func (l *loader) checkFit(s *settings) {
-	for option, v := range s.at {
-		if option == "algorithm" || option == "timezone" && len(s.phases) > 0 {
-			continue
-		}
-		if !slices.ContainsFunc(optionFits()[option], func(a algo.Algorithm) bool { return s.used[a] }) {
-			var names []string
-			for _, a := range algo.Algorithms() {
-				if s.used[a] {
-					names = append(names, a.String())
-				}
-			}
-			hint := ""
-			if s.at["algorithm"] == nil {
-				hint = fmt.Sprintf("no algorithm is named, so it is %s; name one with algorithm", strings.Join(names, " and "))
-			}
-			l.err(v, hint, "%s does not fit %s: it fits %s", option, strings.Join(names, " and "), fits(option))
-			continue
-		}
-		if option == "timezone" && !s.calendars && s.location != nil {
-			hint := "as in: allow: 100/day"
-			switch {
-			case s.first:
-				hint = "leave out align: first_request, whose windows know no time zone"
-			case s.lyft && !s.calendar:
-				hint = "add calendar: true, and a unit of day, week, month or year"
-			}
-			l.err(v, hint, "timezone needs windows of the calendar: day, week, month or year")
-		}
-		if option == "calendar" && s.calendar && !s.calendars {
-			l.err(v, "", "calendar: true needs a unit of day, week, month or year, and no align: first_request")
-		}
-	}
-}
-
 // spell is a window's length in seconds, as in 60s; below a second with the fraction that
 // distinguishes windows.
 func spell(c algo.Config) string {
