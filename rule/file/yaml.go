@@ -76,14 +76,6 @@ func parseYAML(text string) (documents []*element, comments []comment, misread [
 		line, column := badUTF8(text)
 		return nil, nil, nil, &syntaxError{line: line, column: column, message: "the file is not valid UTF-8"}
 	}
-	if document, comments, ok := readQuick(text); ok {
-		return []*element{document}, comments, nil, nil
-	}
-	return readYAML(text)
-}
-
-// readYAML is parseYAML by the library, which knows all of YAML.
-func readYAML(text string) (documents []*element, comments []comment, misread []*syntaxError, failure *syntaxError) {
 	// The YAML library is the one place where a panic is caught: a bug in it must not take the
 	// server down.
 	defer func() {
