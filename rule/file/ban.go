@@ -3,15 +3,16 @@ package file
 import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // maxBanSpan is the longest within and for of a ban.
 const maxBanSpan = algo.MaxWindow
 
 // ban reads ban into r, except its Counter.
-func (l *loader) ban(v *element, r *rule.Rule) {
+func (l *loader) ban(v *yaml.Node, r *rule.Rule) {
 	const example = "as in: ban: {after: 20, within: 10m, for: 15m}"
-	if v.kind != mapKind {
+	if v.Kind != yaml.Mapping {
 		l.err(v, example, "ban: expected a mapping of after, within and for, got %s", describe(v))
 		return
 	}
@@ -38,9 +39,9 @@ func (l *loader) ban(v *element, r *rule.Rule) {
 		b.Domain = l.oneOf(s, "ban.scope", "limit", "domain") == "domain"
 	}
 	if at := keys.val("at"); at != nil {
-		items := []*element{at}
-		if at.kind == listKind {
-			if items = at.items; len(items) == 0 {
+		items := []*yaml.Node{at}
+		if at.Kind == yaml.List {
+			if items = at.Items; len(items) == 0 {
 				l.err(at, "leave it out: bans hold at http then", "ban.at: the list is empty")
 			}
 		}

@@ -6,31 +6,32 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // leasing is what consistency asks for: units that are lent ahead. The zero value is exact.
 type leasing struct {
 	percent int
 	span    time.Duration // consistency.for; 0 if it is not given
-	at      *element      // the percentage
+	at      *yaml.Node    // the percentage
 	refused bool          // it was reported that this limit cannot be leased
 }
 
 // consistency reads consistency into s, and its regions into r.
-func (l *loader) consistency(v *element, r *rule.Rule, s *settings) {
+func (l *loader) consistency(v *yaml.Node, r *rule.Rule, s *settings) {
 	const example = "as in: consistency: {lease: 5%}"
 	switch {
-	case v.kind == scalarKind && v.text == "exact":
+	case v.Kind == yaml.Scalar && v.Text == "exact":
 		return
-	case v.kind != mapKind || len(v.pairs) == 0:
+	case v.Kind != yaml.Mapping || len(v.Pairs) == 0:
 		hint, got := "", describe(v)
 		switch {
-		case v.kind == mapKind:
+		case v.Kind == yaml.Mapping:
 			got = "an empty mapping"
-		case v.kind != scalarKind:
-		case v.text == "lease" || v.text == "leased":
+		case v.Kind != yaml.Scalar:
+		case v.Text == "lease" || v.Text == "leased":
 			hint = "write how much of the limit may be out, " + example
-		case v.text == "regions" || v.text == "regional" || v.text == "sync":
+		case v.Text == "regions" || v.Text == "regional" || v.Text == "sync":
 			hint = "write what the regions may admit together, " + regionsExample
 		}
 		l.err(v, hint, "consistency: expected exact, {lease: 5%%} or {regions: {over: 20%%}}, got %s", got)
@@ -45,7 +46,7 @@ func (l *loader) consistency(v *element, r *rule.Rule, s *settings) {
 		switch span, ok := l.duration(d, "consistency.for"); {
 		case !ok:
 		case span < algo.MinLeaseFor || span > algo.MaxLeaseFor:
-			l.err(d, "leave it out for one that fits the window", "consistency.for: expected %s to %s, got %s", algo.MinLeaseFor, message.DaysOrMinutes(algo.MaxLeaseFor), message.Clip(d.text))
+			l.err(d, "leave it out for one that fits the window", "consistency.for: expected %s to %s, got %s", algo.MinLeaseFor, message.DaysOrMinutes(algo.MaxLeaseFor), message.Clip(d.Text))
 		default:
 			s.lease.span = span
 		}
@@ -54,7 +55,7 @@ func (l *loader) consistency(v *element, r *rule.Rule, s *settings) {
 		l.regions(v, r, s)
 	}
 	p := inner.val("lease")
-	if p == nil && (len(inner) < len(v.pairs) || inner.val("regions") != nil && inner.val("for") == nil) {
+	if p == nil && (len(inner) < len(v.Pairs) || inner.val("regions") != nil && inner.val("for") == nil) {
 		return // reported, or not wanted
 	}
 	if p == nil {
@@ -89,7 +90,7 @@ func (l *loader) lent(s *settings, c *algo.Config) (percent int, span time.Durat
 
 // compileLimit is compiled.limit. A limit that could be there, but cannot be leased, it reports
 // once for a rule, where the lease stands.
-func (l *loader) compileLimit(s *settings, c algo.Config, at *element) *algo.Limit {
+func (l *loader) compileLimit(s *settings, c algo.Config, at *yaml.Node) *algo.Limit {
 	if percent, span := l.lent(s, &c); c.Lease == 0 && percent > 0 {
 		lent := c
 		lent.Lease, lent.LeaseFor = percent, span

@@ -7,6 +7,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/cel"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // maxCostTimeout is the longest cost_timeout: reservations are remembered until then.
@@ -23,9 +24,9 @@ func CompileCost(source string) (rule.Amount, error) { return cel.CompileCost(so
 func CompileCostAfter(source string) (rule.Settlement, error) { return cel.CompileCostAfter(source) }
 
 // cost reads cost into r.
-func (l *loader) cost(v *element, r *rule.Rule) {
-	if v.kind == scalarKind && !v.quoted {
-		if _, err := strconv.ParseFloat(v.text, 64); err == nil {
+func (l *loader) cost(v *yaml.Node, r *rule.Rule) {
+	if v.Kind == yaml.Scalar && !v.Quoted {
+		if _, err := strconv.ParseFloat(v.Text, 64); err == nil {
 			if n, ok := l.integer(v, "cost", 0, algo.MaxCost); ok {
 				r.Cost = n
 			}
@@ -48,7 +49,7 @@ func (l *loader) cost(v *element, r *rule.Rule) {
 }
 
 // costMin reads the least that a request costs by the expression of r.
-func (l *loader) costMin(v *element, r *rule.Rule) {
+func (l *loader) costMin(v *yaml.Node, r *rule.Rule) {
 	n, ok := l.integer(v, "cost_min", 0, algo.MaxCost)
 	switch {
 	case !ok:
@@ -60,7 +61,7 @@ func (l *loader) costMin(v *element, r *rule.Rule) {
 }
 
 // costAfter reads cost_after into r.
-func (l *loader) costAfter(v *element, r *rule.Rule) {
+func (l *loader) costAfter(v *yaml.Node, r *rule.Rule) {
 	text, ok := l.text(v, "cost_after")
 	if !ok {
 		return
@@ -74,7 +75,7 @@ func (l *loader) costAfter(v *element, r *rule.Rule) {
 }
 
 // condition reads if into r.
-func (l *loader) condition(v *element, r *rule.Rule) {
+func (l *loader) condition(v *yaml.Node, r *rule.Rule) {
 	text, ok := l.text(v, "if")
 	if !ok {
 		return

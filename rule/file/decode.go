@@ -12,35 +12,22 @@ import (
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/lint"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
-// get returns the value under key, nil if there is none. Of a repeated key the last one holds.
-func (v *element) get(key string) *element {
-	if v.kind != mapKind {
-		return nil
-	}
-	var found *element
-	for i := range v.pairs {
-		if p := &v.pairs[i]; p.key.kind == scalarKind && p.key.text == key {
-			found = p.value
-		}
-	}
-	return found
-}
-
 // describe says what v is, for messages.
-func describe(v *element) string {
-	switch v.kind {
-	case nullKind:
+func describe(v *yaml.Node) string {
+	switch v.Kind {
+	case yaml.Null:
 		return "nothing"
-	case mapKind:
+	case yaml.Mapping:
 		return "a mapping"
-	case listKind:
+	case yaml.List:
 		return "a list"
-	case badKind:
+	case yaml.Bad:
 		return "something unreadable"
 	}
-	return strconv.Quote(message.Clip(v.text))
+	return strconv.Quote(message.Clip(v.Text))
 }
 
 // keyRules say which keys a mapping may have.
@@ -55,45 +42,45 @@ type keyRules struct {
 }
 
 // fields are the entries of a mapping by key.
-type fields map[string]pair
+type fields map[string]yaml.Pair
 
 // val returns the value under key, nil if there is none.
-func (f fields) val(key string) *element { return f[key].value }
+func (f fields) val(key string) *yaml.Node { return f[key].Value }
 
 // key returns the key itself, for its place.
-func (f fields) key(key string) *element { return f[key].key }
+func (f fields) key(key string) *yaml.Node { return f[key].Key }
 
 // keys checks the keys of the mapping v, and returns those that are known.
-func (l *loader) keys(v *element, r keyRules) fields {
-	m := make(fields, len(v.pairs))
-	lines := make(map[string]int, len(v.pairs))
-	for _, p := range v.pairs {
-		k := p.key
-		if k.kind != scalarKind {
+func (l *loader) keys(v *yaml.Node, r keyRules) fields {
+	m := make(fields, len(v.Pairs))
+	lines := make(map[string]int, len(v.Pairs))
+	for _, p := range v.Pairs {
+		k := p.Key
+		if k.Kind != yaml.Scalar {
 			l.err(k, "", "expected a plain word as key, got %s", describe(k))
 			continue
 		}
 		if r.lyft || r.lenient {
 			if t := plainType(k); t != "string" {
-				l.err(k, "quote it", "config error, key is not of type string: %s", message.Clip(k.text))
+				l.err(k, "quote it", "config error, key is not of type string: %s", message.Clip(k.Text))
 				continue
 			}
 		}
-		if first, twice := lines[k.text]; twice {
+		if first, twice := lines[k.Text]; twice {
 			if r.lenient {
-				l.warn(lint.DuplicateKey, k, "remove one", "the key %q stands twice in one mapping (before in line %d): the last one holds", message.Clip(k.text), first)
+				l.warn(lint.DuplicateKey, k, "remove one", "the key %q stands twice in one mapping (before in line %d): the last one holds", message.Clip(k.Text), first)
 			} else {
-				l.err(k, "remove one", "the key %q stands twice in one mapping (before in line %d)", message.Clip(k.text), first)
+				l.err(k, "remove one", "the key %q stands twice in one mapping (before in line %d)", message.Clip(k.Text), first)
 				continue
 			}
 		}
-		lines[k.text] = k.line
+		lines[k.Text] = k.Line
 		switch {
-		case contains(r.known, k.text), contains(r.aliases, k.text):
-			m[k.text] = p
-		case r.lenient && contains(r.misplaced, k.text):
-			l.warn(lint.MisplacedKey, k, "remove it, or move it to where it belongs", "the key '%s' has no effect here", k.text)
-			l.checkIgnored(p.value, k.text)
+		case contains(r.known, k.Text), contains(r.aliases, k.Text):
+			m[k.Text] = p
+		case r.lenient && contains(r.misplaced, k.Text):
+			l.warn(lint.MisplacedKey, k, "remove it, or move it to where it belongs", "the key '%s' has no effect here", k.Text)
+			l.checkIgnored(p.Value, k.Text)
 		default:
 			l.unknownKey(k, r)
 		}
@@ -101,20 +88,20 @@ func (l *loader) keys(v *element, r keyRules) fields {
 	return m
 }
 
-func (l *loader) unknownKey(k *element, r keyRules) {
-	hint := r.elsewhere[k.text]
+func (l *loader) unknownKey(k *yaml.Node, r keyRules) {
+	hint := r.elsewhere[k.Text]
 	if hint == "" {
-		if near := suggest.Nearest(k.text, r.known); near != "" {
+		if near := suggest.Nearest(k.Text, r.known); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		} else {
 			hint = "known here: " + strings.Join(r.known, ", ")
 		}
 	}
 	if r.lyft || r.lenient {
-		l.err(k, hint, "config error, unknown key '%s'", message.Clip(k.text))
+		l.err(k, hint, "config error, unknown key '%s'", message.Clip(k.Text))
 		return
 	}
-	l.err(k, hint, "unknown key %q", message.Clip(k.text))
+	l.err(k, hint, "unknown key %q", message.Clip(k.Text))
 }
 
 func contains(list []string, s string) bool {
@@ -129,19 +116,19 @@ func contains(list []string, s string) bool {
 // The functions below read a value of one type. They report a value that they cannot take, and
 // return ok == false.
 
-func (l *loader) text(v *element, what string) (s string, ok bool) {
-	if v.kind != scalarKind {
+func (l *loader) text(v *yaml.Node, what string) (s string, ok bool) {
+	if v.Kind != yaml.Scalar {
 		l.err(v, "", "%s: expected text, got %s", what, describe(v))
 		return "", false
 	}
-	return v.text, true
+	return v.Text, true
 }
 
 // texts reads a list of texts, or a single one.
-func (l *loader) texts(v *element, what string) (list []string, at []*element) {
-	items := []*element{v}
-	if v.kind == listKind {
-		items = v.items
+func (l *loader) texts(v *yaml.Node, what string) (list []string, at []*yaml.Node) {
+	items := []*yaml.Node{v}
+	if v.Kind == yaml.List {
+		items = v.Items
 	}
 	for _, i := range items {
 		if s, ok := l.text(i, what); ok {
@@ -151,9 +138,9 @@ func (l *loader) texts(v *element, what string) (list []string, at []*element) {
 	return list, at
 }
 
-func (l *loader) boolean(v *element, what string) (b, ok bool) {
-	if v.kind == scalarKind && !v.quoted {
-		switch v.text {
+func (l *loader) boolean(v *yaml.Node, what string) (b, ok bool) {
+	if v.Kind == yaml.Scalar && !v.Quoted {
+		switch v.Text {
 		case "true", "True", "TRUE":
 			return true, true
 		case "false", "False", "FALSE":
@@ -164,9 +151,9 @@ func (l *loader) boolean(v *element, what string) (b, ok bool) {
 	return false, false
 }
 
-func (l *loader) integer(v *element, what string, least, most int64) (n int64, ok bool) {
-	if v.kind == scalarKind && !v.quoted {
-		if n, err := strconv.ParseInt(v.text, 10, 64); err == nil && n >= least && n <= most {
+func (l *loader) integer(v *yaml.Node, what string, least, most int64) (n int64, ok bool) {
+	if v.Kind == yaml.Scalar && !v.Quoted {
+		if n, err := strconv.ParseInt(v.Text, 10, 64); err == nil && n >= least && n <= most {
 			return n, true
 		}
 	}
@@ -175,7 +162,7 @@ func (l *loader) integer(v *element, what string, least, most int64) (n int64, o
 }
 
 // percent reads a whole percentage, with or without the sign.
-func (l *loader) percent(v *element, what string, least, most int) (n int, ok bool) {
+func (l *loader) percent(v *yaml.Node, what string, least, most int) (n int, ok bool) {
 	n, err := parsePercent(v, least, most)
 	if err != nil {
 		l.err(v, "", "%s: expected %v", what, err)
@@ -184,9 +171,9 @@ func (l *loader) percent(v *element, what string, least, most int) (n int, ok bo
 }
 
 // parsePercent's error says what was expected.
-func parsePercent(v *element, least, most int) (int, error) {
-	if v.kind == scalarKind {
-		digits := strings.TrimSpace(strings.TrimSuffix(v.text, "%"))
+func parsePercent(v *yaml.Node, least, most int) (int, error) {
+	if v.Kind == yaml.Scalar {
+		digits := strings.TrimSpace(strings.TrimSuffix(v.Text, "%"))
 		if n, err := strconv.Atoi(digits); err == nil && n >= least && n <= most && digits[0] != '+' {
 			return n, nil
 		}
@@ -195,17 +182,17 @@ func parsePercent(v *element, least, most int) (int, error) {
 }
 
 // duration reads a duration above 0.
-func (l *loader) duration(v *element, what string) (d time.Duration, ok bool) {
-	if v.kind != scalarKind {
+func (l *loader) duration(v *yaml.Node, what string) (d time.Duration, ok bool) {
+	if v.Kind != yaml.Scalar {
 		l.err(v, "as in 30s", "%s: expected a duration, got %s", what, describe(v))
 		return 0, false
 	}
-	d, err := rule.ParseDuration(v.text)
+	d, err := rule.ParseDuration(v.Text)
 	if err == nil && d <= 0 {
-		err = fmt.Errorf("the duration must be longer than 0, got %s", v.text)
+		err = fmt.Errorf("the duration must be longer than 0, got %s", v.Text)
 	}
 	if err == nil && d%time.Microsecond != 0 {
-		err = fmt.Errorf("the duration must be a whole number of microseconds, got %s", v.text)
+		err = fmt.Errorf("the duration must be a whole number of microseconds, got %s", v.Text)
 	}
 	if err != nil {
 		l.err(v, "", "%s: %v", what, err)
@@ -215,22 +202,22 @@ func (l *loader) duration(v *element, what string) (d time.Duration, ok bool) {
 }
 
 // span is duration with a longest one.
-func (l *loader) span(v *element, what string, most time.Duration) (d time.Duration, ok bool) {
+func (l *loader) span(v *yaml.Node, what string, most time.Duration) (d time.Duration, ok bool) {
 	if d, ok = l.duration(v, what); ok && d > most {
-		l.err(v, "", "%s: expected at most %s, got %s", what, message.DaysOrHours(most), message.Clip(v.text))
+		l.err(v, "", "%s: expected at most %s, got %s", what, message.DaysOrHours(most), message.Clip(v.Text))
 		return 0, false
 	}
 	return d, ok
 }
 
 // oneOf reads one of words; "" if it is none.
-func (l *loader) oneOf(v *element, what string, words ...string) string {
-	if v.kind == scalarKind && contains(words, v.text) {
-		return v.text
+func (l *loader) oneOf(v *yaml.Node, what string, words ...string) string {
+	if v.Kind == yaml.Scalar && contains(words, v.Text) {
+		return v.Text
 	}
 	hint := ""
-	if v.kind == scalarKind {
-		if near := suggest.Nearest(v.text, words); near != "" {
+	if v.Kind == yaml.Scalar {
+		if near := suggest.Nearest(v.Text, words); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 	}
@@ -246,26 +233,26 @@ var yamlFloat = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // plainType is the type of the scalar v in YAML 1.1: string, bool, int, float, timestamp or null.
-func plainType(v *element) string {
-	if v.kind == nullKind {
+func plainType(v *yaml.Node) string {
+	if v.Kind == yaml.Null {
 		return "null"
 	}
-	if v.quoted || v.text == "" {
+	if v.Quoted || v.Text == "" {
 		return "string"
 	}
-	if _, ok := yamlBool(v.text); ok {
+	if _, ok := yamlBool(v.Text); ok {
 		return "bool"
 	}
-	switch c := v.text[0]; {
+	switch c := v.Text[0]; {
 	case c == '.':
-		switch strings.ToLower(v.text) {
+		switch strings.ToLower(v.Text) {
 		case ".inf", ".nan":
 			return "float"
 		}
 	case c != '-' && c != '+' && (c < '0' || c > '9'):
 		return "string"
 	}
-	plain := strings.ReplaceAll(v.text, "_", "")
+	plain := strings.ReplaceAll(v.Text, "_", "")
 	if _, err := strconv.ParseInt(plain, 0, 64); err == nil {
 		return "int"
 	}
@@ -280,7 +267,7 @@ func plainType(v *element) string {
 		return "float"
 	}
 	for _, layout := range []string{"2006-1-2", "2006-1-2 15:4:5.999999999", "2006-1-2T15:4:5.999999999Z07:00", "2006-1-2t15:4:5.999999999Z07:00"} {
-		if _, err := time.Parse(layout, v.text); err == nil {
+		if _, err := time.Parse(layout, v.Text); err == nil {
 			return "timestamp"
 		}
 	}
@@ -298,61 +285,61 @@ func yamlBool(s string) (b, ok bool) {
 }
 
 // lyftScalar reports what no scalar of the Lyft form may be.
-func (l *loader) lyftScalar(v *element, what string) bool {
-	switch v.kind {
-	case badKind:
+func (l *loader) lyftScalar(v *yaml.Node, what string) bool {
+	switch v.Kind {
+	case yaml.Bad:
 		return false
-	case nullKind:
+	case yaml.Null:
 		l.warn(lint.EmptyValue, v, "remove the key, or give it a value", "%s has no value", what)
 		return true
-	case mapKind, listKind:
+	case yaml.Mapping, yaml.List:
 		l.err(v, "", "error loading config file: %s: expected a single value, got %s", what, describe(v))
 		return false
 	}
 	if t := plainType(v); t == "float" || t == "timestamp" {
-		l.err(v, "quote it if it is text", "error checking config: %s: a %s such as %s cannot stand here", what, t, message.Clip(v.text))
+		l.err(v, "quote it if it is text", "error checking config: %s: a %s such as %s cannot stand here", what, t, message.Clip(v.Text))
 		return false
 	}
 	return true
 }
 
 // lyftText reads a text; a number or bool is taken as it is written, with a warning.
-func (l *loader) lyftText(v *element, what string) (s string, ok bool) {
+func (l *loader) lyftText(v *yaml.Node, what string) (s string, ok bool) {
 	if !l.lyftScalar(v, what) {
 		return "", false
 	}
-	if t := plainType(v); t == "int" || t == "bool" && len(v.text) > 1 {
-		l.warn(lint.NumberAsText, v, "quote it", "%s: the %s %s is taken as text", what, t, v.text)
+	if t := plainType(v); t == "int" || t == "bool" && len(v.Text) > 1 {
+		l.warn(lint.NumberAsText, v, "quote it", "%s: the %s %s is taken as text", what, t, v.Text)
 	}
-	return v.text, true
+	return v.Text, true
 }
 
-func (l *loader) lyftBool(v *element, what string) bool {
-	if !l.lyftScalar(v, what) || v.kind == nullKind {
+func (l *loader) lyftBool(v *yaml.Node, what string) bool {
+	if !l.lyftScalar(v, what) || v.Kind == yaml.Null {
 		return false
 	}
 	if plainType(v) == "bool" {
-		b, _ := yamlBool(v.text)
+		b, _ := yamlBool(v.Text)
 		return b
 	}
 	l.err(v, "", "error loading config file: %s: expected true or false, got %s", what, describe(v))
 	return false
 }
 
-func (l *loader) lyftUint32(v *element, what string) (n uint32, ok bool) {
+func (l *loader) lyftUint32(v *yaml.Node, what string) (n uint32, ok bool) {
 	if !l.lyftScalar(v, what) {
 		return 0, false
 	}
-	if v.kind == nullKind {
+	if v.Kind == yaml.Null {
 		return 0, true
 	}
 	if plainType(v) == "int" {
-		if n, err := strconv.ParseUint(strings.ReplaceAll(v.text, "_", ""), 0, 32); err == nil {
+		if n, err := strconv.ParseUint(strings.ReplaceAll(v.Text, "_", ""), 0, 32); err == nil {
 			return uint32(n), true
 		}
 	}
 	hint := ""
-	if v.quoted {
+	if v.Quoted {
 		hint = "without quotes"
 	}
 	l.err(v, hint, "error loading config file: %s: expected a whole number from 0 to 4294967295, got %s", what, describe(v))
@@ -361,20 +348,20 @@ func (l *loader) lyftUint32(v *element, what string) (n uint32, ok bool) {
 
 // checkIgnored checks what stands under a key without effect as envoyproxy/ratelimit does: only
 // known keys, only maps in lists.
-func (l *loader) checkIgnored(v *element, key string) {
-	switch v.kind {
-	case scalarKind:
+func (l *loader) checkIgnored(v *yaml.Node, key string) {
+	switch v.Kind {
+	case yaml.Scalar:
 		l.lyftScalar(v, key)
-	case mapKind:
+	case yaml.Mapping:
 		if key == "metadata" {
 			return
 		}
 		for k, p := range l.keys(v, keyRules{known: lyftKeys, lenient: true, lyft: true}) {
-			l.checkIgnored(p.value, k)
+			l.checkIgnored(p.Value, k)
 		}
-	case listKind:
-		for _, i := range v.items {
-			if i.kind != mapKind {
+	case yaml.List:
+		for _, i := range v.Items {
+			if i.Kind != yaml.Mapping {
 				l.notMap(i)
 				continue
 			}
@@ -383,9 +370,9 @@ func (l *loader) checkIgnored(v *element, key string) {
 	}
 }
 
-func (l *loader) notMap(v *element) {
-	text := v.text
-	if v.kind != scalarKind {
+func (l *loader) notMap(v *yaml.Node) {
+	text := v.Text
+	if v.Kind != yaml.Scalar {
 		text = describe(v)
 	}
 	l.err(v, "", "config error, yaml file contains list of type other than map: %s", message.Clip(text))

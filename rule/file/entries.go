@@ -7,64 +7,59 @@ import (
 
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
-// comment is a comment of a rule file that speaks to lint.
-type comment struct {
-	line, column int
-	text         string // without the #, trimmed
-}
-
 // findIgnores notes the comments of the file at hand that silence warnings.
-func (l *loader) findIgnores(comments []comment, root *element) {
+func (l *loader) findIgnores(comments []yaml.Comment, root *yaml.Node) {
 	if len(comments) == 0 {
 		return
 	}
 	entries := l.entries(root)
 	for _, c := range comments {
-		l.src.AddIgnore(c.line, c.column, c.text, entries)
+		l.src.AddIgnore(c.Line, c.Column, c.Text, entries)
 	}
 }
 
 // entries lists the limits and descriptors of the file at hand, those inside others behind them.
-func (l *loader) entries(root *element) []message.Entry {
+func (l *loader) entries(root *yaml.Node) []message.Entry {
 	var entries []message.Entry
-	var walk func(list *element, next int)
-	walk = func(list *element, next int) {
-		if list == nil || list.kind != listKind {
+	var walk func(list *yaml.Node, next int)
+	walk = func(list *yaml.Node, next int) {
+		if list == nil || list.Kind != yaml.List {
 			return
 		}
-		for i, item := range list.items {
-			e := message.Entry{Start: item.line, End: lastLine(item), Next: next}
-			if i+1 < len(list.items) {
-				e.Next = list.items[i+1].line
+		for i, item := range list.Items {
+			e := message.Entry{Start: item.Line, End: lastLine(item), Next: next}
+			if i+1 < len(list.Items) {
+				e.Next = list.Items[i+1].Line
 			}
 			if line := l.src.LineText(e.Start); strings.HasPrefix(strings.TrimSpace(line), "-") {
 				e.Dash = strings.IndexByte(line, '-') + 1
 			}
 			entries = append(entries, e)
-			walk(item.get("descriptors"), e.Next)
+			walk(item.Get("descriptors"), e.Next)
 		}
 	}
-	for i, p := range root.pairs {
-		if p.key.text == "limits" || p.key.text == "descriptors" {
+	for i, p := range root.Pairs {
+		if p.Key.Text == "limits" || p.Key.Text == "descriptors" {
 			next := math.MaxInt
-			if i+1 < len(root.pairs) {
-				next = root.pairs[i+1].key.line
+			if i+1 < len(root.Pairs) {
+				next = root.Pairs[i+1].Key.Line
 			}
-			walk(p.value, next)
+			walk(p.Value, next)
 		}
 	}
 	return entries
 }
 
 // lastLine is the last line on which a part of v begins.
-func lastLine(v *element) int {
-	last := v.line
-	for _, p := range v.pairs {
-		last = max(last, p.key.line, lastLine(p.value))
+func lastLine(v *yaml.Node) int {
+	last := v.Line
+	for _, p := range v.Pairs {
+		last = max(last, p.Key.Line, lastLine(p.Value))
 	}
-	for _, i := range v.items {
+	for _, i := range v.Items {
 		last = max(last, lastLine(i))
 	}
 	return last

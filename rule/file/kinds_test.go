@@ -11,6 +11,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // only loads a file with one rule.
@@ -200,7 +201,7 @@ func TestDays(t *testing.T) {
 		"mon-mon": "mon", "tue,mon": "mon,tue", "thu-tue": "mon,tue,thu-sun",
 	} {
 		l := &loader{}
-		if got := (rule.SchedulePhase{Days: l.days(&element{kind: scalarKind, text: text}), Until: message.Day}).When(); got != want || len(l.errors) > 0 {
+		if got := (rule.SchedulePhase{Days: l.days(&yaml.Node{Kind: yaml.Scalar, Text: text}), Until: message.Day}).When(); got != want || len(l.errors) > 0 {
 			t.Errorf("%s: %s, want %s; %v", text, got, want, l.errors)
 		}
 	}

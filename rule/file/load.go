@@ -16,6 +16,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/lint"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // Source is one rule file.
@@ -133,20 +134,20 @@ func (l *loader) report(list *[]rule.Problem, name string, line, column int, hin
 }
 
 // err reports an error at v, unless v is one that could not even be read.
-func (l *loader) err(v *element, hint, format string, args ...any) {
-	if v.kind == badKind {
+func (l *loader) err(v *yaml.Node, hint, format string, args ...any) {
+	if v.Kind == yaml.Bad {
 		return // reported when it was read
 	}
-	l.report(&l.errors, "", v.line, v.column, hint, fmt.Sprintf(format, args...))
+	l.report(&l.errors, "", v.Line, v.Column, hint, fmt.Sprintf(format, args...))
 }
 
 // warn reports a warning of that name at v.
-func (l *loader) warn(name string, v *element, hint, format string, args ...any) {
-	l.report(&l.warnings, name, v.line, v.column, hint, fmt.Sprintf(format, args...))
+func (l *loader) warn(name string, v *yaml.Node, hint, format string, args ...any) {
+	l.report(&l.warnings, name, v.Line, v.Column, hint, fmt.Sprintf(format, args...))
 }
 
-func (l *loader) pos(v *element) rule.Position {
-	p := rule.Position{Line: v.line, Column: v.column}
+func (l *loader) pos(v *yaml.Node) rule.Position {
+	p := rule.Position{Line: v.Line, Column: v.Column}
 	if l.src != nil {
 		p.File = l.src.Name
 	}
@@ -177,17 +178,17 @@ var configKeys = []string{
 
 // configurationKeys are the first keys of a mapping that is a server's configuration, for a
 // message; "" if it is none.
-func configurationKeys(root *element) string {
+func configurationKeys(root *yaml.Node) string {
 	var found []string
-	for i := range root.pairs {
-		key, value := root.pairs[i].key, root.pairs[i].value
+	for i := range root.Pairs {
+		key, value := root.Pairs[i].Key, root.Pairs[i].Value
 		switch {
-		case key.kind != scalarKind || slices.Contains(rootKeys, key.text) && key.text != "limits":
+		case key.Kind != yaml.Scalar || slices.Contains(rootKeys, key.Text) && key.Text != "limits":
 			return ""
-		case key.text == "limits" && value.kind != mapKind, key.text == "rules" && value.kind == listKind:
+		case key.Text == "limits" && value.Kind != yaml.Mapping, key.Text == "rules" && value.Kind == yaml.List:
 			return "" // limits, or what somebody thinks is their name
-		case key.text != "limits" && slices.Contains(configKeys, key.text):
-			found = append(found, key.text)
+		case key.Text != "limits" && slices.Contains(configKeys, key.Text):
+			found = append(found, key.Text)
 		}
 	}
 	if len(found) > 3 {
@@ -201,16 +202,16 @@ func (l *loader) file(s Source) {
 	l.src = &message.Origin{Name: s.Name, Text: string(s.Data)}
 	l.rule, l.seen = "", nil
 	l.origins = append(l.origins, l.src)
-	documents, comments, misread, failure := parseYAML(l.src.Text)
+	documents, comments, misread, failure := yaml.Parse(l.src.Text)
 	for _, m := range misread {
-		l.report(&l.errors, "", m.line, m.column, m.hint, "error loading config file: "+m.message)
+		l.report(&l.errors, "", m.Line, m.Column, m.Hint, "error loading config file: "+m.Message)
 	}
 	if failure != nil {
 		l.unread = true
-		if failure.hint == "" {
-			failure.hint = l.syntaxHint(failure)
+		if failure.Hint == "" {
+			failure.Hint = l.syntaxHint(failure)
 		}
-		l.report(&l.errors, "", failure.line, failure.column, failure.hint, "error loading config file: "+failure.message)
+		l.report(&l.errors, "", failure.Line, failure.Column, failure.Hint, "error loading config file: "+failure.Message)
 		return
 	}
 	if len(documents) == 0 {
@@ -219,7 +220,7 @@ func (l *loader) file(s Source) {
 		return
 	}
 	root := documents[0]
-	if root.kind != mapKind {
+	if root.Kind != yaml.Mapping {
 		l.unread = true
 		l.err(root, "as in: limits: [{name: api, per: [ip], allow: 10/min}]", "error loading config file: expected a mapping with domain and limits or descriptors, got %s", describe(root))
 		return
@@ -235,7 +236,7 @@ func (l *loader) file(s Source) {
 		l.err(root, hint, "this is %s of Kubernetes, not a file of rules", manifest)
 		return
 	}
-	native := root.get("limits") != nil || root.get("exempt") != nil || root.get("groups") != nil || root.get("paths") != nil
+	native := root.Get("limits") != nil || root.Get("exempt") != nil || root.Get("groups") != nil || root.Get("paths") != nil
 	if len(documents) > 1 {
 		if native {
 			l.err(documents[1], "put it into a file of its own", "a rule file holds one document; this is a second one")
@@ -253,8 +254,8 @@ func (l *loader) file(s Source) {
 var unquoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[:\[,-]\s*[!*&%@\x60]`) })
 
 // syntaxHint guesses the cause of a syntax error.
-func (l *loader) syntaxHint(failure *syntaxError) string {
-	for line := failure.line; line >= failure.line-1; line-- {
+func (l *loader) syntaxHint(failure *yaml.Error) string {
+	for line := failure.Line; line >= failure.Line-1; line-- {
 		if quote, _, _ := strings.Cut(l.src.Quote(line, 0), "\n"); unquoted().MatchString(quote) {
 			return `a value that begins with ! * & % @ or a backquote must be quoted, as in "!free"`
 		}
@@ -268,9 +269,9 @@ func (l *loader) syntaxHint(failure *syntaxError) string {
 	return ""
 }
 
-func (l *loader) root(root *element, native bool) *rule.File {
+func (l *loader) root(root *yaml.Node, native bool) *rule.File {
 	f := &rule.File{Name: l.src.Name, Domain: rule.DefaultDomain, Origin: l.src}
-	lyft := root.get("descriptors")
+	lyft := root.Get("descriptors")
 	keys := l.keys(root, keyRules{known: rootKeys, misplaced: lyftKeys, elsewhere: rootMistakes(), lenient: !native, lyft: lyft != nil})
 	if d := keys.val("domain"); d != nil {
 		f.Domain = strings.Clone(l.domain(d, native)) // as the names of limits
@@ -285,7 +286,7 @@ func (l *loader) root(root *element, native bool) *rule.File {
 	}
 	if p := keys.val("paths"); p != nil {
 		f.ExactPaths = l.oneOf(p, "paths", pathSpellings...) == "exact"
-		if root.get("limits") == nil && root.get("exempt") == nil {
+		if root.Get("limits") == nil && root.Get("exempt") == nil {
 			l.warn(lint.NoEffect, p, "remove it", "paths is about limits and exempt, and the file has neither: descriptors match paths to the letter in any case")
 		}
 	}
@@ -294,15 +295,15 @@ func (l *loader) root(root *element, native bool) *rule.File {
 		f.Exempt = l.conditions(e, "exempt")
 	}
 	if v := keys.val("limits"); v != nil {
-		switch v.kind {
-		case listKind:
-			for _, item := range v.items {
+		switch v.Kind {
+		case yaml.List:
+			for _, item := range v.Items {
 				if r := l.limit(item, f.Domain); r != nil {
 					f.Rules = append(f.Rules, r)
 				}
 				l.rule = ""
 			}
-		case nullKind:
+		case yaml.Null:
 			l.warn(lint.EmptyValue, v, "remove the key, or list limits under it", "limits is empty: the file holds no limit")
 		default:
 			l.err(v, "as in: limits: [{name: api, allow: 10/min}]", "limits: expected a list of limits, got %s", describe(v))
@@ -315,7 +316,7 @@ func (l *loader) root(root *element, native bool) *rule.File {
 	return f
 }
 
-func (l *loader) domain(d *element, native bool) string {
+func (l *loader) domain(d *yaml.Node, native bool) string {
 	var name string
 	if native {
 		name, _ = l.text(d, "domain")
@@ -323,7 +324,7 @@ func (l *loader) domain(d *element, native bool) string {
 		name, _ = l.lyftText(d, "domain")
 	}
 	if name == "" {
-		if native && d.kind != scalarKind {
+		if native && d.Kind != yaml.Scalar {
 			return rule.DefaultDomain // reported by text
 		}
 		l.err(d, "", "config file cannot have empty domain")
@@ -339,7 +340,7 @@ func (l *loader) domain(d *element, native bool) string {
 }
 
 // count notes one more rule, and reports whether that is still within bounds.
-func (l *loader) count(v *element) bool {
+func (l *loader) count(v *yaml.Node) bool {
 	l.rules++
 	if l.rules == maxRules+1 {
 		l.err(v, "", "more than %d rules", maxRules)

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/lint"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // lyftKeys are all keys of the Lyft form. envoyproxy/ratelimit checks keys against this list only,
@@ -61,21 +62,21 @@ type step struct {
 }
 
 // descriptors reads a list of descriptors that stands under path.
-func (l *loader) descriptors(v *element, domain string, path []step) []*rule.Node {
-	switch v.kind {
-	case nullKind:
+func (l *loader) descriptors(v *yaml.Node, domain string, path []step) []*rule.Node {
+	switch v.Kind {
+	case yaml.Null:
 		l.warn(lint.EmptyValue, v, "remove the key, or list descriptors under it", "descriptors is empty")
 		return nil
-	case listKind:
+	case yaml.List:
 	default:
 		l.err(v, "as in: descriptors: [{key: user}]", "error loading config file: descriptors: expected a list, got %s", describe(v))
 		return nil
 	}
 	var nodes []*rule.Node
-	for _, item := range v.items {
+	for _, item := range v.Items {
 		switch {
-		case item.kind == badKind:
-		case item.kind != mapKind:
+		case item.Kind == yaml.Bad:
+		case item.Kind != yaml.Mapping:
 			l.notMap(item)
 		default:
 			if n := l.descriptor(item, domain, path); n != nil {
@@ -87,7 +88,7 @@ func (l *loader) descriptors(v *element, domain string, path []step) []*rule.Nod
 }
 
 // descriptor reads one descriptor. It is nil if that has no usable key.
-func (l *loader) descriptor(v *element, domain string, path []step) *rule.Node {
+func (l *loader) descriptor(v *yaml.Node, domain string, path []step) *rule.Node {
 	l.rule = pathName(path)
 	keys := l.keys(v, keyRules{known: descriptorKeys, misplaced: lyftKeys, elsewhere: descriptorMistakes(), lenient: true, lyft: true})
 	n := &rule.Node{Pos: l.pos(v)}
@@ -135,7 +136,7 @@ func (l *loader) descriptor(v *element, domain string, path []step) *rule.Node {
 		lyft.Metadata = l.metadata(m)
 	}
 	limit := keys.val("rate_limit")
-	if limit != nil && limit.kind == nullKind {
+	if limit != nil && limit.Kind == yaml.Null {
 		l.warn(lint.EmptyValue, limit, "remove the key, or give it unit and requests_per_unit", "rate_limit is empty: this descriptor is not limited")
 		limit = nil
 	}
@@ -173,8 +174,8 @@ func pathName(path []step) string {
 }
 
 // rateLimit reads rate_limit into r.
-func (l *loader) rateLimit(v *element, r *rule.Rule, path []step) {
-	if v.kind != mapKind {
+func (l *loader) rateLimit(v *yaml.Node, r *rule.Rule, path []step) {
+	if v.Kind != yaml.Mapping {
 		l.err(v, "as in: rate_limit: {unit: minute, requests_per_unit: 10}", "error loading config file: rate_limit: expected a mapping, got %s", describe(v))
 		return
 	}
@@ -208,7 +209,7 @@ func (l *loader) rateLimit(v *element, r *rule.Rule, path []step) {
 }
 
 // lyftAllow reads unit, requests_per_unit and unlimited, or the native allow in their place.
-func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule, s *settings) []allowance {
+func (l *loader) lyftAllow(v *yaml.Node, keys fields, r *rule.Rule, s *settings) []allowance {
 	if a := keys.val("allow"); a != nil {
 		for _, other := range []string{"unit", "requests_per_unit", "request_per_unit", "unlimited"} {
 			if o := keys.key(other); o != nil {
@@ -284,19 +285,19 @@ func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule, s *settings) [
 }
 
 // lyftReplaces reads a list of {name: …}.
-func (l *loader) lyftReplaces(v *element, own string) []string {
-	switch v.kind {
-	case nullKind:
+func (l *loader) lyftReplaces(v *yaml.Node, own string) []string {
+	switch v.Kind {
+	case yaml.Null:
 		l.warn(lint.EmptyValue, v, "remove the key", "replaces is empty")
 		return nil
-	case listKind:
+	case yaml.List:
 	default:
 		l.err(v, "as in: replaces: [{name: other}]", "error loading config file: replaces: expected a list, got %s", describe(v))
 		return nil
 	}
 	var names []string
-	for _, item := range v.items {
-		if item.kind != mapKind {
+	for _, item := range v.Items {
+		if item.Kind != yaml.Mapping {
 			l.notMap(item)
 			continue
 		}
@@ -319,12 +320,12 @@ func (l *loader) lyftReplaces(v *element, own string) []string {
 }
 
 // metadata reads a mapping that must fit a protobuf Struct.
-func (l *loader) metadata(v *element) map[string]any {
-	if v.kind == nullKind {
+func (l *loader) metadata(v *yaml.Node) map[string]any {
+	if v.Kind == yaml.Null {
 		l.warn(lint.EmptyValue, v, "remove the key", "metadata is empty")
 		return nil
 	}
-	if v.kind != mapKind {
+	if v.Kind != yaml.Mapping {
 		l.err(v, "", "error loading config file: metadata: expected a mapping, got %s", describe(v))
 		return nil
 	}
@@ -333,31 +334,31 @@ func (l *loader) metadata(v *element) map[string]any {
 }
 
 // metadataValue converts v as a protobuf Struct holds it: all numbers are float64.
-func (l *loader) metadataValue(v *element) any {
-	switch v.kind {
-	case listKind:
-		list := make([]any, 0, len(v.items))
-		for _, i := range v.items {
+func (l *loader) metadataValue(v *yaml.Node) any {
+	switch v.Kind {
+	case yaml.List:
+		list := make([]any, 0, len(v.Items))
+		for _, i := range v.Items {
 			list = append(list, l.metadataValue(i))
 		}
 		return list
-	case mapKind:
-		m := make(map[string]any, len(v.pairs))
-		for _, p := range v.pairs {
-			if p.key.kind != scalarKind || plainType(p.key) != "string" && len(p.key.text) > 1 {
-				l.err(p.key, "quote it", "error parsing metadata: a key must be text, got %s", describe(p.key))
+	case yaml.Mapping:
+		m := make(map[string]any, len(v.Pairs))
+		for _, p := range v.Pairs {
+			if p.Key.Kind != yaml.Scalar || plainType(p.Key) != "string" && len(p.Key.Text) > 1 {
+				l.err(p.Key, "quote it", "error parsing metadata: a key must be text, got %s", describe(p.Key))
 				continue
 			}
-			m[p.key.text] = l.metadataValue(p.value)
+			m[p.Key.Text] = l.metadataValue(p.Value)
 		}
 		return m
-	case scalarKind:
+	case yaml.Scalar:
 		switch plainType(v) {
 		case "bool":
-			b, _ := yamlBool(v.text)
+			b, _ := yamlBool(v.Text)
 			return b
 		case "int", "float":
-			plain := strings.ReplaceAll(v.text, "_", "")
+			plain := strings.ReplaceAll(v.Text, "_", "")
 			f, err := strconv.ParseFloat(plain, 64)
 			if n, failure := strconv.ParseInt(plain, 0, 64); failure == nil {
 				f, err = float64(n), nil
@@ -365,15 +366,15 @@ func (l *loader) metadataValue(v *element) any {
 				f, err = float64(n), nil
 			}
 			if err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
-				l.err(v, "quote it if it is text", "error parsing metadata: %s is no number that JSON knows", message.Clip(v.text))
+				l.err(v, "quote it if it is text", "error parsing metadata: %s is no number that JSON knows", message.Clip(v.Text))
 				return nil
 			}
 			return f
 		case "timestamp":
-			l.err(v, "quote it", "error parsing metadata: a timestamp such as %s has no place in a Struct", message.Clip(v.text))
+			l.err(v, "quote it", "error parsing metadata: a timestamp such as %s has no place in a Struct", message.Clip(v.Text))
 			return nil
 		}
-		return v.text
+		return v.Text
 	}
 	return nil
 }

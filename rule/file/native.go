@@ -10,6 +10,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/lint"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // limitKeys are the keys of a native limit.
@@ -57,9 +58,9 @@ var limitMistakes = sync.OnceValue(func() map[string]string {
 
 // limit reads one entry of limits. If it has errors, the Rule that comes back is only good for
 // finding names twice; it is nil if the entry has no usable name.
-func (l *loader) limit(v *element, domain string) *rule.Rule {
+func (l *loader) limit(v *yaml.Node, domain string) *rule.Rule {
 	l.rule = ""
-	if v.kind != mapKind {
+	if v.Kind != yaml.Mapping {
 		l.err(v, "as in: {name: api, per: [ip], allow: 10/min}", "limits: expected a mapping, got %s", describe(v))
 		return nil
 	}
@@ -68,9 +69,9 @@ func (l *loader) limit(v *element, domain string) *rule.Rule {
 	}
 	before := len(l.errors)
 	r := l.newRule(v, domain)
-	named := v.get("name")
-	if named != nil && named.kind == scalarKind {
-		l.rule = message.Clip(named.text)
+	named := v.Get("name")
+	if named != nil && named.Kind == yaml.Scalar {
+		l.rule = message.Clip(named.Text)
 	}
 	keys := l.keys(v, keyRules{known: limitKeys, elsewhere: limitMistakes()})
 	if named == nil {
@@ -113,49 +114,49 @@ func (l *loader) limit(v *element, domain string) *rule.Rule {
 }
 
 // newRule returns a rule of the file at hand that stands at v.
-func (l *loader) newRule(v *element, domain string) *rule.Rule {
+func (l *loader) newRule(v *yaml.Node, domain string) *rule.Rule {
 	r := rule.New("", domain)
 	r.Pos = l.pos(v)
 	return r
 }
 
 // conditions reads when or exempt.
-func (l *loader) conditions(v *element, what string) []rule.Condition {
-	if v.kind != mapKind {
+func (l *loader) conditions(v *yaml.Node, what string) []rule.Condition {
+	if v.Kind != yaml.Mapping {
 		l.err(v, "as in: {path: /api/**, method: [GET, HEAD]}", "%s: expected a mapping from attributes to patterns, got %s", what, describe(v))
 		return nil
 	}
-	conditions := make([]rule.Condition, 0, len(v.pairs))
+	conditions := make([]rule.Condition, 0, len(v.Pairs))
 	seen := map[string]int{}
-	for _, p := range v.pairs {
-		name, ok := l.attribute(p.key, what)
+	for _, p := range v.Pairs {
+		name, ok := l.attribute(p.Key, what)
 		if !ok {
 			continue
 		}
 		if line, twice := seen[name]; twice {
-			l.err(p.key, "put both into one list: any of them then matches", "%s: the attribute %q stands twice (before in line %d)", what, name, line)
+			l.err(p.Key, "put both into one list: any of them then matches", "%s: the attribute %q stands twice (before in line %d)", what, name, line)
 			continue
 		}
-		seen[name] = p.key.line
-		c := rule.Condition{Attribute: name, Pos: l.pos(p.key)}
-		items, negative := []*element{p.value}, 0
-		if p.value.kind == listKind {
-			if items = p.value.items; len(items) == 0 {
-				l.err(p.value, "", "%s.%s: the list is empty, so that nothing could match it", what, name)
+		seen[name] = p.Key.Line
+		c := rule.Condition{Attribute: name, Pos: l.pos(p.Key)}
+		items, negative := []*yaml.Node{p.Value}, 0
+		if p.Value.Kind == yaml.List {
+			if items = p.Value.Items; len(items) == 0 {
+				l.err(p.Value, "", "%s.%s: the list is empty, so that nothing could match it", what, name)
 			}
 		}
 		c.Patterns = make([]rule.Pattern, 0, len(items))
 		for _, i := range items {
-			switch i.kind {
-			case scalarKind:
-			case nullKind:
+			switch i.Kind {
+			case yaml.Scalar:
+			case yaml.Null:
 				l.err(i, `for an attribute that must be absent, write "!**"`, "%s.%s: expected a pattern, got nothing", what, name)
 				continue
 			default:
 				l.err(i, "", "%s.%s: expected a pattern, or a list of patterns, got %s", what, name, describe(i))
 				continue
 			}
-			pattern, err := l.compiled.pattern(name, i.text)
+			pattern, err := l.compiled.pattern(name, i.Text)
 			if err != nil {
 				l.err(i, "", "%s.%s: %v", what, name, err)
 				continue
@@ -166,8 +167,8 @@ func (l *loader) conditions(v *element, what string) []rule.Condition {
 			}
 			c.Patterns = append(c.Patterns, pattern)
 		}
-		if p.value.kind == listKind && negative > 0 && negative == len(items) {
-			l.err(p.value, "one !pattern stands without a list; to exclude several, use ~regex, or if", "%s.%s: a list of only negations is always true", what, name)
+		if p.Value.Kind == yaml.List && negative > 0 && negative == len(items) {
+			l.err(p.Value, "one !pattern stands without a list; to exclude several, use ~regex, or if", "%s.%s: a list of only negations is always true", what, name)
 		}
 		conditions = append(conditions, c)
 	}
@@ -175,7 +176,7 @@ func (l *loader) conditions(v *element, what string) []rule.Condition {
 }
 
 // attribute reads the name of an attribute.
-func (l *loader) attribute(v *element, what string) (string, bool) {
+func (l *loader) attribute(v *yaml.Node, what string) (string, bool) {
 	name, ok := l.text(v, what)
 	if !ok {
 		return "", false
@@ -189,14 +190,14 @@ func (l *loader) attribute(v *element, what string) (string, bool) {
 }
 
 // checkCase warns of the name of a header that is not in lower case.
-func (l *loader) checkCase(v *element, what, name string) {
+func (l *loader) checkCase(v *yaml.Node, what, name string) {
 	if rest, ok := strings.CutPrefix(name, "header."); ok && rest != strings.ToLower(rest) {
 		l.warn(lint.NeverMatches, v, "write header."+strings.ToLower(rest), "%s: HTTP doors supply the names of headers in lower case, so that %q is never there", what, name)
 	}
 }
 
-func (l *loader) per(v *element) []rule.Key {
-	if v.kind == nullKind {
+func (l *loader) per(v *yaml.Node) []rule.Key {
+	if v.Kind == yaml.Null {
 		l.err(v, "as in: per: [ip]; leave it out for one global counter", "per: expected a list of attributes, got nothing")
 		return nil
 	}
@@ -229,7 +230,7 @@ func (l *loader) per(v *element) []rule.Key {
 	return keys
 }
 
-func (l *loader) replaces(v *element, own string) []string {
+func (l *loader) replaces(v *yaml.Node, own string) []string {
 	names, at := l.texts(v, "replaces")
 	for i, n := range names {
 		switch {
@@ -247,7 +248,7 @@ type allowance struct {
 	rate     rule.Rate
 	burst    int64
 	hasBurst bool
-	at       *element
+	at       *yaml.Node
 }
 
 // maxWindows bounds the entries of one allow: a request that meets the limit is charged to all of
@@ -255,10 +256,10 @@ type allowance struct {
 const maxWindows = 64
 
 // allow reads allow, or one value of override. unlimited is for the whole of it.
-func (l *loader) allow(v *element, what string) (entries []allowance, unlimited bool) {
-	items := []*element{v}
-	if v.kind == listKind {
-		if items = v.items; len(items) == 0 {
+func (l *loader) allow(v *yaml.Node, what string) (entries []allowance, unlimited bool) {
+	items := []*yaml.Node{v}
+	if v.Kind == yaml.List {
+		if items = v.Items; len(items) == 0 {
 			l.err(v, "as in: allow: [10/min, 500/hour]", "%s: the list is empty", what)
 		}
 		if len(items) > maxWindows {
@@ -283,18 +284,18 @@ func (l *loader) allow(v *element, what string) (entries []allowance, unlimited 
 	return entries, unlimited && len(entries) == 0
 }
 
-func (l *loader) allowance(v *element, what string) (allowance, bool) {
+func (l *loader) allowance(v *yaml.Node, what string) (allowance, bool) {
 	a := allowance{at: v}
-	switch v.kind {
-	case scalarKind:
-		r, err := rule.ParseRate(v.text)
+	switch v.Kind {
+	case yaml.Scalar:
+		r, err := rule.ParseRate(v.Text)
 		if err != nil {
 			l.err(v, "", "%s: %v", what, err)
 			return a, false
 		}
 		a.rate = r
 		return a, true
-	case mapKind:
+	case yaml.Mapping:
 		keys := l.keys(v, keyRules{known: []string{"rate", "burst"}})
 		rate := keys.val("rate")
 		if rate == nil {

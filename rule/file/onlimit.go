@@ -3,15 +3,16 @@ package file
 import (
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // maxWaitQueue is the most requests of one key that may be held at a time.
 const maxWaitQueue = 100_000
 
 // onLimit reads on_limit.
-func (l *loader) onLimit(v *element, r *rule.Rule, s *settings) {
-	if v.kind == scalarKind {
-		switch v.text {
+func (l *loader) onLimit(v *yaml.Node, r *rule.Rule, s *settings) {
+	if v.Kind == yaml.Scalar {
+		switch v.Text {
 		case "reject":
 			return
 		case "shadow":
@@ -19,12 +20,12 @@ func (l *loader) onLimit(v *element, r *rule.Rule, s *settings) {
 			return
 		}
 	}
-	if v.kind != mapKind || len(v.pairs) != 1 {
+	if v.Kind != yaml.Mapping || len(v.Pairs) != 1 {
 		hint := ""
 		switch {
-		case v.kind == scalarKind && v.text == "wait":
+		case v.Kind == yaml.Scalar && v.Text == "wait":
 			hint = "write the longest wait, as in: on_limit: {wait: 2s}"
-		case v.kind == scalarKind && v.text == "defer":
+		case v.Kind == yaml.Scalar && v.Text == "defer":
 			hint = "name the queue, as in: on_limit: {defer: orders}"
 		}
 		l.err(v, hint, "on_limit: expected reject, shadow, {wait: 2s} or {defer: queue}, got %s", describe(v))
@@ -46,12 +47,12 @@ func (l *loader) onLimit(v *element, r *rule.Rule, s *settings) {
 	}
 }
 
-func (l *loader) wait(v *element, r *rule.Rule, s *settings) {
+func (l *loader) wait(v *yaml.Node, r *rule.Rule, s *settings) {
 	leaky := s.algorithm != nil && s.algorithm.Delays()
 	if !leaky {
 		r.WaitQueue = rule.DefaultWaitQueue
 	}
-	if v.kind != mapKind {
+	if v.Kind != yaml.Mapping {
 		r.Wait, _ = l.duration(v, "on_limit.wait")
 		return
 	}

@@ -5,13 +5,14 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // regional is what consistency.regions asks for. The zero value is nothing: each region counts for
 // itself.
 type regional struct {
-	at      *element // nil if it is not given
-	counts  bool     // what other regions used has a say: over is above 0, or sync
+	at      *yaml.Node // nil if it is not given
+	counts  bool       // what other regions used has a say: over is above 0, or sync
 	sync    bool
 	refused bool // it was reported that an algorithm does not fit
 }
@@ -39,27 +40,27 @@ const (
 )
 
 // regions reads consistency.regions into r.
-func (l *loader) regions(v *element, r *rule.Rule, s *settings) {
+func (l *loader) regions(v *yaml.Node, r *rule.Rule, s *settings) {
 	s.regions.at = v
 	of := rule.Regions{Tell: defaultTell}
 	switch {
-	case v.kind == scalarKind && v.text == "sync":
+	case v.Kind == yaml.Scalar && v.Text == "sync":
 		of.Sync = true
-	case v.kind == mapKind && len(v.pairs) > 0:
+	case v.Kind == yaml.Mapping && len(v.Pairs) > 0:
 		inner := l.keys(v, keyRules{known: []string{"over", "tell"}, elsewhere: map[string]string{
 			"sync":   "write over: sync",
 			"weight": "weights belong into the configuration of the server, as they are the same for all rules",
 			"lease":  "it belongs beside regions, as in: consistency: {lease: 5%, regions: {over: 20%}}",
 		}})
 		switch over := inner.val("over"); {
-		case over != nil && over.kind == scalarKind && over.text == "sync":
+		case over != nil && over.Kind == yaml.Scalar && over.Text == "sync":
 			of.Sync = true
 		case over != nil:
 			n, err := parsePercent(over, 0, mostOver)
 			if of.Over = n; err != nil {
 				l.err(over, "", "consistency.regions.over: expected sync, or %v", err)
 			}
-		case len(inner) == len(v.pairs):
+		case len(inner) == len(v.Pairs):
 			l.err(v, "as in: regions: {over: 0%} for N in all, or {over: sync} for N in each region while they do not hear each other",
 				"consistency.regions: over is missing, how much more than the limit all regions together may admit")
 		}
@@ -68,7 +69,7 @@ func (l *loader) regions(v *element, r *rule.Rule, s *settings) {
 		}
 	default:
 		got := describe(v)
-		if v.kind == mapKind {
+		if v.Kind == yaml.Mapping {
 			got = "an empty mapping"
 		}
 		l.err(v, regionsExample, "consistency.regions: expected sync, or {over: 20%%}, got %s", got)
@@ -79,7 +80,7 @@ func (l *loader) regions(v *element, r *rule.Rule, s *settings) {
 
 // regionsFit reports whether a limit can hold over regions as s says. That its algorithm cannot is
 // reported once for a rule.
-func (l *loader) regionsFit(s *settings, c *algo.Config, at *element) bool {
+func (l *loader) regionsFit(s *settings, c *algo.Config, at *yaml.Node) bool {
 	a := c.Algorithm
 	switch {
 	case !s.regions.counts:

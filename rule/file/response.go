@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // The bodies that there may be, in order of preference.
@@ -37,8 +38,8 @@ func headerName(name string) bool {
 }
 
 // response reads response.
-func (l *loader) response(v *element) *rule.Response {
-	if v.kind != mapKind {
+func (l *loader) response(v *yaml.Node) *rule.Response {
+	if v.Kind != yaml.Mapping {
 		l.err(v, "as in: response: {status: 503, body: later}", "response: expected a mapping of status, headers, content_type and body, got %s", describe(v))
 		return nil
 	}
@@ -60,7 +61,7 @@ func (l *loader) response(v *element) *rule.Response {
 	b := keys.val("body")
 	switch {
 	case b == nil:
-	case b.kind == mapKind:
+	case b.Kind == yaml.Mapping:
 		if c := keys.key("content_type"); c != nil {
 			l.err(c, "leave it out", "response.content_type is for a single body: json, html and text are sent as what they are")
 		}
@@ -80,7 +81,7 @@ func (l *loader) response(v *element) *rule.Response {
 }
 
 // headerLine reads the value of a header.
-func (l *loader) headerLine(v *element, what string) string {
+func (l *loader) headerLine(v *yaml.Node, what string) string {
 	text, ok := l.text(v, what)
 	if ok && strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 		l.err(v, "", "%s: a header's value is one line without control characters", what)
@@ -88,35 +89,35 @@ func (l *loader) headerLine(v *element, what string) string {
 	return text
 }
 
-func (l *loader) responseHeaders(h *element, r *rule.Response) {
-	if h.kind != mapKind {
+func (l *loader) responseHeaders(h *yaml.Node, r *rule.Response) {
+	if h.Kind != yaml.Mapping {
 		l.err(h, "as in: headers: {X-Reason: quota}", "response.headers: expected a mapping, got %s", describe(h))
 	}
 	seen := map[string]bool{}
-	for _, p := range h.pairs {
-		name, ok := l.text(p.key, "response.headers")
+	for _, p := range h.Pairs {
+		name, ok := l.text(p.Key, "response.headers")
 		if !ok {
 			continue
 		}
 		if !headerName(name) {
-			l.err(p.key, "", "response.headers: %q is no name of a header", message.Clip(name))
+			l.err(p.Key, "", "response.headers: %q is no name of a header", message.Clip(name))
 			continue
 		}
 		if lower := strings.ToLower(name); seen[lower] {
-			l.err(p.key, "", "response.headers: %s stands twice", name)
+			l.err(p.Key, "", "response.headers: %s stands twice", name)
 		} else {
 			seen[lower] = true
 		}
 		what := "response.headers." + name
-		value := l.headerLine(p.value, what)
-		t, _, _ := l.template(p.value, what, value, plainTemplate)
+		value := l.headerLine(p.Value, what)
+		t, _, _ := l.template(p.Value, what, value, plainTemplate)
 		r.Headers = append(r.Headers, rule.Header{Name: name, Value: written(value, t)})
 	}
 }
 
-func (l *loader) responseBodies(v *element, r *rule.Response) {
+func (l *loader) responseBodies(v *yaml.Node, r *rule.Response) {
 	keys := l.keys(v, keyRules{known: []string{"json", "html", "text"}})
-	if len(v.pairs) == 0 {
+	if len(v.Pairs) == 0 {
 		l.err(v, `as in: body: {json: '{"limit": {{json .Limit}}}', text: "come back in {{.RetryAfterText}}"}`, "response.body: an empty mapping; expected json, html or text")
 	}
 	for _, f := range bodyForms {

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // maxPhases bounds the entries of one schedule, which are all looked at whenever one of them begins
@@ -23,7 +24,7 @@ type phase struct {
 	from, until time.Duration
 	entries     []allowance
 	always      bool // neither days nor between is given
-	at          *element
+	at          *yaml.Node
 }
 
 var phaseMistakes = sync.OnceValue(func() map[string]string {
@@ -47,21 +48,21 @@ var phaseMistakes = sync.OnceValue(func() map[string]string {
 })
 
 // schedule reads schedule into s, and for display into r.
-func (l *loader) schedule(v *element, r *rule.Rule, s *settings) {
+func (l *loader) schedule(v *yaml.Node, r *rule.Rule, s *settings) {
 	const example = `as in: schedule: [{days: mon-fri, between: "08:00-20:00", allow: 100/min}]`
-	if v.kind != listKind {
+	if v.Kind != yaml.List {
 		l.err(v, example, "schedule: expected a list, got %s", describe(v))
 		return
 	}
-	switch n := len(v.items); {
+	switch n := len(v.Items); {
 	case n == 0:
 		l.err(v, example, "schedule: the list is empty")
 	case n > maxPhases:
 		l.err(v, "", "schedule: at most %d entries, got %d", maxPhases, n)
 		return
 	}
-	for i, item := range v.items {
-		if item.kind != mapKind {
+	for i, item := range v.Items {
+		if item.Kind != yaml.Mapping {
 			l.err(item, example, "schedule: expected a mapping of days, between and allow, got %s", describe(item))
 			continue
 		}
@@ -73,7 +74,7 @@ func (l *loader) schedule(v *element, r *rule.Rule, s *settings) {
 		if b := keys.val("between"); b != nil {
 			p.from, p.until = l.between(b)
 		}
-		if p.always && i < len(v.items)-1 {
+		if p.always && i < len(v.Items)-1 {
 			l.err(item, "name days or between, or put it last", "schedule: an entry without days and between always holds, so that those behind it never would")
 		}
 		a := keys.val("allow")
@@ -88,7 +89,7 @@ func (l *loader) schedule(v *element, r *rule.Rule, s *settings) {
 }
 
 // scheduled makes w follow the schedule: otherwise holds when no phase does; nil means no limit.
-func (l *loader) scheduled(s *settings, w *rule.Window, otherwise *algo.Limit, phases []*algo.Limit, at *element) {
+func (l *loader) scheduled(s *settings, w *rule.Window, otherwise *algo.Limit, phases []*algo.Limit, at *yaml.Node) {
 	list := make([]algo.Phase, len(phases))
 	for i, limit := range phases {
 		p := &s.phases[i]
@@ -113,9 +114,9 @@ var shortDays = sync.OnceValue(func() []string {
 })
 
 // days reads days: names and ranges, separated by commas, or a list of these.
-func (l *loader) days(v *element) algo.Days {
+func (l *loader) days(v *yaml.Node) algo.Days {
 	texts, at := l.texts(v, "days")
-	if v.kind == listKind && len(v.items) == 0 {
+	if v.Kind == yaml.List && len(v.Items) == 0 {
 		l.err(v, "leave it out for every day", "days: the list is empty")
 	}
 	var set algo.Days
@@ -142,7 +143,7 @@ func (l *loader) days(v *element) algo.Days {
 	return set
 }
 
-func (l *loader) day(v *element, name string) (time.Weekday, bool) {
+func (l *loader) day(v *yaml.Node, name string) (time.Weekday, bool) {
 	name = strings.ToLower(strings.TrimSpace(name))
 	if i := slices.Index(shortDays(), name); i >= 0 {
 		return time.Weekday(i), true
@@ -159,7 +160,7 @@ func (l *loader) day(v *element, name string) (time.Weekday, bool) {
 }
 
 // between reads a part of the day.
-func (l *loader) between(v *element) (from, until time.Duration) {
+func (l *loader) between(v *yaml.Node) (from, until time.Duration) {
 	text, ok := l.text(v, "between")
 	if !ok {
 		return 0, message.Day
@@ -202,20 +203,20 @@ func timeOfDay(s string) (time.Duration, bool) {
 }
 
 // spelt spells a value as it could stand in a file.
-func spelt(v *element) string {
-	switch v.kind {
-	case listKind:
+func spelt(v *yaml.Node) string {
+	switch v.Kind {
+	case yaml.List:
 		var items []string
-		for _, i := range v.items {
+		for _, i := range v.Items {
 			items = append(items, spelt(i))
 		}
 		return "[" + strings.Join(items, ", ") + "]"
-	case mapKind:
+	case yaml.Mapping:
 		var pairs []string
-		for _, p := range v.pairs {
-			pairs = append(pairs, spelt(p.key)+": "+spelt(p.value))
+		for _, p := range v.Pairs {
+			pairs = append(pairs, spelt(p.Key)+": "+spelt(p.Value))
 		}
 		return "{" + strings.Join(pairs, ", ") + "}"
 	}
-	return v.text
+	return v.Text
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // settings are the options of a rule that shape its windows.
@@ -26,12 +27,12 @@ type settings struct {
 	denied    *bool // count_denied
 	soft      int
 	softFor   time.Duration
-	softForAt *element
-	elasticAt *element
-	lease     leasing             // of consistency
-	regions   regional            // of consistency
-	phases    []phase             // of schedule
-	at        map[string]*element // options given, by key
+	softForAt *yaml.Node
+	elasticAt *yaml.Node
+	lease     leasing               // of consistency
+	regions   regional              // of consistency
+	phases    []phase               // of schedule
+	at        map[string]*yaml.Node // options given, by key
 
 	// Properties of the entries of allow, schedule and override.
 	used map[algo.Algorithm]bool
@@ -83,7 +84,7 @@ func (s *settings) uses(trait func(algo.Algorithm) bool) bool {
 // settings reads the keys of a limit that both forms share, except name, when, per, allow, replaces
 // and override. Settings of the whole rule go into r.
 func (l *loader) settings(keys fields, r *rule.Rule, lyft bool) *settings {
-	s := &settings{lyft: lyft, named: keys.val("per") != nil, parts: len(r.Per), at: map[string]*element{}, used: map[algo.Algorithm]bool{}}
+	s := &settings{lyft: lyft, named: keys.val("per") != nil, parts: len(r.Per), at: map[string]*yaml.Node{}, used: map[algo.Algorithm]bool{}}
 	for _, o := range options {
 		if v := keys.val(o.key); v != nil {
 			if o.key == "algorithm" || optionFits()[o.key] != nil {
@@ -98,45 +99,45 @@ func (l *loader) settings(keys fields, r *rule.Rule, lyft bool) *settings {
 // options are the keys that settings reads, in this order.
 var options = []struct {
 	key  string
-	read func(l *loader, v *element, r *rule.Rule, s *settings)
+	read func(l *loader, v *yaml.Node, r *rule.Rule, s *settings)
 }{
-	{"algorithm", func(l *loader, v *element, _ *rule.Rule, s *settings) {
+	{"algorithm", func(l *loader, v *yaml.Node, _ *rule.Rule, s *settings) {
 		if a, ok := algo.ParseAlgorithm(l.oneOf(v, "algorithm", algorithmNames()...)); ok {
 			s.algorithm = &a
 		}
 	}},
-	{"buckets", func(l *loader, v *element, _ *rule.Rule, s *settings) {
+	{"buckets", func(l *loader, v *yaml.Node, _ *rule.Rule, s *settings) {
 		n, _ := l.integer(v, "buckets", 1, algo.MaxK)
 		s.buckets = int(n)
 	}},
-	{"align", func(l *loader, v *element, _ *rule.Rule, s *settings) {
+	{"align", func(l *loader, v *yaml.Node, _ *rule.Rule, s *settings) {
 		s.first = l.oneOf(v, "align", "first_request") != ""
 	}},
-	{"refill", func(l *loader, v *element, _ *rule.Rule, s *settings) {
+	{"refill", func(l *loader, v *yaml.Node, _ *rule.Rule, s *settings) {
 		s.interval = l.oneOf(v, "refill", "continuous", "interval") == "interval"
 	}},
-	{"timezone", func(l *loader, v *element, _ *rule.Rule, s *settings) { s.location = l.timezone(v) }},
-	{"timeout", func(l *loader, v *element, r *rule.Rule, s *settings) {
+	{"timezone", func(l *loader, v *yaml.Node, _ *rule.Rule, s *settings) { s.location = l.timezone(v) }},
+	{"timeout", func(l *loader, v *yaml.Node, r *rule.Rule, s *settings) {
 		s.timeout, _ = l.duration(v, "timeout")
 		l.src.NoteTimeout(r)
 	}},
-	{"count_denied", func(l *loader, v *element, _ *rule.Rule, s *settings) {
+	{"count_denied", func(l *loader, v *yaml.Node, _ *rule.Rule, s *settings) {
 		if b, ok := l.boolean(v, "count_denied"); ok {
 			s.denied = &b
 		}
 	}},
 	{"throttle", (*loader).throttle},
 	{"schedule", (*loader).schedule},
-	{"if", func(l *loader, v *element, r *rule.Rule, _ *settings) { l.condition(v, r) }},
-	{"cost", func(l *loader, v *element, r *rule.Rule, _ *settings) { l.cost(v, r) }},
-	{"cost_min", func(l *loader, v *element, r *rule.Rule, _ *settings) { l.costMin(v, r) }},
-	{"warn", func(l *loader, v *element, r *rule.Rule, _ *settings) {
+	{"if", func(l *loader, v *yaml.Node, r *rule.Rule, _ *settings) { l.condition(v, r) }},
+	{"cost", func(l *loader, v *yaml.Node, r *rule.Rule, _ *settings) { l.cost(v, r) }},
+	{"cost_min", func(l *loader, v *yaml.Node, r *rule.Rule, _ *settings) { l.costMin(v, r) }},
+	{"warn", func(l *loader, v *yaml.Node, r *rule.Rule, _ *settings) {
 		if n, ok := l.percent(v, "warn", 1, 100); ok {
 			r.WarnPercent = n
 		}
 	}},
 	{"enforce", (*loader).enforce},
-	{"on_store_error", func(l *loader, v *element, r *rule.Rule, _ *settings) {
+	{"on_store_error", func(l *loader, v *yaml.Node, r *rule.Rule, _ *settings) {
 		switch l.oneOf(v, "on_store_error", "local", "allow", "deny") {
 		case "allow":
 			r.OnStoreError = rule.AllowAll
@@ -144,9 +145,9 @@ var options = []struct {
 			r.OnStoreError = rule.DenyAll
 		}
 	}},
-	{"response", func(l *loader, v *element, r *rule.Rule, _ *settings) { r.Response = l.response(v) }},
+	{"response", func(l *loader, v *yaml.Node, r *rule.Rule, _ *settings) { r.Response = l.response(v) }},
 	{"on_limit", (*loader).onLimit},
-	{"priority", func(l *loader, v *element, r *rule.Rule, _ *settings) {
+	{"priority", func(l *loader, v *yaml.Node, r *rule.Rule, _ *settings) {
 		switch l.oneOf(v, "priority", "critical", "default", "sheddable") {
 		case "critical":
 			r.Priority = rule.Critical
@@ -154,17 +155,17 @@ var options = []struct {
 			r.Priority = rule.Sheddable
 		}
 	}},
-	{"ban", func(l *loader, v *element, r *rule.Rule, _ *settings) { l.ban(v, r) }},
-	{"cost_after", func(l *loader, v *element, r *rule.Rule, _ *settings) { l.costAfter(v, r) }},
-	{"cost_timeout", func(l *loader, v *element, r *rule.Rule, _ *settings) {
+	{"ban", func(l *loader, v *yaml.Node, r *rule.Rule, _ *settings) { l.ban(v, r) }},
+	{"cost_after", func(l *loader, v *yaml.Node, r *rule.Rule, _ *settings) { l.costAfter(v, r) }},
+	{"cost_timeout", func(l *loader, v *yaml.Node, r *rule.Rule, _ *settings) {
 		r.CostTimeout, _ = l.span(v, "cost_timeout", maxCostTimeout)
 	}},
 	{"consistency", (*loader).consistency},
 }
 
 // enforce reads enforce into r.
-func (l *loader) enforce(v *element, r *rule.Rule, s *settings) {
-	if v.kind == scalarKind && v.text == "all" {
+func (l *loader) enforce(v *yaml.Node, r *rule.Rule, s *settings) {
+	if v.Kind == yaml.Scalar && v.Text == "all" {
 		return
 	}
 	n, err := parsePercent(v, 0, 100)
@@ -177,7 +178,7 @@ func (l *loader) enforce(v *element, r *rule.Rule, s *settings) {
 	}
 }
 
-func (l *loader) timezone(v *element) *time.Location {
+func (l *loader) timezone(v *yaml.Node) *time.Location {
 	name, ok := l.text(v, "timezone")
 	if !ok {
 		return nil

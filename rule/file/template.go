@@ -18,6 +18,7 @@ import (
 	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // Bounds on templates.
@@ -92,7 +93,7 @@ func (b *bounded) WriteString(s string) (int, error) { return b.Write([]byte(s))
 
 // template compiles a text that holds {{, and tries it on samples, which it returns. For any other
 // text the template is nil and the text itself the sample.
-func (l *loader) template(v *element, what, text string, syntax templateSyntax) (t *template, samples []string, ok bool) {
+func (l *loader) template(v *yaml.Node, what, text string, syntax templateSyntax) (t *template, samples []string, ok bool) {
 	if !strings.Contains(text, "{{") {
 		return nil, []string{text}, true
 	}

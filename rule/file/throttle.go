@@ -7,6 +7,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // Bounds on elastic limits. Each keeps room for one limit for each percent of the signal, and is
@@ -21,14 +22,14 @@ const (
 )
 
 // throttle reads throttle into s and r.
-func (l *loader) throttle(v *element, r *rule.Rule, s *settings) {
+func (l *loader) throttle(v *yaml.Node, r *rule.Rule, s *settings) {
 	const expected = "throttle: expected hard, {soft: 10%%}, or {elastic: …}, got %s"
-	if v.kind == scalarKind && v.text == "hard" {
+	if v.Kind == yaml.Scalar && v.Text == "hard" {
 		return
 	}
-	if v.kind != mapKind {
+	if v.Kind != yaml.Mapping {
 		hint := ""
-		if v.kind == scalarKind && v.text == "soft" {
+		if v.Kind == yaml.Scalar && v.Text == "soft" {
 			hint = "write the margin, as in: throttle: {soft: 10%}"
 		}
 		l.err(v, hint, expected, describe(v))
@@ -37,7 +38,7 @@ func (l *loader) throttle(v *element, r *rule.Rule, s *settings) {
 	keys := l.keys(v, keyRules{known: []string{"soft", "elastic"}, elsewhere: map[string]string{
 		"signal": "it belongs into elastic", "curve": "it belongs into elastic", "over": "it belongs into soft", "for": "it belongs into soft",
 	}})
-	if len(v.pairs) == 0 {
+	if len(v.Pairs) == 0 {
 		l.err(v, "", expected, "an empty mapping")
 	}
 	if e := keys.val("elastic"); e != nil {
@@ -48,7 +49,7 @@ func (l *loader) throttle(v *element, r *rule.Rule, s *settings) {
 	if m == nil {
 		return
 	}
-	if m.kind == mapKind {
+	if m.Kind == yaml.Mapping {
 		inner := l.keys(m, keyRules{known: []string{"over", "for"}})
 		if f := inner.val("for"); f != nil {
 			s.softFor, _ = l.span(f, "throttle.soft.for", algo.MaxWindow)
@@ -81,9 +82,9 @@ func (l *loader) emptyMargin(s *settings, c algo.Config) {
 }
 
 // elastic reads throttle.elastic; nil if it cannot be used.
-func (l *loader) elastic(v *element) *rule.Elastic {
+func (l *loader) elastic(v *yaml.Node) *rule.Elastic {
 	const example = "as in: elastic: {signal: cpu, curve: {50%: 200%, 80%: 100%, 95%: 25%}}"
-	if v.kind != mapKind {
+	if v.Kind != yaml.Mapping {
 		l.err(v, example, "throttle.elastic: expected a mapping of signal and curve, got %s", describe(v))
 		return nil
 	}
@@ -102,23 +103,23 @@ func (l *loader) elastic(v *element) *rule.Elastic {
 	case c == nil:
 		l.err(v, example, "throttle.elastic: curve is missing")
 		return nil
-	case c.kind != mapKind || len(c.pairs) == 0:
+	case c.Kind != yaml.Mapping || len(c.Pairs) == 0:
 		got := describe(c)
-		if c.kind == mapKind {
+		if c.Kind == yaml.Mapping {
 			got = "an empty one"
 		}
 		l.err(c, example, "throttle.elastic.curve: expected a mapping from values of the signal to shares, got %s", got)
 		return nil
 	}
 	seen := map[int]bool{}
-	for _, p := range c.pairs {
-		at, ok1 := l.percent(p.key, "throttle.elastic.curve: a value of the signal", 0, 100)
-		share, ok2 := l.percent(p.value, "throttle.elastic.curve: a share", 0, maxShare)
+	for _, p := range c.Pairs {
+		at, ok1 := l.percent(p.Key, "throttle.elastic.curve: a value of the signal", 0, 100)
+		share, ok2 := l.percent(p.Value, "throttle.elastic.curve: a share", 0, maxShare)
 		if !ok1 || !ok2 {
 			continue
 		}
 		if seen[at] {
-			l.err(p.key, "keep one of them", "throttle.elastic.curve: %d%% stands twice", at)
+			l.err(p.Key, "keep one of them", "throttle.elastic.curve: %d%% stands twice", at)
 			continue
 		}
 		seen[at] = true

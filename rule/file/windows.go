@@ -10,13 +10,14 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
+	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
 // part is one entry of an allow, compiled.
 type part struct {
 	config algo.Config
 	limit  *algo.Limit
-	at     *element
+	at     *yaml.Node
 }
 
 func (p *part) window(r *rule.Rule) *rule.Window {
@@ -256,9 +257,9 @@ func spell(c algo.Config) string {
 }
 
 // override reads override. parts is the number of values that make a key.
-func (l *loader) override(s *settings, r *rule.Rule, v *element) {
+func (l *loader) override(s *settings, r *rule.Rule, v *yaml.Node) {
 	parts := s.parts
-	if v.kind != mapKind {
+	if v.Kind != yaml.Mapping {
 		l.err(v, "as in: override: {acme: 1000/min}", "override: expected a mapping from keys to rates, got %s", describe(v))
 		return
 	}
@@ -267,15 +268,15 @@ func (l *loader) override(s *settings, r *rule.Rule, v *element) {
 		return
 	}
 	seen := map[string]bool{}
-	for _, p := range v.pairs {
-		key, ok := l.text(p.key, "override")
+	for _, p := range v.Pairs {
+		key, ok := l.text(p.Key, "override")
 		if !ok {
 			continue
 		}
 		values := []string{key}
 		if parts > 1 {
 			if values = strings.Split(key, ","); len(values) != parts {
-				l.err(p.key, "join them with commas in the order of per", "override: %q holds %s, but a key of this limit has %d", message.Clip(key), message.Count(len(values), "value", "values"), parts)
+				l.err(p.Key, "join them with commas in the order of per", "override: %q holds %s, but a key of this limit has %d", message.Clip(key), message.Count(len(values), "value", "values"), parts)
 				continue
 			}
 			for i := range values {
@@ -283,17 +284,17 @@ func (l *loader) override(s *settings, r *rule.Rule, v *element) {
 			}
 		}
 		if slices.Contains(values, "") && r.Lyft == nil {
-			l.err(p.key, "", "override: %q holds an empty value, which never makes a key", message.Clip(key))
+			l.err(p.Key, "", "override: %q holds an empty value, which never makes a key", message.Clip(key))
 			continue
 		}
 		if joined := strings.Join(values, ","); seen[joined] {
-			l.err(p.key, "remove one", "override: the key %q stands twice", message.Clip(key))
+			l.err(p.Key, "remove one", "override: the key %q stands twice", message.Clip(key))
 			continue
 		} else {
 			seen[joined] = true
 		}
-		entries, unlimited := l.allow(p.value, "override."+message.Clip(key))
-		o := rule.Override{Values: values, Unlimited: unlimited, Pos: l.pos(p.key)}
+		entries, unlimited := l.allow(p.Value, "override."+message.Clip(key))
+		o := rule.Override{Values: values, Unlimited: unlimited, Pos: l.pos(p.Key)}
 		for _, p := range l.parts(s, entries) {
 			o.Windows = append(o.Windows, p.window(r))
 		}

@@ -1,4 +1,10 @@
-package file
+// Package yaml reads YAML files into trees of Nodes with their lines and columns, at which errors and
+// warnings point. It is safe on hostile input: the size, the nesting and the expansion of aliases are
+// bounded.
+//
+// Begin with Parse: scan checks the words of a file, the library parses them, and a converter makes
+// Nodes of its tree.
+package yaml
 
 import (
 	"errors"
@@ -27,60 +33,66 @@ const (
 	maxExpanded   = 2 << 20 // values after the expansion of aliases
 )
 
-// kind is the shape of a value.
-type kind uint8
+// Kind is the shape of a value.
+type Kind uint8
 
 const (
-	nullKind kind = iota
-	scalarKind
-	mapKind
-	listKind
-	badKind // could not be read, and has been reported
+	Null Kind = iota
+	Scalar
+	Mapping
+	List
+	Bad // could not be read, and has been reported
 )
 
-// element is one node of a YAML file, with aliases and merge keys resolved. Values are shared
-// between the places that alias them and must not be changed.
-type element struct {
-	kind   kind
-	quoted bool   // of a scalar: text by its syntax, whatever it looks like
-	text   string // of a scalar: as written, without quotes
-	pairs  []pair // of a mapping, in order; explicit keys before merged ones
-	items  []*element
-	line   int
-	column int
+// Node is one value of a YAML file, with aliases and merge keys resolved. Values are shared between
+// the places that alias them and must not be changed.
+type Node struct {
+	Kind   Kind
+	Quoted bool   // of a scalar: text by its syntax, whatever it looks like
+	Text   string // of a scalar: as written, without quotes
+	Pairs  []Pair // of a mapping, in order; explicit keys before merged ones
+	Items  []*Node
+	Line   int
+	Column int
 	size   int // values in it after expansion, itself included
 	depth  int
 }
 
-// pair is one entry of a mapping.
-type pair struct {
-	key, value *element
+// Pair is one entry of a mapping.
+type Pair struct {
+	Key, Value *Node
 	merged     bool
 }
 
-// syntaxError is a failure to read a file as YAML at all.
-type syntaxError struct {
-	line, column  int
-	message, hint string
+// Error is a fault of the YAML.
+type Error struct {
+	Line, Column  int
+	Message, Hint string
 }
 
-// parseYAML reads the documents of a file. Documents without content are left out. misread are
+// Comment is a comment that speaks to lint.
+type Comment struct {
+	Line, Column int
+	Text         string // without the #, trimmed
+}
+
+// Parse reads the documents of a file. Documents without content are left out. misread are
 // places where a single value could not be read; a failure is of the whole file. comments are those
 // that speak to lint.
-func parseYAML(text string) (documents []*element, comments []comment, misread []*syntaxError, failure *syntaxError) {
+func Parse(text string) (documents []*Node, comments []Comment, misread []*Error, failure *Error) {
 	if len(text) > maxFileSize {
-		return nil, nil, nil, &syntaxError{message: fmt.Sprintf("the file has %d bytes; at most %d are read", len(text), maxFileSize), hint: "split it into several files of the same domain"}
+		return nil, nil, nil, &Error{Message: fmt.Sprintf("the file has %d bytes; at most %d are read", len(text), maxFileSize), Hint: "split it into several files of the same domain"}
 	}
 	text = strings.TrimPrefix(text, "\ufeff")
 	if !utf8.ValidString(text) {
 		line, column := badUTF8(text)
-		return nil, nil, nil, &syntaxError{line: line, column: column, message: "the file is not valid UTF-8"}
+		return nil, nil, nil, &Error{Line: line, Column: column, Message: "the file is not valid UTF-8"}
 	}
 	// The YAML library is the one place where a panic is caught: a bug in it must not take the
 	// server down.
 	defer func() {
 		if r := recover(); r != nil {
-			documents, comments, misread, failure = nil, nil, nil, &syntaxError{message: fmt.Sprintf("not YAML that can be read (%v)", r)}
+			documents, comments, misread, failure = nil, nil, nil, &Error{Message: fmt.Sprintf("not YAML that can be read (%v)", r)}
 		}
 	}()
 	tokens, comments, failure := scan(text)
@@ -91,7 +103,7 @@ func parseYAML(text string) (documents []*element, comments []comment, misread [
 	if err != nil {
 		return nil, nil, nil, asSyntaxError(err)
 	}
-	c := converter{anchors: map[string]*element{}}
+	c := converter{anchors: map[string]*Node{}}
 	for _, d := range tree.Docs {
 		if d.Body == nil {
 			continue
@@ -125,19 +137,19 @@ func badUTF8(text string) (line, column int) {
 	return line, column
 }
 
-func asSyntaxError(err error) *syntaxError {
+func asSyntaxError(err error) *Error {
 	var withToken interface {
 		GetToken() *token.Token
 		GetMessage() string
 	}
 	if errors.As(err, &withToken) {
-		s := &syntaxError{message: "not valid YAML: " + withToken.GetMessage()}
+		s := &Error{Message: "not valid YAML: " + withToken.GetMessage()}
 		if t := withToken.GetToken(); t != nil && t.Position != nil {
-			s.line, s.column = t.Position.Line, t.Position.Column
+			s.Line, s.Column = t.Position.Line, t.Position.Column
 		}
 		return s
 	}
-	return &syntaxError{message: "not valid YAML: " + firstLine(err.Error())}
+	return &Error{Message: "not valid YAML: " + firstLine(err.Error())}
 }
 
 func firstLine(s string) string {
@@ -146,7 +158,7 @@ func firstLine(s string) string {
 }
 
 // scan cuts text into tokens, and refuses input that the parser would choke on.
-func scan(text string) (token.Tokens, []comment, *syntaxError) {
+func scan(text string) (token.Tokens, []Comment, *Error) {
 	var s scanner.Scanner
 	s.Init(text)
 	var tokens token.Tokens
@@ -158,7 +170,7 @@ func scan(text string) (token.Tokens, []comment, *syntaxError) {
 		}
 		for _, t := range next {
 			if t.Type == token.InvalidType {
-				return nil, nil, &syntaxError{line: t.Position.Line, column: t.Position.Column, message: "not valid YAML: " + t.Error}
+				return nil, nil, &Error{Line: t.Position.Line, Column: t.Position.Column, Message: "not valid YAML: " + t.Error}
 			}
 			if failure := g.check(t); failure != nil {
 				return nil, nil, failure
@@ -166,10 +178,10 @@ func scan(text string) (token.Tokens, []comment, *syntaxError) {
 		}
 		tokens.Add(next...)
 		if err != nil {
-			return nil, nil, &syntaxError{message: "not valid YAML: " + err.Error()}
+			return nil, nil, &Error{Message: "not valid YAML: " + err.Error()}
 		}
 		if len(tokens) > maxTokens {
-			return nil, nil, &syntaxError{message: fmt.Sprintf("the file has more than %d words and signs", maxTokens), hint: "split it into several files of the same domain"}
+			return nil, nil, &Error{Message: fmt.Sprintf("the file has more than %d words and signs", maxTokens), Hint: "split it into several files of the same domain"}
 		}
 	}
 	return tokens, g.comments, g.finish(len(tokens))
@@ -187,21 +199,21 @@ type guard struct {
 	nulls      int // values that the parser will have to put in
 	properties int
 	documents  int
-	comments   []comment // that speak to lint
+	comments   []Comment // that speak to lint
 }
 
 // openLevel is an open block collection.
 type openLevel struct{ column, keys int }
 
-func (g *guard) check(t *token.Token) *syntaxError {
+func (g *guard) check(t *token.Token) *Error {
 	if t.Type == token.CommentType {
 		if text := strings.TrimSpace(t.Value); strings.HasPrefix(text, "lint:") {
-			g.comments = append(g.comments, comment{line: t.Position.Line, column: t.Position.Column, text: text})
+			g.comments = append(g.comments, Comment{Line: t.Position.Line, Column: t.Position.Column, Text: text})
 		}
 		return nil
 	}
-	fail := func(format string, args ...any) *syntaxError {
-		return &syntaxError{line: t.Position.Line, column: t.Position.Column, message: fmt.Sprintf(format, args...)}
+	fail := func(format string, args ...any) *Error {
+		return &Error{Line: t.Position.Line, Column: t.Position.Column, Message: fmt.Sprintf(format, args...)}
 	}
 	if g.lacksValue(t) {
 		g.nulls++
@@ -302,44 +314,44 @@ func (g *guard) closeTo(n int) {
 	g.open = g.open[:n]
 }
 
-func (g *guard) finish(tokens int) *syntaxError {
+func (g *guard) finish(tokens int) *Error {
 	g.closeTo(0)
 	if g.work > maxMapWork {
-		return &syntaxError{message: "the file has too many mappings with thousands of keys", hint: "split it into several files of the same domain"}
+		return &Error{Message: "the file has too many mappings with thousands of keys", Hint: "split it into several files of the same domain"}
 	}
 	if int64(g.nulls)*int64(tokens) > maxNullWork {
-		return &syntaxError{message: fmt.Sprintf("the file has too many keys without a value (%d)", g.nulls)}
+		return &Error{Message: fmt.Sprintf("the file has too many keys without a value (%d)", g.nulls)}
 	}
 	return nil
 }
 
 // converter turns the parser's tree into values.
 type converter struct {
-	anchors map[string]*element // nil while the anchor's own value is being read
-	misread []*syntaxError
+	anchors map[string]*Node // nil while the anchor's own value is being read
+	misread []*Error
 	work    int
 }
 
 // bad turns v into a value that could not be read.
-func (c *converter) bad(v *element, hint, format string, args ...any) (*element, *syntaxError) {
-	c.misread = append(c.misread, &syntaxError{line: v.line, column: v.column, hint: hint, message: fmt.Sprintf(format, args...)})
-	v.kind = badKind
+func (c *converter) bad(v *Node, hint, format string, args ...any) (*Node, *Error) {
+	c.misread = append(c.misread, &Error{Line: v.Line, Column: v.Column, Hint: hint, Message: fmt.Sprintf(format, args...)})
+	v.Kind = Bad
 	return v, nil
 }
 
-func (c *converter) convert(n ast.Node) (*element, *syntaxError) {
+func (c *converter) convert(n ast.Node) (*Node, *Error) {
 	if c.work++; c.work > maxExpanded {
 		return nil, failAt(n, "aliases and merge keys make the file grow beyond %d values", maxExpanded)
 	}
-	v := &element{size: 1, depth: 1}
+	v := &Node{size: 1, depth: 1}
 	if n == nil {
 		return v, nil
 	}
 	if t := n.GetToken(); t != nil && t.Position != nil {
-		v.line, v.column = t.Position.Line, t.Position.Column
+		v.Line, v.Column = t.Position.Line, t.Position.Column
 	}
-	scalar := func(t *token.Token) (*element, *syntaxError) {
-		v.kind, v.text = scalarKind, strings.TrimSpace(t.Value)
+	scalar := func(t *token.Token) (*Node, *Error) {
+		v.Kind, v.Text = Scalar, strings.TrimSpace(t.Value)
 		return v, nil
 	}
 	switch n := n.(type) {
@@ -358,13 +370,13 @@ func (c *converter) convert(n ast.Node) (*element, *syntaxError) {
 	case *ast.MergeKeyNode:
 		return scalar(n.Token)
 	case *ast.StringNode:
-		v.kind, v.text = scalarKind, n.Value
-		v.quoted = n.Token.Type == token.SingleQuoteType || n.Token.Type == token.DoubleQuoteType
+		v.Kind, v.Text = Scalar, n.Value
+		v.Quoted = n.Token.Type == token.SingleQuoteType || n.Token.Type == token.DoubleQuoteType
 		return v, nil
 	case *ast.LiteralNode:
-		v.kind, v.quoted = scalarKind, true
+		v.Kind, v.Quoted = Scalar, true
 		if n.Value != nil {
-			v.text = n.Value.Value
+			v.Text = n.Value.Value
 		}
 		return v, nil
 	case *ast.MappingKeyNode:
@@ -374,13 +386,13 @@ func (c *converter) convert(n ast.Node) (*element, *syntaxError) {
 	case *ast.MappingValueNode:
 		return c.mapping(v, n, []*ast.MappingValueNode{n})
 	case *ast.SequenceNode:
-		v.kind = listKind
+		v.Kind = List
 		for _, item := range n.Values {
 			i, failure := c.convert(item)
 			if failure != nil {
 				return nil, failure
 			}
-			v.items = append(v.items, i)
+			v.Items = append(v.Items, i)
 			if failure := v.hold(n, i); failure != nil {
 				return nil, failure
 			}
@@ -410,18 +422,18 @@ func (c *converter) convert(n ast.Node) (*element, *syntaxError) {
 	return nil, failAt(n, "%s is not expected here", strings.ToLower(n.Type().String()))
 }
 
-func failAt(n ast.Node, format string, args ...any) *syntaxError {
-	f := &syntaxError{message: fmt.Sprintf(format, args...)}
+func failAt(n ast.Node, format string, args ...any) *Error {
+	f := &Error{Message: fmt.Sprintf(format, args...)}
 	if n != nil {
 		if t := n.GetToken(); t != nil && t.Position != nil {
-			f.line, f.column = t.Position.Line, t.Position.Column
+			f.Line, f.Column = t.Position.Line, t.Position.Column
 		}
 	}
 	return f
 }
 
 // hold accounts for child inside v.
-func (v *element) hold(n ast.Node, child *element) *syntaxError {
+func (v *Node) hold(n ast.Node, child *Node) *Error {
 	v.size += child.size
 	v.depth = max(v.depth, child.depth+1)
 	if v.size > maxExpanded {
@@ -433,9 +445,9 @@ func (v *element) hold(n ast.Node, child *element) *syntaxError {
 	return nil
 }
 
-func (c *converter) mapping(v *element, n ast.Node, entries []*ast.MappingValueNode) (*element, *syntaxError) {
-	v.kind = mapKind
-	var merges []*element
+func (c *converter) mapping(v *Node, n ast.Node, entries []*ast.MappingValueNode) (*Node, *Error) {
+	v.Kind = Mapping
+	var merges []*Node
 	for _, e := range entries {
 		key, failure := c.convert(e.Key)
 		if failure != nil {
@@ -448,49 +460,49 @@ func (c *converter) mapping(v *element, n ast.Node, entries []*ast.MappingValueN
 		if failure := v.hold(n, child); failure != nil {
 			return nil, failure
 		}
-		if len(v.pairs) == 0 && len(merges) == 0 {
-			v.line, v.column = key.line, key.column
+		if len(v.Pairs) == 0 && len(merges) == 0 {
+			v.Line, v.Column = key.Line, key.Column
 		}
-		if key.kind == scalarKind && key.text == "<<" && !key.quoted {
+		if key.Kind == Scalar && key.Text == "<<" && !key.Quoted {
 			switch {
-			case child.kind == mapKind:
+			case child.Kind == Mapping:
 				merges = append(merges, child)
 				continue
-			case child.kind == listKind:
-				for _, item := range child.items {
-					if item.kind == mapKind {
+			case child.Kind == List:
+				for _, item := range child.Items {
+					if item.Kind == Mapping {
 						merges = append(merges, item)
-					} else if item.kind != badKind {
-						c.misread = append(c.misread, &syntaxError{line: item.line, column: item.column, message: "a merge key << takes mappings only"})
+					} else if item.Kind != Bad {
+						c.misread = append(c.misread, &Error{Line: item.Line, Column: item.Column, Message: "a merge key << takes mappings only"})
 					}
 				}
 				continue
-			case child.kind != badKind:
-				c.misread = append(c.misread, &syntaxError{line: key.line, column: key.column, message: "a merge key << takes a mapping, or a list of mappings"})
+			case child.Kind != Bad:
+				c.misread = append(c.misread, &Error{Line: key.Line, Column: key.Column, Message: "a merge key << takes a mapping, or a list of mappings"})
 			}
 			continue
 		}
-		v.pairs = append(v.pairs, pair{key: key, value: child})
+		v.Pairs = append(v.Pairs, Pair{Key: key, Value: child})
 	}
 	if m, ok := n.(*ast.MappingNode); ok && m.IsFlowStyle && m.Start != nil {
-		v.line, v.column = m.Start.Position.Line, m.Start.Position.Column
+		v.Line, v.Column = m.Start.Position.Line, m.Start.Position.Column
 	}
 	if len(merges) == 0 {
 		return v, nil
 	}
-	present := make(map[string]bool, len(v.pairs))
-	for _, p := range v.pairs {
-		present[p.key.text] = true
+	present := make(map[string]bool, len(v.Pairs))
+	for _, p := range v.Pairs {
+		present[p.Key.Text] = true
 	}
 	for _, m := range merges {
-		if c.work += len(m.pairs); c.work > maxExpanded {
+		if c.work += len(m.Pairs); c.work > maxExpanded {
 			return nil, failAt(n, "merge keys make the file grow beyond %d values", maxExpanded)
 		}
-		for _, p := range m.pairs {
-			if !present[p.key.text] {
-				present[p.key.text] = true
-				v.pairs = append(v.pairs, pair{key: p.key, value: p.value, merged: true})
-				if failure := v.hold(n, p.value); failure != nil {
+		for _, p := range m.Pairs {
+			if !present[p.Key.Text] {
+				present[p.Key.Text] = true
+				v.Pairs = append(v.Pairs, Pair{Key: p.Key, Value: p.Value, merged: true})
+				if failure := v.hold(n, p.Value); failure != nil {
 					return nil, failure
 				}
 			}
@@ -499,7 +511,7 @@ func (c *converter) mapping(v *element, n ast.Node, entries []*ast.MappingValueN
 	return v, nil
 }
 
-func (c *converter) tagged(v *element, n *ast.TagNode) (*element, *syntaxError) {
+func (c *converter) tagged(v *Node, n *ast.TagNode) (*Node, *Error) {
 	inner, failure := c.convert(n.Value)
 	if failure != nil {
 		return nil, failure
@@ -507,29 +519,29 @@ func (c *converter) tagged(v *element, n *ast.TagNode) (*element, *syntaxError) 
 	tag := n.Start.Value
 	switch token.ReservedTagKeyword(tag) {
 	case token.StringTag:
-		if inner.kind != scalarKind && inner.kind != nullKind {
+		if inner.Kind != Scalar && inner.Kind != Null {
 			break
 		}
-		v.kind, v.quoted, v.text = scalarKind, true, inner.text
+		v.Kind, v.Quoted, v.Text = Scalar, true, inner.Text
 		return v, nil
 	case token.IntegerTag, token.FloatTag, token.BooleanTag, token.TimestampTag:
-		if inner.kind != scalarKind {
+		if inner.Kind != Scalar {
 			break
 		}
-		v.kind, v.text = scalarKind, inner.text
+		v.Kind, v.Text = Scalar, inner.Text
 		return v, nil
 	case token.NullTag:
 		return v, nil
 	case token.MappingTag:
-		if inner.kind == mapKind {
+		if inner.Kind == Mapping {
 			return inner, nil
 		}
 	case token.SequenceTag:
-		if inner.kind == listKind {
+		if inner.Kind == List {
 			return inner, nil
 		}
 	}
-	if inner.kind == badKind {
+	if inner.Kind == Bad {
 		return inner, nil
 	}
 	hint := "leave the tag out"
@@ -537,4 +549,18 @@ func (c *converter) tagged(v *element, n *ast.TagNode) (*element, *syntaxError) 
 		hint = fmt.Sprintf("a pattern that begins with ! must be quoted: %q", tag)
 	}
 	return c.bad(v, hint, "the YAML tag %s is not supported", tag)
+}
+
+// Get returns the value under key, nil if there is none. Of a repeated key the last one holds.
+func (v *Node) Get(key string) *Node {
+	if v.Kind != Mapping {
+		return nil
+	}
+	var found *Node
+	for i := range v.Pairs {
+		if p := &v.Pairs[i]; p.Key.Kind == Scalar && p.Key.Text == key {
+			found = p.Value
+		}
+	}
+	return found
 }
