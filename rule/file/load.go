@@ -1,9 +1,11 @@
-// Package file reads rule files (YAML, in the native or the Lyft form) and makes a rule.Set of
-// them. docs/rules.md describes their contents.
+// Package file reads rule files (YAML, in the native or the Lyft form) and makes a rule.Set of them.
+// docs/rules.md describes their contents.
 //
-// Begin reading at Load: bytes become elements with places (yaml.go), these become rules (root, and
-// from there limit in native.go and descriptors in lyft.go), and rule.Compile makes the Set. Lint
-// warns of rules that load and are useless or dangerous.
+// Begin with Load. It makes a tree of each file (internal/yaml), and rules of the tree: root, and
+// from there limit (native.go) and descriptors (lyft.go). settings.go has a row for each option,
+// windows.go makes limits of rates, together.go refuses what does not go together, and internal/cel
+// compiles expressions. Then rule.Compile makes the Set. Lint (internal/lint) warns of rules that
+// load and are useless or dangerous.
 package file
 
 import (

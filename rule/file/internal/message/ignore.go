@@ -59,8 +59,8 @@ type Entry struct {
 	Dash       int // the column of its dash; 0 if it has none
 }
 
-// AddIgnore notes a comment at that place, if it speaks to lint. entries are those of the file, each
-// before those inside it.
+// AddIgnore notes a comment at that place, if it speaks to lint. entries are the limits and
+// descriptors of the file, each before those inside it.
 func (o *Origin) AddIgnore(line, column int, text string, entries []Entry) {
 	ig, ok := ParseIgnore(text)
 	if !ok {
