@@ -14,7 +14,7 @@ import (
 // FailsWithout returns the attributes that an `if` looks up and whose absence may make it fail
 // where it would be true if the attribute were empty.
 func FailsWithout(source string) []string {
-	env, err := celEnv()
+	env, err := requestEnv()
 	if err != nil {
 		return nil
 	}

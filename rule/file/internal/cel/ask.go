@@ -192,7 +192,7 @@ func entryOf(m celast.Expr, key string) (string, bool) {
 // mapOf returns the prefix of the attributes in a map; it is not ok if e is no map of attributes.
 func mapOf(e celast.Expr) (prefix string, ok bool) {
 	if e.Kind() == celast.IdentKind {
-		for _, m := range celMaps {
+		for _, m := range attributeMaps {
 			if m.name == e.AsIdent() {
 				return m.prefix, true
 			}

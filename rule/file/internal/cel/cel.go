@@ -1,7 +1,7 @@
 // Package cel compiles and evaluates the CEL expressions of rules: `if`, `cost` and `cost_after`.
 // What an evaluation may cost is bounded.
 //
-// Begin with Compiler (compiler.go), which makes a Program of a text (compileCEL in cel.go). It
+// Begin with Compiler (compiler.go), which makes a Program of a text (compileText in cel.go). It
 // remembers what it parsed, since many expressions differ in a literal only (shape.go). Rules are
 // indexed by the conditions that an `if` puts on single attributes (ask.go, number.go). An
 // expression that reads the path has a second form for folded paths (fold.go). Regular expressions
@@ -28,18 +28,18 @@ import (
 	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
-// celBudget bounds the cost of the expressions of all rules on one request, with an account of
+// budget bounds the cost of the expressions of all rules on one request, with an account of
 // their own for rules in shadow, in CEL's own units: about one a simple step, which takes some 200
 // ns. So a request costs some 20 ms at most. It is far above the need of expressions over a request
 // of ordinary size: it is enough to go through 4,000 query parameters once.
-const celBudget = 100_000
+const budget = 100_000
 
-// celUsual is the free cost of each expression beside the budget, so that there may be any number
+// freeCost is the free cost of each expression beside the budget, so that there may be any number
 // of rules.
-const celUsual = 200
+const freeCost = 200
 
-// celCosts gives functions that go through a text quickly a cost that fits the time they take.
-var celCosts = cel.CostTrackerOptions(
+// functionCosts gives functions that go through a text quickly a cost that fits the time they take.
+var functionCosts = cel.CostTrackerOptions(
 	cost.OverloadTracker(overloads.Matches, matchesCost),
 	cost.OverloadTracker(overloads.MatchesString, matchesCost),
 	cost.OverloadTracker(overloads.ContainsString, perByte(1.0/64)),
@@ -94,7 +94,7 @@ var (
 	_ rule.Settlement = (*Program)(nil)
 )
 
-var celEnv = sync.OnceValues(func() (*cel.Env, error) {
+var requestEnv = sync.OnceValues(func() (*cel.Env, error) {
 	options := []cel.EnvOption{
 		cel.Variable("domain", cel.StringType),
 		cel.Variable("header", textMap),
@@ -128,8 +128,8 @@ var getFunction = cel.Function(get, cel.Overload("get_map_string_string", []*cel
 		return args[2]
 	})))
 
-// celDialect is what expressions of one key may use and give.
-type celDialect struct {
+// dialect is what expressions of one key may use and give.
+type dialect struct {
 	env    func() (*cel.Env, error)
 	result *cel.Type
 	what   string               // its result, in words
@@ -139,16 +139,16 @@ type celDialect struct {
 	costs  bool                 // the terms that its number comes from are wanted
 }
 
-const celKnown = `domain, method, path, host, ip, user, header["…"], query["…"] and attr["…"]`
+const requestVariables = `domain, method, path, host, ip, user, header["…"], query["…"] and attr["…"]`
 
 // compileIf compiles the CEL expression of `if`, which must give a bool.
-func compileIf(source string, shapes celShapes) (*Program, error) {
-	return compileCEL(source, shapes, celDialect{env: celEnv, result: cel.BoolType, what: "true or false", known: celKnown, asks: true})
+func compileIf(source string, shapes shapeCache) (*Program, error) {
+	return compileText(source, shapes, dialect{env: requestEnv, result: cel.BoolType, what: "true or false", known: requestVariables, asks: true})
 }
 
 // compileCost compiles the CEL expression of `cost`, which must give an int.
-func compileCost(source string, shapes celShapes) (*Program, error) {
-	return compileCEL(source, shapes, celDialect{env: celEnv, result: cel.IntType, what: "an int, such as int(attr.tokens)", known: celKnown, costs: true})
+func compileCost(source string, shapes shapeCache) (*Program, error) {
+	return compileText(source, shapes, dialect{env: requestEnv, result: cel.IntType, what: "an int, such as int(attr.tokens)", known: requestVariables, costs: true})
 }
 
 // CompileIf compiles the CEL expression of an `if` alone.
@@ -180,10 +180,10 @@ func CompileCostAfter(source string) (rule.Settlement, error) {
 
 // planned makes a checked expression ready to be evaluated.
 func planned(env *cel.Env, ast *cel.Ast) (cel.Program, error) {
-	return env.Program(ast, append(withMatches[:len(withMatches):len(withMatches)], cel.EvalOptions(cel.OptOptimize), cel.CostLimit(celBudget), celCosts)...)
+	return env.Program(ast, append(withMatches[:len(withMatches):len(withMatches)], cel.EvalOptions(cel.OptOptimize), cel.CostLimit(budget), functionCosts)...)
 }
 
-func compileCEL(source string, shapes celShapes, d celDialect) (*Program, error) {
+func compileText(source string, shapes shapeCache, d dialect) (*Program, error) {
 	if strings.TrimSpace(source) == "" {
 		return nil, errors.New("the expression is empty")
 	}
@@ -221,8 +221,8 @@ func compileCEL(source string, shapes celShapes, d celDialect) (*Program, error)
 	return p, nil
 }
 
-// celError turns the compiler's issues into one line. known are the variables that there are.
-func celError(issues *cel.Issues, known string) error {
+// compileError turns the compiler's issues into one line. known are the variables that there are.
+func compileError(issues *cel.Issues, known string) error {
 	var b strings.Builder
 	undeclared := false
 	for i, e := range issues.Errors() {
@@ -293,16 +293,16 @@ func (p *Program) Holds(v *rule.Variables) (bool, error) {
 // eval evaluates an expression over a request, within the budget of that.
 func (p *Program) eval(v *rule.Variables) (ref.Val, error) {
 	spent := v.Spent()
-	if *spent > celBudget {
+	if *spent > budget {
 		return nil, rule.ErrTooCostly
 	}
 	out, details, err := p.on(v).Eval(activationOf(v))
-	if n := details.ActualCost(); n != nil && *n > celUsual {
-		*spent += *n - celUsual
+	if n := details.ActualCost(); n != nil && *n > freeCost {
+		*spent += *n - freeCost
 	}
 	if err != nil {
 		if c, ok := errors.AsType[interpreter.EvalCancelledError](err); ok && c.Cause == interpreter.CostLimitExceeded {
-			*spent = celBudget + 1
+			*spent = budget + 1
 			return nil, rule.ErrTooCostly
 		}
 	}
@@ -337,12 +337,12 @@ func intOf(out ref.Val, err error) (int64, error) {
 // the empty string; a key that is absent from a map is an error, as everywhere in CEL.
 type activation struct {
 	vars *rule.Variables
-	maps [len(celMaps)]celMap
+	maps [len(attributeMaps)]attributeMap
 }
 
-// celMaps are the maps of attributes that expressions know, each with the prefix of its attributes'
-// names.
-var celMaps = [...]struct{ name, prefix string }{{"attr", ""}, {"header", "header."}, {"query", "query."}}
+// attributeMaps are the maps of attributes that expressions know, each with the prefix of the names
+// of its attributes.
+var attributeMaps = [...]struct{ name, prefix string }{{"attr", ""}, {"header", "header."}, {"query", "query."}}
 
 // activationOf returns the activation over v. It is made once and kept with v.
 func activationOf(v *rule.Variables) *activation {
@@ -350,7 +350,7 @@ func activationOf(v *rule.Variables) *activation {
 	if !ok {
 		a = &activation{vars: v}
 		for i := range a.maps {
-			a.maps[i] = celMap{vars: v, prefix: celMaps[i].prefix}
+			a.maps[i] = attributeMap{vars: v, prefix: attributeMaps[i].prefix}
 		}
 		v.Scratch = a
 	}
@@ -369,8 +369,8 @@ func (a *activation) ResolveName(name string) (any, bool) {
 	if name == "domain" {
 		return types.String(a.vars.Domain()), true
 	}
-	for i := range celMaps {
-		if celMaps[i].name == name {
+	for i := range attributeMaps {
+		if attributeMaps[i].name == name {
 			return &a.maps[i], true
 		}
 	}
@@ -384,17 +384,17 @@ func (a *activation) ResolveName(name string) (any, bool) {
 // Parent implements cel.Activation.
 func (a *activation) Parent() cel.Activation { return nil }
 
-// celMap is a map over the attributes whose names begin with prefix. A look-up by key asks for that
-// one attribute; what needs the whole map makes it first.
-type celMap struct {
+// attributeMap is a map over the attributes whose names begin with prefix. A look-up by key asks for
+// that one attribute; what needs the whole map makes it first.
+type attributeMap struct {
 	vars   *rule.Variables
 	prefix string
 	all    traits.Mapper // nil until it is needed
 }
 
-var _ traits.Mapper = (*celMap)(nil)
+var _ traits.Mapper = (*attributeMap)(nil)
 
-func (c *celMap) whole() traits.Mapper {
+func (c *attributeMap) whole() traits.Mapper {
 	if c.all == nil {
 		c.all = types.NewStringStringMap(types.DefaultTypeAdapter, c.vars.All(c.prefix))
 	}
@@ -402,7 +402,7 @@ func (c *celMap) whole() traits.Mapper {
 }
 
 // Find implements traits.Mapper.
-func (c *celMap) Find(key ref.Val) (ref.Val, bool) {
+func (c *attributeMap) Find(key ref.Val) (ref.Val, bool) {
 	name, ok := key.(types.String)
 	if !ok {
 		return types.MaybeNoSuchOverloadErr(key), false
@@ -419,7 +419,7 @@ func (c *celMap) Find(key ref.Val) (ref.Val, bool) {
 }
 
 // Get implements traits.Indexer.
-func (c *celMap) Get(key ref.Val) ref.Val {
+func (c *attributeMap) Get(key ref.Val) ref.Val {
 	v, found := c.Find(key)
 	if !found && v == nil {
 		return types.NewErr("no such key: %v", key)
@@ -428,7 +428,7 @@ func (c *celMap) Get(key ref.Val) ref.Val {
 }
 
 // Contains implements traits.Container.
-func (c *celMap) Contains(key ref.Val) ref.Val {
+func (c *attributeMap) Contains(key ref.Val) ref.Val {
 	v, found := c.Find(key)
 	if !found && v != nil {
 		return v
@@ -437,22 +437,24 @@ func (c *celMap) Contains(key ref.Val) ref.Val {
 }
 
 // Iterator implements traits.Iterable.
-func (c *celMap) Iterator() traits.Iterator { return c.whole().Iterator() }
+func (c *attributeMap) Iterator() traits.Iterator { return c.whole().Iterator() }
 
 // Size implements traits.Sizer.
-func (c *celMap) Size() ref.Val { return c.whole().Size() }
+func (c *attributeMap) Size() ref.Val { return c.whole().Size() }
 
 // ConvertToNative implements ref.Val.
-func (c *celMap) ConvertToNative(t reflect.Type) (any, error) { return c.whole().ConvertToNative(t) }
+func (c *attributeMap) ConvertToNative(t reflect.Type) (any, error) {
+	return c.whole().ConvertToNative(t)
+}
 
 // ConvertToType implements ref.Val.
-func (c *celMap) ConvertToType(t ref.Type) ref.Val { return c.whole().ConvertToType(t) }
+func (c *attributeMap) ConvertToType(t ref.Type) ref.Val { return c.whole().ConvertToType(t) }
 
 // Equal implements ref.Val.
-func (c *celMap) Equal(other ref.Val) ref.Val { return c.whole().Equal(other) }
+func (c *attributeMap) Equal(other ref.Val) ref.Val { return c.whole().Equal(other) }
 
 // Type implements ref.Val.
-func (c *celMap) Type() ref.Type { return types.MapType }
+func (c *attributeMap) Type() ref.Type { return types.MapType }
 
 // Value implements ref.Val.
-func (c *celMap) Value() any { return c.whole().Value() }
+func (c *attributeMap) Value() any { return c.whole().Value() }

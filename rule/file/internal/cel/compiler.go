@@ -8,7 +8,7 @@ import (
 // Bounds on the expressions of one load.
 const (
 	maxExpression = 8 << 10 // bytes of one
-	maxCELText    = 8 << 20 // bytes of all
+	maxText       = 8 << 20 // bytes of all
 )
 
 // Compiler compiles the expressions of one load of rules, and remembers them: the same text often
@@ -21,7 +21,7 @@ type Compiler struct {
 // expressions are the compiled expressions of one key of rule files, by their texts.
 type expressions struct {
 	known  map[string]compiled
-	shapes celShapes
+	shapes shapeCache
 }
 
 type compiled struct {
@@ -42,18 +42,20 @@ func (c *Compiler) CostAfter(source string) (*Program, error) {
 	return c.compile(&c.costsAfter, compileCostAfter, source)
 }
 
-func (c *Compiler) compile(of *expressions, compile func(string, celShapes) (*Program, error), source string) (*Program, error) {
+func (c *Compiler) compile(
+	of *expressions, compile func(string, shapeCache) (*Program, error), source string,
+) (*Program, error) {
 	if p, ok := of.known[source]; ok {
 		return p.program, p.err
 	}
 	if of.known == nil {
-		*of = expressions{map[string]compiled{}, celShapes{}}
+		*of = expressions{map[string]compiled{}, shapeCache{}}
 	}
 	var p compiled
 	switch c.bytes += len(source); {
 	case len(source) > maxExpression:
 		p.err = errors.New("the expression is longer than 8 KiB")
-	case c.bytes > maxCELText:
+	case c.bytes > maxText:
 		p.err = errors.New("the expressions of all rules together are too large")
 	default:
 		p.program, p.err = compile(source, of.shapes)

@@ -39,8 +39,8 @@ var costAfterEnv = sync.OnceValues(func() (*cel.Env, error) {
 })
 
 // compileCostAfter compiles the CEL expression of `cost_after`, which must give an int.
-func compileCostAfter(source string, shapes celShapes) (*Program, error) {
-	return compileCEL(source, shapes, celDialect{
+func compileCostAfter(source string, shapes shapeCache) (*Program, error) {
+	return compileText(source, shapes, dialect{
 		env: costAfterEnv, result: cel.IntType, what: `an int, such as int(response.header["x-tokens"])`,
 		known: `response.status, response.header["…"], response.bytes, response.duration and estimate; what the request brought is for cost`,
 		check: onlyLookUps,

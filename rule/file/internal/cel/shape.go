@@ -10,48 +10,48 @@ import (
 	"cel.dev/cel-go/common/types/ref"
 )
 
-// celShapes remembers expressions that were parsed and checked, by their text without literals.
+// shapeCache remembers expressions that were parsed and checked, by their text without literals.
 // Large sets of rules are made by programs, so that most expressions differ in a text or a number
 // only, and parsing is three quarters of the cost of compiling one.
-type celShapes map[string]*celShape
+type shapeCache map[string]*parsedShape
 
-// celShape is an expression whose literals can be exchanged for others of the same types.
-type celShape struct {
+// parsedShape is an expression whose literals can be exchanged for others of the same types.
+type parsedShape struct {
 	ast      *cel.Ast
 	literals []celast.Expr // in the order in which they stand in the text
 }
 
 // parse parses and checks an expression. The result is valid until the next call; s may be nil.
-func (s celShapes) parse(source string, env *cel.Env, known string) (*cel.Ast, error) {
+func (s shapeCache) parse(source string, env *cel.Env, known string) (*cel.Ast, error) {
 	shape, values, offsets, ok := "", []ref.Val(nil), []int32(nil), false
 	if s != nil {
-		shape, values, offsets, ok = splitCEL(source)
+		shape, values, offsets, ok = splitLiterals(source)
 	}
 	if ok && s[shape] != nil {
 		return s[shape].with(values), nil
 	}
 	ast, issues := env.Compile(source)
 	if issues.Err() != nil {
-		return nil, celError(issues, known)
+		return nil, compileError(issues, known)
 	}
 	if _, tried := s[shape]; ok && !tried {
-		s[shape] = newCELShape(ast, values, offsets)
+		s[shape] = newShape(ast, values, offsets)
 	}
 	return ast, nil
 }
 
 // with returns the expression with other literals, until it is called again.
-func (s *celShape) with(values []ref.Val) *cel.Ast {
+func (s *parsedShape) with(values []ref.Val) *cel.Ast {
 	for i, e := range s.literals {
 		e.SetKindCase(celast.NewExprFactory().NewLiteral(e.ID(), values[i]))
 	}
 	return s.ast
 }
 
-// newCELShape returns the shape of an expression with these literals in its text; nil if they are
+// newShape returns the shape of an expression with these literals in its text; nil if they are
 // not all found in it, each once.
-func newCELShape(ast *cel.Ast, values []ref.Val, offsets []int32) *celShape {
-	s := &celShape{ast: ast, literals: make([]celast.Expr, len(values))}
+func newShape(ast *cel.Ast, values []ref.Val, offsets []int32) *parsedShape {
+	s := &parsedShape{ast: ast, literals: make([]celast.Expr, len(values))}
 	at := map[int32]int{}
 	for i, o := range offsets {
 		at[o] = i
@@ -77,9 +77,9 @@ func newCELShape(ast *cel.Ast, values []ref.Val, offsets []int32) *celShape {
 	return s
 }
 
-// splitCEL takes the texts and whole numbers out of an expression that has nothing in it which
+// splitLiterals takes the texts and whole numbers out of an expression that has nothing in it which
 // makes that hard: characters beyond ASCII, escapes, other kinds of quotes, comments.
-func splitCEL(source string) (shape string, values []ref.Val, offsets []int32, ok bool) {
+func splitLiterals(source string) (shape string, values []ref.Val, offsets []int32, ok bool) {
 	var b strings.Builder
 	word := func(i int) bool {
 		return i < len(source) && (source[i] == '_' || isLetter(source[i]) || isDigit(source[i]))

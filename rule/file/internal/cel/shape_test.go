@@ -11,7 +11,7 @@ import (
 
 // sameProgram compiles an expression alone, and after others of its shape, and tells how the two
 // differ.
-func sameProgram(t *testing.T, shapes celShapes, source string) {
+func sameProgram(t *testing.T, shapes shapeCache, source string) {
 	t.Helper()
 	alone, errAlone := compileIf(source, nil)
 	shared, err := compileIf(source, shapes)
@@ -77,7 +77,7 @@ func TestShapesAreShared(t *testing.T) {
 		{`int(attr.n) == 0x#`, false},
 		{`uint(attr.n) == #u`, false},
 	} {
-		shapes := celShapes{}
+		shapes := shapeCache{}
 		sources := map[string]bool{}
 		for _, literal := range []string{"1", "5", "b1", "a", "(", "0", "12", "08"} {
 			source := strings.ReplaceAll(c.form, "#", literal)
@@ -109,11 +109,11 @@ func FuzzShapes(f *testing.F) {
 		if len(source) > 200 || len(text) > 50 || strings.Contains(source, "all(") || n < 0 {
 			return
 		}
-		shape, values, _, ok := splitCEL(source)
+		shape, values, _, ok := splitLiterals(source)
 		if !ok || len(values) == 0 {
 			return
 		}
-		shapes := celShapes{}
+		shapes := shapeCache{}
 		sameProgram(t, shapes, source)
 		other := strings.NewReplacer("\x00", `"`+text+`"`, "\x01", fmt.Sprint(n)).Replace(shape)
 		sameProgram(t, shapes, other)
