@@ -3,10 +3,11 @@
 //
 // A Log appends records to a file, one JSON object a line. Each record carries its own hash and the
 // hash of the record before it (package hashchain). Verify checks that they fit together, and with
-// a hash that was noted elsewhere that nothing was changed up to there. Record writes a record to the disk before the change is made; if that fails, the change
-// is forbidden. Tell keeps changes that nobody made by hand, such as bans by denials, without
-// waiting. Count adds up frequent ones, and keeps one record a minute. Begin with Open (audit.go);
-// record.go has the form of a record, and file.go opens and extends the file.
+// a hash that was noted elsewhere that nothing was changed up to there. Record writes a record to
+// the disk before the change is made; if that fails, the change is forbidden. Tell keeps changes
+// that nobody made by hand, such as bans by denials, without waiting. Count adds up frequent ones,
+// and keeps one record a minute. Begin with Open (audit.go); record.go has the form of a record,
+// and file.go opens and extends the file.
 //
 // One goroutine owns the file. Only Record waits for the disk, and no longer than its context
 // lasts.

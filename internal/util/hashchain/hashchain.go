@@ -32,8 +32,8 @@ type Chain struct {
 	Upto   uint64 // the number of the record that has that hash; 0 if none was met
 }
 
-// Follow goes on to the next record, which names prev as the hash before it. The caller has computed
-// hash of the record's text. An error says what is wrong with the record.
+// Follow goes on to the next record, which names prev as the hash before it. The caller has
+// computed hash of the record's text. An error says what is wrong with the record.
 func (c *Chain) Follow(number uint64, prev, hash string) error {
 	switch {
 	case c.Hash != "" && prev != c.Hash:

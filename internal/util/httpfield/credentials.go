@@ -1,5 +1,5 @@
-// Package httpfield knows the fields of HTTP requests: which have one value, which hold secrets, and
-// which spellings of credentials and of signed tokens are one.
+// Package httpfield knows the fields of HTTP requests: which have one value, which hold secrets,
+// and which spellings of credentials and of signed tokens are one.
 //
 // Begin with CutSigned (signed.go) and CutCredentials (credentials.go); names.go goes by names.
 package httpfield
@@ -241,8 +241,8 @@ func appendScheme(dst []byte, name string) []byte {
 	return dst
 }
 
-// FoldScheme returns a pattern with wildcards for the value of a field of credentials with the scheme
-// as NormalCredentials has it, if a blank follows one without wildcards.
+// FoldScheme returns a pattern with wildcards for the value of a field of credentials with the
+// scheme as NormalCredentials has it, if a blank follows one without wildcards.
 func FoldScheme(pattern string) string {
 	i := strings.IndexByte(pattern, ' ')
 	if i <= 0 || !consistsOf(pattern[:i], &isTokenByte) || strings.IndexByte(pattern[:i], '*') >= 0 {

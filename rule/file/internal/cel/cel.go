@@ -384,8 +384,8 @@ func (a *activation) ResolveName(name string) (any, bool) {
 // Parent implements cel.Activation.
 func (a *activation) Parent() cel.Activation { return nil }
 
-// attributeMap is a map over the attributes whose names begin with prefix. A look-up by key asks for
-// that one attribute; what needs the whole map makes it first.
+// attributeMap is a map over the attributes whose names begin with prefix. A look-up by key asks
+// for that one attribute; what needs the whole map makes it first.
 type attributeMap struct {
 	vars   *rule.Variables
 	prefix string

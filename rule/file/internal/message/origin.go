@@ -30,7 +30,8 @@ func SortProblems(p []rule.Problem) {
 	})
 }
 
-// Origin keeps the parts of a rule file that messages and Lint need. It is the Origin of a rule.File.
+// Origin keeps the parts of a rule file that messages and Lint need. It is the Origin of a
+// rule.File.
 type Origin struct {
 	Name  string
 	Text  string

@@ -1,6 +1,6 @@
-// Package yaml reads YAML files into trees of Nodes with their lines and columns, at which errors and
-// warnings point. It is safe on hostile input: the size, the nesting and the expansion of aliases are
-// bounded.
+// Package yaml reads YAML files into trees of Nodes with their lines and columns, at which errors
+// and warnings point. It is safe on hostile input: the size, the nesting and the expansion of
+// aliases are bounded.
 //
 // Begin with Parse: scan checks the words of a file, the library parses them, and a converter makes
 // Nodes of its tree.
