@@ -15,23 +15,13 @@ import (
 //	   otherwise; the number of phases, and for each the days, from, until, and the form and
 //	   numbers of its limit
 //	2: nothing: no limit
-//
-// Version 1 has no forms, and no SoftFor at the end of the numbers; neither 1 nor 2 has Lease and
-// LeaseFor after that.
 const formNumbers, formSchedule, formNone = 0, 1, 2
 
 // readLimit reads a definition; ok is false if there can be no such limit (here).
 func (s *Store) readLimit(r *snapshotReader) (l loaded, ok bool) {
 	l.counter = &rule.Counter{ID: r.id(), Domain: r.string(), Rule: r.string(), Window: r.string()}
-	beside := uint64(0)
-	if r.version > 2 {
-		beside = r.id()
-	}
-	form := uint64(formNumbers)
-	if r.version > 1 {
-		form = r.uvarint()
-	}
-	switch form {
+	beside := r.id()
+	switch form := r.uvarint(); form {
 	case formNumbers:
 		l.limit, ok = r.numbers()
 	case formSchedule:
@@ -56,21 +46,6 @@ func (s *Store) readLimit(r *snapshotReader) (l loaded, ok bool) {
 	return l, true
 }
 
-// id reads the ID of a Counter.
-func (r *snapshotReader) id() uint64 {
-	var id [8]byte
-	for i := range id {
-		if r.err == nil {
-			b, err := r.ReadByte()
-			if err != nil {
-				r.fail(err)
-			}
-			id[i] = b
-		}
-	}
-	return binary.LittleEndian.Uint64(id[:])
-}
-
 // numbers reads a limit without a schedule.
 func (r *snapshotReader) numbers() (l *algo.Limit, ok bool) {
 	flags := r.uvarint()
@@ -89,12 +64,8 @@ func (r *snapshotReader) numbers() (l *algo.Limit, ok bool) {
 		CountDenied:    flags&4 != 0,
 	}
 	zone := r.string()
-	if r.version > 1 {
-		c.SoftFor = time.Duration(r.varint())
-	}
-	if r.version > 2 {
-		c.Lease, c.LeaseFor = int(r.varint()), time.Duration(r.varint())
-	}
+	c.SoftFor = time.Duration(r.varint())
+	c.Lease, c.LeaseFor = int(r.varint()), time.Duration(r.varint())
 	if r.err != nil {
 		return nil, false
 	}

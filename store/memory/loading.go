@@ -68,19 +68,13 @@ func (s *Store) loadSnapshot(path string) error {
 	if !info.Mode().IsRegular() {
 		return errors.Join(fmt.Errorf("memory store: the snapshot %s is no regular file", path), f.Close())
 	}
-	l, dropped, err := s.readAny(f, info.Size(), path)
-	if l != nil {
+	l, err := s.readFile(f, info.Size(), path)
+	if err == nil {
 		l.end = f.Close
 		l.begin(loadAtOnce)
 		return nil
 	}
-	if closing := f.Close(); err == nil {
-		err = closing
-	}
-	if err == nil {
-		s.tellDropped(int64(dropped), path)
-		return nil
-	}
+	_ = f.Close()
 	if !errors.Is(err, errDamaged) {
 		return fmt.Errorf("memory store: the snapshot %s cannot be read: %w", path, err)
 	}
@@ -103,24 +97,21 @@ func (s *Store) tellDropped(n int64, path string) {
 	}
 }
 
-// readAny reads a file of any version. l is nil if all of it has been read.
-func (s *Store) readAny(f io.ReaderAt, size int64, path string) (l *loading, dropped int, err error) {
+// readFile checks a file, and reads the tables that loading its parts needs.
+func (s *Store) readFile(f io.ReaderAt, size int64, path string) (*loading, error) {
+	if size < int64(fileHead) {
+		return nil, damaged("only %d bytes long", size)
+	}
 	head := make([]byte, fileHead)
-	if size >= int64(fileHead) {
-		if _, err := f.ReadAt(head, 0); err != nil {
-			return nil, 0, err
-		}
+	if _, err := f.ReadAt(head, 0); err != nil {
+		return nil, err
 	}
-	if string(head[:8]) != snapshotMagic || binary.LittleEndian.Uint32(head[8:]) != snapshotVersion {
-		dropped, err = s.readSnapshot(f, size)
-		return nil, dropped, err
+	if string(head[:8]) != snapshotMagic {
+		return nil, damaged("not a snapshot of Weir")
 	}
-	l, err = s.readBlocks(f, size, head, path)
-	return l, 0, err
-}
-
-// readBlocks checks a file of version 4, and reads the tables that loading its parts needs.
-func (s *Store) readBlocks(f io.ReaderAt, size int64, head []byte, path string) (*loading, error) {
+	if version := binary.LittleEndian.Uint32(head[8:]); version != snapshotVersion {
+		return nil, damaged("its version is %d, and this program reads version %d alone", version, snapshotVersion)
+	}
 	sum := fileHead - 4
 	if binary.LittleEndian.Uint32(head[sum:]) != crc32.Checksum(head[:sum], castagnoli()) {
 		return nil, damaged("the checksum of its header does not fit")
@@ -204,7 +195,7 @@ func (s *Store) readEnd(l *loading, b *blockReader) error {
 	if _, err := b.f.ReadAt(data, b.at+b.parts); err != nil {
 		return err
 	}
-	r := readerOf(data, snapshotVersion, b.written)
+	r := &snapshotReader{b: data}
 	var block loadingBlock
 	for n := r.uvarint(); r.err == nil && uint64(len(block.limits)) < n; {
 		if kind := r.uvarint(); r.err == nil && kind != kindLimit {
@@ -222,7 +213,7 @@ func (s *Store) readEnd(l *loading, b *blockReader) error {
 	case told == 1:
 		b.told = true
 		for n := r.uvarint(); r.err == nil && n > 0; n-- {
-			b.held = append(b.held, reservation{id: r.string(), note: r.bytes(nil), end: r.varint()})
+			b.held = append(b.held, reservation{id: r.string(), note: r.bytes(), end: r.varint()})
 		}
 	}
 	parts := r.uvarint()
@@ -238,7 +229,7 @@ func (s *Store) readEnd(l *loading, b *blockReader) error {
 		at += part.length
 		block.parts = append(block.parts, part)
 	}
-	if r.err == nil && (r.left != 0 || at != b.at+b.parts) {
+	if r.err == nil && (len(r.b) > 0 || at != b.at+b.parts) {
 		return damaged("bytes that belong to no part")
 	}
 	l.blocks = append(l.blocks, block)

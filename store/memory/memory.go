@@ -3,9 +3,9 @@
 // Begin with Store.Take (memory.go), which decides on a single charge itself and leaves calls of
 // several to simple.go and take.go. A shard (shard.go) is the hash table with a part of the keys;
 // bound.go forgets keys when the store is full, and limits.go numbers the limits that records refer
-// to. snapshot.go writes the file, with definition.go; loading.go reads it, and oldsnapshot.go
-// reads the files of older versions. board.go, reserve.go, settle.go, lease.go, regional.go and
-// inspect.go implement the optional interfaces of package store.
+// to. snapshot.go writes the file, with definition.go; loading.go and reading.go read it.
+// board.go, reserve.go, settle.go, lease.go, regional.go and inspect.go implement the optional
+// interfaces of package store.
 package memory
 
 import (

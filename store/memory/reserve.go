@@ -139,11 +139,6 @@ func (s *Store) Expired(_ context.Context, n int) (notes [][]byte, err error) {
 	return notes, nil
 }
 
-// empty forgets all; before the store is in use.
-func (r *reservations) empty() {
-	r.byID, r.ends, r.bytes, r.dirty = nil, pq.Heap[*reservation]{}, 0, false
-}
-
 // restore holds a note of a snapshot for the time that is left of it. since is the age of the
 // snapshot.
 func (r *reservations) restore(id string, note []byte, left, since, now int64) error {

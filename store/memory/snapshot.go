@@ -46,7 +46,7 @@ const (
 	fileHead        = len(snapshotMagic) + 4 + 4*8 + 4
 	blockHead       = 3*8 + 2*4
 
-	kindForgotten = 4
+	kindLimit, kindRecord, kindForgotten = 1, 2, 4
 
 	// leastLog is the length up to which blocks are appended to a first one that is short.
 	leastLog = 1 << 16

@@ -363,7 +363,7 @@ func TestSnapshotLoadsMeanwhile(t *testing.T) {
 		file := image(t, s)
 		for _, reads := range []int{0, 100_000, 40_000} {
 			again := newTest(t, Options{Clock: clock.read, MaxKeys: reads})
-			l, _, err := again.readAny(bytes.NewReader(file), int64(len(file)), nowhere)
+			l, err := again.readFile(bytes.NewReader(file), int64(len(file)), nowhere)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -395,29 +395,6 @@ func TestSnapshotLoadsMeanwhile(t *testing.T) {
 				t.Errorf("%d shards read from %d: other states", len(again.shards), len(s.shards))
 			}
 		}
-	}
-}
-
-// TestSnapshotSameAsOld: what is written is read as what the old format would have held.
-func TestSnapshotSameAsOld(t *testing.T) {
-	old := sample(t)
-	clock := newClock()
-	a, b := newTest(t, Options{Clock: clock.read}), newTest(t, Options{Clock: clock.read})
-	if _, err := a.readSnapshot(bytes.NewReader(old), int64(len(old))); err != nil {
-		t.Fatal(err)
-	}
-	if err := read(b, image(t, a)); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := stillOf(b), stillOf(a); len(want) == 0 || !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	var again bytes.Buffer
-	if err := b.dumpVersion3(&again); err != nil {
-		t.Fatal(err)
-	}
-	if again.Len() != len(old) {
-		t.Errorf("written as version 3 again it has %d bytes, not %d", again.Len(), len(old))
 	}
 }
 
@@ -565,7 +542,7 @@ func TestSnapshotLoadsIntoFull(t *testing.T) {
 	file := image(t, s)
 	var n notes
 	loaded := newTest(t, Options{Clock: clock.read, MaxKeys: most, Logger: n.logger()})
-	l, _, err := loaded.readAny(bytes.NewReader(file), int64(len(file)), nowhere)
+	l, err := loaded.readFile(bytes.NewReader(file), int64(len(file)), nowhere)
 	if err != nil {
 		t.Fatal(err)
 	}
