@@ -16,7 +16,6 @@ const (
 	mostPer      = 1 << 12         // attributes of a rule's key
 	mostWith     = 64              // other rules that refused the same requests
 	mostEvidence = 64              // numbers of a verdict
-	lastSecond   = 253_402_300_799 // the end of the year 9999, to which JSON writes dates
 	mostStrange  = 100             // domains of other nodes for which this one has no rules
 	MostSkew     = 2 * time.Minute // between the clocks of two nodes whose snapshots merge
 )

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/util/pack"
 )
 
 // longer is a list of n elements.
@@ -82,7 +84,7 @@ func TestSnapshotBounds(t *testing.T) {
 func TestSnapshotNumbers(t *testing.T) {
 	for name, change := range map[string]func(s *Snapshot, r *RuleSnapshot){
 		"time, far ahead":   func(s *Snapshot, _ *RuleSnapshot) { s.Time += 1 << 61 },
-		"the year 10000":    func(s *Snapshot, _ *RuleSnapshot) { s.From, s.Time = lastSecond+1, lastSecond+1 },
+		"the year 10000":    func(s *Snapshot, _ *RuleSnapshot) { s.From, s.Time = pack.LastSecond+1, pack.LastSecond+1 },
 		"begun before 1970": func(s *Snapshot, _ *RuleSnapshot) { s.Started = -1 },
 		"time before from":  func(s *Snapshot, _ *RuleSnapshot) { s.Time = s.From - 1 },
 		"no step":           func(s *Snapshot, _ *RuleSnapshot) { s.Step = 0 },
@@ -116,18 +118,18 @@ func TestSnapshotNumbers(t *testing.T) {
 	}
 	// Of another node they are none.
 	for _, bad := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
-		c := &coder{writes: true}
+		c := pack.Writer(nil)
 		x := math.Float64bits(bad)
-		c.fixed(&x)
-		in := &coder{b: c.b}
-		if in.float(new(float64)); !in.failed {
+		c.Fixed(&x)
+		in := pack.Reader(c.Bytes())
+		if in.Float(new(float64)); !in.Failed() {
 			t.Errorf("%v is read", bad)
 		}
-		c = &coder{writes: true}
+		c = pack.Writer(nil)
 		x = uint64(math.Float32bits(float32(bad)))
-		c.uint(&x)
-		in = &coder{b: c.b}
-		if in.float32(new(float32)); !in.failed {
+		c.Uint(&x)
+		in = pack.Reader(c.Bytes())
+		if in.Float32(new(float32)); !in.Failed() {
 			t.Errorf("%v is read, of 32 bits", bad)
 		}
 	}
@@ -146,7 +148,7 @@ func TestFit(t *testing.T) {
 		"more":                {func(x *Snapshot) { x.Time, x.From = x.Time+121, x.From+121 }, 121 * time.Second, false},
 		"behind":              {func(x *Snapshot) { x.Time, x.From = x.Time-121, x.From-121 }, -121 * time.Second, false},
 		"in the year 2000":    {func(x *Snapshot) { x.From += 946684800 - x.Time; x.Time = 946684800 }, time.Duration(946684800-lived(t).Time) * time.Second, false},
-		"at the end of time":  {func(x *Snapshot) { x.From, x.Time = lastSecond, lastSecond }, 100 * 365 * 24 * time.Hour, false},
+		"at the end of time":  {func(x *Snapshot) { x.From, x.Time = pack.LastSecond, pack.LastSecond }, 100 * 365 * 24 * time.Hour, false},
 		"of a shorter time":   {func(x *Snapshot) { x.From += 600 }, 0, false},
 		"in other steps":      {func(x *Snapshot) { x.Step = 1 }, 0, false},
 		"to another question": {func(x *Snapshot) { x.Over = 60 }, 0, false},

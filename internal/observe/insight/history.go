@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"time"
+
+	"github.com/weir-rl/weir/internal/util/pack"
 )
 
 // The history file keeps the counts over time, so that a restart does not lose them. It is a
@@ -44,23 +46,23 @@ type pastStep struct {
 	count      bucket
 }
 
-// record codes a payload.
-func (c *coder) record(list *[]past) {
-	slice(c, list, mostRecord, func(p *past) {
-		c.text(&p.name.domain)
-		c.text(&p.name.rule)
-		c.fixed(&p.name.definition)
+// codeRecord codes a payload.
+func codeRecord(c *pack.Coder, list *[]past) {
+	pack.Slice(c, list, mostRecord, func(p *past) {
+		c.Text(&p.name.domain)
+		c.Text(&p.name.rule)
+		c.Fixed(&p.name.definition)
 		last := int64(0)
-		slice(c, &p.steps, mostRecord, func(s *pastStep) {
+		pack.Slice(c, &p.steps, mostRecord, func(s *pastStep) {
 			since := s.unix - last
-			c.int(&since)
+			c.Int(&since)
 			s.unix = last + since
 			last = s.unix
-			c.int(&s.step)
-			c.float32(&s.state.keys)
-			number64(c, &s.state.topShare)
-			number64(c, &s.state.signal)
-			c.bucket((*[lanes]uint32)(&s.count))
+			c.Int(&s.step)
+			c.Float32(&s.state.keys)
+			pack.Number(c, &s.state.topShare)
+			pack.Number(c, &s.state.signal)
+			s.count.code(c)
 		})
 	})
 }
@@ -70,12 +72,13 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // appendRecord appends a record to b.
 func appendRecord(b []byte, list []past) []byte {
 	at := len(b)
-	c := &coder{b: append(b, make([]byte, 8)...), writes: true}
-	c.record(&list)
-	payload := c.b[at+8:]
-	binary.LittleEndian.PutUint32(c.b[at:], uint32(len(payload)))
-	binary.LittleEndian.PutUint32(c.b[at+4:], crc32.Checksum(payload, castagnoli))
-	return c.b
+	c := pack.Writer(append(b, make([]byte, 8)...))
+	codeRecord(c, &list)
+	b = c.Bytes()
+	payload := b[at+8:]
+	binary.LittleEndian.PutUint32(b[at:], uint32(len(payload)))
+	binary.LittleEndian.PutUint32(b[at+4:], crc32.Checksum(payload, castagnoli))
+	return b
 }
 
 // readHistory calls f for each series in the bytes of a history file. It returns how many bytes are
@@ -98,9 +101,9 @@ func readHistory(data []byte, f func(*past)) (good int) {
 		if crc32.Checksum(payload, castagnoli) != binary.LittleEndian.Uint32(rest[4:]) {
 			return good
 		}
-		c := &coder{b: payload}
+		c := pack.Reader(payload)
 		var list []past
-		if c.record(&list); c.failed || len(c.b) > 0 {
+		if codeRecord(c, &list); !c.ReadAll() {
 			return good
 		}
 		for i := range list {

@@ -1,5 +1,7 @@
 package insight
 
+import "github.com/weir-rl/weir/internal/util/pack"
+
 // The lanes of a series: the counts of a rule or a domain over time. For a domain, refused includes
 // refusals by a ban, near includes soft margins, and soft and alone are empty.
 const (
@@ -20,6 +22,24 @@ func (b *bucket) add(x *bucket) {
 	for i := range b {
 		if b[i] += x[i]; b[i] < x[i] {
 			b[i] = 1<<32 - 1
+		}
+	}
+}
+
+// code writes or reads a bucket. One in which nothing happened is a single 0.
+func (b *bucket) code(c *pack.Coder) {
+	used := uint64(0)
+	for i, v := range b {
+		if v != 0 {
+			used |= 1 << i
+		}
+	}
+	c.Uint(&used)
+	for i := range b {
+		if used>>i&1 == 1 {
+			x := uint64(b[i])
+			c.Uint(&x)
+			b[i] = uint32(x)
 		}
 	}
 }
