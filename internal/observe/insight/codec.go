@@ -126,10 +126,10 @@ func (c coder) rule(r *RuleSnapshot) {
 	}
 	c.strip(&r.Series)
 	c.summary(&r.Summary)
-	c.Size(&r.All.K, sizes[0].all)
-	pack.Slice(c.Coder, &r.All.Keys, sizes[0].all, c.sampledKey)
-	c.Size(&r.Refused.K, sizes[0].refused)
-	pack.Slice(c.Coder, &r.Refused.Keys, sizes[0].refused, c.refusedKey)
+	c.Size(&r.All.K, mostKeys)
+	pack.Slice(c.Coder, &r.All.Keys, mostKeys, c.sampledKey)
+	c.Size(&r.Refused.K, mostRefused)
+	pack.Slice(c.Coder, &r.Refused.Keys, mostRefused, c.refusedKey)
 	pack.Slice(c.Coder, &r.Minutes, minutes, func(m *MinuteSnapshot) {
 		c.Int(&m.T)
 		c.Float32(&m.Keys)
@@ -146,10 +146,10 @@ func (c coder) rule(r *RuleSnapshot) {
 	pack.Slice(c.Coder, &r.ByDoor, mostDoors, c.count)
 	pack.Slice(c.Coder, &r.With, mostWith, c.count)
 	pack.Slice(c.Coder, &r.Examples, mostExamples, c.Fixed)
-	c.Size(&r.TopMost, sizes[0].top)
+	c.Size(&r.TopMost, mostTop)
 	for kind := range topKinds {
-		pack.Slice(c.Coder, &r.Live[kind], sizes[0].top, c.topKey)
-		pack.Slice(c.Coder, &r.Long[kind], sizes[0].top, c.topKey)
+		pack.Slice(c.Coder, &r.Live[kind], mostTop, c.topKey)
+		pack.Slice(c.Coder, &r.Long[kind], mostTop, c.topKey)
 	}
 	pack.Slice(c.Coder, &r.Verdicts, len(Verdicts), c.verdict)
 }

@@ -217,9 +217,6 @@ func (c *Collector) known(r *weir.Request) bool {
 	return false
 }
 
-// mostEvents bounds the timeline, which has the latest events.
-const mostEvents = 200
-
 // happened adds an event to the timeline.
 func (c *Collector) happened(h Happening) {
 	if c.events = append(c.events, h); len(c.events) > mostEvents {

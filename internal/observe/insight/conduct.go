@@ -21,7 +21,7 @@ type Conduct struct {
 // followed is a key of a rule that told the client to come back.
 type followed struct {
 	hash uint64
-	episodes
+	returns
 }
 
 // refusing is a window of a key in which the client was refused.
@@ -34,14 +34,6 @@ type refusing struct {
 // mostFollowed bounds how many keys of a client are followed at once. Beyond it, the key that was
 // refused first is forgotten.
 const mostFollowed = 16
-
-// AnsweredWell reports what the status of an answer to an admitted request says about the client:
-// 2xx and 3xx speak for it, 4xx against it. Others tell nothing: a 5xx is the fault of the service,
-// and a 429 is the answer of another limiter.
-func AnsweredWell(status int) (well, tells bool) {
-	well = status >= 200 && status < 400
-	return well, well || status >= 400 && status < 500 && status != 429
-}
 
 // Answered notes the status of an answer to an admitted request.
 func (c *Conduct) Answered(status int) {
@@ -100,8 +92,8 @@ func (c *Conduct) follow(hash uint64, at int64, refused bool, retry int64) {
 	k := &c.open[place]
 	before := k.Episodes
 	k.note(at, refused, retry)
-	c.ended.addSince(&before, &k.Episodes)
-	if k.told == 0 {
+	c.ended.AddSince(&before, &k.Episodes)
+	if !k.open() {
 		c.open = append(c.open[:place], c.open[place+1:]...)
 	}
 }
@@ -116,8 +108,8 @@ func (c *Conduct) forget(at int64) {
 		k := &c.open[i]
 		before := k.Episodes
 		k.expire(at)
-		c.ended.addSince(&before, &k.Episodes)
-		if k.told != 0 {
+		c.ended.AddSince(&before, &k.Episodes)
+		if k.open() {
 			kept = append(kept, *k)
 		}
 	}

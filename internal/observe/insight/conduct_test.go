@@ -65,7 +65,7 @@ limits:
 				continue // it tells nobody to come back
 			}
 			for _, k := range f.RefusedSample {
-				live.add(&k.Episodes)
+				live.Add(&k.Episodes)
 				fill = max(fill, k.Fill)
 			}
 		}

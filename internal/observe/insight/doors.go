@@ -7,9 +7,6 @@ import (
 	"sync/atomic"
 )
 
-// mostDoors bounds the doors, so that their numbers are small.
-const mostDoors = 101
-
 // doorNames numbers the doors. There are only a few.
 type doorNames struct {
 	list atomic.Pointer[[]string]

@@ -1,18 +1,7 @@
 package insight
 
-import "time"
-
-// eraLasts is how long an era lasts, in s. Eras begin at the same instants on all nodes: at
-// midnight and noon, UTC.
-const eraLasts = 12 * 60 * 60
-
-// eras is how many are kept: the current one and the two before, so that at least the last 24 hours
-// are known. With two, a client that was refused 13 hours ago would be missing from the clients of
-// the last day, but not from its refusals.
-const (
-	current = 0
-	eras    = 3
-)
+// current is the place of the era that goes on.
+const current = 0
 
 // era is what is known of the requests of one rule in one period, beside their counts.
 type era struct {
@@ -41,12 +30,4 @@ func (s *ruleState) newEra() era {
 
 func (s *ruleState) newSamples() (all, refused *sample) {
 	return newSample(s.size.all, s.windows, false), newSample(s.size.refused, s.windows, true)
-}
-
-// JudgedOver returns the time over which rules are judged: since the oldest kept era began, 24 to
-// 36 hours. So the counts and the samples cover the same time. Half a step of the counts is added,
-// so that nodes whose clocks differ by less agree on the time.
-func JudgedOver(now time.Time) time.Duration {
-	began := time.Unix((now.Unix()/eraLasts-(eras-1))*eraLasts, 0)
-	return now.Sub(began) + 150*time.Second
 }

@@ -9,12 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/testkit/effort"
-	"pgregory.net/rapid"
-
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
+	"pgregory.net/rapid"
 )
 
 // spec is a rule of these tests: rules of one spec are the same one.

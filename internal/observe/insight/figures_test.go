@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -67,7 +68,7 @@ func TestShadowRefusesNobody(t *testing.T) {
 		}
 	}
 	login, tight := b.rule("login"), b.rule("tight")
-	if login.Episodes.ended() == 0 || tight.Episodes != (Episodes{}) || tight.KeysRefused != 41 {
+	if login.Episodes.Ended() == 0 || tight.Episodes != (Episodes{}) || tight.KeysRefused != 41 {
 		t.Errorf("episodes %+v, in shadow %+v; keys %d", login.Episodes, tight.Episodes, tight.KeysRefused)
 	}
 	key, _, err := b.Key(t.Context(), "shop", "user=ada")
@@ -77,14 +78,6 @@ func TestShadowRefusesNobody(t *testing.T) {
 	for _, l := range key.Limits {
 		if shadow := l.Rule == "tight"; (l.WouldRefuse > 0) != shadow || (l.Refused > 0) == shadow {
 			t.Errorf("ada at %+v", l)
-		}
-	}
-	for _, mode := range []string{"enforce", "shadow"} {
-		f := facts(t, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]", "a")
-		f.Mode, f.Episodes, f.Met, f.Refused, f.WouldRefuse = mode, Episodes{Obeyed: 1, Early: 59}, 5000, 60, 60
-		f.Replay = false
-		if is := slices.ContainsFunc(Judge(f, Thresholds{}), func(v Verdict) bool { return v.Verdict == Ignored }); is != (mode == "enforce") {
-			t.Errorf("%s: ignored is %t", mode, is)
 		}
 	}
 }
@@ -195,8 +188,8 @@ func TestFewDigits(t *testing.T) {
 		t.Errorf("%q", long)
 	}
 	for x, want := range map[float64]float64{1.2000000476837158: 1.2, 0: 0, -1: -1, 0.000123456: 0.0001235, 12345: 12345, 123456.7: 123457} {
-		if got := digits(x); got != want {
-			t.Errorf("digits(%v) = %v, want %v", x, got, want)
+		if got := human.Digits(x); got != want {
+			t.Errorf("human.Digits(%v) = %v, want %v", x, got, want)
 		}
 	}
 }
@@ -251,24 +244,6 @@ func TestCurveTellsTheSameGoodKeys(t *testing.T) {
 	text, err := json.Marshal(r)
 	if err != nil || strings.Contains(string(text), "good_keys") || strings.Contains(string(text), `"confidence":"high","refused"`) {
 		t.Errorf("%s, %v", text, err)
-	}
-}
-
-// It is too early is said where nothing else is certain, not beside what is.
-func TestTooEarlyDoesNotRepeat(t *testing.T) {
-	f := facts(t, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]", "a")
-	f.Replay, f.From, f.To = false, begun, begun.Add(2*time.Minute)
-	f.Met, f.Refused, f.Alone, f.TopRefused, f.Episodes = 14_000, 60, 60, 60, Episodes{Obeyed: 1, Early: 59}
-	list := Judge(f, Thresholds{})
-	if len(list) != 1 || list[0].Verdict != Ignored {
-		t.Fatalf("%+v", list)
-	}
-	if want := "After 98 % of 60 refusals clients came back before they were told to: they do not read Retry-After."; list[0].Sentence != want {
-		t.Errorf("%q, want %q", list[0].Sentence, want)
-	}
-	f.Episodes = Episodes{}
-	if list := Judge(f, Thresholds{}); len(list) != 1 || list[0].Verdict != TooEarly {
-		t.Errorf("%+v", list)
 	}
 }
 
@@ -576,5 +551,40 @@ func TestKeysObey(t *testing.T) {
 	}
 	if len(list) != len(want) {
 		t.Errorf("%+v", list)
+	}
+}
+
+// On a server, too, a rule that refuses good clients is found, and its proposal is a patch of the
+// file in force.
+func TestServedRuleIsJudged(t *testing.T) {
+	const rules = "domain: shop\nlimits:\n  - name: each\n    per: [user]\n    allow: 20/min   # a guess\n"
+	b := newBench(t, Options{Known: []string{"user"}, Text: func(name string) string {
+		if name == "shop.yaml" {
+			return rules
+		}
+		return ""
+	}}, rules)
+	for i := range 1200 {
+		b.ask(fmt.Sprint("u", i))
+		if i%20 == 0 {
+			b.pass(time.Second)
+		}
+	}
+	for i := range 5 {
+		for range 21 { // the last is refused
+			b.ask(fmt.Sprint("eager", i))
+		}
+		b.pass(2 * time.Minute)
+		b.ask(fmt.Sprint("eager", i)) // as it was told
+		b.pass(time.Second)
+	}
+	b.judge()
+	r := b.rule("each")
+	if len(r.Verdicts) == 0 || r.Verdicts[0].Verdict != Strict || r.Verdicts[0].Confidence != High {
+		t.Fatalf("verdicts %+v", r.Verdicts)
+	}
+	p := r.Verdicts[0].Proposal
+	if p == nil || !strings.Contains(p.Patch, "--- shop.yaml\n") || !strings.Contains(p.Patch, "-    allow: 20/min   # a guess\n+    allow: 21/min   # a guess\n") {
+		t.Errorf("proposal %+v", p)
 	}
 }

@@ -7,19 +7,6 @@ import (
 	"time"
 )
 
-// These bounds are the most that a node can gather itself. A snapshot of another node that exceeds
-// them is rejected. Lists without a bound here are bounded where they are made.
-const (
-	mostRules    = 200_001         // of rule files, of domains whose requests bring limits, and commands
-	mostDomains  = 100_001         // of rule files, and the domain of commands
-	mostWindows  = 1 << 16         // limits of a rule, which events number in so many bits
-	mostPer      = 1 << 12         // attributes of a rule's key
-	mostWith     = 64              // other rules that refused the same requests
-	mostEvidence = 64              // numbers of a verdict
-	mostStrange  = 100             // domains of other nodes for which this one has no rules
-	MostSkew     = 2 * time.Minute // between the clocks of two nodes whose snapshots merge
-)
-
 // ErrDiffers says that a snapshot answers another question.
 var ErrDiffers = errors.New("it answers another question")
 

@@ -2,7 +2,6 @@ package insight
 
 import (
 	"math"
-	"math/bits"
 	"sync/atomic"
 
 	"github.com/weir-rl/weir"
@@ -127,10 +126,6 @@ type limitRef struct {
 	shift   uint8  // see unitShift
 	fullest *fullest
 }
-
-// unitShift returns by how many bits the units of a limit are shifted to the right, so that its
-// capacity fits into 32 bits.
-func unitShift(capacity int64) uint8 { return uint8(max(0, bits.Len64(uint64(max(capacity, 0)))-32)) }
 
 // fullest is the largest share of a limit that any key used. Decisions below warn are sampled, so
 // the fullest one would often be missed. The lower 32 bits hold the limit, and the upper 32 bits

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 // goodKeys is how a rule treated keys that behave well.
@@ -25,7 +25,7 @@ func (f *Facts) TellsGood() bool {
 	if f.HasIdentity() {
 		return true
 	}
-	if f.Mode == modeNames[rule.Shadow] && !f.Replay {
+	if f.Mode == ModeShadow && !f.Replay {
 		return false
 	}
 	answered := func(k KeyFacts) bool { return k.OK >= 0 }
@@ -68,9 +68,9 @@ func (g *goodKeys) above(f *Facts, window int, limit int64) (keys float64) {
 func (f *Facts) point(g *goodKeys, window int, limit int64) CurvePoint {
 	p := CurvePoint{Limit: limit}
 	p.Keys, p.PlusMinus = Affected(f.Sample, f.Keys, window, limit)
-	p.Keys, p.PlusMinus = digits(p.Keys), digits(p.PlusMinus)
+	p.Keys, p.PlusMinus = human.Digits(p.Keys), human.Digits(p.PlusMinus)
 	if g != nil {
-		good := digits(min(g.above(f, window, limit), p.Keys))
+		good := human.Digits(min(g.above(f, window, limit), p.Keys))
 		p.GoodKeys = &good
 	}
 	return p
@@ -110,7 +110,7 @@ func (f *Facts) HasIdentity() bool {
 func goodOf(f *Facts) goodKeys {
 	g := goodKeys{identity: f.HasIdentity(), weight: 1, stand: 1}
 	denied := float64(f.Refused)
-	if f.Mode == "shadow" {
+	if f.Mode == ModeShadow {
 		denied = float64(f.WouldRefuse)
 	}
 	n := float64(len(f.RefusedSample))
@@ -155,13 +155,13 @@ func goodOf(f *Facts) goodKeys {
 		g.RefusedPlusMinus = uint64(math.Round(min(1.96*math.Hypot(sampling, refusals*g.weight*f.RefusedError), denied)))
 	}
 	g.Keys, g.All = uint64(math.Round(refused)), uint64(math.Round(refused+others))
-	g.f = share(float64(g.Refused), denied)
-	g.Share = share(refused, refused+others)
+	g.f = human.Share(float64(g.Refused), denied)
+	g.Share = human.Share(refused, refused+others)
 
 	// The bounds of both counts, each at 95 %: together they hold more often than that.
 	refusedLow, refusedHigh := bounds(float64(g.seen), n, f.KeysRefused, f.RefusedError)
 	othersLow, othersHigh := bounds(unrefused, all, f.Keys, f.KeysError)
-	g.Low, g.High = share(refusedLow, refusedLow+othersHigh), share(refusedHigh, refusedHigh+othersLow)
+	g.Low, g.High = human.Share(refusedLow, refusedLow+othersHigh), human.Share(refusedHigh, refusedHigh+othersLow)
 	g.PlusMinus = (g.High - g.Low) / 2
 	return g
 }

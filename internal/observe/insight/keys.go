@@ -30,7 +30,7 @@ func (s *ruleState) takeKey(c *Collector, e *event) {
 		if !s.shadow() { // else nobody is told to come back, and there are no episodes
 			before := t.Episodes
 			t.note(e.at, isRefused || e.flags&(flagBanned|flagStopped) != 0, e.retry)
-			s.ended.addSince(&before, &t.Episodes)
+			s.ended.AddSince(&before, &t.Episodes)
 		}
 		s.pace(refused, at, e)
 	}
@@ -87,7 +87,7 @@ func (s *ruleState) addKey(x *sample, at int, e *event) {
 	}
 	d.add(s.windowIndex(e), e.used, uint32(units), e.limit)
 	if e.limit > 0 {
-		k.fill = max(k.fill, float32(d.windows[0].demand())/float32(e.limit))
+		k.fill = max(k.fill, float32(d.latest())/float32(e.limit))
 	}
 }
 
@@ -330,22 +330,16 @@ func (s *ruleState) forgetKeys() {
 // minuteState is what is known of a minute, beside the counts.
 type minuteState struct {
 	keys     float32 // distinct ones, estimated
-	topShare uint8   // % of the admitted that the top 1 % of the keys took; none: not known
+	topShare uint8   // % of the admitted that the top 1 % of the keys took; unknownShare: not known
 	signal   uint8   // place in saturations + 1; 0: not saturated
 }
-
-// saturations are the signals of a saturated minute.
-var saturations = []string{"cpu", "memory", "pressure", "in_flight", "upstream_latency", "shed", "answers"}
-
-// topKeys is how many keys are the top 1 % of a minute.
-func (m *minuteState) topKeys() int { return int(min(max(1, m.keys/100), 64)) }
 
 // fewestDrawn is how many decisions must be known for a share, if not all are looked at.
 const fewestDrawn = 40
 
 // endMinute notes the state of the minute that began at an instant.
 func (s *ruleState) endMinute(unix int64, signal string) {
-	m := minuteState{keys: float32(s.minuteKeys), topShare: none, signal: uint8(slices.Index(saturations, signal) + 1)}
+	m := minuteState{keys: float32(s.minuteKeys), topShare: unknownShare, signal: uint8(slices.Index(saturations, signal) + 1)}
 	s.minuteKeys = 0
 	if s.series == nil {
 		return
@@ -355,7 +349,7 @@ func (s *ruleState) endMinute(unix int64, signal string) {
 	}
 	if list := s.live[topAsked].snapshot(); s.liveAdmitted > 0 && len(list) > 0 && (s.liveDrawn >= fewestDrawn || s.liveDrawn == s.liveAdmitted) {
 		sum := 0.0
-		for i := range list[:min(m.topKeys(), len(list))] {
+		for i := range list[:min(topPercent(m.keys), len(list))] {
 			sum += float64(list[i].Asked - min(list[i].Refused, list[i].Asked))
 		}
 		m.topShare = uint8(min(sum/s.liveAdmitted, 1) * 100)

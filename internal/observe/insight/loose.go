@@ -31,7 +31,7 @@ type rush struct {
 // usual.
 func (j *judge) looseCrowd() *Verdict {
 	r := j.rush(func(m, before *Minute) bool {
-		each, usual := share(float64(m.Met), m.Keys), share(float64(before.Met), before.Keys)
+		each, usual := human.Share(float64(m.Met), m.Keys), human.Share(float64(before.Met), before.Keys)
 		return m.Keys >= crowdKeys*max(before.Keys, 1) && each <= crowdEach*max(usual, 1)
 	})
 	if r == nil {
@@ -75,11 +75,11 @@ func (j *judge) looseFew() *Verdict {
 	n := float64(len(r.minutes))
 	few, took, rest, keys = few/n, took/n, rest/n, keys/n
 	v.Sentence = fmt.Sprintf("%s of %s took %s of what it admitted while the service was saturated for %s.",
-		human.Number(few), human.Count(keys, "client"), human.Percent(share(took, took+rest)), human.Count(n, "minute"))
-	v.Evidence["top_keys"], v.Evidence["top_share"] = few, share(took, took+rest)
+		human.Number(few), human.Count(keys, "client"), human.Percent(human.Share(took, took+rest)), human.Count(n, "minute"))
+	v.Evidence["top_keys"], v.Evidence["top_share"] = few, human.Share(took, took+rest)
 	// Each of the few clients may have an equal part of the usual admissions that the others leave,
 	// but at least as much as one of the others.
-	each := max((r.usual-rest)/few, share(rest, max(keys-few, 1)), 1)
+	each := max((r.usual-rest)/few, human.Share(rest, max(keys-few, 1)), 1)
 	for _, i := range j.perKey() {
 		w := &j.Windows[i]
 		limit := roundDown(each * w.Window.Minutes())

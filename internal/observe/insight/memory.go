@@ -14,7 +14,7 @@ type size struct {
 
 // sizes are the sizes to choose from, for a few rules first and for many last.
 var sizes = [...]size{
-	{all: 512, refused: 256, top: 64},
+	{all: mostKeys, refused: mostRefused, top: mostTop},
 	{all: 384, refused: 192, top: 64},
 	{all: 256, refused: 128, top: 64},
 	{all: 128, refused: 64, top: 32},

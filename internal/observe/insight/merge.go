@@ -96,23 +96,6 @@ func shiftOf(s, x *Snapshot) int {
 	return int((x.From - s.From) / s.Step)
 }
 
-// merge adds a series that begins shift steps later.
-func (s *Strip) merge(x Strip, shift int) {
-	if shift > len(*s) || shift < -len(x) {
-		return
-	}
-	for i := range x {
-		at := i + shift
-		if at < 0 {
-			continue
-		}
-		for at >= len(*s) {
-			*s = append(*s, [lanes]uint32{})
-		}
-		(*bucket)(&(*s)[at]).add((*bucket)(&x[i]))
-	}
-}
-
 // mergeEvents merges the events of another node. Events of the same kind within a minute become
 // one.
 func (s *Snapshot) mergeEvents(list []Happening) {
@@ -201,7 +184,7 @@ func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 		s.KeysRefused, s.RefusedError = y.KeysRefused, y.RefusedError
 	}
 	s.MaxFill = max(s.MaxFill, y.MaxFill)
-	s.Episodes.add(&y.Episodes)
+	s.Episodes.Add(&y.Episodes)
 	if y.Good.Refused > s.Good.Refused || s.Good.Confidence == "" {
 		s.Good = y.Good
 	}
@@ -215,7 +198,7 @@ func mergeCounts(a, b []Count, most int) []Count {
 			a = append(a, x)
 		}
 	}
-	slices.SortFunc(a, compareCounts)
+	slices.SortFunc(a, CompareCounts)
 	return a[:min(len(a), most)]
 }
 
@@ -233,7 +216,7 @@ func mergeMinutes(a, b []MinuteSnapshot) []MinuteSnapshot {
 			m, x := a[0], b[0]
 			m.Met, m.Refused, m.Would = m.Met+x.Met, m.Refused+x.Refused, m.Would+x.Would
 			m.Keys = max(m.Keys, x.Keys)
-			if m.TopShare == none || x.TopShare != none && x.Met > a[0].Met {
+			if m.TopShare == unknownShare || x.TopShare != unknownShare && x.Met > a[0].Met {
 				m.TopShare = x.TopShare
 			}
 			if m.Signal == 0 {

@@ -20,7 +20,7 @@ func (c *Collector) eachMinute(unix int64) {
 					t := &x.traces[k]
 					before := t.Episodes
 					t.expire(now)
-					s.ended.addSince(&before, &t.Episodes)
+					s.ended.AddSince(&before, &t.Episodes)
 				}
 			}
 		}
@@ -28,18 +28,6 @@ func (c *Collector) eachMinute(unix int64) {
 			s.turn()
 		}
 	}
-}
-
-// A minute with so many failed answers, and such a share of them, counts as saturated.
-const (
-	fewestFailed = 5
-	failedShare  = 0.05
-)
-
-// Failing reports whether the service was saturated in a minute in which failed of all answers had
-// status 500 or above.
-func Failing(failed, all int) bool {
-	return failed >= fewestFailed && float64(failed) >= failedShare*float64(all)
 }
 
 // noteAnswers notes that the service was saturated in the minute that ended, if its answers say so.

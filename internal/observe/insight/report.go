@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math"
 	"slices"
+
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 // Report returns the report of the rule, with histogram, curve and verdicts. Fields that only a
@@ -15,7 +17,7 @@ func (f *Facts) Report(o Thresholds) RuleReport {
 		WouldRefuse: f.WouldRefuse, Errors: f.Errors,
 		Keys: uint64(math.Round(f.Keys)), KeysRefused: uint64(math.Round(f.KeysRefused)), KeysError: f.KeysError,
 		Fill: Histogram(f.Sample, f.Keys), MaxFill: f.MaxFill, Episodes: f.Episodes,
-		KnownShare: share(float64(f.Known), float64(f.Met)), OKShare: f.OKShare, Good: GoodOf(f), Curve: Curve(f), Verdicts: Judge(f, o),
+		KnownShare: human.Share(float64(f.Known), float64(f.Met)), OKShare: f.OKShare, Good: GoodOf(f), Curve: Curve(f), Verdicts: Judge(f, o),
 	}
 	if len(r.Curve) > 0 {
 		r.CurveOf = f.Windows[f.binding()].Name
@@ -66,8 +68,12 @@ func Curve(f *Facts) []CurvePoint {
 		slices.Sort(limits)
 		limits = slices.Compact(limits)
 	}
+	return f.curveAt(window, limits)
+}
+
+// curveAt returns how many keys each of some limits would refuse, for a window.
+func (f *Facts) curveAt(window int, limits []int64) (points []CurvePoint) {
 	g := toldGood(f)
-	var points []CurvePoint
 	for _, l := range limits {
 		points = append(points, f.point(g, window, l))
 	}

@@ -9,13 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/testkit/effort"
-	"pgregory.net/rapid"
-
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/memory"
+	"pgregory.net/rapid"
 )
 
 func hashOf(seed uint64, i int) uint64 {

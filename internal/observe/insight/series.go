@@ -1,49 +1,5 @@
 package insight
 
-import "github.com/weir-rl/weir/internal/util/pack"
-
-// The lanes of a series: the counts of a rule or a domain over time. For a domain, refused includes
-// refusals by a ban, near includes soft margins, and soft and alone are empty.
-const (
-	laneMet = iota
-	laneRefused
-	laneAlone
-	laneNear
-	laneSoft
-	laneBanned
-	laneWould
-	lanes
-)
-
-// bucket holds the counts of one step of time.
-type bucket [lanes]uint32
-
-func (b *bucket) add(x *bucket) {
-	for i := range b {
-		if b[i] += x[i]; b[i] < x[i] {
-			b[i] = 1<<32 - 1
-		}
-	}
-}
-
-// code writes or reads a bucket. One in which nothing happened is a single 0.
-func (b *bucket) code(c *pack.Coder) {
-	used := uint64(0)
-	for i, v := range b {
-		if v != 0 {
-			used |= 1 << i
-		}
-	}
-	c.Uint(&used)
-	for i := range b {
-		if used>>i&1 == 1 {
-			x := uint64(b[i])
-			c.Uint(&x)
-			b[i] = uint32(x)
-		}
-	}
-}
-
 // steps is a ring of counts, each over step seconds. The number of a step is the Unix time divided
 // by step.
 type steps[B comparable] struct {
@@ -140,13 +96,8 @@ func (t *tally) sum(from, now int64) (n uint64) {
 	return n
 }
 
-// Sizes of the wheels of a series: 5 minutes by the second, a day by the minute, a week by ten
-// minutes.
-const (
-	seconds = 300
-	minutes = 1440
-	tens    = 1008
-)
+// tens is how many steps of ten minutes a series has: a week.
+const tens = 1008
 
 // series holds the counts over time, at three resolutions.
 type series struct{ second, minute, ten wheel }
@@ -200,23 +151,6 @@ func (s *series) wheelFor(over int64) *wheel {
 		return &s.minute
 	}
 	return &s.ten
-}
-
-// mostSteps bounds the number of steps in which a time is shown.
-const mostSteps = 360
-
-// stepFor returns the length of the steps in which a time of so many seconds is shown: there are at
-// most mostSteps.
-func stepFor(over int64) int64 {
-	if over <= seconds {
-		return 1
-	}
-	for _, step := range [...]int64{60, 300, 600} {
-		if over <= mostSteps*step {
-			return step
-		}
-	}
-	return 1800
 }
 
 // bytes returns the memory that the series takes.

@@ -13,17 +13,6 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// The kinds of lists of top keys. A rule has two lists of each: live and over 12 hours.
-const (
-	topAsked = iota
-	topRefused
-	topNear
-	topKinds
-)
-
-// mostExamples bounds the refusals of a rule, and of a verdict, that are named as examples.
-const mostExamples = 8
-
 // ruleState is what is known of one rule. The Collector's mu guards everything except the gate.
 type ruleState struct {
 	gate         *gate
@@ -88,7 +77,7 @@ func (s *ruleState) windowRefuses(e *event) bool {
 }
 
 // shadow reports whether nothing enforces the rule.
-func (s *ruleState) shadow() bool { return modeOf(s.rule) == modeNames[rule.Shadow] }
+func (s *ruleState) shadow() bool { return modeOf(s.rule) == ModeShadow }
 
 // aloneCount counts the requests that met one limit of the rule and nothing else.
 type aloneCount struct {

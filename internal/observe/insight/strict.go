@@ -21,14 +21,14 @@ func (j *judge) strict() *Verdict {
 	}
 	text := fmt.Sprintf("%s of %s (%s) %s %s", human.Number(g.Keys), human.Count(g.All, "good client"), human.Percent(g.Share), j.refuses(), j.over())
 	if e := g.episodes; e.Obeyed+e.Early > 0 {
-		text += fmt.Sprintf("; %s came back when told", human.Percent(share(float64(e.Obeyed), float64(e.Obeyed+e.Early))))
+		text += fmt.Sprintf("; %s came back when told", human.Percent(human.Share(float64(e.Obeyed), float64(e.Obeyed+e.Early))))
 	}
-	text += fmt.Sprintf(". %s its refusals hit them.", upper(portion(g.f, 1)))
+	text += fmt.Sprintf(". %s its refusals hit them.", human.Upper(human.Portion(g.f, 1)))
 	v := j.verdict(Strict, confidence, text)
 	j.keys(v)
 	v.Evidence["good_keys"], v.Evidence["good_keys_refused"] = float64(g.All), float64(g.Keys)
 	if e := g.episodes; e.Obeyed+e.Early > 0 {
-		v.Evidence["obey"] = share(float64(e.Obeyed), float64(e.Obeyed+e.Early))
+		v.Evidence["obey"] = human.Share(float64(e.Obeyed), float64(e.Obeyed+e.Early))
 	}
 	v.Evidence["g"], v.Evidence["g_low"], v.Evidence["f"] = g.Share, g.Low, g.f
 	if limits := j.fitting(func(k *KeyFacts) bool { return k.good(g.identity) }, j.target*(float64(g.All)+0.5)); limits != nil {
@@ -48,7 +48,7 @@ func (j *judge) maybeStrict() *Verdict {
 		return nil
 	}
 	v := j.verdict(MaybeStrict, Low, fmt.Sprintf("%s of %s of %s (%s) %s %s, and nothing tells whether these clients are good.",
-		human.Count(j.denied, "request"), human.Number(j.KeysRefused), human.Count(j.Keys, "key"), human.Percent(share(j.KeysRefused, j.Keys)), j.refuses(), j.over()))
+		human.Count(j.denied, "request"), human.Number(j.KeysRefused), human.Count(j.Keys, "key"), human.Percent(human.Share(j.KeysRefused, j.Keys)), j.refuses(), j.over()))
 	j.keys(v)
 	v.Evidence["top_refused"] = math.Round(float64(j.TopRefused))
 	text := "Name what makes a client known in insight.known, such as user; then this can be told."

@@ -28,7 +28,7 @@ func (r *RuleSnapshot) summarise() {
 	}
 	for i := range r.Refused.Keys {
 		k := &r.Refused.Keys[i]
-		s.Episodes.add(&k.Episodes)
+		s.Episodes.Add(&k.Episodes)
 		s.MaxFill = max(s.MaxFill, float64(k.Fill))
 	}
 	r.fillWindows()
@@ -143,9 +143,8 @@ func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 			T: m.T, Met: uint64(m.Met), Refused: uint64(refused), Admitted: uint64(m.Met - min(refused, m.Met)),
 			Keys: float64(m.Keys), TopShare: -1,
 		}
-		state := minuteState{keys: m.Keys}
-		minute.TopKeys = float64(state.topKeys())
-		if m.TopShare != none {
+		minute.TopKeys = float64(topPercent(m.Keys))
+		if m.TopShare != unknownShare {
 			minute.TopShare = float64(m.TopShare) / 100
 		}
 		if n := int(m.Signal); n > 0 && n <= len(saturations) {
@@ -158,13 +157,12 @@ func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 
 // curve returns the points of Curve, how many keys other limits would affect, and the window that
 // they are for.
-func (r *RuleSnapshot) curve() (out []CurvePoint, of string) {
+func (r *RuleSnapshot) curve() (points []CurvePoint, of string) {
 	f := r.facts(nil)
 	window := f.binding()
 	if window < 0 || len(f.Sample) == 0 || f.Windows[window].Limit <= 0 {
 		return nil, ""
 	}
-	g := toldGood(&f)
 	limits := []int64{f.Windows[window].Limit}
 	most := int64(1)
 	for i := range f.Sample {
@@ -176,102 +174,5 @@ func (r *RuleSnapshot) curve() (out []CurvePoint, of string) {
 		limits = append(limits, max(int64(at), 1))
 	}
 	slices.Sort(limits)
-	limits = slices.Compact(limits)
-	for _, limit := range limits {
-		out = append(out, f.point(g, window, limit))
-	}
-	return out, f.Windows[window].Name
-}
-
-// judgedAtOnce is how many rules are judged from one snapshot. Each snapshot reads the counters of
-// all rules. A single one for all of them would hold mu for too long, and hold all their samples.
-const judgedAtOnce = 16
-
-// judge makes new verdicts, once a minute.
-func (c *Collector) judge() {
-	want := Want{Over: JudgedOver(c.now()), Samples: true, Top: true}
-	c.mu.Lock()
-	rules := slices.Clone(c.rules)
-	c.mu.Unlock()
-	for some := range slices.Chunk(rules, judgedAtOnce) {
-		var inForce []*ruleState
-		s, _ := c.snapshot(want, func(r *ruleState) bool {
-			if r.isCommand() || !slices.Contains(some, r) {
-				return false
-			}
-			inForce = append(inForce, r)
-			return true
-		})
-		for i, r := range inForce {
-			f := s.Facts(i)
-			c.Complete(&f)
-			verdicts := Judge(&f, Thresholds{GoodRefused: c.o.GoodRefused})
-			c.mu.Lock()
-			KeepSince(r.verdicts, verdicts)
-			r.verdicts = verdicts
-			r.judged = judgedOf(&s.Rules[i], verdicts)
-			c.mu.Unlock()
-		}
-	}
-}
-
-// Complete adds facts of a rule that no snapshot holds: the text of its file and, if no request met
-// it, what keeps requests from it.
-func (c *Collector) Complete(f *Facts) {
-	if c.o.Text != nil && f.File != "" {
-		f.Text = c.o.Text(f.File)
-	}
-	if f.Met == 0 && f.DomainMet > 0 {
-		f.Unmet = c.unmet(f.Domain, f.Rule)
-	}
-}
-
-// Judged is the last judgement of a rule, with some counts up to now, for metrics.
-type Judged struct {
-	Domain, Rule string
-	Verdicts     []string
-	// GoodRefused is the share of good keys that the rule refuses, and MaxFill the largest share of
-	// its limit that one key used; below 0 if not known.
-	GoodRefused, MaxFill float64
-	// LooseUntil has the verdicts on a rush that the rule did not hold, with the end of that rush
-	// in Unix seconds: about now while it goes on. It is nil if there was none.
-	LooseUntil map[string]int64
-	// Episodes counts the episodes of sampled refused keys that ended on this node since it has
-	// known the rule. It counts up to now, not up to the judgement, and never falls.
-	Episodes Episodes
-}
-
-func judgedOf(r *RuleSnapshot, verdicts []Verdict) Judged {
-	j := Judged{Domain: r.Domain, Rule: r.Name, GoodRefused: -1, MaxFill: -1}
-	for i := range verdicts {
-		j.Verdicts = append(j.Verdicts, verdicts[i].Verdict)
-		if until, ok := verdicts[i].Evidence[rushUntil]; ok {
-			if j.LooseUntil == nil {
-				j.LooseUntil = map[string]int64{}
-			}
-			j.LooseUntil[verdicts[i].Verdict] = int64(until)
-		}
-	}
-	if r.Summary.Good.All > 0 {
-		j.GoodRefused = r.Summary.Good.Share
-	}
-	if r.Sampled[laneMet] > 0 {
-		j.MaxFill = r.Summary.MaxFill
-	}
-	return j
-}
-
-// Judged returns the last judgement of each rule in force, in rule order. It leaves out rules that
-// were not judged yet.
-func (c *Collector) Judged() (list []Judged) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, r := range c.rules {
-		if r.judged.Rule != "" {
-			j := r.judged
-			j.Episodes = r.ended
-			list = append(list, j)
-		}
-	}
-	return list
+	return f.curveAt(window, slices.Compact(limits)), f.Windows[window].Name
 }

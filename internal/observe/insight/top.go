@@ -1,10 +1,5 @@
 package insight
 
-import (
-	"cmp"
-	"slices"
-)
-
 // topList finds the keys that come most often, by Space-Saving (Metwally, Agrawal, El Abbadi 2005).
 // With m counters, a key that makes up more than one part in m of the total is certainly among
 // them. A key's count may be too large, by at most its own bound. Not safe for concurrent use.
@@ -110,36 +105,11 @@ func (l *topList) resize(most int) {
 	list := l.snapshot()
 	l.hashes, l.keys = nil, nil
 	for i := range list[:most] {
-		l.hashes, l.keys = append(l.hashes, list[i].Hash), append(l.keys, list[i].topKey())
+		l.hashes, l.keys = append(l.hashes, list[i].Hash), append(l.keys, topKeyOf(&list[i]))
 	}
 }
 
-// TopKey is a key in a list of the most frequent keys.
-type TopKey struct {
-	Hash           uint64
-	Count, Over    uint64
-	Asked, Refused uint64
-	At             int64   // when it came last, µs
-	Fill           float32 // the largest share of a limit that it used: Window
-	Window         uint16
-	Known          bool
-	Estimated      bool // Count may be off in both directions, beside what Over says
-	// Obeyed and Early are how often the key came back when it was told to, and earlier. Both are 0
-	// if that is not known: only keys in the sample of refused keys have them.
-	Obeyed, Early uint64
-	Text          string
-}
-
-// obey returns the share of its episodes in which the key came back when it was told to; below 0 if
-// not known.
-func (k *TopKey) obey() float64 {
-	if n := k.Obeyed + k.Early; n > 0 {
-		return float64(k.Obeyed) / float64(n)
-	}
-	return -1
-}
-
-func (k *TopKey) topKey() topKey {
+func topKeyOf(k *TopKey) topKey {
 	return topKey{
 		count: k.Count, over: k.Over, asked: k.Asked, refused: k.Refused,
 		at: k.At, now: peak{k.Fill, k.Window}, known: k.Known,
@@ -161,45 +131,4 @@ func (l *topList) snapshot() []TopKey {
 	}
 	sortTop(list)
 	return list
-}
-
-func sortTop(list []TopKey) {
-	slices.SortFunc(list, func(a, b TopKey) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Hash, b.Hash)) })
-}
-
-// mergeTop merges the lists of several nodes, of most counters each. A key that is missing from a
-// node's full list may have come there as often as its smallest counter says. That much is added to
-// the key's bound (Agarwal and others 2012).
-func mergeTop(most int, lists ...[]TopKey) []TopKey {
-	at := map[uint64]int{}
-	var merged []TopKey
-	floor := make([]uint64, len(lists))
-	all := uint64(0)
-	for i, list := range lists {
-		if len(list) >= most && most > 0 {
-			floor[i] = list[len(list)-1].Count
-		}
-		all += floor[i]
-	}
-	for i, list := range lists {
-		for _, k := range list {
-			p, have := at[k.Hash]
-			if !have {
-				at[k.Hash] = len(merged)
-				k.Count, k.Over = k.Count+all-floor[i], k.Over+all-floor[i]
-				merged = append(merged, k)
-				continue
-			}
-			m := &merged[p]
-			m.Count, m.Over = m.Count+k.Count-floor[i], m.Over+k.Over-floor[i]
-			m.Asked, m.Refused = m.Asked+k.Asked, m.Refused+k.Refused
-			m.Obeyed, m.Early = m.Obeyed+k.Obeyed, m.Early+k.Early
-			if k.Fill > m.Fill {
-				m.Fill, m.Window = k.Fill, k.Window
-			}
-			m.Known, m.Estimated, m.At = m.Known || k.Known, m.Estimated || k.Estimated, max(m.At, k.At)
-		}
-	}
-	sortTop(merged)
-	return merged[:min(len(merged), max(most, 0))]
 }

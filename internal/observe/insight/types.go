@@ -10,7 +10,11 @@
 // together over nodes, verdict.go judges it, and view.go answers questions about it.
 package insight
 
-import "time"
+import (
+	"cmp"
+	"strings"
+	"time"
+)
 
 // The types in this file are the answers of the admin API, in JSON. They are values: nobody keeps
 // what they point to.
@@ -66,6 +70,15 @@ type GoodRefused struct {
 	Clients   uint64 `json:"clients"`
 	// Confidence is high or low; "" if nothing shows who behaves well.
 	Confidence string `json:"confidence,omitempty"`
+}
+
+// Add adds how another rule treated clients that behave well.
+func (g *GoodRefused) Add(x *Good) {
+	g.Requests, g.PlusMinus, g.Of = g.Requests+x.Refused, g.PlusMinus+x.RefusedPlusMinus, g.Of+x.Of
+	g.Clients = max(g.Clients, x.Keys)
+	if g.Confidence == "" || x.Confidence == Low && x.Keys > 0 {
+		g.Confidence = x.Confidence
+	}
 }
 
 // Before has the same figures for the time one day earlier.
@@ -146,6 +159,13 @@ type RuleReport struct {
 	NearNow []KeyCount         `json:"near_now,omitempty"`
 }
 
+// The modes of a rule.
+const (
+	ModeEnforce = "enforce"
+	ModeShadow  = "shadow"
+	ModeQuota   = "quota"
+)
+
 // Episodes count what clients did after a refusal.
 type Episodes struct {
 	Obeyed uint64 `json:"obeyed"`
@@ -154,6 +174,21 @@ type Episodes struct {
 	// LeftOut began before all nodes noted the events of the key.
 	LeftOut uint64 `json:"left_out,omitempty"`
 }
+
+// Add adds the episodes of another key, or of another time.
+func (e *Episodes) Add(x *Episodes) {
+	e.Obeyed, e.Early, e.GaveUp, e.LeftOut = e.Obeyed+x.Obeyed, e.Early+x.Early, e.GaveUp+x.GaveUp, e.LeftOut+x.LeftOut
+}
+
+// AddSince adds the episodes that ended between two readings.
+func (e *Episodes) AddSince(before, now *Episodes) {
+	e.Obeyed += now.Obeyed - before.Obeyed
+	e.Early += now.Early - before.Early
+	e.GaveUp += now.GaveUp - before.GaveUp
+}
+
+// Ended returns how many have ended.
+func (e *Episodes) Ended() uint64 { return e.Obeyed + e.Early + e.GaveUp }
 
 // Good is how a rule treated clients that behave well or, in shadow, would have treated them. It is
 // zero if nothing shows who behaves well.
@@ -195,6 +230,11 @@ type WindowReport struct {
 type Count struct {
 	Value string `json:"value"`
 	Count uint64 `json:"count"`
+}
+
+// CompareCounts puts the most frequent value first.
+func CompareCounts(a, b Count) int {
+	return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Value, b.Value))
 }
 
 // Verdict is a verdict on a rule.

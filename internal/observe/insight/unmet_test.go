@@ -11,29 +11,6 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Unmet covers only the requests that came nearest to a rule. The most frequent value is separate
-// from the condition.
-func TestUnmet(t *testing.T) {
-	reason := func(why string, fails int) rule.Reason { return rule.Reason{Why: why, Fails: fails} }
-	for _, c := range []struct {
-		reasons       []rule.Reason
-		kept, nearest string
-	}{
-		{nil, "", ""},
-		{[]rule.Reason{reason("when.path: /b does not match /a", 1), reason("when.method: GET does not match POST", 1), reason("when.path: /b does not match /a", 1), reason("when.path: /c does not match /a", 1)},
-			" Of 4 requests looked at, when.path kept out 3.", "Most often so: /b does not match /a. "},
-		{[]rule.Reason{reason("when.path: /b does not match /a", 2), reason("when.path: /b does not match /a", 2), reason("when.method: PUT does not match POST", 1)},
-			" Of 3 requests looked at, 1 came nearest: when.method kept out 1 of these.", "Most often so: PUT does not match POST. "},
-		{[]rule.Reason{reason("user=ada does not match eve: never", 0), reason("the request has no user", 0)},
-			" Of 2 requests looked at, its descriptors kept out 2.", "Most often so: the request has no user. "},
-	} {
-		u := UnmetOf(c.reasons)
-		if kept, nearest := u.kept(), u.nearest(); kept != c.kept || nearest != c.nearest {
-			t.Errorf("%q %q, want %q %q", kept, nearest, c.kept, c.nearest)
-		}
-	}
-}
-
 // A running server says why a rule is never met, by the requests that were recorded; and says it
 // again when the rules have changed.
 func TestUnmetLive(t *testing.T) {

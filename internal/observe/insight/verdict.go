@@ -46,7 +46,7 @@ type judge struct {
 // nothing. Each verdict holds since f.To, as far as Judge knows: see KeepSince. Judge keeps nothing
 // of f, and may be called concurrently.
 func Judge(f *Facts, o Thresholds) []Verdict {
-	j := &judge{Facts: f, target: o.GoodRefused, denied: f.Refused, shadow: f.Mode == "shadow"}
+	j := &judge{Facts: f, target: o.GoodRefused, denied: f.Refused, shadow: f.Mode == ModeShadow}
 	if j.target <= 0 {
 		j.target = goodRefused
 	}
@@ -73,7 +73,7 @@ func Judge(f *Facts, o Thresholds) []Verdict {
 	}
 	for i := range out {
 		for name, x := range out[i].Evidence {
-			out[i].Evidence[name] = digits(x)
+			out[i].Evidence[name] = human.Digits(x)
 		}
 	}
 	return out
@@ -209,7 +209,7 @@ func (j *judge) quiet() *Verdict {
 		return v
 	}
 	denied := float64(j.denied)
-	text := fmt.Sprintf("%s of %s (%s) %s %s", human.Number(denied), human.Count(j.Met, "request"), human.Percent(share(denied, float64(j.Met))), j.refuses(), j.over())
+	text := fmt.Sprintf("%s of %s (%s) %s %s", human.Number(denied), human.Count(j.Met, "request"), human.Percent(human.Share(denied, float64(j.Met))), j.refuses(), j.over())
 	if len(j.Per) > 0 && j.KeysRefused > 0 {
 		text += fmt.Sprintf(", of %s of %s", human.Number(j.KeysRefused), human.Count(j.Keys, "key"))
 	}
@@ -284,12 +284,12 @@ func (j *judge) ignored() *Verdict {
 		return nil
 	}
 	text := fmt.Sprintf("After %s %s clients came back before they were told to: they do not read Retry-After.",
-		portion(float64(e.Early), float64(ended)), human.Count(ended, "refusal"))
+		human.Portion(float64(e.Early), float64(ended)), human.Count(ended, "refusal"))
 	v := j.verdict(Ignored, High, text)
 	v.Evidence["obeyed"], v.Evidence["early"], v.Evidence["gave_up"] = float64(e.Obeyed), float64(e.Early), float64(e.GaveUp)
-	v.Evidence["obey"] = share(float64(e.Obeyed), float64(ended))
+	v.Evidence["obey"] = human.Share(float64(e.Obeyed), float64(ended))
 	if j.TopRefused*2 > j.denied {
-		v.Proposal = &Proposal{Sentence: fmt.Sprintf("One key has %s of the refusals: a word with its owner, or a ban of it.", human.Percent(min(share(float64(j.TopRefused), float64(j.denied)), 1)))}
+		v.Proposal = &Proposal{Sentence: fmt.Sprintf("One key has %s of the refusals: a word with its owner, or a ban of it.", human.Percent(min(human.Share(float64(j.TopRefused), float64(j.denied)), 1)))}
 	} else {
 		v.Proposal = &Proposal{Sentence: "Have them wait with on_limit: {wait: …}, ban those that knock on with ban, or have your own clients wait as Retry-After says, with jitter."}
 	}

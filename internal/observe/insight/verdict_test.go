@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/weir-rl/weir/internal/util/human"
+	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
+	"pgregory.net/rapid"
 )
 
 // Demand is the limit at which a sliding_window of one bucket refuses nothing: the most of
@@ -362,37 +362,55 @@ func TestKeepSince(t *testing.T) {
 	}
 }
 
-// On a server, too, a rule that refuses good clients is found, and its proposal is a patch of the
-// file in force.
-func TestServedRuleIsJudged(t *testing.T) {
-	const rules = "domain: shop\nlimits:\n  - name: each\n    per: [user]\n    allow: 20/min   # a guess\n"
-	b := newBench(t, Options{Known: []string{"user"}, Text: func(name string) string {
-		if name == "shop.yaml" {
-			return rules
-		}
-		return ""
-	}}, rules)
-	for i := range 1200 {
-		b.ask(fmt.Sprint("u", i))
-		if i%20 == 0 {
-			b.pass(time.Second)
+// Nobody ignores a rule in shadow, which tells nobody to come back.
+func TestNobodyIgnoresShadow(t *testing.T) {
+	for _, mode := range []string{"enforce", "shadow"} {
+		f := facts(t, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]", "a")
+		f.Mode, f.Episodes, f.Met, f.Refused, f.WouldRefuse = mode, Episodes{Obeyed: 1, Early: 59}, 5000, 60, 60
+		f.Replay = false
+		if is := slices.ContainsFunc(Judge(f, Thresholds{}), func(v Verdict) bool { return v.Verdict == Ignored }); is != (mode == "enforce") {
+			t.Errorf("%s: ignored is %t", mode, is)
 		}
 	}
-	for i := range 5 {
-		for range 21 { // the last is refused
-			b.ask(fmt.Sprint("eager", i))
+}
+
+// It is too early is said where nothing else is certain, not beside what is.
+func TestTooEarlyDoesNotRepeat(t *testing.T) {
+	f := facts(t, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]", "a")
+	f.Replay, f.From, f.To = false, time.Unix(1e9, 0), time.Unix(1e9+120, 0)
+	f.Met, f.Refused, f.Alone, f.TopRefused, f.Episodes = 14_000, 60, 60, 60, Episodes{Obeyed: 1, Early: 59}
+	list := Judge(f, Thresholds{})
+	if len(list) != 1 || list[0].Verdict != Ignored {
+		t.Fatalf("%+v", list)
+	}
+	if want := "After 98 % of 60 refusals clients came back before they were told to: they do not read Retry-After."; list[0].Sentence != want {
+		t.Errorf("%q, want %q", list[0].Sentence, want)
+	}
+	f.Episodes = Episodes{}
+	if list := Judge(f, Thresholds{}); len(list) != 1 || list[0].Verdict != TooEarly {
+		t.Errorf("%+v", list)
+	}
+}
+
+// Unmet covers only the requests that came nearest to a rule. The most frequent value is separate
+// from the condition.
+func TestUnmet(t *testing.T) {
+	reason := func(why string, fails int) rule.Reason { return rule.Reason{Why: why, Fails: fails} }
+	for _, c := range []struct {
+		reasons       []rule.Reason
+		kept, nearest string
+	}{
+		{nil, "", ""},
+		{[]rule.Reason{reason("when.path: /b does not match /a", 1), reason("when.method: GET does not match POST", 1), reason("when.path: /b does not match /a", 1), reason("when.path: /c does not match /a", 1)},
+			" Of 4 requests looked at, when.path kept out 3.", "Most often so: /b does not match /a. "},
+		{[]rule.Reason{reason("when.path: /b does not match /a", 2), reason("when.path: /b does not match /a", 2), reason("when.method: PUT does not match POST", 1)},
+			" Of 3 requests looked at, 1 came nearest: when.method kept out 1 of these.", "Most often so: PUT does not match POST. "},
+		{[]rule.Reason{reason("user=ada does not match eve: never", 0), reason("the request has no user", 0)},
+			" Of 2 requests looked at, its descriptors kept out 2.", "Most often so: the request has no user. "},
+	} {
+		u := UnmetOf(c.reasons)
+		if kept, nearest := u.kept(), u.nearest(); kept != c.kept || nearest != c.nearest {
+			t.Errorf("%q %q, want %q %q", kept, nearest, c.kept, c.nearest)
 		}
-		b.pass(2 * time.Minute)
-		b.ask(fmt.Sprint("eager", i)) // as it was told
-		b.pass(time.Second)
-	}
-	b.judge()
-	r := b.rule("each")
-	if len(r.Verdicts) == 0 || r.Verdicts[0].Verdict != Strict || r.Verdicts[0].Confidence != High {
-		t.Fatalf("verdicts %+v", r.Verdicts)
-	}
-	p := r.Verdicts[0].Proposal
-	if p == nil || !strings.Contains(p.Patch, "--- shop.yaml\n") || !strings.Contains(p.Patch, "-    allow: 20/min   # a guess\n+    allow: 21/min   # a guess\n") {
-		t.Errorf("proposal %+v", p)
 	}
 }

@@ -5,13 +5,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/util/human"
-	"github.com/weir-rl/weir/rule"
 )
 
 // View answers questions from a snapshot of one node or of several. It implements Reader. Safe for
@@ -22,38 +19,6 @@ type View struct {
 }
 
 var _ Reader = (*View)(nil)
-
-// view returns a View of this node alone.
-func (c *Collector) view() *View {
-	return &View{Ask: func(_ context.Context, want Want) (*Snapshot, Nodes, error) {
-		return c.Snapshot(want), Nodes{Asked: 1, Answered: 1}, nil
-	}}
-}
-
-// Overview implements Reader.
-func (c *Collector) Overview(ctx context.Context, domain string, over time.Duration) (*Overview, error) {
-	return c.view().Overview(ctx, domain, over)
-}
-
-// Rules implements Reader.
-func (c *Collector) Rules(ctx context.Context, domain string, over time.Duration) ([]RuleReport, Nodes, error) {
-	return c.view().Rules(ctx, domain, over)
-}
-
-// Rule implements Reader.
-func (c *Collector) Rule(ctx context.Context, domain, rule string, over time.Duration) (*RuleReport, Nodes, error) {
-	return c.view().Rule(ctx, domain, rule, over)
-}
-
-// Keys implements Reader.
-func (c *Collector) Keys(ctx context.Context, q KeysQuery) ([]KeyCount, Nodes, error) {
-	return c.view().Keys(ctx, q)
-}
-
-// Key implements Reader.
-func (c *Collector) Key(ctx context.Context, domain, key string) (*KeyReport, Nodes, error) {
-	return c.view().Key(ctx, domain, key)
-}
 
 // ask returns a snapshot, or ErrUnknown if no such domain is in force.
 func (v *View) ask(ctx context.Context, want Want) (*Snapshot, Nodes, error) {
@@ -73,7 +38,7 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 	begin := s.begin()
 	o := &Overview{
 		From: unix(begin), To: unix(s.Time), Step: int(s.Step), Nodes: nodes, Domain: domain, SampledFrom: unix(s.sampledFrom()),
-		P99: digits(s.P99), StoreErrors: s.StoreErrors, Events: notNil(s.Events), NeedsALook: []Verdict{},
+		P99: human.Digits(s.P99), StoreErrors: s.StoreErrors, Events: notNil(s.Events), NeedsALook: []Verdict{},
 	}
 	var all Counts
 	var recent Counts
@@ -112,7 +77,7 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 			}
 		}
 		if !r.shadow() && !r.IsCommand() { // nothing tells how good clients of commands are
-			o.GoodRefused.add(&r.Summary.Good)
+			o.GoodRefused.Add(&r.Summary.Good)
 		}
 		for _, x := range r.Verdicts {
 			if Alarming(x.Verdict) {
@@ -128,17 +93,9 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 	return o, nil
 }
 
-func (g *GoodRefused) add(x *Good) {
-	g.Requests, g.PlusMinus, g.Of = g.Requests+x.Refused, g.PlusMinus+x.RefusedPlusMinus, g.Of+x.Of
-	g.Clients = max(g.Clients, x.Keys)
-	if g.Confidence == "" || x.Confidence == Low && x.Keys > 0 {
-		g.Confidence = x.Confidence
-	}
-}
-
 // shadow reports whether nothing enforces the rule: it refuses nobody, and tells nobody to come
 // back.
-func (r *RuleSnapshot) shadow() bool { return r.Mode == modeNames[rule.Shadow] }
+func (r *RuleSnapshot) shadow() bool { return r.Mode == ModeShadow }
 
 // nearNow returns how many of the keys that come near most often were near in the last minute.
 func (r *RuleSnapshot) nearNow(s *Snapshot) (n uint64) {
@@ -183,7 +140,7 @@ func (s *Snapshot) covered(begin int64, over time.Duration) time.Duration {
 // perSecond turns the counts of the last 10 s into a rate. For a server that started more recently,
 // it uses the time since its start.
 func (s *Snapshot) perSecond(recent *Counts) float64 {
-	return digits(float64(recent[laneMet]) / float64(min(max(s.Time-s.Started, 1), recentSeconds)))
+	return human.Digits(float64(recent[laneMet]) / float64(min(max(s.Time-s.Started, 1), recentSeconds)))
 }
 
 // sentencesOf describes an overview in words, and says who is behind most refusals.
@@ -195,7 +152,7 @@ func sentencesOf(s *Snapshot, o *Overview, covered time.Duration) []string {
 	if o.Refused == 0 {
 		return []string{fmt.Sprintf("Of %s in the last %s none was refused.", human.Count(o.Requests, "request"), over)}
 	}
-	text := fmt.Sprintf("Of %s in the last %s %s were refused", human.Count(o.Requests, "request"), over, human.Percent(share(float64(o.Refused), float64(o.Requests))))
+	text := fmt.Sprintf("Of %s in the last %s %s were refused", human.Count(o.Requests, "request"), over, human.Percent(human.Share(float64(o.Refused), float64(o.Requests))))
 	sentences := clientSentences(o, text)
 	var most *RuleSnapshot
 	all := uint64(0)
@@ -215,13 +172,13 @@ func sentencesOf(s *Snapshot, o *Overview, covered time.Duration) []string {
 	if most.IsCommand() {
 		by = "commands that bring their limit (" + CommandRule + ")"
 	}
-	text = fmt.Sprintf("%s the refusals were by %s", portion(float64(n), float64(all)), by)
+	text = fmt.Sprintf("%s the refusals were by %s", human.Portion(float64(n), float64(all)), by)
 	if key, least, total := most.busiest(s); least*2 > total {
-		text += fmt.Sprintf("; in the last minute %s them hit %s", portion(float64(least), float64(total)), key)
+		text += fmt.Sprintf("; in the last minute %s them hit %s", human.Portion(float64(least), float64(total)), key)
 		o.Named = key
 	}
 	text += "."
-	return append(sentences, upper(text))
+	return append(sentences, human.Upper(text))
 }
 
 // clientSentences adds which clients were refused. Client numbers come from samples, which usually
@@ -244,14 +201,6 @@ func clientSentences(o *Overview, text string) []string {
 		sampled += fmt.Sprintf(", and about %s of %s hit clients that behave well", human.Number(g.Requests), human.Count(g.Of, "refusal"))
 	}
 	return []string{text + ".", sampled + "."}
-}
-
-// portion returns a part of a whole in words: "all of", "53 % of".
-func portion(part, whole float64) string {
-	if part >= whole {
-		return "all of"
-	}
-	return human.Percent(share(part, whole)) + " of"
 }
 
 // busiest returns the key that was refused most in the last minute. least is how many refusals are
@@ -304,7 +253,7 @@ func (v *View) Rule(ctx context.Context, domain, rule string, over time.Duration
 	out.Curve, out.CurveOf = r.curve()
 	for _, w := range r.Windows {
 		out.Windows = append(out.Windows, WindowReport{
-			Name: w.Name, Allows: w.Allows, Limit: w.Limit, Window: w.Window.Seconds(), Refused: w.Refused, MaxFill: digits(float64(w.MaxFill)),
+			Name: w.Name, Allows: w.Allows, Limit: w.Limit, Window: w.Window.Seconds(), Refused: w.Refused, MaxFill: human.Digits(float64(w.MaxFill)),
 		})
 	}
 	out.By = map[string][]Count{"door": notNil(r.ByDoor)}
@@ -339,7 +288,7 @@ func (r *RuleSnapshot) report(s *Snapshot) RuleReport {
 		out.OKShare = float64(r.Well) / float64(r.Answers)
 	}
 	for _, x := range []*float64{&out.MaxFill, &out.KeysError, &out.KnownShare, &out.OKShare, &g.Share, &g.Low, &g.High, &g.PlusMinus} {
-		*x = digits(*x)
+		*x = human.Digits(*x)
 	}
 	return out
 }
@@ -402,7 +351,7 @@ func (r *RuleSnapshot) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) 
 		}
 		out := KeyCount{
 			Domain: r.Domain, Rule: r.Name, Limit: r.windowName(k.Window), Key: k.Text, Count: k.Count, Over: k.Over,
-			Fill: digits(float64(k.Fill)), Known: k.Known, Obey: digits(k.obey()), Shadow: r.shadow(),
+			Fill: human.Digits(float64(k.Fill)), Known: k.Known, Obey: human.Digits(k.obey()), Shadow: r.shadow(),
 			Estimated: k.Estimated,
 		}
 		// Only the lists by requests count both the admitted and the refused ones of a key.
@@ -413,7 +362,7 @@ func (r *RuleSnapshot) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) 
 			}
 		}
 		if asked.Asked > 0 {
-			out.RefusedShare = digits(min(float64(asked.Refused)/float64(asked.Asked), 1))
+			out.RefusedShare = human.Digits(min(float64(asked.Refused)/float64(asked.Asked), 1))
 		}
 		list = append(list, out)
 	}
@@ -439,7 +388,7 @@ func (v *View) Key(ctx context.Context, domain, key string) (*KeyReport, Nodes, 
 		s.Rules[i].addKey(out, key)
 	}
 	if n := out.Episodes.Obeyed + out.Episodes.Early; n > 0 {
-		out.Obey = digits(float64(out.Episodes.Obeyed) / float64(n))
+		out.Obey = human.Digits(float64(out.Episodes.Obeyed) / float64(n))
 	}
 	return out, nodes, nil
 }
@@ -462,7 +411,7 @@ func (r *RuleSnapshot) addKey(out *KeyReport, key string) {
 			case topNear:
 				limit.Near = k.Count
 			}
-			if fill := digits(float64(k.Fill)); limit.Limit == "" || fill > limit.Fill {
+			if fill := human.Digits(float64(k.Fill)); limit.Limit == "" || fill > limit.Fill {
 				limit.Fill, limit.Limit = fill, r.windowName(k.Window)
 			}
 			out.Known = out.Known || k.Known
@@ -472,7 +421,7 @@ func (r *RuleSnapshot) addKey(out *KeyReport, key string) {
 		if k := &r.Refused.Keys[i]; k.Text == key {
 			found, out.Sampled = true, true
 			out.Known = out.Known || k.Known
-			out.Episodes.add(&k.Episodes)
+			out.Episodes.Add(&k.Episodes)
 			limit.Refused = max(limit.Refused, k.Refused)
 		}
 	}
@@ -482,23 +431,6 @@ func (r *RuleSnapshot) addKey(out *KeyReport, key string) {
 			limit.Refused, limit.WouldRefuse = 0, limit.Refused
 		}
 		out.Limits = append(out.Limits, limit)
-	}
-}
-
-func (e *Episodes) add(x *Episodes) {
-	e.Obeyed, e.Early, e.GaveUp, e.LeftOut = e.Obeyed+x.Obeyed, e.Early+x.Early, e.GaveUp+x.GaveUp, e.LeftOut+x.LeftOut
-}
-
-func (c *Counts) add(x *Counts) {
-	for i := range c {
-		c[i] += x[i]
-	}
-}
-
-// addStrip adds the steps of strip to the steps of into.
-func addStrip(into, strip Strip) {
-	for i := range strip[:min(len(strip), len(into))] {
-		(*bucket)(&into[i]).add((*bucket)(&strip[i]))
 	}
 }
 
@@ -531,10 +463,6 @@ func notNil[T any](list []T) []T {
 	return list
 }
 
-func compareCounts(a, b Count) int {
-	return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Value, b.Value))
-}
-
 // examplesOf formats the ids of decisions.
 func examplesOf(ids []uint64) []string {
 	out := []string{}
@@ -546,20 +474,15 @@ func examplesOf(ids []uint64) []string {
 	return out
 }
 
-// allows says in words what a limit allows.
-func allows(l *algo.Limit) string {
-	c := l.Config()
-	var text string
-	switch {
-	case c.Algorithm.HasSlots():
-		text = fmt.Sprintf("%d at a time", c.N)
-	case c.Algorithm.HasBurst():
-		text = fmt.Sprintf("%d per %s, burst %d", c.N, c.Period(), max(c.Burst, 0))
-	default:
-		text = fmt.Sprintf("%d per %s", c.N, c.Period())
+// last writes a duration for "in the last …": "2 min", and "minute" for one.
+func last(d time.Duration) string {
+	switch d {
+	case time.Second:
+		return "second"
+	case time.Minute:
+		return "minute"
+	case time.Hour:
+		return "hour"
 	}
-	if l.Scheduled() {
-		text += ", by a schedule"
-	}
-	return text
+	return human.Lasted(max(d, time.Second))
 }

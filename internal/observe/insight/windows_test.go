@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/testkit/effort"
-	"pgregory.net/rapid"
-
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/rule"
+	"pgregory.net/rapid"
 )
 
 // asked is a request of a script: a client asks for some units, a while after the one before.

@@ -1,0 +1,63 @@
+package insight
+
+import "time"
+
+// momentUnit is how exactly the times of requests are known that are compared, in µs.
+const momentUnit = 10_000
+
+// returns follow what a client does after a refusal. An episode begins with a refusal that says
+// when to come back. The first request from then on ends it, and the client has obeyed if it sent
+// none earlier. A client that keeps knocking has one episode, however often it knocks.
+type returns struct {
+	Episodes
+	told    int64 // when it is to come back, µs; 0 while there is no episode
+	giveUp  int64 // from when on it has given up
+	knocked bool
+}
+
+// patience is how long to wait for a client, at least, before it counts as having given up.
+const patience = int64(10 * time.Minute / time.Microsecond)
+
+// note adds a request: whether it was refused, and when the client was told to come back; 0 if it
+// was not told.
+func (e *returns) note(at int64, refused bool, retry int64) {
+	e.expire(at)
+	if e.told != 0 {
+		if at/momentUnit < e.told/momentUnit {
+			if !e.knocked {
+				e.knocked = true
+				e.Early++
+			}
+			if refused && retry > at {
+				e.begin(at, retry)
+			} else if !refused {
+				e.told = 0
+			}
+			return
+		}
+		if !e.knocked {
+			e.Obeyed++
+		}
+		e.told = 0
+	}
+	if refused && retry > at {
+		e.knocked = false
+		e.begin(at, retry)
+	}
+}
+
+// open reports whether an episode goes on.
+func (e *returns) open() bool { return e.told != 0 }
+
+func (e *returns) begin(at, retry int64) { e.told, e.giveUp = retry, at+max(patience, 10*(retry-at)) }
+
+// expire ends an episode whose client did not come back.
+func (e *returns) expire(now int64) {
+	if e.told == 0 || now < e.giveUp {
+		return
+	}
+	if !e.knocked {
+		e.GaveUp++
+	}
+	e.told = 0
+}
