@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/lab/preview"
 	"github.com/weir-rl/weir/internal/observe"
-	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/store/memory"
 )
@@ -31,8 +31,8 @@ var hooksOf = []struct {
 }
 
 // gathering returns a collector that runs.
-func gathering(t testing.TB, tally *observe.Tally) *insight.Collector {
-	c := insight.New(insight.Options{Tally: tally})
+func gathering(t testing.TB, tally *observe.Tally) *gather.Collector {
+	c := gather.New(gather.Options{Tally: tally})
 	running(t, c.Run)
 	return c
 }

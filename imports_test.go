@@ -21,6 +21,10 @@ const module = "github.com/weir-rl/weir"
 // or I/O.
 var pure = []string{"cmp", "encoding/binary", "errors", "fmt", "math", "math/bits", "slices", "sort", "strings", "sync/atomic", "time"}
 
+// judges are the packages of ours that internal/observe/insight/judge may import: it is pure, too,
+// although its wing gathers.
+var judges = []string{"algo", "internal/observe/insight", "internal/util/human", "rule"}
+
 // These numbers may only fall.
 const (
 	mostFolders = 36 // in the table of arrows
@@ -177,6 +181,8 @@ func TestImportDirection(t *testing.T) {
 			case !isOurs && folder == "algo" && !slices.Contains(pure, name):
 				t.Errorf("%s imports %s; algo is pure and may import %q", file, name, pure)
 			case !isOurs || below && owner == folder: // its own
+			case folder == "internal/observe/insight/judge" && !slices.Contains(judges, ours):
+				t.Errorf("%s imports %s; it may import %q", file, ours, judges)
 			case shipped(folder) && (wing(ours) == "testkit" || ours == "store/storetest"):
 				t.Errorf("%s imports %s, which is for tests alone", file, ours)
 			case wing(folder) == "door" && isDoor(ours) && ours != folder && path.Dir(ours) != folder:

@@ -27,7 +27,7 @@ import (
 	"github.com/weir-rl/weir/internal/host/nftables"
 	"github.com/weir-rl/weir/internal/lab/preview"
 	"github.com/weir-rl/weir/internal/observe/decisionlog"
-	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/otel"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
@@ -86,7 +86,7 @@ type config struct {
 	bans       weir.BanOptions
 	nftables   nftables.Options
 	recent     recent.Options
-	insight    insight.Options
+	insight    gather.Options
 	record     preview.Options
 
 	insightPath string // of the history file; "" for none

@@ -7,7 +7,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/host/load"
-	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 )
@@ -29,7 +29,7 @@ func (p *program) makeInsight(check bool) error {
 	o.Text = p.ruleText
 	o.Recorded = p.recorded
 	o.Logger = p.log
-	p.insight = insight.New(o)
+	p.insight = gather.New(o)
 	if check || p.c.insightPath == "" {
 		return nil
 	}

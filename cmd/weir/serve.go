@@ -28,7 +28,7 @@ import (
 	"github.com/weir-rl/weir/internal/lab/preview"
 	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/decisionlog"
-	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/otel"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/rulesource"
@@ -130,11 +130,11 @@ type program struct {
 	metrics      *metrics.Metrics
 	costly       sparselog.Line // of requests on which expressions take too long
 	recent       *recent.Buffer
-	decisions    *decisionlog.Log   // nil without decisions.log
-	insight      *insight.Collector // nil with insight.memory: 0
-	recorder     *preview.Recorder  // nil with insight.record: 0
-	preview      *preview.Preview   // nil with insight.record: 0
-	nodes        *nodes.Nodes       // nil without Redis
+	decisions    *decisionlog.Log  // nil without decisions.log
+	insight      *gather.Collector // nil with insight.memory: 0
+	recorder     *preview.Recorder // nil with insight.record: 0
+	preview      *preview.Preview  // nil with insight.record: 0
+	nodes        *nodes.Nodes      // nil without Redis
 	fleet        *fleet.Fleet
 	started      time.Time
 	overload     *overload.Limiter // nil without proxy.concurrency

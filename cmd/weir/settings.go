@@ -14,7 +14,7 @@ import (
 	"github.com/weir-rl/weir/internal/door/proxy"
 	"github.com/weir-rl/weir/internal/host/nftables"
 	"github.com/weir-rl/weir/internal/lab/preview"
-	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/lease"
@@ -255,7 +255,7 @@ var insightSettings = []setting{
 			if c.insight.Memory = 0; s == "0" {
 				return nil
 			}
-			if c.insight.Memory, err = parseBytes(s); err == nil && c.insight.Memory < insight.LeastMemory {
+			if c.insight.Memory, err = parseBytes(s); err == nil && c.insight.Memory < gather.LeastMemory {
 				err = fmt.Errorf("%q is below 4MiB", s)
 			}
 			return err

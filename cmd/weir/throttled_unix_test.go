@@ -14,7 +14,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/door/resp"
-	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -62,7 +62,7 @@ func throttler(b *testing.B, numbers string, deep int, told bool) (run func()) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p := &program{insight: insight.New(insight.Options{})}
+	p := &program{insight: gather.New(gather.Options{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { p.insight.Run(ctx); close(done) }()

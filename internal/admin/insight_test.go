@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -107,7 +108,7 @@ func TestRuleReportByPath(t *testing.T) {
 }
 
 // unwritable answers with a time that JSON cannot hold.
-type unwritable struct{ *insight.Collector }
+type unwritable struct{ *gather.Collector }
 
 func (unwritable) Overview(context.Context, string, time.Duration) (*insight.Overview, error) {
 	return &insight.Overview{P99: math.Inf(1)}, nil
@@ -115,7 +116,7 @@ func (unwritable) Overview(context.Context, string, time.Duration) (*insight.Ove
 
 // TestUnwritable: what cannot be written is an error, and no empty answer.
 func TestUnwritable(t *testing.T) {
-	w := newWhole(t, func(o *Options) { o.Insight = unwritable{insight.New(insight.Options{})} })
+	w := newWhole(t, func(o *Options) { o.Insight = unwritable{gather.New(gather.Options{})} })
 	r := httptest.NewRequest("GET", "http://127.0.0.1:6070/api/v1/insight", nil)
 	r.Header.Set("Authorization", "Bearer viewer-token")
 	out := httptest.NewRecorder() // no description speaks of defects

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-rl/weir/internal/door/proxy/deferred"
 	"github.com/weir-rl/weir/internal/observe/candidate"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/testkit/doortest"
 	"github.com/weir-rl/weir/rule"
@@ -106,7 +107,7 @@ type whole struct {
 	*Handler
 	limiter *weir.Limiter
 	recent  *recent.Buffer
-	insight *insight.Collector
+	insight *gather.Collector
 	tokens  *auth.Tokens
 	// followed is closed when the stream that follow opened last has ended.
 	followed <-chan struct{}
@@ -151,7 +152,7 @@ func newWholeBehind(t *testing.T, behind time.Duration, change func(*Options)) *
 	if w.recent, err = recent.New(recent.Options{Sample: -1}); err != nil {
 		t.Fatal(err)
 	}
-	w.insight = insight.New(insight.Options{StoreNow: storeNow})
+	w.insight = gather.New(gather.Options{StoreNow: storeNow})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); w.insight.Run(ctx) }()

@@ -11,6 +11,8 @@ import (
 
 	"github.com/weir-rl/weir/internal/admin/nodes"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/judge"
+	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 )
 
 const (
@@ -111,7 +113,7 @@ type refusedKeys struct {
 }
 
 // refusedOf returns the keys of a snapshot's rules that were refused on its node.
-func refusedOf(s *insight.Snapshot) (list []refusedKeys) {
+func refusedOf(s *snapshot.Snapshot) (list []refusedKeys) {
 	for i := range s.Rules {
 		r := &s.Rules[i]
 		x := refusedKeys{Domain: r.Domain, Rule: r.Name}
@@ -130,7 +132,7 @@ func refusedOf(s *insight.Snapshot) (list []refusedKeys) {
 // ownRefused returns the refused keys of this node, of fewer rules if they would take too many
 // bytes.
 func (f *Fleet) ownRefused() []refusedKeys {
-	list := refusedOf(f.o.Insight.Snapshot(insight.Want{Over: time.Hour, Samples: true}))
+	list := refusedOf(f.o.Insight.Snapshot(snapshot.Want{Over: time.Hour, Samples: true}))
 	bytes := 0
 	for i := range list {
 		for _, text := range list[i].Texts {
@@ -197,9 +199,9 @@ func (f *Fleet) watch(text []byte) {
 		return
 	}
 	for _, x := range all {
-		list := make([]insight.RefusedKey, 0, len(x.Hashes))
+		list := make([]snapshot.RefusedKey, 0, len(x.Hashes))
 		for i := range min(len(x.Hashes), len(x.Texts), mostWatched) {
-			list = append(list, insight.RefusedKey{SampledKey: insight.SampledKey{Hash: x.Hashes[i]}, Text: x.Texts[i]})
+			list = append(list, snapshot.RefusedKey{SampledKey: snapshot.SampledKey{Hash: x.Hashes[i]}, Text: x.Texts[i]})
 		}
 		f.o.Insight.Watch(x.Domain, x.Rule, list)
 	}
@@ -217,8 +219,8 @@ type ruleVerdicts struct {
 // That takes long with many rules, or if a node hangs. So it calls look in between, and stops if
 // this node does not lead any more.
 func (f *Fleet) judge(ctx context.Context) {
-	over := insight.JudgedOver(time.Now())
-	own := f.o.Insight.Snapshot(insight.Want{OnlyTop: true}) // for the names of the rules
+	over := snapshot.JudgedOver(time.Now())
+	own := f.o.Insight.Snapshot(snapshot.Want{OnlyTop: true}) // for the names of the rules
 	looked := time.Now()
 	var all []ruleVerdicts
 	for i := range own.Rules {
@@ -226,7 +228,7 @@ func (f *Fleet) judge(ctx context.Context) {
 		if r.IsCommand() {
 			continue
 		}
-		if v, ok := f.judgeRule(ctx, insight.Want{Domain: r.Domain, Rule: r.Name, Over: over, Samples: true, Top: true}); ok {
+		if v, ok := f.judgeRule(ctx, snapshot.Want{Domain: r.Domain, Rule: r.Name, Over: over, Samples: true, Top: true}); ok {
 			all = append(all, v)
 		}
 		select {
@@ -254,7 +256,7 @@ func (f *Fleet) judge(ctx context.Context) {
 }
 
 // judgeRule judges one rule. A malformed answer of another node must not end the program.
-func (f *Fleet) judgeRule(ctx context.Context, want insight.Want) (v ruleVerdicts, ok bool) {
+func (f *Fleet) judgeRule(ctx context.Context, want snapshot.Want) (v ruleVerdicts, ok bool) {
 	defer f.recovered(func() { ok = false })
 	s, _ := f.merge(ctx, want)
 	if s == nil || len(s.Rules) != 1 {
@@ -262,10 +264,10 @@ func (f *Fleet) judgeRule(ctx context.Context, want insight.Want) (v ruleVerdict
 	}
 	facts := s.Facts(0)
 	f.o.Insight.Complete(&facts)
-	verdicts := insight.Judge(&facts, insight.Thresholds{GoodRefused: f.o.GoodRefused})
+	verdicts := judge.Judge(&facts, judge.Thresholds{GoodRefused: f.o.GoodRefused})
 	id := ruleID{want.Domain, want.Rule, s.Rules[0].Definition}
 	f.mu.Lock()
-	insight.KeepSince(f.verdicts[id], verdicts)
+	judge.KeepSince(f.verdicts[id], verdicts)
 	f.mu.Unlock()
 	return ruleVerdicts{id.domain, id.rule, id.definition, verdicts}, true
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
+	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
@@ -47,7 +49,7 @@ func newDuties(t *testing.T) (*Fleet, *desk) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := insight.New(insight.Options{})
+	c := gather.New(gather.Options{})
 	store, err := memory.New(memory.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +73,7 @@ func TestVerdictsExpire(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, b := newDuties(t)
-				r := f.o.Insight.Snapshot(insight.Want{}).Rules[0]
+				r := f.o.Insight.Snapshot(snapshot.Want{}).Rules[0]
 				text, err := json.Marshal([]ruleVerdicts{{"shop", "search", r.Definition, []insight.Verdict{{Verdict: insight.Strict, Rule: "search", Sentence: "of the leader"}}}})
 				if err != nil {
 					t.Fatal(err)
@@ -116,7 +118,7 @@ func TestSeedStays(t *testing.T) {
 	if f.o.Insight.Seed() != seed {
 		t.Error("there is another seed")
 	}
-	if keys := f.o.Insight.Snapshot(insight.Want{Samples: true}).Rules[0].All.Keys; len(keys) != 1 {
+	if keys := f.o.Insight.Snapshot(snapshot.Want{Samples: true}).Rules[0].All.Keys; len(keys) != 1 {
 		t.Errorf("%d keys are known", len(keys))
 	}
 }

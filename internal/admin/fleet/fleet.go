@@ -21,6 +21,8 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin/nodes"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
+	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 )
@@ -34,12 +36,12 @@ type Options struct {
 	// Recent holds the recent decisions of this node, Insight its gathered data, and State returns
 	// its state.
 	Recent  *recent.Buffer
-	Insight *insight.Collector
+	Insight *gather.Collector
 	State   func() insight.NodeState
 	// Regions reads this node's counts for its region and the others, which the caller may change;
 	// nil if there is only one region. Leader is not empty if it is this node.
 	Regions func() *insight.RegionsReading
-	// GoodRefused is the threshold of the verdicts, as insight.Thresholds has it.
+	// GoodRefused is the threshold of the verdicts, as judge.Thresholds has it.
 	GoodRefused float64
 	// Seeded is called with the seed by which all nodes sample.
 	Seeded func(seed uint64)
@@ -61,14 +63,14 @@ type Board interface {
 // Fleet implements admin.Nodes and insight.Reader. Safe for concurrent use. Make one with New
 // before Options.Nodes listens.
 type Fleet struct {
-	*insight.View // the Reader
-	o             Options
+	*snapshot.View // the Reader
+	o              Options
 
 	unread     sparselog.Line
 	unreadable atomic.Uint64 // answers
 
 	mu       sync.Mutex
-	asked    map[insight.Want]*asked // questions under way, or of a moment ago
+	asked    map[snapshot.Want]*asked // questions under way, or of a moment ago
 	verdicts map[ruleID][]insight.Verdict
 	board    []byte    // the verdicts that were on the board last
 	taken    time.Time // since when
@@ -94,8 +96,8 @@ func New(o Options) *Fleet {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	f := &Fleet{o: o, asked: map[insight.Want]*asked{}}
-	f.View = &insight.View{Ask: f.snapshot}
+	f := &Fleet{o: o, asked: map[snapshot.Want]*asked{}}
+	f.View = &snapshot.View{Ask: f.snapshot}
 	if n := o.Nodes; n != nil {
 		n.Handle(kindState, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.self()) })
 		if o.Recent != nil {

@@ -16,6 +16,8 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin/nodes"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
+	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/internal/testkit/patience"
@@ -32,7 +34,7 @@ type member struct {
 	*Fleet
 	limiter *weir.Limiter
 	store   *redis.Store
-	insight *insight.Collector
+	insight *gather.Collector
 	seeds   []uint64
 	regions insight.RegionsReading
 }
@@ -54,7 +56,7 @@ func newMember(t *testing.T, url, name, rules string, changes ...func(*nodes.Nod
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.insight = insight.New(insight.Options{})
+	m.insight = gather.New(gather.Options{})
 	n, err := nodes.New(nodes.Options{Client: m.store.Client, Prefix: redis.DefaultPrefix, Name: name, Alive: m.store.Nodes, Wait: patience.Left(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +233,7 @@ func TestAllAsOne(t *testing.T) {
 func (f *Fleet) forgetAsked() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asked = map[insight.Want]*asked{}
+	f.asked = map[snapshot.Want]*asked{}
 }
 
 // What a node of another version gathered is left out, and the log says so, seldom.
@@ -249,7 +251,7 @@ func TestOtherVersion(t *testing.T) {
 	var log bytes.Buffer
 	own.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	for range 2 {
-		s, n := own.merge(t.Context(), insight.Want{})
+		s, n := own.merge(t.Context(), snapshot.Want{})
 		if s.Nodes != 1 || n.Asked != 2 || n.Answered != 1 {
 			t.Errorf("%d nodes, %+v", s.Nodes, n)
 		}
@@ -294,10 +296,10 @@ func TestDecisionBesideHung(t *testing.T) {
 
 // answersWith makes a node answer with data that it gathered by another clock.
 func answersWith(ahead time.Duration) func(*nodes.Nodes) {
-	c := insight.New(insight.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
+	c := gather.New(gather.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
 	return func(n *nodes.Nodes) {
 		n.Handle(kindSnapshot, func(_ context.Context, args []byte) ([]byte, error) {
-			var want insight.Want
+			var want snapshot.Want
 			if err := json.Unmarshal(args, &want); err != nil {
 				return nil, err
 			}
@@ -331,8 +333,8 @@ func TestClocks(t *testing.T) {
 		t.Errorf("the log says %q", text)
 	}
 	// If the node's own clock is off, the clock of Redis shows it.
-	own.o.Insight = insight.New(insight.Options{Now: func() time.Time { return time.Now().Add(3 * time.Hour) }})
-	s, n := own.merge(t.Context(), insight.Want{Over: time.Hour})
+	own.o.Insight = gather.New(gather.Options{Now: func() time.Time { return time.Now().Add(3 * time.Hour) }})
+	s, n := own.merge(t.Context(), snapshot.Want{Over: time.Hour})
 	if s.Nodes != 1 || n.Answered != 1 || !strings.HasPrefix(n.Remark, "2 nodes left out, since the clock of this node is ") || !strings.HasSuffix(n.Remark, " ahead of that of Redis") {
 		t.Errorf("%d nodes, %+v", s.Nodes, n)
 	}
@@ -343,7 +345,7 @@ func TestMergeFails(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	broken := true
-	c := insight.New(insight.Options{P99: func() float64 {
+	c := gather.New(gather.Options{P99: func() float64 {
 		if broken {
 			panic("a defect")
 		}
@@ -357,7 +359,7 @@ func TestMergeFails(t *testing.T) {
 		t.Errorf("the log says %q", text)
 	}
 	broken = false
-	f.asked = map[insight.Want]*asked{}
+	f.asked = map[snapshot.Want]*asked{}
 	if o, err := f.Overview(t.Context(), "", 0); err != nil {
 		t.Errorf("%+v %v", o, err)
 	}
@@ -420,7 +422,7 @@ func TestDuties(t *testing.T) {
 	all[1].ask(t, "bob")
 	all[2].ask(t, "bob")
 	refusedAt := func(m *member) (own, remote int) {
-		for _, k := range m.insight.Snapshot(insight.Want{Samples: true}).Rules[0].Refused.Keys {
+		for _, k := range m.insight.Snapshot(snapshot.Want{Samples: true}).Rules[0].Refused.Keys {
 			if k.Remote {
 				remote++
 			} else {
@@ -493,7 +495,7 @@ func TestAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := New(Options{Name: "one", Recent: kept, Insight: insight.New(insight.Options{}), State: func() insight.NodeState { return insight.NodeState{} }})
+	f := New(Options{Name: "one", Recent: kept, Insight: gather.New(gather.Options{}), State: func() insight.NodeState { return insight.NodeState{} }})
 	f.Run(t.Context()) // it has no duties
 	if list, n := f.List(t.Context()); len(list) != 1 || list[0].Node != "one" || !list[0].Self || n != alone {
 		t.Errorf("%+v %v", list, n)

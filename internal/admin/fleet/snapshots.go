@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/admin/nodes"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
@@ -26,13 +27,13 @@ const mostKept = 64
 type asked struct {
 	done     chan struct{}
 	at       time.Time // when it was answered
-	snapshot *insight.Snapshot
+	snapshot *snapshot.Snapshot
 	nodes    insight.Nodes
 	err      error
 }
 
-// snapshot merges the data of all nodes, this one first. It is the Ask of insight.View.
-func (f *Fleet) snapshot(ctx context.Context, want insight.Want) (*insight.Snapshot, insight.Nodes, error) {
+// snapshot merges the data of all nodes, this one first. It is the Ask of snapshot.View.
+func (f *Fleet) snapshot(ctx context.Context, want snapshot.Want) (*snapshot.Snapshot, insight.Nodes, error) {
 	f.mu.Lock()
 	a := f.asked[want]
 	if a == nil || !a.at.IsZero() && time.Since(a.at) >= keptFor {
@@ -65,7 +66,7 @@ var errMerge = errors.New("what the nodes gathered could not be merged; the log 
 
 // gather asks all nodes. It runs in its own goroutine, and recovers: a bad answer of another node
 // must not end the program.
-func (f *Fleet) gather(ctx context.Context, want insight.Want, a *asked) {
+func (f *Fleet) gather(ctx context.Context, want snapshot.Want, a *asked) {
 	defer func() {
 		f.mu.Lock()
 		a.at = time.Now()
@@ -96,12 +97,12 @@ func (f *Fleet) recovered(failed func()) {
 
 // merge merges the data of all nodes. It leaves out answers that cannot be read, or cover another
 // time.
-func (f *Fleet) merge(ctx context.Context, want insight.Want) (*insight.Snapshot, insight.Nodes) {
+func (f *Fleet) merge(ctx context.Context, want snapshot.Want) (*snapshot.Snapshot, insight.Nodes) {
 	own := f.o.Insight.Snapshot(want)
-	list := []*insight.Snapshot{own}
+	list := []*snapshot.Snapshot{own}
 	var skewed []string
 	n := f.others(ctx, kindSnapshot, want, func(a nodes.Answer) {
-		s := new(insight.Snapshot)
+		s := new(snapshot.Snapshot)
 		err := s.UnmarshalBinary(a.Data)
 		if err == nil {
 			err = own.Fit(s)
@@ -112,7 +113,7 @@ func (f *Fleet) merge(ctx context.Context, want insight.Want) (*insight.Snapshot
 		}
 		f.unreadable.Add(1)
 		text := "what another node gathered is left out, since it cannot be read; nodes understand each other where they run the same version"
-		if skew, ok := errors.AsType[*insight.SkewError](err); ok {
+		if skew, ok := errors.AsType[*snapshot.SkewError](err); ok {
 			text = "what another node gathered is left out, since the clocks of both are too far apart; mend the clocks, by NTP for one"
 			skewed = append(skewed, f.skewOf(own, a.Node, skew.Ahead))
 		}
@@ -127,14 +128,14 @@ func (f *Fleet) merge(ctx context.Context, want insight.Want) (*insight.Snapshot
 		text := human.Count(uint64(len(skewed)), "node") + " left out, since " + skewed[0]
 		n.Remark = strings.TrimPrefix(n.Remark+"; "+text, "; ")
 	}
-	return insight.Merge(list...), n
+	return snapshot.Merge(list...), n
 }
 
 // skewOf says whose clock is off, if the clock of another node is ahead of this node's by so much.
-func (f *Fleet) skewOf(own *insight.Snapshot, node string, ahead time.Duration) string {
+func (f *Fleet) skewOf(own *snapshot.Snapshot, node string, ahead time.Duration) string {
 	who, than := node, "this node's"
 	// The clock of Redis tells which of the two is off.
-	if by := time.Unix(own.Time, 0).Sub(f.o.Nodes.Now()); max(by, -by) > insight.MostSkew {
+	if by := time.Unix(own.Time, 0).Sub(f.o.Nodes.Now()); max(by, -by) > snapshot.MostSkew {
 		who, than, ahead = "this node", "that of Redis", by
 	}
 	way := "ahead of"
@@ -157,7 +158,7 @@ const (
 // answerSnapshot answers another node's question for a snapshot. If there are so many rules that
 // the answer would not fit, each rule keeps fewer top keys, then none.
 func (f *Fleet) answerSnapshot(_ context.Context, args []byte) ([]byte, error) {
-	var want insight.Want
+	var want snapshot.Want
 	if err := json.Unmarshal(args, &want); err != nil {
 		return nil, err
 	}

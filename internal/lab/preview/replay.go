@@ -12,7 +12,8 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/lab/sim"
-	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
+	"github.com/weir-rl/weir/internal/observe/insight/judge"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/fallback"
@@ -293,8 +294,8 @@ func (s *side) close() { s.engine.Close() }
 // client is the state of one client in the replay.
 type client struct {
 	requests, now, then uint32
-	conduct             insight.Conduct // under the rules in force
-	key                 string          // of clients that the change affects
+	conduct             gather.Conduct // under the rules in force
+	key                 string         // of clients that the change affects
 }
 
 // replay is the state of one preview.
@@ -452,7 +453,7 @@ func (r *replay) identifies(e *request) bool {
 // good returns a function that reports whether a client behaves well. It is insight's judgement of
 // a key, so that a preview counts the same clients as verdicts do.
 func (r *replay) good() func(c *client) bool {
-	f := insight.Facts{Met: r.requests, Known: r.identified}
+	f := judge.Facts{Met: r.requests, Known: r.identified}
 	for _, c := range r.clients {
 		if k := c.conduct.Facts(); k.OK >= 0 {
 			f.Sample = append(f.Sample, k) // one shows that there are answers

@@ -12,14 +12,15 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/lab/accesslog"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/judge"
 	"github.com/weir-rl/weir/rule"
 )
 
-// A ruleTally gathers the facts of one rule for insight.Judge in a replay.
+// A ruleTally gathers the facts of one rule for judge.Judge in a replay.
 type ruleTally struct {
 	rule    *rule.Rule
 	windows []*rule.Window
-	facts   insight.Facts
+	facts   judge.Facts
 	with    map[*rule.Rule]uint64
 	status  [600]uint64 // of the refused requests (or those in shadow), as the log has it
 	known   uint64
@@ -38,7 +39,7 @@ type judgedKey struct {
 	okays, answers uint64
 	fill           float64
 	own, known     bool
-	windows        []insight.Demand
+	windows        []judge.Demand
 }
 
 // keySample keeps the keys with the smallest hashes: all of them up to its bound, and beyond that a
@@ -84,7 +85,7 @@ func newRuleTally(r *rule.Rule, bound int) *ruleTally {
 	for _, w := range r.Windows {
 		if w.Limit != nil {
 			t.windows = append(t.windows, w)
-			f.Windows = append(f.Windows, insight.WindowOf(w))
+			f.Windows = append(f.Windows, judge.WindowOf(w))
 		}
 	}
 	return t
@@ -112,7 +113,7 @@ func (s *keySample) at(hash uint64, windows int) *judgedKey {
 	if s.most > 0 && hash > s.most {
 		return nil
 	}
-	k := &judgedKey{hash: hash, windows: make([]insight.Demand, windows)}
+	k := &judgedKey{hash: hash, windows: make([]judge.Demand, windows)}
 	s.index[hash] = k
 	if len(s.index) >= 2*s.bound {
 		s.most = keepSmallest(s.index, s.bound)
@@ -127,7 +128,7 @@ func (s *keySample) refuse(hash uint64, k *judgedKey, windows int) *judgedKey {
 	}
 	if k == nil {
 		// Its demand before its first refusal is not known.
-		k = &judgedKey{hash: hash, windows: make([]insight.Demand, windows)}
+		k = &judgedKey{hash: hash, windows: make([]judge.Demand, windows)}
 	}
 	s.refused[hash] = k
 	if len(s.refused) >= 2*s.bound {
@@ -271,7 +272,7 @@ func (t *ruleTally) add(a *answers, d *weir.Decision, i, end int, now int64, sta
 		k.refused++
 		f.TopRefused = max(f.TopRefused, k.refused)
 	}
-	if well, tells := insight.AnsweredWell(status); d.Allowed && tells {
+	if well, tells := judge.AnsweredWell(status); d.Allowed && tells {
 		k.answers++
 		t.answers++
 		if well {
@@ -288,7 +289,7 @@ func (t *ruleTally) add(a *answers, d *weir.Decision, i, end int, now int64, sta
 // window counts the demand of a key in one window.
 func (t *ruleTally) window(k *judgedKey, d *weir.Decision, n int, now int64, banned bool) {
 	l, h := &d.Limits[n], &d.Matches.Hits[n]
-	at := slices.IndexFunc(t.facts.Windows, func(w insight.WindowFacts) bool { return w.Name == l.Window.Name })
+	at := slices.IndexFunc(t.facts.Windows, func(w judge.WindowFacts) bool { return w.Name == l.Window.Name })
 	if at < 0 {
 		return
 	}
@@ -315,7 +316,7 @@ func (t *ruleTally) window(k *judgedKey, d *weir.Decision, n int, now int64, ban
 }
 
 // finish returns the facts of the rule over the log.
-func (t *ruleTally) finish(r *replay, text string) *insight.Facts {
+func (t *ruleTally) finish(r *replay, text string) *judge.Facts {
 	f := &t.facts
 	f.From, f.To = time.UnixMicro(r.from).UTC(), time.UnixMicro(r.to).UTC()
 	f.Since, f.DomainMet, f.Text, f.Known, f.Identity = f.From, uint64(r.count), text, t.known, []string{accesslog.FieldUser}
@@ -334,10 +335,10 @@ func (t *ruleTally) finish(r *replay, text string) *insight.Facts {
 	return f
 }
 
-func keyFacts(keys map[uint64]*judgedKey) []insight.KeyFacts {
-	list := make([]insight.KeyFacts, 0, len(keys))
+func keyFacts(keys map[uint64]*judgedKey) []judge.KeyFacts {
+	list := make([]judge.KeyFacts, 0, len(keys))
 	for _, k := range keys {
-		x := insight.KeyFacts{Hash: k.hash, Asked: k.asked, Refused: k.refused, Fill: k.fill, Own: k.own, Known: k.known, OK: -1}
+		x := judge.KeyFacts{Hash: k.hash, Asked: k.asked, Refused: k.refused, Fill: k.fill, Own: k.own, Known: k.known, OK: -1}
 		if k.answers > 0 {
 			x.OK = float64(k.okays) / float64(k.answers)
 		}
@@ -346,7 +347,7 @@ func keyFacts(keys map[uint64]*judgedKey) []insight.KeyFacts {
 		}
 		list = append(list, x)
 	}
-	slices.SortFunc(list, func(a, b insight.KeyFacts) int { return cmp.Compare(a.Hash, b.Hash) })
+	slices.SortFunc(list, func(a, b judge.KeyFacts) int { return cmp.Compare(a.Hash, b.Hash) })
 	return list
 }
 
@@ -411,7 +412,7 @@ func (x *outcome) unmet(s *spread) {
 		}
 	}
 	for t, list := range whys {
-		t.facts.Unmet = insight.UnmetOf(list)
+		t.facts.Unmet = judge.UnmetOf(list)
 	}
 }
 
@@ -428,7 +429,7 @@ func (x *outcome) byRule(r *replay) []insight.RuleReport {
 		if t == nil {
 			continue
 		}
-		report := t.finish(r, x.Texts[rl.Pos.File]).Report(insight.Thresholds{})
+		report := t.finish(r, x.Texts[rl.Pos.File]).Report(judge.Thresholds{})
 		report.By = map[string][]insight.Count{"status": t.byStatus()}
 		reports = append(reports, report)
 	}

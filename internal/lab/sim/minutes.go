@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/judge"
 )
 
 // This file finds rushes in a log: the minutes in which the service failed, and how much a rule let
@@ -81,7 +81,7 @@ func (t *ruleTally) met(a *answers, hash uint64, refused bool) {
 
 // end ends the current minute.
 func (a *answers) end() {
-	saturated := insight.Failing(a.failed, a.all)
+	saturated := judge.Failing(a.failed, a.all)
 	for _, t := range a.met {
 		t.endMinute(a.minute, saturated)
 	}
@@ -96,7 +96,7 @@ func (t *ruleTally) endMinute(at int64, saturated bool) {
 	if len(list) >= 2*kept {
 		list = append(list[:0], list[len(list)-kept:]...)
 	}
-	minute := insight.Minute{T: at, Saturated: saturated, Met: m.met, Refused: m.refused, Admitted: m.met - m.refused, Keys: float64(len(m.keys)), TopShare: -1}
+	minute := judge.Minute{T: at, Saturated: saturated, Met: m.met, Refused: m.refused, Admitted: m.met - m.refused, Keys: float64(len(m.keys)), TopShare: -1}
 	if saturated {
 		minute.Signal = "answers"
 	}

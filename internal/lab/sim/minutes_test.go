@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/judge"
 )
 
 // rushLog is a log of an hour in which ten clients ask twice a minute each, and of five minutes
@@ -74,7 +75,7 @@ func TestMinutesAreBounded(t *testing.T) {
 	}
 	a.end()
 	list := tally.facts.Minutes
-	if n := len(list); n < 300 || n > 600 || list[n-1].T != 4999*60 || list[n-1].Keys != 1 || list[n-1].Met != 1 || !slices.IsSortedFunc(list, func(a, b insight.Minute) int { return int(a.T - b.T) }) {
+	if n := len(list); n < 300 || n > 600 || list[n-1].T != 4999*60 || list[n-1].Keys != 1 || list[n-1].Met != 1 || !slices.IsSortedFunc(list, func(a, b judge.Minute) int { return int(a.T - b.T) }) {
 		t.Errorf("%d minutes, the last %+v", n, list[n-1])
 	}
 }

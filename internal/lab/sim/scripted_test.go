@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/lab/accesslog"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/judge"
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/internal/testkit/scripted"
 )
@@ -22,7 +23,7 @@ type replayed struct {
 	replay  replay
 	rule    string            // the judged one
 	clients map[uint64]*truth // by hash of the judged rule's key
-	minutes []insight.Minute
+	minutes []judge.Minute
 	keys    map[uint64]int // admitted in this minute, by key
 }
 
@@ -118,11 +119,11 @@ func (w *replayed) send(r *scripted.Request) (allowed bool, retry time.Duration)
 }
 
 // minute returns the minute of an instant.
-func (w *replayed) minute(at int64) *insight.Minute {
+func (w *replayed) minute(at int64) *judge.Minute {
 	t := at / 60e6 * 60
 	if n := len(w.minutes); n == 0 || w.minutes[n-1].T != t {
 		w.endMinute()
-		w.minutes = append(w.minutes, insight.Minute{T: t, Saturated: w.Saturated(at)})
+		w.minutes = append(w.minutes, judge.Minute{T: t, Saturated: w.Saturated(at)})
 	}
 	return &w.minutes[len(w.minutes)-1]
 }
@@ -148,7 +149,7 @@ func (w *replayed) endMinute() {
 }
 
 // run lets the world go on until its end, and returns the facts of the judged rule.
-func (w *replayed) run() *insight.Facts {
+func (w *replayed) run() *judge.Facts {
 	w.Run()
 	w.endMinute()
 	x := w.replay.sets[0]
@@ -166,7 +167,7 @@ func (w *replayed) run() *insight.Facts {
 			if c.until > 0 && !c.knocked {
 				f.Episodes.GaveUp++
 			}
-			for _, sample := range [][]insight.KeyFacts{f.Sample, f.RefusedSample} {
+			for _, sample := range [][]judge.KeyFacts{f.Sample, f.RefusedSample} {
 				for i := range sample {
 					if sample[i].Hash == hash {
 						sample[i].Episodes = c.episodes
@@ -198,7 +199,7 @@ func testVerdicts(t *testing.T, worlds uint64) {
 				}
 				for seed := range worlds {
 					f := newReplayed(t, s, seed, half).run()
-					list := insight.Judge(f, insight.Thresholds{})
+					list := judge.Judge(f, judge.Thresholds{})
 					alarming := 0
 					for _, v := range list {
 						if insight.Alarming(v.Verdict) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/lab/accesslog"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/judge"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 )
@@ -64,7 +65,7 @@ var rateWindows = [...]struct {
 // keyRates is the state of one key.
 type keyRates struct {
 	hash        uint64
-	windows     [len(rateWindows)]insight.Demand
+	windows     [len(rateWindows)]judge.Demand
 	last        int64
 	ok, answers int32
 	requests    int32

@@ -17,15 +17,15 @@ type CommandKind uint16
 const (
 	CLThrottle CommandKind = iota
 	Throttle
-	commandKinds
+	CommandKinds
 )
 
-// commandNames stand for the limits of a rule.
-var commandNames = [commandKinds]string{CLThrottle: "CL.THROTTLE", Throttle: "THROTTLE"}
+// CommandNames stand for the limits of a rule.
+var CommandNames = [CommandKinds]string{CLThrottle: "CL.THROTTLE", Throttle: "THROTTLE"}
 
 // IsCommand reports whether the name of a limit stands for commands: all of them, or one kind.
 func IsCommand(limit string) bool {
-	for _, name := range commandNames {
+	for _, name := range CommandNames {
 		if limit == name {
 			return true
 		}
@@ -36,5 +36,5 @@ func IsCommand(limit string) bool {
 // CommandKeyName is the name before the key of a command, as people read it: key=user:ada.
 const CommandKeyName = "key"
 
-// isCommand reports whether a domain and a rule stand for commands.
-func isCommand(domain, name string) bool { return domain == CommandDomain && name == CommandRule }
+// IsCommandRule reports whether a domain and a rule stand for commands.
+func IsCommandRule(domain, name string) bool { return domain == CommandDomain && name == CommandRule }

@@ -1,13 +1,10 @@
-// Package insight judges each rule, in words and with evidence: too strict, too loose, useless, or
-// good.
+// Package insight has the answers to "does each rule do its job?": what a reader asks, and the
+// reports, verdicts and keys that it gets, as the admin API writes them.
 //
-// A Collector gathers on the deciding path, behind weir.Hooks, in bounded memory: counters over
-// time, a sample of all keys and one of refused keys, and the keys that ask most, are refused most
-// and come nearest to their limit. Judge turns this into verdicts, on a server and in a replay.
-//
-// Begin with Collector (collector.go). gate.go and hand.go run on the deciding path. state.go,
-// series.go, sample.go and top.go hold what is known of a rule. snapshot.go and merge.go bring it
-// together over nodes, verdict.go judges it, and view.go answers questions about it.
+// The answers are made in three packages below. Package gather takes in decisions on the deciding
+// path, in bounded memory. Package snapshot is what one node knows at an instant, or all nodes
+// merged. Package judge says whether a rule is too strict, too loose, useless, or good: on a server
+// and in a replay.
 package insight
 
 import (

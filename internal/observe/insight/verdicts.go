@@ -36,8 +36,8 @@ const (
 	Low  = "low"
 )
 
-// mendOrDelete is the advice for a rule that is never met.
-const mendOrDelete = "Mend its conditions, or delete it."
+// MendOrDelete is the advice for a rule that is never met.
+const MendOrDelete = "Mend its conditions, or delete it."
 
 // Masked returns a verdict for roles that may not see what clients sent: without the patch, since
 // rule files may name clients, and without the quoted request.
@@ -45,7 +45,7 @@ func (v Verdict) Masked() Verdict {
 	switch {
 	case v.Proposal == nil:
 	case v.Verdict == NeverMet:
-		v.Proposal = &Proposal{Sentence: mendOrDelete}
+		v.Proposal = &Proposal{Sentence: MendOrDelete}
 	case v.Verdict == TooEarly:
 		v.Proposal = nil
 	default:

@@ -1,0 +1,388 @@
+package gather
+
+import (
+	"math"
+	"sync/atomic"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
+	"github.com/weir-rl/weir/rule"
+)
+
+// This file runs on the deciding path. It counts each decision once for each rule that it met, and
+// hands a few decisions over to the goroutine that gathers: hardly any of a flood.
+//
+// A decision is handed over in three cases.
+//   - It was drawn for the lists of top keys: by chance, one in 2^j. Admitted decisions below warn
+//     have a j of their own. A random number settles this before anything is hashed.
+//   - Its key belongs in a sample and is not there yet: the hash is below the rule's threshold, and
+//     the filter does not know it.
+//   - Its key is in a sample. Then one decision in 2^i is drawn, where i grows with the key's rate,
+//     so that a client that floods is thinned and others are not. Every other decision on a sampled
+//     key is looked at, even an admitted one. Otherwise we would not know the key's busiest window.
+//
+// A decision that was drawn by chance carries its weight, so that estimates stay right.
+
+// The outcomes of a request at one rule.
+const (
+	passed  = iota
+	near    // passed, with most of the limit used
+	soft    // passed, in the soft margin
+	alone   // refused by nothing but this rule
+	shared  // refused by this rule and others
+	stopped // passed, and refused by another rule
+	would   // a rule in shadow would have refused it, and nothing did
+	wouldToo
+	banned // by a ban of this rule
+	outcomes
+)
+
+// A request counts for the domain at the first rule that it met, and separately if it was near some
+// limit.
+const (
+	other = iota
+	first
+	firstNear
+	roles
+)
+
+// counts are counters that wrap. Readers take differences.
+type counts [roles * outcomes]uint32
+
+// cell is a share of the counters of a rule. Decisions that are made at the same time hardly ever
+// count in the same one.
+type cell struct {
+	n [roles * outcomes]atomic.Uint32
+	_ [128 - roles*outcomes*4]byte
+}
+
+// gate is the part of a rule's state that the deciding path uses.
+type gate struct {
+	cells  []cell
+	number uint32
+	// below bounds the hashes of the keys in the samples. A key below belowAll belongs in the
+	// sample of all keys. Once it is refused, a key below belowRefused belongs in the sample of
+	// refused keys.
+	below, belowAll, belowRefused atomic.Uint64
+	beyond                        atomic.Uint64 // the largest of the three
+	filter                        atomic.Pointer[filter]
+	failing                       failing // of the rule alone
+}
+
+func newGate(number uint32) *gate {
+	g := &gate{cells: make([]cell, observe.Cells()), number: number}
+	g.belowAll.Store(math.MaxUint64) // the first key that comes begins the samples
+	g.belowRefused.Store(math.MaxUint64)
+	g.beyond.Store(math.MaxUint64)
+	g.filter.Store(newFilter(64))
+	return g
+}
+
+// read sums the counters.
+func (g *gate) read() (sum counts) {
+	for i := range g.cells {
+		for k := range sum {
+			sum[k] += g.cells[i].n[k].Load()
+		}
+	}
+	return sum
+}
+
+// thinning packs how much is left out at the moment: the powers of 2 for refused and near
+// decisions, for admitted ones, for decisions on sampled keys, and for those on sampled refused
+// keys. It also holds the low bits of the number of the minute.
+type thinning uint64
+
+func (t thinning) refused() uint8 { return uint8(t) }
+func (t thinning) quiet() uint8   { return uint8(t >> 8) }
+func (t thinning) keys() uint8    { return uint8(t >> 16) }
+func (t thinning) watched() uint8 { return uint8(t >> 24) }
+func (t thinning) minute() uint32 { return uint32(t>>32) & 0xff << 8 }
+
+func packThinning(refused, quiet, keys, watched uint8, minute int64) thinning {
+	return thinning(refused) | thinning(quiet)<<8 | thinning(keys)<<16 | thinning(watched)<<24 | thinning(uint8(minute))<<32
+}
+
+// answerThin thins answers: at most one in 1 << answerThin is looked at, except on refused keys in
+// the sample.
+const answerThin = 4
+
+// table finds the gates of one rule set. Immutable.
+type table struct {
+	set        *rule.Set
+	generation uint64
+	limits     []limitRef // by rule.Counter.Index
+	gates      []*gate    // by rule.Rule.Index
+	alike      map[*rule.Alike]*failing
+	domains    map[string]*domainGate
+	sole       *domainGate // if there is one domain only, soleName
+	soleName   string
+}
+
+// limitRef is where a limit counts.
+type limitRef struct {
+	gate    *gate
+	window  uint16 // its place in the rule
+	shift   uint8  // see unitShift
+	fullest *fullest
+}
+
+// fullest is the largest share of a limit that any key used. Decisions below warn are sampled, so
+// the fullest one would often be missed. The lower 32 bits hold the limit, and the upper 32 bits
+// the use from which on it is raised; 0 means that nobody used the limit.
+//
+// It is raised by at least one 256th of the limit. Otherwise a use that grows with each request, as
+// of a limit for a month, would be written each time.
+type fullest struct{ atomic.Uint64 }
+
+// raise notes the use after an admitted decision.
+func (f *fullest) raise(l *weir.LimitResult) {
+	shift := snapshot.UnitShift(l.Limit)
+	used, limit := clamp((l.Limit-l.Remaining)>>shift), clamp(l.Limit>>shift)
+	if v := f.Load(); uint32(v) != limit || used >= uint32(v>>32) {
+		f.set(used, limit)
+	}
+}
+
+func (f *fullest) set(used, limit uint32) {
+	for limit > 0 {
+		old, next := f.Load(), min(uint64(used)+stepOf(limit), math.MaxUint32)
+		if float32(used)/float32(limit) <= shareOf(old) || f.CompareAndSwap(old, next<<32|uint64(limit)) {
+			return
+		}
+	}
+}
+
+func stepOf(limit uint32) uint64 { return max(uint64(limit)>>8, 1) }
+
+func shareOf(v uint64) float32 {
+	if v == 0 {
+		return 0
+	}
+	return float32(v>>32-stepOf(uint32(v))) / float32(uint32(v))
+}
+
+// take returns the share, and resets it.
+func (f *fullest) take() float32 { return shareOf(f.Swap(0)) }
+
+// domainGate counts the requests of a domain that met no rule.
+type domainGate struct{ cells []domainCell }
+
+type domainCell struct {
+	n atomic.Uint32
+	_ [60]byte
+}
+
+func newDomainGate() *domainGate { return &domainGate{cells: make([]domainCell, observe.Cells())} }
+
+func (g *domainGate) read() (n uint32) {
+	for i := range g.cells {
+		n += g.cells[i].n.Load()
+	}
+	return n
+}
+
+// tables are the table in force, and the one before for decisions that were under way. The first is
+// a value: nearly every decision goes through it, and is spared a pointer.
+type tables struct {
+	now    table
+	before *table
+}
+
+// tableFor returns the table of the rule set of d; nil if that set went out of force long ago.
+func (c *Collector) tableFor(d *weir.Decision) *table {
+	ts := c.tables.Load()
+	if ts.now.set == d.Rules {
+		return &ts.now
+	}
+	if ts.now.generation < d.Generation {
+		// The set has just come into force, and its hook has not run yet.
+		c.rulesChanged(d.Rules, d.Generation)
+		if ts = c.tables.Load(); ts.now.set == d.Rules {
+			return &ts.now
+		}
+	}
+	if ts.before != nil && ts.before.set == d.Rules {
+		return ts.before
+	}
+	return nil
+}
+
+// Decided implements observe.Watcher. The Tally has counted decisions on one limit already.
+func (c *Collector) Decided(r *weir.Request, d *weir.Decision, f observe.Facts) {
+	ts := c.tables.Load()
+	if f.Outcome == observe.Unclear || ts.now.set != d.Rules {
+		c.decided(r, d, f)
+		return
+	}
+	at, now := &ts.now.limits[d.Limits[0].Window.Counter.Index], thinning(c.thinning.Load())
+	g, thin := at.gate, now.refused()
+	if f.Outcome == observe.Passed {
+		thin = now.quiet()
+		at.fullest.raise(&d.Limits[0])
+	}
+	if f.Random&mask(thin) != 0 && f.Key >= g.beyond.Load() {
+		return // neither drawn nor in a sample, as most are
+	}
+	o := int(ofAlone[f.Outcome])
+	if top, key, take := g.draw(f.Key, o, now, f.Random); take {
+		c.hand(g, &ts.now, r, d, 0, 1, o, f.Key, top, key, observe.Turn(d))
+	}
+}
+
+// ofAlone maps each observe.Outcome to an outcome of the rule.
+var ofAlone = [observe.Outcomes]uint8{
+	observe.Passed: passed, observe.Near: near, observe.Soft: soft, observe.Refused: alone,
+}
+
+// decided counts and draws a decision of any kind.
+func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) {
+	if !d.Known || r.Cost() <= 0 && len(r.Descriptors) == 0 {
+		return
+	}
+	t := c.tableFor(d)
+	if t == nil {
+		return
+	}
+	if d.Matches.CELErrors > 0 {
+		t.failed(&d.Matches, &c.failed)
+	}
+	turn := observe.Turn(d)
+	if n := len(d.Limits); n == 0 || len(d.Matches.Hits) != n {
+		g := t.sole
+		if g == nil || d.Domain != t.soleName {
+			g = t.domains[d.Domain]
+		}
+		if g != nil {
+			g.cells[turn&uint64(len(g.cells)-1)].n.Add(1)
+		}
+		return
+	}
+	refusing := 0
+	if !d.Allowed && d.Banned.Rule == nil {
+		for i := 0; i < len(d.Limits); {
+			end, refuses := groupEnd(d, i), false
+			for ; i < end; i++ {
+				refuses = refuses || d.Refuses(&d.Limits[i])
+			}
+			if refuses {
+				refusing++
+			}
+		}
+	}
+	now, random := thinning(c.thinning.Load()), f.Random
+	role := first
+	if d.Allowed && (d.NearLimit() || d.SoftExceeded()) {
+		role = firstNear
+	}
+	for i := 0; i < len(d.Limits); {
+		begin, end := i, groupEnd(d, i)
+		i = end
+		l := &d.Limits[begin]
+		if r.Descriptors != nil && noHits(r, l) || l.Window.Counter.Index >= len(t.limits) {
+			continue
+		}
+		o := outcomeOf(d, begin, end, refusing)
+		g := t.limits[l.Window.Counter.Index].gate
+		if f.Outcome == observe.Unclear {
+			g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
+		}
+		role = other
+		for k := begin; k < end; k++ {
+			if l := &d.Limits[k]; l.Allowed && l.Window.Counter.Index < len(t.limits) {
+				t.limits[l.Window.Counter.Index].fullest.raise(l)
+			}
+		}
+		hash := c.o.Tally.Hash(d.Matches.Hits[begin].Key)
+		if top, key, take := g.draw(hash, o, now, random); take {
+			c.hand(g, t, r, d, begin, end, o, hash, top, key, turn)
+		}
+		// Each rule draws for itself (wyrand, Wang Yi 2019).
+		random = fold(random+0xa0761d6478bd642f, random^0xe7037ed1a0b428db)
+	}
+}
+
+// noHits reports whether a descriptor asks for nothing, or gives units back.
+func noHits(r *weir.Request, l *weir.LimitResult) bool {
+	at := l.Descriptor
+	return at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits && r.Descriptors[at].Hits <= 0
+}
+
+// groupEnd returns where the windows of the rule and descriptor of d.Limits[i] end.
+func groupEnd(d *weir.Decision, i int) int {
+	w, descriptor := d.Limits[i].Window, d.Limits[i].Descriptor
+	for i++; i < len(d.Limits) && d.Limits[i].Window.Rule == w.Rule && d.Limits[i].Descriptor == descriptor; i++ {
+	}
+	return i
+}
+
+// outcomeOf returns the outcome of a request at one rule, whose windows are d.Limits[begin:end].
+// refusing is how many rules refused it.
+func outcomeOf(d *weir.Decision, begin, end, refusing int) int {
+	if d.Banned.Rule != nil {
+		return banned
+	}
+	var refuses, wouldRefuse, isSoft, isNear bool
+	for i := begin; i < end; i++ {
+		l := &d.Limits[i]
+		refuses = refuses || d.Refuses(l)
+		wouldRefuse = wouldRefuse || l.Mode == rule.Shadow && !l.Allowed
+		isSoft, isNear = isSoft || l.Soft, isNear || l.Near
+	}
+	switch {
+	case refuses && refusing == 1:
+		return alone
+	case refuses:
+		return shared
+	case wouldRefuse && d.Allowed:
+		return would
+	case wouldRefuse:
+		return wouldToo
+	case !d.Allowed:
+		return stopped
+	case isSoft:
+		return soft
+	case isNear:
+		return near
+	}
+	return passed
+}
+
+// refusesAt reports whether an outcome is a refusal by the rule, or would be, in shadow.
+func refusesAt(outcome int) bool {
+	return outcome >= alone && outcome <= wouldToo && outcome != stopped
+}
+
+// draw decides whether a decision is looked at, and with which weights.
+func (g *gate) draw(hash uint64, outcome int, now thinning, random uint64) (weightTop, weightKey uint8, take bool) {
+	weightTop, weightKey = none, none
+	thin := now.refused()
+	if outcome == passed {
+		thin = now.quiet()
+	}
+	if random&mask(thin) == 0 {
+		weightTop, take = thin, true
+	}
+	known := uint32(0)
+	if hash < g.below.Load() {
+		var at *atomic.Uint32
+		if at, known = g.filter.Load().find(hash); known != 0 {
+			thin := now.keys()
+			if known&filterWatched != 0 {
+				thin = now.watched()
+			}
+			thin = max(thin, uint8(known&filterThin))
+			if random>>34&mask(thin) == 0 {
+				take, weightKey = true, thin
+			} else if known&filterMinute != now.minute() && at.CompareAndSwap(known, known&^filterMinute|now.minute()) {
+				take = true // once a minute, to know that the key was there
+			}
+		}
+	}
+	if known&filterWatched == 0 && outcome != banned &&
+		(known == 0 && hash < g.belowAll.Load() || refusesAt(outcome) && hash < g.belowRefused.Load()) {
+		take, weightKey = true, 0 // new to a sample
+	}
+	return weightTop, weightKey, take
+}

@@ -1,0 +1,165 @@
+package gather
+
+import (
+	"slices"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// This file runs on the deciding path, for the decisions that are looked at.
+
+// hand writes the events of one rule.
+func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, begin, end, outcome int, hash uint64, weightTop, weightKey uint8, turn uint64) {
+	ring := &c.rings[turn&uint64(len(c.rings)-1)]
+	rest := uint16(0)
+	if outcome == banned {
+		rest |= flagBanned
+	}
+	switch outcome {
+	case stopped:
+		rest |= flagStopped | flagPassed
+	case passed, near, soft:
+		rest |= flagPassed
+	}
+	if c.known(r) {
+		rest |= flagKnown
+	}
+	group, retry := groupOf(d, begin, end)
+	rest |= group
+	with := uint32(0)
+	if outcome == shared {
+		with = otherRefusing(t, d, begin, end)
+	}
+	for i := begin; i < end; i++ {
+		l, h := &d.Limits[i], &d.Matches.Hits[i]
+		index := l.Window.Counter.Index
+		if index >= len(t.limits) {
+			continue
+		}
+		s, turn := ring.claim()
+		if s == nil {
+			c.wake()
+			return
+		}
+		e := &s.e
+		e.hash, e.decision, e.at, e.rule, e.window = hash, uint64(d.ID), d.Time, g.number, t.limits[index].window
+		e.with = with
+		e.flags, e.status = rest, 0
+		e.weightTop, e.weightKey = weightTop, weightKey
+		if i == begin {
+			e.flags |= flagFirst
+		}
+		if d.Refuses(l) || l.Mode == rule.Shadow && !l.Allowed {
+			e.flags |= flagRefused
+		}
+		if l.Mode == rule.Shadow {
+			e.flags |= flagShadow
+		}
+		e.retry = retry
+		shift := t.limits[index].shift
+		e.asked = clamp(askedOf(r, d, i) >> shift)
+		e.limit = clamp(l.Limit >> shift)
+		e.used = clamp((l.Limit - l.Remaining) >> shift)
+		if l.Soft {
+			e.used = clamp(l.Limit>>shift + 1)
+		}
+		e.door = c.doors.number(r.Door)
+		n, cut := copyKey(&e.key, h.Key, d.Rules.IPv6Prefix())
+		if e.length = uint8(n); cut {
+			e.flags |= flagCut
+		}
+		if ring.publish(s, turn) {
+			c.wake()
+		}
+	}
+}
+
+// groupOf combines the verdicts of one rule's windows, d.Limits[begin:end]: the rule refuses if any
+// window does. retry is the time at which the key was told to come back, in µs; 0 if it was not
+// told.
+func groupOf(d *weir.Decision, begin, end int) (flags uint16, retry int64) {
+	after := int64(0)
+	for i := begin; i < end; i++ {
+		l := &d.Limits[i]
+		if l.Near || l.Soft {
+			flags |= flagRuleNear
+		}
+		if own(l) {
+			flags |= flagOwn
+		}
+		switch {
+		case d.Refuses(l):
+			flags |= flagRuleRefused
+		case l.Mode == rule.Shadow && !l.Allowed:
+			flags |= flagRuleWould
+		default:
+			continue
+		}
+		if l.RetryAfter == algo.Never || after == algo.Never {
+			after = algo.Never
+		} else {
+			after = max(after, l.RetryAfter)
+		}
+	}
+	if flags&(flagRuleRefused|flagRuleWould) == 0 {
+		return flags, 0
+	}
+	if !d.Allowed && d.RetryAfter != algo.Never && d.RetryAfter > 0 {
+		after = d.RetryAfter // the time that the client was told
+	}
+	if after == algo.Never {
+		return flags, 0
+	}
+	return flags, d.Time + after
+}
+
+// otherRefusing returns 1 plus the number of a rule that refuses d, other than the rule of
+// d.Limits[begin:end]; 0 if there is none.
+func otherRefusing(t *table, d *weir.Decision, begin, end int) uint32 {
+	for i := range d.Limits {
+		l := &d.Limits[i]
+		if (i < begin || i >= end) && d.Refuses(l) && l.Window.Counter.Index < len(t.limits) {
+			return t.limits[l.Window.Counter.Index].gate.number + 1
+		}
+	}
+	return 0
+}
+
+// own reports whether the key has numbers of its own, by an override or a grant.
+func own(l *weir.LimitResult) bool {
+	w := l.Window
+	if !slices.Contains(w.Rule.Windows, w) {
+		return true
+	}
+	// A schedule or a signal changes the limit for all keys.
+	return w.Limit != nil && w.Rule.Elastic == nil && !w.Limit.Scheduled() && l.Limit != w.Limit.Capacity()
+}
+
+// askedOf returns how many units a request asks of a limit.
+func askedOf(r *weir.Request, d *weir.Decision, i int) int64 {
+	hits := r.Cost()
+	if at := d.Limits[i].Descriptor; at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits {
+		hits = r.Descriptors[at].Hits
+	}
+	return algo.Cost(hits, d.Matches.Hits[i].Cost)
+}
+
+func clamp(n int64) uint32 { return uint32(min(max(n, 0), 1<<32-1)) }
+
+// wake wakes the goroutine that gathers events.
+func (c *Collector) wake() {
+	select {
+	case c.woken <- struct{}{}:
+	default:
+	}
+}
+
+// copyKey copies a key into an event, cut if it does not fit.
+func copyKey(into *[keyRoom]byte, key []byte, ipv6Prefix int) (n int, cut bool) {
+	if len(key) <= keyRoom {
+		return copy(into[:], key), false
+	}
+	return rule.CutKey(into[:], key, ipv6Prefix), true
+}

@@ -1,0 +1,19 @@
+package gather
+
+import (
+	"math/bits"
+
+	"github.com/weir-rl/weir/internal/util/keyhash"
+)
+
+// hashKey hashes a key with the seed that all nodes share.
+func hashKey(seed uint64, key []byte) uint64 { return keyhash.Sum(seed, key) }
+
+// mask returns the bits that must be 0 in a random number so that one in 2^j events is taken.
+func mask(j uint8) uint64 { return 1<<(j&31) - 1 }
+
+// fold multiplies to 128 bits, and folds them into 64.
+func fold(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
+}

@@ -1,0 +1,134 @@
+package gather
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
+	"github.com/weir-rl/weir/rule"
+)
+
+// rulesChanged makes the table of s. The state of rules that did not change is kept.
+func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.tables.Load().now // a copy, so that the one before the last goes
+	if generation <= old.generation {
+		return // a decision was quicker than the hook
+	}
+	now := c.now()
+	if old.set != nil {
+		c.happened(insight.Happening{T: now.Unix(), Kind: "rules"})
+	}
+	c.drain()
+	c.count(now.Unix())
+	type name struct{ domain, rule string }
+	before := map[name]*ruleState{}
+	for _, r := range c.rules {
+		if r != c.commands {
+			before[name{r.domain, r.name}] = r
+		}
+	}
+	next := table{set: s, generation: generation, limits: make([]limitRef, len(s.Counters())),
+		gates: make([]*gate, len(s.Rules())), domains: map[string]*domainGate{}}
+	domains := map[string]*domainState{}
+	for _, d := range s.Domains() {
+		if domains[d] = c.domains[d]; domains[d] == nil {
+			domains[d] = &domainState{name: d, gate: newDomainGate(), series: newSeries(false), since: now.Unix()}
+			if begin := c.recall(pastName{domain: d}, domains[d].series, nil); begin != 0 {
+				domains[d].since = begin
+			}
+		}
+		next.domains[d], next.sole, next.soleName = domains[d].gate, domains[d].gate, d
+	}
+	if len(domains) != 1 {
+		next.sole = nil
+	}
+	c.domains = domains
+	c.rules = nil
+	var added []*ruleState
+	state := func(r *rule.Rule, windows int) *ruleState {
+		definition := definitionOf(r)
+		st := before[name{r.Domain, r.Name}]
+		if st == nil || st.definition != definition {
+			st = newRuleState(uint32(len(c.numbers)), r, definition, now)
+			st.domainBefore = domains[r.Domain].total
+			c.numbers = append(c.numbers, st)
+			added = append(added, st)
+		} else {
+			delete(before, name{r.Domain, r.Name})
+		}
+		st.rule, st.windows, st.spans, st.had, st.alone = r, windows, nil, st.alone, nil
+		c.rules = append(c.rules, st)
+		return st
+	}
+	places, alone := map[*rule.Counter]limitRef{}, c.o.Tally.Of(s, generation)
+	for _, r := range s.Rules() {
+		st := state(r, 0)
+		next.gates[r.Index] = st.gate
+		place := func(windows []*rule.Window) {
+			for _, w := range windows {
+				if _, have := places[w.Counter]; !have && w.Counter != nil {
+					places[w.Counter] = st.place()
+					st.addWindow(w.Counter, alone[w.Counter.Index], generation)
+				}
+			}
+		}
+		place(r.Windows)
+		for i := range r.Overrides {
+			place(r.Overrides[i].Windows)
+		}
+	}
+	c.share(s, &next, c.rules)
+	brought := map[string]*ruleState{} // by domain: the limits that requests bring
+	for _, k := range s.Counters() {
+		ref, ok := places[k]
+		if !ok {
+			st := brought[k.Domain]
+			if st == nil {
+				st = state(&rule.Rule{Name: k.Rule, Domain: k.Domain}, 0)
+				st.brought = true
+				brought[k.Domain] = st
+			}
+			ref = st.place()
+			st.addWindow(k, alone[k.Index], generation)
+		}
+		ref.shift = snapshot.UnitShift(k.Limit.Capacity())
+		next.limits[k.Index] = ref
+	}
+	for _, gone := range before {
+		c.numbers[gone.gate.number] = nil
+	}
+	for _, st := range c.rules {
+		st.domainState, st.had = domains[st.domain], nil
+	}
+	c.rules = append(c.rules, c.commands)
+	c.resize()
+	for _, st := range added {
+		c.recallRule(st)
+	}
+	c.unruled, c.early = c.now().Unix(), 1
+	c.tables.Store(&tables{now: next, before: &old})
+}
+
+// domainState is what is known of a domain. The Collector's mu guards it.
+type domainState struct {
+	name   string
+	gate   *domainGate
+	last   uint32
+	series *series
+	total  uint64 // requests since this program began
+	since  int64  // Unix seconds: from when on there are figures
+}
+
+// sortedDomains returns the domains in force by name, or only one if domain is not "".
+func (c *Collector) sortedDomains(domain string) (list []*domainState) {
+	for name, d := range c.domains {
+		if domain == "" || name == domain {
+			list = append(list, d)
+		}
+	}
+	slices.SortFunc(list, func(a, b *domainState) int { return cmp.Compare(a.name, b.name) })
+	return list
+}

@@ -1,0 +1,366 @@
+package gather
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/judge"
+	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Snapshot returns a snapshot of the Collector.
+func (c *Collector) Snapshot(want snapshot.Want) *snapshot.Snapshot {
+	s, _ := c.snapshot(want, func(r *ruleState) bool {
+		return (want.Domain == "" || r.domain == want.Domain) && (want.Rule == "" || r.name == want.Rule)
+	})
+	return s
+}
+
+// snapshot is Snapshot for the rules that f selects; found reports whether there are any.
+func (c *Collector) snapshot(want snapshot.Want, f func(*ruleState) bool) (s *snapshot.Snapshot, found bool) {
+	if want.Over <= 0 {
+		want.Over = snapshot.DefaultOver
+	}
+	over := int64(min(max(want.Over, time.Second), snapshot.MostOver) / time.Second)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drain()
+	now := c.now().Unix()
+	c.count(now)
+	s = &snapshot.Snapshot{
+		Nodes: 1, Seed: c.Seed(), Started: c.started.Unix(), Time: now, StoreTime: c.storeNow().UnixMicro(), Over: over, Step: snapshot.StepFor(over),
+		Taken: c.taken.Load(), Thinned: c.thinned.Load(), Bytes: c.bytes(),
+	}
+	s.From = (now - over + s.Step) / s.Step * s.Step
+	if c.o.P99 != nil {
+		s.P99 = c.o.P99()
+	}
+	if c.o.Broken != nil {
+		s.Broken = c.o.Broken()
+	}
+	s.StoreErrors += c.errors.sum(s.From, now)
+	for _, h := range c.events {
+		if max(h.T, h.Until) >= s.From {
+			s.Events = append(s.Events, h)
+		}
+	}
+	for _, d := range c.sortedDomains(want.Domain) {
+		s.Domains = append(s.Domains, d.series.domain(d.name, d.since, s))
+	}
+	if want.Domain == "" || want.Domain == insight.CommandDomain {
+		if d, ok := c.commandDomain(s); ok {
+			s.Domains = append(s.Domains, d)
+		}
+	}
+	for _, r := range c.rules {
+		if f(r) {
+			s.Rules = append(s.Rules, r.snapshot(s, over, &want, &c.doors))
+		}
+	}
+	return s, len(s.Rules) > 0
+}
+
+// strip reads a series; count is the sum of it.
+func (s *series) strip(from, to, step int64) (strip snapshot.Strip, count snapshot.Counts) {
+	strip = make(snapshot.Strip, (to-from)/step+1)
+	wheel := s.wheelFor(to - from)
+	wheel.each(from, to, func(unix int64, b *snapshot.Bucket) {
+		if unix < from {
+			return
+		}
+		count.AddBucket(b)
+		spread(strip, int((unix-from)/step), int(max(wheel.step/step, 1)), b)
+	})
+	return strip, count
+}
+
+// sum counts what came from an instant on.
+func (s *series) sum(from, to int64) (count snapshot.Counts) {
+	s.wheelFor(to-from).each(from, to, func(unix int64, b *snapshot.Bucket) {
+		if unix >= from {
+			count.AddBucket(b)
+		}
+	})
+	return count
+}
+
+// spread adds a bucket to n steps in equal parts, for a series whose steps are longer than the
+// steps shown.
+func spread(strip snapshot.Strip, at, n int, b *snapshot.Bucket) {
+	n = min(n, len(strip)-at)
+	for i := range n {
+		for lane, v := range b {
+			part := v / uint32(n)
+			if i < int(v%uint32(n)) {
+				part++
+			}
+			strip[at+i][lane] += part
+		}
+	}
+}
+
+// recent sums the last 10 full seconds. Without counts by the second, it returns a sixth of the
+// last full minute.
+func (s *series) recent(now int64) (count snapshot.Counts) {
+	w, from, to, part := &s.second, now-snapshot.RecentSeconds, now-1, uint64(1)
+	if len(w.buckets) == 0 {
+		w, from, to, part = &s.minute, now/60*60-60, now/60*60-1, 60/snapshot.RecentSeconds
+	}
+	w.each(from, to, func(_ int64, b *snapshot.Bucket) {
+		for i, v := range b {
+			count[i] += uint64(v) / part
+		}
+	})
+	return count
+}
+
+// domain returns the snapshot of a domain from its series.
+func (s *series) domain(name string, since int64, of *snapshot.Snapshot) snapshot.DomainSnapshot {
+	out := snapshot.DomainSnapshot{Name: name, Recent: s.recent(of.Time), Since: since}
+	out.Series, out.Count = s.strip(of.From, of.Time, of.Step)
+	const day = 24 * 60 * 60
+	if of.Started <= of.From-day || s.ten.oldest() <= of.From-day {
+		out.HasBefore = true
+		out.Before = s.ten.within(of.From-day, of.Time-day+1)
+	}
+	return out
+}
+
+// within sums the counts from one instant to before another. A bucket that lies in that time in
+// part counts in part.
+func (w *wheel) within(from, to int64) (count snapshot.Counts) {
+	w.each(from, to-1, func(unix int64, b *snapshot.Bucket) {
+		part := min(unix+w.step, to) - max(unix, from)
+		for i, v := range b {
+			count[i] += (uint64(v)*uint64(part) + uint64(w.step)/2) / uint64(w.step)
+		}
+	})
+	return count
+}
+
+func modeOf(r *rule.Rule) string {
+	switch {
+	case r.Shadow || r.Lyft != nil && r.Lyft.Shadow:
+		return insight.ModeShadow
+	case r.Lyft != nil && r.Lyft.Quota:
+		return insight.ModeQuota
+	}
+	return insight.ModeEnforce
+}
+
+func (r *ruleState) snapshot(s *snapshot.Snapshot, over int64, want *snapshot.Want, doors *doorNames) snapshot.RuleSnapshot {
+	r.noteFullest()
+	out := snapshot.RuleSnapshot{
+		Domain: r.domain, Name: r.name, Definition: r.definition, File: r.rule.Pos.File, Line: r.rule.Pos.Line,
+		Mode: modeOf(r.rule), Brought: r.brought, Since: r.since.Unix(),
+		Verdicts: r.verdicts, TopMost: r.live[0].most,
+	}
+	for _, k := range r.rule.Per {
+		name := k[0]
+		for _, also := range k[1:] {
+			name += "|" + also
+		}
+		out.Per = append(out.Per, name)
+	}
+	if r.rule.Lyft != nil {
+		for _, e := range r.rule.Lyft.Path {
+			if e.Value == "" {
+				out.Per = append(out.Per, e.Key)
+			}
+		}
+	}
+	place := 0
+	for _, w := range r.rule.Windows {
+		if w.Limit == nil || w.Counter == nil {
+			continue
+		}
+		ws := windowSnapshot(w)
+		for i := range r.eras {
+			if known := r.eras[i].windows; place < len(known) {
+				ws.Refused, ws.MaxFill = ws.Refused+known[place].refused, max(ws.MaxFill, known[place].maxFill)
+			}
+		}
+		place++
+		out.Windows = append(out.Windows, ws)
+	}
+	if r.isCommand() {
+		for _, name := range insight.CommandNames {
+			out.Windows = append(out.Windows, snapshot.WindowSnapshot{Name: name})
+		}
+	}
+	if want.OnlyTop {
+		r.listsInto(&out)
+		return out
+	}
+	if r.series == nil {
+		// The counts since it came into force: no others are known.
+		out.Count, out.Sampled = snapshot.Counts(r.total), snapshot.Counts(r.total)
+	} else {
+		if want.Series {
+			out.Series, out.Count = r.series.strip(s.From, s.Time, s.Step)
+		} else {
+			out.Count = r.series.sum(s.From, s.Time)
+		}
+		switch from := s.JudgedFrom(); {
+		case s.Started > from:
+			out.Sampled = snapshot.Counts(r.total)
+		case from == s.From:
+			out.Sampled = out.Count
+		default:
+			out.Sampled = r.series.sum(from, s.Time)
+		}
+		out.Recent = r.series.recent(s.Time)
+		r.series.wheelFor(over).each(s.From, s.Time, func(unix int64, b *snapshot.Bucket) {
+			if at := (unix - s.From) * 12 / (s.Time - s.From + 1); at >= 0 && at < 12 {
+				out.Trend[at] += b[snapshot.LaneRefused]
+			}
+		})
+	}
+	out.Errors, out.Error = r.failuresOf(s.From, s.Time)
+	for _, id := range r.examples {
+		if id != 0 {
+			out.Examples = append(out.Examples, id)
+		}
+	}
+	r.drawnInto(&out, doors)
+	r.samples(&out, s, want)
+	if want.Top {
+		r.listsInto(&out)
+	}
+	return out
+}
+
+func (r *ruleState) listsInto(out *snapshot.RuleSnapshot) {
+	for kind := range snapshot.TopKinds {
+		out.Live[kind], out.Long[kind] = r.live[kind].snapshot(), r.long[kind].snapshot()
+		for _, list := range [...][]snapshot.TopKey{out.Live[kind], out.Long[kind]} {
+			for i := range list {
+				list[i].Obeyed, list[i].Early = r.returnsOf(list[i].Hash)
+			}
+		}
+	}
+}
+
+// returnsOf returns how often a refused key came back when it was told to, and how often earlier.
+func (r *ruleState) returnsOf(hash uint64) (obeyed, early uint64) {
+	for i := range r.eras {
+		x := r.eras[i].refused
+		if x == nil {
+			continue
+		}
+		if at := x.find(hash); at >= 0 {
+			obeyed, early = obeyed+x.traces[at].Obeyed, early+x.traces[at].Early
+		}
+	}
+	return obeyed, early
+}
+
+// drawnInto fills in the figures that come from decisions drawn by chance.
+func (r *ruleState) drawnInto(out *snapshot.RuleSnapshot, doors *doorNames) {
+	byDoor, with := map[uint8]uint64{}, map[string]uint64{}
+	for i := range r.eras {
+		x := &r.eras[i]
+		out.Drawn, out.DrawnKnown = out.Drawn+x.drawn, out.DrawnKnown+x.drawnKnown
+		out.Answers, out.Well = out.Answers+x.answers, out.Well+x.well
+		for door, n := range x.byDoor {
+			byDoor[door] += n
+		}
+		for name, n := range x.with {
+			with[name] += n
+		}
+	}
+	for name, n := range with {
+		out.With = append(out.With, insight.Count{Value: name, Count: n})
+	}
+	slices.SortFunc(out.With, insight.CompareCounts)
+	out.With = out.With[:min(len(out.With), snapshot.MostWith)]
+	for door, n := range byDoor {
+		out.ByDoor = append(out.ByDoor, insight.Count{Value: doors.name(door), Count: n})
+	}
+	slices.SortFunc(out.ByDoor, insight.CompareCounts)
+}
+
+// samples fills in the samples, if wanted, and the summary that follows from them.
+func (r *ruleState) samples(out *snapshot.RuleSnapshot, s *snapshot.Snapshot, want *snapshot.Want) {
+	all, refused := r.eras[current].all.snapshot(), r.eras[current].refused.refusedSnapshot()
+	for i := range r.eras[1:] {
+		if x := &r.eras[1+i]; x.all != nil {
+			old, oldRefused := x.all.snapshot(), x.refused.refusedSnapshot()
+			all.Merge(&old)
+			refused.Merge(&oldRefused, true)
+		}
+	}
+	out.All, out.Refused = all, refused
+	out.Summarise()
+	switch {
+	case want.Samples:
+		out.DomainMet = r.domainMet(s)
+		if r.series == nil {
+			return
+		}
+		r.series.minute.each(s.Time-snapshot.MinuteSteps*60, s.Time-60, func(unix int64, b *snapshot.Bucket) {
+			if b[snapshot.LaneMet] == 0 {
+				return
+			}
+			m := &r.minutes[unix/60%int64(len(r.minutes))]
+			out.Minutes = append(out.Minutes, snapshot.MinuteSnapshot{
+				T: unix, Keys: m.keys, TopShare: m.topShare, Signal: m.signal,
+				Met: b[snapshot.LaneMet], Refused: b[snapshot.LaneRefused], Would: b[snapshot.LaneWould],
+			})
+		})
+	case want.Key != "":
+		out.All = snapshot.SampleSnapshot{}
+		out.Refused.Keys = slices.DeleteFunc(out.Refused.Keys, func(k snapshot.RefusedKey) bool { return k.Text != want.Key })
+	default:
+		out.All, out.Refused = snapshot.SampleSnapshot{}, snapshot.RefusedSnapshot{}
+	}
+}
+
+// domainMet returns how many requests came to the domain in the time of a snapshot, while the rule
+// was there.
+func (r *ruleState) domainMet(s *snapshot.Snapshot) (n uint64) {
+	switch {
+	case r.domainState == nil:
+		return 0
+	case r.began > s.From:
+		return r.domainState.total - r.domainBefore
+	}
+	r.domainState.series.wheelFor(s.Time-s.From).each(s.From, s.Time, func(_ int64, b *snapshot.Bucket) { n += uint64(b[snapshot.LaneMet]) })
+	return n
+}
+
+// windowSnapshot says what a limit is.
+func windowSnapshot(w *rule.Window) snapshot.WindowSnapshot {
+	c := w.Limit.Config()
+	out := snapshot.WindowSnapshot{
+		Name: w.Name, Limit: w.Limit.Capacity(), Window: c.Window,
+		Bucket: c.Algorithm.HasBurst(),
+		Allows: allows(w.Limit), Rate: judge.RateText(c),
+	}
+	if c.Algorithm.HasSlots() {
+		out.Window = 0
+	}
+	return out
+}
+
+// allows says in words what a limit allows.
+func allows(l *algo.Limit) string {
+	c := l.Config()
+	var text string
+	switch {
+	case c.Algorithm.HasSlots():
+		text = fmt.Sprintf("%d at a time", c.N)
+	case c.Algorithm.HasBurst():
+		text = fmt.Sprintf("%d per %s, burst %d", c.N, c.Period(), max(c.Burst, 0))
+	default:
+		text = fmt.Sprintf("%d per %s", c.N, c.Period())
+	}
+	if l.Scheduled() {
+		text += ", by a schedule"
+	}
+	return text
+}

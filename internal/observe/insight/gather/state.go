@@ -1,0 +1,334 @@
+package gather
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
+	"github.com/weir-rl/weir/internal/util/httpfield"
+	"github.com/weir-rl/weir/rule"
+)
+
+// ruleState is what is known of one rule. The Collector's mu guards everything except the gate.
+type ruleState struct {
+	gate         *gate
+	domain, name string
+	definition   uint64
+	rule         *rule.Rule // as it is in force
+	windows      int        // limits of the rule, including overrides
+	brought      bool       // the limits come with the requests
+	since        time.Time  // by the history file, if it has the rule
+	began        int64      // since when this program counts it, Unix
+	domainState  *domainState
+	domainBefore uint64 // requests of the domain before it began
+
+	last  counts       // the counters of the gate when they were read last
+	alone []aloneCount // of the limits
+	had   []aloneCount // under the rules before, while these come into force
+
+	// Failures of if and cost.
+	own        failures
+	ownFailing source
+	alike      *alike // with rules that are alike; nil if there are none
+
+	total  [snapshot.Lanes]uint64
+	series *series // nil until the rule is met
+
+	size         size
+	unfollowed   bool // there is no memory for more than its counters
+	live, long   [snapshot.TopKinds]topList
+	liveAdmitted float64            // decisions that the lists counted as admitted, fading as they do
+	liveDrawn    float64            // of these, those that were looked at
+	eras         [snapshot.Eras]era // the latest first
+	fullest      []*fullest         // of the limits
+	spans        []int64            // µs, of the limits; 0 of one on requests in flight
+	filtered     int                // keys in the filter of the gate
+	minuteKeys   int                // sampled keys that came in this minute
+	minutes      []minuteState
+
+	ended    insight.Episodes              // of refused keys, that ended on this node; never fewer than before
+	verdicts []insight.Verdict             // not changed once they are here
+	judged   Judged                        // with the verdicts
+	examples [snapshot.MostExamples]uint64 // ids of refusals
+	example  int
+}
+
+func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time) *ruleState {
+	g := newGate(number)
+	return &ruleState{
+		gate: g, domain: r.Domain, name: r.Name, definition: definition, since: now, began: now.Unix(), ownFailing: source{failing: &g.failing},
+	}
+}
+
+// refuses reports whether the rule refuses the request of an event, by the event's window or
+// another one. If the whole rule is in shadow, it reports whether the rule would refuse. If the
+// rule merely is not enforced for the key, there is no refusal.
+func (s *ruleState) refuses(e *event) bool {
+	return e.flags&flagRuleRefused != 0 || e.flags&flagRuleWould != 0 && s.shadow()
+}
+
+// windowRefuses is refuses for the window of the event alone.
+func (s *ruleState) windowRefuses(e *event) bool {
+	return e.flags&flagRefused != 0 && (e.flags&flagShadow == 0 || s.shadow())
+}
+
+// shadow reports whether nothing enforces the rule.
+func (s *ruleState) shadow() bool { return modeOf(s.rule) == insight.ModeShadow }
+
+// aloneCount counts the requests that met one limit of the rule and nothing else.
+type aloneCount struct {
+	*observe.Count
+	last [observe.Outcomes]uint64 // that was read
+}
+
+// read sums the count over all doors.
+func (a *aloneCount) read() (sum [observe.Outcomes]uint64) {
+	for _, n := range a.Read() {
+		for o := range n {
+			sum[o] += n[o]
+		}
+	}
+	return sum
+}
+
+// counted returns the counts since the last call.
+func (s *ruleState) counted() (x counts) {
+	sum := s.gate.read()
+	for i := range x {
+		x[i] = sum[i] - s.last[i]
+	}
+	s.last = sum
+	for i := range s.alone {
+		a := &s.alone[i]
+		now := a.read()
+		for o := range now {
+			role := first
+			if o := observe.Outcome(o); o == observe.Near || o == observe.Soft {
+				role = firstNear
+			}
+			x[role*outcomes+int(ofAlone[o])] += uint32(now[o] - a.last[o])
+		}
+		a.last = now
+	}
+	return x
+}
+
+// follows starts reading the count of a limit: from now on or, if the count began with this rule
+// set, from its beginning.
+func (s *ruleState) follows(count *observe.Count, generation uint64) {
+	if slices.ContainsFunc(s.alone, func(a aloneCount) bool { return a.Count == count }) {
+		return
+	}
+	a := aloneCount{Count: count}
+	if i := slices.IndexFunc(s.had, func(a aloneCount) bool { return a.Count == count }); i >= 0 {
+		a = s.had[i]
+	} else if count.Since != generation {
+		a.last = a.read()
+	}
+	s.alone = append(s.alone, a)
+}
+
+// place returns where the next limit to be added counts.
+func (s *ruleState) place() limitRef {
+	if s.windows == len(s.fullest) {
+		s.fullest = append(s.fullest, new(fullest))
+	}
+	return limitRef{gate: s.gate, window: uint16(s.windows), fullest: s.fullest[s.windows]}
+}
+
+// noteFullest notes the peak use of the limits.
+func (s *ruleState) noteFullest() {
+	for i := range s.eras[current].windows {
+		if i < len(s.fullest) {
+			w := &s.eras[current].windows[i]
+			w.maxFill = max(w.maxFill, s.fullest[i].take())
+		}
+	}
+}
+
+// addWindow adds a limit with its count.
+func (s *ruleState) addWindow(k *rule.Counter, count *observe.Count, generation uint64) {
+	s.follows(count, generation)
+	s.windows, s.spans = s.windows+1, append(s.spans, spanOf(k))
+}
+
+// spanOf returns the window of a limit in µs; 0 for a limit on requests in flight.
+func spanOf(k *rule.Counter) int64 {
+	if k.Limit == nil || k.Limit.HasSlots() {
+		return 0
+	}
+	return k.Limit.Config().Window.Microseconds()
+}
+
+// definitionOf hashes everything that the verdicts of a rule depend on. When it changes, the rule
+// starts afresh.
+func definitionOf(r *rule.Rule) uint64 {
+	h := fnv.New64a()
+	windows := func(list []*rule.Window) {
+		for _, w := range list {
+			if w.Limit != nil {
+				fmt.Fprintf(h, "%v %+v;", w.Limit, w.Limit.Config())
+			}
+		}
+	}
+	windows(r.Windows)
+	for _, c := range r.When {
+		fmt.Fprintf(h, "%q:", c.Attribute)
+		for _, p := range c.Patterns {
+			fmt.Fprintf(h, "%q,", p.Source)
+		}
+	}
+	for i := range r.Overrides {
+		fmt.Fprintf(h, "%q", r.Overrides[i].Values)
+		windows(r.Overrides[i].Windows)
+	}
+	for _, p := range r.Schedule {
+		fmt.Fprintf(h, "%v %v %v %q", p.Days, p.From, p.Until, p.Allow)
+	}
+	if r.Elastic != nil {
+		fmt.Fprintf(h, "%q %v", r.Elastic.Signal, r.Elastic.Curve)
+	}
+	if b := r.Ban; b != nil {
+		fmt.Fprintf(h, "%v %v %v %v", b.After, b.Within, b.For, b.Domain)
+	}
+	fmt.Fprintf(h, "%q %q %d %q %d %d %v %d %v", r.If, r.Per, r.Cost, r.CostExpr, r.CostMin, r.EnforcePercent, r.Shadow, r.WarnPercent, r.ExactPaths)
+	return h.Sum64()
+}
+
+// addTop counts an event in the lists of top keys. with is another rule that refused it, "" if none
+// did.
+func (s *ruleState) addTop(v *veil, e *event, with string) {
+	n := uint64(1) << e.weightTop
+	refused := s.refuses(e) || e.flags&flagBanned != 0
+	x := &s.eras[current]
+	if int(e.window) < len(x.windows) {
+		w := &x.windows[e.window]
+		if s.windowRefuses(e) && e.flags&flagBanned == 0 {
+			w.refused += n
+		}
+		w.maxFill = max(w.maxFill, e.fill())
+	}
+	for _, lists := range [...]*[snapshot.TopKinds]topList{&s.live, &s.long} {
+		s.addTo(&lists[snapshot.TopAsked], v, e, n)
+		if refused {
+			s.addTo(&lists[snapshot.TopRefused], v, e, n)
+		} else if e.flags&flagRuleNear != 0 {
+			s.addTo(&lists[snapshot.TopNear], v, e, n)
+		}
+	}
+	if e.flags&flagFirst == 0 {
+		return
+	}
+	x.drawn += n
+	if !refused {
+		s.liveAdmitted += float64(n)
+		s.liveDrawn++
+	}
+	if refused {
+		x.byDoor[e.door] += n
+		if with != "" {
+			x.with[with] += n
+		}
+	}
+	if e.flags&flagKnown != 0 {
+		x.drawnKnown += n
+	}
+	if refused && e.decision != 0 {
+		s.examples[s.example%len(s.examples)] = e.decision
+		s.example++
+	}
+}
+
+// addTo counts an event in a list, once for each request: at the first window of the rule. The
+// other windows only show which of them is used most.
+func (s *ruleState) addTo(l *topList, v *veil, e *event, n uint64) {
+	if e.flags&flagFirst == 0 {
+		if k := l.find(e.hash); k != nil && e.fill() > k.now.fill {
+			k.now.raise(e.fill(), e.window)
+		}
+		return
+	}
+	k, fresh := l.add(e.hash, n)
+	if k == nil {
+		return
+	}
+	if fresh {
+		k.text = s.appendText(k.text[:0], v, e)
+	}
+	k.asked += n
+	k.estimated = k.estimated || n > 1
+	if s.refuses(e) || e.flags&flagBanned != 0 {
+		k.refused += n
+	}
+	k.now.raise(e.fill(), e.window)
+	k.at, k.known = e.at, e.flags&flagKnown != 0
+}
+
+// fill is the share of the limit that the key has used; more than 1 if it asked for more.
+func (e *event) fill() float32 {
+	if e.limit == 0 || e.flags&flagBanned != 0 {
+		return 0
+	}
+	used := float32(e.used)
+	if e.flags&flagRefused != 0 {
+		used += float32(e.asked)
+	}
+	return used / float32(e.limit)
+}
+
+// keyText bounds the text of a key, in bytes.
+const keyText = 96
+
+// appendText appends the key of an event as people read it, cut and veiled.
+func (s *ruleState) appendText(dst []byte, v *veil, e *event) []byte {
+	begin := len(dst)
+	if s.isCommand() {
+		dst = appendCommandKey(dst, e)
+	} else if len(s.rule.Windows) > 0 {
+		dst = s.rule.Windows[0].AppendKeyText(dst, e.key[:e.length], v.edit)
+	}
+	if e.flags&flagCut != 0 && len(dst) > begin {
+		dst = append(dst, cutMark...)
+	}
+	if len(dst)-begin > keyText {
+		dst = append(dst[:begin+cutAt(dst[begin:], keyText)], cutMark...)
+	}
+	return dst
+}
+
+// cutMark ends a text that was cut.
+const cutMark = "…"
+
+// cutAt returns where to cut text so that it has at most most bytes with the mark, without cutting
+// a character in two.
+func cutAt(text []byte, most int) int {
+	n := most - len(cutMark)
+	for i := 0; i < utf8.UTFMax-1 && n > 0 && !utf8.RuneStart(text[n]); i++ {
+		n--
+	}
+	return n
+}
+
+// veil hides secrets in keys.
+type veil struct {
+	seed uint64
+	hide []string
+}
+
+// edit makes the value in a part of a key, dst[at:], fit to be shown. It replaces a secret by a
+// hash against which nobody can test a guess without the seed. Equal values have equal hashes.
+func (v *veil) edit(dst []byte, name string, at int) []byte {
+	if v.hides(name) {
+		hash := hashKey(v.seed^0x9e3779b97f4a7c15, dst[at:])
+		return strconv.AppendUint(append(dst[:at], "hidden:"...), hash>>32, 16)
+	}
+	return dst
+}
+
+func (v *veil) hides(name string) bool { return httpfield.HiddenAttribute(v.hide, name) }

@@ -1,0 +1,323 @@
+// Package judge judges rules: from facts about a rule to verdicts, with evidence and proposals. It
+// is pure: it reads no clock, keeps nothing, and locks nothing.
+//
+// Begin with Facts (facts.go), which a server and a replay fill in alike, and Judge (verdict.go).
+// strict.go and loose.go hold the verdicts that need most reckoning, good.go says which clients
+// behave well, and patch.go writes proposals as changes of a rule file.
+package judge
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/util/human"
+)
+
+// The bounds of the verdicts. docs/insight.md lists them, and says why.
+const (
+	goodRefused   = 0.001 // Thresholds.GoodRefused
+	identityShare = 0.2   // of the requests, from which an identity tells good keys
+	goodOK        = 0.9   // of a good key's answers
+	goodObey      = 0.5   // of a good key's episodes
+	goodFill      = 3     // of a good key that is not known
+	fewestGood    = 3     // good keys refused
+	fewestRefused = 20    // refusals, below which nothing is said of them
+	refusedKeys   = 0.01  // of the keys
+	fewestEnded   = 20    // episodes
+	ignoredObey   = 0.2
+	brokenShare   = 0.01 // of the requests
+	domainMet     = 1000
+	neverMetTime  = 24 * time.Hour
+	bindingMet    = 10_000
+	bindingTime   = 24 * time.Hour
+	bindingFill   = 0.5
+	earlyMet      = 1000
+	earlyTime     = time.Hour
+)
+
+// judge is a Judge at work.
+type judge struct {
+	*Facts
+	target float64 // Thresholds.GoodRefused
+	denied uint64  // d, or w of a rule in shadow
+	shadow bool
+	good   goodKeys
+}
+
+// Judge returns all verdicts that hold for a rule, in the order of Verdicts. The first is the one
+// to show. If none is Alarming, nobody needs to look. The list is empty only for a rule that limits
+// nothing. Each verdict holds since f.To, as far as Judge knows: see KeepSince. Judge keeps nothing
+// of f, and may be called concurrently.
+func Judge(f *Facts, o Thresholds) []insight.Verdict {
+	j := &judge{Facts: f, target: o.GoodRefused, denied: f.Refused, shadow: f.Mode == insight.ModeShadow}
+	if j.target <= 0 {
+		j.target = goodRefused
+	}
+	if j.shadow {
+		j.denied = f.WouldRefuse
+	}
+	j.good = goodOf(f)
+	var out []insight.Verdict
+	for _, check := range []func(*judge) *insight.Verdict{
+		(*judge).broken, (*judge).looseCrowd, (*judge).looseFew, (*judge).strict, (*judge).maybeStrict, (*judge).ignored,
+		(*judge).addsNothing, (*judge).neverMet, (*judge).neverBinding,
+	} {
+		if v := check(j); v != nil {
+			out = append(out, *v)
+		}
+	}
+	if len(j.Windows) > 0 && !slices.ContainsFunc(out, func(v insight.Verdict) bool { return v.Verdict == insight.NeverMet }) {
+		certain := slices.ContainsFunc(out, func(v insight.Verdict) bool { return v.Confidence == insight.High && v.Verdict != insight.Broken })
+		if v := j.tooEarly(len(out) == 0); v != nil && !certain {
+			out = append(out, *v)
+		} else if len(out) == 0 {
+			out = append(out, *j.quiet())
+		}
+	}
+	for i := range out {
+		for name, x := range out[i].Evidence {
+			out[i].Evidence[name] = human.Digits(x)
+		}
+	}
+	return out
+}
+
+// KeepSince sets the time since which each verdict in now holds, if it held before as well.
+func KeepSince(before, now []insight.Verdict) {
+	for i := range now {
+		for k := range before {
+			if before[k].Verdict == now[i].Verdict && before[k].Since.Before(now[i].Since) {
+				now[i].Since = before[k].Since
+			}
+		}
+	}
+}
+
+// verdict returns a verdict with the figures that every verdict has. seconds is the time that they
+// all cover, up to To.
+func (j *judge) verdict(name, confidence, sentence string) *insight.Verdict {
+	v := &insight.Verdict{Verdict: name, Confidence: confidence, Domain: j.Domain, Rule: j.Rule, Since: j.To, Sentence: sentence,
+		Evidence: map[string]float64{"met": float64(j.Met), "refused": float64(j.Refused), "seconds": max(j.To.Sub(j.From), 0).Seconds()},
+		Examples: []string{}}
+	if j.shadow {
+		v.Evidence["would_refuse"] = float64(j.WouldRefuse)
+	}
+	v.Examples = append(v.Examples, j.Examples[:min(5, len(j.Examples))]...)
+	return v
+}
+
+// refuses is the verb for the rule's effect on a request: "were refused", "would be refused".
+func (j *judge) refuses() string {
+	if j.shadow || j.Replay {
+		return "would be refused"
+	}
+	return "were refused"
+}
+
+// over returns the time in words: "in 24 h".
+func (j *judge) over() string {
+	if j.Replay {
+		return "in the log"
+	}
+	return "in " + human.Lasted(j.To.Sub(j.From))
+}
+
+// broken holds if an expression fails, or if the rules on disk are not in force.
+func (j *judge) broken() *insight.Verdict {
+	switch {
+	case j.NotInForce != "":
+		return j.verdict(insight.Broken, insight.High, "The rules as they lie in the source are not in force: "+j.NotInForce)
+	case j.Errors > 0 && float64(j.Errors) >= brokenShare*float64(j.Met):
+		at := j.Error
+		if at == "" {
+			at = "an expression"
+		}
+		v := j.verdict(insight.Broken, insight.High, fmt.Sprintf("An expression failed on %s %s: %s", human.Count(j.Errors, "request"), j.over(), at))
+		v.Evidence["errors"] = float64(j.Errors)
+		return v
+	}
+	return nil
+}
+
+// tooEarly holds if too little is known. alone says that no other verdict holds.
+func (j *judge) tooEarly(alone bool) *insight.Verdict {
+	t := j.To.Sub(j.From)
+	met, long := uint64(earlyMet), earlyTime
+	untouched := j.denied+j.Soft+j.Banned == 0 && j.MaxFill < bindingFill
+	if j.Met >= met && t >= long {
+		if !alone || !untouched {
+			return nil
+		}
+		// It binds nobody, but not for long enough yet to say never.
+		met, long = bindingMet, bindingTime
+		if j.Replay {
+			long = earlyTime
+		}
+	}
+	v := j.verdict(insight.TooEarly, insight.Low, "")
+	v.Evidence["max_fill"] = j.MaxFill
+	so := fmt.Sprintf("%s in %s so far", human.Count(j.Met, "request"), human.Lasted(t))
+	switch {
+	case j.Met == 0:
+		v.Sentence = j.notMetYet() + j.Unmet.kept()
+		v.Evidence["domain_met"] = float64(j.DomainMet)
+		if near := j.Unmet.nearest(); near != "" {
+			v.Proposal = &insight.Proposal{Sentence: strings.TrimSpace(near)}
+		}
+		return v
+	case j.Replay && met == bindingMet:
+		v.Sentence = fmt.Sprintf("Nobody came near it, the fullest client used %s. That says something from %s on; the log has %s for it.",
+			human.Percent(j.MaxFill), human.Count(met, "request"), human.Number(j.Met))
+		return v
+	case j.Replay:
+		v.Sentence = fmt.Sprintf("The log has %s for it, in %s: too few to judge it by. %s in %s would do.", human.Count(j.Met, "request"), human.Lasted(t), human.Number(met), human.Lasted(long))
+		return v
+	case met == bindingMet:
+		v.Sentence = fmt.Sprintf("Too early to tell: %s, and nobody came near it; the fullest client used %s.", so, human.Percent(j.MaxFill))
+	default:
+		v.Sentence = fmt.Sprintf("Too early to tell: %s.", so)
+	}
+	wait := max(long-t, 0)
+	if j.Met < met {
+		need := float64(met-j.Met) * max(t.Seconds(), 1) / float64(j.Met)
+		wait = max(wait, time.Duration(min(need, 366*86400)*float64(time.Second)))
+	}
+	if wait < 90*24*time.Hour {
+		v.Sentence += fmt.Sprintf(" About %s more.", human.Lasted(wait))
+	}
+	return v
+}
+
+// notMetYet says that no request met the rule, but that it is too early to call it never met.
+func (j *judge) notMetYet() string {
+	t := j.To.Sub(j.From)
+	switch {
+	case j.Replay:
+		return fmt.Sprintf("None of %s in the log met it: too few to say that none ever does.", human.Count(j.DomainMet, "request"))
+	case j.DomainMet == 0:
+		return fmt.Sprintf("Too early to tell: there was no request in %s.", human.Lasted(t))
+	}
+	text := fmt.Sprintf("Too early to tell: none of %s of the domain met it in %s so far.", human.Count(j.DomainMet, "request"), human.Lasted(t))
+	if t < neverMetTime {
+		return text + fmt.Sprintf(" About %s more.", human.Lasted(neverMetTime-t))
+	}
+	return text + fmt.Sprintf(" From %s on that says something.", human.Number(domainMet))
+}
+
+// quiet returns reserve or works: nothing speaks against the rule.
+func (j *judge) quiet() *insight.Verdict {
+	if j.denied == 0 && j.Banned == 0 {
+		v := j.verdict(insight.Reserve, j.confident(), fmt.Sprintf("Nobody %s %s; the fullest client used %s.", strings.Replace(j.refuses(), "were", "was", 1), j.over(), human.Percent(j.MaxFill)))
+		v.Evidence["max_fill"] = j.MaxFill
+		return v
+	}
+	denied := float64(j.denied)
+	text := fmt.Sprintf("%s of %s (%s) %s %s", human.Number(denied), human.Count(j.Met, "request"), human.Percent(human.Share(denied, float64(j.Met))), j.refuses(), j.over())
+	if len(j.Per) > 0 && j.KeysRefused > 0 {
+		text += fmt.Sprintf(", of %s of %s", human.Number(j.KeysRefused), human.Count(j.Keys, "key"))
+	}
+	v := j.verdict(insight.Works, j.confident(), text+".")
+	j.keys(v)
+	return v
+}
+
+// keys adds the numbers of keys to a verdict.
+func (j *judge) keys(v *insight.Verdict) {
+	v.Evidence["keys"], v.Evidence["keys_refused"] = math.Round(j.Keys), math.Round(j.KeysRefused)
+}
+
+// confident is the confidence of a verdict that does not depend on who is good.
+func (j *judge) confident() string {
+	if j.Met < earlyMet {
+		return insight.Low
+	}
+	return insight.High
+}
+
+// neverMet holds if requests came, and none met the rule.
+func (j *judge) neverMet() *insight.Verdict {
+	t := j.To.Sub(j.From)
+	if j.Met > 0 || j.Errors > 0 || j.DomainMet < domainMet || !j.Replay && t < neverMetTime {
+		return nil
+	}
+	text := fmt.Sprintf("None of %s of the domain met it %s.", human.Count(j.DomainMet, "request"), j.over())
+	if j.Replay {
+		text = fmt.Sprintf("None of %s in the log met it.", human.Count(j.DomainMet, "request"))
+	}
+	v := j.verdict(insight.NeverMet, insight.High, text+j.Unmet.kept())
+	v.Evidence["domain_met"] = float64(j.DomainMet)
+	v.Proposal = &insight.Proposal{Sentence: j.Unmet.nearest() + insight.MendOrDelete}
+	return v
+}
+
+// addsNothing holds if something else refused every request that the rule refused.
+func (j *judge) addsNothing() *insight.Verdict {
+	if j.shadow || j.Refused < fewestRefused || j.Alone > 0 {
+		return nil
+	}
+	text := fmt.Sprintf("Each of the %s that it refused %s was refused by another rule, too", human.Count(j.Refused, "request"), j.over())
+	v := j.verdict(insight.AddsNothing, insight.High, "")
+	v.Evidence["alone"] = 0
+	switch {
+	case len(j.With) > 0 && j.With[0].Count >= j.Refused:
+		v.Sentence = fmt.Sprintf("%s: %s.", text, j.With[0].Value)
+		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf("Without it, %s would refuse the same. Delete one of them.", j.With[0].Value)}
+	case len(j.With) > 0:
+		var names []string
+		for _, c := range j.With[:min(3, len(j.With))] {
+			names = append(names, fmt.Sprintf("%s (%s)", c.Value, human.Number(c.Count)))
+		}
+		v.Sentence = fmt.Sprintf("%s: %s.", text, human.List(names, "or"))
+		v.Proposal = &insight.Proposal{Sentence: "Without it the same requests would be refused. Delete it."}
+	default:
+		v.Sentence = text + "."
+		v.Proposal = &insight.Proposal{Sentence: "Without it the same requests would be refused. Delete it."}
+	}
+	return v
+}
+
+// ignored holds if refused clients come back earlier than they were told to.
+func (j *judge) ignored() *insight.Verdict {
+	e := j.Episodes
+	ended := e.Obeyed + e.Early
+	if j.shadow && !j.Replay {
+		return nil // nobody was told to come back
+	}
+	if ended < fewestEnded || float64(e.Obeyed) >= ignoredObey*float64(ended) {
+		return nil
+	}
+	text := fmt.Sprintf("After %s %s clients came back before they were told to: they do not read Retry-After.",
+		human.Portion(float64(e.Early), float64(ended)), human.Count(ended, "refusal"))
+	v := j.verdict(insight.Ignored, insight.High, text)
+	v.Evidence["obeyed"], v.Evidence["early"], v.Evidence["gave_up"] = float64(e.Obeyed), float64(e.Early), float64(e.GaveUp)
+	v.Evidence["obey"] = human.Share(float64(e.Obeyed), float64(ended))
+	if j.TopRefused*2 > j.denied {
+		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf("One key has %s of the refusals: a word with its owner, or a ban of it.", human.Percent(min(human.Share(float64(j.TopRefused), float64(j.denied)), 1)))}
+	} else {
+		v.Proposal = &insight.Proposal{Sentence: "Have them wait with on_limit: {wait: …}, ban those that knock on with ban, or have your own clients wait as Retry-After says, with jitter."}
+	}
+	return v
+}
+
+// neverBinding holds if nobody came near the limit.
+func (j *judge) neverBinding() *insight.Verdict {
+	if j.denied+j.Soft+j.Banned > 0 || j.Met < bindingMet || !j.Replay && j.To.Sub(j.From) < bindingTime || j.MaxFill >= bindingFill || len(j.Windows) == 0 {
+		return nil
+	}
+	v := j.verdict(insight.NeverBinding, insight.High, fmt.Sprintf("Of %s none %s; the fullest client used %s of what it may.", human.Count(j.Met, "request"), strings.Replace(j.refuses(), "were", "was", 1), human.Percent(j.MaxFill)))
+	v.Evidence["max_fill"] = j.MaxFill
+	limits := make([]int64, len(j.Windows))
+	for _, i := range j.perKey() {
+		if need := roundUp(2 * float64(Needed(j.Sample, i, 0.999))); need > 0 && need < j.Windows[i].Limit && !j.Windows[i].Bucket {
+			limits[i] = need
+		}
+	}
+	if rates := j.rates(limits); rates != nil {
+		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf("%s is twice what 99.9 %% of the keys need.", human.List(rates, "and")), Patch: diff(j.File, j.Text, j.withLimits(limits))}
+	}
+	return v
+}

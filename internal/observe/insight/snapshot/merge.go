@@ -1,0 +1,231 @@
+package snapshot
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/weir-rl/weir/internal/observe/insight"
+)
+
+// Merge makes one snapshot out of the snapshots of several nodes. It sums counts, keeps the
+// smallest hashes of the union of samples, and sums the counts and bounds of top keys. All must
+// answer the same question, and Fit must have accepted those from other nodes. Keys are left out of
+// snapshots whose seed is not the first one's. Merge does not change its arguments, and returns nil
+// for none.
+//
+// The rules are those in the first snapshot. A node that has another definition of a rule in force
+// is left out of that rule: it judges something else.
+func Merge(list ...*Snapshot) *Snapshot {
+	if len(list) == 0 {
+		return nil
+	}
+	out := *list[0]
+	out.Events = slices.Clone(out.Events)
+	out.Domains = slices.Clone(out.Domains)
+	out.Rules = slices.Clone(out.Rules)
+	for i := range out.Domains {
+		out.Domains[i].Series = slices.Clone(out.Domains[i].Series)
+	}
+	for i := range out.Rules {
+		r := &out.Rules[i]
+		r.Series, r.Windows, r.ByDoor = slices.Clone(r.Series), slices.Clone(r.Windows), slices.Clone(r.ByDoor)
+		r.Minutes, r.With, r.Verdicts = slices.Clone(r.Minutes), slices.Clone(r.With), slices.Clone(r.Verdicts)
+		r.Examples = slices.Clone(r.Examples)
+	}
+	type name struct{ domain, rule string }
+	rules := map[name]int{}
+	for i := range out.Rules {
+		rules[name{out.Rules[i].Domain, out.Rules[i].Name}] = i
+	}
+	tops := make([][TopKinds * 2][][]TopKey, len(out.Rules))
+	addTops := func(at int, r *RuleSnapshot) {
+		for kind := range TopKinds {
+			tops[at][kind] = append(tops[at][kind], r.Live[kind])
+			tops[at][TopKinds+kind] = append(tops[at][TopKinds+kind], r.Long[kind])
+		}
+	}
+	for i := range out.Rules {
+		addTops(i, &out.Rules[i])
+	}
+	domains := make(map[string]int, len(out.Domains))
+	for i := range out.Domains {
+		domains[out.Domains[i].Name] = i
+	}
+	most := len(domains) + MostStrange
+	for _, x := range list[1:] {
+		out.Nodes += x.Nodes
+		out.Started, out.Time = min(out.Started, x.Started), max(out.Time, x.Time)
+		out.P99 = max(out.P99, x.P99)
+		out.StoreErrors += x.StoreErrors
+		out.Taken, out.Thinned, out.Bytes = out.Taken+x.Taken, out.Thinned+x.Thinned, out.Bytes+x.Bytes
+		out.Broken = cmp.Or(out.Broken, x.Broken)
+		out.mergeEvents(x.Events)
+		shift := shiftOf(&out, x)
+		for i := range x.Domains {
+			out.mergeDomain(&x.Domains[i], domains, most, shift)
+		}
+		for i := range x.Rules {
+			r := &x.Rules[i]
+			at, have := rules[name{r.Domain, r.Name}]
+			if !have || out.Rules[at].Definition != r.Definition {
+				continue
+			}
+			out.Rules[at].merge(r, shift, out.Seed == x.Seed)
+			if out.Seed == x.Seed {
+				addTops(at, r)
+			}
+		}
+	}
+	for i := range out.Rules {
+		r := &out.Rules[i]
+		for kind := range TopKinds {
+			r.Live[kind] = MergeTop(r.TopMost, tops[i][kind]...)
+			r.Long[kind] = MergeTop(r.TopMost, tops[i][TopKinds+kind]...)
+		}
+		if r.All.K > 0 {
+			r.Summarise()
+		}
+	}
+	return &out
+}
+
+// shiftOf returns by how many steps the series of x begin after the series of s.
+func shiftOf(s, x *Snapshot) int {
+	if s.Step == 0 || x.Step != s.Step {
+		return math.MaxInt32 // answers to different questions
+	}
+	return int((x.From - s.From) / s.Step)
+}
+
+// mergeEvents merges the events of another node. Events of the same kind within a minute become
+// one.
+func (s *Snapshot) mergeEvents(list []insight.Happening) {
+next:
+	for _, h := range list {
+		for i := range s.Events {
+			e := &s.Events[i]
+			if e.Kind == h.Kind && e.Signal == h.Signal && e.Version == h.Version && h.T <= max(e.T, e.Until)+60 && e.T <= max(h.T, h.Until)+60 {
+				e.T, e.Until = min(e.T, h.T), max(e.Until, h.Until)
+				continue next
+			}
+		}
+		s.Events = append(s.Events, h)
+	}
+	slices.SortStableFunc(s.Events, func(a, b insight.Happening) int { return cmp.Compare(a.T, b.T) })
+	s.Events = s.Events[max(0, len(s.Events)-MostEvents):]
+}
+
+// mergeDomain adds a domain of another node. A domain that is not in places is added if there are
+// fewer than most.
+func (s *Snapshot) mergeDomain(x *DomainSnapshot, places map[string]int, most, shift int) {
+	at, have := places[x.Name]
+	if !have {
+		if len(places) >= most {
+			return
+		}
+		own := *x
+		own.Series = make(Strip, min(max(shift, 0), mostSteps))
+		own.Series.merge(x.Series, shift)
+		places[x.Name] = len(s.Domains)
+		s.Domains = append(s.Domains, own)
+		return
+	}
+	d := &s.Domains[at]
+	d.Count.add(&x.Count)
+	d.Recent.add(&x.Recent)
+	d.Before.add(&x.Before)
+	d.HasBefore = d.HasBefore || x.HasBefore
+	d.Since = min(d.Since, x.Since)
+	d.Series.merge(x.Series, shift)
+}
+
+// merge adds what another node knows of the rule. It merges keys only if keys says that both nodes
+// hash them alike.
+func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
+	r.Since = min(r.Since, x.Since)
+	r.Count.add(&x.Count)
+	r.Sampled.add(&x.Sampled)
+	r.DomainMet += x.DomainMet
+	r.Recent.add(&x.Recent)
+	for i := range r.Trend {
+		r.Trend[i] += x.Trend[i]
+	}
+	r.Series.merge(x.Series, shift)
+	for i := range min(len(r.Windows), len(x.Windows)) {
+		r.Windows[i].Refused += x.Windows[i].Refused
+		r.Windows[i].MaxFill = max(r.Windows[i].MaxFill, x.Windows[i].MaxFill)
+	}
+	r.Errors, r.Error = r.Errors+x.Errors, cmp.Or(r.Error, x.Error)
+	r.Drawn, r.DrawnKnown = r.Drawn+x.Drawn, r.DrawnKnown+x.DrawnKnown
+	r.Answers, r.Well = r.Answers+x.Answers, r.Well+x.Well
+	r.ByDoor, r.With = mergeCounts(r.ByDoor, x.ByDoor, MostDoors), mergeCounts(r.With, x.With, MostWith)
+	r.Examples = append(r.Examples, x.Examples...)
+	r.Examples = r.Examples[:min(len(r.Examples), MostExamples)]
+	if len(r.Verdicts) == 0 {
+		r.Verdicts = x.Verdicts
+	}
+	r.Minutes = mergeMinutes(r.Minutes, x.Minutes)
+	if !keys {
+		return
+	}
+	r.TopMost = max(r.TopMost, x.TopMost)
+	if r.All.K > 0 || x.All.K > 0 {
+		r.All.Merge(&x.All)
+		r.Refused.Merge(&x.Refused, false)
+		return // Merge makes the new summary
+	}
+	// Without samples, the node that saw most keys decides: a node that sees all clients counts
+	// them all.
+	s := &r.Summary
+	y := &x.Summary
+	if y.Keys > s.Keys {
+		s.Keys, s.KeysError, s.Fill = y.Keys, y.KeysError, y.Fill
+	}
+	if y.KeysRefused > s.KeysRefused {
+		s.KeysRefused, s.RefusedError = y.KeysRefused, y.RefusedError
+	}
+	s.MaxFill = max(s.MaxFill, y.MaxFill)
+	s.Episodes.Add(&y.Episodes)
+	if y.Good.Refused > s.Good.Refused || s.Good.Confidence == "" {
+		s.Good = y.Good
+	}
+}
+
+func mergeCounts(a, b []insight.Count, most int) []insight.Count {
+	for _, x := range b {
+		if i := slices.IndexFunc(a, func(c insight.Count) bool { return c.Value == x.Value }); i >= 0 {
+			a[i].Count += x.Count
+		} else {
+			a = append(a, x)
+		}
+	}
+	slices.SortFunc(a, insight.CompareCounts)
+	return a[:min(len(a), most)]
+}
+
+// mergeMinutes adds the minutes of two nodes. Both may have seen the same keys. So it takes the
+// larger number of keys, which is certain.
+func mergeMinutes(a, b []MinuteSnapshot) []MinuteSnapshot {
+	var out []MinuteSnapshot
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(b) == 0 || len(a) > 0 && a[0].T < b[0].T:
+			out, a = append(out, a[0]), a[1:]
+		case len(a) == 0 || b[0].T < a[0].T:
+			out, b = append(out, b[0]), b[1:]
+		default:
+			m, x := a[0], b[0]
+			m.Met, m.Refused, m.Would = m.Met+x.Met, m.Refused+x.Refused, m.Would+x.Would
+			m.Keys = max(m.Keys, x.Keys)
+			if m.TopShare == UnknownShare || x.TopShare != UnknownShare && x.Met > a[0].Met {
+				m.TopShare = x.TopShare
+			}
+			if m.Signal == 0 {
+				m.Signal = x.Signal
+			}
+			out, a, b = append(out, m), a[1:], b[1:]
+		}
+	}
+	return out
+}
