@@ -41,8 +41,8 @@ type loan struct {
 }
 
 const (
-	borrowers = 8
-	maxLoans  = 1 << 16
+	borrowersAtOnce = 8
+	maxLoans        = 1 << 16
 	// A key asks for so many percent of the ceiling of its region: twice as many each time that
 	// they last for less than loanLasts, so that a fast key gets as much as it uses while the
 	// answer is on its way.
@@ -146,13 +146,13 @@ func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share, 
 		return 0
 	}
 	switch {
-	case less(inForce, limit, x.clock()):
+	case allowsLess(inForce, limit, x.clock()):
 		limit = inForce
-	case !less(limit, inForce, x.clock()): // less of one number and more of another
+	case !allowsLess(limit, inForce, x.clock()): // less of one number and more of another
 		return 0
 	}
 	in, _ := limit.At(x.clock())
-	if in == nil || !lendable(in) {
+	if in == nil || !canLend(in) {
 		return 0
 	}
 	want := min(max(1, atOnce(x.self.of(limit, c.Regions.Over).own, x.clock())*share/100/x.nodes()), most)
@@ -170,10 +170,10 @@ func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share, 
 	return got
 }
 
-// less reports whether a is no more than b at now. Units are moved by the lesser of the numbers in
-// force and the rule's numbers: no more of them may come from elsewhere than a grant or a signal
-// leaves, and the other region may know nothing of more than the rule gives.
-func less(a, b *algo.Limit, now int64) bool {
+// allowsLess reports whether a is no more than b at now. Units are moved by the lesser of the
+// numbers in force and the rule's numbers: no more of them may come from elsewhere than a grant or
+// a signal leaves, and the other region may know nothing of more than the rule gives.
+func allowsLess(a, b *algo.Limit, now int64) bool {
 	if a == nil || b == nil {
 		return b == nil
 	}
@@ -182,9 +182,9 @@ func less(a, b *algo.Limit, now int64) bool {
 	return x == nil || y != nil && x.Config().N <= y.Config().N && atOnce(a, now) <= atOnce(b, now)
 }
 
-// lendable reports whether units of a limit can be moved between regions: the windows of all of
+// canLend reports whether units of a limit can be moved between regions: the windows of all of
 // them must begin at the same time.
-func lendable(l *algo.Limit) bool {
+func canLend(l *algo.Limit) bool {
 	c := l.Config()
 	return l.Lease() != nil && !c.FirstRequest
 }
@@ -233,7 +233,7 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 	lasts := h.Until - now
 	since, until := int64(0), here+lasts-lasts/1000-time.Millisecond.Microseconds() // clocks go at nearly the same pace
 	if limit.ResetsAtOnce() {                                                       // in the window in which it counts there
-		from, to := span(limit, h.Until-1)
+		from, to := windowSpan(limit, h.Until-1)
 		since, until = from, min(until, to)
 	}
 	if _, bound := limit.At(here); bound < until {

@@ -25,15 +25,15 @@ type bridge struct {
 	open     bool // it is not known whether changes were made, with which position was to move
 	changes  []store.Change
 	done     []store.Changed
-	of       []*rule.Counter // whose limit a change is of
-	places   map[place]int   // in changes
-	limit    int             // how many entries to read at a time
-	early    early
+	of       []*rule.Counter    // whose limit a change is of
+	places   map[ownerPlace]int // in changes
+	limit    int                // how many entries to read at a time
+	early    earlyUses
 	seen     clock // of the own store, on the server that has the part
 }
 
-// place is a state within the time of a change.
-type place struct {
+// ownerPlace is a state within the time of a change.
+type ownerPlace struct {
 	counter uint64
 	key     string
 	since   int64
@@ -46,7 +46,7 @@ func (x *exchange) hear(ctx context.Context, p *peer) {
 	defer running.Wait()
 	heardTo := make([]atomic.Int64, x.own.Parts())
 	for part := range heardTo {
-		b := &bridge{x: x, p: p, part: part, heardTo: heardTo, places: map[place]int{}, limit: hearLeast}
+		b := &bridge{x: x, p: p, part: part, heardTo: heardTo, places: map[ownerPlace]int{}, limit: hearLeast}
 		running.Go(func() { b.run(ctx) })
 	}
 }
@@ -206,7 +206,7 @@ func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 		if until <= since || t.Units == 0 {
 			continue
 		}
-		p := place{t.Counter, string(t.Key), since}
+		p := ownerPlace{t.Counter, string(t.Key), since}
 		at, ok := b.places[p]
 		if !ok && len(b.changes) == store.MaxChanges {
 			b.p.counts.unknown.Add(1) // no node reports so much in so few entries
@@ -242,7 +242,7 @@ func (b *bridge) until(most time.Duration) time.Duration {
 // hearable returns between which instants of this region's clock a use at an instant of another's
 // is to be charged: within the same fixed window, and else while it can count.
 func hearable(l *algo.Limit, at int64) (since, until int64) {
-	since, until = span(l, at)
+	since, until = windowSpan(l, at)
 	if !l.ResetsAtOnce() || l.Config().FirstRequest {
 		return 0, until
 	}

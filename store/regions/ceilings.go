@@ -19,21 +19,21 @@ type ceilings struct {
 	sum   int64    // of the weights
 	// weighted is how many regions have a weight
 	weighted int64
-	cache    atomic.Pointer[cache]
+	cache    atomic.Pointer[counterCache]
 }
 
 // maxCached bounds the number of limits whose ceiling is kept. A server has one for each rule;
 // requests and grants with limits of their own may bring more.
 const maxCached = 10_000
 
-type cache struct {
-	limits sync.Map // *algo.Limit → *derived
-	wholes sync.Map // derived.own → the limit that it is of
+type counterCache struct {
+	limits sync.Map // *algo.Limit → *derivedCounters
+	wholes sync.Map // derivedCounters.own → the limit that it is of
 	n      atomic.Int64
 }
 
-// derived are the limits that a region makes of one limit, under one percentage.
-type derived struct {
+// derivedCounters are the limits that a region makes of one limit, under one percentage.
+type derivedCounters struct {
 	over int
 	own  *algo.Limit // the ceiling
 	// all is the limit for the use of all regions. It counts no denied requests: requests that a
@@ -41,7 +41,7 @@ type derived struct {
 	all         *algo.Limit
 	limit, soft int64 // Result.Limit and SoftLimit of the whole; of one without a schedule
 	closes      bool  // the ceiling has a soft margin that closes
-	next        atomic.Pointer[derived]
+	next        atomic.Pointer[derivedCounters]
 }
 
 // newCeilings returns the ceilings of the region of that name.
@@ -71,7 +71,7 @@ func newCeilings(table []Region, name string) (*ceilings, error) {
 	if c.sum == 0 {
 		return nil, errors.New("all weights are 0: a region needs one to admit anything")
 	}
-	c.cache.Store(new(cache))
+	c.cache.Store(new(counterCache))
 	return c, nil
 }
 
@@ -138,23 +138,23 @@ func mulDiv(x, y, d int64) int64 {
 }
 
 // of returns the limits made of l under a percentage.
-func (c *ceilings) of(l *algo.Limit, over int) *derived {
+func (c *ceilings) of(l *algo.Limit, over int) *derivedCounters {
 	kept := c.cache.Load()
 	first, ok := kept.limits.Load(l)
 	if !ok {
 		if kept.n.Load() >= maxCached {
-			next := new(cache)
+			next := new(counterCache)
 			c.cache.CompareAndSwap(kept, next)
 			kept = c.cache.Load()
 		}
 		var had bool
 		if first, had = kept.limits.LoadOrStore(l, c.derive(l, over)); !had {
 			kept.n.Add(1)
-			kept.wholes.Store(first.(*derived).own, l)
+			kept.wholes.Store(first.(*derivedCounters).own, l)
 		}
 	}
 	// One limit under several percentages is for programs that build rules themselves.
-	d := first.(*derived)
+	d := first.(*derivedCounters)
 	for d.over != over {
 		next := d.next.Load()
 		if next == nil {
@@ -178,8 +178,8 @@ func (c *ceilings) whole(own, otherwise *algo.Limit) *algo.Limit {
 	return otherwise
 }
 
-func (c *ceilings) derive(l *algo.Limit, over int) *derived {
-	d := &derived{over: over, all: l}
+func (c *ceilings) derive(l *algo.Limit, over int) *derivedCounters {
+	d := &derivedCounters{over: over, all: l}
 	d.own = l.Shared(func(n int64) int64 { return c.part(n, over) })
 	if l.CountDenied() {
 		d.all = admittedOnly(l)

@@ -12,13 +12,14 @@ type clock struct {
 	offset atomic.Int64 // the store's clock less the monotonic one, in µs; 0: nothing is known
 }
 
-// noticed is how far off the clock may be, in µs: it is written no more often than that requires.
-const noticed = 10_000
+// noticedSkew is how far off the clock may be, in µs: it is written no more often than that
+// requires.
+const noticedSkew = 10_000
 
 // notice takes down an instant of the store's clock, which has just come.
 func (c *clock) notice(now int64) {
 	is := now - store.Monotonic()/1000
-	if was := c.offset.Load(); was == 0 || is > was+noticed || is < was-noticed {
+	if was := c.offset.Load(); was == 0 || is > was+noticedSkew || is < was-noticedSkew {
 		c.offset.Store(is)
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// early holds reports of a region that are ahead by its clock: uses of a fixed window that has not
-// begun here yet. They are charged as soon as it has. To charge them before would be of no use: a
-// region could use its whole ceiling before the window begins here, and none of it would count.
+// earlyUses holds reports of a region that are ahead by its clock: uses of a fixed window that has
+// not begun here yet. They are charged as soon as it has. To charge them before would be of no use:
+// a region could use its whole ceiling before the window begins here, and none of it would count.
 //
 // The position of the log is behind them then, so that they are lost if this node stops meanwhile.
 // To wait with the position would keep back everything that comes after them.
-type early struct {
+type earlyUses struct {
 	changes []store.Change
-	of      []*rule.Counter // whose limit a change is of
-	places  map[place]int   // in changes
-	next    int64           // when the first of them may be made, by the own store's clock, in µs
+	of      []*rule.Counter    // whose limit a change is of
+	places  map[ownerPlace]int // in changes
+	next    int64              // when the first of them may be made, by the own store's clock, in µs
 }
 
 const (
@@ -32,11 +32,11 @@ const (
 
 // keep holds a change that came too early at now; false if there is no room for it, or never will
 // be a time.
-func (e *early) keep(c *store.Change, of *rule.Counter, now int64) bool {
+func (e *earlyUses) keep(c *store.Change, of *rule.Counter, now int64) bool {
 	if c.Since <= now || c.Since-now > mostAhead {
 		return false
 	}
-	p := place{c.Counter.ID, string(c.Key), c.Since}
+	p := ownerPlace{c.Counter.ID, string(c.Key), c.Since}
 	at, ok := e.places[p]
 	switch {
 	case ok:
@@ -45,7 +45,7 @@ func (e *early) keep(c *store.Change, of *rule.Counter, now int64) bool {
 	case len(e.changes) >= mostEarly:
 		return false
 	case e.places == nil:
-		e.places = map[place]int{}
+		e.places = map[ownerPlace]int{}
 	}
 	if len(e.changes) == 0 || c.Since < e.next {
 		e.next = c.Since
@@ -57,9 +57,9 @@ func (e *early) keep(c *store.Change, of *rule.Counter, now int64) bool {
 }
 
 // take takes those out that may be made at now, to the end of changes and of.
-func (e *early) take(now int64, changes []store.Change, of []*rule.Counter) ([]store.Change, []*rule.Counter) {
+func (e *earlyUses) take(now int64, changes []store.Change, of []*rule.Counter) ([]store.Change, []*rule.Counter) {
 	held := *e
-	*e = early{}
+	*e = earlyUses{}
 	for i := range held.changes {
 		if c := &held.changes[i]; c.Since <= now || !e.keep(c, held.of[i], now) {
 			changes, of = append(changes, *c), append(of, held.of[i])
@@ -102,5 +102,5 @@ func (b *bridge) lose() {
 	for i := range b.early.changes {
 		b.x.stats.limit(b.early.of[i]).late.add(b.early.changes[i].Units)
 	}
-	b.early = early{}
+	b.early = earlyUses{}
 }

@@ -44,7 +44,7 @@ type exchange struct {
 	leads    atomic.Int64 // since when this node leads, monotonic; 0: it does not
 	name     string       // of this node, within the region
 
-	stats  counts
+	stats  regionCounts
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 }
@@ -129,7 +129,7 @@ func (x *exchange) start() {
 	x.done.Go(func() { x.telling(ctx) })
 	x.done.Go(func() { x.leading(ctx) })
 	x.done.Go(func() { x.watchAgreement(ctx) })
-	for range borrowers {
+	for range borrowersAtOnce {
 		x.done.Go(func() { x.borrower.run(ctx) })
 	}
 }
@@ -156,7 +156,7 @@ func (x *exchange) used(c *rule.Counter, l *algo.Limit, key []byte, units, now i
 	if heard == nil {
 		return
 	}
-	u := use{
+	u := unitUse{
 		heard: heard, limit: l, key: key, part: int32(x.own.PartOf(heard, key)), units: units, now: now, mono: mono,
 		most: max(1, atOnce(l, now)*int64(c.Regions.Tell)/100/x.nodes()), settled: own == nil,
 	}

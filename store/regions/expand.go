@@ -10,27 +10,27 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// call is the working memory of a call with charges that become others; kept in a pool.
-type call struct {
+// splitCall is the working memory of a call with charges that become others; kept in a pool.
+type splitCall struct {
 	charges []store.Charge // for the wrapped store
 	results []algo.Result
-	parts   []part // by charge of the caller
+	parts   []callPart // by charge of the caller
 	// a Shadow charge became two, of which the store may make one without the other
 	shadows bool
 }
 
-// part describes the charges made of one charge.
-type part struct {
-	at  int      // place of its first charge, own, in call.charges
-	two bool     // all follows it
-	of  *derived // nil if it stays as it is
+// callPart describes the charges made of one charge.
+type callPart struct {
+	at  int              // place of its first charge, own, in splitCall.charges
+	two bool             // all follows it
+	of  *derivedCounters // nil if it stays as it is
 }
 
 // keptCharges is the number of charges above which the working memory is not kept.
 const keptCharges = 1024
 
-// regional reports whether a charge holds over regions, and whether one of these has a ceiling.
-func regional(charges []store.Charge) (some, split bool) {
+// anyRegional reports whether a charge holds over regions, and whether one of these has a ceiling.
+func anyRegional(charges []store.Charge) (some, split bool) {
 	for i := range charges {
 		if c := charges[i].Counter; c != nil && c.Regions != nil {
 			some, split = true, split || !c.Regions.Sync
@@ -42,7 +42,7 @@ func regional(charges []store.Charge) (some, split bool) {
 // splits returns the limits made of a charge, and the identity of the use of all regions, which is
 // charged too; the first is nil if the charge stays as it is, the second if only the ceiling
 // counts.
-func (s *Store) splits(c *store.Charge) (*derived, *rule.Counter) {
+func (s *Store) splits(c *store.Charge) (*derivedCounters, *rule.Counter) {
 	if c.Counter == nil || c.Counter.Regions == nil || c.Counter.Regions.Sync || c.Limit == nil {
 		return nil, nil
 	}
@@ -53,11 +53,12 @@ func (s *Store) splits(c *store.Charge) (*derived, *rule.Counter) {
 		// ask for this.
 		return d, nil
 	}
-	return d, heard(of, c.Limit)
+	return d, heardCounter(of, c.Limit)
 }
 
-// heard returns the identity of the use of all regions under a limit; nil if that use has no say.
-func heard(of *rule.Regions, l *algo.Limit) *rule.Counter {
+// heardCounter returns the identity of the use of all regions under a limit; nil if that use has no
+// say.
+func heardCounter(of *rule.Regions, l *algo.Limit) *rule.Counter {
 	if !l.Settles() {
 		return nil // the rules of a file never ask for this
 	}
@@ -65,11 +66,11 @@ func heard(of *rule.Regions, l *algo.Limit) *rule.Counter {
 }
 
 // expand makes the charges for the wrapped store from the charges of a call.
-func (s *Store) expand(charges []store.Charge) *call {
-	c := s.calls.Get().(*call)
+func (s *Store) expand(charges []store.Charge) *splitCall {
+	c := s.calls.Get().(*splitCall)
 	for i := range charges {
 		d, all := s.splits(&charges[i])
-		c.parts = append(c.parts, part{at: len(c.charges), two: all != nil, of: d})
+		c.parts = append(c.parts, callPart{at: len(c.charges), two: all != nil, of: d})
 		c.charges = append(c.charges, charges[i])
 		if d == nil {
 			continue
@@ -88,7 +89,7 @@ func (s *Store) expand(charges []store.Charge) *call {
 	return c
 }
 
-func (s *Store) putCall(c *call) {
+func (s *Store) putCall(c *splitCall) {
 	if cap(c.charges) > keptCharges {
 		return
 	}
@@ -98,10 +99,10 @@ func (s *Store) putCall(c *call) {
 }
 
 // own returns the result of a charge under the ceiling.
-func (c *call) own(p *part) *algo.Result { return &c.results[p.at] }
+func (c *splitCall) own(p *callPart) *algo.Result { return &c.results[p.at] }
 
 // all returns the result for the use of all regions; nil if that has no say.
-func (c *call) all(p *part) *algo.Result {
+func (c *splitCall) all(p *callPart) *algo.Result {
 	if !p.two {
 		return nil
 	}
@@ -130,8 +131,8 @@ func (s *Store) Expand(charges, dst []store.Charge) []store.Charge {
 // undo gives back what Shadow charges took by halves: those are made each by itself, so that own
 // may have been charged where all was not, or the other way round. If it fails, a limit in shadow
 // has counted a request that it would have refused.
-func (s *Store) undo(ctx context.Context, c *call) {
-	u := s.calls.Get().(*call)
+func (s *Store) undo(ctx context.Context, c *splitCall) {
+	u := s.calls.Get().(*splitCall)
 	defer s.putCall(u)
 	for i := range c.parts {
 		p := &c.parts[i]
@@ -148,7 +149,7 @@ func (s *Store) undo(ctx context.Context, c *call) {
 		u.charges = append(u.charges, c.charges[at])
 		back := &u.charges[len(u.charges)-1]
 		back.Ask.Cost = -back.Ask.Cost
-		u.parts = append(u.parts, part{at: at})
+		u.parts = append(u.parts, callPart{at: at})
 	}
 	if len(u.charges) == 0 {
 		return
@@ -163,7 +164,7 @@ func (s *Store) undo(ctx context.Context, c *call) {
 }
 
 // unfolded returns the error of a call of the wrapped store as one of the call that it was made of.
-func (c *call) unfolded(charges []store.Charge, err error) error {
+func (c *splitCall) unfolded(charges []store.Charge, err error) error {
 	pending, ok := errors.AsType[store.Pending](err)
 	if !ok {
 		return err
@@ -179,7 +180,7 @@ func (c *call) unfolded(charges []store.Charge, err error) error {
 type pendingError struct {
 	error
 	pending store.Pending
-	parts   []part
+	parts   []callPart
 	limits  []*algo.Limit
 }
 

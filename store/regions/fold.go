@@ -6,7 +6,7 @@ import (
 
 // fold makes r, the result of the limit l at now, from the ceiling's result, own, and the result
 // for the use of all regions, all; all is nil if that has no say. r must be neither of them.
-func (d *derived) fold(r *algo.Result, l *algo.Limit, own, all *algo.Result, now int64) {
+func (d *derivedCounters) fold(r *algo.Result, l *algo.Limit, own, all *algo.Result, now int64) {
 	*r = *own
 	switch {
 	case own.Off:
@@ -15,8 +15,8 @@ func (d *derived) fold(r *algo.Result, l *algo.Limit, own, all *algo.Result, now
 		r.Limit, r.SoftLimit = all.Limit, all.SoftLimit
 		r.Remaining = min(own.Remaining, all.Remaining)
 		r.Allowed = own.Allowed && all.Allowed
-		r.RetryAfter = later(own.RetryAfter, all.RetryAfter) // 0 of one that admits
-		r.ResetAfter = later(own.ResetAfter, all.ResetAfter)
+		r.RetryAfter = laterOf(own.RetryAfter, all.RetryAfter) // 0 of one that admits
+		r.ResetAfter = laterOf(own.ResetAfter, all.ResetAfter)
 		r.Soft = r.Allowed && (own.Soft || all.Soft)
 		if !r.Allowed {
 			r.Delay = 0
@@ -32,8 +32,8 @@ func (d *derived) fold(r *algo.Result, l *algo.Limit, own, all *algo.Result, now
 	}
 }
 
-// later returns the later of two times of a Result; algo.Never is after all others.
-func later(a, b int64) int64 {
+// laterOf returns the later of two times of a Result; algo.Never is after all others.
+func laterOf(a, b int64) int64 {
 	if a == algo.Never || b == algo.Never {
 		return algo.Never
 	}

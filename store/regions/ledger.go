@@ -33,13 +33,13 @@ const (
 
 type ledgerShard struct {
 	mu   sync.Mutex
-	keys map[string]*untold // by the Counter's ID and the key
-	out  []saying
+	keys map[string]*untoldUses // by the Counter's ID and the key
+	out  []tellingUses
 	_    [32]byte // one on a line of the cache
 }
 
-// untold is the unreported use of a key.
-type untold struct {
+// untoldUses is the unreported use of a key.
+type untoldUses struct {
 	counter *rule.Counter
 	part    int32
 	busy    bool  // others need to know of the rest
@@ -49,16 +49,16 @@ type untold struct {
 	until   int64 // from when on they do not count any more
 }
 
-// saying is an entry to write in a part of the log.
-type saying struct {
+// tellingUses is an entry to write in a part of the log.
+type tellingUses struct {
 	counter *rule.Counter
 	part    int32
-	until   int64 // as in untold
+	until   int64 // as in untoldUses
 	told    store.Told
 }
 
-// use is units that were charged, or given back if they are below 0.
-type use struct {
+// unitUse is units that were charged, or given back if they are below 0.
+type unitUse struct {
 	heard *rule.Counter // the state of the others to which they are charged
 	limit *algo.Limit
 	key   []byte
@@ -82,7 +82,7 @@ func (g *ledger) shard(id uint64, key []byte) *ledgerShard {
 }
 
 // add takes down a use. It reports whether a report is due now.
-func (g *ledger) add(u *use) (due bool) {
+func (g *ledger) add(u *unitUse) (due bool) {
 	var buf [128]byte
 	name := appendName(buf[:0], u.heard.ID, u.key)
 	s := g.shard(u.heard.ID, u.key)
@@ -90,10 +90,10 @@ func (g *ledger) add(u *use) (due bool) {
 	defer s.mu.Unlock()
 	k := s.keys[string(name)]
 	if k == nil {
-		k = &untold{counter: u.heard, part: u.part}
+		k = &untoldUses{counter: u.heard, part: u.part}
 		if !s.keep(name, k) {
 			k.units, k.at = u.units, u.now
-			_, k.until = span(u.limit, u.now)
+			_, k.until = windowSpan(u.limit, u.now)
 			s.say(k, u.key)
 			return true
 		}
@@ -105,7 +105,7 @@ func (g *ledger) add(u *use) (due bool) {
 		k.since = u.mono
 	}
 	if u.now >= k.until || !u.limit.ResetsAtOnce() {
-		_, k.until = span(u.limit, u.now)
+		_, k.until = windowSpan(u.limit, u.now)
 	}
 	k.units += u.units
 	if k.at = u.now; !u.settled {
@@ -119,20 +119,20 @@ func (g *ledger) add(u *use) (due bool) {
 }
 
 // keep adds a key; it returns false if there is no room for it.
-func (s *ledgerShard) keep(name []byte, k *untold) bool {
+func (s *ledgerShard) keep(name []byte, k *untoldUses) bool {
 	if len(s.keys) >= maxUntold/ledgerShards {
 		return false
 	}
 	if s.keys == nil {
-		s.keys = map[string]*untold{}
+		s.keys = map[string]*untoldUses{}
 	}
 	s.keys[string(name)] = k
 	return true
 }
 
 // say puts the unreported use of a key among the entries to write.
-func (s *ledgerShard) say(k *untold, key []byte) {
-	s.out = append(s.out, saying{k.counter, k.part, k.until, store.Told{Counter: k.counter.ID, Key: append([]byte(nil), key...), Units: k.units, At: k.at}})
+func (s *ledgerShard) say(k *untoldUses, key []byte) {
+	s.out = append(s.out, tellingUses{k.counter, k.part, k.until, store.Told{Counter: k.counter.ID, Key: append([]byte(nil), key...), Units: k.units, At: k.at}})
 	k.units = 0
 }
 
@@ -169,8 +169,8 @@ func (g *ledger) rest() {
 }
 
 // take returns the entries to write, by part. Uses of one key that come together are one.
-func (g *ledger) take() map[int][]saying {
-	var parts map[int][]saying
+func (g *ledger) take() map[int][]tellingUses {
+	var parts map[int][]tellingUses
 	for i := range g.shards {
 		s := &g.shards[i]
 		s.mu.Lock()
@@ -179,7 +179,7 @@ func (g *ledger) take() map[int][]saying {
 		s.mu.Unlock()
 		for _, x := range out {
 			if parts == nil {
-				parts = map[int][]saying{}
+				parts = map[int][]tellingUses{}
 			}
 			parts[int(x.part)] = append(parts[int(x.part)], x)
 		}
@@ -190,7 +190,7 @@ func (g *ledger) take() map[int][]saying {
 // back takes back sayings that certainly were not told: they are told with further use of the key,
 // or a second later. So the use that waits for a store that is away is bounded as the keys are. It
 // returns how many of the sayings there is no room for.
-func (g *ledger) back(list []saying, mono int64) (dropped int) {
+func (g *ledger) back(list []tellingUses, mono int64) (dropped int) {
 	for i := range list {
 		if !g.backOne(&list[i], mono) {
 			dropped++
@@ -199,7 +199,7 @@ func (g *ledger) back(list []saying, mono int64) (dropped int) {
 	return dropped
 }
 
-func (g *ledger) backOne(x *saying, mono int64) bool {
+func (g *ledger) backOne(x *tellingUses, mono int64) bool {
 	name := appendName(nil, x.told.Counter, x.told.Key)
 	s := g.shard(x.told.Counter, x.told.Key)
 	s.mu.Lock()
@@ -207,7 +207,7 @@ func (g *ledger) backOne(x *saying, mono int64) bool {
 	k := s.keys[string(name)]
 	switch {
 	case k == nil:
-		return s.keep(name, &untold{
+		return s.keep(name, &untoldUses{
 			counter: x.counter, part: x.part, busy: true, units: x.told.Units, since: mono, at: x.told.At, until: x.until,
 		})
 	case k.at < x.until: // else another window has begun, in which it does not count
@@ -231,8 +231,8 @@ func (g *ledger) len() (n int) {
 	return n
 }
 
-// span returns since when and until when a charge at an instant can count.
-func span(l *algo.Limit, at int64) (since, until int64) {
+// windowSpan returns since when and until when a charge at an instant can count.
+func windowSpan(l *algo.Limit, at int64) (since, until int64) {
 	in, _ := l.At(at)
 	if in == nil {
 		return at, at

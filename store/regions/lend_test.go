@@ -55,7 +55,7 @@ func TestLender(t *testing.T) {
 	if heard, want := ask(), []string{"short b for 8: 4 of 24 left, N 40", "short o for 8: 3 of 20 left, N 40"}; !slices.Equal(heard, want) {
 		t.Errorf("heard %q, want %q", heard, want)
 	}
-	s.ceilings.cache.Store(new(cache)) // whose limits are forgotten
+	s.ceilings.cache.Store(new(counterCache)) // whose limits are forgotten
 	other := limit(t, algo.Config{Algorithm: algo.TokenBucket, N: 41, Window: time.Minute, Lease: 50})
 	if got := s.ceilings.whole(charges[0].Limit, other); got != other {
 		t.Errorf("%v", got)

@@ -25,8 +25,8 @@ var orderKinds = []string{"ban", "grant"}
 // time of the node that made it, and its removal the time of the node that copies it.
 const clockSkew = int64(time.Second / time.Microsecond)
 
-// known is the state of a fact on the own board.
-type known struct {
+// knownOrder is the state of a fact on the own board.
+type knownOrder struct {
 	at   int64 // when the order was made, or when it was removed, in µs
 	gone bool
 	ends int64 // monotonic
@@ -40,7 +40,7 @@ type relay struct {
 	problems sparselog.Line
 
 	mu    sync.Mutex
-	own   map[string]known
+	own   map[string]knownOrder
 	swept int64         // when own was swept, monotonic
 	ready chan struct{} // closed when own holds the own board's facts of the beginning
 }
@@ -52,7 +52,7 @@ func (x *exchange) relayOrders(ctx context.Context, running *sync.WaitGroup) {
 		return
 	}
 	for _, kind := range orderKinds {
-		r := &relay{x: x, kind: kind, own: map[string]known{}, ready: make(chan struct{})}
+		r := &relay{x: x, kind: kind, own: map[string]knownOrder{}, ready: make(chan struct{})}
 		running.Go(func() { _ = own.Watch(ctx, kind, r.learn) })
 		for _, p := range x.peers {
 			board, ok := store.As[store.Board](p.store)
@@ -120,8 +120,8 @@ func relayed(f *store.Fact) store.Fact {
 }
 
 // factOf returns the state of a fact.
-func factOf(f *store.Fact, mono int64) known {
-	k := known{gone: f.Removed, ends: mono + int64(f.TTL)}
+func factOf(f *store.Fact, mono int64) knownOrder {
+	k := knownOrder{gone: f.Removed, ends: mono + int64(f.TTL)}
 	if k.gone {
 		k.at = time.Now().UnixMicro() - f.Age.Microseconds()
 	} else {
@@ -143,7 +143,7 @@ func (r *relay) learn(facts []store.Fact, anew bool) {
 	}
 	if mono-r.swept > int64(10*time.Second) {
 		r.swept = mono
-		maps.DeleteFunc(r.own, func(_ string, k known) bool { return k.ends <= mono })
+		maps.DeleteFunc(r.own, func(_ string, k knownOrder) bool { return k.ends <= mono })
 	}
 	select {
 	case <-r.ready:

@@ -89,7 +89,7 @@ type Store struct {
 	ceilings *ceilings    // of this region
 	hooks    hooks
 	x        *exchange // nil without Options.Own
-	calls    sync.Pool // *call
+	calls    sync.Pool // *splitCall
 	clock    clock     // of the wrapped store
 }
 
@@ -122,7 +122,7 @@ func New(inner store.Store, o Options) (*Store, error) {
 	}
 	s := &Store{inner: inner, ceilings: c}
 	s.prompt, _ = inner.(store.Prompt)
-	s.calls.New = func() any { return new(call) }
+	s.calls.New = func() any { return new(splitCall) }
 	if o.Own == nil {
 		return s, nil
 	}
@@ -177,7 +177,7 @@ func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot u
 
 // Take implements store.Store.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
-	some, split := regional(charges)
+	some, split := anyRegional(charges)
 	if !some || len(charges) != len(results) {
 		return s.inner.Take(ctx, charges, results)
 	}
@@ -207,7 +207,7 @@ func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int6
 	if s.prompt == nil {
 		return 0, false
 	}
-	some, split := regional(charges)
+	some, split := anyRegional(charges)
 	if !some || len(charges) != len(results) {
 		return s.prompt.TakeNow(charges, results)
 	}
@@ -229,7 +229,7 @@ func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int6
 }
 
 // finish folds the results of a call that was decided at now, and calls the hooks.
-func (s *Store) finish(c *call, charges []store.Charge, results []algo.Result, now int64) {
+func (s *Store) finish(c *splitCall, charges []store.Charge, results []algo.Result, now int64) {
 	for i := range charges {
 		p := &c.parts[i]
 		charges[i].Ask.Slot = c.charges[p.at].Ask.Slot

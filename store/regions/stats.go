@@ -13,8 +13,8 @@ import (
 // Name names a limit: a rule, and one of its windows as rule.Counter.Window does.
 type Name struct{ Domain, Rule, Limit string }
 
-// counts are what Stats reads.
-type counts struct {
+// regionCounts are what Stats reads.
+type regionCounts struct {
 	untold atomic.Uint64 // uses that the others may hear of or not
 	orders atomic.Uint64
 	limits sync.Map // Name → *limitCounts
@@ -33,15 +33,15 @@ type peerCounts struct {
 }
 
 type limitCounts struct {
-	used, told, heard, late, unsure net
+	used, told, heard, late, unsure netUnits
 	over, borrowed, ceiling         atomic.Uint64
 }
 
-// net counts units that are used, and such that are given back.
-type net struct{ used, back atomic.Uint64 }
+// netUnits counts units that are used, and such that are given back.
+type netUnits struct{ used, back atomic.Uint64 }
 
 // add adds units, which were given back if they are below 0.
-func (n *net) add(units int64) {
+func (n *netUnits) add(units int64) {
 	if units < 0 {
 		n.back.Add(uint64(-units))
 		return
@@ -49,9 +49,9 @@ func (n *net) add(units int64) {
 	n.used.Add(uint64(units))
 }
 
-func (n *net) read() Net { return Net{n.used.Load(), n.back.Load()} }
+func (n *netUnits) read() Net { return Net{n.used.Load(), n.back.Load()} }
 
-func (s *counts) limit(c *rule.Counter) *limitCounts {
+func (s *regionCounts) limit(c *rule.Counter) *limitCounts {
 	if n, ok := s.byCounter.Load(c); ok {
 		return n.(*limitCounts)
 	}

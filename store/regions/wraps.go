@@ -58,7 +58,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) erro
 		own := e
 		own.Limit = d.own
 		inner = append(inner, own)
-		if all := heard(e.Counter.Regions, e.Limit); all != nil {
+		if all := heardCounter(e.Counter.Regions, e.Limit); all != nil {
 			e.Counter, e.Limit = all, d.all
 			inner = append(inner, e)
 		}
@@ -81,7 +81,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) erro
 			continue // they are left as they are
 		}
 		units, now := max(e.Actual, 0)-max(e.Reserved, 0), max(s.clock.now(), e.At)
-		if _, until := span(e.Limit, e.At); units < 0 && now >= until {
+		if _, until := windowSpan(e.Limit, e.At); units < 0 && now >= until {
 			continue // they do not count any more, here or there
 		}
 		s.hooks.told(e.Counter, e.Limit, e.Key, units, now, nil)
@@ -110,10 +110,10 @@ func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit
 	if !ok {
 		return store.ErrNoInspector
 	}
-	if !divided(v) {
+	if !anyDivided(v) {
 		return i.Inspect(ctx, v, keys, s.whole(v, visit))
 	}
-	own, err := gather(ctx, i, s.ownView(v), keys)
+	own, err := gatherStates(ctx, i, s.ownView(v), keys)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int,
 	if !ok {
 		return store.Scanned{}, store.ErrNoInspector
 	}
-	if !divided(v) {
+	if !anyDivided(v) {
 		return i.Scan(ctx, v, from, limit, s.whole(v, visit))
 	}
 	own := map[string]store.KeyState{}
@@ -158,8 +158,8 @@ func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (bool, e
 	return there || heard, err
 }
 
-// divided reports whether the keys of a view have a ceiling.
-func divided(v *store.View) bool {
+// anyDivided reports whether the keys of a view have a ceiling.
+func anyDivided(v *store.View) bool {
 	return v != nil && v.Counter != nil && v.Limit != nil && v.Counter.Regions != nil && !v.Counter.Regions.Sync
 }
 
@@ -199,7 +199,7 @@ func (s *Store) allView(v *store.View) *store.View {
 	all := *v
 	all.Counter = v.Counter.Regions.All
 	all.Limit = func(key []byte) *algo.Limit {
-		if l := v.Limit(key); l != nil && heard(v.Counter.Regions, l) != nil {
+		if l := v.Limit(key); l != nil && heardCounter(v.Counter.Regions, l) != nil {
 			return s.ceilings.of(l, v.Counter.Regions.Over).all
 		}
 		return nil
@@ -207,8 +207,8 @@ func (s *Store) allView(v *store.View) *store.View {
 	return &all
 }
 
-// gather returns the states of keys, without the fresh ones.
-func gather(ctx context.Context, i store.Inspector, v *store.View, keys [][]byte) (map[string]store.KeyState, error) {
+// gatherStates returns the states of keys, without the fresh ones.
+func gatherStates(ctx context.Context, i store.Inspector, v *store.View, keys [][]byte) (map[string]store.KeyState, error) {
 	states := map[string]store.KeyState{}
 	err := i.Inspect(ctx, v, keys, func(k store.KeyState) {
 		k.Key = append([]byte(nil), k.Key...)
@@ -226,7 +226,7 @@ func (s *Store) visit(
 	ownView, allView := s.ownView(v), s.allView(v)
 	if allView != nil {
 		var err error
-		if all, err = gather(ctx, i, allView, keys); err != nil {
+		if all, err = gatherStates(ctx, i, allView, keys); err != nil {
 			return err
 		}
 	}

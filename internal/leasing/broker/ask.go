@@ -11,8 +11,8 @@ import (
 // The share of the recent rate that is asked for, in percent: the unused part goes back to the
 // store if it was units, and is lost if it was a rate.
 const (
-	headroom     = 150
-	paceHeadroom = 125
+	unitHeadroom = 150
+	rateHeadroom = 125
 )
 
 // Ask is a Holder's question to a store.Lender about one state, with a report on it: a charge of
@@ -29,21 +29,21 @@ type Ask struct {
 	Now, Asked int64
 	Failed     bool // the Lender did not answer
 
-	of    *holding
-	parts []part
+	of    *heldState
+	parts []bucketPart
 	bound int64 // Ahead.Want as Pool.Bound left it; 0 if that was not asked
 }
 
-// part is the share of a bucket in an Ask.
-type part struct {
+// bucketPart is the share of a bucket in an Ask.
+type bucketPart struct {
 	b    *Bucket
 	book int
 	want int64 // units
 }
 
-// plan says how to proceed with a bucket.
-type plan struct {
-	kind    kind
+// bucketPlan says how to proceed with a bucket.
+type bucketPlan struct {
+	kind    assignmentKind
 	renew   bool  // the assignment stays, and lives longer
 	abandon bool  // Envoy is to forget it
 	retire  bool  // it loses its assignment before the next report
@@ -70,7 +70,7 @@ func (h *Holder) Ask(now int64) []Ask {
 			asks = h.ask(asks, b, i, now)
 		}
 		if len(b.books) > b.met {
-			b.books = slices.DeleteFunc(b.books, func(k book) bool {
+			b.books = slices.DeleteFunc(b.books, func(k unitBook) bool {
 				done := k.done()
 				if done {
 					h.release(&k)
@@ -86,16 +86,16 @@ func (h *Holder) Ask(now int64) []Ask {
 // ask adds the bucket's question and report about its i-th book.
 func (h *Holder) ask(asks []Ask, b *Bucket, i int, now int64) []Ask {
 	k := &b.books[i]
-	keep, want := max(0, mul(b.owed, k.charge.Cost)-k.credit), int64(0)
+	keep, want := max(0, mulCapped(b.owed, k.charge.Cost)-k.credit), int64(0)
 	switch {
 	case i < b.met:
 		n := b.plan.want
-		if b.plan.kind == paced { // all that was let through is paid by its time
+		if b.plan.kind == assignRate { // all that was let through is paid by its time
 			if k.kept = 0; n > 0 {
 				n = b.cover(&k.charge, n)
 			}
 		}
-		if want = mul(n, k.charge.Cost); k.single {
+		if want = mulCapped(n, k.charge.Cost); k.single {
 			want, k.single = min(want, 1), false
 		}
 	case len(b.entries) == 0 || b.entries[0].serial > k.last:
@@ -119,7 +119,7 @@ func (h *Holder) ask(asks []Ask, b *Bucket, i int, now int64) []Ask {
 	if want > 0 {
 		a.Ahead.Want += want
 		a.Ahead.First = a.Ahead.First || now >= k.fresh
-		a.parts = append(a.parts, part{b, i, want})
+		a.parts = append(a.parts, bucketPart{b, i, want})
 	}
 	return asks
 }
@@ -141,7 +141,7 @@ func (a *Ask) tell(told [2]algo.Told) {
 }
 
 // plan decides how to proceed with a bucket.
-func (h *Holder) plan(b *Bucket, now int64) (p plan) {
+func (h *Holder) plan(b *Bucket, now int64) (p bucketPlan) {
 	p.report, b.heard = b.heard, false
 	cur := b.current()
 	switch retireAt := b.retireAt; {
@@ -153,19 +153,19 @@ func (h *Holder) plan(b *Bucket, now int64) (p plan) {
 	case p.report:
 		p.retire, b.retireAt = true, now+retireAfter
 	case retireAt != 0 && now >= retireAt:
-		p.kind, p.renew, b.retireAt = deny, cur != nil && cur.kind == deny, 0
+		p.kind, p.renew, b.retireAt = assignNothing, cur != nil && cur.kind == assignNothing, 0
 		return p
 	}
 	switch v := b.terms.Verdict; {
 	case v == DenyAll:
-		p.kind = deny
+		p.kind = assignNothing
 	case v == AllowAll || len(b.terms.Charges) == 0:
-		p.kind = allow
+		p.kind = assignAll
 	case h.mustPace(b):
 		h.planPace(b, &p, now)
 		return p
 	default:
-		p.kind, p.want = units, h.want(b)
+		p.kind, p.want = assignUnits, h.want(b)
 		p.renew = h.renewable(b, cur, p.want, now)
 		if p.renew {
 			p.want = 0
@@ -179,16 +179,16 @@ func (h *Holder) plan(b *Bucket, now int64) (p plan) {
 // retireAfter is how long after a report an idle bucket loses its assignment: so soon that the next
 // report surely covers all requests that it let through (see Bucket.bury), and no sooner, since its
 // requests are refused meanwhile.
-const retireAfter = int64(Interval) - 2*delay - delay/2
+const retireAfter = int64(Interval) - 2*delayNs - delayNs/2
 
 // idle reports whether a bucket is to be forgotten. Envoy then loses its counts since its last
 // report, so that the units it may still use would be lost to all others until the generation ends,
 // which a long window may have. So it loses these first, and unused ones are given back.
-func (h *Holder) idle(b *Bucket, cur *entry) bool {
+func (h *Holder) idle(b *Bucket, cur *assignment) bool {
 	if b.zeros < h.s.Idle {
 		return false
 	}
-	return cur == nil || cur.kind == allow || b.owed == 0 || b.zeros >= h.s.Idle+3
+	return cur == nil || cur.kind == assignAll || b.owed == 0 || b.zeros >= h.s.Idle+3
 }
 
 // want is how many requests a bucket should be able to let through until its next report and a half
@@ -198,21 +198,21 @@ func (h *Holder) want(b *Bucket) int64 {
 	if !ok {
 		return h.s.First
 	}
-	const per = 1000 * 100 * second / int64(Interval)
-	return min(max((milli*headroom+per-1)/per, h.s.First), without>>1)
+	const per = 1000 * 100 * secondNs / int64(Interval)
+	return min(max((milli*unitHeadroom+per-1)/per, h.s.First), unbounded>>1)
 }
 
 // renewable reports whether the assignment of units may just live longer: it fits the demand, there
 // is enough of it left, it is certainly still there when Envoy hears of it, and its units last.
-func (h *Holder) renewable(b *Bucket, cur *entry, want, now int64) bool {
-	if cur == nil || cur.kind != units || cur.used*2 >= cur.g || now+2*delay > cur.deadline {
+func (h *Holder) renewable(b *Bucket, cur *assignment, want, now int64) bool {
+	if cur == nil || cur.kind != assignUnits || cur.used*2 >= cur.g || now+2*delayNs > cur.deadline {
 		return false
 	}
 	if cur.g*10 < want*8 || cur.g*8 > want*10 {
 		return false
 	}
 	for i := range b.books[:b.met] {
-		if k := &b.books[i]; k.since >= cur.serial || k.held()+k.credit < mul(b.owed, k.charge.Cost) || k.lasts() < now+int64(h.s.TTL)+delay {
+		if k := &b.books[i]; k.since >= cur.serial || k.held()+k.credit < mulCapped(b.owed, k.charge.Cost) || k.lasts() < now+int64(h.s.TTL)+delayNs {
 			return false
 		}
 	}
@@ -230,7 +230,7 @@ func (a *Ask) until() int64 {
 // call.
 func (h *Holder) Granted(now int64, asks []Ask) []Action {
 	for _, b := range h.due {
-		b.plan.got, b.plan.until, b.plan.short, b.plan.covers = without, forever, b.denied, true
+		b.plan.got, b.plan.until, b.plan.short, b.plan.covers = unbounded, forever, b.denied, true
 	}
 	var wants, shares []int64
 	for i := range asks {
@@ -248,14 +248,14 @@ func (h *Holder) Granted(now int64, asks []Ask) []Action {
 		for _, p := range a.parts {
 			wants, shares = append(wants, p.want), append(shares, 0)
 		}
-		fill(wants, a.Ahead.Got, shares)
+		maxMinShares(wants, a.Ahead.Got, shares)
 		until := a.until()
 		for j, p := range a.parts {
 			k, plan := &p.b.books[p.book], &p.b.plan
 			k.got(shares[j], a.Ahead.Until, until)
 			got := shares[j] / k.charge.Cost
-			if plan.kind == paced {
-				if cur := p.b.current(); cur != nil && cur.kind == paced {
+			if plan.kind == assignRate {
+				if cur := p.b.current(); cur != nil && cur.kind == assignRate {
 					plan.covers = plan.covers && p.b.covered(cur.milli(), got)
 				}
 				got = p.b.afford(&k.charge, got)
@@ -267,7 +267,7 @@ func (h *Holder) Granted(now int64, asks []Ask) []Action {
 				continue
 			}
 			plan.until = min(plan.until, until)
-			k.single = a.Ahead.Got == 0 && a.Result.Remaining == 1 && p.want > 1 && k.charge.Cost == 1 && plan.kind == units
+			k.single = a.Ahead.Got == 0 && a.Result.Remaining == 1 && p.want > 1 && k.charge.Cost == 1 && plan.kind == assignUnits
 			plan.single = plan.single || k.single
 			k.fresh = now + (a.Ahead.Until-a.Now)*int64(time.Microsecond) - k.charge.generation()
 		}
@@ -298,14 +298,14 @@ func (h *Holder) Failed(now int64, f func(name string, want int64) (charged int6
 	for _, b := range h.due {
 		b.dirty = false
 		got := f(b.name, h.want(b))
-		b.plan = plan{kind: units, got: got, until: now + int64(h.s.TTL) + 2*delay}
+		b.plan = bucketPlan{kind: assignUnits, got: got, until: now + int64(h.s.TTL) + 2*delayNs}
 		if a, ok := h.act(b, now); ok {
 			actions = append(actions, a)
 		}
 		if got > 0 {
 			for i := range b.books[:b.met] { // paid, and nothing of it is held
 				k := &b.books[i]
-				k.credit += mul(got, k.charge.Cost)
+				k.credit += mulCapped(got, k.charge.Cost)
 			}
 		}
 	}
@@ -324,7 +324,7 @@ func (h *Holder) Leave(now int64) []Ask {
 	asks := h.free[:0]
 	for _, b := range h.due {
 		b.lapse(now)
-		b.plan = plan{}
+		b.plan = bucketPlan{}
 		for i := range b.books {
 			asks = h.ask(asks, b, i, now)
 		}
@@ -338,7 +338,7 @@ func (c *Charge) generation() int64 { return int64(c.Limit.Lease().Config().Time
 // act returns the action for a bucket.
 func (h *Holder) act(b *Bucket, now int64) (a Action, ok bool) {
 	p, ttl := &b.plan, h.s.TTL
-	a = Action{Bucket: b.name, Short: p.short && p.report && p.kind == units && p.got >= p.want && p.want > 0}
+	a = Action{Bucket: b.name, Short: p.short && p.report && p.kind == assignUnits && p.got >= p.want && p.want > 0}
 	if p.abandon {
 		h.wakeAt(b, 0)
 		delete(h.buckets, b.name)
@@ -350,12 +350,12 @@ func (h *Holder) act(b *Bucket, now int64) (a Action, ok bool) {
 	}
 	cur := b.current()
 	switch p.kind {
-	case allow:
-		return a, h.give(b, &a, entry{kind: allow, g: without}, ttl, now)
-	case deny:
+	case assignAll:
+		return a, h.give(b, &a, assignment{kind: assignAll, g: unbounded}, ttl, now)
+	case assignNothing:
 		h.wakeAt(b, b.terms.Until)
-		return a, h.give(b, &a, entry{kind: deny}, ttl, now)
-	case paced:
+		return a, h.give(b, &a, assignment{kind: assignNothing}, ttl, now)
+	case assignRate:
 		return a, h.actPace(b, &a, now)
 	}
 	if p.renew {
@@ -365,16 +365,16 @@ func (h *Holder) act(b *Bucket, now int64) (a Action, ok bool) {
 		p.until = now
 	}
 	wake := int64(0)
-	if last := time.Duration((p.until-now-delay)/second) * time.Second; last < ttl {
+	if last := time.Duration((p.until-now-delayNs)/secondNs) * time.Second; last < ttl {
 		ttl = last
-		wake = now + int64(ttl) - min(second, int64(ttl)/2)
+		wake = now + int64(ttl) - min(secondNs, int64(ttl)/2)
 	}
 	none, again := p.got < 1 || ttl < time.Second, int64(0)
 	switch {
 	case none && p.single:
 		wake = now
 	case none && (p.got >= 1 || p.never):
-		wake = max(p.until, now) + second/10 + h.later(second/5)
+		wake = max(p.until, now) + secondNs/10 + h.later(secondNs/5)
 	case p.got < p.want:
 		if again = h.lookAgain(b, p.got, now); none || wake == 0 || again != 0 && again < wake {
 			wake = again
@@ -382,32 +382,32 @@ func (h *Holder) act(b *Bucket, now int64) (a Action, ok bool) {
 	}
 	h.wakeAt(b, wake)
 	if !none {
-		return a, h.give(b, &a, entry{kind: units, g: p.got}, ttl, now)
+		return a, h.give(b, &a, assignment{kind: assignUnits, g: p.got}, ttl, now)
 	}
 	if !p.report && b.keeps(cur, now) {
 		return a, false
 	}
-	p.renew = cur != nil && cur.kind == deny
-	return a, h.give(b, &a, entry{kind: deny}, h.s.TTL, now)
+	p.renew = cur != nil && cur.kind == assignNothing
+	return a, h.give(b, &a, assignment{kind: assignNothing}, h.s.TTL, now)
 }
 
 // give makes an assignment, or lets the current one live longer if the plan is to renew it, and
 // says so in a. It returns true.
-func (h *Holder) give(b *Bucket, a *Action, e entry, ttl time.Duration, now int64) bool {
+func (h *Holder) give(b *Bucket, a *Action, e assignment, ttl time.Duration, now int64) bool {
 	cur := b.current()
 	a.TTL, a.New = ttl, !b.plan.renew
 	if b.plan.renew {
 		cur.deadline = now + int64(ttl)
-		a.entry = *cur
+		a.assignment = *cur
 		return true
 	}
 	h.serial++
 	e.serial, e.sent, e.deadline = h.serial, now, now+int64(ttl)
-	a.Clear = e.kind == units || e.kind == paced && !e.smaller(cur, now)
+	a.Clear = e.kind == assignUnits || e.kind == assignRate && !e.smaller(cur, now)
 	b.assign(e)
-	if e.kind == units {
+	if e.kind == assignUnits {
 		b.handed += e.g
 	}
-	a.entry = e
+	a.assignment = e
 	return true
 }

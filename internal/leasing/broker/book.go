@@ -6,11 +6,11 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// book holds a bucket's units of one limit and key.
-type book struct {
+// unitBook holds a bucket's units of one limit and key.
+type unitBook struct {
 	charge Charge
-	of     *holding
-	gens   [2]gen // the generation that ends first is first
+	of     *heldState
+	gens   [2]generation // the generation that ends first is first
 	// credit are units of requests that are not reported yet, but need no units: theirs were
 	// counted as used when their generation ended, or were not due when the limit was not met.
 	credit int64
@@ -27,36 +27,36 @@ type book struct {
 	last int64
 }
 
-// gen holds the units of one generation.
-type gen struct {
+// generation holds the units of one generation.
+type generation struct {
 	end   int64 // by the store's clock, in µs
 	until int64 // certainly before end, by the clock here
 	held  int64 // units
 	used  int64 // units used that are not reported yet, beside held
 }
 
-// state names a state of the store.
-type state struct {
+// stateName names a state of the store.
+type stateName struct {
 	counter uint64
 	key     string
 }
 
-// holding is the common part of the books of one state.
-type holding struct {
-	state state
+// heldState is the common part of the books of one state.
+type heldState struct {
+	state stateName
 	key   []byte // the key of state, for the Lender
 	books int    // how many there are
 	round int64  // in which ask is an index of Holder.Ask's list
 	ask   int
-	seat  seat
+	seat  poolSeat
 }
 
-// hold returns the holding for one more book of a charge.
-func (h *Holder) hold(c *Charge) *holding {
-	id := state{c.Counter.ID, c.Key}
+// hold returns the state for one more book of a charge.
+func (h *Holder) hold(c *Charge) *heldState {
+	id := stateName{c.Counter.ID, c.Key}
 	o := h.states[id]
 	if o == nil {
-		o = &holding{state: id, key: []byte(c.Key)}
+		o = &heldState{state: id, key: []byte(c.Key)}
 		h.states[id] = o
 	}
 	o.books++
@@ -64,17 +64,17 @@ func (h *Holder) hold(c *Charge) *holding {
 }
 
 // release takes down that a book is no more.
-func (h *Holder) release(k *book) {
+func (h *Holder) release(k *unitBook) {
 	if k.of.books--; k.of.books == 0 {
 		delete(h.states, k.of.state)
 	}
 }
 
 // held is how many units are held.
-func (k *book) held() int64 { return k.gens[0].held + k.gens[1].held }
+func (k *unitBook) held() int64 { return k.gens[0].held + k.gens[1].held }
 
 // lasts is until when all that is held lasts.
-func (k *book) lasts() int64 {
+func (k *unitBook) lasts() int64 {
 	least := int64(forever)
 	for _, g := range k.gens {
 		if g.held > 0 {
@@ -91,7 +91,7 @@ func (h *Holder) subject(b *Bucket, terms Terms) {
 	if e := b.current(); e != nil {
 		newest = e.serial
 	}
-	if same(b.books[:b.met], terms.Charges) {
+	if sameCharges(b.books[:b.met], terms.Charges) {
 		for i := range terms.Charges {
 			k, c := &b.books[i], terms.Charges[i]
 			if k.charge.Limit != c.Limit && k.charge.Limit.Config() != c.Limit.Config() {
@@ -101,22 +101,22 @@ func (h *Holder) subject(b *Bucket, terms Terms) {
 		}
 		return
 	}
-	books := make([]book, 0, len(terms.Charges)+len(b.books)-b.met)
+	books := make([]unitBook, 0, len(terms.Charges)+len(b.books)-b.met)
 	for _, c := range terms.Charges {
-		at := slices.IndexFunc(b.books, func(k book) bool { return k.charge.same(&c) })
+		at := slices.IndexFunc(b.books, func(k unitBook) bool { return k.charge.same(&c) })
 		if at < 0 {
 			// Units owed were assigned when the limit was not met, and are not due to it.
-			books = append(books, book{charge: c, of: h.hold(&c), credit: mul(b.owed, c.Cost), since: newest})
+			books = append(books, unitBook{charge: c, of: h.hold(&c), credit: mulCapped(b.owed, c.Cost), since: newest})
 			continue
 		}
 		k := b.books[at]
 		if k.last != 0 { // it was left, and is met again
 			for _, e := range b.entries {
 				if e.serial > k.last {
-					k.credit += mul(e.g, c.Cost)
+					k.credit += mulCapped(e.g, c.Cost)
 				}
 			}
-			k.credit, k.last, k.since = min(k.credit, mul(b.owed, c.Cost)), 0, newest
+			k.credit, k.last, k.since = min(k.credit, mulCapped(b.owed, c.Cost)), 0, newest
 		}
 		k.charge = c
 		books = append(books, k)
@@ -139,9 +139,9 @@ func (h *Holder) subject(b *Bucket, terms Terms) {
 	b.books = books
 }
 
-// same reports whether the books are of these charges.
-func same(books []book, charges []Charge) bool {
-	return slices.EqualFunc(books, charges, func(k book, c Charge) bool { return k.charge.same(&c) })
+// sameCharges reports whether the books are of these charges.
+func sameCharges(books []unitBook, charges []Charge) bool {
+	return slices.EqualFunc(books, charges, func(k unitBook, c Charge) bool { return k.charge.same(&c) })
 }
 
 // same reports whether both are of the same state, with the same cost.
@@ -159,18 +159,18 @@ func (b *Bucket) lapse(now int64) {
 				k.kept -= spoken
 				k.credit += g.held - spoken
 				k.lapsed += g.held - spoken
-				*g = gen{}
+				*g = generation{}
 			}
 		}
 		if k.gens[0].end == 0 {
-			k.gens[0], k.gens[1] = k.gens[1], gen{}
+			k.gens[0], k.gens[1] = k.gens[1], generation{}
 		}
-		k.credit = min(k.credit, max(0, mul(b.owed, k.charge.Cost)))
+		k.credit = min(k.credit, max(0, mulCapped(b.owed, k.charge.Cost)))
 	}
 }
 
 // use books units of requests that were reported.
-func (k *book) use(n int64) {
+func (k *unitBook) use(n int64) {
 	if x := min(n, k.credit); x > 0 && k.last == 0 {
 		k.credit -= x
 		k.kept += x
@@ -182,7 +182,7 @@ func (k *book) use(n int64) {
 
 // spend makes held units used ones, those that end first at first, and returns how many there were
 // not.
-func (k *book) spend(n int64) (missing int64) {
+func (k *unitBook) spend(n int64) (missing int64) {
 	for i := range k.gens {
 		g := &k.gens[i]
 		x := min(n, g.held)
@@ -194,13 +194,13 @@ func (k *book) spend(n int64) (missing int64) {
 }
 
 // done reports whether the limit was left, and there is nothing left to report.
-func (k *book) done() bool {
+func (k *unitBook) done() bool {
 	return k.last != 0 && k.held() == 0 && k.gens[0].used+k.gens[1].used == 0
 }
 
 // told takes out of the book what to report: the used units, and units to give back, as many as
 // exceed keep, those that end first at first.
-func (k *book) told(keep int64) (t [2]algo.Told) {
+func (k *unitBook) told(keep int64) (t [2]algo.Told) {
 	back := max(0, k.held()-keep-k.kept)
 	for i := range k.gens {
 		g := &k.gens[i]
@@ -217,7 +217,7 @@ func (k *book) told(keep int64) (t [2]algo.Told) {
 }
 
 // got books units that were lent.
-func (k *book) got(n, end, until int64) {
+func (k *unitBook) got(n, end, until int64) {
 	if n == 0 {
 		return
 	}
@@ -227,16 +227,16 @@ func (k *book) got(n, end, until int64) {
 			g.held += n
 			return
 		case g.end == 0:
-			*g = gen{end: end, until: until, held: n}
+			*g = generation{end: end, until: until, held: n}
 			return
 		case g.end > end && i == 0 && k.gens[1].end == 0:
 			k.gens[1] = *g
-			*g = gen{end: end, until: until, held: n}
+			*g = generation{end: end, until: until, held: n}
 			return
 		}
 	}
 	// Both places hold other ends, the first of which is over by the store's clock.
 	k.credit += k.gens[0].held
 	k.gens[0] = k.gens[1]
-	k.gens[1] = gen{end: end, until: until, held: n}
+	k.gens[1] = generation{end: end, until: until, held: n}
 }

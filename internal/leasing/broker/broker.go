@@ -30,8 +30,8 @@ const (
 	// Delay is how long an assignment may take to be in force at Envoy, and a report to be here.
 	Delay = time.Second
 
-	second = int64(time.Second)
-	delay  = int64(Delay)
+	secondNs = int64(time.Second)
+	delayNs  = int64(Delay)
 )
 
 // Bounds of Settings.
@@ -92,22 +92,22 @@ type Terms struct {
 type Holder struct {
 	s       Settings
 	buckets map[string]*Bucket
-	states  map[state]*holding
+	states  map[stateName]*heldState
 	wakes   pq.Heap[*Bucket] // those with a wake
 	due     []*Bucket        // to be dealt with at the next Ask
 	free    []Ask            // of the last Ask, to be used again
 	actions []Action         // of the last Granted, to be used again
 	round   int64            // counts calls of Ask
 	serial  int64
-	again   again
+	again   revisits
 }
 
 // NewHolder returns a Holder without buckets. The settings must be valid. The seed makes that two
 // Holders do not ask in step.
 func NewHolder(s Settings, seed uint64) *Holder {
-	h := &Holder{s: s, buckets: map[string]*Bucket{}, states: map[state]*holding{}}
+	h := &Holder{s: s, buckets: map[string]*Bucket{}, states: map[stateName]*heldState{}}
 	h.wakes = pq.New(func(a, b *Bucket) bool { return a.wake < b.wake }, func(b *Bucket, at int) { b.woken = at + 1 })
-	h.again = again{most: MostAgain, second: -1, random: rand.New(rand.NewPCG(seed, 0))}
+	h.again = revisits{most: MostAgain, second: -1, random: rand.New(rand.NewPCG(seed, 0))}
 	return h
 }
 
@@ -115,50 +115,50 @@ func NewHolder(s Settings, seed uint64) *Holder {
 type Bucket struct {
 	name  string
 	terms Terms
-	books []book // one for each of terms.Charges, in order, then for limits it meets no more
-	met   int    // how many of books belong to terms.Charges
-	dirty bool   // among Holder.due
+	books []unitBook // one for each of terms.Charges, in order, then for limits it meets no more
+	met   int        // how many of books belong to terms.Charges
+	dirty bool       // among Holder.due
 
-	entries []entry // assignments that Envoy may still have, oldest first
+	entries []assignment // assignments that Envoy may still have, oldest first
 	// owed is how many requests Envoy may have let through without having said so, or may still
 	// let through, under assignments of units.
 	owed int64
 
-	reported int64   // when the last report was here; 0 if there was none
-	measured int64   // when rates was brought up to date last
-	counted  int64   // requests since then
-	rates    [2]rate // of the last two reports, the later one first
-	known    int     // how many of them there are
-	zeros    int     // reports of nothing in a row
-	denied   bool    // the last report had refusals
-	retireAt int64   // when an idle bucket loses its assignment; 0: not
-	heard    bool    // a report was here since the last Ask
-	wake     int64   // when to look at it without a report; 0: not
-	woken    int     // its place in Holder.wakes, from 1
-	handed   int64   // assigned as units since the last report
-	patient  int     // reports until it may be looked at between them again
+	reported int64          // when the last report was here; 0 if there was none
+	measured int64          // when rates was brought up to date last
+	counted  int64          // requests since then
+	rates    [2]requestRate // of the last two reports, the later one first
+	known    int            // how many of them there are
+	zeros    int            // reports of nothing in a row
+	denied   bool           // the last report had refusals
+	retireAt int64          // when an idle bucket loses its assignment; 0: not
+	heard    bool           // a report was here since the last Ask
+	wake     int64          // when to look at it without a report; 0: not
+	woken    int            // its place in Holder.wakes, from 1
+	handed   int64          // assigned as units since the last report
+	patient  int            // reports until it may be looked at between them again
 
-	pace pace
-	plan plan // the plan between Ask and Granted
+	pace rateState
+	plan bucketPlan // the plan between Ask and Granted
 }
 
-// rate is a number of requests in a time.
-type rate struct{ n, ns int64 }
+// requestRate is a number of requests in a time.
+type requestRate struct{ n, ns int64 }
 
-// kind is the kind of an assignment.
-type kind uint8
+// assignmentKind is the kind of an assignment.
+type assignmentKind uint8
 
 const (
-	units   kind = iota // g requests, whenever they come
-	paced               // a rate
-	allow               // everything
-	deny                // nothing
-	unknown             // an assignment from before the Holder
+	assignUnits   assignmentKind = iota // g requests, whenever they come
+	assignRate                          // a rate
+	assignAll                           // everything
+	assignNothing                       // nothing
+	assignUnknown                       // an assignment from before the Holder
 )
 
-// entry is an assignment.
-type entry struct {
-	kind     kind
+// assignment is an assignment.
+type assignment struct {
+	kind     assignmentKind
 	serial   int64
 	g        int64 // its part of Bucket.owed
 	used     int64 // requests reported since it was sent
@@ -169,8 +169,8 @@ type entry struct {
 	every    int64 // of paced: in so many seconds
 }
 
-// without is an assignment without bound, as a number of requests.
-const without = 1 << 40
+// unbounded is an assignment without bound, as a number of requests.
+const unbounded = 1 << 40
 
 // forever is an instant that never comes.
 const forever = math.MaxInt64 / 4
@@ -214,8 +214,8 @@ func (h *Holder) Report(now int64, name string, u Usage, terms Terms) Reported {
 			return Reported{Full: true}
 		}
 		// Envoy may have what another node, or this one over another stream, assigned before.
-		b = &Bucket{name: name, measured: now, owed: without}
-		b.entries = append(b.entries, entry{kind: unknown, g: without, sent: now, deadline: now + int64(MaxTTL)})
+		b = &Bucket{name: name, measured: now, owed: unbounded}
+		b.entries = append(b.entries, assignment{kind: assignUnknown, g: unbounded, sent: now, deadline: now + int64(MaxTTL)})
 		h.buckets[name] = b
 	}
 	over := b.report(now, u)
@@ -291,7 +291,7 @@ func (b *Bucket) used(a int64) (over int64) {
 	x := min(a, b.owed)
 	b.owed -= x
 	for i := range b.books {
-		b.books[i].use(mul(x, b.books[i].charge.Cost))
+		b.books[i].use(mulCapped(x, b.books[i].charge.Cost))
 	}
 	return b.pace.used(a - x)
 }
@@ -303,14 +303,14 @@ func (b *Bucket) used(a int64) (over int64) {
 func (b *Bucket) bury(now int64) {
 	last := 0
 	for i := 1; i < len(b.entries); i++ {
-		if now-b.entries[i].sent >= 2*delay {
+		if now-b.entries[i].sent >= 2*delayNs {
 			last = i
 		}
 	}
 	b.entries = b.entries[:copy(b.entries, b.entries[last:])]
 	n := 0
 	for _, e := range b.entries {
-		if now < e.deadline+2*delay {
+		if now < e.deadline+2*delayNs {
 			b.entries[n] = e
 			n++
 		}
@@ -324,21 +324,21 @@ func (b *Bucket) bury(now int64) {
 		b.owed = left
 		for i := range b.books { // credit stood for the units that are gone, as far as that goes
 			k := &b.books[i]
-			k.credit = max(0, k.credit-mul(gone, k.charge.Cost))
+			k.credit = max(0, k.credit-mulCapped(gone, k.charge.Cost))
 		}
 	}
 }
 
 // assign adds an assignment.
-func (b *Bucket) assign(e entry) {
-	if last := b.current(); last != nil && last.kind == paced && e.kind != paced {
+func (b *Bucket) assign(e assignment) {
+	if last := b.current(); last != nil && last.kind == assignRate && e.kind != assignRate {
 		// The requests it let through are paid for, but not all of them are reported.
-		last.g = last.burst + last.fill*(int64(Interval)+2*delay)/second/last.every + 1
+		last.g = last.burst + last.fill*(int64(Interval)+2*delayNs)/secondNs/last.every + 1
 		b.owed += last.g
 		for i := range b.books {
-			b.books[i].credit += mul(last.g, b.books[i].charge.Cost)
+			b.books[i].credit += mulCapped(last.g, b.books[i].charge.Cost)
 		}
-		b.pace = pace{}
+		b.pace = rateState{}
 	}
 	if len(b.entries) == maxEntries { // the two oldest are taken as one, that dies as the younger does
 		b.entries[1].g += b.entries[0].g
@@ -350,7 +350,7 @@ func (b *Bucket) assign(e entry) {
 }
 
 // current is the assignment that was sent last; nil if there is none.
-func (b *Bucket) current() *entry {
+func (b *Bucket) current() *assignment {
 	if len(b.entries) == 0 {
 		return nil
 	}
@@ -365,10 +365,10 @@ func (b *Bucket) measure(now, requests int64) {
 		return
 	}
 	ns := now - b.measured
-	if ns < second { // the grid of reports began soon after the bucket
+	if ns < secondNs { // the grid of reports began soon after the bucket
 		return
 	}
-	b.rates[1], b.rates[0] = b.rates[0], rate{b.counted, ns}
+	b.rates[1], b.rates[0] = b.rates[0], requestRate{b.counted, ns}
 	b.known = min(b.known+1, 2)
 	b.measured, b.counted = now, 0
 }
@@ -385,8 +385,8 @@ func (b *Bucket) perSecond() (milli int64, ok bool) {
 	return milli / int64(b.known), true
 }
 
-// mul is a × b, or as much as fits.
-func mul(a, b int64) int64 {
+// mulCapped is a × b, or as much as fits.
+func mulCapped(a, b int64) int64 {
 	if a != 0 && b > forever/a {
 		return forever
 	}

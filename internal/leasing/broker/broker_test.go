@@ -23,7 +23,7 @@ func TestFill(t *testing.T) {
 		wants := rapid.SliceOfN(rapid.Int64Range(0, 50), 0, 8).Draw(t, "wants")
 		sum := rapid.Int64Range(0, 200).Draw(t, "sum")
 		out := make([]int64, len(wants))
-		fill(wants, sum, out)
+		maxMinShares(wants, sum, out)
 		given, wanted := int64(0), int64(0)
 		for i, w := range wants {
 			if out[i] < 0 || out[i] > w {
@@ -47,7 +47,7 @@ func TestFill(t *testing.T) {
 func TestFraction(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		milli, most := rapid.Int64Range(1, 10_000_000).Draw(t, "milli"), rapid.Int64Range(6, 60).Draw(t, "most")
-		f, s := fraction(milli, most)
+		f, s := wholeFraction(milli, most)
 		if f < 1 || s < 1 || s > most || f*1000 > milli*s && (f != 1 || s != most) {
 			t.Fatalf("%d in %d s for %d", f, s, milli)
 		}
@@ -62,9 +62,9 @@ func TestFraction(t *testing.T) {
 // TestWholeSeconds: no interval below one second, and every life at least one.
 func TestWholeSeconds(t *testing.T) {
 	for serial := range int64(3) {
-		for _, e := range []entry{{kind: units, g: math.MaxInt64}, {kind: paced, burst: 1, fill: 3, every: 2}, {kind: deny}, {kind: allow}} {
+		for _, e := range []assignment{{kind: assignUnits, g: math.MaxInt64}, {kind: assignRate, burst: 1, fill: 3, every: 2}, {kind: assignNothing}, {kind: assignAll}} {
 			e.serial = serial * (maxNanos - 2)
-			a := Action{Bucket: "k", New: true, Clear: true, TTL: 1900 * time.Millisecond, entry: e}
+			a := Action{Bucket: "k", New: true, Clear: true, TTL: 1900 * time.Millisecond, assignment: e}
 			for _, x := range decoded(t, &a) {
 				if x.GetBucketId().GetBucket()["name"] != "k" {
 					t.Errorf("an action for %v", x.GetBucketId())
@@ -117,14 +117,14 @@ func TestWire(t *testing.T) {
 		b    []byte
 		want actions
 	}{
-		{(&Action{TTL: 10 * time.Second, entry: entry{kind: allow}}).Append(nil, text), actions{assign(10, blanket(typepb.RateLimitStrategy_ALLOW_ALL))}},
-		{(&Action{TTL: 300 * time.Second, entry: entry{kind: deny}}).Append(nil, text), actions{assign(300, no)}},
+		{(&Action{TTL: 10 * time.Second, assignment: assignment{kind: assignAll}}).Append(nil, text), actions{assign(10, blanket(typepb.RateLimitStrategy_ALLOW_ALL))}},
+		{(&Action{TTL: 300 * time.Second, assignment: assignment{kind: assignNothing}}).Append(nil, text), actions{assign(300, no)}},
 		{
-			(&Action{TTL: 10 * time.Second, New: true, Clear: true, entry: entry{kind: units, g: 1 << 40, serial: 7}}).Append(nil, text),
-			actions{assign(10, no), assign(10, tokens(math.MaxUint32, 1, year, 8))},
+			(&Action{TTL: 10 * time.Second, New: true, Clear: true, assignment: assignment{kind: assignUnits, g: 1 << 40, serial: 7}}).Append(nil, text),
+			actions{assign(10, no), assign(10, tokens(math.MaxUint32, 1, yearSeconds, 8))},
 		},
-		{(&Action{TTL: 10 * time.Second, entry: entry{kind: units, g: 1000, serial: 7}}).Append(nil, text), actions{assign(10, tokens(1000, 1, year, 8))}},
-		{(&Action{TTL: 10 * time.Second, New: true, entry: entry{kind: paced, burst: 300, fill: 1001, every: 7}}).Append(nil, text), actions{assign(10, tokens(300, 1001, 7, 1))}},
+		{(&Action{TTL: 10 * time.Second, assignment: assignment{kind: assignUnits, g: 1000, serial: 7}}).Append(nil, text), actions{assign(10, tokens(1000, 1, yearSeconds, 8))}},
+		{(&Action{TTL: 10 * time.Second, New: true, assignment: assignment{kind: assignRate, burst: 300, fill: 1001, every: 7}}).Append(nil, text), actions{assign(10, tokens(300, 1001, 7, 1))}},
 		{(&Action{Abandon: true}).Append(nil, text), actions{forget}},
 		{Refuse(Refuse(nil, text, 10*time.Second, true), text, 10*time.Second, false), actions{assign(10, no), forget}},
 	} {
@@ -148,16 +148,16 @@ func TestWire(t *testing.T) {
 func TestLastUnits(t *testing.T) {
 	for _, tenths := range []int64{1, 5, 9, 11, 15, 19, 31, 47} {
 		w := newWorld(t, 1, algo.Config{Algorithm: algo.TokenBucket, N: 30, Window: 24 * time.Hour, Lease: 90, LeaseFor: 11 * time.Second})
-		w.envoys[0].tick = w.now + tenths*second/10
+		w.envoys[0].tick = w.now + tenths*secondNs/10
 		admitted := 0
 		for range 150 { // 30 s
 			if w.request(0, "a") {
 				admitted++
 			}
-			w.advance(t, second/5, func() { w.invariant(t) })
+			w.advance(t, secondNs/5, func() { w.invariant(t) })
 		}
 		if admitted != 30 {
-			t.Errorf("%d of 30 were admitted, with reports %v after the first request", admitted, time.Duration(tenths*second/10))
+			t.Errorf("%d of 30 were admitted, with reports %v after the first request", admitted, time.Duration(tenths*secondNs/10))
 		}
 	}
 }

@@ -34,8 +34,8 @@ import (
 //
 // docs/rlqs.md describes for users the quirks that concern the configuration of the filter.
 
-// year is the time in which a token bucket that is handed over as units gets one more.
-const year = 365 * 24 * 60 * 60
+// yearSeconds is the time in which a token bucket that is handed over as units gets one more.
+const yearSeconds = 365 * 24 * 60 * 60
 
 // maxNanos is above the nanoseconds of a second.
 const maxNanos = int64(time.Second)
@@ -50,12 +50,12 @@ type Action struct {
 	// Short says that requests of the last report were refused although the limits had room for
 	// them: the demand rose above the assignment, which was made for the demand before.
 	Short bool
-	entry
+	assignment
 }
 
 // Requests is how many requests were newly assigned as units.
 func (a *Action) Requests() int64 {
-	if a.New && a.kind == units && !a.Abandon {
+	if a.New && a.kind == assignUnits && !a.Abandon {
 		return a.g
 	}
 	return 0
@@ -67,9 +67,9 @@ func (a *Action) Append(b, id []byte) []byte {
 		return appendAction(b, id, fieldAbandon, nil)
 	}
 	if a.New && a.Clear {
-		b = appendAssignment(b, id, a.TTL, &entry{kind: deny})
+		b = appendAssignment(b, id, a.TTL, &assignment{kind: assignNothing})
 	}
-	return appendAssignment(b, id, a.TTL, &a.entry)
+	return appendAssignment(b, id, a.TTL, &a.assignment)
 }
 
 // Refuse appends the answer for a bucket that is none of the Holder's because it has too many:
@@ -78,7 +78,7 @@ func Refuse(b, id []byte, ttl time.Duration, first bool) []byte {
 	if !first {
 		return appendAction(b, id, fieldAbandon, nil)
 	}
-	return appendAssignment(b, id, ttl, &entry{kind: deny})
+	return appendAssignment(b, id, ttl, &assignment{kind: assignNothing})
 }
 
 // AppendID appends the bytes of a bucket's id, for Append and Refuse.
@@ -115,20 +115,20 @@ const (
 )
 
 // appendStrategy appends the assignment.
-func (e *entry) appendStrategy(b []byte) []byte {
+func (e *assignment) appendStrategy(b []byte) []byte {
 	switch e.kind {
-	case allow:
+	case assignAll:
 		return appendNumber(b, fieldBlanket, uint64(typepb.RateLimitStrategy_ALLOW_ALL))
-	case deny:
+	case assignNothing:
 		return appendNumber(b, fieldBlanket, uint64(typepb.RateLimitStrategy_DENY_ALL))
-	case paced:
+	case assignRate:
 		return e.appendTokens(b, e.burst, e.fill, e.every)
 	}
-	return e.appendTokens(b, e.g, 1, year)
+	return e.appendTokens(b, e.g, 1, yearSeconds)
 }
 
 // appendTokens appends a token bucket of size tokens, that gets fill of them in so many seconds.
-func (e *entry) appendTokens(b []byte, size, fill, seconds int64) []byte {
+func (e *assignment) appendTokens(b []byte, size, fill, seconds int64) []byte {
 	var tokens, part [48]byte
 	t := appendNumber(tokens[:0], fieldMax, uint64(min(size, math.MaxUint32)))
 	t = appendMessage(t, fieldFill, appendNumber(part[:0], fieldValue, uint64(min(fill, math.MaxUint32))))
@@ -137,7 +137,7 @@ func (e *entry) appendTokens(b []byte, size, fill, seconds int64) []byte {
 	return appendMessage(b, fieldTokenBucket, t)
 }
 
-func appendAssignment(b, id []byte, ttl time.Duration, e *entry) []byte {
+func appendAssignment(b, id []byte, ttl time.Duration, e *assignment) []byte {
 	var assignment, part [64]byte
 	m := appendMessage(assignment[:0], fieldTTL, appendNumber(part[:0], fieldSeconds, uint64(max(ttl, time.Second)/time.Second)))
 	m = appendMessage(m, fieldStrategy, e.appendStrategy(part[:0]))

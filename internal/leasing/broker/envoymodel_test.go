@@ -45,7 +45,7 @@ func (b *modelBucket) rate() float64 {
 	if t.FillInterval.Seconds == 0 {
 		return math.Inf(1)
 	}
-	return float64(t.TokensPerFill.GetValue()) / float64(t.FillInterval.Seconds) / float64(second)
+	return float64(t.TokensPerFill.GetValue()) / float64(t.FillInterval.Seconds) / float64(secondNs)
 }
 
 func (b *modelBucket) refill(now int64) {
@@ -123,7 +123,7 @@ func (e *modelEnvoy) apply(now int64, name string, a *rlqspb.RateLimitQuotaRespo
 	was := b.assigned
 	b.refill(now)
 	live := was != nil && now < b.ends
-	b.ends = now + q.AssignmentTimeToLive.GetSeconds()*second // unset is 0
+	b.ends = now + q.AssignmentTimeToLive.GetSeconds()*secondNs // unset is 0
 	t := s.GetTokenBucket()
 	if t == nil {
 		b.assigned = s

@@ -1,9 +1,9 @@
 package broker
 
-// fill shares sum out to those that want something, max-min fair: nobody gets more than wanted, and
-// nobody gets less than another who wants as much or more, unless it is all that was wanted.
-// Indivisible rests go to the first. out is filled in, and has the length of wants.
-func fill(wants []int64, sum int64, out []int64) {
+// maxMinShares shares sum out to those that want something, max-min fair: nobody gets more than
+// wanted, and nobody gets less than another who wants as much or more, unless it is all that was
+// wanted. Indivisible rests go to the first. out is filled in, and has the length of wants.
+func maxMinShares(wants []int64, sum int64, out []int64) {
 	clear(out)
 	sum = max(sum, 0)
 	for {

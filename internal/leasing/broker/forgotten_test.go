@@ -17,19 +17,19 @@ func TestForgottenGivesBack(t *testing.T) {
 	} {
 		for _, perSecond := range []int{1, 3, 20} {
 			w := newWorld(t, 1, limit)
-			w.slow = func() int64 { return second / 100 }
+			w.slow = func() int64 { return secondNs / 100 }
 			for range 20 * 20 {
 				for range perSecond {
 					_ = w.request(0, "a")
 				}
-				w.advance(t, second/20*int64(1), func() { w.invariant(t) })
+				w.advance(t, secondNs/20*int64(1), func() { w.invariant(t) })
 			}
 			asked := w.now
 			for w.streams[0].holder.Len() > 0 {
-				w.advance(t, second/10, func() { w.invariant(t) })
+				w.advance(t, secondNs/10, func() { w.invariant(t) })
 			}
 			took := time.Duration(w.now - asked)
-			w.advance(t, 30*second, func() {}) // in which all that is out ends
+			w.advance(t, 30*secondNs, func() {}) // in which all that is out ends
 			c := &w.limits[0]
 			results := make([]algo.Result, 1)
 			if _, err := w.store.Take(t.Context(), []store.Charge{{Counter: c.Counter, Limit: c.Limit, Key: []byte(c.Key)}}, results); err != nil {

@@ -185,7 +185,7 @@ func (w *world) request(i int, name string) bool {
 				w.used[l] += w.limits[l].Cost
 			}
 		}
-		bin := int(w.now / (second / 10))
+		bin := int(w.now / (secondNs / 10))
 		for len(w.bins) <= bin-10_000 {
 			w.bins = append(w.bins, 0)
 		}
@@ -271,11 +271,11 @@ func (s *stream) arrived(t rapid.TB, a *Action) {
 		t.Fatalf("an assignment for %v is over in %v", a.TTL, time.Duration(b.ends-s.w.now))
 	}
 	switch {
-	case a.kind == units && a.New && b.tokens != float64(a.g):
+	case a.kind == assignUnits && a.New && b.tokens != float64(a.g):
 		t.Fatalf("%d requests were assigned, and Envoy has %v", a.g, b.tokens)
-	case a.kind == paced:
-		if have, want := b.rate(), float64(a.fill)/float64(a.every)/float64(second); have != want {
-			t.Fatalf("a rate of %v was assigned, and Envoy has %v", want*float64(second), have*float64(second))
+	case a.kind == assignRate:
+		if have, want := b.rate(), float64(a.fill)/float64(a.every)/float64(secondNs); have != want {
+			t.Fatalf("a rate of %v was assigned, and Envoy has %v", want*float64(secondNs), have*float64(secondNs))
 		}
 	}
 }
@@ -399,7 +399,7 @@ func runUnits(t rapid.TB, m mutant) {
 		}
 		return [][]int{{2}, {0, 2}, {}}[rules]
 	}
-	w.slow = func() int64 { return rapid.Int64Range(0, delay).Draw(r, "delay") }
+	w.slow = func() int64 { return rapid.Int64Range(0, delayNs).Draw(r, "delay") }
 	for range rapid.IntRange(10, 60).Draw(r, "steps") {
 		i := rapid.IntRange(0, len(w.streams)-1).Draw(r, "envoy")
 		switch what := rapid.IntRange(0, 19).Draw(r, "what"); {
@@ -409,7 +409,7 @@ func runUnits(t rapid.TB, m mutant) {
 				w.request(i, name)
 			}
 		case what < 18:
-			w.advance(t, rapid.Int64Range(0, 7*second).Draw(r, "time"), func() { w.invariant(t) })
+			w.advance(t, rapid.Int64Range(0, 7*secondNs).Draw(r, "time"), func() { w.invariant(t) })
 		case what == 18: // the stream breaks, with all that is on it
 			s := w.streams[i]
 			s.up, s.down = nil, nil
@@ -446,7 +446,7 @@ func TestLeftLimit(t *testing.T) {
 	}
 	push(1)
 	w.request(0, "c")
-	w.advance(t, second, check)
+	w.advance(t, secondNs, check)
 	push(0, 1)
 	for i := range 5 {
 		if !w.request(0, "c") {
@@ -519,7 +519,7 @@ func steady(t rapid.TB, m mutant, paced bool) {
 func steadyAt(t rapid.TB, m mutant, c algo.Config, check func(w *world)) {
 	w := newWorld(t, 2, c)
 	w.mutate = m
-	w.slow = func() int64 { return second / 5 }
+	w.slow = func() int64 { return secondNs / 5 }
 	for i := range 1200 { // 2 minutes
 		per := []int{1, 3, 8, 2, 0, 4}[i/200%6]
 		for range per {
@@ -528,7 +528,7 @@ func steadyAt(t rapid.TB, m mutant, c algo.Config, check func(w *world)) {
 		if i%400 < 200 {
 			w.request(1, "a")
 		}
-		w.advance(t, second/10, func() { check(w) })
+		w.advance(t, secondNs/10, func() { check(w) })
 	}
 }
 
@@ -560,7 +560,7 @@ func TestServesDemand(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, 2, c.limit)
-			w.slow = func() int64 { return second / 100 }
+			w.slow = func() int64 { return secondNs / 100 }
 			admitted, asked := 0, 0
 			var each [2]int
 			const warm, all = 60, 120 // seconds; a bucket that is full at first is empty then
@@ -577,7 +577,7 @@ func TestServesDemand(t *testing.T) {
 						}
 					}
 				}
-				w.advance(t, second/50, func() {})
+				w.advance(t, secondNs/50, func() {})
 			}
 			perSecond := float64(c.limit.N) / c.limit.Window.Seconds()
 			best := min(float64(asked), perSecond*(all-warm))

@@ -8,8 +8,8 @@ import "time"
 // reports the rate's units since the last one as used, gives the rest back, and takes the next part
 // ahead, in one call. A limit that lends less then makes the rate smaller at once.
 
-// pace is the state of a bucket with a rate.
-type pace struct {
+// rateState is the state of a bucket with a rate.
+type rateState struct {
 	paid    int64 // until when it is paid, in ns
 	carry   int64 // of a request, in fill × µs
 	extra   int64 // requests to be paid beside: bursts, and a rate that Envoy may still have
@@ -22,13 +22,13 @@ type pace struct {
 // The bounds of a tick.
 const (
 	shortestTick = int64(50 * time.Millisecond)
-	longestTick  = second
+	longestTick  = secondNs
 )
 
 // mustPace reports whether a bucket meets a limit whose units do not last as long as an assignment.
 func (h *Holder) mustPace(b *Bucket) bool {
 	for i := range b.terms.Charges {
-		if b.terms.Charges[i].generation() < int64(h.s.TTL)+delay {
+		if b.terms.Charges[i].generation() < int64(h.s.TTL)+delayNs {
 			return true
 		}
 	}
@@ -57,7 +57,7 @@ func (b *Bucket) span(c *Charge) int64 {
 }
 
 // longestShort is the length of a generation from which on a limit is not a short one.
-const longestShort = int64(MinTTL) + delay
+const longestShort = int64(MinTTL) + delayNs
 
 // whole is in how many ms a limit admits as much as it admits at once.
 func (c *Charge) whole() int64 {
@@ -88,21 +88,21 @@ func (b *Bucket) afford(c *Charge, got int64) int64 {
 }
 
 // planPace pays due units, and plans how many to take ahead.
-func (h *Holder) planPace(b *Bucket, p *plan, now int64) {
-	p.kind = paced
+func (h *Holder) planPace(b *Bucket, p *bucketPlan, now int64) {
+	p.kind = assignRate
 	cur := b.current()
-	running := cur != nil && cur.kind == paced && now < cur.deadline+delay
-	if cur != nil && cur.kind == paced {
+	running := cur != nil && cur.kind == assignRate && now < cur.deadline+delayNs
+	if cur != nil && cur.kind == assignRate {
 		b.pay(cur, now)
 	}
 	if p.report || b.pace.target == 0 {
 		milli, ok := b.perSecond()
-		if milli = milli * paceHeadroom / 100; !ok {
+		if milli = milli * rateHeadroom / 100; !ok {
 			milli = 0
 		}
-		b.pace.target = max(milli, h.s.First*1000*second/int64(Interval))
+		b.pace.target = max(milli, h.s.First*1000*secondNs/int64(Interval))
 	}
-	if cur != nil && cur.kind == paced && !running && !p.report {
+	if cur != nil && cur.kind == assignRate && !running && !p.report {
 		return // Envoy does not report any more, and nothing is taken ahead for it
 	}
 	p.want = b.pace.target
@@ -111,19 +111,19 @@ func (h *Holder) planPace(b *Bucket, p *plan, now int64) {
 // burst is the size of the token bucket for a rate: a quarter of a second of it.
 func (h *Holder) burst(milli int64) int64 { return max(milli/4000, 1) }
 
-// milli is the rate of a paced entry, in requests a second × 1000.
-func (e *entry) milli() int64 { return e.fill * 1000 / e.every }
+// milli is the rate of an assignment of a rate, in requests a second × 1000.
+func (e *assignment) milli() int64 { return e.fill * 1000 / e.every }
 
 // smaller reports whether e may take the place of cur without a refusal in between: Envoy then has
 // no more than the same share of a smaller token bucket.
-func (e *entry) smaller(cur *entry, now int64) bool {
-	return cur != nil && cur.kind == paced && e.burst <= cur.burst && now+2*delay <= cur.deadline
+func (e *assignment) smaller(cur *assignment, now int64) bool {
+	return cur != nil && cur.kind == assignRate && e.burst <= cur.burst && now+2*delayNs <= cur.deadline
 }
 
 // pay charges the rate's units since the last time as used.
-func (b *Bucket) pay(e *entry, now int64) {
+func (b *Bucket) pay(e *assignment, now int64) {
 	p := &b.pace
-	end := min(now, e.deadline+delay)
+	end := min(now, e.deadline+delayNs)
 	n := p.extra
 	if end > p.paid {
 		per := e.every * 1_000_000
@@ -132,10 +132,10 @@ func (b *Bucket) pay(e *entry, now int64) {
 		p.carry, p.paid = sum%per, end
 	}
 	p.extra = 0
-	p.balance = min(p.balance+n, e.burst+e.fill*(int64(Interval)+2*delay)/second/e.every+1)
+	p.balance = min(p.balance+n, e.burst+e.fill*(int64(Interval)+2*delayNs)/secondNs/e.every+1)
 	for i := range b.books[:b.met] {
 		k := &b.books[i]
-		units := mul(n, k.charge.Cost)
+		units := mulCapped(n, k.charge.Cost)
 		x := min(units, k.lapsed) // was counted as used already
 		k.spend(units - x)
 		k.lapsed = 0
@@ -144,7 +144,7 @@ func (b *Bucket) pay(e *entry, now int64) {
 
 // used books requests beyond assigned units, and returns how many of them were neither paid nor may
 // be paid with the next tick.
-func (p *pace) used(n int64) (over int64) {
+func (p *rateState) used(n int64) (over int64) {
 	p.balance -= n
 	if over = -p.slack - p.balance; over > 0 {
 		p.balance = -p.slack
@@ -155,7 +155,7 @@ func (p *pace) used(n int64) (over int64) {
 // actPace decides which rate to assign. It returns false if there is nothing to say.
 func (h *Holder) actPace(b *Bucket, a *Action, now int64) bool {
 	p, cur, ttl := &b.plan, b.current(), h.s.TTL
-	running := cur != nil && cur.kind == paced && now < cur.deadline+delay
+	running := cur != nil && cur.kind == assignRate && now < cur.deadline+delayNs
 	if p.want == 0 {
 		return false
 	}
@@ -165,22 +165,22 @@ func (h *Holder) actPace(b *Bucket, a *Action, now int64) bool {
 	case !running:
 	case p.never: // between two windows: what goes on is counted in neither
 		milli = cur.milli()
-	case milli >= cur.milli()*6/5 && (p.report || now-b.pace.changed >= second):
+	case milli >= cur.milli()*6/5 && (p.report || now-b.pace.changed >= secondNs):
 	case p.report && p.want < cur.milli()*4/5:
 	case p.covers:
 		milli = cur.milli()
 	}
 	if milli == 0 {
-		if h.wakeAt(b, now+second); cur != nil && cur.kind == deny && !p.report {
+		if h.wakeAt(b, now+secondNs); cur != nil && cur.kind == assignNothing && !p.report {
 			return false
 		}
-		p.renew = cur != nil && cur.kind == deny
-		return h.give(b, a, entry{kind: deny}, ttl, now)
+		p.renew = cur != nil && cur.kind == assignNothing
+		return h.give(b, a, assignment{kind: assignNothing}, ttl, now)
 	}
-	e := entry{kind: paced}
-	e.fill, e.every = fraction(milli, int64(ttl/time.Second))
+	e := assignment{kind: assignRate}
+	e.fill, e.every = wholeFraction(milli, int64(ttl/time.Second))
 	e.burst = h.burst(e.milli())
-	if running && cur.fill == e.fill && cur.every == e.every && now+2*delay <= cur.deadline {
+	if running && cur.fill == e.fill && cur.every == e.every && now+2*delayNs <= cur.deadline {
 		if !p.report {
 			return false
 		}
@@ -189,21 +189,21 @@ func (h *Holder) actPace(b *Bucket, a *Action, now int64) bool {
 	}
 	next := &b.pace
 	if running {
-		next.extra += max(0, cur.milli()-e.milli()) * delay / second / 1000
+		next.extra += max(0, cur.milli()-e.milli()) * delayNs / secondNs / 1000
 	} else {
 		next.paid, next.carry, next.balance = now, 0, 0
 	}
 	if !e.smaller(cur, now) {
 		next.extra += e.burst
 	}
-	next.slack = e.burst + e.fill*(2*delay)/second/e.every + 1
+	next.slack = e.burst + e.fill*(2*delayNs)/secondNs/e.every + 1
 	next.changed = now
 	return h.give(b, a, e, ttl, now)
 }
 
-// fraction returns the largest fraction of whole requests in whole seconds, up to most seconds,
-// that is not above a rate. It is 1 in most seconds if there is none.
-func fraction(milli, most int64) (fill, every int64) {
+// wholeFraction returns the largest fraction of whole requests in whole seconds, up to most
+// seconds, that is not above a rate. It is 1 in most seconds if there is none.
+func wholeFraction(milli, most int64) (fill, every int64) {
 	for s := int64(1); s <= most; s++ {
 		f := milli * s / 1000
 		if f > 0 && (every == 0 || f*every > fill*s) {

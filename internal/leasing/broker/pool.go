@@ -9,15 +9,15 @@ package broker
 // units that they got together within the last Interval. The zero value is ready. Not safe for
 // concurrent use.
 type Pool struct {
-	states map[state]*pooled
+	states map[stateName]*pooledState
 	swept  int64
 	wants  []int64
 	shares []int64
 }
 
-// pooled is how many units the Holders of a node want of one state, and got.
-type pooled struct {
-	seats  []*seat
+// pooledState is how many units the Holders of a node want of one state, and got.
+type pooledState struct {
+	seats  []*poolSeat
 	short  int64 // when somebody got less than was asked for last; 0: never
 	room   bool  // the last to ask got all it wanted
 	cycle  int64 // the number of the Interval
@@ -25,28 +25,28 @@ type pooled struct {
 	before int64 // and in the one before
 }
 
-// seat is the place of a Holder at a pooled state, where it knows it by itself.
-type seat struct {
-	of    *pooled // nil if it has none
-	at    int     // in of.seats
+// poolSeat is the place of a Holder at a pooled state, where it knows it by itself.
+type poolSeat struct {
+	of    *pooledState // nil if it has none
+	at    int          // in of.seats
 	want  int64
 	asked int64 // when it asked last
 	cycle int64 // in which it got so much
 	got   int64
 }
 
-// remembered is how long a seat counts.
-const remembered = int64(Interval) + delay
+// rememberedFor is how long a seat counts.
+const rememberedFor = int64(Interval) + delayNs
 
 // Bound lowers the wants of a Holder's asks to its shares, before they are put to the Lender.
 func (p *Pool) Bound(now int64, asks []Ask) {
 	if p.states == nil {
-		p.states = map[state]*pooled{}
+		p.states = map[stateName]*pooledState{}
 	}
 	p.sweep(now)
 	for i := range asks {
 		a := &asks[i]
-		if a.Ahead.Want <= 0 || a.parts[0].b.plan.kind == paced { // the latter asks all the time
+		if a.Ahead.Want <= 0 || a.parts[0].b.plan.kind == assignRate { // the latter asks all the time
 			continue
 		}
 		m := &a.of.seat
@@ -54,7 +54,7 @@ func (p *Pool) Bound(now int64, asks []Ask) {
 			p.sit(m, a.of.state)
 		}
 		m.want, m.asked = a.Ahead.Want, now
-		if s := m.of; len(s.seats) > 1 && s.short != 0 && now-s.short < remembered {
+		if s := m.of; len(s.seats) > 1 && s.short != 0 && now-s.short < rememberedFor {
 			s.turn(now)
 			a.Ahead.Want = p.share(m)
 		}
@@ -102,7 +102,7 @@ func (p *Pool) sweep(now int64) {
 	p.swept = now
 	for id, s := range p.states {
 		for i := len(s.seats) - 1; i >= 0; i-- {
-			if m := s.seats[i]; now-m.asked >= remembered {
+			if m := s.seats[i]; now-m.asked >= rememberedFor {
 				s.leave(m)
 			}
 		}
@@ -113,18 +113,18 @@ func (p *Pool) sweep(now int64) {
 }
 
 // sit gives a seat its place.
-func (p *Pool) sit(m *seat, id state) {
+func (p *Pool) sit(m *poolSeat, id stateName) {
 	s := p.states[id]
 	if s == nil {
-		s = &pooled{}
+		s = &pooledState{}
 		p.states[id] = s
 	}
-	*m = seat{of: s, at: len(s.seats)}
+	*m = poolSeat{of: s, at: len(s.seats)}
 	s.seats = append(s.seats, m)
 }
 
 // leave takes a seat away.
-func (s *pooled) leave(m *seat) {
+func (s *pooledState) leave(m *poolSeat) {
 	last := len(s.seats) - 1
 	s.seats[m.at] = s.seats[last]
 	s.seats[m.at].at = m.at
@@ -134,7 +134,7 @@ func (s *pooled) leave(m *seat) {
 }
 
 // turn begins another Interval if it is time.
-func (s *pooled) turn(now int64) {
+func (s *pooledState) turn(now int64) {
 	switch cycle := now / int64(Interval); cycle - s.cycle {
 	case 0:
 	case 1:
@@ -145,7 +145,7 @@ func (s *pooled) turn(now int64) {
 }
 
 // share is how much a Holder may want.
-func (p *Pool) share(m *seat) int64 {
+func (p *Pool) share(m *poolSeat) int64 {
 	s := m.of
 	sum, wanted := max(s.got, s.before), int64(0)
 	for _, o := range s.seats {
@@ -161,7 +161,7 @@ func (p *Pool) share(m *seat) int64 {
 	for _, o := range s.seats {
 		p.wants, p.shares = append(p.wants, o.want), append(p.shares, 0)
 	}
-	fill(p.wants, sum, p.shares)
+	maxMinShares(p.wants, sum, p.shares)
 	mine := p.shares[m.at]
 	if m.cycle == s.cycle {
 		mine -= m.got

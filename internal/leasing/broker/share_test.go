@@ -26,10 +26,10 @@ func TestUsedUpIsShared(t *testing.T) {
 		{"a long window", algo.Config{Algorithm: algo.SlidingWindow, Buckets: 10, N: 600, Window: time.Minute, Lease: 50, LeaseFor: 11 * time.Second}, [2]int{300, 300}, 0.9, 0.6},
 	} {
 		for _, nodes := range []int{1, 2} {
-			for _, first := range []int64{second / 10, second * 2} { // how much earlier the first one reports
+			for _, first := range []int64{secondNs / 10, secondNs * 2} { // how much earlier the first one reports
 				t.Run(fmt.Sprintf("%s/%d nodes/%v", c.name, nodes, time.Duration(first)), func(t *testing.T) {
 					w := newNodes(t, 2, nodes, c.limit)
-					w.slow = func() int64 { return second / 100 }
+					w.slow = func() int64 { return secondNs / 100 }
 					w.envoys[1].tick += first
 					const warm, all = 60, 360 // seconds
 					var each [2]int
@@ -41,7 +41,7 @@ func TestUsedUpIsShared(t *testing.T) {
 								}
 							}
 						}
-						w.advance(t, second/50, func() {})
+						w.advance(t, secondNs/50, func() {})
 					}
 					best := float64(c.limit.N) / c.limit.Window.Seconds() * (all - warm)
 					small := min(float64(c.loads[1])/10*(all-warm), best/2)
@@ -64,7 +64,7 @@ func TestBursts(t *testing.T) {
 	for _, size := range []int{100, 150, 300, 1000} {
 		for _, every := range []int64{5, 7} {
 			w := newWorld(t, 1, algo.Config{Algorithm: algo.TokenBucket, N: 300, Window: 30 * time.Second, Lease: 90, LeaseFor: 11 * time.Second})
-			w.slow = func() int64 { return second / 100 }
+			w.slow = func() int64 { return secondNs / 100 }
 			const warm, all = 60, 360 // seconds
 			admitted, begun := 0, w.now
 			for at := int64(0); at < all; at += every {
@@ -73,7 +73,7 @@ func TestBursts(t *testing.T) {
 						admitted++
 					}
 				}
-				w.advance(t, begun+(at+every)*second-w.now, func() {})
+				w.advance(t, begun+(at+every)*secondNs-w.now, func() {})
 			}
 			if best := 10 * (all - warm); admitted < best*9/10 {
 				t.Errorf("bursts of %d every %d s: %d of %d were let through", size, every, admitted, best)
@@ -92,23 +92,23 @@ func TestHeardSoon(t *testing.T) {
 	} {
 		for wait := range int64(20) { // wherever between two reports
 			w := newWorld(t, 1, c)
-			w.slow = func() int64 { return second / 100 }
+			w.slow = func() int64 { return secondNs / 100 }
 			run := func(d int64) (admitted int) {
 				for end := w.now + d; w.now < end; {
 					if w.request(0, "a") {
 						admitted++
 					}
-					w.advance(t, second/50, func() {})
+					w.advance(t, secondNs/50, func() {})
 				}
 				return admitted
 			}
-			for run(12*second) > 0 { // until all is used up
+			for run(12*secondNs) > 0 { // until all is used up
 			}
-			run(wait * second / 4)
+			run(wait * secondNs / 4)
 			if _, err := w.store.Reset(context.Background(), w.limits[0].Counter, []byte("k")); err != nil {
 				t.Fatal(err)
 			}
-			if run(second+second/10) == 0 {
+			if run(secondNs+secondNs/10) == 0 {
 				t.Errorf("%v of %v, leased for %v: nothing was let through within a second of the reset", c.N, c.Algorithm, c.LeaseFor)
 			}
 		}

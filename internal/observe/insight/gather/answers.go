@@ -59,9 +59,9 @@ func (c *Collector) answered(r *weir.Request, d *weir.Decision, a weir.Answer) {
 		if random == 0 {
 			random = rand.Uint64() | 1<<63
 		}
-		weightTop, weightKey := uint8(none), uint8(none)
-		if random&mask(max(now.quiet(), answerThin)) == 0 {
-			weightTop = max(now.quiet(), answerThin)
+		w := weights{noWeight, noWeight}
+		if random&powerMask(max(now.quiet(), answerThin)) == 0 {
+			w.top = max(now.quiet(), answerThin)
 		}
 		if hash < g.below.Load() {
 			if _, known := g.filter.Load().find(hash); known != 0 {
@@ -69,12 +69,12 @@ func (c *Collector) answered(r *weir.Request, d *weir.Decision, a weir.Answer) {
 				if known&filterWatched == 0 {
 					thin = max(thin, answerThin)
 				}
-				if random>>34&mask(thin) == 0 {
-					weightKey = thin
+				if random>>34&powerMask(thin) == 0 {
+					w.key = thin
 				}
 			}
 		}
-		if weightTop == none && weightKey == none {
+		if w == (weights{noWeight, noWeight}) {
 			continue
 		}
 		ring := &c.rings[turn&uint64(len(c.rings)-1)]
@@ -85,7 +85,7 @@ func (c *Collector) answered(r *weir.Request, d *weir.Decision, a weir.Answer) {
 		}
 		s.e = event{
 			hash: hash, at: d.Time, rule: g.number, flags: flagAnswer | flagFirst,
-			status: uint16(min(max(a.Status, 0), 999)), weightTop: weightTop, weightKey: weightKey,
+			status: uint16(min(max(a.Status, 0), 999)), weights: w,
 		}
 		if ring.publish(s, n) {
 			c.wake()

@@ -82,7 +82,7 @@ type Collector struct {
 	// The fields that the deciding path reads.
 	thinning atomic.Uint64 // a thinning
 	tables   atomic.Pointer[tables]
-	rings    []ring
+	rings    []eventRing
 	doors    doorNames
 	woken    chan struct{}
 	commands *ruleState // its gate alone
@@ -97,14 +97,14 @@ type Collector struct {
 	// mu guards the fields below. The deciding path takes it only for the first decisions by a new
 	// rule set, if they come before the RulesChanged hook.
 	mu      sync.Mutex
-	numbers []*ruleState // by gate.number; nil of a rule that went out of force
-	rules   []*ruleState // in force, in rule order; the last one is commands
-	alike   []*alike     // of the rules, each once
+	numbers []*ruleState  // by gate.number; nil of a rule that went out of force
+	rules   []*ruleState  // in force, in rule order; the last one is commands
+	alike   []*alikeRules // of the rules, each once
 	domains map[string]*domainState
-	pace    pace
-	size    size  // of the rules that are followed
-	left    int64 // bytes of memory that they leave
-	second  int64 // up to which the counters were read, Unix
+	pace    pacing
+	size    keptSize // of the rules that are followed
+	left    int64    // bytes of memory that they leave
+	second  int64    // up to which the counters were read, Unix
 	// unruled is when rules came into force that are judged before the minute ends, in Unix
 	// seconds; 0 if there are none. early is after how many seconds they are judged next.
 	unruled, early int64
@@ -113,16 +113,16 @@ type Collector struct {
 	signal         string // why this minute is saturated; "" if it is not
 	// When the minute began.
 	lastAnswers answerCounts
-	era         int64 // the number of the one that goes on
-	errors      tally // of the store
+	era         int64      // the number of the one that goes on
+	errors      countWheel // of the store
 	lastErrs    uint64
 	past        map[pastName][]pastStep // of the history file, until its rules are there
 
-	history *history // nil without one; Run's alone
+	history *historyFile // nil without one; Run's alone
 
 	reasons struct {
 		sync.Mutex
-		explained
+		explanations
 	}
 }
 
@@ -156,7 +156,7 @@ func New(o Options) *Collector {
 	c.commands = newCommands(c.started)
 	c.numbers, c.rules = []*ruleState{c.commands}, []*ruleState{c.commands}
 	c.answers = make([]answerCell, observe.Cells())
-	c.rings = make([]ring, observe.Cells())
+	c.rings = make([]eventRing, observe.Cells())
 	for i := range c.rings {
 		c.rings[i].init()
 	}
@@ -347,7 +347,7 @@ func (c *Collector) take(e *event) {
 		s.answered(e)
 		return
 	}
-	if e.weightTop != none {
+	if e.weights.top != noWeight {
 		with := ""
 		if n := int(e.with) - 1; n >= 0 && n < len(c.numbers) && c.numbers[n] != nil {
 			with = c.numbers[n].name

@@ -26,26 +26,26 @@ func (s *ruleState) isCommand() bool { return insight.IsCommandRule(s.domain, s.
 // neither key nor r. Do not call it for peeks, refunds and failures. Commands that run at the same
 // time must not share a result.
 func (c *Collector) Command(kind insight.CommandKind, key []byte, asked, now int64, r *algo.Result) {
-	g, thins, outcome := c.commands.gate, thinning(c.thinning.Load()), passed
+	g, thins, outcome := c.commands.gate, thinning(c.thinning.Load()), outcomePassed
 	thin := thins.quiet()
 	if !r.Allowed {
-		outcome, thin = alone, thins.refused()
+		outcome, thin = outcomeAlone, thins.refused()
 	}
 	// As observe.Turn does: commands that are decided at once have different results.
 	turn := uint64(uintptr(unsafe.Pointer(r))) >> 6 * 0x9e3779b97f4a7c15 >> 32
-	hash, n := c.o.Tally.Hash(key), g.cells[turn&uint64(len(g.cells)-1)].n[first*outcomes+outcome].Add(1)
+	hash, n := c.o.Tally.Hash(key), g.cells[turn&uint64(len(g.cells)-1)].n[counterOf(roleFirst, outcome)].Add(1)
 	// The count of commands and the key's hash stand in for a random number, which would take a
 	// third of the time spent here. No client knows the seed of the hash (wyrand, Wang Yi 2019).
-	random := fold(uint64(n)+0xa0761d6478bd642f, hash^0xe7037ed1a0b428db)
-	if random&mask(thin) == 0 || hash < g.beyond.Load() {
-		if top, weight, take := g.draw(hash, outcome, thins, random); take {
-			c.handCommand(kind, key, asked, now, r, hash, top, weight, turn)
+	random := foldProduct(uint64(n)+0xa0761d6478bd642f, hash^0xe7037ed1a0b428db)
+	if random&powerMask(thin) == 0 || hash < g.beyond.Load() {
+		if w, take := g.draw(hash, outcome, thins, random); take {
+			c.emitCommand(kind, key, asked, now, r, hash, w, turn)
 		}
 	}
 }
 
-// handCommand writes the event of a command.
-func (c *Collector) handCommand(kind insight.CommandKind, key []byte, asked, now int64, r *algo.Result, hash uint64, weightTop, weightKey uint8, turn uint64) {
+// emitCommand writes the event of a command.
+func (c *Collector) emitCommand(kind insight.CommandKind, key []byte, asked, now int64, r *algo.Result, hash uint64, w weights, turn uint64) {
 	ring := &c.rings[turn&uint64(len(c.rings)-1)]
 	s, n := ring.claim()
 	if s == nil {
@@ -55,8 +55,8 @@ func (c *Collector) handCommand(kind insight.CommandKind, key []byte, asked, now
 	e := &s.e
 	*e = event{
 		hash: hash, at: now, rule: c.commands.gate.number, window: uint16(kind), flags: flagFirst | flagPassed,
-		asked: clamp(asked), limit: clamp(r.Limit), used: clamp(r.Limit - r.Remaining),
-		weightTop: weightTop, weightKey: weightKey, door: c.doors.number("resp"),
+		asked: clamp32(asked), limit: clamp32(r.Limit), used: clamp32(r.Limit - r.Remaining),
+		weights: w, door: c.doors.number("resp"),
 	}
 	if !r.Allowed {
 		if e.flags = flagFirst | flagRefused | flagRuleRefused; r.RetryAfter != algo.Never {

@@ -15,19 +15,19 @@ type Conduct struct {
 	ended         insight.Episodes
 	refused       uint32 // requests
 	answers, well uint32
-	fill          float32    // of the windows in which it was refused
-	open          []followed // keys with an open episode
-	full          []refusing // windows in which it was refused last
+	fill          float32         // of the windows in which it was refused
+	open          []followedKey   // keys with an open episode
+	full          []refusedWindow // windows in which it was refused last
 }
 
-// followed is a key of a rule that told the client to come back.
-type followed struct {
+// followedKey is a key of a rule that told the client to come back.
+type followedKey struct {
 	hash uint64
 	judge.Returns
 }
 
-// refusing is a window of a key in which the client was refused.
-type refusing struct {
+// refusedWindow is a window of a key in which the client was refused.
+type refusedWindow struct {
 	hash  uint64
 	index int64 // of the window
 	units int64 // refused to the client in it
@@ -89,7 +89,7 @@ func (c *Conduct) follow(hash uint64, at int64, refused bool, retry int64) {
 		}
 		c.forget(at)
 		place = len(c.open)
-		c.open = append(c.open, followed{hash: hash})
+		c.open = append(c.open, followedKey{hash: hash})
 	}
 	k := &c.open[place]
 	before := k.Episodes
@@ -136,7 +136,7 @@ func (c *Conduct) refuse(r *weir.Request, d *weir.Decision, n int) {
 			c.full = append(c.full[:0], c.full[1:]...)
 		}
 		place = len(c.full)
-		c.full = append(c.full, refusing{hash: hash})
+		c.full = append(c.full, refusedWindow{hash: hash})
 	}
 	w := &c.full[place]
 	if w.index != index {

@@ -13,7 +13,7 @@ func (c *Collector) count(unix int64) {
 	taken := c.countFailures(unix)
 	for _, s := range c.rules {
 		x := s.counted()
-		if x == (counts{}) {
+		if x == (gateCounts{}) {
 			continue
 		}
 		b := ruleBucket(&x)
@@ -47,41 +47,42 @@ func (c *Collector) count(unix int64) {
 }
 
 // ruleBucket returns the counts of a rule.
-func ruleBucket(x *counts) (b snapshot.Bucket) {
-	for role := range roles {
-		n := x[role*outcomes : (role+1)*outcomes]
+func ruleBucket(x *gateCounts) (b snapshot.Bucket) {
+	for at := range role(roles) {
+		n := x.of(at)
 		for o, v := range n {
-			if o != banned {
+			if outcome(o) != outcomeBanned {
 				b[snapshot.LaneMet] += v
 			}
 		}
-		b[snapshot.LaneRefused] += n[alone] + n[shared]
-		b[snapshot.LaneAlone] += n[alone]
-		b[snapshot.LaneNear] += n[near]
-		b[snapshot.LaneSoft] += n[soft]
-		b[snapshot.LaneBanned] += n[banned]
-		b[snapshot.LaneWould] += n[would] + n[wouldToo]
+		b[snapshot.LaneRefused] += n[outcomeAlone] + n[outcomeShared]
+		b[snapshot.LaneAlone] += n[outcomeAlone]
+		b[snapshot.LaneNear] += n[outcomeNear]
+		b[snapshot.LaneSoft] += n[outcomeSoft]
+		b[snapshot.LaneBanned] += n[outcomeBanned]
+		b[snapshot.LaneWould] += n[outcomeWould] + n[outcomeWouldToo]
 	}
 	return b
 }
 
 // domainBucket returns the counts for a domain of the requests that met a rule first.
-func domainBucket(x *counts) (b snapshot.Bucket) {
-	for _, role := range [...]int{first, firstNear} {
-		n := x[role*outcomes : (role+1)*outcomes]
-		for o, v := range n {
+func domainBucket(x *gateCounts) (b snapshot.Bucket) {
+	for _, at := range [...]role{roleFirst, roleFirstNear} {
+		n := x.of(at)
+		for i, v := range n {
+			o := outcome(i)
 			b[snapshot.LaneMet] += v
-			if role == firstNear {
+			if at == roleFirstNear {
 				b[snapshot.LaneNear] += v
 			}
-			if refusesAt(o) && o != would || o == stopped || o == banned {
+			if refusesAt(o) && o != outcomeWould || o == outcomeStopped || o == outcomeBanned {
 				b[snapshot.LaneRefused] += v
 			}
 		}
-		b[snapshot.LaneBanned] += n[banned]
+		b[snapshot.LaneBanned] += n[outcomeBanned]
 	}
-	for role := range roles {
-		b[snapshot.LaneWould] += x[role*outcomes+would]
+	for at := range role(roles) {
+		b[snapshot.LaneWould] += x[counterOf(at, outcomeWould)]
 	}
 	return b
 }

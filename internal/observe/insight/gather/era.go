@@ -1,10 +1,10 @@
 package gather
 
-// current is the place of the era that goes on.
-const current = 0
+// currentEra is the place of the era that goes on.
+const currentEra = 0
 
-// era is what is known of the requests of one rule in one period, beside their counts.
-type era struct {
+// eraFigures is what is known of the requests of one rule in one period, beside their counts.
+type eraFigures struct {
 	all, refused *sample // nil where the rule was not met
 	windows      []windowState
 
@@ -22,8 +22,8 @@ type windowState struct {
 }
 
 // newEra begins an era of a rule whose size is known.
-func (s *ruleState) newEra() era {
-	e := era{windows: make([]windowState, s.windows), byDoor: map[uint8]uint64{}, with: map[string]uint64{}}
+func (s *ruleState) newEra() eraFigures {
+	e := eraFigures{windows: make([]windowState, s.windows), byDoor: map[uint8]uint64{}, with: map[string]uint64{}}
 	e.all, e.refused = s.newSamples()
 	return e
 }

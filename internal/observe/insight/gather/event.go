@@ -18,19 +18,17 @@ type event struct {
 	limit    uint32 // in force for the key
 	used     uint32 // of it, after the decision
 	status   uint16 // of an answer
-	// The event stands for 1 << weight decisions: in the lists of top keys, and in the sample of
-	// its key. With none it does not count there.
-	weightTop, weightKey uint8
-	door                 uint8
-	length               uint8 // of the key
-	key                  [keyRoom]byte
+	weights  weights
+	door     uint8
+	length   uint8 // of the key
+	key      [keyRoom]byte
 }
 
 // keyRoom is how many bytes of a key an event holds.
 const keyRoom = 112
 
-// none is a weight that does not count.
-const none = 0xff
+// noWeight is a weight that does not count.
+const noWeight = 0xff
 
 // The flags of an event.
 const (
@@ -50,18 +48,18 @@ const (
 	flagRuleNear    // one of them is at warn or above
 )
 
-// ring is a queue of events with many writers and one reader (D. Vyukov's bounded queue). A writer
-// that finds it full goes on without waiting. The zero value is not ready; see init.
-type ring struct {
+// eventRing is a queue of events with many writers and one reader (D. Vyukov's bounded queue). A
+// writer that finds it full goes on without waiting. The zero value is not ready; see init.
+type eventRing struct {
 	head    atomic.Uint64
 	_       [56]byte
 	tail    atomic.Uint64 // where the reader is
 	_       [56]byte
 	dropped atomic.Uint64
-	slots   []slot
+	slots   []ringSlot
 }
 
-type slot struct {
+type ringSlot struct {
 	turn atomic.Uint64 // the number of the event to write here, plus 1 once it is written
 	e    event
 }
@@ -69,15 +67,15 @@ type slot struct {
 // ringSlots is how many events wait at most in one ring.
 const ringSlots = 256
 
-func (r *ring) init() {
-	r.slots = make([]slot, ringSlots)
+func (r *eventRing) init() {
+	r.slots = make([]ringSlot, ringSlots)
 	for i := range r.slots {
 		r.slots[i].turn.Store(uint64(i))
 	}
 }
 
 // claim returns a slot to fill, and then to publish; nil if the ring is full.
-func (r *ring) claim() (s *slot, n uint64) {
+func (r *eventRing) claim() (s *ringSlot, n uint64) {
 	for {
 		n = r.head.Load()
 		s = &r.slots[n%ringSlots]
@@ -94,13 +92,13 @@ func (r *ring) claim() (s *slot, n uint64) {
 }
 
 // publish hands a claimed slot to the reader. It reports whether the ring is half full.
-func (r *ring) publish(s *slot, n uint64) (half bool) {
+func (r *eventRing) publish(s *ringSlot, n uint64) (half bool) {
 	s.turn.Store(n + 1)
 	return n-r.tail.Load() == ringSlots/2
 }
 
 // drain calls f for each published event, in order. Only one goroutine may call it at a time.
-func (r *ring) drain(f func(*event)) (events int) {
+func (r *eventRing) drain(f func(*event)) (events int) {
 	n := r.tail.Load()
 	for {
 		s := &r.slots[n%ringSlots]

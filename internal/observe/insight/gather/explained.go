@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// lookedAt bounds the recorded requests that are looked at to say why none meets a rule.
+	// mostLookedAt bounds the recorded requests that are looked at to say why none meets a rule.
 	// explainedReasons bounds the reasons for all rules: with many rules fewer requests are looked
 	// at.
-	lookedAt         = 200
+	mostLookedAt     = 200
 	explainedReasons = 20_000
 	// explainedRules is the number of rules up to which explaining takes no noticeable time.
 	explainedRules = 1000
@@ -19,9 +19,9 @@ const (
 	explainedFor = time.Minute
 )
 
-// explained says why the recorded requests did not meet the rules that nobody met.
+// explanations says why the recorded requests did not meet the rules that nobody met.
 // Collector.reasons guards it.
-type explained struct {
+type explanations struct {
 	of    *rule.Set
 	at    time.Time
 	unmet map[[2]string]judge.Unmet // by domain and name
@@ -38,9 +38,9 @@ func (c *Collector) unmet(domain, name string) judge.Unmet {
 	}
 	c.reasons.Lock()
 	defer c.reasons.Unlock()
-	e := &c.reasons.explained
+	e := &c.reasons.explanations
 	if e.of != set {
-		*e = explained{of: set, also: map[[2]string]bool{}}
+		*e = explanations{of: set, also: map[[2]string]bool{}}
 	}
 	if now := c.now(); now.Sub(e.at) >= explainedFor {
 		e.at, e.unmet = now, c.explain(set, e.also)
@@ -65,7 +65,7 @@ func (c *Collector) explain(set *rule.Set, also map[[2]string]bool) map[[2]strin
 	if len(wanted) == 0 {
 		return nil
 	}
-	for _, q := range c.o.Recorded(min(lookedAt, explainedReasons/max(len(set.Rules()), 1))) {
+	for _, q := range c.o.Recorded(min(mostLookedAt, explainedReasons/max(len(set.Rules()), 1))) {
 		for _, reason := range set.Explain(&q) {
 			if reasons, ok := wanted[reason.Rule]; ok && reason.Why != "" {
 				reason.Hits = nil

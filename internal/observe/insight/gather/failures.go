@@ -18,8 +18,9 @@ import (
 // alike rules fail at once. So the deciding path counts once for all of them, and the rules share
 // the counts over time for as long as they have failed together.
 
-// failing counts failures on the deciding path, of one rule alone or of a group of alike rules.
-type failing struct {
+// failureCounter counts failures on the deciding path, of one rule alone or of a group of alike
+// rules.
+type failureCounter struct {
 	n     atomic.Uint64
 	first atomic.Pointer[failure] // nil if there is none
 }
@@ -31,20 +32,20 @@ type failure struct {
 }
 
 // count counts an expression that failed. order numbers the first failures.
-func (f *failing) count(key string, err error, order *atomic.Uint64) {
+func (f *failureCounter) count(key string, err error, order *atomic.Uint64) {
 	if f.first.Load() == nil {
 		f.first.CompareAndSwap(nil, &failure{order.Add(1), failureText(key, err)})
 	}
 	f.n.Add(1)
 }
 
-// quoted matches a quoted value in an error, which the client sent.
-var quoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"`) })
+// quotedValue matches a quoted value in an error, which the client sent.
+var quotedValue = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"`) })
 
 // failureText says which expression failed, and why. It leaves out quoted values, because everybody
 // who sees verdicts sees the text.
 func failureText(key string, err error) string {
-	text := key + ": " + quoted().ReplaceAllString(strings.ToValidUTF8(err.Error(), "\ufffd"), `"…"`)
+	text := key + ": " + quotedValue().ReplaceAllString(strings.ToValidUTF8(err.Error(), "\ufffd"), `"…"`)
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) {
 			return c
@@ -70,21 +71,21 @@ func (t *table) failed(m *rule.Matches, order *atomic.Uint64) {
 	}
 }
 
-// failures counts failures over time. The Collector's mu guards it.
-type failures struct {
-	tally tally    // empty until there is one
-	first *failure // of all
+// failureHistory counts failures over time. The Collector's mu guards it.
+type failureHistory struct {
+	tally countWheel // empty until there is one
+	first *failure   // of all
 }
 
-// source is a counter, with the count that was read last.
-type source struct {
-	*failing
+// failureSource is a counter, with the count that was read last.
+type failureSource struct {
+	*failureCounter
 	last uint64
 }
 
 // add reads a counter up to an instant. It returns how many bytes of memory this took, which is 0
 // after the first failure.
-func (f *failures) add(unix int64, from *source) (took int64) {
+func (f *failureHistory) add(unix int64, from *failureSource) (took int64) {
 	n := from.n.Load()
 	if n == from.last {
 		return 0
@@ -101,43 +102,43 @@ func (f *failures) add(unix int64, from *source) (took int64) {
 	return took
 }
 
-func (f *failures) bytes() int64 {
+func (f *failureHistory) bytes() int64 {
 	return int64(len(f.tally.buckets)) * int64(unsafe.Sizeof(f.tally.buckets[0]))
 }
 
-// alike holds the failures of rules that have failed together so far: they are in the same groups
-// of alike rules. A reload may part them, which copies their failures. It may also bring other
-// rules into their groups; these get an alike of their own, because they failed less.
-type alike struct {
-	failures
-	before *alike // the alike that it continues; nil for none
+// alikeRules holds the failures of rules that have failed together so far: they are in the same
+// groups of alike rules. A reload may part them, which copies their failures. It may also bring
+// other rules into their groups; these get an alike of their own, because they failed less.
+type alikeRules struct {
+	failureHistory
+	before *alikeRules // the alike that it continues; nil for none
 	// The counters of their groups. The first old of them belong to the previous rules, which may
 	// still make decisions.
-	from []source
+	from []failureSource
 	old  int
 }
 
-// sharing finds out which rules of a new table share their failures.
-type sharing struct {
-	roots  map[*alike]*alike // by the alike that they continue
-	joined map[joint]*alike
+// failureSharing finds out which rules of a new table share their failures.
+type failureSharing struct {
+	roots  map[*alikeRules]*alikeRules // by the alike that they continue
+	joined map[joinedGroup]*alikeRules
 }
 
-type joint struct {
-	*alike
-	group *failing
+type joinedGroup struct {
+	*alikeRules
+	group *failureCounter
 }
 
 // goOn returns the alike that continues before under the new rules. Those without failures so far
 // become one if their groups are the same.
-func (x *sharing) goOn(before *alike) *alike {
+func (x *failureSharing) goOn(before *alikeRules) *alikeRules {
 	if before == nil {
 		return nil
 	}
-	var s *alike
+	var s *alikeRules
 	if len(before.tally.buckets) > 0 {
 		if s = x.roots[before]; s == nil {
-			s = &alike{before: before}
+			s = &alikeRules{before: before}
 			x.roots[before] = s
 		}
 	}
@@ -149,11 +150,11 @@ func (x *sharing) goOn(before *alike) *alike {
 }
 
 // join returns the alike for the rules of s that are in group as well. s may be nil.
-func (x *sharing) join(s *alike, group source) *alike {
-	at := joint{s, group.failing}
+func (x *failureSharing) join(s *alikeRules, group failureSource) *alikeRules {
+	at := joinedGroup{s, group.failureCounter}
 	j := x.joined[at]
 	if j == nil {
-		j = &alike{}
+		j = &alikeRules{}
 		if s != nil {
 			j.before, j.from, j.old = s.before, slices.Clip(s.from), s.old
 		}
@@ -166,21 +167,21 @@ func (x *sharing) join(s *alike, group source) *alike {
 // share finds out which rules of a set share their failures, and makes the counters of its groups.
 // states are by rule.Rule.Index.
 func (c *Collector) share(s *rule.Set, t *table, states []*ruleState) {
-	x := sharing{map[*alike]*alike{}, map[joint]*alike{}}
+	x := failureSharing{map[*alikeRules]*alikeRules{}, map[joinedGroup]*alikeRules{}}
 	for _, st := range states {
 		st.alike = x.goOn(st.alike)
 	}
-	t.alike = map[*rule.Alike]*failing{}
+	t.alike = map[*rule.Alike]*failureCounter{}
 	for _, a := range s.Alike() {
-		f := &failing{}
+		f := &failureCounter{}
 		t.alike[a] = f
 		for _, r := range a.Rules {
 			st := states[r.Index]
-			st.alike = x.join(st.alike, source{failing: f})
+			st.alike = x.join(st.alike, failureSource{failureCounter: f})
 		}
 	}
 	c.alike = nil
-	seen := map[*alike]bool{nil: true}
+	seen := map[*alikeRules]bool{nil: true}
 	for _, st := range states {
 		s := st.alike
 		if seen[s] {
@@ -189,7 +190,7 @@ func (c *Collector) share(s *rule.Set, t *table, states []*ruleState) {
 		seen[s] = true
 		c.alike = append(c.alike, s)
 		if b := s.before; b != nil {
-			s.failures, s.before = b.failures, nil
+			s.failureHistory, s.before = b.failureHistory, nil
 			if seen[b] { // another one has its buckets
 				s.tally.buckets = slices.Clone(b.tally.buckets)
 			}

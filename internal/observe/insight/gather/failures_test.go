@@ -216,7 +216,7 @@ func TestFailuresTakeLittleMemory(t *testing.T) {
 		b.pass(time.Second)
 	}
 	before := b.Bytes()
-	one := (&failures{tally: newTally(600, snapshot.Eras*snapshot.EraLasts/600+1)}).bytes()
+	one := (&failureHistory{tally: newTally(600, snapshot.Eras*snapshot.EraLasts/600+1)}).bytes()
 	fail()
 	if took := b.Bytes() - before; took != one {
 		t.Errorf("%d bytes for the failures of %d rules, those of one take %d", took, len(specs), one)

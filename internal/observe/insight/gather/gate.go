@@ -24,42 +24,56 @@ import (
 //
 // A decision that was drawn by chance carries its weight, so that estimates stay right.
 
-// The outcomes of a request at one rule.
+// outcome is the outcome of a request at one rule.
+type outcome uint8
+
 const (
-	passed  = iota
-	near    // passed, with most of the limit used
-	soft    // passed, in the soft margin
-	alone   // refused by nothing but this rule
-	shared  // refused by this rule and others
-	stopped // passed, and refused by another rule
-	would   // a rule in shadow would have refused it, and nothing did
-	wouldToo
-	banned // by a ban of this rule
-	outcomes
+	outcomePassed  outcome = iota
+	outcomeNear            // passed, with most of the limit used
+	outcomeSoft            // passed, in the soft margin
+	outcomeAlone           // refused by nothing but this rule
+	outcomeShared          // refused by this rule and others
+	outcomeStopped         // passed, and refused by another rule
+	outcomeWould           // a rule in shadow would have refused it, and nothing did
+	outcomeWouldToo
+	outcomeBanned // by a ban of this rule
+	outcomes      = iota
 )
 
-// A request counts for the domain at the first rule that it met, and separately if it was near some
-// limit.
+// role says what a request counts for at a rule. It counts for the domain at the first rule that it
+// met, and separately if it was near some limit.
+type role uint8
+
 const (
-	other = iota
-	first
-	firstNear
-	roles
+	roleOther role = iota
+	roleFirst
+	roleFirstNear
+	roles = iota
 )
 
-// counts are counters that wrap. Readers take differences.
-type counts [roles * outcomes]uint32
+// counterOf returns the place of a counter in gateCounts.
+func counterOf(r role, o outcome) int { return int(r)*outcomes + int(o) }
 
-// cell is a share of the counters of a rule. Decisions that are made at the same time hardly ever
-// count in the same one.
-type cell struct {
+// weights say for how many decisions an event stands: 1 << weight of them, in the lists of top keys
+// and in the sample of its key. With noWeight it does not count there.
+type weights struct{ top, key uint8 }
+
+// gateCounts are counters that wrap. Readers take differences.
+type gateCounts [roles * outcomes]uint32
+
+// of returns the counters of a role, by outcome.
+func (c *gateCounts) of(at role) []uint32 { return c[counterOf(at, 0):counterOf(at+1, 0)] }
+
+// gateCell is a share of the counters of a rule. Decisions that are made at the same time hardly
+// ever count in the same one.
+type gateCell struct {
 	n [roles * outcomes]atomic.Uint32
 	_ [128 - roles*outcomes*4]byte
 }
 
 // gate is the part of a rule's state that the deciding path uses.
 type gate struct {
-	cells  []cell
+	cells  []gateCell
 	number uint32
 	// below bounds the hashes of the keys in the samples. A key below belowAll belongs in the
 	// sample of all keys. Once it is refused, a key below belowRefused belongs in the sample of
@@ -67,11 +81,11 @@ type gate struct {
 	below, belowAll, belowRefused atomic.Uint64
 	beyond                        atomic.Uint64 // the largest of the three
 	filter                        atomic.Pointer[filter]
-	failing                       failing // of the rule alone
+	failing                       failureCounter // of the rule alone
 }
 
 func newGate(number uint32) *gate {
-	g := &gate{cells: make([]cell, observe.Cells()), number: number}
+	g := &gate{cells: make([]gateCell, observe.Cells()), number: number}
 	g.belowAll.Store(math.MaxUint64) // the first key that comes begins the samples
 	g.belowRefused.Store(math.MaxUint64)
 	g.beyond.Store(math.MaxUint64)
@@ -80,7 +94,7 @@ func newGate(number uint32) *gate {
 }
 
 // read sums the counters.
-func (g *gate) read() (sum counts) {
+func (g *gate) read() (sum gateCounts) {
 	for i := range g.cells {
 		for k := range sum {
 			sum[k] += g.cells[i].n[k].Load()
@@ -114,7 +128,7 @@ type table struct {
 	generation uint64
 	limits     []limitRef // by rule.Counter.Index
 	gates      []*gate    // by rule.Rule.Index
-	alike      map[*rule.Alike]*failing
+	alike      map[*rule.Alike]*failureCounter
 	domains    map[string]*domainGate
 	sole       *domainGate // if there is one domain only, soleName
 	soleName   string
@@ -125,27 +139,27 @@ type limitRef struct {
 	gate    *gate
 	window  uint16 // its place in the rule
 	shift   uint8  // see unitShift
-	fullest *fullest
+	fullest *fullestUse
 }
 
-// fullest is the largest share of a limit that any key used. Decisions below warn are sampled, so
-// the fullest one would often be missed. The lower 32 bits hold the limit, and the upper 32 bits
+// fullestUse is the largest share of a limit that any key used. Decisions below warn are sampled,
+// so the fullest one would often be missed. The lower 32 bits hold the limit, and the upper 32 bits
 // the use from which on it is raised; 0 means that nobody used the limit.
 //
 // It is raised by at least one 256th of the limit. Otherwise a use that grows with each request, as
 // of a limit for a month, would be written each time.
-type fullest struct{ atomic.Uint64 }
+type fullestUse struct{ atomic.Uint64 }
 
 // raise notes the use after an admitted decision.
-func (f *fullest) raise(l *weir.LimitResult) {
+func (f *fullestUse) raise(l *weir.LimitResult) {
 	shift := snapshot.UnitShift(l.Limit)
-	used, limit := clamp((l.Limit-l.Remaining)>>shift), clamp(l.Limit>>shift)
+	used, limit := clamp32((l.Limit-l.Remaining)>>shift), clamp32(l.Limit>>shift)
 	if v := f.Load(); uint32(v) != limit || used >= uint32(v>>32) {
 		f.set(used, limit)
 	}
 }
 
-func (f *fullest) set(used, limit uint32) {
+func (f *fullestUse) set(used, limit uint32) {
 	for limit > 0 {
 		old, next := f.Load(), min(uint64(used)+stepOf(limit), math.MaxUint32)
 		if float32(used)/float32(limit) <= shareOf(old) || f.CompareAndSwap(old, next<<32|uint64(limit)) {
@@ -164,7 +178,7 @@ func shareOf(v uint64) float32 {
 }
 
 // take returns the share, and resets it.
-func (f *fullest) take() float32 { return shareOf(f.Swap(0)) }
+func (f *fullestUse) take() float32 { return shareOf(f.Swap(0)) }
 
 // domainGate counts the requests of a domain that met no rule.
 type domainGate struct{ cells []domainCell }
@@ -222,18 +236,18 @@ func (c *Collector) Decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 		thin = now.quiet()
 		at.fullest.raise(&d.Limits[0])
 	}
-	if f.Random&mask(thin) != 0 && f.Key >= g.beyond.Load() {
+	if f.Random&powerMask(thin) != 0 && f.Key >= g.beyond.Load() {
 		return // neither drawn nor in a sample, as most are
 	}
-	o := int(ofAlone[f.Outcome])
-	if top, key, take := g.draw(f.Key, o, now, f.Random); take {
-		c.hand(g, &ts.now, r, d, 0, 1, o, f.Key, top, key, observe.Turn(d))
+	o := countedOutcome[f.Outcome]
+	if w, take := g.draw(f.Key, o, now, f.Random); take {
+		c.emit(&ts.now, r, d, looked{gate: g, end: 1, outcome: o, hash: f.Key, weights: w, turn: observe.Turn(d)})
 	}
 }
 
-// ofAlone maps each observe.Outcome to an outcome of the rule.
-var ofAlone = [observe.Outcomes]uint8{
-	observe.Passed: passed, observe.Near: near, observe.Soft: soft, observe.Refused: alone,
+// countedOutcome maps each observe.Outcome to an outcome of the rule.
+var countedOutcome = [observe.Outcomes]outcome{
+	observe.Passed: outcomePassed, observe.Near: outcomeNear, observe.Soft: outcomeSoft, observe.Refused: outcomeAlone,
 }
 
 // decided counts and draws a decision of any kind.
@@ -272,9 +286,9 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 		}
 	}
 	now, random := thinning(c.thinning.Load()), f.Random
-	role := first
+	at := roleFirst
 	if d.Allowed && (d.NearLimit() || d.SoftExceeded()) {
-		role = firstNear
+		at = roleFirstNear
 	}
 	for i := 0; i < len(d.Limits); {
 		begin, end := i, groupEnd(d, i)
@@ -286,20 +300,20 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 		o := outcomeOf(d, begin, end, refusing)
 		g := t.limits[l.Window.Counter.Index].gate
 		if f.Outcome == observe.Unclear {
-			g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
+			g.cells[turn&uint64(len(g.cells)-1)].n[counterOf(at, o)].Add(1)
 		}
-		role = other
+		at = roleOther
 		for k := begin; k < end; k++ {
 			if l := &d.Limits[k]; l.Allowed && l.Window.Counter.Index < len(t.limits) {
 				t.limits[l.Window.Counter.Index].fullest.raise(l)
 			}
 		}
 		hash := c.o.Tally.Hash(d.Matches.Hits[begin].Key)
-		if top, key, take := g.draw(hash, o, now, random); take {
-			c.hand(g, t, r, d, begin, end, o, hash, top, key, turn)
+		if w, take := g.draw(hash, o, now, random); take {
+			c.emit(t, r, d, looked{gate: g, begin: begin, end: end, outcome: o, hash: hash, weights: w, turn: turn})
 		}
 		// Each rule draws for itself (wyrand, Wang Yi 2019).
-		random = fold(random+0xa0761d6478bd642f, random^0xe7037ed1a0b428db)
+		random = foldProduct(random+0xa0761d6478bd642f, random^0xe7037ed1a0b428db)
 	}
 }
 
@@ -319,9 +333,9 @@ func groupEnd(d *weir.Decision, i int) int {
 
 // outcomeOf returns the outcome of a request at one rule, whose windows are d.Limits[begin:end].
 // refusing is how many rules refused it.
-func outcomeOf(d *weir.Decision, begin, end, refusing int) int {
+func outcomeOf(d *weir.Decision, begin, end, refusing int) outcome {
 	if d.Banned.Rule != nil {
-		return banned
+		return outcomeBanned
 	}
 	var refuses, wouldRefuse, isSoft, isNear bool
 	for i := begin; i < end; i++ {
@@ -332,37 +346,37 @@ func outcomeOf(d *weir.Decision, begin, end, refusing int) int {
 	}
 	switch {
 	case refuses && refusing == 1:
-		return alone
+		return outcomeAlone
 	case refuses:
-		return shared
+		return outcomeShared
 	case wouldRefuse && d.Allowed:
-		return would
+		return outcomeWould
 	case wouldRefuse:
-		return wouldToo
+		return outcomeWouldToo
 	case !d.Allowed:
-		return stopped
+		return outcomeStopped
 	case isSoft:
-		return soft
+		return outcomeSoft
 	case isNear:
-		return near
+		return outcomeNear
 	}
-	return passed
+	return outcomePassed
 }
 
 // refusesAt reports whether an outcome is a refusal by the rule, or would be, in shadow.
-func refusesAt(outcome int) bool {
-	return outcome >= alone && outcome <= wouldToo && outcome != stopped
+func refusesAt(o outcome) bool {
+	return o >= outcomeAlone && o <= outcomeWouldToo && o != outcomeStopped
 }
 
 // draw decides whether a decision is looked at, and with which weights.
-func (g *gate) draw(hash uint64, outcome int, now thinning, random uint64) (weightTop, weightKey uint8, take bool) {
-	weightTop, weightKey = none, none
+func (g *gate) draw(hash uint64, o outcome, now thinning, random uint64) (w weights, take bool) {
+	w = weights{noWeight, noWeight}
 	thin := now.refused()
-	if outcome == passed {
+	if o == outcomePassed {
 		thin = now.quiet()
 	}
-	if random&mask(thin) == 0 {
-		weightTop, take = thin, true
+	if random&powerMask(thin) == 0 {
+		w.top, take = thin, true
 	}
 	known := uint32(0)
 	if hash < g.below.Load() {
@@ -373,16 +387,16 @@ func (g *gate) draw(hash uint64, outcome int, now thinning, random uint64) (weig
 				thin = now.watched()
 			}
 			thin = max(thin, uint8(known&filterThin))
-			if random>>34&mask(thin) == 0 {
-				take, weightKey = true, thin
+			if random>>34&powerMask(thin) == 0 {
+				take, w.key = true, thin
 			} else if known&filterMinute != now.minute() && at.CompareAndSwap(known, known&^filterMinute|now.minute()) {
 				take = true // once a minute, to know that the key was there
 			}
 		}
 	}
-	if known&filterWatched == 0 && outcome != banned &&
-		(known == 0 && hash < g.belowAll.Load() || refusesAt(outcome) && hash < g.belowRefused.Load()) {
-		take, weightKey = true, 0 // new to a sample
+	if known&filterWatched == 0 && o != outcomeBanned &&
+		(known == 0 && hash < g.belowAll.Load() || refusesAt(o) && hash < g.belowRefused.Load()) {
+		take, w.key = true, 0 // new to a sample
 	}
-	return weightTop, weightKey, take
+	return w, take
 }

@@ -10,29 +10,39 @@ import (
 
 // This file runs on the deciding path, for the decisions that are looked at.
 
-// hand writes the events of one rule.
-func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, begin, end, outcome int, hash uint64, weightTop, weightKey uint8, turn uint64) {
-	ring := &c.rings[turn&uint64(len(c.rings)-1)]
+// looked is a decision at one rule that is looked at. The rule's windows are d.Limits[begin:end].
+type looked struct {
+	gate       *gate
+	begin, end int
+	outcome    outcome
+	hash       uint64 // of the key
+	weights    weights
+	turn       uint64 // by observe.Turn
+}
+
+// emit writes the events of one rule.
+func (c *Collector) emit(t *table, r *weir.Request, d *weir.Decision, k looked) {
+	ring := &c.rings[k.turn&uint64(len(c.rings)-1)]
 	rest := uint16(0)
-	if outcome == banned {
+	if k.outcome == outcomeBanned {
 		rest |= flagBanned
 	}
-	switch outcome {
-	case stopped:
+	switch k.outcome {
+	case outcomeStopped:
 		rest |= flagStopped | flagPassed
-	case passed, near, soft:
+	case outcomePassed, outcomeNear, outcomeSoft:
 		rest |= flagPassed
 	}
 	if c.known(r) {
 		rest |= flagKnown
 	}
-	group, retry := groupOf(d, begin, end)
+	group, retry := groupOf(d, k.begin, k.end)
 	rest |= group
 	with := uint32(0)
-	if outcome == shared {
-		with = otherRefusing(t, d, begin, end)
+	if k.outcome == outcomeShared {
+		with = otherRefusing(t, d, k.begin, k.end)
 	}
-	for i := begin; i < end; i++ {
+	for i := k.begin; i < k.end; i++ {
 		l, h := &d.Limits[i], &d.Matches.Hits[i]
 		index := l.Window.Counter.Index
 		if index >= len(t.limits) {
@@ -44,11 +54,11 @@ func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 			return
 		}
 		e := &s.e
-		e.hash, e.decision, e.at, e.rule, e.window = hash, uint64(d.ID), d.Time, g.number, t.limits[index].window
+		e.hash, e.decision, e.at, e.rule, e.window = k.hash, uint64(d.ID), d.Time, k.gate.number, t.limits[index].window
 		e.with = with
 		e.flags, e.status = rest, 0
-		e.weightTop, e.weightKey = weightTop, weightKey
-		if i == begin {
+		e.weights = k.weights
+		if i == k.begin {
 			e.flags |= flagFirst
 		}
 		if d.Refuses(l) || l.Mode == rule.Shadow && !l.Allowed {
@@ -59,11 +69,11 @@ func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 		}
 		e.retry = retry
 		shift := t.limits[index].shift
-		e.asked = clamp(askedOf(r, d, i) >> shift)
-		e.limit = clamp(l.Limit >> shift)
-		e.used = clamp((l.Limit - l.Remaining) >> shift)
+		e.asked = clamp32(askedOf(r, d, i) >> shift)
+		e.limit = clamp32(l.Limit >> shift)
+		e.used = clamp32((l.Limit - l.Remaining) >> shift)
 		if l.Soft {
-			e.used = clamp(l.Limit>>shift + 1)
+			e.used = clamp32(l.Limit>>shift + 1)
 		}
 		e.door = c.doors.number(r.Door)
 		n, cut := copyKey(&e.key, h.Key, d.Rules.IPv6Prefix())
@@ -86,7 +96,7 @@ func groupOf(d *weir.Decision, begin, end int) (flags uint16, retry int64) {
 		if l.Near || l.Soft {
 			flags |= flagRuleNear
 		}
-		if own(l) {
+		if hasOwnNumbers(l) {
 			flags |= flagOwn
 		}
 		switch {
@@ -127,8 +137,8 @@ func otherRefusing(t *table, d *weir.Decision, begin, end int) uint32 {
 	return 0
 }
 
-// own reports whether the key has numbers of its own, by an override or a grant.
-func own(l *weir.LimitResult) bool {
+// hasOwnNumbers reports whether the key has numbers of its own, by an override or a grant.
+func hasOwnNumbers(l *weir.LimitResult) bool {
 	w := l.Window
 	if !slices.Contains(w.Rule.Windows, w) {
 		return true
@@ -146,7 +156,7 @@ func askedOf(r *weir.Request, d *weir.Decision, i int) int64 {
 	return algo.Cost(hits, d.Matches.Hits[i].Cost)
 }
 
-func clamp(n int64) uint32 { return uint32(min(max(n, 0), 1<<32-1)) }
+func clamp32(n int64) uint32 { return uint32(min(max(n, 0), 1<<32-1)) }
 
 // wake wakes the goroutine that gathers events.
 func (c *Collector) wake() {

@@ -9,11 +9,11 @@ import (
 // hashKey hashes a key with the seed that all nodes share.
 func hashKey(seed uint64, key []byte) uint64 { return keyhash.Sum(seed, key) }
 
-// mask returns the bits that must be 0 in a random number so that one in 2^j events is taken.
-func mask(j uint8) uint64 { return 1<<(j&31) - 1 }
+// powerMask returns the bits that must be 0 in a random number so that one in 2^j events is taken.
+func powerMask(j uint8) uint64 { return 1<<(j&31) - 1 }
 
-// fold multiplies to 128 bits, and folds them into 64.
-func fold(a, b uint64) uint64 {
+// foldProduct multiplies to 128 bits, and folds them into 64.
+func foldProduct(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }

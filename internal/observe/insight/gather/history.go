@@ -34,8 +34,8 @@ type pastName struct {
 	definition   uint64
 }
 
-// past is the series of one of them.
-type past struct {
+// pastSeries is the series of one of them.
+type pastSeries struct {
 	name  pastName
 	steps []pastStep
 }
@@ -48,8 +48,8 @@ type pastStep struct {
 }
 
 // codeRecord codes a payload.
-func codeRecord(c *pack.Coder, list *[]past) {
-	pack.Slice(c, list, mostRecord, func(p *past) {
+func codeRecord(c *pack.Coder, list *[]pastSeries) {
+	pack.Slice(c, list, mostRecord, func(p *pastSeries) {
 		c.Text(&p.name.domain)
 		c.Text(&p.name.rule)
 		c.Fixed(&p.name.definition)
@@ -71,7 +71,7 @@ func codeRecord(c *pack.Coder, list *[]past) {
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // appendRecord appends a record to b.
-func appendRecord(b []byte, list []past) []byte {
+func appendRecord(b []byte, list []pastSeries) []byte {
 	at := len(b)
 	c := pack.Writer(append(b, make([]byte, 8)...))
 	codeRecord(c, &list)
@@ -84,7 +84,7 @@ func appendRecord(b []byte, list []past) []byte {
 
 // readHistory calls f for each series in the bytes of a history file. It returns how many bytes are
 // good: the rest is torn, or not ours.
-func readHistory(data []byte, f func(*past)) (good int) {
+func readHistory(data []byte, f func(*pastSeries)) (good int) {
 	if len(data) < len(historyMagic) || string(data[:len(historyMagic)]) != historyMagic {
 		return 0
 	}
@@ -103,7 +103,7 @@ func readHistory(data []byte, f func(*past)) (good int) {
 			return good
 		}
 		c := pack.Reader(payload)
-		var list []past
+		var list []pastSeries
 		if codeRecord(c, &list); !c.ReadAll() {
 			return good
 		}
@@ -114,8 +114,8 @@ func readHistory(data []byte, f func(*past)) (good int) {
 	}
 }
 
-// history is the file at work. One goroutine uses it: Run.
-type history struct {
+// historyFile is the file at work. One goroutine uses it: Run.
+type historyFile struct {
 	path    string
 	log     *slog.Logger
 	file    *os.File
@@ -125,8 +125,8 @@ type history struct {
 }
 
 // openHistory reads the file, if there is one, and prepares it for appending.
-func openHistory(path string, log *slog.Logger, now time.Time, f func(*past)) (*history, error) {
-	h := &history{path: path, log: log, written: now}
+func openHistory(path string, log *slog.Logger, now time.Time, f func(*pastSeries)) (*historyFile, error) {
+	h := &historyFile{path: path, log: log, written: now}
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -167,7 +167,7 @@ func openHistory(path string, log *slog.Logger, now time.Time, f func(*past)) (*
 }
 
 // append writes a record at the end.
-func (h *history) append(list []past) error {
+func (h *historyFile) append(list []pastSeries) error {
 	b := appendRecord(nil, list)
 	if h.size+int64(len(b)) > mostHistory || len(b) > mostRecord {
 		return fmt.Errorf("%s has %d bytes, and may have %d", h.path, h.size, mostHistory)
@@ -182,16 +182,16 @@ func (h *history) append(list []past) error {
 }
 
 // rewrite puts a new file in the place of the old one.
-func (h *history) rewrite(each func(yield func([]past) error) error) error {
+func (h *historyFile) rewrite(each func(yield func([]pastSeries) error) error) error {
 	temporary := h.path + ".new"
 	f, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	next := &history{path: temporary, file: f}
+	next := &historyFile{path: temporary, file: f}
 	if _, err = f.WriteAt([]byte(historyMagic), 0); err == nil {
 		next.size = int64(len(historyMagic))
-		err = each(func(list []past) error {
+		err = each(func(list []pastSeries) error {
 			b := appendRecord(nil, list)
 			if next.size+int64(len(b)) > mostHistory || len(b) > mostRecord {
 				return nil // the rules that come first are kept
@@ -222,7 +222,7 @@ func (h *history) rewrite(each func(yield func([]past) error) error) error {
 }
 
 // failed logs once that the file cannot be written, and once that it can be again.
-func (h *history) failed(err error) {
+func (h *historyFile) failed(err error) {
 	if (err != nil) == h.failing {
 		return
 	}
@@ -254,7 +254,7 @@ func (c *Collector) remember() {
 }
 
 // pastMinute returns the counts of the minute that began at an instant.
-func (c *Collector) pastMinute(unix int64) (list []past) {
+func (c *Collector) pastMinute(unix int64) (list []pastSeries) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, d := range c.sortedDomains("") {
@@ -269,10 +269,10 @@ func (c *Collector) pastMinute(unix int64) (list []past) {
 }
 
 // eachPast yields all that is known, one rule at a time.
-func (c *Collector) eachPast(yield func([]past) error) error {
+func (c *Collector) eachPast(yield func([]pastSeries) error) error {
 	c.mu.Lock()
 	rules, now := append([]*ruleState(nil), c.rules...), c.now().Unix()
-	var list []past
+	var list []pastSeries
 	for _, d := range c.sortedDomains("") {
 		list = appendPast(list, pastName{domain: d.name}, d.series, nil, 0, now)
 	}
@@ -299,8 +299,8 @@ func (c *Collector) eachPast(yield func([]past) error) error {
 
 // appendPast appends the counts of a series between two instants: by the minute as far back as
 // minutes are known, and by ten minutes before.
-func appendPast(list []past, name pastName, s *series, states []minuteState, from, to int64) []past {
-	p := past{name: name}
+func appendPast(list []pastSeries, name pastName, s *series, states []minuteState, from, to int64) []pastSeries {
+	p := pastSeries{name: name}
 	begin := (s.minute.last - int64(len(s.minute.buckets)) + 1) * 60
 	begin = (begin + 599) / 600 * 600 // no step counts twice
 	if from < begin {
@@ -338,7 +338,7 @@ func (c *Collector) Open(path string) error {
 	defer c.mu.Unlock()
 	c.past = map[pastName][]pastStep{}
 	oldest := c.now().Add(-snapshot.MostOver).Unix()
-	h, err := openHistory(path, log, c.now(), func(p *past) {
+	h, err := openHistory(path, log, c.now(), func(p *pastSeries) {
 		if _, have := c.past[p.name]; !have && len(c.past) >= mostPast {
 			return
 		}

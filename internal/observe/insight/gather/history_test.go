@@ -78,7 +78,7 @@ func TestHistory(t *testing.T) {
 			if err := next.Close(); err != nil {
 				t.Error(err)
 			}
-			if data, err := os.ReadFile(path); err != nil || readHistory(data, func(*past) {}) != len(data) {
+			if data, err := os.ReadFile(path); err != nil || readHistory(data, func(*pastSeries) {}) != len(data) {
 				t.Errorf("the file is not good to its end: %v", err)
 			}
 		})
@@ -108,7 +108,7 @@ func TestHistoryIsNone(t *testing.T) {
 
 // FuzzHistory: whatever lies in the file, what is good of it is read, and read again alike.
 func FuzzHistory(f *testing.F) {
-	good := appendRecord([]byte(historyMagic), []past{
+	good := appendRecord([]byte(historyMagic), []pastSeries{
 		{name: pastName{"shop", "a", 7}, steps: []pastStep{{unix: 60, step: 60, count: snapshot.Bucket{1, 2, 3}}, {unix: 600, step: 600, count: snapshot.Bucket{snapshot.LaneWould: 4}}}},
 		{name: pastName{domain: "shop"}},
 	})
@@ -116,17 +116,17 @@ func FuzzHistory(f *testing.F) {
 	f.Add(good[:len(good)-1])
 	f.Add(append(bytes.Clone(good), good[len(historyMagic):]...))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var list []past
-		n := readHistory(data, func(p *past) { list = append(list, *p) })
+		var list []pastSeries
+		n := readHistory(data, func(p *pastSeries) { list = append(list, *p) })
 		if n > len(data) {
 			t.Fatalf("%d of %d bytes are good", n, len(data))
 		}
 		if n == 0 {
 			return
 		}
-		var again []past
+		var again []pastSeries
 		written := appendRecord([]byte(historyMagic), list)
-		if readHistory(written, func(p *past) { again = append(again, *p) }) != len(written) || len(again) != len(list) {
+		if readHistory(written, func(p *pastSeries) { again = append(again, *p) }) != len(written) || len(again) != len(list) {
 			t.Fatalf("%d were read, and %d when they were written again", len(list), len(again))
 		}
 	})

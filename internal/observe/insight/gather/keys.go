@@ -9,7 +9,7 @@ import (
 
 // takeKey takes an event into the samples of keys. mu is held.
 func (s *ruleState) takeKey(c *Collector, e *event) {
-	all, refused := s.eras[current].all, s.eras[current].refused
+	all, refused := s.eras[currentEra].all, s.eras[currentEra].refused
 	if all == nil {
 		return
 	}
@@ -59,7 +59,7 @@ func (s *ruleState) touched(c *Collector, all *sample, e *event) {
 		k.minute = m
 		s.minuteKeys++
 	}
-	if e.flags&flagFirst != 0 && s.eras[current].refused.find(e.hash) < 0 {
+	if e.flags&flagFirst != 0 && s.eras[currentEra].refused.find(e.hash) < 0 {
 		s.pace(all, at, e)
 	}
 }
@@ -71,9 +71,9 @@ func (s *ruleState) addKey(x *sample, at int, e *event) {
 	}
 	k := &x.keys[at]
 	units, requests := uint64(0), uint32(0)
-	if e.weightKey != none {
-		requests = 1 << min(e.weightKey, 31)
-		units = min(uint64(e.asked)<<e.weightKey, 1<<32-1)
+	if e.weights.key != noWeight {
+		requests = 1 << min(e.weights.key, 31)
+		units = min(uint64(e.asked)<<e.weights.key, 1<<32-1)
 	}
 	if e.flags&flagFirst != 0 { // once a request
 		k.asked = snapshot.AddTo32(k.asked, uint32(units))
@@ -137,7 +137,7 @@ func (s *ruleState) tell(hash uint64, thin uint8) {
 		value = filterMinute // no minute that it could be
 	}
 	watched := uint32(0)
-	if s.eras[current].refused.find(hash) >= 0 {
+	if s.eras[currentEra].refused.find(hash) >= 0 {
 		watched = filterWatched
 	}
 	at.Store(uint32(hash>>16)&0xffff<<filterHash | value&filterMinute | filterUsed | watched | uint32(thin)&filterThin)
@@ -146,10 +146,10 @@ func (s *ruleState) tell(hash uint64, thin uint8) {
 // refilter makes a new filter from the keys in the samples.
 func (s *ruleState) refilter() {
 	members := map[uint64]uint32{}
-	for _, k := range s.eras[current].all.keys {
+	for _, k := range s.eras[currentEra].all.keys {
 		members[k.hash] = uint32(k.thin)
 	}
-	for _, k := range s.eras[current].refused.keys {
+	for _, k := range s.eras[currentEra].refused.keys {
 		members[k.hash] = uint32(k.thin) | filterWatched
 	}
 	slots := 64
@@ -166,7 +166,7 @@ func (s *ruleState) refilter() {
 
 // limits passes the thresholds of the samples to the deciding path.
 func (s *ruleState) limits() {
-	all, refused := s.eras[current].all, s.eras[current].refused
+	all, refused := s.eras[currentEra].all, s.eras[currentEra].refused
 	watched := uint64(0)
 	if len(refused.keys) > 0 {
 		watched = refused.keys[refused.largest()].hash + 1
@@ -218,7 +218,7 @@ func (c *Collector) Watch(domain, rule string, keys []snapshot.RefusedKey) {
 
 // watch puts keys that were refused on other nodes into the sample of refused keys.
 func (s *ruleState) watch(keys []snapshot.RefusedKey, now int64) {
-	x := s.eras[current].refused
+	x := s.eras[currentEra].refused
 	if x == nil {
 		return // never met here: nothing is known that would be lost
 	}
@@ -239,19 +239,19 @@ func (s *ruleState) answered(e *event) {
 	if !tells {
 		return
 	}
-	if e.weightTop != none {
-		s.eras[current].answers += 1 << e.weightTop
+	if e.weights.top != noWeight {
+		s.eras[currentEra].answers += 1 << e.weights.top
 		if well {
-			s.eras[current].well += 1 << e.weightTop
+			s.eras[currentEra].well += 1 << e.weights.top
 		}
 	}
-	if e.weightKey == none {
+	if e.weights.key == noWeight {
 		return
 	}
-	for _, x := range [...]*sample{s.eras[current].all, s.eras[current].refused} {
+	for _, x := range [...]*sample{s.eras[currentEra].all, s.eras[currentEra].refused} {
 		if at := x.find(e.hash); at >= 0 {
 			k := &x.keys[at]
-			n := uint16(1) << min(e.weightKey, 10)
+			n := uint16(1) << min(e.weights.key, 10)
 			if k.answers > 1<<15-1 {
 				k.answers, k.well = k.answers/2, k.well/2
 			}
@@ -268,20 +268,20 @@ func (s *ruleState) turn() {
 	for kind := range s.long {
 		s.long[kind].halve()
 	}
-	if s.eras[current].all == nil {
+	if s.eras[currentEra].all == nil {
 		return
 	}
 	s.noteFullest()
 	copy(s.eras[1:], s.eras[:])
-	s.eras[current] = s.newEra()
+	s.eras[currentEra] = s.newEra()
 	s.refilter()
 	s.limits()
 }
 
 // resize changes how much is kept. Samples only shrink: keys that were dropped do not come back
 // before the next era.
-func (s *ruleState) resize(to size) {
-	if s.size == to && (s.series == nil || s.eras[current].all != nil) {
+func (s *ruleState) resize(to keptSize) {
+	if s.size == to && (s.series == nil || s.eras[currentEra].all != nil) {
 		return
 	}
 	s.size = to
@@ -300,8 +300,8 @@ func (s *ruleState) resize(to size) {
 	if s.series == nil {
 		return // never met
 	}
-	if s.eras[current].all == nil {
-		s.eras[current] = s.newEra()
+	if s.eras[currentEra].all == nil {
+		s.eras[currentEra] = s.newEra()
 	}
 	for i := range s.eras {
 		if x := s.eras[i].all; x != nil && x.k > to.all {
@@ -321,13 +321,13 @@ func (s *ruleState) forgetKeys() {
 		s.live[kind] = topList{most: s.live[kind].most}
 		s.long[kind] = topList{most: s.long[kind].most}
 	}
-	if s.eras[current].all == nil {
+	if s.eras[currentEra].all == nil {
 		return
 	}
 	for i := range s.eras {
 		s.eras[i].all, s.eras[i].refused = nil, nil
 	}
-	s.eras[current].all, s.eras[current].refused = s.newSamples()
+	s.eras[currentEra].all, s.eras[currentEra].refused = s.newSamples()
 	s.refilter()
 	s.limits()
 }
@@ -349,7 +349,7 @@ func (s *ruleState) endMinute(unix int64, signal string) {
 	if s.series == nil {
 		return
 	}
-	if all := s.eras[current].all; all != nil && len(all.keys) >= all.k {
+	if all := s.eras[currentEra].all; all != nil && len(all.keys) >= all.k {
 		m.keys /= float32((float64(all.most) + 1) / (1 << 63) / 2)
 	}
 	if list := s.live[snapshot.TopAsked].snapshot(); s.liveAdmitted > 0 && len(list) > 0 && (s.liveDrawn >= fewestDrawn || s.liveDrawn == s.liveAdmitted) {

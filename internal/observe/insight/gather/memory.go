@@ -9,15 +9,15 @@ import (
 // Options.Memory bounds the memory. It is divided among the rules that were met: the more there
 // are, the less is kept of each. A rule that was never met takes only its gate.
 
-// size is how much is kept of a rule.
-type size struct {
+// keptSize is how much is kept of a rule.
+type keptSize struct {
 	all, refused int  // keys in the samples
 	top          int  // counters in the lists of top keys
 	lean         bool // no counts by the second, and an hour only of counts by the minute
 }
 
-// sizes are the sizes to choose from, for a few rules first and for many last.
-var sizes = [...]size{
+// keptSizes are the sizes to choose from, for a few rules first and for many last.
+var keptSizes = [...]keptSize{
 	{all: snapshot.MostKeys, refused: snapshot.MostRefused, top: snapshot.MostTop},
 	{all: 384, refused: 192, top: 64},
 	{all: 256, refused: 128, top: 64},
@@ -28,9 +28,9 @@ var sizes = [...]size{
 }
 
 // cost returns the most memory that a rule with so many limits takes in that size.
-func (z size) cost(windows int) int64 {
+func (z keptSize) cost(windows int) int64 {
 	key := int64(unsafe.Sizeof(sampledKey{})) + int64(max(windows, 1))*int64(unsafe.Sizeof(snapshot.Demand{})) + 4*2
-	traced := key + int64(unsafe.Sizeof(trace{})) + keyText
+	traced := key + int64(unsafe.Sizeof(keyTrace{})) + keyText
 	top := int64(unsafe.Sizeof(topKey{})) + 8 + keyText
 	n := snapshot.Eras * (int64(z.all)*key + int64(z.refused)*traced)
 	n += 2 * snapshot.TopKinds * int64(z.top) * top
@@ -49,13 +49,13 @@ func filterBytes(keys int) int64 {
 
 // bare returns the memory of a rule that is not followed: its counters.
 func (s *ruleState) bare() int64 {
-	return int64(len(s.gate.cells))*int64(unsafe.Sizeof(cell{})) + filterBytes(0) + int64(unsafe.Sizeof(*s)) + s.own.bytes()
+	return int64(len(s.gate.cells))*int64(unsafe.Sizeof(gateCell{})) + filterBytes(0) + int64(unsafe.Sizeof(*s)) + s.own.bytes()
 }
 
 // fixedBytes returns the memory that cannot be shared out: rings, domains, and what each rule takes
 // without being followed.
 func (c *Collector) fixedBytes() (n int64) {
-	n = int64(len(c.rings)) * ringSlots * int64(unsafe.Sizeof(slot{}))
+	n = int64(len(c.rings)) * ringSlots * int64(unsafe.Sizeof(ringSlot{}))
 	for _, d := range c.domains {
 		n += d.series.bytes()
 	}
@@ -71,8 +71,8 @@ func (c *Collector) fixedBytes() (n int64) {
 // resize divides the memory among the rules that were met. mu is held.
 func (c *Collector) resize() {
 	left := c.o.Memory - c.fixedBytes()
-	to := sizes[len(sizes)-1]
-	for _, z := range sizes {
+	to := keptSizes[len(keptSizes)-1]
+	for _, z := range keptSizes {
 		sum := int64(0)
 		for _, s := range c.rules {
 			if s.series != nil {
@@ -107,7 +107,7 @@ func (c *Collector) follow(s *ruleState) {
 		return
 	}
 	cost := c.size.cost(s.windows)
-	if c.left < cost && c.size == sizes[len(sizes)-1] {
+	if c.left < cost && c.size == keptSizes[len(keptSizes)-1] {
 		s.unfollow()
 		return
 	}
@@ -125,7 +125,7 @@ func (c *Collector) follow(s *ruleState) {
 func (s *ruleState) unfollow() {
 	s.unfollowed = true
 	s.series, s.minutes = nil, nil
-	s.eras = [snapshot.Eras]era{}
+	s.eras = [snapshot.Eras]eraFigures{}
 	s.live, s.long = [snapshot.TopKinds]topList{}, [snapshot.TopKinds]topList{}
 	s.gate.below.Store(0)
 	s.gate.beyond.Store(0)

@@ -17,15 +17,15 @@ func TestMemory(t *testing.T) {
 	for _, c := range []struct {
 		rules  int
 		memory int64
-		size   size
+		size   keptSize
 	}{
-		{3, 64 << 20, sizes[0]},
-		{90, 64 << 20, sizes[0]},
-		{100, 64 << 20, sizes[1]},
-		{400, 64 << 20, sizes[4]},
-		{1000, 64 << 20, sizes[6]},
-		{400, 24 << 20, sizes[6]},
-		{400, LeastMemory, sizes[6]},
+		{3, 64 << 20, keptSizes[0]},
+		{90, 64 << 20, keptSizes[0]},
+		{100, 64 << 20, keptSizes[1]},
+		{400, 64 << 20, keptSizes[4]},
+		{1000, 64 << 20, keptSizes[6]},
+		{400, 24 << 20, keptSizes[6]},
+		{400, LeastMemory, keptSizes[6]},
 	} {
 		var rules strings.Builder
 		rules.WriteString("domain: shop\nlimits:\n")

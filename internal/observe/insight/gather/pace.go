@@ -1,8 +1,8 @@
 package gather
 
-// pace keeps each kind of event to its rate: drawn from refused and near decisions, drawn from
+// pacing keeps each kind of event to its rate: drawn from refused and near decisions, drawn from
 // admitted ones, on sampled keys, and on sampled keys that were refused, whose episodes are read.
-type pace struct{ refused, quiet, keys, watched governor }
+type pacing struct{ refused, quiet, keys, watched governor }
 
 // governor finds the power of 2 by which events are thinned.
 type governor struct {
@@ -10,24 +10,24 @@ type governor struct {
 	events int // since the last tick
 }
 
-// most is how many events of a kind are taken in drainEvery: 1,250 a second. Four times as many
-// took over 1 % more of the processor of a busy proxy, and made no verdict better. Admitted
+// mostDrawn is how many events of a kind are taken in drainEvery: 1,250 a second. Four times as
+// many took over 1 % more of the processor of a busy proxy, and made no verdict better. Admitted
 // decisions are the most frequent and tell the least: 600 of them a second are enough to say which
 // keys come most.
 const (
-	most      = 125
-	mostQuiet = 60
+	mostDrawn    = 125
+	mostAdmitted = 60
 )
 
-func (p *pace) each(f func(g *governor, most int)) {
-	f(&p.refused, most)
-	f(&p.quiet, mostQuiet)
-	f(&p.keys, most)
-	f(&p.watched, most)
+func (p *pacing) each(f func(g *governor, most int)) {
+	f(&p.refused, mostDrawn)
+	f(&p.quiet, mostAdmitted)
+	f(&p.keys, mostDrawn)
+	f(&p.watched, mostDrawn)
 }
 
 // adapt thins more if there are too many events; it reports whether it did.
-func (p *pace) adapt() (changed bool) {
+func (p *pacing) adapt() (changed bool) {
 	p.each(func(g *governor, most int) {
 		for g.events > most && g.power < 24 {
 			g.power++
@@ -39,7 +39,7 @@ func (p *pace) adapt() (changed bool) {
 }
 
 // tick thins less if there were few events.
-func (p *pace) tick() {
+func (p *pacing) tick() {
 	p.each(func(g *governor, most int) {
 		if g.events < most/3 && g.power > 0 {
 			g.power--
@@ -58,14 +58,14 @@ func (c *Collector) storePace() {
 // looked at.
 func (c *Collector) paced(s *ruleState, e *event) {
 	switch {
-	case e.weightTop == none && s.eras[current].refused.find(e.hash) >= 0:
+	case e.weights.top == noWeight && s.eras[currentEra].refused.find(e.hash) >= 0:
 		c.pace.watched.events++
-	case e.weightTop == none:
+	case e.weights.top == noWeight:
 		c.pace.keys.events++
 	case e.flags&(flagRuleRefused|flagRuleWould|flagRuleNear|flagBanned|flagStopped) == 0:
 		c.pace.quiet.events++
 	default:
 		c.pace.refused.events++
-		c.thinned.Add(1<<e.weightTop - 1)
+		c.thinned.Add(1<<e.weights.top - 1)
 	}
 }

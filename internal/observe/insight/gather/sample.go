@@ -17,7 +17,7 @@ type sample struct {
 	stride  int // limits of the rule
 	keys    []sampledKey
 	demands []snapshot.Demand // stride for each key
-	traces  []trace           // one for each key, of a sample of refused keys
+	traces  []keyTrace        // one for each key, of a sample of refused keys
 	index   []uint16          // place + 1 in keys, by hash; 0 is empty
 	traced  bool              // it has traces
 	most    uint64            // the largest hash in it, or all ones while it is not full
@@ -76,13 +76,13 @@ func (s *sample) insert(hash uint64) (at int, evicted uint64, full bool) {
 			s.keys = append(make([]sampledKey, 0, room), s.keys...)
 			s.demands = append(make([]snapshot.Demand, 0, room*s.stride), s.demands...)
 			if s.traced {
-				s.traces = append(make([]trace, 0, room), s.traces...)
+				s.traces = append(make([]keyTrace, 0, room), s.traces...)
 			}
 		}
 		s.keys = append(s.keys, sampledKey{hash: hash})
 		s.demands = append(s.demands, make([]snapshot.Demand, s.stride)...)
 		if s.traced {
-			s.traces = append(s.traces, trace{})
+			s.traces = append(s.traces, keyTrace{})
 		}
 		if len(s.keys) < s.k && 2*len(s.keys) <= len(s.index) {
 			s.enter(at)
@@ -93,7 +93,7 @@ func (s *sample) insert(hash uint64) (at int, evicted uint64, full bool) {
 		evicted, full = s.most, true
 		clear(s.demands[at*s.stride : (at+1)*s.stride])
 		if s.traced {
-			s.traces[at] = trace{text: s.traces[at].text[:0]}
+			s.traces[at] = keyTrace{text: s.traces[at].text[:0]}
 		}
 	}
 	s.keys[at] = sampledKey{hash: hash}

@@ -185,7 +185,7 @@ func TestEpisodes(t *testing.T) {
 		{"knocked, and never came back", []step{{0, true, 10}, {1, true, 9}}, 700, insight.Episodes{Early: 1}},
 		{"was not told when", []step{{0, true, 0}, {1, true, 0}, {2, false, 0}}, 3, insight.Episodes{}},
 	} {
-		var tr trace
+		var tr keyTrace
 		for _, s := range c.steps {
 			at := begun.UnixMicro() + int64(s.at*1e6)
 			retry := int64(0)
@@ -401,7 +401,7 @@ func TestKeysAreFitToBeShown(t *testing.T) {
 // whatever limits the keys have.
 func TestFullest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var f fullest
+		var f fullestUse
 		limits := []int64{0, 1, 3, 20, 1000, 1 << 20, 1<<32 - 1, 1 << 32, 1 << 40, algo.MaxFixedN}
 		for range 2 {
 			most := 0.0

@@ -2,16 +2,16 @@ package gather
 
 import "github.com/weir-rl/weir/internal/observe/insight/snapshot"
 
-// steps is a ring of counts, each over step seconds. The number of a step is the Unix time divided
-// by step.
-type steps[B comparable] struct {
+// stepRing is a ring of counts, each over step seconds. The number of a step is the Unix time
+// divided by step.
+type stepRing[B comparable] struct {
 	step    int64
 	last    int64 // number of the newest
 	buckets []B
 }
 
 // advance makes the step of an instant the newest, if that is later.
-func (w *steps[B]) advance(unix int64) {
+func (w *stepRing[B]) advance(unix int64) {
 	n, size := unix/w.step, int64(len(w.buckets))
 	if size == 0 || n <= w.last {
 		return
@@ -24,7 +24,7 @@ func (w *steps[B]) advance(unix int64) {
 }
 
 // at returns where to count an instant; nil if that is older than the ring, or there is none.
-func (w *steps[B]) at(unix int64) *B {
+func (w *stepRing[B]) at(unix int64) *B {
 	size := int64(len(w.buckets))
 	if size == 0 {
 		return nil
@@ -38,7 +38,7 @@ func (w *steps[B]) at(unix int64) *B {
 }
 
 // each calls f for the steps from one instant up to now, oldest first, empty ones too.
-func (w *steps[B]) each(from, now int64, f func(unix int64, b *B)) {
+func (w *stepRing[B]) each(from, now int64, f func(unix int64, b *B)) {
 	size := int64(len(w.buckets))
 	var empty B
 	for n := max(from/w.step, now/w.step-size+1); n <= now/w.step; n++ {
@@ -51,7 +51,7 @@ func (w *steps[B]) each(from, now int64, f func(unix int64, b *B)) {
 }
 
 // oldest returns when the oldest step that is not empty begins; the end of time if all are empty.
-func (w *steps[B]) oldest() int64 {
+func (w *stepRing[B]) oldest() int64 {
 	size := int64(len(w.buckets))
 	var empty B
 	for n := max(w.last-size+1, 0); n <= w.last; n++ {
@@ -63,10 +63,10 @@ func (w *steps[B]) oldest() int64 {
 }
 
 // wheel is a ring of buckets.
-type wheel struct{ steps[snapshot.Bucket] }
+type wheel struct{ stepRing[snapshot.Bucket] }
 
 func newWheel(step int64, n int) wheel {
-	return wheel{steps[snapshot.Bucket]{step: step, buckets: make([]snapshot.Bucket, n)}}
+	return wheel{stepRing[snapshot.Bucket]{step: step, buckets: make([]snapshot.Bucket, n)}}
 }
 
 // add counts at an instant; what is older than the ring is lost.
@@ -76,30 +76,30 @@ func (w *wheel) add(unix int64, b *snapshot.Bucket) {
 	}
 }
 
-// tally is a ring of single counts.
-type tally struct{ steps[uint32] }
+// countWheel is a ring of single counts.
+type countWheel struct{ stepRing[uint32] }
 
-func newTally(step int64, n int) tally {
-	return tally{steps[uint32]{step: step, buckets: make([]uint32, n)}}
+func newTally(step int64, n int) countWheel {
+	return countWheel{stepRing[uint32]{step: step, buckets: make([]uint32, n)}}
 }
 
 // add counts at an instant; what is older than the ring is lost.
-func (t *tally) add(unix int64, n uint64) {
+func (t *countWheel) add(unix int64, n uint64) {
 	if into := t.at(unix); into != nil {
 		*into = uint32(min(uint64(*into)+n, 1<<32-1))
 	}
 }
 
 // sum returns the count from one instant up to now, by whole steps.
-func (t *tally) sum(from, now int64) (n uint64) {
+func (t *countWheel) sum(from, now int64) (n uint64) {
 	if len(t.buckets) > 0 {
 		t.each(from, now, func(_ int64, of *uint32) { n += uint64(*of) })
 	}
 	return n
 }
 
-// tens is how many steps of ten minutes a series has: a week.
-const tens = 1008
+// tenSteps is how many steps of ten minutes a series has: a week.
+const tenSteps = 1008
 
 // series holds the counts over time, at three resolutions.
 type series struct{ second, minute, ten wheel }
@@ -113,7 +113,7 @@ func minutesOf(lean bool) int {
 }
 
 func newSeries(lean bool) *series {
-	s := &series{minute: newWheel(60, minutesOf(lean)), ten: newWheel(600, tens)}
+	s := &series{minute: newWheel(60, minutesOf(lean)), ten: newWheel(600, tenSteps)}
 	s.second.step = 1
 	if !lean {
 		s.second = newWheel(1, snapshot.SecondSteps)
@@ -123,7 +123,7 @@ func newSeries(lean bool) *series {
 
 // newSeriesSize returns the memory of a new series.
 func newSeriesSize(lean bool) int64 {
-	n := minutesOf(lean) + tens
+	n := minutesOf(lean) + tenSteps
 	if !lean {
 		n += snapshot.SecondSteps
 	}

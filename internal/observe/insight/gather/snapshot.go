@@ -73,7 +73,7 @@ func (s *series) strip(from, to, step int64) (strip snapshot.Strip, count snapsh
 			return
 		}
 		count.AddBucket(b)
-		spread(strip, int((unix-from)/step), int(max(wheel.step/step, 1)), b)
+		spreadBucket(strip, int((unix-from)/step), int(max(wheel.step/step, 1)), b)
 	})
 	return strip, count
 }
@@ -88,9 +88,9 @@ func (s *series) sum(from, to int64) (count snapshot.Counts) {
 	return count
 }
 
-// spread adds a bucket to n steps in equal parts, for a series whose steps are longer than the
-// steps shown.
-func spread(strip snapshot.Strip, at, n int, b *snapshot.Bucket) {
+// spreadBucket adds a bucket to n steps in equal parts, for a series whose steps are longer than
+// the steps shown.
+func spreadBucket(strip snapshot.Strip, at, n int, b *snapshot.Bucket) {
 	n = min(n, len(strip)-at)
 	for i := range n {
 		for lane, v := range b {
@@ -286,7 +286,7 @@ func (r *ruleState) drawnInto(out *snapshot.RuleSnapshot, doors *doorNames) {
 
 // samples fills in the samples, if wanted, and the summary that follows from them.
 func (r *ruleState) samples(out *snapshot.RuleSnapshot, s *snapshot.Snapshot, want *snapshot.Want) {
-	all, refused := r.eras[current].all.snapshot(), r.eras[current].refused.refusedSnapshot()
+	all, refused := r.eras[currentEra].all.snapshot(), r.eras[currentEra].refused.refusedSnapshot()
 	for i := range r.eras[1:] {
 		if x := &r.eras[1+i]; x.all != nil {
 			old, oldRefused := x.all.snapshot(), x.refused.refusedSnapshot()
@@ -339,7 +339,7 @@ func windowSnapshot(w *rule.Window) snapshot.WindowSnapshot {
 	out := snapshot.WindowSnapshot{
 		Name: w.Name, Limit: w.Limit.Capacity(), Window: c.Window,
 		Bucket: c.Algorithm.HasBurst(),
-		Allows: allows(w.Limit), Rate: judge.RateText(c),
+		Allows: allowsText(w.Limit), Rate: judge.RateText(c),
 	}
 	if c.Algorithm.HasSlots() {
 		out.Window = 0
@@ -347,8 +347,8 @@ func windowSnapshot(w *rule.Window) snapshot.WindowSnapshot {
 	return out
 }
 
-// allows says in words what a limit allows.
-func allows(l *algo.Limit) string {
+// allowsText says in words what a limit allows.
+func allowsText(l *algo.Limit) string {
 	c := l.Config()
 	var text string
 	switch {

@@ -28,28 +28,28 @@ type ruleState struct {
 	domainState  *domainState
 	domainBefore uint64 // requests of the domain before it began
 
-	last  counts       // the counters of the gate when they were read last
+	last  gateCounts   // the counters of the gate when they were read last
 	alone []aloneCount // of the limits
 	had   []aloneCount // under the rules before, while these come into force
 
 	// Failures of if and cost.
-	own        failures
-	ownFailing source
-	alike      *alike // with rules that are alike; nil if there are none
+	own        failureHistory
+	ownFailing failureSource
+	alike      *alikeRules // with rules that are alike; nil if there are none
 
 	total  [snapshot.Lanes]uint64
 	series *series // nil until the rule is met
 
-	size         size
+	size         keptSize
 	unfollowed   bool // there is no memory for more than its counters
 	live, long   [snapshot.TopKinds]topList
-	liveAdmitted float64            // decisions that the lists counted as admitted, fading as they do
-	liveDrawn    float64            // of these, those that were looked at
-	eras         [snapshot.Eras]era // the latest first
-	fullest      []*fullest         // of the limits
-	spans        []int64            // µs, of the limits; 0 of one on requests in flight
-	filtered     int                // keys in the filter of the gate
-	minuteKeys   int                // sampled keys that came in this minute
+	liveAdmitted float64                   // decisions that the lists counted as admitted, fading as they do
+	liveDrawn    float64                   // of these, those that were looked at
+	eras         [snapshot.Eras]eraFigures // the latest first
+	fullest      []*fullestUse             // of the limits
+	spans        []int64                   // µs, of the limits; 0 of one on requests in flight
+	filtered     int                       // keys in the filter of the gate
+	minuteKeys   int                       // sampled keys that came in this minute
 	minutes      []minuteState
 
 	ended    insight.Episodes              // of refused keys, that ended on this node; never fewer than before
@@ -62,7 +62,7 @@ type ruleState struct {
 func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time) *ruleState {
 	g := newGate(number)
 	return &ruleState{
-		gate: g, domain: r.Domain, name: r.Name, definition: definition, since: now, began: now.Unix(), ownFailing: source{failing: &g.failing},
+		gate: g, domain: r.Domain, name: r.Name, definition: definition, since: now, began: now.Unix(), ownFailing: failureSource{failureCounter: &g.failing},
 	}
 }
 
@@ -98,7 +98,7 @@ func (a *aloneCount) read() (sum [observe.Outcomes]uint64) {
 }
 
 // counted returns the counts since the last call.
-func (s *ruleState) counted() (x counts) {
+func (s *ruleState) counted() (x gateCounts) {
 	sum := s.gate.read()
 	for i := range x {
 		x[i] = sum[i] - s.last[i]
@@ -108,11 +108,11 @@ func (s *ruleState) counted() (x counts) {
 		a := &s.alone[i]
 		now := a.read()
 		for o := range now {
-			role := first
+			at := roleFirst
 			if o := observe.Outcome(o); o == observe.Near || o == observe.Soft {
-				role = firstNear
+				at = roleFirstNear
 			}
-			x[role*outcomes+int(ofAlone[o])] += uint32(now[o] - a.last[o])
+			x[counterOf(at, countedOutcome[o])] += uint32(now[o] - a.last[o])
 		}
 		a.last = now
 	}
@@ -137,16 +137,16 @@ func (s *ruleState) follows(count *observe.Count, generation uint64) {
 // place returns where the next limit to be added counts.
 func (s *ruleState) place() limitRef {
 	if s.windows == len(s.fullest) {
-		s.fullest = append(s.fullest, new(fullest))
+		s.fullest = append(s.fullest, new(fullestUse))
 	}
 	return limitRef{gate: s.gate, window: uint16(s.windows), fullest: s.fullest[s.windows]}
 }
 
 // noteFullest notes the peak use of the limits.
 func (s *ruleState) noteFullest() {
-	for i := range s.eras[current].windows {
+	for i := range s.eras[currentEra].windows {
 		if i < len(s.fullest) {
-			w := &s.eras[current].windows[i]
+			w := &s.eras[currentEra].windows[i]
 			w.maxFill = max(w.maxFill, s.fullest[i].take())
 		}
 	}
@@ -204,9 +204,9 @@ func definitionOf(r *rule.Rule) uint64 {
 // addTop counts an event in the lists of top keys. with is another rule that refused it, "" if none
 // did.
 func (s *ruleState) addTop(v *veil, e *event, with string) {
-	n := uint64(1) << e.weightTop
+	n := uint64(1) << e.weights.top
 	refused := s.refuses(e) || e.flags&flagBanned != 0
-	x := &s.eras[current]
+	x := &s.eras[currentEra]
 	if int(e.window) < len(x.windows) {
 		w := &x.windows[e.window]
 		if s.windowRefuses(e) && e.flags&flagBanned == 0 {

@@ -16,29 +16,29 @@ type topKey struct {
 	count uint64 // at most
 	over  uint64 // by how much count may be too large
 	// Counts since the key took the counter.
-	asked, refused uint64 // requests
-	at             int64  // when it came last, µs
-	now, before    peak   // since the list was halved, and between then and the halving before
+	asked, refused uint64  // requests
+	at             int64   // when it came last, µs
+	now, before    peakUse // since the list was halved, and between then and the halving before
 	known          bool
 	estimated      bool   // some counted decisions stood for others that were not looked at
 	text           []byte // the key for people, cut and veiled
 }
 
-// peak is the largest share of a limit that a key used, and which limit that was.
-type peak struct {
+// peakUse is the largest share of a limit that a key used, and which limit that was.
+type peakUse struct {
 	fill   float32
 	window uint16
 }
 
 // raise notes another use.
-func (p *peak) raise(fill float32, window uint16) {
+func (p *peakUse) raise(fill float32, window uint16) {
 	if fill >= p.fill {
 		p.fill, p.window = fill, window
 	}
 }
 
 // peak returns the peak over the whole time of the list.
-func (k *topKey) peak() peak {
+func (k *topKey) peak() peakUse {
 	p := k.now
 	if k.before.fill > p.fill {
 		p = k.before
@@ -88,7 +88,7 @@ func (l *topList) halve() {
 	for i := range l.keys {
 		k := l.keys[i]
 		k.count, k.over, k.asked, k.refused = k.count/2, k.over/2, k.asked/2, k.refused/2
-		k.now, k.before = peak{window: k.now.window}, k.now
+		k.now, k.before = peakUse{window: k.now.window}, k.now
 		if k.count > 0 {
 			l.hashes[n] = l.hashes[i]
 			l.keys[i], l.keys[n] = l.keys[n], k // the texts' memory stays of use
@@ -114,7 +114,7 @@ func (l *topList) resize(most int) {
 func topKeyOf(k *snapshot.TopKey) topKey {
 	return topKey{
 		count: k.Count, over: k.Over, asked: k.Asked, refused: k.Refused,
-		at: k.At, now: peak{k.Fill, k.Window}, known: k.Known,
+		at: k.At, now: peakUse{k.Fill, k.Window}, known: k.Known,
 		estimated: k.Estimated, text: []byte(k.Text),
 	}
 }

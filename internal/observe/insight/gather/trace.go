@@ -8,27 +8,27 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 )
 
-// trace is what is known of a refused key beyond its place in the sample.
-type trace struct {
+// keyTrace is what is known of a refused key beyond its place in the sample.
+type keyTrace struct {
 	text   []byte
 	since  int64 // µs: from when its events are noted
 	remote bool  // another node asked to watch it: it was not refused here
 	judge.Returns
-	last   [snapshot.LastEvents]moment // a ring
-	events uint32                      // that were noted, ever
+	last   [snapshot.LastEvents]packedMoment // a ring
+	events uint32                            // that were noted, ever
 }
 
-// moment is an event of a refused key in 6 bytes: 24 bits for the time in hundredths of a second
-// since the key's trace began, 1 for a refusal, and 23 for how much later the key was told to come
-// back.
-type moment [6]byte
+// packedMoment is an event of a refused key in 6 bytes: 24 bits for the time in hundredths of a
+// second since the key's trace began, 1 for a refusal, and 23 for how much later the key was told
+// to come back.
+type packedMoment [6]byte
 
 const (
 	mostSince = 1<<24 - 1
 	mostRetry = 1<<23 - 1
 )
 
-func momentOf(since, at int64, refused bool, retry int64) (m moment) {
+func momentOf(since, at int64, refused bool, retry int64) (m packedMoment) {
 	v := uint64(min(max((at-since)/judge.MomentUnit, 0), mostSince))
 	if refused {
 		v |= 1<<24 | uint64(min(max(retry/judge.MomentUnit-at/judge.MomentUnit, 0), mostRetry))<<25
@@ -40,7 +40,7 @@ func momentOf(since, at int64, refused bool, retry int64) (m moment) {
 }
 
 // read returns the event: times in µs.
-func (m moment) read(since int64) (at int64, refused bool, retry int64) {
+func (m packedMoment) read(since int64) (at int64, refused bool, retry int64) {
 	v := uint64(0)
 	for i := range m {
 		v |= uint64(m[i]) << (8 * i)
@@ -53,7 +53,7 @@ func (m moment) read(since int64) (at int64, refused bool, retry int64) {
 }
 
 // note adds an event.
-func (t *trace) note(at int64, refused bool, retry int64) {
+func (t *keyTrace) note(at int64, refused bool, retry int64) {
 	if t.events == 0 && t.since == 0 {
 		t.since = at
 	}

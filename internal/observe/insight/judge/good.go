@@ -160,16 +160,16 @@ func goodOf(f *Facts) goodKeys {
 	g.Share = human.Share(refused, refused+others)
 
 	// The bounds of both counts, each at 95 %: together they hold more often than that.
-	refusedLow, refusedHigh := bounds(float64(g.seen), n, f.KeysRefused, f.RefusedError)
-	othersLow, othersHigh := bounds(unrefused, all, f.Keys, f.KeysError)
+	refusedLow, refusedHigh := shareBounds(float64(g.seen), n, f.KeysRefused, f.RefusedError)
+	othersLow, othersHigh := shareBounds(unrefused, all, f.Keys, f.KeysError)
 	g.Low, g.High = human.Share(refusedLow, refusedLow+othersHigh), human.Share(refusedHigh, refusedHigh+othersLow)
 	g.PlusMinus = (g.High - g.Low) / 2
 	return g
 }
 
-// bounds returns the bounds of how many of total keys have a property that x of a sample of n keys
-// have. An error of 0 says that the sample holds all keys.
-func bounds(x, n, total, err float64) (low, high float64) {
+// shareBounds returns the bounds of how many of total keys have a property that x of a sample of n
+// keys have. An error of 0 says that the sample holds all keys.
+func shareBounds(x, n, total, err float64) (low, high float64) {
 	if err == 0 {
 		return x, x
 	}

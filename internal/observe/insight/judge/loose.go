@@ -50,7 +50,7 @@ func (j *judge) looseCrowd() *insight.Verdict {
 	name := j.Rule + "-crowd"
 	v.Proposal = &insight.Proposal{
 		Sentence: fmt.Sprintf("A second limit without per, %d/%s with a bucket of 10 s of it: what the service took in 95 %% of its minutes. Or proxy.concurrency: adaptive, or throttle: {elastic: …}.", n, unit),
-		Patch:    diff(j.File, j.Text, j.withRule(name, fmt.Sprintf("allow: { rate: %d/%s, burst: %d }", n, unit, burst), "algorithm: token_bucket")),
+		Patch:    unifiedDiff(j.File, j.Text, j.withRule(name, fmt.Sprintf("allow: { rate: %d/%s, burst: %d }", n, unit, burst), "algorithm: token_bucket")),
 	}
 	v.Evidence["usual_per_second"] = r.usual / 60
 	return v
@@ -97,7 +97,7 @@ func (j *judge) looseFew() *insight.Verdict {
 		}
 		limits := make([]int64, len(j.Windows))
 		limits[i] = limit
-		v.Proposal = &insight.Proposal{Sentence: text, Patch: diff(j.File, j.Text, j.withLimits(limits))}
+		v.Proposal = &insight.Proposal{Sentence: text, Patch: unifiedDiff(j.File, j.Text, j.withLimits(limits))}
 		break
 	}
 	return v
@@ -138,7 +138,7 @@ func (j *judge) rush(is func(m, before *Minute) bool) *rush {
 			r = &rush{usual: r.usual}
 			continue
 		}
-		before, ok := median(j.Minutes[:i], m.T)
+		before, ok := medianMinute(j.Minutes[:i], m.T)
 		if !ok || !is(m, &before) {
 			r = &rush{usual: r.usual}
 			continue
@@ -154,9 +154,9 @@ func (j *judge) rush(is func(m, before *Minute) bool) *rush {
 	return found
 }
 
-// median returns the minute with the median number of keys in the hour before t; ok is false if too
-// few minutes of that hour are known. minutes are the minutes before t.
-func median(minutes []Minute, t int64) (m Minute, ok bool) {
+// medianMinute returns the minute with the median number of keys in the hour before t; ok is false
+// if too few minutes of that hour are known. minutes are the minutes before t.
+func medianMinute(minutes []Minute, t int64) (m Minute, ok bool) {
 	from, _ := slices.BinarySearchFunc(minutes, t-60*crowdBefore, func(m Minute, t int64) int { return cmp.Compare(m.T, t) })
 	last := slices.Clone(minutes[from:])
 	if len(last) < fewestBefore {

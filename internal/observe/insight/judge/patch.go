@@ -15,8 +15,8 @@ import (
 // proposal is its sentence alone. Changing the text, rather than parsing and writing it, keeps
 // comments and layout.
 
-// entry is where a rule lies in the text of its file.
-type entry struct {
+// ruleEntry is where a rule lies in the text of its file.
+type ruleEntry struct {
 	text   string
 	start  int
 	end    int
@@ -25,7 +25,7 @@ type entry struct {
 }
 
 // findEntry finds the rule that begins on a line, counted from 1; ok is false if there is none.
-func findEntry(text string, line int) (e entry, ok bool) {
+func findEntry(text string, line int) (e ruleEntry, ok bool) {
 	start := 0
 	for range line - 1 {
 		i := strings.IndexByte(text[start:], '\n')
@@ -45,10 +45,10 @@ func findEntry(text string, line int) (e entry, ok bool) {
 		return e, false
 	}
 	rest = strings.TrimLeft(rest, " ")
-	e = entry{text: text, start: end - len(rest), indent: end - start - len(rest)}
+	e = ruleEntry{text: text, start: end - len(rest), indent: end - start - len(rest)}
 	if strings.HasPrefix(rest, "{") {
 		e.flow = true
-		e.end = closing(text, e.start)
+		e.end = closingBrace(text, e.start)
 		return e, e.end > 0
 	}
 	// The entry ends before the first line that is indented no further than its dash.
@@ -83,8 +83,8 @@ func lineLength(text string) int {
 	return len(text)
 }
 
-// closing returns the place behind the brace that closes the one at start; 0 if none does.
-func closing(text string, start int) int {
+// closingBrace returns the place behind the brace that closes the one at start; 0 if none does.
+func closingBrace(text string, start int) int {
 	depth := 0
 	for i := start; i < len(text); i++ {
 		switch c := text[i]; c {
@@ -110,14 +110,14 @@ func closing(text string, start int) int {
 }
 
 // key returns where the value of a key of the entry lies; ok is false if it has none.
-func (e *entry) key(name string) (start, end int, ok bool) {
+func (e *ruleEntry) key(name string) (start, end int, ok bool) {
 	if e.flow {
 		for i := e.start + 1; i < e.end-1; i++ {
 			from := i
 			for i < e.end-1 && e.text[i] != ',' {
 				switch e.text[i] {
 				case '{', '[':
-					i = closing(e.text, i)
+					i = closingBrace(e.text, i)
 				case '"', '\'':
 					n := strings.IndexByte(e.text[i+1:], e.text[i])
 					if n < 0 {
@@ -161,9 +161,9 @@ func (e *entry) key(name string) (start, end int, ok bool) {
 	return 0, 0, false
 }
 
-var rates = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`([0-9]+)(\s*/\s*[0-9a-z.]+)`) })
+var ratePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`([0-9]+)(\s*/\s*[0-9a-z.]+)`) })
 
-var perUnit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`requests_per_unit:\s*([0-9]+)`) })
+var perUnitPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`requests_per_unit:\s*([0-9]+)`) })
 
 // withLimits returns the text of the rule's file with other limits for some of its windows: limits
 // has one for each of f.Windows, 0 for no change. It returns "" if that is not simple.
@@ -186,7 +186,7 @@ func (f *Facts) withLimits(limits []int64) string {
 			return ""
 		}
 		if start, end, ok := e.key("allow"); ok {
-			for _, m := range rates().FindAllStringSubmatchIndex(f.Text[start:end], -1) {
+			for _, m := range ratePattern().FindAllStringSubmatchIndex(f.Text[start:end], -1) {
 				r, err := rule.ParseRate(f.Text[start+m[0] : start+m[1]])
 				if err == nil && r.N == want.N && r.Window == want.Window {
 					changes = append(changes, change{start + m[2], start + m[3], strconv.FormatInt(limits[i], 10)})
@@ -194,7 +194,7 @@ func (f *Facts) withLimits(limits []int64) string {
 				}
 			}
 		} else if start, end, ok := e.key("rate_limit"); ok {
-			if m := perUnit().FindStringSubmatchIndex(f.Text[start:end]); m != nil && f.Text[start+m[2]:start+m[3]] == strconv.FormatInt(want.N, 10) {
+			if m := perUnitPattern().FindStringSubmatchIndex(f.Text[start:end]); m != nil && f.Text[start+m[2]:start+m[3]] == strconv.FormatInt(want.N, 10) {
 				changes = append(changes, change{start + m[2], start + m[3], strconv.FormatInt(limits[i], 10)})
 			}
 		}
@@ -241,8 +241,9 @@ func (f *Facts) withRule(name string, body ...string) string {
 	return before + b.String() + f.Text[e.end:]
 }
 
-// diff writes the difference of two texts as a unified diff with one hunk; "" if they are equal.
-func diff(name, before, after string) string {
+// unifiedDiff writes the difference of two texts as a unified diff with one hunk; "" if they are
+// equal.
+func unifiedDiff(name, before, after string) string {
 	if before == after {
 		return ""
 	}
@@ -265,7 +266,7 @@ func diff(name, before, after string) string {
 	from, behind := max(same-context, 0), min(tail, context)
 	oldEnd, newEnd := len(a)-tail, len(b)-tail
 	var out strings.Builder
-	fmt.Fprintf(&out, "--- %s\n+++ %s\n@@ -%s +%s @@\n", name, name, hunk(from, oldEnd+behind-from), hunk(from, newEnd+behind-from))
+	fmt.Fprintf(&out, "--- %s\n+++ %s\n@@ -%s +%s @@\n", name, name, hunkRange(from, oldEnd+behind-from), hunkRange(from, newEnd+behind-from))
 	write := func(sign string, lines []string) {
 		for _, l := range lines {
 			out.WriteString(sign)
@@ -282,8 +283,8 @@ func diff(name, before, after string) string {
 	return out.String()
 }
 
-// hunk writes the range of a hunk: lines count from 1.
-func hunk(from, n int) string {
+// hunkRange writes the range of a hunk: lines count from 1.
+func hunkRange(from, n int) string {
 	if n == 0 {
 		return fmt.Sprintf("%d,0", from)
 	}

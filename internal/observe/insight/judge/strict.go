@@ -38,7 +38,7 @@ func (j *judge) strict() *insight.Verdict {
 		if others < 0.5 {
 			text = fmt.Sprintf("%s would refuse %s of them, and nobody else.", human.List(j.rates(limits), "and"), orNone(good))
 		}
-		v.Proposal = &insight.Proposal{Sentence: text, Patch: diff(j.File, j.Text, j.withLimits(limits))}
+		v.Proposal = &insight.Proposal{Sentence: text, Patch: unifiedDiff(j.File, j.Text, j.withLimits(limits))}
 	}
 	return v
 }

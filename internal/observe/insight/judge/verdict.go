@@ -19,24 +19,24 @@ import (
 
 // The bounds of the verdicts. docs/insight.md lists them, and says why.
 const (
-	goodRefused   = 0.001 // Thresholds.GoodRefused
-	identityShare = 0.2   // of the requests, from which an identity tells good keys
-	goodOK        = 0.9   // of a good key's answers
-	goodObey      = 0.5   // of a good key's episodes
-	goodFill      = 3     // of a good key that is not known
-	fewestGood    = 3     // good keys refused
-	fewestRefused = 20    // refusals, below which nothing is said of them
-	refusedKeys   = 0.01  // of the keys
-	fewestEnded   = 20    // episodes
-	ignoredObey   = 0.2
-	brokenShare   = 0.01 // of the requests
-	domainMet     = 1000
-	neverMetTime  = 24 * time.Hour
-	bindingMet    = 10_000
-	bindingTime   = 24 * time.Hour
-	bindingFill   = 0.5
-	earlyMet      = 1000
-	earlyTime     = time.Hour
+	goodRefused     = 0.001 // Thresholds.GoodRefused
+	identityShare   = 0.2   // of the requests, from which an identity tells good keys
+	goodOK          = 0.9   // of a good key's answers
+	goodObey        = 0.5   // of a good key's episodes
+	goodFill        = 3     // of a good key that is not known
+	fewestGood      = 3     // good keys refused
+	fewestRefused   = 20    // refusals, below which nothing is said of them
+	refusedKeys     = 0.01  // of the keys
+	fewestEnded     = 20    // episodes
+	ignoredObey     = 0.2
+	brokenShare     = 0.01 // of the requests
+	fewestDomainMet = 1000
+	neverMetTime    = 24 * time.Hour
+	bindingMet      = 10_000
+	bindingTime     = 24 * time.Hour
+	bindingFill     = 0.5
+	earlyMet        = 1000
+	earlyTime       = time.Hour
 )
 
 // judge is a Judge at work.
@@ -205,7 +205,7 @@ func (j *judge) notMetYet() string {
 	if t < neverMetTime {
 		return text + fmt.Sprintf(" About %s more.", human.Lasted(neverMetTime-t))
 	}
-	return text + fmt.Sprintf(" From %s on that says something.", human.Number(domainMet))
+	return text + fmt.Sprintf(" From %s on that says something.", human.Number(fewestDomainMet))
 }
 
 // quiet returns reserve or works: nothing speaks against the rule.
@@ -241,7 +241,7 @@ func (j *judge) confident() string {
 // neverMet holds if requests came, and none met the rule.
 func (j *judge) neverMet() *insight.Verdict {
 	t := j.To.Sub(j.From)
-	if j.Met > 0 || j.Errors > 0 || j.DomainMet < domainMet || !j.Replay && t < neverMetTime {
+	if j.Met > 0 || j.Errors > 0 || j.DomainMet < fewestDomainMet || !j.Replay && t < neverMetTime {
 		return nil
 	}
 	text := fmt.Sprintf("None of %s of the domain met it %s.", human.Count(j.DomainMet, "request"), j.over())
@@ -317,7 +317,7 @@ func (j *judge) neverBinding() *insight.Verdict {
 		}
 	}
 	if rates := j.rates(limits); rates != nil {
-		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf("%s is twice what 99.9 %% of the keys need.", human.List(rates, "and")), Patch: diff(j.File, j.Text, j.withLimits(limits))}
+		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf("%s is twice what 99.9 %% of the keys need.", human.List(rates, "and")), Patch: unifiedDiff(j.File, j.Text, j.withLimits(limits))}
 	}
 	return v
 }

@@ -189,7 +189,7 @@ func TestPatchesLoad(t *testing.T) {
 				t.Errorf("%s: %s is %d, want %d:\n%s", c.rule, w.Name, w.Limit, want, text)
 			}
 		}
-		patch := diff(f.File, shop, text)
+		patch := unifiedDiff(f.File, shop, text)
 		for _, line := range c.lines {
 			if !strings.Contains(patch, "\n"+line+"\n") {
 				t.Errorf("%s: no %q in\n%s", c.rule, line, patch)
@@ -212,7 +212,7 @@ func TestPatchAddsRule(t *testing.T) {
 	if !strings.Contains(text, "  - name: search-crowd\n    when: { path: /search }\n    allow:") {
 		t.Errorf("no condition in\n%s", text)
 	}
-	if got := apply(t, shop, diff("shop.yaml", shop, text)); got != text {
+	if got := apply(t, shop, unifiedDiff("shop.yaml", shop, text)); got != text {
 		t.Errorf("the patch makes\n%s", got)
 	}
 	last := facts(t, shop, "lines").withRule("more", "allow: 3/s")
@@ -245,7 +245,7 @@ func TestPatchOfAnything(t *testing.T) {
 		f := &Facts{Text: text, File: "a.yaml", Line: rapid.IntRange(-1, 9).Draw(t, "line"), Windows: []WindowFacts{{Rate: "20/min", Limit: 20, Window: time.Minute}}}
 		for _, after := range []string{f.withLimits([]int64{7}), f.withRule("b", "allow: 1/s")} {
 			if after != "" && after != text {
-				if got, err := patched(text, diff("a.yaml", text, after)); err != nil || got != after {
+				if got, err := patched(text, unifiedDiff("a.yaml", text, after)); err != nil || got != after {
 					t.Fatalf("%q, %v; want %q", got, err, after)
 				}
 			}

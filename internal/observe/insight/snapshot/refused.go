@@ -43,7 +43,7 @@ func (s *RefusedSnapshot) Distinct() (keys, standardError float64) {
 	if len(s.Keys) == 0 || n < len(s.Keys) && len(s.Keys) < s.K {
 		return float64(n), 0
 	}
-	return distinct(len(s.Keys), s.K, s.Keys[len(s.Keys)-1].Hash)
+	return distinctKeys(len(s.Keys), s.K, s.Keys[len(s.Keys)-1].Hash)
 }
 
 // Merge merges another sample: of another node or, if earlier, of the time before.

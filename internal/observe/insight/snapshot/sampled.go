@@ -27,7 +27,7 @@ func (s *SampleSnapshot) Distinct() (keys, standardError float64) {
 	if len(s.Keys) == 0 {
 		return 0, 0
 	}
-	return distinct(len(s.Keys), s.K, s.Keys[len(s.Keys)-1].Hash)
+	return distinctKeys(len(s.Keys), s.K, s.Keys[len(s.Keys)-1].Hash)
 }
 
 // Merge merges another sample, of another node or another time.
@@ -73,9 +73,9 @@ func (k *SampledKey) merge(x *SampledKey) {
 	}
 }
 
-// distinct estimates how many keys a sample was given. The sample holds n keys, at most k, and most
-// is its largest hash. The standard error is relative; 0 is exact.
-func distinct(n, k int, most uint64) (keys, standardError float64) {
+// distinctKeys estimates how many keys a sample was given. The sample holds n keys, at most k, and
+// most is its largest hash. The standard error is relative; 0 is exact.
+func distinctKeys(n, k int, most uint64) (keys, standardError float64) {
 	if n < k || k < 3 {
 		return float64(n), 0
 	}

@@ -92,7 +92,7 @@ func (s *Snapshot) Facts(i int) judge.Facts { return s.Rules[i].facts(s) }
 func (r *RuleSnapshot) facts(s *Snapshot) judge.Facts {
 	f := judge.Facts{
 		Domain: r.Domain, Rule: r.Name, Mode: r.Mode, Per: r.Per, File: r.File, Line: r.Line,
-		Since: unix(r.Since),
+		Since: unixTime(r.Since),
 		Met:   r.Sampled[LaneMet], Refused: r.Sampled[LaneRefused], Alone: r.Sampled[LaneAlone], Soft: r.Sampled[LaneSoft],
 		Near: r.Sampled[LaneNear], Banned: r.Sampled[LaneBanned], WouldRefuse: r.Sampled[LaneWould], Errors: r.Errors, Error: r.Error,
 		Keys: r.Summary.Keys, KeysRefused: r.Summary.KeysRefused, KeysError: r.Summary.KeysError, RefusedError: r.Summary.RefusedError,
@@ -135,7 +135,7 @@ func (r *RuleSnapshot) facts(s *Snapshot) judge.Facts {
 	if s == nil {
 		return f
 	}
-	f.From, f.To = unix(max(s.From, min(max(r.Since, s.Started), s.Time))), unix(s.Time)
+	f.From, f.To = unixTime(max(s.From, min(max(r.Since, s.Started), s.Time))), unixTime(s.Time)
 	f.NotInForce = s.Broken
 	for _, m := range r.Minutes {
 		refused := m.Refused

@@ -38,7 +38,7 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 	}
 	begin := s.begin()
 	o := &insight.Overview{
-		From: unix(begin), To: unix(s.Time), Step: int(s.Step), Nodes: nodes, Domain: domain, SampledFrom: unix(s.sampledFrom()),
+		From: unixTime(begin), To: unixTime(s.Time), Step: int(s.Step), Nodes: nodes, Domain: domain, SampledFrom: unixTime(s.sampledFrom()),
 		P99: human.Digits(s.P99), StoreErrors: s.StoreErrors, Events: notNil(s.Events), NeedsALook: []insight.Verdict{},
 	}
 	var all Counts
@@ -146,7 +146,7 @@ func (s *Snapshot) perSecond(recent *Counts) float64 {
 
 // sentencesOf describes an overview in words, and says who is behind most refusals.
 func sentencesOf(s *Snapshot, o *insight.Overview, covered time.Duration) []string {
-	over := last(covered)
+	over := lastText(covered)
 	if o.Requests == 0 {
 		return []string{fmt.Sprintf("There were no requests in the last %s.", over)}
 	}
@@ -197,7 +197,7 @@ func clientSentences(o *insight.Overview, text string) []string {
 		}
 		return list
 	}
-	sampled := fmt.Sprintf("In the last %s %s were refused", last(o.To.Sub(o.SampledFrom)), who)
+	sampled := fmt.Sprintf("In the last %s %s were refused", lastText(o.To.Sub(o.SampledFrom)), who)
 	if g.Clients > 0 {
 		sampled += fmt.Sprintf(", and about %s of %s hit clients that behave well", human.Number(g.Requests), human.Count(g.Of, "refusal"))
 	}
@@ -265,11 +265,11 @@ func (v *View) Rule(ctx context.Context, domain, rule string, over time.Duration
 
 func (r *RuleSnapshot) report(s *Snapshot) insight.RuleReport {
 	out := insight.RuleReport{
-		Domain: r.Domain, Name: r.Name, File: r.File, Line: r.Line, Since: unix(r.Since), Mode: r.Mode, Per: r.Per, Limits: []string{},
-		From: unix(max(s.From, min(r.Since, s.Time))),
+		Domain: r.Domain, Name: r.Name, File: r.File, Line: r.Line, Since: unixTime(r.Since), Mode: r.Mode, Per: r.Per, Limits: []string{},
+		From: unixTime(max(s.From, min(r.Since, s.Time))),
 		Met:  r.Count[LaneMet], Refused: r.Count[LaneRefused], RefusedAlone: r.Count[LaneAlone], Soft: r.Count[LaneSoft],
 		Near: r.Count[LaneNear], Banned: r.Count[LaneBanned], WouldRefuse: r.Count[LaneWould], Errors: r.Errors,
-		SampledFrom: unix(max(s.sampledFrom(), min(r.Since, s.Time))),
+		SampledFrom: unixTime(max(s.sampledFrom(), min(r.Since, s.Time))),
 		Keys:        uint64(r.Summary.Keys + 0.5), KeysRefused: uint64(r.Summary.KeysRefused + 0.5), KeysError: r.Summary.KeysError,
 		Fill: r.Summary.Fill, MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, Good: r.Summary.Good,
 		Trend: slices.Clone(r.Trend[:]), PerSecond: s.perSecond(&r.Recent), OKShare: -1, Verdicts: notNil(r.Verdicts),
@@ -455,7 +455,7 @@ func seriesOf(from, step int64, strip Strip, domain bool) insight.Series {
 	return s
 }
 
-func unix(s int64) time.Time { return time.Unix(s, 0).UTC() }
+func unixTime(s int64) time.Time { return time.Unix(s, 0).UTC() }
 
 func notNil[T any](list []T) []T {
 	if list == nil {
@@ -475,8 +475,8 @@ func examplesOf(ids []uint64) []string {
 	return out
 }
 
-// last writes a duration for "in the last …": "2 min", and "minute" for one.
-func last(d time.Duration) string {
+// lastText writes a duration for "in the last …": "2 min", and "minute" for one.
+func lastText(d time.Duration) string {
 	switch d {
 	case time.Second:
 		return "second"
