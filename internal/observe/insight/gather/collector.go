@@ -2,7 +2,7 @@
 // counters over time, a sample of all keys and one of refused keys, and the keys that ask most, are
 // refused most and come nearest to their limit.
 //
-// Begin with Collector (collector.go). gate.go and hand.go run on the deciding path. state.go,
+// Begin with Collector (collector.go). gate.go and emit.go run on the deciding path. state.go,
 // series.go, sample.go and top.go hold what is known of a rule, snapshot.go copies it, and
 // history.go keeps the counts over a restart.
 package gather
