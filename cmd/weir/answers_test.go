@@ -13,8 +13,8 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/admin/metrics"
-	"github.com/weir-rl/weir/internal/observe/candidate"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
@@ -80,12 +80,12 @@ func newAnswering(t *testing.T, now *int64, yaml string) (l *weir.Limiter, url s
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := metrics.New(metrics.Options{})
-	l, err = weir.New(store, weir.WithRules(set), weir.WithHooks(weir.JoinHooks(m.Hooks(), decisions.Hooks())))
+	c := gather.New(gather.Options{Now: func() time.Time { return time.UnixMicro(*now) }})
+	l, err = weir.New(store, weir.WithRules(set), weir.WithHooks(weir.JoinHooks(c.Hooks(), decisions.Hooks())))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewServer(admin.New(l, admin.Options{Decisions: decisions, Candidates: m.Candidates}))
+	s := httptest.NewServer(admin.New(l, admin.Options{Decisions: decisions, Insight: c}))
 	t.Cleanup(s.Close)
 	return l, s.URL
 }
@@ -199,10 +199,10 @@ limits:
 
 func TestCandidatesTable(t *testing.T) {
 	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	list := []candidate.Reading{
+	list := []insight.Candidate{
 		{
 			Domain: "shop", Limit: "api-per-user-tighter", Since: now.Add(-24 * time.Hour), WouldRefuse: 3072, BothRefuse: 640, BothAdmit: 508_288, Share: 0.006, KeysRefused: 41,
-			Top: []candidate.Key{{Key: "user=batch-17", Count: 1210}, {Key: "user=ada", Count: 300, Over: 20}},
+			Top: []insight.CandidateKey{{Key: "user=batch-17", Count: 1210}, {Key: "user=ada", Count: 300, Over: 20}},
 		},
 		{Domain: "shop", Limit: "search", Enforce: 10, Since: now.Add(-2 * time.Hour), WouldRefuse: 1800, BothAdmit: 88_200, Share: 0.02, KeysRefused: 230, EnforcedAdmitted: 9846, EnforcedRefused: 204, EnforcedKeysRefused: 27},
 	}

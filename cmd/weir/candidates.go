@@ -10,7 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/observe/candidate"
+	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
 func newCandidatesCommand() *cobra.Command {
@@ -20,18 +21,20 @@ func newCandidatesCommand() *cobra.Command {
 		Use:   "candidates [--server URL]",
 		Short: "Tell what rules in shadow, or enforced on a share of their keys, would have done",
 		Long: `Tells for each rule that is in shadow (on_limit: shadow), or enforced on a share of its keys (enforce: 10%), what it would have
-refused since it came into force on the server that is asked. Keys on which it is enforced are told of apart.`,
+refused since it came into force, on all nodes together. Keys on which it is enforced are reported separately. Numbers of keys, and
+the keys themselves, cover the last 24 to 36 hours.`,
 		Example: "  weir candidates\n  weir candidates --server http://127.0.0.1:6070 --domain shop",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := client.open(); err != nil {
 				return err
 			}
-			var answer struct {
-				Candidates []candidate.Reading `json:"candidates"`
-			}
+			var answer admin.CandidateList
 			if err := client.do(cmd.Context(), "GET", "/api/v1/candidates?domain="+url.QueryEscape(domain), nil, &answer); err != nil {
 				return err
+			}
+			if n := answer.Nodes; n.Answered < n.Asked {
+				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: only %d of %d nodes answered\n", n.Answered, n.Asked)
 			}
 			return writeCandidates(cmd.OutOrStdout(), answer.Candidates, time.Now())
 		},
@@ -42,7 +45,7 @@ refused since it came into force on the server that is asked. Keys on which it i
 }
 
 // writeCandidates prints the candidates as a table, and below it the effect of enforcing them.
-func writeCandidates(out io.Writer, list []candidate.Reading, now time.Time) error {
+func writeCandidates(out io.Writer, list []insight.Candidate, now time.Time) error {
 	if len(list) == 0 {
 		fmt.Fprintln(out, "No rule in force is in shadow, or enforced on a share of its keys only.")
 		return nil

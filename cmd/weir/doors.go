@@ -138,7 +138,7 @@ func (p *program) addGRPC(envoy *rls.Service) {
 func (p *program) addAdmin() {
 	o := p.c.admin
 	o.Metrics, o.Source, o.Files, o.Signals = p.metrics.Handler(), p.rulesSource, p.ruleFiles, signalStates{p.signals}
-	o.Deferred, o.Decisions, o.Candidates = p.deferred, p.recent, p.metrics.Candidates
+	o.Deferred, o.Decisions = p.deferred, p.recent
 	o.StoreNow = p.storeNow
 	o.Ready, o.Remark, o.Tokens, o.Audit = p.ready, p.remarks, p.tokens, p.audit
 	o.ClientIP = p.c.clientIP

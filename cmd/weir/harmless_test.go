@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/observe/candidate"
+	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
 // Names of limits, which the Lyft form lets be anything, do a terminal no harm.
@@ -16,7 +16,7 @@ func TestTablesAreHarmless(t *testing.T) {
 	if err := writeKeys(&out, []admin.KeyInfo{{Domain: domain, Limit: limit}, {Domain: "shop", Limit: "login"}}); err != nil {
 		t.Fatal(err)
 	}
-	list := []candidate.Reading{{Domain: domain, Limit: limit, Top: []candidate.Key{{Key: "user=ada", Count: 1}}}}
+	list := []insight.Candidate{{Domain: domain, Limit: limit, Top: []insight.CandidateKey{{Key: "user=ada", Count: 1}}}}
 	if err := writeCandidates(&out, list, time.Now()); err != nil {
 		t.Fatal(err)
 	}

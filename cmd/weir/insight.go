@@ -143,7 +143,8 @@ func (p *program) insightMetrics() metrics.InsightOptions {
 			}
 			return list
 		},
-		Thinned: p.insight.Thinned,
-		Bytes:   p.insight.Bytes,
+		Candidates: p.insight.Trials,
+		Thinned:    p.insight.Thinned,
+		Bytes:      p.insight.Bytes,
 	}
 }

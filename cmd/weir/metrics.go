@@ -25,7 +25,6 @@ func (p *program) newMetrics() *metrics.Metrics {
 		Bans:     func() weir.BanStats { return p.limiter.Bans().Stats() },
 		NFTables: p.firewall.stats,
 		Detailed: p.c.detailed,
-		Hide:     secretIdentities(p.c.identity),
 		UnknownDomain: func(domain string) {
 			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", sparselog.Excerpt(domain))
 		},

@@ -25,7 +25,6 @@ import (
 	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/door/proxy/deferred"
-	"github.com/weir-rl/weir/internal/observe/candidate"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/wire/accept"
 	"github.com/weir-rl/weir/rule"
@@ -56,11 +55,8 @@ type Options struct {
 	// made.
 	Audit *audit.Log
 	// Deferred is the queue of deferred requests.
-	Deferred deferred.Queue
-	// Decisions are the recent decisions. Candidates returns what rules that are not enforced on
-	// all keys would have done, in one domain or in all ("").
-	Decisions  DecisionLog
-	Candidates func(domain string) []candidate.Reading
+	Deferred  deferred.Queue
+	Decisions DecisionLog // the recent ones
 	// Insight reports on rules and keys, Nodes on the other nodes, and Preview tries rules.
 	Insight insight.Reader
 	Nodes   Nodes
@@ -189,7 +185,7 @@ func (a *Handler) routeAll() {
 	if a.o.Decisions != nil {
 		a.route(endpoint{path: decisionsPath, methods: "GET, HEAD", sees: viewer, params: "domain limit outcome key door after before n nodes node", about: "recent decisions: ?limit=NAME&domain=DOMAIN&outcome=denied&key=user=ada&n=N; one by its id under /api/v1/decisions/", serve: a.decisions})
 	}
-	if a.o.Candidates != nil {
+	if a.o.Insight != nil {
 		a.route(endpoint{path: "/api/v1/candidates", methods: "GET, HEAD", sees: viewer, params: "domain", about: "what rules in shadow, or enforced on a share of their keys, would have done: ?domain=DOMAIN", serve: a.candidates})
 	}
 	a.route(endpoint{path: bansPath, methods: "GET, HEAD, POST, DELETE", sees: viewer, changes: operator, params: "domain limit n key reason", about: "bans in force: ?domain=DOMAIN&limit=NAME&n=N; POST sets one, DELETE lifts one", serve: a.bans})

@@ -1,27 +1,34 @@
 package admin
 
 import (
+	"context"
 	"net/http"
 
-	"github.com/weir-rl/weir/internal/observe/candidate"
+	"github.com/weir-rl/weir/internal/observe/insight"
 )
+
+// CandidateList is the answer of GET /api/v1/candidates.
+type CandidateList struct {
+	Nodes      insight.Nodes       `json:"nodes"`
+	Candidates []insight.Candidate `json:"candidates"`
+}
 
 // candidates lists the candidates in force: ?domain=DOMAIN.
 func (a *Handler) candidates(w http.ResponseWriter, r *http.Request) {
-	answer := struct {
-		Candidates []candidate.Reading `json:"candidates"`
-	}{Candidates: []candidate.Reading{}}
 	domain := r.URL.Query().Get("domain")
 	if !a.known(w, domain, "") {
 		return
 	}
-	m := a.maskFor(sender(r).Role)
-	for _, c := range a.o.Candidates(domain) {
-		m.reading(&c)
-		if c.Top == nil {
-			c.Top = []candidate.Key{} // not null
-		}
-		answer.Candidates = append(answer.Candidates, c)
+	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
+	defer cancel()
+	list, nodes, err := a.o.Insight.Candidates(ctx, domain)
+	if err != nil {
+		insightProblem(w, err)
+		return
 	}
-	writeJSON(w, answer)
+	m := a.maskFor(sender(r).Role)
+	for i := range list {
+		m.candidate(&list[i])
+	}
+	writeJSON(w, CandidateList{nodes, list})
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -13,7 +14,8 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/door/httpapi"
-	"github.com/weir-rl/weir/internal/observe/candidate"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/testkit/doortest"
 	"github.com/weir-rl/weir/store/memory"
@@ -143,7 +145,7 @@ func TestDecisionsNeedAToken(t *testing.T) {
 	if err := tokens.Load(file); err != nil {
 		t.Fatal(err)
 	}
-	_, admin := newRemembering(t, Options{Tokens: tokens, Candidates: func(string) []candidate.Reading { return nil }}, doortest.ShopRules)
+	_, admin := newRemembering(t, Options{Tokens: tokens, Insight: gather.New(gather.Options{})}, doortest.ShopRules)
 	for _, path := range []string{"/api/v1/decisions", "/api/v1/decisions/0000000000001", "/api/v1/candidates"} {
 		if a := onAdmin(admin, "GET", path, ""); a.Status != 401 {
 			t.Errorf("%s without a token: %d", path, a.Status)
@@ -161,19 +163,30 @@ func TestDecisionsNeedAToken(t *testing.T) {
 	}
 }
 
+// theseCandidates is a Reader that knows candidates.
+type theseCandidates struct {
+	*gather.Collector
+	asked *string
+	list  []insight.Candidate
+}
+
+func (c theseCandidates) Candidates(_ context.Context, domain string) ([]insight.Candidate, insight.Nodes, error) {
+	*c.asked = domain
+	return c.list, insight.Nodes{Asked: 2, Answered: 2}, nil
+}
+
 func TestCandidatesEndpoint(t *testing.T) {
 	l, _, _ := doortest.NewLimiter(t, doortest.ShopRules)
 	asked := ""
-	h := New(l, Options{Candidates: func(domain string) []candidate.Reading {
-		asked = domain
-		return []candidate.Reading{{Domain: "shop", Limit: "seen", Since: time.Unix(1, 0).UTC(), WouldRefuse: 3, Share: 0.25, KeysRefused: 2}}
-	}})
+	h := New(l, Options{Insight: theseCandidates{gather.New(gather.Options{}), &asked, []insight.Candidate{
+		{Domain: "shop", Limit: "seen", Since: time.Unix(1, 0).UTC(), WouldRefuse: 3, Share: 0.25, KeysRefused: 2, Top: []insight.CandidateKey{}},
+	}}})
 	a := onAdmin(h, "GET", "/api/v1/candidates?domain=shop", "")
-	doortest.EqualJSON(t, a.Body, `{"candidates": [{"domain": "shop", "limit": "seen", "enforce_percent": 0, "since": "1970-01-01T00:00:01Z", "would_refuse": 3, "would_admit": 0,
+	doortest.EqualJSON(t, a.Body, `{"nodes": {"asked": 2, "answered": 2}, "candidates": [{"domain": "shop", "limit": "seen", "enforce_percent": 0, "since": "1970-01-01T00:00:01Z", "would_refuse": 3, "would_admit": 0,
 		"both_refuse": 0, "both_admit": 0, "share_would_refuse": 0.25, "keys_would_refuse": 2, "enforced_admitted": 0, "enforced_refused": 0, "enforced_keys_refused": 0, "top": []}]}`)
 	if asked != "shop" {
 		t.Errorf("asked for the domain %q", asked)
 	}
-	none := New(l, Options{Candidates: func(string) []candidate.Reading { return nil }})
-	doortest.EqualJSON(t, onAdmin(none, "GET", "/api/v1/candidates", "").Body, `{"candidates": []}`)
+	none := New(l, Options{Insight: gather.New(gather.Options{})})
+	doortest.EqualJSON(t, onAdmin(none, "GET", "/api/v1/candidates", "").Body, `{"nodes": {"asked": 1, "answered": 1}, "candidates": []}`)
 }

@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-rl/weir/internal/door/auth"
-	"github.com/weir-rl/weir/internal/observe/candidate"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/util/clientip"
@@ -284,8 +283,8 @@ func (m *mask) decisions(list []recent.Entry) {
 	}
 }
 
-// reading masks the heaviest keys of a candidate.
-func (m *mask) reading(c *candidate.Reading) {
+// candidate masks the keys of a candidate.
+func (m *mask) candidate(c *insight.Candidate) {
 	if m == nil {
 		return
 	}

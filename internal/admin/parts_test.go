@@ -13,7 +13,6 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/door/proxy/deferred"
-	"github.com/weir-rl/weir/internal/observe/candidate"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/recent"
@@ -174,9 +173,6 @@ func newWholeBehind(t *testing.T, behind time.Duration, change func(*Options)) *
 	o := Options{
 		Metrics: page, Source: func() RulesSource { return RulesSource{} }, Files: func() RuleFiles { return RuleFiles{} },
 		Signals: noSignals{}, Audit: auditTo(t, t.Output()), Deferred: noQueue{}, Decisions: w.recent,
-		Candidates: func(string) []candidate.Reading {
-			return []candidate.Reading{{Domain: "shop", Limit: "trial", Top: []candidate.Key{{Key: "user=ada.lovelace", Count: 3}}}}
-		},
 		Insight: w.insight, Nodes: alone{w.recent}, StoreNow: storeNow, Preview: tried{}, Versions: noVersions{}, Page: page, PagePaths: []string{"/", "/rules/", "/login", "/assets/"}, Tokens: w.tokens,
 		Regions: &Regions{Own: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Ceiling: func(_ *rule.Counter, l *algo.Limit) *algo.Limit { return l }},
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin/audit"
 	"github.com/weir-rl/weir/internal/door/proxy/deferred"
-	"github.com/weir-rl/weir/internal/observe/candidate"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/testkit/doortest"
@@ -23,7 +22,7 @@ var describedTypes = map[string]any{
 	"PreviewResult": insight.PreviewResult{}, "PreviewProgress": insight.PreviewProgress{}, "Decision": recent.Entry{}, "DecisionLimit": recent.Limit{},
 	"StreamedOverview": streamedOverview{}, "StreamedDecisions": StreamedDecisions{}, "AuditRecord": audit.Entry{}, "Ban": ListedBan{}, "Grant": ListedGrant{},
 	"KeyState": KeyInfo{}, "KeyList": KeyList{}, "Signal": SignalState{}, "RuleFiles": RuleFiles{}, "Rule": ruleInfo{}, "RulesSource": RulesSource{},
-	"Candidate": candidate.Reading{}, "BanRequest": change{}, "GrantRequest": change{}, "Target": change{}, "RegionsReport": RegionsReport{}, "RegionState": RegionState{}, "RegionalLimit": RegionalLimit{},
+	"Candidate": insight.Candidate{}, "CandidateList": CandidateList{}, "BanRequest": change{}, "GrantRequest": change{}, "Target": change{}, "RegionsReport": RegionsReport{}, "RegionState": RegionState{}, "RegionalLimit": RegionalLimit{},
 	"RegionalWindow": RegionalWindow{}, "RegionalUnits": insight.RegionalUnits{}, "VersionList": VersionList{}, "Version": Version{}, "VersionChange": VersionChange{}, "Pushed": Pushed{},
 	"NetUnits": insight.NetUnits{}, "KeyRegions": KeyRegions{}, "Ticket": deferred.Ticket{},
 }

@@ -170,6 +170,7 @@ func (f *Fleet) answerSnapshot(_ context.Context, args []byte) ([]byte, error) {
 		}
 		for i := range s.Rules {
 			r := &s.Rules[i]
+			r.WouldTop = r.WouldTop[:min(len(r.WouldTop), most)]
 			for kind := range r.Live {
 				r.Live[kind] = r.Live[kind][:min(len(r.Live[kind]), most)]
 				r.Long[kind] = r.Long[kind][:min(len(r.Long[kind]), most)]

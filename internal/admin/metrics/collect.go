@@ -21,9 +21,6 @@ var (
 		"Verdicts on descriptors of rules with detailed_metric or value_to_metric, by their name with the values of the request.", []string{"key", "outcome"}, nil)
 	descDetailedLost = prometheus.NewDesc("weir_descriptor_decisions_unnamed_total",
 		"Verdicts that weir_descriptor_decisions_total left out, since it holds as many series as it may.", nil, nil)
-	descCandidates = prometheus.NewDesc("weir_candidate_decisions_total",
-		"Requests that met a rule in shadow (on those of its keys on which it is not enforced), by what that rule would have done and by what was done.",
-		[]string{"domain", "rule", "limit", "candidate", "live"}, nil)
 	descKeys       = prometheus.NewDesc("weir_store_keys", "Keys that the store in this process holds.", nil, nil)
 	descBytes      = prometheus.NewDesc("weir_store_bytes", "Bytes that the store in this process holds.", nil, nil)
 	descEvictions  = prometheus.NewDesc("weir_store_evictions_total", "Keys that were forgotten, though they had used something of their limit, since the store in this process was full.", nil, nil)
@@ -44,7 +41,7 @@ type collector struct{ m *Metrics }
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append([]*prometheus.Desc{descRequests, descDecisions, descDetailed, descDetailedLost, descKeys, descBytes, descEvictions,
-		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descBroken, descBehind, descInfo, descCandidates}, slices.Concat(descsBans, descsShared, descsDatabase, descsLeases, descsRegions)...) {
+		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descBroken, descBehind, descInfo}, slices.Concat(descsBans, descsShared, descsDatabase, descsLeases, descsRegions)...) {
 		ch <- d
 	}
 }
@@ -83,10 +80,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 		gauge(descRules, float64(len(t.set.Rules())))
-		names := map[bool]string{false: outcomeNames[allowed], true: outcomeNames[denied]}
-		for v := range t.candidates.Verdicts {
-			counter(descCandidates, v.Requests, label(v.Domain), label(v.Limit), label(v.Limit), names[v.Refuses], names[v.Refused])
-		}
 	}
 	gauge(descGeneration, float64(t.generation))
 	if m.o.Detailed {

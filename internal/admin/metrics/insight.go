@@ -2,6 +2,8 @@ package metrics
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
 // InsightOptions say what NewInsight reads. A nil field means that there is no such metric.
@@ -9,6 +11,9 @@ type InsightOptions struct {
 	// Rules returns a reading of each rule in force. It must be cheap, such as the results of the
 	// last judgement.
 	Rules func() []RuleReading
+	// Candidates returns the counts of rules in shadow, and of those that are enforced on a share of
+	// their keys.
+	Candidates func() []insight.Candidate
 	// Thinned returns how many events of decisions were left out, because there were too many.
 	// Bytes returns the memory that insight takes.
 	Thinned func() uint64
@@ -41,11 +46,14 @@ var (
 	descGoodRefused = prometheus.NewDesc("weir_rule_good_refused_ratio", "Share of the clients that behave well which the rule refuses.", []string{"domain", "rule"}, nil)
 	descMaxFill     = prometheus.NewDesc("weir_rule_max_fill_ratio", "How much of the rule the fullest key used: 1 is the whole limit.", []string{"domain", "rule"}, nil)
 	descEpisodes    = prometheus.NewDesc("weir_retry_episodes_total", "What refused clients did next, by rule: obeyed (came back when they were told to), early, gave_up. Of a sample of the refused keys, as this node saw them: compare the ends with each other, not with refusals.", []string{"domain", "rule", "end"}, nil)
+	descCandidates  = prometheus.NewDesc("weir_candidate_decisions_total",
+		"Requests that met a rule in shadow (on those of its keys on which it is not enforced), by what that rule would have done and by what was done.",
+		[]string{"domain", "rule", "limit", "candidate", "live"}, nil)
 	descThinned     = prometheus.NewDesc("weir_insight_thinned_total", "Events of decisions that were left out of the samples, since there were too many.", nil, nil)
 	descInsightSize = prometheus.NewDesc("weir_insight_bytes", "Memory of what is known of rules and keys.", nil, nil)
 )
 
-var descsInsight = []*prometheus.Desc{descVerdict, descRushEnd, descGoodRefused, descMaxFill, descEpisodes, descThinned, descInsightSize}
+var descsInsight = []*prometheus.Desc{descVerdict, descRushEnd, descGoodRefused, descMaxFill, descEpisodes, descThinned, descInsightSize, descCandidates}
 
 // Describe implements prometheus.Collector.
 func (c insightCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -85,6 +93,19 @@ func (c insightCollector) Collect(ch chan<- prometheus.Metric) {
 			counter(descEpisodes, r.Obeyed, domain, rule, "obeyed")
 			counter(descEpisodes, r.Early, domain, rule, "early")
 			counter(descEpisodes, r.GaveUp, domain, rule, "gave_up")
+		}
+	}
+	if c.o.Candidates != nil {
+		for _, k := range c.o.Candidates() {
+			domain, rule := label(k.Domain), label(k.Limit)
+			for _, v := range [...]struct {
+				requests  uint64
+				own, live outcome
+			}{
+				{k.BothAdmit, allowed, allowed}, {k.WouldAdmit, allowed, denied}, {k.WouldRefuse, denied, allowed}, {k.BothRefuse, denied, denied},
+			} {
+				counter(descCandidates, v.requests, domain, rule, rule, outcomeNames[v.own], outcomeNames[v.live])
+			}
 		}
 	}
 	if c.o.Thinned != nil {

@@ -1,6 +1,10 @@
 package metrics
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/weir-rl/weir/internal/observe/insight"
+)
 
 // TestInsight: all verdicts that hold of a rule are told, and what is not known is left out.
 func TestInsight(t *testing.T) {
@@ -11,6 +15,11 @@ func TestInsight(t *testing.T) {
 				{Domain: "shop", Rule: "search", Verdicts: []string{"strict", "ignored", "strict"}, LooseUntil: map[string]int64{"loose_few": 1795000000}, GoodRefused: 0.003, MaxFill: 3.4, Obeyed: 5, Early: 6, GaveUp: 7},
 				{Domain: "shop", Rule: "a\xff", GoodRefused: -1, MaxFill: -1},
 				{Domain: "shop", Rule: "search", Verdicts: []string{"works"}}, // of the same name
+			}
+		},
+		Candidates: func() []insight.Candidate {
+			return []insight.Candidate{
+				{Domain: "shop", Limit: "tighter", WouldRefuse: 2, BothRefuse: 2, BothAdmit: 2}, {Domain: "shop", Limit: "looser", BothRefuse: 1, BothAdmit: 2, WouldAdmit: 1},
 			}
 		},
 		Thinned: func() uint64 { return 8 },
@@ -27,4 +36,8 @@ func TestInsight(t *testing.T) {
 		t.Errorf("the counters of a rule without episodes: %q", n)
 	}
 	same(t, counts(t, m, "weir_insight"), "_bytes 9", "_thinned_total 8")
+	same(t, counts(t, m, "weir_candidate_decisions_total"),
+		`{candidate="allowed",domain="shop",limit="looser",live="allowed",rule="looser"} 2`, `{candidate="allowed",domain="shop",limit="looser",live="denied",rule="looser"} 1`,
+		`{candidate="denied",domain="shop",limit="looser",live="denied",rule="looser"} 1`, `{candidate="allowed",domain="shop",limit="tighter",live="allowed",rule="tighter"} 2`,
+		`{candidate="denied",domain="shop",limit="tighter",live="allowed",rule="tighter"} 2`, `{candidate="denied",domain="shop",limit="tighter",live="denied",rule="tighter"} 2`)
 }

@@ -27,7 +27,6 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/host/nftables"
 	"github.com/weir-rl/weir/internal/observe"
-	"github.com/weir-rl/weir/internal/observe/candidate"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -84,9 +83,6 @@ type Options struct {
 	// must not be collected before the limiter is made.
 	Bans     func() weir.BanStats
 	NFTables func() nftables.Stats
-	// Hide names attributes whose values Candidates does not show, beside those that look like
-	// secrets.
-	Hide []string
 	// Detailed turns on the metrics of Lyft rules with detailed_metric or value_to_metric, whose
 	// labels hold clients' values.
 	Detailed bool
@@ -115,8 +111,6 @@ type Metrics struct {
 	unknownCells [observe.Doors][outcomes]atomic.Uint64
 	detailed     detailed
 	open         [observe.Doors]bool // by Options.Doors
-
-	candidates *candidate.Tracker
 
 	tables atomic.Pointer[tables]
 	// mu guards the making of tables, and everything that is touched only for unknown domains.
@@ -195,9 +189,8 @@ type table struct {
 	// still count there, for the domain, until the next set comes.
 	gone map[limitName]*limitCount
 	// The names that come from rules, and not from requests (an override of RLS).
-	rules      map[limitName]bool
-	domains    map[string]*domainCells
-	candidates *candidate.Set // nil if there are none
+	rules   map[limitName]bool
+	domains map[string]*domainCells
 }
 
 // domainCells are the counters of the requests of one domain, by door, except requests that are
@@ -258,7 +251,6 @@ func New(o Options) *Metrics {
 		celErrors:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_cel_errors_total", Help: "Expressions of rules (if, cost) that failed on a request."}),
 		celRefused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_cel_refused_total", Help: "Requests refused since expressions of rules take too long on them."}),
 		unknown:     map[string]struct{}{},
-		candidates:  candidate.New(o.Hide),
 	}
 	for _, name := range o.Doors {
 		m.open[observe.DoorOf(name)] = true
@@ -278,12 +270,6 @@ func New(o Options) *Metrics {
 // otherwise in the text format of Prometheus.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
-}
-
-// Candidates returns what the candidates in force would have done, in rule order: in one domain, or
-// in all if domain is "".
-func (m *Metrics) Candidates(domain string) []candidate.Reading {
-	return m.tables.Load().now.candidates.Readings(domain)
 }
 
 // Registry returns the registry, to which others may add collectors.
@@ -351,7 +337,6 @@ func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
 			domain.keep(c)
 		}
 	}
-	next.candidates = m.candidates.Of(s, old.candidates)
 	m.tables.Store(&tables{now: next, before: &old})
 }
 
@@ -440,9 +425,6 @@ func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 		} else {
 			c.add(o)
 		}
-	}
-	if indexed && t.candidates != nil {
-		t.candidates.Count(d)
 	}
 	if m.o.Detailed {
 		m.detailed.decided(d)

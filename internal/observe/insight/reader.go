@@ -19,6 +19,9 @@ type Reader interface {
 	// Rule returns the whole report of one rule, or ErrUnknown.
 	Rule(ctx context.Context, domain, rule string, over time.Duration) (*RuleReport, Nodes, error)
 	Keys(ctx context.Context, q KeysQuery) ([]KeyCount, Nodes, error)
+	// Candidates returns what the rules in a domain that are in shadow, or enforced on a share of
+	// their keys, would have done, in rule order; "" means all domains.
+	Candidates(ctx context.Context, domain string) ([]Candidate, Nodes, error)
 	// Key returns what is known of one key (user=ada) over all rules. A key that was never seen has
 	// an empty report.
 	Key(ctx context.Context, domain, key string) (*KeyReport, Nodes, error)

@@ -47,6 +47,30 @@ limits:
 	}
 }
 
+// Nor do rules in shadow, and those that are enforced on a share of their keys.
+func TestCandidateAllocations(t *testing.T) {
+	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 0/min, on_limit: shadow}, {name: b, per: [user], allow: 0/min, enforce: 10%}]")
+	users := make([]rule.Pairs, 100)
+	for i := range users {
+		users[i] = rule.Pairs{{Name: "user", Value: fmt.Sprint("user-", i)}}
+	}
+	i, r := 0, weir.Request{Hits: 1}
+	step := func() {
+		i++
+		r.Attributes = &users[i%len(users)]
+		if err := b.limiter.Decide(t.Context(), &r, &b.d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 300 {
+		step()
+	}
+	b.gather(false)
+	if n := testing.AllocsPerRun(1000, step); n > 0.1 {
+		t.Errorf("%v allocations a decision", n)
+	}
+}
+
 // Nor do commands that bring their limit, admitted or refused.
 func TestCommandAllocations(t *testing.T) {
 	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, allow: 30/min}]")

@@ -16,6 +16,9 @@ func (c *Collector) count(unix int64) {
 		if x == (gateCounts{}) {
 			continue
 		}
+		if s.trial != nil {
+			s.trial.count(&x)
+		}
 		b := ruleBucket(&x)
 		if c.follow(s); s.series != nil {
 			s.series.add(unix, &b)

@@ -58,8 +58,18 @@ func counterOf(r role, o outcome) int { return int(r)*outcomes + int(o) }
 // and in the sample of its key. With noWeight it does not count there.
 type weights struct{ top, key uint8 }
 
+// Of a rule in shadow, or one that is enforced on a share of its keys, these count the requests
+// that it let through: on keys for which it is not enforced, also by whether another rule refused
+// them, and on the other keys.
+const (
+	counterUnenforced = roles*outcomes + iota
+	counterUnenforcedStopped
+	counterEnforced
+	counters
+)
+
 // gateCounts are counters that wrap. Readers take differences.
-type gateCounts [roles * outcomes]uint32
+type gateCounts [counters]uint32
 
 // of returns the counters of a role, by outcome.
 func (c *gateCounts) of(at role) []uint32 { return c[counterOf(at, 0):counterOf(at+1, 0)] }
@@ -67,8 +77,8 @@ func (c *gateCounts) of(at role) []uint32 { return c[counterOf(at, 0):counterOf(
 // gateCell is a share of the counters of a rule. Decisions that are made at the same time hardly
 // ever count in the same one.
 type gateCell struct {
-	n [roles * outcomes]atomic.Uint32
-	_ [128 - roles*outcomes*4]byte
+	n [counters]atomic.Uint32
+	_ [128 - counters*4]byte
 }
 
 // gate is the part of a rule's state that the deciding path uses.
@@ -140,6 +150,7 @@ type limitRef struct {
 	window  uint16 // its place in the rule
 	shift   uint8  // see unitShift
 	fullest *fullestUse
+	trial   bool // the rule has one
 }
 
 // fullestUse is the largest share of a limit that any key used. Decisions below warn are sampled,
@@ -301,6 +312,16 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 		g := t.limits[l.Window.Counter.Index].gate
 		if f.Outcome == observe.Unclear {
 			g.cells[turn&uint64(len(g.cells)-1)].n[counterOf(at, o)].Add(1)
+		}
+		if ref := &t.limits[l.Window.Counter.Index]; ref.trial && !refusesAt(o) && o != outcomeBanned {
+			counter := counterEnforced
+			switch {
+			case l.Mode == rule.Shadow && o == outcomeStopped:
+				counter = counterUnenforcedStopped
+			case l.Mode == rule.Shadow:
+				counter = counterUnenforced
+			}
+			g.cells[turn&uint64(len(g.cells)-1)].n[counter].Add(1)
 		}
 		at = roleOther
 		for k := begin; k < end; k++ {

@@ -83,6 +83,7 @@ func (s *ruleState) addKey(x *sample, at int, e *event) {
 	}
 	k.known = k.known || e.flags&flagKnown != 0
 	k.own = e.flags&flagOwn != 0
+	k.would = k.would || e.flags&flagRuleWould != 0
 	if int(e.window) >= x.stride {
 		return
 	}
@@ -268,6 +269,9 @@ func (s *ruleState) turn() {
 	for kind := range s.long {
 		s.long[kind].halve()
 	}
+	if s.trial != nil {
+		s.trial.top.halve()
+	}
 	if s.eras[currentEra].all == nil {
 		return
 	}
@@ -297,6 +301,9 @@ func (s *ruleState) resize(to keptSize) {
 		s.live[kind].resize(to.top)
 		s.long[kind].resize(to.top)
 	}
+	if s.trial != nil && s.trial.Enforce > 0 {
+		s.trial.top.resize(to.top)
+	}
 	if s.series == nil {
 		return // never met
 	}
@@ -320,6 +327,9 @@ func (s *ruleState) forgetKeys() {
 	for kind := range snapshot.TopKinds {
 		s.live[kind] = topList{most: s.live[kind].most}
 		s.long[kind] = topList{most: s.long[kind].most}
+	}
+	if s.trial != nil {
+		s.trial.top = topList{most: s.trial.top.most}
 	}
 	if s.eras[currentEra].all == nil {
 		return

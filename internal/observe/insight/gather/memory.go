@@ -31,12 +31,14 @@ var keptSizes = [...]keptSize{
 func (z keptSize) cost(windows int) int64 {
 	key := int64(unsafe.Sizeof(sampledKey{})) + int64(max(windows, 1))*int64(unsafe.Sizeof(snapshot.Demand{})) + 4*2
 	traced := key + int64(unsafe.Sizeof(keyTrace{})) + keyText
-	top := int64(unsafe.Sizeof(topKey{})) + 8 + keyText
 	n := snapshot.Eras * (int64(z.all)*key + int64(z.refused)*traced)
-	n += 2 * snapshot.TopKinds * int64(z.top) * top
+	n += 2 * snapshot.TopKinds * int64(z.top) * topBytes
 	n += newSeriesSize(z.lean) + int64(minutesOf(z.lean))*int64(unsafe.Sizeof(minuteState{}))
 	return n + filterBytes(z.all+z.refused)
 }
+
+// topBytes is the most memory that a counter in a list of top keys takes.
+const topBytes = int64(unsafe.Sizeof(topKey{})) + 8 + keyText
 
 // filterBytes returns the memory of a filter with so many keys.
 func filterBytes(keys int) int64 {
@@ -49,7 +51,7 @@ func filterBytes(keys int) int64 {
 
 // bare returns the memory of a rule that is not followed: its counters.
 func (s *ruleState) bare() int64 {
-	return int64(len(s.gate.cells))*int64(unsafe.Sizeof(gateCell{})) + filterBytes(0) + int64(unsafe.Sizeof(*s)) + s.own.bytes()
+	return int64(len(s.gate.cells))*int64(unsafe.Sizeof(gateCell{})) + filterBytes(0) + int64(unsafe.Sizeof(*s)) + s.own.bytes() + s.trial.bytes()
 }
 
 // fixedBytes returns the memory that cannot be shared out: rings, domains, and what each rule takes
@@ -127,6 +129,9 @@ func (s *ruleState) unfollow() {
 	s.series, s.minutes = nil, nil
 	s.eras = [snapshot.Eras]eraFigures{}
 	s.live, s.long = [snapshot.TopKinds]topList{}, [snapshot.TopKinds]topList{}
+	if s.trial != nil {
+		s.trial.top = topList{}
+	}
 	s.gate.below.Store(0)
 	s.gate.beyond.Store(0)
 	s.gate.belowAll.Store(0)

@@ -39,3 +39,8 @@ func (c *Collector) Keys(ctx context.Context, q insight.KeysQuery) ([]insight.Ke
 func (c *Collector) Key(ctx context.Context, domain, key string) (*insight.KeyReport, insight.Nodes, error) {
 	return c.view().Key(ctx, domain, key)
 }
+
+// Candidates implements insight.Reader.
+func (c *Collector) Candidates(ctx context.Context, domain string) ([]insight.Candidate, insight.Nodes, error) {
+	return c.view().Candidates(ctx, domain)
+}

@@ -59,6 +59,9 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 		} else {
 			delete(before, name{r.Domain, r.Name})
 		}
+		if t := trialOf(r, now.Unix()); t == nil || st.trial == nil || t.Enforce != st.trial.Enforce {
+			st.trial = t
+		}
 		st.rule, st.windows, st.spans, st.had, st.alone = r, windows, nil, st.alone, nil
 		c.rules = append(c.rules, st)
 		return st
@@ -94,6 +97,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 			ref = st.place()
 			st.addWindow(k, alone[k.Index], generation)
 		}
+		ref.trial = ref.gate != nil && c.numbers[ref.gate.number].trial != nil
 		ref.shift = snapshot.UnitShift(k.Limit.Capacity())
 		next.limits[k.Index] = ref
 	}

@@ -34,6 +34,7 @@ type sampledKey struct {
 	events         uint16
 	thin           uint8
 	known, own     bool
+	would          bool // see snapshot.SampledKey
 }
 
 func newSample(k, stride int, traced bool) *sample {
@@ -174,6 +175,6 @@ func (s *sample) key(i int) snapshot.SampledKey {
 	k := &s.keys[i]
 	return snapshot.SampledKey{
 		Hash: k.hash, Asked: uint64(k.asked), Refused: uint64(k.refused), Answers: uint32(k.answers), Well: uint32(k.well),
-		Fill: k.fill, Known: k.known, Own: k.own, Demands: slices.Clone(s.demands[i*s.stride : (i+1)*s.stride]),
+		Fill: k.fill, Known: k.known, Own: k.own, Would: k.would, Demands: slices.Clone(s.demands[i*s.stride : (i+1)*s.stride]),
 	}
 }

@@ -226,6 +226,9 @@ func (r *ruleState) snapshot(s *snapshot.Snapshot, over int64, want *snapshot.Wa
 			out.Examples = append(out.Examples, id)
 		}
 	}
+	if r.trial != nil {
+		out.Trial = r.trial.Trial
+	}
 	r.drawnInto(&out, doors)
 	r.samples(&out, s, want)
 	if want.Top {
@@ -235,6 +238,9 @@ func (r *ruleState) snapshot(s *snapshot.Snapshot, over int64, want *snapshot.Wa
 }
 
 func (r *ruleState) listsInto(out *snapshot.RuleSnapshot) {
+	if r.trial != nil {
+		out.WouldTop = r.trial.top.snapshot()
+	}
 	for kind := range snapshot.TopKinds {
 		out.Live[kind], out.Long[kind] = r.live[kind].snapshot(), r.long[kind].snapshot()
 		for _, list := range [...][]snapshot.TopKey{out.Live[kind], out.Long[kind]} {

@@ -45,6 +45,7 @@ type ruleState struct {
 	live, long   [snapshot.TopKinds]topList
 	liveAdmitted float64                   // decisions that the lists counted as admitted, fading as they do
 	liveDrawn    float64                   // of these, those that were looked at
+	trial        *trial                    // nil if the rule is enforced on all keys
 	eras         [snapshot.Eras]eraFigures // the latest first
 	fullest      []*fullestUse             // of the limits
 	spans        []int64                   // µs, of the limits; 0 of one on requests in flight
@@ -221,6 +222,9 @@ func (s *ruleState) addTop(v *veil, e *event, with string) {
 		} else if e.flags&flagRuleNear != 0 {
 			s.addTo(&lists[snapshot.TopNear], v, e, n)
 		}
+	}
+	if s.trial != nil && e.flags&flagRuleWould != 0 {
+		s.addTo(&s.trial.top, v, e, n)
 	}
 	if e.flags&flagFirst == 0 {
 		return

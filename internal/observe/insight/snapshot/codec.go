@@ -10,7 +10,7 @@ import (
 
 // Version is the first byte of an encoded Snapshot. It grows with every change to the
 // encoding. A node leaves out the snapshots of nodes whose version it does not know.
-const Version = 6
+const Version = 7
 
 // errSnapshot says that bytes are no Snapshot of this version.
 var errSnapshot = errors.New("not a snapshot of insight that this version knows")
@@ -152,6 +152,12 @@ func (c coder) rule(r *RuleSnapshot) {
 		pack.Slice(c.Coder, &r.Live[kind], MostTop, c.topKey)
 		pack.Slice(c.Coder, &r.Long[kind], MostTop, c.topKey)
 	}
+	c.Instant(&r.Trial.Since)
+	pack.Number(c.Coder, &r.Trial.Enforce)
+	for _, v := range r.Trial.counts() {
+		c.Uint(v)
+	}
+	pack.Slice(c.Coder, &r.WouldTop, MostTop, c.topKey)
 	pack.Slice(c.Coder, &r.Verdicts, len(insight.Verdicts), c.verdict)
 }
 
@@ -167,7 +173,7 @@ func (c coder) episodes(e *insight.Episodes) {
 }
 
 func (c coder) summary(s *Summary) {
-	for _, v := range []*float64{&s.Keys, &s.KeysRefused, &s.KeysError, &s.RefusedError, &s.MaxFill} {
+	for _, v := range []*float64{&s.Keys, &s.KeysRefused, &s.KeysError, &s.RefusedError, &s.KeysWould, &s.MaxFill} {
 		c.Float(v)
 	}
 	for i := range s.Fill {
@@ -193,6 +199,7 @@ func (c coder) sampledKey(k *SampledKey) {
 	c.Float32(&k.Fill)
 	c.Bool(&k.Known)
 	c.Bool(&k.Own)
+	c.Bool(&k.Would)
 	pack.Slice(c.Coder, &k.Demands, mostWindows, func(d *Demand) {
 		pack.Number(c.Coder, &d.limit)
 		for i := range d.windows {

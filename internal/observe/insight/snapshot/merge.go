@@ -38,12 +38,14 @@ func Merge(list ...*Snapshot) *Snapshot {
 	for i := range out.Rules {
 		rules[name{out.Rules[i].Domain, out.Rules[i].Name}] = i
 	}
-	tops := make([][TopKinds * 2][][]TopKey, len(out.Rules))
+	const lists = TopKinds*2 + 1
+	tops := make([][lists][][]TopKey, len(out.Rules))
 	addTops := func(at int, r *RuleSnapshot) {
 		for kind := range TopKinds {
 			tops[at][kind] = append(tops[at][kind], r.Live[kind])
 			tops[at][TopKinds+kind] = append(tops[at][TopKinds+kind], r.Long[kind])
 		}
+		tops[at][lists-1] = append(tops[at][lists-1], r.WouldTop)
 	}
 	for i := range out.Rules {
 		addTops(i, &out.Rules[i])
@@ -83,6 +85,7 @@ func Merge(list ...*Snapshot) *Snapshot {
 			r.Live[kind] = MergeTop(r.TopMost, tops[i][kind]...)
 			r.Long[kind] = MergeTop(r.TopMost, tops[i][TopKinds+kind]...)
 		}
+		r.WouldTop = MergeTop(r.TopMost, tops[i][lists-1]...)
 		if r.All.K > 0 {
 			r.Summarise()
 		}
@@ -144,6 +147,7 @@ func (s *Snapshot) mergeDomain(x *DomainSnapshot, places map[string]int, most, s
 // hash them alike.
 func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 	r.Since = min(r.Since, x.Since)
+	r.Trial.merge(&x.Trial)
 	r.Count.add(&x.Count)
 	r.Sampled.add(&x.Sampled)
 	r.DomainMet += x.DomainMet
@@ -185,6 +189,7 @@ func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 	if y.KeysRefused > s.KeysRefused {
 		s.KeysRefused, s.RefusedError = y.KeysRefused, y.RefusedError
 	}
+	s.KeysWould = max(s.KeysWould, y.KeysWould)
 	s.MaxFill = max(s.MaxFill, y.MaxFill)
 	s.Episodes.Add(&y.Episodes)
 	if y.Good.Refused > s.Good.Refused || s.Good.Confidence == "" {

@@ -13,6 +13,7 @@ type SampledKey struct {
 	Answers, Well  uint32
 	Fill           float32
 	Known, Own     bool
+	Would          bool // a rule that is not enforced for the key would have refused it
 	Demands        []Demand
 }
 
@@ -60,7 +61,7 @@ func (s *SampleSnapshot) Merge(x *SampleSnapshot) {
 func (k *SampledKey) merge(x *SampledKey) {
 	k.Asked, k.Refused = k.Asked+x.Asked, k.Refused+x.Refused
 	k.Answers, k.Well = k.Answers+x.Answers, k.Well+x.Well
-	k.Known, k.Own = k.Known || x.Known, k.Own || x.Own
+	k.Known, k.Own, k.Would = k.Known || x.Known, k.Own || x.Own, k.Would || x.Would
 	k.Fill = max(k.Fill, x.Fill)
 	k.Demands = slices.Clone(k.Demands)
 	for i := range k.Demands {

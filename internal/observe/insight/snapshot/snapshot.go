@@ -95,6 +95,9 @@ type RuleSnapshot struct {
 	Live, Long        [TopKinds][]TopKey
 	TopMost           int // counters of each list
 
+	Trial    Trial
+	WouldTop []TopKey // keys that a rule which is enforced on a share of its keys would refuse
+
 	Verdicts []insight.Verdict
 }
 

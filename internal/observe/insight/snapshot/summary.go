@@ -5,12 +5,14 @@ import (
 
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/judge"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 // Summary is what follows from the samples of a rule.
 type Summary struct {
 	Keys, KeysRefused       float64
 	KeysError, RefusedError float64
+	KeysWould               float64 // keys for which the rule is not enforced, and that it would have refused
 	Fill                    [11]uint64
 	MaxFill                 float64
 	Episodes                insight.Episodes
@@ -24,6 +26,13 @@ func (r *RuleSnapshot) Summarise() {
 	s.Keys, s.KeysError = r.All.Distinct()
 	s.KeysRefused, s.RefusedError = r.Refused.Distinct()
 	s.Keys = max(s.Keys, s.KeysRefused)
+	would := 0
+	for i := range r.All.Keys {
+		if r.All.Keys[i].Would {
+			would++
+		}
+	}
+	s.KeysWould = s.Keys * human.Share(float64(would), float64(len(r.All.Keys)))
 	sample := r.All.facts()
 	s.Fill = judge.Histogram(sample, s.Keys)
 	for i := range sample {
