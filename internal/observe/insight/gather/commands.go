@@ -82,7 +82,7 @@ func appendCommandKey(dst []byte, e *event) []byte {
 }
 
 // commandDomain returns the snapshot of the domain of commands; ok is false if there were none.
-func (c *Collector) commandDomain(s *snapshot.Snapshot) (d snapshot.DomainSnapshot, ok bool) {
+func (c *Collector) commandDomain(s *snapshot.Snapshot) (d snapshot.Domain, ok bool) {
 	x := c.commands.series
 	if x == nil {
 		return d, false // there were none

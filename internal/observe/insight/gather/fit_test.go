@@ -21,9 +21,9 @@ import (
 func longer[T any](n int) []T { return make([]T, n) }
 
 // minutesTo are n minutes up to an instant.
-func minutesTo(unix int64, n int) (list []snapshot.MinuteSnapshot) {
+func minutesTo(unix int64, n int) (list []snapshot.Minute) {
 	for i := range int64(n) {
-		list = append(list, snapshot.MinuteSnapshot{T: unix/60*60 - (int64(n)-1-i)*60})
+		list = append(list, snapshot.Minute{T: unix/60*60 - (int64(n)-1-i)*60})
 	}
 	return list
 }
@@ -41,53 +41,53 @@ func TestSnapshotBounds(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		most   int
-		change func(s *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int)
+		change func(s *snapshot.Snapshot, r *snapshot.Rule, n int)
 	}{
-		"events": {200, func(s *snapshot.Snapshot, _ *snapshot.RuleSnapshot, n int) { s.Events = longer[insight.Happening](n) }},
-		"a domain's time": {360, func(s *snapshot.Snapshot, _ *snapshot.RuleSnapshot, n int) {
+		"events": {200, func(s *snapshot.Snapshot, _ *snapshot.Rule, n int) { s.Events = longer[insight.Happening](n) }},
+		"a domain's time": {360, func(s *snapshot.Snapshot, _ *snapshot.Rule, n int) {
 			s.Domains[0].Series = longer[[snapshot.Lanes]uint32](n)
 		}},
-		"a rule's time": {360, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) {
+		"a rule's time": {360, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) {
 			r.Series = longer[[snapshot.Lanes]uint32](n)
 		}},
-		"the time": {360, func(s *snapshot.Snapshot, _ *snapshot.RuleSnapshot, n int) { s.From = s.Time - int64(n-1)*s.Step }},
-		"domains": {100_001, func(s *snapshot.Snapshot, _ *snapshot.RuleSnapshot, n int) {
-			s.Domains = longer[snapshot.DomainSnapshot](n)
+		"the time": {360, func(s *snapshot.Snapshot, _ *snapshot.Rule, n int) { s.From = s.Time - int64(n-1)*s.Step }},
+		"domains": {100_001, func(s *snapshot.Snapshot, _ *snapshot.Rule, n int) {
+			s.Domains = longer[snapshot.Domain](n)
 		}},
-		"attributes": {4096, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) { r.Per = texts(n) }},
-		"limits": {65_536, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) {
-			r.Windows = longer[snapshot.WindowSnapshot](n)
+		"attributes": {4096, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) { r.Per = texts(n) }},
+		"limits": {65_536, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) {
+			r.Windows = longer[snapshot.Window](n)
 		}},
-		"keys": {512, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) {
+		"keys": {512, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) {
 			r.All.Keys = longer[snapshot.SampledKey](n)
 		}},
-		"room for keys": {512, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) { r.All.K = n }},
-		"refused keys": {256, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) {
+		"room for keys": {512, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) { r.All.K = n }},
+		"refused keys": {256, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) {
 			r.Refused.Keys = longer[snapshot.RefusedKey](n)
 		}},
-		"room for refused keys": {256, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) {
+		"room for refused keys": {256, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) {
 			r.Refused.K = n
 		}},
-		"what a key did": {32, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) {
+		"what a key did": {32, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) {
 			r.Refused.Keys = []snapshot.RefusedKey{{Events: longer[snapshot.Moment](n)}}
 		}},
-		"minutes":     {1440, func(s *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) { r.Minutes = minutesTo(s.Time, n) }},
-		"doors":       {101, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) { r.ByDoor = longer[insight.Count](n) }},
-		"other rules": {64, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) { r.With = longer[insight.Count](n) }},
-		"examples":    {8, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) { r.Examples = longer[uint64](n) }},
-		"top keys": {64, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) {
+		"minutes":     {1440, func(s *snapshot.Snapshot, r *snapshot.Rule, n int) { r.Minutes = minutesTo(s.Time, n) }},
+		"doors":       {101, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) { r.ByDoor = longer[insight.Count](n) }},
+		"other rules": {64, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) { r.With = longer[insight.Count](n) }},
+		"examples":    {8, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) { r.Examples = longer[uint64](n) }},
+		"top keys": {64, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) {
 			r.Live[snapshot.TopRefused] = longer[snapshot.TopKey](n)
 		}},
-		"top keys of 12 hours": {64, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) {
+		"top keys of 12 hours": {64, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) {
 			r.Long[snapshot.TopNear] = longer[snapshot.TopKey](n)
 		}},
-		"room for top keys": {64, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) { r.TopMost = n }},
-		"verdicts":          {len(insight.Verdicts), func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) { r.Verdicts = longer[insight.Verdict](n) }},
-		"examples of a verdict": {8, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) {
+		"room for top keys": {64, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) { r.TopMost = n }},
+		"verdicts":          {len(insight.Verdicts), func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) { r.Verdicts = longer[insight.Verdict](n) }},
+		"examples of a verdict": {8, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) {
 			r.Verdicts = []insight.Verdict{{Examples: texts(n)}}
 		}},
-		"evidence of a verdict":   {64, func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot, n int) { r.Verdicts = evidence(n) }},
-		"snapshots it is made of": {1, func(s *snapshot.Snapshot, _ *snapshot.RuleSnapshot, n int) { s.Nodes = n }},
+		"evidence of a verdict":   {64, func(_ *snapshot.Snapshot, r *snapshot.Rule, n int) { r.Verdicts = evidence(n) }},
+		"snapshots it is made of": {1, func(s *snapshot.Snapshot, _ *snapshot.Rule, n int) { s.Nodes = n }},
 	} {
 		for n, good := range map[int]bool{c.most: true, c.most + 1: false} {
 			s := lived(t)
@@ -102,30 +102,30 @@ func TestSnapshotBounds(t *testing.T) {
 
 // Numbers that JSON cannot hold, and instants that are no dates, are of no node.
 func TestSnapshotNumbers(t *testing.T) {
-	for name, change := range map[string]func(s *snapshot.Snapshot, r *snapshot.RuleSnapshot){
-		"time, far ahead": func(s *snapshot.Snapshot, _ *snapshot.RuleSnapshot) { s.Time += 1 << 61 },
-		"the year 10000": func(s *snapshot.Snapshot, _ *snapshot.RuleSnapshot) {
+	for name, change := range map[string]func(s *snapshot.Snapshot, r *snapshot.Rule){
+		"time, far ahead": func(s *snapshot.Snapshot, _ *snapshot.Rule) { s.Time += 1 << 61 },
+		"the year 10000": func(s *snapshot.Snapshot, _ *snapshot.Rule) {
 			s.From, s.Time = pack.LastSecond+1, pack.LastSecond+1
 		},
-		"begun before 1970": func(s *snapshot.Snapshot, _ *snapshot.RuleSnapshot) { s.Started = -1 },
-		"time before from":  func(s *snapshot.Snapshot, _ *snapshot.RuleSnapshot) { s.Time = s.From - 1 },
-		"no step":           func(s *snapshot.Snapshot, _ *snapshot.RuleSnapshot) { s.Step = 0 },
-		"an event":          func(s *snapshot.Snapshot, _ *snapshot.RuleSnapshot) { s.Events[0].T = math.MaxInt64 },
-		"a domain":          func(s *snapshot.Snapshot, _ *snapshot.RuleSnapshot) { s.Domains[0].Since = math.MinInt64 },
-		"a rule":            func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot) { r.Since = 1 << 60 },
-		"a verdict": func(_ *snapshot.Snapshot, r *snapshot.RuleSnapshot) {
+		"begun before 1970": func(s *snapshot.Snapshot, _ *snapshot.Rule) { s.Started = -1 },
+		"time before from":  func(s *snapshot.Snapshot, _ *snapshot.Rule) { s.Time = s.From - 1 },
+		"no step":           func(s *snapshot.Snapshot, _ *snapshot.Rule) { s.Step = 0 },
+		"an event":          func(s *snapshot.Snapshot, _ *snapshot.Rule) { s.Events[0].T = math.MaxInt64 },
+		"a domain":          func(s *snapshot.Snapshot, _ *snapshot.Rule) { s.Domains[0].Since = math.MinInt64 },
+		"a rule":            func(_ *snapshot.Snapshot, r *snapshot.Rule) { r.Since = 1 << 60 },
+		"a verdict": func(_ *snapshot.Snapshot, r *snapshot.Rule) {
 			r.Verdicts = []insight.Verdict{{Since: time.Date(20_000, 1, 1, 0, 0, 0, 0, time.UTC)}}
 		},
-		"a minute, to come": func(s *snapshot.Snapshot, r *snapshot.RuleSnapshot) {
-			r.Minutes = []snapshot.MinuteSnapshot{{T: s.Time/60*60 + 60}}
+		"a minute, to come": func(s *snapshot.Snapshot, r *snapshot.Rule) {
+			r.Minutes = []snapshot.Minute{{T: s.Time/60*60 + 60}}
 		},
-		"a minute, long ago": func(s *snapshot.Snapshot, r *snapshot.RuleSnapshot) {
-			r.Minutes = []snapshot.MinuteSnapshot{{T: s.Time/60*60 - 1500*60}}
+		"a minute, long ago": func(s *snapshot.Snapshot, r *snapshot.Rule) {
+			r.Minutes = []snapshot.Minute{{T: s.Time/60*60 - 1500*60}}
 		},
-		"no minute": func(s *snapshot.Snapshot, r *snapshot.RuleSnapshot) {
-			r.Minutes = []snapshot.MinuteSnapshot{{T: s.Time/60*60 - 1}}
+		"no minute": func(s *snapshot.Snapshot, r *snapshot.Rule) {
+			r.Minutes = []snapshot.Minute{{T: s.Time/60*60 - 1}}
 		},
-		"a minute that comes twice": func(s *snapshot.Snapshot, r *snapshot.RuleSnapshot) {
+		"a minute that comes twice": func(s *snapshot.Snapshot, r *snapshot.Rule) {
 			r.Minutes = append(minutesTo(s.Time, 1), minutesTo(s.Time, 1)...)
 		},
 	} {
@@ -199,7 +199,7 @@ func TestFit(t *testing.T) {
 	x.Rules[1].Definition++
 	x.Rules[2].Name = "unknown here"
 	for i := range 300 {
-		x.Domains = append(x.Domains, snapshot.DomainSnapshot{Name: fmt.Sprint("d", i), Since: 1})
+		x.Domains = append(x.Domains, snapshot.Domain{Name: fmt.Sprint("d", i), Since: 1})
 	}
 	if err := s.Fit(x); err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func TestMergeBounded(t *testing.T) {
 		}
 		x.Domains = slices.Clone(s.Domains)
 		for i := range snapshot.MostStrange {
-			x.Domains = append(x.Domains, snapshot.DomainSnapshot{Name: fmt.Sprint(node, "-", i), Since: 1})
+			x.Domains = append(x.Domains, snapshot.Domain{Name: fmt.Sprint(node, "-", i), Since: 1})
 		}
 		x.Rules = slices.Clone(s.Rules)
 		x.Rules[0].With = nil

@@ -66,7 +66,7 @@ type Judged struct {
 	Episodes insight.Episodes
 }
 
-func judgedOf(r *snapshot.RuleSnapshot, verdicts []insight.Verdict) Judged {
+func judgedOf(r *snapshot.Rule, verdicts []insight.Verdict) Judged {
 	j := Judged{Domain: r.Domain, Rule: r.Name, GoodRefused: -1, MaxFill: -1}
 	for i := range verdicts {
 		j.Verdicts = append(j.Verdicts, verdicts[i].Verdict)

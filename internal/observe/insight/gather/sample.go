@@ -159,11 +159,11 @@ func (s *sample) enter(at int) {
 }
 
 // snapshot copies a sample.
-func (s *sample) snapshot() snapshot.SampleSnapshot {
+func (s *sample) snapshot() snapshot.Sample {
 	if s == nil {
-		return snapshot.SampleSnapshot{}
+		return snapshot.Sample{}
 	}
-	out := snapshot.SampleSnapshot{K: s.k, Keys: make([]snapshot.SampledKey, len(s.keys))}
+	out := snapshot.Sample{K: s.k, Keys: make([]snapshot.SampledKey, len(s.keys))}
 	for i := range s.keys {
 		out.Keys[i] = s.key(i)
 	}

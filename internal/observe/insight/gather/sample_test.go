@@ -65,7 +65,7 @@ func TestMergedSamples(t *testing.T) {
 		give(nodes[random.IntN(4)], hash)
 	}
 	for _, order := range [][4]int{{0, 1, 2, 3}, {3, 1, 0, 2}} {
-		merged := snapshot.SampleSnapshot{}
+		merged := snapshot.Sample{}
 		for _, i := range order {
 			s := nodes[i].snapshot()
 			merged.Merge(&s)
@@ -89,7 +89,7 @@ func TestMergedSamples(t *testing.T) {
 // What 4 nodes know of the sampled keys of one rule is, merged, what one node knows that decided
 // all of it: of each key what it asked, how much of that was refused, and its demand.
 func TestMergedKeys(t *testing.T) {
-	run := func(nodes int) *snapshot.RuleSnapshot {
+	run := func(nodes int) *snapshot.Rule {
 		list := fleet(t, nodes, searchRule)
 		random := rand.New(rand.NewPCG(5, 6))
 		for range 10_000 {
@@ -229,7 +229,7 @@ const searchRule = "domain: shop\nlimits: [{name: search, per: [user], allow: 10
 // within a tenth: each node keeps the windows in which it saw the client most. It has the same
 // episodes, too, once all nodes watch it, as long as no node has forgotten events.
 func TestSpreadClient(t *testing.T) {
-	run := func(nodes, minutes int) (r *snapshot.RuleSnapshot, watched insight.Episodes) {
+	run := func(nodes, minutes int) (r *snapshot.Rule, watched insight.Episodes) {
 		list := fleet(t, nodes, searchRule)
 		turn := 0
 		minute := func(n int) {
@@ -243,7 +243,7 @@ func TestSpreadClient(t *testing.T) {
 			}
 			list[0].µs.Add(time.Minute.Microseconds() - int64(n)*100_000)
 		}
-		merged := func() *snapshot.RuleSnapshot {
+		merged := func() *snapshot.Rule {
 			var snapshots []*snapshot.Snapshot
 			for _, b := range list {
 				snapshots = append(snapshots, b.Snapshot(snapshot.Want{Samples: true, Series: true}))

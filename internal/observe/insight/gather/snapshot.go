@@ -119,8 +119,8 @@ func (s *series) recent(now int64) (count snapshot.Counts) {
 }
 
 // domain returns the snapshot of a domain from its series.
-func (s *series) domain(name string, since int64, of *snapshot.Snapshot) snapshot.DomainSnapshot {
-	out := snapshot.DomainSnapshot{Name: name, Recent: s.recent(of.Time), Since: since}
+func (s *series) domain(name string, since int64, of *snapshot.Snapshot) snapshot.Domain {
+	out := snapshot.Domain{Name: name, Recent: s.recent(of.Time), Since: since}
 	out.Series, out.Count = s.strip(of.From, of.Time, of.Step)
 	const day = 24 * 60 * 60
 	if of.Started <= of.From-day || s.ten.oldest() <= of.From-day {
@@ -152,9 +152,9 @@ func modeOf(r *rule.Rule) string {
 	return insight.ModeEnforce
 }
 
-func (r *ruleState) snapshot(s *snapshot.Snapshot, over int64, want *snapshot.Want, doors *doorNames) snapshot.RuleSnapshot {
+func (r *ruleState) snapshot(s *snapshot.Snapshot, over int64, want *snapshot.Want, doors *doorNames) snapshot.Rule {
 	r.noteFullest()
-	out := snapshot.RuleSnapshot{
+	out := snapshot.Rule{
 		Domain: r.domain, Name: r.name, Definition: r.definition, File: r.rule.Pos.File, Line: r.rule.Pos.Line,
 		Mode: modeOf(r.rule), Brought: r.brought, Since: r.since.Unix(),
 		Verdicts: r.verdicts, TopMost: r.live[0].most,
@@ -189,7 +189,7 @@ func (r *ruleState) snapshot(s *snapshot.Snapshot, over int64, want *snapshot.Wa
 	}
 	if r.isCommand() {
 		for _, name := range insight.CommandNames {
-			out.Windows = append(out.Windows, snapshot.WindowSnapshot{Name: name})
+			out.Windows = append(out.Windows, snapshot.Window{Name: name})
 		}
 	}
 	if want.OnlyTop {
@@ -237,7 +237,7 @@ func (r *ruleState) snapshot(s *snapshot.Snapshot, over int64, want *snapshot.Wa
 	return out
 }
 
-func (r *ruleState) listsInto(out *snapshot.RuleSnapshot) {
+func (r *ruleState) listsInto(out *snapshot.Rule) {
 	if r.trial != nil {
 		out.WouldTop = r.trial.top.snapshot()
 	}
@@ -266,7 +266,7 @@ func (r *ruleState) returnsOf(hash uint64) (obeyed, early uint64) {
 }
 
 // drawnInto fills in the figures that come from decisions drawn by chance.
-func (r *ruleState) drawnInto(out *snapshot.RuleSnapshot, doors *doorNames) {
+func (r *ruleState) drawnInto(out *snapshot.Rule, doors *doorNames) {
 	byDoor, with := map[uint8]uint64{}, map[string]uint64{}
 	for i := range r.eras {
 		x := &r.eras[i]
@@ -291,7 +291,7 @@ func (r *ruleState) drawnInto(out *snapshot.RuleSnapshot, doors *doorNames) {
 }
 
 // samples fills in the samples, if wanted, and the summary that follows from them.
-func (r *ruleState) samples(out *snapshot.RuleSnapshot, s *snapshot.Snapshot, want *snapshot.Want) {
+func (r *ruleState) samples(out *snapshot.Rule, s *snapshot.Snapshot, want *snapshot.Want) {
 	all, refused := r.eras[currentEra].all.snapshot(), r.eras[currentEra].refused.refusedSnapshot()
 	for i := range r.eras[1:] {
 		if x := &r.eras[1+i]; x.all != nil {
@@ -313,16 +313,16 @@ func (r *ruleState) samples(out *snapshot.RuleSnapshot, s *snapshot.Snapshot, wa
 				return
 			}
 			m := &r.minutes[unix/60%int64(len(r.minutes))]
-			out.Minutes = append(out.Minutes, snapshot.MinuteSnapshot{
+			out.Minutes = append(out.Minutes, snapshot.Minute{
 				T: unix, Keys: m.keys, TopShare: m.topShare, Signal: m.signal,
 				Met: b[snapshot.LaneMet], Refused: b[snapshot.LaneRefused], Would: b[snapshot.LaneWould],
 			})
 		})
 	case want.Key != "":
-		out.All = snapshot.SampleSnapshot{}
+		out.All = snapshot.Sample{}
 		out.Refused.Keys = slices.DeleteFunc(out.Refused.Keys, func(k snapshot.RefusedKey) bool { return k.Text != want.Key })
 	default:
-		out.All, out.Refused = snapshot.SampleSnapshot{}, snapshot.RefusedSnapshot{}
+		out.All, out.Refused = snapshot.Sample{}, snapshot.RefusedSample{}
 	}
 }
 
@@ -340,9 +340,9 @@ func (r *ruleState) domainMet(s *snapshot.Snapshot) (n uint64) {
 }
 
 // windowSnapshot says what a limit is.
-func windowSnapshot(w *rule.Window) snapshot.WindowSnapshot {
+func windowSnapshot(w *rule.Window) snapshot.Window {
 	c := w.Limit.Config()
-	out := snapshot.WindowSnapshot{
+	out := snapshot.Window{
 		Name: w.Name, Limit: w.Limit.Capacity(), Window: c.Window,
 		Bucket: c.Algorithm.HasBurst(),
 		Allows: allowsText(w.Limit), Rate: judge.RateText(c),

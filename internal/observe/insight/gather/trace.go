@@ -63,11 +63,11 @@ func (t *keyTrace) note(at int64, refused bool, retry int64) {
 }
 
 // refusedSnapshot copies a sample of refused keys.
-func (s *sample) refusedSnapshot() snapshot.RefusedSnapshot {
+func (s *sample) refusedSnapshot() snapshot.RefusedSample {
 	if s == nil {
-		return snapshot.RefusedSnapshot{}
+		return snapshot.RefusedSample{}
 	}
-	out := snapshot.RefusedSnapshot{K: s.k, Keys: make([]snapshot.RefusedKey, len(s.keys))}
+	out := snapshot.RefusedSample{K: s.k, Keys: make([]snapshot.RefusedKey, len(s.keys))}
 	for i := range s.keys {
 		t := &s.traces[i]
 		k := snapshot.RefusedKey{

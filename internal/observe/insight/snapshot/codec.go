@@ -62,7 +62,7 @@ func (c coder) snapshot(s *Snapshot) {
 		c.Text(&h.Version)
 		c.Text(&h.Signal)
 	})
-	pack.Slice(c.Coder, &s.Domains, MostDomains, func(d *DomainSnapshot) {
+	pack.Slice(c.Coder, &s.Domains, MostDomains, func(d *Domain) {
 		c.Text(&d.Name)
 		c.counts(&d.Count)
 		c.counts(&d.Recent)
@@ -98,7 +98,7 @@ func (c coder) strip(s *Strip) {
 	pack.Slice(c.Coder, (*[][Lanes]uint32)(s), mostSteps, func(b *[Lanes]uint32) { (*Bucket)(b).Code(c.Coder) })
 }
 
-func (c coder) rule(r *RuleSnapshot) {
+func (c coder) rule(r *Rule) {
 	c.Text(&r.Domain)
 	c.Text(&r.Name)
 	c.Fixed(&r.Definition)
@@ -108,7 +108,7 @@ func (c coder) rule(r *RuleSnapshot) {
 	pack.Slice(c.Coder, &r.Per, mostPer, c.Text)
 	c.Bool(&r.Brought)
 	c.Instant(&r.Since)
-	pack.Slice(c.Coder, &r.Windows, mostWindows, func(w *WindowSnapshot) {
+	pack.Slice(c.Coder, &r.Windows, mostWindows, func(w *Window) {
 		c.Text(&w.Name)
 		c.Text(&w.Allows)
 		c.Text(&w.Rate)
@@ -131,7 +131,7 @@ func (c coder) rule(r *RuleSnapshot) {
 	pack.Slice(c.Coder, &r.All.Keys, MostKeys, c.sampledKey)
 	c.Size(&r.Refused.K, MostRefused)
 	pack.Slice(c.Coder, &r.Refused.Keys, MostRefused, c.refusedKey)
-	pack.Slice(c.Coder, &r.Minutes, MinuteSteps, func(m *MinuteSnapshot) {
+	pack.Slice(c.Coder, &r.Minutes, MinuteSteps, func(m *Minute) {
 		c.Int(&m.T)
 		c.Float32(&m.Keys)
 		pack.Number(c.Coder, &m.TopShare)

@@ -40,7 +40,7 @@ func (s *Snapshot) Fit(x *Snapshot) error {
 	for i := range s.Rules {
 		own[name{s.Rules[i].Domain, s.Rules[i].Name}] = s.Rules[i].Definition
 	}
-	x.Rules = slices.Clip(slices.DeleteFunc(x.Rules, func(r RuleSnapshot) bool {
+	x.Rules = slices.Clip(slices.DeleteFunc(x.Rules, func(r Rule) bool {
 		definition, have := own[name{r.Domain, r.Name}]
 		return !have || definition != r.Definition
 	}))
@@ -49,7 +49,7 @@ func (s *Snapshot) Fit(x *Snapshot) error {
 		domains[s.Domains[i].Name] = true
 	}
 	strange := 0
-	x.Domains = slices.DeleteFunc(x.Domains, func(d DomainSnapshot) bool {
+	x.Domains = slices.DeleteFunc(x.Domains, func(d Domain) bool {
 		if domains[d.Name] {
 			return false
 		}

@@ -40,7 +40,7 @@ func Merge(list ...*Snapshot) *Snapshot {
 	}
 	const lists = TopKinds*2 + 1
 	tops := make([][lists][][]TopKey, len(out.Rules))
-	addTops := func(at int, r *RuleSnapshot) {
+	addTops := func(at int, r *Rule) {
 		for kind := range TopKinds {
 			tops[at][kind] = append(tops[at][kind], r.Live[kind])
 			tops[at][TopKinds+kind] = append(tops[at][TopKinds+kind], r.Long[kind])
@@ -121,7 +121,7 @@ next:
 
 // mergeDomain adds a domain of another node. A domain that is not in places is added if there are
 // fewer than most.
-func (s *Snapshot) mergeDomain(x *DomainSnapshot, places map[string]int, most, shift int) {
+func (s *Snapshot) mergeDomain(x *Domain, places map[string]int, most, shift int) {
 	at, have := places[x.Name]
 	if !have {
 		if len(places) >= most {
@@ -145,7 +145,7 @@ func (s *Snapshot) mergeDomain(x *DomainSnapshot, places map[string]int, most, s
 
 // merge adds what another node knows of the rule. It merges keys only if keys says that both nodes
 // hash them alike.
-func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
+func (r *Rule) merge(x *Rule, shift int, keys bool) {
 	r.Since = min(r.Since, x.Since)
 	r.Trial.merge(&x.Trial)
 	r.Count.add(&x.Count)
@@ -211,8 +211,8 @@ func mergeCounts(a, b []insight.Count, most int) []insight.Count {
 
 // mergeMinutes adds the minutes of two nodes. Both may have seen the same keys. So it takes the
 // larger number of keys, which is certain.
-func mergeMinutes(a, b []MinuteSnapshot) []MinuteSnapshot {
-	var out []MinuteSnapshot
+func mergeMinutes(a, b []Minute) []Minute {
+	var out []Minute
 	for len(a) > 0 || len(b) > 0 {
 		switch {
 		case len(b) == 0 || len(a) > 0 && a[0].T < b[0].T:

@@ -26,14 +26,14 @@ type RefusedKey struct {
 	Events   []Moment // oldest first
 }
 
-// RefusedSnapshot is a sample of refused keys: by hash, smallest first.
-type RefusedSnapshot struct {
+// RefusedSample is a sample of refused keys: by hash, smallest first.
+type RefusedSample struct {
 	K    int
 	Keys []RefusedKey
 }
 
 // Distinct estimates how many keys were refused.
-func (s *RefusedSnapshot) Distinct() (keys, standardError float64) {
+func (s *RefusedSample) Distinct() (keys, standardError float64) {
 	n := 0
 	for i := range s.Keys {
 		if !s.Keys[i].Remote {
@@ -47,7 +47,7 @@ func (s *RefusedSnapshot) Distinct() (keys, standardError float64) {
 }
 
 // Merge merges another sample: of another node or, if earlier, of the time before.
-func (s *RefusedSnapshot) Merge(x *RefusedSnapshot, earlier bool) {
+func (s *RefusedSample) Merge(x *RefusedSample, earlier bool) {
 	switch {
 	case s.K == 0:
 		*s = *x

@@ -17,14 +17,14 @@ type SampledKey struct {
 	Demands        []Demand
 }
 
-// SampleSnapshot is a sample: by hash, smallest first.
-type SampleSnapshot struct {
+// Sample is a sample: by hash, smallest first.
+type Sample struct {
 	K    int // the most that it would hold
 	Keys []SampledKey
 }
 
 // Distinct estimates how many keys the sample was given.
-func (s *SampleSnapshot) Distinct() (keys, standardError float64) {
+func (s *Sample) Distinct() (keys, standardError float64) {
 	if len(s.Keys) == 0 {
 		return 0, 0
 	}
@@ -32,7 +32,7 @@ func (s *SampleSnapshot) Distinct() (keys, standardError float64) {
 }
 
 // Merge merges another sample, of another node or another time.
-func (s *SampleSnapshot) Merge(x *SampleSnapshot) {
+func (s *Sample) Merge(x *Sample) {
 	switch {
 	case s.K == 0:
 		*s = *x

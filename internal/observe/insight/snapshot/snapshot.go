@@ -43,12 +43,12 @@ type Snapshot struct {
 	Bytes       int64
 	Broken      string
 	Events      []insight.Happening
-	Domains     []DomainSnapshot
-	Rules       []RuleSnapshot
+	Domains     []Domain
+	Rules       []Rule
 }
 
-// DomainSnapshot is what is known of a domain.
-type DomainSnapshot struct {
+// Domain is what is known of a domain.
+type Domain struct {
 	Name      string
 	Count     Counts
 	Recent    Counts // of the last 10 s
@@ -58,8 +58,8 @@ type DomainSnapshot struct {
 	Series    Strip
 }
 
-// RuleSnapshot is what is known of a rule.
-type RuleSnapshot struct {
+// Rule is what is known of a rule.
+type Rule struct {
 	Domain, Name string
 	Definition   uint64
 	File         string
@@ -68,7 +68,7 @@ type RuleSnapshot struct {
 	Per          []string
 	Brought      bool // its limits come with the requests
 	Since        int64
-	Windows      []WindowSnapshot
+	Windows      []Window
 
 	Count Counts
 	// Sampled are the counts over the time of the samples: that is JudgedOver, but not longer than
@@ -81,9 +81,9 @@ type RuleSnapshot struct {
 	Series    Strip
 
 	Summary Summary
-	All     SampleSnapshot
-	Refused RefusedSnapshot
-	Minutes []MinuteSnapshot
+	All     Sample
+	Refused RefusedSample
+	Minutes []Minute
 	Errors  uint64 // of if and cost, within the last 36 h
 	Error   string // the first of them; "" if there is none
 
@@ -101,8 +101,8 @@ type RuleSnapshot struct {
 	Verdicts []insight.Verdict
 }
 
-// WindowSnapshot is one limit of a rule.
-type WindowSnapshot struct {
+// Window is one limit of a rule.
+type Window struct {
 	Name    string
 	Allows  string
 	Rate    string
@@ -113,8 +113,8 @@ type WindowSnapshot struct {
 	MaxFill float32
 }
 
-// MinuteSnapshot is a minute of a rule.
-type MinuteSnapshot struct {
+// Minute is a minute of a rule.
+type Minute struct {
 	T        int64
 	Keys     float32
 	TopShare uint8 // in percent; unknownShare: not known
@@ -135,4 +135,4 @@ func TopPercent(keys float32) int { return int(min(max(1, keys/100), 64)) }
 
 // IsCommand reports whether the snapshot is about commands that brought their own limit, not about
 // a rule.
-func (r *RuleSnapshot) IsCommand() bool { return insight.IsCommandRule(r.Domain, r.Name) }
+func (r *Rule) IsCommand() bool { return insight.IsCommandRule(r.Domain, r.Name) }

@@ -20,7 +20,7 @@ type Summary struct {
 }
 
 // Summarise fills in Summary from the samples.
-func (r *RuleSnapshot) Summarise() {
+func (r *Rule) Summarise() {
 	r.Summary = Summary{}
 	s := &r.Summary
 	s.Keys, s.KeysError = r.All.Distinct()
@@ -50,7 +50,7 @@ func (r *RuleSnapshot) Summarise() {
 
 // fillWindows raises the peak use of each window to what the sampled keys asked for. That may be
 // beyond the limit, which a decision alone does not show.
-func (r *RuleSnapshot) fillWindows() {
+func (r *Rule) fillWindows() {
 	note := func(k *SampledKey) {
 		for i := range min(len(r.Windows), len(k.Demands)) {
 			if d := &k.Demands[i]; d.limit > 0 {
@@ -72,7 +72,7 @@ func (r *RuleSnapshot) fillWindows() {
 }
 
 // facts turns a sample into facts for Judge.
-func (s *SampleSnapshot) facts() []judge.KeyFacts {
+func (s *Sample) facts() []judge.KeyFacts {
 	out := make([]judge.KeyFacts, len(s.Keys))
 	for i := range s.Keys {
 		out[i] = s.Keys[i].facts()
@@ -98,7 +98,7 @@ func (k *SampledKey) facts() judge.KeyFacts {
 func (s *Snapshot) Facts(i int) judge.Facts { return s.Rules[i].facts(s) }
 
 // facts makes the facts; s is nil if only the figures from samples matter.
-func (r *RuleSnapshot) facts(s *Snapshot) judge.Facts {
+func (r *Rule) facts(s *Snapshot) judge.Facts {
 	f := judge.Facts{
 		Domain: r.Domain, Rule: r.Name, Mode: r.Mode, Per: r.Per, File: r.File, Line: r.Line,
 		Since: unixTime(r.Since),
@@ -169,7 +169,7 @@ func (r *RuleSnapshot) facts(s *Snapshot) judge.Facts {
 
 // curve returns the points of Curve, how many keys other limits would affect, and the window that
 // they are for.
-func (r *RuleSnapshot) curve() (points []insight.CurvePoint, of string) {
+func (r *Rule) curve() (points []insight.CurvePoint, of string) {
 	f := r.facts(nil)
 	window := f.Binding()
 	if window < 0 || len(f.Sample) == 0 || f.Windows[window].Limit <= 0 {

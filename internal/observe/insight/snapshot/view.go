@@ -96,10 +96,10 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 
 // shadow reports whether nothing enforces the rule: it refuses nobody, and tells nobody to come
 // back.
-func (r *RuleSnapshot) shadow() bool { return r.Mode == insight.ModeShadow }
+func (r *Rule) shadow() bool { return r.Mode == insight.ModeShadow }
 
 // nearNow returns how many of the keys that come near most often were near in the last minute.
-func (r *RuleSnapshot) nearNow(s *Snapshot) (n uint64) {
+func (r *Rule) nearNow(s *Snapshot) (n uint64) {
 	for _, k := range r.Live[TopNear] {
 		if s.since(&k) <= time.Minute && k.Fill <= 1 {
 			n++
@@ -155,7 +155,7 @@ func sentencesOf(s *Snapshot, o *insight.Overview, covered time.Duration) []stri
 	}
 	text := fmt.Sprintf("Of %s in the last %s %s were refused", human.Count(o.Requests, "request"), over, human.Percent(human.Share(float64(o.Refused), float64(o.Requests))))
 	sentences := clientSentences(o, text)
-	var most *RuleSnapshot
+	var most *Rule
 	all := uint64(0)
 	for i := range s.Rules {
 		r := &s.Rules[i]
@@ -206,7 +206,7 @@ func clientSentences(o *insight.Overview, text string) []string {
 
 // busiest returns the key that was refused most in the last minute. least is how many refusals are
 // certainly its own, and total how many are certain over all keys in the list.
-func (r *RuleSnapshot) busiest(s *Snapshot) (key string, least, total uint64) {
+func (r *Rule) busiest(s *Snapshot) (key string, least, total uint64) {
 	for i := range r.Live[TopRefused] {
 		k := &r.Live[TopRefused][i]
 		if s.since(k) > time.Minute {
@@ -263,7 +263,7 @@ func (v *View) Rule(ctx context.Context, domain, rule string, over time.Duration
 	return &out, nodes, nil
 }
 
-func (r *RuleSnapshot) report(s *Snapshot) insight.RuleReport {
+func (r *Rule) report(s *Snapshot) insight.RuleReport {
 	out := insight.RuleReport{
 		Domain: r.Domain, Name: r.Name, File: r.File, Line: r.Line, Since: unixTime(r.Since), Mode: r.Mode, Per: r.Per, Limits: []string{},
 		From: unixTime(max(s.From, min(r.Since, s.Time))),
@@ -318,7 +318,7 @@ func (v *View) Keys(ctx context.Context, q insight.KeysQuery) ([]insight.KeyCoun
 		r := &s.Rules[i]
 		window := ""
 		if q.Limit != "" && r.Name != q.Limit {
-			if !slices.ContainsFunc(r.Windows, func(w WindowSnapshot) bool { return w.Name == q.Limit }) {
+			if !slices.ContainsFunc(r.Windows, func(w Window) bool { return w.Name == q.Limit }) {
 				continue
 			}
 			window = q.Limit
@@ -343,7 +343,7 @@ func (v *View) Keys(ctx context.Context, q insight.KeysQuery) ([]insight.KeyCoun
 }
 
 // keyCounts returns the first n keys of a list that fit.
-func (r *RuleSnapshot) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) []insight.KeyCount {
+func (r *Rule) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) []insight.KeyCount {
 	list := []insight.KeyCount{}
 	for i := range keys {
 		k := &keys[i]
@@ -371,7 +371,7 @@ func (r *RuleSnapshot) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) 
 }
 
 // windowName returns the name of a limit of the rule.
-func (r *RuleSnapshot) windowName(place uint16) string {
+func (r *Rule) windowName(place uint16) string {
 	if int(place) < len(r.Windows) {
 		return r.Windows[place].Name
 	}
@@ -395,7 +395,7 @@ func (v *View) Key(ctx context.Context, domain, key string) (*insight.KeyReport,
 }
 
 // addKey adds what is known of a key under a rule.
-func (r *RuleSnapshot) addKey(out *insight.KeyReport, key string) {
+func (r *Rule) addKey(out *insight.KeyReport, key string) {
 	limit := insight.KeyLimit{Rule: r.Name}
 	found := false
 	for kind := range TopKinds {
