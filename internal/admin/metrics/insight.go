@@ -41,19 +41,24 @@ func NewInsight(o InsightOptions) prometheus.Collector { return insightCollector
 type insightCollector struct{ o InsightOptions }
 
 var (
-	descVerdict     = prometheus.NewDesc("weir_rule_verdict", "1 for each verdict that holds of a rule.", []string{"domain", "rule", "verdict"}, nil)
+	descVerdict = prometheus.NewDesc("weir_rule_verdict", "1 for each verdict that holds of a rule.",
+		[]string{"domain", "rule", "verdict"}, nil)
 	descRushEnd     = prometheus.NewDesc("weir_rule_rush_end_timestamp_seconds", "When the latest rush ended that the rule did not hold, by its verdict, in Unix time: about now while it goes on.", []string{"domain", "rule", "verdict"}, nil)
-	descGoodRefused = prometheus.NewDesc("weir_rule_good_refused_ratio", "Share of the clients that behave well which the rule refuses.", []string{"domain", "rule"}, nil)
-	descMaxFill     = prometheus.NewDesc("weir_rule_max_fill_ratio", "How much of the rule the fullest key used: 1 is the whole limit.", []string{"domain", "rule"}, nil)
-	descEpisodes    = prometheus.NewDesc("weir_retry_episodes_total", "What refused clients did next, by rule: obeyed (came back when they were told to), early, gave_up. Of a sample of the refused keys, as this node saw them: compare the ends with each other, not with refusals.", []string{"domain", "rule", "end"}, nil)
-	descCandidates  = prometheus.NewDesc("weir_candidate_decisions_total",
+	descGoodRefused = prometheus.NewDesc("weir_rule_good_refused_ratio",
+		"Share of the clients that behave well which the rule refuses.", []string{"domain", "rule"}, nil)
+	descMaxFill = prometheus.NewDesc("weir_rule_max_fill_ratio",
+		"How much of the rule the fullest key used: 1 is the whole limit.", []string{"domain", "rule"}, nil)
+	descEpisodes   = prometheus.NewDesc("weir_retry_episodes_total", "What refused clients did next, by rule: obeyed (came back when they were told to), early, gave_up. Of a sample of the refused keys, as this node saw them: compare the ends with each other, not with refusals.", []string{"domain", "rule", "end"}, nil)
+	descCandidates = prometheus.NewDesc("weir_candidate_decisions_total",
 		"Requests that met a rule in shadow (on those of its keys on which it is not enforced), by what that rule would have done and by what was done.",
 		[]string{"domain", "rule", "limit", "candidate", "live"}, nil)
-	descThinned     = prometheus.NewDesc("weir_insight_thinned_total", "Events of decisions that were left out of the samples, since there were too many.", nil, nil)
+	descThinned = prometheus.NewDesc("weir_insight_thinned_total",
+		"Events of decisions that were left out of the samples, since there were too many.", nil, nil)
 	descInsightSize = prometheus.NewDesc("weir_insight_bytes", "Memory of what is known of rules and keys.", nil, nil)
 )
 
-var descsInsight = []*prometheus.Desc{descVerdict, descRushEnd, descGoodRefused, descMaxFill, descEpisodes, descThinned, descInsightSize, descCandidates}
+var descsInsight = []*prometheus.Desc{descVerdict, descRushEnd, descGoodRefused, descMaxFill, descEpisodes, descThinned,
+	descInsightSize, descCandidates}
 
 // Describe implements prometheus.Collector.
 func (c insightCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -102,7 +107,8 @@ func (c insightCollector) Collect(ch chan<- prometheus.Metric) {
 				requests  uint64
 				own, live outcome
 			}{
-				{k.BothAdmit, allowed, allowed}, {k.WouldAdmit, allowed, denied}, {k.WouldRefuse, denied, allowed}, {k.BothRefuse, denied, denied},
+				{k.BothAdmit, allowed, allowed}, {k.WouldAdmit, allowed, denied},
+				{k.WouldRefuse, denied, allowed}, {k.BothRefuse, denied, denied},
 			} {
 				counter(descCandidates, v.requests, domain, rule, rule, outcomeNames[v.own], outcomeNames[v.live])
 			}

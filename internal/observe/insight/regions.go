@@ -77,7 +77,8 @@ func (r *RegionsReading) Add(other *RegionsReading) {
 	r.Untold, r.Orders, r.Keys = r.Untold+other.Untold, r.Orders+other.Orders, r.Keys+other.Keys
 	for i := range other.Peers {
 		from := &other.Peers[i]
-		at, there := slices.BinarySearchFunc(r.Peers, from.Region, func(p RegionPeer, name string) int { return cmp.Compare(p.Region, name) })
+		at, there := slices.BinarySearchFunc(r.Peers, from.Region,
+			func(p RegionPeer, name string) int { return cmp.Compare(p.Region, name) })
 		if !there {
 			r.Peers = slices.Insert(r.Peers, at, RegionPeer{Region: from.Region})
 		}
@@ -92,7 +93,8 @@ func (r *RegionsReading) Add(other *RegionsReading) {
 		from := &other.Limits[i]
 		at, there := slices.BinarySearchFunc(r.Limits, *from, CompareRegional)
 		if !there {
-			r.Limits = slices.Insert(r.Limits, at, RegionalUnits{Domain: from.Domain, Rule: from.Rule, Window: from.Window})
+			r.Limits = slices.Insert(r.Limits, at,
+				RegionalUnits{Domain: from.Domain, Rule: from.Rule, Window: from.Window})
 		}
 		r.Limits[at].add(from)
 	}

@@ -136,7 +136,8 @@ func New(o Options) *Collector {
 	if o.GoodRefused == 0 {
 		o.GoodRefused = 0.001
 	}
-	c := &Collector{o: o, now: o.Now, domains: map[string]*domainState{}, woken: make(chan struct{}, 1), errors: newTally(60, snapshot.MinuteSteps)}
+	c := &Collector{o: o, now: o.Now, domains: map[string]*domainState{}, woken: make(chan struct{}, 1),
+		errors: newTally(60, snapshot.MinuteSteps)}
 	if c.now == nil {
 		c.now = time.Now
 	}

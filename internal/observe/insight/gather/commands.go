@@ -45,7 +45,9 @@ func (c *Collector) Command(kind insight.CommandKind, key []byte, asked, now int
 }
 
 // emitCommand writes the event of a command.
-func (c *Collector) emitCommand(kind insight.CommandKind, key []byte, asked, now int64, r *algo.Result, hash uint64, w weights, turn uint64) {
+func (c *Collector) emitCommand(
+	kind insight.CommandKind, key []byte, asked, now int64, r *algo.Result, hash uint64, w weights, turn uint64,
+) {
 	ring := &c.rings[turn&uint64(len(c.rings)-1)]
 	s, n := ring.claim()
 	if s == nil {

@@ -66,7 +66,8 @@ func (c *Conduct) Decided(r *weir.Request, d *weir.Decision) {
 		if flags&flagRuleRefused == 0 {
 			retry = 0 // in shadow nobody is told to come back
 		}
-		c.follow(hashKey(uint64(d.Limits[begin].Window.Counter.Index), d.Matches.Hits[begin].Key), d.Time, !d.Allowed, retry)
+		hash := hashKey(uint64(d.Limits[begin].Window.Counter.Index), d.Matches.Hits[begin].Key)
+		c.follow(hash, d.Time, !d.Allowed, retry)
 		for n := begin; n < i && flags&flagRuleRefused != 0 && d.Banned.Rule == nil; n++ {
 			if d.Refuses(&d.Limits[n]) {
 				c.refuse(r, d, n)
@@ -124,7 +125,8 @@ func (c *Conduct) forget(at int64) {
 // refuse notes that the limit n of a decision refused the client: it asked for more than the limit.
 func (c *Conduct) refuse(r *weir.Request, d *weir.Decision, n int) {
 	l := &d.Limits[n]
-	hash, index := hashKey(uint64(l.Window.Counter.Index), d.Matches.Hits[n].Key), windowIndex(d.Time, spanOf(l.Window.Counter))
+	hash := hashKey(uint64(l.Window.Counter.Index), d.Matches.Hits[n].Key)
+	index := windowIndex(d.Time, spanOf(l.Window.Counter))
 	place := -1
 	for i := range c.full {
 		if c.full[i].hash == hash {

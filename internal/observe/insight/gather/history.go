@@ -144,7 +144,8 @@ func openHistory(path string, log *slog.Logger, now time.Time, f func(*pastSerie
 			}
 			log.Warn(text+"; it was set aside, and a new one begins", "path", path, "aside", aside)
 		} else {
-			log.Warn("the history file of insight ended in the middle of a record; that was cut off", "path", path, "bytes", len(data)-good)
+			log.Warn("the history file of insight ended in the middle of a record; that was cut off", "path", path,
+				"bytes", len(data)-good)
 		}
 	}
 	h.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)

@@ -354,7 +354,8 @@ const fewestDrawn = 40
 
 // endMinute notes the state of the minute that began at an instant.
 func (s *ruleState) endMinute(unix int64, signal string) {
-	m := minuteState{keys: float32(s.minuteKeys), topShare: snapshot.UnknownShare, signal: uint8(slices.Index(snapshot.Saturations, signal) + 1)}
+	m := minuteState{keys: float32(s.minuteKeys), topShare: snapshot.UnknownShare,
+		signal: uint8(slices.Index(snapshot.Saturations, signal) + 1)}
 	s.minuteKeys = 0
 	if s.series == nil {
 		return

@@ -50,7 +50,8 @@ func (p *pacing) tick() {
 
 // storePace passes the pace to the deciding path. mu is held.
 func (c *Collector) storePace() {
-	c.thinning.Store(uint64(packThinning(c.pace.refused.power, c.pace.quiet.power, c.pace.keys.power, c.pace.watched.power, c.minute)))
+	c.thinning.Store(uint64(packThinning(c.pace.refused.power, c.pace.quiet.power, c.pace.keys.power,
+		c.pace.watched.power, c.minute)))
 }
 
 // paced counts an event for the pace of its kind. A drawn event of a refused or near decision

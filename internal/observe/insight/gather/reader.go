@@ -21,12 +21,16 @@ func (c *Collector) Overview(ctx context.Context, domain string, over time.Durat
 }
 
 // Rules implements Reader.
-func (c *Collector) Rules(ctx context.Context, domain string, over time.Duration) ([]insight.RuleReport, insight.Nodes, error) {
+func (c *Collector) Rules(
+	ctx context.Context, domain string, over time.Duration,
+) ([]insight.RuleReport, insight.Nodes, error) {
 	return c.view().Rules(ctx, domain, over)
 }
 
 // Rule implements Reader.
-func (c *Collector) Rule(ctx context.Context, domain, rule string, over time.Duration) (*insight.RuleReport, insight.Nodes, error) {
+func (c *Collector) Rule(
+	ctx context.Context, domain, rule string, over time.Duration,
+) (*insight.RuleReport, insight.Nodes, error) {
 	return c.view().Rule(ctx, domain, rule, over)
 }
 

@@ -174,7 +174,9 @@ func (s *sample) snapshot() snapshot.Sample {
 func (s *sample) key(i int) snapshot.SampledKey {
 	k := &s.keys[i]
 	return snapshot.SampledKey{
-		Hash: k.hash, Asked: uint64(k.asked), Refused: uint64(k.refused), Answers: uint32(k.answers), Well: uint32(k.well),
-		Fill: k.fill, Known: k.known, Own: k.own, Would: k.would, Demands: slices.Clone(s.demands[i*s.stride : (i+1)*s.stride]),
+		Hash: k.hash, Asked: uint64(k.asked), Refused: uint64(k.refused), Answers: uint32(k.answers),
+		Well: uint32(k.well),
+		Fill: k.fill, Known: k.known, Own: k.own, Would: k.would,
+		Demands: slices.Clone(s.demands[i*s.stride : (i+1)*s.stride]),
 	}
 }

@@ -135,7 +135,8 @@ func (s *series) thin() {
 	s.second = newWheel(1, 0)
 	old := s.minute
 	s.minute = newWheel(60, minutesOf(true))
-	old.each(max(old.last-int64(minutesOf(true))+1, 0)*60, old.last*60, func(unix int64, b *snapshot.Bucket) { s.minute.add(unix, b) })
+	old.each(max(old.last-int64(minutesOf(true))+1, 0)*60, old.last*60,
+		func(unix int64, b *snapshot.Bucket) { s.minute.add(unix, b) })
 }
 
 func (s *series) add(unix int64, b *snapshot.Bucket) {

@@ -32,7 +32,8 @@ func (c *Collector) snapshot(want snapshot.Want, f func(*ruleState) bool) (s *sn
 	now := c.now().Unix()
 	c.count(now)
 	s = &snapshot.Snapshot{
-		Nodes: 1, Seed: c.Seed(), Started: c.started.Unix(), Time: now, StoreTime: c.storeNow().UnixMicro(), Over: over, Step: snapshot.StepFor(over),
+		Nodes: 1, Seed: c.Seed(), Started: c.started.Unix(), Time: now, StoreTime: c.storeNow().UnixMicro(), Over: over,
+		Step:  snapshot.StepFor(over),
 		Taken: c.taken.Load(), Thinned: c.thinned.Load(), Bytes: c.bytes(),
 	}
 	s.From = (now - over + s.Step) / s.Step * s.Step
@@ -320,7 +321,8 @@ func (r *ruleState) samples(out *snapshot.Rule, s *snapshot.Snapshot, want *snap
 		})
 	case want.Key != "":
 		out.All = snapshot.Sample{}
-		out.Refused.Keys = slices.DeleteFunc(out.Refused.Keys, func(k snapshot.RefusedKey) bool { return k.Text != want.Key })
+		out.Refused.Keys = slices.DeleteFunc(out.Refused.Keys,
+			func(k snapshot.RefusedKey) bool { return k.Text != want.Key })
 	default:
 		out.All, out.Refused = snapshot.Sample{}, snapshot.RefusedSample{}
 	}
@@ -335,7 +337,8 @@ func (r *ruleState) domainMet(s *snapshot.Snapshot) (n uint64) {
 	case r.began > s.From:
 		return r.domainState.total - r.domainBefore
 	}
-	r.domainState.series.wheelFor(s.Time-s.From).each(s.From, s.Time, func(_ int64, b *snapshot.Bucket) { n += uint64(b[snapshot.LaneMet]) })
+	r.domainState.series.wheelFor(s.Time-s.From).each(s.From, s.Time,
+		func(_ int64, b *snapshot.Bucket) { n += uint64(b[snapshot.LaneMet]) })
 	return n
 }
 

@@ -63,7 +63,8 @@ type ruleState struct {
 func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time) *ruleState {
 	g := newGate(number)
 	return &ruleState{
-		gate: g, domain: r.Domain, name: r.Name, definition: definition, since: now, began: now.Unix(), ownFailing: failureSource{failureCounter: &g.failing},
+		gate: g, domain: r.Domain, name: r.Name, definition: definition, since: now, began: now.Unix(),
+		ownFailing: failureSource{failureCounter: &g.failing},
 	}
 }
 
@@ -198,7 +199,8 @@ func definitionOf(r *rule.Rule) uint64 {
 	if b := r.Ban; b != nil {
 		fmt.Fprintf(h, "%v %v %v %v", b.After, b.Within, b.For, b.Domain)
 	}
-	fmt.Fprintf(h, "%q %q %d %q %d %d %v %d %v", r.If, r.Per, r.Cost, r.CostExpr, r.CostMin, r.EnforcePercent, r.Shadow, r.WarnPercent, r.ExactPaths)
+	fmt.Fprintf(h, "%q %q %d %q %d %d %v %d %v", r.If, r.Per, r.Cost, r.CostExpr, r.CostMin, r.EnforcePercent, r.Shadow,
+		r.WarnPercent, r.ExactPaths)
 	return h.Sum64()
 }
 

@@ -90,7 +90,8 @@ type WindowFacts struct {
 // WindowOf returns the facts that follow from a rule's window. It must have a Limit.
 func WindowOf(w *rule.Window) WindowFacts {
 	c := w.Limit.Config()
-	f := WindowFacts{Name: w.Name, Limit: c.N, Window: c.Window, Rate: RateText(c), Allows: human.Number(c.N) + " per " + c.Period()}
+	f := WindowFacts{Name: w.Name, Limit: c.N, Window: c.Window, Rate: RateText(c),
+		Allows: human.Number(c.N) + " per " + c.Period()}
 	switch {
 	case c.Algorithm.HasBurst():
 		f.Limit = max(c.Capacity(), 1)
@@ -112,7 +113,8 @@ func RateText(c algo.Config) string {
 	for _, u := range []struct {
 		name string
 		size time.Duration
-	}{{"s", time.Second}, {"min", time.Minute}, {"hour", time.Hour}, {"day", 24 * time.Hour}, {"week", 7 * 24 * time.Hour},
+	}{{"s", time.Second}, {"min", time.Minute}, {"hour", time.Hour}, {"day", 24 * time.Hour},
+		{"week", 7 * 24 * time.Hour},
 		{"month", 30 * 24 * time.Hour}, {"year", 365 * 24 * time.Hour}} {
 		if u.size == c.Window {
 			unit = u.name

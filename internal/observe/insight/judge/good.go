@@ -153,7 +153,8 @@ func goodOf(f *Facts) goodKeys {
 		mean := refusals / n
 		spread := max(squares/n-mean*mean, 0) * n / (n - 1)
 		sampling := f.KeysRefused * math.Sqrt(spread/n*max(1-n/f.KeysRefused, 0))
-		g.RefusedPlusMinus = uint64(math.Round(min(1.96*math.Hypot(sampling, refusals*g.weight*f.RefusedError), denied)))
+		plusMinus := 1.96 * math.Hypot(sampling, refusals*g.weight*f.RefusedError)
+		g.RefusedPlusMinus = uint64(math.Round(min(plusMinus, denied)))
 	}
 	g.Keys, g.All = uint64(math.Round(refused)), uint64(math.Round(refused+others))
 	g.f = human.Share(float64(g.Refused), denied)

@@ -50,7 +50,8 @@ func (j *judge) looseCrowd() *insight.Verdict {
 	name := j.Rule + "-crowd"
 	v.Proposal = &insight.Proposal{
 		Sentence: fmt.Sprintf("A second limit without per, %d/%s with a bucket of 10 s of it: what the service took in 95 %% of its minutes. Or proxy.concurrency: adaptive, or throttle: {elastic: …}.", n, unit),
-		Patch:    unifiedDiff(j.File, j.Text, j.withRule(name, fmt.Sprintf("allow: { rate: %d/%s, burst: %d }", n, unit, burst), "algorithm: token_bucket")),
+		Patch: unifiedDiff(j.File, j.Text, j.withRule(name,
+			fmt.Sprintf("allow: { rate: %d/%s, burst: %d }", n, unit, burst), "algorithm: token_bucket")),
 	}
 	v.Evidence["usual_per_second"] = r.usual / 60
 	return v
@@ -76,7 +77,8 @@ func (j *judge) looseFew() *insight.Verdict {
 	n := float64(len(r.minutes))
 	few, took, rest, keys = few/n, took/n, rest/n, keys/n
 	v.Sentence = fmt.Sprintf("%s of %s took %s of what it admitted while the service was saturated for %s.",
-		human.Number(few), human.Count(keys, "client"), human.Percent(human.Share(took, took+rest)), human.Count(n, "minute"))
+		human.Number(few), human.Count(keys, "client"), human.Percent(human.Share(took, took+rest)),
+		human.Count(n, "minute"))
 	v.Evidence["top_keys"], v.Evidence["top_share"] = few, human.Share(took, took+rest)
 	// Each of the few clients may have an equal part of the usual admissions that the others leave,
 	// but at least as much as one of the others.
@@ -89,11 +91,13 @@ func (j *judge) looseFew() *insight.Verdict {
 		}
 		touched, plusMinus := Affected(j.Sample, j.Keys, i, limit)
 		others := max(touched-few, 0)
-		text := fmt.Sprintf("%s would cut them to what the service takes; it would touch %s.", w.with(limit), human.Count(others, "other client"))
+		text := fmt.Sprintf("%s would cut them to what the service takes; it would touch %s.", w.with(limit),
+			human.Count(others, "other client"))
 		if others < 0.5 {
 			text = fmt.Sprintf("%s would cut them to what the service takes, and touch nobody else.", w.with(limit))
 		} else if plusMinus >= 0.5 {
-			text = fmt.Sprintf("%s would cut them to what the service takes; it would touch %s (± %s).", w.with(limit), human.Count(others, "other client"), human.Number(plusMinus))
+			text = fmt.Sprintf("%s would cut them to what the service takes; it would touch %s (± %s).", w.with(limit),
+				human.Count(others, "other client"), human.Number(plusMinus))
 		}
 		limits := make([]int64, len(j.Windows))
 		limits[i] = limit
@@ -157,7 +161,8 @@ func (j *judge) rush(is func(m, before *Minute) bool) *rush {
 // medianMinute returns the minute with the median number of keys in the hour before t; ok is false
 // if too few minutes of that hour are known. minutes are the minutes before t.
 func medianMinute(minutes []Minute, t int64) (m Minute, ok bool) {
-	from, _ := slices.BinarySearchFunc(minutes, t-60*crowdBefore, func(m Minute, t int64) int { return cmp.Compare(m.T, t) })
+	from, _ := slices.BinarySearchFunc(minutes, t-60*crowdBefore,
+		func(m Minute, t int64) int { return cmp.Compare(m.T, t) })
 	last := slices.Clone(minutes[from:])
 	if len(last) < fewestBefore {
 		return Minute{}, false

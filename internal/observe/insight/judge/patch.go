@@ -266,7 +266,8 @@ func unifiedDiff(name, before, after string) string {
 	from, behind := max(same-context, 0), min(tail, context)
 	oldEnd, newEnd := len(a)-tail, len(b)-tail
 	var out strings.Builder
-	fmt.Fprintf(&out, "--- %s\n+++ %s\n@@ -%s +%s @@\n", name, name, hunkRange(from, oldEnd+behind-from), hunkRange(from, newEnd+behind-from))
+	fmt.Fprintf(&out, "--- %s\n+++ %s\n@@ -%s +%s @@\n", name, name, hunkRange(from, oldEnd+behind-from),
+		hunkRange(from, newEnd+behind-from))
 	write := func(sign string, lines []string) {
 		for _, l := range lines {
 			out.WriteString(sign)

@@ -13,19 +13,23 @@ import (
 // server knows (Trend, PerSecond, Series, Top, NearNow, By) are left to the caller.
 func (f *Facts) Report(o Thresholds) insight.RuleReport {
 	r := insight.RuleReport{
-		Domain: f.Domain, Name: f.Rule, File: f.File, Line: f.Line, Since: f.Since, Mode: f.Mode, Limits: []string{}, Per: f.Per,
-		From: f.From, Met: f.Met, Refused: f.Refused, RefusedAlone: f.Alone, Soft: f.Soft, Near: f.Near, Banned: f.Banned,
+		Domain: f.Domain, Name: f.Rule, File: f.File, Line: f.Line, Since: f.Since, Mode: f.Mode, Limits: []string{},
+		Per:  f.Per,
+		From: f.From, Met: f.Met, Refused: f.Refused, RefusedAlone: f.Alone, Soft: f.Soft, Near: f.Near,
+		Banned:      f.Banned,
 		WouldRefuse: f.WouldRefuse, Errors: f.Errors,
 		Keys: uint64(math.Round(f.Keys)), KeysRefused: uint64(math.Round(f.KeysRefused)), KeysError: f.KeysError,
 		Fill: Histogram(f.Sample, f.Keys), MaxFill: f.MaxFill, Episodes: f.Episodes,
-		KnownShare: human.Share(float64(f.Known), float64(f.Met)), OKShare: f.OKShare, Good: GoodOf(f), Curve: Curve(f), Verdicts: Judge(f, o),
+		KnownShare: human.Share(float64(f.Known), float64(f.Met)), OKShare: f.OKShare, Good: GoodOf(f), Curve: Curve(f),
+		Verdicts: Judge(f, o),
 	}
 	if len(r.Curve) > 0 {
 		r.CurveOf = f.Windows[f.Binding()].Name
 	}
 	for _, w := range f.Windows {
 		r.Limits = append(r.Limits, w.Allows)
-		r.Windows = append(r.Windows, insight.WindowReport{Name: w.Name, Allows: w.Allows, Limit: w.Limit, Window: w.Window.Seconds(), Refused: w.Refused, MaxFill: w.MaxFill})
+		r.Windows = append(r.Windows, insight.WindowReport{Name: w.Name, Allows: w.Allows, Limit: w.Limit,
+			Window: w.Window.Seconds(), Refused: w.Refused, MaxFill: w.MaxFill})
 	}
 	return r
 }

@@ -20,9 +20,11 @@ func (j *judge) strict() *insight.Verdict {
 	if g.identity && j.Met >= earlyMet {
 		confidence = insight.High
 	}
-	text := fmt.Sprintf("%s of %s (%s) %s %s", human.Number(g.Keys), human.Count(g.All, "good client"), human.Percent(g.Share), j.refuses(), j.over())
+	text := fmt.Sprintf("%s of %s (%s) %s %s", human.Number(g.Keys), human.Count(g.All, "good client"),
+		human.Percent(g.Share), j.refuses(), j.over())
 	if e := g.episodes; e.Obeyed+e.Early > 0 {
-		text += fmt.Sprintf("; %s came back when told", human.Percent(human.Share(float64(e.Obeyed), float64(e.Obeyed+e.Early))))
+		text += fmt.Sprintf("; %s came back when told",
+			human.Percent(human.Share(float64(e.Obeyed), float64(e.Obeyed+e.Early))))
 	}
 	text += fmt.Sprintf(". %s its refusals hit them.", human.Upper(human.Portion(g.f, 1)))
 	v := j.verdict(insight.Strict, confidence, text)
@@ -34,9 +36,11 @@ func (j *judge) strict() *insight.Verdict {
 	v.Evidence["g"], v.Evidence["g_low"], v.Evidence["f"] = g.Share, g.Low, g.f
 	if limits := j.fitting(func(k *KeyFacts) bool { return k.good(g.identity) }, j.target*(float64(g.All)+0.5)); limits != nil {
 		good, others := j.above(limits)
-		text := fmt.Sprintf("%s would refuse %s of them, and still %s.", human.List(j.rates(limits), "and"), orNone(good), human.Count(others, "other"))
+		text := fmt.Sprintf("%s would refuse %s of them, and still %s.", human.List(j.rates(limits), "and"),
+			orNone(good), human.Count(others, "other"))
 		if others < 0.5 {
-			text = fmt.Sprintf("%s would refuse %s of them, and nobody else.", human.List(j.rates(limits), "and"), orNone(good))
+			text = fmt.Sprintf("%s would refuse %s of them, and nobody else.", human.List(j.rates(limits), "and"),
+				orNone(good))
 		}
 		v.Proposal = &insight.Proposal{Sentence: text, Patch: unifiedDiff(j.File, j.Text, j.withLimits(limits))}
 	}
@@ -48,8 +52,10 @@ func (j *judge) maybeStrict() *insight.Verdict {
 	if j.good.identity || j.denied < fewestRefused || j.KeysRefused < refusedKeys*j.Keys || 2*j.TopRefused > j.denied {
 		return nil
 	}
-	v := j.verdict(insight.MaybeStrict, insight.Low, fmt.Sprintf("%s of %s of %s (%s) %s %s, and nothing tells whether these clients are good.",
-		human.Count(j.denied, "request"), human.Number(j.KeysRefused), human.Count(j.Keys, "key"), human.Percent(human.Share(j.KeysRefused, j.Keys)), j.refuses(), j.over()))
+	v := j.verdict(insight.MaybeStrict, insight.Low,
+		fmt.Sprintf("%s of %s of %s (%s) %s %s, and nothing tells whether these clients are good.",
+			human.Count(j.denied, "request"), human.Number(j.KeysRefused), human.Count(j.Keys, "key"),
+			human.Percent(human.Share(j.KeysRefused, j.Keys)), j.refuses(), j.over()))
 	j.keys(v)
 	v.Evidence["top_refused"] = math.Round(float64(j.TopRefused))
 	text := "Name what makes a client known in insight.known, such as user; then this can be told."
@@ -58,7 +64,8 @@ func (j *judge) maybeStrict() *insight.Verdict {
 	}
 	if limits := j.fitting(func(*KeyFacts) bool { return true }, j.target*j.Keys); limits != nil {
 		_, all := j.above(limits)
-		text += fmt.Sprintf(" %s would refuse %s of the %s.", human.List(j.rates(limits), "and"), orNone(all), human.Count(j.KeysRefused, "key"))
+		text += fmt.Sprintf(" %s would refuse %s of the %s.", human.List(j.rates(limits), "and"), orNone(all),
+			human.Count(j.KeysRefused, "key"))
 	}
 	v.Proposal = &insight.Proposal{Sentence: text}
 	return v

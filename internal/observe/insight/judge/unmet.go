@@ -73,9 +73,11 @@ func (u *Unmet) kept() string {
 	case u.Condition == "":
 		return ""
 	case u.Nearest == u.Looked:
-		return fmt.Sprintf(" Of %s looked at, %s kept out %s.", human.Count(u.Looked, "request"), u.Condition, human.Number(u.Kept))
+		return fmt.Sprintf(" Of %s looked at, %s kept out %s.", human.Count(u.Looked, "request"), u.Condition,
+			human.Number(u.Kept))
 	}
-	return fmt.Sprintf(" Of %s looked at, %s came nearest: %s kept out %s of these.", human.Count(u.Looked, "request"), human.Number(u.Nearest), u.Condition, human.Number(u.Kept))
+	return fmt.Sprintf(" Of %s looked at, %s came nearest: %s kept out %s of these.", human.Count(u.Looked, "request"),
+		human.Number(u.Nearest), u.Condition, human.Number(u.Kept))
 }
 
 // nearest is a sentence for a proposal: it quotes what a client sent.

@@ -71,7 +71,8 @@ func Judge(f *Facts, o Thresholds) []insight.Verdict {
 		}
 	}
 	if len(j.Windows) > 0 && !slices.ContainsFunc(out, func(v insight.Verdict) bool { return v.Verdict == insight.NeverMet }) {
-		certain := slices.ContainsFunc(out, func(v insight.Verdict) bool { return v.Confidence == insight.High && v.Verdict != insight.Broken })
+		certain := slices.ContainsFunc(out,
+			func(v insight.Verdict) bool { return v.Confidence == insight.High && v.Verdict != insight.Broken })
 		if v := j.tooEarly(len(out) == 0); v != nil && !certain {
 			out = append(out, *v)
 		} else if len(out) == 0 {
@@ -100,8 +101,10 @@ func KeepSince(before, now []insight.Verdict) {
 // verdict returns a verdict with the figures that every verdict has. seconds is the time that they
 // all cover, up to To.
 func (j *judge) verdict(name, confidence, sentence string) *insight.Verdict {
-	v := &insight.Verdict{Verdict: name, Confidence: confidence, Domain: j.Domain, Rule: j.Rule, Since: j.To, Sentence: sentence,
-		Evidence: map[string]float64{"met": float64(j.Met), "refused": float64(j.Refused), "seconds": max(j.To.Sub(j.From), 0).Seconds()},
+	v := &insight.Verdict{Verdict: name, Confidence: confidence, Domain: j.Domain, Rule: j.Rule, Since: j.To,
+		Sentence: sentence,
+		Evidence: map[string]float64{"met": float64(j.Met), "refused": float64(j.Refused),
+			"seconds": max(j.To.Sub(j.From), 0).Seconds()},
 		Examples: []string{}}
 	if j.shadow {
 		v.Evidence["would_refuse"] = float64(j.WouldRefuse)
@@ -130,13 +133,15 @@ func (j *judge) over() string {
 func (j *judge) broken() *insight.Verdict {
 	switch {
 	case j.NotInForce != "":
-		return j.verdict(insight.Broken, insight.High, "The rules as they lie in the source are not in force: "+j.NotInForce)
+		return j.verdict(insight.Broken, insight.High,
+			"The rules as they lie in the source are not in force: "+j.NotInForce)
 	case j.Errors > 0 && float64(j.Errors) >= brokenShare*float64(j.Met):
 		at := j.Error
 		if at == "" {
 			at = "an expression"
 		}
-		v := j.verdict(insight.Broken, insight.High, fmt.Sprintf("An expression failed on %s %s: %s", human.Count(j.Errors, "request"), j.over(), at))
+		v := j.verdict(insight.Broken, insight.High,
+			fmt.Sprintf("An expression failed on %s %s: %s", human.Count(j.Errors, "request"), j.over(), at))
 		v.Evidence["errors"] = float64(j.Errors)
 		return v
 	}
@@ -174,10 +179,12 @@ func (j *judge) tooEarly(alone bool) *insight.Verdict {
 			human.Percent(j.MaxFill), human.Count(met, "request"), human.Number(j.Met))
 		return v
 	case j.Replay:
-		v.Sentence = fmt.Sprintf("The log has %s for it, in %s: too few to judge it by. %s in %s would do.", human.Count(j.Met, "request"), human.Lasted(t), human.Number(met), human.Lasted(long))
+		v.Sentence = fmt.Sprintf("The log has %s for it, in %s: too few to judge it by. %s in %s would do.",
+			human.Count(j.Met, "request"), human.Lasted(t), human.Number(met), human.Lasted(long))
 		return v
 	case met == bindingMet:
-		v.Sentence = fmt.Sprintf("Too early to tell: %s, and nobody came near it; the fullest client used %s.", so, human.Percent(j.MaxFill))
+		v.Sentence = fmt.Sprintf("Too early to tell: %s, and nobody came near it; the fullest client used %s.", so,
+			human.Percent(j.MaxFill))
 	default:
 		v.Sentence = fmt.Sprintf("Too early to tell: %s.", so)
 	}
@@ -197,11 +204,13 @@ func (j *judge) notMetYet() string {
 	t := j.To.Sub(j.From)
 	switch {
 	case j.Replay:
-		return fmt.Sprintf("None of %s in the log met it: too few to say that none ever does.", human.Count(j.DomainMet, "request"))
+		return fmt.Sprintf("None of %s in the log met it: too few to say that none ever does.",
+			human.Count(j.DomainMet, "request"))
 	case j.DomainMet == 0:
 		return fmt.Sprintf("Too early to tell: there was no request in %s.", human.Lasted(t))
 	}
-	text := fmt.Sprintf("Too early to tell: none of %s of the domain met it in %s so far.", human.Count(j.DomainMet, "request"), human.Lasted(t))
+	text := fmt.Sprintf("Too early to tell: none of %s of the domain met it in %s so far.",
+		human.Count(j.DomainMet, "request"), human.Lasted(t))
 	if t < neverMetTime {
 		return text + fmt.Sprintf(" About %s more.", human.Lasted(neverMetTime-t))
 	}
@@ -211,12 +220,14 @@ func (j *judge) notMetYet() string {
 // quiet returns reserve or works: nothing speaks against the rule.
 func (j *judge) quiet() *insight.Verdict {
 	if j.denied == 0 && j.Banned == 0 {
-		v := j.verdict(insight.Reserve, j.confident(), fmt.Sprintf("Nobody %s %s; the fullest client used %s.", strings.Replace(j.refuses(), "were", "was", 1), j.over(), human.Percent(j.MaxFill)))
+		v := j.verdict(insight.Reserve, j.confident(), fmt.Sprintf("Nobody %s %s; the fullest client used %s.",
+			strings.Replace(j.refuses(), "were", "was", 1), j.over(), human.Percent(j.MaxFill)))
 		v.Evidence["max_fill"] = j.MaxFill
 		return v
 	}
 	denied := float64(j.denied)
-	text := fmt.Sprintf("%s of %s (%s) %s %s", human.Number(denied), human.Count(j.Met, "request"), human.Percent(human.Share(denied, float64(j.Met))), j.refuses(), j.over())
+	text := fmt.Sprintf("%s of %s (%s) %s %s", human.Number(denied), human.Count(j.Met, "request"),
+		human.Percent(human.Share(denied, float64(j.Met))), j.refuses(), j.over())
 	if len(j.Per) > 0 && j.KeysRefused > 0 {
 		text += fmt.Sprintf(", of %s of %s", human.Number(j.KeysRefused), human.Count(j.Keys, "key"))
 	}
@@ -259,7 +270,8 @@ func (j *judge) addsNothing() *insight.Verdict {
 	if j.shadow || j.Refused < fewestRefused || j.Alone > 0 {
 		return nil
 	}
-	text := fmt.Sprintf("Each of the %s that it refused %s was refused by another rule, too", human.Count(j.Refused, "request"), j.over())
+	text := fmt.Sprintf("Each of the %s that it refused %s was refused by another rule, too",
+		human.Count(j.Refused, "request"), j.over())
 	v := j.verdict(insight.AddsNothing, insight.High, "")
 	v.Evidence["alone"] = 0
 	switch {
@@ -317,7 +329,8 @@ func (j *judge) neverBinding() *insight.Verdict {
 		}
 	}
 	if rates := j.rates(limits); rates != nil {
-		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf("%s is twice what 99.9 %% of the keys need.", human.List(rates, "and")), Patch: unifiedDiff(j.File, j.Text, j.withLimits(limits))}
+		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf("%s is twice what 99.9 %% of the keys need.",
+			human.List(rates, "and")), Patch: unifiedDiff(j.File, j.Text, j.withLimits(limits))}
 	}
 	return v
 }

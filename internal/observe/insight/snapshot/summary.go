@@ -81,7 +81,8 @@ func (s *Sample) facts() []judge.KeyFacts {
 }
 
 func (k *SampledKey) facts() judge.KeyFacts {
-	f := judge.KeyFacts{Hash: k.Hash, Asked: k.Asked, Refused: k.Refused, Fill: float64(k.Fill), Own: k.Own, Known: k.Known, OK: -1}
+	f := judge.KeyFacts{Hash: k.Hash, Asked: k.Asked, Refused: k.Refused, Fill: float64(k.Fill), Own: k.Own,
+		Known: k.Known, OK: -1}
 	f.Demand = make([]int64, len(k.Demands))
 	for i := range k.Demands {
 		f.Demand[i] = int64(k.Demands[i].Peak())
@@ -102,10 +103,14 @@ func (r *Rule) facts(s *Snapshot) judge.Facts {
 	f := judge.Facts{
 		Domain: r.Domain, Rule: r.Name, Mode: r.Mode, Per: r.Per, File: r.File, Line: r.Line,
 		Since: unixTime(r.Since),
-		Met:   r.Sampled[LaneMet], Refused: r.Sampled[LaneRefused], Alone: r.Sampled[LaneAlone], Soft: r.Sampled[LaneSoft],
-		Near: r.Sampled[LaneNear], Banned: r.Sampled[LaneBanned], WouldRefuse: r.Sampled[LaneWould], Errors: r.Errors, Error: r.Error,
-		Keys: r.Summary.Keys, KeysRefused: r.Summary.KeysRefused, KeysError: r.Summary.KeysError, RefusedError: r.Summary.RefusedError,
-		DomainMet: r.DomainMet, Sample: r.All.facts(), MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, OKShare: -1, With: r.With,
+		Met:   r.Sampled[LaneMet], Refused: r.Sampled[LaneRefused], Alone: r.Sampled[LaneAlone],
+		Soft: r.Sampled[LaneSoft],
+		Near: r.Sampled[LaneNear], Banned: r.Sampled[LaneBanned], WouldRefuse: r.Sampled[LaneWould], Errors: r.Errors,
+		Error: r.Error,
+		Keys:  r.Summary.Keys, KeysRefused: r.Summary.KeysRefused, KeysError: r.Summary.KeysError,
+		RefusedError: r.Summary.RefusedError,
+		DomainMet:    r.DomainMet, Sample: r.All.facts(), MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes,
+		OKShare: -1, With: r.With,
 	}
 	for i, w := range r.Windows {
 		if shift := UnitShift(w.Limit); shift > 0 {
@@ -116,7 +121,8 @@ func (r *Rule) facts(s *Snapshot) judge.Facts {
 			}
 		}
 		f.Windows = append(f.Windows, judge.WindowFacts{
-			Name: w.Name, Rate: w.Rate, Limit: w.Limit, Window: w.Window, Bucket: w.Bucket, Refused: w.Refused, MaxFill: float64(w.MaxFill),
+			Name: w.Name, Rate: w.Rate, Limit: w.Limit, Window: w.Window, Bucket: w.Bucket, Refused: w.Refused,
+			MaxFill: float64(w.MaxFill),
 		})
 		f.MaxFill = max(f.MaxFill, float64(w.MaxFill))
 	}

@@ -40,7 +40,8 @@ func (k *TopKey) obey() float64 {
 
 // SortTop puts the most frequent keys first.
 func SortTop(list []TopKey) {
-	slices.SortFunc(list, func(a, b TopKey) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Hash, b.Hash)) })
+	slices.SortFunc(list,
+		func(a, b TopKey) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Hash, b.Hash)) })
 }
 
 // MergeTop merges the lists of several nodes, of most counters each. A key that is missing from a

@@ -19,7 +19,8 @@ type Trial struct {
 }
 
 func (t *Trial) counts() [6]*uint64 {
-	return [...]*uint64{&t.WouldRefuse, &t.WouldAdmit, &t.BothRefuse, &t.BothAdmit, &t.EnforcedAdmitted, &t.EnforcedRefused}
+	return [...]*uint64{&t.WouldRefuse, &t.WouldAdmit, &t.BothRefuse, &t.BothAdmit, &t.EnforcedAdmitted,
+		&t.EnforcedRefused}
 }
 
 // merge adds the requests of another node.

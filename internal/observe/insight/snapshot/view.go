@@ -38,8 +38,9 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 	}
 	begin := s.begin()
 	o := &insight.Overview{
-		From: unixTime(begin), To: unixTime(s.Time), Step: int(s.Step), Nodes: nodes, Domain: domain, SampledFrom: unixTime(s.sampledFrom()),
-		P99: human.Digits(s.P99), StoreErrors: s.StoreErrors, Events: notNil(s.Events), NeedsALook: []insight.Verdict{},
+		From: unixTime(begin), To: unixTime(s.Time), Step: int(s.Step), Nodes: nodes, Domain: domain,
+		SampledFrom: unixTime(s.sampledFrom()),
+		P99:         human.Digits(s.P99), StoreErrors: s.StoreErrors, Events: notNil(s.Events), NeedsALook: []insight.Verdict{},
 	}
 	var all Counts
 	var recent Counts
@@ -153,7 +154,8 @@ func sentencesOf(s *Snapshot, o *insight.Overview, covered time.Duration) []stri
 	if o.Refused == 0 {
 		return []string{fmt.Sprintf("Of %s in the last %s none was refused.", human.Count(o.Requests, "request"), over)}
 	}
-	text := fmt.Sprintf("Of %s in the last %s %s were refused", human.Count(o.Requests, "request"), over, human.Percent(human.Share(float64(o.Refused), float64(o.Requests))))
+	text := fmt.Sprintf("Of %s in the last %s %s were refused", human.Count(o.Requests, "request"), over,
+		human.Percent(human.Share(float64(o.Refused), float64(o.Requests))))
 	sentences := clientSentences(o, text)
 	var most *Rule
 	all := uint64(0)
@@ -193,13 +195,15 @@ func clientSentences(o *insight.Overview, text string) []string {
 	if o.From.Equal(o.SampledFrom) {
 		list := []string{text + ", of " + who + "."}
 		if g.Clients > 0 {
-			list = append(list, fmt.Sprintf("About %s of these refusals hit clients that behave well.", human.Number(g.Requests)))
+			list = append(list,
+				fmt.Sprintf("About %s of these refusals hit clients that behave well.", human.Number(g.Requests)))
 		}
 		return list
 	}
 	sampled := fmt.Sprintf("In the last %s %s were refused", lastText(o.To.Sub(o.SampledFrom)), who)
 	if g.Clients > 0 {
-		sampled += fmt.Sprintf(", and about %s of %s hit clients that behave well", human.Number(g.Requests), human.Count(g.Of, "refusal"))
+		sampled += fmt.Sprintf(", and about %s of %s hit clients that behave well", human.Number(g.Requests),
+			human.Count(g.Of, "refusal"))
 	}
 	return []string{text + ".", sampled + "."}
 }
@@ -224,7 +228,9 @@ func (r *Rule) busiest(s *Snapshot) (key string, least, total uint64) {
 }
 
 // Rules implements Reader.
-func (v *View) Rules(ctx context.Context, domain string, over time.Duration) ([]insight.RuleReport, insight.Nodes, error) {
+func (v *View) Rules(
+	ctx context.Context, domain string, over time.Duration,
+) ([]insight.RuleReport, insight.Nodes, error) {
 	s, nodes, err := v.ask(ctx, Want{Domain: domain, Over: over})
 	if err != nil {
 		return nil, nodes, err
@@ -239,7 +245,9 @@ func (v *View) Rules(ctx context.Context, domain string, over time.Duration) ([]
 }
 
 // Rule implements Reader.
-func (v *View) Rule(ctx context.Context, domain, rule string, over time.Duration) (*insight.RuleReport, insight.Nodes, error) {
+func (v *View) Rule(
+	ctx context.Context, domain, rule string, over time.Duration,
+) (*insight.RuleReport, insight.Nodes, error) {
 	s, nodes, err := v.Ask(ctx, Want{Domain: domain, Rule: rule, Over: over, Series: true, Top: true, Samples: true})
 	if err != nil {
 		return nil, nodes, err
@@ -254,7 +262,8 @@ func (v *View) Rule(ctx context.Context, domain, rule string, over time.Duration
 	out.Curve, out.CurveOf = r.curve()
 	for _, w := range r.Windows {
 		out.Windows = append(out.Windows, insight.WindowReport{
-			Name: w.Name, Allows: w.Allows, Limit: w.Limit, Window: w.Window.Seconds(), Refused: w.Refused, MaxFill: human.Digits(float64(w.MaxFill)),
+			Name: w.Name, Allows: w.Allows, Limit: w.Limit, Window: w.Window.Seconds(), Refused: w.Refused,
+			MaxFill: human.Digits(float64(w.MaxFill)),
 		})
 	}
 	out.By = map[string][]insight.Count{"door": notNil(r.ByDoor)}
@@ -265,13 +274,16 @@ func (v *View) Rule(ctx context.Context, domain, rule string, over time.Duration
 
 func (r *Rule) report(s *Snapshot) insight.RuleReport {
 	out := insight.RuleReport{
-		Domain: r.Domain, Name: r.Name, File: r.File, Line: r.Line, Since: unixTime(r.Since), Mode: r.Mode, Per: r.Per, Limits: []string{},
-		From: unixTime(max(s.From, min(r.Since, s.Time))),
-		Met:  r.Count[LaneMet], Refused: r.Count[LaneRefused], RefusedAlone: r.Count[LaneAlone], Soft: r.Count[LaneSoft],
+		Domain: r.Domain, Name: r.Name, File: r.File, Line: r.Line, Since: unixTime(r.Since), Mode: r.Mode, Per: r.Per,
+		Limits: []string{},
+		From:   unixTime(max(s.From, min(r.Since, s.Time))),
+		Met:    r.Count[LaneMet], Refused: r.Count[LaneRefused], RefusedAlone: r.Count[LaneAlone],
+		Soft: r.Count[LaneSoft],
 		Near: r.Count[LaneNear], Banned: r.Count[LaneBanned], WouldRefuse: r.Count[LaneWould], Errors: r.Errors,
 		SampledFrom: unixTime(max(s.sampledFrom(), min(r.Since, s.Time))),
-		Keys:        uint64(r.Summary.Keys + 0.5), KeysRefused: uint64(r.Summary.KeysRefused + 0.5), KeysError: r.Summary.KeysError,
-		Fill: r.Summary.Fill, MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, Good: r.Summary.Good,
+		Keys:        uint64(r.Summary.Keys + 0.5), KeysRefused: uint64(r.Summary.KeysRefused + 0.5),
+		KeysError: r.Summary.KeysError,
+		Fill:      r.Summary.Fill, MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, Good: r.Summary.Good,
 		Trend: slices.Clone(r.Trend[:]), PerSecond: s.perSecond(&r.Recent), OKShare: -1, Verdicts: notNil(r.Verdicts),
 	}
 	out.Command = r.IsCommand()
