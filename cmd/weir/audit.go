@@ -136,8 +136,8 @@ type verified struct {
 	Broken  string `json:"broken,omitempty"`
 }
 
-// verifyAudit checks files of an audit log, each of which follows the one before it. One of them must
-// have a record with the noted hash, unless that is "".
+// verifyAudit checks files of an audit log, each of which follows the one before it. One of them
+// must have a record with the noted hash, unless that is "".
 func verifyAudit(out io.Writer, files []string, follows, noted string, asJSON bool) error {
 	found := noted == ""
 	for _, name := range files {
