@@ -30,7 +30,7 @@ type collectorBed struct {
 	running        *process
 }
 
-// newCollector starts the collector that scripts/test builds of scripts/collector.
+// newCollector starts the collector that scripts/test builds of internal/testkit/collector.
 func newCollector(t *testing.T) *collectorBed {
 	t.Helper()
 	tool := filepath.Join(originalRoot, ".cache", "tools", "collector")

@@ -1,7 +1,7 @@
 // Program excerpt cuts the excerpts in internal/testkit/traffic/testdata out of the full logs and
 // traces:
 //
-//	go run ./scripts/excerpt FOLDER internal/testkit/traffic/testdata
+//	go run ./internal/testkit/traffic/excerpt FOLDER internal/testkit/traffic/testdata
 //
 // FOLDER holds the full data, as internal/testkit/traffic/testdata/README.md describes it. An
 // excerpt keeps a run of lines as they are, except for data that could identify people: each client

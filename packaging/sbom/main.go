@@ -1,6 +1,6 @@
 // Program sbom prints which modules a Go binary was built from, as a CycloneDX 1.5 document:
 //
-//	go run ./scripts/sbom BINARY
+//	go run ./packaging/sbom BINARY
 //
 // It reads the record that the Go linker wrote into the binary, so that the list has the modules
 // that are really inside. The same binary gives the same document.

@@ -1,4 +1,4 @@
-module github.com/weir-rl/weir/scripts/collector
+module github.com/weir-rl/weir/internal/testkit/collector
 
 go 1.26.0
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestScriptPackages: ../test tests all packages if its arguments name none, and otherwise those
+// TestScriptPackages: scripts/test tests all packages if its arguments name none, and otherwise those
 // that they name, at both levels. What it calls is replaced by a script that writes down how it was
 // called.
 func TestScriptPackages(t *testing.T) {
@@ -22,7 +22,7 @@ func TestScriptPackages(t *testing.T) {
 		t.Skip("there is no bash")
 	}
 	root, bin := t.TempDir(), t.TempDir()
-	script, err := os.ReadFile(filepath.Join("..", "test"))
+	script, err := os.ReadFile(filepath.Join("..", "..", "..", "scripts", "test"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestScriptPackages(t *testing.T) {
 		}
 	}
 	write(filepath.Join(root, "scripts", "test"), string(script))
-	for _, folder := range []string{"scripts/tools", "scripts/collector", "benchmarks", "examples/middleware", "packaging/check"} {
+	for _, folder := range []string{"scripts/tools", "internal/testkit/collector", "benchmarks", "examples/middleware", "packaging/check"} {
 		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
 			t.Fatal(err)
 		}
