@@ -156,8 +156,8 @@ var tableKeys = func() (keys [users][]byte) {
 }()
 
 // BenchmarkTable prints the rows of the table of docs/stores.md, one kind of store after the other;
-// scripts/stores-table does all of it. Each load lasts three times WEIR_TABLE_SECONDS (1), of which
-// the median counts.
+// scripts/measure stores does all of it. Each load lasts three times WEIR_TABLE_SECONDS (1), of
+// which the median counts.
 func BenchmarkTable(b *testing.B) {
 	seconds, err := strconv.ParseFloat(cmp.Or(os.Getenv("WEIR_TABLE_SECONDS"), "1"), 64)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // profile loads each door of the first program for some seconds, with all loads in turn, and writes
-// a processor profile of the server meanwhile: for scripts/pgo.
+// a processor profile of the server meanwhile: for scripts/measure pgo.
 func (p plan) profile(upstream string, progress io.Writer) error {
 	s, err := startServer(p.a, upstream, p.procs)
 	if err != nil {

@@ -1,10 +1,10 @@
 // Command performance measures the laws of docs/performance.md: how the cost of a decision grows
 // with keys, rules, limits, callers, connections and nodes, and how long decisions take when they
 // come at their own pace. It sets Weir beside rivals that are to be had, and leaves out those that
-// are not installed. scripts/performance runs it, and draws its results.
+// are not installed. scripts/measure performance runs it, and draws its results.
 //
-//	scripts/performance                 all parts
-//	scripts/performance keys rules      some
+//	scripts/measure performance                 all parts
+//	scripts/measure performance keys rules      some
 //
 // Within a part contestants take turns, A B C A B C, and the results are the medians of their
 // rounds with the least and the most beside them: a file of CSV for each part, in docs/figures.
@@ -94,7 +94,7 @@ func run(ctx context.Context, args []string, progress io.Writer) (err error) {
 	flags.StringVar(&b.rateLimiter, "ratelimit", "", "path of envoyproxy/ratelimit's server; left out if empty")
 	out := flags.String("out", filepath.Join("docs", "figures", "performance"), "where to write what was found, from the root of the repository")
 	flags.Usage = func() {
-		fmt.Fprintln(progress, "usage: scripts/performance [FLAGS] [PART...]")
+		fmt.Fprintln(progress, "usage: scripts/measure performance [FLAGS] [PART...]")
 		for _, p := range parts {
 			fmt.Fprintf(progress, "  %-12s %s\n", p.name, p.about)
 		}

@@ -15,7 +15,7 @@
 //
 // The picture of docs/stores.md is drawn from an hour of load on a real PostgreSQL, which
 // scripts/soak postgres makes anew. The pictures of docs/performance.md, and its tables, come from
-// the measurements of scripts/performance.
+// the measurements of scripts/measure performance.
 //
 // scripts/soak server draws a soak this way, which belongs to no document:
 //

@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// The pictures and tables of docs/performance.md: the results of scripts/performance, with a file
-// for each part in the folder performance. They are drawn, and written into the page, from these
-// files alone.
+// The pictures and tables of docs/performance.md: the results of scripts/measure performance, with a
+// file for each part in the folder performance. They are drawn, and written into the page, from
+// these files alone.
 
 // measured is a file of results.
 type measured struct {
@@ -149,7 +149,8 @@ func writeMeasured(b *strings.Builder, m *measured, about string, columns ...tab
 
 // sources says where the figures of a part come from.
 func (m *measured) sources() string {
-	text := fmt.Sprintf("`scripts/performance %s`, %s, at commit %s on %s.", m.part, m.header["date"], m.header["commit"], m.header["machine"])
+	text := fmt.Sprintf("`scripts/measure performance %s`, %s, at commit %s on %s.",
+		m.part, m.header["date"], m.header["commit"], m.header["machine"])
 	switch others, err := strconv.ParseFloat(strings.TrimSuffix(m.header["others"], " %"), 64); {
 	case err != nil:
 	case others > 5:

@@ -24,8 +24,8 @@ import (
 )
 
 // TestInstructions counts what Redis executes for a decision without a lease, under valgrind. It
-// needs nothing of this module that its first versions had not, so that scripts/instructions can
-// run it there, too.
+// needs nothing of this module that its first versions had not, so that scripts/measure
+// instructions can run it there, too.
 func TestInstructions(t *testing.T) {
 	const decisions = 4000
 	limit := func(id uint64, c algo.Config) *rule.Counter {

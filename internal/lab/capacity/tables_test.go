@@ -14,7 +14,8 @@ import (
 )
 
 // The tests below make the tables of docs/capacity.md. They run in a small form: shorter, and with
-// fewer nodes where their number is all one. scripts/capacity runs the whole form, and prints it.
+// fewer nodes where their number is all one. scripts/measure capacity runs the whole form, and
+// prints it.
 
 // wholeVariable in the environment runs the whole form.
 const wholeVariable = "WEIR_CAPACITY"

@@ -94,12 +94,15 @@ type report struct {
 	w        io.Writer
 	output   map[id]*strings.Builder
 	builds   map[string]*strings.Builder // the compiler's output, by import path
-	under    []id                        // tests under way, in the order of their start
-	tests    map[string]int              // that ended, by package
+	under    []id                        // tests that run, in the order of their start
+	tests    map[string]*tests           // that ended, by package
 	failed   []failure
 	skipped  []skip
 	packages int
 }
+
+// tests counts the tests of a package that have ended, and those among them that have failed.
+type tests struct{ ended, failed int }
 
 // skip is a test that was skipped, and why.
 type skip struct{ name, reason string }
@@ -118,7 +121,7 @@ var place = regexp.MustCompile(`^\S+\.go:\d+: `)
 type failure struct{ name, text string }
 
 func newReport(w io.Writer) *report {
-	return &report{w: w, output: map[id]*strings.Builder{}, builds: map[string]*strings.Builder{}, tests: map[string]int{}}
+	return &report{w: w, output: map[id]*strings.Builder{}, builds: map[string]*strings.Builder{}, tests: map[string]*tests{}}
 }
 
 // line takes one line of go test's output; one that is no event is shown as it is.
@@ -135,8 +138,10 @@ func (r *report) line(line string) {
 	switch e.Action {
 	case "build-output":
 		add(r.builds, e.ImportPath, e.Output)
-	case "start", "run":
+	case "start", "run", "cont":
 		r.under = append(r.under, at)
+	case "pause": // until the tests before it have ended
+		r.leave(at)
 	case "output":
 		add(r.output, at, e.Output)
 	case "pass", "fail", "skip":
@@ -151,17 +156,34 @@ func add[K comparable](m map[K]*strings.Builder, k K, text string) {
 	m[k].WriteString(text)
 }
 
-func (r *report) ended(e event, at id) {
-	text := ""
-	if b := r.output[at]; b != nil {
-		text = b.String()
+// leave says that a test does not run any more.
+func (r *report) leave(at id) {
+	r.under = slices.DeleteFunc(r.under, func(i id) bool { return i == at })
+}
+
+// take returns what a test or package has written, and forgets it.
+func (r *report) take(at id) string {
+	b := r.output[at]
+	if b == nil {
+		return ""
 	}
 	delete(r.output, at)
-	r.under = slices.DeleteFunc(r.under, func(i id) bool { return i == at })
+	return b.String()
+}
+
+func (r *report) ended(e event, at id) {
+	text := r.take(at)
+	r.leave(at)
+	count := r.tests[e.Package]
+	if count == nil {
+		count = &tests{}
+		r.tests[e.Package] = count
+	}
 	if e.Test != "" {
-		r.tests[e.Package]++
+		count.ended++
 		switch e.Action {
 		case "fail":
+			count.failed++
 			r.failed = append(r.failed, failure{at.String(), text})
 			fmt.Fprintf(r.w, "FAIL %s\n%s", at, indented(text))
 		case "skip":
@@ -174,40 +196,65 @@ func (r *report) ended(e event, at id) {
 		return
 	}
 	r.packages++
+	cut, rest := r.leftovers(e.Package)
 	// The same package may come once more, with other flags.
 	defer delete(r.tests, e.Package)
 	took := time.Duration(e.Elapsed * float64(time.Second)).Round(100 * time.Millisecond)
 	switch e.Action {
 	case "skip": // no test files
 	case "pass":
-		fmt.Fprintf(r.w, "ok   %-32s %8v %6d tests\n", at, took, r.tests[e.Package])
+		fmt.Fprintf(r.w, "ok   %-32s %8v %6d tests\n", at, took, count.ended)
 	case "fail":
 		if b := r.builds[e.FailedBuild]; b != nil {
 			text = b.String() + text
 		}
-		before := len(r.failed)
-		for i := range r.output { // of tests that a panic, or the end of the time, has cut off
-			if i.Package == e.Package {
-				text += r.output[i].String()
-				r.failed = append(r.failed, failure{i.String() + " (cut off)", r.output[i].String()})
-			}
-		}
-		slices.SortFunc(r.failed[before:], func(a, b failure) int { return strings.Compare(a.name, b.name) })
-		if !slices.ContainsFunc(r.failed, func(f failure) bool { return strings.HasPrefix(f.name, at.String()+" ") }) {
+		text += rest
+		if count.failed+len(cut) == 0 || crash.MatchString(text) {
 			r.failed = append(r.failed, failure{at.String(), text})
 		}
+		r.failed = append(r.failed, cut...)
 		fmt.Fprintf(r.w, "FAIL %-32s %8v\n%s", at, took, indented(text))
+		for _, f := range cut {
+			fmt.Fprintf(r.w, "FAIL %s\n%s", f.name, indented(f.text))
+		}
 	}
 }
 
-// running prints the tests under way: of each package the one that has begun last.
+// leftovers returns, when a package has ended, its tests that a panic or the end of the time has cut
+// off, and what was written under the names of tests that had ended before: often the goroutines of
+// a program that died.
+func (r *report) leftovers(name string) (cut []failure, rest string) {
+	for _, i := range slices.Clone(r.under) {
+		if i.Package == name && i.Test != "" {
+			cut = append(cut, failure{i.String() + " (cut off)", r.take(i)})
+			r.leave(i)
+		}
+	}
+	slices.SortFunc(cut, func(a, b failure) int { return strings.Compare(a.name, b.name) })
+	var ended []id
+	for i := range r.output {
+		if i.Package == name {
+			ended = append(ended, i)
+		}
+	}
+	slices.SortFunc(ended, func(a, b id) int { return strings.Compare(a.Test, b.Test) })
+	for _, i := range ended {
+		rest += r.take(i)
+	}
+	return cut, rest
+}
+
+// running prints the tests that run: of each package the one that has run for longest, without those
+// that wait for subtests.
 func (r *report) running() {
-	last := map[string]id{}
+	longest := map[string]id{}
 	for _, i := range r.under {
-		last[i.Package] = i
+		if have, ok := longest[i.Package]; !ok || have.Test == "" || strings.HasPrefix(i.Test, have.Test+"/") {
+			longest[i.Package] = i
+		}
 	}
 	var names []string
-	for _, i := range last {
+	for _, i := range longest {
 		names = append(names, i.String())
 	}
 	if slices.Sort(names); len(names) > 0 {
@@ -301,7 +348,7 @@ func first(lines []string, room int, what string) []string {
 }
 
 // crash is how the lines begin after which the reason stands; without one the reason stands last.
-var crash = regexp.MustCompile(`^\s*(panic: |fatal error: |WARNING: DATA RACE)`)
+var crash = regexp.MustCompile(`(?m)^\s*(panic: |fatal error: |WARNING: DATA RACE|SIG[A-Z]+: |unexpected fault address)`)
 
 // telling are the lines of an output, at most so many, that most likely show why a test has failed.
 func telling(text string, room int) []string {

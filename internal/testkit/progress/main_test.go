@@ -158,3 +158,41 @@ func TestNothing(t *testing.T) {
 		t.Error(b.String())
 	}
 }
+
+// TestDied: a program of tests that dies is told with its goroutines, also where these stand under
+// the name of a test that has ended, and the tests that it has cut off are named. A test that waits
+// for others, or for its subtests, is not among those that run.
+func TestDied(t *testing.T) {
+	var b strings.Builder
+	r := newReport(&b)
+	events := func(lines ...string) {
+		for _, line := range lines {
+			action, test, _ := strings.Cut(line, " ")
+			test, output, _ := strings.Cut(test, ": ")
+			r.line(fmt.Sprintf("{\"Action\":%q,\"Package\":\"p\",\"Test\":%q,\"Output\":%q}\n", action, test, output))
+		}
+	}
+	want := func(wants ...string) {
+		t.Helper()
+		for _, want := range wants {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("no %q in\n%s", want, b.String())
+			}
+		}
+		b.Reset()
+	}
+	events("start", "run TestA", "pause TestA", "run TestB", "run TestB/x", "run TestB/x/y", "run TestB/z")
+	r.running()
+	want("...  p TestB/x/y\n")
+	events("pass TestB/x/y", "pass TestB/x", "fail TestB/z", "fail TestB", "run TestC", "pass TestC", "cont TestA")
+	r.running()
+	want("...  p TestA\n")
+	events("output TestC: panic: oh\n", "output TestC: goroutine 7 [running]:\n", "output TestA: half\n", "fail")
+	want("FAIL p                                      0s\n     panic: oh\n     goroutine 7 [running]:\nFAIL p TestA (cut off)\n     half\n")
+	// The same package again has nothing of its first turn.
+	events("start", "run TestC", "pass TestC", "fail")
+	if r.end(false, nil) {
+		t.Error("all is well")
+	}
+	want("FAIL p TestB/z\nFAIL p TestB\nFAIL p\n     panic: oh\n     goroutine 7 [running]:\nFAIL p TestA (cut off)\n     half\nFAIL p\n")
+}

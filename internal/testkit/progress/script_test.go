@@ -1,19 +1,39 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 )
 
-// TestScriptPackages: scripts/test tests all packages if its arguments name none, and otherwise those
-// that they name, at both levels. What it calls is replaced by a script that writes down how it was
-// called.
-func TestScriptPackages(t *testing.T) {
+// scripts is the folder of scripts of this module.
+var scripts = filepath.Join("..", "..", "..", "scripts")
+
+// mostScripts is how many files and folders scripts/ may hold.
+const mostScripts = 10
+
+// TestScripts: a new script is a line of scripts/soak or of scripts/measure, or a program beside
+// what it serves.
+func TestScripts(t *testing.T) {
+	all, err := os.ReadDir(scripts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) > mostScripts {
+		t.Errorf("scripts/ holds %d files and folders, of at most %d: %v", len(all), mostScripts, all)
+	}
+}
+
+// bed is scripts/test in a folder where whatever it calls is replaced by a script: go writes down
+// its arguments if it is called to test, and the others do nothing.
+type bed struct{ bash, root, bin string }
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
 	if runtime.GOOS != "linux" {
 		t.Skip("scripts/test --all is for Debian")
 	}
@@ -22,7 +42,7 @@ func TestScriptPackages(t *testing.T) {
 		t.Skip("there is no bash")
 	}
 	root, bin := t.TempDir(), t.TempDir()
-	script, err := os.ReadFile(filepath.Join("..", "..", "..", "scripts", "test"))
+	script, err := os.ReadFile(filepath.Join(scripts, "test"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,6 +62,7 @@ func TestScriptPackages(t *testing.T) {
 		}
 	}
 	quiet := "#!" + bash + "\n"
+	write(filepath.Join(bin, "df"), quiet+`printf 'Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/a 9 9 %s 9%% %s\n' "${FREE:-99999999}" "$2"`)
 	for _, command := range []string{"curl", "git", "gofmt", "shellcheck"} {
 		write(filepath.Join(bin, command), quiet)
 	}
@@ -51,7 +72,35 @@ func TestScriptPackages(t *testing.T) {
 		write(filepath.Join(root, ".cache", "tools", linter), quiet)
 	}
 	write(filepath.Join(root, ".cache", "tools", "progress"), quiet+"cat >/dev/null")
+	return &bed{bash, root, bin}
+}
 
+// run runs scripts/test, and returns what it wrote and the calls of go test.
+func (b *bed) run(t *testing.T, arguments []string, environ ...string) (out, calls string, err error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "calls")
+	cmd := exec.Command(b.bash, append([]string{filepath.Join(b.root, "scripts", "test")}, arguments...)...)
+	cmd.Env = append(append(os.Environ(), "PATH="+b.bin+":"+os.Getenv("PATH"), "CALLS="+file, "CI="), environ...)
+	text, err := cmd.CombinedOutput()
+	called, _ := os.ReadFile(file)
+	return string(text), string(called), err
+}
+
+// TestScriptDisk: on a disk with little room scripts/test says so, and tests nothing.
+func TestScriptDisk(t *testing.T) {
+	b := newBed(t)
+	for free, runs := range map[int]bool{4 << 20: true, 4<<20 - 1: false} {
+		out, calls, err := b.run(t, nil, fmt.Sprint("FREE=", free), "TMPDIR="+b.bin)
+		if told := strings.Contains(out, "the disk of "+b.bin+" has 4095 MB free"); (err == nil) != runs || (calls != "") != runs || told == runs {
+			t.Errorf("with %d KB free: %v, %q\n%s", free, err, calls, out)
+		}
+	}
+}
+
+// TestScriptPackages: scripts/test tests all packages if its arguments name none, and otherwise
+// those that they name, at both levels.
+func TestScriptPackages(t *testing.T) {
+	b := newBed(t)
 	for arguments, all := range map[string]bool{
 		"-run TestX":                      true,
 		"-run TestX/sub":                  true,
@@ -69,20 +118,12 @@ func TestScriptPackages(t *testing.T) {
 		"-short -count=1 keys_test.go":    false,
 		"-run TestX ../weir/rule -args x": false,
 	} {
-		calls := filepath.Join(t.TempDir(), "calls")
 		for _, level := range []string{"", "--all"} {
-			_ = os.Remove(calls)
-			cmd := exec.Command(bash, slices.Concat([]string{filepath.Join(root, "scripts", "test")}, strings.Fields(level), strings.Fields(arguments))...)
-			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "CALLS="+calls, "CI=")
-			if out, err := cmd.CombinedOutput(); err != nil {
+			out, got, err := b.run(t, strings.Fields(level+" "+arguments))
+			if err != nil {
 				t.Fatalf("%s %s: %v\n%s", level, arguments, err, out)
 			}
-			got, err := os.ReadFile(calls)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(string(got), "./...") != all || !strings.HasSuffix(string(got), " "+arguments+"\n") ||
-				strings.Contains(string(got), "-race") != (level == "--all") {
+			if strings.Contains(got, "./...") != all || !strings.HasSuffix(got, " "+arguments+"\n") || strings.Contains(got, "-race") != (level == "--all") {
 				t.Errorf("scripts/test %s %s calls: go %s", level, arguments, got)
 			}
 		}

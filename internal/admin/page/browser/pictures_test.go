@@ -187,8 +187,8 @@ func (b *tab) picture(out, name string, height int) {
 	}
 }
 
-// TestPictures makes the pictures of the documentation (scripts/pictures) in the folder that
-// WEIR_PICTURES names. It is no test: what it draws is for people to look at. With
+// TestPictures makes the pictures of the documentation (scripts/measure pictures) in the folder
+// that WEIR_PICTURES names. It is no test: what it draws is for people to look at. With
 // WEIR_PICTURES_ALL=1 it draws each view on the phone, too.
 func TestPictures(t *testing.T) {
 	out := os.Getenv("WEIR_PICTURES")
