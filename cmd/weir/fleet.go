@@ -29,6 +29,7 @@ func (p *program) makePreview() error {
 	if err != nil {
 		return err
 	}
+	r.SetSeed(p.tally.Seed())
 	p.recorder = r
 	p.preview = preview.New(r, func() *rule.Set {
 		set, _ := p.limiter.Rules()

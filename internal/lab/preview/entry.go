@@ -2,14 +2,13 @@ package preview
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
 )
@@ -228,19 +227,13 @@ func (s *staging) appendValue(r *Recorder, b []byte, v string, hidden bool, end 
 	return append(b, v...), cut
 }
 
-// hiddenMark precedes the hash of a hidden value.
-const (
-	hiddenMark  = "hidden:"
-	hiddenBytes = uint64(len(hiddenMark) + 16)
-)
+// hiddenBytes is the length of the text that stands for a secret value.
+const hiddenBytes = uint64(len(observe.HiddenMark) + observe.KeptDigits)
 
-// hidden appends a keyed hash in place of a secret value. Equal values have equal hashes within one
-// process. The key of the hash never leaves the process, so nobody can test a guess.
+// hidden appends what stands for a secret value.
 func (r *Recorder) hidden(s *staging, dst []byte, value string) []byte {
-	s.sum = append(append(s.sum[:0], r.key[:]...), value...)
-	sum := sha256.Sum256(s.sum)
-	clear(s.sum)
-	return hex.AppendEncode(append(dst, hiddenMark...), sum[:8])
+	s.sum = observe.Hide(append(s.sum[:0], value...), 0, r.seed.Load(), observe.KeptDigits)
+	return append(dst, s.sum...)
 }
 
 func cutTo(s string) string { return s[:min(len(s), maxValue)] }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -32,7 +33,7 @@ func TestReadings(t *testing.T) {
 		t.Errorf("%+v with %q", list[2], list[2].also)
 	}
 	hidden, other := value(first, "cookie.token"), value(all[0], "cookie.token")
-	if !strings.HasPrefix(hidden, hiddenMark) || !strings.HasPrefix(other, hiddenMark) || hidden == other || value(all[1], "cookie.token") != hidden {
+	if !strings.HasPrefix(hidden, observe.HiddenMark) || !strings.HasPrefix(other, observe.HiddenMark) || hidden == other || value(all[1], "cookie.token") != hidden {
 		t.Errorf("hidden as %q and %q", hidden, other)
 	}
 	if list[2].flags&flagCut == 0 {

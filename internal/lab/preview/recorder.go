@@ -13,10 +13,9 @@ package preview
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -76,8 +75,7 @@ const (
 // the limiter, and start Run.
 type Recorder struct {
 	o    Options
-	key  [16]byte // of the hashes that stand for hidden values
-	seed atomic.Uint64
+	seed atomic.Uint64 // of the hashes of clients, and of secrets
 
 	// On the deciding path:
 	closed atomic.Bool   // no more is taken in this tick
@@ -155,8 +153,7 @@ func NewRecorder(o Options) (*Recorder, error) {
 		return nil, fmt.Errorf("the record of requests: PerSecond (%d) and Reach (%v) must not be negative", o.PerSecond, o.Reach)
 	}
 	r := &Recorder{o: o, wake: make(chan struct{}, 1)}
-	_, _ = rand.Read(r.key[:]) // it never fails
-	r.seed.Store(binary.LittleEndian.Uint64(r.key[8:]))
+	r.seed.Store(rand.Uint64())
 	for i := range r.stage {
 		r.stage[i].buf, r.stage[i].shape = make([]byte, 0, r.stageBytes()), make([]string, 0, maxAttributes)
 	}

@@ -1,14 +1,11 @@
 package recent
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"unicode/utf8"
-	"unsafe"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -56,7 +53,7 @@ func marksOf(d *weir.Decision) marks {
 	return m
 }
 
-// Bounds of an entry. Longer text is cut, and ends with cutMark.
+// Bounds of an entry. Longer text is cut, and ends with observe.CutMark.
 const (
 	mostLimits     = 16
 	mostAttributes = 16
@@ -65,12 +62,6 @@ const (
 	mostKey        = 192
 	mostText       = 1024 // what an item may grow beyond the entry before it is left out again
 )
-
-// hiddenMark precedes the hash of a hidden value.
-const hiddenMark = "hidden:"
-
-// cutMark ends a text that was cut.
-const cutMark = "…"
 
 // Bits of a limit's flags.
 const (
@@ -168,7 +159,7 @@ func (e *encoder) limit(r *weir.Request, d *weir.Decision, i int) {
 	p = appendCut(p, w.Rule.Pos.File, mostName)
 	p = binary.AppendUvarint(p, uint64(w.Rule.Pos.Line))
 	for _, v := range [...]int64{
-		c.N, c.Burst, c.Window.Microseconds(), l.Limit, l.SoftLimit, l.Remaining, l.RetryAfter, l.ResetAfter, l.Delay, asked(r, d, i), int64(l.Descriptor),
+		c.N, c.Burst, c.Window.Microseconds(), l.Limit, l.SoftLimit, l.Remaining, l.RetryAfter, l.ResetAfter, l.Delay, observe.Asked(r, d, i), int64(l.Descriptor),
 	} {
 		p = binary.AppendVarint(p, v)
 	}
@@ -180,7 +171,7 @@ func (e *encoder) limit(r *weir.Request, d *weir.Decision, i int) {
 		p = w.AppendKeyText(p, d.Matches.Hits[i].Key, e.keyPart)
 	}
 	if text := p[at+2:]; len(text) > mostKey {
-		p = append(p[:at+2+cutAt(text, mostKey)], cutMark...)
+		p = append(p[:at+2+observe.CutAt(text, mostKey)], observe.CutMark...)
 	}
 	binary.LittleEndian.PutUint16(p[at:], uint16(len(p)-at-2))
 	e.buf = p
@@ -189,12 +180,10 @@ func (e *encoder) limit(r *weir.Request, d *weir.Decision, i int) {
 // keyPart cuts or hides the value in a part of a key, dst[at:].
 func (e *encoder) keyPart(dst []byte, name string, at int) []byte {
 	if e.hides(name) {
-		// read before it is written over
-		value := unsafe.String(unsafe.SliceData(dst[at:]), len(dst)-at)
-		return e.hidden(dst[:at], value)
+		return observe.Hide(dst, at, e.b.tally.Seed(), observe.ShownDigits)
 	}
 	if value := dst[at:]; len(value) > mostValue {
-		return append(dst[:at+cutAt(value, mostValue)], cutMark...)
+		return append(dst[:at+observe.CutAt(value, mostValue)], observe.CutMark...)
 	}
 	return dst
 }
@@ -208,19 +197,6 @@ func (e *encoder) hides(name string) bool {
 		}
 	}
 	return e.b.hides(name)
-}
-
-// asked returns how many units the request asked of a limit.
-func asked(r *weir.Request, d *weir.Decision, i int) int64 {
-	hits := r.Cost()
-	if at := d.Limits[i].Descriptor; at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits {
-		hits = r.Descriptors[at].Hits
-	}
-	if i >= len(d.Matches.Hits) {
-		return hits
-	}
-	bounded := func(n int64) int64 { return min(max(n, -algo.MaxCost), algo.MaxCost) }
-	return bounded(bounded(hits) * bounded(max(d.Matches.Hits[i].Cost, 0)))
 }
 
 // attributes writes the attributes that were read by the rules that the request met.
@@ -288,15 +264,14 @@ func (e *encoder) attribute(a attribute, value string) bool {
 	return true
 }
 
-// hidden appends a keyed hash in place of a secret value. Equal values have equal hashes within one
-// process. The key of the hash never leaves the process, so nobody can test a guess.
+// hidden appends what is shown in place of a secret value.
 func (e *encoder) hidden(dst []byte, value string) []byte {
-	e.sum = append(append(e.sum[:0], e.b.key[:]...), value...)
-	sum := sha256.Sum256(e.sum)
+	e.sum = observe.Hide(append(e.sum[:0], value...), 0, e.b.tally.Seed(), observe.ShownDigits)
+	dst = append(dst, e.sum...)
 	if cap(e.sum) > mostBytes {
 		e.sum = nil
 	}
-	return hex.AppendEncode(append(dst, hiddenMark...), sum[:4])
+	return dst
 }
 
 // appendCut appends s with its length, cut to most bytes.
@@ -305,17 +280,7 @@ func appendCut(p []byte, s string, most int) []byte {
 		p = binary.AppendUvarint(p, uint64(len(s)))
 		return append(p, s...)
 	}
-	n := cutAt(s, most)
-	p = binary.AppendUvarint(p, uint64(n+len(cutMark)))
-	return append(append(p, s[:n]...), cutMark...)
-}
-
-// cutAt returns where to cut s so that it has at most most bytes with the mark, without cutting a
-// character in two.
-func cutAt[T string | []byte](s T, most int) int {
-	n := most - len(cutMark)
-	for i := 0; i < utf8.UTFMax-1 && n > 0 && !utf8.RuneStart(s[n]); i++ {
-		n--
-	}
-	return n
+	n := observe.CutAt(s, most)
+	p = binary.AppendUvarint(p, uint64(n+len(observe.CutMark)))
+	return append(append(p, s[:n]...), observe.CutMark...)
 }

@@ -13,7 +13,6 @@ package recent
 
 import (
 	"cmp"
-	"crypto/rand"
 	"fmt"
 	"slices"
 	"sync"
@@ -61,12 +60,11 @@ type Buffer struct {
 	sample  uint64 // 2^32 for none
 	entry   int    // most bytes of an entry
 	hide    []string
-	key     [16]byte // of the hashes that stand for hidden values
-	refused []ring   // refusals
+	refused []ring // refusals
 	others  []ring
 	// refusals takes refusals, and marked takes admissions that are worth keeping.
 	refusals, marked gate
-	tally            *observe.Tally // hashes keys
+	tally            *observe.Tally // hashes keys, and secrets
 	rules            atomic.Pointer[ruleNames]
 	seq              atomic.Uint64 // of the last entry, to tell their order
 	pool             sync.Pool     // of *encoder
@@ -128,7 +126,6 @@ func New(o Options) (*Buffer, error) {
 		tally: o.Tally, sample: sample, hide: slices.Clone(o.Hide),
 		entry: int(min(o.Bytes/int64(o.Entries), mostBytes)),
 	}
-	_, _ = rand.Read(b.key[:]) // it never fails
 	others := o.Entries / 4
 	b.refused, b.others = newRings(o.Entries-others), newRings(others)
 	b.refusals.budget, b.marked.budget = refusalsPerSecond, markedPerSecond

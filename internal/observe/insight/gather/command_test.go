@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 )
@@ -260,7 +261,7 @@ func TestCommandKeys(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	for _, k := range got {
-		text, isCut := strings.CutSuffix(strings.TrimPrefix(k.Key, "key="), cutMark)
+		text, isCut := strings.CutSuffix(strings.TrimPrefix(k.Key, "key="), observe.CutMark)
 		if !utf8.ValidString(k.Key) || len(k.Key) > keyText || !strings.HasPrefix(k.Key, "key=") {
 			t.Errorf("%q", k.Key)
 		}

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/rule"
@@ -78,7 +79,7 @@ func (c *Collector) emitCommand(
 func appendCommandKey(dst []byte, e *event) []byte {
 	key := e.key[:e.length]
 	if e.flags&flagCut != 0 {
-		key = key[:cutAt(key, len(key)+len(cutMark)-1)]
+		key = key[:observe.CutAt(key, len(key)+len(observe.CutMark)-1)]
 	}
 	return append(append(dst, insight.CommandKeyName+"="...), key...)
 }

@@ -2,6 +2,7 @@ package gather
 
 import (
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/judge"
 )
@@ -144,7 +145,7 @@ func (c *Conduct) refuse(r *weir.Request, d *weir.Decision, n int) {
 	if w.index != index {
 		w.index, w.units = index, 0
 	}
-	w.units += askedOf(r, d, n)
+	w.units += observe.Asked(r, d, n)
 	if l.Limit > 0 {
 		c.fill = max(c.fill, float32(l.Limit-l.Remaining+w.units)/float32(l.Limit))
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -69,7 +70,7 @@ func (c *Collector) emit(t *table, r *weir.Request, d *weir.Decision, k looked) 
 		}
 		e.retry = retry
 		shift := t.limits[index].shift
-		e.asked = clamp32(askedOf(r, d, i) >> shift)
+		e.asked = clamp32(observe.Asked(r, d, i) >> shift)
 		e.limit = clamp32(l.Limit >> shift)
 		e.used = clamp32((l.Limit - l.Remaining) >> shift)
 		if l.Soft {
@@ -145,15 +146,6 @@ func hasOwnNumbers(l *weir.LimitResult) bool {
 	}
 	// A schedule or a signal changes the limit for all keys.
 	return w.Limit != nil && w.Rule.Elastic == nil && !w.Limit.Scheduled() && l.Limit != w.Limit.Capacity()
-}
-
-// askedOf returns how many units a request asks of a limit.
-func askedOf(r *weir.Request, d *weir.Decision, i int) int64 {
-	hits := r.Cost()
-	if at := d.Limits[i].Descriptor; at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits {
-		hits = r.Descriptors[at].Hits
-	}
-	return algo.Cost(hits, d.Matches.Hits[i].Cost)
 }
 
 func clamp32(n int64) uint32 { return uint32(min(max(n, 0), 1<<32-1)) }

@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unsafe"
 
+	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/rule"
 )
@@ -54,7 +55,7 @@ func failureText(key string, err error) string {
 	}, text)
 	const most = 200
 	if len(text) > most {
-		text = text[:cutAt([]byte(text), most)] + cutMark
+		text = text[:observe.CutAt(text, most)] + observe.CutMark
 	}
 	return text
 }

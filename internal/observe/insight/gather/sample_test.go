@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/internal/testkit/effort"
@@ -390,7 +391,7 @@ func TestKeysAreFitToBeShown(t *testing.T) {
 				t.Errorf("%q", k.Key)
 			}
 		case "c":
-			if len(k.Key) > keyText || !strings.HasPrefix(k.Key, "path=/xxx") || !strings.HasSuffix(k.Key, cutMark) {
+			if len(k.Key) > keyText || !strings.HasPrefix(k.Key, "path=/xxx") || !strings.HasSuffix(k.Key, observe.CutMark) {
 				t.Errorf("%q", k.Key)
 			}
 		}

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
-	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight"
@@ -300,25 +298,12 @@ func (s *ruleState) appendText(dst []byte, v *veil, e *event) []byte {
 		dst = s.rule.Windows[0].AppendKeyText(dst, e.key[:e.length], v.edit)
 	}
 	if e.flags&flagCut != 0 && len(dst) > begin {
-		dst = append(dst, cutMark...)
+		dst = append(dst, observe.CutMark...)
 	}
 	if len(dst)-begin > keyText {
-		dst = append(dst[:begin+cutAt(dst[begin:], keyText)], cutMark...)
+		dst = append(dst[:begin+observe.CutAt(dst[begin:], keyText)], observe.CutMark...)
 	}
 	return dst
-}
-
-// cutMark ends a text that was cut.
-const cutMark = "…"
-
-// cutAt returns where to cut text so that it has at most most bytes with the mark, without cutting
-// a character in two.
-func cutAt(text []byte, most int) int {
-	n := most - len(cutMark)
-	for i := 0; i < utf8.UTFMax-1 && n > 0 && !utf8.RuneStart(text[n]); i++ {
-		n--
-	}
-	return n
 }
 
 // veil hides secrets in keys.
@@ -327,12 +312,10 @@ type veil struct {
 	hide []string
 }
 
-// edit makes the value in a part of a key, dst[at:], fit to be shown. It replaces a secret by a
-// hash against which nobody can test a guess without the seed. Equal values have equal hashes.
+// edit makes the value in a part of a key, dst[at:], fit to be shown.
 func (v *veil) edit(dst []byte, name string, at int) []byte {
 	if v.hides(name) {
-		hash := hashKey(v.seed^0x9e3779b97f4a7c15, dst[at:])
-		return strconv.AppendUint(append(dst[:at], "hidden:"...), hash>>32, 16)
+		return observe.Hide(dst, at, v.seed, observe.ShownDigits)
 	}
 	return dst
 }
