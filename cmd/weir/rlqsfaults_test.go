@@ -45,8 +45,8 @@ func TestQuotaFaults(t *testing.T) {
 		}},
 		// What it had when it stopped may come later than it was paid.
 		{"an Envoy stands still", 270, false, func(b *quotaBed) func() {
-			b.envoys[0].Signal(syscall.SIGSTOP)
-			return func() { b.envoys[0].Signal(syscall.SIGCONT) }
+			b.envoys[0].Pause()
+			return b.envoys[0].Resume
 		}},
 		// Each Weir has its share of the limit meanwhile, of a state of its own.
 		{"Redis is away", 600, false, func(b *quotaBed) func() {
@@ -55,8 +55,7 @@ func TestQuotaFaults(t *testing.T) {
 		}},
 		// What it had counts until it ends, and then the other one gets all that comes back.
 		{"an Envoy dies", 0, false, func(b *quotaBed) func() {
-			b.envoys[0].Signal(syscall.SIGKILL)
-			_ = b.envoys[0].Wait()
+			b.envoys[0].Kill()
 			return func() {}
 		}},
 		// Its Weir hears nothing more of it; it finds the other one by its keepalive.

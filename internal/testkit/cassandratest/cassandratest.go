@@ -12,14 +12,12 @@
 package cassandratest
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -38,8 +36,15 @@ const (
 
 // Server is a Cassandra server, as a test sees it.
 type Server struct {
+	testproc.Handle
 	*instance
-	t testing.TB
+}
+
+// show returns a server for a test, and shows its log if the test fails.
+func (i *instance) show(t testing.TB) *Server {
+	s := &Server{testproc.Handle{Server: i.server, T: t}, i}
+	t.Cleanup(s.ShowLog)
+	return s
 }
 
 var shared struct {
@@ -80,12 +85,9 @@ func Shared(t testing.TB) *Server {
 		i.launch(t)
 		shared.reason = ""
 	}
-	s := &Server{instance: shared.server, t: t}
-	s.tell()
-	if s.paused {
-		s.Resume()
-	}
-	if s.ended() {
+	s := shared.server.show(t)
+	s.Resume()
+	if s.Ended() {
 		s.launch(t)
 	}
 	return s
@@ -98,20 +100,11 @@ func Start(t testing.TB, options ...string) *Server {
 	if _, benchmark := t.(*testing.B); !benchmark {
 		effort.Long(t, "starts Cassandra, which takes ten seconds")
 	}
-	s := &Server{instance: newInstance(t, options), t: t}
-	t.Cleanup(s.remove)
-	s.tell()
+	i := newInstance(t, options)
+	t.Cleanup(i.remove)
+	s := i.show(t)
 	s.launch(t)
 	return s
-}
-
-// tell shows the server's log with a test that fails.
-func (s *Server) tell() {
-	s.t.Cleanup(func() {
-		if s.t.Failed() {
-			s.t.Logf("Cassandra %s logged\n%s", s.Addr(), s.log())
-		}
-	})
 }
 
 // Addr returns the host and port at which it listens for clients.
@@ -133,14 +126,14 @@ func (s *Server) CA() string { return s.file("ca.pem") }
 
 // Keyspace makes a keyspace for this test, and returns its name.
 func (s *Server) Keyspace() string {
-	s.t.Helper()
+	s.T.Helper()
 	return s.KeyspaceOn("'replication_factor': 1")
 }
 
 // KeyspaceOn makes a keyspace with copies in data centres, such as "'dc1': 2, 'dc2': 1", and
 // returns its name.
 func (s *Server) KeyspaceOn(copies string) string {
-	s.t.Helper()
+	s.T.Helper()
 	name := fmt.Sprintf("test_%x", rand.Uint64())
 	s.Do("CREATE KEYSPACE " + name + " WITH replication = {'class': 'NetworkTopologyStrategy', " + copies + "}")
 	return name
@@ -148,14 +141,14 @@ func (s *Server) KeyspaceOn(copies string) string {
 
 // Do executes a statement of CQL as User.
 func (s *Server) Do(statement string) {
-	s.t.Helper()
-	session, err := s.session(patience.Left(s.t))
+	s.T.Helper()
+	session, err := s.session(patience.Left(s.T))
 	if err == nil {
 		defer session.Close()
 		err = session.Query(statement).Exec()
 	}
 	if err != nil {
-		s.t.Fatalf("Cassandra %s: %s: %v", s.Addr(), statement, err)
+		s.T.Fatalf("Cassandra %s: %s: %v", s.Addr(), statement, err)
 	}
 }
 
@@ -169,72 +162,15 @@ func (i *instance) session(timeout time.Duration) (*gocql.Session, error) {
 	return c.CreateSession()
 }
 
-// PID returns the id of its process, the last one if it does not run.
-func (s *Server) PID() int { return s.process.Cmd.Process.Pid }
-
-// Kill ends it at once (SIGKILL). Writes that it has acknowledged are there after Restart. Nothing
-// happens if it does not run.
-func (s *Server) Kill() {
-	s.t.Helper()
-	s.end(syscall.SIGKILL)
-}
-
-// Stop ends it in order (SIGTERM). Nothing happens if it does not run.
-func (s *Server) Stop() {
-	s.t.Helper()
-	s.end(syscall.SIGTERM)
-}
-
-func (s *Server) end(by syscall.Signal) {
-	s.t.Helper()
-	p := s.process
-	_ = p.Cmd.Process.Signal(by)
-	// A paused server sees no SIGTERM until it is resumed.
-	_ = testproc.Resume(p.Cmd.Process)
-	s.paused = false
-	select {
-	case <-p.Ended:
-	case <-time.After(patience.Left(s.t)):
-		s.t.Fatalf("Cassandra %s does not end after %v", s.Addr(), by)
-	}
-}
-
-// Restart stops it, if it runs, and starts it again at the same ports with the same data. It
-// returns when the server answers.
-func (s *Server) Restart() {
-	s.t.Helper()
-	s.Stop()
-	s.launch(s.t)
-}
-
-// Pause stops the server (SIGSTOP): connections are accepted and bytes arrive, but nothing answers,
-// until Resume.
-func (s *Server) Pause() {
-	s.t.Helper()
-	if err := testproc.Pause(s.PID()); err != nil {
-		s.t.Fatalf("pause Cassandra %s: %v", s.Addr(), err)
-	}
-	s.paused = true
-}
-
-// Resume lets it go on after Pause.
-func (s *Server) Resume() {
-	s.t.Helper()
-	if err := testproc.Resume(s.process.Cmd.Process); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		s.t.Fatalf("resume Cassandra %s: %v", s.Addr(), err)
-	}
-	s.paused = false
-}
-
 // Size returns the bytes that a keyspace takes on the disk, with the remains of its conditional
 // writes. It restarts the server, so that all is there.
 func (s *Server) Size(keyspace string) (bytes int64) {
-	s.t.Helper()
+	s.T.Helper()
 	s.Stop()
 	for _, pattern := range []string{keyspace + "/*/*", "system/paxos-*/*"} {
 		files, err := filepath.Glob(filepath.Join(s.file("data"), pattern))
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 		for _, name := range files {
 			if f, err := os.Stat(name); err == nil && f.Mode().IsRegular() {
@@ -244,14 +180,4 @@ func (s *Server) Size(keyspace string) (bytes int64) {
 	}
 	s.Restart()
 	return bytes
-}
-
-// CPU returns the time that its process has spent on processors since it was started.
-func (s *Server) CPU() time.Duration {
-	s.t.Helper()
-	d, err := testproc.CPU(s.PID())
-	if err != nil {
-		s.t.Fatalf("time of Cassandra %s: %v", s.Addr(), err)
-	}
-	return d
 }

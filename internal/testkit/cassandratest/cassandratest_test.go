@@ -46,10 +46,10 @@ func TestShared(t *testing.T) {
 	}
 	pid := s.PID()
 	again := Shared(t)
-	if again.PID() != pid || again.paused {
-		t.Errorf("the next test finds process %d, paused: %v", again.PID(), again.paused)
+	if again.PID() != pid {
+		t.Errorf("the next test finds process %d", again.PID())
 	}
-	var v int
+	var v int // which a server that is still paused does not tell
 	if err := session.Query("SELECT v FROM " + keyspace + ".t WHERE k = 1").Consistency(gocql.Serial).Scan(&v); err != nil || v != 7 {
 		t.Errorf("%d is there (%v), want 7", v, err)
 	}

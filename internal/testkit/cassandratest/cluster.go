@@ -33,10 +33,8 @@ func StartCluster(t testing.TB, centres []string, options ...string) *Cluster {
 			token: math.MinInt64 + 1 + int64(n)*(math.MaxInt64/int64(len(centres))*2),
 		}}
 		i.prepare(t, options)
-		s := &Server{instance: i, t: t}
-		t.Cleanup(s.remove)
-		s.tell()
-		c.servers = append(c.servers, s)
+		t.Cleanup(i.remove)
+		c.servers = append(c.servers, i.show(t))
 	}
 	// The first one is there before the others look for it.
 	c.servers[0].launch(t)

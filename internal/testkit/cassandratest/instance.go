@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
 // instance is a server with its data, whether it runs or not.
 type instance struct {
+	server   *testproc.Server
 	host     string
 	port     int     // for clients; other servers connect to testproc.Beyond it
 	quick    bool    // the start is to be quick
@@ -26,9 +26,7 @@ type instance struct {
 	java     string
 	jars     string
 	reserved []net.PacketConn
-	process  *testproc.Process // the last one
-	started  bool              // it has answered once
-	paused   bool
+	started  bool // it has answered once
 }
 
 // member is a server's knowledge of its cluster.
@@ -59,6 +57,7 @@ func (i *instance) prepare(t testing.TB, options []string) {
 	if i.dir, err = os.MkdirTemp("", "cassandratest"); err != nil {
 		t.Fatal(err)
 	}
+	i.server = &testproc.Server{Name: "Cassandra " + i.addr(), Dir: i.dir, Command: i.command, Answers: i.answers}
 	if err := checkMount(i.dir); err != nil {
 		i.remove()
 		t.Skip(err)
@@ -189,6 +188,43 @@ func (i *instance) launch(t testing.TB) {
 	i.await(t)
 }
 
+// begin starts the server.
+func (i *instance) begin(t testing.TB) {
+	t.Helper()
+	if err := os.MkdirAll(i.file("tmp"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.server.Begin(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await waits until the server lets User in.
+func (i *instance) await(t testing.TB) {
+	t.Helper()
+	if err := i.server.Await(t); err != nil {
+		if !i.started && i.server.Ended() {
+			t.Skipf("Cassandra does not start here: %v\n%s", err, i.server.Tail())
+		}
+		t.Fatal(err)
+	}
+	i.started = true
+}
+
+// answers asks the server to let User in. Nobody listens before its start is complete.
+func (i *instance) answers() error {
+	c, err := net.DialTimeout("tcp", i.addr(), time.Second)
+	if err != nil {
+		return err
+	}
+	_ = c.Close()
+	session, err := i.session(10 * time.Second)
+	if err == nil {
+		session.Close()
+	}
+	return err
+}
+
 // ringDelay is how long at most the server looks for others that it has to find; the first one of a
 // cluster finds none.
 func (i *instance) ringDelay() time.Duration {
@@ -198,21 +234,11 @@ func (i *instance) ringDelay() time.Duration {
 	return time.Millisecond
 }
 
-// begin starts the server.
-func (i *instance) begin(t testing.TB) {
-	t.Helper()
-	log, err := os.OpenFile(i.file("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	temporary := i.file("tmp")
-	if err := os.MkdirAll(temporary, 0o700); err != nil {
-		t.Fatal(err)
-	}
+// command returns the command of a run.
+func (i *instance) command() *exec.Cmd {
 	args := []string{
 		"-Xms128m", "-Xmx512m", "-Xss512k", "-XX:+UseSerialGC", "-XX:-UsePerfData",
-		"-Djava.io.tmpdir=" + temporary,
+		"-Djava.io.tmpdir=" + i.file("tmp"),
 		"-Dlogback.configurationFile=" + i.file("logback.xml"),
 		"-Dcassandra.config=file://" + i.file("cassandra.yaml"),
 		"-Dcassandra-rackdc.properties=file://" + i.file("cassandra-rackdc.properties"),
@@ -235,67 +261,13 @@ func (i *instance) begin(t testing.TB) {
 		args = append([]string{"-javaagent:" + agents[0]}, args...)
 	}
 	cmd := exec.Command(i.java, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = i.dir, log, log, testproc.JavaEnviron()
-	if i.process, err = testproc.Launch(cmd); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// await waits until the server lets User in.
-func (i *instance) await(t testing.TB) {
-	t.Helper()
-	patience.Until(t, "Cassandra answers", func() bool {
-		if i.ended() {
-			if !i.started {
-				t.Skipf("Cassandra does not start here: %v\n%s", i.process.Cmd.ProcessState, i.log())
-			}
-			t.Fatalf("Cassandra does not start again: %v\n%s", i.process.Cmd.ProcessState, i.log())
-		}
-		// Nobody listens before the start is complete.
-		c, err := net.DialTimeout("tcp", i.addr(), time.Second)
-		if err != nil {
-			return false
-		}
-		_ = c.Close()
-		session, err := i.session(10 * time.Second)
-		if err != nil {
-			return false
-		}
-		session.Close()
-		return true
-	})
-	i.started = true
-}
-
-// ended reports whether the server does not run.
-func (i *instance) ended() bool {
-	select {
-	case <-i.process.Ended:
-		return true
-	default:
-		return false
-	}
+	cmd.Env = testproc.JavaEnviron()
+	return cmd
 }
 
 // remove ends the server and deletes its data.
 func (i *instance) remove() {
-	if i.process != nil {
-		_ = i.process.Cmd.Process.Kill()
-		<-i.process.Ended
-	}
+	i.server.Kill()
 	testproc.Release(i.reserved)
 	_ = os.RemoveAll(i.dir)
-}
-
-// log returns the end of the server's log.
-func (i *instance) log() string {
-	text, err := os.ReadFile(i.file("log"))
-	if err != nil {
-		return err.Error()
-	}
-	const most = 8 << 10
-	if len(text) > most {
-		text = append([]byte("…"), text[len(text)-most:]...)
-	}
-	return string(text)
 }

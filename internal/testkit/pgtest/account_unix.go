@@ -36,8 +36,3 @@ func (a *account) run(cmd *exec.Cmd) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}}
 	}
 }
-
-func signal(pid int, s syscall.Signal) error { return syscall.Kill(pid, s) }
-
-// The signals of Pause and Resume.
-const stop, cont = syscall.SIGSTOP, syscall.SIGCONT

@@ -44,22 +44,19 @@ const Password = "open: sesame/é"
 
 // Server is a PostgreSQL server, as a test sees it.
 type Server struct {
+	testproc.Handle
 	*instance
-	t  testing.TB
 	db string // the database of the test: weir, or one of its own on a shared server
 }
 
-// instance is a server, whether it runs or not.
+// instance is a server, whether it runs or not. Its data lie in the folder data of its Dir.
 type instance struct {
-	dir      string // its files; its data lie in the folder data
+	server   *testproc.Server
 	port     int
 	reserved []net.PacketConn
 	owner    *account
 	tls      bool
 	disks    []string // that are mounted
-
-	mu      sync.Mutex
-	process *testproc.Process // the last one
 }
 
 // Start starts a server. Options are further lines of postgresql.conf, such as "max_connections =
@@ -81,7 +78,7 @@ func init() {
 // start starts a server on the data that fill puts into the folder of data.
 func start(t testing.TB, tls bool, options []string, fill func(s *Server) error) *Server {
 	t.Helper()
-	s := newServer(t)
+	s := prepare(t)
 	s.tls = tls
 	if err := fill(s); err != nil {
 		t.Fatal(err)
@@ -89,7 +86,7 @@ func start(t testing.TB, tls bool, options []string, fill func(s *Server) error)
 	lines := append([]string{
 		"listen_addresses = '127.0.0.1'",
 		fmt.Sprint("port = ", s.port),
-		fmt.Sprintf("unix_socket_directories = '%s'", s.dir),
+		fmt.Sprintf("unix_socket_directories = '%s'", s.Dir),
 		"fsync = off",
 		"shared_buffers = 32MB",
 		"log_min_messages = warning",
@@ -97,7 +94,7 @@ func start(t testing.TB, tls bool, options []string, fill func(s *Server) error)
 		"wal_level = replica", "max_wal_senders = 4",
 	}, options...)
 	s.write("postgresql.conf", strings.Join(lines, "\n")+"\n")
-	if err := s.launch(); err != nil {
+	if err := s.Launch(t); err != nil {
 		if of := s.startsBare(); of != nil {
 			t.Skipf("PostgreSQL does not start here: %v", of)
 		}
@@ -109,24 +106,23 @@ func start(t testing.TB, tls bool, options []string, fill func(s *Server) error)
 // startsBare returns why the server does not start on new data with nothing but defaults, at the
 // same port.
 func (s *Server) startsBare() error {
-	bare := &Server{instance: &instance{port: s.port, owner: s.owner}, t: s.t, db: s.db}
-	var err error
-	if bare.dir, err = makeDir(bare.owner); err != nil {
+	bare, err := newServer(s.T, s.owner, s.port)
+	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(bare.dir)
-	data, err := makeTemplate(binary(s.t, "initdb"), binary(s.t, "postgres"))
+	defer os.RemoveAll(bare.Dir)
+	data, err := makeTemplate(binary(s.T, "initdb"), binary(s.T, "postgres"))
 	if err != nil {
 		return err
 	}
 	if err := bare.owner.copy(data, bare.data()); err != nil {
 		return err
 	}
-	bare.write("postgresql.conf", fmt.Sprintf("listen_addresses = '127.0.0.1'\nport = %d\nunix_socket_directories = '%s'\n", s.port, bare.dir))
-	if err := bare.launch(); err != nil {
-		return fmt.Errorf("%w\n%s", err, endOf(filepath.Join(bare.dir, "log")))
+	bare.write("postgresql.conf", fmt.Sprintf("listen_addresses = '127.0.0.1'\nport = %d\nunix_socket_directories = '%s'\n", s.port, bare.Dir))
+	if err := bare.Launch(s.T); err != nil {
+		return fmt.Errorf("%w\n%s", err, bare.Tail())
 	}
-	bare.kill()
+	bare.Kill()
 	return nil
 }
 
@@ -144,22 +140,47 @@ func makeDir(owner *account) (string, error) {
 	return dir, owner.own(dir)
 }
 
-func newServer(t testing.TB) *Server {
+// prepare returns a server without data, at a port of its own.
+func prepare(t testing.TB) *Server {
 	t.Helper()
 	installed(t)
-	s := &Server{instance: &instance{}, t: t, db: "weir"}
-	var err error
-	if s.owner, err = ownerOfServers(); err != nil {
+	owner, err := ownerOfServers()
+	if err != nil {
 		t.Skipf("there is no user for PostgreSQL, which does not run as root: %v", err)
 	}
-	if s.dir, err = makeDir(s.owner); err != nil {
+	port, reserved, err := testproc.Reserve(false)
+	if err != nil {
 		t.Fatal(err)
 	}
+	s, err := newServer(t, owner, port)
+	if err != nil {
+		testproc.Release(reserved)
+		t.Fatal(err)
+	}
+	s.reserved = reserved
 	t.Cleanup(s.cleanup)
-	if s.port, s.reserved, err = testproc.Reserve(false); err != nil {
-		t.Fatal(err)
-	}
 	return s
+}
+
+// newServer returns a server without data.
+func newServer(t testing.TB, owner *account, port int) (*Server, error) {
+	dir, err := makeDir(owner)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{instance: &instance{port: port, owner: owner}, db: "weir"}
+	s.server = &testproc.Server{
+		Name: "postgres " + s.Addr(), Dir: dir, InOrder: syscall.SIGINT, Family: true,
+		Command: func() *exec.Cmd {
+			cmd := exec.Command(binary(t, "postgres"), "-D", s.data())
+			cmd.Env = append(os.Environ(), "LC_ALL=C")
+			owner.run(cmd)
+			return cmd
+		},
+		Answers: s.answers,
+	}
+	s.Handle = testproc.Handle{Server: s.server, T: t}
+	return s, nil
 }
 
 // binary returns the path of a program of PostgreSQL's server. Debian keeps them where nobody's
@@ -211,17 +232,17 @@ func version(path string) int {
 	return n
 }
 
-func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
 
 // write writes a file into the folder of data.
 func (s *Server) write(name, text string) {
-	s.t.Helper()
+	s.T.Helper()
 	file := filepath.Join(s.data(), name)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	if err := s.owner.own(file); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 }
 
@@ -243,15 +264,15 @@ func (s *Server) URLOf(role string) string {
 
 // Exec executes SQL as the superuser, in the database.
 func (s *Server) Exec(sql string, args ...any) {
-	s.t.Helper()
+	s.T.Helper()
 	if err := s.Try(sql, args...); err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
+		s.T.Fatalf("%s: %v", sql, err)
 	}
 }
 
 // Try is Exec that returns the error.
 func (s *Server) Try(sql string, args ...any) error {
-	return s.with(patience.Left(s.t), func(ctx context.Context, c *pgx.Conn) error {
+	return s.with(patience.Left(s.T), func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, sql, args...)
 		return err
 	})
@@ -259,22 +280,22 @@ func (s *Server) Try(sql string, args ...any) error {
 
 // Text returns the one value of a query of the superuser, as a text.
 func (s *Server) Text(sql string, args ...any) (text string) {
-	s.t.Helper()
-	err := s.with(patience.Left(s.t), func(ctx context.Context, c *pgx.Conn) error {
+	s.T.Helper()
+	err := s.with(patience.Left(s.T), func(ctx context.Context, c *pgx.Conn) error {
 		return c.QueryRow(ctx, "select ("+sql+")::text", args...).Scan(&text)
 	})
 	if err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
+		s.T.Fatalf("%s: %v", sql, err)
 	}
 	return text
 }
 
 // Number is Text of a whole number.
 func (s *Server) Number(sql string, args ...any) int64 {
-	s.t.Helper()
+	s.T.Helper()
 	n, err := strconv.ParseInt(s.Text(sql, args...), 10, 64)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return n
 }
@@ -283,7 +304,7 @@ func (s *Server) Number(sql string, args ...any) int64 {
 func (s *Server) with(timeout time.Duration, f func(ctx context.Context, c *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	c, err := pgx.Connect(ctx, fmt.Sprintf("host=%s port=%d user=postgres dbname=%s sslmode=disable", s.dir, s.port, s.db))
+	c, err := pgx.Connect(ctx, fmt.Sprintf("host=%s port=%d user=postgres dbname=%s sslmode=disable", s.Dir, s.port, s.db))
 	if err != nil {
 		return err
 	}
@@ -291,169 +312,36 @@ func (s *Server) with(timeout time.Duration, f func(ctx context.Context, c *pgx.
 	return f(ctx, c)
 }
 
-// launch starts a process and waits until it answers.
-func (s *Server) launch() error {
-	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
+// answers asks the server. One that has too few connections for one more answers, too.
+func (s *Server) answers() error {
+	err := s.with(time.Second, func(ctx context.Context, c *pgx.Conn) error { return c.Ping(ctx) })
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code != "57P03" {
+		return nil
 	}
-	defer log.Close()
-	cmd := exec.Command(binary(s.t, "postgres"), "-D", s.data())
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	s.owner.run(cmd)
-	p, err := testproc.Launch(cmd)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.process = p
-	s.mu.Unlock()
-	return s.await(p)
-}
-
-// await waits until p answers.
-func (s *Server) await(p *testproc.Process) error {
-	deadline := time.After(patience.Left(s.t))
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	var last error
-	for {
-		select {
-		case <-p.Ended:
-			return fmt.Errorf("postgres %s does not start: %v", s.Addr(), p.Cmd.ProcessState)
-		case <-deadline:
-			return fmt.Errorf("postgres %s does not answer: %v", s.Addr(), last)
-		case <-tick.C:
-			last = s.with(time.Second, func(ctx context.Context, c *pgx.Conn) error { return c.Ping(ctx) })
-			var refused *pgconn.PgError
-			// It may have too few connections for one more.
-			if last == nil || errors.As(last, &refused) && refused.Code != "57P03" {
-				return nil
-			}
-		}
-	}
-}
-
-func (s *instance) last() *testproc.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.process
-}
-
-// PID returns the id of its first process, the last one if it does not run.
-func (s *Server) PID() int { return s.last().Cmd.Process.Pid }
-
-// Stop ends it in order (SIGINT): connections are closed, and data are written. Nothing happens if
-// it does not run.
-func (s *Server) Stop() {
-	s.t.Helper()
-	p := s.last()
-	s.Resume()
-	_ = p.Cmd.Process.Signal(syscall.SIGINT)
-	select {
-	case <-p.Ended:
-	case <-time.After(patience.Left(s.t)):
-		s.kill()
-		s.t.Fatalf("postgres %s does not end", s.Addr())
-	}
-}
-
-// Kill ends all its processes at once (SIGKILL), as when the machine loses its current; but the
-// system still writes its buffers to the disk. Nothing happens if it does not run.
-func (s *Server) Kill() {
-	s.t.Helper()
-	s.kill()
-}
-
-func (s *instance) kill() {
-	p := s.last()
-	select {
-	case <-p.Ended:
-		return
-	default:
-	}
-	pid := p.Cmd.Process.Pid
-	_ = testproc.Pause(pid) // so that it starts no more of them
-	all := children(pid)
-	_ = p.Cmd.Process.Kill()
-	<-p.Ended
-	for _, each := range all {
-		_ = signal(each, syscall.SIGKILL)
-	}
-	// The next one would find the memory that these share still in use.
-	for _, each := range all {
-		for signal(each, 0) == nil {
-			time.Sleep(time.Millisecond)
-		}
-	}
-}
-
-// Restart stops it, if it runs, and starts it again with the same port and data. It returns when
-// the server answers.
-func (s *Server) Restart() {
-	s.t.Helper()
-	s.Stop()
-	if err := s.launch(); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-// Pause stops all its processes (SIGSTOP): bytes arrive, but nothing answers, until Resume.
-func (s *Server) Pause() {
-	s.t.Helper()
-	if err := testproc.Pause(s.PID()); err != nil {
-		s.t.Fatalf("pause postgres %s: %v", s.Addr(), err)
-	}
-	for _, each := range children(s.PID()) {
-		_ = signal(each, stop)
-	}
-}
-
-// Resume lets it go on after Pause.
-func (s *Server) Resume() {
-	s.t.Helper()
-	for _, each := range children(s.PID()) {
-		_ = signal(each, cont)
-	}
-	_ = testproc.Resume(s.last().Cmd.Process)
-}
-
-// CPU returns the processor time of its present processes, and of its processes that have ended.
-func (s *Server) CPU() time.Duration {
-	s.t.Helper()
-	spent := spentOf(s.PID())
-	for _, each := range children(s.PID()) {
-		spent += spentOf(each)
-	}
-	return spent
+	return err
 }
 
 // Log returns the server's log.
 func (s *Server) Log() string {
-	s.t.Helper()
-	text, err := os.ReadFile(filepath.Join(s.dir, "log"))
+	s.T.Helper()
+	text, err := os.ReadFile(s.LogFile())
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return string(text)
 }
 
 func (s *Server) cleanup() {
-	if s.last() != nil {
-		s.kill()
-	}
+	s.Kill()
 	for _, dir := range s.disks {
 		if err := exec.Command("umount", "-l", dir).Run(); err != nil {
-			s.t.Error(err)
+			s.T.Error(err)
 		}
 	}
 	testproc.Release(s.reserved)
-	if s.t.Failed() {
-		s.t.Logf("postgres %s logged\n%s", s.Addr(), endOf(filepath.Join(s.dir, "log")))
-	}
-	if err := os.RemoveAll(s.dir); err != nil {
-		s.t.Error(err)
+	s.ShowLog()
+	if err := os.RemoveAll(s.Dir); err != nil {
+		s.T.Error(err)
 	}
 }
 
@@ -471,9 +359,9 @@ func Main(m interface{ Run() int }) int {
 	shared.prepared = true
 	code := m.Run()
 	if s := shared.server; s != nil {
-		s.kill()
+		s.server.Kill()
 		testproc.Release(s.reserved)
-		_ = os.RemoveAll(s.dir)
+		_ = os.RemoveAll(s.server.Dir)
 	}
 	return code
 }
@@ -495,15 +383,11 @@ func Shared(t testing.TB) *Server {
 		shared.server = s.instance
 	}
 	shared.count++
-	s := &Server{instance: shared.server, t: t, db: "postgres"}
+	s := &Server{Handle: testproc.Handle{Server: shared.server.server, T: t}, instance: shared.server, db: "postgres"}
 	name := fmt.Sprint("weir", shared.count)
 	s.Exec("create database " + name + " owner weir")
 	s.db = name
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("postgres %s logged\n%s", s.Addr(), endOf(filepath.Join(s.dir, "log")))
-		}
-	})
+	t.Cleanup(s.ShowLog)
 	return s
 }
 
@@ -527,17 +411,4 @@ func (k *keeper) Cleanup(f func()) {
 			f()
 		}
 	})
-}
-
-// endOf returns the end of a log.
-func endOf(file string) string {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err.Error()
-	}
-	const most = 8 << 10
-	if len(text) > most {
-		text = append([]byte("…"), text[len(text)-most:]...)
-	}
-	return string(text)
 }

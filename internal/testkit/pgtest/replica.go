@@ -15,14 +15,14 @@ import (
 // Replica starts a server that follows this one by streaming replication, and takes reads only
 // until Promote. Options are further lines of its postgresql.conf.
 func (s *Server) Replica(options ...string) *Server {
-	s.t.Helper()
+	s.T.Helper()
 	from := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres sslmode=disable", s.port)
 	if s.tls {
-		from = fmt.Sprintf("host=%s port=%d user=postgres", s.dir, s.port)
+		from = fmt.Sprintf("host=%s port=%d user=postgres", s.Dir, s.port)
 	}
-	r := start(s.t, s.tls, append([]string{"primary_conninfo = '" + from + "'", "hot_standby = on"}, options...), func(r *Server) error {
-		cmd := exec.Command(binary(s.t, "pg_basebackup"), "-D", r.data(), "-d", from, "-X", "stream", "-c", "fast", "--no-sync")
-		cmd.Dir = r.dir
+	r := start(s.T, s.tls, append([]string{"primary_conninfo = '" + from + "'", "hot_standby = on"}, options...), func(r *Server) error {
+		cmd := exec.Command(binary(s.T, "pg_basebackup"), "-D", r.data(), "-d", from, "-X", "stream", "-c", "fast", "--no-sync")
+		cmd.Dir = r.Dir
 		r.owner.run(cmd)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("pg_basebackup: %w\n%s", err, out)
@@ -30,7 +30,7 @@ func (s *Server) Replica(options ...string) *Server {
 		r.write("standby.signal", "")
 		return nil
 	})
-	patience.Until(s.t, "the replica follows", func() bool {
+	patience.Until(s.T, "the replica follows", func() bool {
 		return s.Number("select count(*) from pg_stat_replication where state = 'streaming'") > 0
 	})
 	return r
@@ -38,17 +38,17 @@ func (s *Server) Replica(options ...string) *Server {
 
 // Promote makes a replica a server of its own that takes writes. It returns when it does.
 func (s *Server) Promote() {
-	s.t.Helper()
+	s.T.Helper()
 	if s.Text("select pg_promote(true, 86400)") != "true" { // the test's patience ends before
-		s.t.Fatal("the replica was not promoted")
+		s.T.Fatal("the replica was not promoted")
 	}
 }
 
 // Await waits until a replica has the server's writes until now.
 func (s *Server) Await(replica *Server) {
-	s.t.Helper()
+	s.T.Helper()
 	at := s.Text("select pg_current_wal_lsn()")
-	patience.Until(s.t, "the replica has all", func() bool {
+	patience.Until(s.T, "the replica has all", func() bool {
 		return replica.Text("select pg_last_wal_replay_lsn() >= $1::pg_lsn", at) == "true"
 	})
 }

@@ -45,7 +45,7 @@ func StartAhead(t testing.TB, ahead time.Duration, options ...string) *Server {
 		t.Fatalf("cc: %v\n%s", err, text)
 	}
 	return start(t, kind{
-		config: func(port int) []string { return []string{fmt.Sprint("port ", port)} },
+		config: plain,
 		env:    []string{"LD_PRELOAD=" + library, fmt.Sprint("CLOCK_AHEAD_US=", ahead.Microseconds())},
 	}, options)
 }

@@ -21,10 +21,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -34,15 +34,11 @@ import (
 
 // Server is a running redis-server.
 type Server struct {
-	t        testing.TB
+	testproc.Handle
 	kind     kind
-	dir      string
 	port     int
 	reserved []net.PacketConn
 	password string
-
-	mu      sync.Mutex
-	process *testproc.Process // the last one
 }
 
 // kind holds the differences between kinds of servers.
@@ -59,7 +55,7 @@ type kind struct {
 // as "maxmemory 1mb", "requirepass secret" or "appendonly yes".
 func Start(t testing.TB, options ...string) *Server {
 	t.Helper()
-	return start(t, kind{config: func(port int) []string { return []string{fmt.Sprint("port ", port)} }}, options)
+	return start(t, kind{config: plain}, options)
 }
 
 func start(t testing.TB, k kind, options []string) *Server {
@@ -67,35 +63,75 @@ func start(t testing.TB, k kind, options []string) *Server {
 	if err := installed(); err != nil {
 		t.Skip(err)
 	}
-	s := &Server{t: t, kind: k, dir: t.TempDir(), password: password(options)}
-	t.Cleanup(s.cleanup)
+	s := newServer(t, k)
+	s.password = password(options)
 	for try := 1; ; try++ {
-		var err error
-		if s.port, s.reserved, err = testproc.Reserve(k.bus); err != nil {
-			t.Fatal(err)
-		}
 		// A script that a busy machine leaves alone for 5 s would make the others' calls fail.
-		lines := append([]string{"bind 127.0.0.1", `save ""`, "busy-reply-threshold 0"}, k.config(s.port)...)
-		lines = append(lines, options...)
-		if err := os.WriteFile(s.file("redis.conf"), []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		err = s.launch()
+		err := s.launch(append([]string{"busy-reply-threshold 0"}, options...)...)
 		if err == nil {
 			return s
 		}
-		if k.needs != "" && strings.Contains(s.log(), "Bad directive") {
+		if k.needs != "" && strings.Contains(s.Tail(), "Bad directive") {
 			t.Skipf("redis-server is built without %s", k.needs)
 		}
-		if try == 10 || !errors.Is(err, errPortTaken) {
-			if err := startsBare(t); err != nil {
-				t.Skipf("redis-server does not start here: %v", err)
+		if try == 10 || !s.portTaken() {
+			bare := newServer(t, kind{config: plain})
+			if err := bare.launch(); err != nil && !bare.portTaken() {
+				t.Skipf("redis-server does not start here: %v\n%s", err, bare.Tail())
 			}
 			t.Fatal(err)
 		}
 		testproc.Release(s.reserved)
+		_ = os.Remove(s.LogFile())
 	}
 }
+
+// plain is the config of a server with nothing but a port.
+func plain(port int) []string { return []string{fmt.Sprint("port ", port)} }
+
+func newServer(t testing.TB, k kind) *Server {
+	t.Helper()
+	s := &Server{kind: k}
+	command := func() *exec.Cmd {
+		cmd := exec.Command("redis-server", append([]string{s.file("redis.conf")}, k.args...)...)
+		cmd.Env = append(environ(), k.env...)
+		return cmd
+	}
+	s.Handle = testproc.Handle{T: t, Server: &testproc.Server{Dir: t.TempDir(), Command: command, Answers: s.answers}}
+	t.Cleanup(func() {
+		s.Remove()
+		testproc.Release(s.reserved)
+		s.ShowLog()
+	})
+	return s
+}
+
+// launch starts the server at a new port, with further lines of redis.conf.
+func (s *Server) launch(lines ...string) error {
+	s.T.Helper()
+	var err error
+	if s.port, s.reserved, err = testproc.Reserve(s.kind.bus); err != nil {
+		s.T.Fatal(err)
+	}
+	s.Name = "redis-server " + s.Addr()
+	lines = slices.Concat([]string{"bind 127.0.0.1", `save ""`}, s.kind.config(s.port), lines)
+	if err := os.WriteFile(s.file("redis.conf"), []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		s.T.Fatal(err)
+	}
+	return s.Launch(s.T)
+}
+
+// answers asks the server with PING. One that asks for a password first answers, too.
+func (s *Server) answers() error {
+	_, err := s.try(time.Second, "PING")
+	if refused, ok := errors.AsType[Error](err); ok && !strings.HasPrefix(string(refused), "LOADING") {
+		return nil
+	}
+	return err
+}
+
+// portTaken reports whether the server may be started once more at another port.
+func (s *Server) portTaken() bool { return strings.Contains(s.Tail(), "already in use") }
 
 // oldest is the first version of Redis that has all that Weir needs: functions.
 const oldest = 7
@@ -129,25 +165,6 @@ func checkVersion(text string) error {
 	return nil
 }
 
-// startsBare returns why a server does not start that has nothing but defaults and a port.
-func startsBare(t testing.TB) error {
-	t.Helper()
-	s := &Server{t: t, dir: t.TempDir()}
-	t.Cleanup(s.cleanup)
-	var err error
-	if s.port, s.reserved, err = testproc.Reserve(false); err != nil {
-		return err
-	}
-	lines := fmt.Sprintf("port %d\nbind 127.0.0.1\nsave \"\"\n", s.port)
-	if err := os.WriteFile(s.file("redis.conf"), []byte(lines), 0o600); err != nil {
-		return err
-	}
-	if err := s.launch(); err != nil && !errors.Is(err, errPortTaken) {
-		return fmt.Errorf("%w\n%s", err, s.log())
-	}
-	return nil
-}
-
 // environ is the environment of a server. It ends if the locale of this machine is one that it
 // does not find.
 func environ() []string { return append(testproc.Environ(), "LC_ALL=C") }
@@ -162,7 +179,7 @@ func password(options []string) string {
 	return ""
 }
 
-func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
+func (s *Server) file(name string) string { return filepath.Join(s.Dir, name) }
 
 // Addr returns the host and port at which it listens.
 func (s *Server) Addr() string { return testproc.Loopback(s.port) }
@@ -186,67 +203,13 @@ func address(scheme, password, hosts, path string) string {
 	return u.String()
 }
 
-// PID returns the id of its process, the last one if it does not run.
-func (s *Server) PID() int { return s.last().Cmd.Process.Pid }
-
-// Kill ends it at once (SIGKILL). Nothing happens if it does not run.
-func (s *Server) Kill() {
-	s.t.Helper()
-	s.end(syscall.SIGKILL)
-}
-
-// Stop ends it in order (SIGTERM), so that an append-only file is whole. Nothing happens if it does
-// not run.
-func (s *Server) Stop() {
-	s.t.Helper()
-	s.end(syscall.SIGTERM)
-}
-
-// Restart stops it, if it runs, and starts it again at the same port, in the same folder and with
-// the same options. It returns when the server answers.
-func (s *Server) Restart() {
-	s.t.Helper()
-	s.Stop()
-	if err := s.launch(); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-// Pause stops the server (SIGSTOP): connections are accepted and bytes arrive, but nothing answers,
-// until Resume.
-func (s *Server) Pause() {
-	s.t.Helper()
-	if err := testproc.Pause(s.PID()); err != nil {
-		s.t.Fatalf("pause redis-server %s: %v", s.Addr(), err)
-	}
-}
-
-// Resume lets it go on after Pause.
-func (s *Server) Resume() {
-	s.t.Helper()
-	if err := testproc.Resume(s.last().Cmd.Process); err != nil {
-		s.t.Fatalf("resume redis-server %s: %v", s.Addr(), err)
-	}
-}
-
-// CPU returns the time that its process has spent on processors since it was started, in user and
-// system mode together, to the nanosecond.
-func (s *Server) CPU() time.Duration {
-	s.t.Helper()
-	d, err := testproc.CPU(s.PID())
-	if err != nil {
-		s.t.Fatalf("time of redis-server %s: %v", s.Addr(), err)
-	}
-	return d
-}
-
 // Info returns a field of INFO, such as evicted_keys.
 func (s *Server) Info(field string) string {
-	s.t.Helper()
+	s.T.Helper()
 	text, _ := s.Do("INFO", "everything").(string)
 	value, ok := lookup(text, field)
 	if !ok {
-		s.t.Fatalf("INFO of redis-server %s has no field %s", s.Addr(), field)
+		s.T.Fatalf("INFO of redis-server %s has no field %s", s.Addr(), field)
 	}
 	return value
 }
@@ -263,108 +226,12 @@ func lookup(text, field string) (value string, ok bool) {
 
 // UsedMemory returns the bytes that it has allocated for data and for itself (used_memory).
 func (s *Server) UsedMemory() int64 {
-	s.t.Helper()
+	s.T.Helper()
 	n, err := strconv.ParseInt(s.Info("used_memory"), 10, 64)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return n
-}
-
-func (s *Server) last() *testproc.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.process
-}
-
-// errPortTaken is why a server may be started once more at another port.
-var errPortTaken = errors.New("its port is taken")
-
-// launch starts a process and waits until it answers.
-func (s *Server) launch() error {
-	log, err := os.OpenFile(s.file("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	cmd := exec.Command("redis-server", append([]string{s.file("redis.conf")}, s.kind.args...)...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
-	cmd.Env = append(environ(), s.kind.env...)
-	// A process group of its own, for children that it forks to save or copy its data.
-	p, err := testproc.Launch(cmd)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.process = p
-	s.mu.Unlock()
-	return s.await(p)
-}
-
-// await waits until p answers.
-func (s *Server) await(p *testproc.Process) error {
-	deadline := time.After(patience.Left(s.t))
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	var last error
-	for {
-		select {
-		case <-p.Ended:
-			if strings.Contains(s.log(), "already in use") {
-				return fmt.Errorf("redis-server %s: %w", s.Addr(), errPortTaken)
-			}
-			return fmt.Errorf("redis-server %s does not start: %v", s.Addr(), p.Cmd.ProcessState)
-		case <-deadline:
-			return fmt.Errorf("redis-server %s does not answer: %v", s.Addr(), last)
-		case <-tick.C:
-			_, last = s.try(time.Second, "PING")
-			var refused Error
-			if last == nil || errors.As(last, &refused) && !strings.HasPrefix(string(refused), "LOADING") {
-				return nil // it answers, even if it asks for a password first
-			}
-		}
-	}
-}
-
-// end ends the process with a signal and waits until it has ended.
-func (s *Server) end(by syscall.Signal) {
-	s.t.Helper()
-	p := s.last()
-	_ = p.Cmd.Process.Signal(by)
-	// A paused server sees no SIGTERM until it is resumed.
-	_ = testproc.Resume(p.Cmd.Process)
-	select {
-	case <-p.Ended:
-	case <-time.After(patience.Left(s.t)):
-		_ = p.Cmd.Process.Kill()
-		<-p.Ended
-		s.t.Fatalf("redis-server %s does not end after %v", s.Addr(), by)
-	}
-}
-
-func (s *Server) cleanup() {
-	if p := s.last(); p != nil {
-		_ = p.Cmd.Process.Kill()
-		<-p.Ended
-		testproc.KillGroup(p.Cmd.Process.Pid)
-	}
-	testproc.Release(s.reserved)
-	if s.t.Failed() {
-		s.t.Logf("redis-server %s logged\n%s", s.Addr(), s.log())
-	}
-}
-
-// log returns the end of the server's log.
-func (s *Server) log() string {
-	text, err := os.ReadFile(s.file("log"))
-	if err != nil {
-		return err.Error()
-	}
-	const most = 8 << 10
-	if len(text) > most {
-		text = append([]byte("…"), text[len(text)-most:]...)
-	}
-	return string(text)
 }
 
 // Clock reads the monotonic clock, which is the same for all processes of this machine.

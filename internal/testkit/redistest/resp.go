@@ -25,10 +25,10 @@ func (e Error) Error() string { return string(e) }
 // Each command uses its own connection, with the server's password and no other command except
 // AUTH, so that the server counts only the test's commands.
 func (s *Server) Do(args ...string) any {
-	s.t.Helper()
-	reply, err := s.try(patience.Left(s.t), args...)
+	s.T.Helper()
+	reply, err := s.try(patience.Left(s.T), args...)
 	if err != nil {
-		s.t.Fatalf("redis-server %s: %.200q: %v", s.Addr(), args, err)
+		s.T.Fatalf("redis-server %s: %.200q: %v", s.Addr(), args, err)
 	}
 	return reply
 }
@@ -77,12 +77,12 @@ type Conn struct {
 
 // Dial opens a connection, which ends with the test.
 func (s *Server) Dial() *Conn {
-	s.t.Helper()
-	c, r, err := s.dial(patience.Left(s.t))
+	s.T.Helper()
+	c, r, err := s.dial(patience.Left(s.T))
 	if err != nil {
-		s.t.Fatalf("redis-server %s: %v", s.Addr(), err)
+		s.T.Fatalf("redis-server %s: %v", s.Addr(), err)
 	}
-	s.t.Cleanup(func() { _ = c.Close() })
+	s.T.Cleanup(func() { _ = c.Close() })
 	return &Conn{s, c, r}
 }
 
@@ -91,7 +91,7 @@ func (c *Conn) Close() { _ = c.c.Close() }
 
 // Do is Server.Do for commands that go to the server together, and returns all replies.
 func (c *Conn) Do(commands ...[]string) []any {
-	c.s.t.Helper()
+	c.s.T.Helper()
 	replies := make([]any, 0, len(commands))
 	var b strings.Builder
 	for _, args := range commands {
@@ -104,7 +104,7 @@ func (c *Conn) Do(commands ...[]string) []any {
 		replies = append(replies, reply)
 	}
 	if err != nil {
-		c.s.t.Fatalf("redis-server %s: the answer to %.200q: %v", c.s.Addr(), commands[max(0, len(replies)-1)], err)
+		c.s.T.Fatalf("redis-server %s: the answer to %.200q: %v", c.s.Addr(), commands[max(0, len(replies)-1)], err)
 	}
 	return replies
 }

@@ -20,6 +20,10 @@ func keepCredential(_, _ *syscall.SysProcAttr) {}
 
 func Resume(*os.Process) error { return errors.ErrUnsupported }
 
+func signal(int, syscall.Signal) error { return errors.ErrUnsupported }
+
+const stop, cont = syscall.Signal(19), syscall.Signal(18) // that nobody sends
+
 func KillGroup(int) {}
 
 func Pause(int) error { return errors.ErrUnsupported }

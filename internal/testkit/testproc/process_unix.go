@@ -32,6 +32,11 @@ func keepCredential(a, of *syscall.SysProcAttr) { a.Credential = of.Credential }
 // Resume lets a paused child go on.
 func Resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
 
+func signal(pid int, s syscall.Signal) error { return syscall.Kill(pid, s) }
+
+// The signals of Pause and Resume.
+const stop, cont = syscall.SIGSTOP, syscall.SIGCONT
+
 // KillGroup kills the rest of a child's process group.
 func KillGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }
 

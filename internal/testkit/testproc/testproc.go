@@ -1,5 +1,6 @@
 // Package testproc is the common part of packages that start real servers for tests (redistest,
-// pgtest, cassandratest): ports that stay reserved while a server is down, processes that end with
+// pgtest, cassandratest, envoytest): how a server is started, awaited, paused and ended, and what it
+// logged (Server, Handle); ports that stay reserved while a server is down, processes that end with
 // the test, certificates, and the folder of the parts that scripts/test installs.
 package testproc
 
@@ -13,6 +14,7 @@ import (
 type Process struct {
 	Cmd   *exec.Cmd
 	Ended chan struct{} // closed when it has
+	Err   error         // of Cmd.Wait, when it has ended
 }
 
 // Launch starts a command in a process group of its own. It ends with this process, however that
@@ -30,7 +32,7 @@ func Launch(cmd *exec.Cmd) (*Process, error) {
 	}
 	p := &Process{Cmd: cmd, Ended: make(chan struct{})}
 	go func() {
-		_ = cmd.Wait()
+		p.Err = cmd.Wait()
 		close(p.Ended)
 	}()
 	return p, nil

@@ -1,4 +1,4 @@
-package pgtest
+package testproc
 
 import (
 	"fmt"
@@ -7,12 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
-// children returns the processes whose parent is pid, where there is a /proc. Each connection has
-// one, in a session of its own, so that no signal reaches them all.
+// children returns the processes whose parent is pid, where there is a /proc.
 func children(pid int) (all []int) {
 	found, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range found {
@@ -35,17 +32,14 @@ func statOf(file string) []string {
 	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 }
 
-// spentOf returns the time that a process has spent on processors, and its children that ended.
-func spentOf(pid int) time.Duration {
-	spent, err := testproc.CPU(pid)
-	if err != nil {
-		return 0
-	}
+// spentByEnded returns the time that the children of a process have spent on processors, of those
+// that have ended.
+func spentByEnded(pid int) (spent time.Duration) {
 	const childUser, childSystem, tick = 13, 14, 10 * time.Millisecond
 	if f := statOf(fmt.Sprintf("/proc/%d/stat", pid)); len(f) > childSystem {
 		user, _ := strconv.Atoi(f[childUser])
 		system, _ := strconv.Atoi(f[childSystem])
-		spent += time.Duration(user+system) * tick
+		spent = time.Duration(user+system) * tick
 	}
 	return spent
 }
