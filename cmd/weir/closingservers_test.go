@@ -13,7 +13,6 @@ import (
 
 	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
-	"github.com/weir-rl/weir/internal/testkit/wheel"
 )
 
 // TestServersThatClose: where Node or gunicorn closes a connection under a request that it has not
@@ -28,7 +27,7 @@ func TestServersThatClose(t *testing.T) {
 		"gunicorn": func(t *testing.T, port string) string {
 			needs(t, "python3")
 			dir := testproc.Parts(t, "gunicorn-23.0.0", func(dir string) *exec.Cmd {
-				return wheel.Install(t, dir, "gunicorn==23.0.0", "packaging==25.0")
+				return testproc.PipInstall(t, dir, "gunicorn==23.0.0", "packaging==25.0")
 			})
 			return startUpstream(t, port, []string{"PYTHONPATH=" + dir}, "python3", "-B", "-m", "gunicorn", "--chdir", upstreamFile(""),
 				"--worker-class=gthread", "--threads=8", "--keep-alive=3600", "--bind=127.0.0.1:"+port, "closing:app")

