@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/weir-rl/weir/internal/util/keyhash"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -105,7 +104,7 @@ func (t *Tally) SetSeed(seed uint64) { t.seed.Store(seed) }
 func (t *Tally) TellDescriptors() { t.descriptors.Store(true) }
 
 // Hash hashes a key with the seed.
-func (t *Tally) Hash(key []byte) uint64 { return keyhash.Sum(t.seed.Load(), key) }
+func (t *Tally) Hash(key []byte) uint64 { return HashKey(t.seed.Load(), key) }
 
 // Of returns the counts of a rule set, by rule.Counter.Index. A set that is newer than the one in
 // force takes its place. For a set that is older than both, the counts are new, and nothing counts

@@ -23,7 +23,6 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/observe"
-	"github.com/weir-rl/weir/internal/util/keyhash"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -217,7 +216,7 @@ const (
 func (r *Recorder) client(q *weir.Request, random uint64) (hash uint64, kind byte) {
 	if q.Attributes != nil {
 		if user, ok := q.Attributes.Attribute("user"); ok && user != "" {
-			return keyhash.Sum(r.seed.Load(), []byte(user)), byUser
+			return observe.HashKey(r.seed.Load(), []byte(user)), byUser
 		}
 	}
 	return r.other(q, random)
@@ -228,7 +227,7 @@ func (r *Recorder) other(q *weir.Request, random uint64) (hash uint64, kind byte
 	seed := r.seed.Load()
 	if q.Attributes != nil {
 		if ip, ok := q.Attributes.Attribute("ip"); ok && ip != "" {
-			return keyhash.Sum(seed+1, []byte(ip)), byAddress
+			return observe.HashKey(seed+1, []byte(ip)), byAddress
 		}
 	}
 	if len(q.Descriptors) > 0 {
@@ -244,14 +243,14 @@ func descriptorsHash(seed uint64, list []rule.Descriptor) uint64 {
 		for i := range list {
 			for _, e := range list[i].Entries {
 				if e.Key == name && e.Value != "" {
-					return keyhash.Sum(seed, []byte(e.Value))
+					return observe.HashKey(seed, []byte(e.Value))
 				}
 			}
 		}
 	}
 	for i := range list {
 		for _, e := range list[i].Entries {
-			seed = keyhash.Sum(keyhash.Sum(seed, []byte(e.Key)), []byte(e.Value))
+			seed = observe.HashKey(observe.HashKey(seed, []byte(e.Key)), []byte(e.Value))
 		}
 	}
 	return seed

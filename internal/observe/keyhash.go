@@ -1,18 +1,17 @@
-// Package keyhash hashes the keys of limits, for samples and tables of keys. The only function is
-// Sum.
-package keyhash
+package observe
 
 import (
 	"encoding/binary"
 	"math/bits"
 )
 
-// Sum hashes a key with a secret seed, in the manner of wyhash (Wang Yi 2019): 16 bytes are folded
-// by one multiplication to 128 bits. Unlike hash/maphash its seed can be the same on all nodes, so
-// that all of them sample the same keys; unlike xxhash it takes a seed, without which a client
-// could choose keys that are never sampled, or that take the place of others; and it takes half as
-// long as either on keys of a few bytes. Equal keys have equal hashes in each process and version.
-func Sum(seed uint64, key []byte) uint64 {
+// HashKey hashes a key with a secret seed, for samples and tables of keys, in the manner of wyhash
+// (Wang Yi 2019): 16 bytes are folded by one multiplication to 128 bits. Unlike hash/maphash its
+// seed can be the same on all nodes, so that all of them sample the same keys; unlike xxhash it
+// takes a seed, without which a client could choose keys that are never sampled, or that take the
+// place of others; and it takes half as long as either on keys of a few bytes. Equal keys have
+// equal hashes in each process and version.
+func HashKey(seed uint64, key []byte) uint64 {
 	const k0, k1, k2 = 0xa0761d6478bd642f, 0xe7037ed1a0b428db, 0x8ebc6af09c88c6e3
 	n := len(key)
 	h := seed ^ k0
