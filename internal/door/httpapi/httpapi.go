@@ -20,6 +20,7 @@ import (
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/wire/accept"
 	"github.com/weir-rl/weir/internal/wire/shed"
 )
 
@@ -300,31 +301,7 @@ func (h *handler) decide(r *http.Request, c *call) error {
 // plainText reports whether the client wants text/plain rather than JSON.
 func plainText(r *http.Request) bool {
 	values := r.Header["Accept"]
-	if len(values) == 0 {
-		return false
-	}
-	var text, json float64
-	for _, v := range values {
-		for item := range strings.SplitSeq(v, ",") {
-			kind, params, _ := strings.Cut(item, ";")
-			quality := 1.0
-			for p := range strings.SplitSeq(params, ";") {
-				if name, value, _ := strings.Cut(p, "="); strings.EqualFold(strings.TrimSpace(name), "q") {
-					q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-					if err == nil && q >= 0 && q <= 1 {
-						quality = q
-					}
-				}
-			}
-			switch kind = strings.TrimSpace(kind); {
-			case strings.EqualFold(kind, "text/plain"):
-				text = max(text, quality)
-			case strings.EqualFold(kind, "application/json"):
-				json = max(json, quality)
-			}
-		}
-	}
-	return text > json
+	return len(values) > 0 && accept.Preferred(strings.Join(values, ","), "application/json", "text/plain") == 1
 }
 
 // batch decides the items one after the other, each on its own. Nothing is decided unless all of

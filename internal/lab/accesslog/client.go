@@ -3,7 +3,8 @@ package accesslog
 import (
 	"bytes"
 	"net/netip"
-	"unsafe"
+
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // client cuts the port off an address: 192.0.2.1:80, [2001:db8::1]:80. An IPv4 address in the form
@@ -79,7 +80,7 @@ func isAddr(b []byte) bool {
 	if len(b) < 2 || len(b) > 64 {
 		return false
 	}
-	_, err := netip.ParseAddr(unsafe.String(unsafe.SliceData(b), len(b)))
+	_, err := netip.ParseAddr(chars.View(b))
 	return err == nil
 }
 
@@ -194,7 +195,7 @@ func (c *clients) settle(e *Entry) {
 	var client []byte
 	switch {
 	case c.find != nil && (peer != nil || names != nil):
-		a := c.find(unsafe.String(unsafe.SliceData(peer), len(peer)), unsafe.String(unsafe.SliceData(names), len(names)))
+		a := c.find(chars.View(peer), chars.View(names))
 		if !a.IsValid() {
 			if client = peer; client == nil {
 				client = firstOf(names)

@@ -3,9 +3,10 @@ package preview
 import (
 	"encoding/binary"
 	"errors"
-	"unsafe"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // chunk is a part of a stratum, compressed. It stands alone: its texts are in it.
@@ -38,7 +39,7 @@ type writer struct {
 
 // text writes a text by its number.
 func (w *writer) text(b []byte) {
-	if n, ok := w.table[unsafe.String(unsafe.SliceData(b), len(b))]; ok {
+	if n, ok := w.table[chars.View(b)]; ok {
 		w.buf = binary.AppendUvarint(w.buf, uint64(n))
 		return
 	}
@@ -112,7 +113,7 @@ func (d *decoder) text() string {
 	n := d.r.uvarint()
 	if n == 0 {
 		b := d.r.take(d.r.uvarint())
-		s := unsafe.String(unsafe.SliceData(b), len(b))
+		s := chars.View(b)
 		d.table = append(d.table, s)
 		return s
 	}

@@ -5,9 +5,9 @@ import (
 	"iter"
 	"net/url"
 	"strings"
-	"unsafe"
 
 	"github.com/weir-rl/weir/internal/lab/accesslog"
+	"github.com/weir-rl/weir/internal/util/chars"
 )
 
 // attributes are the attributes of a log entry: its fields, and query.NAME for the parameters of
@@ -16,15 +16,12 @@ type attributes struct {
 	entry *accesslog.Entry
 }
 
-// text returns b as a string that shares its memory.
-func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
-
 // Attribute implements rule.Attributes.
 func (a *attributes) Attribute(name string) (string, bool) {
 	fields := a.entry.Fields
 	for i := range fields {
 		if fields[i].Name == name {
-			return text(fields[i].Value), true
+			return chars.View(fields[i].Value), true
 		}
 	}
 	if parameter, ok := strings.CutPrefix(name, "query."); ok {
@@ -41,7 +38,7 @@ func (a *attributes) Attribute(name string) (string, bool) {
 func (a *attributes) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for _, f := range a.entry.Fields {
-			if !yield(f.Name, text(f.Value)) {
+			if !yield(f.Name, chars.View(f.Value)) {
 				return
 			}
 		}
@@ -62,11 +59,11 @@ func (a *attributes) parameters() iter.Seq2[string, string] {
 			var pair []byte
 			pair, query, _ = bytes.Cut(query, []byte("&"))
 			k, v, _ := bytes.Cut(pair, []byte("="))
-			key, err := url.QueryUnescape(text(k))
+			key, err := url.QueryUnescape(chars.View(k))
 			if err != nil || key == "" {
 				continue
 			}
-			value, err := url.QueryUnescape(text(v))
+			value, err := url.QueryUnescape(chars.View(v))
 			if err != nil {
 				continue
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/lab/accesslog"
+	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -324,10 +325,10 @@ func (r *replay) step(e *accesslog.Entry) error {
 		}
 	}
 	if client != nil {
-		r.clients.at(text(client)).count(&denied)
+		r.clients.at(chars.View(client)).count(&denied)
 	}
 	if path := e.Get(accesslog.FieldPath); path != nil {
-		r.paths.at(rule.NormalPath(text(path))).count(&denied)
+		r.paths.at(rule.NormalPath(chars.View(path))).count(&denied)
 	}
 	if r.survey != nil {
 		r.survey.add(e)

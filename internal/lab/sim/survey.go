@@ -8,6 +8,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/weir-rl/weir/internal/lab/accesslog"
+	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -90,7 +91,7 @@ func poor(ok, answers int32) bool {
 
 // routePath cuts the path of a request to two segments.
 func routePath(e *accesslog.Entry) (path string, truncated bool) {
-	path = rule.NormalPath(text(e.Get(accesslog.FieldPath)))
+	path = rule.NormalPath(chars.View(e.Get(accesslog.FieldPath)))
 	at := 0
 	for range 3 {
 		next := strings.IndexByte(path[at:], '/')
