@@ -12,21 +12,10 @@ const allNodes = "weir"
 
 // sendBeats sends heartbeats until the engine is closed, and then says that this node leaves.
 func (e *engine) sendBeats(c *connection) {
-	// At first more often: nodes are often started together, and each has to learn of all.
-	var believe census.Census
-	for wait := e.o.Heartbeat / 16; ; wait = min(2*wait, e.o.Heartbeat) {
-		if n, ok := e.beat(e.ctx, c); ok {
-			e.nodes.Store(believe.Believe(e.nodes.Load(), n))
-		}
-		select {
-		case <-e.ctx.Done():
-			ctx, cancel := context.WithTimeout(context.Background(), e.o.Timeout)
-			defer cancel()
-			_ = c.session.Query(c.leave, allNodes, e.name).Consistency(e.target.quorum).ExecContext(ctx) // or it expires
-			return
-		case <-time.After(wait):
-		}
-	}
+	census.Run(e.ctx, e.o.Heartbeat, &e.nodes, func() (int64, bool) { return e.beat(e.ctx, c) })
+	ctx, cancel := context.WithTimeout(context.Background(), e.o.Timeout)
+	defer cancel()
+	_ = c.session.Query(c.leave, allNodes, e.name).Consistency(e.target.quorum).ExecContext(ctx) // or it expires
 }
 
 // beat says that this node is alive, and asks how many are.

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/weir-rl/weir/internal/util/atomicfile"
 	"github.com/weir-rl/weir/internal/util/pq"
 	"github.com/weir-rl/weir/store"
 )
@@ -244,7 +244,7 @@ func (s *Store) loadBoard(path string) {
 		}
 	}
 	if err != nil {
-		aside := path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000Z")
+		aside := atomicfile.Aside(path)
 		if moved := os.Rename(path, aside); moved != nil {
 			s.log.Warn(fmt.Sprintf("memory store: %s: %v; and it cannot be set aside: %v", path, err, moved))
 			return
@@ -296,8 +296,8 @@ func (s *Store) keepBoard(path string) {
 	}
 }
 
-// writeBoard writes a new file next to the old one, and then replaces the old one.
-func (s *Store) writeBoard(path string) (err error) {
+// writeBoard puts a new file in the place of the old one.
+func (s *Store) writeBoard(path string) error {
 	saved := boardFile{Version: boardVersion, Facts: []savedFact{}}
 	b, now := &s.board, s.now()
 	b.mu.Lock()
@@ -311,31 +311,8 @@ func (s *Store) writeBoard(path string) (err error) {
 	if err != nil {
 		return err
 	}
-	temp := path + ".tmp"
-	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	return atomicfile.Write(path, func(f *os.File) error {
+		_, err := f.Write(data)
 		return err
-	}
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(temp)
-		}
-	}()
-	if _, err := f.Write(data); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(temp, path); err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(path))
+	})
 }

@@ -12,9 +12,9 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/util/atomicfile"
 )
 
 // loadAtOnce is up to how many records of a snapshot are loaded before New returns. With more, they
@@ -78,17 +78,12 @@ func (s *Store) loadSnapshot(path string) error {
 	if !errors.Is(err, errDamaged) {
 		return fmt.Errorf("memory store: the snapshot %s cannot be read: %w", path, err)
 	}
-	aside := asideOf(path)
+	aside := atomicfile.Aside(path)
 	if moved := os.Rename(path, aside); moved != nil {
 		return fmt.Errorf("memory store: %s: %w; and it cannot be set aside: %w", path, err, moved)
 	}
 	s.log.Warn(fmt.Sprintf("memory store: %s: %v; set aside as %s, beginning with empty counters", path, err, aside))
 	return nil
-}
-
-// asideOf is where a damaged file is kept.
-func asideOf(path string) string {
-	return path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000Z")
 }
 
 func (s *Store) tellDropped(n int64, path string) {
@@ -414,7 +409,7 @@ func (l *loading) finish() {
 	s := l.s
 	s.tellDropped(l.dropped.Load(), l.path)
 	if l.err != nil {
-		aside := asideOf(l.path)
+		aside := atomicfile.Aside(l.path)
 		if err := l.copy(aside); err != nil {
 			aside = fmt.Sprintf("nowhere (%v)", err)
 		}

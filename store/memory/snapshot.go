@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/util/atomicfile"
 )
 
 // The snapshot file, version 4: a header and blocks. The first block has all records; each further
@@ -174,37 +175,17 @@ func (s *Store) writeChanges(f *os.File) error {
 	return f.Close()
 }
 
-// writeWhole writes a new file next to the old one, and then replaces the old one.
-func (s *Store) writeWhole() (err error) {
-	path := s.snapshot.path
-	temp := path + ".tmp"
-	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(temp)
+// writeWhole puts a new file in the place of the old one.
+func (s *Store) writeWhole() error {
+	var info fs.FileInfo
+	err := atomicfile.Write(s.snapshot.path, func(f *os.File) (err error) {
+		if _, err := f.Write(s.appendFileHead(nil)); err != nil {
+			return err
 		}
-	}()
-	if _, err := f.Write(s.appendFileHead(nil)); err != nil {
+		info, err = s.writeBlock(f, int64(fileHead), true)
 		return err
-	}
-	info, err := s.writeBlock(f, int64(fileHead), true)
+	})
 	if err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(temp, path); err != nil {
-		return err
-	}
-	if err := syncFolder(filepath.Dir(path)); err != nil {
 		return err
 	}
 	s.snapshot.file, s.snapshot.first = info, info.Size()
@@ -241,16 +222,6 @@ func (s *Store) appendFileHead(b []byte) []byte {
 		b = binary.LittleEndian.AppendUint64(b, word)
 	}
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli()))
-}
-
-// syncFolder makes a rename last through a crash.
-func syncFolder(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // lasts reports whether the states of a limit are kept in snapshots. Slots are not, nor states of a

@@ -13,18 +13,10 @@ func (s *Store) Nodes() int { return int(s.live.Load()) }
 
 // beat sends heartbeats until the store is closed.
 func (s *Store) beat() {
-	// At first more often: nodes are often started together, and each has to learn of all.
-	var c census.Census
-	for wait := s.o.Heartbeat / 16; ; wait = min(2*wait, s.o.Heartbeat) {
-		if n, err := s.announce(s.ctx, census.Missed*s.o.Heartbeat); err == nil {
-			s.live.Store(c.Believe(s.live.Load(), n))
-		}
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
+	census.Run(s.ctx, s.o.Heartbeat, &s.live, func() (int64, bool) {
+		n, err := s.announce(s.ctx, census.Missed*s.o.Heartbeat)
+		return n, err == nil
+	})
 }
 
 // leave announces that this node leaves, if its heartbeats have been heard.

@@ -16,18 +16,9 @@ func (s *Store) Nodes() int { return int(s.live.Load()) }
 
 // beat sends heartbeats until the store is closed.
 func (s *Store) beat(client rueidis.Client) {
-	// At first more often: nodes are often started together, and each has to learn of all.
-	var c census.Census
-	for wait := s.o.Heartbeat / 16; ; wait = min(2*wait, s.o.Heartbeat) {
-		if n, ok := s.announce(s.ctx, client, census.Missed*s.o.Heartbeat); ok {
-			s.live.Store(c.Believe(s.live.Load(), n))
-		}
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
+	census.Run(s.ctx, s.o.Heartbeat, &s.live, func() (int64, bool) {
+		return s.announce(s.ctx, client, census.Missed*s.o.Heartbeat)
+	})
 }
 
 // leave announces that this node leaves.

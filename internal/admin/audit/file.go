@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/weir-rl/weir/internal/util/atomicfile"
 )
 
 // tailBytes is how much of the end of a file is read first, to find its last records.
@@ -64,7 +66,7 @@ func adopt(f *os.File, created bool) (*file, tail, error) {
 		return nil, tail{}, err
 	}
 	if created { // its name must outlive a crash, too
-		if err := syncFolder(filepath.Dir(f.Name())); err != nil {
+		if err := atomicfile.SyncFolder(filepath.Dir(f.Name())); err != nil {
 			return nil, tail{}, err
 		}
 	}
@@ -146,13 +148,3 @@ func (f *file) isAt(path string) bool {
 }
 
 func (f *file) close() error { return f.f.Close() }
-
-// syncFolder makes the names in a folder outlive a crash.
-func syncFolder(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
-}

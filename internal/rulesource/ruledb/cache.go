@@ -3,12 +3,11 @@ package ruledb
 import (
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/util/atomicfile"
 )
 
 // cached is the file from which a node starts while the database is away.
@@ -21,7 +20,7 @@ type cached struct {
 }
 
 // writeCache writes a version to a file, which is the old or the new one at any time.
-func writeCache(path, space string, v *Version) (err error) {
+func writeCache(path, space string, v *Version) error {
 	files := make(map[string]string, len(v.Files))
 	for _, s := range v.Files {
 		files[s.Name] = string(s.Data)
@@ -30,23 +29,10 @@ func writeCache(path, space string, v *Version) (err error) {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
-	if err != nil {
+	return atomicfile.Write(path, func(f *os.File) error {
+		_, err := f.Write(raw)
 		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(raw)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	})
 }
 
 // readCache reads what writeCache wrote.
