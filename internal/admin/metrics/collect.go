@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -9,47 +8,116 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/host/nftables"
 	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/store/lease"
+	"github.com/weir-rl/weir/store/memory"
+	"github.com/weir-rl/weir/store/redis"
+	"github.com/weir-rl/weir/store/regions"
 )
+
+// collector returns what gives Prometheus a reading of m.
+func (m *Metrics) collector() prometheus.Collector {
+	o := &m.o
+	all := group{
+		decisionCollector{m},
+		source[*Metrics]{func() *Metrics { return m }, setRows},
+		source[memory.Stats]{o.Memory, memoryRows},
+		source[Database]{o.Database, databaseRows},
+		source[lease.Stats]{o.Leases, leaseRows},
+		source[regions.Stats]{o.Regions, regionRows},
+		source[weir.BanStats]{o.Bans, banRows},
+		source[nftables.Stats]{o.NFTables, kernelRows},
+		source[rulesource.Status]{o.Rules, sourceRows},
+	}
+	redisSource, fallbackSource := source[*redis.Stats]{rows: redisRows}, source[*fallbackReading]{rows: fallbackRows}
+	if o.Redis != nil {
+		redisSource.read = func() *redis.Stats { s := o.Redis(); return &s }
+	}
+	if o.Fallback != nil {
+		fallbackSource.read = func() *fallbackReading { return readFallback(o.Fallback) }
+	}
+	return append(all, redisSource, fallbackSource)
+}
+
+var memoryRows = []row[memory.Stats]{
+	gauge("weir_store_keys", "Keys that the store in this process holds.", func(s memory.Stats) int64 { return s.Keys }),
+	gauge("weir_store_bytes", "Bytes that the store in this process holds.", func(s memory.Stats) int64 { return s.Bytes }),
+	counter("weir_store_evictions_total", "Keys that were forgotten, though they had used something of their limit, since the store in this process was full.",
+		func(s memory.Stats) uint64 { return s.Evictions }),
+	counter("weir_store_overflows_total", "Decisions that were made on a shared cell, since the store in this process was full.",
+		func(s memory.Stats) uint64 { return s.Overflows }),
+}
+
+// setRows are metrics of the rule set in force.
+var setRows = []row[*Metrics]{
+	gauge("weir_rules_generation", "How many rule sets have been in force, the present one included.",
+		func(m *Metrics) uint64 { return m.tables.Load().now.generation }),
+	gauges("weir_rules", "", "Rules in force.",
+		func(m *Metrics, v value) {
+			if set := m.tables.Load().now.set; set != nil {
+				v(float64(len(set.Rules())))
+			}
+		}),
+	counters("weir_descriptor_decisions_total", "key outcome", "Verdicts on descriptors of rules with detailed_metric or value_to_metric, by their name with the values of the request.",
+		func(m *Metrics, n count) {
+			m.detailed.mu.RLock()
+			defer m.detailed.mu.RUnlock()
+			for k, v := range m.detailed.cells {
+				for o := range v {
+					if verdicts := v[o].Load(); verdicts > 0 {
+						n(verdicts, label(k), outcomeNames[o])
+					}
+				}
+			}
+		}),
+	counters("weir_descriptor_decisions_unnamed_total", "", "Verdicts that weir_descriptor_decisions_total left out, since it holds as many series as it may.",
+		func(m *Metrics, n count) {
+			if m.o.Detailed {
+				n(m.detailed.lost.Load())
+			}
+		}),
+}
+
+// sourceRows are metrics of the source of the rules.
+var sourceRows = []row[rulesource.Status]{
+	gauge("weir_rules_loaded_timestamp_seconds", "When the rules in force were loaded.",
+		func(s rulesource.Status) float64 { return float64(s.Loaded.UnixMilli()) / 1e3 }),
+	counter("weir_rules_loads_total", "Successful loads of rules.",
+		func(s rulesource.Status) uint64 { return s.Loads }),
+	counter("weir_rules_load_errors_total", "Loads of rules that failed; the last good rules stayed in force.",
+		func(s rulesource.Status) uint64 { return s.Failures }),
+	gauge("weir_rules_broken", "1 while the rules that lie in the source are not in force, since they have errors; 0 else.",
+		func(s rulesource.Status) float64 { return oneIf(s.Err != nil) }),
+	gauge("weir_rules_behind", "1 while the source holds a change of the rules that was neither taken over nor found to be broken, as of files that change without rest, or while that is not known, as of a database that has been away for a minute; 0 else.",
+		func(s rulesource.Status) float64 { return oneIf(s.Behind) }),
+	gauges("weir_rules_info", "digest version", "1, with the digest of the rule files in force, which is the same on servers with the same files, and the version that their source gives them.",
+		func(s rulesource.Status, v value) { v(1, s.Digest, s.Version) }),
+}
+
+// decisionCollector counts requests and verdicts.
+type decisionCollector struct{ m *Metrics }
 
 var (
-	descRequests = prometheus.NewDesc("weir_requests_total",
-		"Requests decided, by domain, door and outcome of the decision as a whole. A domain that no rule knows is _unknown.", []string{"domain", "door", "outcome"}, nil)
-	descDecisions = prometheus.NewDesc("weir_decisions_total",
-		"Verdicts of each limit on the requests that met it, and, with an empty limit, requests that met none: exempt ones, and those of an unknown domain.", []string{"domain", "rule", "limit", "outcome"}, nil)
-	descDetailed = prometheus.NewDesc("weir_descriptor_decisions_total",
-		"Verdicts on descriptors of rules with detailed_metric or value_to_metric, by their name with the values of the request.", []string{"key", "outcome"}, nil)
-	descDetailedLost = prometheus.NewDesc("weir_descriptor_decisions_unnamed_total",
-		"Verdicts that weir_descriptor_decisions_total left out, since it holds as many series as it may.", nil, nil)
-	descKeys       = prometheus.NewDesc("weir_store_keys", "Keys that the store in this process holds.", nil, nil)
-	descBytes      = prometheus.NewDesc("weir_store_bytes", "Bytes that the store in this process holds.", nil, nil)
-	descEvictions  = prometheus.NewDesc("weir_store_evictions_total", "Keys that were forgotten, though they had used something of their limit, since the store in this process was full.", nil, nil)
-	descOverflows  = prometheus.NewDesc("weir_store_overflows_total", "Decisions that were made on a shared cell, since the store in this process was full.", nil, nil)
-	descGeneration = prometheus.NewDesc("weir_rules_generation", "How many rule sets have been in force, the present one included.", nil, nil)
-	descRules      = prometheus.NewDesc("weir_rules", "Rules in force.", nil, nil)
-	descLoaded     = prometheus.NewDesc("weir_rules_loaded_timestamp_seconds", "When the rules in force were loaded.", nil, nil)
-	descLoads      = prometheus.NewDesc("weir_rules_loads_total", "Successful loads of rules.", nil, nil)
-	descBroken     = prometheus.NewDesc("weir_rules_broken", "1 while the rules that lie in the source are not in force, since they have errors; 0 else.", nil, nil)
-	descInfo       = prometheus.NewDesc("weir_rules_info", "1, with the digest of the rule files in force, which is the same on servers with the same files, and the version that their source gives them.", []string{"digest", "version"}, nil)
-	descBehind     = prometheus.NewDesc("weir_rules_behind", "1 while the source holds a change of the rules that was neither taken over nor found to be broken, as of files that change without rest, or while that is not known, as of a database that has been away for a minute; 0 else.", nil, nil)
-	descFailures   = prometheus.NewDesc("weir_rules_load_errors_total", "Loads of rules that failed; the last good rules stayed in force.", nil, nil)
+	descRequests = describe("weir_requests_total", "domain door outcome",
+		"Requests decided, by domain, door and outcome of the decision as a whole. A domain that no rule knows is _unknown.")
+	descDecisions = describe("weir_decisions_total", "domain rule limit outcome",
+		"Verdicts of each limit on the requests that met it, and, with an empty limit, requests that met none: exempt ones, and those of an unknown domain.")
+	descBanned = describe("weir_banned_requests_total", "domain",
+		"Requests that a ban refused; they are among the denied ones of weir_requests_total, and not of weir_decisions_total, which has them as banned.")
 )
 
-// collector gives Prometheus a reading.
-type collector struct{ m *Metrics }
-
 // Describe implements prometheus.Collector.
-func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range append([]*prometheus.Desc{descRequests, descDecisions, descDetailed, descDetailedLost, descKeys, descBytes, descEvictions,
-		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descBroken, descBehind, descInfo}, slices.Concat(descsBans, descsShared, descsDatabase, descsLeases, descsRegions)...) {
-		ch <- d
-	}
+func (c decisionCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- descRequests
+	ch <- descDecisions
+	ch <- descBanned
 }
 
 // Collect implements prometheus.Collector.
-func (c collector) Collect(ch chan<- prometheus.Metric) {
+func (c decisionCollector) Collect(ch chan<- prometheus.Metric) {
 	m := c.m
-	counter, gauge := counterTo(ch), gaugeTo(ch)
 	m.mu.Lock() // so that nothing moves from a limit to its domain meanwhile
 	t := m.tables.Load().now
 	requests := t.requests()
@@ -62,82 +130,25 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		for o := range m.unknownCells[door] {
 			v := m.unknownCells[door][o].Load()
 			if unknown[o] += v; v > 0 || m.open[door] && o == int(allowed) {
-				counter(descRequests, v, unknownDomain, observe.DoorNames[door], outcomeNames[o])
+				ch <- counterOf(descRequests, v, unknownDomain, observe.DoorNames[door], outcomeNames[o])
 			}
 		}
 	}
 	for o, v := range unknown {
 		if v > 0 || o == int(allowed) {
-			counter(descDecisions, v, unknownDomain, "", "", outcomeNames[o])
+			ch <- counterOf(descDecisions, v, unknownDomain, "", "", outcomeNames[o])
 		}
 	}
-	if t.set != nil {
-		for name, cells := range t.names {
-			for o, v := range cells.read() {
-				if v > 0 || outcome(o) <= denied && t.rules[name] {
-					cells.refused.counter(ch, descDecisions, v, outcome(o), label(name.domain), label(name.rule), label(name.window), outcomeNames[o])
-				}
+	if t.set == nil {
+		return
+	}
+	for name, cells := range t.names {
+		for o, v := range cells.read() {
+			if v > 0 || outcome(o) <= denied && t.rules[name] {
+				cells.refused.counter(ch, descDecisions, v, outcome(o), label(name.domain), label(name.rule), label(name.window), outcomeNames[o])
 			}
 		}
-		gauge(descRules, float64(len(t.set.Rules())))
 	}
-	gauge(descGeneration, float64(t.generation))
-	if m.o.Detailed {
-		m.detailed.mu.RLock()
-		for k, v := range m.detailed.cells {
-			for o := range v {
-				if n := v[o].Load(); n > 0 {
-					counter(descDetailed, n, label(k), outcomeNames[o])
-				}
-			}
-		}
-		m.detailed.mu.RUnlock()
-		counter(descDetailedLost, m.detailed.lost.Load())
-	}
-	if m.o.Memory != nil {
-		s := m.o.Memory()
-		gauge(descKeys, float64(s.Keys))
-		gauge(descBytes, float64(s.Bytes))
-		counter(descEvictions, s.Evictions)
-		counter(descOverflows, s.Overflows)
-	}
-	if m.o.Redis != nil {
-		r := m.o.Redis()
-		collectRedis(ch, &r)
-	}
-	if m.o.Database != nil {
-		d := m.o.Database()
-		collectDatabase(ch, &d)
-	}
-	if m.o.Fallback != nil {
-		collectFallback(ch, m.o.Fallback)
-	}
-	if m.o.Regions != nil {
-		g := m.o.Regions()
-		collectRegions(ch, &g)
-	}
-	if m.o.Leases != nil {
-		l := m.o.Leases()
-		collectLeases(ch, &l)
-	}
-	m.o.collectBans(ch)
-	if m.o.Rules != nil {
-		s := m.o.Rules()
-		gauge(descLoaded, float64(s.Loaded.UnixMilli())/1e3)
-		counter(descLoads, s.Loads)
-		counter(descFailures, s.Failures)
-		gauge(descBroken, oneIf(s.Err != nil))
-		gauge(descBehind, oneIf(s.Behind))
-		gauge(descInfo, 1, s.Digest, s.Version)
-	}
-}
-
-// oneIf returns 1 if holds is true, and 0 otherwise.
-func oneIf(holds bool) float64 {
-	if holds {
-		return 1
-	}
-	return 0
 }
 
 // requests returns how many requests each domain has had, by door and outcome.
@@ -162,7 +173,6 @@ func (t *table) requests() map[string]*[observe.Doors][outcomes]uint64 {
 
 // collectDomain sends the counters of the requests of one domain.
 func (m *Metrics) collectDomain(ch chan<- prometheus.Metric, domain string, cells *domainCells, requests *[observe.Doors][outcomes]uint64) {
-	counter := counterTo(ch)
 	var exempted, refused uint64
 	for door, n := range requests {
 		if n == [outcomes]uint64{} && !m.open[door] {
@@ -177,14 +187,11 @@ func (m *Metrics) collectDomain(ch chan<- prometheus.Metric, domain string, cell
 			}
 		}
 	}
-	counter(descBanned, refused, domain)
+	ch <- counterOf(descBanned, refused, domain)
 	if exempted > 0 {
-		counter(descDecisions, exempted, domain, "", "", outcomeNames[exempt])
+		ch <- counterOf(descDecisions, exempted, domain, "", "", outcomeNames[exempt])
 	}
 }
-
-// label makes s fit for a label, which must be UTF-8.
-func label(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // maxSeries bounds the series that hold clients' values. A name has up to one for each outcome of a
 // limit, which are the outcomes before exempt.

@@ -20,74 +20,90 @@ type DoorOptions struct {
 
 // NewDoors returns a collector of connections, tokens, certificates and shed requests at the doors,
 // for Metrics.Registry.
-func NewDoors(o DoorOptions) prometheus.Collector { return doorCollector{o} }
-
-type doorCollector struct{ o DoorOptions }
-
-var (
-	descConnections        = prometheus.NewDesc("weir_connections", "Open connections of a door.", []string{"door"}, nil)
-	descConnectionsTotal   = prometheus.NewDesc("weir_connections_accepted_total", "Connections that a door was handed.", []string{"door"}, nil)
-	descConnectionsRefused = prometheus.NewDesc("weir_connections_refused_total", "Connections that were closed before a door saw them, by reason.", []string{"door", "reason"}, nil)
-	descMemory             = prometheus.NewDesc("weir_connections_memory_bytes", "What the HTTP/2 connections of a door make this process keep, reckoned from above.", []string{"door"}, nil)
-	descOverMemory         = prometheus.NewDesc("weir_connections_over_memory_total", "Connections that were ended, since they kept most of limits.memory while it was used up (connection), and requests that were refused, since their connection kept its share (request).", []string{"door", "what"}, nil)
-	descWrongTokens        = prometheus.NewDesc("weir_wrong_tokens_total", "Requests with a wrong bearer token (wrong), and those whose token was not looked at, since too many wrong ones came from there (too_many).", []string{"outcome"}, nil)
-	descPages              = prometheus.NewDesc("weir_page_requests_refused_total", "Requests that a web page made a browser send to the HTTP door, and that were refused, by the sign of it.", []string{"by"}, nil)
-	descCertificateExpiry  = prometheus.NewDesc("weir_certificate_expiry_timestamp_seconds", "When the first of the certificates in force expires.", nil, nil)
-	descCertificateLoads   = prometheus.NewDesc("weir_certificate_loads_total", "Loads of certificates.", nil, nil)
-	descLine               = prometheus.NewDesc("weir_line_seconds", "How long requests stand in line now before this process looks at them.", nil, nil)
-	descTurned             = prometheus.NewDesc("weir_shed_total", "Requests that were turned away since they had stood in line for too long, while this process had more to do than it can.", []string{"door"}, nil)
-	descCertificateErrors  = prometheus.NewDesc("weir_certificate_load_errors_total", "Changes of the certificates' files that could not be taken over.", nil, nil)
-)
-
-var descsDoors = []*prometheus.Desc{descConnections, descConnectionsTotal, descConnectionsRefused, descMemory, descOverMemory, descWrongTokens, descPages, descCertificateExpiry, descCertificateLoads, descCertificateErrors, descLine, descTurned}
-
-// Describe implements prometheus.Collector.
-func (c doorCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range descsDoors {
-		ch <- d
+func NewDoors(o DoorOptions) prometheus.Collector {
+	return group{
+		source[map[string]listen.Stats]{o.Doors, connectionRows}, source[map[string]h2.MemoryStats]{o.Memory, connectionMemoryRows},
+		source[map[string]uint64]{o.Pages, pageRows}, source[shed.Stats]{o.Line, lineRows},
+		source[listen.CertificateStatus]{o.Certificates, certificateRows},
+		source[DoorOptions]{func() DoorOptions { return o }, tokenRows},
 	}
 }
 
-// Collect implements prometheus.Collector.
-func (c doorCollector) Collect(ch chan<- prometheus.Metric) {
-	counter, gauge := counterTo(ch), gaugeTo(ch)
-	if c.o.Doors != nil {
-		for door, s := range c.o.Doors() {
-			gauge(descConnections, float64(s.Open), door)
-			counter(descConnectionsTotal, s.Accepted, door)
-			for reason := range listen.Reasons {
-				counter(descConnectionsRefused, s.Refused[reason], door, reason.String())
+var connectionRows = []row[map[string]listen.Stats]{
+	gauges("weir_connections", "door", "Open connections of a door.",
+		func(doors map[string]listen.Stats, v value) {
+			for door, s := range doors {
+				v(float64(s.Open), door)
 			}
-		}
-	}
-	if c.o.Memory != nil {
-		for door, s := range c.o.Memory() {
-			gauge(descMemory, float64(s.Bytes), door)
-			counter(descOverMemory, s.Connections, door, "connection")
-			counter(descOverMemory, s.Requests, door, "request")
-		}
-	}
-	if c.o.Tokens != nil {
-		wrong, tooMany := c.o.Tokens()
-		counter(descWrongTokens, wrong, "wrong")
-		counter(descWrongTokens, tooMany, "too_many")
-	}
-	if c.o.Pages != nil {
-		for by, n := range c.o.Pages() {
-			counter(descPages, n, by)
-		}
-	}
-	if c.o.Line != nil {
-		s := c.o.Line()
-		gauge(descLine, s.Waited.Seconds())
-		for door, n := range s.Turned {
-			counter(descTurned, n, door)
-		}
-	}
-	if c.o.Certificates != nil {
-		s := c.o.Certificates()
-		gauge(descCertificateExpiry, float64(s.Expires.Unix()))
-		counter(descCertificateLoads, s.Loads)
-		counter(descCertificateErrors, s.Failures)
-	}
+		}),
+	counters("weir_connections_accepted_total", "door", "Connections that a door was handed.",
+		func(doors map[string]listen.Stats, n count) {
+			for door, s := range doors {
+				n(s.Accepted, door)
+			}
+		}),
+	counters("weir_connections_refused_total", "door reason", "Connections that were closed before a door saw them, by reason.",
+		func(doors map[string]listen.Stats, n count) {
+			for door, s := range doors {
+				for reason := range listen.Reasons {
+					n(s.Refused[reason], door, reason.String())
+				}
+			}
+		}),
+}
+
+var connectionMemoryRows = []row[map[string]h2.MemoryStats]{
+	gauges("weir_connections_memory_bytes", "door", "What the HTTP/2 connections of a door make this process keep, reckoned from above.",
+		func(doors map[string]h2.MemoryStats, v value) {
+			for door, s := range doors {
+				v(float64(s.Bytes), door)
+			}
+		}),
+	counters("weir_connections_over_memory_total", "door what", "Connections that were ended, since they kept most of limits.memory while it was used up (connection), and requests that were refused, since their connection kept its share (request).",
+		func(doors map[string]h2.MemoryStats, n count) {
+			for door, s := range doors {
+				n(s.Connections, door, "connection")
+				n(s.Requests, door, "request")
+			}
+		}),
+}
+
+var tokenRows = []row[DoorOptions]{
+	counters("weir_wrong_tokens_total", "outcome", "Requests with a wrong bearer token (wrong), and those whose token was not looked at, since too many wrong ones came from there (too_many).",
+		func(o DoorOptions, n count) {
+			if o.Tokens != nil {
+				wrong, tooMany := o.Tokens()
+				n(wrong, "wrong")
+				n(tooMany, "too_many")
+			}
+		}),
+}
+
+var pageRows = []row[map[string]uint64]{
+	counters("weir_page_requests_refused_total", "by", "Requests that a web page made a browser send to the HTTP door, and that were refused, by the sign of it.",
+		func(pages map[string]uint64, n count) {
+			for by, refused := range pages {
+				n(refused, by)
+			}
+		}),
+}
+
+var lineRows = []row[shed.Stats]{
+	gauge("weir_line_seconds", "How long requests stand in line now before this process looks at them.",
+		func(s shed.Stats) float64 { return s.Waited.Seconds() }),
+	counters("weir_shed_total", "door", "Requests that were turned away since they had stood in line for too long, while this process had more to do than it can.",
+		func(s shed.Stats, n count) {
+			for door, turned := range s.Turned {
+				n(turned, door)
+			}
+		}),
+}
+
+var certificateRows = []row[listen.CertificateStatus]{
+	gauge("weir_certificate_expiry_timestamp_seconds", "When the first of the certificates in force expires.",
+		func(s listen.CertificateStatus) int64 { return s.Expires.Unix() }),
+	counter("weir_certificate_loads_total", "Loads of certificates.",
+		func(s listen.CertificateStatus) uint64 { return s.Loads }),
+	counter("weir_certificate_load_errors_total", "Changes of the certificates' files that could not be taken over.",
+		func(s listen.CertificateStatus) uint64 { return s.Failures }),
 }

@@ -56,7 +56,7 @@ func (s *slot) exemplar() (e prometheus.Exemplar, of outcome, ok bool) {
 
 // counter sends the counter of an outcome, with the exemplar if that has the same outcome.
 func (s *slot) counter(ch chan<- prometheus.Metric, desc *prometheus.Desc, v uint64, o outcome, labels ...string) {
-	metric := prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(v), labels...)
+	metric := counterOf(desc, v, labels...)
 	if e, of, ok := s.exemplar(); ok && of == o && v > 0 {
 		metric = prometheus.MustNewMetricWithExemplars(metric, e)
 	}

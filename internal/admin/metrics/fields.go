@@ -14,30 +14,21 @@ type FieldOptions struct {
 
 // NewFields returns a collector of requests that were refused or changed because of their fields,
 // for Metrics.Registry.
-func NewFields(o FieldOptions) prometheus.Collector { return fieldCollector{o} }
-
-type fieldCollector struct{ o FieldOptions }
-
-var (
-	descFields     = prometheus.NewDesc("weir_fields_total", "Requests that were refused for fields that servers read in different ways: what has one value came twice (repeated), a name is like that of a field that is read (lookalike), credentials or cookies cannot be read (unreadable), a cookie or an API key has too many values (cookies); and requests that lost such a field (dropped), or were charged under each value of a cookie or an API key (several).", []string{"reason"}, nil)
-	descUnverified = prometheus.NewDesc("weir_tokens_unverified_total", "Bearer tokens that did not hold, so that their requests had no user by a jwt source: expired, of an unknown key, or no JSON Web Token.", nil, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (c fieldCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- descFields
-	ch <- descUnverified
+func NewFields(o FieldOptions) prometheus.Collector {
+	return group{
+		source[httplimit.FieldStats]{o.Fields, fieldRows},
+		counted("weir_tokens_unverified_total", "Bearer tokens that did not hold, so that their requests had no user by a jwt source: expired, of an unknown key, or no JSON Web Token.", o.Unverified),
+	}
 }
 
-// Collect implements prometheus.Collector.
-func (c fieldCollector) Collect(ch chan<- prometheus.Metric) {
-	counter := counterTo(ch)
-	s := c.o.Fields()
-	counter(descFields, s.Repeated, "repeated")
-	counter(descFields, s.Lookalike, "lookalike")
-	counter(descFields, s.Unreadable, "unreadable")
-	counter(descFields, s.Cookies, "cookies")
-	counter(descFields, s.Dropped, "dropped")
-	counter(descFields, s.Several, "several")
-	counter(descUnverified, c.o.Unverified())
+var fieldRows = []row[httplimit.FieldStats]{
+	counters("weir_fields_total", "reason", "Requests that were refused for fields that servers read in different ways: what has one value came twice (repeated), a name is like that of a field that is read (lookalike), credentials or cookies cannot be read (unreadable), a cookie or an API key has too many values (cookies); and requests that lost such a field (dropped), or were charged under each value of a cookie or an API key (several).",
+		func(s httplimit.FieldStats, n count) {
+			n(s.Repeated, "repeated")
+			n(s.Lookalike, "lookalike")
+			n(s.Unreadable, "unreadable")
+			n(s.Cookies, "cookies")
+			n(s.Dropped, "dropped")
+			n(s.Several, "several")
+		}),
 }

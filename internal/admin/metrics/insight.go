@@ -36,88 +36,97 @@ type RuleReading struct {
 }
 
 // NewInsight returns a collector of verdicts on the rules, for Metrics.Registry.
-func NewInsight(o InsightOptions) prometheus.Collector { return insightCollector{o} }
-
-type insightCollector struct{ o InsightOptions }
-
-var (
-	descVerdict = prometheus.NewDesc("weir_rule_verdict", "1 for each verdict that holds of a rule.",
-		[]string{"domain", "rule", "verdict"}, nil)
-	descRushEnd     = prometheus.NewDesc("weir_rule_rush_end_timestamp_seconds", "When the latest rush ended that the rule did not hold, by its verdict, in Unix time: about now while it goes on.", []string{"domain", "rule", "verdict"}, nil)
-	descGoodRefused = prometheus.NewDesc("weir_rule_good_refused_ratio",
-		"Share of the clients that behave well which the rule refuses.", []string{"domain", "rule"}, nil)
-	descMaxFill = prometheus.NewDesc("weir_rule_max_fill_ratio",
-		"How much of the rule the fullest key used: 1 is the whole limit.", []string{"domain", "rule"}, nil)
-	descEpisodes   = prometheus.NewDesc("weir_retry_episodes_total", "What refused clients did next, by rule: obeyed (came back when they were told to), early, gave_up. Of a sample of the refused keys, as this node saw them: compare the ends with each other, not with refusals.", []string{"domain", "rule", "end"}, nil)
-	descCandidates = prometheus.NewDesc("weir_candidate_decisions_total",
-		"Requests that met a rule in shadow (on those of its keys on which it is not enforced), by what that rule would have done and by what was done.",
-		[]string{"domain", "rule", "limit", "candidate", "live"}, nil)
-	descThinned = prometheus.NewDesc("weir_insight_thinned_total",
-		"Events of decisions that were left out of the samples, since there were too many.", nil, nil)
-	descInsightSize = prometheus.NewDesc("weir_insight_bytes", "Memory of what is known of rules and keys.", nil, nil)
-)
-
-var descsInsight = []*prometheus.Desc{descVerdict, descRushEnd, descGoodRefused, descMaxFill, descEpisodes, descThinned,
-	descInsightSize, descCandidates}
-
-// Describe implements prometheus.Collector.
-func (c insightCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range descsInsight {
-		ch <- d
+func NewInsight(o InsightOptions) prometheus.Collector {
+	rules := source[[]RuleReading]{rows: verdictRows}
+	if o.Rules != nil {
+		rules.read = func() []RuleReading { return firstOfEach(o.Rules()) }
+	}
+	return group{
+		rules,
+		source[[]insight.Candidate]{o.Candidates, candidateRows},
+		counted("weir_insight_thinned_total", "Events of decisions that were left out of the samples, since there were too many.", o.Thinned),
+		source[int64]{o.Bytes, insightRows},
 	}
 }
 
-// Collect implements prometheus.Collector.
-func (c insightCollector) Collect(ch chan<- prometheus.Metric) {
-	counter, gauge := counterTo(ch), gaugeTo(ch)
-	if c.o.Rules != nil {
-		type name struct{ domain, rule string }
-		told := map[name]bool{}
-		for _, r := range c.o.Rules() {
-			domain, rule := label(r.Domain), label(r.Rule)
-			if told[name{domain, rule}] { // the rules of the Lyft form may share a name
-				continue
-			}
-			told[name{domain, rule}] = true
-			held := map[string]bool{}
-			for _, v := range r.Verdicts {
-				if !held[v] {
-					gauge(descVerdict, 1, domain, rule, v)
+// firstOfEach leaves out rules with a name that came before: rules of the Lyft form may share one.
+func firstOfEach(rules []RuleReading) (list []RuleReading) {
+	type name struct{ domain, rule string }
+	known := map[name]bool{}
+	for _, r := range rules {
+		r.Domain, r.Rule = label(r.Domain), label(r.Rule)
+		if !known[name{r.Domain, r.Rule}] {
+			list = append(list, r)
+		}
+		known[name{r.Domain, r.Rule}] = true
+	}
+	return list
+}
+
+var verdictRows = []row[[]RuleReading]{
+	gauges("weir_rule_verdict", "domain rule verdict", "1 for each verdict that holds of a rule.",
+		func(rules []RuleReading, v value) {
+			for _, r := range rules {
+				held := map[string]bool{}
+				for _, verdict := range r.Verdicts {
+					if !held[verdict] {
+						v(1, r.Domain, r.Rule, verdict)
+					}
+					held[verdict] = true
 				}
-				held[v] = true
 			}
-			for verdict, until := range r.LooseUntil {
-				gauge(descRushEnd, float64(until), domain, rule, verdict)
+		}),
+	gauges("weir_rule_rush_end_timestamp_seconds", "domain rule verdict", "When the latest rush ended that the rule did not hold, by its verdict, in Unix time: about now while it goes on.",
+		func(rules []RuleReading, v value) {
+			for _, r := range rules {
+				for verdict, until := range r.LooseUntil {
+					v(float64(until), r.Domain, r.Rule, verdict)
+				}
 			}
-			if r.GoodRefused >= 0 {
-				gauge(descGoodRefused, r.GoodRefused, domain, rule)
+		}),
+	gauges("weir_rule_good_refused_ratio", "domain rule", "Share of the clients that behave well which the rule refuses.",
+		func(rules []RuleReading, v value) {
+			for _, r := range rules {
+				if r.GoodRefused >= 0 {
+					v(r.GoodRefused, r.Domain, r.Rule)
+				}
 			}
-			if r.MaxFill >= 0 {
-				gauge(descMaxFill, r.MaxFill, domain, rule)
+		}),
+	gauges("weir_rule_max_fill_ratio", "domain rule", "How much of the rule the fullest key used: 1 is the whole limit.",
+		func(rules []RuleReading, v value) {
+			for _, r := range rules {
+				if r.MaxFill >= 0 {
+					v(r.MaxFill, r.Domain, r.Rule)
+				}
 			}
-			counter(descEpisodes, r.Obeyed, domain, rule, "obeyed")
-			counter(descEpisodes, r.Early, domain, rule, "early")
-			counter(descEpisodes, r.GaveUp, domain, rule, "gave_up")
-		}
-	}
-	if c.o.Candidates != nil {
-		for _, k := range c.o.Candidates() {
-			domain, rule := label(k.Domain), label(k.Limit)
-			for _, v := range [...]struct {
-				requests  uint64
-				own, live outcome
-			}{
-				{k.BothAdmit, allowed, allowed}, {k.WouldAdmit, allowed, denied},
-				{k.WouldRefuse, denied, allowed}, {k.BothRefuse, denied, denied},
-			} {
-				counter(descCandidates, v.requests, domain, rule, rule, outcomeNames[v.own], outcomeNames[v.live])
+		}),
+	counters("weir_retry_episodes_total", "domain rule end", "What refused clients did next, by rule: obeyed (came back when they were told to), early, gave_up. Of a sample of the refused keys, as this node saw them: compare the ends with each other, not with refusals.",
+		func(rules []RuleReading, n count) {
+			for _, r := range rules {
+				n(r.Obeyed, r.Domain, r.Rule, "obeyed")
+				n(r.Early, r.Domain, r.Rule, "early")
+				n(r.GaveUp, r.Domain, r.Rule, "gave_up")
 			}
-		}
-	}
-	if c.o.Thinned != nil {
-		counter(descThinned, c.o.Thinned())
-	}
-	if c.o.Bytes != nil {
-		gauge(descInsightSize, float64(c.o.Bytes()))
-	}
+		}),
+}
+
+var candidateRows = []row[[]insight.Candidate]{
+	counters("weir_candidate_decisions_total", "domain rule limit candidate live", "Requests that met a rule in shadow (on those of its keys on which it is not enforced), by what that rule would have done and by what was done.",
+		func(candidates []insight.Candidate, n count) {
+			for _, k := range candidates {
+				for _, v := range [...]struct {
+					requests  uint64
+					own, live outcome
+				}{
+					{k.BothAdmit, allowed, allowed}, {k.WouldAdmit, allowed, denied},
+					{k.WouldRefuse, denied, allowed}, {k.BothRefuse, denied, denied},
+				} {
+					n(v.requests, label(k.Domain), label(k.Limit), label(k.Limit), outcomeNames[v.own], outcomeNames[v.live])
+				}
+			}
+		}),
+}
+
+var insightRows = []row[int64]{
+	gauge("weir_insight_bytes", "Memory of what is known of rules and keys.", func(n int64) int64 { return n }),
 }

@@ -5,9 +5,9 @@
 // client's value. The counters of the limits lie in a table that is made for each rule set, and are
 // found by index.
 //
-// Begin with New (metrics.go). collect.go, bans.go and shared.go turn a reading into metrics. The
-// other New functions, such as NewLoad, NewQueues and NewDoors, return collectors for parts that
-// not every program has.
+// Begin with New (metrics.go). Each metric is a row of a table, with the function that reads it
+// (rows.go); collect.go has the counts of decisions, which are none. The other New functions, such
+// as NewLoad, NewQueues and NewDoors, return collectors for parts that not every program has.
 package metrics
 
 import (
@@ -259,7 +259,7 @@ func New(o Options) *Metrics {
 	m.tables.Store(new(tables))
 	m.registry.MustRegister(
 		&m.decisions, m.takes, m.storeErrors, m.celErrors, m.celRefused,
-		collector{m},
+		m.collector(),
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)

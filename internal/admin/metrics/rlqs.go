@@ -8,48 +8,40 @@ import (
 )
 
 // NewRLQS returns a collector of the door for Envoy's quotas, for Metrics.Registry.
-func NewRLQS(read func() rlqs.Stats) prometheus.Collector { return rlqsCollector{read} }
+func NewRLQS(read func() rlqs.Stats) prometheus.Collector { return source[rlqs.Stats]{read, rlqsRows} }
 
-type rlqsCollector struct{ read func() rlqs.Stats }
-
-var (
-	descRLQSStreams   = prometheus.NewDesc("weir_rlqs_streams", "Open streams of Envoys with quotas.", nil, nil)
-	descRLQSBuckets   = prometheus.NewDesc("weir_rlqs_buckets", "Buckets of these Envoys.", nil, nil)
-	descRLQSAssigned  = prometheus.NewDesc("weir_rlqs_assigned_units_total", "Units of a limit that were assigned to Envoys, without what was assigned as a rate.", []string{"domain", "limit"}, nil)
-	descRLQSReported  = prometheus.NewDesc("weir_rlqs_reported_total", "Requests that Envoys decided by what was assigned, as they report them.", []string{"domain", "limit", "what"}, nil)
-	descRLQSOver      = prometheus.NewDesc("weir_rlqs_over_units_total", "Units of a limit that Envoys let through beyond what was paid.", []string{"domain", "limit"}, nil)
-	descRLQSShort     = prometheus.NewDesc("weir_rlqs_short_total", "Reports with refusals of buckets whose limits had room.", nil, nil)
-	descRLQSAbandoned = prometheus.NewDesc("weir_rlqs_abandoned_total", "Buckets that an Envoy was told to forget, by cause.", []string{"cause"}, nil)
-	descRLQSRefused   = prometheus.NewDesc("weir_rlqs_refused_total", "Streams that were closed for what the client did.", nil, nil)
-)
-
-var descsRLQS = []*prometheus.Desc{
-	descRLQSStreams, descRLQSBuckets, descRLQSAssigned, descRLQSReported, descRLQSOver, descRLQSShort, descRLQSAbandoned, descRLQSRefused,
-}
-
-// Describe implements prometheus.Collector.
-func (c rlqsCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range descsRLQS {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c rlqsCollector) Collect(ch chan<- prometheus.Metric) {
-	counter, gauge, s := counterTo(ch), gaugeTo(ch), c.read()
-	gauge(descRLQSStreams, float64(s.Streams))
-	gauge(descRLQSBuckets, float64(s.Buckets))
-	for name, l := range s.Limits {
-		counter(descRLQSAssigned, l.Assigned, name.Domain, name.Name)
-		counter(descRLQSReported, l.Allowed, name.Domain, name.Name, "allowed")
-		counter(descRLQSReported, l.Denied, name.Domain, name.Name, "denied")
-		counter(descRLQSOver, l.Over, name.Domain, name.Name)
-	}
-	counter(descRLQSShort, s.Short)
-	counter(descRLQSAbandoned, s.AbandonedIdle, "idle")
-	counter(descRLQSAbandoned, s.AbandonedMany, "many")
-	counter(descRLQSAbandoned, s.AbandonedID, "id")
-	counter(descRLQSRefused, s.Refused)
+var rlqsRows = []row[rlqs.Stats]{
+	gauge("weir_rlqs_streams", "Open streams of Envoys with quotas.", func(s rlqs.Stats) int { return s.Streams }),
+	gauge("weir_rlqs_buckets", "Buckets of these Envoys.", func(s rlqs.Stats) int { return s.Buckets }),
+	counters("weir_rlqs_assigned_units_total", "domain limit", "Units of a limit that were assigned to Envoys, without what was assigned as a rate.",
+		func(s rlqs.Stats, n count) {
+			for name, l := range s.Limits {
+				n(l.Assigned, name.Domain, name.Name)
+			}
+		}),
+	counters("weir_rlqs_reported_total", "domain limit what", "Requests that Envoys decided by what was assigned, as they report them.",
+		func(s rlqs.Stats, n count) {
+			for name, l := range s.Limits {
+				n(l.Allowed, name.Domain, name.Name, "allowed")
+				n(l.Denied, name.Domain, name.Name, "denied")
+			}
+		}),
+	counters("weir_rlqs_over_units_total", "domain limit", "Units of a limit that Envoys let through beyond what was paid.",
+		func(s rlqs.Stats, n count) {
+			for name, l := range s.Limits {
+				n(l.Over, name.Domain, name.Name)
+			}
+		}),
+	counter("weir_rlqs_short_total", "Reports with refusals of buckets whose limits had room.",
+		func(s rlqs.Stats) uint64 { return s.Short }),
+	counters("weir_rlqs_abandoned_total", "cause", "Buckets that an Envoy was told to forget, by cause.",
+		func(s rlqs.Stats, n count) {
+			n(s.AbandonedIdle, "idle")
+			n(s.AbandonedMany, "many")
+			n(s.AbandonedID, "id")
+		}),
+	counter("weir_rlqs_refused_total", "Streams that were closed for what the client did.",
+		func(s rlqs.Stats) uint64 { return s.Refused }),
 }
 
 // reported counts requests that Envoy decided, for their limits.

@@ -24,61 +24,67 @@ type LoadOptions struct {
 }
 
 // NewLoad returns a collector of signals, elastic limits and overload, for Metrics.Registry.
-func NewLoad(o LoadOptions) prometheus.Collector { return loadCollector{o} }
-
-type loadCollector struct{ o LoadOptions }
-
-var (
-	descSignal       = prometheus.NewDesc("weir_signal_percent", "Filtered value of a signal of elastic limits; left out while there is none.", []string{"signal"}, nil)
-	descSignalStale  = prometheus.NewDesc("weir_signal_stale", "1 if there is no value of a signal, so that limits which follow it stand at 100 percent; 0 else.", []string{"signal"}, nil)
-	descSignalErrors = prometheus.NewDesc("weir_signal_errors_total", "Tries to read a signal that failed.", []string{"signal"}, nil)
-	descElastic      = prometheus.NewDesc("weir_elastic_share", "Share of an elastic limit that is in force on this node: 1 is all of it.", []string{"domain", "rule", "limit"}, nil)
-	descOverload     = prometheus.NewDesc("weir_overload_limit", "How many requests may be under way at the same time.", nil, nil)
-	descInFlight     = prometheus.NewDesc("weir_overload_in_flight", "Requests under way.", nil, nil)
-	descShed         = prometheus.NewDesc("weir_overload_shed_total", "Requests that were turned away since too many were under way, by priority.", []string{"priority"}, nil)
-)
-
-var descsLoad = []*prometheus.Desc{descSignal, descSignalStale, descSignalErrors, descElastic, descOverload, descInFlight, descShed}
-
-// Describe implements prometheus.Collector.
-func (c loadCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range descsLoad {
-		ch <- d
+func NewLoad(o LoadOptions) prometheus.Collector {
+	return group{
+		source[[]load.Info]{o.List, signalRows}, source[LoadOptions]{func() LoadOptions { return o }, elasticRows},
+		source[overload.Stats]{o.Overload, overloadRows},
 	}
 }
 
-// Collect implements prometheus.Collector.
-func (c loadCollector) Collect(ch chan<- prometheus.Metric) {
-	counter, gauge := counterTo(ch), gaugeTo(ch)
-	if c.o.List != nil {
-		for _, s := range c.o.List() {
-			if !s.Used && s.Kind == load.Measured {
-				continue
+var signalRows = []row[[]load.Info]{
+	gauges("weir_signal_percent", "signal", "Filtered value of a signal of elastic limits; left out while there is none.",
+		func(list []load.Info, v value) {
+			for _, s := range list {
+				if followed(s) && !s.Stale {
+					v(float64(s.Value), label(s.Name))
+				}
 			}
-			stale := 0.0
-			if s.Stale {
-				stale = 1
-			} else {
-				gauge(descSignal, float64(s.Value), label(s.Name))
+		}),
+	gauges("weir_signal_stale", "signal", "1 if there is no value of a signal, so that limits which follow it stand at 100 percent; 0 else.",
+		func(list []load.Info, v value) {
+			for _, s := range list {
+				if followed(s) {
+					v(oneIf(s.Stale), label(s.Name))
+				}
 			}
-			gauge(descSignalStale, stale, label(s.Name))
-			counter(descSignalErrors, s.Errors, label(s.Name))
-		}
-	}
-	if c.o.Limiter != nil && c.o.Signals != nil {
-		set, _ := c.o.Limiter.Rules()
-		elasticShares(set, c.o.Signals, func(r *rule.Rule, share float64) {
-			gauge(descElastic, share, label(r.Domain), label(r.Name), label(r.Name))
-		})
-	}
-	if c.o.Overload != nil {
-		o := c.o.Overload()
-		gauge(descOverload, float64(o.Limit))
-		gauge(descInFlight, float64(o.InFlight))
-		for i, name := range shedNames {
-			counter(descShed, o.Refused[i], name)
-		}
-	}
+		}),
+	counters("weir_signal_errors_total", "signal", "Tries to read a signal that failed.",
+		func(list []load.Info, n count) {
+			for _, s := range list {
+				if followed(s) {
+					n(s.Errors, label(s.Name))
+				}
+			}
+		}),
+}
+
+// followed reports whether a signal is more than one that weir measures and no rule follows.
+func followed(s load.Info) bool { return s.Used || s.Kind != load.Measured }
+
+var elasticRows = []row[LoadOptions]{
+	gauges("weir_elastic_share", "domain rule limit", "Share of an elastic limit that is in force on this node: 1 is all of it.",
+		func(o LoadOptions, v value) {
+			if o.Limiter == nil || o.Signals == nil {
+				return
+			}
+			set, _ := o.Limiter.Rules()
+			elasticShares(set, o.Signals, func(r *rule.Rule, share float64) {
+				v(share, label(r.Domain), label(r.Name), label(r.Name))
+			})
+		}),
+}
+
+var overloadRows = []row[overload.Stats]{
+	gauge("weir_overload_limit", "How many requests may be under way at the same time.",
+		func(s overload.Stats) int { return s.Limit }),
+	gauge("weir_overload_in_flight", "Requests under way.",
+		func(s overload.Stats) int { return s.InFlight }),
+	counters("weir_overload_shed_total", "priority", "Requests that were turned away since too many were under way, by priority.",
+		func(s overload.Stats, n count) {
+			for i, name := range shedNames {
+				n(s.Refused[i], name)
+			}
+		}),
 }
 
 // elasticShares calls tell with the share of each elastic rule of set, once for each name.
