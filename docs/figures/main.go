@@ -1,17 +1,17 @@
 // Command figures draws the pictures of docs/algorithms.md: it sends the same arrivals through each
-// algorithm, and draws the real decisions. It also draws the picture of docs/consistency.md. Run it
-// from the root of the repository:
+// algorithm, and draws the real decisions. It also draws the picture of docs/consistency.md. It is a
+// module of its own, which nothing of the product needs:
 //
-//	go run ./docs/figures
+//	go -C docs/figures run .
 //
 // The picture of docs/overload.md is drawn from a measurement on real servers, which takes half a
 // minute; this makes it anew:
 //
-//	go run ./docs/figures -experiment
+//	go -C docs/figures run . -experiment
 //
 // The picture of docs/regions.md shows decisions in virtual time, which a test makes anew:
 //
-//	go test ./docs/figures -run Regions -update
+//	go -C docs/figures test -run Regions -update
 //
 // The picture of docs/stores.md is drawn from an hour of load on a real PostgreSQL, which
 // scripts/soak postgres makes anew. The pictures of docs/performance.md, and its tables, come from
@@ -19,7 +19,7 @@
 //
 // scripts/soak server draws a soak this way, which belongs to no document:
 //
-//	go run ./docs/figures -soak soak.csv
+//	go -C docs/figures run . -soak $PWD/soak.csv
 package main
 
 import (
@@ -209,7 +209,7 @@ func draw(f figure) ([]byte, error) {
 }
 
 func main() {
-	dir := flag.String("dir", filepath.Join("docs", "figures"), "where to write the pictures")
+	dir := flag.String("dir", ".", "where to write the pictures")
 	again := flag.Bool("experiment", false, "measure what docs/overload.md shows anew")
 	soak := flag.String("soak", "", "a CSV that scripts/soak has made: draw only that, as an SVG beside it")
 	flag.Parse()

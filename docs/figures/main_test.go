@@ -18,7 +18,7 @@ func TestPicturesAreCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(have, want) {
-			t.Errorf("%s.svg is out of date: run go run ./docs/figures", file)
+			t.Errorf("%s.svg is out of date: run go -C docs/figures run .", file)
 		}
 	}
 	for _, f := range figures {

@@ -22,7 +22,7 @@ func TestPerformanceIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after != string(page) {
-		t.Error("docs/performance.md is out of date: run go run ./docs/figures")
+		t.Error("docs/performance.md is out of date: run go -C docs/figures run .")
 	}
 	for name, want := range pictures {
 		have, err := os.ReadFile(name)
@@ -30,7 +30,7 @@ func TestPerformanceIsCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(have, want) {
-			t.Errorf("%s is out of date: run go run ./docs/figures", name)
+			t.Errorf("%s is out of date: run go -C docs/figures run .", name)
 		}
 	}
 }

@@ -69,6 +69,6 @@ func TestPostgresPictureIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(have, drawPostgres(samples)) {
-		t.Error("postgres.svg is out of date: run go run ./docs/figures")
+		t.Error("postgres.svg is out of date: run go -C docs/figures run .")
 	}
 }

@@ -238,7 +238,7 @@ func TestRegionsPictureIsCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(have, want) {
-			t.Errorf("%s is out of date: run go run ./docs/figures", name)
+			t.Errorf("%s is out of date: run go -C docs/figures run .", name)
 		}
 	}
 }

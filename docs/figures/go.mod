@@ -1,0 +1,3 @@
+module github.com/weir-rl/weir/docs/figures
+
+go 1.26.0
