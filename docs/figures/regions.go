@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weir-rl/weir/internal/testkit/regionplot"
+	"github.com/weir-rl/weir/examples/regions/regionplot"
 )
 
 // The picture of docs/regions.md: three regions share a limit, and one is cut off from the others

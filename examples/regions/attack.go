@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-rl/weir/internal/testkit/regionplot"
+	"github.com/weir-rl/weir/examples/regions/regionplot"
 )
 
 // attack asks in each region so many times a second, and counts the admissions.

@@ -25,8 +25,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-rl/weir/internal/testkit/programs"
-	"github.com/weir-rl/weir/internal/testkit/regionplot"
+	"github.com/weir-rl/weir/examples/internal/programs"
+	"github.com/weir-rl/weir/examples/regions/regionplot"
 )
 
 //go:embed eu us ap rules

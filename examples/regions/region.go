@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/testkit/programs"
+	"github.com/weir-rl/weir/examples/internal/programs"
 )
 
 // region is a Redis and the nodes that decide on it.

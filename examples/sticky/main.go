@@ -26,7 +26,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-rl/weir/internal/testkit/programs"
+	"github.com/weir-rl/weir/examples/internal/programs"
 )
 
 //go:embed weir.yaml nginx.conf envoy.yaml rules
