@@ -25,6 +25,7 @@ func TestCluster(t *testing.T) {
 		run  func(t *testing.T, cluster *redistest.Cluster)
 		long string // why it is left out of a quick run
 	}{
+		{"Parted", testParted, ""},
 		{"Contract", testContractInCluster, "TestContract runs the same on one server"},
 		{"Lender", testLenderInCluster, "TestLender runs the same on one server"},
 		{"Regional", testRegionalInCluster, "TestRegional runs the same on one server"},

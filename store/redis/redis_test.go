@@ -64,6 +64,10 @@ func testContractInCluster(t *testing.T, cluster *redistest.Cluster) {
 	storetest.Run(t, emptied(redis.Options{URL: cluster.URL(), Partitions: 1}, cluster.Nodes()...))
 }
 
+func testParted(t *testing.T, cluster *redistest.Cluster) {
+	storetest.Parted(t, emptied(redis.Options{URL: cluster.URL()}, cluster.Nodes()...))
+}
+
 // TestDifferential: Lua decides as Go does. With WEIR_STEPS, of 100000 say, the seed is a new one.
 func TestDifferential(t *testing.T) {
 	server := redistest.Start(t)

@@ -97,9 +97,11 @@ func outcome(t *testing.T, s store.Deadliner, charges []store.Charge, err error)
 	return store.Outcome{}
 }
 
-// testParted: each key lies in one part for good, and each part answers for itself.
-func testParted(t *testing.T, n newStore) {
-	p := newPair(t, n)
+// Parted tests store.Parted: each key lies in one part for good, and each part answers for itself.
+// Run does it for the parts of the store that it is given, if it has any; a store that has several
+// parts only in some configurations runs it for these.
+func Parted(t *testing.T, newStore func(t *testing.T, clock func() int64) store.Store) {
+	p := newPair(t, newStore)
 	s, ok := store.As[store.Parted](p.store)
 	if !ok {
 		t.Skip("it has no parts")

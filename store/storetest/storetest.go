@@ -4,8 +4,8 @@
 //		storetest.Run(t, func(t *testing.T, clock func() int64) store.Store { … })
 //	}
 //
-// Begin with Run (storetest.go); Board, Matrix, Differential, Lender and Regional are run apart.
-// model.go is the plain model that stores are compared with.
+// Begin with Run (storetest.go); Board, Matrix, Differential, Lender, Regional and Parted are run
+// apart. model.go is the plain model that stores are compared with.
 package storetest
 
 import (
@@ -31,7 +31,7 @@ func Run(t *testing.T, newStore func(t *testing.T, clock func() int64) store.Sto
 	t.Run("RandomCalls", func(t *testing.T) { testRandomCalls(t, newStore) })
 	t.Run("Prompt", func(t *testing.T) { testPrompt(t, newStore) })
 	t.Run("Deadliner", func(t *testing.T) { testDeadliner(t, newStore) })
-	t.Run("Parted", func(t *testing.T) { testParted(t, newStore) })
+	t.Run("Parted", func(t *testing.T) { Parted(t, newStore) })
 	t.Run("ClockBackwards", func(t *testing.T) { testClockBackwards(t, newStore) })
 	t.Run("AllOrNothing", func(t *testing.T) { testAllOrNothing(t, newStore) })
 	t.Run("Modes", func(t *testing.T) { testModes(t, newStore) })
