@@ -1,40 +1,31 @@
 package main
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
+
+	load "github.com/weir-rl/weir/internal/lab/bench"
 )
 
 // openCallers is how many requests of a load may be under way.
 const openCallers = 256
 
-// door is one target of part open, with the arguments of weir bench.
+// door is one target of part open.
 type door struct {
 	name    string
-	args    []string // of weir bench, with the URL
+	target  load.Target
 	servers []*server
 }
 
-// openResult is what weir bench writes.
-type openResult struct {
-	PerSecond float64            `json:"per_second"`
-	Allowed   int64              `json:"allowed"`
-	Refused   int64              `json:"refused"`
-	Failed    int64              `json:"failed"`
-	Unsent    int64              `json:"unsent"`
-	Latency   map[string]float64 `json:"latency_us"`
-	CPU       map[string]float64 `json:"cpu_us"`
-}
-
-// open measures each door under an open load, by weir bench: first how many decisions a second
-// there are when callers ask as fast as answers come, then latencies at shares of that. Weir turns
-// requests away that stand in line for too long; these are counted, and have no latency.
+// open measures each door under an open load: first how many decisions a second there are when
+// callers ask as fast as answers come, then latencies at shares of that. Weir turns requests away
+// that stand in line for too long; these are counted, and have no latency.
 func (b *bench) open() error {
 	doors, stop, err := b.doors()
 	defer stop()
@@ -43,27 +34,23 @@ func (b *bench) open() error {
 	}
 	capacity := map[string]float64{}
 	for _, d := range doors {
-		r, err := b.benchDoor(d, 0, 2*short)
+		r, cpu, err := b.loadDoor(d, 0, 2*short)
 		if err != nil {
 			return err
 		}
-		capacity[d.name] = r.PerSecond
-		b.samples.add("capacity", d.name, 0, r.PerSecond)
-		sum := 0.0
-		for _, cpu := range r.CPU {
-			sum += cpu
-		}
-		b.samples.add("cpu_us", d.name, 0, sum)
+		capacity[d.name] = float64(r.Answered()) / r.Took.Seconds()
+		b.samples.add("capacity", d.name, 0, capacity[d.name])
+		b.samples.add("cpu_us", d.name, 0, cpu)
 	}
 	for range b.rounds {
 		for _, percent := range []int{30, 60, 90, 130} {
 			for _, d := range doors {
-				r, err := b.benchDoor(d, capacity[d.name]*float64(percent)/100, time.Second)
+				r, _, err := b.loadDoor(d, capacity[d.name]*float64(percent)/100, time.Second)
 				if err != nil {
 					return err
 				}
-				for _, q := range []string{"p50", "p99", "p99.9"} {
-					b.samples.add(q+"_us", d.name, float64(percent), r.Latency[q])
+				for name, q := range map[string]float64{"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999} {
+					b.samples.add(name, d.name, float64(percent), microseconds(r.Latency.Quantile(q)))
 				}
 				undecided := float64(r.Failed + r.Unsent)
 				b.samples.add("undecided_percent", d.name, float64(percent), 100*undecided/(undecided+float64(r.Allowed)))
@@ -73,25 +60,48 @@ func (b *bench) open() error {
 	return nil
 }
 
-func (b *bench) benchDoor(d door, rate float64, duration time.Duration) (r openResult, err error) {
-	args := append([]string{
-		"bench", "--json", "--rate", strconv.FormatFloat(rate, 'f', 0, 64), "--for", duration.String(), "--warmup", "250ms",
-		"--callers", strconv.Itoa(openCallers), "--connections", "64",
-	}, d.args...)
-	for i, s := range d.servers {
-		args = append(args, "--pid", fmt.Sprintf("%d=%d", i, s.pid()))
-	}
-	out, err := exec.CommandContext(b.ctx, b.weir, args...).Output()
-	if err == nil {
-		err = json.Unmarshal(out, &r)
-	}
-	if err == nil && r.Refused > 0 {
-		err = fmt.Errorf("%d requests were refused", r.Refused)
-	}
+func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// loadDoor loads a door for a time. cpu is the processor time of its servers for one decision, in
+// microseconds. Before that the door is loaded for a moment that is not counted.
+func (b *bench) loadDoor(d door, rate float64, duration time.Duration) (r *load.Result, cpu float64, err error) {
+	askers, closed, err := d.target.Open(openCallers)
 	if err != nil {
-		return r, fmt.Errorf("%s: %w", d.name, err)
+		return nil, 0, fmt.Errorf("%s: %w", d.name, err)
 	}
-	return r, nil
+	defer closed()
+	o := load.Options{Rate: rate, For: 250 * time.Millisecond, Callers: openCallers, Keys: 10_000, Draw: load.Uniform, Seed: 1}
+	if _, err = load.Run(b.ctx, &o, askers, nil); err != nil {
+		return nil, 0, fmt.Errorf("%s: %w", d.name, err)
+	}
+	before, err := d.processorTime()
+	if err != nil {
+		return nil, 0, err
+	}
+	o.For = duration
+	if r, err = load.Run(b.ctx, &o, askers, nil); err != nil {
+		return nil, 0, fmt.Errorf("%s: %w", d.name, err)
+	}
+	if r.Answered() == 0 {
+		return nil, 0, fmt.Errorf("%s: nothing was answered: %w", d.name, errors.Join(r.Failure))
+	}
+	if r.Refused > 0 {
+		return nil, 0, fmt.Errorf("%s: %d requests were refused", d.name, r.Refused)
+	}
+	after, err := d.processorTime()
+	return r, microseconds(after-before) / float64(r.Answered()), err
+}
+
+// processorTime is what the servers of a door have used so far.
+func (d door) processorTime() (sum time.Duration, err error) {
+	for _, s := range d.servers {
+		used, err := load.ProcessorTime(s.pid())
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", s.name, err)
+		}
+		sum += used
+	}
+	return sum, nil
 }
 
 // doors starts the targets. stop ends them, also after an error.
@@ -104,13 +114,14 @@ func (b *bench) doors() (list []door, stop func(), err error) {
 		}
 	}
 	var upstream *server
-	start := func(name string, launch func() (*server, error), url string, args ...string) {
+	start := func(name string, launch func() (*server, error), target load.Target) {
 		if err != nil {
 			return
 		}
 		var s *server
 		if s, err = launch(); err == nil {
-			list = append(list, door{name, append([]string{strings.ReplaceAll(url, "ADDR", s.addr)}, args...), []*server{s}})
+			target.URL, target.Connections = strings.ReplaceAll(target.URL, "ADDR", s.addr), 64
+			list = append(list, door{name, target, []*server{s}})
 		}
 	}
 	if upstream, err = b.launchNginx("upstream", `default_type text/plain; return 200 "hello";`, "127.0.0.1:1"); err != nil {
@@ -118,28 +129,29 @@ func (b *bench) doors() (list []door, stop func(), err error) {
 	}
 	end := stop
 	stop = func() { end(); upstream.stop() }
-	throttle := []string{"--door", "throttle", "--throttle", "999999,1000000,2592000"}
-	proxied := []string{"--door", "proxy", "--key", "X-User"}
-	start("Weir, RLS", func() (*server, error) { return b.launchWeir("grpc") }, "grpc://ADDR", "--domain", "bench")
-	start("Weir, HTTP", func() (*server, error) { return b.launchWeir("http") }, "http://ADDR", "--domain", "bench")
-	start("Weir, forward auth", func() (*server, error) { return b.launchWeir("http", "--client-ip-trusted-proxies", "127.0.0.1") },
-		"http://ADDR/api/v1/forward-auth/nginx", "--door", "proxy", "--key", "X-User", "--header", "X-Original-URI: /orders",
-		"--header", "X-Original-Method: GET", "--header", "X-Forwarded-For: 192.0.2.1")
-	start("Weir, WEIR.LIMIT", func() (*server, error) { return b.launchWeir("resp") }, "redis://ADDR", "--domain", "bench")
-	start("Weir, CL.THROTTLE", func() (*server, error) { return b.launchWeir("resp") }, "redis://ADDR", throttle...)
-	start("Weir, proxy", func() (*server, error) { return b.launchWeir("proxy", "--proxy-upstream", "http://"+upstream.addr) }, "http://ADDR/", proxied...)
-	start("grpc-go that admits all", b.launchEcho, "grpc://ADDR", "--domain", "bench")
-	start("redcon, a constant answer", b.launchRedcon, "redis://ADDR", throttle...)
+	rls := load.Target{URL: "grpc://ADDR", Domain: "bench", Key: "user"}
+	throttle := load.Target{URL: "redis://ADDR", Door: load.Throttle, Key: "user", Throttle: [3]int64{999_999, 1_000_000, 2_592_000}}
+	proxied := load.Target{URL: "http://ADDR/", Door: load.Proxy, Key: "X-User"}
+	asked := load.Target{URL: "http://ADDR/api/v1/forward-auth/nginx", Door: load.Proxy, Key: "X-User", Header: http.Header{
+		"X-Original-Uri": {"/orders"}, "X-Original-Method": {"GET"}, "X-Forwarded-For": {"192.0.2.1"}}}
+	start("Weir, RLS", func() (*server, error) { return b.launchWeir("grpc") }, rls)
+	start("Weir, HTTP", func() (*server, error) { return b.launchWeir("http") }, load.Target{URL: "http://ADDR", Domain: "bench", Key: "user"})
+	start("Weir, forward auth", func() (*server, error) { return b.launchWeir("http", "--client-ip-trusted-proxies", "127.0.0.1") }, asked)
+	start("Weir, WEIR.LIMIT", func() (*server, error) { return b.launchWeir("resp") }, load.Target{URL: "redis://ADDR", Domain: "bench", Key: "user"})
+	start("Weir, CL.THROTTLE", func() (*server, error) { return b.launchWeir("resp") }, throttle)
+	start("Weir, proxy", func() (*server, error) { return b.launchWeir("proxy", "--proxy-upstream", "http://"+upstream.addr) }, proxied)
+	start("grpc-go that admits all", b.launchEcho, rls)
+	start("redcon, a constant answer", b.launchRedcon, throttle)
 	start("nginx, limit_req", func() (*server, error) {
 		return b.launchNginx("limit", `limit_req zone=a burst=100000 nodelay; proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Connection "";`, upstream.addr)
-	}, "http://ADDR/", proxied...)
+	}, proxied)
 	if b.installed("caddy") {
-		start("Caddy, without limits", func() (*server, error) { return b.launchCaddy(upstream) }, "http://ADDR/", proxied...)
+		start("Caddy, without limits", func() (*server, error) { return b.launchCaddy(upstream) }, proxied)
 	}
 	if b.rateLimiter != "" && b.installed(b.rateLimiter) && err == nil {
 		var redis *server
 		if redis, err = b.launchRedis(); err == nil {
-			start("envoyproxy/ratelimit", func() (*server, error) { return b.launchRateLimiter(redis) }, "grpc://ADDR", "--domain", "bench")
+			start("envoyproxy/ratelimit", func() (*server, error) { return b.launchRateLimiter(redis) }, rls)
 			list[len(list)-1].servers = append(list[len(list)-1].servers, redis)
 		}
 	}

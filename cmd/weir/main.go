@@ -114,7 +114,6 @@ Write it: weir help rules                            # how rules and their tests
 		newExplainCommand(),
 		newCandidatesCommand(),
 		newReplayCommand(),
-		newBenchCommand(),
 		newDeferCommand(),
 		newBanCommand(),
 		newGrantCommand(),

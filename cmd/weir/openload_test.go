@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/internal/testkit/patience"
+)
+
+// Each door is asked as often as is said, and what it allows is what the rules do.
+func TestOpenLoad(t *testing.T) {
+	dir := t.TempDir()
+	writeRules(t, dir+"/rules.yaml", "domain: shop\nlimits: [{ name: once, when: { path: /search }, per: [user], allow: 3/year, algorithm: sliding_log }]\n")
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	defer upstream.Close()
+	w := start(t, "serve", "--rules", dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--identity=user=header:X-User")
+	defer w.end()
+	load := func(target bench.Target, o bench.Options) *bench.Result {
+		t.Helper()
+		askers, closed, err := target.Open(o.Callers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closed()
+		r, err := bench.Run(t.Context(), &o, askers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	// 400 requests of 100 keys: each key is asked for four times, and the counters are the same at
+	// all doors, except for the commands that bring their limit. On a machine that is too busy to
+	// send all of them in time, the next door finds less used up.
+	search := [][2]string{{"path", "/search"}}
+	late, admitted := false, int64(0)
+	for i, c := range []struct {
+		target           bench.Target
+		allowed, refused int64
+		shared           bool // the counters
+	}{
+		{bench.Target{URL: "http://" + w.addr("http"), Domain: "shop", Key: "user", Attributes: search}, 300, 100, true},
+		{bench.Target{URL: "grpc://" + w.addr("grpc"), Domain: "shop", Key: "user", Attributes: search, Connections: 2}, 0, 400, true},
+		{bench.Target{URL: "redis://" + w.addr("resp"), Domain: "shop", Key: "user", Attributes: search}, 0, 400, true},
+		{bench.Target{URL: "redis://" + w.addr("resp"), Door: bench.Throttle, Key: "user", Throttle: [3]int64{1, 1, 100_000}}, 200, 200, false},
+		{bench.Target{URL: "http://" + w.addr("proxy") + "/search", Door: bench.Proxy, Key: "X-User"}, 0, 400, true},
+		{bench.Target{URL: "http://" + w.addr("proxy") + "/other", Door: bench.Proxy, Key: "X-User", Header: http.Header{"X-More": {"1"}}}, 400, 0, false},
+	} {
+		r := load(c.target, bench.Options{Rate: 2000, For: 200 * time.Millisecond, Callers: 64, Keys: 100, Draw: bench.InTurn, Seed: 1})
+		if r.Unsent > 0 {
+			t.Logf("%d: this machine is busy: %d were not sent", i, r.Unsent)
+			late = true
+		}
+		if r.Answered()+r.Unsent != 400 {
+			t.Errorf("%d: %d decided and %d not sent, of 400", i, r.Answered(), r.Unsent)
+		}
+		if c.shared {
+			admitted += r.Allowed
+		}
+		if late && admitted > 300 {
+			t.Errorf("%d: %d allowed, of 300", i, admitted)
+		} else if !late && (r.Allowed != c.allowed || r.Refused != c.refused) {
+			t.Errorf("%d: %d allowed, %d refused; want %d and %d", i, r.Allowed, r.Refused, c.allowed, c.refused)
+		}
+		p50, p99 := r.Latency.Quantile(0.5), r.Latency.Quantile(0.99)
+		if r.Failed > 0 || r.Answered() > 0 && (p50 <= 0 || p50 > p99) {
+			t.Errorf("%d: %d failed (%v); half took no longer than %v, 99 %% than %v", i, r.Failed, r.Failure, p50, p99)
+		}
+	}
+	length := 100 * time.Millisecond
+	patience.Until(t, "something is answered", func() bool {
+		r := load(bench.Target{URL: "http://" + w.addr("http"), Domain: "shop", Key: "user"},
+			bench.Options{For: length, Callers: 4, Keys: 10_000, Draw: bench.Uniform, Seed: 1})
+		length *= 2
+		if r.Refused != 0 {
+			t.Errorf("%d refused", r.Refused)
+		}
+		return r.Answered() > 0
+	})
+}
