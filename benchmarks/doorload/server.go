@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/benchmarks/internal/processor"
 )
 
 const rules = `domain: bench
@@ -89,7 +89,7 @@ func (s *server) measure(door, path string, keys, n int) (float64, error) {
 		}
 		s.loaders[door] = l
 	}
-	before, err := bench.ProcessorTime(s.cmd.Process.Pid)
+	before, err := processor.Time(s.cmd.Process.Pid)
 	if err != nil {
 		return 0, err
 	}
@@ -97,7 +97,7 @@ func (s *server) measure(door, path string, keys, n int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	after, err := bench.ProcessorTime(s.cmd.Process.Pid)
+	after, err := processor.Time(s.cmd.Process.Pid)
 	if err != nil {
 		return 0, err
 	}

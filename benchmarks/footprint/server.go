@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/benchmarks/internal/processor"
 )
 
 // patience is how long a server may be silent.
@@ -150,7 +150,7 @@ func answer(r *bufio.Reader) (refused bool, err error) {
 }
 
 func (s *server) processorTime() (time.Duration, error) {
-	return bench.ProcessorTime(s.cmd.Process.Pid)
+	return processor.Time(s.cmd.Process.Pid)
 }
 
 // memory is the memory of a process, in bytes.

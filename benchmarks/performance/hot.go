@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/benchmarks"
-	processor "github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/benchmarks/internal/processor"
 )
 
 // hotContestants are the contestants of part hot, and their names on the page.
@@ -60,7 +60,7 @@ func together(n int, d time.Duration, deciders func() benchmarks.Decider) (ns, c
 	var decisions atomic.Int64
 	var refused, ended atomic.Bool
 	pid := os.Getpid()
-	before, err := processor.ProcessorTime(pid)
+	before, err := processor.Time(pid)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -86,7 +86,7 @@ func together(n int, d time.Duration, deciders func() benchmarks.Decider) (ns, c
 	ended.Store(true)
 	all.Wait()
 	took := time.Since(begin)
-	after, err := processor.ProcessorTime(pid)
+	after, err := processor.Time(pid)
 	if err == nil && refused.Load() {
 		err = errRefused
 	}

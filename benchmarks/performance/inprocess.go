@@ -20,7 +20,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/benchmarks"
-	processor "github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/benchmarks/internal/processor"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -30,7 +30,7 @@ const slice = 200 * time.Millisecond
 // cost is what f takes of processor time, in ns, if it is called again and again for some time.
 func cost(d time.Duration, f func() error) (float64, error) {
 	pid := os.Getpid()
-	before, err := processor.ProcessorTime(pid)
+	before, err := processor.Time(pid)
 	if err != nil {
 		return 0, err
 	}
@@ -43,7 +43,7 @@ func cost(d time.Duration, f func() error) (float64, error) {
 		}
 		n += 64
 	}
-	after, err := processor.ProcessorTime(pid)
+	after, err := processor.Time(pid)
 	return float64(after-before) / float64(n), err
 }
 

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	processor "github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/benchmarks/internal/processor"
 )
 
 // short is how long one measurement over the network takes, after a warm-up.
@@ -229,7 +229,7 @@ func (b *bench) nodes() error {
 	// together runs as many nodes at a time, and adds up their results.
 	together := func(name string, n int, one func(i int) (nodeResult, error)) error {
 		list, errs := make([]nodeResult, n), make([]error, n)
-		before, err := processor.ProcessorTime(redis.pid())
+		before, err := processor.Time(redis.pid())
 		if err != nil {
 			return err
 		}
@@ -240,7 +240,7 @@ func (b *bench) nodes() error {
 		}
 		all.Wait()
 		took := time.Since(begin).Seconds()
-		after, err := processor.ProcessorTime(redis.pid())
+		after, err := processor.Time(redis.pid())
 		if err != nil {
 			return err
 		}

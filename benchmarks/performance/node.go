@@ -19,7 +19,7 @@ import (
 	ulule "github.com/ulule/limiter/v3"
 	ululeredis "github.com/ulule/limiter/v3/drivers/store/redis"
 	"github.com/weir-rl/weir"
-	processor "github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/benchmarks/internal/processor"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/redis"
 )
@@ -143,7 +143,7 @@ func node(args []string, out io.Writer) error {
 	if _, err := load(300 * time.Millisecond); err != nil {
 		return err
 	}
-	before, err := processor.ProcessorTime(os.Getpid())
+	before, err := processor.Time(os.Getpid())
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func node(args []string, out io.Writer) error {
 		return err
 	}
 	took := time.Since(begin)
-	after, err := processor.ProcessorTime(os.Getpid())
+	after, err := processor.Time(os.Getpid())
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,8 @@ import (
 	"strings"
 	"time"
 
-	load "github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/benchmarks/internal/processor"
+	load "github.com/weir-rl/weir/internal/testkit/openload"
 )
 
 // openCallers is how many requests of a load may be under way.
@@ -95,7 +96,7 @@ func (b *bench) loadDoor(d door, rate float64, duration time.Duration) (r *load.
 // processorTime is what the servers of a door have used so far.
 func (d door) processorTime() (sum time.Duration, err error) {
 	for _, s := range d.servers {
-		used, err := load.ProcessorTime(s.pid())
+		used, err := processor.Time(s.pid())
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", s.name, err)
 		}

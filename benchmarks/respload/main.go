@@ -28,7 +28,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/benchmarks/internal/processor"
 )
 
 func main() {
@@ -221,7 +221,7 @@ func (c *contestant) launch() error {
 var perSecond = regexp.MustCompile(`([\d.]+) requests per second`)
 
 func (c *contestant) measure(pipeline, clients, keys, n int) (rate, cost float64, err error) {
-	before, err := bench.ProcessorTime(c.process.Process.Pid)
+	before, err := processor.Time(c.process.Process.Pid)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -230,7 +230,7 @@ func (c *contestant) measure(pipeline, clients, keys, n int) (rate, cost float64
 	if err != nil {
 		return 0, 0, fmt.Errorf("redis-benchmark: %w\n%s", err, out)
 	}
-	after, err := bench.ProcessorTime(c.process.Process.Pid)
+	after, err := processor.Time(c.process.Process.Pid)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/benchmarks/internal/processor"
 )
 
 // pattern says which keys are asked for, and under which descriptor key: so which rule they meet.
@@ -294,7 +294,7 @@ func (l *loader) each(callers int, limit time.Duration, f func(caller int, ask a
 func (l *loader) used() ([]time.Duration, error) {
 	var out []time.Duration
 	for _, p := range append(slices.Clip(l.target.processes), process{"rlsload", os.Getpid()}) {
-		t, err := bench.ProcessorTime(p.pid)
+		t, err := processor.Time(p.pid)
 		if err != nil {
 			return nil, fmt.Errorf("%s=%d: %w", p.name, p.pid, err)
 		}

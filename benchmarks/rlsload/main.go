@@ -29,7 +29,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/benchmarks/internal/exit"
-	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/benchmarks/internal/processor"
 )
 
 func main() {
@@ -217,7 +217,7 @@ func parseProcesses(s string) ([]process, error) {
 		if name == "" || err != nil || pid < 1 {
 			return nil, fmt.Errorf("%q is not process=PID", part)
 		}
-		if _, err := bench.ProcessorTime(pid); err != nil {
+		if _, err := processor.Time(pid); err != nil {
 			return nil, fmt.Errorf("%s: %w", part, err)
 		}
 		out = append(out, process{name, pid})

@@ -28,7 +28,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/benchmarks/internal/exit"
-	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/benchmarks/internal/processor"
 	"github.com/weir-rl/weir/internal/util/histogram"
 )
 
@@ -144,8 +144,8 @@ func (p *plan) startWarm(l load, progress io.Writer) (*server, *result, error) {
 
 // used is the processor time that the server, and this program, have used.
 func (s *server) used() (t [2]time.Duration) {
-	t[0], _ = bench.ProcessorTime(s.cmd.Process.Pid)
-	t[1], _ = bench.ProcessorTime(os.Getpid())
+	t[0], _ = processor.Time(s.cmd.Process.Pid)
+	t[1], _ = processor.Time(os.Getpid())
 	return t
 }
 

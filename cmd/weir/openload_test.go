@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/internal/testkit/openload"
 	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
@@ -19,14 +19,14 @@ func TestOpenLoad(t *testing.T) {
 	defer upstream.Close()
 	w := start(t, "serve", "--rules", dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--identity=user=header:X-User")
 	defer w.end()
-	load := func(target bench.Target, o bench.Options) *bench.Result {
+	load := func(target openload.Target, o openload.Options) *openload.Result {
 		t.Helper()
 		askers, closed, err := target.Open(o.Callers)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer closed()
-		r, err := bench.Run(t.Context(), &o, askers, nil)
+		r, err := openload.Run(t.Context(), &o, askers, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,18 +38,18 @@ func TestOpenLoad(t *testing.T) {
 	search := [][2]string{{"path", "/search"}}
 	late, admitted := false, int64(0)
 	for i, c := range []struct {
-		target           bench.Target
+		target           openload.Target
 		allowed, refused int64
 		shared           bool // the counters
 	}{
-		{bench.Target{URL: "http://" + w.addr("http"), Domain: "shop", Key: "user", Attributes: search}, 300, 100, true},
-		{bench.Target{URL: "grpc://" + w.addr("grpc"), Domain: "shop", Key: "user", Attributes: search, Connections: 2}, 0, 400, true},
-		{bench.Target{URL: "redis://" + w.addr("resp"), Domain: "shop", Key: "user", Attributes: search}, 0, 400, true},
-		{bench.Target{URL: "redis://" + w.addr("resp"), Door: bench.Throttle, Key: "user", Throttle: [3]int64{1, 1, 100_000}}, 200, 200, false},
-		{bench.Target{URL: "http://" + w.addr("proxy") + "/search", Door: bench.Proxy, Key: "X-User"}, 0, 400, true},
-		{bench.Target{URL: "http://" + w.addr("proxy") + "/other", Door: bench.Proxy, Key: "X-User", Header: http.Header{"X-More": {"1"}}}, 400, 0, false},
+		{openload.Target{URL: "http://" + w.addr("http"), Domain: "shop", Key: "user", Attributes: search}, 300, 100, true},
+		{openload.Target{URL: "grpc://" + w.addr("grpc"), Domain: "shop", Key: "user", Attributes: search, Connections: 2}, 0, 400, true},
+		{openload.Target{URL: "redis://" + w.addr("resp"), Domain: "shop", Key: "user", Attributes: search}, 0, 400, true},
+		{openload.Target{URL: "redis://" + w.addr("resp"), Door: openload.Throttle, Key: "user", Throttle: [3]int64{1, 1, 100_000}}, 200, 200, false},
+		{openload.Target{URL: "http://" + w.addr("proxy") + "/search", Door: openload.Proxy, Key: "X-User"}, 0, 400, true},
+		{openload.Target{URL: "http://" + w.addr("proxy") + "/other", Door: openload.Proxy, Key: "X-User", Header: http.Header{"X-More": {"1"}}}, 400, 0, false},
 	} {
-		r := load(c.target, bench.Options{Rate: 2000, For: 200 * time.Millisecond, Callers: 64, Keys: 100, Draw: bench.InTurn, Seed: 1})
+		r := load(c.target, openload.Options{Rate: 2000, For: 200 * time.Millisecond, Callers: 64, Keys: 100, Draw: openload.InTurn, Seed: 1})
 		if r.Unsent > 0 {
 			t.Logf("%d: this machine is busy: %d were not sent", i, r.Unsent)
 			late = true
@@ -72,8 +72,8 @@ func TestOpenLoad(t *testing.T) {
 	}
 	length := 100 * time.Millisecond
 	patience.Until(t, "something is answered", func() bool {
-		r := load(bench.Target{URL: "http://" + w.addr("http"), Domain: "shop", Key: "user"},
-			bench.Options{For: length, Callers: 4, Keys: 10_000, Draw: bench.Uniform, Seed: 1})
+		r := load(openload.Target{URL: "http://" + w.addr("http"), Domain: "shop", Key: "user"},
+			openload.Options{For: length, Callers: 4, Keys: 10_000, Draw: openload.Uniform, Seed: 1})
 		length *= 2
 		if r.Refused != 0 {
 			t.Errorf("%d refused", r.Refused)

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/internal/testkit/openload"
 	"github.com/weir-rl/weir/internal/testkit/pgtest"
 	"github.com/weir-rl/weir/internal/testkit/soaktest"
 	"github.com/weir-rl/weir/internal/util/histogram"
@@ -90,15 +90,15 @@ func TestPostgresSoak(t *testing.T) {
 	load := newSoakLoad(t, nodes)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	ended := make(chan *bench.Result, 1)
+	ended := make(chan *openload.Result, 1)
 	began := time.Now()
 	go func() {
-		askers := make([]bench.Asker, soakCallers)
+		askers := make([]openload.Asker, soakCallers)
 		for i := range askers {
 			askers[i] = load.caller(i)
 		}
-		// What bench draws is not used: clients are drawn here.
-		r, err := bench.Run(ctx, &bench.Options{Rate: soakRate, For: lasts, Callers: soakCallers, Keys: 1, Draw: bench.InTurn, Seed: 1}, askers, nil)
+		// What openload draws is not used: clients are drawn here.
+		r, err := openload.Run(ctx, &openload.Options{Rate: soakRate, For: lasts, Callers: soakCallers, Keys: 1, Draw: openload.InTurn, Seed: 1}, askers, nil)
 		if err != nil {
 			t.Error(err)
 		}
@@ -107,7 +107,7 @@ func TestPostgresSoak(t *testing.T) {
 	var samples []soakSample
 	tick := time.NewTicker(soakEvery)
 	defer tick.Stop()
-	var r *bench.Result
+	var r *openload.Result
 	for r == nil {
 		select {
 		case r = <-ended:
@@ -132,7 +132,7 @@ func TestPostgresSoak(t *testing.T) {
 // soakLoad draws clients, and asks nodes for them.
 type soakLoad struct {
 	nodes int
-	ask   [][]bench.Asker // by node and plan, for each caller
+	ask   [][]openload.Asker // by node and plan, for each caller
 
 	mu      sync.Mutex
 	active  []int // clients
@@ -149,7 +149,7 @@ func newSoakLoad(t *testing.T, nodes []*process) *soakLoad {
 	l := &soakLoad{nodes: len(nodes)}
 	for _, p := range nodes {
 		for plan := range soakPlans {
-			target := bench.Target{
+			target := openload.Target{
 				URL: "redis://" + p.addr("resp"), Domain: "shop", Key: "client", Connections: 4,
 				Attributes: [][2]string{{"plan", fmt.Sprint("p", plan)}},
 			}
@@ -184,7 +184,7 @@ func (l *soakLoad) draw() (client, plan int) {
 }
 
 // caller returns the Asker of a caller.
-func (l *soakLoad) caller(i int) bench.Asker {
+func (l *soakLoad) caller(i int) openload.Asker {
 	return soakAsker(func(ctx context.Context) (bool, error) {
 		client, plan := l.draw()
 		asked := time.Now()

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/lab/bench"
+	"github.com/weir-rl/weir/internal/testkit/openload"
 	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/internal/util/histogram"
 )
@@ -30,7 +30,7 @@ const (
 	soakedKeys    = 20_000
 	soakedCallers = 16              // of each door
 	soakedLoad    = 0.6             // of what the servers can do, together with those who ask
-	soakedRound   = 5 * time.Minute // a load of package bench lasts an hour at most
+	soakedRound   = 5 * time.Minute // a load of package openload lasts an hour at most
 	soakedFaults  = 120             // events in the whole time, as evenly as may be
 )
 
@@ -63,7 +63,7 @@ type soakedServer struct {
 type soakedDoor struct {
 	server *soakedServer
 	name   string
-	askers []bench.Asker
+	askers []openload.Asker
 }
 
 // soakedSample is a row of the CSV: one of each server at a time.
@@ -133,7 +133,7 @@ func TestSoak(t *testing.T) {
 		for _, door := range []struct{ name, url string }{
 			{"http", "http://" + of.p.addr("http")}, {"rls", "grpc://" + of.p.addr("grpc")}, {"resp", "redis://" + of.p.addr("resp")},
 		} {
-			target := bench.Target{URL: door.url, Domain: "shop", Key: "key", Connections: 4}
+			target := openload.Target{URL: door.url, Domain: "shop", Key: "key", Connections: 4}
 			askers, closed, err := target.Open(soakedCallers)
 			if err != nil {
 				t.Fatal(err)
@@ -192,19 +192,19 @@ func (s *soaked) load(ctx context.Context, d *soakedDoor, rate float64, lasts ti
 
 // round makes one load.
 func (s *soaked) round(ctx context.Context, d *soakedDoor, rate float64, lasts time.Duration) {
-	askers := make([]bench.Asker, len(d.askers))
+	askers := make([]openload.Asker, len(d.askers))
 	for i := range askers {
 		askers[i] = soakAskerOf(func(ctx context.Context, key int) (bool, error) {
 			asked := time.Now()
 			allowed, err := d.askers[i].Ask(ctx, key)
-			if bench.Over(ctx) == nil {
+			if openload.Over(ctx) == nil {
 				s.answered(d, time.Since(asked), err)
 			}
 			return allowed, err
 		})
 	}
-	o := bench.Options{Rate: rate, For: lasts, Callers: soakedCallers, Keys: soakedKeys, Draw: bench.Zipf, Seed: rand.Uint64()}
-	if _, err := bench.Run(ctx, &o, askers, nil); err != nil && ctx.Err() == nil {
+	o := openload.Options{Rate: rate, For: lasts, Callers: soakedCallers, Keys: soakedKeys, Draw: openload.Zipf, Seed: rand.Uint64()}
+	if _, err := openload.Run(ctx, &o, askers, nil); err != nil && ctx.Err() == nil {
 		s.t.Errorf("%s of %s: %v", d.name, d.server.name, err)
 	}
 }

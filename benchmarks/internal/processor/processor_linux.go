@@ -1,4 +1,5 @@
-package bench
+// Package processor reads how long a process has had a processor.
+package processor
 
 import (
 	"time"
@@ -6,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProcessorTime returns the processor time, user and system, that all threads of a process have
+// Time returns the processor time, user and system, that all threads of a process have
 // used so far, including ended ones. It reads the clock of the process, see clock_getcpuclockid(3),
 // which counts nanoseconds; /proc/PID/stat counts hundredths of a second.
-func ProcessorTime(pid int) (time.Duration, error) {
+func Time(pid int) (time.Duration, error) {
 	const sched = 2 // CPUCLOCK_SCHED
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|sched), &t); err != nil {

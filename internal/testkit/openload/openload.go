@@ -1,12 +1,12 @@
-// Package bench loads a running server, and measures how long its decisions take.
+// Package openload loads a running server, and measures how long its decisions take.
 //
 // The load is open: each request is due at a fixed instant, whatever happened to earlier requests,
 // and its latency counts from that instant. So if the server stalls for a second, all requests that
 // were due in that second show it. A closed loop, which sends the next request after an answer,
 // would show only one.
 //
-// Begin with Run (bench.go); doors.go has the ways to ask a server.
-package bench
+// Begin with Run (openload.go); doors.go has the ways to ask a server.
+package openload
 
 import (
 	"context"
@@ -101,7 +101,7 @@ func Run(ctx context.Context, o *Options, askers []Asker, done *atomic.Int64) (*
 		return nil, err
 	}
 	if len(askers) != o.Callers {
-		return nil, fmt.Errorf("bench: there are %d askers for %d callers", len(askers), o.Callers)
+		return nil, fmt.Errorf("openload: there are %d askers for %d callers", len(askers), o.Callers)
 	}
 	if done == nil {
 		done = new(atomic.Int64)
