@@ -46,7 +46,6 @@ service:
   pipelines:
     traces: { receivers: [otlp], exporters: [file] }
     metrics: { receivers: [otlp], exporters: [file] }
-    logs: { receivers: [otlp], exporters: [file] }
 `, c.grpcAt, c.httpAt, c.path()))
 	c.start()
 	return c
@@ -62,9 +61,9 @@ func (c *collectorBed) start() {
 	c.running.listens(c.httpAt)
 }
 
-// has tells in which signals a trace is: as a span of a decision, as the log record of a refusal,
-// and as an exemplar of weir_requests_total.
-func (c *collectorBed) has(trace string) (span, record, exemplar bool) {
+// has tells in which signals a trace is: as a span of a decision, and as an exemplar of
+// weir_requests_total.
+func (c *collectorBed) has(trace string) (span, exemplar bool) {
 	c.t.Helper()
 	data, err := os.ReadFile(c.path())
 	if err != nil {
@@ -74,14 +73,10 @@ func (c *collectorBed) has(trace string) (span, record, exemplar bool) {
 	type traced struct {
 		TraceID string
 		Name    string
-		Body    struct{ StringValue string }
 	}
 	for line := range bytes.Lines(data) {
 		var got struct {
-			ResourceSpans []struct{ ScopeSpans []struct{ Spans []traced } }
-			ResourceLogs  []struct {
-				ScopeLogs []struct{ LogRecords []traced }
-			}
+			ResourceSpans   []struct{ ScopeSpans []struct{ Spans []traced } }
 			ResourceMetrics []struct {
 				ScopeMetrics []struct {
 					Metrics []struct {
@@ -103,13 +98,6 @@ func (c *collectorBed) has(trace string) (span, record, exemplar bool) {
 				}
 			}
 		}
-		for _, of := range got.ResourceLogs {
-			for _, scope := range of.ScopeLogs {
-				for _, l := range scope.LogRecords {
-					record = record || l.TraceID == trace && l.Body.StringValue == "refused"
-				}
-			}
-		}
 		for _, of := range got.ResourceMetrics {
 			for _, scope := range of.ScopeMetrics {
 				for _, m := range scope.Metrics {
@@ -122,11 +110,11 @@ func (c *collectorBed) has(trace string) (span, record, exemplar bool) {
 			}
 		}
 	}
-	return span, record, exemplar
+	return span, exemplar
 }
 
-// TestCollector: a real collector of OpenTelemetry gets the span, the log record and the exemplar
-// of a refusal with one trace id. While it hangs, and after it was killed, decisions are answered,
+// TestCollector: a real collector of OpenTelemetry gets the span and the exemplar of a refusal with
+// one trace id. While it hangs, and after it was killed, decisions are answered,
 // what it does not get is counted, and memory stays bounded. When it is back, data arrives again.
 func TestCollector(t *testing.T) {
 	t.Parallel()
@@ -182,18 +170,18 @@ func TestCollector(t *testing.T) {
 			}
 			arrives := func(trace string) {
 				t.Helper()
-				eventually(t, "span, log record and exemplar of one trace have come", func() bool {
+				eventually(t, "span and exemplar of one trace have come", func() bool {
 					ask(256, trace) // of so many refusals one is an exemplar
-					span, record, exemplar := c.has(trace)
-					return span && record && exemplar
+					span, exemplar := c.has(trace)
+					return span && exemplar
 				})
 			}
-			dropped := func(signal string) int {
+			dropped := func() int {
 				t.Helper()
 				_, _, body := get(t, admin+"/metrics")
-				found := regexp.MustCompile(`(?m)^weir_otel_dropped_total\{signal="` + signal + `"\} (\S+)$`).FindStringSubmatch(body)
+				found := regexp.MustCompile(`(?m)^weir_otel_dropped_total\{signal="traces"\} (\S+)$`).FindStringSubmatch(body)
 				if found == nil {
-					t.Fatalf("no weir_otel_dropped_total of %s", signal)
+					t.Fatal("no weir_otel_dropped_total of traces")
 				}
 				n, err := strconv.ParseFloat(found[1], 64)
 				if err != nil {
@@ -216,17 +204,17 @@ func TestCollector(t *testing.T) {
 			}
 
 			arrives(fmt.Sprintf("%032x", 1))
-			// So many that all that remembers decisions is full; as many spans and log records
-			// would be five times the growth that is borne below.
+			// So many that all that remembers decisions is full; as many spans
+			// would be more than the growth that is borne below.
 			const load, growth = 20_000, 16 << 20
 			ask(load, fmt.Sprintf("%032x", 2))
 			full := heap()
 			away := func(how string) {
 				t.Helper()
-				spans, records := dropped("traces"), dropped("logs")
+				spans := dropped()
 				ask(load, fmt.Sprintf("%032x", 3))
 				eventually(t, "what the collector does not get is counted while it is "+how, func() bool {
-					return dropped("traces") > spans && dropped("logs") > records
+					return dropped() > spans
 				})
 				got := heap()
 				t.Logf("%s: heap %d KiB, before %d KiB", how, got>>10, full>>10)

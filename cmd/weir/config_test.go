@@ -93,7 +93,7 @@ func TestConfigWays(t *testing.T) {
 		"proxy_protocol.doors": "proxy", "proxy_protocol.peers": "10.0.0.7,unix", "limits.connections_per_address": "12", "limits.header_bytes": "16KiB", "limits.header_timeout": "3s",
 		"limits.body_bytes": "10MiB", "limits.streams": "99", "limits.memory": "64MiB", "limits.idle": "30s", "limits.stall": "20s",
 		"insight.memory": "32MiB", "insight.path": "history", "insight.known": "user,plan", "insight.good_refused": "0.2%",
-		"otel.endpoint": "https://collector:4317", "otel.protocol": "grpc", "otel.traces": "1%", "otel.metrics": "30s", "otel.logs": "off", "otel.headers_file": "headers",
+		"otel.endpoint": "https://collector:4317", "otel.protocol": "grpc", "otel.traces": "1%", "otel.metrics": "30s", "otel.headers_file": "headers",
 		"decisions.log": "decisions.jsonl", "decisions.outcomes": "denied,soft", "decisions.per_second": "7", "decisions.allowed": "0.5%",
 		"defer.attempts": "3", "defer.parallel": "2", "defer.tickets": "/tickets/",
 		"insight.record": "2MiB",

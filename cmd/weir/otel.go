@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/url"
 	"os"
 	"strconv"
@@ -47,15 +46,6 @@ var otelSettings = []setting{
 	{path: "otel.metrics", value: "1m0s",
 		help: "how often metrics are sent; 0s for never (else OTEL_METRIC_EXPORT_INTERVAL)",
 		set:  toDuration(0, func(c *config) *time.Duration { return &c.otel.Metrics })},
-	{path: "otel.logs", value: "on",
-		help: "on sends the log, and refusals of requests that are followed; off",
-		set: text(func(c *config, s string) error {
-			if s != "on" && s != "off" && s != "true" && s != "false" {
-				return fmt.Errorf("%q must be on or off", s)
-			}
-			c.otel.Logs = s == "on" || s == "true"
-			return nil
-		})},
 	{path: "otel.headers_file",
 		help: "file of headers to send along, NAME: VALUE a line, such as a token (else OTEL_EXPORTER_OTLP_HEADERS)",
 		set:  toString(func(c *config) *string { return &c.otelHeaders })},
@@ -139,14 +129,13 @@ func (c *config) readOTelEnv(variables map[string]string) error {
 	}
 	read("OTEL_TRACES_EXPORTER", "otel.traces", none(func() { c.otel.Traces = -1 }))
 	read("OTEL_METRICS_EXPORTER", "otel.metrics", none(func() { c.otel.Metrics = 0 }))
-	read("OTEL_LOGS_EXPORTER", "otel.logs", none(func() { c.otel.Logs = false }))
 	if strings.EqualFold(variables["OTEL_SDK_DISABLED"], "true") {
 		c.otel.Endpoint = ""
 	}
 	return errors.Join(problems...)
 }
 
-// startOTel starts what sends to a collector, if there is one, and makes the log go there, too.
+// startOTel starts what sends to a collector, if there is one.
 func (p *program) startOTel() error {
 	o := p.c.otel
 	if o.Endpoint == "" {
@@ -174,8 +163,7 @@ func (p *program) startOTel() error {
 	if p.otel, err = otel.Start(context.Background(), o); err != nil {
 		return err
 	}
-	p.log = slog.New(p.otel.Handler(p.log.Handler()))
-	p.log.Info("traces, metrics and logs go to a collector", "endpoint", redactURL(o.Endpoint))
+	p.log.Info("traces and metrics go to a collector", "endpoint", redactURL(o.Endpoint))
 	return nil
 }
 

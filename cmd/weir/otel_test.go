@@ -18,11 +18,9 @@ import (
 
 	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	colmetrics "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	coltraces "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
-	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
@@ -37,11 +35,9 @@ import (
 type receiver struct {
 	coltraces.UnimplementedTraceServiceServer
 	colmetrics.UnimplementedMetricsServiceServer
-	collogs.UnimplementedLogsServiceServer
 
 	mu        sync.Mutex
 	spans     []*tracepb.Span
-	records   []*logspb.LogRecord
 	exemplars map[string][]string // of each metric: the traces of its exemplars
 	tokens    map[string]bool     // the headers that came
 	service   string
@@ -80,21 +76,10 @@ func (r *receiver) metrics(m *colmetrics.ExportMetricsServiceRequest) {
 	}
 }
 
-func (r *receiver) logs(m *collogs.ExportLogsServiceRequest) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, of := range m.ResourceLogs {
-		for _, scope := range of.ScopeLogs {
-			r.records = append(r.records, scope.LogRecords...)
-		}
-	}
-}
-
 // The services of gRPC have methods of one name each.
 type (
 	traceService   struct{ *receiver }
 	metricsService struct{ *receiver }
-	logsService    struct{ *receiver }
 )
 
 func (s traceService) Export(ctx context.Context, m *coltraces.ExportTraceServiceRequest) (*coltraces.ExportTraceServiceResponse, error) {
@@ -105,11 +90,6 @@ func (s traceService) Export(ctx context.Context, m *coltraces.ExportTraceServic
 func (s metricsService) Export(_ context.Context, m *colmetrics.ExportMetricsServiceRequest) (*colmetrics.ExportMetricsServiceResponse, error) {
 	s.metrics(m)
 	return &colmetrics.ExportMetricsServiceResponse{}, nil
-}
-
-func (s logsService) Export(_ context.Context, m *collogs.ExportLogsServiceRequest) (*collogs.ExportLogsServiceResponse, error) {
-	s.logs(m)
-	return &collogs.ExportLogsServiceResponse{}, nil
 }
 
 // ServeHTTP takes OTLP over HTTP.
@@ -135,11 +115,6 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			m := new(colmetrics.ExportMetricsServiceRequest)
 			if err = proto.Unmarshal(data, m); err == nil {
 				r.metrics(m)
-			}
-		case "/prefix/v1/logs":
-			m := new(collogs.ExportLogsServiceRequest)
-			if err = proto.Unmarshal(data, m); err == nil {
-				r.logs(m)
 			}
 		default:
 			err = fmt.Errorf("nothing is at %s", q.URL.Path)
@@ -171,7 +146,6 @@ func receive(t *testing.T, protocol string) (r *receiver, args []string) {
 	server := grpc.NewServer()
 	coltraces.RegisterTraceServiceServer(server, traceService{r})
 	colmetrics.RegisterMetricsServiceServer(server, metricsService{r})
-	collogs.RegisterLogsServiceServer(server, logsService{r})
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
 	return r, append(args, "--otel-endpoint=http://"+l.Addr().String())
@@ -212,8 +186,7 @@ func (r *receiver) in(trace, name string) (list []*tracepb.Span) {
 	return list
 }
 
-// TestOTel: a receiver of OTLP gets the span of a decision, a log record and a metric with one
-// trace id: from each door that sees a traceparent, and nothing of requests whose caller does not
+// TestOTel: a receiver of OTLP gets the span of a decision and a metric with one trace id: from each door that sees a traceparent, and nothing of requests whose caller does not
 // follow them.
 func TestOTel(t *testing.T) {
 	t.Parallel()
@@ -282,14 +255,7 @@ func TestOTel(t *testing.T) {
 			if child := r.in(refused, "redis")[0]; string(child.ParentSpanId) != string(span.SpanId) || child.Kind != tracepb.Span_SPAN_KIND_CLIENT {
 				t.Errorf("the store's span: %v", child)
 			}
-			// The log record and the metric of the same trace; and the log itself.
-			eventually(t, "the log record has come", func() bool {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				return slices.ContainsFunc(r.records, func(l *logspb.LogRecord) bool {
-					return hex.EncodeToString(l.TraceId) == refused && l.Body.GetStringValue() == "refused" && attribute(l.Attributes, "decision") == decision
-				}) && slices.ContainsFunc(r.records, func(l *logspb.LogRecord) bool { return l.Body.GetStringValue() == "door open" })
-			})
+			// The metric of the same trace.
 			// Of 256 refusals one is an exemplar.
 			eventually(t, "the metric has come", func() bool {
 				ask(api, traceparent)
@@ -398,14 +364,14 @@ func TestOTelSettings(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		env  []string
-		want string // endpoint, protocol, traces, metrics, logs
+		want string // endpoint, protocol, traces, metrics
 	}{
-		{want: " 0 0 1m0s true"},
-		{env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_METRIC_EXPORT_INTERVAL=5000"}, want: "https://c:4317 1 0 5s true"},
-		{env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://c:4317", "OTEL_SDK_DISABLED=true"}, want: " 0 0 1m0s true"},
-		{env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c", "OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none", "OTEL_LOGS_EXPORTER=none"}, want: "http://c 0 -1 0s false"},
-		{args: []string{"--otel-endpoint=http://a:4318", "--otel-traces=2.5%", "--otel-logs=off", "--otel-metrics=0s"}, env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c", "OTEL_METRIC_EXPORT_INTERVAL=5000"}, want: "http://a:4318 0 0.025 0s false"},
-		{args: []string{"--otel-traces=off"}, want: " 0 -1 1m0s true"},
+		{want: " 0 0 1m0s"},
+		{env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_METRIC_EXPORT_INTERVAL=5000"}, want: "https://c:4317 1 0 5s"},
+		{env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://c:4317", "OTEL_SDK_DISABLED=true"}, want: " 0 0 1m0s"},
+		{env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c", "OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none"}, want: "http://c 0 -1 0s"},
+		{args: []string{"--otel-endpoint=http://a:4318", "--otel-traces=2.5%", "--otel-metrics=0s"}, env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c", "OTEL_METRIC_EXPORT_INTERVAL=5000"}, want: "http://a:4318 0 0.025 0s"},
+		{args: []string{"--otel-traces=off"}, want: " 0 -1 1m0s"},
 	} {
 		got, err := load(c.args, c.env...)
 		if err != nil {
@@ -413,11 +379,11 @@ func TestOTelSettings(t *testing.T) {
 			continue
 		}
 		o := &got.otel
-		if text := fmt.Sprint(o.Endpoint, " ", o.Protocol, " ", o.Traces, " ", o.Metrics, " ", o.Logs); text != c.want {
+		if text := fmt.Sprint(o.Endpoint, " ", o.Protocol, " ", o.Traces, " ", o.Metrics); text != c.want {
 			t.Errorf("%q %q: %s, want %s", c.args, c.env, text, c.want)
 		}
 	}
-	for _, args := range [][]string{{"--otel-endpoint=collector:4317"}, {"--otel-protocol=json"}, {"--otel-traces=2"}, {"--otel-traces=101%"}, {"--otel-logs=maybe"}, {"--decisions-outcomes=refused"}, {"--decisions-per-second=0"}} {
+	for _, args := range [][]string{{"--otel-endpoint=collector:4317"}, {"--otel-protocol=json"}, {"--otel-traces=2"}, {"--otel-traces=101%"}, {"--decisions-outcomes=refused"}, {"--decisions-per-second=0"}} {
 		if _, err := load(args); err == nil {
 			t.Errorf("%q is taken", args)
 		}

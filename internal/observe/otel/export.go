@@ -5,14 +5,11 @@ import (
 	"net/url"
 	"strings"
 
-	"go.opentelemetry.io/otel/exporters/otlp/otlplog/otlploggrpc"
-	"go.opentelemetry.io/otel/exporters/otlp/otlplog/otlploghttp"
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
-	sdklog "go.opentelemetry.io/otel/sdk/log"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
@@ -43,21 +40,6 @@ func (o *Options) traceExporter(ctx context.Context) (sdktrace.SpanExporter, err
 		options = append(options, otlptracehttp.WithHeaders(o.Headers))
 	}
 	return otlptrace.New(ctx, otlptracehttp.NewClient(options...))
-}
-
-func (o *Options) logExporter(ctx context.Context) (sdklog.Exporter, error) {
-	if o.Protocol == GRPC {
-		options := []otlploggrpc.Option{otlploggrpc.WithEndpointURL(o.Endpoint)}
-		if len(o.Headers) > 0 {
-			options = append(options, otlploggrpc.WithHeaders(o.Headers))
-		}
-		return otlploggrpc.New(ctx, options...)
-	}
-	options := []otlploghttp.Option{otlploghttp.WithEndpointURL(o.at("logs"))}
-	if len(o.Headers) > 0 {
-		options = append(options, otlploghttp.WithHeaders(o.Headers))
-	}
-	return otlploghttp.New(ctx, options...)
 }
 
 func (o *Options) metricExporter(ctx context.Context) (sdkmetric.Exporter, error) {

@@ -1,4 +1,4 @@
-// Package otel sends traces, metrics and logs to an OpenTelemetry collector, by OTLP. Begin with
+// Package otel sends traces and metrics to an OpenTelemetry collector, by OTLP. Begin with
 // Start (otel.go); trace.go follows requests, store.go their calls of the store, queue.go sends,
 // and export.go makes the exporters.
 //
@@ -16,9 +16,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/contrib/bridges/otelslog"
 	"go.opentelemetry.io/otel"
-	sdklog "go.opentelemetry.io/otel/sdk/log"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -39,8 +37,6 @@ type Options struct {
 	Traces float64
 	// Metrics is how often metrics are sent; 0 is never.
 	Metrics time.Duration
-	// Logs turns on the export of log lines.
-	Logs bool
 	// Version is the version of the program.
 	Version string
 	// Gatherer reads the metrics. It is called from the first export on.
@@ -60,16 +56,12 @@ const (
 
 // Telemetry is a running export. Make one with Start. Safe for concurrent use.
 type Telemetry struct {
-	traces  *sdktrace.TracerProvider // nil without
-	logs    *sdklog.LoggerProvider   // nil without
-	metrics *sdkmetric.MeterProvider // nil without
-	tracer  *Tracer
-	failed  atomic.Uint64
-	spans   spans   // with traces
-	records records // with logs
-	// The exporters of spans and records.
+	traces       *sdktrace.TracerProvider // nil without
+	metrics      *sdkmetric.MeterProvider // nil without
+	tracer       *Tracer
+	failed       atomic.Uint64
+	spans        spans // with traces
 	spanExporter sdktrace.SpanExporter
-	logExporter  sdklog.Exporter
 }
 
 // Start begins to export. It does not wait for the collector, and does not fail if the collector is
@@ -108,15 +100,6 @@ func Start(ctx context.Context, o Options) (*Telemetry, error) {
 			sdktrace.WithSampler(sdktrace.AlwaysSample()),
 			sdktrace.WithSpanProcessor(t.spans))
 	}
-	if o.Logs {
-		if t.logExporter, err = o.logExporter(ctx); err != nil {
-			return nil, errors.Join(fmt.Errorf("otel: logs: %w", err), t.Shutdown(ctx))
-		}
-		t.records = records{newQueue(t.logExporter.Export, failed)}
-		t.logs = sdklog.NewLoggerProvider(
-			sdklog.WithResource(about),
-			sdklog.WithProcessor(t.records))
-	}
 	if o.Metrics > 0 {
 		exporter, err := o.metricExporter(ctx)
 		if err != nil {
@@ -129,7 +112,7 @@ func Start(ctx context.Context, o Options) (*Telemetry, error) {
 				sdkmetric.WithProducer(newProducer(o.Gatherer)))))
 	}
 	if t.traces != nil {
-		t.tracer = newTracer(t.traces.Tracer(scope), o.Traces, t.refusals())
+		t.tracer = newTracer(t.traces.Tracer(scope), o.Traces)
 	}
 	return t, nil
 }
@@ -143,33 +126,12 @@ func (t *Telemetry) Tracer() *Tracer { return t.tracer }
 // Failed returns how many exports failed. Each may have held many records.
 func (t *Telemetry) Failed() uint64 { return t.failed.Load() }
 
-// Dropped returns how many spans and log records were not sent: too many waited, or their export
-// failed.
-func (t *Telemetry) Dropped() (spans, records uint64) {
-	if t.traces != nil {
-		spans = t.spans.dropped.Load()
+// Dropped returns how many spans were not sent: too many waited, or their export failed.
+func (t *Telemetry) Dropped() uint64 {
+	if t.traces == nil {
+		return 0
 	}
-	if t.logs != nil {
-		records = t.records.dropped.Load()
-	}
-	return spans, records
-}
-
-// Handler returns a log handler that passes records to h, and exports them as well. It returns h if
-// logs are not exported.
-func (t *Telemetry) Handler(h slog.Handler) slog.Handler {
-	if t.logs == nil {
-		return h
-	}
-	return both{h, otelslog.NewHandler(scope, otelslog.WithLoggerProvider(t.logs))}
-}
-
-// refusals returns a logger for refusals of followed requests; nil without logs.
-func (t *Telemetry) refusals() *slog.Logger {
-	if t.logs == nil {
-		return nil
-	}
-	return slog.New(otelslog.NewHandler(scope, otelslog.WithLoggerProvider(t.logs)))
+	return t.spans.dropped.Load()
 }
 
 // Shutdown sends what is waiting, and ends when that is done, or ctx is.
@@ -178,34 +140,8 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 	if t.traces != nil {
 		failures = append(failures, t.traces.Shutdown(ctx), t.spanExporter.Shutdown(ctx))
 	}
-	if t.logs != nil {
-		failures = append(failures, t.logs.Shutdown(ctx), t.logExporter.Shutdown(ctx))
-	}
 	if t.metrics != nil {
 		failures = append(failures, t.metrics.Shutdown(ctx))
 	}
 	return errors.Join(failures...)
-}
-
-// both passes log records to two handlers. The first one decides what is logged at all.
-type both struct{ first, second slog.Handler }
-
-// Enabled implements slog.Handler.
-func (b both) Enabled(ctx context.Context, level slog.Level) bool {
-	return b.first.Enabled(ctx, level)
-}
-
-// Handle implements slog.Handler.
-func (b both) Handle(ctx context.Context, r slog.Record) error {
-	return errors.Join(b.first.Handle(ctx, r.Clone()), b.second.Handle(ctx, r))
-}
-
-// WithAttrs implements slog.Handler.
-func (b both) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return both{b.first.WithAttrs(attrs), b.second.WithAttrs(attrs)}
-}
-
-// WithGroup implements slog.Handler.
-func (b both) WithGroup(name string) slog.Handler {
-	return both{b.first.WithGroup(name), b.second.WithGroup(name)}
 }

@@ -56,7 +56,7 @@ func TestCollectorHangs(t *testing.T) {
 	}))
 	defer collector.Close()
 	defer close(hang)
-	o, err := Start(t.Context(), Options{Endpoint: collector.URL, Metrics: time.Hour, Logs: true, Gatherer: prometheus.NewRegistry()})
+	o, err := Start(t.Context(), Options{Endpoint: collector.URL, Metrics: time.Hour, Gatherer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,8 +86,7 @@ func TestCollectorHangs(t *testing.T) {
 	for range decisions {
 		decide()
 	}
-	// Kept, these would take 2 kB each and more: two spans and a record, of half a kilobyte or
-	// more.
+	// Kept, these would take 1 kB each and more: two spans, of half a kilobyte or more.
 	if grown := used() - before; grown > 16<<20 {
 		t.Errorf("%d decisions made %d bytes more wait", decisions, grown)
 	}

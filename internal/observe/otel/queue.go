@@ -6,18 +6,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	sdklog "go.opentelemetry.io/otel/sdk/log"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// Bounds of a queue: how many spans, or log records, may wait to be sent, and how many are sent at
-// a time. A record takes about 1 KB, so a collector that is away costs a few megabytes.
+// Bounds of a queue: how many spans may wait to be sent, and how many are sent at a time. A span
+// takes about 1 KB, so a collector that is away costs a few megabytes.
 const (
 	maxWaiting = 2048
 	maxBatch   = 512
 )
 
-// sendAfter is how long a span or a log record waits at most for others to be sent with it.
+// sendAfter is how long a span waits at most for others to be sent with it.
 const sendAfter = time.Second
 
 // patience is how long an export may take. The next ones wait behind it, in their queues.
@@ -126,18 +125,3 @@ func (s spans) OnEnd(span sdktrace.ReadOnlySpan) { s.put(span) }
 
 // Shutdown implements sdktrace.SpanProcessor.
 func (s spans) Shutdown(ctx context.Context) error { return s.shutdown(ctx) }
-
-// records is a queue of log records.
-type records struct{ *queue[sdklog.Record] }
-
-// Enabled implements sdklog.Processor.
-func (records) Enabled(context.Context, sdklog.EnabledParameters) bool { return true }
-
-// OnEmit implements sdklog.Processor.
-func (r records) OnEmit(_ context.Context, record *sdklog.Record) error {
-	r.put(record.Clone())
-	return nil
-}
-
-// Shutdown implements sdklog.Processor.
-func (r records) Shutdown(ctx context.Context) error { return r.shutdown(ctx) }

@@ -20,7 +20,7 @@ import (
 
 func recording(share float64) (*Tracer, *tracetest.SpanRecorder) {
 	spans := tracetest.NewSpanRecorder()
-	return newTracer(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer(scope), share, nil), spans
+	return newTracer(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer(scope), share), spans
 }
 
 func attributesOfSpan(s sdktrace.ReadOnlySpan) map[string]string {

@@ -25,23 +25,20 @@ import (
 // Tracer follows requests: those whose caller does, as their traceparent says, and a share of those
 // without a traceparent. Requests that it does not follow cost nothing. Safe for concurrent use.
 type Tracer struct {
-	tracer   trace.Tracer
-	share    float64
-	refusals *slog.Logger // nil for none
+	tracer trace.Tracer
+	share  float64
 }
 
-func newTracer(t trace.Tracer, share float64, refusals *slog.Logger) *Tracer {
-	return &Tracer{tracer: t, share: share, refusals: refusals}
+func newTracer(t trace.Tracer, share float64) *Tracer {
+	return &Tracer{tracer: t, share: share}
 }
 
 // span is the span of a decision or of an act, to which Trace.Span of the request leads back.
 type span struct {
 	weir.Trace
-	span   trace.Span
-	tracer *Tracer
-	ctx    context.Context // for the log, whose records name the span
-	act    bool            // it does not end with a decision
-	ended  atomic.Bool
+	span  trace.Span
+	act   bool // it does not end with a decision
+	ended atomic.Bool
 }
 
 // The fields of W3C's Trace Context.
@@ -110,7 +107,7 @@ func (t *Tracer) decide(ctx context.Context) (context.Context, *span) {
 func (t *Tracer) begin(ctx context.Context, name string, act bool) (context.Context, *span) {
 	ctx, started := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindInternal))
 	is := started.SpanContext()
-	s := &span{Trace: weir.Trace{TraceID: is.TraceID(), SpanID: is.SpanID()}, span: started, tracer: t, ctx: ctx, act: act}
+	s := &span{Trace: weir.Trace{TraceID: is.TraceID(), SpanID: is.SpanID()}, span: started, act: act}
 	s.Trace.Span = s
 	return ctx, s
 }
@@ -189,16 +186,6 @@ func decided(r *weir.Request, d *weir.Decision) {
 	s.span.SetAttributes(attributes...)
 	if !s.act {
 		s.end(nil)
-	}
-	if !d.Allowed && s.tracer.refusals != nil {
-		after, known := d.Retry()
-		log := []slog.Attr{
-			slog.String("domain", kept(d.Domain)), slog.String("rules", strings.Join(rules, ", ")), slog.String("decision", d.ID.String()), slog.String("door", r.Door),
-		}
-		if known {
-			log = append(log, slog.Duration("retry_after", after))
-		}
-		s.tracer.refusals.LogAttrs(s.ctx, slog.LevelInfo, "refused", log...)
 	}
 }
 
