@@ -141,9 +141,7 @@ func init() {
 	}
 	own := map[string]bool{"WEIR_CONFIG": true}
 	for i := range settings {
-		for _, path := range settings[i].paths() {
-			own[variableOf(path)] = true
-		}
+		own[settings[i].variable()] = true
 	}
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")

@@ -124,10 +124,8 @@ type config struct {
 	maxConnections int
 	limits         limits
 
-	named     map[string]bool   // settings that the file, the environment or a flag sets, by path
-	places    map[string]string // while that is read: what sets them, by the path that it names
-	doubled   []string          // of settings that two of their paths set: which counts
-	strays    []string          // of variables that look like settings and are none
+	named     map[string]bool // settings that the file, the environment or a flag sets, by path
+	strays    []string        // of variables that look like settings and are none
 	inherited inherited
 }
 
@@ -149,39 +147,15 @@ func addSettingFlags(flags *pflag.FlagSet) {
 			continue
 		}
 		flags.String(s.flag(), s.value, s.help+" ("+s.variable()+")")
-		if s.was != "" {
-			flags.String(flagOf(s.was), s.value, "the same as --"+s.flag())
-			_ = flags.MarkHidden(flagOf(s.was))
-		}
 	}
 }
 
-// name notes that somebody has set a setting by one of its paths, in a place that people know.
-func (c *config) name(s *setting, path, place string) {
+// name notes that somebody has set a setting.
+func (c *config) name(s *setting) {
 	if c.named == nil {
-		c.named, c.places = map[string]bool{}, map[string]string{}
+		c.named = map[string]bool{}
 	}
-	c.named[s.path], c.places[path], c.places[s.path+lastPlace] = true, place, place
-}
-
-// lastPlace follows the path of now in config.places, for the place that counts.
-const lastPlace = " last"
-
-// noteDoubled notes which path counts of each setting that was given by two of them.
-func (c *config) noteDoubled() {
-	for i := range settings {
-		s := &settings[i]
-		now, old := c.places[s.path], c.places[s.was]
-		if now == "" || old == "" {
-			continue
-		}
-		counts, not := now, old
-		if c.places[s.path+lastPlace] == old {
-			counts, not = old, now
-		}
-		c.doubled = append(c.doubled, fmt.Sprintf("%s is an earlier name of %s, and both are set: %s counts, %s does not", s.was, s.path, counts, not))
-	}
-	c.places = nil
+	c.named[s.path] = true
 }
 
 // loadConfig puts the defaults, variables of envoyproxy/ratelimit, the file, the environment and
@@ -215,27 +189,22 @@ func loadConfig(flags *pflag.FlagSet, env []string) (*config, error) {
 	}
 	for i := range settings {
 		s := &settings[i]
-		for _, path := range s.paths() {
-			if value, ok := variables[variableOf(path)]; ok {
-				c.name(s, path, variableOf(path))
-				if err := s.set(c, s.items(value)); err != nil {
-					problems = append(problems, fmt.Errorf("%s: %w", variableOf(path), err))
-				}
+		if value, ok := variables[s.variable()]; ok {
+			c.name(s)
+			if err := s.set(c, s.items(value)); err != nil {
+				problems = append(problems, fmt.Errorf("%s: %w", s.variable(), err))
 			}
 		}
 	}
 	for i := range settings {
 		s := &settings[i]
-		for _, path := range s.paths() {
-			if f := flags.Lookup(flagOf(path)); f != nil && f.Changed {
-				c.name(s, path, "--"+flagOf(path))
-				if err := s.set(c, s.items(f.Value.String())); err != nil {
-					problems = append(problems, fmt.Errorf("--%s: %w", flagOf(path), err))
-				}
+		if f := flags.Lookup(s.flag()); f != nil && f.Changed {
+			c.name(s)
+			if err := s.set(c, s.items(f.Value.String())); err != nil {
+				problems = append(problems, fmt.Errorf("--%s: %w", s.flag(), err))
 			}
 		}
 	}
-	c.noteDoubled()
 	c.strays = strayVariables(env)
 	if err := c.readOTelEnv(variables); err != nil {
 		problems = append(problems, err)

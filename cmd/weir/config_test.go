@@ -198,7 +198,6 @@ func TestConfigErrors(t *testing.T) {
 		"connections":          {"redis: { connections: 3 }\n", nil, nil, []string{`redis.connections: "3" must be a power of 2`}},
 		"partitions":           {"redis: { partitions: 0 }\n", nil, nil, []string{"must be a whole number from 1 to 16384"}},
 		"a deadline of 0":      {"store: { deadline: 0s }\n", nil, nil, []string{`weir.yaml:1:20: store.deadline: "0s" is below 1ms`}},
-		"an earlier name":      {"redis: { deadline: 0s }\n", []string{"WEIR_REDIS_TIMEOUT=0s"}, []string{"--redis-heartbeat=1"}, []string{`weir.yaml:1:20: redis.deadline: "0s" is below 1ms`, `WEIR_REDIS_TIMEOUT: "0s" is below`, `--redis-heartbeat: "1" is no duration`}},
 		"a store's settings":   {"store: { ulr: memory, url: mysql://db, dedline: 1s }\n", nil, nil, []string{`weir.yaml:1:10: unknown key "store.ulr"; did you mean "store.url"?`, `weir.yaml:1:28: store: write memory, or the URL`, `unknown key "store.dedline"; did you mean "store.deadline"?`}},
 		"a store as a list":    {"store: [memory]\n", nil, nil, []string{"weir.yaml:1:8: store: must be a single value"}},
 		"no other URL":         {"snapshot: { url: x }\n", nil, nil, []string{`unknown key "snapshot.url"`}},
@@ -244,60 +243,6 @@ func TestConfigErrors(t *testing.T) {
 				t.Errorf("%q tells a password", err)
 			}
 		})
-	}
-}
-
-// TestConfigEarlierNames: each earlier name of a setting means the same as the name of now. Where
-// both are set, the place counts first and then the name of now, and that is said.
-func TestConfigEarlierNames(t *testing.T) {
-	earlier := 0
-	for i := range settings {
-		s := &settings[i]
-		if s.was == "" {
-			continue
-		}
-		earlier++
-		value := "1234ms" // all of them are durations
-		section, key, _ := strings.Cut(s.was, ".")
-		want := mustConfig(t, "", nil, []string{"--" + s.flag() + "=" + value})
-		for name, got := range map[string]*config{
-			"file":     mustConfig(t, fmt.Sprintf("%s: { %s: %s }\n", section, key, value), nil, nil),
-			"variable": mustConfig(t, "", []string{variableOf(s.was) + "=" + value}, nil),
-			"flag":     mustConfig(t, "", nil, []string{"--" + flagOf(s.was) + "=" + value}),
-		} {
-			if got.shared != want.shared || got.fallback.Deadline != want.fallback.Deadline || got.fallback.MaxDeadline != want.fallback.MaxDeadline || !got.named[s.path] || len(got.doubled) > 0 {
-				t.Errorf("%s in a %s: %+v %v %v %v", s.was, name, got.shared, got.fallback.Deadline, got.fallback.MaxDeadline, got.doubled)
-			}
-		}
-	}
-	if earlier != 5 {
-		t.Errorf("%d settings with an earlier name", earlier)
-	}
-	for name, of := range map[string]struct {
-		file string
-		env  []string
-		args []string
-		want time.Duration
-		note string // what counts, and what does not; "" for nothing to say
-	}{
-		"one file":            {"store: { url: memory, timeout: 2s }\nredis: { timeout: 1s }\n", nil, nil, 2 * time.Second, "weir.yaml: store.timeout counts, weir.yaml: redis.timeout does not"},
-		"the other way round": {"redis: { timeout: 1s }\nstore: { timeout: 2s }\n", nil, nil, 2 * time.Second, "weir.yaml: store.timeout counts, weir.yaml: redis.timeout does not"},
-		"variables":           {"", []string{"WEIR_STORE_TIMEOUT=2s", "WEIR_REDIS_TIMEOUT=1s"}, nil, 2 * time.Second, "WEIR_STORE_TIMEOUT counts, WEIR_REDIS_TIMEOUT does not"},
-		"flags":               {"", nil, []string{"--store-timeout=2s", "--redis-timeout=1s"}, 2 * time.Second, "--store-timeout counts, --redis-timeout does not"},
-		"a flag before":       {"store: { timeout: 2s }\n", nil, []string{"--redis-timeout=1s"}, time.Second, "--redis-timeout counts, weir.yaml: store.timeout does not"},
-		"a variable before":   {"redis: { timeout: 2s }\n", []string{"WEIR_STORE_TIMEOUT=1s"}, nil, time.Second, "WEIR_STORE_TIMEOUT counts, weir.yaml: redis.timeout does not"},
-		"one name":            {"redis: { timeout: 2s }\n", nil, []string{"--redis-timeout=1s"}, time.Second, ""},
-		"others":              {"redis: { prefix: 'a:' }\nstore: { timeout: 1s }\n", nil, nil, time.Second, ""},
-	} {
-		c := mustConfig(t, of.file, of.env, of.args)
-		note := ""
-		if of.note != "" {
-			note = "redis.timeout is an earlier name of store.timeout, and both are set: " + of.note
-		}
-		got := strings.Join(c.doubled, "\n")
-		if c.shared.timeout != of.want || got != note {
-			t.Errorf("%s: %v, %q; want %v, %q", name, c.shared.timeout, got, of.want, note)
-		}
 	}
 }
 

@@ -107,10 +107,10 @@ func (r *configReader) mapping(prefix string, n ast.Node) {
 			continue
 		}
 		if own := findSetting(strings.TrimSuffix(prefix, ".")); s == nil && key == ownKey && own != nil {
-			s, path = own, own.path
+			s = own
 		}
 		if s != nil {
-			r.set(s, path, e.Value)
+			r.set(s, e.Value)
 			continue
 		}
 		r.fail(e.Key, "unknown key %q%s", path, suggestSetting(prefix, key))
@@ -124,25 +124,19 @@ const ownKey = "url"
 // holdsSettings reports whether there are settings below a path.
 func holdsSettings(path string) bool {
 	return slices.ContainsFunc(settings, func(s setting) bool {
-		return slices.ContainsFunc(s.paths(), func(of string) bool { return strings.HasPrefix(of, path+".") })
+		return strings.HasPrefix(s.path, path+".")
 	})
 }
 
-// set sets a setting that is named by a path. In one file the name of now counts, wherever it
-// stands.
-func (r *configReader) set(s *setting, path string, n ast.Node) {
-	place := r.file + ": " + path
-	if path == s.was && r.c.places[s.path] != "" {
-		r.c.places[path] = place
-		return
-	}
-	r.c.name(s, path, place)
+// set sets a setting.
+func (r *configReader) set(s *setting, n ast.Node) {
+	r.c.name(s)
 	items, err := valueItems(s.kind, n)
 	if err == nil {
 		err = s.set(r.c, items)
 	}
 	if err != nil {
-		r.fail(n, "%s: %v", path, err)
+		r.fail(n, "%s: %v", s.path, err)
 	}
 }
 

@@ -161,9 +161,7 @@ var linkedPort = sync.OnceValue(func() *regexp.Regexp {
 func strayVariables(env []string) (remarks []string) {
 	known := []string{"WEIR_CONFIG"}
 	for i := range settings {
-		for _, path := range settings[i].paths() {
-			known = append(known, variableOf(path))
-		}
+		known = append(known, settings[i].variable())
 	}
 	for _, v := range env {
 		name, value, _ := strings.Cut(v, "=")

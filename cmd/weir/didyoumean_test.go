@@ -80,7 +80,7 @@ func TestStrayVariables(t *testing.T) {
 		"WEIR_PORT_8080_TCP_PROTO=tcp", "WEIR_PORT_8080_TCP_PORT=8080", "WEIR_PORT_8080_TCP_ADDR=10.96.7.7", "WEIR_ADMIN_SERVICE_HOST=10.96.7.8",
 		"WEIR_ADMIN_SERVICE_PORT=6070", "WEIR_ADMIN_PORT=tcp://10.96.7.8:6070", "WEIR_ADMIN_PORT_6070_TCP_ADDR=10.96.7.8",
 	}
-	settings := []string{"WEIR_LISTEN_ADMIN=127.0.0.1:0", "WEIR_REDIS_TIMEOUT=1s", "WEIR_LOG_LEVEL=info", "MY_WEIR=x", "WEIRD=x", "PATH=/bin"}
+	settings := []string{"WEIR_LISTEN_ADMIN=127.0.0.1:0", "WEIR_STORE_TIMEOUT=1s", "WEIR_LOG_LEVEL=info", "MY_WEIR=x", "WEIRD=x", "PATH=/bin"}
 	if status, _, errs := runWith(t, append(links, settings...), "serve", "--rules=rules.yaml", "--check"); status != 0 || strings.Contains(errs, "is no setting") {
 		t.Errorf("links of services: exit status %d: %s", status, errs)
 	}

@@ -162,9 +162,6 @@ func (p *program) build(ctx context.Context, check bool) error {
 			return err
 		}
 	}
-	for _, note := range p.c.doubled {
-		p.log.Warn("a setting has two names: " + note)
-	}
 	for _, remark := range p.c.strays {
 		p.log.Warn("the environment: " + remark)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +24,6 @@ import (
 // capitals with underscores the environment variable.
 type setting struct {
 	path  string
-	was   string // an earlier path, which is still taken; "" for none
 	help  string
 	value string // the default, as text
 	kind  kind
@@ -45,21 +43,11 @@ const (
 
 func (s *setting) flag() string { return flagOf(s.path) }
 
-func (s *setting) variable() string { return variableOf(s.path) }
+func (s *setting) variable() string {
+	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_"))
+}
 
 func flagOf(path string) string { return strings.NewReplacer(".", "-", "_", "-").Replace(path) }
-
-func variableOf(path string) string {
-	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
-}
-
-// paths are the ways to name a setting: the one of now is last.
-func (s *setting) paths() []string {
-	if s.was == "" {
-		return []string{s.path}
-	}
-	return []string{s.was, s.path}
-}
 
 // settingGroup is a table of settings in docs/interfaces.md.
 type settingGroup struct {
@@ -125,19 +113,19 @@ var storeSettings = []setting{
 	{path: "store", value: storeMemory,
 		help: "where counters live: memory, or what all nodes share: a Redis, as redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster://, postgres://HOST:PORT/DATABASE, or cassandra://HOST:PORT/KEYSPACE",
 		set:  text(func(c *config, s string) error { c.store = s; return checkStore(s) })},
-	{path: "store.timeout", was: "redis.timeout", value: redis.DefaultTimeout.String(),
+	{path: "store.timeout", value: redis.DefaultTimeout.String(),
 		help: "how long a shared store that hangs is waited for before it is asked again",
 		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.shared.timeout })},
-	{path: "store.deadline", was: "redis.deadline", value: fallback.DefaultDeadline.String(),
+	{path: "store.deadline", value: fallback.DefaultDeadline.String(),
 		help: "how long a decision waits at least for a shared store that is silent before it is made without it",
 		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.fallback.Deadline })},
-	{path: "store.max_deadline", was: "redis.max_deadline", value: "1s",
+	{path: "store.max_deadline", value: "1s",
 		help: "how long it waits at most, where the store is known to be slow",
 		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.fallback.MaxDeadline })},
-	{path: "store.remember_refusals", was: "redis.remember_refusals", value: "1s",
+	{path: "store.remember_refusals", value: "1s",
 		help: "how long at most a refusal is repeated without asking the store; 0s for never",
 		set:  toDuration(0, func(c *config) *time.Duration { return &c.shared.rememberRefusals })},
-	{path: "store.heartbeat", was: "redis.heartbeat", value: "1s",
+	{path: "store.heartbeat", value: "1s",
 		help: "how often this node tells that it lives, so that all know how many there are; 0s for never",
 		set:  toDuration(0, func(c *config) *time.Duration { return &c.shared.heartbeat })},
 	{path: "redis.prefix", value: redis.DefaultPrefix,
@@ -521,10 +509,10 @@ var boundSettings = []setting{
 		set:  toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.limits.stall })},
 }
 
-// findSetting finds a setting by its path, of now or before; nil if there is none.
+// findSetting finds a setting by its path; nil if there is none.
 func findSetting(path string) *setting {
 	for i := range settings {
-		if slices.Contains(settings[i].paths(), path) {
+		if settings[i].path == path {
 			return &settings[i]
 		}
 	}
