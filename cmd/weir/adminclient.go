@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 // adminClient asks the admin port of a running server.
@@ -197,7 +198,7 @@ func (c *adminClient) stranger(answer *http.Response, body []byte) error {
 	default:
 		said = ""
 	}
-	return fmt.Errorf("%s answered %s%s; is it the admin port of a weir server?", c.name(), printableText(answer.Status), said)
+	return fmt.Errorf("%s answered %s%s; is it the admin port of a weir server?", c.name(), human.Printable(answer.Status), said)
 }
 
 // firstLine is the beginning of a text that a server has sent, harmless for a terminal; "" if it is
@@ -207,7 +208,7 @@ func firstLine(body []byte) string {
 	if !utf8.ValidString(line) || strings.HasPrefix(line, "<") {
 		return ""
 	}
-	return printableText(strings.TrimSpace(line))
+	return human.Printable(strings.TrimSpace(line))
 }
 
 // do asks, and decodes the answer into out unless that is nil. A refusal is an error in the
@@ -223,7 +224,7 @@ func (c *adminClient) do(ctx context.Context, method, path string, in, out any) 
 	if answer.StatusCode >= 300 {
 		var problem struct{ Title, Detail string }
 		if json.Unmarshal(raw, &problem) == nil && problem.Detail != "" {
-			return errors.New(printableLines(problem.Detail))
+			return errors.New(human.PrintableLines(problem.Detail))
 		}
 		return c.stranger(answer, raw)
 	}

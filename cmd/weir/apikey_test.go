@@ -28,7 +28,7 @@ func TestAPIKeys(t *testing.T) {
 limits:
   - { name: own, per: [client], allow: 3/year, ban: { after: 1, within: 1h, for: 1h } }
 `), "--store=" + redis.URL(), "--identity=client=" + c.source, "--client-ip-trusted-proxies=loopback", "--proxy-upstream=" + upstream.URL, "--listen-proxy=127.0.0.1:0"}, patient...)
-			p := start(t, args...)
+			p := startServer(t, args...)
 			proxy, forward, admin := "http://"+p.addr("proxy"), "http://"+p.addr("http")+"/api/v1/forward-auth", "http://"+p.addr("admin")
 			client := clientOf(t, false, nil, nil)
 			send := func(path string, headers ...string) int {
@@ -73,7 +73,7 @@ limits:
 				_, body := ask(t, client, "GET", admin+page, "")
 				all.WriteString(body)
 			}
-			if status, out, errs := runWeir("keys", "list", "own", "--server="+admin); status == 0 {
+			if status, out, errs := runBuilt(t, "keys", "list", "own", "--server="+admin); status == 0 {
 				all.WriteString(out + errs)
 			}
 			all.WriteString(p.stderr.String())

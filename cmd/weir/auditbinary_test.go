@@ -63,7 +63,7 @@ func TestAuditNode(t *testing.T) {
 	for _, log := range []string{"a.jsonl", "b.jsonl"} {
 		p := launch(t, program, dir, append([]string{"serve", "--rules=rules.yaml", "--audit-path=" + log, "--store=" + redis.URL()}, patient...)...)
 		server := "http://" + p.addr("admin")
-		if status, out, errs := runWeir("ban", "set", "exact", "x", "--for=1h", "--server", server); status != 0 {
+		if status, out, errs := runBuilt(t, "ban", "set", "exact", "x", "--for=1h", "--server", server); status != 0 {
 			t.Fatalf("%d: %s%s", status, out, errs)
 		}
 		list := records(t, filepath.Join(dir, log))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/weir-rl/weir"
@@ -11,12 +12,19 @@ import (
 // openAudit opens the audit log; without audit.path only the log knows of changes. It comes before
 // the store: of two programs with one file the second one ends there, before it has read or written
 // a snapshot, or has shown up in Redis. Records wait until the store has named this node.
-func (p *program) openAudit() (err error) {
+func (p *program) openAudit(context.Context) (err error) {
 	if p.audit, err = audit.Prepare(audit.Options{Path: p.c.auditPath, Logger: p.log}); err != nil {
 		return fmt.Errorf("audit.path: %w", err)
 	}
 	return nil
 }
+
+// reopenAudit opens the file of the audit log anew.
+func (p *program) reopenAudit() {
+	_ = p.audit.Reopen() // logs errors itself
+}
+
+func (p *program) closeAudit() error { return p.audit.Close() }
 
 // auditRules records that other rules came into force, or that those in the source cannot.
 func (p *program) auditRules(before, now rulesource.Status) {

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 // keyChange is a request to the admin API to change a key.
@@ -93,7 +93,7 @@ func (k *keyCommands) change(cmd *cobra.Command, method string, c *keyChange) (c
 	}
 	err := k.admin.do(cmd.Context(), method, k.path, c, &answer)
 	if answer.Warning != "" {
-		fmt.Fprintln(cmd.ErrOrStderr(), "weir: warning:", printableLines(answer.Warning))
+		fmt.Fprintln(cmd.ErrOrStderr(), "weir: warning:", human.PrintableLines(answer.Warning))
 	}
 	return answer, err
 }
@@ -180,7 +180,7 @@ What is set or lifted on one server holds on all that share its Redis.`,
 			if b.Manual {
 				reason = strings.TrimSuffix("by hand: "+reason, ": ")
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(b.Domain, b.Rule), keyText(b.Key), where, instant(b.Since), instant(b.Until), printableText(reason))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(b.Domain, b.Rule), keyText(b.Key), where, instant(b.Since), instant(b.Until), human.Printable(reason))
 		}
 		return flushList(w, cmd, len(answer.Bans), answer.Total)
 	})
@@ -236,7 +236,7 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 			if g.Problem != "" {
 				reason = strings.TrimSpace(reason + " (without effect: " + g.Problem + ")")
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(g.Domain, g.Rule), keyText(g.Key), printableLines(g.Allow), instant(g.Since), instant(g.Until), printableText(reason))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(g.Domain, g.Rule), keyText(g.Key), human.PrintableLines(g.Allow), instant(g.Since), instant(g.Until), human.Printable(reason))
 		}
 		return flushList(w, cmd, len(answer.Grants), answer.Total)
 	})
@@ -251,7 +251,7 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 				return err
 			}
 			g := answer.Grant
-			fmt.Fprintf(cmd.OutOrStdout(), "granted: %s %s %s until %s\n", limitText(g.Domain, g.Rule), keyText(g.Key), printableLines(g.Allow), instant(g.Until))
+			fmt.Fprintf(cmd.OutOrStdout(), "granted: %s %s %s until %s\n", limitText(g.Domain, g.Rule), keyText(g.Key), human.PrintableLines(g.Allow), instant(g.Until))
 			return nil
 		},
 	}
@@ -265,29 +265,9 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 
 func instant(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// printableText makes text from clients harmless for a terminal.
-func printableText(s string) string {
-	if quoted := strconv.QuoteToGraphic(s); quoted != `"`+s+`"` {
-		return quoted
-	}
-	return s
-}
-
 // limitText names a limit. The rules of the Lyft form let its name hold anything.
 func limitText(domain, limit string) string {
-	return printableText(domain) + "/" + printableText(limit)
-}
-
-// printableLines makes each line of a text harmless for a terminal. It escapes only where needed,
-// and leaves quotes alone: the text is prose, not a name.
-func printableLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, line := range lines {
-		if !utf8.ValidString(line) || strings.ContainsFunc(line, func(r rune) bool { return !strconv.IsGraphic(r) }) {
-			lines[i] = strconv.QuoteToGraphic(line)
-		}
-	}
-	return strings.Join(lines, "\n")
+	return human.Printable(domain) + "/" + human.Printable(limit)
 }
 
 func flushList(w *tabwriter.Writer, cmd *cobra.Command, listed, total int) error {

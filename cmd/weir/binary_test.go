@@ -1,13 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,6 +22,35 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
+
+// withoutLine keeps servers from turning requests away: test servers share their machine with other
+// tests, and may well be slow. Tests of that say so.
+var withoutLine = []string{"WEIR_OVERLOAD_LINE=0s", "WEIR_OVERLOAD_PROXY_LINE=0s"}
+
+// tests are the tests of a package.
+type tests struct{ *testing.M }
+
+// prepare sets what the tests of whole servers need. Run of what it returns runs the tests.
+func prepare(m *testing.M) interface{ Run() int } {
+	// Parallel tests wait for other programs, and for windows to pass, far more than they compute. A
+	// -parallel of the command line goes before.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	// Tests ask a server with up to 64 clients at once, each of which keeps its connection.
+	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = 64
+	return tests{m}
+}
+
+// Run runs the tests, and removes what they share.
+func (t tests) Run() int {
+	defer func() {
+		if builtIn != "" {
+			_ = os.RemoveAll(builtIn)
+		}
+	}()
+	return t.M.Run()
+}
 
 // process is a running program, most often the built one.
 type process struct {
@@ -45,7 +78,7 @@ func builtProgram(t *testing.T) string {
 	return path
 }
 
-// builtIn is the folder of the built program; TestMain removes it.
+// builtIn is the folder of the built program; tests.Run removes it.
 var builtIn string
 
 var built = sync.OnceValues(func() (path string, err error) {
@@ -129,6 +162,19 @@ func begin(t *testing.T, cmd *exec.Cmd) *process {
 	return p
 }
 
+// runBuilt runs the built program with args until it ends.
+func runBuilt(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	cmd := exec.Command(builtProgram(t), args...)
+	cmd.Env = plainEnvironment()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
 // plainEnvironment is testproc.Environ with withoutLine.
 func plainEnvironment() []string { return append(testproc.Environ(), withoutLine...) }
 
@@ -139,13 +185,10 @@ func init() {
 	if filepath.Base(os.Args[0]) == "weir" {
 		return
 	}
-	own := map[string]bool{"WEIR_CONFIG": true}
-	for i := range settings {
-		own[settings[i].variable()] = true
-	}
+	own := variables()
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
-		if own[name] || strings.HasPrefix(name, "REDIS_") || strings.HasPrefix(name, "REDISCLI_") || strings.HasPrefix(name, "OTEL_") {
+		if slices.Contains(own, name) || strings.HasPrefix(name, "REDIS_") || strings.HasPrefix(name, "REDISCLI_") || strings.HasPrefix(name, "OTEL_") {
 			_ = os.Unsetenv(name)
 		}
 	}

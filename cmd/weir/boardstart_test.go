@@ -18,9 +18,8 @@ import (
 // TestBansAtStart: a server that starts refuses banned keys from the first request on, at each
 // door, however long it takes to read the bans; and it says so if it cannot read them.
 func TestBansAtStart(t *testing.T) {
-	before := boardPatience
-	t.Cleanup(func() { boardPatience = before })
-	boardPatience = patience.Left(t)
+	before := setBoardPatience(patience.Left(t))
+	t.Cleanup(func() { setBoardPatience(before) })
 	redis := redistest.Start(t)
 	between := redistest.Proxy(t, redis.Addr())
 	const banned = 45
@@ -85,9 +84,9 @@ func TestBansAtStart(t *testing.T) {
 	p.end()
 
 	// With the store away the doors open all the same, and it is said.
-	boardPatience = 100 * time.Millisecond
+	setBoardPatience(100 * time.Millisecond)
 	between.Refuse()
-	p = start(t, "serve", "--store="+through, "--rules="+rules)
+	p = startServer(t, "serve", "--store="+through, "--rules="+rules)
 	n := nodeOf(t, p.stderr, p.addr)
 	p.stderr.await(t, "bans and grants could not be read: banned keys pass until the store answers")
 	if status, body := n.readyz(); status != http.StatusOK || !strings.Contains(body, "bans and grants have not been read yet") {

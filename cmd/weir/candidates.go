@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 func newCandidatesCommand() *cobra.Command {
@@ -84,7 +85,7 @@ func writeCandidates(out io.Writer, list []insight.Candidate, now time.Time) err
 			if t.Over > 0 {
 				over = fmt.Sprintf(" (%d at least)", t.Count-t.Over)
 			}
-			fmt.Fprintf(out, "  %8d  %s%s\n", t.Count, printableText(key), over)
+			fmt.Fprintf(out, "  %8d  %s%s\n", t.Count, human.Printable(key), over)
 		}
 	}
 	return nil

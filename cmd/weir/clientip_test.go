@@ -20,7 +20,7 @@ func TestClientIPFields(t *testing.T) {
 	defer upstream.Close()
 	rules := rulesFile(t, hourly)
 	serve := func(args ...string) *running {
-		return start(t, append([]string{"serve", "--rules=" + rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL}, args...)...)
+		return startServer(t, append([]string{"serve", "--rules=" + rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL}, args...)...)
 	}
 	client := clientOf(t, false, nil, nil)
 	for _, c := range []struct {
@@ -96,7 +96,7 @@ func TestClientIPFields(t *testing.T) {
 // same as those that come by IPv4.
 func TestNAT64Doors(t *testing.T) {
 	t.Parallel()
-	p := start(t, "serve", "--rules="+rulesFile(t, hourly), "--client-ip-trusted-proxies=127.0.0.0/8", "--proxy-protocol-doors=proxy", "--proxy-protocol-peers=loopback",
+	p := startServer(t, "serve", "--rules="+rulesFile(t, hourly), "--client-ip-trusted-proxies=127.0.0.0/8", "--proxy-protocol-doors=proxy", "--proxy-protocol-peers=loopback",
 		"--listen-proxy=127.0.0.1:0", "--proxy-upstream=http://127.0.0.1:1")
 	address, api, admin := p.addr("proxy"), "http://"+p.addr("http"), "http://"+p.addr("admin")
 	client := clientOf(t, false, nil, nil)

@@ -66,7 +66,7 @@ func TestMemoryOfOneAddress(t *testing.T) {
 		if trusted {
 			args = append(args, "--client-ip-trusted-proxies=loopback")
 		}
-		p := start(t, args...)
+		p := startServer(t, args...)
 		const connections = 100
 		taken := 0
 		var conns []net.Conn

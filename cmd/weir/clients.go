@@ -1,12 +1,56 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/admin/metrics"
 )
+
+// clientSettings say how clients are known.
+var clientSettings = []setting{
+	{path: "identity", kind: mapping,
+		help: "attribute=source pairs: header:NAME, cookie:NAME, hash:header:NAME, hash:cookie:NAME, apikey, basic, bearer, tls, jwt:CLAIM",
+		set: func(c *config, items []string) error {
+			c.identity = map[string]string{}
+			for _, item := range items {
+				name, source, ok := strings.Cut(item, "=")
+				if !ok || name == "" || source == "" {
+					return fmt.Errorf("%q is no attribute=source, such as user=header:X-User-Id", item)
+				}
+				if _, twice := c.identity[name]; twice {
+					return fmt.Errorf("%q is given twice", name)
+				}
+				c.identity[name] = source
+			}
+			return nil
+		}},
+	{path: "jwt.jwks",
+		help: "file of the keys that verify tokens for jwt: sources",
+		set:  toString(func(c *config) *string { return &c.jwks })},
+	{path: "client_ip.trusted_proxies", kind: list,
+		help: "proxies whose word for the client is believed: addresses, networks, private, loopback; unix: peers of unix sockets",
+		set:  toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.clientIP.Trusted, &c.clientIP.TrustUnix })},
+	{path: "client_ip.header", value: "X-Forwarded-For",
+		help: "the field in which they name it: X-Forwarded-For, Forwarded, or one that holds a single address, such as CF-Connecting-IP",
+		set: text(func(c *config, s string) error {
+			c.clientIP.Header = s
+			c.clientIP.Header = c.clientIP.Field()
+			return nil
+		})},
+	{path: "client_ip.hops", value: "0",
+		help: "how many proxies there are in front: the client is so many from the right of the list; 0 goes by trusted_proxies",
+		set:  toInt(0, 100, func(c *config) *int { return &c.clientIP.Hops })},
+	{path: "client_ip.ipv6_prefix", value: "64",
+		help: "how many bits of an IPv6 address make a key",
+		set:  toInt(1, 128, func(c *config) *int { return &c.ipv6Prefix })},
+}
 
 // fieldSettings decide over requests with fields that servers read in different ways.
 var fieldSettings = []setting{
@@ -18,6 +62,18 @@ var fieldSettings = []setting{
 		help: "requests with a field that servers take for one that is read, such as X_Api_Key for X-Api-Key: refuse them (400), drop the field, or keep it",
 		set: toWord(func(c *config) *httplimit.LookalikeFields { return &c.fields.lookalikes },
 			"refuse", httplimit.RefuseLookalikeFields, "drop", httplimit.DropLookalikeFields, "keep", httplimit.KeepLookalikeFields)},
+}
+
+// clientConfig is the configuration of how clients are known.
+type clientConfig struct {
+	identity map[string]string // source by attribute
+	jwks     string
+	fields   struct { // that servers read in different ways
+		repeated   httplimit.RepeatedFields
+		lookalikes httplimit.LookalikeFields
+	}
+	clientIP   httplimit.ClientIP
+	ipv6Prefix int
 }
 
 // toWord sets one of several values by its word; pairs are words and values in turn.
@@ -39,8 +95,8 @@ func toWord[T any](field func(*config) *T, pairs ...any) func(*config, []string)
 	})
 }
 
-// makeClients makes the guard of fields and the identities, by which the doors know clients.
-func (p *program) makeClients() error {
+// openClients makes the guard of fields and the identities, by which the doors know clients.
+func (p *program) openClients(context.Context) error {
 	p.fields = &httplimit.FieldGuard{Repeated: p.c.fields.repeated, Lookalikes: p.c.fields.lookalikes, Logger: p.log}
 	if len(p.c.identity) == 0 {
 		return nil
@@ -52,7 +108,7 @@ func (p *program) makeClients() error {
 	return nil
 }
 
-// fieldMetrics returns the sources of their metrics.
-func (p *program) fieldMetrics() metrics.FieldOptions {
-	return metrics.FieldOptions{Fields: p.fields.Stats, Unverified: p.identity.Unverified}
+// fieldMetrics are the metrics of both.
+func (p *program) fieldMetrics() []prometheus.Collector {
+	return []prometheus.Collector{metrics.NewFields(metrics.FieldOptions{Fields: p.fields.Stats, Unverified: p.identity.Unverified})}
 }

@@ -38,7 +38,7 @@ func TestServersThatClose(t *testing.T) {
 			upstream, rules := begin(t, freePort(t)), t.TempDir()
 			writeRules(t, filepath.Join(rules, "rules.yaml"), dailyRules)
 			for _, again := range []bool{true, false} {
-				p := start(t, "serve", "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream=http://"+upstream, "--proxy-upstream-idle=1h", fmt.Sprintf("--proxy-resend=%v", again))
+				p := startServer(t, "serve", "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream=http://"+upstream, "--proxy-upstream-idle=1h", fmt.Sprintf("--proxy-resend=%v", again))
 				ask := func(method string) int {
 					r, err := http.NewRequestWithContext(patience.Context(t), method, "http://"+p.addr("proxy")+"/", strings.NewReader("body"))
 					if err != nil {

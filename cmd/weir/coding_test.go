@@ -13,7 +13,7 @@ import (
 // reads bodies.
 func TestContentCodings(t *testing.T) {
 	inFolder(t, "domain: shop\nlimits: [{ name: api, per: [user], allow: 9/day }]\n")
-	p := start(t, "serve", "--rules=rules.yaml")
+	p := startServer(t, "serve", "--rules=rules.yaml")
 	decisions, admin := "http://"+p.addr("http"), "http://"+p.addr("admin")
 	send := func(url, coding, body string) (*http.Response, string) {
 		t.Helper()

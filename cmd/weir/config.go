@@ -3,137 +3,41 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/url"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
-
-	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/door/auth"
-	"github.com/weir-rl/weir/internal/door/forwardauth"
-	"github.com/weir-rl/weir/internal/door/httpapi"
-	"github.com/weir-rl/weir/internal/door/proxy"
-	"github.com/weir-rl/weir/internal/door/proxy/deferred"
-	"github.com/weir-rl/weir/internal/door/resp"
-	"github.com/weir-rl/weir/internal/door/rlqs"
-	"github.com/weir-rl/weir/internal/door/rls"
-	"github.com/weir-rl/weir/internal/door/spoe"
-	"github.com/weir-rl/weir/internal/host/load"
-	"github.com/weir-rl/weir/internal/host/nftables"
-	"github.com/weir-rl/weir/internal/lab/preview"
-	"github.com/weir-rl/weir/internal/observe/decisionlog"
-	"github.com/weir-rl/weir/internal/observe/insight/gather"
-	"github.com/weir-rl/weir/internal/observe/otel"
-	"github.com/weir-rl/weir/internal/observe/recent"
-	"github.com/weir-rl/weir/internal/rulesource/ruledb"
-	"github.com/weir-rl/weir/internal/wire/listen"
-	"github.com/weir-rl/weir/internal/wire/shed"
-	"github.com/weir-rl/weir/store/fallback"
-	"github.com/weir-rl/weir/store/memory"
-	"github.com/weir-rl/weir/store/redis"
 )
 
-// config holds the settings of weir.yaml, the environment and the flags. A setting that only one
-// package needs is in that package's Options, which are completed when the part is made.
+// config holds the settings of weir.yaml, the environment and the flags. Each section stands beside
+// the part that it is for, and after the settings that fill it. A setting that only one package
+// needs is in that package's Options, which are completed when the part is made.
 type config struct {
-	rules     string
-	rulesSet  bool            // somebody named the rules
-	database  *ruledb.Address // of rules; nil for a folder or a file
-	ruleCache string          // file for the rules of the database; "" for none
-	ruleEvery time.Duration   // between two looks into it
-	store     string          // storeMemory, or the URL of a store that nodes share
-
-	memory memory.Options
-	shared struct { // of any store that nodes share
-		timeout, rememberRefusals, heartbeat time.Duration
-	}
-	redis    redis.Options    // with a Redis only: what no other store has
-	fallback fallback.Options // with a shared store only
-	leases   struct{ maxKeys int }
-
-	region        string            // "" if there is one alone
-	regionWeights map[string]int    // of all regions
-	regionStores  map[string]string // URLs of the others
-
-	listen      struct{ http, grpc, resp, admin, proxy, spoe string } // addresses; "" is closed
-	http        httpapi.Options
-	rls         rls.Options
-	rlqs        rlqs.Options
-	rlqsDomains []string // domains whose limits lend where they say nothing of leases
-	resp        resp.Options
-	spoe        spoe.Options
-	forwardAuth forwardauth.Options
-	admin       admin.Options
-
-	proxy       proxy.Options
-	concurrency string // of the proxy: "", "adaptive", or a number
-	capacity    int    // requests in flight that are 100 %; 0 for as many as concurrency admits
-	deferral    proxy.Deferral
-	deferBounds deferred.Bounds
-	deferPath   string
-
-	shed struct { // of requests that wait too long
-		line, proxyLine time.Duration
-		answer          shed.Answer
-	}
-	prometheus load.Query        // all but the query
-	signals    map[string]string // PromQL by name
-	bans       weir.BanOptions
-	nftables   nftables.Options
-	recent     recent.Options
-	insight    gather.Options
-	record     preview.Options
-
-	insightPath string // of the history file; "" for none
-
-	identity map[string]string // source by attribute
-	jwks     string
-	fields   struct { // that servers read in different ways
-		repeated   httplimit.RepeatedFields
-		lookalikes httplimit.LookalikeFields
-	}
-	clientIP     httplimit.ClientIP
-	ipv6Prefix   int
-	trust        auth.Trust // all but the tokens
-	tokensFile   string
-	authDoors    []string // doors that need a token
-	certificates listen.CertificateFiles
-	tlsDoors     []string // doors that speak TLS
-	clientDoors  []string // doors that demand a client's certificate
-	proxyDoors   []string // doors that take PROXY protocol headers
-	proxyPeers   listen.ProxyPeers
-
-	headers  httplimit.Headers
-	cors     httplimit.CORS
-	detailed bool // metrics with clients' values
-	log      struct {
-		level  slog.Level
-		format string
-	}
-	otel           otel.Options
-	otelHeaders    string
-	decisions      decisionlog.Options
-	page           bool   // the operator's page is on
-	auditPath      string // "" for none
-	drain          time.Duration
-	maxConnections int
-	limits         limits
+	ruleConfig
+	storeConfig
+	doorConfig
+	quotaConfig
+	regionConfig
+	proxyConfig
+	overloadConfig
+	banConfig
+	insightConfig
+	deferConfig
+	clientConfig
+	trustConfig
+	logConfig
+	otelConfig
+	decisionConfig
+	boundConfig
 
 	named     map[string]bool // settings that the file, the environment or a flag sets, by path
 	strays    []string        // of variables that look like settings and are none
 	inherited inherited
 }
 
-// limits bound connections and requests at several doors.
-type limits struct {
-	perAddress, streams        int
-	header, body, memory       int64
-	headerTimeout, idle, stall time.Duration
+// addConfigFlag adds the flag that names the configuration file.
+func addConfigFlag(flags *pflag.FlagSet) {
+	flags.String("config", "", "configuration file; ./weir.yaml if it is there (WEIR_CONFIG)")
 }
 
 // addSettingFlags gives a command a flag for each setting, and --config.
@@ -215,11 +119,19 @@ func loadConfig(flags *pflag.FlagSet, env []string) (*config, error) {
 	return c, errors.Join(problems...)
 }
 
-// redactURL hides the password of a URL in a message.
-func redactURL(s string) string {
-	if u, err := url.Parse(s); err == nil {
-		return u.Redacted()
+// defaultProxyAddress is where `weir proxy` listens if nothing else is said.
+const defaultProxyAddress = "127.0.0.1:8000"
+
+// onlyProxy makes c the configuration of weir proxy: beside the proxy and the admin port, the doors
+// are open whose flags are given.
+func (c *config) onlyProxy(flags *pflag.FlagSet) {
+	for name, address := range map[string]*string{"listen-http": &c.listen.http, "listen-grpc": &c.listen.grpc, "listen-resp": &c.listen.resp} {
+		if !flags.Changed(name) {
+			*address = ""
+		}
 	}
-	scheme, _, _ := strings.Cut(s, ":")
-	return scheme + ":…"
+	if c.listen.proxy == "" {
+		c.listen.proxy = defaultProxyAddress
+	}
+	c.rulesSet = true // the starter rules know nothing that a proxy sees
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/internal/door/proxy/deferred"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 func newDeferCommand() *cobra.Command {
@@ -52,7 +53,7 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 				fmt.Fprintln(w, "ID\tQUEUE\tSTATE\tQUEUED\tATTEMPTS\tSTATUS\tERROR")
 			}
 			for _, t := range answer.Jobs {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", printableText(t.ID), printableText(t.Queue), t.State, t.Queued.UTC().Format(time.RFC3339), t.Attempts, numberOrDash(t.Status), printableText(t.Error))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", human.Printable(t.ID), human.Printable(t.Queue), t.State, t.Queued.UTC().Format(time.RFC3339), t.Attempts, numberOrDash(t.Status), human.Printable(t.Error))
 			}
 			if err := w.Flush(); err != nil {
 				return err

@@ -289,7 +289,7 @@ func TestDeferCommand(t *testing.T) {
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"),
 		"limits: [{ name: once, per: [ip], when: { method: POST }, allow: { rate: 20/s, burst: 1 }, on_limit: { defer: later } }, { name: day, per: [ip], allow: 1000/day }]\n")
-	p := start(t, "proxy", "--upstream="+upstream.URL, "--rules="+filepath.Join(dir, "rules.yaml"), "--listen-proxy=127.0.0.1:0", "--listen-admin=127.0.0.1:0",
+	p := startServer(t, "proxy", "--upstream="+upstream.URL, "--rules="+filepath.Join(dir, "rules.yaml"), "--listen-proxy=127.0.0.1:0", "--listen-admin=127.0.0.1:0",
 		"--defer-path="+filepath.Join(dir, "deferred.db"), "--defer-attempts=1", "--defer-max-body=10B")
 	base, admin := "http://"+p.addr("proxy"), "http://"+p.addr("admin")
 	// post sends a body until it comes while the limit is used up. That is for 50 ms after one that

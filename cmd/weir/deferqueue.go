@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,9 +14,57 @@ import (
 	"github.com/weir-rl/weir/store/postgres"
 )
 
+// deferSettings are about deferred requests.
+var deferSettings = []setting{
+	{path: "defer.path",
+		help: "file of the requests that rules defer, with the embedded store; with Redis or PostgreSQL they lie there",
+		set:  toString(func(c *config) *string { return &c.deferPath })},
+	{path: "defer.max_jobs", value: "100000",
+		help: "bound on the deferred requests that wait",
+		set:  toInt(1, 1<<30, func(c *config) *int { return &c.deferBounds.Jobs })},
+	{path: "defer.max_bytes", value: "1GiB",
+		help: "bound on their bytes",
+		set:  toBytes(func(c *config) *int64 { return &c.deferBounds.Bytes })},
+	{path: "defer.max_body", value: "1MiB",
+		help: "largest body of a request that is deferred; larger ones are refused",
+		set:  toBytes(func(c *config) *int64 { return &c.deferral.MaxBody })},
+	{path: "defer.max_dead", value: "10000",
+		help: "bound on the dead letters",
+		set:  toInt(1, 1<<30, func(c *config) *int { return &c.deferBounds.Dead })},
+	{path: "defer.max_age", value: "24h",
+		help: "how old a deferred request may become before it is given up",
+		set:  toDuration(time.Second, func(c *config) *time.Duration { return &c.deferral.Worker.MaxAge })},
+	{path: "defer.keep", value: "24h",
+		help: "how long the ticket of a request that has ended is kept",
+		set:  toDuration(time.Second, func(c *config) *time.Duration { return &c.deferBounds.Keep })},
+	{path: "defer.attempts", value: "8",
+		help: "how often a deferred request is sent before it is given up",
+		set:  toInt(1, 100, func(c *config) *int { return &c.deferral.Worker.Attempts })},
+	{path: "defer.parallel", value: "64",
+		help: "how many deferred requests are sent at a time",
+		set:  toInt(1, 10_000, func(c *config) *int { return &c.deferral.Worker.Parallel })},
+	{path: "defer.tickets", value: proxy.DefaultTicketPath,
+		help: "path of the proxy below which clients ask what became of a deferred request",
+		set: text(func(c *config, s string) error {
+			if len(s) < 2 || s[0] != '/' || s[len(s)-1] != '/' || strings.ContainsAny(s, "?#% ") {
+				return fmt.Errorf("%q must be a path that begins and ends with a slash, such as %s", s, proxy.DefaultTicketPath)
+			}
+			c.deferral.TicketPath = s
+			return nil
+		})},
+}
+
+// deferConfig is the configuration of deferred requests.
+type deferConfig struct {
+	deferral    proxy.Deferral
+	deferBounds deferred.Bounds
+	deferPath   string
+}
+
 // openDeferred opens the queue of deferred requests, where the proxy runs and there is a place for
 // it.
-func (p *program) openDeferred(set *rule.Set) error {
+func (p *program) openDeferred(context.Context) error {
+	p.worker = newLatch()
 	path, bounds := p.c.deferPath, p.c.deferBounds
 	if p.c.listen.proxy == "" {
 		return nil
@@ -43,7 +92,7 @@ func (p *program) openDeferred(set *rule.Set) error {
 		}
 		p.deferred = q
 	default:
-		if r := deferring(set); r != nil {
+		if r := deferring(p.atStart); r != nil {
 			return fmt.Errorf("defer.path: is missing: limit %q defers requests, which must outlast this program. Name a file for them, such as ./weir-deferred.db, or use Redis or PostgreSQL as the store", r.Name)
 		}
 	}
@@ -82,11 +131,21 @@ func (p *program) jobsWait() bool {
 
 // workOff forwards deferred requests until ctx ends.
 func (p *program) workOff(ctx context.Context) {
+	if p.proxy == nil {
+		return
+	}
 	select {
 	case <-ctx.Done():
 	case <-p.worker.opened:
 		p.proxy.Work(ctx)
 	}
+}
+
+func (p *program) closeDeferred() error {
+	if p.deferred == nil {
+		return nil
+	}
+	return p.deferred.Close()
 }
 
 // deferral returns the proxy's settings for deferring requests; nil without a queue.

@@ -18,7 +18,7 @@ func TestDeferShares(t *testing.T) {
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"),
 		"limits: [{ name: once, per: [header.x-user], allow: 1/day, algorithm: sliding_log, on_limit: { defer: later } }]\n")
-	p := start(t, "proxy", "--upstream="+upstream.URL, "--rules="+filepath.Join(dir, "rules.yaml"), "--listen-proxy=127.0.0.1:0", "--listen-admin=127.0.0.1:0",
+	p := startServer(t, "proxy", "--upstream="+upstream.URL, "--rules="+filepath.Join(dir, "rules.yaml"), "--listen-proxy=127.0.0.1:0", "--listen-admin=127.0.0.1:0",
 		"--defer-path="+filepath.Join(dir, "deferred.db"), "--defer-max-jobs=20")
 	base, admin := "http://"+p.addr("proxy"), "http://"+p.addr("admin")
 	post := func(user string, times int) map[int]int {

@@ -48,7 +48,7 @@ func describedServer(t *testing.T, dir, token string) (decisions, admin string) 
 		args = append(args, "--auth-tokens-file="+file, "--auth-doors=http")
 		headers = []string{"Authorization", "Bearer " + token}
 	}
-	p := start(t, args...)
+	p := startServer(t, args...)
 	decisions, admin = "http://"+p.addr("http"), "http://"+p.addr("admin")
 	for name, base := range map[string]string{"decision.yaml": decisions, "admin.yaml": admin} {
 		status, text := ask(t, clientOf(t, false, nil, nil), "GET", base+"/api/v1/openapi.yaml", "", headers...)

@@ -25,7 +25,7 @@ func TestDescriptorsAtEachDoor(t *testing.T) {
 	defer upstream.Close()
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "messaging.yaml"), messagingRules)
-	p := start(t, "serve", "--rules="+dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL,
+	p := startServer(t, "serve", "--rules="+dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL,
 		"--identity=message_type=header:X-Message-Type", "--client-ip-trusted-proxies=127.0.0.0/8")
 	api := "http://" + p.addr("http")
 	ask := func(url string, headers ...string) *http.Response {
@@ -79,7 +79,7 @@ func TestDescriptorsAtEachDoor(t *testing.T) {
 func TestForwardAuthTellsOfDescriptors(t *testing.T) {
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "messaging.yaml"), strings.ReplaceAll(messagingRules, "remote_address", "tenant"))
-	p := start(t, "serve", "--rules="+dir, "--client-ip-trusted-proxies=127.0.0.0/8")
+	p := startServer(t, "serve", "--rules="+dir, "--client-ip-trusted-proxies=127.0.0.0/8")
 	for range 3 {
 		r, _ := http.NewRequest(http.MethodGet, "http://"+p.addr("http")+"/api/v1/forward-auth", nil)
 		r.Header.Set("X-Forwarded-Method", "GET")

@@ -82,13 +82,23 @@ func repositoryRoot(t *testing.T) string {
 	return originalRoot
 }
 
-// originalRoot is found before any test changes the working folder.
+// originalRoot is the folder above with go.mod, found before any test changes the working folder. It is
+// empty where a test runs this binary as weir, in a folder of its own.
 var originalRoot = func() string {
-	root, err := filepath.Abs(filepath.Join("..", ".."))
+	root, err := os.Getwd()
 	if err != nil {
 		panic(err)
 	}
-	return root
+	for {
+		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			return root
+		}
+		above := filepath.Dir(root)
+		if above == root {
+			return ""
+		}
+		root = above
+	}
 }()
 
 // freePort returns a free port that no other test gets until this one has ended, nor one of another

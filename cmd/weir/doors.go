@@ -4,29 +4,121 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
+	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/admin/page"
 	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/door/forwardauth"
 	"github.com/weir-rl/weir/internal/door/httpapi"
 	"github.com/weir-rl/weir/internal/door/proxy"
+	"github.com/weir-rl/weir/internal/door/resp"
 	"github.com/weir-rl/weir/internal/door/rls"
+	"github.com/weir-rl/weir/internal/door/spoe"
 	"github.com/weir-rl/weir/internal/observe/insight"
-	"github.com/weir-rl/weir/internal/observe/otel"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/wire/h1"
 	"github.com/weir-rl/weir/internal/wire/h2"
 	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/rule"
 )
+
+const slashHelp = `what becomes of requests whose path holds %2F, %5C or \, which servers read in different ways: refuse (400), or keep as data`
+
+// answerSettings shape the answers of all doors.
+var answerSettings = []setting{
+	{path: "headers", kind: list, value: "x-delta,draft11",
+		help: "families of rate-limit headers: x-delta, x-epoch or envoy03; draft03, draft11 or next; or off",
+		set: func(c *config, items []string) (err error) {
+			if c.headers, err = httplimit.ParseHeaders(items); err != nil {
+				// the key is named anyway
+				return errors.New(strings.TrimPrefix(err.Error(), "headers: "))
+			}
+			return nil
+		}},
+	{path: "cors.origins", kind: list,
+		help: "origins of the web pages that may read the rate-limit headers and refusals, or * for all; none if empty",
+		set: func(c *config, items []string) (err error) {
+			if c.cors, err = httplimit.ParseOrigins(items); err != nil {
+				return errors.New(strings.TrimPrefix(err.Error(), "cors.origins: "))
+			}
+			return nil
+		}},
+	{path: "rls.response_headers", value: "false",
+		help: "RLS answers carry rate-limit headers",
+		set:  toBool(func(c *config) *bool { return &c.rls.ResponseHeaders })},
+	{path: "rls.dynamic_metadata", value: "false",
+		help: "RLS answers carry dynamic metadata",
+		set:  toBool(func(c *config) *bool { return &c.rls.DynamicMetadata })},
+}
+
+// doorSettings are the addresses of the doors, and what single doors do.
+var doorSettings = []setting{
+	{path: "listen.http", value: "127.0.0.1:8080",
+		help: "address of the HTTP decision API, host:port or unix:/path as for all doors; off closes it",
+		set:  toAddress(func(c *config) *string { return &c.listen.http })},
+	{path: "listen.grpc", value: "127.0.0.1:8081",
+		help: "address of Envoy's rate limit service over gRPC; off closes it",
+		set:  toAddress(func(c *config) *string { return &c.listen.grpc })},
+	{path: "listen.resp", value: "127.0.0.1:6380",
+		help: "address of the Redis protocol: CL.THROTTLE, THROTTLE and WEIR.LIMIT; off closes it",
+		set:  toAddress(func(c *config) *string { return &c.listen.resp })},
+	{path: "listen.admin", value: "127.0.0.1:6070",
+		help: "address of the admin API and metrics; off closes it",
+		set:  toAddress(func(c *config) *string { return &c.listen.admin })},
+	{path: "listen.proxy",
+		help: "address of the reverse proxy; needs proxy.upstream",
+		set:  toAddress(func(c *config) *string { return &c.listen.proxy })},
+	{path: "listen.spoe",
+		help: "address of the SPOE agent for HAProxy, such as 127.0.0.1:9907; off closes it",
+		set:  toAddress(func(c *config) *string { return &c.listen.spoe })},
+	{path: "http.domain",
+		help: "domain of decision requests that name none",
+		set:  toString(func(c *config) *string { return &c.http.Domain })},
+	{path: "resp.domain",
+		help: "domain of WEIR.LIMIT with an empty one",
+		set:  toString(func(c *config) *string { return &c.resp.Domain })},
+	{path: "resp.max_memory", value: "256MiB",
+		help: "bound on the memory that all connections over the Redis protocol take",
+		set:  toBytes(func(c *config) *int64 { return &c.resp.MaxMemory })},
+	{path: "resp.idle", value: "10m",
+		help: "how long such a connection may be silent",
+		set:  toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.resp.Idle })},
+	{path: "spoe.domain",
+		help: "domain of HAProxy's requests that name none",
+		set:  toString(func(c *config) *string { return &c.spoe.Domain })},
+	{path: "spoe.encoded_slash", value: "refuse",
+		help: slashHelp,
+		set:  toSlash(func(c *config) *httplimit.EncodedSlash { return &c.spoe.EncodedSlash })},
+	{path: "forward_auth.domain",
+		help: "domain of the checks of nginx, Caddy and Traefik whose path names none; http.domain if empty",
+		set:  toString(func(c *config) *string { return &c.forwardAuth.Domain })},
+	{path: "forward_auth.dedupe", value: "false",
+		help: "count repeated checks of one nginx request, known by X-Request-Id, once; only where nginx sets that header itself",
+		set:  toBool(func(c *config) *bool { return &c.forwardAuth.Dedupe })},
+	{path: "forward_auth.encoded_slash", value: "refuse",
+		help: slashHelp,
+		set:  toSlash(func(c *config) *httplimit.EncodedSlash { return &c.forwardAuth.EncodedSlash })},
+}
+
+// doorConfig is the configuration of the doors, and of their answers.
+type doorConfig struct {
+	listen      struct{ http, grpc, resp, admin, proxy, spoe string } // addresses; "" is closed
+	http        httpapi.Options
+	rls         rls.Options
+	resp        resp.Options
+	spoe        spoe.Options
+	forwardAuth forwardauth.Options
+	headers     httplimit.Headers
+	cors        httplimit.CORS
+}
 
 // door is one address with a protocol.
 type door struct {
@@ -52,7 +144,7 @@ func (p *program) ready() error {
 
 // addDoors makes a door for each address that is configured; the admin door comes last, so that it
 // outlives the others.
-func (p *program) addDoors() error {
+func (p *program) addDoors(context.Context) error {
 	listens := &p.c.listen
 	options := p.c.rls
 	options.Logger, options.Stopwatch, options.Tracer = p.log, p.metrics, p.tracer()
@@ -154,7 +246,7 @@ func (p *program) addAdmin() {
 	}
 	var h *admin.Handler
 	if p.c.page {
-		o.Page = page.Handler(page.Options{Version: versionText(), Regions: o.Regions != nil, First: func(r *http.Request) (page.Session, func() page.Snapshot, bool) {
+		o.Page = page.Handler(page.Options{Version: p.version, Regions: o.Regions != nil, First: func(r *http.Request) (page.Session, func() page.Snapshot, bool) {
 			s, first, ok := h.First(r)
 			return page.Session(s), func() page.Snapshot { return p.snapshot(first()) }, ok
 		}})
@@ -211,41 +303,6 @@ func (p *program) ruleFiles() admin.RuleFiles {
 		out.Files[s.Name] = string(s.Data)
 	}
 	return out
-}
-
-// addProxy makes the door of the reverse proxy.
-func (p *program) addProxy() error {
-	c := p.c
-	if c.proxy.Upstream == nil {
-		return errors.New("proxy.upstream: is missing; write for example http://127.0.0.1:3000")
-	}
-	if set, _ := p.limiter.Rules(); c.proxy.Domain == "" && set != nil && len(set.Domains()) > 1 {
-		return fmt.Errorf("proxy.domain: is missing, and the rules hold several domains (%s)", strings.Join(set.Domains(), ", "))
-	}
-	o := c.proxy
-	o.Headers, o.CORS, o.ClientIP, o.Identity, o.Fields = c.headers, c.cors, c.clientIP, p.identity, p.fields
-	o.Defer, o.Overload, o.Load = p.deferral(), p.overload, p.signals
-	o.MaxUpstream = p.connections()
-	o.Stopwatch, o.Logf, o.Line = p.metrics, p.logf(slog.LevelWarn), p.lineOf("proxy")
-	if p.tracer() != nil {
-		o.Trace = otel.TraceOf
-	}
-	h, err := proxy.New(p.limiter, o)
-	if err != nil {
-		return err
-	}
-	p.proxy = h
-	served := http.Handler(h)
-	if p.tracer() != nil {
-		served = p.otel.Tracer().Serve(h)
-	}
-	s, memory := proxy.NewServerWith(proxy.Bound(served, c.limits.body, c.limits.stall),
-		h2.HTTPOptions{MaxMemory: c.limits.mostMemory(), Logger: p.log, Client: func(peer net.Addr) netip.Addr {
-			return listen.Client(peer, c.clientIP.Trusted) // a proxy brings the requests of many
-		}})
-	p.addLoop("proxy", c.listen.proxy, s, h.Drain)
-	p.doors[len(p.doors)-1].memory = memory
-	return nil
 }
 
 // addHTTP adds a door that s serves alone.

@@ -68,7 +68,7 @@ func TestDoors(t *testing.T) {
 	defer upstream.Close()
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"), doorRules)
-	p := start(t, "serve", "--rules="+dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--identity=door=header:X-Door",
+	p := startServer(t, "serve", "--rules="+dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--identity=door=header:X-Door",
 		"--defer-path="+filepath.Join(dir, "deferred.db"), "--rls-response-headers=true", "--client-ip-trusted-proxies=127.0.0.0/8", "--listen-spoe=127.0.0.1:0")
 	admin := "http://" + p.addr("admin")
 	push := func() {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/rule"
 )
@@ -29,7 +30,7 @@ func (p *program) printExamples(w io.Writer) {
 			rules = "DIR" // a URL may hold a password
 		}
 		fmt.Fprintf(w, "No request to try: sample values meet no rule with numbers.\n"+
-			"weir explain --rules %s KEY=VALUE… tells which limits a request would meet.\n\n", shellQuote(rules))
+			"weir explain --rules %s KEY=VALUE… tells which limits a request would meet.\n\n", human.ShellQuote(rules))
 		return
 	}
 	domains := set.Domains()
@@ -92,11 +93,11 @@ func (p *program) exampleAt(text *strings.Builder, d *door, e *example, nameDoma
 				query.Set(a.Name, a.Value)
 				body.Attributes[a.Name] = a.Value
 			}
-			request = shellQuote(base + "/api/v1/limit?" + query.Encode())
+			request = human.ShellQuote(base + "/api/v1/limit?" + query.Encode())
 			fmt.Fprintf(text, "\n# HTTP: 200 may pass, 429 may not. Rule %q:\n%s -i %s\n%s -i -X POST %s/api/v1/limit -H 'Content-Type: application/json' -d %s\n",
-				r.Name, curl, request, curl, base, shellQuote(mustJSON(body)))
+				r.Name, curl, request, curl, base, human.ShellQuote(mustJSON(body)))
 		} else {
-			request = base + "/json -d " + shellQuote(mustJSON(rls))
+			request = base + "/json -d " + human.ShellQuote(mustJSON(rls))
 			fmt.Fprintf(text, "\n# HTTP: 200 may pass, 429 may not. Rule %q:\n%s -i %s\n", r.Name, curl, request)
 		}
 		if n := r.Windows[0].Limit.Config().N; n < 100 {
@@ -104,7 +105,7 @@ func (p *program) exampleAt(text *strings.Builder, d *door, e *example, nameDoma
 		}
 	case "grpc":
 		fmt.Fprintf(text, "\n# Envoy's rate limit service:\ngrpcurl %s -d %s %s envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit\n",
-			p.grpcurl(d), shellQuote(mustJSON(rls)), connectAddress(d.listener.Addr()))
+			p.grpcurl(d), human.ShellQuote(mustJSON(rls)), connectAddress(d.listener.Addr()))
 	case "resp":
 		if e.byAttributes {
 			fmt.Fprintf(text, "\n# The Redis protocol: 1 may pass, 0 may not; then redis-cell's command, which needs no rule: 0 may pass, 1 may not.\n%s\n",
@@ -116,7 +117,7 @@ func (p *program) exampleAt(text *strings.Builder, d *door, e *example, nameDoma
 			fmt.Fprintf(text, "\n# In a browser, what goes on and whether the rules do their job: %s/\n", base)
 		}
 		fmt.Fprintf(text, "\n# The counters: metrics, and the hottest keys.\n%s -s %s/metrics\n%s -s %s\n", curl, base, curl,
-			shellQuote(base+"/api/v1/keys?"+url.Values{"limit": {r.Name}, "domain": {r.Domain}}.Encode()))
+			human.ShellQuote(base+"/api/v1/keys?"+url.Values{"limit": {r.Name}, "domain": {r.Domain}}.Encode()))
 	}
 }
 
@@ -214,7 +215,7 @@ func (p *program) curl(d *door, token bool) (command, base string) {
 		command += ` -H "Authorization: Bearer $TOKEN"`
 	}
 	if a := d.listener.Addr(); a.Network() == "unix" {
-		return command + " --unix-socket " + shellQuote(a.String()), base + "localhost"
+		return command + " --unix-socket " + human.ShellQuote(a.String()), base + "localhost"
 	}
 	return command, base + connectAddress(d.listener.Addr())
 }
@@ -250,6 +251,3 @@ func mustJSON(v any) string {
 	}
 	return string(b)
 }
-
-// shellQuote makes s one word of a POSIX shell.
-func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

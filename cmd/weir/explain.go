@@ -338,7 +338,7 @@ func (e *explanation) writeBans(ctx context.Context) error {
 		return usageError(err)
 	}
 	for _, b := range e.bans {
-		where := "wherever " + printableText(b.Rule) + " applies"
+		where := "wherever " + human.Printable(b.Rule) + " applies"
 		if b.DomainWide {
 			where = "everywhere in the domain"
 		}

@@ -59,15 +59,15 @@ func writeDecision(out io.Writer, e *recent.Entry) {
 		id += " "
 	}
 	fmt.Fprintf(out, "decision %sof %s\n", id, e.Time.UTC().Format(instantFormat))
-	fmt.Fprintf(out, "domain %s", printableText(e.Domain))
+	fmt.Fprintf(out, "domain %s", human.Printable(e.Domain))
 	if e.Door != "" {
-		fmt.Fprintf(out, ", through the door %s", printableText(e.Door))
+		fmt.Fprintf(out, ", through the door %s", human.Printable(e.Door))
 	}
 	fmt.Fprintf(out, ", by rule set %d\n\n%s\n", e.Generation, verdict(e))
 	if len(e.Attributes) > 0 {
 		var list []string
 		for _, name := range slices.Sorted(maps.Keys(e.Attributes)) {
-			list = append(list, printableText(name)+"="+printableText(e.Attributes[name]))
+			list = append(list, human.Printable(name)+"="+human.Printable(e.Attributes[name]))
 		}
 		fmt.Fprintf(out, "\nThe rules looked at %s.\n", strings.Join(list, ", "))
 	}
@@ -78,16 +78,16 @@ func writeDecision(out io.Writer, e *recent.Entry) {
 	var text strings.Builder
 	for i := range e.Limits {
 		l := &e.Limits[i]
-		fmt.Fprintf(&text, "  %s\t%s\n", called(l, l.Name), part(e, l))
-		fmt.Fprintf(&text, "  \t%s (%s)", printableText(l.Allows), printableText(human.Algorithm(l.Algorithm)))
+		fmt.Fprintf(&text, "  %s\t%s\n", called(l, l.Name), limitPart(e, l))
+		fmt.Fprintf(&text, "  \t%s (%s)", human.Printable(l.Allows), human.Printable(human.Algorithm(l.Algorithm)))
 		if l.Key != "" {
-			fmt.Fprintf(&text, " for %s", printableText(l.Key))
+			fmt.Fprintf(&text, " for %s", human.Printable(l.Key))
 		} else {
 			text.WriteString(" for all together")
 		}
 		fmt.Fprintf(&text, "; %d of %d remaining, %d asked for\n", l.Remaining, l.Limit, l.Asked)
 		if l.File != "" {
-			fmt.Fprintf(&text, "  \t%s:%d\n", printableText(l.File), l.Line)
+			fmt.Fprintf(&text, "  \t%s:%d\n", human.Printable(l.File), l.Line)
 		}
 	}
 	fmt.Fprintf(out, "\nlimits that it met:\n%s", align(text.String()))
@@ -99,11 +99,11 @@ func writeDecision(out io.Writer, e *recent.Entry) {
 // called is how a limit is called: as Envoy's headers do where the rule has a name of its own, and
 // by the name that the other commands take.
 func called(l *recent.Limit, name string) string {
-	name = printableText(name)
+	name = human.Printable(name)
 	if l.GivenName == "" {
 		return name
 	}
-	return fmt.Sprintf("%s (%s)", printableText(l.GivenName), name)
+	return fmt.Sprintf("%s (%s)", human.Printable(l.GivenName), name)
 }
 
 // verdict is the outcome of the request.
@@ -128,8 +128,8 @@ func verdict(e *recent.Entry) string {
 	return fmt.Sprintf("It was REFUSED by %s. The same request would have passed %s later, at %s.", names, span(e.RetryAfter), after(e, e.RetryAfter))
 }
 
-// part describes a limit's part in the decision.
-func part(e *recent.Entry, l *recent.Limit) string {
+// limitPart describes a limit's part in the decision.
+func limitPart(e *recent.Entry, l *recent.Limit) string {
 	late := "; it would never have passed it"
 	if l.RetryAfter != algo.Never {
 		late = fmt.Sprintf("; it would have passed it %s later", span(l.RetryAfter))

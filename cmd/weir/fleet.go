@@ -8,7 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/weir-rl/weir/internal/admin/fleet"
+	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/admin/nodes"
 	"github.com/weir-rl/weir/internal/lab/preview"
 	"github.com/weir-rl/weir/internal/observe/insight"
@@ -16,8 +19,8 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 )
 
-// makePreview makes what records requests, unless insight.record is 0.
-func (p *program) makePreview() error {
+// openPreview makes what records requests, unless insight.record is 0.
+func (p *program) openPreview(context.Context) error {
 	o := p.c.record
 	if o.Bytes == 0 {
 		return nil
@@ -36,16 +39,16 @@ func (p *program) makePreview() error {
 		return set
 	}, file.Options{IPv6Prefix: p.c.ipv6Prefix})
 	p.preview.SetLint(p.c.lintOptions())
-	p.preview.SetProcess([]string{previewProcess}, p.log)
+	p.preview.SetProcess([]string{preview.Command}, p.log)
 	if s := p.storage.shared; s != nil {
 		p.preview.SetNodes(s.Nodes)
 	}
 	return nil
 }
 
-// makeFleet makes the view of all nodes that share the store, or of this one alone if it shares
+// openFleet makes the view of all nodes that share the store, or of this one alone if it shares
 // none.
-func (p *program) makeFleet() error {
+func (p *program) openFleet(context.Context) error {
 	o := fleet.Options{
 		Name: p.nodeName(), Recent: p.recent, Insight: p.insight, State: p.nodeState, GoodRefused: p.c.insight.GoodRefused, Logger: p.log,
 	}
@@ -73,6 +76,35 @@ func (p *program) makeFleet() error {
 	return nil
 }
 
+// record records requests until ctx ends.
+func (p *program) record(ctx context.Context) {
+	if p.recorder != nil {
+		p.recorder.Run(ctx)
+	}
+}
+
+// answerNodes answers other nodes until ctx ends.
+func (p *program) answerNodes(ctx context.Context) {
+	if p.nodes != nil {
+		p.nodes.Listen(ctx)
+	}
+}
+
+// runFleet gathers what all nodes know until ctx ends.
+func (p *program) runFleet(ctx context.Context) { p.fleet.Run(ctx) }
+
+// nodeMetrics are the metrics of how nodes answer each other, and of recorded requests.
+func (p *program) nodeMetrics() []prometheus.Collector {
+	var o metrics.NodesOptions
+	if p.nodes != nil {
+		o.Nodes, o.Unreadable = p.nodes.Stats, p.fleet.Unreadable
+	}
+	if p.recorder != nil {
+		o.Record = p.recorder.Stats
+	}
+	return []prometheus.Collector{metrics.NewNodes(o)}
+}
+
 // nodeName is the name of this node for people, wherever a node is named: the name of its machine.
 // With Redis a suffix tells it apart from other processes there and from itself before a restart.
 func (p *program) nodeName() string {
@@ -94,7 +126,7 @@ func (p *program) nodeState() insight.NodeState {
 	set, generation := p.limiter.Rules()
 	source := p.rules.Status()
 	s := insight.NodeState{
-		Version: versionText(), Started: p.started.UTC(), Generation: generation, Digest: source.Digest, RulesVersion: source.Version, RulesSince: source.Loaded.UTC(), RulesBroken: source.Err != nil,
+		Version: p.version, Started: p.started.UTC(), Generation: generation, Digest: source.Digest, RulesVersion: source.Version, RulesSince: source.Loaded.UTC(), RulesBroken: source.Err != nil,
 		Store: "memory",
 	}
 	if set != nil {

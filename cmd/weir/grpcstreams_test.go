@@ -11,7 +11,7 @@ import (
 // TestStreamsOfGRPC: limits.streams holds at the gRPC door.
 func TestStreamsOfGRPC(t *testing.T) {
 	for want, args := range map[uint32][]string{1024: nil, 7: {"--limits-streams=7"}} {
-		p := start(t, append([]string{"serve"}, args...)...)
+		p := startServer(t, append([]string{"serve"}, args...)...)
 		conn, err := net.Dial("tcp", p.addr("grpc"))
 		if err != nil {
 			t.Fatal(err)

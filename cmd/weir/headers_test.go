@@ -27,7 +27,7 @@ func TestHeadersAndPages(t *testing.T) {
 	defer upstream.Close()
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "a.yaml"), "domain: shop\nlimits: [{ name: api, per: [path], allow: 1/hour, algorithm: sliding_log }]\n")
-	p := start(t, "serve", "--proxy-upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0", "--headers=x-epoch,draft03", "--cors-origins="+page,
+	p := startServer(t, "serve", "--proxy-upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0", "--headers=x-epoch,draft03", "--cors-origins="+page,
 		"--client-ip-trusted-proxies=127.0.0.1")
 	ask := func(address, path, origin string, headers ...string) *http.Response {
 		t.Helper()
@@ -103,7 +103,7 @@ func TestNamesOnTheWire(t *testing.T) {
 	defer upstream.Close()
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "a.yaml"), "domain: shop\nlimits: [{ name: api, per: [path], allow: 1/hour, algorithm: sliding_log }]\n")
-	p := start(t, "serve", "--proxy-upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0",
+	p := startServer(t, "serve", "--proxy-upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0",
 		"--client-ip-trusted-proxies=127.0.0.1")
 	for what, c := range map[string]struct{ address, request string }{
 		"HTTP API":     {p.addr("http"), "GET /api/v1/limit?path=/a HTTP/1.1\r\n"},

@@ -8,16 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
+
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 func newHealthCommand(env []string) *cobra.Command {
@@ -71,56 +70,24 @@ admin port, or if that is closed at its HTTP port.`,
 	return cmd
 }
 
-// addConfigFlag adds the flag that names the configuration file.
-func addConfigFlag(flags *pflag.FlagSet) {
-	flags.String("config", "", "configuration file; ./weir.yaml if it is there (WEIR_CONFIG)")
-}
-
 // openOwn makes c ask the server that a configuration describes, on this machine, and returns the
 // path to ask for.
 func (c *adminClient) openOwn(of *config) (path string, err error) {
-	door, address, path := "admin", of.listen.admin, "/readyz"
-	if address == "" {
-		door, address, path = "http", of.listen.http, "/healthcheck"
+	o, err := of.ownPort()
+	if err != nil {
+		return "", err
 	}
-	if address == "" {
-		return "", errors.New("neither listen.admin nor listen.http is open, so that nobody can be asked; name a server with --server URL")
-	}
-	if slices.Contains(of.proxyDoors, door) {
-		return "", fmt.Errorf("listen.%s takes only connections that begin with a PROXY protocol header; leave it out of proxy_protocol.doors, or do without this check", door)
-	}
-	scheme, host := "http", "localhost"
-	socket, isSocket := strings.CutPrefix(address, "unix:")
-	if !isSocket {
-		socket = ""
-		name, port, err := net.SplitHostPort(address)
-		if err != nil {
-			return "", fmt.Errorf("listen.%s: %w", door, err)
-		}
-		if port == "0" {
-			return "", fmt.Errorf("listen.%s takes a free port, which nobody here can know; name the server with --server URL", door)
-		}
-		switch name { // not "localhost", which needs a hosts file or a name server
-		case "", "0.0.0.0":
-			name = "127.0.0.1"
-		case "::":
-			name = "::1"
-		}
-		host = net.JoinHostPort(name, port)
-	}
+	u := url.URL{Scheme: "http", Host: o.host}
 	var own *tls.Config
-	if len(of.certificates.Cert) > 0 && slices.Contains(of.tlsDoors, door) {
-		if own, err = pinned(of.certificates.Cert); err != nil {
+	if len(o.certificates) > 0 {
+		u.Scheme = "https"
+		if own, err = pinned(o.certificates); err != nil {
 			return "", fmt.Errorf("tls.cert: %w", err)
 		}
-		scheme = "https"
-		if of.certificates.ClientCA != "" && slices.Contains(of.clientDoors, door) {
-			return "", fmt.Errorf("listen.%s demands certificates of its clients; leave it out of tls.client_doors, or do without this check", door)
-		}
 	}
-	c.address = address
-	c.dial(&url.URL{Scheme: scheme, Host: host}, socket, own)
-	return path, nil
+	c.address = o.address
+	c.dial(&u, o.socket, own)
+	return o.path, nil
 }
 
 // pinned believes a server that shows the first certificate of one of files, whatever names that is
@@ -164,8 +131,8 @@ func (c *adminClient) health(ctx context.Context, path string) (string, error) {
 		return "", fmt.Errorf("not healthy: %w", err)
 	}
 	if answer.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("not healthy: %s: %s", printableText(answer.Status),
-			printableLines(string(bytes.TrimSpace(body))))
+		return "", fmt.Errorf("not healthy: %s: %s", human.Printable(answer.Status),
+			human.PrintableLines(string(bytes.TrimSpace(body))))
 	}
-	return printableLines(string(body)), nil
+	return human.PrintableLines(string(body)), nil
 }

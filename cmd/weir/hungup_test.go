@@ -15,7 +15,7 @@ import (
 func TestHungUpIsNoStoreError(t *testing.T) {
 	redis := redistest.Start(t)
 	dir := inFolder(t, "limits: [{ name: api, per: [user], allow: 9/day, on_store_error: allow }]\n")
-	p := start(t, "serve", "--rules="+dir+"/rules.yaml", "--store="+redis.URL(), "--store-deadline=1h", "--store-max-deadline=1h", "--store-timeout=1h")
+	p := startServer(t, "serve", "--rules="+dir+"/rules.yaml", "--store="+redis.URL(), "--store-deadline=1h", "--store-max-deadline=1h", "--store-timeout=1h")
 	n := nodeOf(t, p.stderr, p.addr)
 	n.awaitBack()
 	if status := n.ask("user=ada"); status != 200 {

@@ -1,20 +1,87 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/host/load"
+	"github.com/weir-rl/weir/internal/lab/preview"
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
+	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 )
 
-// makeInsight makes what gathers how the rules do, unless insight.memory is 0.
-// With check it reads no history.
-func (p *program) makeInsight(check bool) error {
+// insightSettings are about insight into rules and clients.
+var insightSettings = []setting{
+	{path: "insight.memory", value: "64MiB",
+		help: "bound on the memory of what is gathered of rules and keys, 4MiB at least; 0 gathers nothing",
+		set: text(func(c *config, s string) (err error) {
+			if c.insight.Memory = 0; s == "0" {
+				return nil
+			}
+			if c.insight.Memory, err = parseBytes(s); err == nil && c.insight.Memory < gather.LeastMemory {
+				err = fmt.Errorf("%q is below 4MiB", s)
+			}
+			return err
+		})},
+	{path: "insight.path",
+		help: "file that keeps what was counted over time over a restart; none if empty",
+		set:  toString(func(c *config) *string { return &c.insightPath })},
+	{path: "insight.record", value: "16MiB",
+		help: "bound on the memory of recorded requests, on which other rules can be tried, 1MiB at least; 0 records nothing",
+		set: text(func(c *config, s string) (err error) {
+			if c.record.Bytes = 0; s == "0" {
+				return nil
+			}
+			if c.record.Bytes, err = parseBytes(s); err == nil && c.record.Bytes < preview.MinBytes {
+				err = fmt.Errorf("%q is below 1MiB", s)
+			}
+			return err
+		})},
+	{path: "insight.known", kind: list,
+		help: "attributes of which one makes a client known, for telling good clients; those of identity if empty, else user",
+		set:  func(c *config, items []string) error { c.insight.Known = items; return nil }},
+	{path: "insight.good_refused", value: "0.1%",
+		help: "share of the good clients that a rule may refuse before it is called too strict",
+		set: text(func(c *config, s string) error {
+			number, ok := strings.CutSuffix(s, "%")
+			share, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+			if !ok || err != nil || !(share > 0 && share <= 100) {
+				return fmt.Errorf("%q is no share above 0%%, such as 0.1%%", s)
+			}
+			c.insight.GoodRefused = share / 100
+			return nil
+		})},
+}
+
+// insightConfig is the configuration of insight.
+type insightConfig struct {
+	insight     gather.Options
+	record      preview.Options
+	insightPath string // of the history file; "" for none
+}
+
+// openRecent makes the memory of recent decisions.
+func (p *program) openRecent(context.Context) (err error) {
+	o := p.c.recent
+	o.Bytes = max(16<<20, int64(o.Entries)*1678)
+	o.Hide = secretIdentities(p.c.identity)
+	o.Tally = p.tally
+	p.recent, err = recent.New(o)
+	return err
+}
+
+// openInsight makes what gathers how the rules do, unless insight.memory is 0. A check reads no
+// history.
+func (p *program) openInsight(context.Context) error {
 	o := p.c.insight
 	if o.Memory == 0 {
 		return nil
@@ -30,13 +97,27 @@ func (p *program) makeInsight(check bool) error {
 	o.Recorded = p.recorded
 	o.Logger = p.log
 	p.insight = gather.New(o)
-	if check || p.c.insightPath == "" {
+	if p.check || p.c.insightPath == "" {
 		return nil
 	}
 	if err := p.insight.Open(p.c.insightPath); err != nil {
 		return fmt.Errorf("insight.path: %w", err)
 	}
 	return nil
+}
+
+// gather gathers until ctx ends.
+func (p *program) gather(ctx context.Context) {
+	if p.insight != nil {
+		p.insight.Run(ctx)
+	}
+}
+
+func (p *program) closeInsight() error {
+	if p.insight == nil {
+		return nil
+	}
+	return p.insight.Close()
 }
 
 // known returns the attributes any of which makes a client known.
@@ -131,9 +212,12 @@ func (p *program) rulesBroken() string {
 	return ""
 }
 
-// insightMetrics returns what NewInsight reads.
-func (p *program) insightMetrics() metrics.InsightOptions {
-	return metrics.InsightOptions{
+// insightMetrics are the metrics of how the rules do.
+func (p *program) insightMetrics() []prometheus.Collector {
+	if p.insight == nil {
+		return nil
+	}
+	return []prometheus.Collector{metrics.NewInsight(metrics.InsightOptions{
 		Rules: func() (list []metrics.RuleReading) {
 			for _, j := range p.insight.Judged() {
 				list = append(list, metrics.RuleReading{
@@ -146,5 +230,5 @@ func (p *program) insightMetrics() metrics.InsightOptions {
 		Candidates: p.insight.Trials,
 		Thinned:    p.insight.Thinned,
 		Bytes:      p.insight.Bytes,
-	}
+	})}
 }

@@ -90,7 +90,7 @@ func TestBrokenQuotesNothing(t *testing.T) {
 	folder := inFolder(t, "limits: [{name: all, allow: 100/day}]\n")
 	tokens := filepath.Join(t.TempDir(), "tokens")
 	writeRules(t, tokens, "of-a-viewer role=viewer\nof-support role=support\nof-an-admin\n")
-	p := start(t, "serve", "--rules="+folder, "--auth-tokens-file="+tokens)
+	p := startServer(t, "serve", "--rules="+folder, "--auth-tokens-file="+tokens)
 	admin := "http://" + p.addr("admin") // it runs
 	writeRules(t, filepath.Join(folder, "broken.yaml"), "domain: broken\nlimits: [{name: all, alow: 5/day, when: {user: the-secret-customer}}]\n")
 	// The verdict broken says the first of these.
@@ -125,7 +125,7 @@ func TestBrokenQuotesNothing(t *testing.T) {
 func TestP99OfProxy(t *testing.T) {
 	upstream := httptest.NewServer(http.NotFoundHandler())
 	defer upstream.Close()
-	p := start(t, "proxy", "--rules="+inFolder(t, "limits: [{name: all, allow: 100/day}]\n"), "--listen-proxy=127.0.0.1:0", "--upstream="+upstream.URL)
+	p := startServer(t, "proxy", "--rules="+inFolder(t, "limits: [{name: all, allow: 100/day}]\n"), "--listen-proxy=127.0.0.1:0", "--upstream="+upstream.URL)
 	eventually(t, "the time of decisions shows", func() bool {
 		get(t, "http://"+p.addr("proxy")+"/")
 		_, _, body := get(t, "http://"+p.addr("admin")+"/api/v1/insight")

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 const keysPath = "/api/v1/keys"
@@ -100,7 +101,7 @@ where per leaves a choice); so do weir ban and weir grant, and what one of them 
 			if err := port.do(cmd.Context(), http.MethodDelete, keysPath, &c, nil); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "reset: %s %s\n", printableText(args[0]), keyText(args[1:]))
+			fmt.Fprintf(cmd.OutOrStdout(), "reset: %s %s\n", human.Printable(args[0]), keyText(args[1:]))
 			return nil
 		},
 	}
@@ -227,7 +228,7 @@ func regionsText(k *admin.KeyInfo, separator string) string {
 func describeBan(b *admin.ListedBan) string {
 	text := fmt.Sprintf("banned until %s by %s", instant(b.Until), b.Rule)
 	if b.Reason != "" {
-		text += " (" + printableText(b.Reason) + ")"
+		text += " (" + human.Printable(b.Reason) + ")"
 	}
 	return text
 }
@@ -249,7 +250,7 @@ func shellWord(s string) string {
 	case s != "" && strings.Trim(s, plain) == "":
 		return s
 	case quoted == `"`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s)+`"`:
-		return shellQuote(s)
+		return human.ShellQuote(s)
 	}
 	var b strings.Builder
 	b.WriteString("$'")

@@ -96,7 +96,7 @@ limits:
 	if held := nodes[0].number("weir_lease_held_units") + nodes[0].number("weir_lease_untold_units"); held == 0 {
 		t.Error("the server that is to end holds nothing that it could give back")
 	}
-	if status, out, errs := runWeir("keys", "show", "api", "acme", "--server="+nodes[1].admin); status != 0 || !strings.Contains(out, "leased: ") {
+	if status, out, errs := runBuilt(t, "keys", "show", "api", "acme", "--server="+nodes[1].admin); status != 0 || !strings.Contains(out, "leased: ") {
 		t.Errorf("%d %s%s", status, out, errs)
 	}
 

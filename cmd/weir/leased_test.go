@@ -57,7 +57,7 @@ func TestLeasedKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	p := start(t, "serve", "--rules=shop.yaml", "--snapshot-path=counters")
+	p := startServer(t, "serve", "--rules=shop.yaml", "--snapshot-path=counters")
 	defer p.end()
 	server := "http://" + p.addr("admin")
 	p.stderr.await(t, `its lease has no effect: the counters live in the server itself`)
@@ -84,12 +84,12 @@ func TestLeasedKeys(t *testing.T) {
 		{[]string{"explain", "tenant=acme"}, `api +1000 per hour, burst 1000 \(token bucket\), up to 20 % of it leased for 2 min for tenant=acme\n +now: used 12\d of 1000.*; ` + told + `\n +consistency: servers decide by units that they are leased`},
 		{[]string{"explain", "tenant=other"}, `now: nothing counted\n`},
 	} {
-		status, out, errs := runWeir(append(c.args, "--server="+server)...)
+		status, out, errs := runBuilt(t, append(c.args, "--server="+server)...)
 		if status != 0 || !regexp.MustCompile(c.says).MatchString(out) {
 			t.Errorf("weir %s: %d %s%s\nwant %s", strings.Join(c.args, " "), status, out, errs, c.says)
 		}
 	}
-	status, out, _ := runWeir("explain", "--server="+server, "--json", "tenant=acme")
+	status, out, _ := runBuilt(t, "explain", "--server="+server, "--json", "tenant=acme")
 	var x explained
 	if err := json.Unmarshal([]byte(out), &x); status != 0 || err != nil || x.Meets[0].Now.Leased == nil || x.Meets[0].Now.Leased.Units != 120 {
 		t.Errorf("%d %s: %v", status, out, err)

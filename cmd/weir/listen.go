@@ -1,17 +1,97 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"slices"
+	"strings"
 
+	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/door/httpapi"
 	"github.com/weir-rl/weir/internal/door/rls"
 	"github.com/weir-rl/weir/internal/wire/listen"
 )
+
+// trustSettings say who is trusted, and how connections are protected.
+var trustSettings = []setting{
+	{path: "trusted_peers", kind: list, value: "127.0.0.0/8,::1",
+		help: "who may refund, release and ask for more than 1,000 hits without a token: addresses, networks, private, loopback; unix: peers of unix sockets",
+		set:  toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.trust.Peers, &c.trust.Unix })},
+	{path: "auth.tokens_file",
+		help: "file of bearer tokens, one on a line: needed for the admin API then, and trusted as trusted_peers are",
+		set:  toString(func(c *config) *string { return &c.tokensFile })},
+	{path: "auth.doors", kind: list,
+		help: "decision doors that need a token of auth.tokens_file as well: http, grpc, resp, forward_auth",
+		set:  toDoors(tokenDoors, func(c *config) *[]string { return &c.authDoors })},
+	{path: "tls.cert", kind: list,
+		help: "files of this server's certificates with their intermediates, in PEM; they turn on TLS, and are followed as they change",
+		set:  func(c *config, items []string) error { c.certificates.Cert = items; return nil }},
+	{path: "tls.key", kind: list,
+		help: "files of their private keys, in the same order",
+		set:  func(c *config, items []string) error { c.certificates.Key = items; return nil }},
+	{path: "tls.doors", kind: list, value: strings.Join(allDoors, ","),
+		help: "doors that speak TLS",
+		set:  toDoors(allDoors, func(c *config) *[]string { return &c.tlsDoors })},
+	{path: "tls.client_ca",
+		help: "file of the authorities of clients' certificates, in PEM; it turns on mutual TLS",
+		set:  toString(func(c *config) *string { return &c.certificates.ClientCA })},
+	{path: "tls.client_doors", kind: list, value: strings.Join(allDoors, ","),
+		help: "doors that demand such a certificate, of those that speak TLS",
+		set:  toDoors(allDoors, func(c *config) *[]string { return &c.clientDoors })},
+	{path: "tls.min_version", value: "1.2",
+		help: "oldest version of TLS: 1.2 or 1.3",
+		set: text(func(c *config, s string) error {
+			versions := map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
+			if c.certificates.MinVersion = versions[s]; c.certificates.MinVersion == 0 {
+				return fmt.Errorf("%q must be 1.2 or 1.3", s)
+			}
+			return nil
+		})},
+	{path: "proxy_protocol.doors", kind: list,
+		help: "doors whose connections begin with a PROXY protocol header; needs proxy_protocol.peers",
+		set:  toDoors(allDoors, func(c *config) *[]string { return &c.proxyDoors })},
+	{path: "proxy_protocol.peers", kind: list,
+		help: "the proxies that send it: addresses, networks, private, loopback; connections from elsewhere are closed; unix: peers of unix sockets",
+		set:  toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.proxyPeers.Peers, &c.proxyPeers.Unix })},
+	{path: "admin.hosts", kind: list,
+		help: "names that the admin port, and the HTTP door on loopback, may be called by, beside addresses and localhost",
+		set:  func(c *config, items []string) error { c.admin.Hosts = items; return nil }},
+	{path: "admin.page", value: "on",
+		help: "the operator's page at the admin port: on or off",
+		set: text(func(c *config, s string) error {
+			if c.page = s == "on"; !c.page && s != "off" {
+				return fmt.Errorf("%q must be on or off", s)
+			}
+			return nil
+		})},
+	{path: "admin.streams", value: "32",
+		help: "bound on the event streams that are open at the admin port at a time",
+		set:  toInt(1, 10_000, func(c *config) *int { return &c.admin.Streams })},
+	{path: "audit.path",
+		help: "file of the audit log, a record for each change by hand, chained by hashes; none if empty: the log only",
+		set:  toString(func(c *config) *string { return &c.auditPath })},
+}
+
+// trustConfig is the configuration of trust and transport.
+type trustConfig struct {
+	trust        auth.Trust // all but the tokens
+	tokensFile   string
+	authDoors    []string // doors that need a token
+	certificates listen.CertificateFiles
+	tlsDoors     []string // doors that speak TLS
+	clientDoors  []string // doors that demand a client's certificate
+	proxyDoors   []string // doors that take PROXY protocol headers
+	proxyPeers   listen.ProxyPeers
+	admin        admin.Options
+	page         bool   // the operator's page is on
+	auditPath    string // "" for none
+}
 
 // allDoors are the names of all doors, tokenDoors those that auth.doors may list.
 var (
@@ -19,8 +99,30 @@ var (
 	tokenDoors = []string{"http", "grpc", "resp", "forward_auth"}
 )
 
-// checkTransport reports settings that do not go together, and loads the certificates.
-func (p *program) checkTransport() error {
+// openTokens loads the tokens, if there is a file of them.
+func (p *program) openTokens(context.Context) error {
+	if p.c.tokensFile == "" {
+		return nil
+	}
+	p.tokens = &auth.Tokens{ClientIP: p.c.clientIP, Logger: p.log}
+	if err := p.tokens.Load(p.c.tokensFile); err != nil {
+		return fmt.Errorf("auth.tokens_file: %w", err)
+	}
+	return nil
+}
+
+// reloadTokens loads the tokens anew.
+func (p *program) reloadTokens() {
+	if p.tokens == nil {
+		return
+	}
+	if err := p.tokens.Load(p.c.tokensFile); err != nil {
+		p.log.Error("auth.tokens_file not loaded, the tokens from before stay good", "error", err)
+	}
+}
+
+// openCertificates reports settings that do not go together, and loads the certificates.
+func (p *program) openCertificates(context.Context) error {
 	c := p.c
 	if len(c.authDoors) > 0 && c.tokensFile == "" {
 		return errors.New("auth.doors: needs auth.tokens_file")
@@ -45,6 +147,19 @@ func (p *program) checkTransport() error {
 	files.Logger = p.log
 	p.certificates, err = listen.LoadCertificates(files)
 	return err
+}
+
+// followCertificates follows the files of the certificates until ctx ends.
+func (p *program) followCertificates(ctx context.Context) {
+	if p.certificates != nil {
+		p.certificates.Run(ctx)
+	}
+}
+
+func (p *program) reloadCertificates() {
+	if p.certificates != nil {
+		_ = p.certificates.Reload() // logs errors itself
+	}
 }
 
 // checkTLSDoors reports doors that somebody wants closed by TLS or by certificates of clients, and

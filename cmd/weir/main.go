@@ -13,8 +13,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"regexp"
-	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -72,14 +70,12 @@ func Run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 			return e.code
 		}
 		code = e.code
+	} else if _, ok := errors.AsType[*setupError](err); ok {
+		code = exitUsage
 	}
-	fmt.Fprintln(stderr, "weir:", secrets().ReplaceAllString(err.Error(), "$1$3…$2"))
+	fmt.Fprintln(stderr, "weir:", redact(err.Error()))
 	return code
 }
-
-// secrets finds the secrets of URLs in a message, which may quote the configuration: user and
-// password, and parameters that hold a password.
-var secrets = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(://).*(@)|(password=)[^\s&"']*`) })
 
 func newRootCommand(env []string) *cobra.Command {
 	root := &cobra.Command{

@@ -1,23 +1,23 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin/metrics"
-	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/util/sparselog"
-	"github.com/weir-rl/weir/internal/wire/h2"
-	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/postgres"
 )
 
-// newMetrics makes the metrics of the parts behind the limiter. They exist before the limiter, so
+// openMetrics makes the metrics of the parts behind the limiter. They exist before the limiter, so
 // they read it only later.
-func (p *program) newMetrics() *metrics.Metrics {
+func (p *program) openMetrics(context.Context) error {
+	p.tally = observe.NewTally()
 	o := metrics.Options{
 		Tally:    p.tally,
 		Rules:    p.rules.Status,
@@ -55,7 +55,8 @@ func (p *program) newMetrics() *metrics.Metrics {
 			o.Doors = append(o.Doors, door)
 		}
 	}
-	return metrics.New(o)
+	p.metrics = metrics.New(o)
+	return nil
 }
 
 // databaseOf returns what reads a store in a database.
@@ -71,86 +72,4 @@ func databaseOf(s sharedStore) func() metrics.Database {
 		return func() metrics.Database { return metrics.Database{Stats: s.Stats(), Nodes: nodes()} }
 	}
 	return nil
-}
-
-// collect adds the metrics of load, queues and doors.
-func (p *program) collect() {
-	load := metrics.LoadOptions{Limiter: p.limiter, Signals: p.signals, List: p.signals.List}
-	if p.overload != nil {
-		load.Overload = p.overload.Stats
-	}
-	queues := metrics.QueueOptions{Reservations: p.limiter.Reservations().Stats}
-	if p.proxy != nil {
-		queues.Held, queues.Abandoned, queues.Upstream = p.proxy.Held, p.proxy.Abandoned, p.proxy.Upstream
-		queues.Bodies = func() (slow, stalled, crowded, unread uint64) {
-			s := p.proxy.Stats()
-			return s.SlowBodies, s.StalledBodies, s.CrowdedBodies, s.UnreadAnswers
-		}
-		queues.Resent = func() uint64 { return p.proxy.Stats().SentAgain }
-		if p.deferred != nil {
-			queues.Deferred, queues.Worker = p.deferred.Stats, p.proxy.Deferred
-		}
-	}
-	doors := metrics.DoorOptions{Doors: p.connectionStats, Memory: p.memoryStats, Line: p.line.Stats}
-	if p.tokens != nil {
-		doors.Tokens = func() (wrong, tooMany uint64) { s := p.tokens.Stats(); return s.Wrong, s.TooMany }
-	}
-	if p.pages != nil {
-		doors.Pages = func() map[string]uint64 {
-			refused := map[string]uint64{}
-			for reason, n := range p.pages.Stats().Refused {
-				refused[auth.PageReason(reason).String()] = n
-			}
-			return refused
-		}
-	}
-	if p.certificates != nil {
-		doors.Certificates = p.certificates.Status
-	}
-	if p.insight != nil {
-		p.metrics.Registry().MustRegister(metrics.NewInsight(p.insightMetrics()))
-	}
-	asked := metrics.NodesOptions{}
-	if p.nodes != nil {
-		asked.Nodes, asked.Unreadable = p.nodes.Stats, p.fleet.Unreadable
-	}
-	if p.recorder != nil {
-		asked.Record = p.recorder.Stats
-	}
-	p.metrics.Registry().MustRegister(metrics.NewNodes(asked))
-	exports := metrics.ExportOptions{}
-	if p.decisions != nil {
-		exports.DecisionsDropped = p.decisions.Dropped
-	}
-	if p.otel != nil {
-		exports.Failed, exports.Dropped = p.otel.Failed, p.otel.Dropped
-	}
-	p.metrics.Registry().MustRegister(metrics.NewExports(exports))
-	if p.quota != nil {
-		p.metrics.Registry().MustRegister(metrics.NewRLQS(p.quota.Stats))
-	}
-	p.metrics.Registry().MustRegister(metrics.NewFields(p.fieldMetrics()), metrics.NewLoad(load), metrics.NewQueues(queues), metrics.NewDoors(doors))
-}
-
-// memoryStats reads what HTTP/2 takes at each door that bounds it.
-func (p *program) memoryStats() map[string]h2.MemoryStats {
-	out := map[string]h2.MemoryStats{}
-	for _, d := range p.doors {
-		if d.memory != nil {
-			out[d.name] = d.memory()
-		}
-	}
-	return out
-}
-
-// connectionStats reads the connections of each door; nothing before the doors are open.
-func (p *program) connectionStats() map[string]listen.Stats {
-	if !p.opened.Load() {
-		return nil
-	}
-	out := map[string]listen.Stats{}
-	for _, d := range p.doors {
-		out[d.name] = d.listener.Stats()
-	}
-	return out
 }

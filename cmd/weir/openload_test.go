@@ -17,7 +17,7 @@ func TestOpenLoad(t *testing.T) {
 	writeRules(t, dir+"/rules.yaml", "domain: shop\nlimits: [{ name: once, when: { path: /search }, per: [user], allow: 3/year, algorithm: sliding_log }]\n")
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
 	defer upstream.Close()
-	w := start(t, "serve", "--rules", dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--identity=user=header:X-User")
+	w := startServer(t, "serve", "--rules", dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--identity=user=header:X-User")
 	defer w.end()
 	load := func(target openload.Target, o openload.Options) *openload.Result {
 		t.Helper()

@@ -16,14 +16,12 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	doors "github.com/weir-rl/weir/internal/door"
-	"github.com/weir-rl/weir/internal/observe/decisionlog"
 	"github.com/weir-rl/weir/internal/observe/otel"
-	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/store"
 )
 
-// otelSettings is the section otel, and decisionSettings decisions.
+// otelSettings is the section otel.
 var otelSettings = []setting{
 	{path: "otel.endpoint",
 		help: "URL of a collector of OpenTelemetry, such as http://127.0.0.1:4318; nothing is sent if it is empty (else OTEL_EXPORTER_OTLP_ENDPOINT)",
@@ -51,22 +49,10 @@ var otelSettings = []setting{
 		set:  toString(func(c *config) *string { return &c.otelHeaders })},
 }
 
-var decisionSettings = []setting{
-	{path: "decisions.log",
-		help: "where decisions are written to, a line of JSON each: stdout, or a file, which SIGHUP opens anew",
-		set:  toString(func(c *config) *string { return &c.decisions.Path })},
-	{path: "decisions.outcomes", value: "denied,shadow_denied", kind: list,
-		help: "which ones: denied, shadow_denied, soft, near_limit",
-		set: func(c *config, items []string) (err error) {
-			c.decisions.Outcomes, err = recent.ParseOutcome(items)
-			return err
-		}},
-	{path: "decisions.per_second", value: "100",
-		help: "bound on the lines of a second; those beyond are counted, not written",
-		set:  toInt(1, 1_000_000, func(c *config) *int { return &c.decisions.PerSecond })},
-	{path: "decisions.allowed", value: "0%",
-		help: "share of the ordinary admitted decisions that are written too",
-		set:  text(func(c *config, s string) (err error) { c.decisions.Allowed, err = parseShare(s); return err })},
+// otelConfig is the configuration of exports to a collector.
+type otelConfig struct {
+	otel        otel.Options
+	otelHeaders string
 }
 
 // parseShare reads a share such as 0.1%.
@@ -136,7 +122,7 @@ func (c *config) readOTelEnv(variables map[string]string) error {
 }
 
 // startOTel starts what sends to a collector, if there is one.
-func (p *program) startOTel() error {
+func (p *program) startOTel(context.Context) error {
 	o := p.c.otel
 	if o.Endpoint == "" {
 		return nil
@@ -151,7 +137,7 @@ func (p *program) startOTel() error {
 			return fmt.Errorf("otel.headers_file: %w", err)
 		}
 	}
-	o.Version, o.Logger = versionText(), p.log
+	o.Version, o.Logger = p.version, p.log
 	// The parts that the registry reads are made later, beside the goroutine that sends.
 	o.Gatherer = prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		if !p.built.Load() {
@@ -169,12 +155,16 @@ func (p *program) startOTel() error {
 
 // stopOTel sends what waits. A collector that is away does not hold up the end of the program for
 // long.
-func (p *program) stopOTel() {
+func (p *program) stopOTel() error {
+	if p.otel == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	if err := p.otel.Shutdown(ctx); err != nil {
 		p.log.Warn("what waited to be sent to otel.endpoint is lost", "error", err)
 	}
+	return nil
 }
 
 // readHeaders reads lines of NAME: VALUE. Empty lines and those that begin with # are passed over.
@@ -210,20 +200,4 @@ func (p *program) tracedStore(s store.Store) store.Store {
 		return s
 	}
 	return p.otel.Tracer().Store(s, kindOf(p.c.store).system)
-}
-
-// openDecisions opens the decision log, if there is one.
-func (p *program) openDecisions(stdout io.Writer) (err error) {
-	o := p.c.decisions
-	if o.Path == "" {
-		return nil
-	}
-	if o.Path == "stdout" {
-		o.Path, o.Out = "", stdout
-	}
-	o.Node, o.Entries, o.Logger = p.fleet.Self(), p.recent, p.log
-	if p.decisions, err = decisionlog.Open(o); err != nil {
-		return fmt.Errorf("decisions.log: %w", err)
-	}
-	return nil
 }

@@ -201,7 +201,7 @@ func TestOTel(t *testing.T) {
 			dir := t.TempDir()
 			writeRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits:\n  - { name: login, per: [user], allow: 1/hour, algorithm: sliding_log }\n  - { name: path, per: [path], allow: 1/hour }\n")
 			r, args := receive(t, protocol)
-			p := start(t, slices.Concat(args, patient, []string{"serve", "--rules=" + dir, "--store=" + redistest.Start(t).URL(),
+			p := startServer(t, slices.Concat(args, patient, []string{"serve", "--rules=" + dir, "--store=" + redistest.Start(t).URL(),
 				"--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--client-ip-trusted-proxies=127.0.0.1"})...)
 			const unfollowed = "00000000000000000000000000000099"
 			trace := func(n int) (id, traceparent string) {
@@ -342,7 +342,7 @@ func TestOTelShare(t *testing.T) {
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [user], allow: 1/hour }]\n")
 	r, args := receive(t, "http")
-	p := start(t, append(args, "serve", "--rules="+dir, "--otel-traces=100%")...)
+	p := startServer(t, append(args, "serve", "--rules="+dir, "--otel-traces=100%")...)
 	defer p.end()
 	get(t, "http://"+p.addr("http")+"/api/v1/limit?user=ada")
 	eventually(t, "the span has come", func() bool {
@@ -399,7 +399,7 @@ func TestDecisionLogServe(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [user], allow: 1/hour, algorithm: sliding_log }]\n")
-	p := start(t, "serve", "--rules="+dir, "--decisions-log=stdout")
+	p := startServer(t, "serve", "--rules="+dir, "--decisions-log=stdout")
 	base := "http://" + p.addr("http") + "/api/v1/limit?user=ada"
 	get(t, base)
 	_, header, _ := get(t, base)

@@ -59,7 +59,7 @@ limits:
 				{[]string{"keys", "list", "hour"}, []string{"61234 of 50000 (soft 55000)"}},
 				{[]string{"explain", "user=ada"}, []string{"used 61234 of 60000, 0 remaining", "used 61234 of 50000 (soft 55000), 0 remaining"}},
 			} {
-				status, stdout, stderr := runWeir(append(c.args, "--server="+n.admin)...)
+				status, stdout, stderr := runBuilt(t, append(c.args, "--server="+n.admin)...)
 				for _, says := range c.says {
 					if status != 0 || !strings.Contains(stdout, says) {
 						t.Errorf("weir %s: exit status %d\n%s%s\nwant %s", strings.Join(c.args, " "), status, stdout, stderr, says)

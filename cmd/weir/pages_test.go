@@ -34,7 +34,7 @@ var attacks = []struct {
 func TestPages(t *testing.T) {
 	t.Parallel()
 	tokens := rulesFile(t, "sesame role=operator\nviewer-token role=viewer\n")
-	p := start(t, "serve", "--rules="+rulesFile(t, hourly), "--auth-tokens-file="+tokens, "--admin-hosts=weir.internal")
+	p := startServer(t, "serve", "--rules="+rulesFile(t, hourly), "--auth-tokens-file="+tokens, "--admin-hosts=weir.internal")
 	base := "http://" + p.addr("http")
 	client := clientOf(t, false, nil, nil)
 	for _, a := range attacks {
@@ -80,7 +80,7 @@ func TestPages(t *testing.T) {
 	}
 	p.end()
 
-	p = start(t, "serve", "--rules="+rulesFile(t, hourly), "--client-ip-trusted-proxies=loopback")
+	p = startServer(t, "serve", "--rules="+rulesFile(t, hourly), "--client-ip-trusted-proxies=loopback")
 	base = "http://" + p.addr("http")
 	for _, a := range attacks[:4] {
 		if status, body := ask(t, client, a.method, base+a.path, a.body, a.headers...); status != 200 && status != 429 {
@@ -94,7 +94,7 @@ func TestPages(t *testing.T) {
 	p.end()
 
 	// On a network a server has names that are not known here.
-	p = start(t, "serve", "--rules="+rulesFile(t, hourly), "--listen-http=0.0.0.0:0")
+	p = startServer(t, "serve", "--rules="+rulesFile(t, hourly), "--listen-http=0.0.0.0:0")
 	address := p.addr("http")
 	port := address[strings.LastIndexByte(address, ':')+1:]
 	if status, body := ask(t, client, "GET", "http://127.0.0.1:"+port+"/api/v1/limit?user=ada", "", "Host", "weir.shop.svc.cluster.local"); status != 200 {

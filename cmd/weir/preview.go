@@ -111,7 +111,7 @@ func tryRules(ctx context.Context, c *adminClient, files map[string]string, over
 			if err := json.Unmarshal(e.data, &problem); err != nil {
 				return err
 			}
-			return errors.New(printableLines(problem.Detail))
+			return errors.New(human.PrintableLines(problem.Detail))
 		case "result":
 			result = e.data
 			return errDone
@@ -177,7 +177,7 @@ func writePreview(out io.Writer, r *insight.PreviewResult) error {
 			if p.Line > 0 {
 				at = fmt.Sprintf("%s:%d:%d: ", human.Visible(p.File), p.Line, p.Column)
 			}
-			fmt.Fprintf(out, "error: %s%s\n", at, printableLines(p.Message))
+			fmt.Fprintf(out, "error: %s%s\n", at, human.PrintableLines(p.Message))
 		}
 		return nil
 	}
@@ -227,11 +227,11 @@ func writePreview(out io.Writer, r *insight.PreviewResult) error {
 	if r.Tests.Passed+r.Tests.Failed > 0 {
 		fmt.Fprintf(out, "\ntests: %d passed, %d failed\n", r.Tests.Passed, r.Tests.Failed)
 		for _, f := range r.Tests.Failures {
-			fmt.Fprintf(out, "  %s\n", printableLines(f))
+			fmt.Fprintf(out, "  %s\n", human.PrintableLines(f))
 		}
 	}
 	for _, warning := range r.Warnings {
-		fmt.Fprintf(out, "\nwarning: %s\n", printableLines(warning))
+		fmt.Fprintf(out, "\nwarning: %s\n", human.PrintableLines(warning))
 	}
 	return nil
 }

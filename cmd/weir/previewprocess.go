@@ -6,12 +6,9 @@ import (
 	"github.com/weir-rl/weir/internal/lab/preview"
 )
 
-// previewProcess names the command with which a server starts a process that replays requests.
-const previewProcess = "preview-process"
-
 func newPreviewProcessCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    previewProcess,
+		Use:    preview.Command,
 		Hidden: true,
 		Short:  "Replay requests for a server that previews rules; it starts this itself",
 		Args:   cobra.NoArgs,

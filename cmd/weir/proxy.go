@@ -6,9 +6,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// defaultProxyAddress is where `weir proxy` listens if nothing else is said.
-const defaultProxyAddress = "127.0.0.1:8000"
-
 func newProxyCommand(env []string) *cobra.Command {
 	var check bool
 	var upstream string
@@ -35,20 +32,8 @@ It takes the same configuration as serve; the other doors open only where their 
 			if err != nil {
 				return usageError(err)
 			}
-			if !flags.Changed("listen-http") {
-				c.listen.http = ""
-			}
-			if !flags.Changed("listen-grpc") {
-				c.listen.grpc = ""
-			}
-			if !flags.Changed("listen-resp") {
-				c.listen.resp = ""
-			}
-			if c.listen.proxy == "" {
-				c.listen.proxy = defaultProxyAddress
-			}
-			c.rulesSet = true // the starter rules know nothing that a proxy sees
-			return serve(cmd.Context(), c, check, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			c.onlyProxy(flags)
+			return serve(cmd.Context(), c, check, versionText(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().StringVar(&upstream, "upstream", "", "URL of the API behind the proxy; the same as --proxy-upstream")

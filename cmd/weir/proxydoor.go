@@ -3,11 +3,20 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/door/proxy"
+	"github.com/weir-rl/weir/internal/observe/otel"
+	"github.com/weir-rl/weir/internal/wire/h2"
+	"github.com/weir-rl/weir/internal/wire/listen"
 )
 
 // proxySettings are of the reverse proxy.
@@ -109,4 +118,46 @@ var proxySettings = []setting{
 	{path: "proxy.max_held", value: "10000",
 		help: "bound on the requests that wait for their turn (on_limit: {wait: …})",
 		set:  toInt(1, 1_000_000, func(c *config) *int { return &c.proxy.MaxHeld })},
+}
+
+// proxyConfig is the configuration of the reverse proxy.
+type proxyConfig struct {
+	proxy       proxy.Options
+	concurrency string // of the proxy: "", "adaptive", or a number
+	capacity    int    // requests in flight that are 100 %; 0 for as many as concurrency admits
+}
+
+// addProxy makes the door of the reverse proxy.
+func (p *program) addProxy() error {
+	c := p.c
+	if c.proxy.Upstream == nil {
+		return errors.New("proxy.upstream: is missing; write for example http://127.0.0.1:3000")
+	}
+	if set, _ := p.limiter.Rules(); c.proxy.Domain == "" && set != nil && len(set.Domains()) > 1 {
+		return fmt.Errorf("proxy.domain: is missing, and the rules hold several domains (%s)", strings.Join(set.Domains(), ", "))
+	}
+	o := c.proxy
+	o.Headers, o.CORS, o.ClientIP, o.Identity, o.Fields = c.headers, c.cors, c.clientIP, p.identity, p.fields
+	o.Defer, o.Overload, o.Load = p.deferral(), p.overload, p.signals
+	o.MaxUpstream = p.connections()
+	o.Stopwatch, o.Logf, o.Line = p.metrics, p.logf(slog.LevelWarn), p.lineOf("proxy")
+	if p.tracer() != nil {
+		o.Trace = otel.TraceOf
+	}
+	h, err := proxy.New(p.limiter, o)
+	if err != nil {
+		return err
+	}
+	p.proxy = h
+	served := http.Handler(h)
+	if p.tracer() != nil {
+		served = p.otel.Tracer().Serve(h)
+	}
+	s, memory := proxy.NewServerWith(proxy.Bound(served, c.limits.body, c.limits.stall),
+		h2.HTTPOptions{MaxMemory: c.limits.mostMemory(), Logger: p.log, Client: func(peer net.Addr) netip.Addr {
+			return listen.Client(peer, c.clientIP.Trusted) // a proxy brings the requests of many
+		}})
+	p.addLoop("proxy", c.listen.proxy, s, h.Drain)
+	p.doors[len(p.doors)-1].memory = memory
+	return nil
 }

@@ -103,9 +103,11 @@ func TestRateLimitEnv(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", env, err, want)
 		}
 		var out strings.Builder
-		if status := Run(t.Context(), []string{"serve", "--check"}, env, strings.NewReader(""), &out, &out); status != 2 || !strings.Contains(out.String(), want) {
-			t.Errorf("%s: exit status %d, %s", env, status, &out)
+		err := serve(t.Context(), config, true, "", &out, &out)
+		if _, early := errors.AsType[*setupError](err); !early || !strings.Contains(redact(err.Error()), want) {
+			t.Errorf("%s: %v, %s", env, err, &out)
 		}
+		out.WriteString(redact(err.Error()))
 		for _, secret := range []string{"secret", "hidden"} {
 			if strings.Contains(out.String(), secret) {
 				t.Errorf("%s: it tells the password: %s", env, &out)

@@ -28,7 +28,7 @@ import (
 // startOn runs weir in this process on a Redis.
 func startOn(t *testing.T, url string, args ...string) *running {
 	t.Helper()
-	return start(t, append(append([]string{"serve", "--store=" + url}, patient...), args...)...)
+	return startServer(t, append(append([]string{"serve", "--store=" + url}, patient...), args...)...)
 }
 
 // node is a server as its clients and its operator see it.
@@ -289,10 +289,9 @@ func TestResetOnNodes(t *testing.T) {
 	if status != 200 || !strings.Contains(body, `"used": 20,`) || !strings.Contains(body, `"refused": true`) {
 		t.Errorf("keys: %d %s", status, body)
 	}
-	p := start(t, "explain", "--rules="+rules, "--server="+nodes[1].admin, "key=few")
-	p.exits(0)
-	if !strings.Contains(p.stdout.String(), "used 20 of 20, 0 remaining") {
-		t.Errorf("explain wrote\n%s", p.stdout)
+	exit, out, errs := runBuilt(t, "explain", "--rules="+rules, "--server="+nodes[1].admin, "key=few")
+	if exit != 0 || !strings.Contains(out, "used 20 of 20, 0 remaining") {
+		t.Errorf("explain ends with %d and wrote\n%s%s", exit, out, errs)
 	}
 
 	if status := nodes[0].delete("default/few/key=few"); status != 204 {
@@ -312,10 +311,9 @@ func TestResetOnNodes(t *testing.T) {
 	// Without Redis explain tells why it shows nothing.
 	redis.Kill()
 	late := startOn(t, redis.URL(), "--rules="+rules)
-	p = start(t, "explain", "--rules="+rules, "--server=http://"+late.addr("admin"), "key=few")
-	p.exits(exitUsage)
-	if !strings.Contains(p.stderr.String(), "the counters cannot be reached") {
-		t.Errorf("explain wrote\n%s", p.stderr)
+	exit, out, errs = runBuilt(t, "explain", "--rules="+rules, "--server=http://"+late.addr("admin"), "key=few")
+	if exit != 2 || !strings.Contains(errs, "the counters cannot be reached") {
+		t.Errorf("explain ends with %d and wrote\n%s%s", exit, out, errs)
 	}
 	late.end()
 }
@@ -352,7 +350,7 @@ func TestStartWithoutRedis(t *testing.T) {
 func TestRedisHangs(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	p := start(t, "serve", "--store="+redis.URL(), "--store-deadline=250ms")
+	p := startServer(t, "serve", "--store="+redis.URL(), "--store-deadline=250ms")
 	n := nodeOf(t, p.stderr, p.addr)
 	n.awaitBack() // should a slow start have tripped it
 	redis.Pause()
@@ -387,7 +385,7 @@ limits:
 	var reached atomic.Int64
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { reached.Add(1) }))
 	defer upstream.Close()
-	p := start(t, append([]string{"proxy", "--rules", dir, "--upstream", upstream.URL, "--listen-proxy=127.0.0.1:0", "--listen-http=127.0.0.1:0", "--listen-grpc=127.0.0.1:0",
+	p := startServer(t, append([]string{"proxy", "--rules", dir, "--upstream", upstream.URL, "--listen-proxy=127.0.0.1:0", "--listen-http=127.0.0.1:0", "--listen-grpc=127.0.0.1:0",
 		"--max-connections=100", // with more there may be a warning of too few files
 		"--store=" + redis.URL()}, patient...)...)
 	n := nodeOf(t, p.stderr, p.addr)
@@ -515,7 +513,7 @@ func TestRedisCredentials(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, "serve", "--store="+c.url)
+			p := startServer(t, "serve", "--store="+c.url)
 			n := nodeOf(t, p.stderr, p.addr)
 			eventually(t, "what is wrong is said", func() bool {
 				n.askAtOnce("key=away")
@@ -602,20 +600,20 @@ func TestStoreErrors(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"serve", "--store=redis://ada:s3cret@127.0.0.1:port"}, exitUsage, `--store: redis URL: "127.0.0.1:port" is no HOST:PORT`},
-		{[]string{"serve", "--store=ada:s3cret@127.0.0.1"}, exitUsage, "write memory, or the URL of a store, such as redis://HOST:PORT: there is no scheme"},
-		{[]string{"serve", "--store=redis://ada:s3/cret@127.0.0.1"}, exitUsage, "percent-encode"},
-		{[]string{"serve", "-store=redis://ada:s3cret@127.0.0.1"}, exitUsage, "unknown shorthand flag"},
-		{[]string{"serve", "--store=" + away, "--snapshot-path=x"}, exitUsage, "snapshot.path: is for the embedded store"},
-		{[]string{"proxy", "--store=" + away, "--upstream=http://a", "--redis-connections=5"}, exitUsage, `--redis-connections: "5" must be a power of 2`},
-		{[]string{"serve", "--config=broken.yaml"}, exitUsage, "broken.yaml: [2:"},
+		{[]string{"serve", "--store=redis://ada:s3cret@127.0.0.1:port"}, 2, `--store: redis URL: "127.0.0.1:port" is no HOST:PORT`},
+		{[]string{"serve", "--store=ada:s3cret@127.0.0.1"}, 2, "write memory, or the URL of a store, such as redis://HOST:PORT: there is no scheme"},
+		{[]string{"serve", "--store=redis://ada:s3/cret@127.0.0.1"}, 2, "percent-encode"},
+		{[]string{"serve", "-store=redis://ada:s3cret@127.0.0.1"}, 2, "unknown shorthand flag"},
+		{[]string{"serve", "--store=" + away, "--snapshot-path=x"}, 2, "snapshot.path: is for the embedded store"},
+		{[]string{"proxy", "--store=" + away, "--upstream=http://a", "--redis-connections=5"}, 2, `--redis-connections: "5" must be a power of 2`},
+		{[]string{"serve", "--config=broken.yaml"}, 2, "broken.yaml: [2:"},
 		{[]string{"serve", "--check", "--store=" + away}, 0, ""},
-		{[]string{"serve", "--check", "--store=" + away, "--snapshot-path=x"}, exitUsage, "snapshot.path"},
+		{[]string{"serve", "--check", "--store=" + away, "--snapshot-path=x"}, 2, "snapshot.path"},
 	} {
 		if err := os.WriteFile("broken.yaml", []byte("store: "+away+"\nrules: [a\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		p := start(t, c.args...)
+		p := startServer(t, c.args...)
 		p.exits(c.status)
 		text := p.stdout.String() + p.stderr.String()
 		if !strings.Contains(text, c.want) {

@@ -66,6 +66,13 @@ var regionSettings = []setting{
 		}},
 }
 
+// regionConfig is the configuration of regions.
+type regionConfig struct {
+	region        string            // "" if there is one alone
+	regionWeights map[string]int    // of all regions
+	regionStores  map[string]string // URLs of the others
+}
+
 var regionName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`) })
 
 const regionNames = "a name has up to 32 lower-case letters, digits and dashes"

@@ -82,7 +82,7 @@ func TestRegionsByTLS(t *testing.T) {
 	if r := regionsOf(t, eu); r.Limits[1].Borrowed < 100 {
 		t.Errorf("%+v", r.Limits[1])
 	}
-	if status, out, errs := runWeir("ban", "set", "search", "bob", "--for=1h", "--server="+us.admin); status != 0 {
+	if status, out, errs := runBuilt(t, "ban", "set", "search", "bob", "--for=1h", "--server="+us.admin); status != 0 {
 		t.Fatalf("weir ban: %s%s", out, errs)
 	}
 	eventually(t, "eu has the ban of us", func() bool { return eu.ask("path=/search&user=bob") != 200 })

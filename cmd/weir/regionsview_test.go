@@ -104,7 +104,7 @@ func TestRegionsSeen(t *testing.T) {
 		{[]string{"explain", "path=/search", "user=ada", server(first)}, `now: used 45 of 90, 45 remaining, .*; eu: 20 of 72 \(ceiling\), all regions: 45 of 90 as heard\n`},
 		{[]string{"explain", "--json", "path=/search", "user=ada", server(first)}, `(?s)"regions": \{\s+"region": "eu",\s+"own": \{\s+"used": 20,\s+"limit": 72\s+\},\s+"all": \{\s+"used": 45,\s+"limit": 90`},
 	} {
-		if status, out, errs := runWeir(c.args...); status != 0 || !regexp.MustCompile(c.says).MatchString(out) {
+		if status, out, errs := runBuilt(t, c.args...); status != 0 || !regexp.MustCompile(c.says).MatchString(out) {
 			t.Errorf("weir %s: %d %s%s\nwant %s", strings.Join(c.args, " "), status, out, errs, c.says)
 		}
 	}

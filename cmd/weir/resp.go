@@ -8,6 +8,7 @@ import (
 	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/door/resp"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -20,7 +21,7 @@ func (p *program) addRESP(trust auth.Trust) {
 	c := p.c
 	o := c.resp
 	o.Trusted, o.Required = trust.TrustedPeer, p.needsToken("resp")
-	o.Stall, o.Version = c.limits.stall, versionText()
+	o.Stall, o.Version = c.limits.stall, p.version
 	o.Stopwatch, o.StoreError, o.Logger = p.metrics, p.metrics.Hooks().StoreError, p.log
 	if p.insight != nil {
 		o.Throttled = p.throttled
@@ -51,7 +52,7 @@ func (p *program) redisCLI(d *door, domain string, attributes []rule.Pair) strin
 		host, port, _ := net.SplitHostPort(connectAddress(a)) // which is an address
 		cli += " -h " + host + " -p " + port
 	} else {
-		cli += " -s " + shellQuote(d.listener.Addr().String())
+		cli += " -s " + human.ShellQuote(d.listener.Addr().String())
 	}
 	if p.tlsOf(d) != nil {
 		cli += " --tls --cacert CA.pem"
@@ -62,9 +63,9 @@ func (p *program) redisCLI(d *door, domain string, attributes []rule.Pair) strin
 	if p.needsToken("resp") {
 		cli += ` -a "$TOKEN" --no-auth-warning`
 	}
-	limit := cli + " WEIR.LIMIT " + shellQuote(domain) + " 1"
+	limit := cli + " WEIR.LIMIT " + human.ShellQuote(domain) + " 1"
 	for _, a := range attributes {
-		limit += " " + shellQuote(a.Name) + " " + shellQuote(a.Value)
+		limit += " " + human.ShellQuote(a.Name) + " " + human.ShellQuote(a.Value)
 	}
 	return limit + "\n" + cli + " CL.THROTTLE ada 15 30 60"
 }

@@ -213,11 +213,11 @@ func TestRESPCommands(t *testing.T) {
 		}
 	}
 	options := []string{"--server", server, "--token-file", filepath.Join(dir, "token")}
-	status, out, errs := runWeir(append([]string{"top", "--batch"}, options...)...)
+	status, out, errs := runBuilt(t, append([]string{"top", "--batch"}, options...)...)
 	if status != 0 || !regexp.MustCompile(`(?m)^_command/_command +by command +- +10 +5 `).MatchString(out) || !regexp.MustCompile(`(?m)^key=user:ada +_command/CL\.THROTTLE +5 `).MatchString(out) {
 		t.Errorf("weir top: %d %s\n%s", status, errs, out)
 	}
-	status, out, errs = runWeir(append([]string{"verdicts", "--fail-on", strings.Join(insight.Verdicts[:3], ",")}, options...)...)
+	status, out, errs = runBuilt(t, append([]string{"verdicts", "--fail-on", strings.Join(insight.Verdicts[:3], ",")}, options...)...)
 	if status != 0 || strings.Contains(out, "_command") || !strings.Contains(out, "default/") {
 		t.Errorf("weir verdicts: %d %s\n%s", status, errs, out)
 	}

@@ -42,6 +42,12 @@ var quotaSettings = []setting{
 		set:  toInt(1, broker.MaxIdle, func(c *config) *int { return &c.rlqs.Settings.Idle })},
 }
 
+// quotaConfig is the configuration of quotas for Envoys.
+type quotaConfig struct {
+	rlqs        rlqs.Options
+	rlqsDomains []string // domains whose limits lend where they say nothing of leases
+}
+
 // newQuota makes the door for Envoy's filter rate_limit_quota, which the gRPC port serves.
 func (p *program) newQuota() *rlqs.Service {
 	o := p.c.rlqs

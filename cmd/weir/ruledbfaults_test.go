@@ -67,7 +67,7 @@ func TestRuleDatabaseFails(t *testing.T) {
 	n = b.node(n.dir)
 	n.follows(20)
 	n.stderr.await(t, "rules are those of the cache")
-	bare := start(t, "serve", "--rules", b.url, "--rules-db-cache", filepath.Join(t.TempDir(), "none"))
+	bare := startServer(t, "serve", "--rules", b.url, "--rules-db-cache", filepath.Join(t.TempDir(), "none"))
 	bare.exits(2)
 	bare.stderr.await(t, "the database of rules cannot be reached: .*there is no cache of them yet")
 	server.Restart()

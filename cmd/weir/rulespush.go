@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -232,7 +233,7 @@ func (p *pusher) conflict(ctx context.Context, d *ruledb.DB, c *ruledb.ConflictE
 	} else if text = diffFiles(base, side{fmt.Sprintf("version %d", head.Number), head.Files}); text == "" {
 		text = "the same files\n"
 	}
-	fmt.Fprintf(p.out, "%s came meanwhile, by %s at %s%s:\n%s", versionName(head.Number), printableText(head.Author), instant(head.Made), noteText(head.Note), text)
+	fmt.Fprintf(p.out, "%s came meanwhile, by %s at %s%s:\n%s", versionName(head.Number), human.Printable(head.Author), instant(head.Made), noteText(head.Note), text)
 	return fmt.Errorf("nothing was pushed: %w. Take the change above over into %s, and push with --base %d", c, dir, c.Head)
 }
 
@@ -240,7 +241,7 @@ func noteText(note string) string {
 	if note == "" {
 		return ""
 	}
-	return " (" + printableText(note) + ")"
+	return " (" + human.Printable(note) + ")"
 }
 
 // await waits until all live nodes have a version in force.
@@ -264,9 +265,9 @@ func awaitNodes(ctx context.Context, d *ruledb.DB, version int64, patience time.
 			switch {
 			case n.Version == version:
 			case n.Refused == version:
-				refused = append(refused, fmt.Sprintf("%s: %s", printableText(n.Name), printableLines(n.Error)))
+				refused = append(refused, fmt.Sprintf("%s: %s", human.Printable(n.Name), human.PrintableLines(n.Error)))
 			default:
-				waits = append(waits, printableText(n.Name))
+				waits = append(waits, human.Printable(n.Name))
 			}
 		}
 		late := time.Now().After(end)
@@ -279,7 +280,7 @@ func awaitNodes(ctx context.Context, d *ruledb.DB, version int64, patience time.
 			return nil
 		case len(waits) == 0 || late:
 			if head, err := headOf(ctx, d); err == nil && head.Number != version {
-				return fmt.Errorf("version %d came meanwhile, by %s", head.Number, printableText(head.Author))
+				return fmt.Errorf("version %d came meanwhile, by %s", head.Number, human.Printable(head.Author))
 			}
 			for _, r := range refused {
 				fmt.Fprintf(out, "refused by %s\n", r)
@@ -331,7 +332,7 @@ in force on all nodes. Nothing is lost: what was in force stays in the history.`
 			if to == 0 {
 				return fmt.Errorf("there is no version before %d", head.Number)
 			}
-			c, err := backTo(ctx, d, head, to)
+			c, err := d.BackTo(ctx, head, to)
 			if err != nil {
 				return err
 			}
@@ -350,16 +351,4 @@ in force on all nodes. Nothing is lost: what was in force stays in the history.`
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long at most until all live nodes have it in force; exit status 1 if one does not")
 	by.add(cmd)
 	return cmd
-}
-
-// backTo is the change from head back to the files of an earlier version.
-func backTo(ctx context.Context, d *ruledb.DB, head *ruledb.Version, to int64) (ruledb.Change, error) {
-	v, err := d.Version(ctx, to)
-	if err != nil {
-		return ruledb.Change{}, err
-	}
-	if v.Digest == head.Digest {
-		return ruledb.Change{}, &ruledb.UnusableError{What: fmt.Sprintf("version %d has the files that are in force", to)}
-	}
-	return ruledb.Change{Base: head.Number, Files: v.Files, Origin: ruledb.Rollback, Remark: fmt.Sprintf("version %d again", to)}, nil
 }

@@ -73,7 +73,7 @@ func writeStatus(out io.Writer, a *ruledb.Address, head *ruledb.Version, nodes [
 	if head.Number == 0 {
 		fmt.Fprintf(out, "%s holds no rules\n", a)
 	} else {
-		fmt.Fprintf(out, "%s: version %d, by %s at %s%s\n", a, head.Number, printableText(head.Author), instant(head.Made), noteText(head.Note))
+		fmt.Fprintf(out, "%s: version %d, by %s at %s%s\n", a, head.Number, human.Printable(head.Author), instant(head.Made), noteText(head.Note))
 	}
 	if len(nodes) == 0 {
 		_, err := fmt.Fprintln(out, "no node follows these rules")
@@ -89,7 +89,7 @@ func writeStatus(out io.Writer, a *ruledb.Address, head *ruledb.Version, nodes [
 			state = "gone"
 		case n.Refused != 0:
 			state = fmt.Sprintf("refuses %d", n.Refused)
-			errors = append(errors, fmt.Sprintf("%s: %s", printableText(n.Name), printableLines(n.Error)))
+			errors = append(errors, fmt.Sprintf("%s: %s", human.Printable(n.Name), human.PrintableLines(n.Error)))
 		case n.Version != head.Number:
 			state = "behind"
 		}
@@ -155,7 +155,7 @@ func diffFiles(a, b side) string {
 		}
 		text := diff.Diff(from, []byte(old), to, []byte(now))
 		if _, rest, found := strings.Cut(string(text), "\n"); found { // the first line is a command
-			out.WriteString(printableLines(rest))
+			out.WriteString(human.PrintableLines(rest))
 		}
 	}
 	return out.String()

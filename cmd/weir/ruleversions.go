@@ -8,10 +8,13 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -51,7 +54,7 @@ func (v *ruleVersions) Push(ctx context.Context, c admin.VersionChange) (admin.P
 	for _, name := range slices.Sorted(maps.Keys(c.Files)) {
 		if rulesource.IsTestFile(path.Base(name)) {
 			return admin.Pushed{}, &admin.CheckError{Message: fmt.Sprintf("%s: holds tests, which the page does not change: those of the version are kept, "+
-				"and have to pass. Change tests with weir rules pull and push", printableText(name))}
+				"and have to pass. Change tests with weir rules pull and push", human.Printable(name))}
 		}
 	}
 	d, err := ruledb.Open(ctx, v.address)
@@ -97,7 +100,7 @@ func (v *ruleVersions) Rollback(ctx context.Context, to int64, author, note stri
 	if err != nil {
 		return admin.Pushed{}, unusable(err)
 	}
-	c, err := backTo(ctx, d, head, to)
+	c, err := d.BackTo(ctx, head, to)
 	if err != nil {
 		return admin.Pushed{}, unusable(err)
 	}
@@ -128,8 +131,12 @@ func unusable(err error) error {
 
 // came is the error of a change that another one came before.
 func (v *ruleVersions) came(head *ruledb.Version) error {
+	note := ""
+	if head.Note != "" {
+		note = " (" + human.Printable(head.Note) + ")"
+	}
 	return &admin.CheckError{Conflict: true, Message: fmt.Sprintf("version %d came meanwhile, by %s at %s%s; nothing was put in force. "+
-		"Keep your change, load the page anew, and make it once more", head.Number, printableText(head.Author), instant(head.Made), noteText(head.Note))}
+		"Keep your change, load the page anew, and make it once more", head.Number, human.Printable(head.Author), head.Made.UTC().Format(time.RFC3339), note)}
 }
 
 // changedFiles are the rules of a change, with the tests of the version that it changes.
@@ -152,7 +159,7 @@ func (v *ruleVersions) check(ctx context.Context, files []file.Source) error {
 	if err := ruledb.CheckFiles(files); err != nil {
 		return &admin.CheckError{Message: err.Error()}
 	}
-	set, warnings, err := rulesBelow(files, ".")
+	set, warnings, err := rulesource.LoadBelow(files, ".")
 	if err != nil {
 		return &admin.CheckError{Message: err.Error()}
 	}
@@ -167,26 +174,18 @@ func (v *ruleVersions) check(ctx context.Context, files []file.Source) error {
 		if !rulesource.IsTestFile(path.Base(f.Name)) {
 			continue
 		}
-		_, n, err := runVersionTest(ctx, files, f, false, &report)
+		dir := path.Dir(f.Name)
+		_, n, err := sim.RunTests(ctx, f.Name, f.Data, dir, func() (*rule.Set, error) {
+			set, _, err := rulesource.LoadBelow(files, dir)
+			return set, err
+		}, false, &report)
 		if err != nil {
 			return &admin.CheckError{Message: err.Error()}
 		}
 		failed += n
 	}
 	if failed > 0 {
-		return &admin.CheckError{Message: fmt.Sprintf("%s of these rules failed:\n%s", count(failed, "test"), strings.TrimSpace(report.String()))}
+		return &admin.CheckError{Message: fmt.Sprintf("%s of these rules failed:\n%s", human.Count(failed, "test"), strings.TrimSpace(report.String()))}
 	}
 	return nil
-}
-
-// rulesBelow loads the rules among files that lie in a folder, or below it.
-func rulesBelow(files []file.Source, dir string) (*rule.Set, []rule.Problem, error) {
-	var rules []file.Source
-	for _, f := range files {
-		name, below := strings.CutPrefix(f.Name, dir+"/")
-		if (below || dir == ".") && rulesource.IsRuleFile(path.Base(name)) {
-			rules = append(rules, file.Source{Name: name, Data: f.Data})
-		}
-	}
-	return rulesource.Load("this version", rules, file.Options{})
 }

@@ -7,7 +7,6 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
-	"time"
 )
 
 // actors are the goroutines that run alongside the doors until their context ends.
@@ -44,7 +43,7 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 		return nil
 	}
 	if err := p.open(ctx); err != nil {
-		return usageError(err)
+		return &setupError{err}
 	}
 	p.startActors(a, hangups)
 	broken, ended := p.serveDoors()
@@ -70,38 +69,16 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 
 // startActors starts the goroutines that run alongside the doors.
 func (p *program) startActors(a *actors, hangups <-chan os.Signal) {
-	a.start(p.rules.Run)
+	p.startDeferring(p.atStart) // before a store that goes away could keep it from looking for jobs
+	for _, part := range p.parts {
+		for _, run := range part.run {
+			a.start(run)
+		}
+	}
 	a.start(func(ctx context.Context) { p.reloadOn(ctx, hangups) })
-	a.start(p.signals.Run)
-	a.start(p.measureLine)
-	a.start(p.watchSignals)
-	a.start(func(ctx context.Context) { p.firewall.run(ctx, p.limiter) })
-	a.start(p.sweep)
-	if p.decisions != nil {
-		a.start(p.decisions.Run)
-	}
-	if p.insight != nil {
-		a.start(p.insight.Run)
-	}
-	if p.recorder != nil {
-		a.start(p.recorder.Run)
-	}
-	if p.nodes != nil {
-		a.start(p.nodes.Listen)
-	}
-	a.start(p.fleet.Run)
-	if p.certificates != nil {
-		a.start(p.certificates.Run)
-	}
-	if p.proxy != nil {
-		set, _ := p.limiter.Rules()
-		p.startDeferring(set)
-		a.start(p.workOff)
-	}
 }
 
-// reloadOn reloads rules, tokens and certificates, and opens the audit log anew, at each SIGHUP
-// until ctx ends.
+// reloadOn has all parts read their files anew at each SIGHUP until ctx ends.
 func (p *program) reloadOn(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {
@@ -111,34 +88,11 @@ func (p *program) reloadOn(ctx context.Context, hangups <-chan os.Signal) {
 		}
 		p.log.Info("reloading")
 		p.notify(stateReloading())
-		p.rules.Reload()
-		if p.tokens != nil {
-			if err := p.tokens.Load(p.c.tokensFile); err != nil {
-				p.log.Error("auth.tokens_file not loaded, the tokens from before stay good", "error", err)
+		for _, part := range p.parts {
+			if part.reload != nil {
+				part.reload()
 			}
 		}
-		if p.certificates != nil {
-			_ = p.certificates.Reload() // logs errors itself
-		}
-		if p.decisions != nil {
-			p.decisions.Reopen()
-		}
-		_ = p.audit.Reopen() // logs errors itself
 		p.notify(stateReady)
-	}
-}
-
-// sweep gives back the reservations of nodes that died.
-func (p *program) sweep(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			// A failure is retried, and reported to StoreError.
-			_, _ = p.limiter.Reservations().Sweep(ctx)
-		}
 	}
 }

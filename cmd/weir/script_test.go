@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
-	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,32 +17,7 @@ import (
 // The scripts in testdata/script run the program as a user types it. A script may use $ROOT, the
 // folder of the repository.
 
-// withoutLine keeps servers from turning requests away: test servers share their machine with other
-// tests, and may well be slow. Tests of that say so.
-var withoutLine = []string{"WEIR_OVERLOAD_LINE=0s", "WEIR_OVERLOAD_PROXY_LINE=0s"}
-
-func TestMain(m *testing.M) {
-	// Its parallel tests wait for other programs, and for windows to pass, far more than they
-	// compute. A -parallel of the command line goes before.
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
-	}
-	// Tests ask a server with up to 64 clients at once, each of which keeps its connection.
-	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = 64
-	testscript.Main(tests{m}, map[string]func(){"weir": main})
-}
-
-type tests struct{ *testing.M }
-
-// Run runs the tests, and removes what they share.
-func (t tests) Run() int {
-	defer func() {
-		if builtIn != "" {
-			_ = os.RemoveAll(builtIn)
-		}
-	}()
-	return t.M.Run()
-}
+func TestMain(m *testing.M) { testscript.Main(prepare(m), map[string]func(){"weir": main}) }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -89,9 +90,56 @@ type running struct {
 // patient are settings under which a slow machine is not taken for a Redis that is away.
 var patient = []string{"--store-deadline=30s", "--store-timeout=30s"}
 
+// command runs weir with args, as main does, and returns its exit status.
+type command func(ctx context.Context, args, env []string, stdout, stderr io.Writer) int
+
 // start runs weir with args in a folder of its own, or in the present one if a test has changed to
 // one. Doors take free ports.
 func start(t *testing.T, args ...string) *running {
+	t.Helper()
+	return startWith(t, func(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
+		return Run(ctx, args, env, strings.NewReader(""), stdout, stderr)
+	}, args...)
+}
+
+// startServer is start for weir serve and weir proxy, without the commands.
+func startServer(t *testing.T, args ...string) *running {
+	t.Helper()
+	return startWith(t, serveCommand, args...)
+}
+
+// serveCommand is weir serve or weir proxy, which is the first of args that is no flag.
+func serveCommand(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
+	flags := pflag.NewFlagSet("weir", pflag.ContinueOnError)
+	check, upstream := flags.Bool("check", false, ""), flags.String("upstream", "", "")
+	addSettingFlags(flags)
+	err := flags.Parse(args)
+	if err == nil && *upstream != "" {
+		err = flags.Set("proxy-upstream", *upstream)
+	}
+	var c *config
+	if err == nil {
+		c, err = loadConfig(flags, env)
+	}
+	if err == nil && flags.Arg(0) == "proxy" {
+		c.onlyProxy(flags)
+	}
+	status := 2 // of what is wrong before anything has begun
+	if err == nil {
+		err = serve(ctx, c, *check, "(devel)", stdout, stderr)
+		if _, early := errors.AsType[*setupError](err); !early {
+			status = 1
+		}
+	}
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, "weir:", redact(err.Error()))
+	return status
+}
+
+// startWith is start by a way to run weir.
+func startWith(t *testing.T, run command, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &running{t: t, stdout: newOutput(), stderr: newOutput(), stop: cancel, status: make(chan int, 1)}
@@ -99,7 +147,7 @@ func start(t *testing.T, args ...string) *running {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		p.status <- Run(ctx, args, env, strings.NewReader(""), p.stdout, p.stderr)
+		p.status <- run(ctx, args, env, p.stdout, p.stderr)
 	}()
 	// The next test begins when it has ended: until then it may write into folders that are removed
 	// with the test, and has what there is once in a process, as the pace of the garbage collector.
@@ -165,7 +213,7 @@ func writeRules(t *testing.T, path, text string) {
 // The starter rules give way to a folder ./rules that appears while the server runs.
 func TestServeFindsRules(t *testing.T) {
 	t.Chdir(t.TempDir())
-	p := start(t, "serve")
+	p := startServer(t, "serve")
 	url := "http://" + p.addr("http") + "/api/v1/limit?"
 	p.stderr.await(t, `the built-in starter rules are in force until it is there`)
 	if status, _, body := get(t, url+"key=ada"); status != 200 || !strings.Contains(body, `"limit":10`) {
@@ -193,7 +241,7 @@ func TestServeFindsRules(t *testing.T) {
 // With nothing configured the starter rules are in force at all doors, on the same counters.
 func TestServeStarter(t *testing.T) {
 	t.Parallel()
-	p := start(t, "serve")
+	p := startServer(t, "serve")
 	base := "http://" + p.addr("http") + "/api/v1/limit?key=ada"
 	for i := range 9 {
 		if status, _, body := get(t, base); status != 200 {
@@ -408,7 +456,7 @@ func TestHangup(t *testing.T) {
 	}
 	rule(5)
 	writeRules(t, tokens, "old\n")
-	p := start(t, "serve", "--rules", rules, "--auth-tokens-file", tokens)
+	p := startServer(t, "serve", "--rules", rules, "--auth-tokens-file", tokens)
 	admin := "http://" + p.addr("admin")
 	authorized := func(token string) int {
 		r, err := http.NewRequest("GET", admin+"/api/v1/rules", nil)
@@ -463,7 +511,7 @@ func TestDrain(t *testing.T) {
 	defer upstream.Close()
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "a.yaml"), "limits: [{ name: a, allow: 100/min }]\n")
-	p := start(t, "proxy", "--upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0", "--drain=1m")
+	p := startServer(t, "proxy", "--upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0", "--drain=1m")
 	addr, admin := p.addr("proxy"), p.addr("admin")
 	answers := make(chan string, 1)
 	go func() {
@@ -520,7 +568,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		}
 	}
 	write(version(0))
-	p := start(t, "serve", "--rules", dir, "--log-level=error")
+	p := startServer(t, "serve", "--rules", dir, "--log-level=error")
 	p.stdout.await(t, "api/v1/limit") // at level error no door is logged; the examples are
 	addr := regexp.MustCompile(`http://([^/]+)/api/v1/limit`).FindStringSubmatch(p.stdout.String())[1]
 	admin := regexp.MustCompile(`http://([^/]+)/metrics`).FindStringSubmatch(p.stdout.String())[1]

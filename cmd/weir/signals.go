@@ -92,6 +92,9 @@ const (
 	signalGrace    = 15 * time.Second // for a signal that rules follow to come for the first time
 )
 
+// runSignals reads the signals until ctx ends.
+func (p *program) runSignals(ctx context.Context) { p.signals.Run(ctx) }
+
 // watchSignals warns once of each signal that rules follow and that has not come, and logs when it
 // comes after all.
 func (p *program) watchSignals(ctx context.Context) {

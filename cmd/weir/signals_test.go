@@ -10,21 +10,21 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/host/load"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
-
-const elasticRules = `
-domain: shop
-limits:
-  - { name: a, per: [ip], allow: 7/min, throttle: { elastic: { signal: orders, curve: { 50%: 100%, 95%: 25% } } } }
-  - { name: b, per: [ip], allow: 7/min, throttle: { elastic: { signal: cpu, curve: { 50%: 100%, 95%: 25% } } } }
-  - { name: c, per: [ip], allow: 7/min, throttle: { elastic: { signal: in_flight, curve: { 50%: 100%, 95%: 25% } } } }
-`
 
 // serve --check says which signals nothing feeds, and refuses the server's own admin port as a
 // Prometheus.
 func TestCheckSignals(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.yaml")
-	writeRules(t, path, elasticRules)
+	writeRules(t, path, `
+domain: shop
+limits:
+  - { name: a, per: [ip], allow: 7/min, throttle: { elastic: { signal: orders, curve: { 50%: 100%, 95%: 25% } } } }
+  - { name: b, per: [ip], allow: 7/min, throttle: { elastic: { signal: cpu, curve: { 50%: 100%, 95%: 25% } } } }
+  - { name: c, per: [ip], allow: 7/min, throttle: { elastic: { signal: in_flight, curve: { 50%: 100%, 95%: 25% } } } }
+`)
 	check := func(want int, args ...string) string {
 		t.Helper()
 		status, out, errs := runCommand(t, append([]string{"serve", "--check", "--rules=" + path}, args...)...)
@@ -60,7 +60,13 @@ func TestCheckSignals(t *testing.T) {
 func TestWatchSignals(t *testing.T) {
 	var logged bytes.Buffer
 	p := &program{log: slog.New(slog.NewTextHandler(&logged, nil))}
-	set := mustRules(t, elasticRules)
+	set := ruleSetOf(t, `
+domain: shop
+limits:
+  - { name: a, per: [ip], allow: 7/min, throttle: { elastic: { signal: orders, curve: { 50%: 100%, 95%: 25% } } } }
+  - { name: b, per: [ip], allow: 7/min, throttle: { elastic: { signal: cpu, curve: { 50%: 100%, 95%: 25% } } } }
+  - { name: c, per: [ip], allow: 7/min, throttle: { elastic: { signal: in_flight, curve: { 50%: 100%, 95%: 25% } } } }
+`)
 	w := signalWatch{since: map[string]time.Time{}, told: map[string]bool{}}
 	now := time.Unix(0, 0)
 	list := []load.Info{
@@ -93,4 +99,13 @@ func TestWatchSignals(t *testing.T) {
 	list[0].Used = true
 	look(0)
 	look(signalGrace, "WARN")
+}
+
+func ruleSetOf(t *testing.T, yaml string) *rule.Set {
+	t.Helper()
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(yaml)}}, file.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,80 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 	"github.com/weir-rl/weir/store/regions"
 )
+
+// storeSettings say where the counters live.
+var storeSettings = []setting{
+	{path: "store", value: storeMemory,
+		help: "where counters live: memory, or what all nodes share: a Redis, as redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster://, postgres://HOST:PORT/DATABASE, or cassandra://HOST:PORT/KEYSPACE",
+		set:  text(func(c *config, s string) error { c.store = s; return checkStore(s) })},
+	{path: "store.timeout", value: redis.DefaultTimeout.String(),
+		help: "how long a shared store that hangs is waited for before it is asked again",
+		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.shared.timeout })},
+	{path: "store.deadline", value: fallback.DefaultDeadline.String(),
+		help: "how long a decision waits at least for a shared store that is silent before it is made without it",
+		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.fallback.Deadline })},
+	{path: "store.max_deadline", value: "1s",
+		help: "how long it waits at most, where the store is known to be slow",
+		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.fallback.MaxDeadline })},
+	{path: "store.remember_refusals", value: "1s",
+		help: "how long at most a refusal is repeated without asking the store; 0s for never",
+		set:  toDuration(0, func(c *config) *time.Duration { return &c.shared.rememberRefusals })},
+	{path: "store.heartbeat", value: "1s",
+		help: "how often this node tells that it lives, so that all know how many there are; 0s for never",
+		set:  toDuration(0, func(c *config) *time.Duration { return &c.shared.heartbeat })},
+	{path: "redis.prefix", value: redis.DefaultPrefix,
+		help: "beginning of all keys in Redis",
+		set: text(func(c *config, s string) error {
+			if s == "" || strings.ContainsAny(s, "{}") {
+				return fmt.Errorf("%q must not be empty, nor hold { or }, which choose a slot of a Cluster", s)
+			}
+			c.redis.Prefix = s
+			return nil
+		})},
+	{path: "redis.partitions", value: strconv.Itoa(redis.DefaultPartitions),
+		help: "parts into which the keys of a Cluster fall; the same on all nodes",
+		set:  toInt(1, 16384, func(c *config) *int { return &c.redis.Partitions })},
+	{path: "redis.connections", value: "1",
+		help: "connections to each Redis server, a power of 2",
+		set: text(func(c *config, s string) error {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 1 || n > 64 || n&(n-1) != 0 {
+				return fmt.Errorf("%q must be a power of 2, from 1 to 64", s)
+			}
+			c.redis.Connections = n
+			return nil
+		})},
+	{path: "redis.leases.max_keys", value: strconv.Itoa(lease.DefaultMaxKeys),
+		help: "keys of which this node may hold units that Redis has lent it, where rules ask for that (consistency); 0 for none: then all is decided exactly",
+		set:  toInt(0, maxLeaseKeys, func(c *config) *int { return &c.leases.maxKeys })},
+	{path: "nodes", value: "0",
+		help: "number of nodes to share limits among while the store is away, at least; it may have told of more; 0 if unknown",
+		set:  toInt(0, 1<<20, func(c *config) *int { return &c.fallback.FixedNodes })},
+	{path: "snapshot.path",
+		help: "file that keeps the counters over a restart; none if empty",
+		set:  toString(func(c *config) *string { return &c.memory.Snapshot })},
+	{path: "snapshot.every", value: "10s",
+		help: "time between two snapshots",
+		set:  toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.memory.SnapshotEvery })},
+	{path: "memory.max_keys", value: "10000000",
+		help: "bound on the keys in memory",
+		set:  toInt(1, 1<<40, func(c *config) *int { return &c.memory.MaxKeys })},
+	{path: "memory.max_bytes", value: "1GiB",
+		help: "bound on the bytes of all keys in memory",
+		set:  toBytes(func(c *config) *int64 { return &c.memory.MaxBytes })},
+}
+
+// storeConfig is the configuration of the store.
+type storeConfig struct {
+	store  string // storeMemory, or the URL of a store that nodes share
+	memory memory.Options
+	shared struct { // of any store that nodes share
+		timeout, rememberRefusals, heartbeat time.Duration
+	}
+	redis    redis.Options    // with a Redis only: what no other store has
+	fallback fallback.Options // with a shared store only
+	leases   struct{ maxKeys int }
+}
 
 // storage is where the counters live.
 type storage struct {
@@ -74,8 +149,23 @@ func (c *config) noRegions() string {
 }
 
 // openStore opens the store that is configured; if the configuration is only checked, one that
-// keeps nothing.
-func (p *program) openStore(check bool) error {
+// keeps nothing. The store names this node, for the audit log.
+func (p *program) openStore(context.Context) error {
+	if err := p.makeStore(); err != nil {
+		return err
+	}
+	p.audit.Begin(p.nodeName())
+	return nil
+}
+
+func (p *program) closeStore() error {
+	if p.storage == nil {
+		return nil
+	}
+	return p.storage.Close()
+}
+
+func (p *program) makeStore() error {
 	c := p.c
 	if err := c.checkRegions(); err != nil {
 		return err
@@ -87,7 +177,7 @@ func (p *program) openStore(check bool) error {
 		return errors.New("snapshot.path: is for the embedded store. With another one the counters live there and outlast this program; " +
 			"what keeps them over a restart of Redis is its own configuration (appendonly). Leave snapshot.path empty")
 	}
-	if check {
+	if p.check {
 		o.Snapshot = "" // an existing file is left alone
 	}
 	local, err := memory.New(o)
@@ -96,7 +186,7 @@ func (p *program) openStore(check bool) error {
 	}
 	p.storage = &storage{Store: local, local: local}
 	switch {
-	case check:
+	case p.check:
 		return nil
 	case !shared:
 		p.log.Info("the counters live in this process", "store", c.store)

@@ -25,8 +25,8 @@ func TestStoreFaults(t *testing.T) {
 	permit("-fcall")
 	url := "redis://node:p@" + redis.Addr()
 	const advice = "does not let the user node do what Weir needs: give it the permissions that docs/distributed.md lists"
-	status, out, errs := runCommand(t, "serve", "--check", "--rules="+rules, "--store="+url)
-	if status != exitUsage || !strings.Contains(errs, advice) || strings.Contains(out, "are good") {
+	status, out, errs := runBuilt(t, "serve", "--check", "--rules="+rules, "--store="+url)
+	if status != 2 || !strings.Contains(errs, advice) || strings.Contains(out, "are good") {
 		t.Errorf("a check: %d %s %s", status, out, errs)
 	}
 	p := startOn(t, url, "--rules="+rules)
@@ -54,7 +54,7 @@ func TestStoreFaults(t *testing.T) {
 	notReady("later")
 	permit()
 	n.awaitBack()
-	status, out, errs = runCommand(t, "serve", "--check", "--rules="+rules, "--store="+url)
+	status, out, errs = runBuilt(t, "serve", "--check", "--rules="+rules, "--store="+url)
 	if status != 0 || !strings.Contains(out, "are good") {
 		t.Errorf("a check of a store that is well: %d %s %s", status, out, errs)
 	}

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 // serverEvent is one of the Server-Sent Events of an admin port, as the HTML standard has them.
@@ -60,7 +62,7 @@ func (c *adminClient) follow(ctx context.Context, path, lastID string, opened fu
 		raw, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20)) // an error shows what came
 		var problem struct{ Detail string }
 		if json.Unmarshal(raw, &problem) == nil && problem.Detail != "" {
-			err = errors.New(printableLines(problem.Detail))
+			err = errors.New(human.PrintableLines(problem.Detail))
 		} else {
 			err = c.stranger(answer, raw)
 		}

@@ -106,7 +106,7 @@ func (t *tail) run(ctx context.Context, out, errs io.Writer) error {
 			t.ended = err // it may be had again, or the server says why not
 		default:
 			t.away = true
-			fmt.Fprintf(t.errs, "weir: %s is away, trying on: %s\n", t.admin.name(), printableText(cmp.Or(t.ended, err).Error()))
+			fmt.Fprintf(t.errs, "weir: %s is away, trying on: %s\n", t.admin.name(), human.Printable(cmp.Or(t.ended, err).Error()))
 		}
 		select {
 		case <-ctx.Done():
@@ -136,7 +136,7 @@ func (t *tail) event(e serverEvent) error {
 		if err := json.Unmarshal(e.data, &problem); err != nil {
 			return err
 		}
-		fmt.Fprintf(t.errs, "weir: %s\n", printableText(problem.Detail))
+		fmt.Fprintf(t.errs, "weir: %s\n", human.Printable(problem.Detail))
 		return nil
 	default:
 		return nil
@@ -155,7 +155,7 @@ func (t *tail) event(e serverEvent) error {
 		if t.shown == "all" {
 			text = "all remembered decisions are shown"
 		}
-		fmt.Fprintf(t.errs, "weir: %s\n", printableText(text))
+		fmt.Fprintf(t.errs, "weir: %s\n", human.Printable(text))
 	}
 	for _, raw := range event.Decisions {
 		var d recent.Entry

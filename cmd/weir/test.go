@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/internal/lab/sim"
+	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
@@ -124,7 +125,11 @@ func ruleTests(ctx context.Context, paths []string, verbose bool, out, stderr io
 	}
 	for _, place := range places {
 		for _, f := range place.tests {
-			p, n, err := runVersionTest(ctx, place.files, f, verbose, out)
+			dir := pathpkg.Dir(f.Name)
+			p, n, err := sim.RunTests(ctx, f.Name, f.Data, dir, func() (*rule.Set, error) {
+				set, _, err := rulesource.LoadBelow(place.files, dir)
+				return set, err
+			}, verbose, out)
 			if !add(f.Name, p, n, err) {
 				return err
 			}
@@ -152,95 +157,11 @@ func runTestFile(ctx context.Context, path string, sets map[string]*rule.Set, ve
 		return 0, 0, err
 	}
 	dir := filepath.Dir(path)
-	return runTests(ctx, path, data, dir, func() (set *rule.Set, err error) {
+	return sim.RunTests(ctx, path, data, dir, func() (set *rule.Set, err error) {
 		if set = sets[dir]; set == nil {
 			set, err = readRules(ctx, dir, file.Options{}, stderr)
 			sets[dir] = set
 		}
 		return set, err
 	}, verbose, out)
-}
-
-// runVersionTest runs a test file of a version in a database against the rules of its folder.
-func runVersionTest(ctx context.Context, rules []file.Source, test file.Source, verbose bool, out io.Writer) (passed, failed int, err error) {
-	dir := pathpkg.Dir(test.Name)
-	return runTests(ctx, test.Name, test.Data, dir, func() (*rule.Set, error) {
-		set, _, err := rulesBelow(rules, dir)
-		return set, err
-	}, verbose, out)
-}
-
-// runTests runs the tests in the text of a file against the rules of dir, which rules returns.
-func runTests(ctx context.Context, path string, data []byte, dir string, rules func() (*rule.Set, error), verbose bool, out io.Writer) (passed, failed int, err error) {
-	tests, err := sim.ParseTests(path, data)
-	if err != nil {
-		return 0, 0, err
-	}
-	set, err := rules()
-	if err != nil {
-		return 0, 0, err
-	}
-	domain, err := chooseDomain(set, tests.Domain, dir, "domain: in the test file")
-	if err != nil {
-		return 0, 0, fmt.Errorf("%s: %w", path, err)
-	}
-	if err := tests.CheckAttributes(set, domain); err != nil {
-		return 0, 0, err
-	}
-	if len(tests.Tests) == 0 {
-		return 0, 0, fmt.Errorf("%s: it holds no tests", path)
-	}
-	var report strings.Builder
-	for _, t := range tests.Tests {
-		r, err := sim.RunTest(set, domain, t, func() error { return stopped(ctx) })
-		if err != nil {
-			return passed, failed, fmt.Errorf("%s: %s: %w", path, t.Name, err)
-		}
-		if r.Failed {
-			failed++
-		} else {
-			passed++
-		}
-		if r.Failed || verbose {
-			writeTest(&report, path, r)
-		}
-	}
-	mark := "ok   "
-	if failed > 0 {
-		mark = "FAIL "
-	}
-	fmt.Fprintf(out, "%s %s  %s\n%s", mark, path, count(len(tests.Tests), "test"), report.String())
-	return passed, failed, nil
-}
-
-// stopped returns why tests must not go on; nil if they may.
-func stopped(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return errors.New("interrupted")
-	}
-	return context.Cause(ctx)
-}
-
-// writeTest shows a test step by step.
-func writeTest(b *strings.Builder, path string, r *sim.TestResult) {
-	mark := "ok  "
-	if r.Failed {
-		mark = "FAIL"
-	}
-	fmt.Fprintf(b, "  %s %s\n", mark, r.Test.Name)
-	for _, s := range r.Steps {
-		if s.Failed == 0 {
-			fmt.Fprintf(b, "    ok   line %d: %s", s.Step.Line, s.What)
-			if s.Got != "" {
-				fmt.Fprintf(b, " → %s", s.Got)
-			}
-			b.WriteByte('\n')
-			continue
-		}
-		fmt.Fprintf(b, "    FAIL %s:%d: %s", path, s.Step.Line, s.What)
-		if s.Step.Send != nil && s.Step.Send.Times > 1 {
-			fmt.Fprintf(b, ", request %d of %d", s.Failed, s.Step.Send.Times)
-		}
-		fmt.Fprintf(b, "\n           expected %s\n           got      %s\n", s.Expected, s.Got)
-	}
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	pathpkg "path"
-	"strings"
 	"time"
 
+	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/rule"
@@ -96,18 +96,11 @@ func readRules(ctx context.Context, path string, o file.Options, stderr io.Write
 
 // chooseDomain is the domain that was asked for, else the only one that the rules hold.
 func chooseDomain(set *rule.Set, asked, rules, flag string) (string, error) {
-	domains := set.Domains()
-	switch {
-	case asked != "" && !set.HasDomain(asked):
-		return "", usageError(fmt.Errorf("the rules of %s hold no domain %q: they hold %s", rules, asked, strings.Join(domains, ", ")))
-	case asked != "":
-		return asked, nil
-	case len(domains) == 1:
-		return domains[0], nil
-	case len(domains) == 0:
-		return "", usageError(fmt.Errorf("%s holds no rules", rules))
+	domain, err := sim.ChooseDomain(set, asked, rules, flag)
+	if err != nil {
+		return "", usageError(err)
 	}
-	return "", usageError(fmt.Errorf("the rules of %s hold several domains: choose one of %s with %s", rules, strings.Join(domains, ", "), flag))
+	return domain, nil
 }
 
 // checkIPv6Prefix checks the flag that the tools share with the server.

@@ -99,7 +99,7 @@ func TestTLS(t *testing.T) {
 	var proto string
 	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proto = r.Header.Get("X-Forwarded-Proto") }))
 	defer upstream.Close()
-	p := start(t, "serve", "--rules=rules.yaml", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-client-ca=clients.pem", "--tls-client-doors=proxy",
+	p := startServer(t, "serve", "--rules=rules.yaml", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-client-ca=clients.pem", "--tls-client-doors=proxy",
 		"--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--identity=user=tls")
 	http2, http1 := clientOf(t, true, ca.Client(""), nil), clientOf(t, false, ca.Client(""), nil)
 	for i, client := range []*http.Client{http1, http2, http2} {
@@ -209,7 +209,7 @@ func TestTLS(t *testing.T) {
 
 	// The commands reach such an admin port.
 	certtest.Write(t, names, cert, key)
-	p = start(t, "serve", "--rules=rules.yaml", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-client-ca=clients.pem", "--tls-doors=admin")
+	p = startServer(t, "serve", "--rules=rules.yaml", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-client-ca=clients.pem", "--tls-doors=admin")
 	if status, _ := ask(t, http.DefaultClient, "GET", "http://"+p.addr("http")+"/healthcheck", ""); status != 200 {
 		t.Errorf("a door that is not in tls.doors: %d", status)
 	}
@@ -234,7 +234,7 @@ func TestUnixDoors(t *testing.T) {
 		if trusted {
 			args = append(args, "--trusted-peers=unix", "--client-ip-trusted-proxies=unix")
 		}
-		p := start(t, args...)
+		p := startServer(t, args...)
 		if got := p.addr("admin"); got != "unix:"+dir+"/admin.sock" {
 			t.Errorf("the log says %s", got)
 		}
@@ -276,7 +276,7 @@ func TestUnixDoors(t *testing.T) {
 		}
 		start(t, "ban", "list", "--server=unix:"+dir+"/admin.sock").exits(0)
 		start(t, "explain", "--rules=rules.yaml", "--server=unix:admin.sock", "key=ada").exits(0)
-		second := start(t, args...)
+		second := startServer(t, args...)
 		second.exits(exitUsage)
 		if !strings.Contains(second.stderr.String(), "listen.http: unix:http.sock is in use") {
 			t.Errorf("a second server wrote\n%s", second.stderr)
@@ -307,7 +307,7 @@ func TestProxyProtocolDoors(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("X-Forwarded-For")) }))
 	defer upstream.Close()
 	args := []string{"serve", "--rules=" + rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--proxy-protocol-doors=proxy,http", "--trusted-peers=198.51.100.0/24"}
-	p := start(t, append(args, "--proxy-protocol-peers=127.0.0.0/8")...)
+	p := startServer(t, append(args, "--proxy-protocol-peers=127.0.0.0/8")...)
 	address, api := p.addr("proxy"), p.addr("http")
 	for i := range 3 {
 		for _, source := range []string{"192.0.2.1", "192.0.2.2"} {
@@ -327,7 +327,7 @@ func TestProxyProtocolDoors(t *testing.T) {
 	}
 	p.end()
 
-	p = start(t, append(args, "--proxy-protocol-peers=192.0.2.0/24")...)
+	p = startServer(t, append(args, "--proxy-protocol-peers=192.0.2.0/24")...)
 	if status, body := ask(t, clientOf(t, false, nil, proxied(p.addr("http"), "198.51.100.1")), "GET", "http://weir/api/v1/limit?key=ada&hits=-1", ""); status != 0 {
 		t.Errorf("a forged header: %d %s", status, body)
 	}
@@ -341,7 +341,7 @@ func TestTokenDoors(t *testing.T) {
 	rules := rulesFile(t, hourly)
 	tokens := filepath.Join(t.TempDir(), "tokens")
 	writeRules(t, tokens, "sesame\n")
-	p := start(t, "serve", "--rules="+rules, "--auth-tokens-file="+tokens, "--auth-doors=http,grpc")
+	p := startServer(t, "serve", "--rules="+rules, "--auth-tokens-file="+tokens, "--auth-doors=http,grpc")
 	url := "http://" + p.addr("http") + "/api/v1/limit?key=ada"
 	for _, c := range []struct {
 		token string
@@ -382,7 +382,7 @@ func TestLimits(t *testing.T) {
 		}
 	}))
 	defer upstream.Close()
-	p := start(t, "serve", "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--limits-connections-per-address=12", "--limits-header-bytes=8KiB",
+	p := startServer(t, "serve", "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--limits-connections-per-address=12", "--limits-header-bytes=8KiB",
 		"--limits-body-bytes=1KB", "--limits-idle=50ms", "--limits-header-timeout=1h", "--limits-stall=100ms")
 	address := p.addr("proxy")
 	for _, c := range []struct {
@@ -493,7 +493,7 @@ func TestAdminByBrowser(t *testing.T) {
 		if overTLS {
 			args, scheme, client = append(args, "--tls-cert="+certFile, "--tls-key="+keyFile, "--tls-doors=admin"), "https", clientOf(t, true, ca.Client(""), nil)
 		}
-		p := start(t, args...)
+		p := startServer(t, args...)
 		base := scheme + "://" + p.addr("admin")
 		const ban = `{"domain":"shop","rule":"api","key":"key=ada","for":"1h"}`
 		for _, c := range []struct {

@@ -161,7 +161,7 @@ func TestTunnels(t *testing.T) {
 		port := freePort(t)
 		u := serveTunneller(t, "127.0.0.1:"+port)
 		rules := rulesFile(t, many)
-		p := start(t, "proxy", "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--upstream=http://127.0.0.1:"+port)
+		p := startServer(t, "proxy", "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--upstream=http://127.0.0.1:"+port)
 		noTunnels(t, p.addr("proxy"), u, true)
 		p.end()
 	})

@@ -90,7 +90,7 @@ type ruleReports struct {
 func (a *ruleReports) unjudged() string {
 	for i := range a.Rules {
 		if r := &a.Rules[i]; len(r.Verdicts) == 0 && len(r.Limits) > 0 {
-			return printableText(r.Domain + "/" + r.Name)
+			return human.Printable(r.Domain + "/" + r.Name)
 		}
 	}
 	return ""
@@ -130,7 +130,7 @@ func verdictsHold(answer *ruleReports, failOn []string) error {
 	for i := range rules {
 		for _, v := range rules[i].Verdicts {
 			if slices.Contains(failOn, v.Verdict) {
-				found = append(found, printableText(rules[i].Domain+"/"+rules[i].Name)+" "+v.Verdict)
+				found = append(found, human.Printable(rules[i].Domain+"/"+rules[i].Name)+" "+v.Verdict)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"path"
 	"strings"
 	"time"
 
@@ -197,6 +198,18 @@ func Load(from string, sources []file.Source, o file.Options) (*rule.Set, []rule
 		return nil, nil, fmt.Errorf("rules: no rule is left in %s (files: %s)", from, names(sources))
 	}
 	return set, warnings, nil
+}
+
+// LoadBelow loads the rules of a version, among files, that lie in a folder, or below it.
+func LoadBelow(files []file.Source, dir string) (*rule.Set, []rule.Problem, error) {
+	var rules []file.Source
+	for _, f := range files {
+		name, below := strings.CutPrefix(f.Name, dir+"/")
+		if (below || dir == ".") && IsRuleFile(path.Base(name)) {
+			rules = append(rules, file.Source{Name: name, Data: f.Data})
+		}
+	}
+	return Load("this version", rules, file.Options{})
 }
 
 func names(sources []file.Source) string {

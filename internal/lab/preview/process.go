@@ -21,6 +21,9 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 )
 
+// Command is the command of this program that calls Replay.
+const Command = "preview-process"
+
 // process starts processes that replay requests.
 type process struct {
 	args []string

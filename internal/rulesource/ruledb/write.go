@@ -158,3 +158,15 @@ func (d *DB) Prune(ctx context.Context, keep int, author, note string) (dropped 
 	err = d.c.QueryRow(ctx, "select weir_rules.prune($1, $2, $3, $4)", d.address.Space, int64(keep), author, note).Scan(&dropped)
 	return dropped, plain(err)
 }
+
+// BackTo returns the change from head back to the files of an earlier version.
+func (d *DB) BackTo(ctx context.Context, head *Version, to int64) (Change, error) {
+	v, err := d.Version(ctx, to)
+	if err != nil {
+		return Change{}, err
+	}
+	if v.Digest == head.Digest {
+		return Change{}, &UnusableError{What: fmt.Sprintf("version %d has the files that are in force", to)}
+	}
+	return Change{Base: head.Number, Files: v.Files, Origin: Rollback, Remark: fmt.Sprintf("version %d again", to)}, nil
+}
