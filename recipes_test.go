@@ -156,8 +156,8 @@ func TestRecipeStore(t *testing.T) {
 		}
 		// store/cas is opened by the packages of its engines.
 		imported := `weir/store/` + e.Name() + `"`
-		if e.Name() != "cas" && !mentions(t, "cmd/weir/store.go", imported) && !mentions(t, "cmd/weir/shared.go", imported) {
-			t.Errorf("neither cmd/weir/store.go nor cmd/weir/shared.go opens %s", folder)
+		if e.Name() != "cas" && !mentions(t, "internal/server/store.go", imported) && !mentions(t, "internal/server/shared.go", imported) {
+			t.Errorf("neither internal/server/store.go nor internal/server/shared.go opens %s", folder)
 		}
 	}
 	if stores < 3 {
@@ -181,13 +181,13 @@ func TestRecipeDoor(t *testing.T) {
 			continue
 		}
 		doors++
-		for _, path := range []string{"cmd/weir/sameness_test.go", "cmd/weir/serve.go"} {
+		for _, path := range []string{"internal/server/tests/doors/sameness_test.go", "internal/server/doors.go"} {
 			if !strings.Contains(text, path) {
 				t.Errorf("the recipe for a door does not list %s", path)
 			}
 		}
-		if !mentions(t, "cmd/weir/sameness_test.go", `internal/door/`+door+`"`) {
-			t.Errorf("cmd/weir/sameness_test.go does not ask %s", door)
+		if !mentions(t, "internal/server/tests/doors/sameness_test.go", `internal/door/`+door+`"`) {
+			t.Errorf("the test of sameness does not ask %s", door)
 		}
 		if !mentions(t, "docs/architecture.md", "`"+door+"`") {
 			t.Errorf("docs/architecture.md has no row for %s", door)

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
@@ -42,18 +43,18 @@ func golden(t *testing.T, name, got string) {
 
 // What the docs show as an answer or an output is what tests have seen.
 func TestOutputsInDocs(t *testing.T) {
-	docs := filepath.Join(repositoryRoot(t), "docs")
+	docs := filepath.Join(servertest.RepositoryRoot(t), "docs")
 	seen := 0
 	for _, page := range []string{"responses.md", "rollout.md"} {
-		for _, b := range blocks(t, filepath.Join(docs, page)) {
-			for _, name := range b.directive("golden") {
+		for _, b := range servertest.Blocks(t, filepath.Join(docs, page)) {
+			for _, name := range b.Directive("golden") {
 				seen++
 				want, err := os.ReadFile(filepath.Join(docs, filepath.FromSlash(name)))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if b.text != string(want) {
-					t.Errorf("%s:%d does not show %s:\n%s", page, b.line, name, want)
+				if b.Text != string(want) {
+					t.Errorf("%s:%d does not show %s:\n%s", page, b.Line, name, want)
 				}
 			}
 		}

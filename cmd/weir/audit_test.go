@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
 // audit --verify finds what was altered in a log that a server has written, and says so in its exit
@@ -37,9 +38,9 @@ func TestAuditVerify(t *testing.T) {
 	}
 	lines := strings.SplitAfter(string(data), "\n")
 	first, second, altered := filepath.Join(dir, "1"), filepath.Join(dir, "2"), filepath.Join(dir, "altered")
-	writeRules(t, first, strings.Join(lines[:1], ""))
-	writeRules(t, second, strings.Join(lines[1:], ""))
-	writeRules(t, altered, strings.Replace(string(data), "load test", "load tesT", 1))
+	servertest.WriteRules(t, first, strings.Join(lines[:1], ""))
+	servertest.WriteRules(t, second, strings.Join(lines[1:], ""))
+	servertest.WriteRules(t, altered, strings.Replace(string(data), "load test", "load tesT", 1))
 	hash := func(i int) string { return lines[i][len(lines[i])-len("\"}\n")-64:][:64] }
 	for _, c := range []struct {
 		args   []string
@@ -73,11 +74,11 @@ func TestAuditLost(t *testing.T) {
 	}
 	dir := t.TempDir()
 	token, tokens := filepath.Join(dir, "token"), filepath.Join(dir, "tokens")
-	writeRules(t, tokens, "admin-admin-admin-admin\n")
-	writeRules(t, token, "admin-admin-admin-admin\n")
-	p := start(t, "serve", "--rules="+inFolder(t, dailyRules), "--audit-path=/dev/full", "--auth-tokens-file", tokens)
-	defer p.end()
-	admin := "http://" + p.addr("admin")
+	servertest.WriteRules(t, tokens, "admin-admin-admin-admin\n")
+	servertest.WriteRules(t, token, "admin-admin-admin-admin\n")
+	p := start(t, "serve", "--rules="+servertest.InFolder(t, servertest.DailyRules), "--audit-path=/dev/full", "--auth-tokens-file", tokens)
+	defer p.End()
+	admin := "http://" + p.Addr("admin")
 	for _, want := range []string{"1 record", "2 records"} {
 		r, err := http.Post(admin+"/login", "application/json", strings.NewReader(`{"token": "admin-admin-admin-admin"}`))
 		if err != nil {
@@ -85,7 +86,7 @@ func TestAuditLost(t *testing.T) {
 		}
 		r.Body.Close()
 		var errs string
-		eventually(t, "it tells of "+want, func() bool {
+		servertest.Eventually(t, "it tells of "+want, func() bool {
 			_, _, errs = runWeir("audit", "--server", admin, "--token-file", token)
 			return errs == "weir: warning: "+want+" could not be written\n"
 		})

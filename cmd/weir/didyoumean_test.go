@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
 // runWith runs the program in an environment, and returns its exit status and what it printed.
@@ -18,7 +20,7 @@ func runWith(t *testing.T, env []string, args ...string) (status int, stdout, st
 
 // A word that is no flag and no command is an error of the command line, which says what was meant.
 func TestDidYouMean(t *testing.T) {
-	inFolder(t, hourly)
+	servertest.InFolder(t, servertest.Hourly)
 	for _, c := range []struct{ args, want string }{
 		{"serve --lisen-http :0", `unknown flag: --lisen-http; did you mean "--listen-http"? (see weir serve --help)`},
 		{"serve --listen.http :0", `did you mean "--listen-http"?`},
@@ -56,7 +58,7 @@ func TestDidYouMean(t *testing.T) {
 // A variable that begins as settings do and is none causes a warning, which names what was meant,
 // and no error. The variables that Kubernetes sets for a service called weir cause none.
 func TestStrayVariables(t *testing.T) {
-	inFolder(t, hourly)
+	servertest.InFolder(t, servertest.Hourly)
 	for name, near := range map[string]string{
 		"WEIR_LISTEN_HTP": "WEIR_LISTEN_HTTP", "WEIR_RULEZ": "WEIR_RULES", "WEIR_UPSTREAM": "WEIR_PROXY_UPSTREAM",
 		"WEIR_HTTP_LISTEN": "WEIR_LISTEN_HTTP", "WEIR_STORE_URL": "WEIR_STORE", "WEIR_TRUSTED_PROXIES": "WEIR_CLIENT_IP_TRUSTED_PROXIES", "WEIR_NO_SUCH_THING": "",
@@ -88,7 +90,7 @@ func TestStrayVariables(t *testing.T) {
 
 // A ConfigMap in place of the configuration is one error, which says what it is.
 func TestConfigurationIsAManifest(t *testing.T) {
-	inFolder(t, hourly)
+	servertest.InFolder(t, servertest.Hourly)
 	if err := os.WriteFile("map.yaml", []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: weir}\ndata:\n  weir.yaml: |\n    rules: /rules\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -4,34 +4,68 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
+
+// What is refused so says why: to the client, and in an explanation.
+func TestCostlyExpressionsInWords(t *testing.T) {
+	t.Parallel()
+	var clock servertest.Standing
+	limiter, _ := servertest.LimiterOf(t, servertest.CostlyRules, &clock)
+	identity, err := httplimit.ParseIdentity(map[string]string{"door": "header:User-Agent"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit, err := httplimit.New(limiter, httplimit.Options{Identity: identity})
+	if err != nil {
+		t.Fatal(err)
+	}
+	door := httptest.NewServer(limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	defer door.Close()
+	status, header, body := servertest.Get(t, door.URL+"/priced")
+	if status != http.StatusTooManyRequests || header.Get("Retry-After") != "" || !strings.Contains(body, `The limit \"priced\" takes too long to look at all of this request. Send fewer or shorter headers`) {
+		t.Errorf("%d %v %s", status, header, body)
+	}
+	rules := filepath.Join(t.TempDir(), "rules.yaml")
+	servertest.WriteRules(t, rules, servertest.CostlyRules)
+	for _, c := range []struct{ flag, want string }{{"--rules=" + rules, "It is refused by priced: expressions take too long on it."}, {"--json", `"too_costly": "priced"`}} {
+		var out, errs strings.Builder
+		if got := Run(t.Context(), []string{"explain", "--rules=" + rules, c.flag, "path=/priced", "door=x"}, nil, strings.NewReader(""), &out, &errs); got != 0 || !strings.Contains(out.String(), c.want) {
+			t.Errorf("explain ends with %d, and says %s%s", got, out.String(), errs.String())
+		}
+	}
+}
 
 // explain --server shows what a running server has counted for the same request.
 func TestExplainServer(t *testing.T) {
 	dir := t.TempDir()
-	writeRules(t, filepath.Join(dir, "shop.yaml"), `
+	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), `
 domain: shop
 limits:
   - { name: odd-key, per: [user, path], allow: [5/day, 20/year], algorithm: sliding_log }
   - { name: everybody, allow: 100/day, algorithm: sliding_log }
 `)
 	p := start(t, "serve", "--rules", dir)
-	defer p.end()
-	admin := p.addr("admin")
+	defer p.End()
+	admin := p.Addr("admin")
 	for range 2 {
-		if status, _, body := get(t, "http://"+p.addr("http")+"/api/v1/limit?"+url.Values{"user": {"a,b/c d"}, "path": {"/x"}}.Encode()); status != 200 {
+		if status, _, body := servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?"+url.Values{"user": {"a,b/c d"}, "path": {"/x"}}.Encode()); status != 200 {
 			t.Fatalf("status %d: %s", status, body)
 		}
 	}
 	ask := func(user string, want ...string) {
 		t.Helper()
-		out, errs := newOutput(), newOutput()
+		out, errs := servertest.NewOutput(), servertest.NewOutput()
 		if status := Run(context.Background(), []string{"explain", "--rules", dir, "--server", "http://" + admin, "user=" + user, "path=/x"}, nil, strings.NewReader(""), out, errs); status != 0 {
 			t.Fatalf("status %d: %s", status, errs)
 		}
@@ -45,8 +79,8 @@ limits:
 	ask("new", "now: nothing counted", "now: used 2 of 100")
 
 	// A port that is no admin port is named.
-	out, errs := newOutput(), newOutput()
-	if status := Run(context.Background(), []string{"explain", "--rules", dir, "--server", "http://" + p.addr("http"), "user=a", "path=/x"}, nil, strings.NewReader(""), out, errs); status == 0 {
+	out, errs := servertest.NewOutput(), servertest.NewOutput()
+	if status := Run(context.Background(), []string{"explain", "--rules", dir, "--server", "http://" + p.Addr("http"), "user=a", "path=/x"}, nil, strings.NewReader(""), out, errs); status == 0 {
 		t.Errorf("the decision port passes for an admin port:\n%s", out)
 	}
 }
@@ -55,7 +89,7 @@ limits:
 // limits that the request meets have other keys, and count nothing.
 func TestExplainBan(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "shop.yaml")
-	writeRules(t, rules, `
+	servertest.WriteRules(t, rules, `
 domain: shop
 limits:
   - { name: api, when: { path: /api/** }, per: [user], allow: 5/hour }
@@ -63,15 +97,15 @@ limits:
   - { name: form, when: { path: /form }, per: [ip], allow: 1/hour, algorithm: sliding_log, ban: { after: 1, within: 10m, for: 15m } }
 `)
 	p := start(t, "serve", "--rules", rules)
-	defer p.end()
+	defer p.End()
 	ask := func(query string) int {
-		status, _, _ := get(t, "http://"+p.addr("http")+"/api/v1/limit?"+query)
+		status, _, _ := servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?"+query)
 		return status
 	}
 	explained := func(attributes ...string) string {
 		t.Helper()
-		out, errs := newOutput(), newOutput()
-		args := append([]string{"explain", "--rules", rules, "--server", "http://" + p.addr("admin")}, attributes...)
+		out, errs := servertest.NewOutput(), servertest.NewOutput()
+		args := append([]string{"explain", "--rules", rules, "--server", "http://" + p.Addr("admin")}, attributes...)
 		if status := Run(context.Background(), args, nil, strings.NewReader(""), out, errs); status != 0 {
 			t.Fatalf("status %d: %s", status, errs)
 		}
@@ -92,7 +126,7 @@ limits:
 		{"ip=192.0.2.2 path=/form", `^domain shop\n\nnow: ip=192\.0\.2\.2 is banned until 20\S+Z by form \(1 denial within 10m0s\) since 20\S+Z: it is refused wherever form applies\n\nmeets:\n`},
 	} {
 		says := regexp.MustCompile(c.says)
-		eventually(t, "the ban is known", func() bool { return says.MatchString(explained(strings.Fields(c.attributes)...)) })
+		servertest.Eventually(t, "the ban is known", func() bool { return says.MatchString(explained(strings.Fields(c.attributes)...)) })
 	}
 }
 
@@ -100,13 +134,13 @@ limits:
 func TestExplainTokenFile(t *testing.T) {
 	dir := t.TempDir()
 	rules, tokens := filepath.Join(dir, "shop.yaml"), filepath.Join(dir, "tokens")
-	writeRules(t, rules, "domain: shop\nlimits: [{ name: a, per: [user], allow: 5/min }]\n")
-	writeRules(t, tokens, "# operators\nsesame\nopen\n")
+	servertest.WriteRules(t, rules, "domain: shop\nlimits: [{ name: a, per: [user], allow: 5/min }]\n")
+	servertest.WriteRules(t, tokens, "# operators\nsesame\nopen\n")
 	p := start(t, "serve", "--rules", rules, "--auth-tokens-file", tokens)
-	defer p.end()
+	defer p.End()
 	for file, want := range map[string]int{tokens: 0, rules: 2, "": 2} {
-		out, errs := newOutput(), newOutput()
-		args := []string{"explain", "--rules", rules, "--server", "http://" + p.addr("admin"), "--token-file", file, "user=ada"}
+		out, errs := servertest.NewOutput(), servertest.NewOutput()
+		args := []string{"explain", "--rules", rules, "--server", "http://" + p.Addr("admin"), "--token-file", file, "user=ada"}
 		if status := Run(context.Background(), args, nil, strings.NewReader(""), out, errs); status != want {
 			t.Errorf("token file %q: status %d, want %d: %s%s", file, status, want, out, errs)
 		}
@@ -116,7 +150,7 @@ func TestExplainTokenFile(t *testing.T) {
 // explain says what a rule does beyond its numbers, and what of a schedule holds now.
 func TestExplainKinds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.yaml")
-	writeRules(t, path, `
+	servertest.WriteRules(t, path, `
 domain: shop
 limits:
   - name: api
@@ -132,7 +166,7 @@ limits:
   - { name: queue, allow: 10/min, algorithm: leaky_bucket, on_limit: { wait: 2s }, priority: sheddable }
   - { name: later, allow: 10/min, on_limit: { defer: orders } }
 `)
-	out, errs := newOutput(), newOutput()
+	out, errs := servertest.NewOutput(), servertest.NewOutput()
 	if status := Run(context.Background(), []string{"explain", "--rules", path, "ip=192.0.2.1"}, nil, strings.NewReader(""), out, errs); status != 0 {
 		t.Fatalf("status %d: %s", status, errs)
 	}
@@ -163,17 +197,17 @@ func TestExplainByRulesOfServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	writeRules(t, "rules/a.yaml", "domain: here\nlimits: [{ name: local, per: [user], allow: 1/min }]\n")
-	writeRules(t, "there/shop.yaml", `
+	servertest.WriteRules(t, "rules/a.yaml", "domain: here\nlimits: [{ name: local, per: [user], allow: 1/min }]\n")
+	servertest.WriteRules(t, "there/shop.yaml", `
 domain: shop
 limits:
   - { name: api, per: [user], allow: 10/hour, throttle: { elastic: { signal: mood, curve: { 20%: 100%, 60%: 20% } } } }
   - { name: wide, per: [ip], allow: 1000/hour, ban: { after: 5, within: 1h, for: 1h } }
 `)
-	writeRules(t, "there/blog.yaml", "domain: blog\nlimits: [{ name: posts, per: [user], allow: 7/min, algorithm: token_bucket }]\n")
+	servertest.WriteRules(t, "there/blog.yaml", "domain: blog\nlimits: [{ name: posts, per: [user], allow: 7/min, algorithm: token_bucket }]\n")
 	p := start(t, "serve", "--rules", "there", "--client-ip-ipv6-prefix=48")
-	defer p.end()
-	server := "http://" + p.addr("admin")
+	defer p.End()
+	server := "http://" + p.Addr("admin")
 	must := func(args ...string) {
 		t.Helper()
 		if status, out, errs := runWeir(args...); status != 0 {
@@ -186,8 +220,8 @@ limits:
 		t.Fatalf("the signal: %d", status)
 	}
 	// What lies there now is broken, and not in force.
-	writeRules(t, "there/shop.yaml", "domain: shop\nlimits: nonsense\n")
-	p.stderr.await(t, "rules not loaded")
+	servertest.WriteRules(t, "there/shop.yaml", "domain: shop\nlimits: nonsense\n")
+	p.Stderr.Await(t, "rules not loaded")
 
 	ask := func(want []string, args ...string) {
 		t.Helper()
@@ -235,4 +269,51 @@ func put(t *testing.T, url, body string) int {
 	}
 	a.Body.Close()
 	return a.StatusCode
+}
+
+// TestDecisionEscapes: nothing of a decision steers the terminal, whoever wrote it: the client, a
+// rule file, whose names may hold anything in the form of envoyproxy/ratelimit, or another node.
+func TestDecisionEscapes(t *testing.T) {
+	const bad = `\u001b]0;title\u0007\u001b[2J\u202e\r`
+	for _, text := range []string{
+		`"allowed":false,"outcome":"denied` + bad + `","retry_after":3`,
+		`"allowed":true,"outcome":"` + bad + `"`,
+		`"allowed":false,"banned":true,"retry_after":3`,
+	} {
+		var e recent.Entry
+		err := json.Unmarshal([]byte(`{"decision":"4vq8r2mxw0c7e","domain":"shop`+bad+`","door":"`+bad+`","node":"`+bad+`",`+text+`,
+			"attributes":{"path`+bad+`":"`+bad+`","method":"`+bad+`","path":"/`+bad+`"},
+			"limits":[{"name":"a`+bad+`","rule":"b`+bad+`","given_name":"c`+bad+`","key":"user=`+bad+`","allows":"10`+bad+`","algorithm":"x`+bad+`","mode":"`+bad+`","refuses":true,"file":"f`+bad+`","line":1},
+				{"name":"d`+bad+`","rule":"e`+bad+`","allows":"`+bad+`","algorithm":"`+bad+`","refuses":true}]}`), &e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		writeDecision(&b, &e)
+		for _, shown := range []string{b.String(), decisionLine(&e)} {
+			if i := strings.IndexAny(shown, "\x1b\a\r\u202e"); i >= 0 {
+				t.Errorf("%q has %q", shown, shown[i:min(i+8, len(shown))])
+			}
+		}
+	}
+}
+
+// An id that no node remembers is told so, with one reason; what is no id, why it is none.
+func TestExplainForgottenID(t *testing.T) {
+	servertest.InFolder(t, servertest.Hourly)
+	p := start(t, "serve", "--rules=rules.yaml")
+	server := "--server=http://" + p.Addr("admin")
+	for id, c := range map[string]struct {
+		status int
+		errs   string
+	}{
+		"4vq8r2mxw0c7e": {1, "weir: id: no such decision is kept: it may have been pushed out by newer ones, or been made by another node\n"},
+		"zzzzzzzzzzzzz": {exitUsage, `weir: --id: no decision has the id "zzzzzzzzzzzzz": ids begin with 0 to 9 or a to f, and are not 0` + "\n"},
+		"4vq8r2mxw0c7":  {exitUsage, `weir: --id: "4vq8r2mxw0c7" is no id of a decision: that has 13 letters and digits, and this has 12; a refusal has it as X-RateLimit-Decision` + "\n"},
+	} {
+		if status, _, errs := runCommand(t, "explain", "--id", id, server); status != c.status || errs != c.errs {
+			t.Errorf("%s: exit status %d, %s", id, status, errs)
+		}
+	}
+	p.End()
 }

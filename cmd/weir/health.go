@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/server"
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
@@ -45,7 +46,7 @@ admin port, or if that is closed at its HTTP port.`,
 				if client.tokenFile+client.caFile+client.cert+client.key != "" {
 					return usageError(errors.New("--token-file, --ca, --cert and --cert-key are for a server that --server names"))
 				}
-				c, err := loadConfig(cmd.Flags(), env)
+				c, err := server.Load(cmd.Flags(), env)
 				if err == nil {
 					path, err = client.openOwn(c)
 				}
@@ -64,7 +65,7 @@ admin port, or if that is closed at its HTTP port.`,
 			return err
 		},
 	}
-	addConfigFlag(cmd.Flags())
+	server.AddConfigFlag(cmd.Flags())
 	client.flags(cmd, "")
 	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Second, "how long to wait for the answer")
 	return cmd
@@ -72,22 +73,22 @@ admin port, or if that is closed at its HTTP port.`,
 
 // openOwn makes c ask the server that a configuration describes, on this machine, and returns the
 // path to ask for.
-func (c *adminClient) openOwn(of *config) (path string, err error) {
-	o, err := of.ownPort()
+func (c *adminClient) openOwn(of *server.Config) (path string, err error) {
+	o, err := of.OwnPort()
 	if err != nil {
 		return "", err
 	}
-	u := url.URL{Scheme: "http", Host: o.host}
+	u := url.URL{Scheme: "http", Host: o.Host}
 	var own *tls.Config
-	if len(o.certificates) > 0 {
+	if len(o.Certificates) > 0 {
 		u.Scheme = "https"
-		if own, err = pinned(o.certificates); err != nil {
+		if own, err = pinned(o.Certificates); err != nil {
 			return "", fmt.Errorf("tls.cert: %w", err)
 		}
 	}
-	c.address = o.address
-	c.dial(&u, o.socket, own)
-	return o.path, nil
+	c.address = o.Address
+	c.dial(&u, o.Socket, own)
+	return o.Path, nil
 }
 
 // pinned believes a server that shows the first certificate of one of files, whatever names that is

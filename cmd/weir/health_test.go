@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
@@ -35,7 +36,7 @@ func TestHealth(t *testing.T) {
 	authority := certtest.New(t, "authority")
 	cert, key := authority.Issue("weir", time.Hour, "weir.test", "127.0.0.1")
 	certtest.Write(t, []string{"cert.pem", "key.pem", "ca.pem"}, cert, key, authority.PEM)
-	port, socket := freePort(t), filepath.Join(testproc.SocketDir(t), "admin.sock")
+	port, socket := servertest.FreePort(t), filepath.Join(testproc.SocketDir(t), "admin.sock")
 	for _, c := range []struct {
 		name string
 		env  []string
@@ -60,9 +61,9 @@ func TestHealth(t *testing.T) {
 			}
 			p := start(t, args...)
 			if c.env[0] == "WEIR_LISTEN_ADMIN=off" {
-				p.addr("http")
+				p.Addr("http")
 			} else {
-				p.addr("admin")
+				p.Addr("admin")
 			}
 			if status, out, errs := runIn(t, c.env, "health"); status != exitOK || out == "" {
 				t.Errorf("exit status %d, %q %s", status, out, errs)
@@ -82,7 +83,7 @@ func TestHealth(t *testing.T) {
 					t.Errorf("%v: exit status %d, %q %s", flags, status, out, errs)
 				}
 			}
-			p.end()
+			p.End()
 		})
 	}
 }
@@ -156,8 +157,8 @@ func TestHealthAsksTheServer(t *testing.T) {
 	for _, code := range []int64{http.StatusOK, http.StatusServiceUnavailable} {
 		status.Store(code)
 		// This address is the machine itself, and is none that needs no proxy.
-		cmd := exec.Command(builtProgram(t), "health", "--server=http://0.0.0.0:"+port)
-		cmd.Env = append(plainEnvironment(), "HTTP_PROXY="+proxy.URL)
+		cmd := exec.Command(servertest.BuiltProgram(t), "health", "--server=http://0.0.0.0:"+port)
+		cmd.Env = append(servertest.PlainEnvironment(), "HTTP_PROXY="+proxy.URL)
 		out, _ := cmd.CombinedOutput()
 		if strings.Contains(string(out), "\x1b") || !strings.Contains(string(out), `"ok \x1b[2J"`+"\nsays \"fine\"\n") ||
 			(cmd.ProcessState.ExitCode() == exitOK) != (code == http.StatusOK) {
@@ -212,34 +213,34 @@ func TestNotify(t *testing.T) {
 		}
 		return string(b[:n])
 	}
-	admin := "127.0.0.1:" + freePort(t)
-	p := launchIn(t, []string{"NOTIFY_SOCKET=" + path}, builtProgram(t), t.TempDir(), "serve", "--listen-admin="+admin)
+	admin := "127.0.0.1:" + servertest.FreePort(t)
+	p := servertest.LaunchIn(t, []string{"NOTIFY_SOCKET=" + path}, servertest.BuiltProgram(t), t.TempDir(), "serve", "--listen-admin="+admin)
 	if got := hear(); got != "READY=1" {
 		t.Fatalf("it said %q", got)
 	}
-	if status, _, body := get(t, "http://"+admin+"/readyz"); status != http.StatusOK {
+	if status, _, body := servertest.Get(t, "http://"+admin+"/readyz"); status != http.StatusOK {
 		// at once: its doors are open
 		t.Errorf("/readyz: %d %s", status, body)
 	}
-	p.signal(syscall.SIGHUP)
+	p.Signal(syscall.SIGHUP)
 	if got := hear(); !strings.HasPrefix(got, "RELOADING=1\nMONOTONIC_USEC=") || strings.HasSuffix(got, "=0") {
 		t.Errorf("at SIGHUP it said %q", got)
 	}
 	if got := hear(); got != "READY=1" {
 		t.Errorf("after the reload it said %q", got)
 	}
-	p.signal(syscall.SIGTERM)
+	p.Signal(syscall.SIGTERM)
 	if got := hear(); got != "STOPPING=1" {
 		t.Errorf("at SIGTERM it said %q", got)
 	}
-	if status := p.wait(); status != 0 {
-		t.Errorf("exit status %d\n%s", status, p.stderr)
+	if status := p.Wait(); status != 0 {
+		t.Errorf("exit status %d\n%s", status, p.Stderr)
 	}
 
 	// A manager that is gone is no reason not to serve.
-	p = launchIn(t, []string{"NOTIFY_SOCKET=" + path + "-gone"}, p.cmd.Path, t.TempDir(), "serve")
-	p.stderr.await(t, "the service manager was not told")
-	if status, _, _ := get(t, "http://"+p.addr("http")+"/healthcheck"); status != http.StatusOK {
+	p = servertest.LaunchIn(t, []string{"NOTIFY_SOCKET=" + path + "-gone"}, p.Cmd.Path, t.TempDir(), "serve")
+	p.Stderr.Await(t, "the service manager was not told")
+	if status, _, _ := servertest.Get(t, "http://"+p.Addr("http")+"/healthcheck"); status != http.StatusOK {
 		t.Errorf("/healthcheck: %d", status)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/weir-rl/weir/internal/server"
 )
 
 // docsURL is where the documents of this version's line are read.
@@ -51,7 +53,7 @@ Each key, with its defaults:     ` + docsURL + `rules.md
 Which algorithm for what:        ` + docsURL + `choosing.md
 `,
 	}
-	addConfigFlag(cmd.PersistentFlags())
+	server.AddConfigFlag(cmd.PersistentFlags())
 	cmd.PersistentFlags().String("rules", "", "postgres://USER@HOST/DATABASE?space=NAME (default: as configured)")
 	cmd.AddCommand(
 		newRulesInitCommand(env), newRulesImportCommand(env), newRulesPushCommand(env), newRulesPullCommand(env), newRulesDiffCommand(env),

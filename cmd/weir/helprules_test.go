@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
 // weirOutput runs the program, and returns its exit status and all that it wrote.
@@ -31,7 +33,7 @@ func TestHelpRules(t *testing.T) {
 	}
 	// It names pages that there are.
 	for _, page := range []string{"rules.md", "choosing.md"} {
-		if _, err := os.Stat(filepath.Join(repositoryRoot(t), "docs", page)); err != nil || !strings.Contains(out, docsURL+page) {
+		if _, err := os.Stat(filepath.Join(servertest.RepositoryRoot(t), "docs", page)); err != nil || !strings.Contains(out, docsURL+page) {
 			t.Errorf("%s: %v", page, err)
 		}
 	}
@@ -42,8 +44,8 @@ func TestHelpRules(t *testing.T) {
 	if err := os.Mkdir("rules", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	writeRules(t, "rules/shop.yaml", helpRules)
-	writeRules(t, "rules/shop_test.yaml", helpTest)
+	servertest.WriteRules(t, "rules/shop.yaml", helpRules)
+	servertest.WriteRules(t, "rules/shop_test.yaml", helpTest)
 	if status, out := weirOutput(t, "test", "rules"); status != 0 {
 		t.Errorf("test: exit status %d\n%s", status, out)
 	}

@@ -6,19 +6,19 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/internal/wire/listen/certtest"
-	"github.com/weir-rl/weir/rule/file"
 )
 
 // Every command that asks an admin port says so when the door speaks TLS, and shows what a stranger
 // has answered.
 func TestHintsOfClients(t *testing.T) {
-	inFolder(t, hourly)
+	servertest.InFolder(t, servertest.Hourly)
 	ca := certtest.New(t, "ca")
 	cert, key := ca.Issue("weir", 0, "127.0.0.1")
 	certtest.Write(t, []string{"cert.pem", "key.pem", "ca.pem"}, cert, key, ca.PEM)
 	p := start(t, "serve", "--rules=rules.yaml", "--tls-cert=cert.pem", "--tls-key=key.pem")
-	address := p.addr("admin")
+	address := p.Addr("admin")
 	stranger := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "no such bucket\x1b[31m", http.StatusNotFound)
 	}))
@@ -50,24 +50,5 @@ func TestHintsOfClients(t *testing.T) {
 	if status, out := weirOutput(t, "ban", "list", "--server=https://"+address, "--ca=ca.pem"); status != 0 {
 		t.Errorf("over TLS: exit status %d, %s", status, out)
 	}
-	p.end()
-}
-
-// A configuration that lies among the rules is one error, with any of its keys first.
-func TestConfigurationAmongRules(t *testing.T) {
-	for _, s := range settings {
-		first, rest, _ := strings.Cut(s.path, ".")
-		text := first + ": value\n"
-		if rest != "" {
-			text = first + ": { " + rest + ": value }\n"
-		}
-		if first == "limits" { // which rules have, too
-			text += "listen: { http: off }\n"
-		}
-		_, _, err := file.Load([]file.Source{{Name: "weir.yaml", Data: []byte(text)}}, file.Options{})
-		if err == nil || !strings.Contains(err.Error(), "this is the configuration of a server, not a file of rules") ||
-			strings.Count(err.Error(), "weir.yaml:") != 1 {
-			t.Errorf("%s: got %v", s.path, err)
-		}
-	}
+	p.End()
 }

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/internal/testkit/soaktest"
 )
 
@@ -32,7 +33,7 @@ import (
 func manyRules(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	writeRules(t, filepath.Join(dir, "shop.yaml"), soaktest.ManyRules())
+	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), soaktest.ManyRules())
 	return dir
 }
 
@@ -78,9 +79,9 @@ func median(list []float64) float64 {
 func TestDecidingWhilePreviewed(t *testing.T) {
 	rules := t.TempDir()
 	text := "domain: shop\nlimits:\n  - { name: login, when: { path: /login }, per: [ip], allow: 5/min }\n  - { name: api, per: [ip], allow: [600/min, 9000/hour] }\n"
-	writeRules(t, filepath.Join(rules, "shop.yaml"), text)
-	p := launch(t, buildProgram(t), t.TempDir(), "serve", "--rules", rules, "--insight-record", "64MiB")
-	door, admin := p.addr("http"), "http://"+p.addr("admin")
+	servertest.WriteRules(t, filepath.Join(rules, "shop.yaml"), text)
+	p := servertest.Launch(t, servertest.BuildProgram(t), t.TempDir(), "serve", "--rules", rules, "--insight-record", "64MiB")
+	door, admin := p.Addr("http"), "http://"+p.Addr("admin")
 
 	var previewing atomic.Bool
 	var mu sync.Mutex
@@ -147,7 +148,7 @@ func TestDecidingWhilePreviewed(t *testing.T) {
 		return list[len(list)*99/100]
 	}
 	time.Sleep(2 * time.Minute) // a record of which the replay takes longer than the start
-	before := procStatus(t, p.cmd.Process.Pid, "VmHWM")
+	before := servertest.ProcStatus(t, p.Cmd.Process.Pid, "VmHWM")
 	var ratios []float64
 	for range 7 {
 		mu.Lock()
@@ -167,7 +168,7 @@ func TestDecidingWhilePreviewed(t *testing.T) {
 	}
 	close(stop)
 	all.Wait()
-	peak := procStatus(t, p.cmd.Process.Pid, "VmHWM")
+	peak := servertest.ProcStatus(t, p.Cmd.Process.Pid, "VmHWM")
 	t.Logf("%d previews of up to %d requests: p99 %.2f × (median of %.2f); the server at most %d MB, before the first %d MB",
 		previews, requests, median(ratios), ratios, peak>>20, before>>20)
 	if median(ratios) > 1.25 {
@@ -180,12 +181,12 @@ func TestDecidingWhilePreviewed(t *testing.T) {
 // nothing comes any more.
 func TestManyRules(t *testing.T) {
 	rules := manyRules(t)
-	program := buildProgram(t)
+	program := servertest.BuildProgram(t)
 	off := []string{"--insight-memory=0", "--insight-record=0"}
 	var most [2]int
 	for i, args := range [][]string{nil, off} {
-		p := launch(t, program, t.TempDir(), append([]string{"serve", "--rules", rules}, args...)...)
-		door, admin := p.addr("http"), p.addr("admin")
+		p := servertest.Launch(t, program, t.TempDir(), append([]string{"serve", "--rules", rules}, args...)...)
+		door, admin := p.Addr("http"), p.Addr("admin")
 		var all sync.WaitGroup
 		for k := range 4 {
 			c := newCaller(t, door)
@@ -197,18 +198,18 @@ func TestManyRules(t *testing.T) {
 		}
 		all.Wait()
 		time.Sleep(65 * time.Second) // verdicts are made
-		before := soaktest.Busy(t, p.cmd.Process.Pid)
+		before := soaktest.Busy(t, p.Cmd.Process.Pid)
 		time.Sleep(60 * time.Second)
-		share := (soaktest.Busy(t, p.cmd.Process.Pid) - before).Seconds() / 60
+		share := (soaktest.Busy(t, p.Cmd.Process.Pid) - before).Seconds() / 60
 		var now int
-		now, most[i] = procStatus(t, p.cmd.Process.Pid, "VmRSS"), procStatus(t, p.cmd.Process.Pid, "VmHWM")
-		_, _, metrics := get(t, "http://"+admin+"/metrics")
+		now, most[i] = servertest.ProcStatus(t, p.Cmd.Process.Pid, "VmRSS"), servertest.ProcStatus(t, p.Cmd.Process.Pid, "VmHWM")
+		_, _, metrics := servertest.Get(t, "http://"+admin+"/metrics")
 		m := regexp.MustCompile(`(?m)^weir_insight_bytes(?:\{[^}]*\})? (\S+)`).FindAllStringSubmatch(metrics, -1)
 		t.Logf("%q: resident %d MB, at most %d MB; at rest %.2f %% of a core; weir_insight_bytes %v", args, now>>20, most[i]>>20, 100*share, m)
 		if i == 0 && share > 0.01 {
 			t.Errorf("with 1,000 rules it takes %.1f %% of a core when nothing comes", 100*share)
 		}
-		_ = p.cmd.Process.Kill()
+		_ = p.Cmd.Process.Kill()
 	}
 	// What is gathered is garbage in part until the collector runs, which lets the memory double.
 	if more := most[0] - most[1]; more > 2*(64+16)<<20 {
@@ -220,7 +221,7 @@ func TestManyRules(t *testing.T) {
 // record, in turn.
 func TestStartTime(t *testing.T) {
 	rules := manyRules(t)
-	program := buildProgram(t)
+	program := servertest.BuildProgram(t)
 	others := []string{"--insight-memory=0", "--insight-record=0", "--admin-page=off"}
 	before := program
 	if path := os.Getenv("WEIR_BEFORE"); path != "" { // a build from before
@@ -228,16 +229,16 @@ func TestStartTime(t *testing.T) {
 	}
 	open := func(program string, args ...string) float64 {
 		at := time.Now()
-		p := launch(t, program, t.TempDir(), append([]string{"serve", "--rules", rules}, args...)...)
+		p := servertest.Launch(t, program, t.TempDir(), append([]string{"serve", "--rules", rules}, args...)...)
 		for {
-			if c, err := net.Dial("tcp", p.addr("http")); err == nil {
+			if c, err := net.Dial("tcp", p.Addr("http")); err == nil {
 				c.Close()
 				break
 			}
 		}
 		took := time.Since(at).Seconds() * 1e3
-		_ = p.cmd.Process.Kill()
-		<-p.exited
+		_ = p.Cmd.Process.Kill()
+		<-p.Exited
 		return took
 	}
 	open(program)
@@ -256,13 +257,13 @@ func TestStartTime(t *testing.T) {
 // TestTopCost says what weir top takes of a core in a real terminal, and the server that it asks.
 func TestTopCost(t *testing.T) {
 	for name, rules := range map[string]string{"3 rules": "", "1,000 rules": manyRules(t)} {
-		program := buildProgram(t)
+		program := servertest.BuildProgram(t)
 		args := []string{"serve"}
 		if rules != "" {
 			args = append(args, "--rules", rules)
 		}
-		p := launch(t, program, t.TempDir(), args...)
-		admin, door := p.addr("admin"), p.addr("http")
+		p := servertest.Launch(t, program, t.TempDir(), args...)
+		admin, door := p.Addr("admin"), p.Addr("http")
 		stop := make(chan struct{})
 		c := newCaller(t, door)
 		var sender sync.WaitGroup
@@ -294,6 +295,6 @@ func TestTopCost(t *testing.T) {
 		close(stop)
 		sender.Wait()
 		_ = exec.Command("tmux", "-S", x.socket, "kill-server").Run()
-		_ = p.cmd.Process.Kill()
+		_ = p.Cmd.Process.Kill()
 	}
 }

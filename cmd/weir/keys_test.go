@@ -1,5 +1,3 @@
-//go:build unix
-
 package main
 
 import (
@@ -11,11 +9,30 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/internal/testkit/redistest"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
+
+// Names of limits, which the Lyft form lets be anything, do a terminal no harm.
+func TestTablesAreHarmless(t *testing.T) {
+	const domain, limit = "sh\x1bop", "log\x1b[31min"
+	var out strings.Builder
+	if err := writeKeys(&out, []admin.KeyInfo{{Domain: domain, Limit: limit}, {Domain: "shop", Limit: "login"}}); err != nil {
+		t.Fatal(err)
+	}
+	list := []insight.Candidate{{Domain: domain, Limit: limit, Top: []insight.CandidateKey{{Key: "user=ada", Count: 1}}}}
+	if err := writeCandidates(&out, list, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsRune(out.String(), '\x1b') || strings.Count(out.String(), `"sh\x1bop"/"log\x1b[31min"`) != 3 || !strings.Contains(out.String(), "shop/login ") {
+		t.Errorf("got\n%s", out.String())
+	}
+}
 
 const operatorRules = `
 domain: shop
@@ -31,39 +48,39 @@ limits:
 // the node that decided, and at one that has heard of it.
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	program := builtProgram(t)
+	program := servertest.BuiltProgram(t)
 	for _, store := range []string{"memory", "redis"} {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			writeRules(t, filepath.Join(dir, "rules.yaml"), operatorRules)
+			servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), operatorRules)
 			args := []string{"serve", "--rules=rules.yaml"}
 			if store == "redis" {
-				args = append(append(args, "--store="+redistest.Start(t).URL()), patient...)
+				args = append(append(args, "--store="+redistest.Start(t).URL()), servertest.Patient...)
 			}
-			nodes := []*node{}
+			nodes := []*servertest.Node{}
 			for range 2 {
-				p := launch(t, program, dir, args...)
-				nodes = append(nodes, nodeOf(t, p.stderr, p.addr))
+				p := servertest.Launch(t, program, dir, args...)
+				nodes = append(nodes, servertest.NodeOf(t, p.Stderr, p.Addr))
 				if store == "memory" {
 					nodes = append(nodes, nodes[0])
 					break
 				}
 			}
 			n, other := nodes[0], nodes[1]
-			weir := func(at *node, args ...string) (status int, out string) {
+			weir := func(at *servertest.Node, args ...string) (status int, out string) {
 				t.Helper()
-				args = append(args, "--server="+at.admin)
+				args = append(args, "--server="+at.Admin)
 				if store != "memory" || !effort.All() { // to start it some 150 times takes long
 					status, stdout, stderr := runWeir(args...)
 					return status, stdout + stderr
 				}
 				cmd := exec.Command(program, args...)
-				cmd.Env = plainEnvironment()
+				cmd.Env = servertest.PlainEnvironment()
 				text, _ := cmd.CombinedOutput()
 				return cmd.ProcessState.ExitCode(), string(text)
 			}
-			ok := func(at *node, says string, args ...string) string {
+			ok := func(at *servertest.Node, says string, args ...string) string {
 				t.Helper()
 				status, out := weir(at, args...)
 				if status != 0 || !regexp.MustCompile(says).MatchString(out) {
@@ -77,19 +94,19 @@ func TestKeys(t *testing.T) {
 					t.Errorf("weir %s: exit status %d\n%s\nwant %d, %s", strings.Join(args, " "), status, out, want, says)
 				}
 			}
-			explained := func(at *node, says string, attributes ...string) {
+			explained := func(at *servertest.Node, says string, attributes ...string) {
 				t.Helper()
 				ok(at, says, append([]string{"explain", "--rules=" + filepath.Join(dir, "rules.yaml")}, attributes...)...)
 			}
 
 			// An override, and a grant that no request has met yet.
-			n.admitted(4, "user=ada&path=/api/x")
-			n.admitted(4, "user=acme&path=/api/x")
+			n.Admitted(4, "user=ada&path=/api/x")
+			n.Admitted(4, "user=acme&path=/api/x")
 			ok(n, `shop/api +user=ada +3 of 3 +0 +\d+ \S+( \d+ \S+)? +refused for (1 h|\d+ min)`, "keys", "show", "api", "ada")
 			ok(n, `shop/api +user=acme +4 of 5 +1 +\d+ \S+( \d+ \S+)? +passes`, "keys", "show", "shop/api", "user=acme")
 			ok(n, `granted`, "grant", "set", "api", "ada", "--allow=9/hour", "--for=1h")
 			for _, at := range nodes {
-				eventually(t, "the grant is known", func() bool {
+				servertest.Eventually(t, "the grant is known", func() bool {
 					_, out := weir(at, "keys", "show", "api", "ada")
 					return strings.Contains(out, "9/hour")
 				})
@@ -97,23 +114,23 @@ func TestKeys(t *testing.T) {
 				explained(at, `now: used 3 of 9, 6 remaining, as fresh in [^;]+; passes, granted 9/hour`, "user=ada", "path=/api/x")
 				explained(at, `now: used 4 of 5, 1 remaining, as fresh in [^;]+\n`, "user=acme", "path=/api/x")
 			}
-			if status := other.ask("user=ada&path=/api/x"); status != 200 {
+			if status := other.Ask("user=ada&path=/api/x"); status != 200 {
 				t.Errorf("a request that was said to pass: %d", status)
 			}
 
 			// An elastic share.
-			n.admitted(2, "user=ada&path=/soft")
+			n.Admitted(2, "user=ada&path=/soft")
 			for _, at := range nodes {
-				request(t, http.MethodPut, at.admin+"/api/v1/signals/load", `{"value": 95, "ttl": 3600}`, 204)
+				request(t, http.MethodPut, at.Admin+"/api/v1/signals/load", `{"value": 95, "ttl": 3600}`, 204)
 				ok(at, `2 of 2 +0 +\d+ \S+( \d+ \S+)? +refused for`, "keys", "show", "soft", "ada")
-				if status := at.ask("user=ada&path=/soft&hits=1"); status != 429 {
+				if status := at.Ask("user=ada&path=/soft&hits=1"); status != 429 {
 					t.Errorf("a request that was said to be refused: %d", status)
 				}
 			}
 
 			// Two windows are shown together and reset at once, by each form of the key.
 			for _, key := range [][]string{{"ada", "192.0.2.9"}, {"user=ada", "ip=192.0.2.9"}, {"user=ada,ip=192.0.2.9"}} {
-				n.admitted(3, "user=ada&ip=192.0.2.9&path=/two")
+				n.Admitted(3, "user=ada&ip=192.0.2.9&path=/two")
 				out := ok(n, `shop/two:60s +user=ada ip=192.0.2.9 +3 of 10 .*\nshop/two:3600s +user=ada ip=192.0.2.9 +3 of 500`, append([]string{"keys", "show", "two"}, key...)...)
 				if strings.Count(out, "\n") != 3 {
 					t.Errorf("shown:\n%s", out)
@@ -130,11 +147,11 @@ func TestKeys(t *testing.T) {
 			// A ban, of the rule itself and where its scope is the domain.
 			ok(n, "banned", "ban", "set", "login", "192.0.2.1", "--for=1h", "--reason=guesses")
 			for _, at := range nodes {
-				eventually(t, "the ban is known", func() bool { // a request before that would be counted
+				servertest.Eventually(t, "the ban is known", func() bool { // a request before that would be counted
 					_, out := weir(at, "keys", "show", "login", "192.0.2.1")
 					return strings.Contains(out, "banned until")
 				})
-				if status := at.ask("ip=192.0.2.1&path=/login"); status != 429 {
+				if status := at.Ask("ip=192.0.2.1&path=/login"); status != 429 {
 					t.Errorf("a request that was said to be refused: %d", status)
 				}
 				const banned = `banned until 20\S+Z by login \(guesses\)`
@@ -149,13 +166,13 @@ func TestKeys(t *testing.T) {
 				explained(at, first+`now: used 0 of 3, 3 remaining; `+banned, "ip=192.0.2.1", "path=/login")
 				explained(at, first+`now: nothing counted`, "ip=192.0.2.1", "user=eve", "path=/api/x")
 			}
-			if status := n.ask("ip=192.0.2.1&user=eve&path=/api/x"); status != 429 {
+			if status := n.Ask("ip=192.0.2.1&user=eve&path=/api/x"); status != 429 {
 				t.Errorf("a request that was said to be refused: %d", status)
 			}
 
 			// The list, and its JSON.
 			for i := range 30 {
-				n.ask(fmt.Sprintf("user=many%d&path=/api/x", i))
+				n.Ask(fmt.Sprintf("user=many%d&path=/api/x", i))
 			}
 			out := ok(other, `(?s)LIMIT +KEY +USED +LEFT +RESET IN +STATE\nshop/api +user=acme +4 of 5`, "keys", "list", "api", "-n", "5")
 			if strings.Count(out, "\n") != 6 {
@@ -190,7 +207,7 @@ func request(t *testing.T, method, target, body string, want int) {
 
 // TestShellWord: what is printed of a key is what a shell reads back.
 func TestShellWord(t *testing.T) {
-	needs(t, "bash")
+	servertest.Needs(t, "bash")
 	for _, s := range []string{"user=ada", "user=a b", "it's", `a\b"c`, "\x1b[2J\n\xff", "ü", "", "$(id)", "~", "*", "a'\x00"} {
 		word := shellWord(s)
 		if strings.ContainsAny(word, "\x1b\n\x00") {

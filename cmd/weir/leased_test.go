@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store"
@@ -29,7 +30,7 @@ limits:
 // explain, which also tell how the rule is decided.
 func TestLeasedKeys(t *testing.T) {
 	t.Chdir(t.TempDir())
-	writeRules(t, "shop.yaml", leasedRules)
+	servertest.WriteRules(t, "shop.yaml", leasedRules)
 	set, _, err := file.Load([]file.Source{{Name: "shop.yaml", Data: []byte(leasedRules)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -57,11 +58,11 @@ func TestLeasedKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	p := startServer(t, "serve", "--rules=shop.yaml", "--snapshot-path=counters")
-	defer p.end()
-	server := "http://" + p.addr("admin")
-	p.stderr.await(t, `its lease has no effect: the counters live in the server itself`)
-	status, _, body := get(t, server+"/api/v1/keys?"+url.Values{"limit": {"api"}, "key": {"acme"}}.Encode())
+	p := servertest.Start(t, "serve", "--rules=shop.yaml", "--snapshot-path=counters")
+	defer p.End()
+	server := "http://" + p.Addr("admin")
+	p.Stderr.Await(t, `its lease has no effect: the counters live in the server itself`)
+	status, _, body := servertest.Get(t, server+"/api/v1/keys?"+url.Values{"limit": {"api"}, "key": {"acme"}}.Encode())
 	var list admin.KeyList
 	if err := json.Unmarshal([]byte(body), &list); status != 200 || err != nil || len(list.Keys) != 1 {
 		t.Fatalf("%d %s: %v", status, body, err)
@@ -84,12 +85,12 @@ func TestLeasedKeys(t *testing.T) {
 		{[]string{"explain", "tenant=acme"}, `api +1000 per hour, burst 1000 \(token bucket\), up to 20 % of it leased for 2 min for tenant=acme\n +now: used 12\d of 1000.*; ` + told + `\n +consistency: servers decide by units that they are leased`},
 		{[]string{"explain", "tenant=other"}, `now: nothing counted\n`},
 	} {
-		status, out, errs := runBuilt(t, append(c.args, "--server="+server)...)
+		status, out, errs := servertest.RunBuilt(t, append(c.args, "--server="+server)...)
 		if status != 0 || !regexp.MustCompile(c.says).MatchString(out) {
 			t.Errorf("weir %s: %d %s%s\nwant %s", strings.Join(c.args, " "), status, out, errs, c.says)
 		}
 	}
-	status, out, _ := runBuilt(t, "explain", "--server="+server, "--json", "tenant=acme")
+	status, out, _ := servertest.RunBuilt(t, "explain", "--server="+server, "--json", "tenant=acme")
 	var x explained
 	if err := json.Unmarshal([]byte(out), &x); status != 0 || err != nil || x.Meets[0].Now.Leased == nil || x.Meets[0].Now.Leased.Units != 120 {
 		t.Errorf("%d %s: %v", status, out, err)

@@ -9,11 +9,13 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
 // Every link of a page to another file, and to a heading of a page, leads somewhere.
 func TestLinks(t *testing.T) {
-	root := repositoryRoot(t)
+	root := servertest.RepositoryRoot(t)
 	pages := map[string]*markdown{}
 	page := func(path string) *markdown {
 		if pages[path] == nil {

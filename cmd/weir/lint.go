@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/server"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -40,17 +41,17 @@ with its store, and of limits in its rlqs.domains that quotas for Envoys cannot 
 			if len(args) == 0 {
 				return usageError(errors.New("lint: name rule files or folders"))
 			}
-			c, err := loadConfig(cmd.Flags(), env)
+			c, err := server.Load(cmd.Flags(), env)
 			if err != nil {
 				return usageError(err)
 			}
-			c.tellStrays(cmd.ErrOrStderr())
-			return lint(cmd.Context(), args, strict, c.lintOptions(), cmd.OutOrStdout())
+			c.TellStrays(cmd.ErrOrStderr())
+			return lint(cmd.Context(), args, strict, c.LintOptions(), cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail on warnings too")
 	cmd.Flags().BoolVar(&list, "warnings", false, "list the names of all warnings, and exit")
-	addConfigFlag(cmd.Flags())
+	server.AddConfigFlag(cmd.Flags())
 	return cmd
 }
 

@@ -1,9 +1,8 @@
 // Command weir is a rate limiter: a server, a reverse proxy, and the tools to write, check and
 // backtest its rules.
 //
-// Run is the program as a value. Each subcommand has a file of its own; begin with serve.go, which
-// shows the parts of a server and their order. run.go starts and ends it, doors.go opens its doors,
-// and settings.go is the table of all that can be configured.
+// Run is the program as a value. Each command has a file of its own. The server is package
+// internal/server.
 package main
 
 import (
@@ -16,6 +15,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/weir-rl/weir/internal/server"
 )
 
 // Exit statuses.
@@ -70,10 +71,10 @@ func Run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 			return e.code
 		}
 		code = e.code
-	} else if _, ok := errors.AsType[*setupError](err); ok {
+	} else if _, ok := errors.AsType[*server.SetupError](err); ok {
 		code = exitUsage
 	}
-	fmt.Fprintln(stderr, "weir:", redact(err.Error()))
+	fmt.Fprintln(stderr, "weir:", server.Redact(err.Error()))
 	return code
 }
 

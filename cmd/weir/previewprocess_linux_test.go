@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -12,141 +9,36 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"unsafe"
 
-	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
-const previewedRules = "domain: shop\nlimits: [{ name: api, per: [ip], allow: 2/hour }]\n"
-
-// quickPreview is over at once; slowPreview goes on until somebody ends it.
-func quickPreview() map[string]string {
-	return map[string]string{"shop.yaml": strings.Replace(previewedRules, "2/hour", "1/hour", 1)}
-}
-
-func slowPreview() map[string]string {
-	tests := "tests:\n" + strings.Repeat("  - name: many\n    steps: [{ send: { ip: 192.0.2.1, times: 10000000 }, expect: { allowed: true } }]\n", 100)
-	files := quickPreview()
-	files["shop_test.yaml"] = tests
-	return files
-}
-
 // previewServer is a server that has recorded four requests, two of which it refused.
-func previewServer(t *testing.T, program string, with func(*exec.Cmd)) *process {
+func previewServer(t *testing.T, program string, with func(*exec.Cmd)) *servertest.Process {
 	t.Helper()
 	dir := t.TempDir()
-	writeRules(t, filepath.Join(dir, "rules.yaml"), previewedRules)
+	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), servertest.PreviewedRules)
 	cmd := exec.Command(program, "serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off", "--listen-admin=127.0.0.1:0")
-	cmd.Dir, cmd.Env = dir, append(plainEnvironment(), "WEIR_DRAIN=1s", "TZ=Europe/Berlin")
+	cmd.Dir, cmd.Env = dir, append(servertest.PlainEnvironment(), "WEIR_DRAIN=1s", "TZ=Europe/Berlin")
 	if with != nil {
 		with(cmd)
 	}
-	p := begin(t, cmd)
+	p := servertest.Begin(t, cmd)
 	for range 4 {
-		get(t, "http://"+p.addr("http")+"/api/v1/limit?ip=192.0.2.1")
+		servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?ip=192.0.2.1")
 	}
 	return p
-}
-
-// beginPreview starts a preview, and returns where it is asked for; "" if another one runs.
-func (p *process) beginPreview(files map[string]string) string {
-	p.t.Helper()
-	body, err := json.Marshal(map[string]any{"files": files})
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	res, err := http.Post("http://"+p.addr("admin")+"/api/v1/preview", "application/json", bytes.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer res.Body.Close()
-	switch res.StatusCode {
-	case http.StatusConflict:
-		return ""
-	case http.StatusAccepted:
-		return "http://" + p.addr("admin") + res.Header.Get("Location")
-	}
-	text, _ := io.ReadAll(res.Body)
-	p.t.Fatalf("%d %s", res.StatusCode, text)
-	return ""
-}
-
-// slow starts a preview that goes on, as soon as the last one has ended, and returns where it is
-// asked for and its process.
-func (p *process) slow() (at string, pid int) {
-	p.t.Helper()
-	eventually(p.t, "a preview begins", func() bool {
-		at = p.beginPreview(slowPreview())
-		return at != ""
-	})
-	return at, p.child()
-}
-
-// outcome waits for a preview, and returns the answer.
-func outcome(t *testing.T, at string) (int, string) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Accept", "application/json")
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(text)
-}
-
-// previews checks that a preview has the result that it must have.
-func (p *process) previews() {
-	p.t.Helper()
-	var result insight.PreviewResult
-	status, text := outcome(p.t, p.beginPreview(quickPreview()))
-	skipIfStarved(p.t, text)
-	if err := json.Unmarshal([]byte(text), &result); err != nil || status != 200 || result.Requests != 4 || result.Now.Refused != 2 || result.Then.Refused != 3 {
-		p.t.Errorf("%d %s\n%s", status, text, p.stderr)
-	}
-}
-
-// child waits for the process that the program has started.
-func (p *process) child() (pid int) {
-	p.t.Helper()
-	eventually(p.t, "a process replays", func() bool {
-		stats, err := filepath.Glob("/proc/[0-9]*/stat")
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		for _, name := range stats {
-			// The fields after the name: state, and the process that started it.
-			if fields := statOf(name); len(fields) > 1 && fields[1] == strconv.Itoa(p.cmd.Process.Pid) && fields[0] != "Z" {
-				pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(name)))
-			}
-		}
-		return pid != 0
-	})
-	return pid
-}
-
-// statOf reads the fields of a stat file of /proc from the state on; none if it is gone.
-func statOf(name string) []string {
-	data, _ := os.ReadFile(name)
-	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 }
 
 // gone waits for the end of a process, which may have become another one's to bury.
 func gone(t *testing.T, pid int) {
 	t.Helper()
-	eventually(t, "the process that replays ends", func() bool {
-		fields := statOf(fmt.Sprintf("/proc/%d/stat", pid))
+	servertest.Eventually(t, "the process that replays ends", func() bool {
+		fields := servertest.StatOf(fmt.Sprintf("/proc/%d/stat", pid))
 		return len(fields) == 0 || fields[0] == "Z" || fields[0] == "X"
 	})
 }
@@ -161,11 +53,11 @@ func TestPreviewProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer inherited.Close()
-	program := builtProgram(t)
+	program := servertest.BuiltProgram(t)
 	p := previewServer(t, program, func(cmd *exec.Cmd) { cmd.ExtraFiles = []*os.File{inherited} })
-	p.previews()
+	p.Previews()
 
-	at, pid := p.slow()
+	at, pid := p.Slow()
 	proc := fmt.Sprintf("/proc/%d/", pid)
 	denied := noLowering()
 	if denied != nil {
@@ -174,9 +66,9 @@ func TestPreviewProcess(t *testing.T) {
 	// A preview that no processor is left for ends after a minute.
 	while := func(what string, ok func() bool) {
 		t.Helper()
-		eventually(t, what, func() bool {
+		servertest.Eventually(t, what, func() bool {
 			if _, err := os.Stat(proc); err != nil {
-				t.Skip(starved)
+				t.Skip(servertest.Starved)
 			}
 			return ok()
 		})
@@ -185,7 +77,7 @@ func TestPreviewProcess(t *testing.T) {
 		tasks, _ := filepath.Glob(proc + "task/*/stat")
 		policies := map[string]int{}
 		for _, name := range tasks {
-			if fields := statOf(name); len(fields) > 38 {
+			if fields := servertest.StatOf(name); len(fields) > 38 {
 				policies[fields[38]]++ // the policy is the 41st field of all
 			}
 		}
@@ -210,10 +102,10 @@ func TestPreviewProcess(t *testing.T) {
 			t.Errorf("it has %s open as %s", file, fd)
 		}
 	}
-	if err != nil || open["0"] == "" || open["1"] == "" || open["2"] == "" || p.hasNoFile(inherited.Name()) {
+	if err != nil || open["0"] == "" || open["1"] == "" || open["2"] == "" || p.HasNoFile(inherited.Name()) {
 		t.Errorf("its files are %v, %v", slices.Collect(maps.Values(open)), err)
 	}
-	if at := p.beginPreview(quickPreview()); at != "" {
+	if at := p.BeginPreview(servertest.QuickPreview()); at != "" {
 		t.Error("a second preview began")
 	}
 
@@ -227,39 +119,39 @@ func TestPreviewProcess(t *testing.T) {
 		t.Fatal(res, err)
 	}
 	gone(t, pid)
-	if status, text := outcome(t, at); status != 503 || !strings.Contains(text, "it was ended before it was done") {
+	if status, text := servertest.Outcome(t, at); status != 503 || !strings.Contains(text, "it was ended before it was done") {
 		t.Errorf("%d %s", status, text)
 	}
 	// The command is interrupted.
 	dir := t.TempDir()
-	for name, text := range slowPreview() {
-		writeRules(t, filepath.Join(dir, name), text)
+	for name, text := range servertest.SlowPreview() {
+		servertest.WriteRules(t, filepath.Join(dir, name), text)
 	}
 	// The result of the one before is there, so that this one can begin.
-	client := begin(t, exec.Command(program, "preview", dir, "--server=http://"+p.addr("admin")))
-	pid = p.child()
-	client.signal(syscall.SIGINT)
+	client := servertest.Begin(t, exec.Command(program, "preview", dir, "--server=http://"+p.Addr("admin")))
+	pid = p.Child()
+	client.Signal(syscall.SIGINT)
 	gone(t, pid)
-	if status := client.wait(); status != 2 || !strings.Contains(client.stderr.String(), "interrupted") {
-		t.Errorf("weir preview: exit status %d: %s", status, client.stderr)
+	if status := client.Wait(); status != 2 || !strings.Contains(client.Stderr.String(), "interrupted") {
+		t.Errorf("weir preview: exit status %d: %s", status, client.Stderr)
 	}
 
 	// It is killed.
-	at, pid = p.slow()
+	at, pid = p.Slow()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if status, text := outcome(t, at); status != 503 || !strings.Contains(text, "the process that replays the requests ended before it was done: signal: killed") {
+	if status, text := servertest.Outcome(t, at); status != 503 || !strings.Contains(text, "the process that replays the requests ended before it was done: signal: killed") {
 		t.Errorf("%d %s", status, text)
 	}
-	p.previews()
+	p.Previews()
 
 	// The server is killed, before the process knows what it is to do, or later.
-	_, pid = p.slow()
-	p.signal(syscall.SIGKILL)
-	p.wait()
+	_, pid = p.Slow()
+	p.Signal(syscall.SIGKILL)
+	p.Wait()
 	gone(t, pid)
-	for line := range strings.Lines(p.stderr.String()) {
+	for line := range strings.Lines(p.Stderr.String()) {
 		if strings.Contains(line, "level=WARN") && (denied == nil || !strings.Contains(line, "the priority could not be lowered")) {
 			t.Errorf("it logged\n%s", line)
 		}
@@ -282,45 +174,35 @@ func noLowering() error {
 	return <-failed
 }
 
-// hasNoFile reports whether the program itself does not have a file open, so that it would show in
-// no process that it starts.
-func (p *process) hasNoFile(name string) bool {
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.cmd.Process.Pid))
-	return !slices.ContainsFunc(files, func(fd string) bool {
-		file, _ := os.Readlink(fd)
-		return file == name && filepath.Base(fd) == "3"
-	})
-}
-
 // TestPreviewOfReplacedProgram: a server goes on with the program that it is, where another file
 // has its name or none has. Where the program may be started no more, it replays requests itself,
 // and says so once.
 func TestPreviewOfReplacedProgram(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "weir")
-	copyFile(t, buildProgram(t), program)
+	copyFile(t, servertest.BuildProgram(t), program)
 	if err := os.Chmod(program, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	const here = "previews replay requests in this process"
 	p := previewServer(t, program, nil)
-	p.previews()
+	p.Previews()
 	if err := os.Remove(program); err != nil {
 		t.Fatal(err)
 	}
-	p.previews()
+	p.Previews()
 	if err := os.WriteFile(program, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p.previews()
-	_, pid := p.slow() // it is still another process
-	p.signal(syscall.SIGTERM)
-	if status := p.wait(); status != 0 || strings.Contains(p.stderr.String(), here) {
-		t.Errorf("exit status %d\n%s", status, p.stderr)
+	p.Previews()
+	_, pid := p.Slow() // it is still another process
+	p.Signal(syscall.SIGTERM)
+	if status := p.Wait(); status != 0 || strings.Contains(p.Stderr.String(), here) {
+		t.Errorf("exit status %d\n%s", status, p.Stderr)
 	}
 	gone(t, pid)
 
-	copyFile(t, buildProgram(t), program)
+	copyFile(t, servertest.BuildProgram(t), program)
 	if err := os.Chmod(program, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -328,9 +210,9 @@ func TestPreviewOfReplacedProgram(t *testing.T) {
 	if err := os.Chmod(program, 0o644); err != nil { // as on a file system that was mounted with noexec since
 		t.Fatal(err)
 	}
-	p.previews()
-	p.previews()
-	if text := p.stderr.String(); strings.Count(text, here) != 1 || !strings.Contains(text, "permission denied") {
+	p.Previews()
+	p.Previews()
+	if text := p.Stderr.String(); strings.Count(text, here) != 1 || !strings.Contains(text, "permission denied") {
 		t.Errorf("it logged\n%s", text)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
+
+	"github.com/weir-rl/weir/internal/server"
 )
 
 func newProxyCommand(env []string) *cobra.Command {
@@ -28,16 +30,16 @@ It takes the same configuration as serve; the other doors open only where their 
 					return usageError(err)
 				}
 			}
-			c, err := loadConfig(flags, env)
+			c, err := server.Load(flags, env)
 			if err != nil {
 				return usageError(err)
 			}
-			c.onlyProxy(flags)
-			return serve(cmd.Context(), c, check, versionText(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			c.OnlyProxy(flags)
+			return server.Serve(cmd.Context(), c, check, versionText(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().StringVar(&upstream, "upstream", "", "URL of the API behind the proxy; the same as --proxy-upstream")
 	cmd.Flags().BoolVar(&check, "check", false, "check the configuration, the rules, and whether the store can be used, and exit")
-	addSettingFlags(cmd.Flags())
+	server.AddFlags(cmd.Flags())
 	return cmd
 }

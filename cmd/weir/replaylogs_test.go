@@ -12,6 +12,8 @@ import (
 	"unicode/utf16"
 
 	"github.com/klauspost/compress/gzip"
+
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
 // logArguments are what it takes, beside the name of a log in testdata/logs, to read it. Those that
@@ -55,7 +57,7 @@ func (r *replayedLog) clients() map[string]int64 {
 // onePerDay are rules that refuse each client's second request, so that all clients are listed.
 func onePerDay(t *testing.T) string {
 	rules := t.TempDir()
-	writeRules(t, filepath.Join(rules, "rules.yaml"), "limits: [{ name: per-client, per: [ip], allow: 1/day, algorithm: fixed_window }]\n")
+	servertest.WriteRules(t, filepath.Join(rules, "rules.yaml"), "limits: [{ name: per-client, per: [ip], allow: 1/day, algorithm: fixed_window }]\n")
 	return rules
 }
 
@@ -165,7 +167,7 @@ func TestReplayMisread(t *testing.T) {
 	}
 	rules := onePerDay(t)
 	users := t.TempDir()
-	writeRules(t, filepath.Join(users, "rules.yaml"), "limits: [{ name: per-tenant, per: [tenant], allow: 1/day }]\n")
+	servertest.WriteRules(t, filepath.Join(users, "rules.yaml"), "limits: [{ name: per-tenant, per: [tenant], allow: 1/day }]\n")
 	for _, c := range []struct {
 		name, log string
 		args      []string

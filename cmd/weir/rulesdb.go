@@ -15,25 +15,26 @@ import (
 
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/server"
 	"github.com/weir-rl/weir/rule/file"
 )
 
 // ruleDatabase returns the database that the flags, the environment or the configuration name, and
 // what lint is to know of the latter.
-func ruleDatabase(cmd *cobra.Command, env []string) (*ruledb.Address, *config, error) {
-	c, err := loadConfig(cmd.Flags(), env)
+func ruleDatabase(cmd *cobra.Command, env []string) (*ruledb.Address, *server.Config, error) {
+	c, err := server.Load(cmd.Flags(), env)
 	if err != nil {
 		return nil, nil, usageError(err)
 	}
-	c.tellStrays(cmd.ErrOrStderr())
-	if c.database == nil {
+	c.TellStrays(cmd.ErrOrStderr())
+	if c.Database == nil {
 		return nil, nil, usageError(errors.New("no database of rules is named; write --rules postgres://USER@HOST/DATABASE, or set it as WEIR_RULES, or as rules in the configuration"))
 	}
-	return c.database, c, nil
+	return c.Database, c, nil
 }
 
 // openRuleDatabase opens what ruleDatabase returns.
-func openRuleDatabase(cmd *cobra.Command, env []string) (*ruledb.DB, *config, error) {
+func openRuleDatabase(cmd *cobra.Command, env []string) (*ruledb.DB, *server.Config, error) {
 	address, c, err := ruleDatabase(cmd, env)
 	if err != nil {
 		return nil, nil, err
@@ -192,7 +193,7 @@ that were not pushed is left alone, unless --force says otherwise.`,
 			if err := pull(args[0], v, force); err != nil {
 				return err
 			}
-			if err := writeMarker(args[0], c.database.Space, v.Number, v.Files); err != nil {
+			if err := writeMarker(args[0], c.Database.Space, v.Number, v.Files); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s holds version %d: %s\n", args[0], v.Number, count(len(v.Files), "file"))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/server"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -95,13 +96,13 @@ func (p *pusher) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	base, err := p.baseOf(dir, c.database.Space, head.Number)
+	base, err := p.baseOf(dir, c.Database.Space, head.Number)
 	if err != nil {
 		return err
 	}
 	if head.Number > 0 && head.Digest == rulesource.Digest(files) {
 		fmt.Fprintf(p.out, "%s is version %d, which is in force\n", dir, head.Number)
-		return errors.Join(writeMarker(dir, c.database.Space, head.Number, files), p.await(ctx, d, head.Number))
+		return errors.Join(writeMarker(dir, c.Database.Space, head.Number, files), p.await(ctx, d, head.Number))
 	}
 	if p.shadow {
 		if files, err = p.inShadow(ctx, d, files, base); err != nil {
@@ -116,7 +117,7 @@ func (p *pusher) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	fmt.Fprintf(p.out, "version %d is to be in force, in place of %s\n", version, versionName(base))
-	return errors.Join(writeMarker(dir, c.database.Space, version, files), p.await(ctx, d, version))
+	return errors.Join(writeMarker(dir, c.Database.Space, version, files), p.await(ctx, d, version))
 }
 
 func versionName(n int64) string {
@@ -127,13 +128,13 @@ func versionName(n int64) string {
 }
 
 // check lints the folder and runs its tests. With --force it returns what failed, for the history.
-func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *config) (remark string, err error) {
+func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *server.Config) (remark string, err error) {
 	var failed []string
 	checks := []struct {
 		name string
 		run  func() error
 	}{
-		{"lint", func() error { return lint(ctx, []string{dir}, false, c.lintOptions(), p.out) }},
+		{"lint", func() error { return lint(ctx, []string{dir}, false, c.LintOptions(), p.out) }},
 		{"tests", func() error { return ruleTests(ctx, []string{dir}, false, p.out, p.stderr) }},
 	}
 	if !slices.ContainsFunc(files, func(s file.Source) bool { return rulesource.IsTestFile(path.Base(s.Name)) }) {

@@ -48,13 +48,13 @@ refuses, with the error. Exit status: 0 if all live nodes have it in force, 1 if
 				return blind(err)
 			}
 			if asJSON {
-				s := rulesStatus{Space: c.database.Space, Nodes: append([]ruledb.Node{}, nodes...)}
+				s := rulesStatus{Space: c.Database.Space, Nodes: append([]ruledb.Node{}, nodes...)}
 				if head.Number > 0 {
 					s.Head = head
 				}
 				err = json.NewEncoder(cmd.OutOrStdout()).Encode(s)
 			} else {
-				err = writeStatus(cmd.OutOrStdout(), c.database, head, nodes)
+				err = writeStatus(cmd.OutOrStdout(), c.Database, head, nodes)
 			}
 			if err != nil {
 				return blind(err)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
 // Tests of rules that go on for long end at --timeout and when they are interrupted, and it is said
@@ -16,9 +18,9 @@ func TestRuleTestsEnd(t *testing.T) {
 	if err := os.Mkdir("rules", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	writeRules(t, "rules/shop.yaml", "limits: [{ name: x, per: [ip], allow: 5/min }]\n")
+	servertest.WriteRules(t, "rules/shop.yaml", "limits: [{ name: x, per: [ip], allow: 5/min }]\n")
 	send := "      - send: { ip: 192.0.2.1, times: 10000000 }\n"
-	writeRules(t, "rules/shop_test.yaml", "tests:\n  - name: long\n    steps:\n"+strings.Repeat(send, 3))
+	servertest.WriteRules(t, "rules/shop_test.yaml", "tests:\n  - name: long\n    steps:\n"+strings.Repeat(send, 3))
 	const at = "weir: rules/shop_test.yaml: long: line "
 	if status, out := weirOutput(t, "test", "--timeout", "20ms", "rules"); status != exitFailure || !strings.Contains(out, at) || !strings.Contains(out, "not done within 20ms") || !strings.Contains(out, "--timeout") {
 		t.Errorf("exit status %d\n%s", status, out)

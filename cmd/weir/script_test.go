@@ -12,12 +12,14 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
 // The scripts in testdata/script run the program as a user types it. A script may use $ROOT, the
 // folder of the repository.
 
-func TestMain(m *testing.M) { testscript.Main(prepare(m), map[string]func(){"weir": main}) }
+func TestMain(m *testing.M) { testscript.Main(servertest.Tests(m), map[string]func(){"weir": main}) }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,10 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/weir-rl/weir/internal/server"
+)
 
 func newServeCommand(env []string) *cobra.Command {
 	var check bool
@@ -22,14 +26,14 @@ port. SIGHUP reloads the rules; SIGTERM and SIGINT let requests under way finish
   weir serve --config /etc/weir/weir.yaml --check`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := loadConfig(cmd.Flags(), env)
+			c, err := server.Load(cmd.Flags(), env)
 			if err != nil {
 				return usageError(err)
 			}
-			return serve(cmd.Context(), c, check, versionText(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return server.Serve(cmd.Context(), c, check, versionText(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "check the configuration, the rules, and whether the store can be used, and exit")
-	addSettingFlags(cmd.Flags())
+	server.AddFlags(cmd.Flags())
 	return cmd
 }

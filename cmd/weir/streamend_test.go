@@ -1,9 +1,8 @@
-//go:build unix
-
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,19 +11,39 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
+// Streams are read as the HTML standard says, whatever a server leaves out.
+func TestReadEvents(t *testing.T) {
+	const stream = ": hello\nretry: 1000\n\nid: a-1\nevent: decisions\ndata: {\"x\":1}\n\n: still here\n\nid: a-2\n\ndata:one\ndata: two\n\nevent: nothing\n\nevent:e\r\ndata\r\n\r\nevent: torn\ndata: 1\n"
+	var got []string
+	alive := 0
+	err := readEvents(strings.NewReader(stream), func() { alive++ }, func(e serverEvent) error {
+		got = append(got, fmt.Sprintf("%s|%s|%s", e.id, e.name, e.data))
+		return nil
+	})
+	if want := []string{`a-1|decisions|{"x":1}`, "||one\ntwo", "|e|"}; !slices.Equal(got, want) || !errors.Is(err, errEnded) || alive < 15 {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	err = readEvents(strings.NewReader(stream), func() {}, func(serverEvent) error { return io.ErrClosedPipe })
+	if !errors.Is(err, errStopped) || !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("a reader that stops: %v", err)
+	}
+}
+
 // streaming is a built server whose streams are read, over TCP, TLS or a unix socket.
 type streaming struct {
-	*process
+	*servertest.Process
 	dir    string
 	client *http.Client // of the admin port
 	admin  string       // its URL for client
@@ -36,13 +55,13 @@ type streaming struct {
 func startStreaming(t *testing.T, over string, args ...string) *streaming {
 	t.Helper()
 	s := &streaming{dir: testproc.SocketDir(t)}
-	writeRules(t, filepath.Join(s.dir, "rules.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip|user], allow: 1/day, algorithm: sliding_log }]\n")
+	servertest.WriteRules(t, filepath.Join(s.dir, "rules.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip|user], allow: 1/day, algorithm: sliding_log }]\n")
 	args = append([]string{"serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off"}, args...)
 	socket := filepath.Join(s.dir, "admin.sock")
 	switch over {
 	case "unix":
 		args = append(args, "--listen-admin=unix:admin.sock")
-		s.client = clientOf(t, false, nil, func() (net.Conn, error) { return net.Dial("unix", socket) })
+		s.client = servertest.ClientOf(t, false, nil, func() (net.Conn, error) { return net.Dial("unix", socket) })
 		s.admin, s.server = "http://weir.localhost", []string{"--server=unix:" + socket}
 	case "tls":
 		ca := certtest.New(t, "ca")
@@ -50,15 +69,15 @@ func startStreaming(t *testing.T, over string, args ...string) *streaming {
 		cert, key := ca.Issue("weir", 0, "127.0.0.1")
 		certtest.Write(t, names, cert, key, ca.PEM)
 		args = append(args, "--listen-admin=127.0.0.1:0", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-doors=admin")
-		s.client, s.server = clientOf(t, true, ca.Client(""), nil), []string{"--ca=" + names[2]}
+		s.client, s.server = servertest.ClientOf(t, true, ca.Client(""), nil), []string{"--ca=" + names[2]}
 	default:
 		args = append(args, "--listen-admin=127.0.0.1:0")
-		s.client = clientOf(t, false, nil, nil)
+		s.client = servertest.ClientOf(t, false, nil, nil)
 	}
-	cmd := exec.Command(builtProgram(t), args...)
+	cmd := exec.Command(servertest.BuiltProgram(t), args...)
 	cmd.Dir = s.dir
-	s.process = begin(t, cmd)
-	switch addr := s.addr("admin"); over {
+	s.Process = servertest.Begin(t, cmd)
+	switch addr := s.Addr("admin"); over {
 	case "unix":
 	case "tls":
 		s.admin = "https://" + addr
@@ -72,32 +91,32 @@ func startStreaming(t *testing.T, over string, args ...string) *streaming {
 
 // refuse makes a decision of which the streams tell.
 func (s *streaming) refuse(query string) {
-	s.t.Helper()
-	get(s.t, "http://"+s.addr("http")+"/api/v1/limit?"+query)
+	s.T.Helper()
+	servertest.Get(s.T, "http://"+s.Addr("http")+"/api/v1/limit?"+query)
 }
 
 // reader reads a stream to its end.
 type reader struct {
-	text  *output
+	text  *servertest.Output
 	ended chan error // how it ended; nil is the end of a whole answer
 }
 
 // read opens a stream and reads it.
 func (s *streaming) read(query string) *reader {
-	s.t.Helper()
-	r, err := http.NewRequestWithContext(patience.Context(s.t), "GET", s.admin+"/api/v1/stream?"+query, nil)
+	s.T.Helper()
+	r, err := http.NewRequestWithContext(patience.Context(s.T), "GET", s.admin+"/api/v1/stream?"+query, nil)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	answer, err := s.client.Do(r)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	s.t.Cleanup(func() { _ = answer.Body.Close() })
+	s.T.Cleanup(func() { _ = answer.Body.Close() })
 	if answer.StatusCode != 200 {
-		s.t.Fatal(answer.Status)
+		s.T.Fatal(answer.Status)
 	}
-	x := &reader{text: newOutput(), ended: make(chan error, 1)}
+	x := &reader{text: servertest.NewOutput(), ended: make(chan error, 1)}
 	go func() {
 		_, err := io.Copy(x.text, answer.Body)
 		x.ended <- err
@@ -117,12 +136,12 @@ func (x *reader) endsWell(t *testing.T, what string) {
 }
 
 // tail starts weir tail, and waits until it has shown a decision.
-func (s *streaming) tail() *process {
-	s.t.Helper()
-	p := begin(s.t, exec.Command(builtProgram(s.t), append([]string{"tail"}, s.server...)...))
-	eventually(s.t, "weir tail shows a decision", func() bool {
+func (s *streaming) tail() *servertest.Process {
+	s.T.Helper()
+	p := servertest.Begin(s.T, exec.Command(servertest.BuiltProgram(s.T), append([]string{"tail"}, s.server...)...))
+	servertest.Eventually(s.T, "weir tail shows a decision", func() bool {
 		s.refuse("ip=192.0.2.1")
-		return strings.Contains(p.stdout.String(), "shop/login")
+		return strings.Contains(p.Stdout.String(), "shop/login")
 	})
 	return p
 }
@@ -140,25 +159,25 @@ func TestStreamsEnd(t *testing.T) {
 			for query := range readers {
 				readers[query] = s.read(query)
 			}
-			tails := map[syscall.Signal]*process{syscall.SIGTERM: s.tail(), syscall.SIGINT: s.tail()}
+			tails := map[syscall.Signal]*servertest.Process{syscall.SIGTERM: s.tail(), syscall.SIGINT: s.tail()}
 			for query, x := range readers {
-				eventually(t, query+" has an event", func() bool {
+				servertest.Eventually(t, query+" has an event", func() bool {
 					s.refuse("ip=192.0.2.1")
 					return strings.Contains(x.text.String(), "\ndata: ")
 				})
 			}
-			s.signal(syscall.SIGTERM)
-			if status := s.wait(); status != 0 || strings.Contains(s.stderr.String(), "cut off") {
-				t.Errorf("exit status %d\n%s", status, s.stderr)
+			s.Signal(syscall.SIGTERM)
+			if status := s.Wait(); status != 0 || strings.Contains(s.Stderr.String(), "cut off") {
+				t.Errorf("exit status %d\n%s", status, s.Stderr)
 			}
 			for query, x := range readers {
 				x.endsWell(t, query)
 			}
 			for signal, p := range tails {
-				p.stderr.await(t, regexp.QuoteMeta("weir: "+strings.TrimPrefix(s.server[len(s.server)-1], "--server=")+" is away, trying on: it has ended the stream\n"))
-				p.signal(signal)
-				if status := p.wait(); status != 0 {
-					t.Errorf("weir tail, told to end by %s: status %d\n%s", signal, status, p.stderr)
+				p.Stderr.Await(t, regexp.QuoteMeta("weir: "+strings.TrimPrefix(s.server[len(s.server)-1], "--server=")+" is away, trying on: it has ended the stream\n"))
+				p.Signal(signal)
+				if status := p.Wait(); status != 0 {
+					t.Errorf("weir tail, told to end by %s: status %d\n%s", signal, status, p.Stderr)
 				}
 			}
 		})
@@ -186,11 +205,11 @@ func TestStreamThatNobodyReads(t *testing.T) {
 	for i := range 8 {
 		fmt.Fprintf(&long, "&a%d=%s", i, strings.Repeat("x", 120))
 	}
-	eventually(t, "the stream waits for its client", func() bool {
+	servertest.Eventually(t, "the stream waits for its client", func() bool {
 		for i := range 100 {
 			s.refuse(fmt.Sprintf("user=%d%s%s", i, strings.Repeat("u", 120), long.String()))
 		}
-		_, stacks := ask(t, s.client, "GET", s.admin+"/debug/pprof/goroutine?debug=2", "")
+		_, stacks := servertest.Ask(t, s.client, "GET", s.admin+"/debug/pprof/goroutine?debug=2", "")
 		for stack := range strings.SplitSeq(stacks, "\n\n") {
 			if waits.MatchString(stack) {
 				return true
@@ -198,11 +217,11 @@ func TestStreamThatNobodyReads(t *testing.T) {
 		}
 		return false
 	})
-	s.signal(syscall.SIGTERM)
+	s.Signal(syscall.SIGTERM)
 	x.endsWell(t, "the stream of another")
-	tail.stderr.await(t, "is away, trying on: it has ended the stream\n")
-	if status := s.wait(); status != 0 || !regexp.MustCompile(`requests were cut off" door=admin`).MatchString(s.stderr.String()) {
-		t.Errorf("exit status %d\n%s", status, s.stderr)
+	tail.Stderr.Await(t, "is away, trying on: it has ended the stream\n")
+	if status := s.Wait(); status != 0 || !regexp.MustCompile(`requests were cut off" door=admin`).MatchString(s.Stderr.String()) {
+		t.Errorf("exit status %d\n%s", status, s.Stderr)
 	}
 	rest, err := io.ReadAll(conn)
 	if len(rest) == 0 || strings.HasSuffix(string(rest), "0\r\n\r\n") {
@@ -225,7 +244,7 @@ func TestStreamsBesideSlowRequests(t *testing.T) {
 	x, tail := s.read("views=decisions,overview"), s.tail()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, "GET", "http://"+s.addr("proxy")+"/slow", nil)
+	r, err := http.NewRequestWithContext(ctx, "GET", "http://"+s.Addr("proxy")+"/slow", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,11 +259,11 @@ func TestStreamsBesideSlowRequests(t *testing.T) {
 		slow <- fmt.Sprint(err)
 	}()
 	patience.Receive(t, "the slow request", arrived)
-	s.signal(syscall.SIGTERM)
+	s.Signal(syscall.SIGTERM)
 	x.endsWell(t, "a stream")
-	tail.stderr.await(t, "is away, trying on: it has ended the stream\n")
-	status := s.wait()
-	if text := s.stderr.String(); status != 0 || !strings.Contains(text, `requests were cut off" door=proxy`) || strings.Contains(text, `cut off" door=admin`) {
+	tail.Stderr.Await(t, "is away, trying on: it has ended the stream\n")
+	status := s.Wait()
+	if text := s.Stderr.String(); status != 0 || !strings.Contains(text, `requests were cut off" door=proxy`) || strings.Contains(text, `cut off" door=admin`) {
 		t.Errorf("exit status %d\n%s", status, text)
 	}
 	if answer := patience.Receive(t, "the slow answer", slow); !strings.Contains(answer, "EOF") {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/testkit/redistest"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
+	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // TestTailNode: the decisions of one node are that node's alone, asked for at any node. Shown and
@@ -24,20 +27,20 @@ import (
 // does one that follows a node that goes away.
 func TestTailNode(t *testing.T) {
 	t.Parallel()
-	program, redis, dir := buildProgram(t), redistest.Start(t), t.TempDir()
-	writeRules(t, dir+"/rules.yaml", "limits: [{ name: once, per: [user], allow: 1/day, algorithm: sliding_log }]\n")
-	var nodes [2]*process
+	program, redis, dir := servertest.BuildProgram(t), redistest.Start(t), t.TempDir()
+	servertest.WriteRules(t, dir+"/rules.yaml", "limits: [{ name: once, per: [user], allow: 1/day, algorithm: sliding_log }]\n")
+	var nodes [2]*servertest.Process
 	var servers, doors, names [2]string
 	for i := range nodes {
-		nodes[i] = launch(t, program, dir, append([]string{"serve", "--rules=rules.yaml", "--store=" + redis.URL()}, patient...)...)
+		nodes[i] = servertest.Launch(t, program, dir, append([]string{"serve", "--rules=rules.yaml", "--store=" + redis.URL()}, servertest.Patient...)...)
 	}
 	for i, p := range nodes {
-		servers[i], doors[i] = "http://"+p.addr("admin"), "http://"+p.addr("http")
-		names[i] = selfOf(t, servers[i])
+		servers[i], doors[i] = "http://"+p.Addr("admin"), "http://"+p.Addr("http")
+		names[i] = servertest.SelfOf(t, servers[i])
 	}
-	eventually(t, "both know each other", func() bool {
+	servertest.Eventually(t, "both know each other", func() bool {
 		for _, server := range servers {
-			if _, _, body := get(t, server+"/api/v1/nodes"); !strings.Contains(body, names[0]) || !strings.Contains(body, names[1]) {
+			if _, _, body := servertest.Get(t, server+"/api/v1/nodes"); !strings.Contains(body, names[0]) || !strings.Contains(body, names[1]) {
 				return false
 			}
 		}
@@ -47,7 +50,7 @@ func TestTailNode(t *testing.T) {
 	refuse := func(node int) {
 		t.Helper()
 		// Another user each time: of one that comes again and again a few are remembered.
-		if status, _, body := get(t, fmt.Sprintf("%s/api/v1/limit?hits=2&user=user-%d-%d", doors[node], node, sent[node])); status != 429 {
+		if status, _, body := servertest.Get(t, fmt.Sprintf("%s/api/v1/limit?hits=2&user=user-%d-%d", doors[node], node, sent[node])); status != 429 {
 			t.Fatal(status, body)
 		}
 		sent[node]++
@@ -55,7 +58,7 @@ func TestTailNode(t *testing.T) {
 
 	// The first node is asked for the second one's decisions, and for its own.
 	type told struct {
-		*output
+		*servertest.Output
 		shown, left atomic.Int64
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -65,7 +68,7 @@ func TestTailNode(t *testing.T) {
 	defer cancel()
 	var got [2]*told
 	for node := range got {
-		x := &told{output: newOutput()}
+		x := &told{Output: servertest.NewOutput()}
 		got[node] = x
 		c := adminClient{address: servers[0]}
 		if err := c.open(); err != nil {
@@ -92,12 +95,12 @@ func TestTailNode(t *testing.T) {
 			}
 		})
 	}
-	follow := func(node string) *process {
-		return begin(t, exec.Command(program, "tail", "--node", node, "--outcome", "denied", "--server", servers[0]))
+	follow := func(node string) *servertest.Process {
+		return servertest.Begin(t, exec.Command(program, "tail", "--node", node, "--outcome", "denied", "--server", servers[0]))
 	}
 	printed := follow(names[1])
 	var before [2]int // refused before the stream showed the first one
-	eventually(t, "the streams have begun", func() bool {
+	servertest.Eventually(t, "the streams have begun", func() bool {
 		for node, x := range got {
 			if x.shown.Load() == 0 {
 				before[node] = sent[node]
@@ -105,14 +108,14 @@ func TestTailNode(t *testing.T) {
 			}
 		}
 		select {
-		case <-printed.exited:
+		case <-printed.Exited:
 			printed = follow(names[1])
 		default:
 		}
-		if printed.stdout.String() == "" {
+		if printed.Stdout.String() == "" {
 			refuse(1)
 		}
-		return got[0].shown.Load() > 0 && got[1].shown.Load() > 0 && printed.stdout.String() != ""
+		return got[0].shown.Load() > 0 && got[1].shown.Load() > 0 && printed.Stdout.String() != ""
 	})
 	const flood = 700
 	start := time.Now()
@@ -120,7 +123,7 @@ func TestTailNode(t *testing.T) {
 		refuse(1)
 	}
 	fast := time.Since(start).Seconds() < flood/50-4 // that is more than 50 a second
-	eventually(t, "all refusals of each node are shown or counted", func() bool {
+	servertest.Eventually(t, "all refusals of each node are shown or counted", func() bool {
 		done := true
 		for node, x := range got {
 			all := int(x.shown.Load() + x.left.Load())
@@ -143,12 +146,12 @@ func TestTailNode(t *testing.T) {
 		}
 	}
 	other := regexp.MustCompile(`(?m)^.*denied  .*  on ` + regexp.QuoteMeta(names[1]) + "\n")
-	if text := other.ReplaceAllString(printed.stdout.lines(), ""); text != "" {
+	if text := other.ReplaceAllString(printed.Stdout.Lines(), ""); text != "" {
 		t.Errorf("weir tail --node %s prints\n%s", names[1], text)
 	}
 
 	for _, server := range servers {
-		eventually(t, "nobody is unknown", func() bool {
+		servertest.Eventually(t, "nobody is unknown", func() bool {
 			status, _, errs := runWeir("tail", "--node", "nobody", "--server", server)
 			if status != 1 {
 				t.Fatalf("status %d: %s", status, errs)
@@ -156,8 +159,8 @@ func TestTailNode(t *testing.T) {
 			return strings.Contains(errs, "no node is called nobody; there are ") && strings.Contains(errs, names[0]) && strings.Contains(errs, names[1])
 		})
 		for node, name := range names {
-			eventually(t, name+" tells of its decisions", func() bool {
-				status, _, body := get(t, server+"/api/v1/decisions?outcome=denied&node="+name)
+			servertest.Eventually(t, name+" tells of its decisions", func() bool {
+				status, _, body := servertest.Get(t, server+"/api/v1/decisions?outcome=denied&node="+name)
 				if strings.Contains(body, names[1-node]) && status == 200 {
 					t.Fatalf("decisions of %s: %s", name, body)
 				}
@@ -165,15 +168,49 @@ func TestTailNode(t *testing.T) {
 			})
 		}
 	}
-	status, _, body := get(t, servers[0]+"/api/v1/stream?views=decisions&nodes=this&node="+names[1])
+	status, _, body := servertest.Get(t, servers[0]+"/api/v1/stream?views=decisions&nodes=this&node="+names[1])
 	if status != 400 || !strings.Contains(body, "nodes=this asks for this node alone, which is called "+names[0]) {
 		t.Errorf("%d %s", status, body)
 	}
 
 	// One that begins anew has another name.
-	said := len(printed.stderr.String()) // it may have tried on before, after a silence
-	nodes[1].signal(syscall.SIGTERM)
-	if status := printed.wait(); status != 1 || !strings.Contains(printed.stderr.String()[said:], "no node is called "+names[1]+"; there is "+names[0]+" alone") || strings.Contains(printed.stderr.String()[said:], "is away") {
-		t.Errorf("status %d: %s", status, printed.stderr)
+	said := len(printed.Stderr.String()) // it may have tried on before, after a silence
+	nodes[1].Signal(syscall.SIGTERM)
+	if status := printed.Wait(); status != 1 || !strings.Contains(printed.Stderr.String()[said:], "no node is called "+names[1]+"; there is "+names[0]+" alone") || strings.Contains(printed.Stderr.String()[said:], "is away") {
+		t.Errorf("status %d: %s", status, printed.Stderr)
 	}
+}
+
+// weir tail follows a server that demands a client's certificate, and filters by a key.
+func TestTailByCertificate(t *testing.T) {
+	servertest.InFolder(t, "domain: shop\nlimits: [{ name: api, per: [user], allow: 1/day }]\n")
+	ca, clients := certtest.New(t, "ca"), certtest.New(t, "clients")
+	cert, key := ca.Issue("weir", 0, "127.0.0.1")
+	certtest.Write(t, []string{"cert.pem", "key.pem", "ca.pem"}, cert, key, ca.PEM)
+	own, ownKey := clients.Issue("operator", 0)
+	certtest.Write(t, []string{"own.pem", "own.key", "clients.pem"}, own, ownKey, clients.PEM)
+	p := start(t, "serve", "--rules=rules.yaml", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-client-ca=clients.pem", "--tls-doors=admin")
+	server := []string{"--server=https://" + p.Addr("admin"), "--ca=ca.pem"}
+	tail := start(t, slices.Concat([]string{"tail"}, server, []string{"--cert=own.pem", "--cert-key=own.key", "--key=user=ada"})...)
+	servertest.Eventually(t, "tail shows what was refused of ada", func() bool {
+		for _, user := range []string{"eve", "ada"} {
+			servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?user="+user)
+		}
+		return strings.Contains(tail.Stdout.String(), "user=ada")
+	})
+	if out := tail.Stdout.String(); strings.Contains(out, "user=eve") {
+		t.Errorf("it shows another key:\n%s", out)
+	}
+	tail.End()
+	// Where tail's --key is taken for the file, the certificate lacks its key, and that is said.
+	wrong := start(t, slices.Concat([]string{"tail"}, server, []string{"--cert=own.pem", "--key=own.key"})...)
+	wrong.Exits(exitUsage)
+	if !strings.Contains(wrong.Stderr.String(), "--cert and --cert-key: give both, or none") {
+		t.Errorf("%s", wrong.Stderr)
+	}
+	// Elsewhere --key is still the file.
+	for _, flag := range []string{"--key=own.key", "--cert-key=own.key"} {
+		start(t, slices.Concat([]string{"ban", "list"}, server, []string{"--cert=own.pem", flag})...).Exits(0)
+	}
+	p.End()
 }

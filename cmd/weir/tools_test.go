@@ -10,6 +10,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/internal/testkit/pgtest"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -31,7 +32,7 @@ func TestToolsOnDatabase(t *testing.T) {
 	if _, err := ruledb.Init(ctx, address); err != nil {
 		t.Fatal(err)
 	}
-	weir := func(status int, args ...string) *ruleWords {
+	weir := func(status int, args ...string) *servertest.RuleWords {
 		t.Helper()
 		var out, errs strings.Builder
 		got := Run(ctx, args, nil, strings.NewReader(""), &out, &errs)
@@ -39,9 +40,9 @@ func TestToolsOnDatabase(t *testing.T) {
 		if got != status || strings.Contains(text, "s3cret") {
 			t.Errorf("weir %q: exit status %d, want %d\n%s", args, got, status, text)
 		}
-		return &ruleWords{t, args, text}
+		return &servertest.RuleWords{T: t, Args: args, Text: text}
 	}
-	weir(2, "lint", url).with("the space holds no rules")
+	weir(2, "lint", url).With("the space holds no rules")
 	d, err := ruledb.Open(ctx, address)
 	if err != nil {
 		t.Fatal(err)
@@ -53,36 +54,36 @@ func TestToolsOnDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	push(0, file.Source{Name: "shop.yaml", Data: []byte(limitRules(3))})
-	weir(2, "test", url).with("version 1 of postgres://", "holds no rule tests")
-	push(1, file.Source{Name: "shop.yaml", Data: []byte(limitRules(2))}, file.Source{Name: "shop_test.yaml", Data: []byte(limitTest(2))},
+	push(0, file.Source{Name: "shop.yaml", Data: []byte(servertest.LimitRules(3))})
+	weir(2, "test", url).With("version 1 of postgres://", "holds no rule tests")
+	push(1, file.Source{Name: "shop.yaml", Data: []byte(servertest.LimitRules(2))}, file.Source{Name: "shop_test.yaml", Data: []byte(servertest.LimitTest(2))},
 		file.Source{Name: "sub/api.yaml", Data: []byte("domain: api\nlimits: [{ name: a, per: [key], allow: 1/day }]\n")},
 		file.Source{Name: "sub/api_test.yaml", Data: []byte("tests: [{ name: one, steps: [{ send: { key: a }, expect: allowed }] }]\n")})
 
-	weir(0, "lint", url).with("2 rules in 2 files: 0 errors")
-	weir(0, "test", url).with("ok    shop_test.yaml  1 test", "ok    sub/api_test.yaml  1 test", "2 tests passed, 0 failed")
-	weir(0, "explain", "--rules", url, "--domain", "shop", "key=a").with("daily", "2 per day")
-	weir(2, "explain", "--rules", url, "key=a").with("version 2 of postgres://", "hold several domains")
+	weir(0, "lint", url).With("2 rules in 2 files: 0 errors")
+	weir(0, "test", url).With("ok    shop_test.yaml  1 test", "ok    sub/api_test.yaml  1 test", "2 tests passed, 0 failed")
+	weir(0, "explain", "--rules", url, "--domain", "shop", "key=a").With("daily", "2 per day")
+	weir(2, "explain", "--rules", url, "key=a").With("version 2 of postgres://", "hold several domains")
 	log := filepath.Join(t.TempDir(), "log.jsonl")
 	lines := strings.Repeat(`{"time": "2026-01-01T00:00:00Z", "key": "a"}`+"\n", 5)
 	if err := os.WriteFile(log, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	drafts := t.TempDir()
-	writeRules(t, filepath.Join(drafts, "shop.yaml"), limitRules(4))
-	weir(0, "replay", "--rules", url, "--compare", drafts, "--domain", "shop", "--fields", "time=time,key=key", log).with("version 2 of postgres://", "daily")
+	servertest.WriteRules(t, filepath.Join(drafts, "shop.yaml"), servertest.LimitRules(4))
+	weir(0, "replay", "--rules", url, "--compare", drafts, "--domain", "shop", "--fields", "time=time,key=key", log).With("version 2 of postgres://", "daily")
 	got, err := filesOf(ctx, url) // what preview sends
-	if err != nil || len(got) != 4 || got["shop.yaml"] != limitRules(2) || got["shop_test.yaml"] != limitTest(2) {
+	if err != nil || len(got) != 4 || got["shop.yaml"] != servertest.LimitRules(2) || got["shop_test.yaml"] != servertest.LimitTest(2) {
 		t.Errorf("for a preview: %q, %v", got, err)
 	}
 	for _, args := range [][]string{{"rules", "push", url}, {"rules", "import", url}, {"rules", "diff", url}, {"rules", "pull", url}} {
-		weir(2, append(args, "--rules", url)...).with("weir rules pull writes what it holds into a folder")
+		weir(2, append(args, "--rules", url)...).With("weir rules pull writes what it holds into a folder")
 	}
 	push(2, file.Source{Name: "shop.yaml", Data: []byte("domain: shop\nlimits: [{ alow: 1/day }]\n")})
-	weir(1, "lint", url).with("shop.yaml:2:12", `unknown key "alow"`)
-	weir(2, "explain", "--rules", url, "key=a").with("the rules of version 3 of postgres://", `unknown key "alow"`)
+	weir(1, "lint", url).With("shop.yaml:2:12", `unknown key "alow"`)
+	weir(2, "explain", "--rules", url, "key=a").With("the rules of version 3 of postgres://", `unknown key "alow"`)
 	server.Kill()
-	weir(2, "lint", url).with("the database of rules cannot be reached")
-	weir(2, "test", url, drafts).with("the database of rules cannot be reached")
-	weir(2, "lint", "postgres://weir:s3cret@db/weir?space=a%20b").with("space=a b must be")
+	weir(2, "lint", url).With("the database of rules cannot be reached")
+	weir(2, "test", url, drafts).With("the database of rules cannot be reached")
+	weir(2, "lint", "postgres://weir:s3cret@db/weir?space=a%20b").With("space=a b must be")
 }

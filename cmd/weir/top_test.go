@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
@@ -33,7 +34,7 @@ func newTerminal(t *testing.T, width, height int, env []string, script string) *
 	t.Cleanup(func() { _ = exec.Command("tmux", "-S", x.socket, "kill-server").Run() })
 	args := []string{"-u", "-S", x.socket, "-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height)}
 	cmd := exec.Command("tmux", append(args, "sh", "-c", script)...)
-	cmd.Env = append(slices.DeleteFunc(plainEnvironment(), func(v string) bool {
+	cmd.Env = append(slices.DeleteFunc(servertest.PlainEnvironment(), func(v string) bool {
 		return strings.HasPrefix(v, "TMUX") || strings.HasPrefix(v, "NO_COLOR=") || strings.HasPrefix(v, "COLORTERM=")
 	}), append(env, "LC_ALL=C.UTF-8", "TERM=screen-256color")...)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -75,7 +76,7 @@ func (x *terminal) awaits(patterns ...string) string {
 				x.t.Logf("it does not show %q:\n%s", p, last)
 			}
 		}()
-		eventually(x.t, "the terminal shows "+p, func() bool {
+		servertest.Eventually(x.t, "the terminal shows "+p, func() bool {
 			last = x.screen()
 			found = expression.MatchString(last)
 			return found
@@ -86,10 +87,10 @@ func (x *terminal) awaits(patterns ...string) string {
 
 // busyServer is a server with a few refusals: by login of a client with an address, by notes of one
 // whose name would steer a terminal.
-func busyServer(t *testing.T, admin string) *running {
+func busyServer(t *testing.T, admin string) *servertest.Running {
 	t.Helper()
 	dir := t.TempDir()
-	writeRules(t, filepath.Join(dir, "shop.yaml"), `
+	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), `
 domain: shop
 limits:
   - { name: login, when: { path: /login, method: POST }, per: [ip], allow: 3/hour, algorithm: sliding_log }
@@ -103,7 +104,7 @@ limits:
 		url.Values{"path": {"/other"}, "user": {"somebody"}, "method": {"DELETE"}}.Encode(): 4,
 	} {
 		for range times {
-			get(t, "http://"+p.addr("http")+"/api/v1/limit?"+query)
+			servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?"+query)
 		}
 	}
 	return p
@@ -115,8 +116,8 @@ const hostileName = "\x1b]0;owned\x07\x1b[2J\u202eeve\r\n"
 // reports waits until a server has counted what busyServer sent, and returns its reports.
 func reports(t *testing.T, admin string) (list []insight.RuleReport) {
 	t.Helper()
-	eventually(t, "all requests are counted", func() bool {
-		_, _, body := get(t, "http://"+admin+"/api/v1/insight/rules?over=1h")
+	servertest.Eventually(t, "all requests are counted", func() bool {
+		_, _, body := servertest.Get(t, "http://"+admin+"/api/v1/insight/rules?over=1h")
 		var answer struct{ Rules []insight.RuleReport }
 		if err := json.Unmarshal([]byte(body), &answer); err != nil {
 			t.Fatalf("%v: %s", err, body)
@@ -133,8 +134,8 @@ func reports(t *testing.T, admin string) (list []insight.RuleReport) {
 // client sent does nothing to it.
 func TestTop(t *testing.T) {
 	t.Parallel()
-	program := builtProgram(t)
-	admin := "127.0.0.1:" + freePort(t)
+	program := servertest.BuiltProgram(t)
+	admin := "127.0.0.1:" + servertest.FreePort(t)
 	p := busyServer(t, admin)
 	reports(t, admin)
 	dir := t.TempDir()
@@ -158,7 +159,7 @@ func TestTop(t *testing.T) {
 	x.press("r", "/")
 	x.press("-l", "not")
 	x.press("Enter")
-	eventually(t, "the terminal shows only the rules with the filter not", func() bool {
+	servertest.Eventually(t, "the terminal shows only the rules with the filter not", func() bool {
 		s := x.screen()
 		return strings.Contains(s, "notes") && !strings.Contains(s, "everybody") && !strings.Contains(s, "KEYS") && strings.Contains(s, "filter: not")
 	})
@@ -170,7 +171,7 @@ func TestTop(t *testing.T) {
 	x.awaits("everybody")
 
 	x.press("k")
-	eventually(t, "the terminal shows the keys alone", func() bool {
+	servertest.Eventually(t, "the terminal shows the keys alone", func() bool {
 		s := x.screen()
 		return strings.Contains(s, "ip=192.0.2.1") && !strings.Contains(s, "everybody")
 	})
@@ -178,19 +179,19 @@ func TestTop(t *testing.T) {
 	x.awaits(`Ban ip=192\.0\.2\.1 at shop/login for how long\? 15m`)
 	x.press("Enter")
 	x.awaits(`Ban ip=192\.0\.2\.1 at shop/login for 15m\? y/n`)
-	if _, _, body := get(t, "http://"+admin+"/api/v1/bans"); !strings.Contains(body, `"total": 0`) {
+	if _, _, body := servertest.Get(t, "http://"+admin+"/api/v1/bans"); !strings.Contains(body, `"total": 0`) {
 		t.Errorf("banned before the answer: %s", body)
 	}
 	x.press("y")
 	x.awaits(`banned: shop/login ip=192\.0\.2\.1 until 20`)
-	if _, _, body := get(t, "http://"+admin+"/api/v1/bans"); !strings.Contains(body, `"ip=192.0.2.1"`) || !strings.Contains(body, "weir top") {
+	if _, _, body := servertest.Get(t, "http://"+admin+"/api/v1/bans"); !strings.Contains(body, `"ip=192.0.2.1"`) || !strings.Contains(body, "weir top") {
 		t.Errorf("after yes: %s", body)
 	}
 
 	x.tmux("resize-window", "-x", "200", "-y", "60")
 	x.press("Escape")
 	x.awaits(`TREND`, `AGAIN IN`, `p pause  \? help  q quit\n*$`)
-	eventually(t, "all of 60 lines are used", func() bool { // a screen may be seen half drawn
+	servertest.Eventually(t, "all of 60 lines are used", func() bool { // a screen may be seen half drawn
 		return strings.Count(strings.TrimRight(x.screen(), "\n"), "\n")+1 == 60
 	})
 	x.press("?")
@@ -199,11 +200,11 @@ func TestTop(t *testing.T) {
 	x.awaits("KEYS refused")
 
 	// The server goes, and comes back.
-	p.end()
+	p.End()
 	x.awaits(`no answer for .*, trying on:`)
 	p = busyServer(t, admin)
-	defer p.end()
-	eventually(t, "it shows the server that came back", func() bool {
+	defer p.End()
+	servertest.Eventually(t, "it shows the server that came back", func() bool {
 		s := x.screen()
 		return !strings.Contains(s, "no answer") && strings.Contains(s, "login")
 	})
@@ -226,15 +227,15 @@ func TestTop(t *testing.T) {
 // ends it as q does.
 func TestTopPlain(t *testing.T) {
 	t.Parallel()
-	program := buildProgram(t)
+	program := servertest.BuildProgram(t)
 	dir := t.TempDir()
 	tokens, token := filepath.Join(dir, "tokens"), filepath.Join(dir, "token")
-	writeRules(t, tokens, "s3same-s3same-s3same name=ada role=viewer\nother-other-other-other\n")
-	writeRules(t, token, "s3same-s3same-s3same\n")
-	writeRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip], allow: 3/hour }]\n")
+	servertest.WriteRules(t, tokens, "s3same-s3same-s3same name=ada role=viewer\nother-other-other-other\n")
+	servertest.WriteRules(t, token, "s3same-s3same-s3same\n")
+	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip], allow: 3/hour }]\n")
 	p := start(t, "serve", "--rules", filepath.Join(dir, "shop.yaml"), "--auth-tokens-file", tokens)
-	defer p.end()
-	x := newTerminal(t, 80, 24, []string{"NO_COLOR=1"}, fmt.Sprintf("%s top --server http://%s --token-file %s; echo STATUS $?; cat", program, p.addr("admin"), token))
+	defer p.End()
+	x := newTerminal(t, 80, 24, []string{"NO_COLOR=1"}, fmt.Sprintf("%s top --server http://%s --token-file %s; echo STATUS $?; cat", program, p.Addr("admin"), token))
 	x.awaits(`login +3/h ip`, `r k d tables`)
 	if coloured := x.tmux("capture-pane", "-p", "-e"); regexp.MustCompile(`\x1b\[[0-9;]*(3[0-8]|9[0-7])[;m]`).MatchString(coloured) {
 		t.Errorf("colours in spite of NO_COLOR:\n%q", coloured)
@@ -254,9 +255,9 @@ func TestTopPlain(t *testing.T) {
 func TestTopBatch(t *testing.T) {
 	t.Parallel()
 	p := busyServer(t, "127.0.0.1:0")
-	defer p.end()
-	server := "http://" + p.addr("admin")
-	list := reports(t, p.addr("admin"))
+	defer p.End()
+	server := "http://" + p.Addr("admin")
+	list := reports(t, p.Addr("admin"))
 	status, out, errs := runWeir("top", "--batch", "-n", "2", "--every", "100ms", "--sort", "name", "--server", server)
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, errs)
@@ -310,16 +311,16 @@ func TestTopBatch(t *testing.T) {
 // server, and ends well when nobody reads any more.
 func TestTail(t *testing.T) {
 	t.Parallel()
-	program := buildProgram(t)
-	admin := "127.0.0.1:" + freePort(t)
+	program := servertest.BuildProgram(t)
+	admin := "127.0.0.1:" + servertest.FreePort(t)
 	p := busyServer(t, admin)
 	cmd := exec.Command(program, "tail", "--server", "http://"+admin, "--limit", "login", "--outcome", "denied")
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	errs := newOutput()
-	cmd.Stdout, cmd.Stderr, cmd.Env = writer, errs, plainEnvironment()
+	errs := servertest.NewOutput()
+	cmd.Stdout, cmd.Stderr, cmd.Env = writer, errs, servertest.PlainEnvironment()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +328,7 @@ func TestTail(t *testing.T) {
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	out := newOutput()
+	out := servertest.NewOutput()
 	go func() {
 		b := make([]byte, 4096)
 		for {
@@ -339,25 +340,25 @@ func TestTail(t *testing.T) {
 		}
 	}()
 	refuse := func() {
-		get(t, "http://"+p.addr("http")+"/api/v1/limit?path=/notes&user=x&ip=192.0.2.1")
-		get(t, "http://"+p.addr("http")+"/api/v1/limit?path=/login&method=POST&ip=192.0.2.1")
+		servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?path=/notes&user=x&ip=192.0.2.1")
+		servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?path=/login&method=POST&ip=192.0.2.1")
 	}
 	line := regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z  denied  POST /login  ip=192\.0\.2\.1  shop/login  again in \d+ (s|min|h).*  [0-9a-z]{13}.*\n`)
 	lines := func() int { return len(line.FindAllString(out.String(), -1)) }
 	// It shows what comes after it began, so requests are sent until one shows.
-	eventually(t, "a refusal is shown", func() bool { refuse(); return lines() > 0 })
-	errs.await(t, "remembered decisions are shown")
-	p.end()
-	errs.await(t, "is away, trying on")
+	servertest.Eventually(t, "a refusal is shown", func() bool { refuse(); return lines() > 0 })
+	errs.Await(t, "remembered decisions are shown")
+	p.End()
+	errs.Await(t, "is away, trying on")
 	p = busyServer(t, admin)
-	defer func() { p.end() }()
+	defer func() { p.End() }()
 	seen := lines()
-	eventually(t, "a refusal after the restart is shown", func() bool { refuse(); return lines() > seen })
-	if all := line.ReplaceAllString(out.lines(), ""); strings.TrimSpace(all) != "" {
+	servertest.Eventually(t, "a refusal after the restart is shown", func() bool { refuse(); return lines() > seen })
+	if all := line.ReplaceAllString(out.Lines(), ""); strings.TrimSpace(all) != "" {
 		t.Errorf("it printed more than refusals by login:\n%s", all)
 	}
 	reader.Close() // nobody reads
-	eventually(t, "it ends", func() bool {
+	servertest.Eventually(t, "it ends", func() bool {
 		refuse()
 		select {
 		case err := <-ended:
@@ -388,9 +389,9 @@ func TestTail(t *testing.T) {
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
 	p := busyServer(t, "127.0.0.1:0")
-	defer p.end()
-	reports(t, p.addr("admin"))
-	server := "http://" + p.addr("admin")
+	defer p.End()
+	reports(t, p.Addr("admin"))
+	server := "http://" + p.Addr("admin")
 	for _, c := range []struct {
 		args   []string
 		status int
@@ -411,9 +412,9 @@ func TestVerdicts(t *testing.T) {
 func TestPreview(t *testing.T) {
 	t.Parallel()
 	p := busyServer(t, "127.0.0.1:0")
-	defer p.end()
-	reports(t, p.addr("admin"))
-	server := "http://" + p.addr("admin")
+	defer p.End()
+	reports(t, p.Addr("admin"))
+	server := "http://" + p.Addr("admin")
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"same/shop.yaml":       "domain: shop\nlimits:\n  - { name: login, when: { path: /login, method: POST }, per: [ip], allow: 3/hour, algorithm: sliding_log }\n  - { name: notes, when: { path: /notes }, per: [user], allow: 2/hour, algorithm: sliding_log }\n  - { name: everybody, allow: 100000/hour }\n",
@@ -426,7 +427,7 @@ func TestPreview(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		writeRules(t, filepath.Join(dir, name), text)
+		servertest.WriteRules(t, filepath.Join(dir, name), text)
 	}
 	for _, c := range []struct {
 		folder string
@@ -440,7 +441,7 @@ func TestPreview(t *testing.T) {
 		{"none", 2, []string{"no such file"}},
 	} {
 		status, out, errs := runWeir("preview", filepath.Join(dir, c.folder), "--server", server)
-		skipIfStarved(t, errs)
+		servertest.SkipIfStarved(t, errs)
 		for _, want := range c.says {
 			if status != c.status || !strings.Contains(out+errs, want) {
 				t.Errorf("%s: status %d, want %d and %q: %s%s", c.folder, status, c.status, want, out, errs)
@@ -457,9 +458,9 @@ func TestAudit(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "audit.jsonl")
-	writeRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip], allow: 3/hour }]\n")
+	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip], allow: 3/hour }]\n")
 	p := start(t, "serve", "--rules", filepath.Join(dir, "shop.yaml"), "--audit-path", log)
-	server := "http://" + p.addr("admin")
+	server := "http://" + p.Addr("admin")
 	if status, out, errs := runWeir("ban", "set", "login", "192.0.2.1", "--for=1h", "--reason=guesses\x1b[31m", "--server", server); status != 0 {
 		t.Fatalf("%d: %s%s", status, out, errs)
 	}
@@ -472,7 +473,7 @@ func TestAudit(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &answer); status != 0 || err != nil || len(answer.Records) != 1 {
 		t.Errorf("%d %v: %s%s", status, err, out, errs)
 	}
-	p.end()
+	p.End()
 	if status, out, errs := runWeir("audit", "--verify", log); status != 0 || !strings.Contains(out, "each follows the one before it") {
 		t.Errorf("%d: %s%s", status, out, errs)
 	}

@@ -1,0 +1,77 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-rl/weir/internal/admin/metrics"
+	"github.com/weir-rl/weir/internal/observe/decisionlog"
+	"github.com/weir-rl/weir/internal/observe/recent"
+)
+
+// decisionSettings is the section decisions.
+var decisionSettings = []setting{
+	{path: "decisions.log",
+		help: "where decisions are written to, a line of JSON each: stdout, or a file, which SIGHUP opens anew",
+		set:  toString(func(c *Config) *string { return &c.decisions.Path })},
+	{path: "decisions.outcomes", value: "denied,shadow_denied", kind: list,
+		help: "which ones: denied, shadow_denied, soft, near_limit",
+		set: func(c *Config, items []string) (err error) {
+			c.decisions.Outcomes, err = recent.ParseOutcome(items)
+			return err
+		}},
+	{path: "decisions.per_second", value: "100",
+		help: "bound on the lines of a second; those beyond are counted, not written",
+		set:  toInt(1, 1_000_000, func(c *Config) *int { return &c.decisions.PerSecond })},
+	{path: "decisions.allowed", value: "0%",
+		help: "share of the ordinary admitted decisions that are written too",
+		set:  text(func(c *Config, s string) (err error) { c.decisions.Allowed, err = parseShare(s); return err })},
+}
+
+// decisionConfig is the configuration of the decision log.
+type decisionConfig struct {
+	decisions decisionlog.Options
+}
+
+// openDecisions opens the decision log, if there is one.
+func (p *program) openDecisions(context.Context) (err error) {
+	o := p.c.decisions
+	if o.Path == "" {
+		return nil
+	}
+	if o.Path == "stdout" {
+		o.Path, o.Out = "", p.stdout
+	}
+	o.Node, o.Entries, o.Logger = p.fleet.Self(), p.recent, p.log
+	if p.decisions, err = decisionlog.Open(o); err != nil {
+		return fmt.Errorf("decisions.log: %w", err)
+	}
+	return nil
+}
+
+// writeDecisions writes the decision log until ctx ends.
+func (p *program) writeDecisions(ctx context.Context) {
+	if p.decisions != nil {
+		p.decisions.Run(ctx)
+	}
+}
+
+func (p *program) reopenDecisions() {
+	if p.decisions != nil {
+		p.decisions.Reopen()
+	}
+}
+
+// exportMetrics are the metrics of the decision log, and of exports to a collector.
+func (p *program) exportMetrics() []prometheus.Collector {
+	var o metrics.ExportOptions
+	if p.decisions != nil {
+		o.DecisionsDropped = p.decisions.Dropped
+	}
+	if p.otel != nil {
+		o.Failed, o.Dropped = p.otel.Failed, p.otel.Dropped
+	}
+	return []prometheus.Collector{metrics.NewExports(o)}
+}

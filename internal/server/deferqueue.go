@@ -1,0 +1,170 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-rl/weir/internal/door/proxy"
+	"github.com/weir-rl/weir/internal/door/proxy/deferred"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/postgres"
+)
+
+// deferSettings are about deferred requests.
+var deferSettings = []setting{
+	{path: "defer.path",
+		help: "file of the requests that rules defer, with the embedded store; with Redis or PostgreSQL they lie there",
+		set:  toString(func(c *Config) *string { return &c.deferPath })},
+	{path: "defer.max_jobs", value: "100000",
+		help: "bound on the deferred requests that wait",
+		set:  toInt(1, 1<<30, func(c *Config) *int { return &c.deferBounds.Jobs })},
+	{path: "defer.max_bytes", value: "1GiB",
+		help: "bound on their bytes",
+		set:  toBytes(func(c *Config) *int64 { return &c.deferBounds.Bytes })},
+	{path: "defer.max_body", value: "1MiB",
+		help: "largest body of a request that is deferred; larger ones are refused",
+		set:  toBytes(func(c *Config) *int64 { return &c.deferral.MaxBody })},
+	{path: "defer.max_dead", value: "10000",
+		help: "bound on the dead letters",
+		set:  toInt(1, 1<<30, func(c *Config) *int { return &c.deferBounds.Dead })},
+	{path: "defer.max_age", value: "24h",
+		help: "how old a deferred request may become before it is given up",
+		set:  toDuration(time.Second, func(c *Config) *time.Duration { return &c.deferral.Worker.MaxAge })},
+	{path: "defer.keep", value: "24h",
+		help: "how long the ticket of a request that has ended is kept",
+		set:  toDuration(time.Second, func(c *Config) *time.Duration { return &c.deferBounds.Keep })},
+	{path: "defer.attempts", value: "8",
+		help: "how often a deferred request is sent before it is given up",
+		set:  toInt(1, 100, func(c *Config) *int { return &c.deferral.Worker.Attempts })},
+	{path: "defer.parallel", value: "64",
+		help: "how many deferred requests are sent at a time",
+		set:  toInt(1, 10_000, func(c *Config) *int { return &c.deferral.Worker.Parallel })},
+	{path: "defer.tickets", value: proxy.DefaultTicketPath,
+		help: "path of the proxy below which clients ask what became of a deferred request",
+		set: text(func(c *Config, s string) error {
+			if len(s) < 2 || s[0] != '/' || s[len(s)-1] != '/' || strings.ContainsAny(s, "?#% ") {
+				return fmt.Errorf("%q must be a path that begins and ends with a slash, such as %s", s, proxy.DefaultTicketPath)
+			}
+			c.deferral.TicketPath = s
+			return nil
+		})},
+}
+
+// deferConfig is the configuration of deferred requests.
+type deferConfig struct {
+	deferral    proxy.Deferral
+	deferBounds deferred.Bounds
+	deferPath   string
+}
+
+// openDeferred opens the queue of deferred requests, where the proxy runs and there is a place for
+// it.
+func (p *program) openDeferred(context.Context) error {
+	p.worker = newLatch()
+	path, bounds := p.c.deferPath, p.c.deferBounds
+	if p.c.listen.proxy == "" {
+		return nil
+	}
+	onPostgres, _ := p.storage.shared.(*postgres.Store)
+	switch {
+	case (p.storage.redis != nil || onPostgres != nil) && path != "":
+		return errors.New("defer.path: is for the embedded store. With Redis or PostgreSQL the deferred requests lie there, where all nodes share them. Leave defer.path empty")
+	case onPostgres != nil:
+		q, err := deferred.NewPostgres(onPostgres.Pool(), onPostgres.Schema(), bounds)
+		if err != nil {
+			return err
+		}
+		p.deferred = q
+	case p.storage.redis != nil:
+		q, err := deferred.NewRedis(p.storage.redis.Client, p.c.redis.Prefix, bounds)
+		if err != nil {
+			return err
+		}
+		p.deferred = q
+	case path != "":
+		q, err := deferred.OpenFile(path, bounds)
+		if err != nil {
+			return fmt.Errorf("defer.path: %w", err)
+		}
+		p.deferred = q
+	default:
+		if r := deferring(p.atStart); r != nil {
+			return fmt.Errorf("defer.path: is missing: limit %q defers requests, which must outlast this program. Name a file for them, such as ./weir-deferred.db, or use Redis or PostgreSQL as the store", r.Name)
+		}
+	}
+	return nil
+}
+
+// deferring returns a rule that defers requests; nil if there is none.
+func deferring(set *rule.Set) *rule.Rule {
+	for _, r := range set.Rules() {
+		if r.Defer != "" {
+			return r
+		}
+	}
+	return nil
+}
+
+// startDeferring runs the worker from when it is needed first: when a rule defers, or a job waits
+// from before.
+func (p *program) startDeferring(set *rule.Set) {
+	r := deferring(set)
+	switch {
+	case p.proxy == nil:
+	case p.deferred == nil && r != nil:
+		p.log.Warn("a limit defers requests, but there is no queue for them: they are refused. Set defer.path and restart", "limit", r.Name)
+	case p.deferred != nil && (r != nil || p.jobsWait()):
+		p.worker.open()
+	}
+}
+
+func (p *program) jobsWait() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	s, err := p.deferred.Stats(ctx)
+	return err != nil || s.Jobs+s.Dead > 0
+}
+
+// workOff forwards deferred requests until ctx ends.
+func (p *program) workOff(ctx context.Context) {
+	if p.proxy == nil {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-p.worker.opened:
+		p.proxy.Work(ctx)
+	}
+}
+
+func (p *program) closeDeferred() error {
+	if p.deferred == nil {
+		return nil
+	}
+	return p.deferred.Close()
+}
+
+// deferral returns the proxy's settings for deferring requests; nil without a queue.
+func (p *program) deferral() *proxy.Deferral {
+	if p.deferred == nil {
+		return nil
+	}
+	d := p.c.deferral
+	d.Queue, d.Tracer = p.deferred, p.tracer()
+	return &d
+}
+
+// latch is opened once, and stays open.
+type latch struct {
+	opened chan struct{} // closed when it is open
+	open   func()
+}
+
+func newLatch() latch {
+	opened := make(chan struct{})
+	return latch{opened, sync.OnceFunc(func() { close(opened) })}
+}

@@ -1,0 +1,436 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/admin/page"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/door/forwardauth"
+	"github.com/weir-rl/weir/internal/door/httpapi"
+	"github.com/weir-rl/weir/internal/door/proxy"
+	"github.com/weir-rl/weir/internal/door/resp"
+	"github.com/weir-rl/weir/internal/door/rls"
+	"github.com/weir-rl/weir/internal/door/spoe"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/wire/h1"
+	"github.com/weir-rl/weir/internal/wire/h2"
+	"github.com/weir-rl/weir/internal/wire/listen"
+	"github.com/weir-rl/weir/rule"
+)
+
+const slashHelp = `what becomes of requests whose path holds %2F, %5C or \, which servers read in different ways: refuse (400), or keep as data`
+
+// answerSettings shape the answers of all doors.
+var answerSettings = []setting{
+	{path: "headers", kind: list, value: "x-delta,draft11",
+		help: "families of rate-limit headers: x-delta, x-epoch or envoy03; draft03, draft11 or next; or off",
+		set: func(c *Config, items []string) (err error) {
+			if c.headers, err = httplimit.ParseHeaders(items); err != nil {
+				// the key is named anyway
+				return errors.New(strings.TrimPrefix(err.Error(), "headers: "))
+			}
+			return nil
+		}},
+	{path: "cors.origins", kind: list,
+		help: "origins of the web pages that may read the rate-limit headers and refusals, or * for all; none if empty",
+		set: func(c *Config, items []string) (err error) {
+			if c.cors, err = httplimit.ParseOrigins(items); err != nil {
+				return errors.New(strings.TrimPrefix(err.Error(), "cors.origins: "))
+			}
+			return nil
+		}},
+	{path: "rls.response_headers", value: "false",
+		help: "RLS answers carry rate-limit headers",
+		set:  toBool(func(c *Config) *bool { return &c.rls.ResponseHeaders })},
+	{path: "rls.dynamic_metadata", value: "false",
+		help: "RLS answers carry dynamic metadata",
+		set:  toBool(func(c *Config) *bool { return &c.rls.DynamicMetadata })},
+}
+
+// doorSettings are the addresses of the doors, and what single doors do.
+var doorSettings = []setting{
+	{path: "listen.http", value: "127.0.0.1:8080",
+		help: "address of the HTTP decision API, host:port or unix:/path as for all doors; off closes it",
+		set:  toAddress(func(c *Config) *string { return &c.listen.http })},
+	{path: "listen.grpc", value: "127.0.0.1:8081",
+		help: "address of Envoy's rate limit service over gRPC; off closes it",
+		set:  toAddress(func(c *Config) *string { return &c.listen.grpc })},
+	{path: "listen.resp", value: "127.0.0.1:6380",
+		help: "address of the Redis protocol: CL.THROTTLE, THROTTLE and WEIR.LIMIT; off closes it",
+		set:  toAddress(func(c *Config) *string { return &c.listen.resp })},
+	{path: "listen.admin", value: "127.0.0.1:6070",
+		help: "address of the admin API and metrics; off closes it",
+		set:  toAddress(func(c *Config) *string { return &c.listen.admin })},
+	{path: "listen.proxy",
+		help: "address of the reverse proxy; needs proxy.upstream",
+		set:  toAddress(func(c *Config) *string { return &c.listen.proxy })},
+	{path: "listen.spoe",
+		help: "address of the SPOE agent for HAProxy, such as 127.0.0.1:9907; off closes it",
+		set:  toAddress(func(c *Config) *string { return &c.listen.spoe })},
+	{path: "http.domain",
+		help: "domain of decision requests that name none",
+		set:  toString(func(c *Config) *string { return &c.http.Domain })},
+	{path: "resp.domain",
+		help: "domain of WEIR.LIMIT with an empty one",
+		set:  toString(func(c *Config) *string { return &c.resp.Domain })},
+	{path: "resp.max_memory", value: "256MiB",
+		help: "bound on the memory that all connections over the Redis protocol take",
+		set:  toBytes(func(c *Config) *int64 { return &c.resp.MaxMemory })},
+	{path: "resp.idle", value: "10m",
+		help: "how long such a connection may be silent",
+		set:  toDuration(10*time.Millisecond, func(c *Config) *time.Duration { return &c.resp.Idle })},
+	{path: "spoe.domain",
+		help: "domain of HAProxy's requests that name none",
+		set:  toString(func(c *Config) *string { return &c.spoe.Domain })},
+	{path: "spoe.encoded_slash", value: "refuse",
+		help: slashHelp,
+		set:  toSlash(func(c *Config) *httplimit.EncodedSlash { return &c.spoe.EncodedSlash })},
+	{path: "forward_auth.domain",
+		help: "domain of the checks of nginx, Caddy and Traefik whose path names none; http.domain if empty",
+		set:  toString(func(c *Config) *string { return &c.forwardAuth.Domain })},
+	{path: "forward_auth.dedupe", value: "false",
+		help: "count repeated checks of one nginx request, known by X-Request-Id, once; only where nginx sets that header itself",
+		set:  toBool(func(c *Config) *bool { return &c.forwardAuth.Dedupe })},
+	{path: "forward_auth.encoded_slash", value: "refuse",
+		help: slashHelp,
+		set:  toSlash(func(c *Config) *httplimit.EncodedSlash { return &c.forwardAuth.EncodedSlash })},
+}
+
+// doorConfig is the configuration of the doors, and of their answers.
+type doorConfig struct {
+	listen      struct{ http, grpc, resp, admin, proxy, spoe string } // addresses; "" is closed
+	http        httpapi.Options
+	rls         rls.Options
+	resp        resp.Options
+	spoe        spoe.Options
+	forwardAuth forwardauth.Options
+	headers     httplimit.Headers
+	cors        httplimit.CORS
+}
+
+// door is one address with a protocol.
+type door struct {
+	name     string
+	address  string // as configured
+	listener *listen.Listener
+	serve    func(net.Listener) error
+	drain    func() // announces that the door is going away, before any door closes; may be nil
+	shutdown func(context.Context) error
+	memory   func() h2.MemoryStats // of HTTP/2; nil where nobody counts
+}
+
+// ready returns the reason why this server should get no requests at the moment; nil if it should.
+func (p *program) ready() error {
+	if p.draining.Load() {
+		return errors.New("the server is going away")
+	}
+	if fault := p.storage.lasting(); fault != nil {
+		return errors.New(fault.Advice + "; until then " + sharing(p.storage.fallback.Share()))
+	}
+	return nil
+}
+
+// addDoors makes a door for each address that is configured; the admin door comes last, so that it
+// outlives the others.
+func (p *program) addDoors(context.Context) error {
+	listens := &p.c.listen
+	options := p.c.rls
+	options.Logger, options.Stopwatch, options.Tracer = p.log, p.metrics, p.tracer()
+	envoy := rls.New(p.limiter, options)
+	trust := p.c.trust
+	trust.Tokens = p.tokens
+	if listens.http != "" {
+		p.addHTTPAPI(envoy, trust)
+	}
+	if listens.grpc != "" {
+		p.addGRPC(envoy)
+	}
+	if listens.proxy != "" {
+		if err := p.addProxy(); err != nil {
+			return err
+		}
+	}
+	if listens.spoe != "" {
+		p.addSPOE(trust)
+	}
+	if listens.resp != "" {
+		p.addRESP(trust)
+	}
+	if listens.admin != "" {
+		p.addAdmin()
+	}
+	if len(p.doors) == 0 {
+		return errors.New("no door is open; set one of listen.http, listen.grpc, listen.resp, listen.proxy and listen.admin")
+	}
+	return nil
+}
+
+// addHTTPAPI makes the door of the HTTP decision API, which also serves /json of envoy and forward
+// auth.
+func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) {
+	o := p.c.http
+	o.Headers, o.Trust, o.Stopwatch, o.Tracer = p.c.headers, trust, p.metrics, p.tracer()
+	o.Line = p.lineOf("http")
+	o.JSON, o.ForwardAuth = rls.NewJSON(envoy, trust.Trusted), p.forwardAuth()
+	o.Ready = func() bool { return p.ready() == nil }
+	p.pages = &auth.Pages{Hosts: p.c.admin.Hosts, Proxies: p.c.clientIP, Tokens: p.tokens, Logger: p.log}
+	o.Pages = p.pages
+	h := p.tokensFirst(httpapi.New(p.limiter, o))
+	p.addLoop("http", p.c.listen.http, listen.NewHTTPServer(h, listen.HTTPOptions{Logger: p.log}), nil)
+	d := p.doors[len(p.doors)-1]
+	serve := d.serve
+	d.serve = func(l net.Listener) error {
+		// No certificate fits somebody else's name, and no browser sends a PROXY header.
+		if p.tlsOf(d) == nil && !slices.Contains(p.c.proxyDoors, d.name) {
+			p.pages.Listens(l.Addr())
+		}
+		return serve(l)
+	}
+}
+
+// addLoop adds a door whose requests of HTTP/1.1 package h1 serves, and s all else. drain may be
+// nil.
+func (p *program) addLoop(name, address string, s *http.Server, drain func()) {
+	p.bound(s)
+	loop := h1.New(s)
+	p.doors = append(p.doors, &door{name: name, address: address, serve: loop.Serve, shutdown: loop.Shutdown, drain: drain})
+}
+
+// addGRPC makes the door of Envoy's rate limit service, which also serves Envoy's quota service.
+func (p *program) addGRPC(envoy *rls.Service) {
+	p.quota = p.newQuota()
+	o := rls.ServerOptions{
+		Ready: func() bool { return p.ready() == nil }, MaxConnections: p.c.maxConnections,
+		Authorize: p.authorizer("grpc"), Line: p.lineOf("rls"), Logger: p.log, Beside: p.quota.Register,
+		MaxMemory: p.c.limits.mostMemory(), HandshakeTimeout: p.c.limits.headerTimeout,
+	}
+	if p.c.named["limits.streams"] {
+		o.MaxStreams = uint32(p.c.limits.streams)
+	}
+	g := rls.NewServer(envoy, o)
+	p.doors = append(p.doors, &door{
+		name: "grpc", address: p.c.listen.grpc, serve: g.Serve, shutdown: g.Shutdown, memory: g.Memory,
+		drain: func() { g.Drain(); p.quota.Drain() },
+	})
+}
+
+// addAdmin makes the door of operators.
+func (p *program) addAdmin() {
+	o := p.c.admin
+	o.Metrics, o.Source, o.Files, o.Signals = p.metrics.Handler(), p.rulesSource, p.ruleFiles, signalStates{p.signals}
+	o.Deferred, o.Decisions = p.deferred, p.recent
+	o.StoreNow = p.storeNow
+	o.Ready, o.Remark, o.Tokens, o.Audit = p.ready, p.remarks, p.tokens, p.audit
+	o.ClientIP = p.c.clientIP
+	if p.insight != nil {
+		o.Insight = p.fleet
+	}
+	o.Nodes, o.Regions = p.fleet, p.adminRegions()
+	if p.c.Database != nil {
+		o.Versions = &ruleVersions{address: p.c.Database, lint: p.c.LintOptions()}
+	}
+	if p.preview != nil {
+		o.Preview = p.preview
+	}
+	var h *admin.Handler
+	if p.c.page {
+		o.Page = page.Handler(page.Options{Version: p.version, Regions: o.Regions != nil, First: func(r *http.Request) (page.Session, func() page.Snapshot, bool) {
+			s, first, ok := h.First(r)
+			return page.Session(s), func() page.Snapshot { return p.snapshot(first()) }, ok
+		}})
+		o.PagePaths = page.Paths()
+	}
+	h = admin.New(p.limiter, o)
+	// A profile lasts as long as its client asks for, so writing has no time bound.
+	s := listen.NewHTTPServer(proxy.Bound(h, 0, p.c.limits.stall), listen.HTTPOptions{Logger: p.log, WriteTimeout: -1})
+	p.addHTTP("admin", p.c.listen.admin, s)
+	// This door closes last. If another one took all the time, streams would be cut off there.
+	p.doors[len(p.doors)-1].drain = h.Close
+}
+
+// snapshot is the data that the page gets with its HTML.
+func (p *program) snapshot(overview *insight.Overview, rules *admin.RuleReports) (s page.Snapshot) {
+	if set, _ := p.limiter.Rules(); set != nil {
+		s.Domains = set.Domains()
+	}
+	if overview != nil { // a nil pointer would be JSON's null
+		s.Insight = overview
+	}
+	if rules != nil {
+		s.Rules = rules
+	}
+	return s
+}
+
+// rulesSource describes the origin of the rules, and the errors in them.
+func (p *program) rulesSource() admin.RulesSource {
+	s := p.rules.Status()
+	out := admin.RulesSource{Path: s.Path, Version: s.Version, Files: s.Files, Loaded: s.Loaded, Loads: s.Loads, Failures: s.Failures}
+	if s.Waiting {
+		out.Path = "built-in starter rules"
+	}
+	if problems, ok := errors.AsType[rule.Problems](s.Err); ok {
+		for _, problem := range problems {
+			problem.Quote = "" // of a file, which not everybody may see who sees this
+			out.Errors = append(out.Errors, problem.Error())
+		}
+	} else if s.Err != nil {
+		out.Errors = append(out.Errors, s.Err.Error())
+	}
+	return out
+}
+
+// ruleFiles returns the files of the rules in force.
+func (p *program) ruleFiles() admin.RuleFiles {
+	sources := p.rules.Sources()
+	out := admin.RuleFiles{
+		Path: p.rulesSource().Path, Version: p.rules.Status().Version, Digest: fmt.Sprintf("sha256:%x", rulesource.Digest(sources)),
+		IPv6Prefix: p.c.ipv6Prefix, Files: map[string]string{},
+	}
+	for _, s := range sources {
+		out.Files[s.Name] = string(s.Data)
+	}
+	return out
+}
+
+// addHTTP adds a door that s serves alone.
+func (p *program) addHTTP(name, address string, s *http.Server) {
+	p.bound(s)
+	p.doors = append(p.doors, &door{
+		name: name, address: address,
+		serve: func(l net.Listener) error {
+			err := s.Serve(l)
+			if errors.Is(err, http.ErrServerClosed) {
+				return nil
+			}
+			return err
+		},
+		shutdown: func(ctx context.Context) error {
+			err := s.Shutdown(ctx)
+			if err != nil {
+				_ = s.Close() // cuts off the remaining connections
+			}
+			return err
+		},
+	})
+}
+
+// open opens all doors or none.
+func (p *program) open(ctx context.Context) error {
+	for _, d := range p.doors {
+		l, err := listen.Open(ctx, d.address)
+		if err != nil {
+			for _, other := range p.doors {
+				if other.listener != nil {
+					_ = other.listener.Close()
+				}
+			}
+			if errors.Is(err, syscall.EADDRINUSE) {
+				err = fmt.Errorf("%s is in use by another program; stop that one, or choose another address with --listen-%s (port 0 takes a free one)", d.address, d.name)
+			}
+			return fmt.Errorf("listen.%s: %w", d.name, err)
+		}
+		d.listener = listen.New(l, p.listenerOptions(d))
+	}
+	p.opened.Store(true)
+	return nil
+}
+
+// serveDoors serves all doors. If one breaks, its error goes to broken; ended is done when all have
+// been shut down.
+func (p *program) serveDoors() (broken <-chan error, ended *sync.WaitGroup) {
+	failed := make(chan error, len(p.doors))
+	ended = new(sync.WaitGroup)
+	for _, d := range p.doors {
+		ended.Go(func() {
+			if err := d.serve(d.listener); err != nil {
+				failed <- fmt.Errorf("door %s: %w", d.name, err)
+			}
+		})
+		p.log.Info("door open", p.doorAttributes(d)...)
+		p.warnIfOpen(d)
+	}
+	return failed, ended
+}
+
+// warnIfOpen logs a warning about an admin door that needs no credentials.
+func (p *program) warnIfOpen(d *door) {
+	addr, ok := d.listener.Addr().(*net.TCPAddr)
+	if d.name == "admin" && p.tokens == nil && !p.demandsCertificate(d) && ok && !addr.IP.IsLoopback() {
+		p.log.Warn("the admin door is open to the network, without auth.tokens_file", "addr", addr.String())
+	}
+}
+
+// drain closes the doors: they take no new requests, and requests under way may finish within the
+// configured time. The admin door closes last, so that its readiness shows the progress.
+func (p *program) drain(ctx context.Context) {
+	p.draining.Store(true)
+	ctx, cancel := context.WithTimeout(ctx, p.c.drain)
+	defer cancel()
+	for _, d := range p.doors {
+		if d.drain != nil {
+			d.drain()
+		}
+	}
+	shut := func(d *door) {
+		if err := d.shutdown(ctx); err != nil {
+			p.log.Warn("requests were cut off", "door", d.name, "error", err)
+		}
+	}
+	var closing sync.WaitGroup
+	for _, d := range p.doors {
+		if d.name != "admin" {
+			closing.Go(func() { shut(d) })
+		}
+	}
+	closing.Wait()
+	if err := p.storage.returnLeases(ctx); err != nil {
+		p.log.Warn("not all that Redis has lent was given back; it counts as used", "error", err)
+	}
+	for _, d := range p.doors {
+		if d.name == "admin" {
+			shut(d)
+		}
+	}
+}
+
+// spoeParallel is how many of HAProxy's requests are decided at a time that have to wait, for rules
+// that take long to look at or for a store over a network: enough for group commit to have
+// something to group.
+const spoeParallel = 256
+
+// addSPOE makes the door for HAProxy.
+func (p *program) addSPOE(trust auth.Trust) {
+	o := p.c.spoe
+	o.Trusted, o.Stopwatch, o.Logger = trust.TrustedPeer, p.metrics, p.log
+	o.Fields = p.fields
+	o.Tracer, o.Line = p.tracer(), p.lineOf("spoe")
+	o.Parallel = spoeParallel
+	a := spoe.New(p.limiter, o)
+	p.doors = append(p.doors, &door{name: "spoe", address: p.c.listen.spoe, serve: a.Serve, shutdown: a.Shutdown})
+}
+
+// forwardAuth makes the part of the HTTP door that answers nginx, Caddy and Traefik.
+func (p *program) forwardAuth() http.Handler {
+	c := p.c
+	o := c.forwardAuth
+	o.Domain = cmp.Or(o.Domain, c.http.Domain)
+	o.Headers, o.CORS, o.ClientIP = c.headers, c.cors, c.clientIP
+	o.Stopwatch, o.Tracer, o.Logger = p.metrics, p.tracer(), p.log
+	o.Line = p.lineOf("forward-auth")
+	o.Identity, o.Fields = p.identity, p.fields
+	return forwardauth.New(p.limiter, o)
+}

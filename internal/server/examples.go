@@ -1,0 +1,253 @@
+package server
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/weir-rl/weir/internal/util/human"
+	"github.com/weir-rl/weir/internal/wire/listen"
+	"github.com/weir-rl/weir/rule"
+)
+
+// printExamples writes requests to paste, for the first rule that sample values meet. Without a
+// decision door it writes nothing.
+func (p *program) printExamples(w io.Writer) {
+	if p.c.listen.http == "" && p.c.listen.grpc == "" && p.c.listen.resp == "" {
+		return
+	}
+	set, _ := p.limiter.Rules()
+	e := exampleRequest(set)
+	if e == nil {
+		rules := p.c.rules
+		if p.c.Database != nil {
+			rules = "DIR" // a URL may hold a password
+		}
+		fmt.Fprintf(w, "No request to try: sample values meet no rule with numbers.\n"+
+			"weir explain --rules %s KEY=VALUE… tells which limits a request would meet.\n\n", human.ShellQuote(rules))
+		return
+	}
+	domains := set.Domains()
+	var text strings.Builder
+	if len(domains) > 1 {
+		fmt.Fprintf(&text, "\n# The rules hold %d domains (%s): a request names one.\n", len(domains), someOf(domains, 5))
+	}
+	for _, d := range p.doors {
+		p.exampleAt(&text, d, e, len(domains) > 1)
+	}
+	fmt.Fprintf(w, "Try it:\n%s\n", text.String())
+}
+
+// someOf lists the first of the names.
+func someOf(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// rlsBody is a request to Envoy's rate limit service, as JSON.
+type rlsBody struct {
+	Domain      string          `json:"domain"`
+	Descriptors []rlsDescriptor `json:"descriptors"`
+}
+
+type rlsDescriptor struct {
+	Entries []rlsEntry `json:"entries"`
+}
+
+type rlsEntry struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// exampleAt writes requests to one door; nothing for a door where e meets its rule in no way.
+func (p *program) exampleAt(text *strings.Builder, d *door, e *example, nameDomain bool) {
+	r := e.rule
+	rls := rlsBody{Domain: r.Domain, Descriptors: []rlsDescriptor{{}}}
+	for _, a := range e.attributes {
+		entries := &rls.Descriptors[0].Entries
+		*entries = append(*entries, rlsEntry{a.Name, a.Value})
+	}
+	switch d.name {
+	case "http":
+		curl, base := p.curl(d, p.needsToken("http"))
+		request := ""
+		if e.byAttributes {
+			query := url.Values{}
+			body := struct {
+				Domain     string            `json:"domain,omitempty"`
+				Attributes map[string]string `json:"attributes"`
+			}{Attributes: map[string]string{}}
+			if nameDomain {
+				query.Set("domain", r.Domain)
+				body.Domain = r.Domain
+			}
+			for _, a := range e.attributes {
+				query.Set(a.Name, a.Value)
+				body.Attributes[a.Name] = a.Value
+			}
+			request = human.ShellQuote(base + "/api/v1/limit?" + query.Encode())
+			fmt.Fprintf(text, "\n# HTTP: 200 may pass, 429 may not. Rule %q:\n%s -i %s\n%s -i -X POST %s/api/v1/limit -H 'Content-Type: application/json' -d %s\n",
+				r.Name, curl, request, curl, base, human.ShellQuote(mustJSON(body)))
+		} else {
+			request = base + "/json -d " + human.ShellQuote(mustJSON(rls))
+			fmt.Fprintf(text, "\n# HTTP: 200 may pass, 429 may not. Rule %q:\n%s -i %s\n", r.Name, curl, request)
+		}
+		if n := r.Windows[0].Limit.Config().N; n < 100 {
+			fmt.Fprintf(text, "# More than it allows: the last answers are 429.\nfor i in $(seq %d); do %s -s -o /dev/null -w '%%{http_code} ' %s; done; echo\n", n+1, curl, request)
+		}
+	case "grpc":
+		fmt.Fprintf(text, "\n# Envoy's rate limit service:\ngrpcurl %s -d %s %s envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit\n",
+			p.grpcurl(d), human.ShellQuote(mustJSON(rls)), connectAddress(d.listener.Addr()))
+	case "resp":
+		if e.byAttributes {
+			fmt.Fprintf(text, "\n# The Redis protocol: 1 may pass, 0 may not; then redis-cell's command, which needs no rule: 0 may pass, 1 may not.\n%s\n",
+				p.redisCLI(d, r.Domain, e.attributes))
+		}
+	case "admin":
+		curl, base := p.curl(d, p.tokens != nil)
+		if p.c.page && d.listener.Addr().Network() != "unix" {
+			fmt.Fprintf(text, "\n# In a browser, what goes on and whether the rules do their job: %s/\n", base)
+		}
+		fmt.Fprintf(text, "\n# The counters: metrics, and the hottest keys.\n%s -s %s/metrics\n%s -s %s\n", curl, base, curl,
+			human.ShellQuote(base+"/api/v1/keys?"+url.Values{"limit": {r.Name}, "domain": {r.Domain}}.Encode()))
+	}
+}
+
+// example is a request that meets a rule.
+type example struct {
+	rule       *rule.Rule
+	attributes []rule.Pair // or the entries of one descriptor, in this order
+	// byAttributes is false if only a descriptor meets the rule.
+	byAttributes bool
+}
+
+// exampleRequest finds the first rule that sample values meet, and prefers one that requests at
+// every door can meet. It is nil if there is none.
+func exampleRequest(set *rule.Set) *example {
+	var found *example
+	var m rule.Matches
+	meets := func(q rule.Query, r *rule.Rule) bool {
+		set.Match(&q, &m)
+		return slices.ContainsFunc(m.Hits, func(h rule.Hit) bool { return h.Window.Rule == r && h.Mode == rule.Enforce })
+	}
+	for _, r := range set.Rules() {
+		if r.Unlimited || len(r.Windows) == 0 || r.Windows[0].Limit == nil {
+			continue
+		}
+		attributes := sampleAttributes(r)
+		values := rule.Map{}
+		descriptor := rule.Descriptor{}
+		for _, a := range attributes {
+			values[a.Name] = a.Value
+			descriptor.Entries = append(descriptor.Entries, rule.Entry{Key: a.Name, Value: a.Value})
+		}
+		if meets(rule.Query{Domain: r.Domain, Attributes: values}, r) {
+			return &example{r, attributes, true}
+		}
+		if found == nil && meets(rule.Query{Domain: r.Domain, Descriptors: []rule.Descriptor{descriptor}}, r) {
+			found = &example{rule: r, attributes: attributes}
+		}
+	}
+	return found
+}
+
+// sampleAttributes makes values that look as if they met r. Whether they do, Match knows.
+func sampleAttributes(r *rule.Rule) (attributes []rule.Pair) {
+	has := map[string]bool{}
+	add := func(name, value string) {
+		if !has[name] {
+			has[name] = true
+			attributes = append(attributes, rule.Pair{Name: name, Value: value})
+		}
+	}
+	samples := map[string]string{"ip": "192.0.2.1", "remote_address": "192.0.2.1", "path": "/", "method": "GET", "host": "example.com"}
+	sample := func(name string) string { return cmp.Or(samples[name], "ada") }
+	if r.Lyft != nil {
+		for _, e := range r.Lyft.Path {
+			add(e.Key, cmp.Or(strings.ReplaceAll(e.Value, "*", "x"), sample(e.Key)))
+		}
+		return attributes
+	}
+	for _, c := range r.When {
+		value := sample(c.Attribute) // for one that is only not to match a pattern
+		for _, p := range c.Patterns {
+			if !p.Negated && !strings.HasPrefix(p.Source, "~") {
+				value = samplePattern(c.Attribute, p.Source)
+				break
+			}
+		}
+		add(c.Attribute, value)
+	}
+	for _, key := range r.Per {
+		add(key[0], sample(key[0]))
+	}
+	return attributes
+}
+
+// samplePattern is a value that matches an exact pattern, a glob, or a block of addresses.
+func samplePattern(attribute, pattern string) string {
+	if block, err := netip.ParsePrefix(pattern); attribute == "ip" && err == nil {
+		return block.Addr().String()
+	}
+	pattern = strings.ReplaceAll(strings.ReplaceAll(pattern, "**", "*"), "*", "x")
+	return strings.ReplaceAll(pattern, `\`, "")
+}
+
+// curl is how curl asks a door of HTTP: the command with its options, and the URL of the door.
+func (p *program) curl(d *door, token bool) (command, base string) {
+	command, base = "curl", "http://"
+	if p.tlsOf(d) != nil {
+		base = "https://"
+		command += " --cacert CA.pem"
+		if p.demandsCertificate(d) {
+			command += " --cert CLIENT.pem --key CLIENT.key"
+		}
+	}
+	if token {
+		command += ` -H "Authorization: Bearer $TOKEN"`
+	}
+	if a := d.listener.Addr(); a.Network() == "unix" {
+		return command + " --unix-socket " + human.ShellQuote(a.String()), base + "localhost"
+	}
+	return command, base + connectAddress(d.listener.Addr())
+}
+
+// grpcurl are the options of grpcurl that a door needs.
+func (p *program) grpcurl(d *door) string {
+	options := "-plaintext"
+	if p.tlsOf(d) != nil {
+		options = "-cacert CA.pem"
+		if p.demandsCertificate(d) {
+			options += " -cert CLIENT.pem -key CLIENT.key"
+		}
+	}
+	if p.needsToken("grpc") {
+		options += ` -H "authorization: Bearer $TOKEN"`
+	}
+	return options
+}
+
+// connectAddress is the address for a client on this machine.
+func connectAddress(a net.Addr) string {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok || !tcp.IP.IsUnspecified() {
+		return listen.Text(a)
+	}
+	return net.JoinHostPort("127.0.0.1", fmt.Sprint(tcp.Port))
+}
+
+func mustJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings only
+	}
+	return string(b)
+}

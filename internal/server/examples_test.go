@@ -1,0 +1,52 @@
+//go:build unix
+
+package server
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/weir-rl/weir/rule/file"
+)
+
+// For every kind of rule there are values to paste that meet it.
+func TestExampleRequest(t *testing.T) {
+	for name, c := range map[string]struct{ rules, want string }{
+		"exact":   {"limits: [{ name: a, when: { path: /login }, per: [ip], allow: 5/min }]", "a path=/login ip=192.0.2.1"},
+		"glob":    {"limits: [{ name: a, when: { path: /api/** }, per: [user], allow: 5/min }]", "a path=/api/x user=ada"},
+		"host":    {`limits: [{ name: a, when: { host: "*.shop.example" }, allow: 5/min }]`, "a host=x.shop.example"},
+		"block":   {"limits: [{ name: a, when: { ip: 10.1.0.0/16 }, per: [ip], allow: 5/min }]", "a ip=10.1.0.0"},
+		"negated": {`limits: [{ name: a, when: { plan: "!free" }, allow: 5/min }]`, "a plan=ada"},
+		"not the first": {`limits:
+  - { name: a, when: { path: "~^/[0-9]+$" }, allow: 5/min }
+  - { name: b, if: method == 'NEVER', allow: 5/min }
+  - { name: c, on_limit: shadow, allow: 5/min }
+  - { name: d, allow: unlimited }
+  - { name: e, per: [key], allow: 5/min }`, "e key=ada"},
+		"two domains": {"domain: blog\nlimits: [{ name: a, allow: 5/min }]", "a"},
+		"Lyft": {`domain: messaging
+descriptors:
+  - key: message_type
+    value: marketing
+    descriptors: [{ key: to_number, rate_limit: { unit: day, requests_per_unit: 5 } }]`,
+			"message_type_marketing.to_number message_type=marketing to_number=ada"},
+		"exempt": {"exempt: { ip: 192.0.2.0/24 }\nlimits: [{ name: a, per: [ip], allow: 5/min }]", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set, _, err := file.Load([]file.Source{{Name: "a.yaml", Data: []byte(c.rules)}}, file.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			if e := exampleRequest(set); e != nil {
+				got = e.rule.Name
+				for _, a := range e.attributes {
+					got += fmt.Sprintf(" %s=%s", a.Name, a.Value)
+				}
+			}
+			if got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,10 @@
+package server_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/testkit/servertest"
+)
+
+func TestMain(m *testing.M) { os.Exit(servertest.Tests(m).Run()) }

@@ -1,0 +1,75 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/admin/metrics"
+	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/util/sparselog"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/cas"
+	"github.com/weir-rl/weir/store/postgres"
+)
+
+// openMetrics makes the metrics of the parts behind the limiter. They exist before the limiter, so
+// they read it only later.
+func (p *program) openMetrics(context.Context) error {
+	p.tally = observe.NewTally()
+	o := metrics.Options{
+		Tally:    p.tally,
+		Rules:    p.rules.Status,
+		Memory:   p.storage.local.Stats,
+		Bans:     func() weir.BanStats { return p.limiter.Bans().Stats() },
+		NFTables: p.firewall.stats,
+		Detailed: p.c.detailed,
+		UnknownDomain: func(domain string) {
+			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", sparselog.Excerpt(domain))
+		},
+		TooCostly: func(r *rule.Rule) {
+			if n := p.costly.Due(time.Minute); n > 0 {
+				p.log.Warn("a request was refused, since expressions of rules take too long on it", "rule", r.Name, "at", fmt.Sprintf("%s:%d", r.Pos.File, r.Pos.Line), "since_last_line", n)
+			}
+		},
+	}
+	if s := p.storage; s.shared != nil {
+		o.Fallback = s.fallback
+		if s.redis != nil {
+			o.Redis = s.redis.Stats
+		} else {
+			o.Database = databaseOf(s.shared)
+		}
+		if s.leases != nil {
+			o.Leases = s.leases.Stats
+		}
+		if s.regions != nil {
+			o.Regions = s.regions.Stats
+		}
+	}
+	for door, address := range map[string]string{
+		"http": p.c.listen.http, "rls": p.c.listen.grpc, "resp": p.c.listen.resp, "proxy": p.c.listen.proxy, "spoe": p.c.listen.spoe,
+	} {
+		if address != "" {
+			o.Doors = append(o.Doors, door)
+		}
+	}
+	p.metrics = metrics.New(o)
+	return nil
+}
+
+// databaseOf returns what reads a store in a database.
+func databaseOf(s sharedStore) func() metrics.Database {
+	switch s := s.(type) {
+	case *postgres.Store:
+		return func() metrics.Database {
+			of := s.Stats()
+			return metrics.Database{Stats: of.Stats, Nodes: of.Nodes, Swept: of.Swept}
+		}
+	case interface{ Stats() cas.Stats }:
+		nodes := s.(sharedStore).Nodes
+		return func() metrics.Database { return metrics.Database{Stats: s.Stats(), Nodes: nodes()} }
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+//go:build unix
+
+package server
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// What the variables of envoyproxy/ratelimit mean here, and what goes before them.
+func TestRateLimitEnv(t *testing.T) {
+	const root, sub = "RUNTIME_ROOT=/data", "RUNTIME_SUBDIRECTORY=ratelimit"
+	for name, c := range map[string]struct {
+		file string
+		env  string
+		args []string
+		want []string // of rules, store, listen.grpc, listen.http, log.level; "" for the default
+		warn string   // a warning that must come; "" for none at all
+	}{
+		"none of them":       {env: "PORT=9999 REDIS_URL=somewhere:6379 LOG_LEVEL=nonsense SHADOW_MODE=true", want: []string{"./rules", "", "", "", ""}},
+		"a folder":           {env: root + " " + sub + " GRPC_HOST=127.0.0.1", want: []string{"/data/ratelimit/config", "", "127.0.0.1:8081", "", ""}},
+		"another folder":     {env: root + " RUNTIME_APPDIRECTORY=limits GRPC_HOST=::", want: []string{"/data/limits", "", "[::]:8081", "", ""}},
+		"without a root":     {env: sub + " GRPC_PORT=1", want: []string{"/srv/runtime_data/current/ratelimit/config", "", "0.0.0.0:1", "", ""}},
+		"ports":              {env: root + " PORT=80 GRPC_PORT=81 HOST=10.0.0.1", want: []string{"/data/config", "", "0.0.0.0:81", "10.0.0.1:80", ""}},
+		"a socket":           {env: root + " GRPC_UDS=/run/rls.sock GRPC_PORT=81", want: []string{"/data/config", "", "unix:/run/rls.sock", "", ""}},
+		"loopback":           {env: root, want: []string{"/data/config", "", "", "", ""}, warn: "GRPC_HOST=0.0.0.0 opens it"},
+		"one Redis":          {env: root + " GRPC_PORT=1 REDIS_SOCKET_TYPE=tcp REDIS_URL=db:6379 REDIS_AUTH=a:p/w", want: []string{"/data/config", "redis://a:p%2Fw@db:6379", "0.0.0.0:1", "", ""}},
+		"Redis by TLS":       {env: root + " GRPC_PORT=1 REDIS_URL=db:6379 REDIS_AUTH=p REDIS_TLS=true", want: []string{"/data/config", "rediss://:p@db:6379", "0.0.0.0:1", "", ""}},
+		"Sentinels":          {env: root + " GRPC_PORT=1 REDIS_TYPE=SENTINEL REDIS_URL=main,a:1,b:2", want: []string{"/data/config", "redis+sentinel://a:1,b:2/main", "0.0.0.0:1", "", ""}},
+		"a Cluster":          {env: root + " GRPC_PORT=1 REDIS_TYPE=cluster REDIS_URL=a:1,b:2", want: []string{"/data/config", "redis+cluster://a:1,b:2", "0.0.0.0:1", "", ""}},
+		"a URL":              {env: root + " GRPC_PORT=1 REDIS_URL=redis://db:6379/2", want: []string{"/data/config", "redis://db:6379/2", "0.0.0.0:1", "", ""}},
+		"a URL with TLS":     {env: root + " GRPC_PORT=1 REDIS_URL=redis://db:6379/2 REDIS_TLS=true REDIS_AUTH=a:p/w", want: []string{"/data/config", "rediss://a:p%2Fw@db:6379/2", "0.0.0.0:1", "", ""}},
+		"a URL with all":     {env: root + " GRPC_PORT=1 REDIS_URL=rediss://a:p%2Fw@db?server_name=x REDIS_TLS=1 REDIS_AUTH=a:p/w", want: []string{"/data/config", "rediss://a:p%2Fw@db?server_name=x", "0.0.0.0:1", "", ""}},
+		"a URL with a user":  {env: root + " GRPC_PORT=1 REDIS_URL=redis://a@db REDIS_AUTH=p/w", want: []string{"/data/config", "redis://a:p%2Fw@db", "0.0.0.0:1", "", ""}},
+		"a URL of Sentinels": {env: root + " GRPC_PORT=1 REDIS_URL=redis+sentinel://a:1,b:2/main REDIS_TYPE=SENTINEL REDIS_TLS=true REDIS_SENTINEL_AUTH=p/w", want: []string{"/data/config", "rediss+sentinel://a:1,b:2/main?sentinel_password=p%2Fw", "0.0.0.0:1", "", ""}},
+		"a URL of a Cluster": {env: root + " GRPC_PORT=1 REDIS_URL=redis://a:1,b:2 REDIS_TYPE=cluster REDIS_TLS=true", want: []string{"/data/config", "rediss+cluster://a:1,b:2", "0.0.0.0:1", "", ""}},
+		"a CA without TLS":   {env: root + " GRPC_PORT=1 REDIS_URL=redis://db REDIS_TLS_CACERT=/ca.pem", want: []string{"/data/config", "redis://db", "0.0.0.0:1", "", ""}, warn: "REDIS_TLS_CACERT has no effect without TLS"},
+		"no Sentinels":       {env: root + " GRPC_PORT=1 REDIS_URL=db:1 REDIS_SENTINEL_AUTH=p/w", want: []string{"/data/config", "redis://db:1", "0.0.0.0:1", "", ""}, warn: "REDIS_SENTINEL_AUTH has no effect without Sentinels"},
+		"a log":              {env: root + " GRPC_PORT=1 LOG_LEVEL=WARNING", want: []string{"/data/config", "", "0.0.0.0:1", "", "WARN"}},
+		"ours go before":     {env: root + " GRPC_PORT=1 REDIS_URL=/run/r WEIR_STORE=redis://x:1 WEIR_LISTEN_GRPC=:5", args: []string{"--rules=here"}, want: []string{"here", "redis://x:1", ":5", "", ""}, warn: "GRPC_PORT has no effect, since listen.grpc is set otherwise"},
+		"the file as well":   {file: "rules: there\n", env: root + " GRPC_PORT=1 CONFIG_TYPE=GRPC_XDS_SOTW", want: []string{"there", "", "0.0.0.0:1", "", ""}, warn: "RUNTIME_ROOT has no effect"},
+		"metrics":            {env: root + " GRPC_PORT=1 USE_STATSD=true", want: []string{"/data/config", "", "0.0.0.0:1", "", ""}, warn: "USE_STATSD is not read"},
+		"no metrics":         {env: root + " GRPC_PORT=1 USE_STATSD=false NEAR_LIMIT_RATIO=0.80", want: []string{"/data/config", "", "0.0.0.0:1", "", ""}},
+		"near":               {env: root + " GRPC_PORT=1 NEAR_LIMIT_RATIO=0.7", want: []string{"/data/config", "", "0.0.0.0:1", "", ""}, warn: "write warn into rate_limit"},
+		"the admin port":     {env: root + " GRPC_PORT=1 DEBUG_PORT=6070", want: []string{"/data/config", "", "0.0.0.0:1", "", ""}, warn: "set WEIR_LISTEN_ADMIN"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := mustConfig(t, c.file, strings.Fields(c.env), c.args)
+			plain := mustConfig(t, "", nil, nil)
+			got := []string{config.rules, config.store, config.listen.grpc, config.listen.http, config.log.level.String()}
+			for i, value := range []string{"", plain.store, plain.listen.grpc, plain.listen.http, plain.log.level.String()} {
+				if c.want[i] == "" {
+					c.want[i] = value
+				}
+				if got[i] != c.want[i] {
+					t.Errorf("got %q, want %q", got[i], c.want[i])
+				}
+			}
+			warned := strings.Join(config.inherited.warnings, "\n")
+			if !strings.Contains(warned, c.warn) || c.warn == "" && warned != "" {
+				t.Errorf("warnings %q, want %q", warned, c.warn)
+			}
+			if told := strings.Join(config.inherited.read, " "); strings.Contains(told, "p%2Fw") || strings.Contains(told+warned, "p/w") {
+				t.Errorf("it tells the password: %s", told)
+			}
+		})
+	}
+	for env, want := range map[string]string{
+		"SHADOW_MODE=true":                  "SHADOW_MODE=true: write shadow_mode: true into the descriptors",
+		"QUOTA_MODE=1":                      "QUOTA_MODE=1: write quota_mode: true into the descriptors",
+		"BACKEND_TYPE=memcache":             "BACKEND_TYPE=memcache: counters live in this process or in a Redis",
+		"CONFIG_TYPE=GRPC_XDS_SOTW":         "rules over xDS are not read",
+		"REDIS_URL=/var/run/redis.sock":     "REDIS_URL: a unix socket of Redis is not supported; set WEIR_STORE",
+		"REDIS_TYPE=SENTINEL REDIS_URL=a:1": "expected MASTER,HOST:PORT",
+		"GRPC_PORT=grpc":                    `GRPC_PORT: "0.0.0.0:grpc" is no address`,
+		"LOG_LEVEL=loud":                    `LOG_LEVEL: "loud" must be`,
+		"REDIS_TIMEOUT=10":                  "REDIS_TIMEOUT: \"10\" is no duration",
+		"REDIS_URL=db:1 REDIS_TLS=1 REDIS_TLS_CACERT=/no/ca.pem":       "ca: open /no/ca.pem",
+		"REDIS_TYPE=RING REDIS_URL=secret@a:1":                         "REDIS_TYPE=RING is not known",
+		"REDIS_URL=redis://db REDIS_TLS=1 REDIS_TLS_CACERT=/no/ca.pem": "ca: open /no/ca.pem",
+		"REDIS_URL=rediss://db REDIS_TLS=false":                        "REDIS_URL: rediss:// contradicts REDIS_TLS=false; set WEIR_STORE",
+		"REDIS_URL=redis://db REDIS_TLS=yes":                           "REDIS_TLS=yes is neither true nor false",
+		"REDIS_URL=redis://:secret@db REDIS_AUTH=hidden":               "REDIS_URL: it has another user or password than REDIS_AUTH",
+		"REDIS_URL=redis://eve@db REDIS_AUTH=ada:hidden":               "another user or password than REDIS_AUTH",
+		"REDIS_URL=:secret@db:1 REDIS_AUTH=hidden":                     "another user or password than REDIS_AUTH",
+		"REDIS_URL=redis://:secret%@db REDIS_AUTH=hidden":              "the user and password cannot be read",
+		"REDIS_URL=redis+sentinel://a:1/m REDIS_TYPE=CLUSTER":          "redis+sentinel:// contradicts REDIS_TYPE=CLUSTER",
+		"REDIS_URL=redis+cluster://a:1 REDIS_TYPE=SINGLE":              "redis+cluster:// contradicts REDIS_TYPE=SINGLE",
+		"REDIS_URL=redis://m,a:1 REDIS_TYPE=SENTINEL":                  "expected MASTER,HOST:PORT",
+		"REDIS_URL=redis://db:1 REDIS_SOCKET_TYPE=unix":                "a unix socket of Redis is not supported",
+		"REDIS_URL=rediss://db?ca=/a.pem REDIS_TLS_CACERT=/b.pem":      "its parameter ca contradicts REDIS_TLS_CACERT",
+		"REDIS_URL=redis://:sec/ret@db REDIS_AUTH=hidden":              "there is an @ behind the hosts",
+		"REDIS_URL=postgres://db REDIS_TLS=true":                       "is not known",
+	} {
+		env := append(strings.Fields(env), root)
+		config := mustConfig(t, "", env, nil) // for lint and health nothing is wrong
+		if err := errors.Join(config.inherited.problems...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", env, err, want)
+		}
+		var out strings.Builder
+		err := Serve(t.Context(), config, true, "", &out, &out)
+		if _, early := errors.AsType[*SetupError](err); !early || !strings.Contains(Redact(err.Error()), want) {
+			t.Errorf("%s: %v, %s", env, err, &out)
+		}
+		out.WriteString(Redact(err.Error()))
+		for _, secret := range []string{"secret", "hidden"} {
+			if strings.Contains(out.String(), secret) {
+				t.Errorf("%s: it tells the password: %s", env, &out)
+			}
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package server
+
+import (
+	"net"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/admin/metrics"
+	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/door/resp"
+	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/util/human"
+	"github.com/weir-rl/weir/rule"
+)
+
+// respConcurrent is how many commands of one pipeline are decided at a time that have to wait,
+// for a store over a network or for rules that take long to look at.
+const respConcurrent = 64
+
+// addRESP makes the door that speaks the Redis protocol.
+func (p *program) addRESP(trust auth.Trust) {
+	c := p.c
+	o := c.resp
+	o.Trusted, o.Required = trust.TrustedPeer, p.needsToken("resp")
+	o.Stall, o.Version = c.limits.stall, p.version
+	o.Stopwatch, o.StoreError, o.Logger = p.metrics, p.metrics.Hooks().StoreError, p.log
+	if p.insight != nil {
+		o.Throttled = p.throttled
+	}
+	if p.tokens != nil {
+		o.Auth, o.Watch = p.tokens.Check, p.tokens.Watch
+	}
+	o.Concurrent = respConcurrent
+	o.Tracer, o.Line = p.tracer(), p.lineOf("resp")
+	s := resp.New(p.limiter, p.metrics.Store(p.tracedStore(p.storage.Store)), o)
+	p.metrics.Registry().MustRegister(metrics.NewRESP(s.Stats))
+	p.doors = append(p.doors, &door{name: "resp", address: c.listen.resp, serve: s.Serve, shutdown: s.Shutdown})
+}
+
+// throttled passes a command that brought its limit along to insight.
+func (p *program) throttled(command string, key []byte, quantity, now int64, r *algo.Result) {
+	kind := insight.CLThrottle
+	if command == "throttle" {
+		kind = insight.Throttle
+	}
+	p.insight.Command(kind, key, quantity, now, r)
+}
+
+// RedisCLI are commands to paste that ask the door.
+func (p *program) redisCLI(d *door, domain string, attributes []rule.Pair) string {
+	cli := "redis-cli"
+	if a, ok := d.listener.Addr().(*net.TCPAddr); ok {
+		host, port, _ := net.SplitHostPort(connectAddress(a)) // which is an address
+		cli += " -h " + host + " -p " + port
+	} else {
+		cli += " -s " + human.ShellQuote(d.listener.Addr().String())
+	}
+	if p.tlsOf(d) != nil {
+		cli += " --tls --cacert CA.pem"
+		if p.demandsCertificate(d) {
+			cli += " --cert CLIENT.pem --key CLIENT.key"
+		}
+	}
+	if p.needsToken("resp") {
+		cli += ` -a "$TOKEN" --no-auth-warning`
+	}
+	limit := cli + " WEIR.LIMIT " + human.ShellQuote(domain) + " 1"
+	for _, a := range attributes {
+		limit += " " + human.ShellQuote(a.Name) + " " + human.ShellQuote(a.Value)
+	}
+	return limit + "\n" + cli + " CL.THROTTLE ada 15 30 60"
+}

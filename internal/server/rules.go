@@ -1,0 +1,133 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+)
+
+// rulesSettings say where the rules are.
+var rulesSettings = []setting{
+	{path: "rules", value: "./rules",
+		help: "folder of rule files, or one file; or a PostgreSQL that holds rules, as postgres://USER@HOST/DATABASE?space=NAME; until ./rules is there: built-in starter rules",
+		set: text(func(c *Config, s string) (err error) {
+			if s == "" {
+				return errors.New("must name a folder or a file")
+			}
+			c.rules, c.rulesSet, c.Database = s, true, nil
+			if ruledb.IsURL(s) {
+				c.Database, err = ruledb.Parse(s)
+			}
+			return err
+		})},
+	{path: "rules_db.cache", value: "./weir-rules.cache",
+		help: "file that keeps the rules in force, with which a node starts while their database is away; none if empty",
+		set:  toString(func(c *Config) *string { return &c.ruleCache })},
+	{path: "rules_db.every", value: "5s",
+		help: "how often a node looks into the database of rules where no message comes",
+		set:  toDuration(100*time.Millisecond, func(c *Config) *time.Duration { return &c.ruleEvery })},
+}
+
+// ruleConfig is the configuration of where rules come from.
+type ruleConfig struct {
+	rules     string
+	rulesSet  bool            // somebody named the rules
+	Database  *ruledb.Address // of rules; nil for a folder or a file
+	ruleCache string          // file for the rules of the database; "" for none
+	ruleEvery time.Duration   // between two looks into it
+}
+
+// ruleSource is where the rules in force come from. Safe for concurrent use.
+type ruleSource interface {
+	Status() rulesource.Status
+	// Sources returns the files in force.
+	Sources() []file.Source
+	// Reload makes Run look for changes at once.
+	Reload()
+	// Run puts changes in force until ctx ends.
+	Run(ctx context.Context)
+}
+
+// openRules loads the rules. If nobody says where they lie, the starter rules are in force until
+// ./rules exists.
+func (p *program) openRules(ctx context.Context) (err error) {
+	if p.c.Database != nil {
+		p.atStart, err = p.openDatabase(ctx)
+	} else {
+		p.atStart, err = p.openFolder()
+	}
+	if err != nil {
+		return err
+	}
+	p.warnOfIdentity(p.atStart)
+	p.warnOfRules(p.atStart)
+	return nil
+}
+
+// openFolder loads the rules of a folder or a file.
+func (p *program) openFolder() (*rule.Set, error) {
+	options := rulesource.Options{
+		Path: p.c.rules, Rules: file.Options{IPv6Prefix: p.c.ipv6Prefix, Lend: p.c.rlqsDomains}, Logger: p.log, Changed: p.rulesChanged, Looked: p.auditRules,
+	}
+	if !p.c.rulesSet {
+		if _, err := os.Stat(p.c.rules); errors.Is(err, fs.ErrNotExist) {
+			options.Until = []file.Source{file.Starter()}
+		}
+	}
+	folder, set, err := rulesource.Open(options)
+	if err != nil {
+		return nil, err
+	}
+	p.rules = folder
+	if options.Until != nil {
+		p.log.Info("there is no folder " + p.c.rules + ": the built-in starter rules are in force until it is there")
+	}
+	return set, nil
+}
+
+// runRules puts changes of the rules in force until ctx ends.
+func (p *program) runRules(ctx context.Context) { p.rules.Run(ctx) }
+
+// rulesChanged puts s in force.
+func (p *program) rulesChanged(s *rule.Set) {
+	if err := p.firewall.open(s); err != nil {
+		p.log.Error("banned addresses are refused, but the kernel does not drop their packets", "error", err)
+	}
+	p.limiter.SetRules(s)
+	p.warnOfRules(s)
+	p.signals.SetUsed(signalsOf(s))
+	p.startDeferring(s)
+}
+
+// openDatabase loads the rules at the head of their space in PostgreSQL.
+func (p *program) openDatabase(ctx context.Context) (*rule.Set, error) {
+	follower, set, err := ruledb.Follow(ctx, ruledb.FollowOptions{
+		Address: p.c.Database, Cache: p.c.ruleCache, Every: p.c.ruleEvery,
+		Rules: file.Options{IPv6Prefix: p.c.ipv6Prefix, Lend: p.c.rlqsDomains},
+		Node:  p.nameAmongRules, Logger: p.log, Changed: p.rulesChanged, Looked: p.auditRules,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.rules = follower
+	return set, nil
+}
+
+// nameAmongRules is the name under which this node reports its rules. Nodes that share no store may
+// run on one machine, so its name alone would not distinguish them.
+func (p *program) nameAmongRules() string {
+	name := p.nodeName()
+	if p.storage.redis == nil {
+		name = fmt.Sprintf("%s-%06x", name, rand.Uint32()>>8)
+	}
+	return name
+}

@@ -1,0 +1,98 @@
+package server
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+)
+
+// actors are the goroutines that run alongside the doors until their context ends.
+type actors struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	all    sync.WaitGroup
+}
+
+// start runs a goroutine.
+func (a *actors) start(run func(ctx context.Context)) { a.all.Go(func() { run(a.ctx) }) }
+
+// stop ends all goroutines and waits for them.
+func (a *actors) stop() {
+	a.cancel()
+	a.all.Wait()
+}
+
+// run opens the doors and serves until ctx ends or a door breaks. It reads bans and grants before
+// the doors open, and ends the actors after the doors have closed.
+func (p *program) run(ctx context.Context, stdout io.Writer) error {
+	// A reader of our output that went away must not end the server.
+	signal.Ignore(syscall.SIGPIPE)
+	// Notified before the doors open: an unhandled SIGHUP would end the program.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	a := new(actors)
+	a.ctx, a.cancel = context.WithCancel(ctx)
+	defer a.stop()
+
+	p.follow(a)
+	if ctx.Err() != nil { // stopped before it began
+		return nil
+	}
+	if err := p.open(ctx); err != nil {
+		return &SetupError{err}
+	}
+	p.startActors(a, hangups)
+	broken, ended := p.serveDoors()
+	p.warnOfFiles()
+	if p.c.decisions.Path != "stdout" { // which holds decisions then, and nothing else
+		p.printExamples(stdout)
+	}
+	p.notify(stateReady)
+
+	var err error
+	select {
+	case <-ctx.Done():
+		p.log.Info("stopping", "drain", p.c.drain.String())
+	case err = <-broken:
+		p.log.Error("stopping, since a door broke", "error", err)
+	}
+	p.notify(stateStopping)
+	p.drain(context.WithoutCancel(ctx))
+	a.cancel()
+	ended.Wait()
+	return err
+}
+
+// startActors starts the goroutines that run alongside the doors.
+func (p *program) startActors(a *actors, hangups <-chan os.Signal) {
+	p.startDeferring(p.atStart) // before a store that goes away could keep it from looking for jobs
+	for _, part := range p.parts {
+		for _, run := range part.run {
+			a.start(run)
+		}
+	}
+	a.start(func(ctx context.Context) { p.reloadOn(ctx, hangups) })
+}
+
+// reloadOn has all parts read their files anew at each SIGHUP until ctx ends.
+func (p *program) reloadOn(ctx context.Context, hangups <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+		}
+		p.log.Info("reloading")
+		p.notify(stateReloading())
+		for _, part := range p.parts {
+			if part.reload != nil {
+				part.reload()
+			}
+		}
+		p.notify(stateReady)
+	}
+}

@@ -1,0 +1,104 @@
+package server
+
+import (
+	"strings"
+)
+
+// setting is one key of the configuration. Its path names it in weir.yaml; with dashes the flag, in
+// capitals with underscores the environment variable.
+type setting struct {
+	path  string
+	help  string
+	value string // the default, as text
+	kind  kind
+	set   func(c *Config, items []string) error
+}
+
+// kind is the form in which a setting is written.
+type kind uint8
+
+const (
+	scalar kind = iota // one value: items holds it
+	list               // any number: a sequence in YAML, comma-separated elsewhere
+	// name → value: a mapping in YAML, name=value comma-separated elsewhere; items hold
+	// name=value
+	mapping
+)
+
+func (s *setting) flag() string { return FlagOf(s.path) }
+
+func (s *setting) variable() string {
+	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_"))
+}
+
+func FlagOf(path string) string { return strings.NewReplacer(".", "-", "_", "-").Replace(path) }
+
+// settingGroup is a table of settings in docs/interfaces.md.
+type settingGroup struct {
+	title    string
+	page     string // a page of docs with more about it; "" for none
+	settings []setting
+}
+
+// settings are all keys, in the order in which --help lists them.
+var settings = func() []setting {
+	var all []setting
+	for _, g := range settingGroups {
+		all = append(all, g.settings...)
+	}
+	return all
+}()
+
+var settingGroups = []settingGroup{
+	{title: "Rules", page: "rules.md", settings: rulesSettings},
+	{title: "Store", page: "distributed.md", settings: storeSettings},
+	{title: "Doors", settings: doorSettings},
+	{title: "Envoy's quotas", page: "rlqs.md", settings: quotaSettings},
+	{title: "Regions", page: "regions.md", settings: regionSettings},
+	{title: "Proxy", settings: proxySettings},
+	{title: "Load", page: "overload.md", settings: loadSettings},
+	{title: "Bans and recent decisions", page: "bans.md", settings: banSettings},
+	{title: "Insight", settings: insightSettings},
+	{title: "Deferred requests", page: "deferring.md", settings: deferSettings},
+	{title: "Clients", page: "keys.md", settings: clientSettings},
+	{title: "Fields", page: "security.md", settings: fieldSettings},
+	{title: "Trust and transport", page: "security.md", settings: trustSettings},
+	{title: "Answers", page: "headers.md", settings: answerSettings},
+	{title: "Metrics and logs", settings: logSettings},
+	{title: "OpenTelemetry", settings: otelSettings},
+	{title: "Decision log", settings: decisionSettings},
+	{title: "Bounds", page: "security.md", settings: boundSettings},
+}
+
+// findSetting finds a setting by its path; nil if there is none.
+func findSetting(path string) *setting {
+	for i := range settings {
+		if settings[i].path == path {
+			return &settings[i]
+		}
+	}
+	return nil
+}
+
+// Variables are the names of the environment variables that a server reads.
+func Variables() []string {
+	names := []string{"WEIR_CONFIG"}
+	for i := range settings {
+		names = append(names, settings[i].variable())
+	}
+	return names
+}
+
+// items splits the text of a flag or variable.
+func (s *setting) items(value string) []string {
+	if s.kind == scalar {
+		return []string{value}
+	}
+	var items []string
+	for item := range strings.SplitSeq(value, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
+}

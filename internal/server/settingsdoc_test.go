@@ -1,0 +1,93 @@
+package server
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the tables of settings anew")
+
+// Marks around the tables of settings in docs/interfaces.md.
+const (
+	settingsBegin = "<!-- settings: written by `go test ./internal/server -run TestSettingsDocumented -update` -->\n"
+	settingsEnd   = "<!-- settings: end -->\n"
+)
+
+// TestSettingsDocumented: the tables of docs/interfaces.md say of each setting what the program
+// says.
+func TestSettingsDocumented(t *testing.T) {
+	path := filepath.Join("..", "..", "docs", "interfaces.md")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, begun := strings.Cut(string(data), settingsBegin)
+	have, after, ended := strings.Cut(rest, settingsEnd)
+	if !begun || !ended {
+		t.Fatalf("%s has no place for the settings, between\n%s%s", path, settingsBegin, settingsEnd)
+	}
+	want := settingsTables()
+	if *update {
+		if err := os.WriteFile(path, []byte(before+settingsBegin+want+settingsEnd+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if have != want {
+		t.Errorf("docs/interfaces.md tells of other settings than the program; run go test ./internal/server -run TestSettingsDocumented -update\n%s",
+			firstDifference(have, want))
+	}
+	if rows := strings.Count(want, "| `--"); rows != len(settings) {
+		t.Errorf("%d rows for %d settings", rows, len(settings))
+	}
+}
+
+// settingsTables writes a table for each group of settings.
+func settingsTables() string {
+	var b strings.Builder
+	for _, g := range settingGroups {
+		fmt.Fprintf(&b, "\n**%s**", g.title)
+		if g.page != "" {
+			fmt.Fprintf(&b, " ([%s](%s))", g.page, g.page)
+		}
+		b.WriteString("\n\n| key | flag | variable | default | meaning |\n| --- | --- | --- | --- | --- |\n")
+		for i := range g.settings {
+			s := &g.settings[i]
+			byDefault := "none"
+			if s.value != "" {
+				byDefault = "`" + s.value + "`"
+			}
+			fmt.Fprintf(&b, "| `%s` | `--%s` | `%s` | %s | %s |\n", s.path, s.flag(), s.variable(), byDefault, markdownText(s.help))
+		}
+	}
+	b.WriteString("\n")
+	return b.String()
+}
+
+// markdownText is plain text as Markdown shows it.
+func markdownText(s string) string {
+	return strings.NewReplacer(`\`, `\\`, "|", `\|`, "*", `\*`, "_", `\_`, "<", `\<`, "`", "\\`").Replace(s)
+}
+
+// firstDifference is the first line in which two texts differ.
+func firstDifference(have, want string) string {
+	h, w := strings.Split(have, "\n"), strings.Split(want, "\n")
+	for i := range max(len(h), len(w)) {
+		x, y := "", ""
+		if i < len(h) {
+			x = h[i]
+		}
+		if i < len(w) {
+			y = w[i]
+		}
+		if x != y {
+			return fmt.Sprintf("the page has %q\nthe program %q", cmp.Or(x, "nothing"), cmp.Or(y, "nothing"))
+		}
+	}
+	return ""
+}

@@ -1,0 +1,87 @@
+package server
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/weir-rl/weir/internal/util/suggest"
+)
+
+// DidYouMean suggests word at the end of an error about an unknown word; "" if word is empty.
+func DidYouMean(word string) string {
+	if word == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", word)
+}
+
+// NearestPath returns the setting that a name means, both written with dashes or underscores
+// between their words: one that is near, one that ends with it, or one with the same words in
+// another order. It returns "" if there is none.
+func NearestPath(name string, known []string) string {
+	if slices.Contains(known, name) {
+		return name
+	}
+	if near := suggest.Nearest(name, known); near != "" {
+		return near
+	}
+	words := func(s string) []string {
+		list := strings.FieldsFunc(s, func(r rune) bool { return r == '-' || r == '_' })
+		slices.Sort(list)
+		return list
+	}
+	for _, k := range known {
+		if slices.Equal(words(k), words(name)) || strings.HasSuffix(k, "-"+name) || strings.HasSuffix(k, "_"+name) {
+			return k
+		}
+	}
+	return ""
+}
+
+// serviceLink finds the names of variables that Kubernetes sets in each container for a service
+// called weir, or weir-something (service links). The value must decide about names that end in
+// _PORT.
+var serviceLink = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^WEIR_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+})
+
+// linkedPort finds the value of such a variable whose name ends in _PORT.
+var linkedPort = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(tcp|udp|sctp)://`)
+})
+
+// strayVariables returns a remark on each variable of the environment that begins as Weir's do, and
+// is none. Values may be secrets, so no remark shows one.
+func strayVariables(env []string) (remarks []string) {
+	known := Variables()
+	for _, v := range env {
+		name, value, _ := strings.Cut(v, "=")
+		rest, ours := strings.CutPrefix(name, "WEIR_")
+		switch {
+		case !ours || rest == "" || slices.Contains(known, name), serviceLink().MatchString(name),
+			strings.HasSuffix(name, "_PORT") && linkedPort().MatchString(value):
+			continue
+		}
+		near := NearestPath(name, known)
+		if near == "" {
+			near = NearestPath(rest, known)
+		}
+		if of := strings.TrimSuffix(name, "_"+strings.ToUpper(ownKey)); near == "" && slices.Contains(known, of) {
+			near = of // store: {url: …} is WEIR_STORE
+		}
+		remarks = append(remarks, name+" is no setting, and has no effect"+DidYouMean(near))
+	}
+	slices.Sort(remarks)
+	return remarks
+}
+
+// TellStrays warns of variables that look like settings and are none, where there is no log.
+func (c *Config) TellStrays(w io.Writer) {
+	for _, remark := range c.strays {
+		fmt.Fprintln(w, "weir: warning: the environment:", remark)
+	}
+}

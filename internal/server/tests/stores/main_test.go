@@ -1,0 +1,11 @@
+// Package stores tests whole servers: their stores, and what outlives them.
+package stores
+
+import (
+	"os"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/testkit/servertest"
+)
+
+func TestMain(m *testing.M) { os.Exit(servertest.Tests(m).Run()) }
