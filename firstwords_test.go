@@ -14,7 +14,7 @@ import (
 // What begins with a word that is no folder's name lies in these folders.
 var (
 	settingsElsewhere = map[string]string{
-		"ban": "internal/limiter/orders", "cors": "httplimit", "decisions": "internal/observe/decisionlog",
+		"cors": "httplimit", "decisions": "internal/observe/decisionlog",
 		"defer": "internal/door/proxy/deferred", "drain": "internal/server", "fields": "httplimit", "headers": "httplimit",
 		"http": "internal/door/httpapi", "identity": "httplimit", "jwt": "httplimit", "limits": "internal/wire/listen",
 		"log": "internal/server", "max_connections": "internal/wire/listen", "prometheus": "internal/host/load",

@@ -20,7 +20,6 @@ type Config struct {
 	regionConfig
 	proxyConfig
 	overloadConfig
-	banConfig
 	insightConfig
 	deferConfig
 	clientConfig

@@ -88,8 +88,8 @@ func TestConfigWays(t *testing.T) {
 		"identity": "user=header:X-User,plan=cookie:p", "jwt.jwks": "keys.json", "fields.repeated": "keep", "fields.lookalikes": "drop", "client_ip.trusted_proxies": "10.0.0.0/8,192.0.2.1", "client_ip.ipv6_prefix": "56", "client_ip.header": "CF-Connecting-IP", "client_ip.hops": "2",
 		"trusted_peers": "192.0.2.0/24", "auth.tokens_file": "tokens", "admin.hosts": "weir.internal,weir", "admin.page": "off", "admin.streams": "7", "audit.path": "audit.jsonl", "headers": "draft11", "cors.origins": "https://shop.example,http://localhost:3000",
 		"rls.response_headers": "true", "rls.dynamic_metadata": "true", "metrics.detailed": "true", "log.level": "debug", "log.format": "json", "drain": "3s", "max_connections": "77",
-		"proxy.concurrency": "adaptive", "proxy.capacity": "40", "proxy.max_held": "9", "overload.line": "20ms", "overload.proxy_line": "1s", "overload.answer": "deny", "prometheus.url": "http://127.0.0.1:9999", "prometheus.every": "1s",
-		"signals": "orders=max(orders_used),jobs=sum(jobs)", "ban.max": "7", "ban.nftables_table": "edge", "recent.entries": "50",
+		"proxy.concurrency": "adaptive", "proxy.capacity": "40", "overload.line": "20ms", "overload.proxy_line": "1s", "overload.answer": "deny", "prometheus.url": "http://127.0.0.1:9999", "prometheus.every": "1s",
+		"signals":    "orders=max(orders_used),jobs=sum(jobs)",
 		"defer.path": "later.db", "defer.max_jobs": "5", "defer.max_bytes": "2MiB", "defer.max_body": "3KiB", "defer.max_dead": "6", "defer.max_age": "1h", "defer.keep": "2h",
 		"auth.doors": "http,forward_auth", "tls.cert": "a.pem,b.pem", "tls.key": "a.key,b.key", "tls.doors": "admin,grpc", "tls.client_ca": "ca.pem", "tls.client_doors": "grpc", "tls.min_version": "1.3",
 		"proxy_protocol.doors": "proxy", "proxy_protocol.peers": "10.0.0.7,unix", "limits.connections_per_address": "12", "limits.header_bytes": "16KiB", "limits.header_timeout": "3s",
@@ -97,7 +97,7 @@ func TestConfigWays(t *testing.T) {
 		"insight.memory": "32MiB", "insight.path": "history", "insight.known": "user,plan", "insight.good_refused": "0.2%",
 		"otel.endpoint": "https://collector:4317", "otel.protocol": "grpc", "otel.traces": "1%", "otel.metrics": "30s", "otel.headers_file": "headers",
 		"decisions.log": "decisions.jsonl", "decisions.outcomes": "denied,soft", "decisions.per_second": "7", "decisions.allowed": "0.5%",
-		"defer.attempts": "3", "defer.parallel": "2", "defer.tickets": "/tickets/",
+		"defer.attempts": "3", "defer.tickets": "/tickets/",
 		"insight.record": "2MiB",
 	}
 	for i := range settings {

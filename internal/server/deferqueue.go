@@ -40,9 +40,6 @@ var deferSettings = []setting{
 	{path: "defer.attempts", value: "8",
 		help: "how often a deferred request is sent before it is given up",
 		set:  toInt(1, 100, func(c *Config) *int { return &c.deferral.Worker.Attempts })},
-	{path: "defer.parallel", value: "64",
-		help: "how many deferred requests are sent at a time",
-		set:  toInt(1, 10_000, func(c *Config) *int { return &c.deferral.Worker.Parallel })},
 	{path: "defer.tickets", value: proxy.DefaultTicketPath,
 		help: "path of the proxy below which clients ask what became of a deferred request",
 		set: text(func(c *Config, s string) error {

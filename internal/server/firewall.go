@@ -12,35 +12,8 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/host/nftables"
-	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/rule"
 )
-
-// banSettings are about bans and recent decisions.
-var banSettings = []setting{
-	{path: "ban.max", value: "100000",
-		help: "bound on the bans in force",
-		set:  toInt(1, 10_000_000, func(c *Config) *int { return &c.bans.Max })},
-	{path: "ban.nftables_table", value: nftables.DefaultTable,
-		help: "table of nftables for bans with at: nftables; one that is there already is taken for our own",
-		set: text(func(c *Config, s string) error {
-			if s == "" || len(s) > 64 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
-				return fmt.Errorf("%q must be letters, digits and _", s)
-			}
-			c.nftables.Table = s
-			return nil
-		})},
-	{path: "recent.entries", value: "10000",
-		help: "recent decisions to keep for weir explain --id",
-		set:  toInt(4, 10_000_000, func(c *Config) *int { return &c.recent.Entries })},
-}
-
-// banConfig is the configuration of bans and recent decisions.
-type banConfig struct {
-	bans     weir.BanOptions
-	nftables nftables.Options
-	recent   recent.Options
-}
 
 // firewall passes bans to the kernel, for rules that ask for it (at: nftables). It is made before
 // the limiter, because the limiter reports bans to it, and is opened when a rule first asks for it.
@@ -67,8 +40,7 @@ const (
 // openFirewall makes the firewall, and opens it if a rule asks for it. A check leaves the kernel
 // alone.
 func (p *program) openFirewall(context.Context) error {
-	o := p.c.nftables
-	o.IPv6Prefix, o.Never = p.c.ipv6Prefix, p.c.clientIP.Trusted
+	o := nftables.Options{IPv6Prefix: p.c.ipv6Prefix, Never: p.c.clientIP.Trusted}
 	p.firewall = newFirewall(o, p.log)
 	if p.check {
 		return nil

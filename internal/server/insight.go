@@ -69,10 +69,13 @@ type insightConfig struct {
 	insightPath string // of the history file; "" for none
 }
 
+// recentEntries is how many recent decisions are kept, for weir explain --id. At a hundred refusals a
+// second they reach back a minute, and take 16 MB. The decision log keeps more.
+const recentEntries = 10_000
+
 // openRecent makes the memory of recent decisions.
 func (p *program) openRecent(context.Context) (err error) {
-	o := p.c.recent
-	o.Bytes = max(16<<20, int64(o.Entries)*1678)
+	o := recent.Options{Entries: recentEntries, Bytes: recentEntries * 1678}
 	o.Hide = secretIdentities(p.c.identity)
 	o.Tally = p.tally
 	p.recent, err = recent.New(o)

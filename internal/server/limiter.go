@@ -13,8 +13,6 @@ import (
 
 // openLimiter makes the limiter on all that works behind it.
 func (p *program) openLimiter(context.Context) (err error) {
-	bans := p.c.bans
-	bans.Changed = p.banChanged
 	watchers := []observe.Watcher{p.metrics, p.recent}
 	if p.insight != nil {
 		watchers = append(watchers, p.insight)
@@ -35,7 +33,7 @@ func (p *program) openLimiter(context.Context) (err error) {
 	p.limiter, err = weir.New(p.metrics.Store(p.tracedStore(p.storage.Store)),
 		weir.WithRules(p.atStart),
 		weir.WithSignals(p.signals),
-		weir.WithBans(bans),
+		weir.WithBans(weir.BanOptions{Changed: p.banChanged}),
 		weir.WithHooks(weir.JoinHooks(hooks...)))
 	if err != nil {
 		return err

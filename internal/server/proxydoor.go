@@ -115,9 +115,6 @@ var proxySettings = []setting{
 	{path: "proxy.capacity", value: "0",
 		help: "requests in flight that are 100 % of the signal in_flight; 0: what proxy.concurrency admits",
 		set:  toInt(0, 1_000_000, func(c *Config) *int { return &c.capacity })},
-	{path: "proxy.max_held", value: "10000",
-		help: "bound on the requests that wait for their turn (on_limit: {wait: …})",
-		set:  toInt(1, 1_000_000, func(c *Config) *int { return &c.proxy.MaxHeld })},
 }
 
 // proxyConfig is the configuration of the reverse proxy.

@@ -57,7 +57,6 @@ var settingGroups = []settingGroup{
 	{title: "Regions", page: "regions.md", settings: regionSettings},
 	{title: "Proxy", settings: proxySettings},
 	{title: "Load", page: "overload.md", settings: loadSettings},
-	{title: "Bans and recent decisions", page: "bans.md", settings: banSettings},
 	{title: "Insight", settings: insightSettings},
 	{title: "Deferred requests", page: "deferring.md", settings: deferSettings},
 	{title: "Clients", page: "keys.md", settings: clientSettings},

@@ -47,6 +47,14 @@ func TestSettingsDocumented(t *testing.T) {
 	}
 }
 
+// TestFewSettings: a setting that nobody would change is a constant. The number may only fall.
+func TestFewSettings(t *testing.T) {
+	const most = 123
+	if n := len(settings); n > most {
+		t.Errorf("%d settings, and at most %d may be: make a constant of one, with its reason", n, most)
+	}
+}
+
 // settingsTables writes a table for each group of settings.
 func settingsTables() string {
 	var b strings.Builder
