@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -9,25 +12,144 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"unsafe"
 
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
-// previewServer is a server that has recorded four requests, two of which it refused.
-func previewServer(t *testing.T, program string, with func(*exec.Cmd)) *servertest.Process {
+// previewServer is a server whose previews are done by another process.
+type previewServer struct{ *servertest.Process }
+
+const previewedRules = "domain: shop\nlimits: [{ name: api, per: [ip], allow: 2/hour }]\n"
+
+// quickPreview is over at once; slowPreview goes on until somebody ends it.
+func quickPreview() map[string]string {
+	return map[string]string{"shop.yaml": strings.Replace(previewedRules, "2/hour", "1/hour", 1)}
+}
+
+func slowPreview() map[string]string {
+	tests := "tests:\n" + strings.Repeat("  - name: many\n    steps: [{ send: { ip: 192.0.2.1, times: 10000000 }, expect: { allowed: true } }]\n", 100)
+	files := quickPreview()
+	files["shop_test.yaml"] = tests
+	return files
+}
+
+// beginPreview starts a preview, and returns where it is asked for; "" if another one runs.
+func (p previewServer) beginPreview(files map[string]string) string {
+	p.T.Helper()
+	body, err := json.Marshal(map[string]any{"files": files})
+	if err != nil {
+		p.T.Fatal(err)
+	}
+	res, err := http.Post("http://"+p.Addr("admin")+"/api/v1/preview", "application/json", bytes.NewReader(body))
+	if err != nil {
+		p.T.Fatal(err)
+	}
+	defer res.Body.Close()
+	switch res.StatusCode {
+	case http.StatusConflict:
+		return ""
+	case http.StatusAccepted:
+		return "http://" + p.Addr("admin") + res.Header.Get("Location")
+	}
+	text, _ := io.ReadAll(res.Body)
+	p.T.Fatalf("%d %s", res.StatusCode, text)
+	return ""
+}
+
+// slow starts a preview that goes on, as soon as the last one has ended, and returns where it is
+// asked for and its process.
+func (p previewServer) slow() (at string, pid int) {
+	p.T.Helper()
+	servertest.Eventually(p.T, "a preview begins", func() bool {
+		at = p.beginPreview(slowPreview())
+		return at != ""
+	})
+	return at, p.child()
+}
+
+// outcome waits for a preview, and returns the answer.
+func outcome(t *testing.T, at string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept", "application/json")
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+// previews checks that a preview has the result that it must have.
+func (p previewServer) previews() {
+	p.T.Helper()
+	var result insight.PreviewResult
+	status, text := outcome(p.T, p.beginPreview(quickPreview()))
+	servertest.SkipIfStarved(p.T, text)
+	if err := json.Unmarshal([]byte(text), &result); err != nil || status != 200 || result.Requests != 4 || result.Now.Refused != 2 || result.Then.Refused != 3 {
+		p.T.Errorf("%d %s\n%s", status, text, p.Stderr)
+	}
+}
+
+// child waits for the process that the program has started.
+func (p previewServer) child() (pid int) {
+	p.T.Helper()
+	servertest.Eventually(p.T, "a process replays", func() bool {
+		stats, err := filepath.Glob("/proc/[0-9]*/stat")
+		if err != nil {
+			p.T.Fatal(err)
+		}
+		for _, name := range stats {
+			// The fields after the name: state, and the process that started it.
+			if fields := statOf(name); len(fields) > 1 && fields[1] == strconv.Itoa(p.Cmd.Process.Pid) && fields[0] != "Z" {
+				pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			}
+		}
+		return pid != 0
+	})
+	return pid
+}
+
+// statOf reads the fields of a stat file of /proc from the state on; none if it is gone.
+func statOf(name string) []string {
+	data, _ := os.ReadFile(name)
+	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+}
+
+// hasNoFile reports whether the program itself does not have a file open, so that it would show in
+// no process that it starts.
+func (p previewServer) hasNoFile(name string) bool {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.Cmd.Process.Pid))
+	return !slices.ContainsFunc(files, func(fd string) bool {
+		file, _ := os.Readlink(fd)
+		return file == name && filepath.Base(fd) == "3"
+	})
+}
+
+// startPreviewServer is a server that has recorded four requests, two of which it refused.
+func startPreviewServer(t *testing.T, program string, with func(*exec.Cmd)) previewServer {
 	t.Helper()
 	dir := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), servertest.PreviewedRules)
+	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), previewedRules)
 	cmd := exec.Command(program, "serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off", "--listen-admin=127.0.0.1:0")
 	cmd.Dir, cmd.Env = dir, append(servertest.PlainEnvironment(), "WEIR_DRAIN=1s", "TZ=Europe/Berlin")
 	if with != nil {
 		with(cmd)
 	}
-	p := servertest.Begin(t, cmd)
+	p := previewServer{servertest.Begin(t, cmd)}
 	for range 4 {
 		servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?ip=192.0.2.1")
 	}
@@ -38,7 +160,7 @@ func previewServer(t *testing.T, program string, with func(*exec.Cmd)) *serverte
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	servertest.Eventually(t, "the process that replays ends", func() bool {
-		fields := servertest.StatOf(fmt.Sprintf("/proc/%d/stat", pid))
+		fields := statOf(fmt.Sprintf("/proc/%d/stat", pid))
 		return len(fields) == 0 || fields[0] == "Z" || fields[0] == "X"
 	})
 }
@@ -54,10 +176,10 @@ func TestPreviewProcess(t *testing.T) {
 	}
 	defer inherited.Close()
 	program := servertest.BuiltProgram(t)
-	p := previewServer(t, program, func(cmd *exec.Cmd) { cmd.ExtraFiles = []*os.File{inherited} })
-	p.Previews()
+	p := startPreviewServer(t, program, func(cmd *exec.Cmd) { cmd.ExtraFiles = []*os.File{inherited} })
+	p.previews()
 
-	at, pid := p.Slow()
+	at, pid := p.slow()
 	proc := fmt.Sprintf("/proc/%d/", pid)
 	denied := noLowering()
 	if denied != nil {
@@ -77,7 +199,7 @@ func TestPreviewProcess(t *testing.T) {
 		tasks, _ := filepath.Glob(proc + "task/*/stat")
 		policies := map[string]int{}
 		for _, name := range tasks {
-			if fields := servertest.StatOf(name); len(fields) > 38 {
+			if fields := statOf(name); len(fields) > 38 {
 				policies[fields[38]]++ // the policy is the 41st field of all
 			}
 		}
@@ -102,10 +224,10 @@ func TestPreviewProcess(t *testing.T) {
 			t.Errorf("it has %s open as %s", file, fd)
 		}
 	}
-	if err != nil || open["0"] == "" || open["1"] == "" || open["2"] == "" || p.HasNoFile(inherited.Name()) {
+	if err != nil || open["0"] == "" || open["1"] == "" || open["2"] == "" || p.hasNoFile(inherited.Name()) {
 		t.Errorf("its files are %v, %v", slices.Collect(maps.Values(open)), err)
 	}
-	if at := p.BeginPreview(servertest.QuickPreview()); at != "" {
+	if at := p.beginPreview(quickPreview()); at != "" {
 		t.Error("a second preview began")
 	}
 
@@ -119,17 +241,17 @@ func TestPreviewProcess(t *testing.T) {
 		t.Fatal(res, err)
 	}
 	gone(t, pid)
-	if status, text := servertest.Outcome(t, at); status != 503 || !strings.Contains(text, "it was ended before it was done") {
+	if status, text := outcome(t, at); status != 503 || !strings.Contains(text, "it was ended before it was done") {
 		t.Errorf("%d %s", status, text)
 	}
 	// The command is interrupted.
 	dir := t.TempDir()
-	for name, text := range servertest.SlowPreview() {
+	for name, text := range slowPreview() {
 		servertest.WriteRules(t, filepath.Join(dir, name), text)
 	}
 	// The result of the one before is there, so that this one can begin.
 	client := servertest.Begin(t, exec.Command(program, "preview", dir, "--server=http://"+p.Addr("admin")))
-	pid = p.Child()
+	pid = p.child()
 	client.Signal(syscall.SIGINT)
 	gone(t, pid)
 	if status := client.Wait(); status != 2 || !strings.Contains(client.Stderr.String(), "interrupted") {
@@ -137,17 +259,17 @@ func TestPreviewProcess(t *testing.T) {
 	}
 
 	// It is killed.
-	at, pid = p.Slow()
+	at, pid = p.slow()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if status, text := servertest.Outcome(t, at); status != 503 || !strings.Contains(text, "the process that replays the requests ended before it was done: signal: killed") {
+	if status, text := outcome(t, at); status != 503 || !strings.Contains(text, "the process that replays the requests ended before it was done: signal: killed") {
 		t.Errorf("%d %s", status, text)
 	}
-	p.Previews()
+	p.previews()
 
 	// The server is killed, before the process knows what it is to do, or later.
-	_, pid = p.Slow()
+	_, pid = p.slow()
 	p.Signal(syscall.SIGKILL)
 	p.Wait()
 	gone(t, pid)
@@ -185,17 +307,17 @@ func TestPreviewOfReplacedProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	const here = "previews replay requests in this process"
-	p := previewServer(t, program, nil)
-	p.Previews()
+	p := startPreviewServer(t, program, nil)
+	p.previews()
 	if err := os.Remove(program); err != nil {
 		t.Fatal(err)
 	}
-	p.Previews()
+	p.previews()
 	if err := os.WriteFile(program, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p.Previews()
-	_, pid := p.Slow() // it is still another process
+	p.previews()
+	_, pid := p.slow() // it is still another process
 	p.Signal(syscall.SIGTERM)
 	if status := p.Wait(); status != 0 || strings.Contains(p.Stderr.String(), here) {
 		t.Errorf("exit status %d\n%s", status, p.Stderr)
@@ -206,12 +328,12 @@ func TestPreviewOfReplacedProgram(t *testing.T) {
 	if err := os.Chmod(program, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p = previewServer(t, program, nil)
+	p = startPreviewServer(t, program, nil)
 	if err := os.Chmod(program, 0o644); err != nil { // as on a file system that was mounted with noexec since
 		t.Fatal(err)
 	}
-	p.Previews()
-	p.Previews()
+	p.previews()
+	p.previews()
 	if text := p.Stderr.String(); strings.Count(text, here) != 1 || !strings.Contains(text, "permission denied") {
 		t.Errorf("it logged\n%s", text)
 	}
