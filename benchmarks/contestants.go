@@ -71,7 +71,8 @@ var Contestants = []Contestant{
 	storeContestant("weir-store-fixed_window", algo.FixedWindow),
 	storeContestant("weir-store-sliding_window", algo.SlidingWindow),
 	{"weir", func(l Limit, keys int) (func() Decider, func() error, error) {
-		return MakeLimiter(keys, fmt.Sprintf("limits:\n  - name: per-user\n    when: { path: /api/** }\n    per: [user]\n    allow: { rate: %d/%s, burst: %d }\n", l.N, l.Window, l.N))
+		return MakeLimiter(keys,
+			fmt.Sprintf("limits:\n  - name: per-user\n    when: { path: /api/** }\n    per: [user]\n    allow: { rate: %d/%s, burst: %d }\n", l.N, l.Window, l.N))
 	}},
 	{"x-time-rate-map", func(l Limit, _ int) (func() Decider, func() error, error) {
 		var mu sync.Mutex
@@ -107,7 +108,8 @@ var Contestants = []Contestant{
 			return nil, nil, err
 		}
 		// Its burst is counted beyond the first request, and so is its emission interval's unit.
-		t, err := throttled.NewGCRARateLimiterCtx(s, throttled.RateQuota{MaxRate: throttled.PerDuration(int(l.N), l.Window), MaxBurst: int(l.N) - 1})
+		t, err := throttled.NewGCRARateLimiterCtx(s,
+			throttled.RateQuota{MaxRate: throttled.PerDuration(int(l.N), l.Window), MaxBurst: int(l.N) - 1})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -119,7 +121,8 @@ var Contestants = []Contestant{
 		}, nothing, nil
 	}},
 	{"ulule", func(l Limit, _ int) (func() Decider, func() error, error) {
-		u := ulule.New(ululememory.NewStoreWithOptions(ulule.StoreOptions{Prefix: "l", CleanUpInterval: time.Hour}), ulule.Rate{Period: l.Window, Limit: l.N})
+		u := ulule.New(ululememory.NewStoreWithOptions(ulule.StoreOptions{Prefix: "l", CleanUpInterval: time.Hour}),
+			ulule.Rate{Period: l.Window, Limit: l.N})
 		return func() Decider {
 			return func(key []byte) bool {
 				c, err := u.Get(context.Background(), text(key))

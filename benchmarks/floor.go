@@ -30,7 +30,8 @@ type floorSlot struct {
 // newFloor makes room for n keys at a load of at most a half.
 func newFloor(n int, cost, burst time.Duration) *floor {
 	size := bits.Len(uint(2*n - 1))
-	f := &floor{seed: maphash.MakeSeed(), table: make([]floorSlot, 1<<size), shift: 64 - size, cost: int64(cost), burst: int64(burst)}
+	f := &floor{seed: maphash.MakeSeed(), table: make([]floorSlot, 1<<size), shift: 64 - size, cost: int64(cost),
+		burst: int64(burst)}
 	f.clock.base = time.Now()
 	f.clock.offset.Store(f.clock.base.UnixNano())
 	return f
@@ -50,7 +51,8 @@ type answer struct {
 // Answer is Take with the answer in full: the cost of the same table with Weir's answer.
 func (f *floor) Answer(key []byte, a *answer) {
 	tat, now, ok := f.take(key)
-	*a = answer{limit: f.burst / f.cost, remaining: (f.burst - (tat - now)) / f.cost, resetAfter: tat - now, allowed: ok}
+	*a = answer{limit: f.burst / f.cost, remaining: (f.burst - (tat - now)) / f.cost, resetAfter: tat - now,
+		allowed: ok}
 	if !ok {
 		a.retryAfter = tat + f.cost - now - f.burst
 	}

@@ -102,7 +102,8 @@ func refusal(d *weir.Decision, nearest *weir.LimitResult) error {
 		}
 		description := fmt.Sprintf("at most %d at a time", l.Limit)
 		if l.Window.Seconds > 0 {
-			description = fmt.Sprintf("at most %d in %d s (%s)", l.Limit, l.Window.Seconds, l.Window.Counter.Limit.Algorithm())
+			description = fmt.Sprintf("at most %d in %d s (%s)", l.Limit, l.Window.Seconds,
+				l.Window.Counter.Limit.Algorithm())
 		}
 		failure.Violations = append(failure.Violations, &errdetails.QuotaFailure_Violation{
 			Subject:     "limit:" + l.Window.Name,
@@ -114,7 +115,8 @@ func refusal(d *weir.Decision, nearest *weir.LimitResult) error {
 	details = append(details, failure)
 	if d.ID != 0 {
 		details = append(details, &errdetails.ErrorInfo{
-			Reason: "RATE_LIMITED", Domain: "github.com/weir-rl/weir", Metadata: map[string]string{"limit": nearest.Window.Name, "decision": d.ID.String()},
+			Reason: "RATE_LIMITED", Domain: "github.com/weir-rl/weir",
+			Metadata: map[string]string{"limit": nearest.Window.Name, "decision": d.ID.String()},
 		})
 	}
 	s, err := status.New(codes.ResourceExhausted, message).WithDetails(details...)

@@ -30,13 +30,15 @@ func (c *call) checkIdentity(source string) error {
 	if value, _ := c.metadata(door.APIKeyFields[0]); door.UnreadableSignature(value) {
 		g.unreadable.Add(1)
 		g.logRefused("since servers read their credentials in different ways", door.APIKeyFields[0])
-		return status.Error(codes.Unauthenticated, "the metadata authorization holds a signature of AWS that is not written as it should be")
+		return status.Error(codes.Unauthenticated,
+			"the metadata authorization holds a signature of AWS that is not written as it should be")
 	}
 	var room [len(door.APIKeyFields)]string
 	if keys := c.apiKeys(room[:0]); len(keys) > 1 {
 		g.repeated.Add(1)
 		g.logRefused("that have several API keys", fromAPIKey)
-		return status.Errorf(codes.InvalidArgument, "the metadata hold %d different API keys: a rate limit might count by another one than the server acts by; send one", len(keys))
+		return status.Errorf(codes.InvalidArgument,
+			"the metadata hold %d different API keys: a rate limit might count by another one than the server acts by; send one", len(keys))
 	}
 	return nil
 }

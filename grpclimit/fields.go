@@ -76,13 +76,15 @@ func (c *call) checkField(key string) error {
 		if scheme := httpfield.Misspelled(value, true, true); scheme != "" {
 			g.unreadable.Add(1)
 			g.logRefused("since servers read their credentials in different ways", key)
-			return status.Errorf(codes.Unauthenticated, "the metadata %s holds %s credentials that are not written as they should be", key, scheme)
+			return status.Errorf(codes.Unauthenticated,
+				"the metadata %s holds %s credentials that are not written as they should be", key, scheme)
 		}
 	}
 	if !httpfield.WellFormed(key, value) {
 		g.unreadable.Add(1)
 		g.logRefused("since servers read their signed tokens in different ways", key)
-		return status.Errorf(codes.InvalidArgument, "the metadata %s holds a signed token that is not written as it should be", key)
+		return status.Errorf(codes.InvalidArgument,
+			"the metadata %s holds a signed token that is not written as it should be", key)
 	}
 	c.fields = append(c.fields, field{key, value, present})
 	return nil
@@ -94,12 +96,14 @@ func isCredentials(key string) bool { return key == "authorization" || key == "p
 func (g *Gate) refuseRepeated(key string, n int) error {
 	g.repeated.Add(1)
 	g.logRefused("that have twice what has one value (Options.KeepRepeated)", key)
-	return status.Error(codes.InvalidArgument, fmt.Sprintf("the metadata %s is there %d times: a rate limit might count by another value than the server acts by; send it once", key, n))
+	return status.Error(codes.InvalidArgument,
+		fmt.Sprintf("the metadata %s is there %d times: a rate limit might count by another value than the server acts by; send it once", key, n))
 }
 
 func (g *Gate) logRefused(why, key string) {
 	if n := g.refusedLine.Due(time.Minute); n > 0 {
-		cmp.Or(g.o.Logger, slog.Default()).Warn("grpclimit: calls are refused "+why, "latest", sparselog.Excerpt(key), "calls", n)
+		cmp.Or(g.o.Logger, slog.Default()).Warn("grpclimit: calls are refused "+why, "latest", sparselog.Excerpt(key),
+			"calls", n)
 	}
 }
 

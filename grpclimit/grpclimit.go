@@ -70,7 +70,8 @@ type Gate struct {
 }
 
 // Unary is a grpc.UnaryServerInterceptor that limits unary calls.
-func (g *Gate) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (g *Gate) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	if g.passes(info.FullMethod) {
 		return handler(ctx, request)
 	}
@@ -96,7 +97,8 @@ func (g *Gate) Unary(ctx context.Context, request any, info *grpc.UnaryServerInf
 
 // Stream is a grpc.StreamServerInterceptor that limits the opening of streams: a stream is one
 // call, however many messages it carries, unless Options.Messages counts those too.
-func (g *Gate) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (g *Gate) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	if g.passes(info.FullMethod) {
 		return handler(srv, stream)
 	}
@@ -162,7 +164,8 @@ func (g *Gate) acquire(ctx context.Context, fullMethod string) *call {
 // ask makes the request that is decided: of the call, or of a message on its stream.
 func (c *call) ask() {
 	o := &c.gate.o
-	c.request = weir.Request{Domain: o.Domain, Attributes: &c.attributes, Hits: 1, MaxDelay: weir.RuleDelay, Door: "grpc"}
+	c.request = weir.Request{Domain: o.Domain, Attributes: &c.attributes, Hits: 1, MaxDelay: weir.RuleDelay,
+		Door: "grpc"}
 	if o.Trace != nil {
 		c.request.Trace = o.Trace(c.ctx, c.path)
 	}

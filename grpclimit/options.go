@@ -101,7 +101,8 @@ func New(l *weir.Limiter, o Options) (*Gate, error) {
 	}
 	if rules, _ := l.Rules(); rules != nil && o.Domain == "" {
 		if domains := rules.Domains(); len(domains) > 1 {
-			return nil, fmt.Errorf("grpclimit: the rules hold the domains %s; set Domain to one of them", strings.Join(domains, ", "))
+			return nil, fmt.Errorf("grpclimit: the rules hold the domains %s; set Domain to one of them",
+				strings.Join(domains, ", "))
 		}
 	}
 	if o.MessageHits != nil && !o.Messages {
@@ -158,7 +159,8 @@ func (g *Gate) supplies(attribute string) bool {
 	}
 	_, identified := g.o.Identity[attribute]
 	_, program := g.o.Attributes[attribute]
-	return identified || program || slices.Contains(ownAttributes[:], attribute) || strings.HasPrefix(attribute, headerPrefix)
+	return identified || program || slices.Contains(ownAttributes[:], attribute) ||
+		strings.HasPrefix(attribute, headerPrefix)
 }
 
 // Stats counts the calls that a Gate holds, or held, and those that it let pass.

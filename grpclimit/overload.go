@@ -69,7 +69,8 @@ func (c *call) answer(err error) {
 // isOverload reports whether calls to an overloaded server end with such an error.
 func isOverload(err error) bool {
 	switch status.Code(err) {
-	case codes.Unknown, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Internal, codes.Unavailable, codes.DataLoss:
+	case codes.Unknown, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Internal, codes.Unavailable,
+		codes.DataLoss:
 		return true
 	}
 	return false
@@ -86,7 +87,8 @@ func (c *call) end() {
 
 // overloaded is the error of a call that was turned away.
 func overloaded() error {
-	s := status.New(codes.Unavailable, "this service is busier than it can be just now, and has to turn some calls away; try again in a moment")
+	s := status.New(codes.Unavailable,
+		"this service is busier than it can be just now, and has to turn some calls away; try again in a moment")
 	if detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)}); err == nil {
 		s = detailed
 	}

@@ -68,7 +68,8 @@ func (c *cookie) within(pair string) bool {
 	if end < 0 {
 		return false
 	}
-	for part := range strings.FieldsFuncSeq(pair[end:], func(r rune) bool { return r == ' ' || r == ',' || r == '\t' }) {
+	for part := range strings.FieldsFuncSeq(pair[end:],
+		func(r rune) bool { return r == ' ' || r == ',' || r == '\t' }) {
 		if name, _, found := strings.Cut(part, "="); found && c.is(name) {
 			return true
 		}

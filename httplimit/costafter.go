@@ -69,7 +69,8 @@ func (p *Pass) settle() {
 		return
 	}
 	r := p.attrs.r
-	info := rule.ResponseInfo{Status: seen.status, Header: seen.header, Bytes: seen.bytes.Load(), Duration: time.Since(seen.start)}
+	info := rule.ResponseInfo{Status: seen.status, Header: seen.header, Bytes: seen.bytes.Load(),
+		Duration: time.Since(seen.start)}
 	switch {
 	case info.Status != 0:
 	case r.Context().Err() != nil:

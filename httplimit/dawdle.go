@@ -53,7 +53,8 @@ func (p *Pass) Dawdling(answer bool, cut func()) *Dawdling {
 // mayDawdle reports whether r has a body for which nobody waits before it takes a place: it has no
 // length, and may be a call in both directions, or its client is to be asked for it.
 func mayDawdle(r *http.Request) bool {
-	return r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody && (r.ContentLength < 0 || r.Header["Expect"] != nil)
+	return r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody &&
+		(r.ContentLength < 0 || r.Header["Expect"] != nil)
 }
 
 // Begin notes that the client keeps the request waiting. From now on it counts as the abandoned
@@ -230,7 +231,8 @@ func (p *Pass) crowdedOut(d *weir.Decision) (out bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p.places(d, func(s share, places int64) bool {
-		out = a.of[s] >= half(places) || (body || answer && a.unread[s] > 0 && p.gate.fewFree(s)) && !a.hasRoom(s, places)
+		out = a.of[s] >= half(places) ||
+			(body || answer && a.unread[s] > 0 && p.gate.fewFree(s)) && !a.hasRoom(s, places)
 		return !out
 	})
 	if out {

@@ -194,7 +194,8 @@ func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 
 // checkHeader looks for fields of the header that come twice, or under another name, and for values
 // that cannot be read. auth are the parts of the Authorization field that are read.
-func (g *FieldGuard) checkHeader(a *Attributes, f *rule.Fields, reads *fieldReads, auth authReads) (FieldProblem, bool) {
+func (g *FieldGuard) checkHeader(a *Attributes, f *rule.Fields, reads *fieldReads,
+	auth authReads) (FieldProblem, bool) {
 	h := a.r.Header
 	alike, odd := a.elsewhere, false // whether other names may be taken for one that is read
 	var read lengths
@@ -273,11 +274,13 @@ func isLatinBlank(c byte) bool { return c == 0x85 || c == 0xa0 }
 func isASCIIText(c byte) bool { return ' ' < c && c < 0x7f }
 
 func (g *FieldGuard) paddedField(name string) FieldProblem {
-	return g.refuse(unreadable, name, "The value of the field "+name+" begins or ends with a blank of another kind than HTTP has, which some servers take off.", "")
+	return g.refuse(unreadable, name,
+		"The value of the field "+name+" begins or ends with a blank of another kind than HTTP has, which some servers take off.", "")
 }
 
 func (g *FieldGuard) repeatedField(name string, lines int) FieldProblem {
-	return g.refuse(repeated, name, "The request has the field "+name+" "+strconv.Itoa(lines)+" times."+whyRepeated, "fields.repeated")
+	return g.refuse(repeated, name, "The request has the field "+name+" "+strconv.Itoa(lines)+" times."+whyRepeated,
+		"fields.repeated")
 }
 
 const (
@@ -288,7 +291,8 @@ const (
 
 // unreadable refuses credentials that cannot be read.
 func (g *FieldGuard) unreadable(name, scheme string, reads authReads) FieldProblem {
-	p := g.refuse(unreadable, scheme, "The "+name+" field holds "+scheme+" credentials that are not written as they should be, so that servers read them in different ways.", "")
+	p := g.refuse(unreadable, scheme,
+		"The "+name+" field holds "+scheme+" credentials that are not written as they should be, so that servers read them in different ways.", "")
 	if reads&readsBasic != 0 && scheme == "Basic" || reads&readsBearer != 0 && scheme == "Bearer" {
 		p.Status, p.Challenge = http.StatusUnauthorized, `Bearer error="invalid_token"`
 		if scheme == "Basic" {
@@ -300,7 +304,8 @@ func (g *FieldGuard) unreadable(name, scheme string, reads authReads) FieldProbl
 
 // unreadableToken refuses a signed token that servers read in different ways.
 func (g *FieldGuard) unreadableToken(where string) FieldProblem {
-	return g.refuse(unreadable, where, "The "+where+" holds a signed token that is not written as an encoder writes it. Some servers take no notice of that, and a rate limit might count one client as many.", "")
+	return g.refuse(unreadable, where,
+		"The "+where+" holds a signed token that is not written as an encoder writes it. Some servers take no notice of that, and a rate limit might count one client as many.", "")
 }
 
 // checkReadings reads the cookies and the API keys of the Identity. If one of them has several
@@ -318,7 +323,8 @@ func (g *FieldGuard) checkReadings(a *Attributes, lines []string) (FieldProblem,
 			c := &cookie{s.arg, s.folded}
 			var ok bool
 			if values, ok = c.values(lines, room[:0]); !ok {
-				return g.refuse(unreadable, c.name, "The cookie "+c.name+" cannot be read: servers read such a value, or such a field, in different ways.", ""), false
+				return g.refuse(unreadable, c.name,
+					"The cookie "+c.name+" cannot be read: servers read such a value, or such a field, in different ways.", ""), false
 			}
 		case fromAPIKey:
 			if values = apiKeys(a.r, a.query, room[:0]); len(values) == 1 {
@@ -347,7 +353,8 @@ func (g *FieldGuard) checkReadings(a *Attributes, lines []string) (FieldProblem,
 			if s.kind == fromCookie {
 				what = "cookie " + s.arg
 			}
-			return g.refuse(cookies, what, "The "+what+" comes with more values than are looked at: "+strconv.Itoa(maxReadings)+" in all, of all cookies and API keys that tell who somebody is. Servers take different ones of them.", "fields.repeated"), false
+			return g.refuse(cookies, what,
+				"The "+what+" comes with more values than are looked at: "+strconv.Itoa(maxReadings)+" in all, of all cookies and API keys that tell who somebody is. Servers take different ones of them.", "fields.repeated"), false
 		}
 		if all == nil {
 			all = make([][]string, len(id.sources))

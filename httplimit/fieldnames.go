@@ -25,7 +25,8 @@ func (l lengths) has(name string) bool { return l>>min(len(name), 63)&1 != 0 }
 // dash, and is as long as a name that is read, or like one of X-Forwarded.
 func hasOddName(h http.Header, read lengths) bool {
 	for name := range h {
-		if (read.has(name) || len(name) > len(forwardedPrefix) && name[0] == 'X' && isForwardedName(name)) && isOddName(name) {
+		if (read.has(name) || len(name) > len(forwardedPrefix) && name[0] == 'X' && isForwardedName(name)) &&
+			isOddName(name) {
 			return true
 		}
 	}
@@ -89,7 +90,9 @@ func (g *FieldGuard) checkNames(a *Attributes, f *rule.Fields, reads *fieldReads
 			delete(a.r.Header, name)
 			continue
 		}
-		return g.refuse(lookalike, name, "The request has a field "+answer.Printable(name)+", which some servers take for "+like+"."+why, "fields.lookalikes"), false
+		return g.refuse(lookalike, name,
+			"The request has a field "+answer.Printable(name)+", which some servers take for "+like+"."+why,
+			"fields.lookalikes"), false
 	}
 	return FieldProblem{}, true
 }
@@ -100,7 +103,8 @@ func likeRead(name string, f *rule.Fields, reads *fieldReads) string {
 	for _, list := range [...][]httpfield.HeaderField{f.Headers, reads.headers} {
 		for i := range list {
 			field := &list[i]
-			if field.Dashed && len(name) == len(field.Name) && name != field.Canonical && alike(name, field.Name) && !isRead(name, f, reads) {
+			if field.Dashed && len(name) == len(field.Name) && name != field.Canonical && alike(name, field.Name) &&
+				!isRead(name, f, reads) {
 				return field.Canonical
 			}
 		}
@@ -116,7 +120,8 @@ func (g *FieldGuard) checkTrailer(a *Attributes, f *rule.Fields, reads *fieldRea
 	}
 	for name := range a.r.Trailer {
 		if like := likeRead(name, f, reads); like != "" || isRead(name, f, reads) {
-			return g.refuse(repeated, name, "The request announces a trailer "+answer.Printable(name)+", which some servers take for a field of its header."+whyRepeated, "fields.repeated"), false
+			return g.refuse(repeated, name,
+				"The request announces a trailer "+answer.Printable(name)+", which some servers take for a field of its header."+whyRepeated, "fields.repeated"), false
 		}
 	}
 	return FieldProblem{}, true

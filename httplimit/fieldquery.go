@@ -80,16 +80,19 @@ const (
 )
 
 func (g *FieldGuard) repeatedParameter(name string) FieldProblem {
-	return g.refuse(repeated, name, "The query has the parameter "+answer.Printable(name)+" more than once."+whyRepeated, "fields.repeated")
+	return g.refuse(repeated, name,
+		"The query has the parameter "+answer.Printable(name)+" more than once."+whyRepeated, "fields.repeated")
 }
 
 func (g *FieldGuard) lookalikeParameter(name, like string) FieldProblem {
-	return g.refuse(lookalike, name, "The query has a parameter "+answer.Printable(name)+", which some servers take for "+answer.Printable(like)+"."+whyLookalike, "fields.lookalikes")
+	return g.refuse(lookalike, name,
+		"The query has a parameter "+answer.Printable(name)+", which some servers take for "+answer.Printable(like)+"."+whyLookalike, "fields.lookalikes")
 }
 
 func (g *FieldGuard) partOfParameter(name string) FieldProblem {
 	name = answer.Printable(name)
-	return g.refuse(lookalike, name, "The query has a parameter "+name+" and parts of one, such as "+name+"[size]. Servers take different ones of them for "+name+", so a rate limit might count by another than the server behind it acts by.", "fields.lookalikes")
+	return g.refuse(lookalike, name,
+		"The query has a parameter "+name+" and parts of one, such as "+name+"[size]. Servers take different ones of them for "+name+", so a rate limit might count by another than the server behind it acts by.", "fields.lookalikes")
 }
 
 // behindSemicolon looks at the parameters of servers that end them at a semicolon, too: one behind

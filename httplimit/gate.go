@@ -232,7 +232,8 @@ func checkLimiter(l *weir.Limiter, domain string) error {
 	}
 	if rules, _ := l.Rules(); rules != nil && domain == "" {
 		if domains := rules.Domains(); len(domains) > 1 {
-			return fmt.Errorf("httplimit: the rules hold the domains %s; set Domain to one of them", strings.Join(domains, ", "))
+			return fmt.Errorf("httplimit: the rules hold the domains %s; set Domain to one of them",
+				strings.Join(domains, ", "))
 		}
 	}
 	return nil
@@ -249,7 +250,8 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 		p.reset()
 		return nil
 	}
-	p.request = weir.Request{Door: g.o.Door, Domain: g.o.Domain, Attributes: &p.attrs, Also: p.attrs.also, Hits: 1, MaxDelay: weir.RuleDelay}
+	p.request = weir.Request{Door: g.o.Door, Domain: g.o.Domain, Attributes: &p.attrs, Also: p.attrs.also, Hits: 1,
+		MaxDelay: weir.RuleDelay}
 	if g.o.Trace != nil {
 		p.request.Trace = g.o.Trace(r)
 	}

@@ -30,7 +30,8 @@ type readAhead struct {
 // startReadAhead replaces r.Body, and calls hungUp if it cannot be read; it returns false if r's
 // body is not to be read ahead.
 func startReadAhead(r *http.Request, hungUp func()) bool {
-	if r.ProtoMajor != 1 || r.Body == nil || r.Body == http.NoBody || r.ContentLength <= 0 || r.ContentLength > readAheadMax || r.Header.Get("Expect") != "" {
+	if r.ProtoMajor != 1 || r.Body == nil || r.Body == http.NoBody || r.ContentLength <= 0 ||
+		r.ContentLength > readAheadMax || r.Header.Get("Expect") != "" {
 		return false
 	}
 	a := &readAhead{body: r.Body, done: make(chan struct{})}

@@ -45,7 +45,8 @@ type family struct {
 }
 
 var families = [...]family{
-	{"x-delta", XDelta}, {"x-epoch", XEpoch}, {"envoy03", Envoy03}, {"draft03", Draft03}, {"draft11", Draft11}, {"next", Next}, {"off", Off},
+	{"x-delta", XDelta}, {"x-epoch", XEpoch}, {"envoy03", Envoy03}, {"draft03", Draft03}, {"draft11", Draft11},
+	{"next", Next}, {"off", Off},
 }
 
 // sameFields are the families that exclude each other, with the fields that they write differently.
@@ -63,7 +64,8 @@ var sameFields = [...]struct {
 func ParseHeaders(names []string) (Headers, error) {
 	var f Headers
 	for _, name := range names {
-		i := slices.IndexFunc(families[:], func(f family) bool { return strings.EqualFold(f.name, strings.TrimSpace(name)) })
+		i := slices.IndexFunc(families[:],
+			func(f family) bool { return strings.EqualFold(f.name, strings.TrimSpace(name)) })
 		if i < 0 {
 			return 0, fmt.Errorf("headers: %q is no family of headers; known are x-delta, x-epoch, envoy03, draft03, draft11, next and off", name)
 		}
@@ -75,11 +77,13 @@ func ParseHeaders(names []string) (Headers, error) {
 // check returns an error for families that do not go together.
 func (f Headers) check() error {
 	if f&Off != 0 && f != Off {
-		return fmt.Errorf("headers: off stands alone, but the list is %s; remove off or the others", strings.ReplaceAll(f.String(), ",", ", "))
+		return fmt.Errorf("headers: off stands alone, but the list is %s; remove off or the others",
+			strings.ReplaceAll(f.String(), ",", ", "))
 	}
 	for _, s := range sameFields {
 		if both := f & s.of; bits.OnesCount8(uint8(both)) > 1 {
-			return fmt.Errorf("headers: %s write %s in different ways; keep one of them", strings.ReplaceAll(both.String(), ",", " and "), s.fields)
+			return fmt.Errorf("headers: %s write %s in different ways; keep one of them",
+				strings.ReplaceAll(both.String(), ",", " and "), s.fields)
 		}
 	}
 	return nil

@@ -156,7 +156,8 @@ func (id *Identity) with(more map[string]func(*http.Request) string) (*Identity,
 	}
 	out := &Identity{}
 	if id != nil {
-		out = &Identity{names: slices.Clone(id.names), sources: slices.Clone(id.sources), keys: id.keys, reads: id.reads}
+		out = &Identity{names: slices.Clone(id.names), sources: slices.Clone(id.sources), keys: id.keys,
+			reads: id.reads}
 	}
 	for _, name := range slices.Sorted(maps.Keys(more)) {
 		switch err := checkAttributeName(name); {
@@ -179,7 +180,8 @@ func checkAttributeName(name string) error {
 	switch {
 	case name == "":
 		return fmt.Errorf("identity: an attribute without a name; write for example user: \"header:X-User-Id\"")
-	case name == "method", name == "path", name == "host", name == "ip", strings.HasPrefix(name, "header."), strings.HasPrefix(name, "query."):
+	case name == "method", name == "path", name == "host", name == "ip", strings.HasPrefix(name, "header."),
+		strings.HasPrefix(name, "query."):
 		return fmt.Errorf("identity.%s: every request has this attribute of itself; choose another name, such as user", name)
 	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '|' || r == '=' }):
 		return fmt.Errorf("identity: %q is no name of an attribute; spaces, control characters, | and = are not allowed", name)
@@ -199,12 +201,14 @@ func parseSource(name, s string) (source, error) {
 		return of, nil
 	case "header":
 		if arg == "" || !chars.IsToken(arg) {
-			return source{}, fmt.Errorf("identity.%s: %q names no header; write header:NAME, such as header:X-User-Id", name, s)
+			return source{}, fmt.Errorf("identity.%s: %q names no header; write header:NAME, such as header:X-User-Id",
+				name, s)
 		}
 		return source{kind: fromHeader, arg: textproto.CanonicalMIMEHeaderKey(arg)}, nil
 	case "cookie":
 		if arg == "" || !chars.IsToken(arg) {
-			return source{}, fmt.Errorf("identity.%s: %q names no cookie; write cookie:NAME, such as cookie:session", name, s)
+			return source{}, fmt.Errorf("identity.%s: %q names no cookie; write cookie:NAME, such as cookie:session",
+				name, s)
 		}
 		return source{kind: fromCookie, arg: arg, folded: foldCookie(arg)}, nil
 	case "jwt":
@@ -216,7 +220,8 @@ func parseSource(name, s string) (source, error) {
 		if hasArg {
 			return source{}, fmt.Errorf("identity.%s: %s takes nothing after it; write %s: %s", name, kind, name, kind)
 		}
-		return source{kind: map[string]sourceKind{"basic": fromBasic, "bearer": fromBearer, "apikey": fromAPIKey, "tls": fromTLS}[kind]}, nil
+		return source{kind: map[string]sourceKind{"basic": fromBasic, "bearer": fromBearer, "apikey": fromAPIKey,
+			"tls": fromTLS}[kind]}, nil
 	}
 	return source{}, fmt.Errorf("identity.%s: %q is no source; use header:NAME, cookie:NAME, hash:header:NAME, hash:cookie:NAME, apikey, basic, bearer, tls or jwt:CLAIM", name, s)
 }

@@ -122,7 +122,8 @@ func joinOne(h, other http.Header, keys []string, say precedence) {
 // joinStructured joins RateLimit with RateLimit-Policy. Where one of two is none of the lists that
 // drafts 8 and later have, as draft 7's is none, one stays as a whole.
 func joinStructured(h, other http.Header, say precedence) {
-	if len(other[hdrRateLimit]) > 0 && len(h[hdrRateLimit]) > 0 && !(isList(h[hdrRateLimit]) && isList(other[hdrRateLimit])) {
+	if len(other[hdrRateLimit]) > 0 && len(h[hdrRateLimit]) > 0 &&
+		!(isList(h[hdrRateLimit]) && isList(other[hdrRateLimit])) {
 		ours, ok := leastIn(h)
 		theirs, readable := leastIn(other)
 		if ok && (!readable || say != always && !theirs.before(ours, say)) {

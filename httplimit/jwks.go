@@ -226,7 +226,8 @@ func (l *loadedKeys) verify(token string, claims []string) *verifiedToken {
 	header := sig.Signatures[0].Protected
 	for i := range l.keys {
 		k := &l.keys[i]
-		if header.KeyID != "" && k.id != "" && header.KeyID != k.id || !slices.Contains(k.algs, jose.SignatureAlgorithm(header.Algorithm)) {
+		if header.KeyID != "" && k.id != "" && header.KeyID != k.id ||
+			!slices.Contains(k.algs, jose.SignatureAlgorithm(header.Algorithm)) {
 			continue
 		}
 		payload, err := sig.Verify(k.key)

@@ -108,7 +108,8 @@ func (e *LimitedError) Error() string {
 	if e.RetryAfter >= 0 {
 		when = "it may be sent in " + e.RetryAfter.String()
 	}
-	return fmt.Sprintf("httplimit: %s %s: not sent: refused by %s; %s", e.method, e.host, strings.Join(e.Limits, ", "), when)
+	return fmt.Sprintf("httplimit: %s %s: not sent: refused by %s; %s", e.method, e.host,
+		strings.Join(e.Limits, ", "), when)
 }
 
 // outbound is one request on its way.
@@ -170,7 +171,8 @@ func (out *outbound) admit() error {
 	if r.Host == "" {
 		out.attrs.host = withoutRootDot(r.URL.Host)
 	}
-	out.request = weir.Request{Door: "client", Domain: t.o.Domain, Attributes: &out.attrs, Hits: 1, MaxDelay: weir.RuleDelay}
+	out.request = weir.Request{Door: "client", Domain: t.o.Domain, Attributes: &out.attrs, Hits: 1,
+		MaxDelay: weir.RuleDelay}
 	if t.o.Hits != nil {
 		out.request.Hits = t.o.Hits(r)
 		out.request.Peek = out.request.Hits == 0
@@ -190,7 +192,8 @@ func (out *outbound) admit() error {
 		case out.visit.HungUp:
 			return err
 		case err != nil:
-			return fmt.Errorf("httplimit: %s %s: not sent: the limits could not be checked: %w", out.attrs.method, r.URL.Host, err)
+			return fmt.Errorf("httplimit: %s %s: not sent: the limits could not be checked: %w", out.attrs.method,
+				r.URL.Host, err)
 		case out.decision.WithoutStore != nil:
 			out.failure(out.decision.WithoutStore)
 		}
@@ -243,7 +246,8 @@ const slotPoll = 100 * time.Millisecond
 // refusal is the error of a refused request.
 func (out *outbound) refusal() error {
 	d := &out.decision
-	e := &LimitedError{Limits: d.LimitedBy(nil), RetryAfter: -1, ID: d.ID, method: out.attrs.method, host: out.r.URL.Host}
+	e := &LimitedError{Limits: d.LimitedBy(nil), RetryAfter: -1, ID: d.ID, method: out.attrs.method,
+		host: out.r.URL.Host}
 	if d.Banned.Rule != nil {
 		e.Limits = []string{d.Banned.Rule.Name}
 	}
@@ -273,7 +277,8 @@ func (out *outbound) end(resp *http.Response, bytes int64) {
 			}
 			return answer.ResponseField(resp.Header, name)
 		}
-		err := t.lines.Settle(ctx, t.limiter, &out.decision, rule.ResponseInfo{Status: resp.StatusCode, Header: field, Bytes: bytes, Duration: time.Since(out.start)})
+		err := t.lines.Settle(ctx, t.limiter, &out.decision,
+			rule.ResponseInfo{Status: resp.StatusCode, Header: field, Bytes: bytes, Duration: time.Since(out.start)})
 		if err != nil {
 			out.failure(err)
 		}

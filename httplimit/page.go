@@ -23,7 +23,8 @@ const (
 
 // contentType is the media type in which a default refusal of the form is sent.
 func (f form) contentType() string {
-	return [...]string{formJSON: answer.ProblemJSON, formHTML: "text/html; charset=utf-8", formText: "text/plain; charset=utf-8"}[f]
+	return [...]string{formJSON: answer.ProblemJSON, formHTML: "text/html; charset=utf-8",
+		formText: "text/plain; charset=utf-8"}[f]
 }
 
 // preferred returns the form that an Accept header prefers. It is problem details for clients that
@@ -44,7 +45,8 @@ const pageStyle = `:root{color-scheme:light dark;--ground:#fff;--ink:#1b1f24;--f
 // pagePolicy lets the page load nothing and run nothing; its style is known by its hash.
 var pagePolicy = func() string {
 	sum := sha256.Sum256([]byte(pageStyle))
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action 'none'"
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; base-uri 'none'; form-action 'none'"
 }()
 
 // appendPage appends the default refusal as a page.

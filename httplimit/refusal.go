@@ -201,8 +201,10 @@ func xmlCode(body []byte) string {
 // throttled are the errors by which AWS refuses a request for its rate, by the list of its own
 // clients.
 var throttled = [...]string{
-	"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException", "RequestThrottled", "TooManyRequestsException",
-	"ProvisionedThroughputExceededException", "RequestLimitExceeded", "BandwidthLimitExceeded", "LimitExceededException", "SlowDown", "EC2ThrottledException",
+	"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException", "RequestThrottled",
+	"TooManyRequestsException",
+	"ProvisionedThroughputExceededException", "RequestLimitExceeded", "BandwidthLimitExceeded",
+	"LimitExceededException", "SlowDown", "EC2ThrottledException",
 }
 
 // isThrottled reports whether an error of AWS is one of these. It may be named within a namespace,

@@ -112,7 +112,8 @@ func sayRetry(h http.Header, d *weir.Decision) {
 
 // responseData holds the values that templates may use in a refusal by near.
 func responseData(d *weir.Decision, near *weir.LimitResult, status int) rule.ResponseData {
-	data := rule.ResponseData{Limit: near.Window.Name, RetryAfter: algo.Never, RetryAfterText: "never", ID: d.ID.String(), Domain: d.Domain, Status: status}
+	data := rule.ResponseData{Limit: near.Window.Name, RetryAfter: algo.Never, RetryAfterText: "never",
+		ID: d.ID.String(), Domain: d.Domain, Status: status}
 	if d.RetryAfter != algo.Never {
 		data.RetryAfter = max(1, answer.CeilSeconds(d.RetryAfter))
 		data.RetryAfterText = durationText(data.RetryAfter)

@@ -77,7 +77,8 @@ func NewRetryTransport(base http.RoundTripper, o RetryOptions) (*RetryTransport,
 		base = http.DefaultTransport
 	}
 	switch {
-	case o.MaxAttempts < 0 || o.MaxWait < 0 || o.Backoff < 0 || o.MaxBackoff < 0 || o.RetryBurst < 0 || o.MaxServers < 0:
+	case o.MaxAttempts < 0 || o.MaxWait < 0 || o.Backoff < 0 || o.MaxBackoff < 0 || o.RetryBurst < 0 ||
+		o.MaxServers < 0:
 		return nil, errors.New("httplimit: RetryOptions: numbers and times must not be below 0")
 	case !(o.RetryShare >= 0 && o.RetryShare <= 1):
 		return nil, errors.New("httplimit: RetryOptions.RetryShare: must be from 0 to 1")
@@ -116,7 +117,8 @@ func (e *WaitError) Error() string {
 	if e.Deadline {
 		bound = "beyond the deadline"
 	}
-	return fmt.Sprintf("httplimit: %s %s: not sent: the server asks to wait for %v, %s", e.method, e.host, e.Wait.Round(time.Millisecond), bound)
+	return fmt.Sprintf("httplimit: %s %s: not sent: the server asks to wait for %v, %s", e.method, e.host,
+		e.Wait.Round(time.Millisecond), bound)
 }
 
 // Unwrap makes it a context.DeadlineExceeded if that is the reason.

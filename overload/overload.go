@@ -125,7 +125,8 @@ type Limiter struct {
 func New(o Options) (*Limiter, error) {
 	if o.Fixed != 0 {
 		if o.Fixed < 1 || o.Fixed > MaxLimit {
-			return nil, fmt.Errorf("a concurrency of %d is not possible; write a number from 1 to %d, or adaptive", o.Fixed, MaxLimit)
+			return nil, fmt.Errorf("a concurrency of %d is not possible; write a number from 1 to %d, or adaptive",
+				o.Fixed, MaxLimit)
 		}
 		if o.Min != 0 || o.Max != 0 || o.Initial != 0 {
 			return nil, fmt.Errorf("a fixed concurrency has no bounds; leave out the bounds or the number %d", o.Fixed)

@@ -23,7 +23,8 @@ var Measured = Costs{
 // NodeTime returns the mean time that nodes take for a decision.
 func (c *Costs) NodeTime(t *Tally) time.Duration {
 	local := t.Local()
-	return time.Duration(local*float64(c.Here)+(1-local)*float64(c.Asked)) + c.Node.Of(t.PerDecision(t.Calls), t.PerDecision(t.Operations), 1-local)
+	return time.Duration(local*float64(c.Here)+(1-local)*float64(c.Asked)) + c.Node.Of(t.PerDecision(t.Calls),
+		t.PerDecision(t.Operations), 1-local)
 }
 
 // StoreTime returns the mean time that stores take for a decision.

@@ -49,7 +49,8 @@ func (w *world) serve(c *call) {
 			if op.peek {
 				ask.Cost = 0
 			}
-			if op.result = w.s.Limit.TakeAhead(&key.state, &key.lease, c.now, ask, &op.ahead); op.result.Allowed && !op.peek {
+			if op.result = w.s.Limit.TakeAhead(&key.state, &key.lease, c.now, ask, &op.ahead); op.result.Allowed &&
+				!op.peek {
 				op.admitted = 1
 				w.judge(k)
 			}

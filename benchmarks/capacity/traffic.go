@@ -36,7 +36,8 @@ func checkStrata(strata []Stratum) error {
 	}
 	for i := range strata {
 		s := &strata[i]
-		if s.Keys < 1 || s.Sample < 0 || s.Sample > s.Keys || s.sampled() > maxSampled || !(s.Rate > 0) || math.IsInf(s.Rate, 1) {
+		if s.Keys < 1 || s.Sample < 0 || s.Sample > s.Keys || s.sampled() > maxSampled || !(s.Rate > 0) ||
+			math.IsInf(s.Rate, 1) {
 			return fmt.Errorf("capacity: stratum %d has %d keys of %v a second, %d of them simulated; all must be above 0, and no more simulated than there are", i, s.Keys, s.Rate, s.Sample)
 		}
 	}
@@ -63,7 +64,8 @@ func Zipf(keys int64, s, total float64, hot int64, grow, share float64) []Stratu
 		if n > 1 {
 			name = fmt.Sprintf("%d to %d", from, to)
 		}
-		out = append(out, Stratum{Name: name, Keys: n, Rate: total * harmonic(from, to, s) / whole / float64(n), Sample: sample})
+		out = append(out, Stratum{Name: name, Keys: n, Rate: total * harmonic(from, to, s) / whole / float64(n),
+			Sample: sample})
 		from = to + 1
 	}
 	return out

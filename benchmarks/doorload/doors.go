@@ -55,7 +55,8 @@ type wire struct {
 	answer   func(r *bufio.Reader) (refused bool, err error)
 }
 
-func dialAll(addr string, question func(path, key string) string, answer func(*bufio.Reader) (bool, error)) (loader, error) {
+func dialAll(addr string, question func(path, key string) string,
+	answer func(*bufio.Reader) (bool, error)) (loader, error) {
 	w := &wire{question: question, answer: answer}
 	for range clients {
 		conn, err := net.Dial("tcp", addr)
@@ -130,12 +131,14 @@ func postQuestion(path, key string) string {
 // nginxQuestion is a check of forward auth, as nginx sends it for a browser.
 func nginxQuestion(path, key string) string {
 	return "GET /api/v1/forward-auth/nginx HTTP/1.1\r\nHost: shop.example\r\nX-Original-Method: GET\r\nX-Original-URI: " + path +
-		"\r\nX-Forwarded-For: 192.0.2.1\r\nX-User: " + key + "\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64) doorload\r\n" +
+		"\r\nX-Forwarded-For: 192.0.2.1\r\nX-User: " + key +
+		"\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64) doorload\r\n" +
 		"Accept: text/html,application/xhtml+xml\r\nAccept-Language: en\r\nAccept-Encoding: gzip\r\n\r\n"
 }
 
 func proxyQuestion(path, key string) string {
-	return "GET " + path + " HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: doorload\r\nAccept: */*\r\nX-User: " + key + "\r\n\r\n"
+	return "GET " + path + " HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: doorload\r\nAccept: */*\r\nX-User: " + key +
+		"\r\n\r\n"
 }
 
 // chunkedQuestion is an upload of 10 KiB through the proxy, whose length is not said before.
@@ -249,7 +252,8 @@ func dialH2(addr string) (loader, error) {
 	for range clients {
 		var protocols http.Protocols
 		protocols.SetUnencryptedHTTP2(true)
-		l.clients = append(l.clients, &http.Client{Timeout: patience, Transport: &http.Transport{Protocols: &protocols}})
+		l.clients = append(l.clients,
+			&http.Client{Timeout: patience, Transport: &http.Transport{Protocols: &protocols}})
 	}
 	return l, nil
 }

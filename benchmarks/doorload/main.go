@@ -70,7 +70,8 @@ func parse(args []string, usage io.Writer) (p plan, err error) {
 	flags.IntVar(&p.requests, "requests", 1500, "requests in one measurement")
 	flags.IntVar(&p.procs, "procs", 1, "processors of each server (GOMAXPROCS)")
 	flags.DurationVar(&p.most, "most", 10*time.Minute, "the longest that all of it may take")
-	flags.StringVar(&p.profiles, "profiles", "", "a folder: write a processor profile of -a at each door into it, and compare nothing")
+	flags.StringVar(&p.profiles, "profiles", "",
+		"a folder: write a processor profile of -a at each door into it, and compare nothing")
 	flags.DurationVar(&p.profileFor, "profile-for", 5*time.Second, "how long a profile takes, in whole seconds")
 	if err := flags.Parse(args); err != nil {
 		return p, err

@@ -23,7 +23,8 @@ func (p plan) profile(upstream string, progress io.Writer) error {
 		done := make(chan error, 1)
 		seconds := int(math.Ceil(p.profileFor.Seconds()))
 		go func() {
-			done <- fetch(fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", s.log.address("admin"), seconds), filepath.Join(p.profiles, door+".pprof"))
+			done <- fetch(fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", s.log.address("admin"), seconds),
+				filepath.Join(p.profiles, door+".pprof"))
 		}()
 		for under := true; under; {
 			for _, load := range loads {

@@ -34,7 +34,8 @@ type server struct {
 }
 
 var doorNames = map[string]string{
-	"http": "http", "post": "http", "nginx": "http", "rls": "grpc", "resp": "resp", "proxy": "proxy", "chunked": "proxy", "h2": "proxy",
+	"http": "http", "post": "http", "nginx": "http", "rls": "grpc", "resp": "resp", "proxy": "proxy",
+	"chunked": "proxy", "h2": "proxy",
 }
 
 // startServer starts a weir before an upstream, and waits for its doors.
@@ -50,8 +51,10 @@ func startServer(program, upstream string, procs int) (s *server, err error) {
 		return nil, err
 	}
 	const any = "127.0.0.1:0"
-	s.cmd = exec.Command(program, "serve", "--rules", "rules", "--proxy-upstream", "http://"+upstream, "--listen-proxy", any,
-		"--listen-http", any, "--listen-grpc", any, "--listen-resp", any, "--listen-admin", any, "--client-ip-trusted-proxies", "127.0.0.1")
+	s.cmd = exec.Command(program, "serve", "--rules", "rules", "--proxy-upstream", "http://"+upstream,
+		"--listen-proxy", any,
+		"--listen-http", any, "--listen-grpc", any, "--listen-resp", any, "--listen-admin", any,
+		"--client-ip-trusted-proxies", "127.0.0.1")
 	s.cmd.Dir, s.cmd.Stdout, s.cmd.Stderr = s.dir, s.log, s.log
 	s.cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", procs))
 	if err := s.cmd.Start(); err != nil {

@@ -72,7 +72,8 @@ func (p *plan) snapshots(f *figures, k int) error {
 		return err
 	}
 	if refused != 1000+changed {
-		return fmt.Errorf("%s: of %d keys that had used their limit, %d were refused after the restart", p.programs[k], 1000+changed, refused)
+		return fmt.Errorf("%s: of %d keys that had used their limit, %d were refused after the restart", p.programs[k],
+			1000+changed, refused)
 	}
 	return nil
 }

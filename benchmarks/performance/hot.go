@@ -15,7 +15,8 @@ import (
 
 // hotContestants are the contestants of part hot, and their names on the page.
 var hotContestants = [][2]string{
-	{"weir", "Weir, with rule matching"}, {"weir-store", "Weir, the store alone"}, {"sethvargo", "sethvargo/go-limiter"},
+	{"weir", "Weir, with rule matching"}, {"weir-store", "Weir, the store alone"},
+	{"sethvargo", "sethvargo/go-limiter"},
 }
 
 // hot measures decisions on one key, asked for by as many goroutines as there are processors: how
@@ -29,7 +30,8 @@ func (b *bench) hot() error {
 	var list []contestant
 	for _, name := range hotContestants {
 		at := slices.IndexFunc(benchmarks.Contestants, func(c benchmarks.Contestant) bool { return c.Name == name[0] })
-		deciders, closed, err := benchmarks.Contestants[at].Make(benchmarks.Limit{N: 1_000_000_000, Window: 240 * time.Hour}, 1)
+		deciders, closed, err := benchmarks.Contestants[at].Make(benchmarks.Limit{N: 1_000_000_000,
+			Window: 240 * time.Hour}, 1)
 		if err != nil {
 			return err
 		}

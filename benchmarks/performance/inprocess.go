@@ -51,7 +51,8 @@ var errRefused = errors.New("a request was refused, which no limit should")
 
 // inKeys are the contestants of part keys: the name of the contestant, and its name on the page.
 var inKeys = [][2]string{
-	{"weir", "Weir, with rule matching"}, {"weir-store", "Weir, the store alone"}, {"floor-answer", "floor, a table of hashes"},
+	{"weir", "Weir, with rule matching"}, {"weir-store", "Weir, the store alone"},
+	{"floor-answer", "floor, a table of hashes"},
 	{"sethvargo", "sethvargo/go-limiter"}, {"throttled", "throttled"}, {"x-time-rate-map", "x/time/rate in a map"},
 	{"ulule", "ulule/limiter"},
 }
@@ -260,7 +261,8 @@ func (b *bench) limits() error {
 	for _, n := range []int{1, 2, 3, 5, 8, 10, 20, 50} {
 		rules := "limits:\n"
 		for i := range n {
-			rules += fmt.Sprintf("  - { name: limit-%d, when: { path: /api/** }, per: [user], allow: %d/240h }\n", i, 100_000_000-i)
+			rules += fmt.Sprintf("  - { name: limit-%d, when: { path: /api/** }, per: [user], allow: %d/240h }\n", i,
+				100_000_000-i)
 		}
 		for _, keys := range []int{1, 10_000} {
 			deciders, closed, err := benchmarks.MakeLimiter(keys, rules)
@@ -268,10 +270,12 @@ func (b *bench) limits() error {
 				return err
 			}
 			ends = append(ends, closed)
-			add(map[int]string{1: "Weir, one key", 10_000: "Weir, 10,000 keys"}[keys], n, keys, []benchmarks.Decider{deciders()})
+			add(map[int]string{1: "Weir, one key", 10_000: "Weir, 10,000 keys"}[keys], n, keys,
+				[]benchmarks.Decider{deciders()})
 		}
 		var each []benchmarks.Decider
-		rival := benchmarks.Contestants[slices.IndexFunc(benchmarks.Contestants, func(c benchmarks.Contestant) bool { return c.Name == "sethvargo" })]
+		rival := benchmarks.Contestants[slices.IndexFunc(benchmarks.Contestants,
+			func(c benchmarks.Contestant) bool { return c.Name == "sethvargo" })]
 		for i := range n {
 			deciders, closed, err := rival.Make(benchmarks.Limit{N: 100_000_000 - int64(i), Window: 240 * time.Hour}, 1)
 			if err != nil {
@@ -371,7 +375,8 @@ func (b *bench) rulesOf(k *ruleKind) error {
 		}
 		defer func() { _ = closed() }()
 		pairs := rule.Pairs{{Name: k.attribute, Value: k.number(k.value, n/2)}}
-		for _, p := range (rule.Pairs{{Name: "ip", Value: "203.0.113.77"}, {Name: "method", Value: "GET"}, {Name: "host", Value: "shop.example.com"}}) {
+		for _, p := range (rule.Pairs{{Name: "ip", Value: "203.0.113.77"}, {Name: "method", Value: "GET"},
+			{Name: "host", Value: "shop.example.com"}}) {
 			if p.Name != k.attribute {
 				pairs = append(pairs, p)
 			}

@@ -90,9 +90,11 @@ func run(ctx context.Context, args []string, progress io.Writer) (err error) {
 	flags.IntVar(&b.rounds, "rounds", 3, "how often each is measured")
 	flags.IntVar(&b.mostKeys, "most-keys", 10_000_000, "the most keys of part keys; ten million take some 12 GB")
 	flags.StringVar(&b.weir, "weir", "", "the weir to measure; built if empty")
-	flags.StringVar(&b.throttle, "throttlecrab", "throttlecrab-server", "path of throttlecrab's server (cargo install throttlecrab-server)")
+	flags.StringVar(&b.throttle, "throttlecrab", "throttlecrab-server",
+		"path of throttlecrab's server (cargo install throttlecrab-server)")
 	flags.StringVar(&b.rateLimiter, "ratelimit", "", "path of envoyproxy/ratelimit's server; left out if empty")
-	out := flags.String("out", filepath.Join("docs", "figures", "performance"), "where to write what was found, from the root of the repository")
+	out := flags.String("out", filepath.Join("docs", "figures", "performance"),
+		"where to write what was found, from the root of the repository")
 	flags.Usage = func() {
 		fmt.Fprintln(progress, "usage: scripts/measure performance [FLAGS] [PART...]")
 		for _, p := range parts {
@@ -155,7 +157,8 @@ func run(ctx context.Context, args []string, progress io.Writer) (err error) {
 		if err := b.samples.writeFile(filepath.Join(folder, p.name+".csv"), h); err != nil {
 			return err
 		}
-		fmt.Fprintf(progress, "%s: done in %v, others took %s of the processors\n", p.name, time.Since(watch.began).Round(time.Second), h.others)
+		fmt.Fprintf(progress, "%s: done in %v, others took %s of the processors\n", p.name,
+			time.Since(watch.began).Round(time.Second), h.others)
 	}
 	return nil
 }

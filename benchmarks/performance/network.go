@@ -101,7 +101,8 @@ func (b *bench) rlsTargets() (args []string, stop func(), err error) {
 // rls measures the servers with some callers, who share as many connections.
 func (b *bench) rls(targets []string, callers, connections int, at float64, suffix string) error {
 	args := append([]string{
-		"compare", "-json", "-pattern", "uniform", "-callers", strconv.Itoa(callers), "-connections", strconv.Itoa(connections),
+		"compare", "-json", "-pattern", "uniform", "-callers", strconv.Itoa(callers), "-connections",
+		strconv.Itoa(connections),
 		"-rounds", strconv.Itoa(b.rounds), "-warmup", (short / 2).String(), "-duration", short.String(),
 	}, targets...)
 	return lines(b, "rlsload", args, func(r rlsResult) {
@@ -140,7 +141,8 @@ func (b *bench) connections() error {
 	b.installed(b.throttle) // respload finds out, too; this says so
 	for _, n := range []int{1, 50, 1000, 2000} {
 		args := []string{
-			"-json", "-weir", b.weir, "-throttlecrab", b.throttle, "-only", inNames, "-pipelines", "1", "-clients", strconv.Itoa(n),
+			"-json", "-weir", b.weir, "-throttlecrab", b.throttle, "-only", inNames, "-pipelines", "1", "-clients",
+			strconv.Itoa(n),
 			"-throttle", "999999,1000000,2592000", "-rounds", strconv.Itoa(b.rounds), "-seconds", seconds(short),
 		}
 		err := lines(b, "respload", args, func(r struct {
@@ -181,7 +183,8 @@ func (b *bench) proxies() error {
 			CPU       float64       `json:"cpu_us"`
 			P99       time.Duration `json:"p99_ns"`
 		}) {
-			name := map[string]string{"weir-other": "Weir", "nginx-limit_req": "nginx, limit_req", "caddy": "Caddy, without limits"}[r.Name]
+			name := map[string]string{"weir-other": "Weir", "nginx-limit_req": "nginx, limit_req",
+				"caddy": "Caddy, without limits"}[r.Name]
 			b.samples.add("cpu_us", name, float64(n), r.CPU)
 			b.samples.add("per_second", name, float64(n), r.PerSecond)
 			b.samples.add("p99_us", name, float64(n), float64(r.P99)/1e3)
@@ -265,7 +268,8 @@ func (b *bench) nodes() error {
 		for _, n := range sizes {
 			for _, l := range libraries {
 				err := together(l[1], n, func(int) (r nodeResult, err error) {
-					out, err := exec.CommandContext(b.ctx, b.self, "node", l[0], redis.addr, (2 * short).String()).Output()
+					out, err := exec.CommandContext(b.ctx, b.self, "node", l[0], redis.addr,
+						(2 * short).String()).Output()
 					if err == nil {
 						_, err = fmt.Sscan(string(out), &r.perSecond, &r.cpu)
 					}

@@ -68,7 +68,8 @@ var nodeAskers = map[string]func(addr string) (nodeAsker, error){
 		}, nil
 	},
 	"script": func(addr string) (nodeAsker, error) {
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true})
+		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true,
+			ForceSingleClient: true})
 		if err != nil {
 			return nil, err
 		}
@@ -84,7 +85,8 @@ var nodeAskers = map[string]func(addr string) (nodeAsker, error){
 		if err != nil {
 			return nil, err
 		}
-		t, err := throttled.NewGCRARateLimiterCtx(s, throttled.RateQuota{MaxRate: throttled.PerDuration(nodeLimit, month), MaxBurst: nodeLimit - 1})
+		t, err := throttled.NewGCRARateLimiterCtx(s,
+			throttled.RateQuota{MaxRate: throttled.PerDuration(nodeLimit, month), MaxBurst: nodeLimit - 1})
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +96,8 @@ var nodeAskers = map[string]func(addr string) (nodeAsker, error){
 		}, nil
 	},
 	"ulule": func(addr string) (nodeAsker, error) {
-		s, err := ululeredis.NewStoreWithOptions(goredis.NewClient(&goredis.Options{Addr: addr}), ulule.StoreOptions{Prefix: "ulule"})
+		s, err := ululeredis.NewStoreWithOptions(goredis.NewClient(&goredis.Options{Addr: addr}),
+			ulule.StoreOptions{Prefix: "ulule"})
 		if err != nil {
 			return nil, err
 		}

@@ -54,7 +54,8 @@ func (b *bench) open() error {
 					b.samples.add(name, d.name, float64(percent), microseconds(r.Latency.Quantile(q)))
 				}
 				undecided := float64(r.Failed + r.Unsent)
-				b.samples.add("undecided_percent", d.name, float64(percent), 100*undecided/(undecided+float64(r.Allowed)))
+				b.samples.add("undecided_percent", d.name, float64(percent),
+					100*undecided/(undecided+float64(r.Allowed)))
 			}
 		}
 	}
@@ -211,10 +212,12 @@ func (b *bench) launchCaddy(upstream *server) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf("{\n\tadmin off\n\tauto_https off\n}\nhttp://%s:%s {\n\treverse_proxy http://%s\n}\n", host, port, upstream.addr)
+	text := fmt.Sprintf("{\n\tadmin off\n\tauto_https off\n}\nhttp://%s:%s {\n\treverse_proxy http://%s\n}\n", host,
+		port, upstream.addr)
 	conf, err := b.write("Caddyfile", text)
 	if err != nil {
 		return nil, err
 	}
-	return b.launch("Caddy", addr, []string{"XDG_CONFIG_HOME=" + b.dir, "XDG_DATA_HOME=" + b.dir}, "caddy", "run", "--adapter", "caddyfile", "--config", conf)
+	return b.launch("Caddy", addr, []string{"XDG_CONFIG_HOME=" + b.dir, "XDG_DATA_HOME=" + b.dir}, "caddy", "run",
+		"--adapter", "caddyfile", "--config", conf)
 }

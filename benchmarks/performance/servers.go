@@ -119,7 +119,8 @@ func (b *bench) launchRedis() (*server, error) {
 		return nil, err
 	}
 	_, port, _ := net.SplitHostPort(addr)
-	return b.launch("Redis", addr, nil, "redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no")
+	return b.launch("Redis", addr, nil, "redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "",
+		"--appendonly", "no")
 }
 
 // launchRateLimiter starts envoyproxy/ratelimit on a Redis.
@@ -136,9 +137,12 @@ func (b *bench) launchRateLimiter(redis *server) (*server, error) {
 	}
 	port := func(addr string) string { _, port, _ := net.SplitHostPort(addr); return port }
 	return b.launch("envoyproxy/ratelimit", addrs[0], []string{
-		"GRPC_HOST=127.0.0.1", "GRPC_PORT=" + port(addrs[0]), "HOST=127.0.0.1", "PORT=" + port(addrs[1]), "DEBUG_HOST=127.0.0.1",
-		"DEBUG_PORT=" + port(addrs[2]), "RUNTIME_ROOT=" + filepath.Join(b.dir, "ratelimit"), "RUNTIME_SUBDIRECTORY=weir",
-		"RUNTIME_WATCH_ROOT=false", "USE_STATSD=false", "LOG_LEVEL=error", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + redis.addr,
+		"GRPC_HOST=127.0.0.1", "GRPC_PORT=" + port(addrs[0]), "HOST=127.0.0.1", "PORT=" + port(addrs[1]),
+		"DEBUG_HOST=127.0.0.1",
+		"DEBUG_PORT=" + port(addrs[2]), "RUNTIME_ROOT=" + filepath.Join(b.dir, "ratelimit"),
+		"RUNTIME_SUBDIRECTORY=weir",
+		"RUNTIME_WATCH_ROOT=false", "USE_STATSD=false", "LOG_LEVEL=error", "REDIS_SOCKET_TYPE=tcp",
+		"REDIS_URL=" + redis.addr,
 	}, b.rateLimiter)
 }
 
@@ -166,8 +170,9 @@ func (echoServer) ShouldRateLimit(context.Context, *rlspb.RateLimitRequest) (*rl
 	return &rlspb.RateLimitResponse{
 		OverallCode: rlspb.RateLimitResponse_OK,
 		Statuses: []*rlspb.RateLimitResponse_DescriptorStatus{{
-			Code:               rlspb.RateLimitResponse_OK,
-			CurrentLimit:       &rlspb.RateLimitResponse_RateLimit{RequestsPerUnit: 1_000_000, Unit: rlspb.RateLimitResponse_RateLimit_MONTH},
+			Code: rlspb.RateLimitResponse_OK,
+			CurrentLimit: &rlspb.RateLimitResponse_RateLimit{RequestsPerUnit: 1_000_000,
+				Unit: rlspb.RateLimitResponse_RateLimit_MONTH},
 			LimitRemaining:     999_999,
 			DurationUntilReset: durationpb.New(time.Second),
 		}},

@@ -58,10 +58,13 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	var only, loads, weir string
 	flags.IntVar(&p.rounds, "rounds", 5, "how often each is measured; the table has medians")
 	flags.IntVar(&p.connections, "connections", 64, "connections that wrk keeps busy")
-	flags.DurationVar(&p.duration, "duration", 2*time.Second, "length of each measurement, in whole seconds; one second goes before it as a warm-up")
+	flags.DurationVar(&p.duration, "duration", 2*time.Second,
+		"length of each measurement, in whole seconds; one second goes before it as a warm-up")
 	flags.StringVar(&only, "only", "", "the rivals to measure, with commas; all if empty")
-	flags.StringVar(&loads, "load", "get", "get: a GET with a tiny answer; large, get16k, get1m: one with an answer of 10 KiB, 16 KiB, 1 MiB; post, post100k: a POST of 10 KiB, 100 KiB with a tiny answer; events: a GET with a tiny event stream; h2, h2-large, h2-post, h2-post100k: get, large, post, post100k over HTTP/2 without TLS, on an eighth of the connections, 16 at a time on each; with commas")
-	flags.StringVar(&weir, "weir", "", "a weir to measure besides that of this checkout, named weir-other: a path of a program")
+	flags.StringVar(&loads, "load", "get",
+		"get: a GET with a tiny answer; large, get16k, get1m: one with an answer of 10 KiB, 16 KiB, 1 MiB; post, post100k: a POST of 10 KiB, 100 KiB with a tiny answer; events: a GET with a tiny event stream; h2, h2-large, h2-post, h2-post100k: get, large, post, post100k over HTTP/2 without TLS, on an eighth of the connections, 16 at a time on each; with commas")
+	flags.StringVar(&weir, "weir", "",
+		"a weir to measure besides that of this checkout, named weir-other: a path of a program")
 	flags.BoolVar(&p.json, "json", false, "print each measurement as a line of JSON, instead of the table")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -78,7 +81,9 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	p.loads = strings.Split(loads, ",")
 	for _, name := range p.loads {
 		if _, ok := scripts[name]; !ok && h2Paths[name] == "" {
-			return fmt.Errorf("-load: %q is none of %s", name, strings.Join(slices.Sorted(maps.Keys(scripts)), ", ")+", "+strings.Join(slices.Sorted(maps.Keys(h2Paths)), ", "))
+			return fmt.Errorf("-load: %q is none of %s", name,
+				strings.Join(slices.Sorted(maps.Keys(scripts)),
+					", ")+", "+strings.Join(slices.Sorted(maps.Keys(h2Paths)), ", "))
 		}
 		if _, err := exec.LookPath("h2load"); err != nil && h2Paths[name] != "" {
 			return errors.New("h2load makes the load over HTTP/2, and is not installed (Debian has it in nghttp2-client)")
@@ -118,7 +123,8 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 				}
 				key := name + " " + r.name
 				results[key] = append(results[key], got)
-				fmt.Fprintf(progress, "%s, round %d: %-22s %6.1f µs, %.0f/s\n", name, round+1, r.name, got.CPU, got.PerSecond)
+				fmt.Fprintf(progress, "%s, round %d: %-22s %6.1f µs, %.0f/s\n", name, round+1, r.name, got.CPU,
+					got.PerSecond)
 			}
 		}
 		if p.json {

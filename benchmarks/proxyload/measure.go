@@ -48,7 +48,8 @@ var (
 func (p plan) loader(ctx context.Context, load, wrk, script string, r *rival) func(time.Duration) (done, error) {
 	if path := h2Paths[load]; path != "" {
 		return func(d time.Duration) (done, error) {
-			args := []string{"-t1", "-c" + strconv.Itoa(max(1, p.connections/8)), "-m16", "-D" + strconv.Itoa(int(d/time.Second)), "http://" + r.h2 + path}
+			args := []string{"-t1", "-c" + strconv.Itoa(max(1, p.connections/8)), "-m16",
+				"-D" + strconv.Itoa(int(d/time.Second)), "http://" + r.h2 + path}
 			if h2Posts[load] > 0 {
 				args = append(args, "-d", script)
 			}
@@ -63,7 +64,8 @@ func (p plan) loader(ctx context.Context, load, wrk, script string, r *rival) fu
 		}
 	}
 	return func(d time.Duration) (done, error) {
-		cmd := exec.CommandContext(ctx, wrk, "-t1", "-c"+strconv.Itoa(p.connections), "-d"+strconv.Itoa(int(d/time.Second))+"s", "--timeout", "10s", "-s", script, "http://"+r.addr+"/")
+		cmd := exec.CommandContext(ctx, wrk, "-t1", "-c"+strconv.Itoa(p.connections),
+			"-d"+strconv.Itoa(int(d/time.Second))+"s", "--timeout", "10s", "-s", script, "http://"+r.addr+"/")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			return done{}, fmt.Errorf("wrk: %w\n%s", err, out)
@@ -125,7 +127,8 @@ func parseH2load(out []byte) (done, error) {
 		return done{}, fmt.Errorf("h2load ended without telling its result:\n%s", out)
 	}
 	var total, started, ended, succeeded, failed int
-	if _, err := fmt.Sscanf(string(line), "%d total, %d started, %d done, %d succeeded, %d failed", &total, &started, &ended, &succeeded, &failed); err != nil {
+	if _, err := fmt.Sscanf(string(line), "%d total, %d started, %d done, %d succeeded, %d failed", &total, &started,
+		&ended, &succeeded, &failed); err != nil {
 		return done{}, fmt.Errorf("h2load tells %.60q: %w", line, err)
 	}
 	if failed > 0 || succeeded == 0 || succeeded != ended {

@@ -71,18 +71,22 @@ func start(dir, otherWeir string, only []string, progress io.Writer) (*servers, 
 		return p
 	}
 	upstream := port()
-	if s.upstream, err = launch("upstream", upstream, nil, nginx, "-p", dir, "-c", writeFile(dir, "upstream.conf", fmt.Sprintf(upstreamConf, dir, upstream, strings.Repeat("x", 1<<10), strings.Repeat("$kib", answerSize>>10),
-		strings.Repeat("$kib", 16), strings.Repeat("$part", 64)))); err != nil {
+	if s.upstream, err = launch("upstream", upstream, nil, nginx, "-p", dir, "-c",
+		writeFile(dir, "upstream.conf",
+			fmt.Sprintf(upstreamConf, dir, upstream, strings.Repeat("x", 1<<10), strings.Repeat("$kib", answerSize>>10),
+				strings.Repeat("$kib", 16), strings.Repeat("$part", 64)))); err != nil {
 		return s, err
 	}
 	rules := filepath.Join(dir, "rules")
 	if err := os.Mkdir(rules, 0o700); err != nil {
 		return s, err
 	}
-	writeFile(rules, "rules.yaml", "limits: [{name: per-address, per: [ip], algorithm: sliding_window, allow: 1000000000/min}]\n")
+	writeFile(rules, "rules.yaml",
+		"limits: [{name: per-address, per: [ip], algorithm: sliding_window, allow: 1000000000/min}]\n")
 	weir := func(program string, headers string) func(string) []string {
 		return func(addr string) []string {
-			return []string{program, "proxy", "--upstream", "http://" + upstream, "--rules", rules, "--listen-proxy", addr, "--listen-admin", port(), "--headers", headers}
+			return []string{program, "proxy", "--upstream", "http://" + upstream, "--rules", rules, "--listen-proxy",
+				addr, "--listen-admin", port(), "--headers", headers}
 		}
 	}
 	built := filepath.Join(dir, "weir")
@@ -93,23 +97,30 @@ func start(dir, otherWeir string, only []string, progress io.Writer) (*servers, 
 		command func(addr string) []string
 	}{
 		{"nginx", nil, func(addr string) []string {
-			return []string{nginx, "-p", dir, "-c", writeFile(dir, "nginx.conf", fmt.Sprintf(nginxConf, dir, upstream, "", addr, "", h2["nginx"]))}
+			return []string{nginx, "-p", dir, "-c",
+				writeFile(dir, "nginx.conf", fmt.Sprintf(nginxConf, dir, upstream, "", addr, "", h2["nginx"]))}
 		}},
 		{"nginx-limit_req", nil, func(addr string) []string {
 			return []string{nginx, "-p", dir, "-c", writeFile(dir, "limit.conf", fmt.Sprintf(nginxConf, dir, upstream,
-				"limit_req_zone $binary_remote_addr zone=a:10m rate=1000000r/s;", addr, "limit_req zone=a burst=100000 nodelay;", h2["nginx-limit_req"]))}
+				"limit_req_zone $binary_remote_addr zone=a:10m rate=1000000r/s;", addr,
+				"limit_req zone=a burst=100000 nodelay;", h2["nginx-limit_req"]))}
 		}},
 		{"caddy", []string{"XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir}, func(addr string) []string {
-			return []string{"caddy", "run", "--adapter", "caddyfile", "--config", writeFile(dir, "Caddyfile", fmt.Sprintf(caddyfile, addr, upstream))}
+			return []string{"caddy", "run", "--adapter", "caddyfile", "--config",
+				writeFile(dir, "Caddyfile", fmt.Sprintf(caddyfile, addr, upstream))}
 		}},
-		{"bare", nil, func(addr string) []string { return []string{self, "bare", "-listen", addr, "-upstream", upstream} }},
+		{"bare", nil, func(addr string) []string {
+			return []string{self, "bare", "-listen", addr, "-upstream",
+				upstream}
+		}},
 		{"bare-tuned", nil, func(addr string) []string {
 			return []string{self, "bare", "-listen", addr, "-upstream", upstream, "-tuned"}
 		}},
 		{"bare-tuned-gogc", []string{"GOGC=1600"}, func(addr string) []string {
 			return []string{self, "bare", "-listen", addr, "-upstream", upstream, "-tuned"}
 		}},
-		{"floor-net/http", []string{"GOGC=1600"}, func(addr string) []string { return []string{self, "bare", "-listen", addr, "-floor"} }},
+		{"floor-net/http", []string{"GOGC=1600"},
+			func(addr string) []string { return []string{self, "bare", "-listen", addr, "-floor"} }},
 		{"weir", nil, weir(built, "x-delta,draft11")},
 		{"weir-headers-off", nil, weir(built, "off")},
 		{"weir-other", nil, weir(otherWeir, "x-delta,draft11")},
@@ -122,7 +133,8 @@ func start(dir, otherWeir string, only []string, progress io.Writer) (*servers, 
 		}
 	}
 	for _, c := range candidates {
-		if len(only) > 0 && !slices.Contains(only, c.name) || otherWeir == "" && strings.HasPrefix(c.name, "weir-other") {
+		if len(only) > 0 && !slices.Contains(only, c.name) ||
+			otherWeir == "" && strings.HasPrefix(c.name, "weir-other") {
 			continue
 		}
 		addr := port()

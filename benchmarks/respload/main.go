@@ -85,8 +85,10 @@ func run(w io.Writer) error {
 	clients := flag.Int("clients", 50, "connections")
 	keys := flag.Int("keys", 10_000, "keys")
 	lengths := flag.String("pipelines", "1,16", "commands that a connection sends at a time; several, with commas")
-	throttle := flag.String("throttle", "999,100000,60", "max_burst, count and period of CL.THROTTLE and what is like it")
-	throttlecrab := flag.String("throttlecrab", "throttlecrab-server", "path of throttlecrab's server; left out if it is not there")
+	throttle := flag.String("throttle", "999,100000,60",
+		"max_burst, count and period of CL.THROTTLE and what is like it")
+	throttlecrab := flag.String("throttlecrab", "throttlecrab-server",
+		"path of throttlecrab's server; left out if it is not there")
 	only := flag.String("only", "", "servers to measure, by their names, with commas; all if empty")
 	asJSON := flag.Bool("json", false, "print each measurement as a line of JSON, instead of the table")
 	flag.Parse()
@@ -110,21 +112,28 @@ func run(w io.Writer) error {
 		return err
 	}
 	list := []*contestant{
-		{name: "Weir, CL.THROTTLE", command: append([]string{"CL.THROTTLE"}, numbers...), start: func(port string) *exec.Cmd { return startWeir(*weir, port) }},
-		{name: "Weir, WEIR.LIMIT", command: []string{"WEIR.LIMIT", "default", "1", "key", "key:__rand_int__"}, start: func(port string) *exec.Cmd { return startWeir(*weir, port) }},
-		{name: "redcon, a constant answer", command: append([]string{"CL.THROTTLE"}, numbers...), start: func(port string) *exec.Cmd { return exec.Command(self, "redcon", "127.0.0.1:"+port) }},
-		{name: "redcon on Weir's store", command: append([]string{"CL.THROTTLE"}, numbers...), start: func(port string) *exec.Cmd { return exec.Command(self, "redcon", "127.0.0.1:"+port, "store") }},
+		{name: "Weir, CL.THROTTLE", command: append([]string{"CL.THROTTLE"}, numbers...),
+			start: func(port string) *exec.Cmd { return startWeir(*weir, port) }},
+		{name: "Weir, WEIR.LIMIT", command: []string{"WEIR.LIMIT", "default", "1", "key", "key:__rand_int__"},
+			start: func(port string) *exec.Cmd { return startWeir(*weir, port) }},
+		{name: "redcon, a constant answer", command: append([]string{"CL.THROTTLE"}, numbers...),
+			start: func(port string) *exec.Cmd { return exec.Command(self, "redcon", "127.0.0.1:"+port) }},
+		{name: "redcon on Weir's store", command: append([]string{"CL.THROTTLE"}, numbers...),
+			start: func(port string) *exec.Cmd { return exec.Command(self, "redcon", "127.0.0.1:"+port, "store") }},
 		{name: "Redis, EVALSHA of GCRA", start: startRedis},
 		{name: "Redis, INCR", command: []string{"INCR", "key:__rand_int__"}, start: startRedis},
 	}
 	if _, err := exec.LookPath(*throttlecrab); err == nil {
-		list = append(list, &contestant{name: "throttlecrab, THROTTLE", command: append([]string{"THROTTLE"}, numbers...), start: func(port string) *exec.Cmd {
-			return exec.Command(*throttlecrab, "--redis", "--redis-host", "127.0.0.1", "--redis-port", port, "--log-level", "error")
-		}})
+		list = append(list, &contestant{name: "throttlecrab, THROTTLE",
+			command: append([]string{"THROTTLE"}, numbers...), start: func(port string) *exec.Cmd {
+				return exec.Command(*throttlecrab, "--redis", "--redis-host", "127.0.0.1", "--redis-port", port,
+					"--log-level", "error")
+			}})
 	}
 	if *only != "" {
 		// The names have commas themselves.
-		list = slices.DeleteFunc(list, func(c *contestant) bool { return !strings.Contains(","+*only+",", ","+c.name+",") })
+		list = slices.DeleteFunc(list,
+			func(c *contestant) bool { return !strings.Contains(","+*only+",", ","+c.name+",") })
 	}
 	for _, c := range list {
 		c.rates, c.costs = map[int][]float64{}, map[int][]float64{}
@@ -191,7 +200,8 @@ func startRedis(port string) *exec.Cmd {
 }
 
 func startWeir(path, port string) *exec.Cmd {
-	cmd := exec.Command(path, "serve", "--listen-http=off", "--listen-grpc=off", "--listen-admin=off", "--listen-resp=127.0.0.1:"+port,
+	cmd := exec.Command(path, "serve", "--listen-http=off", "--listen-grpc=off", "--listen-admin=off",
+		"--listen-resp=127.0.0.1:"+port,
 		"--overload-line=0s") // a closed loop of many connections always stands in line
 	cmd.Dir = os.TempDir()
 	return cmd
@@ -225,7 +235,8 @@ func (c *contestant) measure(pipeline, clients, keys, n int) (rate, cost float64
 	if err != nil {
 		return 0, 0, err
 	}
-	args := []string{"-p", c.port, "-P", strconv.Itoa(pipeline), "-c", strconv.Itoa(clients), "-n", strconv.Itoa(n), "-r", strconv.Itoa(keys), "-q"}
+	args := []string{"-p", c.port, "-P", strconv.Itoa(pipeline), "-c", strconv.Itoa(clients), "-n", strconv.Itoa(n),
+		"-r", strconv.Itoa(keys), "-q"}
 	out, err := exec.Command("redis-benchmark", append(args, c.command...)...).CombinedOutput()
 	if err != nil {
 		return 0, 0, fmt.Errorf("redis-benchmark: %w\n%s", err, out)

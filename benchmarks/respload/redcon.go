@@ -43,7 +43,8 @@ func serveRedcon(address string, decide bool) error {
 				}
 			}
 			a := c.Context().(*asker)
-			a.charges[0] = store.Charge{Counter: counter, Limit: limit, Key: cmd.Args[1], Ask: algo.Ask{Cost: 1}, Mode: rule.Enforce}
+			a.charges[0] = store.Charge{Counter: counter, Limit: limit, Key: cmd.Args[1], Ask: algo.Ask{Cost: 1},
+				Mode: rule.Enforce}
 			if _, err := s.Take(context.Background(), a.charges[:], a.results[:]); err != nil {
 				c.WriteError("ERR " + err.Error())
 				return

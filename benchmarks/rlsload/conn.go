@@ -72,13 +72,15 @@ func dial(addr string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{net: nc, ready: make(chan struct{}), calls: map[uint32]*call{}, stream: 1, streams: math.MaxInt, window: 65_535}
+	c := &conn{net: nc, ready: make(chan struct{}), calls: map[uint32]*call{}, stream: 1, streams: math.MaxInt,
+		window: 65_535}
 	c.room.L = &c.mu
 	c.framer = http2.NewFramer(&c.out, bufio.NewReaderSize(nc, 64<<10))
 	c.framer.SetReuseFrames()
 	c.write(func() {
 		c.out = append(c.out, http2.ClientPreface...)
-		_ = c.framer.WriteSettings(http2.Setting{ID: http2.SettingEnablePush}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: ourWindow})
+		_ = c.framer.WriteSettings(http2.Setting{ID: http2.SettingEnablePush},
+			http2.Setting{ID: http2.SettingInitialWindowSize, Val: ourWindow})
 		_ = c.framer.WriteWindowUpdate(0, ourWindow)
 	})
 	go c.serve(addr)

@@ -59,7 +59,8 @@ func newRequests(domain, descriptor string, keys int) ([][]byte, error) {
 		wire, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, prefix), &rlspb.RateLimitRequest{
 			Domain: domain,
 			Descriptors: []*ratelimitpb.RateLimitDescriptor{{
-				Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: descriptor, Value: fmt.Sprintf("key-%012d", i)}},
+				Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: descriptor,
+					Value: fmt.Sprintf("key-%012d", i)}},
 			}},
 		})
 		if err != nil {
@@ -190,7 +191,8 @@ func (l *loader) check(p pattern, request []byte) error {
 		return err
 	}
 	if len(answer.Statuses) != 1 || answer.Statuses[0].CurrentLimit == nil {
-		return fmt.Errorf("the server names no limit for descriptor key %q: has it a rule for that in this domain?", p.descriptor)
+		return fmt.Errorf("the server names no limit for descriptor key %q: has it a rule for that in this domain?",
+			p.descriptor)
 	}
 	return nil
 }

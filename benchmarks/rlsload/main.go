@@ -98,7 +98,8 @@ func run(args []string, out, progress io.Writer) error {
 							return err
 						}
 					} else if len(loaders)*p.rounds > 1 {
-						fmt.Fprintf(progress, "%s, %d callers, round %d: %s %.0f/s\n", pattern.name, callers, r.Round, r.Name, r.PerSecond)
+						fmt.Fprintf(progress, "%s, %d callers, round %d: %s %.0f/s\n", pattern.name, callers, r.Round,
+							r.Name, r.PerSecond)
 					}
 				}
 			}
@@ -149,7 +150,8 @@ func parse(args []string, usage io.Writer) (plan, error) {
 		})
 	}
 	flags.StringVar(&callers, "callers", callers, "callers that ask at a time; several, with commas")
-	flags.StringVar(&names, "pattern", names, "which keys are asked for, of "+strings.Join(patternNames(), ", ")+"; several, with commas")
+	flags.StringVar(&names, "pattern", names,
+		"which keys are asked for, of "+strings.Join(patternNames(), ", ")+"; several, with commas")
 	flags.IntVar(&p.rounds, "rounds", rounds, "how often each is measured; the table has medians")
 	flags.IntVar(&p.connections, "connections", 1, "connections to each server, which the callers share")
 	flags.IntVar(&p.keys, "keys", 10_000, "how many keys there are")

@@ -55,11 +55,14 @@ func parse(args []string, w io.Writer) (p plan, err error) {
 	f.StringVar(&p.store, "store", "memory", "store of the server")
 	f.BoolVar(&p.light, "light", false, "one limit for each request; else 100 rules with a condition in CEL as well")
 	f.IntVar(&p.connections, "connections", 16, "connections to the server")
-	f.IntVar(&p.closed, "closed", 32, "requests under way on each connection while the capacity is found; over HTTP one")
+	f.IntVar(&p.closed, "closed", 32,
+		"requests under way on each connection while the capacity is found; over HTTP one")
 	shares := f.String("shares", "0.6,1,1.3,3", "what is offered, in parts of the capacity")
 	f.DurationVar(&p.took, "for", 5*time.Second, "how long each load lasts")
-	f.DurationVar(&p.patience, "patience", 100*time.Millisecond, "after which a request that could not be sent is given up")
-	f.Func("set", "--FLAG=VALUE for the server; may be repeated", func(s string) error { p.settings = append(p.settings, s); return nil })
+	f.DurationVar(&p.patience, "patience", 100*time.Millisecond,
+		"after which a request that could not be sent is given up")
+	f.Func("set", "--FLAG=VALUE for the server; may be repeated",
+		func(s string) error { p.settings = append(p.settings, s); return nil })
 	if err := f.Parse(args); err != nil {
 		return p, err
 	}
@@ -91,7 +94,8 @@ func run(args []string, out, progress io.Writer) error {
 		return err
 	}
 	capacity := float64(found.decided) / closed.took.Seconds()
-	fmt.Fprintf(out, "capacity %.0f/s, p99 %.1f ms with %d × %d under way\n\n", capacity, found.latency.Quantile(0.99).Seconds()*1000,
+	fmt.Fprintf(out, "capacity %.0f/s, p99 %.1f ms with %d × %d under way\n\n", capacity,
+		found.latency.Quantile(0.99).Seconds()*1000,
 		p.connections, min(p.closed, protocols[p.door]().most()))
 	s.stop()
 	if s, _, err = p.startWarm(closed, progress); err != nil {
@@ -113,7 +117,8 @@ func run(args []string, out, progress io.Writer) error {
 		ms := func(h *histogram.Histogram, q float64) float64 { return h.Quantile(q).Seconds() * 1000 }
 		now, seconds, offered := s.used(), l.took.Seconds(), float64(r.due)
 		fmt.Fprintf(out, "| %.0f %% | %.0f | %.0f %% | %.0f %% | %.0f %% | %.0f %% | %.1f, %.1f ms | %.1f ms | %.1f ms | %.0f %% | %.0f %% |\n", share*100, float64(r.decided)/seconds,
-			100*float64(r.decided)/seconds/capacity, 100*float64(r.inTime)/seconds/capacity, 100*float64(r.shed)/offered, 100*float64(r.unsent)/offered,
+			100*float64(r.decided)/seconds/capacity, 100*float64(r.inTime)/seconds/capacity,
+			100*float64(r.shed)/offered, 100*float64(r.unsent)/offered,
 			ms(&r.latency, 0.5), ms(&r.latency, 0.99), ms(&r.settled, 0.99), ms(&r.refusals, 0.99),
 			100*(now[0]-used[0]).Seconds()/seconds, 100*(now[1]-used[1]).Seconds()/seconds)
 		time.Sleep(rest)
@@ -168,7 +173,8 @@ func (p *plan) rules() string {
 	var b strings.Builder
 	b.WriteString("domain: rush\nlimits:\n  - name: user\n    per: [user]\n    allow: 1000000000/s\n")
 	for i := 0; i < 100 && !p.light; i++ {
-		fmt.Fprintf(&b, "  - name: plan-%d\n    if: 'user.size() > %d'\n    per: [user]\n    allow: 1000000000/s\n", i, 1000+i)
+		fmt.Fprintf(&b, "  - name: plan-%d\n    if: 'user.size() > %d'\n    per: [user]\n    allow: 1000000000/s\n",
+			i, 1000+i)
 	}
 	return b.String()
 }
@@ -187,7 +193,8 @@ func (p *plan) start(progress io.Writer) (*server, error) {
 		args = append(args, "--listen-"+door+"=off")
 	}
 	s.address = "127.0.0.1:" + strconv.Itoa(20000+os.Getpid()%10000)
-	args = append(args, "--listen-"+map[string]string{"rls": "grpc"}[p.door]+strings.TrimPrefix(p.door, "rls")+"="+s.address)
+	args = append(args, "--listen-"+map[string]string{"rls": "grpc"}[p.door]+strings.TrimPrefix(p.door,
+		"rls")+"="+s.address)
 	args = append(args, p.settings...)
 	if p.cpu != "" {
 		args = append([]string{"taskset", "-c", p.cpu}, args...)

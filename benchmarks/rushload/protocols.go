@@ -103,7 +103,8 @@ func newRLS() protocol {
 	e := hpack.NewEncoder(&block)
 	for _, to := range []*[]byte{&p.first, &p.later} {
 		block.Reset()
-		for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", rlspb.RateLimitService_ShouldRateLimit_FullMethodName},
+		for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"},
+			{":path", rlspb.RateLimitService_ShouldRateLimit_FullMethodName},
 			{":authority", "weir"}, {"content-type", "application/grpc"}, {"te", "trailers"}, {"grpc-timeout", "20m"}} {
 			_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
 		}
@@ -129,7 +130,8 @@ func (p *rls) request(dst []byte, number int) []byte {
 		block = p.first
 	}
 	id := uint32(2*number + 1)
-	dst = append(dst, byte(len(block)>>16), byte(len(block)>>8), byte(len(block)), byte(http2.FrameHeaders), byte(http2.FlagHeadersEndHeaders))
+	dst = append(dst, byte(len(block)>>16), byte(len(block)>>8), byte(len(block)), byte(http2.FrameHeaders),
+		byte(http2.FlagHeadersEndHeaders))
 	dst = binary.BigEndian.AppendUint32(dst, id)
 	dst = append(dst, block...)
 	// domain, and one descriptor of one entry

@@ -80,7 +80,8 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 
 // experiment runs the load through the proxy, with adaptive concurrency or without, and returns all
 // that happened.
-func experiment(ctx context.Context, adaptive bool, ease, over time.Duration) (all []request, readings []reading, err error) {
+func experiment(ctx context.Context, adaptive bool, ease,
+	over time.Duration) (all []request, readings []reading, err error) {
 	var closing []func()
 	defer func() {
 		for _, f := range slices.Backward(closing) {

@@ -44,18 +44,21 @@ var laws = []law{
 			few, many := sizes[0], sizes[len(sizes)-1]
 			cheapest, name := math.Inf(1), ""
 			for _, rival := range m.series("cpu_ns") {
-				if v := m.value("cpu_ns", rival, many); v < cheapest && !strings.HasPrefix(rival, "Weir") && !strings.HasPrefix(rival, "floor") {
+				if v := m.value("cpu_ns", rival, many); v < cheapest && !strings.HasPrefix(rival, "Weir") &&
+					!strings.HasPrefix(rival, "floor") {
 					cheapest, name = v, rival
 				}
 			}
 			return fmt.Sprintf("With %s keys a decision takes %s ns, and with %s it takes %s: %s times as much, since more of the memory is far away. The cheapest library, %s, goes from %s to %s ns, without rules.",
-				brief(few), digits(m.value("cpu_ns", of, few)), brief(many), digits(m.value("cpu_ns", of, many)), times(m.value("cpu_ns", of, many), m.value("cpu_ns", of, few)),
+				brief(few), digits(m.value("cpu_ns", of, few)), brief(many), digits(m.value("cpu_ns", of, many)),
+				times(m.value("cpu_ns", of, many), m.value("cpu_ns", of, few)),
 				name, digits(m.value("cpu_ns", name, few)), digits(cheapest))
 		},
 		tables: []lawTable{bySize("cpu_ns", "ns, by keys")},
 	},
 	{
-		part: "hot", title: "One decision in process on a key that all ask for, by processors", by: "processors, each with a caller",
+		part: "hot", title: "One decision in process on a key that all ask for, by processors",
+		by:      "processors, each with a caller",
 		measure: "ns", unit: "ns from one decision to the next, of all callers together",
 		says: func(m *measured) string {
 			v := func(name string, at float64) string { return digits(m.value("ns", name, at)) }
@@ -63,7 +66,8 @@ var laws = []law{
 			return fmt.Sprintf("On one key a decision takes %s ns with one processor; two that ask for it at the same time are given one each %s ns. The store alone takes %s and %s, and go-limiter, without rules, %s and %s.",
 				v(of, 1), v(of, 2), v(store, 1), v(store, 2), v(rival, 1), v(rival, 2))
 		},
-		tables: []lawTable{bySize("ns", "ns from one decision to the next, by processors"), bySize("cpu_ns", "ns of processor time")},
+		tables: []lawTable{bySize("ns", "ns from one decision to the next, by processors"),
+			bySize("cpu_ns", "ns of processor time")},
 	},
 	{
 		part: "rules", title: "One decision in process, by the number of rules", by: "rules",
@@ -86,7 +90,8 @@ var laws = []law{
 			const of, rival = "Weir, one key", "go-limiter, one key, one limit after the other"
 			v := func(at float64) float64 { return m.value("cpu_ns", of, at) }
 			return fmt.Sprintf("The first limit costs %s ns, each further one up to eight %s ns, and each beyond ten %s ns; all are charged or none. Asking go-limiter once for each costs %s ns a limit, and charges those before the one that refuses.",
-				digits(v(1)), digits((v(8)-v(1))/7), digits((v(50)-v(10))/40), digits((m.value("cpu_ns", rival, 50)-m.value("cpu_ns", rival, 1))/49))
+				digits(v(1)), digits((v(8)-v(1))/7), digits((v(50)-v(10))/40),
+				digits((m.value("cpu_ns", rival, 50)-m.value("cpu_ns", rival, 1))/49))
 		},
 		tables: []lawTable{bySize("cpu_ns", "ns, by limits")},
 	},
@@ -97,12 +102,15 @@ var laws = []law{
 			sizes := m.sizes("cpu_us")
 			one, most := sizes[0], sizes[len(sizes)-1]
 			return fmt.Sprintf("The more callers share a connection, the less a decision costs, since they share system calls: %s µs for one caller, %s for 64, %s for %s.",
-				digits(m.value("cpu_us", rpc, one)), digits(m.value("cpu_us", rpc, 64)), digits(m.value("cpu_us", rpc, most)), brief(most))
+				digits(m.value("cpu_us", rpc, one)), digits(m.value("cpu_us", rpc, 64)),
+				digits(m.value("cpu_us", rpc, most)), brief(most))
 		},
-		tables: []lawTable{bySize("cpu_us", "µs, by callers"), bySize("per_second", "decisions a second"), bySize("p50_us", "half are answered within, µs"), bySize("p99_us", "99 % within, µs")},
+		tables: []lawTable{bySize("cpu_us", "µs, by callers"), bySize("per_second", "decisions a second"),
+			bySize("p50_us", "half are answered within, µs"), bySize("p99_us", "99 % within, µs")},
 	},
 	{
-		part: "connections", title: "One decision over the network, by connections", by: "connections, one call at a time on each",
+		part: "connections", title: "One decision over the network, by connections",
+		by:      "connections, one call at a time on each",
 		measure: "cpu_us", unit: "µs of the server's processor time",
 		says: func(m *measured) string {
 			return fmt.Sprintf("Two thousand connections cost a decision %s times what 50 cost over the Redis protocol, and %s times over gRPC: each has its own read and write.",
@@ -112,15 +120,18 @@ var laws = []law{
 		tables: []lawTable{bySize("cpu_us", "µs, by connections"), bySize("per_second", "decisions a second")},
 	},
 	{
-		part: "proxies", title: "One request through a reverse proxy, by connections", by: "connections, one request at a time on each",
+		part: "proxies", title: "One request through a reverse proxy, by connections",
+		by:      "connections, one request at a time on each",
 		measure: "cpu_us", unit: "µs of the proxy's processor time",
 		says: func(m *measured) string {
 			v := func(name string, at float64) float64 { return m.value("cpu_us", name, at) }
 			const nginx, caddy = "nginx, limit_req", "Caddy, without limits"
 			return fmt.Sprintf("A request that Weir limits and forwards costs %s times what nginx takes with limit_req, and Caddy without limits costs %s times that, with 64 connections; with 2,000 it is %s and %s.",
-				times(v(rpc, 64), v(nginx, 64)), times(v(caddy, 64), v(nginx, 64)), times(v(rpc, 2000), v(nginx, 2000)), times(v(caddy, 2000), v(nginx, 2000)))
+				times(v(rpc, 64), v(nginx, 64)), times(v(caddy, 64), v(nginx, 64)), times(v(rpc, 2000), v(nginx, 2000)),
+				times(v(caddy, 2000), v(nginx, 2000)))
 		},
-		tables: []lawTable{bySize("cpu_us", "µs, by connections"), bySize("per_second", "requests a second"), bySize("p99_us", "99 % within, µs")},
+		tables: []lawTable{bySize("cpu_us", "µs, by connections"), bySize("per_second", "requests a second"),
+			bySize("p99_us", "99 % within, µs")},
 	},
 	{
 		part: "nodes", title: "One decision on a Redis that nodes share, by nodes", by: "nodes, each with 64 callers",
@@ -128,10 +139,13 @@ var laws = []law{
 		says: func(m *measured) string {
 			const of, rival = "Weir, as a library", "a GCRA script, by rueidis"
 			return fmt.Sprintf("What a decision costs Redis stays nearly the same with more nodes: %s µs with one, %s with two, %s with four; a script for each decision costs %s, %s and %s.",
-				digits(m.value("redis_us", of, 1)), digits(m.value("redis_us", of, 2)), digits(m.value("redis_us", of, 4)),
-				digits(m.value("redis_us", rival, 1)), digits(m.value("redis_us", rival, 2)), digits(m.value("redis_us", rival, 4)))
+				digits(m.value("redis_us", of, 1)), digits(m.value("redis_us", of, 2)),
+				digits(m.value("redis_us", of, 4)),
+				digits(m.value("redis_us", rival, 1)), digits(m.value("redis_us", rival, 2)),
+				digits(m.value("redis_us", rival, 4)))
 		},
-		tables: []lawTable{bySize("redis_us", "µs of Redis, by nodes"), bySize("node_us", "µs of the node"), bySize("per_second", "decisions a second, of all nodes")},
+		tables: []lawTable{bySize("redis_us", "µs of Redis, by nodes"), bySize("node_us", "µs of the node"),
+			bySize("per_second", "decisions a second, of all nodes")},
 	},
 	{
 		part: "open", title: "99 % of decisions are answered within, by the load", by: "% of what the door can do",
@@ -154,9 +168,11 @@ var laws = []law{
 		},
 		tables: []lawTable{
 			{"a closed loop", []tableColumn{
-				{"capacity", func(float64) string { return "decisions a second" }}, {"cpu_us", func(float64) string { return "µs of the server" }},
+				{"capacity", func(float64) string { return "decisions a second" }},
+				{"cpu_us", func(float64) string { return "µs of the server" }},
 			}},
-			byLoad("p50_us", "half are answered within, µs"), byLoad("p99_us", "99 % within, µs"), byLoad("p99.9_us", "99.9 % within, µs"),
+			byLoad("p50_us", "half are answered within, µs"), byLoad("p99_us", "99 % within, µs"),
+			byLoad("p99.9_us", "99.9 % within, µs"),
 			byLoad("undecided_percent", "% not decided"),
 		},
 	},
@@ -169,7 +185,8 @@ func byLoad(measure, about string) lawTable {
 
 // flatKinds are the kinds of rules that were measured with 100,000 of them: those that do not grow.
 func flatKinds(m *measured) []string {
-	return slices.DeleteFunc(m.series("cpu_ns"), func(kind string) bool { return math.IsNaN(m.value("cpu_ns", kind, 100_000)) })
+	return slices.DeleteFunc(m.series("cpu_ns"),
+		func(kind string) bool { return math.IsNaN(m.value("cpu_ns", kind, 100_000)) })
 }
 
 func times(v, of float64) string { return digits(math.Round(100*v/of) / 100) }

@@ -46,7 +46,8 @@ type leaseRun struct {
 }
 
 func runLeases() (*leaseRun, error) {
-	limit, err := algo.New(algo.Config{Algorithm: algo.FixedWindow, N: leaseN, Window: time.Minute, Lease: leaseShare, LeaseFor: 3 * time.Second})
+	limit, err := algo.New(algo.Config{Algorithm: algo.FixedWindow, N: leaseN, Window: time.Minute, Lease: leaseShare,
+		LeaseFor: 3 * time.Second})
 	if err != nil {
 		return nil, err
 	}

@@ -99,7 +99,8 @@ func readPoints(path string) ([]point, error) {
 			}
 			n = append(n, v)
 		}
-		p := point{run: row[0], at: time.Duration(n[0]) * time.Millisecond, median: time.Duration(n[1]) * time.Millisecond, p99: time.Duration(n[2]) * time.Millisecond}
+		p := point{run: row[0], at: time.Duration(n[0]) * time.Millisecond,
+			median: time.Duration(n[1]) * time.Millisecond, p99: time.Duration(n[2]) * time.Millisecond}
 		for i := range parts {
 			p.sent[i], p.served[i] = n[3+2*i], n[4+2*i]
 		}

@@ -243,7 +243,8 @@ func drawPerformance(dir string) error {
 }
 
 // lineColours are the colours of the curves, Weir's first.
-var lineColours = []string{"#1f6feb", "#16324f", "#9aa5b1", "#c62f3b", "#2a9d6f", "#e08700", "#8a5fd1", "#0e8a8a", "#b5489e", "#6b705c", "#7f5539"}
+var lineColours = []string{"#1f6feb", "#16324f", "#9aa5b1", "#c62f3b", "#2a9d6f", "#e08700", "#8a5fd1", "#0e8a8a",
+	"#b5489e", "#6b705c", "#7f5539"}
 
 // drawLaw draws a measure by size, both on scales of powers.
 func drawLaw(l *law, m *measured) []byte {

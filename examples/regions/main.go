@@ -56,15 +56,18 @@ func main() {
 	var o options
 	flag.Int64Var(&o.limit, "limit", 2000, "units in a window, of all regions together: N")
 	flag.DurationVar(&o.window, "window", 10*time.Second, "the window; below 10s regions do not borrow")
-	flag.Int64Var(&o.over, "over", 20, "percent of N that all regions together may admit beyond it while they do not hear each other")
+	flag.Int64Var(&o.over, "over", 20,
+		"percent of N that all regions together may admit beyond it while they do not hear each other")
 	flag.DurationVar(&o.delay, "delay", 60*time.Millisecond, "how long bytes take from region to region, one way")
 	flag.DurationVar(&o.duration, "duration", 40*time.Second, "how long to attack, at most 10m")
 	flag.Float64Var(&o.rate, "rate", 0, "requests a second in each region; 0: three quarters of N in a window")
 	flag.StringVar(&o.busy, "busy", "", "attack in this region alone")
-	flag.StringVar(&o.cut, "cut", "ap", "what is cut: a region from all others, or the link between two as eu-us; empty for nothing")
+	flag.StringVar(&o.cut, "cut", "ap",
+		"what is cut: a region from all others, or the link between two as eu-us; empty for nothing")
 	flag.DurationVar(&o.from, "cut-from", 0, "when it is cut; 0: with a window, a quarter of the way")
 	flag.DurationVar(&o.to, "cut-to", 0, "when it is healed; 0: within a window, five eighths of the way")
-	flag.BoolVar(&o.each, "each", false, "for comparison: the same rule without regions, so that each counts for itself")
+	flag.BoolVar(&o.each, "each", false,
+		"for comparison: the same rule without regions, so that each counts for itself")
 	flag.StringVar(&o.weir, "weir", "", "the program weir; built if empty")
 	flag.StringVar(&o.rival, "rival", "", "for comparison: a program to start in place of Weir (docs/regions.md)")
 	flag.StringVar(&o.plot, "plot", "regions.svg", "where to draw what happened; empty for nowhere")
@@ -151,11 +154,13 @@ func run(ctx context.Context, o *options, out io.Writer) (kept bool, err error) 
 	a.start = o.begin(time.Now())
 	a.end = a.start.Add(o.duration)
 	p := &regionplot.Plot{
-		Title: o.title(), Caption: fmt.Sprintf("%.0f requests a second in each region, links of %v one way; by HTTP", o.rate, o.delay),
+		Title: o.title(), Caption: fmt.Sprintf("%.0f requests a second in each region, links of %v one way; by HTTP",
+			o.rate, o.delay),
 		Regions: names, N: o.limit, Bound: o.bound(), Window: o.window, Span: o.duration,
 	}
 	if o.busy != "" {
-		p.Caption = fmt.Sprintf("%.0f requests a second in %s alone, links of %v one way; by HTTP", o.rate, o.busy, o.delay)
+		p.Caption = fmt.Sprintf("%.0f requests a second in %s alone, links of %v one way; by HTTP", o.rate, o.busy,
+			o.delay)
 	}
 	if o.cut != "" && o.from < o.duration {
 		p.Cut, p.CutFrom, p.CutTo = o.cut+" is cut off", o.from, o.to
@@ -312,8 +317,10 @@ func (o *options) breakLinks(ctx context.Context, start time.Time, regions []*re
 
 // table prints a line each second.
 func table(ctx context.Context, out io.Writer, o *options, a *attack, regions []*region) {
-	fmt.Fprintf(out, "%3s %6s  %-24s %-16s %-18s %s\n", "", "", "admitted in the window", "all together", "staleness, s", "over_units")
-	fmt.Fprintf(out, "%3s %6s  %6s %6s %6s     %-16s %5s %5s %5s\n", "s", "links", "eu", "us", "ap", "", "eu", "us", "ap")
+	fmt.Fprintf(out, "%3s %6s  %-24s %-16s %-18s %s\n", "", "", "admitted in the window", "all together",
+		"staleness, s", "over_units")
+	fmt.Fprintf(out, "%3s %6s  %6s %6s %6s     %-16s %5s %5s %5s\n", "s", "links", "eu", "us", "ap", "", "eu",
+		"us", "ap")
 	for s := time.Second; s <= o.duration; s += time.Second {
 		// An instant before the second is full, so that a full window is shown.
 		at := a.start.Add(s - time.Millisecond)
@@ -368,6 +375,7 @@ func verdict(out io.Writer, o *options, a *attack, p *regionplot.Plot) (kept boo
 	if n := a.unsure.Load(); n > 0 {
 		fmt.Fprintf(out, "  and %d that were answered after the turn of a window, and may be of either\n", n)
 	}
-	fmt.Fprintf(out, "never above the bound, N + %d %% = %d: %s\n", o.over, o.bound(), map[bool]string{true: "yes", false: "no"}[kept])
+	fmt.Fprintf(out, "never above the bound, N + %d %% = %d: %s\n", o.over, o.bound(),
+		map[bool]string{true: "yes", false: "no"}[kept])
 	return kept
 }

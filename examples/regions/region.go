@@ -44,7 +44,8 @@ func (p *processes) startRedis(ctx context.Context, region, dir string) (addr st
 			return "", err
 		}
 		_, port, _ := net.SplitHostPort(addr)
-		s, err := p.Start("redis-server of "+region, dir, "redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "")
+		s, err := p.Start("redis-server of "+region, dir, "redis-server", "--bind", "127.0.0.1", "--port", port,
+			"--save", "")
 		if err != nil {
 			return "", err
 		}
@@ -65,7 +66,8 @@ func (p *processes) startWeir(ctx context.Context, program, dir string, r *regio
 		stores = append(stores, name+"=redis://"+l.addr)
 	}
 	slices.Sort(stores)
-	s, err := p.Start(fmt.Sprintf("node %d of %s", len(r.nodes)+1, r.name), filepath.Join(dir, r.name), program, "serve",
+	s, err := p.Start(fmt.Sprintf("node %d of %s", len(r.nodes)+1, r.name), filepath.Join(dir, r.name), program,
+		"serve",
 		"--store=redis://"+r.redis, "--regions-stores="+strings.Join(stores, ","),
 		"--listen-http=127.0.0.1:0", "--listen-admin=127.0.0.1:0")
 	if err != nil {
@@ -183,7 +185,8 @@ func hearEachOther(ctx context.Context, regions []*region) error {
 
 // ask asks a node for one request. allowed is its answer.
 func (n *node) ask(ctx context.Context, client *http.Client) (allowed bool, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+n.http+"/api/v1/limit", bytes.NewReader(question))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+n.http+"/api/v1/limit",
+		bytes.NewReader(question))
 	if err != nil {
 		return false, err
 	}

@@ -102,7 +102,8 @@ func (a *asking) ask(ctx context.Context, user int) {
 
 // report prints a line for each window.
 func (a *asking) report(out io.Writer) {
-	fmt.Fprintf(out, "%6s  %8s %8s  %8s %6s %5s  %9s %9s\n", "window", "admitted", "refused", "too many", "users", "most", "no answer", "slowest")
+	fmt.Fprintf(out, "%6s  %8s %8s  %8s %6s %5s  %9s %9s\n", "window", "admitted", "refused", "too many", "users",
+		"most", "no answer", "slowest")
 	for i, w := range a.windows {
 		var sum, over, users, most int64
 		for _, n := range w.admitted {
@@ -117,9 +118,11 @@ func (a *asking) report(out io.Writer) {
 		if len(w.waits) > 0 {
 			slowest = slices.Max(w.waits)
 		}
-		fmt.Fprintf(out, "%6d  %8d %8d  %8d %6d %5d  %9d %9v%s\n", i+1, sum, w.refused, over, users, most, w.failed, slowest.Round(time.Millisecond), a.note(i))
+		fmt.Fprintf(out, "%6d  %8d %8d  %8d %6d %5d  %9d %9v%s\n", i+1, sum, w.refused, over, users, most, w.failed,
+			slowest.Round(time.Millisecond), a.note(i))
 	}
-	fmt.Fprintf(out, "\ntoo many: admitted beyond %d of a user in a window; users: of how many; most: of one user\n", a.o.limit)
+	fmt.Fprintf(out, "\ntoo many: admitted beyond %d of a user in a window; users: of how many; most: of one user\n",
+		a.o.limit)
 }
 
 // note says what happened in a window.

@@ -135,7 +135,8 @@ func run(ctx context.Context, o *options, out io.Writer) error {
 		return err
 	}
 	a := newAsking(o, b.front)
-	fmt.Fprintf(out, "%d users ask %.1f times a second each; each may %d times in %v\n\n", o.users, o.rate, o.limit, o.window)
+	fmt.Fprintf(out, "%d users ask %.1f times a second each; each may %d times in %v\n\n", o.users, o.rate, o.limit,
+		o.window)
 	broken := make(chan error, 1)
 	go func() { broken <- b.lose(ctx, a.start) }()
 	a.run(ctx)
@@ -156,7 +157,10 @@ func (b *bench) serveAPI() (*http.Server, error) {
 		return nil, err
 	}
 	b.upstream = l.Addr().String()
-	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }), ReadHeaderTimeout: 5 * time.Second}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w,
+			"hello")
+	}), ReadHeaderTimeout: 5 * time.Second}
 	go func() { _ = s.Serve(l) }()
 	return s, nil
 }
@@ -231,7 +235,8 @@ func (b *bench) startBalancer(ctx context.Context) (err error) {
 	}
 	whoever := []string{"hash $http_x_user consistent;     # when a node goes, only its users move", "random;"}
 	if b.o.balancer == "envoy" {
-		config, args = "envoy.yaml", []string{"-c", "envoy.yaml", "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning"}
+		config, args = "envoy.yaml", []string{"-c", "envoy.yaml", "--concurrency", "1", "--use-dynamic-base-id",
+			"--log-level", "warning"}
 		for i := 0; i < len(pairs); i += 2 {
 			for j := range 2 {
 				_, port, _ := net.SplitHostPort(pairs[i+j])

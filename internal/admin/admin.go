@@ -148,12 +148,16 @@ func (a *Handler) routeAll() {
 	)
 	a.route(endpoint{path: "/", methods: "GET, HEAD", any: true, serve: a.root})
 	a.route(endpoint{path: "/help", methods: "GET, HEAD", any: true, about: "this list", serve: a.help})
-	a.route(endpoint{path: "/healthz", methods: "GET, HEAD", any: true, about: "200 while the program runs", serve: func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }})
-	a.route(endpoint{path: "/readyz", methods: "GET, HEAD", any: true, about: "200 while it wants requests, 503 else", serve: a.ready})
+	a.route(endpoint{path: "/healthz", methods: "GET, HEAD", any: true, about: "200 while the program runs",
+		serve: func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }})
+	a.route(endpoint{path: "/readyz", methods: "GET, HEAD", any: true, about: "200 while it wants requests, 503 else",
+		serve: a.ready})
 	if a.o.Metrics != nil {
-		a.route(endpoint{path: "/metrics", methods: "GET, HEAD", any: true, about: "Prometheus metrics", serve: a.o.Metrics.ServeHTTP})
+		a.route(endpoint{path: "/metrics", methods: "GET, HEAD", any: true, about: "Prometheus metrics",
+			serve: a.o.Metrics.ServeHTTP})
 	}
-	a.route(endpoint{path: "/api/v1/openapi.yaml", methods: "GET, HEAD", about: "a description of this API (OpenAPI)", serve: serveOpenAPI})
+	a.route(endpoint{path: "/api/v1/openapi.yaml", methods: "GET, HEAD", about: "a description of this API (OpenAPI)",
+		serve: serveOpenAPI})
 	if a.o.Tokens != nil {
 		methods := "POST, DELETE"
 		if a.o.Page != nil {
@@ -161,51 +165,77 @@ func (a *Handler) routeAll() {
 		}
 		a.route(endpoint{path: "/login", methods: methods, any: true, serve: a.login})
 	}
-	a.route(endpoint{path: "/api/v1/session", methods: "GET, HEAD", sees: viewer, about: "who you are here: name and role", serve: a.session})
+	a.route(endpoint{path: "/api/v1/session", methods: "GET, HEAD", sees: viewer,
+		about: "who you are here: name and role", serve: a.session})
 	if a.o.Insight != nil {
-		a.route(endpoint{path: insightPath, methods: "GET, HEAD", sees: viewer, params: "domain over", about: "do the rules do their job? In all, and in sentences: ?domain=DOMAIN&over=6h", serve: a.overview})
-		a.route(endpoint{path: insightPath + "/rules", methods: "GET, HEAD", sees: viewer, params: "domain over n", about: "the same of each rule, with its verdicts; ?n=N of those that refuse most", serve: a.ruleReports})
-		a.route(endpoint{path: insightPath + "/keys", methods: "GET, HEAD", sees: viewer, params: "by domain limit over n format", about: "the keys that are refused most: ?by=refused|asked|near&limit=NAME&over=1m|12h", serve: a.topKeys})
+		a.route(endpoint{path: insightPath, methods: "GET, HEAD", sees: viewer, params: "domain over",
+			about: "do the rules do their job? In all, and in sentences: ?domain=DOMAIN&over=6h", serve: a.overview})
+		a.route(endpoint{path: insightPath + "/rules", methods: "GET, HEAD", sees: viewer, params: "domain over n",
+			about: "the same of each rule, with its verdicts; ?n=N of those that refuse most", serve: a.ruleReports})
+		a.route(endpoint{path: insightPath + "/keys", methods: "GET, HEAD", sees: viewer,
+			params: "by domain limit over n format",
+			about:  "the keys that are refused most: ?by=refused|asked|near&limit=NAME&over=1m|12h", serve: a.topKeys})
 	}
-	a.route(endpoint{path: "/api/v1/rules", methods: "GET, HEAD", sees: viewer, about: "the rules in force, their source, and load errors", serve: a.rules})
+	a.route(endpoint{path: "/api/v1/rules", methods: "GET, HEAD", sees: viewer,
+		about: "the rules in force, their source, and load errors", serve: a.rules})
 	if a.o.Files != nil {
-		a.route(endpoint{path: "/api/v1/rules/source", methods: "GET, HEAD", sees: operator, about: "the files of the rules in force", serve: a.ruleFiles})
+		a.route(endpoint{path: "/api/v1/rules/source", methods: "GET, HEAD", sees: operator,
+			about: "the files of the rules in force", serve: a.ruleFiles})
 	}
 	if a.o.Versions != nil {
-		a.route(endpoint{path: versionsPath, methods: "GET, HEAD, POST", sees: operator, changes: editor, params: "n", about: "the versions of the rules; POST puts a new one in force, POST /api/v1/rules/rollback an earlier one", serve: a.versions})
+		a.route(endpoint{path: versionsPath, methods: "GET, HEAD, POST", sees: operator, changes: editor, params: "n",
+			about: "the versions of the rules; POST puts a new one in force, POST /api/v1/rules/rollback an earlier one", serve: a.versions})
 		a.route(endpoint{path: "/api/v1/rules/rollback", methods: "POST", changes: editor, serve: a.rollback})
 	}
-	a.route(endpoint{path: keysPath, methods: "GET, HEAD, DELETE", sees: viewer, changes: operator, params: "limit domain top look key reason", about: "the hottest keys of a limit: ?limit=NAME&domain=DOMAIN&top=N; &key=KEY shows one, DELETE resets it", serve: a.keys})
+	a.route(endpoint{path: keysPath, methods: "GET, HEAD, DELETE", sees: viewer, changes: operator,
+		params: "limit domain top look key reason",
+		about:  "the hottest keys of a limit: ?limit=NAME&domain=DOMAIN&top=N; &key=KEY shows one, DELETE resets it",
+		serve:  a.keys})
 	if a.o.Signals != nil {
-		a.route(endpoint{path: "/api/v1/signals", methods: "GET, HEAD", sees: viewer, about: "signals of elastic limits; PUT /api/v1/signals/NAME sets one", serve: a.signals})
+		a.route(endpoint{path: "/api/v1/signals", methods: "GET, HEAD", sees: viewer,
+			about: "signals of elastic limits; PUT /api/v1/signals/NAME sets one", serve: a.signals})
 	}
 	if a.o.Deferred != nil {
-		a.route(endpoint{path: "/api/v1/deferred", methods: "GET, HEAD", sees: operator, params: "state n", about: "deferred requests: ?state=queued|active|done|failed&n=N", serve: a.deferredJobs})
+		a.route(endpoint{path: "/api/v1/deferred", methods: "GET, HEAD", sees: operator, params: "state n",
+			about: "deferred requests: ?state=queued|active|done|failed&n=N", serve: a.deferredJobs})
 	}
 	if a.o.Decisions != nil {
-		a.route(endpoint{path: decisionsPath, methods: "GET, HEAD", sees: viewer, params: "domain limit outcome key door after before n nodes node", about: "recent decisions: ?limit=NAME&domain=DOMAIN&outcome=denied&key=user=ada&n=N; one by its id under /api/v1/decisions/", serve: a.decisions})
+		a.route(endpoint{path: decisionsPath, methods: "GET, HEAD", sees: viewer,
+			params: "domain limit outcome key door after before n nodes node",
+			about:  "recent decisions: ?limit=NAME&domain=DOMAIN&outcome=denied&key=user=ada&n=N; one by its id under /api/v1/decisions/", serve: a.decisions})
 	}
 	if a.o.Insight != nil {
 		a.route(endpoint{path: "/api/v1/candidates", methods: "GET, HEAD", sees: viewer, params: "domain", about: "what rules in shadow, or enforced on a share of their keys, would have done: ?domain=DOMAIN", serve: a.candidates})
 	}
-	a.route(endpoint{path: bansPath, methods: "GET, HEAD, POST, DELETE", sees: viewer, changes: operator, params: "domain limit n key reason", about: "bans in force: ?domain=DOMAIN&limit=NAME&n=N; POST sets one, DELETE lifts one", serve: a.bans})
-	a.route(endpoint{path: grantsPath, methods: "GET, HEAD, POST, DELETE", sees: viewer, changes: operator, params: "domain limit n key reason", about: "grants in force: ?domain=DOMAIN&limit=NAME&n=N; POST makes one, DELETE ends one", serve: a.grants})
-	a.route(endpoint{path: streamPath, methods: "GET", sees: viewer, params: "views domain limit outcome key door by over n nodes node", about: "what happens now, as events: ?views=overview,keys,decisions", serve: a.stream})
+	a.route(endpoint{path: bansPath, methods: "GET, HEAD, POST, DELETE", sees: viewer, changes: operator,
+		params: "domain limit n key reason",
+		about:  "bans in force: ?domain=DOMAIN&limit=NAME&n=N; POST sets one, DELETE lifts one", serve: a.bans})
+	a.route(endpoint{path: grantsPath, methods: "GET, HEAD, POST, DELETE", sees: viewer, changes: operator,
+		params: "domain limit n key reason",
+		about:  "grants in force: ?domain=DOMAIN&limit=NAME&n=N; POST makes one, DELETE ends one", serve: a.grants})
+	a.route(endpoint{path: streamPath, methods: "GET", sees: viewer,
+		params: "views domain limit outcome key door by over n nodes node",
+		about:  "what happens now, as events: ?views=overview,keys,decisions", serve: a.stream})
 	if a.o.Preview != nil {
-		a.route(endpoint{path: previewPath, methods: "POST", changes: operator, about: "POST tries rules on recorded requests", serve: a.startPreview})
+		a.route(endpoint{path: previewPath, methods: "POST", changes: operator,
+			about: "POST tries rules on recorded requests", serve: a.startPreview})
 	}
 	if a.o.Nodes != nil {
-		a.route(endpoint{path: "/api/v1/nodes", methods: "GET, HEAD", sees: viewer, about: "the nodes, with their versions and rules", serve: a.nodes})
+		a.route(endpoint{path: "/api/v1/nodes", methods: "GET, HEAD", sees: viewer,
+			about: "the nodes, with their versions and rules", serve: a.nodes})
 	}
 	about := ""
 	if a.o.Regions != nil { // else it answers that there are none, and is not listed
 		about = "the regions, what this one hears of the others, and the limits over all of them: ?domain=DOMAIN"
 	}
-	a.route(endpoint{path: "/api/v1/regions", methods: "GET, HEAD", sees: viewer, params: "domain", about: about, serve: a.regions})
+	a.route(endpoint{path: "/api/v1/regions", methods: "GET, HEAD", sees: viewer, params: "domain", about: about,
+		serve: a.regions})
 	if a.o.Audit != nil {
-		a.route(endpoint{path: "/api/v1/audit", methods: "GET, HEAD", sees: admin, params: "n after before", about: "who changed what: ?n=N&after=NUMBER", serve: a.auditRecords})
+		a.route(endpoint{path: "/api/v1/audit", methods: "GET, HEAD", sees: admin, params: "n after before",
+			about: "who changed what: ?n=N&after=NUMBER", serve: a.auditRecords})
 	}
-	a.route(endpoint{path: pprofPrefix, methods: "GET, HEAD, POST", sees: admin, changes: admin, any: true, about: "profiles", serve: profile})
+	a.route(endpoint{path: pprofPrefix, methods: "GET, HEAD, POST", sees: admin, changes: admin, any: true,
+		about: "profiles", serve: profile})
 
 	for _, path := range a.o.PagePaths {
 		if a.find(path) == nil {
@@ -214,21 +244,26 @@ func (a *Handler) routeAll() {
 	}
 	// These take a path below them, and are not in the list of endpoints.
 	if a.o.Insight != nil {
-		a.route(endpoint{path: insightPath + "/rules/", methods: "GET, HEAD", sees: viewer, params: "over", serve: a.ruleReport})
+		a.route(endpoint{path: insightPath + "/rules/", methods: "GET, HEAD", sees: viewer, params: "over",
+			serve: a.ruleReport})
 		a.route(endpoint{path: insightPath + "/keys/", methods: "GET, HEAD", sees: support, serve: a.keyReport})
 	}
-	a.route(endpoint{path: keyPrefix, methods: "GET, HEAD, DELETE", sees: support, changes: operator, params: "reason", serve: a.key})
+	a.route(endpoint{path: keyPrefix, methods: "GET, HEAD, DELETE", sees: support, changes: operator, params: "reason",
+		serve: a.key})
 	if a.o.Signals != nil {
-		a.route(endpoint{path: signalsPrefix, methods: "GET, HEAD, PUT", sees: viewer, changes: operator, serve: a.signal})
+		a.route(endpoint{path: signalsPrefix, methods: "GET, HEAD, PUT", sees: viewer, changes: operator,
+			serve: a.signal})
 	}
 	if a.o.Decisions != nil {
 		a.route(endpoint{path: decisionsPath + "/", methods: "GET, HEAD", sees: support, serve: a.decision})
 	}
 	if a.o.Deferred != nil {
-		a.route(endpoint{path: deferredPrefix, methods: "GET, HEAD, POST, DELETE", sees: operator, changes: operator, serve: a.deferredJob})
+		a.route(endpoint{path: deferredPrefix, methods: "GET, HEAD, POST, DELETE", sees: operator, changes: operator,
+			serve: a.deferredJob})
 	}
 	if a.o.Preview != nil {
-		a.route(endpoint{path: previewPath + "/", methods: "GET, DELETE", sees: operator, changes: operator, serve: a.followPreview})
+		a.route(endpoint{path: previewPath + "/", methods: "GET, DELETE", sees: operator, changes: operator,
+			serve: a.followPreview})
 	}
 }
 
@@ -267,7 +302,8 @@ func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Path
 	probe := path == "/healthz" || path == "/readyz"
 	if !probe && !auth.KnownHost(r.Host, a.o.Hosts) {
-		answer.Problem(w, http.StatusForbidden, "the Host "+answer.Printable(r.Host)+" is not known here; use an address, or add it to admin.hosts", "")
+		answer.Problem(w, http.StatusForbidden,
+			"the Host "+answer.Printable(r.Host)+" is not known here; use an address, or add it to admin.hosts", "")
 		return
 	}
 	if why := auth.OtherOrigin(r); why != "" {
@@ -281,7 +317,8 @@ func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	route := a.find(path)
 	if route == nil {
-		answer.Problem(w, http.StatusNotFound, "there is nothing at "+answer.Printable(path)+"; /help lists what there is", "")
+		answer.Problem(w, http.StatusNotFound,
+			"there is nothing at "+answer.Printable(path)+"; /help lists what there is", "")
 		return
 	}
 	if !slices.Contains(strings.Split(route.methods, ", "), r.Method) {
@@ -326,17 +363,20 @@ func (a *Handler) admit(w http.ResponseWriter, r *http.Request, e *endpoint) (_ 
 			return r, false
 		}
 		if id.Role < needs {
-			answer.Problem(w, http.StatusForbidden, "this needs the role "+needs.String()+"; you are "+id.Role.String(), "")
+			answer.Problem(w, http.StatusForbidden,
+				"this needs the role "+needs.String()+"; you are "+id.Role.String(), "")
 			return r, false
 		}
 	}
 	if changes && (verdict != auth.Right || id.ByCookie) && !isJSON(r.Header.Get("Content-Type")) && !ofProgram(r) {
-		answer.Problem(w, http.StatusUnsupportedMediaType, "what changes something needs Content-Type: application/json, or a bearer token; what shows no sign of a browser needs no type, but must not have that of a form", "")
+		answer.Problem(w, http.StatusUnsupportedMediaType,
+			"what changes something needs Content-Type: application/json, or a bearer token; what shows no sign of a browser needs no type, but must not have that of a form", "")
 		return r, false
 	}
 	if changes && id.ByCookie {
 		if problem := notOwnPage(r); problem != "" {
-			answer.Problem(w, http.StatusForbidden, "by a login only the page of this port changes something, and "+problem, "")
+			answer.Problem(w, http.StatusForbidden,
+				"by a login only the page of this port changes something, and "+problem, "")
 			return r, false
 		}
 	}
@@ -381,7 +421,8 @@ func onlyParams(r *http.Request, known []string) error {
 		there = "there are " + strings.Join(known, ", ")
 	}
 	if len(unknown) > 0 {
-		return &answer.FieldError{Field: unknown[0], Message: "unknown query parameter " + answer.Printable(strings.Join(unknown, ", ")) + "; " + there}
+		return &answer.FieldError{Field: unknown[0],
+			Message: "unknown query parameter " + answer.Printable(strings.Join(unknown, ", ")) + "; " + there}
 	}
 	return nil
 }
@@ -490,7 +531,8 @@ func (a *Handler) rules(w http.ResponseWriter, _ *http.Request) {
 func describe(r *rule.Rule) ruleInfo {
 	info := ruleInfo{
 		Domain: r.Domain, Name: r.Name, Form: "native", File: r.Pos.File, Line: r.Pos.Line, If: r.If,
-		Windows: []windowInfo{}, Unlimited: r.Unlimited, Shadow: r.Shadow, Replaces: r.Replaces, Overrides: len(r.Overrides),
+		Windows: []windowInfo{}, Unlimited: r.Unlimited, Shadow: r.Shadow, Replaces: r.Replaces,
+		Overrides: len(r.Overrides),
 		ruleKinds: kindsOf(r),
 	}
 	if r.Lyft != nil {

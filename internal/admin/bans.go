@@ -71,7 +71,8 @@ func readChange(w http.ResponseWriter, r *http.Request) (c change, err error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxChange))
 	if err != nil {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
-			return c, &answer.FieldError{Field: "body", Message: fmt.Sprintf("is larger than %d bytes", maxChange), TooMany: true}
+			return c, &answer.FieldError{Field: "body", Message: fmt.Sprintf("is larger than %d bytes", maxChange),
+				TooMany: true}
 		}
 		return c, &answer.FieldError{Field: "body", Message: "could not be read to its end"}
 	}
@@ -194,12 +195,14 @@ const shown = 1000
 
 // listed filters by ?domain= and ?limit=, sorts the entry that ends last first, and cuts at ?n=. If
 // ok is false, it has answered already.
-func listed[T any](w http.ResponseWriter, r *http.Request, set *rule.Set, all []T, of func(*T) (domain, limit, key string, until time.Time)) (list []T, total int, ok bool) {
+func listed[T any](w http.ResponseWriter, r *http.Request, set *rule.Set, all []T,
+	of func(*T) (domain, limit, key string, until time.Time)) (list []T, total int, ok bool) {
 	q, n := r.URL.Query(), shown
 	if text := q.Get("n"); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > weir.DefaultMaxBans {
-			answer.Problem(w, http.StatusBadRequest, fmt.Sprintf("n: must be a number from 1 to %d", weir.DefaultMaxBans), "n")
+			answer.Problem(w, http.StatusBadRequest,
+				fmt.Sprintf("n: must be a number from 1 to %d", weir.DefaultMaxBans), "n")
 			return nil, 0, false
 		}
 	}
@@ -230,7 +233,8 @@ func rulesMeant(set *rule.Set, domain, limit string) func(ofDomain, ofRule strin
 				return w.Name == limit || domain == "" && r.Domain+"/"+w.Name == limit
 			}
 			byWindow[name{r.Domain, r.Name}] = slices.ContainsFunc(r.Windows, is) ||
-				slices.ContainsFunc(r.Overrides, func(o rule.Override) bool { return slices.ContainsFunc(o.Windows, is) })
+				slices.ContainsFunc(r.Overrides,
+					func(o rule.Override) bool { return slices.ContainsFunc(o.Windows, is) })
 		}
 	}
 	return func(ofDomain, ofRule string) bool {
@@ -286,7 +290,8 @@ func (a *Handler) listBans(w http.ResponseWriter, r *http.Request) {
 
 // entry returns the audit record of a change; what says whether it is a ban or a grant.
 func (c *change) entry(what, domain, rule string, key []string, before, after any) audit.Entry {
-	return audit.Entry{What: what, Domain: domain, Limit: rule, Key: strings.Join(key, ","), Before: before, After: after, Note: c.Reason}
+	return audit.Entry{What: what, Domain: domain, Limit: rule, Key: strings.Join(key, ","), Before: before,
+		After: after, Note: c.Reason}
 }
 
 // holds describes a ban or a grant in force, in an audit record.
@@ -330,7 +335,8 @@ func (a *Handler) setBan(w http.ResponseWriter, r *http.Request) {
 	if _, ok := outcomeOf(w, err); !ok {
 		return
 	}
-	e, ok := a.record(w, r, c.entry("ban set", planned.Domain, planned.Rule, planned.Key, banHolds(before), holds{Until: planned.Until.UTC(), Set: true}))
+	e, ok := a.record(w, r, c.entry("ban set", planned.Domain, planned.Rule, planned.Key, banHolds(before),
+		holds{Until: planned.Until.UTC(), Set: true}))
 	if !ok {
 		return
 	}
@@ -417,7 +423,8 @@ func (a *Handler) setGrant(w http.ResponseWriter, r *http.Request) {
 	if _, ok := outcomeOf(w, err); !ok {
 		return
 	}
-	e, ok := a.record(w, r, c.entry("grant made", planned.Domain, planned.Rule, planned.Key, grantHolds(before), holds{Until: planned.Until.UTC(), Allow: planned.Allow, Set: true}))
+	e, ok := a.record(w, r, c.entry("grant made", planned.Domain, planned.Rule, planned.Key, grantHolds(before),
+		holds{Until: planned.Until.UTC(), Allow: planned.Allow, Set: true}))
 	if !ok {
 		return
 	}

@@ -31,14 +31,16 @@ func decodeBody(r io.Reader, v any, example string) error {
 		return large
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
-		return &answer.FieldError{Field: e.Field, Message: "must be " + kindOf(e.Type) + ", not " + valueOf(e.Value) + "; the body is such as " + example}
+		return &answer.FieldError{Field: e.Field,
+			Message: "must be " + kindOf(e.Type) + ", not " + valueOf(e.Value) + "; the body is such as " + example}
 	}
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if name, ok := strings.CutPrefix(text, "unknown field "); ok {
 		if plain, err := strconv.Unquote(name); err == nil {
 			name = plain
 		}
-		return &answer.FieldError{Field: answer.Printable(name), Message: "is not known here; the body is such as " + example}
+		return &answer.FieldError{Field: answer.Printable(name),
+			Message: "is not known here; the body is such as " + example}
 	}
 	switch e, ok := errors.AsType[*json.UnmarshalTypeError](err); {
 	case ok:

@@ -25,7 +25,8 @@ func writeKeys(w http.ResponseWriter, keys []insight.KeyCount) {
 		}
 		return t.UTC().Format(time.RFC3339)
 	}
-	_ = out.Write([]string{"domain", "rule", "limit", "key", "count", "over", "estimated", "refused_share", "fill", "known", "obey", "shadow", "banned_until", "granted_until"})
+	_ = out.Write([]string{"domain", "rule", "limit", "key", "count", "over", "estimated", "refused_share", "fill",
+		"known", "obey", "shadow", "banned_until", "granted_until"})
 	for i := range keys {
 		k := &keys[i]
 		obey := ""
@@ -33,8 +34,10 @@ func writeKeys(w http.ResponseWriter, keys []insight.KeyCount) {
 			obey = number(k.Obey)
 		}
 		_ = out.Write([]string{
-			cell(k.Domain), cell(k.Rule), cell(k.Limit), cell(k.Key), strconv.FormatUint(k.Count, 10), strconv.FormatUint(k.Over, 10),
-			strconv.FormatBool(k.Estimated), number(k.RefusedShare), number(k.Fill), strconv.FormatBool(k.Known), obey, strconv.FormatBool(k.Shadow),
+			cell(k.Domain), cell(k.Rule), cell(k.Limit), cell(k.Key), strconv.FormatUint(k.Count, 10),
+			strconv.FormatUint(k.Over, 10),
+			strconv.FormatBool(k.Estimated), number(k.RefusedShare), number(k.Fill), strconv.FormatBool(k.Known), obey,
+			strconv.FormatBool(k.Shadow),
 			instant(k.BannedUntil), instant(k.GrantedUntil),
 		})
 	}

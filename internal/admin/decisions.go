@@ -57,7 +57,8 @@ type decisionQuery struct {
 // readDecisionQuery reads a query for decisions, except n, after and before. status is 0 if the
 // query is valid.
 func (a *Handler) readDecisionQuery(v url.Values, role auth.Role) (q decisionQuery, status int, err error) {
-	q.Query = recent.Query{Domain: v.Get("domain"), Limit: v.Get("limit"), Outcome: v.Get("outcome"), Door: v.Get("door"), Key: v.Get("key")}
+	q.Query = recent.Query{Domain: v.Get("domain"), Limit: v.Get("limit"), Outcome: v.Get("outcome"),
+		Door: v.Get("door"), Key: v.Get("key")}
 	bad := func(status int, field, message string) (decisionQuery, int, error) {
 		return q, status, &answer.FieldError{Field: field, Message: message}
 	}
@@ -78,7 +79,8 @@ func (a *Handler) readDecisionQuery(v url.Values, role auth.Role) (q decisionQue
 	case node == a.o.Nodes.Self():
 		q.elsewhere = false
 	case v.Get("nodes") == "this":
-		return bad(http.StatusBadRequest, "node", "nodes=this asks for this node alone, which is called "+answer.Printable(a.o.Nodes.Self())+"; leave one of them out")
+		return bad(http.StatusBadRequest, "node",
+			"nodes=this asks for this node alone, which is called "+answer.Printable(a.o.Nodes.Self())+"; leave one of them out")
 	default:
 		q.elsewhere, q.node = true, node
 	}
@@ -87,7 +89,8 @@ func (a *Handler) readDecisionQuery(v url.Values, role auth.Role) (q decisionQue
 		return bad(http.StatusForbidden, "key", "a single key needs the role support; you are "+role.String())
 	}
 	if v.Has("key") && !strings.Contains(q.Key, "=") {
-		return bad(http.StatusBadRequest, "key", "must be a part of a key with its name, such as user=ada or ip=192.0.2.1")
+		return bad(http.StatusBadRequest, "key",
+			"must be a part of a key with its name, such as user=ada or ip=192.0.2.1")
 	}
 	return q, 0, nil
 }
@@ -123,14 +126,16 @@ func (a *Handler) decisions(w http.ResponseWriter, r *http.Request) {
 	if s := values.Get("n"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || n > mostDecisions {
-			answer.Problem(w, http.StatusBadRequest, fmt.Sprintf("n: must be a number from 1 to %d", mostDecisions), "n")
+			answer.Problem(w, http.StatusBadRequest,
+				fmt.Sprintf("n: must be a number from 1 to %d", mostDecisions), "n")
 			return
 		}
 		q.N = n
 	}
 	if s := values.Get("before"); s != "" {
 		if q.Before, err = time.Parse(time.RFC3339Nano, s); err != nil {
-			answer.Problem(w, http.StatusBadRequest, "before: must be an instant such as 2026-01-31T12:00:00.25Z", "before")
+			answer.Problem(w, http.StatusBadRequest, "before: must be an instant such as 2026-01-31T12:00:00.25Z",
+				"before")
 			return
 		}
 	}
@@ -180,12 +185,14 @@ func (a *Handler) here(list []recent.Entry) []recent.Entry {
 }
 
 // findDecision looks for a decision here, then on the other nodes. If e is nil, why says why.
-func (a *Handler) findDecision(ctx context.Context, id weir.DecisionID) (e *recent.Entry, why string, nodes insight.Nodes) {
+func (a *Handler) findDecision(ctx context.Context,
+	id weir.DecisionID) (e *recent.Entry, why string, nodes insight.Nodes) {
 	if found, ok := a.o.Decisions.Find(id); ok {
 		return &a.here([]recent.Entry{found})[0], "", insight.Nodes{Asked: 1, Answered: 1}
 	}
 	if a.o.Nodes == nil {
-		return nil, "no such decision is kept here: " + a.o.Decisions.WhyMissing(time.Now()), insight.Nodes{Asked: 1, Answered: 1}
+		return nil, "no such decision is kept here: " + a.o.Decisions.WhyMissing(time.Now()),
+			insight.Nodes{Asked: 1, Answered: 1}
 	}
 	e, why, nodes = a.o.Nodes.Decision(ctx, id)
 	if e == nil {

@@ -22,13 +22,15 @@ func (a *Handler) deferredJobs(w http.ResponseWriter, r *http.Request) {
 		state = deferred.Failed
 	case deferred.Queued, deferred.Active, deferred.Done, deferred.Failed:
 	default:
-		answer.Problem(w, http.StatusBadRequest, "state must be queued, active, done or failed, not "+answer.Printable(string(state)), "state")
+		answer.Problem(w, http.StatusBadRequest,
+			"state must be queued, active, done or failed, not "+answer.Printable(string(state)), "state")
 		return
 	}
 	if text := r.URL.Query().Get("n"); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > 1000 {
-			answer.Problem(w, http.StatusBadRequest, "n must be a number from 1 to 1000, not "+answer.Printable(text), "n")
+			answer.Problem(w, http.StatusBadRequest,
+				"n must be a number from 1 to 1000, not "+answer.Printable(text), "n")
 			return
 		}
 	}
@@ -51,7 +53,8 @@ func (a *Handler) deferredJob(w http.ResponseWriter, r *http.Request) {
 	id := strings.TrimPrefix(r.URL.Path, deferredPrefix)
 	id, retry := strings.CutSuffix(id, "/retry")
 	if !deferred.ValidID(id) || retry != (r.Method == http.MethodPost) {
-		answer.Problem(w, http.StatusNotFound, "there is no such job; GET and DELETE "+deferredPrefix+"ID, and POST "+deferredPrefix+"ID/retry", "")
+		answer.Problem(w, http.StatusNotFound,
+			"there is no such job; GET and DELETE "+deferredPrefix+"ID, and POST "+deferredPrefix+"ID/retry", "")
 		return
 	}
 	t, err := a.o.Deferred.Ticket(r.Context(), id)

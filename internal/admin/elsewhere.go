@@ -115,7 +115,8 @@ func (s *streamed) silent(now time.Time) (ok bool) {
 			return true
 		}
 		o.problem = ""
-		return s.write(topicDecisions, StreamedDecisions{Decisions: []recent.Entry{}, Shown: "all", Nodes: &o.last.nodes})
+		return s.write(topicDecisions,
+			StreamedDecisions{Decisions: []recent.Entry{}, Shown: "all", Nodes: &o.last.nodes})
 	case now.Sub(o.explained) <= lateness:
 		return true
 	}

@@ -95,7 +95,8 @@ func (a *Handler) unknown(domain, limit string) (problem, field string) {
 		if set == nil {
 			return "domain: no rules are in force", "domain"
 		}
-		return "domain: no rule file declares " + answer.Printable(domain) + "; there are " + strings.Join(set.Domains(), ", "), "domain"
+		return "domain: no rule file declares " + answer.Printable(domain) + "; there are " +
+			strings.Join(set.Domains(), ", "), "domain"
 	}
 	if !a.hasLimit(domain, limit) {
 		return "limit: no rule in force has a limit " + answer.Printable(limit) + "; /api/v1/rules lists them", "limit"
@@ -141,7 +142,8 @@ const mostReports = 10_000
 
 // listReports returns reports of all rules, or of the n that refuse, or would refuse, most. Among
 // rules that refuse equally often, those that are met most come first.
-func (a *Handler) listReports(ctx context.Context, domain string, over time.Duration, n int, role auth.Role) (*RuleReports, error) {
+func (a *Handler) listReports(ctx context.Context, domain string, over time.Duration, n int,
+	role auth.Role) (*RuleReports, error) {
 	list, nodes, err := a.o.Insight.Rules(ctx, domain, over)
 	if err != nil {
 		return nil, err
@@ -199,7 +201,8 @@ func twoSegments(r *http.Request, prefix string) (first, second string, ok bool)
 func (a *Handler) ruleReport(w http.ResponseWriter, r *http.Request) {
 	domain, name, ok := twoSegments(r, insightPath+"/rules/")
 	if !ok {
-		answer.Problem(w, http.StatusNotFound, "the path is "+insightPath+"/rules/{domain}/{rule}, each of them URL-escaped", "")
+		answer.Problem(w, http.StatusNotFound,
+			"the path is "+insightPath+"/rules/{domain}/{rule}, each of them URL-escaped", "")
 		return
 	}
 	d, ok := over(w, r, defaultOver)
@@ -360,7 +363,8 @@ func (a *Handler) topKeys(w http.ResponseWriter, r *http.Request) {
 func (a *Handler) keyReport(w http.ResponseWriter, r *http.Request) {
 	domain, key, ok := twoSegments(r, insightPath+"/keys/")
 	if !ok {
-		answer.Problem(w, http.StatusNotFound, "the path is "+insightPath+"/keys/{domain}/{key}, such as shop/user=ada, each of them URL-escaped", "")
+		answer.Problem(w, http.StatusNotFound,
+			"the path is "+insightPath+"/keys/{domain}/{key}, such as shop/user=ada, each of them URL-escaped", "")
 		return
 	}
 	if !a.known(w, domain, "") {

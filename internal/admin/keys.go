@@ -246,7 +246,8 @@ func (a *Handler) keys(w http.ResponseWriter, r *http.Request) {
 	if q.Has("key") {
 		switch {
 		case role < auth.Support: // this role must not learn whether the key exists
-			answer.Problem(w, http.StatusForbidden, "a single key needs the role support; you are "+role.String(), "key")
+			answer.Problem(w, http.StatusForbidden,
+				"a single key needs the role support; you are "+role.String(), "key")
 		case name == "":
 			a.showKeyEverywhere(w, r, q.Get("domain"), q["key"])
 		default:
@@ -294,7 +295,9 @@ func (a *Handler) refusedMost(ctx context.Context, domain, limit string, role au
 	if a.o.Insight == nil {
 		return nil
 	}
-	list, err := a.listTopKeys(ctx, insight.KeysQuery{Domain: domain, Limit: limit, By: insight.ByRefused, Over: time.Minute, N: refusedShown}, role)
+	list, err := a.listTopKeys(ctx,
+		insight.KeysQuery{Domain: domain, Limit: limit, By: insight.ByRefused, Over: time.Minute,
+			N: refusedShown}, role)
 	if err != nil {
 		return nil
 	}
@@ -314,7 +317,8 @@ func (a *Handler) limitsToAsk(w http.ResponseWriter, r *http.Request, domain str
 	set, _ := a.limiter.Rules()
 	if set != nil {
 		for _, r := range set.Rules() {
-			if name := r.Domain + "/" + r.Name; (domain == "" || domain == r.Domain) && !slices.Contains(list.Limits, name) {
+			if name := r.Domain + "/" + r.Name; (domain == "" || domain == r.Domain) &&
+				!slices.Contains(list.Limits, name) {
 				list.Limits = append(list.Limits, name)
 			}
 		}
@@ -329,7 +333,8 @@ func (a *Handler) limitsToAsk(w http.ResponseWriter, r *http.Request, domain str
 func splitKeyPath(escaped string) (domain, limit string, parts []string, status int, detail string) {
 	segments := strings.Split(strings.TrimPrefix(escaped, keyPrefix), "/")
 	if len(segments) != 3 || segments[0] == "" {
-		return "", "", nil, http.StatusNotFound, "the path is /api/v1/keys/{domain}/{limit}/{key}, each of them URL-escaped"
+		return "", "", nil, http.StatusNotFound,
+			"the path is /api/v1/keys/{domain}/{limit}/{key}, each of them URL-escaped"
 	}
 	domain, err1 := url.PathUnescape(segments[0])
 	limit, err2 := url.PathUnescape(segments[1])
@@ -420,7 +425,8 @@ type counted struct {
 }
 
 // resetKey resets a key under all windows of a limit.
-func (a *Handler) resetKey(w http.ResponseWriter, r *http.Request, domain, limit string, parts []string, reason string) {
+func (a *Handler) resetKey(w http.ResponseWriter, r *http.Request, domain, limit string, parts []string,
+	reason string) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
 	infos, err := a.limiter.Keys().Get(ctx, domain, limit, parts)
@@ -445,7 +451,8 @@ func (a *Handler) resetKey(w http.ResponseWriter, r *http.Request, domain, limit
 	}
 	first := &infos[0]
 	e, ok := a.record(w, r, audit.Entry{
-		What: "key reset", Domain: first.Window.Rule.Domain, Limit: limit, Key: strings.Join(first.Parts, ","), Before: before, Note: reason,
+		What: "key reset", Domain: first.Window.Rule.Domain, Limit: limit, Key: strings.Join(first.Parts, ","),
+		Before: before, Note: reason,
 	})
 	if !ok {
 		return

@@ -46,7 +46,8 @@ func notOwnPage(r *http.Request) string {
 	case given && len(site) == 1 && site[0] == "same-origin":
 		return ""
 	case given:
-		return "the browser says Sec-Fetch-Site: " + answer.Printable(strings.Join(site, ", ")) + ", which another page has sent; open the page of this port, and do it there"
+		return "the browser says Sec-Fetch-Site: " + answer.Printable(strings.Join(site,
+			", ")) + ", which another page has sent; open the page of this port, and do it there"
 	}
 	origin := r.Header.Get("Origin")
 	secure := r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
@@ -54,7 +55,8 @@ func notOwnPage(r *http.Request) string {
 	case origin == "":
 		return "this request has neither Sec-Fetch-Site nor Origin, one of which every browser sends; a proxy before this port must pass them on, and what is no browser sends a bearer token"
 	case !auth.SameOrigin(origin, r.Host) || secure && !strings.HasPrefix(strings.ToLower(origin), "https://"):
-		return "this request is of a page of " + answer.Printable(origin) + "; open the page of this port, and do it there"
+		return "this request is of a page of " + answer.Printable(origin) +
+			"; open the page of this port, and do it there"
 	}
 	return ""
 }

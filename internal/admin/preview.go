@@ -95,7 +95,8 @@ func (p *previewing) running() bool {
 func readObject(w http.ResponseWriter, r *http.Request, body any, example string) (ok bool) {
 	err := decodeBody(http.MaxBytesReader(w, r.Body, maxPreview), body, example)
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		answer.Problem(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d MiB", maxPreview>>20), "")
+		answer.Problem(w, http.StatusRequestEntityTooLarge,
+			fmt.Sprintf("the body is larger than %d MiB", maxPreview>>20), "")
 		return false
 	}
 	if err != nil {
@@ -115,7 +116,8 @@ func (a *Handler) startPreview(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(body.Files) == 0 {
-		answer.Problem(w, http.StatusBadRequest, "files: is missing; it holds the text of each file by its name", "files")
+		answer.Problem(w, http.StatusBadRequest, "files: is missing; it holds the text of each file by its name",
+			"files")
 		return
 	}
 	over, err := parseOver(body.Over, 0)
@@ -189,7 +191,8 @@ func (a *Handler) followPreview(w http.ResponseWriter, r *http.Request) {
 	p := a.previews.now
 	a.previews.mu.Unlock()
 	if p == nil || p.id != strings.TrimPrefix(r.URL.Path, previewPath+"/") {
-		answer.Problem(w, http.StatusNotFound, "there is no such preview: results are kept for ten minutes, until another one begins", "")
+		answer.Problem(w, http.StatusNotFound,
+			"there is no such preview: results are kept for ten minutes, until another one begins", "")
 		return
 	}
 	if r.Method == http.MethodDelete {
@@ -208,7 +211,8 @@ func (a *Handler) followPreview(w http.ResponseWriter, r *http.Request) {
 	}
 	if !a.streams.enter() {
 		w.Header().Set("Retry-After", "5")
-		answer.Problem(w, http.StatusServiceUnavailable, "too many streams are open; ask with Accept: application/json", "")
+		answer.Problem(w, http.StatusServiceUnavailable,
+			"too many streams are open; ask with Accept: application/json", "")
 		return
 	}
 	defer a.streams.leave()

@@ -67,7 +67,8 @@ type RegionalWindow struct {
 // regions answers GET /api/v1/regions.
 func (a *Handler) regions(w http.ResponseWriter, r *http.Request) {
 	if a.o.Regions == nil {
-		answer.Problem(w, http.StatusNotFound, "no regions are configured on this server: region, regions.weights and regions.stores say which there are", "")
+		answer.Problem(w, http.StatusNotFound,
+			"no regions are configured on this server: region, regions.weights and regions.stores say which there are", "")
 		return
 	}
 	domain := r.URL.Query().Get("domain")
@@ -78,7 +79,8 @@ func (a *Handler) regions(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	read, n := a.o.Nodes.Regions(ctx)
 	report := RegionsReport{
-		Nodes: n, Region: a.o.Regions.Own, Leader: read.Leader, Untold: read.Untold, Orders: read.Orders, Keys: read.Keys,
+		Nodes: n, Region: a.o.Regions.Own, Leader: read.Leader, Untold: read.Untold, Orders: read.Orders,
+		Keys:    read.Keys,
 		Regions: a.regionStates(read), Limits: []RegionalLimit{}, Each: []string{},
 	}
 	set, _ := a.limiter.Rules()
@@ -116,8 +118,10 @@ func (a *Handler) regionStates(read *insight.RegionsReading) []RegionState {
 	}
 	list := make([]RegionState, 0, len(a.o.Regions.Table))
 	for _, r := range a.o.Regions.Table {
-		s := RegionState{Own: r.Name == a.o.Regions.Own, Weight: r.Weight, Share: float64(r.Weight) / float64(max(sum, 1))}
-		at, there := slices.BinarySearchFunc(read.Peers, r.Name, func(p insight.RegionPeer, name string) int { return cmp.Compare(p.Region, name) })
+		s := RegionState{Own: r.Name == a.o.Regions.Own, Weight: r.Weight,
+			Share: float64(r.Weight) / float64(max(sum, 1))}
+		at, there := slices.BinarySearchFunc(read.Peers, r.Name,
+			func(p insight.RegionPeer, name string) int { return cmp.Compare(p.Region, name) })
 		if there {
 			s.RegionPeer = read.Peers[at]
 		}
@@ -146,7 +150,8 @@ func (t *RegionsReport) add(r *rule.Rule, read *insight.RegionsReading, of *Regi
 	if at < 0 {
 		at = len(t.Limits)
 		t.Limits = append(t.Limits, RegionalLimit{
-			RegionalUnits: read.Of(r.Domain, r.Name), Over: r.Regions.Over, Sync: r.Regions.Sync, Tell: r.Regions.Tell, Shadow: r.Shadow, Windows: []RegionalWindow{},
+			RegionalUnits: read.Of(r.Domain, r.Name), Over: r.Regions.Over, Sync: r.Regions.Sync, Tell: r.Regions.Tell,
+			Shadow: r.Shadow, Windows: []RegionalWindow{},
 		})
 	}
 	l := &t.Limits[at]

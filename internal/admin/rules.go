@@ -73,7 +73,8 @@ func kindsOf(r *rule.Rule) ruleKinds {
 		k.Priority = "sheddable"
 	}
 	if b := r.Ban; b != nil {
-		k.Ban = &banInfo{After: b.After, Within: b.Within.Seconds(), For: b.For.Seconds(), Domain: b.Domain, NFTables: b.NFTables}
+		k.Ban = &banInfo{After: b.After, Within: b.Within.Seconds(), For: b.For.Seconds(), Domain: b.Domain,
+			NFTables: b.NFTables}
 	}
 	return k
 }

@@ -161,7 +161,8 @@ func (a *Handler) stream(w http.ResponseWriter, r *http.Request) {
 	}
 	if !a.streams.enter() { // before any node is asked
 		w.Header().Set("Retry-After", "5")
-		answer.Problem(w, http.StatusServiceUnavailable, fmt.Sprintf("%d streams are open on this node, as many as admin.streams allows; ask the other endpoints every two seconds", a.streams.most), "")
+		answer.Problem(w, http.StatusServiceUnavailable,
+			fmt.Sprintf("%d streams are open on this node, as many as admin.streams allows; ask the other endpoints every two seconds", a.streams.most), "")
 		return
 	}
 	defer a.streams.leave()
@@ -201,7 +202,8 @@ func (a *Handler) newStream(w http.ResponseWriter, r *http.Request) (s *streamed
 			return bad("views", "must be of overview, keys and decisions, with commas between them")
 		}
 		if !there {
-			return nil, http.StatusNotFound, &answer.FieldError{Field: "views", Message: "there are no " + view + " on this server"}
+			return nil, http.StatusNotFound,
+				&answer.FieldError{Field: "views", Message: "there are no " + view + " on this server"}
 		}
 		if !slices.Contains(s.views, view) {
 			s.views = append(s.views, view)
@@ -226,7 +228,8 @@ func (a *Handler) newStream(w http.ResponseWriter, r *http.Request) (s *streamed
 		return nil, status, err
 	}
 	if problem, field := a.unknown(s.q.Domain, s.q.Limit); problem != "" {
-		return nil, http.StatusNotFound, &answer.FieldError{Field: field, Message: strings.TrimPrefix(problem, field+": ")}
+		return nil, http.StatusNotFound,
+			&answer.FieldError{Field: field, Message: strings.TrimPrefix(problem, field+": ")}
 	}
 	return s, 0, nil
 }
@@ -258,7 +261,8 @@ func (s *streamed) start(lastEventID string) {
 	}
 	s.cursor = s.a.o.Decisions.Cursor()
 	boot, place, ok := strings.Cut(lastEventID, "-")
-	if at, err := strconv.ParseUint(place, 10, 64); ok && err == nil && boot == s.a.streams.boot && recent.Cursor(at) <= s.cursor {
+	if at, err := strconv.ParseUint(place, 10, 64); ok && err == nil && boot == s.a.streams.boot &&
+		recent.Cursor(at) <= s.cursor {
 		s.cursor = recent.Cursor(at)
 	}
 }
@@ -283,7 +287,8 @@ func (s *streamed) run(ctx context.Context) {
 			}
 			// A ticker drops the ticks that nobody waits for.
 			now := time.Now()
-			if late := now.Sub(last) - streamEvery/2; late > streamEvery && (s.wants(topicOverview) || s.wants(topicKeys)) {
+			if late := now.Sub(last) - streamEvery/2; late > streamEvery &&
+				(s.wants(topicOverview) || s.wants(topicKeys)) {
 				s.missed += uint64(late / streamEvery)
 			}
 			last = now
@@ -316,16 +321,18 @@ func (s *streamed) figures() (ok bool) {
 		ok = true
 		switch view {
 		case topicOverview:
-			data, err = s.a.streams.once(fmt.Sprint("overview ", s.over, " ", s.q.Domain), streamEvery/2, mostPace, func() (any, error) {
-				return s.a.o.Insight.Overview(ctx, s.q.Domain, s.over)
-			})
+			data, err = s.a.streams.once(fmt.Sprint("overview ", s.over, " ", s.q.Domain), streamEvery/2, mostPace,
+				func() (any, error) {
+					return s.a.o.Insight.Overview(ctx, s.q.Domain, s.over)
+				})
 			if err == nil && s.isNew(view, data) {
 				ok = s.overview(*s.a.maskFor(s.role).overview(data.(*insight.Overview)))
 			}
 		case topicKeys:
-			data, err = s.a.streams.once(fmt.Sprintf("keys %d %v", s.role, s.keys), streamEvery/2, mostPace, func() (any, error) {
-				return s.a.listTopKeys(ctx, s.keys, s.role)
-			})
+			data, err = s.a.streams.once(fmt.Sprintf("keys %d %v", s.role, s.keys), streamEvery/2, mostPace,
+				func() (any, error) {
+					return s.a.listTopKeys(ctx, s.keys, s.role)
+				})
 			if err == nil && s.isNew(view, data) {
 				ok = s.topKeys(*data.(*TopKeys))
 			}
@@ -398,7 +405,8 @@ func (s *streamed) overview(o insight.Overview) (ok bool) {
 func lastOf(x insight.Series, n int) insight.Series {
 	last := func(v []uint32) []uint32 { return v[max(0, len(v)-n):] }
 	return insight.Series{
-		T: x.T[max(0, len(x.T)-n):], Admitted: last(x.Admitted), Near: last(x.Near), Refused: last(x.Refused), Shadow: last(x.Shadow), Banned: last(x.Banned),
+		T: x.T[max(0, len(x.T)-n):], Admitted: last(x.Admitted), Near: last(x.Near), Refused: last(x.Refused),
+		Shadow: last(x.Shadow), Banned: last(x.Banned),
 	}
 }
 

@@ -95,14 +95,16 @@ func (a *Handler) versions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(c.Files) == 0 {
-		answer.Problem(w, http.StatusBadRequest, "files: is missing; it holds the text of each file by its name", "files")
+		answer.Problem(w, http.StatusBadRequest, "files: is missing; it holds the text of each file by its name",
+			"files")
 		return
 	}
 	if !keepable(w, c.Note) {
 		return
 	}
 	c.Author = a.author(r)
-	a.changeVersion(w, r, audit.Entry{What: "rules pushed", Before: map[string]int64{"version": c.Base}, Note: c.Note}, func() (Pushed, error) { return a.o.Versions.Push(ctx, c) })
+	a.changeVersion(w, r, audit.Entry{What: "rules pushed", Before: map[string]int64{"version": c.Base}, Note: c.Note},
+		func() (Pushed, error) { return a.o.Versions.Push(ctx, c) })
 }
 
 // rollback answers POST /api/v1/rules/rollback.
@@ -123,7 +125,8 @@ func (a *Handler) rollback(w http.ResponseWriter, r *http.Request) {
 	if !keepable(w, c.Note) {
 		return
 	}
-	a.changeVersion(w, r, audit.Entry{What: "rules rolled back", After: map[string]int64{"files of version": c.To}, Note: c.Note}, func() (Pushed, error) {
+	a.changeVersion(w, r, audit.Entry{What: "rules rolled back", After: map[string]int64{"files of version": c.To},
+		Note: c.Note}, func() (Pushed, error) {
 		return a.o.Versions.Rollback(ctx, c.To, a.author(r), c.Note)
 	})
 }

@@ -40,7 +40,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		answer.Problem(w, http.StatusInternalServerError, "the answer cannot be written, which is a defect of weir: "+answer.Printable(err.Error()), "")
+		answer.Problem(w, http.StatusInternalServerError,
+			"the answer cannot be written, which is a defect of weir: "+answer.Printable(err.Error()), "")
 		return
 	}
 	w.Header()["Content-Type"] = answer.JSONType

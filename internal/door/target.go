@@ -143,7 +143,8 @@ func AmbiguousPathDetail(what, setting string) string {
 		return "The target of the request holds #, which no client may send (RFC 9112 3.2) and servers read in different ways: " +
 			"a rate limit might be about another path than what the server behind it does. Where it is data, write %23."
 	}
-	text := "The path of the request holds " + what + ", which servers read in different ways: a rate limit might be about another path than what the server behind it does."
+	text := "The path of the request holds " + what +
+		", which servers read in different ways: a rate limit might be about another path than what the server behind it does."
 	if what == "%2F" || what == "%5C" || what == `\` {
 		text += " If it is data here, as in the name of an object, the setting " + setting + " lets it pass."
 	}

@@ -120,7 +120,8 @@ func (t *Tally) Of(s *rule.Set, generation uint64) []*Count {
 	case have.before != nil && have.before.set == s:
 		return have.before.limits
 	}
-	next := counts{set: s, generation: generation, limits: make([]*Count, len(s.Counters())), cells: make([][]cell, len(s.Counters())), names: map[limitName]*Count{}}
+	next := counts{set: s, generation: generation, limits: make([]*Count, len(s.Counters())),
+		cells: make([][]cell, len(s.Counters())), names: map[limitName]*Count{}}
 	for _, c := range s.Counters() {
 		name := limitName{c.Domain, c.Rule, c.Window}
 		kept := next.names[name]

@@ -270,7 +270,8 @@ func signature(path string) string {
 	}
 	var b strings.Builder
 	for _, f := range files {
-		fmt.Fprintf(&b, "%q %d %d %v %d\n", f.name, f.info.Size(), f.info.ModTime().UnixNano(), f.info.Mode(), inode(f.info))
+		fmt.Fprintf(&b, "%q %d %d %v %d\n", f.name, f.info.Size(), f.info.ModTime().UnixNano(), f.info.Mode(),
+			inode(f.info))
 	}
 	return b.String()
 }

@@ -137,5 +137,6 @@ func (h *Held) found() {
 
 // Equal reports whether two lists hold the same files with the same contents, in the same order.
 func Equal(a, b []file.Source) bool {
-	return slices.EqualFunc(a, b, func(x, y file.Source) bool { return x.Name == y.Name && bytes.Equal(x.Data, y.Data) })
+	return slices.EqualFunc(a, b,
+		func(x, y file.Source) bool { return x.Name == y.Name && bytes.Equal(x.Data, y.Data) })
 }

@@ -33,7 +33,8 @@ type notifier struct {
 }
 
 func newNotifier(path string, log *slog.Logger) *notifier {
-	n := &notifier{path: path, events: make(chan event), log: log, watched: map[string]fs.FileInfo{}, done: make(chan struct{})}
+	n := &notifier{path: path, events: make(chan event), log: log, watched: map[string]fs.FileInfo{},
+		done: make(chan struct{})}
 	if info, err := os.Stat(path); err == nil && !info.IsDir() {
 		n.single = filepath.Base(path)
 	}

@@ -59,7 +59,8 @@ func describe(name string, info *debug.BuildInfo) document {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		d.Components = append(d.Components, component{"library", m.Path, m.Version, "pkg:golang/" + m.Path + "@" + m.Version})
+		d.Components = append(d.Components,
+			component{"library", m.Path, m.Version, "pkg:golang/" + m.Path + "@" + m.Version})
 	}
 	return d
 }

@@ -99,7 +99,8 @@ func (s *Process) Said(ctx context.Context, pattern string) (string, error) {
 		case <-s.done:
 			return "", fmt.Errorf("%s has ended:\n%s", s.name, strings.Join(lines[max(0, len(lines)-10):], "\n"))
 		case <-ctx.Done():
-			return "", fmt.Errorf("%s has not started in time:\n%s", s.name, strings.Join(lines[max(0, len(lines)-10):], "\n"))
+			return "", fmt.Errorf("%s has not started in time:\n%s", s.name,
+				strings.Join(lines[max(0, len(lines)-10):], "\n"))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

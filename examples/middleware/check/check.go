@@ -48,7 +48,8 @@ func Handler(t *testing.T, h http.Handler) {
 	// not the route's pattern.
 	for i := range 10 {
 		resp, body := ask("GET", fmt.Sprintf("/orders/%d", i), "ada-token")
-		if resp.StatusCode != 200 || body != fmt.Sprintf("order %d", i) || resp.Header.Get("X-RateLimit-Remaining") != fmt.Sprint(9-i) {
+		if resp.StatusCode != 200 || body != fmt.Sprintf("order %d", i) ||
+			resp.Header.Get("X-RateLimit-Remaining") != fmt.Sprint(9-i) {
 			t.Errorf("order %d: %d %q %v", i, resp.StatusCode, body, resp.Header)
 		}
 	}
@@ -57,10 +58,13 @@ func Handler(t *testing.T, h http.Handler) {
 		Status   int
 		Violated []string `json:"violated-policies"`
 	}
-	if err := json.Unmarshal([]byte(body), &problem); err != nil || resp.StatusCode != 429 || problem.Status != 429 || !slices.Equal(problem.Violated, []string{"orders-per-user"}) {
+	if err := json.Unmarshal([]byte(body), &problem); err != nil || resp.StatusCode != 429 || problem.Status != 429 ||
+		!slices.Equal(problem.Violated, []string{"orders-per-user"}) {
 		t.Errorf("the eleventh: %d %q (%v)", resp.StatusCode, body, err)
 	}
-	if h := resp.Header; h.Get("Retry-After") == "" || h.Get("RateLimit") == "" || h.Get("Access-Control-Allow-Origin") != "https://shop.example" || !strings.Contains(h.Get("Access-Control-Expose-Headers"), "RateLimit") {
+	if h := resp.Header; h.Get("Retry-After") == "" || h.Get("RateLimit") == "" ||
+		h.Get("Access-Control-Allow-Origin") != "https://shop.example" ||
+		!strings.Contains(h.Get("Access-Control-Expose-Headers"), "RateLimit") {
 		t.Errorf("the headers of a refusal: %v", h)
 	}
 	if resp, body := ask("GET", "/orders/4", "bob-token"); resp.StatusCode != 200 || body != "order 4" {

@@ -196,7 +196,8 @@ func (l *Log) follow(t tail) {
 		l.o.Logger.Error("the audit log was altered; records go on behind that", "path", l.o.Path, "error", t.broken)
 	}
 	if t.torn > 0 {
-		l.queue(Entry{Who: Weir, What: "torn record cut", After: map[string]int64{"bytes": t.torn}, Note: "the program or the machine ended while it was written"})
+		l.queue(Entry{Who: Weir, What: "torn record cut", After: map[string]int64{"bytes": t.torn},
+			Note: "the program or the machine ended while it was written"})
 	}
 }
 
@@ -433,7 +434,8 @@ func (l *Log) tellCounts() {
 	for _, id := range ids {
 		c := all[id]
 		e := Entry{
-			Who: id.who, Role: id.role, Address: id.address, What: id.what, Domain: id.domain, Limit: id.limit, Key: id.key,
+			Who: id.who, Role: id.role, Address: id.address, What: id.what, Domain: id.domain, Limit: id.limit,
+			Key:    id.key,
 			Before: c.before, After: Times{c.times, c.after},
 		}
 		if l.keep(e) != nil {
@@ -467,7 +469,8 @@ func (l *Log) keep(e Entry) error {
 func (e *Entry) attributes() []any {
 	var list []any
 	for _, a := range []struct{ name, value string }{
-		{"who", e.Who}, {"role", e.Role}, {"peer", e.Address}, {"domain", e.Domain}, {"limit", e.Limit}, {"key", e.Key}, {"reason", e.Note},
+		{"who", e.Who}, {"role", e.Role}, {"peer", e.Address}, {"domain", e.Domain}, {"limit", e.Limit}, {"key", e.Key},
+		{"reason", e.Note},
 	} {
 		if a.value != "" {
 			list = append(list, a.name, a.value)
@@ -492,7 +495,8 @@ func (l *Log) reopen() error {
 	}
 	f, t, err := openFile(l.o.Path)
 	if err != nil {
-		l.o.Logger.Error("the audit log was not opened anew; records go to the file from before", "path", l.o.Path, "error", err)
+		l.o.Logger.Error("the audit log was not opened anew; records go to the file from before", "path", l.o.Path,
+			"error", err)
 		return err
 	}
 	before, old := l.chain, l.file

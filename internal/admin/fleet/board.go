@@ -26,7 +26,8 @@ const boardFormat = "1"
 func NewRedisBoard(client func() (rueidis.Client, error), prefix string) (*RedisBoard, error) {
 	b := &RedisBoard{client: client, prefix: prefix + boardFormat + "fleet:"}
 	var err error
-	if b.in, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(4*mostBoard)); err != nil {
+	if b.in, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(4*mostBoard)); err != nil {
 		return nil, err
 	}
 	b.out, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true))

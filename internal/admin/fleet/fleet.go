@@ -248,7 +248,8 @@ func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Ent
 	if e != nil {
 		n.Asked = n.Answered // nobody is missing
 	} else if n.Asked > 1 {
-		why = fmt.Sprintf("%d of %d nodes were heard; %s", n.Answered, n.Asked, strings.Replace(why, ", or been made by another node", "", 1))
+		why = fmt.Sprintf("%d of %d nodes were heard; %s", n.Answered, n.Asked,
+			strings.Replace(why, ", or been made by another node", "", 1))
 	}
 	return e, why, n
 }

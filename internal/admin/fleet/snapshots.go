@@ -90,7 +90,8 @@ func (f *Fleet) gather(ctx context.Context, want snapshot.Want, a *asked) {
 // calls failed.
 func (f *Fleet) recovered(failed func()) {
 	if p := recover(); p != nil {
-		f.o.Logger.Error("what the nodes gathered could not be merged, which is a defect of weir", "panic", p, "stack", string(debug.Stack()))
+		f.o.Logger.Error("what the nodes gathered could not be merged, which is a defect of weir", "panic", p,
+			"stack", string(debug.Stack()))
 		failed()
 	}
 }

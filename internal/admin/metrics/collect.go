@@ -42,11 +42,15 @@ func (m *Metrics) collector() prometheus.Collector {
 }
 
 var memoryRows = []row[memory.Stats]{
-	gauge("weir_store_keys", "Keys that the store in this process holds.", func(s memory.Stats) int64 { return s.Keys }),
-	gauge("weir_store_bytes", "Bytes that the store in this process holds.", func(s memory.Stats) int64 { return s.Bytes }),
-	counter("weir_store_evictions_total", "Keys that were forgotten, though they had used something of their limit, since the store in this process was full.",
+	gauge("weir_store_keys", "Keys that the store in this process holds.",
+		func(s memory.Stats) int64 { return s.Keys }),
+	gauge("weir_store_bytes", "Bytes that the store in this process holds.",
+		func(s memory.Stats) int64 { return s.Bytes }),
+	counter("weir_store_evictions_total",
+		"Keys that were forgotten, though they had used something of their limit, since the store in this process was full.",
 		func(s memory.Stats) uint64 { return s.Evictions }),
-	counter("weir_store_overflows_total", "Decisions that were made on a shared cell, since the store in this process was full.",
+	counter("weir_store_overflows_total",
+		"Decisions that were made on a shared cell, since the store in this process was full.",
 		func(s memory.Stats) uint64 { return s.Overflows }),
 }
 
@@ -72,7 +76,8 @@ var setRows = []row[*Metrics]{
 				}
 			}
 		}),
-	counters("weir_descriptor_decisions_unnamed_total", "", "Verdicts that weir_descriptor_decisions_total left out, since it holds as many series as it may.",
+	counters("weir_descriptor_decisions_unnamed_total", "",
+		"Verdicts that weir_descriptor_decisions_total left out, since it holds as many series as it may.",
 		func(m *Metrics, n count) {
 			if m.o.Detailed {
 				n(m.detailed.lost.Load())
@@ -88,11 +93,14 @@ var sourceRows = []row[rulesource.Status]{
 		func(s rulesource.Status) uint64 { return s.Loads }),
 	counter("weir_rules_load_errors_total", "Loads of rules that failed; the last good rules stayed in force.",
 		func(s rulesource.Status) uint64 { return s.Failures }),
-	gauge("weir_rules_broken", "1 while the rules that lie in the source are not in force, since they have errors; 0 else.",
+	gauge("weir_rules_broken",
+		"1 while the rules that lie in the source are not in force, since they have errors; 0 else.",
 		func(s rulesource.Status) float64 { return oneIf(s.Err != nil) }),
-	gauge("weir_rules_behind", "1 while the source holds a change of the rules that was neither taken over nor found to be broken, as of files that change without rest, or while that is not known, as of a database that has been away for a minute; 0 else.",
+	gauge("weir_rules_behind",
+		"1 while the source holds a change of the rules that was neither taken over nor found to be broken, as of files that change without rest, or while that is not known, as of a database that has been away for a minute; 0 else.",
 		func(s rulesource.Status) float64 { return oneIf(s.Behind) }),
-	gauges("weir_rules_info", "digest version", "1, with the digest of the rule files in force, which is the same on servers with the same files, and the version that their source gives them.",
+	gauges("weir_rules_info", "digest version",
+		"1, with the digest of the rule files in force, which is the same on servers with the same files, and the version that their source gives them.",
 		func(s rulesource.Status, v value) { v(1, s.Digest, s.Version) }),
 }
 
@@ -145,7 +153,8 @@ func (c decisionCollector) Collect(ch chan<- prometheus.Metric) {
 	for name, cells := range t.names {
 		for o, v := range cells.read() {
 			if v > 0 || outcome(o) <= denied && t.rules[name] {
-				cells.refused.counter(ch, descDecisions, v, outcome(o), label(name.domain), label(name.rule), label(name.window), outcomeNames[o])
+				cells.refused.counter(ch, descDecisions, v, outcome(o), label(name.domain), label(name.rule),
+					label(name.window), outcomeNames[o])
 			}
 		}
 	}
@@ -172,7 +181,8 @@ func (t *table) requests() map[string]*[observe.Doors][outcomes]uint64 {
 }
 
 // collectDomain sends the counters of the requests of one domain.
-func (m *Metrics) collectDomain(ch chan<- prometheus.Metric, domain string, cells *domainCells, requests *[observe.Doors][outcomes]uint64) {
+func (m *Metrics) collectDomain(ch chan<- prometheus.Metric, domain string, cells *domainCells,
+	requests *[observe.Doors][outcomes]uint64) {
 	var exempted, refused uint64
 	for door, n := range requests {
 		if n == [outcomes]uint64{} && !m.open[door] {
@@ -183,7 +193,8 @@ func (m *Metrics) collectDomain(ch chan<- prometheus.Metric, domain string, cell
 			// Outcomes that every server sees sooner or later are always there, so that a rate
 			// covers even the first one.
 			if outcome(o) != banned && (v > 0 || outcome(o) <= denied) { // banned ones are denied
-				cells[door].refused.counter(ch, descRequests, v, outcome(o), domain, observe.DoorNames[door], outcomeNames[o])
+				cells[door].refused.counter(ch, descRequests, v, outcome(o), domain, observe.DoorNames[door],
+					outcomeNames[o])
 			}
 		}
 	}
@@ -211,7 +222,8 @@ const maxDetailKey = 1024
 func (t *detailed) decided(d *weir.Decision) {
 	for i := range d.Matches.Descriptors {
 		m := &d.Matches.Descriptors[i]
-		if m.Hit < 0 || m.Rule == nil || m.Rule.Lyft == nil || m.StatsKey == "" || m.StatsKey == m.Rule.Lyft.StatsKey || m.Hit >= len(d.Limits) {
+		if m.Hit < 0 || m.Rule == nil || m.Rule.Lyft == nil || m.StatsKey == "" || m.StatsKey == m.Rule.Lyft.StatsKey ||
+			m.Hit >= len(d.Limits) {
 			continue
 		}
 		t.add(m.StatsKey, outcomeOfLimit(d, &d.Limits[m.Hit]))

@@ -20,11 +20,14 @@ var databaseRows = []row[Database]{
 		func(d Database) uint64 { return d.Groups }),
 	counter("weir_database_conflicts_total", "Tries of weir_database_groups_total that found another node quicker.",
 		func(d Database) uint64 { return d.Conflicts }),
-	counter("weir_database_unknown_values_total", "Tries of weir_database_groups_total that found a value which this node did not know of.",
+	counter("weir_database_unknown_values_total",
+		"Tries of weir_database_groups_total that found a value which this node did not know of.",
 		func(d Database) uint64 { return d.Unknown }),
-	counter("weir_database_locks_total", "Tries of weir_database_groups_total under a lock, since other nodes had been quicker again and again.",
+	counter("weir_database_locks_total",
+		"Tries of weir_database_groups_total under a lock, since other nodes had been quicker again and again.",
 		func(d Database) uint64 { return d.Locks }),
-	counters("weir_database_lost_decisions_total", "outcome", "Decisions whose answer was lost, by what was learned of them: made, or unknown.",
+	counters("weir_database_lost_decisions_total", "outcome",
+		"Decisions whose answer was lost, by what was learned of them: made, or unknown.",
 		func(d Database, n count) {
 			n(d.Learned, "made")
 			n(d.Lost, "unknown")
@@ -33,7 +36,8 @@ var databaseRows = []row[Database]{
 		func(d Database) uint64 { return d.GivenBack }),
 	counter("weir_database_damaged_states_total", "States that could not be read, and counted as fresh.",
 		func(d Database) uint64 { return d.Damaged }),
-	counter("weir_database_remembered_refusals_total", "Refusals that this node answered from memory, without asking the database.",
+	counter("weir_database_remembered_refusals_total",
+		"Refusals that this node answered from memory, without asking the database.",
 		func(d Database) uint64 { return d.Remembered }),
 	counter("weir_database_swept_states_total", "Expired states that this node has deleted.",
 		func(d Database) uint64 { return d.Swept }),

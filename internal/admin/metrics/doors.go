@@ -22,7 +22,8 @@ type DoorOptions struct {
 // for Metrics.Registry.
 func NewDoors(o DoorOptions) prometheus.Collector {
 	return group{
-		source[map[string]listen.Stats]{o.Doors, connectionRows}, source[map[string]h2.MemoryStats]{o.Memory, connectionMemoryRows},
+		source[map[string]listen.Stats]{o.Doors, connectionRows},
+		source[map[string]h2.MemoryStats]{o.Memory, connectionMemoryRows},
 		source[map[string]uint64]{o.Pages, pageRows}, source[shed.Stats]{o.Line, lineRows},
 		source[listen.CertificateStatus]{o.Certificates, certificateRows},
 		source[DoorOptions]{func() DoorOptions { return o }, tokenRows},
@@ -42,7 +43,8 @@ var connectionRows = []row[map[string]listen.Stats]{
 				n(s.Accepted, door)
 			}
 		}),
-	counters("weir_connections_refused_total", "door reason", "Connections that were closed before a door saw them, by reason.",
+	counters("weir_connections_refused_total", "door reason",
+		"Connections that were closed before a door saw them, by reason.",
 		func(doors map[string]listen.Stats, n count) {
 			for door, s := range doors {
 				for reason := range listen.Reasons {
@@ -53,13 +55,15 @@ var connectionRows = []row[map[string]listen.Stats]{
 }
 
 var connectionMemoryRows = []row[map[string]h2.MemoryStats]{
-	gauges("weir_connections_memory_bytes", "door", "What the HTTP/2 connections of a door make this process keep, reckoned from above.",
+	gauges("weir_connections_memory_bytes", "door",
+		"What the HTTP/2 connections of a door make this process keep, reckoned from above.",
 		func(doors map[string]h2.MemoryStats, v value) {
 			for door, s := range doors {
 				v(float64(s.Bytes), door)
 			}
 		}),
-	counters("weir_connections_over_memory_total", "door what", "Connections that were ended, since they kept most of limits.memory while it was used up (connection), and requests that were refused, since their connection kept its share (request).",
+	counters("weir_connections_over_memory_total", "door what",
+		"Connections that were ended, since they kept most of limits.memory while it was used up (connection), and requests that were refused, since their connection kept its share (request).",
 		func(doors map[string]h2.MemoryStats, n count) {
 			for door, s := range doors {
 				n(s.Connections, door, "connection")
@@ -69,7 +73,8 @@ var connectionMemoryRows = []row[map[string]h2.MemoryStats]{
 }
 
 var tokenRows = []row[DoorOptions]{
-	counters("weir_wrong_tokens_total", "outcome", "Requests with a wrong bearer token (wrong), and those whose token was not looked at, since too many wrong ones came from there (too_many).",
+	counters("weir_wrong_tokens_total", "outcome",
+		"Requests with a wrong bearer token (wrong), and those whose token was not looked at, since too many wrong ones came from there (too_many).",
 		func(o DoorOptions, n count) {
 			if o.Tokens != nil {
 				wrong, tooMany := o.Tokens()
@@ -80,7 +85,8 @@ var tokenRows = []row[DoorOptions]{
 }
 
 var pageRows = []row[map[string]uint64]{
-	counters("weir_page_requests_refused_total", "by", "Requests that a web page made a browser send to the HTTP door, and that were refused, by the sign of it.",
+	counters("weir_page_requests_refused_total", "by",
+		"Requests that a web page made a browser send to the HTTP door, and that were refused, by the sign of it.",
 		func(pages map[string]uint64, n count) {
 			for by, refused := range pages {
 				n(refused, by)
@@ -91,7 +97,8 @@ var pageRows = []row[map[string]uint64]{
 var lineRows = []row[shed.Stats]{
 	gauge("weir_line_seconds", "How long requests stand in line now before this process looks at them.",
 		func(s shed.Stats) float64 { return s.Waited.Seconds() }),
-	counters("weir_shed_total", "door", "Requests that were turned away since they had stood in line for too long, while this process had more to do than it can.",
+	counters("weir_shed_total", "door",
+		"Requests that were turned away since they had stood in line for too long, while this process had more to do than it can.",
 		func(s shed.Stats, n count) {
 			for door, turned := range s.Turned {
 				n(turned, door)

@@ -76,7 +76,8 @@ var verdictRows = []row[[]RuleReading]{
 				}
 			}
 		}),
-	gauges("weir_rule_rush_end_timestamp_seconds", "domain rule verdict", "When the latest rush ended that the rule did not hold, by its verdict, in Unix time: about now while it goes on.",
+	gauges("weir_rule_rush_end_timestamp_seconds", "domain rule verdict",
+		"When the latest rush ended that the rule did not hold, by its verdict, in Unix time: about now while it goes on.",
 		func(rules []RuleReading, v value) {
 			for _, r := range rules {
 				for verdict, until := range r.LooseUntil {
@@ -84,7 +85,8 @@ var verdictRows = []row[[]RuleReading]{
 				}
 			}
 		}),
-	gauges("weir_rule_good_refused_ratio", "domain rule", "Share of the clients that behave well which the rule refuses.",
+	gauges("weir_rule_good_refused_ratio", "domain rule",
+		"Share of the clients that behave well which the rule refuses.",
 		func(rules []RuleReading, v value) {
 			for _, r := range rules {
 				if r.GoodRefused >= 0 {
@@ -92,7 +94,8 @@ var verdictRows = []row[[]RuleReading]{
 				}
 			}
 		}),
-	gauges("weir_rule_max_fill_ratio", "domain rule", "How much of the rule the fullest key used: 1 is the whole limit.",
+	gauges("weir_rule_max_fill_ratio", "domain rule",
+		"How much of the rule the fullest key used: 1 is the whole limit.",
 		func(rules []RuleReading, v value) {
 			for _, r := range rules {
 				if r.MaxFill >= 0 {
@@ -100,7 +103,8 @@ var verdictRows = []row[[]RuleReading]{
 				}
 			}
 		}),
-	counters("weir_retry_episodes_total", "domain rule end", "What refused clients did next, by rule: obeyed (came back when they were told to), early, gave_up. Of a sample of the refused keys, as this node saw them: compare the ends with each other, not with refusals.",
+	counters("weir_retry_episodes_total", "domain rule end",
+		"What refused clients did next, by rule: obeyed (came back when they were told to), early, gave_up. Of a sample of the refused keys, as this node saw them: compare the ends with each other, not with refusals.",
 		func(rules []RuleReading, n count) {
 			for _, r := range rules {
 				n(r.Obeyed, r.Domain, r.Rule, "obeyed")

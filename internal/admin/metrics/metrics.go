@@ -53,7 +53,8 @@ const (
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"allowed", "denied", "soft", "near_limit", "shadow_denied", "banned", "exempt", "peek", "refund"}
+var outcomeNames = [outcomes]string{"allowed", "denied", "soft", "near_limit", "shadow_denied", "banned", "exempt",
+	"peek", "refund"}
 
 // unknownDomain is the label of requests in a domain that no rule knows.
 const unknownDomain = "_unknown"
@@ -137,7 +138,8 @@ type limitCount struct {
 
 // ofAlone maps each observe.Outcome to the outcome of the limit. The outcome of the domain is
 // denied or allowed.
-var ofAlone = [observe.Outcomes]outcome{observe.Passed: allowed, observe.Near: nearLimit, observe.Soft: soft, observe.Refused: denied}
+var ofAlone = [observe.Outcomes]outcome{observe.Passed: allowed, observe.Near: nearLimit, observe.Soft: soft,
+	observe.Refused: denied}
 
 // read returns the outcomes of the limit.
 func (c *limitCount) read() (n [outcomes]uint64) {

@@ -35,13 +35,15 @@ func NewNodes(o NodesOptions) prometheus.Collector {
 }
 
 var nodeRows = []row[nodes.Stats]{
-	counters("weir_nodes_questions_total", "kind result", "Questions of this node to all nodes, by what they are about and by who answered: all (complete), not all (incomplete), or nobody was asked, though there are others or that is not known (alone).",
+	counters("weir_nodes_questions_total", "kind result",
+		"Questions of this node to all nodes, by what they are about and by who answered: all (complete), not all (incomplete), or nobody was asked, though there are others or that is not known (alone).",
 		func(s nodes.Stats, n count) {
 			kinds := map[string]nodes.KindStats{} // whatever version of it
 			for _, k := range s.Kinds {
 				name, _, _ := strings.Cut(k.Kind, "/")
 				sum := kinds[name]
-				kinds[name] = nodes.KindStats{Complete: sum.Complete + k.Complete, Incomplete: sum.Incomplete + k.Incomplete, Alone: sum.Alone + k.Alone}
+				kinds[name] = nodes.KindStats{Complete: sum.Complete + k.Complete,
+					Incomplete: sum.Incomplete + k.Incomplete, Alone: sum.Alone + k.Alone}
 			}
 			for name, k := range kinds {
 				n(k.Complete, name, "complete")
@@ -51,13 +53,15 @@ var nodeRows = []row[nodes.Stats]{
 		}),
 	counter("weir_nodes_answers_total", "Answers of other nodes that came in time.",
 		func(s nodes.Stats) uint64 { return s.Answers }),
-	counters("weir_nodes_missing_answers_total", "cause", "Answers of other nodes that did not come in time (silent), or not at all, since Redis is away or forbids it (redis), too much is asked (busy), the question does not fit (too_long), or whoever asked did not wait (cancelled); and those that could not be read (unreadable).",
+	counters("weir_nodes_missing_answers_total", "cause",
+		"Answers of other nodes that did not come in time (silent), or not at all, since Redis is away or forbids it (redis), too much is asked (busy), the question does not fit (too_long), or whoever asked did not wait (cancelled); and those that could not be read (unreadable).",
 		func(s nodes.Stats, n count) {
 			for cause, missing := range s.Missing {
 				n(missing, nodes.Cause(cause).String())
 			}
 		}),
-	histogram("weir_nodes_question_seconds", "How long it took until all nodes that were asked had answered, or were not waited for any more.",
+	histogram("weir_nodes_question_seconds",
+		"How long it took until all nodes that were asked had answered, or were not waited for any more.",
 		func(s nodes.Stats) (n uint64, sum float64, counts map[float64]uint64) {
 			counts = make(map[float64]uint64, len(nodes.Bounds))
 			for i, bound := range nodes.Bounds {
@@ -66,7 +70,8 @@ var nodeRows = []row[nodes.Stats]{
 			}
 			return n + s.Times.Counts[len(nodes.Bounds)], s.Times.Sum.Seconds(), counts
 		}),
-	counters("weir_nodes_heard_total", "outcome", "Questions of other nodes: answered, heard too late to answer (late), of a kind that this node does not know (unknown), that it could not answer (failed), and what is no question (unreadable).",
+	counters("weir_nodes_heard_total", "outcome",
+		"Questions of other nodes: answered, heard too late to answer (late), of a kind that this node does not know (unknown), that it could not answer (failed), and what is no question (unreadable).",
 		func(s nodes.Stats, n count) {
 			n(s.Answered, "answered")
 			n(s.Late, "late")
@@ -85,13 +90,16 @@ var recordRows = []row[preview.Stats]{
 		func(s preview.Stats) uint64 { return s.Requests }),
 	counter("weir_insight_record_taken_total", "Requests that were recorded.",
 		func(s preview.Stats) uint64 { return s.Taken }),
-	counter("weir_insight_record_lost_total", "Requests of recorded clients that were left out, since there was no room for them at once.",
+	counter("weir_insight_record_lost_total",
+		"Requests of recorded clients that were left out, since there was no room for them at once.",
 		func(s preview.Stats) uint64 { return s.Lost }),
-	counter("weir_insight_record_gap_seconds_total", "Time in which requests of recorded clients were left out, since there were too many.",
+	counter("weir_insight_record_gap_seconds_total",
+		"Time in which requests of recorded clients were left out, since there were too many.",
 		func(s preview.Stats) float64 { return s.Gaps.Seconds() }),
 	gauge("weir_insight_record_sampled_ratio", "Share of the clients whose requests are recorded: 1 is all.",
 		func(s preview.Stats) float64 { return 1 / float64(s.Sampled) }),
-	gauge("weir_insight_record_reach_seconds", "How far back the requests of these clients are all there, but for gaps; 0 while there are none.",
+	gauge("weir_insight_record_reach_seconds",
+		"How far back the requests of these clients are all there, but for gaps; 0 while there are none.",
 		func(s preview.Stats) float64 {
 			if s.Since.IsZero() {
 				return 0

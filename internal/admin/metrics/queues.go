@@ -35,8 +35,10 @@ func NewQueues(o QueueOptions) prometheus.Collector {
 	}
 	return group{
 		source[httplimit.Stats]{o.Held, heldRows}, source[httplimit.AbandonedStats]{o.Abandoned, abandonedRows},
-		source[QueueOptions]{func() QueueOptions { return o }, bodyRows}, source[upstream.PlaceStats]{o.Upstream, upstreamRows},
-		counted("weir_upstream_resent_total", "Requests that were sent to the proxy's upstream once more, since it closed a kept connection before any byte of an answer.", o.Resent),
+		source[QueueOptions]{func() QueueOptions { return o }, bodyRows},
+		source[upstream.PlaceStats]{o.Upstream, upstreamRows},
+		counted("weir_upstream_resent_total",
+			"Requests that were sent to the proxy's upstream once more, since it closed a kept connection before any byte of an answer.", o.Resent),
 		source[weir.ReservationStats]{o.Reservations, reservationRows}, later,
 	}
 }
@@ -48,7 +50,8 @@ var heldRows = []row[httplimit.Stats]{
 		func(s httplimit.Stats) int { return s.Lines }),
 	gauge("weir_held_longest_line", "Requests in the longest of these lines.",
 		func(s httplimit.Stats) int { return s.Longest }),
-	counters("weir_held_events_total", "event", "Requests that were held (held); of these, those that were refused when their wait was over (expired) and whose clients hung up (hung_up); and those for which there was no room to wait (turned_away).",
+	counters("weir_held_events_total", "event",
+		"Requests that were held (held); of these, those that were refused when their wait was over (expired) and whose clients hung up (hung_up); and those for which there was no room to wait (turned_away).",
 		func(s httplimit.Stats, n count) {
 			n(s.Total, "held")
 			n(s.Expired, "expired")
@@ -58,9 +61,11 @@ var heldRows = []row[httplimit.Stats]{
 }
 
 var abandonedRows = []row[httplimit.AbandonedStats]{
-	gauge("weir_abandoned_requests", "Requests whose clients hung up, and that keep their places until the upstream has answered.",
+	gauge("weir_abandoned_requests",
+		"Requests whose clients hung up, and that keep their places until the upstream has answered.",
 		func(s httplimit.AbandonedStats) int { return s.Now }),
-	counters("weir_abandoned_total", "event", "Requests whose clients hung up, and that kept their places (kept) or were cut, since their address had half of the places (cut); and requests that were turned away for that (refused), also since bodies that do not come had them.",
+	counters("weir_abandoned_total", "event",
+		"Requests whose clients hung up, and that kept their places (kept) or were cut, since their address had half of the places (cut); and requests that were turned away for that (refused), also since bodies that do not come had them.",
 		func(s httplimit.AbandonedStats, n count) {
 			n(s.Kept, "kept")
 			n(s.Cut, "cut")
@@ -69,7 +74,8 @@ var abandonedRows = []row[httplimit.AbandonedStats]{
 }
 
 var bodyRows = []row[QueueOptions]{
-	counters("weir_proxy_bodies_cut_total", "reason", "Bodies through the proxy that were given up: of requests, since they came too slowly (slow), not at all for too long (stalled), or not at once while such had half of the places for their address, and none was free (crowded); and of answers that were not read then (unread).",
+	counters("weir_proxy_bodies_cut_total", "reason",
+		"Bodies through the proxy that were given up: of requests, since they came too slowly (slow), not at all for too long (stalled), or not at once while such had half of the places for their address, and none was free (crowded); and of answers that were not read then (unread).",
 		func(o QueueOptions, n count) {
 			if o.Bodies != nil {
 				slow, stalled, crowded, unread := o.Bodies()
@@ -82,7 +88,8 @@ var bodyRows = []row[QueueOptions]{
 }
 
 var upstreamRows = []row[upstream.PlaceStats]{
-	gauges("weir_upstream_requests", "state", "Requests that are under way to the proxy's upstream, each on a connection of its own (under_way), and those that wait for a place among these (waiting).",
+	gauges("weir_upstream_requests", "state",
+		"Requests that are under way to the proxy's upstream, each on a connection of its own (under_way), and those that wait for a place among these (waiting).",
 		func(s upstream.PlaceStats, v value) {
 			v(float64(s.Used), "under_way")
 			v(float64(s.Waiting), "waiting")
@@ -94,13 +101,15 @@ var upstreamRows = []row[upstream.PlaceStats]{
 }
 
 var reservationRows = []row[weir.ReservationStats]{
-	counters("weir_reservations_total", "event", "Reservations of costs known only afterwards, by what became of them: made, committed, expired.",
+	counters("weir_reservations_total", "event",
+		"Reservations of costs known only afterwards, by what became of them: made, committed, expired.",
 		func(s weir.ReservationStats, n count) {
 			n(s.Made, "made")
 			n(s.Committed, "committed")
 			n(s.Expired, "expired")
 		}),
-	counter("weir_cost_unknown_total", "Costs that cost_after could not tell from the response, so that the estimate stayed charged.",
+	counter("weir_cost_unknown_total",
+		"Costs that cost_after could not tell from the response, so that the estimate stayed charged.",
 		func(s weir.ReservationStats) uint64 { return s.Unknown }),
 }
 
@@ -138,7 +147,8 @@ var deferredRows = []row[*deferredReading]{
 				v(float64(s.queue.Bytes))
 			}
 		}),
-	counters("weir_deferred_total", "event", "What this node's worker did with deferred requests: sent, done, again (to be sent once more), failed (given up), postponed (the limits did not admit it yet, or no place at the upstream was free); and requests refused since the queue was full (full), or full for their line (share).",
+	counters("weir_deferred_total", "event",
+		"What this node's worker did with deferred requests: sent, done, again (to be sent once more), failed (given up), postponed (the limits did not admit it yet, or no place at the upstream was free); and requests refused since the queue was full (full), or full for their line (share).",
 		func(s *deferredReading, n count) {
 			if s != nil {
 				n(s.worker.Sent, "sent")

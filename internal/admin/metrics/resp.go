@@ -10,7 +10,8 @@ import (
 func NewRESP(read func() resp.Stats) prometheus.Collector { return source[resp.Stats]{read, respRows} }
 
 var respRows = []row[resp.Stats]{
-	counters("weir_resp_decisions_total", "command outcome", "Decisions over the Redis protocol, by command and outcome; error: nothing was decided.",
+	counters("weir_resp_decisions_total", "command outcome",
+		"Decisions over the Redis protocol, by command and outcome; error: nothing was decided.",
 		func(s resp.Stats, n count) {
 			for _, d := range s.Decisions {
 				n(d.N, d.Name, d.Outcome)
@@ -18,7 +19,8 @@ var respRows = []row[resp.Stats]{
 		}),
 	counter("weir_resp_other_commands_total", "Commands over the Redis protocol that decide nothing.",
 		func(s resp.Stats) uint64 { return s.Other }),
-	counters("weir_resp_dropped_connections_total", "reason", "Connections over the Redis protocol that were closed by this end, by reason.",
+	counters("weir_resp_dropped_connections_total", "reason",
+		"Connections over the Redis protocol that were closed by this end, by reason.",
 		func(s resp.Stats, n count) {
 			for _, d := range s.Dropped {
 				n(d.N, d.Name)

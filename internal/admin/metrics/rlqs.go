@@ -13,20 +13,23 @@ func NewRLQS(read func() rlqs.Stats) prometheus.Collector { return source[rlqs.S
 var rlqsRows = []row[rlqs.Stats]{
 	gauge("weir_rlqs_streams", "Open streams of Envoys with quotas.", func(s rlqs.Stats) int { return s.Streams }),
 	gauge("weir_rlqs_buckets", "Buckets of these Envoys.", func(s rlqs.Stats) int { return s.Buckets }),
-	counters("weir_rlqs_assigned_units_total", "domain limit", "Units of a limit that were assigned to Envoys, without what was assigned as a rate.",
+	counters("weir_rlqs_assigned_units_total", "domain limit",
+		"Units of a limit that were assigned to Envoys, without what was assigned as a rate.",
 		func(s rlqs.Stats, n count) {
 			for name, l := range s.Limits {
 				n(l.Assigned, name.Domain, name.Name)
 			}
 		}),
-	counters("weir_rlqs_reported_total", "domain limit what", "Requests that Envoys decided by what was assigned, as they report them.",
+	counters("weir_rlqs_reported_total", "domain limit what",
+		"Requests that Envoys decided by what was assigned, as they report them.",
 		func(s rlqs.Stats, n count) {
 			for name, l := range s.Limits {
 				n(l.Allowed, name.Domain, name.Name, "allowed")
 				n(l.Denied, name.Domain, name.Name, "denied")
 			}
 		}),
-	counters("weir_rlqs_over_units_total", "domain limit", "Units of a limit that Envoys let through beyond what was paid.",
+	counters("weir_rlqs_over_units_total", "domain limit",
+		"Units of a limit that Envoys let through beyond what was paid.",
 		func(s rlqs.Stats, n count) {
 			for name, l := range s.Limits {
 				n(l.Over, name.Domain, name.Name)

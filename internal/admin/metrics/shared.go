@@ -36,11 +36,14 @@ var redisRows = []row[*redis.Stats]{
 		}),
 	counter("weir_redis_decisions_total", "Decisions that Redis made.",
 		func(s *redis.Stats) uint64 { return s.Decisions }),
-	counter("weir_redis_merged_decisions_total", "Decisions of weir_redis_decisions_total that went to Redis as one with an equal one before them.",
+	counter("weir_redis_merged_decisions_total",
+		"Decisions of weir_redis_decisions_total that went to Redis as one with an equal one before them.",
 		func(s *redis.Stats) uint64 { return s.Merged }),
-	counter("weir_redis_remembered_refusals_total", "Refusals that this node answered from memory, without asking Redis.",
+	counter("weir_redis_remembered_refusals_total",
+		"Refusals that this node answered from memory, without asking Redis.",
 		func(s *redis.Stats) uint64 { return s.Remembered }),
-	counter("weir_redis_swaps_total", "Attempts to make a decision by compare-and-swap, as is done after a leap of the clock or a change of a window.",
+	counter("weir_redis_swaps_total",
+		"Attempts to make a decision by compare-and-swap, as is done after a leap of the clock or a change of a window.",
 		func(s *redis.Stats) uint64 { return s.Swaps }),
 	counter("weir_redis_loads_total", "Times that the functions were loaded into Redis again, since they were gone.",
 		func(s *redis.Stats) uint64 { return s.Loads }),
@@ -48,11 +51,14 @@ var redisRows = []row[*redis.Stats]{
 		func(s *redis.Stats) uint64 { return s.Failures }),
 	counter("weir_redis_again_total", "Calls that were sent to Redis again, since their answer was lost.",
 		func(s *redis.Stats) uint64 { return s.Again }),
-	counter("weir_redis_redials_total", "Times that all connections to Redis were dialled anew, since a replica answered.",
+	counter("weir_redis_redials_total",
+		"Times that all connections to Redis were dialled anew, since a replica answered.",
 		func(s *redis.Stats) uint64 { return s.Redials }),
-	counter("weir_redis_given_back_total", "Charges that were given back, since a limit in another partition of the Cluster refused.",
+	counter("weir_redis_given_back_total",
+		"Charges that were given back, since a limit in another partition of the Cluster refused.",
 		func(s *redis.Stats) uint64 { return s.GivenBack }),
-	counter("weir_redis_disagreements_total", "Batches of which Redis and this node did not admit the same: above 0 there is a defect in weir.",
+	counter("weir_redis_disagreements_total",
+		"Batches of which Redis and this node did not admit the same: above 0 there is a defect in weir.",
 		func(s *redis.Stats) uint64 { return s.Disagreements }),
 	gauge("weir_redis_nodes", "Nodes alive, this one included, as Redis last said; 0 if that is not known.",
 		func(s *redis.Stats) int { return s.Nodes }),
@@ -76,7 +82,8 @@ func readFallback(f Fallback) *fallbackReading {
 }
 
 var fallbackRows = []row[*fallbackReading]{
-	gauges("weir_store_breaker_state", "state", "1 for the state in which the circuit breaker is, 0 for the others. Closed: the store decides.",
+	gauges("weir_store_breaker_state", "state",
+		"1 for the state in which the circuit breaker is, 0 for the others. Closed: the store decides.",
 		func(s *fallbackReading, v value) {
 			for i, name := range breakerNames {
 				v(oneIf(fallback.State(i) == s.state), name)
@@ -88,9 +95,11 @@ var fallbackRows = []row[*fallbackReading]{
 				n(s.entered[i], name)
 			}
 		}),
-	counter("weir_store_breaker_trips_total", "How often the store went away: the circuit breaker opened, having been closed.",
+	counter("weir_store_breaker_trips_total",
+		"How often the store went away: the circuit breaker opened, having been closed.",
 		func(s *fallbackReading) uint64 { return s.Trips }),
-	counters("weir_store_fallback_decisions_total", "outcome", "Decisions without the store: on this node's share (local_allowed, local_denied), or since the rules want so (uncounted, refused).",
+	counters("weir_store_fallback_decisions_total", "outcome",
+		"Decisions without the store: on this node's share (local_allowed, local_denied), or since the rules want so (uncounted, refused).",
 		func(s *fallbackReading, n count) {
 			n(s.LocalAllowed, "local_allowed")
 			n(s.LocalDenied, "local_denied")
@@ -99,11 +108,13 @@ var fallbackRows = []row[*fallbackReading]{
 		}),
 	counter("weir_store_deadline_misses_total", "Answers of the store that did not come in time.",
 		func(s *fallbackReading) uint64 { return s.DeadlineMisses }),
-	counter("weir_store_unanswered_decisions_total", "Decisions that this node made by itself while the store counted as there: it did not answer in time, or failed the call.",
+	counter("weir_store_unanswered_decisions_total",
+		"Decisions that this node made by itself while the store counted as there: it did not answer in time, or failed the call.",
 		func(s *fallbackReading) uint64 { return s.Unanswered }),
 	counter("weir_store_unanswered_units_total", "Units that such decisions admitted.",
 		func(s *fallbackReading) uint64 { return s.UnansweredUnits }),
-	counters("weir_store_fallback_units_total", "outcome", "Units admitted without the store: charged to it (settled), not charged since its limit was exhausted (excess), perhaps charged, since its answer never came, or they could not be kept (lost), not charged as their window was over (lapsed), refunded before they were charged (returned).",
+	counters("weir_store_fallback_units_total", "outcome",
+		"Units admitted without the store: charged to it (settled), not charged since its limit was exhausted (excess), perhaps charged, since its answer never came, or they could not be kept (lost), not charged as their window was over (lapsed), refunded before they were charged (returned).",
 		func(s *fallbackReading, n count) {
 			n(s.Settled, "settled")
 			n(s.Excess, "excess")
@@ -111,9 +122,11 @@ var fallbackRows = []row[*fallbackReading]{
 			n(s.Lapsed, "lapsed")
 			n(s.Returned, "returned")
 		}),
-	gauge("weir_store_fallback_open_units", "Units admitted without the store that are to be charged to it yet, or of which its answer is still to come.",
+	gauge("weir_store_fallback_open_units",
+		"Units admitted without the store that are to be charged to it yet, or of which its answer is still to come.",
 		func(s *fallbackReading) float64 { return float64(s.Open) }),
-	counters("weir_store_excess_units_total", "domain rule", "Units that were admitted without the store beyond the limits of a rule.",
+	counters("weir_store_excess_units_total", "domain rule",
+		"Units that were admitted without the store beyond the limits of a rule.",
 		func(s *fallbackReading, n count) {
 			for _, e := range s.excess {
 				n(e.Units, label(e.Domain), label(e.Rule))

@@ -32,7 +32,8 @@ func NewLoad(o LoadOptions) prometheus.Collector {
 }
 
 var signalRows = []row[[]load.Info]{
-	gauges("weir_signal_percent", "signal", "Filtered value of a signal of elastic limits; left out while there is none.",
+	gauges("weir_signal_percent", "signal",
+		"Filtered value of a signal of elastic limits; left out while there is none.",
 		func(list []load.Info, v value) {
 			for _, s := range list {
 				if followed(s) && !s.Stale {
@@ -40,7 +41,8 @@ var signalRows = []row[[]load.Info]{
 				}
 			}
 		}),
-	gauges("weir_signal_stale", "signal", "1 if there is no value of a signal, so that limits which follow it stand at 100 percent; 0 else.",
+	gauges("weir_signal_stale", "signal",
+		"1 if there is no value of a signal, so that limits which follow it stand at 100 percent; 0 else.",
 		func(list []load.Info, v value) {
 			for _, s := range list {
 				if followed(s) {
@@ -62,7 +64,8 @@ var signalRows = []row[[]load.Info]{
 func followed(s load.Info) bool { return s.Used || s.Kind != load.Measured }
 
 var elasticRows = []row[LoadOptions]{
-	gauges("weir_elastic_share", "domain rule limit", "Share of an elastic limit that is in force on this node: 1 is all of it.",
+	gauges("weir_elastic_share", "domain rule limit",
+		"Share of an elastic limit that is in force on this node: 1 is all of it.",
 		func(o LoadOptions, v value) {
 			if o.Limiter == nil || o.Signals == nil {
 				return
@@ -79,7 +82,8 @@ var overloadRows = []row[overload.Stats]{
 		func(s overload.Stats) int { return s.Limit }),
 	gauge("weir_overload_in_flight", "Requests under way.",
 		func(s overload.Stats) int { return s.InFlight }),
-	counters("weir_overload_shed_total", "priority", "Requests that were turned away since too many were under way, by priority.",
+	counters("weir_overload_shed_total", "priority",
+		"Requests that were turned away since too many were under way, by priority.",
 		func(s overload.Stats, n count) {
 			for i, name := range shedNames {
 				n(s.Refused[i], name)

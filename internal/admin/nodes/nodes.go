@@ -287,7 +287,8 @@ func (n *Nodes) admit(ctx context.Context, c rueidis.Client) (bool, error) {
 
 // collect takes the answers of other nodes off their list. It returns how many are missing, by
 // cause.
-func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others int, end time.Time, t *Tally, take func(Answer)) (missing [Causes]int) {
+func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others int, end time.Time, t *Tally,
+	take func(Answer)) (missing [Causes]int) {
 	key := n.answersKey(id)
 	heard := map[string]bool{n.o.Name: true}
 	cause := Silent
@@ -304,7 +305,8 @@ func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others
 		if left < time.Millisecond {
 			return missing
 		}
-		pop := c.B().Blmpop().Timeout(left.Seconds()).Numkeys(1).Key(key).Left().Count(int64(min(others, onceBy))).Build()
+		pop := c.B().Blmpop().Timeout(left.Seconds()).Numkeys(1).Key(key).Left().Count(int64(min(others,
+			onceBy))).Build()
 		got, err := c.Do(ctx, pop).AsLMPop()
 		if err != nil { // nothing came in time, or Redis went away
 			if !rueidis.IsRedisNil(err) && !errors.Is(err, context.DeadlineExceeded) {

@@ -70,7 +70,8 @@ type KindStats struct {
 
 // Bounds are the upper bounds of the times in Times.
 var Bounds = [...]time.Duration{
-	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
+	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
+	50 * time.Millisecond,
 	100 * time.Millisecond, 250 * time.Millisecond, DefaultWait, time.Second,
 }
 
@@ -116,8 +117,9 @@ func (n *Nodes) heard(k *kind, missing [Causes]int, took time.Duration) {
 func (n *Nodes) Stats() Stats {
 	s := &n.stats
 	out := Stats{
-		Asked: s.asked.Load(), Busy: s.busy.Load(), Answers: s.answers.Load(), Heard: s.heard.Load(), Answered: s.answered.Load(),
-		Late: s.late.Load(), Unknown: s.unknown.Load(), Failed: s.failed.Load(), Unreadable: s.unreadable.Load(),
+		Asked: s.asked.Load(), Busy: s.busy.Load(), Answers: s.answers.Load(), Heard: s.heard.Load(),
+		Answered: s.answered.Load(),
+		Late:     s.late.Load(), Unknown: s.unknown.Load(), Failed: s.failed.Load(), Unreadable: s.unreadable.Load(),
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.handlers)) {
 		k := n.handlers[name]

@@ -33,10 +33,12 @@ type codec struct {
 }
 
 func newCodec() (c codec, err error) {
-	if c.in, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(MaxPlain)); err != nil {
+	if c.in, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(MaxPlain)); err != nil {
 		return c, err
 	}
-	c.out, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithEncoderLevel(zstd.SpeedDefault))
+	c.out, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true),
+		zstd.WithEncoderLevel(zstd.SpeedDefault))
 	return c, err
 }
 
@@ -57,7 +59,8 @@ func (c codec) pack(name string, data []byte) ([]byte, error) {
 }
 
 func (c codec) unpack(text string) (name string, data []byte, err error) {
-	if len(text) < 2 || len(text) > MaxAnswer || text[0] != format[0] || text[1] == 0 || text[1] > maxName || len(text) < 2+int(text[1]) {
+	if len(text) < 2 || len(text) > MaxAnswer || text[0] != format[0] || text[1] == 0 || text[1] > maxName ||
+		len(text) < 2+int(text[1]) {
 		return "", nil, errNoAnswer
 	}
 	name, text = text[2:2+text[1]], text[2+text[1]:]

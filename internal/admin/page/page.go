@@ -74,7 +74,8 @@ type Options struct {
 // Paths returns the paths of the page's views and files. A path that ends with "/" includes
 // everything below it.
 func Paths() []string {
-	return []string{"/", "/rules", "/rules/", "/keys", "/keys/", "/decisions", "/decisions/", "/try", "/bans", "/nodes", "/regions", "/history", "/login", filesPath}
+	return []string{"/", "/rules", "/rules/", "/keys", "/keys/", "/decisions", "/decisions/", "/try", "/bans", "/nodes",
+		"/regions", "/history", "/login", filesPath}
 }
 
 // filesPath is where the files are, below a hash of all of them. A module names its neighbours by
@@ -280,7 +281,8 @@ type figures struct {
 }
 
 func (p *page) frame(r *http.Request) (f *frame, snapshot func() Snapshot) {
-	f = &frame{Base: filesPath + p.hash, Style: p.style, Version: p.o.Version, View: viewOf(r.URL.Path), Regions: p.o.Regions}
+	f = &frame{Base: filesPath + p.hash, Style: p.style, Version: p.o.Version, View: viewOf(r.URL.Path),
+		Regions: p.o.Regions}
 	if c, err := r.Cookie("weir_theme"); err == nil && (c.Value == "light" || c.Value == "dark") {
 		f.Theme = c.Value
 	}

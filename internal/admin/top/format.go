@@ -237,7 +237,8 @@ func limitText(r *insight.RuleReport) string {
 // shortLimit shortens a limit in words: "20 per minute, burst 5" becomes 20/min.
 func shortLimit(s string) string {
 	s, _, _ = strings.Cut(s, ", ")
-	return strings.NewReplacer(" per ", "/", " at a time", " at once", "minute", "min", "second", "s", "hour", "h").Replace(s)
+	return strings.NewReplacer(" per ", "/", " at a time", " at once", "minute", "min", "second", "s", "hour",
+		"h").Replace(s)
 }
 
 // requestText describes a request: POST /login.

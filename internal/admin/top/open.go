@@ -70,7 +70,8 @@ func (s *State) ruleLines(r *insight.RuleReport, width int) []string {
 	lines = append(lines, "")
 	say := func(format string, args ...any) { lines = append(lines, wrap(fmt.Sprintf(format, args...), width)...) }
 	say("requests %d, refused %d (%s, of these alone %s), by its ban %d, soft %d, near %d; %s/s now",
-		r.Met, r.Refused, percent(share(r.Refused, r.Met)), percent(share(r.RefusedAlone, r.Refused)), r.Banned, r.Soft, r.Near, rate(r.PerSecond))
+		r.Met, r.Refused, percent(share(r.Refused, r.Met)), percent(share(r.RefusedAlone, r.Refused)), r.Banned, r.Soft,
+		r.Near, rate(r.PerSecond))
 	if r.Mode == "shadow" {
 		say("would refuse %d (%s)", r.WouldRefuse, percent(share(r.WouldRefuse, r.Met)))
 	}
@@ -85,7 +86,8 @@ func (s *State) ruleLines(r *insight.RuleReport, width int) []string {
 	if r.Good.Confidence == "" && r.Good.All == 0 {
 		say("%s, %s %d; nothing tells which of them are good", keys, refused, r.KeysRefused)
 	} else {
-		say("%s, %s %d; of %d good ones %d %s (%s, %s to %s)", keys, refused, r.KeysRefused, r.Good.All, r.Good.Keys, were,
+		say("%s, %s %d; of %d good ones %d %s (%s, %s to %s)", keys, refused, r.KeysRefused, r.Good.All,
+			r.Good.Keys, were,
 			percent(r.Good.Share), percent(r.Good.Low), percent(r.Good.High))
 	}
 	if e := r.Episodes; e.Obeyed+e.Early+e.GaveUp > 0 {
@@ -93,7 +95,8 @@ func (s *State) ruleLines(r *insight.RuleReport, width int) []string {
 		say("after %d refusals %s came back when told, %s too early, %s not at all", all,
 			percent(share(e.Obeyed, all)), percent(share(e.Early, all)), percent(share(e.GaveUp, all)))
 	}
-	lines = append(lines, "", styled(bold, "Fullest of each client")+fmt.Sprintf("   the fullest used %s", percent(r.MaxFill)))
+	lines = append(lines, "",
+		styled(bold, "Fullest of each client")+fmt.Sprintf("   the fullest used %s", percent(r.MaxFill)))
 	var most uint64
 	for _, n := range r.Fill {
 		most = max(most, n)
@@ -103,7 +106,8 @@ func (s *State) ruleLines(r *insight.RuleReport, width int) []string {
 		if i == 10 {
 			name = "over 100 %"
 		}
-		lines = append(lines, "  "+row(1, cell{text: name, width: 10, right: true}, cell{text: number(float64(n)), width: 8, right: true},
+		lines = append(lines, "  "+row(1, cell{text: name, width: 10, right: true},
+			cell{text: number(float64(n)), width: 8, right: true},
 			cell{text: bar(share(n, most), 40), width: 40, style: blue}))
 	}
 	if r.Series != nil && len(r.Series.T) > 0 {
@@ -118,7 +122,8 @@ func (s *State) ruleLines(r *insight.RuleReport, width int) []string {
 		}
 		lines = append(lines, "", styled(bold, "What if "+human.Visible(what)+" was"))
 		for _, p := range r.Curve {
-			text := fmt.Sprintf("  %10d   would touch about %s clients (± %s)", p.Limit, number(p.Keys), number(p.PlusMinus))
+			text := fmt.Sprintf("  %10d   would touch about %s clients (± %s)", p.Limit, number(p.Keys),
+				number(p.PlusMinus))
 			if p.GoodKeys != nil {
 				text += fmt.Sprintf(", %s of them good", number(*p.GoodKeys))
 			}
@@ -158,11 +163,15 @@ func (s *State) keyLines(k *insight.KeyReport, width int) []string {
 	if len(k.Limits) == 0 {
 		return append(lines, wrap("Nothing is known of it: it is not among the keys that come most often.", width)...)
 	}
-	lines = append(lines, styled(bold, row(2, cell{text: "LIMIT", width: 28}, cell{text: "ASKED", width: 9, right: true},
-		cell{text: "REFUSED", width: 9, right: true}, cell{text: "NEAR", width: 9, right: true}, cell{text: "FULLEST", width: 8, right: true})))
+	lines = append(lines, styled(bold,
+		row(2, cell{text: "LIMIT", width: 28}, cell{text: "ASKED", width: 9, right: true},
+			cell{text: "REFUSED", width: 9, right: true}, cell{text: "NEAR", width: 9, right: true},
+			cell{text: "FULLEST", width: 8, right: true})))
 	for _, l := range k.Limits {
-		lines = append(lines, row(2, cell{text: human.Visible(l.Limit), width: 28}, cell{text: number(float64(l.Asked)), width: 9, right: true},
-			cell{text: number(float64(l.Refused)), width: 9, right: true}, cell{text: number(float64(l.Near)), width: 9, right: true},
+		lines = append(lines, row(2, cell{text: human.Visible(l.Limit), width: 28},
+			cell{text: number(float64(l.Asked)), width: 9, right: true},
+			cell{text: number(float64(l.Refused)), width: 9, right: true},
+			cell{text: number(float64(l.Near)), width: 9, right: true},
 			cell{text: percent(l.Fill), width: 8, right: true}))
 	}
 	lines = append(lines, "")

@@ -198,7 +198,8 @@ func (s *State) matches(texts ...string) bool {
 		return true
 	}
 	want := strings.ToLower(s.Filter)
-	return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(strings.ToLower(human.Visible(t)), want) })
+	return slices.ContainsFunc(texts,
+		func(t string) bool { return strings.Contains(strings.ToLower(human.Visible(t)), want) })
 }
 
 // rules returns the rules that pass the filter, in order.
@@ -224,7 +225,8 @@ func (s *State) rules() []*insight.RuleReport {
 		case "fullest":
 			return cmp.Or(cmp.Compare(b.MaxFill, a.MaxFill), name)
 		}
-		return cmp.Or(cmp.Compare(verdictOf(a).rank, verdictOf(b).rank), cmp.Compare(b.Refused, a.Refused), cmp.Compare(b.Met, a.Met), name)
+		return cmp.Or(cmp.Compare(verdictOf(a).rank, verdictOf(b).rank), cmp.Compare(b.Refused, a.Refused),
+			cmp.Compare(b.Met, a.Met), name)
 	})
 	return list
 }
@@ -395,7 +397,8 @@ func edit(text, key string) string {
 }
 
 // commandSaid is the message for the row that is no rule.
-const commandSaid = insight.CommandRule + " is no rule: its limits come with each command (CL.THROTTLE, THROTTLE); k shows its keys"
+const commandSaid = insight.CommandRule +
+	" is no rule: its limits come with each command (CL.THROTTLE, THROTTLE); k shows its keys"
 
 // enter opens the item under the cursor.
 func (s *State) enter() Act {
@@ -463,7 +466,8 @@ func (s *State) ask(grant bool) {
 		s.Said = "this key is shown in part only, so it cannot be named here; use weir ban or weir grant"
 		return
 	}
-	q := &question{change: Change{Grant: grant, Domain: domain, Rule: rule, Key: splitKey(key, s.per(domain, rule))}, step: askFor, text: "15m"}
+	q := &question{change: Change{Grant: grant, Domain: domain, Rule: rule, Key: splitKey(key, s.per(domain, rule))},
+		step: askFor, text: "15m"}
 	if grant {
 		q.step, q.text = askAllow, ""
 	}

@@ -18,17 +18,20 @@ func text(s *State) string {
 	fmt.Fprintf(&b, "time %s\n", o.To.UTC().Format(time.RFC3339))
 	fmt.Fprintf(&b, "nodes %d of %d\n", o.Nodes.Answered, o.Nodes.Asked)
 	fmt.Fprintf(&b, "requests %d, refused %d, banned %d, %s\n", o.Requests, o.Refused, o.Banned, over(s.Over))
-	fmt.Fprintf(&b, "clients %d, refused %d, since %s; near a limit %d\n", o.Clients, o.ClientsRefused, o.SampledFrom.UTC().Format(time.RFC3339), o.Near)
+	fmt.Fprintf(&b, "clients %d, refused %d, since %s; near a limit %d\n", o.Clients, o.ClientsRefused,
+		o.SampledFrom.UTC().Format(time.RFC3339), o.Near)
 	fmt.Fprintf(&b, "per second %s, p99 %s\n", decimal(o.PerSecond), short(o.P99))
 	for i := range o.NeedsALook {
 		v := &o.NeedsALook[i]
-		fmt.Fprintf(&b, "needs a look: %s/%s %s: %s\n", human.Visible(v.Domain), human.Visible(v.Rule), verdictNamed(v.Verdict).words, human.Visible(v.Sentence))
+		fmt.Fprintf(&b, "needs a look: %s/%s %s: %s\n", human.Visible(v.Domain), human.Visible(v.Rule),
+			verdictNamed(v.Verdict).words, human.Visible(v.Sentence))
 	}
 	b.WriteString("\n")
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "RULE\tLIMIT\tVERDICT\tREQUESTS\tREFUSED\tBANNED\tWOULD REFUSE\tPER SECOND\tCLIENTS\tGOOD REFUSED\tFULLEST")
 	for _, r := range s.rules() {
-		fmt.Fprintf(w, "%s/%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%d\t%d\t%s\n", human.Visible(r.Domain), human.Visible(r.Name), limitText(r), verdictOf(r).words,
+		fmt.Fprintf(w, "%s/%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%d\t%d\t%s\n", human.Visible(r.Domain),
+			human.Visible(r.Name), limitText(r), verdictOf(r).words,
 			r.Met, r.Refused, r.Banned, r.WouldRefuse, decimal(r.PerSecond), r.Keys, r.Good.Keys, percent(r.MaxFill))
 	}
 	_ = w.Flush() // a Builder takes it all
@@ -44,7 +47,8 @@ func text(s *State) string {
 		if !k.Estimated {
 			least = strconv.FormatUint(k.Count-min(k.Over, k.Count), 10)
 		}
-		fmt.Fprintf(w, "%s\t%s/%s\t%d\t%s\t%s\n", key, human.Visible(k.Domain), human.Visible(k.Limit), k.Count, least, s.keyState(k))
+		fmt.Fprintf(w, "%s\t%s/%s\t%d\t%s\t%s\n", key, human.Visible(k.Domain), human.Visible(k.Limit), k.Count, least,
+			s.keyState(k))
 	}
 	_ = w.Flush()
 	b.WriteString("\n")
@@ -57,7 +61,9 @@ func text(s *State) string {
 		if !d.Allowed {
 			again = waitText(d.RetryAfter)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(d.ID.String(), "-"), d.Time.UTC().Format("2006-01-02T15:04:05.000Z"), name, requestText(d), human.Visible(l.Key), human.Visible(l.Name), again)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(d.ID.String(), "-"),
+			d.Time.UTC().Format("2006-01-02T15:04:05.000Z"), name, requestText(d), human.Visible(l.Key),
+			human.Visible(l.Name), again)
 	}
 	_ = w.Flush()
 	return b.String()

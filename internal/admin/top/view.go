@@ -79,11 +79,13 @@ func (s *State) header(width int) []string {
 	if s.Paused {
 		paused = styled(reverse, " PAUSED ")
 	}
-	parts := []string{paused, s.domains(), human.Count(s.count(), "rule"), fmt.Sprintf("%d/%d nodes", o.Nodes.Answered, o.Nodes.Asked)}
+	parts := []string{paused, s.domains(), human.Count(s.count(), "rule"),
+		fmt.Sprintf("%d/%d nodes", o.Nodes.Answered, o.Nodes.Asked)}
 	if s.count() == 0 {
 		parts[2] = ""
 	}
-	parts = append(parts, o.To.Local().Format("15:04:05"), rate(o.PerSecond)+"/s", percent(share(o.Refused, o.Requests))+" refused")
+	parts = append(parts, o.To.Local().Format("15:04:05"), rate(o.PerSecond)+"/s",
+		percent(share(o.Refused, o.Requests))+" refused")
 	if o.P99 > 0 {
 		parts = append(parts, "p99 "+short(o.P99))
 	}
@@ -205,7 +207,8 @@ func (s *State) all(width, height int) []string {
 }
 
 // table draws a heading and as many rows around the cursor as there is room for.
-func (s *State) table(p Screen, heading, empty string, n, width, height int, focused bool, draw func(i int) string) []string {
+func (s *State) table(p Screen, heading, empty string, n, width, height int, focused bool,
+	draw func(i int) string) []string {
 	lines := []string{styled(bold, ansi.Truncate(heading, width, "…"))}
 	room := height - 1
 	if n == 0 {
@@ -244,11 +247,14 @@ func (s *State) ruleTable(width, height int, focused bool) []string {
 		return mark + row(gap,
 			cell{text: rule, width: name - 1}, cell{text: limits, width: limit}, v,
 			cell{text: req, width: 6, right: true}, cell{text: refused, width: 8, right: true, style: v.style},
-			cell{text: good, width: 7, right: true}, cell{text: fullest, width: 11}, cell{text: trendText, width: trend})
+			cell{text: good, width: 7, right: true}, cell{text: fullest, width: 11},
+			cell{text: trendText, width: trend})
 	}
 	sorted := map[string]string{s.sort(): "▾"}
-	heading := " " + ansi.Strip(line(" ", "RULE"+sorted["name"], "LIMIT", cell{text: "VERDICT" + sorted["verdict"], width: verdict},
-		"REQ/S"+sorted["requests"], "REFUSED"+sorted["refused"], "GOOD"+sorted["good"], "FULLEST"+sorted["fullest"], "TREND"))
+	heading := " " + ansi.Strip(line(" ", "RULE"+sorted["name"], "LIMIT",
+		cell{text: "VERDICT" + sorted["verdict"], width: verdict},
+		"REQ/S"+sorted["requests"], "REFUSED"+sorted["refused"], "GOOD"+sorted["good"], "FULLEST"+sorted["fullest"],
+		"TREND"))
 	list := s.rules()
 	several := s.several()
 	return s.table(Rules, heading, "no rule is in force", len(list), width, height, focused, func(i int) string {
@@ -267,7 +273,8 @@ func (s *State) ruleTable(width, height int, focused bool) []string {
 		if r.Good.All > 0 || r.Good.Refused > 0 {
 			good = percent(r.Good.Share)
 		}
-		return line(styled(v.style, v.mark), human.Visible(name), limitText(r), cell{text: v.words, width: verdict, style: v.style},
+		return line(styled(v.style, v.mark), human.Visible(name), limitText(r),
+			cell{text: v.words, width: verdict, style: v.style},
 			rate(r.PerSecond), text, good, spark(r.Fill[:], 11), spark(r.Trend, 12))
 	})
 }
@@ -302,9 +309,11 @@ func (s *State) keyTable(width, height int, focused bool) []string {
 	key := max(width-1-rule-7-barWidth-7-state-5*gap, 8)
 	line := func(k, r, n, b, share, st string) string {
 		return row(gap, cell{text: k, width: key}, cell{text: r, width: rule}, cell{text: n, width: 7, right: true},
-			cell{text: b, width: barWidth, style: red}, cell{text: share, width: 7, right: true}, cell{text: st, width: state})
+			cell{text: b, width: barWidth, style: red}, cell{text: share, width: 7, right: true},
+			cell{text: st, width: state})
 	}
-	what := map[string]string{insight.ByRefused: "KEYS refused, 1 min", insight.ByAsked: "KEYS asked, 1 min", insight.ByNear: "KEYS near, 1 min"}[s.by()]
+	what := map[string]string{insight.ByRefused: "KEYS refused, 1 min", insight.ByAsked: "KEYS asked, 1 min",
+		insight.ByNear: "KEYS near, 1 min"}[s.by()]
 	heading := " " + ansi.Strip(line(what+" ▾", "LIMIT", "COUNT", "", "REFUSED", "STATE"))
 	list := s.keys()
 	return s.table(Keys, heading, "nobody, in the last minute", len(list), width, height, focused, func(i int) string {
@@ -313,7 +322,8 @@ func (s *State) keyTable(width, height int, focused bool) []string {
 		if text == "" {
 			text = "all together"
 		}
-		return line(human.Visible(text), human.Visible(k.Limit), countOf(k), mark(k, barWidth, full), percent(k.RefusedShare), s.keyState(k))
+		return line(human.Visible(text), human.Visible(k.Limit), countOf(k), mark(k, barWidth, full),
+			percent(k.RefusedShare), s.keyState(k))
 	})
 }
 
@@ -372,7 +382,8 @@ func (s *State) decisionTable(width, height int, focused bool) []string {
 	key := left - request - rule
 	line := func(at string, out cell, req, k, r, w string) string {
 		out.width = 7
-		return row(gap, cell{text: at, width: timeWidth}, out, cell{text: req, width: request}, cell{text: k, width: key},
+		return row(gap, cell{text: at, width: timeWidth}, out, cell{text: req, width: request},
+			cell{text: k, width: key},
 			cell{text: r, width: rule}, cell{text: w, width: wait, right: true})
 	}
 	heading := " " + ansi.Strip(line("TIME", cell{text: "OUTCOME"}, "DECISIONS", "KEY", "LIMIT", "AGAIN IN"))
@@ -385,7 +396,8 @@ func (s *State) decisionTable(width, height int, focused bool) []string {
 		if !d.Allowed {
 			again = waitText(d.RetryAfter)
 		}
-		return line(d.Time.Local().Format(timeFormat), cell{text: text, style: style}, requestText(d), human.Visible(l.Key), human.Visible(l.Name), again)
+		return line(d.Time.Local().Format(timeFormat), cell{text: text, style: style}, requestText(d),
+			human.Visible(l.Key), human.Visible(l.Name), again)
 	})
 }
 
@@ -395,7 +407,8 @@ func (s *State) footer(width int) string {
 	case s.question != nil:
 		return styled(bold, s.question.prompt())
 	case s.typing:
-		return styled(bold, "filter: ") + human.Visible(s.Filter) + "▏" + styled(faint, "  Enter keeps it, Esc lifts it")
+		return styled(bold, "filter: ") + human.Visible(s.Filter) + "▏" + styled(faint,
+			"  Enter keeps it, Esc lifts it")
 	case s.Said != "":
 		return styled(bold, human.Visible(s.Said))
 	}

@@ -63,7 +63,8 @@ func RefuseCoding(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	w.Header().Set("Accept-Encoding", "identity")
-	Problem(w, http.StatusUnsupportedMediaType, "the body has the content coding "+Printable(coding)+", which is not read here: send it as it is, without Content-Encoding", "body")
+	Problem(w, http.StatusUnsupportedMediaType,
+		"the body has the content coding "+Printable(coding)+", which is not read here: send it as it is, without Content-Encoding", "body")
 	return true
 }
 

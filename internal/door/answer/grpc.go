@@ -230,7 +230,8 @@ func (s *grpcStatus) quotaFailure(d *weir.Decision) {
 		}
 		says := "at most " + strconv.FormatInt(l.Limit, 10) + " at a time"
 		if l.Window.Seconds > 0 {
-			says = "at most " + strconv.FormatInt(l.Limit, 10) + " in " + strconv.FormatInt(l.Window.Seconds, 10) + " s (" + l.Window.Counter.Limit.Algorithm().String() + ")"
+			says = "at most " + strconv.FormatInt(l.Limit, 10) + " in " + strconv.FormatInt(l.Window.Seconds,
+				10) + " s (" + l.Window.Counter.Limit.Algorithm().String() + ")"
 		}
 		var one []byte
 		one = appendBytes(one, 1, "limit:"+l.Window.Name)
@@ -254,7 +255,8 @@ func (s *grpcStatus) errorInfo(reason string, values ...[2]string) {
 
 // detail adds a message of google.rpc, as a google.protobuf.Any.
 func (s *grpcStatus) detail(name string, message []byte) {
-	s.details = appendBytes(s.details, 3, appendBytes(appendBytes(nil, 1, "type.googleapis.com/google.rpc."+name), 2, message))
+	s.details = appendBytes(s.details, 3,
+		appendBytes(appendBytes(nil, 1, "type.googleapis.com/google.rpc."+name), 2, message))
 }
 
 func (s *grpcStatus) encode() []byte {

@@ -49,7 +49,8 @@ func OtherOrigin(r *http.Request) string {
 	if len(lines) == 0 || lines[0] == "" || SameOrigin(lines[0], r.Host) {
 		return ""
 	}
-	return "web pages of other origins have no access: this one is of " + answer.Printable(lines[0]) + ", and asks " + answer.Printable(r.Host) + "; a proxy before this port must pass on the Host that the browser sent"
+	return "web pages of other origins have no access: this one is of " + answer.Printable(lines[0]) + ", and asks " +
+		answer.Printable(r.Host) + "; a proxy before this port must pass on the Host that the browser sent"
 }
 
 // OtherSite says why r is of a web page of another origin, by Sec-Fetch-Site; "" if nothing says
@@ -108,7 +109,8 @@ func (p *Pages) Listens(a net.Addr) {
 // Admit reports whether r may be decided; if not, it has answered r.
 func (p *Pages) Admit(w http.ResponseWriter, r *http.Request) bool {
 	// Most requests have none of these fields, and the Host of the one before.
-	if len(r.Header["Origin"]) == 0 && len(r.Header["Sec-Fetch-Site"]) == 0 && !sendsPlain(r) && (p == nil || p.knows(r.Host)) {
+	if len(r.Header["Origin"]) == 0 && len(r.Header["Sec-Fetch-Site"]) == 0 && !sendsPlain(r) &&
+		(p == nil || p.knows(r.Host)) {
 		return true
 	}
 	why, reason, status := p.look(r)
@@ -119,7 +121,8 @@ func (p *Pages) Admit(w http.ResponseWriter, r *http.Request) bool {
 		p.refused[reason].Add(1)
 		if n := p.told.Due(time.Minute); n > 0 && p.Logger != nil {
 			p.Logger.Warn("requests of web pages are refused at the HTTP door; a proxy that passes on requests of browsers belongs into client_ip.trusted_proxies",
-				"by", reason.String(), "from", sparselog.Excerpt(r.RemoteAddr), "host", sparselog.Excerpt(r.Host), "origin", sparselog.Excerpt(r.Header.Get("Origin")), "requests", n)
+				"by", reason.String(), "from", sparselog.Excerpt(r.RemoteAddr), "host", sparselog.Excerpt(r.Host),
+				"origin", sparselog.Excerpt(r.Header.Get("Origin")), "requests", n)
 		}
 	}
 	answer.Problem(w, status, why, "")
@@ -129,7 +132,8 @@ func (p *Pages) Admit(w http.ResponseWriter, r *http.Request) bool {
 // look says why r is of a web page; the status is 0 if nothing says so.
 func (p *Pages) look(r *http.Request) (why string, reason PageReason, status int) {
 	if p != nil && !p.knows(r.Host) {
-		return "the Host " + answer.Printable(r.Host) + " is not known at this port, which listens on loopback: use an address or localhost, or add it to admin.hosts", PageHost, http.StatusForbidden
+		return "the Host " + answer.Printable(r.Host) +
+			" is not known at this port, which listens on loopback: use an address or localhost, or add it to admin.hosts", PageHost, http.StatusForbidden
 	}
 	if why = OtherOrigin(r); why != "" {
 		return why, PageOrigin, http.StatusForbidden
@@ -138,7 +142,8 @@ func (p *Pages) look(r *http.Request) (why string, reason PageReason, status int
 		return why, PageSite, http.StatusForbidden
 	}
 	if sendsPlain(r) {
-		return "a body of text/plain is what web pages send in forms: send Content-Type: application/json", PageForm, http.StatusUnsupportedMediaType
+		return "a body of text/plain is what web pages send in forms: send Content-Type: application/json", PageForm,
+			http.StatusUnsupportedMediaType
 	}
 	return "", 0, 0
 }

@@ -25,10 +25,12 @@ func refuse(w http.ResponseWriter, v Verdict, realm string, tooMany int) {
 			w.Header().Set("WWW-Authenticate", challenge)
 		}
 		w.Header().Set("Retry-After", "6") // one guess is forgiven in that time
-		answer.Problem(w, tooMany, "too many wrong tokens came from this address; its tokens are not looked at for a while", "")
+		answer.Problem(w, tooMany,
+			"too many wrong tokens came from this address; its tokens are not looked at for a while", "")
 		return
 	case Forbidden:
-		answer.Problem(w, http.StatusForbidden, "the role of this token does not open this door; it needs operator, editor or admin", "")
+		answer.Problem(w, http.StatusForbidden,
+			"the role of this token does not open this door; it needs operator, editor or admin", "")
 		return
 	case Wrong:
 		challenge += `, error="invalid_token"`

@@ -21,7 +21,8 @@ const (
 	Admin         // profiles and the audit log; the role of a token without one
 )
 
-var roleNames = [...]string{Viewer: "viewer", Support: "support", Operator: "operator", Editor: "editor", Admin: "admin"}
+var roleNames = [...]string{Viewer: "viewer", Support: "support", Operator: "operator", Editor: "editor",
+	Admin: "admin"}
 
 // Roles are the names of all roles, those with fewer rights first.
 var Roles = roleNames[1:]

@@ -49,5 +49,6 @@ func (t *Trust) TrustedPeer(address string) bool {
 // where the address counts as trustworthy, as loopback does, and else by the name that all browsers
 // go by.
 func FromBrowser(r *http.Request) bool {
-	return len(r.Header["Origin"]) > 0 || len(r.Header["Sec-Fetch-Site"]) > 0 || strings.HasPrefix(r.UserAgent(), "Mozilla/")
+	return len(r.Header["Origin"]) > 0 || len(r.Header["Sec-Fetch-Site"]) > 0 ||
+		strings.HasPrefix(r.UserAgent(), "Mozilla/")
 }

@@ -92,8 +92,10 @@ type proxyFamily struct {
 }
 
 var (
-	forwardedFamily = &proxyFamily{name: "forwarded", method: "X-Forwarded-Method", uri: "X-Forwarded-Uri", host: "X-Forwarded-Host",
-		hint: "Caddy's forward_auth and Traefik's forwardAuth send it; nginx asks at " + door.ForwardAuthPath + "/nginx"}
+	forwardedFamily = &proxyFamily{name: "forwarded", method: "X-Forwarded-Method", uri: "X-Forwarded-Uri",
+		host: "X-Forwarded-Host",
+		hint: "Caddy's forward_auth and Traefik's forwardAuth send it; nginx asks at " + door.ForwardAuthPath +
+			"/nginx"}
 	nginxFamily = &proxyFamily{name: "nginx", method: "X-Original-Method", uri: "X-Original-Uri",
 		hint: "set it in nginx, where it asks: proxy_set_header X-Original-URI $request_uri; Caddy and Traefik ask at " + door.ForwardAuthPath + "/forwarded"}
 )
@@ -160,7 +162,8 @@ func splitPath(path string) (family *proxyFamily, domain string) {
 func (f *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	family, domain := splitPath(r.URL.Path)
 	if family == nil {
-		answer.Problem(w, http.StatusNotFound, "there is nothing at "+answer.Printable(r.URL.Path)+"; proxies ask at "+door.ForwardAuthPath+"/forwarded (Caddy, Traefik) or "+door.ForwardAuthPath+"/nginx, with /DOMAIN behind it where the rules hold several", "")
+		answer.Problem(w, http.StatusNotFound,
+			"there is nothing at "+answer.Printable(r.URL.Path)+"; proxies ask at "+door.ForwardAuthPath+"/forwarded (Caddy, Traefik) or "+door.ForwardAuthPath+"/nginx, with /DOMAIN behind it where the rules hold several", "")
 		return
 	}
 	if !f.admits(w, r) {
@@ -170,13 +173,17 @@ func (f *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := f.calls.Get().(*call)
 	defer f.done(c)
 	if err := c.read(r, family, f.o.EncodedSlash); err != nil {
-		f.malformed.do(func() { f.warnf("forward auth: a check of %s by %s is malformed: %v", family.name, r.RemoteAddr, err) })
+		f.malformed.do(func() {
+			f.warnf("forward auth: a check of %s by %s is malformed: %v", family.name,
+				r.RemoteAddr, err)
+		})
 		answer.Problem(w, http.StatusBadRequest, err.Message, err.Field)
 		return
 	}
 	f.remark(r, family)
 	if domain = door.Domain(domain, f.o.Domain, f.limiter); domain == "" {
-		const message = "the rules hold several domains: name one behind the path of the check, as in " + door.ForwardAuthPath + "/nginx/DOMAIN, or set forward_auth.domain in the configuration"
+		const message = "the rules hold several domains: name one behind the path of the check, as in " +
+			door.ForwardAuthPath + "/nginx/DOMAIN, or set forward_auth.domain in the configuration"
 		f.unnamed.do(func() { f.warnf("forward auth: a check by %s names no domain, and %s", r.RemoteAddr, message) })
 		answer.Problem(w, http.StatusBadRequest, "domain: is missing, and "+message, "domain")
 		return
@@ -190,7 +197,8 @@ func (f *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// No delay: a proxy that waited would stop waiting at some time, and some let the request pass
 	// then.
-	c.request = weir.Request{Door: "forward-auth", Domain: domain, Attributes: &c.attributes, Also: c.attributes.Also(), Hits: 1}
+	c.request = weir.Request{Door: "forward-auth", Domain: domain, Attributes: &c.attributes, Also: c.attributes.Also(),
+		Hits: 1}
 	if family == nginxFamily {
 		f.answerNginx(w, r, c)
 	} else {
@@ -240,7 +248,8 @@ func (f *handler) admits(w http.ResponseWriter, r *http.Request) bool {
 		}
 		f.warnf("forward auth: a check came from %s, which is no trusted proxy; if it is yours, set client_ip: {trusted_proxies: [%q]}", peer, peer)
 	})
-	answer.Problem(w, http.StatusForbidden, "only proxies that are listed in client_ip.trusted_proxies may ask here; the log of this server says who asked", "")
+	answer.Problem(w, http.StatusForbidden,
+		"only proxies that are listed in client_ip.trusted_proxies may ask here; the log of this server says who asked", "")
 	return false
 }
 
@@ -248,12 +257,14 @@ func (f *handler) admits(w http.ResponseWriter, r *http.Request) bool {
 func (f *handler) remark(r *http.Request, family *proxyFamily) {
 	if len(r.Header[family.method]) == 0 {
 		f.noMethod.do(func() {
-			f.warnf("forward auth: a check of %s by %s has no %s header; its request is taken for a %s", family.name, r.RemoteAddr, family.method, answer.Printable(sparselog.Excerpt(r.Method)))
+			f.warnf("forward auth: a check of %s by %s has no %s header; its request is taken for a %s", family.name,
+				r.RemoteAddr, family.method, answer.Printable(sparselog.Excerpt(r.Method)))
 		})
 	}
 	if !f.o.ClientIP.Told(r) {
 		f.noClient.do(func() {
-			f.warnf("forward auth: a check of %s by %s has no %s header; its client is taken to be the proxy itself", family.name, r.RemoteAddr, f.o.ClientIP.Field())
+			f.warnf("forward auth: a check of %s by %s has no %s header; its client is taken to be the proxy itself",
+				family.name, r.RemoteAddr, f.o.ClientIP.Field())
 		})
 	}
 }
@@ -265,7 +276,8 @@ func (c *call) read(r *http.Request, family *proxyFamily, slash httplimit.Encode
 		return err
 	}
 	if uri == "" {
-		return &answer.FieldError{Field: family.uri, Message: "is missing: it has the path and the query of the request; " + family.hint}
+		return &answer.FieldError{Field: family.uri,
+			Message: "is missing: it has the path and the query of the request; " + family.hint}
 	}
 	if c.method, err = oneLine(r, family.method); err != nil {
 		return err
@@ -274,7 +286,8 @@ func (c *call) read(r *http.Request, family *proxyFamily, slash httplimit.Encode
 		c.method = r.Method
 	}
 	if !chars.IsToken(c.method) {
-		return &answer.FieldError{Field: family.method, Message: "is no method of a request: " + answer.Printable(c.method)}
+		return &answer.FieldError{Field: family.method,
+			Message: "is no method of a request: " + answer.Printable(c.method)}
 	}
 	c.host = r.Host
 	hostOf := "Host"
@@ -285,7 +298,8 @@ func (c *call) read(r *http.Request, family *proxyFamily, slash httplimit.Encode
 		}
 	}
 	if !door.ValidHost(c.host) {
-		return &answer.FieldError{Field: hostOf, Message: "is no host that all servers read alike: " + answer.Printable(c.host)}
+		return &answer.FieldError{Field: hostOf,
+			Message: "is no host that all servers read alike: " + answer.Printable(c.host)}
 	}
 	// Proxies pass a # on as it is, and which server behind cuts the target off there is not known
 	// here.
@@ -294,14 +308,16 @@ func (c *call) read(r *http.Request, family *proxyFamily, slash httplimit.Encode
 	}
 	host, uri, ok := originForm(uri)
 	if !ok {
-		return &answer.FieldError{Field: family.uri, Message: "is no target of a request, such as /path?query: " + answer.Printable(uri)}
+		return &answer.FieldError{Field: family.uri,
+			Message: "is no target of a request, such as /path?query: " + answer.Printable(uri)}
 	}
 	if c.uri = uri; host != "" {
 		c.host = host
 	}
 	path, _, _ := strings.Cut(uri, "?")
 	if what := door.AmbiguousPath(path, slash == httplimit.KeepEncodedSlash); what != "" {
-		return &answer.FieldError{Field: family.uri, Message: door.AmbiguousPathDetail(what, "forward_auth.encoded_slash: keep")}
+		return &answer.FieldError{Field: family.uri,
+			Message: door.AmbiguousPathDetail(what, "forward_auth.encoded_slash: keep")}
 	}
 	if len(r.Header["Authorization"]) > 1 {
 		// the server behind the proxy might believe another one than the rules
@@ -318,7 +334,8 @@ func oneLine(r *http.Request, name string) (string, *answer.FieldError) {
 	case 1:
 		return lines[0], nil
 	}
-	return "", &answer.FieldError{Field: name, Message: "is there more than once; the proxy must set it, not add to what the client sent"}
+	return "", &answer.FieldError{Field: name,
+		Message: "is there more than once; the proxy must set it, not add to what the client sent"}
 }
 
 // originForm takes the target of a request as net/http does: a path with or without a query, *, or

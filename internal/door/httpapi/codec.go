@@ -104,7 +104,8 @@ func (d *decoder) syntax(expected string) error {
 		return &answer.FieldError{Field: "body", Message: "is not JSON: it ends where " + expected + " should be"}
 	}
 	r, _ := utf8.DecodeRuneInString(d.s[d.i:])
-	return &answer.FieldError{Field: "body", Message: fmt.Sprintf("is not JSON: expected %s at byte %d, got %q", expected, d.i, r)}
+	return &answer.FieldError{Field: "body",
+		Message: fmt.Sprintf("is not JSON: expected %s at byte %d, got %q", expected, d.i, r)}
 }
 
 func (d *decoder) space() {
@@ -188,7 +189,8 @@ func (d *decoder) string() (string, error) {
 		case c == '"':
 			s := d.s[start:d.i]
 			if !ascii && !utf8.ValidString(s) {
-				return "", &answer.FieldError{Field: "body", Message: fmt.Sprintf("is not JSON: the string at byte %d is not UTF-8", start-1)}
+				return "", &answer.FieldError{Field: "body",
+					Message: fmt.Sprintf("is not JSON: the string at byte %d is not UTF-8", start-1)}
 			}
 			d.i++
 			return s, nil
@@ -213,7 +215,8 @@ func (d *decoder) escapedString(start int) (string, error) {
 		case c == '"':
 			d.i++
 			if !utf8.Valid(b) {
-				return "", &answer.FieldError{Field: "body", Message: fmt.Sprintf("is not JSON: the string at byte %d is not UTF-8", start-1)}
+				return "", &answer.FieldError{Field: "body",
+					Message: fmt.Sprintf("is not JSON: the string at byte %d is not UTF-8", start-1)}
 			}
 			return string(b), nil
 		case c < ' ':
@@ -502,7 +505,8 @@ func (d *decoder) batch(most int, each func() error) error {
 		defer func() { d.item = "" }()
 		for n := 0; ; n++ {
 			if n == most {
-				return &answer.FieldError{Field: "requests", Message: fmt.Sprintf("holds more than %d items", most), TooMany: true}
+				return &answer.FieldError{Field: "requests", Message: fmt.Sprintf("holds more than %d items", most),
+					TooMany: true}
 			}
 			d.item = "requests[" + strconv.Itoa(n) + "]."
 			if err := each(); err != nil {

@@ -74,7 +74,8 @@ func (h *handler) margins(ctx context.Context, c *call) []margin {
 		if list == nil {
 			list = make([]margin, len(d.Limits))
 		}
-		list[i] = margin{soft: r.SoftLimit, used: k.Used, refused: !k.Next.Allowed && !k.Next.Off && k.Mode != rule.Shadow}
+		list[i] = margin{soft: r.SoftLimit, used: k.Used, refused: !k.Next.Allowed && !k.Next.Off &&
+			k.Mode != rule.Shadow}
 	}
 	return list
 }

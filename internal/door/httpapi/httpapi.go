@@ -82,9 +82,11 @@ type route struct {
 // routesOf returns the routes of h.
 func routesOf(h *handler) []route {
 	post := []string{http.MethodPost}
-	routes := []route{{path: limitPath, methods: []string{http.MethodGet, http.MethodPost}, decides: true, serve: h.limit}}
+	routes := []route{{path: limitPath, methods: []string{http.MethodGet, http.MethodPost}, decides: true,
+		serve: h.limit}}
 	if h.o.ForwardAuth != nil {
-		routes = append(routes, route{path: door.ForwardAuthPath, below: true, pages: true, serve: h.o.ForwardAuth.ServeHTTP})
+		routes = append(routes, route{path: door.ForwardAuthPath, below: true, pages: true,
+			serve: h.o.ForwardAuth.ServeHTTP})
 	}
 	if h.o.JSON != nil {
 		routes = append(routes, route{path: jsonPath, decides: true, serve: h.o.JSON.ServeHTTP})
@@ -93,9 +95,12 @@ func routesOf(h *handler) []route {
 		{path: "/api/v1/limit/batch", methods: post, decides: true, serve: h.batch},
 		{path: "/api/v1/release", methods: post, serve: h.release},
 		{path: reservePath, methods: post, decides: true, serve: h.reserve},
-		{path: "/api/v1/commit", methods: post, serve: func(w http.ResponseWriter, r *http.Request) { h.commit(w, r, false) }},
-		{path: "/api/v1/cancel", methods: post, serve: func(w http.ResponseWriter, r *http.Request) { h.commit(w, r, true) }},
-		{path: "/api/v1/openapi.yaml", methods: []string{http.MethodGet, http.MethodHead}, pages: true, serve: describe},
+		{path: "/api/v1/commit", methods: post,
+			serve: func(w http.ResponseWriter, r *http.Request) { h.commit(w, r, false) }},
+		{path: "/api/v1/cancel", methods: post,
+			serve: func(w http.ResponseWriter, r *http.Request) { h.commit(w, r, true) }},
+		{path: "/api/v1/openapi.yaml", methods: []string{http.MethodGet, http.MethodHead}, pages: true,
+			serve: describe},
 		{path: "/healthcheck", pages: true, serve: h.health},
 	}...)
 }
@@ -164,7 +169,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		to.serve(w, r)
 		return
 	}
-	answer.Problem(w, http.StatusNotFound, "there is nothing at "+answer.Printable(path)+"; /api/v1/openapi.yaml describes what there is", "")
+	answer.Problem(w, http.StatusNotFound,
+		"there is nothing at "+answer.Printable(path)+"; /api/v1/openapi.yaml describes what there is", "")
 }
 
 // describe answers with the description of the API.
@@ -217,9 +223,11 @@ func (h *handler) ask(c *call, item string) error {
 	q := &c.question
 	domain := door.Domain(q.domain, h.o.Domain, h.limiter)
 	if domain == "" {
-		return &answer.FieldError{Field: item + "domain", Message: "is missing, and the rules hold several domains: name one, or set http.domain in the configuration"}
+		return &answer.FieldError{Field: item + "domain",
+			Message: "is missing, and the rules hold several domains: name one, or set http.domain in the configuration"}
 	}
-	c.request = weir.Request{Domain: domain, Attributes: &q.attrs, Hits: q.hits, Peek: q.hits == 0, MaxDelay: q.maxDelay, Door: "http"}
+	c.request = weir.Request{Domain: domain, Attributes: &q.attrs, Hits: q.hits, Peek: q.hits == 0,
+		MaxDelay: q.maxDelay, Door: "http"}
 	return nil
 }
 
@@ -227,7 +235,8 @@ func (h *handler) ask(c *call, item string) error {
 const manyHits = "fewer than 0 or more than 1000"
 
 func forbidden(w http.ResponseWriter, field, what string) {
-	answer.Problem(w, http.StatusForbidden, field+": "+what+" is for programs at trusted_peers (no browser), or with a bearer token of auth.tokens_file", field)
+	answer.Problem(w, http.StatusForbidden,
+		field+": "+what+" is for programs at trusted_peers (no browser), or with a bearer token of auth.tokens_file", field)
 }
 
 func (h *handler) limit(w http.ResponseWriter, r *http.Request) {

@@ -190,7 +190,8 @@ func (h *handler) commit(w http.ResponseWriter, r *http.Request, cancel bool) {
 	case err != nil:
 		storeError(w, err)
 	case !ok:
-		answer.Problem(w, http.StatusNotFound, "reservation: is gone (committed, cancelled, timed out), or was never made", "reservation")
+		answer.Problem(w, http.StatusNotFound,
+			"reservation: is gone (committed, cancelled, timed out), or was never made", "reservation")
 	default:
 		w.Header()["Cache-Control"] = answer.NoStore
 		w.WriteHeader(http.StatusNoContent)
@@ -200,7 +201,8 @@ func (h *handler) commit(w http.ResponseWriter, r *http.Request, cancel bool) {
 // storeError answers for a reservation that the store failed, or cannot hold at all.
 func storeError(w http.ResponseWriter, err error) {
 	if errors.Is(err, store.ErrNoReservations) {
-		answer.ProblemDetails(w, http.StatusNotImplemented, "", "", "The store of this Weir cannot hold reservations.", nil)
+		answer.ProblemDetails(w, http.StatusNotImplemented, "", "",
+			"The store of this Weir cannot hold reservations.", nil)
 		return
 	}
 	answer.StoreError(w)

@@ -232,7 +232,8 @@ type Stats struct {
 
 // Stats returns a reading of this moment.
 func (l *Lines) Stats() Stats {
-	s := Stats{Total: l.total.Load(), Expired: l.expired.Load(), HungUp: l.hungUp.Load(), TurnedAway: l.turnedAway.Load()}
+	s := Stats{Total: l.total.Load(), Expired: l.expired.Load(), HungUp: l.hungUp.Load(),
+		TurnedAway: l.turnedAway.Load()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.Held, s.Lines = int(l.held.Load()), len(l.lines)

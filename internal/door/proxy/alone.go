@@ -17,13 +17,15 @@ func (p *Proxy) answersAlone(w http.ResponseWriter, r *http.Request) bool {
 	case r.Method == http.MethodConnect:
 		p.boundRest(w, r)
 		w.Header().Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
-		answer.ProblemDetails(w, http.StatusMethodNotAllowed, "", "", "This is a reverse proxy; it opens no tunnels.", nil)
+		answer.ProblemDetails(w, http.StatusMethodNotAllowed, "", "",
+			"This is a reverse proxy; it opens no tunnels.", nil)
 	case r.URL.Opaque != "":
 		p.boundRest(w, r)
 		answer.ProblemDetails(w, http.StatusBadRequest, "", "", "The request target must be a path.", nil)
 	case len(r.Header["Authorization"]) > 1: // the upstream might believe another one than the rules
 		p.boundRest(w, r)
-		answer.ProblemDetails(w, http.StatusBadRequest, "", "", "The request has more than one Authorization header.", nil)
+		answer.ProblemDetails(w, http.StatusBadRequest, "", "",
+			"The request has more than one Authorization header.", nil)
 	case p.defers != nil && strings.HasPrefix(r.URL.Path, p.defers.TicketPath):
 		p.boundRest(w, r)
 		p.defers.serveTicket(w, r)

@@ -90,7 +90,8 @@ func (p *Proxy) newBody(w http.ResponseWriter, r *http.Request) *clientBody {
 		window:  window,
 		trailer: r.Trailer, announced: announced,
 		body: r.Body, length: r.ContentLength, control: http.NewResponseController(w), http1: r.ProtoMajor == 1,
-		pause: max(0, p.o.BodyTimeout), rate: max(0, p.o.BodyRate), pace: pace(p.grace), grace: pace(p.grace), cuts: p.cuts,
+		pause: max(0, p.o.BodyTimeout), rate: max(0, p.o.BodyRate), pace: pace(p.grace), grace: pace(p.grace),
+		cuts: p.cuts,
 	}
 }
 

@@ -45,7 +45,8 @@ type waitedFor interface {
 
 // newDawdler looks after a request from now on, until end is called. answer says that its client is
 // waited for to take the answer, else to send the body.
-func (p *Proxy) newDawdler(r *http.Request, pass *httplimit.Pass, client waitedFor, answer bool, enough int64) *dawdler {
+func (p *Proxy) newDawdler(r *http.Request, pass *httplimit.Pass, client waitedFor, answer bool,
+	enough int64) *dawdler {
 	d := &dawdler{proxy: p, client: client, answer: answer, method: r.Method, path: r.URL.Path, enough: enough}
 	d.share = pass.Dawdling(answer, d.cut)
 	d.mu.Lock()
@@ -111,7 +112,8 @@ func (d *dawdler) late() {
 	}
 	s := p.gate.Abandoned()
 	p.warn(line, "proxy: %s %q holds a place, and %s: so do %d requests, which get half of the places for each address, and %d more while others are free; %d were cut so far for that, and %d turned away",
-		sparselog.Excerpt(d.method), sparselog.Excerpt(d.path), text, s.Dawdling, s.Spare, p.cuts.crowded.Load()+p.cuts.unread.Load(), s.Refused)
+		sparselog.Excerpt(d.method), sparselog.Excerpt(d.path), text, s.Dawdling, s.Spare,
+		p.cuts.crowded.Load()+p.cuts.unread.Load(), s.Refused)
 }
 
 // giveUp cuts the request. mu must be held.

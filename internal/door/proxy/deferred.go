@@ -99,7 +99,8 @@ func newDeferrals(p *Proxy, l *weir.Limiter, o *Deferral) (*deferrals, error) {
 // refused defers a refused request, and reports whether it has answered it.
 func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Decision, a *httplimit.Attributes) bool {
 	queue := d.DeferTo()
-	if queue == "" || answer.IsGRPC(r) || r.Header.Get("Upgrade") != "" || r.ContentLength > s.MaxBody || a.Also() != nil {
+	if queue == "" || answer.IsGRPC(r) || r.Header.Get("Upgrade") != "" || r.ContentLength > s.MaxBody ||
+		a.Also() != nil {
 		return false // of a request with several readings a job would hold one, and a call waits for its answer
 	}
 	attributes := maps.Collect(a.All())
@@ -122,8 +123,9 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 	}
 	j := &deferred.Job{
 		ID: deferred.NewID(), Queue: queue, Line: lineOf(d), Queued: time.Now(), Domain: d.Domain,
-		Attributes: attributes, Method: r.Method, URI: r.URL.RequestURI(), Host: r.Host, Proto: "http", RemoteAddr: r.RemoteAddr,
-		Header: r.Header.Clone(), Body: body, // the server uses its own again
+		Attributes: attributes, Method: r.Method, URI: r.URL.RequestURI(), Host: r.Host, Proto: "http",
+		RemoteAddr: r.RemoteAddr,
+		Header:     r.Header.Clone(), Body: body, // the server uses its own again
 	}
 	if r.TLS != nil {
 		j.Proto = "https"
@@ -134,7 +136,8 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 		return false
 	case err != nil:
 		if r.Context().Err() == nil {
-			s.proxy.warn(&s.proxy.lines.notDeferred, "proxy: a request was refused, since it could not be deferred: %s", sparselog.Excerpt(err.Error()))
+			s.proxy.warn(&s.proxy.lines.notDeferred, "proxy: a request was refused, since it could not be deferred: %s",
+				sparselog.Excerpt(err.Error()))
 		}
 		return false
 	}
@@ -147,7 +150,8 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 		h.Set("Retry-After", strconv.FormatInt(max(1, (d.RetryAfter+999_999)/1_000_000), 10))
 	}
 	w.WriteHeader(http.StatusAccepted)
-	_ = json.NewEncoder(w).Encode(map[string]string{"state": string(deferred.Queued), "ticket": j.ID, "status_url": s.TicketPath + j.ID})
+	_ = json.NewEncoder(w).Encode(map[string]string{"state": string(deferred.Queued), "ticket": j.ID,
+		"status_url": s.TicketPath + j.ID})
 	return true
 }
 
@@ -216,7 +220,8 @@ func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
 		t, err = s.Queue.Ticket(r.Context(), id)
 	case http.MethodDelete:
 		if t, err = s.Queue.Ticket(r.Context(), id); err == nil && t.State != deferred.Queued {
-			answer.ProblemDetails(w, http.StatusConflict, "", "", "The request does not wait any more.", map[string]any{"state": t.State})
+			answer.ProblemDetails(w, http.StatusConflict, "", "", "The request does not wait any more.",
+				map[string]any{"state": t.State})
 			return
 		}
 		if err == nil {
@@ -224,7 +229,8 @@ func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
 		}
 	default:
 		w.Header().Set("Allow", "GET, HEAD, DELETE")
-		answer.ProblemDetails(w, http.StatusMethodNotAllowed, "", "", "A ticket is asked for with GET, and dropped with DELETE.", nil)
+		answer.ProblemDetails(w, http.StatusMethodNotAllowed, "", "",
+			"A ticket is asked for with GET, and dropped with DELETE.", nil)
 		return
 	}
 	switch {
@@ -235,7 +241,8 @@ func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		s.proxy.warn(&s.proxy.lines.ticket, "proxy: a ticket: %s", sparselog.Excerpt(err.Error()))
 		w.Header().Set("Retry-After", "1")
-		answer.ProblemDetails(w, http.StatusServiceUnavailable, answer.TypeReducedCapacity, "", "The queue cannot be reached just now. Try again in a moment.", nil)
+		answer.ProblemDetails(w, http.StatusServiceUnavailable, answer.TypeReducedCapacity, "",
+			"The queue cannot be reached just now. Try again in a moment.", nil)
 	case r.Method == http.MethodDelete:
 		w.WriteHeader(http.StatusNoContent)
 	default:
@@ -352,7 +359,8 @@ func (s *deferrals) release(ctx context.Context, d *weir.Decision) {
 		if slot := d.Limits[i].Slot; slot != "" {
 			ctx, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			if _, err := s.limiter.Release(ctx, slot); err != nil {
-				s.proxy.warn(&s.proxy.lines.slotsKept, "proxy: a slot ends with its time-out: %s", sparselog.Excerpt(err.Error()))
+				s.proxy.warn(&s.proxy.lines.slotsKept, "proxy: a slot ends with its time-out: %s",
+					sparselog.Excerpt(err.Error()))
 			}
 			done()
 		}
@@ -366,7 +374,8 @@ func (s *deferrals) send(ctx context.Context, j *deferred.Job) (status int, err 
 		return 0, fmt.Errorf("a target that cannot be read: %w", err)
 	}
 	r := &http.Request{
-		Method: j.Method, URL: u, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header(j.Header).Clone(), Host: j.Host,
+		Method: j.Method, URL: u, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header(j.Header).Clone(), Host: j.Host,
 		RemoteAddr: j.RemoteAddr, RequestURI: j.URI, ContentLength: int64(len(j.Body)), Body: http.NoBody,
 	}
 	if len(j.Body) > 0 {
@@ -443,7 +452,8 @@ func (s *deferrals) settle(ctx context.Context, o *opened, a *unread, failed err
 		return of.CostOf(info) // not ok if the rule has no cost_after
 	})
 	if err != nil && !errors.Is(err, store.ErrNoReservations) {
-		s.proxy.warn(&s.proxy.lines.costsStayEstimates, "proxy: what a deferred request cost stays as it was estimated: %s", sparselog.Excerpt(err.Error()))
+		s.proxy.warn(&s.proxy.lines.costsStayEstimates,
+			"proxy: what a deferred request cost stays as it was estimated: %s", sparselog.Excerpt(err.Error()))
 	}
 }
 

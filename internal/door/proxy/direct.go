@@ -35,7 +35,8 @@ func (p *Proxy) takeDirect(w http.ResponseWriter, r *http.Request, pass *httplim
 }
 
 // forwardDirect sends q and its body, and passes the response on. It frees q, and takes leave.
-func (p *Proxy) forwardDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, q *upstream.Request, body *clientBody) {
+func (p *Proxy) forwardDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, q *upstream.Request,
+	body *clientBody) {
 	defer pass.Leave()
 	if r.ContentLength > upstream.MaxBody {
 		body.stream(r)
@@ -46,9 +47,11 @@ func (p *Proxy) forwardDirect(w http.ResponseWriter, r *http.Request, pass *http
 	pass.Finish()
 }
 
-func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, q *upstream.Request, body *clientBody) {
+func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, q *upstream.Request,
+	body *clientBody) {
 	fail := func(err error) {
-		e := exchange{Context: r.Context(), client: r.Context(), pass: pass, path: pass.Attributes().Path(), body: body, grpc: answer.IsGRPC(r)}
+		e := exchange{Context: r.Context(), client: r.Context(), pass: pass, path: pass.Attributes().Path(), body: body,
+			grpc: answer.IsGRPC(r)}
 		p.fail(w, r, &e, err)
 	}
 	if body != nil {

@@ -33,7 +33,8 @@ func (p *Proxy) warn(line *sparselog.Line, format string, args ...any) {
 
 // warnOf is warn for a request.
 func (p *Proxy) warnOf(line *sparselog.Line, method, path, what string, err error) {
-	p.warn(line, "proxy: %s %q: %s: %s", sparselog.Excerpt(method), sparselog.Excerpt(path), what, sparselog.Excerpt(err.Error()))
+	p.warn(line, "proxy: %s %q: %s: %s", sparselog.Excerpt(method), sparselog.Excerpt(path), what,
+		sparselog.Excerpt(err.Error()))
 }
 
 // logWriter takes the lines that net/http/httputil writes.

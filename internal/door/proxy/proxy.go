@@ -172,7 +172,8 @@ type Proxy struct {
 // New returns the proxy. Its errors say which option to change. Closing idle connections is left to
 // their time-out.
 func New(l *weir.Limiter, o Options) (*Proxy, error) {
-	p := &Proxy{o: o, named: o.ClientIP.Single(), cuts: new(bodyCuts), abandoned: new(sparselog.Line), lines: new(lines), multiplexed: new(atomic.Bool), repeated: new(atomic.Uint64)}
+	p := &Proxy{o: o, named: o.ClientIP.Single(), cuts: new(bodyCuts), abandoned: new(sparselog.Line),
+		lines: new(lines), multiplexed: new(atomic.Bool), repeated: new(atomic.Uint64)}
 	p.grace, p.dawdleAfter = bodyGrace, dawdleAfter
 	if err := p.setUpstream(o.Upstream); err != nil {
 		return nil, err
@@ -209,7 +210,8 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	options := httplimit.Options{
 		Door: "proxy", Domain: o.Domain, Headers: o.Headers, CORS: o.CORS, ClientIP: o.ClientIP,
 		Identity: o.Identity, EncodedSlash: o.EncodedSlash, Fields: p.o.Fields, MaxHeld: o.MaxHeld,
-		Overload: o.Overload, Load: o.Load, Ready: p.ready, KeepAbandoned: !o.CutAbandoned, KeptWhile: keptWhile, Refused: p.refused, Trace: o.Trace, Stopwatch: o.Stopwatch,
+		Overload: o.Overload, Load: o.Load, Ready: p.ready, KeepAbandoned: !o.CutAbandoned, KeptWhile: keptWhile,
+		Refused: p.refused, Trace: o.Trace, Stopwatch: o.Stopwatch,
 		// The program warns of rules that lack an attribute, after each change of the rules.
 		Logger: slog.New(slog.DiscardHandler),
 		// No OnError: a store that fails is logged when it goes and when it comes back, and
@@ -255,12 +257,14 @@ func (p *Proxy) setUpstream(u *url.URL) error {
 	case u.Hostname() == "" || u.Opaque != "":
 		return fmt.Errorf("proxy.upstream: %q names no host; write for example http://127.0.0.1:3000", u.Redacted())
 	case u.User != nil:
-		return fmt.Errorf("proxy.upstream: %q holds a user or password, which is not supported; remove it", u.Redacted())
+		return fmt.Errorf("proxy.upstream: %q holds a user or password, which is not supported; remove it",
+			u.Redacted())
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return fmt.Errorf("proxy.upstream: %q has a query or a fragment; only a path may follow the host", u.Redacted())
 	}
 	p.host = u.Host
-	if u.Scheme == "http" && directWorks && door.ValidHost(u.Host) && (u.EscapedPath() == "" || plainPath(u.EscapedPath())) {
+	if u.Scheme == "http" && directWorks && door.ValidHost(u.Host) &&
+		(u.EscapedPath() == "" || plainPath(u.EscapedPath())) {
 		port := u.Port()
 		if port == "" {
 			port = "80"
@@ -361,7 +365,8 @@ type Stats struct {
 
 // Stats returns a reading.
 func (p *Proxy) Stats() Stats {
-	s := Stats{SlowBodies: p.cuts.slow.Load(), StalledBodies: p.cuts.stalled.Load(), CrowdedBodies: p.cuts.crowded.Load(), UnreadAnswers: p.cuts.unread.Load()}
+	s := Stats{SlowBodies: p.cuts.slow.Load(), StalledBodies: p.cuts.stalled.Load(),
+		CrowdedBodies: p.cuts.crowded.Load(), UnreadAnswers: p.cuts.unread.Load()}
 	if s.SentAgain = p.repeated.Load(); p.direct != nil {
 		s.SentAgain += p.direct.Repeated()
 	}
@@ -413,7 +418,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if body != nil && body.length < 0 && r.ProtoMajor == 2 && !p.holdsPlace(r, pass) {
 		body.unbounded() // a call may be silent for long before the server answers
 	}
-	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host(), body: body, grpc: answer.IsGRPC(r)}
+	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host(),
+		body: body, grpc: answer.IsGRPC(r)}
 	if body != nil {
 		body.stream(r)
 		p.watchBody(body, r, pass)

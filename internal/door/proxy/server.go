@@ -55,7 +55,8 @@ func Bound(h http.Handler, body int64, stall time.Duration) http.Handler {
 					boundRest(w, r, stall)
 				}
 				w.Header().Set("Connection", "close")
-				answer.ProblemDetails(answer.ForGRPC(w, r), http.StatusRequestEntityTooLarge, "", "", "The request's body is too large.", nil)
+				answer.ProblemDetails(answer.ForGRPC(w, r), http.StatusRequestEntityTooLarge, "", "",
+					"The request's body is too large.", nil)
 				return
 			}
 			r.Body = http.MaxBytesReader(w, r.Body, body)

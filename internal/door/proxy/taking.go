@@ -27,7 +27,8 @@ type takenWriter struct {
 }
 
 func newTakenWriter(p *Proxy, w http.ResponseWriter, r *http.Request, pass *httplimit.Pass) *takenWriter {
-	return &takenWriter{ResponseWriter: w, control: http.NewResponseController(w), proxy: p, request: r, pass: pass, parts: parts{manyQuick}}
+	return &takenWriter{ResponseWriter: w, control: http.NewResponseController(w), proxy: p, request: r, pass: pass,
+		parts: parts{manyQuick}}
 }
 
 // Unwrap is for http.ResponseController.

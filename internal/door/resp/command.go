@@ -33,11 +33,16 @@ var (
 func init() {
 	fast := []string{"fast", "loading", "stale"}
 	specs = []spec{
-		{"cl.throttle", -5, []string{"write", "fast"}, 1, "module", "CL.THROTTLE key max_burst count period [quantity]: decides as redis-cell does", nil},
-		{"throttle", -5, []string{"write", "fast"}, 1, "module", "THROTTLE key max_burst count period [quantity]: decides as throttlecrab does", nil},
-		{"weir.limit", -5, []string{"write", "fast"}, 0, "module", "WEIR.LIMIT domain hits attribute value [attribute value ...] [FULL]: decides by the rules", nil},
-		{"weir.release", 2, []string{"write", "fast"}, 0, "module", "WEIR.RELEASE slot: gives a slot back that WEIR.LIMIT with FULL told of", (*conn).release},
-		{"auth", -2, append([]string{"no_auth"}, fast...), 0, "connection", "Authenticates the connection", (*conn).auth},
+		{"cl.throttle", -5, []string{"write", "fast"}, 1, "module",
+			"CL.THROTTLE key max_burst count period [quantity]: decides as redis-cell does", nil},
+		{"throttle", -5, []string{"write", "fast"}, 1, "module",
+			"THROTTLE key max_burst count period [quantity]: decides as throttlecrab does", nil},
+		{"weir.limit", -5, []string{"write", "fast"}, 0, "module",
+			"WEIR.LIMIT domain hits attribute value [attribute value ...] [FULL]: decides by the rules", nil},
+		{"weir.release", 2, []string{"write", "fast"}, 0, "module",
+			"WEIR.RELEASE slot: gives a slot back that WEIR.LIMIT with FULL told of", (*conn).release},
+		{"auth", -2, append([]string{"no_auth"}, fast...), 0, "connection", "Authenticates the connection",
+			(*conn).auth},
 		{"client", -2, fast, 0, "connection", "Tells of the connection, and names it", (*conn).client},
 		{"command", -1, fast, 0, "server", "Tells of commands", (*conn).commandCommand},
 		{"config", -2, fast, 0, "server", "CONFIG GET tells what clients ask for", (*conn).config},
@@ -45,8 +50,10 @@ func init() {
 		{"hello", -1, append([]string{"no_auth"}, fast...), 0, "connection", "Chooses the protocol", (*conn).hello},
 		{"info", -1, fast, 0, "server", "Tells of the server", (*conn).info},
 		{"ping", -1, fast, 0, "connection", "Answers PONG, or its argument", (*conn).ping},
-		{"quit", -1, append([]string{"no_auth"}, fast...), 0, "connection", "Closes the connection", (*conn).quitCommand},
-		{"reset", 1, append([]string{"no_auth"}, fast...), 0, "connection", "Makes the connection as new", (*conn).resetCommand},
+		{"quit", -1, append([]string{"no_auth"}, fast...), 0, "connection", "Closes the connection",
+			(*conn).quitCommand},
+		{"reset", 1, append([]string{"no_auth"}, fast...), 0, "connection", "Makes the connection as new",
+			(*conn).resetCommand},
 		{"select", 2, fast, 0, "connection", "There is the database 0", (*conn).selectCommand},
 	}
 	for i := range specs {
@@ -286,7 +293,8 @@ func (c *conn) client(args [][]byte) error {
 	case sub == "NO-EVICT", sub == "NO-TOUCH", sub == "TRACKING", sub == "CACHING":
 		return c.ok()
 	default:
-		c.error("ERR unknown subcommand '" + shown([]byte(sub)) + "' of CLIENT; there are ID, INFO, LIST, GETNAME, SETNAME, SETINFO, NO-EVICT, NO-TOUCH, TRACKING, CACHING")
+		c.error("ERR unknown subcommand '" + shown([]byte(sub)) +
+			"' of CLIENT; there are ID, INFO, LIST, GETNAME, SETNAME, SETINFO, NO-EVICT, NO-TOUCH, TRACKING, CACHING")
 	}
 	return nil
 }
@@ -312,6 +320,7 @@ func (c *conn) describe() string {
 	if c.resp3 {
 		protocol = "3"
 	}
-	return "id=" + strconv.FormatInt(c.id, 10) + " addr=" + c.nc.RemoteAddr().String() + " laddr=" + c.nc.LocalAddr().String() +
+	return "id=" + strconv.FormatInt(c.id,
+		10) + " addr=" + c.nc.RemoteAddr().String() + " laddr=" + c.nc.LocalAddr().String() +
 		" name=" + c.name + " db=0 lib-name=" + c.lib + " resp=" + protocol + "\n"
 }

@@ -338,7 +338,8 @@ func (c *conn) end(err error) {
 		last, linger = "ERR "+errMemory.Error(), true
 	case errors.Is(err, errGuesses) || errors.Is(err, errRevoked):
 		c.dropped[dropAuth].Add(1)
-	case errors.Is(err, errUnread) || errors.Is(err, os.ErrDeadlineExceeded) && !c.conns.Closing() && (c.w > 0 || !c.heard):
+	case errors.Is(err, errUnread) ||
+		errors.Is(err, os.ErrDeadlineExceeded) && !c.conns.Closing() && (c.w > 0 || !c.heard):
 		c.dropped[dropSlow].Add(1)
 	case errors.Is(err, os.ErrDeadlineExceeded) && !c.conns.Closing():
 		c.dropped[dropIdle].Add(1)

@@ -28,12 +28,15 @@ func (c *conn) info(args [][]byte) error {
 		name   string
 		fields []string
 	}{
-		{"Server", []string{"redis_version:" + spokenVersion, "redis_mode:standalone", "server_name:weir", "weir_version:" + c.o.Version,
-			"process_id:" + strconv.Itoa(os.Getpid()), "uptime_in_seconds:" + strconv.FormatInt(int64(time.Since(c.begun)/time.Second), 10)}},
+		{"Server", []string{"redis_version:" + spokenVersion, "redis_mode:standalone", "server_name:weir",
+			"weir_version:" + c.o.Version,
+			"process_id:" + strconv.Itoa(os.Getpid()),
+			"uptime_in_seconds:" + strconv.FormatInt(int64(time.Since(c.begun)/time.Second), 10)}},
 		{"Clients", []string{"connected_clients:" + strconv.Itoa(st.Connections)}},
 		{"Memory", []string{"mem_clients_normal:" + strconv.FormatInt(st.Memory, 10)}},
 		{"Persistence", []string{"loading:0"}},
-		{"Stats", []string{"total_connections_received:" + strconv.FormatUint(st.Accepted, 10), "total_commands_processed:" + strconv.FormatUint(c.processed(&st), 10)}},
+		{"Stats", []string{"total_connections_received:" + strconv.FormatUint(st.Accepted, 10),
+			"total_commands_processed:" + strconv.FormatUint(c.processed(&st), 10)}},
 		{"Replication", []string{"role:master", "connected_slaves:0"}},
 		{"Cluster", []string{"cluster_enabled:0"}},
 		{"Keyspace", nil},

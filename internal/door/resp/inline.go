@@ -63,7 +63,8 @@ func holdsControls(b []byte) bool {
 // one here, whose body is lines that the page chose.
 func isOtherProtocol(args [][]byte) bool {
 	first, last := args[0], args[len(args)-1]
-	return bytes.EqualFold(first, []byte("post")) || bytes.EqualFold(first, []byte("host:")) || bytes.HasPrefix(last, []byte("HTTP/"))
+	return bytes.EqualFold(first, []byte("post")) || bytes.EqualFold(first, []byte("host:")) ||
+		bytes.HasPrefix(last, []byte("HTTP/"))
 }
 
 // split cuts a line into arguments, as Redis does: at spaces outside quotes. The contents of quotes

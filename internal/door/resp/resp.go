@@ -203,7 +203,8 @@ var outcomeNames = [outcomes]string{"allowed", "denied", "peek", "refund", "erro
 
 // Stats returns a reading.
 func (s *Server) Stats() Stats {
-	st := Stats{Connections: s.conns.Len(), Accepted: s.accepted.Load(), Memory: s.memory.Load(), Other: s.others.Load()}
+	st := Stats{Connections: s.conns.Len(), Accepted: s.accepted.Load(), Memory: s.memory.Load(),
+		Other: s.others.Load()}
 	for v := range s.decisions {
 		for o := range s.decisions[v] {
 			st.Decisions = append(st.Decisions, Count{verbNames[v], outcomeNames[o], s.decisions[v][o].Load()})

@@ -120,7 +120,8 @@ func New(l *weir.Limiter, s store.Store, o Options) *Service {
 	if o.look == 0 {
 		o.look = time.Second / 2
 	}
-	r := &Service{limiter: l, store: s, o: o, streams: map[*stream]struct{}{}, drained: make(chan struct{}), noted: map[noted]struct{}{}}
+	r := &Service{limiter: l, store: s, o: o, streams: map[*stream]struct{}{}, drained: make(chan struct{}),
+		noted: map[noted]struct{}{}}
 	if r.lender = o.Lender; r.lender == nil {
 		r.lender, _ = store.As[store.Lender](s)
 	}
@@ -138,9 +139,11 @@ func (r *Service) Register(g grpc.ServiceRegistrar) {
 func (r *Service) Drain() { r.once.Do(func() { close(r.drained) }) }
 
 var (
-	errDraining = status.Error(codes.Unavailable, "this Weir is going away; open the stream again, which another one answers")
-	errNoLender = status.Error(codes.Unimplemented, "the store of this Weir lends no units ahead, and quota cannot be assigned without that; "+
-		"the embedded store and Redis do")
+	errDraining = status.Error(codes.Unavailable,
+		"this Weir is going away; open the stream again, which another one answers")
+	errNoLender = status.Error(codes.Unimplemented,
+		"the store of this Weir lends no units ahead, and quota cannot be assigned without that; "+
+			"the embedded store and Redis do")
 )
 
 // enter adds a stream; false if the server drains.
@@ -255,7 +258,8 @@ func (r *Service) note(c *rule.Counter, message string) {
 	}
 	r.mu.Unlock()
 	if !known {
-		r.o.Logger.Warn("quota cannot be assigned by a limit: the buckets that meet it are refused", "domain", c.Domain, "limit", c.Rule, "why", message)
+		r.o.Logger.Warn("quota cannot be assigned by a limit: the buckets that meet it are refused", "domain", c.Domain,
+			"limit", c.Rule, "why", message)
 	}
 }
 
@@ -303,17 +307,20 @@ func (r *Service) Stats() Stats {
 	r.mu.Unlock()
 	r.limits.Range(func(name, n any) bool {
 		c := n.(*limitCount)
-		s.Limits[name.(weir.RuleName)] = LimitStats{Assigned: c.assigned.Load(), Over: c.over.Load(), Allowed: c.allowed.Load(), Denied: c.denied.Load()}
+		s.Limits[name.(weir.RuleName)] = LimitStats{Assigned: c.assigned.Load(), Over: c.over.Load(),
+			Allowed: c.allowed.Load(), Denied: c.denied.Load()}
 		return true
 	})
 	return s
 }
 
 // StreamRateLimitQuotas implements rlqspb.RateLimitQuotaServiceServer.
-func (r *Service) StreamRateLimitQuotas(g grpc.BidiStreamingServer[rlqspb.RateLimitQuotaUsageReports, rlqspb.RateLimitQuotaResponse]) error {
+func (r *Service) StreamRateLimitQuotas(g grpc.BidiStreamingServer[rlqspb.RateLimitQuotaUsageReports,
+	rlqspb.RateLimitQuotaResponse]) error {
 	if r.lender == nil {
 		r.lendless.Do(func() {
-			r.o.Logger.Warn("an Envoy asks for quotas, which the store cannot lend: all its streams are refused", "why", status.Convert(errNoLender).Message())
+			r.o.Logger.Warn("an Envoy asks for quotas, which the store cannot lend: all its streams are refused",
+				"why", status.Convert(errNoLender).Message())
 		})
 		return errNoLender
 	}

@@ -81,13 +81,15 @@ var (
 	errSilent = status.Error(codes.Unavailable, "no report came for three intervals")
 	errSlow   = status.Error(codes.ResourceExhausted, "the stream's responses are not read")
 	errFlood  = status.Error(codes.ResourceExhausted, "more reports came than an Envoy sends")
-	errDomain = status.Error(codes.InvalidArgument, "the first report of a stream must name a domain, of 256 bytes at most")
-	errOther  = status.Error(codes.InvalidArgument, "the domain of a stream cannot change")
+	errDomain = status.Error(codes.InvalidArgument,
+		"the first report of a stream must name a domain, of 256 bytes at most")
+	errOther = status.Error(codes.InvalidArgument, "the domain of a stream cannot change")
 )
 
 // serve serves the stream until it ends, and returns its status. cancel ends the context of the
 // goroutines that read and write.
-func (s *stream) serve(g grpc.BidiStreamingServer[rlqspb.RateLimitQuotaUsageReports, rlqspb.RateLimitQuotaResponse], cancel func()) error {
+func (s *stream) serve(g grpc.BidiStreamingServer[rlqspb.RateLimitQuotaUsageReports, rlqspb.RateLimitQuotaResponse],
+	cancel func()) error {
 	in, broken := make(chan *rlqspb.RateLimitQuotaUsageReports, inbox), make(chan error, 2)
 	go func() {
 		for {
@@ -268,7 +270,8 @@ var errNotText = errors.New("it is not UTF-8, as a client sent it")
 // badID logs a fault of the id of a bucket.
 func (r *Service) badID(domain string, wrong error) {
 	if n := r.badIDs.Due(time.Minute); n > 0 {
-		r.o.Logger.Warn("the id of a bucket is not taken: its requests are refused", "domain", domain, "why", wrong, "times", n)
+		r.o.Logger.Warn("the id of a bucket is not taken: its requests are refused", "domain", domain, "why", wrong,
+			"times", n)
 	}
 }
 
@@ -419,7 +422,8 @@ func (s *stream) withoutLender(name string, want int64) int64 {
 		}
 		charges := make([]store.Charge, len(terms.Charges))
 		for i, c := range terms.Charges {
-			charges[i] = store.Charge{Counter: c.Counter, Limit: c.Limit, Key: []byte(c.Key), Ask: algo.Ask{Cost: algo.Cost(n, c.Cost)}, OnStoreError: c.OnStoreError}
+			charges[i] = store.Charge{Counter: c.Counter, Limit: c.Limit, Key: []byte(c.Key),
+				Ask: algo.Ask{Cost: algo.Cost(n, c.Cost)}, OnStoreError: c.OnStoreError}
 		}
 		results := make([]algo.Result, len(charges))
 		if _, err := s.r.store.Take(s.ctx, charges, results); err != nil {

@@ -36,7 +36,8 @@ type entries []rule.Entry
 
 // Attribute implements rule.Attributes.
 func (e entries) Attribute(name string) (string, bool) {
-	i, ok := slices.BinarySearchFunc(e, name, func(e rule.Entry, name string) int { return strings.Compare(e.Key, name) })
+	i, ok := slices.BinarySearchFunc(e, name,
+		func(e rule.Entry, name string) int { return strings.Compare(e.Key, name) })
 	if !ok {
 		return "", false
 	}
@@ -64,7 +65,8 @@ func appendEntries(e entries, id *rlqspb.BucketId) (list entries, named bool, er
 	for key, value := range id.GetBucket() {
 		named = named && key != "" && value != ""
 		if len(key) == 0 || len(key) > maxText || len(value) == 0 || len(value) > maxText {
-			err = fmt.Errorf("it has an entry with a key of %d bytes and a value of %d, not 1 to %d", len(key), len(value), maxText)
+			err = fmt.Errorf("it has an entry with a key of %d bytes and a value of %d, not 1 to %d", len(key),
+				len(value), maxText)
 		}
 		e = append(e, rule.Entry{Key: key, Value: value})
 	}
@@ -140,7 +142,8 @@ func (s *stream) add(t *broker.Terms, b *bucket, c *store.Charge, now int64) {
 	if c.Limit.Scheduled() {
 		at := s.storeTime(now)
 		in, bound := c.Limit.At(at)
-		if until := now + (bound-at)*int64(time.Microsecond); bound > at && bound-at < int64(time.Hour/time.Microsecond) && (t.Until == 0 || until < t.Until) {
+		if until := now + (bound-at)*int64(time.Microsecond); bound > at &&
+			bound-at < int64(time.Hour/time.Microsecond) && (t.Until == 0 || until < t.Until) {
 			t.Until = until
 		}
 		if in == nil {
@@ -164,7 +167,8 @@ func (s *stream) add(t *broker.Terms, b *bucket, c *store.Charge, now int64) {
 	} else {
 		key = string(c.Key)
 	}
-	t.Charges = append(t.Charges, broker.Charge{Counter: c.Counter, Limit: c.Limit, Key: key, Cost: c.Ask.Cost, OnStoreError: c.OnStoreError})
+	t.Charges = append(t.Charges,
+		broker.Charge{Counter: c.Counter, Limit: c.Limit, Key: key, Cost: c.Ask.Cost, OnStoreError: c.OnStoreError})
 }
 
 // lendless says why a limit lends nothing; "" if it does.
@@ -189,7 +193,8 @@ func lendless(c *store.Charge) string {
 
 // same reports whether two terms come to the same.
 func same(a, b *broker.Terms) bool {
-	return a.Verdict == b.Verdict && a.Until == b.Until && slices.EqualFunc(a.Charges, b.Charges, func(x, y broker.Charge) bool {
-		return x.Counter == y.Counter && x.Limit == y.Limit && x.Key == y.Key && x.Cost == y.Cost
-	})
+	return a.Verdict == b.Verdict && a.Until == b.Until &&
+		slices.EqualFunc(a.Charges, b.Charges, func(x, y broker.Charge) bool {
+			return x.Counter == y.Counter && x.Limit == y.Limit && x.Key == y.Key && x.Cost == y.Cost
+		})
 }

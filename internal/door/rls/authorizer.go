@@ -31,11 +31,14 @@ func Authorize(t *auth.Tokens) Authorizer {
 		case auth.Right:
 			return nil
 		case auth.TooMany:
-			return status.Error(codes.ResourceExhausted, "too many wrong tokens came from this address; its tokens are not looked at for a while")
+			return status.Error(codes.ResourceExhausted,
+				"too many wrong tokens came from this address; its tokens are not looked at for a while")
 		case auth.Forbidden:
-			return status.Error(codes.PermissionDenied, "the role of this token does not open this door; it needs operator, editor or admin")
+			return status.Error(codes.PermissionDenied,
+				"the role of this token does not open this door; it needs operator, editor or admin")
 		}
-		return status.Error(codes.Unauthenticated, "needs the metadata authorization: Bearer and a token of auth.tokens_file")
+		return status.Error(codes.Unauthenticated,
+			"needs the metadata authorization: Bearer and a token of auth.tokens_file")
 	}}
 }
 

@@ -24,7 +24,8 @@ func turnedAway(line *shed.Door) func(out []byte) ([]byte, h2.Status) {
 	case shed.Deny:
 		answer.OverallCode = rlspb.RateLimitResponse_OVER_LIMIT
 		// What Envoy says itself where it turns requests away, so that nobody takes it for a limit.
-		answer.ResponseHeadersToAdd = []*corev3.HeaderValue{{Key: "x-envoy-overloaded", Value: "true"}, {Key: "retry-after", Value: "1"}}
+		answer.ResponseHeadersToAdd = []*corev3.HeaderValue{{Key: "x-envoy-overloaded", Value: "true"},
+			{Key: "retry-after", Value: "1"}}
 	}
 	message, err := proto.Marshal(answer)
 	if err != nil { // it has none but valid texts

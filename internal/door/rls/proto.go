@@ -24,7 +24,8 @@ func (c *call) toProto() *rlspb.RateLimitResponse {
 			counted++
 		}
 	}
-	m := &rlspb.RateLimitResponse{OverallCode: c.overall, Statuses: make([]*rlspb.RateLimitResponse_DescriptorStatus, n)}
+	m := &rlspb.RateLimitResponse{OverallCode: c.overall,
+		Statuses: make([]*rlspb.RateLimitResponse_DescriptorStatus, n)}
 	statuses := make([]rlspb.RateLimitResponse_DescriptorStatus, n)
 	limits := make([]rlspb.RateLimitResponse_RateLimit, counted)
 	durations := make([]durationpb.Duration, counted)
@@ -158,7 +159,8 @@ func (c *call) metadata() *structpb.Struct {
 		}
 		fields := map[string]*structpb.Value{"entries": structpb.NewListValue(&structpb.ListValue{Values: entries})}
 		if d.Override != nil {
-			fields["limit"] = structpb.NewStringValue(fmt.Sprintf("requests_per_unit:%d unit:%s", d.Override.Requests, d.Override.Unit))
+			fields["limit"] = structpb.NewStringValue(fmt.Sprintf("requests_per_unit:%d unit:%s", d.Override.Requests,
+				d.Override.Unit))
 		}
 		if raw.hasHits {
 			fields["hitsAddend"] = structpb.NewNumberValue(float64(raw.hits))

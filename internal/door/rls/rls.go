@@ -159,7 +159,8 @@ func (c *call) reset() {
 }
 
 // ShouldRateLimit implements rlspb.RateLimitServiceServer.
-func (r *Service) ShouldRateLimit(ctx context.Context, request *rlspb.RateLimitRequest) (*rlspb.RateLimitResponse, error) {
+func (r *Service) ShouldRateLimit(ctx context.Context,
+	request *rlspb.RateLimitRequest) (*rlspb.RateLimitResponse, error) {
 	var fields header
 	if r.o.Tracer != nil {
 		fields = metadataOf{ctx}
@@ -168,7 +169,8 @@ func (r *Service) ShouldRateLimit(ctx context.Context, request *rlspb.RateLimitR
 }
 
 // answer answers a request. If somebody follows traces, it reads the trace's fields from fields.
-func (r *Service) answer(ctx context.Context, request *rlspb.RateLimitRequest, fields header) (*rlspb.RateLimitResponse, error) {
+func (r *Service) answer(ctx context.Context, request *rlspb.RateLimitRequest,
+	fields header) (*rlspb.RateLimitResponse, error) {
 	start := door.Begin(r.o.Stopwatch)
 	c := r.acquire()
 	defer r.release(c)
@@ -223,7 +225,8 @@ func (r *Service) begin(ctx context.Context, c *call) (context.Context, error) {
 		return ctx, err
 	}
 	c.attributes.descriptors = c.descriptors
-	c.request = weir.Request{Domain: c.domain, Attributes: &c.attributes, Descriptors: c.descriptors, Hits: hits, Door: "rls"}
+	c.request = weir.Request{Domain: c.domain, Attributes: &c.attributes, Descriptors: c.descriptors, Hits: hits,
+		Door: "rls"}
 	if r.o.Tracer != nil {
 		ctx, c.request.Trace = r.o.Tracer.Follow(ctx, c.traceparent, c.tracestate)
 	}
@@ -258,7 +261,8 @@ func (c *call) resolve(hits int64) error {
 		if raw.override {
 			if raw.unit < 1 || int(raw.unit) >= len(units) {
 				return status.Errorf(codes.InvalidArgument,
-					"descriptors[%d].limit.unit: %d is no unit; use 1 (SECOND) to 6 (YEAR), or 7 (WEEK)", i, int32(raw.unit))
+					"descriptors[%d].limit.unit: %d is no unit; use 1 (SECOND) to 6 (YEAR), or 7 (WEEK)", i,
+					int32(raw.unit))
 			}
 			c.overrides = append(c.overrides, rule.DescriptorLimit{Requests: raw.requests, Unit: units[raw.unit].name})
 			d.Override = &c.overrides[len(c.overrides)-1]

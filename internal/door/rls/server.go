@@ -173,7 +173,8 @@ func (h *healthService) drain() {
 }
 
 // Check implements healthpb.HealthServer.
-func (h *healthService) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+func (h *healthService) Check(ctx context.Context,
+	r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 	h.look()
 	return h.Server.Check(ctx, r)
 }
@@ -185,7 +186,8 @@ func (h *healthService) List(ctx context.Context, r *healthpb.HealthListRequest)
 }
 
 // Watch implements healthpb.HealthServer.
-func (h *healthService) Watch(r *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+func (h *healthService) Watch(r *healthpb.HealthCheckRequest,
+	stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
 	h.look()
 	stop := make(chan struct{})
 	defer close(stop)

@@ -35,7 +35,8 @@ func (r *Service) unary(authorize Authorizer) h2.Unary {
 // answerWire answers a RateLimitRequest in its wire format with a RateLimitResponse, which it
 // appends to out. Its errors are gRPC statuses. If somebody follows traces, it reads the trace's
 // fields from fields. A call that has to wait is returned as rest, for answerRest.
-func (r *Service) answerWire(ctx context.Context, request, out []byte, fields header) (answer []byte, rest *call, err error) {
+func (r *Service) answerWire(ctx context.Context, request, out []byte,
+	fields header) (answer []byte, rest *call, err error) {
 	defer r.caught(out, &answer, &err)
 	start := door.Begin(r.o.Stopwatch)
 	c := r.acquire()

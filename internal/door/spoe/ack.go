@@ -37,9 +37,11 @@ const (
 // Variables are the names of the variables that the agent sets for a transaction, without the
 // prefix that HAProxy puts in front.
 var Variables = [...]string{
-	varDeny: "deny", varStatus: "status", varError: "error", varRetryAfter: "retry_after", varSoft: "soft", varLimit: "limit",
-	varRemaining: "remaining", varReset: "reset", varLimitedBy: "limited_by", varDecision: "decision", varRateLimit: "ratelimit",
-	varPolicy: "ratelimit_policy", varWarning: "warning", varContentType: "content_type", varBody: "body",
+	varDeny: "deny", varStatus: "status", varError: "error", varRetryAfter: "retry_after", varSoft: "soft",
+	varLimit:     "limit",
+	varRemaining: "remaining", varReset: "reset", varLimitedBy: "limited_by", varDecision: "decision",
+	varRateLimit: "ratelimit",
+	varPolicy:    "ratelimit_policy", varWarning: "warning", varContentType: "content_type", varBody: "body",
 }
 
 // The actions of an ACK, and the scope that they are for.

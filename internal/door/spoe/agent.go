@@ -133,5 +133,6 @@ func (a *Agent) broken(peer string, s status, detail string) {
 	if a.remarks.broken.Due(time.Minute) == 0 {
 		return
 	}
-	a.log.Warn("spoe: a connection was ended", "peer", peer, "status", uint32(s), "reason", s.String(), "detail", detail)
+	a.log.Warn("spoe: a connection was ended", "peer", peer, "status", uint32(s), "reason", s.String(),
+		"detail", detail)
 }

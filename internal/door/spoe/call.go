@@ -98,7 +98,8 @@ func (c *call) answer(ctx context.Context, messages int, stream, id uint64, trus
 
 // answerNow is answer for a request that need not wait. If done is false, it has to: answerRest
 // comes next, perhaps on another goroutine.
-func (c *call) answerNow(ctx context.Context, messages int, stream, id uint64, trusted bool, out []byte, size int) (_ []byte, done bool) {
+func (c *call) answerNow(ctx context.Context, messages int, stream, id uint64, trusted bool, out []byte,
+	size int) (_ []byte, done bool) {
 	c.start, c.ctx = door.Begin(c.agent.o.Stopwatch), ctx
 	c.decided = false
 	c.ack.begin(out, stream, id, size)
@@ -186,7 +187,8 @@ func (c *call) begin(trusted bool) (ok bool) {
 		}
 	}
 	// HAProxy waits for the answer while it holds the request: it cannot take a delay.
-	c.request = weir.Request{Domain: domain, Attributes: at, Also: also, Hits: at.hits, Peek: at.hits == 0, MaxDelay: 0, Door: "spoe"}
+	c.request = weir.Request{Domain: domain, Attributes: at, Also: also, Hits: at.hits, Peek: at.hits == 0, MaxDelay: 0,
+		Door: "spoe"}
 	if c.agent.o.Tracer != nil {
 		c.follow()
 	}

@@ -16,7 +16,8 @@ func (a *attributes) checkFields(g *httplimit.FieldGuard, f *rule.Fields) (httpl
 		for k := range a.arguments {
 			arg := &a.arguments[k]
 			// several messages may hold one field
-			if field, ok := strings.CutPrefix(arg.name, headerPrefix); ok && arg.text != "" && arg.text != value && lowerEqual(field, name) {
+			if field, ok := strings.CutPrefix(arg.name, headerPrefix); ok && arg.text != "" && arg.text != value &&
+				lowerEqual(field, name) {
 				lines++
 				value = arg.text
 			}

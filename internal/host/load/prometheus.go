@@ -127,7 +127,8 @@ func parseAnswer(body []byte) (float64, error) {
 		}
 		sample = vector[0].Value
 	default:
-		return 0, fmt.Errorf("the query gives a %s; it must give a scalar or a vector", printable(answer.Data.ResultType))
+		return 0, fmt.Errorf("the query gives a %s; it must give a scalar or a vector",
+			printable(answer.Data.ResultType))
 	}
 	var text string
 	if len(sample) != 2 || json.Unmarshal(sample[1], &text) != nil {

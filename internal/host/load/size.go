@@ -18,7 +18,8 @@ func MemorySize(root fs.FS) (size uint64) {
 		size <<= 10
 	}
 	for _, g := range s.groups() {
-		if limit, limited, err := s.number(g + "/memory.max"); err == nil && limited && limit > 0 && (size == 0 || limit < size) {
+		if limit, limited, err := s.number(g + "/memory.max"); err == nil && limited && limit > 0 &&
+			(size == 0 || limit < size) {
 			size = limit
 		}
 	}

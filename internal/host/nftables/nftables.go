@@ -103,7 +103,8 @@ func New(o Options) (*Table, error) {
 		o.Logf = func(string, ...any) {}
 	}
 	if o.IPv6Prefix < 1 || o.IPv6Prefix > 128 || o.Max < 1 {
-		return nil, fmt.Errorf("ban: IPv6Prefix is %d and Max %d; there may be 1 to 128 bits, and at least one entry", o.IPv6Prefix, o.Max)
+		return nil, fmt.Errorf("ban: IPv6Prefix is %d and Max %d; there may be 1 to 128 bits, and at least one entry",
+			o.IPv6Prefix, o.Max)
 	}
 	t := &Table{o: o, held: map[netip.Prefix]time.Time{}, told: map[netip.Prefix]bool{}}
 	if err := t.kernel.open(&t.o); err != nil {
@@ -236,7 +237,8 @@ func (t *Table) add(entries []Entry) error {
 		if _, have := t.held[e.Block]; !have {
 			if t.sweep(); len(t.held) >= t.o.Max {
 				t.failed.Add(1)
-				failed = errors.Join(failed, fmt.Errorf("ban: %s: %d blocks are banned, as many as there may be", e.Block, t.o.Max))
+				failed = errors.Join(failed,
+					fmt.Errorf("ban: %s: %d blocks are banned, as many as there may be", e.Block, t.o.Max))
 				continue
 			}
 		}

@@ -57,8 +57,10 @@ func (k *kernel) make() error {
 	k.conn.AddTable(k.table)
 	k.conn.DelTable(k.table)
 	k.conn.AddTable(k.table)
-	k.set4 = &nftables.Set{Table: k.table, Name: "banned4", KeyType: nftables.TypeIPAddr, HasTimeout: true, Size: uint32(k.o.Max)}
-	k.set6 = &nftables.Set{Table: k.table, Name: "banned6", KeyType: nftables.TypeIP6Addr, HasTimeout: true, Size: uint32(k.o.Max)}
+	k.set4 = &nftables.Set{Table: k.table, Name: "banned4", KeyType: nftables.TypeIPAddr, HasTimeout: true,
+		Size: uint32(k.o.Max)}
+	k.set6 = &nftables.Set{Table: k.table, Name: "banned6", KeyType: nftables.TypeIP6Addr, HasTimeout: true,
+		Size: uint32(k.o.Max)}
 	for _, set := range []*nftables.Set{k.set4, k.set6} {
 		if err := k.conn.AddSet(set, nil); err != nil {
 			return fmt.Errorf("ban: nftables: %w", err)
@@ -139,7 +141,8 @@ func (k *kernel) put(entries []Entry) error {
 func (k *kernel) putSome(entries []Entry) error {
 	// An entry that is there keeps its time, unless it goes first; one that is not there cannot go,
 	// and so is put there first.
-	for _, step := range []func(*nftables.Set, []nftables.SetElement) error{k.conn.SetAddElements, k.conn.SetDeleteElements, k.conn.SetAddElements} {
+	for _, step := range []func(*nftables.Set, []nftables.SetElement) error{k.conn.SetAddElements,
+		k.conn.SetDeleteElements, k.conn.SetAddElements} {
 		var of4, of6 []nftables.SetElement
 		for _, e := range entries {
 			set, element := k.setOf(e.Block)
@@ -177,7 +180,8 @@ func (k *kernel) list() ([]Entry, error) {
 	for _, set := range []*nftables.Set{k.set4, k.set6} {
 		elements, err := k.conn.GetSetElements(set)
 		if err != nil {
-			if tables, e := k.conn.ListTablesOfFamily(nftables.TableFamilyINet); e == nil && !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == k.o.Table }) {
+			if tables, e := k.conn.ListTablesOfFamily(nftables.TableFamilyINet); e == nil &&
+				!slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == k.o.Table }) {
 				err = unix.ENOENT // the library's error does not say so
 			}
 			return nil, fmt.Errorf("ban: nftables: %w", err)

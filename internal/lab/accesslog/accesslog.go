@@ -198,7 +198,8 @@ func NewReader(r io.Reader, o Options) (*Reader, error) {
 		x.plan, _ = makePlan(nil, &o)
 	}
 	if x.plan.format == Guess {
-		return nil, fmt.Errorf("cannot tell the format of the log from its first line %q: name it with --format %s", clip(sample), expectedFormats)
+		return nil, fmt.Errorf("cannot tell the format of the log from its first line %q: name it with --format %s",
+			clip(sample), expectedFormats)
 	}
 	x.wraps = x.plan.wrappings()
 	inner, dated := unwrapAll(sample, x.plan)

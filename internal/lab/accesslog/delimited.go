@@ -20,7 +20,8 @@ type delimited struct {
 
 // newDelimited finds the meaning of the columns. header reports that the first line names them.
 // dated says that each line has a time before it.
-func newDelimited(f Format, specs []fieldSpec, mapped, dated bool, sample [][]byte) (d *delimited, header bool, err error) {
+func newDelimited(f Format, specs []fieldSpec, mapped, dated bool,
+	sample [][]byte) (d *delimited, header bool, err error) {
 	d = &delimited{comma: ','}
 	switch f {
 	case TSV:
@@ -45,10 +46,12 @@ func newDelimited(f Format, specs []fieldSpec, mapped, dated bool, sample [][]by
 			for _, s := range specs {
 				names = append(names, s.text)
 			}
-			return nil, false, fmt.Errorf("--fields %s has no time: one of the names must be \"time\"", strings.Join(names, ","))
+			return nil, false, fmt.Errorf("--fields %s has no time: one of the names must be \"time\"",
+				strings.Join(names, ","))
 		}
 		// A first line is a header if its time column is not a time and begins with no digit.
-		header = len(rows) > 0 && d.last >= 0 && d.last < len(rows[0]) && !startsWithDigit(rows[0][d.last]) && !d.isTime(rows[0][d.last])
+		header = len(rows) > 0 && d.last >= 0 && d.last < len(rows[0]) && !startsWithDigit(rows[0][d.last]) &&
+			!d.isTime(rows[0][d.last])
 		return d, header, nil
 	}
 	if len(rows) == 0 {

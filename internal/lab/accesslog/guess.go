@@ -182,7 +182,8 @@ func likeVhost(line, client []byte) bool {
 }
 
 // build makes the scanner of a format. header says that the first line names the columns.
-func build(f Format, fields []string, dated bool, sample [][]byte) (s scanner, specs []fieldSpec, header bool, err error) {
+func build(f Format, fields []string, dated bool,
+	sample [][]byte) (s scanner, specs []fieldSpec, header bool, err error) {
 	specs, mapped, err := parseFields(fields)
 	if err != nil {
 		return nil, nil, false, err

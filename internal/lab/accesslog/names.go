@@ -32,9 +32,12 @@ const (
 )
 
 var kindFields = [kinds]string{
-	kindTime: "time", kindIP: FieldIP, kindUser: FieldUser, kindMethod: FieldMethod, kindPath: FieldPath, kindRequest: "request",
-	kindHost: FieldHost, kindStatus: FieldStatus, kindBytes: FieldBytes, kindProtocol: FieldProtocol, kindReferer: FieldReferer,
-	kindUserAgent: FieldUserAgent, kindForwarded: FieldForwarded, kindQuery: "query", kindDate: "date", kindClock: "clock",
+	kindTime: "time", kindIP: FieldIP, kindUser: FieldUser, kindMethod: FieldMethod, kindPath: FieldPath,
+	kindRequest: "request",
+	kindHost:    FieldHost, kindStatus: FieldStatus, kindBytes: FieldBytes, kindProtocol: FieldProtocol,
+	kindReferer:   FieldReferer,
+	kindUserAgent: FieldUserAgent, kindForwarded: FieldForwarded, kindQuery: "query", kindDate: "date",
+	kindClock: "clock",
 }
 
 // aliases are the usual names of each kind, lower case, in the logs of Apache, nginx, Caddy,

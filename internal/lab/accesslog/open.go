@@ -75,7 +75,8 @@ func open(path, kept string, stdin io.Reader, read *atomic.Int64) (*file, error)
 	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		// The window bounds the memory that a hostile file can ask for; 128 MiB is the window of
 		// zstd --long.
-		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20))
+		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(128<<20))
 		if err != nil {
 			f.close()
 			return nil, fmt.Errorf("%s: %w", f.name, err)

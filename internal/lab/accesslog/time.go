@@ -104,7 +104,8 @@ func (p *timeParser) rfc3339(b []byte) (int64, bool) {
 		day, ok3 := two(b[8:])
 		hour, ok4 := two(b[11:])
 		min, ok5 := two(b[14:])
-		if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || b[7] != b[4] || b[13] != ':' || b[10] != 'T' && b[10] != 't' && b[10] != ' ' ||
+		if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || b[7] != b[4] || b[13] != ':' ||
+			b[10] != 'T' && b[10] != 't' && b[10] != ' ' ||
 			!validDate(year, month, day) || hour > 23 || min > 59 {
 			return 0, false
 		}

@@ -91,7 +91,8 @@ func (r *Recorder) hides(name string) bool { return httpfield.HiddenAttribute(r.
 
 // write appends a request to a staging buffer that is locked and has room for maxEntry. It reports
 // whether the buffer is now half full.
-func (r *Recorder) write(s *staging, n *names, q *weir.Request, d *weir.Decision, now int64, turn uint32, hash uint64, kind byte) bool {
+func (r *Recorder) write(s *staging, n *names, q *weir.Request, d *weir.Decision, now int64, turn uint32, hash uint64,
+	kind byte) bool {
 	flags := byte(0)
 	if d.Allowed {
 		flags |= flagAllowed
@@ -155,9 +156,11 @@ func (r *Recorder) write(s *staging, n *names, q *weir.Request, d *weir.Decision
 }
 
 // writeOthers appends the attributes that are not in the list.
-func (r *Recorder) writeOthers(s *staging, b []byte, of *domainNames, q *weir.Request, end int, cut bool) ([]byte, bool) {
+func (r *Recorder) writeOthers(s *staging, b []byte, of *domainNames, q *weir.Request, end int,
+	cut bool) ([]byte, bool) {
 	for text, v := range q.Attributes.All() {
-		if slices.ContainsFunc(of.list, func(n attributeName) bool { return n.name == text }) || strings.Contains(text, "\x00") {
+		if slices.ContainsFunc(of.list, func(n attributeName) bool { return n.name == text }) ||
+			strings.Contains(text, "\x00") {
 			continue
 		}
 		if len(s.shape) == maxAttributes || len(b)+len(v)+8 > end || len(text) > maxValue {
@@ -169,7 +172,8 @@ func (r *Recorder) writeOthers(s *staging, b []byte, of *domainNames, q *weir.Re
 }
 
 // appendAttribute appends a value, and its name to the shape, if there is room for both.
-func (s *staging) appendAttribute(r *Recorder, b []byte, name, v string, hidden bool, end int, cut bool) ([]byte, bool) {
+func (s *staging) appendAttribute(r *Recorder, b []byte, name, v string, hidden bool, end int,
+	cut bool) ([]byte, bool) {
 	before := len(b)
 	b, cut = s.appendValue(r, b, v, hidden, end, cut)
 	if s.room -= len(name) + 1; len(b) > s.room {
@@ -283,7 +287,8 @@ func (r *Recorder) appendDescriptors(s *staging, b []byte, list []rule.Descripto
 		d := &list[i]
 		b = binary.AppendUvarint(b, uint64(len(d.Entries)))
 		for _, e := range d.Entries {
-			if len(e.Key) > maxValue || len(e.Value) > maxValue || len(b)+len(e.Key)+max(len(e.Value), int(hiddenBytes))+48 > end {
+			if len(e.Key) > maxValue || len(e.Value) > maxValue ||
+				len(b)+len(e.Key)+max(len(e.Value), int(hiddenBytes))+48 > end {
 				return b, false
 			}
 			b = append(binary.AppendUvarint(b, uint64(len(e.Key))), e.Key...)
@@ -398,7 +403,8 @@ func readStaged(b []byte) (list []entry) {
 	all := reader{b: b, ok: true}
 	for len(all.b) > 0 {
 		r := reader{b: all.take(all.fixed(2)), ok: true}
-		e := entry{time: int64(r.fixed(8)), client: r.fixed(8), turn: uint32(r.fixed(4)), flags: r.byte(), kind: r.byte(), hits: int64(r.fixed(8)), delay: int64(r.fixed(8))}
+		e := entry{time: int64(r.fixed(8)), client: r.fixed(8), turn: uint32(r.fixed(4)), flags: r.byte(),
+			kind: r.byte(), hits: int64(r.fixed(8)), delay: int64(r.fixed(8))}
 		e.values = r.take(r.fixed(2))
 		e.shape = r.take(r.fixed(2))
 		if e.flags&flagAlso != 0 {

@@ -61,7 +61,8 @@ func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.Pre
 	tell := newTeller(q.Progress)
 	tell(insight.PreviewProgress{Phase: "load"}, true)
 	now := p.rules()
-	t := &task{Files: q.Files, Options: p.options, Lint: p.lint, Known: p.recorder.o.Known, Hide: p.recorder.o.Hide, each: p.each}
+	t := &task{Files: q.Files, Options: p.options, Lint: p.lint, Known: p.recorder.o.Known, Hide: p.recorder.o.Hide,
+		each: p.each}
 	if p.others != nil {
 		t.Nodes = p.others()
 	}

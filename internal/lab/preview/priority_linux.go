@@ -64,7 +64,8 @@ func lowerThread(tid int) error {
 	// Not sched_setattr: filters of system calls see this policy, and permit it even if they forbid
 	// realtime (RestrictRealtime of systemd).
 	var param struct{ priority int32 }
-	_, _, errno := syscall.RawSyscall(syscall.SYS_SCHED_SETSCHEDULER, uintptr(tid), schedIdle, uintptr(unsafe.Pointer(&param)))
+	_, _, errno := syscall.RawSyscall(syscall.SYS_SCHED_SETSCHEDULER, uintptr(tid), schedIdle,
+		uintptr(unsafe.Pointer(&param)))
 	if errno == 0 || errno == syscall.ESRCH {
 		return nil
 	}

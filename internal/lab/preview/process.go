@@ -35,7 +35,8 @@ type process struct {
 var errNotBegun = errors.New("no process replays the requests")
 
 // run has a process do t. If none can, it logs why, and returns errNotBegun.
-func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan planner, tell teller) (*insight.PreviewResult, error) {
+func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan planner,
+	tell teller) (*insight.PreviewResult, error) {
 	sources, ok := file.Sources(inForce)
 	if !ok {
 		c.here(errors.New("the rules in force are not from files"))
@@ -63,7 +64,8 @@ func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan plan
 	cancel()
 	_ = cmd.Wait() // it was killed, or ended as its state says
 	if len(errs.text) > 0 {
-		c.log.Warn("the process that replays requests for a preview wrote", "text", strings.TrimSpace(string(errs.text)))
+		c.log.Warn("the process that replays requests for a preview wrote",
+			"text", strings.TrimSpace(string(errs.text)))
 	}
 	switch {
 	case err == nil:
@@ -154,7 +156,8 @@ func unsent(what string, err error) error {
 func unheard(out *io.LimitedReader, err error) error {
 	switch {
 	case out.N <= 0:
-		return fmt.Errorf("the process that replays the requests wrote more than the %d MiB that are read of it", mostSaid>>20)
+		return fmt.Errorf("the process that replays the requests wrote more than the %d MiB that are read of it",
+			mostSaid>>20)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errEnded
 	}

@@ -147,9 +147,11 @@ func NewRecorder(o Options) (*Recorder, error) {
 	}
 	switch {
 	case o.Bytes < MinBytes:
-		return nil, fmt.Errorf("the record of requests has %d bytes; give it at least %d, or 0 for none", o.Bytes, MinBytes)
+		return nil, fmt.Errorf("the record of requests has %d bytes; give it at least %d, or 0 for none", o.Bytes,
+			MinBytes)
 	case o.PerSecond < 0 || o.Reach < 0:
-		return nil, fmt.Errorf("the record of requests: PerSecond (%d) and Reach (%v) must not be negative", o.PerSecond, o.Reach)
+		return nil, fmt.Errorf("the record of requests: PerSecond (%d) and Reach (%v) must not be negative",
+			o.PerSecond, o.Reach)
 	}
 	r := &Recorder{o: o, wake: make(chan struct{}, 1)}
 	r.seed.Store(rand.Uint64())
@@ -488,7 +490,8 @@ func (r *Recorder) Stats() Stats {
 	defer r.mu.Unlock()
 	g := r.mu.ring
 	level := int(r.level.Load())
-	s := Stats{Bytes: g.total() + int64(buffers*r.stageBytes()+len(r.mu.arena)+cap(r.mu.spare)), Limit: r.o.Bytes, Taken: r.mu.all, Sampled: 1 << level,
+	s := Stats{Bytes: g.total() + int64(buffers*r.stageBytes()+len(r.mu.arena)+cap(r.mu.spare)), Limit: r.o.Bytes,
+		Taken: r.mu.all, Sampled: 1 << level,
 		Lost: r.lost.Load(), Gaps: time.Duration(r.mu.closed) * tick}
 	for i := range g.strata {
 		s.Requests += g.strata[i].count()

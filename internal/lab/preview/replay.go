@@ -105,7 +105,8 @@ type merged struct {
 }
 
 func newMerged(lists [][]chunk) (*merged, error) {
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(16<<20))
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(16<<20))
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +147,8 @@ func (m *merged) next() (*request, error) {
 	}
 	m.last = nil
 	for _, s := range m.streams {
-		if s.ok && (m.last == nil || s.e.time < m.last.e.time || s.e.time == m.last.e.time && s.e.turn < m.last.e.turn) {
+		if s.ok && (m.last == nil || s.e.time < m.last.e.time ||
+			s.e.time == m.last.e.time && s.e.turn < m.last.e.turn) {
 			m.last = s
 		}
 	}
@@ -175,7 +177,8 @@ type side struct {
 const engineBytes = 256 << 20
 
 func newSide(set *rule.Set, sampled int) (*side, error) {
-	s := &side{set: set, met: make([]uint64, len(set.Rules())), denied: make([]uint64, len(set.Rules())), scale: int64(sampled)}
+	s := &side{set: set, met: make([]uint64, len(set.Rules())), denied: make([]uint64, len(set.Rules())),
+		scale: int64(sampled)}
 	o := sim.EngineOptions{MaxBytes: engineBytes}
 	if sampled > 1 {
 		s.scaled, s.shares = map[*rule.Counter]bool{}, map[*algo.Limit]*algo.Limit{}

@@ -31,7 +31,8 @@ func (r *replay) result(res *insight.PreviewResult, p *plan) {
 		res.Then.PlusMinus = r.plusMinus(res.Then.Share, func(c *client) uint32 { return c.then })
 	}
 	res.Rules = r.rules(scale)
-	s := &insight.PreviewSeries{Step: int(r.series.step / 1e6), All: scaled(r.series.all, scale), Now: scaled(r.series.now, scale), Then: scaled(r.series.then, scale)}
+	s := &insight.PreviewSeries{Step: int(r.series.step / 1e6), All: scaled(r.series.all, scale),
+		Now: scaled(r.series.now, scale), Then: scaled(r.series.then, scale)}
 	for i := range r.series.all {
 		s.T = append(s.T, r.series.from/1e6+int64(i)*int64(s.Step))
 	}
@@ -67,7 +68,8 @@ func (r *replay) sumClients(res *insight.PreviewResult, scale uint64) {
 		default:
 			continue
 		}
-		c.Examples = append(c.Examples, insight.PreviewKey{Key: one.key, Now: uint64(one.now), Then: uint64(one.then), Good: good(one)})
+		c.Examples = append(c.Examples,
+			insight.PreviewKey{Key: one.key, Now: uint64(one.now), Then: uint64(one.then), Good: good(one)})
 	}
 	slices.SortFunc(c.Examples, func(a, b insight.PreviewKey) int {
 		return cmp.Or(cmp.Compare(b.Now+b.Then, a.Now+a.Then), strings.Compare(a.Key, b.Key))
@@ -163,7 +165,8 @@ func fingerprint(r *rule.Rule) string {
 			fmt.Fprintf(&b, " %q %t", p.Source, p.Negated)
 		}
 	}
-	fmt.Fprintf(&b, "|%q %q %t %d %q %d %q %d %s %d %q", r.If, r.Per, r.Unlimited, r.Cost, r.CostExpr, r.CostMin, r.Replaces, r.WarnPercent, r.Wait, r.WaitQueue, r.Defer)
+	fmt.Fprintf(&b, "|%q %q %t %d %q %d %q %d %s %d %q", r.If, r.Per, r.Unlimited, r.Cost, r.CostExpr, r.CostMin,
+		r.Replaces, r.WarnPercent, r.Wait, r.WaitQueue, r.Defer)
 	windows(r.Windows)
 	for _, o := range r.Overrides {
 		fmt.Fprintf(&b, "|%q %t", o.Values, o.Unlimited)
@@ -181,7 +184,8 @@ func fingerprint(r *rule.Rule) string {
 	if x := r.Ban; x != nil {
 		fmt.Fprintf(&b, "|ban %d %s %s %t %t", x.After, x.Within, x.For, x.Domain, x.NFTables)
 	}
-	fmt.Fprintf(&b, "|%d %q %s %t %d %d %t", r.Priority, r.CostAfter, r.CostTimeout, r.Shadow, r.OnStoreError, r.EnforcePercent, r.ExactPaths)
+	fmt.Fprintf(&b, "|%d %q %s %t %d %d %t", r.Priority, r.CostAfter, r.CostTimeout, r.Shadow, r.OnStoreError,
+		r.EnforcePercent, r.ExactPaths)
 	if l := r.Lyft; l != nil {
 		fmt.Fprintf(&b, "|%t %t %q %d %s %q", l.Shadow, l.Quota, l.LimitName, l.RequestsPerUnit, l.Unit, l.Path)
 	}
@@ -197,7 +201,8 @@ func (t *task) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 	lint := res.Warnings
 	res.Warnings = nil
 	if r.stopped {
-		say("After 10 s of the processor the preview ended: it holds the first %d of %d requests.", r.done, plan.requests)
+		say("After 10 s of the processor the preview ended: it holds the first %d of %d requests.", r.done,
+			plan.requests)
 	}
 	if plan.short {
 		say("The record is shorter than the longest window twice over. Windows that began before it count too little at first; the first half of the record only warms them up.")
@@ -213,13 +218,16 @@ func (t *task) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 		for _, g := range plan.gaps {
 			missing += g.to - max(g.from, plan.from)
 		}
-		say("Within %s in all, requests came faster than they could be recorded. Of these times a part is missing.", human.Lasted(time.Duration(missing)*time.Microsecond))
+		say("Within %s in all, requests came faster than they could be recorded. Of these times a part is missing.",
+			human.Lasted(time.Duration(missing)*time.Microsecond))
 	}
 	if plan.changes > 0 {
-		say("The rules changed %s in this time; the rules in force now are replayed over all of it.", times(plan.changes))
+		say("The rules changed %s in this time; the rules in force now are replayed over all of it.",
+			times(plan.changes))
 	}
 	if r.cut > 0 {
-		say("Of %d requests a value was longer than %d bytes, or there were too many attributes: they are cut here.", r.cut, maxValue)
+		say("Of %d requests a value was longer than %d bytes, or there were too many attributes: they are cut here.",
+			r.cut, maxValue)
 	}
 	t.warnOfRules(say, r.then, plan)
 	if d := difference(r.now.total, r.happened); d > max(2, r.happened/100) {
@@ -251,13 +259,16 @@ func (t *task) warnOfRules(say func(string, ...any), s *side, plan *plan) {
 		read, _ := s.set.Reads(domain)
 		var missing []string
 		for _, name := range read {
-			if name == rule.RemoteAddress || of != nil && (of.all || slices.ContainsFunc(of.list, func(n attributeName) bool { return n.name == name })) || anyDescriptors(s.set, domain, name) {
+			if name == rule.RemoteAddress ||
+				of != nil && (of.all || slices.ContainsFunc(of.list,
+					func(n attributeName) bool { return n.name == name })) || anyDescriptors(s.set, domain, name) {
 				continue
 			}
 			missing = append(missing, name)
 		}
 		if len(missing) > 0 {
-			say("%s was not recorded, since no rule in force reads it: here no request has it.", strings.Join(missing[:min(len(missing), 8)], ", "))
+			say("%s was not recorded, since no rule in force reads it: here no request has it.",
+				strings.Join(missing[:min(len(missing), 8)], ", "))
 		}
 	}
 	for _, x := range s.set.Rules() {
@@ -280,7 +291,8 @@ func (t *task) warnOfRules(say func(string, ...any), s *side, plan *plan) {
 			}
 		}
 		if x.Elastic != nil {
-			say("%s follows the signal %s, which is not recorded: it was replayed at 100 %% of its numbers.", x.Name, x.Elastic.Signal)
+			say("%s follows the signal %s, which is not recorded: it was replayed at 100 %% of its numbers.", x.Name,
+				x.Elastic.Signal)
 		}
 		if x.CostAfter != "" {
 			say("%s learns costs from responses, which are not recorded: it was replayed with its estimates.", x.Name)
@@ -297,7 +309,8 @@ func (t *task) warnOfRules(say func(string, ...any), s *side, plan *plan) {
 // anyDescriptors reports whether a name is a key of descriptors, which are recorded whole.
 func anyDescriptors(s *rule.Set, domain, name string) bool {
 	for _, r := range s.Rules() {
-		if r.Domain == domain && r.Lyft != nil && slices.ContainsFunc(r.Lyft.Path, func(e rule.Entry) bool { return e.Key == name }) {
+		if r.Domain == domain && r.Lyft != nil &&
+			slices.ContainsFunc(r.Lyft.Path, func(e rule.Entry) bool { return e.Key == name }) {
 			return true
 		}
 	}

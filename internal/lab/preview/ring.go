@@ -47,7 +47,8 @@ func newRing(bytes, target int64) (*ring, error) {
 	// most of the room to closed ones.
 	g := &ring{target: target, limit: bytes, size: int(min(64<<10, max(bytes/512, 2<<10)))}
 	var err error
-	if g.out, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(64<<10), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false)); err != nil {
+	if g.out, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true),
+		zstd.WithWindowSize(64<<10), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false)); err != nil {
 		return nil, fmt.Errorf("the record of requests: %w", err)
 	}
 	return g, nil
@@ -193,7 +194,8 @@ func (g *ring) take(n int, from int64) (list [][]chunk) {
 			}
 		}
 		if len(s.open.buf) > 0 {
-			chunks = append(chunks, chunk{data: slices.Clone(s.open.buf), from: s.open.from, to: s.open.to, requests: s.open.requests, size: -1})
+			chunks = append(chunks, chunk{data: slices.Clone(s.open.buf), from: s.open.from, to: s.open.to,
+				requests: s.open.requests, size: -1})
 		}
 		if len(chunks) > 0 {
 			list = append(list, chunks)

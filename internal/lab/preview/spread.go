@@ -27,7 +27,8 @@ func (r *Recorder) Spread(n int) []rule.Query {
 	slices.SortStableFunc(chunks, func(a, b chunk) int { return cmp.Compare(a.to, b.to) })
 	chosen := min(len(chunks), spreadChunks)
 	list := make([]rule.Query, 0, n)
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(16<<20))
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(16<<20))
 	if err != nil {
 		return nil
 	}

@@ -47,9 +47,11 @@ const (
 )
 
 // run does a task. inForce returns the rules in force.
-func (t *task) run(ctx context.Context, inForce func() (*rule.Set, error), plan planner, tell teller) (*insight.PreviewResult, error) {
-	res := &insight.PreviewResult{Sampled: 1, Rules: []insight.PreviewRule{}, Problems: []insight.PreviewProblem{}, Warnings: []string{},
-		Tests: insight.PreviewTests{Failures: []string{}}, Clients: insight.PreviewClients{Examples: []insight.PreviewKey{}}}
+func (t *task) run(ctx context.Context, inForce func() (*rule.Set, error), plan planner,
+	tell teller) (*insight.PreviewResult, error) {
+	res := &insight.PreviewResult{Sampled: 1, Rules: []insight.PreviewRule{}, Problems: []insight.PreviewProblem{},
+		Warnings: []string{},
+		Tests:    insight.PreviewTests{Failures: []string{}}, Clients: insight.PreviewClients{Examples: []insight.PreviewKey{}}}
 	then, tests := t.load(res)
 	if len(res.Problems) > 0 {
 		return res, nil
@@ -113,7 +115,8 @@ func (t *task) load(res *insight.PreviewResult) (*rule.Set, []testFile) {
 		case isYAML(name):
 			sources = append(sources, file.Source{Name: name, Data: []byte(t.Files[name])})
 		default:
-			res.Problems = append(res.Problems, insight.PreviewProblem{File: name, Message: "this is no rule file: those end in .yaml or .yml"})
+			res.Problems = append(res.Problems,
+				insight.PreviewProblem{File: name, Message: "this is no rule file: those end in .yaml or .yml"})
 		}
 	}
 	set, warnings, err := file.Load(sources, t.Options)
@@ -169,7 +172,10 @@ func (t *task) runTests(ctx context.Context, set *rule.Set, tests []testFile, re
 			domain = set.Domains()[0]
 		}
 		if !set.HasDomain(domain) {
-			res.Problems = append(res.Problems, insight.PreviewProblem{File: f.name, Message: fmt.Sprintf("domain: the rules hold no domain %q; they hold %s", domain, strings.Join(set.Domains(), ", "))})
+			res.Problems = append(res.Problems,
+				insight.PreviewProblem{File: f.name,
+					Message: fmt.Sprintf("domain: the rules hold no domain %q; they hold %s", domain,
+						strings.Join(set.Domains(), ", "))})
 			continue
 		}
 		if err := parsed.CheckAttributes(set, domain); err != nil {
@@ -183,8 +189,9 @@ func (t *task) runTests(ctx context.Context, set *rule.Set, tests []testFile, re
 			case ctx.Err() != nil:
 				return ctx.Err()
 			case errors.Is(err, errTooLong):
-				res.Problems = append(res.Problems, insight.PreviewProblem{File: f.name, Line: one.Line, Message: fmt.Sprintf(
-					"%s: in this test all tests together had taken %v of the processor, which is what a preview gives them: send fewer requests (times)", one.Name, mostTested)})
+				res.Problems = append(res.Problems,
+					insight.PreviewProblem{File: f.name, Line: one.Line, Message: fmt.Sprintf(
+						"%s: in this test all tests together had taken %v of the processor, which is what a preview gives them: send fewer requests (times)", one.Name, mostTested)})
 				return nil
 			default:
 				return fmt.Errorf("%s: %s: %w", f.name, one.Name, err)
@@ -196,7 +203,9 @@ func (t *task) runTests(ctx context.Context, set *rule.Set, tests []testFile, re
 			res.Tests.Failed++
 			for _, s := range out.Steps {
 				if s.Failed > 0 && len(res.Tests.Failures) < mostFailures {
-					res.Tests.Failures = append(res.Tests.Failures, fmt.Sprintf("%s:%d: %s: %s: expected %s, got %s", f.name, s.Step.Line, one.Name, s.What, s.Expected, s.Got))
+					res.Tests.Failures = append(res.Tests.Failures,
+						fmt.Sprintf("%s:%d: %s: %s: expected %s, got %s", f.name, s.Step.Line, one.Name, s.What,
+							s.Expected, s.Got))
 				}
 			}
 		}
@@ -211,7 +220,8 @@ func (t *task) replay(ctx context.Context, plan *plan, now, then *rule.Set, tell
 		return nil, err
 	}
 	defer m.z.Close()
-	r := &replay{clients: map[uint64]*client{}, known: t.Known, from: plan.count, to: plan.count, series: newSeries(plan.count, plan.to), each: t.each, start: plan.from}
+	r := &replay{clients: map[uint64]*client{}, known: t.Known, from: plan.count, to: plan.count,
+		series: newSeries(plan.count, plan.to), each: t.each, start: plan.from}
 	if r.now, err = newSide(now, 1<<plan.level); err != nil {
 		return nil, err
 	}

@@ -77,7 +77,8 @@ type sentChunk struct {
 }
 
 func sendPlan(e *gob.Encoder, p *plan) error {
-	s := sentPlan{Level: p.level, From: p.from, Count: p.count, To: p.to, Requests: p.requests, Short: p.short, Changes: p.changes}
+	s := sentPlan{Level: p.level, From: p.from, Count: p.count, To: p.to, Requests: p.requests, Short: p.short,
+		Changes: p.changes}
 	for _, g := range p.gaps {
 		s.Gaps = append(s.Gaps, [2]int64{g.from, g.to})
 	}
@@ -115,7 +116,8 @@ func receivePlan(d *gob.Decoder) (*plan, error) {
 	if s.Level < 0 || s.Level >= strata {
 		return nil, fmt.Errorf("the plan has clients of the level %d", s.Level)
 	}
-	p := &plan{level: s.Level, from: s.From, count: s.Count, to: s.To, requests: s.Requests, short: s.Short, changes: s.Changes}
+	p := &plan{level: s.Level, from: s.From, count: s.Count, to: s.To, requests: s.Requests, short: s.Short,
+		changes: s.Changes}
 	for _, g := range s.Gaps {
 		p.gaps = append(p.gaps, gap{g[0], g[1]})
 	}

@@ -26,8 +26,10 @@ type frame struct {
 }
 
 var (
-	wide   = frame{class: "wide", width: 1080, left: 58, right: 14, top: 30, height: 240, stripTop: 330, stripHigh: 84, buckets: 260, labels: 10}
-	narrow = frame{class: "narrow", width: 360, left: 40, right: 6, top: 26, height: 150, stripTop: 232, stripHigh: 56, buckets: 90, labels: 4}
+	wide = frame{class: "wide", width: 1080, left: 58, right: 14, top: 30, height: 240, stripTop: 330, stripHigh: 84,
+		buckets: 260, labels: 10}
+	narrow = frame{class: "narrow", width: 360, left: 40, right: 6, top: 26, height: 150, stripTop: 232, stripHigh: 56,
+		buckets: 90, labels: 4}
 )
 
 // niceCeil returns the smallest of 1, 2, 2.5, 5 × 10^k, or of their multiples by up to 4, that is
@@ -137,7 +139,8 @@ func timeChart(r *sim.Report, f *frame) template.HTML {
 
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg class="chart %s" viewBox="0 0 %d %d" role="img" aria-label="Requests over time, admitted and refused. Busiest: %s at %s UTC, within %s. The figures stand in the table below.">`,
-		f.class, f.width, bottom+30, human.Count(mostRequests, "request"), start(t, busiest).Format("2 Jan 15:04"), each(t.Seconds))
+		f.class, f.width, bottom+30, human.Count(mostRequests, "request"), start(t, busiest).Format("2 Jan 15:04"),
+		each(t.Seconds))
 	fmt.Fprintf(&b, `<text class="label" x="%d" y="14">requests in %s</text>`, 0, each(t.Seconds))
 	line := func(y float64, text string) {
 		fmt.Fprintf(&b, `<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text class="tick" x="%d" y="%.1f" text-anchor="end">%s</text>`,
@@ -174,7 +177,8 @@ func timeChart(r *sim.Report, f *frame) template.HTML {
 		if t.Requests[i] == 0 || f != &wide {
 			continue
 		}
-		title := fmt.Sprintf("%s UTC, %s\n%s", start(t, i).Format("2 Jan 2006 15:04:05"), each(t.Seconds), human.Count(t.Requests[i], "request"))
+		title := fmt.Sprintf("%s UTC, %s\n%s", start(t, i).Format("2 Jan 2006 15:04:05"), each(t.Seconds),
+			human.Count(t.Requests[i], "request"))
 		if t.Denied[i] > 0 {
 			title += fmt.Sprintf("\n%s refused (%s)", human.Number(t.Denied[i]), percent(t.Denied[i], t.Requests[i]))
 		}
@@ -193,7 +197,8 @@ func timeTicks(b *strings.Builder, t *sim.Timeline, f *frame, x func(int) float6
 	n := len(t.Requests)
 	total := int64(n) * t.Seconds
 	step := int64(1)
-	for _, s := range []int64{1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 2 * 86400, 7 * 86400, 14 * 86400, 30 * 86400, 91 * 86400, 365 * 86400, 3650 * 86400} {
+	for _, s := range []int64{1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
+		2 * 86400, 7 * 86400, 14 * 86400, 30 * 86400, 91 * 86400, 365 * 86400, 3650 * 86400} {
 		if step = s; total/s <= int64(f.labels) {
 			break
 		}

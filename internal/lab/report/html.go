@@ -115,7 +115,8 @@ func Page(w io.Writer, r *sim.Report, logs []string, made time.Time) error {
 		if len(o.Limits) == 0 && r.Compare == nil {
 			continue
 		}
-		s := setData{Name: o.Rules, Domain: o.Domain, Limits: limitRows(r, o), Clients: clientRows(o), Rules: ruleRows(o)}
+		s := setData{Name: o.Rules, Domain: o.Domain, Limits: limitRows(r, o), Clients: clientRows(o),
+			Rules: ruleRows(o)}
 		if len(o.ByRule) > toldRules {
 			s.Rules, s.Others = alarming(s.Rules)
 		}
@@ -161,18 +162,22 @@ func (d *pageData) tiles(r *sim.Report, shown *sim.Timeline) {
 		for _, n := range shown.Requests {
 			busiest = max(busiest, n)
 		}
-		rate = fmt.Sprintf("%s; at most %s in %s", rateOf(float64(r.Requests)/seconds), human.Number(busiest), each(shown.Seconds))
+		rate = fmt.Sprintf("%s; at most %s in %s", rateOf(float64(r.Requests)/seconds), human.Number(busiest),
+			each(shown.Seconds))
 	}
 	d.Tiles = append(d.Tiles, tile{Label: "Requests", Value: human.Number(r.Requests), Detail: rate, Share: -1})
 	if len(r.Limits) > 0 {
-		refused := tile{Label: "Would be refused", Value: percent(r.Denied, r.Requests), Detail: human.Count(r.Denied, "request"), Class: "refused", Share: share(r.Denied, r.Requests)}
+		refused := tile{Label: "Would be refused", Value: percent(r.Denied, r.Requests),
+			Detail: human.Count(r.Denied, "request"), Class: "refused", Share: share(r.Denied, r.Requests)}
 		if r.Compare != nil {
 			refused.Label = "Refused by " + r.Rules
 		}
 		d.Tiles = append(d.Tiles, refused)
 	}
 	if c := r.Compare; c != nil {
-		d.Tiles = append(d.Tiles, tile{Label: "Refused by " + c.Rules, Value: percent(c.Denied, r.Requests), Detail: human.Count(c.Denied, "request"), Class: "second", Share: share(c.Denied, r.Requests)})
+		d.Tiles = append(d.Tiles,
+			tile{Label: "Refused by " + c.Rules, Value: percent(c.Denied, r.Requests),
+				Detail: human.Count(c.Denied, "request"), Class: "second", Share: share(c.Denied, r.Requests)})
 	}
 	clients := tile{Label: "Clients", Value: human.Number(r.Clients), Share: -1}
 	if r.Clients > 0 {
@@ -180,7 +185,10 @@ func (d *pageData) tiles(r *sim.Report, shown *sim.Timeline) {
 	}
 	d.Tiles = append(d.Tiles, clients)
 	if len(r.Limits) > 0 && r.Compare == nil {
-		d.Tiles = append(d.Tiles, tile{Label: "Clients refused", Value: human.Number(r.ClientsDenied), Detail: percent(r.ClientsDenied, r.Clients) + " of all", Class: "refused", Share: share(r.ClientsDenied, r.Clients)})
+		d.Tiles = append(d.Tiles,
+			tile{Label: "Clients refused", Value: human.Number(r.ClientsDenied),
+				Detail: percent(r.ClientsDenied, r.Clients) + " of all", Class: "refused",
+				Share: share(r.ClientsDenied, r.Clients)})
 	}
 }
 
@@ -201,7 +209,9 @@ func (d *pageData) compare(r *sim.Report) {
 	c := r.Compare
 	most := max(c.Both, c.OnlyFirst, c.OnlySecond, 1)
 	add := func(label string, n int64, class string) {
-		d.Compare = append(d.Compare, row{Label: label, Class: class, Denied: human.Number(n), Share: percent(n, r.Requests), DeniedPart: share(n, most)})
+		d.Compare = append(d.Compare,
+			row{Label: label, Class: class, Denied: human.Number(n), Share: percent(n, r.Requests),
+				DeniedPart: share(n, most)})
 	}
 	add("refused by both", c.Both, "")
 	add("only by "+r.Rules, c.OnlyFirst, "")
@@ -218,9 +228,11 @@ func limitRows(r *sim.Report, o *sim.Outcome) []limitRow {
 		l := &o.Limits[i]
 		met := l.Allowed + l.Denied
 		rows = append(rows, limitRow{
-			Name: l.Name, Allowance: allowance(l), Algorithm: strings.ReplaceAll(l.Algorithm, "_", " "), Shadow: l.Shadow,
+			Name: l.Name, Allowance: allowance(l), Algorithm: strings.ReplaceAll(l.Algorithm, "_", " "),
+			Shadow:  l.Shadow,
 			Allowed: human.Number(l.Allowed), Denied: human.Number(l.Denied), Share: percent(l.Denied, met),
-			Keys: human.Number(l.Keys), KeysDenied: human.Number(l.KeysDenied), KeysShare: percent(l.KeysDenied, l.Keys),
+			Keys: human.Number(l.Keys), KeysDenied: human.Number(l.KeysDenied),
+			KeysShare:   percent(l.KeysDenied, l.Keys),
 			AllowedPart: share(l.Allowed, most), DeniedPart: share(l.Denied, most),
 			Spark: spark(l.Series), Peak: peak(l.Series, &r.Timeline), Any: met > 0,
 		})
@@ -242,7 +254,8 @@ func bars(list []sim.Counted, length func(*sim.Counted) int64) []row {
 	for i := range list[:min(listed, len(list))] {
 		c := &list[i]
 		rows = append(rows, row{
-			Label: clean(c.Value), Requests: human.Number(c.Requests), Denied: human.Number(c.Denied), Share: percent(c.Denied, c.Requests),
+			Label: clean(c.Value), Requests: human.Number(c.Requests), Denied: human.Number(c.Denied),
+			Share:   percent(c.Denied, c.Requests),
 			Allowed: share(c.Requests-c.Denied, most), DeniedPart: share(c.Denied, most),
 		})
 	}
@@ -266,7 +279,8 @@ func suggestedRows(s *sim.Suggestions) []suggestedRow {
 	var rows []suggestedRow
 	for i := range s.Limits {
 		l := &s.Limits[i]
-		row := suggestedRow{Name: l.Name, Allow: strings.Join(l.Allow, ", "), Refused: human.Number(l.Refused), Requests: human.Number(l.Requests)}
+		row := suggestedRow{Name: l.Name, Allow: strings.Join(l.Allow, ", "), Refused: human.Number(l.Refused),
+			Requests: human.Number(l.Requests)}
 		row.What = "for all together"
 		if l.Per != "" {
 			row.What = "per " + l.Per
@@ -300,7 +314,8 @@ func figuresOf(t *sim.Timeline) []figures {
 		if n == 0 {
 			continue
 		}
-		f := figures{Time: start(t, i).UTC().Format(layout), Requests: human.Number(n), Denied: human.Number(t.Denied[i]), Share: percent(t.Denied[i], n)}
+		f := figures{Time: start(t, i).UTC().Format(layout), Requests: human.Number(n),
+			Denied: human.Number(t.Denied[i]), Share: percent(t.Denied[i], n)}
 		if t.DeniedOther != nil {
 			f.Other = human.Number(t.DeniedOther[i])
 		}
@@ -320,7 +335,8 @@ func peak(series []int64, t *sim.Timeline) string {
 	if most == 0 {
 		return ""
 	}
-	return fmt.Sprintf("at most %s in %s, %s", human.Number(most), each(t.Seconds), start(t, at).UTC().Format("2 Jan 15:04"))
+	return fmt.Sprintf("at most %s in %s, %s", human.Number(most), each(t.Seconds),
+		start(t, at).UTC().Format("2 Jan 15:04"))
 }
 
 // ruleRow is a rule with its verdicts.
@@ -357,10 +373,12 @@ func ruleRows(o *sim.Outcome) []ruleRow {
 		if len(r.Verdicts) == 0 {
 			continue
 		}
-		row := ruleRow{Name: r.Name, Allowance: strings.Join(r.Limits, ", "), Shadow: r.Mode == "shadow", Status: unbroken(statuses(r)), Refuses: refusesVerb(r),
+		row := ruleRow{Name: r.Name, Allowance: strings.Join(r.Limits, ", "), Shadow: r.Mode == "shadow",
+			Status: unbroken(statuses(r)), Refuses: refusesVerb(r),
 			alarming: insight.Alarming(r.Verdicts[0].Verdict), verdict: human.Verdict(r.Verdicts[0].Verdict)}
 		for _, v := range r.Verdicts {
-			x := verdictRow{Name: human.Verdict(v.Verdict), Sentence: unbroken(clean(v.Sentence)), Low: v.Confidence == insight.Low}
+			x := verdictRow{Name: human.Verdict(v.Verdict), Sentence: unbroken(clean(v.Sentence)),
+				Low: v.Confidence == insight.Low}
 			x.Class, x.Mark = "fine", "✓"
 			switch {
 			case insight.Alarming(v.Verdict):
@@ -379,7 +397,9 @@ func ruleRows(o *sim.Outcome) []ruleRow {
 		}
 		if most > 0 && len(r.Per) > 0 {
 			for i, n := range r.Fill {
-				row.Fill = append(row.Fill, fillBar{Label: fillEdges[i], Count: human.Number(n), Height: 100 * float64(n) / float64(most), Over: i == 10})
+				row.Fill = append(row.Fill,
+					fillBar{Label: fillEdges[i], Count: human.Number(n), Height: 100 * float64(n) / float64(most),
+						Over: i == 10})
 			}
 		}
 		if r.Met > 0 {

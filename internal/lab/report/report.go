@@ -119,25 +119,31 @@ func sentences(r *sim.Report, o *sim.Outcome) []string {
 	if o.Denied == 0 {
 		list = append(list, fmt.Sprintf("Of %s, these rules would have refused none.", head))
 	} else {
-		text := fmt.Sprintf("Of %s, these rules would have refused %s (%s)", head, human.Number(o.Denied), percent(o.Denied, r.Requests))
+		text := fmt.Sprintf("Of %s, these rules would have refused %s (%s)", head, human.Number(o.Denied),
+			percent(o.Denied, r.Requests))
 		if r.Clients > 0 {
-			text += fmt.Sprintf(", of %s (%s of them)", human.Count(o.ClientsDenied, "client"), percent(o.ClientsDenied, r.Clients))
+			text += fmt.Sprintf(", of %s (%s of them)", human.Count(o.ClientsDenied, "client"),
+				percent(o.ClientsDenied, r.Clients))
 		}
 		list = append(list, text+".")
 	}
 	if l := mostRefusing(o); l != nil && len(o.Limits) > 1 {
-		list = append(list, fmt.Sprintf("Most were refused by %s: %s, on %s of its %s.", l.Name, human.Number(l.Denied), human.Number(l.KeysDenied), human.Count(l.Keys, "key")))
+		list = append(list, fmt.Sprintf("Most were refused by %s: %s, on %s of its %s.", l.Name, human.Number(l.Denied),
+			human.Number(l.KeysDenied), human.Count(l.Keys, "key")))
 	}
 	if len(o.TopDenied) > 0 && o.Denied > 0 {
 		if top := o.TopDenied[0]; top.Denied*100 >= o.Denied*20 && o.ClientsDenied > 1 {
-			list = append(list, fmt.Sprintf("One client, %s, took %s of all refusals: %s of its %s.", clean(top.Value), percent(top.Denied, o.Denied), human.Number(top.Denied), human.Count(top.Requests, "request")))
+			list = append(list, fmt.Sprintf("One client, %s, took %s of all refusals: %s of its %s.", clean(top.Value),
+				percent(top.Denied, o.Denied), human.Number(top.Denied), human.Count(top.Requests, "request")))
 		}
 	}
 	if o.Delayed > 0 {
-		list = append(list, fmt.Sprintf("%s would have waited for a turn, at most %s.", human.Count(o.Delayed, "request"), span(time.Duration(o.MaxDelay*float64(time.Second)))))
+		list = append(list, fmt.Sprintf("%s would have waited for a turn, at most %s.",
+			human.Count(o.Delayed, "request"), span(time.Duration(o.MaxDelay*float64(time.Second)))))
 	}
 	if o.Unlimited > 0 {
-		list = append(list, fmt.Sprintf("%s (%s) met no limit at all.", human.Count(o.Unlimited, "request"), percent(o.Unlimited, r.Requests)))
+		list = append(list, fmt.Sprintf("%s (%s) met no limit at all.", human.Count(o.Unlimited, "request"),
+			percent(o.Unlimited, r.Requests)))
 	}
 	if o.Exempt > 0 {
 		list = append(list, fmt.Sprintf("%s came from exempt clients.", human.Count(o.Exempt, "request")))
@@ -155,7 +161,8 @@ func compared(r *sim.Report) string {
 	if r.To.After(r.From) {
 		text += " within " + span(r.To.Sub(r.From))
 	}
-	text += fmt.Sprintf(", %s would have refused %s (%s), and %s would have refused %s (%s).", r.Rules, human.Number(r.Denied), percent(r.Denied, r.Requests),
+	text += fmt.Sprintf(", %s would have refused %s (%s), and %s would have refused %s (%s).", r.Rules,
+		human.Number(r.Denied), percent(r.Denied, r.Requests),
 		c.Rules, human.Number(c.Denied), percent(c.Denied, r.Requests))
 	switch differ := c.OnlyFirst + c.OnlySecond; {
 	case r.Requests == 0:

@@ -65,7 +65,8 @@ func Text(w io.Writer, r *sim.Report) error {
 }
 
 func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
-	fmt.Fprintf(b, "\nwould be refused: %s of %s (%s), of %s\n", human.Number(o.Denied), human.Count(r.Requests, "request"), percent(o.Denied, r.Requests), human.Count(o.ClientsDenied, "client"))
+	fmt.Fprintf(b, "\nwould be refused: %s of %s (%s), of %s\n", human.Number(o.Denied),
+		human.Count(r.Requests, "request"), percent(o.Denied, r.Requests), human.Count(o.ClientsDenied, "client"))
 	for _, s := range sentences(r, o)[1:] {
 		fmt.Fprintln(b, s)
 	}
@@ -76,14 +77,16 @@ func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
 		if l.Shadow {
 			name += " (shadow)"
 		}
-		rows = append(rows, []string{name, allowance(&l), human.Number(l.Allowed), human.Number(l.Denied), percent(l.Denied, l.Allowed+l.Denied), human.Number(l.Keys), human.Number(l.KeysDenied)})
+		rows = append(rows, []string{name, allowance(&l), human.Number(l.Allowed), human.Number(l.Denied),
+			percent(l.Denied, l.Allowed+l.Denied), human.Number(l.Keys), human.Number(l.KeysDenied)})
 	}
 	writeTable(b, []string{"limit", "each key", "allowed", "denied", "", "keys", "denied"}, rows)
 	writeVerdicts(b, o)
 	if len(o.TopDenied) > 0 {
 		rows = nil
 		for _, c := range o.TopDenied[:min(10, len(o.TopDenied))] {
-			rows = append(rows, []string{clean(c.Value), "", human.Number(c.Requests), human.Number(c.Denied), percent(c.Denied, c.Requests)})
+			rows = append(rows, []string{clean(c.Value), "", human.Number(c.Requests), human.Number(c.Denied),
+				percent(c.Denied, c.Requests)})
 		}
 		b.WriteByte('\n')
 		writeTable(b, []string{"most refused clients", "", "requests", "denied", ""}, rows)

@@ -41,7 +41,8 @@ func statuses(r *insight.RuleReport) string {
 }
 
 // fillNames are the bins of a fill histogram.
-var fillNames = [11]string{"0–10", "10–20", "20–30", "30–40", "40–50", "50–60", "60–70", "70–80", "80–90", "90–100", "> 100"}
+var fillNames = [11]string{"0–10", "10–20", "20–30", "30–40", "40–50", "50–60", "60–70", "70–80", "80–90", "90–100",
+	"> 100"}
 
 // fillEdges are the lower ends of the bins, for bars that are too narrow for more.
 var fillEdges = [11]string{"0", "10", "20", "30", "40", "50", "60", "70", "80", "90", "> 100"}

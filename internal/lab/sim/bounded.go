@@ -137,7 +137,8 @@ func (t *tally) top(n int, count func(*tallyEntry) int64) []tallyEntry {
 	list := slices.Clone(t.entries)
 	list = slices.DeleteFunc(list, func(e tallyEntry) bool { return count(&e) == 0 })
 	slices.SortFunc(list, func(a, b tallyEntry) int {
-		return cmp.Or(cmp.Compare(count(&b), count(&a)), cmp.Compare(b.requests, a.requests), strings.Compare(a.value, b.value))
+		return cmp.Or(cmp.Compare(count(&b), count(&a)), cmp.Compare(b.requests, a.requests),
+			strings.Compare(a.value, b.value))
 	})
 	return list[:min(n, len(list))]
 }

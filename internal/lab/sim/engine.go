@@ -46,14 +46,16 @@ type EngineOptions struct {
 func NewEngineWith(set *rule.Set, o EngineOptions) (*Engine, error) {
 	e := &Engine{signals: signals{}}
 	var err error
-	if e.store, err = memory.New(memory.Options{Clock: func() int64 { return e.now }, MaxBytes: o.MaxBytes}); err != nil {
+	if e.store, err = memory.New(memory.Options{Clock: func() int64 { return e.now },
+		MaxBytes: o.MaxBytes}); err != nil {
 		return nil, err
 	}
 	var counters store.Store = e.store
 	if o.Limit != nil {
 		counters = renumbered{e.store, o.Limit}
 	}
-	if e.limiter, err = weir.New(counters, weir.WithRules(set), weir.WithSignals(e.signals), weir.WithClock(func() int64 { return e.now })); err != nil {
+	if e.limiter, err = weir.New(counters, weir.WithRules(set), weir.WithSignals(e.signals),
+		weir.WithClock(func() int64 { return e.now })); err != nil {
 		e.store.Close()
 		return nil, err
 	}

@@ -62,7 +62,8 @@ const (
 )
 
 func newRuleTally(r *rule.Rule, bound int) *ruleTally {
-	t := &ruleTally{rule: r, keys: keySample{bound: bound, index: map[uint64]*judgedKey{}, refused: map[uint64]*judgedKey{}}}
+	t := &ruleTally{rule: r,
+		keys: keySample{bound: bound, index: map[uint64]*judgedKey{}, refused: map[uint64]*judgedKey{}}}
 	f := &t.facts
 	f.Domain, f.Rule, f.File, f.Line, f.Replay, f.OKShare = r.Domain, r.Name, r.Pos.File, r.Pos.Line, true, -1
 	f.Mode = "enforce"
@@ -174,7 +175,8 @@ func (x *outcome) judged(d *weir.Decision, e *accesslog.Entry, now int64, user b
 		// The limits of one rule and key stand together.
 		r := d.Limits[i].Window.Rule
 		end := i + 1
-		for end < len(d.Limits) && d.Limits[end].Window.Rule == r && string(d.Matches.Hits[end].Key) == string(d.Matches.Hits[i].Key) {
+		for end < len(d.Limits) && d.Limits[end].Window.Rule == r &&
+			string(d.Matches.Hits[end].Key) == string(d.Matches.Hits[i].Key) {
 			end++
 		}
 		if t := x.tallies[r]; t != nil {
@@ -388,7 +390,8 @@ func (s *spread) add(n int64, e *accesslog.Entry) {
 	}
 	kept := accesslog.Entry{Time: e.Time}
 	for _, f := range e.Fields {
-		kept.Fields = append(kept.Fields, accesslog.Field{Name: f.Name, Value: slices.Clone(f.Value[:min(len(f.Value), maxValue)])})
+		kept.Fields = append(kept.Fields,
+			accesslog.Field{Name: f.Name, Value: slices.Clone(f.Value[:min(len(f.Value), maxValue)])})
 	}
 	s.entries = append(s.entries, kept)
 }
@@ -404,7 +407,8 @@ func (x *outcome) unmet(s *spread) {
 		return
 	}
 	for i := range s.entries {
-		for _, reason := range x.Set.Explain(&rule.Query{Domain: x.Domain, Attributes: &attributes{entry: &s.entries[i]}}) {
+		for _, reason := range x.Set.Explain(&rule.Query{Domain: x.Domain,
+			Attributes: &attributes{entry: &s.entries[i]}}) {
 			if t := x.tallies[reason.Rule]; t != nil && t.facts.Met == 0 && reason.Why != "" {
 				reason.Why, reason.Hits = harmless(reason.Why), nil
 				whys[t] = append(whys[t], reason)

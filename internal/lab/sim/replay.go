@@ -223,8 +223,9 @@ func (r *replay) addSet(number int, s RuleSet) error {
 	if err != nil {
 		return err
 	}
-	x := &outcome{RuleSet: s, number: number, engine: engine, byWindow: make(map[*rule.Window]int), column: r.timeline.column(),
-		place: map[failure]int{}, alike: map[*rule.Alike]int64{}}
+	x := &outcome{RuleSet: s, number: number, engine: engine, byWindow: make(map[*rule.Window]int),
+		column: r.timeline.column(),
+		place:  map[failure]int{}, alike: map[*rule.Alike]int64{}}
 	x.request = weir.Request{Domain: s.Domain, Attributes: &r.attribute, Hits: 1, MaxDelay: weir.RuleDelay}
 	fields := s.Set.Fields(s.Domain)
 	x.paths = fields != nil && fields.Paths
@@ -401,7 +402,8 @@ func (x *outcome) decide(r *replay, now int64, bucket int) (bool, error) {
 
 // report returns the result.
 func (r *replay) report(s accesslog.Stats) *Report {
-	rep := &Report{Requests: r.count, Skipped: s.Skipped, SkippedLines: s.Faults, MissingFields: s.Missing, Late: s.Late}
+	rep := &Report{Requests: r.count, Skipped: s.Skipped, SkippedLines: s.Faults, MissingFields: s.Missing,
+		Late: s.Late}
 	if s.Skipped > 0 {
 		rep.SkippedShare = 100 * float64(s.Skipped) / float64(s.Skipped+r.count)
 	}
@@ -444,8 +446,9 @@ func (r *replay) series(column int) []int64 {
 }
 
 func (r *replay) outcome(x *outcome, rep *Report) Outcome {
-	o := Outcome{Rules: x.Name, Domain: x.Domain, Allowed: x.allowed, Denied: x.denied, Exempt: x.exempt, Unlimited: x.unlimited,
-		Delayed: x.delayed, MaxDelay: float64(x.maxDelay) / 1e6, Limits: []Limit{}}
+	o := Outcome{Rules: x.Name, Domain: x.Domain, Allowed: x.allowed, Denied: x.denied, Exempt: x.exempt,
+		Unlimited: x.unlimited,
+		Delayed:   x.delayed, MaxDelay: float64(x.maxDelay) / 1e6, Limits: []Limit{}}
 	x.shareFailures()
 	var estimated bool
 	_, o.ClientsDenied, estimated = r.distinct[x.number].counts()
@@ -481,12 +484,14 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 		if f.Key == "cost" {
 			effect = "it counted as 1, or as 0 if below"
 		}
-		rep.note(fmt.Sprintf("%s: %s failed on %d of %d requests, so that %s. The first error: %s", f.Rule, f.Key, f.Count, r.count, effect, f.First))
+		rep.note(fmt.Sprintf("%s: %s failed on %d of %d requests, so that %s. The first error: %s", f.Rule, f.Key,
+			f.Count, r.count, effect, f.First))
 	}
 	if st := x.engine.Stats(); st.Evictions > 0 || st.Overflows > 0 {
 		rep.note(fmt.Sprintf("%s counted more keys at once than fit in memory: %d were forgotten early, %d decisions were made on shared counters.", x.Name, st.Evictions, st.Overflows))
 	}
-	o.TopDenied = counted(r.clients.top(r.options.Top, func(e *tallyEntry) int64 { return e.denied[x.number] }), x.number)
+	o.TopDenied = counted(r.clients.top(r.options.Top, func(e *tallyEntry) int64 { return e.denied[x.number] }),
+		x.number)
 	return o
 }
 
@@ -515,7 +520,8 @@ func (rep *Report) noteKinds(w *rule.Window) {
 func counted(entries []tallyEntry, number int) []Counted {
 	list := []Counted{}
 	for _, e := range entries {
-		list = append(list, Counted{Value: e.value, Requests: e.requests, Denied: e.denied[number], DeniedOther: e.denied[1-number]})
+		list = append(list, Counted{Value: e.value, Requests: e.requests, Denied: e.denied[number],
+			DeniedOther: e.denied[1-number]})
 	}
 	return list
 }

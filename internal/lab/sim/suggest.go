@@ -276,8 +276,10 @@ func (x *scope) measure() bool {
 		for len(list) > 0 && list[len(list)-1] > most {
 			list = list[:len(list)-1]
 		}
-		p := Peak{Scope: x.name, Per: x.per, Window: w.name, Keys: int64(len(all)), P50: percentile(all, 500), P90: percentile(all, 900),
-			P99: percentile(all, 990), P999: percentile(all, 999), Max: all[len(all)-1], Ordinary: int64(len(list)), OrdinaryMax: list[len(list)-1]}
+		p := Peak{Scope: x.name, Per: x.per, Window: w.name, Keys: int64(len(all)), P50: percentile(all, 500),
+			P90: percentile(all, 900),
+			P99: percentile(all, 990), P999: percentile(all,
+				999), Max: all[len(all)-1], Ordinary: int64(len(list)), OrdinaryMax: list[len(list)-1]}
 		x.peaks = append(x.peaks, p)
 		x.limits[i] = roundUp(percentile(list, 999))
 		// A key is an outlier if it is one in any window.
@@ -372,8 +374,9 @@ func (s *suggester) suggest(ctx context.Context, domain string, o *SuggestOption
 				continue
 			}
 		}
-		l := SuggestedLimit{Name: x.name, When: x.condition(), Per: x.per, Allow: x.allow, Requests: int64(r.Met), Refused: int64(r.WouldRefuse),
-			Status: r.By["status"], Keys: int64(r.Keys), KeysRefused: int64(r.KeysRefused)}
+		l := SuggestedLimit{Name: x.name, When: x.condition(), Per: x.per, Allow: x.allow, Requests: int64(r.Met),
+			Refused: int64(r.WouldRefuse),
+			Status:  r.By["status"], Keys: int64(r.Keys), KeysRefused: int64(r.KeysRefused)}
 		if x.per != "" {
 			l.Outliers = int64(x.outliers)
 		}
@@ -450,14 +453,17 @@ func (x *scope) words(r *insight.RuleReport) []string {
 	noun := map[string]string{"ip": "client", "user": "user", "user|ip": "client"}[x.per]
 	switch {
 	case x.per == "":
-		lines = append(lines, fmt.Sprintf("%.0f %% of what is sent there is answered 401, 403, 429 or 5xx.", 100*x.route.badShare()))
+		lines = append(lines, fmt.Sprintf("%.0f %% of what is sent there is answered 401, 403, 429 or 5xx.",
+			100*x.route.badShare()))
 		if x.route.crowd > 0 {
-			lines = []string{"A crowd on one form: " + human.Count(x.route.crowd, "client") + " did hardly anything else, each of them seldom,",
+			lines = []string{"A crowd on one form: " + human.Count(x.route.crowd,
+				"client") + " did hardly anything else, each of them seldom,",
 				"so that a limit for each stops none. Take this one only if they are not your users: it", "makes no difference between them and others."}
 		}
 		lines = append(lines, "All others together sent "+human.Count(x.ordinary, "request")+" in their busiest hour.")
 	default:
-		head := fmt.Sprintf("%s, %s of them ordinary.", human.Count(len(x.demands(0, true)), noun), human.Number(int64(x.ordinary)))
+		head := fmt.Sprintf("%s, %s of them ordinary.", human.Count(len(x.demands(0, true)), noun),
+			human.Number(int64(x.ordinary)))
 		if x.ordinary < manyKeys {
 			head += " With fewer than 1,000 the 99.9th percentile is the maximum:"
 			lines = append(lines, head, "the limits fit all ordinary ones.")
@@ -465,19 +471,22 @@ func (x *scope) words(r *insight.RuleReport) []string {
 			lines = append(lines, head+" The limits fit 99.9 % of those.")
 		}
 		for _, p := range x.peaks {
-			lines = append(lines, fmt.Sprintf("  %-6s  median %d, p90 %d, p99 %d, busiest %d; busiest ordinary one %d", p.Window, p.P50, p.P90, p.P99, p.Max, p.OrdinaryMax))
+			lines = append(lines, fmt.Sprintf("  %-6s  median %d, p90 %d, p99 %d, busiest %d; busiest ordinary one %d",
+				p.Window, p.P50, p.P90, p.P99, p.Max, p.OrdinaryMax))
 		}
 	}
 	if r.WouldRefuse == 0 {
 		return append(lines, "In this log it would refuse nothing.")
 	}
-	refuse := fmt.Sprintf("Would refuse %s of %s%s", human.Number(int64(r.WouldRefuse)), human.Count(r.Met, "request"), byStatus(r.By["status"]))
+	refuse := fmt.Sprintf("Would refuse %s of %s%s", human.Number(int64(r.WouldRefuse)), human.Count(r.Met, "request"),
+		byStatus(r.By["status"]))
 	if x.per != "" {
 		refuse += fmt.Sprintf(", of %s of %s", human.Number(int64(r.KeysRefused)), human.Count(r.Keys, noun))
 	}
 	lines = append(lines, refuse+".")
 	if spared := x.outliers - int(r.KeysRefused); x.per != "" && spared > 0 {
-		lines = append(lines, fmt.Sprintf("Would not stop %s of %s that are not ordinary.", human.Number(int64(spared)), human.Number(int64(x.outliers))))
+		lines = append(lines, fmt.Sprintf("Would not stop %s of %s that are not ordinary.", human.Number(int64(spared)),
+			human.Number(int64(x.outliers))))
 	} else if x.per == "" {
 		lines = append(lines, fmt.Sprintf("Would let %s pass.", human.Count(r.Met-r.WouldRefuse, "request")))
 	}

@@ -225,7 +225,8 @@ func (s *survey) candidates() []*route {
 	}
 	var list []*route
 	for i, r := range byRequests {
-		if r.plain() && (i < busiestRoutes && (r.write || r.truncated) || r.crowd > 0 || r.abused()) && len(list) < 3*busiestRoutes {
+		if r.plain() && (i < busiestRoutes && (r.write || r.truncated) || r.crowd > 0 || r.abused()) &&
+			len(list) < 3*busiestRoutes {
 			list = append(list, r)
 		}
 	}
@@ -297,7 +298,8 @@ func (r *route) badShare() float64 {
 // plain reports whether the path may stand in a rule as it is.
 func (r *route) plain() bool {
 	return strings.HasPrefix(r.path, "/") && !strings.ContainsFunc(r.path, func(c rune) bool {
-		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("/._~-", c))
+		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			strings.ContainsRune("/._~-", c))
 	})
 }
 

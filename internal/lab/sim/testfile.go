@@ -307,19 +307,22 @@ func (p *testParser) send(n ast.Node) *Send {
 		}
 	})
 	if s.Descriptors != nil && (len(s.Attributes) > 0 || s.MaxDelay >= 0) {
-		p.fail(n, "write them into a descriptor", "send: Envoy sends descriptors, and neither attributes nor a max_delay beside them")
+		p.fail(n, "write them into a descriptor",
+			"send: Envoy sends descriptors, and neither attributes nor a max_delay beside them")
 	}
 	return s
 }
 
-var expectKeys = []string{"allowed", "denied_by", "remaining", "retry_after", "reset_after", "delay", "soft_exceeded", "near_limit", "shadow", "banned", "wait", "defer"}
+var expectKeys = []string{"allowed", "denied_by", "remaining", "retry_after", "reset_after", "delay", "soft_exceeded",
+	"near_limit", "shadow", "banned", "wait", "defer"}
 
 func (p *testParser) expect(n ast.Node) *Expect {
 	e := &Expect{}
 	n = unwrap(n)
 	if s, ok := scalar(n); ok {
 		if s != "allowed" {
-			p.fail(n, hintFor(s, []string{"allowed"}), "expect: expected the word allowed, or a mapping such as { denied_by: a-limit }, not %q", s)
+			p.fail(n, hintFor(s, []string{"allowed"}),
+				"expect: expected the word allowed, or a mapping such as { denied_by: a-limit }, not %q", s)
 			return nil
 		}
 		yes := true
@@ -470,7 +473,8 @@ func (p *testParser) duration(n ast.Node, what string, never bool) *int64 {
 		if never {
 			alternative = ", or never"
 		}
-		p.fail(n, "units are us, ms, s, m and h", "%s: expected a duration such as 1m30s%s, not %q", what, alternative, s)
+		p.fail(n, "units are us, ms, s, m and h", "%s: expected a duration such as 1m30s%s, not %q", what,
+			alternative, s)
 	case d < 0:
 		p.fail(n, "", "%s: a duration below 0: %s", what, s)
 	case d%time.Microsecond != 0:

@@ -75,10 +75,12 @@ func RunTest(set *rule.Set, domain string, t *Test, pause func() error) (*TestRe
 	return r, nil
 }
 
-func runSend(e *Engine, domain string, s *Step, d *weir.Decision, slots *[]string, pause func() error) (StepResult, error) {
+func runSend(e *Engine, domain string, s *Step, d *weir.Decision, slots *[]string,
+	pause func() error) (StepResult, error) {
 	send := s.Send
 	res := StepResult{What: send.String()}
-	q := weir.Request{Domain: domain, Attributes: send.Attributes, Hits: send.Hits, Peek: send.Hits == 0, MaxDelay: weir.AnyDelay}
+	q := weir.Request{Domain: domain, Attributes: send.Attributes, Hits: send.Hits, Peek: send.Hits == 0,
+		MaxDelay: weir.AnyDelay}
 	if send.Descriptors != nil {
 		// Envoy's door cannot hold requests
 		q.Attributes, q.Descriptors, q.MaxDelay = nil, send.Descriptors, 0
@@ -124,7 +126,8 @@ func runRelease(e *Engine, s *Step, slots *[]string, pause func() error) (StepRe
 	res := StepResult{What: "release " + strconv.Itoa(s.Release)}
 	for i := range s.Release {
 		if i == len(*slots) {
-			res.Failed, res.Expected, res.Got = i+1, fmt.Sprintf("%d slots to give back", s.Release), fmt.Sprintf("only %d are held", i)
+			res.Failed, res.Expected, res.Got = i+1, fmt.Sprintf("%d slots to give back",
+				s.Release), fmt.Sprintf("only %d are held", i)
 			*slots = nil
 			return res, nil
 		}
@@ -216,8 +219,9 @@ type answer struct {
 }
 
 func newAnswer(q *weir.Request, d *weir.Decision) answer {
-	a := answer{allowed: d.Allowed, deniedBy: d.LimitedBy([]string{}), retryAfter: d.RetryAfter, delay: d.Delay, banned: d.Banned.Rule != nil,
-		waits: waits(q, d), queue: deferredTo(q, d)}
+	a := answer{allowed: d.Allowed, deniedBy: d.LimitedBy([]string{}), retryAfter: d.RetryAfter, delay: d.Delay,
+		banned: d.Banned.Rule != nil,
+		waits:  waits(q, d), queue: deferredTo(q, d)}
 	for i := range d.Limits {
 		l := &d.Limits[i]
 		if l.Mode == rule.Shadow {

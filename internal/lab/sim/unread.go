@@ -23,8 +23,9 @@ func (f *TestFile) CheckAttributes(set *rule.Set, domain string) error {
 			check := func(what, name string) {
 				if v := read.judge(name); v.unread {
 					problems = append(problems, rule.Problem{
-						Pos:     rule.Position{File: f.Name, Line: s.Line},
-						Message: fmt.Sprintf("%s: send: no rule of domain %s reads the %s %q", t.Name, domain, what, name), Hint: v.hint,
+						Pos: rule.Position{File: f.Name, Line: s.Line},
+						Message: fmt.Sprintf("%s: send: no rule of domain %s reads the %s %q", t.Name, domain, what,
+							name), Hint: v.hint,
 					})
 				}
 			}

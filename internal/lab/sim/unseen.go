@@ -84,7 +84,8 @@ func (rep *Report) noteUnseen(x *outcome) {
 	}
 	n := 0
 	for _, r := range x.Set.Rules() {
-		if r.Domain == x.Domain && r.Lyft != nil && slices.ContainsFunc(r.Lyft.Path, func(e rule.Entry) bool { return x.unseen[e.Key] }) {
+		if r.Domain == x.Domain && r.Lyft != nil &&
+			slices.ContainsFunc(r.Lyft.Path, func(e rule.Entry) bool { return x.unseen[e.Key] }) {
 			n++
 		}
 	}

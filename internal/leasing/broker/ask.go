@@ -112,7 +112,8 @@ func (h *Holder) ask(asks []Ask, b *Bucket, i int, now int64) []Ask {
 		n := len(asks)
 		k.of.round, k.of.ask = h.round, n
 		asks = slices.Grow(asks, 1)[:n+1]
-		asks[n] = Ask{Counter: k.charge.Counter, Limit: k.charge.Limit, Key: k.of.key, of: k.of, parts: asks[n].parts[:0]}
+		asks[n] = Ask{Counter: k.charge.Counter, Limit: k.charge.Limit, Key: k.of.key, of: k.of,
+			parts: asks[n].parts[:0]}
 	}
 	a := &asks[k.of.ask]
 	a.tell(told)

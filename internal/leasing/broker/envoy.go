@@ -139,7 +139,8 @@ func (e *assignment) appendTokens(b []byte, size, fill, seconds int64) []byte {
 
 func appendAssignment(b, id []byte, ttl time.Duration, e *assignment) []byte {
 	var assignment, part [64]byte
-	m := appendMessage(assignment[:0], fieldTTL, appendNumber(part[:0], fieldSeconds, uint64(max(ttl, time.Second)/time.Second)))
+	m := appendMessage(assignment[:0], fieldTTL,
+		appendNumber(part[:0], fieldSeconds, uint64(max(ttl, time.Second)/time.Second)))
 	m = appendMessage(m, fieldStrategy, e.appendStrategy(part[:0]))
 	return appendAction(b, id, fieldAssignment, m)
 }

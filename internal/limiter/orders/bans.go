@@ -217,7 +217,8 @@ func (b *Bans) Lift(ctx context.Context, r *rule.Rule, key []string) (Ban, error
 // forgive forgets the denials of a key.
 func (b *Bans) forgive(ctx context.Context, by *rule.Ban, key []byte) error {
 	b.denials.forget(by, key)
-	charge := []store.Charge{{Counter: by.Counter, Limit: by.Counter.Limit, Key: key, Mode: rule.Shadow, Ask: algo.Ask{Cost: -min(by.After, algo.MaxCost)}}}
+	charge := []store.Charge{{Counter: by.Counter, Limit: by.Counter.Limit, Key: key, Mode: rule.Shadow,
+		Ask: algo.Ask{Cost: -min(by.After, algo.MaxCost)}}}
 	_, err := b.orders.store.Take(ctx, charge, make([]algo.Result, 1))
 	return err
 }

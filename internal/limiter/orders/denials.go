@@ -79,7 +79,8 @@ func (b *Bans) CountDenial(ctx context.Context, w *rule.Window, key []byte, now,
 
 // chargeOf charges n denials. While a shared store is away, this node counts its share.
 func chargeOf(b *rule.Ban, key []byte, n int64) store.Charge {
-	return store.Charge{Counter: b.Counter, Limit: b.Counter.Limit, Key: key, Ask: algo.Ask{Cost: n}, Mode: rule.Shadow, OnStoreError: rule.Local}
+	return store.Charge{Counter: b.Counter, Limit: b.Counter.Limit, Key: key, Ask: algo.Ask{Cost: n}, Mode: rule.Shadow,
+		OnStoreError: rule.Local}
 }
 
 // reached reports whether the denials counted so far are enough for a ban.

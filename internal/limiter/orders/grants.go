@@ -61,7 +61,8 @@ func (g *GrantOrder) Numbers(counter uint64, limit *algo.Limit) *algo.Limit {
 // lowers reports whether g, which is for a key of r, gives it less than r does.
 func (g *GrantOrder) lowers(r *rule.Rule) bool {
 	for _, l := range g.limits {
-		i := slices.IndexFunc(r.Windows, func(w *rule.Window) bool { return w.Counter != nil && w.Counter.ID == l.counter })
+		i := slices.IndexFunc(r.Windows,
+			func(w *rule.Window) bool { return w.Counter != nil && w.Counter.ID == l.counter })
 		if i < 0 || !rule.Lower(l.limit, r.Windows[i].Limit) {
 			return false
 		}
@@ -166,7 +167,8 @@ func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time,
 	}
 	now := t.orders.Now()
 	if until.UnixMicro() <= now {
-		return to, nil, nil, fmt.Errorf("weir: the grant would have ended at %s already", until.UTC().Format(time.RFC3339))
+		return to, nil, nil, fmt.Errorf("weir: the grant would have ended at %s already",
+			until.UTC().Format(time.RFC3339))
 	}
 	g = &GrantOrder{Grant: Grant{
 		Domain: r.Domain, Rule: r.Name, Key: to.parts, Allow: strings.TrimSpace(allow),
@@ -318,13 +320,15 @@ func (t *Grants) resolve(g *GrantOrder, r *rule.Rule, key []byte) error {
 			return fmt.Errorf("%s: %w", a.Rate, err)
 		}
 		if c := windows[i].Counter; a.Rate.N > algo.MaxN && c.Heard() != nil {
-			return fmt.Errorf("%s: the limit %q holds over regions, which tell each other of at most %d requests", a.Rate, r.Name, algo.MaxN)
+			return fmt.Errorf("%s: the limit %q holds over regions, which tell each other of at most %d requests",
+				a.Rate, r.Name, algo.MaxN)
 		}
 		g.limits = append(g.limits, grantedLimit{windows[i].Counter.ID, limit})
 	}
 	for i, ok := range given {
 		if !ok {
-			return fmt.Errorf("nothing is given for %s: the limit %q has %s, and each needs a number", windowText(windows[i]), r.Name, windowList(windows))
+			return fmt.Errorf("nothing is given for %s: the limit %q has %s, and each needs a number",
+				windowText(windows[i]), r.Name, windowList(windows))
 		}
 	}
 	return nil

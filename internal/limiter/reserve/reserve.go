@@ -122,7 +122,8 @@ func (r *Reservations) Commit(ctx context.Context, id string, hits int64) (ok bo
 }
 
 // CommitEach is Commit where actual returns the real cost for each limit, in units.
-func (r *Reservations) CommitEach(ctx context.Context, id string, actual func(r *rule.Rule, estimate int64) int64) (ok bool, err error) {
+func (r *Reservations) CommitEach(ctx context.Context, id string,
+	actual func(r *rule.Rule, estimate int64) int64) (ok bool, err error) {
 	return r.commit(ctx, id, func(r *rule.Rule, c *Charge) int64 { return actual(r, c.Reserved) })
 }
 
@@ -155,7 +156,8 @@ func (r *Reservations) commit(ctx context.Context, id string, actual actualCost)
 
 // settle makes the settlements of notes that were claimed, and returns how many notes could be
 // read.
-func (r *Reservations) settle(ctx context.Context, s store.Reserver, notes [][]byte, actual actualCost) (read int, err error) {
+func (r *Reservations) settle(ctx context.Context, s store.Reserver, notes [][]byte,
+	actual actualCost) (read int, err error) {
 	var (
 		list       []store.Settlement
 		unreadable error

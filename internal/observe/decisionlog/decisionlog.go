@@ -108,7 +108,8 @@ func (l *Log) Hooks() weir.Hooks { return weir.Hooks{Decided: l.decided} }
 // decided hands a decision to Run, if it is to be written.
 func (l *Log) decided(r *weir.Request, d *weir.Decision) {
 	if !l.o.Outcomes.Of(d) {
-		if l.o.Allowed == 0 || recent.Special(d) || !recent.Ordinary(r, d) || l.o.Allowed < 1 && rand.Float64() >= l.o.Allowed {
+		if l.o.Allowed == 0 || recent.Special(d) || !recent.Ordinary(r, d) ||
+			l.o.Allowed < 1 && rand.Float64() >= l.o.Allowed {
 			return
 		}
 	}
@@ -165,7 +166,8 @@ func (l *Log) Run(ctx context.Context) {
 				continue
 			}
 			if err := l.open(); err != nil {
-				l.o.Logger.Error("decisions.log: the file cannot be opened anew, the one from before is written to", "error", err)
+				l.o.Logger.Error("decisions.log: the file cannot be opened anew, the one from before is written to",
+					"error", err)
 			}
 		case <-ctx.Done():
 			for {

@@ -159,7 +159,8 @@ func (e *encoder) limit(r *weir.Request, d *weir.Decision, i int) {
 	p = appendCut(p, w.Rule.Pos.File, mostName)
 	p = binary.AppendUvarint(p, uint64(w.Rule.Pos.Line))
 	for _, v := range [...]int64{
-		c.N, c.Burst, c.Window.Microseconds(), l.Limit, l.SoftLimit, l.Remaining, l.RetryAfter, l.ResetAfter, l.Delay, observe.Asked(r, d, i), int64(l.Descriptor),
+		c.N, c.Burst, c.Window.Microseconds(), l.Limit, l.SoftLimit, l.Remaining, l.RetryAfter, l.ResetAfter, l.Delay,
+		observe.Asked(r, d, i), int64(l.Descriptor),
 	} {
 		p = binary.AppendVarint(p, v)
 	}

@@ -79,7 +79,8 @@ func (g *gate) draw(at int64, random uint64) (power uint8, ok bool) {
 
 // late begins a new second, unless unix is a second that has just ended.
 func (g *gate) late(word uint64, unix int64) uint64 {
-	if late := int32(uint32(word>>38)-uint32(unix)) << (32 - secondBits) >> (32 - secondBits); late < 0 || late > backward {
+	if late := int32(uint32(word>>38)-uint32(unix)) << (32 - secondBits) >> (32 - secondBits); late < 0 ||
+		late > backward {
 		return g.turn(unix)
 	}
 	return word

@@ -117,7 +117,8 @@ func New(o Options) (*Buffer, error) {
 		return nil, fmt.Errorf("recent decisions: %d entries; expected 4 to 10,000,000", o.Entries)
 	}
 	if o.Bytes/int64(o.Entries) < leastBytes {
-		return nil, fmt.Errorf("recent decisions: %d bytes are too few for %d entries; give at least %d", o.Bytes, o.Entries, int64(o.Entries)*leastBytes)
+		return nil, fmt.Errorf("recent decisions: %d bytes are too few for %d entries; give at least %d", o.Bytes,
+			o.Entries, int64(o.Entries)*leastBytes)
 	}
 	if o.Tally == nil {
 		o.Tally = observe.NewTally()

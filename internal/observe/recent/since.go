@@ -78,7 +78,8 @@ func (q *Query) fits(e *Entry) bool {
 		(q.Outcome == "" || e.Outcome == q.Outcome || slices.Contains(e.Marks, q.Outcome)) &&
 		(q.After.IsZero() || !e.Time.Before(q.After) && (q.AfterID == 0 || e.ID != q.AfterID)) &&
 		(q.Before.IsZero() || e.Time.Before(q.Before)) &&
-		(q.Limit == "" || slices.ContainsFunc(e.Limits, func(l Limit) bool { return named(e, &l, q.Limit, q.Domain == "") })) &&
+		(q.Limit == "" || slices.ContainsFunc(e.Limits,
+			func(l Limit) bool { return named(e, &l, q.Limit, q.Domain == "") })) &&
 		(q.Key == "" || e.has(q.Key))
 }
 

@@ -25,7 +25,8 @@ func writeCache(path, space string, v *Version) error {
 	for _, s := range v.Files {
 		files[s.Name] = string(s.Data)
 	}
-	raw, err := json.Marshal(cached{Format: 1, Space: space, Version: v.Number, Digest: hex.EncodeToString(v.Digest[:]), Files: files})
+	raw, err := json.Marshal(cached{Format: 1, Space: space, Version: v.Number, Digest: hex.EncodeToString(v.Digest[:]),
+		Files: files})
 	if err != nil {
 		return err
 	}

@@ -95,7 +95,8 @@ func Follow(ctx context.Context, o FollowOptions) (*Follower, *rule.Set, error) 
 			}
 			return nil, nil, fmt.Errorf("%w; and the cache does not help: %w", err, missing)
 		}
-		o.Logger.Warn("rules are those of the cache until the database gives others", "cache", o.Cache, "version", v.Number, "error", err.Error())
+		o.Logger.Warn("rules are those of the cache until the database gives others", "cache", o.Cache,
+			"version", v.Number, "error", err.Error())
 		f.written = v
 	}
 	f.held = v
@@ -184,7 +185,8 @@ func (f *Follower) away(err error) {
 	since := time.Since(f.reached)
 	if f.warned.IsZero() || time.Since(f.warned) >= lostAfter {
 		f.warned = time.Now()
-		f.o.Logger.Warn("rules cannot be followed; those in force stay", "path", f.o.Address.String(), "away", since.Round(time.Second).String(), "error", err.Error())
+		f.o.Logger.Warn("rules cannot be followed; those in force stay", "path", f.o.Address.String(),
+			"away", since.Round(time.Second).String(), "error", err.Error())
 	}
 	if since >= lostAfter {
 		f.SetBehind(true)
@@ -199,7 +201,8 @@ func (f *Follower) session(ctx context.Context) error {
 	}
 	defer f.leave(ctx, c)
 	// The head is read after this, so that no move of it falls between.
-	if _, err := within(ctx, answerPatience, func(ctx context.Context) (any, error) { return c.Exec(ctx, "listen "+channel) }); err != nil {
+	if _, err := within(ctx, answerPatience,
+		func(ctx context.Context) (any, error) { return c.Exec(ctx, "listen "+channel) }); err != nil {
 		return err
 	}
 	if err := f.look(ctx, c); err != nil {
@@ -328,7 +331,8 @@ func (f *Follower) keep() {
 		return
 	}
 	if err := writeCache(f.o.Cache, f.o.Address.Space, f.held); err != nil {
-		f.o.Logger.Warn("rules are not cached; a start while the database is away would fail", "cache", f.o.Cache, "error", err.Error())
+		f.o.Logger.Warn("rules are not cached; a start while the database is away would fail", "cache", f.o.Cache,
+			"error", err.Error())
 		return
 	}
 	f.written = f.held
@@ -349,11 +353,13 @@ func (f *Follower) report(ctx context.Context, c *pgx.Conn) error {
 	_, err := c.Exec(ctx, `insert into weir_rules.node values ($1, $2, $3, $4, $5, $6, now(), now() + $7 * interval '1 microsecond')
 		on conflict (space, node) do update set version = excluded.version, refused = excluded.refused, error = excluded.error,
 			silent = excluded.silent, at = excluded.at, until = excluded.until`,
-		f.o.Address.Space, f.name, f.held.Number, refused, text, f.silent, (2*f.o.Every + answerPatience).Microseconds())
+		f.o.Address.Space, f.name, f.held.Number, refused, text, f.silent,
+		(2*f.o.Every + answerPatience).Microseconds())
 	if err != nil && !c.IsClosed() && ctx.Err() == nil {
 		if !f.told {
 			f.told = true
-			f.o.Logger.Warn("this node cannot report its rules, and weir rules status does not show it", "error", plain(err).Error())
+			f.o.Logger.Warn("this node cannot report its rules, and weir rules status does not show it",
+				"error", plain(err).Error())
 		}
 		return nil
 	}
@@ -407,7 +413,8 @@ func (f *Follower) hear(p *probe, silent bool) {
 	p.deadline = time.Time{}
 	if silent && !f.silent {
 		f.o.Logger.Warn("no messages arrive from the database of rules, as behind a pooler in transaction mode: changes are seen by looking alone; "+
-			"name the server itself, or a pooler in session mode", "path", f.o.Address.String(), "every", f.o.Every.String())
+			"name the server itself, or a pooler in session mode", "path", f.o.Address.String(), "every",
+			f.o.Every.String())
 	}
 	if !silent && f.silent {
 		f.o.Logger.Info("messages arrive from the database of rules again", "path", f.o.Address.String())

@@ -79,7 +79,8 @@ var errDamaged = errors.New("its files are damaged")
 
 func readVersion(ctx context.Context, c *pgx.Conn, space string, number int64) (*Version, error) {
 	var raw *string
-	v, err := scan(c.QueryRow(ctx, "select "+versionColumns+", v.files::text"+fromVersions+" and v.number = $2", space, number), &raw)
+	v, err := scan(c.QueryRow(ctx, "select "+versionColumns+", v.files::text"+fromVersions+" and v.number = $2", space,
+		number), &raw)
 	if err == ErrNoRules {
 		return nil, &UnusableError{fmt.Sprintf("the space %s has no version %d", space, number)}
 	}
@@ -98,7 +99,8 @@ func readVersion(ctx context.Context, c *pgx.Conn, space string, number int64) (
 
 // Versions returns the last versions, newest first, without their files.
 func (d *DB) Versions(ctx context.Context, n int) ([]*Version, error) {
-	rows, err := d.c.Query(ctx, "select "+versionColumns+fromVersions+" order by v.number desc limit $2", d.address.Space, int64(n))
+	rows, err := d.c.Query(ctx, "select "+versionColumns+fromVersions+" order by v.number desc limit $2",
+		d.address.Space, int64(n))
 	if err != nil {
 		return nil, plain(err)
 	}

@@ -95,7 +95,8 @@ func (a *Address) connect(ctx context.Context) (*pgx.Conn, error) {
 	var schema int
 	err = plain(c.QueryRow(ctx, "select schema from weir_rules.meta").Scan(&schema))
 	if err == nil && schema != schemaVersion {
-		err = fmt.Errorf("the tables of rules have the form %d, and this version of weir knows the form %d", schema, schemaVersion)
+		err = fmt.Errorf("the tables of rules have the form %d, and this version of weir knows the form %d", schema,
+			schemaVersion)
 	}
 	if err != nil {
 		_ = c.Close(ctx)

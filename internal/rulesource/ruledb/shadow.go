@@ -52,7 +52,8 @@ func Shadow(files, before []file.Source) (_ []file.Source, names []string, err e
 		return nil, nil, cannotShadow(strings.Join(names, ", "))
 	}
 	for i, r := range after {
-		if fullName(r) != fullName(have[i]) || inShadow(r) != (inShadow(have[i]) || slices.Contains(names, fullName(r))) {
+		if fullName(r) != fullName(have[i]) ||
+			inShadow(r) != (inShadow(have[i]) || slices.Contains(names, fullName(r))) {
 			return nil, nil, cannotShadow(fullName(r))
 		}
 	}

@@ -42,7 +42,8 @@ const (
 
 // Rules are the files of a version that hold rules, and no tests.
 func (v *Version) Rules() []file.Source {
-	return slices.DeleteFunc(slices.Clone(v.Files), func(s file.Source) bool { return !rulesource.IsRuleFile(path.Base(s.Name)) })
+	return slices.DeleteFunc(slices.Clone(v.Files),
+		func(s file.Source) bool { return !rulesource.IsRuleFile(path.Base(s.Name)) })
 }
 
 // CheckFiles returns why files cannot be a version, whatever rules they hold.
@@ -96,7 +97,8 @@ func CheckText(what, s string) error {
 func checkName(name string) error {
 	base := path.Base(name)
 	if !filepath.IsLocal(filepath.FromSlash(name)) || path.Clean(name) != name || strings.ContainsAny(name, `\:*?"<>|`) || strings.ContainsFunc(name, unicode.IsControl) ||
-		!rulesource.IsRuleFile(base) && !rulesource.IsTestFile(base) || strings.HasPrefix(name, ".") || strings.Contains(name, "/.") {
+		!rulesource.IsRuleFile(base) && !rulesource.IsTestFile(base) || strings.HasPrefix(name, ".") ||
+		strings.Contains(name, "/.") {
 		return fmt.Errorf("%q is no name of a rule file below a folder", name)
 	}
 	return nil

@@ -47,7 +47,9 @@ func prepare(ctx context.Context, tx pgx.Tx) (withoutRoles bool, err error) {
 	}
 	var encoding string
 	var there bool
-	if err := tx.QueryRow(ctx, "select current_setting('server_encoding'), to_regclass('weir_rules.meta') is not null").Scan(&encoding, &there); err != nil {
+	if err := tx.QueryRow(ctx,
+		"select current_setting('server_encoding'), to_regclass('weir_rules.meta') is not null").Scan(&encoding,
+		&there); err != nil {
 		return false, err
 	}
 	if encoding != "UTF8" {
@@ -59,7 +61,8 @@ func prepare(ctx context.Context, tx pgx.Tx) (withoutRoles bool, err error) {
 			return false, err
 		}
 		if schema > schemaVersion {
-			return false, fmt.Errorf("the tables of rules have the form %d, and this version of weir knows the form %d", schema, schemaVersion)
+			return false, fmt.Errorf("the tables of rules have the form %d, and this version of weir knows the form %d",
+				schema, schemaVersion)
 		}
 	}
 	if _, err := tx.Conn().PgConn().Exec(ctx, schemaSQL).ReadAll(); err != nil {
@@ -155,7 +158,8 @@ func (d *DB) Prune(ctx context.Context, keep int, author, note string) (dropped 
 	if err := errors.Join(CheckText("author", author), CheckText("note", note)); err != nil {
 		return 0, err
 	}
-	err = d.c.QueryRow(ctx, "select weir_rules.prune($1, $2, $3, $4)", d.address.Space, int64(keep), author, note).Scan(&dropped)
+	err = d.c.QueryRow(ctx, "select weir_rules.prune($1, $2, $3, $4)", d.address.Space, int64(keep), author,
+		note).Scan(&dropped)
 	return dropped, plain(err)
 }
 

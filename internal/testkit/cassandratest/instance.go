@@ -173,12 +173,17 @@ func (i *instance) configure(t testing.TB, options []string) {
 
 // opened are the packages of Java that Cassandra's own start script opens.
 var opened = []string{
-	"java.base/java.io", "java.base/java.lang", "java.base/java.lang.module", "java.base/java.lang.ref", "java.base/java.lang.reflect",
-	"java.base/java.nio", "java.base/java.util", "java.base/java.util.concurrent", "java.base/java.util.concurrent.atomic",
-	"java.base/jdk.internal.loader", "java.base/jdk.internal.math", "java.base/jdk.internal.misc", "java.base/jdk.internal.module",
-	"java.base/jdk.internal.ref", "java.base/jdk.internal.reflect", "java.base/jdk.internal.util.jar", "java.base/sun.nio.ch",
+	"java.base/java.io", "java.base/java.lang", "java.base/java.lang.module", "java.base/java.lang.ref",
+	"java.base/java.lang.reflect",
+	"java.base/java.nio", "java.base/java.util", "java.base/java.util.concurrent",
+	"java.base/java.util.concurrent.atomic",
+	"java.base/jdk.internal.loader", "java.base/jdk.internal.math", "java.base/jdk.internal.misc",
+	"java.base/jdk.internal.module",
+	"java.base/jdk.internal.ref", "java.base/jdk.internal.reflect", "java.base/jdk.internal.util.jar",
+	"java.base/sun.nio.ch",
 	"java.management.rmi/com.sun.jmx.remote.internal.rmi", "java.rmi/sun.rmi.registry", "java.rmi/sun.rmi.server",
-	"java.rmi/sun.rmi.transport.tcp", "java.sql/java.sql", "jdk.management/com.sun.management.internal", "jdk.unsupported/sun.misc",
+	"java.rmi/sun.rmi.transport.tcp", "java.sql/java.sql", "jdk.management/com.sun.management.internal",
+	"jdk.unsupported/sun.misc",
 }
 
 // launch starts the server and waits until it answers.

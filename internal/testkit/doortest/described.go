@@ -252,7 +252,8 @@ func (d *Described) readSchema(s *Schema) error {
 	}
 	types := s.Types()
 	switch {
-	case len(types) == 0 && (len(s.Enum) > 0 || s.Const != nil || s.Format != "" || len(s.Properties) > 0 || s.Items != nil):
+	case len(types) == 0 && (len(s.Enum) > 0 || s.Const != nil || s.Format != "" || len(s.Properties) > 0 ||
+		s.Items != nil):
 		return fmt.Errorf("it has no type")
 	case slices.Contains(types, "integer") && s.Format != "int64" && s.Format != "int32":
 		return fmt.Errorf("an integer has no format: generators make one of 32 bits of it")
@@ -437,10 +438,12 @@ func (d *Described) Check(s *Schema, v any) error {
 			return err
 		}
 	}
-	if types := s.Types(); len(types) > 0 && !slices.ContainsFunc(types, func(t string) bool { return isOf(t, s.Format, v) }) {
+	if types := s.Types(); len(types) > 0 &&
+		!slices.ContainsFunc(types, func(t string) bool { return isOf(t, s.Format, v) }) {
 		return fmt.Errorf("%v is no %s %s", v, strings.Join(types, " or "), s.Format)
 	}
-	if len(s.Enum) > 0 && v != nil && !slices.ContainsFunc(s.Enum, func(e any) bool { return fmt.Sprint(e) == fmt.Sprint(v) }) {
+	if len(s.Enum) > 0 && v != nil &&
+		!slices.ContainsFunc(s.Enum, func(e any) bool { return fmt.Sprint(e) == fmt.Sprint(v) }) {
 		return fmt.Errorf("%v is none of %v", v, s.Enum)
 	}
 	if s.Const != nil && fmt.Sprint(s.Const) != fmt.Sprint(v) {
@@ -453,7 +456,8 @@ func (d *Described) Check(s *Schema, v any) error {
 		}
 	case json.Number:
 		x, _ := v.Float64()
-		if s.Minimum != nil && x < *s.Minimum || s.Maximum != nil && x > *s.Maximum || s.ExclusiveMinimum != nil && x <= *s.ExclusiveMinimum {
+		if s.Minimum != nil && x < *s.Minimum || s.Maximum != nil && x > *s.Maximum ||
+			s.ExclusiveMinimum != nil && x <= *s.ExclusiveMinimum {
 			return fmt.Errorf("%v is out of range", v)
 		}
 	case []any:

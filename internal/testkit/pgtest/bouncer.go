@@ -47,7 +47,8 @@ func (s *Server) Bouncer(mode string, options ...string) *Bouncer {
 		fmt.Sprintf("* = host=127.0.0.1 port=%d", s.port),
 		"[pgbouncer]",
 		"listen_addr = 127.0.0.1", fmt.Sprint("listen_port = ", port), "unix_socket_dir =",
-		"auth_type = any", "pool_mode = " + mode, "server_login_retry = 1", "log_connections = 0", "log_disconnections = 0",
+		"auth_type = any", "pool_mode = " + mode, "server_login_retry = 1", "log_connections = 0",
+		"log_disconnections = 0",
 		// pgbouncer knows the parameters of a connection that it can set again, and no other.
 		"ignore_startup_parameters = extra_float_digits,search_path",
 	}, options...)

@@ -118,7 +118,8 @@ func (s *Server) startsBare() error {
 	if err := bare.owner.copy(data, bare.data()); err != nil {
 		return err
 	}
-	bare.write("postgresql.conf", fmt.Sprintf("listen_addresses = '127.0.0.1'\nport = %d\nunix_socket_directories = '%s'\n", s.port, bare.Dir))
+	bare.write("postgresql.conf",
+		fmt.Sprintf("listen_addresses = '127.0.0.1'\nport = %d\nunix_socket_directories = '%s'\n", s.port, bare.Dir))
 	if err := bare.Launch(s.T); err != nil {
 		return fmt.Errorf("%w\n%s", err, bare.Tail())
 	}
@@ -211,7 +212,8 @@ func installed(t testing.TB) {
 		t.Skipf("%s does not run: %v: %.200s", path, err, text)
 	}
 	if n := majorOf(string(text)); n > 0 && n < oldest {
-		t.Skipf("%s is too old; Weir needs PostgreSQL %d; on Debian 12 or newer: apt-get install postgresql", strings.TrimSpace(string(text)), oldest)
+		t.Skipf("%s is too old; Weir needs PostgreSQL %d; on Debian 12 or newer: apt-get install postgresql",
+			strings.TrimSpace(string(text)), oldest)
 	}
 }
 
@@ -304,7 +306,8 @@ func (s *Server) Number(sql string, args ...any) int64 {
 func (s *Server) with(timeout time.Duration, f func(ctx context.Context, c *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	c, err := pgx.Connect(ctx, fmt.Sprintf("host=%s port=%d user=postgres dbname=%s sslmode=disable", s.Dir, s.port, s.db))
+	c, err := pgx.Connect(ctx,
+		fmt.Sprintf("host=%s port=%d user=postgres dbname=%s sslmode=disable", s.Dir, s.port, s.db))
 	if err != nil {
 		return err
 	}

@@ -20,16 +20,18 @@ func (s *Server) Replica(options ...string) *Server {
 	if s.tls {
 		from = fmt.Sprintf("host=%s port=%d user=postgres", s.Dir, s.port)
 	}
-	r := start(s.T, s.tls, append([]string{"primary_conninfo = '" + from + "'", "hot_standby = on"}, options...), func(r *Server) error {
-		cmd := exec.Command(binary(s.T, "pg_basebackup"), "-D", r.data(), "-d", from, "-X", "stream", "-c", "fast", "--no-sync")
-		cmd.Dir = r.Dir
-		r.owner.run(cmd)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("pg_basebackup: %w\n%s", err, out)
-		}
-		r.write("standby.signal", "")
-		return nil
-	})
+	r := start(s.T, s.tls, append([]string{"primary_conninfo = '" + from + "'", "hot_standby = on"}, options...),
+		func(r *Server) error {
+			cmd := exec.Command(binary(s.T, "pg_basebackup"), "-D", r.data(), "-d", from, "-X", "stream", "-c", "fast",
+				"--no-sync")
+			cmd.Dir = r.Dir
+			r.owner.run(cmd)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("pg_basebackup: %w\n%s", err, out)
+			}
+			r.write("standby.signal", "")
+			return nil
+		})
 	patience.Until(s.T, "the replica follows", func() bool {
 		return s.Number("select count(*) from pg_stat_replication where state = 'streaming'") > 0
 	})
@@ -65,10 +67,12 @@ func StartTLS(t testing.TB, options ...string) (*Server, TLS) {
 	t.Helper()
 	dir := t.TempDir()
 	ca := testproc.NewAuthority(t)
-	files := TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "client.pem"), Key: filepath.Join(dir, "client.key")}
+	files := TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "client.pem"),
+		Key: filepath.Join(dir, "client.key")}
 	ca.Write(t, files.CA)
 	ca.IssueClient(t, files.Cert, files.Key)
-	options = append([]string{"ssl = on", "ssl_cert_file = 'server.pem'", "ssl_key_file = 'server.key'", "ssl_ca_file = 'ca.pem'"}, options...)
+	options = append([]string{"ssl = on", "ssl_cert_file = 'server.pem'", "ssl_key_file = 'server.key'",
+		"ssl_ca_file = 'ca.pem'"}, options...)
 	s := start(t, true, options, func(s *Server) error {
 		if err := s.owner.copy(template(t), s.data()); err != nil {
 			return err

@@ -121,7 +121,8 @@ var place = regexp.MustCompile(`^\S+\.go:\d+: `)
 type failure struct{ name, text string }
 
 func newReport(w io.Writer) *report {
-	return &report{w: w, output: map[id]*strings.Builder{}, builds: map[string]*strings.Builder{}, tests: map[string]*tests{}}
+	return &report{w: w, output: map[id]*strings.Builder{}, builds: map[string]*strings.Builder{},
+		tests: map[string]*tests{}}
 }
 
 // line takes one line of go test's output; one that is no event is shown as it is.

@@ -24,7 +24,8 @@ func StartCluster(t testing.TB, masters, replicas int, options ...string) *Clust
 	t.Helper()
 	c := &Cluster{t: t}
 	config := func(port int) []string {
-		return append(replication(options), fmt.Sprint("port ", port), "cluster-enabled yes", "cluster-announce-ip 127.0.0.1",
+		return append(replication(options), fmt.Sprint("port ", port), "cluster-enabled yes",
+			"cluster-announce-ip 127.0.0.1",
 			"cluster-node-timeout 2000", "cluster-replica-validity-factor 0", "cluster-allow-replica-migration no")
 	}
 	for range masters * (1 + replicas) {
@@ -44,7 +45,8 @@ func StartCluster(t testing.TB, masters, replicas int, options ...string) *Clust
 			node.Do("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(other.port))
 		}
 	}
-	eventually(t, "all nodes know each other", func() bool { return c.all(func(v view) bool { return v.masters == len(c.nodes) }) })
+	eventually(t, "all nodes know each other",
+		func() bool { return c.all(func(v view) bool { return v.masters == len(c.nodes) }) })
 	for i, node := range c.nodes[masters:] {
 		node.Do("CLUSTER", "REPLICATE", id(c.nodes[i%masters]))
 	}

@@ -75,7 +75,8 @@ func StartSentinel(t testing.TB, options ...string) *Sentinel {
 		// made a replica again. A replica must have answered within five times PING-PERIOD and
 		// three times INFO-PERIOD to become a master. A sentinel that was kept waiting for
 		// TILT-TRIGGER, by a slow disk say, trusts nothing that it sees for TILT-PERIOD.
-		one.Do("SENTINEL", "DEBUG", "PING-PERIOD", "500", "INFO-PERIOD", "1000", "ASK-PERIOD", "200", "PUBLISH-PERIOD", "1000",
+		one.Do("SENTINEL", "DEBUG", "PING-PERIOD", "500", "INFO-PERIOD", "1000", "ASK-PERIOD", "200",
+			"PUBLISH-PERIOD", "1000",
 			"TILT-TRIGGER", "500", "TILT-PERIOD", "1000")
 	}
 	return s
@@ -209,7 +210,8 @@ func (s *Sentinel) copied(offset int64) *Server {
 			if server == master || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrDeadlineExceeded) {
 				continue
 			}
-			if role, _ := reply.([]any); len(role) < 5 || role[0] != "slave" || role[2] != int64(master.port) || role[3] != "connected" {
+			if role, _ := reply.([]any); len(role) < 5 || role[0] != "slave" || role[2] != int64(master.port) ||
+				role[3] != "connected" {
 				return false
 			} else if has, _ := role[4].(int64); has < offset {
 				return false

@@ -22,7 +22,8 @@ func StartTLS(t testing.TB, options ...string) (*Server, TLS) {
 	t.Helper()
 	dir := t.TempDir()
 	ca := testproc.NewAuthority(t)
-	files := TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "client.pem"), Key: filepath.Join(dir, "client.key")}
+	files := TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "client.pem"),
+		Key: filepath.Join(dir, "client.key")}
 	cert, key := filepath.Join(dir, "server.pem"), filepath.Join(dir, "server.key")
 	ca.Write(t, files.CA)
 	ca.IssueServer(t, cert, key)
@@ -37,7 +38,8 @@ func StartTLS(t testing.TB, options ...string) (*Server, TLS) {
 		config: func(port int) []string {
 			return []string{
 				"port 0", fmt.Sprint("tls-port ", port), "tls-auth-clients no",
-				fmt.Sprintf("tls-ca-cert-file %q", files.CA), fmt.Sprintf("tls-cert-file %q", cert), fmt.Sprintf("tls-key-file %q", key),
+				fmt.Sprintf("tls-ca-cert-file %q", files.CA), fmt.Sprintf("tls-cert-file %q", cert),
+				fmt.Sprintf("tls-key-file %q", key),
 			}
 		},
 		needs: "TLS",

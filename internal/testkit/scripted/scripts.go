@@ -21,21 +21,22 @@ type Script struct {
 
 // Scripts has one for each verdict.
 var Scripts = []Script{
-	{"broken", "limits:\n  - name: each\n    if: 'query.plan != \"free\"'\n    per: [ip]\n    allow: 20/min\n", "each", 24 * time.Hour, func(w *World, half bool) {
-		// Those without the parameter make the expression fail: 2 % or 0.5 % of the requests.
-		every := 50
-		if half {
-			every = 200
-		}
-		for i := range 4000 {
-			path := "/?plan=paid"
-			if i%every == 0 {
-				path = "/"
+	{"broken", "limits:\n  - name: each\n    if: 'query.plan != \"free\"'\n    per: [ip]\n    allow: 20/min\n", "each",
+		24 * time.Hour, func(w *World, half bool) {
+			// Those without the parameter make the expression fail: 2 % or 0.5 % of the requests.
+			every := 50
+			if half {
+				every = 200
 			}
-			w.at(w.sometime(), func() { w.send(address(i%400), "", path, 200) })
-		}
-		w.at(time.Hour, func() { w.burstOn("/?plan=paid", address(1000), "", 15, true, 200) })
-	}, "reserve"},
+			for i := range 4000 {
+				path := "/?plan=paid"
+				if i%every == 0 {
+					path = "/"
+				}
+				w.at(w.sometime(), func() { w.send(address(i%400), "", path, 200) })
+			}
+			w.at(time.Hour, func() { w.burstOn("/?plan=paid", address(1000), "", 15, true, 200) })
+		}, "reserve"},
 	{"loose_crowd", perUser, "each", 150 * time.Minute, func(w *World, half bool) {
 		// 25 clients a minute; then 125 or 35, while the service is saturated.
 		crowd := 125
@@ -55,25 +56,27 @@ var Scripts = []Script{
 		}
 		w.at(time.Hour, func() { w.burst("192.0.2.1", "eager", 15, true, 200) })
 	}, "reserve"},
-	{"loose_few", "limits:\n  - name: each\n    per: [user|ip]\n    allow: 2000/min\n", "each", 150 * time.Minute, func(w *World, half bool) {
-		// 25 clients a minute, and one with 75 or 10 requests while the service is saturated.
-		few := 75
-		if half {
-			few = 10
-		}
-		w.saturated = func(minute int) bool { return minute >= 100 && minute < 105 }
-		for minute := range 150 {
-			for i := range 23 + w.rng.IntN(5) {
-				at := time.Duration(minute)*time.Minute + time.Duration(w.rng.IntN(40))*time.Second
-				w.at(at, func() { w.browse("192.0.2.1", fmt.Sprintf("u%d-%d", minute%20, i), 1) })
+	{"loose_few", "limits:\n  - name: each\n    per: [user|ip]\n    allow: 2000/min\n", "each", 150 * time.Minute,
+		func(w *World, half bool) {
+			// 25 clients a minute, and one with 75 or 10 requests while the service is saturated.
+			few := 75
+			if half {
+				few = 10
 			}
-			for range few {
-				if w.saturated(minute) {
-					w.at(time.Duration(minute)*time.Minute+time.Duration(w.rng.IntN(60_000))*time.Millisecond, func() { w.send("192.0.2.1", "eager", "/", 200) })
+			w.saturated = func(minute int) bool { return minute >= 100 && minute < 105 }
+			for minute := range 150 {
+				for i := range 23 + w.rng.IntN(5) {
+					at := time.Duration(minute)*time.Minute + time.Duration(w.rng.IntN(40))*time.Second
+					w.at(at, func() { w.browse("192.0.2.1", fmt.Sprintf("u%d-%d", minute%20, i), 1) })
+				}
+				for range few {
+					if w.saturated(minute) {
+						w.at(time.Duration(minute)*time.Minute+time.Duration(w.rng.IntN(60_000))*time.Millisecond,
+							func() { w.send("192.0.2.1", "eager", "/", 200) })
+					}
 				}
 			}
-		}
-	}, "too_early"},
+		}, "too_early"},
 	{"strict", perUser, "each", 24 * time.Hour, func(w *World, half bool) {
 		// Of 1,500 signed-in clients 6 or 1 ask for more than the limit. Scrapers get no good
 		// answers.
@@ -144,15 +147,16 @@ var Scripts = []Script{
 			w.visits(address(i), "", 1, 1)
 		}
 	}, "too_early"},
-	{"never_binding", "limits:\n  - name: each\n    per: [ip]\n    allow: 100/min\n", "each", 24 * time.Hour, func(w *World, half bool) {
-		n := 2600
-		if half {
-			n = 1200
-		}
-		for i := range n {
-			w.visits(address(i), "", 1, 5)
-		}
-	}, "too_early"},
+	{"never_binding", "limits:\n  - name: each\n    per: [ip]\n    allow: 100/min\n", "each", 24 * time.Hour,
+		func(w *World, half bool) {
+			n := 2600
+			if half {
+				n = 1200
+			}
+			for i := range n {
+				w.visits(address(i), "", 1, 5)
+			}
+		}, "too_early"},
 	{"reserve", perIP, "each", 24 * time.Hour, func(w *World, half bool) {
 		requests := 15
 		if half {

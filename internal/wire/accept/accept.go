@@ -73,7 +73,8 @@ func matches(name, mediaType string) int {
 	case strings.EqualFold(name, mediaType):
 		return 3
 	case mediaType == "application/json" && len(name) > len("application/+json") &&
-		strings.EqualFold(name[:len("application/")], "application/") && strings.EqualFold(name[len(name)-len("+json"):], "+json"):
+		strings.EqualFold(name[:len("application/")], "application/") &&
+		strings.EqualFold(name[len(name)-len("+json"):], "+json"):
 		return 3 // problem details and the like: a client that reads those reads JSON
 	case name == "*/*":
 		return 1

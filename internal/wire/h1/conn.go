@@ -121,7 +121,8 @@ func (c *conn) handOver() {
 		// To net/http the connection is a new one, on which this would begin HTTP/2. Who is behind
 		// a proxy must not be able to change the protocol of its connection.
 		c.bound()
-		_, _ = io.WriteString(c.nc, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")
+		_, _ = io.WriteString(c.nc,
+			"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")
 		return
 	}
 	b := &begun{Conn: c.nc, lingers: c.s.lingers, rest: c.in[c.r:c.w:c.w], err: c.failed}

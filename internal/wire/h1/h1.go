@@ -65,9 +65,11 @@ func New(s *http.Server) *Server {
 		}
 		return max(d, 0)
 	}
-	h := &Server{rest: s, handler: s.Handler, handed: newHanded(), lingers: listen.NewLingers(), maxHead: maxHead, timeouts: timeouts{
-		header: or(s.ReadHeaderTimeout, s.ReadTimeout), read: max(s.ReadTimeout, 0), write: max(s.WriteTimeout, 0), idle: or(s.IdleTimeout, s.ReadTimeout),
-	}}
+	h := &Server{rest: s, handler: s.Handler, handed: newHanded(), lingers: listen.NewLingers(), maxHead: maxHead,
+		timeouts: timeouts{
+			header: or(s.ReadHeaderTimeout, s.ReadTimeout), read: max(s.ReadTimeout, 0), write: max(s.WriteTimeout, 0),
+			idle: or(s.IdleTimeout, s.ReadTimeout),
+		}}
 	if h.handler == nil {
 		h.handler = http.DefaultServeMux
 	}
@@ -75,9 +77,10 @@ func New(s *http.Server) *Server {
 		h.maxHead = min(h.maxHead, s.MaxHeaderBytes)
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
-	h.conns = listen.NewGroup(h.newConn, listen.GroupOptions{Cancel: h.cancel, Retrying: func(err error, pause time.Duration) {
-		h.logf("http: Accept error: %v; retrying in %v", err, pause)
-	}})
+	h.conns = listen.NewGroup(h.newConn,
+		listen.GroupOptions{Cancel: h.cancel, Retrying: func(err error, pause time.Duration) {
+			h.logf("http: Accept error: %v; retrying in %v", err, pause)
+		}})
 	h.pool.New = func() any { return newWork() }
 	s.Handler = http.HandlerFunc(h.serveRest)
 	more := s.ConnContext

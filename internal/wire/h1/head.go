@@ -112,7 +112,8 @@ func (h *head) request(b []byte, line span) bool {
 	s := line.of(b)
 	h.method, _ = methodOf(s)
 	method := len(h.method) + 1
-	if h.method == "" || len(s) <= method+len(version) || string(s[len(s)-len(version):]) != version || s[method] != '/' {
+	if h.method == "" || len(s) <= method+len(version) || string(s[len(s)-len(version):]) != version ||
+		s[method] != '/' {
 		return false
 	}
 	h.target = span{line.from + method, line.to - len(version)}
@@ -267,7 +268,8 @@ func (h *head) fill(r *http.Request, u *url.URL, values []string, b []byte) ([]s
 		r.Header[name] = values[n-1 : n : n]
 	}
 	if h.hasPragma { // as net/http does (RFC 9111, 5.4)
-		if pragma := r.Header["Pragma"]; len(pragma) > 0 && pragma[0] == "no-cache" && r.Header["Cache-Control"] == nil {
+		if pragma := r.Header["Pragma"]; len(pragma) > 0 && pragma[0] == "no-cache" &&
+			r.Header["Cache-Control"] == nil {
 			r.Header["Cache-Control"] = []string{"no-cache"}
 		}
 	}
@@ -281,7 +283,8 @@ func parseTarget(u *url.URL, s string) bool {
 	plain := !found || query != "" // an empty one sets ForceQuery
 	for i := 0; plain && i < len(path); i++ {
 		c := path[i]
-		plain = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '/' || c == '-' || c == '.' || c == '_' || c == '~'
+		plain = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '/' || c == '-' ||
+			c == '.' || c == '_' || c == '~'
 	}
 	if plain {
 		*u = url.URL{Path: path, RawQuery: query}

@@ -139,7 +139,8 @@ const (
 func newConn(p *session, nc net.Conn, state *tls.ConnectionState) *conn {
 	s, raw := p.s, p.raw
 	peer := raw.RemoteAddr()
-	c := &conn{s: s, session: p, nc: nc, tls: state, handler: s.o.Handler, remote: peer.String(), client: s.clientOf(peer), headers: newHeaderReader(s), in: make([]byte, minInput)}
+	c := &conn{s: s, session: p, nc: nc, tls: state, handler: s.o.Handler, remote: peer.String(),
+		client: s.clientOf(peer), headers: newHeaderReader(s), in: make([]byte, minInput)}
 	ctx := context.WithValue(s.ctx, http.LocalAddrContextKey, nc.LocalAddr())
 	if h := p.handed; h != nil {
 		ctx, c.handler = h.ctx, h.handler
@@ -215,8 +216,9 @@ func (c *conn) readPreface() bool {
 		if got := c.in[:min(c.w, len(preface))]; !strings.HasPrefix(preface, string(got)) {
 			if method, _, ok := bytes.Cut(c.in[:c.w], []byte(" /")); ok && validMethod(method) && handed == nil {
 				const text = "This port speaks gRPC, which is HTTP/2: over TLS, or by prior knowledge.\n"
-				_, _ = fmt.Fprintf(c.nc, "HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nConnection: close\r\n"+
-					"Content-Length: %d\r\n\r\n%s", len(text), text)
+				_, _ = fmt.Fprintf(c.nc,
+					"HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nConnection: close\r\n"+
+						"Content-Length: %d\r\n\r\n%s", len(text), text)
 				c.linger()
 			}
 			return false
@@ -259,7 +261,8 @@ func (c *conn) readFrames() error {
 			}
 			c.r += frameHeaderLen + length
 			id := binary.BigEndian.Uint32(h[5:]) & (1<<31 - 1)
-			if err := c.frame(h[3], h[4], id, h[frameHeaderLen:frameHeaderLen+length:frameHeaderLen+length]); err != nil {
+			if err := c.frame(h[3], h[4], id,
+				h[frameHeaderLen:frameHeaderLen+length:frameHeaderLen+length]); err != nil {
 				return err
 			}
 		}

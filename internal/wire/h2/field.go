@@ -10,19 +10,26 @@ import (
 // staticNames are the names of HPACK's static table (RFC 7541, appendix A) that answers have, as
 // net/http spells them, with their indexes there.
 var staticNames = map[string]byte{
-	"Accept-Ranges": 18, "Access-Control-Allow-Origin": 20, "Age": 21, "Allow": 22, "Cache-Control": 24, "Content-Disposition": 25,
-	"Content-Encoding": 26, "Content-Language": 27, "Content-Length": 28, "Content-Location": 29, "Content-Range": 30,
+	"Accept-Ranges": 18, "Access-Control-Allow-Origin": 20, "Age": 21, "Allow": 22, "Cache-Control": 24,
+	"Content-Disposition": 25,
+	"Content-Encoding":    26, "Content-Language": 27, "Content-Length": 28, "Content-Location": 29, "Content-Range": 30,
 	"Content-Type": 31, "Date": 33, "Etag": 34, "Expires": 36, "Last-Modified": 44, "Link": 45, "Location": 46,
-	"Retry-After": 53, "Server": 54, "Set-Cookie": 55, "Strict-Transport-Security": 56, "Vary": 59, "Via": 60, "Www-Authenticate": 61,
+	"Retry-After": 53, "Server": 54, "Set-Cookie": 55, "Strict-Transport-Security": 56, "Vary": 59, "Via": 60,
+	"Www-Authenticate": 61,
 }
 
 // sharedNames are those whose values may go into the client's dynamic table. The first is none.
 var sharedNames = [...]string{
-	"", "accept-ranges", "access-control-allow-credentials", "access-control-allow-headers", "access-control-allow-methods",
-	"access-control-allow-origin", "access-control-expose-headers", "allow", "alt-svc", "cache-control", "content-encoding",
-	"content-language", "content-type", "date", "expires", "permissions-policy", "ratelimit", "ratelimit-limit", "ratelimit-policy",
-	"ratelimit-remaining", "ratelimit-reset", "referrer-policy", "retry-after", "server", "strict-transport-security", "vary", "via",
-	"x-content-type-options", "x-frame-options", "x-powered-by", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
+	"", "accept-ranges", "access-control-allow-credentials", "access-control-allow-headers",
+	"access-control-allow-methods",
+	"access-control-allow-origin", "access-control-expose-headers", "allow", "alt-svc", "cache-control",
+	"content-encoding",
+	"content-language", "content-type", "date", "expires", "permissions-policy", "ratelimit", "ratelimit-limit",
+	"ratelimit-policy",
+	"ratelimit-remaining", "ratelimit-reset", "referrer-policy", "retry-after", "server", "strict-transport-security",
+	"vary", "via",
+	"x-content-type-options", "x-frame-options", "x-powered-by", "x-ratelimit-limit", "x-ratelimit-remaining",
+	"x-ratelimit-reset",
 }
 
 // fieldCodes has the codes of both.

@@ -182,7 +182,8 @@ func (c *conn) settle() (pressed bool) {
 // settleReader is settle for the reader, which knows its own memory. It is called at the end of
 // each batch, and looks at bodies and answers, too, which the server knows of already.
 func (c *conn) settleReader() (pressed bool) {
-	c.reader = len(c.in) - minInput + cap(c.block) + cap(c.scratch) + cap(c.plain) + len(c.freeStreams)*streamCost/2 + c.headers.spare()
+	c.reader = len(c.in) - minInput + cap(c.block) + cap(c.scratch) + cap(c.plain) + len(c.freeStreams)*streamCost/2 +
+		c.headers.spare()
 	more := c.held > c.heldBefore
 	c.heldBefore = c.held
 	pressed = c.settle()

@@ -296,7 +296,8 @@ func (h *headerReader) complete(r *request) {
 		}
 		return
 	}
-	if h.seen&(seenScheme|seenPath) != seenScheme|seenPath || r.scheme == "" || r.path == "" || r.path[0] != '/' && r.path != "*" {
+	if h.seen&(seenScheme|seenPath) != seenScheme|seenPath || r.scheme == "" || r.path == "" ||
+		r.path[0] != '/' && r.path != "*" {
 		r.malformed = true
 	}
 	if r.method == "POST" && isGRPC(r.contentType) {

@@ -68,7 +68,8 @@ type Server struct {
 
 // New returns a server that waits for Serve.
 func New(o Options) *Server {
-	s := &Server{o: o.orDefaults(), jobs: shed.NewQueue[*job](o.Line), wake: make(chan struct{}), handing: make(chan handling), freed: make(chan struct{}, 1)}
+	s := &Server{o: o.orDefaults(), jobs: shed.NewQueue[*job](o.Line), wake: make(chan struct{}),
+		handing: make(chan handling), freed: make(chan struct{}, 1)}
 	if o.Turn != nil {
 		if _, status := o.Turn(nil); status.Message != "" {
 			s.often = status

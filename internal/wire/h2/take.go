@@ -319,7 +319,8 @@ func (c *conn) header(id uint32, end, selfish bool, block []byte) error {
 	}
 	switch {
 	case r.tooLarge:
-		return c.refuse(st, http.StatusRequestHeaderFieldsTooLarge, Status{codeResourceExhausted, "the header of the request is too large"})
+		return c.refuse(st, http.StatusRequestHeaderFieldsTooLarge,
+			Status{codeResourceExhausted, "the header of the request is too large"})
 	case r.unary == nil:
 		return c.startHandler(st)
 	case r.badTimeout:

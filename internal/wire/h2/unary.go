@@ -23,7 +23,8 @@ const prefixLen = 5
 func (c *conn) collect(st *stream, p []byte) *Status {
 	if len(p) > 0 {
 		if !c.hold(st, len(p)) {
-			return &Status{codeResourceExhausted, "too many requests are under way whose messages have not come in whole"}
+			return &Status{codeResourceExhausted,
+				"too many requests are under way whose messages have not come in whole"}
 		}
 		st.in = append(st.in, p...)
 	}
@@ -155,7 +156,8 @@ func (c *conn) message(r *request, body []byte) ([]byte, *Status) {
 	case r.encoding == "" || r.encoding == "identity":
 		return nil, &Status{codeInternal, "compressed flag set with identity or empty encoding"}
 	case r.encoding != "gzip":
-		return nil, &Status{codeUnimplemented, "messages cannot be compressed with " + strconv.Quote(r.encoding) + ", but with gzip"}
+		return nil, &Status{codeUnimplemented,
+			"messages cannot be compressed with " + strconv.Quote(r.encoding) + ", but with gzip"}
 	}
 	plain, refused := c.s.gunzip(c.plain[:0], body)
 	c.plain = plain
@@ -184,7 +186,8 @@ func (s *Server) gunzip(out, b []byte) ([]byte, *Status) {
 	buffer := bytes.NewBuffer(out)
 	n, err := buffer.ReadFrom(io.LimitReader(z, int64(s.o.MaxMessage)+1))
 	if n > int64(s.o.MaxMessage) {
-		return nil, &Status{codeResourceExhausted, fmt.Sprintf("received message after decompression larger than max %d", s.o.MaxMessage)}
+		return nil, &Status{codeResourceExhausted,
+			fmt.Sprintf("received message after decompression larger than max %d", s.o.MaxMessage)}
 	}
 	if err != nil {
 		return broken(err)

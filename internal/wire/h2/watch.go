@@ -10,7 +10,8 @@ import (
 func (s *Server) watchAll() {
 	every := time.Second
 	o := &s.o
-	for _, d := range []time.Duration{o.HandshakeTimeout, o.RequestTimeout, o.WriteTimeout, o.WindowTimeout, o.IdleTimeout, o.KeepaliveTime, o.KeepaliveTimeout, o.MaxAge, o.MaxAgeGrace} {
+	for _, d := range []time.Duration{o.HandshakeTimeout, o.RequestTimeout, o.WriteTimeout, o.WindowTimeout,
+		o.IdleTimeout, o.KeepaliveTime, o.KeepaliveTimeout, o.MaxAge, o.MaxAgeGrace} {
 		every = min(every, max(d/4, time.Millisecond))
 	}
 	ticker := time.NewTicker(every)

@@ -218,13 +218,15 @@ func (c *conn) answer(st *stream, message []byte, s Status) {
 	if direct {
 		c.sendWindow -= size
 		c.out = appendFrameHeader(c.out, size, frameData, 0, st.id)
-		c.out = append(c.out, 0, byte(len(message)>>24), byte(len(message)>>16), byte(len(message)>>8), byte(len(message)))
+		c.out = append(c.out, 0, byte(len(message)>>24), byte(len(message)>>16), byte(len(message)>>8),
+			byte(len(message)))
 		c.out = append(c.out, message...)
 		c.trailOK(st)
 		return
 	}
 	st.out = make([]byte, 0, size)
-	st.out = append(st.out, 0, byte(len(message)>>24), byte(len(message)>>16), byte(len(message)>>8), byte(len(message)))
+	st.out = append(st.out, 0, byte(len(message)>>24), byte(len(message)>>16), byte(len(message)>>8),
+		byte(len(message)))
 	st.out = append(st.out, message...)
 	st.trailOK = true
 	c.send(st)

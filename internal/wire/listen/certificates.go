@@ -105,7 +105,8 @@ func (c *Certificates) parse(contents [][]byte) (*generation, error) {
 	for i := range c.files.Cert {
 		pair, err := tls.X509KeyPair(contents[2*i], contents[2*i+1])
 		if err != nil {
-			return nil, fmt.Errorf("tls: %s and %s are no pair of a certificate and its private key: %w", c.files.Cert[i], c.files.Key[i], err)
+			return nil, fmt.Errorf("tls: %s and %s are no pair of a certificate and its private key: %w",
+				c.files.Cert[i], c.files.Key[i], err)
 		}
 		g.pairs = append(g.pairs, pair)
 	}
@@ -125,9 +126,11 @@ func (c *Certificates) install(g *generation) {
 	c.loads++
 	for i, pair := range g.pairs {
 		if left := time.Until(pair.Leaf.NotAfter); left < 0 {
-			c.files.Logger.Warn("a certificate has expired: clients will refuse it", "file", c.files.Cert[i], "expired", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+			c.files.Logger.Warn("a certificate has expired: clients will refuse it", "file", c.files.Cert[i],
+				"expired", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
 		} else if left < 72*time.Hour {
-			c.files.Logger.Warn("a certificate expires soon", "file", c.files.Cert[i], "expires", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+			c.files.Logger.Warn("a certificate expires soon", "file", c.files.Cert[i],
+				"expires", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
 		}
 	}
 }

@@ -187,8 +187,10 @@ func (l *Listener) prepare(c net.Conn) {
 	if l.o.TLS != nil {
 		t := tls.Server(c, l.o.TLS())
 		if err := t.Handshake(); err != nil {
-			if e, ok := errors.AsType[tls.RecordHeaderError](err); ok && e.Conn != nil && looksLikeHTTP(e.RecordHeader) {
-				_, _ = io.WriteString(e.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nThis door speaks TLS: ask with https.\n")
+			if e, ok := errors.AsType[tls.RecordHeaderError](err); ok && e.Conn != nil &&
+				looksLikeHTTP(e.RecordHeader) {
+				_, _ = io.WriteString(e.Conn,
+					"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nThis door speaks TLS: ask with https.\n")
 			}
 			fail(Handshake, err)
 			return

@@ -39,7 +39,8 @@ const (
 
 // NewLingers returns one without connections.
 func NewLingers() *Lingers {
-	return &Lingers{most: mostLingers, pause: lingerPause, long: lingerLong, bytes: lingerBytes, of: map[netip.Addr]int{}}
+	return &Lingers{most: mostLingers, pause: lingerPause, long: lingerLong, bytes: lingerBytes,
+		of: map[netip.Addr]int{}}
 }
 
 // Bound changes the bounds, before the first use: for tests. 0 leaves one as it is.

@@ -126,7 +126,8 @@ const (
 	Reasons                  // how many there are
 )
 
-var reasonNames = [Reasons]string{"connections", "connections_per_address", "pending", "proxy_peer", "proxy_header", "tls_handshake"}
+var reasonNames = [Reasons]string{"connections", "connections_per_address", "pending", "proxy_peer", "proxy_header",
+	"tls_handshake"}
 
 // String returns the reason as in metrics.
 func (r Reason) String() string { return reasonNames[r] }
@@ -163,7 +164,8 @@ func New(raw net.Listener, o Options) *Listener {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Listener{raw: raw, o: o, ready: make(chan net.Conn), failed: make(chan error, 1), closing: make(chan struct{})}
+	l := &Listener{raw: raw, o: o, ready: make(chan net.Conn), failed: make(chan error, 1),
+		closing: make(chan struct{})}
 	l.mu.addresses = map[netip.Addr]int{}
 	l.mu.pending = newCrowd()
 	l.close = sync.OnceValue(l.shut)
@@ -251,7 +253,8 @@ func (l *Listener) passes(err error) bool {
 		return false
 	default:
 	}
-	for _, passing := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR} {
+	for _, passing := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+		syscall.ECONNABORTED, syscall.EINTR} {
 		if errors.Is(err, passing) {
 			return true
 		}
@@ -275,7 +278,8 @@ func (l *Listener) pause(d time.Duration) bool {
 func (l *Listener) refuse(r Reason, peer net.Addr, err error) {
 	l.refused[r].Add(1)
 	if r == Handshake || r == BadHeader { // as every port that the internet reaches gets them
-		l.o.Logger.Debug("connection not set up", "door_address", Text(l.Addr()), "reason", r.String(), "peer", peer.String(), "error", err)
+		l.o.Logger.Debug("connection not set up", "door_address", Text(l.Addr()), "reason", r.String(),
+			"peer", peer.String(), "error", err)
 		return
 	}
 	if n := l.told[r].Due(time.Minute); n > 0 {

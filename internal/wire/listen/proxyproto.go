@@ -144,9 +144,11 @@ func parseHeader2(b []byte) (int, header, error) {
 	a := b[fixed2:]
 	switch family >> 4 {
 	case 1:
-		return n, header{source: netip.AddrPortFrom(netip.AddrFrom4([4]byte(a[:4])), binary.BigEndian.Uint16(a[8:]))}, nil
+		return n, header{source: netip.AddrPortFrom(netip.AddrFrom4([4]byte(a[:4])),
+			binary.BigEndian.Uint16(a[8:]))}, nil
 	case 2:
-		return n, header{source: netip.AddrPortFrom(clientip.Addr(netip.AddrFrom16([16]byte(a[:16]))), binary.BigEndian.Uint16(a[32:]))}, nil
+		return n, header{source: netip.AddrPortFrom(clientip.Addr(netip.AddrFrom16([16]byte(a[:16]))),
+			binary.BigEndian.Uint16(a[32:]))}, nil
 	}
 	return n, header{}, nil
 }

@@ -122,7 +122,8 @@ func (l *unixListener) Close() error { return l.close() }
 
 // remove removes the file, unless another has taken its place, which may have its number.
 func (l *unixListener) remove() error {
-	if info, err := os.Lstat(l.path); err == nil && l.file != nil && os.SameFile(info, l.file) && info.ModTime().Equal(l.file.ModTime()) {
+	if info, err := os.Lstat(l.path); err == nil && l.file != nil && os.SameFile(info, l.file) &&
+		info.ModTime().Equal(l.file.ModTime()) {
 		_ = os.Remove(l.path)
 	}
 	return l.UnixListener.Close()

@@ -44,7 +44,8 @@ func (b *Batch) look(d *Door) (late bool) {
 	if overloaded && b.from.IsZero() {
 		b.from = b.clock.Add(-d.line.Waited())
 	}
-	return late || overloaded && now.Sub(b.from)+time.Duration(d.ahead.Load()) > d.bound || b.own.Overloaded() && now.Sub(b.clock) > d.bound
+	return late || overloaded && now.Sub(b.from)+time.Duration(d.ahead.Load()) > d.bound ||
+		b.own.Overloaded() && now.Sub(b.clock) > d.bound
 }
 
 // Since returns since when the requests of the batch may have waited, for a Queue; begun is when

@@ -37,7 +37,8 @@ func (t kernelTimer) wait(d time.Duration) error {
 			// Here, and not before: a probe that finds it readable at once would not have stood in
 			// line.
 			set = true
-			failed = unix.TimerfdSettime(int(fd), 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(d, 1)))}, nil)
+			failed = unix.TimerfdSettime(int(fd), 0,
+				&unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(d, 1)))}, nil)
 			return failed != nil
 		}
 		var count [8]byte

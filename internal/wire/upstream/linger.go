@@ -12,7 +12,8 @@ import (
 // its Leaver wants that, the server is waited for.
 func (c *conn) giveUp(client context.Context, q *Request) {
 	defer c.close()
-	if c.sender == nil || q.leaver == nil || client.Err() == nil || errors.Is(c.sender.failure(), os.ErrDeadlineExceeded) {
+	if c.sender == nil || q.leaver == nil || client.Err() == nil ||
+		errors.Is(c.sender.failure(), os.ErrDeadlineExceeded) {
 		return
 	}
 	if until := q.leaver.AbandonUnsent(); until != nil {

@@ -38,7 +38,8 @@ const sendBuffer = 64 << 10
 var sendBuffers = sync.Pool{New: func() any { return new([sendBuffer]byte) }}
 
 func newSender(c *conn, q *Request) *sender {
-	s := &sender{conn: c, ctx: c.ctx, body: q.rest, left: q.length - int64(q.first()), stays: q.leaver != nil, began: time.Now(), done: make(chan struct{})}
+	s := &sender{conn: c, ctx: c.ctx, body: q.rest, left: q.length - int64(q.first()), stays: q.leaver != nil,
+		began: time.Now(), done: make(chan struct{})}
 	s.owed.Store(-1)
 	return s
 }

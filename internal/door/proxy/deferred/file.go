@@ -96,9 +96,11 @@ func OpenFile(path string, b Bounds) (*File, error) {
 	}
 	f := &File{
 		db: db, bounds: b.filled(),
-		jobs: map[string]*entry{}, lines: map[string]*line{}, out: map[string]*entry{}, busy: map[string]*entry{}, held: map[string]sum{},
+		jobs: map[string]*entry{}, lines: map[string]*line{}, out: map[string]*entry{}, busy: map[string]*entry{},
+		held: map[string]sum{},
 		due:  pq.New(func(a, b *line) bool { return a.due.Before(b.due) }, func(l *line, at int) { l.index = at }),
-		outs: pq.New(func(a, b *entry) bool { return a.until.Before(b.until) }, func(e *entry, at int) { e.index = at }),
+		outs: pq.New(func(a, b *entry) bool { return a.until.Before(b.until) },
+			func(e *entry, at int) { e.index = at }),
 	}
 	if err := f.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("deferred: %s: %w", filepath.Base(path), err), db.Close())
@@ -118,7 +120,8 @@ func (f *File) load() error {
 		case format == nil:
 			return meta.Put(keyFormat, []byte(fileFormat))
 		case string(format) != fileFormat:
-			return fmt.Errorf("it has format %q, of a newer version of this program; this one reads %q", format, fileFormat)
+			return fmt.Errorf("it has format %q, of a newer version of this program; this one reads %q", format,
+				fileFormat)
 		}
 		return nil
 	})
@@ -137,7 +140,8 @@ func (f *File) load() error {
 			if err := json.Unmarshal(tickets.Get(id), &t); err != nil {
 				return fmt.Errorf("the ticket of job %q is damaged: %v", id, err)
 			}
-			all = append(all, &entry{id: string(id), line: r.Job.Line, seq: r.Seq, size: int64(len(raw)), attempts: t.Attempts, queued: r.Job.Queued, state: t.State})
+			all = append(all, &entry{id: string(id), line: r.Job.Line, seq: r.Seq, size: int64(len(raw)),
+				attempts: t.Attempts, queued: r.Job.Queued, state: t.State})
 			return nil
 		})
 	})

@@ -51,7 +51,8 @@ func (f *File) Again(_ context.Context, j *Job, d time.Duration, status int, why
 	e.state, e.until = Queued, now.Add(d)
 	f.outs.Fix(e.index)
 	f.release(e, now)
-	t := Ticket{ID: j.ID, Queue: j.Queue, State: Queued, Queued: j.Queued, Attempts: e.attempts, Status: status, Error: why}
+	t := Ticket{ID: j.ID, Queue: j.Queue, State: Queued, Queued: j.Queued, Attempts: e.attempts, Status: status,
+		Error: why}
 	f.mu.Unlock()
 	return f.writeTicket(t)
 }
@@ -110,7 +111,8 @@ func (f *File) end(j *Job, t Ticket) error {
 		if err := tickets.Put([]byte(j.ID), raw); err != nil {
 			return err
 		}
-		if err := ended.Put(append(binary.BigEndian.AppendUint64(nil, uint64(now.UnixNano())), j.ID...), nil); err != nil {
+		if err := ended.Put(append(binary.BigEndian.AppendUint64(nil, uint64(now.UnixNano())), j.ID...),
+			nil); err != nil {
 			return err
 		}
 		c, limit := ended.Cursor(), uint64(now.Add(-f.bounds.Keep).UnixNano())
@@ -118,7 +120,8 @@ func (f *File) end(j *Job, t Ticket) error {
 			id := k[8:]
 			// A dead letter that was retried ended at another time, or has not ended.
 			var old Ticket
-			if json.Unmarshal(tickets.Get(id), &old) == nil && !old.Ended.IsZero() && uint64(old.Ended.UnixNano()) == binary.BigEndian.Uint64(k) {
+			if json.Unmarshal(tickets.Get(id), &old) == nil && !old.Ended.IsZero() &&
+				uint64(old.Ended.UnixNano()) == binary.BigEndian.Uint64(k) {
 				forgotten = append(forgotten, string(id))
 				if err := errors.Join(tickets.Delete(id), jobs.Delete(id)); err != nil {
 					return err

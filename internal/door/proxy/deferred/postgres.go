@@ -53,7 +53,8 @@ func NewPostgres(pool *pgxpool.Pool, schema string, b Bounds) (*Postgres, error)
 	lock := int64(xxhash.Sum64String("weir deferred " + schema))
 	return &Postgres{
 		pool: pool, schema: schema, lock: lock, bounds: b.filled(), timeout: postgresTimeout,
-		replace: strings.NewReplacer("SCHEMA", pgx.Identifier{schema}.Sanitize(), "NAME", queueName, "LOCK", strconv.FormatInt(lock, 10)),
+		replace: strings.NewReplacer("SCHEMA", pgx.Identifier{schema}.Sanitize(), "NAME", queueName, "LOCK",
+			strconv.FormatInt(lock, 10)),
 	}, nil
 }
 
@@ -71,7 +72,8 @@ func (q *Postgres) make(ctx context.Context) error {
 	)`, pgx.QueryExecModeExec, q.schema, "deferred_"+queueName).Scan(&there)
 	if err == nil && !there {
 		err = pgx.BeginFunc(ctx, q.pool, func(tx pgx.Tx) error {
-			text := fmt.Sprintf("select pg_advisory_xact_lock(%d); create schema if not exists SCHEMA; ", q.lock) + queueSQL
+			text := fmt.Sprintf("select pg_advisory_xact_lock(%d); create schema if not exists SCHEMA; ",
+				q.lock) + queueSQL
 			_, err := tx.Exec(ctx, q.replace.Replace(text), pgx.QueryExecModeSimpleProtocol)
 			return err
 		})
@@ -102,7 +104,8 @@ func (q *Postgres) query(ctx context.Context, text string, args []any, row func(
 			err = errors.Join(err, rows.Err())
 		}
 		var answer *pgconn.PgError
-		if errors.As(err, &answer) && tries == 0 && (answer.Code == "42883" || answer.Code == "42P01" || answer.Code == "3F000") {
+		if errors.As(err, &answer) && tries == 0 &&
+			(answer.Code == "42883" || answer.Code == "42P01" || answer.Code == "3F000") {
 			q.made.Store(false) // another server than before
 			continue
 		}
@@ -133,7 +136,8 @@ type answer struct {
 func (q *Postgres) run(ctx context.Context, o operation) (a answer, err error) {
 	line := sha256.Sum256([]byte(o.line))
 	err = q.query(ctx, "select n, job, attempts from SCHEMA.deferred_NAME($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-		[]any{o.name, o.id, line[:], o.job, o.a, o.b, o.c, o.d, o.text}, func(r pgx.Rows) error { return r.Scan(&a.n, &a.job, &a.attempts) })
+		[]any{o.name, o.id, line[:], o.job, o.a, o.b, o.c, o.d, o.text},
+		func(r pgx.Rows) error { return r.Scan(&a.n, &a.job, &a.attempts) })
 	return a, err
 }
 
@@ -144,7 +148,8 @@ func (q *Postgres) Put(ctx context.Context, j *Job) error {
 		return fmt.Errorf("deferred: a job: %w", err)
 	}
 	a, err := q.run(ctx, operation{
-		name: "put", id: j.ID, line: j.Line, job: text, a: int64(q.bounds.Jobs), b: q.bounds.Bytes, c: j.Queued.UnixMicro(), text: j.Queue,
+		name: "put", id: j.ID, line: j.Line, job: text, a: int64(q.bounds.Jobs), b: q.bounds.Bytes,
+		c: j.Queued.UnixMicro(), text: j.Queue,
 	})
 	return putError(a.n, err)
 }
@@ -189,21 +194,24 @@ func (q *Postgres) Keep(ctx context.Context, j *Job, d time.Duration) (bool, err
 
 // Done implements Queue.
 func (q *Postgres) Done(ctx context.Context, j *Job, status int) error {
-	a, err := q.run(ctx, operation{name: string(Done), id: j.ID, a: int64(status), b: q.bounds.Keep.Microseconds(), c: maxDone, d: q.bounds.Bytes})
+	a, err := q.run(ctx, operation{name: string(Done), id: j.ID, a: int64(status), b: q.bounds.Keep.Microseconds(),
+		c: maxDone, d: q.bounds.Bytes})
 	return gone(a.n, err)
 }
 
 // Fail implements Queue.
 func (q *Postgres) Fail(ctx context.Context, j *Job, status int, why string) error {
 	a, err := q.run(ctx, operation{
-		name: string(Failed), id: j.ID, a: int64(status), b: q.bounds.Keep.Microseconds(), c: int64(q.bounds.Dead), d: q.bounds.Bytes, text: printable(why),
+		name: string(Failed), id: j.ID, a: int64(status), b: q.bounds.Keep.Microseconds(), c: int64(q.bounds.Dead),
+		d: q.bounds.Bytes, text: printable(why),
 	})
 	return gone(a.n, err)
 }
 
 // Again implements Queue.
 func (q *Postgres) Again(ctx context.Context, j *Job, d time.Duration, status int, why string) error {
-	a, err := q.run(ctx, operation{name: "again", id: j.ID, a: d.Microseconds(), b: int64(status), text: printable(why)})
+	a, err := q.run(ctx, operation{name: "again", id: j.ID, a: d.Microseconds(), b: int64(status),
+		text: printable(why)})
 	return gone(a.n, err)
 }
 
@@ -271,11 +279,12 @@ func (q *Postgres) List(ctx context.Context, s State, n int) (list []Ticket, err
 	default:
 		return nil, fmt.Errorf("deferred: there is no state %q", s)
 	}
-	err = q.query(ctx, ticketColumns+"where state = $1 order by "+order+", id limit $2", []any{string(s), int64(n)}, func(r pgx.Rows) error {
-		t, err := scanTicket(r)
-		list = append(list, t)
-		return err
-	})
+	err = q.query(ctx, ticketColumns+"where state = $1 order by "+order+", id limit $2", []any{string(s), int64(n)},
+		func(r pgx.Rows) error {
+			t, err := scanTicket(r)
+			list = append(list, t)
+			return err
+		})
 	return list, err
 }
 

@@ -74,7 +74,8 @@ func (q *Redis) Put(ctx context.Context, j *Job) error {
 	if err != nil {
 		return fmt.Errorf("deferred: a job: %w", err)
 	}
-	n, err := q.number(ctx, "put", j.ID, j.Line, string(text), number(q.bounds.Jobs), number(q.bounds.Bytes), number(j.Queued.UnixMicro()), j.Queue)
+	n, err := q.number(ctx, "put", j.ID, j.Line, string(text), number(q.bounds.Jobs), number(q.bounds.Bytes),
+		number(j.Queued.UnixMicro()), j.Queue)
 	return putError(n, err)
 }
 
@@ -158,7 +159,8 @@ func gone(n int64, err error) error {
 }
 
 func (q *Redis) end(ctx context.Context, op string, j *Job, status int, why string) error {
-	return gone(q.number(ctx, op, j.ID, number(status), why, micros(q.bounds.Keep), number(q.bounds.Dead), number(maxDone), number(q.bounds.Bytes)))
+	return gone(q.number(ctx, op, j.ID, number(status), why, micros(q.bounds.Keep), number(q.bounds.Dead),
+		number(maxDone), number(q.bounds.Bytes)))
 }
 
 // Done implements Queue.
@@ -205,7 +207,9 @@ func (q *Redis) Ticket(ctx context.Context, id string) (Ticket, error) {
 	if err != nil {
 		return Ticket{}, fmt.Errorf("deferred: %w", err)
 	}
-	values, err := c.Do(ctx, c.B().Hmget().Key(q.base+"job:"+id).Field("state", "queue", "queued", "ended", "attempts", "status", "error").Build()).ToArray()
+	values, err := c.Do(ctx,
+		c.B().Hmget().Key(q.base+"job:"+id).Field("state", "queue", "queued", "ended", "attempts", "status",
+			"error").Build()).ToArray()
 	if err != nil {
 		return Ticket{}, fmt.Errorf("deferred: %w", err)
 	}
@@ -269,7 +273,8 @@ func (q *Redis) Stats(ctx context.Context) (Stats, error) {
 		return Stats{}, fmt.Errorf("deferred: %w", err)
 	}
 	answers := c.DoMulti(ctx,
-		c.B().Zcard().Key(q.base+"all").Build(), c.B().Zcard().Key(q.base+"dead").Build(), c.B().Hget().Key(q.base+"sum").Field("bytes").Build(),
+		c.B().Zcard().Key(q.base+"all").Build(), c.B().Zcard().Key(q.base+"dead").Build(),
+		c.B().Hget().Key(q.base+"sum").Field("bytes").Build(),
 		c.B().Zrange().Key(q.base+"all").Min("0").Max("0").Withscores().Build())
 	jobs, err := answers[0].AsInt64()
 	if err != nil {

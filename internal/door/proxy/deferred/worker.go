@@ -95,7 +95,8 @@ func (w *Worker) Wake() {
 // Stats returns the counts so far.
 func (w *Worker) Stats() WorkerStats {
 	s := &w.stats
-	return WorkerStats{s.sent.Load(), s.done.Load(), s.again.Load(), s.failed.Load(), s.postponed.Load(), s.full.Load(), s.share.Load()}
+	return WorkerStats{s.sent.Load(), s.done.Load(), s.again.Load(), s.failed.Load(), s.postponed.Load(), s.full.Load(),
+		s.share.Load()}
 }
 
 // NoRoom counts a request that was refused since Put returned err, an ErrFull.
@@ -244,7 +245,8 @@ func (w *Worker) send(ctx context.Context, j *Job) {
 	}
 	if err != nil {
 		if n := w.lines.again.Due(time.Minute); n > 0 {
-			w.o.Logf("deferred: job %s will be sent once more (%d such since the last line): %s", j.ID, n, sparselog.Excerpt(err.Error()))
+			w.o.Logf("deferred: job %s will be sent once more (%d such since the last line): %s", j.ID, n,
+				sparselog.Excerpt(err.Error()))
 		}
 	}
 }

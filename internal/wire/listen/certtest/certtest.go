@@ -29,8 +29,9 @@ func New(t testing.TB, name string) *Authority {
 	t.Helper()
 	a := &Authority{t: t, key: newKey(t)}
 	template := &x509.Certificate{
-		SerialNumber: serial(t), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: serial(t), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &a.key.PublicKey, a.key)
 	if err != nil {
@@ -56,8 +57,10 @@ func (a *Authority) Issue(common string, more time.Duration, names ...string) (c
 	a.t.Helper()
 	k := newKey(a.t)
 	template := &x509.Certificate{
-		SerialNumber: serial(a.t), Subject: pkix.Name{CommonName: common}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(time.Hour + more),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		SerialNumber: serial(a.t), Subject: pkix.Name{CommonName: common}, NotBefore: time.Now().Add(-2 * time.Hour),
+		NotAfter:    time.Now().Add(time.Hour + more),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {
@@ -74,7 +77,8 @@ func (a *Authority) Issue(common string, more time.Duration, names ...string) (c
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
 }
 
 // Client is a configuration of a client that believes a, and shows the certificate of common unless
