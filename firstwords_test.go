@@ -19,7 +19,7 @@ var (
 		"http": "internal/door/httpapi", "identity": "httplimit", "jwt": "httplimit", "limits": "internal/wire/listen",
 		"log": "internal/server", "max_connections": "internal/wire/listen", "prometheus": "internal/host/load",
 		"proxy_protocol": "internal/wire/listen", "region": "store/regions", "rules": "internal/rulesource",
-		"rules_db": "internal/rulesource/ruledb", "signals": "internal/host/load", "snapshot": "store/memory",
+		"rules_db": "internal/rulesource/ruledb", "signals": "internal/host/load",
 		"tls": "internal/wire/listen", "trusted_peers": "internal/door/auth",
 	}
 	commandsElsewhere = map[string]string{
@@ -27,7 +27,7 @@ var (
 	}
 	metricsElsewhere = map[string]string{
 		"abandoned": "internal/door/proxy", "ban": "internal/limiter/orders", "banned": "internal/limiter/orders",
-		"bans": "internal/limiter/orders", "cel": "rule/file", "certificate": "internal/wire/listen",
+		"bans": "internal/limiter/orders", "candidate": "internal/observe/insight", "certificate": "internal/wire/listen",
 		"connections": "internal/wire/listen", "cost": "httplimit", "database": "store/cas",
 		"decision": "internal/observe/decisionlog", "decisions": "internal/observe", "descriptor": "internal/door/rls",
 		"elastic": "internal/host/load", "fields": "httplimit", "grants": "internal/limiter/orders",
