@@ -19,8 +19,8 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
-// block is a fenced block of a Markdown page.
-type block struct {
+// Block is a fenced block of a Markdown page.
+type Block struct {
 	Language string
 	Text     string
 	Line     int
@@ -30,14 +30,14 @@ type block struct {
 
 // Blocks reads the fenced blocks of a page. A "stop" directive without a block is a block of its
 // own.
-func Blocks(t *testing.T, path string) []block {
+func Blocks(t *testing.T, path string) []Block {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out []block
-	var current *block
+	var out []Block
+	var current *Block
 	var directives []string
 	for i, line := range strings.Split(string(data), "\n") {
 		switch {
@@ -47,10 +47,10 @@ func Blocks(t *testing.T, path string) []block {
 		case current != nil:
 			current.Text += line + "\n"
 		case strings.HasPrefix(line, "```"):
-			current = &block{Language: strings.TrimPrefix(line, "```"), Line: i + 1, directives: directives}
+			current = &Block{Language: strings.TrimPrefix(line, "```"), Line: i + 1, directives: directives}
 			directives = nil
 		case line == "<!-- stop -->":
-			out = append(out, block{directives: []string{"stop"}, Line: i + 1})
+			out = append(out, Block{directives: []string{"stop"}, Line: i + 1})
 		case strings.HasPrefix(line, "<!-- ") && strings.HasSuffix(line, " -->"):
 			directives = append(directives, strings.TrimSuffix(strings.TrimPrefix(line, "<!-- "), " -->"))
 		}
@@ -61,7 +61,7 @@ func Blocks(t *testing.T, path string) []block {
 	return out
 }
 
-func (b block) Directive(name string) (values []string) {
+func (b Block) Directive(name string) (values []string) {
 	for _, d := range b.directives {
 		if v, ok := strings.CutPrefix(d, name+": "); ok {
 			values = append(values, v)
@@ -193,7 +193,7 @@ func Needs(t *testing.T, names ...string) {
 }
 
 // without returns why a block cannot run here, and what it lacks for that; "" if it can.
-func (b block) without() (what, why string) {
+func (b Block) without() (what, why string) {
 	for _, tool := range strings.Fields(b.Text) {
 		if packageOf[tool] == "" {
 			continue
