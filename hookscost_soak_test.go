@@ -11,8 +11,8 @@ import (
 )
 
 // TestCostOfHooks: hooks that watch decisions cost a part of a decision, not a multiple of it.
-// BenchmarkHooks measures the figures (docs/capacity.md); the bound here has room for other
-// processors, and fails where a hook does work on the deciding path that belongs beside it:
+// BenchmarkHooks measures the figures (docs/operating/capacity.md); the bound here has room for
+// other processors, and fails where a hook does work on the deciding path that belongs beside it:
 // remembering each refusal once cost three times the decision. It compares processor time, of runs
 // that take turns in one process, and by the median: a machine with other work makes all of them
 // slower, and some of them much. As it may do so for a while, the bound holds if it holds in one of

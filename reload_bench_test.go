@@ -33,7 +33,8 @@ func manyRules(n, edition int) []file.Source {
 // BenchmarkReload tells how long decisions take while rules are loaded and put in force: one
 // goroutine decides without a pause, requests for all rules in turn, and another one loads on the
 // other of two processors. Three arms take turns: no load; loads whose result is thrown away, which
-// is what processor and collector cost; and loads that are put in force. docs/capacity.md.
+// is what processor and collector cost; and loads that are put in force.
+// docs/operating/capacity.md.
 //
 // Each b.N is a round of the three. A time is from the end of one decision to the end of the next,
 // so that nothing that happens in between is missed.

@@ -6,7 +6,7 @@ import (
 )
 
 // One token bucket that many requests share gives hardly anything back at a commit, since it
-// refills while they are answered: that is why docs/costs.md and lint name other algorithms.
+// refills while they are answered: that is why docs/guides/costs.md and lint name other algorithms.
 func TestSharedBucketOnAzureTrace(t *testing.T) {
 	trace := azureTrace(t)
 	how := holders{users: 1, bound: generatedAt(trace, 1), commit: true, timeout: time.Hour}

@@ -3,8 +3,8 @@
 //
 // The package reads no clock, takes no lock, logs nothing and does no I/O. All arithmetic is on
 // integers below 2^53, so that a twin in Lua computes the same numbers. Time is in microseconds
-// since the Unix epoch, up to 2^53 − 1 (the year 2255). docs/algorithms.md defines the exact
-// semantics.
+// since the Unix epoch, up to 2^53 − 1 (the year 2255). docs/how-it-works/algorithms.md defines
+// the exact semantics.
 //
 // Begin with Config and New, which compile a Limit, and then read Limit.Take (limit.go). Each
 // algorithm has a file: bucket.go and interval.go, fixed.go, window.go, log.go, concurrency.go.

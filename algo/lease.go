@@ -7,7 +7,7 @@ import "time"
 // the units out count against the capacity as if they had just been used. Later the holder reports
 // how many it used. Units become ordinary charges when they are reported or when their time is
 // over, so never before they are used, and never after somebody else could have them.
-// docs/algorithms.md proves that this keeps every guarantee.
+// docs/how-it-works/algorithms.md proves that this keeps every guarantee.
 //
 // Each key keeps the units that are out as a second state, next to its ordinary one, under a Limit
 // of its own (Limit.Lease). Units belong to one of two generations. State.A is when the older one

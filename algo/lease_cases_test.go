@@ -39,7 +39,7 @@ func drawLeased(t *rapid.T, c Config) Config {
 	return c
 }
 
-// TestLeaseGolden is the example of docs/algorithms.md, number by number.
+// TestLeaseGolden is the example of docs/how-it-works/algorithms.md, number by number.
 func TestLeaseGolden(t *testing.T) {
 	l := must(t, Config{Algorithm: SlidingLog, N: 100, Window: time.Minute, Lease: 10, LeaseFor: 2 * time.Second})
 	var s, lease State

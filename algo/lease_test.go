@@ -178,7 +178,8 @@ func (b *borrowers) retry(a Ask, r Result) {
 }
 
 // TestLeaseWalks lets holders borrow, use, tell, return and forget, while others ask, in random
-// order: I1 and I3 of docs/algorithms.md hold after each step, and the guarantee at the end.
+// order: I1 and I3 of docs/how-it-works/algorithms.md hold after each step, and the guarantee at
+// the end.
 func TestLeaseWalks(t *testing.T) {
 	for _, k := range leasedKinds {
 		t.Run(k.name, func(t *testing.T) {

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A margin that closes: 100 with 10 % for 5 minutes, by the definition in docs/algorithms.md.
+// A margin that closes: 100 with 10 % for 5 minutes, by the definition in
+// docs/how-it-works/algorithms.md.
 func TestMarginCloses(t *testing.T) {
 	l, err := New(Config{Algorithm: FixedWindow, N: 100, Window: time.Minute, Soft: 10, SoftFor: 150 * time.Second})
 	if err != nil {

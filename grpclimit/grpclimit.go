@@ -27,8 +27,8 @@
 //
 // A leaky bucket really holds: the handler runs when the call's turn has come. A call that another
 // limit with a `wait` refuses is held, in the order of arrival, until the limit admits it or the
-// wait is over (docs/waiting.md); one that would pass after its deadline is refused at once, as far
-// as that is seen. A slot of a concurrency limit is given back when the handler returns.
+// wait is over (docs/guides/waiting.md); one that would pass after its deadline is refused at once,
+// as far as that is seen. A slot of a concurrency limit is given back when the handler returns.
 //
 // Calls of grpc.health.v1.Health pass without a decision, and Gate.Stats counts them: see
 // Options.Skip.

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The Go code in docs/middleware.md is taken from programs and examples that run.
+// The Go code in docs/guides/middleware.md is taken from programs and examples that run.
 func TestDocsAreCode(t *testing.T) {
 	comment := regexp.MustCompile(`(?m)^//\t?`)
 	var code strings.Builder
@@ -26,7 +26,7 @@ func TestDocsAreCode(t *testing.T) {
 			code.WriteString(strings.Join(strings.Fields(text), " ") + "\n")
 		}
 	}
-	page, err := os.ReadFile(filepath.FromSlash("../docs/middleware.md"))
+	page, err := os.ReadFile(filepath.FromSlash("../docs/guides/middleware.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,7 +105,7 @@ type Options struct {
 // bucket delays is really held until its turn, for as long as the rule's `wait` allows, in the
 // order of the turns; if its client hangs up meanwhile, its turn is given back if no request stands
 // behind it. One that another limit with a `wait` refuses is held, in the order of arrival, until
-// the limit admits it or the wait is over (docs/waiting.md). Slots of concurrency limits are
+// the limit admits it or the wait is over (docs/guides/waiting.md). Slots of concurrency limits are
 // released when the handler returns, also if it panics.
 //
 // If the store fails, requests that meet only limits with `on_store_error: allow` pass without

@@ -50,8 +50,8 @@ type LimitOptions struct {
 // The rules see method, host, path, header.* and query.* of the request as it is to be sent, and
 // LimitOptions.Attributes. A slot of a concurrency limit is given back when the body of the
 // response has been read to its end or closed. The actual cost of a request, by the rule's
-// cost_after (docs/costs.md), is settled at the same time, with status 502 for one that got no
-// response, and 499 if its context ended before that.
+// cost_after (docs/guides/costs.md), is settled at the same time, with status 502 for one that got
+// no response, and 499 if its context ended before that.
 //
 // If the store fails, requests that meet only limits with `on_store_error: allow` are sent; others
 // fail with its error. Safe for concurrent use; make one with NewLimitTransport. Each redirect that

@@ -147,13 +147,13 @@ func TestRetryProviders(t *testing.T) {
 
 // The table of providers in the docs has those whose answers are recorded, and no others.
 func TestProvidersInDocs(t *testing.T) {
-	page, err := os.ReadFile(filepath.FromSlash("../docs/middleware.md"))
+	page, err := os.ReadFile(filepath.FromSlash("../docs/guides/middleware.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, ok := strings.Cut(string(page), "| provider |")
 	if !ok {
-		t.Fatal("docs/middleware.md has no table of providers")
+		t.Fatal("docs/guides/middleware.md has no table of providers")
 	}
 	table, _, _ = strings.Cut(table, "\n\n")
 	var told, want []string

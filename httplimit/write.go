@@ -43,8 +43,8 @@ const (
 // -Remaining and -Reset. RateLimit-Policy and RateLimit have one item for each enforcing limit that
 // was met. With any family, X-RateLimit-Soft says "exceeded" when a limit admitted the request in
 // its soft margin, X-RateLimit-Warning names those that are near to refusing, and on a refusal
-// X-RateLimit-Decision is its id. All times are whole seconds, rounded up. docs/headers.md
-// describes each field.
+// X-RateLimit-Decision is its id. All times are whole seconds, rounded up.
+// docs/reference/headers.md describes each field.
 func (f Headers) Write(h http.Header, d *weir.Decision) { f.write(h, d) }
 
 // write is Write; said is false if d met no enforcing limit, or f writes no more than Retry-After.

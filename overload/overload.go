@@ -17,8 +17,9 @@
 //	permit.Done()
 //
 // A Limiter finds its limit by itself, from how long requests take, or has a fixed one.
-// docs/overload.md says how it finds the limit, and how well that works; the law stands at the top
-// of control.go. Rate limits, which bound requests in a time, are another matter: see package weir.
+// docs/guides/overload.md says how it finds the limit, and how well that works; the law stands at
+// the top of control.go. Rate limits, which bound requests in a time, are another matter: see
+// package weir.
 package overload
 
 import (

@@ -167,7 +167,7 @@ func TestLawOfPatterns(t *testing.T) {
 }
 
 // BenchmarkRules measures a decision of which one rule applies, or none, by kind and number of
-// rules: the tables of docs/capacity.md.
+// rules: the tables of docs/operating/capacity.md.
 func BenchmarkRules(b *testing.B) {
 	mixed := ruleKind{name: "mixed", meets: ruleKinds[6].meets, other: ruleKinds[6].other}
 	for _, k := range append(append(ruleKinds[:len(ruleKinds):len(ruleKinds)], mixed), looseKinds...) {

@@ -9,8 +9,8 @@ import (
 
 // Lender is implemented by stores that lend units ahead: they set units of a limit aside for a
 // holder, which then admits requests with these by itself, and reports their use later. See
-// algo.Limit.TakeAhead, and docs/algorithms.md, which proves that no request is admitted beyond the
-// limit. Implementations are safe for concurrent use.
+// algo.Limit.TakeAhead, and docs/how-it-works/algorithms.md, which proves that no request is
+// admitted beyond the limit. Implementations are safe for concurrent use.
 //
 // A limit lends if Charge.Limit has a Lease, and the Counter has one. The units lent under a key
 // are then a second state of it, the record: it is kept under Counter.Lease and the same key, and

@@ -30,7 +30,7 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// measured is a kind of store with its servers, as the table of docs/stores.md has it.
+// measured is a kind of store with its servers, as the table of docs/operating/stores.md has it.
 type measured struct {
 	open func() (store.Store, error) // one more node
 	cpu  func() time.Duration        // of the servers
@@ -155,7 +155,7 @@ var tableKeys = func() (keys [users][]byte) {
 	return keys
 }()
 
-// BenchmarkTable prints the rows of the table of docs/stores.md, one kind of store after the other;
+// BenchmarkTable prints the rows of the table of docs/operating/stores.md, one kind of store after the other;
 // scripts/measure stores does all of it. Each load lasts three times WEIR_TABLE_SECONDS (1), of
 // which the median counts.
 func BenchmarkTable(b *testing.B) {

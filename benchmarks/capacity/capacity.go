@@ -1,7 +1,7 @@
 // Package capacity simulates a fleet of nodes that share stores. It says what a given traffic
 // needs: how many store operations and store calls a decision takes, which share of the decisions a
 // node makes by itself, what processor time and latency this costs, and whether more was admitted
-// than the limit allows. docs/capacity.md is written from its results.
+// than the limit allows. docs/operating/capacity.md is written from its results.
 //
 // Begin with Scenario and Run (capacity.go, run.go). Time is virtual: one event follows the next
 // (events.go), so a simulated second takes as long as its events do. A scenario and its seed

@@ -12,7 +12,7 @@ type Costs struct {
 }
 
 // Measured are the costs on a machine with processors of 2.5 GHz, doors that speak Envoy's RLS, and
-// Redis as the store. docs/capacity.md says which benchmarks made them.
+// Redis as the store. docs/operating/capacity.md says which benchmarks made them.
 var Measured = Costs{
 	Here:  3100 * time.Nanosecond,
 	Asked: 7600 * time.Nanosecond,

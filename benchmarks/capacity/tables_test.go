@@ -13,7 +13,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/effort"
 )
 
-// The tests below make the tables of docs/capacity.md. They run in a small form: shorter, and with
+// The tests below make the tables of docs/operating/capacity.md. They run in a small form: shorter, and with
 // fewer nodes where their number is all one. scripts/measure capacity runs the whole form, and
 // prints it.
 
@@ -56,7 +56,7 @@ var oneKey = []struct {
 	nodes      int
 	load       float64 // beside the limit
 	balance    Balance
-	operations float64 // a decision, as docs/capacity.md says
+	operations float64 // a decision, as docs/operating/capacity.md says
 	admitted   float64 // beside the ideal: at least
 }{
 	{"100,000/min", minutely(100_000, 5), 20, 0.5, Balance{}, 0.019, 1},

@@ -45,11 +45,11 @@ func golden(t *testing.T, name, got string) {
 func TestOutputsInDocs(t *testing.T) {
 	docs := filepath.Join(servertest.RepositoryRoot(t), "docs")
 	seen := 0
-	for _, page := range []string{"responses.md", "rollout.md"} {
+	for _, page := range []string{"guides/responses.md", "start/rollout.md"} {
 		for _, b := range servertest.Blocks(t, filepath.Join(docs, page)) {
 			for _, name := range b.Directive("golden") {
 				seen++
-				want, err := os.ReadFile(filepath.Join(docs, filepath.FromSlash(name)))
+				want, err := os.ReadFile(filepath.Join(docs, filepath.Dir(page), filepath.FromSlash(name)))
 				if err != nil {
 					t.Fatal(err)
 				}

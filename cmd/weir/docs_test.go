@@ -24,7 +24,7 @@ import (
 func TestRulesInDocs(t *testing.T) {
 	root := servertest.RepositoryRoot(t)
 	pages := []string{filepath.Join(root, "README.md")}
-	for _, pattern := range []string{"docs/*.md", "examples/*.md", "examples/*/*.md"} {
+	for _, pattern := range []string{"docs/*.md", "docs/*/*.md", "examples/*.md", "examples/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern)))
 		if err != nil {
 			t.Fatal(err)
@@ -76,13 +76,13 @@ func TestRulesInDocs(t *testing.T) {
 
 // The docs name each warning of lint.
 func TestWarningsInDocs(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join(servertest.RepositoryRoot(t), "docs", "rules.md"))
+	data, err := os.ReadFile(filepath.Join(servertest.RepositoryRoot(t), "docs", "reference", "rules.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range file.Warnings() {
 		if !strings.Contains(string(data), "| `"+w.Name+"` | "+w.About+" |") {
-			t.Errorf("docs/rules.md lacks the warning %s, or says something else of it", w.Name)
+			t.Errorf("docs/reference/rules.md lacks the warning %s, or says something else of it", w.Name)
 		}
 	}
 }
@@ -111,7 +111,7 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 	certtest.Write(t, []string{"cert.pem", "key.pem", "ca.pem"}, cert, key, ca.PEM)
 	seen := 0
 	docs := filepath.Join(servertest.RepositoryRoot(t), "docs")
-	for _, b := range slices.Concat(servertest.Blocks(t, filepath.Join(docs, "interfaces.md")), servertest.Blocks(t, filepath.Join(docs, "security.md")), servertest.Blocks(t, filepath.Join(docs, "haproxy.md"))) {
+	for _, b := range slices.Concat(servertest.Blocks(t, filepath.Join(docs, "reference", "configuration.md")), servertest.Blocks(t, filepath.Join(docs, "operating", "security.md")), servertest.Blocks(t, filepath.Join(docs, "guides", "haproxy.md"))) {
 		if b.Language != "yaml" {
 			continue
 		}
@@ -125,7 +125,7 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 		}
 	}
 	if seen == 0 {
-		t.Fatal("no configuration found in docs/interfaces.md")
+		t.Fatal("no configuration found in docs/reference/configuration.md")
 	}
 }
 
@@ -153,13 +153,13 @@ func TestReadmeRuns(t *testing.T) {
 	}
 }
 
-// The commands of docs/insight.md do what it says, from beginning to end.
+// The commands of docs/operating/insight.md do what it says, from beginning to end.
 func TestInsightPageRuns(t *testing.T) {
 	t.Parallel()
 	p := servertest.NewPage(t, t.TempDir(), "8080", "6070")
 	p.Env = append(p.Env, "WEIR_LISTEN_HTTP="+p.Address("8080"), "WEIR_LISTEN_ADMIN="+p.Address("6070"), "WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off")
 	p.Ready = map[string]string{"http": "http://127.0.0.1:8080/healthcheck"}
-	if ran := p.Run(t, filepath.Join(servertest.RepositoryRoot(t), "docs", "insight.md")); ran < 7 && !p.Lacks {
+	if ran := p.Run(t, filepath.Join(servertest.RepositoryRoot(t), "docs", "operating", "insight.md")); ran < 7 && !p.Lacks {
 		t.Fatalf("only %d blocks ran: does the search still fit the page?", ran)
 	}
 }

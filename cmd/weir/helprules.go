@@ -49,8 +49,8 @@ weir serve --rules rules                                 the server
 Rules may also lie in PostgreSQL (rules: postgres://USER@HOST/DATABASE), with versions, a history and a way back: the
 commands below are for these.
 
-Each key, with its defaults:     ` + docsURL + `rules.md
-Which algorithm for what:        ` + docsURL + `choosing.md
+Each key, with its defaults:     ` + docsURL + `reference/rules.md
+Which algorithm for what:        ` + docsURL + `start/choosing.md
 `,
 	}
 	server.AddConfigFlag(cmd.PersistentFlags())

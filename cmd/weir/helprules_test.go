@@ -32,7 +32,7 @@ func TestHelpRules(t *testing.T) {
 		}
 	}
 	// It names pages that there are.
-	for _, page := range []string{"rules.md", "choosing.md"} {
+	for _, page := range []string{"reference/rules.md", "start/choosing.md"} {
 		if _, err := os.Stat(filepath.Join(servertest.RepositoryRoot(t), "docs", page)); err != nil || !strings.Contains(out, docsURL+page) {
 			t.Errorf("%s: %v", page, err)
 		}

@@ -19,10 +19,10 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// The experiment of docs/overload.md: a server with a few workers, and a queue before them that
-// costs time to keep, behind the proxy; first at ease, then under three times the load that it can
-// do. Its clients give up after a second, and the server works on for them all the same, as most
-// do.
+// The experiment of docs/guides/overload.md: a server with a few workers, and a queue before them
+// that costs time to keep, behind the proxy; first at ease, then under three times the load that it
+// can do. Its clients give up after a second, and the server works on for them all the same, as
+// most do.
 const (
 	workers    = 8
 	service    = 100 * time.Millisecond

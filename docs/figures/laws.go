@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// law is a part of docs/performance.md: how something grows with a size.
+// law is a part of docs/how-it-works/performance.md: how something grows with a size.
 type law struct {
 	part    string
 	title   string

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-rl/weir/internal/leasing/lessee"
 )
 
-// The picture of docs/consistency.md: three nodes lease units of one limit. Packages algo and
-// lessee do the work; answers take no time here.
+// The picture of docs/how-it-works/consistency.md: three nodes lease units of one limit. Packages
+// algo and lessee do the work; answers take no time here.
 const (
 	leaseN     = 1000 // a minute
 	leaseShare = 20   // percent

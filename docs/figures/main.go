@@ -1,20 +1,21 @@
-// Command figures draws the pictures of docs/algorithms.md: it sends the same arrivals through each
-// algorithm, and draws the real decisions. It also draws the picture of docs/consistency.md. It is a
+// Command figures draws the pictures of docs/how-it-works/algorithms.md: it sends the same arrivals through each
+// algorithm, and draws the real decisions. It also draws the picture of docs/how-it-works/consistency.md. It is a
 // module of its own, which nothing of the product needs:
 //
 //	go -C docs/figures run .
 //
-// The picture of docs/overload.md is drawn from a measurement on real servers, which takes half a
-// minute; this makes it anew:
+// The picture of docs/guides/overload.md is drawn from a measurement on real servers, which takes
+// half a minute; this makes it anew:
 //
 //	go -C docs/figures run . -experiment
 //
-// The picture of docs/regions.md shows decisions in virtual time, which a test makes anew:
+// The picture of docs/operating/regions.md shows decisions in virtual time, which a test makes
+// anew:
 //
 //	go -C docs/figures test -run Regions -update
 //
-// The picture of docs/stores.md is drawn from an hour of load on a real PostgreSQL, which
-// scripts/soak postgres makes anew. The pictures of docs/performance.md, and its tables, come from
+// The picture of docs/operating/stores.md is drawn from an hour of load on a real PostgreSQL, which
+// scripts/soak postgres makes anew. The pictures of docs/how-it-works/performance.md, and its tables, come from
 // the measurements of scripts/measure performance.
 //
 // scripts/soak server draws a soak this way, which belongs to no document:
@@ -215,7 +216,7 @@ func draw(f figure) ([]byte, error) {
 
 func main() {
 	dir := flag.String("dir", ".", "where to write the pictures")
-	again := flag.Bool("experiment", false, "measure what docs/overload.md shows anew")
+	again := flag.Bool("experiment", false, "measure what docs/guides/overload.md shows anew")
 	soak := flag.String("soak", "", "a CSV that scripts/soak has made: draw only that, as an SVG beside it")
 	flag.Parse()
 	if *soak != "" {

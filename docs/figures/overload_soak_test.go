@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// TestOverload runs the experiment of docs/overload.md on real servers: plain proxying collapses
-// under three times the load that the server can do, and adaptive concurrency keeps the latency
-// within twice the unloaded one, with critical requests served. It compares parts of the same run,
-// and tries once more where this machine was busy with something else. If it was so both times,
-// then the load was not what it should have been, and nothing is shown.
+// TestOverload runs the experiment of docs/guides/overload.md on real servers: plain proxying
+// collapses under three times the load that the server can do, and adaptive concurrency keeps the
+// latency within twice the unloaded one, with critical requests served. It compares parts of the
+// same run, and tries once more where this machine was busy with something else. If it was so both
+// times, then the load was not what it should have been, and nothing is shown.
 func TestOverload(t *testing.T) {
 	for try := range 2 {
 		plain := run{ease: 500 * time.Millisecond, over: 3500 * time.Millisecond}
@@ -35,7 +35,7 @@ func TestOverload(t *testing.T) {
 		case try == 1 && v.late > service/2:
 			t.Skipf("this machine is too busy to tell: requests were sent %v late", v.late)
 		case try == 1:
-			t.Error("that is not what docs/overload.md promises")
+			t.Error("that is not what docs/guides/overload.md promises")
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestOverloadRuns lets the experiment of docs/overload.md run for a moment. What it shows takes
-// seconds on a machine that does nothing else: TestOverload.
+// TestOverloadRuns lets the experiment of docs/guides/overload.md run for a moment. What it shows
+// takes seconds on a machine that does nothing else: TestOverload.
 func TestOverloadRuns(t *testing.T) {
 	for _, adaptive := range []bool{false, true} {
 		all, readings, err := experiment(t.Context(), adaptive, 100*time.Millisecond, 200*time.Millisecond)

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// The pictures and tables of docs/performance.md: the results of scripts/measure performance, with a
+// The pictures and tables of docs/how-it-works/performance.md: the results of scripts/measure performance, with a
 // file for each part in the folder performance. They are drawn, and written into the page, from
 // these files alone.
 
@@ -164,7 +164,7 @@ func (m *measured) sources() string {
 // block is what stands in the page for a part.
 func (l *law) block(m *measured) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "**%s**\n\n![%s](figures/performance/%s.svg)\n\n", wrap(l.says(m), 96), l.title, m.part)
+	fmt.Fprintf(&b, "**%s**\n\n![%s](../figures/performance/%s.svg)\n\n", wrap(l.says(m), 96), l.title, m.part)
 	for _, t := range l.tables {
 		writeMeasured(&b, m, t.about, t.columns...)
 	}
@@ -199,7 +199,7 @@ func withBlocks(page string, blocks map[string]string) (string, error) {
 		before, rest, found := strings.Cut(page, from)
 		_, after, ended := strings.Cut(rest, to)
 		if !found || !ended {
-			return "", fmt.Errorf("docs/performance.md has no place for %s: %q and %q", part, from, to)
+			return "", fmt.Errorf("docs/how-it-works/performance.md has no place for %s: %q and %q", part, from, to)
 		}
 		page = before + from + text + to + after
 	}
@@ -225,7 +225,7 @@ func performance(dir, page string) (pictures map[string][]byte, after string, er
 
 // drawPerformance writes what performance returns. dir is docs/figures.
 func drawPerformance(dir string) error {
-	path := filepath.Join(dir, "..", "performance.md")
+	path := filepath.Join(dir, "..", "how-it-works", "performance.md")
 	page, err := os.ReadFile(path)
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 
 // The committed page and pictures show the committed results.
 func TestPerformanceIsCurrent(t *testing.T) {
-	path := filepath.Join("..", "performance.md")
+	path := filepath.Join("..", "how-it-works", "performance.md")
 	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -22,7 +22,7 @@ func TestPerformanceIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after != string(page) {
-		t.Error("docs/performance.md is out of date: run go -C docs/figures run .")
+		t.Error("docs/how-it-works/performance.md is out of date: run go -C docs/figures run .")
 	}
 	for name, want := range pictures {
 		have, err := os.ReadFile(name)
@@ -58,7 +58,8 @@ func TestPerformanceFollowsResults(t *testing.T) {
 	}
 }
 
-// What the sentences of docs/performance.md say is so in the results, whatever the figures are.
+// What the sentences of docs/how-it-works/performance.md say is so in the results, whatever the
+// figures are.
 func TestPerformanceLaws(t *testing.T) {
 	read := func(part string) *measured {
 		m, err := readMeasured(filepath.Join("performance", part+".csv"))

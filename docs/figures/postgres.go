@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// The picture of docs/stores.md: an hour of load on PostgreSQL. postgres.csv holds what
+// The picture of docs/operating/stores.md: an hour of load on PostgreSQL. postgres.csv holds what
 // scripts/soak postgres found.
 
 // table is a CSV of whole numbers.

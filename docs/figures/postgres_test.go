@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What docs/stores.md says of an hour of load, from its first quarter on.
+// What docs/operating/stores.md says of an hour of load, from its first quarter on.
 const (
 	postgresSpan   = 55 * 60.0 // s
 	postgresGrowth = 1.10      // of table and index, to what they were then

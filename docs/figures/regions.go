@@ -12,9 +12,9 @@ import (
 	"github.com/weir-rl/weir/examples/regions/regionplot"
 )
 
-// The picture of docs/regions.md: three regions share a limit, and one is cut off from the others
-// for a while. regions.csv holds their admissions: real decisions, in virtual time, which a test
-// makes (regions_test.go), since virtual time is for tests alone.
+// The picture of docs/operating/regions.md: three regions share a limit, and one is cut off from
+// the others for a while. regions.csv holds their admissions: real decisions, in virtual time,
+// which a test makes (regions_test.go), since virtual time is for tests alone.
 const (
 	regionsRule = `
 domain: shop

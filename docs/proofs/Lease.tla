@@ -1,5 +1,5 @@
 ------------------------------- MODULE Lease -------------------------------
-(* Units lent ahead (docs/algorithms.md, "Units that are lent ahead"), at the level of their proof:
+(* Units lent ahead (docs/how-it-works/algorithms.md, "Units that are lent ahead"), at the level of their proof:
    a store sets units aside for nodes, nodes use them and tell later, and what was never told
    counts as used when it ends. The network delays, reorders and loses.
 

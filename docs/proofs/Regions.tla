@@ -1,5 +1,5 @@
 ------------------------------ MODULE Regions ------------------------------
-(* A limit over several regions (docs/regions.md), at the level of the proof of its bound: each
+(* A limit over several regions (docs/operating/regions.md), at the level of the proof of its bound: each
    region admits up to a ceiling by a state of its own, and takes units out of that state which
    another region has set aside before. Nothing else is ever told of a loan. The network delays,
    reorders and loses; regions borrow of each other in circles, too.

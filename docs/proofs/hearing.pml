@@ -1,5 +1,5 @@
 /*
- * What a region hears of another one (docs/distributed.md), as a model for Spin: nodes tell what
+ * What a region hears of another one (docs/operating/redis.md), as a model for Spin: nodes tell what
  * they used in a log, which is bounded; bridges, two at a time, read it in batches and charge it to
  * the state of their region, with the position in the log. It is written from the description of
  * the protocol, not from the code. README.md beside this file says what is proven, and how to run

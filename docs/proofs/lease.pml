@@ -1,5 +1,5 @@
 /*
- * Units lent ahead (docs/algorithms.md, "Units that are lent ahead"), as a model for Spin: one
+ * Units lent ahead (docs/how-it-works/algorithms.md, "Units that are lent ahead"), as a model for Spin: one
  * limit, its store, nodes that borrow from it, and a network. It is written from the description of
  * the protocol, not from the code of package algo. README.md beside this file says what is proven,
  * and how to run it.

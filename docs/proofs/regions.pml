@@ -1,5 +1,5 @@
 /*
- * A limit over several regions (docs/distributed.md), as a model for Spin: each region has a state
+ * A limit over several regions (docs/operating/redis.md), as a model for Spin: each region has a state
  * of its own under a ceiling, and borrows what another one has left. It is written from the
  * description of the protocol, not from the code. README.md beside this file says what is
  * proven, and how to run it.

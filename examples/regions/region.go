@@ -85,7 +85,7 @@ func (p *processes) startWeir(ctx context.Context, program, dir string, r *regio
 }
 
 // startRival starts another program in place of Weir, one node for each region; see
-// docs/regions.md.
+// docs/operating/regions.md.
 func (p *processes) startRival(ctx context.Context, program, gossip string, r *region, o *options) (err error) {
 	n := &node{}
 	if n.http, err = programs.FreeAddress(); err != nil {

@@ -33,7 +33,7 @@ func (s *setting) variable() string {
 
 func FlagOf(path string) string { return strings.NewReplacer(".", "-", "_", "-").Replace(path) }
 
-// settingGroup is a table of settings in docs/interfaces.md.
+// settingGroup is a table of settings in docs/reference/configuration.md.
 type settingGroup struct {
 	title    string
 	page     string // a page of docs with more about it; "" for none
@@ -51,22 +51,22 @@ var settings = func() []setting {
 
 var settingGroups = []settingGroup{
 	{title: "Rules", page: "rules.md", settings: rulesSettings},
-	{title: "Store", page: "distributed.md", settings: storeSettings},
+	{title: "Store", page: "../operating/redis.md", settings: storeSettings},
 	{title: "Doors", settings: doorSettings},
-	{title: "Envoy's quotas", page: "rlqs.md", settings: quotaSettings},
-	{title: "Regions", page: "regions.md", settings: regionSettings},
+	{title: "Envoy's quotas", page: "../guides/rlqs.md", settings: quotaSettings},
+	{title: "Regions", page: "../operating/regions.md", settings: regionSettings},
 	{title: "Proxy", settings: proxySettings},
-	{title: "Load", page: "overload.md", settings: loadSettings},
+	{title: "Load", page: "../guides/overload.md", settings: loadSettings},
 	{title: "Insight", settings: insightSettings},
-	{title: "Deferred requests", page: "deferring.md", settings: deferSettings},
-	{title: "Clients", page: "keys.md", settings: clientSettings},
-	{title: "Fields", page: "security.md", settings: fieldSettings},
-	{title: "Trust and transport", page: "security.md", settings: trustSettings},
+	{title: "Deferred requests", page: "../guides/deferring.md", settings: deferSettings},
+	{title: "Clients", page: "../start/keys.md", settings: clientSettings},
+	{title: "Fields", page: "../operating/security.md", settings: fieldSettings},
+	{title: "Trust and transport", page: "../operating/security.md", settings: trustSettings},
 	{title: "Answers", page: "headers.md", settings: answerSettings},
 	{title: "Metrics and logs", settings: logSettings},
 	{title: "OpenTelemetry", settings: otelSettings},
 	{title: "Decision log", settings: decisionSettings},
-	{title: "Bounds", page: "security.md", settings: boundSettings},
+	{title: "Bounds", page: "../operating/security.md", settings: boundSettings},
 }
 
 // findSetting finds a setting by its path; nil if there is none.

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,16 +13,16 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of settings anew")
 
-// Marks around the tables of settings in docs/interfaces.md.
+// Marks around the tables of settings in docs/reference/configuration.md.
 const (
 	settingsBegin = "<!-- settings: written by `go test ./internal/server -run TestSettingsDocumented -update` -->\n"
 	settingsEnd   = "<!-- settings: end -->\n"
 )
 
-// TestSettingsDocumented: the tables of docs/interfaces.md say of each setting what the program
-// says.
+// TestSettingsDocumented: the tables of docs/reference/configuration.md say of each setting what
+// the program says.
 func TestSettingsDocumented(t *testing.T) {
-	path := filepath.Join("..", "..", "docs", "interfaces.md")
+	path := filepath.Join("..", "..", "docs", "reference", "configuration.md")
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +40,7 @@ func TestSettingsDocumented(t *testing.T) {
 		return
 	}
 	if have != want {
-		t.Errorf("docs/interfaces.md tells of other settings than the program; run go test ./internal/server -run TestSettingsDocumented -update\n%s",
+		t.Errorf("docs/reference/configuration.md tells of other settings than the program; run go test ./internal/server -run TestSettingsDocumented -update\n%s",
 			firstDifference(have, want))
 	}
 	if rows := strings.Count(want, "| `--"); rows != len(settings) {
@@ -61,7 +62,7 @@ func settingsTables() string {
 	for _, g := range settingGroups {
 		fmt.Fprintf(&b, "\n**%s**", g.title)
 		if g.page != "" {
-			fmt.Fprintf(&b, " ([%s](%s))", g.page, g.page)
+			fmt.Fprintf(&b, " ([%s](%s))", path.Base(g.page), g.page)
 		}
 		b.WriteString("\n\n| key | flag | variable | default | meaning |\n| --- | --- | --- | --- | --- |\n")
 		for i := range g.settings {

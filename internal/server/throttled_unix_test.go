@@ -20,7 +20,7 @@ import (
 
 // BenchmarkThrottled compares CL.THROTTLE over a socket with insight hearing of each and without:
 // in turn, by the processor time of both ends, and by the median. An operation is a pair of runs.
-// docs/insight.md has its figures.
+// docs/operating/insight.md has its figures.
 func BenchmarkThrottled(b *testing.B) {
 	for _, outcome := range []struct{ name, numbers string }{{"admitted", "1000000000 1000000 1"}, {"refused", "0 1 36000"}} {
 		for _, deep := range []int{1, 16} {

@@ -88,7 +88,7 @@ func TestUsualExpressions(t *testing.T) {
 }
 
 // BenchmarkCostlyExpressions measures what the most that expressions may do takes, which
-// docs/expressions.md states: a request that each of them stops, with twenty rules alike.
+// docs/reference/expressions.md states: a request that each of them stops, with twenty rules alike.
 //
 //	go test ./rule/file -run xxx -bench CostlyExpressions
 func BenchmarkCostlyExpressions(b *testing.B) {

@@ -1,5 +1,5 @@
 // Package file reads rule files (YAML, in the native or the Lyft form) and makes a rule.Set of
-// them. docs/rules.md describes their contents.
+// them. docs/reference/rules.md describes their contents.
 //
 // Begin with Load. It makes a tree of each file (internal/yaml), and rules of the tree: root, and
 // from there limit (native.go) and descriptors (lyft.go). settings.go has a row for each option,

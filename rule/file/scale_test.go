@@ -63,7 +63,7 @@ func live() uint64 {
 var loaded *rule.Set
 
 // BenchmarkLoad measures what loading rules takes, by kind and number, and how much of memory the
-// Set keeps for each rule: docs/capacity.md.
+// Set keeps for each rule: docs/operating/capacity.md.
 func BenchmarkLoad(b *testing.B) {
 	for _, k := range loadKinds {
 		b.Run(k.name, func(b *testing.B) {

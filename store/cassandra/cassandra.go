@@ -1,6 +1,6 @@
 // Package cassandra keeps counters in Apache Cassandra 4.1 or newer, so that any number of nodes
 // enforce one limit as one node would. Package cas decides; this package has Cassandra carry it
-// out. docs/stores.md says when that is the right choice, and what it costs.
+// out. docs/operating/stores.md says when that is the right choice, and what it costs.
 //
 // A subject, all limits of one client, is a partition, and each value a row of it. Values that are
 // decided together change in one conditional batch within a partition (a lightweight transaction):

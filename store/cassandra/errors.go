@@ -42,7 +42,7 @@ func (e *engine) explain(err error) error {
 	}
 	advice, t := "", e.target
 	if _, ok := errors.AsType[*gocql.RequestErrUnauthorized](err); ok {
-		advice = fmt.Sprintf("Cassandra does not let the user %s read and change the tables of the keyspace %s: grant it SELECT and MODIFY on them, as docs/stores.md says", t.user, t.keyspace)
+		advice = fmt.Sprintf("Cassandra does not let the user %s read and change the tables of the keyspace %s: grant it SELECT and MODIFY on them, as docs/operating/stores.md says", t.user, t.keyspace)
 	}
 	// When a session is made, the driver hands on the text of a refused log-in alone.
 	refused, ok := errors.AsType[gocql.RequestError](err)

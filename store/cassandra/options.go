@@ -13,7 +13,7 @@ type Options struct {
 	//	cassandra://user:password@host:9042,host2/keyspace
 	//
 	// The hosts are those that are asked first; the others are found. Query parameters are listed
-	// in docs/stores.md.
+	// in docs/operating/stores.md.
 	URL string
 	// Connections is the number of TCP connections to each server; 0 means 2.
 	Connections int

@@ -1,6 +1,6 @@
 // Package lease wraps a store that lends units ahead (store.Lender), and decides most calls of busy
 // keys on this node, without asking the store. No call is admitted that the store would not have
-// admitted, see docs/distributed.md.
+// admitted, see docs/operating/redis.md.
 //
 // Begin with Store.TakeNow (here.go), which decides a call here if it can. Other calls go to the
 // store, together with reports and wishes (ask.go). Package internal/leasing/lessee has the

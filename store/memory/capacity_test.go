@@ -17,9 +17,9 @@ import (
 	"github.com/weir-rl/weir/store/storetest"
 )
 
-// TestCapacity measures what docs/capacity.md says of bytes for each user: users with a key of 16
-// bytes that have each used a limit up to its end. It fails when a figure of the docs no longer
-// holds.
+// TestCapacity measures what docs/operating/capacity.md says of bytes for each user: users with a
+// key of 16 bytes that have each used a limit up to its end. It fails when a figure of the docs no
+// longer holds.
 //
 //	go test ./store/memory -run TestCapacity -v
 func TestCapacity(t *testing.T) {

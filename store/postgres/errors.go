@@ -139,7 +139,7 @@ func (d *database) explain(err error) error {
 	case codeNoDatabase:
 		advice = fmt.Sprintf("PostgreSQL at %s has no database %s: make it (createdb %s), or correct the store's URL", d.target.hosts, c.Database, c.Database)
 	case codeNoPermission:
-		advice = fmt.Sprintf("the role %s may not use or make the schema %s in PostgreSQL at %s: give it the rights that docs/stores.md names", c.User, schema, d.target.hosts)
+		advice = fmt.Sprintf("the role %s may not use or make the schema %s in PostgreSQL at %s: give it the rights that docs/operating/stores.md names", c.User, schema, d.target.hosts)
 	case codeWrongType, codeNoColumn:
 		advice = fmt.Sprintf("the schema %s in PostgreSQL at %s has tables that are not Weir's: name another schema with weir_schema in the store's URL", schema, d.target.hosts)
 	case codeNoCharacter, codeNoEncoding:

@@ -1,5 +1,5 @@
 // Package postgres keeps counters in PostgreSQL 15 or newer, so that any number of nodes enforce
-// one limit as one node would. docs/stores.md says what it promises in each failure.
+// one limit as one node would. docs/operating/stores.md says what it promises in each failure.
 //
 // Package store/cas makes the decisions, in Go; this is its database (cas.Engine):
 //
@@ -35,7 +35,7 @@ import (
 // Options configure Open. URL is required; the zero value of every other field suits most.
 type Options struct {
 	// URL is the address of a database, with all the parameters that pgx knows, and the two that
-	// docs/stores.md describes:
+	// docs/operating/stores.md describes:
 	//
 	//	postgres://user:password@host:5432/database?sslmode=verify-full
 	//	postgres://user@host1,host2/database?passfile=/etc/weir/pgpass    that which takes writes

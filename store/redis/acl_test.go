@@ -20,16 +20,16 @@ import (
 	"github.com/weir-rl/weir/store/storetest"
 )
 
-// TestLeastPrivilege: a user with the permissions that docs/distributed.md lists can do all that a
-// node does.
+// TestLeastPrivilege: a user with the permissions that docs/operating/redis.md lists can do all
+// that a node does.
 func TestLeastPrivilege(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/distributed.md")
+	doc, err := os.ReadFile("../../docs/operating/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	list := regexp.MustCompile("An ACL\\s+needs\\s+`([^`]+)`").FindSubmatch(doc)
 	if list == nil {
-		t.Fatal("docs/distributed.md does not say what an ACL needs")
+		t.Fatal("docs/operating/redis.md does not say what an ACL needs")
 	}
 	server := redistest.Start(t)
 	server.Do(append([]string{"ACL", "SETUSER", "weir", "on", ">secret", "~weir:*", "&weir:1opened", "&weir:1board", "&weir:1ask", "-@all"}, strings.Fields(string(list[1])+" +publish +subscribe +scan +role +dbsize +config|get")...)...)
@@ -176,16 +176,16 @@ func tellAndHear(t *testing.T, s, reader *redis.Store) {
 	}
 }
 
-// TestPeersPrivilege: a user with the permissions that docs/distributed.md lists for other regions
-// can read what this one used, and lease units of its limits, and little else.
+// TestPeersPrivilege: a user with the permissions that docs/operating/redis.md lists for other
+// regions can read what this one used, and lease units of its limits, and little else.
 func TestPeersPrivilege(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/distributed.md")
+	doc, err := os.ReadFile("../../docs/operating/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	list := regexp.MustCompile("units\\s+of\\s+its\\s+limits,\\s+needs\\s+`([^`]+)`\\s+on\\s+the\\s+keys\\s+`([^`]+)`,\\s+`([^`]+)`\\s+on\\s+the\\s+channel\\s+`([^`]+)`").FindSubmatch(doc)
 	if list == nil {
-		t.Fatal("docs/distributed.md does not say what a user for other regions needs")
+		t.Fatal("docs/operating/redis.md does not say what a user for other regions needs")
 	}
 	server := redistest.Start(t)
 	server.Do(append([]string{"ACL", "SETUSER", "weir-peer", "on", ">secret", "~" + string(list[2]), "resetchannels", "&" + string(list[4]), "-@all", string(list[3])}, strings.Fields(string(list[1]))...)...)

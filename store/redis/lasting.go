@@ -58,7 +58,7 @@ func (t *target) adviceOn(answer string) string {
 	case strings.Contains(lower, "unknown command") && (strings.Contains(lower, "function") || strings.Contains(lower, "fcall")):
 		return fmt.Sprintf("Redis at %s is too old: it has no functions (FUNCTION, FCALL), which came with Redis 7 (Valkey 7.2); upgrade it to 7 or newer, or name another server in the store's URL", t)
 	case code == "NOPERM", strings.Contains(lower, "the user executing the script can't"):
-		return fmt.Sprintf("Redis at %s does not let the user %s do what Weir needs: give it the permissions that docs/distributed.md lists (ACL SETUSER %s …)", t, user, user)
+		return fmt.Sprintf("Redis at %s does not let the user %s do what Weir needs: give it the permissions that docs/operating/redis.md lists (ACL SETUSER %s …)", t, user, user)
 	case code == "WRONGPASS", code == "NOAUTH":
 		return fmt.Sprintf("Redis at %s does not let the user %s in: correct the user and the password in the store's URL", t, user)
 	case code == "WRONGTYPE":

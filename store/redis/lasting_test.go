@@ -28,8 +28,8 @@ func TestLasting(t *testing.T) {
 		"too old":                     {old.URL(), "upgrade it to 7 or newer"},
 		"no password":                 {"redis://" + server.Addr(), "correct the user and the password"},
 		"wrong password":              {at("calls:bad"), "correct the user and the password"},
-		"may not call":                {at("loads:p"), "the permissions that docs/distributed.md lists"},
-		"functions may do too little": {at("calls:p"), "the permissions that docs/distributed.md lists"},
+		"may not call":                {at("loads:p"), "the permissions that docs/operating/redis.md lists"},
+		"functions may do too little": {at("calls:p"), "the permissions that docs/operating/redis.md lists"},
 		"no such database":            {at(":secret") + "/99", "databases"},
 	} {
 		t.Run(name, func(t *testing.T) {

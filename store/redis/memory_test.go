@@ -23,9 +23,9 @@ import (
 
 // TestMemory measures the cost in Redis (INFO memory, used_memory) of a user whose limit is used
 // up, key, expiry and tables included; beside the keys that envoyproxy/ratelimit writes for the
-// same, and beside sorted sets. The table of docs/distributed.md is its output. Names of users are
-// 16 bytes long. Redis' own overhead for a key, whatever it holds, is another in each version of
-// Redis, and its own buffers are another each time: the bounds are for the memory beyond a key,
+// same, and beside sorted sets. The table of docs/operating/redis.md is its output. Names of users
+// are 16 bytes long. Redis' own overhead for a key, whatever it holds, is another in each version
+// of Redis, and its own buffers are another each time: the bounds are for the memory beyond a key,
 // rounded up to the next size that an allocator has.
 func TestMemory(t *testing.T) {
 	effort.Long(t, "fills nine servers")

@@ -1,6 +1,6 @@
 // Package redis keeps counters in Redis 7 or Valkey, so that any number of nodes enforce one limit
-// as one node would: standalone, Sentinel, or Cluster. docs/distributed.md says what it promises in
-// each failure.
+// as one node would: standalone, Sentinel, or Cluster. docs/operating/redis.md says what it
+// promises in each failure.
 //
 // A decision takes this way; each step names its file:
 //
@@ -56,7 +56,7 @@ type Options struct {
 	//	redis+sentinel://user:password@host:26379,host2/master/0   the master that these Sentinels know by that name
 	//	redis+cluster://user:password@host:6379,host2:6379     a Cluster
 	//
-	// rediss in place of redis means TLS. Query parameters are listed in docs/distributed.md.
+	// rediss in place of redis means TLS. Query parameters are listed in docs/operating/redis.md.
 	URL string
 	// Prefix begins every key; "" means "weir:". Stores of one prefix on one Redis share their
 	// counters.

@@ -76,8 +76,8 @@ type step struct {
 	n       int64
 }
 
-// steps are the steps of docs/regions.md: first the lesser of the old and the new part for each
-// region.
+// steps are the steps of docs/operating/regions.md: first the lesser of the old and the new part
+// for each region.
 func (r *roll) steps() (list []step) {
 	a, b := r.before, r.after
 	sumA, sumB := a[0]+a[1]+a[2], b[0]+b[1]+b[2]

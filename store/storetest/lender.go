@@ -151,7 +151,7 @@ func tells(h algo.Ahead, used, returned int64) algo.Ahead {
 	return algo.Ahead{Told: [2]algo.Told{{End: h.Until, Used: used, Returned: returned}}}
 }
 
-// testLendGolden is the example of docs/algorithms.md.
+// testLendGolden is the example of docs/how-it-works/algorithms.md.
 func testLendGolden(t *testing.T, n newStore) {
 	l := newLender(t, n)
 	cfg := leased(algo.SlidingLog)

@@ -1,5 +1,5 @@
 // Package regionplot draws what several regions admitted of one limit, window by window: for
-// docs/regions.md and examples/regions.
+// docs/operating/regions.md and examples/regions.
 package regionplot
 
 import (

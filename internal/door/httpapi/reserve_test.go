@@ -43,7 +43,7 @@ func readReserved(t *testing.T, a doortest.Answer) reserved {
 	return r
 }
 
-// The example of docs/costs.md: an estimate is reserved, the real cost committed.
+// The example of docs/guides/costs.md: an estimate is reserved, the real cost committed.
 func TestReserveAnswer(t *testing.T) {
 	l, _, _ := doortest.NewLimiter(t, tokenRules)
 	h := New(l, Options{})

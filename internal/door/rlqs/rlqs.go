@@ -6,8 +6,8 @@
 //
 // Begin with Service, made by New; the server of internal/door/rls serves it. Three goroutines
 // read, handle and write a stream (stream.go). internal/leasing/broker computes which units to ask
-// for and to assign; terms.go asks the limiter which limits a bucket meets. docs/rlqs.md is for
-// users.
+// for and to assign; terms.go asks the limiter which limits a bucket meets. docs/guides/rlqs.md is
+// for users.
 package rlqs
 
 import (

@@ -84,9 +84,9 @@ limits:
 	}
 }
 
-// TestDocumented: docs/haproxy.md describes each variable.
+// TestDocumented: docs/guides/haproxy.md describes each variable.
 func TestDocumented(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "haproxy.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "guides", "haproxy.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestDocumented(t *testing.T) {
 	table, _, _ = strings.Cut(table, "\n## ")
 	for _, name := range Variables {
 		if !strings.Contains(table, "`"+name+"`") {
-			t.Errorf("docs/haproxy.md does not tell of %s", name)
+			t.Errorf("docs/guides/haproxy.md does not tell of %s", name)
 		}
 	}
 }

@@ -130,7 +130,7 @@ func TestElastic(t *testing.T) {
 	})
 }
 
-// TestFilter holds the numbers that are promised in docs/overload.md.
+// TestFilter holds the numbers that are promised in docs/guides/overload.md.
 func TestFilter(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	for _, c := range []struct {

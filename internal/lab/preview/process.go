@@ -183,8 +183,8 @@ func executable() string {
 // environment returns the part of an environment that the process needs: time zones, which rules
 // name, and settings of the Go runtime. Weir's settings, which may hold secrets, are left out.
 // GOMAXPROCS=1 keeps the process to one processor. GOMEMLIMIT makes it collect garbage more often
-// the nearer it is to the 600 MB that docs/insight.md names. Without that bound it took 865 MB with
-// both engines full (engineBytes), and replayed no more in the same time.
+// the nearer it is to the 600 MB that docs/operating/insight.md names. Without that bound it took
+// 865 MB with both engines full (engineBytes), and replayed no more in the same time.
 func environment(all []string) []string {
 	kept := slices.DeleteFunc(slices.Clone(all), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Brute-force counters, written from docs/algorithms.md and sharing nothing with algo: each keeps
-// the instants of all admitted requests of a key and recomputes from them, in exact rational
-// arithmetic where fractions occur.
+// Brute-force counters, written from docs/how-it-works/algorithms.md and sharing nothing with algo:
+// each keeps the instants of all admitted requests of a key and recomputes from them, in exact
+// rational arithmetic where fractions occur.
 
 // bruteLimit decides whether a request at now is admitted, given the instants (µs, ascending) of
 // all requests that were admitted before.

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// TestFile is one parsed file of rule tests. The format is docs/rules.md, "Rule tests".
+// TestFile is one parsed file of rule tests. The format is docs/reference/rules.md, "Rule tests".
 type TestFile struct {
 	Name   string
 	Domain string // "" if the file names none

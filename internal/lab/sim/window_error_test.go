@@ -12,7 +12,8 @@ import (
 )
 
 // TestWindowErrorOnRealTraffic measures how often sliding_window decides otherwise than sliding_log
-// would, both fed with the same requests by client. The figures stand in docs/capacity.md:
+// would, both fed with the same requests by client. The figures stand in
+// docs/operating/capacity.md:
 //
 //	WEIR_DATA=FOLDER go test ./internal/lab/sim -run TestWindowErrorOnRealTraffic -v
 func TestWindowErrorOnRealTraffic(t *testing.T) {

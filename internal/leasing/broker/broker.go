@@ -6,8 +6,8 @@
 // they may let through from now on. A Holder does the rest in its place. It keeps the one invariant
 // that makes this safe: the units that are paid, because they are out in the store or charged
 // there, are never fewer than the units that the Envoy may have let through without a report, and
-// may still let through. docs/rlqs.md says what follows for users, and envoy.go how Envoy really
-// treats its assignments.
+// may still let through. docs/guides/rlqs.md says what follows for users, and envoy.go how Envoy
+// really treats its assignments.
 //
 // The package is pure: no I/O, no clock, no lock, no goroutine. Times are in ns of one monotonic
 // clock (store.Monotonic), which is passed in, unless they are said to be of the store.

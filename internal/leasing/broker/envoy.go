@@ -32,7 +32,7 @@ import (
 //	abandon_action               forgets the bucket                      bounds Envoy's memory
 //	action for no known bucket   dropped                                 nothing is assigned ahead
 //
-// docs/rlqs.md describes for users the quirks that concern the configuration of the filter.
+// docs/guides/rlqs.md describes for users the quirks that concern the configuration of the filter.
 
 // yearSeconds is the time in which a token bucket that is handed over as units gets one more.
 const yearSeconds = 365 * 24 * 60 * 60

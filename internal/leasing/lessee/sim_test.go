@@ -177,7 +177,7 @@ func (f *fleet) call(i int) {
 }
 
 // TestSimulatedSavings: how many operations of the store a decision takes, and how much of the
-// limit is admitted; docs/distributed.md has the figures. Nothing is ever admitted beyond it.
+// limit is admitted; docs/operating/redis.md has the figures. Nothing is ever admitted beyond it.
 func TestSimulatedSavings(t *testing.T) {
 	bucket := func(n int64, w time.Duration, lease int) algo.Config {
 		return algo.Config{Algorithm: algo.TokenBucket, N: n, Window: w, Lease: lease}

@@ -5,7 +5,7 @@ var Verdicts = []string{
 	Broken, LooseCrowd, LooseFew, Strict, MaybeStrict, Ignored, AddsNothing, NeverMet, NeverBinding, TooEarly, Reserve, Works,
 }
 
-// The verdicts. docs/insight.md says when each holds.
+// The verdicts. docs/operating/insight.md says when each holds.
 const (
 	Broken       = "broken"        // an expression fails, or the rules on disk are not in force
 	LooseCrowd   = "loose_crowd"   // it let a crowd through that saturated the service

@@ -1,6 +1,6 @@
 // Package envoytest starts real Envoys for tests. Its own tests hold what Envoy's filter for rate
-// limit quotas really does (docs/rlqs.md), so that an Envoy that behaves otherwise is noticed on
-// the day on which it is pinned here.
+// limit quotas really does (docs/guides/rlqs.md), so that an Envoy that behaves otherwise is
+// noticed on the day on which it is pinned here.
 package envoytest
 
 import (

@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestQuota: what Envoy's filter for rate limit quotas does, and what its API does not say. The
-// table in docs/rlqs.md has a line for each. One Envoy with two worker threads serves all.
+// table in docs/guides/rlqs.md has a line for each. One Envoy with two worker threads serves all.
 func TestQuota(t *testing.T) {
 	effort.Long(t, "Envoy reports every five seconds")
 	b := &bed{}

@@ -2,9 +2,9 @@
 // at which they were decided are known only within bounds.
 //
 // Begin with Check (leasecheck.go). The algorithms are in windows.go and bucket.go. They know the
-// guarantees of docs/algorithms.md, and nothing of how a limit is enforced: no states, no stores,
-// no leases. The tests use Check on records of real nodes over a real Redis: processes that are
-// stopped and killed, and networks that delay and lose (runs_test.go).
+// guarantees of docs/how-it-works/algorithms.md, and nothing of how a limit is enforced: no states,
+// no stores, no leases. The tests use Check on records of real nodes over a real Redis: processes
+// that are stopped and killed, and networks that delay and lose (runs_test.go).
 package leasecheck
 
 import (

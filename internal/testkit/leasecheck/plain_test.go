@@ -50,8 +50,8 @@ func within(past []Admission, from, to int64) (sum int64) {
 	return sum
 }
 
-// estimate is the estimate of docs/algorithms.md: sub-windows that the window's old edge cuts count
-// for the part that is still in it.
+// estimate is the estimate of docs/how-it-works/algorithms.md: sub-windows that the window's old
+// edge cuts count for the part that is still in it.
 func estimate(c algo.Config, past []Admission, x int64) int64 {
 	k := int64(max(1, c.Buckets))
 	sub := c.Window.Microseconds() / k

@@ -7,8 +7,8 @@
 // httputil.ReverseProxy copies both headers. `cd benchmarks && go run ./proxyload` measures the
 // processor time of whole proxies: with this client, and package h1 before it, 1.5 times what nginx
 // takes for a small request, where httputil.ReverseProxy without any limits takes 4 times
-// (docs/capacity.md). `go test -bench Proxy ./internal/door/proxy` sets both ways of the same proxy
-// beside each other, with client and upstream.
+// (docs/operating/capacity.md). `go test -bench Proxy ./internal/door/proxy` sets both ways of the
+// same proxy beside each other, with client and upstream.
 //
 // It does only what is common, so that little of it can be wrong, and refuses the rest, for which
 // its user needs another client:

@@ -272,7 +272,7 @@ func TestCommandKeys(t *testing.T) {
 }
 
 // BenchmarkCommand is what telling of a command takes, by outcome and number of keys, with Run
-// beside it. docs/insight.md has its figures.
+// beside it. docs/operating/insight.md has its figures.
 func BenchmarkCommand(b *testing.B) {
 	for _, keys := range []int{1, 1 << 16} {
 		for _, admitted := range []bool{true, false} {

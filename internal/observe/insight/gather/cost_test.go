@@ -11,7 +11,7 @@ import (
 )
 
 // BenchmarkDecide is a decision with and without the hook, admitted and refused, of one hot key and
-// of a million. docs/capacity.md has its figures.
+// of a million. docs/operating/capacity.md has its figures.
 func BenchmarkDecide(b *testing.B) {
 	for _, keys := range []struct {
 		name string

@@ -235,7 +235,7 @@ func TestFailuresTakeLittleMemory(t *testing.T) {
 }
 
 // BenchmarkFailing decides requests on which the expressions of all rules fail, which are alike but
-// for a number, with and without the hook. docs/capacity.md has its figures.
+// for a number, with and without the hook. docs/operating/capacity.md has its figures.
 func BenchmarkFailing(b *testing.B) {
 	for _, n := range []int{10, 1000, 100_000} {
 		specs := alikeSpecs(n)

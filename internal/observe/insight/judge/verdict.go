@@ -17,7 +17,7 @@ import (
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
-// The bounds of the verdicts. docs/insight.md lists them, and says why.
+// The bounds of the verdicts. docs/operating/insight.md lists them, and says why.
 const (
 	goodRefused     = 0.001 // Thresholds.GoodRefused
 	identityShare   = 0.2   // of the requests, from which an identity tells good keys

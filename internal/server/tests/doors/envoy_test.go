@@ -397,7 +397,7 @@ func testEnvoyFeatures(t *testing.T, b *envoyBed) {
 		{"two come back", "/back", "a", "", pass, headers{"X-RateLimit-Remaining": "3"}},
 		{"so that three are there", "/three", "a", "", pass, headers{"X-RateLimit-Remaining": "0"}},
 
-		// docs/envoy.md says where hits_addend stands in vain. Should an Envoy heed it there, the
+		// docs/guides/envoy.md says where hits_addend stands in vain. Should an Envoy heed it there, the
 		// page is to say so.
 		{"hits of a route are ignored", "/ignored", "i", "", pass, headers{"X-RateLimit-Remaining": "9"}},
 		{"and again", "/ignored", "i", "", pass, headers{"X-RateLimit-Remaining": "8"}},
@@ -587,7 +587,8 @@ func testEnvoyParallel(t *testing.T, b *envoyBed, c *envoyClient) {
 	}
 }
 
-// TestEnvoyDocs: the pieces of configuration in docs/envoy.md are of the files that TestEnvoy runs.
+// TestEnvoyDocs: the pieces of configuration in docs/guides/envoy.md are of the files that
+// TestEnvoy runs.
 func TestEnvoyDocs(t *testing.T) {
 	root := servertest.RepositoryRoot(t)
 	// flat leaves out indentation, blank lines and comments.
@@ -609,14 +610,14 @@ func TestEnvoyDocs(t *testing.T) {
 		files = append(files, flat(string(data)))
 	}
 	seen := 0
-	for _, b := range servertest.Blocks(t, filepath.Join(root, "docs", "envoy.md")) {
+	for _, b := range servertest.Blocks(t, filepath.Join(root, "docs", "guides", "envoy.md")) {
 		if b.Language != "yaml" || strings.Contains(b.Text, "descriptors:\n") {
 			// rules: TestRulesInDocsLoad
 			continue
 		}
 		seen++
 		if !slices.ContainsFunc(files, func(file string) bool { return strings.Contains(file, flat(b.Text)) }) {
-			t.Errorf("docs/envoy.md:%d is of no file that is tested:\n%s", b.Line, b.Text)
+			t.Errorf("docs/guides/envoy.md:%d is of no file that is tested:\n%s", b.Line, b.Text)
 		}
 	}
 	if seen < 10 {

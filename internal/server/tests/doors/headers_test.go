@@ -80,8 +80,8 @@ func TestHeadersAndPages(t *testing.T) {
 	p.End()
 }
 
-// On the wire HTTP/1 has the names of fields as docs/headers.md says, at each door that writes
-// them.
+// On the wire HTTP/1 has the names of fields as docs/reference/headers.md says, at each door that
+// writes them.
 func TestNamesOnTheWire(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer upstream.Close()

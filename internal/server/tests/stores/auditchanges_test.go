@@ -371,7 +371,7 @@ func changing(t *testing.T, admin string) map[string]bool {
 // auditedInDocs are the records that the page on security names.
 func auditedInDocs(t *testing.T) (whats []string) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(servertest.OriginalRoot, "docs", "security.md"))
+	data, err := os.ReadFile(filepath.Join(servertest.OriginalRoot, "docs", "operating", "security.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -560,12 +560,12 @@ func TestAuditChanges(t *testing.T) {
 	named := auditedInDocs(t)
 	for _, what := range named {
 		if !seen[what] {
-			t.Errorf("docs/security.md has records %q, which no operation left", what)
+			t.Errorf("docs/operating/security.md has records %q, which no operation left", what)
 		}
 	}
 	for what := range seen {
 		if !slices.Contains(named, what) {
-			t.Errorf("docs/security.md does not name the record %q", what)
+			t.Errorf("docs/operating/security.md does not name the record %q", what)
 		}
 	}
 }

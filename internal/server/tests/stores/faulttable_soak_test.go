@@ -61,7 +61,7 @@ type tableFault struct {
 	// lacks says why there is no such fault of a store; "" if there is.
 	lacks func(s *tableStore) string
 	// slow is a fault in which answers take longer than the nodes wait by what they have heard, as
-	// docs/distributed.md says in "exact while": what goes over is counted, and bounded.
+	// docs/operating/redis.md says in "exact while": what goes over is counted, and bounded.
 	slow bool
 	// several is a fault in which one answer comes in time, and several one after the other do not.
 	several bool

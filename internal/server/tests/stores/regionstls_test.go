@@ -21,17 +21,17 @@ import (
 
 // TestRegionsByTLS: two regions hear each other, borrow of each other and have the same bans where
 // each Redis wants a certificate, and knows the other region as a user who may do no more than
-// docs/distributed.md says.
+// docs/operating/redis.md says.
 func TestRegionsByTLS(t *testing.T) {
 	t.Parallel()
 	effort.Long(t, "starts two Redis with TLS")
-	doc, err := os.ReadFile(filepath.Join(servertest.RepositoryRoot(t), "docs", "distributed.md"))
+	doc, err := os.ReadFile(filepath.Join(servertest.RepositoryRoot(t), "docs", "operating", "redis.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	list := regexp.MustCompile("units\\s+of\\s+its\\s+limits,\\s+needs\\s+`([^`]+)`\\s+on\\s+the\\s+keys\\s+`([^`]+)`,\\s+`([^`]+)`\\s+on\\s+the\\s+channel\\s+`([^`]+)`").FindSubmatch(doc)
 	if list == nil {
-		t.Fatal("docs/distributed.md does not say what a user for other regions needs")
+		t.Fatal("docs/operating/redis.md does not say what a user for other regions needs")
 	}
 	names := []string{"eu", "us"}
 	var servers []*redistest.Server

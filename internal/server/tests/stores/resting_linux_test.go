@@ -11,9 +11,9 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
-// TestRestingMemory holds what docs/capacity.md says of a server that nobody has asked for
-// anything. Pages of the program's own file are not counted: which of them are mapped is up to the
-// kernel.
+// TestRestingMemory holds what docs/operating/capacity.md says of a server that nobody has asked
+// for anything. Pages of the program's own file are not counted: which of them are mapped is up to
+// the kernel.
 func TestRestingMemory(t *testing.T) {
 	t.Parallel()
 	p := servertest.Launch(t, servertest.BuildProgram(t), t.TempDir(), "serve")
@@ -27,8 +27,8 @@ func TestRestingMemory(t *testing.T) {
 	t.Logf("%d kB of its own, %d kB resident", own>>10, servertest.ProcStatus(t, p.Cmd.Process.Pid, "VmRSS")>>10)
 }
 
-// TestMemoryOfKeys holds what docs/capacity.md says of a million keys: by how much a server grows
-// that is asked for as many over the Redis protocol, garbage and all.
+// TestMemoryOfKeys holds what docs/operating/capacity.md says of a million keys: by how much a
+// server grows that is asked for as many over the Redis protocol, garbage and all.
 func TestMemoryOfKeys(t *testing.T) {
 	t.Parallel()
 	const keys, batch, most = 1_000_000, 1000, 110

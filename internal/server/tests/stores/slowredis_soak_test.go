@@ -61,7 +61,7 @@ func TestHammerSoak(t *testing.T) {
 }
 
 // TestHammerPausesSoak: while Redis stands still for 20 to 200 ms again and again, what goes beyond
-// limits is within the bound of docs/distributed.md, and all of it is counted as excess.
+// limits is within the bound of docs/operating/redis.md, and all of it is counted as excess.
 func TestHammerPausesSoak(t *testing.T) {
 	for name, args := range map[string][]string{"by default": nil, "waiting 20 ms": {"--store-max-deadline=20ms"}} {
 		t.Run(name, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/rule/file/internal/message"
 )
 
-// Requirements of an Envoy's quotas on a limit (docs/rlqs.md).
+// Requirements of an Envoy's quotas on a limit (docs/guides/rlqs.md).
 const (
 	leastQuota = 2                // units of a lease; a lender lends no single unit
 	quotaFor   = 11 * time.Second // from such a generation on, numbers of requests are assigned
