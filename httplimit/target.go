@@ -10,7 +10,7 @@ import (
 // EncodedSlash decides over a request whose path holds an encoded slash (%2F), or a
 // backslash as it is or encoded (%5C). Some servers take these for slashes, resolve .. behind them,
 // and so read another path than the rules do: /x%2F..%2Flogin is /login to them. The table in
-// docs/operating/security.md shows which.
+// docs/operating/ambiguous-requests.md shows which.
 type EncodedSlash uint8
 
 const (

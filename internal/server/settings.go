@@ -60,7 +60,7 @@ var settingGroups = []settingGroup{
 	{title: "Insight", settings: insightSettings},
 	{title: "Deferred requests", page: "../guides/deferring.md", settings: deferSettings},
 	{title: "Clients", page: "../start/keys.md", settings: clientSettings},
-	{title: "Fields", page: "../operating/security.md", settings: fieldSettings},
+	{title: "Fields", page: "../operating/ambiguous-requests.md", settings: fieldSettings},
 	{title: "Trust and transport", page: "../operating/security.md", settings: trustSettings},
 	{title: "Answers", page: "headers.md", settings: answerSettings},
 	{title: "Metrics and logs", settings: logSettings},

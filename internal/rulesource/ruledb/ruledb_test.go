@@ -292,7 +292,7 @@ func testPushCompares(t *testing.T, s *pgtest.Server, a *Address) {
 
 // Nobody changes history: an editor may not write the tables at all, the owner is stopped by a
 // trigger, and what a superuser alters all the same shows. A node can say anything of other nodes,
-// as docs/reference/rules.md tells, and change nothing that a node follows.
+// as docs/operating/rules-database.md says, and change nothing that a node follows.
 func TestHistoryStays(t *testing.T) {
 	t.Parallel()
 	effort.Long(t, "starts a PostgreSQL of its own")

@@ -30,8 +30,8 @@ limits:
   - { name: report, when: { method: GET, path: /report }, per: [ip], allow: 1/day, algorithm: sliding_log }
 `
 
-// withFormats are evasionRules as docs/operating/security.md has them for Rails: /login.json is
-// /login to it.
+// withFormats are evasionRules as docs/operating/ambiguous-requests.md has them for Rails:
+// /login.json is /login to it.
 var withFormats = strings.NewReplacer("path: /login", `path: ["/login", "/login.*"]`, "path: /Sign-In/", `path: ["/Sign-In/", "/Sign-In.*"]`,
 	"path: /report", `path: ["/report", "/report.*"]`).Replace(evasionRules)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the table of docs/operating/security.md: what servers make of paths that may be read in different ways.
+"""Prints the table behind the table of docs/operating/ambiguous-requests.md: what servers make of paths that may be read in different ways.
 
 Each server has one resource, /login, and is asked for it over a socket, byte for byte. Servers that are not there are left out:
 nginx, apache2 (Debian: apache2-bin, which starts no service), caddy, go, node with express (internal/server/tests/doors/testdata/upstreams, npm ci, in the
