@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -111,21 +110,24 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 	certtest.Write(t, []string{"cert.pem", "key.pem", "ca.pem"}, cert, key, ca.PEM)
 	seen := 0
 	docs := filepath.Join(servertest.RepositoryRoot(t), "docs")
-	for _, b := range slices.Concat(servertest.Blocks(t, filepath.Join(docs, "reference", "configuration.md")), servertest.Blocks(t, filepath.Join(docs, "operating", "security.md")), servertest.Blocks(t, filepath.Join(docs, "guides", "haproxy.md"))) {
-		if b.Language != "yaml" {
-			continue
-		}
-		seen++
-		if err := os.WriteFile("weir.yaml", []byte(b.Text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		var out, errs bytes.Buffer
-		if code := Run(t.Context(), []string{"serve", "--check"}, nil, strings.NewReader(""), &out, &errs); code != 0 {
-			t.Errorf("line %d: exit status %d\n%s%s%s", b.Line, code, b.Text, out.String(), errs.String())
+	pages := []string{"reference/configuration.md", "reference/metrics.md", "operating/security.md", "guides/haproxy.md"}
+	for _, page := range pages {
+		for _, b := range servertest.Blocks(t, filepath.Join(docs, filepath.FromSlash(page))) {
+			if b.Language != "yaml" {
+				continue
+			}
+			seen++
+			if err := os.WriteFile("weir.yaml", []byte(b.Text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var out, errs bytes.Buffer
+			if code := Run(t.Context(), []string{"serve", "--check"}, nil, strings.NewReader(""), &out, &errs); code != 0 {
+				t.Errorf("line %d: exit status %d\n%s%s%s", b.Line, code, b.Text, out.String(), errs.String())
+			}
 		}
 	}
 	if seen == 0 {
-		t.Fatal("no configuration found in docs/reference/configuration.md")
+		t.Fatal("no configuration found in the docs")
 	}
 }
 

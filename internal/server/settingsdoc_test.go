@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 )
 
 var update = flag.Bool("update", false, "write the tables of settings anew")
@@ -43,8 +45,34 @@ func TestSettingsDocumented(t *testing.T) {
 		t.Errorf("docs/reference/configuration.md tells of other settings than the program; run go test ./internal/server -run TestSettingsDocumented -update\n%s",
 			firstDifference(have, want))
 	}
-	if rows := strings.Count(want, "| `--"); rows != len(settings) {
+	if rows := strings.Count(want, "\n| `"); rows != len(settings) {
 		t.Errorf("%d rows for %d settings", rows, len(settings))
+	}
+}
+
+// TestSettingNames: flag and variable of each setting follow from its path, as the page says,
+// without exception.
+func TestSettingNames(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "configuration.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const example = "`store.max_deadline` is `--store-max-deadline` and `WEIR_STORE_MAX_DEADLINE`"
+	if !strings.Contains(strings.Join(strings.Fields(string(page)), " "), example) {
+		t.Errorf("the page does not say that %s", example)
+	}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	AddFlags(flags)
+	for i := range settings {
+		s := &settings[i]
+		words := strings.FieldsFunc(s.path, func(r rune) bool { return r == '.' || r == '_' })
+		flag, variable := strings.Join(words, "-"), "WEIR_"+strings.ToUpper(strings.Join(words, "_"))
+		if f := flags.Lookup(flag); f == nil || !strings.HasSuffix(f.Usage, " ("+variable+")") {
+			t.Errorf("the setting %s has no flag --%s that names the variable %s", s.path, flag, variable)
+		}
+		if s.variable() != variable {
+			t.Errorf("%s is read from %s, and the page says %s", s.path, s.variable(), variable)
+		}
 	}
 }
 
@@ -64,14 +92,14 @@ func settingsTables() string {
 		if g.page != "" {
 			fmt.Fprintf(&b, " ([%s](%s))", path.Base(g.page), g.page)
 		}
-		b.WriteString("\n\n| key | flag | variable | default | meaning |\n| --- | --- | --- | --- | --- |\n")
+		b.WriteString("\n\n| key | default | meaning |\n| --- | --- | --- |\n")
 		for i := range g.settings {
 			s := &g.settings[i]
 			byDefault := "none"
 			if s.value != "" {
 				byDefault = "`" + s.value + "`"
 			}
-			fmt.Fprintf(&b, "| `%s` | `--%s` | `%s` | %s | %s |\n", s.path, s.flag(), s.variable(), byDefault, markdownText(s.help))
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.path, byDefault, markdownText(s.help))
 		}
 	}
 	b.WriteString("\n")

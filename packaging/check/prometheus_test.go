@@ -15,11 +15,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// metrics are the metrics in docs/reference/configuration.md, which a test of
+// metrics are the metrics in docs/reference/metrics.md, which a test of
 // internal/admin/metrics compares with the server's: labels by name.
 func metrics(t *testing.T) map[string][]string {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(root, "docs", "reference", "configuration.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "reference", "metrics.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func metrics(t *testing.T) map[string][]string {
 		}
 	}
 	if len(found) < 50 {
-		t.Fatalf("only %d metrics found in docs/reference/configuration.md", len(found))
+		t.Fatalf("only %d metrics found in docs/reference/metrics.md", len(found))
 	}
 	return found
 }
