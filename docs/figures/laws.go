@@ -105,8 +105,7 @@ var laws = []law{
 				digits(m.value("cpu_us", rpc, one)), digits(m.value("cpu_us", rpc, 64)),
 				digits(m.value("cpu_us", rpc, most)), brief(most))
 		},
-		tables: []lawTable{bySize("cpu_us", "µs, by callers"), bySize("per_second", "decisions a second"),
-			bySize("p50_us", "half are answered within, µs"), bySize("p99_us", "99 % within, µs")},
+		tables: []lawTable{bySize("cpu_us", "µs, by callers"), bySize("p99_us", "99 % within, µs")},
 	},
 	{
 		part: "connections", title: "One decision over the network, by connections",
@@ -117,7 +116,7 @@ var laws = []law{
 				times(m.value("cpu_us", throttling, 2000), m.value("cpu_us", throttling, 50)),
 				times(m.value("cpu_us", "Weir, gRPC", 2000), m.value("cpu_us", "Weir, gRPC", 50)))
 		},
-		tables: []lawTable{bySize("cpu_us", "µs, by connections"), bySize("per_second", "decisions a second")},
+		tables: []lawTable{bySize("cpu_us", "µs, by connections")},
 	},
 	{
 		part: "proxies", title: "One request through a reverse proxy, by connections",
@@ -130,8 +129,7 @@ var laws = []law{
 				times(v(rpc, 64), v(nginx, 64)), times(v(caddy, 64), v(nginx, 64)), times(v(rpc, 2000), v(nginx, 2000)),
 				times(v(caddy, 2000), v(nginx, 2000)))
 		},
-		tables: []lawTable{bySize("cpu_us", "µs, by connections"), bySize("per_second", "requests a second"),
-			bySize("p99_us", "99 % within, µs")},
+		tables: []lawTable{bySize("cpu_us", "µs, by connections"), bySize("p99_us", "99 % within, µs")},
 	},
 	{
 		part: "nodes", title: "One decision on a Redis that nodes share, by nodes", by: "nodes, each with 64 callers",
@@ -144,8 +142,7 @@ var laws = []law{
 				digits(m.value("redis_us", rival, 1)), digits(m.value("redis_us", rival, 2)),
 				digits(m.value("redis_us", rival, 4)))
 		},
-		tables: []lawTable{bySize("redis_us", "µs of Redis, by nodes"), bySize("node_us", "µs of the node"),
-			bySize("per_second", "decisions a second, of all nodes")},
+		tables: []lawTable{bySize("redis_us", "µs of Redis, by nodes"), bySize("node_us", "µs of the node")},
 	},
 	{
 		part: "open", title: "99 % of decisions are answered within, by the load", by: "% of what the door can do",
@@ -171,8 +168,7 @@ var laws = []law{
 				{"capacity", func(float64) string { return "decisions a second" }},
 				{"cpu_us", func(float64) string { return "µs of the server" }},
 			}},
-			byLoad("p50_us", "half are answered within, µs"), byLoad("p99_us", "99 % within, µs"),
-			byLoad("p99.9_us", "99.9 % within, µs"),
+			byLoad("p99_us", "99 % within, µs"),
 			byLoad("undecided_percent", "% not decided"),
 		},
 	},

@@ -1,6 +1,6 @@
-// Command figures draws the pictures of docs/how-it-works/algorithms.md: it sends the same arrivals through each
-// algorithm, and draws the real decisions. It also draws the picture of docs/how-it-works/consistency.md. It is a
-// module of its own, which nothing of the product needs:
+// Command figures draws the pictures of docs/how-it-works/algorithms.md: it sends the same arrivals
+// through each algorithm, and draws the real decisions. It also draws the picture of
+// docs/how-it-works/consistency.md. It is a module of its own, which nothing of the product needs:
 //
 //	go -C docs/figures run .
 //
@@ -15,8 +15,8 @@
 //	go -C docs/figures test -run Regions -update
 //
 // The picture of docs/operating/stores.md is drawn from an hour of load on a real PostgreSQL, which
-// scripts/soak postgres makes anew. The pictures of docs/how-it-works/performance.md, and its tables, come from
-// the measurements of scripts/measure performance.
+// scripts/soak postgres makes anew. The pictures of docs/how-it-works/performance.md, and its
+// tables, come from the measurements of scripts/measure performance.
 //
 // scripts/soak server draws a soak this way, which belongs to no document:
 //

@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// The pictures and tables of docs/how-it-works/performance.md: the results of scripts/measure performance, with a
-// file for each part in the folder performance. They are drawn, and written into the page, from
-// these files alone.
+// The pictures and tables of docs/how-it-works/performance.md: the results of scripts/measure
+// performance, with a file for each part in the folder performance. They are drawn, and written
+// into the page, from these files alone.
 
 // measured is a file of results.
 type measured struct {
@@ -147,6 +147,11 @@ func writeMeasured(b *strings.Builder, m *measured, about string, columns ...tab
 	b.WriteString("\n")
 }
 
+// isZero reports whether nothing but 0 was found of a measure.
+func (m *measured) isZero(measure string) bool {
+	return !slices.ContainsFunc(m.rows, func(r measuredRow) bool { return r.measure == measure && r.median != 0 })
+}
+
 // sources says where the figures of a part come from.
 func (m *measured) sources() string {
 	text := fmt.Sprintf("`scripts/measure performance %s`, %s, at commit %s on %s.",
@@ -166,6 +171,10 @@ func (l *law) block(m *measured) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "**%s**\n\n![%s](../figures/performance/%s.svg)\n\n", wrap(l.says(m), 96), l.title, m.part)
 	for _, t := range l.tables {
+		if m.isZero(t.columns[0].measure) {
+			fmt.Fprintf(&b, "%s: 0 for all.\n\n", t.about)
+			continue
+		}
 		writeMeasured(&b, m, t.about, t.columns...)
 	}
 	b.WriteString(m.sources())
