@@ -155,9 +155,9 @@ var tableKeys = func() (keys [users][]byte) {
 	return keys
 }()
 
-// BenchmarkTable prints the rows of the table of docs/operating/stores.md, one kind of store after the other;
-// scripts/measure stores does all of it. Each load lasts three times WEIR_TABLE_SECONDS (1), of
-// which the median counts.
+// BenchmarkTable prints the rows of the table of docs/operating/stores.md, one kind of store after
+// the other; scripts/measure stores does all of it. Each load lasts three times WEIR_TABLE_SECONDS
+// (1), of which the median counts.
 func BenchmarkTable(b *testing.B) {
 	seconds, err := strconv.ParseFloat(cmp.Or(os.Getenv("WEIR_TABLE_SECONDS"), "1"), 64)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/effort"
 )
 
-// The tests below make the tables of docs/operating/capacity.md. They run in a small form: shorter, and with
-// fewer nodes where their number is all one. scripts/measure capacity runs the whole form, and
-// prints it.
+// The tests below make the tables of docs/operating/capacity.md. They run in a small form: shorter,
+// and with fewer nodes where their number is all one. scripts/measure capacity runs the whole form,
+// and prints it.
 
 // wholeVariable in the environment runs the whole form.
 const wholeVariable = "WEIR_CAPACITY"

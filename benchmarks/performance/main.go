@@ -1,7 +1,7 @@
-// Command performance measures the laws of docs/how-it-works/performance.md: how the cost of a decision grows
-// with keys, rules, limits, callers, connections and nodes, and how long decisions take when they
-// come at their own pace. It sets Weir beside rivals that are to be had, and leaves out those that
-// are not installed. scripts/measure performance runs it, and draws its results.
+// Command performance measures the laws of docs/how-it-works/performance.md: how the cost of a
+// decision grows with keys, rules, limits, callers, connections and nodes, and how long decisions
+// take when they come at their own pace. It sets Weir beside rivals that are to be had, and leaves
+// out those that are not installed. scripts/measure performance runs it, and draws its results.
 //
 //	scripts/measure performance                 all parts
 //	scripts/measure performance keys rules      some

@@ -72,8 +72,8 @@ var tableColumns = []struct {
 
 // TestTable: what all regions admit in a window under different loads, with links of 60 ms one way,
 // is never above the bound. scripts/measure regions sets WEIR_REGIONS_TABLE, and makes the table of
-// docs/operating/regions.md over real Redis servers, with the settings of a rule. Else all is in virtual
-// time.
+// docs/operating/regions.md over real Redis servers, with the settings of a rule. Else all is in
+// virtual time.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	if windows := int(number("WEIR_REGIONS_TABLE", 0)); windows > 0 {

@@ -4,8 +4,8 @@
 // The package is pure: it reads no clock, takes no lock and does no I/O. Time is passed in. A
 // node's own time, at, is in ns of a clock that never goes back, and a store's time, now, in µs
 // since the Unix epoch. Package store/lease puts locks, clocks and a store around it, and
-// benchmarks/capacity runs thousands of holders in virtual time. docs/how-it-works/algorithms.md describes the
-// protocol.
+// benchmarks/capacity runs thousands of holders in virtual time. docs/how-it-works/algorithms.md
+// describes the protocol.
 //
 // Begin with Entry. Its books never have a unit twice: units that are reported, taken or returned
 // leave them first, and come back only if it is certain that nobody else has heard of them.
