@@ -43,12 +43,12 @@ import (
 //     key's, or with "none", counts as absent, and so does a claim that is no string, number or
 //     boolean. Unverified counts the tokens that did not hold.
 //
-// A signed token in a header, in a cookie or as a bearer token counts as httpfield.CutSigned has it. An
-// empty value counts as absent. Credentials are read as servers read them: the case of the scheme,
-// the number of blanks and missing padding do not matter. A FieldGuard refuses credentials that a
-// server may understand and the Identity does not, before anybody asks for them. Where nobody has
-// looked, the first of several Authorization fields counts, and the first of several cookies of one
-// name.
+// A signed token in a header, in a cookie or as a bearer token counts as httpfield.CutSigned has
+// it. An empty value counts as absent. Credentials are read as servers read them: the case of the
+// scheme, the number of blanks and missing padding do not matter. A FieldGuard refuses credentials
+// that a server may understand and the Identity does not, before anybody asks for them. Where
+// nobody has looked, the first of several Authorization fields counts, and the first of several
+// cookies of one name.
 type Identity struct {
 	names   []string // sorted
 	sources []source // by the same index

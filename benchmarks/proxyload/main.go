@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags.StringVar(&loads, "load", "get",
 		"get: a GET with a tiny answer; large, get16k, get1m: one with an answer of 10 KiB, 16 KiB, 1 MiB; post, post100k: a POST of 10 KiB, 100 KiB with a tiny answer; events: a GET with a tiny event stream; h2, h2-large, h2-post, h2-post100k: get, large, post, post100k over HTTP/2 without TLS, on an eighth of the connections, 16 at a time on each; with commas")
 	flags.StringVar(&weir, "weir", "",
-		"a weir to measure besides that of this checkout, named weir-other: a path of a program")
+		"a weir to measure besides this checkout's, named weir-other: a path of a program")
 	flags.BoolVar(&p.json, "json", false, "print each measurement as a line of JSON, instead of the table")
 	if err := flags.Parse(args); err != nil {
 		return err

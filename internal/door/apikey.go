@@ -20,8 +20,8 @@ const APIKeyParameter = "key"
 
 // APIKey returns the API key in the value of one of APIKeyFields. In Authorization that is a bearer
 // token, or the access key id of a signature of AWS, which is another one with each request; all
-// else there is no API key. ok is false if there is none. A signed token counts as httpfield.CutSigned
-// has it.
+// else there is no API key. ok is false if there is none. A signed token counts as
+// httpfield.CutSigned has it.
 func APIKey(field, value string) (key string, ok bool) {
 	if field != APIKeyFields[0] {
 		key, _ = httpfield.CutSigned(strings.Trim(value, " \t"))

@@ -8,7 +8,8 @@ import (
 )
 
 // TestHide: what stands for a secret is the same in each process and version with the same seed, so
-// that a value can be followed from page to page and from node to node, and hides what it stands for.
+// that a value can be followed from page to page and from node to node, and hides what it stands
+// for.
 func TestHide(t *testing.T) {
 	hide := func(value string, seed uint64, digits int) string {
 		return string(observe.Hide([]byte("token="+value), len("token="), seed, digits))

@@ -69,8 +69,8 @@ type insightConfig struct {
 	insightPath string // of the history file; "" for none
 }
 
-// recentEntries is how many recent decisions are kept, for weir explain --id. At a hundred refusals a
-// second they reach back a minute, and take 16 MB. The decision log keeps more.
+// recentEntries is how many recent decisions are kept, for weir explain --id. At a hundred refusals
+// a second they reach back a minute, and take 16 MB. The decision log keeps more.
 const recentEntries = 10_000
 
 // openRecent makes the memory of recent decisions.

@@ -173,8 +173,8 @@ type program struct {
 type part struct {
 	name    string
 	checked bool // it opens where the configuration is only checked, too: it takes nothing that others use
-	// open makes the part. It may use the parts above it in the list. What it opened before an error
-	// close closes.
+	// open makes the part. It may use the parts above it in the list. What it opened before an
+	// error close closes.
 	open    func(ctx context.Context) error
 	run     []func(ctx context.Context)   // goroutines beside the doors, until ctx ends
 	reload  func()                        // reads its files anew

@@ -27,7 +27,7 @@ var databaseRows = []row[Database]{
 		"Tries of weir_database_groups_total under a lock, since other nodes had been quicker again and again.",
 		func(d Database) uint64 { return d.Locks }),
 	counters("weir_database_lost_decisions_total", "outcome",
-		"Decisions whose answer was lost, by what was learned of them: made, or unknown.",
+		"Decisions whose answer was lost, by their outcome as far as it is known: made, or unknown.",
 		func(d Database, n count) {
 			n(d.Learned, "made")
 			n(d.Lost, "unknown")

@@ -11,8 +11,8 @@ type InsightOptions struct {
 	// Rules returns a reading of each rule in force. It must be cheap, such as the results of the
 	// last judgement.
 	Rules func() []RuleReading
-	// Candidates returns the counts of rules in shadow, and of those that are enforced on a share of
-	// their keys.
+	// Candidates returns the counts of rules in shadow, and of those that are enforced on a share
+	// of their keys.
 	Candidates func() []insight.Candidate
 	// Thinned returns how many events of decisions were left out, because there were too many.
 	// Bytes returns the memory that insight takes.

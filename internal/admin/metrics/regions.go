@@ -30,13 +30,13 @@ var regionRows = []row[regions.Stats]{
 			}
 		}),
 	ofPeers("weir_region_uses_total", "peer what",
-		"Uses that another region told of: charged here (heard), and of rules that are not known here (unknown).",
+		"Uses that another region reported: charged here (heard), and of rules that are not known here (unknown).",
 		func(p *regions.PeerStats, n count) {
 			n(p.Uses-p.Unknown, p.Name, "heard")
 			n(p.Unknown, p.Name, "unknown")
 		}),
 	ofPeers("weir_region_gaps_total", "peer",
-		"Times that a part of what another region told was gone before it was heard.",
+		"Times that a part of another region's log was gone before it was heard.",
 		func(p *regions.PeerStats, n count) { n(p.Gaps, p.Name) }),
 	ofPeers("weir_region_errors_total", "peer", "Calls to the store of another region that failed.",
 		func(p *regions.PeerStats, n count) { n(p.Errors, p.Name) }),

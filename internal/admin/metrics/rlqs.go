@@ -43,7 +43,7 @@ var rlqsRows = []row[rlqs.Stats]{
 			n(s.AbandonedMany, "many")
 			n(s.AbandonedID, "id")
 		}),
-	counter("weir_rlqs_refused_total", "Streams that were closed for what the client did.",
+	counter("weir_rlqs_refused_total", "Streams that were closed because of the client's messages.",
 		func(s rlqs.Stats) uint64 { return s.Refused }),
 }
 

@@ -20,8 +20,8 @@ const (
 	// before its next report, at most. Units that it has not used then are lost until that report,
 	// as another assignment takes their place.
 	nearlySpent = 4 * secondNs
-	// againPause is how many reports such looks stay out if most of the assigned units were not used:
-	// the requests come in bursts, or have ended.
+	// againPause is how many reports such looks stay out if most of the assigned units were not
+	// used: the requests come in bursts, or have ended.
 	againPause = 3
 )
 

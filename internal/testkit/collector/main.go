@@ -1,6 +1,6 @@
-// Command collector is a collector of OpenTelemetry for the tests of internal/server, of the parts that
-// others are made of: it takes OTLP, and writes it to files. scripts/test builds it. A module of
-// its own, so that those parts are no dependencies of the product.
+// Command collector is a collector of OpenTelemetry for the tests of internal/server, of the parts
+// that others are made of: it takes OTLP, and writes it to files. scripts/test builds it. A module
+// of its own, so that those parts are no dependencies of the product.
 package main
 
 import (

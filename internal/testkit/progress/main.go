@@ -221,9 +221,9 @@ func (r *report) ended(e event, at id) {
 	}
 }
 
-// leftovers returns, when a package has ended, its tests that a panic or the end of the time has cut
-// off, and what was written under the names of tests that had ended before: often the goroutines of
-// a program that died.
+// leftovers returns, when a package has ended, its tests that a panic or the end of the time has
+// cut off, and what was written under the names of tests that had ended before: often the
+// goroutines of a program that died.
 func (r *report) leftovers(name string) (cut []failure, rest string) {
 	for _, i := range slices.Clone(r.under) {
 		if i.Package == name && i.Test != "" {
@@ -245,8 +245,8 @@ func (r *report) leftovers(name string) (cut []failure, rest string) {
 	return cut, rest
 }
 
-// running prints the tests that run: of each package the one that has run for longest, without those
-// that wait for subtests.
+// running prints the tests that run: of each package the one that has run for longest, without
+// those that wait for subtests.
 func (r *report) running() {
 	longest := map[string]id{}
 	for _, i := range r.under {

@@ -32,8 +32,8 @@ type tests struct{ *testing.M }
 
 // Tests prepares tests of whole servers. Call Run to run them.
 func Tests(m *testing.M) interface{ Run() int } {
-	// Parallel tests wait for other programs, and for windows to pass, far more than they compute. A
-	// -parallel of the command line goes before.
+	// Parallel tests wait for other programs, and for windows to pass, far more than they compute.
+	// A -parallel of the command line goes before.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}

@@ -77,8 +77,8 @@ func RepositoryRoot(t *testing.T) string {
 	return OriginalRoot
 }
 
-// OriginalRoot is the folder above with go.mod, found before any test changes the working folder. It is
-// empty where a test runs this binary as weir, in a folder of its own.
+// OriginalRoot is the folder above with go.mod, found before any test changes the working folder.
+// It is empty where a test runs this binary as weir, in a folder of its own.
 var OriginalRoot = func() string {
 	root, err := os.Getwd()
 	if err != nil {

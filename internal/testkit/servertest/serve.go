@@ -1,5 +1,5 @@
-// Package servertest runs whole servers for tests: in this process (Start, serve.go), or as the built
-// program (Launch, binary.go).
+// Package servertest runs whole servers for tests: in this process (Start, serve.go), or as the
+// built program (Launch, binary.go).
 package servertest
 
 import (

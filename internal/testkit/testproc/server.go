@@ -102,8 +102,8 @@ func (s *Server) Ended() bool {
 	}
 }
 
-// Kill ends it at once (SIGKILL), as when the machine loses its current; but the system still writes
-// its buffers to the disk. Nothing happens if it does not run.
+// Kill ends it at once (SIGKILL), as when the machine loses its current; but the system still
+// writes its buffers to the disk. Nothing happens if it does not run.
 func (s *Server) Kill() {
 	p := s.last()
 	if p == nil {

@@ -1,7 +1,7 @@
 // Package testproc is the common part of packages that start real servers for tests (redistest,
-// pgtest, cassandratest, envoytest): how a server is started, awaited, paused and ended, and what it
-// logged (Server, Handle); ports that stay reserved while a server is down, processes that end with
-// the test, certificates, and the folder of the parts that scripts/test installs.
+// pgtest, cassandratest, envoytest): how a server is started, awaited, paused and ended, and what
+// it logged (Server, Handle); ports that stay reserved while a server is down, processes that end
+// with the test, certificates, and the folder of the parts that scripts/test installs.
 package testproc
 
 import (

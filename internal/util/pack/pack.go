@@ -170,9 +170,9 @@ func (c *Coder) Time(v *time.Time) {
 	}
 }
 
-// Slice codes a slice of at most most elements by f; a reader rejects more. Each element takes at least
-// one byte, so no length makes a reader use more memory than it was sent. If the slice is empty,
-// the reader gets nil.
+// Slice codes a slice of at most most elements by f; a reader rejects more. Each element takes at
+// least one byte, so no length makes a reader use more memory than it was sent. If the slice is
+// empty, the reader gets nil.
 func Slice[T any](c *Coder, list *[]T, most int, f func(*T)) {
 	n := uint64(len(*list))
 	c.Uint(&n)

@@ -397,8 +397,8 @@ func testEnvoyFeatures(t *testing.T, b *envoyBed) {
 		{"two come back", "/back", "a", "", pass, headers{"X-RateLimit-Remaining": "3"}},
 		{"so that three are there", "/three", "a", "", pass, headers{"X-RateLimit-Remaining": "0"}},
 
-		// docs/guides/envoy.md says where hits_addend stands in vain. Should an Envoy heed it there, the
-		// page is to say so.
+		// docs/guides/envoy.md says where hits_addend stands in vain. Should an Envoy heed it
+		// there, the page is to say so.
 		{"hits of a route are ignored", "/ignored", "i", "", pass, headers{"X-RateLimit-Remaining": "9"}},
 		{"and again", "/ignored", "i", "", pass, headers{"X-RateLimit-Remaining": "8"}},
 

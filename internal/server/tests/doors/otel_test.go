@@ -187,8 +187,8 @@ func (r *receiver) in(trace, name string) (list []*tracepb.Span) {
 	return list
 }
 
-// TestOTel: a receiver of OTLP gets the span of a decision and a metric with one trace id: from each door that sees a traceparent, and nothing of requests whose caller does not
-// follow them.
+// TestOTel: a receiver of OTLP gets the span of a decision and a metric with one trace id: from
+// each door that sees a traceparent, and nothing of requests whose caller does not follow them.
 func TestOTel(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []string{"http", "grpc"} {

@@ -95,7 +95,7 @@ func TestSnapshot(t *testing.T) {
 		t.Errorf("from a damaged snapshot: %d", n)
 	}
 	if !strings.Contains(p.Stderr.String(), "snapshot") || !strings.Contains(p.Stderr.String(), "WARN") {
-		t.Errorf("a damaged snapshot was not told of:\n%s", p.Stderr)
+		t.Errorf("a damaged snapshot was not reported:\n%s", p.Stderr)
 	}
 	p.Signal(syscall.SIGTERM)
 	if status := p.Wait(); status != 0 {
