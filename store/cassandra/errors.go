@@ -49,6 +49,9 @@ func (e *engine) explain(err error) error {
 	if ok && refused.Code() == gocql.ErrCodeCredentials || strings.Contains(err.Error(), "username and/or password") {
 		advice = fmt.Sprintf("Cassandra does not let the user %s in: correct the user and the password in the store's URL, or its password_file", t.user)
 	}
+	if errors.Is(err, gocql.ErrTimeoutNoResponse) { // the driver's own timer, which ends with the call's
+		err = fmt.Errorf("%w: %w", err, context.DeadlineExceeded)
+	}
 	broken := isBroken(err)
 	if err = fmt.Errorf("cassandra: %w", err); advice != "" {
 		err = &store.LastingError{Advice: advice, Err: err}

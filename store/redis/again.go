@@ -282,8 +282,12 @@ func (m *master) answered() {
 
 // missing notes that a replica has answered, and reports whether that has lasted.
 func (m *master) missing(now int64) bool {
-	m.since.CompareAndSwap(0, now)
-	return now-m.since.Load() >= int64(takesOver)
+	since := m.since.Load()
+	if since == 0 {
+		m.since.CompareAndSwap(0, now)
+		return false
+	}
+	return now-since >= int64(takesOver)
 }
 
 // wanted reports whether a caller waits for the batch under way.
