@@ -334,6 +334,9 @@ then. Exit status: 0 if all holds, 1 if it does not, 2 if that could not be foun
 		Example: "  weir rules history\n  weir rules history -n 100 --json\n  weir rules history --check",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if noted != "" && !check {
+				return usageError(errors.New("--noted is for --check"))
+			}
 			d, _, err := openRuleDatabase(cmd, env)
 			if err != nil {
 				return blind(err)
@@ -369,13 +372,13 @@ func checkHistory(ctx context.Context, d *ruledb.DB, out io.Writer, noted string
 	if err != nil {
 		return blind(err)
 	}
-	if c.Records == 0 {
-		_, err = fmt.Fprintln(out, "no records")
-		return err
-	}
 	if noted != "" && c.Upto == 0 {
 		fmt.Fprintf(out, "BROKEN: no record has the hash %s\n", noted)
 		return &exitError{code: exitFound}
+	}
+	if c.Records == 0 {
+		_, err = fmt.Fprintln(out, "no records")
+		return err
 	}
 	fmt.Fprintf(out, "%s and %s, %d of these without their files, which were pruned: each record follows the one before it\n",
 		count(int(c.Records), "record"), count(int(c.Versions), "version"), c.Pruned)
