@@ -37,16 +37,15 @@ const (
 	firewallEvery = time.Minute // how often the kernel is held against the bans in force
 )
 
-// openFirewall makes the firewall, and opens it if a rule asks for it. A check leaves the kernel
-// alone.
+// openFirewall makes the firewall.
 func (p *program) openFirewall(context.Context) error {
-	o := nftables.Options{IPv6Prefix: p.c.ipv6Prefix, Never: p.c.clientIP.Trusted}
-	p.firewall = newFirewall(o, p.log)
-	if p.check {
-		return nil
-	}
-	return p.firewall.open(p.atStart)
+	p.firewall = newFirewall(nftables.Options{IPv6Prefix: p.c.ipv6Prefix, Never: p.c.clientIP.Trusted}, p.log)
+	return nil
 }
+
+// openKernel opens the firewall if a rule asks for it. That replaces the table of a server that runs
+// already, so it comes after all that a start may fail of.
+func (p *program) openKernel(context.Context) error { return p.firewall.open(p.atStart) }
 
 // runFirewall gives bans to the kernel until ctx ends.
 func (p *program) runFirewall(ctx context.Context) { p.firewall.run(ctx, p.limiter) }

@@ -134,7 +134,7 @@ type program struct {
 
 	otel         *otel.Telemetry // nil without otel.endpoint
 	rules        ruleSource
-	atStart      *rule.Set            // the rules in force when the limiter was made
+	atStart      *rule.Set            // while build runs: the first rules
 	tokens       *auth.Tokens         // nil without auth.tokens_file
 	pages        *auth.Pages          // nil without listen.http
 	audit        *audit.Log           // nil of a check
@@ -200,6 +200,7 @@ func (p *program) allParts() []part {
 		{name: "preview", checked: true, open: p.openPreview, run: runs{p.record}},
 		{name: "fleet", checked: true, open: p.openFleet, run: runs{p.answerNodes, p.runFleet}, collect: p.nodeMetrics},
 		{name: "decisions", open: p.openDecisions, run: runs{p.writeDecisions}, reload: p.reopenDecisions, collect: p.exportMetrics},
+		{name: "kernel", open: p.openKernel},
 		{name: "deferred", open: p.openDeferred, run: runs{p.workOff}, close: p.closeDeferred},
 		{name: "limiter", checked: true, open: p.openLimiter, run: runs{p.sweep}, collect: p.queueMetrics},
 		{name: "clients", checked: true, open: p.openClients, collect: p.fieldMetrics},
@@ -234,6 +235,7 @@ func (p *program) build(ctx context.Context) error {
 			p.metrics.Registry().MustRegister(part.collect()...)
 		}
 	}
+	p.atStart = nil // later ones take its place
 	p.built.Store(true)
 	return nil
 }

@@ -117,7 +117,13 @@ var verdictRows = []row[[]RuleReading]{
 var candidateRows = []row[[]insight.Candidate]{
 	counters("weir_candidate_decisions_total", "domain rule limit candidate live", "Requests that met a rule in shadow (on those of its keys on which it is not enforced), by what that rule would have done and by what was done.",
 		func(candidates []insight.Candidate, n count) {
+			known := map[[2]string]bool{} // rules of the Lyft form may share a name
 			for _, k := range candidates {
+				name := [2]string{label(k.Domain), label(k.Limit)}
+				if known[name] {
+					continue
+				}
+				known[name] = true
 				for _, v := range [...]struct {
 					requests  uint64
 					own, live outcome
