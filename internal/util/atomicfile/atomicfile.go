@@ -23,10 +23,13 @@ func Write(path string, write func(*os.File) error) (err error) {
 	if err != nil {
 		return err
 	}
+	replaced := false
 	defer func() {
 		if err != nil {
 			_ = f.Close()
-			_ = os.Remove(temporary)
+			if !replaced {
+				_ = os.Remove(temporary)
+			}
 		}
 	}()
 	if err := write(f); err != nil {
@@ -43,6 +46,7 @@ func Write(path string, write func(*os.File) error) (err error) {
 		return err
 	}
 	if now, err := os.Lstat(temporary); err != nil || !os.SameFile(now, mine) {
+		replaced = true
 		return errors.Join(err, fmt.Errorf("%s was replaced by another process", temporary))
 	}
 	if err := os.Rename(temporary, path); err != nil {
