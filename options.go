@@ -60,10 +60,10 @@ func (o *options) set() (*rule.Set, error) {
 //
 // allow is in the notation of rule files ("10/min", "100/15m", or "25 concurrent" for a bound on
 // how many are under way, whose slots are given back by Limiter.Release). A number without a unit
-// is an error. per are the attributes that make the key of a counter, each as an entry of per in a
-// rule file ("user", "user|ip"). Without any, all requests share one counter: Limit("jobs",
-// "5/min") admits five a minute, whoever asks, through each door alike. A request that lacks an
-// attribute of per does not meet the limit, and passes.
+// is an error, unless Algorithm says algo.Concurrency. per are the attributes that make the key of
+// a counter, each as an entry of per in a rule file ("user", "user|ip"). Without any, all requests
+// share one counter: Limit("jobs", "5/min") admits five a minute, whoever asks, through each door
+// alike. A request that lacks an attribute of per does not meet the limit, and passes.
 //
 // The methods of LimitOption say more about the limit. What they cannot say, such as conditions, is
 // for rule files and WithRules.

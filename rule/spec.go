@@ -69,6 +69,8 @@ func (s *Spec) rule() (*Rule, Problems) {
 	switch rate, err := ParseRate(s.Allow); {
 	case err != nil:
 		report(Problem{Message: fmt.Sprintf("allow: %v", err)})
+	case rate.Unlimited && s.Soft != 0:
+		report(Problem{Message: "soft: nothing is limited"})
 	case rate.Unlimited:
 		r.Unlimited = true
 	default:
@@ -93,7 +95,7 @@ func (s *Spec) limit(rate Rate) (*algo.Limit, Problem) {
 	c := algo.Config{Algorithm: s.Algorithm, N: rate.N, Window: rate.Window, Soft: s.Soft}
 	slots := rate.Window == 0
 	switch {
-	case s.Algorithm > algo.Concurrency:
+	case int(s.Algorithm) >= len(algo.Algorithms()):
 		return nil, Problem{Message: fmt.Sprintf("algorithm: there is none with the number %d", uint8(s.Algorithm))}
 	case slots && s.Algorithm == algo.SlidingWindow && !rate.Concurrent:
 		return nil, Problem{Message: fmt.Sprintf("allow: %s names no unit", rate), Hint: rate.UnitHint()}

@@ -156,7 +156,7 @@ const (
 	assignUnknown                       // an assignment from before the Holder
 )
 
-// assignment is an assignment.
+// assignment is what an Envoy may use of a bucket.
 type assignment struct {
 	kind     assignmentKind
 	serial   int64
@@ -164,9 +164,9 @@ type assignment struct {
 	used     int64 // requests reported since it was sent
 	sent     int64
 	deadline int64 // Envoy uses it no longer than until Delay after this
-	burst    int64 // of paced
-	fill     int64 // of paced: so many requests
-	every    int64 // of paced: in so many seconds
+	burst    int64 // of assignRate
+	fill     int64 // of assignRate: so many requests
+	every    int64 // of assignRate: in so many seconds
 }
 
 // unbounded is an assignment without bound, as a number of requests.

@@ -28,7 +28,7 @@ var unitsByWindow = sync.OnceValue(func() map[time.Duration]string {
 	return m
 })
 
-// perUnit returns the rate of n in a unit, one of Units.
+// PerUnit returns the rate of n in a unit, one of Units.
 func PerUnit(n int64, unit string) rule.Rate {
 	r, _ := rule.ParseRate("1/" + unit)
 	r.N = n
