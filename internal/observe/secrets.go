@@ -24,12 +24,10 @@ const (
 // Tally. Equal values look alike wherever they are shown, on all nodes that share the seed, and
 // nobody without the seed can test a guess.
 func Hide(dst []byte, at int, seed uint64, digits int) []byte {
-	hash := sha256.New()
-	hash.Write(dst[at:])
-	var key [8]byte
-	binary.LittleEndian.PutUint64(key[:], seed)
-	hash.Write(key[:])
-	sum := hash.Sum(nil)
+	secret := dst[at:]
+	dst = binary.LittleEndian.AppendUint64(dst, seed)
+	sum := sha256.Sum256(dst[at:])
+	clear(secret) // which dst may have left behind
 	clear(dst[at:])
 	return hex.AppendEncode(append(dst[:at], HiddenMark...), sum[:digits/2])
 }
