@@ -43,8 +43,8 @@ func (p *program) openFirewall(context.Context) error {
 	return nil
 }
 
-// openKernel opens the firewall if a rule asks for it. That replaces the table of a server that runs
-// already, so it comes after all that a start may fail of.
+// openKernel opens the firewall if a rule asks for it. That replaces the table of a server that
+// runs already, so it comes after all that a start may fail of.
 func (p *program) openKernel(context.Context) error { return p.firewall.open(p.atStart) }
 
 // runFirewall gives bans to the kernel until ctx ends.
