@@ -237,3 +237,19 @@ func clip(text string) string {
 	}
 	return text[:cut] + "…"
 }
+
+// Calendar returns the unit of the calendar that r names, which a fixed window follows;
+// algo.NoCalendar if it names none.
+func (r Rate) Calendar() algo.Calendar {
+	switch r.Unit {
+	case "day":
+		return algo.Day
+	case "week":
+		return algo.Week
+	case "month":
+		return algo.Month
+	case "year":
+		return algo.Year
+	}
+	return algo.NoCalendar
+}

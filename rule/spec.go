@@ -112,28 +112,13 @@ func (s *Spec) limit(rate Rate) (*algo.Limit, Problem) {
 			Hint:    fmt.Sprintf("as in: allow: %d concurrent", rate.N),
 		}
 	case s.Algorithm == algo.FixedWindow:
-		c.Calendar = rate.calendar()
+		c.Calendar = rate.Calendar()
 	}
 	limit, err := algo.New(c)
 	if err != nil {
 		return nil, Problem{Message: fmt.Sprintf("allow: %v", err)}
 	}
 	return limit, Problem{}
-}
-
-// calendar returns the unit of the calendar that r names; a fixed window follows it.
-func (r Rate) calendar() algo.Calendar {
-	switch r.Unit {
-	case "day":
-		return algo.Day
-	case "week":
-		return algo.Week
-	case "month":
-		return algo.Month
-	case "year":
-		return algo.Year
-	}
-	return algo.NoCalendar
 }
 
 // checkBan returns what is wrong with the ban of r.

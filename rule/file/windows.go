@@ -198,16 +198,7 @@ func (l *loader) config(s *settings, e allowance) (algo.Config, bool) {
 	case algo.FixedWindow:
 		c.FirstRequest = s.first
 		if !s.first && (!s.lyft || s.calendar) {
-			switch e.rate.Unit {
-			case "day":
-				c.Calendar = algo.Day
-			case "week":
-				c.Calendar = algo.Week
-			case "month":
-				c.Calendar = algo.Month
-			case "year":
-				c.Calendar = algo.Year
-			}
+			c.Calendar = e.rate.Calendar()
 		}
 		if c.Calendar != algo.NoCalendar {
 			c.Location = s.location
