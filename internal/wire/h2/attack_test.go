@@ -91,7 +91,14 @@ func TestAttacks(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			svc := newService()
-			_, addr := serve(t, Options{Methods: svc.methods(), Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })})
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			discard := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+			// A client that does not get the processor in time is to hear why it is sent away.
+			serveLingering(t, l, Options{Methods: svc.methods(), Handler: discard}, patience.Left(t))
+			addr := l.Addr().String()
 			client := dialRaw(t, addr)
 			client.f.ReadMetaHeaders = nil // nothing that matters here is in them
 			var out bytes.Buffer

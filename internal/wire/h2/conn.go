@@ -435,9 +435,11 @@ func (c *conn) fail(fault connError) {
 
 // linger ends our side of the connection and reads until the client ends its own. A socket closed
 // with unread input is reset, and the client then loses the answers it has not read yet. That
-// happens to clients that keep sending.
+// happens to clients that keep sending; where one sends more than it may have under way, linger
+// reads no further, and the client has the rest of the time to read.
 func (c *conn) linger() {
-	_ = c.nc.SetDeadline(time.Now().Add(lingerTime))
+	end := time.Now().Add(c.s.linger)
+	_ = c.nc.SetDeadline(end)
 	closeWrite(c.nc)
 	for total := 0; total < 2*connWindow; {
 		n, err := c.nc.Read(c.in)
@@ -445,6 +447,10 @@ func (c *conn) linger() {
 			return
 		}
 		total += n
+	}
+	select {
+	case <-time.After(time.Until(end)):
+	case <-c.s.ctx.Done():
 	}
 }
 
@@ -502,7 +508,7 @@ func (c *conn) hangUpIfDone() {
 		c.flushAll()
 		c.mu.Unlock()
 		// The reader keeps reading until the client closes its side.
-		_ = c.nc.SetDeadline(time.Now().Add(lingerTime))
+		_ = c.nc.SetDeadline(time.Now().Add(c.s.linger))
 		closeWrite(c.nc)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -31,10 +32,16 @@ func serve(t testing.TB, o Options) (*Server, string) {
 }
 
 func serveOn(t testing.TB, l net.Listener, o Options) *Server {
+	return serveLingering(t, l, o, lingerTime)
+}
+
+// serveLingering serves with a lingerTime of its own.
+func serveLingering(t testing.TB, l net.Listener, o Options, linger time.Duration) *Server {
 	if o.Logger == nil {
 		o.Logger = doortest.LogTo(func(m string) { t.Error(m) })
 	}
 	s := New(o)
+	s.linger = linger
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {

@@ -265,7 +265,7 @@ func (c *conn) calm() {
 	c.settle()
 	// The reader says the rest. It may be waiting to read, or for a client that takes nothing.
 	_ = c.nc.SetReadDeadline(time.Unix(1, 0))
-	_ = c.nc.SetWriteDeadline(time.Now().Add(lingerTime))
+	_ = c.nc.SetWriteDeadline(time.Now().Add(c.s.linger))
 }
 
 // saidCalm ends the connection after calm, and reports whether there was one.

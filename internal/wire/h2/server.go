@@ -57,6 +57,7 @@ type Server struct {
 	quiet        atomic.Pointer[chan struct{}]
 	all          sync.WaitGroup // goroutines of connections, and the watch
 	dated        atomic.Pointer[dateText]
+	linger       time.Duration                    // lingerTime, but in tests
 	logf         func(format string, args ...any) // of panics
 
 	mu struct {
@@ -69,7 +70,7 @@ type Server struct {
 // New returns a server that waits for Serve.
 func New(o Options) *Server {
 	s := &Server{o: o.orDefaults(), jobs: shed.NewQueue[*job](o.Line), wake: make(chan struct{}),
-		handing: make(chan handling), freed: make(chan struct{}, 1)}
+		handing: make(chan handling), freed: make(chan struct{}, 1), linger: lingerTime}
 	if o.Turn != nil {
 		if _, status := o.Turn(nil); status.Message != "" {
 			s.often = status
