@@ -35,7 +35,7 @@ func linear(s *Set) *Set {
 var (
 	indexPieces = []string{
 		"a", "b", "ab", "svc1", "svc2", "/a/", "/b", "x77", "K", "s", "S", "k",
-		"ſ", "\u212a", "é", "É", "\ufffd", "_", "0", "12345678", "23456789a",
+		"ſ", "\u212a", "é", "É", "\ufffd", "_", "0", "12345678", "23456789a", "A9",
 	}
 	indexNames = []string{"path", "user", "host", "attr.plan", "header.h", "plan", "method", "ip"}
 )
@@ -397,6 +397,38 @@ func TestIndexAgainstLinear(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestIndexOfWrittenPaths: the index finds rules whose expression is true of the path as it is
+// written, and not of the folded one.
+func TestIndexOfWrittenPaths(t *testing.T) {
+	for source, path := range map[string]string{
+		`path.matches("(?i)a")`:                                 "/\u00e9", // %C3%A9
+		`path.matches("(?i:a)a")`:                               "/\u212aa",
+		`path.contains("A9")`:                                   "/\u00e9",
+		`path.startsWith("/%C4%B")`:                             "/\u0130",
+		`path in ["/\u0130", "/%C4%B0"] || path.endsWith("B0")`: "/\u0130",
+	} {
+		expression, err := CompileIf(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &File{Domain: "default"}
+		for range 2 * fewRules { // enough for an index
+			r := testRule(t, fmt.Sprint("r", len(f.Rules)))
+			r.If, r.Exprs = source, &Exprs{If: expression}
+			f.Rules = append(f.Rules, r)
+		}
+		s, problems := Compile([]*File{f}, Options{})
+		if problems != nil {
+			t.Fatal(problems)
+		}
+		var m Matches
+		s.Match(&Query{Domain: "default", Attributes: Map{"path": path}}, &m)
+		if len(m.Hits) != len(f.Rules) {
+			t.Errorf("%s on %q: %d of %d rules are met", source, path, len(m.Hits), len(f.Rules))
+		}
+	}
 }
 
 // Expressions that fail where an attribute is absent are counted as if each had been evaluated,

@@ -79,8 +79,8 @@ type Program struct {
 	cel     cel.Program
 	asks    []asked.Ask // of an `if`: what must hold for it to be true
 	asksAll bool        // that is all that it says
-	// folded is the expression for a folded path, and foldedAsks its conditions; nil if they are
-	// the same.
+	// folded is the expression for a folded path; nil if it is the same. foldedAsks are the
+	// conditions where this or the written one is true.
 	folded     cel.Program
 	foldedAsks []asked.Ask
 	reads      []string // the attributes that it names
@@ -246,7 +246,7 @@ func compileError(issues *cel.Issues, known string) error {
 // Asks returns the conditions by which rule.Compile can file the rule.
 func (p *Program) Asks(folded bool) (asks []asked.Ask, all bool) {
 	if folded && p.folded != nil {
-		return p.foldedAsks, p.asksAll
+		return p.foldedAsks, p.asksAll && len(p.foldedAsks) == len(p.asks)
 	}
 	return p.asks, p.asksAll
 }

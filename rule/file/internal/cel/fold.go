@@ -1,12 +1,16 @@
 package cel
 
 import (
+	"reflect"
+	"slices"
+
 	"cel.dev/cel-go/cel"
 	celast "cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
 // fold makes the form of an expression for a path that is folded: the texts that it compares the
@@ -48,12 +52,36 @@ func (p *Program) fold(env *cel.Env, ast *cel.Ast, asks bool) error {
 	}
 	var err error
 	if p.folded, err = planned(env, ast); err == nil && asks {
-		p.foldedAsks, _ = asksOf(ast)
+		folded, _ := asksOf(ast)
+		p.foldedAsks = eitherOf(p.asks, folded)
 	}
 	for _, l := range changed {
 		l.at.SetKindCase(celast.NewExprFactory().NewLiteral(l.at.ID(), l.before))
 	}
 	return err
+}
+
+// eitherOf returns what holds where the written form of an expression or its folded form is true,
+// given the conditions of both. A rule is met if either is. A folded condition does not always hold
+// where the written one does: path.contains("A9") holds for "%C3%A9", path.contains("a9") does not.
+// The forms differ in texts only, so their conditions come in pairs; if not, nothing is known.
+func eitherOf(written, folded []asked.Ask) []asked.Ask {
+	if len(written) != len(folded) {
+		return nil
+	}
+	for i := range folded {
+		w, f := &written[i], &folded[i]
+		if w.Attribute != f.Attribute || w.LookUp != f.LookUp {
+			return nil
+		}
+		for _, c := range w.OneOf {
+			same := func(o asked.Comparison) bool { return reflect.DeepEqual(o, c) }
+			if !slices.ContainsFunc(f.OneOf, same) {
+				f.OneOf = append(f.OneOf, c)
+			}
+		}
+	}
+	return folded
 }
 
 // foldings fold the texts that a function compares the path with.
