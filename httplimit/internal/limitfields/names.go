@@ -1,6 +1,6 @@
-// Package limitfields holds the fields by which servers speak of their limits: their names, what they
-// say (hints.go, and providers.go for providers that have their own; refusal.go for refusals), and
-// how those of several limits become one set (join.go).
+// Package limitfields holds the fields by which servers speak of their limits: their names, how
+// they are read (hints.go, and providers.go for providers with fields of their own; refusal.go for
+// refusals), and how the fields of several limits become one set (join.go).
 package limitfields
 
 // The names of the fields, in the canonical form that http.Header keeps.
