@@ -41,7 +41,7 @@ type KeyInfo struct {
 	// wait as long as the rule says.
 	Next algo.Result
 	// Ban is the ban that refuses the key outright: of the rule, or of another one whose bans are
-	// domain-wide; nil if there is none.
+	// domain-wide; nil if there is none. It is a copy, and so is Grant.
 	Ban   *Ban
 	Grant *Grant // of the key; nil if there is none
 }
@@ -110,7 +110,11 @@ func (l *Limiter) view(r *rule.Rule, c *rule.Counter) *store.View {
 // info describes a key. st is its state in the store; nil if there is none.
 func (l *Limiter) info(w *rule.Window, key []byte, v *store.View, st *store.KeyState, now int64) KeyInfo {
 	k := KeyInfo{Window: w, Key: bytes.Clone(key), Parts: w.KeyParts(key), Mode: w.Rule.ModeFor(key)}
-	k.Limit, k.Grant = l.granted(w, key, now)
+	var grant *Grant
+	if k.Limit, grant = l.granted(w, key, now); grant != nil {
+		k.Grant = new(*grant)
+		k.Grant.Key = slices.Clone(grant.Key)
+	}
 	switch {
 	case st != nil:
 		k.Counted, k.Result, k.Next, k.Used, k.Lent, k.Regions = true, st.Result, st.Next, st.Used, st.Lent, st.Regions
@@ -129,7 +133,7 @@ func (l *Limiter) banOn(k *KeyInfo, now int64) *Ban {
 	if f == nil || !l.orders.Bans.Any() || f.set.ExemptKey(k.Window.Rule.Domain, k.Parts) {
 		return nil
 	}
-	var longest *Ban
+	var longest *Ban // in force, and not to be handed out
 	look := func(r *rule.Rule, key []byte, wide bool) {
 		w := orders.FirstCounted(r)
 		if w == nil {
@@ -141,16 +145,20 @@ func (l *Limiter) banOn(k *KeyInfo, now int64) *Ban {
 		}
 	}
 	look(k.Window.Rule, k.Key, k.Mode != rule.Enforce)
-	if !l.orders.Bans.AnyDomainWide() {
-		return longest
+	if l.orders.Bans.AnyDomainWide() {
+		var m rule.Matches
+		f.set.Match(&rule.Query{Domain: k.Window.Rule.Domain, Attributes: attributesOf(k.Parts)}, &m)
+		f.set.BanKeys(&m, func(r *rule.Rule, key []byte) bool {
+			look(r, key, true)
+			return true
+		})
 	}
-	var m rule.Matches
-	f.set.Match(&rule.Query{Domain: k.Window.Rule.Domain, Attributes: attributesOf(k.Parts)}, &m)
-	f.set.BanKeys(&m, func(r *rule.Rule, key []byte) bool {
-		look(r, key, true)
-		return true
-	})
-	return longest
+	if longest == nil {
+		return nil
+	}
+	ban := *longest
+	ban.Key = slices.Clone(ban.Key)
+	return &ban
 }
 
 // attributesOf returns the attributes that each request with a key has. For a block of addresses

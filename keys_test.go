@@ -216,3 +216,32 @@ func TestResetKeyGoesOn(t *testing.T) {
 		t.Errorf("the window that failed last: %+v, %v", k, err)
 	}
 }
+
+// TestKeyInfoIsACopy: who changes what Keys has returned changes no ban and no grant in force.
+func TestKeyInfoIsACopy(t *testing.T) {
+	c := newClock()
+	l := newLimiter(t, c, weir.WithRules(load(t, grantRules)), weir.WithClock(c.read))
+	end := time.UnixMicro(c.read()).Add(time.Hour)
+	if _, err := l.Bans().Set(t.Context(), "", "api", []string{"ada"}, end, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Grants().Set(t.Context(), "", "api", []string{"ada"}, "[10/min, 50/hour]", end, ""); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		list, err := l.Keys().Get(t.Context(), "", "api", []string{"ada"})
+		if err != nil || len(list) == 0 {
+			t.Fatalf("%v, %v", list, err)
+		}
+		for _, k := range list {
+			if k.Ban == nil || k.Ban.Key[0] != "user=ada" || !k.Ban.Until.Equal(end) {
+				t.Fatalf("the ban is %+v", k.Ban)
+			}
+			if k.Grant == nil || k.Grant.Key[0] != "user=ada" || k.Grant.Allow != "[10/min, 50/hour]" {
+				t.Fatalf("the grant is %+v", k.Grant)
+			}
+			k.Ban.Until, k.Ban.Key[0] = time.Time{}, "changed"
+			k.Grant.Allow, k.Grant.Key[0] = "1/min", "changed"
+		}
+	}
+}

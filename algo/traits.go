@@ -14,7 +14,8 @@ func (a Algorithm) Delays() bool { return a == LeakyBucket }
 // HasBurst reports whether a limit has a size of its own beside its rate (Config.Burst).
 func (a Algorithm) HasBurst() bool { return a == TokenBucket || a == LeakyBucket }
 
-// Refills reports whether units come back at the rate of the limit, whatever was used when.
+// Refills reports whether used units come back at the rate of the limit, no matter when each was
+// used, and without a queue.
 func (a Algorithm) Refills() bool { return a == TokenBucket }
 
 // ResetsAtOnce reports whether units are counted in windows one after the other, so that all of
@@ -40,7 +41,7 @@ func (a Algorithm) Settles() bool { return a != LeakyBucket && a != Concurrency 
 // of a limit without a schedule.
 func (l *Limit) Capacity() int64 { return l.cfg.Capacity() }
 
-// HasSlots is that trait of the limit's algorithm, as are the next three.
+// HasSlots is a trait of the limit's algorithm.
 func (l *Limit) HasSlots() bool { return l.algo.HasSlots() }
 
 // Delays is a trait of the limit's algorithm.

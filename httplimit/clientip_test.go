@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/util/clientip"
 )
 
 func TestParseTrusted(t *testing.T) {
@@ -144,7 +146,7 @@ func FuzzClientIP(f *testing.F) {
 			}
 			found := false
 			for element := range strings.SplitSeq(first+","+second, ",") {
-				if a, _, ok := parseNode(strings.Trim(element, " \t")); ok && a == got {
+				if a, _, ok := clientip.ParseNode(strings.Trim(element, " \t")); ok && a == got {
 					found = true
 				}
 			}

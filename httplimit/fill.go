@@ -1,6 +1,10 @@
 package httplimit
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/weir-rl/weir/httplimit/internal/limitfields"
+)
 
 // unsaid is the value of a field that has nothing to say. It is never changed.
 var unsaid = []string{""}
@@ -12,23 +16,23 @@ var unsaid = []string{""}
 func (f Headers) Fill(h http.Header) {
 	f = f.effective()
 	if f&(XDelta|XEpoch|Envoy03) != 0 {
-		fill(h, hdrLimit)
-		fill(h, hdrRemaining)
-		fill(h, hdrReset)
+		fill(h, limitfields.Limit)
+		fill(h, limitfields.Remaining)
+		fill(h, limitfields.Reset)
 	}
 	if f&^Off != 0 {
-		fill(h, hdrSoft)
-		fill(h, hdrWarning)
+		fill(h, limitfields.Soft)
+		fill(h, limitfields.Warning)
 	}
 	switch {
 	case f&Draft03 != 0:
-		fill(h, hdr03Limit)
-		fill(h, hdr03Remains)
-		fill(h, hdr03Reset)
-		fill(h, hdrPolicy)
+		fill(h, limitfields.Limit03)
+		fill(h, limitfields.Remaining03)
+		fill(h, limitfields.Reset03)
+		fill(h, limitfields.Policy)
 	case f&(Draft11|Next) != 0:
-		fill(h, hdrPolicy)
-		fill(h, hdrRateLimit)
+		fill(h, limitfields.Policy)
+		fill(h, limitfields.RateLimit)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/httplimit/internal/limitfields"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -67,10 +68,10 @@ limits:
 	// A reset that never comes is not written.
 	h := http.Header{}
 	XEpoch.Write(h, &weir.Decision{Allowed: true, Limits: []weir.LimitResult{{Window: decisions[1].Limits[0].Window, Result: algo.Result{Allowed: true, ResetAfter: algo.Never}}}})
-	if h[hdrReset] != nil {
+	if h[limitfields.Reset] != nil {
 		t.Fatal("it was to have no reset")
 	}
-	if XEpoch.Fill(h); !slices.Equal(h[hdrReset], unsaid) {
+	if XEpoch.Fill(h); !slices.Equal(h[limitfields.Reset], unsaid) {
 		t.Error("no field for a reset that never comes")
 	}
 }

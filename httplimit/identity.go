@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-rl/weir/httplimit/internal/jwt"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/internal/util/httpfield"
@@ -50,9 +51,9 @@ import (
 // nobody has looked, the first of several Authorization fields counts, and the first of several
 // cookies of one name.
 type Identity struct {
-	names   []string // sorted
-	sources []source // by the same index
-	keys    *keySet  // nil without a jwt source
+	names   []string  // sorted
+	sources []source  // by the same index
+	keys    *jwt.Keys // nil without a jwt source
 	reads   fieldReads
 }
 
@@ -104,7 +105,7 @@ func ParseIdentity(sources map[string]string, jwks string) (*Identity, error) {
 		id.sources = append(id.sources, s)
 	}
 	if len(claims) > 0 {
-		keys, err := openKeySet(jwks, claims)
+		keys, err := jwt.Open(jwks, claims)
 		if err != nil {
 			return nil, fmt.Errorf("jwt.jwks: %w", err)
 		}
@@ -255,10 +256,7 @@ func (id *Identity) KeysError() error {
 	if id == nil || id.keys == nil {
 		return nil
 	}
-	if err := id.keys.failure.Load(); err != nil {
-		return *err
-	}
-	return nil
+	return id.keys.Failure()
 }
 
 func (id *Identity) index(name string) int {
@@ -279,7 +277,7 @@ func (id *Identity) Unverified() uint64 {
 	if id == nil || id.keys == nil {
 		return 0
 	}
-	return id.keys.unverified.Load()
+	return id.keys.Unverified.Load()
 }
 
 func (id *Identity) value(r *http.Request, i int) (value string, ok bool) {
@@ -332,8 +330,8 @@ func (id *Identity) read(r *http.Request, query string, i int, scratch []byte, t
 			return hashed(token, scratch)
 		default:
 			var holds bool
-			if value, holds = id.keys.claim(token, s.arg); !holds && !*told {
-				id.keys.unverified.Add(1)
+			if value, holds = id.keys.Claim(token, s.arg); !holds && !*told {
+				id.keys.Unverified.Add(1)
 				*told = true
 			}
 		}

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/weir-rl/weir/httplimit/internal/jwt"
 )
 
 func TestParseIdentityErrors(t *testing.T) {
@@ -240,7 +242,7 @@ func TestJWT(t *testing.T) {
 		{"no token", "hello", ""},
 		{"empty", "", ""},
 		{"payload that is no object", sign(t, jose.ES256, k.ec, "e", []int{1}), ""},
-		{"huge", strings.Repeat("a", maxToken+1), ""},
+		{"huge", strings.Repeat("a", jwt.MaxToken+1), ""},
 	} {
 		for range 2 { // the second time from memory
 			if got, ok := id.Value(bearerRequest(c.token), "user"); got != c.want || ok != (c.want != "") {
@@ -289,20 +291,20 @@ func TestJWTFollowsFileAndTime(t *testing.T) {
 		check("an unknown key", edTok, "")
 
 		writeJWKS(t, path, ec, jose.JSONWebKey{KeyID: "d", Key: k.ed.Public()})
-		time.Sleep(recheckKeys)
+		time.Sleep(jwt.Recheck)
 		check("a key was added", edTok, "bob")
 
 		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(recheckKeys)
+		time.Sleep(jwt.Recheck)
 		check("a broken file", edTok, "bob")
 		if err := id.KeysError(); err == nil || !strings.Contains(err.Error(), "not a JWKS file") {
 			t.Errorf("KeysError: %v", err)
 		}
 
 		writeJWKS(t, path, ec)
-		time.Sleep(recheckKeys)
+		time.Sleep(jwt.Recheck)
 		check("its key was removed", edTok, "")
 		check("its key is still there", r, "ada")
 		if err := id.KeysError(); err != nil {

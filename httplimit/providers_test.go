@@ -16,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weir-rl/weir/httplimit/internal/limitfields"
 )
 
 // recorded is the answer of a provider to a request that it refused, from testdata/providers.
@@ -230,9 +232,9 @@ func TestRetryPeeks(t *testing.T) {
 		waits time.Duration
 	}{
 		"in parts":          {[]string{told[:30], told[30:]}, 10 * time.Millisecond, io.EOF, 5 * time.Second},
-		"too long":          {[]string{`{"x":"` + strings.Repeat("x", maxPeeked) + `",`, told[1:]}, 0, io.EOF, 0},
-		"as long as it may": {[]string{told, strings.Repeat(" ", maxPeeked-len(told))}, 0, io.EOF, 5 * time.Second},
-		"a byte longer":     {[]string{told, strings.Repeat(" ", maxPeeked-len(told)+1)}, 0, io.EOF, 0},
+		"too long":          {[]string{`{"x":"` + strings.Repeat("x", limitfields.MaxPeeked) + `",`, told[1:]}, 0, io.EOF, 0},
+		"as long as it may": {[]string{told, strings.Repeat(" ", limitfields.MaxPeeked-len(told))}, 0, io.EOF, 5 * time.Second},
+		"a byte longer":     {[]string{told, strings.Repeat(" ", limitfields.MaxPeeked-len(told)+1)}, 0, io.EOF, 0},
 		"late":              {[]string{told[:30], told[30:]}, 700 * time.Millisecond, io.EOF, 0},
 		"broken":            {[]string{told}, 0, broken, 0},
 		"empty":             {nil, 0, io.EOF, 0},
@@ -247,11 +249,11 @@ func TestRetryPeeks(t *testing.T) {
 				}), RetryOptions{MaxAttempts: 1})
 				begin := time.Now()
 				resp, err := rt.RoundTrip(outgoing(t, "http://a/"))
-				if err != nil || time.Since(begin) > peekTime {
+				if err != nil || time.Since(begin) > limitfields.PeekTime {
 					t.Fatalf("after %v: %v", time.Since(begin), err)
 				}
 				p := rt.peers["a"]
-				if until := max(0, p.mu.until.Sub(begin)); until < c.waits || until > c.waits+peekTime {
+				if until := max(0, p.mu.until.Sub(begin)); until < c.waits || until > c.waits+limitfields.PeekTime {
 					t.Errorf("it is left alone for %v, want %v", until, c.waits)
 				}
 				got, err := io.ReadAll(resp.Body)
@@ -309,17 +311,4 @@ func TestRetryPeeksOverTCP(t *testing.T) {
 			t.Errorf("%s: the next: %v", path, fmt.Sprint(err))
 		}
 	}
-}
-
-// FuzzRefusal: whatever stands in a body, the time that is read in it is not below 0.
-func FuzzRefusal(f *testing.F) {
-	f.Add([]byte(`[{"error":{"details":[{"@type":"google.rpc.RetryInfo","retryDelay":"-1s"}]}}]`))
-	f.Add([]byte(`{"__type":"a#Throttling:b","retryAfterSeconds":"1e99"}`))
-	f.Add([]byte(`<Error><Code>SlowDown</Code>`))
-	f.Add([]byte(`[`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		if told := readRefusal(body); told.wait < 0 {
-			t.Fatalf("%+v", told)
-		}
-	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/httplimit/internal/limitfields"
 	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/internal/wire/accept"
 	"github.com/weir-rl/weir/rule"
@@ -100,13 +101,13 @@ const longestRetry = 60_000_000
 // Python and Node) obey beside Retry-After: when to come back to the millisecond, and, where that
 // is too long for them or never, that they need not try.
 func sayRetry(h http.Header, d *weir.Decision) {
-	delete(h, hdrRetryMilli)
-	delete(h, hdrRetry)
+	delete(h, limitfields.RetryMilli)
+	delete(h, limitfields.ShouldRetry)
 	if d.RetryAfter != algo.Never {
-		h[hdrRetryMilli] = []string{strconv.FormatInt(max(1, (d.RetryAfter+999)/1000), 10)}
+		h[limitfields.RetryMilli] = []string{strconv.FormatInt(max(1, (d.RetryAfter+999)/1000), 10)}
 	}
 	if d.RetryAfter == algo.Never || d.RetryAfter > longestRetry {
-		h[hdrRetry] = []string{"false"}
+		h[limitfields.ShouldRetry] = []string{"false"}
 	}
 }
 

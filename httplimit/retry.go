@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-rl/weir/httplimit/internal/limitfields"
 )
 
 // RetryOptions configure NewRetryTransport. The zero value is right for most programs.
@@ -160,17 +162,17 @@ func (t *RetryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		now := time.Now()
-		var scratch [maxHints]hint
-		hints := appendHints(scratch[:0], resp.Header, now)
-		told := refusalOf(ctx, resp, hints, now)
+		var scratch [limitfields.MaxHints]limitfields.Hint
+		hints := limitfields.AppendHints(scratch[:0], resp.Header, now)
+		told := limitfields.RefusalOf(ctx, resp, hints, now)
 		backoff := t.backoff(attempt)
 		var wait time.Duration
-		if told.refused {
-			wait = told.wait
+		if told.Refused {
+			wait = told.Wait
 		}
-		p.leave(number, hints, min(wait, max(maxReset, t.o.MaxWait)), backoff)
+		p.leave(number, hints, min(wait, max(limitfields.MaxReset, t.o.MaxWait)), backoff)
 		resp.Request = r
-		if !told.refused || told.never || attempt >= t.o.MaxAttempts || !t.repeatable(r) {
+		if !told.Refused || told.Never || attempt >= t.o.MaxAttempts || !t.repeatable(r) {
 			return resp, nil
 		}
 		// where the server did not say for how long; else all that ask it wait, in enter

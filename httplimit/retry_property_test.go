@@ -118,7 +118,7 @@ func playScript(script []scripted, pauses, patience []int) string {
 	}
 	for _, l := range p.mu.limits {
 		if l.waiting != 0 {
-			problems = append(problems, fmt.Sprintf("%d wait for %q", l.waiting, l.name))
+			problems = append(problems, fmt.Sprintf("%d wait for %q", l.waiting, l.Name))
 		}
 	}
 	return strings.Join(problems, "; ")

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/weir-rl/weir/httplimit/internal/limitfields"
 )
 
 // peer is the state that a RetryTransport keeps of one server. Safe for concurrent use.
@@ -15,7 +17,7 @@ type peer struct {
 
 	mu struct {
 		sync.Mutex
-		limits  []told        // at most maxHints
+		limits  []told        // at most limitfields.MaxHints
 		until   time.Time     // no request before: Retry-After
 		spread  time.Duration // and the time after it over which those are spread that waited
 		flight  int64         // requests that were sent and not answered
@@ -27,7 +29,7 @@ type peer struct {
 
 // told is a limit of a server, as the server described it last.
 type told struct {
-	hint
+	limitfields.Hint
 	at      uint64    // by the answer to which request
 	end     time.Time // when the hint expires
 	waiting int       // requests in the queue
@@ -38,12 +40,12 @@ type told struct {
 // once. 0 if it is not known.
 func (l *told) gap() time.Duration {
 	switch {
-	case l.quota <= 0:
+	case l.Quota <= 0:
 		return 0
-	case l.window > 0:
-		return l.window / time.Duration(l.quota)
+	case l.Window > 0:
+		return l.Window / time.Duration(l.Quota)
 	}
-	return l.reset / time.Duration(l.quota)
+	return l.Reset / time.Duration(l.Quota)
 }
 
 // place is where a request stands that must wait.
@@ -70,13 +72,13 @@ func (p *peer) stand(now time.Time, s place) place {
 		l := &p.mu.limits[i]
 		var goes time.Time
 		valid := now.Before(l.end)
-		if valid && l.left == 0 {
+		if valid && l.Left == 0 {
 			goes = l.end
 		}
 		if !s.queued && l.waiting > 0 && l.next.After(now) && l.next.After(goes) {
 			goes = l.next
 		}
-		if valid && l.left > 0 && p.mu.flight >= l.left && l.end.After(crowd) {
+		if valid && l.Left > 0 && p.mu.flight >= l.Left && l.end.After(crowd) {
 			crowd = l.end
 		}
 		if goes.IsZero() {
@@ -86,7 +88,7 @@ func (p *peer) stand(now time.Time, s place) place {
 			at.goes = goes
 		}
 		if gap := l.gap(); gap > at.gap && !s.queued {
-			at.gap, at.queue = gap, l.name
+			at.gap, at.queue = gap, l.Name
 		}
 	}
 	if at.goes.IsZero() && !crowd.IsZero() {
@@ -104,7 +106,7 @@ func (p *peer) take(s place, now time.Time, room time.Duration) place {
 	case s.queued: // a new limit says that it must wait
 	case s.gap > 0:
 		for i := range p.mu.limits {
-			if l := &p.mu.limits[i]; l.name == s.queue {
+			if l := &p.mu.limits[i]; l.Name == s.queue {
 				l.waiting++
 				l.next = s.goes.Add(s.gap)
 			}
@@ -125,7 +127,7 @@ func (p *peer) give(s place) {
 		return
 	}
 	for i := range p.mu.limits {
-		if l := &p.mu.limits[i]; l.name == s.queue && l.waiting > 0 {
+		if l := &p.mu.limits[i]; l.Name == s.queue && l.waiting > 0 {
 			l.waiting--
 		}
 	}
@@ -221,7 +223,7 @@ func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
 
 // leave notes the answer to the request of that number: hints are the limits in its header; nil if
 // none came. wait is Retry-After's, which holds for all requests, 0 for none.
-func (p *peer) leave(number uint64, hints []hint, wait, spread time.Duration) {
+func (p *peer) leave(number uint64, hints []limitfields.Hint, wait, spread time.Duration) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -240,13 +242,13 @@ func (p *peer) leave(number uint64, hints []hint, wait, spread time.Duration) {
 
 // note takes over a limit that a server announces, unless a newer announcement is known. p.mu is
 // held.
-func (p *peer) note(number uint64, h hint, now time.Time) {
-	fresh := told{hint: h, at: number, end: now.Add(h.reset)}
+func (p *peer) note(number uint64, h limitfields.Hint, now time.Time) {
+	fresh := told{Hint: h, at: number, end: now.Add(h.Reset)}
 	first := 0
 	for i := range p.mu.limits {
 		l := &p.mu.limits[i]
-		if l.name == h.name {
-			if number >= l.at || h.left < l.left || !now.Before(l.end) {
+		if l.Name == h.Name {
+			if number >= l.at || h.Left < l.Left || !now.Before(l.end) {
 				fresh.next, fresh.waiting = l.next, l.waiting
 				*l = fresh
 			}
@@ -257,10 +259,10 @@ func (p *peer) note(number uint64, h hint, now time.Time) {
 		}
 	}
 	switch {
-	case h.reset <= 0:
-	case len(p.mu.limits) < maxHints:
+	case h.Reset <= 0:
+	case len(p.mu.limits) < limitfields.MaxHints:
 		p.mu.limits = append(p.mu.limits, fresh)
-	case h.left < p.mu.limits[first].left && p.mu.limits[first].waiting == 0:
+	case h.Left < p.mu.limits[first].Left && p.mu.limits[first].waiting == 0:
 		p.mu.limits[first] = fresh
 	}
 }

@@ -6,26 +6,8 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/httplimit/internal/limitfields"
 	"github.com/weir-rl/weir/internal/door/answer"
-)
-
-// The names of the fields, in the canonical form that http.Header keeps.
-const (
-	hdrLimit      = "X-Ratelimit-Limit"
-	hdrRemaining  = "X-Ratelimit-Remaining"
-	hdrReset      = "X-Ratelimit-Reset"
-	hdrXRetry     = "X-Ratelimit-Retry-After"
-	hdrSoft       = "X-Ratelimit-Soft"
-	hdrWarning    = "X-Ratelimit-Warning"
-	hdrDecision   = "X-Ratelimit-Decision"
-	hdr03Limit    = "Ratelimit-Limit"
-	hdr03Remains  = "Ratelimit-Remaining"
-	hdr03Reset    = "Ratelimit-Reset"
-	hdrPolicy     = "Ratelimit-Policy"
-	hdrRateLimit  = "Ratelimit"
-	hdrRetryAfter = "Retry-After"
-	hdrRetryMilli = "Retry-After-Ms"
-	hdrRetry      = "X-Should-Retry"
 )
 
 // Write sets the headers that d calls for on h: the families' for a decision that met an
@@ -61,11 +43,11 @@ func (f Headers) write(h http.Header, d *weir.Decision) (said bool) {
 	}
 	own := make(http.Header, 12)
 	f.set(own, d, near)
-	say := ifNearer
+	say := limitfields.IfNearer
 	if !d.Allowed {
-		say = always
+		say = limitfields.Always
 	}
-	join(h, own, say)
+	limitfields.Join(h, own, say)
 	return said
 }
 
@@ -92,74 +74,74 @@ func (f Headers) set(h http.Header, d *weir.Decision, near *weir.LimitResult) {
 	if !d.Allowed && d.RetryAfter != algo.Never {
 		retry = max(1, answer.CeilSeconds(d.RetryAfter))
 		buf = strconv.AppendInt(buf, retry, 10)
-		end(hdrRetryAfter)
+		end(limitfields.RetryAfter)
 	}
 	if f&(XDelta|XEpoch|Envoy03) != 0 {
-		delete(h, hdrXRetry)
-		delete(h, hdrReset)
+		delete(h, limitfields.XRetry)
+		delete(h, limitfields.Reset)
 		if f&Envoy03 != 0 {
 			buf = answer.AppendEnvoyPolicies(answer.AppendInteger(buf, near.Limit), d)
 		} else {
 			buf = strconv.AppendInt(buf, near.Limit, 10)
 		}
-		end(hdrLimit)
+		end(limitfields.Limit)
 		buf = strconv.AppendInt(buf, near.Remaining, 10)
-		end(hdrRemaining)
+		end(limitfields.Remaining)
 		switch {
 		case reset < 0:
 		case f&XEpoch == 0:
 			buf = strconv.AppendInt(buf, reset, 10)
-			end(hdrReset)
+			end(limitfields.Reset)
 		case d.Time > 0 && d.Time+near.ResetAfter > 0: // not so far away that it has no number
 			buf = strconv.AppendInt(buf, answer.CeilSeconds(d.Time+near.ResetAfter), 10)
-			end(hdrReset)
+			end(limitfields.Reset)
 		}
 		if retry > 0 && f&Envoy03 == 0 {
 			buf = strconv.AppendInt(buf, retry, 10)
-			end(hdrXRetry)
+			end(limitfields.XRetry)
 		}
 	}
 	if f&^Off != 0 {
 		if d.SoftExceeded() {
 			buf = append(buf, "exceeded"...)
-			end(hdrSoft)
+			end(limitfields.Soft)
 		}
 		start := len(buf)
 		if buf = answer.AppendWarning(buf, d); len(buf) > start {
-			end(hdrWarning)
+			end(limitfields.Warning)
 		}
 		if !d.Allowed && d.ID != 0 {
 			buf = d.ID.AppendTo(buf)
-			end(hdrDecision)
+			end(limitfields.Decision)
 		}
 	}
 	switch {
 	case f&Draft03 != 0:
-		delete(h, hdr03Reset)
+		delete(h, limitfields.Reset03)
 		if retry > 0 {
 			reset = retry // the two shall name the same instant
 		}
 		if reset >= 0 { // a limit needs a reset beside it
 			buf = strconv.AppendInt(buf, near.Limit, 10)
-			end(hdr03Limit)
+			end(limitfields.Limit03)
 			buf = strconv.AppendInt(buf, near.Remaining, 10)
-			end(hdr03Remains)
+			end(limitfields.Remaining03)
 			buf = strconv.AppendInt(buf, reset, 10)
-			end(hdr03Reset)
+			end(limitfields.Reset03)
 		}
 		start := len(buf)
 		if buf = answer.AppendPolicies03(buf, d); len(buf) > start {
-			end(hdrPolicy)
+			end(limitfields.Policy)
 		}
 	case f&(Draft11|Next) != 0:
 		buf = answer.AppendPolicies(buf, d)
-		end(hdrPolicy)
+		end(limitfields.Policy)
 		if f&Next != 0 {
 			buf = answer.AppendNextRateLimits(buf, d)
 		} else {
 			buf = answer.AppendRateLimits(buf, d)
 		}
-		end(hdrRateLimit)
+		end(limitfields.RateLimit)
 	}
 	if n == 0 {
 		return

@@ -42,10 +42,10 @@ func Of(specs ...Spec) (*Set, error) {
 		return nil, errors.Join(errs...)
 	}
 	set, problems := Compile([]*File{f}, Options{})
-	if len(problems) > 0 {
-		return nil, fmt.Errorf("limit %q: %w", problems[0].Rule, Problems(problems))
+	for _, p := range problems {
+		errs = append(errs, fmt.Errorf("limit %q: %w", p.Rule, p))
 	}
-	return set, nil
+	return set, errors.Join(errs...)
 }
 
 // rule returns the limit as a rule, and all that is wrong with it.

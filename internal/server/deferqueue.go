@@ -106,30 +106,34 @@ func deferring(set *rule.Set) *rule.Rule {
 	return nil
 }
 
-// startDeferring runs the worker from when it is needed first: when a rule defers, or a job waits
-// from before.
+// startDeferring runs the worker if a rule defers.
 func (p *program) startDeferring(set *rule.Set) {
 	r := deferring(set)
 	switch {
 	case p.proxy == nil:
 	case p.deferred == nil && r != nil:
 		p.log.Warn("a limit defers requests, but there is no queue for them: they are refused. Set defer.path and restart", "limit", r.Name)
-	case p.deferred != nil && (r != nil || p.jobsWait()):
+	case r != nil:
 		p.worker.open()
 	}
 }
 
-func (p *program) jobsWait() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+// jobsWait reports whether there may be jobs.
+func (p *program) jobsWait(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	s, err := p.deferred.Stats(ctx)
 	return err != nil || s.Jobs+s.Dead > 0
 }
 
-// workOff forwards deferred requests until ctx ends.
+// workOff forwards deferred requests until ctx ends: from when a rule defers, or at once if a job
+// waits from before.
 func (p *program) workOff(ctx context.Context) {
 	if p.proxy == nil {
 		return
+	}
+	if p.deferred != nil && p.jobsWait(ctx) {
+		p.worker.open()
 	}
 	select {
 	case <-ctx.Done():

@@ -82,8 +82,7 @@ func (p *program) openRecent(context.Context) (err error) {
 	return err
 }
 
-// openInsight makes what gathers how the rules do, unless insight.memory is 0. A check reads no
-// history.
+// openInsight makes the collector, unless insight.memory is 0. With --check it reads no history.
 func (p *program) openInsight(context.Context) error {
 	o := p.c.insight
 	if o.Memory == 0 {

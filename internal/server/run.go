@@ -70,7 +70,7 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 // startActors starts the goroutines that run alongside the doors.
 func (p *program) startActors(a *actors, hangups <-chan os.Signal) {
 	set, _ := p.limiter.Rules()
-	p.startDeferring(set) // before a store that goes away could keep it from looking for jobs
+	p.startDeferring(set)
 	for _, part := range p.parts {
 		for _, run := range part.run {
 			a.start(run)

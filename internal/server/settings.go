@@ -31,6 +31,7 @@ func (s *setting) variable() string {
 	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_"))
 }
 
+// FlagOf returns the flag of a setting.
 func FlagOf(path string) string { return strings.NewReplacer(".", "-", "_", "-").Replace(path) }
 
 // settingGroup is a table of settings in docs/reference/configuration.md.

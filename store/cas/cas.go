@@ -126,9 +126,13 @@ const stallLeast = int64(50 * time.Millisecond)
 // new connection takes longer than any answer over the old ones did, so that where one broke the
 // server does not count as silent for as long as a call may take, and then as if nothing were known
 // of how long it takes.
-func (p *server) lost(now, sent int64, err error) error {
+func (p *server) lost(ctx context.Context, now, sent int64, err error) error {
+	overdue := now - sent - p.timeout
+	if end, ok := ctx.Deadline(); ok {
+		overdue = max(overdue, int64(time.Since(end)))
+	}
 	late := errors.Is(err, context.DeadlineExceeded)
-	stalled := late && now-sent >= p.timeout+stallLeast
+	stalled := late && overdue >= stallLeast
 	if last := p.flying.Add(-1) == 0; last && (!late || stalled) {
 		p.detector.Lost()
 	}
@@ -254,7 +258,7 @@ func (s *Store) Answers(int) uint64 { return s.server.answers.Load() }
 // Time asks the engine for its clock, in µs since the Unix epoch. It is a round trip.
 func (s *Store) Time(ctx context.Context) (int64, error) {
 	var now int64
-	err := s.ask(func() (clock int64, err error) {
+	err := s.ask(ctx, func() (clock int64, err error) {
 		_, now, err = s.engine.Read(ctx, nil)
 		return now, err
 	})

@@ -199,29 +199,38 @@ func TestBroken(t *testing.T) {
 // that was given up in time is not.
 func TestOverslept(t *testing.T) {
 	for _, test := range []struct {
-		late time.Duration
-		ok   bool
-	}{{0, false}, {200 * time.Millisecond, true}} {
+		late, read time.Duration // read: the batch has spent that time already, on a Read
+		ok         bool
+	}{{0, 0, false}, {200 * time.Millisecond, 0, true}, {0, 900 * time.Millisecond, false}, {200 * time.Millisecond, 900 * time.Millisecond, true}} {
 		for _, at := range []castest.Call{castest.Swap, castest.Lock} {
+			if at == castest.Lock && test.read > 0 {
+				continue
+			}
 			synctest.Test(t, func(t *testing.T) {
 				time.Sleep(time.Until(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)))
 				m := castest.New()
 				var sleeps atomic.Bool
 				const timeout = time.Second
 				m.Before = func(_ context.Context, call castest.Call) error {
+					if call == castest.Read && sleeps.Load() {
+						time.Sleep(test.read)
+					}
 					if call == at && sleeps.CompareAndSwap(true, false) {
-						time.Sleep(timeout + test.late)
+						time.Sleep(timeout - test.read + test.late)
 						return fmt.Errorf("%w: %w", store.ErrNotCharged, context.DeadlineExceeded)
 					}
 					return nil
 				}
 				s, c := open(t, m, cas.Options{Timeout: timeout}), counterOf(t, 1, wide)
-				take(t, s, charge(c, "k", 1))
+				want := int64(0)
+				if test.read == 0 { // else the first decision has to read the clock
+					take(t, s, charge(c, "k", 1))
+					want++
+				}
 				if at == castest.Lock {
 					m.Conflict = func(*cas.Group) bool { return true }
 				}
 				sleeps.Store(true)
-				want := int64(1)
 				_, err := s.Take(t.Context(), []store.Charge{charge(c, "k", 1)}, make([]algo.Result, 1))
 				if (err == nil) != test.ok || sleeps.Load() {
 					t.Errorf("%v, %v late: %v; it was met: %v", at, test.late, err, !sleeps.Load())

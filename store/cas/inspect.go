@@ -58,7 +58,7 @@ func (s *Store) inspect(ctx context.Context, v *store.View, keys [][]byte, visit
 	}
 	var values []Value
 	p := &plan{store: s, calls: []*call{c}}
-	err := s.ask(func() (int64, error) {
+	err := s.ask(ctx, func() (int64, error) {
 		var err error
 		values, p.now, err = s.engine.Read(ctx, names)
 		return p.now, err

@@ -43,7 +43,7 @@ func (s *Store) PingPart(ctx context.Context, _ int) error {
 			Data: endValue(binary.LittleEndian.AppendUint64([]byte{formVersion}, uint64(now))),
 		}
 		groups := []Group{{Changes: []Change{c}}}
-		err := s.ask(func() (int64, error) { return s.engine.Swap(ctx, 0, groups) })
+		err := s.ask(ctx, func() (int64, error) { return s.engine.Swap(ctx, 0, groups) })
 		if err == nil {
 			err = groups[0].Err
 		}

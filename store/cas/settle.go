@@ -108,7 +108,7 @@ func (w *worker) sendAgain(ctx context.Context) {
 	}
 	s.stats.resent.Add(uint64(len(w.unsure)))
 	var clock int64
-	err := s.ask(func() (at int64, err error) {
+	err := s.ask(ctx, func() (at int64, err error) {
 		clock, err = s.engine.Swap(ctx, w.base, w.resent)
 		return clock, err
 	})

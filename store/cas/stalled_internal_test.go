@@ -22,7 +22,7 @@ func TestStalledCall(t *testing.T) {
 		p.answered(asked+quick, quick) // the first guess is forgotten
 		p.sent(asked)
 		now := asked + test.took
-		p.lost(now, asked, context.DeadlineExceeded)
+		p.lost(t.Context(), now, asked, context.DeadlineExceeded)
 		p.sent(now)
 		if got := p.detector.SilentUntil(now) <= now; got != test.silent {
 			t.Errorf("after %v: silent is %v", time.Duration(test.took), got)

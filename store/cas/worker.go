@@ -85,7 +85,7 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 	if s.o.Clock != nil {
 		w.base = 0
 	}
-	err := s.ask(func() (at int64, err error) {
+	err := s.ask(ctx, func() (at int64, err error) {
 		return s.engine.Swap(ctx, w.base, w.groups)
 	})
 	w.took = time.Duration(store.Monotonic() - w.asked)
@@ -117,7 +117,7 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 }
 
 // ask asks the engine, and takes note of its clock and of how long it took.
-func (s *Store) ask(f func() (clock int64, err error)) error {
+func (s *Store) ask(ctx context.Context, f func() (clock int64, err error)) error {
 	sent := store.Monotonic()
 	p := &s.server
 	p.sent(sent)
@@ -126,7 +126,7 @@ func (s *Store) ask(f func() (clock int64, err error)) error {
 	s.stats.calls.Add(1)
 	if err != nil {
 		s.stats.failures.Add(1)
-		return p.lost(answered, sent, err)
+		return p.lost(ctx, answered, sent, err)
 	}
 	p.answered(answered, answered-sent)
 	s.clock.note(clock, sent, answered)
@@ -141,7 +141,7 @@ func (w *worker) readAll(ctx context.Context) error {
 		w.keys = append(w.keys, Key{e.place, e.name})
 	}
 	var values []Value
-	err := s.ask(func() (clock int64, err error) {
+	err := s.ask(ctx, func() (clock int64, err error) {
 		values, clock, err = s.engine.Read(ctx, w.keys)
 		return clock, err
 	})
@@ -317,7 +317,7 @@ func (w *worker) decideLocked(ctx context.Context) {
 	slices.SortFunc(w.keys, func(a, b Key) int { return compareKeys(&a, &b) })
 	var values []Value
 	var l Lock
-	err := s.ask(func() (clock int64, err error) {
+	err := s.ask(ctx, func() (clock int64, err error) {
 		l, values, clock, err = s.locker.Lock(ctx, w.keys)
 		return clock, err
 	})
@@ -361,9 +361,9 @@ func (w *worker) decideLocked(ctx context.Context) {
 		server.answered(answered, answered-sent)
 		w.made(p)
 	case isNotCharged(err):
-		w.notMade(p.calls, server.lost(answered, sent, err))
+		w.notMade(p.calls, server.lost(ctx, answered, sent, err))
 	default:
-		g.Err = server.lost(answered, sent, err)
+		g.Err = server.lost(ctx, answered, sent, err)
 		w.unsure = append(w.unsure[:0], 0)
 		w.settle()
 	}

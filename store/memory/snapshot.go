@@ -167,6 +167,9 @@ func (s *snapshots) open() *os.File {
 func (s *Store) writeChanges(f *os.File) error {
 	at := s.snapshot.file.Size()
 	info, err := s.writeBlock(f, at, false)
+	if err == nil {
+		err = f.Sync()
+	}
 	if err != nil {
 		// else a reader does it, if this fails too
 		return errors.Join(err, f.Truncate(at), f.Close())
@@ -192,7 +195,8 @@ func (s *Store) writeWhole() error {
 	return nil
 }
 
-// writeBlock writes a block at the end of a file, and returns the file's new state.
+// writeBlock writes a block at the end of a file, which it does not sync, and returns the file's
+// new state.
 func (s *Store) writeBlock(f *os.File, at int64, whole bool) (fs.FileInfo, error) {
 	var none [blockHead]byte
 	if _, err := f.WriteAt(none[:], at); err != nil {
@@ -206,9 +210,6 @@ func (s *Store) writeBlock(f *os.File, at int64, whole bool) (fs.FileInfo, error
 		return nil, err
 	}
 	if _, err := f.WriteAt(head, at); err != nil {
-		return nil, err
-	}
-	if err := f.Sync(); err != nil {
 		return nil, err
 	}
 	return f.Stat()

@@ -105,7 +105,7 @@ func Launch(t *testing.T, program, dir string, args ...string) *Process {
 	return LaunchIn(t, nil, program, dir, args...)
 }
 
-// LaunchIn is launch with more variables in the environment.
+// LaunchIn is Launch with more variables in the environment.
 func LaunchIn(t *testing.T, env []string, program, dir string, args ...string) *Process {
 	t.Helper()
 	cmd := exec.Command(program, args...)

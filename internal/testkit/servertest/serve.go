@@ -85,7 +85,7 @@ var Patient = []string{"--store-deadline=30s", "--store-timeout=30s"}
 // command runs weir with args, as main does, and returns its exit status.
 type command func(ctx context.Context, args, env []string, stdout, stderr io.Writer) int
 
-// Start is start for weir serve and weir proxy, without the commands.
+// Start runs weir serve or weir proxy in this process, without the commands, until the test ends.
 func Start(t *testing.T, args ...string) *Running {
 	t.Helper()
 	return StartWith(t, serveCommand, args...)
@@ -121,7 +121,7 @@ func serveCommand(ctx context.Context, args, env []string, stdout, stderr io.Wri
 	return status
 }
 
-// StartWith is start by a way to run weir.
+// StartWith is Start by another way to run weir.
 func StartWith(t *testing.T, run command, args ...string) *Running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

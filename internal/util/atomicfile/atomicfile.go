@@ -13,7 +13,8 @@ import (
 // Write puts a file that write fills in the place of the one at path, with mode 0600. At any time,
 // also after a crash, the old or the new one is there, whole; if Write fails it is the old one,
 // unless only the folder could not be synced. Until then the new one is path with ".tmp" behind it.
-// Of two processes that write at the same time one may fail.
+// All of that holds for one process at a time: if two write the same file, both may fail, and for
+// a moment it may not be whole.
 func Write(path string, write func(*os.File) error) (err error) {
 	temporary := path + ".tmp"
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,5 +1,6 @@
 // Package clientip makes one form of the addresses by which clients are told apart: a client that
-// comes over IPv4, over IPv6 or over a translator between them is one client.
+// comes over IPv4, over IPv6 or over a translator between them is one client. It also reads
+// the addresses that fields list.
 package clientip
 
 import (

@@ -225,9 +225,14 @@ func TestRulesInDatabase(t *testing.T) {
 	// History, and what is left of it.
 	b.does(0, "history").With("push: by force, since these failed: lint", "rollback: version 3 again", "from git", "bob")
 	b.does(0, "history", "--json", "-n", "1").With(`"after":8`)
-	b.does(0, "history", "--check").With("8 records and 8 versions", "last hash ")
+	checked := b.does(0, "history", "--check").With("8 records and 8 versions", "last hash ")
+	_, noted, _ := strings.Cut(checked.Text, "last hash ")
+	noted = strings.TrimSpace(noted)
+	b.does(2, "history", "--noted", noted).With("--noted is for --check")
+	b.does(1, "history", "--check", "--noted", strings.Repeat("0", 64)).With("BROKEN: no record has the hash 000")
 	b.does(0, "prune", "--keep", "2").With("6 versions")
-	b.does(0, "history", "--check").With("9 records and 8 versions, 6 of these without")
+	b.does(0, "history", "--check", "--noted", noted).With("9 records and 8 versions, 6 of these without",
+		"up to record 8 nothing was altered, left out, put in or moved since that hash was noted")
 	b.does(1, "pull", "--version", "1", ada).With("version 1 were pruned")
 	b.does(1, "push", b.folder(50), "--base", "1").With("version 8 came meanwhile", "cannot be shown: the files of version 1 were pruned", "push with --base 8")
 	nodes[0].Signal(syscall.SIGTERM)

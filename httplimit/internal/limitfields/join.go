@@ -1,4 +1,4 @@
-package httplimit
+package limitfields
 
 import (
 	"cmp"
@@ -8,9 +8,6 @@ import (
 	"strings"
 
 	"github.com/dunglas/httpsfv"
-
-	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/algo"
 )
 
 // A request may meet limits one behind the other: middleware within middleware, or a server that
@@ -18,36 +15,14 @@ import (
 
 // ofOne are the fields that have room for one limit, the limit and what remains first.
 var ofOne = [...][]string{
-	{hdrLimit, hdrRemaining, hdrReset, hdrXRetry},
-	{hdr03Limit, hdr03Remains, hdr03Reset},
+	{Limit, Remaining, Reset, XRetry},
+	{Limit03, Remaining03, Reset03},
 }
 
-// heldBy reports whether h has fields of the families that describe another limit.
-func (f Headers) heldBy(h http.Header) bool {
-	return f&(XDelta|XEpoch|Envoy03) != 0 && (len(h[hdrLimit]) > 0 || len(h[hdrRemaining]) > 0) ||
-		f&Draft03 != 0 && (len(h[hdr03Limit]) > 0 || len(h[hdr03Remains]) > 0) ||
-		f&(Draft03|Draft11|Next) != 0 && len(h[hdrPolicy]) > 0 ||
-		f&(Draft11|Next) != 0 && len(h[hdrRateLimit]) > 0 ||
-		f&^Off != 0 && (len(h[hdrSoft]) > 0 || len(h[hdrWarning]) > 0 || len(h[hdrDecision]) > 0)
-}
-
-// addedTo reports whether h, to which Write has written, got more of the same fields since: Write
-// leaves one value in each.
-func (f Headers) addedTo(h http.Header) bool {
-	return f&(XDelta|XEpoch|Envoy03) != 0 && (len(h[hdrLimit]) > 1 || len(h[hdrRemaining]) > 1) ||
-		f&Draft03 != 0 && (len(h[hdr03Limit]) > 1 || len(h[hdr03Remains]) > 1) ||
-		f&(Draft03|Draft11|Next) != 0 && len(h[hdrPolicy]) > 1 ||
-		f&(Draft11|Next) != 0 && len(h[hdrRateLimit]) > 1
-}
-
-// gather joins the fields that Write wrote to h for d with the fields that a handler has added
-// since, as a reverse proxy adds those from the server behind it. Fields that a handler has put in
-// the place of ours stay as they are.
-func (f Headers) gather(h http.Header, d *weir.Decision) {
-	f = f.effective()
-	if !f.addedTo(h) {
-		return
-	}
+// Gather joins the fields that Write wrote to h with those that a handler has added since, as a
+// reverse proxy adds those from the server behind it. Write leaves one value in each field, and no
+// reset if noReset says so. Fields that a handler has put in the place of ours stay as they are.
+func Gather(h http.Header, noReset bool) {
 	added := make(http.Header, 12)
 	move := func(key string, from int) {
 		if lines := h[key]; len(lines) > from {
@@ -63,48 +38,48 @@ func (f Headers) gather(h http.Header, d *weir.Decision) {
 		}
 		for i, key := range keys {
 			from := 1
-			if near := d.Nearest(); i >= 2 && len(h[key]) == 1 && near != nil && near.ResetAfter == algo.Never {
+			if i >= 2 && len(h[key]) == 1 && noReset {
 				from = 0 // we have said none
 			}
 			move(key, from)
 		}
 	}
-	for _, key := range [...]string{hdrRateLimit, hdrPolicy, hdrWarning, hdrSoft, hdrDecision} {
+	for _, key := range [...]string{RateLimit, Policy, Warning, Soft, Decision} {
 		move(key, 1)
 	}
-	join(h, added, unlessFurther)
+	Join(h, added, UnlessFurther)
 }
 
-// precedence says when fields for one limit replace those that are there.
-type precedence uint8
+// Precedence says when fields for one limit replace those that are there.
+type Precedence uint8
 
 const (
-	ifNearer      precedence = iota // where a smaller share is left
-	unlessFurther                   // also where the same share is left
-	always
+	IfNearer      Precedence = iota // where a smaller share is left
+	UnlessFurther                   // also where the same share is left
+	Always
 )
 
-// join adds to h the fields of other, which describe another limit.
-func join(h, other http.Header, say precedence) {
+// Join adds to h the fields of other, which describe another limit.
+func Join(h, other http.Header, say Precedence) {
 	joinStructured(h, other, say)
 	for _, keys := range ofOne {
 		joinOne(h, other, keys, say)
 	}
-	joinList(h, other, hdrWarning)
-	for _, key := range [...]string{hdrSoft, hdrDecision, hdrRetryAfter} {
-		if lines := other[key]; len(lines) > 0 && (len(h[key]) == 0 || say != unlessFurther) {
+	joinList(h, other, Warning)
+	for _, key := range [...]string{Soft, Decision, RetryAfter} {
+		if lines := other[key]; len(lines) > 0 && (len(h[key]) == 0 || say != UnlessFurther) {
 			h[key] = lines
 		}
 	}
 }
 
 // joinOne leaves in h the fields of one limit: as a whole, since they mean nothing apart.
-func joinOne(h, other http.Header, keys []string, say precedence) {
+func joinOne(h, other http.Header, keys []string, say Precedence) {
 	theirs, readable := shareIn(other, keys)
 	if len(other[keys[0]]) == 0 && len(other[keys[1]]) == 0 {
 		return
 	}
-	if say != always {
+	if say != Always {
 		ours, ok := shareIn(h, keys)
 		if ok && (!readable || !theirs.before(ours, say)) {
 			return
@@ -121,24 +96,24 @@ func joinOne(h, other http.Header, keys []string, say precedence) {
 
 // joinStructured joins RateLimit with RateLimit-Policy. Where one of two is none of the lists that
 // drafts 8 and later have, as draft 7's is none, one stays as a whole.
-func joinStructured(h, other http.Header, say precedence) {
-	if len(other[hdrRateLimit]) > 0 && len(h[hdrRateLimit]) > 0 &&
-		!(isList(h[hdrRateLimit]) && isList(other[hdrRateLimit])) {
+func joinStructured(h, other http.Header, say Precedence) {
+	if len(other[RateLimit]) > 0 && len(h[RateLimit]) > 0 &&
+		!(isList(h[RateLimit]) && isList(other[RateLimit])) {
 		ours, ok := leastIn(h)
 		theirs, readable := leastIn(other)
-		if ok && (!readable || say != always && !theirs.before(ours, say)) {
+		if ok && (!readable || say != Always && !theirs.before(ours, say)) {
 			return
 		}
-		h[hdrRateLimit] = other[hdrRateLimit]
-		if lines := other[hdrPolicy]; len(lines) > 0 {
-			h[hdrPolicy] = lines
+		h[RateLimit] = other[RateLimit]
+		if lines := other[Policy]; len(lines) > 0 {
+			h[Policy] = lines
 		} else {
-			delete(h, hdrPolicy)
+			delete(h, Policy)
 		}
 		return
 	}
-	joinList(h, other, hdrRateLimit)
-	joinList(h, other, hdrPolicy)
+	joinList(h, other, RateLimit)
+	joinList(h, other, Policy)
 }
 
 // joinList adds to a field that is a list. Malformed items are left out.
@@ -174,9 +149,9 @@ func isList(lines []string) bool {
 type rest struct{ left, of uint64 }
 
 // before reports whether fields about r are to replace fields about other.
-func (r rest) before(other rest, say precedence) bool {
+func (r rest) before(other rest, say Precedence) bool {
 	c := r.compare(other)
-	return c < 0 || c == 0 && say == unlessFurther
+	return c < 0 || c == 0 && say == UnlessFurther
 }
 
 // compare compares the shares that are left.
@@ -206,8 +181,8 @@ func shareIn(h http.Header, keys []string) (r rest, ok bool) {
 // one of them names.
 func leastIn(h http.Header) (least rest, ok bool) {
 	for _, p := range appendStructured(nil, h) {
-		r := rest{uint64(p.left), uint64(p.quota)}
-		if p.left > 0 && p.quota <= 0 {
+		r := rest{uint64(p.Left), uint64(p.Quota)}
+		if p.Left > 0 && p.Quota <= 0 {
 			continue
 		}
 		if !ok || r.compare(least) < 0 {

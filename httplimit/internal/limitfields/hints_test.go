@@ -1,4 +1,4 @@
-package httplimit
+package limitfields
 
 import (
 	"net/http"
@@ -15,68 +15,67 @@ func TestHints(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		h    http.Header
-		want []hint
+		want []Hint
 	}{
 		{"nothing", header("Content-Type", "text/plain"), nil},
 		{"draft 11", header("RateLimit", `"a";r=5;t=10, "b";r=0;t=3600;pk=:AA==:`, "RateLimit-Policy", `"b";q=100;w=86400, "a";q=10;w=60;qu="requests"`),
-			[]hint{{"a", 5, 10 * second, 10, 60 * second, 0}, {"b", 0, time.Hour, 100, time.Hour, 0}}},
-		{"without policies", header("RateLimit", `"a";r=5;t=10`), []hint{{"a", 5, 10 * second, 0, 0, 0}}},
+			[]Hint{{"a", 5, 10 * second, 10, 60 * second, 0}, {"b", 0, time.Hour, 100, time.Hour, 0}}},
+		{"without policies", header("RateLimit", `"a";r=5;t=10`), []Hint{{"a", 5, 10 * second, 0, 0, 0}}},
 		{"on two lines, what is malformed passed over", header("RateLimit", `"a";r=5;t=10`, "RateLimit", `"b";r=-1;t=1, ("c";r=1), d;r=1;t=1, "e";r=1, "f";r=0.5;t=1, "g";r=0;t=1`),
-			[]hint{{"a", 5, 10 * second, 0, 0, 0}, {"g", 0, second, 0, 0, 0}}},
-		{"next", header("RateLimit", `"a";a=5;w=10;c=1`), []hint{{"a", 5, 10 * second, 0, 0, 0}}},
-		{"draft 7", header("RateLimit", `limit=100, remaining=50, reset=5`, "RateLimit-Policy", "100;w=10"), []hint{{"", 50, 5 * second, 100, 0, 0}}},
-		{"draft 3", header("RateLimit-Limit", "10", "RateLimit-Remaining", "3", "RateLimit-Reset", "7", "RateLimit-Policy", "50;w=60, 10;w=1"), []hint{{"", 3, 7 * second, 10, second, 0}}},
-		{"draft 0", header("RateLimit-Limit", "10, 10;w=1, 50;w=60", "RateLimit-Remaining", "3", "RateLimit-Reset", "7"), []hint{{"", 3, 7 * second, 10, 0, 0}}},
-		{"in seconds", header("X-RateLimit-Limit", `10, 10;w=60;name="a"`, "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "42"), []hint{{"", 0, 42 * second, 10, 0, 0}}},
-		{"a fraction", header("X-RateLimit-Remaining", "0.5", "X-RateLimit-Reset", "42.5"), []hint{{"", 0, 42500 * time.Millisecond, 0, 0, 0}}},
-		{"a Unix time, by the server's clock", header("X-RateLimit-Limit", "60", "X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890", "Date", date), []hint{{"", 1, 30 * second, 60, 0, 0}}},
-		{"a Unix time, by ours", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890"), []hint{{"", 1, 23 * second, 0, 0, 0}}},
-		{"in milliseconds", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890500", "Date", date), []hint{{"", 1, 30500 * time.Millisecond, 0, 0, 0}}},
-		{"that has passed", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684800", "Date", date), []hint{{"", 1, 0, 0, 0, 0}}},
+			[]Hint{{"a", 5, 10 * second, 0, 0, 0}, {"g", 0, second, 0, 0, 0}}},
+		{"next", header("RateLimit", `"a";a=5;w=10;c=1`), []Hint{{"a", 5, 10 * second, 0, 0, 0}}},
+		{"draft 7", header("RateLimit", `limit=100, remaining=50, reset=5`, "RateLimit-Policy", "100;w=10"), []Hint{{"", 50, 5 * second, 100, 0, 0}}},
+		{"draft 3", header("RateLimit-Limit", "10", "RateLimit-Remaining", "3", "RateLimit-Reset", "7", "RateLimit-Policy", "50;w=60, 10;w=1"), []Hint{{"", 3, 7 * second, 10, second, 0}}},
+		{"draft 0", header("RateLimit-Limit", "10, 10;w=1, 50;w=60", "RateLimit-Remaining", "3", "RateLimit-Reset", "7"), []Hint{{"", 3, 7 * second, 10, 0, 0}}},
+		{"in seconds", header("X-RateLimit-Limit", `10, 10;w=60;name="a"`, "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "42"), []Hint{{"", 0, 42 * second, 10, 0, 0}}},
+		{"a fraction", header("X-RateLimit-Remaining", "0.5", "X-RateLimit-Reset", "42.5"), []Hint{{"", 0, 42500 * time.Millisecond, 0, 0, 0}}},
+		{"a Unix time, by the server's clock", header("X-RateLimit-Limit", "60", "X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890", "Date", date), []Hint{{"", 1, 30 * second, 60, 0, 0}}},
+		{"a Unix time, by ours", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890"), []Hint{{"", 1, 23 * second, 0, 0, 0}}},
+		{"in milliseconds", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890500", "Date", date), []Hint{{"", 1, 30500 * time.Millisecond, 0, 0, 0}}},
+		{"that has passed", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684800", "Date", date), []Hint{{"", 1, 0, 0, 0, 0}}},
 		{"from a cache", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "42", "Age", "3"), nil},
 		{"no reset", header("X-RateLimit-Remaining", "0"), nil},
 		{"no time", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "soon"), nil},
-		{"a duration", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "6m0s"), []hint{{"", 0, 6 * time.Minute, 0, 0, 0}}},
+		{"a duration", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "6m0s"), []Hint{{"", 0, 6 * time.Minute, 0, 0, 0}}},
 		{"an instant", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "2000-01-01T01:01:30.5+01:00", "Date", date),
-			[]hint{{"", 0, 30500 * time.Millisecond, 0, 0, 0}}},
+			[]Hint{{"", 0, 30500 * time.Millisecond, 0, 0, 0}}},
 		{"a date", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "Sat, 01 Jan 2000 00:01:30 GMT", "Date", date),
-			[]hint{{"", 0, 30 * second, 0, 0, 0}}},
+			[]Hint{{"", 0, 30 * second, 0, 0, 0}}},
 		{"another spelling", header("X-Rate-Limit-Limit", "15", "X-Rate-Limit-Remaining", "0", "X-Rate-Limit-Reset", "946684890", "Date", date),
-			[]hint{{"", 0, 30 * second, 15, 0, 0}}},
-		{"a Unix time in draft 3", header("RateLimit-Remaining", "0", "RateLimit-Reset", "946684890", "Date", date), []hint{{"", 0, 30 * second, 0, 0, 0}}},
+			[]Hint{{"", 0, 30 * second, 15, 0, 0}}},
+		{"a Unix time in draft 3", header("RateLimit-Remaining", "0", "RateLimit-Reset", "946684890", "Date", date), []Hint{{"", 0, 30 * second, 0, 0, 0}}},
 		// One a second comes back of 60 requests, of which 2 are out.
 		{"of a kind", header("X-RateLimit-Limit-Requests", "60", "X-RateLimit-Remaining-Requests", "58", "X-RateLimit-Reset-Requests", "2s"),
-			[]hint{{"requests", 58, second, 60, time.Minute, 2 * second}}},
+			[]Hint{{"requests", 58, second, 60, time.Minute, 2 * second}}},
 		{"none of a kind", header("X-RateLimit-Limit-Requests", "60", "X-RateLimit-Remaining-Requests", "0", "X-RateLimit-Reset-Requests", "1m0s"),
-			[]hint{{"requests", 0, second, 60, time.Minute, time.Minute}}},
+			[]Hint{{"requests", 0, second, 60, time.Minute, time.Minute}}},
 		{"tokens, which say nothing of a pace", header("X-RateLimit-Limit-Tokens", "60000", "X-RateLimit-Remaining-Tokens", "0", "X-RateLimit-Reset-Tokens", "1m0s"),
-			[]hint{{"tokens", 0, time.Millisecond, 0, 0, time.Minute}}},
+			[]Hint{{"tokens", 0, time.Millisecond, 0, 0, time.Minute}}},
 		{"seconds of a kind last until a window ends", header("X-RateLimit-Limit-Requests-Day", "100", "X-RateLimit-Remaining-Requests-Day", "0", "X-RateLimit-Reset-Requests-Day", "1.5"),
-			[]hint{{"requests-day", 0, 1500 * time.Millisecond, 100, 0, 0}}},
+			[]Hint{{"requests-day", 0, 1500 * time.Millisecond, 100, 0, 0}}},
 		{"of a kind, an instant", header("Anthropic-RateLimit-Requests-Limit", "5", "Anthropic-RateLimit-Requests-Remaining", "0", "Anthropic-RateLimit-Requests-Reset", "2000-01-01T00:01:05Z", "Date", date),
-			[]hint{{"requests", 0, second, 5, 5 * second, 5 * second}}},
+			[]Hint{{"requests", 0, second, 5, 5 * second, 5 * second}}},
 		{"not known", header("X-RateLimit-Limit-Tokens", "-1", "X-RateLimit-Remaining-Tokens", "-1", "X-RateLimit-Reset-Tokens", "0"), nil},
 		{"without a reset", header("X-RateLimit-Remaining-Tokens", "0"), nil},
-		{"the newest form counts", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "5", "RateLimit", `"a";r=5;t=10`), []hint{{"a", 5, 10 * second, 0, 0, 0}}},
+		{"the newest form counts", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "5", "RateLimit", `"a";r=5;t=10`), []Hint{{"a", 5, 10 * second, 0, 0, 0}}},
 		{"too long to believe", header("RateLimit", `"`+strings.Repeat("a", 5000)+`";r=5;t=10`), nil},
 	} {
-		if got := appendHints(nil, c.h, now); !reflect.DeepEqual(got, c.want) {
+		if got := AppendHints(nil, c.h, now); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}
 	}
 	many := header("RateLimit", `"a";r=9;t=1, "b";r=8;t=1, "c";r=7;t=1, "d";r=6;t=1, "e";r=5;t=1, "f";r=4;t=1, "g";r=3;t=1, "h";r=2;t=1, "i";r=1;t=1, "j";r=99;t=1`)
-	got := appendHints(nil, many, now)
+	got := AppendHints(nil, many, now)
 	left := int64(0)
 	for _, h := range got {
-		left += h.left
+		left += h.Left
 	}
-	if len(got) != maxHints || left != 8+7+6+5+4+3+2+1 {
+	if len(got) != MaxHints || left != 8+7+6+5+4+3+2+1 {
 		t.Errorf("of many: %v", got)
 	}
 }
 
-// FuzzHints: whatever a server sends, what is believed of it is bounded, and no request is sent
-// before it or stuck for it.
+// FuzzHints: whatever a server sends, what is believed of it is bounded.
 func FuzzHints(f *testing.F) {
 	f.Add(`"a";r=5;t=10`, `"a";q=10;w=60`, "", "", "120")
 	f.Add(`limit=100, remaining=50, reset=5`, "100;w=10", "0", "1767225660", "Sat, 01 Jan 2000 00:01:00 GMT")
@@ -93,12 +92,12 @@ func FuzzHints(f *testing.F) {
 			"X-Rate-Limit-Reset-Tokens": {reset}}
 		now := time.Unix(1767225600, 0)
 		for range 2 {
-			hints := appendHints(nil, h, now)
-			if len(hints) > maxHints {
+			hints := AppendHints(nil, h, now)
+			if len(hints) > MaxHints {
 				t.Fatalf("%d hints", len(hints))
 			}
 			for _, x := range hints {
-				if x.left < 0 || x.quota < 0 || x.reset < 0 || x.reset > maxReset || x.window < 0 || x.window > maxReset || x.whole < 0 || x.whole > maxReset || len(x.name) > maxHintName {
+				if x.Left < 0 || x.Quota < 0 || x.Reset < 0 || x.Reset > MaxReset || x.Window < 0 || x.Window > MaxReset || x.Whole < 0 || x.Whole > MaxReset || len(x.Name) > maxHintName {
 					t.Fatalf("%+v", x)
 				}
 			}
@@ -107,20 +106,19 @@ func FuzzHints(f *testing.F) {
 				t.Fatalf("%v, %v", wait, ok)
 			}
 			for _, d := range []time.Duration{usedUpUntil(hints), untilReset(h, hints, now)} {
-				if d < 0 || d > maxReset {
+				if d < 0 || d > MaxReset {
 					t.Fatalf("until the reset: %v", d)
 				}
 			}
-			var p peer
-			p.mu.flight = 1
-			p.leave(1, hints, min(wait, maxReset), time.Second)
-			p.mu.Lock()
-			at := p.stand(time.Now(), place{})
-			if at = p.take(at, time.Now(), time.Minute); at.gap < 0 || at.goes.After(time.Now().Add(2*maxReset)) || len(p.mu.limits) > maxHints {
-				t.Fatalf("%+v of %+v", at, p.mu.limits)
-			}
-			p.mu.Unlock()
 			delete(h, "Ratelimit")
 		}
 	})
+}
+
+func header(pairs ...string) http.Header {
+	h := http.Header{}
+	for i := 0; i < len(pairs); i += 2 {
+		h.Add(pairs[i], pairs[i+1])
+	}
+	return h
 }

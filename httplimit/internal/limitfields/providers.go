@@ -1,4 +1,4 @@
-package httplimit
+package limitfields
 
 import (
 	"math"
@@ -13,9 +13,9 @@ import (
 // last as a duration, and Anthropic has Anthropic-RateLimit-Requests-Limit, -Remaining and -Reset,
 // the last as an instant (RFC 3339).
 const (
-	prefixRemaining = hdrRemaining + "-"
-	prefixLimit     = hdrLimit + "-"
-	prefixReset     = hdrReset + "-"
+	prefixRemaining = Remaining + "-"
+	prefixLimit     = Limit + "-"
+	prefixReset     = Reset + "-"
 	// Azure spells this one so, where it does not say how much is left.
 	prefixXReset    = "X-Rate-Limit-Reset-"
 	prefixAnthropic = "Anthropic-Ratelimit-"
@@ -25,7 +25,7 @@ const (
 // appendNamed appends the limits that are named one by one; the hints of the answer begin at start.
 // Their time is until all of the limit is there again, if it is a duration or an instant, so that
 // each unit that is missing comes back in a part of it. In seconds it is until a window ends.
-func appendNamed(dst []hint, start int, h http.Header, now time.Time) []hint {
+func appendNamed(dst []Hint, start int, h http.Header, now time.Time) []Hint {
 	for field := range h {
 		name, limit, reset := "", "", ""
 		if kind, ok := strings.CutPrefix(field, prefixRemaining); ok {
@@ -44,15 +44,15 @@ func appendNamed(dst []hint, start int, h http.Header, now time.Time) []hint {
 			continue
 		}
 		quota, _ := leadingWhole(h, limit)
-		p := hint{name: strings.ToLower(name[:min(len(name), maxHintName)]), left: left, reset: at}
-		requests := strings.Contains(p.name, "request")
+		p := Hint{Name: strings.ToLower(name[:min(len(name), maxHintName)]), Left: left, Reset: at}
+		requests := strings.Contains(p.Name, "request")
 		if requests {
-			p.quota = quota
+			p.Quota = quota
 		}
 		if missing := quota - left; form != secondsLeft && missing > 0 {
-			p.whole, p.reset = at, at/time.Duration(missing)
+			p.Whole, p.Reset = at, at/time.Duration(missing)
 			if requests {
-				p.window = min(maxReset, time.Duration(min(float64(p.reset)*float64(quota), float64(maxReset))))
+				p.Window = min(MaxReset, time.Duration(min(float64(p.Reset)*float64(quota), float64(MaxReset))))
 			}
 		}
 		dst = addHint(dst, start, p)
@@ -83,7 +83,7 @@ func resetOf(h http.Header, name string, now time.Time) (time.Duration, timeForm
 			d, form = timeOf(lines[0][:i], h, now)
 		}
 	}
-	return min(d, maxReset), form
+	return min(d, MaxReset), form
 }
 
 // timeOf reads a time from a server's field; instants are by the server's clock, if h has it. It is
@@ -152,7 +152,7 @@ func retryAfterOf(h http.Header, now time.Time) (wait time.Duration, ok bool) {
 			return times(n, time.Millisecond), true
 		}
 	}
-	value := strings.TrimSpace(h.Get(hdrRetryAfter))
+	value := strings.TrimSpace(h.Get(RetryAfter))
 	if n, ok := decimal(value); ok {
 		return times(n, time.Second), true
 	}
@@ -169,10 +169,10 @@ func retryAfterOf(h http.Header, now time.Time) (wait time.Duration, ok bool) {
 // usedUpUntil returns how long it is until all used-up limits are there again; 0 if something is
 // left of each. A server that refused a request without saying for how long is left alone for that
 // time.
-func usedUpUntil(hints []hint) (wait time.Duration) {
+func usedUpUntil(hints []Hint) (wait time.Duration) {
 	for i := range hints {
-		if p := &hints[i]; p.left == 0 {
-			wait = max(wait, p.reset, p.whole)
+		if p := &hints[i]; p.Left == 0 {
+			wait = max(wait, p.Reset, p.Whole)
 		}
 	}
 	return wait
@@ -180,16 +180,16 @@ func usedUpUntil(hints []hint) (wait time.Duration) {
 
 // untilReset returns the same for a request that a limit refused though something is left of each:
 // it asked for more, and the limit with the least left is the likeliest one.
-func untilReset(h http.Header, hints []hint, now time.Time) (wait time.Duration) {
+func untilReset(h http.Header, hints []Hint, now time.Time) (wait time.Duration) {
 	least := math.Inf(1)
 	for i := range hints {
 		p := &hints[i]
-		if p.whole <= 0 {
+		if p.Whole <= 0 {
 			continue
 		}
 		// the missing units of the limit, by the time that it takes to come back
-		if share := float64(p.left) * float64(p.reset) / float64(p.whole); share < least {
-			least, wait = share, p.whole
+		if share := float64(p.Left) * float64(p.Reset) / float64(p.Whole); share < least {
+			least, wait = share, p.Whole
 		}
 	}
 	if wait > 0 {

@@ -1,4 +1,5 @@
-package httplimit
+// Package jwt verifies JSON Web Tokens with the keys of a JWKS file. Begin with Open.
+package jwt
 
 import (
 	"bytes"
@@ -20,24 +21,24 @@ import (
 )
 
 const (
-	recheckKeys   = 2 * time.Second // how often the JWKS file is looked at, at most
-	maxToken      = 16 << 10        // longer tokens count as absent
+	Recheck       = 2 * time.Second // how often the JWKS file is looked at, at most
+	MaxToken      = 16 << 10        // longer tokens count as absent
 	maxJWKS       = 1 << 20         // a larger file is an error
 	verifiedSlots = 1024            // verified tokens remembered, one for each hash
 )
 
-// keySet verifies tokens with the keys of a JWKS file (RFC 7517), which it follows. Safe for
+// Keys verifies tokens with the keys of a JWKS file (RFC 7517), which it follows. Safe for
 // concurrent use.
-type keySet struct {
+type Keys struct {
 	path    string
-	claims  []string // the claims that Identity asks for
+	claims  []string // the claims that Claim is asked for
 	failure atomic.Pointer[error]
 	current atomic.Pointer[loadedKeys]
 	checked atomic.Int64 // when the file was last looked at, Unix nanoseconds
 	mu      sync.Mutex   // held while looking
 	seed    maphash.Seed
 
-	unverified atomic.Uint64 // tokens that did not hold; Identity counts them
+	Unverified atomic.Uint64 // tokens that did not hold; the caller counts them
 	// verified remembers tokens whose signature held, so that a client with one token costs one
 	// verification. Each token has one place, by its hash; a newcomer takes it over.
 	verified [verifiedSlots]atomic.Pointer[verifiedToken]
@@ -65,8 +66,9 @@ type verifiedToken struct {
 	expires   float64 // Unix seconds; 0 if never
 }
 
-func openKeySet(path string, claims []string) (*keySet, error) {
-	s := &keySet{path: path, claims: claims, seed: maphash.MakeSeed()}
+// Open reads the file, for these claims.
+func Open(path string, claims []string) (*Keys, error) {
+	s := &Keys{path: path, claims: claims, seed: maphash.MakeSeed()}
 	keys, err := loadKeys(path)
 	if err != nil {
 		return nil, err
@@ -76,9 +78,9 @@ func openKeySet(path string, claims []string) (*keySet, error) {
 	return s, nil
 }
 
-// claim returns a claim of token, "" if the token does not hold or has none such.
-func (s *keySet) claim(token, name string) (value string, holds bool) {
-	if len(token) > maxToken {
+// Claim returns a claim of token, "" if the token does not hold or has none such.
+func (s *Keys) Claim(token, name string) (value string, holds bool) {
+	if len(token) > MaxToken {
 		return "", false
 	}
 	now := time.Now()
@@ -98,11 +100,20 @@ func (s *keySet) claim(token, name string) (value string, holds bool) {
 	return v.claims[name], true
 }
 
+// Failure returns why the last change of the file could not be taken over; nil if the keys in force
+// are the file's.
+func (s *Keys) Failure() error {
+	if err := s.failure.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
 // follow returns the keys in force, and looks whether the file has changed if that was long enough
 // ago.
-func (s *keySet) follow(now time.Time) *loadedKeys {
+func (s *Keys) follow(now time.Time) *loadedKeys {
 	keys := s.current.Load()
-	if since := now.UnixNano() - s.checked.Load(); since >= 0 && since < int64(recheckKeys) || !s.mu.TryLock() {
+	if since := now.UnixNano() - s.checked.Load(); since >= 0 && since < int64(Recheck) || !s.mu.TryLock() {
 		return keys
 	}
 	defer s.mu.Unlock()

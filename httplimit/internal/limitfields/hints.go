@@ -1,4 +1,4 @@
-package httplimit
+package limitfields
 
 import (
 	"net/http"
@@ -9,32 +9,32 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// hint is one limit as a server announces it.
-type hint struct {
-	name   string        // "" where the fields have no names
-	left   int64         // requests
-	reset  time.Duration // until it may be more
-	quota  int64         // requests; 0 if not known
-	window time.Duration // 0 if not known
-	whole  time.Duration // until all of the quota is there again, if that is later; else 0
+// Hint is one limit as a server announces it.
+type Hint struct {
+	Name   string        // "" where the fields have no names
+	Left   int64         // requests
+	Reset  time.Duration // until it may be more
+	Quota  int64         // requests; 0 if not known
+	Window time.Duration // 0 if not known
+	Whole  time.Duration // until all of the quota is there again, if that is later; else 0
 }
 
 // Bounds on the announcements of a server that are believed.
 const (
-	maxHints     = 8         // limits
+	MaxHints     = 8         // limits
 	maxHintBytes = 4 << 10   // of a field
-	maxReset     = time.Hour // a longer one is asked about again after it
+	MaxReset     = time.Hour // a longer one is asked about again after it
 	maxHintName  = 128       // longer ones are cut
 )
 
-// appendHints appends the limits that h describes to dst, at most maxHints of them, those with the
+// AppendHints appends the limits that h describes to dst, at most MaxHints of them, those with the
 // least left; now is the instant at which h came. Of the forms that a server uses beside each other
 // the newest counts: RateLimit (drafts 8 to 11, and their successors; then 7), RateLimit-Limit,
 // -Remaining and -Reset (drafts 3 to 6), and X-RateLimit-Limit, -Remaining and -Reset or
 // X-Rate-Limit-…, with the limits that providers of models name one by one (see appendNamed). The
 // last of each three is a time as timeOf reads it. Malformed fields are ignored, and so are answers
 // from a cache.
-func appendHints(dst []hint, h http.Header, now time.Time) []hint {
+func AppendHints(dst []Hint, h http.Header, now time.Time) []Hint {
 	start := len(dst)
 	if len(h["Age"]) > 0 {
 		return dst
@@ -42,13 +42,13 @@ func appendHints(dst []hint, h http.Header, now time.Time) []hint {
 	if dst = appendStructured(dst, h); len(dst) > start {
 		return dst
 	}
-	if dst = appendTriple(dst, h, hdr03Limit, hdr03Remains, hdr03Reset, now); len(dst) > start {
-		if p := &dst[start]; p.quota > 0 {
-			p.window = windowOf(h, p.quota)
+	if dst = appendTriple(dst, h, Limit03, Remaining03, Reset03, now); len(dst) > start {
+		if p := &dst[start]; p.Quota > 0 {
+			p.Window = windowOf(h, p.Quota)
 		}
 		return dst
 	}
-	if dst = appendTriple(dst, h, hdrLimit, hdrRemaining, hdrReset, now); len(dst) == start {
+	if dst = appendTriple(dst, h, Limit, Remaining, Reset, now); len(dst) == start {
 		dst = appendTriple(dst, h, "X-Rate-Limit-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", now)
 	}
 	return appendNamed(dst, start, h, now)
@@ -67,8 +67,8 @@ func fieldOf(h http.Header, name string) []string {
 }
 
 // appendStructured reads RateLimit, with the quotas of RateLimit-Policy.
-func appendStructured(dst []hint, h http.Header) []hint {
-	lines := fieldOf(h, hdrRateLimit)
+func appendStructured(dst []Hint, h http.Header) []Hint {
+	lines := fieldOf(h, RateLimit)
 	if len(lines) == 0 {
 		return dst
 	}
@@ -96,32 +96,32 @@ func appendStructured(dst []hint, h http.Header) []hint {
 		if !ok || !has {
 			continue
 		}
-		dst = addHint(dst, start, hint{name: name, left: left, reset: resetIn(reset)})
+		dst = addHint(dst, start, Hint{Name: name, Left: left, Reset: resetIn(reset)})
 	}
 	if len(dst) == start {
 		return dst
 	}
-	policies, _ := httpsfv.UnmarshalList(fieldOf(h, hdrPolicy)) // none if they are malformed
+	policies, _ := httpsfv.UnmarshalList(fieldOf(h, Policy)) // none if they are malformed
 	for _, member := range policies {
 		if item, ok := member.(httpsfv.Item); ok {
 			for i := range dst[start:] {
-				if p := &dst[start+i]; item.Value == p.name {
-					p.quota, _ = wholeParam(item.Params, "q")
+				if p := &dst[start+i]; item.Value == p.Name {
+					p.Quota, _ = wholeParam(item.Params, "q")
 					seconds, _ := wholeParam(item.Params, "w")
-					p.window = resetIn(seconds)
+					p.Window = resetIn(seconds)
 				}
 			}
 		}
 	}
 	for i := range dst[start:] {
 		p := &dst[start+i]
-		p.name = strings.Clone(p.name[:min(len(p.name), maxHintName)]) // holds on to no header
+		p.Name = strings.Clone(p.Name[:min(len(p.Name), maxHintName)]) // holds on to no header
 	}
 	return dst
 }
 
 // append07 reads what draft 7 has: limit=100, remaining=50, reset=5.
-func append07(dst []hint, lines []string) []hint {
+func append07(dst []Hint, lines []string) []Hint {
 	dictionary, err := httpsfv.UnmarshalDictionary(lines)
 	if err != nil {
 		return dst
@@ -138,23 +138,23 @@ func append07(dst []hint, lines []string) []hint {
 	if !ok || !has {
 		return dst
 	}
-	return append(dst, hint{left: left, reset: resetIn(reset), quota: quota})
+	return append(dst, Hint{Left: left, Reset: resetIn(reset), Quota: quota})
 }
 
 // appendTriple reads the three fields that speak of one limit.
-func appendTriple(dst []hint, h http.Header, limit, remaining, reset string, now time.Time) []hint {
+func appendTriple(dst []Hint, h http.Header, limit, remaining, reset string, now time.Time) []Hint {
 	left, ok := leadingWhole(h, remaining)
 	at, form := resetOf(h, reset, now)
 	if !ok || form == noTime {
 		return dst
 	}
 	quota, _ := leadingWhole(h, limit)
-	return append(dst, hint{left: left, quota: quota, reset: at})
+	return append(dst, Hint{Left: left, Quota: quota, Reset: at})
 }
 
 // windowOf returns the window that RateLimit-Policy of drafts 3 to 6 gives to a quota; 0 if none.
 func windowOf(h http.Header, quota int64) time.Duration {
-	policies, err := httpsfv.UnmarshalList(fieldOf(h, hdrPolicy))
+	policies, err := httpsfv.UnmarshalList(fieldOf(h, Policy))
 	if err != nil {
 		return 0
 	}
@@ -168,17 +168,17 @@ func windowOf(h http.Header, quota int64) time.Duration {
 }
 
 // addHint appends p, or puts it in the place of the one that has the most left if there is no room.
-func addHint(dst []hint, start int, p hint) []hint {
-	if len(dst)-start < maxHints {
+func addHint(dst []Hint, start int, p Hint) []Hint {
+	if len(dst)-start < MaxHints {
 		return append(dst, p)
 	}
 	most := start
 	for i := start; i < len(dst); i++ {
-		if dst[i].left > dst[most].left {
+		if dst[i].Left > dst[most].Left {
 			most = i
 		}
 	}
-	if p.left < dst[most].left {
+	if p.Left < dst[most].Left {
 		dst[most] = p
 	}
 	return dst
@@ -213,5 +213,5 @@ func leadingWhole(h http.Header, name string) (int64, bool) {
 }
 
 func resetIn(seconds int64) time.Duration {
-	return time.Duration(min(seconds, int64(maxReset/time.Second))) * time.Second
+	return time.Duration(min(seconds, int64(MaxReset/time.Second))) * time.Second
 }

@@ -1,4 +1,4 @@
-package httplimit
+package limitfields
 
 import (
 	"bytes"
@@ -12,44 +12,44 @@ import (
 	"time"
 )
 
-// refusal is an answer's verdict on the request: whether the server refused it for a limit of its
+// Refusal is an answer's verdict on the request: whether the server refused it for a limit of its
 // own, and how long it asks to wait; 0 if it does not say.
-type refusal struct {
-	refused bool
-	wait    time.Duration
-	never   bool // it asks for no time, and that the request is not sent again
+type Refusal struct {
+	Refused bool
+	Wait    time.Duration
+	Never   bool // it asks for no time, and that the request is not sent again
 }
 
-// refusalOf reads an answer that came at now, with the hints of its header. It may put another
+// RefusalOf reads an answer that came at now, with the hints of its header. It may put another
 // body in the place of the answer's, which reads the same.
-func refusalOf(ctx context.Context, resp *http.Response, hints []hint, now time.Time) (f refusal) {
+func RefusalOf(ctx context.Context, resp *http.Response, hints []Hint, now time.Time) (f Refusal) {
 	h := resp.Header
 	wait, asks := retryAfterOf(h, now)
-	f.wait = wait
+	f.Wait = wait
 	body := false // whether it may say more
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		f.refused, body = true, !asks
+		f.Refused, body = true, !asks
 	case http.StatusForbidden: // GitHub, which has this status for all else that it forbids, too
-		none := slices.ContainsFunc(hints, func(p hint) bool { return p.left == 0 && p.reset > 0 })
+		none := slices.ContainsFunc(hints, func(p Hint) bool { return p.Left == 0 && p.Reset > 0 })
 		is := len(h["X-Github-Request-Id"]) > 0
-		f.refused = is && (asks || none)
-		body = is && !f.refused
+		f.Refused = is && (asks || none)
+		body = is && !f.Refused
 	case http.StatusBadRequest: // many services of AWS
 		kind := h.Get("X-Amzn-Errortype")
-		f.refused = isThrottled(kind)
-		body = (f.refused || kind == "") && !asks && len(h["X-Amzn-Requestid"]) > 0
+		f.Refused = isThrottled(kind)
+		body = (f.Refused || kind == "") && !asks && len(h["X-Amzn-Requestid"]) > 0
 	}
 	if body {
 		told := readRefusal(peek(ctx, resp))
-		f.refused = f.refused || told.refused
-		f.wait = told.wait
+		f.Refused = f.Refused || told.Refused
+		f.Wait = told.Wait
 	}
-	if f.refused && f.wait == 0 && !asks {
-		f.never = strings.EqualFold(h.Get("X-Should-Retry"), "false")
-		f.wait = usedUpUntil(hints)
-		if f.wait == 0 && resp.StatusCode == http.StatusTooManyRequests {
-			f.wait = untilReset(h, hints, now)
+	if f.Refused && f.Wait == 0 && !asks {
+		f.Never = strings.EqualFold(h.Get("X-Should-Retry"), "false")
+		f.Wait = usedUpUntil(hints)
+		if f.Wait == 0 && resp.StatusCode == http.StatusTooManyRequests {
+			f.Wait = untilReset(h, hints, now)
 		}
 	}
 	return f
@@ -57,8 +57,8 @@ func refusalOf(ctx context.Context, resp *http.Response, hints []hint, now time.
 
 // Bounds on how a body is looked at before the caller gets it.
 const (
-	maxPeeked = 16 << 10    // bytes
-	peekTime  = time.Second // of waiting for them
+	MaxPeeked = 16 << 10    // bytes
+	PeekTime  = time.Second // of waiting for them
 )
 
 // peeked is a body whose first bytes are read ahead.
@@ -77,14 +77,14 @@ type peeked struct {
 // peek returns the first bytes of the body of an answer: all of it, or nil if it is too long or
 // does not come in time. The caller of the transport reads it from its beginning all the same.
 func peek(ctx context.Context, resp *http.Response) []byte {
-	if resp.Body == nil || resp.Body == http.NoBody || resp.ContentLength > maxPeeked {
+	if resp.Body == nil || resp.Body == http.NoBody || resp.ContentLength > MaxPeeked {
 		return nil
 	}
 	b := &peeked{ReadCloser: resp.Body, done: make(chan struct{})}
 	b.more.L = &b.mu
 	resp.Body = b
 	go b.readAhead()
-	timer := time.NewTimer(peekTime)
+	timer := time.NewTimer(PeekTime)
 	defer timer.Stop()
 	select {
 	case <-b.done:
@@ -94,7 +94,7 @@ func peek(ctx context.Context, resp *http.Response) []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.late = true
-	if b.err == io.EOF && len(b.head) <= maxPeeked {
+	if b.err == io.EOF && len(b.head) <= MaxPeeked {
 		return b.head
 	}
 	return nil
@@ -109,7 +109,7 @@ func (b *peeked) readAhead() {
 		b.mu.Lock()
 		b.head = append(b.head, piece[:n]...)
 		b.err = err
-		ended = err != nil || b.late || len(b.head) > maxPeeked
+		ended = err != nil || b.late || len(b.head) > MaxPeeked
 		b.ended = ended
 		b.more.Broadcast()
 		b.mu.Unlock()
@@ -156,13 +156,13 @@ type errorBody struct {
 const githubPause = time.Minute
 
 // readRefusal reads the body of an answer. It passes over unknown content.
-func readRefusal(body []byte) (f refusal) {
+func readRefusal(body []byte) (f Refusal) {
 	body = bytes.TrimLeft(body, " \t\r\n")
 	if len(body) == 0 {
 		return f
 	}
 	if body[0] == '<' {
-		f.refused = isThrottled(xmlCode(body))
+		f.Refused = isThrottled(xmlCode(body))
 		return f
 	}
 	var e errorBody
@@ -174,16 +174,16 @@ func readRefusal(body []byte) (f refusal) {
 	for _, detail := range e.Error.Details {
 		if strings.HasSuffix(detail.Type, "google.rpc.RetryInfo") {
 			if d, err := time.ParseDuration(detail.RetryDelay); err == nil {
-				f.wait = max(f.wait, d)
+				f.Wait = max(f.Wait, d)
 			}
 		}
 	}
 	if n, ok := decimal(strings.Trim(string(e.RetryAfterSeconds), `"`)); ok {
-		f.wait = max(f.wait, times(n, time.Second))
+		f.Wait = max(f.Wait, times(n, time.Second))
 	}
-	f.refused = isThrottled(e.Type)
+	f.Refused = isThrottled(e.Type)
 	if strings.Contains(e.Message, "secondary rate limit") || strings.Contains(e.Message, "abuse detection") {
-		f.refused, f.wait = true, max(f.wait, githubPause)
+		f.Refused, f.Wait = true, max(f.Wait, githubPause)
 	}
 	return f
 }
