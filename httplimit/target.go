@@ -38,7 +38,7 @@ func (g *Gate) refuseTarget(w http.ResponseWriter, r *http.Request, a *Attribute
 // slashSetting names the setting that keeps encoded slashes.
 func (o *Options) slashSetting() string {
 	if o.Door == "proxy" {
-		return "proxy.encoded_slash: keep"
+		return door.KeepSlash
 	}
 	return "EncodedSlash: httplimit.KeepEncodedSlash"
 }

@@ -26,6 +26,7 @@ func TestDidYouMean(t *testing.T) {
 		{"serve --listen.http :0", `did you mean "--listen-http"?`},
 		{"serve --listen_http :0", `did you mean "--listen-http"?`},
 		{"serve --http-listen :0", `did you mean "--listen-http"?`},
+		{"serve --proxy-domain shop", `did you mean "--default-domain"?`},
 		{"serve --upstream http://x", `did you mean "--proxy-upstream"?`},
 		{"serve -rules rules.yaml", `unknown shorthand flag: 'r' in -rules; did you mean "--rules"?`},
 		{"serve --no-such-thing", `unknown flag: --no-such-thing (see`},
@@ -61,7 +62,7 @@ func TestStrayVariables(t *testing.T) {
 	servertest.InFolder(t, servertest.Hourly)
 	for name, near := range map[string]string{
 		"WEIR_LISTEN_HTP": "WEIR_LISTEN_HTTP", "WEIR_RULEZ": "WEIR_RULES", "WEIR_UPSTREAM": "WEIR_PROXY_UPSTREAM",
-		"WEIR_HTTP_LISTEN": "WEIR_LISTEN_HTTP", "WEIR_STORE_URL": "WEIR_STORE", "WEIR_TRUSTED_PROXIES": "WEIR_CLIENT_IP_TRUSTED_PROXIES", "WEIR_NO_SUCH_THING": "",
+		"WEIR_HTTP_LISTEN": "WEIR_LISTEN_HTTP", "WEIR_STORE_URL": "WEIR_STORE", "WEIR_TRUSTED_PROXIES": "WEIR_CLIENT_IP_TRUSTED_PROXIES", "WEIR_NO_SUCH_THING": "", "WEIR_PROXY_DOMAIN": "WEIR_DEFAULT_DOMAIN",
 		"WEIR_PORT": "", // 8080 is no link
 	} {
 		want := name + " is no setting, and has no effect"

@@ -104,7 +104,7 @@ func TestUsageErrors(t *testing.T) {
 		{"proxy to no URL", []string{"proxy", "--rules=good", "--upstream=ftp://x"}, []string{"proxy.upstream"}},
 		{"proxy with two upstreams", []string{"proxy", "--rules=good", "--upstream=http://x", "--proxy-upstream=http://y"}, []string{"give one"}},
 		{"proxy without rules", []string{"proxy", "--upstream=http://127.0.0.1:1"}, []string{"rules"}},
-		{"proxy with two domains", []string{"proxy", "--rules=domains", "--upstream=http://127.0.0.1:1"}, []string{"proxy.domain", "a, b"}},
+		{"proxy with two domains", []string{"proxy", "--rules=domains", "--upstream=http://127.0.0.1:1"}, []string{"default_domain", "a, b"}},
 		{"identity without keys", []string{"proxy", "--rules=good", "--upstream=http://127.0.0.1:1", "--identity=user=jwt:sub"}, []string{"identity"}},
 		{"no tokens", []string{"serve", "--rules=good", "--auth-tokens-file=absent"}, []string{"auth.tokens_file", "absent"}},
 		{"doors with tokens, no tokens", []string{"serve", "--rules=good", "--auth-doors=http"}, []string{"auth.doors: needs auth.tokens_file"}},

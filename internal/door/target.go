@@ -136,6 +136,9 @@ func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
+// KeepSlash is the setting of a server that keeps encoded slashes, for AmbiguousPathDetail.
+const KeepSlash = "fields.encoded_slash: keep"
+
 // AmbiguousPathDetail explains to people the fault of a path, with AmbiguousPath's result; setting
 // is the name of the setting that keeps it.
 func AmbiguousPathDetail(what, setting string) string {

@@ -62,6 +62,10 @@ var fieldSettings = []setting{
 		help: "requests with a field that servers take for one that is read, such as X_Api_Key for X-Api-Key: refuse them (400), drop the field, or keep it",
 		set: toWord(func(c *Config) *httplimit.LookalikeFields { return &c.fields.lookalikes },
 			"refuse", httplimit.RefuseLookalikeFields, "drop", httplimit.DropLookalikeFields, "keep", httplimit.KeepLookalikeFields)},
+	{path: "fields.encoded_slash", value: "refuse",
+		help: `requests whose path holds %2F, %5C or \, which servers read in different ways: refuse them (400), or keep these as data`,
+		set: toWord(func(c *Config) *httplimit.EncodedSlash { return &c.fields.encodedSlash },
+			"refuse", httplimit.RefuseEncodedSlash, "keep", httplimit.KeepEncodedSlash)},
 }
 
 // clientConfig is the configuration of how clients are known.
@@ -71,6 +75,8 @@ type clientConfig struct {
 	fields   struct { // that servers read in different ways
 		repeated   httplimit.RepeatedFields
 		lookalikes httplimit.LookalikeFields
+		// of the path, at all doors: they stand in front of one API
+		encodedSlash httplimit.EncodedSlash
 	}
 	clientIP   httplimit.ClientIP
 	ipv6Prefix int

@@ -57,7 +57,8 @@ redis: { prefix: "weir:" }
 nodes: 0                           # how many nodes there are, while Redis is away and has not told; default: unknown
 snapshot: { path: ./weir.snapshot, every: 10s }   # embedded store only; default: none
 listen: { http: ":8080", grpc: ":8081", admin: "127.0.0.1:6070", proxy: ":8000" }
-proxy: { upstream: "http://127.0.0.1:3000", domain: shop }
+proxy: { upstream: "http://127.0.0.1:3000" }
+default_domain: shop
 identity: { user: "header:X-User-Id", plan: "jwt:plan" }   # attribute: source; also cookie:NAME, basic, tls (client certificate)
 jwt: { jwks: ./jwks.json }                  # a jwt source needs a key; an unverified token counts as absent
 client_ip: { trusted_proxies: [10.0.0.0/8], ipv6_prefix: 64 }   # default: none, 64
@@ -65,7 +66,7 @@ trusted_peers: [127.0.0.0/8, "::1"]         # the default; who may refund, relea
 auth: { tokens_file: ./tokens }             # bearer tokens, one a line: for the admin API, and for refunds and releases from elsewhere
 headers: [x-delta, draft11]                 # or off
 `, nil, nil)
-	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.store, c.redis.Prefix, c.fallback.Deadline, c.shared.rememberRefusals, c.shared.heartbeat, c.fallback.FixedNodes, c.memory.Snapshot, c.memory.SnapshotEvery, c.listen, c.proxy.Upstream, c.proxy.Domain, c.identity, c.jwks,
+	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.store, c.redis.Prefix, c.fallback.Deadline, c.shared.rememberRefusals, c.shared.heartbeat, c.fallback.FixedNodes, c.memory.Snapshot, c.memory.SnapshotEvery, c.listen, c.proxy.Upstream, c.domain, c.identity, c.jwks,
 		c.clientIP.Trusted, c.ipv6Prefix, c.trust.Peers, c.tokensFile))
 	want := "./rules true memory weir: 20ms 1s 1s 0 ./weir.snapshot 10s {:8080 :8081 127.0.0.1:6380 127.0.0.1:6070 :8000 } http://127.0.0.1:3000 shop " +
 		"map[plan:jwt:plan user:header:X-User-Id] ./jwks.json [10.0.0.0/8] 64 [127.0.0.0/8 ::1/128] ./tokens"
@@ -80,11 +81,11 @@ func TestConfigWays(t *testing.T) {
 	values := map[string]string{
 		"rules": "elsewhere", "rules_db.cache": "x/rules.cache", "rules_db.every": "700ms", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "store.timeout": "2s",
 		"store.deadline": "5ms", "store.max_deadline": "700ms", "store.remember_refusals": "0s", "store.heartbeat": "3s", "redis.leases.max_keys": "7", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
-		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "resp.domain": "cells", "resp.max_memory": "9MiB", "resp.idle": "7s", "listen.admin": ":0", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "spoe.domain": "edge", "http.domain": "shop", "forward_auth.domain": "edge", "forward_auth.dedupe": "true",
+		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "resp.max_memory": "9MiB", "resp.idle": "7s", "listen.admin": ":0", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "default_domain": "shop", "forward_auth.dedupe": "true",
 		"region": "eu", "regions.weights": "eu=2,us=1", "regions.stores": "us=redis://peer@us.example:6380",
 		"rlqs.domains": "edge,shop", "rlqs.ttl": "20s", "rlqs.max_buckets": "77", "rlqs.first": "9", "rlqs.idle": "4",
-		"proxy.encoded_slash": "keep", "forward_auth.encoded_slash": "keep", "spoe.encoded_slash": "keep",
-		"proxy.upstream": "https://example.com/base", "proxy.domain": "api", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s", "proxy.upstream_idle": "4s", "proxy.resend": "false", "proxy.body_timeout": "0s", "proxy.body_rate": "0", "proxy.abandoned": "cut",
+		"fields.encoded_slash": "keep",
+		"proxy.upstream":       "https://example.com/base", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s", "proxy.upstream_idle": "4s", "proxy.resend": "false", "proxy.body_timeout": "0s", "proxy.body_rate": "0", "proxy.abandoned": "cut",
 		"identity": "user=header:X-User,plan=cookie:p", "jwt.jwks": "keys.json", "fields.repeated": "keep", "fields.lookalikes": "drop", "client_ip.trusted_proxies": "10.0.0.0/8,192.0.2.1", "client_ip.ipv6_prefix": "56", "client_ip.header": "CF-Connecting-IP", "client_ip.hops": "2",
 		"trusted_peers": "192.0.2.0/24", "auth.tokens_file": "tokens", "admin.hosts": "weir.internal,weir", "admin.page": "off", "admin.streams": "7", "audit.path": "audit.jsonl", "headers": "draft11", "cors.origins": "https://shop.example,http://localhost:3000",
 		"rls.response_headers": "true", "rls.dynamic_metadata": "true", "metrics.detailed": "true", "log.level": "debug", "log.format": "json", "drain": "3s", "max_connections": "77",
@@ -181,6 +182,7 @@ func TestConfigErrors(t *testing.T) {
 	}{
 		"unknown keys":         {"lisen: {}\nlisten:\n  htp: ':1'\nheaders: [x-delta]\nupstream: x\n", nil, nil, []string{`weir.yaml:1:1: unknown key "lisen"; did you mean "listen"?`, `weir.yaml:3:3: unknown key "listen.htp"; did you mean "listen.http"?`, `weir.yaml:5:1: unknown key "upstream"; did you mean "proxy.upstream"?`}},
 		"nothing like it":      {"zebra: 1\n", nil, nil, []string{`weir.yaml:1:1: unknown key "zebra"`}},
+		"of no door alone":     {"http: { domain: shop }\nproxy: { domain: shop, encoded_slash: keep }\nzebra: {}\n", nil, nil, []string{`weir.yaml:1:9: unknown key "http.domain"; did you mean "default_domain"?`, `weir.yaml:2:10: unknown key "proxy.domain"; did you mean "default_domain"?`, `unknown key "proxy.encoded_slash"; did you mean "fields.encoded_slash"?`, `unknown key "zebra"`}},
 		"a store":              {"store: mysql://ada:secret@db:3306\n", nil, nil, []string{`weir.yaml:1:8: store: write memory, or the URL of a store, such as redis://HOST:PORT: the scheme "mysql" is not known`}},
 		"a store, no URL":      {"", nil, []string{"--store=secret@db"}, []string{"--store: write memory, or the URL of a store, such as redis://HOST:PORT: there is no scheme"}},
 		"a store, empty":       {"", []string{"WEIR_STORE="}, nil, []string{"WEIR_STORE: write memory, or the URL of a store"}},

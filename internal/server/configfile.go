@@ -113,7 +113,12 @@ func (r *configReader) mapping(prefix string, n ast.Node) {
 			r.set(s, e.Value)
 			continue
 		}
-		r.fail(e.Key, "unknown key %q%s", path, suggestSetting(prefix, key))
+		near := nearestSetting(prefix, key)
+		if below, _ := pairs(e.Value); len(below) > 0 && !takesMapping(near) {
+			r.mapping(path+".", e.Value) // none of its keys is known either: a hint says where each belongs
+			continue
+		}
+		r.fail(e.Key, "unknown key %q%s", path, DidYouMean(near))
 	}
 }
 
@@ -126,6 +131,12 @@ func holdsSettings(path string) bool {
 	return slices.ContainsFunc(settings, func(s setting) bool {
 		return strings.HasPrefix(s.path, path+".")
 	})
+}
+
+// takesMapping reports whether a mapping may stand at a path.
+func takesMapping(path string) bool {
+	s := findSetting(path)
+	return holdsSettings(path) || s != nil && s.kind == mapping
 }
 
 // set sets a setting.
@@ -202,8 +213,8 @@ func scalarText(n ast.Node) (string, error) {
 	return "", errors.New("must be a single value")
 }
 
-// suggestSetting returns a hint with the known key nearest to an unknown one.
-func suggestSetting(prefix, key string) string {
+// nearestSetting returns the known key nearest to an unknown one; "" if there is none.
+func nearestSetting(prefix, key string) string {
 	var known []string
 	if prefix != "" && findSetting(strings.TrimSuffix(prefix, ".")) != nil {
 		known = append(known, ownKey)
@@ -215,12 +226,12 @@ func suggestSetting(prefix, key string) string {
 		}
 	}
 	if near := suggest.Nearest(key, known); near != "" {
-		return fmt.Sprintf("; did you mean %q?", prefix+near)
+		return prefix + near
 	}
 	// The key may belong elsewhere.
 	for _, s := range settings {
-		if s.path == key || strings.HasSuffix(s.path, "."+key) {
-			return fmt.Sprintf("; did you mean %q?", s.path)
+		if s.path == key || strings.HasSuffix(s.path, "."+key) || strings.HasSuffix(s.path, "_"+key) {
+			return s.path
 		}
 	}
 	return ""

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +29,6 @@ import (
 	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/rule"
 )
-
-const slashHelp = `what becomes of requests whose path holds %2F, %5C or \, which servers read in different ways: refuse (400), or keep as data`
 
 // answerSettings shape the answers of all doors.
 var answerSettings = []setting{
@@ -80,42 +77,26 @@ var doorSettings = []setting{
 	{path: "listen.spoe",
 		help: "address of the SPOE agent for HAProxy, such as 127.0.0.1:9907; off closes it",
 		set:  toAddress(func(c *Config) *string { return &c.listen.spoe })},
-	{path: "http.domain",
-		help: "domain of decision requests that name none",
-		set:  toString(func(c *Config) *string { return &c.http.Domain })},
-	{path: "resp.domain",
-		help: "domain of WEIR.LIMIT with an empty one",
-		set:  toString(func(c *Config) *string { return &c.resp.Domain })},
+	{path: "default_domain",
+		help: "domain of requests that name none, as those through the proxy; if empty, the only one that the rules hold",
+		set:  toString(func(c *Config) *string { return &c.domain })},
 	{path: "resp.max_memory", value: "256MiB",
 		help: "bound on the memory that all connections over the Redis protocol take",
 		set:  toBytes(func(c *Config) *int64 { return &c.resp.MaxMemory })},
 	{path: "resp.idle", value: "10m",
 		help: "how long such a connection may be silent",
 		set:  toDuration(10*time.Millisecond, func(c *Config) *time.Duration { return &c.resp.Idle })},
-	{path: "spoe.domain",
-		help: "domain of HAProxy's requests that name none",
-		set:  toString(func(c *Config) *string { return &c.spoe.Domain })},
-	{path: "spoe.encoded_slash", value: "refuse",
-		help: slashHelp,
-		set:  toSlash(func(c *Config) *httplimit.EncodedSlash { return &c.spoe.EncodedSlash })},
-	{path: "forward_auth.domain",
-		help: "domain of the checks of nginx, Caddy and Traefik whose path names none; http.domain if empty",
-		set:  toString(func(c *Config) *string { return &c.forwardAuth.Domain })},
 	{path: "forward_auth.dedupe", value: "false",
 		help: "count repeated checks of one nginx request, known by X-Request-Id, once; only where nginx sets that header itself",
 		set:  toBool(func(c *Config) *bool { return &c.forwardAuth.Dedupe })},
-	{path: "forward_auth.encoded_slash", value: "refuse",
-		help: slashHelp,
-		set:  toSlash(func(c *Config) *httplimit.EncodedSlash { return &c.forwardAuth.EncodedSlash })},
 }
 
 // doorConfig is the configuration of the doors, and of their answers.
 type doorConfig struct {
 	listen      struct{ http, grpc, resp, admin, proxy, spoe string } // addresses; "" is closed
-	http        httpapi.Options
+	domain      string                                                // of requests that name none
 	rls         rls.Options
 	resp        resp.Options
-	spoe        spoe.Options
 	forwardAuth forwardauth.Options
 	headers     httplimit.Headers
 	cors        httplimit.CORS
@@ -181,8 +162,7 @@ func (p *program) addDoors(context.Context) error {
 // addHTTPAPI makes the door of the HTTP decision API, which also serves /json of envoy and forward
 // auth.
 func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) {
-	o := p.c.http
-	o.Headers, o.Trust, o.Stopwatch, o.Tracer = p.c.headers, trust, p.metrics, p.tracer()
+	o := httpapi.Options{Domain: p.c.domain, Headers: p.c.headers, Trust: trust, Stopwatch: p.metrics, Tracer: p.tracer()}
 	o.Line = p.lineOf("http")
 	o.JSON, o.ForwardAuth = rls.NewJSON(envoy, trust.Trusted), p.forwardAuth()
 	o.Ready = func() bool { return p.ready() == nil }
@@ -414,9 +394,10 @@ const spoeParallel = 256
 
 // addSPOE makes the door for HAProxy.
 func (p *program) addSPOE(trust auth.Trust) {
-	o := p.c.spoe
-	o.Trusted, o.Stopwatch, o.Logger = trust.TrustedPeer, p.metrics, p.log
-	o.Fields = p.fields
+	o := spoe.Options{
+		Domain: p.c.domain, Trusted: trust.TrustedPeer, Stopwatch: p.metrics, Logger: p.log,
+		Fields: p.fields, EncodedSlash: p.c.fields.encodedSlash,
+	}
 	o.Tracer, o.Line = p.tracer(), p.lineOf("spoe")
 	o.Parallel = spoeParallel
 	a := spoe.New(p.limiter, o)
@@ -427,7 +408,7 @@ func (p *program) addSPOE(trust auth.Trust) {
 func (p *program) forwardAuth() http.Handler {
 	c := p.c
 	o := c.forwardAuth
-	o.Domain = cmp.Or(o.Domain, c.http.Domain)
+	o.Domain, o.EncodedSlash = c.domain, c.fields.encodedSlash
 	o.Headers, o.CORS, o.ClientIP = c.headers, c.cors, c.clientIP
 	o.Stopwatch, o.Tracer, o.Logger = p.metrics, p.tracer(), p.log
 	o.Line = p.lineOf("forward-auth")

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/door/proxy"
 	"github.com/weir-rl/weir/internal/observe/otel"
 	"github.com/weir-rl/weir/internal/wire/h2"
@@ -33,9 +32,6 @@ var proxySettings = []setting{
 			}
 			return nil
 		})},
-	{path: "proxy.domain",
-		help: "domain of the requests through the proxy",
-		set:  toString(func(c *Config) *string { return &c.proxy.Domain })},
 	{path: "proxy.path", value: "normal",
 		help: "path that the upstream gets: normal (as it was matched) or as_is",
 		set: text(func(c *Config, s string) error {
@@ -45,9 +41,6 @@ var proxySettings = []setting{
 			c.proxy.PathAsIs = s == "as_is"
 			return nil
 		})},
-	{path: "proxy.encoded_slash", value: "refuse",
-		help: slashHelp,
-		set:  toSlash(func(c *Config) *httplimit.EncodedSlash { return &c.proxy.EncodedSlash })},
 	{path: "proxy.upstream_host", value: "false",
 		help: "send the upstream's own name in the Host header",
 		set:  toBool(func(c *Config) *bool { return &c.proxy.UpstreamHost })},
@@ -130,10 +123,11 @@ func (p *program) addProxy() error {
 	if c.proxy.Upstream == nil {
 		return errors.New("proxy.upstream: is missing; write for example http://127.0.0.1:3000")
 	}
-	if set, _ := p.limiter.Rules(); c.proxy.Domain == "" && set != nil && len(set.Domains()) > 1 {
-		return fmt.Errorf("proxy.domain: is missing, and the rules hold several domains (%s)", strings.Join(set.Domains(), ", "))
+	if set, _ := p.limiter.Rules(); c.domain == "" && set != nil && len(set.Domains()) > 1 {
+		return fmt.Errorf("default_domain: is missing, and the rules hold several domains (%s)", strings.Join(set.Domains(), ", "))
 	}
 	o := c.proxy
+	o.Domain, o.EncodedSlash = c.domain, c.fields.encodedSlash
 	o.Headers, o.CORS, o.ClientIP, o.Identity, o.Fields = c.headers, c.cors, c.clientIP, p.identity, p.fields
 	o.Defer, o.Overload, o.Load = p.deferral(), p.overload, p.signals
 	o.MaxUpstream = p.connections()

@@ -20,6 +20,7 @@ const respConcurrent = 64
 func (p *program) addRESP(trust auth.Trust) {
 	c := p.c
 	o := c.resp
+	o.Domain = c.domain
 	o.Trusted, o.Required = trust.TrustedPeer, p.needsToken("resp")
 	o.Stall, o.Version = c.limits.stall, p.version
 	o.Stopwatch, o.StoreError, o.Logger = p.metrics, p.metrics.Hooks().StoreError, p.log

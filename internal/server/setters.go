@@ -27,20 +27,6 @@ func toString(field func(*Config) *string) func(*Config, []string) error {
 	return text(func(c *Config, s string) error { *field(c) = s; return nil })
 }
 
-func toSlash(field func(*Config) *httplimit.EncodedSlash) func(*Config, []string) error {
-	return text(func(c *Config, s string) error {
-		switch s {
-		case "refuse":
-			*field(c) = httplimit.RefuseEncodedSlash
-		case "keep":
-			*field(c) = httplimit.KeepEncodedSlash
-		default:
-			return fmt.Errorf("%q must be refuse or keep", s)
-		}
-		return nil
-	})
-}
-
 func toBool(field func(*Config) *bool) func(*Config, []string) error {
 	return text(func(c *Config, s string) error {
 		switch s {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"regexp"
@@ -20,8 +21,8 @@ func DidYouMean(word string) string {
 }
 
 // NearestPath returns the setting that a name means, both written with dashes or underscores
-// between their words: one that is near, one that ends with it, or one with the same words in
-// another order. It returns "" if there is none.
+// between their words: one that is near, one that ends with it, one with the same words in another
+// order, or else the only one with the same last word. It returns "" if there is none.
 func NearestPath(name string, known []string) string {
 	if slices.Contains(known, name) {
 		return name
@@ -39,7 +40,16 @@ func NearestPath(name string, known []string) string {
 			return k
 		}
 	}
-	return ""
+	last, found := name[strings.LastIndexAny(name, "-_")+1:], ""
+	for _, k := range known {
+		if k[strings.LastIndexAny(k, "-_")+1:] == last {
+			if found != "" {
+				return ""
+			}
+			found = k
+		}
+	}
+	return found
 }
 
 // serviceLink finds the names of variables that Kubernetes sets in each container for a service
@@ -66,12 +76,9 @@ func strayVariables(env []string) (remarks []string) {
 			strings.HasSuffix(name, "_PORT") && linkedPort().MatchString(value):
 			continue
 		}
-		near := NearestPath(name, known)
-		if near == "" {
-			near = NearestPath(rest, known)
-		}
-		if of := strings.TrimSuffix(name, "_"+strings.ToUpper(ownKey)); near == "" && slices.Contains(known, of) {
-			near = of // store: {url: …} is WEIR_STORE
+		near := strings.TrimSuffix(name, "_"+strings.ToUpper(ownKey)) // store: {url: …} is WEIR_STORE
+		if !slices.Contains(known, near) {
+			near = cmp.Or(NearestPath(name, known), NearestPath(rest, known))
 		}
 		remarks = append(remarks, name+" is no setting, and has no effect"+DidYouMean(near))
 	}

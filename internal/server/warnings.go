@@ -84,7 +84,7 @@ func (p *program) warnOfLacking(set *rule.Set) {
 	if c.listen.proxy == "" {
 		return
 	}
-	domain := set.DomainFor(c.proxy.Domain)
+	domain := set.DomainFor(c.domain)
 	lacks := set.Lacking(domain, func(attribute string) bool {
 		_, identified := c.identity[attribute]
 		return identified || httpfield.RequestAttribute(attribute)

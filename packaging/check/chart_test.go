@@ -157,7 +157,7 @@ func TestChart(t *testing.T) {
 		{"autoscaling", "autoscaling: { enabled: true }\nconfig: { store: redis://redis }", []string{"PodDisruptionBudget edge-weir", "HorizontalPodAutoscaler edge-weir"}, nil},
 		{"own secrets and rules", "tokensSecret: t\ntlsSecret: s\nrulesConfigMap: r\nserviceAccount: { create: false }\nnetworkPolicy: { enabled: false }", nil,
 			[]string{"ConfigMap edge-weir-rules", "NetworkPolicy edge-weir", "Secret edge-weir-tokens", "ServiceAccount edge-weir"}},
-		{"proxy", "ports: { http: 0, grpc: 0, resp: 0, proxy: 8000 }\nconfig: { proxy: { upstream: 'http://app:3000', domain: default } }\nstateClaim: state", nil, nil},
+		{"proxy", "ports: { http: 0, grpc: 0, resp: 0, proxy: 8000 }\nconfig: { proxy: { upstream: 'http://app:3000' }, default_domain: default }\nstateClaim: state", nil, nil},
 		{"all", `
 image: { repository: registry.example/weir, tag: v1.2.3, pullSecrets: [pull] }
 ports: { spoe: 9000, admin: 9191 }

@@ -172,7 +172,7 @@ var rootMistakes = sync.OnceValue(func() map[string]string {
 // configKeys are the keys at the root of a server's configuration. A rule file has none of them but
 // limits, which is a list there.
 var configKeys = []string{
-	"admin", "audit", "auth", "client_ip", "cors", "decisions", "defer", "drain", "fields", "forward_auth", "headers", "http", "identity",
+	"admin", "audit", "auth", "client_ip", "cors", "decisions", "default_domain", "defer", "drain", "fields", "forward_auth", "headers", "identity",
 	"insight", "jwt",
 	"limits", "listen", "log", "max_connections", "memory", "metrics", "nodes", "otel", "overload", "prometheus", "proxy", "proxy_protocol",
 	"redis", "region", "regions", "resp", "rlqs", "rls", "rules", "rules_db", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers",

@@ -183,7 +183,7 @@ func (f *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.remark(r, family)
 	if domain = door.Domain(domain, f.o.Domain, f.limiter); domain == "" {
 		const message = "the rules hold several domains: name one behind the path of the check, as in " +
-			door.ForwardAuthPath + "/nginx/DOMAIN, or set forward_auth.domain in the configuration"
+			door.ForwardAuthPath + "/nginx/DOMAIN, or set default_domain in the configuration"
 		f.unnamed.do(func() { f.warnf("forward auth: a check by %s names no domain, and %s", r.RemoteAddr, message) })
 		answer.Problem(w, http.StatusBadRequest, "domain: is missing, and "+message, "domain")
 		return
@@ -317,7 +317,7 @@ func (c *call) read(r *http.Request, family *proxyFamily, slash httplimit.Encode
 	path, _, _ := strings.Cut(uri, "?")
 	if what := door.AmbiguousPath(path, slash == httplimit.KeepEncodedSlash); what != "" {
 		return &answer.FieldError{Field: family.uri,
-			Message: door.AmbiguousPathDetail(what, "forward_auth.encoded_slash: keep")}
+			Message: door.AmbiguousPathDetail(what, door.KeepSlash)}
 	}
 	if len(r.Header["Authorization"]) > 1 {
 		// the server behind the proxy might believe another one than the rules

@@ -210,7 +210,7 @@ func TestForwardAuthPaths(t *testing.T) {
 		if got != want || strings.HasPrefix(want, "4") && a.Header.Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s: %s %v, want %s", path, got, a, want)
 		}
-		if want == "400" && !strings.Contains(a.Body, "forward_auth.domain") {
+		if want == "400" && !strings.Contains(a.Body, "default_domain") {
 			t.Errorf("%s: it does not name the key: %s", path, a.Body)
 		}
 	}
@@ -342,7 +342,7 @@ func TestForwardAuthMalformed(t *testing.T) {
 // the setting.
 func TestForwardAuthEncodedSlash(t *testing.T) {
 	h, _, _ := forwardAuthDoor(t, Options{}, tenRules)
-	if a := check(h, edgeProxy, nginxPath, "X-Original-URI", "/objects/a%2Fb", "Host", "shop.example"); a.Status != 400 || !strings.Contains(a.Body, "forward_auth.encoded_slash: keep") {
+	if a := check(h, edgeProxy, nginxPath, "X-Original-URI", "/objects/a%2Fb", "Host", "shop.example"); a.Status != 400 || !strings.Contains(a.Body, "fields.encoded_slash: keep") {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	h, _, asked := forwardAuthDoor(t, Options{EncodedSlash: httplimit.KeepEncodedSlash}, tenRules)

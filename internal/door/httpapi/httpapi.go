@@ -224,7 +224,7 @@ func (h *handler) ask(c *call, item string) error {
 	domain := door.Domain(q.domain, h.o.Domain, h.limiter)
 	if domain == "" {
 		return &answer.FieldError{Field: item + "domain",
-			Message: "is missing, and the rules hold several domains: name one, or set http.domain in the configuration"}
+			Message: "is missing, and the rules hold several domains: name one, or set default_domain in the configuration"}
 	}
 	c.request = weir.Request{Domain: domain, Attributes: &q.attrs, Hits: q.hits, Peek: q.hits == 0,
 		MaxDelay: q.maxDelay, Door: "http"}

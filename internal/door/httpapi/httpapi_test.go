@@ -461,7 +461,7 @@ func TestDomains(t *testing.T) {
 		{"limit/batch", `{"requests":[{"domain":"shop"},{}]}`, "requests[1].domain"},
 	} {
 		a := doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/"+c.path, c.body)
-		if a.Status != 400 || !strings.Contains(a.Body, `"field":"`+c.field+`"`) || !strings.Contains(a.Body, "http.domain") {
+		if a.Status != 400 || !strings.Contains(a.Body, `"field":"`+c.field+`"`) || !strings.Contains(a.Body, "default_domain") {
 			t.Errorf("%s: got %d %s", c.path, a.Status, a.Body)
 		}
 	}

@@ -225,7 +225,7 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	}
 	gate, err := httplimit.NewGate(l, options)
 	if err != nil {
-		return nil, fmt.Errorf("proxy.domain: %w", err)
+		return nil, fmt.Errorf("default_domain: %w", err)
 	}
 	p.gate = gate
 	p.reverse = httputil.ReverseProxy{

@@ -94,7 +94,7 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%s %s: %v", c.host, c.path, v)
 		}
 	}
-	if v := p.ask("host", "shop.example", "path", "/a%2Fb"); !strings.Contains(v["error"].(string), "spoe.encoded_slash: keep") || !strings.Contains(v["body"].(string), "spoe.encoded_slash: keep") {
+	if v := p.ask("host", "shop.example", "path", "/a%2Fb"); !strings.Contains(v["error"].(string), "fields.encoded_slash: keep") || !strings.Contains(v["body"].(string), "fields.encoded_slash: keep") {
 		t.Errorf("%v", v)
 	}
 	p = dial(t, serve(t, New(newLimiter(t, rules), Options{EncodedSlash: httplimit.KeepEncodedSlash})))
@@ -333,7 +333,7 @@ func TestDomains(t *testing.T) {
 				t.Errorf("%v", v)
 			}
 		}
-		if n := strings.Count(log.text(), "spoe.domain"); n != 1 {
+		if n := strings.Count(log.text(), "default_domain"); n != 1 {
 			t.Errorf("it was logged %d times: %s", n, log.text())
 		}
 		if v := p.ask("domain", "other", "user", "ada"); v["limit"] != int64(1) || v["error"] != nil {

@@ -161,7 +161,7 @@ func (a *attributes) ambiguous(slash httplimit.EncodedSlash) string {
 		return "path: " + door.AmbiguousPathDetail("#", "")
 	}
 	if what := door.AmbiguousPath(path, slash == httplimit.KeepEncodedSlash); what != "" {
-		return "path: " + door.AmbiguousPathDetail(what, "spoe.encoded_slash: keep")
+		return "path: " + door.AmbiguousPathDetail(what, door.KeepSlash)
 	}
 	return ""
 }

@@ -80,7 +80,7 @@ func (c *call) written() {
 const (
 	errorHits   = "hits: must be a whole number within 2147483647 of 0"
 	errorTrust  = "hits: fewer than 0 or more than 1000 are for HAProxy at an address of trusted_peers"
-	errorDomain = "domain: is missing, and the rules hold several domains; set spoe.domain, or name it in args"
+	errorDomain = "domain: is missing, and the rules hold several domains; set default_domain, or name it in args"
 	errorHost   = "host: is no host that all servers read alike"
 	errorStore  = "the store failed"
 	errorLate   = shed.Reason
