@@ -64,8 +64,12 @@ The verdicts, with what they are called in the table: ` + namedVerdicts() + `.`,
 			if err != nil {
 				return blind(err)
 			}
-			if n := answer.Nodes; n.Answered < n.Asked {
+			n := answer.Nodes
+			if n.Answered < n.Asked {
 				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: only %d of %d nodes answered\n", n.Answered, n.Asked)
+			}
+			for _, b := range n.BrokenRules() {
+				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: the rules in the source of %s are not in force: %s\n", human.Visible(b.Node), human.Visible(b.Error))
 			}
 			return verdictsHold(&answer, failOn)
 		},
@@ -126,6 +130,9 @@ func judgedRules(ctx context.Context, c *adminClient, path string) (raw json.Raw
 // If none does, and a rule was not judged yet, that is the error of exit status 2.
 func verdictsHold(answer *ruleReports, failOn []string) error {
 	var found []string
+	if list := answer.Nodes.BrokenRules(); len(list) > 0 && slices.Contains(failOn, insight.Broken) {
+		found = append(found, "the source of rules of "+human.Visible(list[0].Node)+" "+insight.Broken)
+	}
 	rules := answer.Rules
 	for i := range rules {
 		for _, v := range rules[i].Verdicts {

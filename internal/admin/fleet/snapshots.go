@@ -100,16 +100,20 @@ func (f *Fleet) recovered(failed func()) {
 // time.
 func (f *Fleet) merge(ctx context.Context, want snapshot.Want) (*snapshot.Snapshot, insight.Nodes) {
 	own := f.o.Insight.Snapshot(want)
+	own.Node = f.o.Name
 	list := []*snapshot.Snapshot{own}
 	var skewed []string
+	var differ []insight.RuleDiffers
 	n := f.others(ctx, kindSnapshot, want, func(a nodes.Answer) {
 		s := new(snapshot.Snapshot)
 		err := s.UnmarshalBinary(a.Data)
+		var other []insight.RuleDiffers
 		if err == nil {
-			err = own.Fit(s)
+			s.Node = a.Node
+			other, err = own.Fit(s)
 		}
 		if err == nil {
-			list = append(list, s)
+			list, differ = append(list, s), append(differ, other...)
 			return
 		}
 		f.unreadable.Add(1)
@@ -122,14 +126,55 @@ func (f *Fleet) merge(ctx context.Context, want snapshot.Want) (*snapshot.Snapsh
 			f.o.Logger.Warn(text, "node", a.Node, "error", err)
 		}
 	})
+	// Answers come in any order.
+	slices.SortFunc(list[1:], func(a, b *snapshot.Snapshot) int { return strings.Compare(a.Node, b.Node) })
+	slices.SortStableFunc(differ, func(a, b insight.RuleDiffers) int { return strings.Compare(a.Node, b.Node) })
 	n.Answered = len(list) // one of another version cannot be read
 	n.Asked = max(n.Asked, n.Answered)
-	if len(skewed) > 0 {
-		slices.Sort(skewed) // one is named; the next one is once this is mended
-		text := human.Count(uint64(len(skewed)), "node") + " left out, since " + skewed[0]
-		n.Remark = strings.TrimPrefix(n.Remark+"; "+text, "; ")
+	if want.Rule != "" {
+		n.Answered -= len(differ) // each is of another node
+	}
+	n.Apart = snapshot.Apart(list, differ)
+	slices.Sort(skewed) // one is named; the next one is once this is mended
+	for _, left := range [...]struct {
+		count uint64
+		text  string
+	}{{uint64(len(skewed)), first(skewed)}, {nodesOf(differ), leftOut(differ)}} {
+		if left.count > 0 {
+			text := human.Count(left.count, "node") + " left out, since " + left.text
+			n.Remark = strings.TrimPrefix(n.Remark+"; "+text, "; ")
+		}
 	}
 	return snapshot.Merge(list...), n
+}
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0]
+}
+
+// nodesOf counts the nodes that define rules otherwise than this one, in order of node.
+func nodesOf(differ []insight.RuleDiffers) (n uint64) {
+	for i := range differ {
+		if i == 0 || differ[i].Node != differ[i-1].Node {
+			n++
+		}
+	}
+	return n
+}
+
+// leftOut names the first rule of which figures are left out, and says how many others there are.
+func leftOut(differ []insight.RuleDiffers) string {
+	if len(differ) == 0 {
+		return ""
+	}
+	text := differ[0].String()
+	if more := len(differ) - 1; more > 0 {
+		text += fmt.Sprintf(", and %d more", more)
+	}
+	return text
 }
 
 // skewOf says whose clock is off, if the clock of another node is ahead of this node's by so much.
@@ -149,15 +194,15 @@ func (f *Fleet) skewOf(own *snapshot.Snapshot, node string, ahead time.Duration)
 // unreadEvery is how often the log reports that snapshots of other nodes cannot be read.
 const unreadEvery = 10 * time.Minute
 
-// surelyFits is the length of an answer that surely fits when compressed. fewerTops is the length
-// of the lists of top keys in an answer that would not fit.
-const (
-	surelyFits = nodes.MaxAnswer
-	fewerTops  = 12
-)
+// surelyFits is the length of an answer that surely fits when compressed.
+const surelyFits = nodes.MaxAnswer
+
+// shorter are the steps in which an answer that would not fit becomes shorter: what is left of the
+// samples of each rule, and of its lists of top keys.
+var shorter = [...]struct{ keys, top int }{{128, 24}, {64, 12}, {24, 12}, {0, 12}, {0, 0}}
 
 // answerSnapshot answers another node's question for a snapshot. If there are so many rules that
-// the answer would not fit, each rule keeps fewer top keys, then none.
+// the answer would not fit, each rule keeps smaller samples and fewer top keys, then none.
 func (f *Fleet) answerSnapshot(_ context.Context, args []byte) ([]byte, error) {
 	var want snapshot.Want
 	if err := json.Unmarshal(args, &want); err != nil {
@@ -165,16 +210,20 @@ func (f *Fleet) answerSnapshot(_ context.Context, args []byte) ([]byte, error) {
 	}
 	s := f.o.Insight.Snapshot(want)
 	b, err := s.AppendBinary(nil)
-	for _, most := range [...]int{fewerTops, 0} {
+	for _, most := range shorter {
 		if err != nil || len(b) <= 2*surelyFits {
 			break
 		}
 		for i := range s.Rules {
 			r := &s.Rules[i]
-			r.WouldTop = r.WouldTop[:min(len(r.WouldTop), most)]
+			if want.Clients {
+				r.All.Shrink(most.keys)
+				r.Refused.Shrink(most.keys)
+			}
+			r.WouldTop = r.WouldTop[:min(len(r.WouldTop), most.top)]
 			for kind := range r.Live {
-				r.Live[kind] = r.Live[kind][:min(len(r.Live[kind]), most)]
-				r.Long[kind] = r.Long[kind][:min(len(r.Long[kind]), most)]
+				r.Live[kind] = r.Live[kind][:min(len(r.Live[kind]), most.top)]
+				r.Long[kind] = r.Long[kind][:min(len(r.Long[kind]), most.top)]
 			}
 		}
 		b, err = s.AppendBinary(b[:0])

@@ -9,7 +9,6 @@ package nodes
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,6 +37,11 @@ const (
 	// DefaultWait is how long Ask waits for answers.
 	DefaultWait = 500 * time.Millisecond
 
+	// turns is how many times as long as for its answers a question waits for its turn.
+	turns = 8
+	// mostPause is the longest pause between two tries to ask.
+	mostPause = 250 * time.Millisecond
+
 	answersLive = 10 * time.Second // the list of answers to a question expires after this
 	onceBy      = 16               // answers that are taken from the list at once
 	grace       = 50 * time.Millisecond
@@ -56,6 +60,9 @@ type Options struct {
 	Alive func() int
 	// Wait is how long Ask waits for answers; 0 means DefaultWait.
 	Wait time.Duration
+	// Turn is how long a question waits, before that, while the nodes are asked PerSecond times a
+	// second; 0 means 8 times Wait.
+	Turn time.Duration
 	// Logger reports, once, why questions are not heard; nil reports nothing.
 	Logger *slog.Logger
 }
@@ -92,13 +99,16 @@ func New(o Options) (*Nodes, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Turn == 0 {
+		o.Turn = turns * o.Wait
+	}
 	switch {
 	case o.Client == nil || o.Alive == nil:
 		return nil, errors.New("nodes: Client and Alive are required")
 	case o.Name == "" || len(o.Name) > maxName:
 		return nil, fmt.Errorf("nodes: the name of a node has 1 to %d bytes, not %d", maxName, len(o.Name))
-	case o.Wait < 0:
-		return nil, fmt.Errorf("nodes: Wait is %v", o.Wait)
+	case o.Wait < 0 || o.Turn < 0:
+		return nil, fmt.Errorf("nodes: Wait is %v, and Turn %v", o.Wait, o.Turn)
 	}
 	c, err := newCodec()
 	if err != nil {
@@ -141,9 +151,9 @@ type Answer struct {
 }
 
 // Ask asks all nodes, and calls take for each answer as it comes, in the calling goroutine. The
-// answer of this node comes first. Ask waits until all known nodes have answered, but no longer
-// than Options.Wait. If Redis is away, or too many questions are open, only this node answers, and
-// Tally.Remark says why. args must be JSON, or empty.
+// answer of this node comes first. Ask waits for its turn, and then until all known nodes have
+// answered, but no longer than Options.Turn, Options.Wait and ctx allow. If Redis is away, or its
+// turn did not come, only this node answers, and Tally.Remark says why. args must be JSON, or empty.
 //
 // An error comes from this node's handler, from arguments that are too long, or from ctx. Tally is
 // valid even then.
@@ -168,14 +178,15 @@ func (n *Nodes) ask(ctx context.Context, name string, args []byte, here bool, ta
 	}
 	begun := time.Now()
 	n.stats.asked.Add(1)
-	end := begun.Add(n.o.Wait)
-	if earlier, ok := ctx.Deadline(); ok && earlier.Before(end) {
-		end = earlier
+	last := begun.Add(n.o.Turn + n.o.Wait)
+	if earlier, ok := ctx.Deadline(); ok && earlier.Before(last) {
+		last = earlier
 	}
 	// Redis ends the wait for answers itself, a little before this deadline: that would close the
 	// connection.
-	ctx, cancel := context.WithDeadline(ctx, end.Add(grace))
+	ctx, cancel := context.WithDeadline(ctx, last.Add(grace))
 	defer cancel()
+	end := last // of the wait for answers, once they are asked for
 	q := question{ID: strconv.FormatUint(rand.Uint64(), 36), Node: n.o.Name, Kind: name, Args: args}
 	known := n.o.Alive()
 	alive := max(known, 1)
@@ -184,7 +195,7 @@ func (n *Nodes) ask(ctx context.Context, name string, args []byte, here bool, ta
 	var asked rueidis.Client
 	if alive > 1 {
 		var failed error
-		asked, failed = n.publish(ctx, &q, end)
+		asked, end, failed = n.publish(ctx, &q, last)
 		switch {
 		case errors.Is(failed, errTooLong):
 			n.missed(k, others, causeOf(failed))
@@ -225,49 +236,55 @@ var (
 )
 
 // publish asks the other nodes, as soon as the rate of questions permits it. It returns the client
-// that it used.
-func (n *Nodes) publish(ctx context.Context, q *question, end time.Time) (rueidis.Client, error) {
-	q.Until = n.now() + time.Until(end).Microseconds()
-	text, err := json.Marshal(q)
-	if err != nil {
-		return nil, fmt.Errorf("nodes: %w", err)
+// that it used, and when the wait for answers ends: at last, or before.
+func (n *Nodes) publish(ctx context.Context, q *question, last time.Time) (c rueidis.Client, end time.Time, err error) {
+	if _, err := q.text(); err != nil {
+		return nil, last, err
 	}
-	if len(text) > MaxQuestion {
-		return nil, errTooLong
+	if c, err = n.o.Client(); err != nil {
+		return nil, last, err
 	}
-	c, err := n.o.Client()
-	if err != nil {
-		return nil, err
-	}
-	for {
+	for pause := min(n.o.Wait, DefaultWait) / 16; ; pause = min(2*pause, mostPause) {
 		ok, err := n.admit(ctx, c)
 		if err != nil {
-			return nil, err
+			return nil, last, err
 		}
 		if ok {
 			break
 		}
 		n.stats.busy.Add(1)
 		// A question that begins late has little time left for its answers.
-		if time.Until(end) < n.o.Wait/2 {
-			return nil, errBusy
+		if time.Until(last) < n.o.Wait/2 {
+			return nil, last, errBusy
 		}
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(min(n.o.Wait, DefaultWait) / 16):
+			return nil, last, ctx.Err()
+		case <-time.After(pause):
 		}
 	}
-	if err := c.Do(ctx, c.B().Publish().Channel(n.channel()).Message(string(text)).Build()).Error(); err != nil {
-		return nil, err
+	if end = time.Now().Add(n.o.Wait); last.Before(end) {
+		end = last
 	}
-	return c, nil
+	q.Until = n.now() + time.Until(end).Microseconds()
+	text, err := q.text()
+	if err != nil {
+		return nil, last, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, end.Add(grace))
+	defer cancel()
+	if err := c.Do(ctx, c.B().Publish().Channel(n.channel()).Message(text).Build()).Error(); err != nil {
+		return nil, last, err
+	}
+	return c, end, nil
 }
 
 // admit counts a question in Redis. It returns false if there were enough in this second.
 func (n *Nodes) admit(ctx context.Context, c rueidis.Client) (bool, error) {
 	key := n.channel() + ":rate"
 	sent := time.Now()
+	ctx, cancel := context.WithDeadline(ctx, sent.Add(n.o.Wait+grace)) // a Redis that hangs is not waited for
+	defer cancel()
 	r := c.DoMulti(ctx,
 		c.B().Incr().Key(key).Build(),
 		// NX: the second runs from the first question. Each question sends it, so that losing one

@@ -90,6 +90,7 @@ func start(t *testing.T, url string, o nodes.Options, handle func(*nodes.Nodes))
 	o.Client, o.Prefix, o.Name, o.Alive = s.Client, redis.DefaultPrefix, s.Name(), s.Nodes
 	if o.Wait == 0 {
 		o.Wait = patience.Left(t)
+		o.Turn = o.Wait
 	}
 	n, err := nodes.New(o)
 	if err != nil {
@@ -348,7 +349,7 @@ func TestRate(t *testing.T) {
 	for range 3 {
 		all = append(all, start(t, server.URL(), nodes.Options{}, answerAll))
 	}
-	hasty := start(t, server.URL(), nodes.Options{Wait: 2 * time.Second}, answerAll)
+	hasty := start(t, server.URL(), nodes.Options{Wait: 2 * time.Second, Turn: time.Second}, answerAll)
 	acquainted(t, append(all, hasty))
 	const rate = "weir:1ask:rate"
 	if _, _, err := ask(t, all[0], "who", ""); err != nil {

@@ -3,6 +3,7 @@ package nodes
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,18 @@ type question struct {
 	Kind  string          `json:"kind"`
 	Args  json.RawMessage `json:"args,omitempty"`
 	Until int64           `json:"until"` // µs by Redis' clock: then the wait ends
+}
+
+// text encodes the question.
+func (q *question) text() (string, error) {
+	text, err := json.Marshal(q)
+	if err != nil {
+		return "", fmt.Errorf("nodes: %w", err)
+	}
+	if len(text) > MaxQuestion {
+		return "", errTooLong
+	}
+	return string(text), nil
 }
 
 // codec writes and reads answers: the format's version, the length of the node's name, the name,

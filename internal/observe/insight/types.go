@@ -49,15 +49,6 @@ type Overview struct {
 	Named string `json:"-"`
 }
 
-// Nodes says how many nodes were asked for an answer, and how many answered in time.
-type Nodes struct {
-	Asked    int `json:"asked"`
-	Answered int `json:"answered"`
-	// Remark says why fewer nodes were asked than there are, or why one that answered is left out;
-	// "" if all were heard.
-	Remark string `json:"remark,omitempty"`
-}
-
 // GoodRefused counts refusals of clients that behave well, since Overview.SampledFrom. They are
 // counted by rule: a request that two rules refuse counts twice.
 type GoodRefused struct {

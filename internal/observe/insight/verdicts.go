@@ -7,7 +7,7 @@ var Verdicts = []string{
 
 // The verdicts. docs/operating/insight.md says when each holds.
 const (
-	Broken       = "broken"        // an expression fails, or the rules on disk are not in force
+	Broken       = "broken"        // an expression fails
 	LooseCrowd   = "loose_crowd"   // it let a crowd through that saturated the service
 	LooseFew     = "loose_few"     // it let a few clients through that saturated the service
 	Strict       = "strict"        // it refuses clients that behave well

@@ -1,6 +1,6 @@
 // @ts-check
 // The page: which view is shown, who looks at it, and the one stream that keeps it up to date.
-import { count, fill, h, instead } from './parts/text.js';
+import { count, fill, h, instead, visible } from './parts/text.js';
 import { overWords, overs } from './parts/time.js';
 import { Live } from './parts/stream.js';
 import { keepFocus, walk } from './parts/table.js';
@@ -285,23 +285,29 @@ async function find() {
 function showNodes(n) {
   const el = document.getElementById('live');
   if (!el || !n?.asked) return;
-  el.className = `live${n.answered < n.asked ? ' part' : ''}`;
+  const a = n.apart ?? {};
+  el.className = `live${n.answered < n.asked || a.broken?.length || a.differ?.length ? ' part' : ''}`;
+  el.title = (a.differ ?? []).map((d) => `${d.node}: ${d.rule} ${d.there || 'none'}, here ${d.here || 'none'}`).join('\n');
   fill(el, h('span', null, `${count(n.answered)} of ${count(n.asked)}`), h('span', { class: 'long' }, n.asked === 1 ? ' node' : ' nodes'));
   remark = n.remark ?? '';
+  const errors = new Map((a.broken ?? []).map((b) => [b.error, /** @type {string[]} */ ([])]));
+  for (const b of a.broken ?? []) errors.get(b.error)?.push(b.node);
+  broken = [...errors].map(([error, nodes]) => `${n.asked > 1 ? `on ${nodes.join(', ')}: ` : ''}${error}`).join('; ');
   drawBanner();
 }
 
 let away = false;
+let broken = ''; // why the rules in the source are not in force, and where
 let remark = ''; // why not all nodes are in the figures
 let problem = ''; // what the reader asked for here, and was not done
 
 /** drawBanner shows what stands above every view: the worst of what there is to say. */
 function drawBanner() {
   const text = problem || (away ? 'The server does not answer. What is shown is from before; the page goes on as soon as it is back.'
-    : remark && `The figures are not of all nodes: ${remark}.`);
+    : [broken && `The rules as they lie in the source are not in force; those before them are. The error ${broken}.`, remark && `The figures are not of all nodes: ${remark}.`].filter(Boolean).join(' '));
   banner.hidden = !text;
-  banner.className = problem || away ? 'banner bad' : 'banner';
-  if (banner.textContent !== text) fill(banner, text); // else it is read out again
+  banner.className = problem || away || broken ? 'banner bad' : 'banner';
+  if (banner.textContent !== text) fill(banner, visible(text)); // else it is read out again
 }
 
 const live = new Live((is) => {

@@ -2,7 +2,11 @@
 // internal/observe/insight/types.go, nodes.go, preview.go and of internal/observe/recent.
 declare namespace Api {
   interface Session { name: string; role: string; tokens: boolean }
-  interface Nodes { asked: number; answered: number; remark?: string }
+  interface Nodes { asked: number; answered: number; remark?: string; apart?: Apart }
+  interface Apart {
+    broken?: { node: string; error: string }[]; differ?: { node: string; domain: string; rule: string; here: string; there: string }[];
+    later?: { node: string; domain?: string; rule?: string; since: string }[];
+  }
   interface Good { requests: number; plus_minus: number; of: number; clients: number; confidence?: string }
   interface Series { t: number[]; admitted: number[]; near: number[]; refused: number[]; shadow?: number[]; banned?: number[] }
   interface Happening { t: number; until?: number; kind: string; version?: string; signal?: string }

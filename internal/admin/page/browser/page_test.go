@@ -257,7 +257,7 @@ func TestKeyboard(t *testing.T) {
 	b.press("Enter")
 	b.until("the decision is shown", `() => document.querySelector('h1')?.textContent.startsWith('Decision')`, nil)
 	b.sees("Refused by login-attempts")
-	b.sees("It would have passed")
+	b.sees("It passes at")
 	focus("the key", `() => document.activeElement?.getAttribute('href')?.startsWith('/keys/')`, "Tab")
 	b.press("Enter")
 	b.until("the key is shown", `() => document.querySelector('h1')?.textContent === 'ip=198.51.100.7'`, nil)

@@ -111,7 +111,7 @@ func FuzzSnapshot(f *testing.F) {
 		if len(s.Events) > snapshot.MostEvents || len(s.Domains) > snapshot.MostDomains || len(s.Rules) > snapshot.MostRules {
 			t.Fatalf("%d events, %d domains, %d rules", len(s.Events), len(s.Domains), len(s.Rules))
 		}
-		if own.Fit(&s) != nil {
+		if _, err := own.Fit(&s); err != nil {
 			return
 		}
 		merged := snapshot.Merge(own, &s)

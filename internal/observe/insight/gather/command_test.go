@@ -133,7 +133,7 @@ func TestCommands(t *testing.T) {
 
 // They are never judged, whatever they do, and other rules do not end them.
 func TestCommandsAreNotJudged(t *testing.T) {
-	b := newBench(t, Options{Broken: func() string { return "a file is broken" }}, "domain: shop\nlimits: [{name: a, allow: 1000/min}]")
+	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, allow: 1000/min}]")
 	for range 61 {
 		b.throttled(insight.CLThrottle, "loud", 40, false)
 		b.ask("ada")

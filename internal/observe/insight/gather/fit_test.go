@@ -166,7 +166,7 @@ func TestFit(t *testing.T) {
 	} {
 		s, x := lived(t), lived(t)
 		c.change(x)
-		err := s.Fit(x)
+		_, err := s.Fit(x)
 		skew, _ := errors.AsType[*snapshot.SkewError](err)
 		if (err == nil) != c.ok || (skew != nil) != (c.skew != 0) || skew != nil && skew.Ahead != c.skew {
 			t.Errorf("%s: %v", name, err)
@@ -184,8 +184,15 @@ func TestFit(t *testing.T) {
 	for i := range 300 {
 		x.Domains = append(x.Domains, snapshot.Domain{Name: fmt.Sprint("d", i), Since: 1})
 	}
-	if err := s.Fit(x); err != nil {
+	x.Node = "x"
+	lacked := s.Rules[2].Name
+	differ, err := s.Fit(x)
+	if err != nil {
 		t.Fatal(err)
+	}
+	if len(differ) != 3 || differ[0].Rule != s.Rules[1].Name || differ[0].Node != "x" || differ[0].Here != differ[0].There ||
+		differ[1].Rule != "unknown here" || differ[1].Here != "" || differ[2].Rule != lacked || differ[2].There != "" || differ[2].Here == "" {
+		t.Errorf("%+v", differ)
 	}
 	for _, r := range x.Rules {
 		if r.Definition == s.Rules[1].Definition+1 || r.Name == "unknown here" {

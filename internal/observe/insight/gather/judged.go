@@ -21,7 +21,7 @@ func (c *Collector) judge() {
 	for some := range slices.Chunk(rules, judgedAtOnce) {
 		var inForce []*ruleState
 		s, _ := c.snapshot(want, func(r *ruleState) bool {
-			if r.isCommand() || !slices.Contains(some, r) {
+			if r.isCommand() || r.brought && r.total[snapshot.LaneMet] == 0 || !slices.Contains(some, r) {
 				return false
 			}
 			inForce = append(inForce, r)

@@ -11,7 +11,8 @@ import (
 // view returns a View of this node alone.
 func (c *Collector) view() *snapshot.View {
 	return &snapshot.View{Ask: func(_ context.Context, want snapshot.Want) (*snapshot.Snapshot, insight.Nodes, error) {
-		return c.Snapshot(want), insight.Nodes{Asked: 1, Answered: 1}, nil
+		s := c.Snapshot(want)
+		return s, insight.Nodes{Asked: 1, Answered: 1, Apart: snapshot.Apart([]*snapshot.Snapshot{s}, nil)}, nil
 	}}
 }
 

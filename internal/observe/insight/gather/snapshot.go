@@ -319,6 +319,7 @@ func (r *ruleState) samples(out *snapshot.Rule, s *snapshot.Snapshot, want *snap
 				Met: b[snapshot.LaneMet], Refused: b[snapshot.LaneRefused], Would: b[snapshot.LaneWould],
 			})
 		})
+	case want.Clients:
 	case want.Key != "":
 		out.All = snapshot.Sample{}
 		out.Refused.Keys = slices.DeleteFunc(out.Refused.Keys,

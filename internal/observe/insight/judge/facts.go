@@ -43,8 +43,6 @@ type Facts struct {
 	WouldRefuse uint64 // w: would be refused, of a rule in shadow
 	Errors      uint64 // failures of if and cost
 	Error       string // the first of them, with its place
-	// NotInForce is why the rules in the source are not in force, with its place; "" if they are.
-	NotInForce string
 	// With are the other rules that refused the same requests, with how many of Refused each did;
 	// the largest come first.
 	With []insight.Count

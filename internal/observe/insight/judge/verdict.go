@@ -129,23 +129,19 @@ func (j *judge) over() string {
 	return "in " + human.Lasted(j.To.Sub(j.From))
 }
 
-// broken holds if an expression fails, or if the rules on disk are not in force.
+// broken holds if an expression fails.
 func (j *judge) broken() *insight.Verdict {
-	switch {
-	case j.NotInForce != "":
-		return j.verdict(insight.Broken, insight.High,
-			"The rules as they lie in the source are not in force: "+j.NotInForce)
-	case j.Errors > 0 && float64(j.Errors) >= brokenShare*float64(j.Met):
-		at := j.Error
-		if at == "" {
-			at = "an expression"
-		}
-		v := j.verdict(insight.Broken, insight.High,
-			fmt.Sprintf("An expression failed on %s %s: %s", human.Count(j.Errors, "request"), j.over(), at))
-		v.Evidence["errors"] = float64(j.Errors)
-		return v
+	if j.Errors == 0 || float64(j.Errors) < brokenShare*float64(j.Met) {
+		return nil
 	}
-	return nil
+	at := j.Error
+	if at == "" {
+		at = "an expression"
+	}
+	v := j.verdict(insight.Broken, insight.High,
+		fmt.Sprintf("An expression failed on %s %s: %s", human.Count(j.Errors, "request"), j.over(), at))
+	v.Evidence["errors"] = float64(j.Errors)
+	return v
 }
 
 // tooEarly holds if too little is known. alone says that no other verdict holds.

@@ -86,7 +86,7 @@ func Merge(list ...*Snapshot) *Snapshot {
 			r.Long[kind] = MergeTop(r.TopMost, tops[i][TopKinds+kind]...)
 		}
 		r.WouldTop = MergeTop(r.TopMost, tops[i][lists-1]...)
-		if r.All.K > 0 {
+		if r.All.K > 0 && len(list) > 1 {
 			r.Summarise()
 		}
 	}
@@ -174,27 +174,40 @@ func (r *Rule) merge(x *Rule, shift int, keys bool) {
 		return
 	}
 	r.TopMost = max(r.TopMost, x.TopMost)
-	if r.All.K > 0 || x.All.K > 0 {
+	if !r.lacksSample() && !x.lacksSample() {
 		r.All.Merge(&x.All)
 		r.Refused.Merge(&x.Refused, false)
 		return // Merge makes the new summary
 	}
-	// Without samples, the node that saw most keys decides: a node that sees all clients counts
-	// them all.
-	s := &r.Summary
-	y := &x.Summary
-	if y.Keys > s.Keys {
-		s.Keys, s.KeysError, s.Fill = y.Keys, y.KeysError, y.Fill
+	if r.All.K > 0 {
+		r.Summarise() // of the nodes so far
+		r.All, r.Refused = Sample{}, RefusedSample{}
 	}
-	if y.KeysRefused > s.KeysRefused {
-		s.KeysRefused, s.RefusedError = y.KeysRefused, y.RefusedError
+	r.Summary.merge(&x.Summary)
+}
+
+// lacksSample reports whether the rule has a summary of keys without the keys themselves.
+func (r *Rule) lacksSample() bool { return r.All.K == 0 && r.Summary.Keys > 0 }
+
+// merge adds another node's summary where the samples are not there. The node that saw most keys
+// decides on their number: a node that sees all clients counts them all. Refusals add up.
+func (s *Summary) merge(x *Summary) {
+	if x.Keys > s.Keys {
+		s.Keys, s.KeysError, s.Fill = x.Keys, x.KeysError, x.Fill
 	}
-	s.KeysWould = max(s.KeysWould, y.KeysWould)
-	s.MaxFill = max(s.MaxFill, y.MaxFill)
-	s.Episodes.Add(&y.Episodes)
-	if y.Good.Refused > s.Good.Refused || s.Good.Confidence == "" {
-		s.Good = y.Good
+	if x.KeysRefused > s.KeysRefused {
+		s.KeysRefused, s.RefusedError = x.KeysRefused, x.RefusedError
 	}
+	s.KeysWould = max(s.KeysWould, x.KeysWould)
+	s.MaxFill = max(s.MaxFill, x.MaxFill)
+	s.Episodes.Add(&x.Episodes)
+	a, b := s.Good, x.Good
+	if b.Refused > a.Refused || a.Confidence == "" {
+		a, b = b, a
+	}
+	s.Good = a
+	s.Good.Refused, s.Good.Of = a.Refused+b.Refused, a.Of+b.Of
+	s.Good.RefusedPlusMinus = a.RefusedPlusMinus + b.RefusedPlusMinus
 }
 
 func mergeCounts(a, b []insight.Count, most int) []insight.Count {

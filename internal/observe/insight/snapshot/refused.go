@@ -46,6 +46,12 @@ func (s *RefusedSample) Distinct() (keys, standardError float64) {
 	return distinctKeys(len(s.Keys), s.K, s.Keys[len(s.Keys)-1].Hash)
 }
 
+// Shrink leaves a sample of at most k keys, as Sample.Shrink does.
+func (s *RefusedSample) Shrink(k int) {
+	s.K = min(s.K, k)
+	s.Keys = s.Keys[:min(len(s.Keys), k)]
+}
+
 // Merge merges another sample: of another node or, if earlier, of the time before.
 func (s *RefusedSample) Merge(x *RefusedSample, earlier bool) {
 	switch {

@@ -31,6 +31,12 @@ func (s *Sample) Distinct() (keys, standardError float64) {
 	return distinctKeys(len(s.Keys), s.K, s.Keys[len(s.Keys)-1].Hash)
 }
 
+// Shrink leaves a sample of at most k keys: those with the smallest hashes.
+func (s *Sample) Shrink(k int) {
+	s.K = min(s.K, k)
+	s.Keys = s.Keys[:min(len(s.Keys), k)]
+}
+
 // Merge merges another sample, of another node or another time.
 func (s *Sample) Merge(x *Sample) {
 	switch {

@@ -18,6 +18,9 @@ type Want struct {
 	// the samples of keys, which take most of the bytes. The counts of domains over time are always
 	// there.
 	Series, Top, Samples bool
+	// Clients asks for as much of the samples as fits into an answer, so that figures of clients
+	// can be merged. With few keys that is as much as Samples gives.
+	Clients bool
 	// OnlyTop leaves out everything about rules except their limits and the lists of top keys.
 	OnlyTop bool
 	// Key asks for everything about one key (user=ada), if Samples does not ask for all keys.
@@ -28,7 +31,8 @@ type Want struct {
 // one, Merge joins several, and NewView answers questions from it. It shares nothing that the
 // Collector goes on to change.
 type Snapshot struct {
-	Nodes         int // merged into it
+	Node          string // its name; it is not sent to other nodes
+	Nodes         int    // merged into it
 	Seed          uint64
 	Started, Time int64 // Unix seconds; of the node that began first, and of the snapshot
 	// StoreTime is Time by the store's clock, in µs, like TopKey.At. It is not sent to other

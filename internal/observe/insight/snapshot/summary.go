@@ -151,7 +151,6 @@ func (r *Rule) facts(s *Snapshot) judge.Facts {
 		return f
 	}
 	f.From, f.To = unixTime(max(s.From, min(max(r.Since, s.Started), s.Time))), unixTime(s.Time)
-	f.NotInForce = s.Broken
 	for _, m := range r.Minutes {
 		refused := m.Refused
 		if r.shadow() {

@@ -52,7 +52,7 @@ const candidateKeys = 10
 
 // Candidates implements insight.Reader.
 func (v *View) Candidates(ctx context.Context, domain string) ([]insight.Candidate, insight.Nodes, error) {
-	s, nodes, err := v.ask(ctx, Want{Domain: domain, Top: true})
+	s, nodes, err := v.ask(ctx, wantAll(domain, 0))
 	if err != nil {
 		return nil, nodes, err
 	}

@@ -30,9 +30,18 @@ func (v *View) ask(ctx context.Context, want Want) (*Snapshot, insight.Nodes, er
 	return s, nodes, err
 }
 
+// wantAll is the question about all rules. Overview, Rules and Candidates ask the same one, so that
+// they share an answer and have the same figures.
+func wantAll(domain string, over time.Duration) Want {
+	if over <= 0 {
+		over = DefaultOver
+	}
+	return Want{Domain: domain, Over: over, Top: true, Clients: true}
+}
+
 // Overview implements Reader.
 func (v *View) Overview(ctx context.Context, domain string, over time.Duration) (*insight.Overview, error) {
-	s, nodes, err := v.ask(ctx, Want{Domain: domain, Over: over, Top: true})
+	s, nodes, err := v.ask(ctx, wantAll(domain, over))
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +80,9 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 	o.Series = seriesOf(s.From, s.Step, strip, true)
 	for i := range s.Rules {
 		r := &s.Rules[i]
+		if r.unused() {
+			continue
+		}
 		if len(r.Per) > 0 || r.Brought {
 			o.Clients = max(o.Clients, uint64(r.Summary.Keys+0.5))
 			if !r.shadow() { // which refuses nobody
@@ -91,8 +103,31 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 	slices.SortStableFunc(o.NeedsALook, func(a, b insight.Verdict) int {
 		return cmp.Compare(slices.Index(insight.Verdicts, a.Verdict), slices.Index(insight.Verdicts, b.Verdict))
 	})
-	o.Sentences = sentencesOf(s, o, s.covered(begin, over))
+	o.Sentences = append(wrongSentences(&nodes), sentencesOf(s, o, s.covered(begin, over))...)
 	return o, nil
+}
+
+// unused reports whether the rule stands for limits that requests bring, and none did. It is no
+// rule that somebody wrote.
+func (r *Rule) unused() bool {
+	return r.Brought && r.Count[LaneMet] == 0 && r.Sampled[LaneMet] == 0
+}
+
+// wrongSentences says first what is wrong with the nodes, whatever their figures are.
+func wrongSentences(n *insight.Nodes) (list []string) {
+	if n.Answered < n.Asked {
+		list = append(list, fmt.Sprintf("Only %d of %s answered.", n.Answered, human.Count(uint64(n.Asked), "node")))
+	}
+	if n.Apart == nil {
+		return list
+	}
+	if len(n.Apart.Broken) > 0 {
+		list = append(list, "The rules as they lie in the source are not in force, since they have an error.")
+	}
+	if d := n.Apart.Differ; len(d) > 0 {
+		list = append(list, fmt.Sprintf("The nodes do not have the same rules: %s.", d[0].String()))
+	}
+	return list
 }
 
 // shadow reports whether nothing enforces the rule: it refuses nobody, and tells nobody to come
@@ -231,13 +266,13 @@ func (r *Rule) busiest(s *Snapshot) (key string, least, total uint64) {
 func (v *View) Rules(
 	ctx context.Context, domain string, over time.Duration,
 ) ([]insight.RuleReport, insight.Nodes, error) {
-	s, nodes, err := v.ask(ctx, Want{Domain: domain, Over: over})
+	s, nodes, err := v.ask(ctx, wantAll(domain, over))
 	if err != nil {
 		return nil, nodes, err
 	}
 	list := []insight.RuleReport{}
 	for i := range s.Rules {
-		if r := &s.Rules[i]; !r.Brought || r.Count[LaneMet] > 0 {
+		if r := &s.Rules[i]; !r.unused() {
 			list = append(list, r.report(s))
 		}
 	}
@@ -466,8 +501,6 @@ func seriesOf(from, step int64, strip Strip, domain bool) insight.Series {
 	}
 	return s
 }
-
-func unixTime(s int64) time.Time { return time.Unix(s, 0).UTC() }
 
 func notNil[T any](list []T) []T {
 	if list == nil {

@@ -1,7 +1,7 @@
 // @ts-check
 // Decisions: a line of one, and its story in sentences.
 import { count, h, sent, visible } from './text.js';
-import { clock, span } from './time.js';
+import { clock, left, span, when } from './time.js';
 
 /** What outcomes are called. @type {Record<string, [string, string]>} */
 export const outcomes = {
@@ -55,6 +55,17 @@ export function line(d, ctx, rule) {
 }
 
 /**
+ * passes says when a refusal ends, or was to end: null if never.
+ * @param {Api.Decision} d
+ * @param {string} ahead @param {string} past
+ */
+function passes(d, ahead, past) {
+  if (!d.retry_after) return null;
+  const end = new Date(d.time).getTime() + d.retry_after * 1000;
+  return end > Date.now() ? [`${ahead} `, when(end), `, in ${left(end)}.`] : `${past} ${span(d.retry_after)} later.`;
+}
+
+/**
  * story says in sentences what happened and when it passes again: to be read out to whom it
  * happened to.
  * @param {Api.Decision} d
@@ -64,12 +75,12 @@ export function story(d) {
   const name = (/** @type {Api.Limit | undefined} */ x) => h('strong', null, visible(x?.rule ?? ''));
   if (d.banned) {
     return h('p', { class: 'story' }, 'Refused, since ', sent(l?.key || 'the key'), ' is banned', l ? [' by ', name(l)] : '', '. ',
-      d.retry_after ? `The ban ended ${span(d.retry_after)} later.` : 'It has no end that is known.');
+      passes(d, 'The ban runs until', 'The ban was to end') ?? 'It has no end that is known.');
   }
   if (!d.allowed && l) {
     return h('p', { class: 'story' }, 'Refused by ', name(l), `: ${l.allows} for `, l.key ? sent(l.key) : 'all together',
       l.remaining > 0 && l.asked > l.remaining ? ` had ${count(l.remaining)} left, and ${count(l.asked)} were asked for. ` : ' were used up. ',
-      d.retry_after === null ? 'It can never pass: it asks for more than the limit has.' : `It would have passed ${span(d.retry_after)} later.`);
+      passes(d, 'It passes at', 'It would have passed') ?? 'It can never pass: it asks for more than the limit has.');
   }
   const shadow = (d.limits ?? []).find((x) => !x.allowed);
   if (shadow) {

@@ -4,7 +4,7 @@ import { chart } from '../parts/chart.js';
 import { line, same } from '../parts/decision.js';
 import { append, card, count, fill, h, legend, percent, pill, plural, rate, sent, shareOf, significant, verdictOf, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
-import { ago, onlySince, span } from '../parts/time.js';
+import { ago, onlySince, span, when } from '../parts/time.js';
 import { keyLink, known, refusedMost, seriesLegend, seriesOf } from './overview.js';
 
 /** @typedef {import('../app.js').Context} Context */
@@ -23,7 +23,7 @@ function facts(r) {
     fact('Good among them', r.good.of && r.good.confidence ? shareOf(r.good.refused, r.good.of) : '–', !r.good.confidence ? 'nothing tells who is good' : `${plural(r.good.keys, 'client')} of ${count(r.good.all)} good ones${r.good.plus_minus ? ` ± ${percent(r.good.plus_minus)}` : ''}`),
     fact('Refused alone', r.refused ? shareOf(r.refused_alone, r.refused) : '–', 'no other rule refused'),
     fact('Retry-After obeyed', ended ? shareOf(e.obeyed, ended) : '–', `${count(e.obeyed)} obeyed, ${count(e.early)} early, ${count(e.gave_up)} gave up${e.left_out ? `, ${count(e.left_out)} left out` : ''}`),
-    fact('Most asked by one client', percent(r.max_fill), 'of the limit'),
+    fact('Most asked by one client', percent(r.max_fill), r.max_fill > 1 ? 'of the limit: what was refused counts, too' : 'of the limit'),
     fact('Near, soft', count(r.near + r.soft), 'requests that passed'),
     r.banned ? fact('Refused by its ban', count(r.banned)) : null,
     r.errors ? fact('Errors', count(r.errors), 'of if and cost') : null,
@@ -38,6 +38,15 @@ function sampledNote(r) {
   const from = new Date(r.sampled_from).getTime();
   if (Math.abs(from - new Date(r.from).getTime()) < 60_000) return null;
   return h('p', { class: 'sub' }, `What is told of clients is of the last ${span(Math.max(1, Math.round((Date.now() - from) / 1000)))}.`);
+}
+
+/**
+ * laterNote says which nodes count the rule from a later time on.
+ * @param {Api.Rule & {nodes: Api.Nodes}} r
+ */
+function laterNote(r) {
+  const list = (r.nodes.apart?.later ?? []).filter((x) => !x.rule || (x.rule === r.name && x.domain === r.domain));
+  return list.length ? h('p', { class: 'sub ink-near' }, list.map((x, i) => [i ? '; ' : '', visible(x.node), x.rule ? ' has this rule since ' : ' counts since ', when(x.since)]), ': it counted anew then.') : null;
 }
 
 /** @param {Api.Verdict} v */
@@ -152,7 +161,7 @@ export async function show(ctx, root) {
       h('p', { class: 'sub' }, `${r.file ? `${visible(r.file)}:${r.line} · ` : ''}in force for ${ago(r.since)}${v ? ` · ${v.confidence} confidence` : ''}${since ? ` · figures ${since}` : ''}`),
       v ? verdictPart(v) : h('p', { class: 'lead' }, 'Nothing can be said of it yet.'),
       (r.verdicts ?? []).slice(1).map((x) => h('p', { class: 'sub' }, `Also: ${verdictOf(x.verdict)[0].toLowerCase()}. `, visible(x.sentence))),
-      h('section', { class: 'card' }, facts(r), sampledNote(r)));
+      h('section', { class: 'card' }, facts(r), sampledNote(r), laterNote(r)));
     if (r.series?.t?.length) {
       const step = r.series.t.length > 1 ? r.series.t[1] - r.series.t[0] : 60;
       const series = known(r.series);
@@ -165,7 +174,7 @@ export async function show(ctx, root) {
       caption: 'Limits', rows: r.windows ?? [], none: 'It has no limit.', columns: [
         { title: 'Limit', cell: (w) => [visible(w.allows), h('div', { class: 'sub' }, visible(w.name))] },
         { title: 'Refused', number: true, cell: (w) => count(w.refused) },
-        { title: 'Fullest client', number: true, cell: (w) => percent(w.max_fill) }],
+        { title: 'Most asked', number: true, cell: (w) => percent(w.max_fill) }],
     }));
     drawTop();
     const single = (r.windows?.length ?? 0) < 2;

@@ -28,7 +28,7 @@ export function rulesTable(ctx, rules, sort, sorted) {
       { title: 'Fullest of each client', cell: (r) => fillSmall(r.fill ?? []) },
       { title: 'Requests', number: true, by: sort === undefined ? undefined : (r) => r.met, cell: (r) => count(r.met) },
       { title: 'Refused', number: true, by: sort === undefined ? undefined : (r) => (r.refused + r.would_refuse) / (r.met || 1), cell: (r) => [r.mode === 'shadow' ? `would ${shareOf(r.would_refuse, r.met)}` : shareOf(r.refused, r.met), h('div', { class: 'sub' }, count(r.mode === 'shadow' ? r.would_refuse : r.refused))] },
-      { title: 'Of them good', number: true, by: sort === undefined ? undefined : (r) => (r.refused ? r.good.refused / r.refused : 0), cell: (r) => (r.refused && r.good.confidence ? [shareOf(r.good.refused, r.refused), h('div', { class: 'sub' }, plural(r.good.keys, 'client'))] : '–') },
+      { title: 'Of them good', number: true, by: sort === undefined ? undefined : (r) => (r.good.of ? r.good.refused / r.good.of : 0), cell: (r) => (r.good.of && r.good.confidence ? [shareOf(r.good.refused, r.good.of), h('div', { class: 'sub' }, plural(r.good.keys, 'client'))] : '–') },
       { title: 'Trend', cell: (r) => trend(r.trend, 'Refused') },
     ],
   });
