@@ -74,15 +74,36 @@ func (l *Limiter) match(r *Request, d *Decision, now bool) (undecided, done bool
 		d.refuseCostly(l.orders.Now())
 		return false, true
 	}
+	if l.unknown != nil && !d.Known && r.Cost() >= 0 {
+		d.refuseFor(l.unknown, l.unknown.Limit, l.orders.Now())
+		return false, true
+	}
 	return true, true
 }
 
-// refuseCostly makes d the refusal of d.Matches.TooCostly, at an instant of the Limiter's clock: as
-// of a limit that never admits the request. Nothing is charged.
+// UnknownDomainLimit is the name of the limit, and of its rule, by which DenyUnknownDomains refuses.
+const UnknownDomainLimit = "unknown_domain"
+
+// unknownDomain returns the limit that refuses requests of unknown domains. It is of no rule set.
+func unknownDomain() (*rule.Window, error) {
+	set, err := rule.Of(rule.Spec{Name: UnknownDomainLimit, Allow: "0/s"})
+	if err != nil {
+		return nil, err
+	}
+	return set.Rules()[0].Windows[0], nil
+}
+
+// refuseCostly makes d the refusal of d.Matches.TooCostly.
 func (d *Decision) refuseCostly(now int64) {
 	h := &d.Matches.Hits[0]
+	d.refuseFor(h.Window, h.Limit, now)
+}
+
+// refuseFor makes d a refusal by one window at an instant of the Limiter's clock: as of a limit that
+// never admits the request. Nothing is charged.
+func (d *Decision) refuseFor(w *rule.Window, limit *algo.Limit, now int64) {
 	var fresh algo.State
-	res := LimitResult{Window: h.Window, Result: h.Limit.Check(&fresh, now, algo.Ask{}), Mode: rule.Enforce, Descriptor: -1, Near: true}
+	res := LimitResult{Window: w, Result: limit.Check(&fresh, now, algo.Ask{}), Mode: rule.Enforce, Descriptor: -1, Near: true}
 	res.Allowed, res.Off, res.Remaining, res.RetryAfter = false, false, 0, algo.Never
 	d.Limits = append(d.Limits[:0], res)
 	d.Allowed, d.Time, d.RetryAfter = false, now, algo.Never

@@ -53,7 +53,8 @@ type Decision struct {
 	// the store was not asked.
 	Time   int64
 	Domain string // that was looked up
-	// Known is false if no rule file declares the domain; the request is then allowed.
+	// Known is false if no rule file declares the domain; the request is then allowed, unless
+	// DenyUnknownDomains says otherwise. See UnknownDomain.
 	Known  bool
 	Exempt bool // an exempt entry of the rules applies
 	// Limits are all limits that were met, shadow ones included, in the order of Descriptors or of
@@ -107,6 +108,10 @@ func (d *Decision) Refuses(r *LimitResult) bool {
 func (d *Decision) Warns(r *LimitResult) bool {
 	return d.Allowed && r.Near && r.Mode != rule.Shadow
 }
+
+// UnknownDomain reports whether no rule file declares the domain of the request, as where its name
+// is misspelt: no limit looked at the request then. See DenyUnknownDomains.
+func (d *Decision) UnknownDomain() bool { return !d.Known && d.Rules != nil }
 
 // noCopy makes go vet report copies of a struct that contains one.
 type noCopy struct{}

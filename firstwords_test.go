@@ -20,7 +20,7 @@ var (
 		"log": "internal/server", "max_connections": "internal/wire/listen", "prometheus": "internal/host/load",
 		"proxy_protocol": "internal/wire/listen", "region": "store/regions", "rules": "internal/rulesource",
 		"rules_db": "internal/rulesource/ruledb", "signals": "internal/host/load",
-		"tls": "internal/wire/listen", "trusted_peers": "internal/door/auth",
+		"tls": "internal/wire/listen", "trusted_peers": "internal/door/auth", "unknown_domain": "decide.go",
 	}
 	commandsElsewhere = map[string]string{
 		"grant": "cmd/weir/ban.go", "rules": "cmd/weir/rulesdb.go",

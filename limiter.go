@@ -50,7 +50,8 @@ type Limiter struct {
 	store   Store
 	prompt  store.Prompt // the store, if it is one
 	hooks   Hooks
-	signals Signals // nil for none
+	signals Signals      // nil for none
+	unknown *rule.Window // refuses requests of unknown domains; nil: they pass
 	rules   atomic.Pointer[inForce]
 	mu      sync.Mutex // serialises SetRules
 
@@ -89,6 +90,11 @@ func New(s Store, opts ...Option) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{store: s, hooks: o.hooks, signals: o.signals}
+	if o.denyUnknown {
+		if l.unknown, err = unknownDomain(); err != nil {
+			return nil, err
+		}
+	}
 	l.prompt, _ = s.(store.Prompt) // and not store.As: a store that wraps it would be passed over
 	l.orders = orders.New(l.ordersConfig(&o))
 	l.bans.l, l.grants.l, l.keys.l = l, l, l

@@ -147,6 +147,35 @@ func TestDomains(t *testing.T) {
 	}
 }
 
+// With DenyUnknownDomains a request for a domain that no rule declares is refused for good, whether
+// it asks or peeks, and a refund passes. Known domains, and requests while there are no rules, are
+// as without it.
+func TestDenyUnknownDomains(t *testing.T) {
+	var decided []string
+	l := newLimiter(t, newClock(), weir.DenyUnknownDomains(), weir.WithHooks(weir.Hooks{Decided: func(_ *weir.Request, d *weir.Decision) {
+		decided = append(decided, strings.Join(d.LimitedBy(nil), ","))
+	}}))
+	if d := allow(t, l, weir.Request{Domain: "other", Hits: 1}); !d.Allowed || d.UnknownDomain() {
+		t.Errorf("without rules: %+v", d)
+	}
+	l.SetRules(load(t, "domain: shop\nlimits: [{name: one, per: [user], allow: 1/min, algorithm: sliding_log}]"))
+	for _, r := range []weir.Request{{Domain: "other", Hits: 1}, {Domain: "other", Peek: true}} {
+		d := allow(t, l, r)
+		if d.Allowed || !d.UnknownDomain() || d.RetryAfter != algo.Never || d.ID == 0 || d.Nearest() == nil || d.Nearest().Window.Name != weir.UnknownDomainLimit {
+			t.Errorf("%+v: %+v", r, d)
+		}
+	}
+	if d := allow(t, l, weir.Request{Domain: "other", Hits: -1}); !d.Allowed || !d.UnknownDomain() {
+		t.Errorf("a refund: %+v", d)
+	}
+	if d := allow(t, l, weir.Request{Domain: "shop", Hits: 1, Attributes: weir.Map{"user": "ada"}}); !d.Allowed || d.UnknownDomain() {
+		t.Errorf("a known domain: %+v", d)
+	}
+	if want := []string{"", weir.UnknownDomainLimit, weir.UnknownDomainLimit, "", ""}; !slices.Equal(decided, want) {
+		t.Errorf("hooks heard of %q", decided)
+	}
+}
+
 func TestAllOrNothing(t *testing.T) {
 	c := newClock()
 	l := newLimiter(t, c, weir.WithRules(load(t, `

@@ -28,6 +28,8 @@ type options struct {
 	signals Signals // nil for none
 	bans    BanOptions
 	clock   func() int64
+
+	denyUnknown bool
 }
 
 // WithRules puts a rule set in force. Package rule/file reads one from rule files (file.Load).
@@ -102,6 +104,13 @@ func (l LimitOption) Ban(b rule.Ban) LimitOption {
 func (l LimitOption) apply(o *options) error {
 	o.limits = append(o.limits, l.spec)
 	return nil
+}
+
+// DenyUnknownDomains refuses requests for a domain that no rule in force declares, by a limit with
+// the name UnknownDomainLimit. Without it they pass, and Decision.UnknownDomain reports them. While
+// no rules are in force at all, requests pass.
+func DenyUnknownDomains() Option {
+	return option(func(o *options) error { o.denyUnknown = true; return nil })
 }
 
 // WithHooks sets the hooks.

@@ -21,7 +21,12 @@ import (
 // header is the metadata of the answer to a call that passed; nil for none.
 func (g *Gate) header(c *call) metadata.MD {
 	nearest := c.decision.Nearest()
-	if g.o.NoHeaders || nearest == nil {
+	switch {
+	case g.o.NoHeaders:
+		return nil
+	case nearest == nil && c.decision.UnknownDomain():
+		return metadata.MD{"ratelimit-warning": {answer.UnknownDomain}}
+	case nearest == nil:
 		return nil
 	}
 	return headers(&c.decision, nearest)
@@ -46,9 +51,12 @@ func headers(d *weir.Decision, nearest *weir.LimitResult) metadata.MD {
 	return md
 }
 
-// warning names the limits that are near to refusing: `near_limit; limit="name"` each; "" if there
-// are none.
+// warning is unknown_domain, or names the limits that are near to refusing: `near_limit;
+// limit="name"` each; "" if there is nothing to warn of.
 func warning(d *weir.Decision) string {
+	if d.UnknownDomain() {
+		return answer.UnknownDomain
+	}
 	var list []string
 	for i := range d.Limits {
 		if l := &d.Limits[i]; d.Warns(l) {

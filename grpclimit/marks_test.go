@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -13,6 +14,24 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/grpclimit"
 )
+
+// A call for a domain that no rule declares says so, whether it passes or is refused.
+func TestUnknownDomain(t *testing.T) {
+	const rules = "domain: shop\nlimits: [{ name: daily, per: [user], allow: 4/day }]\n"
+	domain := grpclimit.Options{Identity: byUser, Domain: "shopp"}
+	var header metadata.MD
+	if _, err := serve(t, limiter(t, rules), domain).Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Header(&header)); err != nil {
+		t.Fatal(err)
+	}
+	if got := first(header, "ratelimit-warning"); got != "unknown_domain" {
+		t.Errorf("a call that passes: %v", header)
+	}
+	var trailer metadata.MD
+	_, err := serve(t, limiter(t, rules, weir.DenyUnknownDomains()), domain).Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Trailer(&trailer))
+	if got := first(trailer, "ratelimit-warning"); status.Code(err) != codes.ResourceExhausted || got != "unknown_domain" {
+		t.Errorf("a refusal: %v %v", err, trailer)
+	}
+}
 
 // A client is told that it comes near a limit, and that it is above it, before it is refused; and
 // the refusal has the id of the decision.

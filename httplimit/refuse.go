@@ -199,6 +199,9 @@ func refusalWords(d *weir.Decision, near *weir.LimitResult) (what, when string) 
 	if r := d.Matches.TooCostly; r != nil {
 		return `The limit "` + r.Name + `" takes too long to look at all of this request.`, "Send fewer or shorter headers and parameters."
 	}
+	if d.UnknownDomain() {
+		return `No rules are there for the domain "` + answer.Printable(d.Domain) + `".`, ""
+	}
 	var b strings.Builder
 	b.WriteString(`The limit "`)
 	b.WriteString(near.Window.Name)

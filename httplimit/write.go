@@ -24,8 +24,8 @@ import (
 // X-RateLimit-Limit, -Remaining and -Reset speak of Decision.Nearest, and so do RateLimit-Limit,
 // -Remaining and -Reset. RateLimit-Policy and RateLimit have one item for each enforcing limit that
 // was met. With any family, X-RateLimit-Soft says "exceeded" when a limit admitted the request in
-// its soft margin, X-RateLimit-Warning names those that are near to refusing, and on a refusal
-// X-RateLimit-Decision is its id. All times are whole seconds, rounded up.
+// its soft margin, X-RateLimit-Warning names those that are near to refusing, or says
+// unknown_domain (Decision.UnknownDomain), and on a refusal X-RateLimit-Decision is its id. All times are whole seconds, rounded up.
 // docs/reference/headers.md describes each field.
 func (f Headers) Write(h http.Header, d *weir.Decision) { f.write(h, d) }
 
@@ -33,6 +33,10 @@ func (f Headers) Write(h http.Header, d *weir.Decision) { f.write(h, d) }
 func (f Headers) write(h http.Header, d *weir.Decision) (said bool) {
 	near := d.Nearest()
 	if near == nil {
+		if d.UnknownDomain() && f.effective() != Off {
+			h[hdrWarning] = append(h[hdrWarning], answer.UnknownDomain)
+			return true
+		}
 		return false
 	}
 	f = f.effective()

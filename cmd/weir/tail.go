@@ -185,7 +185,7 @@ func decisionLine(d *recent.Entry) string {
 	} else if d.Door != "" {
 		parts = append(parts, "by "+human.Visible(d.Door))
 	}
-	for i := range d.Limits {
+	for i := range d.Limits { // the first one made the outcome
 		if l := &d.Limits[i]; i == 0 || l.Refuses {
 			if l.Key != "" {
 				parts = append(parts, human.Visible(l.Key))

@@ -79,7 +79,7 @@ headers: [x-delta, draft11]                 # or off
 // effect, and none is forgotten here.
 func TestConfigWays(t *testing.T) {
 	values := map[string]string{
-		"rules": "elsewhere", "rules_db.cache": "x/rules.cache", "rules_db.every": "700ms", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "store.timeout": "2s",
+		"rules": "elsewhere", "rules_db.cache": "x/rules.cache", "rules_db.every": "700ms", "unknown_domain": "deny", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "store.timeout": "2s",
 		"store.deadline": "5ms", "store.max_deadline": "700ms", "store.remember_refusals": "0s", "store.heartbeat": "3s", "redis.leases.max_keys": "7", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
 		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "resp.max_memory": "9MiB", "resp.idle": "7s", "listen.admin": ":0", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "default_domain": "shop", "forward_auth.dedupe": "true",
 		"region": "eu", "regions.weights": "eu=2,us=1", "regions.stores": "us=redis://peer@us.example:6380",

@@ -132,7 +132,8 @@ type example struct {
 // exampleRequest finds the first rule that sample values meet, and prefers one that requests at
 // every door can meet. It is nil if there is none.
 func exampleRequest(set *rule.Set) *example {
-	var found *example
+	var found *example   // by a descriptor
+	var failing *example // an expression fails on it
 	var m rule.Matches
 	meets := func(q rule.Query, r *rule.Rule) bool {
 		set.Match(&q, &m)
@@ -142,22 +143,72 @@ func exampleRequest(set *rule.Set) *example {
 		if r.Unlimited || len(r.Windows) == 0 || r.Windows[0].Limit == nil {
 			continue
 		}
-		attributes := sampleAttributes(r)
-		values := rule.Map{}
-		descriptor := rule.Descriptor{}
+		for _, attributes := range samplesOf(r, set) {
+			if meets(rule.Query{Domain: r.Domain, Attributes: rule.Pairs(attributes)}, r) {
+				if m.CELErrors == 0 {
+					return &example{r, attributes, true}
+				}
+				failing = cmp.Or(failing, &example{r, attributes, true})
+			}
+		}
+		if found != nil {
+			continue
+		}
+		attributes, descriptor := sampleAttributes(r), rule.Descriptor{}
 		for _, a := range attributes {
-			values[a.Name] = a.Value
 			descriptor.Entries = append(descriptor.Entries, rule.Entry{Key: a.Name, Value: a.Value})
 		}
-		if meets(rule.Query{Domain: r.Domain, Attributes: values}, r) {
-			return &example{r, attributes, true}
-		}
-		if found == nil && meets(rule.Query{Domain: r.Domain, Descriptors: []rule.Descriptor{descriptor}}, r) {
+		if meets(rule.Query{Domain: r.Domain, Descriptors: []rule.Descriptor{descriptor}}, r) {
 			found = &example{rule: r, attributes: attributes}
 		}
 	}
-	return found
+	return cmp.Or(found, failing)
 }
+
+// samplesOf makes requests that may meet r, the shortest first: with the attributes of its when and
+// per, with those that its expressions read, too, and with all that expressions of the domain read.
+// A value that only an expression reads is a number in some, and a name in the others.
+func samplesOf(r *rule.Rule, set *rule.Set) (samples [][]rule.Pair) {
+	plain := sampleAttributes(r)
+	samples = append(samples, plain)
+	domain := slices.DeleteFunc(slices.Clone(set.Rules()), func(o *rule.Rule) bool { return o.Domain != r.Domain })
+	for _, rules := range [][]*rule.Rule{{r}, domain} {
+		names := readByExpressions(rules)
+		for _, value := range []string{"1", sampleName} {
+			more := slices.Clone(plain)
+			for _, name := range names {
+				if !slices.ContainsFunc(more, func(a rule.Pair) bool { return a.Name == name }) {
+					more = append(more, rule.Pair{Name: name, Value: cmp.Or(sampleValues[name], value)})
+				}
+			}
+			samples = append(samples, more)
+		}
+	}
+	return samples
+}
+
+// readByExpressions returns the attributes that the conditions and costs of rules read.
+func readByExpressions(rules []*rule.Rule) (names []string) {
+	for _, r := range rules {
+		if r.Exprs == nil {
+			continue
+		}
+		for _, e := range []rule.Reader{r.Exprs.If, r.Exprs.Cost} {
+			if e != nil {
+				read, _ := e.Reads()
+				names = append(names, read...)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// sampleValues are the values of attributes that mean the same everywhere; sampleName is the value
+// of the others.
+var sampleValues = map[string]string{"ip": "192.0.2.1", "remote_address": "192.0.2.1", "path": "/", "method": "GET", "host": "example.com"}
+
+const sampleName = "ada"
 
 // sampleAttributes makes values that look as if they met r. Whether they do, Match knows.
 func sampleAttributes(r *rule.Rule) (attributes []rule.Pair) {
@@ -168,8 +219,7 @@ func sampleAttributes(r *rule.Rule) (attributes []rule.Pair) {
 			attributes = append(attributes, rule.Pair{Name: name, Value: value})
 		}
 	}
-	samples := map[string]string{"ip": "192.0.2.1", "remote_address": "192.0.2.1", "path": "/", "method": "GET", "host": "example.com"}
-	sample := func(name string) string { return cmp.Or(samples[name], "ada") }
+	sample := func(name string) string { return cmp.Or(sampleValues[name], sampleName) }
 	if r.Lyft != nil {
 		for _, e := range r.Lyft.Path {
 			add(e.Key, cmp.Or(strings.ReplaceAll(e.Value, "*", "x"), sample(e.Key)))

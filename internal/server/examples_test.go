@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -30,7 +31,13 @@ descriptors:
     value: marketing
     descriptors: [{ key: to_number, rate_limit: { unit: day, requests_per_unit: 5 } }]`,
 			"message_type_marketing.to_number message_type=marketing to_number=ada"},
-		"exempt": {"exempt: { ip: 192.0.2.0/24 }\nlimits: [{ name: a, per: [ip], allow: 5/min }]", ""},
+		"a cost":      {"limits: [{ name: a, per: [user], cost: int(attr.tokens), allow: 100/min }]", "a user=ada tokens=1"},
+		"a condition": {"limits: [{ name: a, per: [user], if: attr.plan.startsWith('a'), allow: 100/min }]", "a user=ada plan=ada"},
+		"the cost of another rule": {`limits:
+  - { name: a, per: [ip], allow: 5/min }
+  - { name: b, per: [ip], cost: int(attr.tokens), allow: 100/min }`, "a ip=192.0.2.1 tokens=1"},
+		"a failing expression": {`limits: [{ name: a, per: [user], cost: "int('x' + attr.size)", allow: 5/min }]`, "a user=ada"},
+		"exempt":               {"exempt: { ip: 192.0.2.0/24 }\nlimits: [{ name: a, per: [ip], allow: 5/min }]", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set, _, err := file.Load([]file.Source{{Name: "a.yaml", Data: []byte(c.rules)}}, file.Options{})
@@ -39,6 +46,11 @@ descriptors:
 			}
 			got := ""
 			if e := exampleRequest(set); e != nil {
+				var m rule.Matches
+				set.Match(&rule.Query{Domain: e.rule.Domain, Attributes: rule.Pairs(e.attributes)}, &m)
+				if failing := name == "a failing expression"; m.CELErrors > 0 != failing {
+					t.Errorf("%d expressions fail on it", m.CELErrors)
+				}
 				got = e.rule.Name
 				for _, a := range e.attributes {
 					got += fmt.Sprintf(" %s=%s", a.Name, a.Value)

@@ -30,11 +30,16 @@ func (p *program) openLimiter(context.Context) (err error) {
 	if p.tracer() != nil { // the last one: it adds the id that another one may give
 		hooks = append(hooks, p.otel.Tracer().Hooks())
 	}
-	p.limiter, err = weir.New(p.metrics.Store(p.tracedStore(p.storage.Store)),
+	options := []weir.Option{
 		weir.WithRules(p.atStart),
 		weir.WithSignals(p.signals),
 		weir.WithBans(weir.BanOptions{Changed: p.banChanged}),
-		weir.WithHooks(weir.JoinHooks(hooks...)))
+		weir.WithHooks(weir.JoinHooks(hooks...)),
+	}
+	if p.c.denyUnknown {
+		options = append(options, weir.DenyUnknownDomains())
+	}
+	p.limiter, err = weir.New(p.metrics.Store(p.tracedStore(p.storage.Store)), options...)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/util/sparselog"
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/postgres"
@@ -26,7 +27,12 @@ func (p *program) openMetrics(context.Context) error {
 		NFTables: p.firewall.stats,
 		Detailed: p.c.detailed,
 		UnknownDomain: func(domain string) {
-			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", sparselog.Excerpt(domain))
+			near := ""
+			if set, _ := p.limiter.Rules(); set != nil {
+				near = suggest.Nearest(domain, set.Domains())
+			}
+			p.log.Warn("requests come in for a domain that no rule file declares"+DidYouMean(near)+"; they are "+p.verdictOnUnknown(),
+				"domain", sparselog.Excerpt(domain))
 		},
 		TooCostly: func(r *rule.Rule) {
 			if n := p.costly.Due(time.Minute); n > 0 {

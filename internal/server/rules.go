@@ -35,6 +35,15 @@ var rulesSettings = []setting{
 	{path: "rules_db.every", value: "5s",
 		help: "how often a node looks into the database of rules where no message comes",
 		set:  toDuration(100*time.Millisecond, func(c *Config) *time.Duration { return &c.ruleEvery })},
+	{path: "unknown_domain", value: "allow",
+		help: "requests for a domain that no rule file declares: allow, or deny; each answer says so",
+		set: text(func(c *Config, s string) error {
+			if s != "allow" && s != "deny" {
+				return fmt.Errorf("%q must be allow or deny", s)
+			}
+			c.denyUnknown = s == "deny"
+			return nil
+		})},
 }
 
 // ruleConfig is the configuration of where rules come from.
@@ -44,6 +53,8 @@ type ruleConfig struct {
 	Database  *ruledb.Address // of rules; nil for a folder or a file
 	ruleCache string          // file for the rules of the database; "" for none
 	ruleEvery time.Duration   // between two looks into it
+
+	denyUnknown bool // requests for unknown domains
 }
 
 // ruleSource is where the rules in force come from. Safe for concurrent use.

@@ -6,6 +6,7 @@ import (
 	doors "github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/internal/util/human"
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -26,10 +27,32 @@ func (c *Config) LintOptions() file.LintOptions {
 
 // warnOfRules warns of rules that ask for more than this server does.
 func (p *program) warnOfRules(set *rule.Set) {
+	p.warnOfDomains(set)
 	p.warnOfLacking(set)
 	p.warnOfLeases(set)
 	p.warnOfQuotas(set)
 	p.warnOfRegions(set)
+}
+
+// warnOfDomains warns of domains that the configuration names and no rule file declares.
+func (p *program) warnOfDomains(set *rule.Set) {
+	for _, at := range []struct{ setting, domain string }{
+		{"http.domain", p.c.http.Domain}, {"resp.domain", p.c.resp.Domain}, {"spoe.domain", p.c.spoe.Domain},
+		{"forward_auth.domain", p.c.forwardAuth.Domain}, {"proxy.domain", p.c.proxy.Domain},
+	} {
+		if at.domain != "" && !set.HasDomain(at.domain) {
+			p.log.Warn(at.setting+" names a domain that no rule file declares"+DidYouMean(suggest.Nearest(at.domain, set.Domains()))+
+				"; its requests are "+p.verdictOnUnknown(), "domain", at.domain)
+		}
+	}
+}
+
+// verdictOnUnknown says what happens to requests for a domain that no rule file declares.
+func (p *program) verdictOnUnknown() string {
+	if p.c.denyUnknown {
+		return "refused"
+	}
+	return "allowed"
 }
 
 // warnOfIdentity warns of rules that count by an attribute which the configuration's identity takes

@@ -175,7 +175,7 @@ var configKeys = []string{
 	"admin", "audit", "auth", "client_ip", "cors", "decisions", "default_domain", "defer", "drain", "fields", "forward_auth", "headers", "identity",
 	"insight", "jwt",
 	"limits", "listen", "log", "max_connections", "memory", "metrics", "nodes", "otel", "overload", "prometheus", "proxy", "proxy_protocol",
-	"redis", "region", "regions", "resp", "rlqs", "rls", "rules", "rules_db", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers",
+	"redis", "region", "regions", "resp", "rlqs", "rls", "rules", "rules_db", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers", "unknown_domain",
 }
 
 // configurationKeys are the first keys of a mapping that is a server's configuration, for a

@@ -255,14 +255,8 @@ func (s *State) decisions() []*recent.Entry {
 	return list
 }
 
-// mainLimit returns the limit that represents a decision: the first that refuses, or else the
-// first.
-func mainLimit(d *recent.Entry) recent.Limit {
-	if len(d.Limits) == 0 {
-		return recent.Limit{}
-	}
-	return d.Limits[0]
-}
+// mainLimit returns the limit that made the outcome of a decision; an empty one if it met none.
+func mainLimit(d *recent.Entry) recent.Limit { return *cmp.Or(d.Main(), &recent.Limit{}) }
 
 // Press handles a key, by bubbletea's name for it. page is how many rows a page has.
 func (s *State) Press(key string, page int) Act {

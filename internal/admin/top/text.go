@@ -21,6 +21,9 @@ func text(s *State) string {
 	fmt.Fprintf(&b, "clients %d, refused %d, since %s; near a limit %d\n", o.Clients, o.ClientsRefused,
 		o.SampledFrom.UTC().Format(time.RFC3339), o.Near)
 	fmt.Fprintf(&b, "per second %s, p99 %s\n", decimal(o.PerSecond), short(o.P99))
+	if u := o.UnknownDomain; u != nil {
+		b.WriteString(u.Sentence() + "\n")
+	}
 	for i := range o.NeedsALook {
 		v := &o.NeedsALook[i]
 		fmt.Fprintf(&b, "needs a look: %s/%s %s: %s\n", human.Visible(v.Domain), human.Visible(v.Rule),

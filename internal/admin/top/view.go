@@ -121,6 +121,9 @@ func (s *State) header(width int) []string {
 			second += " " + styled(j.style, j.mark+" "+human.Visible(v.Rule)+" "+j.words) + " "
 		}
 	}
+	if u := o.UnknownDomain; u != nil {
+		lines = append(lines, styled(red, u.Sentence()))
+	}
 	lines = append(lines, second)
 	lines = append(lines, s.trouble()...)
 	return append(lines, "")

@@ -45,10 +45,16 @@ func appendRateLimits(dst []byte, d *weir.Decision, left, window string) []byte 
 	return dst
 }
 
-// AppendWarning appends the value of X-RateLimit-Warning, a list of tokens: `near_limit;
-// limit="name"` for each enforcing limit that is near to refusing (weir.LimitResult.Warns). It
-// appends nothing if there are none, or d is a refusal.
+// UnknownDomain is what answers say where no rule file declares the domain of the request.
+const UnknownDomain = "unknown_domain"
+
+// AppendWarning appends the value of X-RateLimit-Warning, a list of tokens: UnknownDomain, or
+// `near_limit; limit="name"` for each enforcing limit that is near to refusing
+// (weir.Decision.Warns). It appends nothing if there is nothing to warn of.
 func AppendWarning(dst []byte, d *weir.Decision) []byte {
+	if d.UnknownDomain() {
+		return append(dst, UnknownDomain...)
+	}
 	start := len(dst)
 	for i := range d.Limits {
 		if lr := &d.Limits[i]; d.Warns(lr) {

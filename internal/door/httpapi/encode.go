@@ -19,6 +19,9 @@ func appendDecision(b []byte, d *weir.Decision, names []string, margins []margin
 		b = append(b, `{"allowed":false,"domain":`...)
 	}
 	b = answer.AppendJSON(b, d.Domain)
+	if d.UnknownDomain() {
+		b = append(b, `,"unknown_domain":true`...)
+	}
 	b = append(b, `,"limited_by":[`...)
 	for i, name := range names {
 		if i > 0 {

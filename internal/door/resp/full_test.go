@@ -41,7 +41,7 @@ func TestLimitFull(t *testing.T) {
 	// slots.
 	marks := func(answer []rueidis.RedisMessage) string {
 		t.Helper()
-		if len(answer) != 10 {
+		if len(answer) != 11 {
 			t.Fatalf("%d parts: %v", len(answer), answer)
 		}
 		allowed, _ := answer[0].AsInt64()
@@ -91,7 +91,7 @@ func TestLimitFull(t *testing.T) {
 	}
 }
 
-// redis-cli prints the four more, and gives a slot back.
+// redis-cli prints the five more, and gives a slot back.
 func TestLimitFullByCLI(t *testing.T) {
 	cli, err := exec.LookPath("redis-cli")
 	if err != nil {
@@ -108,7 +108,7 @@ func TestLimitFullByCLI(t *testing.T) {
 		return strings.TrimSpace(string(out))
 	}
 	lines := strings.Split(run("WEIR.LIMIT", "shop", "1", "path", "/slots", "FULL"), "\n")
-	slot := lines[len(lines)-1]
+	slot := lines[len(lines)-2]
 	if got := run("WEIR.RELEASE", slot); got != "1" {
 		t.Errorf("released %q of %q: %s", slot, lines, got)
 	}

@@ -139,14 +139,15 @@ func (a *asker) follow() {
 }
 
 // appendDecision answers WEIR.LIMIT: allowed, limit, remaining, retry_after, reset_after, names of
-// the limits that refused. Times are in ms, rounded up. With FULL there are four more: soft
-// exceeded, near the limit, the id of a refusal, and slots to give back.
+// the limits that refused. Times are in ms, rounded up. With FULL there are five more: soft
+// exceeded, near the limit, the id of a refusal, slots to give back, and that no rule file declares
+// the domain.
 func (a *asker) appendDecision(dst []byte, full bool) []byte {
 	d := &a.decision
 	near := d.Nearest()
 	parts := 6
 	if full {
-		parts = 10
+		parts = 11
 	}
 	dst = append(appendArray(dst, parts), ":0\r\n"...)
 	if d.Allowed {
@@ -172,8 +173,8 @@ func (a *asker) appendDecision(dst []byte, full bool) []byte {
 }
 
 // appendMarks appends what FULL adds: whether the request was admitted above a limit or near one,
-// the id of a refusal ("" without one), and the slots of concurrency limits that WEIR.RELEASE
-// takes.
+// the id of a refusal ("" without one), the slots of concurrency limits that WEIR.RELEASE takes,
+// and whether the domain is unknown.
 func appendMarks(dst []byte, d *weir.Decision) []byte {
 	dst = appendFlag(appendFlag(dst, d.SoftExceeded()), d.NearLimit())
 	id := ""
@@ -193,7 +194,7 @@ func appendMarks(dst []byte, d *weir.Decision) []byte {
 			dst = appendBulk(dst, slot)
 		}
 	}
-	return dst
+	return appendFlag(dst, d.UnknownDomain())
 }
 
 func appendFlag(dst []byte, is bool) []byte {

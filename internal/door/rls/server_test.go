@@ -71,8 +71,8 @@ limits:
 		{"d: a=4; z=1; q=1", "L=0 R=0 S=86400 X-RateLimit-Decision=ID"}, // but no quota
 		{"d+2: s=1", "L=2 R=0 S=60 X-RateLimit-Warning=near_limit; limit=\"s\""},
 		{"d+3: s=1", "L=2 R=0 S=60 X-RateLimit-Soft=exceeded X-RateLimit-Warning=near_limit; limit=\"s\""},
-		{"d: x=1", ""},                    // nothing counted
-		{"elsewhere: a=1", ""},            // nor here
+		{"d: x=1", ""}, // nothing counted
+		{"elsewhere: a=1", "X-RateLimit-Warning=unknown_domain"},
 		{"d: x=1; b=5", "L=3 R=2 S=3600"}, // the only one
 		// A second request, behind "then".
 		// not of a, which passes

@@ -175,6 +175,10 @@ func (c *call) passed() {
 	a.bool(varSoft, d.SoftExceeded())
 	if near == nil {
 		for v := varLimit; v < variables; v++ {
+			if v == varWarning && d.UnknownDomain() {
+				a.text(v, answer.UnknownDomain)
+				continue
+			}
 			a.unset(v)
 		}
 		return
@@ -221,7 +225,7 @@ func (c *call) refused(problem string, limitedBy []string) {
 	a.header(varDecision, r.header["X-Ratelimit-Decision"])
 	a.header(varRateLimit, r.header["Ratelimit"])
 	a.header(varPolicy, r.header["Ratelimit-Policy"])
-	a.unset(varWarning)
+	a.header(varWarning, r.header["X-Ratelimit-Warning"])
 	contentType := ""
 	if values := r.header["Content-Type"]; len(values) > 0 {
 		contentType = values[0]

@@ -320,7 +320,7 @@ func TestDomains(t *testing.T) {
 		if v := p.ask("ip", client, "path", "/api/x"); v["limit"] != int64(3) {
 			t.Errorf("%v", v)
 		}
-		if v := p.ask("domain", "nobody", "ip", client, "path", "/api/x"); v["deny"] != false || v["limit"] != nil {
+		if v := p.ask("domain", "nobody", "ip", client, "path", "/api/x"); v["deny"] != false || v["limit"] != nil || v["warning"] != "unknown_domain" {
 			t.Errorf("a domain that no rule knows: %v", v)
 		}
 	})

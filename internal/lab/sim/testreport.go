@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/util/human"
+	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -17,7 +18,11 @@ func ChooseDomain(set *rule.Set, asked, rules, flag string) (string, error) {
 	domains := set.Domains()
 	switch {
 	case asked != "" && !set.HasDomain(asked):
-		return "", fmt.Errorf("the rules of %s hold no domain %q: they hold %s", rules, asked, strings.Join(domains, ", "))
+		meant := ""
+		if near := suggest.Nearest(asked, domains); near != "" {
+			meant = fmt.Sprintf(" (did you mean %q?)", near)
+		}
+		return "", fmt.Errorf("the rules of %s hold no domain %q%s: they hold %s", rules, asked, meant, strings.Join(domains, ", "))
 	case asked != "":
 		return asked, nil
 	case len(domains) == 1:

@@ -9,8 +9,11 @@ package insight
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 	"time"
+
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 // The types in this file are the answers of the admin API, in JSON. They are values: nobody keeps
@@ -36,17 +39,31 @@ type Overview struct {
 	GoodRefused    GoodRefused `json:"good_refused"`
 	// Near is how many clients are near their limit now. Like Clients, it is the number at the rule
 	// that has most.
-	Near        uint64      `json:"near"`
-	PerSecond   float64     `json:"per_second"`   // requests, over the last 10 s
-	P99         float64     `json:"p99"`          // s, of decisions; 0 if not known
-	StoreErrors uint64      `json:"store_errors"` // over the same time
-	Before      *Before     `json:"before"`       // a day earlier; null if not known
-	Series      Series      `json:"series"`
-	Events      []Happening `json:"events"`
-	NeedsALook  []Verdict   `json:"needs_a_look"`
-	Sentences   []string    `json:"sentences"`
+	Near        uint64  `json:"near"`
+	PerSecond   float64 `json:"per_second"`   // requests, over the last 10 s
+	P99         float64 `json:"p99"`          // s, of decisions; 0 if not known
+	StoreErrors uint64  `json:"store_errors"` // over the same time
+	// UnknownDomain is absent if no request was for a domain that no rule file declares.
+	UnknownDomain *UnknownDomain `json:"unknown_domain,omitempty"`
+	Before        *Before        `json:"before"` // a day earlier; null if not known
+	Series        Series         `json:"series"`
+	Events        []Happening    `json:"events"`
+	NeedsALook    []Verdict      `json:"needs_a_look"`
+	Sentences     []string       `json:"sentences"`
 	// Named is the key that a sentence names, as it appears there. Not everybody may see it.
 	Named string `json:"-"`
+}
+
+// UnknownDomain counts requests for domains that no rule file declares. They met no limit.
+type UnknownDomain struct {
+	Requests uint64 `json:"requests"` // in the time of the counts; they are not among Overview.Requests
+	Name     string `json:"name"`     // one of the domains, perhaps cut
+}
+
+// Sentence says it in words.
+func (u *UnknownDomain) Sentence() string {
+	return fmt.Sprintf("%s came for a domain that no rule file declares, such as %s: no limit was asked.",
+		human.Upper(human.Count(u.Requests, "request")), human.Visible(u.Name))
 }
 
 // GoodRefused counts refusals of clients that behave well, since Overview.SampledFrom. They are

@@ -108,15 +108,27 @@ func (e *encoder) encode(b *Buffer, r *weir.Request, d *weir.Decision, m marks) 
 	e.b, e.looks = nil, nil
 }
 
-// limits writes the limits that were met, refusing ones first.
+// weight orders the limits of d for writing: those that refuse, then those that give an admission
+// its outcome, then the rest.
+func weight(d *weir.Decision, l *weir.LimitResult) int {
+	switch {
+	case d.Refuses(l):
+		return 0
+	case d.Allowed && (!l.Allowed || l.Soft || d.Warns(l)):
+		return 1
+	}
+	return 2
+}
+
+// limits writes the limits that were met, those that make the outcome first: not all may fit.
 func (e *encoder) limits(r *weir.Request, d *weir.Decision) {
 	head := len(e.buf)
 	e.buf = append(e.buf, 0, 0, 0)
 	most := e.b.entry * 3 / 4 // leaves room for attributes
 	n, left := 0, 0
-	for _, refusing := range [...]bool{true, false} {
+	for of := range 3 {
 		for i := range d.Limits {
-			if d.Refuses(&d.Limits[i]) != refusing {
+			if weight(d, &d.Limits[i]) != of {
 				continue
 			}
 			before := len(e.buf)

@@ -31,7 +31,9 @@ type Entry struct {
 	// Attributes are the attributes that were read by the rules that the request met. Values may be
 	// cut, and secret ones are hidden.
 	Attributes map[string]string `json:"attributes"`
-	Limits     []Limit           `json:"limits"` // refusing ones first
+	// Limits are the limits that were met. The first one made the outcome (Main); those that refuse
+	// come before the others.
+	Limits []Limit `json:"limits"`
 	// LimitsLeftOut counts limits that were met but did not fit.
 	LimitsLeftOut int `json:"limits_left_out,omitempty"`
 
@@ -183,6 +185,7 @@ func decode(data []byte) (e Entry, ok bool) {
 	for range limits {
 		e.Limits = append(e.Limits, r.limit())
 	}
+	e.putMainFirst()
 	e.Attributes = map[string]string{}
 	for range r.byte() {
 		name := r.text()
@@ -190,6 +193,44 @@ func decode(data []byte) (e Entry, ok bool) {
 	}
 	return e, r.ok
 }
+
+// Main is the limit that made the outcome, or came nearest to making one; nil if none was met.
+func (e *Entry) Main() *Limit {
+	if len(e.Limits) == 0 {
+		return nil
+	}
+	return &e.Limits[0]
+}
+
+// putMainFirst moves the limit that made the outcome to the front. Among several of an admission,
+// and if there is none, that is the fullest. The first that refuses is in front already.
+func (e *Entry) putMainFirst() {
+	made := func(l *Limit) bool { return true }
+	switch e.Outcome {
+	case "denied":
+		return
+	case "shadow_denied":
+		made = func(l *Limit) bool { return l.Mode == modeNames[rule.Shadow] && !l.Allowed }
+	case "soft":
+		made = func(l *Limit) bool { return l.Mode != modeNames[rule.Shadow] && l.Soft }
+	case "near_limit":
+		made = func(l *Limit) bool { return l.Mode != modeNames[rule.Shadow] && l.NearLimit }
+	}
+	main := -1
+	for i := range e.Limits {
+		if l := &e.Limits[i]; made(l) && (main < 0 || l.left() < e.Limits[main].left()) {
+			main = i
+		}
+	}
+	if main > 0 {
+		l := e.Limits[main]
+		copy(e.Limits[1:main+1], e.Limits[:main])
+		e.Limits[0] = l
+	}
+}
+
+// left is the share of the limit that was left.
+func (l *Limit) left() float64 { return float64(l.Remaining) / float64(max(l.Limit, 1)) }
 
 func (r *reader) limit() (l Limit) {
 	flags, mode, algorithm, calendar := r.byte(), r.byte(), r.byte(), r.byte()

@@ -197,6 +197,46 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
+// The limit that made the outcome comes first, wherever its rule stands, and is kept when not all
+// limits fit; where several did or none did, it is the fullest.
+func TestMainLimit(t *testing.T) {
+	const first = `domain: shop
+limits:
+  - { name: wide, per: [user], allow: 1000/min, algorithm: fixed_window }
+  - { name: narrow, per: [user], allow: 100/min, algorithm: fixed_window }
+`
+	many := first
+	for i := range 2 * mostLimits {
+		many += fmt.Sprintf("  - { name: more-%d, allow: 1000/min, algorithm: fixed_window }\n", i)
+	}
+	for _, rules := range []string{first, many} {
+		for outcome, last := range map[string]string{
+			"denied":        "{ name: last, per: [ip], allow: 1/min, algorithm: fixed_window }",
+			"shadow_denied": "{ name: last, per: [ip], allow: 1/min, algorithm: fixed_window, on_limit: shadow }",
+			"soft":          "{ name: last, per: [ip], allow: 1/min, algorithm: fixed_window, throttle: { soft: 100% } }",
+			"near_limit":    "{ name: last, per: [ip], allow: 50/min, algorithm: fixed_window, warn: 4% }",
+			"allowed":       "{ name: last, per: [ip], allow: 2000/min, algorithm: fixed_window }",
+		} {
+			b := newBuffer(t, Options{Sample: 1})
+			l := newLimiter(t, b, new(clock), rules+"  - "+last+"\n")
+			for range 2 {
+				ask(t, l, rule.Map{"user": "ada", "ip": "192.0.2.1"})
+			}
+			e := b.List(Query{N: 1})[0]
+			want := Limit{Name: "last", Key: "ip=192.0.2.1"}
+			if outcome == "allowed" {
+				want = Limit{Name: "narrow", Key: "user=ada"}
+			}
+			if main := e.Main(); e.Outcome != outcome || main.Name != want.Name || main.Key != want.Key {
+				t.Errorf("with %d limits: %s by %s of %s, want %s by %s", len(e.Limits), e.Outcome, main.Name, main.Key, outcome, want.Name)
+			}
+		}
+	}
+	if none := new(Entry).Main(); none != nil {
+		t.Errorf("a decision that met no limit is made by %+v", none)
+	}
+}
+
 // A request of a banned key is told apart from one that a limit refuses.
 func TestBanIsRemembered(t *testing.T) {
 	b, c := newBuffer(t, Options{Sample: -1}), new(clock)

@@ -13,7 +13,7 @@ declare namespace Api {
   interface Overview {
     from: string; to: string; step: number; nodes: Nodes; domain?: string;
     requests: number; refused: number; banned: number; sampled_from: string; clients: number; clients_refused: number; good_refused: Good;
-    near: number; per_second: number; p99: number; store_errors: number; before: { requests: number; refused: number } | null;
+    near: number; per_second: number; p99: number; store_errors: number; unknown_domain?: { requests: number; name: string }; before: { requests: number; refused: number } | null;
     series: Series; events: Happening[] | null; needs_a_look: Verdict[] | null; sentences: string[] | null;
   }
   interface Verdict {

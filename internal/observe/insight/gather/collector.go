@@ -93,6 +93,7 @@ type Collector struct {
 	taken       atomic.Uint64
 	storeErrors atomic.Uint64
 	failed      atomic.Uint64 // expressions that failed for the first time
+	unknown     unknownDomains
 
 	// mu guards the fields below. The deciding path takes it only for the first decisions by a new
 	// rule set, if they come before the RulesChanged hook.
@@ -116,6 +117,8 @@ type Collector struct {
 	era         int64      // the number of the one that goes on
 	errors      countWheel // of the store
 	lastErrs    uint64
+	unknowns    countWheel // requests for unknown domains
+	lastUnknown uint64
 	past        map[pastName][]pastStep // of the history file, until its rules are there
 
 	history *historyFile // nil without one; Run's alone
@@ -137,7 +140,7 @@ func New(o Options) *Collector {
 		o.GoodRefused = 0.001
 	}
 	c := &Collector{o: o, now: o.Now, domains: map[string]*domainState{}, woken: make(chan struct{}, 1),
-		errors: newTally(60, snapshot.MinuteSteps)}
+		errors: newTally(60, snapshot.MinuteSteps), unknowns: newTally(60, snapshot.MinuteSteps)}
 	if c.now == nil {
 		c.now = time.Now
 	}

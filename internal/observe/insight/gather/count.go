@@ -45,6 +45,10 @@ func (c *Collector) count(unix int64) {
 		c.errors.add(unix, n-c.lastErrs)
 		c.lastErrs = n
 	}
+	if n := c.unknown.n.Load(); n != c.lastUnknown {
+		c.unknowns.add(unix, n-c.lastUnknown)
+		c.lastUnknown = n
+	}
 	c.second = unix
 	c.noteSaturation(unix)
 }

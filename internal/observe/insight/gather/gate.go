@@ -263,7 +263,13 @@ var countedOutcome = [observe.Outcomes]outcome{
 
 // decided counts and draws a decision of any kind.
 func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) {
-	if !d.Known || r.Cost() <= 0 && len(r.Descriptors) == 0 {
+	if r.Cost() <= 0 && len(r.Descriptors) == 0 {
+		return
+	}
+	if !d.Known {
+		if d.UnknownDomain() {
+			c.unknown.add(d)
+		}
 		return
 	}
 	t := c.tableFor(d)

@@ -44,6 +44,11 @@ func (c *Collector) snapshot(want snapshot.Want, f func(*ruleState) bool) (s *sn
 		s.Broken = c.o.Broken()
 	}
 	s.StoreErrors += c.errors.sum(s.From, now)
+	if want.Domain == "" {
+		if s.Unknown = c.unknowns.sum(s.From, now); s.Unknown > 0 {
+			s.UnknownDomain = c.unknown.name()
+		}
+	}
 	for _, h := range c.events {
 		if max(h.T, h.Until) >= s.From {
 			s.Events = append(s.Events, h)

@@ -10,7 +10,7 @@ import (
 
 // Version is the first byte of an encoded Snapshot. It grows with every change to the
 // encoding. A node leaves out the snapshots of nodes whose version it does not know.
-const Version = 7
+const Version = 8
 
 // errSnapshot says that bytes are no Snapshot of this version.
 var errSnapshot = errors.New("not a snapshot of insight that this version knows")
@@ -51,9 +51,10 @@ func (c coder) snapshot(s *Snapshot) {
 	c.Int(&s.Step)
 	c.Int(&s.Bytes)
 	c.Float(&s.P99)
-	for _, v := range []*uint64{&s.StoreErrors, &s.Taken, &s.Thinned} {
+	for _, v := range []*uint64{&s.StoreErrors, &s.Taken, &s.Thinned, &s.Unknown} {
 		c.Uint(v)
 	}
+	c.Text(&s.UnknownDomain)
 	c.Text(&s.Broken)
 	pack.Slice(c.Coder, &s.Events, MostEvents, func(h *insight.Happening) {
 		c.Instant(&h.T)

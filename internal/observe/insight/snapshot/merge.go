@@ -60,6 +60,7 @@ func Merge(list ...*Snapshot) *Snapshot {
 		out.Started, out.Time = min(out.Started, x.Started), max(out.Time, x.Time)
 		out.P99 = max(out.P99, x.P99)
 		out.StoreErrors += x.StoreErrors
+		out.Unknown, out.UnknownDomain = out.Unknown+x.Unknown, cmp.Or(out.UnknownDomain, x.UnknownDomain)
 		out.Taken, out.Thinned, out.Bytes = out.Taken+x.Taken, out.Thinned+x.Thinned, out.Bytes+x.Bytes
 		out.Broken = cmp.Or(out.Broken, x.Broken)
 		out.mergeEvents(x.Events)

@@ -46,9 +46,12 @@ type Snapshot struct {
 	Thinned     uint64
 	Bytes       int64
 	Broken      string
-	Events      []insight.Happening
-	Domains     []Domain
-	Rules       []Rule
+	// Unknown counts requests for domains that no rule file declares, such as UnknownDomain.
+	Unknown       uint64
+	UnknownDomain string
+	Events        []insight.Happening
+	Domains       []Domain
+	Rules         []Rule
 }
 
 // Domain is what is known of a domain.

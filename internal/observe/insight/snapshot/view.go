@@ -104,6 +104,10 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 		return cmp.Compare(slices.Index(insight.Verdicts, a.Verdict), slices.Index(insight.Verdicts, b.Verdict))
 	})
 	o.Sentences = append(wrongSentences(&nodes), sentencesOf(s, o, s.covered(begin, over))...)
+	if s.Unknown > 0 { // the limits of none of these were asked: it comes first
+		o.UnknownDomain = &insight.UnknownDomain{Requests: s.Unknown, Name: s.UnknownDomain}
+		o.Sentences = append([]string{o.UnknownDomain.Sentence()}, o.Sentences...)
+	}
 	return o, nil
 }
 

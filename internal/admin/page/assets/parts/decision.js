@@ -12,11 +12,8 @@ export const outcomes = {
   allowed: ['admitted', 'good'],
 };
 
-/** main is the limit that matters most: the first that refuses, or the fullest. @param {Api.Decision} d */
-export function mainLimit(d) {
-  const limits = d.limits ?? [];
-  return limits.find((l) => l.refuses) ?? limits.find((l) => !l.allowed) ?? [...limits].sort((a, b) => a.remaining / (a.limit || 1) - b.remaining / (b.limit || 1))[0];
-}
+/** mainLimit is the limit that made the outcome; a server puts it first. @param {Api.Decision} d */
+export const mainLimit = (d) => d.limits?.[0];
 
 /** @type {Record<string, string>} */
 const passed = { shadow_denied: 'shadow', soft: 'soft', near_limit: 'near' };
