@@ -25,8 +25,8 @@ import (
 // -Remaining and -Reset. RateLimit-Policy and RateLimit have one item for each enforcing limit that
 // was met. With any family, X-RateLimit-Soft says "exceeded" when a limit admitted the request in
 // its soft margin, X-RateLimit-Warning names those that are near to refusing, or says
-// unknown_domain (Decision.UnknownDomain), and on a refusal X-RateLimit-Decision is its id. All times are whole seconds, rounded up.
-// docs/reference/headers.md describes each field.
+// unknown_domain (Decision.UnknownDomain), and on a refusal X-RateLimit-Decision is its id. All
+// times are whole seconds, rounded up. docs/reference/headers.md describes each field.
 func (f Headers) Write(h http.Header, d *weir.Decision) { f.write(h, d) }
 
 // write is Write; said is false if d met no enforcing limit, or f writes no more than Retry-After.
@@ -34,7 +34,7 @@ func (f Headers) write(h http.Header, d *weir.Decision) (said bool) {
 	near := d.Nearest()
 	if near == nil {
 		if d.UnknownDomain() && f.effective() != Off {
-			h[hdrWarning] = append(h[hdrWarning], answer.UnknownDomain)
+			h[limitfields.Warning] = append(h[limitfields.Warning], answer.UnknownDomain)
 			return true
 		}
 		return false

@@ -34,16 +34,11 @@ func (p *program) warnOfRules(set *rule.Set) {
 	p.warnOfRegions(set)
 }
 
-// warnOfDomains warns of domains that the configuration names and no rule file declares.
+// warnOfDomains warns where the configuration names a domain that no rule file declares.
 func (p *program) warnOfDomains(set *rule.Set) {
-	for _, at := range []struct{ setting, domain string }{
-		{"http.domain", p.c.http.Domain}, {"resp.domain", p.c.resp.Domain}, {"spoe.domain", p.c.spoe.Domain},
-		{"forward_auth.domain", p.c.forwardAuth.Domain}, {"proxy.domain", p.c.proxy.Domain},
-	} {
-		if at.domain != "" && !set.HasDomain(at.domain) {
-			p.log.Warn(at.setting+" names a domain that no rule file declares"+DidYouMean(suggest.Nearest(at.domain, set.Domains()))+
-				"; its requests are "+p.verdictOnUnknown(), "domain", at.domain)
-		}
+	if domain := p.c.domain; domain != "" && !set.HasDomain(domain) {
+		p.log.Warn("default_domain names a domain that no rule file declares"+
+			DidYouMean(suggest.Nearest(domain, set.Domains()))+"; its requests are "+p.verdictOnUnknown(), "domain", domain)
 	}
 }
 

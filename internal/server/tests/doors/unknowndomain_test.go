@@ -30,7 +30,7 @@ func TestUnknownDomain(t *testing.T) {
 	rules := servertest.RulesFile(t, "domain: shop\nlimits: [{ name: all, per: [user], allow: 1/day }]\n")
 	for _, setting := range []string{"allow", "deny"} {
 		p := servertest.Start(t, "serve", "--rules="+rules, "--unknown-domain="+setting, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL,
-			"--proxy-domain=shopp", "--rls-response-headers=true", "--client-ip-trusted-proxies=127.0.0.1")
+			"--default-domain=shopp", "--rls-response-headers=true", "--client-ip-trusted-proxies=127.0.0.1")
 		allowed := setting == "allow"
 		status := map[bool]int{true: 200, false: 429}[allowed]
 		verdict := map[bool]string{true: "allowed", false: "refused"}[allowed]
@@ -112,7 +112,7 @@ func TestUnknownDomain(t *testing.T) {
 			t.Errorf("%s: resp: %v", setting, parts)
 		}
 		for _, line := range []string{
-			`proxy.domain names a domain that no rule file declares; did you mean \\"shop\\"\?; its requests are ` + verdict,
+			`default_domain names a domain that no rule file declares; did you mean \\"shop\\"\?; its requests are ` + verdict,
 			`requests come in for a domain that no rule file declares; did you mean \\"shop\\"\?; they are ` + verdict + `" domain=shopp`,
 		} {
 			p.Stderr.Await(t, line)
