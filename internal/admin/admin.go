@@ -79,8 +79,6 @@ type Options struct {
 	// at /, as it always is at /help.
 	Page      http.Handler
 	PagePaths []string
-	// Streams bounds the event streams that are open at a time; 0 is 32.
-	Streams int
 	// Tokens guard the API and the profiles; nil leaves them open to every client that reaches the
 	// port.
 	Tokens *auth.Tokens
@@ -100,10 +98,6 @@ func New(l *weir.Limiter, o Options) *Handler {
 		a.o.StoreNow = time.Now
 	}
 	a.end, a.cancel = context.WithCancel(context.Background())
-	a.streams.most = o.Streams
-	if o.Streams == 0 {
-		a.streams.most = defaultStreams
-	}
 	a.routeAll()
 	return a
 }
