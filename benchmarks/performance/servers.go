@@ -75,7 +75,7 @@ const (
 
 // closedLoop lets requests wait in line for any time. The many callers of a closed loop, who ask
 // again as soon as they are answered, always wait; in an open loop such a wait would be overload.
-var closedLoop = []string{"--overload-line", "0s", "--overload-proxy-line", "0s"}
+var closedLoop = []string{"--overload-line", "0s"}
 
 // launchWeir starts a weir with one door that listens: http, grpc, resp or proxy.
 func (b *bench) launchWeir(door string, flags ...string) (*server, error) {

@@ -79,8 +79,6 @@ type Options struct {
 	// at /, as it always is at /help.
 	Page      http.Handler
 	PagePaths []string
-	// Streams bounds the event streams that are open at a time; 0 is 32.
-	Streams int
 	// Tokens guard the API and the profiles; nil leaves them open to every client that reaches the
 	// port.
 	Tokens *auth.Tokens
@@ -100,10 +98,6 @@ func New(l *weir.Limiter, o Options) *Handler {
 		a.o.StoreNow = time.Now
 	}
 	a.end, a.cancel = context.WithCancel(context.Background())
-	a.streams.most = o.Streams
-	if o.Streams == 0 {
-		a.streams.most = defaultStreams
-	}
 	a.routeAll()
 	return a
 }
@@ -205,7 +199,7 @@ func (a *Handler) routeAll() {
 			about:  "recent decisions: ?limit=NAME&domain=DOMAIN&outcome=denied&key=user=ada&n=N; one by its id under /api/v1/decisions/", serve: a.decisions})
 	}
 	if a.o.Insight != nil {
-		a.route(endpoint{path: "/api/v1/candidates", methods: "GET, HEAD", sees: viewer, params: "domain", about: "what rules in shadow, or enforced on a share of their keys, would have done: ?domain=DOMAIN", serve: a.candidates})
+		a.route(endpoint{path: candidatesPath, methods: "GET, HEAD", sees: viewer, params: "domain", about: "what rules in shadow, or enforced on a share of their keys, would have done: ?domain=DOMAIN", serve: a.candidates})
 	}
 	a.route(endpoint{path: bansPath, methods: "GET, HEAD, POST, DELETE", sees: viewer, changes: operator,
 		params: "domain limit n key reason",
@@ -317,8 +311,7 @@ func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	route := a.find(path)
 	if route == nil {
-		answer.Problem(w, http.StatusNotFound,
-			"there is nothing at "+answer.Printable(path)+"; /help lists what there is", "")
+		answer.Problem(w, http.StatusNotFound, a.missing(path), "")
 		return
 	}
 	if !slices.Contains(strings.Split(route.methods, ", "), r.Method) {
@@ -342,6 +335,18 @@ func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w = packer{w}
 	}
 	route.serve(w, r)
+}
+
+// missing says why there is nothing at a path: a setting may turn off what is there elsewhere.
+func (a *Handler) missing(path string) string {
+	of := func(prefix string) bool { return path == prefix || strings.HasPrefix(path, prefix+"/") }
+	switch {
+	case a.o.Insight == nil && (of(insightPath) || of(candidatesPath)):
+		return "insight.memory is 0 on this server, so that it gathers nothing of rules and keys"
+	case a.o.Preview == nil && of(previewPath):
+		return "insight.record is 0 on this server, so that it records no requests, on which rules could be tried"
+	}
+	return "there is nothing at " + answer.Printable(path) + "; /help lists what there is"
 }
 
 // admit finds out who sent r, and whether that role may use the endpoint. If not, it answers, and

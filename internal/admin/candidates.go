@@ -7,6 +7,8 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
+const candidatesPath = "/api/v1/candidates"
+
 // CandidateList is the answer of GET /api/v1/candidates.
 type CandidateList struct {
 	Nodes      insight.Nodes       `json:"nodes"`

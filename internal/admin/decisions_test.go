@@ -163,6 +163,20 @@ func TestDecisionsNeedAToken(t *testing.T) {
 	}
 }
 
+// TestTurnedOff: what a setting turns off says which one, and nothing else does.
+func TestTurnedOff(t *testing.T) {
+	l, _, _ := doortest.NewLimiter(t, doortest.ShopRules)
+	for path, want := range map[string]string{
+		"/api/v1/candidates": "insight.memory is 0", "/api/v1/insight": "insight.memory is 0", "/api/v1/insight/rules": "insight.memory is 0",
+		"/api/v1/insight/rules/shop/api": "insight.memory is 0", "/api/v1/preview": "insight.record is 0", "/api/v1/preview/1": "insight.record is 0",
+		"/api/v1/insights": "there is nothing at /api/v1/insights",
+	} {
+		if a := onAdmin(New(l, Options{}), "GET", path, ""); a.Status != 404 || !strings.Contains(a.Body, want) {
+			t.Errorf("%s: %d %s, want %q", path, a.Status, a.Body, want)
+		}
+	}
+}
+
 // theseCandidates is a Reader that knows candidates.
 type theseCandidates struct {
 	*gather.Collector

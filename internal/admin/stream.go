@@ -25,8 +25,10 @@ import (
 // goroutine waits in that write, and makes no further events. So a slow client costs one event, and
 // the next one counts what it missed. Figures that several streams want are read once.
 const (
-	streamPath     = "/api/v1/stream"
-	defaultStreams = 32
+	streamPath = "/api/v1/stream"
+	// mostStreams are open at a time: a page has one while it is in view, and asks every two seconds
+	// where it gets none.
+	mostStreams = 32
 	// streamEvery is the time between two events overview or keys.
 	streamEvery = time.Second
 	// decisionsEvery is the time between two looks for new decisions.
@@ -53,8 +55,6 @@ const (
 
 // streams counts the open streams, and keeps the figures that several of them show.
 type streams struct {
-	most int
-
 	mu     sync.Mutex
 	open   int
 	boot   string // identifies the numbering of decisions, which restarts with the process
@@ -74,7 +74,7 @@ type shared struct {
 func (s *streams) enter() (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open >= s.most {
+	if s.open >= mostStreams {
 		return false
 	}
 	if s.boot == "" {
@@ -162,7 +162,7 @@ func (a *Handler) stream(w http.ResponseWriter, r *http.Request) {
 	if !a.streams.enter() { // before any node is asked
 		w.Header().Set("Retry-After", "5")
 		answer.Problem(w, http.StatusServiceUnavailable,
-			fmt.Sprintf("%d streams are open on this node, as many as admin.streams allows; ask the other endpoints every two seconds", a.streams.most), "")
+			fmt.Sprintf("%d streams are open on this node, as many as may be; ask the other endpoints every two seconds", mostStreams), "")
 		return
 	}
 	defer a.streams.leave()

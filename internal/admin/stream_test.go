@@ -406,7 +406,7 @@ func TestStreams(t *testing.T) {
 		w := newWhole(t, nil)
 		w.o.Insight = pictured{named: named{w.insight}}
 		var ends []func()
-		for range defaultStreams {
+		for range mostStreams {
 			_, end := w.follow(t, "viewer", "")
 			ends = append(ends, end)
 		}

@@ -42,9 +42,6 @@ func mustConfig(t *testing.T, file string, env, args []string) *Config {
 	if !c.named["overload.line"] {
 		c.shed.line = 0 // see withoutLine
 	}
-	if !c.named["overload.proxy_line"] {
-		c.shed.proxyLine = 0
-	}
 	return c
 }
 
@@ -52,7 +49,7 @@ func mustConfig(t *testing.T, file string, env, args []string) *Config {
 func TestConfigSample(t *testing.T) {
 	c := mustConfig(t, `
 rules: ./rules
-store: { url: memory, deadline: 20ms, remember_refusals: 1s, heartbeat: 1s }   # the embedded store; the others matter with a shared one, these are the defaults
+store: { url: memory, deadline: 20ms }   # the embedded store; the others matter with a shared one, these are the defaults
 redis: { prefix: "weir:" }
 nodes: 0                           # how many nodes there are, while Redis is away and has not told; default: unknown
 snapshot: { path: ./weir.snapshot, every: 10s }   # embedded store only; default: none
@@ -66,9 +63,9 @@ trusted_peers: [127.0.0.0/8, "::1"]         # the default; who may refund, relea
 auth: { tokens_file: ./tokens }             # bearer tokens, one a line: for the admin API, and for refunds and releases from elsewhere
 headers: [x-delta, draft11]                 # or off
 `, nil, nil)
-	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.store, c.redis.Prefix, c.fallback.Deadline, c.shared.rememberRefusals, c.shared.heartbeat, c.fallback.FixedNodes, c.memory.Snapshot, c.memory.SnapshotEvery, c.listen, c.proxy.Upstream, c.domain, c.identity, c.jwks,
+	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.store, c.redis.Prefix, c.fallback.Deadline, c.fallback.FixedNodes, c.memory.Snapshot, c.memory.SnapshotEvery, c.listen, c.proxy.Upstream, c.domain, c.identity, c.jwks,
 		c.clientIP.Trusted, c.ipv6Prefix, c.trust.Peers, c.tokensFile))
-	want := "./rules true memory weir: 20ms 1s 1s 0 ./weir.snapshot 10s {:8080 :8081 127.0.0.1:6380 127.0.0.1:6070 :8000 } http://127.0.0.1:3000 shop " +
+	want := "./rules true memory weir: 20ms 0 ./weir.snapshot 10s {:8080 :8081 127.0.0.1:6380 127.0.0.1:6070 :8000 } http://127.0.0.1:3000 shop " +
 		"map[plan:jwt:plan user:header:X-User-Id] ./jwks.json [10.0.0.0/8] 64 [127.0.0.0/8 ::1/128] ./tokens"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -79,26 +76,26 @@ headers: [x-delta, draft11]                 # or off
 // effect, and none is forgotten here.
 func TestConfigWays(t *testing.T) {
 	values := map[string]string{
-		"rules": "elsewhere", "rules_db.cache": "x/rules.cache", "rules_db.every": "700ms", "unknown_domain": "deny", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "store.timeout": "2s",
-		"store.deadline": "5ms", "store.max_deadline": "700ms", "store.remember_refusals": "0s", "store.heartbeat": "3s", "redis.leases.max_keys": "7", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
-		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "resp.max_memory": "9MiB", "resp.idle": "7s", "listen.admin": ":0", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "default_domain": "shop", "forward_auth.dedupe": "true",
+		"rules": "elsewhere", "rules_db.cache": "x/rules.cache", "rules_db.every": "700ms", "unknown_domain": "deny", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "store.timeout": "2s",
+		"store.deadline": "5ms", "store.max_deadline": "700ms", "redis.leases.max_keys": "7", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_bytes": "3MiB",
+		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "listen.admin": ":0", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "default_domain": "shop", "forward_auth.dedupe": "true",
 		"region": "eu", "regions.weights": "eu=2,us=1", "regions.stores": "us=redis://peer@us.example:6380",
-		"rlqs.domains": "edge,shop", "rlqs.ttl": "20s", "rlqs.max_buckets": "77", "rlqs.first": "9", "rlqs.idle": "4",
+		"rlqs.domains": "edge,shop", "rlqs.first": "9",
 		"fields.encoded_slash": "keep",
-		"proxy.upstream":       "https://example.com/base", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s", "proxy.upstream_idle": "4s", "proxy.resend": "false", "proxy.body_timeout": "0s", "proxy.body_rate": "0", "proxy.abandoned": "cut",
+		"proxy.upstream":       "https://example.com/base", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s", "proxy.upstream_idle": "4s", "proxy.body_timeout": "0s", "proxy.body_rate": "0", "proxy.abandoned": "cut",
 		"identity": "user=header:X-User,plan=cookie:p", "jwt.jwks": "keys.json", "fields.repeated": "keep", "fields.lookalikes": "drop", "client_ip.trusted_proxies": "10.0.0.0/8,192.0.2.1", "client_ip.ipv6_prefix": "56", "client_ip.header": "CF-Connecting-IP", "client_ip.hops": "2",
-		"trusted_peers": "192.0.2.0/24", "auth.tokens_file": "tokens", "admin.hosts": "weir.internal,weir", "admin.page": "off", "admin.streams": "7", "audit.path": "audit.jsonl", "headers": "draft11", "cors.origins": "https://shop.example,http://localhost:3000",
+		"trusted_peers": "192.0.2.0/24", "auth.tokens_file": "tokens", "admin.hosts": "weir.internal,weir", "admin.page": "off", "audit.path": "audit.jsonl", "headers": "draft11", "cors.origins": "https://shop.example,http://localhost:3000",
 		"rls.response_headers": "true", "rls.dynamic_metadata": "true", "metrics.detailed": "true", "log.level": "debug", "log.format": "json", "drain": "3s", "max_connections": "77",
-		"proxy.concurrency": "adaptive", "proxy.capacity": "40", "overload.line": "20ms", "overload.proxy_line": "1s", "overload.answer": "deny", "prometheus.url": "http://127.0.0.1:9999", "prometheus.every": "1s",
+		"proxy.concurrency": "adaptive", "proxy.capacity": "40", "overload.line": "20ms", "overload.answer": "deny", "prometheus.url": "http://127.0.0.1:9999",
 		"signals":    "orders=max(orders_used),jobs=sum(jobs)",
-		"defer.path": "later.db", "defer.max_jobs": "5", "defer.max_bytes": "2MiB", "defer.max_body": "3KiB", "defer.max_dead": "6", "defer.max_age": "1h", "defer.keep": "2h",
+		"defer.path": "later.db", "defer.max_bytes": "2MiB", "defer.max_body": "3KiB", "defer.max_age": "1h", "defer.keep": "2h",
 		"auth.doors": "http,forward_auth", "tls.cert": "a.pem,b.pem", "tls.key": "a.key,b.key", "tls.doors": "admin,grpc", "tls.client_ca": "ca.pem", "tls.client_doors": "grpc", "tls.min_version": "1.3",
-		"proxy_protocol.doors": "proxy", "proxy_protocol.peers": "10.0.0.7,unix", "limits.connections_per_address": "12", "limits.header_bytes": "16KiB", "limits.header_timeout": "3s",
-		"limits.body_bytes": "10MiB", "limits.streams": "99", "limits.memory": "64MiB", "limits.idle": "30s", "limits.stall": "20s",
-		"insight.memory": "32MiB", "insight.path": "history", "insight.known": "user,plan", "insight.good_refused": "0.2%",
-		"otel.endpoint": "https://collector:4317", "otel.protocol": "grpc", "otel.traces": "1%", "otel.metrics": "30s", "otel.headers_file": "headers",
+		"proxy_protocol.doors": "proxy", "proxy_protocol.peers": "10.0.0.7,unix", "limits.connections_per_address": "12", "limits.header_timeout": "3s",
+		"limits.body_bytes": "10MiB", "limits.memory": "64MiB", "limits.idle": "30s", "limits.stall": "20s",
+		"insight.memory": "32MiB", "insight.path": "history", "insight.known": "user,plan",
+		"otel.endpoint": "https://collector:4317", "otel.traces": "1%",
 		"decisions.log": "decisions.jsonl", "decisions.outcomes": "denied,soft", "decisions.per_second": "7", "decisions.allowed": "0.5%",
-		"defer.attempts": "3", "defer.tickets": "/tickets/",
+		"defer.attempts": "3",
 		"insight.record": "2MiB",
 	}
 	for i := range settings {
@@ -199,7 +196,7 @@ func TestConfigErrors(t *testing.T) {
 		"a CA for plain text":  {"", []string{"WEIR_STORE=redis://:secret@a/?ca=x"}, nil, []string{`"ca" is for TLS`}},
 		"an absent CA":         {"", []string{"WEIR_STORE=rediss://:secret@a/?ca=absent.pem"}, nil, []string{"absent.pem"}},
 		"a prefix with braces": {"redis: { prefix: 'a{b}:' }\n", nil, nil, []string{`weir.yaml:1:18: redis.prefix: "a{b}:" must not`}},
-		"connections":          {"redis: { connections: 3 }\n", nil, nil, []string{`redis.connections: "3" must be a power of 2`}},
+		"no partitions":        {"redis: { partitions: 0 }\n", nil, nil, []string{`weir.yaml:1:22: redis.partitions: "0" must be a whole number from 1 to 16384`}},
 		"partitions":           {"redis: { partitions: 0 }\n", nil, nil, []string{"must be a whole number from 1 to 16384"}},
 		"a deadline of 0":      {"store: { deadline: 0s }\n", nil, nil, []string{`weir.yaml:1:20: store.deadline: "0s" is below 1ms`}},
 		"a store's settings":   {"store: { ulr: memory, url: mysql://db, dedline: 1s }\n", nil, nil, []string{`weir.yaml:1:10: unknown key "store.ulr"; did you mean "store.url"?`, `weir.yaml:1:28: store: write memory, or the URL`, `unknown key "store.dedline"; did you mean "store.deadline"?`}},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,18 +18,12 @@ var deferSettings = []setting{
 	{path: "defer.path",
 		help: "file of the requests that rules defer, with the embedded store; with Redis or PostgreSQL they lie there",
 		set:  toString(func(c *Config) *string { return &c.deferPath })},
-	{path: "defer.max_jobs", value: "100000",
-		help: "bound on the deferred requests that wait",
-		set:  toInt(1, 1<<30, func(c *Config) *int { return &c.deferBounds.Jobs })},
 	{path: "defer.max_bytes", value: "1GiB",
-		help: "bound on their bytes",
+		help: "bound on the bytes of the deferred requests that wait, and on their number: one for each 10 KiB",
 		set:  toBytes(func(c *Config) *int64 { return &c.deferBounds.Bytes })},
 	{path: "defer.max_body", value: "1MiB",
 		help: "largest body of a request that is deferred; larger ones are refused",
 		set:  toBytes(func(c *Config) *int64 { return &c.deferral.MaxBody })},
-	{path: "defer.max_dead", value: "10000",
-		help: "bound on the dead letters",
-		set:  toInt(1, 1<<30, func(c *Config) *int { return &c.deferBounds.Dead })},
 	{path: "defer.max_age", value: "24h",
 		help: "how old a deferred request may become before it is given up",
 		set:  toDuration(time.Second, func(c *Config) *time.Duration { return &c.deferral.Worker.MaxAge })},
@@ -40,15 +33,6 @@ var deferSettings = []setting{
 	{path: "defer.attempts", value: "8",
 		help: "how often a deferred request is sent before it is given up",
 		set:  toInt(1, 100, func(c *Config) *int { return &c.deferral.Worker.Attempts })},
-	{path: "defer.tickets", value: proxy.DefaultTicketPath,
-		help: "path of the proxy below which clients ask what became of a deferred request",
-		set: text(func(c *Config, s string) error {
-			if len(s) < 2 || s[0] != '/' || s[len(s)-1] != '/' || strings.ContainsAny(s, "?#% ") {
-				return fmt.Errorf("%q must be a path that begins and ends with a slash, such as %s", s, proxy.DefaultTicketPath)
-			}
-			c.deferral.TicketPath = s
-			return nil
-		})},
 }
 
 // deferConfig is the configuration of deferred requests.
@@ -58,11 +42,16 @@ type deferConfig struct {
 	deferPath   string
 }
 
+// jobRoom is the part of defer.max_bytes for each deferred request. Most requests hold a few KiB and
+// have some overhead in each of the stores, so that their number is bounded with their bytes.
+const jobRoom = 10 << 10
+
 // openDeferred opens the queue of deferred requests, where the proxy runs and there is a place for
 // it.
 func (p *program) openDeferred(context.Context) error {
 	p.worker = newLatch()
 	path, bounds := p.c.deferPath, p.c.deferBounds
+	bounds.Jobs = int(max(1, bounds.Bytes/jobRoom))
 	if p.c.listen.proxy == "" {
 		return nil
 	}

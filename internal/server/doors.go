@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/admin"
@@ -19,7 +18,6 @@ import (
 	"github.com/weir-rl/weir/internal/door/forwardauth"
 	"github.com/weir-rl/weir/internal/door/httpapi"
 	"github.com/weir-rl/weir/internal/door/proxy"
-	"github.com/weir-rl/weir/internal/door/resp"
 	"github.com/weir-rl/weir/internal/door/rls"
 	"github.com/weir-rl/weir/internal/door/spoe"
 	"github.com/weir-rl/weir/internal/observe/insight"
@@ -80,12 +78,6 @@ var doorSettings = []setting{
 	{path: "default_domain",
 		help: "domain of requests that name none, as those through the proxy; if empty, the only one that the rules hold",
 		set:  toString(func(c *Config) *string { return &c.domain })},
-	{path: "resp.max_memory", value: "256MiB",
-		help: "bound on the memory that all connections over the Redis protocol take",
-		set:  toBytes(func(c *Config) *int64 { return &c.resp.MaxMemory })},
-	{path: "resp.idle", value: "10m",
-		help: "how long such a connection may be silent",
-		set:  toDuration(10*time.Millisecond, func(c *Config) *time.Duration { return &c.resp.Idle })},
 	{path: "forward_auth.dedupe", value: "false",
 		help: "count repeated checks of one nginx request, known by X-Request-Id, once; only where nginx sets that header itself",
 		set:  toBool(func(c *Config) *bool { return &c.forwardAuth.Dedupe })},
@@ -96,7 +88,6 @@ type doorConfig struct {
 	listen      struct{ http, grpc, resp, admin, proxy, spoe string } // addresses; "" is closed
 	domain      string                                                // of requests that name none
 	rls         rls.Options
-	resp        resp.Options
 	forwardAuth forwardauth.Options
 	headers     httplimit.Headers
 	cors        httplimit.CORS
@@ -196,9 +187,6 @@ func (p *program) addGRPC(envoy *rls.Service) {
 		Ready: func() bool { return p.ready() == nil }, MaxConnections: p.c.maxConnections,
 		Authorize: p.authorizer("grpc"), Line: p.lineOf("rls"), Logger: p.log, Beside: p.quota.Register,
 		MaxMemory: p.c.limits.mostMemory(), HandshakeTimeout: p.c.limits.headerTimeout,
-	}
-	if p.c.named["limits.streams"] {
-		o.MaxStreams = uint32(p.c.limits.streams)
 	}
 	g := rls.NewServer(envoy, o)
 	p.doors = append(p.doors, &door{

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -49,17 +47,6 @@ var insightSettings = []setting{
 	{path: "insight.known", kind: list,
 		help: "attributes of which one makes a client known, for telling good clients; those of identity if empty, else user",
 		set:  func(c *Config, items []string) error { c.insight.Known = items; return nil }},
-	{path: "insight.good_refused", value: "0.1%",
-		help: "share of the good clients that a rule may refuse before it is called too strict",
-		set: text(func(c *Config, s string) error {
-			number, ok := strings.CutSuffix(s, "%")
-			share, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-			if !ok || err != nil || !(share > 0 && share <= 100) {
-				return fmt.Errorf("%q is no share above 0%%, such as 0.1%%", s)
-			}
-			c.insight.GoodRefused = share / 100
-			return nil
-		})},
 }
 
 // insightConfig is the configuration of insight.

@@ -19,9 +19,6 @@ var boundSettings = []setting{
 	{path: "limits.connections_per_address", value: "0",
 		help: "bound on those from one address (IPv6: /64) that is none of client_ip.trusted_proxies; 0 for none",
 		set:  toInt(0, 1<<30, func(c *Config) *int { return &c.limits.perAddress })},
-	{path: "limits.header_bytes", value: "64KiB",
-		help: "bound on the header of a request over HTTP",
-		set:  toBytes(func(c *Config) *int64 { return &c.limits.header })},
 	{path: "limits.header_timeout", value: "10s",
 		help: "how long a connection may take to be set up, and the header of a request to arrive",
 		set:  toDuration(10*time.Millisecond, func(c *Config) *time.Duration { return &c.limits.headerTimeout })},
@@ -33,11 +30,8 @@ var boundSettings = []setting{
 			}
 			return err
 		})},
-	{path: "limits.streams", value: "250",
-		help: "bound on the requests under way on one HTTP/2 connection; 1,024 at the gRPC door if nobody sets it",
-		set:  toInt(1, 1<<20, func(c *Config) *int { return &c.limits.streams })},
 	{path: "limits.memory", value: "auto",
-		help: "memory that all HTTP/2 connections of a door may make this process keep, at the proxy and at the gRPC door each: headers, bodies, answers; auto: an eighth of the memory of this process, from 64MiB to 1GiB",
+		help: "memory that all connections of a door may make this process keep, over HTTP/2 at the proxy and at the gRPC door, and at the RESP door, each: headers, bodies, answers; auto: an eighth of the memory of this process, from 64MiB to 1GiB",
 		set: text(func(c *Config, s string) (err error) {
 			if c.limits.memory = 0; s == "auto" {
 				return nil
@@ -64,10 +58,19 @@ type boundConfig struct {
 
 // limits bound connections and requests at several doors.
 type limits struct {
-	perAddress, streams        int
-	header, body, memory       int64
+	perAddress                 int
+	body, memory               int64
 	headerTimeout, idle, stall time.Duration
 }
+
+const (
+	// headerBytes bounds the header of a request over HTTP: more than the servers behind a proxy
+	// take by default (8 KiB to 16 KiB mostly), with room for the largest tickets of Kerberos.
+	headerBytes = 64 << 10
+	// streams bounds the requests under way on one HTTP/2 connection. Browsers send up to 100 at a
+	// time, and a proxy in front opens another connection. limits.memory bounds what they may cost.
+	streams = 250
+)
 
 // mostMemory is limits.memory in bytes.
 func (l *limits) mostMemory() int64 {

@@ -70,9 +70,6 @@ var trustSettings = []setting{
 			}
 			return nil
 		})},
-	{path: "admin.streams", value: "32",
-		help: "bound on the event streams that are open at the admin port at a time",
-		set:  toInt(1, 10_000, func(c *Config) *int { return &c.admin.Streams })},
 	{path: "audit.path",
 		help: "file of the audit log, a record for each change by hand, chained by hashes; none if empty: the log only",
 		set:  toString(func(c *Config) *string { return &c.auditPath })},
@@ -321,9 +318,9 @@ func (p *program) doorAttributes(d *door) []any {
 // bound puts the limits of the configuration on a server of HTTP.
 func (p *program) bound(s *http.Server) {
 	l := &p.c.limits
-	s.MaxHeaderBytes = int(min(l.header, 1<<30))
+	s.MaxHeaderBytes = headerBytes
 	s.ReadHeaderTimeout, s.IdleTimeout = l.headerTimeout, l.idle
-	s.HTTP2.MaxConcurrentStreams = l.streams
+	s.HTTP2.MaxConcurrentStreams = streams
 	s.HTTP2.WriteByteTimeout = min(s.HTTP2.WriteByteTimeout, l.stall)
 	if s.ErrorLog == nil {
 		s.ErrorLog = slog.NewLogLogger(p.log.Handler(), slog.LevelDebug)

@@ -22,11 +22,8 @@ import (
 // loadSettings are about load: of this server, and of the servers behind it.
 var loadSettings = []setting{
 	{path: "overload.line", value: "12ms",
-		help: "how long a request may stand in line, while this server has more to do than it can, before it is turned away; 0s for any time",
+		help: "how long a request may stand in line, while this server has more to do than it can, before it is turned away, and twenty times as long through the proxy; 0s for any time",
 		set:  toDuration(0, func(c *Config) *time.Duration { return &c.shed.line })},
-	{path: "overload.proxy_line", value: "250ms",
-		help: "the same for requests through the proxy, whose clients wait for longer",
-		set:  toDuration(0, func(c *Config) *time.Duration { return &c.shed.proxyLine })},
 	{path: "overload.answer", value: string(shed.Error),
 		help: "what becomes of requests that are turned away: error (the caller is told that nothing was decided), deny or allow",
 		set: text(func(c *Config, s string) error {
@@ -35,10 +32,7 @@ var loadSettings = []setting{
 		})},
 	{path: "prometheus.url",
 		help: "URL of the Prometheus that signals are asked of",
-		set:  toString(func(c *Config) *string { return &c.prometheus.URL })},
-	{path: "prometheus.every", value: "5s",
-		help: "how often it is asked",
-		set:  toDuration(100*time.Millisecond, func(c *Config) *time.Duration { return &c.prometheus.Every })},
+		set:  toString(func(c *Config) *string { return &c.prometheusURL })},
 	{path: "signals", kind: mapping,
 		help: "name=query pairs: signals for elastic limits that a Prometheus answers, in percent (PromQL; one with a comma only in the file)",
 		set: func(c *Config, items []string) error {
@@ -57,12 +51,21 @@ var loadSettings = []setting{
 // overloadConfig is the configuration of load and overload.
 type overloadConfig struct {
 	shed struct { // of requests that wait too long
-		line, proxyLine time.Duration
-		answer          shed.Answer
+		line   time.Duration
+		answer shed.Answer
 	}
-	prometheus load.Query        // all but the query
-	signals    map[string]string // PromQL by name
+	prometheusURL string
+	signals       map[string]string // PromQL by name
 }
+
+const (
+	// prometheusEvery is how often a signal is asked of Prometheus, whose own samples are mostly 15
+	// s apart and more.
+	prometheusEvery = 5 * time.Second
+	// proxyLines is how many times as long as at the other doors a request through the proxy may
+	// stand in line: its client waits for the upstream's work, too, and others for a decision alone.
+	proxyLines = 20
+)
 
 // openLoad makes the signals of the service's load, and its overload protection.
 func (p *program) openLoad(context.Context) error {
@@ -78,9 +81,9 @@ func (p *program) openLoad(context.Context) error {
 		}
 	}
 	var err error
-	if c.shed.line > 0 || c.shed.proxyLine > 0 {
+	if c.shed.line > 0 {
 		if p.line, err = shed.New(); err != nil {
-			return fmt.Errorf("overload.line: %w; with this and overload.proxy_line: 0s none is needed", err)
+			return fmt.Errorf("overload.line: %w; with overload.line: 0s none is needed", err)
 		}
 	}
 	if err := c.ownPrometheus(); err != nil {
@@ -88,12 +91,10 @@ func (p *program) openLoad(context.Context) error {
 	}
 	queries := map[string]load.Query{}
 	for name, query := range c.signals {
-		if c.prometheus.URL == "" {
+		if c.prometheusURL == "" {
 			return errors.New("prometheus.url: is missing; signals are asked of a Prometheus, such as http://127.0.0.1:9090")
 		}
-		q := c.prometheus
-		q.Query = query
-		queries[name] = q
+		queries[name] = load.Query{URL: c.prometheusURL, Query: query, Every: prometheusEvery}
 	}
 	p.signals, err = load.New(load.Options{Queries: queries, Capacity: p.capacity, Watch: p.watched()})
 	return err
@@ -104,7 +105,7 @@ func (p *program) lineOf(door string) *shed.Door {
 	s := &p.c.shed
 	bound := s.line
 	if door == "proxy" {
-		if bound = s.proxyLine; s.answer == shed.Allow {
+		if bound *= proxyLines; s.answer == shed.Allow {
 			return nil // passing a request on is most of its work, and deciding it is little
 		}
 	}

@@ -1,13 +1,10 @@
 package server
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +14,6 @@ import (
 
 	doors "github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/observe/otel"
-	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/store"
 )
 
@@ -29,9 +25,6 @@ var otelSettings = []setting{
 			c.otel.Endpoint = s
 			return checkEndpoint(s)
 		})},
-	{path: "otel.protocol", value: "http",
-		help: "http (protobuf) or grpc (else OTEL_EXPORTER_OTLP_PROTOCOL)",
-		set:  text(func(c *Config, s string) (err error) { c.otel.Protocol, err = otelProtocol(s); return err })},
 	{path: "otel.traces", value: "0%",
 		help: "share of the requests without a traceparent that are followed; those whose traceparent says so are followed in any case; off for none",
 		set: text(func(c *Config, s string) (err error) {
@@ -41,19 +34,16 @@ var otelSettings = []setting{
 			c.otel.Traces, err = parseShare(s)
 			return err
 		})},
-	{path: "otel.metrics", value: "1m0s",
-		help: "how often metrics are sent; 0s for never (else OTEL_METRIC_EXPORT_INTERVAL)",
-		set:  toDuration(0, func(c *Config) *time.Duration { return &c.otel.Metrics })},
-	{path: "otel.headers_file",
-		help: "file of headers to send along, NAME: VALUE a line, such as a token (else OTEL_EXPORTER_OTLP_HEADERS)",
-		set:  toString(func(c *Config) *string { return &c.otelHeaders })},
 }
 
 // otelConfig is the configuration of exports to a collector.
 type otelConfig struct {
-	otel        otel.Options
-	otelHeaders string
+	otel otel.Options
 }
+
+// otelInterval is how often metrics are sent where OTEL_METRIC_EXPORT_INTERVAL does not say: as
+// OpenTelemetry's SDKs do.
+const otelInterval = time.Minute
 
 // parseShare reads a share such as 0.1%.
 func parseShare(s string) (float64, error) {
@@ -86,10 +76,11 @@ func otelProtocol(s string) (otel.Protocol, error) {
 	return 0, fmt.Errorf("%q must be http or grpc", s)
 }
 
-// readOTelEnv takes over the OTEL_* variables that say whether to send, where to, and which
-// signals, for settings that nobody named. The exporters read the others (certificates, headers,
+// readOTelEnv takes over the OTEL_* variables that say whether to send, where to, how, and which
+// signals. A setting that somebody named goes before its variable. The exporters read the others (certificates, headers,
 // compression, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES) themselves.
 func (c *Config) readOTelEnv(variables map[string]string) error {
+	c.otel.Metrics = otelInterval
 	var problems []error
 	read := func(name, path string, take func(s string) error) {
 		if s := variables[name]; s != "" && !c.named[path] {
@@ -99,8 +90,8 @@ func (c *Config) readOTelEnv(variables map[string]string) error {
 		}
 	}
 	read("OTEL_EXPORTER_OTLP_ENDPOINT", "otel.endpoint", func(s string) error { c.otel.Endpoint = s; return checkEndpoint(s) })
-	read("OTEL_EXPORTER_OTLP_PROTOCOL", "otel.protocol", func(s string) (err error) { c.otel.Protocol, err = otelProtocol(s); return err })
-	read("OTEL_METRIC_EXPORT_INTERVAL", "otel.metrics", func(s string) error {
+	read("OTEL_EXPORTER_OTLP_PROTOCOL", "", func(s string) (err error) { c.otel.Protocol, err = otelProtocol(s); return err })
+	read("OTEL_METRIC_EXPORT_INTERVAL", "", func(s string) error {
 		ms, err := strconv.ParseUint(s, 10, 31)
 		c.otel.Metrics = time.Duration(ms) * time.Millisecond
 		return err
@@ -114,7 +105,7 @@ func (c *Config) readOTelEnv(variables map[string]string) error {
 		}
 	}
 	read("OTEL_TRACES_EXPORTER", "otel.traces", none(func() { c.otel.Traces = -1 }))
-	read("OTEL_METRICS_EXPORTER", "otel.metrics", none(func() { c.otel.Metrics = 0 }))
+	read("OTEL_METRICS_EXPORTER", "", none(func() { c.otel.Metrics = 0 }))
 	if strings.EqualFold(variables["OTEL_SDK_DISABLED"], "true") {
 		c.otel.Endpoint = ""
 	}
@@ -126,16 +117,6 @@ func (p *program) startOTel(context.Context) error {
 	o := p.c.otel
 	if o.Endpoint == "" {
 		return nil
-	}
-	if p.c.otelHeaders != "" {
-		f, err := os.Open(p.c.otelHeaders)
-		if err != nil {
-			return fmt.Errorf("otel.headers_file: %w", err)
-		}
-		defer f.Close()
-		if o.Headers, err = readHeaders(f); err != nil {
-			return fmt.Errorf("otel.headers_file: %w", err)
-		}
 	}
 	o.Version, o.Logger = p.version, p.log
 	// The parts that the registry reads are made later, beside the goroutine that sends.
@@ -165,25 +146,6 @@ func (p *program) stopOTel() error {
 		p.log.Warn("what waited to be sent to otel.endpoint is lost", "error", err)
 	}
 	return nil
-}
-
-// readHeaders reads lines of NAME: VALUE. Empty lines and those that begin with # are passed over.
-func readHeaders(r io.Reader) (map[string]string, error) {
-	headers := map[string]string{}
-	lines := bufio.NewScanner(r)
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		name, value, ok := strings.Cut(line, ":")
-		if name = strings.TrimSpace(name); !ok || !chars.IsToken(name) {
-			// The error does not quote the line, which may hold a token.
-			return nil, fmt.Errorf("line %d: write NAME: VALUE", n)
-		}
-		headers[name] = strings.TrimSpace(value)
-	}
-	return headers, lines.Err()
 }
 
 // tracer returns what follows requests at doors; nil for nobody.

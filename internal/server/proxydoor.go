@@ -62,14 +62,6 @@ var proxySettings = []setting{
 			}
 			return nil
 		})},
-	{path: "proxy.resend", value: "true",
-		help: "send a request once more, on a new connection, if the upstream closed a kept one before any byte of an answer: GET, HEAD, OPTIONS, TRACE, PUT, DELETE, and what has an Idempotency-Key, with a body of at most 64 KiB",
-		set: func(c *Config, items []string) error {
-			var again bool
-			err := toBool(func(*Config) *bool { return &again })(c, items)
-			c.proxy.SendOnce = !again
-			return err
-		}},
 	{path: "proxy.body_timeout", value: "60s",
 		help: "longest pause of a client in the middle of a request body, over HTTP/2 until the answer begins; 0s for any",
 		set: func(c *Config, items []string) error {

@@ -332,7 +332,7 @@ func (r *rateLimitEnv) finish(named map[string]bool) (in inherited) {
 	for _, name := range []string{"USE_STATSD", "USE_DOG_STATSD", "USE_PROMETHEUS"} {
 		warn(r.on(name), name+" is not read: Prometheus' metrics are at /metrics of the admin port")
 	}
-	warn(r.on("TRACING_ENABLED"), "TRACING_ENABLED is not read: there are no traces")
+	warn(r.on("TRACING_ENABLED"), "TRACING_ENABLED is not read: otel.endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT, turns traces on")
 	warn(r.on("REDIS_PERSECOND"), "REDIS_PERSECOND is not read: limits of all units live in one Redis")
 	ratio, err := strconv.ParseFloat(cmp.Or(r.v["NEAR_LIMIT_RATIO"], "0.8"), 64)
 	warn(err != nil || ratio != 0.8, "NEAR_LIMIT_RATIO is not read: write warn into rate_limit, as in warn: 70%")

@@ -141,7 +141,7 @@ func (p *program) openRegions() error {
 			continue
 		}
 		of := c.redis
-		of.URL, of.Logger, of.Timeout = url, p.log.With("region", name), c.shared.timeout
+		of.URL, of.Logger, of.Timeout = url, p.log.With("region", name), c.timeout
 		peer, err := redis.Open(of)
 		if err != nil {
 			return fmt.Errorf("regions.stores: %s: %w", name, err)

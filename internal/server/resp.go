@@ -19,10 +19,10 @@ const respConcurrent = 64
 // addRESP makes the door that speaks the Redis protocol.
 func (p *program) addRESP(trust auth.Trust) {
 	c := p.c
-	o := c.resp
-	o.Domain = c.domain
-	o.Trusted, o.Required = trust.TrustedPeer, p.needsToken("resp")
-	o.Stall, o.Version = c.limits.stall, p.version
+	o := resp.Options{
+		Domain: c.domain, Trusted: trust.TrustedPeer, Required: p.needsToken("resp"),
+		MaxMemory: c.limits.mostMemory(), Stall: c.limits.stall, Version: p.version,
+	}
 	o.Stopwatch, o.StoreError, o.Logger = p.metrics, p.metrics.Hooks().StoreError, p.log
 	if p.insight != nil {
 		o.Throttled = p.throttled

@@ -3,7 +3,6 @@ package server
 import (
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/weir-rl/weir/internal/door/rlqs"
 	"github.com/weir-rl/weir/internal/leasing/broker"
@@ -14,19 +13,6 @@ var quotaSettings = []setting{
 	{path: "rlqs.domains", kind: list,
 		help: "domains whose limits lend a tenth of themselves to Envoys, where they say nothing of leases; the same on all nodes",
 		set:  func(c *Config, items []string) error { c.rlqsDomains = items; return nil }},
-	{path: "rlqs.ttl", value: broker.Defaults().TTL.String(),
-		help: "how long an assignment to an Envoy lives without a report, whole seconds, 6s to 60s",
-		set: text(func(c *Config, s string) error {
-			d, err := time.ParseDuration(s)
-			if err != nil || d < broker.MinTTL || d > broker.MaxTTL || d%time.Second != 0 {
-				return fmt.Errorf("%q must be whole seconds, from %v to 60s; an Envoy reports every %v", s, broker.MinTTL, broker.Interval)
-			}
-			c.rlqs.Settings.TTL = d
-			return nil
-		})},
-	{path: "rlqs.max_buckets", value: strconv.Itoa(broker.Defaults().Buckets),
-		help: "bound on the buckets of one Envoy; requests of others are refused",
-		set:  toInt(1, broker.MaxBuckets, func(c *Config) *int { return &c.rlqs.Settings.Buckets })},
 	{path: "rlqs.first", value: strconv.FormatInt(broker.Defaults().First, 10),
 		help: "requests that a new bucket may let through before its demand is known",
 		set: text(func(c *Config, s string) error {
@@ -37,9 +23,6 @@ var quotaSettings = []setting{
 			c.rlqs.Settings.First = n
 			return nil
 		})},
-	{path: "rlqs.idle", value: strconv.Itoa(broker.Defaults().Idle),
-		help: "reports of no requests in a row after which an Envoy is told to forget a bucket",
-		set:  toInt(1, broker.MaxIdle, func(c *Config) *int { return &c.rlqs.Settings.Idle })},
 }
 
 // quotaConfig is the configuration of quotas for Envoys.

@@ -78,7 +78,7 @@ func TestSettingNames(t *testing.T) {
 
 // TestFewSettings: a setting that nobody would change is a constant. The number may only fall.
 func TestFewSettings(t *testing.T) {
-	const most = 118
+	const most = 96
 	if n := len(settings); n > most {
 		t.Errorf("%d settings, and at most %d may be: make a constant of one, with its reason", n, most)
 	}

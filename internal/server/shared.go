@@ -40,34 +40,34 @@ var sharedKinds = []*sharedKind{
 		name: kindRedis, title: "Redis", system: "redis", schemes: []string{"redis", "rediss"}, check: redis.CheckURL,
 		look: func(ctx context.Context, c *Config) error {
 			o := c.redis
-			o.URL, o.Timeout = c.store, c.shared.timeout
+			o.URL, o.Timeout = c.store, c.timeout
 			return redis.Check(ctx, o)
 		},
 		open: func(c *Config, log *slog.Logger) (sharedStore, error) {
 			o := c.redis
-			o.URL, o.Logger, o.Timeout, o.RememberRefusals, o.Heartbeat = c.store, log, c.shared.timeout, c.shared.rememberRefusals, c.shared.heartbeat
+			o.URL, o.Logger, o.Timeout, o.RememberRefusals, o.Heartbeat = c.store, log, c.timeout, rememberRefusals, heartbeat
 			return redis.Open(o)
 		},
 	},
 	{
 		name: "postgres", title: "PostgreSQL", system: "postgresql", schemes: []string{"postgres", "postgresql"}, check: postgres.CheckURL,
 		look: func(ctx context.Context, c *Config) error {
-			return postgres.Check(ctx, postgres.Options{URL: c.store, Timeout: c.shared.timeout})
+			return postgres.Check(ctx, postgres.Options{URL: c.store, Timeout: c.timeout})
 		},
 		open: func(c *Config, log *slog.Logger) (sharedStore, error) {
 			return postgres.Open(postgres.Options{
-				URL: c.store, Logger: log, Timeout: c.shared.timeout, RememberRefusals: c.shared.rememberRefusals, Heartbeat: c.shared.heartbeat,
+				URL: c.store, Logger: log, Timeout: c.timeout, RememberRefusals: rememberRefusals, Heartbeat: heartbeat,
 			})
 		},
 	},
 	{
 		name: "cassandra", title: "Cassandra", system: "cassandra", schemes: []string{"cassandra"}, check: cassandra.CheckURL,
 		look: func(ctx context.Context, c *Config) error {
-			return cassandra.Check(ctx, cassandra.Options{URL: c.store, Timeout: c.shared.timeout})
+			return cassandra.Check(ctx, cassandra.Options{URL: c.store, Timeout: c.timeout})
 		},
 		open: func(c *Config, log *slog.Logger) (sharedStore, error) {
 			return cassandra.Open(cassandra.Options{
-				URL: c.store, Logger: log, Timeout: c.shared.timeout, RememberRefusals: c.shared.rememberRefusals, Heartbeat: c.shared.heartbeat,
+				URL: c.store, Logger: log, Timeout: c.timeout, RememberRefusals: rememberRefusals, Heartbeat: heartbeat,
 			})
 		},
 	},

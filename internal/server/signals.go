@@ -72,8 +72,8 @@ func followText(rules []string) string {
 // ownPrometheus reports that prometheus.url is an admin port of this very configuration, which is
 // no Prometheus.
 func (c *Config) ownPrometheus() error {
-	u, err := url.Parse(c.prometheus.URL)
-	if err != nil || c.prometheus.URL == "" || u.Port() == "" {
+	u, err := url.Parse(c.prometheusURL)
+	if err != nil || c.prometheusURL == "" || u.Port() == "" {
 		return nil
 	}
 	host, port, err := net.SplitHostPort(c.listen.admin)

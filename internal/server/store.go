@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -24,19 +25,13 @@ var storeSettings = []setting{
 		set:  text(func(c *Config, s string) error { c.store = s; return checkStore(s) })},
 	{path: "store.timeout", value: redis.DefaultTimeout.String(),
 		help: "how long a shared store that hangs is waited for before it is asked again",
-		set:  toDuration(time.Millisecond, func(c *Config) *time.Duration { return &c.shared.timeout })},
+		set:  toDuration(time.Millisecond, func(c *Config) *time.Duration { return &c.timeout })},
 	{path: "store.deadline", value: fallback.DefaultDeadline.String(),
 		help: "how long a decision waits at least for a shared store that is silent before it is made without it",
 		set:  toDuration(time.Millisecond, func(c *Config) *time.Duration { return &c.fallback.Deadline })},
 	{path: "store.max_deadline", value: "1s",
 		help: "how long it waits at most, where the store is known to be slow",
 		set:  toDuration(time.Millisecond, func(c *Config) *time.Duration { return &c.fallback.MaxDeadline })},
-	{path: "store.remember_refusals", value: "1s",
-		help: "how long at most a refusal is repeated without asking the store; 0s for never",
-		set:  toDuration(0, func(c *Config) *time.Duration { return &c.shared.rememberRefusals })},
-	{path: "store.heartbeat", value: "1s",
-		help: "how often this node tells that it lives, so that all know how many there are; 0s for never",
-		set:  toDuration(0, func(c *Config) *time.Duration { return &c.shared.heartbeat })},
 	{path: "redis.prefix", value: redis.DefaultPrefix,
 		help: "beginning of all keys in Redis",
 		set: text(func(c *Config, s string) error {
@@ -49,16 +44,6 @@ var storeSettings = []setting{
 	{path: "redis.partitions", value: strconv.Itoa(redis.DefaultPartitions),
 		help: "parts into which the keys of a Cluster fall; the same on all nodes",
 		set:  toInt(1, 16384, func(c *Config) *int { return &c.redis.Partitions })},
-	{path: "redis.connections", value: "1",
-		help: "connections to each Redis server, a power of 2",
-		set: text(func(c *Config, s string) error {
-			n, err := strconv.Atoi(s)
-			if err != nil || n < 1 || n > 64 || n&(n-1) != 0 {
-				return fmt.Errorf("%q must be a power of 2, from 1 to 64", s)
-			}
-			c.redis.Connections = n
-			return nil
-		})},
 	{path: "redis.leases.max_keys", value: strconv.Itoa(lease.DefaultMaxKeys),
 		help: "keys of which this node may hold units that Redis has lent it, where rules ask for that (consistency); 0 for none: then all is decided exactly",
 		set:  toInt(0, maxLeaseKeys, func(c *Config) *int { return &c.leases.maxKeys })},
@@ -71,9 +56,6 @@ var storeSettings = []setting{
 	{path: "snapshot.every", value: "10s",
 		help: "time between two snapshots",
 		set:  toDuration(10*time.Millisecond, func(c *Config) *time.Duration { return &c.memory.SnapshotEvery })},
-	{path: "memory.max_keys", value: "10000000",
-		help: "bound on the keys in memory",
-		set:  toInt(1, 1<<40, func(c *Config) *int { return &c.memory.MaxKeys })},
 	{path: "memory.max_bytes", value: "1GiB",
 		help: "bound on the bytes of all keys in memory",
 		set:  toBytes(func(c *Config) *int64 { return &c.memory.MaxBytes })},
@@ -81,15 +63,24 @@ var storeSettings = []setting{
 
 // storeConfig is the configuration of the store.
 type storeConfig struct {
-	store  string // storeMemory, or the URL of a store that nodes share
-	memory memory.Options
-	shared struct { // of any store that nodes share
-		timeout, rememberRefusals, heartbeat time.Duration
-	}
+	store    string // storeMemory, or the URL of a store that nodes share
+	memory   memory.Options
+	timeout  time.Duration    // of any store that nodes share
 	redis    redis.Options    // with a Redis only: what no other store has
 	fallback fallback.Options // with a shared store only
 	leases   struct{ maxKeys int }
 }
+
+const (
+	// heartbeat is how often this node tells a shared store that it lives, so that all know how many
+	// there are. Nodes agree on how long one lasts. A thousand nodes make a thousand small writes a
+	// second, which a store carries.
+	heartbeat = time.Second
+	// rememberRefusals is how long at most a refusal is repeated without asking a shared store. An
+	// attack costs the store one question a second for each key then; and where a message that a
+	// refusal is over is lost, it is over a second later.
+	rememberRefusals = time.Second
+)
 
 // storage is where the counters live.
 type storage struct {
@@ -172,6 +163,7 @@ func (p *program) makeStore() error {
 	}
 	o := c.memory
 	o.Logger = p.log
+	o.MaxKeys = math.MaxInt // the bytes bound them
 	shared := c.store != storeMemory
 	if shared && o.Snapshot != "" {
 		return errors.New("snapshot.path: is for the embedded store. With another one the counters live there and outlast this program; " +

@@ -264,7 +264,7 @@ func (f *Fleet) judgeRule(ctx context.Context, want snapshot.Want) (v ruleVerdic
 	}
 	facts := s.Facts(0)
 	f.o.Insight.Complete(&facts)
-	verdicts := judge.Judge(&facts, judge.Thresholds{GoodRefused: f.o.GoodRefused})
+	verdicts := judge.Judge(&facts, judge.Thresholds{})
 	id := ruleID{want.Domain, want.Rule, s.Rules[0].Definition}
 	f.mu.Lock()
 	judge.KeepSince(f.verdicts[id], verdicts)

@@ -25,7 +25,6 @@ type again struct {
 	kept *http.Transport
 	// fresh has a new connection for each request, and keeps none.
 	fresh *http.Transport
-	once  bool // nothing is sent a second time
 	// multiplexed says that the upstream speaks HTTP/2.
 	multiplexed *atomic.Bool
 	repeated    *atomic.Uint64
@@ -42,7 +41,7 @@ func (t *again) RoundTrip(r *http.Request) (*http.Response, error) {
 	case bare && !lacksBody(r.Method):
 		return t.fresh.RoundTrip(r) // which is rare, and there is no other way to have it sent once
 	case bare:
-	case t.once || r.ContentLength <= 0 || r.ContentLength > upstream.MaxRepeat || r.Header["Expect"] != nil:
+	case r.ContentLength <= 0 || r.ContentLength > upstream.MaxRepeat || r.Header["Expect"] != nil:
 		return t.kept.RoundTrip(r) // http.Transport repeats nothing that has a body
 	default:
 		var err error
@@ -61,7 +60,7 @@ func (t *again) RoundTrip(r *http.Request) (*http.Response, error) {
 		first.Body = io.NopCloser(bytes.NewReader(held))
 	}
 	res, err := t.kept.RoundTrip(first)
-	if err == nil || t.once || !used.closedIdle() || timedOut(err) || r.Context().Err() != nil {
+	if err == nil || !used.closedIdle() || timedOut(err) || r.Context().Err() != nil {
 		return res, err
 	}
 	t.repeated.Add(1)

@@ -97,8 +97,7 @@ func TestSentAgain(t *testing.T) {
 		body              int
 		expect            bool
 		first             string // of an answer, before the connection ends
-		once              bool
-		sent              int // how often it is sent
+		sent              int    // how often it is sent
 	}{
 		{name: "GET", method: "GET", sent: 2},
 		{name: "HEAD", method: "HEAD", sent: 2},
@@ -116,8 +115,6 @@ func TestSentAgain(t *testing.T) {
 		{name: "POST of much with a key", method: "POST", key: "Idempotency-Key", body: 100 << 10, sent: 1},
 		{name: "GET that is answered in part", method: "GET", first: "H", sent: 1},
 		{name: "PUT after a hint", method: "PUT", body: 5, first: "HTTP/1.1 103 Early Hints\r\n\r\n", sent: 1},
-		{name: "GET where nothing is sent again", method: "GET", once: true, sent: 1},
-		{name: "PUT where nothing is sent again", method: "PUT", body: 5, once: true, sent: 1},
 	} {
 		for _, way := range []string{"direct", "through httputil", "TLS"} {
 			t.Run(c.name+"/"+way, func(t *testing.T) {
@@ -133,7 +130,7 @@ func TestSentAgain(t *testing.T) {
 				defer func(before bool) { directWorks = before }(directWorks)
 				directWorks = directWorks && way == "direct"
 				addr, p := serveProxy(t, upstream, newLimiter(t, `limits: [{name: all, per: [host], allow: 1000/h, algorithm: fixed_window}]`), nil, func(o *Options) {
-					o.TLS, o.SendOnce, o.UpstreamIdle = &tls.Config{RootCAs: roots}, c.once, time.Hour
+					o.TLS, o.UpstreamIdle = &tls.Config{RootCAs: roots}, time.Hour
 				})
 				// Two connections are kept, so that there is another one that must not be used.
 				user := client(t, false)

@@ -26,7 +26,7 @@ func (p *Proxy) answersAlone(w http.ResponseWriter, r *http.Request) bool {
 		p.boundRest(w, r)
 		answer.ProblemDetails(w, http.StatusBadRequest, "", "",
 			"The request has more than one Authorization header.", nil)
-	case p.defers != nil && strings.HasPrefix(r.URL.Path, p.defers.TicketPath):
+	case p.defers != nil && strings.HasPrefix(r.URL.Path, ticketPath):
 		p.boundRest(w, r)
 		p.defers.serveTicket(w, r)
 	case p.o.Line.Late(1):

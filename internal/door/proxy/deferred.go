@@ -34,8 +34,9 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// DefaultTicketPath is the path at which clients ask for the state of deferred requests.
-const DefaultTicketPath = "/.weir/tickets/"
+// ticketPath is the path below which clients ask about a deferred request. The proxy answers it
+// itself, without asking any limit. No API has paths of Weir's name.
+const ticketPath = "/.weir/tickets/"
 
 // Headers that the upstream gets with a deferred request. Since it may come more than once, a
 // client that sends no Idempotency-Key of its own gets its ticket's for one
@@ -55,10 +56,6 @@ type Deferral struct {
 	// MaxBody bounds the body of a request that is deferred, in bytes; a larger one is refused as
 	// without deferring. 0 means 1 MiB.
 	MaxBody int64
-	// TicketPath is the path below which clients ask about a deferred request; "" means
-	// DefaultTicketPath. It is answered by the proxy itself, without asking any limit. It ends in a
-	// slash.
-	TicketPath string
 	// Tracer follows deferred requests whose original requests were followed; nil means that nobody
 	// does.
 	Tracer door.Tracer
@@ -83,12 +80,6 @@ func newDeferrals(p *Proxy, l *weir.Limiter, o *Deferral) (*deferrals, error) {
 	d := &deferrals{Deferral: *o, proxy: p, limiter: l, reading: newReadings(mostReading)}
 	if d.MaxBody == 0 {
 		d.MaxBody = 1 << 20
-	}
-	if d.TicketPath == "" {
-		d.TicketPath = DefaultTicketPath
-	}
-	if !strings.HasPrefix(d.TicketPath, "/") || !strings.HasSuffix(d.TicketPath, "/") {
-		return nil, fmt.Errorf("proxy: the path of tickets is %q; it must begin and end with a slash", d.TicketPath)
 	}
 	w := o.Worker
 	w.Ask, w.Send, w.Logf = d.ask, d.send, p.o.Logf
@@ -143,7 +134,7 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 	}
 	s.worker.Wake()
 	h := w.Header()
-	h.Set("Location", s.TicketPath+j.ID)
+	h.Set("Location", ticketPath+j.ID)
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Type", "application/json")
 	if d.RetryAfter != algo.Never {
@@ -151,7 +142,7 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 	}
 	w.WriteHeader(http.StatusAccepted)
 	_ = json.NewEncoder(w).Encode(map[string]string{"state": string(deferred.Queued), "ticket": j.ID,
-		"status_url": s.TicketPath + j.ID})
+		"status_url": ticketPath + j.ID})
 	return true
 }
 
@@ -208,7 +199,7 @@ func keepable(r *http.Request, attributes map[string]string) bool {
 // serveTicket reports the state of a deferred request. Every client that has the ticket may ask,
 // and may drop the request while it waits.
 func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
-	id := strings.TrimPrefix(r.URL.Path, s.TicketPath)
+	id := strings.TrimPrefix(r.URL.Path, ticketPath)
 	if !deferred.ValidID(id) {
 		answer.ProblemDetails(w, http.StatusNotFound, "", "", "There is no such ticket.", nil)
 		return

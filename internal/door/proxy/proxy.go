@@ -79,13 +79,8 @@ type Options struct {
 	// UpstreamIdle is for how long a connection to the upstream is kept that no request uses. It
 	// has to be less than the upstream's own time: a request that is sent just when the upstream
 	// closes the connection is lost, or sent again. 0 means 1.5 s (upstream.DefaultIdle) for http,
-	// and 50 s for https and h2c; below 0 none is kept.
+	// and 50 s for https and h2c; below 0 none is kept, and nothing is sent twice.
 	UpstreamIdle time.Duration
-	// SendOnce has no request sent a second time. By default one is, once, on a new connection, if
-	// the upstream closed a kept one before any byte of an answer, the method is GET, HEAD,
-	// OPTIONS, TRACE, PUT or DELETE, or there is an Idempotency-Key, and it has no body or one of a
-	// known length of 64 KiB at most (upstream.MaxRepeat). Timeout counts anew then.
-	SendOnce bool
 	// BodyTimeout is the longest pause of a client in the middle of a request body; past it the
 	// answer is 408. 0 means 60 s; below 0 none. Over HTTP/2 it holds until the answer has begun.
 	BodyTimeout time.Duration
@@ -203,7 +198,7 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 		}
 	}
 	if p.direct != nil {
-		p.direct.IdleTimeout, p.direct.Once = p.o.UpstreamIdle, o.SendOnce
+		p.direct.IdleTimeout = p.o.UpstreamIdle
 		p.direct.Connections = p.connections
 		p.direct.HeaderTimeout = max(0, p.o.Timeout)
 	}
@@ -298,7 +293,7 @@ func (p *Proxy) sendAgain(kept *http.Transport, half bool) http.RoundTripper {
 	fresh := p.newTransport(half)
 	fresh.Protocols = kept.Protocols
 	fresh.MaxIdleConnsPerHost = -1
-	return &again{kept: kept, fresh: fresh, once: p.o.SendOnce, multiplexed: p.multiplexed, repeated: p.repeated}
+	return &again{kept: kept, fresh: fresh, multiplexed: p.multiplexed, repeated: p.repeated}
 }
 
 func newDialer() *net.Dialer { return &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second} }
@@ -358,8 +353,11 @@ type Stats struct {
 	// UnreadAnswers are the answers that were broken off, since their clients did not read them,
 	// likewise.
 	UnreadAnswers uint64
-	// SentAgain counts the requests that were sent to the upstream a second time, see
-	// Options.SendOnce.
+	// SentAgain counts the requests that were sent to the upstream a second time: once, on a new
+	// connection, since it closed a kept one before any byte of an answer. The method is GET, HEAD,
+	// OPTIONS, TRACE, PUT or DELETE, which may arrive twice (RFC 9110 9.2.2), or there is an
+	// Idempotency-Key, and it has no body or one of a known length of 64 KiB at most
+	// (upstream.MaxRepeat). Options.Timeout counts anew then.
 	SentAgain uint64
 }
 

@@ -298,7 +298,7 @@ func (c *conn) putLarge() {
 // wait sets how long the next read may take.
 func (c *conn) wait() error {
 	now := time.Now()
-	until := now.Add(c.o.Idle)
+	until := now.Add(idle)
 	switch {
 	case c.w > 0:
 		if c.since.IsZero() {
@@ -309,7 +309,7 @@ func (c *conn) wait() error {
 		until = now.Add(c.o.Patience)
 	}
 	// Idle connections need no exact time, and a deadline costs.
-	if until.Before(c.readUntil) || until.Sub(c.readUntil) > c.o.Idle/8 {
+	if until.Before(c.readUntil) || until.Sub(c.readUntil) > idle/8 {
 		c.readUntil = until
 		if err := c.nc.SetReadDeadline(until); err != nil {
 			return err

@@ -79,7 +79,7 @@ func (c *conn) config(args [][]byte) error {
 	}
 	settings := []struct{ name, value string }{
 		{"appendonly", "no"}, {"databases", "1"}, {"maxmemory", strconv.FormatInt(c.o.MaxMemory, 10)}, {"save", ""},
-		{"slave-read-only", "no"}, {"timeout", strconv.FormatInt(int64(c.o.Idle/time.Second), 10)},
+		{"slave-read-only", "no"}, {"timeout", strconv.FormatInt(int64(idle/time.Second), 10)},
 	}
 	found := settings[:0:0]
 	for _, s := range settings {

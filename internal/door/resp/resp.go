@@ -52,8 +52,6 @@ type Options struct {
 	// MaxMemory bounds the bytes that all connections together take; 0 means 256 MiB. A connection
 	// that would need more is closed.
 	MaxMemory int64
-	// Idle is how long a connection may be silent; 0 means 10 min.
-	Idle time.Duration
 	// Patience is how long a command that has begun may take to come whole, and the first command
 	// of a connection to come; 0 means 30 s.
 	Patience time.Duration
@@ -83,9 +81,11 @@ type Options struct {
 // The defaults of Options.
 const (
 	DefaultMaxMemory = 256 << 20
-	DefaultIdle      = 10 * time.Minute
-	defaultPatience  = 30 * time.Second
-	defaultStall     = time.Minute
+	// idle is how long a connection may be silent: longer than the pools of most clients keep one
+	// that they do not use.
+	idle            = 10 * time.Minute
+	defaultPatience = 30 * time.Second
+	defaultStall    = time.Minute
 )
 
 // Server answers commands. Make one with New. Safe for concurrent use.
@@ -120,9 +120,6 @@ func New(l *weir.Limiter, states store.Store, o Options) *Server {
 	}
 	if o.MaxMemory == 0 {
 		o.MaxMemory = DefaultMaxMemory
-	}
-	if o.Idle == 0 {
-		o.Idle = DefaultIdle
 	}
 	if o.Patience == 0 {
 		o.Patience = defaultPatience

@@ -3,7 +3,6 @@ package rlqs
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
@@ -29,7 +28,7 @@ func newRegionalDoor(t *testing.T) *door {
 domain: edge
 limits:
   - { name: tenant, per: [tenant], allow: 6000/hour, algorithm: token_bucket, consistency: {lease: 25%, for: 11s, regions: {over: 50%}} }
-`, Options{Settings: broker.Settings{TTL: 10 * time.Second, First: 1000, Idle: 3, Buckets: 10}, Expand: s.Expand})
+`, Options{Settings: broker.Settings{First: 1000, Buckets: 10}, Expand: s.Expand})
 }
 
 // halves returns the units out of the ceiling and of all regions' share, and the units left of

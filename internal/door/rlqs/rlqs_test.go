@@ -233,7 +233,7 @@ func isAll(r typepb.RateLimitStrategy_BlanketRule) func(s *typepb.RateLimitStrat
 
 // TestOneBudget: what is assigned is gone for other doors, and what is reported is charged.
 func TestOneBudget(t *testing.T) {
-	d := newDoor(t, Options{Settings: broker.Settings{TTL: 10 * time.Second, First: 1000, Idle: 3, Buckets: 10}})
+	d := newDoor(t, Options{Settings: broker.Settings{First: 1000, Buckets: 10}})
 	e := d.stream(t)
 	acme := rule.Map{"tenant": "acme"}
 	e.report(0, 1, "tenant", "acme")

@@ -285,7 +285,7 @@ func (s *stream) refuse(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, c
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	s.response = broker.Refuse(s.response, id, s.r.o.Settings.TTL, first)
+	s.response = broker.Refuse(s.response, id, broker.TTL, first)
 	return nil
 }
 

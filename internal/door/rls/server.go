@@ -34,8 +34,6 @@ type ServerOptions struct {
 	HandshakeTimeout time.Duration
 	// MaxRequestBytes bounds one request; 0 means 1 MiB.
 	MaxRequestBytes int
-	// MaxStreams bounds the calls under way on one connection; 0 means 1,024.
-	MaxStreams uint32
 	// MaxMemory bounds what all connections make the process keep, see h2.Options; 0 means 256 MiB.
 	MaxMemory int64
 	// MaxConnections bounds the connections; 0 means 10,000. Further ones wait to be accepted.
@@ -59,6 +57,10 @@ type Server struct {
 // healthNames are the services whose health is served: the server, the name of
 // envoyproxy/ratelimit, and the service.
 var healthNames = []string{"", "ratelimit", rlspb.RateLimitService_ServiceDesc.ServiceName}
+
+// maxStreams bounds the calls under way on one connection: an Envoy asks about each request that it
+// has, and a worker of it has one connection. What they cost is bounded by ServerOptions.MaxMemory.
+const maxStreams = 1024
 
 // otherCalls bounds the calls that grpc-go serves beside a stream for each connection.
 const otherCalls = 4096
@@ -85,7 +87,7 @@ func NewServer(r *Service, o ServerOptions) *Server {
 		Turn:           turnedAway(o.Line),
 		TLS:            o.TLS,
 		MaxMessage:     most,
-		MaxStreams:     int(o.MaxStreams),
+		MaxStreams:     maxStreams,
 		MaxMemory:      int(o.MaxMemory),
 		MaxConnections: connections,
 		// The stream of an Envoy with quotas stays open. If each connection has one, there is still

@@ -22,7 +22,9 @@ import (
 // Options tune New. The zero value is right for most.
 type Options struct {
 	// Table is the name of the table, of family inet; "" means "weir". A table of this name is
-	// taken for our own, from an earlier run, and made anew.
+	// taken for our own, from an earlier run, and made anew. The name holds no port and no name of a
+	// node: a table that a server left behind when it was killed would go on to drop what is no
+	// longer banned, once its next run has another one. And operators find it.
 	Table string
 	// IPv6Prefix is how many bits of an IPv6 address are banned together; 0 means 64.
 	IPv6Prefix int
@@ -35,7 +37,8 @@ type Options struct {
 	// NetNS is an open file of the network namespace that the table is for; 0 means the process's
 	// own.
 	NetNS int
-	// Logf logs each address that was to be banned but never is; nil means nobody.
+	// Logf logs each address that was to be banned but never is, and a table that was there; nil
+	// means nobody.
 	Logf func(format string, args ...any)
 }
 

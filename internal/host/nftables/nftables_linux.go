@@ -47,7 +47,21 @@ func (k *kernel) open(o *Options) error {
 		return fmt.Errorf("ban: nftables: %w", err)
 	}
 	k.conn = conn
-	return k.make()
+	there, err := k.there()
+	if err := k.make(); err != nil {
+		return err
+	}
+	if there && err == nil {
+		k.o.Logf("ban: the table inet %s was there already, and is made anew: an earlier run was killed, or another server of this "+
+			"network namespace has it, whose banned addresses the kernel now lets through to be refused", k.o.Table)
+	}
+	return nil
+}
+
+// there reports whether there is a table of our name.
+func (k *kernel) there() (bool, error) {
+	tables, err := k.conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == k.o.Table }), err
 }
 
 // make makes the table anew.
@@ -180,8 +194,7 @@ func (k *kernel) list() ([]Entry, error) {
 	for _, set := range []*nftables.Set{k.set4, k.set6} {
 		elements, err := k.conn.GetSetElements(set)
 		if err != nil {
-			if tables, e := k.conn.ListTablesOfFamily(nftables.TableFamilyINet); e == nil &&
-				!slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == k.o.Table }) {
+			if there, e := k.there(); e == nil && !there {
 				err = unix.ENOENT // the library's error does not say so
 			}
 			return nil, fmt.Errorf("ban: nftables: %w", err)

@@ -300,7 +300,12 @@ func tables(t *testing.T, w *world) []string {
 // Somebody may delete the table, and another run may have left one.
 func TestNFTablesTable(t *testing.T) {
 	w := newWorld(t)
-	table := w.table(t, Options{Table: "other", Keep: true, Max: 3})
+	var told []string
+	logf := func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
+	table := w.table(t, Options{Table: "other", Keep: true, Max: 3, Logf: logf})
+	if len(told) != 0 {
+		t.Errorf("where no table was: %q", told)
+	}
 	p := func(i int) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32) }
 	w.do(func() {
 		for i := range 3 {
@@ -349,7 +354,10 @@ func TestNFTablesTable(t *testing.T) {
 	if names := tables(t, w); !slices.Equal(names, []string{"other"}) {
 		t.Errorf("kept are %q", names)
 	}
-	again := w.table(t, Options{Table: "other"})
+	again := w.table(t, Options{Table: "other", Logf: logf})
+	if len(told) != 1 || !strings.Contains(told[0], "the table inet other was there already") {
+		t.Errorf("where one was: %q", told)
+	}
 	w.do(func() {
 		if list, err := again.List(); err != nil || len(list) != 0 {
 			t.Errorf("a new table holds %v, %v", list, err)

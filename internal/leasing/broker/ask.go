@@ -149,7 +149,7 @@ func (h *Holder) plan(b *Bucket, now int64) (p bucketPlan) {
 	case h.idle(b, cur):
 		p.abandon = true
 		return p
-	case b.zeros < h.s.Idle:
+	case b.zeros < idleReports:
 		b.retireAt = 0
 	case p.report:
 		p.retire, b.retireAt = true, now+retireAfter
@@ -186,10 +186,10 @@ const retireAfter = int64(Interval) - 2*delayNs - delayNs/2
 // report, so that the units it may still use would be lost to all others until the generation ends,
 // which a long window may have. So it loses these first, and unused ones are given back.
 func (h *Holder) idle(b *Bucket, cur *assignment) bool {
-	if b.zeros < h.s.Idle {
+	if b.zeros < idleReports {
 		return false
 	}
-	return cur == nil || cur.kind == assignAll || b.owed == 0 || b.zeros >= h.s.Idle+3
+	return cur == nil || cur.kind == assignAll || b.owed == 0 || b.zeros >= idleReports+3
 }
 
 // want is how many requests a bucket should be able to let through until its next report and a half
@@ -213,7 +213,7 @@ func (h *Holder) renewable(b *Bucket, cur *assignment, want, now int64) bool {
 		return false
 	}
 	for i := range b.books[:b.met] {
-		if k := &b.books[i]; k.since >= cur.serial || k.held()+k.credit < mulCapped(b.owed, k.charge.Cost) || k.lasts() < now+int64(h.s.TTL)+delayNs {
+		if k := &b.books[i]; k.since >= cur.serial || k.held()+k.credit < mulCapped(b.owed, k.charge.Cost) || k.lasts() < now+int64(TTL)+delayNs {
 			return false
 		}
 	}
@@ -299,7 +299,7 @@ func (h *Holder) Failed(now int64, f func(name string, want int64) (charged int6
 	for _, b := range h.due {
 		b.dirty = false
 		got := f(b.name, h.want(b))
-		b.plan = bucketPlan{kind: assignUnits, got: got, until: now + int64(h.s.TTL) + 2*delayNs}
+		b.plan = bucketPlan{kind: assignUnits, got: got, until: now + int64(TTL) + 2*delayNs}
 		if a, ok := h.act(b, now); ok {
 			actions = append(actions, a)
 		}
@@ -338,7 +338,7 @@ func (c *Charge) generation() int64 { return int64(c.Limit.Lease().Config().Time
 
 // act returns the action for a bucket.
 func (h *Holder) act(b *Bucket, now int64) (a Action, ok bool) {
-	p, ttl := &b.plan, h.s.TTL
+	p, ttl := &b.plan, TTL
 	a = Action{Bucket: b.name, Short: p.short && p.report && p.kind == assignUnits && p.got >= p.want && p.want > 0}
 	if p.abandon {
 		h.wakeAt(b, 0)
@@ -389,7 +389,7 @@ func (h *Holder) act(b *Bucket, now int64) (a Action, ok bool) {
 		return a, false
 	}
 	p.renew = cur != nil && cur.kind == assignNothing
-	return a, h.give(b, &a, assignment{kind: assignNothing}, h.s.TTL, now)
+	return a, h.give(b, &a, assignment{kind: assignNothing}, TTL, now)
 }
 
 // give makes an assignment, or lets the current one live longer if the plan is to renew it, and

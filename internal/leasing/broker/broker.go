@@ -34,29 +34,29 @@ const (
 	delayNs  = int64(Delay)
 )
 
-// Bounds of Settings.
+// TTL is the life of an assignment, whole seconds. A report is due every 5 s and renews it, so one
+// may be late or lost. What was assigned and is not used is missing elsewhere for as long.
+const TTL = 10 * time.Second
+
+// idleReports is the number of reports of nothing in a row after which a bucket is abandoned: a
+// client that comes every 10 s keeps its bucket.
+const idleReports = 3
+
+// Bounds of Settings.First.
 const (
-	MinTTL   = 6 * time.Second // a report is due every 5 s, and renews
-	MaxTTL   = time.Minute
 	MinFirst = 2 // a lender lends no single unit to one who wants more
 	MaxFirst = 1_000_000
-	// MaxBuckets bounds Settings.Buckets.
-	MaxBuckets = 100_000
-	MaxIdle    = 1000
 )
 
 // Settings tune a Holder. The zero value is not valid; see Defaults.
 type Settings struct {
-	TTL     time.Duration // life of an assignment, whole seconds, MinTTL to MaxTTL
-	First   int64         // requests of a new bucket before its demand is known, from MinFirst
-	Idle    int           // reports of nothing in a row after which a bucket is abandoned
-	Buckets int           // most buckets of one Holder
+	First   int64 // requests of a new bucket before its demand is known, from MinFirst
+	Buckets int   // most buckets of one Holder
 }
 
-// Defaults are the settings for most.
-func Defaults() Settings {
-	return Settings{TTL: 10 * time.Second, First: 5, Idle: 3, Buckets: 4096}
-}
+// Defaults are the settings for most. A report holds 1 MiB, so that 4,096 buckets may have ids of
+// 250 bytes; one that is larger would cut the Envoy off for good.
+func Defaults() Settings { return Settings{First: 5, Buckets: 4096} }
 
 // Charge is a limit that the requests of a bucket meet.
 type Charge struct {
@@ -215,7 +215,7 @@ func (h *Holder) Report(now int64, name string, u Usage, terms Terms) Reported {
 		}
 		// Envoy may have what another node, or this one over another stream, assigned before.
 		b = &Bucket{name: name, measured: now, owed: unbounded}
-		b.entries = append(b.entries, assignment{kind: assignUnknown, g: unbounded, sent: now, deadline: now + int64(MaxTTL)})
+		b.entries = append(b.entries, assignment{kind: assignUnknown, g: unbounded, sent: now, deadline: now + int64(TTL)})
 		h.buckets[name] = b
 	}
 	over := b.report(now, u)

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"math"
-	"time"
 
 	rlqspb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	typepb "github.com/envoyproxy/go-control-plane/envoy/type/v3"
@@ -141,4 +140,4 @@ func (e *modelEnvoy) apply(now int64, name string, a *rlqspb.RateLimitQuotaRespo
 }
 
 // settings of the tests.
-func testSettings() Settings { return Settings{TTL: 10 * time.Second, First: 5, Idle: 3, Buckets: 100} }
+func testSettings() Settings { return Settings{First: 5, Buckets: 100} }

@@ -28,7 +28,7 @@ const (
 // mustPace reports whether a bucket meets a limit whose units do not last as long as an assignment.
 func (h *Holder) mustPace(b *Bucket) bool {
 	for i := range b.terms.Charges {
-		if b.terms.Charges[i].generation() < int64(h.s.TTL)+delayNs {
+		if b.terms.Charges[i].generation() < int64(TTL)+delayNs {
 			return true
 		}
 	}
@@ -57,7 +57,7 @@ func (b *Bucket) span(c *Charge) int64 {
 }
 
 // longestShort is the length of a generation from which on a limit is not a short one.
-const longestShort = int64(MinTTL) + delayNs
+const longestShort = int64(Interval) + 2*delayNs
 
 // whole is in how many ms a limit admits as much as it admits at once.
 func (c *Charge) whole() int64 {
@@ -154,7 +154,7 @@ func (p *rateState) used(n int64) (over int64) {
 
 // actPace decides which rate to assign. It returns false if there is nothing to say.
 func (h *Holder) actPace(b *Bucket, a *Action, now int64) bool {
-	p, cur, ttl := &b.plan, b.current(), h.s.TTL
+	p, cur, ttl := &b.plan, b.current(), TTL
 	running := cur != nil && cur.kind == assignRate && now < cur.deadline+delayNs
 	if p.want == 0 {
 		return false

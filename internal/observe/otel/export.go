@@ -30,29 +30,17 @@ func (o *Options) at(signal string) string {
 func (o *Options) traceExporter(ctx context.Context) (sdktrace.SpanExporter, error) {
 	if o.Protocol == GRPC {
 		options := []otlptracegrpc.Option{otlptracegrpc.WithEndpointURL(o.Endpoint)}
-		if len(o.Headers) > 0 {
-			options = append(options, otlptracegrpc.WithHeaders(o.Headers))
-		}
 		return otlptrace.New(ctx, otlptracegrpc.NewClient(options...))
 	}
 	options := []otlptracehttp.Option{otlptracehttp.WithEndpointURL(o.at("traces"))}
-	if len(o.Headers) > 0 {
-		options = append(options, otlptracehttp.WithHeaders(o.Headers))
-	}
 	return otlptrace.New(ctx, otlptracehttp.NewClient(options...))
 }
 
 func (o *Options) metricExporter(ctx context.Context) (sdkmetric.Exporter, error) {
 	if o.Protocol == GRPC {
 		options := []otlpmetricgrpc.Option{otlpmetricgrpc.WithEndpointURL(o.Endpoint)}
-		if len(o.Headers) > 0 {
-			options = append(options, otlpmetricgrpc.WithHeaders(o.Headers))
-		}
 		return otlpmetricgrpc.New(ctx, options...)
 	}
 	options := []otlpmetrichttp.Option{otlpmetrichttp.WithEndpointURL(o.at("metrics"))}
-	if len(o.Headers) > 0 {
-		options = append(options, otlpmetrichttp.WithHeaders(o.Headers))
-	}
 	return otlpmetrichttp.New(ctx, options...)
 }

@@ -30,8 +30,6 @@ type Options struct {
 	// Endpoint is the URL of the collector: for gRPC its host, for HTTP the part before /v1/traces.
 	Endpoint string
 	Protocol Protocol
-	// Headers are sent with each export: a token, for example.
-	Headers map[string]string
 	// Traces is the share of requests without a traceparent that are followed, from 0 to 1.
 	// Requests whose caller follows them are followed in any case. Below 0 there are no traces.
 	Traces float64

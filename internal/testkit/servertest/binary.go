@@ -25,7 +25,7 @@ import (
 
 // withoutLine keeps servers from turning requests away: test servers share their machine with other
 // tests, and may well be slow. Tests of that say so.
-var withoutLine = []string{"WEIR_OVERLOAD_LINE=0s", "WEIR_OVERLOAD_PROXY_LINE=0s"}
+var withoutLine = []string{"WEIR_OVERLOAD_LINE=0s"}
 
 // tests are the tests of a package.
 type tests struct{ *testing.M }

@@ -89,8 +89,6 @@ type Client struct {
 	// IdleTimeout is for how long a connection is kept idle; 0 means DefaultIdle, and below 0 none
 	// is kept.
 	IdleTimeout time.Duration
-	// Once has no request sent a second time, unless nothing of it was sent the first time.
-	Once bool
 
 	again atomic.Uint64 // see Repeated
 
@@ -122,7 +120,7 @@ func (c *Client) Send(ctx context.Context, q *Request) (*Response, error) {
 			return &conn.response, nil
 		}
 		conn.giveUp(ctx, q)
-		if errors.Is(err, timeoutError{}) || ctx.Err() != nil || sent && (c.Once || !q.sendable()) {
+		if errors.Is(err, timeoutError{}) || ctx.Err() != nil || sent && !q.sendable() {
 			return nil, err
 		}
 		if sent {

@@ -339,19 +339,17 @@ func TestSentOnceMore(t *testing.T) {
 	for _, c := range []struct {
 		method, key string
 		body        int
-		once        bool
 		again       bool
 	}{
-		{"GET", "", 0, false, true}, {"HEAD", "", 0, false, true}, {"TRACE", "", 0, false, true}, {"OPTIONS", "", 0, false, true},
-		{"POST", "", 0, false, false}, {"PATCH", "", 4, false, false}, {"get", "", 0, false, false},
-		{"DELETE", "", 0, false, true}, {"PUT", "", 4, false, true}, {"GET", "", 4, false, true},
-		{"PUT", "", MaxRepeat, false, true}, {"PUT", "", MaxRepeat + 1, false, false},
-		{"POST", "Idempotency-Key", 0, false, true}, {"POST", "x-idempotency-key", 4, false, true},
-		{"POST", "Idempotency-Key", MaxRepeat, false, true}, {"POST", "Idempotency-Key", MaxRepeat + 1, false, false},
-		{"GET", "", 0, true, false}, {"PUT", "", 4, true, false},
+		{"GET", "", 0, true}, {"HEAD", "", 0, true}, {"TRACE", "", 0, true}, {"OPTIONS", "", 0, true},
+		{"POST", "", 0, false}, {"PATCH", "", 4, false}, {"get", "", 0, false},
+		{"DELETE", "", 0, true}, {"PUT", "", 4, true}, {"GET", "", 4, true},
+		{"PUT", "", MaxRepeat, true}, {"PUT", "", MaxRepeat + 1, false},
+		{"POST", "Idempotency-Key", 0, true}, {"POST", "x-idempotency-key", 4, true},
+		{"POST", "Idempotency-Key", MaxRepeat, true}, {"POST", "Idempotency-Key", MaxRepeat + 1, false},
 	} {
 		var seen atomic.Int64
-		client := &Client{IdleTimeout: time.Hour, Once: c.once, Dial: func(context.Context, string, string) (net.Conn, error) {
+		client := &Client{IdleTimeout: time.Hour, Dial: func(context.Context, string, string) (net.Conn, error) {
 			near, far := net.Pipe()
 			go func() {
 				defer far.Close()

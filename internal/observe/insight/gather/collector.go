@@ -32,9 +32,6 @@ type Options struct {
 	// Hide names attributes whose values are not kept, as are those of attributes that look like
 	// secrets.
 	Hide []string
-	// GoodRefused is the share of good keys that a rule may refuse before it counts as too strict;
-	// 0 is 0.001.
-	GoodRefused float64
 	// Tally counts, and may be shared with other watchers; nil makes one. Its seed hashes the keys.
 	Tally *observe.Tally
 	// Seed is the seed for Tally; 0 leaves Tally its random one. Nodes whose snapshots are merged
@@ -135,9 +132,6 @@ var _ insight.Reader = (*Collector)(nil)
 func New(o Options) *Collector {
 	if o.Memory == 0 {
 		o.Memory = DefaultMemory
-	}
-	if o.GoodRefused == 0 {
-		o.GoodRefused = 0.001
 	}
 	c := &Collector{o: o, now: o.Now, domains: map[string]*domainState{}, woken: make(chan struct{}, 1),
 		errors: newTally(60, snapshot.MinuteSteps), unknowns: newTally(60, snapshot.MinuteSteps)}

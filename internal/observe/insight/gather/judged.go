@@ -30,7 +30,7 @@ func (c *Collector) judge() {
 		for i, r := range inForce {
 			f := s.Facts(i)
 			c.Complete(&f)
-			verdicts := judge.Judge(&f, judge.Thresholds{GoodRefused: c.o.GoodRefused})
+			verdicts := judge.Judge(&f, judge.Thresholds{})
 			c.mu.Lock()
 			judge.KeepSince(r.verdicts, verdicts)
 			r.verdicts = verdicts

@@ -159,7 +159,7 @@ type Minute struct {
 
 // Thresholds are the bounds of verdicts. The zero value of a field is its default.
 type Thresholds struct {
-	// GoodRefused is the share of good keys above which a rule is too strict
-	// (insight.good_refused); 0.001 by default.
+	// GoodRefused is the share of good keys above which a rule is too strict; 0.001 by default, at
+	// which one of a thousand clients that behave well is refused.
 	GoodRefused float64
 }

@@ -304,8 +304,8 @@ func TestHAProxyTrace(t *testing.T) {
 	b := newHAProxyBed(t)
 	b.edit("rl-spoe.conf", "rl-spoe.conf", strings.NewReplacer("args ip=src", "args traceparent=req.hdr(traceparent) ip=src"))
 	b.serveAPI()
-	got, args := receive(t, "http")
-	b.begin(b.program, append(args, "serve")...).Addr("spoe")
+	got, _, endpoint := receive(t, "http")
+	b.begin(b.program, "serve", endpoint).Addr("spoe")
 	address := b.page.Address("8000")
 	b.startHAProxy("haproxy.cfg", address)
 	const trace, caller = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -128,17 +129,15 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	w.Header().Set("Content-Type", "application/x-protobuf")
 }
 
-// receive starts a receiver, and returns the settings that send to it.
-func receive(t *testing.T, protocol string) (r *receiver, args []string) {
+// receive starts a receiver, and returns the variables and the flag that send to it.
+func receive(t *testing.T, protocol string) (r *receiver, env []string, endpoint string) {
 	t.Helper()
 	r = &receiver{exemplars: map[string][]string{}, tokens: map[string]bool{}}
-	headers := filepath.Join(t.TempDir(), "headers")
-	servertest.WriteRules(t, headers, "# for the collector\n\nX-Token: sesame: open\n")
-	args = []string{"--otel-headers-file=" + headers, "--otel-metrics=50ms", "--otel-protocol=" + protocol}
+	env = []string{"OTEL_EXPORTER_OTLP_HEADERS=X-Token=sesame%3A%20open", "OTEL_METRIC_EXPORT_INTERVAL=50", "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol}
 	if protocol == "http" {
 		server := httptest.NewServer(r)
 		t.Cleanup(server.Close)
-		return r, append(args, "--otel-endpoint="+server.URL+"/prefix")
+		return r, env, "--otel-endpoint=" + server.URL + "/prefix"
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -149,7 +148,7 @@ func receive(t *testing.T, protocol string) (r *receiver, args []string) {
 	colmetrics.RegisterMetricsServiceServer(server, metricsService{r})
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
-	return r, append(args, "--otel-endpoint=http://"+l.Addr().String())
+	return r, env, "--otel-endpoint=http://" + l.Addr().String()
 }
 
 func attribute(list []*commonpb.KeyValue, key string) string {
@@ -201,8 +200,8 @@ func TestOTel(t *testing.T) {
 			defer upstream.Close()
 			dir := t.TempDir()
 			servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits:\n  - { name: login, per: [user], allow: 1/hour, algorithm: sliding_log }\n  - { name: path, per: [path], allow: 1/hour }\n")
-			r, args := receive(t, protocol)
-			p := servertest.Start(t, slices.Concat(args, servertest.Patient, []string{"serve", "--rules=" + dir, "--store=" + redistest.Start(t).URL(),
+			r, env, endpoint := receive(t, protocol)
+			p := servertest.LaunchIn(t, env, servertest.BuiltProgram(t), dir, slices.Concat(servertest.Patient, []string{"serve", endpoint, "--rules=" + dir, "--store=" + redistest.Start(t).URL(),
 				"--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--client-ip-trusted-proxies=127.0.0.1"})...)
 			const unfollowed = "00000000000000000000000000000099"
 			trace := func(n int) (id, traceparent string) {
@@ -331,19 +330,21 @@ func TestOTel(t *testing.T) {
 				t.Errorf("headers %v, service %q", r.tokens, r.service)
 			}
 			r.mu.Unlock()
-			p.End()
+			p.Signal(syscall.SIGTERM)
+			if status := p.Wait(); status != 0 {
+				t.Errorf("exit status %d\n%s", status, p.Stderr)
+			}
 		})
 	}
 }
 
-// TestOTelShare: of requests without a traceparent the configured share is followed, here all; and
-// OTEL_* variables are obeyed.
+// TestOTelShare: of requests without a traceparent the configured share is followed, here all.
 func TestOTelShare(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [user], allow: 1/hour }]\n")
-	r, args := receive(t, "http")
-	p := servertest.Start(t, append(args, "serve", "--rules="+dir, "--otel-traces=100%")...)
+	r, _, endpoint := receive(t, "http")
+	p := servertest.Start(t, "serve", endpoint, "--rules="+dir, "--otel-traces=100%")
 	defer p.End()
 	servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?user=ada")
 	servertest.Eventually(t, "the span has come", func() bool {

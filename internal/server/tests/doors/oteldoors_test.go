@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -55,10 +56,10 @@ limits:
   - { name: slots, per: [holder], when: { holder: "*" }, allow: 1000, algorithm: concurrency }
   - { name: orders, per: [path], when: { path: /orders/* }, allow: { rate: 20/s, burst: 1 }, on_limit: { defer: orders } }
 `)
-	var args []string
-	b.got, args = receive(t, "http")
-	b.p = servertest.Launch(t, program, dir, append(append(args, servertest.Patient...), "serve", "--rules="+dir, "--store="+redistest.Start(t).URL(), "--otel-traces="+share, "--otel-metrics=0s",
-		"--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--listen-spoe=127.0.0.1:0", "--client-ip-trusted-proxies=127.0.0.1")...)
+	got, _, endpoint := receive(t, "http")
+	b.got = got
+	b.p = servertest.LaunchIn(t, []string{"OTEL_METRICS_EXPORTER=none"}, program, dir, slices.Concat(servertest.Patient, []string{"serve", endpoint, "--rules=" + dir, "--store=" + redistest.Start(t).URL(), "--otel-traces=" + share,
+		"--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--listen-spoe=127.0.0.1:0", "--client-ip-trusted-proxies=127.0.0.1"})...)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{b.p.Addr("resp")}, ForceSingleClient: true, DisableCache: true})
 	if err != nil {
 		t.Fatal(err)

@@ -131,7 +131,7 @@ func TestCollector(t *testing.T) {
 			dir := t.TempDir()
 			servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), "limits: [{ name: login, per: [user], allow: 1/hour }]\n")
 			// What waits for the collector fails after half a second.
-			weir := servertest.LaunchIn(t, []string{"OTEL_EXPORTER_OTLP_TIMEOUT=500"}, program, dir, "serve", "--rules=rules.yaml", "--otel-endpoint=http://"+endpoint, "--otel-protocol="+protocol, "--otel-metrics=50ms")
+			weir := servertest.LaunchIn(t, []string{"OTEL_EXPORTER_OTLP_TIMEOUT=500", "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol, "OTEL_METRIC_EXPORT_INTERVAL=50"}, program, dir, "serve", "--rules=rules.yaml", "--otel-endpoint=http://"+endpoint)
 			api, admin := "http://"+weir.Addr("http")+"/api/v1/limit?user=ada", "http://"+weir.Addr("admin")
 
 			// ask sends n requests of one trace, each of which must be answered with a decision.

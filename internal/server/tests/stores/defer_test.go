@@ -97,13 +97,13 @@ func deferredOnFile(orders, rate, kills int) deferredOn {
 
 func deferredOnRedis(t *testing.T, orders, rate, kills int) deferredOn {
 	redis := redistest.Start(t, "appendonly yes", "appendfsync everysec")
-	return deferredOn{orders: orders, kills: kills, rate: rate, args: []string{"--store=" + redis.URL(), "--store-heartbeat=0s"}, restart: redis.Restart}
+	return deferredOn{orders: orders, kills: kills, rate: rate, args: []string{"--store=" + redis.URL()}, restart: redis.Restart}
 }
 
 func deferredOnPostgres(t *testing.T, orders, kills int) deferredOn {
 	server := pgtest.Start(t)
 	// What was counted in the last moments before the kill is lost; what was promised is not.
-	return deferredOn{orders: orders, kills: kills, rate: 150, args: []string{"--store=" + server.URL(), "--store-heartbeat=0s"}, forgets: true, restart: func() {
+	return deferredOn{orders: orders, kills: kills, rate: 150, args: []string{"--store=" + server.URL()}, forgets: true, restart: func() {
 		server.Kill()
 		server.Restart()
 	}}

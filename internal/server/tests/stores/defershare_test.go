@@ -21,7 +21,7 @@ func TestDeferShares(t *testing.T) {
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"),
 		"limits: [{ name: once, per: [header.x-user], allow: 1/day, algorithm: sliding_log, on_limit: { defer: later } }]\n")
 	p := servertest.Start(t, "proxy", "--upstream="+upstream.URL, "--rules="+filepath.Join(dir, "rules.yaml"), "--listen-proxy=127.0.0.1:0", "--listen-admin=127.0.0.1:0",
-		"--defer-path="+filepath.Join(dir, "deferred.db"), "--defer-max-jobs=20")
+		"--defer-path="+filepath.Join(dir, "deferred.db"), "--defer-max-bytes=200KiB")
 	base, admin := "http://"+p.Addr("proxy"), "http://"+p.Addr("admin")
 	post := func(user string, times int) map[int]int {
 		t.Helper()

@@ -153,8 +153,7 @@ func TestResetOnNodes(t *testing.T) {
 	var programs []*servertest.Running
 	var nodes []*servertest.Node
 	for range 2 {
-		// Longer than the test takes, so that it is the message which ends it.
-		p := servertest.StartOn(t, redis.URL(), "--rules="+rules, "--store-remember-refusals=10m")
+		p := servertest.StartOn(t, redis.URL(), "--rules="+rules)
 		programs = append(programs, p)
 		nodes = append(nodes, servertest.NodeOf(t, p.Stderr, p.Addr))
 	}
@@ -500,7 +499,7 @@ func TestStoreErrors(t *testing.T) {
 		{[]string{"serve", "--store=redis://ada:s3/cret@127.0.0.1"}, 2, "percent-encode"},
 		{[]string{"serve", "-store=redis://ada:s3cret@127.0.0.1"}, 2, "unknown shorthand flag"},
 		{[]string{"serve", "--store=" + away, "--snapshot-path=x"}, 2, "snapshot.path: is for the embedded store"},
-		{[]string{"proxy", "--store=" + away, "--upstream=http://a", "--redis-connections=5"}, 2, `--redis-connections: "5" must be a power of 2`},
+		{[]string{"proxy", "--store=" + away, "--upstream=http://a", "--redis-partitions=0"}, 2, `--redis-partitions: "0" must be a whole number from 1 to 16384`},
 		{[]string{"serve", "--config=broken.yaml"}, 2, "broken.yaml: [2:"},
 		{[]string{"serve", "--check", "--store=" + away}, 0, ""},
 		{[]string{"serve", "--check", "--store=" + away, "--snapshot-path=x"}, 2, "snapshot.path"},
