@@ -15,8 +15,8 @@ import (
 var (
 	settingsElsewhere = map[string]string{
 		"cors": "httplimit", "decisions": "internal/observe/decisionlog",
-		"default_domain": "internal/server", "defer": "internal/door/proxy/deferred", "drain": "internal/server", "fields": "httplimit", "headers": "httplimit",
-		"identity": "httplimit", "jwt": "httplimit", "limits": "internal/wire/listen",
+		"default_domain": "internal/server", "defer": "internal/door/proxy/deferred", "drain": "internal/server",
+		"fields": "httplimit", "headers": "httplimit", "identity": "httplimit", "limits": "internal/wire/listen",
 		"log": "internal/server", "max_connections": "internal/wire/listen", "prometheus": "internal/host/load",
 		"proxy_protocol": "internal/wire/listen", "region": "store/regions", "rules": "internal/rulesource",
 		"rules_db": "internal/rulesource/ruledb", "signals": "internal/host/load",

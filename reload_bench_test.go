@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/util/histogram"
+	"github.com/weir-rl/weir/internal/testkit/histogram"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"net/http"
 
+	"github.com/weir-rl/weir/httplimit/internal/spelling"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/rule"
@@ -23,7 +24,7 @@ var apiKeyHeaders = func() map[string]string {
 // apiKeys appends the API keys of a request to keys, each once; query is the one of the request
 // that is decided. Of several Authorization fields the first counts, as in credentialsOf.
 func apiKeys(r *http.Request, query string, keys []string) []string {
-	parameter, _ := queryValue(query, door.APIKeyParameter)
+	parameter, _ := spelling.QueryValue(query, door.APIKeyParameter)
 	return door.APIKeys(keys, func(name string) string {
 		lines := r.Header[apiKeyHeaders[name]]
 		if name == door.APIKeyFields[0] && len(lines) > 1 {

@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/weir-rl/weir/internal/util/chars"
+	"github.com/weir-rl/weir/httplimit/internal/spelling"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -128,7 +128,7 @@ func (a *Attributes) Attribute(name string) (string, bool) {
 		return a.header(rest)
 	}
 	if rest, ok := strings.CutPrefix(name, "query."); ok {
-		return queryValue(a.query, rest)
+		return spelling.QueryValue(a.query, rest)
 	}
 	return "", false
 }
@@ -174,43 +174,6 @@ func (a *Attributes) header(name string) (string, bool) {
 	return joined(a.r.Header[string(b[:len(name)])])
 }
 
-// queryValue returns the first value of a parameter. It allocates only for values that hold an
-// escape.
-func queryValue(query, name string) (string, bool) {
-	for len(query) > 0 {
-		var pair string
-		pair, query, _ = strings.Cut(query, "&")
-		key, value, _ := strings.Cut(pair, "=")
-		if key == name || unescapeQuery(key) == name {
-			return unescapeQuery(value), pair != ""
-		}
-	}
-	return "", false
-}
-
-// unescapeQuery resolves escapes; invalid ones stay as they are.
-func unescapeQuery(s string) string {
-	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '+') < 0 {
-		return s
-	}
-	if u, err := url.QueryUnescape(s); err == nil {
-		return u
-	}
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c == '+':
-			b = append(b, ' ')
-		case c == '%' && i+2 < len(s) && chars.IsHex(s[i+1]) && chars.IsHex(s[i+2]):
-			b = append(b, hexDigit(s[i+1])<<4|hexDigit(s[i+2]))
-			i += 2
-		default:
-			b = append(b, c)
-		}
-	}
-	return string(b)
-}
-
 // All implements rule.Attributes.
 func (a *Attributes) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
@@ -243,11 +206,11 @@ func (a *Attributes) All() iter.Seq2[string, string] {
 			var pair string
 			pair, query, _ = strings.Cut(query, "&")
 			key, value, _ := strings.Cut(pair, "=")
-			if key = unescapeQuery(key); pair == "" || seen[key] {
+			if key = spelling.UnescapeQuery(key); pair == "" || seen[key] {
 				continue
 			}
 			seen[key] = true
-			if !yield("query."+key, unescapeQuery(value)) {
+			if !yield("query."+key, spelling.UnescapeQuery(value)) {
 				return
 			}
 		}

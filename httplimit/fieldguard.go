@@ -8,8 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
+	"github.com/weir-rl/weir/httplimit/internal/spelling"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/internal/util/httpfield"
@@ -131,7 +131,7 @@ func (g *FieldGuard) CheckField(f *httpfield.HeaderField, lines int, value strin
 
 // checkValue looks at the value of a field that is read.
 func (g *FieldGuard) checkValue(f *httpfield.HeaderField, value string, reads authReads) (FieldProblem, bool) {
-	if isPadded(value) {
+	if spelling.IsPadded(value) {
 		return g.paddedField(f.Canonical), false
 	}
 	if f.Canonical == "Authorization" || f.Canonical == "Proxy-Authorization" {
@@ -256,23 +256,6 @@ func hasField(list []httpfield.HeaderField, name string) bool {
 	return false
 }
 
-// isPadded reports whether a value begins or ends with something that is no blank of HTTP, and that
-// some servers take for one, and off: a blank of Latin-1 (wsgiref), or of Unicode.
-func isPadded(value string) bool {
-	if value == "" || isASCIIText(value[0]) && isASCIIText(value[len(value)-1]) {
-		return false // nearly all
-	}
-	value = strings.Trim(value, " \t")
-	if utf8.ValidString(value) {
-		return strings.TrimSpace(value) != value
-	}
-	return isLatinBlank(value[0]) || isLatinBlank(value[len(value)-1])
-}
-
-func isLatinBlank(c byte) bool { return c == 0x85 || c == 0xa0 }
-
-func isASCIIText(c byte) bool { return ' ' < c && c < 0x7f }
-
 func (g *FieldGuard) paddedField(name string) FieldProblem {
 	return g.refuse(unreadable, name,
 		"The value of the field "+name+" begins or ends with a blank of another kind than HTTP has, which some servers take off.", "")
@@ -308,6 +291,9 @@ func (g *FieldGuard) unreadableToken(where string) FieldProblem {
 		"The "+where+" holds a signed token that is not written as an encoder writes it. Some servers take no notice of that, and a rate limit might count one client as many.", "")
 }
 
+// maxReadings is up to how many readings of one request are charged.
+const maxReadings = 4
+
 // checkReadings reads the cookies and the API keys of the Identity. If one of them has several
 // values, the request has several readings.
 func (g *FieldGuard) checkReadings(a *Attributes, lines []string) (FieldProblem, bool) {
@@ -320,11 +306,11 @@ func (g *FieldGuard) checkReadings(a *Attributes, lines []string) (FieldProblem,
 		var values []string
 		switch s.kind {
 		case fromCookie:
-			c := &cookie{s.arg, s.folded}
+			c := &spelling.Cookie{Name: s.arg, Folded: s.folded}
 			var ok bool
-			if values, ok = c.values(lines, room[:0]); !ok {
-				return g.refuse(unreadable, c.name,
-					"The cookie "+c.name+" cannot be read: servers read such a value, or such a field, in different ways.", ""), false
+			if values, ok = c.Values(lines, maxReadings, room[:0]); !ok {
+				return g.refuse(unreadable, c.Name,
+					"The cookie "+c.Name+" cannot be read: servers read such a value, or such a field, in different ways.", ""), false
 			}
 		case fromAPIKey:
 			if values = apiKeys(a.r, a.query, room[:0]); len(values) == 1 {

@@ -14,6 +14,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/httplimit/internal/spelling"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -412,7 +413,7 @@ func TestLikeParameter(t *testing.T) {
 		"key[a]": "a part of key", "KEY[size]": "a part of key", " key[a-b_1]": "a part of key", "key[a][]": "a part of key", "a_b[c]": "a part of a.b", "x[a]": "",
 	} {
 		got := ""
-		if i, inside := likeParameter(list, name); inside {
+		if i, inside := spelling.LikeParameter(list, name); inside {
 			got = "a part of " + list[i]
 		} else if i >= 0 {
 			got = list[i]

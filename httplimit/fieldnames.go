@@ -3,6 +3,7 @@ package httplimit
 import (
 	"net/http"
 
+	"github.com/weir-rl/weir/httplimit/internal/spelling"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/internal/util/httpfield"
@@ -26,49 +27,11 @@ func (l lengths) has(name string) bool { return l>>min(len(name), 63)&1 != 0 }
 func hasOddName(h http.Header, read lengths) bool {
 	for name := range h {
 		if (read.has(name) || len(name) > len(forwardedPrefix) && name[0] == 'X' && isForwardedName(name)) &&
-			isOddName(name) {
+			spelling.IsOddName(name) {
 			return true
 		}
 	}
 	return false
-}
-
-func isOddName(name string) bool {
-	for i := range len(name) {
-		if oddByte[name[i]] {
-			return true
-		}
-	}
-	return false
-}
-
-// oddByte holds for all but letters, digits and the dash.
-var oddByte = func() (table [256]bool) {
-	for i := range table {
-		table[i] = bareByte(byte(i)) == '_' && i != '-'
-	}
-	return table
-}()
-
-// alike reports whether two names of one length are the same apart from case, and from characters
-// that servers turn into underscores.
-func alike(a, b string) bool {
-	for i := range len(a) {
-		if bareByte(a[i]) != bareByte(b[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-func bareByte(c byte) byte {
-	switch {
-	case 'A' <= c && c <= 'Z':
-		return c - 'A' + 'a'
-	case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
-		return c
-	}
-	return '_'
 }
 
 // checkNames looks at the name of each field: servers may take it for one that is read, or that
@@ -78,7 +41,7 @@ func (g *FieldGuard) checkNames(a *Attributes, f *rule.Fields, reads *fieldReads
 		like, why := likeRead(name, f, reads), whyLookalike
 		if like == "" && a.clientIP.Lookalike(name) {
 			like, why = a.clientIP.Field(), whyForged
-			if len(name) != len(like) || !alike(name, like) {
+			if len(name) != len(like) || !spelling.Alike(name, like) {
 				like = http.CanonicalHeaderKey(door.Dashed(name))
 			}
 		}
@@ -103,7 +66,7 @@ func likeRead(name string, f *rule.Fields, reads *fieldReads) string {
 	for _, list := range [...][]httpfield.HeaderField{f.Headers, reads.headers} {
 		for i := range list {
 			field := &list[i]
-			if field.Dashed && len(name) == len(field.Name) && name != field.Canonical && alike(name, field.Name) &&
+			if field.Dashed && len(name) == len(field.Name) && name != field.Canonical && spelling.Alike(name, field.Name) &&
 				!isRead(name, f, reads) {
 				return field.Canonical
 			}
@@ -133,14 +96,14 @@ const forwardedPrefix = "x-forwarded-"
 // is named, or for one of X-Forwarded, and the name is not quite that: X_Forwarded_For, or
 // CF_Connecting_IP. No proxy sets such a field.
 func (c ClientIP) Lookalike(name string) bool {
-	if isForwardedName(name) || len(name) == len(c.Header) && alike(name, c.Header) {
-		return isOddName(name) && name != c.Field()
+	if isForwardedName(name) || len(name) == len(c.Header) && spelling.Alike(name, c.Header) {
+		return spelling.IsOddName(name) && name != c.Field()
 	}
 	return false
 }
 
 func isForwardedName(name string) bool {
-	return len(name) > len(forwardedPrefix) && alike(name[:len(forwardedPrefix)], forwardedPrefix)
+	return len(name) > len(forwardedPrefix) && spelling.Alike(name[:len(forwardedPrefix)], forwardedPrefix)
 }
 
 // Forwarding reports whether a field says where a request came from, as proxies set it: the field
@@ -163,7 +126,7 @@ func (g *FieldGuard) DropsForged(c ClientIP, name string, own ...string) bool {
 
 func likeOwn(name string, own []string) bool {
 	for _, each := range own {
-		if len(name) == len(each) && alike(name, each) && isOddName(name) {
+		if len(name) == len(each) && spelling.Alike(name, each) && spelling.IsOddName(name) {
 			return true
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/httplimit/internal/jwt"
+	"github.com/weir-rl/weir/httplimit/internal/spelling"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/util/chars"
 	"github.com/weir-rl/weir/internal/util/httpfield"
@@ -60,7 +61,7 @@ type Identity struct {
 type source struct {
 	kind   sourceKind
 	arg    string                     // canonical header name, cookie name or claim
-	folded string                     // the cookie's name as foldCookie makes it
+	folded string                     // the cookie's name as spelling.FoldCookie makes it
 	hashed bool                       // the value is kept as its hash
 	get    func(*http.Request) string // of fromProgram
 }
@@ -211,7 +212,7 @@ func parseSource(name, s string) (source, error) {
 			return source{}, fmt.Errorf("identity.%s: %q names no cookie; write cookie:NAME, such as cookie:session",
 				name, s)
 		}
-		return source{kind: fromCookie, arg: arg, folded: foldCookie(arg)}, nil
+		return source{kind: fromCookie, arg: arg, folded: spelling.FoldCookie(arg)}, nil
 	case "jwt":
 		if arg == "" {
 			return source{}, fmt.Errorf("identity.%s: %q names no claim; write jwt:CLAIM, such as jwt:sub", name, s)
@@ -304,8 +305,8 @@ func (id *Identity) read(r *http.Request, query string, i int, scratch []byte, t
 		}
 	case fromCookie:
 		var room [1]string
-		c := cookie{s.arg, s.folded}
-		if values, _ := c.values(r.Header["Cookie"], room[:0]); len(values) > 0 {
+		c := spelling.Cookie{Name: s.arg, Folded: s.folded}
+		if values, _ := c.Values(r.Header["Cookie"], maxReadings, room[:0]); len(values) > 0 {
 			value = values[0]
 		}
 	case fromBasic:

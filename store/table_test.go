@@ -18,10 +18,10 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/testkit/cassandratest"
+	"github.com/weir-rl/weir/internal/testkit/histogram"
 	"github.com/weir-rl/weir/internal/testkit/pgtest"
 	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
-	"github.com/weir-rl/weir/internal/util/histogram"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/cassandra"

@@ -6,7 +6,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/leasing/lessee"
-	"github.com/weir-rl/weir/internal/util/histogram"
+	"github.com/weir-rl/weir/internal/testkit/histogram"
 )
 
 // world is a scenario under way.

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-rl/weir/internal/util/histogram"
+	"github.com/weir-rl/weir/internal/testkit/histogram"
 )
 
 // load is one load on a door.

@@ -29,7 +29,7 @@ import (
 
 	"github.com/weir-rl/weir/benchmarks/internal/exit"
 	"github.com/weir-rl/weir/benchmarks/internal/processor"
-	"github.com/weir-rl/weir/internal/util/histogram"
+	"github.com/weir-rl/weir/internal/testkit/histogram"
 )
 
 func main() {

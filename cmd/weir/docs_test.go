@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
-	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 	"github.com/weir-rl/weir/rule/file"
 )
 

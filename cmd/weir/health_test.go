@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
-	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // runIn runs the program's command line in this process, with variables.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
-	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // Every command that asks an admin port says so when the door speaks TLS, and shows what a stranger

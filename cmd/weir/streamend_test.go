@@ -16,11 +16,11 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
-	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // Streams are read as the HTML standard says, whatever a server leaves out.

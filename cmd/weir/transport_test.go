@@ -20,9 +20,9 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
-	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // TestTLS: every door speaks TLS, HTTP/2 where it speaks HTTP; the proxy knows its clients by their

@@ -112,7 +112,7 @@ func unquote(line []byte, from int) (to, next int, ok bool) {
 		case c == '\\' && quote == '"' && i+1 < len(line):
 			i++
 			if c = line[i]; c == 'x' && i+2 < len(line) && chars.IsHex(line[i+1]) && chars.IsHex(line[i+2]) {
-				c = hex(line[i+1])<<4 | hex(line[i+2])
+				c = chars.HexDigit(line[i+1])<<4 | chars.HexDigit(line[i+2])
 				i += 2
 			} else {
 				c = escaped(c)
@@ -142,14 +142,4 @@ func escaped(c byte) byte {
 		return '\a'
 	}
 	return c
-}
-
-func hex(c byte) byte {
-	switch {
-	case c >= 'a':
-		return c - 'a' + 10
-	case c >= 'A':
-		return c - 'A' + 10
-	}
-	return c - '0'
 }

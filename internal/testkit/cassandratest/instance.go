@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
@@ -91,9 +92,9 @@ const logback = `<configuration>
 // certify writes a certificate for the server, and its authority's certificate.
 func (i *instance) certify(t testing.TB) {
 	t.Helper()
-	authority := testproc.NewAuthority(t)
-	authority.Write(t, i.file("ca.pem"))
-	authority.IssueServer(t, i.file("cert.pem"), i.file("key.pem"))
+	authority := certtest.New(t, "Weir test CA")
+	authority.Write(i.file("ca.pem"))
+	authority.IssueTo(i.file("cert.pem"), i.file("key.pem"))
 	var both []byte
 	for _, name := range []string{"key.pem", "cert.pem"} {
 		text, err := os.ReadFile(i.file(name))

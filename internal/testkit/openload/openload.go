@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-rl/weir/internal/util/histogram"
+	"github.com/weir-rl/weir/internal/testkit/histogram"
 )
 
 // Options describe a load.

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/patience"
-	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
 // Replica starts a server that follows this one by streaming replication, and takes reads only
@@ -66,11 +66,11 @@ type TLS struct {
 func StartTLS(t testing.TB, options ...string) (*Server, TLS) {
 	t.Helper()
 	dir := t.TempDir()
-	ca := testproc.NewAuthority(t)
+	ca := certtest.New(t, "Weir test CA")
 	files := TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "client.pem"),
 		Key: filepath.Join(dir, "client.key")}
-	ca.Write(t, files.CA)
-	ca.IssueClient(t, files.Cert, files.Key)
+	ca.Write(files.CA)
+	ca.IssueTo(files.Cert, files.Key)
 	options = append([]string{"ssl = on", "ssl_cert_file = 'server.pem'", "ssl_key_file = 'server.key'",
 		"ssl_ca_file = 'ca.pem'"}, options...)
 	s := start(t, true, options, func(s *Server) error {
@@ -78,7 +78,7 @@ func StartTLS(t testing.TB, options ...string) (*Server, TLS) {
 			return err
 		}
 		cert, key := filepath.Join(s.data(), "server.pem"), filepath.Join(s.data(), "server.key")
-		ca.IssueServer(t, cert, key)
+		ca.IssueTo(cert, key)
 		signer, err := os.ReadFile(files.CA)
 		if err != nil {
 			return err

@@ -2,12 +2,11 @@ package redistest
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"path/filepath"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/testkit/testproc"
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 )
 
 // TLS holds the PEM files for a client of a server with TLS.
@@ -21,19 +20,18 @@ type TLS struct {
 func StartTLS(t testing.TB, options ...string) (*Server, TLS) {
 	t.Helper()
 	dir := t.TempDir()
-	ca := testproc.NewAuthority(t)
+	ca := certtest.New(t, "Weir test CA")
 	files := TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "client.pem"),
 		Key: filepath.Join(dir, "client.key")}
 	cert, key := filepath.Join(dir, "server.pem"), filepath.Join(dir, "server.key")
-	ca.Write(t, files.CA)
-	ca.IssueServer(t, cert, key)
-	ca.IssueClient(t, files.Cert, files.Key)
+	ca.Write(files.CA)
+	ca.IssueTo(cert, key)
+	ca.IssueTo(files.Cert, files.Key)
 	client, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
-	roots.AddCert(ca.Cert)
+	roots := ca.Pool()
 	return start(t, kind{
 		config: func(port int) []string {
 			return []string{

@@ -27,6 +27,14 @@ func IsHex(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
 }
 
+// HexDigit returns the value of a hexadecimal digit.
+func HexDigit(c byte) byte {
+	if c <= '9' {
+		return c - '0'
+	}
+	return c&^0x20 - 'A' + 10
+}
+
 // GRPCMessage returns s as the field grpc-message has it: percent-encoding of all but the printable
 // characters of ASCII (the protocol of gRPC over HTTP/2, "Responses").
 func GRPCMessage(s string) string {

@@ -14,8 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/patience"
-	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // serial returns which certificate a server shows to a client that asks for name, or why the

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/patience"
-	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // buffer is a log that can be read while it is written.

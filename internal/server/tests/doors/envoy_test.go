@@ -30,10 +30,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/internal/testkit/envoytest"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
-	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // envoyBed is an Envoy with a Weir and an application, all on free ports in place of those that the

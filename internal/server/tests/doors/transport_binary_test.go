@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
-	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // TestTransportBinary: the program as it is installed, on a unix socket and with TLS, comes back

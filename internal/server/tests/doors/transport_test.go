@@ -20,9 +20,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
-	"github.com/weir-rl/weir/internal/wire/listen/certtest"
 )
 
 // proxied dials address, and begins with a PROXY protocol header.

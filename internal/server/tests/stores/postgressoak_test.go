@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/testkit/histogram"
 	"github.com/weir-rl/weir/internal/testkit/openload"
 	"github.com/weir-rl/weir/internal/testkit/pgtest"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/internal/testkit/soaktest"
-	"github.com/weir-rl/weir/internal/util/histogram"
 )
 
 // postgresSoakRules are limits whose states are over after one, two and five minutes, and of sizes

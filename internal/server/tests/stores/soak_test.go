@@ -20,10 +20,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/testkit/histogram"
 	"github.com/weir-rl/weir/internal/testkit/openload"
 	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
-	"github.com/weir-rl/weir/internal/util/histogram"
 )
 
 // What TestSoak asks, and what it does meanwhile.

@@ -1,4 +1,4 @@
-package httplimit
+package spelling
 
 import (
 	"slices"
@@ -8,22 +8,19 @@ import (
 	"github.com/weir-rl/weir/internal/util/httpfield"
 )
 
-// maxReadings is up to how many readings of one request are charged.
-const maxReadings = 4
-
-// cookie is a cookie that an Identity reads.
-type cookie struct {
-	name   string
-	folded string // as foldCookie makes it
+// Cookie is the name of a cookie that is read.
+type Cookie struct {
+	Name   string
+	Folded string // as FoldCookie makes it
 }
 
-// values returns the values that servers may take for the cookie in these lines of the Cookie
+// Values appends the values that servers may take for the cookie in these lines of the Cookie
 // field, each once, in normal form and in order; those that are empty are left out. ok is false if
 // one of them cannot be read, and servers may read it in different ways.
 //
 // Browsers send several cookies of one name where they were set for different domains or paths. Of
 // these, Express, Rack and Flask take the first, Django and Starlette the last.
-func (c *cookie) values(lines []string, values []string) (_ []string, ok bool) {
+func (c *Cookie) Values(lines []string, most int, values []string) (_ []string, ok bool) {
 	for _, line := range lines {
 		for line != "" {
 			var pair string
@@ -43,7 +40,7 @@ func (c *cookie) values(lines []string, values []string) (_ []string, ok bool) {
 				return values, false
 			}
 			if value != "" && !slices.Contains(values, value) {
-				if values = append(values, value); len(values) > maxReadings {
+				if values = append(values, value); len(values) > most {
 					return values, true // more are not looked at
 				}
 			}
@@ -53,16 +50,16 @@ func (c *cookie) values(lines []string, values []string) (_ []string, ok bool) {
 }
 
 // is reports whether a server may take name for the name of the cookie.
-func (c *cookie) is(name string) bool {
-	if name == c.name {
+func (c *Cookie) is(name string) bool {
+	if name == c.Name {
 		return true
 	}
-	return len(name) >= len(c.name) && strings.EqualFold(foldCookie(name), c.folded)
+	return len(name) >= len(c.Name) && strings.EqualFold(FoldCookie(name), c.Folded)
 }
 
 // within reports whether a server that ends cookies at blanks and commas, too, finds the cookie
 // inside another one, or behind a word that is no cookie.
-func (c *cookie) within(pair string) bool {
+func (c *Cookie) within(pair string) bool {
 	pair = strings.Trim(pair, " \t")
 	end := strings.IndexAny(pair, " ,\t")
 	if end < 0 {
@@ -77,9 +74,9 @@ func (c *cookie) within(pair string) bool {
 	return false
 }
 
-// foldCookie returns the name of a cookie as the servers that change it most have it: PHP decodes
+// FoldCookie returns the name of a cookie as the servers that change it most have it: PHP decodes
 // %, and takes a dot, a blank and a [ for an underscore.
-func foldCookie(name string) string {
+func FoldCookie(name string) string {
 	if strings.IndexByte(name, '%') >= 0 {
 		if decoded, ok := percentDecoded(name); ok {
 			name = decoded
@@ -100,7 +97,7 @@ func normalCookie(value string) (_ string, ok bool) {
 	if len(value) >= 2 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = value[1 : len(value)-1]
 	}
-	if isPadded(value) {
+	if IsPadded(value) {
 		return "", false
 	}
 	escaped := false
@@ -135,15 +132,8 @@ func percentDecoded(s string) (_ string, ok bool) {
 		if i+2 >= len(s) || !chars.IsHex(s[i+1]) || !chars.IsHex(s[i+2]) {
 			return s, false
 		}
-		b.WriteByte(hexDigit(s[i+1])<<4 | hexDigit(s[i+2]))
+		b.WriteByte(chars.HexDigit(s[i+1])<<4 | chars.HexDigit(s[i+2]))
 		i += 2
 	}
 	return b.String(), true
-}
-
-func hexDigit(c byte) byte {
-	if c <= '9' {
-		return c - '0'
-	}
-	return c&^0x20 - 'A' + 10
 }

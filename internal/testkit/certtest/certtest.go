@@ -30,7 +30,7 @@ func New(t testing.TB, name string) *Authority {
 	a := &Authority{t: t, key: newKey(t)}
 	template := &x509.Certificate{
 		SerialNumber: serial(t), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour),
+		NotAfter: time.Now().Add(48 * time.Hour),
 		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &a.key.PublicKey, a.key)
@@ -79,6 +79,19 @@ func (a *Authority) Issue(common string, more time.Duration, names ...string) (c
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
+}
+
+// Write writes the authority's own certificate to a file.
+func (a *Authority) Write(file string) {
+	a.t.Helper()
+	Write(a.t, []string{file}, a.PEM)
+}
+
+// IssueTo writes a certificate for localhost and 127.0.0.1, valid for a day, and its key to files.
+func (a *Authority) IssueTo(certFile, keyFile string) {
+	a.t.Helper()
+	cert, key := a.Issue("Weir test", 23*time.Hour, "localhost", "127.0.0.1")
+	Write(a.t, []string{certFile, keyFile}, cert, key)
 }
 
 // Client is a configuration of a client that believes a, and shows the certificate of common unless
