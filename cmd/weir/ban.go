@@ -63,7 +63,7 @@ func (k *keyCommands) list(cmd *cobra.Command, domain, limit string, n int, answ
 	if limit != "" {
 		q.Set("limit", limit)
 	}
-	return k.admin.do(cmd.Context(), http.MethodGet, k.path+"?"+q.Encode(), nil, answer)
+	return k.admin.Do(cmd.Context(), http.MethodGet, k.path+"?"+q.Encode(), nil, answer)
 }
 
 func (k *keyCommands) listCommand(run func(cmd *cobra.Command, domain, limit string, n int) error) *cobra.Command {
@@ -91,7 +91,7 @@ func (k *keyCommands) change(cmd *cobra.Command, method string, c *keyChange) (c
 	if err := k.admin.open(); err != nil {
 		return answer, err
 	}
-	err := k.admin.do(cmd.Context(), method, k.path, c, &answer)
+	err := k.admin.Do(cmd.Context(), method, k.path, c, &answer)
 	if answer.Warning != "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "weir: warning:", human.PrintableLines(answer.Warning))
 	}

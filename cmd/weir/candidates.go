@@ -16,7 +16,7 @@ import (
 )
 
 func newCandidatesCommand() *cobra.Command {
-	var client adminClient
+	var port adminClient
 	var domain string
 	cmd := &cobra.Command{
 		Use:   "candidates [--server URL]",
@@ -27,11 +27,11 @@ the keys themselves, cover the last 24 to 36 hours.`,
 		Example: "  weir candidates\n  weir candidates --server http://127.0.0.1:6070 --domain shop",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := client.open(); err != nil {
+			if err := port.open(); err != nil {
 				return err
 			}
 			var answer admin.CandidateList
-			if err := client.do(cmd.Context(), "GET", "/api/v1/candidates?domain="+url.QueryEscape(domain), nil, &answer); err != nil {
+			if err := port.Do(cmd.Context(), "GET", "/api/v1/candidates?domain="+url.QueryEscape(domain), nil, &answer); err != nil {
 				return err
 			}
 			if n := answer.Nodes; n.Answered < n.Asked {
@@ -40,7 +40,7 @@ the keys themselves, cover the last 24 to 36 hours.`,
 			return writeCandidates(cmd.OutOrStdout(), answer.Candidates, time.Now())
 		},
 	}
-	client.flags(cmd, defaultAdmin)
+	port.flags(cmd, defaultAdmin)
 	cmd.Flags().StringVar(&domain, "domain", "", "only rules of this domain")
 	return cmd
 }

@@ -44,7 +44,7 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 				Jobs          []deferred.Ticket
 			}
 			q := url.Values{"state": {state}, "n": {strconv.Itoa(n)}}
-			if err := admin.do(cmd.Context(), http.MethodGet, "/api/v1/deferred?"+q.Encode(), nil, &answer); err != nil {
+			if err := admin.Do(cmd.Context(), http.MethodGet, "/api/v1/deferred?"+q.Encode(), nil, &answer); err != nil {
 				return err
 			}
 			out := cmd.OutOrStdout()
@@ -76,7 +76,7 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 					if !deferred.ValidID(id) {
 						return usageError(fmt.Errorf("%q is no ID of a job; weir defer ls lists them", id))
 					}
-					if err := admin.do(cmd.Context(), method, "/api/v1/deferred/"+id+suffix, nil, nil); err != nil {
+					if err := admin.Do(cmd.Context(), method, "/api/v1/deferred/"+id+suffix, nil, nil); err != nil {
 						return fmt.Errorf("%s: %w", id, err)
 					}
 				}

@@ -16,12 +16,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/admin/client"
 	"github.com/weir-rl/weir/internal/server"
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
 func newHealthCommand(env []string) *cobra.Command {
-	var client adminClient
+	var port adminClient
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "health",
@@ -38,26 +39,26 @@ admin port, or if that is closed at its HTTP port.`,
 				return usageError(errors.New("--timeout: must be above 0"))
 			}
 			path := "/readyz"
-			if client.address != "" {
-				if err := client.open(); err != nil {
+			if port.Address != "" {
+				if err := port.open(); err != nil {
 					return err
 				}
 			} else {
-				if client.tokenFile+client.caFile+client.cert+client.key != "" {
+				if port.TokenFile+port.CAFile+port.CertFile+port.KeyFile != "" {
 					return usageError(errors.New("--token-file, --ca, --cert and --cert-key are for a server that --server names"))
 				}
 				c, err := server.Load(cmd.Flags(), env)
 				if err == nil {
-					path, err = client.openOwn(c)
+					path, err = port.openOwn(c)
 				}
 				if err != nil {
 					return usageError(err)
 				}
 			}
-			client.direct()
+			port.Direct()
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			answer, err := client.health(ctx, path)
+			answer, err := port.health(ctx, path)
 			if err != nil {
 				return err
 			}
@@ -66,7 +67,7 @@ admin port, or if that is closed at its HTTP port.`,
 		},
 	}
 	server.AddConfigFlag(cmd.Flags())
-	client.flags(cmd, "")
+	port.flags(cmd, "")
 	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Second, "how long to wait for the answer")
 	return cmd
 }
@@ -86,8 +87,7 @@ func (c *adminClient) openOwn(of *server.Config) (path string, err error) {
 			return "", fmt.Errorf("tls.cert: %w", err)
 		}
 	}
-	c.address = o.Address
-	c.dial(&u, o.Socket, own)
+	c.Client = client.At(o.Address, &u, o.Socket, own)
 	return o.Path, nil
 }
 
@@ -117,17 +117,10 @@ func pinned(files []string) (*tls.Config, error) {
 	}, nil
 }
 
-// direct makes c ask the server itself, until the context ends. Through a proxy of the environment,
-// a health check would show the health of that proxy.
-func (c *adminClient) direct() {
-	c.client.Timeout = 0
-	c.client.Transport.(*http.Transport).Proxy = nil
-}
-
 // health returns the message of a server that wants requests, harmless for a terminal. It fails if
 // the server wants none, or that cannot be reached.
 func (c *adminClient) health(ctx context.Context, path string) (string, error) {
-	answer, body, err := c.send(ctx, http.MethodGet, path, nil, 4<<10)
+	answer, body, err := c.Send(ctx, http.MethodGet, path, nil, 4<<10)
 	if err != nil {
 		return "", fmt.Errorf("not healthy: %w", err)
 	}
