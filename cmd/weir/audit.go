@@ -80,7 +80,7 @@ out.`,
 	f.StringVar(&noted, "noted", "", "with --verify: the hash of a record that was noted elsewhere (default: not checked)")
 	f.IntVarP(&n, "number", "n", 100, "how many records at most")
 	f.Uint64Var(&after, "after", 0, "only records with a higher number")
-	f.BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/pem"
@@ -12,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,9 +23,17 @@ import (
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
+// healthInfo is the output of weir health as JSON.
+type healthInfo struct {
+	Server  string `json:"server"`
+	Healthy bool   `json:"healthy"`
+	Message string `json:"message"` // the server's words, or why it is not healthy
+}
+
 func newHealthCommand(env []string) *cobra.Command {
 	var port adminClient
 	var timeout time.Duration
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Ask a running server whether it wants requests",
@@ -59,6 +69,13 @@ admin port, or if that is closed at its HTTP port.`,
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
 			answer, err := port.health(ctx, path)
+			if asJSON {
+				h := healthInfo{Server: port.Name(), Healthy: err == nil, Message: strings.TrimSpace(answer)}
+				if err != nil {
+					h.Message = err.Error()
+				}
+				return cmp.Or(printJSON(cmd, h), err)
+			}
 			if err != nil {
 				return err
 			}
@@ -68,6 +85,7 @@ admin port, or if that is closed at its HTTP port.`,
 	}
 	server.AddConfigFlag(cmd.Flags())
 	port.flags(cmd, "")
+	jsonFlag(cmd, &asJSON)
 	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Second, "how long to wait for the answer")
 	return cmd
 }

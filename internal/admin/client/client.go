@@ -44,7 +44,15 @@ const Default = "http://127.0.0.1:6070"
 
 // Open checks the options, and reads the files that they name. It does not connect yet.
 func Open(o Options) (*Client, error) {
-	u, err := url.Parse(o.Address)
+	address := o.Address
+	host, port, err := net.SplitHostPort(address)
+	if err == nil && port != "" && host != "unix" && !strings.ContainsAny(address, "/@") {
+		if host == "" {
+			host = "127.0.0.1" // an address to listen on, as in listen.admin
+		}
+		address = "http://" + net.JoinHostPort(host, port)
+	}
+	u, err := url.Parse(address)
 	path, socket := strings.CutPrefix(o.Address, "unix:")
 	if !socket {
 		path = ""
@@ -56,7 +64,7 @@ func Open(o Options) (*Client, error) {
 		}
 	}
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("--server %q: expected the URL of an admin port, such as %s, or unix: and the path of its socket",
+		return nil, fmt.Errorf("--server %q: expected the URL of an admin port, such as %s, its host:port, or unix: and the path of its socket",
 			o.Address, Default)
 	}
 	config, err := o.tls()
