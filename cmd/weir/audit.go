@@ -53,7 +53,7 @@ out.`,
 				q.Set("after", strconv.FormatUint(after, 10))
 			}
 			var raw json.RawMessage
-			if err := port.do(cmd.Context(), http.MethodGet, "/api/v1/audit?"+q.Encode(), nil, &raw); err != nil {
+			if err := port.Do(cmd.Context(), http.MethodGet, "/api/v1/audit?"+q.Encode(), nil, &raw); err != nil {
 				return err
 			}
 			if asJSON {
@@ -65,7 +65,7 @@ out.`,
 				Lost    uint64
 			}
 			if err := json.Unmarshal(raw, &answer); err != nil {
-				return fmt.Errorf("%s answered with something else than audit records: %w", port.name(), err)
+				return fmt.Errorf("%s answered with something else than audit records: %w", port.Name(), err)
 			}
 			if answer.Lost > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: %s could not be written\n", count(int(answer.Lost), "record"))
@@ -80,7 +80,7 @@ out.`,
 	f.StringVar(&noted, "noted", "", "with --verify: the hash of a record that was noted elsewhere (default: not checked)")
 	f.IntVarP(&n, "number", "n", 100, "how many records at most")
 	f.Uint64Var(&after, "after", 0, "only records with a higher number")
-	f.BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 

@@ -50,6 +50,7 @@ type keyCommands struct {
 	admin adminClient
 	path  string // of the admin API
 	what  string // "ban" or "grant"
+	json  bool
 }
 
 func (k *keyCommands) list(cmd *cobra.Command, domain, limit string, n int, answer any) error {
@@ -63,7 +64,7 @@ func (k *keyCommands) list(cmd *cobra.Command, domain, limit string, n int, answ
 	if limit != "" {
 		q.Set("limit", limit)
 	}
-	return k.admin.do(cmd.Context(), http.MethodGet, k.path+"?"+q.Encode(), nil, answer)
+	return k.admin.ask(cmd, k.json, http.MethodGet, k.path+"?"+q.Encode(), nil, answer)
 }
 
 func (k *keyCommands) listCommand(run func(cmd *cobra.Command, domain, limit string, n int) error) *cobra.Command {
@@ -91,7 +92,7 @@ func (k *keyCommands) change(cmd *cobra.Command, method string, c *keyChange) (c
 	if err := k.admin.open(); err != nil {
 		return answer, err
 	}
-	err := k.admin.do(cmd.Context(), method, k.path, c, &answer)
+	err := k.admin.ask(cmd, k.json, method, k.path, c, &answer)
 	if answer.Warning != "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "weir: warning:", human.PrintableLines(answer.Warning))
 	}
@@ -118,7 +119,7 @@ func (k *keyCommands) endCommand(name, short, done string) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.Limit, c.Key = args[0], args[1:]
 			answer, err := k.change(cmd, http.MethodDelete, &c)
-			if err != nil {
+			if err != nil || k.json {
 				return err
 			}
 			domain, limit, key := answer.Ban.Domain, answer.Ban.Rule, answer.Ban.Key
@@ -131,6 +132,14 @@ func (k *keyCommands) endCommand(name, short, done string) *cobra.Command {
 	}
 	k.someFlags(cmd, &c)
 	return cmd
+}
+
+// addCommands adds commands, each with --json.
+func (k *keyCommands) addCommands(to *cobra.Command, list ...*cobra.Command) {
+	for _, cmd := range list {
+		jsonFlag(cmd, &k.json)
+		to.AddCommand(cmd)
+	}
 }
 
 // limitAndKey checks the arguments of a command for one key.
@@ -158,7 +167,7 @@ What is set or lifted on one server holds on all that share its Redis.`,
 			Total int
 			Bans  []weir.Ban
 		}
-		if err := k.list(cmd, domain, limit, n, &answer); err != nil {
+		if err := k.list(cmd, domain, limit, n, &answer); err != nil || k.json {
 			return err
 		}
 		out := cmd.OutOrStdout()
@@ -191,7 +200,7 @@ What is set or lifted on one server holds on all that share its Redis.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.Limit, c.Key = args[0], args[1:]
 			answer, err := k.change(cmd, http.MethodPost, &c)
-			if err != nil {
+			if err != nil || k.json {
 				return err
 			}
 			b := answer.Ban
@@ -200,7 +209,7 @@ What is set or lifted on one server holds on all that share its Redis.`,
 		},
 	}
 	k.setFlags(set, &c)
-	cmd.AddCommand(list, set, k.endCommand("lift", "End a ban before its time, and forget the denials that led to it", "lifted"))
+	k.addCommands(cmd, list, set, k.endCommand("lift", "End a ban before its time, and forget the denials that led to it", "lifted"))
 	return cmd
 }
 
@@ -221,7 +230,7 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 			Total  int
 			Grants []weir.Grant
 		}
-		if err := k.list(cmd, domain, limit, n, &answer); err != nil {
+		if err := k.list(cmd, domain, limit, n, &answer); err != nil || k.json {
 			return err
 		}
 		out := cmd.OutOrStdout()
@@ -247,7 +256,7 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.Limit, c.Key = args[0], args[1:]
 			answer, err := k.change(cmd, http.MethodPost, &c)
-			if err != nil {
+			if err != nil || k.json {
 				return err
 			}
 			g := answer.Grant
@@ -259,7 +268,7 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 	set.Flags().StringVar(&c.Allow, "allow", "", `the numbers, as a rule file has them: 100/min, "[100/min, 5000/hour]", "{rate: 4/min, burst: 20}", unlimited`)
 	end := k.endCommand("revoke", "End a grant before its time", "revoked")
 	end.Aliases = []string{"lift"}
-	cmd.AddCommand(list, set, end)
+	k.addCommands(cmd, list, set, end)
 	return cmd
 }
 

@@ -16,8 +16,9 @@ import (
 )
 
 func newCandidatesCommand() *cobra.Command {
-	var client adminClient
+	var port adminClient
 	var domain string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "candidates [--server URL]",
 		Short: "Tell what rules in shadow, or enforced on a share of their keys, would have done",
@@ -27,20 +28,24 @@ the keys themselves, cover the last 24 to 36 hours.`,
 		Example: "  weir candidates\n  weir candidates --server http://127.0.0.1:6070 --domain shop",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := client.open(); err != nil {
+			if err := port.open(); err != nil {
 				return err
 			}
 			var answer admin.CandidateList
-			if err := client.do(cmd.Context(), "GET", "/api/v1/candidates?domain="+url.QueryEscape(domain), nil, &answer); err != nil {
+			if err := port.ask(cmd, asJSON, "GET", "/api/v1/candidates?domain="+url.QueryEscape(domain), nil, &answer); err != nil {
 				return err
 			}
 			if n := answer.Nodes; n.Answered < n.Asked {
 				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: only %d of %d nodes answered\n", n.Answered, n.Asked)
 			}
+			if asJSON {
+				return nil
+			}
 			return writeCandidates(cmd.OutOrStdout(), answer.Candidates, time.Now())
 		},
 	}
-	client.flags(cmd, defaultAdmin)
+	port.flags(cmd, defaultAdmin)
+	jsonFlag(cmd, &asJSON)
 	cmd.Flags().StringVar(&domain, "domain", "", "only rules of this domain")
 	return cmd
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -29,6 +30,7 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 
 	var state string
 	var n int
+	var asJSON bool
 	list := &cobra.Command{
 		Use:     "ls",
 		Short:   "List jobs: dead letters, or --state queued, active, done",
@@ -44,7 +46,7 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 				Jobs          []deferred.Ticket
 			}
 			q := url.Values{"state": {state}, "n": {strconv.Itoa(n)}}
-			if err := admin.do(cmd.Context(), http.MethodGet, "/api/v1/deferred?"+q.Encode(), nil, &answer); err != nil {
+			if err := admin.ask(cmd, asJSON, http.MethodGet, "/api/v1/deferred?"+q.Encode(), nil, &answer); err != nil || asJSON {
 				return err
 			}
 			out := cmd.OutOrStdout()
@@ -66,28 +68,47 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 	list.Flags().IntVarP(&n, "number", "n", 100, "how many at most, up to 1000")
 
 	each := func(use, short, method, suffix string) *cobra.Command {
-		return &cobra.Command{
+		cmd := &cobra.Command{
 			Use: use + " ID…", Short: short, Args: cobra.MinimumNArgs(1), Example: "  weir defer " + use + " " + sampleJob,
 			RunE: func(cmd *cobra.Command, ids []string) error {
 				if err := admin.open(); err != nil {
 					return err
 				}
+				done := jobsChanged{Jobs: []string{}}
 				for _, id := range ids {
 					if !deferred.ValidID(id) {
 						return usageError(fmt.Errorf("%q is no ID of a job; weir defer ls lists them", id))
 					}
-					if err := admin.do(cmd.Context(), method, "/api/v1/deferred/"+id+suffix, nil, nil); err != nil {
-						return fmt.Errorf("%s: %w", id, err)
+					if err := admin.Do(cmd.Context(), method, "/api/v1/deferred/"+id+suffix, nil, nil); err != nil {
+						done.Error = fmt.Sprintf("%s: %v", id, err)
+						break
 					}
+					done.Jobs = append(done.Jobs, id)
 				}
-				return nil
+				var err error
+				if asJSON {
+					err = printJSON(cmd, done)
+				}
+				if done.Error != "" {
+					err = errors.New(done.Error)
+				}
+				return err
 			},
 		}
+		jsonFlag(cmd, &asJSON)
+		return cmd
 	}
+	jsonFlag(list, &asJSON)
 	cmd.AddCommand(list,
 		each("retry", "Put dead letters back at the end of their lines", http.MethodPost, "/retry"),
 		each("drop", "Forget jobs that are not being forwarded", http.MethodDelete, ""))
 	return cmd
+}
+
+// jobsChanged is the output of weir defer retry and drop as JSON.
+type jobsChanged struct {
+	Jobs  []string `json:"jobs"`            // that were changed
+	Error string   `json:"error,omitempty"` // why the next one was not
 }
 
 // sampleJob is an ID of a job, for help texts.

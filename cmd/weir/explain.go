@@ -59,7 +59,7 @@ made it remembers for a while. The server that is asked asks all nodes that shar
 	f.StringVar(&o.id, "id", "", "id of a decision, such as that in X-RateLimit-Decision, to be looked up at --server (default "+defaultAdmin+")")
 	f.StringArrayVar(&o.descriptors, "descriptor", nil, "KEY=VALUE,KEY=VALUE…: a descriptor as Envoy sends it, in place of attributes; may be given several times")
 	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key, where the rules are not those of --server")
-	f.BoolVar(&o.json, "json", false, "print JSON")
+	jsonFlag(cmd, &o.json)
 	o.admin.flags(cmd, "")
 	return cmd
 }
@@ -174,7 +174,7 @@ func (o *explainOptions) read(ctx context.Context, args []string, stderr io.Writ
 		return nil, err
 	}
 	e := new(explanation)
-	if o.admin.address != "" {
+	if o.admin.Address != "" {
 		e.live = &o.admin
 		if err := e.live.open(); err != nil {
 			return nil, err
@@ -182,7 +182,7 @@ func (o *explainOptions) read(ctx context.Context, args []string, stderr io.Writ
 	}
 	origin := o.rules
 	if e.live != nil && !o.rulesGiven {
-		origin = e.live.name()
+		origin = e.live.Name()
 		e.origin = ", by the rules in force on " + origin
 		e.set, err = rulesOf(ctx, e.live, o.ipv6Prefix, o.prefixGiven)
 	} else {
@@ -219,19 +219,19 @@ func (o *explainOptions) read(ctx context.Context, args []string, stderr io.Writ
 // rulesOf makes the rules that are in force on a server. Warnings on them are left to the server.
 func rulesOf(ctx context.Context, c *adminClient, prefix int, prefixGiven bool) (*rule.Set, error) {
 	var answer admin.RuleFiles
-	answered, raw, err := c.send(ctx, http.MethodGet, "/api/v1/rules/source", nil, 256<<20)
+	answered, raw, err := c.Send(ctx, http.MethodGet, "/api/v1/rules/source", nil, 256<<20)
 	switch {
 	case answered == nil && err != nil:
-		return nil, fmt.Errorf("%s cannot be reached: %w", c.name(), err)
+		return nil, fmt.Errorf("%s cannot be reached: %w", c.Name(), err)
 	case err != nil:
-		return nil, fmt.Errorf("%s: %w", c.name(), err)
+		return nil, fmt.Errorf("%s: %w", c.Name(), err)
 	case answered.StatusCode == http.StatusNotFound && isProblem(raw):
-		return nil, fmt.Errorf("%s is of a version that does not tell its rules; name the folder of them by --rules", c.name())
+		return nil, fmt.Errorf("%s is of a version that does not tell its rules; name the folder of them by --rules", c.Name())
 	case answered.StatusCode == http.StatusUnauthorized || answered.StatusCode == http.StatusForbidden:
 		return nil, fmt.Errorf("%s answered %s: its rules are told to a token with the role operator (--token-file); "+
-			"or name the folder of them by --rules", c.name(), answered.Status)
+			"or name the folder of them by --rules", c.Name(), answered.Status)
 	case answered.StatusCode != http.StatusOK || json.Unmarshal(raw, &answer) != nil || len(answer.Files) == 0:
-		return nil, c.stranger(answered, raw)
+		return nil, c.Stranger(answered, raw)
 	}
 	var files []file.Source
 	for _, name := range slices.Sorted(maps.Keys(answer.Files)) {
@@ -242,7 +242,7 @@ func rulesOf(ctx context.Context, c *adminClient, prefix int, prefixGiven bool) 
 	}
 	set, _, err := file.Load(files, file.Options{IPv6Prefix: prefix})
 	if err != nil {
-		return nil, usageError(fmt.Errorf("this weir (%s) cannot read the rules of %s:\n%w", versionText(), c.name(), err))
+		return nil, usageError(fmt.Errorf("this weir (%s) cannot read the rules of %s:\n%w", versionText(), c.Name(), err))
 	}
 	return set, nil
 }
@@ -255,16 +255,16 @@ func isProblem(body []byte) bool {
 
 // signalsAt returns the signals of elastic limits on a server; none if it has none.
 func signalsAt(ctx context.Context, c *adminClient) ([]admin.SignalState, error) {
-	answered, raw, err := c.send(ctx, http.MethodGet, "/api/v1/signals", nil, 1<<20)
+	answered, raw, err := c.Send(ctx, http.MethodGet, "/api/v1/signals", nil, 1<<20)
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be reached: %w", c.name(), err)
+		return nil, fmt.Errorf("%s cannot be reached: %w", c.Name(), err)
 	}
 	var answer struct{ Signals []admin.SignalState }
 	if answered.StatusCode != http.StatusOK {
 		return nil, nil // the counters are asked for next, and report the fault
 	}
 	if err := json.Unmarshal(raw, &answer); err != nil {
-		return nil, c.stranger(answered, raw)
+		return nil, c.Stranger(answered, raw)
 	}
 	return answer.Signals, nil
 }
@@ -514,7 +514,7 @@ func leased(r *rule.Rule) bool {
 // liveState asks the admin port of a running server for the state of a key under a limit, which may
 // be named by its rule: in words, and as it answered; nil if nothing is counted.
 func liveState(ctx context.Context, c *adminClient, domain, limit string, parts []string) (state string, key *admin.KeyInfo, err error) {
-	answer, body, err := c.send(ctx, http.MethodGet, admin.KeyPath(domain, limit, parts), nil, 1<<20)
+	answer, body, err := c.Send(ctx, http.MethodGet, admin.KeyPath(domain, limit, parts), nil, 1<<20)
 	if err != nil {
 		return "", nil, err
 	}
@@ -524,7 +524,7 @@ func liveState(ctx context.Context, c *adminClient, domain, limit string, parts 
 		Detail string          `json:"detail"`
 	}
 	if err := json.Unmarshal(body, &k); err != nil && answer.StatusCode < 500 {
-		return "", nil, c.stranger(answer, body)
+		return "", nil, c.Stranger(answer, body)
 	}
 	if len(k.Keys) > 0 {
 		k.KeyInfo = k.Keys[0]
@@ -535,11 +535,11 @@ func liveState(ctx context.Context, c *adminClient, domain, limit string, parts 
 	case answer.StatusCode == http.StatusNotFound && strings.HasPrefix(k.Detail, "no rule in force"):
 		return "the server does not have this limit", nil, nil
 	case answer.StatusCode == http.StatusServiceUnavailable && k.Detail != "":
-		return "", nil, fmt.Errorf("%s answered %s: %s", c.name(), answer.Status, k.Detail)
+		return "", nil, fmt.Errorf("%s answered %s: %s", c.Name(), answer.Status, k.Detail)
 	case answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden:
-		return "", nil, fmt.Errorf("%s answered %s: name a file with a token by --token-file", c.name(), answer.Status)
+		return "", nil, fmt.Errorf("%s answered %s: name a file with a token by --token-file", c.Name(), answer.Status)
 	case answer.StatusCode != http.StatusOK || k.Limit == "":
-		return "", nil, c.stranger(answer, body)
+		return "", nil, c.Stranger(answer, body)
 	}
 	state = fmt.Sprintf("used %s, %d remaining", usedText(&k.KeyInfo), k.Remaining)
 	switch {

@@ -27,14 +27,14 @@ func explainDecision(ctx context.Context, o explainOptions, args []string, out i
 		return usageError(fmt.Errorf("--id: %w", err))
 	}
 	c := &o.admin
-	if c.address == "" {
-		c.address = defaultAdmin
+	if c.Address == "" {
+		c.Address = defaultAdmin
 	}
 	if err := c.open(); err != nil {
 		return err
 	}
 	var raw json.RawMessage
-	if err := c.do(ctx, "GET", "/api/v1/decisions/"+id.String(), nil, &raw); err != nil {
+	if err := c.Do(ctx, "GET", "/api/v1/decisions/"+id.String(), nil, &raw); err != nil {
 		return err
 	}
 	if o.json {
@@ -43,7 +43,7 @@ func explainDecision(ctx context.Context, o explainOptions, args []string, out i
 	}
 	var e recent.Entry
 	if err := json.Unmarshal(raw, &e); err != nil {
-		return fmt.Errorf("%s answered with something else than a decision: %w", c.name(), err)
+		return fmt.Errorf("%s answered with something else than a decision: %w", c.Name(), err)
 	}
 	writeDecision(out, &e)
 	return nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/pem"
@@ -12,17 +13,27 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/admin/client"
 	"github.com/weir-rl/weir/internal/server"
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
+// healthInfo is the output of weir health as JSON.
+type healthInfo struct {
+	Server  string `json:"server"`
+	Healthy bool   `json:"healthy"`
+	Message string `json:"message"` // the server's words, or why it is not healthy
+}
+
 func newHealthCommand(env []string) *cobra.Command {
-	var client adminClient
+	var port adminClient
 	var timeout time.Duration
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Ask a running server whether it wants requests",
@@ -38,26 +49,33 @@ admin port, or if that is closed at its HTTP port.`,
 				return usageError(errors.New("--timeout: must be above 0"))
 			}
 			path := "/readyz"
-			if client.address != "" {
-				if err := client.open(); err != nil {
+			if port.Address != "" {
+				if err := port.open(); err != nil {
 					return err
 				}
 			} else {
-				if client.tokenFile+client.caFile+client.cert+client.key != "" {
+				if port.TokenFile+port.CAFile+port.CertFile+port.KeyFile != "" {
 					return usageError(errors.New("--token-file, --ca, --cert and --cert-key are for a server that --server names"))
 				}
 				c, err := server.Load(cmd.Flags(), env)
 				if err == nil {
-					path, err = client.openOwn(c)
+					path, err = port.openOwn(c)
 				}
 				if err != nil {
 					return usageError(err)
 				}
 			}
-			client.direct()
+			port.Direct()
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			answer, err := client.health(ctx, path)
+			answer, err := port.health(ctx, path)
+			if asJSON {
+				h := healthInfo{Server: port.Name(), Healthy: err == nil, Message: strings.TrimSpace(answer)}
+				if err != nil {
+					h.Message = err.Error()
+				}
+				return cmp.Or(printJSON(cmd, h), err)
+			}
 			if err != nil {
 				return err
 			}
@@ -66,7 +84,8 @@ admin port, or if that is closed at its HTTP port.`,
 		},
 	}
 	server.AddConfigFlag(cmd.Flags())
-	client.flags(cmd, "")
+	port.flags(cmd, "")
+	jsonFlag(cmd, &asJSON)
 	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Second, "how long to wait for the answer")
 	return cmd
 }
@@ -86,8 +105,7 @@ func (c *adminClient) openOwn(of *server.Config) (path string, err error) {
 			return "", fmt.Errorf("tls.cert: %w", err)
 		}
 	}
-	c.address = o.Address
-	c.dial(&u, o.Socket, own)
+	c.Client = client.At(o.Address, &u, o.Socket, own)
 	return o.Path, nil
 }
 
@@ -117,17 +135,10 @@ func pinned(files []string) (*tls.Config, error) {
 	}, nil
 }
 
-// direct makes c ask the server itself, until the context ends. Through a proxy of the environment,
-// a health check would show the health of that proxy.
-func (c *adminClient) direct() {
-	c.client.Timeout = 0
-	c.client.Transport.(*http.Transport).Proxy = nil
-}
-
 // health returns the message of a server that wants requests, harmless for a terminal. It fails if
 // the server wants none, or that cannot be reached.
 func (c *adminClient) health(ctx context.Context, path string) (string, error) {
-	answer, body, err := c.send(ctx, http.MethodGet, path, nil, 4<<10)
+	answer, body, err := c.Send(ctx, http.MethodGet, path, nil, 4<<10)
 	if err != nil {
 		return "", fmt.Errorf("not healthy: %w", err)
 	}

@@ -42,11 +42,11 @@ where per leaves a choice); so do weir ban and weir grant, and what one of them 
 		if err := port.open(); err != nil {
 			return list, err
 		}
-		if port.client.Timeout = keysTimeout; domain != "" {
+		if port.Patience(keysTimeout); domain != "" {
 			q.Set("domain", domain)
 		}
 		var raw json.RawMessage
-		if err := port.do(cmd.Context(), http.MethodGet, keysPath+"?"+q.Encode(), nil, &raw); err != nil {
+		if err := port.Do(cmd.Context(), http.MethodGet, keysPath+"?"+q.Encode(), nil, &raw); err != nil {
 			return list, err
 		}
 		if asJSON {
@@ -98,7 +98,7 @@ where per leaves a choice); so do weir ban and weir grant, and what one of them 
 				return err
 			}
 			c := keyChange{Domain: domain, Limit: args[0], Key: args[1:], Reason: reason}
-			if err := port.do(cmd.Context(), http.MethodDelete, keysPath, &c, nil); err != nil {
+			if err := port.Do(cmd.Context(), http.MethodDelete, keysPath, &c, nil); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "reset: %s %s\n", human.Printable(args[0]), keyText(args[1:]))

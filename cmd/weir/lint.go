@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/lab/findings"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/server"
@@ -19,7 +20,7 @@ import (
 )
 
 func newLintCommand(env []string) *cobra.Command {
-	var strict, list bool
+	var strict, list, asJSON, asSARIF bool
 	cmd := &cobra.Command{
 		Use:   "lint PATH…",
 		Short: "Check rule files",
@@ -33,10 +34,13 @@ stands, or, outside all limits, for the file; what follows the colon is the reas
 With a configuration (--config, WEIR_CONFIG or ./weir.yaml) it also warns of counters by what its identity takes from
 clients unverified, of leases and regions (consistency) that are too small for its nodes or regions, or have no effect
 with its store, and of limits in its rlqs.domains that quotas for Envoys cannot be taken from.`,
-		Example: "  weir lint rules/\n  weir lint --strict rules/*.yaml\n  weir lint --config weir.yaml rules/\n  weir lint --warnings",
+		Example: "  weir lint rules/\n  weir lint --strict rules/*.yaml\n  weir lint --config weir.yaml rules/\n  weir lint --sarif rules/ > weir.sarif\n  weir lint --warnings",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if list {
 				return listWarnings(cmd.OutOrStdout())
+			}
+			if asJSON && asSARIF {
+				return usageError(errors.New("--json and --sarif: give one of them"))
 			}
 			if len(args) == 0 {
 				return usageError(errors.New("lint: name rule files or folders"))
@@ -46,10 +50,24 @@ with its store, and of limits in its rlqs.domains that quotas for Envoys cannot 
 				return usageError(err)
 			}
 			c.TellStrays(cmd.ErrOrStderr())
-			return lint(cmd.Context(), args, strict, c.LintOptions(), cmd.OutOrStdout())
+			found, err := lint(cmd.Context(), args, c.LintOptions())
+			if err != nil {
+				return err
+			}
+			switch {
+			case asSARIF:
+				err = found.WriteSARIF(cmd.OutOrStdout(), versionText())
+			case asJSON:
+				err = printJSON(cmd, found)
+			default:
+				err = found.WriteText(cmd.OutOrStdout())
+			}
+			return errors.Join(err, lintVerdict(found, strict))
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail on warnings too")
+	jsonFlag(cmd, &asJSON)
+	cmd.Flags().BoolVar(&asSARIF, "sarif", false, "print a SARIF log, as code scanning reads it")
 	cmd.Flags().BoolVar(&list, "warnings", false, "list the names of all warnings, and exit")
 	server.AddConfigFlag(cmd.Flags())
 	return cmd
@@ -116,49 +134,51 @@ func ruleGroups(ctx context.Context, paths []string) ([]*ruleGroup, error) {
 	return groups, nil
 }
 
-func lint(ctx context.Context, paths []string, strict bool, o file.LintOptions, out io.Writer) error {
+// lint checks rule files. What it finds is the outcome; the error is that it could not look.
+func lint(ctx context.Context, paths []string, o file.LintOptions) (*findings.Lint, error) {
 	groups, err := ruleGroups(ctx, paths)
 	if err != nil {
-		return usageError(err)
+		return nil, usageError(err)
 	}
-	files, rules, failures, warned := 0, 0, 0, 0
+	found := &findings.Lint{Problems: []findings.Problem{}}
 	for _, g := range groups {
-		print := func(kind string, p rule.Problem) {
+		add := func(severity string, p rule.Problem) {
 			if p.Pos.File != "" {
 				p.Pos.File = filepath.Join(g.dir, filepath.FromSlash(p.Pos.File))
 			}
-			fmt.Fprintf(out, "%s: %s\n", kind, p.Error())
+			found.Add(severity, p)
 		}
-		files += len(g.files)
+		found.Files += len(g.files)
 		set, warnings, err := file.Load(g.files, file.Options{})
 		if err != nil {
 			var problems rule.Problems
 			if !errors.As(err, &problems) {
-				return usageError(err)
+				return nil, usageError(err)
 			}
 			for _, p := range problems {
-				print("error", p)
+				add(findings.Error, p)
 			}
-			failures += len(problems)
 		} else {
-			rules += len(set.Rules())
+			found.Rules += len(set.Rules())
 			warnings = append(warnings, file.Lint(set, o)...)
 		}
 		for _, p := range warnings {
 			if p.Name == "" { // a comment for lint that says nothing
-				print("error", p)
-				failures++
+				add(findings.Error, p)
 				continue
 			}
-			print("warning", p)
-			warned++
+			add(findings.Warning, p)
 		}
 		for _, p := range file.Notes(set) {
-			print("note", p)
+			add(findings.Note, p)
 		}
 	}
-	fmt.Fprintf(out, "%s in %s: %s, %s\n", count(rules, "rule"), count(files, "file"), count(failures, "error"), count(warned, "warning"))
-	if failures > 0 || strict && warned > 0 {
+	return found, nil
+}
+
+// lintVerdict is the error of exit status 1 if lint found something that counts.
+func lintVerdict(found *findings.Lint, strict bool) error {
+	if found.Errors > 0 || strict && found.Warnings > 0 {
 		return &exitError{code: exitFailure}
 	}
 	return nil

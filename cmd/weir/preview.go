@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/weir-rl/weir/internal/admin/client"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/util/human"
@@ -45,7 +46,7 @@ Exit status: 0 with a result, 1 if the files are no rules or a test of them fail
 				if err != nil || d < time.Second {
 					return usageError(fmt.Errorf("--over %q: expected a time, such as 2h", over))
 				}
-				text = overText(d)
+				text = client.Over(d)
 			}
 			files, err := filesOf(cmd.Context(), args[0])
 			if err != nil {
@@ -60,7 +61,7 @@ Exit status: 0 with a result, 1 if the files are no rules or a test of them fail
 			}
 			var result insight.PreviewResult
 			if err := json.Unmarshal(raw, &result); err != nil {
-				return blind(fmt.Errorf("%s answered with something else than a preview: %w", port.name(), err))
+				return blind(fmt.Errorf("%s answered with something else than a preview: %w", port.Name(), err))
 			}
 			if asJSON {
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), string(raw))
@@ -89,31 +90,31 @@ func tryRules(ctx context.Context, c *adminClient, files map[string]string, over
 		question["over"] = over
 	}
 	var begun struct{ Preview string }
-	if err := c.do(ctx, http.MethodPost, "/api/v1/preview", question, &begun); err != nil {
+	if err := c.Do(ctx, http.MethodPost, "/api/v1/preview", question, &begun); err != nil {
 		return nil, err
 	}
 	if !strings.HasPrefix(begun.Preview, "/api/v1/preview/") {
-		return nil, fmt.Errorf("%s did not say where the preview is: is it the admin port of a weir server?", c.name())
+		return nil, fmt.Errorf("%s did not say where the preview is: is it the admin port of a weir server?", c.Name())
 	}
 	progress := newProgress(errs)
 	defer progress.clear()
 	var result json.RawMessage
-	err := c.follow(ctx, begun.Preview, "", func() {}, func(e serverEvent) error {
-		switch e.name {
+	err := c.Follow(ctx, begun.Preview, "", func() {}, func(e client.Event) error {
+		switch e.Name {
 		case "progress":
 			var p insight.PreviewProgress
-			if err := json.Unmarshal(e.data, &p); err != nil {
+			if err := json.Unmarshal(e.Data, &p); err != nil {
 				return err
 			}
 			progress.show(&p)
 		case "problem":
 			var problem struct{ Detail string }
-			if err := json.Unmarshal(e.data, &problem); err != nil {
+			if err := json.Unmarshal(e.Data, &problem); err != nil {
 				return err
 			}
 			return errors.New(human.PrintableLines(problem.Detail))
 		case "result":
-			result = e.data
+			result = e.Data
 			return errDone
 		}
 		return nil
@@ -124,10 +125,10 @@ func tryRules(ctx context.Context, c *adminClient, files map[string]string, over
 	case ctx.Err() != nil: // Ctrl+C ends the preview, too
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = c.do(ctx, http.MethodDelete, begun.Preview, nil, nil) // it ends by itself in a minute
+		_ = c.Do(ctx, http.MethodDelete, begun.Preview, nil, nil) // it ends by itself in a minute
 		return nil, errors.New("interrupted")
 	}
-	return nil, errors.New(strings.TrimPrefix(err.Error(), errStopped.Error()+": "))
+	return nil, errors.New(strings.TrimPrefix(err.Error(), client.ErrStopped.Error()+": "))
 }
 
 // errDone ends a stream when the awaited event has come.

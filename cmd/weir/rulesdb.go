@@ -252,7 +252,16 @@ func pull(dir string, v *ruledb.Version, force bool) error {
 	return nil
 }
 
+// rulesDiff is the output of weir rules diff as JSON.
+type rulesDiff struct {
+	From    string `json:"from"` // version 41, or a folder
+	To      string `json:"to"`
+	Differs bool   `json:"differs"`
+	Diff    string `json:"diff"` // unified
+}
+
 func newRulesDiffCommand(env []string) *cobra.Command {
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "diff FROM [TO]",
 		Short: "Show what differs between versions of rules, or a folder and what is in force",
@@ -284,15 +293,21 @@ force. Exit status: 0 if they are the same, 1 if they differ, 2 if that could no
 				}
 			}
 			text := diffFiles(sides[0], sides[1])
-			if text == "" {
-				return nil
+			if asJSON {
+				err = printJSON(cmd, rulesDiff{sides[0].name, sides[1].name, text != "", text})
+			} else {
+				_, err = io.WriteString(cmd.OutOrStdout(), text)
 			}
-			if _, err := io.WriteString(cmd.OutOrStdout(), text); err != nil {
+			if err != nil {
 				return blind(err)
 			}
-			return &exitError{code: exitFound}
+			if text != "" {
+				return &exitError{code: exitFound}
+			}
+			return nil
 		},
 	}
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -359,7 +374,7 @@ then. Exit status: 0 if all holds, 1 if it does not, 2 if that could not be foun
 	cmd.Flags().IntVarP(&n, "number", "n", 20, "how many changes at most")
 	cmd.Flags().BoolVar(&check, "check", false, "check the whole history")
 	cmd.Flags().StringVar(&noted, "noted", "", "with --check: the hash of a record that was noted elsewhere (default: not checked)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 

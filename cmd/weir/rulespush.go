@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,8 +29,22 @@ type pusher struct {
 	force, shadow bool
 	wait          time.Duration
 	by            changeFlags
+	json          bool
+	pushed        rulesPush
 
 	out, stderr io.Writer
+}
+
+// rulesPush is the output of weir rules push and import as JSON. Lint, tests and what came meanwhile
+// go to the standard error then.
+type rulesPush struct {
+	Version  int64    `json:"version"`            // that is to be in force; 0 if nothing was pushed
+	Replaces int64    `json:"replaces"`           // 0 for none
+	Changed  bool     `json:"changed"`            // false if the folder is what is in force
+	Shadow   []string `json:"shadow,omitempty"`   // limits that were put in shadow
+	Forced   string   `json:"forced,omitempty"`   // what failed and was pushed by force
+	InForce  bool     `json:"in_force,omitempty"` // with --wait: on all live nodes
+	Error    string   `json:"error,omitempty"`
 }
 
 func newRulesImportCommand(env []string) *cobra.Command {
@@ -70,10 +85,23 @@ func (p *pusher) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.force, "force", false, "push although lint or the tests fail; the history says so")
 	cmd.Flags().DurationVar(&p.wait, "wait", 0, "wait so long at most until all live nodes have it in force; exit status 1 if one does not")
 	p.by.add(cmd)
+	jsonFlag(cmd, &p.json)
 }
 
 func (p *pusher) run(cmd *cobra.Command, args []string) error {
 	p.out, p.stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if !p.json {
+		return p.push(cmd, args)
+	}
+	p.out = p.stderr
+	err := p.push(cmd, args)
+	if p.pushed.InForce = err == nil && p.wait > 0; err != nil {
+		p.pushed.Error = err.Error()
+	}
+	return cmp.Or(printJSON(cmd, p.pushed), err)
+}
+
+func (p *pusher) push(cmd *cobra.Command, args []string) error {
 	who, err := author(p.by.author)
 	if err != nil {
 		return err
@@ -102,6 +130,7 @@ func (p *pusher) run(cmd *cobra.Command, args []string) error {
 	}
 	if head.Number > 0 && head.Digest == rulesource.Digest(files) {
 		fmt.Fprintf(p.out, "%s is version %d, which is in force\n", dir, head.Number)
+		p.pushed.Version, p.pushed.Replaces = head.Number, head.Number
 		return errors.Join(writeMarker(dir, c.Database.Space, head.Number, files), p.await(ctx, d, head.Number))
 	}
 	if p.shadow {
@@ -117,6 +146,7 @@ func (p *pusher) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	fmt.Fprintf(p.out, "version %d is to be in force, in place of %s\n", version, versionName(base))
+	p.pushed = rulesPush{Version: version, Replaces: base, Changed: true, Shadow: p.pushed.Shadow, Forced: remark}
 	return errors.Join(writeMarker(dir, c.Database.Space, version, files), p.await(ctx, d, version))
 }
 
@@ -134,8 +164,17 @@ func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *
 		name string
 		run  func() error
 	}{
-		{"lint", func() error { return lint(ctx, []string{dir}, false, c.LintOptions(), p.out) }},
-		{"tests", func() error { return ruleTests(ctx, []string{dir}, false, p.out, p.stderr) }},
+		{"lint", func() error {
+			found, err := lint(ctx, []string{dir}, c.LintOptions())
+			if err != nil {
+				return err
+			}
+			return errors.Join(found.WriteText(p.out), lintVerdict(found, false))
+		}},
+		{"tests", func() error {
+			_, err := ruleTests(ctx, []string{dir}, false, p.out, p.stderr)
+			return err
+		}},
 	}
 	if !slices.ContainsFunc(files, func(s file.Source) bool { return rulesource.IsTestFile(path.Base(s.Name)) }) {
 		checks = checks[:1]
@@ -205,7 +244,7 @@ func (p *pusher) inShadow(ctx context.Context, d *ruledb.DB, files []file.Source
 	if err != nil {
 		return nil, fmt.Errorf("--shadow: %w", err)
 	}
-	if len(names) == 0 {
+	if p.pushed.Shadow = names; len(names) == 0 {
 		fmt.Fprintln(p.out, "no limit is new, so none is put in shadow")
 	} else {
 		fmt.Fprintf(p.out, "in shadow, since they are new: %s; push again without --shadow to enforce them\n", strings.Join(names, ", "))

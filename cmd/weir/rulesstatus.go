@@ -65,7 +65,7 @@ refuses, with the error. Exit status: 0 if all live nodes have it in force, 1 if
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 

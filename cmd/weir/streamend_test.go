@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,24 +20,6 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
-
-// Streams are read as the HTML standard says, whatever a server leaves out.
-func TestReadEvents(t *testing.T) {
-	const stream = ": hello\nretry: 1000\n\nid: a-1\nevent: decisions\ndata: {\"x\":1}\n\n: still here\n\nid: a-2\n\ndata:one\ndata: two\n\nevent: nothing\n\nevent:e\r\ndata\r\n\r\nevent: torn\ndata: 1\n"
-	var got []string
-	alive := 0
-	err := readEvents(strings.NewReader(stream), func() { alive++ }, func(e serverEvent) error {
-		got = append(got, fmt.Sprintf("%s|%s|%s", e.id, e.name, e.data))
-		return nil
-	})
-	if want := []string{`a-1|decisions|{"x":1}`, "||one\ntwo", "|e|"}; !slices.Equal(got, want) || !errors.Is(err, errEnded) || alive < 15 {
-		t.Errorf("got %q, %v, want %q", got, err, want)
-	}
-	err = readEvents(strings.NewReader(stream), func() {}, func(serverEvent) error { return io.ErrClosedPipe })
-	if !errors.Is(err, errStopped) || !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("a reader that stops: %v", err)
-	}
-}
 
 // streaming is a built server whose streams are read, over TCP, TLS or a unix socket.
 type streaming struct {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/admin/client"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/util/human"
 )
@@ -88,25 +89,25 @@ func (t *tail) path() string {
 func (t *tail) run(ctx context.Context, out, errs io.Writer) error {
 	t.out, t.errs = out, errs
 	for {
-		err := t.admin.follow(ctx, t.path(), t.lastID, t.opened, t.event)
+		err := t.admin.Follow(ctx, t.path(), t.lastID, t.opened, t.event)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, os.ErrClosed):
 			return nil
-		case errors.Is(err, errStopped):
+		case errors.Is(err, client.ErrStopped):
 			return err
 		}
-		if _, refused := errors.AsType[errRefused](err); refused || !t.reached {
+		if _, refused := errors.AsType[client.RefusedError](err); refused || !t.reached {
 			return err
 		}
 		switch {
 		case t.away:
-		case t.ended == nil && errors.Is(err, errEnded):
+		case t.ended == nil && errors.Is(err, client.ErrEnded):
 			t.ended = err // it may be had again, or the server says why not
 		default:
 			t.away = true
-			fmt.Fprintf(t.errs, "weir: %s is away, trying on: %s\n", t.admin.name(), human.Printable(cmp.Or(t.ended, err).Error()))
+			fmt.Fprintf(t.errs, "weir: %s is away, trying on: %s\n", t.admin.Name(), human.Printable(cmp.Or(t.ended, err).Error()))
 		}
 		select {
 		case <-ctx.Done():
@@ -120,20 +121,20 @@ func (t *tail) run(ctx context.Context, out, errs io.Writer) error {
 func (t *tail) opened() {
 	if t.reached, t.ended = true, nil; t.away {
 		t.away = false
-		fmt.Fprintf(t.errs, "weir: %s is back\n", t.admin.name())
+		fmt.Fprintf(t.errs, "weir: %s is back\n", t.admin.Name())
 	}
 }
 
 // event prints the decisions of one event.
-func (t *tail) event(e serverEvent) error {
-	if e.id != "" {
-		t.lastID = e.id
+func (t *tail) event(e client.Event) error {
+	if e.ID != "" {
+		t.lastID = e.ID
 	}
-	switch e.name {
+	switch e.Name {
 	case "decisions":
 	case "problem":
 		var problem struct{ Detail string }
-		if err := json.Unmarshal(e.data, &problem); err != nil {
+		if err := json.Unmarshal(e.Data, &problem); err != nil {
 			return err
 		}
 		fmt.Fprintf(t.errs, "weir: %s\n", human.Printable(problem.Detail))
@@ -146,7 +147,7 @@ func (t *tail) event(e serverEvent) error {
 		Shown     string
 		LeftOut   int `json:"left_out"`
 	}
-	if err := json.Unmarshal(e.data, &event); err != nil {
+	if err := json.Unmarshal(e.Data, &event); err != nil {
 		return err
 	}
 	if event.Shown != "" && event.Shown != t.shown {

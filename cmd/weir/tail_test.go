@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/admin/client"
 	"github.com/weir-rl/weir/internal/testkit/certtest"
 	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
@@ -70,16 +71,16 @@ func TestTailNode(t *testing.T) {
 	for node := range got {
 		x := &told{Output: servertest.NewOutput()}
 		got[node] = x
-		c := adminClient{address: servers[0]}
+		c := adminClient{Options: client.Options{Address: servers[0]}}
 		if err := c.open(); err != nil {
 			t.Fatal(err)
 		}
-		each := func(e serverEvent) error {
+		each := func(e client.Event) error {
 			var event struct {
 				Decisions []struct{ Node string }
 				LeftOut   int `json:"left_out"`
 			}
-			if err := json.Unmarshal(e.data, &event); err != nil {
+			if err := json.Unmarshal(e.Data, &event); err != nil {
 				return err
 			}
 			for _, d := range event.Decisions {
@@ -91,7 +92,7 @@ func TestTailNode(t *testing.T) {
 		}
 		following.Go(func() {
 			for begun := false; ctx.Err() == nil && !begun; { // a busy node may not be heard at once
-				_ = c.follow(ctx, "/api/v1/stream?views=decisions&outcome=denied&nodes=all&node="+names[node], "", func() { begun = true }, each)
+				_ = c.Follow(ctx, "/api/v1/stream?views=decisions&outcome=denied&nodes=all&node="+names[node], "", func() { begun = true }, each)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/lab/findings"
 	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
@@ -23,7 +25,7 @@ import (
 )
 
 func newTestCommand() *cobra.Command {
-	var verbose bool
+	var verbose, asJSON, asJUnit bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "test PATH…",
@@ -33,6 +35,9 @@ beside them; the URL of a database stands for the version in force there. Time i
 all of it. Exit status 1 if a test fails.`,
 		Example: "  weir test rules/\n  weir test -v rules/shop_test.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if asJSON && asJUnit {
+				return usageError(errors.New("--json and --junit: give one of them"))
+			}
 			if len(args) == 0 {
 				return usageError(errors.New("test: name test files (*_test.yaml) or folders"))
 			}
@@ -46,9 +51,26 @@ all of it. Exit status 1 if a test fails.`,
 				ctx, cancel = context.WithTimeoutCause(ctx, timeout, late)
 				defer cancel()
 			}
-			return ruleTests(ctx, args, verbose, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			out := cmd.OutOrStdout()
+			if asJSON || asJUnit {
+				out = io.Discard
+			}
+			tests, err := ruleTests(ctx, args, verbose, out, cmd.ErrOrStderr())
+			if tests == nil {
+				return err
+			}
+			var printed error
+			switch {
+			case asJSON:
+				printed = printJSON(cmd, tests)
+			case asJUnit:
+				printed = tests.WriteJUnit(cmd.OutOrStdout())
+			}
+			return cmp.Or(printed, err)
 		},
 	}
+	jsonFlag(cmd, &asJSON)
+	cmd.Flags().BoolVar(&asJUnit, "junit", false, "print a report in the form of JUnit, as CI systems read it")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show every step of every test")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long all tests may take together; 0 is without end")
 	return cmd
@@ -92,7 +114,9 @@ func testFiles(paths []string) ([]string, error) {
 	return files, nil
 }
 
-func ruleTests(ctx context.Context, paths []string, verbose bool, out, stderr io.Writer) error {
+// ruleTests runs the tests that paths name, and reports on them. The error says the exit status;
+// the result is nil if nothing was run.
+func ruleTests(ctx context.Context, paths []string, verbose bool, out, stderr io.Writer) (*findings.Tests, error) {
 	var places []*place // in databases
 	for _, url := range paths {
 		if !ruledb.IsURL(url) {
@@ -100,61 +124,65 @@ func ruleTests(ctx context.Context, paths []string, verbose bool, out, stderr io
 		}
 		p, err := openPlace(ctx, url)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if len(p.tests) == 0 {
-			return usageError(fmt.Errorf("%s holds no rule tests (*_test.yaml)", p.name))
+			return nil, usageError(fmt.Errorf("%s holds no rule tests (*_test.yaml)", p.name))
 		}
 		places = append(places, p)
 	}
 	files, err := testFiles(slices.DeleteFunc(slices.Clone(paths), ruledb.IsURL))
 	if err != nil {
-		return usageError(err)
+		return nil, usageError(err)
 	}
 	sets := make(map[string]*rule.Set)
-	passed, failed := 0, 0
+	tests := &findings.Tests{Files: []findings.TestsFile{}}
 	var broken []error
-	add := func(path string, p, f int, err error) (goOn bool) {
-		passed, failed = passed+p, failed+f
-		if err != nil && ctx.Err() == nil {
+	add := func(path string, results []*sim.TestResult, err error) (goOn bool) {
+		tests.Add(path, results, err)
+		switch {
+		case err != nil && ctx.Err() == nil:
 			fmt.Fprintf(out, "ERROR %s\n", path)
 			broken = append(broken, err)
 			return true
+		case err != nil:
+			return false
 		}
-		return err == nil
+		_ = sim.WriteTests(out, path, results, verbose) // who reads no more misses it
+		return true
 	}
 	for _, place := range places {
 		for _, f := range place.tests {
 			dir := pathpkg.Dir(f.Name)
-			p, n, err := sim.RunTests(ctx, f.Name, f.Data, dir, func() (*rule.Set, error) {
+			results, err := sim.RunTests(ctx, f.Name, f.Data, dir, func() (*rule.Set, error) {
 				set, _, err := rulesource.LoadBelow(place.files, dir)
 				return set, err
-			}, verbose, out)
-			if !add(f.Name, p, n, err) {
-				return err
+			})
+			if !add(f.Name, results, err) {
+				return tests, err
 			}
 		}
 	}
 	for _, path := range files {
-		p, f, err := runTestFile(ctx, path, sets, verbose, out, stderr)
-		if !add(path, p, f, err) {
-			return err
+		results, err := runTestFile(ctx, path, sets, stderr)
+		if !add(path, results, err) {
+			return tests, err
 		}
 	}
-	fmt.Fprintf(out, "%s passed, %d failed\n", count(passed, "test"), failed)
+	fmt.Fprintf(out, "%s passed, %d failed\n", count(tests.Passed, "test"), tests.Failed)
 	if len(broken) > 0 {
-		return usageError(errors.Join(broken...))
+		return tests, usageError(errors.Join(broken...))
 	}
-	if failed > 0 {
-		return &exitError{code: exitFailure}
+	if tests.Failed > 0 {
+		return tests, &exitError{code: exitFailure}
 	}
-	return nil
+	return tests, nil
 }
 
-func runTestFile(ctx context.Context, path string, sets map[string]*rule.Set, verbose bool, out, stderr io.Writer) (passed, failed int, err error) {
+func runTestFile(ctx context.Context, path string, sets map[string]*rule.Set, stderr io.Writer) ([]*sim.TestResult, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	dir := filepath.Dir(path)
 	return sim.RunTests(ctx, path, data, dir, func() (set *rule.Set, err error) {
@@ -163,5 +191,5 @@ func runTestFile(ctx context.Context, path string, sets map[string]*rule.Set, ve
 			sets[dir] = set
 		}
 		return set, err
-	}, verbose, out)
+	})
 }

@@ -6,16 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/weir-rl/weir/internal/admin/client"
 	"github.com/weir-rl/weir/internal/admin/top"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/recent"
@@ -23,7 +22,7 @@ import (
 )
 
 func newTopCommand(env []string) *cobra.Command {
-	server := new(topServer)
+	var port adminClient
 	var batch, asJSON bool
 	var rounds int
 	var sorted, over string
@@ -51,11 +50,11 @@ With --batch it prints instead, as often as -n says, and ends: all numbers as th
 			case asJSON && !batch:
 				return usageError(errors.New("--json is for --batch"))
 			}
-			if err := server.admin.open(); err != nil {
+			if err := port.open(); err != nil {
 				return err
 			}
 			o := top.Options{
-				Server: server, Name: server.admin.name(), Over: d, Sort: sorted, Every: every,
+				Server: topServer{port.Client}, Name: port.Name(), Over: d, Sort: sorted, Every: every,
 				In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Env: env,
 			}
 			if batch {
@@ -67,7 +66,7 @@ With --batch it prints instead, as often as -n says, and ends: all numbers as th
 			return top.Run(cmd.Context(), o)
 		},
 	}
-	server.admin.flags(cmd, defaultAdmin)
+	port.flags(cmd, defaultAdmin)
 	f := cmd.Flags()
 	f.BoolVar(&batch, "batch", false, "print, and end")
 	f.IntVarP(&rounds, "rounds", "n", 1, "how often --batch prints")
@@ -116,75 +115,22 @@ func topBatch(ctx context.Context, o top.Options, rounds int, asJSON bool) error
 }
 
 // topServer is a server's admin port as weir top asks it.
-type topServer struct{ admin adminClient }
-
-// overText is a time as the admin API takes it.
-func overText(d time.Duration) string { return strconv.FormatInt(int64(d/time.Second), 10) + "s" }
-
-// Overview implements top.Server.
-func (s *topServer) Overview(ctx context.Context, over time.Duration) (*insight.Overview, error) {
-	o := new(insight.Overview)
-	return o, s.admin.do(ctx, http.MethodGet, "/api/v1/insight?over="+overText(over), nil, o)
-}
+type topServer struct{ *client.Client }
 
 // Rules implements top.Server.
-func (s *topServer) Rules(ctx context.Context, over time.Duration) ([]insight.RuleReport, error) {
-	return rulesAt(ctx, &s.admin, "", over)
-}
-
-// rulesAt asks for the reports of all rules of a domain, or of all ("").
-func rulesAt(ctx context.Context, c *adminClient, domain string, over time.Duration) ([]insight.RuleReport, error) {
-	q := url.Values{"over": {overText(over)}}
-	if domain != "" {
-		q.Set("domain", domain)
-	}
-	var answer struct{ Rules []insight.RuleReport }
-	err := c.do(ctx, http.MethodGet, "/api/v1/insight/rules?"+q.Encode(), nil, &answer)
-	return answer.Rules, err
-}
-
-// Rule implements top.Server.
-func (s *topServer) Rule(ctx context.Context, domain, name string, over time.Duration) (*insight.RuleReport, error) {
-	r := new(insight.RuleReport)
-	return r, s.admin.do(ctx, http.MethodGet, "/api/v1/insight/rules/"+url.PathEscape(domain)+"/"+url.PathEscape(name)+"?over="+overText(over), nil, r)
-}
-
-// Keys implements top.Server.
-func (s *topServer) Keys(ctx context.Context, by string, n int) ([]insight.KeyCount, error) {
-	var answer struct{ Keys []insight.KeyCount }
-	err := s.admin.do(ctx, http.MethodGet, "/api/v1/insight/keys?over=1m&by="+by+"&n="+strconv.Itoa(n), nil, &answer)
-	return answer.Keys, err
-}
-
-// Key implements top.Server.
-func (s *topServer) Key(ctx context.Context, domain, key string) (*insight.KeyReport, error) {
-	k := new(insight.KeyReport)
-	return k, s.admin.do(ctx, http.MethodGet, "/api/v1/insight/keys/"+url.PathEscape(domain)+"/"+url.PathEscape(key), nil, k)
-}
-
-// Decisions implements top.Server.
-func (s *topServer) Decisions(ctx context.Context, n int) ([]recent.Entry, error) {
-	var answer struct{ Decisions []recent.Entry }
-	err := s.admin.do(ctx, http.MethodGet, "/api/v1/decisions?nodes=all&n="+strconv.Itoa(n), nil, &answer)
-	return answer.Decisions, err
-}
-
-// MayChange implements top.Server.
-func (s *topServer) MayChange(ctx context.Context) (bool, error) {
-	var session struct{ Role string }
-	err := s.admin.do(ctx, http.MethodGet, "/api/v1/session", nil, &session)
-	return session.Role != "viewer" && session.Role != "support", err
+func (s topServer) Rules(ctx context.Context, over time.Duration) ([]insight.RuleReport, error) {
+	return s.Client.Rules(ctx, "", over)
 }
 
 // Change implements top.Server.
-func (s *topServer) Change(ctx context.Context, c top.Change) (string, error) {
+func (s topServer) Change(ctx context.Context, c top.Change) (string, error) {
 	path, verb := "/api/v1/bans", "banned"
 	if c.Grant {
 		path, verb = "/api/v1/grants", "granted "+c.Allow
 	}
 	var answer changed
 	change := keyChange{Domain: c.Domain, Limit: c.Rule, Key: c.Key, For: c.For, Allow: c.Allow, Reason: "weir top"}
-	if err := s.admin.do(ctx, http.MethodPost, path, &change, &answer); err != nil {
+	if err := s.Do(ctx, http.MethodPost, path, &change, &answer); err != nil {
 		return "", err
 	}
 	until := answer.Ban.Until
@@ -199,7 +145,7 @@ func (s *topServer) Change(ctx context.Context, c top.Change) (string, error) {
 }
 
 // Explain implements top.Server.
-func (s *topServer) Explain(e *recent.Entry) string {
+func (s topServer) Explain(e *recent.Entry) string {
 	var b strings.Builder
 	writeDecision(&b, e)
 	return b.String()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/admin/client"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
@@ -48,7 +49,7 @@ The verdicts, with what they are called in the table: ` + namedVerdicts() + `.`,
 			if err := port.open(); err != nil {
 				return err
 			}
-			q := url.Values{"over": {overText(d)}}
+			q := url.Values{"over": {client.Over(d)}}
 			if domain != "" {
 				q.Set("domain", domain)
 			}
@@ -108,11 +109,11 @@ const judgePatience = 30 * time.Second
 func judgedRules(ctx context.Context, c *adminClient, path string) (raw json.RawMessage, answer ruleReports, err error) {
 	for end := time.Now().Add(judgePatience); ; {
 		raw, answer = nil, ruleReports{}
-		if err := c.do(ctx, http.MethodGet, path, nil, &raw); err != nil {
+		if err := c.Do(ctx, http.MethodGet, path, nil, &raw); err != nil {
 			return nil, answer, err
 		}
 		if err := json.Unmarshal(raw, &answer); err != nil {
-			return nil, answer, fmt.Errorf("%s answered with something else than reports of rules: %w", c.name(), err)
+			return nil, answer, fmt.Errorf("%s answered with something else than reports of rules: %w", c.Name(), err)
 		}
 		answer.Rules = slices.DeleteFunc(answer.Rules, func(r insight.RuleReport) bool { return r.Command })
 		if answer.unjudged() == "" || time.Now().After(end) {

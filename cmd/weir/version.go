@@ -12,16 +12,30 @@ import (
 // version is set by the build of a release: -ldflags "-X main.version=v1.2.3".
 var version string
 
+// versionInfo is the output of weir version as JSON.
+type versionInfo struct {
+	Version string `json:"version"`
+	Go      string `json:"go"`
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
+}
+
 func newVersionCommand() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if asJSON {
+				return printJSON(cmd, versionInfo{versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH})
+			}
 			_, err := io.WriteString(cmd.OutOrStdout(), versionLine())
 			return err
 		},
 	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
 }
 
 // versionLine is the output of weir version and weir --version.

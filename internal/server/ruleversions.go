@@ -175,14 +175,17 @@ func (v *ruleVersions) check(ctx context.Context, files []file.Source) error {
 			continue
 		}
 		dir := path.Dir(f.Name)
-		_, n, err := sim.RunTests(ctx, f.Name, f.Data, dir, func() (*rule.Set, error) {
+		results, err := sim.RunTests(ctx, f.Name, f.Data, dir, func() (*rule.Set, error) {
 			set, _, err := rulesource.LoadBelow(files, dir)
 			return set, err
-		}, false, &report)
+		})
+		if err == nil {
+			err = sim.WriteTests(&report, f.Name, results, false)
+		}
 		if err != nil {
 			return &admin.CheckError{Message: err.Error()}
 		}
-		failed += n
+		failed += sim.Failed(results)
 	}
 	if failed > 0 {
 		return &admin.CheckError{Message: fmt.Sprintf("%s of these rules failed:\n%s", human.Count(failed, "test"), strings.TrimSpace(report.String()))}

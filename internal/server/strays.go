@@ -64,10 +64,14 @@ var linkedPort = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(tcp|udp|sctp)://`)
 })
 
+// ClientVariables are read by the commands that ask a running server: its address, and the file of
+// the token.
+var ClientVariables = []string{"WEIR_SERVER", "WEIR_TOKEN_FILE"}
+
 // strayVariables returns a remark on each variable of the environment that begins as Weir's do, and
 // is none. Values may be secrets, so no remark shows one.
 func strayVariables(env []string) (remarks []string) {
-	known := Variables()
+	known := append(Variables(), ClientVariables...)
 	for _, v := range env {
 		name, value, _ := strings.Cut(v, "=")
 		rest, ours := strings.CutPrefix(name, "WEIR_")

@@ -33,48 +33,62 @@ func ChooseDomain(set *rule.Set, asked, rules, flag string) (string, error) {
 	return "", fmt.Errorf("the rules of %s hold several domains: choose one of %s with %s", rules, strings.Join(domains, ", "), flag)
 }
 
-// RunTests runs the tests in the text of a file against the rules of dir, which rules returns, and
-// writes a report.
-func RunTests(ctx context.Context, path string, data []byte, dir string, rules func() (*rule.Set, error), verbose bool, out io.Writer) (passed, failed int, err error) {
+// RunTests runs the tests in the text of a file against the rules of dir, which rules returns. After
+// an error there are the results of the tests before it.
+func RunTests(ctx context.Context, path string, data []byte, dir string, rules func() (*rule.Set, error)) (results []*TestResult, err error) {
 	tests, err := ParseTests(path, data)
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	set, err := rules()
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	domain, err := ChooseDomain(set, tests.Domain, dir, "domain: in the test file")
 	if err != nil {
-		return 0, 0, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := tests.CheckAttributes(set, domain); err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	if len(tests.Tests) == 0 {
-		return 0, 0, fmt.Errorf("%s: it holds no tests", path)
+		return nil, fmt.Errorf("%s: it holds no tests", path)
 	}
-	var report strings.Builder
 	for _, t := range tests.Tests {
 		r, err := RunTest(set, domain, t, func() error { return stopped(ctx) })
 		if err != nil {
-			return passed, failed, fmt.Errorf("%s: %s: %w", path, t.Name, err)
+			return results, fmt.Errorf("%s: %s: %w", path, t.Name, err)
 		}
+		results = append(results, r)
+	}
+	return results, nil
+}
+
+// Failed counts the tests that failed.
+func Failed(results []*TestResult) (n int) {
+	for _, r := range results {
 		if r.Failed {
-			failed++
-		} else {
-			passed++
+			n++
 		}
+	}
+	return n
+}
+
+// WriteTests reports on the tests of a file: on all steps of those that failed, or, if it is to be
+// verbose, of all.
+func WriteTests(out io.Writer, path string, results []*TestResult, verbose bool) error {
+	mark := "ok   "
+	if Failed(results) > 0 {
+		mark = "FAIL "
+	}
+	var report strings.Builder
+	for _, r := range results {
 		if r.Failed || verbose {
 			writeTest(&report, path, r)
 		}
 	}
-	mark := "ok   "
-	if failed > 0 {
-		mark = "FAIL "
-	}
-	fmt.Fprintf(out, "%s %s  %s\n%s", mark, path, human.Count(len(tests.Tests), "test"), report.String())
-	return passed, failed, nil
+	_, err := fmt.Fprintf(out, "%s %s  %s\n%s", mark, path, human.Count(len(results), "test"), report.String())
+	return err
 }
 
 // stopped returns why tests must not go on; nil if they may.
