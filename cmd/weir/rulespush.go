@@ -230,7 +230,7 @@ func (p *pusher) baseOf(dir, space string, head int64) (int64, error) {
 		"and name it with --base %d; or pull, change and push", dir, head, dir, head))
 }
 
-// inShadow returns files with every limit that the base lacks in shadow.
+// inShadow returns files with every limit that the base lacks, or has with other numbers, in shadow.
 func (p *pusher) inShadow(ctx context.Context, d *ruledb.DB, files []file.Source, base int64) ([]file.Source, error) {
 	var before []file.Source
 	if base > 0 {
@@ -245,9 +245,9 @@ func (p *pusher) inShadow(ctx context.Context, d *ruledb.DB, files []file.Source
 		return nil, fmt.Errorf("--shadow: %w", err)
 	}
 	if p.pushed.Shadow = names; len(names) == 0 {
-		fmt.Fprintln(p.out, "no limit is new, so none is put in shadow")
+		fmt.Fprintln(p.out, "no limit is new or changed, so none is put in shadow")
 	} else {
-		fmt.Fprintf(p.out, "in shadow, since they are new: %s; push again without --shadow to enforce them\n", strings.Join(names, ", "))
+		fmt.Fprintf(p.out, "in shadow, beside what is in force: %s; push again without --shadow to enforce what the folder says\n", strings.Join(names, ", "))
 	}
 	return files, nil
 }

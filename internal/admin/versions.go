@@ -49,7 +49,7 @@ type VersionChange struct {
 	Base   int64             `json:"base"`  // the version that is changed
 	Files  map[string]string `json:"files"` // rules; the tests of Base are kept
 	Note   string            `json:"note"`
-	Shadow bool              `json:"shadow"` // put limits with new names in shadow
+	Shadow bool              `json:"shadow"` // put what is new or changed in shadow, or nothing
 	Author string            `json:"-"`
 }
 
@@ -57,6 +57,9 @@ type VersionChange struct {
 type Pushed struct {
 	Version  int64    `json:"version"`
 	Shadowed []string `json:"shadowed,omitempty"` // limits that were put in shadow, as domain/rule
+	// InForce names what came into force, or is otherwise in force than before: limits as
+	// domain/rule, other parts of a file as file: part.
+	InForce []string `json:"in_force,omitempty"`
 }
 
 // CheckError says why rules are not put in force.

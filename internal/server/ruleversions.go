@@ -77,16 +77,17 @@ func (v *ruleVersions) Push(ctx context.Context, c admin.VersionChange) (admin.P
 	if rulesource.Digest(files) == before.Digest {
 		return admin.Pushed{}, &admin.CheckError{Message: fmt.Sprintf("these are the rules of version %d, which is in force", c.Base)}
 	}
-	if err := v.check(ctx, files); err != nil {
-		return admin.Pushed{}, err
-	}
 	var shadowed []string
 	if c.Shadow {
 		if files, shadowed, err = ruledb.Shadow(files, before.Files); err != nil {
 			return admin.Pushed{}, &admin.CheckError{Message: err.Error()}
 		}
 	}
-	return v.push(ctx, d, shadowed, ruledb.Change{Base: c.Base, Files: files, Author: c.Author, Note: c.Note, Origin: ruledb.Page})
+	if err := v.check(ctx, files); err != nil {
+		return admin.Pushed{}, err
+	}
+	out := admin.Pushed{Shadowed: shadowed, InForce: ruledb.Changes(files, before.Files)}
+	return v.push(ctx, d, out, ruledb.Change{Base: c.Base, Files: files, Author: c.Author, Note: c.Note, Origin: ruledb.Page})
 }
 
 // Rollback implements admin.Versions.
@@ -105,10 +106,11 @@ func (v *ruleVersions) Rollback(ctx context.Context, to int64, author, note stri
 		return admin.Pushed{}, unusable(err)
 	}
 	c.Author, c.Note = author, note
-	return v.push(ctx, d, nil, c)
+	return v.push(ctx, d, admin.Pushed{InForce: ruledb.Changes(c.Files, head.Files)}, c)
 }
 
-func (v *ruleVersions) push(ctx context.Context, d *ruledb.DB, shadowed []string, c ruledb.Change) (admin.Pushed, error) {
+// push makes a version, and adds its number to what is answered of it.
+func (v *ruleVersions) push(ctx context.Context, d *ruledb.DB, out admin.Pushed, c ruledb.Change) (admin.Pushed, error) {
 	version, err := d.Push(ctx, c)
 	if _, conflict := errors.AsType[*ruledb.ConflictError](err); conflict {
 		head, err := d.Head(ctx)
@@ -117,7 +119,8 @@ func (v *ruleVersions) push(ctx context.Context, d *ruledb.DB, shadowed []string
 		}
 		return admin.Pushed{}, v.came(head)
 	}
-	return admin.Pushed{Version: version, Shadowed: shadowed}, err
+	out.Version = version
+	return out, err
 }
 
 // unusable makes a CheckError of an error about the contents of the database. Any other error is

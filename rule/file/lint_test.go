@@ -76,7 +76,7 @@ func TestLint(t *testing.T) {
 		{"window never bites", "limits: [{name: a, per: [ip], allow: [10/min, 1000/hour], algorithm: sliding_log}]", []string{"1000/hour never refuses anything, since 10/minute"}},
 		{"window bites", "limits: [{name: a, per: [ip], allow: [10/min, 599/hour], algorithm: sliding_log}]", nil},
 		{"window of an approximation", "limits: [{name: a, per: [ip], allow: [10/min, 5000/hour]}]", []string{"5000/hour never"}},
-		{"limit never bites", "limits: [{name: a, per: [ip], allow: 10/min}, {name: b, per: [ip], allow: 100/min}]", []string{"b: never refuses anything, since a"}},
+		{"limit never bites", "limits: [{name: a, per: [ip], allow: 10/min}, {name: b, per: [ip], allow: 100/min}]", []string{"b: never refuses anything, since a is always tighter, except for keys that are granted more there"}},
 		{"limit with a finer key never bites", "limits: [{name: a, per: [ip], allow: 10/min, algorithm: sliding_log}, {name: b, per: [ip, method], allow: 10/min, algorithm: sliding_log}]", []string{"b: never"}},
 		{"limit with a coarser key bites", "limits: [{name: a, per: [ip, method], allow: 10/min}, {name: b, per: [ip], allow: 10/min}]", []string{"a: never"}},
 		{"other conditions", "limits: [{name: a, when: {path: /x}, per: [ip], allow: 10/min}, {name: b, per: [ip], allow: 100/min}]", nil},

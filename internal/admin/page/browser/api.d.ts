@@ -94,6 +94,6 @@ declare namespace Api {
   }
   interface Source { files: Record<string, string>; version?: string; digest: string }
   interface VersionList { space: string; head: number; versions: { number: number; parent?: number; author: string; note?: string; origin: string; made: string }[] }
-  interface Pushed { version: number; shadowed?: string[] }
+  interface Pushed { version: number; shadowed?: string[]; in_force?: string[] }
   interface AuditLine { time: string; who: string; role?: string; address?: string; what: string; before?: unknown; after?: unknown; note?: string; node?: string; domain?: string; limit?: string; key?: string }
 }

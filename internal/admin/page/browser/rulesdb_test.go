@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -59,7 +60,7 @@ func TestPutInForce(t *testing.T) {
 	b.do(nil, "clear") // the console reports the 422
 	b.press("Escape")
 	put(strings.Replace(rules, "allow: 5/min", "allow: 7/min", 1), "Put in force", "more logins")
-	b.sees("Version 2 is to be in force on all servers.")
+	b.sees("Version 2 is to be on all servers. In force with it: shop/login-attempts.")
 	inForce("7/min")
 
 	// Another editor is quicker.
@@ -73,10 +74,35 @@ func TestPutInForce(t *testing.T) {
 
 	b.visit("/try")
 	put(strings.Replace(rules, "allow: 5/min", "allow: 8/min", 1)+"  - name: fresh\n    per: [user]\n    allow: 1/min\n", "Put in shadow", "a new one")
-	b.sees("In shadow: shop/fresh.")
+	b.sees("In force with it: nothing. In shadow: shop/fresh.")
 	inForce("on_limit: shadow\\n    name: fresh")
+
+	// A limit that changes runs beside the one in force, which refuses as before.
+	b.visit("/try")
+	_, body := s.api("GET", "/api/v1/rules/source", "")
+	var now struct{ Files map[string]string }
+	if err := json.Unmarshal([]byte(body), &now); err != nil {
+		t.Fatal(err)
+	}
+	put(strings.Replace(now.Files["shop.yaml"], "allow: 8/min", "allow: 1/min", 1), "Put in shadow", "a tighter one")
+	b.sees("In force with it: nothing. In shadow: shop/login-attempts-next.")
+	inForce("login-attempts-next")
+	for i := range 8 {
+		if status, _ := s.ask("method", "POST", "path", "/login", "ip", "192.0.2.77"); status != 200 {
+			t.Errorf("request %d: %d", i, status)
+		}
+	}
+	if status, _ := s.ask("method", "POST", "path", "/login", "ip", "192.0.2.77"); status != 429 {
+		t.Errorf("the limit in force: %d", status)
+	}
+	b.clean("put in shadow")
+	b.visit("/try")
+	put("domain: shop\nlimits:\n  - name: login-attempts\n    when: { path: /login }\n    per: [ip]\n    allow: 9/min\n", "Put in shadow", "")
+	b.sees("would come into force: shop/")
+	b.do(nil, "clear") // the console reports the 422
+	b.press("Escape")
 	b.visit("/nodes")
-	b.sees("version 4")
+	b.sees("version 5")
 	b.clean("put in force")
 
 	b.visit("/history")
@@ -88,7 +114,7 @@ func TestPutInForce(t *testing.T) {
 	b.sees("as it was")
 	inForce("7/min")
 	b.clean("history")
-	if c, err := db.Check(ctx, ""); err != nil || c.Records != 5 {
+	if c, err := db.Check(ctx, ""); err != nil || c.Records != 6 {
 		t.Errorf("the history: %+v, %v", c, err)
 	}
 }

@@ -71,10 +71,10 @@ func (c *Collector) emit(t *table, r *weir.Request, d *weir.Decision, k looked) 
 		e.retry = retry
 		shift := t.limits[index].shift
 		e.asked = clamp32(observe.Asked(r, d, i) >> shift)
-		e.limit = clamp32(l.Limit >> shift)
-		e.used = clamp32((l.Limit - l.Remaining) >> shift)
+		limit, used := wholeOf(d, i)
+		e.limit, e.used = clamp32(limit>>shift), clamp32(used>>shift)
 		if l.Soft {
-			e.used = clamp32(l.Limit>>shift + 1)
+			e.used = clamp32(limit>>shift + 1)
 		}
 		e.door = c.doors.number(r.Door)
 		n, cut := copyKey(&e.key, h.Key, d.Rules.IPv6Prefix())
@@ -97,7 +97,7 @@ func groupOf(d *weir.Decision, begin, end int) (flags uint16, retry int64) {
 		if l.Near || l.Soft {
 			flags |= flagRuleNear
 		}
-		if hasOwnNumbers(l) {
+		if hasOwnNumbers(d, i) {
 			flags |= flagOwn
 		}
 		switch {
@@ -138,14 +138,35 @@ func otherRefusing(t *table, d *weir.Decision, begin, end int) uint32 {
 	return 0
 }
 
+// wholeOf returns the limit of d.Limits[i], and how much of it is used. A node that decides without
+// the store does so on its share, and knows what is used of that: the same part of the whole.
+func wholeOf(d *weir.Decision, i int) (limit, used int64) {
+	l := &d.Limits[i]
+	limit, used = l.Limit, l.Limit-l.Remaining
+	if l.Window.Rule.Regions != nil { // a region has a ceiling of its own
+		return limit, used
+	}
+	in := d.InForce(i)
+	if in == nil || limit <= 0 || limit >= in.Capacity() {
+		return limit, used
+	}
+	whole := in.Capacity()
+	return whole, int64(float64(used)/float64(limit)*float64(whole) + 0.5)
+}
+
 // hasOwnNumbers reports whether the key has numbers of its own, by an override or a grant.
-func hasOwnNumbers(l *weir.LimitResult) bool {
+func hasOwnNumbers(d *weir.Decision, i int) bool {
+	l := &d.Limits[i]
 	w := l.Window
 	if !slices.Contains(w.Rule.Windows, w) {
 		return true
 	}
 	// A schedule or a signal changes the limit for all keys.
-	return w.Limit != nil && w.Rule.Elastic == nil && !w.Limit.Scheduled() && l.Limit != w.Limit.Capacity()
+	if w.Limit == nil || w.Rule.Elastic != nil || w.Limit.Scheduled() {
+		return false
+	}
+	limit, _ := wholeOf(d, i)
+	return limit != w.Limit.Capacity()
 }
 
 func clamp32(n int64) uint32 { return uint32(min(max(n, 0), 1<<32-1)) }

@@ -208,7 +208,7 @@ func TestRulesInDatabase(t *testing.T) {
 	b.does(0, "pull", ada)
 	servertest.WriteRules(t, filepath.Join(ada, "more.yaml"), "domain: shop\nlimits:\n  - name: more # new\n    per: [key]\n    allow: 5/day\n    algorithm: sliding_log\n")
 	servertest.WriteRules(t, filepath.Join(ada, "shop_test.yaml"), strings.Replace(servertest.LimitTest(5), "by: daily", "by: more", 1))
-	b.does(0, "push", ada, "--shadow", "--wait", "10m").With("in shadow, since they are new: shop/more", "version 6")
+	b.does(0, "push", ada, "--shadow", "--wait", "10m").With("in shadow, beside what is in force: shop/more", "version 6")
 	if got := nodes[0].limit(); got != 30 {
 		t.Errorf("with a new limit in shadow: %d", got)
 	}

@@ -506,7 +506,7 @@ func (l *linter) beaten(rules []*rule.Rule) {
 					continue // where tight is replaced, loose remains
 				}
 				if allBeaten(loose, tight) && !(j > i && subset(loose.Per, tight.Per) && allBeaten(tight, loose)) {
-					l.warn(warnNeverRefuses, loose, loose.Pos, "leave it out", "never refuses anything, since %s is always tighter", tight.Name)
+					l.warn(warnNeverRefuses, loose, loose.Pos, "leave it out", "never refuses anything, since %s is always tighter, except for keys that are granted more there", tight.Name)
 					break
 				}
 			}

@@ -120,12 +120,14 @@ export async function show(ctx, root) {
   function put(shadow) {
     ask({
       title: shadow ? 'Put in shadow' : 'Put in force', button: shadow ? 'Put in shadow' : 'Put in force', bad: !shadow,
-      text: `${shadow ? 'Limits with new names are put in shadow: they refuse nobody, and count what they would have. All other changes' : 'These rules'} come into force on all servers, in place of version ${source.version}. The tests of the rules must pass.`,
+      text: shadow ? 'New limits, and changed ones as “name-next” beside those in force, are put in shadow on all servers: they refuse nobody, and count what they would have. Nothing else may change. The tests of the rules must pass.'
+        : `These rules come into force on all servers, in place of version ${source.version}. The tests of the rules must pass.`,
       fields: [{ name: 'note', label: 'Note, for the history' }],
       async done(v) {
         const a = /** @type {Api.Pushed} */ (await ctx.api('/api/v1/rules/versions', { method: 'POST', body: { base: Number(source.version), files, note: v.note, shadow } }));
         for (const b of puts) b.hidden = true;
-        fill(said, `Version ${count(a.version)} is to be in force on all servers.${a.shadowed?.length ? ` In shadow: ${a.shadowed.map(visible).join(', ')}.` : ''} `,
+        const list = (/** @type {string[] | undefined} */ names) => (names?.length ? names.map(visible).join(', ') : 'nothing');
+        fill(said, `Version ${count(a.version)} is to be on all servers. In force with it: ${list(a.in_force)}. ${shadow ? `In shadow: ${list(a.shadowed)}. ` : ''}`,
           h('a', { href: '/nodes' }, 'Which server has it?'), ' ', h('a', { href: '/history' }, 'The way back is in the history.'));
       },
     });
