@@ -50,7 +50,7 @@ func (p *program) openPreview(context.Context) error {
 // none.
 func (p *program) openFleet(context.Context) error {
 	o := fleet.Options{
-		Name: p.nodeName(), Recent: p.recent, Insight: p.insight, State: p.nodeState, GoodRefused: p.c.insight.GoodRefused, Logger: p.log,
+		Name: p.nodeName(), Recent: p.recent, Insight: p.insight, State: p.nodeState, Logger: p.log,
 	}
 	if p.storage.regions != nil {
 		o.Regions = p.storage.readRegions

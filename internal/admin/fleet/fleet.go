@@ -41,8 +41,6 @@ type Options struct {
 	// Regions reads this node's counts for its region and the others, which the caller may change;
 	// nil if there is only one region. Leader is not empty if it is this node.
 	Regions func() *insight.RegionsReading
-	// GoodRefused is the threshold of the verdicts, as judge.Thresholds has it.
-	GoodRefused float64
 	// Seeded is called with the seed by which all nodes sample.
 	Seeded func(seed uint64)
 	// Board holds values for all nodes; nil if this node is alone.
