@@ -40,6 +40,13 @@ func (c *Collector) judge() {
 	list = slices.Clone(list)
 	c.mu.Unlock()
 	var quiet []*ruleState
+	texts := map[string]string{} // of the files, each asked for once
+	text := func(file string) string {
+		if _, have := texts[file]; !have {
+			texts[file] = c.o.Text(file)
+		}
+		return texts[file]
+	}
 	for some := range slices.Chunk(list, judgedAtOnce) {
 		of := *s
 		var inForce []*ruleState
@@ -55,7 +62,7 @@ func (c *Collector) judge() {
 		c.mu.Unlock()
 		for i, r := range inForce {
 			f := of.Facts(i)
-			verdicts := c.Judge(&f)
+			verdicts := c.judgeOne(&f, text)
 			c.mu.Lock()
 			c.beginCounts(r)
 			judge.KeepSince(r.verdicts, verdicts)
@@ -79,14 +86,16 @@ func (c *Collector) thresholds() judge.Thresholds {
 
 // Judge judges a rule. It adds facts that no snapshot holds: the text of the rule's file, which only
 // proposals read, and, if no request met the rule, what keeps requests from it.
-func (c *Collector) Judge(f *judge.Facts) []insight.Verdict {
+func (c *Collector) Judge(f *judge.Facts) []insight.Verdict { return c.judgeOne(f, c.o.Text) }
+
+func (c *Collector) judgeOne(f *judge.Facts, text func(file string) string) []insight.Verdict {
 	if f.Met == 0 && f.DomainMet > 0 {
 		f.Unmet = c.unmet(f.Domain, f.Rule)
 	}
 	verdicts := judge.Judge(f, c.thresholds())
 	proposes := func(v insight.Verdict) bool { return v.Proposal != nil }
 	if c.o.Text != nil && f.File != "" && slices.ContainsFunc(verdicts, proposes) {
-		f.Text = c.o.Text(f.File)
+		f.Text = text(f.File)
 		verdicts = judge.Judge(f, c.thresholds())
 	}
 	return verdicts

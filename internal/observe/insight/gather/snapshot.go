@@ -43,12 +43,19 @@ func (c *Collector) snapshot(want snapshot.Want, f func(*ruleState) bool) (s *sn
 			s.Domains = append(s.Domains, d)
 		}
 	}
+	n := 0
+	for _, r := range c.rules {
+		if f(r) {
+			n++
+		}
+	}
+	s.Rules = make([]snapshot.Rule, 0, n) // growing it with 100,000 rules took half of the time
 	for _, r := range c.rules {
 		if f(r) {
 			s.Rules = append(s.Rules, r.snapshot(s, s.Over, &want, &c.doors))
 		}
 	}
-	return s, len(s.Rules) > 0
+	return s, n > 0
 }
 
 // begin takes in everything up to now, and returns a snapshot without domains and rules. mu is held.
