@@ -58,6 +58,7 @@ var parts = []part{
 	{"keys", "one decision in process, by the number of keys", (*bench).keys},
 	{"hot", "one decision in process on a key that all ask for, by processors", (*bench).hot},
 	{"rules", "one decision in process, by the number of rules of each kind", (*bench).rules},
+	{"served", "a server at rest, and one decision at each of its doors, by the number of rules", (*bench).served},
 	{"limits", "one decision in process, by the limits that it meets", (*bench).limits},
 	{"callers", "one decision over gRPC, by the callers of one connection", (*bench).callers},
 	{"connections", "one decision over the network, by connections", (*bench).connections},

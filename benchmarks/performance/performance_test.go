@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/rule/file"
 )
 
 // A file of results has the median of each point with the least and the most, the points of a
@@ -60,6 +62,38 @@ func TestRuleKinds(t *testing.T) {
 	k := &ruleKinds[3]
 	if files := k.files(45_000); len(files) != 3 || !strings.Contains(files[2], "ip: \"10.175.199.0/24\"") {
 		t.Errorf("%d files, the last one ends with %q", len(files), files[2][len(files[2])-100:])
+	}
+}
+
+// A server has as many rules as is said, in both forms, of which the first is the one that is met.
+func TestServedRules(t *testing.T) {
+	for _, envoy := range []bool{false, true} {
+		for _, n := range []int{10, 20_001} {
+			b := &bench{dir: t.TempDir()}
+			folder, err := b.servedRules(n, envoy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			entries, err := os.ReadDir(folder)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var files []file.Source
+			for _, e := range entries {
+				data, err := os.ReadFile(filepath.Join(folder, e.Name()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				files = append(files, file.Source{Name: e.Name(), Data: data})
+			}
+			set, _, err := file.Load(files, file.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rules := set.Rules(); len(rules) != n || !strings.Contains(rules[0].Name, "user") {
+				t.Errorf("%d rules, of %d; the first is %q", len(rules), n, rules[0].Name)
+			}
+		}
 	}
 }
 

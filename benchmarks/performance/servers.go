@@ -55,7 +55,7 @@ func (b *bench) launch(name, addr string, env []string, command ...string) (*ser
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if conn, err := net.Dial("tcp", addr); err == nil {
 			return s, conn.Close()
 		}
@@ -79,10 +79,6 @@ var closedLoop = []string{"--overload-line", "0s"}
 
 // launchWeir starts a weir with one door that listens: http, grpc, resp or proxy.
 func (b *bench) launchWeir(door string, flags ...string) (*server, error) {
-	addr, err := freePort()
-	if err != nil {
-		return nil, err
-	}
 	text := loadRules
 	if door == "grpc" {
 		text = loadRulesRLS
@@ -91,7 +87,16 @@ func (b *bench) launchWeir(door string, flags ...string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := []string{b.weir, "serve", "--rules", filepath.Dir(rules)}
+	return b.launchWeirOn(filepath.Dir(rules), door, flags...)
+}
+
+// launchWeirOn is launchWeir with the rules of a folder.
+func (b *bench) launchWeirOn(rules, door string, flags ...string) (*server, error) {
+	addr, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{b.weir, "serve", "--rules", rules}
 	for _, d := range []string{"http", "grpc", "resp", "admin", "proxy"} {
 		switch {
 		case d == door:

@@ -84,6 +84,23 @@ var laws = []law{
 		tables: []lawTable{bySize("cpu_ns", "ns, by rules")},
 	},
 	{
+		part: "served", title: "One decision at each door of a server, by the number of its rules", by: "rules",
+		measure: "cpu_us", unit: "µs of the server's processor time",
+		says: func(m *measured) string {
+			sizes := m.sizes("cpu_us")
+			few, many := sizes[0], sizes[len(sizes)-1]
+			least, most := math.Inf(1), 0.0
+			for _, door := range m.series("cpu_us") {
+				ratio := m.value("cpu_us", door, many) / m.value("cpu_us", door, few)
+				least, most = min(least, ratio), max(most, ratio)
+			}
+			return fmt.Sprintf("With %s rules a decision takes a server %s to %s times what it takes with %s, by door. Without traffic the server takes %s %% of a processor, and %s with %s rules.",
+				brief(many), digits(least), digits(most), brief(few), digits(m.value("rest_percent", "at rest", many)),
+				digits(m.value("rest_percent", "at rest", few)), brief(few))
+		},
+		tables: []lawTable{bySize("cpu_us", "µs, by rules"), bySize("rest_percent", "% of a processor, by rules")},
+	},
+	{
 		part: "limits", title: "One decision in process, by the limits that it meets", by: "limits",
 		measure: "cpu_ns", unit: "ns of processor time",
 		says: func(m *measured) string {

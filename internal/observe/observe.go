@@ -142,12 +142,15 @@ func (t *Tally) facts(r *weir.Request, d *weir.Decision) (f Facts, n *atomic.Uin
 	if counts.now.set != d.Rules {
 		return f, nil
 	}
-	cells := counts.now.cells[l.Window.Counter.Index]
-	if len(cells) == 0 {
-		return f, nil
+	limit := l.Window.Counter.Index
+	cells := counts.now.cells[limit].Load()
+	if cells == nil {
+		if cells = counts.now.begin(limit); cells == nil {
+			return f, nil
+		}
 	}
 	f.Key = t.Hash(d.Matches.Hits[0].Key)
-	n = &cells[Turn(d)&uint64(len(cells)-1)][DoorOf(r.Door)][outcome]
+	n = &cellAt(cells, Turn(d)&counts.now.mask)[DoorOf(r.Door)][outcome]
 	f.Outcome, f.First = outcome, n.Load()%exemplar == 0
 	return f, n
 }

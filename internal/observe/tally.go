@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/weir-rl/weir/rule"
 )
@@ -47,13 +48,15 @@ type Tally struct {
 	counts atomic.Pointer[countsOfTwo]
 	// Requests with descriptors are Unclear.
 	descriptors atomic.Bool
+	cells       int        // of a count, a power of 2
 	mu          sync.Mutex // guards the making of counts
 }
 
 // Count counts the requests of one limit. It lives as long as a rule set in force has a limit of
-// its name.
+// its name. The first request makes its cells: a limit that nobody meets takes a few words.
 type Count struct {
-	cells []cell // by Turn; a power of 2 of them
+	first atomic.Pointer[cell] // of n that lie side by side, by Turn; nil before they are made
+	n     int
 	// Since is the generation of the rule set with which the count began, at 0.
 	Since uint64
 }
@@ -69,13 +72,47 @@ type cell [Doors][Outcomes]atomic.Uint64
 // (a rule with one window by two algorithms) share their count.
 type limitName struct{ domain, rule, window string }
 
-// counts are the counts of one rule set. Immutable except for the counters.
+// counts are the counts of one rule set. Immutable except for the cells.
 type counts struct {
 	set        *rule.Set
 	generation uint64
 	limits     []*Count // by rule.Counter.Index
-	cells      [][]cell // of these limits; empty for one that is not counted
-	names      map[limitName]*Count
+	leftOut    []bool   // limits that are not counted
+	// cells has Count.first of each limit that is counted. The hot path goes by it, and is spared a
+	// look at the Count.
+	cells []atomic.Pointer[cell]
+	mask  uint64 // of Turn: the cells of a limit, less one
+}
+
+// cellAt returns a cell of those that lie side by side. A slice would cost each decision another
+// look at memory.
+func cellAt(first *cell, i uint64) *cell {
+	return (*cell)(unsafe.Add(unsafe.Pointer(first), uintptr(i)*unsafe.Sizeof(cell{})))
+}
+
+// byName returns the counts by the names of their limits.
+func (c *counts) byName() map[limitName]*Count {
+	names := make(map[limitName]*Count, len(c.limits))
+	for i, of := range c.limits {
+		names[nameOf(c.set.Counters()[i])] = of
+	}
+	return names
+}
+
+func nameOf(c *rule.Counter) limitName { return limitName{c.Domain, c.Rule, c.Window} }
+
+// begin makes the cells of a limit, unless they are there; nil if it is not counted.
+func (c *counts) begin(limit int) *cell {
+	if c.leftOut[limit] {
+		return nil
+	}
+	of := c.limits[limit]
+	if of.first.Load() == nil {
+		of.first.CompareAndSwap(nil, &make([]cell, of.n)[0])
+	}
+	first := of.first.Load()
+	c.cells[limit].Store(first)
+	return first
 }
 
 // countsOfTwo holds the counts of the set in force, and of the one before. The first is a value:
@@ -87,7 +124,7 @@ type countsOfTwo struct {
 
 // NewTally returns a Tally with a random seed.
 func NewTally() *Tally {
-	t := new(Tally)
+	t := &Tally{cells: min(Cells(), mostCells)}
 	t.seed.Store(rand.Uint64())
 	t.counts.Store(new(countsOfTwo))
 	return t
@@ -120,18 +157,20 @@ func (t *Tally) Of(s *rule.Set, generation uint64) []*Count {
 	case have.before != nil && have.before.set == s:
 		return have.before.limits
 	}
-	next := counts{set: s, generation: generation, limits: make([]*Count, len(s.Counters())),
-		cells: make([][]cell, len(s.Counters())), names: map[limitName]*Count{}}
+	n := len(s.Counters())
+	next := counts{set: s, generation: generation, limits: make([]*Count, n), leftOut: make([]bool, n),
+		cells: make([]atomic.Pointer[cell], n), mask: uint64(t.cells - 1)}
+	names := map[limitName]*Count{}
+	if generation > old.generation && old.set != nil {
+		names = old.byName()
+	}
 	for _, c := range s.Counters() {
-		name := limitName{c.Domain, c.Rule, c.Window}
-		kept := next.names[name]
-		if kept == nil && generation > old.generation {
-			kept = old.names[name]
-		}
+		kept := names[nameOf(c)]
 		if kept == nil {
-			kept = &Count{cells: make([]cell, min(Cells(), mostCells)), Since: generation}
+			kept = &Count{n: t.cells, Since: generation}
+			names[nameOf(c)] = kept
 		}
-		next.names[name], next.limits[c.Index], next.cells[c.Index] = kept, kept, kept.cells
+		next.limits[c.Index] = kept
 	}
 	for _, r := range s.Rules() {
 		if !r.Shadow && r.EnforcePercent == 100 {
@@ -140,7 +179,7 @@ func (t *Tally) Of(s *rule.Set, generation uint64) []*Count {
 		leaveOut := func(windows []*rule.Window) {
 			for _, w := range windows {
 				if w.Counter != nil {
-					next.cells[w.Counter.Index] = nil
+					next.leftOut[w.Counter.Index] = true
 				}
 			}
 		}
@@ -157,10 +196,15 @@ func (t *Tally) Of(s *rule.Set, generation uint64) []*Count {
 
 // Read sums the count over all its cells.
 func (c *Count) Read() (n [Doors][Outcomes]uint64) {
-	for i := range c.cells {
+	first := c.first.Load()
+	if first == nil {
+		return n
+	}
+	for i := range c.n {
+		x := cellAt(first, uint64(i))
 		for door := range n {
 			for o := range n[door] {
-				n[door][o] += c.cells[i][door][o].Load()
+				n[door][o] += x[door][o].Load()
 			}
 		}
 	}

@@ -132,7 +132,7 @@ func refusedOf(s *snapshot.Snapshot) (list []refusedKeys) {
 // ownRefused returns the refused keys of this node, of fewer rules if they would take too many
 // bytes.
 func (f *Fleet) ownRefused() []refusedKeys {
-	list := refusedOf(f.o.Insight.Snapshot(snapshot.Want{Over: time.Hour, Samples: true}))
+	list := refusedOf(f.o.Insight.SnapshotAsked(snapshot.Want{Over: time.Hour, Samples: true}))
 	bytes := 0
 	for i := range list {
 		for _, text := range list[i].Texts {
@@ -215,12 +215,13 @@ type ruleVerdicts struct {
 	Verdicts   []insight.Verdict `json:"verdicts"`
 }
 
-// judge judges all rules, one by one, by the data of all nodes, and puts the verdicts on the board.
-// That takes long with many rules, or if a node hangs. So it calls look in between, and stops if
-// this node does not lead any more.
+// judge judges the rules, one by one, by the data of all nodes, and puts the verdicts on the board.
+// If there are many, it leaves out those that nobody asked for here: each node judges these by its
+// own data. It takes long with many rules, or if a node hangs. So it calls look in between, and
+// stops if this node does not lead any more.
 func (f *Fleet) judge(ctx context.Context) {
 	over := snapshot.JudgedOver(time.Now())
-	own := f.o.Insight.Snapshot(snapshot.Want{OnlyTop: true}) // for the names of the rules
+	own := f.o.Insight.SnapshotAsked(snapshot.Want{OnlyTop: true}) // for the names of the rules
 	looked := time.Now()
 	var all []ruleVerdicts
 	for i := range own.Rules {
@@ -263,8 +264,7 @@ func (f *Fleet) judgeRule(ctx context.Context, want snapshot.Want) (v ruleVerdic
 		return v, false
 	}
 	facts := s.Facts(0)
-	f.o.Insight.Complete(&facts)
-	verdicts := judge.Judge(&facts, judge.Thresholds{})
+	verdicts := f.o.Insight.Judge(&facts)
 	id := ruleID{want.Domain, want.Rule, s.Rules[0].Definition}
 	f.mu.Lock()
 	judge.KeepSince(f.verdicts[id], verdicts)

@@ -79,6 +79,8 @@ type Collector struct {
 	// The fields that the deciding path reads.
 	thinning atomic.Uint64 // a thinning
 	tables   atomic.Pointer[tables]
+	wide     atomic.Int64 // gates that may still have a cell for each processor
+	askedGates
 	rings    []eventRing
 	doors    doorNames
 	woken    chan struct{}
@@ -94,15 +96,21 @@ type Collector struct {
 
 	// mu guards the fields below. The deciding path takes it only for the first decisions by a new
 	// rule set, if they come before the RulesChanged hook.
-	mu      sync.Mutex
-	numbers []*ruleState  // by gate.number; nil of a rule that went out of force
-	rules   []*ruleState  // in force, in rule order; the last one is commands
-	alike   []*alikeRules // of the rules, each once
-	domains map[string]*domainState
-	pace    pacing
-	size    keptSize // of the rules that are followed
-	left    int64    // bytes of memory that they leave
-	second  int64    // up to which the counters were read, Unix
+	mu         sync.Mutex
+	numbers    []*ruleState   // by gate.number; nil of a rule that went out of force
+	rules      []*ruleState   // in force, in rule order; the last one is commands
+	counted    []*ruleState   // of these, those with counts of their own
+	asked      []*ruleState   // of these, those that were asked lately, each once
+	kins       []*kin         // of the rules in force
+	alike      []*alikeRules  // of the rules, each once
+	domains    []*domainState // by name
+	turn       int            // place in counted of the next rule to be judged though nobody asks it
+	judgements int            // made so far, of a rule or a kin
+	pace       pacing
+	size       keptSize // of the rules that are followed
+	left       int64    // bytes of memory that are left
+	short      int64    // left, when the memory was divided last
+	second     int64    // up to which the counters were read, Unix
 	// unruled is when rules came into force that are judged before the minute ends, in Unix
 	// seconds; 0 if there are none. early is after how many seconds they are judged next.
 	unruled, early int64
@@ -133,7 +141,7 @@ func New(o Options) *Collector {
 	if o.Memory == 0 {
 		o.Memory = DefaultMemory
 	}
-	c := &Collector{o: o, now: o.Now, domains: map[string]*domainState{}, woken: make(chan struct{}, 1),
+	c := &Collector{o: o, now: o.Now, woken: make(chan struct{}, 1),
 		errors: newTally(60, snapshot.MinuteSteps), unknowns: newTally(60, snapshot.MinuteSteps)}
 	if c.now == nil {
 		c.now = time.Now
@@ -161,6 +169,8 @@ func New(o Options) *Collector {
 	c.thinning.Store(uint64(packThinning(0, 0, 0, 0, c.minute)))
 	c.tables.Store(new(tables))
 	c.events = []insight.Happening{{T: c.started.Unix(), Kind: "start"}}
+	c.widen()
+	c.resize()
 	return c
 }
 
@@ -175,8 +185,10 @@ func (c *Collector) SetSeed(seed uint64) {
 	c.drain()
 	c.o.Tally.SetSeed(seed)
 	c.veil.seed = seed
-	for _, s := range c.rules {
-		s.forgetKeys()
+	for _, s := range c.counted {
+		if s.series != nil {
+			s.forgetKeys()
+		}
 	}
 }
 
@@ -193,7 +205,7 @@ func (c *Collector) StoreErrors() uint64 { return c.storeErrors.Load() }
 func (c *Collector) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.bytes()
+	return c.o.Memory - c.left
 }
 
 // Seed returns the seed that hashes keys.
@@ -332,6 +344,7 @@ func (c *Collector) take(e *event) {
 		return
 	}
 	s := c.numbers[e.rule]
+	c.ask(s)
 	if e.at == 0 {
 		e.at = c.storeNow().UnixMicro()
 	}

@@ -34,10 +34,13 @@ func (c *Collector) Command(kind insight.CommandKind, key []byte, asked, now int
 	}
 	// As observe.Turn does: commands that are decided at once have different results.
 	turn := uint64(uintptr(unsafe.Pointer(r))) >> 6 * 0x9e3779b97f4a7c15 >> 32
-	hash, n := c.o.Tally.Hash(key), g.cells[turn&uint64(len(g.cells)-1)].n[counterOf(roleFirst, outcome)].Add(1)
+	hash, n := c.o.Tally.Hash(key), g.cell(turn, &c.wide).n[counterOf(roleFirst, outcome)].Add(1)
 	// The count of commands and the key's hash stand in for a random number, which would take a
 	// third of the time spent here. No client knows the seed of the hash (wyrand, Wang Yi 2019).
 	random := foldProduct(uint64(n)+0xa0761d6478bd642f, hash^0xe7037ed1a0b428db)
+	if !g.asked.Load() {
+		c.askedGates.add(g)
+	}
 	if random&powerMask(thin) == 0 || hash < g.beyond.Load() {
 		if w, take := g.draw(hash, outcome, thins, random); take {
 			c.emitCommand(kind, key, asked, now, r, hash, w, turn)

@@ -2,20 +2,63 @@ package gather
 
 import "github.com/weir-rl/weir/internal/observe/insight/snapshot"
 
-// count reads the counters, up to an instant. mu is held.
+// notice finds out which rules were asked. mu is held.
+func (c *Collector) notice() {
+	c.askedGates.take(func(g *gate) {
+		if s := c.numbers[g.number]; s != nil {
+			c.ask(s)
+		}
+	})
+}
+
+// ask notes that something is to be learned of a rule.
+func (c *Collector) ask(s *ruleState) {
+	s.fresh = true
+	c.read(s)
+}
+
+// read has the counters of a rule read from now on. They are read until a judgement learns nothing
+// new: a decision calls the hook a little before it counts.
+func (c *Collector) read(s *ruleState) {
+	if s.isAsked {
+		return
+	}
+	s.isAsked = true
+	c.asked = append(c.asked, s)
+	c.beginCounts(s)
+}
+
+// beginCounts gives a rule counts of its own.
+func (c *Collector) beginCounts(s *ruleState) {
+	if s.isCounted() {
+		return
+	}
+	s.ruleCounts = &ruleCounts{ownFailing: failureSource{failureCounter: &s.gate.failing}}
+	if s.kin != nil {
+		s.verdicts = s.kin.of(s)
+	}
+	c.counted = append(c.counted, s)
+	c.left -= countsBytes
+}
+
+// count reads the counters of what was asked, up to an instant. mu is held.
 func (c *Collector) count(unix int64) {
-	perDomain := map[*domainState]*snapshot.Bucket{}
+	c.notice()
 	for _, d := range c.domains {
 		n := d.gate.read()
-		perDomain[d] = &snapshot.Bucket{snapshot.LaneMet: n - d.last}
-		d.last = n
+		d.fresh, d.last = snapshot.Bucket{snapshot.LaneMet: n - d.last}, n
 	}
-	taken := c.countFailures(unix)
-	for _, s := range c.rules {
-		x := s.counted()
+	c.left -= c.countFailures(unix)
+	for _, s := range c.asked {
+		x := s.newCounts()
 		if x == (gateCounts{}) {
 			continue
 		}
+		if !s.hasCells && s.gate.cells.Load() != nil {
+			s.hasCells = true
+			c.left -= s.gate.bytes()
+		}
+		s.fresh = true
 		if s.trial != nil {
 			s.trial.count(&x)
 		}
@@ -26,20 +69,21 @@ func (c *Collector) count(unix int64) {
 		for i := range b {
 			s.total[i] += uint64(b[i])
 		}
-		if into := perDomain[s.domainState]; into != nil {
+		if d := s.domainState; d != nil {
 			db := domainBucket(&x)
-			into.Add(&db)
+			d.fresh.Add(&db)
 		}
 	}
-	if c.left -= taken; taken > 0 && c.left < 0 {
-		c.resize()
-	}
-	for d, b := range perDomain {
+	for _, d := range c.domains {
 		d.series.second.advance(unix)
-		if *b != (snapshot.Bucket{}) {
-			d.series.add(unix, b)
-			d.total += uint64(b[snapshot.LaneMet])
+		if d.fresh != (snapshot.Bucket{}) {
+			c.followDomain(d)
+			d.series.add(unix, &d.fresh)
+			d.total += uint64(d.fresh[snapshot.LaneMet])
 		}
+	}
+	if c.left < 0 && c.left < c.short {
+		c.resize()
 	}
 	if n := c.storeErrors.Load(); n != c.lastErrs {
 		c.errors.add(unix, n-c.lastErrs)

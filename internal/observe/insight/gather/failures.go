@@ -61,13 +61,16 @@ func failureText(key string, err error) string {
 }
 
 // failed counts the expressions that failed on a request.
-func (t *table) failed(m *rule.Matches, order *atomic.Uint64) {
+func (t *table) failed(m *rule.Matches, order *atomic.Uint64, asked *askedGates) {
 	for _, f := range m.Failures() {
 		switch {
 		case f.Alike != nil:
 			t.alike[f.Alike].count(f.Key, f.Err, order)
 		case f.Rule.Index < len(t.gates):
-			t.gates[f.Rule.Index].failing.count(f.Key, f.Err, order)
+			g := t.gates[f.Rule.Index]
+			if g.failing.count(f.Key, f.Err, order); !g.asked.Load() {
+				asked.add(g)
+			}
 		}
 	}
 }
@@ -208,7 +211,7 @@ func (c *Collector) countFailures(unix int64) (took int64) {
 			took += s.add(unix, &s.from[i])
 		}
 	}
-	for _, s := range c.rules {
+	for _, s := range c.asked {
 		took += s.own.add(unix, &s.ownFailing)
 	}
 	return took
@@ -228,8 +231,13 @@ func (s *ruleState) failuresOf(from, to int64) (n uint64, why string) {
 	if n == 0 {
 		return 0, ""
 	}
+	return n, s.at() + first.text
+}
+
+// at returns where the rule is written, to say before what is wrong with it; "" if that is not known.
+func (s *ruleState) at() string {
 	if at := s.rule.Pos; at.File != "" && at.Line > 0 {
-		return n, fmt.Sprintf("%s:%d: %s", at.File, at.Line, first.text)
+		return fmt.Sprintf("%s:%d: ", at.File, at.Line)
 	}
-	return n, first.text
+	return ""
 }

@@ -215,6 +215,8 @@ func TestFailuresTakeLittleMemory(t *testing.T) {
 		b.send(weir.Request{Attributes: rule.Pairs{{Name: "n", Value: "x"}}})
 		b.pass(time.Second)
 	}
+	b.send(weir.Request{Attributes: rule.Pairs{{Name: "n", Value: "500"}}}) // meets none
+	b.pass(time.Second)
 	before := b.Bytes()
 	one := (&failureHistory{tally: newTally(600, snapshot.Eras*snapshot.EraLasts/600+1)}).bytes()
 	fail()

@@ -3,6 +3,7 @@ package gather
 import (
 	"math"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/observe"
@@ -83,8 +84,10 @@ type gateCell struct {
 
 // gate is the part of a rule's state that the deciding path uses.
 type gate struct {
-	cells  []gateCell
+	cells  atomic.Pointer[[]gateCell] // nil before something is counted there
 	number uint32
+	asked  atomic.Bool // it is in askedGates
+	next   *gate       // in askedGates
 	// below bounds the hashes of the keys in the samples. A key below belowAll belongs in the
 	// sample of all keys. Once it is refused, a key below belowRefused belongs in the sample of
 	// refused keys.
@@ -94,23 +97,83 @@ type gate struct {
 	failing                       failureCounter // of the rule alone
 }
 
+// noKeys is the filter of all gates without keys. Nothing is ever put into it.
+var noKeys = newFilter(64)
+
 func newGate(number uint32) *gate {
-	g := &gate{cells: make([]gateCell, observe.Cells()), number: number}
+	g := &gate{number: number}
 	g.belowAll.Store(math.MaxUint64) // the first key that comes begins the samples
 	g.belowRefused.Store(math.MaxUint64)
 	g.beyond.Store(math.MaxUint64)
-	g.filter.Store(newFilter(64))
+	g.filter.Store(noKeys)
 	return g
+}
+
+// cell returns the cell in which to count a decision. The first decision makes the cells, of which
+// there is one if wide, the number of gates that may still have many, has come to 0.
+func (g *gate) cell(turn uint64, wide *atomic.Int64) *gateCell {
+	cells := g.cells.Load()
+	if cells == nil {
+		n := 1
+		if wide.Add(-1) >= 0 {
+			n = observe.Cells()
+		}
+		some := make([]gateCell, n)
+		g.cells.CompareAndSwap(nil, &some)
+		cells = g.cells.Load()
+	}
+	return &(*cells)[turn&uint64(len(*cells)-1)]
+}
+
+// bytes returns the memory of the cells.
+func (g *gate) bytes() int64 {
+	cells := g.cells.Load()
+	if cells == nil {
+		return 0
+	}
+	return int64(len(*cells)) * int64(unsafe.Sizeof(gateCell{}))
 }
 
 // read sums the counters.
 func (g *gate) read() (sum gateCounts) {
-	for i := range g.cells {
+	cells := g.cells.Load()
+	if cells == nil {
+		return sum
+	}
+	for i := range *cells {
 		for k := range sum {
-			sum[k] += g.cells[i].n[k].Load()
+			sum[k] += (*cells)[i].n[k].Load()
 		}
 	}
 	return sum
+}
+
+// askedGates are the gates of rules that were asked since they were last taken, each once. The zero
+// value is empty. So nobody has to look at rules that are not asked.
+type askedGates struct{ first atomic.Pointer[gate] }
+
+// add adds a gate whose asked was false. Hardly any decision comes here.
+func (a *askedGates) add(g *gate) {
+	if !g.asked.CompareAndSwap(false, true) {
+		return
+	}
+	for {
+		g.next = a.first.Load()
+		if a.first.CompareAndSwap(g.next, g) {
+			return
+		}
+	}
+}
+
+// take empties a, and calls f for each gate.
+func (a *askedGates) take(f func(*gate)) {
+	for g := a.first.Swap(nil); g != nil; {
+		next := g.next
+		g.next = nil
+		g.asked.Store(false) // from now on it may be added again
+		f(g)
+		g = next
+	}
 }
 
 // thinning packs how much is left out at the moment: the powers of 2 for refused and near
@@ -192,18 +255,31 @@ func shareOf(v uint64) float32 {
 func (f *fullestUse) take() float32 { return shareOf(f.Swap(0)) }
 
 // domainGate counts the requests of a domain that met no rule.
-type domainGate struct{ cells []domainCell }
+type domainGate struct{ cells atomic.Pointer[[]domainCell] } // nil before there is one
 
 type domainCell struct {
 	n atomic.Uint32
 	_ [60]byte
 }
 
-func newDomainGate() *domainGate { return &domainGate{cells: make([]domainCell, observe.Cells())} }
+// add counts one.
+func (g *domainGate) add(turn uint64) {
+	cells := g.cells.Load()
+	if cells == nil {
+		some := make([]domainCell, observe.Cells())
+		g.cells.CompareAndSwap(nil, &some)
+		cells = g.cells.Load()
+	}
+	(*cells)[turn&uint64(len(*cells)-1)].n.Add(1)
+}
 
 func (g *domainGate) read() (n uint32) {
-	for i := range g.cells {
-		n += g.cells[i].n.Load()
+	cells := g.cells.Load()
+	if cells == nil {
+		return 0
+	}
+	for i := range *cells {
+		n += (*cells)[i].n.Load()
 	}
 	return n
 }
@@ -247,6 +323,9 @@ func (c *Collector) Decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 		thin = now.quiet()
 		at.fullest.raise(&d.Limits[0])
 	}
+	if !g.asked.Load() {
+		c.askedGates.add(g)
+	}
 	if f.Random&powerMask(thin) != 0 && f.Key >= g.beyond.Load() {
 		return // neither drawn nor in a sample, as most are
 	}
@@ -277,7 +356,7 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 		return
 	}
 	if d.Matches.CELErrors > 0 {
-		t.failed(&d.Matches, &c.failed)
+		t.failed(&d.Matches, &c.failed, &c.askedGates)
 	}
 	turn := observe.Turn(d)
 	if n := len(d.Limits); n == 0 || len(d.Matches.Hits) != n {
@@ -286,7 +365,7 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 			g = t.domains[d.Domain]
 		}
 		if g != nil {
-			g.cells[turn&uint64(len(g.cells)-1)].n.Add(1)
+			g.add(turn)
 		}
 		return
 	}
@@ -316,8 +395,11 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 		}
 		o := outcomeOf(d, begin, end, refusing)
 		g := t.limits[l.Window.Counter.Index].gate
+		if !g.asked.Load() {
+			c.askedGates.add(g)
+		}
 		if f.Outcome == observe.Unclear {
-			g.cells[turn&uint64(len(g.cells)-1)].n[counterOf(at, o)].Add(1)
+			g.cell(turn, &c.wide).n[counterOf(at, o)].Add(1)
 		}
 		if ref := &t.limits[l.Window.Counter.Index]; ref.trial && !refusesAt(o) && o != outcomeBanned {
 			counter := counterEnforced
@@ -327,7 +409,7 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 			case l.Mode == rule.Shadow:
 				counter = counterUnenforced
 			}
-			g.cells[turn&uint64(len(g.cells)-1)].n[counter].Add(1)
+			g.cell(turn, &c.wide).n[counter].Add(1)
 		}
 		at = roleOther
 		for k := begin; k < end; k++ {

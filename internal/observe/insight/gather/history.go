@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
@@ -258,10 +259,10 @@ func (c *Collector) remember() {
 func (c *Collector) pastMinute(unix int64) (list []pastSeries) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, d := range c.sortedDomains("") {
+	for _, d := range c.domains {
 		list = appendPast(list, pastName{domain: d.name}, d.series, nil, unix, unix)
 	}
-	for _, r := range c.rules {
+	for _, r := range c.counted {
 		if r.series != nil {
 			list = appendPast(list, pastName{r.domain, r.name, r.definition}, r.series, r.minutes, unix, unix)
 		}
@@ -272,9 +273,9 @@ func (c *Collector) pastMinute(unix int64) (list []pastSeries) {
 // eachPast yields all that is known, one rule at a time.
 func (c *Collector) eachPast(yield func([]pastSeries) error) error {
 	c.mu.Lock()
-	rules, now := append([]*ruleState(nil), c.rules...), c.now().Unix()
+	rules, now := slices.Clone(c.counted), c.now().Unix()
 	var list []pastSeries
-	for _, d := range c.sortedDomains("") {
+	for _, d := range c.domains {
 		list = appendPast(list, pastName{domain: d.name}, d.series, nil, 0, now)
 	}
 	c.mu.Unlock()
@@ -368,6 +369,20 @@ func (c *Collector) recallRule(s *ruleState) {
 	}
 	if begin := c.recall(name, s.series, s.minutes); begin != 0 {
 		s.since = time.Unix(begin, 0)
+	}
+}
+
+// recallDomain is recallRule for a domain.
+func (c *Collector) recallDomain(d *domainState) {
+	name := pastName{domain: d.name}
+	if _, known := c.past[name]; !known {
+		return
+	}
+	if c.followDomain(d); d.series == &noSeries {
+		return
+	}
+	if begin := c.recall(name, d.series, nil); begin != 0 {
+		d.since = begin
 	}
 }
 

@@ -8,47 +8,94 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 )
 
-// judgedAtOnce is how many rules are judged from one snapshot. Each snapshot reads the counters of
-// all rules. A single one for all of them would hold mu for too long, and hold all their samples.
-const judgedAtOnce = 16
+const (
+	// judgedAtOnce is how many rules are judged without releasing mu. All at once would hold it for
+	// too long, and hold all their samples.
+	judgedAtOnce = 16
+	// judgedUnasked is how many rules that somebody met are judged in a minute though nobody asks
+	// them any more: what is said of them ages.
+	judgedUnasked = 1000
+)
 
-// judge makes new verdicts, once a minute.
+// judge makes new verdicts, once a minute. Up to explainedRules it judges each rule. Of more, it
+// judges those that were asked since, those whose turn it is, and one for all of each kin: what that
+// takes does not grow with the rules that nobody asks.
 func (c *Collector) judge() {
 	want := snapshot.Want{Over: snapshot.JudgedOver(c.now()), Samples: true, Top: true}
 	c.mu.Lock()
-	rules := slices.Clone(c.rules)
+	few := c.few()
+	if !few {
+		for range min(judgedUnasked, len(c.counted)) {
+			c.turn = (c.turn + 1) % len(c.counted)
+			c.read(c.counted[c.turn])
+		}
+	}
+	s := c.begin(&want)
+	list := c.asked
+	if few {
+		list = c.rules
+	} else {
+		c.judgeKins(s, &want)
+	}
+	list = slices.Clone(list)
 	c.mu.Unlock()
-	for some := range slices.Chunk(rules, judgedAtOnce) {
+	var quiet []*ruleState
+	texts := map[string]string{} // of the files, each asked for once
+	text := func(file string) string {
+		if _, have := texts[file]; !have {
+			texts[file] = c.o.Text(file)
+		}
+		return texts[file]
+	}
+	for some := range slices.Chunk(list, judgedAtOnce) {
+		of := *s
 		var inForce []*ruleState
-		s, _ := c.snapshot(want, func(r *ruleState) bool {
-			if r.isCommand() || r.brought && r.total[snapshot.LaneMet] == 0 || !slices.Contains(some, r) {
-				return false
+		c.mu.Lock()
+		for _, r := range some {
+			if r.isAsked && !r.fresh {
+				quiet = append(quiet, r)
 			}
-			inForce = append(inForce, r)
-			return true
-		})
+			unbrought := r.brought && r.total[snapshot.LaneMet] == 0
+			if r.fresh = false; !r.isCommand() && !unbrought && c.numbers[r.gate.number] == r {
+				inForce, of.Rules = append(inForce, r), append(of.Rules, r.snapshot(s, s.Over, &want, &c.doors))
+			}
+		}
+		c.mu.Unlock()
 		for i, r := range inForce {
-			f := s.Facts(i)
-			c.Complete(&f)
-			verdicts := judge.Judge(&f, judge.Thresholds{})
+			f := of.Facts(i)
+			verdicts := c.judgeOne(&f, text)
 			c.mu.Lock()
+			c.beginCounts(r)
 			judge.KeepSince(r.verdicts, verdicts)
 			r.verdicts = verdicts
-			r.judged = judgedOf(&s.Rules[i], verdicts)
+			r.judged = judgedOf(&of.Rules[i], verdicts)
+			c.judgements++
 			c.mu.Unlock()
 		}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range quiet {
+		r.isAsked = r.fresh
+	}
+	c.asked = slices.DeleteFunc(c.asked, func(r *ruleState) bool { return !r.isAsked })
 }
 
-// Complete adds facts of a rule that no snapshot holds: the text of its file and, if no request met
-// it, what keeps requests from it.
-func (c *Collector) Complete(f *judge.Facts) {
-	if c.o.Text != nil && f.File != "" {
-		f.Text = c.o.Text(f.File)
-	}
+// Judge judges a rule. It adds facts that no snapshot holds: the text of the rule's file, which only
+// proposals read, and, if no request met the rule, what keeps requests from it.
+func (c *Collector) Judge(f *judge.Facts) []insight.Verdict { return c.judgeOne(f, c.o.Text) }
+
+func (c *Collector) judgeOne(f *judge.Facts, text func(file string) string) []insight.Verdict {
 	if f.Met == 0 && f.DomainMet > 0 {
 		f.Unmet = c.unmet(f.Domain, f.Rule)
 	}
+	verdicts := judge.Judge(f, judge.Thresholds{})
+	proposes := func(v insight.Verdict) bool { return v.Proposal != nil }
+	if c.o.Text != nil && f.File != "" && slices.ContainsFunc(verdicts, proposes) {
+		f.Text = text(f.File)
+		verdicts = judge.Judge(f, judge.Thresholds{})
+	}
+	return verdicts
 }
 
 // Judged is the last judgement of a rule, with some counts up to now, for metrics.
@@ -92,10 +139,13 @@ func (c *Collector) Judged() (list []Judged) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range c.rules {
-		if r.judged.Rule != "" {
+		switch {
+		case r.judged.Rule != "":
 			j := r.judged
 			j.Episodes = r.ended
 			list = append(list, j)
+		case r.kin != nil && r.kin.names != nil:
+			list = append(list, Judged{Domain: r.domain, Rule: r.name, Verdicts: r.kin.names, GoodRefused: -1, MaxFill: -1})
 		}
 	}
 	return list

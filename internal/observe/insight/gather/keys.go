@@ -209,7 +209,7 @@ func (s *ruleState) pace(x *sample, at int, e *event) {
 func (c *Collector) Watch(domain, rule string, keys []snapshot.RefusedKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range c.rules {
+	for _, s := range c.counted { // of others nothing is known that would be lost
 		if s.domain == domain && s.name == rule {
 			s.watch(keys, c.storeNow().UnixMicro())
 			return
@@ -221,7 +221,7 @@ func (c *Collector) Watch(domain, rule string, keys []snapshot.RefusedKey) {
 func (s *ruleState) watch(keys []snapshot.RefusedKey, now int64) {
 	x := s.eras[currentEra].refused
 	if x == nil {
-		return // never met here: nothing is known that would be lost
+		return // not followed
 	}
 	for i := range keys {
 		k := &keys[i]
@@ -357,9 +357,6 @@ func (s *ruleState) endMinute(unix int64, signal string) {
 	m := minuteState{keys: float32(s.minuteKeys), topShare: snapshot.UnknownShare,
 		signal: uint8(slices.Index(snapshot.Saturations, signal) + 1)}
 	s.minuteKeys = 0
-	if s.series == nil {
-		return
-	}
 	if all := s.eras[currentEra].all; all != nil && len(all.keys) >= all.k {
 		m.keys /= float32((float64(all.most) + 1) / (1 << 63) / 2)
 	}

@@ -3,11 +3,12 @@ package gather
 import (
 	"unsafe"
 
+	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 )
 
 // Options.Memory bounds the memory. It is divided among the rules that were met: the more there
-// are, the less is kept of each. A rule that was never met takes only its gate.
+// are, the less is kept of each. A rule that nobody met takes a few words.
 
 // keptSize is how much is kept of a rule.
 type keptSize struct {
@@ -49,36 +50,71 @@ func filterBytes(keys int) int64 {
 	return int64(slots) * 4
 }
 
-// bare returns the memory of a rule that is not followed: its counters.
-func (s *ruleState) bare() int64 {
-	return int64(len(s.gate.cells))*int64(unsafe.Sizeof(gateCell{})) + filterBytes(0) + int64(unsafe.Sizeof(*s)) + s.own.bytes() + s.trial.bytes()
-}
+// bareBytes is the memory of a rule that nobody met, beside its limits, and countsBytes what its
+// counts take once somebody has, beside the cells of its gate. The counts of requests that meet one
+// limit alone are not among them: all watchers share these.
+const (
+	bareBytes   = int64(unsafe.Sizeof(ruleState{}) + unsafe.Sizeof(gate{}) + 3*unsafe.Sizeof(uintptr(0)))
+	countsBytes = int64(unsafe.Sizeof(ruleCounts{}))
+	limitBytes  = int64(unsafe.Sizeof(aloneCount{}) + unsafe.Sizeof(limitRef{}) + 4*unsafe.Sizeof(uintptr(0)))
+	domainBytes = int64(unsafe.Sizeof(domainState{})+unsafe.Sizeof(domainGate{})) + 64
+)
 
 // fixedBytes returns the memory that cannot be shared out: rings, domains, and what each rule takes
 // without being followed.
 func (c *Collector) fixedBytes() (n int64) {
 	n = int64(len(c.rings)) * ringSlots * int64(unsafe.Sizeof(ringSlot{}))
 	for _, d := range c.domains {
-		n += d.series.bytes()
+		n += domainBytes + d.series.bytes()
 	}
 	for _, s := range c.rules {
-		n += s.bare()
+		n += bareBytes + int64(s.windows)*limitBytes
+		if s.trial != nil {
+			n += int64(unsafe.Sizeof(trial{}))
+		}
+	}
+	for _, s := range c.counted {
+		n += countsBytes + s.own.bytes()
+		if s.hasCells {
+			n += s.gate.bytes()
+		}
 	}
 	for _, s := range c.alike {
 		n += int64(unsafe.Sizeof(*s)) + s.bytes()
 	}
+	return n + int64(len(c.kins))*int64(unsafe.Sizeof(kin{}))
+}
+
+// cost returns the most memory that following the rule takes.
+func (s *ruleState) cost(z keptSize) int64 {
+	n := z.cost(s.windows)
+	if s.trial != nil && s.trial.Enforce > 0 {
+		n += int64(z.top) * topBytes
+	}
 	return n
 }
 
-// resize divides the memory among the rules that were met. mu is held.
+// widen lets gates have many cells for as long as these take a quarter of the memory. mu is held.
+func (c *Collector) widen() {
+	each := int64(observe.Cells()) * int64(unsafe.Sizeof(gateCell{}))
+	n := c.o.Memory / 4 / each
+	for _, s := range c.counted {
+		if s.gate.bytes() == each {
+			n--
+		}
+	}
+	c.wide.Store(n)
+}
+
+// resize divides the memory among the rules that are followed. mu is held.
 func (c *Collector) resize() {
 	left := c.o.Memory - c.fixedBytes()
 	to := keptSizes[len(keptSizes)-1]
 	for _, z := range keptSizes {
 		sum := int64(0)
-		for _, s := range c.rules {
+		for _, s := range c.counted {
 			if s.series != nil {
-				sum += z.cost(s.windows)
+				sum += s.cost(z)
 			}
 		}
 		if sum <= left {
@@ -87,17 +123,18 @@ func (c *Collector) resize() {
 		}
 	}
 	c.size = to
-	for _, s := range c.rules {
+	for _, s := range c.counted {
 		if s.series == nil {
 			continue
 		}
-		if left -= to.cost(s.windows); left < 0 {
+		if left < s.cost(to) {
 			s.unfollow()
 			continue
 		}
+		left -= s.cost(to)
 		s.resize(to)
 	}
-	c.left = left
+	c.left, c.short = left, min(left, 0)
 }
 
 // follow begins to follow a rule that is met for the first time, if there is room. mu is held.
@@ -108,13 +145,13 @@ func (c *Collector) follow(s *ruleState) {
 	if s.series != nil || s.unfollowed {
 		return
 	}
-	cost := c.size.cost(s.windows)
+	c.beginCounts(s)
+	cost := s.cost(c.size)
 	if c.left < cost && c.size == keptSizes[len(keptSizes)-1] {
 		s.unfollow()
 		return
 	}
-	s.series = newSeries(c.size.lean)
-	s.minutes = make([]minuteState, minutesOf(c.size.lean))
+	s.ruleFigures = &ruleFigures{series: newSeries(c.size.lean), minutes: make([]minuteState, minutesOf(c.size.lean))}
 	if c.left < cost {
 		c.resize()
 		return
@@ -125,10 +162,7 @@ func (c *Collector) follow(s *ruleState) {
 
 // unfollow leaves a rule with its counters alone, since there is no room for more.
 func (s *ruleState) unfollow() {
-	s.unfollowed = true
-	s.series, s.minutes = nil, nil
-	s.eras = [snapshot.Eras]eraFigures{}
-	s.live, s.long = [snapshot.TopKinds]topList{}, [snapshot.TopKinds]topList{}
+	s.unfollowed, s.ruleFigures = true, &notFollowed
 	if s.trial != nil {
 		s.trial.top = topList{}
 	}
@@ -136,16 +170,24 @@ func (s *ruleState) unfollow() {
 	s.gate.beyond.Store(0)
 	s.gate.belowAll.Store(0)
 	s.gate.belowRefused.Store(0)
-	s.gate.filter.Store(newFilter(64))
+	s.gate.filter.Store(noKeys)
 }
 
-// bytes returns the most memory that may be in use.
-func (c *Collector) bytes() int64 {
-	n := c.fixedBytes()
-	for _, s := range c.rules {
-		if s.series != nil {
-			n += s.size.cost(s.windows)
-		}
+// followDomain begins to follow a domain that was asked for the first time. All domains together
+// take half of the memory at most: beyond an eighth they are lean, and beyond the half only their
+// total is known.
+func (c *Collector) followDomain(d *domainState) {
+	if d.series != &noSeries {
+		return
 	}
-	return n
+	taken := int64(0)
+	for _, d := range c.domains {
+		taken += d.series.bytes()
+	}
+	lean := taken+newSeriesSize(false) > c.o.Memory/8
+	if taken+newSeriesSize(lean) > c.o.Memory/2 {
+		return
+	}
+	d.series = newSeries(lean)
+	c.left -= d.series.bytes()
 }

@@ -14,7 +14,10 @@ func (c *Collector) eachMinute(unix int64) {
 	turn := c.now().Unix()/snapshot.EraLasts > c.era
 	c.era = c.now().Unix() / snapshot.EraLasts
 	now := c.storeNow().UnixMicro()
-	for _, s := range c.rules {
+	for _, s := range c.counted {
+		if s.series == nil {
+			continue
+		}
 		s.endMinute(unix/60*60-60, signal)
 		for kind := range s.live {
 			s.live[kind].halve()

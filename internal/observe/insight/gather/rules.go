@@ -32,20 +32,13 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	}
 	next := table{set: s, generation: generation, limits: make([]limitRef, len(s.Counters())),
 		gates: make([]*gate, len(s.Rules())), domains: map[string]*domainGate{}}
-	domains := map[string]*domainState{}
-	for _, d := range s.Domains() {
-		if domains[d] = c.domains[d]; domains[d] == nil {
-			domains[d] = &domainState{name: d, gate: newDomainGate(), series: newSeries(false), since: now.Unix()}
-			if begin := c.recall(pastName{domain: d}, domains[d].series, nil); begin != 0 {
-				domains[d].since = begin
-			}
-		}
-		next.domains[d], next.sole, next.soleName = domains[d].gate, domains[d].gate, d
+	domains, addedDomains := c.domainsOf(s, now.Unix())
+	for name, d := range domains {
+		next.domains[name], next.sole, next.soleName = d.gate, d.gate, name
 	}
 	if len(domains) != 1 {
 		next.sole = nil
 	}
-	c.domains = domains
 	c.rules = nil
 	var added []*ruleState
 	state := func(r *rule.Rule, windows int) *ruleState {
@@ -107,8 +100,20 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	for _, st := range c.rules {
 		st.domainState, st.had = domains[st.domain], nil
 	}
+	c.relate()
 	c.rules = append(c.rules, c.commands)
+	c.counted = nil
+	for _, st := range c.rules {
+		if st.isCounted() {
+			c.counted = append(c.counted, st)
+		}
+	}
+	c.asked = slices.DeleteFunc(c.asked, func(st *ruleState) bool { return c.numbers[st.gate.number] != st })
+	c.widen()
 	c.resize()
+	for _, d := range addedDomains {
+		c.recallDomain(d)
+	}
 	for _, st := range added {
 		c.recallRule(st)
 	}
@@ -116,23 +121,49 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	c.tables.Store(&tables{now: next, before: &old})
 }
 
+// domainsOf makes the domains of a rule set, by name; added are those that are new.
+func (c *Collector) domainsOf(s *rule.Set, now int64) (domains map[string]*domainState, added []*domainState) {
+	domains = map[string]*domainState{}
+	for _, d := range c.domains {
+		domains[d.name] = d
+	}
+	c.domains = nil
+	for _, name := range s.Domains() {
+		d := domains[name]
+		if d == nil {
+			d = &domainState{name: name, gate: new(domainGate), series: &noSeries, since: now}
+			added = append(added, d)
+		}
+		c.domains = append(c.domains, d)
+	}
+	clear(domains)
+	for _, d := range c.domains {
+		domains[d.name] = d
+	}
+	slices.SortFunc(c.domains, func(a, b *domainState) int { return cmp.Compare(a.name, b.name) })
+	return domains, added
+}
+
 // domainState is what is known of a domain. The Collector's mu guards it.
 type domainState struct {
 	name   string
 	gate   *domainGate
 	last   uint32
-	series *series
-	total  uint64 // requests since this program began
-	since  int64  // Unix seconds: from when on there are figures
+	fresh  snapshot.Bucket // what came since the counters were read last
+	series *series         // noSeries until somebody asks
+	total  uint64          // requests since this program began
+	since  int64           // Unix seconds: from when on there are figures
 }
 
-// sortedDomains returns the domains in force by name, or only one if domain is not "".
-func (c *Collector) sortedDomains(domain string) (list []*domainState) {
-	for name, d := range c.domains {
-		if domain == "" || name == domain {
-			list = append(list, d)
+// domainsNamed returns the domains in force by name, or only one if domain is not "".
+func (c *Collector) domainsNamed(domain string) []*domainState {
+	if domain == "" {
+		return c.domains
+	}
+	for i, d := range c.domains {
+		if d.name == domain {
+			return c.domains[i : i+1]
 		}
 	}
-	slices.SortFunc(list, func(a, b *domainState) int { return cmp.Compare(a.name, b.name) })
-	return list
+	return nil
 }

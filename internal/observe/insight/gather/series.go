@@ -104,6 +104,9 @@ const tenSteps = 1008
 // series holds the counts over time, at three resolutions.
 type series struct{ second, minute, ten wheel }
 
+// noSeries holds nothing, and nothing is ever written to it.
+var noSeries = series{newWheel(1, 0), newWheel(60, 0), newWheel(600, 0)}
+
 // minutesOf returns how many minutes a series has: a day, or an hour if lean.
 func minutesOf(lean bool) int {
 	if lean {

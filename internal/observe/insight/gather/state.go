@@ -13,7 +13,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// ruleState is what is known of one rule. The Collector's mu guards everything except the gate.
+// ruleState is what is known of one rule. The Collector's mu guards everything except the gate. A
+// rule that nobody meets takes a few words: it shares notCounted and notFollowed with all others.
 type ruleState struct {
 	gate         *gate
 	domain, name string
@@ -21,50 +22,74 @@ type ruleState struct {
 	rule         *rule.Rule // as it is in force
 	windows      int        // limits of the rule, including overrides
 	brought      bool       // the limits come with the requests
+	unfollowed   bool       // there is no memory for more than its counters
+	hasCells     bool       // the cells of the gate are among the memory that is taken
+	isAsked      bool       // it is in Collector.asked
+	fresh        bool       // something was learned since it was judged
 	since        time.Time  // by the history file, if it has the rule
 	began        int64      // since when this program counts it, Unix
 	domainState  *domainState
 	domainBefore uint64 // requests of the domain before it began
 
-	last  gateCounts   // the counters of the gate when they were read last
 	alone []aloneCount // of the limits
 	had   []aloneCount // under the rules before, while these come into force
+
+	alike   *alikeRules   // with rules that are alike; nil if there are none
+	kin     *kin          // the rules that are judged as this one until somebody meets it
+	trial   *trial        // nil if the rule is enforced on all keys
+	fullest []*fullestUse // of the limits
+	spans   []int64       // µs, of the limits; 0 of one on requests in flight
+
+	*ruleCounts
+	*ruleFigures
+}
+
+// ruleCounts are what is counted of a rule that somebody asks for, or whose expressions fail.
+type ruleCounts struct {
+	last  gateCounts // the counters of the gate when they were read last
+	total [snapshot.Lanes]uint64
 
 	// Failures of if and cost.
 	own        failureHistory
 	ownFailing failureSource
-	alike      *alikeRules // with rules that are alike; nil if there are none
 
-	total  [snapshot.Lanes]uint64
-	series *series // nil until the rule is met
+	ended    insight.Episodes  // of refused keys, that ended on this node; never fewer than before
+	verdicts []insight.Verdict // not changed once they are here
+	judged   Judged            // with the verdicts
+}
+
+// ruleFigures are what is known of a rule that is followed.
+type ruleFigures struct {
+	series *series // nil if it is not followed
 
 	size         keptSize
-	unfollowed   bool // there is no memory for more than its counters
 	live, long   [snapshot.TopKinds]topList
 	liveAdmitted float64                   // decisions that the lists counted as admitted, fading as they do
 	liveDrawn    float64                   // of these, those that were looked at
-	trial        *trial                    // nil if the rule is enforced on all keys
 	eras         [snapshot.Eras]eraFigures // the latest first
-	fullest      []*fullestUse             // of the limits
-	spans        []int64                   // µs, of the limits; 0 of one on requests in flight
 	filtered     int                       // keys in the filter of the gate
 	minuteKeys   int                       // sampled keys that came in this minute
 	minutes      []minuteState
 
-	ended    insight.Episodes              // of refused keys, that ended on this node; never fewer than before
-	verdicts []insight.Verdict             // not changed once they are here
-	judged   Judged                        // with the verdicts
 	examples [snapshot.MostExamples]uint64 // ids of refusals
 	example  int
 }
 
+// What is known of rules that nobody met. Nothing is ever written to these.
+var (
+	notCounted  ruleCounts
+	notFollowed ruleFigures
+)
+
 func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time) *ruleState {
-	g := newGate(number)
 	return &ruleState{
-		gate: g, domain: r.Domain, name: r.Name, definition: definition, since: now, began: now.Unix(),
-		ownFailing: failureSource{failureCounter: &g.failing},
+		gate: newGate(number), domain: r.Domain, name: r.Name, definition: definition, since: now, began: now.Unix(),
+		ruleCounts: &notCounted, ruleFigures: &notFollowed,
 	}
 }
+
+// isCounted reports whether a rule has counts of its own.
+func (s *ruleState) isCounted() bool { return s.ruleCounts != &notCounted }
 
 // refuses reports whether the rule refuses the request of an event, by the event's window or
 // another one. If the whole rule is in shadow, it reports whether the rule would refuse. If the
@@ -84,37 +109,45 @@ func (s *ruleState) shadow() bool { return modeOf(s.rule) == insight.ModeShadow 
 // aloneCount counts the requests that met one limit of the rule and nothing else.
 type aloneCount struct {
 	*observe.Count
-	last [observe.Outcomes]uint64 // that was read
+	last *[observe.Outcomes]uint64 // that was read; nil is none
 }
 
-// read sums the count over all doors.
-func (a *aloneCount) read() (sum [observe.Outcomes]uint64) {
+// read sums the count over all doors, and returns what came since the last call.
+func (a *aloneCount) read() (since [observe.Outcomes]uint64) {
+	var sum [observe.Outcomes]uint64
 	for _, n := range a.Read() {
 		for o := range n {
 			sum[o] += n[o]
 		}
 	}
-	return sum
+	if a.last == nil {
+		if sum == since {
+			return since
+		}
+		a.last = new([observe.Outcomes]uint64)
+	}
+	for o := range sum {
+		since[o] = sum[o] - a.last[o]
+	}
+	*a.last = sum
+	return since
 }
 
-// counted returns the counts since the last call.
-func (s *ruleState) counted() (x gateCounts) {
+// newCounts returns the counts since the last call, of a rule that is counted.
+func (s *ruleState) newCounts() (x gateCounts) {
 	sum := s.gate.read()
 	for i := range x {
 		x[i] = sum[i] - s.last[i]
 	}
 	s.last = sum
 	for i := range s.alone {
-		a := &s.alone[i]
-		now := a.read()
-		for o := range now {
+		for o, n := range s.alone[i].read() {
 			at := roleFirst
 			if o := observe.Outcome(o); o == observe.Near || o == observe.Soft {
 				at = roleFirstNear
 			}
-			x[counterOf(at, countedOutcome[o])] += uint32(now[o] - a.last[o])
+			x[counterOf(at, countedOutcome[o])] += uint32(n)
 		}
-		a.last = now
 	}
 	return x
 }
@@ -129,7 +162,7 @@ func (s *ruleState) follows(count *observe.Count, generation uint64) {
 	if i := slices.IndexFunc(s.had, func(a aloneCount) bool { return a.Count == count }); i >= 0 {
 		a = s.had[i]
 	} else if count.Since != generation {
-		a.last = a.read()
+		a.read()
 	}
 	s.alone = append(s.alone, a)
 }

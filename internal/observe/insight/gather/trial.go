@@ -1,8 +1,6 @@
 package gather
 
 import (
-	"unsafe"
-
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/rule"
@@ -40,13 +38,6 @@ func (t *trial) count(x *gateCounts) {
 	t.BothAdmit += uint64(x[counterUnenforced])
 	t.WouldAdmit += uint64(x[counterUnenforcedStopped])
 	t.EnforcedAdmitted += uint64(x[counterEnforced])
-}
-
-func (t *trial) bytes() int64 {
-	if t == nil {
-		return 0
-	}
-	return int64(unsafe.Sizeof(*t)) + int64(t.top.most)*topBytes
 }
 
 // Trials returns what the rules in shadow, and those that are enforced on a share of their keys,
