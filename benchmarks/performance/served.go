@@ -105,9 +105,11 @@ func (b *bench) servedDoors(n int, upstream string) (list []door, stop func(), e
 		{"RLS", "grpc", nil, load.Target{URL: "grpc://ADDR", Domain: "bench", Key: "user"}},
 		{"WEIR.LIMIT", "resp", nil, load.Target{URL: "redis://ADDR", Domain: "bench", Key: "user"}},
 		{"forward auth", "http", []string{"--client-ip-trusted-proxies", "127.0.0.1"},
-			load.Target{URL: "http://ADDR/api/v1/forward-auth/nginx", Door: load.Proxy, Key: "X-User", Header: http.Header{
-				"X-Original-Uri": {"/orders"}, "X-Original-Method": {"GET"}, "X-Forwarded-For": {"192.0.2.1"}}}},
-		{"proxy", "proxy", []string{"--proxy-upstream", "http://" + upstream}, load.Target{URL: "http://ADDR/", Door: load.Proxy, Key: "X-User"}},
+			load.Target{URL: "http://ADDR/api/v1/forward-auth/nginx", Door: load.Proxy, Key: "X-User",
+				Header: http.Header{"X-Original-Uri": {"/orders"}, "X-Original-Method": {"GET"},
+					"X-Forwarded-For": {"192.0.2.1"}}}},
+		{"proxy", "proxy", []string{"--proxy-upstream", "http://" + upstream},
+			load.Target{URL: "http://ADDR/", Door: load.Proxy, Key: "X-User"}},
 	} {
 		rules, err := b.servedRules(n, of.door == "grpc")
 		if err != nil {
@@ -126,7 +128,8 @@ func (b *bench) servedDoors(n int, upstream string) (list []door, stop func(), e
 // servedRules writes a folder of n rules, in Envoy's form or in Weir's. The first is the one that a
 // request meets.
 func (b *bench) servedRules(n int, envoy bool) (folder string, err error) {
-	head, form, first, other := "native", "domain: bench\nlimits:\n", loadRules, "  - { name: r%d, when: { path: /svc%[1]d/** }, per: [user], allow: 1000000/day }\n"
+	head, form, first, other := "native", "domain: bench\nlimits:\n", loadRules,
+		"  - { name: r%d, when: { path: /svc%[1]d/** }, per: [user], allow: 1000000/day }\n"
 	if envoy {
 		head, form, first, other = "envoy", "domain: bench\ndescriptors:\n", loadRulesRLS,
 			"  - { key: svc%d, rate_limit: { unit: day, requests_per_unit: 1000000 } }\n"
