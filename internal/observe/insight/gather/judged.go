@@ -30,22 +30,26 @@ func (c *Collector) judge() {
 		for i, r := range inForce {
 			f := s.Facts(i)
 			c.Complete(&f)
-			verdicts := judge.Judge(&f, judge.Thresholds{GoodRefused: c.o.GoodRefused})
+			c.mu.Lock()
+			memory := r.memory
+			c.mu.Unlock()
+			verdicts, memory := memory.Judge(&f, judge.Thresholds{GoodRefused: c.o.GoodRefused})
 			c.mu.Lock()
 			judge.KeepSince(r.verdicts, verdicts)
-			r.verdicts = verdicts
+			r.verdicts, r.memory = verdicts, memory
 			r.judged = judgedOf(&s.Rules[i], verdicts)
 			c.mu.Unlock()
 		}
 	}
 }
 
-// Complete adds facts of a rule that no snapshot holds: the text of its file and, if no request met
-// it, what keeps requests from it.
+// Complete adds facts of a rule that no snapshot holds: the text of its file, what the rules alone
+// prove of it and, if no request met it, what keeps requests from it.
 func (c *Collector) Complete(f *judge.Facts) {
 	if c.o.Text != nil && f.File != "" {
 		f.Text = c.o.Text(f.File)
 	}
+	f.Proven = c.proven(f.Domain, f.Rule)
 	if f.Met == 0 && f.DomainMet > 0 {
 		f.Unmet = c.unmet(f.Domain, f.Rule)
 	}

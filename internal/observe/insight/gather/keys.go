@@ -331,6 +331,7 @@ func (s *ruleState) forgetKeys() {
 	if s.trial != nil {
 		s.trial.top = topList{most: s.trial.top.most}
 	}
+	s.memory = judge.Memory{}
 	if s.eras[currentEra].all == nil {
 		return
 	}
