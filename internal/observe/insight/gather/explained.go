@@ -15,6 +15,8 @@ const (
 	explainedReasons = 20_000
 	// explainedRules is the number of rules up to which explaining takes no noticeable time.
 	explainedRules = 1000
+	// provenRules is the number of rules up to which proving takes a fraction of a second.
+	provenRules = 20_000
 	// explainedFor is how long an explanation stays in use.
 	explainedFor = time.Minute
 )
@@ -36,7 +38,7 @@ type explanations struct {
 // proven returns what the rules in force alone prove of a rule.
 func (c *Collector) proven(domain, name string) judge.Proof {
 	set := c.tables.Load().now.set
-	if c.o.Proven == nil || set == nil {
+	if c.o.Proven == nil || set == nil || len(set.Rules()) > provenRules {
 		return judge.Proof{}
 	}
 	c.reasons.Lock()
