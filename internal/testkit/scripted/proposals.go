@@ -9,12 +9,14 @@ import (
 // Eager is a search that a few signed-in clients use more than they may, some far more than others,
 // for as long as the script lasts. Two rules see the same requests.
 func Eager(lasts time.Duration) *Script {
-	return &Script{Judged: "search", Rules: "limits:\n" + searchRule("search") + searchRule("search-too"), lasts: lasts,
-		play: func(w *World, _ bool) { w.eager() }}
+	return &Script{Judged: "search", lasts: lasts,
+		Rules: "limits:\n" + sixEach("search", "/search") + sixEach("search-too", "/search"),
+		play:  func(w *World, _ bool) { w.eager() }}
 }
 
-func searchRule(name string) string {
-	return fmt.Sprintf("  - name: %s\n    when: { path: /search }\n    per: [user|ip]\n    allow: 6/min\n", name)
+// sixEach is a rule that admits 6 requests a minute of each client to a path.
+func sixEach(name, path string) string {
+	return fmt.Sprintf("  - name: %s\n    when: { path: %s }\n    per: [user|ip]\n    allow: 6/min\n", name, path)
 }
 
 // eager lets clients search: each minute some, of whom one in fifty asks for more than 6 at once.
@@ -37,13 +39,14 @@ func (w *World) eager() {
 // signs in for it. Polite ones wait as they are told, and all are answered well. With good, clients
 // who sign in use the form as well, and some of them ask for 9 at a time.
 func Ring(addresses int, polite, good bool, lasts time.Duration) *Script {
-	return &Script{Judged: "signup", Rules: "limits:\n  - name: signup\n    when: { path: /signup }\n    per: [user|ip]\n    allow: 6/min\n", lasts: lasts,
+	return &Script{Judged: "signup", Rules: "limits:\n" + sixEach("signup", "/signup"), lasts: lasts,
 		play: func(w *World, _ bool) {
 			minutes := int((w.End - Beginning) / 60e6)
 			for minute := 0; minute < minutes; minute += 10 {
 				for i := range addresses {
 					at := time.Duration(minute)*time.Minute + time.Duration(w.rng.IntN(600_000))*time.Millisecond
-					w.at(at, func() { w.burstOn("/signup", fmt.Sprintf("198.51.%d.%d", i/250, i%250+1), "", 21, polite, 200) })
+					ip := fmt.Sprintf("198.51.%d.%d", i/250, i%250+1)
+					w.at(at, func() { w.burstOn("/signup", ip, "", 21, polite, 200) })
 				}
 			}
 			if !good {
@@ -51,7 +54,8 @@ func Ring(addresses int, polite, good bool, lasts time.Duration) *Script {
 			}
 			users := 600 * max(addresses/40, 1)
 			for i := range users * minutes / 60 {
-				w.at(w.sometime(), func() { w.burstOn("/signup", "192.0.2.1", fmt.Sprint("u", i%users), 1+w.rng.IntN(4), true, 200) })
+				user, requests := fmt.Sprint("u", i%users), 1+w.rng.IntN(4)
+				w.at(w.sometime(), func() { w.burstOn("/signup", "192.0.2.1", user, requests, true, 200) })
 			}
 			for i := range 5 * minutes / 60 {
 				w.at(w.sometime(), func() { w.burstOn("/signup", "192.0.2.1", fmt.Sprint("eager", i), 9, true, 200) })

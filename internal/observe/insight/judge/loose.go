@@ -50,7 +50,9 @@ func (j *judge) looseCrowd() *insight.Verdict {
 	const otherwise = "Or proxy.concurrency: adaptive, or throttle: {elastic: …}."
 	if !steady {
 		v.Sentence += j.notYet(insight.LooseCrowd)
-		v.Proposal = &insight.Proposal{Sentence: "A second limit without per, of what the service can take. " + otherwise}
+		v.Proposal = &insight.Proposal{
+			Sentence: "A second limit without per, as the service can take it. " + otherwise,
+		}
 		return v
 	}
 	n, unit := limits[0], "min"
@@ -59,7 +61,8 @@ func (j *judge) looseCrowd() *insight.Verdict {
 		n, unit = n/60, "s"
 	}
 	v.Proposal = &insight.Proposal{
-		Sentence: fmt.Sprintf("A second limit without per, %d/%s with a bucket of 10 s of it: about what the service took in 95 %% of its minutes. %s", n, unit, otherwise),
+		Sentence: fmt.Sprintf("A second limit without per, %d/%s with a bucket of 10 s of it: about what the service took "+
+			"in 95 %% of its minutes. %s", n, unit, otherwise),
 		Patch: unifiedDiff(j.File, j.Text, j.withRule(j.Rule+"-crowd",
 			fmt.Sprintf("allow: { rate: %d/%s, burst: %d }", n, unit, burst), "algorithm: token_bucket")),
 	}
@@ -113,8 +116,8 @@ func (j *judge) looseFew() *insight.Verdict {
 		if others < 0.5 {
 			text = fmt.Sprintf("%s would cut them to what the service takes, and touch nobody else.", w.with(limits[i]))
 		} else if plusMinus >= 0.5 {
-			text = fmt.Sprintf("%s would cut them to what the service takes; it would touch %s (± %s).", w.with(limits[i]),
-				human.Count(others, "other client"), human.Number(plusMinus))
+			text = fmt.Sprintf("%s would cut them to what the service takes; it would touch %s (± %s).",
+				w.with(limits[i]), human.Count(others, "other client"), human.Number(plusMinus))
 		}
 		v.Proposal = &insight.Proposal{Sentence: text, Patch: unifiedDiff(j.File, j.Text, j.withLimits(limits))}
 		break

@@ -35,7 +35,9 @@ func (j *judge) strict() *insight.Verdict {
 	}
 	v.Evidence["g"], v.Evidence["g_low"], v.Evidence["f"] = g.Share, g.Low, g.f
 	if !g.identity {
-		v.Proposal = &insight.Proposal{Sentence: "Whoever attacks can behave so, too: no other limit is proposed. " + nameIdentity}
+		v.Proposal = &insight.Proposal{
+			Sentence: "Whoever attacks can behave so, too: no other limit is proposed. " + nameIdentity,
+		}
 		return v
 	}
 	limits := j.fitting(j.target * (float64(g.All) + 0.5))
@@ -64,7 +66,8 @@ const nameIdentity = "Name what makes a client known in insight.known, such as u
 // wait as they are told are not it: see ignored. No limit is proposed: it may be attackers alone
 // who ask for more.
 func (j *judge) maybeStrict() *insight.Verdict {
-	if j.good.identity || j.denied < fewestRefused || j.KeysRefused < refusedKeys*j.Keys || 2*j.TopRefused > j.denied || j.knocked() {
+	if j.good.identity || j.denied < fewestRefused || j.KeysRefused < refusedKeys*j.Keys ||
+		2*j.TopRefused > j.denied || j.knocked() {
 		return nil
 	}
 	v := j.verdict(insight.MaybeStrict, insight.Low,

@@ -267,7 +267,8 @@ func (j *judge) quiet() *insight.Verdict {
 		v.Evidence["max_fill"] = j.MaxFill
 		if j.untouched() && !j.Replay {
 			v.Confidence = insight.Low
-			v.Sentence += fmt.Sprintf(" If that stays so, it never binds: sure %s.", j.sureAfter(bindingMet, bindingTime))
+			v.Sentence += fmt.Sprintf(" If that stays so, it never binds: sure %s.",
+				j.sureAfter(bindingMet, bindingTime))
 			return v
 		}
 		v.Sentence += j.unsure()
@@ -330,7 +331,8 @@ func (j *judge) neverMet() *insight.Verdict {
 // addsNothing holds if something else refused every request that the rule refused.
 func (j *judge) addsNothing() *insight.Verdict {
 	if j.Proven.Verdict == insight.AddsNothing && j.denied+j.Soft+j.Banned == 0 {
-		v := j.verdict(insight.AddsNothing, insight.High, "It "+j.Proven.Why+", unless a grant gives a key more of that one.")
+		v := j.verdict(insight.AddsNothing, insight.High,
+			"It "+j.Proven.Why+", unless a grant gives a key more of that one.")
 		v.Proposal = &insight.Proposal{Sentence: "Without it the same requests would be refused. Delete it."}
 		return v
 	}
