@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
 // Verdicts are told in sentences, those that need a look first.
@@ -74,4 +76,29 @@ func TestWritePreview(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "preview.txt", out.String())
+}
+
+// What lint proves of a rule is a verdict as soon as a server runs, before any request.
+func TestProvenVerdicts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), `
+domain: shop
+exempt: { path: /health }
+limits:
+  - { name: health, when: { path: /health }, per: [ip], allow: 3/hour }
+  - { name: tight, per: [ip], allow: 3/hour }
+  - { name: loose, per: [ip], allow: 30/hour }
+`)
+	p := start(t, "serve", "--rules", dir, "--listen-admin=127.0.0.1:0")
+	defer p.End()
+	status, out, errs := runWeir("verdicts", "--server", "http://"+p.Addr("admin"), "--fail-on", "never_met,adds_nothing")
+	if status != 1 || !strings.Contains(errs, "shop/health never_met") || !strings.Contains(errs, "shop/loose adds_nothing") || strings.Contains(errs, "shop/tight") {
+		t.Errorf("status %d: %s", status, errs)
+	}
+	for _, says := range []string{"No request can meet it: exempt lets all with that path pass.", "It never refuses anything, since tight is always tighter, unless a grant gives a key more of that one."} {
+		if !strings.Contains(out, says) {
+			t.Errorf("no %q in\n%s", says, out)
+		}
+	}
 }

@@ -11,10 +11,13 @@ import (
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/host/load"
 	"github.com/weir-rl/weir/internal/lab/preview"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
+	"github.com/weir-rl/weir/internal/observe/insight/judge"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
 
 // insightSettings are about insight into rules and clients.
@@ -83,6 +86,7 @@ func (p *program) openInsight(context.Context) error {
 	o.StoreNow = p.storeNow
 	o.P99 = func() float64 { return p.metrics.P99() } // which are made later
 	o.Text = p.ruleText
+	o.Proven = provenUseless
 	o.Recorded = p.recorded
 	o.Logger = p.log
 	p.insight = gather.New(o)
@@ -151,6 +155,19 @@ func (p *program) ruleText(name string) string {
 		}
 	}
 	return ""
+}
+
+// provenUseless returns the rules that are proven to be without use, by domain and name.
+func provenUseless(s *rule.Set) map[[2]string]judge.Proof {
+	proofs := map[[2]string]judge.Proof{}
+	for _, p := range file.Useless(s) {
+		proof := judge.Proof{Verdict: insight.AddsNothing, Why: p.Why}
+		if p.Unmet {
+			proof.Verdict = insight.NeverMet
+		}
+		proofs[[2]string{p.Rule.Domain, p.Rule.Name}] = proof
+	}
+	return proofs
 }
 
 // A service counts as saturated from these percentages of a load signal, and of its capacity for

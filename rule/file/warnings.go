@@ -46,6 +46,25 @@ func Lint(s *rule.Set, o LintOptions) []rule.Problem { return lint.Check(s, lint
 // HEAD too.
 func Notes(s *rule.Set) []rule.Problem { return lint.Notes(s) }
 
+// Useless returns the rules of s that no request can meet or that refuse none, as far as Lint warns
+// of them.
+func Useless(s *rule.Set) []Proof {
+	found := lint.Useless(s)
+	list := make([]Proof, len(found))
+	for i, p := range found {
+		list[i] = Proof(p)
+	}
+	return list
+}
+
+// Proof says why a rule is without use, as text: "never refuses anything, since …". With Unmet no
+// request can meet it; else it refuses none, unless a grant gives a key more of another rule.
+type Proof struct {
+	Rule  *rule.Rule
+	Unmet bool
+	Why   string
+}
+
 // Warning is a kind of warning. Name is its short name, which does not change from version to
 // version: it stands in brackets behind each warning, and in a comment that silences it.
 type Warning struct{ Name, About string }

@@ -207,12 +207,13 @@ func (f *Fleet) watch(text []byte) {
 	}
 }
 
-// ruleVerdicts are the verdicts on one rule.
+// ruleVerdicts are the verdicts on one rule, and what the next leader has to remember.
 type ruleVerdicts struct {
 	Domain     string            `json:"domain"`
 	Rule       string            `json:"rule"`
 	Definition uint64            `json:"definition"`
 	Verdicts   []insight.Verdict `json:"verdicts"`
+	Memory     judge.Memory      `json:"memory"`
 }
 
 // judge judges the rules, one by one, by the data of all nodes, and puts the verdicts on the board.
@@ -264,12 +265,13 @@ func (f *Fleet) judgeRule(ctx context.Context, want snapshot.Want) (v ruleVerdic
 		return v, false
 	}
 	facts := s.Facts(0)
-	verdicts := f.o.Insight.Judge(&facts)
 	id := ruleID{want.Domain, want.Rule, s.Rules[0].Definition}
 	f.mu.Lock()
-	judge.KeepSince(f.verdicts[id], verdicts)
+	before := f.verdicts[id]
 	f.mu.Unlock()
-	return ruleVerdicts{id.domain, id.rule, id.definition, verdicts}, true
+	verdicts, memory := f.o.Insight.Judge(&facts, before.Memory)
+	judge.KeepSince(before.Verdicts, verdicts)
+	return ruleVerdicts{id.domain, id.rule, id.definition, verdicts, memory}, true
 }
 
 // takeVerdicts takes over the verdicts that were made from the data of all nodes.
@@ -278,9 +280,9 @@ func (f *Fleet) takeVerdicts(text []byte) {
 	if json.Unmarshal(text, &all) != nil {
 		return
 	}
-	m := make(map[ruleID][]insight.Verdict, len(all))
+	m := make(map[ruleID]ruleVerdicts, len(all))
 	for _, x := range all {
-		m[ruleID{x.Domain, x.Rule, x.Definition}] = x.Verdicts
+		m[ruleID{x.Domain, x.Rule, x.Definition}] = x
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -74,7 +74,7 @@ func TestVerdictsExpire(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, b := newDuties(t)
 				r := f.o.Insight.Snapshot(snapshot.Want{}).Rules[0]
-				text, err := json.Marshal([]ruleVerdicts{{"shop", "search", r.Definition, []insight.Verdict{{Verdict: insight.Strict, Rule: "search", Sentence: "of the leader"}}}})
+				text, err := json.Marshal([]ruleVerdicts{{Domain: "shop", Rule: "search", Definition: r.Definition, Verdicts: []insight.Verdict{{Verdict: insight.Strict, Rule: "search", Sentence: "of the leader"}}}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -121,4 +121,63 @@ func TestSeedStays(t *testing.T) {
 	if keys := f.o.Insight.Snapshot(snapshot.Want{Samples: true}).Rules[0].All.Keys; len(keys) != 1 {
 		t.Errorf("%d keys are known", len(keys))
 	}
+}
+
+// The hour for which a proposal has to be steady goes on when another node leads: what the leader
+// remembers lies on the board with its verdicts.
+func TestNextLeaderRemembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set, _, err := file.Load([]file.Source{{Name: "shop.yaml", Data: []byte("domain: shop\nlimits: [{ name: search, per: [user], allow: 5/hour }]\n")}}, file.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := gather.New(gather.Options{Known: []string{"user"}})
+		store, err := memory.New(memory.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		l, err := weir.New(store, weir.WithRules(set), weir.WithHooks(c.Hooks()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func(user string) {
+			if _, err := l.Allow(t.Context(), weir.Request{Attributes: rule.Map{"user": user}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 6 { // the last is refused
+			for _, user := range []string{"ada", "bob", "eve", "joe"} {
+				ask(user)
+				time.Sleep(time.Second)
+				c.Snapshot(snapshot.Want{}) // takes in events, in their order
+			}
+		}
+		b := &desk{values: map[string][]byte{}, until: map[string]time.Time{}}
+		var nodes [2]*Fleet
+		for i := range nodes {
+			nodes[i] = New(Options{Name: string(rune('a' + i)), Insight: c, Board: b, Leads: func(context.Context) bool { return true }})
+		}
+		for minute := 0; minute <= 65; minute += 5 {
+			leader := nodes[0]
+			if minute >= 45 {
+				leader = nodes[1]
+			}
+			leader.look(t.Context())
+			leader.judge(t.Context())
+			for i, f := range nodes {
+				f.look(t.Context())
+				time.Sleep(2 * keptFor)
+				list, _, err := f.Rules(t.Context(), "", time.Hour)
+				if err != nil || len(list) != 1 || len(list[0].Verdicts) == 0 || list[0].Verdicts[0].Verdict != insight.Strict {
+					t.Fatal(list, err)
+				}
+				if p := list[0].Verdicts[0].Proposal; (p != nil) != (minute >= 60) {
+					t.Errorf("minute %d, node %d: proposal %+v", minute, i, p)
+				}
+			}
+			ask("ada")
+			time.Sleep(5*time.Minute - 4*keptFor - judgePause)
+		}
+	})
 }

@@ -69,7 +69,7 @@ type Fleet struct {
 
 	mu       sync.Mutex
 	asked    map[snapshot.Want]*asked // questions under way, or of a moment ago
-	verdicts map[ruleID][]insight.Verdict
+	verdicts map[ruleID]ruleVerdicts
 	board    []byte    // the verdicts that were on the board last
 	taken    time.Time // since when
 }

@@ -79,8 +79,8 @@ func (f *Fleet) gather(ctx context.Context, want snapshot.Want, a *asked) {
 	defer f.mu.Unlock()
 	for i := range merged.Rules {
 		r := &merged.Rules[i]
-		if list, ok := f.verdicts[ruleID{r.Domain, r.Name, r.Definition}]; ok {
-			r.Verdicts = list
+		if v, ok := f.verdicts[ruleID{r.Domain, r.Name, r.Definition}]; ok {
+			r.Verdicts = v.Verdicts
 		}
 	}
 	a.snapshot, a.nodes = merged, n

@@ -18,6 +18,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/judge"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/rule"
 )
@@ -51,6 +52,9 @@ type Options struct {
 	// Text returns the text of a rule file in force by its name, so that proposals can include a
 	// patch; "" if it is not known. nil is never.
 	Text func(file string) string
+	// Proven returns what the text of some rules alone proves of them, by domain and name. nil is
+	// nothing.
+	Proven func(*rule.Set) map[[2]string]judge.Proof
 	// Recorded returns up to n of the latest requests, to say why none of them meets a rule. They
 	// hold the attributes that the rules in force read, with hashes for secret values. nil is none.
 	Recorded func(n int) []rule.Query
@@ -128,7 +132,8 @@ type Collector struct {
 
 	history *historyFile // nil without one; Run's alone
 
-	reasons struct {
+	provenAsked *rule.Set // whose proven rules were asked for
+	reasons     struct {
 		sync.Mutex
 		explanations
 	}

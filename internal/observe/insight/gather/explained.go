@@ -15,6 +15,8 @@ const (
 	explainedReasons = 20_000
 	// explainedRules is the number of rules up to which explaining takes no noticeable time.
 	explainedRules = 1000
+	// provenRules is the number of rules up to which proving takes a fraction of a second.
+	provenRules = 20_000
 	// explainedFor is how long an explanation stays in use.
 	explainedFor = time.Minute
 )
@@ -28,6 +30,28 @@ type explanations struct {
 	// also are further rules to explain, because somebody asked for them: they were met, but not
 	// lately.
 	also map[[2]string]bool
+
+	provenOf *rule.Set
+	proofs   map[[2]string]judge.Proof
+}
+
+// proven returns what the rules in force alone prove of a rule.
+func (c *Collector) proven(domain, name string) judge.Proof {
+	return c.allProven()[[2]string{domain, name}]
+}
+
+// allProven returns what the rules in force prove of some of them, by domain and name.
+func (c *Collector) allProven() map[[2]string]judge.Proof {
+	set := c.tables.Load().now.set
+	if c.o.Proven == nil || set == nil || len(set.Rules()) > provenRules {
+		return nil
+	}
+	c.reasons.Lock()
+	defer c.reasons.Unlock()
+	if c.reasons.provenOf != set {
+		c.reasons.provenOf, c.reasons.proofs = set, c.o.Proven(set)
+	}
+	return c.reasons.proofs
 }
 
 // unmet says what keeps the recorded requests from a rule.
@@ -40,7 +64,7 @@ func (c *Collector) unmet(domain, name string) judge.Unmet {
 	defer c.reasons.Unlock()
 	e := &c.reasons.explanations
 	if e.of != set {
-		*e = explanations{of: set, also: map[[2]string]bool{}}
+		*e = explanations{of: set, also: map[[2]string]bool{}, provenOf: e.provenOf, proofs: e.proofs}
 	}
 	if now := c.now(); now.Sub(e.at) >= explainedFor {
 		e.at, e.unmet = now, c.explain(set, e.also)

@@ -580,13 +580,16 @@ func TestServedRuleIsJudged(t *testing.T) {
 		b.ask(fmt.Sprint("eager", i)) // as it was told
 		b.pass(time.Second)
 	}
-	b.judge()
+	for range 60 { // until it is steady what to propose
+		b.ask("u1")
+		b.pass(time.Minute)
+	}
 	r := b.rule("each")
 	if len(r.Verdicts) == 0 || r.Verdicts[0].Verdict != insight.Strict || r.Verdicts[0].Confidence != insight.High {
 		t.Fatalf("verdicts %+v", r.Verdicts)
 	}
 	p := r.Verdicts[0].Proposal
-	if p == nil || !strings.Contains(p.Patch, "--- shop.yaml\n") || !strings.Contains(p.Patch, "-    allow: 20/min   # a guess\n+    allow: 21/min   # a guess\n") {
+	if p == nil || !strings.Contains(p.Patch, "--- shop.yaml\n") || !strings.Contains(p.Patch, "-    allow: 20/min   # a guess\n+    allow: 25/min   # a guess\n") {
 		t.Errorf("proposal %+v", p)
 	}
 }

@@ -381,6 +381,7 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 			}
 		}
 	}
+	// All rules draw by one number, so that rules which see the same requests know the same of them.
 	now, random := thinning(c.thinning.Load()), f.Random
 	at := roleFirst
 	if d.Allowed && (d.NearLimit() || d.SoftExceeded()) {
@@ -421,8 +422,6 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 		if w, take := g.draw(hash, o, now, random); take {
 			c.emit(t, r, d, looked{gate: g, begin: begin, end: end, outcome: o, hash: hash, weights: w, turn: turn})
 		}
-		// Each rule draws for itself (wyrand, Wang Yi 2019).
-		random = foldProduct(random+0xa0761d6478bd642f, random^0xe7037ed1a0b428db)
 	}
 }
 

@@ -22,12 +22,21 @@ const (
 // takes does not grow with the rules that nobody asks.
 func (c *Collector) judge() {
 	want := snapshot.Want{Over: snapshot.JudgedOver(c.now()), Samples: true, Top: true}
+	proofs := c.allProven()
 	c.mu.Lock()
 	few := c.few()
 	if !few {
 		for range min(judgedUnasked, len(c.counted)) {
 			c.turn = (c.turn + 1) % len(c.counted)
 			c.read(c.counted[c.turn])
+		}
+	}
+	if !few && proofs != nil && c.provenAsked != c.tables.Load().now.set {
+		c.provenAsked = c.tables.Load().now.set
+		for _, r := range c.rules { // these are judged by what is proven of them alone
+			if _, ok := proofs[[2]string{r.domain, r.name}]; ok {
+				c.ask(r)
+			}
 		}
 	}
 	s := c.begin(&want)
@@ -63,11 +72,14 @@ func (c *Collector) judge() {
 		c.mu.Unlock()
 		for i, r := range inForce {
 			f := of.Facts(i)
-			verdicts := c.judgeOne(&f, text)
+			c.mu.Lock()
+			before := r.memory
+			c.mu.Unlock()
+			verdicts, memory := c.judgeOne(&f, before, text)
 			c.mu.Lock()
 			c.beginCounts(r)
 			judge.KeepSince(r.verdicts, verdicts)
-			r.verdicts = verdicts
+			r.verdicts, r.memory = verdicts, memory
 			r.judged = judgedOf(&of.Rules[i], verdicts)
 			c.judgements++
 			c.mu.Unlock()
@@ -81,21 +93,25 @@ func (c *Collector) judge() {
 	c.asked = slices.DeleteFunc(c.asked, func(r *ruleState) bool { return !r.isAsked })
 }
 
-// Judge judges a rule. It adds facts that no snapshot holds: the text of the rule's file, which only
-// proposals read, and, if no request met the rule, what keeps requests from it.
-func (c *Collector) Judge(f *judge.Facts) []insight.Verdict { return c.judgeOne(f, c.o.Text) }
+// Judge judges a rule, given what was remembered of it. It adds facts that no snapshot holds: the
+// text of the rule's file, which only proposals read, what the rules alone prove of it and, if no
+// request met the rule, what keeps requests from it.
+func (c *Collector) Judge(f *judge.Facts, before judge.Memory) ([]insight.Verdict, judge.Memory) {
+	return c.judgeOne(f, before, c.o.Text)
+}
 
-func (c *Collector) judgeOne(f *judge.Facts, text func(file string) string) []insight.Verdict {
+func (c *Collector) judgeOne(f *judge.Facts, before judge.Memory, text func(file string) string) ([]insight.Verdict, judge.Memory) {
+	f.Proven = c.proven(f.Domain, f.Rule)
 	if f.Met == 0 && f.DomainMet > 0 {
 		f.Unmet = c.unmet(f.Domain, f.Rule)
 	}
-	verdicts := judge.Judge(f, judge.Thresholds{})
+	verdicts, memory := before.Judge(f, judge.Thresholds{})
 	proposes := func(v insight.Verdict) bool { return v.Proposal != nil }
 	if c.o.Text != nil && f.File != "" && slices.ContainsFunc(verdicts, proposes) {
 		f.Text = text(f.File)
-		verdicts = judge.Judge(f, judge.Thresholds{})
+		verdicts, memory = before.Judge(f, judge.Thresholds{})
 	}
-	return verdicts
+	return verdicts, memory
 }
 
 // Judged is the last judgement of a rule, with some counts up to now, for metrics.

@@ -331,6 +331,9 @@ func (s *ruleState) forgetKeys() {
 	if s.trial != nil {
 		s.trial.top = topList{most: s.trial.top.most}
 	}
+	if s.isCounted() {
+		s.memory = judge.Memory{}
+	}
 	if s.eras[currentEra].all == nil {
 		return
 	}

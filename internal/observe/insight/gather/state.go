@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/judge"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
@@ -55,6 +56,7 @@ type ruleCounts struct {
 
 	ended    insight.Episodes  // of refused keys, that ended on this node; never fewer than before
 	verdicts []insight.Verdict // not changed once they are here
+	memory   judge.Memory      // of the last judgement
 	judged   Judged            // with the verdicts
 }
 

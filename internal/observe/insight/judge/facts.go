@@ -69,7 +69,14 @@ type Facts struct {
 	Minutes   []Minute // of the time, oldest first; minutes without requests may be left out
 	// Unmet says what keeps requests from a rule that none of them met; zero if that is not known.
 	Unmet    Unmet
+	Proven   Proof
 	Examples []string // ids of decisions, refusals first
+}
+
+// Proof is what the text of the rules alone proves of a rule. The zero value is nothing.
+type Proof struct {
+	Verdict string // NeverMet or AddsNothing
+	Why     string // "no request can meet it: …"
 }
 
 // WindowFacts is one limit of a rule.

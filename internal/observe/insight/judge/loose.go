@@ -31,6 +31,11 @@ type rush struct {
 // looseCrowd holds if many more clients than usual came at once, each with as many requests as
 // usual.
 func (j *judge) looseCrowd() *insight.Verdict {
+	if j.usual < 0 {
+		return nil
+	}
+	// What is usual is followed before it is needed, so that there is a number when a rush comes.
+	limits, steady := j.steadied(insight.LooseCrowd, []int64{notchDown(j.usual)}, "")
 	r := j.rush(func(m, before *Minute) bool {
 		each, usual := human.Share(float64(m.Met), m.Keys), human.Share(float64(before.Met), before.Keys)
 		return m.Keys >= crowdKeys*max(before.Keys, 1) && each <= crowdEach*max(usual, 1)
@@ -41,19 +46,26 @@ func (j *judge) looseCrowd() *insight.Verdict {
 	v := j.verdict(insight.LooseCrowd, insight.High, fmt.Sprintf("%s clients came in a minute instead of %s, each asked as usual, and the service was saturated for %s: a limit per client cannot stop a crowd.",
 		human.Number(r.keys), human.Number(r.before), human.Count(len(r.minutes), "minute")))
 	r.evidence(v)
-	rate, unit := r.usual/60, "s"
-	if rate < 10 {
-		rate, unit = r.usual, "min"
+	v.Evidence["usual_per_second"] = r.usual / 60
+	const otherwise = "Or proxy.concurrency: adaptive, or throttle: {elastic: …}."
+	if !steady {
+		v.Sentence += j.notYet(insight.LooseCrowd)
+		v.Proposal = &insight.Proposal{
+			Sentence: "A second limit without per, as the service can take it. " + otherwise,
+		}
+		return v
 	}
-	n := roundDown(rate)
-	burst := roundDown(max(r.usual/6, 1)) // 10 s of it
-	name := j.Rule + "-crowd"
+	n, unit := limits[0], "min"
+	burst := max(n/6, 1) // 10 s of it
+	if n >= 10*60 {
+		n, unit = n/60, "s"
+	}
 	v.Proposal = &insight.Proposal{
-		Sentence: fmt.Sprintf("A second limit without per, %d/%s with a bucket of 10 s of it: what the service took in 95 %% of its minutes. Or proxy.concurrency: adaptive, or throttle: {elastic: …}.", n, unit),
-		Patch: unifiedDiff(j.File, j.Text, j.withRule(name,
+		Sentence: fmt.Sprintf("A second limit without per, %d/%s with a bucket of 10 s of it: about what the service took "+
+			"in 95 %% of its minutes. %s", n, unit, otherwise),
+		Patch: unifiedDiff(j.File, j.Text, j.withRule(j.Rule+"-crowd",
 			fmt.Sprintf("allow: { rate: %d/%s, burst: %d }", n, unit, burst), "algorithm: token_bucket")),
 	}
-	v.Evidence["usual_per_second"] = r.usual / 60
 	return v
 }
 
@@ -85,22 +97,28 @@ func (j *judge) looseFew() *insight.Verdict {
 	each := max((r.usual-rest)/few, human.Share(rest, max(keys-few, 1)), 1)
 	for _, i := range j.perKey() {
 		w := &j.Windows[i]
-		limit := roundDown(each * w.Window.Minutes())
-		if limit >= w.Limit || w.Bucket {
+		limits := make([]int64, len(j.Windows))
+		if limits[i] = notchDown(each * w.Window.Minutes()); limits[i] >= w.Limit || w.Bucket {
 			continue
 		}
-		touched, plusMinus := Affected(j.Sample, j.Keys, i, limit)
+		limits, steady := j.steadied(insight.LooseFew, limits, "")
+		if !steady {
+			v.Sentence += j.notYet(insight.LooseFew)
+			break
+		}
+		if limits[i] >= w.Limit {
+			break
+		}
+		touched, plusMinus := Affected(j.Sample, j.Keys, i, limits[i])
 		others := max(touched-few, 0)
-		text := fmt.Sprintf("%s would cut them to what the service takes; it would touch %s.", w.with(limit),
+		text := fmt.Sprintf("%s would cut them to what the service takes; it would touch %s.", w.with(limits[i]),
 			human.Count(others, "other client"))
 		if others < 0.5 {
-			text = fmt.Sprintf("%s would cut them to what the service takes, and touch nobody else.", w.with(limit))
+			text = fmt.Sprintf("%s would cut them to what the service takes, and touch nobody else.", w.with(limits[i]))
 		} else if plusMinus >= 0.5 {
-			text = fmt.Sprintf("%s would cut them to what the service takes; it would touch %s (± %s).", w.with(limit),
-				human.Count(others, "other client"), human.Number(plusMinus))
+			text = fmt.Sprintf("%s would cut them to what the service takes; it would touch %s (± %s).",
+				w.with(limits[i]), human.Count(others, "other client"), human.Number(plusMinus))
 		}
-		limits := make([]int64, len(j.Windows))
-		limits[i] = limit
 		v.Proposal = &insight.Proposal{Sentence: text, Patch: unifiedDiff(j.File, j.Text, j.withLimits(limits))}
 		break
 	}
@@ -117,21 +135,30 @@ func (r *rush) evidence(v *insight.Verdict) {
 	v.Evidence[RushUntil] = float64(r.minutes[len(r.minutes)-1].T + 60)
 }
 
+// usualOf returns the 95th percentile of the requests admitted in an unsaturated minute; below 0 if
+// there are too few.
+func usualOf(minutes []Minute) float64 {
+	var usual []uint64
+	for i := range minutes {
+		if !minutes[i].Saturated {
+			usual = append(usual, minutes[i].Admitted)
+		}
+	}
+	if len(usual) < fewestBefore {
+		return -1
+	}
+	slices.Sort(usual)
+	return float64(usual[(len(usual)*95+99)/100-1])
+}
+
 // rush returns the latest run of saturated minutes for which is holds, in which the rule refused
 // next to nothing and admitted more than in 95 % of the unsaturated minutes; nil if there is none.
 // before is the median minute of the hour before.
 func (j *judge) rush(is func(m, before *Minute) bool) *rush {
-	var usual []uint64
-	for i := range j.Minutes {
-		if !j.Minutes[i].Saturated {
-			usual = append(usual, j.Minutes[i].Admitted)
-		}
-	}
-	if len(usual) < fewestBefore {
+	if j.usual < 0 {
 		return nil
 	}
-	slices.Sort(usual)
-	r := &rush{usual: float64(usual[(len(usual)*95+99)/100-1])}
+	r := &rush{usual: j.usual}
 	var found *rush
 	for i := range j.Minutes {
 		m := &j.Minutes[i]

@@ -17,7 +17,7 @@ func (j *judge) strict() *insight.Verdict {
 		return nil
 	}
 	confidence := insight.Low
-	if g.identity && j.Met >= earlyMet {
+	if g.identity && j.sure() {
 		confidence = insight.High
 	}
 	text := fmt.Sprintf("%s of %s (%s) %s %s", human.Number(g.Keys), human.Count(g.All, "good client"),
@@ -34,22 +34,40 @@ func (j *judge) strict() *insight.Verdict {
 		v.Evidence["obey"] = human.Share(float64(e.Obeyed), float64(e.Obeyed+e.Early))
 	}
 	v.Evidence["g"], v.Evidence["g_low"], v.Evidence["f"] = g.Share, g.Low, g.f
-	if limits := j.fitting(func(k *KeyFacts) bool { return k.good(g.identity) }, j.target*(float64(g.All)+0.5)); limits != nil {
-		good, others := j.above(limits)
-		text := fmt.Sprintf("%s would refuse %s of them, and still %s.", human.List(j.rates(limits), "and"),
-			orNone(good), human.Count(others, "other"))
-		if others < 0.5 {
-			text = fmt.Sprintf("%s would refuse %s of them, and nobody else.", human.List(j.rates(limits), "and"),
-				orNone(good))
+	if !g.identity {
+		v.Proposal = &insight.Proposal{
+			Sentence: "Whoever attacks can behave so, too: no other limit is proposed. " + nameIdentity,
 		}
-		v.Proposal = &insight.Proposal{Sentence: text, Patch: unifiedDiff(j.File, j.Text, j.withLimits(limits))}
+		return v
 	}
+	limits := j.fitting(j.target * (float64(g.All) + 0.5))
+	if limits == nil {
+		return v
+	}
+	limits, steady := j.steadied(insight.Strict, limits, "")
+	if !steady {
+		v.Sentence += j.notYet(insight.Strict)
+		return v
+	}
+	good, others := j.above(limits)
+	rates := human.List(j.rates(limits), "and")
+	text = fmt.Sprintf("%s would refuse %s of them, and still %s.", rates, orNone(good), human.Count(others, "other"))
+	if others < 0.5 {
+		text = fmt.Sprintf("%s would refuse %s of them, and nobody else.", rates, orNone(good))
+	}
+	v.Proposal = &insight.Proposal{Sentence: text, Patch: unifiedDiff(j.File, j.Text, j.withLimits(limits))}
 	return v
 }
 
-// maybeStrict holds if many keys are refused, and nothing shows who they are.
+// nameIdentity is the advice where nothing tells who is good.
+const nameIdentity = "Name what makes a client known in insight.known, such as user; then this can be told."
+
+// maybeStrict holds if many keys are refused, and nothing shows who they are. Clients that do not
+// wait as they are told are not it: see ignored. No limit is proposed: it may be attackers alone
+// who ask for more.
 func (j *judge) maybeStrict() *insight.Verdict {
-	if j.good.identity || j.denied < fewestRefused || j.KeysRefused < refusedKeys*j.Keys || 2*j.TopRefused > j.denied {
+	if j.good.identity || j.denied < fewestRefused || j.KeysRefused < refusedKeys*j.Keys ||
+		2*j.TopRefused > j.denied || j.knocked() {
 		return nil
 	}
 	v := j.verdict(insight.MaybeStrict, insight.Low,
@@ -58,14 +76,9 @@ func (j *judge) maybeStrict() *insight.Verdict {
 			human.Percent(human.Share(j.KeysRefused, j.Keys)), j.refuses(), j.over()))
 	j.keys(v)
 	v.Evidence["top_refused"] = math.Round(float64(j.TopRefused))
-	text := "Name what makes a client known in insight.known, such as user; then this can be told."
+	text := nameIdentity
 	if j.Replay {
 		text = "A log with the user in it could tell (--fields user=…)."
-	}
-	if limits := j.fitting(func(*KeyFacts) bool { return true }, j.target*j.Keys); limits != nil {
-		_, all := j.above(limits)
-		text += fmt.Sprintf(" %s would refuse %s of the %s.", human.List(j.rates(limits), "and"), orNone(all),
-			human.Count(j.KeysRefused, "key"))
 	}
 	v.Proposal = &insight.Proposal{Sentence: text}
 	return v
@@ -79,10 +92,10 @@ func orNone(n float64) string {
 	return human.Number(n)
 }
 
-// fitting returns for each window the smallest limit with two significant digits at which it
-// refuses at most atMost of the refused keys that counts selects; 0 if the limit need not change.
-// It returns nil if no limit need change, or if that is not known.
-func (j *judge) fitting(counts func(*KeyFacts) bool, atMost float64) []int64 {
+// fitting returns for each window the smallest round limit at which it refuses at most atMost of
+// the good keys that were refused; 0 if the limit need not change. It returns nil if no limit need
+// change, or if that is not known.
+func (j *judge) fitting(atMost float64) []int64 {
 	limits := make([]int64, len(j.Windows))
 	any := false
 	for _, i := range j.perKey() {
@@ -93,7 +106,7 @@ func (j *judge) fitting(counts func(*KeyFacts) bool, atMost float64) []int64 {
 			if i >= len(key.Demand) {
 				return nil
 			}
-			if !key.Own && counts(key) {
+			if !key.Own && key.good(j.good.identity) {
 				demands = append(demands, key.Demand[i])
 			}
 		}
@@ -103,7 +116,7 @@ func (j *judge) fitting(counts func(*KeyFacts) bool, atMost float64) []int64 {
 			continue
 		}
 		if need := demands[len(demands)-1-may]; need > w.Limit {
-			limits[i], any = roundUp(float64(need)), true
+			limits[i], any = notchUp(float64(need)), true
 		}
 	}
 	if !any {

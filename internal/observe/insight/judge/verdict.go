@@ -35,6 +35,7 @@ const (
 	bindingMet      = 10_000
 	bindingTime     = 24 * time.Hour
 	bindingFill     = 0.5
+	earlyKnown      = 20 // requests, below which nothing is known so far
 	earlyMet        = 1000
 	earlyTime       = time.Hour
 )
@@ -46,14 +47,25 @@ type judge struct {
 	denied uint64  // d, or w of a rule in shadow
 	shadow bool
 	good   goodKeys
+	usual  float64 // see usualOf
+	before Memory  // of the last judgement
+	after  Memory  // of this one
 }
 
-// Judge returns all verdicts that hold for a rule, in the order of Verdicts. The first is the one
-// to show. If none is Alarming, nobody needs to look. The list is empty only for a rule that limits
-// nothing. Each verdict holds since f.To, as far as Judge knows: see KeepSince. Judge keeps nothing
-// of f, and may be called concurrently.
+// Judge is Memory.Judge for a rule that is judged for the first time.
 func Judge(f *Facts, o Thresholds) []insight.Verdict {
-	j := &judge{Facts: f, target: o.GoodRefused, denied: f.Refused, shadow: f.Mode == insight.ModeShadow}
+	list, _ := Memory{}.Judge(f, o)
+	return list
+}
+
+// Judge returns all verdicts that hold for a rule, in the order of Verdicts, and what to remember
+// for the next judgement. The first verdict is the one to show. If none is Alarming, nobody needs
+// to look. The list is empty only for a rule that limits nothing. Each verdict holds since f.To, as
+// far as Judge knows: see KeepSince. Judge keeps nothing of f, and changes nothing of m. It may be
+// called concurrently.
+func (m Memory) Judge(f *Facts, o Thresholds) ([]insight.Verdict, Memory) {
+	j := &judge{Facts: f, target: o.GoodRefused, denied: f.Refused, shadow: f.Mode == insight.ModeShadow,
+		usual: usualOf(f.Minutes), before: m, after: Memory{At: f.To.Unix(), Met: f.Met}}
 	if j.target <= 0 {
 		j.target = goodRefused
 	}
@@ -84,7 +96,8 @@ func Judge(f *Facts, o Thresholds) []insight.Verdict {
 			out[i].Evidence[name] = human.Digits(x)
 		}
 	}
-	return out
+	j.keepAbsent()
+	return out, j.after
 }
 
 // KeepSince sets the time since which each verdict in now holds, if it held before as well.
@@ -144,55 +157,83 @@ func (j *judge) broken() *insight.Verdict {
 	return v
 }
 
-// tooEarly holds if too little is known. alone says that no other verdict holds.
+// tooEarly holds if too little is known. alone says that no other verdict holds: a server then says
+// what is known so far as soon as there is something, see quiet.
 func (j *judge) tooEarly(alone bool) *insight.Verdict {
-	t := j.To.Sub(j.From)
-	met, long := uint64(earlyMet), earlyTime
-	untouched := j.denied+j.Soft+j.Banned == 0 && j.MaxFill < bindingFill
-	if j.Met >= met && t >= long {
-		if !alone || !untouched {
-			return nil
-		}
-		// It binds nobody, but not for long enough yet to say never.
-		met, long = bindingMet, bindingTime
-		if j.Replay {
-			long = earlyTime
-		}
+	if j.Replay {
+		return j.tooShort(alone)
+	}
+	if alone && j.Met >= earlyKnown || !alone && j.sure() {
+		return nil
 	}
 	v := j.verdict(insight.TooEarly, insight.Low, "")
 	v.Evidence["max_fill"] = j.MaxFill
-	so := fmt.Sprintf("%s in %s so far", human.Count(j.Met, "request"), human.Lasted(t))
-	switch {
-	case j.Met == 0:
+	if j.Met == 0 {
 		v.Sentence = j.notMetYet() + j.Unmet.kept()
 		v.Evidence["domain_met"] = float64(j.DomainMet)
 		if near := j.Unmet.nearest(); near != "" {
 			v.Proposal = &insight.Proposal{Sentence: strings.TrimSpace(near)}
 		}
 		return v
-	case j.Replay && met == bindingMet:
-		v.Sentence = fmt.Sprintf("Nobody came near it, the fullest client used %s. That says something from %s on; the log has %s for it.",
-			human.Percent(j.MaxFill), human.Count(met, "request"), human.Number(j.Met))
-		return v
-	case j.Replay:
-		v.Sentence = fmt.Sprintf("The log has %s for it, in %s: too few to judge it by. %s in %s would do.",
-			human.Count(j.Met, "request"), human.Lasted(t), human.Number(met), human.Lasted(long))
-		return v
-	case met == bindingMet:
-		v.Sentence = fmt.Sprintf("Too early to tell: %s, and nobody came near it; the fullest client used %s.", so,
-			human.Percent(j.MaxFill))
-	default:
-		v.Sentence = fmt.Sprintf("Too early to tell: %s.", so)
 	}
+	v.Sentence = fmt.Sprintf("Too early to tell: %s in %s so far.", human.Count(j.Met, "request"),
+		human.Lasted(j.To.Sub(j.From)))
+	if wait := j.wait(earlyMet, earlyTime); wait != "" {
+		v.Sentence += fmt.Sprintf(" About %s more.", wait)
+	}
+	return v
+}
+
+// tooShort is tooEarly for a log, which has no more to come.
+func (j *judge) tooShort(alone bool) *insight.Verdict {
+	t := j.To.Sub(j.From)
+	enough := j.Met >= earlyMet && t >= earlyTime
+	if enough && (!alone || !j.untouched() || j.Met >= bindingMet) {
+		return nil
+	}
+	v := j.verdict(insight.TooEarly, insight.Low, "")
+	v.Evidence["max_fill"] = j.MaxFill
+	switch {
+	case j.Met == 0:
+		v.Sentence = j.notMetYet() + j.Unmet.kept()
+		v.Evidence["domain_met"] = float64(j.DomainMet)
+	case enough:
+		v.Sentence = fmt.Sprintf("Nobody came near it, the fullest client used %s. That says something from %s on; the log has %s for it.",
+			human.Percent(j.MaxFill), human.Count(uint64(bindingMet), "request"), human.Number(j.Met))
+	default:
+		v.Sentence = fmt.Sprintf("The log has %s for it, in %s: too few to judge it by. %s in %s would do.",
+			human.Count(j.Met, "request"), human.Lasted(t), human.Number(earlyMet), human.Lasted(earlyTime))
+	}
+	return v
+}
+
+// wait returns how much longer it takes until there were so many requests in so long; "" if that
+// is too long to say.
+func (j *judge) wait(met uint64, long time.Duration) string {
+	t := j.To.Sub(j.From)
 	wait := max(long-t, 0)
 	if j.Met < met {
 		need := float64(met-j.Met) * max(t.Seconds(), 1) / float64(j.Met)
 		wait = max(wait, time.Duration(min(need, 366*86400)*float64(time.Second)))
 	}
-	if wait < 90*24*time.Hour {
-		v.Sentence += fmt.Sprintf(" About %s more.", human.Lasted(wait))
+	if wait >= 90*24*time.Hour {
+		return ""
 	}
-	return v
+	return human.Lasted(wait)
+}
+
+// sureAfter says after how many requests and how long something is sure.
+func (j *judge) sureAfter(met uint64, long time.Duration) string {
+	text := fmt.Sprintf("after %s and %s", human.Count(met, "request"), human.Lasted(long))
+	if wait := j.wait(met, long); wait != "" {
+		text += ", in about " + wait
+	}
+	return text
+}
+
+// sure reports whether enough is known for high confidence.
+func (j *judge) sure() bool {
+	return j.Met >= earlyMet && (j.Replay || j.To.Sub(j.From) >= earlyTime)
 }
 
 // notMetYet says that no request met the rule, but that it is too early to call it never met.
@@ -213,12 +254,20 @@ func (j *judge) notMetYet() string {
 	return text + fmt.Sprintf(" From %s on that says something.", human.Number(fewestDomainMet))
 }
 
-// quiet returns reserve or works: nothing speaks against the rule.
+// quiet returns reserve or works: nothing speaks against the rule, as far as is known. It says how
+// sure that is.
 func (j *judge) quiet() *insight.Verdict {
 	if j.denied == 0 && j.Banned == 0 {
 		v := j.verdict(insight.Reserve, j.confident(), fmt.Sprintf("Nobody %s %s; the fullest client used %s.",
 			strings.Replace(j.refuses(), "were", "was", 1), j.over(), human.Percent(j.MaxFill)))
 		v.Evidence["max_fill"] = j.MaxFill
+		if j.untouched() && !j.Replay {
+			v.Confidence = insight.Low
+			v.Sentence += fmt.Sprintf(" If that stays so, it never binds: sure %s.",
+				j.sureAfter(bindingMet, bindingTime))
+			return v
+		}
+		v.Sentence += j.unsure()
 		return v
 	}
 	denied := float64(j.denied)
@@ -227,9 +276,17 @@ func (j *judge) quiet() *insight.Verdict {
 	if len(j.Per) > 0 && j.KeysRefused > 0 {
 		text += fmt.Sprintf(", of %s of %s", human.Number(j.KeysRefused), human.Count(j.Keys, "key"))
 	}
-	v := j.verdict(insight.Works, j.confident(), text+".")
+	v := j.verdict(insight.Works, j.confident(), text+"."+j.unsure())
 	j.keys(v)
 	return v
+}
+
+// unsure says what it takes until a verdict is sure; "" if it is.
+func (j *judge) unsure() string {
+	if j.sure() || j.Replay {
+		return ""
+	}
+	return fmt.Sprintf(" That is sure %s.", j.sureAfter(earlyMet, earlyTime))
 }
 
 // keys adds the numbers of keys to a verdict.
@@ -239,7 +296,7 @@ func (j *judge) keys(v *insight.Verdict) {
 
 // confident is the confidence of a verdict that does not depend on who is good.
 func (j *judge) confident() string {
-	if j.Met < earlyMet {
+	if !j.sure() {
 		return insight.Low
 	}
 	return insight.High
@@ -248,6 +305,12 @@ func (j *judge) confident() string {
 // neverMet holds if requests came, and none met the rule.
 func (j *judge) neverMet() *insight.Verdict {
 	t := j.To.Sub(j.From)
+	if j.Met == 0 && j.Errors == 0 && j.Proven.Verdict == insight.NeverMet {
+		v := j.verdict(insight.NeverMet, insight.High, human.Upper(j.Proven.Why)+".")
+		v.Evidence["domain_met"] = float64(j.DomainMet)
+		v.Proposal = &insight.Proposal{Sentence: insight.MendOrDelete}
+		return v
+	}
 	if j.Met > 0 || j.Errors > 0 || j.DomainMet < fewestDomainMet || !j.Replay && t < neverMetTime {
 		return nil
 	}
@@ -263,6 +326,12 @@ func (j *judge) neverMet() *insight.Verdict {
 
 // addsNothing holds if something else refused every request that the rule refused.
 func (j *judge) addsNothing() *insight.Verdict {
+	if j.Proven.Verdict == insight.AddsNothing && j.denied+j.Soft+j.Banned == 0 {
+		v := j.verdict(insight.AddsNothing, insight.High,
+			"It "+j.Proven.Why+", unless a grant gives a key more of that one.")
+		v.Proposal = &insight.Proposal{Sentence: "Without it the same requests would be refused. Delete it."}
+		return v
+	}
 	if j.shadow || j.Refused < fewestRefused || j.Alone > 0 {
 		return nil
 	}
@@ -270,22 +339,33 @@ func (j *judge) addsNothing() *insight.Verdict {
 		human.Count(j.Refused, "request"), j.over())
 	v := j.verdict(insight.AddsNothing, insight.High, "")
 	v.Evidence["alone"] = 0
+	does, one := "Without it the same requests would be refused. Delete it.", ""
 	switch {
 	case len(j.With) > 0 && j.With[0].Count >= j.Refused:
-		v.Sentence = fmt.Sprintf("%s: %s.", text, j.With[0].Value)
-		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf("Without it, %s would refuse the same. Delete one of them.", j.With[0].Value)}
+		one = j.With[0].Value
+		v.Sentence = fmt.Sprintf("%s: %s.", text, one)
+		does = fmt.Sprintf("Without it, %s would refuse the same. Delete one of them.", one)
 	case len(j.With) > 0:
 		var names []string
 		for _, c := range j.With[:min(3, len(j.With))] {
 			names = append(names, fmt.Sprintf("%s (%s)", c.Value, human.Number(c.Count)))
 		}
 		v.Sentence = fmt.Sprintf("%s: %s.", text, human.List(names, "or"))
-		v.Proposal = &insight.Proposal{Sentence: "Without it the same requests would be refused. Delete it."}
 	default:
 		v.Sentence = text + "."
-		v.Proposal = &insight.Proposal{Sentence: "Without it the same requests would be refused. Delete it."}
 	}
+	if _, steady := j.steadied(insight.AddsNothing, nil, one); !steady {
+		v.Sentence += j.notYet(insight.AddsNothing)
+		return v
+	}
+	v.Proposal = &insight.Proposal{Sentence: does}
 	return v
+}
+
+// knocked reports whether hardly any refused client waits as it is told.
+func (j *judge) knocked() bool {
+	ended := j.Episodes.Obeyed + j.Episodes.Early
+	return ended >= fewestEnded && float64(j.Episodes.Obeyed) < ignoredObey*float64(ended)
 }
 
 // ignored holds if refused clients come back earlier than they were told to.
@@ -295,7 +375,7 @@ func (j *judge) ignored() *insight.Verdict {
 	if j.shadow && !j.Replay {
 		return nil // nobody was told to come back
 	}
-	if ended < fewestEnded || float64(e.Obeyed) >= ignoredObey*float64(ended) {
+	if !j.knocked() {
 		return nil
 	}
 	text := fmt.Sprintf("After %s %s clients came back before they were told to: they do not read Retry-After.",
@@ -313,20 +393,51 @@ func (j *judge) ignored() *insight.Verdict {
 
 // neverBinding holds if nobody came near the limit.
 func (j *judge) neverBinding() *insight.Verdict {
-	if j.denied+j.Soft+j.Banned > 0 || j.Met < bindingMet || !j.Replay && j.To.Sub(j.From) < bindingTime || j.MaxFill >= bindingFill || len(j.Windows) == 0 {
+	if len(j.Windows) == 0 || !j.untouched() {
+		return nil
+	}
+	limits, steady := j.lower() // from the beginning on, so that the verdict need not wait for it
+	if j.Met < bindingMet || !j.Replay && j.To.Sub(j.From) < bindingTime {
 		return nil
 	}
 	v := j.verdict(insight.NeverBinding, insight.High, fmt.Sprintf("Of %s none %s; the fullest client used %s of what it may.", human.Count(j.Met, "request"), strings.Replace(j.refuses(), "were", "was", 1), human.Percent(j.MaxFill)))
 	v.Evidence["max_fill"] = j.MaxFill
-	limits := make([]int64, len(j.Windows))
-	for _, i := range j.perKey() {
-		if need := roundUp(2 * float64(Needed(j.Sample, i, 0.999))); need > 0 && need < j.Windows[i].Limit && !j.Windows[i].Bucket {
-			limits[i] = need
-		}
-	}
-	if rates := j.rates(limits); rates != nil {
-		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf("%s is twice what 99.9 %% of the keys need.",
+	switch rates := j.rates(limits); {
+	case !steady:
+		v.Sentence += j.notYet(insight.NeverBinding)
+	case rates != nil:
+		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf("%s is at least twice what 99.9 %% of the keys need.",
 			human.List(rates, "and")), Patch: unifiedDiff(j.File, j.Text, j.withLimits(limits))}
 	}
 	return v
+}
+
+// untouched reports whether nobody was refused, and nobody came near a limit.
+func (j *judge) untouched() bool {
+	return j.denied+j.Soft+j.Banned == 0 && j.MaxFill < bindingFill
+}
+
+// lower returns lower limits that nearly all keys would keep far below, 0 for none, and whether
+// these are steady.
+func (j *judge) lower() (limits []int64, steady bool) {
+	limits = make([]int64, len(j.Windows))
+	some := false
+	for _, i := range j.perKey() {
+		w := &j.Windows[i]
+		if need := Needed(j.Sample, i, 0.999); need > 0 && notchUp(2*float64(need)) < w.Limit && !w.Bucket {
+			limits[i], some = notchUp(2*float64(need)), true
+		}
+	}
+	if !some {
+		return limits, true
+	}
+	if limits, steady = j.steadied(insight.NeverBinding, limits, ""); !steady {
+		return nil, false
+	}
+	for i := range limits {
+		if limits[i] >= j.Windows[i].Limit {
+			limits[i] = 0
+		}
+	}
+	return limits, true
 }

@@ -318,11 +318,6 @@ func TestWords(t *testing.T) {
 			t.Errorf("roundUp(%v) = %d, want %d", n, got, want)
 		}
 	}
-	for n, want := range map[float64]int64{0.2: 1, 9.9: 9, 26.7: 26, 101: 100, 1299: 1200} {
-		if got := roundDown(n); got != want {
-			t.Errorf("roundDown(%v) = %d, want %d", n, got, want)
-		}
-	}
 	if got := human.List([]string{"a", "b", "c"}, "and"); got != "a, b and c" {
 		t.Errorf("list: %q", got)
 	}
@@ -345,7 +340,10 @@ func TestSampledStrict(t *testing.T) {
 	if v[0].Verdict != insight.Strict || v[0].Confidence != insight.High || v[0].Evidence["g_low"] >= v[0].Evidence["g"] || v[0].Evidence["g_low"] <= 0.001 {
 		t.Errorf("1,000 of 100,000 are 1 %%: %+v", v)
 	}
-	if p := v[0].Proposal; p == nil || !strings.HasPrefix(p.Sentence, "34/min would refuse none of them") && !strings.HasPrefix(p.Sentence, "33/min would refuse ") {
+	if v[0].Proposal != nil {
+		t.Errorf("at once it is proposed: %+v", v[0].Proposal)
+	}
+	if p := judgedFor(f, 61)[0].Proposal; p == nil || !strings.HasPrefix(p.Sentence, "40/min would refuse none of them") {
 		t.Errorf("proposal %+v", p)
 	}
 	if v := Judge(f, Thresholds{GoodRefused: 0.05}); v[0].Verdict != insight.Works {
@@ -388,8 +386,62 @@ func TestTooEarlyDoesNotRepeat(t *testing.T) {
 		t.Errorf("%q, want %q", list[0].Sentence, want)
 	}
 	f.Episodes = insight.Episodes{}
-	if list := Judge(f, Thresholds{}); len(list) != 1 || list[0].Verdict != insight.TooEarly {
+	if list := Judge(f, Thresholds{}); len(list) != 1 || list[0].Verdict != insight.Works || list[0].Confidence != insight.Low {
 		t.Errorf("%+v", list)
+	}
+}
+
+// A server says what is known of a rule as soon as there is something, how sure that is, and how
+// long it takes until it is.
+func TestKnownSoFar(t *testing.T) {
+	for _, c := range []struct {
+		met, refused uint64
+		after        time.Duration
+		fill         float64
+		verdict      string // with its confidence
+		says         string
+	}{
+		{0, 0, 10 * time.Minute, 0, "too_early low", "Too early to tell: none of 500 requests of the domain met it in 10 min so far. About 24 h more."},
+		{19, 0, time.Minute, 0.1, "too_early low", "Too early to tell: 19 requests in 1 min so far. About 59 min more."},
+		{100, 0, 10 * time.Minute, 0.1, "reserve low", "Nobody was refused in 10 min; the fullest client used 10 %. If that stays so, it never binds: sure after 10,000 requests and 24 h, in about 24 h."},
+		{100, 0, 10 * time.Minute, 0.7, "reserve low", "Nobody was refused in 10 min; the fullest client used 70 %. That is sure after 1,000 requests and 1 h, in about 1 h 30 min."},
+		{100, 5, 10 * time.Minute, 1.5, "works low", "5 of 100 requests (5 %) were refused in 10 min. That is sure after 1,000 requests and 1 h, in about 1 h 30 min."},
+		{5000, 0, 2 * time.Hour, 0.7, "reserve high", "Nobody was refused in 2 h; the fullest client used 70 %."},
+		{5000, 5, 2 * time.Hour, 1.5, "works high", "5 of 5,000 requests (0.1 %) were refused in 2 h."},
+		{5000, 0, 2 * time.Hour, 0.1, "reserve low", "Nobody was refused in 2 h; the fullest client used 10 %. If that stays so, it never binds: sure after 10,000 requests and 24 h, in about 22 h."},
+		{20_000, 0, 25 * time.Hour, 0.1, "never_binding high", "Of 20,000 requests none was refused; the fullest client used 10 % of what it may."},
+	} {
+		f := facts(t, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]", "a")
+		f.Met, f.Refused, f.Alone, f.MaxFill, f.DomainMet = c.met, c.refused, c.refused, c.fill, 500
+		f.From, f.To = time.Unix(1e9, 0), time.Unix(1e9, 0).Add(c.after)
+		list := Judge(f, Thresholds{})
+		if len(list) != 1 || list[0].Verdict+" "+list[0].Confidence != c.verdict || list[0].Sentence != c.says {
+			t.Errorf("%+v: %+v", c, list)
+		}
+	}
+}
+
+// What the text of the rules proves is said at once, and not where traffic says otherwise.
+func TestProven(t *testing.T) {
+	f := facts(t, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]", "a")
+	f.From, f.To = time.Unix(1e9, 0), time.Unix(1e9+5, 0)
+	f.Proven = Proof{insight.NeverMet, "no request can meet it: b replaces it for all of them"}
+	if v := Judge(f, Thresholds{}); len(v) != 1 || v[0].Verdict != insight.NeverMet || v[0].Confidence != insight.High || v[0].Proposal == nil ||
+		v[0].Sentence != "No request can meet it: b replaces it for all of them." {
+		t.Errorf("%+v", v)
+	}
+	f.Met = 30
+	if v := Judge(f, Thresholds{}); v[0].Verdict != insight.Reserve {
+		t.Errorf("it is met: %+v", v)
+	}
+	f.Proven = Proof{insight.AddsNothing, "never refuses anything, since b is always tighter"}
+	if v := Judge(f, Thresholds{}); v[0].Verdict != insight.AddsNothing || v[0].Confidence != insight.High ||
+		v[0].Sentence != "It never refuses anything, since b is always tighter, unless a grant gives a key more of that one." {
+		t.Errorf("%+v", v)
+	}
+	f.Refused, f.Alone = 5, 5
+	if v := Judge(f, Thresholds{}); v[0].Verdict != insight.Works {
+		t.Errorf("it refuses: %+v", v)
 	}
 }
 

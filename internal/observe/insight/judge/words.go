@@ -12,12 +12,3 @@ func roundUp(n float64) int64 {
 	}
 	return int64(math.Ceil(n/float64(step)-1e-9)) * step
 }
-
-// roundDown rounds n down to two significant digits, to 1 at least.
-func roundDown(n float64) int64 {
-	step := int64(1)
-	for n/float64(step) >= 100 {
-		step *= 10
-	}
-	return max(int64(math.Floor(n/float64(step)+1e-9))*step, 1)
-}

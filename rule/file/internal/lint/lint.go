@@ -39,16 +39,7 @@ func Check(s *rule.Set, o Options) []rule.Problem {
 	if s == nil {
 		return nil
 	}
-	l := &linter{domains: map[string][]*rule.Rule{}, options: o, ignores: map[string]*message.Ignores{}}
-	for _, o := range message.All(s) {
-		l.ignores[o.Name] = o.Ignores.Clone()
-	}
-	for _, r := range s.Rules() {
-		if l.domains[r.Domain] == nil {
-			l.order = append(l.order, r.Domain)
-		}
-		l.domains[r.Domain] = append(l.domains[r.Domain], r)
-	}
+	l := newLinter(s, o)
 	for _, d := range l.order {
 		rules := l.domains[d]
 		for _, r := range rules {
@@ -80,12 +71,27 @@ func Check(s *rule.Set, o Options) []rule.Problem {
 	return problems
 }
 
+func newLinter(s *rule.Set, o Options) *linter {
+	l := &linter{domains: map[string][]*rule.Rule{}, options: o, ignores: map[string]*message.Ignores{}}
+	for _, o := range message.All(s) {
+		l.ignores[o.Name] = o.Ignores.Clone()
+	}
+	for _, r := range s.Rules() {
+		if l.domains[r.Domain] == nil {
+			l.order = append(l.order, r.Domain)
+		}
+		l.domains[r.Domain] = append(l.domains[r.Domain], r)
+	}
+	return l
+}
+
 type linter struct {
 	domains map[string][]*rule.Rule
 	order   []string
 	options Options
 	ignores map[string]*message.Ignores // by file
 	found   []finding
+	without []Proof // of rules without use
 }
 
 // finding is a warning about one rule.
@@ -100,15 +106,16 @@ func (l *linter) warn(name string, r *rule.Rule, pos rule.Position, hint, format
 }
 
 // warnOf is warn with another subject than the rule's name.
-func (l *linter) warnOf(name, subject string, r *rule.Rule, pos rule.Position, hint, format string, args ...any) {
+func (l *linter) warnOf(name, subject string, r *rule.Rule, pos rule.Position, hint, format string, args ...any) (warned bool) {
 	if g := l.ignores[pos.File]; g != nil && g.Silence(name, pos.Line, r.Pos.Line) {
-		return
+		return false
 	}
 	if len(l.found) < message.MaxProblems {
 		l.found = append(l.found, finding{subject: subject, Problem: rule.Problem{
 			Pos: pos, Rule: r.Name, Name: name, Message: fmt.Sprintf(format, args...), Hint: hint, Quote: message.Of(r).Quote(pos.Line, pos.Column),
 		}})
 	}
+	return true
 }
 
 func sortFindings(list []finding) {
@@ -245,7 +252,7 @@ func (l *linter) conditions(r *rule.Rule) {
 			if dead++; dead == len(positives) && c.Folds() {
 				l.warn(warnNeverMet, r, p.Pos, "remove one of them", "when.%s allows %s and excludes %s: only other spellings of it can meet that", c.Attribute, p.Source, negatives[k].Source)
 			} else if dead == len(positives) {
-				l.warn(warnNeverMet, r, p.Pos, "remove one of them", "when.%s allows %s and excludes %s: no request can meet that", c.Attribute, p.Source, negatives[k].Source)
+				l.useless(warnNeverMet, r, p.Pos, "remove one of them", "when.%s allows %s and excludes %s: no request can meet that", c.Attribute, p.Source, negatives[k].Source)
 			} else {
 				l.warn(warnNeverMet, r, p.Pos, "remove one of them", "when.%s allows %s and excludes %s, so that %[2]s has no effect", c.Attribute, p.Source, negatives[k].Source)
 			}
@@ -378,7 +385,7 @@ func (l *linter) firsts(rules []*rule.Rule) {
 			if len(takers) > 1 {
 				take = " take all of them"
 			}
-			l.warn(warnNeverMet, r, r.Pos, "put the narrower limit first", "no request can meet it: groups: first, and %s", message.Listed(takers)+take)
+			l.useless(warnNeverMet, r, r.Pos, "put the narrower limit first", "no request can meet it: groups: first, and %s", message.Listed(takers)+take)
 		}
 	}
 }
@@ -420,7 +427,7 @@ func (l *linter) exempt(rules []*rule.Rule) {
 	for _, r := range rules {
 		for _, e := range exempt {
 			if r.Lyft == nil && implied([]rule.Condition{e}, asWritten(r.When)) {
-				l.warn(warnNeverMet, r, r.Pos, "", "no request can meet it: exempt lets all with that %s pass", e.Attribute)
+				l.useless(warnNeverMet, r, r.Pos, "", "no request can meet it: exempt lets all with that %s pass", e.Attribute)
 				break
 			}
 		}
@@ -458,7 +465,7 @@ func (l *linter) replaced(rules []*rule.Rule) {
 				continue
 			}
 			if other != nil && !r.Shadow && r.If == "" && r.EnforcePercent == 100 && implied(r.When, other.When) && keyed(r.Per, other.Per, other.When) {
-				l.warn(warnNeverMet, other, other.Pos, "", "no request can meet it: %s replaces it for all of them", r.Name)
+				l.useless(warnNeverMet, other, other.Pos, "", "no request can meet it: %s replaces it for all of them", r.Name)
 			}
 		}
 	}
@@ -506,7 +513,7 @@ func (l *linter) beaten(rules []*rule.Rule) {
 					continue // where tight is replaced, loose remains
 				}
 				if allBeaten(loose, tight) && !(j > i && subset(loose.Per, tight.Per) && allBeaten(tight, loose)) {
-					l.warn(warnNeverRefuses, loose, loose.Pos, "leave it out", "never refuses anything, since %s is always tighter, except for keys that are granted more there", tight.Name)
+					l.useless(warnNeverRefuses, loose, loose.Pos, "leave it out", "never refuses anything, since %s is always tighter, except for keys that are granted more there", tight.Name)
 					break
 				}
 			}

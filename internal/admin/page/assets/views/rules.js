@@ -41,19 +41,20 @@ export async function show(ctx, root) {
   const askRules = () => /** @type {Promise<{rules: Api.Rule[], nodes: Api.Nodes}>} */ (ctx.api(`/api/v1/insight/rules?${query}`, { signal: ctx.signal }));
   let answer = await askRules();
   let sort = 'Verdict';
-  const verdict = ctx.query.get('verdict') ?? '';
+  const verdict = ctx.query.get('verdict') ?? '', unmet = ctx.query.get('met') === 'no';
 
   function draw() {
     const all = answer.rules;
-    const rules = verdict ? all.filter((r) => verdictName(r) === verdict) : all;
+    const idle = all.filter((r) => !r.command && !r.met);
+    const rules = unmet ? idle : verdict ? all.filter((r) => verdictName(r) === verdict) : all;
     /** @type {Map<string, number>} */
     const kinds = new Map();
     for (const r of all) { const v = verdictName(r); if (v) kinds.set(v, (kinds.get(v) ?? 0) + 1); }
     const real = all.filter((r) => !r.command);
     const since = all.length ? onlySince(all.map((r) => r.from).sort()[0], ctx.over) : null;
     fill(root, h('div', { class: 'head' }, h('h1', null, 'Rules'), since ? h('span', { class: 'pill ink-grey' }, since) : null),
-      h('p', { class: 'lead' }, !real.length ? 'No rules are in force.' : [`${plural(real.length, 'rule')}: `, weight.filter((v) => kinds.has(v)).map((v, i) => [i ? ', ' : '', h('a', { href: ctx.link('/rules', { verdict: v }) }, `${count(kinds.get(v) ?? 0)} ${verdictOf(v)[0].toLowerCase().replace('retry-after', 'Retry-After')}`)]), '.', verdict ? [' ', h('a', { href: ctx.link('/rules') }, 'Show all')] : null]),
-      card(verdict ? verdictOf(verdict)[0] : 'All rules', `${rate(real.reduce((s, r) => s + r.per_second, 0))} requests meet a rule each second · ${percent(real.length ? real.filter((r) => r.refused > 0).length / real.length : 0)} of the rules refused somebody`, null, rulesTable(ctx, rules, sort, (s) => { sort = s; })));
+      h('p', { class: 'lead' }, !real.length ? 'No rules are in force.' : [`${plural(real.length, 'rule')}: `, weight.filter((v) => kinds.has(v)).map((v, i) => [i ? ', ' : '', h('a', { href: ctx.link('/rules', { verdict: v }) }, `${count(kinds.get(v) ?? 0)} ${verdictOf(v)[0].toLowerCase().replace('retry-after', 'Retry-After')}`)]), idle.length ? ['; ', h('a', { href: ctx.link('/rules', { met: 'no' }) }, `${count(idle.length)} without a request`)] : null, '.', verdict || unmet ? [' ', h('a', { href: ctx.link('/rules') }, 'Show all')] : null]),
+      card(unmet ? 'Without a request' : verdict ? verdictOf(verdict)[0] : 'All rules', `${rate(real.reduce((s, r) => s + r.per_second, 0))} requests meet a rule each second · ${percent(real.length ? real.filter((r) => r.refused > 0).length / real.length : 0)} of the rules refused somebody`, null, rulesTable(ctx, rules, sort, (s) => { sort = s; })));
     ctx.nodes(answer.nodes);
   }
   draw();
