@@ -229,10 +229,14 @@ func nearestSetting(prefix, key string) string {
 		return prefix + near
 	}
 	// The key may belong elsewhere.
-	for _, s := range settings {
-		if s.path == key || strings.HasSuffix(s.path, "."+key) || strings.HasSuffix(s.path, "_"+key) {
-			return s.path
-		}
+	if findSetting(key) != nil {
+		return key
 	}
-	return ""
+	paths := make([]string, len(settings))
+	for i := range settings {
+		paths[i] = settings[i].path
+	}
+	return only(paths, func(path string) bool {
+		return strings.HasSuffix(path, "."+key) || strings.HasSuffix(path, "_"+key)
+	})
 }

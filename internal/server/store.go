@@ -63,10 +63,12 @@ var storeSettings = []setting{
 
 // storeConfig is the configuration of the store.
 type storeConfig struct {
-	store    string // storeMemory, or the URL of a store that nodes share
-	memory   memory.Options
-	timeout  time.Duration    // of any store that nodes share
-	redis    redis.Options    // with a Redis only: what no other store has
+	store   string // storeMemory, or the URL of a store that nodes share
+	memory  memory.Options
+	timeout time.Duration // of any store that nodes share
+	// With a Redis only: what no other store has. One connection leads to each server, in which the
+	// calls of a moment go together, and Redis has one thread to decide them.
+	redis    redis.Options
 	fallback fallback.Options // with a shared store only
 	leases   struct{ maxKeys int }
 }

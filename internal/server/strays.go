@@ -22,7 +22,8 @@ func DidYouMean(word string) string {
 
 // NearestPath returns the setting that a name means, both written with dashes or underscores
 // between their words: one that is near, one that ends with it, one with the same words in another
-// order, or else the only one with the same last word. It returns "" if there is none.
+// order, or else the only one that ends with all but its first word, as of another group. It returns
+// "" if there is none.
 func NearestPath(name string, known []string) string {
 	if slices.Contains(known, name) {
 		return name
@@ -40,13 +41,21 @@ func NearestPath(name string, known []string) string {
 			return k
 		}
 	}
-	last, found := name[strings.LastIndexAny(name, "-_")+1:], ""
-	for _, k := range known {
-		if k[strings.LastIndexAny(k, "-_")+1:] == last {
+	at := strings.IndexAny(name, "-_")
+	if at < 0 {
+		return ""
+	}
+	return only(known, func(k string) bool { return strings.HasSuffix(k, name[at:]) })
+}
+
+// only returns the one that fits; "" if there is none, or several.
+func only(list []string, fits func(string) bool) (found string) {
+	for _, s := range list {
+		if fits(s) {
 			if found != "" {
 				return ""
 			}
-			found = k
+			found = s
 		}
 	}
 	return found

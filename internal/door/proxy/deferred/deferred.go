@@ -66,7 +66,8 @@ type Ticket struct {
 type Bounds struct {
 	Jobs  int   // jobs that are not done, dead letters aside; 0 means 100,000
 	Bytes int64 // of them; 0 means 1 GiB
-	// dead letters, of as many bytes again; the oldest make room for new ones; 0 means 10,000
+	// dead letters, of as many bytes again; the oldest make room for new ones; 0 means 10,000, more
+	// than anybody looks through
 	Dead int
 	// how long the ticket of a done job, and a dead letter, is kept; 0 means a day
 	Keep time.Duration
