@@ -31,7 +31,7 @@ func (s *Set) Explain(q *Query) []Reason {
 		h.Key = bytes.Clone(h.Key)
 		hits[h.Window.Rule] = append(hits[h.Window.Rule], h)
 	}
-	e := &explainer{domain: d, hits: hits, firsts: map[int]*Rule{}}
+	e := &explainer{domain: d, firsts: map[int]*Rule{}}
 	e.m.begin(d, q)
 	defer e.m.end()
 	if real.Exempt {
@@ -64,8 +64,7 @@ func (s *Set) Explain(q *Query) []Reason {
 type explainer struct {
 	domain *domain
 	m      Matches
-	exempt string // why the request is exempt
-	hits   map[*Rule][]Hit
+	exempt string        // why the request is exempt
 	firsts map[int]*Rule // by group: the rule that was met first
 }
 

@@ -113,7 +113,6 @@ func appendPartZero(dst, key []byte, i, ipv6Prefix int) ([]byte, int) {
 type keyPart struct {
 	alt   int
 	value string
-	text  bool // value is the value itself, not a hash or an address
 }
 
 var errBadKey = errors.New("not a key of this limit")
@@ -144,7 +143,7 @@ func cutPart(key []byte, ipv6Prefix int) (p keyPart, rest []byte, err error) {
 		if !ok {
 			return p, nil, errBadKey
 		}
-		p.value, p.text = string(b), true
+		p.value = string(b)
 	case tagHash:
 		b, ok := take(sha256.Size)
 		if !ok {

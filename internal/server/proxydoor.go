@@ -136,7 +136,7 @@ func (p *program) addProxy() error {
 	if p.tracer() != nil {
 		served = p.otel.Tracer().Serve(h)
 	}
-	s, memory := proxy.NewServerWith(proxy.Bound(served, c.limits.body, c.limits.stall),
+	s, memory := proxy.NewServer(proxy.Bound(served, c.limits.body, c.limits.stall),
 		h2.HTTPOptions{MaxMemory: c.limits.mostMemory(), Logger: p.log, Client: func(peer net.Addr) netip.Addr {
 			return listen.Client(peer, c.clientIP.Trusted) // a proxy brings the requests of many
 		}})

@@ -46,7 +46,6 @@ type lastAnswer struct {
 	retry     int64 // after which it would be admitted
 	reset     int64 // after which nothing counts any more
 	open      int64 // units that were admitted on the share and are not known to be counted in it
-	renewed   int64 // when open last grew, by known's clock
 }
 
 func newKnown() *known { return &known{seed: maphash.MakeSeed(), begun: time.Now()} }
@@ -206,7 +205,7 @@ func (k *known) claim(c *store.Charge, nodes int64) (out claim) {
 		out.reset = algo.Never
 	}
 	if needs <= left || needs == 0 {
-		f.open, f.renewed = f.open+cost, at
+		f.open += cost
 		out.left = max(0, left-cost)
 		return out
 	}

@@ -55,9 +55,6 @@ func CheckURL(text string) error {
 	return err
 }
 
-// IsURL reports whether text is meant to be the URL of a PostgreSQL.
-func IsURL(text string) bool { return pgurl.Is(text) }
-
 // schemaForm is how a schema may be named: behind the prefix of its channel's name, it has the 63
 // bytes at most that PostgreSQL takes.
 var schemaForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_]{0,57}$`) })

@@ -21,7 +21,6 @@ const (
 	oidInt2       = 21
 	oidInt4       = 23
 	binaryFormat  = 1
-	arrayHeader   = 20
 	nullInArray   = 0xFFFFFFFF
 	maxParameters = 16
 )

@@ -15,7 +15,7 @@ import (
 // no longer than others.
 func TestAnsweredAloneWithoutBody(t *testing.T) {
 	addr, h := newDeferring(t, func(o *Options) { o.BodyTimeout = 20 * time.Millisecond })
-	s := NewServer(Bound(h, 10, 20*time.Millisecond))
+	s := newServer(Bound(h, 10, 20*time.Millisecond))
 	bounded, _ := serveDoor(t, s, nil)
 	for _, c := range []struct {
 		name, addr, header string

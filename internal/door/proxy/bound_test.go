@@ -35,7 +35,7 @@ func boundProxy(t *testing.T, upstream string, body int64, stall time.Duration) 
 	}
 	bound := Bound(h, body, stall)
 	handling = new(atomic.Int64)
-	s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handling.Add(1)
 		defer handling.Add(-1)
 		bound.ServeHTTP(w, r)
@@ -172,7 +172,7 @@ func TestSlowStreams(t *testing.T) {
 		if h.direct != nil {
 			h.direct.Dial = behind.dial
 		}
-		server := h1.New(NewServer(Bound(h, 0, stall)))
+		server := h1.New(newServer(Bound(h, 0, stall)))
 		go func() { _ = server.Serve(front) }()
 		c := client(t, true)
 		c.Transport.(*http.Transport).DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return front.DialContext(ctx) }

@@ -25,7 +25,7 @@ func TestDeferredFindsNoPlace(t *testing.T) {
 		o.Defer = &Deferral{Queue: queue, Worker: deferred.Options{Attempts: 1, Timeout: 50 * time.Millisecond}}
 	})
 	h.placeWait = 10 * time.Millisecond
-	addr := serveGuarded(t, NewServer(h), h)
+	addr := serveGuarded(t, newServer(h), h)
 	held, _ := visitors{t, client(t, false), addr}.visit("", "/")
 	patience.Receive(t, "the upstream is asked", up.begun)
 	job := &deferred.Job{

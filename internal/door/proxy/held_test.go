@@ -229,7 +229,7 @@ limits:
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr, _ := serveDoor(t, NewServer(h), nil)
+	addr, _ := serveDoor(t, newServer(h), nil)
 	for _, path := range []string{"/turns", "/again"} { // the ones that go at once
 		resp, err := client(t, false).Get("http://" + addr + path)
 		read(t, resp, err)
@@ -308,7 +308,7 @@ limits:
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr, server := serveDoor(t, NewServer(h), nil)
+	addr, server := serveDoor(t, newServer(h), nil)
 	codes := make(chan string, 4)
 	for i := range 4 {
 		path := []string{"/turns", "/again"}[i%2]

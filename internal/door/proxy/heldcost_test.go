@@ -27,13 +27,13 @@ func BenchmarkHeld(b *testing.B) {
 			}
 			var addr string
 			if loop {
-				addr, _ = serveDoor(b, NewServer(h), nil)
+				addr, _ = serveDoor(b, newServer(h), nil)
 			} else {
 				l, err := net.Listen("tcp", "127.0.0.1:0")
 				if err != nil {
 					b.Fatal(err)
 				}
-				s, done := NewServer(h), make(chan error)
+				s, done := newServer(h), make(chan error)
 				go func() { done <- s.Serve(l) }()
 				b.Cleanup(func() { _ = s.Close(); <-done })
 				addr = l.Addr().String()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/wire/h1"
+	"github.com/weir-rl/weir/internal/wire/h2"
 	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
@@ -65,7 +66,7 @@ func serveProxy(t testing.TB, upstream string, limiter *weir.Limiter, config *tl
 	if h, err = New(limiter, o); err != nil {
 		t.Fatal(err)
 	}
-	addr, _ = serveDoor(t, NewServer(h), config)
+	addr, _ = serveDoor(t, newServer(h), config)
 	return addr, h
 }
 
@@ -173,4 +174,9 @@ func (n noPanic) Write(line []byte) (int, error) {
 		n.t.Errorf("%s", line)
 	}
 	return len(line), nil
+}
+
+func newServer(h http.Handler) *http.Server {
+	s, _ := NewServer(h, h2.HTTPOptions{})
+	return s
 }

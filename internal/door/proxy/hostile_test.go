@@ -320,7 +320,7 @@ func TestSlowHeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer(h)
+	s := newServer(h)
 	if s.ReadHeaderTimeout <= 0 || s.IdleTimeout <= 0 || s.MaxHeaderBytes <= 0 || s.HTTP2.MaxConcurrentStreams <= 0 {
 		t.Fatal("a limit of the server is missing")
 	}

@@ -33,7 +33,7 @@ func TestKeptHeader(t *testing.T) {
 		kept <- r.Header
 		return nil, errors.New("cancelled")
 	})
-	addr, _ := serveDoor(t, NewServer(p), nil)
+	addr, _ := serveDoor(t, newServer(p), nil)
 	hosts := []string{"a.example", "b.example"}
 	for _, host := range hosts {
 		raw(t, addr, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Host: "+host+"\r\nX-Forwarded-Proto: https\r\n\r\n")

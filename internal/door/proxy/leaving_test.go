@@ -50,7 +50,7 @@ func TestLeftBeforeAsked(t *testing.T) {
 		if h.placeWait = 0; !direct { // for ever
 			h.direct = nil
 		}
-		addr := serveGuarded(t, NewServer(h), h)
+		addr := serveGuarded(t, newServer(h), h)
 		v := visitors{t, client(t, false), addr}
 		v.visit("", "/")
 		patience.Receive(t, "the upstream is asked", up.begun)
@@ -78,7 +78,7 @@ func TestLeftBeforeBodyWhole(t *testing.T) {
 	for _, h2c := range []bool{false, true} {
 		for _, length := range []int64{-1, 1 << 20} {
 			h, guard := newGuarded(t, up.URL, func(*Options) {})
-			addr := serveGuarded(t, NewServer(h), h)
+			addr := serveGuarded(t, newServer(h), h)
 			u := beginUpload(t, addr, h2c, length)
 			if length > 0 {
 				u.write(upstream.MaxBody + 100)
@@ -120,7 +120,7 @@ func TestWorksWithoutBody(t *testing.T) {
 						if !direct {
 							h.direct = nil
 						}
-						addr := serveGuarded(t, NewServer(h), h)
+						addr := serveGuarded(t, newServer(h), h)
 						u := beginUpload(t, addr, h2c, length)
 						if length > 0 {
 							u.write(upstream.MaxBody + 100)
@@ -160,7 +160,7 @@ func TestKeptForTimeout(t *testing.T) {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	})
-	addr := serveGuarded(t, NewServer(h), h)
+	addr := serveGuarded(t, newServer(h), h)
 	_, hangUp := visitors{t, client(t, false), addr}.visit("", "/")
 	patience.Receive(t, "the upstream is asked", begun)
 	hangUp()
@@ -177,7 +177,7 @@ func TestKeptWhileThereIsMemory(t *testing.T) {
 	for _, way := range []string{"http", "h2c"} {
 		up, url := newWorking(t, way)
 		h, _ := newGuarded(t, url, func(o *Options) { o.Timeout = time.Hour })
-		server, memory := NewServerWith(h, h2.HTTPOptions{MaxMemory: budget})
+		server, memory := NewServer(h, h2.HTTPOptions{MaxMemory: budget})
 		addr := serveGuarded(t, server, h)
 		large := strings.Repeat("x", 60_000) // 180 KB and more for each
 		for n := range 12 {

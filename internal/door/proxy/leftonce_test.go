@@ -27,7 +27,7 @@ func TestAnsweredBeforeLingering(t *testing.T) {
 		<-r.Context().Done()
 		return &http.Response{StatusCode: 200, Body: http.NoBody, Header: http.Header{}, Request: r}, nil
 	})
-	addr := serveGuarded(t, NewServer(h), h)
+	addr := serveGuarded(t, newServer(h), h)
 	u := beginUpload(t, addr, false, -1)
 	patience.Receive(t, "the upstream is asked", begun)
 	u.leave()

@@ -45,7 +45,7 @@ func TestLines(t *testing.T) {
 				h.direct = nil
 			}
 			s := httptest.NewUnstartedServer(nil)
-			s.Config = NewServer(h)
+			s.Config = newServer(h)
 			s.Start()
 			defer s.Close()
 			const requests = 40

@@ -50,7 +50,7 @@ func TestUpstreamPlaces(t *testing.T) {
 			h.direct = nil
 		}
 		s := httptest.NewUnstartedServer(nil)
-		s.Config = NewServer(h)
+		s.Config = newServer(h)
 		s.Start()
 		client := func() *http.Client {
 			transport := &http.Transport{Protocols: new(http.Protocols)}
@@ -174,7 +174,7 @@ func TestNoPlaceTeachesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.placeWait = 10 * time.Millisecond
-	addr, _ := serveDoor(t, NewServer(h), nil)
+	addr, _ := serveDoor(t, newServer(h), nil)
 	c := client(t, false)
 	all := func(want int, ask func() int) {
 		t.Helper()

@@ -16,13 +16,9 @@ import (
 // time, and is closed if it answers no ping within 15 s or reads nothing that is written to it for
 // a minute. Bodies may take as long as they flow: see Bound. The caller may change any of it before
 // serving.
-func NewServer(h http.Handler) *http.Server {
-	s, _ := NewServerWith(h, h2.HTTPOptions{})
-	return s
-}
-
-// NewServerWith is NewServer with options for HTTP/2. memory reads how much memory that takes.
-func NewServerWith(h http.Handler, o h2.HTTPOptions) (s *http.Server, memory func() h2.MemoryStats) {
+//
+// memory reads how much memory HTTP/2 takes.
+func NewServer(h http.Handler, o h2.HTTPOptions) (s *http.Server, memory func() h2.MemoryStats) {
 	s = &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -39,7 +35,7 @@ func NewServerWith(h http.Handler, o h2.HTTPOptions) (s *http.Server, memory fun
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetHTTP2(true)
 	s.Protocols.SetUnencryptedHTTP2(true)
-	return s, h2.ConfigureWith(s, o)
+	return s, h2.Configure(s, o)
 }
 
 // Bound returns a handler that lets no client send h a body of more than body bytes (0 for no

@@ -43,7 +43,7 @@ func inBubble(t *testing.T, release chan bool, change func(*Options)) (network *
 		return &http.Response{StatusCode: 200, Body: http.NoBody, Header: http.Header{}, Request: r}, nil
 	})
 	network = newPipes()
-	s, _ := NewServerWith(h, h2.HTTPOptions{MaxMemory: 16 << 20})
+	s, _ := NewServer(h, h2.HTTPOptions{MaxMemory: 16 << 20})
 	go func() { _ = s.Serve(network) }()
 	return network, h, func() {
 		_ = s.Close()

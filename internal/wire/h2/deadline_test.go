@@ -41,7 +41,7 @@ func TestReadDeadlineMoves(t *testing.T) {
 		proceed <- true
 		all, err := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s, %v", all, err)
-	}), nil, Configure)
+	}), nil, configure)
 	body, send := io.Pipe()
 	r, err := http.NewRequest("POST", base, body)
 	if err != nil {

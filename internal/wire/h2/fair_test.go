@@ -36,7 +36,7 @@ func TestLongBody(t *testing.T) {
 		}
 		_, _ = io.Copy(io.Discard, r.Body)
 		most <- kept
-	}), nil, Configure)
+	}), nil, configure)
 	answer, err := plainClient(t).Post(base, "", io.LimitReader(zeros{}, size))
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestBesideUnreadBodies(t *testing.T) {
 			_, _ = io.Copy(io.Discard, r.Body)
 		}
 		<-r.Context().Done()
-	}), nil, Configure)
+	}), nil, configure)
 	c := dialRaw(t, address(base))
 	window := defaultWindow
 	update := func() {
@@ -153,7 +153,7 @@ func TestBesideUnreadBodies(t *testing.T) {
 // TestRestOfBody: what is under way of a body that its handler did not want costs the client
 // nothing, of however many frames it is.
 func TestRestOfBody(t *testing.T) {
-	base := httpServer(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil, Configure)
+	base := httpServer(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil, configure)
 	c := dialRaw(t, address(base))
 	c.open(1, "/")
 	c.answer(1)
@@ -192,7 +192,7 @@ func TestSteadyRapidReset(t *testing.T) {
 // and those under way are answered.
 func TestBeyondGoAway(t *testing.T) {
 	release := make(chan struct{})
-	s, base := startHTTP(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), nil, Configure)
+	s, base := startHTTP(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), nil, configure)
 	c := dialRaw(t, address(base))
 	c.open(1, "/")
 	c.must(c.f.WritePing(false, [8]byte{1}))

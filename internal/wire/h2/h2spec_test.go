@@ -33,8 +33,8 @@ func TestH2Spec(t *testing.T) {
 	for name, args := range map[string][]string{
 		"gRPC": {"http://" + grpc},
 		// without section 3.5, the preface, which net/http reads: as HTTP/1 if it is none
-		"HTTP": {httpServer(t, handler, nil, Configure), "generic", "hpack", "http2/4", "http2/5", "http2/6", "http2/7", "http2/8"},
-		"TLS":  {httpServer(t, handler, serverTLS(t), Configure), "-t", "-k"},
+		"HTTP": {httpServer(t, handler, nil, configure), "generic", "hpack", "http2/4", "http2/5", "http2/6", "http2/7", "http2/8"},
+		"TLS":  {httpServer(t, handler, serverTLS(t), configure), "-t", "-k"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -130,7 +130,7 @@ func TestHandlerAlike(t *testing.T) {
 	})
 	_, addr := serve(t, Options{Handler: handler})
 	reference := httpServer(t, handler, nil)
-	configured := httpServer(t, handler, nil, Configure)
+	configured := httpServer(t, handler, nil, configure)
 
 	show := func(client *http.Client, base, method, path, body string, header http.Header) string {
 		var reader io.Reader

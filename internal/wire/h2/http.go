@@ -17,6 +17,13 @@ import (
 // never is a time-out that nobody lives to see.
 const never = 100 * 365 * 24 * time.Hour
 
+// HTTPOptions are options that an http.Server lacks. The zero value is right for most.
+type HTTPOptions struct {
+	MaxMemory int64                          // as in Options
+	Client    func(peer net.Addr) netip.Addr // as in Options
+	Logger    *slog.Logger                   // as in Options; panics go to s.ErrorLog
+}
+
 // Configure has s serve HTTP/2 by this package in place of net/http: over TLS, where ALPN chooses
 // it, and by prior knowledge without, if s.Protocols has that. It is to be called before s serves.
 // Of s hold Handler, ErrorLog, MaxHeaderBytes, ReadHeaderTimeout, IdleTimeout, BaseContext,
@@ -33,17 +40,9 @@ const never = 100 * 365 * 24 * time.Hour
 //
 // The ResponseWriter has a method SetStall(time.Duration), which bounds how long a Write may wait
 // for the client.
-func Configure(s *http.Server) { ConfigureWith(s, HTTPOptions{}) }
-
-// HTTPOptions are options that an http.Server lacks. The zero value is right for most.
-type HTTPOptions struct {
-	MaxMemory int64                          // as in Options
-	Client    func(peer net.Addr) netip.Addr // as in Options
-	Logger    *slog.Logger                   // as in Options; panics go to s.ErrorLog
-}
-
-// ConfigureWith is Configure with options. It returns what reads the memory that HTTP/2 takes.
-func ConfigureWith(s *http.Server, o HTTPOptions) (memory func() MemoryStats) {
+//
+// It returns what reads the memory that HTTP/2 takes.
+func Configure(s *http.Server, o HTTPOptions) (memory func() MemoryStats) {
 	var made atomic.Pointer[Server]
 	loop := sync.OnceValue(func() *Server {
 		made.Store(newHTTP(s, o))

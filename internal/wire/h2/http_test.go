@@ -87,7 +87,7 @@ func TestConfigureTLS(t *testing.T) {
 		local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 		_, ours := w.(*response)
 		fmt.Fprint(w, r.Proto, " ", r.TLS.NegotiatedProtocol, " ", local != nil, r.Context().Value(http.ServerContextKey) != nil, r.Context().Value(key{}), ours)
-	}), serverTLS(t), Configure, func(s *http.Server) {
+	}), serverTLS(t), configure, func(s *http.Server) {
 		s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, key{}, "kept") }
 	})
 	for proto, want := range map[string]string{"h2": "HTTP/2.0 h2 true truekepttrue", "http/1.1": "HTTP/1.1  true truekeptfalse"} {
@@ -117,7 +117,7 @@ func TestCurl(t *testing.T) {
 		w.Header().Set("X-Proto", r.Proto)
 		_, _ = io.Copy(w, r.Body)
 	})
-	plain, encrypted := httpServer(t, echo, nil, Configure), httpServer(t, echo, serverTLS(t), Configure)
+	plain, encrypted := httpServer(t, echo, nil, configure), httpServer(t, echo, serverTLS(t), configure)
 	body := strings.Repeat("0123456789", 300_000)
 	for _, c := range []struct {
 		base, option, proto string
@@ -145,7 +145,7 @@ func TestBackPressure(t *testing.T) {
 			}
 			total <- n
 		}
-	}), nil, Configure)
+	}), nil, configure)
 	const size = 8 << 20
 	var sent atomic.Int64
 	client := plainClient(t)
@@ -194,7 +194,7 @@ func TestUnreadBodies(t *testing.T) {
 		case <-release:
 		case <-r.Context().Done():
 		}
-	}), nil, func(s *http.Server) { ConfigureWith(s, HTTPOptions{MaxMemory: 16 << 20}) })
+	}), nil, func(s *http.Server) { Configure(s, HTTPOptions{MaxMemory: 16 << 20}) })
 	c := dialRaw(t, address(base))
 	window := 0
 	for window < connWindow { // until the server's first frames are here
@@ -243,7 +243,7 @@ func TestManyWindowUpdates(t *testing.T) {
 	size := effort.Of(8, 32) << 20
 	base := httpServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(w, io.LimitReader(zeros{}, int64(size)))
-	}), nil, Configure)
+	}), nil, configure)
 	c := dialRaw(t, address(base))
 	c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, EndStream: true,
 		BlockFragment: c.fields("", ":method", "GET", ":scheme", "http", ":path", "/", ":authority", "x")}))
@@ -281,7 +281,7 @@ func TestShutdownConfigured(t *testing.T) {
 			case <-r.Context().Done():
 				close(cancelled)
 			}
-		}), nil, Configure)
+		}), nil, configure)
 		type result struct {
 			text string
 			err  error
@@ -340,7 +340,7 @@ func TestConnectionClose(t *testing.T) {
 	base := httpServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 		_, _ = io.WriteString(w, r.RemoteAddr)
-	}), nil, Configure)
+	}), nil, configure)
 	client, seen := plainClient(t), map[string]bool{}
 	for range 3 {
 		answer, err := client.Get(base)
@@ -398,7 +398,7 @@ func TestDeadlines(t *testing.T) {
 			return
 		}
 		failed <- err
-	}), nil, Configure)
+	}), nil, configure)
 	c := dialRaw(t, address(base))
 	c.must(c.f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
 	for i, path := range []string{"/read", "/write", "/stall", "/rest", "/after"} {
@@ -432,7 +432,7 @@ func TestHTTPAttacks(t *testing.T) {
 			<-r.Context().Done()
 		}
 		_, _ = io.Copy(io.Discard, r.Body)
-	}), nil, Configure)
+	}), nil, configure)
 	empty := func(*rawClient) {}
 	for _, a := range []struct {
 		name   string
@@ -504,7 +504,7 @@ func TestStreamsBounded(t *testing.T) {
 		defer running.Add(-1)
 		most.Store(max(most.Load(), n))
 		<-release
-	}), nil, Configure, func(s *http.Server) { s.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 5} })
+	}), nil, configure, func(s *http.Server) { s.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 5} })
 	c := dialRaw(t, address(base))
 	for i := range uint32(20) {
 		c.open(2*i+1, "/")
@@ -524,3 +524,5 @@ func TestStreamsBounded(t *testing.T) {
 		t.Errorf("%d ran at a time", most.Load())
 	}
 }
+
+func configure(s *http.Server) { Configure(s, HTTPOptions{}) }

@@ -134,7 +134,7 @@ func FuzzSame(f *testing.F) {
 	} {
 		f.Add(whole)
 	}
-	ours, theirs := httpServer(f, dump, nil, Configure), httpServer(f, dump, nil)
+	ours, theirs := httpServer(f, dump, nil, configure), httpServer(f, dump, nil)
 	f.Fuzz(func(t *testing.T, input string) {
 		head, rest, hasBody := strings.Cut(input, "\n\n")
 		text, tail, hasTrailer := strings.Cut(rest, "\n")
@@ -166,7 +166,7 @@ func FuzzSame(f *testing.F) {
 
 // TestSmuggling: what would let a request be read in two ways is reset, whatever net/http does.
 func TestSmuggling(t *testing.T) {
-	base := httpServer(t, dump, nil, Configure)
+	base := httpServer(t, dump, nil, configure)
 	begin := fieldsOf(":method", "POST", ":scheme", "http", ":path", "/", ":authority", "x")
 	for _, c := range []struct{ name, value, body string }{
 		{"content-length", "4", "hello"}, {"content-length", "6", "hello"}, {"content-length", "5, 5", "hello"}, {"content-length", "-5", "hello"},

@@ -108,7 +108,7 @@ func TestTableChanges(t *testing.T) {
 				w.Header()[after] = values
 			}
 		}
-	}), nil, Configure)
+	}), nil, configure)
 	c := plainClient(t)
 	want := func(name string, n int) string { return fmt.Sprintf("%s of %d", strings.ToLower(name), n/3*(n%3)) }
 	for n := range 300 {
@@ -140,7 +140,7 @@ func TestTableChanges(t *testing.T) {
 func TestTableNone(t *testing.T) {
 	base := httpServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Server"] = []string{"one of ours"}
-	}), nil, Configure)
+	}), nil, configure)
 	c := dialRaw(t, strings.TrimPrefix(base, "http://"))
 	for id := uint32(1); id < 10; id += 2 {
 		if id == 5 {

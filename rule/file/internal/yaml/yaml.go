@@ -61,7 +61,6 @@ type Node struct {
 // Pair is one entry of a mapping.
 type Pair struct {
 	Key, Value *Node
-	merged     bool
 }
 
 // Error is a fault of the YAML.
@@ -501,7 +500,7 @@ func (c *converter) mapping(v *Node, n ast.Node, entries []*ast.MappingValueNode
 		for _, p := range m.Pairs {
 			if !present[p.Key.Text] {
 				present[p.Key.Text] = true
-				v.Pairs = append(v.Pairs, Pair{Key: p.Key, Value: p.Value, merged: true})
+				v.Pairs = append(v.Pairs, Pair{Key: p.Key, Value: p.Value})
 				if failure := v.hold(n, p.Value); failure != nil {
 					return nil, failure
 				}
