@@ -2,7 +2,10 @@ package browser
 
 import (
 	"encoding/json"
+	"os"
 	"path"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/weir-rl/weir/internal/testkit/patience"
@@ -76,4 +79,27 @@ func TestDecisionsOfNodes(t *testing.T) {
 	b.sees("no node is called nobody; there are ")
 	choose(names[1])
 	b.sees("far-2")
+
+	// A broken file of one node stands above the figures, with file, line and node, and is nobody's
+	// verdict. A node whose rule differs is named, and the dot of the nodes is amber.
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(all[1].dir, "rules", name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.do(nil, "clear") // the console reports the 404
+	write("shop.yaml", strings.Replace(rules["rules/shop.yaml"], "1/day", "2/day", 1))
+	b.visit("/")
+	b.sees("has another rule shop/once: 2 per day there, 1 per day here")
+	b.until("the dot is amber", `() => document.getElementById('live').classList.contains('part')`, nil)
+	write("images.yaml", "domain: images\nlimits: [{ name: all, alow: 5/day }]\n")
+	b.sees("The rules as they lie in the source are not in force; those before them are. The error on " + names[1] + ": images.yaml:2:")
+	b.visit("/rules/shop/once")
+	b.sees("images.yaml:2:")
+	b.accessible("a broken file")
+	b.clean("a broken file")
+	if b.has(`() => /broken/i.test(document.querySelector('main').innerText.replace(/images.*/g, ''))`, nil) {
+		t.Error("a rule in force is broken")
+	}
 }

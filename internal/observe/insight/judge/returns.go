@@ -15,7 +15,7 @@ const MomentUnit = 10_000
 type Returns struct {
 	insight.Episodes
 	told    int64 // when it is to come back, µs; 0 while there is no episode
-	giveUp  int64 // from when on it has given up
+	begun   int64 // when it was refused last
 	knocked bool
 }
 
@@ -23,10 +23,13 @@ type Returns struct {
 const patience = int64(10 * time.Minute / time.Microsecond)
 
 // Note adds a request: whether it was refused, and when the client was told to come back; 0 if it
-// was not told.
+// was not told. Requests may be noted out of order: one from before the refusal is no return.
 func (e *Returns) Note(at int64, refused bool, retry int64) {
 	e.Expire(at)
 	if e.told != 0 {
+		if at < e.begun {
+			return
+		}
 		if at/MomentUnit < e.told/MomentUnit {
 			if !e.knocked {
 				e.knocked = true
@@ -53,11 +56,14 @@ func (e *Returns) Note(at int64, refused bool, retry int64) {
 // Open reports whether an episode goes on.
 func (e *Returns) Open() bool { return e.told != 0 }
 
-func (e *Returns) begin(at, retry int64) { e.told, e.giveUp = retry, at+max(patience, 10*(retry-at)) }
+func (e *Returns) begin(at, retry int64) { e.told, e.begun = retry, at }
+
+// giveUp returns from when on the client has given up.
+func (e *Returns) giveUp() int64 { return e.begun + max(patience, 10*(e.told-e.begun)) }
 
 // Expire ends an episode whose client did not come back.
 func (e *Returns) Expire(now int64) {
-	if e.told == 0 || now < e.giveUp {
+	if e.told == 0 || now < e.giveUp() {
 		return
 	}
 	if !e.knocked {
