@@ -55,8 +55,10 @@ func newPlan(records []*record, over, window int64) (*plan, error) {
 	if p.to == 0 || p.level < 0 {
 		return nil, insight.ErrNotRecorded
 	}
-	for p.level < strata-1 && requestsOf(records, p.level, wanted) > mostRequests {
-		p.level++
+	for ; p.level < strata-1; p.level++ {
+		if n, _ := requestsOf(records, p.level, wanted); n <= mostRequests {
+			break
+		}
 	}
 	var last *record
 	p.since, last = reachOf(records, p.level)
@@ -65,10 +67,10 @@ func newPlan(records []*record, over, window int64) (*plan, error) {
 	}
 	p.from = max(p.since, wanted)
 	if over <= 0 {
-		p.from = max(p.since, firstOf(records, p.level))
+		_, first := requestsOf(records, p.level, p.since)
+		p.from = max(p.since, first)
 	}
-	p.requests = requestsOf(records, p.level, p.from)
-	if p.requests == 0 {
+	if p.requests, _ = requestsOf(records, p.level, p.from); p.requests == 0 {
 		return nil, insight.ErrNotRecorded
 	}
 	p.setCount(over, len(records) == 1 && records[0].Fresh && p.since <= records[0].First)
@@ -96,10 +98,7 @@ func (p *plan) setCount(over int64, fresh bool) {
 	if fresh {
 		warm = p.from
 	}
-	switch asked := p.to - over; {
-	case over > 0 && asked >= p.since:
-		p.count = asked
-	default:
+	if p.count = p.to - over; over <= 0 || p.count < p.since {
 		p.count = min(max(warm, p.from), p.from+(p.to-p.from)/2)
 	}
 	p.short = p.count < warm
@@ -121,28 +120,20 @@ func reachOf(records []*record, level int) (since int64, last *record) {
 	return since, last
 }
 
-// firstOf returns when the first chunk from a level on begins.
-func firstOf(records []*record, level int) (first int64) {
-	for _, r := range records {
-		for i := range r.Chunks {
-			if c := &r.Chunks[i]; c.Stratum >= level && (first == 0 || c.From < first) {
-				first = c.From
-			}
-		}
-	}
-	return first
-}
-
-// requestsOf returns about how many requests there are from a level and an instant on.
-func requestsOf(records []*record, level int, from int64) (sum uint64) {
+// requestsOf returns about how many requests there are from a level and an instant on, and when the
+// first chunk with some of them begins.
+func requestsOf(records []*record, level int, from int64) (sum uint64, first int64) {
 	for _, r := range records {
 		for i := range r.Chunks {
 			if c := &r.Chunks[i]; c.Stratum >= level && c.To >= from {
 				sum += uint64(c.Requests)
+				if first == 0 || c.From < first {
+					first = c.From
+				}
 			}
 		}
 	}
-	return sum
+	return sum, first
 }
 
 // streams returns the chunks from a level and an instant on, by stratum.

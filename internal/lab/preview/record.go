@@ -16,7 +16,7 @@ import (
 )
 
 // record is what one node recorded of the clients in the strata from Level on. All nodes with one
-// Seed take the same clients, so a client's requests are whole in the records of all nodes together.
+// Seed take the same clients, so the records of all nodes together hold each client whole.
 type record struct {
 	Node    string
 	Seed    uint64

@@ -6,8 +6,8 @@
 // goroutine moves them from there into a ring of compressed chunks (ring.go, chunk.go).
 //
 // Preview (preview.go) gathers the records of all nodes (record.go), and starts a process
-// (process.go, wire.go, child.go). The process chooses a part of the records (plan.go), replays it in
-// virtual time, through the rules in force and through the other rules side by side (task.go,
+// (process.go, wire.go, child.go). The process chooses a part of the records (plan.go), replays it
+// in virtual time, through the rules in force and through the other rules side by side (task.go,
 // replay.go), and sums up (result.go).
 package preview
 
