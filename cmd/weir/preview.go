@@ -31,7 +31,7 @@ func newPreviewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "preview DIR",
 		Short: "Tell what other rules would have done to the last requests of a running server",
-		Long: `Tries the rules of a folder (or those in force in a database, by its URL) on the requests that a running server has recorded (insight.record), and tells what they would have
+		Long: `Tries the rules of a folder (or those in force in a database, by its URL) on the requests that a running server, and the others on its Redis, have recorded (insight.record), and tells what they would have
 refused, beside what the rules in force refused. The tests of rules in the folder are run, too. Nothing is changed.
 
 Exit status: 0 with a result, 1 if the files are no rules or a test of them failed, 2 if it could not be found out.`,
@@ -78,7 +78,7 @@ Exit status: 0 with a result, 1 if the files are no rules or a test of them fail
 		},
 	}
 	port.flags(cmd, defaultAdmin)
-	cmd.Flags().StringVar(&over, "over", "", "on the requests of the last so long, such as 2h (default: all that were recorded)")
+	cmd.Flags().StringVar(&over, "over", "", "count the requests of the last so long, such as 2h (default: all that were recorded, once windows have warmed up)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer as it is")
 	return cmd
 }
@@ -182,48 +182,52 @@ func writePreview(out io.Writer, r *insight.PreviewResult) error {
 		}
 		return nil
 	}
+	share := func(s *insight.PreviewSide) string {
+		if s.PlusMinus > 0 {
+			return percentText(s.Share) + " ± " + percentText(s.PlusMinus)
+		}
+		return percentText(s.Share)
+	}
+	if r.OnlyThen+r.OnlyNow == 0 {
+		fmt.Fprintf(out, "nothing changes for any request: refused are %d of %d, %s\n", r.Now.Refused, r.Requests, share(&r.Now))
+	} else {
+		fmt.Fprintf(out, "refused: %d → %d of %d requests, %s → %s: %d more, %d fewer\n", r.Now.Refused, r.Then.Refused, r.Requests, share(&r.Now), share(&r.Then), r.OnlyThen, r.OnlyNow)
+		fmt.Fprintf(out, "clients refused: %d → %d: %d more, of which %d behave well, %d fewer\n", r.Now.ClientsRefused, r.Then.ClientsRefused, r.Clients.More, r.Clients.GoodMore, r.Clients.Fewer)
+	}
 	of := "all clients"
 	if r.Sampled > 1 {
 		of = fmt.Sprintf("1 in %d clients", r.Sampled)
 	}
-	fmt.Fprintf(out, "over %s, from %s: %d requests, of %s\n\n", human.Span(r.To.Sub(r.From)), instant(r.From), r.Requests, of)
+	fmt.Fprintf(out, "over %s, from %s, of %s at %d of %d nodes\n", human.Span(r.To.Sub(r.From)), instant(r.From), of, r.Nodes.Answered, r.Nodes.Asked)
+	same, head := 0, "\nRULE\tCHANGE\tREFUSED NOW\tREFUSED THEN\tMET NOW\tMET THEN\n"
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\tREFUSED\tSHARE\tCLIENTS REFUSED")
-	side := func(name string, s *insight.PreviewSide) {
-		share := percentText(s.Share)
-		if s.PlusMinus > 0 {
-			share += " ± " + percentText(s.PlusMinus)
+	for _, rule := range r.Rules {
+		if rule.Change == "same" && rule.Now == rule.Then && rule.MetNow == rule.MetThen {
+			same++
+			continue
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%d\n", name, s.Refused, share, s.ClientsRefused)
+		mark := ""
+		if rule.Estimate {
+			mark = " (estimate)"
+		}
+		fmt.Fprintf(w, "%s%s\t%s\t%d\t%d%s\t%d\t%d\n", head, human.Visible(rule.Domain+"/"+rule.Rule), human.Visible(rule.Change), rule.Now, rule.Then, mark, rule.MetNow, rule.MetThen)
+		head = ""
 	}
-	side("in force", &r.Now)
-	side("then", &r.Then)
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nrefused then only: %d; refused now only: %d\n", r.OnlyThen, r.OnlyNow)
-	fmt.Fprintf(out, "clients refused then only: %d (%d of them behave well); now only: %d\n", r.Clients.More, r.Clients.GoodMore, r.Clients.Fewer)
+	if same > 0 {
+		fmt.Fprintf(out, "\nas before: %s\n", human.Count(uint64(same), "rule"))
+	}
+	if len(r.Clients.Examples) > 0 {
+		fmt.Fprintln(out)
+	}
 	for _, k := range r.Clients.Examples {
 		well := ""
 		if k.Good {
 			well = ", behaves well"
 		}
-		fmt.Fprintf(out, "  %s: %d → %d refusals%s\n", human.Visible(k.Key), k.Now, k.Then, well)
-	}
-	if len(r.Rules) > 0 {
-		fmt.Fprintln(out)
-		w = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "RULE\tCHANGE\tMET NOW\tMET THEN\tREFUSED NOW\tREFUSED THEN")
-		for _, rule := range r.Rules {
-			mark := ""
-			if rule.Estimate {
-				mark = " (estimate)"
-			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d%s\n", human.Visible(rule.Domain+"/"+rule.Rule), human.Visible(rule.Change), rule.MetNow, rule.MetThen, rule.Now, rule.Then, mark)
-		}
-		if err := w.Flush(); err != nil {
-			return err
-		}
+		fmt.Fprintf(out, "%s: %d → %d refusals%s\n", human.Visible(k.Key), k.Now, k.Then, well)
 	}
 	if r.Tests.Passed+r.Tests.Failed > 0 {
 		fmt.Fprintf(out, "\ntests: %d passed, %d failed\n", r.Tests.Passed, r.Tests.Failed)

@@ -434,8 +434,8 @@ func TestPreview(t *testing.T) {
 		status int
 		says   []string
 	}{
-		{"same", 0, []string{"22 requests, of all clients", "in force  13 ", "then      13 ", "refused then only: 0; refused now only: 0"}},
-		{"looser", 0, []string{"in force  13 ", "then      0 ", "refused now only: 13", "shop/notes", "removed"}},
+		{"same", 0, []string{"nothing changes for any request: refused are 13 of 22, 59.1 %", "of all clients at 1 of 1 nodes", "as before: 3 rules"}},
+		{"looser", 0, []string{"refused: 13 → 0 of 22 requests, 59.1 % → 0 %: 0 more, 13 fewer", "shop/notes", "removed"}},
 		{"broken", 1, []string{"error: shop.yaml:3:", "alow"}},
 		{"nothing", 2, []string{"holds no rule files"}},
 		{"none", 2, []string{"no such file"}},

@@ -53,7 +53,7 @@ func TestWriteVerdicts(t *testing.T) {
 func TestWritePreview(t *testing.T) {
 	from := time.Date(2026, 11, 23, 15, 12, 0, 0, time.UTC)
 	result := &insight.PreviewResult{
-		From: from, To: from.Add(168 * time.Minute), Requests: 812_334, Sampled: 4,
+		From: from, To: from.Add(168 * time.Minute), Requests: 812_334, Sampled: 4, Nodes: insight.Nodes{Asked: 3, Answered: 2},
 		Now:      insight.PreviewSide{Refused: 14_622, Share: 0.018, ClientsRefused: 90},
 		Then:     insight.PreviewSide{Refused: 23_557, Share: 0.029, PlusMinus: 0.002, ClientsRefused: 128},
 		OnlyThen: 9_000, OnlyNow: 65,
@@ -61,6 +61,7 @@ func TestWritePreview(t *testing.T) {
 		Rules: []insight.PreviewRule{
 			{Domain: "shop", Rule: "search", Now: 14_622, Then: 23_557, MetNow: 310_000, MetThen: 310_000, Change: "changed"},
 			{Domain: "shop", Rule: "all", MetThen: 812_334, Change: "added", Estimate: true},
+			{Domain: "shop", Rule: "login", Now: 7, Then: 7, MetNow: 9, MetThen: 9, Change: "same"},
 		},
 		Tests:    insight.PreviewTests{Passed: 6, Failed: 1, Failures: []string{"shop_test.yaml: a client is refused"}},
 		Warnings: []string{"a rule matches on a secret value, which was not recorded"},

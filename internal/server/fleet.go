@@ -27,6 +27,7 @@ func (p *program) openPreview(context.Context) error {
 	}
 	o.Known = p.known()
 	o.Hide = secretIdentities(p.c.identity)
+	o.Clock = func() int64 { return p.storeNow().UnixMicro() }
 	o.Fresh = p.c.store == storeMemory && p.c.memory.Snapshot == ""
 	r, err := preview.NewRecorder(o)
 	if err != nil {
@@ -40,9 +41,6 @@ func (p *program) openPreview(context.Context) error {
 	}, file.Options{IPv6Prefix: p.c.ipv6Prefix})
 	p.preview.SetLint(p.c.LintOptions())
 	p.preview.SetProcess([]string{preview.Command}, p.log)
-	if s := p.storage.shared; s != nil {
-		p.preview.SetNodes(s.Nodes)
-	}
 	return nil
 }
 
@@ -73,7 +71,33 @@ func (p *program) openFleet(context.Context) error {
 		}
 	}
 	p.fleet = fleet.New(o)
+	switch s := p.storage.shared; {
+	case p.preview == nil || s == nil:
+	case p.nodes == nil:
+		p.preview.SetNodes(s.Nodes, nil)
+	default:
+		p.nodes.Handle(recordKind, p.recorder.Answer)
+		p.preview.SetNodes(s.Nodes, p.askRecord)
+	}
 	return nil
+}
+
+// recordKind is the kind of the questions that previews of other nodes ask.
+const recordKind = "record/1"
+
+// askRecord asks the other nodes for a part of their records.
+func (p *program) askRecord(ctx context.Context, question []byte, take func(node string, answer []byte) bool) insight.Nodes {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t, err := p.nodes.AskOthers(ctx, recordKind, question, func(a nodes.Answer) {
+		if take(a.Node, a.Data) {
+			cancel(nodes.ErrEnough)
+		}
+	})
+	if err != nil && t.Remark == "" {
+		t.Remark = err.Error()
+	}
+	return insight.Nodes{Asked: max(t.Asked, 1), Answered: max(t.Answered, 1), Remark: t.Remark}
 }
 
 // record records requests until ctx ends.

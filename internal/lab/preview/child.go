@@ -41,10 +41,10 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := say.say(said{Version: wireVersion}); err != nil {
 		return err
 	}
-	tasks, plans := make(chan *task), make(chan *plan)
-	go func() { cancel(listen(ctx, in, tasks, plans)) }()
+	tasks, records := make(chan *task), make(chan *gathered)
+	go func() { cancel(listen(ctx, in, tasks, records)) }()
 	done := make(chan error, 1)
-	go func() { done <- work(ctx, say, tasks, plans) }()
+	go func() { done <- work(ctx, say, tasks, records) }()
 	watch := time.NewTicker(100 * time.Millisecond)
 	defer watch.Stop()
 	for {
@@ -72,8 +72,8 @@ func failure(ctx context.Context) error {
 	return nil
 }
 
-// listen reads a task and a plan, and then waits for the end of in, which it returns.
-func listen(ctx context.Context, in io.Reader, tasks chan<- *task, plans chan<- *plan) error {
+// listen reads a task and records, and then waits for the end of in, which it returns.
+func listen(ctx context.Context, in io.Reader, tasks chan<- *task, records chan<- *gathered) error {
 	d := gob.NewDecoder(in)
 	t := new(task)
 	err := d.Decode(t)
@@ -82,10 +82,10 @@ func listen(ctx context.Context, in io.Reader, tasks chan<- *task, plans chan<- 
 		case tasks <- t:
 		case <-ctx.Done():
 		}
-		var p *plan
-		if p, err = receivePlan(d); err == nil {
+		var g *gathered
+		if g, err = receive(d); err == nil {
 			select {
-			case plans <- p:
+			case records <- g:
 			case <-ctx.Done():
 			}
 			_, err = in.Read(make([]byte, 1))
@@ -98,7 +98,7 @@ func listen(ctx context.Context, in io.Reader, tasks chan<- *task, plans chan<- 
 }
 
 // work does a task, and writes the result.
-func work(ctx context.Context, say *lines, tasks <-chan *task, plans <-chan *plan) error {
+func work(ctx context.Context, say *lines, tasks <-chan *task, records <-chan *gathered) error {
 	var t *task
 	select {
 	case t = <-tasks:
@@ -112,20 +112,20 @@ func work(ctx context.Context, say *lines, tasks <-chan *task, plans <-chan *pla
 		set, _, err := file.Load(t.InForce, t.Options)
 		return set, err
 	}
-	plan := func(window int64) (*plan, error) {
+	gather := func(window int64) (*gathered, error) {
 		if err := say.say(said{Window: &window}); err != nil {
 			return nil, err
 		}
 		select {
-		case p := <-plans:
-			return p, nil
+		case g := <-records:
+			return g, nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
 	// Its errors are of an output that nobody reads; the end of the input comes with them.
 	tell := newTeller(func(p insight.PreviewProgress) { _ = say.say(said{Progress: &p}) })
-	res, err := t.run(ctx, inForce, plan, tell)
+	res, err := t.run(ctx, inForce, gather, tell)
 	if err != nil {
 		return say.say(said{Error: err.Error()})
 	}

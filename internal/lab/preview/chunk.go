@@ -11,10 +11,11 @@ import (
 
 // chunk is a part of a stratum, compressed. It stands alone: its texts are in it.
 type chunk struct {
-	data     []byte
-	from, to int64 // of its entries, in µs
-	requests int
-	size     int // before it was compressed
+	Stratum  int
+	Data     []byte
+	From, To int64 // of its entries, in µs
+	Requests int
+	Size     int // before it was compressed; -1 for one that is not
 }
 
 // chunkOverhead is the memory of a chunk beside its data.
@@ -87,8 +88,8 @@ func (w *writer) held() int64 { return int64(cap(w.buf) + w.texts + 64*len(w.tab
 
 // close returns the open chunk, and begins a new one.
 func (w *writer) close(z *zstd.Encoder) chunk {
-	c := chunk{data: z.EncodeAll(w.buf, nil), from: w.from, to: w.to, requests: w.requests, size: len(w.buf)}
-	c.data = append(make([]byte, 0, len(c.data)), c.data...) // EncodeAll leaves room behind
+	c := chunk{Data: z.EncodeAll(w.buf, nil), From: w.from, To: w.to, Requests: w.requests, Size: len(w.buf)}
+	c.Data = append(make([]byte, 0, len(c.Data)), c.Data...) // EncodeAll leaves room behind
 	*w = writer{buf: w.buf[:0]}                              // a map would keep its room
 	return c
 }

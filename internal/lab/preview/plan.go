@@ -1,7 +1,7 @@
 package preview
 
 import (
-	"time"
+	"cmp"
 
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/rule"
@@ -10,87 +10,146 @@ import (
 // mostRequests bounds the requests that are replayed: if there are more, fewer clients are taken.
 const mostRequests = 4 << 20
 
-// plan says which part of the record is replayed.
+// plan says which part of the records is replayed. Times are in µs.
 type plan struct {
-	level    int // strata from here on: one client in 2^level
+	level    int   // strata from here on: one client in 2^level
+	since    int64 // when the records of all nodes are whole
 	from     int64
 	count    int64 // from where requests count
 	to       int64
+	window   int64  // the longest one of the rules
+	short    bool   // it had less than its time to warm up
+	began    string // the node whose record begins last, if others reach back further
 	requests uint64
-	short    bool // the windows need more time to warm up than there is
-	chunks   [][]chunk
-	gaps     []gap
-	changes  int // of the rules, in that time
-	names    *names
+	gaps     int64 // in all, in which some requests are missing
+	changes  int   // of the rules
+	streams  [][]chunk
 }
 
-// plan chooses the sample with the most clients that reaches back as far as wanted.
-func (r *Recorder) plan(over time.Duration, window int64) (*plan, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.drainLocked()
-	r.drainLocked() // what waits to be sorted
-	g := r.mu.ring
-	level := int(r.level.Load())
-	now := g.latest
-	if now == 0 || g.reach(level) == 0 {
-		return nil, insight.ErrNotRecorded
+// newPlan chooses the sample with the most clients that reaches back as far as wanted. over 0 is
+// all that was recorded; window is the longest window of the rules.
+func newPlan(records []*record, over, window int64) (*plan, error) {
+	p := &plan{level: -1, window: window}
+	for _, r := range records {
+		p.to = max(p.to, r.To)
 	}
-	asked := now - over.Microseconds()
-	warm := window
+	var reach [strata]int64 // by level
+	longest := p.to
+	for level := range reach {
+		if reach[level], _ = reachOf(records, level); reach[level] != 0 {
+			longest = min(longest, reach[level])
+		}
+	}
+	wanted := p.to - over - window
 	if over <= 0 {
-		longest := int64(0)
-		for n := level; n < strata; n++ {
-			longest = max(longest, now-g.reach(n))
-		}
-		asked, warm = now-longest*9/10, 0
+		wanted = p.to - (p.to-longest)*9/10
 	}
-	best := level
-	for n := level; n < strata; n++ {
-		if g.reach(n) < g.reach(best) {
-			best = n
+	for level, at := range reach {
+		if at != 0 && (p.level < 0 || at < reach[p.level]) {
+			p.level = level
 		}
-		if g.reach(n) <= asked-warm {
-			best = n
+		if at != 0 && at <= wanted {
 			break
 		}
 	}
-	p := &plan{level: best, to: now, names: r.names.Load()}
-	for p.level < strata-1 && g.requests(p.level, asked-warm) > mostRequests {
-		p.level++
-	}
-	reach := g.reach(p.level)
-	p.from = reach
-	if over > 0 {
-		p.from = max(reach, asked-warm)
-	}
-	whole := r.o.Fresh && p.from <= g.first
-	p.count = p.from + window
-	if whole {
-		p.count = p.from
-	}
-	if over > 0 {
-		p.count = max(p.count, asked)
-	}
-	if half := p.from + (now-p.from)/2; p.count > half && !(over > 0 && asked >= p.from+window) && !whole {
-		p.count, p.short = half, true
-	}
-	p.chunks = g.take(p.level, p.from)
-	p.requests = g.requests(p.level, p.from)
-	for _, gap := range r.mu.gaps {
-		if gap.to >= p.from {
-			p.gaps = append(p.gaps, gap)
-		}
-	}
-	for _, c := range r.mu.changes[min(1, len(r.mu.changes)):] {
-		if c.at >= p.from {
-			p.changes++
-		}
-	}
-	if p.requests == 0 {
+	if p.to == 0 || p.level < 0 {
 		return nil, insight.ErrNotRecorded
 	}
+	for ; p.level < strata-1; p.level++ {
+		if n, _ := requestsOf(records, p.level, wanted); n <= mostRequests {
+			break
+		}
+	}
+	var last *record
+	p.since, last = reachOf(records, p.level)
+	if p.since > wanted && len(records) > 1 {
+		p.began = cmp.Or(last.Node, "the node that was asked")
+	}
+	p.from = max(p.since, wanted)
+	if over <= 0 {
+		_, first := requestsOf(records, p.level, p.since)
+		p.from = max(p.since, first)
+	}
+	if p.requests, _ = requestsOf(records, p.level, p.from); p.requests == 0 {
+		return nil, insight.ErrNotRecorded
+	}
+	p.setCount(over, len(records) == 1 && records[0].Fresh && p.since <= records[0].First)
+	for _, r := range records {
+		changes := 0
+		for _, at := range r.Changes {
+			if at >= p.from {
+				changes++
+			}
+		}
+		p.changes = max(p.changes, changes)
+		for _, g := range r.Gaps {
+			p.gaps += max(g.To-max(g.From, p.from), 0)
+		}
+		p.streams = append(p.streams, r.streams(p.level, p.from)...)
+	}
 	return p, nil
+}
+
+// setCount sets from where requests count: as far back as was asked if the records reach there, and
+// else from where all windows have warmed up, but at least the later half. fresh says that the
+// counters began empty with the record.
+func (p *plan) setCount(over int64, fresh bool) {
+	warm := p.since + p.window
+	if fresh {
+		warm = p.from
+	}
+	if p.count = p.to - over; over <= 0 || p.count < p.since {
+		p.count = min(max(warm, p.from), p.from+(p.to-p.from)/2)
+	}
+	p.short = p.count < warm
+}
+
+// reachOf returns since when the records of all nodes are whole, in the strata from a level on, and
+// whose record begins then; 0 if one of them lacks a stratum.
+func reachOf(records []*record, level int) (since int64, last *record) {
+	for _, r := range records {
+		for _, at := range r.Since[level:] {
+			if at == 0 {
+				return 0, r
+			}
+			if at > since {
+				since, last = at, r
+			}
+		}
+	}
+	return since, last
+}
+
+// requestsOf returns about how many requests there are from a level and an instant on, and when the
+// first chunk with some of them begins.
+func requestsOf(records []*record, level int, from int64) (sum uint64, first int64) {
+	for _, r := range records {
+		for i := range r.Chunks {
+			if c := &r.Chunks[i]; c.Stratum >= level && c.To >= from {
+				sum += uint64(c.Requests)
+				if first == 0 || c.From < first {
+					first = c.From
+				}
+			}
+		}
+	}
+	return sum, first
+}
+
+// streams returns the chunks from a level and an instant on, by stratum.
+func (c *record) streams(level int, from int64) (list [][]chunk) {
+	for stratum := level; stratum < strata; stratum++ {
+		var one []chunk
+		for _, k := range c.Chunks {
+			if k.Stratum == stratum && k.To >= from {
+				one = append(one, k)
+			}
+		}
+		if len(one) > 0 {
+			list = append(list, one)
+		}
+	}
+	return list
 }
 
 // longestWindow returns how long the record must be before requests count, in µs.

@@ -18,7 +18,8 @@ type Preview struct {
 	rules    func() *rule.Set
 	options  file.Options
 	lint     file.LintOptions
-	others   func() int
+	nodes    func() int // nil: this one is alone
+	ask      Ask
 	process  *process // nil: requests are replayed in this one
 	one      sync.Mutex
 	each     eachFunc // for tests, which then replay in this process
@@ -30,9 +31,10 @@ func New(r *Recorder, rules func() *rule.Set, options file.Options) *Preview {
 	return &Preview{recorder: r, rules: rules, options: options}
 }
 
-// SetNodes makes results warn if several nodes count the same keys. nodes returns how many there
-// are. It must be called before Run.
-func (p *Preview) SetNodes(nodes func() int) { p.others = nodes }
+// SetNodes makes Run replay the requests of all nodes. nodes returns how many there are, and ask
+// asks the others, whose Recorder.Answer answers; nil if they cannot be asked. It must be called
+// before Run.
+func (p *Preview) SetNodes(nodes func() int, ask Ask) { p.nodes, p.ask = nodes, ask }
 
 // SetLint makes lint know the configuration, as Lint of package file describes it. It must be
 // called before Run.
@@ -61,14 +63,11 @@ func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.Pre
 	tell := newTeller(q.Progress)
 	tell(insight.PreviewProgress{Phase: "load"}, true)
 	now := p.rules()
-	t := &task{Files: q.Files, Options: p.options, Lint: p.lint, Known: p.recorder.o.Known, Hide: p.recorder.o.Hide,
-		each: p.each}
-	if p.others != nil {
-		t.Nodes = p.others()
-	}
-	plan := func(window int64) (*plan, error) { return p.recorder.plan(q.Over, window) }
+	t := &task{Files: q.Files, Options: p.options, Lint: p.lint, Over: q.Over, Known: p.recorder.o.Known,
+		Hide: p.recorder.o.Hide, each: p.each}
+	gather := func(window int64) (*gathered, error) { return p.gather(ctx, q.Over, window), ctx.Err() }
 	if p.process != nil && p.each == nil && now != nil {
-		res, err := p.process.run(ctx, now, t, plan, tell)
+		res, err := p.process.run(ctx, now, t, gather, tell)
 		if !errors.Is(err, errNotBegun) {
 			return res, err
 		}
@@ -79,5 +78,5 @@ func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.Pre
 		}
 		return now, nil
 	}
-	return t.run(ctx, inForce, plan, tell)
+	return t.run(ctx, inForce, gather, tell)
 }

@@ -30,6 +30,7 @@ type world struct {
 	now      int64
 	limiter  *weir.Limiter
 	recorder *Recorder
+	store    *memory.Store
 	preview  *Preview // in this process
 	apart    *Preview // in one of its own
 	staged   int
@@ -59,12 +60,11 @@ func newWorld(t testing.TB, rules string, o Options) *world {
 		t.Fatal(err)
 	}
 	w.recorder.seed.Store(7) // the same clients in each run
-	s, err := memory.New(memory.Options{Clock: clock})
-	if err != nil {
+	if w.store, err = memory.New(memory.Options{Clock: clock}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close() })
-	if w.limiter, err = weir.New(s, weir.WithRules(load(t, rules)), weir.WithClock(clock), weir.WithHooks(w.recorder.Hooks())); err != nil {
+	t.Cleanup(func() { w.store.Close() })
+	if w.limiter, err = weir.New(w.store, weir.WithRules(load(t, rules)), weir.WithClock(clock), weir.WithHooks(w.recorder.Hooks())); err != nil {
 		t.Fatal(err)
 	}
 	inForce := func() *rule.Set { set, _ := w.limiter.Rules(); return set }
@@ -307,9 +307,9 @@ func TestChange(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	for _, p := range []*Preview{w.preview, w.apart} {
-		p.SetNodes(func() int { return 3 })
+		p.SetNodes(func() int { return 3 }, nil)
 	}
-	if text := strings.Join(w.run(fmt.Sprintf(perMinute, 2), 0).Warnings, "\n"); !strings.Contains(text, "3 nodes count the same keys") {
+	if text := strings.Join(w.run(fmt.Sprintf(perMinute, 2), 0).Warnings, "\n"); !strings.Contains(text, "1 of 3 nodes answered. What came to other nodes is missing") {
 		t.Errorf("no warning of other nodes: %s", text)
 	}
 	// Looser, with another name: the old rule is removed, and nobody is refused.

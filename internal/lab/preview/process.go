@@ -35,8 +35,8 @@ type process struct {
 var errNotBegun = errors.New("no process replays the requests")
 
 // run has a process do t. If none can, it logs why, and returns errNotBegun.
-func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan planner,
-	tell teller) (*insight.PreviewResult, error) {
+func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, gather gatherer, tell teller,
+) (*insight.PreviewResult, error) {
 	sources, ok := file.Sources(inForce)
 	if !ok {
 		c.here(errors.New("the rules in force are not from files"))
@@ -59,7 +59,7 @@ func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan plan
 	// The part before main takes milliseconds. The process repeats this for the threads that it has
 	// by then, and reports if it cannot.
 	_ = lower(cmd.Process.Pid)
-	res, err := talk(in, &io.LimitedReader{R: out, N: mostSaid}, t, plan, tell)
+	res, err := talk(in, &io.LimitedReader{R: out, N: mostSaid}, t, gather, tell)
 	in.Close()
 	cancel()
 	_ = cmd.Wait() // it was killed, or ended as its state says
@@ -106,7 +106,7 @@ var errEnded = errors.New("the process says no more")
 
 // talk gives a process its task, and returns the result. It returns errNotBegun if the process does
 // not replay.
-func talk(in io.Writer, out *io.LimitedReader, t *task, plan planner, tell teller) (*insight.PreviewResult, error) {
+func talk(in io.Writer, out *io.LimitedReader, t *task, gather gatherer, tell teller) (*insight.PreviewResult, error) {
 	d, e := json.NewDecoder(out), gob.NewEncoder(in)
 	var first said
 	if err := d.Decode(&first); err != nil {
@@ -127,15 +127,17 @@ func talk(in io.Writer, out *io.LimitedReader, t *task, plan planner, tell telle
 		case s.Progress != nil:
 			tell(*s.Progress, true)
 		case s.Window != nil:
-			p, err := plan(*s.Window)
+			g, err := gather(*s.Window)
 			if err != nil {
 				return nil, err
 			}
-			if err := sendPlan(e, p); err != nil {
-				return nil, unsent("plan", err)
+			if err := send(e, g); err != nil {
+				return nil, unsent("records", err)
 			}
 		case s.Result != nil:
 			return s.Result, nil
+		case s.Error == insight.ErrNotRecorded.Error():
+			return nil, insight.ErrNotRecorded
 		case s.Error != "":
 			return nil, errors.New(s.Error)
 		default:

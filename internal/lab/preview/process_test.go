@@ -150,21 +150,23 @@ func TestHead(t *testing.T) {
 	}
 }
 
-// A plan is after its way the same, and one that ends too early is an error.
-func TestSendPlan(t *testing.T) {
-	p := &plan{level: 3, from: 1, count: 2, to: 3, requests: 4, short: true, changes: 5, gaps: []gap{{6, 7}},
-		names:  &names{domains: map[string]*domainNames{"a\xff": {all: true, list: []attributeName{{name: "user"}}}}},
-		chunks: [][]chunk{nil, {{data: []byte{0, 255}, from: 8, to: 9, requests: 10, size: -1}, {data: []byte("x"), size: 11}}}}
+// Records are after their way the same, and what ends too early is an error.
+func TestSend(t *testing.T) {
+	g := &gathered{Nodes: insight.Nodes{Asked: 3, Answered: 2, Remark: "one is away"}, Records: []*record{
+		{Node: "a", Seed: 1, Level: 3, Since: [strata]int64{3: 1, 16: 2}, First: 4, Fresh: true, To: 5, Gaps: []gap{{6, 7}}, Changes: []int64{8},
+			Chunks: []chunk{{Stratum: 3, Data: []byte{0, 255}, From: 8, To: 9, Requests: 10, Size: -1}, {Stratum: 16, Data: []byte("x"), Size: 11}}},
+		{Node: "b"},
+	}}
 	var b bytes.Buffer
-	if err := sendPlan(gob.NewEncoder(&b), p); err != nil {
+	if err := send(gob.NewEncoder(&b), g); err != nil {
 		t.Fatal(err)
 	}
 	sent := b.Bytes()
-	if got, err := receivePlan(gob.NewDecoder(bytes.NewReader(sent))); err != nil || !reflect.DeepEqual(got, p) {
-		t.Errorf("%+v, %v; want %+v", got, err, p)
+	if got, err := receive(gob.NewDecoder(bytes.NewReader(sent))); err != nil || !reflect.DeepEqual(got, g) {
+		t.Errorf("%+v, %v; want %+v", got, err, g)
 	}
 	for n := range sent {
-		if got, err := receivePlan(gob.NewDecoder(bytes.NewReader(sent[:n]))); err == nil {
+		if got, err := receive(gob.NewDecoder(bytes.NewReader(sent[:n]))); err == nil {
 			t.Fatalf("of %d of %d bytes: %+v", n, len(sent), got)
 		}
 	}
@@ -174,7 +176,7 @@ func TestSendPlan(t *testing.T) {
 // if it has.
 func TestTalk(t *testing.T) {
 	version := fmt.Sprintf("{\"version\":%d}\n", wireVersion)
-	noPlan := errors.New("nothing is recorded")
+	noRecord := errors.New("nothing is recorded")
 	for text, c := range map[string]struct {
 		is   error
 		says string
@@ -187,12 +189,12 @@ func TestTalk(t *testing.T) {
 		version + "panic: no\n":              {nil, "cannot be read: invalid character 'p'"},
 		version + "{}\n":                     {nil, "a line that says nothing"},
 		version + "{\"error\":\"enough\"}\n": {nil, "enough"},
-		version + "{\"window\":1}\n":         {noPlan, ""},
+		version + "{\"window\":1}\n":         {noRecord, ""},
 		version + "{\"error\":\"" + strings.Repeat("x", 1<<10):         {nil, "more than the 128 MiB"},
 		version + strings.Repeat("{\"progress\":{\"done\":1}}\n", 100): {nil, "more than the 128 MiB"},
 	} {
 		out := &io.LimitedReader{R: strings.NewReader(text), N: 1 << 10}
-		res, err := talk(io.Discard, out, &task{}, func(int64) (*plan, error) { return nil, noPlan }, newTeller(nil))
+		res, err := talk(io.Discard, out, &task{}, func(int64) (*gathered, error) { return nil, noRecord }, newTeller(nil))
 		if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) || errors.Is(err, errEnded) != (c.is == errEnded) {
 			t.Errorf("%.60q: %v, %v", text, res, err)
 		}

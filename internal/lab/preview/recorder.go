@@ -5,10 +5,10 @@
 // it copies anything, and writes the selected requests into staging buffers (entry.go). One
 // goroutine moves them from there into a ring of compressed chunks (ring.go, chunk.go).
 //
-// Preview (preview.go) plans which part of the record to replay (plan.go), and starts a process for
-// it (process.go, wire.go, child.go). The process replays the requests in virtual time, through the
-// rules in force and through the other rules side by side (task.go, replay.go), and sums up
-// (result.go).
+// Preview (preview.go) gathers the records of all nodes (record.go), and starts a process
+// (process.go, wire.go, child.go). The process chooses a part of the records (plan.go), replays it
+// in virtual time, through the rules in force and through the other rules side by side (task.go,
+// replay.go), and sums up (result.go).
 package preview
 
 import (
@@ -94,24 +94,22 @@ type Recorder struct {
 		arena   []byte  // the staging bytes that pending points into
 		spare   []byte
 		gaps    []gap
-		changes []change
-		ticks   int    // since the last gap
-		taken   int64  // since beside was reset
-		all     uint64 // requests taken
-		closed  int64  // ticks in which not all was taken
-		since   int64  // ticks since taken was reset
+		changes []int64 // when other rules came into force
+		ticks   int     // since the last gap
+		taken   int64   // since beside was reset
+		all     uint64  // requests taken
+		closed  int64   // ticks in which not all was taken
+		since   int64   // ticks since taken was reset
 		lostAt  uint64
+	}
+	shown struct {
+		sync.Mutex
+		list []shown // the last one last
 	}
 }
 
 // gap is a time in which requests of the sample were left out.
-type gap struct{ from, to int64 }
-
-// change is when other rules came into force.
-type change struct {
-	at  int64
-	set *rule.Set
-}
+type gap struct{ From, To int64 }
 
 // staging is a buffer for the requests that were just recorded. A caller that finds it locked takes
 // another one.
@@ -159,7 +157,7 @@ func NewRecorder(o Options) (*Recorder, error) {
 		r.stage[i].buf, r.stage[i].shape = make([]byte, 0, r.stageBytes()), make([]string, 0, maxAttributes)
 	}
 	// Staged bytes may exist two more times: until they are sorted, and after they were read last.
-	ring, err := newRing(o.Bytes-3*int64(buffers*r.stageBytes()), o.Reach.Microseconds())
+	ring, err := newRing(o.Bytes-3*int64(buffers*r.stageBytes()), o.Reach.Microseconds(), o.Clock())
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +201,7 @@ func (r *Recorder) rulesChanged(s *rule.Set, _ uint64) {
 	if len(r.mu.changes) == keepGaps {
 		r.mu.changes = slices.Delete(r.mu.changes, 0, 1)
 	}
-	r.mu.changes = append(r.mu.changes, change{r.o.Clock(), s})
+	r.mu.changes = append(r.mu.changes, r.o.Clock())
 }
 
 // The ways to identify the client of a request.
@@ -256,6 +254,14 @@ func descriptorsHash(seed uint64, list []rule.Descriptor) uint64 {
 		}
 	}
 	return seed
+}
+
+// latest returns when the last recorded request came, in µs; 0 for none.
+func (r *Recorder) latest() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drainLocked()
+	return r.mu.ring.latest
 }
 
 func stratumOf(hash uint64) int { return min(bits.LeadingZeros64(hash), strata-1) }
@@ -459,12 +465,12 @@ func (r *Recorder) raise(g *ring, now int64) {
 }
 
 func (r *Recorder) gap(from, to int64) {
-	if n := len(r.mu.gaps); n > 0 && r.mu.gaps[n-1].to >= from {
-		r.mu.gaps[n-1].to = to
+	if n := len(r.mu.gaps); n > 0 && r.mu.gaps[n-1].To >= from {
+		r.mu.gaps[n-1].To = to
 		return
 	} else if n == keepGaps {
 		// The two oldest gaps become one: the time between them counts as missing, too.
-		r.mu.gaps[1].from = r.mu.gaps[0].from
+		r.mu.gaps[1].From = r.mu.gaps[0].From
 		r.mu.gaps = slices.Delete(r.mu.gaps, 0, 1)
 	}
 	r.mu.gaps = append(r.mu.gaps, gap{from, to})
@@ -496,7 +502,7 @@ func (r *Recorder) Stats() Stats {
 	for i := range g.strata {
 		s.Requests += g.strata[i].count()
 	}
-	if at := g.reach(level); at != 0 {
+	if at := g.reach(level); at != 0 && s.Requests > 0 {
 		s.Since = time.UnixMicro(at).UTC()
 	}
 	return s

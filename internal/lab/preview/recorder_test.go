@@ -27,7 +27,8 @@ func (r *Recorder) drained(t testing.TB) (list []request) {
 	defer r.mu.Unlock()
 	r.drainLocked()
 	r.drainLocked()
-	m, err := newMerged(r.mu.ring.take(0, 0))
+	c := record{Chunks: r.mu.ring.take(0, 0)}
+	m, err := newMerged(c.streams(0, 0))
 	if err != nil {
 		t.Fatal(err)
 	}

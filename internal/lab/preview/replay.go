@@ -128,9 +128,9 @@ func (m *merged) advance(s *stream) (err error) {
 			return err
 		}
 		c := &s.chunks[0]
-		if c.size < 0 { // an open one
-			s.raw = c.data
-		} else if s.raw, err = m.z.DecodeAll(c.data, s.raw[:0]); err != nil {
+		if c.Size < 0 { // an open one
+			s.raw = c.Data
+		} else if s.raw, err = m.z.DecodeAll(c.Data, s.raw[:0]); err != nil {
 			return errors.Join(errBroken, err)
 		}
 		s.chunks = s.chunks[1:]

@@ -204,22 +204,29 @@ func (t *task) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 		say("After 10 s of the processor the preview ended: it holds the first %d of %d requests.", r.done,
 			plan.requests)
 	}
+	span := func(us int64) string { return human.Lasted(time.Duration(us) * time.Microsecond) }
+	if n := res.Nodes; n.Answered < n.Asked || n.Remark != "" {
+		say("%s. What came to other nodes is missing: of a client that comes to several of them a part of the requests is replayed, against the whole limit, which refuses too few.",
+			heard(n))
+	}
+	if over := t.Over.Microseconds(); over > plan.to-plan.since {
+		why := ""
+		if plan.began != "" {
+			why = fmt.Sprintf(" (that of %s begins last)", plan.began)
+		}
+		say("The records reach back %s%s, not %s: the last %s are counted.", span(plan.to-plan.since), why, span(over),
+			span(plan.to-plan.count))
+	}
 	if plan.short {
-		say("The record is shorter than the longest window twice over. Windows that began before it count too little at first; the first half of the record only warms them up.")
+		say("The longest window is %s, and the records hold %s from before the requests that are counted: windows that began earlier count too little at first.",
+			span(plan.window), span(plan.count-plan.since))
 	}
 	if plan.level > 0 {
 		say("One client in %d was recorded, whole; counts are multiplied by that. Rules marked as estimates count requests of several clients together.", 1<<plan.level)
 	}
-	if t.Nodes > 1 {
-		say("%d nodes count the same keys, and this one recorded what came to it. Of a client that comes to several of them a part of the requests is replayed here, against the whole limit.", t.Nodes)
-	}
-	if len(plan.gaps) > 0 {
-		missing := int64(0)
-		for _, g := range plan.gaps {
-			missing += g.to - max(g.from, plan.from)
-		}
+	if plan.gaps > 0 {
 		say("Within %s in all, requests came faster than they could be recorded. Of these times a part is missing.",
-			human.Lasted(time.Duration(missing)*time.Microsecond))
+			span(plan.gaps))
 	}
 	if plan.changes > 0 {
 		say("The rules changed %s in this time; the rules in force now are replayed over all of it.",
@@ -229,7 +236,7 @@ func (t *task) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 		say("Of %d requests a value was longer than %d bytes, or there were too many attributes: they are cut here.",
 			r.cut, maxValue)
 	}
-	t.warnOfRules(say, r.then, plan)
+	t.warnOfRules(say, r)
 	if d := difference(r.now.total, r.happened); d > max(2, r.happened/100) {
 		say("Of these requests %d were refused in fact, %d of them by bans; replayed, the rules in force refuse %d. What the record does not hold makes the difference: changes of rules, bans and grants by hand, what other nodes counted, times without the store.",
 			r.happened<<plan.level, r.banned<<plan.level, r.now.total<<plan.level)
@@ -238,6 +245,15 @@ func (t *task) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 	if more := len(res.Warnings) - mostWarnings; more > 0 {
 		res.Warnings = append(res.Warnings[:mostWarnings], fmt.Sprintf("%d more warnings are left out.", more))
 	}
+}
+
+// heard says how many nodes answered.
+func heard(n insight.Nodes) string {
+	text := fmt.Sprintf("%d of %d nodes answered", n.Answered, n.Asked)
+	if n.Remark != "" {
+		text += " (" + n.Remark + ")"
+	}
+	return text
 }
 
 func difference(a, b uint64) uint64 { return max(a, b) - min(a, b) }
@@ -250,28 +266,24 @@ func times(n int) string {
 }
 
 // warnOfRules warns of anything in the new rules that a record cannot show.
-func (t *task) warnOfRules(say func(string, ...any), s *side, plan *plan) {
-	for _, domain := range s.set.Domains() {
-		of := (*domainNames)(nil)
-		if plan.names != nil {
-			of = plan.names.domains[domain]
-		}
-		read, _ := s.set.Reads(domain)
+func (t *task) warnOfRules(say func(string, ...any), r *replay) {
+	for _, domain := range r.then.set.Domains() {
+		recorded, all := r.now.set.Reads(domain)
+		recorded = slices.Concat(recorded, always, t.Known)
+		read, _ := r.then.set.Reads(domain)
 		var missing []string
 		for _, name := range read {
-			if name == rule.RemoteAddress ||
-				of != nil && (of.all || slices.ContainsFunc(of.list,
-					func(n attributeName) bool { return n.name == name })) || anyDescriptors(s.set, domain, name) {
-				continue
+			if !all && name != rule.RemoteAddress && !slices.Contains(recorded, name) &&
+				!anyDescriptors(r.then.set, domain, name) {
+				missing = append(missing, name)
 			}
-			missing = append(missing, name)
 		}
 		if len(missing) > 0 {
 			say("%s was not recorded, since no rule in force reads it: here no request has it.",
 				strings.Join(missing[:min(len(missing), 8)], ", "))
 		}
 	}
-	for _, x := range s.set.Rules() {
+	for _, x := range r.then.set.Rules() {
 		for _, c := range x.When {
 			if httpfield.HiddenAttribute(t.Hide, c.Attribute) && len(c.Patterns) > 0 {
 				say("%s matches on %s, whose values are secret and not recorded: here it matches none of them.", x.Name, c.Attribute)
@@ -298,7 +310,7 @@ func (t *task) warnOfRules(say func(string, ...any), s *side, plan *plan) {
 			say("%s learns costs from responses, which are not recorded: it was replayed with its estimates.", x.Name)
 		}
 	}
-	switch names, many := sim.Regional(s.set, ""); {
+	switch names, many := sim.Regional(r.then.set, ""); {
 	case many:
 		say("%s hold over several regions: what came to this one was replayed, against all of each limit. What others used has no say here, nor have ceilings.", names)
 	case names != "":

@@ -14,13 +14,13 @@ import (
 // lock of Recorder guards it.
 type ring struct {
 	strata [strata]stratum
-	limit  int64 // bytes of all
-	bytes  int64 // of closed chunks
-	open   int64 // of open ones
-	target int64 // how far back it should reach, in µs
-	size   int   // of a chunk before compression
-	first  int64 // the first entry ever, in µs; 0 if it was forgotten
-	latest int64
+	limit  int64  // bytes of all
+	bytes  int64  // of closed chunks
+	open   int64  // of open ones
+	target int64  // how far back it should reach, in µs
+	size   int    // of a chunk before compression
+	first  int64  // when it began, in µs; 0 if entries from then were forgotten by clear
+	latest int64  // entry; 0 for none
 	turn   uint64 // of the last entry
 	out    *zstd.Encoder
 }
@@ -34,7 +34,7 @@ type stratum struct {
 
 func (s *stratum) count() (n uint64) {
 	for i := range s.chunks {
-		n += uint64(s.chunks[i].requests)
+		n += uint64(s.chunks[i].Requests)
 	}
 	return n + uint64(s.open.requests)
 }
@@ -42,30 +42,27 @@ func (s *stratum) count() (n uint64) {
 // encoderBytes is about the memory of the encoder.
 const encoderBytes = 512 << 10
 
-func newRing(bytes, target int64) (*ring, error) {
+// newRing returns a ring that records all strata from an instant on.
+func newRing(bytes, target, now int64) (*ring, error) {
 	// Chunks of this size compress well. The open chunks of all strata, with their tables, leave
 	// most of the room to closed ones.
-	g := &ring{target: target, limit: bytes, size: int(min(64<<10, max(bytes/512, 2<<10)))}
+	g := &ring{first: now, target: target, limit: bytes, size: int(min(64<<10, max(bytes/512, 2<<10)))}
 	var err error
 	if g.out, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true),
 		zstd.WithWindowSize(64<<10), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false)); err != nil {
 		return nil, fmt.Errorf("the record of requests: %w", err)
+	}
+	for i := range g.strata {
+		g.strata[i].since = now
 	}
 	return g, nil
 }
 
 // add appends an entry.
 func (g *ring) add(e *entry) {
-	if g.latest == 0 {
-		g.first = e.time
-		for i := range g.strata {
-			if g.strata[i].since == 0 {
-				g.strata[i].since = e.time
-			}
-		}
-	}
 	g.latest = max(g.latest, e.time)
-	s := &g.strata[stratumOf(e.client)]
+	n := stratumOf(e.client)
+	s := &g.strata[n]
 	if s.since == 0 {
 		return // it is not recorded any more
 	}
@@ -74,18 +71,20 @@ func (g *ring) add(e *entry) {
 	s.open.add(e, g.turn)
 	g.open += s.open.held() - before
 	if len(s.open.buf) >= g.size {
-		g.seal(s)
+		g.seal(n)
 	}
 	for g.total() > g.limit && g.drop() {
 	}
 }
 
 // seal closes the open chunk of a stratum.
-func (g *ring) seal(s *stratum) {
+func (g *ring) seal(n int) {
+	s := &g.strata[n]
 	before := s.open.held()
 	c := s.open.close(g.out)
+	c.Stratum = n
 	g.open += s.open.held() - before
-	g.bytes += int64(len(c.data)) + chunkOverhead
+	g.bytes += int64(len(c.Data)) + chunkOverhead
 	s.chunks = append(s.chunks, c)
 }
 
@@ -99,7 +98,7 @@ func (g *ring) drop() bool {
 		if first < 0 {
 			first = i
 		}
-		if oldest < 0 || g.strata[i].chunks[0].to < g.strata[oldest].chunks[0].to {
+		if oldest < 0 || g.strata[i].chunks[0].To < g.strata[oldest].chunks[0].To {
 			oldest = i
 		}
 	}
@@ -108,12 +107,12 @@ func (g *ring) drop() bool {
 	}
 	at := first
 	// By its end: a chunk of a stratum with few clients may be long.
-	if to := g.strata[oldest].chunks[0].to; g.latest-to > g.target {
+	if to := g.strata[oldest].chunks[0].To; g.latest-to > g.target {
 		at = oldest
 	}
 	s := &g.strata[at]
-	g.bytes -= int64(len(s.chunks[0].data)) + chunkOverhead
-	s.since = max(s.since, s.chunks[0].to+1)
+	g.bytes -= int64(len(s.chunks[0].Data)) + chunkOverhead
+	s.since = max(s.since, s.chunks[0].To+1)
 	s.chunks = slices.Delete(s.chunks, 0, 1)
 	return true
 }
@@ -134,7 +133,7 @@ func (g *ring) end(n int, _ int64) {
 
 func (g *ring) forget(s *stratum) {
 	for i := range s.chunks {
-		g.bytes -= int64(len(s.chunks[i].data)) + chunkOverhead
+		g.bytes -= int64(len(s.chunks[i].Data)) + chunkOverhead
 	}
 	g.open -= s.open.held()
 	s.chunks, s.open = nil, writer{}
@@ -142,10 +141,9 @@ func (g *ring) forget(s *stratum) {
 
 // clear forgets all.
 func (g *ring) clear(now int64) {
-	if g.latest == 0 {
-		return
+	if g.first = now; g.latest != 0 {
+		g.first = 0
 	}
-	g.first = 0
 	for i := range g.strata {
 		s := &g.strata[i]
 		g.forget(s)
@@ -166,39 +164,22 @@ func (g *ring) reach(n int) (since int64) {
 	return since
 }
 
-// requests returns how many requests the strata from n on hold, from about an instant on.
-func (g *ring) requests(n int, from int64) (sum uint64) {
-	for i := n; i < strata; i++ {
-		for k := range g.strata[i].chunks {
-			if c := &g.strata[i].chunks[k]; c.to >= from {
-				sum += uint64(c.requests)
-			}
-		}
-		sum += uint64(g.strata[i].open.requests)
-	}
-	return sum
-}
-
 // total returns about how much memory the ring takes.
 func (g *ring) total() int64 { return g.bytes + g.open + min(encoderBytes, g.limit/4) }
 
-// take returns the chunks of the strata from n on that reach beyond an instant: for each stratum
-// the closed ones, which never change, and a copy of the open one.
-func (g *ring) take(n int, from int64) (list [][]chunk) {
+// take returns the chunks of the strata from n on that reach beyond an instant: of each stratum the
+// closed ones, which never change, and a copy of the open one.
+func (g *ring) take(n int, from int64) (list []chunk) {
 	for i := n; i < strata; i++ {
 		s := &g.strata[i]
-		var chunks []chunk
 		for k := range s.chunks {
-			if s.chunks[k].to >= from {
-				chunks = append(chunks, s.chunks[k])
+			if s.chunks[k].To >= from {
+				list = append(list, s.chunks[k])
 			}
 		}
 		if len(s.open.buf) > 0 {
-			chunks = append(chunks, chunk{data: slices.Clone(s.open.buf), from: s.open.from, to: s.open.to,
-				requests: s.open.requests, size: -1})
-		}
-		if len(chunks) > 0 {
-			list = append(list, chunks)
+			list = append(list, chunk{Stratum: i, Data: slices.Clone(s.open.buf), From: s.open.from, To: s.open.to,
+				Requests: s.open.requests, Size: -1})
 		}
 	}
 	return list

@@ -20,11 +20,11 @@ func (r *Recorder) Spread(n int) []rule.Query {
 	r.mu.Lock()
 	from := int64(0)
 	if last := len(r.mu.changes) - 1; last >= 0 {
-		from = r.mu.changes[last].at
+		from = r.mu.changes[last]
 	}
-	chunks := slices.Concat(r.mu.ring.take(int(r.level.Load()), from)...)
+	chunks := r.mu.ring.take(int(r.level.Load()), from)
 	r.mu.Unlock()
-	slices.SortStableFunc(chunks, func(a, b chunk) int { return cmp.Compare(a.to, b.to) })
+	slices.SortStableFunc(chunks, func(a, b chunk) int { return cmp.Compare(a.To, b.To) })
 	chosen := min(len(chunks), spreadChunks)
 	list := make([]rule.Query, 0, n)
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
@@ -43,10 +43,10 @@ func (r *Recorder) Spread(n int) []rule.Query {
 
 // spread appends up to n requests of the chunk that came from an instant on.
 func (c *chunk) spread(z *zstd.Decoder, from int64, n int, list []rule.Query) []rule.Query {
-	raw := c.data
-	if c.size >= 0 {
+	raw := c.Data
+	if c.Size >= 0 {
 		var err error
-		if raw, err = z.DecodeAll(c.data, nil); err != nil {
+		if raw, err = z.DecodeAll(c.Data, nil); err != nil {
 			return list
 		}
 	}
@@ -54,7 +54,7 @@ func (c *chunk) spread(z *zstd.Decoder, from int64, n int, list []rule.Query) []
 	var e request
 	var shapes shapes
 	d.open(raw)
-	stride, seen := max((c.requests+n-1)/max(n, 1), 1), 0
+	stride, seen := max((c.Requests+n-1)/max(n, 1), 1), 0
 	for ok, err := d.next(&e, &shapes); ok && err == nil && n > 0; ok, err = d.next(&e, &shapes) {
 		if e.flags&flagAnswer != 0 || e.time < from {
 			continue

@@ -25,7 +25,7 @@ type task struct {
 	Lint    file.LintOptions
 	Known   []string // as in Options of the recorder
 	Hide    []string
-	Nodes   int // how many count the same keys
+	Over    time.Duration // as in insight.PreviewQuery
 
 	spent func() time.Duration // processor time, in a process that does nothing else
 	each  eachFunc             // for tests
@@ -33,8 +33,8 @@ type task struct {
 
 type (
 	eachFunc = func(e *request, now, then *weir.Decision)
-	// planner plans what to replay. window is the longest window of the rules, in µs.
-	planner = func(window int64) (*plan, error)
+	// gatherer returns the records to replay. window is the longest window of the rules, in µs.
+	gatherer = func(window int64) (*gathered, error)
 	// teller reports progress, at most ten times a second unless must is set.
 	teller = func(p insight.PreviewProgress, must bool)
 )
@@ -47,7 +47,7 @@ const (
 )
 
 // run does a task. inForce returns the rules in force.
-func (t *task) run(ctx context.Context, inForce func() (*rule.Set, error), plan planner,
+func (t *task) run(ctx context.Context, inForce func() (*rule.Set, error), gather gatherer,
 	tell teller) (*insight.PreviewResult, error) {
 	res := &insight.PreviewResult{Sampled: 1, Rules: []insight.PreviewRule{}, Problems: []insight.PreviewProblem{},
 		Warnings: []string{},
@@ -64,10 +64,16 @@ func (t *task) run(ctx context.Context, inForce func() (*rule.Set, error), plan 
 	if err != nil {
 		return nil, err
 	}
-	planned, err := plan(longestWindow(now, then))
+	window := longestWindow(now, then)
+	g, err := gather(window)
 	if err != nil {
 		return nil, err
 	}
+	planned, err := newPlan(g.Records, t.Over.Microseconds(), window)
+	if err != nil {
+		return nil, err
+	}
+	res.Nodes = g.Nodes
 	r, err := t.replay(ctx, planned, now, then, tell)
 	if err != nil {
 		return nil, err
@@ -215,7 +221,7 @@ func (t *task) runTests(ctx context.Context, set *rule.Set, tests []testFile, re
 
 // replay replays a plan.
 func (t *task) replay(ctx context.Context, plan *plan, now, then *rule.Set, tell teller) (*replay, error) {
-	m, err := newMerged(plan.chunks)
+	m, err := newMerged(plan.streams)
 	if err != nil {
 		return nil, err
 	}

@@ -24,14 +24,15 @@ type PreviewProgress struct {
 	Phase string `json:"phase"` // load, tests, then
 }
 
-// PreviewResult compares what the rules in force did to the recorded requests with what other rules
-// would have done. Counts are the recorded requests times Sampled. If there are Problems, there is
-// nothing else.
+// PreviewResult compares what the rules in force did to the requests that all nodes recorded with
+// what other rules would have done. Counts are the recorded requests times Sampled. If there are
+// Problems, there is nothing else.
 type PreviewResult struct {
 	From     time.Time `json:"from"` // counted from here on; before, the windows warmed up
 	To       time.Time `json:"to"`
 	Requests uint64    `json:"requests"`
 	Sampled  int       `json:"sampled"` // one client in so many was recorded; 1 is all
+	Nodes    Nodes     `json:"nodes"`   // whose requests these are
 
 	Now      PreviewSide    `json:"now"`
 	Then     PreviewSide    `json:"then"`

@@ -80,7 +80,7 @@ declare namespace Api {
   }
   interface Side { refused: number; share: number; plus_minus: number; clients_refused: number }
   interface Preview {
-    from: string; to: string; requests: number; sampled: number; now: Side; then: Side; only_now: number; only_then: number;
+    from: string; to: string; requests: number; sampled: number; nodes: Nodes; now: Side; then: Side; only_now: number; only_then: number;
     clients: { more: number; fewer: number; good_more: number; examples: { key: string; now: number; then: number; good: boolean }[] | null };
     rules: { domain: string; rule: string; now: number; then: number; met_now: number; met_then: number; change: string; estimate: boolean }[] | null;
     series?: { t: number[]; step: number; all: number[]; now: number[]; then: number[] };

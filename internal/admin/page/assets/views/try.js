@@ -184,7 +184,7 @@ export async function show(ctx, root) {
     const side = (title, s) => h('div', null, h('p', { class: 'sub' }, title), h('p', { class: 'big' }, percent(s.share), s.plus_minus ? h('span', { class: 'sub' }, ` ± ${percent(s.plus_minus)}`) : null), h('p', { class: 'sub' }, `${plural(s.refused, 'request')} of ${plural(s.clients_refused, 'client')}`));
     const c = p.clients;
     fill(result, h('div', { class: 'grid' },
-      card('What it would have done', [`${plural(p.requests, 'request')} in ${span((new Date(p.to).getTime() - new Date(p.from).getTime()) / 1000)}`, p.sampled > 1 ? `, 1 in ${count(p.sampled)} clients` : ''], 's6',
+      card('What it would have done', [`${plural(p.requests, 'request')} in ${span((new Date(p.to).getTime() - new Date(p.from).getTime()) / 1000)}`, p.sampled > 1 ? `, 1 in ${count(p.sampled)} clients` : '', p.nodes.asked > 1 ? `, ${p.nodes.answered} of ${p.nodes.asked} nodes` : ''], 's6',
         h('div', { class: 'versus' }, side('Refused now', p.now), h('span', { 'aria-hidden': 'true' }, '→'), side('Refused then', p.then)),
         h('p', null, `${plural(p.only_then, 'more request')} and ${count(p.only_now)} fewer would be refused. `, h('strong', null, plural(c.more, 'more client')), `, ${count(c.good_more)} of them good; ${count(c.fewer)} fewer.`),
         p.tests.passed + p.tests.failed ? h('p', { class: p.tests.failed ? 'error' : 'ink-good' }, `${plural(p.tests.passed, 'test')} of rules passed${p.tests.failed ? `, ${count(p.tests.failed)} failed` : ''}.`) : null,
