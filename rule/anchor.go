@@ -2,7 +2,6 @@ package rule
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -274,44 +273,4 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 		ways = append(ways, slotAnchor{slot, w})
 	}
 	return ways
-}
-
-// oddSpelling spells the conditions of r that decide on requests which are odd in the attribute of
-// a slot at which r is anchored: they lack it, or if of is given, have a value of which of makes no
-// number. Rules of one spelling fare the same there, fail for the same reason, and cannot be met;
-// their differences, such as the constant that the attribute is compared with, are left out. It is
-// "" if r has no such spelling.
-func (f *anchorer) oddSpelling(r *matchRule, slot int, of asked.Number) string {
-	p := r.rule.predicate()
-	if p == nil || r.group >= 0 || !f.asks[r.askKey(p)].all {
-		return ""
-	}
-	all := f.asks[r.askKey(p)].list
-	same := func(q *ask) bool {
-		if of == asked.NoNumber {
-			return q.failsIfAbsent()
-		}
-		return q.sameIfNoNumber(of)
-	}
-	var b strings.Builder
-	fmt.Fprint(&b, slot, " ", of, " ", r.folds)
-	for i := range all {
-		q := &all[i]
-		switch {
-		case f.domain.slotOf[q.attribute] != slot:
-			fmt.Fprintf(&b, " %q", q.text)
-		case !same(q):
-			return ""
-		default:
-			fmt.Fprintf(&b, " %t %d", q.lookUp, q.only) // why it fails
-		}
-	}
-	for _, c := range r.rule.When {
-		fmt.Fprintf(&b, " when %q", c.Attribute)
-		for _, p := range c.Patterns {
-			fmt.Fprintf(&b, " %q", p.Source)
-		}
-	}
-	fmt.Fprintf(&b, " per %q", r.rule.Per)
-	return b.String()
 }

@@ -270,31 +270,6 @@ type ruleIndex struct {
 	loose   []int32       // rules that are costly to look at, and that no literal tells apart
 }
 
-// alikeRules are the rules that one rule stands for on odd requests: those that lack the attribute
-// of a slot, or have no number there. Of 100,000 rules `attr.plan == "p7"`, each with its own plan,
-// all fail on a request without a plan. The index then brings in the first of them only; when its
-// expression fails, the others fail too, and are counted with it.
-type alikeRules struct {
-	slot       int
-	ifAbsent   *Alike       // all of them where there is no value; nil if that is the rule alone
-	number     asked.Number // how the value is made a number; NoNumber if that is not asked
-	ifNoNumber *Alike       // where there is a value, and it is no such number; nil likewise
-}
-
-// on returns the rules that fare alike on this request; nil if the rule is the only one.
-func (a *alikeRules) on(m *Matches) *Alike {
-	v := m.value(a.slot)
-	if !v.present {
-		return a.ifAbsent
-	}
-	if a.ifNoNumber != nil {
-		if _, ok := a.number.Key(v.text); !ok {
-			return a.ifNoNumber
-		}
-	}
-	return nil
-}
-
 // fewRules is up to how many rules are quicker looked at one by one than through an index.
 const fewRules = 8
 
@@ -367,34 +342,6 @@ func newRuleIndex(rules []*matchRule, d *domain, known map[askKey]asks) *ruleInd
 	return x
 }
 
-// first reports whether r is the first of the rules that fare alike where the attribute of a slot
-// is absent, or if of is given, has a value of which it makes no number; the first one stands for
-// all of them there.
-func first(alike map[string]*matchRule, spelling string, r *matchRule, slot int, of asked.Number) bool {
-	if spelling == "" {
-		return true
-	}
-	if f := alike[spelling]; f != nil {
-		group := &f.alike.ifNoNumber
-		if of == asked.NoNumber {
-			group = &f.alike.ifAbsent
-		}
-		if *group == nil {
-			*group = &Alike{Rules: []*Rule{f.rule}}
-		}
-		(*group).Rules = append((*group).Rules, r.rule)
-		return false
-	}
-	alike[spelling] = r
-	if r.alike == nil {
-		r.own().alike = &alikeRules{slot: slot}
-	}
-	if of != asked.NoNumber {
-		r.alike.number = of
-	}
-	return true
-}
-
 // indexPays reports whether these rules are quicker found through an index than one by one.
 func indexPays(rules []*matchRule) bool {
 	n := len(rules)
@@ -462,4 +409,51 @@ func (x *ruleIndex) addCandidates(m *Matches, slot int) {
 			}
 		}
 	}
+}
+
+// crowds counts how many ranges of one attribute overlap with each, so that rules are filed where
+// there are few.
+type crowds map[crowdOf]*crowd
+
+type crowdOf struct {
+	slot int
+	of   asked.Number
+}
+
+type crowd struct{ leasts, mosts []int64 }
+
+func (c *crowds) add(slot int, r *asked.Range) {
+	if *c == nil {
+		*c = crowds{}
+	}
+	at := crowdOf{slot, r.Of}
+	one := (*c)[at]
+	if one == nil {
+		one = &crowd{}
+		(*c)[at] = one
+	}
+	if !r.Empty() {
+		one.leasts, one.mosts = append(one.leasts, r.Least), append(one.mosts, r.Most)
+	}
+}
+
+func (c crowds) finish() {
+	for _, one := range c {
+		slices.Sort(one.leasts)
+		slices.Sort(one.mosts)
+	}
+}
+
+// in returns how many ranges meet r, which is one of them.
+func (c crowds) in(slot int, r *asked.Range) int {
+	if r.Empty() {
+		return 0
+	}
+	one := c[crowdOf{slot, r.Of}]
+	before, _ := slices.BinarySearch(one.mosts, r.Least)
+	behind := len(one.leasts)
+	if r.Most < one.leasts[behind-1] {
+		behind, _ = slices.BinarySearch(one.leasts, r.Most+1)
+	}
+	return behind - before
 }
