@@ -274,3 +274,50 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 	}
 	return ways
 }
+
+// crowds counts how many ranges of one attribute overlap with each, so that rules are filed where
+// there are few.
+type crowds map[crowdOf]*crowd
+
+type crowdOf struct {
+	slot int
+	of   asked.Number
+}
+
+type crowd struct{ leasts, mosts []int64 }
+
+func (c *crowds) add(slot int, r *asked.Range) {
+	if *c == nil {
+		*c = crowds{}
+	}
+	at := crowdOf{slot, r.Of}
+	one := (*c)[at]
+	if one == nil {
+		one = &crowd{}
+		(*c)[at] = one
+	}
+	if !r.Empty() {
+		one.leasts, one.mosts = append(one.leasts, r.Least), append(one.mosts, r.Most)
+	}
+}
+
+func (c crowds) finish() {
+	for _, one := range c {
+		slices.Sort(one.leasts)
+		slices.Sort(one.mosts)
+	}
+}
+
+// in returns how many ranges meet r, which is one of them.
+func (c crowds) in(slot int, r *asked.Range) int {
+	if r.Empty() {
+		return 0
+	}
+	one := c[crowdOf{slot, r.Of}]
+	before, _ := slices.BinarySearch(one.mosts, r.Least)
+	behind := len(one.leasts)
+	if r.Most < one.leasts[behind-1] {
+		behind, _ = slices.BinarySearch(one.leasts, r.Most+1)
+	}
+	return behind - before
+}

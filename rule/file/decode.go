@@ -359,10 +359,12 @@ func (l *loader) checkIgnored(v *yaml.Node, key string) {
 	}
 }
 
+// notMap reports an entry of a list of the Lyft form that is no mapping.
 func (l *loader) notMap(v *yaml.Node) {
-	text := v.Text
+	const expected = "config error, yaml file contains list of type other than map: %s"
 	if v.Kind != yaml.Scalar {
-		text = v.String()
+		l.err(v, "", expected, v)
+		return
 	}
-	l.err(v, "", "config error, yaml file contains list of type other than map: %s", message.Clip(text))
+	l.err(v, "", expected, message.Clip(v.Text))
 }

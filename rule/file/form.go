@@ -15,26 +15,18 @@ type form struct {
 	descriptors *yaml.Node // of the Lyft form; nil if there are none
 }
 
-func formOf(root *yaml.Node) form {
-	f := form{descriptors: root.Get("descriptors")}
-	for _, key := range []string{"limits", "exempt", "groups", "paths"} {
-		f.native = f.native || root.Get(key) != nil
-	}
-	return f
-}
-
-// noRules says why the documents of a file are no rules; nil if they may be.
-func noRules(documents []*yaml.Node) *yaml.Error {
+// formOf returns the form of a file of these documents, or says why they are no rules.
+func formOf(documents []*yaml.Node) (form, *yaml.Error) {
 	if len(documents) == 0 {
-		return &yaml.Error{Line: 1, Message: "the file is empty: config file cannot have empty domain", Hint: "a native file needs limits, a file of the Lyft form domain and descriptors"}
+		return form{}, &yaml.Error{Line: 1, Message: "the file is empty: config file cannot have empty domain", Hint: "a native file needs limits, a file of the Lyft form domain and descriptors"}
 	}
 	root := documents[0]
-	fault := func(hint, format string, what any) *yaml.Error {
-		return &yaml.Error{Line: root.Line, Column: root.Column, Message: fmt.Sprintf(format, what), Hint: hint}
+	fault := func(hint, format string, what any) (form, *yaml.Error) {
+		return form{}, &yaml.Error{Line: root.Line, Column: root.Column, Message: fmt.Sprintf(format, what), Hint: hint}
 	}
 	switch root.Kind {
 	case yaml.Bad:
-		return nil // reported when it was read
+		return form{}, nil
 	case yaml.Mapping:
 	default:
 		return fault("as in: limits: [{name: api, per: [ip], allow: 10/min}]", "error loading config file: expected a mapping with domain and limits or descriptors, got %s", root)
@@ -46,7 +38,11 @@ func noRules(documents []*yaml.Node) *yaml.Error {
 	if manifest, hint := kubernetes(root); manifest != "" {
 		return fault(hint, "this is %s of Kubernetes, not a file of rules", manifest)
 	}
-	return nil
+	f := form{descriptors: root.Get("descriptors")}
+	for _, key := range []string{"limits", "exempt", "groups", "paths"} {
+		f.native = f.native || root.Get(key) != nil
+	}
+	return f, nil
 }
 
 // configurationKeys are the first keys of a mapping that is a server's configuration, for a

@@ -3,8 +3,8 @@
 //
 // Begin with Load. It makes a tree of each file (internal/yaml), whose nodes carry their position
 // and say in messages what they are. form.go refuses what is no rule file. root makes rules of the
-// tree, and from there limit (native.go) and descriptors (lyft.go); keys (decode.go) reports unknown
-// keys and values that are no mappings for all of them. settings.go has a row for each option,
+// tree, and from there limit (native.go) and descriptors (lyft.go); for both, keys (decode.go)
+// reports unknown keys and values that are no mappings. settings.go has a row for each option,
 // windows.go makes limits of rates, together.go refuses what does not go together, and internal/cel
 // compiles expressions. Then rule.Compile makes the Set. In the end problems are sorted, and quote
 // their lines. Lint (internal/lint) warns of rules that load and are useless or dangerous.
@@ -167,7 +167,7 @@ func (l *loader) file(s Source) {
 	origin := &message.Origin{Name: s.Name, Text: string(s.Data)}
 	l.origins = append(l.origins, origin)
 	l.rule, l.seen = "", nil
-	documents, comments, misread, failure := yaml.Parse(origin.Name, origin.Text)
+	documents, comments, misread, failure := yaml.Parse(s.Name, origin.Text)
 	for _, m := range misread {
 		l.fault(origin, m, "error loading config file: ")
 	}
@@ -176,17 +176,17 @@ func (l *loader) file(s Source) {
 		l.fault(origin, failure, "error loading config file: ")
 		return
 	}
-	if no := noRules(documents); no != nil {
+	form, fault := formOf(documents)
+	if fault != nil {
 		l.unread = true
-		l.fault(origin, no, "")
+		l.fault(origin, fault, "")
 		return
 	}
 	root := documents[0]
 	if root.Kind == yaml.Bad {
 		l.unread = true
-		return
+		return // reported when it was read
 	}
-	form := formOf(root)
 	if len(documents) > 1 {
 		if form.native {
 			l.err(documents[1], "put it into a file of its own", "a rule file holds one document; this is a second one")

@@ -3,8 +3,6 @@ package yaml
 import (
 	"strconv"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
 )
@@ -66,17 +64,4 @@ func (v *Node) String() string {
 		return "something unreadable"
 	}
 	return strconv.Quote(message.Clip(v.Text))
-}
-
-// hold accounts for child inside v.
-func (v *Node) hold(n ast.Node, child *Node) *Error {
-	v.size += child.size
-	v.depth = max(v.depth, child.depth+1)
-	if v.size > maxExpanded {
-		return failAt(n, "aliases make the file grow beyond %d values", maxExpanded)
-	}
-	if v.depth > maxDepth {
-		return failAt(n, "nested more than %d levels deep", maxDepth)
-	}
-	return nil
 }

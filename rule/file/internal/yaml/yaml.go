@@ -444,6 +444,19 @@ func failAt(n ast.Node, format string, args ...any) *Error {
 	return f
 }
 
+// hold accounts for child inside v.
+func (v *Node) hold(n ast.Node, child *Node) *Error {
+	v.size += child.size
+	v.depth = max(v.depth, child.depth+1)
+	if v.size > maxExpanded {
+		return failAt(n, "aliases make the file grow beyond %d values", maxExpanded)
+	}
+	if v.depth > maxDepth {
+		return failAt(n, "nested more than %d levels deep", maxDepth)
+	}
+	return nil
+}
+
 func (c *converter) mapping(v *Node, n ast.Node, entries []*ast.MappingValueNode) (*Node, *Error) {
 	v.Kind = Mapping
 	var merges []*Node
