@@ -33,7 +33,8 @@ func TestNAT64Rules(t *testing.T) {
 		x, y string
 		same bool
 	}{{"64:ff9b::192.0.2.1", "192.0.2.1", true}, {"64:ff9b::192.0.2.1", "64:ff9b::192.0.2.2", false}, {"64:ff9b::10.0.0.1", "10.0.0.1", false}, {"2001:db8::1", "2001:db8::2", true}} {
-		x, y := appendValue(nil, 0, kindIP, c.x, 64), appendValue(nil, 0, kindIP, c.y, 64)
+		r := &matchRule{keyForm: &keyForm{ipv6Prefix: 64}}
+		x, y := r.appendPart(nil, 0, kindIP, c.x, false), r.appendPart(nil, 0, kindIP, c.y, false)
 		if (string(x) == string(y)) != c.same {
 			t.Errorf("%s and %s: %x, %x", c.x, c.y, x, y)
 		}

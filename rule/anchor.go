@@ -2,7 +2,6 @@ package rule
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -276,42 +275,49 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 	return ways
 }
 
-// oddSpelling spells the conditions of r that decide on requests which are odd in the attribute of
-// a slot at which r is anchored: they lack it, or if of is given, have a value of which of makes no
-// number. Rules of one spelling fare the same there, fail for the same reason, and cannot be met;
-// their differences, such as the constant that the attribute is compared with, are left out. It is
-// "" if r has no such spelling.
-func (f *anchorer) oddSpelling(r *matchRule, slot int, of asked.Number) string {
-	p := r.rule.predicate()
-	if p == nil || r.group >= 0 || !f.asks[r.askKey(p)].all {
-		return ""
+// crowds counts how many ranges of one attribute overlap with each, so that rules are filed where
+// there are few.
+type crowds map[crowdOf]*crowd
+
+type crowdOf struct {
+	slot int
+	of   asked.Number
+}
+
+type crowd struct{ leasts, mosts []int64 }
+
+func (c *crowds) add(slot int, r *asked.Range) {
+	if *c == nil {
+		*c = crowds{}
 	}
-	all := f.asks[r.askKey(p)].list
-	same := func(q *ask) bool {
-		if of == asked.NoNumber {
-			return q.failsIfAbsent()
-		}
-		return q.sameIfNoNumber(of)
+	at := crowdOf{slot, r.Of}
+	one := (*c)[at]
+	if one == nil {
+		one = &crowd{}
+		(*c)[at] = one
 	}
-	var b strings.Builder
-	fmt.Fprint(&b, slot, " ", of, " ", r.folds)
-	for i := range all {
-		q := &all[i]
-		switch {
-		case f.domain.slotOf[q.attribute] != slot:
-			fmt.Fprintf(&b, " %q", q.text)
-		case !same(q):
-			return ""
-		default:
-			fmt.Fprintf(&b, " %t %d", q.lookUp, q.only) // why it fails
-		}
+	if !r.Empty() {
+		one.leasts, one.mosts = append(one.leasts, r.Least), append(one.mosts, r.Most)
 	}
-	for _, c := range r.rule.When {
-		fmt.Fprintf(&b, " when %q", c.Attribute)
-		for _, p := range c.Patterns {
-			fmt.Fprintf(&b, " %q", p.Source)
-		}
+}
+
+func (c crowds) finish() {
+	for _, one := range c {
+		slices.Sort(one.leasts)
+		slices.Sort(one.mosts)
 	}
-	fmt.Fprintf(&b, " per %q", r.rule.Per)
-	return b.String()
+}
+
+// in returns how many ranges meet r, which is one of them.
+func (c crowds) in(slot int, r *asked.Range) int {
+	if r.Empty() {
+		return 0
+	}
+	one := c[crowdOf{slot, r.Of}]
+	before, _ := slices.BinarySearch(one.mosts, r.Least)
+	behind := len(one.leasts)
+	if r.Most < one.leasts[behind-1] {
+		behind, _ = slices.BinarySearch(one.leasts, r.Most+1)
+	}
+	return behind - before
 }

@@ -3,42 +3,9 @@ package rule
 import (
 	"iter"
 	"net/netip"
-	"strings"
 
 	"github.com/weir-rl/weir/internal/util/httpfield"
 )
-
-// attributeKind says in which normal form an attribute is matched.
-type attributeKind uint8
-
-const (
-	kindPlain attributeKind = iota
-	kindPath
-	kindMethod
-	kindHost
-	kindIP
-	kindCredentials
-	kindField // of the header or the query, which may be a signed token
-)
-
-func kindOf(attribute string) attributeKind {
-	switch attribute {
-	case "path":
-		return kindPath
-	case "method":
-		return kindMethod
-	case "host":
-		return kindHost
-	case "ip":
-		return kindIP
-	case "header.authorization", "header.proxy-authorization":
-		return kindCredentials
-	}
-	if strings.HasPrefix(attribute, headerPrefix) || strings.HasPrefix(attribute, queryPrefix) {
-		return kindField
-	}
-	return kindPlain
-}
 
 // slot is an attribute that a domain uses.
 type slot struct {
@@ -129,76 +96,6 @@ func (m *Matches) addrOf(slot int) netip.Addr {
 		return m.addr
 	}
 	return netip.Addr{}
-}
-
-// normalText returns a value in the normal form of its kind, and for an ip the address if it is
-// one. It writes a value that is not normal yet to scratch.
-func normalText(kind attributeKind, raw string, scratch *[]byte) (string, netip.Addr) {
-	begin := len(*scratch)
-	switch kind {
-	case kindPath:
-		if isNormalPath(raw) {
-			return raw, netip.Addr{}
-		}
-		*scratch = appendNormalPath(*scratch, raw)
-	case kindMethod:
-		if !hasRange(raw, 'a', 'z') {
-			return raw, netip.Addr{}
-		}
-		*scratch = append(*scratch, raw...)
-		for i, c := range (*scratch)[begin:] {
-			if 'a' <= c && c <= 'z' {
-				(*scratch)[begin+i] = c - 'a' + 'A'
-			}
-		}
-	case kindHost:
-		raw = bareHost(raw)
-		if !hasRange(raw, 'A', 'Z') {
-			return raw, netip.Addr{}
-		}
-		*scratch = append(*scratch, raw...)
-		for i, c := range (*scratch)[begin:] {
-			if 'A' <= c && c <= 'Z' {
-				(*scratch)[begin+i] = c - 'A' + 'a'
-			}
-		}
-	case kindIP:
-		if strings.IndexByte(raw, ':') < 0 {
-			return raw, parseIPv4(raw) // the text of an IPv4 address is normal
-		}
-		addr := parseIP(raw)
-		if !addr.IsValid() {
-			return raw, addr
-		}
-		*scratch = addr.AppendTo(*scratch)
-		return view((*scratch)[begin:]), addr
-	case kindCredentials:
-		return httpfield.NormalCredentials(scratch, raw), netip.Addr{}
-	case kindField:
-		raw, _ = httpfield.CutSigned(raw)
-		return raw, netip.Addr{}
-	default:
-		return raw, netip.Addr{}
-	}
-	return view((*scratch)[begin:]), netip.Addr{}
-}
-
-// NormalValue returns the value of an attribute in the normal form in which it is matched and
-// keyed.
-func NormalValue(attribute, value string) string {
-	var scratch []byte
-	text, _ := normalText(kindOf(attribute), value, &scratch)
-	return text
-}
-
-// hasRange reports whether s holds a byte from low to high.
-func hasRange(s string, low, high byte) bool {
-	for i := range len(s) {
-		if low <= s[i] && s[i] <= high {
-			return true
-		}
-	}
-	return false
 }
 
 // attribute returns the value of any attribute, in normal form, as expressions see it.

@@ -61,8 +61,9 @@ func (b *builder) addBan(r *Rule) {
 		return
 	}
 	id := "b" + ruleIdentity(r)
+	hash, group := identityHashes(r.Domain, id, limit)
 	r.Ban.Counter = &Counter{
-		ID: identityHash(r.Domain, id, limit), Group: groupHash(r.Domain, id), Domain: r.Domain, Rule: r.Name, Window: r.Name,
+		ID: hash, Group: group, Domain: r.Domain, Rule: r.Name, Window: r.Name,
 		Limit: limit, Index: -1, identity: id,
 	}
 	b.reserve(r, r.Ban.Counter)

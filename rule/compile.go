@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -119,14 +118,6 @@ func (b *builder) problem(r *Rule, hint, format string, args ...any) {
 	b.problems = append(b.problems, Problem{Pos: r.Pos, Rule: r.Name, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-// at names a place for a message.
-func at(p Position) string {
-	if p.Line == 0 {
-		return p.File
-	}
-	return fmt.Sprintf("%s:%d", p.File, p.Line)
-}
-
 func (b *builder) addFile(f *File) {
 	d := b.set.byName[f.Domain]
 	if d == nil {
@@ -171,7 +162,7 @@ func (b *builder) addFile(f *File) {
 		r.compiled = m
 		if m.levels == nil {
 			if old := p.native[r.Name]; old != nil {
-				b.problem(r, "names are unique in a domain", "a limit named %q is there already, at %s", r.Name, at(old.Pos))
+				b.problem(r, "names are unique in a domain", "a limit named %q is there already, at %s", r.Name, old.Pos)
 				continue
 			}
 			p.native[r.Name] = r
@@ -185,100 +176,12 @@ func (b *builder) addFile(f *File) {
 	}
 }
 
-// addNodes adds the nodes of one level, and calls found with each rule and the path to it.
-func (b *builder) addNodes(l *level, nodes []*Node, composite string, path []*lyftNode, found func(*Rule, []*lyftNode)) {
-	for _, n := range nodes {
-		name := composite + "." + n.Key
-		if n.Value != "" {
-			name += "_" + n.Value
-		}
-		k := l.add(n.Key)
-		if old := k.sibling(n.Value); old != nil {
-			b.problems = append(b.problems, Problem{
-				Pos: n.Pos, Message: fmt.Sprintf("duplicate descriptor composite key '%s': it is there already, at %s", name, at(old.node.Pos)),
-				Hint: "descriptors of one level differ in key or value",
-			})
-			continue
-		}
-		c := &lyftNode{node: n}
-		switch {
-		case n.Value == "":
-			k.any = c
-		case strings.Contains(n.Value, "*"):
-			c.glob = newGlob(n.Value, true)
-			k.wildcards = append(k.wildcards, c)
-			fallthrough // a value that looks like the pattern is an exact match of it
-		default:
-			k.exact[n.Value] = c
-			k.maxExact = max(k.maxExact, len(n.Value))
-		}
-		here := append(path[:len(path):len(path)], c)
-		if n.Rule != nil {
-			found(n.Rule, here)
-		}
-		if len(n.Children) > 0 {
-			c.children = &level{}
-			b.addNodes(c.children, n.Children, name, here, found)
-		}
-	}
-}
-
-func (l *level) add(key string) *levelKey {
-	if l.byKey == nil {
-		l.byKey = map[string]*levelKey{}
-	}
-	k := l.byKey[key]
-	if k == nil {
-		k = &levelKey{key: key, exact: map[string]*lyftNode{}}
-		l.byKey[key] = k
-	}
-	return k
-}
-
-func (k *levelKey) sibling(value string) *lyftNode {
-	if value == "" {
-		return k.any
-	}
-	return k.exact[value]
-}
-
-// finish makes a level quick to search once all its nodes are in.
-func (l *level) finish() {
-	if l == nil {
-		return
-	}
-	for _, k := range l.byKey {
-		if len(k.wildcards) > fewPatterns {
-			k.index = &valueIndex{}
-			for i, n := range k.wildcards {
-				for _, a := range bestOf(globAnchors(n.glob)) {
-					k.index.add(a, int32(i))
-				}
-			}
-			k.index.finish()
-		}
-		for _, n := range k.exact {
-			n.children.finish()
-		}
-		if k.any != nil {
-			k.any.children.finish()
-		}
-	}
-	if len(l.byKey) <= 4 {
-		for _, k := range l.byKey {
-			l.keys = append(l.keys, *k)
-		}
-		slices.SortFunc(l.keys, func(a, b levelKey) int { return strings.Compare(a.key, b.key) })
-		l.byKey = nil
-	}
-}
-
 // finishDomain compiles what needs all files of a domain.
 func (b *builder) finishDomain(d *domain) {
 	p := b.parts[d]
 	for _, r := range p.lyft {
 		if old := p.native[r.Name]; old != nil {
-			b.problem(old, "rename the limit", "limit %q has the name of the descriptor at %s", r.Name, at(r.Pos))
+			b.problem(old, "rename the limit", "limit %q has the name of the descriptor at %s", r.Name, r.Pos)
 		}
 		for _, name := range r.Replaces {
 			if _, ok := p.nameIDs[name]; !ok {
@@ -506,87 +409,10 @@ func (b *builder) refuseCycles(d *domain) {
 	}
 }
 
-// compileOverrides keys the overrides of a rule as Match keys requests.
-func (b *builder) compileOverrides(m *matchRule) {
-	r := m.rule
-	if len(r.Overrides) == 0 {
-		return
+// foldsOf returns the attributes that are folded for a native rule.
+func foldsOf(exactPaths bool) spelling {
+	if exactPaths {
+		return headSpelled
 	}
-	m.own().overrides = map[string]*Override{}
-	for i := range r.Overrides {
-		o := &r.Overrides[i]
-		at := *r
-		if o.Pos != (Position{}) {
-			at.Pos = o.Pos
-		}
-		keys, err := overrideKeys(m, o.Values, false)
-		if err != nil {
-			b.problem(&at, "join one value for each entry of per by a comma", "override %q: %v", strings.Join(o.Values, ","), err)
-			continue
-		}
-		for _, k := range keys {
-			if old := m.overrides[k]; old != nil && old != o {
-				b.problem(&at, "keep one of the two", "override %q is for the same key as %q", strings.Join(o.Values, ","), strings.Join(old.Values, ","))
-				break
-			}
-			m.overrides[k] = o
-		}
-		if m.folds&m.spelled == 0 {
-			continue
-		}
-		keys, _ = overrideKeys(m, o.Values, true)
-		for _, k := range keys {
-			m.respell(k, o)
-		}
-	}
-}
-
-// maxOverrideForms bounds the keys that one override may stand for: they multiply with each part of
-// per.
-const maxOverrideForms = 256
-
-// overrideKeys makes the keys for the values of an override, with alternative 0 throughout. There
-// are several where a value has other normal forms for other alternatives of its part. A
-// descriptor's key has a part for each level whose value is not fixed. With folded they are as the
-// keys of m are folded.
-func overrideKeys(m *matchRule, values []string, folded bool) ([]string, error) {
-	parts := m.per
-	if m.byPath() {
-		parts = nil
-		for _, l := range m.levels {
-			if l.varies() {
-				parts = append(parts, []alternative{{name: l.node.Key}})
-			}
-		}
-	}
-	if len(values) != len(parts) {
-		return nil, fmt.Errorf("%s for keys of %s", quantity(len(values), "value"), quantity(len(parts), "part"))
-	}
-	keys := []string{""}
-	for i, v := range values {
-		if v == "" && !m.byPath() {
-			return nil, fmt.Errorf("value %d is empty, which counts as absent", i+1)
-		}
-		var forms []string
-		for _, a := range parts[i] {
-			form := string(appendValue(nil, 0, a.kind, v, int(m.ipv6Prefix)))
-			if folded {
-				form = string(m.appendFolded(nil, 0, a.kind, v))
-			}
-			if !slices.Contains(forms, form) {
-				forms = append(forms, form)
-			}
-		}
-		if len(keys)*len(forms) > maxOverrideForms {
-			return nil, fmt.Errorf("its values have more than %d forms, since per has so many alternatives of different kinds", maxOverrideForms)
-		}
-		longer := make([]string, 0, len(keys)*len(forms))
-		for _, k := range keys {
-			for _, f := range forms {
-				longer = append(longer, k+f)
-			}
-		}
-		keys = longer
-	}
-	return keys, nil
+	return pathSpelled | headSpelled
 }

@@ -14,6 +14,7 @@ import (
 
 // addCounters gives the windows of a rule and of its overrides their Counters.
 func (b *builder) addCounters(r *Rule) {
+	identity := ruleIdentity(r)
 	mine := map[uint64]*Counter{}
 	names := map[string]bool{}
 	for _, w := range r.Windows {
@@ -21,12 +22,12 @@ func (b *builder) addCounters(r *Rule) {
 		if w.Limit == nil {
 			continue
 		}
-		id := counterID(r, w.Limit)
+		id, group := identityHashes(r.Domain, identity, w.Limit)
 		if mine[id] != nil || names[w.Name] {
 			b.problem(r, "keep one of them, or make two limits of it", "two entries of allow have the same window, %s", w.Name)
 			continue
 		}
-		mine[id], names[w.Name] = b.addCounter(r, w, id), true
+		mine[id], names[w.Name] = b.addCounter(r, w, Counter{ID: id, Group: group, identity: identity}), true
 		w.Counter = mine[id]
 	}
 	for i := range r.Overrides {
@@ -36,7 +37,7 @@ func (b *builder) addCounters(r *Rule) {
 			if w.Limit == nil {
 				continue
 			}
-			id := counterID(r, w.Limit)
+			id, group := identityHashes(r.Domain, identity, w.Limit)
 			if used[id] {
 				at := *r
 				at.Pos = r.Overrides[i].Pos
@@ -45,7 +46,7 @@ func (b *builder) addCounters(r *Rule) {
 			}
 			used[id] = true
 			if mine[id] == nil {
-				mine[id] = b.addCounter(r, w, id)
+				mine[id] = b.addCounter(r, w, Counter{ID: id, Group: group, identity: identity})
 			}
 			w.Counter = mine[id]
 		}
@@ -159,8 +160,9 @@ func (b *builder) longest(r *Rule, second func(*algo.Limit) *algo.Limit, life fu
 // depends on the kind of record, and on named, as the IDs of other Counters do on their limits.
 func (b *builder) beside(r *Rule, c *Counter, kind byte, limit, named *algo.Limit) *Counter {
 	id := string(kind) + c.identity
+	hash, _ := identityHashes(c.Domain, id, named)
 	of := &Counter{
-		ID: identityHash(c.Domain, id, named), Group: c.Group, Domain: c.Domain, Rule: c.Rule, Window: c.Window,
+		ID: hash, Group: c.Group, Domain: c.Domain, Rule: c.Rule, Window: c.Window,
 		Limit: limit, Index: -1, identity: id,
 	}
 	b.reserve(r, of)
@@ -201,12 +203,12 @@ func (w *Window) allLimits() []*algo.Limit {
 	return list
 }
 
-func (b *builder) addCounter(r *Rule, w *Window, id uint64) *Counter {
-	c := &Counter{ID: id, Domain: r.Domain, Rule: r.Name, Window: w.Name, Limit: w.Limit, Index: len(b.set.counters), identity: ruleIdentity(r)}
-	c.Group = groupHash(c.Domain, c.identity)
+// addCounter adds the Counter of w, of which c has the identity.
+func (b *builder) addCounter(r *Rule, w *Window, c Counter) *Counter {
+	c.Domain, c.Rule, c.Window, c.Limit, c.Index = r.Domain, r.Name, w.Name, w.Limit, len(b.set.counters)
 	c.Keys = keysHash(c.Group, r.Per)
-	b.register(r, c)
-	return c
+	b.register(r, &c)
+	return &c
 }
 
 func (b *builder) register(r *Rule, c *Counter) {
@@ -245,7 +247,7 @@ func (b *builder) overrideCounters() {
 				Domain: d.name, Rule: overrideName, Window: fmt.Sprintf("%s:%ds", overrideName, int64(u.length/time.Second)),
 				Limit: limit, Index: len(b.set.counters), Override: true, identity: "o",
 			}
-			c.ID, c.Group = identityHash(d.name, c.identity, limit), groupHash(d.name, c.identity)
+			c.ID, c.Group = identityHashes(d.name, c.identity, limit)
 			b.register(r, c)
 			d.overrides[unit] = c
 		}
@@ -266,14 +268,13 @@ func ruleIdentity(r *Rule) string {
 	return string(id)
 }
 
-func counterID(r *Rule, l *algo.Limit) uint64 { return identityHash(r.Domain, ruleIdentity(r), l) }
-
-// identityHash hashes what names a limit's state: domain, rule, algorithm and W; and with W how it
-// is cut (K, calendar, alignment), since states that are cut otherwise must be carried.
-func identityHash(domain, rule string, l *algo.Limit) uint64 {
+// identityHashes hashes what names a limit's state: domain, rule, algorithm and W; and with W how
+// it is cut (K, calendar, alignment), since states that are cut otherwise must be carried. group is
+// the hash of domain and rule, which all windows of a rule share.
+func identityHashes(domain, rule string, l *algo.Limit) (hash, group uint64) {
 	c := l.Config()
-	id := appendText(nil, 0, domain)
-	id = appendText(id, 0, rule)
+	id := appendText(appendText(nil, 0, domain), 0, rule)
+	group = xxhash.Sum64(id)
 	id = appendText(id, 0, c.Algorithm.String())
 	id = binary.AppendVarint(id, int64(c.Window))
 	id = binary.AppendVarint(id, int64(c.Buckets))
@@ -281,7 +282,7 @@ func identityHash(domain, rule string, l *algo.Limit) uint64 {
 	if c.Calendar != algo.NoCalendar && c.Location != nil {
 		id = appendText(id, 0, c.Location.String())
 	}
-	return xxhash.Sum64(id)
+	return xxhash.Sum64(id), group
 }
 
 // keysHash hashes which attributes make the keys of a rule.
@@ -291,11 +292,6 @@ func keysHash(group uint64, per []Key) uint64 {
 		id = appendText(id, 0, strings.Join(k, "|"))
 	}
 	return xxhash.Sum64(id)
-}
-
-// groupHash hashes what all windows of a rule share.
-func groupHash(domain, rule string) uint64 {
-	return xxhash.Sum64(appendText(appendText(nil, 0, domain), 0, rule))
 }
 
 func bit(b bool) byte {

@@ -3,8 +3,6 @@ package rule
 import (
 	"net/netip"
 	"slices"
-
-	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
 // patternSet answers "does any of these patterns match" in a time that does not grow with the
@@ -270,31 +268,6 @@ type ruleIndex struct {
 	loose   []int32       // rules that are costly to look at, and that no literal tells apart
 }
 
-// alikeRules are the rules that one rule stands for on odd requests: those that lack the attribute
-// of a slot, or have no number there. Of 100,000 rules `attr.plan == "p7"`, each with its own plan,
-// all fail on a request without a plan. The index then brings in the first of them only; when its
-// expression fails, the others fail too, and are counted with it.
-type alikeRules struct {
-	slot       int
-	ifAbsent   *Alike       // all of them where there is no value; nil if that is the rule alone
-	number     asked.Number // how the value is made a number; NoNumber if that is not asked
-	ifNoNumber *Alike       // where there is a value, and it is no such number; nil likewise
-}
-
-// on returns the rules that fare alike on this request; nil if the rule is the only one.
-func (a *alikeRules) on(m *Matches) *Alike {
-	v := m.value(a.slot)
-	if !v.present {
-		return a.ifAbsent
-	}
-	if a.ifNoNumber != nil {
-		if _, ok := a.number.Key(v.text); !ok {
-			return a.ifNoNumber
-		}
-	}
-	return nil
-}
-
 // fewRules is up to how many rules are quicker looked at one by one than through an index.
 const fewRules = 8
 
@@ -365,34 +338,6 @@ func newRuleIndex(rules []*matchRule, d *domain, known map[askKey]asks) *ruleInd
 		}
 	}
 	return x
-}
-
-// first reports whether r is the first of the rules that fare alike where the attribute of a slot
-// is absent, or if of is given, has a value of which it makes no number; the first one stands for
-// all of them there.
-func first(alike map[string]*matchRule, spelling string, r *matchRule, slot int, of asked.Number) bool {
-	if spelling == "" {
-		return true
-	}
-	if f := alike[spelling]; f != nil {
-		group := &f.alike.ifNoNumber
-		if of == asked.NoNumber {
-			group = &f.alike.ifAbsent
-		}
-		if *group == nil {
-			*group = &Alike{Rules: []*Rule{f.rule}}
-		}
-		(*group).Rules = append((*group).Rules, r.rule)
-		return false
-	}
-	alike[spelling] = r
-	if r.alike == nil {
-		r.own().alike = &alikeRules{slot: slot}
-	}
-	if of != asked.NoNumber {
-		r.alike.number = of
-	}
-	return true
 }
 
 // indexPays reports whether these rules are quicker found through an index than one by one.

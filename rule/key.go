@@ -71,20 +71,27 @@ func appendAddr(dst []byte, alt int, addr netip.Addr, ipv6Prefix int) []byte {
 	return append(dst, a[:n]...)
 }
 
-// appendValue appends the part for a value that is not normal yet, as the attribute's kind wants
-// it.
-func appendValue(dst []byte, alt int, kind attributeKind, value string, ipv6Prefix int) []byte {
-	if kind == kindIP {
-		if a := parseIP(value); a.IsValid() {
-			return appendAddr(dst, alt, a, ipv6Prefix)
-		}
-		if p, err := netip.ParsePrefix(value); err == nil && p.Addr().Is6() && !p.Addr().Is4In6() && p.Bits() == ipv6Prefix {
-			return appendAddr(dst, alt, p.Addr(), ipv6Prefix) // as KeyParts shows it
-		}
-		return appendText(dst, alt, value)
-	}
+// appendPart appends the part for a value that is not normal yet, as the attribute's kind wants it;
+// with folded, as it stands in the keys of r.
+func (r *matchRule) appendPart(dst []byte, alt int, kind attributeKind, value string, folded bool) []byte {
 	var scratch []byte
-	text, _ := normalText(kind, value, &scratch)
+	text, addr := normalText(kind, value, &scratch)
+	prefix := int(r.ipv6Prefix)
+	switch {
+	case addr.IsValid():
+		return appendAddr(dst, alt, addr, prefix)
+	case kind == kindIP:
+		if p, err := netip.ParsePrefix(value); err == nil && p.Addr().Is6() && !p.Addr().Is4In6() && p.Bits() == prefix {
+			return appendAddr(dst, alt, p.Addr(), prefix) // as KeyParts shows it
+		}
+	case !folded || r.folds&spelledOf(kind) == 0:
+	case kind == kindMethod && text == "HEAD":
+		text = "GET"
+	case kind == kindPath:
+		var lower, key []byte
+		lowered := lowerPath(text, &lower)
+		text = r.keyPath(text, cutEnd(lowered), lowered, &key)
+	}
 	return appendText(dst, alt, text)
 }
 
@@ -276,12 +283,8 @@ func (w *Window) appendKey(dst []byte, parts []string, folded bool) ([]byte, err
 			}
 		default:
 			for alt, a := range r.per[i] {
-				if a.name == name && folded {
-					dst = r.appendFolded(dst, alt, a.kind, value)
-					break
-				}
 				if a.name == name {
-					dst = appendValue(dst, alt, a.kind, value, int(r.ipv6Prefix))
+					dst = r.appendPart(dst, alt, a.kind, value, folded)
 					break
 				}
 			}

@@ -1,112 +1,13 @@
 package rule
 
 import (
-	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
 )
 
-// level is one level of the descriptors of a domain, or of a node.
-type level struct {
-	keys  []levelKey
-	byKey map[string]*levelKey // nil if there are few keys
-	// the values of byKey, for a request without descriptors; nil if there are many
-	few []*levelKey
-}
-
-// levelKey holds the nodes of one level with one key.
-type levelKey struct {
-	key       string
-	exact     map[string]*lyftNode
-	maxExact  int
-	wildcards []*lyftNode // in order
-	index     *valueIndex // of wildcards; nil if there are few
-	any       *lyftNode   // the default: a node without a value
-
-	slot   int // the attribute of a request without descriptors that the key stands for
-	orSlot int // another one, where that is absent; -1 for none
-}
-
-// lyftNode is a Node, compiled.
-type lyftNode struct {
-	node     *Node
-	glob     *glob // nil if its value has no wildcard
-	children *level
-	rule     *matchRule
-}
-
-// varies reports whether the counters of a rule at or below n differ by the runtime value at n.
-func (n *lyftNode) varies() bool {
-	return n.node.Value == "" || n.glob != nil && !n.node.ShareThreshold
-}
-
 func (r *matchRule) byPath() bool { return len(r.levels) > 0 && len(r.per) == 0 }
-
-func (l *level) find(key string) *levelKey {
-	if l.byKey != nil {
-		return l.byKey[key]
-	}
-	for i := range l.keys {
-		if l.keys[i].key == key {
-			return &l.keys[i]
-		}
-	}
-	return nil
-}
-
-// find returns the node for a value: an exact one, else the first wildcard that matches, else the
-// default.
-func (k *levelKey) find(value string, m *Matches) *lyftNode {
-	if len(value) <= k.maxExact {
-		if n := k.exact[value]; n != nil {
-			return n
-		}
-	}
-	if k.index == nil {
-		for _, n := range k.wildcards {
-			if n.glob.match(value) {
-				return n
-			}
-		}
-		return k.any
-	}
-	m.candidates = k.index.appendIDs(m, m.candidates[:0], value, netip.Addr{})
-	best := int32(len(k.wildcards))
-	for _, id := range m.candidates {
-		if id < best && k.wildcards[id].glob.match(value) {
-			best = id
-		}
-	}
-	if int(best) < len(k.wildcards) {
-		return k.wildcards[best]
-	}
-	return k.any
-}
-
-// rule returns the rule that the entries lead to. The node chosen at each level is final, and the
-// rule's depth must be the entries'.
-func (l *level) rule(entries []Entry, m *Matches) *matchRule {
-	for i := range entries {
-		if l == nil {
-			return nil
-		}
-		k := l.find(entries[i].Key)
-		if k == nil {
-			return nil
-		}
-		n := k.find(entries[i].Value, m)
-		if n == nil {
-			return nil
-		}
-		if i == len(entries)-1 {
-			return n.rule
-		}
-		l = n.children
-	}
-	return nil
-}
 
 // matchDescriptors finds the rule of each descriptor, takes away those that another one replaces,
 // and emits the rest.

@@ -13,37 +13,6 @@ import (
 // RemoteAddress is what Envoy calls the address of the client, which is ip at the other doors.
 const RemoteAddress = "remote_address"
 
-// bindPaths gives the keys of l, and of the levels below it, their slots among the attributes of d.
-func (d *domain) bindPaths(l *level) {
-	if l == nil {
-		return
-	}
-	bind := func(k *levelKey) {
-		k.slot, k.orSlot = d.slot(k.key), -1
-		if k.key == RemoteAddress {
-			k.orSlot = d.slot("ip")
-		}
-		for _, n := range k.exact { // the nodes of wildcards are among them
-			d.bindPaths(n.children)
-		}
-		if k.any != nil {
-			d.bindPaths(k.any.children)
-		}
-	}
-	for i := range l.keys {
-		bind(&l.keys[i])
-	}
-	for _, k := range l.byKey {
-		bind(k)
-	}
-	if l.byKey != nil && len(l.byKey) <= manySlots {
-		for _, k := range l.byKey {
-			l.few = append(l.few, k)
-		}
-		slices.SortFunc(l.few, func(a, b *levelKey) int { return cmp.Compare(a.slot, b.slot) })
-	}
-}
-
 // pathValue is the value that the request has for a key of a level.
 func (m *Matches) pathValue(k *levelKey) *value {
 	v := m.value(k.slot)

@@ -1,5 +1,7 @@
 package rule
 
+import "strings"
+
 // pathClass classifies the bytes of a path.
 type pathClass uint8
 
@@ -202,4 +204,87 @@ func endSegment(dst []byte, base, segment int) []byte {
 		return dst[:max(end, base+1)]
 	}
 	return dst
+}
+
+// lowerPath returns a path in normal form, or a pattern of paths, with its ASCII letters in lower
+// case, except the digits of percent-encodings; and with the ASCII letter for each other letter
+// that a server may take for it. It returns path itself if there is nothing to do, and else a view
+// of scratch.
+func lowerPath(path string, scratch *[]byte) string {
+	i := 0
+	for i < len(path) && (path[i] < 'A' || path[i] > 'Z') {
+		i++
+	}
+	if i == len(path) {
+		return path
+	}
+	begin := len(*scratch)
+	b := append(*scratch, path...)
+	to := begin
+	for from := begin; from < len(b); from++ {
+		c := b[from]
+		switch {
+		case c == '%':
+			if letter, n := likeASCII(view(b[from:])); n > 0 {
+				c, from = letter, from+n-1
+			} else if from+2 < len(b) && isUpperHex(b[from+1]) && isUpperHex(b[from+2]) {
+				b[to], b[to+1], c = c, b[from+1], b[from+2]
+				from, to = from+2, to+2
+			}
+		case 'A' <= c && c <= 'Z':
+			c += 'a' - 'A'
+		}
+		b[to] = c
+		to++
+	}
+	*scratch = b[:to]
+	return view(b[begin:to])
+}
+
+// likeASCII returns the ASCII letter that the percent-encoded letter at the begin of s equals where
+// a server ignores the case by Unicode, and how long the encoding is; 0 for any other text. Go's
+// strings.ToLower (so Caddy) takes U+0130 for i and U+212A for k, and strings.EqualFold also U+017F
+// for s; Java's equalsIgnoreCase takes U+0131 for i.
+func likeASCII(s string) (letter byte, n int) {
+	if len(s) < 6 || s[1] != 'C' && s[1] != 'E' {
+		return 0, 0
+	}
+	switch s[:6] {
+	case "%C4%B0", "%C4%B1":
+		return 'i', 6
+	case "%C5%BF":
+		return 's', 6
+	case "%E2%84":
+		if strings.HasPrefix(s[6:], "%AA") {
+			return 'k', 9
+		}
+	}
+	return 0, 0
+}
+
+// cutEnd cuts off the end of a path what servers take no notice of there: a slash, and to Caddy
+// dots and blanks.
+func cutEnd(path string) string {
+	for hasLooseEnd(path) {
+		if path[len(path)-1] == '0' {
+			path = path[:len(path)-len("%20")]
+		} else {
+			path = path[:len(path)-1]
+		}
+	}
+	return path
+}
+
+// hasLooseEnd reports whether cutEnd cuts anything off.
+func hasLooseEnd(path string) bool {
+	if len(path) < 2 {
+		return false
+	}
+	switch path[len(path)-1] {
+	case '/', '.':
+		return true
+	case '0':
+		return strings.HasSuffix(path, "%20")
+	}
+	return false
 }

@@ -89,54 +89,6 @@ func (p *Pattern) positive(value string, addr netip.Addr) bool {
 	}
 }
 
-// parseIP parses an address as rules see it: by clientip.Addr. It returns the zero Addr if s is no
-// address, mostly without making an error.
-func parseIP(s string) netip.Addr {
-	if len(s) == 0 || len(s) > 128 {
-		return netip.Addr{}
-	}
-	if strings.IndexByte(s, ':') < 0 {
-		return parseIPv4(s)
-	}
-	if i := strings.IndexByte(s, '%'); i >= 0 {
-		s = s[:i]
-	}
-	a, err := netip.ParseAddr(s)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return clientip.Addr(a)
-}
-
-// parseIPv4 parses as netip does, but makes no error.
-func parseIPv4(s string) netip.Addr {
-	if len(s) < len("0.0.0.0") || len(s) > len("255.255.255.255") {
-		return netip.Addr{}
-	}
-	var a [4]byte
-	field, digits, n := 0, 0, 0
-	for i := range len(s) {
-		if c := s[i] - '0'; c <= 9 {
-			if digits > 0 && n == 0 { // a leading zero
-				return netip.Addr{}
-			}
-			n = n*10 + int(c)
-			digits++
-			continue
-		}
-		if s[i] != '.' || digits == 0 || n > 255 || field == 3 {
-			return netip.Addr{}
-		}
-		a[field] = byte(n)
-		field, digits, n = field+1, 0, 0
-	}
-	if field != 3 || digits == 0 || n > 255 {
-		return netip.Addr{}
-	}
-	a[3] = byte(n)
-	return netip.AddrFrom4(a)
-}
-
 // maxPattern bounds a pattern's length: a longer one cannot be meant.
 const maxPattern = 64 << 10
 
@@ -282,28 +234,6 @@ func regexpError(err error) error {
 		text += " (regular expressions are RE2, which has no look-around)"
 	}
 	return fmt.Errorf("bad regular expression: %s", text)
-}
-
-// bareHost cuts off what follows the colon of a host, whether or not it is a port, and the dots at
-// the end of its name: servers answer to shop.example. and shop.example:http as to shop.example. A
-// host in brackets (IPv6) keeps them.
-func bareHost(host string) string {
-	i := strings.IndexByte(host, ':')
-	switch {
-	case host != "" && host[0] == '[':
-		if j := strings.IndexByte(host, ']'); j >= 0 && j+1 < len(host) && host[j+1] == ':' {
-			return host[:j+1]
-		}
-		return host
-	case i >= 0 && strings.LastIndexByte(host, ':') != i:
-		return host // an IPv6 address without brackets
-	case i >= 0:
-		host = host[:i]
-	}
-	if name := strings.TrimRight(host, "."); name != "" {
-		return name
-	}
-	return host
 }
 
 // foldCredentials returns a pattern for the value of a field of credentials in the form of such

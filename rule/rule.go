@@ -10,6 +10,7 @@
 package rule
 
 import (
+	"fmt"
 	"iter"
 	"time"
 
@@ -21,6 +22,14 @@ type Position struct {
 	File   string
 	Line   int
 	Column int
+}
+
+// String names the line, as messages do.
+func (p Position) String() string {
+	if p.Line == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
 // Rule is one checked entry of a rule file: a native limit, or a Lyft descriptor that has a

@@ -12,14 +12,16 @@ const maxBanSpan = algo.MaxWindow
 // ban reads ban into r, except its Counter.
 func (l *loader) ban(v *yaml.Node, r *rule.Rule) {
 	const example = "as in: ban: {after: 20, within: 10m, for: 15m}"
-	if v.Kind != yaml.Mapping {
-		l.err(v, example, "ban: expected a mapping of after, within and for, got %s", describe(v))
+	keys, ok := l.keys(v, keyRules{
+		expected: "ban: expected a mapping of after, within and for", example: example,
+		known: []string{"after", "within", "for", "scope", "at"}, elsewhere: map[string]string{
+			"per":      "a ban is of the rule's own key",
+			"duration": "it is called for", "time": "it is called for", "denials": "it is called after", "count": "it is called after",
+		},
+	})
+	if !ok {
 		return
 	}
-	keys := l.keys(v, keyRules{known: []string{"after", "within", "for", "scope", "at"}, elsewhere: map[string]string{
-		"per":      "a ban is of the rule's own key",
-		"duration": "it is called for", "time": "it is called for", "denials": "it is called after", "count": "it is called after",
-	}})
 	b := &rule.Ban{}
 	for _, key := range []string{"after", "within", "for"} {
 		if keys.val(key) == nil {

@@ -24,7 +24,7 @@ func (l *loader) consistency(v *yaml.Node, r *rule.Rule, s *settings) {
 	case v.Kind == yaml.Scalar && v.Text == "exact":
 		return
 	case v.Kind != yaml.Mapping || len(v.Pairs) == 0:
-		hint, got := "", describe(v)
+		hint, got := "", v.String()
 		switch {
 		case v.Kind == yaml.Mapping:
 			got = "an empty mapping"
@@ -37,7 +37,7 @@ func (l *loader) consistency(v *yaml.Node, r *rule.Rule, s *settings) {
 		l.err(v, hint, "consistency: expected exact, {lease: 5%%} or {regions: {over: 20%%}}, got %s", got)
 		return
 	}
-	inner := l.keys(v, keyRules{known: []string{"lease", "for", "regions"}, elsewhere: map[string]string{
+	inner, _ := l.keys(v, keyRules{known: []string{"lease", "for", "regions"}, elsewhere: map[string]string{
 		"over": "it belongs into regions, as in: regions: {over: 20%, tell: 1%}",
 		"tell": "it belongs into regions, as in: regions: {over: 20%, tell: 1%}",
 		"sync": "it is of regions, as in: regions: sync",
@@ -75,14 +75,14 @@ func (s *settings) leased(c *algo.Config) {
 
 // lent is how much of a limit that says nothing of leases may be out, in percent, and for how long;
 // 0 percent for nothing, and 0 for a time that fits the window.
-func (l *loader) lent(s *settings, c *algo.Config) (percent int, span time.Duration) {
+func (s *settings) lent(c *algo.Config) (percent int, span time.Duration) {
 	switch {
 	case s.regions.borrows() && c.Window >= leastBorrowed && !c.FirstRequest:
-		if l.lending { // to Envoys, which need them for longer
+		if s.lends { // to Envoys, which need them for longer
 			return regionsLent, 0
 		}
 		return regionsLent, regionsLentFor
-	case l.lending:
+	case s.lends:
 		return message.DefaultLent, 0
 	}
 	return 0, 0
@@ -91,7 +91,7 @@ func (l *loader) lent(s *settings, c *algo.Config) (percent int, span time.Durat
 // compileLimit is compiled.limit. A limit that could be there, but cannot be leased, it reports
 // once for a rule, where the lease stands.
 func (l *loader) compileLimit(s *settings, c algo.Config, at *yaml.Node) *algo.Limit {
-	if percent, span := l.lent(s, &c); c.Lease == 0 && percent > 0 {
+	if percent, span := s.lent(&c); c.Lease == 0 && percent > 0 {
 		lent := c
 		lent.Lease, lent.LeaseFor = percent, span
 		if limit, err := l.compiled.limit(lent); err == nil {

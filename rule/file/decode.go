@@ -3,6 +3,7 @@ package file
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,24 +16,13 @@ import (
 	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
-// describe says what v is, for messages.
-func describe(v *yaml.Node) string {
-	switch v.Kind {
-	case yaml.Null:
-		return "nothing"
-	case yaml.Mapping:
-		return "a mapping"
-	case yaml.List:
-		return "a list"
-	case yaml.Bad:
-		return "something unreadable"
-	}
-	return strconv.Quote(message.Clip(v.Text))
-}
-
 // keyRules say which keys a mapping may have.
 type keyRules struct {
-	known []string
+	// the error for a value that is no mapping, such as "ban: expected a mapping of after, within and
+	// for"; "" for an entry of a list of the Lyft form
+	expected string
+	example  string // a hint beside expected
+	known    []string
 	// of a lenient mapping: known elsewhere, ignored here with a warning
 	misplaced []string
 	aliases   []string          // known as well, but never suggested
@@ -50,67 +40,65 @@ func (f fields) val(key string) *yaml.Node { return f[key].Value }
 // key returns the key itself, for its place.
 func (f fields) key(key string) *yaml.Node { return f[key].Key }
 
-// keys checks the keys of the mapping v, and returns those that are known.
-func (l *loader) keys(v *yaml.Node, r keyRules) fields {
-	m := make(fields, len(v.Pairs))
+// keys checks the keys of the mapping v, and returns those that are known. ok is false if v is no
+// mapping.
+func (l *loader) keys(v *yaml.Node, r keyRules) (m fields, ok bool) {
+	if v.Kind != yaml.Mapping {
+		if r.expected == "" {
+			l.notMap(v)
+		} else {
+			l.err(v, r.example, "%s, got %s", r.expected, v)
+		}
+		return nil, false
+	}
+	m = make(fields, len(v.Pairs))
 	lines := make(map[string]int, len(v.Pairs))
 	for _, p := range v.Pairs {
 		k := p.Key
 		if k.Kind != yaml.Scalar {
-			l.err(k, "", "expected a plain word as key, got %s", describe(k))
+			l.err(k, "", "expected a plain word as key, got %s", k)
 			continue
 		}
+		name := message.Clip(k.Text)
 		if r.lyft || r.lenient {
 			if t := plainType(k); t != "string" {
-				l.err(k, "quote it", "config error, key is not of type string: %s", message.Clip(k.Text))
+				l.err(k, "quote it", "config error, key is not of type string: %s", name)
 				continue
 			}
 		}
 		if first, twice := lines[k.Text]; twice {
 			if r.lenient {
-				l.warn(lint.DuplicateKey, k, "remove one", "the key %q stands twice in one mapping (before in line %d): the last one holds", message.Clip(k.Text), first)
+				l.warn(lint.DuplicateKey, k, "remove one", "the key %q stands twice in one mapping (before in line %d): the last one holds", name, first)
 			} else {
-				l.err(k, "remove one", "the key %q stands twice in one mapping (before in line %d)", message.Clip(k.Text), first)
+				l.err(k, "remove one", "the key %q stands twice in one mapping (before in line %d)", name, first)
 				continue
 			}
 		}
 		lines[k.Text] = k.Line
 		switch {
-		case contains(r.known, k.Text), contains(r.aliases, k.Text):
+		case slices.Contains(r.known, k.Text), slices.Contains(r.aliases, k.Text):
 			m[k.Text] = p
-		case r.lenient && contains(r.misplaced, k.Text):
+		case r.lenient && slices.Contains(r.misplaced, k.Text):
 			l.warn(lint.MisplacedKey, k, "remove it, or move it to where it belongs", "the key '%s' has no effect here", k.Text)
 			l.checkIgnored(p.Value, k.Text)
+		case r.lyft || r.lenient:
+			l.err(k, r.hint(k.Text), "config error, unknown key '%s'", name)
 		default:
-			l.unknownKey(k, r)
+			l.err(k, r.hint(k.Text), "unknown key %q", name)
 		}
 	}
-	return m
+	return m, true
 }
 
-func (l *loader) unknownKey(k *yaml.Node, r keyRules) {
-	hint := r.elsewhere[k.Text]
-	if hint == "" {
-		if near := suggest.Nearest(k.Text, r.known); near != "" {
-			hint = fmt.Sprintf("did you mean %q?", near)
-		} else {
-			hint = "known here: " + strings.Join(r.known, ", ")
-		}
+// hint says what may have been meant by an unknown key.
+func (r *keyRules) hint(key string) string {
+	if hint := r.elsewhere[key]; hint != "" {
+		return hint
 	}
-	if r.lyft || r.lenient {
-		l.err(k, hint, "config error, unknown key '%s'", message.Clip(k.Text))
-		return
+	if near := suggest.Nearest(key, r.known); near != "" {
+		return fmt.Sprintf("did you mean %q?", near)
 	}
-	l.err(k, hint, "unknown key %q", message.Clip(k.Text))
-}
-
-func contains(list []string, s string) bool {
-	for _, e := range list {
-		if e == s {
-			return true
-		}
-	}
-	return false
+	return "known here: " + strings.Join(r.known, ", ")
 }
 
 // The functions below read a value of one type. They report a value that they cannot take, and
@@ -118,7 +106,7 @@ func contains(list []string, s string) bool {
 
 func (l *loader) text(v *yaml.Node, what string) (s string, ok bool) {
 	if v.Kind != yaml.Scalar {
-		l.err(v, "", "%s: expected text, got %s", what, describe(v))
+		l.err(v, "", "%s: expected text, got %s", what, v)
 		return "", false
 	}
 	return v.Text, true
@@ -147,7 +135,7 @@ func (l *loader) boolean(v *yaml.Node, what string) (b, ok bool) {
 			return false, true
 		}
 	}
-	l.err(v, "", "%s: expected true or false, got %s", what, describe(v))
+	l.err(v, "", "%s: expected true or false, got %s", what, v)
 	return false, false
 }
 
@@ -157,7 +145,7 @@ func (l *loader) integer(v *yaml.Node, what string, least, most int64) (n int64,
 			return n, true
 		}
 	}
-	l.err(v, "", "%s: expected a whole number from %d to %d, got %s", what, least, most, describe(v))
+	l.err(v, "", "%s: expected a whole number from %d to %d, got %s", what, least, most, v)
 	return 0, false
 }
 
@@ -178,13 +166,13 @@ func parsePercent(v *yaml.Node, least, most int) (int, error) {
 			return n, nil
 		}
 	}
-	return 0, fmt.Errorf("a whole percentage from %d%% to %d%%, got %s", least, most, describe(v))
+	return 0, fmt.Errorf("a whole percentage from %d%% to %d%%, got %s", least, most, v)
 }
 
 // duration reads a duration above 0.
 func (l *loader) duration(v *yaml.Node, what string) (d time.Duration, ok bool) {
 	if v.Kind != yaml.Scalar {
-		l.err(v, "as in 30s", "%s: expected a duration, got %s", what, describe(v))
+		l.err(v, "as in 30s", "%s: expected a duration, got %s", what, v)
 		return 0, false
 	}
 	d, err := rule.ParseDuration(v.Text)
@@ -212,7 +200,7 @@ func (l *loader) span(v *yaml.Node, what string, most time.Duration) (d time.Dur
 
 // oneOf reads one of words; "" if it is none.
 func (l *loader) oneOf(v *yaml.Node, what string, words ...string) string {
-	if v.Kind == yaml.Scalar && contains(words, v.Text) {
+	if v.Kind == yaml.Scalar && slices.Contains(words, v.Text) {
 		return v.Text
 	}
 	hint := ""
@@ -221,7 +209,7 @@ func (l *loader) oneOf(v *yaml.Node, what string, words ...string) string {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 	}
-	l.err(v, hint, "%s: expected %s, got %s", what, strings.Join(words, ", "), describe(v))
+	l.err(v, hint, "%s: expected %s, got %s", what, strings.Join(words, ", "), v)
 	return ""
 }
 
@@ -293,7 +281,7 @@ func (l *loader) lyftScalar(v *yaml.Node, what string) bool {
 		l.warn(lint.EmptyValue, v, "remove the key, or give it a value", "%s has no value", what)
 		return true
 	case yaml.Mapping, yaml.List:
-		l.err(v, "", "error loading config file: %s: expected a single value, got %s", what, describe(v))
+		l.err(v, "", "error loading config file: %s: expected a single value, got %s", what, v)
 		return false
 	}
 	if t := plainType(v); t == "float" || t == "timestamp" {
@@ -322,7 +310,7 @@ func (l *loader) lyftBool(v *yaml.Node, what string) bool {
 		b, _ := yamlBool(v.Text)
 		return b
 	}
-	l.err(v, "", "error loading config file: %s: expected true or false, got %s", what, describe(v))
+	l.err(v, "", "error loading config file: %s: expected true or false, got %s", what, v)
 	return false
 }
 
@@ -342,7 +330,7 @@ func (l *loader) lyftUint32(v *yaml.Node, what string) (n uint32, ok bool) {
 	if v.Quoted {
 		hint = "without quotes"
 	}
-	l.err(v, hint, "error loading config file: %s: expected a whole number from 0 to 4294967295, got %s", what, describe(v))
+	l.err(v, hint, "error loading config file: %s: expected a whole number from 0 to 4294967295, got %s", what, v)
 	return 0, false
 }
 
@@ -356,7 +344,8 @@ func (l *loader) checkIgnored(v *yaml.Node, key string) {
 		if key == "metadata" {
 			return
 		}
-		for k, p := range l.keys(v, keyRules{known: lyftKeys, lenient: true, lyft: true}) {
+		keys, _ := l.keys(v, keyRules{known: lyftKeys, lenient: true, lyft: true})
+		for k, p := range keys {
 			l.checkIgnored(p.Value, k)
 		}
 	case yaml.List:
@@ -370,10 +359,12 @@ func (l *loader) checkIgnored(v *yaml.Node, key string) {
 	}
 }
 
+// notMap reports an entry of a list of the Lyft form that is no mapping.
 func (l *loader) notMap(v *yaml.Node) {
-	text := v.Text
+	const expected = "config error, yaml file contains list of type other than map: %s"
 	if v.Kind != yaml.Scalar {
-		text = describe(v)
+		l.err(v, "", expected, v)
+		return
 	}
-	l.err(v, "", "config error, yaml file contains list of type other than map: %s", message.Clip(text))
+	l.err(v, "", expected, message.Clip(v.Text))
 }

@@ -2,27 +2,25 @@ package file
 
 import (
 	"math"
-	"slices"
 	"strings"
 
-	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file/internal/message"
 	"github.com/weir-rl/weir/rule/file/internal/yaml"
 )
 
-// findIgnores notes the comments of the file at hand that silence warnings.
-func (l *loader) findIgnores(comments []yaml.Comment, root *yaml.Node) {
+// findIgnores notes the comments of a file that silence warnings.
+func findIgnores(o *message.Origin, comments []yaml.Comment, root *yaml.Node) {
 	if len(comments) == 0 {
 		return
 	}
-	entries := l.entries(root)
+	entries := entriesOf(o, root)
 	for _, c := range comments {
-		l.src.AddIgnore(c.Line, c.Column, c.Text, entries)
+		o.AddIgnore(c.Line, c.Column, c.Text, entries)
 	}
 }
 
-// entries lists the limits and descriptors of the file at hand, those inside others behind them.
-func (l *loader) entries(root *yaml.Node) []message.Entry {
+// entriesOf lists the limits and descriptors of a file, those inside others behind them.
+func entriesOf(o *message.Origin, root *yaml.Node) []message.Entry {
 	var entries []message.Entry
 	var walk func(list *yaml.Node, next int)
 	walk = func(list *yaml.Node, next int) {
@@ -34,7 +32,7 @@ func (l *loader) entries(root *yaml.Node) []message.Entry {
 			if i+1 < len(list.Items) {
 				e.Next = list.Items[i+1].Line
 			}
-			if line := l.src.LineText(e.Start); strings.HasPrefix(strings.TrimSpace(line), "-") {
+			if line := o.LineText(e.Start); strings.HasPrefix(strings.TrimSpace(line), "-") {
 				e.Dash = strings.IndexByte(line, '-') + 1
 			}
 			entries = append(entries, e)
@@ -63,16 +61,4 @@ func lastLine(v *yaml.Node) int {
 		last = max(last, lastLine(i))
 	}
 	return last
-}
-
-// silence removes the warnings that a comment silences.
-func (l *loader) silence() {
-	l.warnings = slices.DeleteFunc(l.warnings, func(p rule.Problem) bool {
-		for _, o := range l.origins {
-			if o.Name == p.Pos.File {
-				return o.Ignores.Silence(p.Name, p.Pos.Line)
-			}
-		}
-		return false
-	})
 }

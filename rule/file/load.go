@@ -1,16 +1,17 @@
 // Package file reads rule files (YAML, in the native or the Lyft form) and makes a rule.Set of
 // them. docs/reference/rules.md describes their contents.
 //
-// Begin with Load. It makes a tree of each file (internal/yaml), and rules of the tree: root, and
-// from there limit (native.go) and descriptors (lyft.go). settings.go has a row for each option,
+// Begin with Load. It makes a tree of each file (internal/yaml), whose nodes carry their position
+// and say in messages what they are. form.go refuses what is no rule file. root makes rules of the
+// tree, and from there limit (native.go) and descriptors (lyft.go); for both, keys (decode.go)
+// reports unknown keys and values that are no mappings. settings.go has a row for each option,
 // windows.go makes limits of rates, together.go refuses what does not go together, and internal/cel
-// compiles expressions. Then rule.Compile makes the Set. Lint (internal/lint) warns of rules that
-// load and are useless or dangerous.
+// compiles expressions. Then rule.Compile makes the Set. In the end problems are sorted, and quote
+// their lines. Lint (internal/lint) warns of rules that load and are useless or dangerous.
 package file
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -69,13 +70,11 @@ func Load(files []Source, o Options) (*rule.Set, []rule.Problem, error) {
 		l.file(f)
 	}
 	set := l.finish(o)
-	l.silence()
-	message.SortProblems(l.warnings)
+	warnings := message.Finish(message.Silence(l.warnings, l.origins), l.origins)
 	if len(l.errors) > 0 {
-		message.SortProblems(l.errors)
-		return nil, l.warnings, rule.Problems(l.errors)
+		return nil, warnings, rule.Problems(message.Finish(l.errors, l.origins))
 	}
-	return set, l.warnings, nil
+	return set, warnings, nil
 }
 
 // Sources returns the files that Load made s of, as they were: with the same Options, Load makes
@@ -99,14 +98,10 @@ type loader struct {
 	// a file could not be read as YAML: what shows across files only would be guesswork
 	unread bool
 
-	lend    []string // Options.Lend
-	lending bool     // the domain of the file at hand is one of them
-	// paths: exact stands in the file at hand
-	exactPaths bool
+	lend []string // Options.Lend
 
-	src  *message.Origin // the file at hand
-	rule string          // the rule at hand
-	seen map[seenProblem]bool
+	rule string               // the rule at hand
+	seen map[seenProblem]bool // in the file at hand
 }
 
 // seenProblem keeps a problem in an aliased node from being reported twice.
@@ -115,8 +110,9 @@ type seenProblem struct {
 	message      string
 }
 
-func (l *loader) report(list *[]rule.Problem, name string, line, column int, hint, text string) {
-	key := seenProblem{line, column, text}
+// report notes a problem. Its line is quoted in the end (message.Finish).
+func (l *loader) report(list *[]rule.Problem, name string, at rule.Position, hint, text string) {
+	key := seenProblem{at.Line, at.Column, text}
 	if l.seen[key] || len(*list) > message.MaxProblems {
 		return
 	}
@@ -124,13 +120,9 @@ func (l *loader) report(list *[]rule.Problem, name string, line, column int, hin
 		l.seen = map[seenProblem]bool{}
 	}
 	l.seen[key] = true
-	p := rule.Problem{Rule: l.rule, Name: name, Message: text, Hint: hint}
-	if l.src != nil {
-		p.Pos = rule.Position{File: l.src.Name, Line: line, Column: column}
-		p.Quote = l.src.Quote(line, column)
-	}
+	p := rule.Problem{Pos: at, Rule: l.rule, Name: name, Message: text, Hint: hint}
 	if len(*list) == message.MaxProblems {
-		p = rule.Problem{Pos: rule.Position{File: p.Pos.File}, Message: fmt.Sprintf("more than %d problems; the rest are not shown", message.MaxProblems)}
+		p = rule.Problem{Pos: rule.Position{File: at.File}, Message: fmt.Sprintf("more than %d problems; the rest are not shown", message.MaxProblems)}
 	}
 	*list = append(*list, p)
 }
@@ -140,20 +132,12 @@ func (l *loader) err(v *yaml.Node, hint, format string, args ...any) {
 	if v.Kind == yaml.Bad {
 		return // reported when it was read
 	}
-	l.report(&l.errors, "", v.Line, v.Column, hint, fmt.Sprintf(format, args...))
+	l.report(&l.errors, "", v.Position, hint, fmt.Sprintf(format, args...))
 }
 
 // warn reports a warning of that name at v.
 func (l *loader) warn(name string, v *yaml.Node, hint, format string, args ...any) {
-	l.report(&l.warnings, name, v.Line, v.Column, hint, fmt.Sprintf(format, args...))
-}
-
-func (l *loader) pos(v *yaml.Node) rule.Position {
-	p := rule.Position{Line: v.Line, Column: v.Column}
-	if l.src != nil {
-		p.File = l.src.Name
-	}
-	return p
+	l.report(&l.warnings, name, v.Position, hint, fmt.Sprintf(format, args...))
 }
 
 var rootKeys = []string{"domain", "exempt", "groups", "paths", "limits", "descriptors"}
@@ -178,109 +162,56 @@ var configKeys = []string{
 	"redis", "region", "regions", "resp", "rlqs", "rls", "rules", "rules_db", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers", "unknown_domain",
 }
 
-// configurationKeys are the first keys of a mapping that is a server's configuration, for a
-// message; "" if it is none.
-func configurationKeys(root *yaml.Node) string {
-	var found []string
-	for i := range root.Pairs {
-		key, value := root.Pairs[i].Key, root.Pairs[i].Value
-		switch {
-		case key.Kind != yaml.Scalar || slices.Contains(rootKeys, key.Text) && key.Text != "limits":
-			return ""
-		case key.Text == "limits" && value.Kind != yaml.Mapping, key.Text == "rules" && value.Kind == yaml.List:
-			return "" // limits, or what somebody thinks is their name
-		case key.Text != "limits" && slices.Contains(configKeys, key.Text):
-			found = append(found, key.Text)
-		}
-	}
-	if len(found) > 3 {
-		found = append(found[:3], "…")
-	}
-	return strings.Join(found, ", ")
-}
-
 // file reads one rule file, and appends it to l.files unless it cannot be read at all.
 func (l *loader) file(s Source) {
-	l.src = &message.Origin{Name: s.Name, Text: string(s.Data)}
+	origin := &message.Origin{Name: s.Name, Text: string(s.Data)}
+	l.origins = append(l.origins, origin)
 	l.rule, l.seen = "", nil
-	l.origins = append(l.origins, l.src)
-	documents, comments, misread, failure := yaml.Parse(l.src.Text)
+	documents, comments, misread, failure := yaml.Parse(s.Name, origin.Text)
 	for _, m := range misread {
-		l.report(&l.errors, "", m.Line, m.Column, m.Hint, "error loading config file: "+m.Message)
+		l.fault(origin, m, "error loading config file: ")
 	}
 	if failure != nil {
 		l.unread = true
-		if failure.Hint == "" {
-			failure.Hint = l.syntaxHint(failure)
-		}
-		l.report(&l.errors, "", failure.Line, failure.Column, failure.Hint, "error loading config file: "+failure.Message)
+		l.fault(origin, failure, "error loading config file: ")
 		return
 	}
-	if len(documents) == 0 {
+	form, fault := formOf(documents)
+	if fault != nil {
 		l.unread = true
-		l.report(&l.errors, "", 1, 0, "a native file needs limits, a file of the Lyft form domain and descriptors", "the file is empty: config file cannot have empty domain")
+		l.fault(origin, fault, "")
 		return
 	}
 	root := documents[0]
-	if root.Kind != yaml.Mapping {
+	if root.Kind == yaml.Bad {
 		l.unread = true
-		l.err(root, "as in: limits: [{name: api, per: [ip], allow: 10/min}]", "error loading config file: expected a mapping with domain and limits or descriptors, got %s", describe(root))
-		return
+		return // reported when it was read
 	}
-	if keys := configurationKeys(root); keys != "" {
-		l.unread = true
-		l.err(root, "keep it outside the folder of the rules; weir serve --config names it, and ./weir.yaml is read without being named",
-			"this is the configuration of a server, not a file of rules: it holds %s", keys)
-		return
-	}
-	if manifest, hint := kubernetes(root); manifest != "" {
-		l.unread = true
-		l.err(root, hint, "this is %s of Kubernetes, not a file of rules", manifest)
-		return
-	}
-	native := root.Get("limits") != nil || root.Get("exempt") != nil || root.Get("groups") != nil || root.Get("paths") != nil
 	if len(documents) > 1 {
-		if native {
+		if form.native {
 			l.err(documents[1], "put it into a file of its own", "a rule file holds one document; this is a second one")
 		} else {
 			l.warn(lint.SecondDocument, documents[1], "put it into a file of its own", "only the first document of a file is read; this one is ignored")
 		}
 	}
-	l.findIgnores(comments, root)
-	f := l.root(root, native)
-	l.files = append(l.files, f)
+	findIgnores(origin, comments, root)
+	l.files = append(l.files, l.root(root, form, origin))
 }
 
-// unquoted finds values that YAML reads as tags, aliases and the like, and that were meant as
-// patterns.
-var unquoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[:\[,-]\s*[!*&%@\x60]`) })
-
-// syntaxHint guesses the cause of a syntax error.
-func (l *loader) syntaxHint(failure *yaml.Error) string {
-	for line := failure.Line; line >= failure.Line-1; line-- {
-		if quote, _, _ := strings.Cut(l.src.Quote(line, 0), "\n"); unquoted().MatchString(quote) {
-			return `a value that begins with ! * & % @ or a backquote must be quoted, as in "!free"`
-		}
-		if strings.Contains(l.src.Quote(line, 0), "\t") {
-			return "YAML is indented by spaces, never by tabs"
-		}
-		if strings.Contains(l.src.Quote(line, 0), "{{") {
-			return "this looks like a template, such as Helm has: render it first"
-		}
-	}
-	return ""
+// fault reports an error about the YAML of a file.
+func (l *loader) fault(o *message.Origin, e *yaml.Error, prefix string) {
+	l.report(&l.errors, "", rule.Position{File: o.Name, Line: e.Line, Column: e.Column}, e.Hint, prefix+e.Message)
 }
 
-func (l *loader) root(root *yaml.Node, native bool) *rule.File {
-	f := &rule.File{Name: l.src.Name, Domain: rule.DefaultDomain, Origin: l.src}
-	lyft := root.Get("descriptors")
-	keys := l.keys(root, keyRules{known: rootKeys, misplaced: lyftKeys, elsewhere: rootMistakes(), lenient: !native, lyft: lyft != nil})
+// root reads the rules of a file.
+func (l *loader) root(root *yaml.Node, form form, origin *message.Origin) *rule.File {
+	f := &rule.File{Name: origin.Name, Domain: rule.DefaultDomain, Origin: origin}
+	keys, _ := l.keys(root, keyRules{known: rootKeys, misplaced: lyftKeys, elsewhere: rootMistakes(), lenient: !form.native, lyft: form.descriptors != nil})
 	if d := keys.val("domain"); d != nil {
-		f.Domain = strings.Clone(l.domain(d, native)) // as the names of limits
-	} else if lyft != nil || !native {
+		f.Domain = strings.Clone(l.domain(d, form.native)) // as the names of limits
+	} else if form.descriptors != nil || !form.native {
 		l.err(root, "name it: domain: …", "config file cannot have empty domain: only a file with limits can do without one")
 	}
-	l.lending = slices.Contains(l.lend, f.Domain)
 	if g := keys.val("groups"); g != nil {
 		if l.oneOf(g, "groups", "first") == "first" {
 			f.First = true
@@ -288,11 +219,10 @@ func (l *loader) root(root *yaml.Node, native bool) *rule.File {
 	}
 	if p := keys.val("paths"); p != nil {
 		f.ExactPaths = l.oneOf(p, "paths", pathSpellings...) == "exact"
-		if root.Get("limits") == nil && root.Get("exempt") == nil {
+		if keys.val("limits") == nil && keys.val("exempt") == nil {
 			l.warn(lint.NoEffect, p, "remove it", "paths is about limits and exempt, and the file has neither: descriptors match paths to the letter in any case")
 		}
 	}
-	l.exactPaths = f.ExactPaths
 	if e := keys.val("exempt"); e != nil {
 		f.Exempt = l.conditions(e, "exempt")
 	}
@@ -300,7 +230,7 @@ func (l *loader) root(root *yaml.Node, native bool) *rule.File {
 		switch v.Kind {
 		case yaml.List:
 			for _, item := range v.Items {
-				if r := l.limit(item, f.Domain); r != nil {
+				if r := l.limit(item, f); r != nil {
 					f.Rules = append(f.Rules, r)
 				}
 				l.rule = ""
@@ -308,11 +238,11 @@ func (l *loader) root(root *yaml.Node, native bool) *rule.File {
 		case yaml.Null:
 			l.warn(lint.EmptyValue, v, "remove the key, or list limits under it", "limits is empty: the file holds no limit")
 		default:
-			l.err(v, "as in: limits: [{name: api, allow: 10/min}]", "limits: expected a list of limits, got %s", describe(v))
+			l.err(v, "as in: limits: [{name: api, allow: 10/min}]", "limits: expected a list of limits, got %s", v)
 		}
 	}
-	if lyft != nil {
-		f.Descriptors = l.descriptors(lyft, f.Domain, nil)
+	if form.descriptors != nil {
+		f.Descriptors = l.descriptors(form.descriptors, f, nil)
 		l.rule = ""
 	}
 	return f
@@ -341,18 +271,8 @@ func (l *loader) domain(d *yaml.Node, native bool) string {
 	return name
 }
 
-// count notes one more rule, and reports whether that is still within bounds.
-func (l *loader) count(v *yaml.Node) bool {
-	l.rules++
-	if l.rules == maxRules+1 {
-		l.err(v, "", "more than %d rules", maxRules)
-	}
-	return l.rules <= maxRules
-}
-
 // finish compiles the files that were read, and reports what shows only across them.
 func (l *loader) finish(o Options) *rule.Set {
-	l.src, l.rule, l.seen = nil, "", nil
 	if l.unread || l.rules > maxRules {
 		return nil
 	}
@@ -365,21 +285,6 @@ func (l *loader) finish(o Options) *rule.Set {
 	}
 	set, problems := rule.Compile(l.files, rule.Options{IPv6Prefix: o.IPv6Prefix})
 	l.compiled.cel.DropAsks()
-	for _, p := range problems {
-		if p.Quote == "" {
-			p.Quote = l.quoteOf(p.Pos)
-		}
-		l.errors = append(l.errors, p)
-	}
+	l.errors = append(l.errors, problems...)
 	return set
-}
-
-// quoteOf quotes the line of pos from any of the files read.
-func (l *loader) quoteOf(pos rule.Position) string {
-	for _, o := range l.origins {
-		if o.Name == pos.File {
-			return o.Quote(pos.Line, pos.Column)
-		}
-	}
-	return ""
 }

@@ -62,36 +62,33 @@ type step struct {
 }
 
 // descriptors reads a list of descriptors that stands under path.
-func (l *loader) descriptors(v *yaml.Node, domain string, path []step) []*rule.Node {
+func (l *loader) descriptors(v *yaml.Node, f *rule.File, path []step) []*rule.Node {
 	switch v.Kind {
 	case yaml.Null:
 		l.warn(lint.EmptyValue, v, "remove the key, or list descriptors under it", "descriptors is empty")
 		return nil
 	case yaml.List:
 	default:
-		l.err(v, "as in: descriptors: [{key: user}]", "error loading config file: descriptors: expected a list, got %s", describe(v))
+		l.err(v, "as in: descriptors: [{key: user}]", "error loading config file: descriptors: expected a list, got %s", v)
 		return nil
 	}
 	var nodes []*rule.Node
 	for _, item := range v.Items {
-		switch {
-		case item.Kind == yaml.Bad:
-		case item.Kind != yaml.Mapping:
-			l.notMap(item)
-		default:
-			if n := l.descriptor(item, domain, path); n != nil {
-				nodes = append(nodes, n)
-			}
+		if n := l.descriptor(item, f, path); n != nil {
+			nodes = append(nodes, n)
 		}
 	}
 	return nodes
 }
 
 // descriptor reads one descriptor. It is nil if that has no usable key.
-func (l *loader) descriptor(v *yaml.Node, domain string, path []step) *rule.Node {
+func (l *loader) descriptor(v *yaml.Node, f *rule.File, path []step) *rule.Node {
 	l.rule = pathName(path)
-	keys := l.keys(v, keyRules{known: descriptorKeys, misplaced: lyftKeys, elsewhere: descriptorMistakes(), lenient: true, lyft: true})
-	n := &rule.Node{Pos: l.pos(v)}
+	keys, ok := l.keys(v, keyRules{known: descriptorKeys, misplaced: lyftKeys, elsewhere: descriptorMistakes(), lenient: true, lyft: true})
+	if !ok {
+		return nil
+	}
+	n := &rule.Node{Pos: v.Position}
 	usable := true
 	if k := keys.val("key"); k != nil {
 		n.Key, usable = l.lyftText(k, "key")
@@ -107,8 +104,8 @@ func (l *loader) descriptor(v *yaml.Node, domain string, path []step) *rule.Node
 	}
 	wildcard := strings.Contains(n.Value, "*")
 	flag := func(key string) bool {
-		f := keys.val(key)
-		return f != nil && l.lyftBool(f, key)
+		v := keys.val(key)
+		return v != nil && l.lyftBool(v, key)
 	}
 	n.ValueToMetric, n.ShareThreshold = flag("value_to_metric"), flag("share_threshold")
 	path = append(path[:len(path):len(path)], step{rule.Entry{Key: n.Key, Value: n.Value}, n.Value == "" || wildcard && !n.ShareThreshold})
@@ -124,7 +121,7 @@ func (l *loader) descriptor(v *yaml.Node, domain string, path []step) *rule.Node
 	l.rule = message.Clip(name)
 	lyft := &rule.Lyft{
 		Shadow: flag("shadow_mode"), Quota: flag("quota_mode"), DetailedMetric: flag("detailed_metric"),
-		StatsKey: domain + "." + name,
+		StatsKey: f.Domain + "." + name,
 	}
 	for _, e := range path {
 		lyft.Path = append(lyft.Path, e.Entry)
@@ -141,14 +138,14 @@ func (l *loader) descriptor(v *yaml.Node, domain string, path []step) *rule.Node
 		limit = nil
 	}
 	if d := keys.val("descriptors"); d != nil {
-		n.Children = l.descriptors(d, domain, path)
+		n.Children = l.descriptors(d, f, path)
 		l.rule = message.Clip(name)
 	}
 	if limit != nil || len(n.Children) == 0 {
-		r := l.newRule(v, domain)
+		r, within := l.newRule(v, f)
 		r.Name, r.Lyft = name, lyft
 		switch {
-		case !l.count(v):
+		case !within:
 		case limit != nil:
 			before := len(l.errors)
 			l.rateLimit(limit, r, path)
@@ -175,11 +172,13 @@ func pathName(path []step) string {
 
 // rateLimit reads rate_limit into r.
 func (l *loader) rateLimit(v *yaml.Node, r *rule.Rule, path []step) {
-	if v.Kind != yaml.Mapping {
-		l.err(v, "as in: rate_limit: {unit: minute, requests_per_unit: 10}", "error loading config file: rate_limit: expected a mapping, got %s", describe(v))
+	keys, ok := l.keys(v, keyRules{
+		expected: "error loading config file: rate_limit: expected a mapping", example: "as in: rate_limit: {unit: minute, requests_per_unit: 10}",
+		known: rateLimitKeys(), aliases: rateLimitAliases, misplaced: lyftKeys, elsewhere: rateLimitMistakes(), lenient: true, lyft: true,
+	})
+	if !ok {
 		return
 	}
-	keys := l.keys(v, keyRules{known: rateLimitKeys(), aliases: rateLimitAliases, misplaced: lyftKeys, elsewhere: rateLimitMistakes(), lenient: true, lyft: true})
 	if n := keys.val("name"); n != nil {
 		r.Lyft.LimitName, _ = l.lyftText(n, "name")
 	}
@@ -247,7 +246,7 @@ func (l *loader) lyftAllow(v *yaml.Node, keys fields, r *rule.Rule, s *settings)
 	if u := keys.val("unit"); u != nil {
 		unit, unitOK = l.lyftText(u, "unit")
 	}
-	known := contains(message.Units, strings.ToLower(unit))
+	known := slices.Contains(message.Units, strings.ToLower(unit))
 	if u := keys.val("unlimited"); u != nil && l.lyftBool(u, "unlimited") {
 		r.Unlimited = true
 		switch {
@@ -292,17 +291,16 @@ func (l *loader) lyftReplaces(v *yaml.Node, own string) []string {
 		return nil
 	case yaml.List:
 	default:
-		l.err(v, "as in: replaces: [{name: other}]", "error loading config file: replaces: expected a list, got %s", describe(v))
+		l.err(v, "as in: replaces: [{name: other}]", "error loading config file: replaces: expected a list, got %s", v)
 		return nil
 	}
 	var names []string
 	for _, item := range v.Items {
-		if item.Kind != yaml.Mapping {
-			l.notMap(item)
+		keys, ok := l.keys(item, keyRules{known: []string{"name"}, misplaced: lyftKeys, lenient: true, lyft: true})
+		if !ok {
 			continue
 		}
-		keys := l.keys(item, keyRules{known: []string{"name"}, misplaced: lyftKeys, lenient: true, lyft: true})
-		name, ok := "", true
+		name := ""
 		if n := keys.val("name"); n != nil {
 			name, ok = l.lyftText(n, "name")
 		}
@@ -326,7 +324,7 @@ func (l *loader) metadata(v *yaml.Node) map[string]any {
 		return nil
 	}
 	if v.Kind != yaml.Mapping {
-		l.err(v, "", "error loading config file: metadata: expected a mapping, got %s", describe(v))
+		l.err(v, "", "error loading config file: metadata: expected a mapping, got %s", v)
 		return nil
 	}
 	m, _ := l.metadataValue(v).(map[string]any)
@@ -346,7 +344,7 @@ func (l *loader) metadataValue(v *yaml.Node) any {
 		m := make(map[string]any, len(v.Pairs))
 		for _, p := range v.Pairs {
 			if p.Key.Kind != yaml.Scalar || plainType(p.Key) != "string" && len(p.Key.Text) > 1 {
-				l.err(p.Key, "quote it", "error parsing metadata: a key must be text, got %s", describe(p.Key))
+				l.err(p.Key, "quote it", "error parsing metadata: a key must be text, got %s", p.Key)
 				continue
 			}
 			m[p.Key.Text] = l.metadataValue(p.Value)

@@ -58,22 +58,22 @@ var limitMistakes = sync.OnceValue(func() map[string]string {
 
 // limit reads one entry of limits. If it has errors, the Rule that comes back is only good for
 // finding names twice; it is nil if the entry has no usable name.
-func (l *loader) limit(v *yaml.Node, domain string) *rule.Rule {
+func (l *loader) limit(v *yaml.Node, f *rule.File) *rule.Rule {
 	l.rule = ""
 	if v.Kind != yaml.Mapping {
-		l.err(v, "as in: {name: api, per: [ip], allow: 10/min}", "limits: expected a mapping, got %s", describe(v))
+		l.err(v, "as in: {name: api, per: [ip], allow: 10/min}", "limits: expected a mapping, got %s", v)
 		return nil
 	}
-	if !l.count(v) {
+	r, within := l.newRule(v, f)
+	if !within {
 		return nil
 	}
 	before := len(l.errors)
-	r := l.newRule(v, domain)
 	named := v.Get("name")
 	if named != nil && named.Kind == yaml.Scalar {
 		l.rule = message.Clip(named.Text)
 	}
-	keys := l.keys(v, keyRules{known: limitKeys, elsewhere: limitMistakes()})
+	keys, _ := l.keys(v, keyRules{known: limitKeys, elsewhere: limitMistakes()})
 	if named == nil {
 		l.err(v, "as in: name: api-per-user", "name is missing: every limit needs one that is unique in its domain")
 	} else if name, ok := l.text(named, "name"); ok {
@@ -92,7 +92,7 @@ func (l *loader) limit(v *yaml.Node, domain string) *rule.Rule {
 	if rep := keys.val("replaces"); rep != nil {
 		r.Replaces = l.replaces(rep, r.Name)
 	}
-	if r.ExactPaths = l.exactPaths; keys.val("paths") != nil {
+	if r.ExactPaths = f.ExactPaths; keys.val("paths") != nil {
 		r.ExactPaths = l.oneOf(keys.val("paths"), "paths", pathSpellings...) == "exact"
 	}
 	s := l.settings(keys, r, false)
@@ -113,17 +113,10 @@ func (l *loader) limit(v *yaml.Node, domain string) *rule.Rule {
 	return r
 }
 
-// newRule returns a rule of the file at hand that stands at v.
-func (l *loader) newRule(v *yaml.Node, domain string) *rule.Rule {
-	r := rule.New("", domain)
-	r.Pos = l.pos(v)
-	return r
-}
-
 // conditions reads when or exempt.
 func (l *loader) conditions(v *yaml.Node, what string) []rule.Condition {
 	if v.Kind != yaml.Mapping {
-		l.err(v, "as in: {path: /api/**, method: [GET, HEAD]}", "%s: expected a mapping from attributes to patterns, got %s", what, describe(v))
+		l.err(v, "as in: {path: /api/**, method: [GET, HEAD]}", "%s: expected a mapping from attributes to patterns, got %s", what, v)
 		return nil
 	}
 	conditions := make([]rule.Condition, 0, len(v.Pairs))
@@ -138,7 +131,7 @@ func (l *loader) conditions(v *yaml.Node, what string) []rule.Condition {
 			continue
 		}
 		seen[name] = p.Key.Line
-		c := rule.Condition{Attribute: name, Pos: l.pos(p.Key)}
+		c := rule.Condition{Attribute: name, Pos: p.Key.Position}
 		items, negative := []*yaml.Node{p.Value}, 0
 		if p.Value.Kind == yaml.List {
 			if items = p.Value.Items; len(items) == 0 {
@@ -153,7 +146,7 @@ func (l *loader) conditions(v *yaml.Node, what string) []rule.Condition {
 				l.err(i, `for an attribute that must be absent, write "!**"`, "%s.%s: expected a pattern, got nothing", what, name)
 				continue
 			default:
-				l.err(i, "", "%s.%s: expected a pattern, or a list of patterns, got %s", what, name, describe(i))
+				l.err(i, "", "%s.%s: expected a pattern, or a list of patterns, got %s", what, name, i)
 				continue
 			}
 			pattern, err := l.compiled.pattern(name, i.Text)
@@ -161,7 +154,7 @@ func (l *loader) conditions(v *yaml.Node, what string) []rule.Condition {
 				l.err(i, "", "%s.%s: %v", what, name, err)
 				continue
 			}
-			pattern.Pos = l.pos(i)
+			pattern.Pos = i.Position
 			if pattern.Negated {
 				negative++
 			}
@@ -296,7 +289,7 @@ func (l *loader) allowance(v *yaml.Node, what string) (allowance, bool) {
 		a.rate = r
 		return a, true
 	case yaml.Mapping:
-		keys := l.keys(v, keyRules{known: []string{"rate", "burst"}})
+		keys, _ := l.keys(v, keyRules{known: []string{"rate", "burst"}})
 		rate := keys.val("rate")
 		if rate == nil {
 			l.err(v, "as in: {rate: 10/min, burst: 20}", "%s: rate is missing", what)
@@ -323,6 +316,6 @@ func (l *loader) allowance(v *yaml.Node, what string) (allowance, bool) {
 		}
 		return a, true
 	}
-	l.err(v, "as in: allow: 10/min", "%s: expected a rate, {rate, burst}, a number, unlimited, or a list of these, got %s", what, describe(v))
+	l.err(v, "as in: allow: 10/min", "%s: expected a rate, {rate, burst}, a number, unlimited, or a list of these, got %s", what, v)
 	return a, false
 }

@@ -28,10 +28,10 @@ func (l *loader) onLimit(v *yaml.Node, r *rule.Rule, s *settings) {
 		case v.Kind == yaml.Scalar && v.Text == "defer":
 			hint = "name the queue, as in: on_limit: {defer: orders}"
 		}
-		l.err(v, hint, "on_limit: expected reject, shadow, {wait: 2s} or {defer: queue}, got %s", describe(v))
+		l.err(v, hint, "on_limit: expected reject, shadow, {wait: 2s} or {defer: queue}, got %s", v)
 		return
 	}
-	keys := l.keys(v, keyRules{known: []string{"wait", "defer"}, elsewhere: map[string]string{
+	keys, _ := l.keys(v, keyRules{known: []string{"wait", "defer"}, elsewhere: map[string]string{
 		"queue": "it belongs beside max, as in: on_limit: {wait: {max: 2s, queue: 500}}",
 		"max":   "as in: on_limit: {wait: {max: 2s, queue: 500}}",
 	}})
@@ -56,7 +56,7 @@ func (l *loader) wait(v *yaml.Node, r *rule.Rule, s *settings) {
 		r.Wait, _ = l.duration(v, "on_limit.wait")
 		return
 	}
-	keys := l.keys(v, keyRules{known: []string{"max", "queue"}})
+	keys, _ := l.keys(v, keyRules{known: []string{"max", "queue"}})
 	if m := keys.val("max"); m != nil {
 		r.Wait, _ = l.duration(m, "on_limit.wait.max")
 	} else {

@@ -47,7 +47,7 @@ func (l *loader) regions(v *yaml.Node, r *rule.Rule, s *settings) {
 	case v.Kind == yaml.Scalar && v.Text == "sync":
 		of.Sync = true
 	case v.Kind == yaml.Mapping && len(v.Pairs) > 0:
-		inner := l.keys(v, keyRules{known: []string{"over", "tell"}, elsewhere: map[string]string{
+		inner, _ := l.keys(v, keyRules{known: []string{"over", "tell"}, elsewhere: map[string]string{
 			"sync":   "write over: sync",
 			"weight": "weights belong into the configuration of the server, as they are the same for all rules",
 			"lease":  "it belongs beside regions, as in: consistency: {lease: 5%, regions: {over: 20%}}",
@@ -68,7 +68,7 @@ func (l *loader) regions(v *yaml.Node, r *rule.Rule, s *settings) {
 			of.Tell, _ = l.percent(tell, "consistency.regions.tell", 1, mostTell)
 		}
 	default:
-		got := describe(v)
+		got := v.String()
 		if v.Kind == yaml.Mapping {
 			got = "an empty mapping"
 		}

@@ -39,13 +39,15 @@ func headerName(name string) bool {
 
 // response reads response.
 func (l *loader) response(v *yaml.Node) *rule.Response {
-	if v.Kind != yaml.Mapping {
-		l.err(v, "as in: response: {status: 503, body: later}", "response: expected a mapping of status, headers, content_type and body, got %s", describe(v))
+	keys, ok := l.keys(v, keyRules{
+		expected: "response: expected a mapping of status, headers, content_type and body", example: "as in: response: {status: 503, body: later}",
+		known: []string{"status", "headers", "content_type", "body"}, elsewhere: map[string]string{
+			"json": "it belongs into body", "html": "it belongs into body", "text": "it belongs into body",
+		},
+	})
+	if !ok {
 		return nil
 	}
-	keys := l.keys(v, keyRules{known: []string{"status", "headers", "content_type", "body"}, elsewhere: map[string]string{
-		"json": "it belongs into body", "html": "it belongs into body", "text": "it belongs into body",
-	}})
 	r := &rule.Response{Status: 429}
 	if s := keys.val("status"); s != nil {
 		if n, ok := l.integer(s, "response.status", 400, 599); ok {
@@ -91,7 +93,7 @@ func (l *loader) headerLine(v *yaml.Node, what string) string {
 
 func (l *loader) responseHeaders(h *yaml.Node, r *rule.Response) {
 	if h.Kind != yaml.Mapping {
-		l.err(h, "as in: headers: {X-Reason: quota}", "response.headers: expected a mapping, got %s", describe(h))
+		l.err(h, "as in: headers: {X-Reason: quota}", "response.headers: expected a mapping, got %s", h)
 	}
 	seen := map[string]bool{}
 	for _, p := range h.Pairs {
@@ -116,7 +118,7 @@ func (l *loader) responseHeaders(h *yaml.Node, r *rule.Response) {
 }
 
 func (l *loader) responseBodies(v *yaml.Node, r *rule.Response) {
-	keys := l.keys(v, keyRules{known: []string{"json", "html", "text"}})
+	keys, _ := l.keys(v, keyRules{known: []string{"json", "html", "text"}})
 	if len(v.Pairs) == 0 {
 		l.err(v, `as in: body: {json: '{"limit": {{json .Limit}}}', text: "come back in {{.RetryAfterText}}"}`, "response.body: an empty mapping; expected json, html or text")
 	}

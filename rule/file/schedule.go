@@ -51,7 +51,7 @@ var phaseMistakes = sync.OnceValue(func() map[string]string {
 func (l *loader) schedule(v *yaml.Node, r *rule.Rule, s *settings) {
 	const example = `as in: schedule: [{days: mon-fri, between: "08:00-20:00", allow: 100/min}]`
 	if v.Kind != yaml.List {
-		l.err(v, example, "schedule: expected a list, got %s", describe(v))
+		l.err(v, example, "schedule: expected a list, got %s", v)
 		return
 	}
 	switch n := len(v.Items); {
@@ -62,11 +62,13 @@ func (l *loader) schedule(v *yaml.Node, r *rule.Rule, s *settings) {
 		return
 	}
 	for i, item := range v.Items {
-		if item.Kind != yaml.Mapping {
-			l.err(item, example, "schedule: expected a mapping of days, between and allow, got %s", describe(item))
+		keys, ok := l.keys(item, keyRules{
+			expected: "schedule: expected a mapping of days, between and allow", example: example,
+			known: []string{"days", "between", "allow"}, elsewhere: phaseMistakes(),
+		})
+		if !ok {
 			continue
 		}
-		keys := l.keys(item, keyRules{known: []string{"days", "between", "allow"}, elsewhere: phaseMistakes()})
 		p := phase{until: message.Day, at: item, always: keys.val("days") == nil && keys.val("between") == nil}
 		if d := keys.val("days"); d != nil {
 			p.days = l.days(d)
@@ -84,7 +86,7 @@ func (l *loader) schedule(v *yaml.Node, r *rule.Rule, s *settings) {
 		}
 		p.entries, _ = l.allow(a, "schedule.allow")
 		s.phases = append(s.phases, p)
-		r.Schedule = append(r.Schedule, rule.SchedulePhase{Days: p.days, From: p.from, Until: p.until, Allow: spelt(a), Pos: l.pos(item)})
+		r.Schedule = append(r.Schedule, rule.SchedulePhase{Days: p.days, From: p.from, Until: p.until, Allow: spelt(a), Pos: item.Position})
 	}
 }
 
@@ -170,7 +172,7 @@ func (l *loader) between(v *yaml.Node) (from, until time.Duration) {
 	until, ok2 := timeOfDay(last)
 	switch {
 	case !isRange || !ok1 || !ok2:
-		l.err(v, `as in: between: "08:00-20:00"; one that crosses midnight is written "22:00-06:00"`, "between: expected HH:MM-HH:MM, got %s", describe(v))
+		l.err(v, `as in: between: "08:00-20:00"; one that crosses midnight is written "22:00-06:00"`, "between: expected HH:MM-HH:MM, got %s", v)
 		return 0, message.Day
 	case from == message.Day:
 		l.err(v, `as in: between: "00:00-06:00"`, "between: 24:00 can be an end, not a beginning")

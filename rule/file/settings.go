@@ -1,6 +1,7 @@
 package file
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 // settings are the options of a rule that shape its windows.
 type settings struct {
 	lyft      bool
+	lends     bool // its domain is one of Options.Lend
 	calendar  bool // Lyft: calendar: true
 	named     bool // per is given
 	parts     int  // values that make a key, for override
@@ -81,10 +83,22 @@ func (s *settings) uses(trait func(algo.Algorithm) bool) bool {
 	return false
 }
 
+// newRule returns a rule of a file that stands at v. It counts the rules, and reports whether this
+// one is still within bounds.
+func (l *loader) newRule(v *yaml.Node, f *rule.File) (r *rule.Rule, within bool) {
+	l.rules++
+	if l.rules == maxRules+1 {
+		l.err(v, "", "more than %d rules", maxRules)
+	}
+	r = rule.New("", f.Domain)
+	r.Pos, r.File = v.Position, f
+	return r, l.rules <= maxRules
+}
+
 // settings reads the keys of a limit that both forms share, except name, when, per, allow, replaces
 // and override. Settings of the whole rule go into r.
 func (l *loader) settings(keys fields, r *rule.Rule, lyft bool) *settings {
-	s := &settings{lyft: lyft, named: keys.val("per") != nil, parts: len(r.Per), at: map[string]*yaml.Node{}, used: map[algo.Algorithm]bool{}}
+	s := &settings{lyft: lyft, lends: slices.Contains(l.lend, r.Domain), named: keys.val("per") != nil, parts: len(r.Per), at: map[string]*yaml.Node{}, used: map[algo.Algorithm]bool{}}
 	for _, o := range options {
 		if v := keys.val(o.key); v != nil {
 			if o.key == "algorithm" || optionFits()[o.key] != nil {
@@ -119,7 +133,7 @@ var options = []struct {
 	{"timezone", func(l *loader, v *yaml.Node, _ *rule.Rule, s *settings) { s.location = l.timezone(v) }},
 	{"timeout", func(l *loader, v *yaml.Node, r *rule.Rule, s *settings) {
 		s.timeout, _ = l.duration(v, "timeout")
-		l.src.NoteTimeout(r)
+		message.Of(r).NoteTimeout(r)
 	}},
 	{"count_denied", func(l *loader, v *yaml.Node, _ *rule.Rule, s *settings) {
 		if b, ok := l.boolean(v, "count_denied"); ok {

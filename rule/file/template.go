@@ -9,6 +9,7 @@ import (
 	"io"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -211,7 +212,7 @@ func checkNodes(tree *parse.Tree, n parse.Node) error {
 		if len(names) == 0 {
 			return nil
 		}
-		if !contains(templateFields(), names[0]) || len(names) > 1 {
+		if !slices.Contains(templateFields(), names[0]) || len(names) > 1 {
 			return &unknownField{strings.Join(names, "."), at(n)}
 		}
 		return nil

@@ -32,10 +32,10 @@ func (l *loader) throttle(v *yaml.Node, r *rule.Rule, s *settings) {
 		if v.Kind == yaml.Scalar && v.Text == "soft" {
 			hint = "write the margin, as in: throttle: {soft: 10%}"
 		}
-		l.err(v, hint, expected, describe(v))
+		l.err(v, hint, expected, v)
 		return
 	}
-	keys := l.keys(v, keyRules{known: []string{"soft", "elastic"}, elsewhere: map[string]string{
+	keys, _ := l.keys(v, keyRules{known: []string{"soft", "elastic"}, elsewhere: map[string]string{
 		"signal": "it belongs into elastic", "curve": "it belongs into elastic", "over": "it belongs into soft", "for": "it belongs into soft",
 	}})
 	if len(v.Pairs) == 0 {
@@ -50,7 +50,7 @@ func (l *loader) throttle(v *yaml.Node, r *rule.Rule, s *settings) {
 		return
 	}
 	if m.Kind == yaml.Mapping {
-		inner := l.keys(m, keyRules{known: []string{"over", "for"}})
+		inner, _ := l.keys(m, keyRules{known: []string{"over", "for"}})
 		if f := inner.val("for"); f != nil {
 			s.softFor, _ = l.span(f, "throttle.soft.for", algo.MaxWindow)
 			s.softForAt = f
@@ -84,19 +84,20 @@ func (l *loader) emptyMargin(s *settings, c algo.Config) {
 // elastic reads throttle.elastic; nil if it cannot be used.
 func (l *loader) elastic(v *yaml.Node) *rule.Elastic {
 	const example = "as in: elastic: {signal: cpu, curve: {50%: 200%, 80%: 100%, 95%: 25%}}"
-	if v.Kind != yaml.Mapping {
-		l.err(v, example, "throttle.elastic: expected a mapping of signal and curve, got %s", describe(v))
+	keys, ok := l.keys(v, keyRules{
+		expected: "throttle.elastic: expected a mapping of signal and curve", example: example, known: []string{"signal", "curve"},
+	})
+	if !ok {
 		return nil
 	}
-	keys := l.keys(v, keyRules{known: []string{"signal", "curve"}})
-	e := &rule.Elastic{Pos: l.pos(v)}
+	e := &rule.Elastic{Pos: v.Position}
 	if s := keys.val("signal"); s == nil {
 		l.err(v, example, "throttle.elastic: signal is missing")
 	} else if name, ok := l.text(s, "throttle.elastic.signal"); ok {
 		if e.Signal = name; !rule.SignalName(name) {
 			l.err(s, "as in cpu or queue_depth", "throttle.elastic.signal: expected 1 to 100 lower-case letters, digits, _, . and -, got %q", message.Clip(name))
 		}
-		e.Pos = l.pos(s)
+		e.Pos = s.Position
 	}
 	c := keys.val("curve")
 	switch {
@@ -104,7 +105,7 @@ func (l *loader) elastic(v *yaml.Node) *rule.Elastic {
 		l.err(v, example, "throttle.elastic: curve is missing")
 		return nil
 	case c.Kind != yaml.Mapping || len(c.Pairs) == 0:
-		got := describe(c)
+		got := c.String()
 		if c.Kind == yaml.Mapping {
 			got = "an empty one"
 		}

@@ -61,7 +61,7 @@ func (l *loader) parts(s *settings, entries []allowance) []part {
 // the settings of the rule go together.
 func (l *loader) compile(s *settings, r *rule.Rule, entries []allowance, keys fields) {
 	before := len(l.errors)
-	r.Lent = s.lease.percent == 0 && (l.lending || s.regions.borrows())
+	r.Lent = s.lease.percent == 0 && (s.lends || s.regions.borrows())
 	base := l.parts(s, entries)
 	if s.algorithm == nil && len(s.used) == 1 && s.used[algo.TokenBucket] {
 		bucket := algo.TokenBucket // a rate alone, put in place of a bucket, is a bucket
@@ -251,7 +251,7 @@ func spell(c algo.Config) string {
 func (l *loader) override(s *settings, r *rule.Rule, v *yaml.Node) {
 	parts := s.parts
 	if v.Kind != yaml.Mapping {
-		l.err(v, "as in: override: {acme: 1000/min}", "override: expected a mapping from keys to rates, got %s", describe(v))
+		l.err(v, "as in: override: {acme: 1000/min}", "override: expected a mapping from keys to rates, got %s", v)
 		return
 	}
 	if parts == 0 {
@@ -285,7 +285,7 @@ func (l *loader) override(s *settings, r *rule.Rule, v *yaml.Node) {
 			seen[joined] = true
 		}
 		entries, unlimited := l.allow(p.Value, "override."+message.Clip(key))
-		o := rule.Override{Values: values, Unlimited: unlimited, Pos: l.pos(p.Key)}
+		o := rule.Override{Values: values, Unlimited: unlimited, Pos: p.Key.Position}
 		for _, p := range l.parts(s, entries) {
 			o.Windows = append(o.Windows, p.window(r))
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/util/suggest"
+	"github.com/weir-rl/weir/rule"
 )
 
 // Ignore is a comment "lint: ignore NAME, NAME: reason". It silences those warnings of the entry (a
@@ -132,6 +133,14 @@ func (g *Ignores) Silence(name string, lines ...int) bool {
 		}
 	}
 	return silenced
+}
+
+// Silence returns warnings without those that a comment of their file silences.
+func Silence(warnings []rule.Problem, files []*Origin) []rule.Problem {
+	return slices.DeleteFunc(warnings, func(p rule.Problem) bool {
+		at := slices.IndexFunc(files, func(o *Origin) bool { return o.Name == p.Pos.File })
+		return at >= 0 && files[at].Ignores.Silence(p.Name, p.Pos.Line)
+	})
 }
 
 // Clone returns a copy whose use is counted apart.

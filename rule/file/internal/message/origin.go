@@ -30,6 +30,18 @@ func SortProblems(p []rule.Problem) {
 	})
 }
 
+// Finish sorts the problems of a load, and quotes the lines of files at which they stand.
+func Finish(problems []rule.Problem, files []*Origin) []rule.Problem {
+	SortProblems(problems)
+	for i := range problems {
+		p := &problems[i]
+		if at := slices.IndexFunc(files, func(o *Origin) bool { return o.Name == p.Pos.File }); at >= 0 && p.Quote == "" {
+			p.Quote = files[at].Quote(p.Pos.Line, p.Pos.Column)
+		}
+	}
+	return problems
+}
+
 // Origin keeps the parts of a rule file that messages and Lint need. It is the Origin of a
 // rule.File.
 type Origin struct {

@@ -3,20 +3,24 @@
 // aliases are bounded.
 //
 // Begin with Parse: scan checks the words of a file, the library parses them, and a converter makes
-// Nodes of its tree.
+// Nodes (node.go) of its tree.
 package yaml
 
 import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/scanner"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/weir-rl/weir/rule"
 )
 
 // Bounds on one file. They keep the time and the memory of a load within reason whatever the file
@@ -33,36 +37,6 @@ const (
 	maxExpanded   = 2 << 20 // values after the expansion of aliases
 )
 
-// Kind is the shape of a value.
-type Kind uint8
-
-const (
-	Null Kind = iota
-	Scalar
-	Mapping
-	List
-	Bad // could not be read, and has been reported
-)
-
-// Node is one value of a YAML file, with aliases and merge keys resolved. Values are shared between
-// the places that alias them and must not be changed.
-type Node struct {
-	Kind   Kind
-	Quoted bool   // of a scalar: text by its syntax, whatever it looks like
-	Text   string // of a scalar: as written, without quotes
-	Pairs  []Pair // of a mapping, in order; explicit keys before merged ones
-	Items  []*Node
-	Line   int
-	Column int
-	size   int // values in it after expansion, itself included
-	depth  int
-}
-
-// Pair is one entry of a mapping.
-type Pair struct {
-	Key, Value *Node
-}
-
 // Error is a fault of the YAML.
 type Error struct {
 	Line, Column  int
@@ -75,17 +49,17 @@ type Comment struct {
 	Text         string // without the #, trimmed
 }
 
-// Parse reads the documents of a file. Documents without content are left out. misread are
-// places where a single value could not be read; a failure is of the whole file. comments are those
-// that speak to lint.
-func Parse(text string) (documents []*Node, comments []Comment, misread []*Error, failure *Error) {
+// Parse reads the documents of the file of that name. Documents without content are left out.
+// misread are places where a single value could not be read; a failure is of the whole file.
+// comments are those that speak to lint.
+func Parse(name, text string) (documents []*Node, comments []Comment, misread []*Error, failure *Error) {
 	if len(text) > maxFileSize {
 		return nil, nil, nil, &Error{Message: fmt.Sprintf("the file has %d bytes; at most %d are read", len(text), maxFileSize), Hint: "split it into several files of the same domain"}
 	}
 	text = strings.TrimPrefix(text, "\ufeff")
 	if !utf8.ValidString(text) {
 		line, column := badUTF8(text)
-		return nil, nil, nil, &Error{Line: line, Column: column, Message: "the file is not valid UTF-8"}
+		return nil, nil, nil, (&Error{Line: line, Column: column, Message: "the file is not valid UTF-8"}).hinted(text)
 	}
 	// The YAML library is the one place where a panic is caught: a bug in it must not take the
 	// server down.
@@ -96,13 +70,13 @@ func Parse(text string) (documents []*Node, comments []Comment, misread []*Error
 	}()
 	tokens, comments, failure := scan(text)
 	if failure != nil {
-		return nil, nil, nil, failure
+		return nil, nil, nil, failure.hinted(text)
 	}
 	tree, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		return nil, nil, nil, asSyntaxError(err)
+		return nil, nil, nil, asSyntaxError(err).hinted(text)
 	}
-	c := converter{anchors: map[string]*Node{}}
+	c := converter{file: name, anchors: map[string]*Node{}}
 	for _, d := range tree.Docs {
 		if d.Body == nil {
 			continue
@@ -113,7 +87,7 @@ func Parse(text string) (documents []*Node, comments []Comment, misread []*Error
 		clear(c.anchors)
 		v, failure := c.convert(d.Body)
 		if failure != nil {
-			return nil, nil, nil, failure
+			return nil, nil, nil, failure.hinted(text)
 		}
 		documents = append(documents, v)
 	}
@@ -149,6 +123,44 @@ func asSyntaxError(err error) *Error {
 		return s
 	}
 	return &Error{Message: "not valid YAML: " + firstLine(err.Error())}
+}
+
+// unquoted finds values that YAML reads as tags, aliases and the like, and that were meant as
+// patterns.
+var unquoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[:\[,-]\s*[!*&%@\x60]`) })
+
+// hinted gives e a hint at the cause of a fault of text, where it has none.
+func (e *Error) hinted(text string) *Error {
+	if e.Hint != "" {
+		return e
+	}
+	e.Hint = syntaxHint(text, e.Line)
+	return e
+}
+
+// mostLooked is up to how many bytes of a line syntaxHint looks at.
+const mostLooked = 160
+
+// syntaxHint guesses the cause of a fault in a line from what stands there or in the line above.
+func syntaxHint(text string, at int) string {
+	above, line := "", ""
+	for range at {
+		above = line
+		line, text, _ = strings.Cut(text, "\n")
+	}
+	for _, s := range []string{line, above} {
+		s = s[:min(len(s), mostLooked)]
+		switch {
+		case strings.TrimSpace(s) == "":
+		case unquoted().MatchString(s):
+			return `a value that begins with ! * & % @ or a backquote must be quoted, as in "!free"`
+		case strings.Contains(s, "\t"):
+			return "YAML is indented by spaces, never by tabs"
+		case strings.Contains(s, "{{"):
+			return "this looks like a template, such as Helm has: render it first"
+		}
+	}
+	return ""
 }
 
 func firstLine(s string) string {
@@ -326,6 +338,7 @@ func (g *guard) finish(tokens int) *Error {
 
 // converter turns the parser's tree into values.
 type converter struct {
+	file    string
 	anchors map[string]*Node // nil while the anchor's own value is being read
 	misread []*Error
 	work    int
@@ -342,7 +355,7 @@ func (c *converter) convert(n ast.Node) (*Node, *Error) {
 	if c.work++; c.work > maxExpanded {
 		return nil, failAt(n, "aliases and merge keys make the file grow beyond %d values", maxExpanded)
 	}
-	v := &Node{size: 1, depth: 1}
+	v := &Node{Position: rule.Position{File: c.file}, size: 1, depth: 1}
 	if n == nil {
 		return v, nil
 	}
@@ -548,18 +561,4 @@ func (c *converter) tagged(v *Node, n *ast.TagNode) (*Node, *Error) {
 		hint = fmt.Sprintf("a pattern that begins with ! must be quoted: %q", tag)
 	}
 	return c.bad(v, hint, "the YAML tag %s is not supported", tag)
-}
-
-// Get returns the value under key, nil if there is none. Of a repeated key the last one holds.
-func (v *Node) Get(key string) *Node {
-	if v.Kind != Mapping {
-		return nil
-	}
-	var found *Node
-	for i := range v.Pairs {
-		if p := &v.Pairs[i]; p.Key.Kind == Scalar && p.Key.Text == key {
-			found = p.Value
-		}
-	}
-	return found
 }

@@ -50,7 +50,7 @@ func TestYAMLShapes(t *testing.T) {
 		{"k: ünï→", "ünï→"},
 		{"k: abc\nl:\n  - a\n  -\n  - b: c\n    d:\n", "abc"},
 	} {
-		documents, _, misread, failure := Parse(c.yaml)
+		documents, _, misread, failure := Parse("", c.yaml)
 		if failure != nil || len(misread) > 0 || len(documents) != 1 {
 			t.Errorf("%q: %d documents, %v, %v", c.yaml, len(documents), misread, failure)
 			continue
@@ -61,24 +61,24 @@ func TestYAMLShapes(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"k: !!binary aGk=", "k: !x y", "k: !!map [a]", "k: !!seq {a: b}", "k: !!str [a]", "k: !!int [a]", "k: *x", "k: &x [*x]", "<<: a", "<<: [a]"} {
-		documents, _, misread, failure := Parse(text)
+		documents, _, misread, failure := Parse("", text)
 		if failure == nil && len(misread) != 1 {
 			t.Errorf("%q: %+v, %+v", text, documents, misread)
 		}
 	}
 	for _, text := range []string{"k: !!map {a: b}", "k: !!seq [a]", "k: !!int 5", "k: !!bool true", "k: !!float 1.5", "k: !!timestamp 2020-01-01"} {
-		documents, _, misread, failure := Parse(text)
+		documents, _, misread, failure := Parse("", text)
 		if failure != nil || len(misread) > 0 || len(documents) != 1 || documents[0].Get("k").Kind == Null {
 			t.Errorf("%q: %+v, %+v, %v", text, documents, misread, failure)
 		}
 	}
 	for _, text := range []string{"k:", "k: null", "k: ~", "k: Null", "{k: }", "{k}", "k: # comment", "k: !!null x"} {
-		documents, _, _, failure := Parse(text)
+		documents, _, _, failure := Parse("", text)
 		if failure != nil || len(documents) != 1 || documents[0].Get("k") == nil || documents[0].Get("k").Kind != Null {
 			t.Errorf("%q: %v, %v", text, documents, failure)
 		}
 	}
-	documents, _, _, failure := Parse("k: [a, [b], {c: d}, ]\nl:\n- x\n- y\nm:\n  - x\n")
+	documents, _, _, failure := Parse("", "k: [a, [b], {c: d}, ]\nl:\n- x\n- y\nm:\n  - x\n")
 	if failure != nil {
 		t.Fatal(failure)
 	}

@@ -1,12 +1,97 @@
 package rule
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/weir-rl/weir/algo"
 )
 
-// What holds for a key that a request spells in another way than its counter does.
+// Overrides are for a key as it is written. What holds for a key that a request spells in another
+// way than its counter does, stands here too.
+
+// compileOverrides keys the overrides of a rule as Match keys requests.
+func (b *builder) compileOverrides(m *matchRule) {
+	r := m.rule
+	if len(r.Overrides) == 0 {
+		return
+	}
+	m.own().overrides = map[string]*Override{}
+	for i := range r.Overrides {
+		o := &r.Overrides[i]
+		at := *r
+		if o.Pos != (Position{}) {
+			at.Pos = o.Pos
+		}
+		keys, err := overrideKeys(m, o.Values, false)
+		if err != nil {
+			b.problem(&at, "join one value for each entry of per by a comma", "override %q: %v", strings.Join(o.Values, ","), err)
+			continue
+		}
+		for _, k := range keys {
+			if old := m.overrides[k]; old != nil && old != o {
+				b.problem(&at, "keep one of the two", "override %q is for the same key as %q", strings.Join(o.Values, ","), strings.Join(old.Values, ","))
+				break
+			}
+			m.overrides[k] = o
+		}
+		if m.folds&m.spelled == 0 {
+			continue
+		}
+		keys, _ = overrideKeys(m, o.Values, true)
+		for _, k := range keys {
+			m.respell(k, o)
+		}
+	}
+}
+
+// maxOverrideForms bounds the keys that one override may stand for: they multiply with each part of
+// per.
+const maxOverrideForms = 256
+
+// overrideKeys makes the keys for the values of an override, with alternative 0 throughout. There
+// are several where a value has other normal forms for other alternatives of its part. A
+// descriptor's key has a part for each level whose value is not fixed. With folded they are as the
+// keys of m are folded.
+func overrideKeys(m *matchRule, values []string, folded bool) ([]string, error) {
+	parts := m.per
+	if m.byPath() {
+		parts = nil
+		for _, l := range m.levels {
+			if l.varies() {
+				parts = append(parts, []alternative{{name: l.node.Key}})
+			}
+		}
+	}
+	if len(values) != len(parts) {
+		return nil, fmt.Errorf("%s for keys of %s", quantity(len(values), "value"), quantity(len(parts), "part"))
+	}
+	keys := []string{""}
+	for i, v := range values {
+		if v == "" && !m.byPath() {
+			return nil, fmt.Errorf("value %d is empty, which counts as absent", i+1)
+		}
+		var forms []string
+		for _, a := range parts[i] {
+			form := string(m.appendPart(nil, 0, a.kind, v, folded))
+			if !slices.Contains(forms, form) {
+				forms = append(forms, form)
+			}
+		}
+		if len(keys)*len(forms) > maxOverrideForms {
+			return nil, fmt.Errorf("its values have more than %d forms, since per has so many alternatives of different kinds", maxOverrideForms)
+		}
+		longer := make([]string, 0, len(keys)*len(forms))
+		for _, k := range keys {
+			for _, f := range forms {
+				longer = append(longer, k+f)
+			}
+		}
+		keys = longer
+	}
+	return keys, nil
+}
 
 // respelled is the combined effect of a rule's overrides on a key that is spelled otherwise than
 // they name it.
@@ -119,24 +204,4 @@ func burst(c algo.Config) int64 {
 		return 0
 	}
 	return c.Burst
-}
-
-// appendFolded appends the part for a value as it stands in the keys of r. The value need not be
-// normal yet.
-func (r *matchRule) appendFolded(dst []byte, alt int, kind attributeKind, value string) []byte {
-	if r.folds&spelledOf(kind) != 0 {
-		var scratch []byte
-		text, _ := normalText(kind, value, &scratch)
-		switch kind {
-		case kindMethod:
-			if value = text; text == "HEAD" {
-				value = "GET"
-			}
-		case kindPath:
-			var lower, key []byte
-			lowered := lowerPath(text, &lower)
-			value = r.keyPath(text, cutEnd(lowered), lowered, &key)
-		}
-	}
-	return appendValue(dst, alt, kind, value, int(r.ipv6Prefix))
 }
