@@ -163,7 +163,7 @@ func isEarly(r insight.RuleReport) bool {
 }
 
 // writeVerdicts prints a table of rules, those that need a look first, with sentences. Unless all
-// are asked for, a last line counts those of which nothing can be said yet.
+// are asked for, a last line counts the rules for which it is too early.
 func writeVerdicts(out io.Writer, rules []insight.RuleReport, all bool, now time.Time) error {
 	if len(rules) == 0 {
 		_, err := fmt.Fprintln(out, "No rule is in force.")
