@@ -79,9 +79,33 @@ func TestToolsOnDatabase(t *testing.T) {
 	for _, args := range [][]string{{"rules", "push", url}, {"rules", "import", url}, {"rules", "diff", url}, {"rules", "pull", url}} {
 		weir(2, append(args, "--rules", url)...).With("weir rules pull writes what it holds into a folder")
 	}
-	push(2, file.Source{Name: "shop.yaml", Data: []byte("domain: shop\nlimits: [{ alow: 1/day }]\n")})
+	differs := strictly[rulesDiff](t, weir(1, "rules", "diff", "1", "2", "--rules", url, "--json").Text)
+	if differs.From != "version 1" || differs.To != "version 2" || !differs.Differs || !strings.Contains(differs.Diff, "sub/api.yaml") {
+		t.Errorf("rules diff: %+v", differs)
+	}
+	if same := strictly[rulesDiff](t, weir(0, "rules", "diff", "2", "2", "--rules", url, "--json").Text); same.Differs || same.Diff != "" {
+		t.Errorf("rules diff: %+v", same)
+	}
+	printed := func(status int, args ...string) rulesPush {
+		t.Helper()
+		var out, errs strings.Builder
+		if got := Run(ctx, append(args, "--rules", url, "--json"), nil, strings.NewReader(""), &out, &errs); got != status {
+			t.Errorf("weir %q: exit status %d, want %d\n%s", args, got, status, errs.String())
+		}
+		return strictly[rulesPush](t, out.String())
+	}
+	if got := printed(1, "rules", "push", "--base", "1", drafts); got.Version != 0 || got.Changed || !strings.Contains(got.Error, "nothing was pushed") {
+		t.Errorf("a conflict: %+v", got)
+	}
+	if got := printed(0, "rules", "push", "--base", "2", drafts); got.Version != 3 || got.Replaces != 2 || !got.Changed || got.Error != "" {
+		t.Errorf("a push: %+v", got)
+	}
+	if got := printed(0, "rules", "push", drafts); got.Version != 3 || got.Changed {
+		t.Errorf("the same again: %+v", got)
+	}
+	push(3, file.Source{Name: "shop.yaml", Data: []byte("domain: shop\nlimits: [{ alow: 1/day }]\n")})
 	weir(1, "lint", url).With("shop.yaml:2:12", `unknown key "alow"`)
-	weir(2, "explain", "--rules", url, "key=a").With("the rules of version 3 of postgres://", `unknown key "alow"`)
+	weir(2, "explain", "--rules", url, "key=a").With("the rules of version 4 of postgres://", `unknown key "alow"`)
 	server.Kill()
 	weir(2, "lint", url).With("the database of rules cannot be reached")
 	weir(2, "test", url, drafts).With("the database of rules cannot be reached")

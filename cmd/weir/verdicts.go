@@ -24,7 +24,7 @@ func newVerdictsCommand() *cobra.Command {
 	var port adminClient
 	var over, domain string
 	var failOn []string
-	var asJSON bool
+	var asJSON, all bool
 	cmd := &cobra.Command{
 		Use:   "verdicts",
 		Short: "Tell of each rule of a running server whether it does its job",
@@ -60,7 +60,7 @@ The verdicts, with what they are called in the table: ` + namedVerdicts() + `.`,
 			if asJSON {
 				_, err = cmd.OutOrStdout().Write(raw)
 			} else {
-				err = writeVerdicts(cmd.OutOrStdout(), answer.Rules, time.Now())
+				err = writeVerdicts(cmd.OutOrStdout(), answer.Rules, all, time.Now())
 			}
 			if err != nil {
 				return blind(err)
@@ -80,6 +80,7 @@ The verdicts, with what they are called in the table: ` + namedVerdicts() + `.`,
 	f.StringVar(&over, "over", "24h", "the time of REQUESTS and REFUSED: the last so long, up to 7d; verdicts are of the last 24 to 36 hours")
 	f.StringVar(&domain, "domain", "", "only rules of this domain")
 	f.StringSliceVar(&failOn, "fail-on", nil, "exit with 1 if one of these verdicts holds for a rule, such as strict,loose_crowd,broken")
+	f.BoolVar(&all, "all", false, "list the rules for which it is too early, too")
 	f.BoolVar(&asJSON, "json", false, "print the server's answer as it is")
 	completeFlag(cmd, "fail-on", insight.Verdicts)
 	return cmd
@@ -163,8 +164,14 @@ func namedVerdicts() string {
 	return strings.Join(list, ", ")
 }
 
-// writeVerdicts prints a table of rules, those that need a look first, with sentences.
-func writeVerdicts(out io.Writer, rules []insight.RuleReport, now time.Time) error {
+// isEarly reports whether nothing can be said of a rule yet.
+func isEarly(r insight.RuleReport) bool {
+	return len(r.Verdicts) > 0 && r.Verdicts[0].Verdict == insight.TooEarly
+}
+
+// writeVerdicts prints a table of rules, those that need a look first, with sentences. Unless all
+// are asked for, a last line counts the rules for which it is too early.
+func writeVerdicts(out io.Writer, rules []insight.RuleReport, all bool, now time.Time) error {
 	if len(rules) == 0 {
 		_, err := fmt.Fprintln(out, "No rule is in force.")
 		return err
@@ -176,6 +183,11 @@ func writeVerdicts(out io.Writer, rules []insight.RuleReport, now time.Time) err
 		return slices.Index(insight.Verdicts, r.Verdicts[0].Verdict)
 	}
 	rules = slices.Clone(rules)
+	early := len(rules)
+	if !all {
+		rules = slices.DeleteFunc(rules, isEarly)
+	}
+	early -= len(rules)
 	slices.SortStableFunc(rules, func(a, b insight.RuleReport) int { return rank(&a) - rank(&b) })
 	// The sentences stand below their rows, which a tabwriter would take for the end of its
 	// columns.
@@ -215,6 +227,9 @@ func writeVerdicts(out io.Writer, rules []insight.RuleReport, now time.Time) err
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	if len(rules) == 0 { // the heading alone
+		table.Reset()
+	}
 	row := -1 // the heading
 	for line := range strings.Lines(table.String()) {
 		if _, err := io.WriteString(out, line); err != nil {
@@ -228,6 +243,10 @@ func writeVerdicts(out io.Writer, rules []insight.RuleReport, now time.Time) err
 			}
 		}
 		row++
+	}
+	if early > 0 {
+		_, err := fmt.Fprintf(out, "%s: %s; --all says how long\n", human.Verdict(insight.TooEarly), count(early, "rule"))
+		return err
 	}
 	return nil
 }

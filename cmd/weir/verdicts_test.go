@@ -31,7 +31,13 @@ func TestWriteVerdicts(t *testing.T) {
 		{Domain: "shop", Name: "trial\x1b[31m", Mode: "shadow", Met: 40, WouldRefuse: 7, Verdicts: []insight.Verdict{verdict("too_early", "low", "50 min still.", "")}},
 	}
 	var out bytes.Buffer
-	if err := writeVerdicts(&out, rules, now); err != nil {
+	for _, all := range []bool{true, false} {
+		if err := writeVerdicts(&out, rules, all, now); err != nil {
+			t.Fatal(err)
+		}
+		out.WriteString("\n---\n")
+	}
+	if err := writeVerdicts(&out, rules[3:], false, now); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "verdicts.txt", out.String())

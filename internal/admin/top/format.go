@@ -3,6 +3,7 @@ package top
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -274,4 +275,36 @@ func untilText(t, now time.Time) string {
 		return t.Format("15:04:05")
 	}
 	return t.Format("2 Jan 15:04")
+}
+
+// column is the width of a column that may shrink, and how far.
+type column struct {
+	width *int
+	least int
+}
+
+// someKey is the width that a key gets at the cost of other columns if it takes as much. Clients
+// choose longer ones; only an address gets all that it takes.
+const someKey = 30
+
+// keyWidth is the width that the column of a key should have, if there is room.
+func keyWidth(key string) int {
+	width := ansi.StringWidth(human.Visible(key))
+	_, value, _ := strings.Cut(key, "=")
+	_, notAddress := netip.ParseAddr(value)
+	if _, notBlock := netip.ParsePrefix(value); notAddress != nil && notBlock != nil {
+		return min(width, someKey)
+	}
+	return width
+}
+
+// grow returns width, or more of it up to want, at the cost of other columns in turn. Keys are cut
+// last: a part of an address names nobody.
+func grow(width, want int, from ...column) int {
+	for _, c := range from {
+		take := min(max(want-width, 0), max(*c.width-c.least, 0))
+		*c.width -= take
+		width += take
+	}
+	return width
 }

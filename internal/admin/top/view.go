@@ -11,8 +11,12 @@ import (
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
-// wide is the width from which on a screen shows less important columns.
-const wide = 100
+// wide is the width from which on a screen shows less important columns, and sideBySide the one from
+// which on two tables with whole addresses of IPv6 fit side by side.
+const (
+	wide       = 100
+	sideBySide = 180
+)
 
 // View draws the state: height lines of at most width columns, with SGR sequences for style and no
 // others. From 80 × 24 on everything is shown; on a smaller screen it is cut. View changes
@@ -175,7 +179,7 @@ func share(part, whole uint64) float64 {
 // there is room.
 func (s *State) all(width, height int) []string {
 	most := height * 2 / 3
-	if width < wide {
+	if width < sideBySide {
 		most = height / 2
 	}
 	top := min(max(len(s.rules()), 1)+2, most)
@@ -184,7 +188,7 @@ func (s *State) all(width, height int) []string {
 		lines = append(lines, "")
 	}
 	below := height - top
-	if width < wide {
+	if width < sideBySide {
 		half := (below - 1) / 2
 		lines = append(lines, s.keyTable(width, half, s.focus() == Keys)...)
 		for len(lines) < top+half {
@@ -192,7 +196,7 @@ func (s *State) all(width, height int) []string {
 		}
 		return append(lines, s.decisionTable(width, below-half, s.focus() == Decisions)...)
 	}
-	left := min(max(width*2/5, 44), 80)
+	left := 80 // room for an address of IPv6
 	a := s.keyTable(left, below, s.focus() == Keys)
 	b := s.decisionTable(width-left-2, below, s.focus() == Decisions)
 	for i := range max(len(a), len(b)) {
@@ -309,7 +313,13 @@ func (s *State) keyTable(width, height int, focused bool) []string {
 		gap, state, barWidth = 2, 30, 10
 	}
 	rule := min(max(width/4, 12), 30)
-	key := max(width-1-rule-7-barWidth-7-state-5*gap, 8)
+	list := s.keys()
+	widest := 0
+	for _, k := range list {
+		widest = max(widest, keyWidth(k.Key))
+	}
+	key := max(width-1-rule-7-barWidth-7-state-5*gap, 0)
+	key = grow(key, widest, column{&state, 0}, column{&rule, 12}, column{&barWidth, 7}, column{&rule, 8})
 	line := func(k, r, n, b, share, st string) string {
 		return row(gap, cell{text: k, width: key}, cell{text: r, width: rule}, cell{text: n, width: 7, right: true},
 			cell{text: b, width: barWidth, style: red}, cell{text: share, width: 7, right: true},
@@ -318,7 +328,6 @@ func (s *State) keyTable(width, height int, focused bool) []string {
 	what := map[string]string{insight.ByRefused: "KEYS refused, 1 min", insight.ByAsked: "KEYS asked, 1 min",
 		insight.ByNear: "KEYS near, 1 min"}[s.by()]
 	heading := " " + ansi.Strip(line(what+" ▾", "LIMIT", "COUNT", "", "REFUSED", "STATE"))
-	list := s.keys()
 	return s.table(Keys, heading, "nobody, in the last minute", len(list), width, height, focused, func(i int) string {
 		k := list[i]
 		text := k.Key
@@ -382,7 +391,12 @@ func (s *State) decisionTable(width, height int, focused bool) []string {
 	left := max(width-1-timeWidth-7-wait-5*gap, 10)
 	request := left * 2 / 5
 	rule := left / 4
-	key := left - request - rule
+	list := s.decisions()
+	widest := 0
+	for _, d := range list {
+		widest = max(widest, keyWidth(mainLimit(d).Key))
+	}
+	key := grow(left-request-rule, widest, column{&wait, 7}, column{&request, 16}, column{&rule, 8}, column{&request, 8})
 	line := func(at string, out cell, req, k, r, w string) string {
 		out.width = 7
 		return row(gap, cell{text: at, width: timeWidth}, out, cell{text: req, width: request},
@@ -390,7 +404,6 @@ func (s *State) decisionTable(width, height int, focused bool) []string {
 			cell{text: r, width: rule}, cell{text: w, width: wait, right: true})
 	}
 	heading := " " + ansi.Strip(line("TIME", cell{text: "OUTCOME"}, "DECISIONS", "KEY", "LIMIT", "AGAIN IN"))
-	list := s.decisions()
 	return s.table(Decisions, heading, "none is kept yet", len(list), width, height, focused, func(i int) string {
 		d := list[i]
 		l := mainLimit(d)

@@ -156,6 +156,28 @@ func TestScreens(t *testing.T) {
 	golden(t, "styled.txt", strings.ReplaceAll(View(shop(), 80, 12), "\x1b", "␛")+"\n")
 }
 
+// An address is shown whole at any usual width, beside keys of any length.
+func TestAddressesAreWhole(t *testing.T) {
+	const address = "ip=2001:db8:1111:2222:3333:4444:5555:6666"
+	for width := 80; width <= 240; width++ {
+		for _, press := range [][]string{nil, {"k"}, {"d"}} {
+			s := shop()
+			s.Keys[0].Key, s.Keys[1].Key = address, "user="+strings.Repeat("x", 300)
+			s.Decisions[0].Limits[0].Key = address
+			for _, key := range press {
+				s.Press(key, 10)
+			}
+			want := 1
+			if press == nil {
+				want = 2
+			}
+			if screen := bare(View(s, width, 40)); strings.Count(screen, address+" ") != want {
+				t.Fatalf("%d columns, %q:\n%s", width, press, screen)
+			}
+		}
+	}
+}
+
 // sgr is the one kind of sequence that a screen holds.
 var sgr = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
