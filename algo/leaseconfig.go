@@ -89,7 +89,7 @@ func (c *Config) checkLeasing() error {
 // checkLease is Config.check for the algorithm Lease.
 func (c *Config) checkLease() error {
 	if *c != (Config{Algorithm: Lease, Window: c.Window, Timeout: c.Timeout}) || c.Window <= 0 || c.Timeout < MinLeaseFor || c.Timeout > MaxLeaseFor {
-		return fmt.Errorf("the state of what is lent has a length of generations, and a time for which a charge counts, and nothing else: %+v", *c)
+		return fmt.Errorf("the state of lent units has a length of generations and a time for which a charge counts, and nothing else: %+v", *c)
 	}
 	return nil
 }

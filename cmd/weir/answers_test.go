@@ -154,7 +154,7 @@ func TestExplainWords(t *testing.T) {
 		"It was REFUSED by a, and can never pass: it asks for more than the limit holds.":           {RetryAfter: -1, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
 		"It was REFUSED outright, since its key was banned by a. It can pass 15 min later, at 1970": {Banned: true, RetryAfter: 9e8, Time: time.Unix(0, 0), Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
 		"in shadow: would have passed it":                                                           {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode = "shadow" })}},
-		"its quota was used up, but not that of others; it would have passed it 1 s later":          {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode, l.Allowed, l.RetryAfter = "quota", false, 1e6 })}},
+		"its quota was used up, and others' was not; it would have passed it 1 s later":             {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode, l.Allowed, l.RetryAfter = "quota", false, 1e6 })}},
 		"and 3 more limits that the server had no room to remember":                                 {Limits: []recent.Limit{l}, LimitsLeftOut: 3},
 		"It met no limit.": {Allowed: true},
 	} {

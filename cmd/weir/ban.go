@@ -75,7 +75,7 @@ func (k *keyCommands) listCommand(run func(cmd *cobra.Command, domain, limit str
 		Example: "  weir " + k.what + " list\n  weir " + k.what + " list --domain shop --limit login -n 20",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return run(cmd, domain, limit, n) },
 	}
-	cmd.Flags().StringVar(&domain, "domain", "", "only those of this domain")
+	cmd.Flags().StringVar(&domain, "domain", "", "only bans of this domain")
 	cmd.Flags().StringVar(&limit, "limit", "", "only those of this limit")
 	cmd.Flags().IntVarP(&n, "number", "n", 1000, "how many at most")
 	return cmd

@@ -54,11 +54,11 @@ made it remembers for a while. The server that is asked asks all nodes that shar
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.rules, "rules", "./rules", "folder or file of rules, or URL of a database that holds some, in place of those of --server if it is given")
+	f.StringVar(&o.rules, "rules", "./rules", "folder or file of rules, or URL of a database that holds some, in place of the rules of --server if it is given")
 	f.StringVar(&o.domain, "domain", "", "domain of the request (default: the only one that the rules hold)")
 	f.StringVar(&o.id, "id", "", "id of a decision, such as that in X-RateLimit-Decision, to be looked up at --server (default "+defaultAdmin+")")
 	f.StringArrayVar(&o.descriptors, "descriptor", nil, "KEY=VALUE,KEY=VALUE…: a descriptor as Envoy sends it, in place of attributes; may be given several times")
-	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key, where the rules are not those of --server")
+	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key, where the rules do not come from --server")
 	jsonFlag(cmd, &o.json)
 	o.admin.flags(cmd, "")
 	return cmd

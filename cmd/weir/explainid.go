@@ -142,7 +142,7 @@ func limitPart(e *recent.Entry, l *recent.Limit) string {
 	case !l.Allowed && l.Mode == "shadow":
 		return "in shadow: would have refused it" + late
 	case !l.Allowed:
-		return "its quota was used up, but not that of others" + late
+		return "its quota was used up, and others' was not" + late
 	case l.Mode == "shadow":
 		return "in shadow: would have passed it"
 	case !e.Allowed:

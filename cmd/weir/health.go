@@ -128,7 +128,7 @@ func pinned(files []string) (*tls.Config, error) {
 		InsecureSkipVerify: true, // VerifyConnection asks for more: that very certificate
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 || !slices.ContainsFunc(own, func(c []byte) bool { return bytes.Equal(c, s.PeerCertificates[0].Raw) }) {
-				return errors.New("the server shows another certificate than that of tls.cert")
+				return errors.New("the server shows another certificate than the one in tls.cert")
 			}
 			return nil
 		},

@@ -76,7 +76,7 @@ pushed, and what came meanwhile is shown: take it over into the folder, and push
 		RunE:    p.run,
 	}
 	p.flags(cmd)
-	cmd.Flags().StringVar(&p.base, "base", "", "number of the version that the change began with, or head for whichever is in force (default: the one that was pulled)")
+	cmd.Flags().StringVar(&p.base, "base", "", "number of the version that the change began with, or head for the one in force (default: the one that was pulled)")
 	cmd.Flags().BoolVar(&p.shadow, "shadow", false, "put limits that are new in shadow; those in the folder stay as they are")
 	return cmd
 }

@@ -375,7 +375,7 @@ func (a *Handler) admit(w http.ResponseWriter, r *http.Request, e *endpoint) (_ 
 	}
 	if changes && (verdict != auth.Right || id.ByCookie) && !isJSON(r.Header.Get("Content-Type")) && !ofProgram(r) {
 		answer.Problem(w, http.StatusUnsupportedMediaType,
-			"what changes something needs Content-Type: application/json, or a bearer token; what shows no sign of a browser needs no type, but must not have that of a form", "")
+			"what changes something needs Content-Type: application/json, or a bearer token; a request without signs of a browser needs no type, but must not have the type of a form", "")
 		return r, false
 	}
 	if changes && id.ByCookie {

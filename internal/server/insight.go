@@ -23,7 +23,7 @@ import (
 // insightSettings are about insight into rules and clients.
 var insightSettings = []setting{
 	{path: "insight.memory", value: "64MiB",
-		help: "bound on the memory of what is gathered of rules and keys, 4MiB at least; 0 gathers nothing",
+		help: "bound on the memory for figures of rules and keys, 4MiB at least; 0 gathers none",
 		set: text(func(c *Config, s string) (err error) {
 			if c.insight.Memory = 0; s == "0" {
 				return nil
@@ -48,7 +48,7 @@ var insightSettings = []setting{
 			return err
 		})},
 	{path: "insight.known", kind: list,
-		help: "attributes of which one makes a client known, for telling good clients; those of identity if empty, else user",
+		help: "attributes of which one makes a client known, for telling good clients; the ones of identity if empty, else user",
 		set:  func(c *Config, items []string) error { c.insight.Known = items; return nil }},
 }
 

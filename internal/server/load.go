@@ -25,7 +25,7 @@ var loadSettings = []setting{
 		help: "how long a request may stand in line, while this server has more to do than it can, before it is turned away, and twenty times as long through the proxy; 0s for any time",
 		set:  toDuration(0, func(c *Config) *time.Duration { return &c.shed.line })},
 	{path: "overload.answer", value: string(shed.Error),
-		help: "what becomes of requests that are turned away: error (the caller is told that nothing was decided), deny or allow",
+		help: "how requests that are turned away are answered: error (the caller hears that nothing was decided), deny or allow",
 		set: text(func(c *Config, s string) error {
 			c.shed.answer = shed.Answer(s)
 			return c.shed.answer.Check()

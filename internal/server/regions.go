@@ -92,17 +92,17 @@ func (c *Config) checkRegions() error {
 		return fmt.Errorf("regions.weights: there is no region but %s; leave out region and regions, or add the others", c.region)
 	}
 	if c.store == storeMemory {
-		return errors.New("store: memory cannot be that of one region among several, since all nodes of a region share what is counted; write the URL of the Redis of this region")
+		return errors.New("store: memory cannot serve one region among several, since all nodes of a region share their counts; write the URL of the Redis of this region")
 	}
 	if !c.onRedis() {
-		return fmt.Errorf("store: %s cannot be that of one region among several; write the URL of the Redis of this region", kindOf(c.store).title)
+		return fmt.Errorf("store: %s cannot serve one region among several; write the URL of the Redis of this region", kindOf(c.store).title)
 	}
 	sum := 0
 	for _, name := range slices.Sorted(maps.Keys(c.regionWeights)) {
 		sum += c.regionWeights[name]
 		switch _, has := c.regionStores[name]; {
 		case name == c.region && has:
-			return fmt.Errorf("regions.stores: %s is the region of this node, whose Redis is that of store; take it out", name)
+			return fmt.Errorf("regions.stores: %s is the region of this node, whose Redis is store; take it out", name)
 		case name != c.region && !has:
 			return fmt.Errorf("regions.stores: lacks the Redis of %s", name)
 		}

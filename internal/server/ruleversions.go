@@ -53,7 +53,7 @@ func (v *ruleVersions) List(ctx context.Context, n int) (admin.VersionList, erro
 func (v *ruleVersions) Push(ctx context.Context, c admin.VersionChange) (admin.Pushed, error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Files)) {
 		if rulesource.IsTestFile(path.Base(name)) {
-			return admin.Pushed{}, &admin.CheckError{Message: fmt.Sprintf("%s: holds tests, which the page does not change: those of the version are kept, "+
+			return admin.Pushed{}, &admin.CheckError{Message: fmt.Sprintf("%s: holds tests, which the page does not change: the tests of the version are kept, "+
 				"and have to pass. Change tests with weir rules pull and push", human.Printable(name))}
 		}
 	}

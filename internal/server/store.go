@@ -48,7 +48,7 @@ var storeSettings = []setting{
 		help: "keys of which this node may hold units that Redis has lent it, where rules ask for that (consistency); 0 for none: then all is decided exactly",
 		set:  toInt(0, maxLeaseKeys, func(c *Config) *int { return &c.leases.maxKeys })},
 	{path: "nodes", value: "0",
-		help: "number of nodes to share limits among while the store is away, at least; it may have told of more; 0 if unknown",
+		help: "number of nodes to share limits among while the store is away, at least; it may have named more; 0 if unknown",
 		set:  toInt(0, 1<<20, func(c *Config) *int { return &c.fallback.FixedNodes })},
 	{path: "snapshot.path",
 		help: "file that keeps the counters over a restart; none if empty",

@@ -203,7 +203,7 @@ func (l *loader) timezone(v *yaml.Node) *time.Location {
 	}
 	loc, err := time.LoadLocation(name)
 	if err != nil {
-		l.err(v, "names are those of the IANA database, as in Europe/Berlin", "timezone: unknown time zone %q", message.Clip(name))
+		l.err(v, "write a name of the IANA database, as in Europe/Berlin", "timezone: unknown time zone %q", message.Clip(name))
 		return nil
 	}
 	return loc

@@ -131,7 +131,7 @@ func (l *loader) checkBan(s *settings, r *rule.Rule, keys fields) {
 	case r.Defer != "":
 		l.err(on, "make two limits of it: one that defers, and one that allows more and bans", "ban does not fit on_limit.defer: what is deferred has not been refused to anybody")
 	case r.Wait > 0 && !s.uses(algo.Algorithm.Delays):
-		l.err(on, "make two limits of it: one that waits, and one that allows more and bans", "ban does not fit on_limit.wait, but for leaky_bucket: the limit denies a request that waits, and it is served all the same")
+		l.err(on, "make two limits of it: one that waits, and one that allows more and bans", "ban does not fit on_limit.wait, except for leaky_bucket: the limit denies a request that waits, and it is served all the same")
 	}
 }
 

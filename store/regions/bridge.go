@@ -115,7 +115,7 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 	if gap {
 		b.p.counts.gaps.Add(1)
 		if n := b.p.gaps.Due(seldomLog); n > 0 {
-			x.log.Warn("a part of what another region used is not in its log any more: it was told faster than it was heard, or the log was lost", "region", log, "times", n)
+			x.log.Warn("part of another region's use is not in its log any more: it was written faster than it was read, or the log was lost", "region", log, "times", n)
 		}
 	}
 	if next != from {

@@ -43,7 +43,7 @@ func unseal(line []byte) (e Entry, err error) {
 		return e, errors.New("is no record")
 	}
 	if e.Hash != hashchain.Sum(line[:at]) {
-		return e, errors.New("was altered: its hash is not that of its text")
+		return e, errors.New("was altered: its hash does not fit its text")
 	}
 	return e, nil
 }

@@ -111,7 +111,7 @@ var (
 	descRequests = describe("weir_requests_total", "domain door outcome",
 		"Requests decided, by domain, door and outcome of the decision as a whole. A domain that no rule knows is _unknown.")
 	descDecisions = describe("weir_decisions_total", "domain rule limit outcome",
-		"Verdicts of each limit on the requests that met it, and, with an empty limit, requests that met none: exempt ones, and those of an unknown domain.")
+		"Verdicts of each limit on the requests that met it, and, with an empty limit, requests that met none: exempt ones, and ones of an unknown domain.")
 	descBanned = describe("weir_banned_requests_total", "domain",
 		"Requests that a ban refused; they are among the denied ones of weir_requests_total, and not of weir_decisions_total, which has them as banned.")
 )

@@ -24,7 +24,7 @@ func NewFields(o FieldOptions) prometheus.Collector {
 
 var fieldRows = []row[httplimit.FieldStats]{
 	counters("weir_fields_total", "reason",
-		"Requests that were refused for fields that servers read in different ways: what has one value came twice (repeated), a name is like that of a field that is read (lookalike), credentials or cookies cannot be read (unreadable), a cookie or an API key has too many values (cookies); and requests that lost such a field (dropped), or were charged under each value of a cookie or an API key (several).",
+		"Requests that were refused for fields that servers read in different ways: what has one value came twice (repeated), a name is like the name of a field that is read (lookalike), credentials or cookies cannot be read (unreadable), a cookie or an API key has too many values (cookies); and requests that lost such a field (dropped), or were charged under each value of a cookie or an API key (several).",
 		func(s httplimit.FieldStats, n count) {
 			n(s.Repeated, "repeated")
 			n(s.Lookalike, "lookalike")

@@ -138,5 +138,5 @@ var candidateRows = []row[[]insight.Candidate]{
 }
 
 var insightRows = []row[int64]{
-	gauge("weir_insight_bytes", "Memory of what is known of rules and keys.", func(n int64) int64 { return n }),
+	gauge("weir_insight_bytes", "Memory that figures of rules and keys take.", func(n int64) int64 { return n }),
 }

@@ -99,7 +99,7 @@ var recordRows = []row[preview.Stats]{
 	gauge("weir_insight_record_sampled_ratio", "Share of the clients whose requests are recorded: 1 is all.",
 		func(s preview.Stats) float64 { return 1 / float64(s.Sampled) }),
 	gauge("weir_insight_record_reach_seconds",
-		"How far back the requests of these clients are all there, but for gaps; 0 while there are none.",
+		"How far back all requests of these clients are there, except in gaps; 0 while there are none.",
 		func(s preview.Stats) float64 {
 			if s.Since.IsZero() {
 				return 0

@@ -103,7 +103,7 @@ func ReadTokens(path string) ([]Token, error) {
 			return nil, fmt.Errorf("%s:%d: %w", path, n, err)
 		}
 		if first := lines[token.Text]; first > 0 {
-			return nil, fmt.Errorf("%s:%d: the token is that of line %d", path, n, first)
+			return nil, fmt.Errorf("%s:%d: the token is the same as on line %d", path, n, first)
 		}
 		lines[token.Text] = n
 		tokens = append(tokens, token)

@@ -40,7 +40,7 @@ func init() {
 		{"weir.limit", -5, []string{"write", "fast"}, 0, "module",
 			"WEIR.LIMIT domain hits attribute value [attribute value ...] [FULL]: decides by the rules", nil},
 		{"weir.release", 2, []string{"write", "fast"}, 0, "module",
-			"WEIR.RELEASE slot: gives a slot back that WEIR.LIMIT with FULL told of", (*conn).release},
+			"WEIR.RELEASE slot: gives back a slot that WEIR.LIMIT with FULL named", (*conn).release},
 		{"auth", -2, append([]string{"no_auth"}, fast...), 0, "connection", "Authenticates the connection",
 			(*conn).auth},
 		{"client", -2, fast, 0, "connection", "Tells of the connection, and names it", (*conn).client},

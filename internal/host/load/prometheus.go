@@ -38,7 +38,7 @@ const (
 func (q *Query) prepare() error {
 	u, err := url.Parse(q.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return errors.New("url: must be that of a Prometheus, such as http://prometheus:9090")
+		return errors.New("url: must be a Prometheus, such as http://prometheus:9090")
 	}
 	if u.RawQuery != "" || u.Fragment != "" {
 		return errors.New("url: has a query or a fragment; only a path may follow the host")
@@ -103,11 +103,11 @@ func parseAnswer(body []byte) (float64, error) {
 		}
 	}
 	if err := json.Unmarshal(body, &answer); err != nil {
-		return 0, errors.New("the answer is not that of a Prometheus")
+		return 0, errors.New("the answer does not come from a Prometheus")
 	}
 	if answer.Status != "success" {
 		if answer.Error == "" {
-			return 0, errors.New("the answer is not that of a Prometheus")
+			return 0, errors.New("the answer does not come from a Prometheus")
 		}
 		return 0, errors.New("the query failed: " + printable(answer.Error))
 	}

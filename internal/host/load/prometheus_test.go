@@ -65,7 +65,7 @@ func TestPrometheus(t *testing.T) {
 		return i.Errors > 1 && i.Error == "400 Bad Request: the query failed: parse error?at 3" && !i.Stale
 	})
 	set(http.StatusBadGateway, "<html>")
-	until("another server", func(i Info) bool { return i.Error == "502 Bad Gateway: the answer is not that of a Prometheus" })
+	until("another server", func(i Info) bool { return i.Error == "502 Bad Gateway: the answer does not come from a Prometheus" })
 	set(http.StatusOK, strings.Repeat("x", mostAnswer+5))
 	until("a flood", func(i Info) bool { return strings.Contains(i.Error, "larger") })
 	server.CloseClientConnections()

@@ -501,7 +501,7 @@ func (rep *Report) note(s string) { rep.Notes = append(rep.Notes, s) }
 func (rep *Report) noteKinds(w *rule.Window) {
 	r := w.Rule
 	if w.Limit.Scheduled() {
-		rep.note(fmt.Sprintf("%s follows a schedule, by the times in the log; the numbers shown for it are those of one part of the week.", w.Name))
+		rep.note(fmt.Sprintf("%s follows a schedule, by the times in the log; the numbers shown for it are of one part of the week.", w.Name))
 	}
 	if len(r.Windows) > 0 && w != r.Windows[0] {
 		return

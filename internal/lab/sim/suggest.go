@@ -453,7 +453,7 @@ func (x *scope) words(r *insight.RuleReport) []string {
 	noun := map[string]string{"ip": "client", "user": "user", "user|ip": "client"}[x.per]
 	switch {
 	case x.per == "":
-		lines = append(lines, fmt.Sprintf("%.0f %% of what is sent there is answered 401, 403, 429 or 5xx.",
+		lines = append(lines, fmt.Sprintf("%.0f %% of the requests there are answered 401, 403, 429 or 5xx.",
 			100*x.route.badShare()))
 		if x.route.crowd > 0 {
 			lines = []string{"A crowd on one form: " + human.Count(x.route.crowd,

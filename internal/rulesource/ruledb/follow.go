@@ -95,7 +95,7 @@ func Follow(ctx context.Context, o FollowOptions) (*Follower, *rule.Set, error) 
 			}
 			return nil, nil, fmt.Errorf("%w; and the cache does not help: %w", err, missing)
 		}
-		o.Logger.Warn("rules are those of the cache until the database gives others", "cache", o.Cache,
+		o.Logger.Warn("rules come from the cache until the database gives others", "cache", o.Cache,
 			"version", v.Number, "error", err.Error())
 		f.written = v
 	}

@@ -20,7 +20,7 @@ type SkewError struct {
 }
 
 func (e *SkewError) Error() string {
-	return fmt.Sprintf("its clock is %v ahead of that of this node", e.Ahead)
+	return fmt.Sprintf("its clock is %v ahead of this node's", e.Ahead)
 }
 
 // Fit checks that x, of another node, merges with s, of this one: both must cover the same time in

@@ -455,7 +455,7 @@ func (l *linter) replaced(rules []*rule.Rule) {
 		for _, name := range r.Replaces {
 			if r.Lyft != nil {
 				if !names[name] {
-					l.warn(warnUnknownReplaced, r, r.Pos, "names are those of rate_limit.name in the same domain", "replaces %q, which no descriptor bears", name)
+					l.warn(warnUnknownReplaced, r, r.Pos, "it takes a rate_limit.name of the same domain", "replaces %q, which no descriptor bears", name)
 				}
 				continue
 			}
