@@ -19,7 +19,8 @@ limits:
   - {name: api, when: {path: /api/**}, per: [user|ip], allow: [1000000/min, 5000000/hour]}
   - {name: all, allow: 100000000/s, algorithm: token_bucket}
 `)))
-	r := weir.Request{Attributes: weir.Pairs{{Name: "path", Value: "/api/x"}, {Name: "ip", Value: "192.0.2.1"}, {Name: "user", Value: "ada"}}}
+	r := weir.Request{Attributes: weir.Pairs{{Name: "path", Value: "/api/x"}, {Name: "ip", Value: "192.0.2.1"},
+		{Name: "user", Value: "ada"}}}
 	var d weir.Decision
 	ctx := context.Background()
 	allocs := testing.AllocsPerRun(1000, func() {
@@ -48,7 +49,8 @@ limits:
 	if _, err := l.Grants().Set(t.Context(), "", "api", []string{"192.0.2.4"}, "7/min, 8/hour", time.UnixMicro(epoch).Add(time.Hour), ""); err != nil {
 		t.Fatal(err)
 	}
-	for name, r := range map[string]weir.Request{"banned": from("192.0.2.1", "/"), "denied": from("192.0.2.3", "/"), "granted": from("192.0.2.4", "/")} {
+	for name, r := range map[string]weir.Request{"banned": from("192.0.2.1", "/"), "denied": from("192.0.2.3", "/"),
+		"granted": from("192.0.2.4", "/")} {
 		var d weir.Decision
 		ctx := context.Background()
 		for range 10 {

@@ -68,7 +68,8 @@ func naiveKey(client string) string {
 
 // naive tells who must be banned, and for each request whether it is refused, and of one that a ban
 // refuses how long (s, rounded up).
-func naive(rules []naiveRule, exempt func(r *logged) bool, requests []logged) (bans []naiveBan, refused []bool, banned []int64) {
+func naive(rules []naiveRule,
+	exempt func(r *logged) bool, requests []logged) (bans []naiveBan, refused []bool, banned []int64) {
 	type state struct{ admitted, denied []int64 }
 	states := map[string]*state{} // by rule and key
 	until := map[string]int64{}   // likewise
@@ -131,7 +132,8 @@ func naive(rules []naiveRule, exempt func(r *logged) bool, requests []logged) (b
 
 // replayBans sends the requests through a proxy, and compares each answer, and all bans, with the
 // expectations.
-func replayBans(t *testing.T, yaml string, rules []naiveRule, exempt func(r *logged) bool, requests []logged) (bans []naiveBan, refusedByBan int) {
+func replayBans(t *testing.T, yaml string, rules []naiveRule,
+	exempt func(r *logged) bool, requests []logged) (bans []naiveBan, refusedByBan int) {
 	t.Helper()
 	bans, refused, banned := naive(rules, exempt, requests)
 	c := newClock()
@@ -150,7 +152,8 @@ func replayBans(t *testing.T, yaml string, rules []naiveRule, exempt func(r *log
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := proxy.New(l, proxy.Options{Upstream: u, ClientIP: httplimit.ClientIP{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}})
+	p, err := proxy.New(l, proxy.Options{Upstream: u,
+		ClientIP: httplimit.ClientIP{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +249,8 @@ func stated(t *testing.T, bans []naiveBan, refused int, addresses map[string]int
 		}
 	}
 	if !maps.Equal(got, addresses) || refused != requests {
-		t.Errorf("%v addresses are banned, and %d requests refused so; stated were %v and %d", got, refused, addresses, requests)
+		t.Errorf("%v addresses are banned, and %d requests refused so; stated were %v and %d", got, refused, addresses,
+			requests)
 	}
 }
 
@@ -287,7 +291,8 @@ limits:
 	var requests []logged
 	from := func(client string, begin, end, every time.Duration, method, path string) {
 		for at := begin; at < end; at += every {
-			requests = append(requests, logged{at: epoch + at.Microseconds(), client: client, method: method, path: path})
+			requests = append(requests, logged{at: epoch + at.Microseconds(), client: client, method: method,
+				path: path})
 		}
 	}
 	hour := time.Hour
@@ -298,17 +303,21 @@ limits:
 	// one too few.
 	from("192.0.2.2", 0, hour, 12*time.Second, "POST", "/login")
 	for burst := range 3 {
-		from("192.0.2.3", time.Duration(burst)*11*time.Minute, time.Duration(burst)*11*time.Minute+24*time.Second, time.Second, "POST", "/login")
+		from("192.0.2.3", time.Duration(burst)*11*time.Minute, time.Duration(burst)*11*time.Minute+24*time.Second,
+			time.Second, "POST", "/login")
 	}
 	// Guesses from all addresses of one network, and from 200 addresses of many.
 	for i := range 600 {
-		from(fmt.Sprintf("2001:db8:0:7::%x", i+1), time.Duration(i)*time.Second, time.Duration(i)*time.Second+1, time.Second, "POST", "/login")
-		from(fmt.Sprintf("198.51.100.%d", i%200), time.Duration(i)*3*time.Second, time.Duration(i)*3*time.Second+1, time.Second, "POST", "/login")
+		from(fmt.Sprintf("2001:db8:0:7::%x", i+1), time.Duration(i)*time.Second, time.Duration(i)*time.Second+1,
+			time.Second, "POST", "/login")
+		from(fmt.Sprintf("198.51.100.%d", i%200), time.Duration(i)*3*time.Second, time.Duration(i)*3*time.Second+1,
+			time.Second, "POST", "/login")
 	}
 	from("2001:db8:0:8::1", 0, hour, 20*time.Second, "POST", "/login") // the network next door
 	// Somebody who forges where the requests come from.
 	for i := range 300 {
-		requests = append(requests, logged{at: epoch + int64(i)*2e6, client: "203.0.113.5", forged: fmt.Sprintf("192.0.2.%d, 10.1.1.1", 100+i%100), method: "POST", path: "/login"})
+		requests = append(requests, logged{at: epoch + int64(i)*2e6, client: "203.0.113.5",
+			forged: fmt.Sprintf("192.0.2.%d, 10.1.1.1", 100+i%100), method: "POST", path: "/login"})
 	}
 	// A user who mistypes a password seven times, an office of forty behind one address, and a
 	// monitor that is exempt.
@@ -337,7 +346,8 @@ limits:
 	if !slices.Equal(keys, banned) {
 		t.Errorf("%q are banned, stated were %q", keys, banned)
 	}
-	if first := bans[0]; first.key != "ip=192.0.2.1" && first.key != "ip=2001:db8:0:7::/64" || first.since != epoch+24e6 {
+	if first := bans[0]; first.key != "ip=192.0.2.1" && first.key != "ip=2001:db8:0:7::/64" ||
+		first.since != epoch+24e6 {
 		t.Errorf("the first ban is %v", first)
 	}
 	if refused == 0 {

@@ -71,7 +71,8 @@ func TestBan(t *testing.T) {
 	l, store := banLimiter(t, c, loginRules)
 	denyUntilBanned(t, l, "192.0.2.1")
 	until := c.read() + (15 * time.Minute).Microseconds()
-	if got := l.Bans().List(); len(got) != 1 || got[0].Rule != "login" || !slices.Equal(got[0].Key, []string{"ip=192.0.2.1"}) ||
+	if got := l.Bans().List(); len(got) != 1 || got[0].Rule != "login" ||
+		!slices.Equal(got[0].Key, []string{"ip=192.0.2.1"}) ||
 		got[0].Until.UnixMicro() != until || got[0].Manual || got[0].Reason != "3 denials within 10m0s" {
 		t.Fatalf("bans: %+v", got)
 	}
@@ -79,14 +80,16 @@ func TestBan(t *testing.T) {
 	before := store.takes.Load()
 	d := decide(t, l, from("192.0.2.1", "/login"))
 	left := (10 * time.Minute).Microseconds()
-	if d.Allowed || d.Banned.Rule == nil || d.Banned.Rule.Name != "login" || d.Banned.Until != until || d.RetryAfter != left || d.Delay != 0 {
+	if d.Allowed || d.Banned.Rule == nil || d.Banned.Rule.Name != "login" || d.Banned.Until != until ||
+		d.RetryAfter != left || d.Delay != 0 {
 		t.Fatalf("%+v", d)
 	}
 	if names := d.LimitedBy(nil); !slices.Equal(names, []string{"login"}) {
 		t.Errorf("limited by %v", names)
 	}
 	near := d.Nearest()
-	if near == nil || near.Window.Name != "login" || near.Allowed || near.Remaining != 0 || near.Limit != 2 || near.RetryAfter != left || near.ResetAfter != left {
+	if near == nil || near.Window.Name != "login" || near.Allowed || near.Remaining != 0 || near.Limit != 2 ||
+		near.RetryAfter != left || near.ResetAfter != left {
 		t.Errorf("nearest: %+v", near)
 	}
 	if len(d.Limits) != len(d.Matches.Hits) {
@@ -189,7 +192,8 @@ limits:
 	before := store.takes.Load()
 	for _, path := range []string{"/login", "/api", "/"} {
 		d := decide(t, l, from("2001:db8::77", path)) // of the same /64
-		if d.Allowed || d.Banned.Rule == nil || !slices.Equal(d.LimitedBy(nil), []string{"login"}) || d.Nearest() == nil || len(d.Limits) != 1 || len(d.Matches.Hits) != 1 {
+		if d.Allowed || d.Banned.Rule == nil || !slices.Equal(d.LimitedBy(nil), []string{"login"}) ||
+			d.Nearest() == nil || len(d.Limits) != 1 || len(d.Matches.Hits) != 1 {
 			t.Errorf("%s: %+v", path, d)
 		}
 	}
@@ -261,7 +265,8 @@ func TestSetAndLift(t *testing.T) {
 		"over already":    {"", "login", []string{"192.0.2.1"}, time.UnixMicro(c.read())},
 		"some other name": {"", "login", []string{"user=ada", "x"}, end},
 	} {
-		if _, err := l.Bans().Set(t.Context(), try.domain, try.limit, try.key, try.until, ""); err == nil || !strings.HasPrefix(err.Error(), "weir: ") {
+		if _, err := l.Bans().Set(t.Context(), try.domain, try.limit, try.key, try.until, ""); err == nil ||
+			!strings.HasPrefix(err.Error(), "weir: ") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -299,7 +304,8 @@ func TestSetAndLift(t *testing.T) {
 	if len(l.Bans().List()) != 1 {
 		t.Error("three denials after the lift do not ban")
 	}
-	want := []string{"all [ip=192.0.2.1] false", "all [ip=192.0.2.1] true", "login [ip=192.0.2.3] false", "login [ip=192.0.2.3] true", "login [ip=192.0.2.3] false"}
+	want := []string{"all [ip=192.0.2.1] false", "all [ip=192.0.2.1] true", "login [ip=192.0.2.3] false",
+		"login [ip=192.0.2.3] true", "login [ip=192.0.2.3] false"}
 	if !slices.Equal(changes, want) {
 		t.Errorf("told of %q", changes)
 	}
@@ -421,7 +427,8 @@ limits: [{name: x, per: [ip], allow: 2/10s, algorithm: sliding_log, ban: {after:
 			r.Hits, r.Peek = hits, hits == 0
 			d := decide(t, l, r)
 			if d.Allowed != allowed || (d.Banned.Rule != nil) != banned {
-				rt.Fatalf("at %d: allowed %v, banned %v; want %v, %v", c.read(), d.Allowed, d.Banned.Rule != nil, allowed, banned)
+				rt.Fatalf("at %d: allowed %v, banned %v; want %v, %v", c.read(), d.Allowed, d.Banned.Rule != nil,
+					allowed, banned)
 			}
 			if banned && (d.RetryAfter != max(m.until, m.rest)-c.read() || d.Banned.Until != m.until) {
 				rt.Fatalf("retry after %d, want %d", d.RetryAfter, max(m.until, m.rest)-c.read())
@@ -471,7 +478,8 @@ func TestDenialsInBackground(t *testing.T) {
 		}
 		defer mem.Close()
 		store := &batchStore{Store: mem}
-		l, err := weir.New(store, weir.WithRules(load(t, strings.Replace(loginRules, "after: 3", "after: 100", 1))), weir.WithBans(weir.BanOptions{Async: true, Pending: 2}))
+		l, err := weir.New(store, weir.WithRules(load(t, strings.Replace(loginRules, "after: 3", "after: 100", 1))),
+			weir.WithBans(weir.BanOptions{Async: true, Pending: 2}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -545,7 +553,8 @@ func TestBanTellsTheLonger(t *testing.T) {
 				if d.Banned.Rule == nil {
 					t.Fatal("not banned")
 				}
-				if got, want := d.RetryAfter, (time.Hour - 6*time.Second).Microseconds(); got != want || d.Limits[0].RetryAfter != want {
+				if got, want := d.RetryAfter, (time.Hour - 6*time.Second).Microseconds(); got != want ||
+					d.Limits[0].RetryAfter != want {
 					t.Fatalf("retry after %s, of the limit %s, want %s", time.Duration(got)*time.Microsecond,
 						time.Duration(d.Limits[0].RetryAfter)*time.Microsecond, time.Duration(want)*time.Microsecond)
 				}

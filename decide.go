@@ -103,7 +103,8 @@ func (d *Decision) refuseCostly(now int64) {
 // never admits the request. Nothing is charged.
 func (d *Decision) refuseFor(w *rule.Window, limit *algo.Limit, now int64) {
 	var fresh algo.State
-	res := LimitResult{Window: w, Result: limit.Check(&fresh, now, algo.Ask{}), Mode: rule.Enforce, Descriptor: -1, Near: true}
+	res := LimitResult{Window: w, Result: limit.Check(&fresh, now, algo.Ask{}), Mode: rule.Enforce, Descriptor: -1,
+		Near: true}
 	res.Allowed, res.Off, res.Remaining, res.RetryAfter = false, false, 0, algo.Never
 	d.Limits = append(d.Limits[:0], res)
 	d.Allowed, d.Time, d.RetryAfter = false, now, algo.Never

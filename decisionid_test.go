@@ -14,7 +14,8 @@ import (
 )
 
 func TestDecisionIDText(t *testing.T) {
-	for id, text := range map[weir.DecisionID]string{0: "", 1: "0000000000001", 31: "000000000000z", 1<<64 - 1: "fzzzzzzzzzzzz"} {
+	for id, text := range map[weir.DecisionID]string{0: "", 1: "0000000000001", 31: "000000000000z",
+		1<<64 - 1: "fzzzzzzzzzzzz"} {
 		if got := id.String(); got != text {
 			t.Errorf("%d is written %q, want %q", uint64(id), got, text)
 		}
@@ -25,13 +26,15 @@ func TestDecisionIDText(t *testing.T) {
 		if len(text) != 13 || strings.ToLower(text) != text {
 			t.Fatalf("%d is written %q", uint64(id), text)
 		}
-		for _, form := range []string{text, strings.ToUpper(text), text[:4] + "-" + text[4:], strings.NewReplacer("0", "O", "1", "l").Replace(text)} {
+		for _, form := range []string{text, strings.ToUpper(text), text[:4] + "-" + text[4:],
+			strings.NewReplacer("0", "O", "1", "l").Replace(text)} {
 			if back, err := weir.ParseDecisionID(form); err != nil || back != id {
 				t.Fatalf("%q became %d, %v", form, uint64(back), err)
 			}
 		}
 	})
-	for _, bad := range []string{"", "0", "0000000000000", "gzzzzzzzzzzzz", "000000000000u", "00000000000001", "000000000000", "0000000 00001", strings.Repeat("é", 100)} {
+	for _, bad := range []string{"", "0", "0000000000000", "gzzzzzzzzzzzz", "000000000000u", "00000000000001",
+		"000000000000", "0000000 00001", strings.Repeat("é", 100)} {
 		if id, err := weir.ParseDecisionID(bad); err == nil {
 			t.Errorf("%q became %d", bad, uint64(id))
 		}
@@ -80,7 +83,8 @@ func TestDecisionIdentity(t *testing.T) {
 			t.Errorf("allowed: %v, id %q", d.Allowed, d.ID)
 		}
 	}
-	l := newLimiter(t, newClock(), weir.WithRules(load(t, `limits: [{name: a, allow: 3/min}]`)), weir.WithHooks(weir.Hooks{Decided: heard}))
+	l := newLimiter(t, newClock(), weir.WithRules(load(t, `limits: [{name: a, allow: 3/min}]`)),
+		weir.WithHooks(weir.Hooks{Decided: heard}))
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -211,7 +215,8 @@ limits:
 	}
 	for i, want := range [][2]int64{{50, 20}, {30, 30}, {7, 7}} {
 		if c := made.InForce(i).Config(); c.N != want[0] || made.Limits[i].Limit != want[1] {
-			t.Errorf("%s: N is %d and the capacity %d, want %v", made.Limits[i].Window.Name, c.N, made.Limits[i].Limit, want)
+			t.Errorf("%s: N is %d and the capacity %d, want %v", made.Limits[i].Window.Name, c.N, made.Limits[i].Limit,
+				want)
 		}
 	}
 

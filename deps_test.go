@@ -12,7 +12,8 @@ import (
 // that ours need. Rules in YAML and expressions in CEL are for those that import rule/file.
 func TestThirdPartyPackages(t *testing.T) {
 	const xxhash = "github.com/cespare/xxhash/v2"
-	jose := []string{xxhash, "github.com/dunglas/httpsfv", "github.com/go-jose/go-jose/v4", "github.com/go-jose/go-jose/v4/cipher", "github.com/go-jose/go-jose/v4/json"}
+	jose := []string{xxhash, "github.com/dunglas/httpsfv", "github.com/go-jose/go-jose/v4",
+		"github.com/go-jose/go-jose/v4/cipher", "github.com/go-jose/go-jose/v4/json"}
 	for folder, want := range map[string][]string{
 		".":            {xxhash},
 		"rule":         {xxhash},
@@ -21,7 +22,8 @@ func TestThirdPartyPackages(t *testing.T) {
 		"overload":     {xxhash},
 		"httplimit":    jose,
 	} {
-		list, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", path.Join(module, folder)).Output()
+		list, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}",
+			path.Join(module, folder)).Output()
 		if err != nil {
 			t.Fatalf("%s: %v", folder, err)
 		}

@@ -77,7 +77,8 @@ func TestFactsOfOtherRegions(t *testing.T) {
 		}
 		synctest.Wait()
 		ban, err := in.Bans().Of("", "api", []string{"ada"})
-		if err != nil || !ban.Since.Equal(time.Now().Add(-10*time.Minute)) || !ban.Until.Equal(time.Now().Add(time.Hour)) {
+		if err != nil || !ban.Since.Equal(time.Now().Add(-10*time.Minute)) ||
+			!ban.Until.Equal(time.Now().Add(time.Hour)) {
 			t.Errorf("%+v, %v", ban, err)
 		}
 	})

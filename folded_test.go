@@ -11,10 +11,12 @@ import (
 // less for all.
 func TestOrdersOnSpelledPaths(t *testing.T) {
 	at := func(path string) weir.Request {
-		return weir.Request{Hits: 1, MaxDelay: weir.AnyDelay, Attributes: weir.Pairs{{Name: "path", Value: path}, {Name: "method", Value: "HEAD"}}}
+		return weir.Request{Hits: 1, MaxDelay: weir.AnyDelay,
+			Attributes: weir.Pairs{{Name: "path", Value: path}, {Name: "method", Value: "HEAD"}}}
 	}
 	c := newClock()
-	l, _ := banLimiter(t, c, `limits: [{name: api, when: {path: /Api/*}, per: [path, method], allow: 2/min, algorithm: sliding_log}]`)
+	l, _ := banLimiter(t, c,
+		`limits: [{name: api, when: {path: /Api/*}, per: [path, method], allow: 2/min, algorithm: sliding_log}]`)
 	end := time.UnixMicro(c.read()).Add(10 * time.Minute)
 	if _, err := l.Grants().Set(t.Context(), "", "api", []string{"/Api/aB", "HEAD"}, "4/min", end, ""); err != nil {
 		t.Fatal(err)
@@ -25,14 +27,16 @@ func TestOrdersOnSpelledPaths(t *testing.T) {
 	if n := admitted(t, l, at("/Api/aB"), 5); n != 2 {
 		t.Errorf("%d more admitted in the spelling of the grant, of which two are used", n)
 	}
-	if g, err := l.Grants().Of("", "api", []string{"/Api/aB", "HEAD"}); err != nil || g.Key[0] != "path=/Api/aB" || g.Key[1] != "method=HEAD" {
+	if g, err := l.Grants().Of("", "api", []string{"/Api/aB", "HEAD"}); err != nil || g.Key[0] != "path=/Api/aB" ||
+		g.Key[1] != "method=HEAD" {
 		t.Errorf("%+v, %v", g, err)
 	}
 	if _, err := l.Grants().Revoke(t.Context(), "", "api", []string{"/Api/aB", "HEAD"}); err != nil {
 		t.Error(err)
 	}
 
-	if g, err := l.Grants().Set(t.Context(), "", "api", []string{"/Api/slow/", "HEAD"}, "1/min", end, ""); err != nil || g.Key[0] != "path=/api/slow" {
+	if g, err := l.Grants().Set(t.Context(), "", "api", []string{"/Api/slow/", "HEAD"}, "1/min", end, ""); err != nil ||
+		g.Key[0] != "path=/api/slow" {
 		t.Errorf("%+v, %v", g, err)
 	}
 	for _, path := range []string{"/api/slow", "/API/slow/"} {

@@ -75,7 +75,8 @@ func TestGiveBackIsOneStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := &countingStore{Store: inner}
-	l, err := weir.New(store, weir.WithRules(load(t, `limits: [{name: queue, algorithm: leaky_bucket, allow: {rate: 10/s, burst: 100000}}]`)))
+	l, err := weir.New(store,
+		weir.WithRules(load(t, `limits: [{name: queue, algorithm: leaky_bucket, allow: {rate: 10/s, burst: 100000}}]`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,8 @@ func TestGiveBackIsOneStep(t *testing.T) {
 		t.Errorf("%d turns, want %d", len(turns), want)
 	}
 	if n := store.takes.Load(); n != askers*rounds*3/2 {
-		t.Errorf("the store was asked %d times, want %d: once a decision, and once a turn given back", n, askers*rounds*3/2)
+		t.Errorf("the store was asked %d times, want %d: once a decision, and once a turn given back", n,
+			askers*rounds*3/2)
 	}
 }
 

@@ -24,7 +24,8 @@ limits:
 `
 
 func as(user string, more ...rule.Pair) weir.Request {
-	return weir.Request{Hits: 1, MaxDelay: weir.AnyDelay, Attributes: append(weir.Pairs{{Name: "user", Value: user}}, more...)}
+	return weir.Request{Hits: 1, MaxDelay: weir.AnyDelay,
+		Attributes: append(weir.Pairs{{Name: "user", Value: user}}, more...)}
 }
 
 // admitted returns how many of n requests are admitted at once.
@@ -51,7 +52,8 @@ func TestGrant(t *testing.T) {
 	}
 	// It holds at once, and what was used stays used.
 	d := decide(t, l, as("ada"))
-	if !d.Allowed || d.Limits[0].Limit != 10 || d.Limits[0].Remaining != 7 || d.Limits[1].Limit != 50 || d.Limits[1].Remaining != 47 {
+	if !d.Allowed || d.Limits[0].Limit != 10 || d.Limits[0].Remaining != 7 || d.Limits[1].Limit != 50 ||
+		d.Limits[1].Remaining != 47 {
 		t.Fatalf("%+v", d.Limits)
 	}
 	if hit := d.Matches.Hits[0].Limit.Config().N; hit != 10 {
@@ -60,7 +62,8 @@ func TestGrant(t *testing.T) {
 	if n := admitted(t, l, as("bob"), 5); n != 2 {
 		t.Errorf("another key has %d", n)
 	}
-	if got := l.Grants().List(); len(got) != 1 || got[0].Problem != "" || !got[0].Until.Equal(end) || l.Bans().Stats().Grants != 1 {
+	if got := l.Grants().List(); len(got) != 1 || got[0].Problem != "" || !got[0].Until.Equal(end) ||
+		l.Bans().Stats().Grants != 1 {
 		t.Errorf("%+v", got)
 	}
 	c.set(end.UnixMicro())
@@ -139,7 +142,8 @@ func TestGrantForms(t *testing.T) {
 		{"slots", "4/min", "4/minute is for no window"},
 		{"slots", strings.Repeat("1", 2000), "too long"},
 	} {
-		if _, err := l.Grants().Set(t.Context(), "", bad.limit, []string{"ada"}, bad.allow, end, ""); err == nil || !strings.Contains(err.Error(), bad.says) {
+		if _, err := l.Grants().Set(t.Context(), "", bad.limit, []string{"ada"}, bad.allow, end, ""); err == nil ||
+			!strings.Contains(err.Error(), bad.says) {
 			t.Errorf("%s, %q: %v", bad.limit, bad.allow, err)
 		}
 	}
@@ -169,14 +173,16 @@ func TestGrantOverReload(t *testing.T) {
 		if n := admitted(t, l, as("ada"), 20); n != step.want {
 			t.Errorf("%s: %d admitted, want %d", step.rules, n, step.want)
 		}
-		if got := l.Grants().List(); len(got) != 1 || !strings.HasPrefix(got[0].Problem, step.problem) || step.problem == "" && got[0].Problem != "" {
+		if got := l.Grants().List(); len(got) != 1 || !strings.HasPrefix(got[0].Problem, step.problem) ||
+			step.problem == "" && got[0].Problem != "" {
 			t.Errorf("%+v, want the problem %q", got, step.problem)
 		}
 	}
 }
 
 func FuzzGrant(f *testing.F) {
-	for _, s := range []string{"10/min, 50/hour", "[10/min, 50/hour]", "{rate: 4/min, burst: 20}", "unlimited", "25", "{rate: '4/min'},", "[,]", "{}"} {
+	for _, s := range []string{"10/min, 50/hour", "[10/min, 50/hour]", "{rate: 4/min, burst: 20}", "unlimited", "25",
+		"{rate: '4/min'},", "[,]", "{}"} {
 		f.Add(s)
 	}
 	c := newClock()
@@ -269,7 +275,8 @@ func TestFollow(t *testing.T) {
 		}
 		denyUntilBanned(t, a, "192.0.2.1")
 		synctest.Wait()
-		if d := decide(t, b, from("192.0.2.1", "/login")); d.Banned.Rule == nil || d.RetryAfter != (15*time.Minute).Microseconds() {
+		if d := decide(t, b, from("192.0.2.1", "/login")); d.Banned.Rule == nil ||
+			d.RetryAfter != (15*time.Minute).Microseconds() {
 			t.Fatalf("the other node: %+v", d.Banned)
 		}
 		if x, y := a.Bans().List(), b.Bans().List(); fmt.Sprint(x) != fmt.Sprint(y) {
@@ -305,7 +312,8 @@ func TestFollow(t *testing.T) {
 		if _, err := a.Bans().Set(t.Context(), "", "login", []string{"192.0.2.9"}, time.Now().Add(time.Hour), ""); !errors.Is(err, weir.ErrNotShared) {
 			t.Errorf("Ban: %v", err)
 		}
-		if _, err := a.Bans().Lift(t.Context(), "", "login", []string{"192.0.2.9"}); !errors.Is(err, weir.ErrNotShared) {
+		if _, err := a.Bans().Lift(t.Context(), "", "login", []string{"192.0.2.9"}); !errors.Is(err,
+			weir.ErrNotShared) {
 			t.Errorf("Unban: %v", err)
 		}
 		time.Sleep(10 * time.Second)
@@ -391,14 +399,16 @@ func TestFactsThatAreOdd(t *testing.T) {
 		t.Cleanup(func() { _ = s.Close() })
 		l := followers(t, s, 1, grantRules)[0]
 		id := "\x00\x01\x02\x03\x04\x05\x06\x07key"
-		for i, data := range []string{"", "null", "[]", "{", `{"v": 2, "domain": "default", "limit": "api"}`, `{"v": "1"}`, "\xff"} {
+		for i, data := range []string{"", "null", "[]", "{", `{"v": 2, "domain": "default", "limit": "api"}`,
+			`{"v": "1"}`, "\xff"} {
 			for _, kind := range []string{"ban", "grant"} {
 				if err := s.Post(t.Context(), kind, []store.Fact{{ID: fmt.Sprint(id, i), Data: []byte(data), TTL: time.Hour}}); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		good := []byte(`{"v": 1, "domain": "default", "limit": "api", "key": ["user=\ufffd"], "reason": "` + strings.Repeat("x", 1000) + `", "allow": "{", "more": 1}`)
+		good := []byte(`{"v": 1, "domain": "default", "limit": "api", "key": ["user=\ufffd"], "reason": "` +
+			strings.Repeat("x", 1000) + `", "allow": "{", "more": 1}`)
 		for _, kind := range []string{"ban", "grant"} {
 			facts := []store.Fact{{ID: "short", Data: good, TTL: time.Hour}, {ID: id, Data: good, TTL: time.Hour}}
 			if err := s.Post(t.Context(), kind, facts); err != nil {
@@ -515,7 +525,8 @@ func TestFollowTellsTheLonger(t *testing.T) {
 		denyUntilBanned(t, nodes[0], "192.0.2.1")
 		synctest.Wait()
 		for i, node := range nodes {
-			if d := decide(t, node, from("192.0.2.1", "/login")); d.Banned.Rule == nil || d.RetryAfter != time.Hour.Microseconds() {
+			if d := decide(t, node, from("192.0.2.1", "/login")); d.Banned.Rule == nil ||
+				d.RetryAfter != time.Hour.Microseconds() {
 				t.Errorf("node %d: %+v, retry after %d", i+1, d.Banned, d.RetryAfter)
 			}
 		}

@@ -61,7 +61,8 @@ func JoinHooks(hooks ...Hooks) (all Hooks) {
 	for _, h := range hooks {
 		decided, answered = join(decided, h.Decided, h.Decided != nil), join(answered, h.Answered, h.Answered != nil)
 		reported = join(reported, h.Reported, h.Reported != nil)
-		changed, failed = join(changed, h.RulesChanged, h.RulesChanged != nil), join(failed, h.StoreError, h.StoreError != nil)
+		changed, failed = join(changed, h.RulesChanged, h.RulesChanged != nil),
+			join(failed, h.StoreError, h.StoreError != nil)
 	}
 	all.Decided = joinDecided(decided)
 	if len(answered) > 0 {

@@ -47,7 +47,8 @@ func TestCostOfHooks(t *testing.T) {
 			}
 			t.Logf("%.3f times a decision without hooks", best)
 			if best > bound {
-				t.Errorf("with all hooks a decision costs %.3f times what it does without, in the best of %d attempts; want %.2f", best, attempts, bound)
+				t.Errorf(
+					"with all hooks a decision costs %.3f times what it does without, in the best of %d attempts; want %.2f", best, attempts, bound)
 			}
 		})
 	}

@@ -26,7 +26,8 @@ var hooksOf = []struct {
 	{"record", func(t testing.TB) weir.Hooks { return recording(t).Hooks() }},
 	{"all", func(t testing.TB) weir.Hooks {
 		tally := observe.NewTally()
-		return tally.Join(metrics.New(metrics.Options{Tally: tally}), remembering(t, tally), gathering(t, tally), recording(t))
+		return tally.Join(metrics.New(metrics.Options{Tally: tally}), remembering(t, tally), gathering(t, tally),
+			recording(t))
 	}},
 }
 

@@ -19,7 +19,8 @@ const module = "github.com/weir-rl/weir"
 
 // pure are the packages of the standard library that package algo may import: no clock, lock, log
 // or I/O.
-var pure = []string{"cmp", "encoding/binary", "errors", "fmt", "math", "math/bits", "slices", "sort", "strings", "sync/atomic", "time"}
+var pure = []string{"cmp", "encoding/binary", "errors", "fmt", "math", "math/bits", "slices", "sort", "strings",
+	"sync/atomic", "time"}
 
 // judges are the packages of ours that internal/observe/insight/judge may import: it is pure, too,
 // although its wing gathers.
@@ -136,7 +137,8 @@ func TestImportDirection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(table) > mostFolders || len(wings) > mostWings {
-		t.Errorf("the table of docs/architecture.md has %d folders, of at most %d, and internal/ %d wings, of at most %d: a new package has its place in a wing", len(table), mostFolders, len(wings), mostWings)
+		t.Errorf(
+			"the table of docs/architecture.md has %d folders, of at most %d, and internal/ %d wings, of at most %d: a new package has its place in a wing", len(table), mostFolders, len(wings), mostWings)
 	}
 	if len(table) < 12 || !slices.Equal(table["rule"], []string{"algo", "internal/util"}) || len(table["algo"]) != 0 {
 		t.Fatalf("the table in docs/architecture.md was read as %v", table)
@@ -183,7 +185,8 @@ func TestImportDirection(t *testing.T) {
 			case !isOurs || below && owner == folder: // its own
 			case folder == "internal/observe/insight/judge" && !slices.Contains(judges, ours):
 				t.Errorf("%s imports %s; it may import %q", file, ours, judges)
-			case wing(ours) == "server" && wing(folder) != "server" && wing(folder) != "testkit" && folder != "cmd/weir":
+			case wing(ours) == "server" && wing(folder) != "server" && wing(folder) != "testkit" &&
+				folder != "cmd/weir":
 				t.Errorf("%s imports %s: only cmd/weir runs the server", file, ours)
 			case strings.HasPrefix(ours, "cmd/"):
 				t.Errorf("%s imports %s: nothing imports a command", file, ours)
@@ -192,7 +195,8 @@ func TestImportDirection(t *testing.T) {
 			case wing(folder) == "door" && isDoor(ours) && ours != folder && path.Dir(ours) != folder:
 				t.Errorf("%s imports %s: nothing of internal/door imports a door", file, ours)
 			case !allows(allowed, ours) && !sameWing(folder, ours):
-				t.Errorf("%s imports %s, against the direction of the arrows; %s may import %q", file, ours, folder, allowed)
+				t.Errorf("%s imports %s, against the direction of the arrows; %s may import %q", file, ours, folder,
+					allowed)
 			}
 		}
 		return nil

@@ -97,14 +97,15 @@ func (l *Limiter) Keys() *Keys { return &l.keys }
 // view says how to look at the keys of a rule's counter: under the numbers that Decide would charge
 // them by.
 func (l *Limiter) view(r *rule.Rule, c *rule.Counter) *store.View {
-	return &store.View{Counter: c, MaxDelay: maxDelay(&Request{MaxDelay: RuleDelay}, r), Limit: func(key []byte) *algo.Limit {
-		w := r.WindowFor(c.ID, key)
-		if w == nil || w.Limit == nil {
-			return nil
-		}
-		limit, _ := l.granted(w, key, l.orders.Now())
-		return limit
-	}}
+	return &store.View{Counter: c, MaxDelay: maxDelay(&Request{MaxDelay: RuleDelay}, r),
+		Limit: func(key []byte) *algo.Limit {
+			w := r.WindowFor(c.ID, key)
+			if w == nil || w.Limit == nil {
+				return nil
+			}
+			limit, _ := l.granted(w, key, l.orders.Now())
+			return limit
+		}}
 }
 
 // info describes a key. st is its state in the store; nil if there is none.
@@ -389,7 +390,8 @@ func (h *hottest) wait(ctx context.Context) error {
 }
 
 // scan adds the hottest keys of a counter to found.
-func (ks *Keys) scan(ctx context.Context, st store.Inspector, r *rule.Rule, w *rule.Window, n, look int, found *Hottest) error {
+func (ks *Keys) scan(ctx context.Context, st store.Inspector, r *rule.Rule, w *rule.Window, n, look int,
+	found *Hottest) error {
 	l := ks.l
 	list := ks.hottest.list(w.Counter.ID)
 	v := l.view(r, w.Counter)
@@ -397,7 +399,8 @@ func (ks *Keys) scan(ctx context.Context, st store.Inspector, r *rule.Rule, w *r
 	top := newHotHeap(max(n, keptHottest))
 	visit := func(s store.KeyState) {
 		if meets := r.WindowFor(w.Counter.ID, s.Key); meets != nil && !s.Result.Off {
-			top.offer(KeyInfo{Window: meets, Key: s.Key, Result: s.Result, Next: s.Next, Used: s.Used, Lent: s.Lent, Regions: s.Regions})
+			top.offer(KeyInfo{Window: meets, Key: s.Key, Result: s.Result, Next: s.Next, Used: s.Used, Lent: s.Lent,
+				Regions: s.Regions})
 		}
 	}
 	if err := st.Inspect(ctx, v, list.keys, visit); err != nil {
@@ -432,7 +435,8 @@ func (ks *Keys) scan(ctx context.Context, st store.Inspector, r *rule.Rule, w *r
 			list.keys = append(list.keys, k.Key)
 		}
 		if i < n {
-			found.Keys = append(found.Keys, l.info(k.Window, k.Key, v, &store.KeyState{Result: k.Result, Next: k.Next, Used: k.Used, Lent: k.Lent, Regions: k.Regions}, now))
+			found.Keys = append(found.Keys, l.info(k.Window, k.Key, v,
+				&store.KeyState{Result: k.Result, Next: k.Next, Used: k.Used, Lent: k.Lent, Regions: k.Regions}, now))
 		}
 	}
 	return nil

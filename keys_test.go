@@ -38,7 +38,8 @@ limits: [{ name: a, per: [user], allow: 1000/day, algorithm: fixed_window }, { n
 			hits = int64(100 + i/600)
 		}
 		var d weir.Decision
-		r := weir.Request{Attributes: rule.Map{"user": fmt.Sprint(i)}, Hits: hits, Peek: hits == 0, MaxDelay: weir.AnyDelay}
+		r := weir.Request{Attributes: rule.Map{"user": fmt.Sprint(i)}, Hits: hits, Peek: hits == 0,
+			MaxDelay: weir.AnyDelay}
 		if err := l.Decide(t.Context(), &r, &d); err != nil {
 			t.Fatal(err)
 		}
@@ -85,10 +86,12 @@ limits: [{ name: a, per: [user], allow: 1000/day, algorithm: fixed_window }, { n
 			t.Errorf("ResetKey %q %q %q: %v, want %v", c.domain, c.limit, c.key, err, c.want)
 		}
 	}
-	if _, err := l.Keys().Hottest(t.Context(), "other", "a", weir.HottestOptions{}); !errors.Is(err, weir.ErrNoSuchLimit) {
+	if _, err := l.Keys().Hottest(t.Context(), "other", "a", weir.HottestOptions{}); !errors.Is(err,
+		weir.ErrNoSuchLimit) {
 		t.Error(err)
 	}
-	if k, err := l.Keys().Reset(t.Context(), "", "default/a", []string{"user=0"}); err != nil || k.Parts[0] != "user=0" {
+	if k, err := l.Keys().Reset(t.Context(), "", "default/a", []string{"user=0"}); err != nil ||
+		k.Parts[0] != "user=0" {
 		t.Errorf("%+v, %v", k, err)
 	}
 }
@@ -101,7 +104,8 @@ type inspected struct {
 	fails    uint64        // the counter under which a reset fails
 }
 
-func (s *inspected) Scan(ctx context.Context, v *store.View, from string, most int, visit func(store.KeyState)) (store.Scanned, error) {
+func (s *inspected) Scan(ctx context.Context, v *store.View, from string, most int,
+	visit func(store.KeyState)) (store.Scanned, error) {
 	s.scanning <- struct{}{}
 	<-s.held
 	return s.Store.Scan(ctx, v, from, most, visit)
@@ -157,7 +161,8 @@ func TestHottestKeysOneAtATime(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if found, err := l.Keys().Hottest(t.Context(), "", "a", weir.HottestOptions{}); err != nil || len(found.Rules) != 1 || found.Rules[0].Name != "a" {
+	if found, err := l.Keys().Hottest(t.Context(), "", "a", weir.HottestOptions{}); err != nil ||
+		len(found.Rules) != 1 || found.Rules[0].Name != "a" {
 		t.Errorf("after it: %+v, %v", found, err)
 	}
 }
@@ -209,7 +214,8 @@ func TestResetKeyGoesOn(t *testing.T) {
 		}
 	}
 	store.fails = 0
-	if k, err := l.Keys().Reset(t.Context(), "", "a:60s", []string{"ada"}); !errors.Is(err, weir.ErrNotFound) || k.Counted {
+	if k, err := l.Keys().Reset(t.Context(), "", "a:60s", []string{"ada"}); !errors.Is(err, weir.ErrNotFound) ||
+		k.Counted {
 		t.Errorf("the window that was reset: %+v, %v", k, err)
 	}
 	if k, err := l.Keys().Reset(t.Context(), "", "a", []string{"ada"}); err != nil || !k.Counted {

@@ -88,7 +88,8 @@ func TestLiftBeforeCount(t *testing.T) {
 				m := wallStore(t, memory.Options{})
 				t.Cleanup(func() { _ = m.Close() })
 				held := &heldDenials{m, make(chan struct{})}
-				a, b := follower(t, held, loginRules, weir.WithBans(weir.BanOptions{Async: true})), follower(t, m, loginRules)
+				a, b := follower(t, held, loginRules, weir.WithBans(weir.BanOptions{Async: true})),
+					follower(t, m, loginRules)
 				synctest.Wait()
 				for range 6 {
 					decide(t, a, from("192.0.2.1", "/login"))

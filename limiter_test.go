@@ -138,7 +138,8 @@ func TestNoRulesAllowsAll(t *testing.T) {
 }
 
 func TestDomains(t *testing.T) {
-	l := newLimiter(t, newClock(), weir.WithRules(load(t, "domain: shop\nlimits: [{name: one, allow: 1/min, algorithm: sliding_log}]")))
+	l := newLimiter(t, newClock(),
+		weir.WithRules(load(t, "domain: shop\nlimits: [{name: one, allow: 1/min, algorithm: sliding_log}]")))
 	if d := allow(t, l, weir.Request{}); !d.Known || d.Domain != "shop" || len(d.Limits) != 1 {
 		t.Fatalf("without a domain the only one holds: %+v", d)
 	}
@@ -152,23 +153,26 @@ func TestDomains(t *testing.T) {
 // as without it.
 func TestDenyUnknownDomains(t *testing.T) {
 	var decided []string
-	l := newLimiter(t, newClock(), weir.DenyUnknownDomains(), weir.WithHooks(weir.Hooks{Decided: func(_ *weir.Request, d *weir.Decision) {
-		decided = append(decided, strings.Join(d.LimitedBy(nil), ","))
-	}}))
+	l := newLimiter(t, newClock(), weir.DenyUnknownDomains(),
+		weir.WithHooks(weir.Hooks{Decided: func(_ *weir.Request, d *weir.Decision) {
+			decided = append(decided, strings.Join(d.LimitedBy(nil), ","))
+		}}))
 	if d := allow(t, l, weir.Request{Domain: "other", Hits: 1}); !d.Allowed || d.UnknownDomain() {
 		t.Errorf("without rules: %+v", d)
 	}
 	l.SetRules(load(t, "domain: shop\nlimits: [{name: one, per: [user], allow: 1/min, algorithm: sliding_log}]"))
 	for _, r := range []weir.Request{{Domain: "other", Hits: 1}, {Domain: "other", Peek: true}} {
 		d := allow(t, l, r)
-		if d.Allowed || !d.UnknownDomain() || d.RetryAfter != algo.Never || d.ID == 0 || d.Nearest() == nil || d.Nearest().Window.Name != weir.UnknownDomainLimit {
+		if d.Allowed || !d.UnknownDomain() || d.RetryAfter != algo.Never || d.ID == 0 || d.Nearest() == nil ||
+			d.Nearest().Window.Name != weir.UnknownDomainLimit {
 			t.Errorf("%+v: %+v", r, d)
 		}
 	}
 	if d := allow(t, l, weir.Request{Domain: "other", Hits: -1}); !d.Allowed || !d.UnknownDomain() {
 		t.Errorf("a refund: %+v", d)
 	}
-	if d := allow(t, l, weir.Request{Domain: "shop", Hits: 1, Attributes: weir.Map{"user": "ada"}}); !d.Allowed || d.UnknownDomain() {
+	if d := allow(t, l, weir.Request{Domain: "shop", Hits: 1, Attributes: weir.Map{"user": "ada"}}); !d.Allowed ||
+		d.UnknownDomain() {
 		t.Errorf("a known domain: %+v", d)
 	}
 	if want := []string{"", weir.UnknownDomainLimit, weir.UnknownDomainLimit, "", ""}; !slices.Equal(decided, want) {
@@ -220,7 +224,8 @@ limits: [{name: a, allow: 10/min, algorithm: sliding_log, throttle: {soft: 20%}}
 	for i := 1; i <= 13; i++ {
 		d := allow(t, l, weir.Request{})
 		lim := d.Limits[0]
-		if d.Allowed != (i <= 12) || lim.Near != (i >= 8) || lim.Soft != (i == 11 || i == 12) || lim.Limit != 10 || lim.SoftLimit != 12 {
+		if d.Allowed != (i <= 12) || lim.Near != (i >= 8) || lim.Soft != (i == 11 || i == 12) || lim.Limit != 10 ||
+			lim.SoftLimit != 12 {
 			t.Fatalf("request %d: allowed %v, %+v", i, d.Allowed, lim)
 		}
 		if lim.Remaining != int64(max(10-i, 0)) {
@@ -253,7 +258,8 @@ limits:
 		name     string
 		max      time.Duration
 		admitted int
-	}{{"none", 0, 1}, {"any", weir.AnyDelay, 5}, {"the rule's", weir.RuleDelay, 3}, {"1.5s", 1500 * time.Millisecond, 2}} {
+	}{{"none", 0, 1}, {"any", weir.AnyDelay, 5}, {"the rule's", weir.RuleDelay, 3},
+		{"1.5s", 1500 * time.Millisecond, 2}} {
 		for i := range 6 {
 			d := decide(t, l, weir.Request{Attributes: weir.Map{"k": tc.name}, Hits: 1, MaxDelay: tc.max})
 			if d.Allowed != (i < tc.admitted) {
@@ -359,7 +365,10 @@ func TestWithoutStore(t *testing.T) {
 		"a shadow says deny": {"{name: a, allow: 1/s, on_store_error: allow}, {name: b, allow: 1/s, on_store_error: deny, on_limit: shadow}", true},
 	} {
 		told := false
-		hooks := weir.Hooks{Decided: func(_ *weir.Request, d *weir.Decision) { told = d.Allowed && d.WithoutStore != nil }}
+		hooks := weir.Hooks{Decided: func(_ *weir.Request,
+			d *weir.Decision) {
+			told = d.Allowed && d.WithoutStore != nil
+		}}
 		l, err := weir.New(brokenStore{}, weir.WithRules(load(t, "limits: ["+c.rules+"]")), weir.WithHooks(hooks))
 		if err != nil {
 			t.Fatal(err)
@@ -404,7 +413,9 @@ func TestSoleDomain(t *testing.T) {
 // Decisions while rules change: each is made by one whole set.
 func TestSetRulesWhileDeciding(t *testing.T) {
 	set := func(n int) *rule.Set {
-		return load(t, fmt.Sprintf("limits: [{name: a, allow: %[1]d/hour, algorithm: fixed_window}, {name: b, allow: %[1]d/hour, algorithm: fixed_window}]", n))
+		return load(t,
+			fmt.Sprintf(
+				"limits: [{name: a, allow: %[1]d/hour, algorithm: fixed_window}, {name: b, allow: %[1]d/hour, algorithm: fixed_window}]", n))
 	}
 	l := newLimiter(t, newClock(), weir.WithRules(set(1_000_000)))
 	done := make(chan struct{})

@@ -60,7 +60,8 @@ func (f *inForce) nameOf(domain, limit string) (_, _ string, err error) {
 		return domain, limit, nil
 	}
 	for i := range len(limit) {
-		if limit[i] == '/' && (f.rule(limit[:i], limit[i+1:]) != nil || len(f.limitsNamed(limit[:i], limit[i+1:])) > 0) && i > 0 {
+		if limit[i] == '/' && (f.rule(limit[:i], limit[i+1:]) != nil ||
+			len(f.limitsNamed(limit[:i], limit[i+1:])) > 0) && i > 0 {
 			return limit[:i], limit[i+1:], nil
 		}
 	}
@@ -84,7 +85,8 @@ func (f *inForce) domainsOf(limit string) (domains []string) {
 	has := func(r *rule.Rule) bool {
 		named := func(w *rule.Window) bool { return w.Name == limit }
 		return r.Name == limit || slices.ContainsFunc(r.Windows, named) ||
-			slices.ContainsFunc(r.Overrides, func(o rule.Override) bool { return slices.ContainsFunc(o.Windows, named) })
+			slices.ContainsFunc(r.Overrides,
+				func(o rule.Override) bool { return slices.ContainsFunc(o.Windows, named) })
 	}
 	for _, r := range f.set.Rules() {
 		if !slices.Contains(domains, r.Domain) && has(r) {
@@ -129,7 +131,8 @@ func (l *Limiter) ruleNamed(domain, name string) (*rule.Rule, error) {
 		return nil, f.noSuchLimit(domain, name, true)
 	}
 	if !f.set.HasDomain(domain) {
-		return nil, &asked{fmt.Errorf("weir: no rule file declares the domain %q; there are %s", domain, strings.Join(f.set.Domains(), ", ")), ErrNoSuchLimit}
+		return nil, &asked{fmt.Errorf("weir: no rule file declares the domain %q; there are %s", domain,
+			strings.Join(f.set.Domains(), ", ")), ErrNoSuchLimit}
 	}
 	if r := f.rule(domain, name); r != nil {
 		return r, nil

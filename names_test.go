@@ -28,14 +28,16 @@ func TestNamesInSeveralDomains(t *testing.T) {
 		if err != nil || b.Domain+"/"+b.Rule != want {
 			t.Errorf("ban of %s: %+v, %v; want one of %s", limit, b, err, want)
 		}
-		if k, err := l.Keys().Get(t.Context(), "", limit, []string{"ada"}); err != nil || k[0].Window.Rule.Domain+"/"+k[0].Window.Rule.Name != want {
+		if k, err := l.Keys().Get(t.Context(), "", limit, []string{"ada"}); err != nil ||
+			k[0].Window.Rule.Domain+"/"+k[0].Window.Rule.Name != want {
 			t.Errorf("keys of %s: %+v, %v; want one of %s", limit, k, err, want)
 		}
 		if _, err := l.Bans().Lift(t.Context(), "", limit, []string{"ada"}); err != nil {
 			t.Errorf("end of the ban of %s: %v", limit, err)
 		}
 	}
-	if g, err := l.Grants().Set(t.Context(), "", "login", []string{"ada"}, "99/day", until, ""); err != nil || g.Domain != "shop" {
+	if g, err := l.Grants().Set(t.Context(), "", "login", []string{"ada"}, "99/day", until, ""); err != nil ||
+		g.Domain != "shop" {
 		t.Errorf("grant: %+v, %v", g, err)
 	}
 	for limit, want := range map[string]string{
@@ -54,10 +56,12 @@ func TestNamesInSeveralDomains(t *testing.T) {
 	// A list of keys without a domain is of all of them.
 	store.scanning = make(chan struct{}, 9)
 	close(store.held)
-	if found, err := l.Keys().Hottest(t.Context(), "", "api", weir.HottestOptions{}); err != nil || len(found.Rules) != 2 {
+	if found, err := l.Keys().Hottest(t.Context(), "", "api", weir.HottestOptions{}); err != nil ||
+		len(found.Rules) != 2 {
 		t.Errorf("list of api: %+v, %v", found, err)
 	}
-	if _, err := l.Bans().Set(t.Context(), "shop", "logn", []string{"ada"}, until, ""); err == nil || !strings.Contains(err.Error(), `has no limit "logn"; did you mean "login"?`) {
+	if _, err := l.Bans().Set(t.Context(), "shop", "logn", []string{"ada"}, until, ""); err == nil ||
+		!strings.Contains(err.Error(), `has no limit "logn"; did you mean "login"?`) {
 		t.Errorf("in a domain: %v", err)
 	}
 }
@@ -65,7 +69,8 @@ func TestNamesInSeveralDomains(t *testing.T) {
 // A value without a name is of ip if it is an address, and else of another attribute, where a rule
 // takes either.
 func TestKeyOfUserOrAddress(t *testing.T) {
-	l, _ := inspectedLimiter(t, "limits: [{ name: either, per: [user|ip], allow: 1/day }, { name: first, per: [ip|user], allow: 1/day }, { name: pair, per: ['user|ip', path], allow: 1/day }]")
+	l, _ := inspectedLimiter(t,
+		"limits: [{ name: either, per: [user|ip], allow: 1/day }, { name: first, per: [ip|user], allow: 1/day }, { name: pair, per: ['user|ip', path], allow: 1/day }]")
 	for _, c := range []struct{ limit, key, want string }{
 		{"either", "192.0.2.1", "ip=192.0.2.1"}, {"either", "2001:db8::7", "ip=2001:db8::/64"}, {"either", "2001:db8::/64", "ip=2001:db8::/64"},
 		{"either", "ada", "user=ada"}, {"either", "192.0.2.300", "user=192.0.2.300"}, {"either", "user=192.0.2.1", "user=192.0.2.1"}, {"either", "ip=192.0.2.1", "ip=192.0.2.1"},

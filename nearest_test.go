@@ -106,7 +106,8 @@ limits:
 					passes = passes && again.Limits[i].Remaining >= costs[again.Limits[i].Window.Name]
 				}
 				if passes != (near.Remaining >= costs[near.Window.Name]) {
-					t.Fatalf("costs %v: %s has %d left, and the same request once more passes: %v", costs, near.Window.Name, near.Remaining, passes)
+					t.Fatalf("costs %v: %s has %d left, and the same request once more passes: %v", costs,
+						near.Window.Name, near.Remaining, passes)
 				}
 			}
 		}

@@ -160,7 +160,8 @@ const (
 func WithBans(b BanOptions) Option {
 	return option(func(o *options) error {
 		if b.Max < 0 || b.Pending < 0 {
-			return fmt.Errorf("weir: WithBans: Max (%d) and Pending (%d) must not be negative; 0 means the default", b.Max, b.Pending)
+			return fmt.Errorf("weir: WithBans: Max (%d) and Pending (%d) must not be negative; 0 means the default",
+				b.Max, b.Pending)
 		}
 		o.bans = b
 		return nil

@@ -91,7 +91,8 @@ func sameKey(a, b *rule.Hit) bool {
 func (d *Decision) ban(h *rule.Hit, now int64, b *orders.BanOrder) {
 	until := b.Until.UnixMicro()
 	var fresh algo.State
-	res := LimitResult{Window: h.Window, Result: h.Limit.Check(&fresh, now, algo.Ask{}), Mode: rule.Enforce, Descriptor: h.Descriptor}
+	res := LimitResult{Window: h.Window, Result: h.Limit.Check(&fresh, now, algo.Ask{}), Mode: rule.Enforce,
+		Descriptor: h.Descriptor}
 	res.Allowed, res.Off, res.Remaining, res.Near = false, false, 0, true
 	res.RetryAfter = max(until, b.RefusedUntil) - now
 	res.ResetAfter = res.RetryAfter
@@ -128,7 +129,8 @@ func (l *Limiter) countDenials(ctx context.Context, d *Decision) {
 next:
 	for i := range d.results {
 		b := hits[i].Window.Rule.Ban
-		if b == nil || b.Counter == nil || d.results[i].Allowed || d.charges[i].Mode != rule.Enforce || d.charges[i].Ask.Needs() <= 0 {
+		if b == nil || b.Counter == nil || d.results[i].Allowed || d.charges[i].Mode != rule.Enforce ||
+			d.charges[i].Ask.Needs() <= 0 {
 			continue
 		}
 		for j := i - 1; j >= 0 && sameKey(&hits[i], &hits[j]); j-- {
@@ -230,7 +232,8 @@ func (l *Limiter) Bans() *Bans { return &l.bans }
 //
 // A key is refused if it is exempt, or if its address is none. The error says what does not fit, or
 // is ErrNotShared; then the ban is in force here.
-func (b *Bans) Set(ctx context.Context, domain, limit string, key []string, until time.Time, reason string) (Ban, error) {
+func (b *Bans) Set(ctx context.Context, domain, limit string, key []string, until time.Time, reason string) (Ban,
+	error) {
 	r, err := b.l.ruleNamed(domain, limit)
 	if err != nil {
 		return Ban{}, err
@@ -240,7 +243,8 @@ func (b *Bans) Set(ctx context.Context, domain, limit string, key []string, unti
 
 // Plan returns the ban that Set would put in force, without doing it, and the ban of the key that
 // is in force; nil for none. It fails as Set does, except that it never returns ErrNotShared.
-func (b *Bans) Plan(domain, limit string, key []string, until time.Time, reason string) (ban Ban, before *Ban, err error) {
+func (b *Bans) Plan(domain, limit string, key []string, until time.Time, reason string) (ban Ban, before *Ban,
+	err error) {
 	r, err := b.l.ruleNamed(domain, limit)
 	if err != nil {
 		return Ban{}, nil, err
@@ -315,7 +319,8 @@ func (l *Limiter) Grants() *Grants { return &l.grants }
 // the notation of rule files (see rule.ParseAllow) and has the same windows as the rule, or is
 // "unlimited". The error says what does not fit, or is ErrNotShared; then the grant is in force
 // here.
-func (g *Grants) Set(ctx context.Context, domain, limit string, key []string, allow string, until time.Time, reason string) (Grant, error) {
+func (g *Grants) Set(ctx context.Context, domain, limit string, key []string, allow string, until time.Time,
+	reason string) (Grant, error) {
 	r, err := g.l.ruleNamed(domain, limit)
 	if err != nil {
 		return Grant{}, err
@@ -325,7 +330,8 @@ func (g *Grants) Set(ctx context.Context, domain, limit string, key []string, al
 
 // Plan returns the grant that Set would put in force, without doing it, and the grant of the key
 // that is in force; nil for none. It fails as Set does, except that it never returns ErrNotShared.
-func (g *Grants) Plan(domain, limit string, key []string, allow string, until time.Time, reason string) (grant Grant, before *Grant, err error) {
+func (g *Grants) Plan(domain, limit string, key []string, allow string, until time.Time, reason string) (grant Grant,
+	before *Grant, err error) {
 	r, err := g.l.ruleNamed(domain, limit)
 	if err != nil {
 		return Grant{}, nil, err

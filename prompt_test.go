@@ -76,10 +76,12 @@ func shown(r *weir.Request, d *weir.Decision) string {
 		ban = d.Banned.Rule.Name
 	}
 	fmt.Fprintf(&b, "%v allowed=%v at=%d retry=%d delay=%d exempt=%v known=%v id=%v banned=%s near=%v soft=%v hits=%d",
-		r.Attributes, d.Allowed, d.Time, d.RetryAfter, d.Delay, d.Exempt, d.Known, d.ID != 0, ban, d.NearLimit(), d.SoftExceeded(), len(d.Matches.Hits))
+		r.Attributes, d.Allowed, d.Time, d.RetryAfter, d.Delay, d.Exempt, d.Known, d.ID != 0, ban, d.NearLimit(),
+		d.SoftExceeded(), len(d.Matches.Hits))
 	for i := range d.Limits {
 		l := &d.Limits[i]
-		fmt.Fprintf(&b, "; %s %s %+v mode=%v near=%v slot=%v of=%+v", l.Window.Rule.Name, l.Window.Name, l.Result, l.Mode, l.Near, l.Slot != "", d.InForce(i).Config())
+		fmt.Fprintf(&b, "; %s %s %+v mode=%v near=%v slot=%v of=%+v", l.Window.Rule.Name, l.Window.Name, l.Result,
+			l.Mode, l.Near, l.Slot != "", d.InForce(i).Config())
 	}
 	return b.String()
 }
@@ -100,7 +102,8 @@ func TestChargeNow(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			c.wait(time.Duration(rapid.IntRange(0, 20).Draw(t, "seconds")) * time.Second)
 			if rapid.IntRange(0, 9).Draw(t, "grant") == 0 {
-				allow := rapid.SampledFrom([]string{"[10/min, 20/hour]", "[1/min, 2/hour]", "unlimited"}).Draw(t, "allow")
+				allow := rapid.SampledFrom([]string{"[10/min, 20/hour]", "[1/min, 2/hour]", "unlimited"}).Draw(t,
+					"allow")
 				for _, w := range ways {
 					if _, err := w.Grants().Set(context.Background(), "", "api", []string{"ada"}, allow, time.UnixMicro(c.read()).Add(time.Minute), "test"); err != nil {
 						t.Fatal(err)
@@ -145,7 +148,8 @@ func TestChargeNowNever(t *testing.T) {
 	if !p.Match(&r, d) || p.ChargeNow(&r, d) {
 		t.Fatal("it was decided at once")
 	}
-	if err := p.Charge(t.Context(), &r, d); err != nil || !d.Allowed || d.Limits[0].Remaining != 1 || counting.takes.Load() != 1 {
+	if err := p.Charge(t.Context(), &r, d); err != nil || !d.Allowed || d.Limits[0].Remaining != 1 ||
+		counting.takes.Load() != 1 {
 		t.Fatalf("%v, %+v, %d calls", err, d, counting.takes.Load())
 	}
 	none := weir.Request{}

@@ -88,7 +88,8 @@ func TestAlgorithmsAreNamedRarely(t *testing.T) {
 		}
 		if d.IsDir() {
 			name := d.Name()
-			if file != "." && (name[0] == '.' || name == "testdata" || isModule(file) || !shipped(filepath.ToSlash(file))) {
+			if file != "." && (name[0] == '.' || name == "testdata" || isModule(file) ||
+				!shipped(filepath.ToSlash(file))) {
 				return filepath.SkipDir
 			}
 			return nil
@@ -125,7 +126,8 @@ func TestAlgorithmsAreNamedRarely(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(naming); n > mostNaming || n < 10 {
-		t.Errorf("%d files name an algorithm, and at most %d may: ask for a trait (algo/traits.go). They are %q", n, mostNaming, naming)
+		t.Errorf("%d files name an algorithm, and at most %d may: ask for a trait (algo/traits.go). They are %q", n,
+			mostNaming, naming)
 	}
 }
 
@@ -156,7 +158,8 @@ func TestRecipeStore(t *testing.T) {
 		}
 		// store/cas is opened by the packages of its engines.
 		imported := `weir/store/` + e.Name() + `"`
-		if e.Name() != "cas" && !mentions(t, "internal/server/store.go", imported) && !mentions(t, "internal/server/shared.go", imported) {
+		if e.Name() != "cas" && !mentions(t, "internal/server/store.go", imported) &&
+			!mentions(t, "internal/server/shared.go", imported) {
 			t.Errorf("neither internal/server/store.go nor internal/server/shared.go opens %s", folder)
 		}
 	}

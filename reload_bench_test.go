@@ -23,7 +23,8 @@ func manyRules(n, edition int) []file.Source {
 	for from := 0; from < n; from += most {
 		data := []byte("domain: many\nlimits:\n")
 		for i := from; i < min(n, from+most); i++ {
-			data = fmt.Appendf(data, "  - name: rule-%d\n    when:\n      path: /x/%d/**\n      method: [GET, POST]\n    per: [user]\n    allow: %d/s\n", i, i, 100_000_000+edition)
+			data = fmt.Appendf(data,
+				"  - name: rule-%d\n    when:\n      path: /x/%d/**\n      method: [GET, POST]\n    per: [user]\n    allow: %d/s\n", i, i, 100_000_000+edition)
 		}
 		files = append(files, file.Source{Name: fmt.Sprint("f", from, ".yaml"), Data: data})
 	}

@@ -39,7 +39,8 @@ var errEstimate = errors.New("weir: an estimate must be of 0 hits or more")
 //
 // If the store fails there is no reservation, and the rules decide, as at Decide: r is admitted
 // (d.WithoutStore), or Reserve returns an error.
-func (l *Limiter) Reserve(ctx context.Context, r *Request, d *Decision, timeout time.Duration) (reservation string, err error) {
+func (l *Limiter) Reserve(ctx context.Context, r *Request, d *Decision, timeout time.Duration) (reservation string,
+	err error) {
 	err = l.reservations.r.Able()
 	switch {
 	case err != nil:
@@ -47,7 +48,8 @@ func (l *Limiter) Reserve(ctx context.Context, r *Request, d *Decision, timeout 
 	case r.Cost() < 0:
 		return "", errEstimate
 	case timeout < 0 || timeout > MaxReservation:
-		return "", fmt.Errorf("weir: a reservation is held for at most %v, not %v; 0 means %v", MaxReservation, timeout, DefaultReservation)
+		return "", fmt.Errorf("weir: a reservation is held for at most %v, not %v; 0 means %v", MaxReservation, timeout,
+			DefaultReservation)
 	}
 	if err := l.Decide(ctx, r, d); err != nil || !d.Allowed {
 		return "", err
@@ -117,7 +119,8 @@ func (d *Decision) changeable(i int) bool {
 // d must be an admitted decision of this Limiter that has not been reused. To be called once. No
 // reservation is needed; if the process dies before it has called Settle, the estimate stays
 // charged.
-func (l *Limiter) Settle(ctx context.Context, d *Decision, actual func(r *rule.Rule, estimate int64) (units int64, ok bool)) error {
+func (l *Limiter) Settle(ctx context.Context, d *Decision,
+	actual func(r *rule.Rule, estimate int64) (units int64, ok bool)) error {
 	if !d.Allowed {
 		return nil
 	}
@@ -167,7 +170,8 @@ func (r *Reservations) Commit(ctx context.Context, reservation string, hits int6
 // CommitEach is Commit where the cost differs from rule to rule: actual is called for each limit of
 // the reservation, with the units that were reserved, and returns the units that the request really
 // cost; below 0 means 0.
-func (r *Reservations) CommitEach(ctx context.Context, reservation string, actual func(r *rule.Rule, estimate int64) int64) (ok bool, err error) {
+func (r *Reservations) CommitEach(ctx context.Context, reservation string,
+	actual func(r *rule.Rule, estimate int64) int64) (ok bool, err error) {
 	return r.r.CommitEach(ctx, reservation, actual)
 }
 

@@ -33,7 +33,8 @@ func TestReserveAcrossNodes(t *testing.T) {
 		}
 		var nodes []node
 		for range 3 {
-			store, err := redis.Open(redis.Options{URL: server.URL(), Clock: now.Load, RememberRefusals: time.Second, Timeout: 30 * time.Second})
+			store, err := redis.Open(redis.Options{URL: server.URL(), Clock: now.Load, RememberRefusals: time.Second,
+				Timeout: 30 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -50,7 +50,9 @@ limits:
 // An override counts under its own numbers; a commit above the base limit does not lose any of it.
 func TestCommitOfOverride(t *testing.T) {
 	for _, per := range []string{"[user]", "[user|ip]", "[\"account|user\"]"} {
-		l, _ := newSpy(t, newClock(), weir.WithRules(load(t, `limits: [{name: named, per: `+per+`, allow: 10/hour, algorithm: sliding_log, override: {ada: 5000/hour}}]`)))
+		l, _ := newSpy(t, newClock(),
+			weir.WithRules(load(t, `limits: [{name: named, per: `+per+
+				`, allow: 10/hour, algorithm: sliding_log, override: {ada: 5000/hour}}]`)))
 		id, _ := reserve(t, l, "ada", 1000, 0)
 		if !commit(t, l, id, 3000) {
 			t.Fatal("the reservation is gone")
@@ -95,7 +97,8 @@ limits:
 	}
 	wantUsed(t, l, "ada", 3500, 3500)
 	var d weir.Decision
-	if err := l.Decide(t.Context(), &weir.Request{Attributes: weir.Map{"user": "ada"}, Hits: 100}, &d); err != nil || !d.Allowed {
+	if err := l.Decide(t.Context(), &weir.Request{Attributes: weir.Map{"user": "ada"}, Hits: 100}, &d); err != nil ||
+		!d.Allowed {
 		t.Fatal(err, d.Allowed)
 	}
 	if err := l.Settle(t.Context(), &d, func(*rule.Rule, int64) (int64, bool) { return 500, true }); err != nil {
@@ -148,7 +151,9 @@ limits:
 	if err := l.Decide(t.Context(), &r, &d); err != nil || !d.Allowed {
 		t.Fatal(err, d.Allowed)
 	}
-	l.SetRules(load(t, `limits: [{name: tokens, per: [user], allow: [2000/min, 100000/hour], cost: 100, cost_after: "estimate", algorithm: sliding_log}]`))
+	l.SetRules(
+		load(t,
+			`limits: [{name: tokens, per: [user], allow: [2000/min, 100000/hour], cost: 100, cost_after: "estimate", algorithm: sliding_log}]`))
 	if err := l.Settle(t.Context(), &d, func(*rule.Rule, int64) (int64, bool) { return 1500, true }); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +164,8 @@ limits:
 		t.Fatal(err, d.Allowed)
 	}
 	before := spy.settled.Load()
-	if err := l.Settle(t.Context(), &d, func(*rule.Rule, int64) (int64, bool) { return 0, true }); err != nil || spy.settled.Load() != before {
+	if err := l.Settle(t.Context(), &d, func(*rule.Rule, int64) (int64, bool) { return 0, true }); err != nil ||
+		spy.settled.Load() != before {
 		t.Errorf("%v, %d settlements of a refusal", err, spy.settled.Load()-before)
 	}
 }

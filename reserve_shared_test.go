@@ -21,6 +21,7 @@ func TestSharedBucketOnAzureTrace(t *testing.T) {
 	how.commit = false
 	blind := spent("algorithm: token_bucket, allow: {rate: 500000/min, burst: 50000}")
 	if bucket > 0.6*window || bucket > 1.1*blind {
-		t.Errorf("a shared bucket spends %.3f of the budget, %.3f without commits, a window %.3f: the docs say otherwise", bucket, blind, window)
+		t.Errorf(
+			"a shared bucket spends %.3f of the budget, %.3f without commits, a window %.3f: the docs say otherwise", bucket, blind, window)
 	}
 }

@@ -75,10 +75,12 @@ func newSpy(t testing.TB, c *clock, options ...weir.Option) (*weir.Limiter, *spy
 }
 
 // reserve reserves hits for a user, and fails the test if the store does.
-func reserve(t testing.TB, l *weir.Limiter, user string, hits int64, timeout time.Duration) (id string, d *weir.Decision) {
+func reserve(t testing.TB, l *weir.Limiter, user string, hits int64, timeout time.Duration) (id string,
+	d *weir.Decision) {
 	t.Helper()
 	d = new(weir.Decision)
-	id, err := l.Reserve(t.Context(), &weir.Request{Attributes: weir.Map{"user": user}, Hits: hits, Peek: hits == 0, MaxDelay: weir.AnyDelay}, d, timeout)
+	id, err := l.Reserve(t.Context(), &weir.Request{Attributes: weir.Map{"user": user}, Hits: hits, Peek: hits == 0,
+		MaxDelay: weir.AnyDelay}, d, timeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +124,8 @@ var reserveAlgorithms = []string{
 func TestReserveCommit(t *testing.T) {
 	for _, a := range reserveAlgorithms {
 		t.Run(a, func(t *testing.T) {
-			l, _ := newSpy(t, newClock(), weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 1000/hour, `+a+`}]`)))
+			l, _ := newSpy(t, newClock(),
+				weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 1000/hour, `+a+`}]`)))
 			id, d := reserve(t, l, "ada", 600, 0)
 			if id == "" || !d.Allowed {
 				t.Fatalf("id %q, allowed %v", id, d.Allowed)
@@ -266,7 +269,8 @@ limits:
 
 // An estimate of 0 asks whether the limits are exceeded; the cost comes at the end.
 func TestReserveZero(t *testing.T) {
-	l, _ := newSpy(t, newClock(), weir.WithRules(load(t, `limits: [{name: bytes, per: [user], allow: 1000/hour, algorithm: fixed_window}]`)))
+	l, _ := newSpy(t, newClock(),
+		weir.WithRules(load(t, `limits: [{name: bytes, per: [user], allow: 1000/hour, algorithm: fixed_window}]`)))
 	var ids []string
 	for range 3 {
 		id, d := reserve(t, l, "ada", 0, 0)
@@ -343,7 +347,8 @@ limits:
 // More expired reservations than are asked for at a time are all given back.
 func TestSweepMany(t *testing.T) {
 	c := newClock()
-	l, _ := newSpy(t, c, weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 100000/day, algorithm: sliding_log}]`)))
+	l, _ := newSpy(t, c,
+		weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 100000/day, algorithm: sliding_log}]`)))
 	const n = 1000
 	for range n {
 		reserve(t, l, "ada", 7, time.Minute)
@@ -364,7 +369,10 @@ func TestReserveTimer(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer store.Close()
-		l, err := weir.New(store, weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 1000/day, algorithm: sliding_log, cost_timeout: 1h}]`)))
+		l, err := weir.New(store,
+			weir.WithRules(
+				load(t,
+					`limits: [{name: tokens, per: [user], allow: 1000/day, algorithm: sliding_log, cost_timeout: 1h}]`)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -404,7 +412,10 @@ func TestReserveTimerWhileStoreFails(t *testing.T) {
 		}
 		defer inner.Close()
 		store := &awayStore{Reserver: inner}
-		l, err := weir.New(store, weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 1000/day, algorithm: sliding_log, cost_timeout: 1h}]`)))
+		l, err := weir.New(store,
+			weir.WithRules(
+				load(t,
+					`limits: [{name: tokens, per: [user], allow: 1000/day, algorithm: sliding_log, cost_timeout: 1h}]`)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -454,7 +465,8 @@ func TestReserveErrors(t *testing.T) {
 	l, spy := newSpy(t, c, weir.WithRules(tokens))
 	var d weir.Decision
 	ask := func(hits int64, timeout time.Duration) error {
-		_, err := l.Reserve(t.Context(), &weir.Request{Attributes: weir.Map{"user": "ada"}, Hits: hits, Peek: hits == 0, MaxDelay: weir.AnyDelay}, &d, timeout)
+		_, err := l.Reserve(t.Context(), &weir.Request{Attributes: weir.Map{"user": "ada"}, Hits: hits, Peek: hits == 0,
+			MaxDelay: weir.AnyDelay}, &d, timeout)
 		return err
 	}
 	for _, bad := range []struct {
@@ -532,7 +544,8 @@ func TestReserveErrors(t *testing.T) {
 	}
 	wantUsed(t, l, "ada", 100)
 
-	plain, err := weir.New(plainStore{spy.Reserver}, weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 1000/hour}]`)))
+	plain, err := weir.New(plainStore{spy.Reserver},
+		weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 1000/hour}]`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -542,7 +555,8 @@ func TestReserveErrors(t *testing.T) {
 	if _, err := plain.Reservations().Commit(t.Context(), id, 1); !errors.Is(err, store.ErrNoReservations) {
 		t.Errorf("a store that cannot hold reservations: %v", err)
 	}
-	wrapped, err := weir.New(wrapping{plainStore{spy.Reserver}, spy.Reserver}, weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 1000/hour}]`)))
+	wrapped, err := weir.New(wrapping{plainStore{spy.Reserver}, spy.Reserver},
+		weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 1000/hour}]`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -553,7 +567,8 @@ func TestReserveErrors(t *testing.T) {
 
 // Of many that commit the same reservation one succeeds.
 func TestCommitOnce(t *testing.T) {
-	l, _ := newSpy(t, newClock(), weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 100000/hour, algorithm: fixed_window}]`)))
+	l, _ := newSpy(t, newClock(),
+		weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 100000/hour, algorithm: fixed_window}]`)))
 	var all sync.WaitGroup
 	for range 50 {
 		id, _ := reserve(t, l, "ada", 100, 0)

@@ -148,7 +148,8 @@ func replayReservations(t *testing.T, limit string, trace []inference, how holde
 		t.Fatal(err)
 	}
 	defer store.Close()
-	l, err := weir.New(store, weir.WithRules(load(t, "limits: [{name: tokens, per: [user], cost_timeout: 1h, "+limit+"}]")))
+	l, err := weir.New(store,
+		weir.WithRules(load(t, "limits: [{name: tokens, per: [user], cost_timeout: 1h, "+limit+"}]")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +186,8 @@ func replayReservations(t *testing.T, limit string, trace []inference, how holde
 		advance(q.at)
 		estimate := q.context + how.bound
 		user := i % how.users
-		id, err := l.Reserve(t.Context(), &weir.Request{Attributes: weir.Map{"user": strconv.Itoa(user)}, Hits: estimate, Peek: estimate == 0}, &d, how.timeout)
+		id, err := l.Reserve(t.Context(), &weir.Request{Attributes: weir.Map{"user": strconv.Itoa(user)},
+			Hits: estimate, Peek: estimate == 0}, &d, how.timeout)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -288,30 +290,33 @@ func TestReserveOnAzureTraces(t *testing.T) {
 		trace       []inference
 		check       func(t *testing.T, r *run)
 	}{
-		{"sliding_log", "algorithm: sliding_log, allow: 50000/min", 1, 50_000, trace[:len(trace)/6], func(t *testing.T, r *run) {
-			if spent, excess := r.mostIn(minute); spent-excess > 50_000 {
-				t.Errorf("%d tokens in a minute, of which %d above the estimates", spent, excess)
-			}
-		}},
-		{"sliding_window", "algorithm: sliding_window, buckets: 60, allow: 500000/min", 1, budget, trace, func(t *testing.T, r *run) {
-			if spent := r.mostAligned(minute/60, 60); spent > budget {
-				t.Errorf("%d tokens in sixty seconds by the clock", spent)
-			}
-			// At any other time a part of the oldest second comes on top.
-			if spent, excess := r.mostIn(minute); spent-excess > budget+r.mostAligned(minute/60, 1) {
-				t.Errorf("%d tokens in a minute, of which %d above the estimates", spent, excess)
-			}
-		}},
+		{"sliding_log", "algorithm: sliding_log, allow: 50000/min", 1, 50_000, trace[:len(trace)/6],
+			func(t *testing.T, r *run) {
+				if spent, excess := r.mostIn(minute); spent-excess > 50_000 {
+					t.Errorf("%d tokens in a minute, of which %d above the estimates", spent, excess)
+				}
+			}},
+		{"sliding_window", "algorithm: sliding_window, buckets: 60, allow: 500000/min", 1, budget, trace,
+			func(t *testing.T, r *run) {
+				if spent := r.mostAligned(minute/60, 60); spent > budget {
+					t.Errorf("%d tokens in sixty seconds by the clock", spent)
+				}
+				// At any other time a part of the oldest second comes on top.
+				if spent, excess := r.mostIn(minute); spent-excess > budget+r.mostAligned(minute/60, 1) {
+					t.Errorf("%d tokens in a minute, of which %d above the estimates", spent, excess)
+				}
+			}},
 		{"fixed_window", "algorithm: fixed_window, allow: 500000/min", 1, budget, trace, func(t *testing.T, r *run) {
 			if spent := r.mostAligned(minute, 1); spent > budget {
 				t.Errorf("%d tokens in a minute by the clock", spent)
 			}
 		}},
-		{"token_bucket", "algorithm: token_bucket, allow: {rate: 1000/min, burst: 12000}", 500, 1000, trace, func(t *testing.T, r *run) {
-			if spent := r.mostAbove(1000, minute); spent > 12_000 {
-				t.Errorf("a burst of %.0f tokens", spent)
-			}
-		}},
+		{"token_bucket", "algorithm: token_bucket, allow: {rate: 1000/min, burst: 12000}", 500, 1000, trace,
+			func(t *testing.T, r *run) {
+				if spent := r.mostAbove(1000, minute); spent > 12_000 {
+					t.Errorf("a burst of %.0f tokens", spent)
+				}
+			}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -340,8 +345,10 @@ func TestReserveOnAzureTraces(t *testing.T) {
 			check(&near)
 			// Without commits the estimates stay.
 			blind := replayReservations(t, tt.limit, tt.trace, holders{users: tt.users, bound: p99, timeout: time.Hour})
-			t.Logf("used of the budget: %.1f %% with commits (where the largest answer is reserved: %.1f %%), %.1f %% without; refused %d (%d), %d; excess %d tokens of %d",
-				100*use(&near), 100*use(&safe), 100*use(&blind), near.refused, safe.refused, blind.refused, near.excess(), near.tokens())
+			t.Logf(
+				"used of the budget: %.1f %% with commits (where the largest answer is reserved: %.1f %%), %.1f %% without; refused %d (%d), %d; excess %d tokens of %d",
+				100*use(&near), 100*use(&safe), 100*use(&blind), near.refused, safe.refused, blind.refused,
+				near.excess(), near.tokens())
 			least := 1.1
 			if !traffic.Full() {
 				least = 1.04 // the first burst of a bucket is most of a short run
@@ -367,10 +374,12 @@ func TestDeadHoldersOnAzureTrace(t *testing.T) {
 		if dead.died != len(trace) || dead.leftover > slack*int64(dead.died) {
 			t.Errorf("%s: %d of %d died, %d tokens are still counted", limit, dead.died, len(trace), dead.leftover)
 		}
-		some := replayReservations(t, limit, trace, holders{users: 1, bound: most, commit: true, dies: 10, timeout: 10 * time.Minute})
+		some := replayReservations(t, limit, trace,
+			holders{users: 1, bound: most, commit: true, dies: 10, timeout: 10 * time.Minute})
 		want := some.tokens()
 		if some.died < 190 || some.leftover < want-slack || some.leftover > want+slack*int64(len(trace)) {
-			t.Errorf("%s: %d died, %d tokens are counted, want the %d that were committed", limit, some.died, some.leftover, want)
+			t.Errorf("%s: %d died, %d tokens are counted, want the %d that were committed", limit, some.died,
+				some.leftover, want)
 		}
 	}
 }

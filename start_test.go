@@ -38,7 +38,8 @@ func TestStart(t *testing.T) {
 		ours := strings.HasSuffix(m[1], "/weir/rule") || strings.HasSuffix(m[1], "/weir/algo") ||
 			strings.HasSuffix(m[1], "/weir/store/memory")
 		if n, _ := strconv.Atoi(m[2]); ours && n > most {
-			t.Errorf("%s allocates %d times before main, at most %d are expected: make it when it is first used", m[1], n, most)
+			t.Errorf("%s allocates %d times before main, at most %d are expected: make it when it is first used", m[1],
+				n, most)
 		}
 	}
 	if packages == 0 {

@@ -32,7 +32,8 @@ func TestPlainWords(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if name := d.Name(); d.IsDir() && file != "." && (name[0] == '.' || name == "testdata" || name == "node_modules") {
+		if name := d.Name(); d.IsDir() && file != "." &&
+			(name[0] == '.' || name == "testdata" || name == "node_modules") {
 			return filepath.SkipDir
 		}
 		goFile := strings.HasSuffix(file, ".go") && !strings.HasSuffix(file, "_test.go")

@@ -40,7 +40,8 @@ const (
 	Concurrency
 )
 
-var algorithmNames = [...]string{"sliding_window", "sliding_log", "fixed_window", "token_bucket", "leaky_bucket", "concurrency"}
+var algorithmNames = [...]string{"sliding_window", "sliding_log", "fixed_window", "token_bucket", "leaky_bucket",
+	"concurrency"}
 
 // String returns the name used in rule files, such as "token_bucket".
 func (a Algorithm) String() string {

@@ -37,8 +37,10 @@ func (l *Limit) compileBucket() error {
 	for i, u := range units {
 		if l.w%u != 0 {
 			w := uint64(l.w / units[i-1])
-			return fmt.Errorf("a burst of %d%s at %d per %v does not fit exact arithmetic: lower the burst to at most %d, or make the window a multiple of whole %s",
-				max(0, l.cfg.Burst), softly(l.cfg.Soft), l.n, l.cfg.Window, lowered(int64(maxInt/(w/gcd(w, n)))-1, l.cfg.Soft), unitNames[i])
+			return fmt.Errorf(
+				"a burst of %d%s at %d per %v does not fit exact arithmetic: lower the burst to at most %d, or make the window a multiple of whole %s",
+				max(0, l.cfg.Burst), softly(l.cfg.Soft), l.n, l.cfg.Window,
+				lowered(int64(maxInt/(w/gcd(w, n)))-1, l.cfg.Soft), unitNames[i])
 		}
 		w := uint64(l.w / u)
 		g := gcd(w, n)

@@ -59,7 +59,8 @@ func TestCalendarSpans(t *testing.T) {
 					t.Fatalf("%s, %v at %v: %+v", tc.zone, unit, m.In(loc), v)
 				}
 				if began != 0 && v.start != began || began == 0 && v.start > from.UnixMicro() {
-					t.Fatalf("%s, %v at %v: the window began at %v, want %v", tc.zone, unit, m.In(loc), time.UnixMicro(v.start).In(loc), time.UnixMicro(began).In(loc))
+					t.Fatalf("%s, %v at %v: the window began at %v, want %v", tc.zone, unit, m.In(loc),
+						time.UnixMicro(v.start).In(loc), time.UnixMicro(began).In(loc))
 				}
 				if after := calendarSpan(unit, loc, v.end); after.start != v.end || after.end != v.next {
 					t.Fatalf("%s, %v at %v: %+v, then %+v", tc.zone, unit, m.In(loc), v, after)
@@ -105,7 +106,8 @@ func TestCalendarDays(t *testing.T) {
 
 // TestCalendarFuture asks every zone at random instants, a few centuries around.
 func TestCalendarFuture(t *testing.T) {
-	all := []string{"UTC", "Europe/London", "Asia/Tehran", "Africa/Casablanca", "Pacific/Kiritimati", "Pacific/Pago_Pago", "America/Nuuk", "Antarctica/Troll", "Asia/Gaza"}
+	all := []string{"UTC", "Europe/London", "Asia/Tehran", "Africa/Casablanca", "Pacific/Kiritimati",
+		"Pacific/Pago_Pago", "America/Nuuk", "Antarctica/Troll", "Asia/Gaza"}
 	rapid.Check(t, func(t *rapid.T) {
 		loc := zone(t, rapid.SampledFrom(all).Draw(t, "zone"))
 		unit := rapid.SampledFrom([]Calendar{Day, Week, Month, Year}).Draw(t, "unit")

@@ -124,7 +124,8 @@ func TestOtherOptions(t *testing.T) {
 		return r.Limit - r.Remaining
 	}
 	t.Run("buckets", func(t *testing.T) {
-		few, many := must(t, Config{N: 99, Window: time.Minute}), must(t, Config{N: 99, Window: time.Minute, Buckets: 6})
+		few, many := must(t, Config{N: 99, Window: time.Minute}),
+			must(t, Config{N: 99, Window: time.Minute, Buckets: 6})
 		var s State
 		few.Take(&s, now, Ask{Cost: 7})
 		before := cloneState(s)
@@ -144,7 +145,8 @@ func TestOtherOptions(t *testing.T) {
 	})
 	t.Run("refill", func(t *testing.T) {
 		steady := must(t, Config{Algorithm: TokenBucket, N: 60, Window: time.Minute, Burst: 100})
-		stepwise := must(t, Config{Algorithm: TokenBucket, N: 60, Window: time.Minute, Burst: 100, RefillInterval: true})
+		stepwise := must(t, Config{Algorithm: TokenBucket, N: 60, Window: time.Minute, Burst: 100,
+			RefillInterval: true})
 		var s State
 		stepwise.Take(&s, now, Ask{Cost: 90})
 		if got := used(steady, &s, now+59*second); got != 90 {
@@ -181,7 +183,8 @@ func TestOtherOptions(t *testing.T) {
 		}
 	})
 	t.Run("time-out", func(t *testing.T) {
-		long, short := must(t, Config{Algorithm: Concurrency, N: 9, Timeout: time.Hour}), must(t, Config{Algorithm: Concurrency, N: 9, Timeout: time.Second})
+		long, short := must(t, Config{Algorithm: Concurrency, N: 9, Timeout: time.Hour}),
+			must(t, Config{Algorithm: Concurrency, N: 9, Timeout: time.Second})
 		var s State
 		long.Take(&s, now, Ask{Cost: 3, Slot: 1})
 		if got := used(long, &s, now+second); got != 3 {

@@ -13,7 +13,8 @@ var units = [...]int64{1, 1_000, 1_000_000, 60_000_000}
 var unitNames = [...]string{"microseconds", "milliseconds", "seconds", "minutes"}
 
 // nominal lengths of the calendar units.
-var nominal = [...]time.Duration{Day: 24 * time.Hour, Week: 7 * 24 * time.Hour, Month: 30 * 24 * time.Hour, Year: 365 * 24 * time.Hour}
+var nominal = [...]time.Duration{Day: 24 * time.Hour, Week: 7 * 24 * time.Hour, Month: 30 * 24 * time.Hour,
+	Year: 365 * 24 * time.Hour}
 
 var calendarNames = [...]string{"none", "day", "week", "month", "year"}
 
@@ -42,13 +43,16 @@ func (c *Config) check() error {
 	case a == FixedWindow && (c.N < 0 || c.N > MaxFixedN):
 		return fmt.Errorf("the number of requests is %d; it must be from 0 to %d", c.N, int64(MaxFixedN))
 	case a != FixedWindow && (c.N < 0 || c.N > MaxN):
-		return fmt.Errorf("the number of requests is %d; it must be from 0 to %d, or for fixed_window to %d", c.N, MaxN, int64(MaxFixedN))
+		return fmt.Errorf("the number of requests is %d; it must be from 0 to %d, or for fixed_window to %d", c.N, MaxN,
+			int64(MaxFixedN))
 	case a == SlidingLog && c.N > MaxLogN:
-		return fmt.Errorf("sliding_log remembers every request: lower the number of requests from %d to at most %d, or use sliding_window", c.N, MaxLogN)
+		return fmt.Errorf(
+			"sliding_log remembers every request: lower the number of requests from %d to at most %d, or use sliding_window", c.N, MaxLogN)
 	case c.Soft < 0 || c.Soft > MaxSoft:
 		return fmt.Errorf("the soft margin is %d%%; it must be from 0%% to %d%%", c.Soft, MaxSoft)
 	case a == FixedWindow && c.N > lowered(MaxFixedN, c.Soft):
-		return fmt.Errorf("%d requests with a soft margin of %d%% are more than the %d that can be counted: lower the number of requests to at most %d",
+		return fmt.Errorf(
+			"%d requests with a soft margin of %d%% are more than the %d that can be counted: lower the number of requests to at most %d",
 			c.N, c.Soft, int64(MaxFixedN), lowered(MaxFixedN, c.Soft))
 	case c.Burst != 0 && !a.HasBurst():
 		return fmt.Errorf("a burst does not fit %v, only token_bucket and leaky_bucket", a)
@@ -69,13 +73,15 @@ func (c *Config) check() error {
 	case c.RefillInterval && a != TokenBucket:
 		return fmt.Errorf("refill at intervals does not fit %v, only token_bucket", a)
 	case c.CountDenied && a != FixedWindow && a != SlidingLog && a != SlidingWindow:
-		return fmt.Errorf("counting denied requests does not fit %v, only fixed_window, sliding_log and sliding_window", a)
+		return fmt.Errorf("counting denied requests does not fit %v, only fixed_window, sliding_log and sliding_window",
+			a)
 	case c.SoftFor != 0 && a == Concurrency:
 		return errors.New("a soft margin that closes does not fit concurrency, which has no window to stay within")
 	case c.SoftFor != 0 && c.Soft == 0:
 		return errors.New("the soft margin is to close, but there is none")
 	case c.SoftFor != 0 && margin(c.size(), c.Soft) == 0:
-		return fmt.Errorf("the soft margin is to close, but %d%% of %d rounds to nothing: raise the percentage, or leave out the time", c.Soft, c.size())
+		return fmt.Errorf(
+			"the soft margin is to close, but %d%% of %d rounds to nothing: raise the percentage, or leave out the time", c.Soft, c.size())
 	case c.Timeout != 0 && a != Concurrency:
 		return fmt.Errorf("a time-out does not fit %v, only concurrency", a)
 	}

@@ -20,9 +20,11 @@ func TestLastEnds(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		end  int64
-	}{{"first", now + first.ResetAfter}, {"a moment before", now + second.ResetAfter - 1}, {"a moment after", now + second.ResetAfter + 1}, {"never", Never}} {
+	}{{"first", now + first.ResetAfter}, {"a moment before", now + second.ResetAfter - 1},
+		{"a moment after", now + second.ResetAfter + 1}, {"never", Never}} {
 		was := s
-		if r := l.Take(&s, now+5, Ask{Cost: -1, LastEnds: c.end}); r.Allowed || r.RetryAfter != Never || s.A != was.A || s.B != was.B {
+		if r := l.Take(&s, now+5, Ask{Cost: -1, LastEnds: c.end}); r.Allowed || r.RetryAfter != Never || s.A != was.A ||
+			s.B != was.B {
 			t.Errorf("%s: %+v, state %+v", c.name, r, s)
 		}
 	}

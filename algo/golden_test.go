@@ -48,18 +48,21 @@ func TestGolden(t *testing.T) {
 	}{
 		{
 			"fixed window", Config{Algorithm: FixedWindow, N: 2, Window: time.Minute},
-			[]ask{yes(at(0, 0, 40)), yes(at(0, 0, 50)), yes(at(0, 1, 10)), yes(at(0, 1, 20)), no(at(0, 1, 40), 20*second)},
+			[]ask{yes(at(0, 0, 40)), yes(at(0, 0, 50)), yes(at(0, 1, 10)), yes(at(0, 1, 20)),
+				no(at(0, 1, 40), 20*second)},
 		},
 		{
 			"fixed window, the known weakness", Config{Algorithm: FixedWindow, N: 5, Window: time.Minute},
 			[]ask{
 				yes(at(2, 0, 30)), yes(at(2, 0, 37)), yes(at(2, 0, 44)), yes(at(2, 0, 51)), yes(at(2, 0, 59)),
-				yes(at(2, 1, 0)), yes(at(2, 1, 7)), yes(at(2, 1, 14)), yes(at(2, 1, 21)), yes(at(2, 1, 29)), no(at(2, 1, 29), 31*second),
+				yes(at(2, 1, 0)), yes(at(2, 1, 7)), yes(at(2, 1, 14)), yes(at(2, 1, 21)), yes(at(2, 1, 29)),
+				no(at(2, 1, 29), 31*second),
 			},
 		},
 		{
 			"sliding log", Config{Algorithm: SlidingLog, N: 2, Window: time.Minute},
-			[]ask{yes(at(0, 0, 40)), yes(at(0, 0, 50)), no(at(0, 1, 10), 30*second), no(at(0, 1, 20), 20*second), yes(at(0, 1, 40))},
+			[]ask{yes(at(0, 0, 40)), yes(at(0, 0, 50)), no(at(0, 1, 10), 30*second), no(at(0, 1, 20), 20*second),
+				yes(at(0, 1, 40))},
 		},
 		{
 			"sliding window", Config{N: 7, Window: time.Minute},
@@ -72,12 +75,14 @@ func TestGolden(t *testing.T) {
 		},
 		{
 			"token bucket", Config{Algorithm: TokenBucket, N: 4, Window: time.Minute, Burst: 4},
-			slices.Concat(times(4, yes(at(0, 0, 0))), []ask{no(at(0, 0, 0), 15*second), yes(at(0, 0, 15)), no(at(0, 0, 15), 15*second)}),
+			slices.Concat(times(4, yes(at(0, 0, 0))),
+				[]ask{no(at(0, 0, 0), 15*second), yes(at(0, 0, 15)), no(at(0, 0, 15), 15*second)}),
 		},
 		{
 			"leaky bucket", Config{Algorithm: LeakyBucket, N: 1, Window: time.Second, Burst: 4},
 			[]ask{
-				waits(at(0, 0, 0), 0), waits(at(0, 0, 0), second), waits(at(0, 0, 0), 2*second), waits(at(0, 0, 0), 3*second),
+				waits(at(0, 0, 0), 0), waits(at(0, 0, 0), second), waits(at(0, 0, 0), 2*second),
+				waits(at(0, 0, 0), 3*second),
 				waits(at(0, 0, 0), 4*second), no(at(0, 0, 0), second),
 			},
 		},
@@ -99,7 +104,8 @@ func TestGolden(t *testing.T) {
 		{
 			"refill at intervals", Config{Algorithm: TokenBucket, N: 4, Window: time.Minute, Burst: 6, RefillInterval: true},
 			slices.Concat(
-				times(6, yes(at(0, 0, 10))), []ask{no(at(0, 1, 9), second)}, times(4, yes(at(0, 1, 10))), []ask{no(at(0, 1, 30), 40*second)},
+				times(6, yes(at(0, 0, 10))), []ask{no(at(0, 1, 9), second)}, times(4, yes(at(0, 1, 10))),
+				[]ask{no(at(0, 1, 30), 40*second)},
 				// Full again at 3:10: the next use sets the boundaries anew.
 				times(6, yes(at(0, 3, 30))), []ask{no(at(0, 4, 10), 20*second)},
 			),
@@ -113,7 +119,8 @@ func TestGolden(t *testing.T) {
 		},
 		{
 			"slots", Config{Algorithm: Concurrency, N: 2},
-			[]ask{yes(at(0, 0, 0)), yes(at(0, 0, 10)), no(at(0, 0, 20), 10*second), yes(at(0, 0, 30)), {at: at(0, 0, 30), cost: 2, retry: 30 * second}},
+			[]ask{yes(at(0, 0, 0)), yes(at(0, 0, 10)), no(at(0, 0, 20), 10*second), yes(at(0, 0, 30)),
+				{at: at(0, 0, 30), cost: 2, retry: 30 * second}},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

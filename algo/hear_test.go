@@ -163,7 +163,8 @@ func TestHearIsSettling(t *testing.T) {
 						t.Fatalf("%+v, %+v; settled %+v, %+v", s, lease, settled, record)
 					}
 					if over != units-min(units, room) || l.LentAt(&lease, now).Out() != out {
-						t.Fatalf("%d of %d over with room for %d; %d out, before %d", over, units, room, l.LentAt(&lease, now).Out(), out)
+						t.Fatalf("%d of %d over with room for %d; %d out, before %d", over, units, room,
+							l.LentAt(&lease, now).Out(), out)
 					}
 				}
 			})
@@ -177,7 +178,8 @@ func TestHearScheduled(t *testing.T) {
 	c := Config{Algorithm: SlidingLog, N: 10, Window: 4 * time.Hour}
 	wide := c
 	wide.N = 20
-	l := scheduled(t, must(t, c), nil, Phase{From: clockTime(12, 0), Until: clockTime(13, 0), Limit: must(t, wide)}, Phase{From: clockTime(13, 0), Until: clockTime(14, 0)})
+	l := scheduled(t, must(t, c), nil, Phase{From: clockTime(12, 0), Until: clockTime(13, 0), Limit: must(t, wide)},
+		Phase{From: clockTime(13, 0), Until: clockTime(14, 0)})
 	for hour, over := range map[int64]int64{11: 5, 12: 0, 13: 0} {
 		var s State
 		l.Take(&s, at(11, 0, 0), Ask{Cost: 5})
@@ -192,7 +194,8 @@ func TestHearScheduled(t *testing.T) {
 
 // TestHearAllocatesNothing but a log's ring, after the first time.
 func TestHearAllocatesNothing(t *testing.T) {
-	for _, c := range []Config{{N: 10}, {Algorithm: FixedWindow, N: 10}, {Algorithm: TokenBucket, N: 10}, {N: 10, Buckets: 5, Soft: 10, SoftFor: time.Minute}} {
+	for _, c := range []Config{{N: 10}, {Algorithm: FixedWindow, N: 10}, {Algorithm: TokenBucket, N: 10},
+		{N: 10, Buckets: 5, Soft: 10, SoftFor: time.Minute}} {
 		c.Window = time.Minute
 		l := must(t, c)
 		var s State

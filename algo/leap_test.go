@@ -53,7 +53,8 @@ func TestLeap(t *testing.T) {
 				if again := cloneState(mended); l.Mend(&again, now) || !same(again, mended) {
 					t.Fatalf("%+v mended again is %+v", mended, again)
 				}
-				if changed && then <= now+w && c.Algorithm != TokenBucket && c.Algorithm != LeakyBucket && c.Calendar == NoCalendar {
+				if changed && then <= now+w && c.Algorithm != TokenBucket && c.Algorithm != LeakyBucket &&
+					c.Calendar == NoCalendar {
 					t.Fatalf("a state %d ahead is no impossible one", then-now)
 				}
 				for _, cost := range []int64{1, l.cap, 0, -1} {
@@ -67,7 +68,8 @@ func TestLeap(t *testing.T) {
 						t.Fatalf("%v: a cost of %d gives %+v, mended %+v", l, cost, got, want)
 					}
 					taken := cloneState(s)
-					if r := l.Take(&taken, now, a); cost >= 0 && !r.Allowed && !l.countDenied && (!same(taken, mended) || r != want) {
+					if r := l.Take(&taken, now, a); cost >= 0 && !r.Allowed && !l.countDenied &&
+						(!same(taken, mended) || r != want) {
 						t.Fatalf("%v: denied, a cost of %d leaves %+v, mended it is %+v", l, cost, taken, mended)
 					}
 					if cost > 0 && (want.RetryAfter == Never || want.RetryAfter > 2*fill) {

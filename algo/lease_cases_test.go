@@ -27,11 +27,13 @@ func drawLeased(t *rapid.T, c Config) Config {
 	c.N = rapid.SampledFrom([]int64{5, 3, 10, 12, 40, 100, 1000}).Draw(t, "N")
 	c.Soft = rapid.SampledFrom([]int{0, 0, 50, 300}).Draw(t, "soft")
 	c.Lease = rapid.SampledFrom([]int{90, 50, 75, 20}).Draw(t, "lease")
-	c.LeaseFor = rapid.SampledFrom([]time.Duration{0, MinLeaseFor, 100 * time.Millisecond, time.Second, 999_983 * time.Microsecond, MaxLeaseFor}).Draw(t, "for")
+	c.LeaseFor = rapid.SampledFrom([]time.Duration{0, MinLeaseFor, 100 * time.Millisecond, time.Second,
+		999_983 * time.Microsecond, MaxLeaseFor}).Draw(t, "for")
 	if c.Calendar != NoCalendar {
 		c.Location = zone(t, "Europe/Berlin")
 	} else {
-		c.Window = rapid.SampledFrom([]time.Duration{time.Second, 10 * time.Second, time.Minute, 40 * time.Microsecond, 3_999_932 * time.Microsecond}).Draw(t, "W")
+		c.Window = rapid.SampledFrom([]time.Duration{time.Second, 10 * time.Second, time.Minute, 40 * time.Microsecond,
+			3_999_932 * time.Microsecond}).Draw(t, "W")
 	}
 	if c.Algorithm == TokenBucket {
 		c.Burst = rapid.SampledFrom([]int64{0, 4, 10, 30}).Draw(t, "B")
@@ -72,7 +74,8 @@ func TestLeaseGolden(t *testing.T) {
 			}
 		}
 		r := l.TakeAhead(&s, &lease, now, Ask{Cost: step.ask}, &step.h)
-		if r.Allowed != step.allowed || r.Remaining != step.remaining || r.RetryAfter != step.retry*second || step.h.Got != step.got || step.h.Out != step.out {
+		if r.Allowed != step.allowed || r.Remaining != step.remaining || r.RetryAfter != step.retry*second ||
+			step.h.Got != step.got || step.h.Out != step.out {
 			t.Errorf("%s: %+v, %+v", step.what, r, step.h)
 		}
 		if r.Allowed && step.h.Until != zero+step.ends*second {
@@ -118,15 +121,18 @@ func TestLeaseEnds(t *testing.T) {
 	bucket := Config{Algorithm: TokenBucket, N: 100, Window: time.Hour, Lease: 50, LeaseFor: 4 * time.Second}
 	night := bucket
 	night.N, night.Burst = 10, 10
-	phases := scheduled(t, must(t, night), nil, Phase{From: clockTime(8, 0), Until: clockTime(20, 0), Limit: must(t, bucket)})
+	phases := scheduled(t, must(t, night), nil,
+		Phase{From: clockTime(8, 0), Until: clockTime(20, 0), Limit: must(t, bucket)})
 	for _, l := range []*Limit{window, phases} {
 		var s, lease State
 		end := at(20, 0, 0)
-		for _, step := range []struct{ before, ends int64 }{{15, 7}, {12, 7}, {11, 3}, {8, 3}, {7, 3}, {5, 3}, {3, 0}, {1, 0}} {
+		for _, step := range []struct{ before, ends int64 }{{15, 7}, {12, 7}, {11, 3}, {8, 3}, {7, 3}, {5, 3}, {3, 0},
+			{1, 0}} {
 			h := Ahead{Want: 2}
 			r := l.TakeAhead(&s, &lease, end-step.before*second, Ask{Cost: 1}, &h)
 			if !r.Allowed || h.Until != end-step.ends*second || h.Got != 2 {
-				t.Errorf("%v, %d s before the end: %+v, %+v; want units until %d s before it", l, step.before, r, h, step.ends)
+				t.Errorf("%v, %d s before the end: %+v, %+v; want units until %d s before it", l, step.before, r, h,
+					step.ends)
 			}
 		}
 		was := l.At
@@ -167,7 +173,8 @@ func TestLeaseScheduleRetry(t *testing.T) {
 				}
 				other := c
 				other.N, other.Burst = 2*c.N, 2*c.Burst
-				l := scheduled(t, compile(t, c), nil, Phase{From: clockTime(8, 0), Until: clockTime(20, 0), Limit: compile(t, other)})
+				l := scheduled(t, compile(t, c), nil, Phase{From: clockTime(8, 0), Until: clockTime(20, 0),
+					Limit: compile(t, other)})
 				var s, lease State
 				now := at(20, 0, 0) - rapid.Int64Range(1, 200*second).Draw(t, "before")
 				h := Ahead{Want: 1000}
@@ -188,7 +195,10 @@ func TestLeaseScheduleRetry(t *testing.T) {
 					return
 				}
 				n := in.lease.Lent(&lease)
-				for _, told := range []Ahead{{}, {Told: [2]Told{{End: n.End, Used: n.Older}, {End: n.Last, Used: n.Newer}}}, {Told: [2]Told{{End: n.End, Returned: n.Older}, {End: n.Last, Returned: n.Newer}}}} {
+				for _, told := range []Ahead{{},
+					{Told: [2]Told{{End: n.End, Used: n.Older},
+						{End: n.Last, Used: n.Newer}}},
+					{Told: [2]Told{{End: n.End, Returned: n.Older}, {End: n.Last, Returned: n.Newer}}}} {
 					then, lent := cloneState(s), lease
 					l.Learn(&then, &lent, now, &told)
 					if got := l.TakeWith(&then, &lent, now+r.RetryAfter, a); !got.Allowed {
@@ -330,7 +340,8 @@ func TestLeaseConfig(t *testing.T) {
 		}
 		l := must(t, c)
 		again := must(t, l.Lease().Config())
-		if again.Config() != l.Lease().Config() || again.w != l.Lease().w || again.Algorithm() != Lease || l.lendable != 50 {
+		if again.Config() != l.Lease().Config() || again.w != l.Lease().w || again.Algorithm() != Lease ||
+			l.lendable != 50 {
 			t.Errorf("%v: what is lent is kept as %+v, made again %+v", l, l.Lease().Config(), again.Config())
 		}
 		if want := map[Calendar]int64{NoCalendar: 1_500_000, Day: 15_000_000}[c.Calendar]; l.Lease().w != want {
@@ -384,11 +395,13 @@ func TestLeaseConfig(t *testing.T) {
 // TestLeaseCountDenied: what a fixed window denies is counted, also while units are out, and the
 // units are used all the same.
 func TestLeaseCountDenied(t *testing.T) {
-	l := must(t, Config{Algorithm: FixedWindow, N: 10, Window: time.Minute, Lease: 50, CountDenied: true, LeaseFor: time.Second})
+	l := must(t, Config{Algorithm: FixedWindow, N: 10, Window: time.Minute, Lease: 50, CountDenied: true,
+		LeaseFor: time.Second})
 	var s, lease State
 	now, h := at(12, 0, 0), Ahead{Want: 5}
 	l.TakeAhead(&s, &lease, now, Ask{Cost: 1}, &h)
-	if r := l.TakeWith(&s, &lease, now, Ask{Cost: 5}); h.Got != 5 || r.Allowed || r.Remaining != 0 || r.RetryAfter != minute {
+	if r := l.TakeWith(&s, &lease, now, Ask{Cost: 5}); h.Got != 5 || r.Allowed || r.Remaining != 0 ||
+		r.RetryAfter != minute {
 		t.Errorf("%+v, %+v", r, h)
 	}
 	l.Learn(&s, &lease, now, &Ahead{Told: [2]Told{{End: h.Until, Used: 3, Returned: 2}}})

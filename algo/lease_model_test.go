@@ -64,39 +64,43 @@ func honest(l *Limit, w *world, a Ask, h *Ahead) Result {
 }
 
 var leaseMutants = []leaseMutant{
-	{name: "charges when it lends", harmless: []string{"fixed window", "fixed window, two holders"}, take: func(l *Limit, w *world, a Ask, h *Ahead) Result {
-		h.Told = [2]Told{}
-		r := honest(l, w, a, h)
-		if h.Got > 0 {
-			l.force(&w.s, w.now, h.Got)
-			w.lease = State{}
-		}
-		return r
-	}},
-	{name: "forgets what ended", harmless: []string{"fixed window, two holders"}, take: func(l *Limit, w *world, a Ask, h *Ahead) Result {
-		if n := l.lease.Lent(&w.lease); w.lease.B != 0 && w.now >= n.End {
-			if n.Older = 0; w.now >= n.Last {
-				n.Newer = 0
+	{name: "charges when it lends", harmless: []string{"fixed window", "fixed window, two holders"},
+		take: func(l *Limit, w *world, a Ask, h *Ahead) Result {
+			h.Told = [2]Told{}
+			r := honest(l, w, a, h)
+			if h.Got > 0 {
+				l.force(&w.s, w.now, h.Got)
+				w.lease = State{}
 			}
-			keepLent(&w.lease, n, w.lease.C)
-		}
-		return honest(l, w, a, h)
-	}},
-	{name: "ends both generations at once", harmless: []string{"fixed window", "fixed window, two holders", "log", "bucket"}, take: func(l *Limit, w *world, a Ask, h *Ahead) Result {
+			return r
+		}},
+	{name: "forgets what ended", harmless: []string{"fixed window, two holders"},
+		take: func(l *Limit, w *world, a Ask, h *Ahead) Result {
+			if n := l.lease.Lent(&w.lease); w.lease.B != 0 && w.now >= n.End {
+				if n.Older = 0; w.now >= n.Last {
+					n.Newer = 0
+				}
+				keepLent(&w.lease, n, w.lease.C)
+			}
+			return honest(l, w, a, h)
+		}},
+	{name: "ends both generations at once", harmless: []string{"fixed window", "fixed window, two holders", "log",
+		"bucket"}, take: func(l *Limit, w *world, a Ask, h *Ahead) Result {
 		if n := l.lease.Lent(&w.lease); w.lease.B != 0 && w.now >= n.End {
 			l.force(&w.s, n.End-1, n.Out())
 			w.lease = State{}
 		}
 		return honest(l, w, a, h)
 	}},
-	{name: "ends as of the beginning", harmless: []string{"fixed window", "fixed window, two holders"}, take: func(l *Limit, w *world, a Ask, h *Ahead) Result {
-		if n := l.lease.Lent(&w.lease); w.lease.B != 0 && w.now >= n.End {
-			l.force(&w.s, n.End-2*l.lease.w, n.Older)
-			n.Older = 0
-			keepLent(&w.lease, n, w.lease.C)
-		}
-		return honest(l, w, a, h)
-	}},
+	{name: "ends as of the beginning", harmless: []string{"fixed window", "fixed window, two holders"},
+		take: func(l *Limit, w *world, a Ask, h *Ahead) Result {
+			if n := l.lease.Lent(&w.lease); w.lease.B != 0 && w.now >= n.End {
+				l.force(&w.s, n.End-2*l.lease.w, n.Older)
+				n.Older = 0
+				keepLent(&w.lease, n, w.lease.C)
+			}
+			return honest(l, w, a, h)
+		}},
 	{name: "is told twice", take: func(l *Limit, w *world, a Ask, h *Ahead) Result {
 		twice := *h
 		l.Learn(&w.s, &w.lease, w.now, &twice)
@@ -208,7 +212,8 @@ func (s move) String() string {
 // walk visits all states that can be reached from some, in order of the number of steps. key says
 // all of a state that matters from now on, and broken what is wrong with it, "" for nothing. walk
 // returns how many states it saw, and the steps to the first one that is broken.
-func walk[W any](begin []W, key func(*W, []byte) []byte, next func(*W, func(*W, move)), broken func(*W) string) (states int, trace string) {
+func walk[W any](begin []W,
+	key func(*W, []byte) []byte, next func(*W, func(*W, move)), broken func(*W) string) (states int, trace string) {
 	type past struct {
 		parent int
 		how    move // what led here from the parent
@@ -305,7 +310,8 @@ func (w *world) next(l *Limit, m *leaseMutant, visit func(*world, move)) {
 				cost, want int64
 				returns    bool
 				how        string
-			}{{1, 2, false, "node %d asks for more"}, {1, 0, true, "node %d asks, and returns"}, {0, 2, true, "node %d asks ahead, and returns"}} {
+			}{{1, 2, false, "node %d asks for more"}, {1, 0, true, "node %d asks, and returns"},
+				{0, 2, true, "node %d asks ahead, and returns"}} {
 				c := w.copied()
 				c.send(i, kind.cost, kind.want, kind.returns, m)
 				visit(&c, move{kind.how, i, 0})

@@ -31,7 +31,8 @@ type borrowers struct {
 
 func (b *borrowers) fail(format string, args ...any) {
 	b.t.Helper()
-	b.t.Fatalf("%v at base + %d, %s\nlent: %+v; held %+v\n%s", b.l, b.now-base, b.where, b.l.lease.Lent(&b.lease), b.loans, fmt.Sprintf(format, args...))
+	b.t.Fatalf("%v at base + %d, %s\nlent: %+v; held %+v\n%s", b.l, b.now-base, b.where, b.l.lease.Lent(&b.lease),
+		b.loans, fmt.Sprintf(format, args...))
 }
 
 // admit notes that a request was admitted now, by a holder or by the limit, which would have
@@ -43,7 +44,8 @@ func (b *borrowers) admit(cost int64, holder bool) {
 	}
 	b.past = append(b.past, admitted{at: b.now, cost: cost, l: b.l})
 	if !b.l.first && !(holder && b.changing) && !b.l.Check(&b.truth, b.now, Ask{Cost: cost}).Allowed {
-		b.fail("%d admitted, which would be too many without leases: %+v", cost, b.l.Check(&b.truth, b.now, Ask{Cost: cost}))
+		b.fail("%d admitted, which would be too many without leases: %+v", cost,
+			b.l.Check(&b.truth, b.now, Ask{Cost: cost}))
 	}
 	b.l.force(&b.truth, b.now, cost)
 }
@@ -69,8 +71,10 @@ func (b *borrowers) pass(d int64) {
 		return o.end <= b.now
 	})
 	for _, o := range ended {
-		if start, end, _, _ := b.l.current(&b.s, o.end-1, false); b.l.first && o.left+o.used > 0 && (start != o.start || end < o.end) {
-			b.fail("units until %d of the window from %d count in that from %d to %d", o.end-base, o.start-base, start-base, end-base)
+		if start, end, _, _ := b.l.current(&b.s, o.end-1, false); b.l.first && o.left+o.used > 0 &&
+			(start != o.start || end < o.end) {
+			b.fail("units until %d of the window from %d count in that from %d to %d", o.end-base, o.start-base,
+				start-base, end-base)
 		}
 	}
 	b.l.Roll(&b.s, &b.lease, b.now)
@@ -140,7 +144,8 @@ func (b *borrowers) asUsed(a Ask, r Result) {
 	used := cloneState(b.s)
 	b.l.force(&used, b.now, out)
 	want := b.l.Check(&used, b.now, a)
-	if r.Allowed != want.Allowed || r.Remaining != want.Remaining || r.Soft != want.Soft || r.Limit != want.Limit || r.SoftLimit != want.SoftLimit {
+	if r.Allowed != want.Allowed || r.Remaining != want.Remaining || r.Soft != want.Soft || r.Limit != want.Limit ||
+		r.SoftLimit != want.SoftLimit {
 		b.fail("CheckWith says %+v\nif all that is out were used, Check would say %+v", r, want)
 	}
 }
@@ -184,7 +189,8 @@ func TestLeaseWalks(t *testing.T) {
 	for _, k := range leasedKinds {
 		t.Run(k.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
-				b := &borrowers{t: t, l: compile(t, drawLeased(t, k.c)), now: base + rapid.Int64Range(0, 2*day).Draw(t, "start")}
+				b := &borrowers{t: t, l: compile(t, drawLeased(t, k.c)),
+					now: base + rapid.Int64Range(0, 2*day).Draw(t, "start")}
 				last := Result{}
 				for range rapid.IntRange(1, 60).Draw(t, "steps") {
 					last = b.step(last)
@@ -202,7 +208,8 @@ func (b *borrowers) step(last Result) Result {
 	switch rapid.IntRange(0, 5).Draw(t, "what") {
 	case 0:
 		if n := b.l.lease.Lent(&b.lease); b.lease.B != 0 && rapid.Bool().Draw(t, "around an end") {
-			b.pass(rapid.SampledFrom([]int64{n.End, n.Last}).Draw(t, "end") - b.now + rapid.Int64Range(-1, 1).Draw(t, "around"))
+			b.pass(rapid.SampledFrom([]int64{n.End, n.Last}).Draw(t, "end") - b.now +
+				rapid.Int64Range(-1, 1).Draw(t, "around"))
 		} else {
 			b.pass(step(t, b.l, last, false))
 		}
@@ -226,7 +233,8 @@ func (b *borrowers) step(last Result) Result {
 		}
 	default:
 		cost := rapid.SampledFrom([]int64{1, 1, 1, 2, 5, 0, b.l.limit, b.l.cap, b.l.cap + 1}).Draw(t, "cost")
-		h := Ahead{Want: rapid.SampledFrom([]int64{0, 2, 5, 50, 1000}).Draw(t, "want"), First: rapid.Bool().Draw(t, "first")}
+		h := Ahead{Want: rapid.SampledFrom([]int64{0, 2, 5, 50, 1000}).Draw(t, "want"),
+			First: rapid.Bool().Draw(t, "first")}
 		return b.ask(Ask{Cost: cost}, &h)
 	}
 	return last
@@ -276,7 +284,8 @@ func TestLeaseChanges(t *testing.T) {
 						limits = append(limits, compile(t, other))
 					}
 				}
-				b := &borrowers{t: t, l: limits[0], now: base + rapid.Int64Range(0, 2*day).Draw(t, "start"), changing: true}
+				b := &borrowers{t: t, l: limits[0], now: base + rapid.Int64Range(0, 2*day).Draw(t, "start"),
+					changing: true}
 				// Refunds take back what came last, and undone charges what came when they did: who
 				// does both may take back a charge twice.
 				refunds := rapid.Bool().Draw(t, "refunds")
@@ -338,13 +347,15 @@ func TestLeaseCarries(t *testing.T) {
 				if c.Buckets > 0 {
 					next.Buckets = rapid.SampledFrom([]int{1, 4}).Draw(t, "K")
 				}
-				b := &borrowers{t: t, l: compile(t, c), now: base + rapid.Int64Range(0, 2*day).Draw(t, "start"), changing: true}
+				b := &borrowers{t: t, l: compile(t, c), now: base + rapid.Int64Range(0, 2*day).Draw(t, "start"),
+					changing: true}
 				last := Result{}
 				for range rapid.IntRange(1, 20).Draw(t, "steps before") {
 					last = b.step(last)
 				}
 				old, l := b.l, compile(t, next)
-				b.now = after(b.now, rapid.SampledFrom([]int64{0, 1, old.lease.w, 2 * old.lease.w, old.w}).Draw(t, "since"))
+				b.now = after(b.now, rapid.SampledFrom([]int64{0, 1, old.lease.w, 2 * old.lease.w, old.w}).Draw(t,
+					"since"))
 				b.loans = slices.DeleteFunc(b.loans, func(o loan) bool { return o.end <= b.now || old.first })
 				old.Roll(&b.s, &b.lease, b.now)
 				out := old.lease.Lent(&b.lease).Out()
@@ -357,7 +368,8 @@ func TestLeaseCarries(t *testing.T) {
 					b.fail("%d were out", out)
 				}
 				for _, o := range b.loans {
-					if n := l.lease.Lent(&b.lease); o.left+o.used > 0 && o.end > n.End && (o.end > n.Last || n.Newer == 0) {
+					if n := l.lease.Lent(&b.lease); o.left+o.used > 0 && o.end > n.End &&
+						(o.end > n.Last || n.Newer == 0) {
 						b.fail("units end before their holder stops: %+v", o)
 					}
 				}
@@ -386,7 +398,8 @@ func (b *borrowers) covers() {
 		s, lease := cloneState(b.s), b.lease
 		b.l.Roll(&s, &lease, b.now+d)
 		for cost := int64(1); cost <= b.l.cap; cost = cost*2 + 1 {
-			if b.l.CheckWith(&s, &lease, b.now+d, Ask{Cost: cost}).Allowed && !b.l.Check(&b.truth, b.now+d, Ask{Cost: cost}).Allowed {
+			if b.l.CheckWith(&s, &lease, b.now+d, Ask{Cost: cost}).Allowed &&
+				!b.l.Check(&b.truth, b.now+d, Ask{Cost: cost}).Allowed {
 				b.fail("I3: after %d a cost of %d is admitted, which would be too much without leases", d, cost)
 			}
 		}

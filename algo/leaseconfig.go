@@ -34,7 +34,8 @@ func (l *Limit) compileLease() error {
 			life = int64(l.full+1) * l.unit
 		}
 	}
-	l.lease, err = New(Config{Algorithm: Lease, Window: time.Duration(life) * time.Microsecond, Timeout: c.generation()})
+	l.lease, err = New(Config{Algorithm: Lease, Window: time.Duration(life) * time.Microsecond,
+		Timeout: c.generation()})
 	return err
 }
 
@@ -67,15 +68,19 @@ func (c *Config) checkLeasing() error {
 	case c.Lease == 0 && c.LeaseFor == 0:
 		return nil
 	case c.Lease < MinLease || c.Lease > MaxLease:
-		return fmt.Errorf("the lease is %d%%; it must be from %d%% to %d%%, and without one there is no time for it", c.Lease, MinLease, MaxLease)
+		return fmt.Errorf("the lease is %d%%; it must be from %d%% to %d%%, and without one there is no time for it",
+			c.Lease, MinLease, MaxLease)
 	case c.LeaseFor != 0 && (c.LeaseFor < MinLeaseFor || c.LeaseFor > MaxLeaseFor || c.LeaseFor%time.Microsecond != 0):
-		return fmt.Errorf("a lease is for %v; it must be a whole number of microseconds from %v to %v", c.LeaseFor, MinLeaseFor, MaxLeaseFor)
+		return fmt.Errorf("a lease is for %v; it must be a whole number of microseconds from %v to %v", c.LeaseFor,
+			MinLeaseFor, MaxLeaseFor)
 	case c.Algorithm == LeakyBucket:
-		return errors.New("leaky_bucket cannot be leased: turns taken ahead would make others wait behind turns that nobody uses")
+		return errors.New(
+			"leaky_bucket cannot be leased: turns taken ahead would make others wait behind turns that nobody uses")
 	case c.Algorithm == Concurrency:
 		return errors.New("concurrency cannot be leased: a slot is given back to the node that handed it out")
 	case c.RefillInterval:
-		return errors.New("a token_bucket that is refilled at intervals cannot be leased: units charged late would move its boundaries")
+		return errors.New(
+			"a token_bucket that is refilled at intervals cannot be leased: units charged late would move its boundaries")
 	case c.SoftFor != 0:
 		return errors.New("a limit whose soft margin closes cannot be leased")
 	case c.N > MaxN:
@@ -88,8 +93,10 @@ func (c *Config) checkLeasing() error {
 
 // checkLease is Config.check for the algorithm Lease.
 func (c *Config) checkLease() error {
-	if *c != (Config{Algorithm: Lease, Window: c.Window, Timeout: c.Timeout}) || c.Window <= 0 || c.Timeout < MinLeaseFor || c.Timeout > MaxLeaseFor {
-		return fmt.Errorf("the state of lent units has a length of generations and a time for which a charge counts, and nothing else: %+v", *c)
+	if *c != (Config{Algorithm: Lease, Window: c.Window, Timeout: c.Timeout}) || c.Window <= 0 ||
+		c.Timeout < MinLeaseFor || c.Timeout > MaxLeaseFor {
+		return fmt.Errorf(
+			"the state of lent units has a length of generations and a time for which a charge counts, and nothing else: %+v", *c)
 	}
 	return nil
 }

@@ -93,7 +93,8 @@ func build(c Config) (*Limit, error) {
 	case Concurrency, Margin, Lease:
 		l.w = int64(c.Timeout / time.Microsecond)
 		if l.cap > maxCount {
-			return nil, fmt.Errorf("%d slots with a soft margin of %d%% are more than the %d that concurrency can count: lower the margin or the number of slots",
+			return nil, fmt.Errorf(
+				"%d slots with a soft margin of %d%% are more than the %d that concurrency can count: lower the margin or the number of slots",
 				c.N, c.Soft, int64(maxCount))
 		}
 	}

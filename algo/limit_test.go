@@ -111,7 +111,8 @@ func TestEverythingLoads(t *testing.T) {
 			for _, u := range units {
 				if u < l.unit {
 					w := uint64(micros(c.Window) / u)
-					if p := new(big.Int).Mul(big.NewInt(l.cap), new(big.Int).SetUint64(w/gcd(w, uint64(c.N)))); p.Cmp(below) < 0 {
+					if p := new(big.Int).Mul(big.NewInt(l.cap), new(big.Int).SetUint64(w/gcd(w, uint64(c.N)))); p.Cmp(
+						below) < 0 {
 						t.Fatalf("%v: fits in %d µs, counts in %d µs", l, u, l.unit)
 					}
 				}
@@ -262,7 +263,9 @@ func TestCountDenied(t *testing.T) {
 	if cur := s.B >> 32; cur != maxCount {
 		t.Errorf("counted %d", cur)
 	}
-	if r := w.Take(&s, at(0, 0, 0), Ask{Cost: 1}); r.Allowed || !w.Check(&s, at(0, 0, 0)+r.RetryAfter, Ask{Cost: 1}).Allowed || w.Check(&s, at(0, 0, 0)+r.RetryAfter-1, Ask{Cost: 1}).Allowed {
+	if r := w.Take(&s, at(0, 0, 0), Ask{Cost: 1}); r.Allowed ||
+		!w.Check(&s, at(0, 0, 0)+r.RetryAfter, Ask{Cost: 1}).Allowed ||
+		w.Check(&s, at(0, 0, 0)+r.RetryAfter-1, Ask{Cost: 1}).Allowed {
 		t.Errorf("retry_after of a full count: %+v", r)
 	}
 }

@@ -206,7 +206,8 @@ func (l *Limit) carryLog(old *Limit, s *State, now int64) {
 		return
 	}
 	from.drop(dead)
-	to := ring{b: make([]byte, from.n*l.entrySize()), entry: l.entrySize(), size: from.n, n: from.n, ref: from.at(from.n - 1)}
+	to := ring{b: make([]byte, from.n*l.entrySize()), entry: l.entrySize(), size: from.n, n: from.n,
+		ref: from.at(from.n - 1)}
 	for i := range from.n {
 		to.put(i, from.at(i))
 	}

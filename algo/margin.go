@@ -62,8 +62,10 @@ func (c *Config) size() int64 {
 
 // check is Config.check for the algorithm Margin.
 func (c *Config) checkMargin() error {
-	if *c != (Config{Algorithm: Margin, Window: c.Window, SoftFor: c.SoftFor, Timeout: c.Timeout}) || c.Window <= 0 || c.SoftFor <= 0 || c.Timeout <= 0 {
-		return fmt.Errorf("the state of a soft margin has a window, a time to stay open, and a time-out, and nothing else: %+v", *c)
+	if *c != (Config{Algorithm: Margin, Window: c.Window, SoftFor: c.SoftFor, Timeout: c.Timeout}) || c.Window <= 0 ||
+		c.SoftFor <= 0 || c.Timeout <= 0 {
+		return fmt.Errorf(
+			"the state of a soft margin has a window, a time to stay open, and a time-out, and nothing else: %+v", *c)
 	}
 	return nil
 }
@@ -91,7 +93,8 @@ func (l *Limit) compileMargin() error {
 	} else {
 		most = maxInt
 	}
-	l.margin, err = New(Config{Algorithm: Margin, Window: c.Window, SoftFor: l.cfg.SoftFor, Timeout: time.Duration(min(most, maxInt)) * time.Microsecond})
+	l.margin, err = New(Config{Algorithm: Margin, Window: c.Window, SoftFor: l.cfg.SoftFor,
+		Timeout: time.Duration(min(most, maxInt)) * time.Microsecond})
 	return err
 }
 

@@ -64,7 +64,8 @@ type admission struct{ at, units int64 }
 func (m *marginModel) used(now int64) (used int64) {
 	w := micros(m.c.Window)
 	for _, a := range m.counts {
-		if a.at <= now && (m.c.Algorithm == SlidingLog && a.at > now-w || m.c.Algorithm == FixedWindow && a.at/w == now/w) {
+		if a.at <= now && (m.c.Algorithm == SlidingLog && a.at > now-w ||
+			m.c.Algorithm == FixedWindow && a.at/w == now/w) {
 			used += a.units
 		}
 	}
@@ -115,7 +116,8 @@ func (m *marginModel) ask(now, cost int64) (allowed, soft bool) {
 			most := max(m.c.N+m.c.N*int64(m.c.Soft)/100+1, used)
 			units = min(units, most)
 			for over := used + units - most; over > 0; {
-				i := slices.IndexFunc(m.counts, func(a admission) bool { return a.at > now-micros(m.c.Window) && a.units > 0 })
+				i := slices.IndexFunc(m.counts,
+					func(a admission) bool { return a.at > now-micros(m.c.Window) && a.units > 0 })
 				less := min(over, m.counts[i].units)
 				m.counts[i].units -= less
 				over -= less
@@ -132,13 +134,15 @@ func (m *marginModel) ask(now, cost int64) (allowed, soft bool) {
 func drawMargin(t *rapid.T, c Config) Config {
 	c.N = rapid.SampledFrom([]int64{1, 2, 3, 5, 10}).Draw(t, "N")
 	c.Soft = rapid.SampledFrom([]int{100, 150, 300}).Draw(t, "soft")
-	c.SoftFor = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 10 * time.Second, 25 * time.Second, 2 * time.Minute}).Draw(t, "for")
+	c.SoftFor = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 10 * time.Second, 25 * time.Second,
+		2 * time.Minute}).Draw(t, "for")
 	switch {
 	case c.Calendar != NoCalendar:
 		c.Location = zone(t, "Europe/Berlin")
 		c.SoftFor *= 3600
 	default:
-		c.Window = rapid.SampledFrom([]time.Duration{10 * time.Second, time.Minute, 999_983 * time.Microsecond}).Draw(t, "W")
+		c.Window = rapid.SampledFrom([]time.Duration{10 * time.Second, time.Minute, 999_983 * time.Microsecond}).Draw(t,
+			"W")
 	}
 	if c.Algorithm == SlidingWindow && c.Buckets > 1 {
 		c.Window = 10 * time.Second
@@ -186,7 +190,8 @@ func TestMarginProbes(t *testing.T) {
 						reopens = 0
 					}
 					closed := reopens != 0 && now >= first+micros(c.SoftFor)
-					if limit, capacity := numbers(open.Config()); closed && r.SoftLimit != limit || !closed && r.SoftLimit != capacity || closed && r.Soft {
+					if limit, capacity := numbers(open.Config()); closed && r.SoftLimit != limit ||
+						!closed && r.SoftLimit != capacity || closed && r.Soft {
 						t.Fatalf("%s\nclosed: %v", where, closed)
 					}
 					// The first state, alone: what the margin lets through is charged as ever.
@@ -238,7 +243,8 @@ func walkMargin(t *rapid.T, l *Limit, each func(where string, now int64, a Ask, 
 			now += rapid.Int64Range(0, micros(c.SoftFor)).Draw(t, "within for")
 		}
 		_, capacity := numbers(c)
-		a := Ask{Cost: rapid.SampledFrom([]int64{0, 1, 1, 1, 1, 2, 3, c.N, capacity, capacity + 1}).Draw(t, "cost"), MaxDelay: -1}
+		a := Ask{Cost: rapid.SampledFrom([]int64{0, 1, 1, 1, 1, 2, 3, c.N, capacity, capacity + 1}).Draw(t, "cost"),
+			MaxDelay: -1}
 		if c.Algorithm == LeakyBucket && rapid.IntRange(0, 3).Draw(t, "bounded") == 0 {
 			a.MaxDelay = rapid.Int64Range(0, micros(c.Window)).Draw(t, "max delay")
 		}
@@ -309,13 +315,15 @@ func TestCheckAnswersAsTake(t *testing.T) {
 				if rapid.Bool().Draw(t, "scheduled") {
 					other := c
 					other.N++
-					l = scheduled(t, l, nil, Phase{From: clockTime(8, 0), Until: clockTime(20, 0), Limit: compile(t, other)}, Phase{From: clockTime(7, 0), Until: clockTime(8, 0)})
+					l = scheduled(t, l, nil, Phase{From: clockTime(8, 0), Until: clockTime(20, 0),
+						Limit: compile(t, other)}, Phase{From: clockTime(7, 0), Until: clockTime(8, 0)})
 				}
 				var s, m State
 				now := base
 				for range rapid.IntRange(1, 20).Draw(t, "steps") {
 					w := micros(c.Window) + hour
-					now = max(0, now+rapid.Int64Range(-6*w, 6*w).Draw(t, "leap")*int64(rapid.IntRange(0, 1).Draw(t, "leaps")))
+					now = max(0, now+rapid.Int64Range(-6*w, 6*w).Draw(t,
+						"leap")*int64(rapid.IntRange(0, 1).Draw(t, "leaps")))
 					a := Ask{Cost: rapid.SampledFrom([]int64{1, 1, 2, c.N, 3 * c.N}).Draw(t, "cost"), MaxDelay: -1}
 					was, wasMargin := cloneState(s), m
 					checked := l.CheckWith(&s, &m, now, a)
@@ -323,7 +331,8 @@ func TestCheckAnswersAsTake(t *testing.T) {
 						t.Fatal("CheckWith wrote")
 					}
 					if r := l.TakeWith(&s, &m, now, a); !r.Allowed && checked != r {
-						t.Fatalf("%v at base + %d: %+v\nTakeWith says  %+v\nCheckWith says %+v", l, now-base, a, r, checked)
+						t.Fatalf("%v at base + %d: %+v\nTakeWith says  %+v\nCheckWith says %+v", l, now-base, a, r,
+							checked)
 					}
 				}
 			})
@@ -333,7 +342,8 @@ func TestCheckAnswersAsTake(t *testing.T) {
 
 // TestMarginQueue: while the margin of a queue is closed, turns keep their pace.
 func TestMarginQueue(t *testing.T) {
-	l := must(t, Config{Algorithm: LeakyBucket, N: 1, Window: time.Second, Burst: 10, Soft: 50, SoftFor: 2 * time.Second})
+	l := must(t, Config{Algorithm: LeakyBucket, N: 1, Window: time.Second, Burst: 10, Soft: 50,
+		SoftFor: 2 * time.Second})
 	var s, m State
 	var turns []int64
 	for now := at(0, 0, 0); now < at(0, 2, 0); now += 100_000 {

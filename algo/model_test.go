@@ -87,7 +87,8 @@ func (m *fixedModel) ask(l *Limit, now int64, a Ask) verdict {
 			used = max(0, used+e)
 		}
 	}
-	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0 && !c.CountDenied) || a.Cost > 0 && used+a.Cost <= capacity
+	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0 && !c.CountDenied) ||
+		a.Cost > 0 && used+a.Cost <= capacity
 	if a.Cost != 0 && (ok || c.CountDenied) {
 		if !m.existed || start != m.start {
 			m.events = nil
@@ -149,7 +150,8 @@ func (m *logModel) ask(l *Limit, now int64, a Ask) verdict {
 	}
 	live := slices.DeleteFunc(slices.Clone(m.times), func(t int64) bool { return t <= now-micros(c.Window) })
 	used := int64(len(live))
-	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0 && !c.CountDenied) || a.Cost > 0 && used+a.Cost <= capacity
+	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0 && !c.CountDenied) ||
+		a.Cost > 0 && used+a.Cost <= capacity
 	switch {
 	case a.Cost > 0 && (ok || c.CountDenied):
 		keep := max(used, capacity+1)
@@ -191,7 +193,8 @@ func (m *windowModel) ask(l *Limit, now int64, a Ask) verdict {
 		return floor(r)
 	}
 	used := estimate()
-	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0 && !c.CountDenied) || a.Cost > 0 && used+a.Cost <= capacity
+	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0 && !c.CountDenied) ||
+		a.Cost > 0 && used+a.Cost <= capacity
 	switch {
 	case a.Cost > 0 && (ok || c.CountDenied):
 		m.counts[i] = min(m.counts[i]+a.Cost, 1<<32-1)
@@ -427,7 +430,8 @@ func (m *slotModel) ask(l *Limit, now int64, a Ask) verdict {
 			used += h.units
 		}
 	}
-	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0 && !c.CountDenied) || a.Cost > 0 && used+a.Cost <= capacity
+	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0 && !c.CountDenied) ||
+		a.Cost > 0 && used+a.Cost <= capacity
 	if a.Cost > 0 && ok {
 		used += a.Cost
 		m.held = slices.DeleteFunc(m.held, func(h slot) bool { return h.since+micros(c.Timeout) <= now })
@@ -441,7 +445,8 @@ func (m *slotModel) release(l *Limit, now int64, id uint64) bool {
 	if n := len(m.held); n > 0 {
 		now = max(now, m.held[n-1].since)
 	}
-	live := slices.DeleteFunc(slices.Clone(m.held), func(h slot) bool { return h.since+micros(l.Config().Timeout) <= now })
+	live := slices.DeleteFunc(slices.Clone(m.held),
+		func(h slot) bool { return h.since+micros(l.Config().Timeout) <= now })
 	kept := slices.DeleteFunc(slices.Clone(live), func(h slot) bool { return h.id == id })
 	if len(kept) == len(live) {
 		return false

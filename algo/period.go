@@ -25,7 +25,8 @@ func (c Config) Period() string {
 	units := [...]struct {
 		size time.Duration
 		name string
-	}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}, {time.Millisecond, "millisecond"}, {time.Microsecond, "microsecond"}}
+	}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"},
+		{time.Millisecond, "millisecond"}, {time.Microsecond, "microsecond"}}
 	var parts []string
 	for left, i := c.Window, 0; left > 0 && i < len(units); i++ {
 		n := left / units[i].size

@@ -39,7 +39,8 @@ var kinds = []struct {
 	{"concurrency", Config{Algorithm: Concurrency}},
 }
 
-var zones = []string{"UTC", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Europe/Berlin", "Africa/Cairo"}
+var zones = []string{"UTC", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Europe/Berlin",
+	"Africa/Cairo"}
 
 // drawConfig fills in the numbers of a kind.
 func drawConfig(t *rapid.T, c Config) Config {
@@ -169,10 +170,12 @@ func drawAsk(t *rapid.T, l *Limit, i int) Ask {
 	case 2:
 		a.Cost = rapid.Int64Range(1, 5).Draw(t, "cost")
 	case 3:
-		a.Cost = rapid.SampledFrom([]int64{capacity, capacity + 1, capacity/2 + 1, capacity - 1, MaxCost}).Draw(t, "edge cost")
+		a.Cost = rapid.SampledFrom([]int64{capacity, capacity + 1, capacity/2 + 1, capacity - 1, MaxCost}).Draw(t,
+			"edge cost")
 	case 4:
 		if l.Algorithm() == LeakyBucket {
-			a.MaxDelay = rapid.SampledFrom([]int64{0, span0(l), span0(l) / max(1, l.Config().N), 1}).Draw(t, "max delay")
+			a.MaxDelay = rapid.SampledFrom([]int64{0, span0(l), span0(l) / max(1, l.Config().N), 1}).Draw(t,
+				"max delay")
 		}
 	}
 	return a
@@ -197,7 +200,9 @@ func TestLargeNumbers(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				c := k.c
 				c.N = rapid.SampledFrom([]int64{MaxN, 999_999_937, 999_999_999, 67_108_859, 1_000_003}).Draw(t, "N")
-				window := time.Duration(rapid.SampledFrom([]int64{1, 60, 24 * 60, 30 * 24 * 60, 365 * 24 * 60, 366 * 24 * 60}).Draw(t, "minutes")) * time.Minute
+				window := time.Duration(rapid.SampledFrom(
+					[]int64{1, 60, 24 * 60, 30 * 24 * 60, 365 * 24 * 60, 366 * 24 * 60}).Draw(
+					t, "minutes")) * time.Minute
 				c.Soft = rapid.SampledFrom([]int{0, 0, 10, 100}).Draw(t, "soft")
 				switch c.Algorithm {
 				case SlidingLog:
@@ -356,7 +361,8 @@ func probe(t fataler, where string, l *Limit, s State, now int64, a Ask, r Resul
 				t.Fatalf("%s\nfresh before reset_after", where)
 			}
 			// A sliding window may round what is left of its last sub-window to nothing.
-			if got := ask(then-1, Ask{}); c.N > 0 && l.Algorithm() != SlidingWindow && l.limit > 0 && got.Remaining >= got.Limit {
+			if got := ask(then-1, Ask{}); c.N > 0 && l.Algorithm() != SlidingWindow && l.limit > 0 &&
+				got.Remaining >= got.Limit {
 				t.Fatalf("%s\nas good as fresh before reset_after: %+v", where, got)
 			}
 		}
@@ -379,7 +385,8 @@ func giveBack(t fataler, where string, l *Limit, before, after State, now int64,
 		for _, cost := range []int64{0, 1, 2, l.cap} {
 			ask := Ask{Cost: cost, MaxDelay: -1, Slot: 1 << 60}
 			if got, want := l.Check(&c, now+d, ask), l.Check(&b, now+d, ask); got != want {
-				t.Fatalf("%s\ngiven back, a cost of %d after %d gives %+v, before it gave %+v", where, cost, d, got, want)
+				t.Fatalf("%s\ngiven back, a cost of %d after %d gives %+v, before it gave %+v", where, cost, d, got,
+					want)
 			}
 		}
 	}

@@ -179,7 +179,8 @@ func TestRegionsTable(t *testing.T) {
 			}
 			t.Parallel()
 			check := c.check
-			check.ceilings, check.after, check.window, check.generation, check.wait = []int64{3, 2}, []int64{1, 4}, 2, 1, c.wait
+			check.ceilings, check.after, check.window, check.generation, check.wait = []int64{3, 2}, []int64{1, 4}, 2,
+				1, c.wait
 			check.compile(t)
 			states, trace := check.walk(&regionsMutant{})
 			switch {
@@ -322,7 +323,8 @@ func (w *regionsWorld) next(check *regionsCheck, m *regionsMutant, visit func(*r
 				continue
 			}
 			c := w.copied()
-			c.messages[free] = regionsMessage{kind: question, from: i, to: j, units: 2, asked: c.clock(i), table: w.table[i]}
+			c.messages[free] = regionsMessage{kind: question, from: i, to: j, units: 2, asked: c.clock(i),
+				table: w.table[i]}
 			if m.early {
 				l.TakeWith(&c.s[i], &c.lease[i], c.clock(i), Ask{Cost: -2})
 			}
@@ -498,7 +500,8 @@ func (w *regionsWorld) key(check *regionsCheck, m *regionsMutant, b []byte) []by
 		if msg.kind != noMessage {
 			now := w.clock(msg.from)
 			messages[i] = append(make([]byte, 0, 8), byte(msg.kind), byte(msg.from), byte(msg.to), byte(msg.units),
-				ticks(msg.asked-now), ticks(max(0, msg.since-now)), ticks(msg.until-now), ticks(msg.left), byte(msg.table))
+				ticks(msg.asked-now), ticks(max(0, msg.since-now)), ticks(msg.until-now), ticks(msg.left),
+				byte(msg.table))
 		}
 	}
 	if slices.Compare(messages[0], messages[1]) > 0 {

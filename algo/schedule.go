@@ -55,7 +55,8 @@ func Scheduled(otherwise *Limit, phases []Phase, loc *time.Location) (*Limit, er
 		case p.From < 0 || p.From > oneDay || p.Until < 0 || p.Until > oneDay:
 			return nil, fmt.Errorf("a time of day must be from 0 to 24 hours, not %v to %v", p.From, p.Until)
 		case p.From%time.Microsecond != 0 || p.Until%time.Microsecond != 0:
-			return nil, fmt.Errorf("a time of day must be a whole number of microseconds, not %v to %v", p.From, p.Until)
+			return nil, fmt.Errorf("a time of day must be a whole number of microseconds, not %v to %v", p.From,
+				p.Until)
 		case p.Days >= 1<<7:
 			return nil, errors.New("a set of days has a bit for Sunday to Saturday each")
 		case p.Limit == nil:
@@ -67,9 +68,12 @@ func Scheduled(otherwise *Limit, phases []Phase, loc *time.Location) (*Limit, er
 			first = p.Limit
 		}
 		a, b := &first.cfg, &p.Limit.cfg
-		if a.Algorithm != b.Algorithm || a.Window != b.Window || a.Buckets != b.Buckets || a.Calendar != b.Calendar || a.FirstRequest != b.FirstRequest ||
-			a.RefillInterval != b.RefillInterval || a.CountDenied != b.CountDenied || a.Timeout != b.Timeout || a.Lease != b.Lease || a.LeaseFor != b.LeaseFor || zoneName(a.Location) != zoneName(b.Location) {
-			return nil, fmt.Errorf("the limits of a schedule share one state, and must agree in all but their numbers: %v, and %v", first, p.Limit)
+		if a.Algorithm != b.Algorithm || a.Window != b.Window || a.Buckets != b.Buckets || a.Calendar != b.Calendar ||
+			a.FirstRequest != b.FirstRequest ||
+			a.RefillInterval != b.RefillInterval || a.CountDenied != b.CountDenied || a.Timeout != b.Timeout ||
+			a.Lease != b.Lease || a.LeaseFor != b.LeaseFor || zoneName(a.Location) != zoneName(b.Location) {
+			return nil, fmt.Errorf(
+				"the limits of a schedule share one state, and must agree in all but their numbers: %v, and %v", first, p.Limit)
 		}
 	}
 	switch {

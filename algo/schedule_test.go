@@ -73,11 +73,13 @@ func TestScheduleClockChanges(t *testing.T) {
 		},
 		{
 			"back, twice through it", "Europe/Berlin", Phase{Days: weekdays(sunday), From: clockTime(2, 15), Until: clockTime(2, 45)}, "2026-10-24T12:00:00Z",
-			[]at{{"2026-10-25T00:15:00Z", true}, {"2026-10-25T00:45:00Z", false}, {"2026-10-25T01:15:00Z", true}, {"2026-10-25T01:45:00Z", false}}, "2026-10-25T12:00:00Z",
+			[]at{{"2026-10-25T00:15:00Z", true}, {"2026-10-25T00:45:00Z", false}, {"2026-10-25T01:15:00Z", true},
+				{"2026-10-25T01:45:00Z", false}}, "2026-10-25T12:00:00Z",
 		},
 		{
 			"back, over the beginning", "Europe/Berlin", Phase{From: clockTime(2, 30), Until: clockTime(8, 0)}, "2026-10-24T12:00:00Z",
-			[]at{{"2026-10-25T00:30:00Z", true}, {"2026-10-25T01:00:00Z", false}, {"2026-10-25T01:30:00Z", true}, {"2026-10-25T07:00:00Z", false}}, "2026-10-25T12:00:00Z",
+			[]at{{"2026-10-25T00:30:00Z", true}, {"2026-10-25T01:00:00Z", false}, {"2026-10-25T01:30:00Z", true},
+				{"2026-10-25T07:00:00Z", false}}, "2026-10-25T12:00:00Z",
 		},
 		{
 			"a night of 23 hours", "America/New_York", Phase{Days: weekdays(time.Saturday), From: clockTime(22, 0), Until: clockTime(6, 0)}, "2026-03-07T12:00:00Z",
@@ -89,7 +91,8 @@ func TestScheduleClockChanges(t *testing.T) {
 		},
 		{
 			"half an hour back", "Australia/Lord_Howe", Phase{Days: weekdays(sunday), From: clockTime(1, 45), Until: clockTime(3, 0)}, "2026-04-04T00:00:00Z",
-			[]at{{"2026-04-04T14:45:00Z", true}, {"2026-04-04T15:00:00Z", false}, {"2026-04-04T15:15:00Z", true}, {"2026-04-04T16:30:00Z", false}}, "2026-04-05T12:00:00Z",
+			[]at{{"2026-04-04T14:45:00Z", true}, {"2026-04-04T15:00:00Z", false}, {"2026-04-04T15:15:00Z", true},
+				{"2026-04-04T16:30:00Z", false}}, "2026-04-05T12:00:00Z",
 		},
 		{
 			"half an hour forward", "Australia/Lord_Howe", Phase{Days: weekdays(sunday), From: clockTime(2, 10), Until: clockTime(2, 50)}, "2026-10-03T00:00:00Z",
@@ -111,7 +114,8 @@ func TestScheduleClockChanges(t *testing.T) {
 		},
 		{
 			"beyond the table, the last day of a leap year", "Europe/Berlin", Phase{From: clockTime(8, 0), Until: clockTime(20, 0)}, "2096-12-31T00:00:00Z",
-			[]at{{"2096-12-31T07:00:00Z", true}, {"2096-12-31T19:00:00Z", false}, {"2097-01-01T07:00:00Z", true}, {"2097-01-01T19:00:00Z", false}}, "2097-01-02T00:00:00Z",
+			[]at{{"2096-12-31T07:00:00Z", true}, {"2096-12-31T19:00:00Z", false}, {"2097-01-01T07:00:00Z", true},
+				{"2097-01-01T19:00:00Z", false}}, "2097-01-02T00:00:00Z",
 		},
 		{
 			"all day from eight to eight", "UTC", Phase{Days: weekdays(time.Monday), From: clockTime(8, 0), Until: clockTime(8, 0)}, "2026-01-04T00:00:00Z",
@@ -141,7 +145,8 @@ func TestScheduleClockChanges(t *testing.T) {
 				for _, within := range []int64{now + 1, now + (until-now)/2, until - 1} {
 					// By another schedule, which remembers nothing.
 					if same, _ := scheduled(t, out, zone(t, tc.zone), tc.phase).At(within); same != limit {
-						t.Fatalf("certain from %v to %v, but not at %v", time.UnixMicro(now).UTC(), time.UnixMicro(until).UTC(), time.UnixMicro(within).UTC())
+						t.Fatalf("certain from %v to %v, but not at %v", time.UnixMicro(now).UTC(),
+							time.UnixMicro(until).UTC(), time.UnixMicro(within).UTC())
 					}
 				}
 				now = until
@@ -156,7 +161,8 @@ func TestScheduleClockChanges(t *testing.T) {
 // naiveAt reads the local clock, and goes through the phases.
 func naiveAt(otherwise *Limit, phases []Phase, loc *time.Location, now int64) *Limit {
 	local := time.UnixMicro(now).In(loc)
-	tod := time.Duration(local.Hour())*time.Hour + time.Duration(local.Minute())*time.Minute + time.Duration(local.Second())*time.Second + time.Duration(local.Nanosecond())
+	tod := time.Duration(local.Hour())*time.Hour + time.Duration(local.Minute())*time.Minute +
+		time.Duration(local.Second())*time.Second + time.Duration(local.Nanosecond())
 	on := func(p Phase, day time.Weekday) bool { return p.Days == 0 || p.Days&(1<<day) != 0 }
 	for _, p := range phases {
 		begins, goesOn := on(p, local.Weekday()) && tod >= p.From, on(p, (local.Weekday()+6)%7) && tod < p.Until
@@ -167,11 +173,13 @@ func naiveAt(otherwise *Limit, phases []Phase, loc *time.Location, now int64) *L
 	return otherwise
 }
 
-var scheduleZones = append([]string{"Pacific/Apia", "America/St_Johns", "Asia/Kolkata", "Africa/Casablanca", "Pacific/Kiritimati", "Antarctica/Troll"}, zones...)
+var scheduleZones = append([]string{"Pacific/Apia", "America/St_Johns", "Asia/Kolkata", "Africa/Casablanca",
+	"Pacific/Kiritimati", "Antarctica/Troll"}, zones...)
 
 func drawPhases(t *rapid.T, limits []*Limit) (phases []Phase) {
 	for range rapid.IntRange(1, 4).Draw(t, "phases") {
-		times := []time.Duration{0, clockTime(24, 0), clockTime(2, 0), clockTime(2, 30), clockTime(8, 0), clockTime(20, 0), clockTime(0, 1), clockTime(23, 59)}
+		times := []time.Duration{0, clockTime(24, 0), clockTime(2, 0), clockTime(2, 30), clockTime(8, 0),
+			clockTime(20, 0), clockTime(0, 1), clockTime(23, 59)}
 		phases = append(phases, Phase{
 			Days:  Days(rapid.SampledFrom([]int{0, 0, 1, 62, 65, 127, 8}).Draw(t, "days")),
 			From:  rapid.SampledFrom(times).Draw(t, "from"),
@@ -195,7 +203,8 @@ func TestScheduleByTheMinute(t *testing.T) {
 		}
 		// Anywhere, or near a change of the clocks.
 		start := rapid.Int64Range(0, 230*365*day/minute).Draw(t, "start") * minute
-		if _, to := time.UnixMicro(start).In(loc).ZoneBounds(); !to.IsZero() && rapid.IntRange(0, 2).Draw(t, "near a change") > 0 {
+		if _, to := time.UnixMicro(start).In(loc).ZoneBounds(); !to.IsZero() &&
+			rapid.IntRange(0, 2).Draw(t, "near a change") > 0 {
 			start = max(0, to.UnixMicro()-rapid.Int64Range(0, 2*day/minute).Draw(t, "before")*minute)
 		}
 		var until int64
@@ -223,9 +232,11 @@ func TestScheduleProbes(t *testing.T) {
 				c := drawMargin(t, k.c)
 				switch {
 				case c.Algorithm == Concurrency:
-					c.Timeout, c.Window, c.SoftFor, c.CountDenied = rapid.SampledFrom([]time.Duration{time.Minute, 10 * time.Hour}).Draw(t, "time-out"), 0, 0, false
+					c.Timeout, c.Window, c.SoftFor, c.CountDenied = rapid.SampledFrom(
+						[]time.Duration{time.Minute, 10 * time.Hour}).Draw(t, "time-out"), 0, 0, false
 				case c.Calendar == NoCalendar:
-					c.Window = rapid.SampledFrom([]time.Duration{time.Hour, 10 * time.Minute, 100 * 24 * time.Hour}).Draw(t, "W")
+					c.Window = rapid.SampledFrom([]time.Duration{time.Hour, 10 * time.Minute,
+						100 * 24 * time.Hour}).Draw(t, "W")
 					c.SoftFor *= 100
 				default:
 					c.Calendar = rapid.SampledFrom([]Calendar{Day, Month, Year}).Draw(t, "calendar")
@@ -270,11 +281,13 @@ func TestScheduleProbes(t *testing.T) {
 						now += rapid.Int64Range(0, 2*hour).Draw(t, "µs")
 					}
 					in, _ := l.At(now)
-					a := Ask{Cost: rapid.SampledFrom([]int64{0, 1, 1, 2, 3, c.N, 3 * c.N, 10_000}).Draw(t, "cost"), MaxDelay: -1, Slot: uint64(i + 1)}
+					a := Ask{Cost: rapid.SampledFrom([]int64{0, 1, 1, 2, 3, c.N, 3 * c.N, 10_000}).Draw(t, "cost"),
+						MaxDelay: -1, Slot: uint64(i + 1)}
 					was, wasMargin := cloneState(s), m
 					checked := l.CheckWith(&s, &m, now, a)
 					r := l.TakeWith(&s, &m, now, a)
-					where := fmt.Sprintf("%v, at %v under %v: %+v gives %+v; margin %+v", l, time.UnixMicro(now).In(loc), in, a, r, m)
+					where := fmt.Sprintf("%v, at %v under %v: %+v gives %+v; margin %+v", l,
+						time.UnixMicro(now).In(loc), in, a, r, m)
 					if checked.Allowed != r.Allowed || checked.Off != r.Off || checked.Off && checked != r {
 						t.Fatalf("%s\nCheck says %+v", where, checked)
 					}
@@ -387,7 +400,8 @@ func TestScheduleRetry(t *testing.T) {
 	// A year's quota is used up in spring: the next is there on the first business day of the next
 	// year.
 	year := func(n int64) *Limit { return must(t, Config{Algorithm: FixedWindow, N: n, Calendar: Year}) }
-	l := scheduled(t, year(0), nil, Phase{Days: weekdays(1, 2, 3, 4, 5), From: clockTime(8, 0), Until: clockTime(20, 0), Limit: year(100)})
+	l := scheduled(t, year(0), nil, Phase{Days: weekdays(1, 2, 3, 4, 5), From: clockTime(8, 0), Until: clockTime(20, 0),
+		Limit: year(100)})
 	var s State
 	now := instant(t, "2026-03-02T10:00:00Z")
 	if r := l.Take(&s, now, Ask{Cost: 100}); !r.Allowed {
@@ -410,7 +424,8 @@ func TestScheduleBucket(t *testing.T) {
 		return must(t, Config{Algorithm: TokenBucket, N: n, Burst: 60, Window: time.Hour})
 	}
 	fast, slow, stopped := bucket(3600), bucket(60), bucket(0)
-	l := scheduled(t, fast, nil, Phase{From: clockTime(20, 0), Until: clockTime(8, 0), Limit: slow}, Phase{From: clockTime(8, 0), Until: clockTime(9, 0), Limit: stopped})
+	l := scheduled(t, fast, nil, Phase{From: clockTime(20, 0), Until: clockTime(8, 0), Limit: slow},
+		Phase{From: clockTime(8, 0), Until: clockTime(9, 0), Limit: stopped})
 	for _, hour := range []int64{8, 12, 22} {
 		var s State
 		fast.Take(&s, at(hour, 0, 0), Ask{Cost: 30})
@@ -456,7 +471,8 @@ func TestScheduledRefuses(t *testing.T) {
 	if _, err := Scheduled(one, make([]Phase, MaxPhases+1), nil); err == nil {
 		t.Error("a schedule of any length")
 	}
-	if otherwise, phases, loc := nested.Schedule(); otherwise != one || len(phases) != 1 || loc != time.UTC || !nested.Scheduled() {
+	if otherwise, phases, loc := nested.Schedule(); otherwise != one || len(phases) != 1 || loc != time.UTC ||
+		!nested.Scheduled() {
 		t.Error("Schedule returns something else")
 	}
 	if otherwise, phases, _ := one.Schedule(); otherwise != one || phases != nil || one.Scheduled() {
@@ -468,8 +484,11 @@ func TestScheduledRefuses(t *testing.T) {
 }
 
 func BenchmarkScheduled(b *testing.B) {
-	open, closed := must(b, Config{Algorithm: TokenBucket, N: 1000, Window: time.Second}), must(b, Config{Algorithm: TokenBucket, N: 1, Window: time.Second})
-	l, err := Scheduled(closed, []Phase{{Days: weekdays(1, 2, 3, 4, 5), From: clockTime(8, 0), Until: clockTime(20, 0), Limit: open}}, zone(b, "Europe/Berlin"))
+	open, closed := must(b, Config{Algorithm: TokenBucket, N: 1000, Window: time.Second}),
+		must(b, Config{Algorithm: TokenBucket, N: 1, Window: time.Second})
+	l, err := Scheduled(closed,
+		[]Phase{{Days: weekdays(1, 2, 3, 4, 5), From: clockTime(8, 0), Until: clockTime(20, 0), Limit: open}}, zone(b,
+			"Europe/Berlin"))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -33,7 +33,8 @@ func TestSettle(t *testing.T) {
 						now += rapid.Int64Range(0, 3_000_000).Draw(t, "µs")
 						a := Ask{Cost: rapid.Int64Range(1, 3).Draw(t, "cost")}
 						// Only what all admit, so that the charge makes no other difference.
-						if l.Check(&estimated, now, a).Allowed && l.Check(&known, now, a).Allowed && l.Check(&nothing, now, a).Allowed {
+						if l.Check(&estimated, now, a).Allowed && l.Check(&known, now, a).Allowed &&
+							l.Check(&nothing, now, a).Allowed {
 							others++
 							l.Take(&estimated, now, a)
 							l.Take(&known, now, a)
@@ -53,9 +54,11 @@ func TestSettle(t *testing.T) {
 				l.Settle(&estimated, nil, now, at, reserved, actual)
 				exact := cfg.Algorithm != TokenBucket || others == 0 && !cfg.RefillInterval || now == at
 				for range 3 {
-					got, want, most := l.Check(&estimated, now, Ask{}), sooner(l, &estimated, &known, now), sooner(l, &estimated, &nothing, now)
+					got, want, most := l.Check(&estimated, now, Ask{}), sooner(l, &estimated, &known, now),
+						sooner(l, &estimated, &nothing, now)
 					if got.Remaining > want.Remaining || got.Remaining > most.Remaining {
-						t.Fatalf("%d remain; with the actual charge at first %d, without any %d", got.Remaining, want.Remaining, most.Remaining)
+						t.Fatalf("%d remain; with the actual charge at first %d, without any %d", got.Remaining,
+							want.Remaining, most.Remaining)
 					}
 					if exact && got != want {
 						t.Fatalf("%+v, with the actual charge at first %+v", got, want)
@@ -87,7 +90,8 @@ func TestSettle(t *testing.T) {
 					}
 					l.Settle(&s, nil, now, at, reserved, reserved+more)
 					after := l.Check(&s, now, Ask{})
-					if after.Remaining > max(0, before.Remaining-more) || l.Check(&s, now, Ask{Cost: max(1, before.SoftLimit-before.Limit)}).Allowed {
+					if after.Remaining > max(0, before.Remaining-more) ||
+						l.Check(&s, now, Ask{Cost: max(1, before.SoftLimit-before.Limit)}).Allowed {
 						t.Fatalf("%d more: %+v, before %+v", more, after, before)
 					}
 					// And all is well again in time.
@@ -121,7 +125,8 @@ func TestSettledAsNothing(t *testing.T) {
 		l.Take(&s, base+270_226, Ask{Cost: 1})
 	}
 	l.Settle(&s, nil, base+3_270_226, base, 1, 0)
-	for after, want := range map[int64]int64{3_270_226: 13, 9_999_999: 13, 10_000_000: 16, 19_999_999: 16, 20_000_000: 17} {
+	for after, want := range map[int64]int64{3_270_226: 13, 9_999_999: 13, 10_000_000: 16, 19_999_999: 16,
+		20_000_000: 17} {
 		if r := l.Check(&s, base+after, Ask{}); r.Remaining != want {
 			t.Errorf("after %d µs %d remain, want %d", after, r.Remaining, want)
 		}
@@ -166,7 +171,8 @@ func TestSettleScheduled(t *testing.T) {
 	c := Config{Algorithm: SlidingLog, N: 10, Window: 4 * time.Hour}
 	wide := c
 	wide.N = 20
-	l := scheduled(t, must(t, c), nil, Phase{From: clockTime(12, 0), Until: clockTime(13, 0), Limit: must(t, wide)}, Phase{From: clockTime(13, 0), Until: clockTime(14, 0)})
+	l := scheduled(t, must(t, c), nil, Phase{From: clockTime(12, 0), Until: clockTime(13, 0), Limit: must(t, wide)},
+		Phase{From: clockTime(13, 0), Until: clockTime(14, 0)})
 	for _, hour := range []int64{11, 12, 13} {
 		for actual, left := range map[int64]int64{0: 10, 2: 8, 5: 5, 9: 1, 30: 0} {
 			var s State
@@ -185,7 +191,8 @@ func TestScale(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				c := drawConfig(t, k.c)
 				l := compile(t, c)
-				num, den := rapid.Int64Range(0, 100_000).Draw(t, "num"), rapid.SampledFrom([]int64{1, 3, 100, 4500, 10_000}).Draw(t, "den")
+				num, den := rapid.Int64Range(0, 100_000).Draw(t, "num"),
+					rapid.SampledFrom([]int64{1, 3, 100, 4500, 10_000}).Draw(t, "den")
 				if num > 10*den { // no curve goes above ten times
 					num = 10 * den
 				}
@@ -236,7 +243,8 @@ func TestScale(t *testing.T) {
 
 func TestScaleEdges(t *testing.T) {
 	l := must(t, Config{N: 100, Window: time.Minute, Soft: 10, SoftFor: time.Minute})
-	for _, tc := range []struct{ num, den, n int64 }{{25, 100, 25}, {1, 1000, 1}, {999, 1000, 99}, {2, 1, 200}, {1, 1, 100}} {
+	for _, tc := range []struct{ num, den, n int64 }{{25, 100, 25}, {1, 1000, 1}, {999, 1000, 99}, {2, 1, 200},
+		{1, 1, 100}} {
 		s, err := l.Scale(tc.num, tc.den)
 		if err != nil || s.Config().N != tc.n {
 			t.Errorf("by %d/%d: %v, %v", tc.num, tc.den, s, err)
@@ -252,8 +260,10 @@ func TestScaleEdges(t *testing.T) {
 		}
 	}
 	// All phases of a schedule are scaled.
-	day, night := must(t, Config{Algorithm: TokenBucket, N: 100, Window: time.Minute}), must(t, Config{Algorithm: TokenBucket, N: 10, Window: time.Minute, Burst: 3})
-	s, err := scheduled(t, day, nil, Phase{From: clockTime(20, 0), Until: clockTime(8, 0), Limit: night}, Phase{Days: weekdays(time.Sunday)}).Scale(50, 100)
+	day, night := must(t, Config{Algorithm: TokenBucket, N: 100, Window: time.Minute}),
+		must(t, Config{Algorithm: TokenBucket, N: 10, Window: time.Minute, Burst: 3})
+	s, err := scheduled(t, day, nil, Phase{From: clockTime(20, 0), Until: clockTime(8, 0), Limit: night},
+		Phase{Days: weekdays(time.Sunday)}).Scale(50, 100)
 	if err != nil {
 		t.Fatal(err)
 	}

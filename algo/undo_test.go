@@ -22,7 +22,8 @@ func TestGiveBack(t *testing.T) {
 		{Algorithm: TokenBucket, N: 3, Window: 10 * time.Second, Burst: 7, RefillInterval: true},
 	} {
 		l := must(t, cfg)
-		exact := cfg.Algorithm == SlidingLog || cfg.Algorithm == SlidingWindow || cfg.Algorithm == FixedWindow && !cfg.FirstRequest
+		exact := cfg.Algorithm == SlidingLog || cfg.Algorithm == SlidingWindow ||
+			cfg.Algorithm == FixedWindow && !cfg.FirstRequest
 		rapid.Check(t, func(t *rapid.T) {
 			var with, without State
 			now := int64(1_000_000_000_000)

@@ -20,12 +20,14 @@ func (l *Limit) compileWindow() error {
 	l.sub = l.w / int64(l.k)
 	l.perW = newDivisor(uint64(l.sub))
 	if l.cap >= maxCount {
-		return fmt.Errorf("%d requests with a soft margin of %d%% are more than the %d that a sliding_window can count: lower the margin or the number of requests",
+		return fmt.Errorf(
+			"%d requests with a soft margin of %d%% are more than the %d that a sliding_window can count: lower the margin or the number of requests",
 			c.N, c.Soft, int64(maxCount-1))
 	}
 	for i, u := range units {
 		if l.sub%u != 0 {
-			return fmt.Errorf("%d requests%s in %v with %d buckets do not fit exact arithmetic: lower the number of requests to at most %d, or make the window a multiple of %d whole %s",
+			return fmt.Errorf(
+				"%d requests%s in %v with %d buckets do not fit exact arithmetic: lower the number of requests to at most %d, or make the window a multiple of %d whole %s",
 				c.N, softly(c.Soft), c.Window, l.k, lowered(maxInt/(l.sub/units[i-1])-1, c.Soft), l.k, unitNames[i])
 		}
 		if l.cap+1 <= maxInt/(l.sub/u) {

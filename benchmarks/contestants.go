@@ -72,7 +72,8 @@ var Contestants = []Contestant{
 	storeContestant("weir-store-sliding_window", algo.SlidingWindow),
 	{"weir", func(l Limit, keys int) (func() Decider, func() error, error) {
 		return MakeLimiter(keys,
-			fmt.Sprintf("limits:\n  - name: per-user\n    when: { path: /api/** }\n    per: [user]\n    allow: { rate: %d/%s, burst: %d }\n", l.N, l.Window, l.N))
+			fmt.Sprintf(
+				"limits:\n  - name: per-user\n    when: { path: /api/** }\n    per: [user]\n    allow: { rate: %d/%s, burst: %d }\n", l.N, l.Window, l.N))
 	}},
 	{"x-time-rate-map", func(l Limit, _ int) (func() Decider, func() error, error) {
 		var mu sync.Mutex

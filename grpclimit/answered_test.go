@@ -47,7 +47,8 @@ func (s answers) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*he
 	return &healthpb.HealthCheckResponse{}, nil
 }
 
-func (s answers) Watch(r *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+func (s answers) Watch(r *healthpb.HealthCheckRequest,
+	stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
 	if err := stream.Send(&healthpb.HealthCheckResponse{}); err != nil {
 		return err
 	}
@@ -62,10 +63,16 @@ func TestAnswered(t *testing.T) {
 		for _, streams := range []bool{false, true} {
 			t.Run(fmt.Sprint(service, streams), func(t *testing.T) {
 				option, told := hearing()
-				l := limiter(t, "limits: [{name: a, per: [user], allow: 9/year, algorithm: sliding_log}, {name: closed, when: {user: eve}, allow: 0/year}]", option)
+				l := limiter(t,
+					"limits: [{name: a, per: [user], allow: 9/year, algorithm: sliding_log}, {name: closed, when: {user: eve}, allow: 0/year}]", option)
 				s := answers{came: make(chan struct{}, 1)}
-				client := healthpb.NewHealthClient(dial(t, l, func(r *grpc.Server) { healthpb.RegisterHealthServer(r, s) }, `{}`, grpclimit.Options{Identity: byUser}))
-				if _, err := client.Check(as("eve"), &healthpb.HealthCheckRequest{}); status.Code(err) != codes.ResourceExhausted {
+				client := healthpb.NewHealthClient(dial(t, l,
+					func(r *grpc.Server) {
+						healthpb.RegisterHealthServer(r,
+							s)
+					}, `{}`, grpclimit.Options{Identity: byUser}))
+				if _, err := client.Check(as("eve"), &healthpb.HealthCheckRequest{}); status.Code(
+					err) != codes.ResourceExhausted {
 					t.Fatal(err)
 				}
 				ctx, hangUp := context.WithCancel(as("ada"))
@@ -98,14 +105,16 @@ func TestAnsweredOnce(t *testing.T) {
 	option, told := hearing()
 	l := limiter(t, "limits: [{name: a, allow: 9/year, algorithm: sliding_log}]", option)
 	gate := newGate(t, l, grpclimit.Options{Messages: true, NoHeaders: true})
-	err := gate.Stream(nil, receiving{serverStream{ctx: t.Context()}}, &grpc.StreamServerInfo{FullMethod: "/shop.Orders/Create", IsClientStream: true}, func(_ any, s grpc.ServerStream) error {
-		for range 3 {
-			if err := s.RecvMsg(nil); err != nil {
-				return err
+	err := gate.Stream(nil, receiving{serverStream{ctx: t.Context()}},
+		&grpc.StreamServerInfo{FullMethod: "/shop.Orders/Create",
+			IsClientStream: true}, func(_ any, s grpc.ServerStream) error {
+			for range 3 {
+				if err := s.RecvMsg(nil); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +141,8 @@ func (receiving) RecvMsg(any) error { return nil }
 func TestAnsweredSkipped(t *testing.T) {
 	option, told := hearing()
 	l := limiter(t, "limits: [{name: a, allow: 9/year}]", option)
-	conn := dial(t, l, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, health.NewServer()) }, `{}`, grpclimit.Options{Skip: func(string) bool { return true }})
+	conn := dial(t, l, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, health.NewServer()) }, `{}`,
+		grpclimit.Options{Skip: func(string) bool { return true }})
 	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,8 @@ func TestMetadataAPIKey(t *testing.T) {
 		}))
 		client, _ := serveGate(t, l, grpclimit.Options{Identity: map[string]string{"client": c.source}})
 		for i, pairs := range c.calls {
-			_, err := client.Check(metadata.AppendToOutgoingContext(t.Context(), pairs...), &healthpb.HealthCheckRequest{})
+			_, err := client.Check(metadata.AppendToOutgoingContext(t.Context(), pairs...),
+				&healthpb.HealthCheckRequest{})
 			if status.Code(err) != c.want[i] {
 				t.Errorf("%s %q: %v, want %v", c.source, pairs, err, c.want[i])
 			}

@@ -27,7 +27,8 @@ func (billed) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healt
 		if err := grpc.SetHeader(ctx, metadata.Pairs("x-tokens", "1")); err != nil {
 			return nil, err
 		}
-		return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, grpc.SetTrailer(ctx, metadata.Pairs("x-tokens", "20", "x-tokens", "30"))
+		return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, grpc.SetTrailer(ctx,
+			metadata.Pairs("x-tokens", "20", "x-tokens", "30"))
 	case "header":
 		return &healthpb.HealthCheckResponse{}, grpc.SendHeader(ctx, metadata.Pairs("X-Tokens", "40"))
 	case "fails":
@@ -38,7 +39,8 @@ func (billed) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healt
 	return &healthpb.HealthCheckResponse{}, nil
 }
 
-func (billed) Watch(r *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+func (billed) Watch(r *healthpb.HealthCheckRequest,
+	stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
 	// Before the messages: a client that has them all hangs up, and then no trailer can be set.
 	if err := grpc.SetTrailer(stream.Context(), metadata.Pairs("x-tokens", "60")); err != nil {
 		return err
@@ -75,7 +77,8 @@ limits:
   cost: 100
   cost_after: 'response.status >= 500 ? 0 : int(response.header["x-tokens"]) + response.bytes'
 `)
-	conn := dial(t, l, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, billed{}) }, `{}`, grpclimit.Options{OnError: func(_ context.Context, err error) { t.Error(err) }})
+	conn := dial(t, l, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, billed{}) }, `{}`,
+		grpclimit.Options{OnError: func(_ context.Context, err error) { t.Error(err) }})
 	client = healthpb.NewHealthClient(conn)
 	left := func() int64 {
 		var d weir.Decision

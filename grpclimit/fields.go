@@ -97,7 +97,8 @@ func (g *Gate) refuseRepeated(key string, n int) error {
 	g.repeated.Add(1)
 	g.logRefused("that have twice what has one value (Options.KeepRepeated)", key)
 	return status.Error(codes.InvalidArgument,
-		fmt.Sprintf("the metadata %s is there %d times: a rate limit might count by another value than the server acts by; send it once", key, n))
+		fmt.Sprintf(
+			"the metadata %s is there %d times: a rate limit might count by another value than the server acts by; send it once", key, n))
 }
 
 func (g *Gate) logRefused(why, key string) {

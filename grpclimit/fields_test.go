@@ -26,7 +26,8 @@ limits:
 - {name: langs, when: {header.accept-language: "*"}, allow: 99/day}
 `
 	var log bytes.Buffer
-	client, gate := serveGate(t, limiter(t, rules), grpclimit.Options{Identity: byUser, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	client, gate := serveGate(t, limiter(t, rules),
+		grpclimit.Options{Identity: byUser, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	for _, c := range []struct {
 		pairs []string
 		want  codes.Code
@@ -39,12 +40,14 @@ limits:
 		{[]string{"x-other", "1", "x-other", "2"}, codes.OK},
 		{[]string{"accept-language", "de", "accept-language", "en"}, codes.OK},
 	} {
-		_, err := client.Check(metadata.AppendToOutgoingContext(t.Context(), c.pairs...), &healthpb.HealthCheckRequest{})
+		_, err := client.Check(metadata.AppendToOutgoingContext(t.Context(), c.pairs...),
+			&healthpb.HealthCheckRequest{})
 		if status.Code(err) != c.want {
 			t.Errorf("%q: %v, want %v", c.pairs, err, c.want)
 		}
 	}
-	stream, err := client.Watch(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "a", "x-api-key", "b"), &healthpb.HealthCheckRequest{})
+	stream, err := client.Watch(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "a", "x-api-key", "b"),
+		&healthpb.HealthCheckRequest{})
 	if err == nil {
 		_, err = stream.Recv()
 	}
@@ -60,7 +63,8 @@ limits:
 
 	kept, _ := serveGate(t, limiter(t, rules), grpclimit.Options{KeepRepeated: true})
 	for i := range 4 {
-		_, err := kept.Check(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "a", "x-api-key", "b"), &healthpb.HealthCheckRequest{})
+		_, err := kept.Check(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "a", "x-api-key", "b"),
+			&healthpb.HealthCheckRequest{})
 		if want := []codes.Code{0, 0, 0, codes.ResourceExhausted}[i]; status.Code(err) != want {
 			t.Errorf("kept, call %d: %v", i, err)
 		}
@@ -85,7 +89,8 @@ func TestMetadataCredentials(t *testing.T) {
 			case 3, 4:
 				want = codes.Unauthenticated
 			}
-			_, err := client.Check(metadata.AppendToOutgoingContext(context.Background(), "authorization", value), &healthpb.HealthCheckRequest{})
+			_, err := client.Check(metadata.AppendToOutgoingContext(context.Background(), "authorization", value),
+				&healthpb.HealthCheckRequest{})
 			if status.Code(err) != want {
 				t.Errorf("%s %q: %v, want %v", c.rules, value, err, want)
 			}
@@ -107,9 +112,11 @@ func TestMetadataSignedToken(t *testing.T) {
 		{"limits: [{name: a, per: [user], allow: 1/day}]", map[string]string{"user": "x-token"}},
 	} {
 		client, gate := serveGate(t, limiter(t, c.rules), grpclimit.Options{Identity: c.identity})
-		for i, want := range []codes.Code{codes.OK, codes.ResourceExhausted, codes.ResourceExhausted, codes.InvalidArgument} {
+		for i, want := range []codes.Code{codes.OK, codes.ResourceExhausted, codes.ResourceExhausted,
+			codes.InvalidArgument} {
 			value := token + []string{"E", "F", "E=", "E~"}[i]
-			_, err := client.Check(metadata.AppendToOutgoingContext(context.Background(), "x-token", value), &healthpb.HealthCheckRequest{})
+			_, err := client.Check(metadata.AppendToOutgoingContext(context.Background(), "x-token", value),
+				&healthpb.HealthCheckRequest{})
 			if status.Code(err) != want {
 				t.Errorf("%s %q: %v, want %v", c.rules, value, err, want)
 			}

@@ -93,7 +93,8 @@ limits:
 		if _, err := client.Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Header(&header)); err != nil {
 			t.Fatalf("call %d: %v", i, err)
 		}
-		if got := header.Get("ratelimit-remaining"); !slices.Equal(got, []string{want}) || header.Get("ratelimit-limit")[0] != "2" ||
+		if got := header.Get("ratelimit-remaining"); !slices.Equal(got, []string{want}) ||
+			header.Get("ratelimit-limit")[0] != "2" ||
 			header.Get("retry-after") != nil {
 			t.Errorf("call %d: %v", i, header)
 		}
@@ -101,7 +102,8 @@ limits:
 	var trailer metadata.MD
 	_, err := client.Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Trailer(&trailer))
 	s := status.Convert(err)
-	if s.Code() != codes.ResourceExhausted || !strings.HasPrefix(s.Message(), `rate limit "checks" exceeded; retry in `) {
+	if s.Code() != codes.ResourceExhausted ||
+		!strings.HasPrefix(s.Message(), `rate limit "checks" exceeded; retry in `) {
 		t.Fatalf("the third call: %v", err)
 	}
 	if trailer.Get("retry-after") == nil || trailer.Get("ratelimit-remaining")[0] != "0" {
@@ -120,7 +122,8 @@ limits:
 	if delay := retry.GetRetryDelay().AsDuration(); delay <= 0 || delay > 30*time.Minute {
 		t.Errorf("retry info: %v", retry)
 	}
-	if v := quota.GetViolations(); len(v) != 1 || v[0].QuotaId != "checks" || v[0].Subject != "limit:checks" || v[0].QuotaValue != 2 ||
+	if v := quota.GetViolations(); len(v) != 1 || v[0].QuotaId != "checks" || v[0].Subject != "limit:checks" ||
+		v[0].QuotaValue != 2 ||
 		v[0].Description != "at most 2 in 3600 s (token_bucket)" {
 		t.Errorf("quota failure: %v", quota)
 	}
@@ -129,7 +132,8 @@ limits:
 	}
 
 	_, err = client.List(as("ada"), &healthpb.HealthListRequest{}, grpc.Trailer(&trailer))
-	if s := status.Convert(err); s.Code() != codes.ResourceExhausted || !strings.Contains(s.Message(), "can never pass") || len(s.Details()) != 2 {
+	if s := status.Convert(err); s.Code() != codes.ResourceExhausted ||
+		!strings.Contains(s.Message(), "can never pass") || len(s.Details()) != 2 {
 		t.Errorf("a limit of zero: %v", err)
 	}
 	if trailer.Get("retry-after") != nil || trailer.Get("ratelimit-limit")[0] != "0" {
@@ -138,7 +142,10 @@ limits:
 }
 
 func TestStream(t *testing.T) {
-	client := serve(t, limiter(t, "limits:\n- {name: w, when: {grpc.method: Watch}, per: [ip], allow: 1/hour, algorithm: sliding_log}\n"), grpclimit.Options{})
+	client := serve(t,
+		limiter(t,
+			"limits:\n- {name: w, when: {grpc.method: Watch}, per: [ip], allow: 1/hour, algorithm: sliding_log}\n"),
+		grpclimit.Options{})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	first, err := client.Watch(ctx, &healthpb.HealthCheckRequest{})
@@ -161,7 +168,10 @@ func TestStream(t *testing.T) {
 }
 
 func TestConcurrency(t *testing.T) {
-	client := serve(t, limiter(t, "limits:\n- {name: streams, when: {grpc.method: Watch}, algorithm: concurrency, allow: 1}\n"), grpclimit.Options{})
+	client := serve(t,
+		limiter(t,
+			"limits:\n- {name: streams, when: {grpc.method: Watch}, algorithm: concurrency, allow: 1}\n"),
+		grpclimit.Options{})
 	for i := range 3 { // each finds the slot of the one before given back
 		ctx, cancel := context.WithCancel(context.Background())
 		stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{})
@@ -192,10 +202,11 @@ func TestConcurrency(t *testing.T) {
 
 // call runs an interceptor without a network; handler tells whether and when it ran.
 func call(ctx context.Context, i grpc.UnaryServerInterceptor, handler func()) error {
-	_, err := i(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/shop.Orders/Create"}, func(context.Context, any) (any, error) {
-		handler()
-		return nil, nil
-	})
+	_, err := i(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/shop.Orders/Create"},
+		func(context.Context, any) (any, error) {
+			handler()
+			return nil, nil
+		})
 	return err
 }
 
@@ -275,9 +286,10 @@ func TestOptions(t *testing.T) {
 		want    codes.Code
 	}{
 		{"no user, no limit", grpclimit.Options{}, codes.OK},
-		{"an attribute of the program's own", grpclimit.Options{Attributes: map[string]func(context.Context, string) string{
-			"user": func(context.Context, string) string { return "ada" },
-		}, Hits: hits}, codes.ResourceExhausted},
+		{"an attribute of the program's own",
+			grpclimit.Options{Attributes: map[string]func(context.Context, string) string{
+				"user": func(context.Context, string) string { return "ada" },
+			}, Hits: hits}, codes.ResourceExhausted},
 		{"another domain", grpclimit.Options{Domain: "other", Hits: hits, Identity: byAuthority}, codes.OK},
 		{"the domain's name", grpclimit.Options{Domain: "shop", Hits: hits, Identity: byAuthority}, codes.ResourceExhausted},
 		{"skipped", grpclimit.Options{Identity: byAuthority, Hits: hits,
@@ -309,7 +321,8 @@ func TestBadOptions(t *testing.T) {
 	if _, err := grpclimit.New(nil, grpclimit.Options{}); err == nil || !strings.Contains(err.Error(), "weir.New") {
 		t.Error(err)
 	}
-	two := limiterOf(t, []string{"domain: a\nlimits: [{name: n, allow: 1/s}]", "domain: b\nlimits: [{name: n, allow: 1/s}]"})
+	two := limiterOf(t, []string{"domain: a\nlimits: [{name: n, allow: 1/s}]",
+		"domain: b\nlimits: [{name: n, allow: 1/s}]"})
 	if _, err := grpclimit.New(two, grpclimit.Options{}); err == nil || !strings.Contains(err.Error(), "a, b") {
 		t.Error(err)
 	}
@@ -327,7 +340,8 @@ limits:
 - {name: by-service, when: {grpc.service: shop.Orders}, per: [ip, host, header.x-a], allow: 2/hour}
 - {name: messages, when: {grpc.message: received}, allow: 2/hour}
 `)
-	user := map[string]func(context.Context, string) string{"user": func(context.Context, string) string { return "ada" }}
+	user := map[string]func(context.Context,
+		string) string{"user": func(context.Context, string) string { return "ada" }}
 	for _, c := range []struct {
 		o    grpclimit.Options
 		want string
@@ -357,12 +371,13 @@ func TestAttributesOfTheProgram(t *testing.T) {
 		}
 	}
 	var seen map[string]string
-	l := limiter(t, "limits:\n- {name: n, per: [user], allow: 5/hour}\n- {name: m, when: {path: /shop.Orders/Delete}, per: [plan], allow: 5/hour}\n", weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, _ *weir.Decision) {
-		if len(asked) != 1 {
-			t.Errorf("asked %q", asked)
-		}
-		seen = maps.Collect(r.Attributes.All())
-	}}))
+	l := limiter(t,
+		"limits:\n- {name: n, per: [user], allow: 5/hour}\n- {name: m, when: {path: /shop.Orders/Delete}, per: [plan], allow: 5/hour}\n", weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, _ *weir.Decision) {
+			if len(asked) != 1 {
+				t.Errorf("asked %q", asked)
+			}
+			seen = maps.Collect(r.Attributes.All())
+		}}))
 	g := newGate(t, l, grpclimit.Options{Attributes: map[string]func(context.Context, string) string{
 		"user": note("ada"), "plan": note("free"), "none": note(""), "host": note("mine"),
 	}})
@@ -371,7 +386,8 @@ func TestAttributesOfTheProgram(t *testing.T) {
 		if err := call(t.Context(), g.Unary, func() {}); err != nil {
 			t.Fatal(err)
 		}
-		if _, found := seen["none"]; found || seen["user"] != "ada" || seen["plan"] != "free" || seen["host"] != "mine" || len(asked) != 4 {
+		if _, found := seen["none"]; found || seen["user"] != "ada" || seen["plan"] != "free" ||
+			seen["host"] != "mine" || len(asked) != 4 {
 			t.Errorf("%v, asked %q", seen, asked)
 		}
 	}
@@ -379,21 +395,24 @@ func TestAttributesOfTheProgram(t *testing.T) {
 
 func TestAttributes(t *testing.T) {
 	var seen map[string]string
-	l := limiter(t, "limits:\n- {name: n, allow: 5/hour}\n", weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, _ *weir.Decision) {
-		seen = maps.Collect(r.Attributes.All())
-		for name, value := range seen {
-			if v, ok := r.Attributes.Attribute(name); !ok || v != value {
-				t.Errorf("%s is %q, %v; All says %q", name, v, ok, value)
+	l := limiter(t, "limits:\n- {name: n, allow: 5/hour}\n",
+		weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, _ *weir.Decision) {
+			seen = maps.Collect(r.Attributes.All())
+			for name, value := range seen {
+				if v, ok := r.Attributes.Attribute(name); !ok || v != value {
+					t.Errorf("%s is %q, %v; All says %q", name, v, ok, value)
+				}
 			}
-		}
-		if _, ok := r.Attributes.Attribute("header.absent"); ok {
-			t.Error("an absent header")
-		}
-		if _, ok := r.Attributes.Attribute("absent"); ok {
-			t.Error("an absent attribute")
-		}
-	}}))
-	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-plan", "free", "x-plan", "paid", "x-user-id", "ada", "x-empty", "", ":authority", "shop.example"))
+			if _, ok := r.Attributes.Attribute("header.absent"); ok {
+				t.Error("an absent header")
+			}
+			if _, ok := r.Attributes.Attribute("absent"); ok {
+				t.Error("an absent attribute")
+			}
+		}}))
+	ctx := metadata.NewIncomingContext(t.Context(),
+		metadata.Pairs("x-plan", "free", "x-plan", "paid", "x-user-id", "ada", "x-empty", "", ":authority",
+			"shop.example"))
 	for _, c := range []struct {
 		addr net.Addr
 		want string
@@ -407,7 +426,8 @@ func TestAttributes(t *testing.T) {
 		if err := call(ctx, newGate(t, l, grpclimit.Options{Identity: map[string]string{"user": "x-user-id", "tenant": "x-empty"}}).Unary, func() {}); err != nil {
 			t.Fatal(err)
 		}
-		want := map[string]string{"path": "/shop.Orders/Create", "grpc.service": "shop.Orders", "grpc.method": "Create", "host": "shop.example",
+		want := map[string]string{"path": "/shop.Orders/Create", "grpc.service": "shop.Orders", "grpc.method": "Create",
+			"host": "shop.example",
 			"user": "ada", "header.x-plan": "free, paid", "header.x-user-id": "ada", "header.x-empty": "", "header.:authority": "shop.example"}
 		if c.want != "" {
 			want["ip"] = c.want
@@ -431,8 +451,10 @@ func (f *failingStore) Release(context.Context, *rule.Counter, []byte, uint64) (
 func (f *failingStore) Close() error { return nil }
 
 func TestWithoutStore(t *testing.T) {
-	for policy, want := range map[string]codes.Code{"allow": codes.OK, "deny": codes.Unavailable, "local": codes.Unavailable} {
-		set, _, err := file.Load([]file.Source{{Name: "r.yaml", Data: []byte("limits:\n- {name: n, allow: 5/hour, on_store_error: " + policy + "}\n")}}, file.Options{})
+	for policy, want := range map[string]codes.Code{"allow": codes.OK, "deny": codes.Unavailable,
+		"local": codes.Unavailable} {
+		set, _, err := file.Load([]file.Source{{Name: "r.yaml",
+			Data: []byte("limits:\n- {name: n, allow: 5/hour, on_store_error: " + policy + "}\n")}}, file.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

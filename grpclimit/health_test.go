@@ -29,7 +29,8 @@ func probed(t *testing.T, g *grpclimit.Gate) healthpb.HealthClient {
 	}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(listener) }()
-	conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,8 @@ func (s serverStream) SetHeader(metadata.MD) error { return nil }
 // limit admits them; calls of another key do not wait for them.
 func TestWaitsInOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, "limits:\n- {name: q, per: [user], algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 4s}}\n")
+		l := limiter(t,
+			"limits:\n- {name: q, per: [user], algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 4s}}\n")
 		gate := newGate(t, l, grpclimit.Options{MaxHeld: 8, Identity: byUser, NoHeaders: true})
 		start := time.Now()
 		var mu sync.Mutex
@@ -41,7 +42,11 @@ func TestWaitsInOneLine(t *testing.T) {
 			go func() {
 				var err error
 				if streams {
-					err = gate.Stream(nil, serverStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: "/shop.Orders/Watch"}, func(any, grpc.ServerStream) error { return nil })
+					err = gate.Stream(nil, serverStream{ctx: ctx},
+						&grpc.StreamServerInfo{FullMethod: "/shop.Orders/Watch"}, func(any,
+							grpc.ServerStream) error {
+							return nil
+						})
 				} else {
 					err = call(ctx, gate.Unary, func() {})
 				}
@@ -71,7 +76,8 @@ func TestWaitsInOneLine(t *testing.T) {
 		time.Sleep(time.Second)
 		gate.Drain() // one is left
 		synctest.Wait()
-		want := []string{"ada@0s OK", "bob@0s OK", "ada@0s ResourceExhausted", "ada@1s OK", "ada@1.5s Canceled", "ada@2s OK", "ada@2.5s ResourceExhausted"}
+		want := []string{"ada@0s OK", "bob@0s OK", "ada@0s ResourceExhausted", "ada@1s OK", "ada@1.5s Canceled",
+			"ada@2s OK", "ada@2.5s ResourceExhausted"}
 		if !slices.Equal(log, want) {
 			t.Errorf("got  %v\nwant %v", log, want)
 		}
@@ -121,7 +127,8 @@ limits:
 `), grpclimit.Options{Identity: byUser})
 	for range 3 {
 		var header metadata.MD
-		if _, err := client.Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Header(&header)); err != nil || header.Get("ratelimit-remaining")[0] != "0" {
+		if _, err := client.Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Header(&header)); err != nil ||
+			header.Get("ratelimit-remaining")[0] != "0" {
 			t.Errorf("%v, %v", err, header)
 		}
 	}

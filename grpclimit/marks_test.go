@@ -27,8 +27,10 @@ func TestUnknownDomain(t *testing.T) {
 		t.Errorf("a call that passes: %v", header)
 	}
 	var trailer metadata.MD
-	_, err := serve(t, limiter(t, rules, weir.DenyUnknownDomains()), domain).Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Trailer(&trailer))
-	if got := first(trailer, "ratelimit-warning"); status.Code(err) != codes.ResourceExhausted || got != "unknown_domain" {
+	_, err := serve(t, limiter(t, rules, weir.DenyUnknownDomains()), domain).Check(as("ada"),
+		&healthpb.HealthCheckRequest{}, grpc.Trailer(&trailer))
+	if got := first(trailer, "ratelimit-warning"); status.Code(err) != codes.ResourceExhausted ||
+		got != "unknown_domain" {
 		t.Errorf("a refusal: %v %v", err, trailer)
 	}
 }
@@ -69,10 +71,12 @@ limits:
 		}
 	}
 	want := weir.DecisionID(id.Load()).String()
-	if info.GetReason() != "RATE_LIMITED" || info.GetDomain() != "github.com/weir-rl/weir" || info.GetMetadata()["limit"] != "daily" || info.GetMetadata()["decision"] != want || want == "" {
+	if info.GetReason() != "RATE_LIMITED" || info.GetDomain() != "github.com/weir-rl/weir" ||
+		info.GetMetadata()["limit"] != "daily" || info.GetMetadata()["decision"] != want || want == "" {
 		t.Errorf("decision %s: %v", want, info)
 	}
-	if trailer.Get("ratelimit-warning") != nil || trailer.Get("ratelimit-soft") != nil || trailer.Get("retry-after") == nil || door.Load() != "grpc" {
+	if trailer.Get("ratelimit-warning") != nil || trailer.Get("ratelimit-soft") != nil ||
+		trailer.Get("retry-after") == nil || door.Load() != "grpc" {
 		t.Errorf("a refusal through %v: %v", door.Load(), trailer)
 	}
 }

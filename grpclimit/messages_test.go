@@ -28,7 +28,8 @@ import (
 )
 
 // dial opens a real server with the services that register adds, and connects to it.
-func dial(t *testing.T, l *weir.Limiter, register func(*grpc.Server), serviceConfig string, o grpclimit.Options) *grpc.ClientConn {
+func dial(t *testing.T, l *weir.Limiter,
+	register func(*grpc.Server), serviceConfig string, o grpclimit.Options) *grpc.ClientConn {
 	t.Helper()
 	if o.Skip == nil { // the health service stands for any other here
 		o.Skip = func(string) bool { return false }
@@ -42,7 +43,8 @@ func dial(t *testing.T, l *weir.Limiter, register func(*grpc.Server), serviceCon
 	}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(listener) }()
-	conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(serviceConfig))
+	conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(serviceConfig))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,15 +66,18 @@ limits:
 - {name: opened, when: {grpc.message: "!received"}, per: [user], allow: 2/hour, algorithm: sliding_log}
 - {name: messages, when: {grpc.message: received}, per: [user], allow: 6/hour, algorithm: sliding_log}
 `)
-	conn := dial(t, l, func(s *grpc.Server) { reflection.Register(s) }, `{}`, grpclimit.Options{Identity: byUser, Messages: true,
-		MessageHits: func(_ context.Context, method string, message any) int64 {
-			if r, ok := message.(*reflectionpb.ServerReflectionRequest); !ok || !strings.HasSuffix(method, "/ServerReflectionInfo") || r.Host == "" {
-				t.Errorf("%s: %T", method, message)
-			}
-			return 2
-		}})
+	conn := dial(t, l, func(s *grpc.Server) { reflection.Register(s) }, `{}`,
+		grpclimit.Options{Identity: byUser, Messages: true,
+			MessageHits: func(_ context.Context, method string, message any) int64 {
+				if r, ok := message.(*reflectionpb.ServerReflectionRequest); !ok ||
+					!strings.HasSuffix(method, "/ServerReflectionInfo") || r.Host == "" {
+					t.Errorf("%s: %T", method, message)
+				}
+				return 2
+			}})
 	client := reflectionpb.NewServerReflectionClient(conn)
-	open := func() (grpc.BidiStreamingClient[reflectionpb.ServerReflectionRequest, reflectionpb.ServerReflectionResponse], context.CancelFunc) {
+	open := func() (grpc.BidiStreamingClient[reflectionpb.ServerReflectionRequest,
+		reflectionpb.ServerReflectionResponse], context.CancelFunc) {
 		ctx, cancel := context.WithCancel(as("ada"))
 		stream, err := client.ServerReflectionInfo(ctx)
 		if err != nil {
@@ -80,7 +85,8 @@ limits:
 		}
 		return stream, cancel
 	}
-	ask := func(stream grpc.BidiStreamingClient[reflectionpb.ServerReflectionRequest, reflectionpb.ServerReflectionResponse]) error {
+	ask := func(stream grpc.BidiStreamingClient[reflectionpb.ServerReflectionRequest,
+		reflectionpb.ServerReflectionResponse]) error {
 		if err := stream.Send(&reflectionpb.ServerReflectionRequest{Host: "h", MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil && err != io.EOF {
 			t.Fatal(err)
 		}
@@ -95,7 +101,8 @@ limits:
 		}
 	}
 	s := status.Convert(ask(stream))
-	if s.Code() != codes.ResourceExhausted || !strings.HasPrefix(s.Message(), `rate limit "messages" exceeded; retry in `) {
+	if s.Code() != codes.ResourceExhausted ||
+		!strings.HasPrefix(s.Message(), `rate limit "messages" exceeded; retry in `) {
 		t.Fatalf("the fourth message: %v", s)
 	}
 	var retry *errdetails.RetryInfo
@@ -108,13 +115,16 @@ limits:
 			quota = d
 		}
 	}
-	if v := quota.GetViolations(); retry.GetRetryDelay().AsDuration() <= 0 || len(v) != 1 || v[0].QuotaId != "messages" {
+	if v := quota.GetViolations(); retry.GetRetryDelay().AsDuration() <= 0 || len(v) != 1 ||
+		v[0].QuotaId != "messages" {
 		t.Errorf("%v %v", retry, quota)
 	}
-	if md := stream.Trailer(); first(md, "grpc-retry-pushback-ms") != "-1" || first(md, "retry-after") == "" || first(md, "ratelimit-remaining") != "0" {
+	if md := stream.Trailer(); first(md, "grpc-retry-pushback-ms") != "-1" || first(md, "retry-after") == "" ||
+		first(md, "ratelimit-remaining") != "0" {
 		t.Errorf("the trailer: %v", md)
 	}
-	if md, err := stream.Header(); err != nil || first(md, "ratelimit-limit") != "2" || first(md, "ratelimit-remaining") != "1" {
+	if md, err := stream.Header(); err != nil || first(md, "ratelimit-limit") != "2" ||
+		first(md, "ratelimit-remaining") != "1" {
 		t.Errorf("the header speaks of the opening: %v %v", md, err)
 	}
 	// The second opening passes, the third does not, and messages are not counted as openings.
@@ -158,20 +168,22 @@ limits:
 		start := time.Now()
 		var at []time.Duration
 		for range 2 {
-			err := intercept(nil, received{serverStream: serverStream{ctx: t.Context()}}, bidi, func(_ any, s grpc.ServerStream) error {
-				for range 3 {
-					if err := s.RecvMsg(nil); err != nil {
-						return err
+			err := intercept(nil, received{serverStream: serverStream{ctx: t.Context()}}, bidi,
+				func(_ any, s grpc.ServerStream) error {
+					for range 3 {
+						if err := s.RecvMsg(nil); err != nil {
+							return err
+						}
+						at = append(at, time.Since(start))
 					}
-					at = append(at, time.Since(start))
-				}
-				return nil
-			})
+					return nil
+				})
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		want := []time.Duration{0, 500 * time.Millisecond, time.Second, 1500 * time.Millisecond, 2 * time.Second, 2500 * time.Millisecond}
+		want := []time.Duration{0, 500 * time.Millisecond, time.Second, 1500 * time.Millisecond, 2 * time.Second,
+			2500 * time.Millisecond}
 		if !slices.Equal(at, want) {
 			t.Errorf("messages came at %v", at)
 		}
@@ -185,7 +197,8 @@ limits:
 // A handler may return while a goroutine of its own still receives, or waits for its turn.
 func TestMessagesAfterReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, "limits:\n- {name: pace, when: {grpc.message: received}, algorithm: leaky_bucket, allow: {rate: 1/h, burst: 10}}\n- {name: slots, when: {grpc.message: received}, allow: 5 concurrent}\n")
+		l := limiter(t,
+			"limits:\n- {name: pace, when: {grpc.message: received}, algorithm: leaky_bucket, allow: {rate: 1/h, burst: 10}}\n- {name: slots, when: {grpc.message: received}, allow: 5 concurrent}\n")
 		intercept := newGate(t, l, grpclimit.Options{NoHeaders: true, Messages: true}).Stream
 		for _, late := range []bool{false, true} {
 			stream := received{serverStream: serverStream{ctx: t.Context()}, wait: make(chan struct{}, 2)}
@@ -209,7 +222,8 @@ func TestMessagesAfterReturn(t *testing.T) {
 			}
 			stream.wait <- struct{}{}
 			wg.Wait()
-			if want := []codes.Code{codes.OK, codes.Canceled}; !late && !slices.Equal(got, want) || late && !slices.Equal(got, want[1:]) {
+			if want := []codes.Code{codes.OK, codes.Canceled}; !late && !slices.Equal(got, want) ||
+				late && !slices.Equal(got, want[1:]) {
 				t.Errorf("%v", got)
 			}
 		}
@@ -222,9 +236,11 @@ func TestMessagesAfterReturn(t *testing.T) {
 
 // A client that retries by its service config is told when, and comes exactly once more.
 func TestPushBack(t *testing.T) {
-	l := limiter(t, "limits:\n- {name: a, when: {grpc.method: Check}, allow: {rate: 20/s, burst: 1}}\n- {name: b, when: {grpc.method: List}, allow: 0/s}\n")
+	l := limiter(t,
+		"limits:\n- {name: a, when: {grpc.method: Check}, allow: {rate: 20/s, burst: 1}}\n- {name: b, when: {grpc.method: List}, allow: 0/s}\n")
 	const patient = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 2, "initialBackoff": "3600s", "maxBackoff": "3600s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
-	client := healthpb.NewHealthClient(dial(t, l, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, health.NewServer()) }, patient, grpclimit.Options{}))
+	client := healthpb.NewHealthClient(dial(t, l,
+		func(s *grpc.Server) { healthpb.RegisterHealthServer(s, health.NewServer()) }, patient, grpclimit.Options{}))
 	ctx := patience.Context(t)
 	for i := range 2 {
 		if _, err := client.Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
@@ -232,7 +248,8 @@ func TestPushBack(t *testing.T) {
 		}
 	}
 	var trailer metadata.MD
-	if _, err := client.List(ctx, &healthpb.HealthListRequest{}, grpc.Trailer(&trailer)); status.Code(err) != codes.ResourceExhausted || first(trailer, "grpc-retry-pushback-ms") != "-1" {
+	if _, err := client.List(ctx, &healthpb.HealthListRequest{}, grpc.Trailer(&trailer)); status.Code(
+		err) != codes.ResourceExhausted || first(trailer, "grpc-retry-pushback-ms") != "-1" {
 		t.Errorf("what can never pass: %v, %v", err, trailer)
 	}
 }
@@ -240,18 +257,21 @@ func TestPushBack(t *testing.T) {
 // A call and the messages on its stream are part of the trace that the program tells.
 func TestTrace(t *testing.T) {
 	var traced sync.Map // by the message of the request
-	l := limiter(t, "limits:\n- {name: n, per: [user], allow: 50/hour, algorithm: sliding_log}\n", weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, _ *weir.Decision) {
-		kind, _ := r.Attributes.Attribute("grpc.message")
-		traced.Store(kind, r.Trace)
-	}}))
+	l := limiter(t, "limits:\n- {name: n, per: [user], allow: 50/hour, algorithm: sliding_log}\n",
+		weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, _ *weir.Decision) {
+			kind, _ := r.Attributes.Attribute("grpc.message")
+			traced.Store(kind, r.Trace)
+		}}))
 	want := &weir.Trace{TraceID: [16]byte{1}, SpanID: [8]byte{2}}
-	conn := dial(t, l, func(s *grpc.Server) { reflection.Register(s) }, `{}`, grpclimit.Options{Identity: byUser, Messages: true,
-		Trace: func(ctx context.Context, method string) *weir.Trace {
-			if _, ok := metadata.FromIncomingContext(ctx); !ok || !strings.HasSuffix(method, "/ServerReflectionInfo") {
-				t.Errorf("%s: the context is not that of the call", method)
-			}
-			return want
-		}})
+	conn := dial(t, l, func(s *grpc.Server) { reflection.Register(s) }, `{}`,
+		grpclimit.Options{Identity: byUser, Messages: true,
+			Trace: func(ctx context.Context, method string) *weir.Trace {
+				if _, ok := metadata.FromIncomingContext(ctx); !ok ||
+					!strings.HasSuffix(method, "/ServerReflectionInfo") {
+					t.Errorf("%s: the context is not that of the call", method)
+				}
+				return want
+			}})
 	stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(as("ada"))
 	if err != nil {
 		t.Fatal(err)

@@ -112,7 +112,8 @@ func New(l *weir.Limiter, o Options) (*Gate, error) {
 	for _, name := range slices.Sorted(maps.Keys(o.Identity)) {
 		key := strings.ToLower(o.Identity[name])
 		if name == "" || strings.TrimPrefix(key, hashOf) == "" {
-			return nil, fmt.Errorf("grpclimit: Identity: %q: %q names no attribute, or no metadata key; write for example user: x-user-id", name, key)
+			return nil, fmt.Errorf(
+				"grpclimit: Identity: %q: %q names no attribute, or no metadata key; write for example user: x-user-id", name, key)
 		}
 		g.identity = append(g.identity, rule.Pair{Name: name, Value: key})
 	}
@@ -147,7 +148,8 @@ func (g *Gate) warnOfLacking() {
 	domain := rules.DomainFor(g.o.Domain)
 	lacks := rules.Lacking(domain, g.supplies)
 	if len(lacks) > 0 {
-		cmp.Or(g.o.Logger, slog.Default()).Warn("grpclimit: rules limit nothing here, since no call has an attribute that they need; Options.Identity and Options.Attributes supply more",
+		cmp.Or(g.o.Logger, slog.Default()).Warn(
+			"grpclimit: rules limit nothing here, since no call has an attribute that they need; Options.Identity and Options.Attributes supply more",
 			"domain", domain, "rules", door.DescribeLacks(lacks))
 	}
 }

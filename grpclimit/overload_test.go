@@ -52,7 +52,8 @@ limits:
 	for range 3 {
 		_, err = client.Check(t.Context(), &healthpb.HealthCheckRequest{})
 		s := status.Convert(err)
-		if s.Code() != codes.Unavailable || len(s.Details()) != 1 || s.Details()[0].(*errdetails.RetryInfo).RetryDelay.AsDuration() != time.Second {
+		if s.Code() != codes.Unavailable || len(s.Details()) != 1 ||
+			s.Details()[0].(*errdetails.RetryInfo).RetryDelay.AsDuration() != time.Second {
 			t.Fatalf("%v %v", s, s.Details())
 		}
 	}
@@ -69,7 +70,8 @@ limits:
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
-	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}); status.Code(err) != codes.ResourceExhausted {
+	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}); status.Code(
+		err) != codes.ResourceExhausted {
 		t.Errorf("%v", err)
 	}
 	if st := a.Stats(); st.InFlight != 0 {
@@ -91,7 +93,8 @@ func (s fakeStream) SendMsg(any) error            { return nil }
 // with its first message.
 func TestAdaptiveOutcomes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, "limits: [{name: all, allow: 1000/hour}, {name: queue, when: {path: /queue}, algorithm: leaky_bucket, allow: {rate: 1/s, burst: 5}}]")
+		l := limiter(t,
+			"limits: [{name: all, allow: 1000/hour}, {name: queue, when: {path: /queue}, algorithm: leaky_bucket, allow: {rate: 1/s, burst: 5}}]")
 		for _, fixed := range []int{0, 1} {
 			a, load := newOverload(t, overload.Options{Fixed: fixed}), &doortest.Loads{}
 			gate := newGate(t, l, grpclimit.Options{Overload: a, Load: load})
@@ -102,7 +105,8 @@ func TestAdaptiveOutcomes(t *testing.T) {
 						err = errors.New("panicked")
 					}
 				}()
-				_, err = unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: path}, func(context.Context, any) (any, error) { return nil, h() })
+				_, err = unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: path},
+					func(context.Context, any) (any, error) { return nil, h() })
 				return err
 			}
 			nap := func() { time.Sleep(20 * time.Millisecond) }
@@ -112,17 +116,18 @@ func TestAdaptiveOutcomes(t *testing.T) {
 			_ = call("/x", func() error { panic("no") })
 			streamed := make(chan error)
 			go func() {
-				streamed <- stream(nil, fakeStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/s"}, func(_ any, s grpc.ServerStream) error {
-					nap()
-					if err := s.SendHeader(nil); err != nil {
-						return err
-					}
-					if err := s.SendMsg(nil); err != nil {
-						return err
-					}
-					time.Sleep(time.Hour)
-					return nil
-				})
+				streamed <- stream(nil, fakeStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/s"},
+					func(_ any, s grpc.ServerStream) error {
+						nap()
+						if err := s.SendHeader(nil); err != nil {
+							return err
+						}
+						if err := s.SendMsg(nil); err != nil {
+							return err
+						}
+						time.Sleep(time.Hour)
+						return nil
+					})
 			}()
 			time.Sleep(time.Minute)
 			synctest.Wait()

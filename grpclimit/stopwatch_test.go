@@ -28,7 +28,8 @@ func (w *watch) End(start int64, r *weir.Request, d *weir.Decision) {
 // The stopwatch hears of calls that were admitted or refused at once, and not of one that was held.
 func TestStopwatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, "limits:\n- {name: q, algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 1s}}\n- {name: all, allow: 2/day}\n")
+		l := limiter(t,
+			"limits:\n- {name: q, algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 1s}}\n- {name: all, allow: 2/day}\n")
 		w := &watch{}
 		gate := newGate(t, l, grpclimit.Options{NoHeaders: true, Stopwatch: w})
 		for range 3 {

@@ -104,7 +104,8 @@ func TestDefaultRefusalByAccept(t *testing.T) {
 		return answer, string(body)
 	}
 	for i, want := range []string{`near_limit; limit="logins"`, `near_limit; limit="logins"`} {
-		if a, _ := ask("GET", ""); a.StatusCode != 200 || a.Header.Get("X-RateLimit-Warning") != want || a.Header.Get("X-RateLimit-Decision") != "" || a.Header.Get("Vary") != "" {
+		if a, _ := ask("GET", ""); a.StatusCode != 200 || a.Header.Get("X-RateLimit-Warning") != want ||
+			a.Header.Get("X-RateLimit-Decision") != "" || a.Header.Get("Vary") != "" {
 			t.Fatalf("request %d: %d %v", i, a.StatusCode, a.Header)
 		}
 	}
@@ -132,7 +133,8 @@ func TestDefaultRefusalByAccept(t *testing.T) {
 		golden(t, c.file, strings.ReplaceAll(body, id, "0123456789abc"))
 
 		head, nothing := ask("HEAD", c.accept)
-		if nothing != "" || head.StatusCode != 429 || head.Header.Get("Content-Type") != c.contentType || head.ContentLength <= 0 {
+		if nothing != "" || head.StatusCode != 429 || head.Header.Get("Content-Type") != c.contentType ||
+			head.ContentLength <= 0 {
 			t.Errorf("HEAD with Accept %s: %d, %q, %v", c.accept, head.StatusCode, nothing, head.Header)
 		}
 	}
@@ -160,13 +162,15 @@ func TestRefusalPageIsInert(t *testing.T) {
 			t.Errorf("%s in %s", bad, page)
 		}
 	}
-	if !strings.Contains(page, "&lt;/title&gt;&lt;script src=&#34;//evil.example&#34;&gt;&#34;&#39;&amp;") || !strings.Contains(page, "Try again in 1 minute 1 second.") {
+	if !strings.Contains(page, "&lt;/title&gt;&lt;script src=&#34;//evil.example&#34;&gt;&#34;&#39;&amp;") ||
+		!strings.Contains(page, "Try again in 1 minute 1 second.") {
 		t.Errorf("got %s", page)
 	}
 	_, style, _ := strings.Cut(page, "<style>")
 	style, _, _ = strings.Cut(style, "</style>")
 	sum := sha256.Sum256([]byte(style))
-	want := "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action 'none'"
+	want := "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; base-uri 'none'; form-action 'none'"
 	if got := w.Header().Get("Content-Security-Policy"); got != want || style == "" {
 		t.Errorf("policy %s, want %s", got, want)
 	}
@@ -205,7 +209,8 @@ func TestResponsesByAccept(t *testing.T) {
 			`{content_type: application/json}`, 429, "", []want{{firefox, "application/json", "", ""}},
 		},
 	} {
-		l := newLimiter(t, &clock{}, `limits: [{name: a, allow: 1/min, algorithm: sliding_log, response: `+c.response+`}]`)
+		l := newLimiter(t, &clock{}, `limits: [{name: a, allow: 1/min, algorithm: sliding_log, response: `+c.response+
+			`}]`)
 		decide(t, l, 1)
 		for _, x := range c.wants {
 			d := decide(t, l, 1)
@@ -214,7 +219,9 @@ func TestResponsesByAccept(t *testing.T) {
 			r.Header.Set("Accept", x.accept)
 			Headers(0).Refuse(w, r, d)
 			got := strings.ReplaceAll(w.Body.String(), id, "0123456789abc")
-			if w.Code != c.status || w.Header().Get("Content-Type") != x.contentType || w.Header().Get("Vary") != x.vary || w.Header().Get("X-Plan") != c.header || x.body != "" && got != x.body {
+			if w.Code != c.status || w.Header().Get("Content-Type") != x.contentType ||
+				w.Header().Get("Vary") != x.vary || w.Header().Get("X-Plan") != c.header ||
+				x.body != "" && got != x.body {
 				t.Errorf("%s with Accept %s: %d %v %q", c.response, x.accept, w.Code, w.Header(), got)
 			}
 			if x.body == "" && !json.Valid(w.Body.Bytes()) {
@@ -249,7 +256,8 @@ descriptors:
 `)
 	var d weir.Decision
 	for range 2 {
-		r := weir.Request{Domain: "shop", Descriptors: []rule.Descriptor{{Entries: []rule.Entry{{Key: "kind", Value: "tea"}}}}, Hits: 1}
+		r := weir.Request{Domain: "shop",
+			Descriptors: []rule.Descriptor{{Entries: []rule.Entry{{Key: "kind", Value: "tea"}}}}, Hits: 1}
 		if err := l.Decide(t.Context(), &r, &d); err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +272,8 @@ descriptors:
 // A refusal by Accept is never cheaper to ask for than to answer: hostile Accept headers are
 // answered like any other.
 func FuzzRefuseAccept(f *testing.F) {
-	for _, seed := range []string{"", "*/*", chrome, "text/plain;q=0.5,,;q=,text/html ;Q=1.0", `a/b;x="\",",text/html`, "text/html;q=1.001", strings.Repeat(",", 5000)} {
+	for _, seed := range []string{"", "*/*", chrome, "text/plain;q=0.5,,;q=,text/html ;Q=1.0", `a/b;x="\",",text/html`,
+		"text/html;q=1.001", strings.Repeat(",", 5000)} {
 		f.Add(seed)
 	}
 	l := newLimiter(f, &clock{}, `limits: [{name: a, allow: 0/min}]`)

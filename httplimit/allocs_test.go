@@ -13,7 +13,8 @@ import (
 
 func TestMiddlewareAllocations(t *testing.T) {
 	l := newLimiter(t, &clock{}, `limits: [{name: a, when: {path: /x}, per: [ip, user], allow: 1000000/min}]`)
-	g, err := NewGate(l, Options{Headers: Off, CORS: CORS{Origins: []string{"*"}}, Attributes: map[string]func(*http.Request) string{"user": userOf}})
+	g, err := NewGate(l, Options{Headers: Off, CORS: CORS{Origins: []string{"*"}},
+		Attributes: map[string]func(*http.Request) string{"user": userOf}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,8 @@ func TestMiddlewareAllocations(t *testing.T) {
 func TestLimitTransportAllocations(t *testing.T) {
 	l := newLimiter(t, &clock{}, `limits: [{name: a, when: {host: a}, per: [header.x-user], allow: 1000000/min}]`)
 	answer := &http.Response{StatusCode: 200, Body: http.NoBody}
-	lt := newLimited(t, l, roundTrips(func(*http.Request) (*http.Response, error) { return answer, nil }), LimitOptions{})
+	lt := newLimited(t, l, roundTrips(func(*http.Request) (*http.Response, error) { return answer, nil }),
+		LimitOptions{})
 	r := outgoing(t, "http://a/x")
 	r.Header.Set("X-User", "ada")
 	if n := testing.AllocsPerRun(200, func() {

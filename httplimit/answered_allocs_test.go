@@ -23,11 +23,12 @@ func TestAnsweredAllocations(t *testing.T) {
 	defer store.Close()
 	heard := 0
 	rules := `limits: [{name: a, allow: 1000000/min}]`
-	hears, err := weir.New(store, weir.WithRules(load(t, rules)), weir.WithHooks(weir.Hooks{Answered: func(_ *weir.Request, _ *weir.Decision, a weir.Answer) {
-		if a.Status == http.StatusOK {
-			heard++
-		}
-	}}))
+	hears, err := weir.New(store, weir.WithRules(load(t, rules)),
+		weir.WithHooks(weir.Hooks{Answered: func(_ *weir.Request, _ *weir.Decision, a weir.Answer) {
+			if a.Status == http.StatusOK {
+				heard++
+			}
+		}}))
 	if err != nil {
 		t.Fatal(err)
 	}

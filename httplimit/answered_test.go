@@ -34,9 +34,10 @@ func hearing(t testing.TB, yaml string) (l *weir.Limiter, told chan string) {
 	}
 	t.Cleanup(func() { _ = store.Close() })
 	told = make(chan string, 100)
-	l, err = weir.New(store, weir.WithRules(load(t, yaml)), weir.WithHooks(weir.Hooks{Answered: func(r *weir.Request, d *weir.Decision, a weir.Answer) {
-		told <- heard(r, d, a)
-	}}))
+	l, err = weir.New(store, weir.WithRules(load(t, yaml)),
+		weir.WithHooks(weir.Hooks{Answered: func(r *weir.Request, d *weir.Decision, a weir.Answer) {
+			told <- heard(r, d, a)
+		}}))
 	if err != nil {
 		t.Fatal(err)
 	}

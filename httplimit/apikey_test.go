@@ -59,7 +59,8 @@ func TestAPIKey(t *testing.T) {
 
 // What the values of hash: are, and what it does not take.
 func TestHashedSources(t *testing.T) {
-	id, err := ParseIdentity(map[string]string{"a": "hash:header:X-Token", "b": "hash:cookie:session", "c": "hash:header:Authorization"}, "")
+	id, err := ParseIdentity(map[string]string{"a": "hash:header:X-Token", "b": "hash:cookie:session",
+		"c": "hash:header:Authorization"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +79,8 @@ func TestHashedSources(t *testing.T) {
 	if got, ok := a.Attribute("a"); ok || got != "" {
 		t.Errorf("of nothing: %q", got)
 	}
-	for _, wrong := range []string{"hash", "hash:", "hash:X-Token", "hash:bearer", "hash:hash:header:X", "hash:header:", "apikey:X"} {
+	for _, wrong := range []string{"hash", "hash:", "hash:X-Token", "hash:bearer", "hash:hash:header:X", "hash:header:",
+		"apikey:X"} {
 		if _, err := ParseIdentity(map[string]string{"a": wrong}, ""); err == nil {
 			t.Errorf("%s is taken", wrong)
 		}
@@ -120,7 +122,8 @@ func TestSeveralAPIKeys(t *testing.T) {
 			t.Errorf("%s: %d, want %d", c.what, got, c.want)
 		}
 	}
-	if s := g.gate.FieldStats(); s.Several != 4 || s.Cookies != 1 || s.Repeated != 2 || s.Lookalike != 2 || s.Unreadable != 3 {
+	if s := g.gate.FieldStats(); s.Several != 4 || s.Cookies != 1 || s.Repeated != 2 || s.Lookalike != 2 ||
+		s.Unreadable != 3 {
 		t.Errorf("%+v", s)
 	}
 	keep := newGuarded(t, rules, map[string]string{"client": "apikey"}, "", func(o *Options) {
@@ -128,7 +131,8 @@ func TestSeveralAPIKeys(t *testing.T) {
 	})
 	// Several keys are no field that comes twice.
 	for i, want := range []int{200, 429, 429, 429} {
-		lines := [][]string{{"Authorization: Bearer a", "X-Api-Key: b"}, {"Authorization: Bearer a"}, {"X-Api-Key: b"}, {"Authorization: Bearer c", "X-Api-Key: b"}}[i]
+		lines := [][]string{{"Authorization: Bearer a", "X-Api-Key: b"}, {"Authorization: Bearer a"}, {"X-Api-Key: b"},
+			{"Authorization: Bearer c", "X-Api-Key: b"}}[i]
 		if got := keep.status("/", lines...); got != want {
 			t.Errorf("kept, request %d: %d, want %d", i, got, want)
 		}
@@ -137,7 +141,8 @@ func TestSeveralAPIKeys(t *testing.T) {
 
 // A session that is kept as a hash has several readings, too.
 func TestHashedCookie(t *testing.T) {
-	g := newGuarded(t, "limits: [{name: key, per: [client], allow: 1/day}]", map[string]string{"client": "hash:cookie:sid"}, "")
+	g := newGuarded(t, "limits: [{name: key, per: [client], allow: 1/day}]",
+		map[string]string{"client": "hash:cookie:sid"}, "")
 	for i, want := range []int{200, 429, 429, 200} {
 		cookie := []string{"sid=a", "sid=b; sid=a", "sid=%61", "sid=b"}[i]
 		if got := g.status("/", "Cookie: "+cookie); got != want {

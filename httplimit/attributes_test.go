@@ -21,9 +21,11 @@ func TestAttributes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := httptest.NewRequest("POST", "http://Shop.example.:8080//a/./b/%7Euser%2Fx?q=1&q=2&e=&f&s=a+b%21&%71q=3&bad=%zz", nil)
+	r := httptest.NewRequest("POST",
+		"http://Shop.example.:8080//a/./b/%7Euser%2Fx?q=1&q=2&e=&f&s=a+b%21&%71q=3&bad=%zz", nil)
 	r.RemoteAddr = "10.0.0.1:99"
-	r.Header = http.Header{"X-Forwarded-For": {"::ffff:192.0.2.7"}, "X-User-Id": {"ada"}, "X-Plan": {"a", "b"}, "User-Agent": {"u"}, "Host": {"spoofed"}}
+	r.Header = http.Header{"X-Forwarded-For": {"::ffff:192.0.2.7"}, "X-User-Id": {"ada"}, "X-Plan": {"a", "b"},
+		"User-Agent": {"u"}, "Host": {"spoofed"}}
 	var a Attributes
 	a.Reset(r, ClientIP{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, id)
 	want := map[string]string{
@@ -36,7 +38,8 @@ func TestAttributes(t *testing.T) {
 			t.Errorf("%s is %q, %v; want %q", name, got, ok, value)
 		}
 	}
-	for _, name := range []string{"plan", "header.X-Plan", "header.", "header.nope", "query.nope", "query.", "nope", "", "Path", "query.%71"} {
+	for _, name := range []string{"plan", "header.X-Plan", "header.", "header.nope", "query.nope", "query.", "nope", "",
+		"Path", "query.%71"} {
 		if got, ok := a.Attribute(name); ok {
 			t.Errorf("%s is %q", name, got)
 		}
@@ -49,7 +52,8 @@ func TestAttributes(t *testing.T) {
 	}
 
 	a.SetTarget("GET", "other.", "/x/../login?q=9&q=8")
-	for name, value := range map[string]string{"method": "GET", "path": "/login", "host": "other", "header.host": "other", "user": "ada", "query.q": "9"} {
+	for name, value := range map[string]string{"method": "GET", "path": "/login", "host": "other",
+		"header.host": "other", "user": "ada", "query.q": "9"} {
 		if got, _ := a.Attribute(name); got != value {
 			t.Errorf("after SetTarget %s is %q, want %q", name, got, value)
 		}
@@ -71,7 +75,8 @@ func TestTargetIdentity(t *testing.T) {
 	}
 	r := httptest.NewRequest("GET", "https://weir.internal/check", nil)
 	certificate := &x509.Certificate{Subject: pkix.Name{CommonName: "the proxy"}}
-	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}, VerifiedChains: [][]*x509.Certificate{{certificate}}}
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate},
+		VerifiedChains: [][]*x509.Certificate{{certificate}}}
 	r.SetBasicAuth("ada", "secret")
 	var a Attributes
 	a.Reset(r, ClientIP{}, id)

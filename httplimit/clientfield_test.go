@@ -91,7 +91,8 @@ func TestClientFields(t *testing.T) {
 		}
 	}
 	for field, line := range map[string]string{"Forwarded": `for=1.2.3.4, for="[2001:db8::7]:1";proto=https, for=10.9.9.9`, "X-Real-Ip": "198.51.100.7"} {
-		ip, r := ClientIP{Trusted: trusted, Header: field}, &http.Request{RemoteAddr: "10.0.0.1:1", Header: http.Header{field: {line}}}
+		ip, r := ClientIP{Trusted: trusted, Header: field},
+			&http.Request{RemoteAddr: "10.0.0.1:1", Header: http.Header{field: {line}}}
 		if n := testing.AllocsPerRun(100, func() { ip.text(r) }); n != 0 {
 			t.Errorf("%s: %v allocations", field, n)
 		}

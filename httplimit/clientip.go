@@ -60,8 +60,9 @@ func (c ClientIP) Remark() string {
 		private := netip.MustParsePrefix(block)
 		for _, p := range c.Trusted {
 			if p.Bits() <= private.Bits() && p.Contains(private.Addr()) {
-				return fmt.Sprintf("all of %v is trusted, so that a client which has such an address itself can name any other one; "+
-					"list the addresses of the proxies, or say how many there are (hops)", private)
+				return fmt.Sprintf(
+					"all of %v is trusted, so that a client which has such an address itself can name any other one; "+
+						"list the addresses of the proxies, or say how many there are (hops)", private)
 			}
 		}
 	}
@@ -101,7 +102,8 @@ func ParseTrusted(list []string) ([]netip.Prefix, error) {
 		if err != nil {
 			a, aerr := netip.ParseAddr(s)
 			if aerr != nil || a.Zone() != "" {
-				return nil, fmt.Errorf("%q is neither an address prefix such as 10.0.0.0/8, nor an address such as 192.0.2.1, nor private or loopback", s)
+				return nil, fmt.Errorf(
+					"%q is neither an address prefix such as 10.0.0.0/8, nor an address such as 192.0.2.1, nor private or loopback", s)
 			}
 			p = netip.PrefixFrom(a, a.BitLen())
 		}

@@ -67,7 +67,8 @@ func TestClientIP(t *testing.T) {
 			if c.trusted != "" {
 				ip.Trusted = []netip.Prefix{netip.MustParsePrefix(withBits(c.trusted))}
 			}
-			r := &http.Request{RemoteAddr: c.peer, Header: http.Header{"X-Forwarded-For": c.xff, "X-Real-Ip": {"203.0.113.99"}, "Forwarded": {"for=203.0.113.99"}}}
+			r := &http.Request{RemoteAddr: c.peer, Header: http.Header{"X-Forwarded-For": c.xff,
+				"X-Real-Ip": {"203.0.113.99"}, "Forwarded": {"for=203.0.113.99"}}}
 			var want netip.Addr
 			if c.want != "" {
 				want = netip.MustParseAddr(c.want)

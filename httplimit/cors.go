@@ -25,13 +25,16 @@ func ParseOrigins(list []string) (CORS, error) {
 		u, err := url.Parse(s)
 		switch {
 		case s == "*" && len(list) > 1:
-			return CORS{}, fmt.Errorf("cors.origins: * means all origins and stands alone, but the list is %s; remove * or the others", strings.Join(list, ", "))
+			return CORS{}, fmt.Errorf(
+				"cors.origins: * means all origins and stands alone, but the list is %s; remove * or the others", strings.Join(list, ", "))
 		case s == "*":
 		case err != nil || u.Scheme == "" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "" ||
 			u.Fragment != "" || strings.ContainsAny(s, "*?#"):
-			return CORS{}, fmt.Errorf("cors.origins: %q is no origin; write a scheme and a host, such as https://shop.example or http://localhost:3000, or * for all", s)
+			return CORS{}, fmt.Errorf(
+				"cors.origins: %q is no origin; write a scheme and a host, such as https://shop.example or http://localhost:3000, or * for all", s)
 		case u.Scheme == "http" && u.Port() == "80", u.Scheme == "https" && u.Port() == "443":
-			return CORS{}, fmt.Errorf("cors.origins: browsers leave out the port of %q, since it is the scheme's own; write %s", s, strings.TrimSuffix(s, ":"+u.Port()))
+			return CORS{}, fmt.Errorf(
+				"cors.origins: browsers leave out the port of %q, since it is the scheme's own; write %s", s, strings.TrimSuffix(s, ":"+u.Port()))
 		}
 		if !slices.Contains(c.Origins, s) {
 			c.Origins = append(c.Origins, s)

@@ -26,7 +26,8 @@ func TestParseOrigins(t *testing.T) {
 		{[]string{"https://shop.example:443"}, nil, "write https://shop.example"},
 	} {
 		got, err := ParseOrigins(c.list)
-		if c.err == "" && (err != nil || !slices.Equal(got.Origins, c.want)) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+		if c.err == "" && (err != nil || !slices.Equal(got.Origins, c.want)) ||
+			c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("ParseOrigins(%q) = %q, %v; want %q, %q", c.list, got.Origins, err, c.want, c.err)
 		}
 	}
@@ -54,7 +55,8 @@ func TestCORS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			limit, err := New(newLimiter(t, &clock{}, `limits: [{name: a, allow: 1/min, algorithm: sliding_log}]`), Options{CORS: cors})
+			limit, err := New(newLimiter(t, &clock{}, `limits: [{name: a, allow: 1/min, algorithm: sliding_log}]`),
+				Options{CORS: cors})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,7 +83,9 @@ func TestCORS(t *testing.T) {
 					exposed, allowed = append(exposed, "X-Own"), "https://whom.the.handler.likes"
 				}
 				vary := slices.Contains(w.Header()["Vary"], "Origin")
-				if got := w.Header()["Access-Control-Expose-Headers"]; !slices.Equal(got, exposed) || w.Header().Get("Access-Control-Allow-Origin") != allowed || vary != (want == 429 && allowed != "" && allowed != "*") {
+				if got := w.Header()["Access-Control-Expose-Headers"]; !slices.Equal(got, exposed) ||
+					w.Header().Get("Access-Control-Allow-Origin") != allowed ||
+					vary != (want == 429 && allowed != "" && allowed != "*") {
 					t.Errorf("%d: %v", want, w.Header())
 				}
 			}
@@ -91,7 +95,8 @@ func TestCORS(t *testing.T) {
 
 // What a CORS handler in front has decided stays, and a rule's own list is added to ours.
 func TestCORSKeeps(t *testing.T) {
-	limit, err := New(newLimiter(t, &clock{}, `limits: [{name: a, allow: 0/min, response: {headers: {Access-Control-Expose-Headers: X-Reason, X-Reason: slow}}}]`),
+	limit, err := New(newLimiter(t, &clock{},
+		`limits: [{name: a, allow: 0/min, response: {headers: {Access-Control-Expose-Headers: X-Reason, X-Reason: slow}}}]`),
 		Options{CORS: CORS{Origins: []string{"https://shop.example"}}, Headers: Off})
 	if err != nil {
 		t.Fatal(err)
@@ -101,17 +106,21 @@ func TestCORSKeeps(t *testing.T) {
 	w.Header().Set("Access-Control-Allow-Origin", "https://other.example")
 	w.Header().Set("Access-Control-Allow-Credentials", "true")
 	limit(http.NotFoundHandler()).ServeHTTP(w, r)
-	if h := w.Header(); h.Get("Access-Control-Allow-Origin") != "https://other.example" || h.Get("Access-Control-Allow-Credentials") != "true" ||
-		!slices.Equal(h["Access-Control-Expose-Headers"], []string{"Retry-After, Retry-After-Ms, X-Should-Retry", "X-Reason"}) {
+	if h := w.Header(); h.Get("Access-Control-Allow-Origin") != "https://other.example" ||
+		h.Get("Access-Control-Allow-Credentials") != "true" ||
+		!slices.Equal(h["Access-Control-Expose-Headers"],
+			[]string{"Retry-After, Retry-After-Ms, X-Should-Retry", "X-Reason"}) {
 		t.Errorf("%v", h)
 	}
 }
 
 // Each field that a family writes is one that pages may read.
 func TestCORSExposesAll(t *testing.T) {
-	d := decide(t, newLimiter(t, &clock{}, `limits: [{name: a, allow: [10/min, 100/hour], algorithm: sliding_log}]`), 11)
+	d := decide(t, newLimiter(t, &clock{}, `limits: [{name: a, allow: [10/min, 100/hour], algorithm: sliding_log}]`),
+		11)
 	d.RetryAfter = 5e6
-	near := decide(t, newLimiter(t, &clock{}, `limits: [{name: a, allow: 1/min, algorithm: fixed_window, throttle: {soft: 100%}}]`), 2)
+	near := decide(t, newLimiter(t, &clock{},
+		`limits: [{name: a, allow: 1/min, algorithm: fixed_window, throttle: {soft: 100%}}]`), 2)
 	for f := Headers(0); f < Envoy03<<1; f++ {
 		if f.check() != nil {
 			continue

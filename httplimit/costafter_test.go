@@ -21,7 +21,8 @@ import (
 
 // costRules has a rule of 10,000 units with an estimate of 100 and the given cost_after.
 func costRules(after string) string {
-	return fmt.Sprintf(`limits: [{name: units, when: {path: /x}, allow: 10000/hour, algorithm: fixed_window, cost: 100, cost_after: %q}]`, after)
+	return fmt.Sprintf(
+		`limits: [{name: units, when: {path: /x}, allow: 10000/hour, algorithm: fixed_window, cost: 100, cost_after: %q}]`, after)
 }
 
 func unitsUsed(t testing.TB, l *weir.Limiter) int64 {
@@ -344,9 +345,10 @@ func TestCostAfterStoreError(t *testing.T) {
 		}
 		before := unitsUsed(t, l)
 		var told []error
-		h := newMiddleware(t, l, Options{OnError: func(_ *http.Request, err error) { told = append(told, err) }}, func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.WriteString(w, "hello")
-		})
+		h := newMiddleware(t, l, Options{OnError: func(_ *http.Request, err error) { told = append(told, err) }},
+			func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.WriteString(w, "hello")
+			})
 		if w := get(h, "/x"); w.Code != 200 || w.Body.String() != "hello" {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
 		}

@@ -12,7 +12,8 @@ import (
 func TestDocsAreCode(t *testing.T) {
 	comment := regexp.MustCompile(`(?m)^//\t?`)
 	var code strings.Builder
-	for _, pattern := range []string{"*_test.go", "../grpclimit/*_test.go", "../limiter.go", "../options_test.go", "../examples/middleware/*/*.go"} {
+	for _, pattern := range []string{"*_test.go", "../grpclimit/*_test.go", "../limiter.go", "../options_test.go",
+		"../examples/middleware/*/*.go"} {
 		files, err := filepath.Glob(filepath.FromSlash(pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v", pattern, err)

@@ -53,7 +53,8 @@ func ExampleNewLimitTransport() {
 		log.Fatal(err)
 	}
 
-	within, err := httplimit.NewLimitTransport(limiter, http.DefaultTransport, httplimit.LimitOptions{MaxWait: time.Second})
+	within, err := httplimit.NewLimitTransport(limiter, http.DefaultTransport,
+		httplimit.LimitOptions{MaxWait: time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}

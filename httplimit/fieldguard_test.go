@@ -90,13 +90,17 @@ func TestOneCredential(t *testing.T) {
 		challenge  string
 	}{
 		{"basic",
-			[]string{"Basic " + basic, "basic " + basic, "BASIC  \t " + basic, "Basic\t" + basic, "Basic " + bare, "Basic " + bare + "==="},
-			[]string{"Basic " + bare + "=x", "Basic " + basic[:3] + " " + basic[3:], "Basic:" + basic, "Basic\xa0" + basic, "Basic " + bare + "!", "BasicX" + basic},
+			[]string{"Basic " + basic, "basic " + basic, "BASIC  \t " + basic, "Basic\t" + basic, "Basic " + bare,
+				"Basic " + bare + "==="},
+			[]string{"Basic " + bare + "=x", "Basic " + basic[:3] + " " + basic[3:], "Basic:" + basic,
+				"Basic\xa0" + basic, "Basic " + bare + "!", "BasicX" + basic},
 			[]string{"Bearer " + token, "Digest a", "Basic"},
 			401, `Basic realm="limited"`},
 		{"jwt:sub",
-			[]string{"Bearer " + token, "bearer\t" + token, "BEARER   " + token, "Bearer " + token + "=", "Bearer " + token + "=="},
-			[]string{"Bearer " + token + "~", "Bearer\xa0" + token, "Bearer:" + token, "Bearer " + token + " x", "Bearer " + token + "!", "BearerX " + token},
+			[]string{"Bearer " + token, "bearer\t" + token, "BEARER   " + token, "Bearer " + token + "=",
+				"Bearer " + token + "=="},
+			[]string{"Bearer " + token + "~", "Bearer\xa0" + token, "Bearer:" + token, "Bearer " + token + " x",
+				"Bearer " + token + "!", "BearerX " + token},
 			[]string{"Basic " + basic, "Bearer opaque", "Bearer " + foreign, "Bearer a.b.c", "Bearer"},
 			401, `Bearer error="invalid_token"`},
 		{"bearer",
@@ -146,7 +150,8 @@ func TestUnverifiedToken(t *testing.T) {
 	k := newJWTKeys(t)
 	jwks := filepath.Join(t.TempDir(), "jwks.json")
 	writeJWKS(t, jwks, jose.JSONWebKey{KeyID: "h", Key: k.hmac})
-	g := newGuarded(t, "limits: [{name: a, per: [user|ip], allow: 2/day}, {name: b, per: [plan], allow: 9/day}]", map[string]string{"user": "jwt:sub", "plan": "jwt:plan"}, jwks)
+	g := newGuarded(t, "limits: [{name: a, per: [user|ip], allow: 2/day}, {name: b, per: [plan], allow: 9/day}]",
+		map[string]string{"user": "jwt:sub", "plan": "jwt:plan"}, jwks)
 	expired := sign(t, jose.HS256, k.hmac, "h", map[string]any{"sub": "ada", "exp": 1})
 	for i, token := range []string{"opaque", expired, "another"} {
 		want := 200
@@ -265,7 +270,8 @@ func TestKeepFields(t *testing.T) {
 		}
 	}
 	drop := newGuarded(t, rules, nil, "", func(o *Options) { o.Fields = &FieldGuard{Lookalikes: DropLookalikeFields} })
-	if w := drop.send("/", "X_Api_Key: c"); w.Code != 200 || w.Body.String() != "passed " || drop.gate.FieldStats().Dropped != 1 {
+	if w := drop.send("/", "X_Api_Key: c"); w.Code != 200 || w.Body.String() != "passed " ||
+		drop.gate.FieldStats().Dropped != 1 {
 		t.Errorf("%d %q %+v", w.Code, w.Body, drop.gate.FieldStats())
 	}
 	if w := keep.send("/", "X_Api_Key: c"); w.Body.String() != "passed c" {
@@ -320,7 +326,8 @@ func TestSeveralCookies(t *testing.T) {
 	if s := g.gate.FieldStats(); s.Cookies != 2 || s.Unreadable != 9 || s.Several != 5 {
 		t.Errorf("%+v", s)
 	}
-	first := newGuarded(t, rules, map[string]string{"session": "cookie:sid"}, "", func(o *Options) { o.Fields = &FieldGuard{Repeated: KeepRepeatedFields} })
+	first := newGuarded(t, rules, map[string]string{"session": "cookie:sid"}, "",
+		func(o *Options) { o.Fields = &FieldGuard{Repeated: KeepRepeatedFields} })
 	for i, want := range []int{200, 200, 429} {
 		if got := first.status("/", fmt.Sprintf("Cookie: sid=a; sid=%d", i)); got != want {
 			t.Errorf("the first alone, request %d: %d", i, got)
@@ -337,7 +344,8 @@ func TestFieldLog(t *testing.T) {
 	for range 3 {
 		g.status("/", "X-Api-Key: a", "X-Api-Key: "+strings.Repeat("b", 9000))
 	}
-	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "fields.repeated") || !strings.Contains(text, "latest=X-Api-Key") || len(text) > 400 {
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "fields.repeated") ||
+		!strings.Contains(text, "latest=X-Api-Key") || len(text) > 400 {
 		t.Errorf("%s", text)
 	}
 }
@@ -347,7 +355,8 @@ func TestFieldGuardAllocs(t *testing.T) {
 	k := newJWTKeys(t)
 	jwks := filepath.Join(t.TempDir(), "jwks.json")
 	writeJWKS(t, jwks, jose.JSONWebKey{KeyID: "h", Key: k.hmac})
-	id, err := ParseIdentity(map[string]string{"user": "jwt:sub", "login": "basic", "token": "bearer", "session": "cookie:sid", "other": "header:Authorization"}, jwks)
+	id, err := ParseIdentity(map[string]string{"user": "jwt:sub", "login": "basic", "token": "bearer",
+		"session": "cookie:sid", "other": "header:Authorization"}, jwks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +397,8 @@ func BenchmarkFieldGuard(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			l := newLimiter(b, nil, c.rules)
 			r := httptest.NewRequest("GET", "/?page=3&key=ada&sort=asc", nil)
-			for _, name := range []string{"X-Api-Key", "Accept", "User-Agent", "Accept-Encoding", "Accept-Language", "Referer", "Cookie", "Connection", "Cache-Control", "Origin"} {
+			for _, name := range []string{"X-Api-Key", "Accept", "User-Agent", "Accept-Encoding", "Accept-Language",
+				"Referer", "Cookie", "Connection", "Cache-Control", "Origin"} {
 				r.Header.Set(name, "value")
 			}
 			var a Attributes

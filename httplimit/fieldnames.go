@@ -66,7 +66,8 @@ func likeRead(name string, f *rule.Fields, reads *fieldReads) string {
 	for _, list := range [...][]httpfield.HeaderField{f.Headers, reads.headers} {
 		for i := range list {
 			field := &list[i]
-			if field.Dashed && len(name) == len(field.Name) && name != field.Canonical && spelling.Alike(name, field.Name) &&
+			if field.Dashed && len(name) == len(field.Name) && name != field.Canonical &&
+				spelling.Alike(name, field.Name) &&
 				!isRead(name, f, reads) {
 				return field.Canonical
 			}

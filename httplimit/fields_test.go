@@ -102,8 +102,10 @@ func TestFieldsProperties(t *testing.T) {
 		d := weir.Decision{Allowed: true, Time: rapid.Int64Range(1, epoch*2).Draw(r, "now")}
 		for range rapid.IntRange(1, 4).Draw(r, "limits") {
 			config := configs[rapid.IntRange(0, len(configs)-1).Draw(r, "config")]
-			res := algo.Result{Allowed: rapid.Bool().Draw(r, "allowed"), Limit: rapid.Int64Range(0, algo.MaxFixedN).Draw(r, "limit"),
-				Remaining: rapid.Int64Range(0, algo.MaxFixedN).Draw(r, "remaining"), ResetAfter: rapid.Int64Range(0, 1<<52).Draw(r, "reset")}
+			res := algo.Result{Allowed: rapid.Bool().Draw(r, "allowed"),
+				Limit:      rapid.Int64Range(0, algo.MaxFixedN).Draw(r, "limit"),
+				Remaining:  rapid.Int64Range(0, algo.MaxFixedN).Draw(r, "remaining"),
+				ResetAfter: rapid.Int64Range(0, 1<<52).Draw(r, "reset")}
 			if !res.Allowed {
 				if res.RetryAfter = rapid.Int64Range(0, 1<<52).Draw(r, "retry"); res.RetryAfter == 0 {
 					res.RetryAfter = algo.Never
@@ -132,14 +134,16 @@ func TestFieldsProperties(t *testing.T) {
 			}
 			policy, limits := reference(t, &d, left, window)
 			if h.Get("RateLimit-Policy") != policy || h.Get("RateLimit") != limits {
-				r.Fatalf("%v\ngot  %s\n     %s\nwant %s\n     %s", f, h.Get("RateLimit-Policy"), h.Get("RateLimit"), policy, limits)
+				r.Fatalf("%v\ngot  %s\n     %s\nwant %s\n     %s", f, h.Get("RateLimit-Policy"), h.Get("RateLimit"),
+					policy, limits)
 			}
 			list, err := httpsfv.UnmarshalList(h["Ratelimit"])
 			if err != nil {
 				r.Fatal(err)
 			}
 			retry, _ := strconv.ParseInt(h.Get("Retry-After"), 10, 64)
-			if !d.Allowed && d.RetryAfter != algo.Never && (retry < 1 || retry*1e6 < d.RetryAfter || retry*1e6 >= d.RetryAfter+1e6 && retry > 1) {
+			if !d.Allowed && d.RetryAfter != algo.Never &&
+				(retry < 1 || retry*1e6 < d.RetryAfter || retry*1e6 >= d.RetryAfter+1e6 && retry > 1) {
 				r.Fatalf("Retry-After is %d s, to be the whole seconds of %d µs", retry, d.RetryAfter)
 			}
 			for i, k := 0, 0; i < len(d.Limits); i++ {
@@ -161,10 +165,12 @@ func checkEpochAnd03(r *rapid.T, d *weir.Decision) {
 	h := http.Header{}
 	(XEpoch | Draft03).Write(h, d)
 	near := d.Nearest()
-	if at, err := strconv.ParseInt(h.Get("X-RateLimit-Reset"), 10, 64); err != nil || at*1e6 < d.Time+near.ResetAfter || at*1e6 >= d.Time+near.ResetAfter+1e6 {
+	if at, err := strconv.ParseInt(h.Get("X-RateLimit-Reset"), 10, 64); err != nil || at*1e6 < d.Time+near.ResetAfter ||
+		at*1e6 >= d.Time+near.ResetAfter+1e6 {
 		r.Fatalf("X-RateLimit-Reset is %s, the reset at %d µs", h.Get("X-RateLimit-Reset"), d.Time+near.ResetAfter)
 	}
-	if reset, retry := h.Get("RateLimit-Reset"), h.Get("Retry-After"); reset == "" || retry != "" && retry != reset || h.Get("RateLimit-Limit") != strconv.FormatInt(near.Limit, 10) {
+	if reset, retry := h.Get("RateLimit-Reset"), h.Get("Retry-After"); reset == "" || retry != "" && retry != reset ||
+		h.Get("RateLimit-Limit") != strconv.FormatInt(near.Limit, 10) {
 		r.Fatalf("RateLimit-Reset %q beside Retry-After %q; %v", reset, retry, h)
 	}
 	if policy := h["Ratelimit-Policy"]; policy != nil {

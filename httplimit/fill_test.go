@@ -25,7 +25,8 @@ limits:
   - {name: shadow, when: {kind: shadow}, allow: 1/day, on_limit: shadow}
 `)
 	var decisions []*weir.Decision
-	for _, kind := range []string{"none", "daily", "brief", "both", "soft", "soft", "near", "near", "shadow", "shadow"} {
+	for _, kind := range []string{"none", "daily", "brief", "both", "soft", "soft", "near", "near", "shadow",
+		"shadow"} {
 		var d weir.Decision
 		if err := l.Decide(t.Context(), &weir.Request{Domain: "d", Attributes: rule.Map{"kind": kind}, Hits: 1}, &d); err != nil || !d.Allowed {
 			t.Fatal(kind, err, d.Allowed)
@@ -67,7 +68,9 @@ limits:
 	}
 	// A reset that never comes is not written.
 	h := http.Header{}
-	XEpoch.Write(h, &weir.Decision{Allowed: true, Limits: []weir.LimitResult{{Window: decisions[1].Limits[0].Window, Result: algo.Result{Allowed: true, ResetAfter: algo.Never}}}})
+	XEpoch.Write(h, &weir.Decision{Allowed: true,
+		Limits: []weir.LimitResult{{Window: decisions[1].Limits[0].Window,
+			Result: algo.Result{Allowed: true, ResetAfter: algo.Never}}}})
 	if h[limitfields.Reset] != nil {
 		t.Fatal("it was to have no reset")
 	}

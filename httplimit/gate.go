@@ -220,7 +220,8 @@ func (g *Gate) warnOfLacking() {
 		return httpfield.RequestAttribute(attribute) || g.o.Identity.has(attribute)
 	})
 	if len(lacks) > 0 {
-		cmp.Or(g.o.Logger, slog.Default()).Warn("httplimit: rules limit nothing here, since no request has an attribute that they need; Options.Identity and Options.Attributes supply more",
+		cmp.Or(g.o.Logger, slog.Default()).Warn(
+			"httplimit: rules limit nothing here, since no request has an attribute that they need; Options.Identity and Options.Attributes supply more",
 			"domain", domain, "rules", door.DescribeLacks(lacks))
 	}
 }

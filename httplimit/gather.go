@@ -14,7 +14,8 @@ func (f Headers) heldBy(h http.Header) bool {
 		f&Draft03 != 0 && (len(h[limitfields.Limit03]) > 0 || len(h[limitfields.Remaining03]) > 0) ||
 		f&(Draft03|Draft11|Next) != 0 && len(h[limitfields.Policy]) > 0 ||
 		f&(Draft11|Next) != 0 && len(h[limitfields.RateLimit]) > 0 ||
-		f&^Off != 0 && (len(h[limitfields.Soft]) > 0 || len(h[limitfields.Warning]) > 0 || len(h[limitfields.Decision]) > 0)
+		f&^Off != 0 && (len(h[limitfields.Soft]) > 0 || len(h[limitfields.Warning]) > 0 ||
+			len(h[limitfields.Decision]) > 0)
 }
 
 // addedTo reports whether h, to which Write has written, got more of the same fields since: Write

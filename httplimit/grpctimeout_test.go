@@ -8,7 +8,8 @@ import (
 
 // A gRPC call through the middleware whose turn comes after its deadline is refused at once.
 func TestRefusedBeforeTheDeadlineOfItsClient(t *testing.T) {
-	limit, err := New(wallLimiter(t, "limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1/hour, burst: 5}}]"), Options{})
+	limit, err := New(wallLimiter(t, "limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1/hour, burst: 5}}]"),
+		Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

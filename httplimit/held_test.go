@@ -26,7 +26,8 @@ import (
 // was admitted at once; past its wait, or where there is no room, it is refused.
 func TestAnyAlgorithmHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(t, nil, `limits: [{name: q, per: [header.x-user], algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 2s}}]`)
+		l := newLimiter(t, nil,
+			`limits: [{name: q, per: [header.x-user], algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 2s}}]`)
 		g, err := NewGate(l, Options{MaxHeld: 4})
 		if err != nil {
 			t.Fatal(err)
@@ -61,7 +62,8 @@ func TestAnyAlgorithmHolds(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		slices.Sort(log)
-		want := []string{"ada@0s 200 remaining 0 retry ", "ada@0s 429 remaining 0 retry 1", "ada@1s 200 remaining 0 retry ", "ada@2s 200 remaining 0 retry ",
+		want := []string{"ada@0s 200 remaining 0 retry ", "ada@0s 429 remaining 0 retry 1",
+			"ada@1s 200 remaining 0 retry ", "ada@2s 200 remaining 0 retry ",
 			"bob@0s 200 remaining 0 retry ", "bob@1s 200 remaining 0 retry "}
 		if !slices.Equal(log, want) {
 			t.Errorf("got  %q\nwant %q", log, want)
@@ -170,7 +172,8 @@ func TestHangUpInLine(t *testing.T) {
 // newNode is a gate of its own over a store of its own on one Redis.
 func newNode(t *testing.T, url, yaml string, decided func(*weir.Request, *weir.Decision)) (*Gate, *weir.Limiter) {
 	t.Helper()
-	store, err := redis.Open(redis.Options{URL: url, Timeout: 30 * time.Second, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), RememberRefusals: time.Second})
+	store, err := redis.Open(redis.Options{URL: url, Timeout: 30 * time.Second,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), RememberRefusals: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +208,8 @@ func TestTurnsAcrossNodes(t *testing.T) {
 	var nodes []*Gate
 	var begun time.Time
 	for i := range 3 {
-		g, l := newNode(t, server.URL(), fmt.Sprintf("limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1000/s, burst: %d}}]", n), nil)
+		g, l := newNode(t, server.URL(),
+			fmt.Sprintf("limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1000/s, burst: %d}}]", n), nil)
 		nodes = append(nodes, g)
 		if i == 0 { // the first turn lies far enough ahead that all are in line by then
 			begun = time.Now()
@@ -229,7 +233,8 @@ func TestTurnsAcrossNodes(t *testing.T) {
 				}
 				return
 			}
-			went = append(went, gone{i % 3, p.decision.Time + p.decision.Delay, p.visit.Left, now, p.decision.Delay == 0})
+			went = append(went, gone{i % 3, p.decision.Time + p.decision.Delay, p.visit.Left, now,
+				p.decision.Delay == 0})
 			p.Leave()
 		})
 	}
@@ -299,7 +304,8 @@ func TestWaitingAcrossNodes(t *testing.T) {
 	left := [3][]int64{make([]int64, n), make([]int64, n), make([]int64, n)}
 	began := time.Now()
 	for i := range 3 {
-		g, _ := newNode(t, server.URL(), "limits: [{name: q, algorithm: sliding_log, allow: 20/100ms, on_limit: {wait: 60s}}]", decided)
+		g, _ := newNode(t, server.URL(),
+			"limits: [{name: q, algorithm: sliding_log, allow: 20/100ms, on_limit: {wait: 60s}}]", decided)
 		nodes = append(nodes, g)
 		for k := range n {
 			before := g.Stats().Total

@@ -67,7 +67,8 @@ func ParseHeaders(names []string) (Headers, error) {
 		i := slices.IndexFunc(families[:],
 			func(f family) bool { return strings.EqualFold(f.name, strings.TrimSpace(name)) })
 		if i < 0 {
-			return 0, fmt.Errorf("headers: %q is no family of headers; known are x-delta, x-epoch, envoy03, draft03, draft11, next and off", name)
+			return 0, fmt.Errorf(
+				"headers: %q is no family of headers; known are x-delta, x-epoch, envoy03, draft03, draft11, next and off", name)
 		}
 		f |= families[i].bit
 	}

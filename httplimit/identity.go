@@ -96,7 +96,8 @@ func ParseIdentity(sources map[string]string, jwks string) (*Identity, error) {
 		}
 		if s.kind == fromJWT {
 			if jwks == "" {
-				return nil, fmt.Errorf("identity.%s: %s needs keys to verify tokens with; set jwt.jwks to the path of a JWKS file", name, sources[name])
+				return nil, fmt.Errorf(
+					"identity.%s: %s needs keys to verify tokens with; set jwt.jwks to the path of a JWKS file", name, sources[name])
 			}
 			if !slices.Contains(claims, s.arg) {
 				claims = append(claims, s.arg)
@@ -184,9 +185,11 @@ func checkAttributeName(name string) error {
 		return fmt.Errorf("identity: an attribute without a name; write for example user: \"header:X-User-Id\"")
 	case name == "method", name == "path", name == "host", name == "ip", strings.HasPrefix(name, "header."),
 		strings.HasPrefix(name, "query."):
-		return fmt.Errorf("identity.%s: every request has this attribute of itself; choose another name, such as user", name)
+		return fmt.Errorf("identity.%s: every request has this attribute of itself; choose another name, such as user",
+			name)
 	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '|' || r == '=' }):
-		return fmt.Errorf("identity: %q is no name of an attribute; spaces, control characters, | and = are not allowed", name)
+		return fmt.Errorf(
+			"identity: %q is no name of an attribute; spaces, control characters, | and = are not allowed", name)
 	}
 	return nil
 }
@@ -197,7 +200,8 @@ func parseSource(name, s string) (source, error) {
 	case "hash":
 		of, err := parseSource(name, arg)
 		if err != nil || of.hashed || of.kind != fromHeader && of.kind != fromCookie {
-			return source{}, fmt.Errorf("identity.%s: %q: hash takes a header or a cookie; write hash:header:NAME or hash:cookie:NAME", name, s)
+			return source{}, fmt.Errorf(
+				"identity.%s: %q: hash takes a header or a cookie; write hash:header:NAME or hash:cookie:NAME", name, s)
 		}
 		of.hashed = true
 		return of, nil
@@ -225,7 +229,8 @@ func parseSource(name, s string) (source, error) {
 		return source{kind: map[string]sourceKind{"basic": fromBasic, "bearer": fromBearer, "apikey": fromAPIKey,
 			"tls": fromTLS}[kind]}, nil
 	}
-	return source{}, fmt.Errorf("identity.%s: %q is no source; use header:NAME, cookie:NAME, hash:header:NAME, hash:cookie:NAME, apikey, basic, bearer, tls or jwt:CLAIM", name, s)
+	return source{}, fmt.Errorf(
+		"identity.%s: %q is no source; use header:NAME, cookie:NAME, hash:header:NAME, hash:cookie:NAME, apikey, basic, bearer, tls or jwt:CLAIM", name, s)
 }
 
 // has reports whether the identity supplies an attribute.

@@ -30,7 +30,8 @@ func TestParseIdentityErrors(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.json")
 	short := filepath.Join(t.TempDir(), "short.json")
 	text := filepath.Join(t.TempDir(), "text.json")
-	for path, s := range map[string]string{empty: `{"keys": []}`, text: "hello", short: `{"keys": [{"kty": "oct", "k": "AAAA", "kid": "s"}]}`} {
+	for path, s := range map[string]string{empty: `{"keys": []}`, text: "hello",
+		short: `{"keys": [{"kty": "oct", "k": "AAAA", "kid": "s"}]}`} {
 		if err := os.WriteFile(path, []byte(s), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -53,14 +54,16 @@ func TestParseIdentityErrors(t *testing.T) {
 		{"a b", "header:X", "", "is no name of an attribute"},
 		{"", "header:X", "", "an attribute without a name"},
 	} {
-		if _, err := ParseIdentity(map[string]string{c.name: c.source}, c.jwks); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := ParseIdentity(map[string]string{c.name: c.source}, c.jwks); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %q: got %v, want %s", c.name, c.source, err, c.want)
 		}
 	}
 }
 
 func TestIdentity(t *testing.T) {
-	id, err := ParseIdentity(map[string]string{"user": "header:x-user-id", "session": "cookie:sid", "login": "basic", "client": "tls"}, "")
+	id, err := ParseIdentity(map[string]string{"user": "header:x-user-id", "session": "cookie:sid", "login": "basic",
+		"client": "tls"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,13 +187,15 @@ func TestJWT(t *testing.T) {
 		jose.JSONWebKey{KeyID: "d", Key: k.ed.Public()},
 		jose.JSONWebKey{KeyID: "h", Key: k.hmac},
 	)
-	id, err := ParseIdentity(map[string]string{"user": "jwt:sub", "plan": "jwt:plan", "level": "jwt:level", "admin": "jwt:admin", "list": "jwt:list"}, path)
+	id, err := ParseIdentity(map[string]string{"user": "jwt:sub", "plan": "jwt:plan", "level": "jwt:level",
+		"admin": "jwt:admin", "list": "jwt:list"}, path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now().Unix()
 	claims := func(more ...any) map[string]any {
-		m := map[string]any{"sub": "ada", "plan": "gold", "level": 7, "admin": true, "list": []int{1}, "exp": now + 3600}
+		m := map[string]any{"sub": "ada", "plan": "gold", "level": 7, "admin": true, "list": []int{1},
+			"exp": now + 3600}
 		for i := 0; i < len(more); i += 2 {
 			m[more[i].(string)] = more[i+1]
 		}
@@ -279,7 +284,8 @@ func TestJWTFollowsFileAndTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := bearerRequest(sign(t, jose.ES256, k.ec, "e", map[string]any{"sub": "ada", "exp": time.Now().Add(time.Minute).Unix()}))
+		r := bearerRequest(sign(t, jose.ES256, k.ec, "e",
+			map[string]any{"sub": "ada", "exp": time.Now().Add(time.Minute).Unix()}))
 		edTok := bearerRequest(sign(t, jose.EdDSA, k.ed, "d", map[string]any{"sub": "bob"}))
 		check := func(when string, r *http.Request, want string) {
 			t.Helper()

@@ -63,7 +63,9 @@ limits:
 	client := http.Client{Transport: newLimited(t, l, roundTrips(func(r *http.Request) (*http.Response, error) {
 		sent = append(sent, r.Method+" "+r.URL.String())
 		return pong.RoundTrip(r)
-	}), LimitOptions{Attributes: map[string]func(*http.Request) string{"customer": func(r *http.Request) string { return r.Header.Get("X-Customer") }}})}
+	}),
+		LimitOptions{Attributes: map[string]func(
+			*http.Request) string{"customer": func(r *http.Request) string { return r.Header.Get("X-Customer") }}})}
 	for i, want := range []bool{true, true, false} {
 		resp, err := client.Get("http://api.example/v1/x?y=1")
 		if want {
@@ -73,8 +75,10 @@ limits:
 			continue
 		}
 		limited, ok := errors.AsType[*LimitedError](err)
-		if !ok || !slices.Equal(limited.Limits, []string{"third-party"}) || limited.RetryAfter != time.Minute || limited.ID == 0 ||
-			!strings.HasSuffix(err.Error(), "httplimit: GET api.example: not sent: refused by third-party; it may be sent in 1m0s") {
+		if !ok || !slices.Equal(limited.Limits, []string{"third-party"}) || limited.RetryAfter != time.Minute ||
+			limited.ID == 0 ||
+			!strings.HasSuffix(err.Error(),
+				"httplimit: GET api.example: not sent: refused by third-party; it may be sent in 1m0s") {
 			t.Errorf("%+v: %v", limited, err)
 		}
 	}
@@ -157,7 +161,8 @@ func TestLimitTransportCountDenied(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_log", "sliding_window"} {
 		t.Run(algorithm, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := wallLimiter(t, `limits: [{name: a, allow: 2/min, count_denied: true, algorithm: `+algorithm+`}, {name: b, allow: 5/min, algorithm: sliding_log}]`)
+				l := wallLimiter(t, `limits: [{name: a, allow: 2/min, count_denied: true, algorithm: `+algorithm+
+					`}, {name: b, allow: 5/min, algorithm: sliding_log}]`)
 				lt := newLimited(t, l, pong, LimitOptions{MaxWait: 90 * time.Second})
 				begin := time.Now()
 				var sent, refused atomic.Int64
@@ -177,7 +182,8 @@ func TestLimitTransportCountDenied(t *testing.T) {
 				}
 				wg.Wait()
 				if took := time.Since(begin); sent.Load() != 2 || refused.Load() != 8 || took != 0 {
-					t.Errorf("%d were sent and %d refused within %v; want 2 and 8 at once", sent.Load(), refused.Load(), took)
+					t.Errorf("%d were sent and %d refused within %v; want 2 and 8 at once", sent.Load(), refused.Load(),
+						took)
 				}
 			})
 		})
@@ -187,17 +193,20 @@ func TestLimitTransportCountDenied(t *testing.T) {
 // A wait that is given up costs nothing.
 func TestLimitTransportCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lt := newLimited(t, wallLimiter(t, `limits: [{name: a, allow: 1/s, algorithm: sliding_log}]`), pong, LimitOptions{MaxWait: time.Minute})
+		lt := newLimited(t, wallLimiter(t, `limits: [{name: a, allow: 1/s, algorithm: sliding_log}]`), pong,
+			LimitOptions{MaxWait: time.Minute})
 		if _, err := lt.RoundTrip(outgoing(t, "http://api.example/")); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(100*time.Millisecond, cancel)
-		if _, err := lt.RoundTrip(outgoing(t, "http://api.example/").WithContext(ctx)); !errors.Is(err, context.Canceled) {
+		if _, err := lt.RoundTrip(outgoing(t, "http://api.example/").WithContext(ctx)); !errors.Is(err,
+			context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 		begin := time.Now()
-		if _, err := lt.RoundTrip(outgoing(t, "http://api.example/")); err != nil || time.Since(begin) != 900*time.Millisecond {
+		if _, err := lt.RoundTrip(outgoing(t, "http://api.example/")); err != nil ||
+			time.Since(begin) != 900*time.Millisecond {
 			t.Errorf("sent after %v: %v", time.Since(begin), err)
 		}
 	})
@@ -299,7 +308,8 @@ func TestLimitTransportCostAfter(t *testing.T) {
 		_, _ = io.WriteString(w, "x")
 		w.Header().Set(http.TrailerPrefix+"X-Tokens", "50")
 	})), 51)
-	step("a refusal of the other side", handled(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) })), 0)
+	step("a refusal of the other side",
+		handled(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) })), 0)
 	step("no answer", roundTrips(func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }), 7)
 	step("no such header: the estimate", pong, 100)
 }
@@ -319,7 +329,9 @@ func TestLimitTransportWithoutStore(t *testing.T) {
 		told := 0
 		lt := newLimited(t, l, pong, LimitOptions{OnError: func(*http.Request, error) { told++ }})
 		resp, err := lt.RoundTrip(outgoing(t, "http://a/"))
-		if (err == nil) != c.sent || err != nil && !strings.Contains(err.Error(), "httplimit: GET a: not sent: the limits could not be checked") || c.sent != (told == 1) {
+		if (err == nil) != c.sent || err != nil &&
+			!strings.Contains(err.Error(), "httplimit: GET a: not sent: the limits could not be checked") ||
+			c.sent != (told == 1) {
 			t.Errorf("%s: %v, %v, told %d times", c.rules, resp, err, told)
 		}
 	}

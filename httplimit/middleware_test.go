@@ -65,7 +65,8 @@ limits:
 		if want := []int{200, 200, 200, 429, 429}[i]; w.Code != want {
 			t.Errorf("request %d: %d, want %d", i, w.Code, want)
 		}
-		if i == 0 && (w.Header().Get("X-RateLimit-Remaining") != "2 of the handler's" || w.Header().Get("RateLimit") != `"per-user";r=2;t=60` || w.Body.String() != "hello") {
+		if i == 0 && (w.Header().Get("X-RateLimit-Remaining") != "2 of the handler's" ||
+			w.Header().Get("RateLimit") != `"per-user";r=2;t=60` || w.Body.String() != "hello") {
 			t.Errorf("a pass: %v %s", w.Header(), w.Body)
 		}
 		if i == 3 && w.Header().Get("Retry-After") != "60" {
@@ -142,7 +143,8 @@ func TestLeakyBucketHolds(t *testing.T) {
 // `wait` bounds the hold: who would have to wait longer is refused, uncharged.
 func TestLeakyBucketWaitsAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(t, nil, `limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1/s, burst: 9}, on_limit: {wait: 2s}}]`)
+		l := newLimiter(t, nil,
+			`limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1/s, burst: 9}, on_limit: {wait: 2s}}]`)
 		h := newMiddleware(t, l, Options{}, func(http.ResponseWriter, *http.Request) {})
 		var wg sync.WaitGroup
 		var passed atomic.Int64
@@ -226,7 +228,8 @@ func TestHangUpOverTheWire(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := weir.New(store, weir.WithRules(load(t, `limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1/h, burst: 1}}]`)),
+	l, err := weir.New(store,
+		weir.WithRules(load(t, `limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1/h, burst: 1}}]`)),
 		weir.WithHooks(weir.Hooks{Decided: func(_ *weir.Request, d *weir.Decision) { decided <- d.Allowed }}))
 	if err != nil {
 		t.Fatal(err)
@@ -367,7 +370,8 @@ limits:
 			told.Add(1)
 		}
 	}}, func(http.ResponseWriter, *http.Request) {})
-	for path, want := range map[string]int{"/open/x": 200, "/closed": 503, "/open/closed": 503, "/local": 503, "/unlimited": 200} {
+	for path, want := range map[string]int{"/open/x": 200, "/closed": 503, "/open/closed": 503, "/local": 503,
+		"/unlimited": 200} {
 		if w := get(h, path); w.Code != want || w.Header().Get("RateLimit") != "" {
 			t.Errorf("%s: %d %v, want %d", path, w.Code, w.Header(), want)
 		}

@@ -65,7 +65,8 @@ func (p *Pass) begin() bool {
 		return false
 	}
 	p.passed = p.gate.limiter.Phases().HearsAnswers()
-	if r := p.attrs.r; (p.place.Entered || p.Keeps()) && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
+	if r := p.attrs.r; (p.place.Entered || p.Keeps()) && r.ContentLength != 0 && r.Body != nil &&
+		r.Body != http.NoBody {
 		p.body = &sentBody{ReadCloser: r.Body, start: p.place.Start, length: r.ContentLength}
 		r.Body = p.body
 	}

@@ -104,7 +104,8 @@ func TestAdaptiveRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		if w.Code != 503 || w.Header().Get("Retry-After") != "1" || problem.Type != answer.TypeReducedCapacity ||
-			!strings.Contains(problem.Detail, "Try again") || w.Header().Get("Content-Type") != "application/problem+json" {
+			!strings.Contains(problem.Detail, "Try again") ||
+			w.Header().Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s: %d %v %s", path, w.Code, w.Header(), w.Body)
 		}
 		if w.Header().Get("RateLimit") != "" {
@@ -128,7 +129,8 @@ func TestAdaptiveRefuses(t *testing.T) {
 // TestAdaptiveReleases: however a request ends, its place is free afterwards.
 func TestAdaptiveReleases(t *testing.T) {
 	for _, fixed := range []int{0, 3} {
-		s := newAdaptiveServer(t, overload.Options{Fixed: fixed}, priorities+"  - {name: never, when: {path: /refused}, allow: 0/hour}\n",
+		s := newAdaptiveServer(t, overload.Options{Fixed: fixed},
+			priorities+"  - {name: never, when: {path: /refused}, allow: 0/hour}\n",
 			func(w http.ResponseWriter, r *http.Request) {
 				switch r.URL.Path {
 				case "/panic":
@@ -171,13 +173,14 @@ func TestAdaptiveReleases(t *testing.T) {
 func TestAdaptiveStream(t *testing.T) {
 	for _, fixed := range []int{0, 5} {
 		synctest.Test(t, func(t *testing.T) {
-			s := newAdaptiveServer(t, overload.Options{Fixed: fixed}, priorities, func(w http.ResponseWriter, r *http.Request) {
-				time.Sleep(20 * time.Millisecond)
-				if _, err := io.WriteString(w, "a"); err != nil {
-					t.Error(err)
-				}
-				time.Sleep(time.Hour)
-			})
+			s := newAdaptiveServer(t, overload.Options{Fixed: fixed}, priorities,
+				func(w http.ResponseWriter, r *http.Request) {
+					time.Sleep(20 * time.Millisecond)
+					if _, err := io.WriteString(w, "a"); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(time.Hour)
+				})
 			for range 3 {
 				go s.get("/stream")
 			}
@@ -300,7 +303,8 @@ func (failingStore) Close() error { return nil }
 // TestAdaptiveWithoutStore: requests that pass since the rules say so without a store are counted
 // too.
 func TestAdaptiveWithoutStore(t *testing.T) {
-	l, err := weir.New(failingStore{}, weir.WithRules(load(t, `limits: [{name: a, allow: 5/min, on_store_error: allow}]`)))
+	l, err := weir.New(failingStore{},
+		weir.WithRules(load(t, `limits: [{name: a, allow: 5/min, on_store_error: allow}]`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +362,9 @@ func TestAdaptiveLearns(t *testing.T) {
 				})
 			}
 			clients.Wait()
-			if got := s.overload.Stats(); got.Limit > 9 || status == 200 && (got.Limit < 4 || got.Baseline < 19*time.Millisecond || got.Baseline > 30*time.Millisecond) {
+			if got := s.overload.Stats(); got.Limit > 9 ||
+				status == 200 && (got.Limit < 4 || got.Baseline < 19*time.Millisecond ||
+					got.Baseline > 30*time.Millisecond) {
 				t.Errorf("status %d: %+v", status, got)
 			}
 			s.empty(t)
@@ -367,7 +373,8 @@ func TestAdaptiveLearns(t *testing.T) {
 }
 
 func TestBadAdaptive(t *testing.T) {
-	if _, err := overload.New(overload.Options{Fixed: -1}); err == nil || !strings.Contains(err.Error(), "concurrency") {
+	if _, err := overload.New(overload.Options{Fixed: -1}); err == nil ||
+		!strings.Contains(err.Error(), "concurrency") {
 		t.Error(err)
 	}
 }

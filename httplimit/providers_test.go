@@ -103,7 +103,8 @@ func TestRetryProviders(t *testing.T) {
 				case rec.waits == "never" || rec.waits == "no refusal":
 					body, err := io.ReadAll(resp.Body)
 					if len(sent) != 1 || resp.StatusCode < 400 || string(body) != rec.body() || err != nil {
-						t.Errorf("status %d after %d attempts, %v, with the body %q", resp.StatusCode, len(sent), err, body)
+						t.Errorf("status %d after %d attempts, %v, with the body %q", resp.StatusCode, len(sent), err,
+							body)
 					}
 					return
 				case rec.waits == "backoff":
@@ -139,7 +140,8 @@ func TestRetryProviders(t *testing.T) {
 					t.Errorf("%d attempts, %v, with the body %q", sent, err, body)
 				}
 				var wait *WaitError
-				if _, err := rt.RoundTrip(outgoing(t, "http://api.example/")); !errors.As(err, &wait) || time.Since(begin) != 0 || sent != 1 {
+				if _, err := rt.RoundTrip(outgoing(t, "http://api.example/")); !errors.As(err, &wait) ||
+					time.Since(begin) != 0 || sent != 1 {
 					t.Errorf("another request: %v after %v; %d were sent", err, time.Since(begin), sent)
 				}
 			})
@@ -179,7 +181,8 @@ func TestProvidersInDocs(t *testing.T) {
 func TestRetryNamedLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &answers{t: t, list: []http.Header{
-			header("X-RateLimit-Limit-Requests", "60", "X-RateLimit-Remaining-Requests", "0", "X-RateLimit-Reset-Requests", "1m0s",
+			header("X-RateLimit-Limit-Requests", "60", "X-RateLimit-Remaining-Requests", "0",
+				"X-RateLimit-Reset-Requests", "1m0s",
 				"X-RateLimit-Limit-Tokens", "150000", "X-RateLimit-Remaining-Tokens", "149984", "X-RateLimit-Reset-Tokens", "6ms"),
 			ok}}
 		rt := newRetry(t, a, RetryOptions{})
@@ -257,7 +260,8 @@ func TestRetryPeeks(t *testing.T) {
 					t.Errorf("it is left alone for %v, want %v", until, c.waits)
 				}
 				got, err := io.ReadAll(resp.Body)
-				if string(got) != strings.Join(c.parts, "") || err != nil && err != c.end || err == nil && c.end != io.EOF {
+				if string(got) != strings.Join(c.parts, "") || err != nil && err != c.end ||
+					err == nil && c.end != io.EOF {
 					t.Errorf("%d bytes, %v; want %d, %v", len(got), err, len(strings.Join(c.parts, "")), c.end)
 				}
 				if err := resp.Body.Close(); err != nil {
@@ -302,7 +306,8 @@ func TestRetryPeeksOverTCP(t *testing.T) {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(resp.Body)
-		if _ = resp.Body.Close(); err != nil || resp.StatusCode != 429 || want != "" && string(body) != want || !strings.HasSuffix(string(body), "}}") {
+		if _ = resp.Body.Close(); err != nil || resp.StatusCode != 429 || want != "" && string(body) != want ||
+			!strings.HasSuffix(string(body), "}}") {
 			t.Errorf("%s: %d, %d bytes, %v", path, resp.StatusCode, len(body), err)
 		}
 		_, err = client.Get(server.URL + path)

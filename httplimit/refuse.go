@@ -194,10 +194,12 @@ func refusalWords(d *weir.Decision, near *weir.LimitResult) (what, when string) 
 		return "A limit was reached.", comeBack(d, true)
 	}
 	if d.Banned.Rule != nil {
-		return `The limit "` + d.Banned.Rule.Name + `" was exceeded too often: requests like this one are blocked for a while.`, comeBack(d, true)
+		return `The limit "` + d.Banned.Rule.Name +
+			`" was exceeded too often: requests like this one are blocked for a while.`, comeBack(d, true)
 	}
 	if r := d.Matches.TooCostly; r != nil {
-		return `The limit "` + r.Name + `" takes too long to look at all of this request.`, "Send fewer or shorter headers and parameters."
+		return `The limit "` + r.Name +
+			`" takes too long to look at all of this request.`, "Send fewer or shorter headers and parameters."
 	}
 	if d.UnknownDomain() {
 		return `No rules are there for the domain "` + answer.Printable(d.Domain) + `".`, ""
@@ -215,7 +217,8 @@ func refusalWords(d *weir.Decision, near *weir.LimitResult) (what, when string) 
 	case a.HasSlots():
 		b.WriteString("allows " + plural(near.Limit, unit) + " at the same time.")
 	case a.Delays():
-		b.WriteString("lets " + plural(c.N, unit) + " per " + c.Period() + " through, one after the other, and too many are waiting.")
+		b.WriteString("lets " + plural(c.N, unit) + " per " + c.Period() +
+			" through, one after the other, and too many are waiting.")
 	case a.HasBurst():
 		b.WriteString("allows " + plural(c.N, unit) + " per " + c.Period())
 		if near.Limit != c.N {

@@ -65,14 +65,16 @@ func TestRefuse(t *testing.T) {
 			}
 			w := httptest.NewRecorder()
 			Headers(0).Refuse(w, httptest.NewRequest("GET", "/", nil), d)
-			if w.Code != c.status || w.Header().Get("Content-Type") != "application/problem+json" || w.Header().Get("Cache-Control") != "no-store" {
+			if w.Code != c.status || w.Header().Get("Content-Type") != "application/problem+json" ||
+				w.Header().Get("Cache-Control") != "no-store" {
 				t.Errorf("status %d, headers %v", w.Code, w.Header())
 			}
 			var p problem
 			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
 				t.Fatalf("%v in %s", err, w.Body)
 			}
-			if p.Type != TypeQuotaExceeded || p.Title == "" || p.Status != c.status || p.Detail != c.detail || strings.Join(p.Violated, ",") != c.violated {
+			if p.Type != TypeQuotaExceeded || p.Title == "" || p.Status != c.status || p.Detail != c.detail ||
+				strings.Join(p.Violated, ",") != c.violated {
 				t.Errorf("got %+v", p)
 			}
 			if c.retry < 0 && p.Retry != nil || c.retry >= 0 && (p.Retry == nil || *p.Retry != c.retry) {
@@ -101,7 +103,8 @@ func TestRefuseWithResponse(t *testing.T) {
 		decide(t, l, 1)
 		w := httptest.NewRecorder()
 		Headers(0).Refuse(w, httptest.NewRequest("GET", "/", nil), decide(t, l, 1))
-		if got := w.Header(); got.Get("Content-Type") != c.contentType || w.Body.String() != c.body || got.Get("X-Plan") != c.header || got.Get("X-RateLimit-Limit") != "1" {
+		if got := w.Header(); got.Get("Content-Type") != c.contentType || w.Body.String() != c.body ||
+			got.Get("X-Plan") != c.header || got.Get("X-RateLimit-Limit") != "1" {
 			t.Errorf("%s: %v %q", c.response, got, w.Body)
 		}
 		if c.header != "" && w.Header().Get("Retry-After") != "7" {
@@ -112,8 +115,10 @@ func TestRefuseWithResponse(t *testing.T) {
 
 func TestProblem(t *testing.T) {
 	w := httptest.NewRecorder()
-	answer.ProblemDetails(w, 400, "", "", "a \"quoted\"\n\x01 \xff ü", map[string]any{"zeta": 1, "alpha": []string{"x"}, "status": 7, "bad": math.NaN()})
-	want := `{"title":"Bad Request","status":400,"detail":"a \"quoted\"\u000a\u0001 ` + "\ufffd" + ` ü","alpha":["x"],"zeta":1}` + "\n"
+	answer.ProblemDetails(w, 400, "", "", "a \"quoted\"\n\x01 \xff ü",
+		map[string]any{"zeta": 1, "alpha": []string{"x"}, "status": 7, "bad": math.NaN()})
+	want := `{"title":"Bad Request","status":400,"detail":"a \"quoted\"\u000a\u0001 ` + "\ufffd" +
+		` ü","alpha":["x"],"zeta":1}` + "\n"
 	if w.Body.String() != want || w.Code != 400 || w.Header().Get("Content-Type") != "application/problem+json" {
 		t.Errorf("got %s, want %s; %v", w.Body, want, w.Header())
 	}
@@ -123,7 +128,8 @@ func TestStoreErrorIs503(t *testing.T) {
 	w := httptest.NewRecorder()
 	answer.StoreError(w)
 	var p problem
-	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable || p.Type != answer.TypeReducedCapacity {
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable ||
+		p.Type != answer.TypeReducedCapacity {
 		t.Errorf("%d %s (%v)", w.Code, w.Body, err)
 	}
 }
@@ -149,7 +155,8 @@ func TestAppendProperties(t *testing.T) {
 		}
 		us := rapid.Int64Range(0, 1<<53).Draw(t, "us")
 		var f float64
-		if err := json.Unmarshal(answer.AppendSeconds(nil, us), &f); err != nil || int64(math.Round(f*1e6)) != us && us < 1<<50 {
+		if err := json.Unmarshal(answer.AppendSeconds(nil, us), &f); err != nil ||
+			int64(math.Round(f*1e6)) != us && us < 1<<50 {
 			t.Fatalf("%d µs became %s", us, answer.AppendSeconds(nil, us))
 		}
 		var seconds int64

@@ -47,7 +47,8 @@ func TestRefusedCall(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }()
 	defer func() { _ = s.Close(); <-done }()
-	conn, err := grpc.NewClient("passthrough:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:"+l.Addr().String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,8 @@ import (
 func TestRetryPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := header("RateLimit", `"a";r=0;t=10`, "RateLimit-Policy", `"a";q=5;w=10`)
-		a := &answers{t: t, list: []http.Header{told, header("RateLimit", `"a";r=5;t=10`, "RateLimit-Policy", `"a";q=5;w=10`)}}
+		a := &answers{t: t, list: []http.Header{told,
+			header("RateLimit", `"a";r=5;t=10`, "RateLimit-Policy", `"a";q=5;w=10`)}}
 		var mu sync.Mutex
 		rt := newRetry(t, roundTrips(func(r *http.Request) (*http.Response, error) {
 			mu.Lock()
@@ -36,7 +37,8 @@ func TestRetryPace(t *testing.T) {
 		wg.Wait()
 		slices.SortFunc(a.times, time.Time.Compare)
 		for i, at := range a.times[1:] { // one each two seconds, and up to a second of jitter
-			if want := 10*time.Second + time.Duration(i)*2*time.Second; at.Sub(begin) < want || at.Sub(begin) > want+time.Second {
+			if want := 10*time.Second + time.Duration(i)*2*time.Second; at.Sub(begin) < want ||
+				at.Sub(begin) > want+time.Second {
 				t.Errorf("the %dth went after %v, want %v", i, at.Sub(begin), want)
 			}
 		}

@@ -20,11 +20,16 @@ import (
 // left behind of who has gone.
 func TestRetryProperties(t *testing.T) {
 	draw := rapid.Custom(func(r *rapid.T) scripted {
-		a := scripted{status: rapid.SampledFrom([]int{200, 200, 429, 503, 500}).Draw(r, "status"), header: http.Header{},
-			took: time.Duration(rapid.IntRange(0, 2000).Draw(r, "took")) * time.Millisecond, fails: rapid.IntRange(0, 9).Draw(r, "fails") == 0}
+		a := scripted{status: rapid.SampledFrom([]int{200, 200, 429, 503, 500}).Draw(r, "status"),
+			header: http.Header{},
+			took:   time.Duration(rapid.IntRange(0, 2000).Draw(r, "took")) * time.Millisecond,
+			fails:  rapid.IntRange(0, 9).Draw(r, "fails") == 0}
 		if rapid.Bool().Draw(r, "limits") {
-			a.header.Set("RateLimit", fmt.Sprintf(`"%s";r=%d;t=%d`, rapid.SampledFrom([]string{"a", "b"}).Draw(r, "name"), rapid.IntRange(0, 3).Draw(r, "left"), rapid.IntRange(0, 20).Draw(r, "reset")))
-			a.header.Set("RateLimit-Policy", fmt.Sprintf(`"a";q=%d;w=10, "b";q=1;w=100`, rapid.IntRange(0, 20).Draw(r, "quota")))
+			a.header.Set("RateLimit", fmt.Sprintf(`"%s";r=%d;t=%d`,
+				rapid.SampledFrom([]string{"a", "b"}).Draw(r, "name"), rapid.IntRange(0, 3).Draw(r,
+					"left"), rapid.IntRange(0, 20).Draw(r, "reset")))
+			a.header.Set("RateLimit-Policy", fmt.Sprintf(`"a";q=%d;w=10, "b";q=1;w=100`,
+				rapid.IntRange(0, 20).Draw(r, "quota")))
 		}
 		if rapid.Bool().Draw(r, "asks") {
 			a.header.Set("Retry-After", fmt.Sprint(rapid.IntRange(0, 30).Draw(r, "after")))
@@ -76,7 +81,8 @@ func playScript(script []scripted, pauses, patience []int) string {
 		defer mu.Unlock()
 		open++
 		closed := sync.OnceFunc(func() { mu.Lock(); open--; mu.Unlock() })
-		return &http.Response{StatusCode: a.status, Header: a.header.Clone(), Body: &onceClosed{strings.NewReader("x"), closed}, ContentLength: 1}, nil
+		return &http.Response{StatusCode: a.status, Header: a.header.Clone(),
+			Body: &onceClosed{strings.NewReader("x"), closed}, ContentLength: 1}, nil
 	}), RetryOptions{MaxWait: 40 * time.Second})
 	if err != nil {
 		return err.Error()
@@ -88,7 +94,8 @@ func playScript(script []scripted, pauses, patience []int) string {
 			begin := time.Now()
 			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(patience[i])*time.Second)
 			defer cancel()
-			req, err := http.NewRequestWithContext(ctx, "PUT", fmt.Sprintf("http://api.example/%d", i), strings.NewReader("body"))
+			req, err := http.NewRequestWithContext(ctx, "PUT", fmt.Sprintf("http://api.example/%d", i),
+				strings.NewReader("body"))
 			if err == nil {
 				var resp *http.Response
 				if resp, err = rt.RoundTrip(req); err == nil {
@@ -101,7 +108,8 @@ func playScript(script []scripted, pauses, patience []int) string {
 			if took > time.Duration(patience[i])*time.Second || took > 40*time.Second+4*2*time.Second {
 				problems = append(problems, fmt.Sprintf("it took %v with a patience of %d s", took, patience[i]))
 			}
-			if _, waited := errors.AsType[*WaitError](err); err != nil && !waited && !errors.Is(err, context.DeadlineExceeded) && err != io.ErrUnexpectedEOF {
+			if _, waited := errors.AsType[*WaitError](err); err != nil && !waited &&
+				!errors.Is(err, context.DeadlineExceeded) && err != io.ErrUnexpectedEOF {
 				problems = append(problems, err.Error())
 			}
 		})
@@ -114,7 +122,8 @@ func playScript(script []scripted, pauses, patience []int) string {
 	}
 	p := rt.peers["api.example"]
 	if open != 0 || p.mu.flight != 0 || p.users != 0 {
-		problems = append(problems, fmt.Sprintf("%d answers are open, %d requests under way, %d look at the server", open, p.mu.flight, p.users))
+		problems = append(problems, fmt.Sprintf("%d answers are open, %d requests under way, %d look at the server",
+			open, p.mu.flight, p.users))
 	}
 	for _, l := range p.mu.limits {
 		if l.waiting != 0 {
@@ -133,13 +142,15 @@ func (c *onceClosed) Close() error { c.close(); return nil }
 
 // The cost of both clients, beside what they send a request by.
 func BenchmarkRoundTrippers(b *testing.B) {
-	answer := &http.Response{StatusCode: 200, Body: http.NoBody, Header: header("RateLimit", `"a";r=99;t=60`, "RateLimit-Policy", `"a";q=100;w=60`)}
+	answer := &http.Response{StatusCode: 200, Body: http.NoBody,
+		Header: header("RateLimit", `"a";r=99;t=60`, "RateLimit-Policy", `"a";q=100;w=60`)}
 	base := roundTrips(func(*http.Request) (*http.Response, error) { return answer, nil })
 	retry, err := NewRetryTransport(base, RetryOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	limited := newLimited(b, newLimiter(b, nil, `limits: [{name: a, when: {host: api.example}, allow: 1000000000/s}]`), base, LimitOptions{})
+	limited := newLimited(b, newLimiter(b, nil, `limits: [{name: a, when: {host: api.example}, allow: 1000000000/s}]`),
+		base, LimitOptions{})
 	for name, rt := range map[string]http.RoundTripper{"retry": retry, "limit": limited} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

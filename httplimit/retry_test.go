@@ -88,7 +88,8 @@ func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	h.Del("Status")
 	a.open++
-	return &http.Response{StatusCode: status, Header: h, Body: countedBody{strings.NewReader("text"), &a.open}, ContentLength: 4, Request: r}, nil
+	return &http.Response{StatusCode: status, Header: h, Body: countedBody{strings.NewReader("text"), &a.open},
+		ContentLength: 4, Request: r}, nil
 }
 
 func header(pairs ...string) http.Header {
@@ -146,7 +147,8 @@ func TestRetry(t *testing.T) {
 					t.Fatal(err)
 				}
 				if resp.StatusCode != c.status || len(a.times) != c.sent || resp.Request != r || a.open != 1 {
-					t.Fatalf("status %d after %d attempts, %d answers open; want %d after %d", resp.StatusCode, len(a.times), a.open, c.status, c.sent)
+					t.Fatalf("status %d after %d attempts, %d answers open; want %d after %d", resp.StatusCode,
+						len(a.times), a.open, c.status, c.sent)
 				}
 				if text, _ := io.ReadAll(resp.Body); string(text) != "text" {
 					t.Errorf("the answer says %q", text)
@@ -183,7 +185,8 @@ func TestRetryDeadline(t *testing.T) {
 		r, _ = http.NewRequestWithContext(ctx, "POST", "http://api.example/", body)
 		_, err := rt.RoundTrip(r)
 		var wait *WaitError
-		if !errors.As(err, &wait) || !errors.Is(err, context.DeadlineExceeded) || wait.Wait != 30*time.Second || !body.closed ||
+		if !errors.As(err, &wait) || !errors.Is(err, context.DeadlineExceeded) || wait.Wait != 30*time.Second ||
+			!body.closed ||
 			err.Error() != "httplimit: POST api.example: not sent: the server asks to wait for 30s, beyond the deadline" {
 			t.Errorf("got %v; body closed: %v", err, body.closed)
 		}
@@ -215,7 +218,8 @@ func (c *closeNote) Close() error { c.closed = true; return nil }
 // A wait ends with the context, and the request leaves nothing behind.
 func TestRetryCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &answers{t: t, list: []http.Header{header("RateLimit", `"a";r=0;t=10`, "RateLimit-Policy", `"a";q=10;w=10`), ok}}
+		a := &answers{t: t,
+			list: []http.Header{header("RateLimit", `"a";r=0;t=10`, "RateLimit-Policy", `"a";q=10;w=10`), ok}}
 		rt := newRetry(t, a, RetryOptions{})
 		r, _ := http.NewRequest("GET", "http://api.example/", nil)
 		if _, err := rt.RoundTrip(r); err != nil {
@@ -257,14 +261,16 @@ func TestRetryBudget(t *testing.T) {
 			}
 			_ = resp.Body.Close()
 		}
-		if n := len(a.times) - 1000; n < 100 || n > 110 || a.open != 0 || rt.Stats().Retries != uint64(n) || rt.Stats().Spent == 0 {
+		if n := len(a.times) - 1000; n < 100 || n > 110 || a.open != 0 || rt.Stats().Retries != uint64(n) ||
+			rt.Stats().Spent == 0 {
 			t.Errorf("%d retries of 1000 requests; a tenth and 10 more are allowed; %+v", n, rt.Stats())
 		}
 	})
 }
 
 // limitedServer is a server behind our own middleware, on virtual time. It counts what it refused.
-func limitedServer(t *testing.T, rules string, f Headers, took time.Duration, refused *int, passed *[]time.Time) http.RoundTripper {
+func limitedServer(t *testing.T, rules string, f Headers, took time.Duration, refused *int,
+	passed *[]time.Time) http.RoundTripper {
 	t.Helper()
 	store, err := memory.New(memory.Options{Clock: func() int64 { return time.Now().UnixMicro() }})
 	if err != nil {
@@ -276,12 +282,13 @@ func limitedServer(t *testing.T, rules string, f Headers, took time.Duration, re
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
-	limit, err := New(l, Options{Headers: f, Refused: func(http.ResponseWriter, *http.Request, *weir.Decision, *Attributes) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		*refused++
-		return false
-	}})
+	limit, err := New(l, Options{Headers: f,
+		Refused: func(http.ResponseWriter, *http.Request, *weir.Decision, *Attributes) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			*refused++
+			return false
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +314,8 @@ func TestRetryObeys(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					var refused int
 					var passed []time.Time
-					rt := newRetry(t, limitedServer(t, rules, f, 20*time.Millisecond, &refused, &passed), RetryOptions{})
+					rt := newRetry(t, limitedServer(t, rules, f, 20*time.Millisecond, &refused, &passed),
+						RetryOptions{})
 					var wg sync.WaitGroup
 					for range 100 {
 						wg.Go(func() {
@@ -335,7 +343,8 @@ func TestRetryAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused int
 		var passed []time.Time
-		rt := newRetry(t, limitedServer(t, `limits: [{name: a, allow: 3 concurrent}]`, 0, time.Second, &refused, &passed), RetryOptions{})
+		rt := newRetry(t, limitedServer(t, `limits: [{name: a, allow: 3 concurrent}]`, 0, time.Second, &refused,
+			&passed), RetryOptions{})
 		r, _ := http.NewRequest("GET", "http://api.example/", nil)
 		if _, err := rt.RoundTrip(r); err != nil {
 			t.Fatal(err)
@@ -372,7 +381,8 @@ func TestRetryServers(t *testing.T) {
 }
 
 func TestRetryOptionsErrors(t *testing.T) {
-	for want, o := range map[string]RetryOptions{"must not be below 0": {MaxWait: -1}, "RetryShare": {RetryShare: 1.5}} {
+	for want, o := range map[string]RetryOptions{"must not be below 0": {MaxWait: -1},
+		"RetryShare": {RetryShare: 1.5}} {
 		if _, err := NewRetryTransport(nil, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
@@ -408,7 +418,9 @@ func TestRetryKeepsConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, err := io.ReadAll(resp.Body)
-	if _ = resp.Body.Close(); err != nil || string(text) != "answer" || strings.Join(got, ",") != "body,body,body" || reused != 2 {
-		t.Errorf("%d %q, the server got %q, %d times on the same connection; %v", resp.StatusCode, text, got, reused, err)
+	if _ = resp.Body.Close(); err != nil || string(text) != "answer" || strings.Join(got, ",") != "body,body,body" ||
+		reused != 2 {
+		t.Errorf("%d %q, the server got %q, %d times on the same connection; %v", resp.StatusCode, text, got, reused,
+			err)
 	}
 }

@@ -75,7 +75,8 @@ func TestProxyAuthorization(t *testing.T) {
 		for i, c := range []struct {
 			value string
 			want  int
-		}{{"Basic YWRhOng=", 200}, {"basic  YWRhOng", 429}, {"Basic YWRh!Ong=", 400}, {"Bearer\xa0k", 400}, {"Bearer " + signedToken("ada") + "~", 400}} {
+		}{{"Basic YWRhOng=", 200}, {"basic  YWRhOng", 429}, {"Basic YWRh!Ong=", 400}, {"Bearer\xa0k", 400},
+			{"Bearer " + signedToken("ada") + "~", 400}} {
 			if got := g.status("/", "Proxy-Authorization: "+c.value); got != c.want {
 				t.Errorf("%s, request %d: %d, want %d", name, i, got, c.want)
 			}

@@ -86,7 +86,8 @@ func TestLeakyBucketPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for f, want := range map[Headers][2]string{Draft03: {"RateLimit-Policy", "5;w=5"}, Envoy03: {"X-RateLimit-Limit", `5, 5;w=5;name="q"`}} {
+	for f, want := range map[Headers][2]string{Draft03: {"RateLimit-Policy", "5;w=5"},
+		Envoy03: {"X-RateLimit-Limit", `5, 5;w=5;name="q"`}} {
 		h := http.Header{}
 		f.Write(h, d)
 		if got := h.Get(want[0]); got != want[1] {

@@ -33,7 +33,8 @@ func TestMakeRoomCutsOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := NewGate(newLimiter(t, new(clock), `limits: [{name: none, when: {path: /never}, allow: 1/min}]`), Options{Overload: guard})
+	g, err := NewGate(newLimiter(t, new(clock), `limits: [{name: none, when: {path: /never}, allow: 1/min}]`),
+		Options{Overload: guard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +69,9 @@ func TestMakeRoomForSheddable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g, err := NewGate(newLimiter(t, new(clock), `limits: [{name: later, when: {path: /later}, allow: unlimited, priority: sheddable}]`), Options{Overload: guard})
+		g, err := NewGate(newLimiter(t, new(clock),
+			`limits: [{name: later, when: {path: /later}, allow: unlimited, priority: sheddable}]`),
+			Options{Overload: guard})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,8 @@ func TestStopwatch(t *testing.T) {
 		if time.Since(start) != time.Second {
 			t.Errorf("the second one was held for %v", time.Since(start))
 		}
-		if want := []string{"1 middleware true", "3 middleware false"}; !slices.Equal(watch.heard, want) || watch.begun != 6 {
+		if want := []string{"1 middleware true", "3 middleware false"}; !slices.Equal(watch.heard, want) ||
+			watch.begun != 6 {
 			t.Errorf("began %d times, heard %q", watch.begun, watch.heard)
 		}
 	})

@@ -44,7 +44,8 @@ func TestMiddlewareTargets(t *testing.T) {
 	ask := open(Options{})
 	for _, target := range []string{"/%2Flogin", "/x%2f..%2flogin", "/%5Clogin", "/login%00"} {
 		status, body := ask(target, "shop.example")
-		if status != 400 || strings.Contains(body, "EncodedSlash: httplimit.KeepEncodedSlash") != (target != "/login%00") {
+		if status != 400 || strings.Contains(body,
+			"EncodedSlash: httplimit.KeepEncodedSlash") != (target != "/login%00") {
 			t.Errorf("%s: %d %s", target, status, body)
 		}
 	}

@@ -34,7 +34,8 @@ func TestParseHeaders(t *testing.T) {
 		{[]string{"draft12"}, 0, `"draft12" is no family of headers; known are x-delta, x-epoch, envoy03, draft03, draft11, next and off`},
 	} {
 		got, err := ParseHeaders(c.names)
-		if c.err == "" && (err != nil || got != c.want || got.check() != nil) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+		if c.err == "" && (err != nil || got != c.want || got.check() != nil) ||
+			c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("ParseHeaders(%q) = %v, %v; want %v, %q", c.names, got, err, c.want, c.err)
 		}
 	}
@@ -213,22 +214,27 @@ func TestWriteReplaces(t *testing.T) {
 	clk := &clock{}
 	l := newLimiter(t, clk, `limits: [{name: a, allow: 10/min, when: {user: ada}}]`)
 	foreign := func() http.Header {
-		return http.Header{"X-Ratelimit-Retry-After": {"9"}, "X-Ratelimit-Soft": {"exceeded"}, "X-Ratelimit-Warning": {"near_limit"}, "X-Ratelimit-Decision": {"x"}, "Ratelimit": {`"x";r=1`, `"y";r=2`}, "X-Ratelimit-Limit": {"1"}}
+		return http.Header{"X-Ratelimit-Retry-After": {"9"}, "X-Ratelimit-Soft": {"exceeded"},
+			"X-Ratelimit-Warning": {"near_limit"}, "X-Ratelimit-Decision": {"x"}, "Ratelimit": {`"x";r=1`,
+				`"y";r=2`}, "X-Ratelimit-Limit": {"1"}}
 	}
 	h := foreign()
 	XDelta.Write(h, decide(t, l, 1, rule.Pair{Name: "user", Value: "ada"}))
-	want := http.Header{"X-Ratelimit-Limit": {"10"}, "X-Ratelimit-Remaining": {"9"}, "Ratelimit": {`"x";r=1`, `"y";r=2`},
+	want := http.Header{"X-Ratelimit-Limit": {"10"}, "X-Ratelimit-Remaining": {"9"},
+		"Ratelimit":        {`"x";r=1`, `"y";r=2`},
 		"X-Ratelimit-Soft": {"exceeded"}, "X-Ratelimit-Warning": {"near_limit"}, "X-Ratelimit-Decision": {"x"}}
 	want["X-Ratelimit-Reset"] = h["X-Ratelimit-Reset"]
 	if !reflect.DeepEqual(h, want) {
 		t.Errorf("got %v, want %v", h, want)
 	}
 	h = foreign()
-	h["Ratelimit-Limit"], h["Ratelimit-Remaining"], h["Ratelimit-Reset"], h["Ratelimit-Policy"] = []string{"9"}, []string{"8"}, []string{"7"}, []string{"9;w=1"}
+	h["Ratelimit-Limit"], h["Ratelimit-Remaining"], h["Ratelimit-Reset"], h["Ratelimit-Policy"] = []string{"9"},
+		[]string{"8"}, []string{"7"}, []string{"9;w=1"}
 	d := decide(t, l, 1, rule.Pair{Name: "user", Value: "ada"})
 	d.Limits[0].ResetAfter = algo.Never
 	Draft03.Write(h, d)
-	if h.Get("RateLimit-Limit") != "9" || h.Get("RateLimit-Remaining") != "8" || h.Get("RateLimit-Reset") != "7" || h.Get("RateLimit-Policy") != "9;w=1, 10;w=60" {
+	if h.Get("RateLimit-Limit") != "9" || h.Get("RateLimit-Remaining") != "8" || h.Get("RateLimit-Reset") != "7" ||
+		h.Get("RateLimit-Policy") != "9;w=1, 10;w=60" {
 		t.Errorf("a limit without a reset, of which those fields do not tell: %v", h)
 	}
 	h = foreign()
@@ -256,7 +262,8 @@ func TestNamesAreStructuredStrings(t *testing.T) {
 		}}}
 		h := http.Header{}
 		Draft11.Write(h, &d)
-		for field, params := range map[string]map[string]int64{"Ratelimit-Policy": {"q": 5, "w": 60}, "Ratelimit": {"r": 3, "t": 61}} {
+		for field, params := range map[string]map[string]int64{"Ratelimit-Policy": {"q": 5, "w": 60},
+			"Ratelimit": {"r": 3, "t": 61}} {
 			list, err := httpsfv.UnmarshalList(h[field])
 			if err != nil || len(list) != 1 {
 				t.Errorf("%q: %s: %s: %v", name, field, h.Get(field), err)

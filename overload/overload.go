@@ -145,7 +145,8 @@ func New(o Options) (*Limiter, error) {
 		o.Initial = min(max(defaultInitial, o.Min), o.Max)
 	}
 	if o.Min < 1 || o.Max > MaxLimit || o.Min > o.Max || o.Initial < o.Min || o.Initial > o.Max {
-		return nil, fmt.Errorf("concurrency from %d to %d that begins at %d is not possible; it takes 1 ≤ min ≤ initial ≤ max ≤ %d", o.Min, o.Max, o.Initial, MaxLimit)
+		return nil, fmt.Errorf(
+			"concurrency from %d to %d that begins at %d is not possible; it takes 1 ≤ min ≤ initial ≤ max ≤ %d", o.Min, o.Max, o.Initial, MaxLimit)
 	}
 	l := &Limiter{fixed: fixed, began: time.Now()}
 	l.mu.control = newControl(o, fixed)

@@ -65,7 +65,8 @@ func TestHolds(t *testing.T) {
 				l := newLimiter(t, Options{})
 				able := float64(c.workers) / c.mean.Seconds()
 				length := max(30*time.Second, 200*c.mean)
-				all := run(1, &server{workers: c.workers, takes: c.takes, contention: c.contention}, of(l), length, mixed(3*able)...)
+				all := run(1, &server{workers: c.workers, takes: c.takes, contention: c.contention}, of(l), length,
+					mixed(3*able)...)
 				all = between(all, length/3, length)
 				served := 0
 				for _, s := range all {
@@ -102,7 +103,8 @@ func TestAtEase(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLimiter(t, Options{})
 			takes := 100 * time.Millisecond
-			all := run(2, &server{workers: workers, takes: constant(takes)}, of(l), 30*time.Second, mixed(0.4*float64(workers)/takes.Seconds())...)
+			all := run(2, &server{workers: workers, takes: constant(takes)}, of(l), 30*time.Second,
+				mixed(0.4*float64(workers)/takes.Seconds())...)
 			for _, s := range between(all, 10*time.Second, 30*time.Second) {
 				if s.took == 0 {
 					t.Fatalf("%d workers: a %v request was refused at %v", workers, s.priority, s.at)
@@ -120,7 +122,8 @@ func TestLessImportantFirst(t *testing.T) {
 		takes := 50 * time.Millisecond
 		able := 16 / takes.Seconds()
 		all := run(3, &server{workers: 16, takes: constant(takes)}, of(l), 30*time.Second,
-			stream{Critical, steady(0.1 * able)}, stream{Default, steady(0.4 * able)}, stream{Sheddable, steady(2 * able)})
+			stream{Critical, steady(0.1 * able)}, stream{Default, steady(0.4 * able)},
+			stream{Sheddable, steady(2 * able)})
 		all = between(all, 10*time.Second, 30*time.Second)
 		share := func(p Priority) float64 {
 			admitted, total := admittedOf(all, p)
@@ -244,7 +247,8 @@ func TestFixed(t *testing.T) {
 	always.Done()
 	held[0].Done()
 	held[0].Done()
-	if s := l.Stats(); s.InFlight != 2 || s.Limit != 3 || s.Refused != [3]uint64{0, 0, 1} || s.Admitted != [3]uint64{0, 3, 1} {
+	if s := l.Stats(); s.InFlight != 2 || s.Limit != 3 || s.Refused != [3]uint64{0, 0, 1} ||
+		s.Admitted != [3]uint64{0, 3, 1} {
 		t.Errorf("%+v", s)
 	}
 	held[1].Return()
@@ -274,7 +278,8 @@ func TestFixedReserve(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
-	for _, o := range []Options{{Fixed: -1}, {Fixed: MaxLimit + 1}, {Fixed: 5, Max: 7}, {Min: 5, Max: 3}, {Min: -1}, {Max: MaxLimit + 1}, {Initial: 3, Min: 5}, {Max: 10, Initial: 11}} {
+	for _, o := range []Options{{Fixed: -1}, {Fixed: MaxLimit + 1}, {Fixed: 5, Max: 7}, {Min: 5, Max: 3}, {Min: -1},
+		{Max: MaxLimit + 1}, {Initial: 3, Min: 5}, {Max: 10, Initial: 11}} {
 		if l, err := New(o); err == nil || l != nil || !strings.Contains(err.Error(), "concurrency") {
 			t.Errorf("%+v: %v", o, err)
 		}
@@ -333,7 +338,8 @@ func TestCounts(t *testing.T) {
 			if s.InFlight != len(held) {
 				t.Fatalf("%d are held and %d under way", len(held), s.InFlight)
 			}
-			if s.Limit < least || s.Limit > most || s.Room[0] < 1 || s.Room[0] > s.Room[1] || s.Room[1] > max(s.Room[2], 1) || s.Room[2] > most {
+			if s.Limit < least || s.Limit > most || s.Room[0] < 1 || s.Room[0] > s.Room[1] ||
+				s.Room[1] > max(s.Room[2], 1) || s.Room[2] > most {
 				t.Fatalf("limit from %d to %d, and %+v", least, most, s)
 			}
 		}

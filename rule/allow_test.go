@@ -68,7 +68,8 @@ func TestAllowanceRoundTrip(t *testing.T) {
 			if unit := rapid.IntRange(-1, len(units)-1).Draw(t, "unit"); unit >= 0 {
 				a.Rate.Unit, a.Rate.Window = units[unit].name, units[unit].window
 			}
-			a.Burst = rapid.OneOf(rapid.Just(int64(0)), rapid.Just(int64(algo.NoBurst)), rapid.Int64Range(1, algo.MaxN)).Draw(t, "burst")
+			a.Burst = rapid.OneOf(rapid.Just(int64(0)), rapid.Just(int64(algo.NoBurst)),
+				rapid.Int64Range(1, algo.MaxN)).Draw(t, "burst")
 		}
 		if got, err := ParseAllow(joinAllow(list)); err != nil || !slices.Equal(got, list) {
 			t.Fatalf("%s: got %+v, %v", joinAllow(list), got, err)
@@ -100,7 +101,8 @@ func FuzzParseAllow(f *testing.F) {
 			return
 		}
 		for _, a := range list {
-			if a.Rate.N < 0 || a.Rate.N > algo.MaxN || a.Burst < algo.NoBurst || a.Burst > algo.MaxN || a.Rate.Unlimited && a.Burst != 0 {
+			if a.Rate.N < 0 || a.Rate.N > algo.MaxN || a.Burst < algo.NoBurst || a.Burst > algo.MaxN ||
+				a.Rate.Unlimited && a.Burst != 0 {
 				t.Fatalf("%q: out of bounds: %+v", text, a)
 			}
 		}

@@ -64,7 +64,8 @@ func (m *Matches) joinHits(hits []Hit, described []DescriptorMatch) (place []int
 	place = make([]int, len(m.Hits))
 	for i := range m.Hits {
 		h := &m.Hits[i]
-		at := slices.IndexFunc(hits[:first], func(o Hit) bool { return o.Window == h.Window && bytes.Equal(o.Key, h.Key) })
+		at := slices.IndexFunc(hits[:first],
+			func(o Hit) bool { return o.Window == h.Window && bytes.Equal(o.Key, h.Key) })
 		if at < 0 {
 			at = len(hits)
 			hits = append(hits, *h)

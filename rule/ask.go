@@ -145,7 +145,8 @@ func anchorsOfComparison(c *asked.Comparison) (ways [][]anchor, empty bool) {
 	case asked.Within:
 		return anchorsOfRanges(c.Ranges)
 	}
-	kind := map[asked.Op]anchorKind{asked.HasPrefix: anchorPrefix, asked.HasSuffix: anchorSuffix, asked.Contains: anchorInner}[c.Op]
+	kind := map[asked.Op]anchorKind{asked.HasPrefix: anchorPrefix, asked.HasSuffix: anchorSuffix,
+		asked.Contains: anchorInner}[c.Op]
 	if c.Values[0] == "" {
 		return nil, false
 	}

@@ -64,7 +64,8 @@ func Compile(files []*File, o Options) (*Set, []Problem) {
 		b.ipv6Prefix = defaultIPv6Prefix
 	}
 	if b.ipv6Prefix < 1 || b.ipv6Prefix > 128 {
-		return nil, []Problem{{Message: fmt.Sprintf("IPv6 addresses cannot be grouped by /%d", b.ipv6Prefix), Hint: "take 1 to 128; 64 is the default"}}
+		return nil, []Problem{{Message: fmt.Sprintf("IPv6 addresses cannot be grouped by /%d", b.ipv6Prefix),
+			Hint: "take 1 to 128; 64 is the default"}}
 	}
 	b.set.ipv6Prefix = b.ipv6Prefix
 	for _, f := range files {
@@ -115,7 +116,8 @@ func (b *builder) problem(r *Rule, hint, format string, args ...any) {
 	if len(b.problems) >= maxProblems {
 		return
 	}
-	b.problems = append(b.problems, Problem{Pos: r.Pos, Rule: r.Name, Message: fmt.Sprintf(format, args...), Hint: hint})
+	b.problems = append(b.problems, Problem{Pos: r.Pos, Rule: r.Name, Message: fmt.Sprintf(format, args...),
+		Hint: hint})
 }
 
 func (b *builder) addFile(f *File) {
@@ -162,7 +164,8 @@ func (b *builder) addFile(f *File) {
 		r.compiled = m
 		if m.levels == nil {
 			if old := p.native[r.Name]; old != nil {
-				b.problem(r, "names are unique in a domain", "a limit named %q is there already, at %s", r.Name, old.Pos)
+				b.problem(r, "names are unique in a domain", "a limit named %q is there already, at %s", r.Name,
+					old.Pos)
 				continue
 			}
 			p.native[r.Name] = r
@@ -403,7 +406,8 @@ func (b *builder) refuseCycles(d *domain) {
 				state[next] = open
 				stack = append(stack, frame{id: next})
 			case open:
-				b.problem(r.rule, "take one of the names out of replaces", "%q and %q replace each other, so that neither would be left", r.rule.Name, d.rules[next].rule.Name)
+				b.problem(r.rule, "take one of the names out of replaces",
+					"%q and %q replace each other, so that neither would be left", r.rule.Name, d.rules[next].rule.Name)
 			}
 		}
 	}

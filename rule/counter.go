@@ -24,7 +24,8 @@ func (b *builder) addCounters(r *Rule) {
 		}
 		id, group := identityHashes(r.Domain, identity, w.Limit)
 		if mine[id] != nil || names[w.Name] {
-			b.problem(r, "keep one of them, or make two limits of it", "two entries of allow have the same window, %s", w.Name)
+			b.problem(r, "keep one of them, or make two limits of it", "two entries of allow have the same window, %s",
+				w.Name)
 			continue
 		}
 		mine[id], names[w.Name] = b.addCounter(r, w, Counter{ID: id, Group: group, identity: identity}), true
@@ -72,13 +73,15 @@ func (w *Window) own(r *Rule) {
 // margins that close, and of units that are lent.
 func (b *builder) addBesides(r *Rule) {
 	// A limit has either a margin that closes or a lease.
-	for _, of := range b.longest(r, (*algo.Limit).Margin, func(m *algo.Limit) time.Duration { return m.Config().Timeout }) {
+	for _, of := range b.longest(r, (*algo.Limit).Margin,
+		func(m *algo.Limit) time.Duration { return m.Config().Timeout }) {
 		of.counter.Margin = b.beside(r, of.counter, 'm', of.limit, of.limit)
 		if all := of.counter.all(); all != nil {
 			all.Margin = b.beside(r, all, 'm', of.limit, of.limit)
 		}
 	}
-	for _, of := range b.longest(r, (*algo.Limit).Lease, func(l *algo.Limit) time.Duration { return l.Config().Window }) {
+	for _, of := range b.longest(r, (*algo.Limit).Lease,
+		func(l *algo.Limit) time.Duration { return l.Config().Window }) {
 		of.counter.Lease, of.counter.Lent = b.beside(r, of.counter, 'a', of.limit, of.counter.Limit), r.Lent
 		if all := of.counter.all(); all != nil {
 			all.Lease, all.Lent = b.beside(r, all, 'a', of.limit, all.Limit), r.Lent
@@ -128,7 +131,8 @@ type counterLimit struct {
 
 // longest returns, for each Counter of r with limits that have a second one (second is not nil),
 // the second one whose states live longest, by life.
-func (b *builder) longest(r *Rule, second func(*algo.Limit) *algo.Limit, life func(*algo.Limit) time.Duration) []counterLimit {
+func (b *builder) longest(r *Rule,
+	second func(*algo.Limit) *algo.Limit, life func(*algo.Limit) time.Duration) []counterLimit {
 	var list []counterLimit
 	see := func(w *Window) {
 		if w.Limit == nil || w.Counter == nil || second(w.Limit) == nil {

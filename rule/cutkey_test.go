@@ -11,7 +11,8 @@ import (
 // A key that is cut is shorter, fits, and is still read: with values that begin as they did, and no
 // character cut in two.
 func TestCutKey(t *testing.T) {
-	set, _, err := file.Load([]file.Source{{Name: "a.yaml", Data: []byte("limits: [{name: a, per: [user, ip, path], allow: 1/min}]")}}, file.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "a.yaml",
+		Data: []byte("limits: [{name: a, per: [user, ip, path], allow: 1/min}]")}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +36,8 @@ func TestCutKey(t *testing.T) {
 						t.Fatalf("%q was cut to %q", key, into[:n])
 					}
 					for i, want := range w.KeyParts(key) {
-						if !strings.HasPrefix(want, parts[i]) || len(parts[i]) < 9 && parts[i] != want || !strings.Contains(want, strings.ToValidUTF8(parts[i], "?")) {
+						if !strings.HasPrefix(want, parts[i]) || len(parts[i]) < 9 && parts[i] != want ||
+							!strings.Contains(want, strings.ToValidUTF8(parts[i], "?")) {
 							t.Errorf("%q became %q", want, parts[i])
 						}
 					}

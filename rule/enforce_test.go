@@ -16,7 +16,8 @@ import (
 // keys bites.
 func enforcedOn(t *testing.T, name, domain string, percent, n int) []int {
 	t.Helper()
-	yaml := fmt.Sprintf("domain: %s\nlimits: [{name: %s, per: [user], allow: 1/min, enforce: %d%%}]\n", domain, name, percent)
+	yaml := fmt.Sprintf("domain: %s\nlimits: [{name: %s, per: [user], allow: 1/min, enforce: %d%%}]\n", domain, name,
+		percent)
 	set, _, err := file.Load([]file.Source{{Name: "a.yaml", Data: []byte(yaml)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +83,8 @@ func TestEnforcedShare(t *testing.T) {
 			}
 		}
 		if bound := 5 * math.Sqrt(n*0.25*0.75); math.Abs(float64(both)-n*0.25) > bound {
-			t.Errorf("%s of %s chooses %d keys that one of shop chose, want %.0f ± %.0f", other[0], other[1], both, n*0.25, bound)
+			t.Errorf("%s of %s chooses %d keys that one of shop chose, want %.0f ± %.0f", other[0], other[1], both,
+				n*0.25, bound)
 		}
 	}
 }
@@ -122,12 +124,15 @@ descriptors:
 				t.Errorf("%s: %s, want %s", h.Window.Name, got, want)
 			}
 			for cut := range h.Key { // and what is no key gives nothing
-				if got := h.Window.AppendKeyText(nil, h.Key[:cut], nil); len(got) != 0 && strings.Join(h.Window.KeyParts(h.Key[:cut]), ", ") != string(got) {
+				if got := h.Window.AppendKeyText(nil, h.Key[:cut], nil); len(got) != 0 &&
+					strings.Join(h.Window.KeyParts(h.Key[:cut]), ", ") != string(got) {
 					t.Errorf("%s: %d bytes of the key give %s", h.Window.Name, cut, got)
 				}
 			}
-			edited := string(h.Window.AppendKeyText(nil, h.Key, func(dst []byte, name string, at int) []byte { return append(dst[:at], '<', name[0], '>') }))
-			if h.Window.Name == "one" && edited != "user=<u>, ip=<i>, header.x-api-key=<h>" && edited != "ip=<i>, ip=<i>, header.x-api-key=<h>" {
+			edited := string(h.Window.AppendKeyText(nil, h.Key,
+				func(dst []byte, name string, at int) []byte { return append(dst[:at], '<', name[0], '>') }))
+			if h.Window.Name == "one" && edited != "user=<u>, ip=<i>, header.x-api-key=<h>" &&
+				edited != "ip=<i>, ip=<i>, header.x-api-key=<h>" {
 				t.Errorf("edited: %s", edited)
 			}
 			if strings.Contains(edited, "long") || strings.Contains(edited, "acme") {
@@ -141,12 +146,14 @@ descriptors:
 }
 
 func TestSecretAttribute(t *testing.T) {
-	for _, name := range []string{"header.authorization", "header.Proxy-Authorization", "header.cookie", "cookie.sid", "header.x-api-key", "API_KEY", "query.access_token", "password", "header.x-auth-request"} {
+	for _, name := range []string{"header.authorization", "header.Proxy-Authorization", "header.cookie", "cookie.sid",
+		"header.x-api-key", "API_KEY", "query.access_token", "password", "header.x-auth-request"} {
 		if !httpfield.SecretAttribute(name) {
 			t.Errorf("%s is taken for public", name)
 		}
 	}
-	for _, name := range []string{"key", "user", "ip", "path", "host", "method", "author", "header.x-plan", "query.page", "tenant"} {
+	for _, name := range []string{"key", "user", "ip", "path", "host", "method", "author", "header.x-plan",
+		"query.page", "tenant"} {
 		if httpfield.SecretAttribute(name) {
 			t.Errorf("%s is taken for secret", name)
 		}

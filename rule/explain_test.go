@@ -25,7 +25,8 @@ func TestExplain(t *testing.T) {
 				testRule(t, "if").with(func(r *Rule) { r.Exprs = &Exprs{If: ifLong} }),
 				testRule(t, "header").with(func(r *Rule) { r.Exprs = &Exprs{If: ifHeader} }),
 				testRule(t, "old"),
-				testRule(t, "new").with(func(r *Rule) { r.Replaces, r.Unlimited, r.Windows = []string{"old"}, true, nil }),
+				testRule(t,
+					"new").with(func(r *Rule) { r.Replaces, r.Unlimited, r.Windows = []string{"old"}, true, nil }),
 			},
 		},
 		&File{First: true, Rules: []*Rule{testRule(t, "first"), testRule(t, "second")}},
@@ -103,9 +104,10 @@ func TestExplain(t *testing.T) {
 			"w_a*":  "descriptor 4: w=b does not match a*",
 			"d_1.e": "descriptor 5: it has 3 entries, this rule is for 2",
 		}},
-		{Query{Descriptors: []Descriptor{{Entries: []Entry{{"d", "1"}}, Override: &DescriptorLimit{1, "DAY"}}}}, map[string]string{
-			"d_1": "descriptor 1: it brings a limit of its own",
-		}},
+		{Query{Descriptors: []Descriptor{{Entries: []Entry{{"d", "1"}}, Override: &DescriptorLimit{1, "DAY"}}}},
+			map[string]string{
+				"d_1": "descriptor 1: it brings a limit of its own",
+			}},
 	} {
 		c.q.Domain = "default"
 		got := why(&c.q)
@@ -126,8 +128,10 @@ func TestExplain(t *testing.T) {
 // How far a request is from a rule is told by how many of its conditions fail.
 func TestExplainFails(t *testing.T) {
 	set := testSet(t, &File{Rules: []*Rule{testRule(t, "a").when(on(t, "path", "/a"), on(t, "method", "POST"))}})
-	for fails, request := range []Map{{"path": "/a", "method": "POST"}, {"path": "/a", "method": "GET"}, {"path": "/b"}} {
-		if r := set.Explain(&Query{Domain: "default", Attributes: request})[0]; r.Applies != (fails == 0) || r.Fails != fails {
+	for fails, request := range []Map{{"path": "/a", "method": "POST"}, {"path": "/a", "method": "GET"},
+		{"path": "/b"}} {
+		if r := set.Explain(&Query{Domain: "default", Attributes: request})[0]; r.Applies != (fails == 0) ||
+			r.Fails != fails {
 			t.Errorf("%v: %+v", request, r)
 		}
 	}

@@ -161,7 +161,8 @@ func (r *matchRule) foldExprs() {
 
 // surely reports whether the request, which meets r, also meets it in every spelling.
 func (m *Matches) surely(r *matchRule) bool {
-	if r.folds&(m.odd|whenWritten|ifWritten) == 0 || r.group < 0 && len(r.replaces) == 0 && r.rule.Priority != Critical {
+	if r.folds&(m.odd|whenWritten|ifWritten) == 0 ||
+		r.group < 0 && len(r.replaces) == 0 && r.rule.Priority != Critical {
 		return true // or nobody asks
 	}
 	for i := range r.rule.When {
@@ -202,7 +203,8 @@ func (c *Condition) surely(m *Matches) bool {
 		switch p := &c.Patterns[i]; {
 		case !p.Negated:
 			found = found || p.Written().positive(v.text, netip.Addr{})
-		case p.Folded().positive(one, netip.Addr{}), p.Folded().positive(other, netip.Addr{}), p.Written().positive(v.text, netip.Addr{}):
+		case p.Folded().positive(one, netip.Addr{}), p.Folded().positive(other, netip.Addr{}),
+			p.Written().positive(v.text, netip.Addr{}):
 			return false
 		}
 	}
@@ -218,7 +220,8 @@ func (c *Condition) matchOdd(m *Matches, v *value) bool {
 	}
 	var addr netip.Addr
 	if t := c.many; t != nil {
-		return (t.positive == nil || t.positive.match(m, one, addr) || one != other && t.positive.match(m, other, addr)) &&
+		return (t.positive == nil || t.positive.match(m, one, addr) ||
+			one != other && t.positive.match(m, other, addr)) &&
 			(t.negated == nil || !t.negated.match(m, no1, addr) && (no1 == no2 || !t.negated.match(m, no2, addr)))
 	}
 	found := !c.positive

@@ -71,7 +71,9 @@ func TestFoldedPatterns(t *testing.T) {
 		{"~/$", []string{"/a/", "/A/"}, []string{"/a", "/A"}},
 	} {
 		s := testSet(t, &File{Rules: []*Rule{testRule(t, "r").when(on(t, "path", c.pattern))}})
-		exact := testSet(t, &File{Rules: []*Rule{testRule(t, "r").when(on(t, "path", c.pattern)).with(func(r *Rule) { r.ExactPaths = true })}})
+		exact := testSet(t,
+			&File{Rules: []*Rule{testRule(t, "r").when(on(t, "path", c.pattern)).with(
+				func(r *Rule) { r.ExactPaths = true })}})
 		var m Matches
 		for _, path := range c.met {
 			if s.Match(&Query{Domain: "default", Attributes: Pairs{{"path", path}}}, &m); len(m.Hits) != 1 {
@@ -110,7 +112,8 @@ func TestFoldRegexp(t *testing.T) {
 		if re.MatchString(path) && !folded.MatchString(lower) && !folded.MatchString(FoldPath(path)) {
 			t.Fatalf("%s matches %s, and %s matches neither %s nor %s", source, path, folded, lower, FoldPath(path))
 		}
-		if again := foldRegexp(folded); again.String() != folded.String() && folded.MatchString(lower) != again.MatchString(lower) {
+		if again := foldRegexp(folded); again.String() != folded.String() &&
+			folded.MatchString(lower) != again.MatchString(lower) {
 			t.Fatalf("%s is folded to %s, and that to %s", source, folded, again)
 		}
 	})
@@ -154,10 +157,12 @@ func TestFoldedKeys(t *testing.T) {
 		if got := w.KeyParts(m.Hits[0].Key); len(got) != 1 || got[0] != "path="+c.want {
 			t.Errorf("%s: %s is counted under %q, want %s", c.pattern, c.path, got, c.want)
 		}
-		if key, err := w.AppendKey(nil, []string{"path=" + c.path}); err != nil || string(key) != string(m.Hits[0].Key) {
+		if key, err := w.AppendKey(nil, []string{"path=" + c.path}); err != nil ||
+			string(key) != string(m.Hits[0].Key) {
 			t.Errorf("%s: AppendKey makes %q of %s (%v), Match %q", c.pattern, key, c.path, err, m.Hits[0].Key)
 		}
-		if key, err := w.AppendWrittenKey(nil, []string{"path=" + c.path}); err != nil || string(key) != string(m.WrittenKey(0)) {
+		if key, err := w.AppendWrittenKey(nil, []string{"path=" + c.path}); err != nil ||
+			string(key) != string(m.WrittenKey(0)) {
 			t.Errorf("%s: AppendWrittenKey makes %q of %s (%v), Match %q", c.pattern, key, c.path, err, m.WrittenKey(0))
 		}
 	}

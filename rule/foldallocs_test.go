@@ -13,7 +13,8 @@ func TestFoldingAllocatesNothing(t *testing.T) {
 		testRule(t, "orders", "path", "method").when(on(t, "path", "/api/orders/*"), on(t, "method", "GET")),
 		testRule(t, "api", "ip").when(on(t, "path", "~^/API/")).with(func(r *Rule) { r.Replaces = []string{"all"} }),
 		testRule(t, "all", "path").with(func(r *Rule) {
-			r.Overrides = []Override{{Values: []string{"/api/orders"}, Windows: []*Window{testWindow(t, "all", 5, time.Minute)}}}
+			r.Overrides = []Override{{Values: []string{"/api/orders"},
+				Windows: []*Window{testWindow(t, "all", 5, time.Minute)}}}
 		}),
 	}})
 	for _, q := range []Pairs{

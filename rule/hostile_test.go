@@ -68,7 +68,8 @@ func TestLargeValuesAreLetGo(t *testing.T) {
 	var m Matches
 	s.Match(&Query{Domain: "default", Attributes: Pairs{{"path", strings.Repeat("//x", 1<<18)}}}, &m)
 	if len(m.Hits) != 1 || cap(m.scratch) > maxKeptScratch || cap(m.buf) > maxKeptValue || m.values[0].text != "" {
-		t.Errorf("%d hits; room for %d and %d bytes is kept, and a value of %d", len(m.Hits), cap(m.scratch), cap(m.buf), len(m.values[0].text))
+		t.Errorf("%d hits; room for %d and %d bytes is kept, and a value of %d", len(m.Hits), cap(m.scratch),
+			cap(m.buf), len(m.values[0].text))
 	}
 }
 

@@ -325,7 +325,8 @@ func newRuleIndex(rules []*matchRule, d *domain, known map[askKey]asks) *ruleInd
 			x.slots = append(x.slots, way.slot)
 		}
 		for _, a := range way.anchors {
-			if (a.kind == anchorAbsent || a.kind == anchorNoNumber) && !first(alike, find.oddSpelling(r, way.slot, a.of), r, way.slot, a.of) {
+			if (a.kind == anchorAbsent || a.kind == anchorNoNumber) &&
+				!first(alike, find.oddSpelling(r, way.slot, a.of), r, way.slot, a.of) {
 				continue
 			}
 			v.add(a, int32(i))

@@ -211,7 +211,8 @@ func drawIndexCondition(t *rapid.T, tb testing.TB) Condition {
 
 func drawExpression(t *rapid.T, depth int) string {
 	text := func() string {
-		if s := rapid.SampledFrom(append(indexPieces[:12:12], "", "/a/b", "/A/B/", "/")).Draw(t, "text"); s != "" || rapid.Bool().Draw(t, "empty") {
+		if s := rapid.SampledFrom(append(indexPieces[:12:12], "", "/a/b", "/A/B/", "/")).Draw(t, "text"); s != "" ||
+			rapid.Bool().Draw(t, "empty") {
 			return fmt.Sprintf("%q", s)
 		}
 		return `"a"`
@@ -223,7 +224,8 @@ func drawExpression(t *rapid.T, depth int) string {
 	if depth > 0 {
 		a, b := drawExpression(t, depth-1), drawExpression(t, depth-1)
 		return rapid.SampledFrom([]string{
-			a + " && " + b, "(" + a + " || " + b + ")", "!(" + a + ")", a + " && " + b, "(" + a + " ? " + b + " : false)",
+			a + " && " + b, "(" + a + " || " + b + ")", "!(" + a + ")", a + " && " + b,
+			"(" + a + " ? " + b + " : false)",
 		}).Draw(t, "operator")
 	}
 	switch rapid.IntRange(0, 14).Draw(t, "comparison") {
@@ -316,7 +318,8 @@ func drawIndexFiles(t *rapid.T, tb testing.TB) func() []*File {
 				d.prog = p
 			}
 			for range rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "per") {
-				d.per = append(d.per, rapid.SliceOfNDistinct(rapid.SampledFrom(indexNames), 1, 2, rapid.ID).Draw(t, "key"))
+				d.per = append(d.per, rapid.SliceOfNDistinct(rapid.SampledFrom(indexNames), 1, 2, rapid.ID).Draw(t,
+					"key"))
 			}
 			d.shadow = rapid.IntRange(0, 5).Draw(t, "shadow") == 0
 			d.exact = rapid.IntRange(0, 3).Draw(t, "exact") == 0
@@ -364,7 +367,8 @@ func TestIndexAgainstLinear(t *testing.T) {
 		for range 12 {
 			q := &Query{Domain: "default"}
 			attributes := Map{}
-			for _, name := range []string{"path", "user", "host", "header.h", "plan", "query.q", "n", "attr.plan", "w7"} {
+			for _, name := range []string{"path", "user", "host", "header.h", "plan", "query.q", "n", "attr.plan",
+				"w7"} {
 				if rapid.IntRange(0, 3).Draw(rt, "has") > 0 {
 					attributes[name] = drawValue(rt)
 				}

@@ -23,7 +23,8 @@ func inheritSet(t *testing.T, text string) *Set {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a, ok := algo.ParseAlgorithm(map[string]string{"s": "sliding_window", "f": "fixed_window", "k": "sliding_window"}[kind])
+			a, ok := algo.ParseAlgorithm(map[string]string{"s": "sliding_window", "f": "fixed_window",
+				"k": "sliding_window"}[kind])
 			if !ok {
 				t.Fatal(kind)
 			}
@@ -31,7 +32,8 @@ func inheritSet(t *testing.T, text string) *Set {
 			if kind == "k" {
 				c.Buckets = 10
 			}
-			r.Windows = append(r.Windows, &Window{Name: fmt.Sprintf("%s:%s%s", name, kind, length), Limit: testLimit(t, c)})
+			r.Windows = append(r.Windows, &Window{Name: fmt.Sprintf("%s:%s%s", name, kind, length),
+				Limit: testLimit(t, c)})
 		}
 		f.Rules = append(f.Rules, r)
 	}
@@ -93,7 +95,8 @@ func TestInherit(t *testing.T) {
 // The identity of a limit's state must not change from one version of Weir to the next: keys are
 // kept under it.
 func TestCounterIDIsStable(t *testing.T) {
-	s := testSet(t, &File{Domain: "shop", Rules: []*Rule{testRule(t, "login", "ip")}, Descriptors: lyftTree(t, "a=b\n\tc rule")})
+	s := testSet(t, &File{Domain: "shop", Rules: []*Rule{testRule(t, "login", "ip")},
+		Descriptors: lyftTree(t, "a=b\n\tc rule")})
 	want := map[string]uint64{"login": 0xcde260392b91877f, "a_b.c": 0xf5de086d67ca8e43}
 	for _, c := range s.counters[:2] {
 		if c.ID != want[c.Rule] {

@@ -81,7 +81,8 @@ func (r *matchRule) appendPart(dst []byte, alt int, kind attributeKind, value st
 	case addr.IsValid():
 		return appendAddr(dst, alt, addr, prefix)
 	case kind == kindIP:
-		if p, err := netip.ParsePrefix(value); err == nil && p.Addr().Is6() && !p.Addr().Is4In6() && p.Bits() == prefix {
+		if p, err := netip.ParsePrefix(value); err == nil && p.Addr().Is6() && !p.Addr().Is4In6() &&
+			p.Bits() == prefix {
 			return appendAddr(dst, alt, p.Addr(), prefix) // as KeyParts shows it
 		}
 	case !folded || r.folds&spelledOf(kind) == 0:
@@ -272,7 +273,8 @@ func (w *Window) appendKey(dst []byte, parts []string, folded bool) ([]byte, err
 		name, value, ok := cutEntry(r, i, part)
 		switch {
 		case !ok:
-			return dst[:begin], fmt.Errorf("part %d of the key, %q, is not name=value with %s", i+1, shorten(part), r.partNames(i))
+			return dst[:begin], fmt.Errorf("part %d of the key, %q, is not name=value with %s", i+1, shorten(part),
+				r.partNames(i))
 		case r.entries:
 			dst = appendText(appendText(dst, 0, name), 0, value)
 		case r.byPath():

@@ -15,7 +15,8 @@ import (
 // again from the parts that KeyParts shows.
 func TestKeysAreInjective(t *testing.T) {
 	for _, prefix := range []int{64, 128, 48, 57, 1} {
-		s, problems := Compile([]*File{{Domain: "default", Rules: []*Rule{testRule(t, "r", "user|ip|team", "path", "ip|user")}}}, Options{IPv6Prefix: prefix})
+		s, problems := Compile([]*File{{Domain: "default",
+			Rules: []*Rule{testRule(t, "r", "user|ip|team", "path", "ip|user")}}}, Options{IPv6Prefix: prefix})
 		if problems != nil {
 			t.Fatal(problems)
 		}
@@ -25,7 +26,8 @@ func TestKeysAreInjective(t *testing.T) {
 			case 0:
 				return string(rapid.SliceOfN(rapid.Byte(), 0, 6).Draw(t, "bytes"))
 			case 1:
-				return strings.Repeat("x", rapid.SampledFrom([]int{126, 127, 128, 129, 255, 256, 257, 300}).Draw(t, "length"))
+				return strings.Repeat("x", rapid.SampledFrom([]int{126, 127, 128, 129, 255, 256, 257, 300}).Draw(t,
+					"length"))
 			case 2:
 				return netip.AddrFrom4([4]byte(rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, "v4"))).String()
 			case 3:
@@ -76,7 +78,8 @@ func TestKeysAreInjective(t *testing.T) {
 			}
 			again, err := w.AppendKey([]byte("x"), parts)
 			if err != nil || !bytes.Equal(again[1:], m.Hits[0].Key) || again[0] != 'x' {
-				t.Fatalf("key %q of %s has parts %q, and those the key %q (%v)", m.Hits[0].Key, identity, parts, again, err)
+				t.Fatalf("key %q of %s has parts %q, and those the key %q (%v)", m.Hits[0].Key, identity, parts, again,
+					err)
 			}
 		})
 	}

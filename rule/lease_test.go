@@ -15,7 +15,8 @@ func leasedSet(t *testing.T, c algo.Config) *Set {
 	r.Windows = []*Window{{Name: "lends", Limit: testLimit(t, c)}}
 	larger := c
 	larger.Burst = 50
-	r.Overrides = []Override{{Values: []string{"large"}, Windows: []*Window{{Name: "lends", Limit: testLimit(t, larger)}}}}
+	r.Overrides = []Override{{Values: []string{"large"},
+		Windows: []*Window{{Name: "lends", Limit: testLimit(t, larger)}}}}
 	r.Elastic = &Elastic{Signal: "spare", Curve: []Point{{At: 0, Share: 50}, {At: 100, Share: 200}}}
 	return testSet(t, &File{Rules: []*Rule{r, testRule(t, "keeps", "user")}})
 }
@@ -29,7 +30,8 @@ func TestLeaseCounters(t *testing.T) {
 		t.Errorf("%+v, %+v", plain.Lease, c.Margin)
 	}
 	l := c.Lease
-	if l == nil || l.Group != c.Group || l.ID == c.ID || uint32(l.ID) == uint32(c.ID) || l.Index != -1 || l.Window != c.Window || l.Limit.Algorithm() != algo.Lease {
+	if l == nil || l.Group != c.Group || l.ID == c.ID || uint32(l.ID) == uint32(c.ID) || l.Index != -1 ||
+		l.Window != c.Window || l.Limit.Algorithm() != algo.Lease {
 		t.Fatalf("%+v of %+v", l, c)
 	}
 	slow, err := c.Limit.Scale(50, 100)
@@ -46,7 +48,8 @@ func TestLeaseCounters(t *testing.T) {
 	}
 	last := leasedSet(t, algo.Config{N: 20, Window: time.Hour})
 	last.Inherit(other)
-	if p := last.counters[0].Lease.Previous; len(p) != 1 || p[0].ID != l.ID || p[0].Previous != nil || last.counters[0].Previous[0].Lease.ID != l.ID {
+	if p := last.counters[0].Lease.Previous; len(p) != 1 || p[0].ID != l.ID || p[0].Previous != nil ||
+		last.counters[0].Previous[0].Lease.ID != l.ID {
 		t.Errorf("another W carries on %+v", p)
 	}
 }

@@ -43,7 +43,8 @@ func (n *lyftNode) varies() bool {
 }
 
 // addNodes adds the nodes of one level, and calls found with each rule and the path to it.
-func (b *builder) addNodes(l *level, nodes []*Node, composite string, path []*lyftNode, found func(*Rule, []*lyftNode)) {
+func (b *builder) addNodes(l *level, nodes []*Node, composite string, path []*lyftNode,
+	found func(*Rule, []*lyftNode)) {
 	for _, n := range nodes {
 		name := composite + "." + n.Key
 		if n.Value != "" {

@@ -202,7 +202,8 @@ func (s *Set) overrideWindow(d *domain, limit *DescriptorLimit) *Window {
 		Name: overrideName, Domain: d.name, Index: len(s.rules) + d.number, Cost: 1, WarnPercent: 80, EnforcePercent: 100,
 		Lyft: &Lyft{RequestsPerUnit: limit.Requests, Unit: limit.Unit},
 	}
-	w = &Window{Rule: r, Name: d.overrides[unit].Window, Seconds: int64(overrideUnits[unit].length / time.Second), Limit: compiled, Counter: d.overrides[unit]}
+	w = &Window{Rule: r, Name: d.overrides[unit].Window, Seconds: int64(overrideUnits[unit].length / time.Second),
+		Limit: compiled, Counter: d.overrides[unit]}
 	r.Windows = []*Window{w}
 	r.compiled = &matchRule{rule: r, group: -1, keyForm: &keyForm{}, extras: &extras{nameID: -1, entries: true}}
 	c.mu.Lock()
@@ -243,5 +244,6 @@ func (m *Matches) emitOverride(s *Set, i int) {
 	}
 	match := &m.Descriptors[i]
 	match.Rule, match.Hit, match.StatsKey = w.Rule, len(m.Hits), string(m.scratch[name:])
-	m.Hits = append(m.Hits, Hit{Window: w, Limit: w.Limit, Key: m.buf[begin:len(m.buf):len(m.buf)], Cost: 1, Mode: Enforce, Descriptor: i})
+	m.Hits = append(m.Hits, Hit{Window: w, Limit: w.Limit, Key: m.buf[begin:len(m.buf):len(m.buf)], Cost: 1,
+		Mode: Enforce, Descriptor: i})
 }

@@ -95,7 +95,8 @@ func spellDescriptors(m *Matches) string {
 		switch {
 		case d.Hit >= 0:
 			h := m.Hits[d.Hit]
-			s = d.Rule.Name + "[" + strings.Join(h.Window.KeyParts(h.Key), " ") + "]" + map[Mode]string{Shadow: "~", Quota: "?"}[h.Mode]
+			s = d.Rule.Name + "[" + strings.Join(h.Window.KeyParts(h.Key), " ") + "]" +
+				map[Mode]string{Shadow: "~", Quota: "?"}[h.Mode]
 			if h.Descriptor != i {
 				s += "(wrong descriptor)"
 			}
@@ -233,7 +234,8 @@ func checkExplainLyft(t *testing.T, s *Set, q string, m *Matches) {
 func TestLyftManyWildcards(t *testing.T) {
 	var lines []string
 	for i := range 300 {
-		lines = append(lines, fmt.Sprintf("k=*%d rule", i), fmt.Sprintf("k=%d* rule", i), fmt.Sprintf("k=%d*%d rule", i, i))
+		lines = append(lines, fmt.Sprintf("k=*%d rule", i), fmt.Sprintf("k=%d* rule", i),
+			fmt.Sprintf("k=%d*%d rule", i, i))
 	}
 	lines = append(lines, "k=*a*b* rule", "k=* rule")
 	nodes := lyftTree(t, strings.Join(lines, "\n"))
@@ -295,7 +297,8 @@ det2
 }
 
 func TestRequestOverride(t *testing.T) {
-	s := testSet(t, &File{Descriptors: lyftTree(t, "user rule name:u\nother rule replaces:u")}, &File{Domain: "native", Rules: []*Rule{testRule(t, "r")}})
+	s := testSet(t, &File{Descriptors: lyftTree(t, "user rule name:u\nother rule replaces:u")},
+		&File{Domain: "native", Rules: []*Rule{testRule(t, "r")}})
 	limit := func(requests uint32, unit string) []Descriptor {
 		return []Descriptor{{Entries: []Entry{{"user", "ada"}, {"x", ""}}, Override: &DescriptorLimit{requests, unit}}}
 	}
@@ -309,22 +312,26 @@ func TestRequestOverride(t *testing.T) {
 		t.Fatalf("met %s, want %s", got, want)
 	}
 	h, d := m.Hits[0], m.Descriptors[0]
-	if c := h.Limit.Config(); c.N != 42 || c.Window != time.Minute || c.Algorithm != algo.FixedWindow || !c.CountDenied {
+	if c := h.Limit.Config(); c.N != 42 || c.Window != time.Minute || c.Algorithm != algo.FixedWindow ||
+		!c.CountDenied {
 		t.Errorf("limit %+v", c)
 	}
-	if d.StatsKey != "default.user_ada.x" || d.Rule.Lyft.RequestsPerUnit != 42 || d.Rule.Lyft.Unit != "MINUTE" || h.Window.Seconds != 60 || h.Window.Name != "request_override:60s" {
+	if d.StatsKey != "default.user_ada.x" || d.Rule.Lyft.RequestsPerUnit != 42 || d.Rule.Lyft.Unit != "MINUTE" ||
+		h.Window.Seconds != 60 || h.Window.Name != "request_override:60s" {
 		t.Errorf("match %+v of window %+v", d, h.Window)
 	}
 	if again := match("default", limit(42, "MINUTE")).Hits[0]; again.Window != h.Window {
 		t.Error("the same limit is compiled again")
 	}
-	if other := match("default", limit(43, "MINUTE")).Hits[0]; other.Window.Counter != h.Window.Counter || string(other.Key) != string(h.Key) || other.Limit.Config().N != 43 {
+	if other := match("default", limit(43, "MINUTE")).Hits[0]; other.Window.Counter != h.Window.Counter ||
+		string(other.Key) != string(h.Key) || other.Limit.Config().N != 43 {
 		t.Error("another number must keep the counter")
 	}
 	if other := match("default", limit(42, "HOUR")).Hits[0]; other.Window.Counter.ID == h.Window.Counter.ID {
 		t.Error("another unit must have another counter")
 	}
-	if other := match("native", limit(42, "MINUTE")); len(other.Hits) != 2 || other.Hits[0].Window.Counter.ID == h.Window.Counter.ID || other.Hits[1].Window.Name != "r" {
+	if other := match("native", limit(42, "MINUTE")); len(other.Hits) != 2 ||
+		other.Hits[0].Window.Counter.ID == h.Window.Counter.ID || other.Hits[1].Window.Name != "r" {
 		t.Errorf("in another domain: %s", met(other))
 	}
 	if other := match("nowhere", limit(42, "MINUTE")); len(other.Hits) != 0 || other.Descriptors[0].Hit != -1 {
@@ -370,7 +377,8 @@ func TestNativeLimitsOverDescriptors(t *testing.T) {
 	}
 	few := testSet(t, f)
 	for i := range 100 {
-		f.Rules = append(f.Rules, testRule(t, fmt.Sprint("other", i), fmt.Sprint("attribute", i)).when(on(t, "user", fmt.Sprint("other", i))))
+		f.Rules = append(f.Rules, testRule(t, fmt.Sprint("other", i),
+			fmt.Sprint("attribute", i)).when(on(t, "user", fmt.Sprint("other", i))))
 	}
 	many := testSet(t, f)
 	for name, s := range map[string]*Set{"few": few, "many": many} {
@@ -398,7 +406,8 @@ func TestNativeLimitsOverDescriptors(t *testing.T) {
 		}
 		// Attributes that the door gives itself take the place of the entries.
 		var m Matches
-		s.Match(&Query{Domain: "default", Attributes: Map{"ip": "9.9.9.9"}, Descriptors: descriptors("remote_address=1.2.3.4")}, &m)
+		s.Match(&Query{Domain: "default", Attributes: Map{"ip": "9.9.9.9"},
+			Descriptors: descriptors("remote_address=1.2.3.4")}, &m)
 		if got, want := met(&m), "by-ip[ip=9.9.9.9]"; got != want {
 			t.Errorf("met %q, want %q", got, want)
 		}
@@ -411,7 +420,8 @@ func TestLyftWithNativeKeys(t *testing.T) {
 		nodes := lyftTree(t, "a\n\tb rule\nwhen rule\nper rule name:p\nover=1 rule replaces:p")
 		nodes[1].Rule.When = []Condition{on(t, "plan", "free")}
 		nodes[2].Rule.Per = []Key{{"user"}}
-		nodes[0].Children[0].Rule.Overrides = []Override{{Values: []string{"x", "y"}, Windows: []*Window{testWindow(t, "big", 99, time.Minute)}}}
+		nodes[0].Children[0].Rule.Overrides = []Override{{Values: []string{"x", "y"},
+			Windows: []*Window{testWindow(t, "big", 99, time.Minute)}}}
 		nodes[3].Rule.When = []Condition{on(t, "plan", "free")}
 		return nodes
 	}()})

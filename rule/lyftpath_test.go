@@ -135,7 +135,8 @@ func drawLevel(rt *rapid.T, depth int, text *strings.Builder) {
 		}
 		seen[key+"="+value] = true
 		fmt.Fprintf(text, "%s%s=%s", strings.Repeat("\t", depth), key, value)
-		text.WriteString(rapid.SampledFrom([]string{"", " rule", " rule", " unlimited", " shadow rule", " rule name:x", " rule name:y replaces:x", " detailed rule"}).Draw(rt, "limit"))
+		text.WriteString(rapid.SampledFrom([]string{"", " rule", " rule", " unlimited", " shadow rule", " rule name:x",
+			" rule name:y replaces:x", " detailed rule"}).Draw(rt, "limit"))
 		if value != "" && strings.Contains(value, "*") && rapid.Bool().Draw(rt, "share") {
 			text.WriteString(" share")
 		}
@@ -218,7 +219,8 @@ func TestLyftPathsAgainstDescriptors(t *testing.T) {
 				rt.Fatalf("not in rule order: %q", met(&m))
 			}
 			for _, r := range s.Explain(&Query{Domain: "default", Attributes: q}) {
-				if r.Applies != (r.Why == "") || r.Applies != slices.ContainsFunc(m.Descriptors, func(d DescriptorMatch) bool { return d.Rule == r.Rule }) {
+				if r.Applies != (r.Why == "") || r.Applies != slices.ContainsFunc(m.Descriptors,
+					func(d DescriptorMatch) bool { return d.Rule == r.Rule }) {
 					rt.Fatalf("%v: %s: %+v", q, r.Rule.Name, r)
 				}
 			}
@@ -234,7 +236,8 @@ func TestLyftPathsCost(t *testing.T) {
 	}
 	text.WriteString("user rule\nplan=gold\n\tuser detailed rule\nremote_address rule\n")
 	s := testSet(t, &File{Descriptors: lyftTree(t, text.String())})
-	q := &Query{Domain: "default", Attributes: Pairs{{"user", "u7"}, {"path", "//x"}, {"plan", "gold"}, {"ip", "2001:DB8::1"}}}
+	q := &Query{Domain: "default", Attributes: Pairs{{"user", "u7"}, {"path", "//x"}, {"plan", "gold"},
+		{"ip", "2001:DB8::1"}}}
 	var m Matches
 	s.Match(q, &m)
 	if got, want := met(&m), "user_u7.path[user=u7 path=/x], plan_gold.user[plan=gold user=u7], remote_address[remote_address=2001:db8::1]"; got != want {

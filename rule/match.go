@@ -556,7 +556,8 @@ func (m *Matches) emitMet() {
 func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int, sure bool) (first int, unlimited bool) {
 	windows := r.rule.Windows
 	unlimited = r.rule.Unlimited
-	if p := r.rule.Priority; p != DefaultPriority && mode != Shadow && m.Priority != Critical && (sure || p != Critical) {
+	if p := r.rule.Priority; p != DefaultPriority && mode != Shadow && m.Priority != Critical &&
+		(sure || p != Critical) {
 		m.Priority = p
 	}
 	written := key

@@ -39,7 +39,8 @@ func on(t testing.TB, attribute string, patterns ...string) Condition {
 }
 
 func testRule(t testing.TB, name string, per ...string) *Rule {
-	r := &Rule{Name: name, Cost: 1, WarnPercent: 80, EnforcePercent: 100, Windows: []*Window{testWindow(t, name, 10, time.Minute)}}
+	r := &Rule{Name: name, Cost: 1, WarnPercent: 80, EnforcePercent: 100,
+		Windows: []*Window{testWindow(t, name, 10, time.Minute)}}
 	for _, p := range per {
 		r.Per = append(r.Per, strings.Split(p, "|"))
 	}
@@ -109,14 +110,16 @@ func TestMatch(t *testing.T) {
 			testRule(t, "tokens").when(on(t, "path", "/tokens")).with(func(r *Rule) { r.Exprs = &Exprs{Cost: tokens} }),
 			testRule(t, "shadow").when(on(t, "path", "/shadow")).with(func(r *Rule) { r.Shadow = true }),
 			testRule(t, "two", "user").when(on(t, "path", "/two")).with(func(r *Rule) {
-				r.Windows = []*Window{testWindow(t, "two:60s", 10, time.Minute), testWindow(t, "two:3600s", 500, time.Hour)}
+				r.Windows = []*Window{testWindow(t, "two:60s", 10, time.Minute),
+					testWindow(t, "two:3600s", 500, time.Hour)}
 				r.Overrides = []Override{
 					{Values: []string{"acme"}, Windows: []*Window{testWindow(t, "two:60s", 1000, time.Minute), testWindow(t, "two:1s", 50, time.Second)}},
 					{Values: []string{"root"}, Unlimited: true},
 				}
 			}),
 			testRule(t, "group", "user|ip").when(on(t, "path", "/over")).with(func(r *Rule) {
-				r.Overrides = []Override{{Values: []string{"2001:db8::77"}, Windows: []*Window{testWindow(t, "group", 99, time.Minute)}}}
+				r.Overrides = []Override{{Values: []string{"2001:db8::77"},
+					Windows: []*Window{testWindow(t, "group", 99, time.Minute)}}}
 			}),
 			testRule(t, "absent").when(on(t, "path", "/absent"), on(t, "user", "!**")),
 		},
@@ -186,7 +189,8 @@ func TestMatch(t *testing.T) {
 		t.Errorf("the override of the address's block gives N = %d, want 99", n)
 	}
 	m = matchMap(s, Map{"path": "/two", "user": "acme"})
-	if m.Hits[0].Window.Counter != s.byName["default"].rules[8].rule.Windows[0].Counter || m.Hits[1].Window.Counter == nil {
+	if m.Hits[0].Window.Counter != s.byName["default"].rules[8].rule.Windows[0].Counter ||
+		m.Hits[1].Window.Counter == nil {
 		t.Error("an override must share the counter of its rule where W agrees, and have its own elsewhere")
 	}
 	var unknown Matches
@@ -215,7 +219,8 @@ func TestGroupsAndReplaces(t *testing.T) {
 			testRule(t, "r2").when(on(t, "g", "1")).with(replaces("r3")),
 			testRule(t, "r3").when(on(t, "h", "1")),
 			testRule(t, "r4").when(on(t, "i", "1")).with(replaces("r3")).with(shadow),
-			testRule(t, "r5").when(on(t, "j", "1")).with(replaces("r3")).with(func(r *Rule) { r.Unlimited, r.Windows = true, nil }),
+			testRule(t, "r5").when(on(t, "j", "1")).with(replaces("r3")).with(
+				func(r *Rule) { r.Unlimited, r.Windows = true, nil }),
 			testRule(t, "r6").when(on(t, "k", "1")).with(replaces("r4")),
 		}},
 	)
@@ -256,7 +261,8 @@ func TestGroupsAndReplaces(t *testing.T) {
 
 func TestEnforcePercent(t *testing.T) {
 	share := func(name string, percent int) map[string]bool {
-		s := testSet(t, &File{Rules: []*Rule{testRule(t, name, "user").with(func(r *Rule) { r.EnforcePercent = percent })}})
+		s := testSet(t,
+			&File{Rules: []*Rule{testRule(t, name, "user").with(func(r *Rule) { r.EnforcePercent = percent })}})
 		enforced := map[string]bool{}
 		for i := range 10000 {
 			user := fmt.Sprint("user-", i)
@@ -323,7 +329,8 @@ func TestBuildProblems(t *testing.T) {
 			r.Overrides = []Override{{Values: []string{"x", "y"}, Unlimited: true}}
 		})}}}, []string{"2 values for keys of 1 part"}},
 		{"override twice", []*File{{Rules: []*Rule{testRule(t, "a", "ip").with(func(r *Rule) {
-			r.Overrides = []Override{{Values: []string{"2001:db8::1"}, Unlimited: true}, {Values: []string{"2001:db8::2"}, Unlimited: true}}
+			r.Overrides = []Override{{Values: []string{"2001:db8::1"}, Unlimited: true},
+				{Values: []string{"2001:db8::2"}, Unlimited: true}}
 		})}}}, []string{"for the same key"}},
 		{"same descriptor", []*File{
 			{Descriptors: []*Node{{Key: "k", Value: "v", Pos: Position{File: "a.yaml", Line: 2}}}},

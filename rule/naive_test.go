@@ -84,7 +84,8 @@ func naiveFolded(name, source, value string, fold bool) bool {
 			source = strings.ToLower(source)
 		}
 	}
-	return slices.ContainsFunc(naiveSpellings(name, value, fold), func(v string) bool { return naivePattern(name, source, v) })
+	return slices.ContainsFunc(naiveSpellings(name, value, fold),
+		func(v string) bool { return naivePattern(name, source, v) })
 }
 
 // naiveHolds reports whether c holds: in some spelling, or with sure in every one.
@@ -133,7 +134,8 @@ func naiveKeyPath(r *Rule, value string) string {
 	met := false
 	for _, c := range r.When {
 		for _, p := range c.Patterns {
-			if c.Attribute != "path" || strings.HasPrefix(p.Source, "!") || !naiveFolded("path", p.Source, value, true) {
+			if c.Attribute != "path" || strings.HasPrefix(p.Source, "!") ||
+				!naiveFolded("path", p.Source, value, true) {
 				continue
 			}
 			met = true
@@ -274,7 +276,8 @@ func drawFiles(t *rapid.T, tb testing.TB) []*File {
 	var files []*File
 	n := 0
 	for range rapid.IntRange(1, 3).Draw(t, "files") {
-		f := &File{Domain: "default", First: rapid.Bool().Draw(t, "first"), ExactPaths: rapid.IntRange(0, 3).Draw(t, "exact") == 0}
+		f := &File{Domain: "default", First: rapid.Bool().Draw(t, "first"),
+			ExactPaths: rapid.IntRange(0, 3).Draw(t, "exact") == 0}
 		for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "exempt") {
 			f.Exempt = append(f.Exempt, drawCondition(t, tb))
 		}
@@ -286,7 +289,8 @@ func drawFiles(t *rapid.T, tb testing.TB) []*File {
 				r.When = append(r.When, drawCondition(t, tb))
 			}
 			for range rapid.IntRange(0, 2).Draw(t, "per") {
-				r.Per = append(r.Per, rapid.SliceOfNDistinct(rapid.SampledFrom(naiveAttributes), 1, 3, rapid.ID).Draw(t, "key"))
+				r.Per = append(r.Per, rapid.SliceOfNDistinct(rapid.SampledFrom(naiveAttributes), 1, 3, rapid.ID).Draw(t,
+					"key"))
 			}
 			r.Shadow = rapid.IntRange(0, 4).Draw(t, "shadow") == 0
 			if n > 1 && rapid.IntRange(0, 3).Draw(t, "replaces") == 0 {
@@ -297,9 +301,12 @@ func drawFiles(t *rapid.T, tb testing.TB) []*File {
 				numbers := rapid.SampledFrom([]int64{5, 77}).Draw(t, "numbers")
 				o := Override{Windows: []*Window{testWindow(tb, r.Name, numbers, time.Minute)}}
 				for _, key := range r.Per {
-					o.Values = append(o.Values, rapid.SampledFrom(slices.DeleteFunc(slices.Clone(naiveValues[key[0]]), func(s string) bool { return s == "" })).Draw(t, "value"))
+					o.Values = append(o.Values,
+						rapid.SampledFrom(slices.DeleteFunc(slices.Clone(naiveValues[key[0]]),
+							func(s string) bool { return s == "" })).Draw(t, "value"))
 				}
-				if !slices.ContainsFunc(r.Per, func(k Key) bool { return mixedText(k, o.Values[0]) || mixedText(k, o.Values[len(o.Values)-1]) }) {
+				if !slices.ContainsFunc(r.Per,
+					func(k Key) bool { return mixedText(k, o.Values[0]) || mixedText(k, o.Values[len(o.Values)-1]) }) {
 					r.Overrides = []Override{o}
 				}
 			}

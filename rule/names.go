@@ -13,7 +13,8 @@ func ValidName(name string) bool { return isName(name, 200, "_.-", true) }
 // ValidAttribute reports whether name can be the name of an attribute: 1 to 256 bytes without
 // spaces and control characters.
 func ValidAttribute(name string) bool {
-	return name != "" && len(name) <= 256 && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f })
+	return name != "" && len(name) <= 256 &&
+		!strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f })
 }
 
 // maxPer is the most entries that per may have.

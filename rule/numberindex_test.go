@@ -132,7 +132,8 @@ func FuzzNumberRange(f *testing.F) {
 		rule.If, rule.Exprs = source, &Exprs{If: p}
 		m := matchMap(linear(testSet(t, &File{Rules: []*Rule{rule}})), Map{"n": text})
 		if got := len(m.Hits) == 1; got != want || m.CELErrors != failed {
-			t.Fatalf("%s of %q holds %v, with %d failed; its range %v says %v, and %d", source, text, got, m.CELErrors, r, want, failed)
+			t.Fatalf("%s of %q holds %v, with %d failed; its range %v says %v, and %d", source, text, got, m.CELErrors,
+				r, want, failed)
 		}
 	})
 }

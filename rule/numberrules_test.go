@@ -32,9 +32,11 @@ func drawForm(t *rapid.T) (form string, functions []string) {
 		operand := rapid.SampledFrom(numberOperands).Draw(t, "operand")
 		switch rapid.IntRange(0, 9).Draw(t, "atom") {
 		case 0:
-			return rapid.SampledFrom([]string{"has(attr.n)", `"h" in header`, "has(attr.path)", `"ip" in attr`}).Draw(t, "presence")
+			return rapid.SampledFrom([]string{"has(attr.n)", `"h" in header`, "has(attr.path)", `"ip" in attr`}).Draw(t,
+				"presence")
 		case 1:
-			return operand + rapid.SampledFrom([]string{` == "5"`, ` != "5"`, ` == ""`, `.startsWith("1")`}).Draw(t, "text")
+			return operand + rapid.SampledFrom([]string{` == "5"`, ` != "5"`, ` == ""`, `.startsWith("1")`}).Draw(t,
+				"text")
 		case 2:
 			return "!(int(" + operand + ") > 2)"
 		}
@@ -52,11 +54,13 @@ func drawForm(t *rapid.T) (form string, functions []string) {
 			return "#" + rapid.SampledFrom([]string{" < ", " <= ", " > ", " >= ", " == "}).Draw(t, "turned") + number
 		case 3:
 			if function == "int" {
-				return number + rapid.SampledFrom([]string{" < dyn(2.5)", " >= dyn(1u)", " in [2, 3u, 5.0]"}).Draw(t, "mixed")
+				return number + rapid.SampledFrom([]string{" < dyn(2.5)", " >= dyn(1u)", " in [2, 3u, 5.0]"}).Draw(t,
+					"mixed")
 			}
 		}
 		functions = append(functions, function)
-		return number + rapid.SampledFrom([]string{" < ", " <= ", " > ", " >= ", " == ", " != "}).Draw(t, "compare") + "#"
+		return number + rapid.SampledFrom([]string{" < ", " <= ", " > ", " >= ", " == ", " != "}).Draw(t, "compare") +
+			"#"
 	}
 	form = atom()
 	for range rapid.IntRange(0, 2).Draw(t, "more") {
@@ -123,7 +127,8 @@ func TestNumberRulesAgainstLinear(t *testing.T) {
 			s.Match(q, &a)
 			plain.Match(q, &b)
 			if met(&a) != met(&b) || a.CELErrors != b.CELErrors || !slices.Equal(failed(&a), failed(&b)) {
-				rt.Fatalf("%q: met %q, failed %q; one by one %q, failed %q", attributes, met(&a), failed(&a), met(&b), failed(&b))
+				rt.Fatalf("%q: met %q, failed %q; one by one %q, failed %q", attributes, met(&a), failed(&a), met(&b),
+					failed(&b))
 			}
 		}
 	})

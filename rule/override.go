@@ -26,12 +26,14 @@ func (b *builder) compileOverrides(m *matchRule) {
 		}
 		keys, err := overrideKeys(m, o.Values, false)
 		if err != nil {
-			b.problem(&at, "join one value for each entry of per by a comma", "override %q: %v", strings.Join(o.Values, ","), err)
+			b.problem(&at, "join one value for each entry of per by a comma", "override %q: %v",
+				strings.Join(o.Values, ","), err)
 			continue
 		}
 		for _, k := range keys {
 			if old := m.overrides[k]; old != nil && old != o {
-				b.problem(&at, "keep one of the two", "override %q is for the same key as %q", strings.Join(o.Values, ","), strings.Join(old.Values, ","))
+				b.problem(&at, "keep one of the two", "override %q is for the same key as %q",
+					strings.Join(o.Values, ","), strings.Join(old.Values, ","))
 				break
 			}
 			m.overrides[k] = o
@@ -80,7 +82,8 @@ func overrideKeys(m *matchRule, values []string, folded bool) ([]string, error) 
 			}
 		}
 		if len(keys)*len(forms) > maxOverrideForms {
-			return nil, fmt.Errorf("its values have more than %d forms, since per has so many alternatives of different kinds", maxOverrideForms)
+			return nil, fmt.Errorf(
+				"its values have more than %d forms, since per has so many alternatives of different kinds", maxOverrideForms)
 		}
 		longer := make([]string, 0, len(keys)*len(forms))
 		for _, k := range keys {

@@ -187,7 +187,8 @@ func completes(tail []byte) bool {
 }
 
 func unreserved(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '.' || c == '_' || c == '~'
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '.' || c == '_' ||
+		c == '~'
 }
 
 // endSegment removes the last segment of dst if it is a dot segment, together with its parent if it

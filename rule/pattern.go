@@ -109,7 +109,8 @@ func ParsePattern(attribute, source string) (Pattern, error) {
 		if p.Negated {
 			return p, errors.New(`"!" negates nothing: write "!**" for an attribute that must be absent`)
 		}
-		return p, errors.New(`an empty pattern never matches, since an empty value counts as absent: write "!**" for an attribute that must be absent`)
+		return p, errors.New(
+			`an empty pattern never matches, since an empty value counts as absent: write "!**" for an attribute that must be absent`)
 	}
 	switch s[0] {
 	case '~':
@@ -161,7 +162,8 @@ func (p *Pattern) compileText(attribute, s string) error {
 		s = folded(kindHost, s)
 	case "path":
 		if i := strings.IndexAny(s, "?#"); i >= 0 {
-			return fmt.Errorf("path is matched without its query and fragment: write %q, and query.NAME for a parameter", s[:i])
+			return fmt.Errorf(
+				"path is matched without its query and fragment: write %q, and query.NAME for a parameter", s[:i])
 		}
 		wildcards := strings.Count(s, "*")
 		switch s[0] {

@@ -105,7 +105,8 @@ func TestPatternErrors(t *testing.T) {
 }
 
 func TestParseIP(t *testing.T) {
-	for _, s := range []string{"1.2.3.4", "0.0.0.0", "255.255.255.255", "256.1.1.1", "1.2.3", "1.2.3.4.5", "01.2.3.4", "1.2.3.04", "1..2.3", ".1.2.3", "1.2.3.", "1.2.3.4 ", "", "a", "1.2.3.0000", "::1", "::ffff:1.2.3.4", "1:2", "1.2.3.4:80"} {
+	for _, s := range []string{"1.2.3.4", "0.0.0.0", "255.255.255.255", "256.1.1.1", "1.2.3", "1.2.3.4.5", "01.2.3.4",
+		"1.2.3.04", "1..2.3", ".1.2.3", "1.2.3.", "1.2.3.4 ", "", "a", "1.2.3.0000", "::1", "::ffff:1.2.3.4", "1:2", "1.2.3.4:80"} {
 		want, err := netip.ParseAddr(s)
 		if err == nil {
 			want = want.Unmap()
@@ -120,7 +121,8 @@ func TestParseIP(t *testing.T) {
 }
 
 func FuzzPattern(f *testing.F) {
-	for _, s := range []string{"free", "!free", `\!x`, "~^a+$", "/api/**", "10.0.0.0/8", "::1", "**/x", "*a*b*", "", "!", "~("} {
+	for _, s := range []string{"free", "!free", `\!x`, "~^a+$", "/api/**", "10.0.0.0/8", "::1", "**/x", "*a*b*", "",
+		"!", "~("} {
 		f.Add("path", s, "/api/x")
 		f.Add("ip", s, "10.0.0.1")
 		f.Add("plan", s, "free")
@@ -162,10 +164,12 @@ func FuzzPattern(f *testing.F) {
 
 // parseIPv4 takes what netip takes, and nothing else.
 func TestParseIPv4(t *testing.T) {
-	parts := []string{"", "0", "00", "01", "7", "10", "99", "255", "256", "300", "999", "1000", "4294967297", "a", " 1", "+1", "1."}
+	parts := []string{"", "0", "00", "01", "7", "10", "99", "255", "256", "300", "999", "1000", "4294967297", "a", " 1",
+		"+1", "1."}
 	for _, a := range parts {
 		for _, b := range parts {
-			for _, s := range []string{a + "." + b + ".0.1", "10." + a + ".2." + b, a + ".1.1." + b, a + "." + b, "1.2.3.4." + a, a + "1.2.3" + b} {
+			for _, s := range []string{a + "." + b + ".0.1", "10." + a + ".2." + b, a + ".1.1." + b, a + "." + b,
+				"1.2.3.4." + a, a + "1.2.3" + b} {
 				want, err := netip.ParseAddr(s)
 				if err != nil || !want.Is4() {
 					want = netip.Addr{}

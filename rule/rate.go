@@ -131,7 +131,8 @@ func parseRate(text string) (Rate, error) {
 		}
 	}
 	if per == "" {
-		return Rate{}, fmt.Errorf("rate %q: expected a unit or a duration behind the slash, as in 10/min or 100/15m", clip(text))
+		return Rate{}, fmt.Errorf("rate %q: expected a unit or a duration behind the slash, as in 10/min or 100/15m",
+			clip(text))
 	}
 	if per[0] < '0' || per[0] > '9' {
 		if singular, ok := strings.CutSuffix(per, "s"); ok && suggest.Nearest(singular, unitNames()) == singular {
@@ -154,7 +155,8 @@ func parseRate(text string) (Rate, error) {
 	case w <= 0:
 		return Rate{}, fmt.Errorf("rate %q: the window must be longer than 0", clip(text))
 	case w > algo.MaxWindow:
-		return Rate{}, fmt.Errorf("rate %q: the window is longer than the longest, %d days", clip(text), algo.MaxWindow/day)
+		return Rate{}, fmt.Errorf("rate %q: the window is longer than the longest, %d days", clip(text),
+			algo.MaxWindow/day)
 	case w%time.Microsecond != 0:
 		return Rate{}, fmt.Errorf("rate %q: the window must be a whole number of microseconds", clip(text))
 	}
@@ -168,14 +170,17 @@ func parseCount(text string) (int64, error) {
 	for i := 0; i < len(text); i++ {
 		if text[i] < '0' || text[i] > '9' {
 			if _, err := strconv.ParseFloat(text, 64); err == nil && strings.Contains(text, ".") && text[0] != '-' {
-				return 0, fmt.Errorf("the number of requests must be a whole number; write 1/2s for half a request a second")
+				return 0, fmt.Errorf(
+					"the number of requests must be a whole number; write 1/2s for half a request a second")
 			}
-			return 0, fmt.Errorf("%q is not a number of requests; expected a rate such as 10/min, 100/15m or unlimited", clip(text))
+			return 0, fmt.Errorf("%q is not a number of requests; expected a rate such as 10/min, 100/15m or unlimited",
+				clip(text))
 		}
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n > algo.MaxFixedN {
-		return 0, fmt.Errorf("%s requests are more than the most that can be counted, %d", clip(text), int64(algo.MaxFixedN))
+		return 0, fmt.Errorf("%s requests are more than the most that can be counted, %d", clip(text),
+			int64(algo.MaxFixedN))
 	}
 	return n, nil
 }

@@ -99,7 +99,8 @@ func TestParseDuration(t *testing.T) {
 			t.Errorf("ParseDuration(%q) = %v, %v; want %v", c.text, got, err, c.want)
 		}
 	}
-	for _, text := range []string{"", "5", "d", "1d-5s", "1d+5s", "+5s", "1.5d", "1d 5s", "5 s", "106752d", "999999999999999999999d", "2d1w", "s"} {
+	for _, text := range []string{"", "5", "d", "1d-5s", "1d+5s", "+5s", "1.5d", "1d 5s", "5 s", "106752d",
+		"999999999999999999999d", "2d1w", "s"} {
 		if got, err := ParseDuration(text); err == nil {
 			t.Errorf("ParseDuration(%q) = %v, want an error", text, got)
 		}
@@ -109,7 +110,8 @@ func TestParseDuration(t *testing.T) {
 // FuzzParseRate: what is accepted is within bounds, survives a round trip through String, and makes
 // a limit.
 func FuzzParseRate(f *testing.F) {
-	for _, s := range []string{"10/min", "100/15m", "1/1w2d3h4m5s6ms7us", "unlimited", "5", "0/s", "1/1.000001s", "1000000000/366d", "1/µs", "1/3µs", "-1/s", "1//s", "1/s/s"} {
+	for _, s := range []string{"10/min", "100/15m", "1/1w2d3h4m5s6ms7us", "unlimited", "5", "0/s", "1/1.000001s",
+		"1000000000/366d", "1/µs", "1/3µs", "-1/s", "1//s", "1/s/s"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

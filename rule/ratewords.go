@@ -41,7 +41,8 @@ func rateInWords(text string) string {
 		units := map[string]string{"s": "s", "m": "min", "h": "h", "d": "day"}
 		n, period = wholeNumber(m[1], m[2]), units[strings.ToLower(m[3])]
 	} else if m := p.often.FindStringSubmatch(text); m != nil {
-		units := map[string]string{"hourly": "hour", "daily": "day", "weekly": "week", "monthly": "month", "yearly": "year"}
+		units := map[string]string{"hourly": "hour", "daily": "day", "weekly": "week", "monthly": "month",
+			"yearly": "year"}
 		n, period = wholeNumber(m[1], m[2]), units[strings.ToLower(m[3])]
 	} else if strings.EqualFold(text, "unlimited") {
 		return "unlimited"
@@ -81,7 +82,8 @@ var unitsInWords = map[string]string{
 }
 
 // lengths are the lengths of the units that a duration may be of.
-var lengths = map[string]time.Duration{"s": time.Second, "min": time.Minute, "hour": time.Hour, "day": day, "week": week}
+var lengths = map[string]time.Duration{"s": time.Second, "min": time.Minute, "hour": time.Hour, "day": day,
+	"week": week}
 
 // periodInWords returns a unit or a duration that text says in words, such as "15 minutes", in the
 // notation of ParseRate; "" if it says none.

@@ -44,8 +44,10 @@ func TestRateInWords(t *testing.T) {
 			t.Errorf("the hint at %s: %v", want, err)
 		}
 	}
-	for _, text := range []string{"many per minute", "5 per fortnight", "5 per 3 months", "5 per minute per user", "1/m", "5 per", "99999999999 per day", strings.Repeat("9 per ", 99)} {
-		if _, err := ParseRate(text); err == nil || strings.Contains(err.Error(), "did you mean "+text) || strings.HasSuffix(err.Error(), "did you mean ?") {
+	for _, text := range []string{"many per minute", "5 per fortnight", "5 per 3 months", "5 per minute per user",
+		"1/m", "5 per", "99999999999 per day", strings.Repeat("9 per ", 99)} {
+		if _, err := ParseRate(text); err == nil || strings.Contains(err.Error(), "did you mean "+text) ||
+			strings.HasSuffix(err.Error(), "did you mean ?") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -53,7 +55,8 @@ func TestRateInWords(t *testing.T) {
 
 // What Weir says of a limit in words, it reads with a hint at what a rule file says.
 func TestRateInWordsOfPeriods(t *testing.T) {
-	for _, window := range []time.Duration{time.Second, 10 * time.Second, time.Minute, 90 * time.Second, 15 * time.Minute, time.Hour, 36 * time.Hour, day, week} {
+	for _, window := range []time.Duration{time.Second, 10 * time.Second, time.Minute, 90 * time.Second,
+		15 * time.Minute, time.Hour, 36 * time.Hour, day, week} {
 		said := fmt.Sprintf("20 per %s", algo.Config{Window: window}.Period())
 		_, err := ParseRate(said)
 		if err == nil {

@@ -16,7 +16,8 @@ func regionalSet(t *testing.T, of *Regions, c algo.Config) *Set {
 	r.Windows = []*Window{{Name: "over", Limit: testLimit(t, c)}}
 	other := c
 	other.Window *= 2
-	r.Overrides = []Override{{Values: []string{"large"}, Windows: []*Window{{Name: "other", Limit: testLimit(t, other)}}}}
+	r.Overrides = []Override{{Values: []string{"large"},
+		Windows: []*Window{{Name: "other", Limit: testLimit(t, other)}}}}
 	return testSet(t, &File{Rules: []*Rule{r, testRule(t, "alone", "user")}})
 }
 
@@ -46,7 +47,8 @@ func TestRegionsCounters(t *testing.T) {
 				}
 				continue
 			}
-			if of := c.Regions; of == nil || of == test.of || of.Over != test.of.Over || of.Sync != test.of.Sync || of.Tell != test.of.Tell {
+			if of := c.Regions; of == nil || of == test.of || of.Over != test.of.Over || of.Sync != test.of.Sync ||
+				of.Tell != test.of.Tell {
 				t.Fatalf("%s: %+v", test.name, c.Regions)
 			}
 			all := c.Regions.All
@@ -56,11 +58,14 @@ func TestRegionsCounters(t *testing.T) {
 			case all == nil:
 				continue
 			}
-			if all.Group != c.Group || all.Keys != c.Keys || all.Index != -1 || all.Regions != nil || all.Limit != c.Limit || all.Window != c.Window {
+			if all.Group != c.Group || all.Keys != c.Keys || all.Index != -1 || all.Regions != nil ||
+				all.Limit != c.Limit || all.Window != c.Window {
 				t.Errorf("%s: %+v of %+v", test.name, all, c)
 			}
-			if (all.Lease != nil) != (c.Lease != nil) || (all.Margin != nil) != (c.Margin != nil) || c.Lease == nil && c.Margin == nil {
-				t.Errorf("%s: beside it are %v and %v, beside the counter %v and %v", test.name, all.Lease, all.Margin, c.Lease, c.Margin)
+			if (all.Lease != nil) != (c.Lease != nil) || (all.Margin != nil) != (c.Margin != nil) ||
+				c.Lease == nil && c.Margin == nil {
+				t.Errorf("%s: beside it are %v and %v, beside the counter %v and %v", test.name, all.Lease, all.Margin,
+					c.Lease, c.Margin)
 			}
 			for _, of := range []*Counter{c, c.Lease, c.Margin, all, all.Lease, all.Margin} {
 				if of == nil {

@@ -31,7 +31,8 @@ func scaled(t testing.TB, n int, per []string, conditions ...string) *Set {
 			if attribute == "ip" {
 				number = fmt.Sprintf("10.%d.%d", i/256, i%256)
 			}
-			r.When = append(r.When, on(t, strings.ReplaceAll(attribute, "#", number), strings.ReplaceAll(pattern, "#", number)))
+			r.When = append(r.When, on(t, strings.ReplaceAll(attribute, "#", number),
+				strings.ReplaceAll(pattern, "#", number)))
 		}
 		f.Rules = append(f.Rules, r)
 	}
@@ -77,7 +78,8 @@ func TestCandidatesDoNotGrow(t *testing.T) {
 		var m Matches
 		s.Match(&Query{Domain: "default", Attributes: q}, &m)
 		if got := met(&m); got != c.met || m.looked > c.most {
-			t.Errorf("%s: met %q, want %q; looked at %d rules, at most %d would do", c.name, got, c.met, m.looked, c.most)
+			t.Errorf("%s: met %q, want %q; looked at %d rules, at most %d would do", c.name, got, c.met, m.looked,
+				c.most)
 		}
 		for name, n := range q.asked {
 			if n > 1 {
@@ -114,7 +116,8 @@ func TestMatchAllocates(t *testing.T) {
 		First:  true,
 		Exempt: []Condition{on(t, "ip", "192.168.0.0/16")},
 		Rules: []*Rule{
-			testRule(t, "a", "user|ip", "path").when(on(t, "path", "/api/**"), on(t, "method", "POST")).with(func(r *Rule) {
+			testRule(t, "a", "user|ip", "path").when(on(t, "path", "/api/**"),
+				on(t, "method", "POST")).with(func(r *Rule) {
 				r.Overrides = []Override{{Values: []string{"10.0.0.1", "/api/x"}, Unlimited: true}}
 				r.EnforcePercent = 50
 			}),
@@ -124,7 +127,8 @@ func TestMatchAllocates(t *testing.T) {
 		Descriptors: lyftTree(t, strings.Join(lines, "\n")+"\nu rule detailed\nplain rule"),
 	}
 	for i := range 100 {
-		mixed.Rules = append(mixed.Rules, testRule(t, fmt.Sprint("other", i), "ip").when(on(t, "path", fmt.Sprintf("/o%d/**", i), fmt.Sprintf("**o%d", i))))
+		mixed.Rules = append(mixed.Rules, testRule(t, fmt.Sprint("other", i),
+			"ip").when(on(t, "path", fmt.Sprintf("/o%d/**", i), fmt.Sprintf("**o%d", i))))
 	}
 	s := testSet(t, mixed)
 	for name, q := range map[string]*Query{
@@ -165,8 +169,10 @@ func TestHostileRequests(t *testing.T) {
 	s := testSet(t, f)
 	long := strings.Repeat("a", 1<<20)
 	var m Matches
-	s.Match(&Query{Domain: "default", Attributes: Map{"user": long, "header.x": long, "path": "/" + strings.Repeat("../%2e%2E//", 1<<16)}}, &m)
-	if got := m.Hits; len(got) != 3 || got[0].Window.Name != "glob" || got[1].Window.Name != "regexp" || got[2].Window.Name != "header" {
+	s.Match(&Query{Domain: "default", Attributes: Map{"user": long, "header.x": long,
+		"path": "/" + strings.Repeat("../%2e%2E//", 1<<16)}}, &m)
+	if got := m.Hits; len(got) != 3 || got[0].Window.Name != "glob" || got[1].Window.Name != "regexp" ||
+		got[2].Window.Name != "header" {
 		t.Errorf("met %d limits", len(got))
 	}
 	for _, h := range m.Hits {
@@ -262,18 +268,30 @@ func BenchmarkMatch(b *testing.B) {
 			}
 		})
 	}
-	bench("3 rules", small, &Query{Attributes: Pairs{{"method", "GET"}, {"path", "/api/v1/items"}, {"ip", "203.0.113.77"}, {"user", "user-12345"}}})
+	bench("3 rules", small,
+		&Query{Attributes: Pairs{{"method", "GET"}, {"path", "/api/v1/items"}, {"ip", "203.0.113.77"},
+			{"user", "user-12345"}}})
 	bench("3 rules, one met", small, &Query{Attributes: Pairs{{"path", "/static/x.css"}, {"ip", "203.0.113.77"}}})
 	one := func() *Set { return testSet(b, &File{Rules: []*Rule{testRule(b, "all", "key")}}) }
 	bench("1 rule", one, &Query{Attributes: Pairs{{"key", "user-12345"}}})
 	for _, n := range []int{10, 10_000} {
-		bench(fmt.Sprintf("%d paths", n), func() *Set { return scaled(b, n, []string{"ip"}, "path=/p/#") }, &Query{Attributes: Pairs{{"path", "/p/7"}, {"ip", "203.0.113.77"}}})
-		bench(fmt.Sprintf("%d folders", n), func() *Set { return scaled(b, n, []string{"ip"}, "path=/p/#/**") }, &Query{Attributes: Pairs{{"path", "/p/7/x"}, {"ip", "203.0.113.77"}}})
-		bench(fmt.Sprintf("%d users", n), func() *Set { return scaled(b, n, []string{"user"}, "path=/api/**", "user=u#") }, &Query{Attributes: Pairs{{"path", "/api/x"}, {"user", "u7"}}})
+		bench(fmt.Sprintf("%d paths", n), func() *Set { return scaled(b, n, []string{"ip"}, "path=/p/#") },
+			&Query{Attributes: Pairs{{"path", "/p/7"}, {"ip", "203.0.113.77"}}})
+		bench(fmt.Sprintf("%d folders", n), func() *Set { return scaled(b, n, []string{"ip"}, "path=/p/#/**") },
+			&Query{Attributes: Pairs{{"path", "/p/7/x"}, {"ip", "203.0.113.77"}}})
+		bench(fmt.Sprintf("%d users", n),
+			func() *Set {
+				return scaled(b, n, []string{"user"}, "path=/api/**",
+					"user=u#")
+			}, &Query{Attributes: Pairs{{"path", "/api/x"}, {"user", "u7"}}})
 		var lines []string
 		for i := range n {
 			lines = append(lines, fmt.Sprintf("k=v%d rule", i))
 		}
-		bench(fmt.Sprintf("%d descriptor values", n), func() *Set { return testSet(b, &File{Descriptors: lyftTree(b, strings.Join(lines, "\n"))}) }, &Query{Descriptors: descriptors("k=v7")})
+		bench(fmt.Sprintf("%d descriptor values", n),
+			func() *Set {
+				return testSet(b,
+					&File{Descriptors: lyftTree(b, strings.Join(lines, "\n"))})
+			}, &Query{Descriptors: descriptors("k=v7")})
 	}
 }

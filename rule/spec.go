@@ -59,7 +59,8 @@ func (s *Spec) rule() (*Rule, Problems) {
 	}
 	r := New(s.Name, DefaultDomain)
 	if !ValidName(s.Name) {
-		report(Problem{Message: fmt.Sprintf("name: expected 1 to 200 letters, digits, -, _ and ., got %q", clip(s.Name))})
+		report(Problem{Message: fmt.Sprintf("name: expected 1 to 200 letters, digits, -, _ and ., got %q",
+			clip(s.Name))})
 	}
 	keys, faults := ParsePer(s.Per)
 	for _, f := range faults {

@@ -36,7 +36,8 @@ func (t *trie) insert(literal string, id int32) {
 			common++
 		}
 		if common < len(child.label) { // split the edge
-			middle := &trieNode{label: child.label[:common], heads: []byte{child.label[common]}, children: []*trieNode{child}}
+			middle := &trieNode{label: child.label[:common], heads: []byte{child.label[common]},
+				children: []*trieNode{child}}
 			child.label = child.label[common:]
 			n.children[i] = middle
 			child = middle

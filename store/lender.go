@@ -47,7 +47,8 @@ type Lender interface {
 	// twice: the reported and the lent units count as used in the end. The fields of ahead that are
 	// filled in are then 0.
 	TakeAhead(
-		ctx context.Context, minWait, maxWait time.Duration, charges []Charge, ahead []algo.Ahead, results []algo.Result,
+		ctx context.Context, minWait, maxWait time.Duration, charges []Charge, ahead []algo.Ahead,
+		results []algo.Result,
 	) (now, asked int64, err error)
 }
 

@@ -38,7 +38,8 @@ type Regional interface {
 	//
 	// now is an instant of the store's clock during the call, in µs; it is after each At that was
 	// read, if clocks are right.
-	Told(ctx context.Context, part int, after string, limit int, wait time.Duration) (told []Told, next string, gap bool, now int64, err error)
+	Told(ctx context.Context, part int, after string, limit int, wait time.Duration) (told []Told, next string,
+		gap bool, now int64, err error)
 	// Position returns up to where the log of another region, which has that name, was charged
 	// here; "" if it never was, or not for so long that nothing of it counts any more. It is of
 	// this store, and of one part.

@@ -253,7 +253,8 @@ func (t *table) counter(limit int64) *rule.Counter {
 }
 
 func ask(s store.Store, c *rule.Counter, key int, cost int64) (algo.Result, error) {
-	charges := [1]store.Charge{{Counter: c, Limit: c.Limit, Key: tableKeys[key], Ask: algo.Ask{Cost: cost, MaxDelay: -1}}}
+	charges := [1]store.Charge{{Counter: c, Limit: c.Limit, Key: tableKeys[key],
+		Ask: algo.Ask{Cost: cost, MaxDelay: -1}}}
 	var results [1]algo.Result
 	_, err := s.Take(context.Background(), charges[:], results[:])
 	return results[0], err
@@ -282,7 +283,8 @@ func (t *table) measure(l *tableLoad) {
 	}
 	slices.SortFunc(rounds, func(a, b *reading) int { return cmp.Compare(a.rate, b.rate) })
 	r := rounds[1]
-	t.row(l.name, rounded(r.rate), brief(r.took.Quantile(0.5)), brief(r.took.Quantile(0.99)), brief(r.client), brief(r.server))
+	t.row(l.name, rounded(r.rate), brief(r.took.Quantile(0.5)), brief(r.took.Quantile(0.99)), brief(r.client),
+		brief(r.server))
 }
 
 // everybody returns the counter of all users, each of whom was seen once.

@@ -81,14 +81,17 @@ func (s *Scenario) check() error {
 	case s.Nodes < 1 || s.Nodes > 1<<20:
 		return fmt.Errorf("capacity: the number of nodes is %d; it must be from 1 to %d", s.Nodes, 1<<20)
 	case s.Partitions < 0 || s.Partitions > 1<<14 || s.Stores < 0 || s.Stores > max(1, s.Partitions):
-		return fmt.Errorf("capacity: %d partitions on %d stores; there are at most %d, and no more stores than partitions", s.Partitions, s.Stores, 1<<14)
+		return fmt.Errorf(
+			"capacity: %d partitions on %d stores; there are at most %d, and no more stores than partitions", s.Partitions, s.Stores, 1<<14)
 	case s.Length <= 0 || s.Warm < 0 || s.Ramp < 0 || s.Ramp > s.Warm || s.Length > latest || s.Warm > latest:
-		return fmt.Errorf("capacity: it is to run for %v and %v, %v of it rising; Length must be above 0, the rise within Warm, and both within %v", s.Warm, s.Length, s.Ramp, latest)
+		return fmt.Errorf(
+			"capacity: it is to run for %v and %v, %v of it rising; Length must be above 0, the rise within Warm, and both within %v", s.Warm, s.Length, s.Ramp, latest)
 	case s.RoundTrip < 0 || s.Jitter < 0 || s.Jitter >= 1 || s.RoundTrip > latest:
 		return fmt.Errorf("capacity: a round trip takes %v, give or take %v of it; that must be from 0 to 1",
 			s.RoundTrip, s.Jitter)
 	case s.Balance.Skew < 0 || s.Balance.Skew > 1 || s.Balance.Skew > 0 && (s.Balance.Move <= 0 || s.Balance.Home):
-		return fmt.Errorf("capacity: %v of the requests go to one node, which changes each %v; the share is from 0 to 1, and does not go with Home", s.Balance.Skew, s.Balance.Move)
+		return fmt.Errorf(
+			"capacity: %v of the requests go to one node, which changes each %v; the share is from 0 to 1, and does not go with Home", s.Balance.Skew, s.Balance.Move)
 	case s.ClockError < 0 || s.ClockError >= 1:
 		return fmt.Errorf("capacity: clocks are wrong by a share of %v; it must be from 0 to 1", s.ClockError)
 	case s.Churn < 0 || s.Down < 0 || s.Churn > 0 && s.Nodes < 2:

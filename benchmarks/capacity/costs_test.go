@@ -21,7 +21,8 @@ func BenchmarkStore(b *testing.B) {
 	counter := &rule.Counter{ID: 1, Group: 1, Domain: "test", Limit: limit}
 	for _, c := range []struct {
 		nodes, callers, keys int
-	}{{1, 1, 10_000}, {16, 1, 10_000}, {64, 1, 10_000}, {200, 1, 10_000}, {64, 4, 10_000}, {64, 16, 10_000}, {8, 64, 10_000}, {64, 4, 1}, {64, 16, 1}} {
+	}{{1, 1, 10_000}, {16, 1, 10_000}, {64, 1, 10_000}, {200, 1, 10_000}, {64, 4, 10_000}, {64, 16, 10_000},
+		{8, 64, 10_000}, {64, 4, 1}, {64, 16, 1}} {
 		b.Run(fmt.Sprintf("nodes=%d/callers=%d/keys=%d", c.nodes, c.callers, c.keys), func(b *testing.B) {
 			server := redistest.Start(b)
 			stores := make([]*redis.Store, c.nodes)
@@ -43,7 +44,8 @@ func BenchmarkStore(b *testing.B) {
 					rng := rand.New(rand.NewPCG(uint64(g), 1))
 					charges, results := make([]store.Charge, 1), make([]algo.Result, 1)
 					for n := g; n < b.N; n += c.nodes * c.callers {
-						charges[0] = store.Charge{Counter: counter, Limit: limit, Key: fmt.Appendf(nil, "user-%011d", rng.IntN(c.keys)), Ask: algo.Ask{Cost: 1, MaxDelay: -1}}
+						charges[0] = store.Charge{Counter: counter, Limit: limit,
+							Key: fmt.Appendf(nil, "user-%011d", rng.IntN(c.keys)), Ask: algo.Ask{Cost: 1, MaxDelay: -1}}
 						if _, err := stores[g%c.nodes].Take(b.Context(), charges, results); err != nil {
 							b.Error(err)
 							return

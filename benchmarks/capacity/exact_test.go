@@ -64,12 +64,14 @@ func TestGroupCommit(t *testing.T) {
 					idle := math.Exp(-a)
 					decisions := a + idle
 					near(t, "calls a decision", r.PerDecision(r.Calls), 1/decisions, 0.03)
-					near(t, "operations a decision", r.PerDecision(r.Operations), (idle+m*(1-math.Exp(-a/m)))/decisions, 0.03)
+					near(t, "operations a decision", r.PerDecision(r.Operations), (idle+m*(1-math.Exp(-a/m)))/decisions,
+						0.03)
 					near(t, "admitted", r.Admitted, r.Decisions, 0)
 					// A decision that opens a call waits for one trip. A decision that comes during
 					// a call waits for the rest of it, and for one trip.
 					if r.Longest < trip || r.Longest > 2*trip*33/32 {
-						t.Errorf("the longest decision took %v; it must be within one to two round trips of %v", r.Longest, trip)
+						t.Errorf("the longest decision took %v; it must be within one to two round trips of %v",
+							r.Longest, trip)
 					}
 				})
 			}
@@ -149,7 +151,8 @@ func TestJudge(t *testing.T) {
 			}
 		}
 		if over == 0 || wrong > 0 {
-			t.Errorf("%v: %d admissions found beyond a limit of one less, and %d beyond the limit itself", limit, over, wrong)
+			t.Errorf("%v: %d admissions found beyond a limit of one less, and %d beyond the limit itself", limit, over,
+				wrong)
 		}
 	}
 }
@@ -176,7 +179,8 @@ func TestSameSeed(t *testing.T) {
 // TestSampled has the tail of a Zipf distribution simulated by a hundredth of its keys, and in
 // full: what a decision takes is the same.
 func TestSampled(t *testing.T) {
-	s := Scenario{Seed: 5, Nodes: 10, Partitions: 8, Limit: perMinute(t, 600), Warm: time.Second, Length: 20 * time.Second, RememberRefusals: time.Second}
+	s := Scenario{Seed: 5, Nodes: 10, Partitions: 8, Limit: perMinute(t, 600), Warm: time.Second,
+		Length: 20 * time.Second, RememberRefusals: time.Second}
 	var rows [2]*Result
 	for i, share := range []float64{1, 0.02} {
 		s.Strata = Zipf(100_000, 1, 20_000, 20, 1.5, share)

@@ -68,7 +68,8 @@ type counted struct {
 }
 
 func (c *counted) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	c.more.Add(int64(len(charges) - 1))
 	return c.Store.TakeAhead(ctx, minWait, maxWait, charges, ahead, results)
@@ -117,7 +118,8 @@ func work(text string) error {
 	var pending sync.WaitGroup
 	begin := time.Now()
 	decide := func(key string, at time.Duration) {
-		charges, results := []store.Charge{{Counter: counter, Limit: limit, Key: []byte(key), Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}, make([]algo.Result, 1)
+		charges, results := []store.Charge{{Counter: counter, Limit: limit, Key: []byte(key),
+			Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}, make([]algo.Result, 1)
 		late := time.Since(begin) - at
 		_, local, err := leased.TakeWithin(ctx, 0, 0, charges, results)
 		mu.Lock()
@@ -251,7 +253,8 @@ func fleet(t *testing.T, workers int, delay time.Duration, o orders) report {
 // TestReal compares eight processes with the simulation of them.
 func TestReal(t *testing.T) {
 	const workers = 8
-	fmt.Println("| | real: operations a decision | simulated | calls | simulated | decided by nodes | simulated | admitted | simulated | round trip |")
+	fmt.Println(
+		"| | real: operations a decision | simulated | calls | simulated | decided by nodes | simulated | admitted | simulated | round trip |")
 	fmt.Println("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, c := range []struct {
 		name   string
@@ -282,7 +285,8 @@ func TestReal(t *testing.T) {
 			per := func(n float64) float64 { return n / real.Decisions }
 			fmt.Printf("| %s | %.3f | %.3f | %.3f | %.3f | %.1f %% | %.1f %% | %.1f %% | %.1f %% | %.2f ms |\n", c.name,
 				per(real.Operations), r.PerDecision(r.Operations), per(real.Calls), r.PerDecision(r.Calls),
-				100*per(real.Local), 100*r.Local(), 100*per(real.Admitted), 100*r.PerDecision(r.Admitted), real.RoundTrip.Seconds()*1e3)
+				100*per(real.Local), 100*r.Local(), 100*per(real.Admitted), 100*r.PerDecision(r.Admitted),
+				real.RoundTrip.Seconds()*1e3)
 			if real.Late > real.RoundTrip/4 {
 				t.Logf("requests were sent %v too late in the mean: the machine is too busy for this", real.Late)
 			}

@@ -84,6 +84,7 @@ func (w *world) result(took time.Duration) *Result {
 	for i := range w.stores {
 		r.Busy = max(r.Busy, float64(w.stores[i].busy)/float64(w.s.Length))
 	}
-	r.Mean, r.Median, r.P99, r.Longest = w.latency.Mean(), w.latency.Quantile(0.5), w.latency.Quantile(0.99), w.latency.Quantile(1)
+	r.Mean, r.Median, r.P99, r.Longest = w.latency.Mean(), w.latency.Quantile(0.5), w.latency.Quantile(0.99),
+		w.latency.Quantile(1)
 	return r
 }

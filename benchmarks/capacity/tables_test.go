@@ -82,7 +82,8 @@ var oneKey = []struct {
 // Clocks are off by up to 0.05 %.
 func TestSimulatedOneKey(t *testing.T) {
 	effort.Long(t, "simulates fleets")
-	printf("| one key | lease | nodes | load | exact: operations a decision | leased | decided by nodes | admitted ÷ ideal | over | Jain's index |\n")
+	printf(
+		"| one key | lease | nodes | load | exact: operations a decision | leased | decided by nodes | admitted ÷ ideal | over | Jain's index |\n")
 	printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, row := range oneKey {
 		name := fmt.Sprintf("%s/lease=%d%%/nodes=%d/load=%v", row.name, row.config.Lease, row.nodes, row.load)
@@ -99,7 +100,8 @@ func TestSimulatedOneKey(t *testing.T) {
 			// Until the first generations are over, and at three times its rate until a bucket is
 			// empty and a log is full, figures are of a beginning. They swing with the
 			// generations, so some of these are counted.
-			s.Warm, s.Length = w*time.Duration(row.config.Lease)/30, max(10*time.Second, w*time.Duration(row.config.Lease)/50)
+			s.Warm, s.Length = w*time.Duration(row.config.Lease)/30,
+				max(10*time.Second, w*time.Duration(row.config.Lease)/50)
 			switch {
 			case row.config.Algorithm == algo.SlidingLog:
 				s.Warm, s.Length = 2*w, 4*w
@@ -128,8 +130,10 @@ func TestSimulatedOneKey(t *testing.T) {
 				r = run(t, s)
 				exact.add(&r.Tally, 1)
 			}
-			printf("| %s | %d %% | %d | %v | %.3f | **%.3f** | %.1f %% | %.4f | 0 | %.4f |\n", row.name, row.config.Lease, row.nodes, row.load,
-				exact.PerDecision(exact.Operations), sum.PerDecision(sum.Operations), 100*sum.Local(), sum.Admitted/sum.Ideal, sum.Jain)
+			printf("| %s | %d %% | %d | %v | %.3f | **%.3f** | %.1f %% | %.4f | 0 | %.4f |\n", row.name,
+				row.config.Lease, row.nodes, row.load,
+				exact.PerDecision(exact.Operations), sum.PerDecision(sum.Operations), 100*sum.Local(),
+				sum.Admitted/sum.Ideal, sum.Jain)
 			near(t, "operations a decision", sum.PerDecision(sum.Operations), row.operations, 0.2)
 			if share := sum.Admitted / sum.Ideal; share < row.admitted-1e-4 {
 				t.Errorf("%.4f of what one place would admit; it must be %v", share, row.admitted)
@@ -170,10 +174,12 @@ func TestSimulatedLongTail(t *testing.T) {
 	if !whole {
 		effort.Long(t, "simulates millions of requests")
 	}
-	printf("| keys | a key's requests reach | decided by nodes | operations a decision | calls a decision | µs a decision: node | Redis | busiest Redis | median | p99 |\n")
+	printf(
+		"| keys | a key's requests reach | decided by nodes | operations a decision | calls a decision | µs a decision: node | Redis | busiest Redis | median | p99 |\n")
 	printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, s := range []float64{1, 1.1, 1.2} {
-		defer printf("Zipf %v: %.0f million keys are asked for in a minute\n", s, distinct(Zipf(1e9, s, 1e7, 4, 1.25, 0), time.Minute)/1e6)
+		defer printf("Zipf %v: %.0f million keys are asked for in a minute\n", s,
+			distinct(Zipf(1e9, s, 1e7, 4, 1.25, 0), time.Minute)/1e6)
 	}
 	for _, home := range []bool{false, true} {
 		for _, s := range []float64{1, 1.1, 1.2} {
@@ -198,8 +204,10 @@ func TestSimulatedLongTail(t *testing.T) {
 						what = "leased"
 					}
 					node, redis := Measured.NodeTime(&r.Tally).Seconds(), Measured.StoreTime(&r.Tally).Seconds()
-					printf("| Zipf %v, %s | %s | %.1f %% | %.3f | %.3f | %.1f | %.1f | %.0f %% | %v | %v |\n", s, what, reach, 100*r.Local(),
-						r.PerDecision(r.Operations), r.PerDecision(r.Calls), node*1e6, redis*1e6, 100*r.Busy, r.Median.Round(10*time.Microsecond), r.P99.Round(10*time.Microsecond))
+					printf("| Zipf %v, %s | %s | %.1f %% | %.3f | %.3f | %.1f | %.1f | %.0f %% | %v | %v |\n", s, what,
+						reach, 100*r.Local(),
+						r.PerDecision(r.Operations), r.PerDecision(r.Calls), node*1e6, redis*1e6, 100*r.Busy,
+						r.Median.Round(10*time.Microsecond), r.P99.Round(10*time.Microsecond))
 					if lease == 0 {
 						near(t, "local", r.Local(), 0, 0)
 						continue
@@ -208,7 +216,8 @@ func TestSimulatedLongTail(t *testing.T) {
 					if home {
 						per = 1
 					}
-					near(t, "share of the decisions that nodes make", r.Local(), leasable(strata, per, 1500*time.Millisecond), 0.2)
+					near(t, "share of the decisions that nodes make", r.Local(),
+						leasable(strata, per, 1500*time.Millisecond), 0.2)
 					if ops := r.PerDecision(r.Operations); ops > 1.1*(1-r.Local())+0.1 {
 						t.Errorf("%.3f operations a decision, where nodes decide %.3f", ops, r.Local())
 					}
@@ -221,7 +230,8 @@ func TestSimulatedLongTail(t *testing.T) {
 // TestSimulatedDeath has nodes die while they hold units: others are refused a little while these
 // count as used, and nobody is admitted beyond the limit.
 func TestSimulatedDeath(t *testing.T) {
-	for _, c := range []algo.Config{minutely(60_000, 5), logged(5), {Algorithm: algo.FixedWindow, N: 5000, Window: 5 * time.Second, Lease: 10}} {
+	for _, c := range []algo.Config{minutely(60_000, 5), logged(5),
+		{Algorithm: algo.FixedWindow, N: 5000, Window: 5 * time.Second, Lease: 10}} {
 		t.Run(c.Algorithm.String(), func(t *testing.T) {
 			s := Scenario{
 				Seed: 7, Nodes: 20, Limit: limitOf(t, c), Strata: []Stratum{{Keys: 1, Rate: 2000}}, Jitter: 0.5, ClockError: 0.0005,
@@ -241,7 +251,8 @@ func TestSimulatedDeath(t *testing.T) {
 // TestSimulatedJudge has a judge that allows a little less than the limit: it finds what goes
 // beyond, also where nodes decide.
 func TestSimulatedJudge(t *testing.T) {
-	for _, c := range []algo.Config{minutely(6000, 50), logged(20), {Algorithm: algo.FixedWindow, N: 5000, Window: 5 * time.Second, Lease: 20}} {
+	for _, c := range []algo.Config{minutely(6000, 50), logged(20),
+		{Algorithm: algo.FixedWindow, N: 5000, Window: 5 * time.Second, Lease: 20}} {
 		w, err := newWorld(Scenario{
 			Seed: 8, Nodes: 20, Limit: limitOf(t, c), Strata: []Stratum{{Keys: 1, Rate: 3000}}, Warm: 10 * time.Second, Length: 20 * time.Second,
 		})

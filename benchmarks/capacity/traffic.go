@@ -38,7 +38,8 @@ func checkStrata(strata []Stratum) error {
 		s := &strata[i]
 		if s.Keys < 1 || s.Sample < 0 || s.Sample > s.Keys || s.sampled() > maxSampled || !(s.Rate > 0) ||
 			math.IsInf(s.Rate, 1) {
-			return fmt.Errorf("capacity: stratum %d has %d keys of %v a second, %d of them simulated; all must be above 0, and no more simulated than there are", i, s.Keys, s.Rate, s.Sample)
+			return fmt.Errorf(
+				"capacity: stratum %d has %d keys of %v a second, %d of them simulated; all must be above 0, and no more simulated than there are", i, s.Keys, s.Rate, s.Sample)
 		}
 	}
 	return nil

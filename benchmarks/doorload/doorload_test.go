@@ -50,7 +50,8 @@ func TestErrors(t *testing.T) {
 		"-a x -b y -most 1ns":         "longer than -most",
 		"-a /nowhere/a -b /nowhere/b": "no such file",
 	} {
-		if err := run(strings.Fields(args), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if err := run(strings.Fields(args), io.Discard, io.Discard); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)
 		}
 	}
@@ -58,7 +59,8 @@ func TestErrors(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	var out bytes.Buffer
-	lives := []costs{{10, 13, 10}, {20, 22, 18}, {30, 33, 33}, {40, 36, 40}, {50, 60, 50}, {60, 66, 54}, {70, 77, 77}, {80, 160, 160}, {90, 45, 45}}
+	lives := []costs{{10, 13, 10}, {20, 22, 18}, {30, 33, 33}, {40, 36, 40}, {50, 60, 50}, {60, 66, 54}, {70, 77, 77},
+		{80, 160, 160}, {90, 45, 45}}
 	if err := writeTable(&out, []comparison{{door: "http", load: "admitted", lives: lives}}); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +85,8 @@ func TestOutermost(t *testing.T) {
 	for n, want := range map[int]struct {
 		leave int
 		sure  string
-	}{1: {0, "0.000"}, 2: {0, "0.500"}, 5: {0, "0.938"}, 6: {0, "0.969"}, 8: {0, "0.992"}, 9: {1, "0.961"}, 12: {2, "0.961"}, 25: {7, "0.957"}} {
+	}{1: {0, "0.000"}, 2: {0, "0.500"}, 5: {0, "0.938"}, 6: {0, "0.969"}, 8: {0, "0.992"}, 9: {1, "0.961"},
+		12: {2, "0.961"}, 25: {7, "0.957"}} {
 		leave, sure := outermost(n)
 		if got := strconv.FormatFloat(sure, 'f', 3, 64); leave != want.leave || got != want.sure {
 			t.Errorf("%d: %d, %s, want %v", n, leave, got, want)

@@ -47,7 +47,8 @@ func TestErrors(t *testing.T) {
 		"-weir /nowhere/a":      "no such file",
 		"-weir x -settle nonce": "invalid value",
 	} {
-		if err := run(strings.Fields(args), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if err := run(strings.Fields(args), io.Discard, io.Discard); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)
 		}
 	}

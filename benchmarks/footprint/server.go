@@ -113,7 +113,8 @@ func (s *server) throttle(from, to int) (refused int, err error) {
 		b = b[:0]
 		n := min(pipeline, to-at)
 		for i := range n {
-			b = fmt.Appendf(b, "*5\r\n$11\r\nCL.THROTTLE\r\n$16\r\nk%015d\r\n$1\r\n0\r\n$1\r\n1\r\n$5\r\n86400\r\n", at+i)
+			b = fmt.Appendf(b, "*5\r\n$11\r\nCL.THROTTLE\r\n$16\r\nk%015d\r\n$1\r\n0\r\n$1\r\n1\r\n$5\r\n86400\r\n",
+				at+i)
 		}
 		if _, err := conn.Write(b); err != nil {
 			return 0, err

@@ -72,7 +72,8 @@ func (b *bench) loadDoor(d door, rate float64, duration time.Duration) (r *load.
 		return nil, 0, fmt.Errorf("%s: %w", d.name, err)
 	}
 	defer closed()
-	o := load.Options{Rate: rate, For: 250 * time.Millisecond, Callers: openCallers, Keys: 10_000, Draw: load.Uniform, Seed: 1}
+	o := load.Options{Rate: rate, For: 250 * time.Millisecond, Callers: openCallers, Keys: 10_000, Draw: load.Uniform,
+		Seed: 1}
 	if _, err = load.Run(b.ctx, &o, askers, nil); err != nil {
 		return nil, 0, fmt.Errorf("%s: %w", d.name, err)
 	}
@@ -132,20 +133,27 @@ func (b *bench) doors() (list []door, stop func(), err error) {
 	end := stop
 	stop = func() { end(); upstream.stop() }
 	rls := load.Target{URL: "grpc://ADDR", Domain: "bench", Key: "user"}
-	throttle := load.Target{URL: "redis://ADDR", Door: load.Throttle, Key: "user", Throttle: [3]int64{999_999, 1_000_000, 2_592_000}}
+	throttle := load.Target{URL: "redis://ADDR", Door: load.Throttle, Key: "user",
+		Throttle: [3]int64{999_999, 1_000_000, 2_592_000}}
 	proxied := load.Target{URL: "http://ADDR/", Door: load.Proxy, Key: "X-User"}
-	asked := load.Target{URL: "http://ADDR/api/v1/forward-auth/nginx", Door: load.Proxy, Key: "X-User", Header: http.Header{
-		"X-Original-Uri": {"/orders"}, "X-Original-Method": {"GET"}, "X-Forwarded-For": {"192.0.2.1"}}}
+	asked := load.Target{URL: "http://ADDR/api/v1/forward-auth/nginx", Door: load.Proxy, Key: "X-User",
+		Header: http.Header{
+			"X-Original-Uri": {"/orders"}, "X-Original-Method": {"GET"}, "X-Forwarded-For": {"192.0.2.1"}}}
 	start("Weir, RLS", func() (*server, error) { return b.launchWeir("grpc") }, rls)
-	start("Weir, HTTP", func() (*server, error) { return b.launchWeir("http") }, load.Target{URL: "http://ADDR", Domain: "bench", Key: "user"})
-	start("Weir, forward auth", func() (*server, error) { return b.launchWeir("http", "--client-ip-trusted-proxies", "127.0.0.1") }, asked)
-	start("Weir, WEIR.LIMIT", func() (*server, error) { return b.launchWeir("resp") }, load.Target{URL: "redis://ADDR", Domain: "bench", Key: "user"})
+	start("Weir, HTTP", func() (*server, error) { return b.launchWeir("http") },
+		load.Target{URL: "http://ADDR", Domain: "bench", Key: "user"})
+	start("Weir, forward auth",
+		func() (*server, error) { return b.launchWeir("http", "--client-ip-trusted-proxies", "127.0.0.1") }, asked)
+	start("Weir, WEIR.LIMIT", func() (*server, error) { return b.launchWeir("resp") },
+		load.Target{URL: "redis://ADDR", Domain: "bench", Key: "user"})
 	start("Weir, CL.THROTTLE", func() (*server, error) { return b.launchWeir("resp") }, throttle)
-	start("Weir, proxy", func() (*server, error) { return b.launchWeir("proxy", "--proxy-upstream", "http://"+upstream.addr) }, proxied)
+	start("Weir, proxy",
+		func() (*server, error) { return b.launchWeir("proxy", "--proxy-upstream", "http://"+upstream.addr) }, proxied)
 	start("grpc-go that admits all", b.launchEcho, rls)
 	start("redcon, a constant answer", b.launchRedcon, throttle)
 	start("nginx, limit_req", func() (*server, error) {
-		return b.launchNginx("limit", `limit_req zone=a burst=100000 nodelay; proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Connection "";`, upstream.addr)
+		return b.launchNginx("limit",
+			`limit_req zone=a burst=100000 nodelay; proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Connection "";`, upstream.addr)
 	}, proxied)
 	if b.installed("caddy") {
 		start("Caddy, without limits", func() (*server, error) { return b.launchCaddy(upstream) }, proxied)

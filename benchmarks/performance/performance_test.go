@@ -116,7 +116,8 @@ func TestDecide(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	for args, want := range map[string]string{"colours": `no part "colours"`, "-rounds 0 keys": "at least 1", "-x": "not defined"} {
+	for args, want := range map[string]string{"colours": `no part "colours"`, "-rounds 0 keys": "at least 1",
+		"-x": "not defined"} {
 		err := run(t.Context(), strings.Fields(args), io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)

@@ -86,7 +86,8 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 					", ")+", "+strings.Join(slices.Sorted(maps.Keys(h2Paths)), ", "))
 		}
 		if _, err := exec.LookPath("h2load"); err != nil && h2Paths[name] != "" {
-			return errors.New("h2load makes the load over HTTP/2, and is not installed (Debian has it in nghttp2-client)")
+			return errors.New(
+				"h2load makes the load over HTTP/2, and is not installed (Debian has it in nghttp2-client)")
 		}
 	}
 	wrk, err := exec.LookPath("wrk")
@@ -175,7 +176,8 @@ func writeTable(w io.Writer, load string, rivals []*rival, results map[string][]
 		return fmt.Sprintf("%.2f ×", c/of)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n| %s | CPU µs a request | best bare proxy | nginx | requests/s | p99 |\n| --- | --- | --- | --- | --- | --- |\n", load)
+	fmt.Fprintf(&b,
+		"\n| %s | CPU µs a request | best bare proxy | nginx | requests/s | p99 |\n| --- | --- | --- | --- | --- | --- |\n", load)
 	for _, r := range rivals {
 		c := median(r.name, cpu)
 		slowest := "–" // h2load does not report it

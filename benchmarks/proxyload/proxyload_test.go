@@ -8,11 +8,13 @@ import (
 
 func TestParseStat(t *testing.T) {
 	// The name of a program may hold what separates the fields.
-	pid, parent, used, err := parseStat("4242 (a) b (c) S 17 4242 4242 0 -1 4194560 1 2 3 4 150 25 0 0 20 0 1 0 100 1 2 3\n")
+	pid, parent, used, err := parseStat(
+		"4242 (a) b (c) S 17 4242 4242 0 -1 4194560 1 2 3 4 150 25 0 0 20 0 1 0 100 1 2 3\n")
 	if err != nil || pid != 4242 || parent != 17 || used != 1750*time.Millisecond {
 		t.Errorf("%d %d %v %v", pid, parent, used, err)
 	}
-	for _, bad := range []string{"", "1", "1 (x", "1 (x) S 1", "x (x) S 17 1 1 0 1 1 1 1 1 1 1 1", "1 (x) S 17 1 1 0 1 1 1 1 1 1 a 1"} {
+	for _, bad := range []string{"", "1", "1 (x", "1 (x) S 1", "x (x) S 17 1 1 0 1 1 1 1 1 1 1 1",
+		"1 (x) S 17 1 1 0 1 1 1 1 1 1 a 1"} {
 		if _, _, _, err := parseStat(bad); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
@@ -36,7 +38,8 @@ func TestParseH2load(t *testing.T) {
 	if d, err := parseH2load([]byte(strings.Replace(told, "%s", "0", 1))); err != nil || d.requests != 59230 {
 		t.Errorf("%+v %v", d, err)
 	}
-	for _, bad := range []string{"", "\nrequests: x", strings.Replace(told, "%s", "3", 1), "\nrequests: 9 total, 9 started, 9 done, 8 succeeded, 0 failed"} {
+	for _, bad := range []string{"", "\nrequests: x", strings.Replace(told, "%s", "3", 1),
+		"\nrequests: 9 total, 9 started, 9 done, 8 succeeded, 0 failed"} {
 		if _, err := parseH2load([]byte(bad)); err == nil {
 			t.Errorf("%q is taken", bad)
 		}

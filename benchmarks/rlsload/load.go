@@ -211,7 +211,8 @@ func (l *loader) spend(requests [][]byte) error {
 					break
 				}
 				if n == most {
-					return tally{}, fmt.Errorf("a key is still admitted after %d requests: the limit should be narrow", most)
+					return tally{}, fmt.Errorf("a key is still admitted after %d requests: the limit should be narrow",
+						most)
 				}
 			}
 		}

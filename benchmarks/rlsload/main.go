@@ -136,11 +136,13 @@ func parse(args []string, usage io.Writer) (plan, error) {
 	flags.SetOutput(usage)
 	var single target
 	if compare {
-		flags.Func("target", "`NAME=HOST:PORT,server=PID,redis=PID`: a server and its processes; repeat it for each server", func(s string) error {
-			t, err := parseTarget(s)
-			p.targets = append(p.targets, t)
-			return err
-		})
+		flags.Func("target",
+			"`NAME=HOST:PORT,server=PID,redis=PID`: a server and its processes; repeat it for each server", func(
+				s string) error {
+				t, err := parseTarget(s)
+				p.targets = append(p.targets, t)
+				return err
+			})
 	} else {
 		flags.StringVar(&single.addr, "addr", "", "the server's `HOST:PORT`")
 		flags.StringVar(&single.name, "name", "", "what to call the server (default its address)")
@@ -189,7 +191,8 @@ func parse(args []string, usage io.Writer) (plan, error) {
 		p.callers = append(p.callers, n)
 	}
 	if p.rounds < 1 || p.connections < 1 || p.keys < 1 || p.duration <= 0 || p.warmup < 0 {
-		return plan{}, errors.New("-rounds, -connections, -keys and -duration have to be above 0, and -warmup not below it")
+		return plan{}, errors.New(
+			"-rounds, -connections, -keys and -duration have to be above 0, and -warmup not below it")
 	}
 	return p, nil
 }

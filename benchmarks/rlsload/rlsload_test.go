@@ -37,8 +37,9 @@ func (c *counter) ShouldRateLimit(_ context.Context, r *rlspb.RateLimitRequest) 
 	case "broken":
 		return nil, status.Error(codes.Unavailable, "the store is away")
 	default:
-		return &rlspb.RateLimitResponse{OverallCode: rlspb.RateLimitResponse_OK, Statuses: []*rlspb.RateLimitResponse_DescriptorStatus{{
-			Code: rlspb.RateLimitResponse_OK}}}, nil
+		return &rlspb.RateLimitResponse{OverallCode: rlspb.RateLimitResponse_OK,
+			Statuses: []*rlspb.RateLimitResponse_DescriptorStatus{{
+				Code: rlspb.RateLimitResponse_OK}}}, nil
 	}
 	entry := r.Descriptors[0].Entries[0]
 	if len(entry.Value) != 16 {
@@ -52,7 +53,8 @@ func (c *counter) ShouldRateLimit(_ context.Context, r *rlspb.RateLimitRequest) 
 		code = rlspb.RateLimitResponse_OVER_LIMIT
 	}
 	return &rlspb.RateLimitResponse{OverallCode: code, Statuses: []*rlspb.RateLimitResponse_DescriptorStatus{{
-		Code: code, CurrentLimit: &rlspb.RateLimitResponse_RateLimit{RequestsPerUnit: 10, Unit: rlspb.RateLimitResponse_RateLimit_HOUR}}}}, nil
+		Code: code, CurrentLimit: &rlspb.RateLimitResponse_RateLimit{RequestsPerUnit: 10,
+			Unit: rlspb.RateLimitResponse_RateLimit_HOUR}}}}, nil
 }
 
 func serve(t *testing.T, options ...grpc.ServerOption) (addr string) {
@@ -95,7 +97,8 @@ func TestCompare(t *testing.T) {
 				if server == "b" {
 					redis = ` \d+\.\d`
 				}
-				want := fmt.Sprintf(`^\| %s \| %s \| %d \| \d+ \| \d+ \| \d+ \| \d+\.\d \|%s \| \d+\.\d \| %s %% \|$`, server, pattern, callers, redis, refused)
+				want := fmt.Sprintf(`^\| %s \| %s \| %d \| \d+ \| \d+ \| \d+ \| \d+\.\d \|%s \| \d+\.\d \| %s %% \|$`,
+					server, pattern, callers, redis, refused)
 				if i >= len(lines) || !regexp.MustCompile(want).MatchString(lines[i]) {
 					t.Fatalf("row %d of\n%s\nis not %s", i, out.String(), want)
 				}
@@ -110,7 +113,8 @@ func TestCompare(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	var out bytes.Buffer
-	err := run(append([]string{"-addr", serve(t), "-name", "x", "-pids", fmt.Sprintf("server=%d", os.Getpid()), "-pattern", "zipf",
+	err := run(append([]string{"-addr", serve(t), "-name", "x", "-pids", fmt.Sprintf("server=%d", os.Getpid()),
+		"-pattern", "zipf",
 		"-callers", "300", "-rounds", "2", "-json"}, brief...), &out, io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -121,10 +125,12 @@ func TestJSON(t *testing.T) {
 		if err := decoder.Decode(&r); err != nil {
 			t.Fatal(err)
 		}
-		if r.Name != "x" || r.Pattern != "zipf" || r.Callers != 300 || r.Keys != 200 || r.Connections != 1 || r.Round != round+1 {
+		if r.Name != "x" || r.Pattern != "zipf" || r.Callers != 300 || r.Keys != 200 || r.Connections != 1 ||
+			r.Round != round+1 {
 			t.Errorf("not as asked for: %+v", r)
 		}
-		if r.Decisions < 300 || r.P50 <= 0 || r.P99 < r.P50 || r.Refused != 0 || r.PerSecond != float64(r.Decisions)/r.Seconds {
+		if r.Decisions < 300 || r.P50 <= 0 || r.P99 < r.P50 || r.Refused != 0 ||
+			r.PerSecond != float64(r.Decisions)/r.Seconds {
 			t.Errorf("%+v", r)
 		}
 		if runtime.GOOS == "linux" && (r.CPU["server"] <= 0 || r.ClientCPU <= 0) {
@@ -187,8 +193,10 @@ func TestServerStops(t *testing.T) {
 }
 
 func TestOverallCode(t *testing.T) {
-	for _, code := range []rlspb.RateLimitResponse_Code{rlspb.RateLimitResponse_OK, rlspb.RateLimitResponse_OVER_LIMIT} {
-		m := &rlspb.RateLimitResponse{OverallCode: code, Statuses: []*rlspb.RateLimitResponse_DescriptorStatus{{Code: code, LimitRemaining: 300}}}
+	for _, code := range []rlspb.RateLimitResponse_Code{rlspb.RateLimitResponse_OK,
+		rlspb.RateLimitResponse_OVER_LIMIT} {
+		m := &rlspb.RateLimitResponse{OverallCode: code,
+			Statuses: []*rlspb.RateLimitResponse_DescriptorStatus{{Code: code, LimitRemaining: 300}}}
 		wire, err := proto.Marshal(m)
 		if err != nil {
 			t.Fatal(err)

@@ -104,7 +104,8 @@ func run(args []string, out, progress io.Writer) error {
 	defer s.stop()
 	base.address = s.address
 	time.Sleep(rest)
-	fmt.Fprintln(out, "| offered | decided a second | of the capacity | in 20 ms | turned away | given up | p50, p99 of decisions | p99 after 0.5 s | p99 of refusals | CPU | of the load |")
+	fmt.Fprintln(out,
+		"| offered | decided a second | of the capacity | in 20 ms | turned away | given up | p50, p99 of decisions | p99 after 0.5 s | p99 of refusals | CPU | of the load |")
 	fmt.Fprintln(out, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, share := range p.shares {
 		l := base
@@ -116,7 +117,8 @@ func run(args []string, out, progress io.Writer) error {
 		}
 		ms := func(h *histogram.Histogram, q float64) float64 { return h.Quantile(q).Seconds() * 1000 }
 		now, seconds, offered := s.used(), l.took.Seconds(), float64(r.due)
-		fmt.Fprintf(out, "| %.0f %% | %.0f | %.0f %% | %.0f %% | %.0f %% | %.0f %% | %.1f, %.1f ms | %.1f ms | %.1f ms | %.0f %% | %.0f %% |\n", share*100, float64(r.decided)/seconds,
+		fmt.Fprintf(out,
+			"| %.0f %% | %.0f | %.0f %% | %.0f %% | %.0f %% | %.0f %% | %.1f, %.1f ms | %.1f ms | %.1f ms | %.0f %% | %.0f %% |\n", share*100, float64(r.decided)/seconds,
 			100*float64(r.decided)/seconds/capacity, 100*float64(r.inTime)/seconds/capacity,
 			100*float64(r.shed)/offered, 100*float64(r.unsent)/offered,
 			ms(&r.latency, 0.5), ms(&r.latency, 0.99), ms(&r.settled, 0.99), ms(&r.refusals, 0.99),

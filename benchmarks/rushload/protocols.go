@@ -61,8 +61,9 @@ func (*http1) hello() []byte { return nil }
 func (*http1) most() int     { return 1 }
 
 func (*http1) request(dst []byte, number int) []byte {
-	dst = append(dst, "POST /api/v1/limit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 52\r\n\r\n"+
-		`{"domain":"rush","attributes":{"user":"`...)
+	dst = append(dst,
+		"POST /api/v1/limit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 52\r\n\r\n"+
+			`{"domain":"rush","attributes":{"user":"`...)
 	return append(appendKey(dst, number), `"}}`...)
 }
 

@@ -25,7 +25,8 @@ func TestAnswers(t *testing.T) {
 			var in []byte
 			for part := range slices.Chunk([]byte(text), size) {
 				in = append(in, part...)
-				taken, _, err := p.answers(in, func(number int, decided bool) { got = append(got, fmt.Sprint(number, decided)) })
+				taken, _, err := p.answers(in,
+					func(number int, decided bool) { got = append(got, fmt.Sprint(number, decided)) })
 				if err != nil {
 					t.Fatalf("%s in parts of %d: %v", door, size, err)
 				}
@@ -39,10 +40,12 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	if p, err := parse(strings.Fields("-weir w -door resp -shares 0.5,2 -set --a=b"), io.Discard); err != nil || len(p.shares) != 2 || len(p.settings) != 1 {
+	if p, err := parse(strings.Fields("-weir w -door resp -shares 0.5,2 -set --a=b"), io.Discard); err != nil ||
+		len(p.shares) != 2 || len(p.settings) != 1 {
 		t.Errorf("%+v, %v", p, err)
 	}
-	for _, bad := range []string{"", "-weir w -door spoe", "-weir w -shares x", "-weir w -shares 0", "-weir w -connections 0"} {
+	for _, bad := range []string{"", "-weir w -door spoe", "-weir w -shares x", "-weir w -shares 0",
+		"-weir w -connections 0"} {
 		if _, err := parse(strings.Fields(bad), io.Discard); err == nil {
 			t.Errorf("%q is taken", bad)
 		}

@@ -23,10 +23,15 @@ const defaultAdmin = client.Default
 
 // flags adds --server and --token-file.
 func (c *adminClient) flags(cmd *cobra.Command, address string) {
-	cmd.PersistentFlags().StringVar(&c.Address, "server", address, "URL of the admin port of a running server, such as "+defaultAdmin+", or its host:port, or unix:/path (also WEIR_SERVER)")
-	cmd.PersistentFlags().StringVar(&c.TokenFile, "token-file", "", "file whose first line is the bearer token for --server, such as one of auth.tokens_file (also WEIR_TOKEN_FILE)")
-	cmd.PersistentFlags().StringVar(&c.CAFile, "ca", "", "file of the authorities that --server's certificate is of, in PEM, if the system does not know them")
-	cmd.PersistentFlags().StringVar(&c.CertFile, "cert", "", "file of the certificate to show to --server, in PEM; needs --cert-key")
+	cmd.PersistentFlags().StringVar(&c.Address, "server", address,
+		"URL of the admin port of a running server, such as "+defaultAdmin+
+			", or its host:port, or unix:/path (also WEIR_SERVER)")
+	cmd.PersistentFlags().StringVar(&c.TokenFile, "token-file", "",
+		"file whose first line is the bearer token for --server, such as one of auth.tokens_file (also WEIR_TOKEN_FILE)")
+	cmd.PersistentFlags().StringVar(&c.CAFile, "ca", "",
+		"file of the authorities that --server's certificate is of, in PEM, if the system does not know them")
+	cmd.PersistentFlags().StringVar(&c.CertFile, "cert", "",
+		"file of the certificate to show to --server, in PEM; needs --cert-key")
 	cmd.PersistentFlags().StringVar(&c.KeyFile, "cert-key", "", "file of the private key of --cert, in PEM")
 	// Its earlier name, which weir tail has for something else.
 	cmd.PersistentFlags().StringVar(&c.KeyFile, "key", "", "the same as --cert-key")

@@ -185,7 +185,8 @@ limits:
 		t.Fatalf("status %d: %s", status, errs)
 	}
 	squeezed := strings.Join(strings.Fields(out), " ")
-	for _, want := range []string{"shop/trial shadow", " 4 3 0 0 75.00 % of requests, 1 key refused", "shop/share enforce 10 %", "shop/trial would have refused most often: 3 user=ada"} {
+	for _, want := range []string{"shop/trial shadow", " 4 3 0 0 75.00 % of requests, 1 key refused",
+		"shop/share enforce 10 %", "shop/trial would have refused most often: 3 user=ada"} {
 		if !strings.Contains(squeezed, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -193,7 +194,8 @@ limits:
 	if strings.Contains(out, "plain") {
 		t.Errorf("a rule that is enforced is among them:\n%s", out)
 	}
-	if status, out, errs := runWeir("candidates", "--server", url, "--domain", "other"); status != 1 || !strings.Contains(errs, `domain`) {
+	if status, out, errs := runWeir("candidates", "--server", url, "--domain", "other"); status != 1 ||
+		!strings.Contains(errs, `domain`) {
 		t.Errorf("a domain that no rule knows: status %d: %s%s", status, out, errs)
 	}
 }
@@ -221,13 +223,15 @@ func TestExplainIDNamesAsEnvoy(t *testing.T) {
 descriptors:
   - {key: remote_address, rate_limit: {name: per-client, unit: hour, requests_per_unit: 0}}
 `)
-	r := weir.Request{Hits: 1, Descriptors: []rule.Descriptor{{Entries: []rule.Entry{{Key: "remote_address", Value: "192.0.2.1"}}}}}
+	r := weir.Request{Hits: 1,
+		Descriptors: []rule.Descriptor{{Entries: []rule.Entry{{Key: "remote_address", Value: "192.0.2.1"}}}}}
 	var d weir.Decision
 	if err := l.Decide(t.Context(), &r, &d); err != nil {
 		t.Fatal(err)
 	}
 	_, out, errs := runWeir("explain", "--server", url, "--id", d.ID.String())
-	for _, want := range []string{"It was REFUSED by per-client (remote_address)", "\n  per-client (remote_address)  refused it"} {
+	for _, want := range []string{"It was REFUSED by per-client (remote_address)",
+		"\n  per-client (remote_address)  refused it"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in:\n%s%s", want, out, errs)
 		}

@@ -68,7 +68,8 @@ out.`,
 				return fmt.Errorf("%s answered with something else than audit records: %w", port.Name(), err)
 			}
 			if answer.Lost > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: %s could not be written\n", count(int(answer.Lost), "record"))
+				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: %s could not be written\n",
+					count(int(answer.Lost), "record"))
 			}
 			return writeAudit(cmd.OutOrStdout(), answer.Records)
 		},
@@ -76,8 +77,10 @@ out.`,
 	port.flags(cmd, defaultAdmin)
 	f := cmd.Flags()
 	f.StringArrayVar(&files, "verify", nil, "check this file of an audit log instead; several in their order")
-	f.StringVar(&follows, "follows", "", "with --verify: the hash with which the file before the first one ends (default: not checked)")
-	f.StringVar(&noted, "noted", "", "with --verify: the hash of a record that was noted elsewhere (default: not checked)")
+	f.StringVar(&follows, "follows", "",
+		"with --verify: the hash with which the file before the first one ends (default: not checked)")
+	f.StringVar(&noted, "noted", "",
+		"with --verify: the hash of a record that was noted elsewhere (default: not checked)")
 	f.IntVarP(&n, "number", "n", 100, "how many records at most")
 	f.Uint64Var(&after, "after", 0, "only records with a higher number")
 	jsonFlag(cmd, &asJSON)
@@ -99,7 +102,8 @@ func writeAudit(out io.Writer, records []audit.Entry) error {
 			limit += "/" + e.Limit
 		}
 		fmt.Fprintf(w, "%d\t%s", e.Seq, instant(e.Time))
-		for _, text := range []string{e.Who, e.Role, e.Address, e.What, limit, e.Key, jsonText(e.Before), jsonText(e.After), e.Note, e.Node} {
+		for _, text := range []string{e.Who, e.Role, e.Address, e.What, limit, e.Key, jsonText(e.Before),
+			jsonText(e.After), e.Note, e.Node} {
 			if text == "" {
 				text = "-"
 			}
@@ -171,7 +175,8 @@ func verifyAudit(out io.Writer, files []string, follows, noted string, asJSON bo
 			fmt.Fprintf(out, "%s: %s, %d to %d, from %s to %s: each follows the one before it\n",
 				name, count(int(s.Records), "record"), s.First, s.Last, instant(s.From), instant(s.To))
 			if s.Upto > 0 {
-				fmt.Fprintf(out, "up to %d none was altered, left out, put in or moved since that hash was noted\n", s.Upto)
+				fmt.Fprintf(out, "up to %d none was altered, left out, put in or moved since that hash was noted\n",
+					s.Upto)
 			}
 			fmt.Fprintf(out, "last hash %s\n", s.Hash)
 		}

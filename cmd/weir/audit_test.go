@@ -33,7 +33,8 @@ func TestAuditVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, out, errs := runWeir("audit", "--verify", path)
-	if status != 0 || !strings.Contains(out, "3 records, 1 to 3, ") || !strings.Contains(out, "each follows the one before it") || strings.Contains(out, "altered") {
+	if status != 0 || !strings.Contains(out, "3 records, 1 to 3, ") ||
+		!strings.Contains(out, "each follows the one before it") || strings.Contains(out, "altered") {
 		t.Errorf("status %d: %s%s", status, out, errs)
 	}
 	lines := strings.SplitAfter(string(data), "\n")
@@ -76,11 +77,13 @@ func TestAuditLost(t *testing.T) {
 	token, tokens := filepath.Join(dir, "token"), filepath.Join(dir, "tokens")
 	servertest.WriteRules(t, tokens, "admin-admin-admin-admin\n")
 	servertest.WriteRules(t, token, "admin-admin-admin-admin\n")
-	p := start(t, "serve", "--rules="+servertest.InFolder(t, servertest.DailyRules), "--audit-path=/dev/full", "--auth-tokens-file", tokens)
+	p := start(t, "serve", "--rules="+servertest.InFolder(t, servertest.DailyRules), "--audit-path=/dev/full",
+		"--auth-tokens-file", tokens)
 	defer p.End()
 	admin := "http://" + p.Addr("admin")
 	for _, want := range []string{"1 record", "2 records"} {
-		r, err := http.Post(admin+"/login", "application/json", strings.NewReader(`{"token": "admin-admin-admin-admin"}`))
+		r, err := http.Post(admin+"/login", "application/json",
+			strings.NewReader(`{"token": "admin-admin-admin-admin"}`))
 		if err != nil {
 			t.Fatal(err)
 		}

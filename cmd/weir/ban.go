@@ -106,7 +106,8 @@ func (k *keyCommands) setFlags(cmd *cobra.Command, c *keyChange) {
 }
 
 func (k *keyCommands) someFlags(cmd *cobra.Command, c *keyChange) {
-	cmd.Flags().StringVar(&c.Domain, "domain", "", "domain of the limit (default: the only one with a limit of this name)")
+	cmd.Flags().StringVar(&c.Domain, "domain", "",
+		"domain of the limit (default: the only one with a limit of this name)")
 	cmd.Flags().StringVar(&c.Reason, "reason", "", "why, for the list and the server's log")
 }
 
@@ -145,7 +146,9 @@ func (k *keyCommands) addCommands(to *cobra.Command, list ...*cobra.Command) {
 // limitAndKey checks the arguments of a command for one key.
 func limitAndKey(_ *cobra.Command, args []string) error {
 	if len(args) < 2 {
-		return usageError(errors.New("expected a limit, and the parts of a key of it in the order of its per, as in: login 192.0.2.1, or: api user=ada ip=192.0.2.1"))
+		return usageError(
+			errors.New(
+				"expected a limit, and the parts of a key of it in the order of its per, as in: login 192.0.2.1, or: api user=ada ip=192.0.2.1"))
 	}
 	return nil
 }
@@ -189,7 +192,8 @@ What is set or lifted on one server holds on all that share its Redis.`,
 			if b.Manual {
 				reason = strings.TrimSuffix("by hand: "+reason, ": ")
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(b.Domain, b.Rule), keyText(b.Key), where, instant(b.Since), instant(b.Until), human.Printable(reason))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(b.Domain, b.Rule), keyText(b.Key), where,
+				instant(b.Since), instant(b.Until), human.Printable(reason))
 		}
 		return flushList(w, cmd, len(answer.Bans), answer.Total)
 	})
@@ -204,12 +208,14 @@ What is set or lifted on one server holds on all that share its Redis.`,
 				return err
 			}
 			b := answer.Ban
-			fmt.Fprintf(cmd.OutOrStdout(), "banned: %s %s until %s\n", limitText(b.Domain, b.Rule), keyText(b.Key), instant(b.Until))
+			fmt.Fprintf(cmd.OutOrStdout(), "banned: %s %s until %s\n", limitText(b.Domain, b.Rule), keyText(b.Key),
+				instant(b.Until))
 			return nil
 		},
 	}
 	k.setFlags(set, &c)
-	k.addCommands(cmd, list, set, k.endCommand("lift", "End a ban before its time, and forget the denials that led to it", "lifted"))
+	k.addCommands(cmd, list, set, k.endCommand("lift",
+		"End a ban before its time, and forget the denials that led to it", "lifted"))
 	return cmd
 }
 
@@ -245,7 +251,8 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 			if g.Problem != "" {
 				reason = strings.TrimSpace(reason + " (without effect: " + g.Problem + ")")
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(g.Domain, g.Rule), keyText(g.Key), human.PrintableLines(g.Allow), instant(g.Since), instant(g.Until), human.Printable(reason))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(g.Domain, g.Rule), keyText(g.Key),
+				human.PrintableLines(g.Allow), instant(g.Since), instant(g.Until), human.Printable(reason))
 		}
 		return flushList(w, cmd, len(answer.Grants), answer.Total)
 	})
@@ -260,12 +267,14 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 				return err
 			}
 			g := answer.Grant
-			fmt.Fprintf(cmd.OutOrStdout(), "granted: %s %s %s until %s\n", limitText(g.Domain, g.Rule), keyText(g.Key), human.PrintableLines(g.Allow), instant(g.Until))
+			fmt.Fprintf(cmd.OutOrStdout(), "granted: %s %s %s until %s\n", limitText(g.Domain, g.Rule), keyText(g.Key),
+				human.PrintableLines(g.Allow), instant(g.Until))
 			return nil
 		},
 	}
 	k.setFlags(set, &c)
-	set.Flags().StringVar(&c.Allow, "allow", "", `the numbers, as a rule file has them: 100/min, "[100/min, 5000/hour]", "{rate: 4/min, burst: 20}", unlimited`)
+	set.Flags().StringVar(&c.Allow, "allow", "",
+		`the numbers, as a rule file has them: 100/min, "[100/min, 5000/hour]", "{rate: 4/min, burst: 20}", unlimited`)
 	end := k.endCommand("revoke", "End a grant before its time", "revoked")
 	end.Aliases = []string{"lift"}
 	k.addCommands(cmd, list, set, end)

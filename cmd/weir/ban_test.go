@@ -71,22 +71,27 @@ limits:
 		}
 	}
 	ok(with("ban", "list"), "Nobody is banned.")
-	ok(with("ban", "set", "login", "192.0.2.1", "--for", "1h", "--reason", "guesses \x1b[2J"), "banned: shop/login ip=192.0.2.1 until 20")
-	ok(with("ban", "list", "--domain", "shop", "--limit", "login"), "shop/login  ip=192.0.2.1  domain", `by hand: guesses \x1b[2J`)
+	ok(with("ban", "set", "login", "192.0.2.1", "--for", "1h", "--reason", "guesses \x1b[2J"),
+		"banned: shop/login ip=192.0.2.1 until 20")
+	ok(with("ban", "list", "--domain", "shop", "--limit", "login"), "shop/login  ip=192.0.2.1  domain",
+		`by hand: guesses \x1b[2J`)
 	if n := len(l.Bans().List()); n != 1 {
 		t.Fatalf("%d bans", n)
 	}
-	ok(with("ban", "set", "login", "2001:db8::7", "--until", time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "--domain", "shop"), "ip=2001:db8::/64")
+	ok(with("ban", "set", "login", "2001:db8::7", "--until", time.Now().Add(time.Hour).UTC().Format(time.RFC3339),
+		"--domain", "shop"), "ip=2001:db8::/64")
 	ok(with("ban", "list", "-n", "1"), "1 more; --number lists them")
 	ok(with("ban", "lift", "login", "192.0.2.1"), "lifted: shop/login ip=192.0.2.1")
 	bad(1, "there is none", with("ban", "lift", "login", "192.0.2.1"))
 	bad(1, "ip=192.0.2.300 is not an address", with("ban", "set", "login", "192.0.2.300", "--for", "1h"))
 	bad(1, `ip=10.1.2.3 is exempt in the domain "shop"`, with("ban", "set", "login", "10.1.2.3", "--for", "1h"))
 	// What a list shows can be pasted into another command, by a shell that takes off the quotes.
-	ok(with("ban", "set", "api", "a,b's", "192.0.2.9", "--for", "1h"), `banned: shop/api 'user=a,b'\''s' ip=192.0.2.9 until`)
+	ok(with("ban", "set", "api", "a,b's", "192.0.2.9", "--for", "1h"),
+		`banned: shop/api 'user=a,b'\''s' ip=192.0.2.9 until`)
 	ok(with("ban", "list", "--limit", "api"), `shop/api  'user=a,b'\''s' ip=192.0.2.9  limit`)
 	ok(with("ban", "lift", "shop/api", "user=a,b's", "ip=192.0.2.9"), `lifted: shop/api 'user=a,b'\''s' ip=192.0.2.9`)
-	ok(with("ban", "set", "api", "user=ada,ip=192.0.2.9", "--for", "1h"), "banned: shop/api user=ada ip=192.0.2.9 until")
+	ok(with("ban", "set", "api", "user=ada,ip=192.0.2.9", "--for", "1h"),
+		"banned: shop/api user=ada ip=192.0.2.9 until")
 	ok(with("ban", "lift", "api", "user=ada,ip=192.0.2.9"), "lifted: shop/api user=ada ip=192.0.2.9")
 	bad(1, `no limit "logins"`, with("ban", "set", "logins", "192.0.2.1", "--for", "1h"))
 	bad(1, "needs a bearer token", []string{"ban", "list", "--server", s.URL})
@@ -95,12 +100,14 @@ limits:
 	bad(2, "expected the URL of an admin port", []string{"ban", "list", "--server", "localhost"})
 
 	ok(with("grant", "list"), "There are no grants.")
-	ok(with("grant", "set", "api", "ada", "192.0.2.9", "--allow", "[100/min, 5000/hour]", "--for", "2h", "--reason", "import"), "granted: shop/api user=ada ip=192.0.2.9 [100/min, 5000/hour] until 20")
+	ok(with("grant", "set", "api", "ada", "192.0.2.9", "--allow", "[100/min, 5000/hour]", "--for", "2h", "--reason",
+		"import"), "granted: shop/api user=ada ip=192.0.2.9 [100/min, 5000/hour] until 20")
 	ok(with("grant", "list"), "shop/api  user=ada ip=192.0.2.9  [100/min, 5000/hour]", "import")
 	l.SetRules(mustRules(t, "domain: shop\nlimits: [{name: other, per: [user], allow: 1/min}]"))
 	ok(with("grant", "list"), "import (without effect: no rule in force has this name)")
 	l.SetRules(mustRules(t, "domain: shop\nlimits: [{name: api, per: [user, ip], allow: [10/min, 500/hour]}]"))
-	bad(1, "nothing is given for requests per hour", with("grant", "set", "api", "ada", "192.0.2.9", "--allow", "100/min", "--for", "2h"))
+	bad(1, "nothing is given for requests per hour",
+		with("grant", "set", "api", "ada", "192.0.2.9", "--allow", "100/min", "--for", "2h"))
 	bad(2, "--allow is missing", with("grant", "set", "api", "ada", "192.0.2.9", "--for", "2h"))
 	ok(with("grant", "revoke", "api", "ada", "192.0.2.9"), "revoked: shop/api user=ada ip=192.0.2.9")
 	if n := len(l.Grants().List()); n != 0 {

@@ -57,20 +57,23 @@ func writeCandidates(out io.Writer, list []insight.Candidate, now time.Time) err
 		return nil
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "LIMIT\tMODE\tFOR\tREQUESTS\tWOULD REFUSE\tBOTH REFUSE\tWOULD ADMIT\tIF ENFORCED\tWHERE ENFORCED")
+	fmt.Fprintln(table,
+		"LIMIT\tMODE\tFOR\tREQUESTS\tWOULD REFUSE\tBOTH REFUSE\tWOULD ADMIT\tIF ENFORCED\tWHERE ENFORCED")
 	for i := range list {
 		c := &list[i]
 		mode, enforced := "shadow", "-"
 		if c.Enforce > 0 {
 			mode = fmt.Sprintf("enforce %d %%", c.Enforce)
-			enforced = fmt.Sprintf("%d of %d refused, %s", c.EnforcedRefused, c.EnforcedRefused+c.EnforcedAdmitted, about(c.EnforcedKeysRefused))
+			enforced = fmt.Sprintf("%d of %d refused, %s", c.EnforcedRefused, c.EnforcedRefused+c.EnforcedAdmitted,
+				about(c.EnforcedKeysRefused))
 		}
 		requests := c.WouldRefuse + c.WouldAdmit + c.BothRefuse + c.BothAdmit
 		estimate := "nothing seen yet"
 		if requests > 0 {
 			estimate = fmt.Sprintf("%.2f %% of requests, %s refused", 100*c.Share, about(c.KeysRefused))
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n", limitText(c.Domain, c.Limit), mode, age(now.Sub(c.Since)),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n", limitText(c.Domain, c.Limit), mode,
+			age(now.Sub(c.Since)),
 			requests, c.WouldRefuse, c.BothRefuse, c.WouldAdmit, estimate, enforced)
 	}
 	if err := table.Flush(); err != nil {

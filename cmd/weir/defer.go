@@ -55,12 +55,14 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 				fmt.Fprintln(w, "ID\tQUEUE\tSTATE\tQUEUED\tATTEMPTS\tSTATUS\tERROR")
 			}
 			for _, t := range answer.Jobs {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", human.Printable(t.ID), human.Printable(t.Queue), t.State, t.Queued.UTC().Format(time.RFC3339), t.Attempts, numberOrDash(t.Status), human.Printable(t.Error))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", human.Printable(t.ID), human.Printable(t.Queue), t.State,
+					t.Queued.UTC().Format(time.RFC3339), t.Attempts, numberOrDash(t.Status), human.Printable(t.Error))
 			}
 			if err := w.Flush(); err != nil {
 				return err
 			}
-			fmt.Fprintf(out, "%d waiting (%s), %s\n", answer.Waiting, count(int(answer.Bytes), "byte"), count(answer.Dead, "dead letter"))
+			fmt.Fprintf(out, "%d waiting (%s), %s\n", answer.Waiting, count(int(answer.Bytes), "byte"),
+				count(answer.Dead, "dead letter"))
 			return nil
 		},
 	}

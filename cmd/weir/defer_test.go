@@ -28,7 +28,8 @@ func TestDeferCommand(t *testing.T) {
 	dir := t.TempDir()
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"),
 		"limits: [{ name: once, per: [ip], when: { method: POST }, allow: { rate: 20/s, burst: 1 }, on_limit: { defer: later } }, { name: day, per: [ip], allow: 1000/day }]\n")
-	p := servertest.Start(t, "proxy", "--upstream="+upstream.URL, "--rules="+filepath.Join(dir, "rules.yaml"), "--listen-proxy=127.0.0.1:0", "--listen-admin=127.0.0.1:0",
+	p := servertest.Start(t, "proxy", "--upstream="+upstream.URL, "--rules="+filepath.Join(dir, "rules.yaml"),
+		"--listen-proxy=127.0.0.1:0", "--listen-admin=127.0.0.1:0",
 		"--defer-path="+filepath.Join(dir, "deferred.db"), "--defer-attempts=1", "--defer-max-body=10B")
 	base, admin := "http://"+p.Addr("proxy"), "http://"+p.Addr("admin")
 	// post sends a body until it comes while the limit is used up. That is for 50 ms after one that
@@ -72,7 +73,8 @@ func TestDeferCommand(t *testing.T) {
 		}
 		return out.String() + errs.String()
 	}
-	if out := cli(0, "ls"); !strings.Contains(out, id) || !strings.Contains(out, "502") || !strings.Contains(out, "1 dead letter\n") {
+	if out := cli(0, "ls"); !strings.Contains(out, id) || !strings.Contains(out, "502") ||
+		!strings.Contains(out, "1 dead letter\n") {
 		t.Fatal(out)
 	}
 	down.Store(false)
@@ -94,9 +96,11 @@ func TestDeferCommand(t *testing.T) {
 // the way out.
 func TestDeferNeedsPlace(t *testing.T) {
 	dir := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), "limits: [{ name: once, per: [ip], allow: 1/min, on_limit: { defer: later } }]\n")
+	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"),
+		"limits: [{ name: once, per: [ip], allow: 1/min, on_limit: { defer: later } }]\n")
 	var out, errs strings.Builder
-	status := Run(t.Context(), []string{"proxy", "--upstream=http://127.0.0.1:1", "--rules=" + dir, "--listen-proxy=127.0.0.1:0", "--listen-admin=off"}, nil, strings.NewReader(""), &out, &errs)
+	status := Run(t.Context(), []string{"proxy", "--upstream=http://127.0.0.1:1", "--rules=" + dir,
+		"--listen-proxy=127.0.0.1:0", "--listen-admin=off"}, nil, strings.NewReader(""), &out, &errs)
 	if status != 2 || !strings.Contains(errs.String(), "defer.path: is missing") {
 		t.Fatal(status, errs.String())
 	}

@@ -53,7 +53,8 @@ func noSuchCommand(cmd *cobra.Command, word string) error {
 		}
 	}
 	near := suggest.Nearest(word, known)
-	if i := slices.IndexFunc(known, func(name string) bool { return strings.HasPrefix(name, word) }); near == "" && i >= 0 {
+	if i := slices.IndexFunc(known, func(name string) bool { return strings.HasPrefix(name, word) }); near == "" &&
+		i >= 0 {
 		near = known[i]
 	}
 	return fmt.Errorf("unknown command %q%s (see %s --help)", word, server.DidYouMean(near), cmd.CommandPath())
@@ -86,7 +87,8 @@ func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]…",
 		Short: "Show how a command is called, or how rules are written",
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (words []cobra.Completion, _ cobra.ShellCompDirective) {
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (words []cobra.Completion,
+			_ cobra.ShellCompDirective) {
 			if of, rest, err := cmd.Root().Find(args); err == nil && len(rest) == 0 {
 				for _, sub := range of.Commands() {
 					if sub.IsAvailableCommand() {

@@ -50,7 +50,8 @@ func TestDidYouMean(t *testing.T) {
 		}
 	}
 	for _, args := range []string{"help", "help serve", "help ban set", "help rules", "help help", "ban", "rules"} {
-		if status, out, errs := runWith(t, nil, strings.Fields(args)...); status != 0 || !strings.Contains(out, "Usage:") || errs != "" {
+		if status, out, errs := runWith(t, nil, strings.Fields(args)...); status != 0 ||
+			!strings.Contains(out, "Usage:") || errs != "" {
 			t.Errorf("weir %s: exit status %d: %s%s", args, status, out, errs)
 		}
 	}
@@ -71,10 +72,12 @@ func TestStrayVariables(t *testing.T) {
 		}
 		env := []string{name + "=8080"}
 		status, _, errs := runWith(t, env, "serve", "--rules=rules.yaml", "--check")
-		if status != 0 || !strings.Contains(strings.ReplaceAll(errs, `\"`, `"`), want) || strings.Contains(errs, "8080") || strings.Count(errs, "level=WARN") != 1 {
+		if status != 0 || !strings.Contains(strings.ReplaceAll(errs, `\"`, `"`), want) ||
+			strings.Contains(errs, "8080") || strings.Count(errs, "level=WARN") != 1 {
 			t.Errorf("serve with %s: exit status %d: %s\nwant %s", name, status, errs, want)
 		}
-		if status, _, errs := runWith(t, env, "lint", "--strict", "rules.yaml"); status != 0 || !strings.Contains(errs, "weir: warning: the environment: "+want) {
+		if status, _, errs := runWith(t, env, "lint", "--strict", "rules.yaml"); status != 0 ||
+			!strings.Contains(errs, "weir: warning: the environment: "+want) {
 			t.Errorf("lint with %s: exit status %d: %s", name, status, errs)
 		}
 	}
@@ -83,7 +86,8 @@ func TestStrayVariables(t *testing.T) {
 		"WEIR_PORT_8080_TCP_PROTO=tcp", "WEIR_PORT_8080_TCP_PORT=8080", "WEIR_PORT_8080_TCP_ADDR=10.96.7.7", "WEIR_ADMIN_SERVICE_HOST=10.96.7.8",
 		"WEIR_ADMIN_SERVICE_PORT=6070", "WEIR_ADMIN_PORT=tcp://10.96.7.8:6070", "WEIR_ADMIN_PORT_6070_TCP_ADDR=10.96.7.8",
 	}
-	settings := []string{"WEIR_LISTEN_ADMIN=127.0.0.1:0", "WEIR_STORE_TIMEOUT=1s", "WEIR_LOG_LEVEL=info", "MY_WEIR=x", "WEIRD=x", "PATH=/bin"}
+	settings := []string{"WEIR_LISTEN_ADMIN=127.0.0.1:0", "WEIR_STORE_TIMEOUT=1s", "WEIR_LOG_LEVEL=info", "MY_WEIR=x",
+		"WEIRD=x", "PATH=/bin"}
 	if status, _, errs := runWith(t, append(links, settings...), "serve", "--rules=rules.yaml", "--check"); status != 0 || strings.Contains(errs, "is no setting") {
 		t.Errorf("links of services: exit status %d: %s", status, errs)
 	}
@@ -96,7 +100,10 @@ func TestConfigurationIsAManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, _, errs := runWith(t, nil, "serve", "--config=map.yaml", "--check")
-	if status != exitUsage || !regexp.MustCompile(`map.yaml:1:1\d?: this is a manifest of Kubernetes \(ConfigMap\), not the configuration; `).MatchString(errs) || strings.Count(errs, "map.yaml:") != 1 {
+	if status != exitUsage ||
+		!regexp.MustCompile(
+			`map.yaml:1:1\d?: this is a manifest of Kubernetes \(ConfigMap\), not the configuration; `).MatchString(errs) ||
+		strings.Count(errs, "map.yaml:") != 1 {
 		t.Errorf("exit status %d: %s", status, errs)
 	}
 }

@@ -110,7 +110,8 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 	certtest.Write(t, []string{"cert.pem", "key.pem", "ca.pem"}, cert, key, ca.PEM)
 	seen := 0
 	docs := filepath.Join(servertest.RepositoryRoot(t), "docs")
-	pages := []string{"reference/configuration.md", "reference/metrics.md", "operating/security.md", "guides/haproxy.md"}
+	pages := []string{"reference/configuration.md", "reference/metrics.md", "operating/security.md",
+		"guides/haproxy.md"}
 	for _, page := range pages {
 		for _, b := range servertest.Blocks(t, filepath.Join(docs, filepath.FromSlash(page))) {
 			if b.Language != "yaml" {
@@ -135,7 +136,8 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 // replaced by free ones.
 func TestReadmeRuns(t *testing.T) {
 	t.Parallel()
-	p := servertest.NewPage(t, t.TempDir(), "8080", "8081", "6070", "8000", "3000", "6390", "6380", "8082", "8083", "8084")
+	p := servertest.NewPage(t, t.TempDir(), "8080", "8081", "6070", "8000", "3000", "6390", "6380", "8082", "8083",
+		"8084")
 	p.Env = append(p.Env,
 		// redis-server ends if the locale of this machine is one that it does not find
 		"LC_ALL=C",
@@ -149,7 +151,8 @@ func TestReadmeRuns(t *testing.T) {
 		"redis":    "tcp://127.0.0.1:6390",
 		"second":   "http://127.0.0.1:8082/healthcheck",
 	}
-	p.More = map[string][]string{"proxy": {"WEIR_LISTEN_PROXY=" + p.Address("8000"), "WEIR_LISTEN_HTTP=off", "WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off"}}
+	p.More = map[string][]string{"proxy": {"WEIR_LISTEN_PROXY=" + p.Address("8000"), "WEIR_LISTEN_HTTP=off",
+		"WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off"}}
 	if ran := p.Run(t, filepath.Join(servertest.RepositoryRoot(t), "README.md")); ran < 8 && !p.Lacks {
 		t.Fatalf("only %d blocks ran: does the search still fit the README?", ran)
 	}
@@ -159,9 +162,11 @@ func TestReadmeRuns(t *testing.T) {
 func TestInsightPageRuns(t *testing.T) {
 	t.Parallel()
 	p := servertest.NewPage(t, t.TempDir(), "8080", "6070")
-	p.Env = append(p.Env, "WEIR_LISTEN_HTTP="+p.Address("8080"), "WEIR_LISTEN_ADMIN="+p.Address("6070"), "WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off")
+	p.Env = append(p.Env, "WEIR_LISTEN_HTTP="+p.Address("8080"), "WEIR_LISTEN_ADMIN="+p.Address("6070"),
+		"WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off")
 	p.Ready = map[string]string{"http": "http://127.0.0.1:8080/healthcheck"}
-	if ran := p.Run(t, filepath.Join(servertest.RepositoryRoot(t), "docs", "operating", "insight.md")); ran < 7 && !p.Lacks {
+	if ran := p.Run(t, filepath.Join(servertest.RepositoryRoot(t), "docs", "operating", "insight.md")); ran < 7 &&
+		!p.Lacks {
 		t.Fatalf("only %d blocks ran: does the search still fit the page?", ran)
 	}
 }
@@ -190,7 +195,8 @@ func TestExamplesRun(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			if ran := p.Run(t, filepath.Join(servertest.RepositoryRoot(t), "examples", name, "README.md")); ran < 3 && !p.Lacks {
+			if ran := p.Run(t, filepath.Join(servertest.RepositoryRoot(t), "examples", name, "README.md")); ran < 3 &&
+				!p.Lacks {
 				t.Fatalf("only %d blocks ran", ran)
 			}
 		})

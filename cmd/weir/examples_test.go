@@ -33,12 +33,14 @@ func TestExamples(t *testing.T) {
 		t.Fatalf("%v\n%s\n%s", err, pasted.String(), out)
 	}
 	text := string(out)
-	if strings.Count(text, "HTTP/1.1 200 OK") != 2 || !strings.Contains(text, "200 429") || !strings.Contains(text, "weir_requests_total") || !strings.Contains(text, "key=ada") {
+	if strings.Count(text, "HTTP/1.1 200 OK") != 2 || !strings.Contains(text, "200 429") ||
+		!strings.Contains(text, "weir_requests_total") || !strings.Contains(text, "key=ada") {
 		t.Errorf("pasting\n%s\ngave\n%s", pasted.String(), out)
 	}
 	first, _, _ := strings.Cut(pasted.String(), "\n")
 	out, err = exec.Command("bash", "-c", first).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "HTTP/1.1 429 Too Many Requests") || !strings.Contains(string(out), "\nRetry-After: ") {
+	if err != nil || !strings.Contains(string(out), "HTTP/1.1 429 Too Many Requests") ||
+		!strings.Contains(string(out), "\nRetry-After: ") {
 		t.Errorf("after ten requests %s gave %v\n%s", first, err, out)
 	}
 	p.Signal(syscall.SIGTERM)
@@ -64,11 +66,13 @@ func TestServePrintsRequests(t *testing.T) {
 			if several := strings.Contains(printed, "2 domains (shop, mail)"); several != (len(files) > 1) {
 				t.Errorf("it printed\n%s", printed)
 			}
-			page := regexp.MustCompile(`# In a browser, .*: (http://\S+/)\n\n# The counters`).FindStringSubmatch(printed)
+			page := regexp.MustCompile(`# In a browser, .*: (http://\S+/)\n\n# The counters`).FindStringSubmatch(
+				printed)
 			if page == nil || page[1] != "http://"+p.Addr("admin")+"/" {
 				t.Fatalf("the operator's page, %v, is not the first thing to look at:\n%s", page, printed)
 			}
-			if status, _, body := servertest.Get(t, page[1]); status != http.StatusOK || !strings.Contains(body, "<html") {
+			if status, _, body := servertest.Get(t, page[1]); status != http.StatusOK ||
+				!strings.Contains(body, "<html") {
 				t.Errorf("%s answers %d\n%s", page[1], status, body)
 			}
 			loop := regexp.MustCompile(`(?m)^for i in .*$`).FindString(printed)
@@ -80,7 +84,8 @@ func TestServePrintsRequests(t *testing.T) {
 		})
 	}
 	dir := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(dir, "a.yaml"), "limits: [{ name: a, when: { path: '~^/[0-9]+$' }, allow: 5/min }]\n")
+	servertest.WriteRules(t, filepath.Join(dir, "a.yaml"),
+		"limits: [{ name: a, when: { path: '~^/[0-9]+$' }, allow: 5/min }]\n")
 	p := start(t, "serve", "--rules", dir)
 	p.Stdout.Await(t, `No request to try: .*\nweir explain --rules `)
 	p.End()
@@ -94,10 +99,12 @@ func TestServeTellsOfFiles(t *testing.T) {
 		files int
 		args  string
 		want  bool
-	}{{8000, "", false}, {8000, "--max-connections=9000", true}, {8000, "--max-connections=1500", false}, {1024, "", true}} {
+	}{{8000, "", false}, {8000, "--max-connections=9000", true}, {8000, "--max-connections=1500", false},
+		{1024, "", true}} {
 		t.Run(fmt.Sprintf("%d %s", c.files, c.args), func(t *testing.T) {
 			var most syscall.Rlimit
-			if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &most); err == nil && uint64(most.Max) < uint64(c.files) {
+			if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &most); err == nil &&
+				uint64(most.Max) < uint64(c.files) {
 				t.Skipf("this system lets a process open %d files", most.Max)
 			}
 			cmd := exec.Command("sh", "-c", fmt.Sprintf("ulimit -n %d && exec %s serve --listen-http=127.0.0.1:0 "+

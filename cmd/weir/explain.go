@@ -54,11 +54,16 @@ made it remembers for a while. The server that is asked asks all nodes that shar
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.rules, "rules", "./rules", "folder or file of rules, or URL of a database that holds some, in place of the rules of --server if it is given")
+	f.StringVar(&o.rules, "rules", "./rules",
+		"folder or file of rules, or URL of a database that holds some, in place of the rules of --server if it is given")
 	f.StringVar(&o.domain, "domain", "", "domain of the request (default: the only one that the rules hold)")
-	f.StringVar(&o.id, "id", "", "id of a decision, such as that in X-RateLimit-Decision, to be looked up at --server (default "+defaultAdmin+")")
-	f.StringArrayVar(&o.descriptors, "descriptor", nil, "KEY=VALUE,KEY=VALUE…: a descriptor as Envoy sends it, in place of attributes; may be given several times")
-	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key, where the rules do not come from --server")
+	f.StringVar(&o.id, "id", "",
+		"id of a decision, such as that in X-RateLimit-Decision, to be looked up at --server (default "+defaultAdmin+
+			")")
+	f.StringArrayVar(&o.descriptors, "descriptor", nil,
+		"KEY=VALUE,KEY=VALUE…: a descriptor as Envoy sends it, in place of attributes; may be given several times")
+	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64,
+		"how many bits of an IPv6 address make a key, where the rules do not come from --server")
 	jsonFlag(cmd, &o.json)
 	o.admin.flags(cmd, "")
 	return cmd
@@ -88,7 +93,8 @@ func parseDescriptors(args []string) ([]rule.Descriptor, error) {
 		for _, entry := range strings.Split(arg, ",") {
 			key, value, ok := strings.Cut(entry, "=")
 			if !ok || key == "" {
-				return nil, fmt.Errorf("--descriptor %q: expected KEY=VALUE,KEY=VALUE…, such as message_type=marketing,to_number=555", arg)
+				return nil, fmt.Errorf(
+					"--descriptor %q: expected KEY=VALUE,KEY=VALUE…, such as message_type=marketing,to_number=555", arg)
 			}
 			d.Entries = append(d.Entries, rule.Entry{Key: key, Value: value})
 		}
@@ -206,7 +212,8 @@ func (o *explainOptions) read(ctx context.Context, args []string, stderr io.Writ
 	}
 	for _, a := range attributes {
 		if hint, unread := sim.UnreadAttribute(e.set, domain, a.Name); unread {
-			fmt.Fprintf(stderr, "weir: warning: no rule of domain %s reads the attribute %q (%s)\n", domain, a.Name, hint)
+			fmt.Fprintf(stderr, "weir: warning: no rule of domain %s reads the attribute %q (%s)\n", domain, a.Name,
+				hint)
 		}
 	}
 	e.query = rule.Query{Domain: domain, Attributes: attributes}
@@ -226,7 +233,8 @@ func rulesOf(ctx context.Context, c *adminClient, prefix int, prefixGiven bool) 
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", c.Name(), err)
 	case answered.StatusCode == http.StatusNotFound && isProblem(raw):
-		return nil, fmt.Errorf("%s is of a version that does not tell its rules; name the folder of them by --rules", c.Name())
+		return nil, fmt.Errorf("%s is of a version that does not tell its rules; name the folder of them by --rules",
+			c.Name())
 	case answered.StatusCode == http.StatusUnauthorized || answered.StatusCode == http.StatusForbidden:
 		return nil, fmt.Errorf("%s answered %s: its rules are told to a token with the role operator (--token-file); "+
 			"or name the folder of them by --rules", c.Name(), answered.Status)
@@ -242,7 +250,8 @@ func rulesOf(ctx context.Context, c *adminClient, prefix int, prefixGiven bool) 
 	}
 	set, _, err := file.Load(files, file.Options{IPv6Prefix: prefix})
 	if err != nil {
-		return nil, usageError(fmt.Errorf("this weir (%s) cannot read the rules of %s:\n%w", versionText(), c.Name(), err))
+		return nil, usageError(fmt.Errorf("this weir (%s) cannot read the rules of %s:\n%w", versionText(), c.Name(),
+			err))
 	}
 	return set, nil
 }
@@ -282,7 +291,8 @@ func elasticShare(r *rule.Rule, signals []admin.SignalState) string {
 		return fmt.Sprintf("the signal %s has no value, so all of the limit holds", r.Elastic.Signal)
 	}
 	num, den := r.Elastic.Share(*signals[at].Value)
-	return fmt.Sprintf("the signal %s stands at %d %%, so %d %% of the limit hold", r.Elastic.Signal, *signals[at].Value, 100*num/den)
+	return fmt.Sprintf("the signal %s stands at %d %%, so %d %% of the limit hold", r.Elastic.Signal,
+		*signals[at].Value, 100*num/den)
 }
 
 // met describes the rules that apply, and notes the bans on their keys.
@@ -342,7 +352,8 @@ func (e *explanation) writeBans(ctx context.Context) error {
 		if b.DomainWide {
 			where = "everywhere in the domain"
 		}
-		fmt.Fprintf(e.out, "\nnow: %s is %s since %s: it is refused %s\n", keyText(b.Key), describeBan(b), instant(b.Since), where)
+		fmt.Fprintf(e.out, "\nnow: %s is %s since %s: it is refused %s\n", keyText(b.Key), describeBan(b),
+			instant(b.Since), where)
 	}
 	return nil
 }
@@ -438,7 +449,8 @@ func describeLimit(limit *algo.Limit, r *rule.Rule) string {
 	switch lease := limit.Lease(); {
 	case lease == nil:
 	case r.Lent && r.Regions != nil:
-		fmt.Fprintf(&b, ", up to %d %% of a region's part of it lent to other regions for %s", c.Lease, human.Span(lease.Config().Timeout))
+		fmt.Fprintf(&b, ", up to %d %% of a region's part of it lent to other regions for %s", c.Lease,
+			human.Span(lease.Config().Timeout))
 	default:
 		fmt.Fprintf(&b, ", up to %d %% of it leased for %s", c.Lease, human.Span(lease.Config().Timeout))
 	}
@@ -479,10 +491,12 @@ func describeRule(r *rule.Rule) []string {
 		if b.After == 1 {
 			refuse = "refuses"
 		}
-		add("ban: %s within %s %s the key for %s %s", count(int(b.After), "denial"), human.Span(b.Within), refuse, human.Span(b.For), where)
+		add("ban: %s within %s %s the key for %s %s", count(int(b.After), "denial"), human.Span(b.Within), refuse,
+			human.Span(b.For), where)
 	}
 	if leased(r) {
-		add("consistency: servers decide by units that they are leased; where they hold none, the store decides exactly")
+		add(
+			"consistency: servers decide by units that they are leased; where they hold none, the store decides exactly")
 	}
 	if of := r.Regions; of != nil {
 		together := fmt.Sprintf("together the regions admit up to %d %% more than the limit", of.Over)
@@ -508,12 +522,14 @@ func describeRule(r *rule.Rule) []string {
 
 // leased reports whether servers lease of a limit of r.
 func leased(r *rule.Rule) bool {
-	return !r.Lent && slices.ContainsFunc(r.Windows, func(w *rule.Window) bool { return w.Counter != nil && w.Counter.Lease != nil })
+	return !r.Lent && slices.ContainsFunc(r.Windows,
+		func(w *rule.Window) bool { return w.Counter != nil && w.Counter.Lease != nil })
 }
 
 // liveState asks the admin port of a running server for the state of a key under a limit, which may
 // be named by its rule: in words, and as it answered; nil if nothing is counted.
-func liveState(ctx context.Context, c *adminClient, domain, limit string, parts []string) (state string, key *admin.KeyInfo, err error) {
+func liveState(ctx context.Context, c *adminClient, domain, limit string, parts []string) (state string,
+	key *admin.KeyInfo, err error) {
 	answer, body, err := c.Send(ctx, http.MethodGet, admin.KeyPath(domain, limit, parts), nil, 1<<20)
 	if err != nil {
 		return "", nil, err
@@ -558,11 +574,13 @@ func liveState(ctx context.Context, c *adminClient, domain, limit string, parts 
 // request itself may not meet.
 func (e *explanation) bansElsewhere(ctx context.Context) (err error) {
 	e.set.BanKeys(&e.matches, func(r *rule.Rule, key []byte) bool {
-		if slices.ContainsFunc(e.matches.Hits, func(h rule.Hit) bool { return h.Window.Rule == r }) || len(r.Windows) == 0 {
+		if slices.ContainsFunc(e.matches.Hits, func(h rule.Hit) bool { return h.Window.Rule == r }) ||
+			len(r.Windows) == 0 {
 			return true // asked with the limit itself
 		}
 		var k *admin.KeyInfo
-		if _, k, err = liveState(ctx, e.live, e.query.Domain, r.Name, r.Windows[0].KeyParts(key)); k != nil && k.Ban != nil && k.Ban.Rule == r.Name {
+		if _, k, err = liveState(ctx, e.live, e.query.Domain, r.Name, r.Windows[0].KeyParts(key)); k != nil &&
+			k.Ban != nil && k.Ban.Rule == r.Name {
 			e.banned(k.Ban)
 		}
 		return err == nil

@@ -33,12 +33,15 @@ func TestCostlyExpressionsInWords(t *testing.T) {
 	door := httptest.NewServer(limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	defer door.Close()
 	status, header, body := servertest.Get(t, door.URL+"/priced")
-	if status != http.StatusTooManyRequests || header.Get("Retry-After") != "" || !strings.Contains(body, `The limit \"priced\" takes too long to look at all of this request. Send fewer or shorter headers`) {
+	if status != http.StatusTooManyRequests || header.Get("Retry-After") != "" ||
+		!strings.Contains(body,
+			`The limit \"priced\" takes too long to look at all of this request. Send fewer or shorter headers`) {
 		t.Errorf("%d %v %s", status, header, body)
 	}
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
 	servertest.WriteRules(t, rules, servertest.CostlyRules)
-	for _, c := range []struct{ flag, want string }{{"--rules=" + rules, "It is refused by priced: expressions take too long on it."}, {"--json", `"too_costly": "priced"`}} {
+	for _, c := range []struct{ flag, want string }{{"--rules=" + rules,
+		"It is refused by priced: expressions take too long on it."}, {"--json", `"too_costly": "priced"`}} {
 		var out, errs strings.Builder
 		if got := Run(t.Context(), []string{"explain", "--rules=" + rules, c.flag, "path=/priced", "door=x"}, nil, strings.NewReader(""), &out, &errs); got != 0 || !strings.Contains(out.String(), c.want) {
 			t.Errorf("explain ends with %d, and says %s%s", got, out.String(), errs.String())
@@ -75,7 +78,8 @@ limits:
 			}
 		}
 	}
-	ask("a,b/c d", "for user=a,b/c d, path=/x", "now: used 2 of 5, 3 remaining, as fresh in", "now: used 2 of 20, 18 remaining", "now: used 2 of 100, 98 remaining")
+	ask("a,b/c d", "for user=a,b/c d, path=/x", "now: used 2 of 5, 3 remaining, as fresh in",
+		"now: used 2 of 20, 18 remaining", "now: used 2 of 100, 98 remaining")
 	ask("new", "now: nothing counted", "now: used 2 of 100")
 
 	// A port that is no admin port is named.
@@ -126,7 +130,8 @@ limits:
 		{"ip=192.0.2.2 path=/form", `^domain shop\n\nnow: ip=192\.0\.2\.2 is banned until 20\S+Z by form \(1 denial within 10m0s\) since 20\S+Z: it is refused wherever form applies\n\nmeets:\n`},
 	} {
 		says := regexp.MustCompile(c.says)
-		servertest.Eventually(t, "the ban is known", func() bool { return says.MatchString(explained(strings.Fields(c.attributes)...)) })
+		servertest.Eventually(t, "the ban is known",
+			func() bool { return says.MatchString(explained(strings.Fields(c.attributes)...)) })
 	}
 }
 
@@ -140,7 +145,8 @@ func TestExplainTokenFile(t *testing.T) {
 	defer p.End()
 	for file, want := range map[string]int{tokens: 0, rules: 2, "": 2} {
 		out, errs := servertest.NewOutput(), servertest.NewOutput()
-		args := []string{"explain", "--rules", rules, "--server", "http://" + p.Addr("admin"), "--token-file", file, "user=ada"}
+		args := []string{"explain", "--rules", rules, "--server", "http://" + p.Addr("admin"), "--token-file", file,
+			"user=ada"}
 		if status := Run(context.Background(), args, nil, strings.NewReader(""), out, errs); status != want {
 			t.Errorf("token file %q: status %d, want %d: %s%s", file, status, want, out, errs)
 		}
@@ -204,7 +210,8 @@ limits:
   - { name: api, per: [user], allow: 10/hour, throttle: { elastic: { signal: mood, curve: { 20%: 100%, 60%: 20% } } } }
   - { name: wide, per: [ip], allow: 1000/hour, ban: { after: 5, within: 1h, for: 1h } }
 `)
-	servertest.WriteRules(t, "there/blog.yaml", "domain: blog\nlimits: [{ name: posts, per: [user], allow: 7/min, algorithm: token_bucket }]\n")
+	servertest.WriteRules(t, "there/blog.yaml",
+		"domain: blog\nlimits: [{ name: posts, per: [user], allow: 7/min, algorithm: token_bucket }]\n")
 	p := start(t, "serve", "--rules", "there", "--client-ip-ipv6-prefix=48")
 	defer p.End()
 	server := "http://" + p.Addr("admin")
@@ -242,15 +249,19 @@ limits:
 	}, "--domain=shop", "user=bob", "ip=2001:db8:0:77::5")
 	ask([]string{"granted 30/hour until"}, "--domain=shop", "user=ada")
 	ask([]string{"7 per minute, burst 7 (token bucket) for user=ada"}, "--domain=blog", "user=ada")
-	ask([]string{"domain here\n", "1 per minute (sliding window) for user=ada", "now: the server does not have this limit"}, "--rules=rules", "user=ada")
+	ask([]string{"domain here\n", "1 per minute (sliding window) for user=ada",
+		"now: the server does not have this limit"}, "--rules=rules", "user=ada")
 	status, out, errs := runWeir("explain", "--server", server, "--json", "--domain=shop", "user=ada", "ip=2001:db8::1")
 	var x explained
-	if err := json.Unmarshal([]byte(out), &x); status != 0 || err != nil || len(x.Bans) != 1 || x.Bans[0].Rule != "wide" || len(x.Meets) != 2 ||
-		x.Meets[0].Now == nil || x.Meets[0].Now.Grant == nil || x.Meets[0].Allows != "10 per hour (sliding window)" || !strings.Contains(x.Meets[0].Elastic, "20 %") {
+	if err := json.Unmarshal([]byte(out), &x); status != 0 || err != nil || len(x.Bans) != 1 ||
+		x.Bans[0].Rule != "wide" || len(x.Meets) != 2 ||
+		x.Meets[0].Now == nil || x.Meets[0].Now.Grant == nil || x.Meets[0].Allows != "10 per hour (sliding window)" ||
+		!strings.Contains(x.Meets[0].Elastic, "20 %") {
 		t.Errorf("as JSON: status %d, %v: %s%s", status, err, out, errs)
 	}
 	status, _, errs = runWeir("explain", "--server", server, "user=ada")
-	if status != 2 || !strings.Contains(errs, "the rules of "+server+" hold several domains: choose one of blog, shop") {
+	if status != 2 || !strings.Contains(errs,
+		"the rules of "+server+" hold several domains: choose one of blog, shop") {
 		t.Errorf("status %d: %s", status, errs)
 	}
 }

@@ -121,11 +121,13 @@ func verdict(e *recent.Entry) string {
 	case e.Allowed:
 		return "It was ADMITTED."
 	case e.Banned:
-		return fmt.Sprintf("It was REFUSED outright, since its key was banned by %s. It can pass %s later, at %s.", names, span(e.RetryAfter), after(e, e.RetryAfter))
+		return fmt.Sprintf("It was REFUSED outright, since its key was banned by %s. It can pass %s later, at %s.",
+			names, span(e.RetryAfter), after(e, e.RetryAfter))
 	case e.RetryAfter == algo.Never:
 		return fmt.Sprintf("It was REFUSED by %s, and can never pass: it asks for more than the limit holds.", names)
 	}
-	return fmt.Sprintf("It was REFUSED by %s. The same request would have passed %s later, at %s.", names, span(e.RetryAfter), after(e, e.RetryAfter))
+	return fmt.Sprintf("It was REFUSED by %s. The same request would have passed %s later, at %s.", names,
+		span(e.RetryAfter), after(e, e.RetryAfter))
 }
 
 // limitPart describes a limit's part in the decision.

@@ -43,7 +43,8 @@ type unmet struct {
 
 // writeJSON prints all that is printed in words otherwise.
 func (e *explanation) writeJSON(ctx context.Context, reasons []rule.Reason) error {
-	x := explained{Domain: e.query.Domain, Exempt: e.matches.Exempt, Meets: []explainedLimit{}, Unmet: []unmet{}, Errors: e.matches.CELErrors}
+	x := explained{Domain: e.query.Domain, Exempt: e.matches.Exempt, Meets: []explainedLimit{}, Unmet: []unmet{},
+		Errors: e.matches.CELErrors}
 	if r := e.matches.TooCostly; r != nil {
 		x.Costly = r.Name
 	}

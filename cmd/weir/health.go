@@ -55,7 +55,8 @@ admin port, or if that is closed at its HTTP port.`,
 				}
 			} else {
 				if port.TokenFile+port.CAFile+port.CertFile+port.KeyFile != "" {
-					return usageError(errors.New("--token-file, --ca, --cert and --cert-key are for a server that --server names"))
+					return usageError(
+						errors.New("--token-file, --ca, --cert and --cert-key are for a server that --server names"))
 				}
 				c, err := server.Load(cmd.Flags(), env)
 				if err == nil {
@@ -127,7 +128,8 @@ func pinned(files []string) (*tls.Config, error) {
 	return &tls.Config{
 		InsecureSkipVerify: true, // VerifyConnection asks for more: that very certificate
 		VerifyConnection: func(s tls.ConnectionState) error {
-			if len(s.PeerCertificates) == 0 || !slices.ContainsFunc(own, func(c []byte) bool { return bytes.Equal(c, s.PeerCertificates[0].Raw) }) {
+			if len(s.PeerCertificates) == 0 || !slices.ContainsFunc(own,
+				func(c []byte) bool { return bytes.Equal(c, s.PeerCertificates[0].Raw) }) {
 				return errors.New("the server shows another certificate than the one in tls.cert")
 			}
 			return nil

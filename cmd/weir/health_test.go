@@ -48,7 +48,8 @@ func TestHealth(t *testing.T) {
 		{"TLS", []string{"WEIR_LISTEN_ADMIN=0.0.0.0:" + port, "WEIR_TLS_CERT=cert.pem", "WEIR_TLS_KEY=key.pem"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if status, _, errs := runIn(t, c.env, "health"); status != exitFailure || !strings.Contains(errs, "not healthy") {
+			if status, _, errs := runIn(t, c.env, "health"); status != exitFailure ||
+				!strings.Contains(errs, "not healthy") {
 				t.Errorf("before it runs: exit status %d, %s", status, errs)
 			}
 			args := []string{"serve", "--listen-grpc=off", "--listen-resp=off"}
@@ -79,7 +80,8 @@ func TestHealth(t *testing.T) {
 				flags = []string{"--server=https://127.0.0.1:" + port, "--ca=ca.pem"}
 			}
 			if flags != nil {
-				if status, out, errs := runIn(t, nil, append([]string{"health"}, flags...)...); status != exitOK || !strings.HasPrefix(out, "ok") {
+				if status, out, errs := runIn(t, nil, append([]string{"health"}, flags...)...); status != exitOK ||
+					!strings.HasPrefix(out, "ok") {
 					t.Errorf("%v: exit status %d, %q %s", flags, status, out, errs)
 				}
 			}
@@ -130,7 +132,8 @@ func TestHealthRefuses(t *testing.T) {
 		{[]string{"WEIR_TLS_CERT=cert.pem", "WEIR_TLS_KEY=key.pem", "WEIR_TLS_CLIENT_CA=ca.pem"}, nil, exitUsage, "tls.client_doors"},
 		{[]string{"WEIR_PROXY_PROTOCOL_DOORS=admin", "WEIR_PROXY_PROTOCOL_PEERS=10.0.0.0/8"}, nil, exitUsage, "proxy_protocol.doors"},
 	} {
-		if status, _, errs := runIn(t, c.env, append([]string{"health"}, c.args...)...); status != c.status || !strings.Contains(errs, c.say) {
+		if status, _, errs := runIn(t, c.env, append([]string{"health"}, c.args...)...); status != c.status ||
+			!strings.Contains(errs, c.say) {
 			t.Errorf("%v %v: exit status %d, want %d: %s", c.env, c.args, status, c.status, errs)
 		}
 	}
@@ -140,7 +143,8 @@ func TestHealthRefuses(t *testing.T) {
 // a terminal.
 func TestHealthAsksTheServer(t *testing.T) {
 	proxied := make(chan string, 9)
-	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proxied <- r.URL.String() }))
+	proxy := httptest.NewServer(http.HandlerFunc(
+		func(_ http.ResponseWriter, r *http.Request) { proxied <- r.URL.String() }))
 	defer proxy.Close()
 	var status atomic.Int64
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -160,7 +164,8 @@ func TestHealthAsksTheServer(t *testing.T) {
 		cmd := exec.Command(servertest.BuiltProgram(t), "health", "--server=http://0.0.0.0:"+port)
 		cmd.Env = append(servertest.PlainEnvironment(), "HTTP_PROXY="+proxy.URL)
 		out, _ := cmd.CombinedOutput()
-		if strings.Contains(string(out), "\x1b") || !strings.Contains(string(out), `"ok \x1b[2J"`+"\nsays \"fine\"\n") ||
+		if strings.Contains(string(out), "\x1b") ||
+			!strings.Contains(string(out), `"ok \x1b[2J"`+"\nsays \"fine\"\n") ||
 			(cmd.ProcessState.ExitCode() == exitOK) != (code == http.StatusOK) {
 			t.Errorf("it answered %d: %v, %q", code, cmd.ProcessState, out)
 		}
@@ -178,7 +183,8 @@ func TestRefusalIsHarmless(t *testing.T) {
 	}))
 	defer s.Close()
 	status, _, errs := runIn(t, nil, "keys", "list", "login", "--server="+s.URL)
-	if want := `"no \x1b[2J in the domain \"shop\""` + "\n" + `nor "there"`; status != exitFailure || !strings.Contains(errs, want) {
+	if want := `"no \x1b[2J in the domain \"shop\""` + "\n" + `nor "there"`; status != exitFailure ||
+		!strings.Contains(errs, want) {
 		t.Errorf("exit status %d, %q; want %q", status, errs, want)
 	}
 }
@@ -205,7 +211,8 @@ func TestNotify(t *testing.T) {
 		return string(b[:n])
 	}
 	admin := "127.0.0.1:" + servertest.FreePort(t)
-	p := servertest.LaunchIn(t, []string{"NOTIFY_SOCKET=" + path}, servertest.BuiltProgram(t), t.TempDir(), "serve", "--listen-admin="+admin)
+	p := servertest.LaunchIn(t, []string{"NOTIFY_SOCKET=" + path}, servertest.BuiltProgram(t), t.TempDir(), "serve",
+		"--listen-admin="+admin)
 	if got := hear(); got != "READY=1" {
 		t.Fatalf("it said %q", got)
 	}

@@ -56,8 +56,10 @@ Which algorithm for what:        ` + docsURL + `start/choosing.md
 	server.AddConfigFlag(cmd.PersistentFlags())
 	cmd.PersistentFlags().String("rules", "", "postgres://USER@HOST/DATABASE?space=NAME (default: as configured)")
 	cmd.AddCommand(
-		newRulesInitCommand(env), newRulesImportCommand(env), newRulesPushCommand(env), newRulesPullCommand(env), newRulesDiffCommand(env),
-		newRulesHistoryCommand(env), newRulesRollbackCommand(env), newRulesStatusCommand(env), newRulesPruneCommand(env),
+		newRulesInitCommand(env), newRulesImportCommand(env), newRulesPushCommand(env), newRulesPullCommand(env),
+		newRulesDiffCommand(env),
+		newRulesHistoryCommand(env), newRulesRollbackCommand(env), newRulesStatusCommand(env),
+		newRulesPruneCommand(env),
 	)
 	return cmd
 }

@@ -33,7 +33,8 @@ func TestHelpRules(t *testing.T) {
 	}
 	// It names pages that there are.
 	for _, page := range []string{"reference/rules.md", "start/choosing.md"} {
-		if _, err := os.Stat(filepath.Join(servertest.RepositoryRoot(t), "docs", page)); err != nil || !strings.Contains(out, docsURL+page) {
+		if _, err := os.Stat(filepath.Join(servertest.RepositoryRoot(t), "docs", page)); err != nil ||
+			!strings.Contains(out, docsURL+page) {
 			t.Errorf("%s: %v", page, err)
 		}
 	}
@@ -62,7 +63,8 @@ func TestExamplesOfCommands(t *testing.T) {
 			walk(sub)
 		}
 		switch name := strings.TrimPrefix(cmd.CommandPath(), "weir "); {
-		case !cmd.Runnable(), cmd.Hidden, cmd.Name() == "weir", cmd.Name() == "help", strings.HasPrefix(name, "completion"), name == "version":
+		case !cmd.Runnable(), cmd.Hidden, cmd.Name() == "weir", cmd.Name() == "help",
+			strings.HasPrefix(name, "completion"), name == "version":
 			return
 		}
 		if cmd.Example == "" {

@@ -80,7 +80,8 @@ func TestDecidingWhilePreviewed(t *testing.T) {
 	rules := t.TempDir()
 	text := "domain: shop\nlimits:\n  - { name: login, when: { path: /login }, per: [ip], allow: 5/min }\n  - { name: api, per: [ip], allow: [600/min, 9000/hour] }\n"
 	servertest.WriteRules(t, filepath.Join(rules, "shop.yaml"), text)
-	p := servertest.Launch(t, servertest.BuildProgram(t), t.TempDir(), "serve", "--rules", rules, "--insight-record", "64MiB")
+	p := servertest.Launch(t, servertest.BuildProgram(t), t.TempDir(), "serve", "--rules", rules, "--insight-record",
+		"64MiB")
 	door, admin := p.Addr("http"), "http://"+p.Addr("admin")
 
 	var previewing atomic.Bool
@@ -116,7 +117,8 @@ func TestDecidingWhilePreviewed(t *testing.T) {
 			}
 		})
 	}
-	body, err := json.Marshal(map[string]any{"files": map[string]string{"shop.yaml": strings.ReplaceAll(text, "5/min", "3/min")}})
+	body, err := json.Marshal(
+		map[string]any{"files": map[string]string{"shop.yaml": strings.ReplaceAll(text, "5/min", "3/min")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,14 +164,16 @@ func TestDecidingWhilePreviewed(t *testing.T) {
 		previewing.Store(false)
 		mu.Lock()
 		without, with := p99(waits[0]), p99(waits[1])
-		t.Logf("p99 %.0f µs without, %.0f µs with; p50 %.0f and %.0f", without, with, median(waits[0]), median(waits[1]))
+		t.Logf("p99 %.0f µs without, %.0f µs with; p50 %.0f and %.0f", without, with, median(waits[0]),
+			median(waits[1]))
 		mu.Unlock()
 		ratios = append(ratios, with/without)
 	}
 	close(stop)
 	all.Wait()
 	peak := servertest.ProcStatus(t, p.Cmd.Process.Pid, "VmHWM")
-	t.Logf("%d previews of up to %d requests: p99 %.2f × (median of %.2f); the server at most %d MB, before the first %d MB",
+	t.Logf(
+		"%d previews of up to %d requests: p99 %.2f × (median of %.2f); the server at most %d MB, before the first %d MB",
 		previews, requests, median(ratios), ratios, peak>>20, before>>20)
 	if median(ratios) > 1.25 {
 		t.Errorf("p99 of a decision is %.2f times as long while a preview runs", median(ratios))
@@ -202,10 +206,12 @@ func TestManyRules(t *testing.T) {
 		time.Sleep(60 * time.Second)
 		share := (soaktest.Busy(t, p.Cmd.Process.Pid) - before).Seconds() / 60
 		var now int
-		now, most[i] = servertest.ProcStatus(t, p.Cmd.Process.Pid, "VmRSS"), servertest.ProcStatus(t, p.Cmd.Process.Pid, "VmHWM")
+		now, most[i] = servertest.ProcStatus(t, p.Cmd.Process.Pid, "VmRSS"),
+			servertest.ProcStatus(t, p.Cmd.Process.Pid, "VmHWM")
 		_, _, metrics := servertest.Get(t, "http://"+admin+"/metrics")
 		m := regexp.MustCompile(`(?m)^weir_insight_bytes(?:\{[^}]*\})? (\S+)`).FindAllStringSubmatch(metrics, -1)
-		t.Logf("%q: resident %d MB, at most %d MB; at rest %.2f %% of a core; weir_insight_bytes %v", args, now>>20, most[i]>>20, 100*share, m)
+		t.Logf("%q: resident %d MB, at most %d MB; at rest %.2f %% of a core; weir_insight_bytes %v", args, now>>20,
+			most[i]>>20, 100*share, m)
 		if i == 0 && share > 0.01 {
 			t.Errorf("with 1,000 rules it takes %.1f %% of a core when nothing comes", 100*share)
 		}

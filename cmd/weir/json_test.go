@@ -106,13 +106,16 @@ limits:
 	}
 	strictly[grant](t, weir(0, "grant", "revoke", "api", "192.0.2.9"))
 
-	if got := strictly[admin.CandidateList](t, weir(0, "candidates")); len(got.Candidates) != 1 || got.Candidates[0].Limit != "trial" || got.Nodes.Asked != 1 {
+	if got := strictly[admin.CandidateList](t, weir(0, "candidates")); len(got.Candidates) != 1 ||
+		got.Candidates[0].Limit != "trial" || got.Nodes.Asked != 1 {
 		t.Errorf("candidates: %+v", got)
 	}
-	if got := strictly[versionInfo](t, weir(0, "version")); got.Version == "" || !strings.HasPrefix(got.Go, "go") || got.OS == "" || got.Arch == "" {
+	if got := strictly[versionInfo](t, weir(0, "version")); got.Version == "" || !strings.HasPrefix(got.Go, "go") ||
+		got.OS == "" || got.Arch == "" {
 		t.Errorf("version: %+v", got)
 	}
-	if got := strictly[healthInfo](t, weir(0, "health", "--server", p.Addr("admin"))); !got.Healthy || got.Message == "" || got.Server != "http://"+p.Addr("admin") {
+	if got := strictly[healthInfo](t, weir(0, "health", "--server", p.Addr("admin"))); !got.Healthy ||
+		got.Message == "" || got.Server != "http://"+p.Addr("admin") {
 		t.Errorf("health: %+v", got)
 	}
 	if got := strictly[healthInfo](t, weir(1, "health", "--server", "127.0.0.1:"+servertest.FreePort(t))); got.Healthy || got.Message == "" {
@@ -157,23 +160,28 @@ func TestFindings(t *testing.T) {
 
 	lint := strictly[findings.Lint](t, run(1, "lint", "--json", broken))
 	if lint.Errors != 2 || lint.Files != 1 || len(lint.Problems) != 2 || lint.Problems[1].Severity != findings.Error ||
-		lint.Problems[1].File != filepath.Join(broken, "a.yaml") || lint.Problems[1].Line != 2 || lint.Problems[1].Column != 21 || !strings.Contains(lint.Problems[1].Hint, "allow") {
+		lint.Problems[1].File != filepath.Join(broken, "a.yaml") || lint.Problems[1].Line != 2 ||
+		lint.Problems[1].Column != 21 || !strings.Contains(lint.Problems[1].Hint, "allow") {
 		t.Errorf("an error: %+v", lint)
 	}
 	lint = strictly[findings.Lint](t, run(0, "lint", "--json", warned))
-	if lint.Errors != 0 || lint.Rules != 1 || lint.Warnings != 1 || lint.Problems[0].Name != "forgeable-key" || lint.Problems[0].Rule != "a" {
+	if lint.Errors != 0 || lint.Rules != 1 || lint.Warnings != 1 || lint.Problems[0].Name != "forgeable-key" ||
+		lint.Problems[0].Rule != "a" {
 		t.Errorf("a warning: %+v", lint)
 	}
 	run(1, "lint", "--json", "--strict", warned)
-	if lint = strictly[findings.Lint](t, run(0, "lint", "--json", good)); lint.Rules != 1 || lint.Problems == nil || len(lint.Problems) != 0 {
+	if lint = strictly[findings.Lint](t, run(0, "lint", "--json", good)); lint.Rules != 1 || lint.Problems == nil ||
+		len(lint.Problems) != 0 {
 		t.Errorf("nothing: %+v", lint)
 	}
 
 	tests := strictly[findings.Tests](t, run(2, "test", "--json", good))
-	if tests.Passed != 2 || tests.Failed != 1 || len(tests.Files) != 3 || tests.Files[1].Error == "" || len(tests.Files[0].Tests) != 2 {
+	if tests.Passed != 2 || tests.Failed != 1 || len(tests.Files) != 3 || tests.Files[1].Error == "" ||
+		len(tests.Files[0].Tests) != 2 {
 		t.Fatalf("tests: %+v", tests)
 	}
-	if failed := tests.Files[0].Tests[1]; failed.Passed || len(failed.Failures) != 1 || failed.Failures[0].Request != 2 || failed.Failures[0].Line != 3 {
+	if failed := tests.Files[0].Tests[1]; failed.Passed || len(failed.Failures) != 1 ||
+		failed.Failures[0].Request != 2 || failed.Failures[0].Line != 3 {
 		t.Errorf("a failure: %+v", failed)
 	}
 	run(2, "test", "--json", "--junit", good)
@@ -202,10 +210,12 @@ func TestFindings(t *testing.T) {
 	if err := xml.Unmarshal([]byte(run(2, "test", "--junit", good)), &report); err != nil {
 		t.Fatal(err)
 	}
-	if report.Tests != 4 || report.Failures != 1 || report.Errors != 1 || len(report.Suites) != 3 || report.Suites[0].Tests != 2 {
+	if report.Tests != 4 || report.Failures != 1 || report.Errors != 1 || len(report.Suites) != 3 ||
+		report.Suites[0].Tests != 2 {
 		t.Fatalf("JUnit: %+v", report)
 	}
-	if c := report.Suites[0].Cases[1]; c.Name != "<twice> & more" || c.Failure == nil || !strings.Contains(c.Failure.Text, "expected allowed") || c.Failure.Message == "" {
+	if c := report.Suites[0].Cases[1]; c.Name != "<twice> & more" || c.Failure == nil ||
+		!strings.Contains(c.Failure.Text, "expected allowed") || c.Failure.Message == "" {
 		t.Errorf("JUnit: %+v", c)
 	}
 	if c := report.Suites[1].Cases[0]; c.Error == nil || !strings.Contains(c.Error.Text, "usr") {
@@ -258,11 +268,13 @@ func TestFindings(t *testing.T) {
 			t.Fatalf("SARIF: %+v", log)
 		}
 		driver, result := log.Runs[0].Tool.Driver, log.Runs[0].Results[0]
-		if result.RuleID != c.rule || result.Level != c.level || driver.Rules[result.RuleIndex].ID != c.rule || result.Message.Text == "" {
+		if result.RuleID != c.rule || result.Level != c.level || driver.Rules[result.RuleIndex].ID != c.rule ||
+			result.Message.Text == "" {
 			t.Errorf("SARIF: %+v", result)
 		}
 		place := result.Locations[0].PhysicalLocation
-		if place.ArtifactLocation.URI != "file://"+filepath.Join(c.path, "a.yaml") || place.Region.StartLine != 2 || place.Region.StartColumn < 1 {
+		if place.ArtifactLocation.URI != "file://"+filepath.Join(c.path, "a.yaml") || place.Region.StartLine != 2 ||
+			place.Region.StartColumn < 1 {
 			t.Errorf("SARIF: %+v", place)
 		}
 		for i, r := range driver.Rules {

@@ -37,7 +37,8 @@ where per leaves a choice); so do weir ban and weir grant, and what one of them 
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	port.flags(cmd, defaultAdmin)
-	cmd.PersistentFlags().StringVar(&domain, "domain", "", "domain of the limit (default: the only one with a limit of this name)")
+	cmd.PersistentFlags().StringVar(&domain, "domain", "",
+		"domain of the limit (default: the only one with a limit of this name)")
 	get := func(cmd *cobra.Command, q url.Values) (list admin.KeyList, err error) {
 		if err := port.open(); err != nil {
 			return list, err
@@ -74,7 +75,8 @@ where per leaves a choice); so do weir ban and weir grant, and what one of them 
 		},
 	}
 	list.Flags().IntVarP(&n, "number", "n", 20, "how many at most")
-	list.Flags().StringVar(&look, "look", "", "how many keys of the store to look at, or all (default 50000: the next call goes on where this one ended)")
+	list.Flags().StringVar(&look, "look", "",
+		"how many keys of the store to look at, or all (default 50000: the next call goes on where this one ended)")
 	show := &cobra.Command{
 		Use: "show LIMIT KEY…", Short: "Show what is counted of a key, and whether it is refused or banned", Args: limitAndKey,
 		Example: "  weir keys show login 192.0.2.1\n  weir keys show api user=ada ip=192.0.2.1 --json",
@@ -134,7 +136,8 @@ func writeKeys(out io.Writer, keys []admin.KeyInfo) error {
 		if k.ResetAfter > 0 {
 			reset = span(k.ResetAfter)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(k.Domain, k.Limit), keyText(k.Parts), used, left, reset, keyVerdict(k)+leasedText(k, ", ")+regionsText(k, ", "))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(k.Domain, k.Limit), keyText(k.Parts), used, left, reset,
+			keyVerdict(k)+leasedText(k, ", ")+regionsText(k, ", "))
 	}
 	return w.Flush()
 }
@@ -204,7 +207,8 @@ func leasedText(k *admin.KeyInfo, separator string) string {
 	if l == nil {
 		return ""
 	}
-	return fmt.Sprintf("%sleased: %d (%s), until %s", separator, l.Units, count(l.Generations, "generation"), instant(l.Until))
+	return fmt.Sprintf("%sleased: %d (%s), until %s", separator, l.Units, count(l.Generations, "generation"),
+		instant(l.Until))
 }
 
 // regionsText says how a key stands in this region and in all, behind a separator; "" for a limit

@@ -27,11 +27,13 @@ func TestTablesAreHarmless(t *testing.T) {
 	if err := writeKeys(&out, []admin.KeyInfo{{Domain: domain, Limit: limit}, {Domain: "shop", Limit: "login"}}); err != nil {
 		t.Fatal(err)
 	}
-	list := []insight.Candidate{{Domain: domain, Limit: limit, Top: []insight.CandidateKey{{Key: "user=ada", Count: 1}}}}
+	list := []insight.Candidate{{Domain: domain, Limit: limit,
+		Top: []insight.CandidateKey{{Key: "user=ada", Count: 1}}}}
 	if err := writeCandidates(&out, list, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if strings.ContainsRune(out.String(), '\x1b') || strings.Count(out.String(), `"sh\x1bop"/"log\x1b[31min"`) != 3 || !strings.Contains(out.String(), "shop/login ") {
+	if strings.ContainsRune(out.String(), '\x1b') || strings.Count(out.String(), `"sh\x1bop"/"log\x1b[31min"`) != 3 ||
+		!strings.Contains(out.String(), "shop/login ") {
 		t.Errorf("got\n%s", out.String())
 	}
 }
@@ -93,18 +95,21 @@ func TestKeys(t *testing.T) {
 			bad := func(want int, says string, args ...string) {
 				t.Helper()
 				if status, out := weir(n, args...); status != want || !strings.Contains(out, says) {
-					t.Errorf("weir %s: exit status %d\n%s\nwant %d, %s", strings.Join(args, " "), status, out, want, says)
+					t.Errorf("weir %s: exit status %d\n%s\nwant %d, %s", strings.Join(args, " "), status, out, want,
+						says)
 				}
 			}
 			explained := func(at *servertest.Node, says string, attributes ...string) {
 				t.Helper()
-				ok(at, says, append([]string{"explain", "--rules=" + filepath.Join(dir, "rules.yaml")}, attributes...)...)
+				ok(at, says, append([]string{"explain", "--rules=" + filepath.Join(dir, "rules.yaml")},
+					attributes...)...)
 			}
 
 			// An override, and a grant that no request has met yet.
 			n.Admitted(4, "user=ada&path=/api/x")
 			n.Admitted(4, "user=acme&path=/api/x")
-			ok(n, `shop/api +user=ada +3 of 3 +0 +\d+ \S+( \d+ \S+)? +refused for (1 h|\d+ min)`, "keys", "show", "api", "ada")
+			ok(n, `shop/api +user=ada +3 of 3 +0 +\d+ \S+( \d+ \S+)? +refused for (1 h|\d+ min)`, "keys", "show", "api",
+				"ada")
 			ok(n, `shop/api +user=acme +4 of 5 +1 +\d+ \S+( \d+ \S+)? +passes`, "keys", "show", "shop/api", "user=acme")
 			ok(n, `granted`, "grant", "set", "api", "ada", "--allow=9/hour", "--for=1h")
 			for _, at := range nodes {
@@ -113,7 +118,8 @@ func TestKeys(t *testing.T) {
 					return strings.Contains(out, "9/hour")
 				})
 				ok(at, `3 of 9 +6 +\d+ \S+( \d+ \S+)? +passes, granted 9/hour until 20`, "keys", "show", "api", "ada")
-				explained(at, `now: used 3 of 9, 6 remaining, as fresh in [^;]+; passes, granted 9/hour`, "user=ada", "path=/api/x")
+				explained(at, `now: used 3 of 9, 6 remaining, as fresh in [^;]+; passes, granted 9/hour`, "user=ada",
+					"path=/api/x")
 				explained(at, `now: used 4 of 5, 1 remaining, as fresh in [^;]+\n`, "user=acme", "path=/api/x")
 			}
 			if status := other.Ask("user=ada&path=/api/x"); status != 200 {
@@ -131,9 +137,11 @@ func TestKeys(t *testing.T) {
 			}
 
 			// Two windows are shown together and reset at once, by each form of the key.
-			for _, key := range [][]string{{"ada", "192.0.2.9"}, {"user=ada", "ip=192.0.2.9"}, {"user=ada,ip=192.0.2.9"}} {
+			for _, key := range [][]string{{"ada", "192.0.2.9"}, {"user=ada", "ip=192.0.2.9"},
+				{"user=ada,ip=192.0.2.9"}} {
 				n.Admitted(3, "user=ada&ip=192.0.2.9&path=/two")
-				out := ok(n, `shop/two:60s +user=ada ip=192.0.2.9 +3 of 10 .*\nshop/two:3600s +user=ada ip=192.0.2.9 +3 of 500`, append([]string{"keys", "show", "two"}, key...)...)
+				out := ok(n,
+					`shop/two:60s +user=ada ip=192.0.2.9 +3 of 10 .*\nshop/two:3600s +user=ada ip=192.0.2.9 +3 of 500`, append([]string{"keys", "show", "two"}, key...)...)
 				if strings.Count(out, "\n") != 3 {
 					t.Errorf("shown:\n%s", out)
 				}
@@ -141,7 +149,8 @@ func TestKeys(t *testing.T) {
 				bad(1, "nothing is counted for it", append([]string{"keys", "show", "two"}, key...)...)
 				bad(1, "nothing is counted for it", append([]string{"keys", "reset", "two"}, key...)...)
 			}
-			bad(1, `no rule in force has a limit of this name in the domain "shop"; did you mean "two"?`, "keys", "show", "tow", "ada")
+			bad(1, `no rule in force has a limit of this name in the domain "shop"; did you mean "two"?`, "keys",
+				"show", "tow", "ada")
 			bad(1, "keys of 2 parts, not 1", "keys", "show", "two", "ada")
 			bad(2, "expected the name of one limit", "keys", "list")
 			bad(2, "expected a limit", "keys", "show", "two")
@@ -158,13 +167,15 @@ func TestKeys(t *testing.T) {
 				}
 				const banned = `banned until 20\S+Z by login \(guesses\)`
 				ok(at, `shop/login +ip=192.0.2.1 +0 of 3 +3 +- +`+banned, "keys", "show", "login", "192.0.2.1")
-				ok(at, `(?s)Nothing is counted of login.*1 key is banned; weir ban list --limit shop/login lists them`, "keys", "list", "login")
+				ok(at, `(?s)Nothing is counted of login.*1 key is banned; weir ban list --limit shop/login lists them`,
+					"keys", "list", "login")
 				for _, name := range []string{"shop/login", "login"} {
 					ok(at, `1 key is banned; weir ban list --limit shop/login lists them`, "keys", "list", name)
 					ok(at, `shop/login +ip=`, "ban", "list", "--limit", name)
 				}
 				// The ban goes first, and what is counted behind it.
-				const first = `^domain shop\n\nnow: ip=192.0.2.1 is ` + banned + ` since 20\S+Z: it is refused everywhere in the domain\n\nmeets:\n(?s).*`
+				const first = `^domain shop\n\nnow: ip=192.0.2.1 is ` + banned +
+					` since 20\S+Z: it is refused everywhere in the domain\n\nmeets:\n(?s).*`
 				explained(at, first+`now: used 0 of 3, 3 remaining; `+banned, "ip=192.0.2.1", "path=/login")
 				explained(at, first+`now: nothing counted`, "ip=192.0.2.1", "user=eve", "path=/api/x")
 			}
@@ -176,12 +187,14 @@ func TestKeys(t *testing.T) {
 			for i := range 30 {
 				n.Ask(fmt.Sprintf("user=many%d&path=/api/x", i))
 			}
-			out := ok(other, `(?s)LIMIT +KEY +USED +LEFT +RESET IN +STATE\nshop/api +user=acme +4 of 5`, "keys", "list", "api", "-n", "5")
+			out := ok(other, `(?s)LIMIT +KEY +USED +LEFT +RESET IN +STATE\nshop/api +user=acme +4 of 5`, "keys", "list",
+				"api", "-n", "5")
 			if strings.Count(out, "\n") != 6 {
 				t.Errorf("listed:\n%s", out)
 			}
 			var list admin.KeyList
-			if _, out := weir(n, "keys", "list", "api", "--json", "--look=all"); json.Unmarshal([]byte(out), &list) != nil || len(list.Keys) != 20 || !list.Complete || list.Looked == 0 || list.Of < 30 {
+			if _, out := weir(n, "keys", "list", "api", "--json", "--look=all"); json.Unmarshal([]byte(out),
+				&list) != nil || len(list.Keys) != 20 || !list.Complete || list.Looked == 0 || list.Of < 30 {
 				t.Errorf("%+v of\n%s", list, out)
 			}
 			ok(n, "(?s)weir keys list login.*weir keys reset", "keys", "--help")
@@ -210,7 +223,8 @@ func request(t *testing.T, method, target, body string, want int) {
 // TestShellWord: what is printed of a key is what a shell reads back.
 func TestShellWord(t *testing.T) {
 	servertest.Needs(t, "bash")
-	for _, s := range []string{"user=ada", "user=a b", "it's", `a\b"c`, "\x1b[2J\n\xff", "ü", "", "$(id)", "~", "*", "a'\x00"} {
+	for _, s := range []string{"user=ada", "user=a b", "it's", `a\b"c`, "\x1b[2J\n\xff", "ü", "", "$(id)", "~", "*",
+		"a'\x00"} {
 		word := shellWord(s)
 		if strings.ContainsAny(word, "\x1b\n\x00") {
 			t.Errorf("%q is printed as %q", s, word)

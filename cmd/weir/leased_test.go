@@ -48,7 +48,8 @@ func TestLeasedKeys(t *testing.T) {
 		h := &m.Hits[0]
 		charges := []store.Charge{{Counter: h.Window.Counter, Limit: h.Limit, Key: h.Key, Ask: algo.Ask{Cost: 5}}}
 		ahead := []algo.Ahead{{Want: want, First: true}}
-		if _, _, err := lender.TakeAhead(t.Context(), 0, 0, charges, ahead, make([]algo.Result, 1)); err != nil || ahead[0].Got != want {
+		if _, _, err := lender.TakeAhead(t.Context(), 0, 0, charges, ahead, make([]algo.Result, 1)); err != nil ||
+			ahead[0].Got != want {
 			t.Fatalf("lent %d of %d: %v", ahead[0].Got, want, err)
 		}
 		until = ahead[0].Until
@@ -69,10 +70,12 @@ func TestLeasedKeys(t *testing.T) {
 	}
 	end := time.UnixMicro(until).UTC()
 	k := list.Keys[0]
-	if k.Leased == nil || k.Leased.Units != 120 || k.Leased.Generations != 2 || !k.Leased.Until.Equal(end) || k.Used < 120 || k.Used > 130 {
+	if k.Leased == nil || k.Leased.Units != 120 || k.Leased.Generations != 2 || !k.Leased.Until.Equal(end) ||
+		k.Used < 120 || k.Used > 130 {
 		t.Errorf("%s, want 120 until %s", body, end)
 	}
-	if !strings.Contains(strings.Join(strings.Fields(body), ""), `"leased":{"units":120,"generations":2,"until":"`+end.Format(time.RFC3339Nano)+`"}`) {
+	if !strings.Contains(strings.Join(strings.Fields(body), ""),
+		`"leased":{"units":120,"generations":2,"until":"`+end.Format(time.RFC3339Nano)+`"}`) {
 		t.Errorf("%s", body)
 	}
 	told := `leased: 120 \(2 generations\), until ` + end.Format(time.RFC3339)
@@ -92,7 +95,8 @@ func TestLeasedKeys(t *testing.T) {
 	}
 	status, out, _ := servertest.RunBuilt(t, "explain", "--server="+server, "--json", "tenant=acme")
 	var x explained
-	if err := json.Unmarshal([]byte(out), &x); status != 0 || err != nil || x.Meets[0].Now.Leased == nil || x.Meets[0].Now.Leased.Units != 120 {
+	if err := json.Unmarshal([]byte(out), &x); status != 0 || err != nil || x.Meets[0].Now.Leased == nil ||
+		x.Meets[0].Now.Leased.Units != 120 {
 		t.Errorf("%d %s: %v", status, out, err)
 	}
 }

@@ -95,7 +95,8 @@ func imageOf(t *testing.T, version string) *image {
 	for _, i := range stages[1][1:] {
 		switch i.name {
 		case "COPY":
-			words := slices.DeleteFunc(strings.Fields(i.text), func(s string) bool { return strings.HasPrefix(s, "--") })
+			words := slices.DeleteFunc(strings.Fields(i.text),
+				func(s string) bool { return strings.HasPrefix(s, "--") })
 			from, to := strings.TrimSuffix(here(words[0]), "/"), filepath.Join(m.root, words[1])
 			info, err := os.Stat(from)
 			switch {
@@ -313,13 +314,15 @@ func TestSystemd(t *testing.T) {
 				t.Fatal(err)
 			}
 			file := filepath.Join(dir, "weir.service")
-			servertest.WriteRules(t, file, strings.Replace(string(unit), "ExecStart=/usr/local/bin/weir", "ExecStart="+program, 1))
+			servertest.WriteRules(t, file, strings.Replace(string(unit), "ExecStart=/usr/local/bin/weir",
+				"ExecStart="+program, 1))
 			most := "15"
 			if dropIn != "" {
 				copyFile(t, dropIn, filepath.Join(dir, "weir.service.d", filepath.Base(dropIn)))
 				most = "20"
 			}
-			if out, err := exec.Command(analyze, "verify", "--man=no", file).CombinedOutput(); err != nil || len(out) > 0 {
+			if out, err := exec.Command(analyze, "verify", "--man=no", file).CombinedOutput(); err != nil ||
+				len(out) > 0 {
 				t.Errorf("verify: %v\n%s", err, out)
 			}
 			// Tenths of the exposure that systemd works out: 0 is none, 10 is all.
@@ -375,7 +378,8 @@ func TestSystemdCalls(t *testing.T) {
 			}
 		}
 	}
-	for call, want := range map[string]bool{"clone": true, "execve": true, "pipe2": true, "wait4": true, "waitid": true, "kill": true, "sched_getscheduler": true, "sched_setscheduler": true,
+	for call, want := range map[string]bool{"clone": true, "execve": true, "pipe2": true, "wait4": true, "waitid": true,
+		"kill": true, "sched_getscheduler": true, "sched_setscheduler": true,
 		"sched_setattr": false, "setpriority": false, "setrlimit": false, "ptrace": false} {
 		if left[call] != want {
 			t.Errorf("%s is allowed: %t, want %t", call, left[call], want)
@@ -390,7 +394,8 @@ func TestSystemdMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := regexp.MustCompile(`(?m)^OOMPolicy=(.*)$`).FindAllStringSubmatch(string(unit), -1); len(got) != 1 || got[0][1] != "continue" {
+	if got := regexp.MustCompile(`(?m)^OOMPolicy=(.*)$`).FindAllStringSubmatch(string(unit), -1); len(got) != 1 ||
+		got[0][1] != "continue" {
 		t.Errorf("what ends with the process of a preview: %q", got)
 	}
 }

@@ -78,13 +78,15 @@ Exit status: 0 with a result, 1 if the files are no rules or a test of them fail
 		},
 	}
 	port.flags(cmd, defaultAdmin)
-	cmd.Flags().StringVar(&over, "over", "", "count the requests of the last so long, such as 2h (default: all that were recorded, once windows have warmed up)")
+	cmd.Flags().StringVar(&over, "over", "",
+		"count the requests of the last so long, such as 2h (default: all that were recorded, once windows have warmed up)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer as it is")
 	return cmd
 }
 
 // tryRules has a server try files, and returns its result. Progress is shown if errs is a terminal.
-func tryRules(ctx context.Context, c *adminClient, files map[string]string, over string, errs io.Writer) (json.RawMessage, error) {
+func tryRules(ctx context.Context, c *adminClient, files map[string]string, over string,
+	errs io.Writer) (json.RawMessage, error) {
 	question := map[string]any{"files": files}
 	if over != "" {
 		question["over"] = over
@@ -189,16 +191,20 @@ func writePreview(out io.Writer, r *insight.PreviewResult) error {
 		return percentText(s.Share)
 	}
 	if r.OnlyThen+r.OnlyNow == 0 {
-		fmt.Fprintf(out, "nothing changes for any request: refused are %d of %d, %s\n", r.Now.Refused, r.Requests, share(&r.Now))
+		fmt.Fprintf(out, "nothing changes for any request: refused are %d of %d, %s\n", r.Now.Refused, r.Requests,
+			share(&r.Now))
 	} else {
-		fmt.Fprintf(out, "refused: %d → %d of %d requests, %s → %s: %d more, %d fewer\n", r.Now.Refused, r.Then.Refused, r.Requests, share(&r.Now), share(&r.Then), r.OnlyThen, r.OnlyNow)
-		fmt.Fprintf(out, "clients refused: %d → %d: %d more, of which %d behave well, %d fewer\n", r.Now.ClientsRefused, r.Then.ClientsRefused, r.Clients.More, r.Clients.GoodMore, r.Clients.Fewer)
+		fmt.Fprintf(out, "refused: %d → %d of %d requests, %s → %s: %d more, %d fewer\n", r.Now.Refused, r.Then.Refused,
+			r.Requests, share(&r.Now), share(&r.Then), r.OnlyThen, r.OnlyNow)
+		fmt.Fprintf(out, "clients refused: %d → %d: %d more, of which %d behave well, %d fewer\n", r.Now.ClientsRefused,
+			r.Then.ClientsRefused, r.Clients.More, r.Clients.GoodMore, r.Clients.Fewer)
 	}
 	of := "all clients"
 	if r.Sampled > 1 {
 		of = fmt.Sprintf("1 in %d clients", r.Sampled)
 	}
-	fmt.Fprintf(out, "over %s, from %s, of %s at %d of %d nodes\n", human.Span(r.To.Sub(r.From)), instant(r.From), of, r.Nodes.Answered, r.Nodes.Asked)
+	fmt.Fprintf(out, "over %s, from %s, of %s at %d of %d nodes\n", human.Span(r.To.Sub(r.From)), instant(r.From), of,
+		r.Nodes.Answered, r.Nodes.Asked)
 	same, head := 0, "\nRULE\tCHANGE\tREFUSED NOW\tREFUSED THEN\tMET NOW\tMET THEN\n"
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, rule := range r.Rules {
@@ -210,7 +216,8 @@ func writePreview(out io.Writer, r *insight.PreviewResult) error {
 		if rule.Estimate {
 			mark = " (estimate)"
 		}
-		fmt.Fprintf(w, "%s%s\t%s\t%d\t%d%s\t%d\t%d\n", head, human.Visible(rule.Domain+"/"+rule.Rule), human.Visible(rule.Change), rule.Now, rule.Then, mark, rule.MetNow, rule.MetThen)
+		fmt.Fprintf(w, "%s%s\t%s\t%d\t%d%s\t%d\t%d\n", head, human.Visible(rule.Domain+"/"+rule.Rule),
+			human.Visible(rule.Change), rule.Now, rule.Then, mark, rule.MetNow, rule.MetThen)
 		head = ""
 	}
 	if err := w.Flush(); err != nil {

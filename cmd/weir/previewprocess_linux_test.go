@@ -33,7 +33,9 @@ func quickPreview() map[string]string {
 }
 
 func slowPreview() map[string]string {
-	tests := "tests:\n" + strings.Repeat("  - name: many\n    steps: [{ send: { ip: 192.0.2.1, times: 10000000 }, expect: { allowed: true } }]\n", 100)
+	tests := "tests:\n" +
+		strings.Repeat(
+			"  - name: many\n    steps: [{ send: { ip: 192.0.2.1, times: 10000000 }, expect: { allowed: true } }]\n", 100)
 	files := quickPreview()
 	files["shop_test.yaml"] = tests
 	return files
@@ -99,7 +101,8 @@ func (p previewServer) previews() {
 	var result insight.PreviewResult
 	status, text := outcome(p.T, p.beginPreview(quickPreview()))
 	servertest.SkipIfStarved(p.T, text)
-	if err := json.Unmarshal([]byte(text), &result); err != nil || status != 200 || result.Requests != 4 || result.Now.Refused != 2 || result.Then.Refused != 3 {
+	if err := json.Unmarshal([]byte(text), &result); err != nil || status != 200 || result.Requests != 4 ||
+		result.Now.Refused != 2 || result.Then.Refused != 3 {
 		p.T.Errorf("%d %s\n%s", status, text, p.Stderr)
 	}
 }
@@ -114,7 +117,8 @@ func (p previewServer) child() (pid int) {
 		}
 		for _, name := range stats {
 			// The fields after the name: state, and the process that started it.
-			if fields := statOf(name); len(fields) > 1 && fields[1] == strconv.Itoa(p.Cmd.Process.Pid) && fields[0] != "Z" {
+			if fields := statOf(name); len(fields) > 1 && fields[1] == strconv.Itoa(p.Cmd.Process.Pid) &&
+				fields[0] != "Z" {
 				pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(name)))
 			}
 		}
@@ -144,7 +148,8 @@ func startPreviewServer(t *testing.T, program string, with func(*exec.Cmd)) prev
 	t.Helper()
 	dir := t.TempDir()
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), previewedRules)
-	cmd := exec.Command(program, "serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off", "--listen-admin=127.0.0.1:0")
+	cmd := exec.Command(program, "serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off",
+		"--listen-resp=off", "--listen-admin=127.0.0.1:0")
 	cmd.Dir, cmd.Env = dir, append(servertest.PlainEnvironment(), "WEIR_DRAIN=1s", "TZ=Europe/Berlin")
 	if with != nil {
 		with(cmd)
@@ -210,7 +215,8 @@ func TestPreviewProcess(t *testing.T) {
 		return string(score) == "1000\n"
 	})
 	environment, err := os.ReadFile(proc + "environ")
-	if want := []string{"GOMAXPROCS=1", "GOMEMLIMIT=560MiB", "TZ=Europe/Berlin"}; err != nil || !slices.Equal(slices.Sorted(strings.SplitSeq(strings.TrimRight(string(environment), "\x00"), "\x00")), want) {
+	if want := []string{"GOMAXPROCS=1", "GOMEMLIMIT=560MiB", "TZ=Europe/Berlin"}; err != nil ||
+		!slices.Equal(slices.Sorted(strings.SplitSeq(strings.TrimRight(string(environment), "\x00"), "\x00")), want) {
 		t.Errorf("its environment is %q, %v", environment, err)
 	}
 	files, err := filepath.Glob(proc + "fd/*")
@@ -220,7 +226,8 @@ func TestPreviewProcess(t *testing.T) {
 	}
 	for fd, file := range open {
 		// Go looks how much processor its control group has.
-		if !strings.HasPrefix(file, "pipe:") && !strings.HasPrefix(file, "anon_inode:") && !strings.HasPrefix(file, "/sys/fs/cgroup/") && !strings.HasPrefix(file, proc) {
+		if !strings.HasPrefix(file, "pipe:") && !strings.HasPrefix(file, "anon_inode:") &&
+			!strings.HasPrefix(file, "/sys/fs/cgroup/") && !strings.HasPrefix(file, proc) {
 			t.Errorf("it has %s open as %s", file, fd)
 		}
 	}
@@ -263,7 +270,8 @@ func TestPreviewProcess(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if status, text := outcome(t, at); status != 503 || !strings.Contains(text, "the process that replays the requests ended before it was done: signal: killed") {
+	if status, text := outcome(t, at); status != 503 ||
+		!strings.Contains(text, "the process that replays the requests ended before it was done: signal: killed") {
 		t.Errorf("%d %s", status, text)
 	}
 	p.previews()
@@ -274,7 +282,8 @@ func TestPreviewProcess(t *testing.T) {
 	p.Wait()
 	gone(t, pid)
 	for line := range strings.Lines(p.Stderr.String()) {
-		if strings.Contains(line, "level=WARN") && (denied == nil || !strings.Contains(line, "the priority could not be lowered")) {
+		if strings.Contains(line, "level=WARN") &&
+			(denied == nil || !strings.Contains(line, "the priority could not be lowered")) {
 			t.Errorf("it logged\n%s", line)
 		}
 	}

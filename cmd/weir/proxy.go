@@ -39,7 +39,8 @@ It takes the same configuration as serve; the other doors open only where their 
 		},
 	}
 	cmd.Flags().StringVar(&upstream, "upstream", "", "URL of the API behind the proxy; the same as --proxy-upstream")
-	cmd.Flags().BoolVar(&check, "check", false, "check the configuration, the rules, and whether the store can be used, and exit")
+	cmd.Flags().BoolVar(&check, "check", false,
+		"check the configuration, the rules, and whether the store can be used, and exit")
 	server.AddFlags(cmd.Flags())
 	return cmd
 }

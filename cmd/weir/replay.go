@@ -65,9 +65,11 @@ would refuse. It reads the log three times, and works without --rules too.`,
 	f.StringVar(&o.rules, "rules", "", "folder or file of rules, or URL of a database that holds some")
 	f.StringVar(&o.domain, "domain", "", "domain of the requests (default: the only one that the rules hold)")
 	f.StringVar(&o.compare, "compare", "", "a second folder, file or database of rules, to set beside the first")
-	f.StringVar(&o.format, "format", "", "format of the logs: a name, or as the configuration of nginx, Apache, Envoy or HAProxy has it (default: found out)")
+	f.StringVar(&o.format, "format", "",
+		"format of the logs: a name, or as the configuration of nginx, Apache, Envoy or HAProxy has it (default: found out)")
 	f.StringSliceVar(&o.fields, "fields", nil, "names of the columns, or field=key")
-	f.StringSliceVar(&o.trusted, "trusted-proxies", nil, "proxies whose word for the client is believed, in X-Forwarded-For: addresses, networks, private, loopback; unix: peers of unix sockets")
+	f.StringSliceVar(&o.trusted, "trusted-proxies", nil,
+		"proxies whose word for the client is believed, in X-Forwarded-For: addresses, networks, private, loopback; unix: peers of unix sockets")
 	f.DurationVar(&o.reorder, "reorder", 15*time.Minute, "how far out of order lines may be")
 	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
 	f.BoolVar(&o.suggest, "suggest", false, "propose limits from the traffic")
@@ -116,7 +118,8 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 		paths = kept
 	}
 	open := func() (*accesslog.Log, error) {
-		return accesslog.Open(paths, stdin, accesslog.Options{Format: format, Fields: o.fields, Client: client, Kept: keptIn, Reorder: o.reorder.Microseconds()})
+		return accesslog.Open(paths, stdin, accesslog.Options{Format: format, Fields: o.fields, Client: client,
+			Kept: keptIn, Reorder: o.reorder.Microseconds()})
 	}
 	log, err := open()
 	if err != nil {
@@ -129,7 +132,8 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 	options := sim.ReplayOptions{}
 	if o.suggest {
 		options.Suggest = &sim.SuggestOptions{Open: open, Load: func(text string) (*rule.Set, error) {
-			set, _, err := file.Load([]file.Source{{Name: "suggested.yaml", Data: []byte(text)}}, file.Options{IPv6Prefix: o.ipv6Prefix})
+			set, _, err := file.Load([]file.Source{{Name: "suggested.yaml", Data: []byte(text)}},
+				file.Options{IPv6Prefix: o.ipv6Prefix})
 			return set, err
 		}}
 	}
@@ -199,11 +203,14 @@ func nothingReplayed(r *sim.Report) error {
 			f := r.SkippedLines[0]
 			why = fmt.Sprintf("; %s, line %d: %s: %q", f.Log, f.Line, f.Why, f.Text)
 		}
-		return &exitError{code: exitFailure, err: fmt.Errorf("replay: nothing was replayed: none of %s did parse (see --format and --fields)%s", count(int(r.Skipped), "line"), why)}
+		return &exitError{code: exitFailure,
+			err: fmt.Errorf("replay: nothing was replayed: none of %s did parse (see --format and --fields)%s",
+				count(int(r.Skipped), "line"), why)}
 	case r.Requests == 0:
 		return &exitError{code: exitFailure, err: errors.New("replay: nothing was replayed: the log is empty")}
 	case len(r.MissingFields) > 0:
-		return &exitError{code: exitFailure, err: fmt.Errorf("replay: no line has what --fields names: %s", strings.Join(r.MissingFields, ", "))}
+		return &exitError{code: exitFailure, err: fmt.Errorf("replay: no line has what --fields names: %s",
+			strings.Join(r.MissingFields, ", "))}
 	}
 	return nil
 }
@@ -217,7 +224,9 @@ func writeReplay(o replayOptions, result *sim.Report, stdout io.Writer) error {
 		return e.Encode(result)
 	case o.rules == "":
 		if result.Suggestions.YAML == "" && result.Requests > 0 {
-			return &exitError{code: exitFailure, err: fmt.Errorf("the log holds too few clients and users to suggest limits from (%d requests, %d clients)", result.Requests, result.Clients)}
+			return &exitError{code: exitFailure,
+				err: fmt.Errorf(
+					"the log holds too few clients and users to suggest limits from (%d requests, %d clients)", result.Requests, result.Clients)}
 		}
 		_, err := io.WriteString(stdout, result.Suggestions.YAML)
 		return err

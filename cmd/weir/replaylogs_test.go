@@ -57,7 +57,8 @@ func (r *replayedLog) clients() map[string]int64 {
 // onePerDay are rules that refuse each client's second request, so that all clients are listed.
 func onePerDay(t *testing.T) string {
 	rules := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(rules, "rules.yaml"), "limits: [{ name: per-client, per: [ip], allow: 1/day, algorithm: fixed_window }]\n")
+	servertest.WriteRules(t, filepath.Join(rules, "rules.yaml"),
+		"limits: [{ name: per-client, per: [ip], allow: 1/day, algorithm: fixed_window }]\n")
 	return rules
 }
 
@@ -92,7 +93,8 @@ func TestReplayLogs(t *testing.T) {
 			for _, p := range r.Paths {
 				got[p.Value] = p.Requests
 			}
-			if r.Requests != 7 || r.Skipped != logSkips[f.Name()] || r.Clients != 3 || !maps.Equal(r.clients(), clients) || !maps.Equal(got, paths) {
+			if r.Requests != 7 || r.Skipped != logSkips[f.Name()] || r.Clients != 3 ||
+				!maps.Equal(r.clients(), clients) || !maps.Equal(got, paths) {
 				t.Errorf("%+v", r)
 			}
 		})
@@ -149,7 +151,8 @@ func TestReplayBelievesNoList(t *testing.T) {
 func TestReplayShowsGuessedColumns(t *testing.T) {
 	t.Parallel()
 	r := replayLog(t, onePerDay(t), filepath.Join("testdata", "logs", "time-first.log"))
-	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], `ip="192.0.2.1"`) || !strings.Contains(r.Notes[0], "--format") {
+	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], `ip="192.0.2.1"`) ||
+		!strings.Contains(r.Notes[0], "--format") {
 		t.Errorf("notes %q", r.Notes)
 	}
 }
@@ -167,7 +170,8 @@ func TestReplayMisread(t *testing.T) {
 	}
 	rules := onePerDay(t)
 	users := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(users, "rules.yaml"), "limits: [{ name: per-tenant, per: [tenant], allow: 1/day }]\n")
+	servertest.WriteRules(t, filepath.Join(users, "rules.yaml"),
+		"limits: [{ name: per-tenant, per: [tenant], allow: 1/day }]\n")
 	for _, c := range []struct {
 		name, log string
 		args      []string
@@ -260,8 +264,10 @@ func TestReplayUnreadable(t *testing.T) {
 		// From standard input, too, also where it is kept for several readings.
 		for _, mode := range [][]string{{"--rules", rules}, {"--suggest"}} {
 			var out, complaint bytes.Buffer
-			status := Run(t.Context(), append([]string{"replay", "-"}, mode...), nil, bytes.NewReader(c.data), &out, &complaint)
-			if errs := complaint.String(); status != 2 || !strings.Contains(errs, "standard input is ") || !strings.Contains(errs, " FILE | ") {
+			status := Run(t.Context(), append([]string{"replay", "-"}, mode...), nil, bytes.NewReader(c.data), &out,
+				&complaint)
+			if errs := complaint.String(); status != 2 || !strings.Contains(errs, "standard input is ") ||
+				!strings.Contains(errs, " FILE | ") {
 				t.Errorf("%s, %s: exit status %d, want 2: %s", c.name, mode[0], status, errs)
 			}
 		}

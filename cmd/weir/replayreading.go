@@ -49,8 +49,9 @@ func wrongClients(readings []accesslog.Reading) error {
 		if !r.Wrong() {
 			continue
 		}
-		return misreadError(r, fmt.Sprintf("what stands where the client should be is neither an address nor a name with a dot "+
-			"in %d of %d lines, such as %q", r.Doubtful, r.Clients, r.Client))
+		return misreadError(r,
+			fmt.Sprintf("what stands where the client should be is neither an address nor a name with a dot "+
+				"in %d of %d lines, such as %q", r.Doubtful, r.Clients, r.Client))
 	}
 	return nil
 }
@@ -74,7 +75,8 @@ func misread(readings []accesslog.Reading, result *sim.Report) error {
 			lacking = append(lacking[:most:most], fmt.Sprintf("%d more", more))
 		}
 		at := max(slices.IndexFunc(readings, func(r accesslog.Reading) bool { return r.Text != "" }), 0)
-		return misreadError(&readings[at], fmt.Sprintf("no line has an attribute that the rules of %s read (%s)", o.Rules, strings.Join(lacking, ", ")))
+		return misreadError(&readings[at], fmt.Sprintf("no line has an attribute that the rules of %s read (%s)",
+			o.Rules, strings.Join(lacking, ", ")))
 	}
 	return nil
 }

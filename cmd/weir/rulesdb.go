@@ -28,7 +28,9 @@ func ruleDatabase(cmd *cobra.Command, env []string) (*ruledb.Address, *server.Co
 	}
 	c.TellStrays(cmd.ErrOrStderr())
 	if c.Database == nil {
-		return nil, nil, usageError(errors.New("no database of rules is named; write --rules postgres://USER@HOST/DATABASE, or set it as WEIR_RULES, or as rules in the configuration"))
+		return nil, nil, usageError(
+			errors.New(
+				"no database of rules is named; write --rules postgres://USER@HOST/DATABASE, or set it as WEIR_RULES, or as rules in the configuration"))
 	}
 	return c.Database, c, nil
 }
@@ -67,7 +69,8 @@ func author(flag string) (string, error) {
 type changeFlags struct{ author, note string }
 
 func (f *changeFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.author, "author", "", "who changes the rules, for the history (default: the user of this machine)")
+	cmd.Flags().StringVar(&f.author, "author", "",
+		"who changes the rules, for the history (default: the user of this machine)")
 	cmd.Flags().StringVar(&f.note, "note", "", "why, for the history")
 }
 
@@ -92,7 +95,8 @@ func readMarker(dir string) (*origin, error) {
 	}
 	o := new(origin)
 	if err := json.Unmarshal(raw, o); err != nil {
-		return nil, fmt.Errorf("%s: is damaged; remove it, and name the version with --base", filepath.Join(dir, marker))
+		return nil, fmt.Errorf("%s: is damaged; remove it, and name the version with --base",
+			filepath.Join(dir, marker))
 	}
 	return o, nil
 }
@@ -112,7 +116,9 @@ func noDatabase(dir string) error {
 	if !ruledb.IsURL(dir) {
 		return nil
 	}
-	return usageError(errors.New("a folder of rules is to be named here, not a database: --rules names that, and weir rules pull writes what it holds into a folder"))
+	return usageError(
+		errors.New(
+			"a folder of rules is to be named here, not a database: --rules names that, and weir rules pull writes what it holds into a folder"))
 }
 
 // readRulesFolder reads a folder of rules with their tests.
@@ -154,8 +160,9 @@ roles, which may be there already, that to create roles.`,
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is ready for rules\n", address)
 			if withoutRoles {
-				fmt.Fprintln(cmd.ErrOrStderr(), "weir: warning: the roles weir_node and weir_editor are not there, and this user may not make them: "+
-					"only the owner can read and push. Let an administrator run: CREATE ROLE weir_node; CREATE ROLE weir_editor; then run this once more.")
+				fmt.Fprintln(cmd.ErrOrStderr(),
+					"weir: warning: the roles weir_node and weir_editor are not there, and this user may not make them: "+
+						"only the owner can read and push. Let an administrator run: CREATE ROLE weir_node; CREATE ROLE weir_editor; then run this once more.")
 			}
 			return nil
 		},
@@ -373,7 +380,8 @@ then. Exit status: 0 if all holds, 1 if it does not, 2 if that could not be foun
 	}
 	cmd.Flags().IntVarP(&n, "number", "n", 20, "how many changes at most")
 	cmd.Flags().BoolVar(&check, "check", false, "check the whole history")
-	cmd.Flags().StringVar(&noted, "noted", "", "with --check: the hash of a record that was noted elsewhere (default: not checked)")
+	cmd.Flags().StringVar(&noted, "noted", "",
+		"with --check: the hash of a record that was noted elsewhere (default: not checked)")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
@@ -395,10 +403,12 @@ func checkHistory(ctx context.Context, d *ruledb.DB, out io.Writer, noted string
 		_, err = fmt.Fprintln(out, "no records")
 		return err
 	}
-	fmt.Fprintf(out, "%s and %s, %d of these without their files, which were pruned: each record follows the one before it\n",
+	fmt.Fprintf(out,
+		"%s and %s, %d of these without their files, which were pruned: each record follows the one before it\n",
 		count(int(c.Records), "record"), count(int(c.Versions), "version"), c.Pruned)
 	if c.Upto > 0 {
-		fmt.Fprintf(out, "up to record %d nothing was altered, left out, put in or moved since that hash was noted\n", c.Upto)
+		fmt.Fprintf(out, "up to record %d nothing was altered, left out, put in or moved since that hash was noted\n",
+			c.Upto)
 	}
 	_, err = fmt.Fprintf(out, "last hash %s\n", c.Hash)
 	return err
@@ -429,7 +439,8 @@ dropped is a record of the history itself.`,
 			defer d.Close()
 			dropped, err := d.Prune(cmd.Context(), keep, who, by.note)
 			if err == nil {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "the files of %s were dropped\n", count(int(dropped), "version"))
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "the files of %s were dropped\n",
+					count(int(dropped), "version"))
 			}
 			return err
 		},

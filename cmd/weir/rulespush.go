@@ -76,14 +76,17 @@ pushed, and what came meanwhile is shown: take it over into the folder, and push
 		RunE:    p.run,
 	}
 	p.flags(cmd)
-	cmd.Flags().StringVar(&p.base, "base", "", "number of the version that the change began with, or head for the one in force (default: the one that was pulled)")
-	cmd.Flags().BoolVar(&p.shadow, "shadow", false, "put limits that are new in shadow; those in the folder stay as they are")
+	cmd.Flags().StringVar(&p.base, "base", "",
+		"number of the version that the change began with, or head for the one in force (default: the one that was pulled)")
+	cmd.Flags().BoolVar(&p.shadow, "shadow", false,
+		"put limits that are new in shadow; those in the folder stay as they are")
 	return cmd
 }
 
 func (p *pusher) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.force, "force", false, "push although lint or the tests fail; the history says so")
-	cmd.Flags().DurationVar(&p.wait, "wait", 0, "wait so long at most until all live nodes have it in force; exit status 1 if one does not")
+	cmd.Flags().DurationVar(&p.wait, "wait", 0,
+		"wait so long at most until all live nodes have it in force; exit status 1 if one does not")
 	p.by.add(cmd)
 	jsonFlag(cmd, &p.json)
 }
@@ -138,7 +141,8 @@ func (p *pusher) push(cmd *cobra.Command, args []string) error {
 			return err
 		}
 	}
-	version, err := d.Push(ctx, ruledb.Change{Base: base, Files: files, Author: who, Note: p.by.note, Origin: p.origin, Remark: remark})
+	version, err := d.Push(ctx, ruledb.Change{Base: base, Files: files, Author: who, Note: p.by.note, Origin: p.origin,
+		Remark: remark})
 	if conflict, ok := errors.AsType[*ruledb.ConflictError](err); ok {
 		return p.conflict(ctx, d, conflict, dir)
 	}
@@ -158,7 +162,8 @@ func versionName(n int64) string {
 }
 
 // check lints the folder and runs its tests. With --force it returns what failed, for the history.
-func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *server.Config) (remark string, err error) {
+func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *server.Config) (remark string,
+	err error) {
 	var failed []string
 	checks := []struct {
 		name string
@@ -192,7 +197,8 @@ func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *
 	}
 	// The checks have read the folder anew. The push has to be the files they saw.
 	if now, err := readRulesFolder(dir); err != nil || !rulesource.Equal(now, files) {
-		return "", errors.Join(fmt.Errorf("nothing was pushed: %s changed while it was checked; push it again", dir), err)
+		return "", errors.Join(fmt.Errorf("nothing was pushed: %s changed while it was checked; push it again", dir),
+			err)
 	}
 	switch {
 	case len(failed) == 0:
@@ -200,7 +206,8 @@ func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *
 	case p.force:
 		return "by force, since these failed: " + strings.Join(failed, ", "), nil
 	}
-	return "", errors.New("nothing was pushed, since these failed: " + strings.Join(failed, ", ") + "; --force pushes all the same, and the history says so")
+	return "", errors.New("nothing was pushed, since these failed: " + strings.Join(failed, ", ") +
+		"; --force pushes all the same, and the history says so")
 }
 
 // baseOf returns the version that the change in a folder began with.
@@ -226,8 +233,10 @@ func (p *pusher) baseOf(dir, space string, head int64) (int64, error) {
 	case head == 0:
 		return 0, nil
 	}
-	return 0, usageError(fmt.Errorf("%s does not say which version its change began with: version %d is in force. See what would change with weir rules diff %s, "+
-		"and name it with --base %d; or pull, change and push", dir, head, dir, head))
+	return 0, usageError(
+		fmt.Errorf(
+			"%s does not say which version its change began with: version %d is in force. See what would change with weir rules diff %s, "+
+				"and name it with --base %d; or pull, change and push", dir, head, dir, head))
 }
 
 // inShadow returns files with every limit that the base lacks, or has with other numbers, in shadow.
@@ -247,7 +256,8 @@ func (p *pusher) inShadow(ctx context.Context, d *ruledb.DB, files []file.Source
 	if p.pushed.Shadow = names; len(names) == 0 {
 		fmt.Fprintln(p.out, "no limit is new or changed, so none is put in shadow")
 	} else {
-		fmt.Fprintf(p.out, "in shadow, beside what is in force: %s; push again without --shadow to enforce what the folder says\n", strings.Join(names, ", "))
+		fmt.Fprintf(p.out,
+			"in shadow, beside what is in force: %s; push again without --shadow to enforce what the folder says\n", strings.Join(names, ", "))
 	}
 	return files, nil
 }
@@ -273,8 +283,10 @@ func (p *pusher) conflict(ctx context.Context, d *ruledb.DB, c *ruledb.ConflictE
 	} else if text = diffFiles(base, side{fmt.Sprintf("version %d", head.Number), head.Files}); text == "" {
 		text = "the same files\n"
 	}
-	fmt.Fprintf(p.out, "%s came meanwhile, by %s at %s%s:\n%s", versionName(head.Number), human.Printable(head.Author), instant(head.Made), noteText(head.Note), text)
-	return fmt.Errorf("nothing was pushed: %w. Take the change above over into %s, and push with --base %d", c, dir, c.Head)
+	fmt.Fprintf(p.out, "%s came meanwhile, by %s at %s%s:\n%s", versionName(head.Number), human.Printable(head.Author),
+		instant(head.Made), noteText(head.Note), text)
+	return fmt.Errorf("nothing was pushed: %w. Take the change above over into %s, and push with --base %d", c, dir,
+		c.Head)
 }
 
 func noteText(note string) string {
@@ -328,7 +340,8 @@ func awaitNodes(ctx context.Context, d *ruledb.DB, version int64, patience time.
 			if len(waits) > 0 {
 				return fmt.Errorf("after %v not in force on %s", patience, strings.Join(waits, ", "))
 			}
-			return fmt.Errorf("version %d is refused by %s, which keep what they had", version, count(len(refused), "node"))
+			return fmt.Errorf("version %d is refused by %s, which keep what they had", version,
+				count(len(refused), "node"))
 		}
 		select {
 		case <-ctx.Done():
@@ -366,7 +379,8 @@ in force on all nodes. Nothing is lost: what was in force stays in the history.`
 			to := head.Parent
 			if len(args) > 0 {
 				if to, err = strconv.ParseInt(args[0], 10, 64); err != nil || to < 1 {
-					return usageError(fmt.Errorf("%q: expected the number of a version; weir rules history lists them", args[0]))
+					return usageError(fmt.Errorf("%q: expected the number of a version; weir rules history lists them",
+						args[0]))
 				}
 			}
 			if to == 0 {
@@ -381,14 +395,16 @@ in force on all nodes. Nothing is lost: what was in force stays in the history.`
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "version %d, which is version %d again, is to be in force, in place of version %d\n", version, to, head.Number)
+			fmt.Fprintf(cmd.OutOrStdout(),
+				"version %d, which is version %d again, is to be in force, in place of version %d\n", version, to, head.Number)
 			if wait <= 0 {
 				return nil
 			}
 			return awaitNodes(ctx, d, version, wait, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long at most until all live nodes have it in force; exit status 1 if one does not")
+	cmd.Flags().DurationVar(&wait, "wait", 0,
+		"wait so long at most until all live nodes have it in force; exit status 1 if one does not")
 	by.add(cmd)
 	return cmd
 }

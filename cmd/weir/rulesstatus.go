@@ -73,7 +73,8 @@ func writeStatus(out io.Writer, a *ruledb.Address, head *ruledb.Version, nodes [
 	if head.Number == 0 {
 		fmt.Fprintf(out, "%s holds no rules\n", a)
 	} else {
-		fmt.Fprintf(out, "%s: version %d, by %s at %s%s\n", a, head.Number, human.Printable(head.Author), instant(head.Made), noteText(head.Note))
+		fmt.Fprintf(out, "%s: version %d, by %s at %s%s\n", a, head.Number, human.Printable(head.Author),
+			instant(head.Made), noteText(head.Note))
 	}
 	if len(nodes) == 0 {
 		_, err := fmt.Fprintln(out, "no node follows these rules")
@@ -124,7 +125,8 @@ func writeHistory(out io.Writer, records []ruledb.Record) error {
 		if r.Note != "" {
 			note = human.Visible(r.Note)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.After, instant(r.At), human.Visible(r.Who), human.Visible(r.Login), human.Visible(r.What), before, note)
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.After, instant(r.At), human.Visible(r.Who),
+			human.Visible(r.Login), human.Visible(r.What), before, note)
 	}
 	return w.Flush()
 }

@@ -22,7 +22,9 @@ func TestRuleTestsEnd(t *testing.T) {
 	send := "      - send: { ip: 192.0.2.1, times: 10000000 }\n"
 	servertest.WriteRules(t, "rules/shop_test.yaml", "tests:\n  - name: long\n    steps:\n"+strings.Repeat(send, 3))
 	const at = "weir: rules/shop_test.yaml: long: line "
-	if status, out := weirOutput(t, "test", "--timeout", "20ms", "rules"); status != exitFailure || !strings.Contains(out, at) || !strings.Contains(out, "not done within 20ms") || !strings.Contains(out, "--timeout") {
+	if status, out := weirOutput(t, "test", "--timeout", "20ms", "rules"); status != exitFailure ||
+		!strings.Contains(out, at) || !strings.Contains(out, "not done within 20ms") ||
+		!strings.Contains(out, "--timeout") {
 		t.Errorf("exit status %d\n%s", status, out)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -31,7 +33,8 @@ func TestRuleTestsEnd(t *testing.T) {
 	if status := Run(ctx, []string{"test", "--timeout", "0", "rules"}, nil, strings.NewReader(""), &out, &out); status != exitFailure || !strings.Contains(out.String(), at) || !strings.HasSuffix(out.String(), ": interrupted\n") {
 		t.Errorf("exit status %d\n%s", status, &out)
 	}
-	if status, out := weirOutput(t, "test", "--timeout", "-1s", "rules"); status != exitUsage || !strings.Contains(out, "--timeout must not be negative") {
+	if status, out := weirOutput(t, "test", "--timeout", "-1s", "rules"); status != exitUsage ||
+		!strings.Contains(out, "--timeout must not be negative") {
 		t.Errorf("exit status %d\n%s", status, out)
 	}
 }

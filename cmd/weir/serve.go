@@ -33,7 +33,8 @@ port. SIGHUP reloads the rules; SIGTERM and SIGINT let requests under way finish
 			return server.Serve(cmd.Context(), c, check, versionText(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().BoolVar(&check, "check", false, "check the configuration, the rules, and whether the store can be used, and exit")
+	cmd.Flags().BoolVar(&check, "check", false,
+		"check the configuration, the rules, and whether the store can be used, and exit")
 	server.AddFlags(cmd.Flags())
 	return cmd
 }

@@ -37,7 +37,8 @@ func TestTrustedPrivate(t *testing.T) {
 	if text := check("--client-ip-trusted-proxies=private"); strings.Count(text, remark) != 1 {
 		t.Errorf("private: %s", text)
 	}
-	for _, args := range [][]string{nil, {"--client-ip-trusted-proxies=private", "--client-ip-hops=1"}, {"--client-ip-trusted-proxies=10.1.0.0/16"}} {
+	for _, args := range [][]string{nil, {"--client-ip-trusted-proxies=private", "--client-ip-hops=1"},
+		{"--client-ip-trusted-proxies=10.1.0.0/16"}} {
 		if text := check(args...); strings.Contains(text, "is trusted") {
 			t.Errorf("%q: %s", args, text)
 		}
@@ -183,8 +184,10 @@ func TestProxyCommand(t *testing.T) {
 	}))
 	defer upstream.Close()
 	dir := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(dir, "a.yaml"), "domain: shop\nlimits: [{ name: api, per: [user], allow: 2/hour, algorithm: sliding_log }]\n")
-	p := start(t, "proxy", "--upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0", "--identity=user=header:X-User-Id")
+	servertest.WriteRules(t, filepath.Join(dir, "a.yaml"),
+		"domain: shop\nlimits: [{ name: api, per: [user], allow: 2/hour, algorithm: sliding_log }]\n")
+	p := start(t, "proxy", "--upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0",
+		"--identity=user=header:X-User-Id")
 	addr := p.Addr("proxy")
 	ask := func(user string) (int, string) {
 		r, err := http.NewRequest("GET", "http://"+addr+"//x/../login", nil)

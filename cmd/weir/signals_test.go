@@ -40,11 +40,13 @@ limits:
 		t.Errorf("cpu is measured:\n%s", said)
 	}
 	query := []string{"--signals=orders=orders_waiting", "--listen-admin=127.0.0.1:6070"}
-	if said := check(0, append(query, "--prometheus-url=http://127.0.0.1:9090")...); strings.Contains(said, "the signal orders") {
+	if said := check(0, append(query, "--prometheus-url=http://127.0.0.1:9090")...); strings.Contains(said,
+		"the signal orders") {
 		t.Errorf("a Prometheus is asked:\n%s", said)
 	}
 	for _, own := range []string{"http://127.0.0.1:6070", "http://localhost:6070/"} {
-		if said := check(exitUsage, append(query, "--prometheus-url="+own)...); !strings.Contains(said, "own admin port") {
+		if said := check(exitUsage, append(query, "--prometheus-url="+own)...); !strings.Contains(said,
+			"own admin port") {
 			t.Errorf("%s:\n%s", own, said)
 		}
 	}

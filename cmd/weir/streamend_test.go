@@ -35,8 +35,10 @@ type streaming struct {
 func startStreaming(t *testing.T, over string, args ...string) *streaming {
 	t.Helper()
 	s := &streaming{dir: testproc.SocketDir(t)}
-	servertest.WriteRules(t, filepath.Join(s.dir, "rules.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip|user], allow: 1/day, algorithm: sliding_log }]\n")
-	args = append([]string{"serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off"}, args...)
+	servertest.WriteRules(t, filepath.Join(s.dir, "rules.yaml"),
+		"domain: shop\nlimits: [{ name: login, per: [ip|user], allow: 1/day, algorithm: sliding_log }]\n")
+	args = append([]string{"serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off",
+		"--listen-resp=off"}, args...)
 	socket := filepath.Join(s.dir, "admin.sock")
 	switch over {
 	case "unix":
@@ -45,10 +47,12 @@ func startStreaming(t *testing.T, over string, args ...string) *streaming {
 		s.admin, s.server = "http://weir.localhost", []string{"--server=unix:" + socket}
 	case "tls":
 		ca := certtest.New(t, "ca")
-		names := []string{filepath.Join(s.dir, "cert.pem"), filepath.Join(s.dir, "key.pem"), filepath.Join(s.dir, "ca.pem")}
+		names := []string{filepath.Join(s.dir, "cert.pem"), filepath.Join(s.dir, "key.pem"),
+			filepath.Join(s.dir, "ca.pem")}
 		cert, key := ca.Issue("weir", 0, "127.0.0.1")
 		certtest.Write(t, names, cert, key, ca.PEM)
-		args = append(args, "--listen-admin=127.0.0.1:0", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-doors=admin")
+		args = append(args, "--listen-admin=127.0.0.1:0", "--tls-cert=cert.pem", "--tls-key=key.pem",
+			"--tls-doors=admin")
 		s.client, s.server = servertest.ClientOf(t, true, ca.Client(""), nil), []string{"--ca=" + names[2]}
 	default:
 		args = append(args, "--listen-admin=127.0.0.1:0")
@@ -135,7 +139,8 @@ func TestStreamsEnd(t *testing.T) {
 			t.Parallel()
 			// An hour, for which no test would wait.
 			s := startStreaming(t, over, "--drain=1h", "--limits-stall=1h")
-			readers := map[string]*reader{"views=overview,keys": nil, "views=decisions": nil, "views=decisions&nodes=all": nil}
+			readers := map[string]*reader{"views=overview,keys": nil, "views=decisions": nil,
+				"views=decisions&nodes=all": nil}
 			for query := range readers {
 				readers[query] = s.read(query)
 			}
@@ -154,7 +159,8 @@ func TestStreamsEnd(t *testing.T) {
 				x.endsWell(t, query)
 			}
 			for signal, p := range tails {
-				p.Stderr.Await(t, regexp.QuoteMeta("weir: "+strings.TrimPrefix(s.server[len(s.server)-1], "--server=")+" is away, trying on: it has ended the stream\n"))
+				p.Stderr.Await(t, regexp.QuoteMeta("weir: "+strings.TrimPrefix(s.server[len(s.server)-1], "--server=")+
+					" is away, trying on: it has ended the stream\n"))
 				p.Signal(signal)
 				if status := p.Wait(); status != 0 {
 					t.Errorf("weir tail, told to end by %s: status %d\n%s", signal, status, p.Stderr)
@@ -200,7 +206,8 @@ func TestStreamThatNobodyReads(t *testing.T) {
 	s.Signal(syscall.SIGTERM)
 	x.endsWell(t, "the stream of another")
 	tail.Stderr.Await(t, "is away, trying on: it has ended the stream\n")
-	if status := s.Wait(); status != 0 || !regexp.MustCompile(`requests were cut off" door=admin`).MatchString(s.Stderr.String()) {
+	if status := s.Wait(); status != 0 ||
+		!regexp.MustCompile(`requests were cut off" door=admin`).MatchString(s.Stderr.String()) {
 		t.Errorf("exit status %d\n%s", status, s.Stderr)
 	}
 	rest, err := io.ReadAll(conn)
@@ -243,7 +250,8 @@ func TestStreamsBesideSlowRequests(t *testing.T) {
 	x.endsWell(t, "a stream")
 	tail.Stderr.Await(t, "is away, trying on: it has ended the stream\n")
 	status := s.Wait()
-	if text := s.Stderr.String(); status != 0 || !strings.Contains(text, `requests were cut off" door=proxy`) || strings.Contains(text, `cut off" door=admin`) {
+	if text := s.Stderr.String(); status != 0 || !strings.Contains(text, `requests were cut off" door=proxy`) ||
+		strings.Contains(text, `cut off" door=admin`) {
 		t.Errorf("exit status %d\n%s", status, text)
 	}
 	if answer := patience.Receive(t, "the slow answer", slow); !strings.Contains(answer, "EOF") {

@@ -38,7 +38,8 @@ standard error. The decision log (decisions.log) has them all.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if t.outcome != "" && !slices.Contains(recent.Outcomes, t.outcome) {
-				return usageError(fmt.Errorf("--outcome %q: expected one of %s", t.outcome, strings.Join(recent.Outcomes, ", ")))
+				return usageError(fmt.Errorf("--outcome %q: expected one of %s", t.outcome,
+					strings.Join(recent.Outcomes, ", ")))
 			}
 			if err := t.admin.open(); err != nil {
 				return err
@@ -53,7 +54,8 @@ standard error. The decision log (decisions.log) has them all.`,
 	f.StringVar(&t.domain, "domain", "", "only decisions of this domain")
 	f.StringVar(&t.limit, "limit", "", "only decisions that met this limit")
 	f.StringVar(&t.outcome, "outcome", "", "only decisions with this outcome: "+strings.Join(recent.Outcomes, ", "))
-	f.StringVar(&t.key, "key", "", "only decisions of this key, such as user=ada (--cert-key names the file of a private key)")
+	f.StringVar(&t.key, "key", "",
+		"only decisions of this key, such as user=ada (--cert-key names the file of a private key)")
 	f.StringVar(&t.node, "node", "", "only decisions of this node, as the page and /api/v1/nodes name them")
 	f.BoolVar(&t.json, "json", false, "print each decision as JSON")
 	completeFlag(cmd, "outcome", recent.Outcomes)
@@ -77,7 +79,8 @@ type tail struct {
 // path is the path and query of the stream.
 func (t *tail) path() string {
 	q := url.Values{"views": {"decisions"}, "nodes": {"all"}}
-	for name, value := range map[string]string{"domain": t.domain, "limit": t.limit, "outcome": t.outcome, "key": t.key, "node": t.node} {
+	for name, value := range map[string]string{"domain": t.domain, "limit": t.limit, "outcome": t.outcome, "key": t.key,
+		"node": t.node} {
 		if value != "" {
 			q.Set(name, value)
 		}
@@ -107,7 +110,8 @@ func (t *tail) run(ctx context.Context, out, errs io.Writer) error {
 			t.ended = err // it may be had again, or the server says why not
 		default:
 			t.away = true
-			fmt.Fprintf(t.errs, "weir: %s is away, trying on: %s\n", t.admin.Name(), human.Printable(cmp.Or(t.ended, err).Error()))
+			fmt.Fprintf(t.errs, "weir: %s is away, trying on: %s\n", t.admin.Name(),
+				human.Printable(cmp.Or(t.ended, err).Error()))
 		}
 		select {
 		case <-ctx.Done():

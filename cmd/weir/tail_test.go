@@ -29,11 +29,13 @@ import (
 func TestTailNode(t *testing.T) {
 	t.Parallel()
 	program, redis, dir := servertest.BuildProgram(t), redistest.Start(t), t.TempDir()
-	servertest.WriteRules(t, dir+"/rules.yaml", "limits: [{ name: once, per: [user], allow: 1/day, algorithm: sliding_log }]\n")
+	servertest.WriteRules(t, dir+"/rules.yaml",
+		"limits: [{ name: once, per: [user], allow: 1/day, algorithm: sliding_log }]\n")
 	var nodes [2]*servertest.Process
 	var servers, doors, names [2]string
 	for i := range nodes {
-		nodes[i] = servertest.Launch(t, program, dir, append([]string{"serve", "--rules=rules.yaml", "--store=" + redis.URL()}, servertest.Patient...)...)
+		nodes[i] = servertest.Launch(t, program, dir,
+			append([]string{"serve", "--rules=rules.yaml", "--store=" + redis.URL()}, servertest.Patient...)...)
 	}
 	for i, p := range nodes {
 		servers[i], doors[i] = "http://"+p.Addr("admin"), "http://"+p.Addr("http")
@@ -41,7 +43,8 @@ func TestTailNode(t *testing.T) {
 	}
 	servertest.Eventually(t, "both know each other", func() bool {
 		for _, server := range servers {
-			if _, _, body := servertest.Get(t, server+"/api/v1/nodes"); !strings.Contains(body, names[0]) || !strings.Contains(body, names[1]) {
+			if _, _, body := servertest.Get(t, server+"/api/v1/nodes"); !strings.Contains(body, names[0]) ||
+				!strings.Contains(body, names[1]) {
 				return false
 			}
 		}
@@ -92,12 +95,14 @@ func TestTailNode(t *testing.T) {
 		}
 		following.Go(func() {
 			for begun := false; ctx.Err() == nil && !begun; { // a busy node may not be heard at once
-				_ = c.Follow(ctx, "/api/v1/stream?views=decisions&outcome=denied&nodes=all&node="+names[node], "", func() { begun = true }, each)
+				_ = c.Follow(ctx, "/api/v1/stream?views=decisions&outcome=denied&nodes=all&node="+names[node], "",
+					func() { begun = true }, each)
 			}
 		})
 	}
 	follow := func(node string) *servertest.Process {
-		return servertest.Begin(t, exec.Command(program, "tail", "--node", node, "--outcome", "denied", "--server", servers[0]))
+		return servertest.Begin(t, exec.Command(program, "tail", "--node", node, "--outcome", "denied", "--server",
+			servers[0]))
 	}
 	printed := follow(names[1])
 	var before [2]int // refused before the stream showed the first one
@@ -129,7 +134,8 @@ func TestTailNode(t *testing.T) {
 		for node, x := range got {
 			all := int(x.shown.Load() + x.left.Load())
 			if all > sent[node] {
-				t.Fatalf("%s refused %d, and %d of them are shown, %d left out", names[node], sent[node], x.shown.Load(), x.left.Load())
+				t.Fatalf("%s refused %d, and %d of them are shown, %d left out", names[node], sent[node],
+					x.shown.Load(), x.left.Load())
 			}
 			if all < sent[node]-before[node] {
 				done = false
@@ -157,7 +163,8 @@ func TestTailNode(t *testing.T) {
 			if status != 1 {
 				t.Fatalf("status %d: %s", status, errs)
 			}
-			return strings.Contains(errs, "no node is called nobody; there are ") && strings.Contains(errs, names[0]) && strings.Contains(errs, names[1])
+			return strings.Contains(errs, "no node is called nobody; there are ") && strings.Contains(errs, names[0]) &&
+				strings.Contains(errs, names[1])
 		})
 		for node, name := range names {
 			servertest.Eventually(t, name+" tells of its decisions", func() bool {
@@ -177,7 +184,10 @@ func TestTailNode(t *testing.T) {
 	// One that begins anew has another name.
 	said := len(printed.Stderr.String()) // it may have tried on before, after a silence
 	nodes[1].Signal(syscall.SIGTERM)
-	if status := printed.Wait(); status != 1 || !strings.Contains(printed.Stderr.String()[said:], "no node is called "+names[1]+"; there is "+names[0]+" alone") || strings.Contains(printed.Stderr.String()[said:], "is away") {
+	if status := printed.Wait(); status != 1 ||
+		!strings.Contains(printed.Stderr.String()[said:],
+			"no node is called "+names[1]+"; there is "+names[0]+" alone") ||
+		strings.Contains(printed.Stderr.String()[said:], "is away") {
 		t.Errorf("status %d: %s", status, printed.Stderr)
 	}
 }
@@ -190,9 +200,11 @@ func TestTailByCertificate(t *testing.T) {
 	certtest.Write(t, []string{"cert.pem", "key.pem", "ca.pem"}, cert, key, ca.PEM)
 	own, ownKey := clients.Issue("operator", 0)
 	certtest.Write(t, []string{"own.pem", "own.key", "clients.pem"}, own, ownKey, clients.PEM)
-	p := start(t, "serve", "--rules=rules.yaml", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-client-ca=clients.pem", "--tls-doors=admin")
+	p := start(t, "serve", "--rules=rules.yaml", "--tls-cert=cert.pem", "--tls-key=key.pem",
+		"--tls-client-ca=clients.pem", "--tls-doors=admin")
 	server := []string{"--server=https://" + p.Addr("admin"), "--ca=ca.pem"}
-	tail := start(t, slices.Concat([]string{"tail"}, server, []string{"--cert=own.pem", "--cert-key=own.key", "--key=user=ada"})...)
+	tail := start(t, slices.Concat([]string{"tail"}, server,
+		[]string{"--cert=own.pem", "--cert-key=own.key", "--key=user=ada"})...)
 	servertest.Eventually(t, "tail shows what was refused of ada", func() bool {
 		for _, user := range []string{"eve", "ada"} {
 			servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?user="+user)

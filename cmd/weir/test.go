@@ -46,7 +46,8 @@ all of it. Exit status 1 if a test fails.`,
 			}
 			ctx := cmd.Context()
 			if timeout > 0 {
-				late := fmt.Errorf("the tests were not done within %v: send fewer requests (times), or give them longer with --timeout", timeout)
+				late := fmt.Errorf(
+					"the tests were not done within %v: send fewer requests (times), or give them longer with --timeout", timeout)
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeoutCause(ctx, timeout, late)
 				defer cancel()
@@ -72,7 +73,8 @@ all of it. Exit status 1 if a test fails.`,
 	jsonFlag(cmd, &asJSON)
 	cmd.Flags().BoolVar(&asJUnit, "junit", false, "print a report in the form of JUnit, as CI systems read it")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show every step of every test")
-	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long all tests may take together; 0 is without end")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute,
+		"how long all tests may take together; 0 is without end")
 	return cmd
 }
 
@@ -179,7 +181,8 @@ func ruleTests(ctx context.Context, paths []string, verbose bool, out, stderr io
 	return tests, nil
 }
 
-func runTestFile(ctx context.Context, path string, sets map[string]*rule.Set, stderr io.Writer) ([]*sim.TestResult, error) {
+func runTestFile(ctx context.Context, path string, sets map[string]*rule.Set, stderr io.Writer) ([]*sim.TestResult,
+	error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err

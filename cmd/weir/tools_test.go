@@ -56,12 +56,16 @@ func TestToolsOnDatabase(t *testing.T) {
 	}
 	push(0, file.Source{Name: "shop.yaml", Data: []byte(servertest.LimitRules(3))})
 	weir(2, "test", url).With("version 1 of postgres://", "holds no rule tests")
-	push(1, file.Source{Name: "shop.yaml", Data: []byte(servertest.LimitRules(2))}, file.Source{Name: "shop_test.yaml", Data: []byte(servertest.LimitTest(2))},
-		file.Source{Name: "sub/api.yaml", Data: []byte("domain: api\nlimits: [{ name: a, per: [key], allow: 1/day }]\n")},
-		file.Source{Name: "sub/api_test.yaml", Data: []byte("tests: [{ name: one, steps: [{ send: { key: a }, expect: allowed }] }]\n")})
+	push(1, file.Source{Name: "shop.yaml", Data: []byte(servertest.LimitRules(2))},
+		file.Source{Name: "shop_test.yaml", Data: []byte(servertest.LimitTest(2))},
+		file.Source{Name: "sub/api.yaml",
+			Data: []byte("domain: api\nlimits: [{ name: a, per: [key], allow: 1/day }]\n")},
+		file.Source{Name: "sub/api_test.yaml",
+			Data: []byte("tests: [{ name: one, steps: [{ send: { key: a }, expect: allowed }] }]\n")})
 
 	weir(0, "lint", url).With("2 rules in 2 files: 0 errors")
-	weir(0, "test", url).With("ok    shop_test.yaml  1 test", "ok    sub/api_test.yaml  1 test", "2 tests passed, 0 failed")
+	weir(0, "test", url).With("ok    shop_test.yaml  1 test", "ok    sub/api_test.yaml  1 test",
+		"2 tests passed, 0 failed")
 	weir(0, "explain", "--rules", url, "--domain", "shop", "key=a").With("daily", "2 per day")
 	weir(2, "explain", "--rules", url, "key=a").With("version 2 of postgres://", "hold several domains")
 	log := filepath.Join(t.TempDir(), "log.jsonl")
@@ -71,16 +75,20 @@ func TestToolsOnDatabase(t *testing.T) {
 	}
 	drafts := t.TempDir()
 	servertest.WriteRules(t, filepath.Join(drafts, "shop.yaml"), servertest.LimitRules(4))
-	weir(0, "replay", "--rules", url, "--compare", drafts, "--domain", "shop", "--fields", "time=time,key=key", log).With("version 2 of postgres://", "daily")
+	weir(0, "replay", "--rules", url, "--compare", drafts, "--domain", "shop", "--fields", "time=time,key=key",
+		log).With("version 2 of postgres://", "daily")
 	got, err := filesOf(ctx, url) // what preview sends
-	if err != nil || len(got) != 4 || got["shop.yaml"] != servertest.LimitRules(2) || got["shop_test.yaml"] != servertest.LimitTest(2) {
+	if err != nil || len(got) != 4 || got["shop.yaml"] != servertest.LimitRules(2) ||
+		got["shop_test.yaml"] != servertest.LimitTest(2) {
 		t.Errorf("for a preview: %q, %v", got, err)
 	}
-	for _, args := range [][]string{{"rules", "push", url}, {"rules", "import", url}, {"rules", "diff", url}, {"rules", "pull", url}} {
+	for _, args := range [][]string{{"rules", "push", url}, {"rules", "import", url}, {"rules", "diff", url},
+		{"rules", "pull", url}} {
 		weir(2, append(args, "--rules", url)...).With("weir rules pull writes what it holds into a folder")
 	}
 	differs := strictly[rulesDiff](t, weir(1, "rules", "diff", "1", "2", "--rules", url, "--json").Text)
-	if differs.From != "version 1" || differs.To != "version 2" || !differs.Differs || !strings.Contains(differs.Diff, "sub/api.yaml") {
+	if differs.From != "version 1" || differs.To != "version 2" || !differs.Differs ||
+		!strings.Contains(differs.Diff, "sub/api.yaml") {
 		t.Errorf("rules diff: %+v", differs)
 	}
 	if same := strictly[rulesDiff](t, weir(0, "rules", "diff", "2", "2", "--rules", url, "--json").Text); same.Differs || same.Diff != "" {
@@ -94,10 +102,12 @@ func TestToolsOnDatabase(t *testing.T) {
 		}
 		return strictly[rulesPush](t, out.String())
 	}
-	if got := printed(1, "rules", "push", "--base", "1", drafts); got.Version != 0 || got.Changed || !strings.Contains(got.Error, "nothing was pushed") {
+	if got := printed(1, "rules", "push", "--base", "1", drafts); got.Version != 0 || got.Changed ||
+		!strings.Contains(got.Error, "nothing was pushed") {
 		t.Errorf("a conflict: %+v", got)
 	}
-	if got := printed(0, "rules", "push", "--base", "2", drafts); got.Version != 3 || got.Replaces != 2 || !got.Changed || got.Error != "" {
+	if got := printed(0, "rules", "push", "--base", "2", drafts); got.Version != 3 || got.Replaces != 2 ||
+		!got.Changed || got.Error != "" {
 		t.Errorf("a push: %+v", got)
 	}
 	if got := printed(0, "rules", "push", drafts); got.Version != 3 || got.Changed {

@@ -71,9 +71,11 @@ With --batch it prints instead, as often as -n says, and ends: all numbers as th
 	f.BoolVar(&batch, "batch", false, "print, and end")
 	f.IntVarP(&rounds, "rounds", "n", 1, "how often --batch prints")
 	f.BoolVar(&asJSON, "json", false, "with --batch: print the answers of the server, one object a round")
-	f.StringVar(&sorted, "sort", "", "order of the rules: "+strings.Join(top.Sorts, ", ")+` (default "`+top.Sorts[0]+`")`)
+	f.StringVar(&sorted, "sort", "", "order of the rules: "+strings.Join(top.Sorts, ", ")+` (default "`+top.Sorts[0]+
+		`")`)
 	f.StringVar(&over, "over", "1h", "which time the counts of rules are of: the last so long")
-	f.DurationVar(&every, "every", 2*time.Second, "time between two looks, at least: it takes more if they cost more than 1 % of a core")
+	f.DurationVar(&every, "every", 2*time.Second,
+		"time between two looks, at least: it takes more if they cost more than 1 % of a core")
 	completeFlag(cmd, "sort", top.Sorts)
 	return cmd
 }
@@ -103,7 +105,8 @@ func topBatch(ctx context.Context, o top.Options, rounds int, asJSON bool) error
 		if err != nil {
 			return err
 		}
-		raw, err := json.Marshal(map[string]any{"overview": d.Overview, "rules": d.Rules, "keys": d.Keys, "decisions": d.Decisions})
+		raw, err := json.Marshal(map[string]any{"overview": d.Overview, "rules": d.Rules, "keys": d.Keys,
+			"decisions": d.Decisions})
 		if err != nil {
 			return err
 		}

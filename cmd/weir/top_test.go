@@ -32,7 +32,8 @@ func newTerminal(t *testing.T, width, height int, env []string, script string) *
 	x := &terminal{t, filepath.Join(testproc.SocketDir(t), "s")}
 	// An error says that it has ended.
 	t.Cleanup(func() { _ = exec.Command("tmux", "-S", x.socket, "kill-server").Run() })
-	args := []string{"-u", "-S", x.socket, "-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height)}
+	args := []string{"-u", "-S", x.socket, "-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y",
+		fmt.Sprint(height)}
 	cmd := exec.Command("tmux", append(args, "sh", "-c", script)...)
 	cmd.Env = append(slices.DeleteFunc(servertest.PlainEnvironment(), func(v string) bool {
 		return strings.HasPrefix(v, "TMUX") || strings.HasPrefix(v, "NO_COLOR=") || strings.HasPrefix(v, "COLORTERM=")
@@ -139,9 +140,12 @@ func TestTop(t *testing.T) {
 	p := busyServer(t, admin)
 	reports(t, admin)
 	dir := t.TempDir()
-	x := newTerminal(t, 80, 24, nil, fmt.Sprintf("cd %s; stty -g >before; echo FIRST LINE; %s top --every 200ms --server http://%s; echo STATUS $?; stty -g >after; echo ENDED; cat",
-		dir, program, admin))
-	x.awaits(`weir top  shop  3 rules  1/1 nodes`, `RULE +LIMIT +VERDICT`, `login +3/h ip`, ` 76.9 %`, `KEYS refused`, `ip=192\.0\.2\.1 +login`, `refused POST /login`)
+	x := newTerminal(t, 80, 24, nil,
+		fmt.Sprintf(
+			"cd %s; stty -g >before; echo FIRST LINE; %s top --every 200ms --server http://%s; echo STATUS $?; stty -g >after; echo ENDED; cat",
+			dir, program, admin))
+	x.awaits(`weir top  shop  3 rules  1/1 nodes`, `RULE +LIMIT +VERDICT`, `login +3/h ip`, ` 76.9 %`, `KEYS refused`,
+		`ip=192\.0\.2\.1 +login`, `refused POST /login`)
 	for line := range strings.Lines(x.screen()) {
 		if len([]rune(strings.TrimRight(line, "\n"))) > 80 {
 			t.Errorf("wider than 80: %q", line)
@@ -161,7 +165,8 @@ func TestTop(t *testing.T) {
 	x.press("Enter")
 	servertest.Eventually(t, "the terminal shows only the rules with the filter not", func() bool {
 		s := x.screen()
-		return strings.Contains(s, "notes") && !strings.Contains(s, "everybody") && !strings.Contains(s, "KEYS") && strings.Contains(s, "filter: not")
+		return strings.Contains(s, "notes") && !strings.Contains(s, "everybody") && !strings.Contains(s, "KEYS") &&
+			strings.Contains(s, "filter: not")
 	})
 	x.press("Enter")
 	x.awaits(`shop/notes +2 per hour`, `requests 5, refused 3 \(60\.0 %`, `the fullest used 250 %`)
@@ -184,7 +189,8 @@ func TestTop(t *testing.T) {
 	}
 	x.press("y")
 	x.awaits(`banned: shop/login ip=192\.0\.2\.1 until 20`)
-	if _, _, body := servertest.Get(t, "http://"+admin+"/api/v1/bans"); !strings.Contains(body, `"ip=192.0.2.1"`) || !strings.Contains(body, "weir top") {
+	if _, _, body := servertest.Get(t, "http://"+admin+"/api/v1/bans"); !strings.Contains(body, `"ip=192.0.2.1"`) ||
+		!strings.Contains(body, "weir top") {
 		t.Errorf("after yes: %s", body)
 	}
 
@@ -210,7 +216,8 @@ func TestTop(t *testing.T) {
 	})
 
 	x.press("q")
-	if s := x.awaits("ENDED"); !strings.Contains(s, "FIRST LINE") || !strings.Contains(s, "STATUS 0") || strings.Contains(s, "weir top") {
+	if s := x.awaits("ENDED"); !strings.Contains(s, "FIRST LINE") || !strings.Contains(s, "STATUS 0") ||
+		strings.Contains(s, "weir top") {
 		t.Errorf("the screen from before is not back:\n%s", s)
 	}
 	if modes := x.tmux("display-message", "-p", "#{alternate_on} #{cursor_flag} #{keypad_flag} #{mouse_any_flag} #{bracketed_paste_flag}"); strings.TrimSpace(modes) != "0 1 0 0 0" && strings.TrimSpace(modes) != "0 1 0 0" {
@@ -232,19 +239,23 @@ func TestTopPlain(t *testing.T) {
 	tokens, token := filepath.Join(dir, "tokens"), filepath.Join(dir, "token")
 	servertest.WriteRules(t, tokens, "s3same-s3same-s3same name=ada role=viewer\nother-other-other-other\n")
 	servertest.WriteRules(t, token, "s3same-s3same-s3same\n")
-	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip], allow: 3/hour }]\n")
+	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"),
+		"domain: shop\nlimits: [{ name: login, per: [ip], allow: 3/hour }]\n")
 	p := start(t, "serve", "--rules", filepath.Join(dir, "shop.yaml"), "--auth-tokens-file", tokens)
 	defer p.End()
-	x := newTerminal(t, 80, 24, []string{"NO_COLOR=1"}, fmt.Sprintf("%s top --server http://%s --token-file %s; echo STATUS $?; cat", program, p.Addr("admin"), token))
+	x := newTerminal(t, 80, 24, []string{"NO_COLOR=1"},
+		fmt.Sprintf("%s top --server http://%s --token-file %s; echo STATUS $?; cat", program, p.Addr("admin"), token))
 	x.awaits(`login +3/h ip`, `r k d tables`)
-	if coloured := x.tmux("capture-pane", "-p", "-e"); regexp.MustCompile(`\x1b\[[0-9;]*(3[0-8]|9[0-7])[;m]`).MatchString(coloured) {
+	if coloured := x.tmux("capture-pane", "-p", "-e"); regexp.MustCompile(
+		`\x1b\[[0-9;]*(3[0-8]|9[0-7])[;m]`).MatchString(coloured) {
 		t.Errorf("colours in spite of NO_COLOR:\n%q", coloured)
 	}
 	if s := x.screen(); strings.Contains(s, "b ban") {
 		t.Errorf("a viewer is offered to ban:\n%s", s)
 	}
 	x.press("k", "b", "?")
-	if s := x.awaits("any key goes back"); strings.Contains(s, "ban the chosen key") || strings.Contains(s, "for how long") {
+	if s := x.awaits("any key goes back"); strings.Contains(s, "ban the chosen key") ||
+		strings.Contains(s, "for how long") {
 		t.Errorf("a viewer is asked whether to ban:\n%s", s)
 	}
 	x.press("C-c")
@@ -268,14 +279,17 @@ func TestTopBatch(t *testing.T) {
 	for _, r := range list {
 		found := regexp.MustCompile(`(?m)^shop/` + r.Name + ` .*`).FindString(out)
 		fields := regexp.MustCompile(` {2,}`).Split(found, -1)
-		if len(fields) != 11 || fields[3] != fmt.Sprint(r.Met) || fields[4] != fmt.Sprint(r.Refused) || fields[8] != fmt.Sprint(r.Keys) {
+		if len(fields) != 11 || fields[3] != fmt.Sprint(r.Met) || fields[4] != fmt.Sprint(r.Refused) ||
+			fields[8] != fmt.Sprint(r.Keys) {
 			t.Errorf("%s: %q, want %d requests, %d refused, %d clients", r.Name, fields, r.Met, r.Refused, r.Keys)
 		}
 	}
-	if i := regexp.MustCompile(`(?m)^shop/(\w+)`).FindAllStringSubmatch(out, 3); len(i) != 3 || i[0][1] != "everybody" || i[1][1] != "login" || i[2][1] != "notes" {
+	if i := regexp.MustCompile(`(?m)^shop/(\w+)`).FindAllStringSubmatch(out, 3); len(i) != 3 ||
+		i[0][1] != "everybody" || i[1][1] != "login" || i[2][1] != "notes" {
 		t.Errorf("not sorted by name: %q", i)
 	}
-	for _, want := range []string{"requests 22, refused 13, banned 0, in the last 1 h\n", `user=\x1b]0;owned\x07\x1b[2J\u202eeve\x0d\x0a`, "POST /login"} {
+	for _, want := range []string{"requests 22, refused 13, banned 0, in the last 1 h\n",
+		`user=\x1b]0;owned\x07\x1b[2J\u202eeve\x0d\x0a`, "POST /login"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -288,7 +302,8 @@ func TestTopBatch(t *testing.T) {
 		Overview insight.Overview
 		Rules    []insight.RuleReport
 	}
-	if err := json.Unmarshal([]byte(out), &round); err != nil || status != 0 || round.Overview.Requests != 22 || len(round.Rules) != 3 {
+	if err := json.Unmarshal([]byte(out), &round); err != nil || status != 0 || round.Overview.Requests != 22 ||
+		len(round.Rules) != 3 {
 		t.Errorf("status %d: %v: %s%s", status, err, out, errs)
 	}
 	for _, c := range []struct {
@@ -343,7 +358,8 @@ func TestTail(t *testing.T) {
 		servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?path=/notes&user=x&ip=192.0.2.1")
 		servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?path=/login&method=POST&ip=192.0.2.1")
 	}
-	line := regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z  denied  POST /login  ip=192\.0\.2\.1  shop/login  again in \d+ (s|min|h).*  [0-9a-z]{13}.*\n`)
+	line := regexp.MustCompile(
+		`(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z  denied  POST /login  ip=192\.0\.2\.1  shop/login  again in \d+ (s|min|h).*  [0-9a-z]{13}.*\n`)
 	lines := func() int { return len(line.FindAllString(out.String(), -1)) }
 	// It shows what comes after it began, so requests are sent until one shows.
 	servertest.Eventually(t, "a refusal is shown", func() bool { refuse(); return lines() > 0 })
@@ -377,10 +393,12 @@ func TestTail(t *testing.T) {
 		t.Errorf("status %d: %s", status, text)
 	}
 	// So is that there is none to try on with, and a wrong command line.
-	if status, _, text := runWeir("tail", "--server", "http://127.0.0.1:1"); status != 1 || !strings.Contains(text, "cannot be reached") {
+	if status, _, text := runWeir("tail", "--server", "http://127.0.0.1:1"); status != 1 ||
+		!strings.Contains(text, "cannot be reached") {
 		t.Errorf("status %d: %s", status, text)
 	}
-	if status, _, text := runWeir("tail", "--outcome", "nonsense"); status != 2 || !strings.Contains(text, "expected one of") {
+	if status, _, text := runWeir("tail", "--outcome", "nonsense"); status != 2 ||
+		!strings.Contains(text, "expected one of") {
 		t.Errorf("status %d: %s", status, text)
 	}
 }
@@ -458,14 +476,16 @@ func TestAudit(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "audit.jsonl")
-	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip], allow: 3/hour }]\n")
+	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"),
+		"domain: shop\nlimits: [{ name: login, per: [ip], allow: 3/hour }]\n")
 	p := start(t, "serve", "--rules", filepath.Join(dir, "shop.yaml"), "--audit-path", log)
 	server := "http://" + p.Addr("admin")
 	if status, out, errs := runWeir("ban", "set", "login", "192.0.2.1", "--for=1h", "--reason=guesses\x1b[31m", "--server", server); status != 0 {
 		t.Fatalf("%d: %s%s", status, out, errs)
 	}
 	status, out, errs := runWeir("audit", "--server", server)
-	if status != 0 || !regexp.MustCompile(`(?m)^\d+ .*ban set.*shop/login.*ip=192\.0\.2\.1.*guesses\\x1b\[31m`).MatchString(out) {
+	if status != 0 ||
+		!regexp.MustCompile(`(?m)^\d+ .*ban set.*shop/login.*ip=192\.0\.2\.1.*guesses\\x1b\[31m`).MatchString(out) {
 		t.Errorf("%d: %s%s", status, out, errs)
 	}
 	status, out, errs = runWeir("audit", "--json", "-n", "1", "--server", server)
@@ -474,7 +494,8 @@ func TestAudit(t *testing.T) {
 		t.Errorf("%d %v: %s%s", status, err, out, errs)
 	}
 	p.End()
-	if status, out, errs := runWeir("audit", "--verify", log); status != 0 || !strings.Contains(out, "each follows the one before it") {
+	if status, out, errs := runWeir("audit", "--verify", log); status != 0 ||
+		!strings.Contains(out, "each follows the one before it") {
 		t.Errorf("%d: %s%s", status, out, errs)
 	}
 }

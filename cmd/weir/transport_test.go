@@ -34,9 +34,11 @@ func TestTLS(t *testing.T) {
 	cert, key := ca.Issue("first", 0, "127.0.0.1", "weir.example")
 	certtest.Write(t, names, cert, key, clients.PEM, ca.PEM)
 	var proto string
-	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proto = r.Header.Get("X-Forwarded-Proto") }))
+	upstream := httptest.NewServer(http.HandlerFunc(
+		func(_ http.ResponseWriter, r *http.Request) { proto = r.Header.Get("X-Forwarded-Proto") }))
 	defer upstream.Close()
-	p := servertest.Start(t, "serve", "--rules=rules.yaml", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-client-ca=clients.pem", "--tls-client-doors=proxy",
+	p := servertest.Start(t, "serve", "--rules=rules.yaml", "--tls-cert=cert.pem", "--tls-key=key.pem",
+		"--tls-client-ca=clients.pem", "--tls-client-doors=proxy",
 		"--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--identity=user=tls")
 	http2, http1 := servertest.ClientOf(t, true, ca.Client(""), nil), servertest.ClientOf(t, false, ca.Client(""), nil)
 	for i, client := range []*http.Client{http1, http2, http2} {
@@ -53,13 +55,16 @@ func TestTLS(t *testing.T) {
 	if status, _ := servertest.Ask(t, http.DefaultClient, "GET", "http://"+p.Addr("http")+"/healthcheck", ""); status != 400 {
 		t.Errorf("without TLS: %d", status)
 	}
-	question := &rlspb.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "key", Value: "ada"}}}}}
+	question := &rlspb.RateLimitRequest{Domain: "shop",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "key",
+			Value: "ada"}}}}}
 	conn, err := grpc.NewClient(p.Addr("grpc"), grpc.WithTransportCredentials(credentials.NewTLS(ca.Client(""))))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if r, err := rlspb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), question); err != nil || r.OverallCode != rlspb.RateLimitResponse_OVER_LIMIT {
+	if r, err := rlspb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), question); err != nil ||
+		r.OverallCode != rlspb.RateLimitResponse_OVER_LIMIT {
 		t.Errorf("gRPC: %v %v", r, err)
 	}
 	if status, body := servertest.Ask(t, http1, "GET", "https://"+p.Addr("admin")+"/api/v1/rules", ""); status != 200 {
@@ -135,24 +140,29 @@ func TestTLS(t *testing.T) {
 	if got := shown("http"); got != "second" {
 		t.Errorf("after rubbish the %s certificate is shown", got)
 	}
-	if status, body := servertest.Ask(t, http1, "GET", "https://"+p.Addr("admin")+"/readyz", ""); status != 200 || !strings.Contains(body, "new certificates are not in force") {
+	if status, body := servertest.Ask(t, http1, "GET", "https://"+p.Addr("admin")+"/readyz", ""); status != 200 ||
+		!strings.Contains(body, "new certificates are not in force") {
 		t.Errorf("readyz: %d %s", status, body)
 	}
-	if _, body := servertest.Ask(t, http1, "GET", "https://"+p.Addr("admin")+"/metrics", ""); strangers.Load() < 2 || !strings.Contains(body, "weir_certificate_load_errors_total 1\n") ||
-		!strings.Contains(body, fmt.Sprintf("weir_connections_refused_total{door=%q,reason=%q} %d\n", "proxy", "tls_handshake", strangers.Load())) {
+	if _, body := servertest.Ask(t, http1, "GET", "https://"+p.Addr("admin")+"/metrics", ""); strangers.Load() < 2 ||
+		!strings.Contains(body, "weir_certificate_load_errors_total 1\n") ||
+		!strings.Contains(body, fmt.Sprintf("weir_connections_refused_total{door=%q,reason=%q} %d\n", "proxy",
+			"tls_handshake", strangers.Load())) {
 		t.Errorf("metrics do not tell of it, or not of %d strangers:\n%s", strangers.Load(), body)
 	}
 	p.End()
 
 	// The commands reach such an admin port.
 	certtest.Write(t, names, cert, key)
-	p = servertest.Start(t, "serve", "--rules=rules.yaml", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-client-ca=clients.pem", "--tls-doors=admin")
+	p = servertest.Start(t, "serve", "--rules=rules.yaml", "--tls-cert=cert.pem", "--tls-key=key.pem",
+		"--tls-client-ca=clients.pem", "--tls-doors=admin")
 	if status, _ := servertest.Ask(t, http.DefaultClient, "GET", "http://"+p.Addr("http")+"/healthcheck", ""); status != 200 {
 		t.Errorf("a door that is not in tls.doors: %d", status)
 	}
 	own, ownKey := clients.Issue("operator", 0)
 	certtest.Write(t, []string{"own.pem", "own.key"}, own, ownKey)
-	good := start(t, "ban", "list", "--server=https://"+p.Addr("admin"), "--ca=ca.pem", "--cert=own.pem", "--key=own.key")
+	good := start(t, "ban", "list", "--server=https://"+p.Addr("admin"), "--ca=ca.pem", "--cert=own.pem",
+		"--key=own.key")
 	good.Exits(0)
 	start(t, "ban", "list", "--server=https://"+p.Addr("admin"), "--ca=ca.pem").Exits(1)
 	start(t, "ban", "list", "--server=https://"+p.Addr("admin"), "--ca=absent.pem").Exits(exitUsage)
@@ -163,10 +173,12 @@ func TestTLS(t *testing.T) {
 // behind.
 func TestUnixDoors(t *testing.T) {
 	dir := servertest.InFolder(t, servertest.Hourly)
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("X-Forwarded-For")) }))
+	upstream := httptest.NewServer(http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("X-Forwarded-For")) }))
 	defer upstream.Close()
 	for _, trusted := range []bool{false, true} {
-		args := []string{"serve", "--rules=rules.yaml", "--listen-http=unix:http.sock", "--listen-grpc=unix:grpc.sock", "--listen-admin=unix:" + dir + "/admin.sock",
+		args := []string{"serve", "--rules=rules.yaml", "--listen-http=unix:http.sock", "--listen-grpc=unix:grpc.sock",
+			"--listen-admin=unix:" + dir + "/admin.sock",
 			"--listen-proxy=unix:proxy.sock", "--proxy-upstream=" + upstream.URL}
 		if trusted {
 			args = append(args, "--trusted-peers=unix", "--client-ip-trusted-proxies=unix")
@@ -196,13 +208,16 @@ func TestUnixDoors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		question := &rlspb.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "key", Value: "eve"}}}}}
-		if r, err := rlspb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), question); err != nil || r.OverallCode != rlspb.RateLimitResponse_OK {
+		question := &rlspb.RateLimitRequest{Domain: "shop",
+			Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "key", Value: "eve"}}}}}
+		if r, err := rlspb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), question); err != nil ||
+			r.OverallCode != rlspb.RateLimitResponse_OK {
 			t.Errorf("gRPC: %v %v", r, err)
 		}
 		_ = conn.Close()
 		for i := range 3 {
-			status, body := servertest.Ask(t, over("proxy.sock"), "GET", "http://shop/", "", "X-Forwarded-For", "198.51.100.7")
+			status, body := servertest.Ask(t, over("proxy.sock"), "GET", "http://shop/", "", "X-Forwarded-For",
+				"198.51.100.7")
 			want, told := 200, "" // without an address no limit per address is met
 			if trusted {
 				want, told = []int{200, 200, 429}[i], "198.51.100.7"

@@ -43,7 +43,8 @@ The verdicts, with what they are called in the table: ` + namedVerdicts() + `.`,
 			}
 			for _, v := range failOn {
 				if !slices.Contains(insight.Verdicts, v) {
-					return usageError(fmt.Errorf("--fail-on %q: expected some of %s", v, strings.Join(insight.Verdicts, ",")))
+					return usageError(fmt.Errorf("--fail-on %q: expected some of %s", v,
+						strings.Join(insight.Verdicts, ",")))
 				}
 			}
 			if err := port.open(); err != nil {
@@ -70,16 +71,19 @@ The verdicts, with what they are called in the table: ` + namedVerdicts() + `.`,
 				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: only %d of %d nodes answered\n", n.Answered, n.Asked)
 			}
 			for _, b := range n.BrokenRules() {
-				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: the rules in the source of %s are not in force: %s\n", human.Visible(b.Node), human.Visible(b.Error))
+				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: the rules in the source of %s are not in force: %s\n",
+					human.Visible(b.Node), human.Visible(b.Error))
 			}
 			return verdictsHold(&answer, failOn)
 		},
 	}
 	port.flags(cmd, defaultAdmin)
 	f := cmd.Flags()
-	f.StringVar(&over, "over", "24h", "the time of REQUESTS and REFUSED: the last so long, up to 7d; verdicts are of the last 24 to 36 hours")
+	f.StringVar(&over, "over", "24h",
+		"the time of REQUESTS and REFUSED: the last so long, up to 7d; verdicts are of the last 24 to 36 hours")
 	f.StringVar(&domain, "domain", "", "only rules of this domain")
-	f.StringSliceVar(&failOn, "fail-on", nil, "exit with 1 if one of these verdicts holds for a rule, such as strict,loose_crowd,broken")
+	f.StringSliceVar(&failOn, "fail-on", nil,
+		"exit with 1 if one of these verdicts holds for a rule, such as strict,loose_crowd,broken")
 	f.BoolVar(&all, "all", false, "list the rules for which it is too early, too")
 	f.BoolVar(&asJSON, "json", false, "print the server's answer as it is")
 	completeFlag(cmd, "fail-on", insight.Verdicts)
@@ -107,7 +111,8 @@ func (a *ruleReports) unjudged() string {
 const judgePatience = 30 * time.Second
 
 // judgedRules asks for the reports of rules until all were judged, or patience ends.
-func judgedRules(ctx context.Context, c *adminClient, path string) (raw json.RawMessage, answer ruleReports, err error) {
+func judgedRules(ctx context.Context, c *adminClient, path string) (raw json.RawMessage, answer ruleReports,
+	err error) {
 	for end := time.Now().Add(judgePatience); ; {
 		raw, answer = nil, ruleReports{}
 		if err := c.Do(ctx, http.MethodGet, path, nil, &raw); err != nil {
@@ -216,7 +221,8 @@ func writeVerdicts(out io.Writer, rules []insight.RuleReport, all bool, now time
 			if !v.Since.IsZero() {
 				since = human.Span(now.Sub(v.Since))
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", name, human.Verdict(v.Verdict), human.Visible(v.Confidence), since, r.Met, refused)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", name, human.Verdict(v.Verdict), human.Visible(v.Confidence),
+				since, r.Met, refused)
 			why := []string{human.Visible(v.Sentence)}
 			if v.Proposal != nil && v.Proposal.Sentence != "" {
 				why = append(why, "→ "+human.Visible(v.Proposal.Sentence))
@@ -245,7 +251,8 @@ func writeVerdicts(out io.Writer, rules []insight.RuleReport, all bool, now time
 		row++
 	}
 	if early > 0 {
-		_, err := fmt.Fprintf(out, "%s: %s; --all says how long\n", human.Verdict(insight.TooEarly), count(early, "rule"))
+		_, err := fmt.Fprintf(out, "%s: %s; --all says how long\n", human.Verdict(insight.TooEarly),
+			count(early, "rule"))
 		return err
 	}
 	return nil

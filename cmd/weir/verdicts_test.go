@@ -25,7 +25,8 @@ func TestWriteVerdicts(t *testing.T) {
 		{Domain: "shop", Name: "login", Met: 11_160, Refused: 2_690, Verdicts: []insight.Verdict{verdict("works", "high", "Refused 24 %.", "")}},
 		{Domain: "shop", Name: "free"},
 		{Domain: "shop", Name: "search", Met: 310_400, Refused: 21_107, Verdicts: []insight.Verdict{
-			verdict("strict", "high", "31 good clients were refused in 24 h.", "40/min would refuse 2 of them, and still 9 others."),
+			verdict("strict", "high", "31 good clients were refused in 24 h.",
+				"40/min would refuse 2 of them, and still 9 others."),
 			verdict("ignored", "low", "12 % came back when told.", ""),
 		}},
 		{Domain: "shop", Name: "trial\x1b[31m", Mode: "shadow", Met: 40, WouldRefuse: 7, Verdicts: []insight.Verdict{verdict("too_early", "low", "50 min still.", "")}},
@@ -46,11 +47,13 @@ func TestWriteVerdicts(t *testing.T) {
 	}
 	// What was not judged yet is not fine.
 	fresh := append(rules, insight.RuleReport{Domain: "shop", Name: "new", Limits: []string{"1 per minute"}})
-	if err := verdictsHold(&ruleReports{Rules: fresh}, []string{"broken"}); err == nil || !strings.Contains(err.Error(), "shop/new is not judged yet") {
+	if err := verdictsHold(&ruleReports{Rules: fresh}, []string{"broken"}); err == nil ||
+		!strings.Contains(err.Error(), "shop/new is not judged yet") {
 		t.Error(err)
 	}
 	// One that is not the first counts, too.
-	if err := verdictsHold(&ruleReports{Rules: rules}, []string{"broken", "ignored"}); err == nil || !strings.Contains(err.Error(), "shop/search ignored") {
+	if err := verdictsHold(&ruleReports{Rules: rules}, []string{"broken", "ignored"}); err == nil ||
+		!strings.Contains(err.Error(), "shop/search ignored") {
 		t.Error(err)
 	}
 }
@@ -99,11 +102,14 @@ limits:
 `)
 	p := start(t, "serve", "--rules", dir, "--listen-admin=127.0.0.1:0")
 	defer p.End()
-	status, out, errs := runWeir("verdicts", "--server", "http://"+p.Addr("admin"), "--fail-on", "never_met,adds_nothing")
-	if status != 1 || !strings.Contains(errs, "shop/health never_met") || !strings.Contains(errs, "shop/loose adds_nothing") || strings.Contains(errs, "shop/tight") {
+	status, out, errs := runWeir("verdicts", "--server", "http://"+p.Addr("admin"), "--fail-on",
+		"never_met,adds_nothing")
+	if status != 1 || !strings.Contains(errs, "shop/health never_met") ||
+		!strings.Contains(errs, "shop/loose adds_nothing") || strings.Contains(errs, "shop/tight") {
 		t.Errorf("status %d: %s", status, errs)
 	}
-	for _, says := range []string{"No request can meet it: exempt lets all with that path pass.", "It never refuses anything, since tight is always tighter, unless a grant gives a key more of that one."} {
+	for _, says := range []string{"No request can meet it: exempt lets all with that path pass.",
+		"It never refuses anything, since tight is always tighter, unless a grant gives a key more of that one."} {
 		if !strings.Contains(out, says) {
 			t.Errorf("no %q in\n%s", says, out)
 		}

@@ -49,7 +49,8 @@ var laws = []law{
 					cheapest, name = v, rival
 				}
 			}
-			return fmt.Sprintf("With %s keys a decision takes %s ns, and with %s it takes %s: %s times as much, since more of the memory is far away. The cheapest library, %s, goes from %s to %s ns, without rules.",
+			return fmt.Sprintf(
+				"With %s keys a decision takes %s ns, and with %s it takes %s: %s times as much, since more of the memory is far away. The cheapest library, %s, goes from %s to %s ns, without rules.",
 				brief(few), digits(m.value("cpu_ns", of, few)), brief(many), digits(m.value("cpu_ns", of, many)),
 				times(m.value("cpu_ns", of, many), m.value("cpu_ns", of, few)),
 				name, digits(m.value("cpu_ns", name, few)), digits(cheapest))
@@ -63,7 +64,8 @@ var laws = []law{
 		says: func(m *measured) string {
 			v := func(name string, at float64) string { return digits(m.value("ns", name, at)) }
 			const of, store, rival = "Weir, with rule matching", "Weir, the store alone", "sethvargo/go-limiter"
-			return fmt.Sprintf("On one key a decision takes %s ns with one processor; two that ask for it at the same time are given one each %s ns. The store alone takes %s and %s, and go-limiter, without rules, %s and %s.",
+			return fmt.Sprintf(
+				"On one key a decision takes %s ns with one processor; two that ask for it at the same time are given one each %s ns. The store alone takes %s and %s, and go-limiter, without rules, %s and %s.",
 				v(of, 1), v(of, 2), v(store, 1), v(store, 2), v(rival, 1), v(rival, 2))
 		},
 		tables: []lawTable{bySize("ns", "ns from one decision to the next, by processors"),
@@ -78,7 +80,8 @@ var laws = []law{
 				ratio := m.value("cpu_ns", kind, 100_000) / m.value("cpu_ns", kind, 10)
 				least, most = min(least, ratio), max(most, ratio)
 			}
-			return fmt.Sprintf("A decision does not grow with the rules that it does not meet: with 100,000 of them it takes %s to %s times what it takes with ten, of each kind in which a text or a number tells rules apart. The last two kinds have nothing such, and are looked at one by one.",
+			return fmt.Sprintf(
+				"A decision does not grow with the rules that it does not meet: with 100,000 of them it takes %s to %s times what it takes with ten, of each kind in which a text or a number tells rules apart. The last two kinds have nothing such, and are looked at one by one.",
 				digits(least), digits(most))
 		},
 		tables: []lawTable{bySize("cpu_ns", "ns, by rules")},
@@ -94,7 +97,8 @@ var laws = []law{
 				ratio := m.value("cpu_us", door, many) / m.value("cpu_us", door, few)
 				least, most = min(least, ratio), max(most, ratio)
 			}
-			return fmt.Sprintf("With %s rules a decision takes a server %s to %s times what it takes with %s, by door. Without traffic the server takes %s %% of a processor, and %s with %s rules.",
+			return fmt.Sprintf(
+				"With %s rules a decision takes a server %s to %s times what it takes with %s, by door. Without traffic the server takes %s %% of a processor, and %s with %s rules.",
 				brief(many), digits(least), digits(most), brief(few), digits(m.value("rest_percent", "at rest", many)),
 				digits(m.value("rest_percent", "at rest", few)), brief(few))
 		},
@@ -106,7 +110,8 @@ var laws = []law{
 		says: func(m *measured) string {
 			const of, rival = "Weir, one key", "go-limiter, one key, one limit after the other"
 			v := func(at float64) float64 { return m.value("cpu_ns", of, at) }
-			return fmt.Sprintf("The first limit costs %s ns, each further one up to eight %s ns, and each beyond ten %s ns; all are charged or none. Asking go-limiter once for each costs %s ns a limit, and charges those before the one that refuses.",
+			return fmt.Sprintf(
+				"The first limit costs %s ns, each further one up to eight %s ns, and each beyond ten %s ns; all are charged or none. Asking go-limiter once for each costs %s ns a limit, and charges those before the one that refuses.",
 				digits(v(1)), digits((v(8)-v(1))/7), digits((v(50)-v(10))/40),
 				digits((m.value("cpu_ns", rival, 50)-m.value("cpu_ns", rival, 1))/49))
 		},
@@ -118,7 +123,8 @@ var laws = []law{
 		says: func(m *measured) string {
 			sizes := m.sizes("cpu_us")
 			one, most := sizes[0], sizes[len(sizes)-1]
-			return fmt.Sprintf("The more callers share a connection, the less a decision costs, since they share system calls: %s µs for one caller, %s for 64, %s for %s.",
+			return fmt.Sprintf(
+				"The more callers share a connection, the less a decision costs, since they share system calls: %s µs for one caller, %s for 64, %s for %s.",
 				digits(m.value("cpu_us", rpc, one)), digits(m.value("cpu_us", rpc, 64)),
 				digits(m.value("cpu_us", rpc, most)), brief(most))
 		},
@@ -129,7 +135,8 @@ var laws = []law{
 		by:      "connections, one call at a time on each",
 		measure: "cpu_us", unit: "µs of the server's processor time",
 		says: func(m *measured) string {
-			return fmt.Sprintf("Two thousand connections cost a decision %s times what 50 cost over the Redis protocol, and %s times over gRPC: each has its own read and write.",
+			return fmt.Sprintf(
+				"Two thousand connections cost a decision %s times what 50 cost over the Redis protocol, and %s times over gRPC: each has its own read and write.",
 				times(m.value("cpu_us", throttling, 2000), m.value("cpu_us", throttling, 50)),
 				times(m.value("cpu_us", "Weir, gRPC", 2000), m.value("cpu_us", "Weir, gRPC", 50)))
 		},
@@ -142,7 +149,8 @@ var laws = []law{
 		says: func(m *measured) string {
 			v := func(name string, at float64) float64 { return m.value("cpu_us", name, at) }
 			const nginx, caddy = "nginx, limit_req", "Caddy, without limits"
-			return fmt.Sprintf("A request that Weir limits and forwards costs %s times what nginx takes with limit_req, and Caddy without limits costs %s times that, with 64 connections; with 2,000 it is %s and %s.",
+			return fmt.Sprintf(
+				"A request that Weir limits and forwards costs %s times what nginx takes with limit_req, and Caddy without limits costs %s times that, with 64 connections; with 2,000 it is %s and %s.",
 				times(v(rpc, 64), v(nginx, 64)), times(v(caddy, 64), v(nginx, 64)), times(v(rpc, 2000), v(nginx, 2000)),
 				times(v(caddy, 2000), v(nginx, 2000)))
 		},
@@ -153,7 +161,8 @@ var laws = []law{
 		measure: "redis_us", unit: "µs of the processor time of Redis",
 		says: func(m *measured) string {
 			const of, rival = "Weir, as a library", "a GCRA script, by rueidis"
-			return fmt.Sprintf("What a decision costs Redis stays nearly the same with more nodes: %s µs with one, %s with two, %s with four; a script for each decision costs %s, %s and %s.",
+			return fmt.Sprintf(
+				"What a decision costs Redis stays nearly the same with more nodes: %s µs with one, %s with two, %s with four; a script for each decision costs %s, %s and %s.",
 				digits(m.value("redis_us", of, 1)), digits(m.value("redis_us", of, 2)),
 				digits(m.value("redis_us", of, 4)),
 				digits(m.value("redis_us", rival, 1)), digits(m.value("redis_us", rival, 2)),
@@ -177,7 +186,8 @@ var laws = []law{
 			}
 			least, most := span(60)
 			from, to := span(130)
-			return fmt.Sprintf("At 60 %% of what a door can do, half of the decisions are answered within %s to %s µs of when they were due, by door; at 130 %% requests stand in line for as long as the load lasts, half of them for %s to %s µs of its second.",
+			return fmt.Sprintf(
+				"At 60 %% of what a door can do, half of the decisions are answered within %s to %s µs of when they were due, by door; at 130 %% requests stand in line for as long as the load lasts, half of them for %s to %s µs of its second.",
 				digits(least), digits(most), digits(from), digits(to))
 		},
 		tables: []lawTable{

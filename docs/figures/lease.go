@@ -142,12 +142,17 @@ func drawLeases() ([]byte, error) {
 
 	var b bytes.Buffer
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12">`, width, legendY+14)
-	p(`<title>fixed_window, 1000/min, lease: 20%%: what is charged, what three nodes have leased, and what was admitted</title>`)
+	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12">`,
+		width, legendY+14)
+	p(
+		`<title>fixed_window, 1000/min, lease: 20%%: what is charged, what three nodes have leased, and what was admitted</title>`)
 	p(`<rect width="%d" height="%d" rx="6" fill="#ffffff"/>`, width, legendY+14)
-	p(`<text x="%d" y="22" font-size="15" font-weight="600" fill="#16324f">fixed_window, 1000/min, lease: 20%%, three nodes</text>`, left)
-	p(`<text x="%d" y="40" fill="#5b6b7b">units are set aside from what is free, less and less of them as the limit comes near</text>`, left)
-	p(`<text x="%d" y="22" text-anchor="end" fill="#5b6b7b">%d admitted, %d calls to the store</text>`, width-right, run.admitted, run.asked)
+	p(
+		`<text x="%d" y="22" font-size="15" font-weight="600" fill="#16324f">fixed_window, 1000/min, lease: 20%%, three nodes</text>`, left)
+	p(
+		`<text x="%d" y="40" fill="#5b6b7b">units are set aside from what is free, less and less of them as the limit comes near</text>`, left)
+	p(`<text x="%d" y="22" text-anchor="end" fill="#5b6b7b">%d admitted, %d calls to the store</text>`, width-right,
+		run.admitted, run.asked)
 	for s := int64(0); s <= 75; s += 15 {
 		at := start + s*second
 		stroke := "#e6ebf0"
@@ -190,7 +195,8 @@ func drawLeases() ([]byte, error) {
 		fmt.Fprintf(&truly, "%.1f,%.1f ", lx(s.at), y(s.truly))
 	}
 	p(`<polyline points="%s" fill="none" stroke="#16324f" stroke-width="1.6"/>`, bytes.TrimSpace(truly.Bytes()))
-	p(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#c62f3b" stroke-dasharray="5 4"/>`, left, y(leaseN), width-right, y(leaseN))
+	p(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#c62f3b" stroke-dasharray="5 4"/>`, left, y(leaseN),
+		width-right, y(leaseN))
 	at := left
 	for _, l := range []struct {
 		colour, text string

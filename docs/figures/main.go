@@ -148,7 +148,8 @@ func draw(f figure) ([]byte, error) {
 
 	var b bytes.Buffer
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12">`, width, height)
+	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12">`,
+		width, height)
 	p(`<title>%s: %s</title>`, f.title, f.caption)
 	p(`<rect width="%d" height="%d" rx="6" fill="#ffffff"/>`, width, height)
 	p(`<text x="%d" y="22" font-size="15" font-weight="600" fill="#16324f">%s</text>`, left, f.title)
@@ -174,7 +175,8 @@ func draw(f figure) ([]byte, error) {
 				fill = "#e08700"
 			}
 			if d.result.Delay > 0 {
-				p(`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#9cc3f5" stroke-width="3"/>`, x(d.at), dotsY, x(d.at+d.result.Delay), dotsY)
+				p(`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#9cc3f5" stroke-width="3"/>`, x(d.at), dotsY,
+					x(d.at+d.result.Delay), dotsY)
 			}
 			p(`<circle cx="%.1f" cy="%d" r="3.2" fill="%s"/>`, x(d.at+d.result.Delay), dotsY, fill)
 		}
@@ -183,19 +185,22 @@ func draw(f figure) ([]byte, error) {
 	for _, n := range []int{0, 10, 20} {
 		p(`<text x="%d" y="%.1f" text-anchor="end" fill="#5b6b7b">%d</text>`, left-6, y(float64(n))+4, n)
 	}
-	p(`<text x="14" y="%d" fill="#5b6b7b" transform="rotate(-90 14 %d)" text-anchor="middle">in the last 60 s</text>`, (chartTop+chartBottom)/2, (chartTop+chartBottom)/2)
+	p(`<text x="14" y="%d" fill="#5b6b7b" transform="rotate(-90 14 %d)" text-anchor="middle">in the last 60 s</text>`,
+		(chartTop+chartBottom)/2, (chartTop+chartBottom)/2)
 	var line, over bytes.Buffer
 	for t := start; t <= start+span; t += second / 4 {
 		n := float64(within(t))
 		fmt.Fprintf(&line, "%.1f,%.1f ", x(t), y(n))
 		if n > 10 {
-			fmt.Fprintf(&over, `<rect x="%.2f" y="%.1f" width="%.2f" height="%.1f" fill="#c62f3b" fill-opacity="0.25"/>`,
+			fmt.Fprintf(&over,
+				`<rect x="%.2f" y="%.1f" width="%.2f" height="%.1f" fill="#c62f3b" fill-opacity="0.25"/>`,
 				x(t), y(n), x(t+second/4)-x(t)+0.05, y(10)-y(n))
 		}
 	}
 	p(`%s`, over.String())
 	p(`<polyline points="%s" fill="none" stroke="#16324f" stroke-width="1.6"/>`, bytes.TrimSpace(line.Bytes()))
-	p(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#c62f3b" stroke-dasharray="5 4"/>`, left, y(10), width-right, y(10))
+	p(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#c62f3b" stroke-dasharray="5 4"/>`, left, y(10), width-right,
+		y(10))
 	admitted, soft := 0, 0
 	for _, d := range decisions {
 		if d.result.Allowed {

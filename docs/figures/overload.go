@@ -154,8 +154,10 @@ func drawOverload(points []point) []byte {
 	var b bytes.Buffer
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	title := fmt.Sprintf("three times the load that a server can do (%d workers, %v a request)", workers, service)
-	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12">`, width, height)
-	p(`<title>%s: plain proxying collapses, adaptive concurrency keeps the latency and serves what is critical</title>`, title)
+	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12">`,
+		width, height)
+	p(`<title>%s: plain proxying collapses, adaptive concurrency keeps the latency and serves what is critical</title>`,
+		title)
 	p(`<rect width="%d" height="%d" rx="6" fill="#ffffff"/>`, width, height)
 	p(`<text x="%d" y="22" font-size="15" font-weight="600" fill="#16324f">%s</text>`, left, title)
 	p(`<text x="%d" y="42" fill="%s">from 3 s on; clients give up after 1 s; measured on loopback</text>`, left, grey)
@@ -172,7 +174,8 @@ func drawOverload(points []point) []byte {
 		p(`<text x="%d" y="%.1f" text-anchor="end" fill="%s">%g ms</text>`, left-6, yLatency(ms)+4, grey, ms)
 	}
 	for percent := 0.0; percent <= 100; percent += 50 {
-		p(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#e6ebf0"/>`, left, yShare(percent), width-right, yShare(percent))
+		p(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#e6ebf0"/>`, left, yShare(percent), width-right,
+			yShare(percent))
 		p(`<text x="%d" y="%.1f" text-anchor="end" fill="%s">%g %%</text>`, left-6, yShare(percent)+4, grey, percent)
 	}
 	p(`<text x="%d" y="%d" fill="%s">time to the answer</text>`, left+4, aTop+14, grey)
@@ -185,7 +188,8 @@ func drawOverload(points []point) []byte {
 					fmt.Fprintf(&at, "%.1f,%.1f ", x(pt.at+bucket/2), y(v))
 				}
 			}
-			p(`<polyline points="%s" fill="none" stroke="%s" stroke-width="1.8"/>`, bytes.TrimSpace(at.Bytes()), l.color)
+			p(`<polyline points="%s" fill="none" stroke="%s" stroke-width="1.8"/>`, bytes.TrimSpace(at.Bytes()),
+				l.color)
 			p(`<text x="%d" y="%.1f" fill="%s">%s</text>`, width-right+10, top+14+18*float64(i), l.color, l.name)
 		}
 	}

@@ -87,6 +87,8 @@ func judge(adaptive, plain run) verdict {
 
 // String tells it in a line.
 func (v verdict) String() string {
-	return fmt.Sprintf("p99 %v at ease, %v with adaptive concurrency, %v without; %.1f %% of critical and %.1f %% of sheddable requests served; goodput is %.0f %% of the capacity, %.0f %% without",
-		v.unloaded.Round(time.Millisecond), v.p99.Round(time.Millisecond), v.plainP99.Round(time.Millisecond), 100*v.critical, 100*v.sheddable, 100*v.goodput, 100*v.plainGoodput)
+	return fmt.Sprintf(
+		"p99 %v at ease, %v with adaptive concurrency, %v without; %.1f %% of critical and %.1f %% of sheddable requests served; goodput is %.0f %% of the capacity, %.0f %% without",
+		v.unloaded.Round(time.Millisecond), v.p99.Round(time.Millisecond), v.plainP99.Round(time.Millisecond),
+		100*v.critical, 100*v.sheddable, 100*v.goodput, 100*v.plainGoodput)
 }

@@ -32,7 +32,8 @@ func TestOverloadPictureIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string][]byte{"overload.svg": drawOverload(points), "overload.csv": encodePoints(points)} {
+	for name, want := range map[string][]byte{"overload.svg": drawOverload(points),
+		"overload.csv": encodePoints(points)} {
 		have, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

@@ -37,7 +37,8 @@ func (of *picture) draw(t *table) []byte {
 	x := func(s float64) float64 { return left + s/span*(width-left-right) }
 	var b bytes.Buffer
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %.0f" font-family="system-ui, sans-serif" font-size="12">`, width, bottom(len(of.panels)-1)+34)
+	p(
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %.0f" font-family="system-ui, sans-serif" font-size="12">`, width, bottom(len(of.panels)-1)+34)
 	p(`<title>%s: %s</title>`, of.title, of.about)
 	p(`<rect width="%d" height="%.0f" rx="6" fill="#ffffff"/>`, width, bottom(len(of.panels)-1)+34)
 	p(`<text x="%d" y="22" font-size="15" font-weight="600" fill="%s">%s</text>`, left, ink, of.title)
@@ -65,8 +66,10 @@ func (of *picture) draw(t *table) []byte {
 			for row := range t.rows {
 				fmt.Fprintf(&at, "%.1f,%.1f ", x(t.of(row, "at_s")), y(c.value(t, row)))
 			}
-			p(`<polyline points="%s" fill="none" stroke="%s" stroke-width="1.6"/>`, bytes.TrimSpace(at.Bytes()), c.color)
-			p(`<text x="%d" y="%.1f" fill="%s">%s</text>`, width-right+10, bottom(i)-high+14+18*float64(j), c.color, c.name)
+			p(`<polyline points="%s" fill="none" stroke="%s" stroke-width="1.6"/>`, bytes.TrimSpace(at.Bytes()),
+				c.color)
+			p(`<text x="%d" y="%.1f" fill="%s">%s</text>`, width-right+10, bottom(i)-high+14+18*float64(j), c.color,
+				c.name)
 		}
 	}
 	foot := bottom(len(of.panels) - 1)

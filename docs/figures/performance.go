@@ -277,7 +277,8 @@ func drawLaw(l *law, m *measured) []byte {
 	y := func(v float64) float64 { return bottom - math.Log(v/low)/math.Log(high/low)*(bottom-top) }
 	var b bytes.Buffer
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12">`, width, height)
+	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12">`,
+		width, height)
 	p(`<title>%s</title>`, escaped(l.title))
 	p(`<rect width="%d" height="%d" rx="6" fill="#ffffff"/>`, width, height)
 	p(`<text x="%d" y="22" font-size="15" font-weight="600" fill="%s">%s</text>`, left, ink, escaped(l.title))
@@ -310,7 +311,8 @@ func drawLaw(l *law, m *measured) []byte {
 		if strings.HasPrefix(name, "Weir") {
 			wide = 2.4
 		}
-		p(`<polyline points="%s" fill="none" stroke="%s" stroke-width="%.1f"/>`, bytes.TrimSpace(curve.Bytes()), colour, wide)
+		p(`<polyline points="%s" fill="none" stroke="%s" stroke-width="%.1f"/>`, bytes.TrimSpace(curve.Bytes()), colour,
+			wide)
 		labels = append(labels, label{last, name, colour})
 	}
 	// The names stand where the curves end, moved apart so that each can be read.

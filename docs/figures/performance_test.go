@@ -85,11 +85,13 @@ func TestPerformanceLaws(t *testing.T) {
 
 	keys := read("keys")
 	sizes := keys.sizes("cpu_ns")
-	below("a decision with the most keys", grows(keys, "cpu_ns", "Weir, with rule matching", sizes[0], sizes[len(sizes)-1]), 10)
+	below("a decision with the most keys", grows(keys, "cpu_ns", "Weir, with rule matching", sizes[0],
+		sizes[len(sizes)-1]), 10)
 	hot := read("hot")
 	below("one key for two processors, beside one", grows(hot, "ns", "Weir, with rule matching", 1, 2), 2)
 	for _, at := range []float64{1, 2} {
-		below("the store on one key, beside go-limiter", hot.value("ns", "Weir, the store alone", at)/hot.value("ns", "sethvargo/go-limiter", at), 1.5)
+		below("the store on one key, beside go-limiter",
+			hot.value("ns", "Weir, the store alone", at)/hot.value("ns", "sethvargo/go-limiter", at), 1.5)
 	}
 	rules := read("rules")
 	if kinds := flatKinds(rules); len(kinds) < 7 {
@@ -113,7 +115,8 @@ func TestPerformanceLaws(t *testing.T) {
 	below("four nodes", grows(read("nodes"), "redis_us", "Weir, as a library", 1, 4), 1.5)
 	open := read("open")
 	var longer []float64
-	for _, door := range []string{"Weir, RLS", "Weir, HTTP", "Weir, forward auth", "Weir, WEIR.LIMIT", "Weir, CL.THROTTLE", "Weir, proxy"} {
+	for _, door := range []string{"Weir, RLS", "Weir, HTTP", "Weir, forward auth", "Weir, WEIR.LIMIT",
+		"Weir, CL.THROTTLE", "Weir, proxy"} {
 		longer = append(longer, grows(open, "p50_us", door, 130, 30))
 	}
 	slices.Sort(longer) // what is not a number comes first
@@ -122,7 +125,8 @@ func TestPerformanceLaws(t *testing.T) {
 }
 
 func TestDigitsAndTicks(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 0.01234: "0.0123", 9.996: "10", 123.4: "123", 1234: "1,230", 1234567: "1,230,000"} {
+	for v, want := range map[float64]string{0: "0", 0.01234: "0.0123", 9.996: "10", 123.4: "123", 1234: "1,230",
+		1234567: "1,230,000"} {
 		if got := digits(v); got != want {
 			t.Errorf("digits(%v) = %s, want %s", v, got, want)
 		}

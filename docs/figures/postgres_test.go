@@ -31,19 +31,23 @@ func TestPostgresFlat(t *testing.T) {
 	for row := first; row <= last; row++ {
 		for _, size := range []string{"table_bytes", "index_bytes"} {
 			if was, is := samples.of(first, size), samples.of(row, size); is > postgresGrowth*was {
-				t.Errorf("after %.0f s %s is %.0f; after %.0f s it was %.0f", samples.of(row, "at_s"), size, is, from, was)
+				t.Errorf("after %.0f s %s is %.0f; after %.0f s it was %.0f", samples.of(row, "at_s"), size, is, from,
+					was)
 			}
 		}
-		if live, dead := samples.of(row, "live"), samples.of(row, "dead"); live < postgresLeast || dead > postgresDead*live {
+		if live, dead := samples.of(row, "live"), samples.of(row, "dead"); live < postgresLeast ||
+			dead > postgresDead*live {
 			t.Errorf("after %.0f s %.0f rows are live, and %.0f dead", samples.of(row, "at_s"), live, dead)
 		}
 	}
 	busy := grew("vacuum_ms") / 1000 / (to - from)
-	t.Logf("from %.0f s to %.0f s: table %.1f to %.1f MiB, index %.1f to %.1f MiB; %.0f decisions a second, %.1f %% of the updates HOT",
+	t.Logf(
+		"from %.0f s to %.0f s: table %.1f to %.1f MiB, index %.1f to %.1f MiB; %.0f decisions a second, %.1f %% of the updates HOT",
 		from, to, samples.of(first, "table_bytes")/(1<<20), samples.of(last, "table_bytes")/(1<<20),
 		samples.of(first, "index_bytes")/(1<<20), samples.of(last, "index_bytes")/(1<<20),
 		grew("decisions")/(to-from), 100*grew("hot")/grew("updated"))
-	t.Logf("%.0f vacuums, at work for %.1f %% of the time, %.2f %% of a processor; the server %.1f %%; %.0f bytes of WAL a decision; %.0f failed",
+	t.Logf(
+		"%.0f vacuums, at work for %.1f %% of the time, %.2f %% of a processor; the server %.1f %%; %.0f bytes of WAL a decision; %.0f failed",
 		grew("vacuums"), 100*busy, grew("vacuum_cpu_ms")/10/(to-from), grew("server_cpu_ms")/10/(to-from),
 		grew("wal_bytes")/grew("decisions"), samples.of(last, "failed"))
 	switch {

@@ -65,7 +65,8 @@ type far struct {
 	way *way
 }
 
-func (f far) Told(ctx context.Context, part int, after string, limit int, wait time.Duration) (told []store.Told, next string, gap bool, now int64, err error) {
+func (f far) Told(ctx context.Context, part int, after string, limit int, wait time.Duration) (told []store.Told,
+	next string, gap bool, now int64, err error) {
 	if err = f.way.pass(ctx); err != nil {
 		return nil, "", false, 0, err
 	}
@@ -76,7 +77,8 @@ func (f far) Told(ctx context.Context, part int, after string, limit int, wait t
 }
 
 func (f far) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	if err = f.way.pass(ctx); err != nil {
 		return 0, 0, err
@@ -197,7 +199,8 @@ func TestRegionsDrawn(t *testing.T) {
 	var samples []regionplot.Sample
 	synctest.Test(t, func(t *testing.T) { samples = runRegions(t) })
 	if *update {
-		for name, data := range map[string][]byte{"regions.csv": encodeRegions(samples), "regions.svg": drawRegions(samples)} {
+		for name, data := range map[string][]byte{"regions.csv": encodeRegions(samples),
+			"regions.svg": drawRegions(samples)} {
 			if err := os.WriteFile(name, data, 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -232,7 +235,8 @@ func TestRegionsPictureIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string][]byte{"regions.svg": drawRegions(samples), "regions.csv": encodeRegions(samples)} {
+	for name, want := range map[string][]byte{"regions.svg": drawRegions(samples),
+		"regions.csv": encodeRegions(samples)} {
 		have, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

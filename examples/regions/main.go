@@ -69,7 +69,8 @@ func main() {
 	flag.BoolVar(&o.each, "each", false,
 		"for comparison: the same rule without regions, so that each counts for itself")
 	flag.StringVar(&o.weir, "weir", "", "the program weir; built if empty")
-	flag.StringVar(&o.rival, "rival", "", "for comparison: a program to start in place of Weir (docs/operating/regions.md)")
+	flag.StringVar(&o.rival, "rival", "",
+		"for comparison: a program to start in place of Weir (docs/operating/regions.md)")
 	flag.StringVar(&o.plot, "plot", "regions.svg", "where to draw what happened; empty for nowhere")
 	flag.Parse()
 	if flag.NArg() > 0 {

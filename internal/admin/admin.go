@@ -199,7 +199,9 @@ func (a *Handler) routeAll() {
 			about:  "recent decisions: ?limit=NAME&domain=DOMAIN&outcome=denied&key=user=ada&n=N; one by its id under /api/v1/decisions/", serve: a.decisions})
 	}
 	if a.o.Insight != nil {
-		a.route(endpoint{path: candidatesPath, methods: "GET, HEAD", sees: viewer, params: "domain", about: "what rules in shadow, or enforced on a share of their keys, would have done: ?domain=DOMAIN", serve: a.candidates})
+		a.route(endpoint{path: candidatesPath, methods: "GET, HEAD", sees: viewer, params: "domain",
+			about: "what rules in shadow, or enforced on a share of their keys, would have done: ?domain=DOMAIN",
+			serve: a.candidates})
 	}
 	a.route(endpoint{path: bansPath, methods: "GET, HEAD, POST, DELETE", sees: viewer, changes: operator,
 		params: "domain limit n key reason",
@@ -570,7 +572,8 @@ func describeWindow(win *rule.Window) windowInfo {
 	i := windowInfo{Name: win.Name, Unlimited: win.Limit == nil}
 	if win.Limit != nil {
 		c := win.Limit.Config()
-		i.Algorithm, i.Limit, i.Window, i.Soft, i.Burst = c.Algorithm.String(), c.N, c.Window.Seconds(), c.Soft, burstOf(c)
+		i.Algorithm, i.Limit, i.Window, i.Soft, i.Burst = c.Algorithm.String(), c.N, c.Window.Seconds(), c.Soft,
+			burstOf(c)
 	}
 	return i
 }

@@ -68,15 +68,18 @@ func TestAdminKeys(t *testing.T) {
 	if err := json.Unmarshal([]byte(a.Body), &got); err != nil || a.Status != 200 {
 		t.Fatalf("%d %s: %v", a.Status, a.Body, err)
 	}
-	if len(got.Keys) != 2 || got.Keys[0].Key != "user=ada,lovelace/ü" || !got.Keys[0].Refused || got.Keys[0].Used != 10 ||
-		got.Keys[1].Key != "user=eve" || got.Keys[1].Refused || got.Keys[1].Remaining != 5 || got.Keys[1].Capacity != 10 {
+	if len(got.Keys) != 2 || got.Keys[0].Key != "user=ada,lovelace/ü" || !got.Keys[0].Refused ||
+		got.Keys[0].Used != 10 ||
+		got.Keys[1].Key != "user=eve" || got.Keys[1].Refused || got.Keys[1].Remaining != 5 ||
+		got.Keys[1].Capacity != 10 {
 		t.Fatalf("got %s", a.Body)
 	}
 	path := got.Keys[0].Path
 	if want := "/api/v1/keys/shop/api-per-user/user=ada%2Clovelace%2F%C3%BC"; path != want {
 		t.Fatalf("the path is %s, want %s", path, want)
 	}
-	if a := onAdmin(h, "GET", path, ""); a.Status != 200 || !strings.Contains(a.Body, `"used": 10`) || !strings.Contains(a.Body, `"reset_after": 60`) {
+	if a := onAdmin(h, "GET", path, ""); a.Status != 200 || !strings.Contains(a.Body, `"used": 10`) ||
+		!strings.Contains(a.Body, `"reset_after": 60`) {
 		t.Errorf("state: %d %s", a.Status, a.Body)
 	}
 	for _, c := range []struct {
@@ -147,16 +150,19 @@ func TestAdminKeys(t *testing.T) {
 // TestAdminOverride: a key with an override is found and reset also where the override has a window
 // of its own.
 func TestAdminOverride(t *testing.T) {
-	l, _, _ := doortest.NewLimiter(t, "domain: shop\nlimits: [{ name: a, per: [user], allow: 10/min, override: { acme: 100/hour } }]\n")
+	l, _, _ := doortest.NewLimiter(t,
+		"domain: shop\nlimits: [{ name: a, per: [user], allow: 10/min, override: { acme: 100/hour } }]\n")
 	h := New(l, Options{})
 	spend(t, l, 7, rule.Map{"user": "acme"})
 	spend(t, l, 1, rule.Map{"user": "ada"})
-	if a := onAdmin(h, "GET", "/api/v1/keys?limit=a", ""); strings.Count(a.Body, `"used"`) != 2 || !strings.Contains(a.Body, `"capacity": 100,`) {
+	if a := onAdmin(h, "GET", "/api/v1/keys?limit=a", ""); strings.Count(a.Body, `"used"`) != 2 ||
+		!strings.Contains(a.Body, `"capacity": 100,`) {
 		t.Errorf("hottest: %d %s", a.Status, a.Body)
 	}
 	// the window of the override is named as one of several
 	const path = "/api/v1/keys/shop/a:3600s/user=acme"
-	if a := onAdmin(h, "GET", path, ""); a.Status != 200 || !strings.Contains(a.Body, `"used": 7,`) || !strings.Contains(a.Body, `"path": "`+path+`"`) {
+	if a := onAdmin(h, "GET", path, ""); a.Status != 200 || !strings.Contains(a.Body, `"used": 7,`) ||
+		!strings.Contains(a.Body, `"path": "`+path+`"`) {
 		t.Errorf("state: %d %s", a.Status, a.Body)
 	}
 	for i, want := range []int{204, 404} {
@@ -183,7 +189,8 @@ func TestAdminStoreAway(t *testing.T) {
 		onAdmin(h, "GET", path, ""),
 		onAdmin(h, "DELETE", path, "", "Content-Type", "application/json"),
 	} {
-		if a.Status != 503 || a.Header.Get("Content-Type") != "application/problem+json" || !strings.Contains(a.Body, "redis is away") {
+		if a.Status != 503 || a.Header.Get("Content-Type") != "application/problem+json" ||
+			!strings.Contains(a.Body, "redis is away") {
 			t.Errorf("got %d %v %s", a.Status, a.Header, a.Body)
 		}
 	}
@@ -193,7 +200,8 @@ func TestAdminStoreAway(t *testing.T) {
 func TestAdminCommandLine(t *testing.T) {
 	l, _, _ := doortest.NewLimiter(t, doortest.ShopRules)
 	defer func(args []string) { os.Args = args }(os.Args)
-	os.Args = []string{"weir", "serve", "--store=rediss+cluster://ada:s3cret@a:1,b:2/?ca=x&sentinel_password=s3cret", "--log-level=warn", "--proxy-upstream=http://a/b"}
+	os.Args = []string{"weir", "serve", "--store=rediss+cluster://ada:s3cret@a:1,b:2/?ca=x&sentinel_password=s3cret",
+		"--log-level=warn", "--proxy-upstream=http://a/b"}
 	a := onAdmin(New(l, Options{}), "GET", "/debug/pprof/cmdline", "")
 	if want := "weir serve --store=rediss+cluster://a:1,b:2/ --log-level=warn --proxy-upstream=http://a/b"; strings.ReplaceAll(a.Body, "\x00", " ") != want {
 		t.Errorf("got %q, want %q", a.Body, want)
@@ -226,7 +234,8 @@ func TestKeyPathProperty(t *testing.T) {
 
 func TestAdminRules(t *testing.T) {
 	loaded := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	source := RulesSource{Path: "./rules", Files: []string{"shop.yaml"}, Loaded: loaded, Loads: 2, Failures: 1, Errors: []string{"shop.yaml:3:5: unknown key"}}
+	source := RulesSource{Path: "./rules", Files: []string{"shop.yaml"}, Loaded: loaded, Loads: 2, Failures: 1,
+		Errors: []string{"shop.yaml:3:5: unknown key"}}
 	h, _ := newTestAdmin(t, Options{Source: func() RulesSource { return source }})
 	a := onAdmin(h, "GET", "/api/v1/rules", "")
 	var got struct {
@@ -238,12 +247,15 @@ func TestAdminRules(t *testing.T) {
 	if err := json.Unmarshal([]byte(a.Body), &got); err != nil || a.Status != 200 {
 		t.Fatalf("%d %s: %v", a.Status, a.Body, err)
 	}
-	if got.Generation != 1 || len(got.Rules) != 7 || strings.Join(got.Domains, ",") != "shop" || !got.Source.Loaded.Equal(loaded) || got.Source.Errors[0] != source.Errors[0] {
+	if got.Generation != 1 || len(got.Rules) != 7 || strings.Join(got.Domains, ",") != "shop" ||
+		!got.Source.Loaded.Equal(loaded) || got.Source.Errors[0] != source.Errors[0] {
 		t.Errorf("got %s", a.Body)
 	}
 	first := got.Rules[0]
-	if first.Name != "api-per-user" || first.Form != "native" || first.Line == 0 || first.When["path"][0] != "/api/**" || first.Per[0] != "user" ||
-		first.Windows[0] != (windowInfo{Name: "api-per-user", Algorithm: "token_bucket", Limit: 10, Burst: 10, Window: 60}) {
+	if first.Name != "api-per-user" || first.Form != "native" || first.Line == 0 ||
+		first.When["path"][0] != "/api/**" || first.Per[0] != "user" ||
+		first.Windows[0] != (windowInfo{Name: "api-per-user", Algorithm: "token_bucket", Limit: 10, Burst: 10,
+			Window: 60}) {
 		t.Errorf("the first rule is %+v", first)
 	}
 	if len(got.Rules[1].Windows) != 2 || !got.Rules[2].Shadow {

@@ -48,7 +48,8 @@ func TestAuditRefuses(t *testing.T) {
 		{"DELETE", "/api/v1/keys", `{"domain": "shop", "limit": "api", "key": "ada.lovelace"}`},
 		{"DELETE", "/api/v1/keys/shop/api/user=ada.lovelace", ``},
 	} {
-		if a := w.as("admin", c.method, c.target, c.body); a.Status != 503 || !strings.Contains(a.Body, "nothing was changed") {
+		if a := w.as("admin", c.method, c.target, c.body); a.Status != 503 ||
+			!strings.Contains(a.Body, "nothing was changed") {
 			t.Errorf("%s %s: %d %s", c.method, c.target, a.Status, a.Body)
 		}
 	}
@@ -92,8 +93,10 @@ func TestAuditRecords(t *testing.T) {
 		t.Fatalf("%d %s: %v", a.Status, a.Body, err)
 	}
 	byPath, reset, again, first := got.Records[0], got.Records[1], got.Records[2], got.Records[3]
-	if first.Who != "operator-name" || first.Role != "operator" || first.Address != "127.0.0.1" || first.What != "ban set" || first.Domain != "shop" || first.Limit != "api" ||
-		first.Key != "user=x" || first.Before != nil || first.After == nil || first.Note != "abuse" || first.Node != "n1" || first.Seq != 1 {
+	if first.Who != "operator-name" || first.Role != "operator" || first.Address != "127.0.0.1" ||
+		first.What != "ban set" || first.Domain != "shop" || first.Limit != "api" ||
+		first.Key != "user=x" || first.Before != nil || first.After == nil || first.Note != "abuse" ||
+		first.Node != "n1" || first.Seq != 1 {
 		t.Errorf("%+v", first)
 	}
 	if before, _ := again.Before.(map[string]any); before["reason"] != "abuse" || before["set"] != true {
@@ -102,10 +105,12 @@ func TestAuditRecords(t *testing.T) {
 	if reset.What != "key reset" || reset.Note != "sorry" || fmt.Sprint(reset.Before) != "[map[limit:api used:2]]" {
 		t.Errorf("%+v", reset)
 	}
-	if byPath.What != "key reset" || byPath.Limit != "pair" || byPath.Key != "user=bob.brown,ip=198.51.100.8" || byPath.Note != "load test" {
+	if byPath.What != "key reset" || byPath.Limit != "pair" || byPath.Key != "user=bob.brown,ip=198.51.100.8" ||
+		byPath.Note != "load test" {
 		t.Errorf("%+v", byPath)
 	}
-	for query, want := range map[string]int{"?n=1": 1, "?after=1": 3, "?before=3": 2, "?after=1&before=3": 1, "?after=4": 0} {
+	for query, want := range map[string]int{"?n=1": 1, "?after=1": 3, "?before=3": 2, "?after=1&before=3": 1,
+		"?after=4": 0} {
 		if a := w.as("admin", "GET", "/api/v1/audit"+query, ""); strings.Count(a.Body, `"seq"`) != want {
 			t.Errorf("%s: %s", query, a.Body)
 		}
@@ -132,7 +137,8 @@ func TestAuditAddress(t *testing.T) {
 	w := newWhole(t, func(o *Options) { o.Audit, o.ClientIP.Trusted = log, doortest.Loopback })
 	ask := func(peer, method, target, body string) {
 		t.Helper()
-		a := doortest.Ask(w, peer, method, "http://127.0.0.1:6070"+target, body, "Content-Type", jsonText, "Authorization", "Bearer admin-token", "X-Forwarded-For", "198.51.100.7")
+		a := doortest.Ask(w, peer, method, "http://127.0.0.1:6070"+target, body, "Content-Type", jsonText,
+			"Authorization", "Bearer admin-token", "X-Forwarded-For", "198.51.100.7")
 		if a.Status >= 300 {
 			t.Fatalf("%s %s: %d %s", method, target, a.Status, a.Body)
 		}
@@ -157,7 +163,8 @@ func TestAuditAddress(t *testing.T) {
 		}
 		got = append(got, e.What+" from "+e.Address)
 	}
-	want := []string{"login from 198.51.100.7", "ban set from 198.51.100.7", "ban set from 192.0.2.9", "ban set from @", "signal pushed from 198.51.100.7"}
+	want := []string{"login from 198.51.100.7", "ban set from 198.51.100.7", "ban set from 192.0.2.9", "ban set from @",
+		"signal pushed from 198.51.100.7"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}

@@ -112,7 +112,8 @@ func saysNothing(body []byte) bool {
 func (c *change) end(now time.Time) (time.Time, error) {
 	switch {
 	case (c.For == "") == (c.Until == ""):
-		return now, &answer.FieldError{Field: "for", Message: `give one of for and until, as in "for": "15m" or "until": "2026-01-31T12:00:00Z"`}
+		return now, &answer.FieldError{Field: "for",
+			Message: `give one of for and until, as in "for": "15m" or "until": "2026-01-31T12:00:00Z"`}
 	case c.Until != "":
 		t, err := time.Parse(time.RFC3339, c.Until)
 		if err != nil {

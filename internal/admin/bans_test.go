@@ -20,7 +20,8 @@ import (
 const jsonText = "application/json"
 
 // listedOf asks for a list of bans or grants.
-func listedOf[T any](t *testing.T, h func(method, target, body string, headers ...string) doortest.Answer, path, name string) []T {
+func listedOf[T any](t *testing.T,
+	h func(method, target, body string, headers ...string) doortest.Answer, path, name string) []T {
 	t.Helper()
 	a := h("GET", path, "")
 	var got map[string]json.RawMessage
@@ -49,7 +50,8 @@ func TestAdminBans(t *testing.T) {
 		}
 		return !d.Allowed
 	}
-	a := ask("POST", bansPath, `{"domain": "shop", "limit": "api-per-user", "key": ["ada,b"], "for": "1h", "reason": "abuse\nline"}`)
+	a := ask("POST", bansPath,
+		`{"domain": "shop", "limit": "api-per-user", "key": ["ada,b"], "for": "1h", "reason": "abuse\nline"}`)
 	if a.Status != 200 || !strings.Contains(a.Body, `"shared": true`) || !refused("ada,b") || refused("bob") {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
@@ -58,14 +60,17 @@ func TestAdminBans(t *testing.T) {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
 	bans := listedOf[listedBanText](t, ask, bansPath, "bans")
-	if len(bans) != 2 || bans[0].Key[0] != "user=bob" || bans[0].Until.Format(time.RFC3339) != until || bans[1].Reason != "abuse\nline" || !bans[1].Manual ||
+	if len(bans) != 2 || bans[0].Key[0] != "user=bob" || bans[0].Until.Format(time.RFC3339) != until ||
+		bans[1].Reason != "abuse\nline" || !bans[1].Manual ||
 		bans[0].Left < 7100 || bans[0].Left > 7200 {
 		t.Fatalf("%+v", bans)
 	}
-	for query, want := range map[string]int{"?domain=shop": 2, "?domain=other": 404, "?limit=api-per-user": 2, "?limit=x": 404, "?n=1": 1, "?limit=two": 0,
+	for query, want := range map[string]int{"?domain=shop": 2, "?domain=other": 404, "?limit=api-per-user": 2,
+		"?limit=x": 404, "?n=1": 1, "?limit=two": 0,
 		"?limit=shop/api-per-user": 2, "?limit=other/api-per-user": 404, "?domain=shop&limit=shop/api-per-user": 404} {
 		if want == 404 {
-			if a := ask("GET", bansPath+query, ""); a.Status != 404 || !strings.Contains(a.Body, "there are shop") && !strings.Contains(a.Body, "no rule in force") {
+			if a := ask("GET", bansPath+query, ""); a.Status != 404 ||
+				!strings.Contains(a.Body, "there are shop") && !strings.Contains(a.Body, "no rule in force") {
 				t.Errorf("%s: %d %s", query, a.Status, a.Body)
 			}
 			continue
@@ -74,10 +79,12 @@ func TestAdminBans(t *testing.T) {
 			t.Errorf("%s: %d bans, want %d", query, len(got), want)
 		}
 	}
-	if a := ask("DELETE", bansPath+"?domain=shop&limit=api-per-user&key=bob&reason=mistake", ""); a.Status != 200 || refused("bob") {
+	if a := ask("DELETE", bansPath+"?domain=shop&limit=api-per-user&key=bob&reason=mistake", ""); a.Status != 200 ||
+		refused("bob") {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
-	if a := ask("DELETE", bansPath, `{"domain": "shop", "limit": "api-per-user", "key": ["ada,b"]}`); a.Status != 200 || refused("ada,b") {
+	if a := ask("DELETE", bansPath, `{"domain": "shop", "limit": "api-per-user", "key": ["ada,b"]}`); a.Status != 200 ||
+		refused("ada,b") {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	if a := ask("DELETE", bansPath, `{"domain": "shop", "limit": "api-per-user", "key": ["ada,b"]}`); a.Status != 404 {
@@ -150,7 +157,8 @@ func TestAdminBansRefuses(t *testing.T) {
 	} {
 		a := onAdmin(h, c.method, c.target, c.body, "Content-Type", jsonText)
 		var problem struct{ Detail, Field string }
-		if err := json.Unmarshal([]byte(a.Body), &problem); err != nil || a.Status != c.status || problem.Field != c.field || problem.Detail == "" {
+		if err := json.Unmarshal([]byte(a.Body), &problem); err != nil || a.Status != c.status ||
+			problem.Field != c.field || problem.Detail == "" {
 			t.Errorf("%s %s %.90s: %d %s", c.method, c.target, c.body, a.Status, a.Body)
 		}
 	}
@@ -181,7 +189,8 @@ func TestAdminBansRefuses(t *testing.T) {
 	if a := onAdmin(h, "POST", bansPath, good, "Authorization", "Bearer sesame-open-4711"); a.Status != 200 {
 		t.Errorf("with a token: %d %s", a.Status, a.Body)
 	}
-	if text := logged.String(); !strings.Contains(text, "who=sha256:40454096 role=admin") || strings.Contains(text, "sesame") {
+	if text := logged.String(); !strings.Contains(text, "who=sha256:40454096 role=admin") ||
+		strings.Contains(text, "sesame") {
 		t.Errorf("audit: %s", text)
 	}
 }
@@ -194,13 +203,15 @@ func TestAdminGrants(t *testing.T) {
 		return onAdmin(h, method, target, body, append([]string{"Content-Type", jsonText}, headers...)...)
 	}
 	spend(t, l, 10, rule.Map{"user": "ada", "path": "/api/x"})
-	a := ask("POST", grantsPath, `{"domain": "shop", "limit": "api-per-user", "key": "ada", "for": "2d", "allow": "{rate: 10/min, burst: 30}", "reason": "import"}`)
+	a := ask("POST", grantsPath,
+		`{"domain": "shop", "limit": "api-per-user", "key": "ada", "for": "2d", "allow": "{rate: 10/min, burst: 30}", "reason": "import"}`)
 	if a.Status != 200 {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
 	spend(t, l, 20, rule.Map{"user": "ada", "path": "/api/x"})
 	grants := listedOf[weir.Grant](t, ask, grantsPath+"?domain=shop", "grants")
-	if len(grants) != 1 || grants[0].Allow != "{rate: 10/min, burst: 30}" || grants[0].Reason != "import" || time.Until(grants[0].Until) < 47*time.Hour {
+	if len(grants) != 1 || grants[0].Allow != "{rate: 10/min, burst: 30}" || grants[0].Reason != "import" ||
+		time.Until(grants[0].Until) < 47*time.Hour {
 		t.Errorf("%+v", grants)
 	}
 	if a := ask("DELETE", grantsPath, `{"domain": "shop", "limit": "api-per-user", "key": ["ada"]}`); a.Status != 200 {
@@ -209,7 +220,9 @@ func TestAdminGrants(t *testing.T) {
 	if len(l.Grants().List()) != 0 {
 		t.Error("it was not revoked")
 	}
-	if text := logged.String(); !strings.Contains(text, "audit: grant made") || !strings.Contains(text, `\"allow\":\"{rate: 10/min, burst: 30}\"`) || !strings.Contains(text, "audit: grant revoked") {
+	if text := logged.String(); !strings.Contains(text, "audit: grant made") ||
+		!strings.Contains(text, `\"allow\":\"{rate: 10/min, burst: 30}\"`) ||
+		!strings.Contains(text, "audit: grant revoked") {
 		t.Errorf("audit: %s", text)
 	}
 }
@@ -231,7 +244,8 @@ func TestAdminBansNotShared(t *testing.T) {
 // TestRulesMeant: a list of bans is asked for with the names of rules and windows, alone and behind
 // the domain.
 func TestRulesMeant(t *testing.T) {
-	l, _, _ := doortest.NewLimiter(t, "domain: shop\nlimits: [{ name: api, per: [user], allow: [10/min, 500/hour], override: { acme: [7/min, 9/day] } }]\n")
+	l, _, _ := doortest.NewLimiter(t,
+		"domain: shop\nlimits: [{ name: api, per: [user], allow: [10/min, 500/hour], override: { acme: [7/min, 9/day] } }]\n")
 	set, _ := l.Rules()
 	for _, c := range []struct {
 		domain, limit, ofDomain, ofRule string

@@ -17,7 +17,8 @@ func TestCommands(t *testing.T) {
 	w.refuse(t)
 	for _, key := range []string{"ada.lovelace", "198.51.100.7", "user:eve, ip=2001:db8:1:2::7,bob.brown"} {
 		for _, admitted := range []bool{true, false} {
-			w.insight.Command(insight.CLThrottle, []byte(key), 1, time.Now().UnixMicro(), &algo.Result{Limit: 2, Allowed: admitted, RetryAfter: 1e6})
+			w.insight.Command(insight.CLThrottle, []byte(key), 1, time.Now().UnixMicro(),
+				&algo.Result{Limit: 2, Allowed: admitted, RetryAfter: 1e6})
 		}
 	}
 	keysOf := func(role, query string) (keys []string) {
@@ -28,7 +29,8 @@ func TestCommands(t *testing.T) {
 			t.Fatalf("%s: %d %s", query, a.Status, a.Body)
 		}
 		for _, k := range got.Keys {
-			if k.Domain != "_command" || k.Rule != "_command" || k.Limit != "CL.THROTTLE" || k.BannedUntil != nil || k.GrantedUntil != nil {
+			if k.Domain != "_command" || k.Rule != "_command" || k.Limit != "CL.THROTTLE" || k.BannedUntil != nil ||
+				k.GrantedUntil != nil {
 				t.Errorf("%+v", k)
 			}
 			keys = append(keys, k.Key)
@@ -36,7 +38,8 @@ func TestCommands(t *testing.T) {
 		return keys
 	}
 	for _, query := range []string{"limit=_command", "domain=_command&by=asked", "limit=CL.THROTTLE&over=12h"} {
-		if keys := strings.Join(keysOf("operator", query), " "); !strings.Contains(keys, "key=ada.lovelace") || !strings.Contains(keys, "key=user:eve, ip=2001:db8:1:2::7,bob.brown") {
+		if keys := strings.Join(keysOf("operator", query), " "); !strings.Contains(keys, "key=ada.lovelace") ||
+			!strings.Contains(keys, "key=user:eve, ip=2001:db8:1:2::7,bob.brown") {
 			t.Errorf("%s: an operator sees %q", query, keys)
 		}
 		keys := strings.Join(keysOf("viewer", query), " ")
@@ -45,7 +48,8 @@ func TestCommands(t *testing.T) {
 				t.Errorf("%s: a viewer sees %q", query, keys)
 			}
 		}
-		if !strings.Contains(keys, "key=a…") || !strings.Contains(keys, "key=198.51.100.0/24") || !strings.Contains(keys, "key=u…, ip=2001:db8:1::/48,…") {
+		if !strings.Contains(keys, "key=a…") || !strings.Contains(keys, "key=198.51.100.0/24") ||
+			!strings.Contains(keys, "key=u…, ip=2001:db8:1::/48,…") {
 			t.Errorf("%s: a viewer sees %q", query, keys)
 		}
 	}
@@ -58,7 +62,8 @@ func TestCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 		last := rules.Rules[len(rules.Rules)-1]
-		if rules.Total != 3 || !last.Command || last.Met != 6 || last.Refused != 3 || query != "" && len(rules.Rules) != 2 {
+		if rules.Total != 3 || !last.Command || last.Met != 6 || last.Refused != 3 ||
+			query != "" && len(rules.Rules) != 2 {
 			t.Errorf("%q: %s", query, a.Body)
 		}
 	}
@@ -71,7 +76,8 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/api/v1/bans", "/api/v1/grants"} {
-		a := w.as("operator", "POST", path, `{"domain":"_command","limit":"_command","key":["key=ada.lovelace"],"for":"1h","allow":"5/s","reason":"x"}`)
+		a := w.as("operator", "POST", path,
+			`{"domain":"_command","limit":"_command","key":["key=ada.lovelace"],"for":"1h","allow":"5/s","reason":"x"}`)
 		if a.Status < 400 || a.Status >= 500 {
 			t.Errorf("%s: %d %s", path, a.Status, a.Body)
 		}

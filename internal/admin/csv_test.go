@@ -36,12 +36,15 @@ func TestKeysAsCSV(t *testing.T) {
 // TestKeysFormats: the list of keys comes as CSV where that is asked for, masked as the other is.
 func TestKeysFormats(t *testing.T) {
 	w := newWhole(t, nil)
-	for target, want := range map[string]string{"?format=csv": "text/csv; charset=utf-8; header=present", "?format=json": jsonText, "": jsonText} {
-		if a := w.as("viewer", "GET", "/api/v1/insight/keys"+target, ""); a.Status != 200 || a.Header.Get("Content-Type") != want {
+	for target, want := range map[string]string{"?format=csv": "text/csv; charset=utf-8; header=present",
+		"?format=json": jsonText, "": jsonText} {
+		if a := w.as("viewer", "GET", "/api/v1/insight/keys"+target, ""); a.Status != 200 ||
+			a.Header.Get("Content-Type") != want {
 			t.Errorf("%q: %d %v", target, a.Status, a.Header)
 		}
 	}
-	if a := w.as("viewer", "GET", "/api/v1/insight/keys?format=xml", ""); a.Status != 400 || !strings.Contains(a.Body, "must be json or csv") {
+	if a := w.as("viewer", "GET", "/api/v1/insight/keys?format=xml", ""); a.Status != 400 ||
+		!strings.Contains(a.Body, "must be json or csv") {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 }

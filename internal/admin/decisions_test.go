@@ -52,7 +52,8 @@ func TestDecisionByID(t *testing.T) {
 		refusal = doortest.Ask(api, doortest.Stranger, "POST", "/api/v1/limit", question)
 	}
 	var told struct{ Decision string }
-	if err := json.Unmarshal([]byte(refusal.Body), &told); err != nil || refusal.Status != 429 || len(told.Decision) != 13 || refusal.Header.Get("X-RateLimit-Decision") != told.Decision {
+	if err := json.Unmarshal([]byte(refusal.Body), &told); err != nil || refusal.Status != 429 ||
+		len(told.Decision) != 13 || refusal.Header.Get("X-RateLimit-Decision") != told.Decision {
 		t.Fatalf("%d %v %s", refusal.Status, refusal.Header, refusal.Body)
 	}
 	a := onAdmin(admin, "GET", "/api/v1/decisions/"+told.Decision, "")
@@ -67,9 +68,11 @@ func TestDecisionByID(t *testing.T) {
 		 "algorithm": "sliding_log", "allows": "500 per hour", "limit": 500, "soft_limit": 500, "window": 3600, "asked": 1, "remaining": 498, "retry_after": 0, "reset_after": 3600, "delay": 0}]}`)
 
 	// A batch tells the ids of its items.
-	batch := doortest.Ask(api, doortest.Stranger, "POST", "/api/v1/limit/batch", `{"requests": [`+question+`, {"attributes": {"user": "bob", "kind": "two"}}]}`)
+	batch := doortest.Ask(api, doortest.Stranger, "POST", "/api/v1/limit/batch",
+		`{"requests": [`+question+`, {"attributes": {"user": "bob", "kind": "two"}}]}`)
 	var items struct{ Responses []struct{ Decision string } }
-	if err := json.Unmarshal([]byte(batch.Body), &items); err != nil || len(items.Responses) != 2 || items.Responses[1].Decision != "" {
+	if err := json.Unmarshal([]byte(batch.Body), &items); err != nil || len(items.Responses) != 2 ||
+		items.Responses[1].Decision != "" {
 		t.Fatalf("%v %s", err, batch.Body)
 	}
 	if a := onAdmin(admin, "GET", "/api/v1/decisions/"+strings.ToUpper(items.Responses[0].Decision), ""); a.Status != 200 {
@@ -202,5 +205,6 @@ func TestCandidatesEndpoint(t *testing.T) {
 		t.Errorf("asked for the domain %q", asked)
 	}
 	none := New(l, Options{Insight: gather.New(gather.Options{})})
-	doortest.EqualJSON(t, onAdmin(none, "GET", "/api/v1/candidates", "").Body, `{"nodes": {"asked": 1, "answered": 1}, "candidates": []}`)
+	doortest.EqualJSON(t, onAdmin(none, "GET", "/api/v1/candidates", "").Body,
+		`{"nodes": {"asked": 1, "answered": 1}, "candidates": []}`)
 }

@@ -89,7 +89,8 @@ func TestNode(t *testing.T) {
 			m.set(c.tally, c.names...)
 			for _, target := range []string{streamPath + "?views=decisions&node=", decisionsPath + "?node="} {
 				a := w.as("viewer", "GET", target+url.QueryEscape(c.node), "")
-				if a.Status != c.status || !strings.Contains(a.Body, c.says) || !strings.Contains(a.Body, `"field":"node"`) {
+				if a.Status != c.status || !strings.Contains(a.Body, c.says) ||
+					!strings.Contains(a.Body, `"field":"node"`) {
 					t.Errorf("%s %q: %d %s", target, c.node, a.Status, a.Body)
 				}
 			}
@@ -122,20 +123,24 @@ func TestNode(t *testing.T) {
 			t.Errorf("a node that may be late is missed: %q", got)
 		}
 		time.Sleep(time.Minute)
-		if got := problems(); len(got) != 1 || got[0] != `{"view":"decisions","detail":"n2 is not among the 1 of 2 nodes that answer: n1"}` {
+		if got := problems(); len(got) != 1 ||
+			got[0] != `{"view":"decisions","detail":"n2 is not among the 1 of 2 nodes that answer: n1"}` {
 			t.Errorf("%q", got)
 		}
 		m.set(two, "n1", "n2")
 		time.Sleep(time.Minute)
-		if got := c.of("decisions"); len(got) != 1 || got[0].data != `{"decisions":[],"shown":"all","nodes":{"asked":1,"answered":1}}` {
+		if got := c.of("decisions"); len(got) != 1 ||
+			got[0].data != `{"decisions":[],"shown":"all","nodes":{"asked":1,"answered":1}}` {
 			t.Errorf("it is heard again: %v", got)
 		}
 		m.hush(true) // of another version
 		time.Sleep(time.Minute)
-		if got := problems(); len(got) != 2 || !strings.Contains(got[1], "n2 does not tell of its decisions: it is busy, or runs another version") {
+		if got := problems(); len(got) != 2 || !strings.Contains(got[1],
+			"n2 does not tell of its decisions: it is busy, or runs another version") {
 			t.Errorf("%q", got)
 		}
-		if a := w.as("viewer", "GET", decisionsPath+"?node=n2", ""); a.Status != 503 || !strings.Contains(a.Body, "n2 does not tell of its decisions") {
+		if a := w.as("viewer", "GET", decisionsPath+"?node=n2", ""); a.Status != 503 ||
+			!strings.Contains(a.Body, "n2 does not tell of its decisions") {
 			t.Errorf("%d %s", a.Status, a.Body)
 		}
 		if ended() {
@@ -149,7 +154,8 @@ func TestNode(t *testing.T) {
 	})
 	// A server that knows of no nodes.
 	w := newWhole(t, func(o *Options) { o.Nodes = nil })
-	if a := w.as("viewer", "GET", decisionsPath+"?node=n1", ""); a.Status != 404 || !strings.Contains(a.Body, "the nodes of this server have no names") {
+	if a := w.as("viewer", "GET", decisionsPath+"?node=n1", ""); a.Status != 404 ||
+		!strings.Contains(a.Body, "the nodes of this server have no names") {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 }

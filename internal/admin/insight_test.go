@@ -59,14 +59,17 @@ func TestKeysBannedAndGranted(t *testing.T) {
 			t.Fatalf("%s: %d %s", path, a.Status, a.Body)
 		}
 		for i, k := range list {
-			banned, granted := k.BannedUntil != nil && k.BannedUntil.Equal(until), k.GrantedUntil != nil && k.GrantedUntil.Equal(until)
+			banned, granted := k.BannedUntil != nil && k.BannedUntil.Equal(until),
+				k.GrantedUntil != nil && k.GrantedUntil.Equal(until)
 			if banned != (i < 2) || granted != (i == 2) {
-				t.Errorf("%s: %s of %s is banned until %v and granted until %v", path, k.Key, k.Rule, k.BannedUntil, k.GrantedUntil)
+				t.Errorf("%s: %s of %s is banned until %v and granted until %v", path, k.Key, k.Rule, k.BannedUntil,
+					k.GrantedUntil)
 			}
 		}
 	}
 	// Both parts of a key are masked, and tell what they are of.
-	if a := w.as("viewer", "GET", "/api/v1/insight/keys", ""); !strings.Contains(a.Body, `"user=e…, ip=2001:db8::/48"`) || strings.Contains(a.Body, "carol") {
+	if a := w.as("viewer", "GET", "/api/v1/insight/keys", ""); !strings.Contains(a.Body,
+		`"user=e…, ip=2001:db8::/48"`) || strings.Contains(a.Body, "carol") {
 		t.Error(a.Body)
 	}
 }
@@ -121,7 +124,8 @@ func TestUnwritable(t *testing.T) {
 	r.Header.Set("Authorization", "Bearer viewer-token")
 	out := httptest.NewRecorder() // no description speaks of defects
 	w.ServeHTTP(out, r)
-	if out.Code != 500 || !strings.Contains(out.Body.String(), "the answer cannot be written") || !strings.Contains(out.Body.String(), "+Inf") {
+	if out.Code != 500 || !strings.Contains(out.Body.String(), "the answer cannot be written") ||
+		!strings.Contains(out.Body.String(), "+Inf") {
 		t.Errorf("%d %q", out.Code, out.Body)
 	}
 }

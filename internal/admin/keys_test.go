@@ -21,7 +21,8 @@ import (
 // all its windows.
 func TestAdminKeyForms(t *testing.T) {
 	var logged bytes.Buffer
-	l, _, _ := doortest.NewLimiter(t, "domain: shop\nlimits: [{ name: api, per: [user, ip], allow: [10/min, 500/hour] }]\n")
+	l, _, _ := doortest.NewLimiter(t,
+		"domain: shop\nlimits: [{ name: api, per: [user, ip], allow: [10/min, 500/hour] }]\n")
 	h := New(l, Options{Audit: auditTo(t, &logged)})
 	attributes := rule.Map{"user": "ada", "ip": "192.0.2.9"}
 	keysIn := func(a doortest.Answer) (limits []string) {
@@ -74,12 +75,15 @@ func TestAdminKeyForms(t *testing.T) {
 		{"/api/v1/keys?limit=ap&key=ada,192.0.2.9", "", "no rule in force", 404},
 		{"/api/v1/keys?key=ada", "", "limit", 400},
 	} {
-		if a := onAdmin(h, "DELETE", c.target, c.body, "Content-Type", jsonText); a.Status != c.status || !strings.Contains(a.Body, c.says) {
+		if a := onAdmin(h, "DELETE", c.target, c.body, "Content-Type", jsonText); a.Status != c.status ||
+			!strings.Contains(a.Body, c.says) {
 			t.Errorf("DELETE %s %s: %d %s, want %d, %s", c.target, c.body, a.Status, a.Body, c.status, c.says)
 		}
 	}
 	got := logged.String()
-	if strings.Count(got, "audit: key reset") != 7 || strings.Count(got, `domain=shop limit=api key="user=ada,ip=192.0.2.9"`) != 6 || !strings.Contains(got, "reason=mistake") {
+	if strings.Count(got, "audit: key reset") != 7 ||
+		strings.Count(got, `domain=shop limit=api key="user=ada,ip=192.0.2.9"`) != 6 ||
+		!strings.Contains(got, "reason=mistake") {
 		t.Errorf("audit:\n%s", got)
 	}
 }
@@ -156,7 +160,8 @@ limits:
 		t.Fatal(err)
 	}
 	// At once, before the key is charged under these numbers.
-	if k := show("api", "ada"); k.Refused || k.Capacity != 9 || k.Remaining != 6 || k.Grant == nil || k.Grant.Allow != "9/hour" || k.Grant.Left < 3500e6 {
+	if k := show("api", "ada"); k.Refused || k.Capacity != 9 || k.Remaining != 6 || k.Grant == nil ||
+		k.Grant.Allow != "9/hour" || k.Grant.Left < 3500e6 {
 		t.Errorf("ada with a grant: %+v, %+v", k, k.Grant)
 	}
 	if _, err := l.Grants().Set(t.Context(), "shop", "api", []string{"ada"}, "unlimited", until, ""); err != nil {
@@ -165,7 +170,8 @@ limits:
 	if k := show("api", "ada"); k.Refused || !k.Unlimited || k.Capacity != 0 {
 		t.Errorf("ada without a limit: %+v", k)
 	}
-	if a := onAdmin(h, "GET", "/api/v1/keys?limit=api", ""); strings.Contains(a.Body, "user=ada") || !strings.Contains(a.Body, "user=acme") {
+	if a := onAdmin(h, "GET", "/api/v1/keys?limit=api", ""); strings.Contains(a.Body, "user=ada") ||
+		!strings.Contains(a.Body, "user=acme") {
 		t.Errorf("the hottest: %s", a.Body)
 	}
 	spend(t, l, 1, rule.Map{"user": "bob", "path": "/quiet"})
@@ -183,14 +189,17 @@ limits:
 	for _, limit := range []string{"login", "address"} {
 		// The ban shows under both limits, with or without a count.
 		k := show(limit, "192.0.2.1")
-		if !k.Refused || k.Ban == nil || k.Ban.Rule != "login" || k.Ban.Reason != "guesses" || k.RetryAfter < 3500e6 || !k.Ban.Until.Equal(until.Truncate(time.Microsecond)) {
+		if !k.Refused || k.Ban == nil || k.Ban.Rule != "login" || k.Ban.Reason != "guesses" || k.RetryAfter < 3500e6 ||
+			!k.Ban.Until.Equal(until.Truncate(time.Microsecond)) {
 			t.Errorf("banned, under %s: %+v, %+v", limit, k, k.Ban)
 		}
 	}
-	if a := onAdmin(h, "GET", "/api/v1/keys?limit=login", ""); !strings.Contains(a.Body, `"banned": 1`) || !strings.Contains(a.Body, `"complete": true`) {
+	if a := onAdmin(h, "GET", "/api/v1/keys?limit=login", ""); !strings.Contains(a.Body, `"banned": 1`) ||
+		!strings.Contains(a.Body, `"complete": true`) {
 		t.Errorf("the hottest of a limit with a ban: %s", a.Body)
 	}
-	if a := onAdmin(h, "GET", "/api/v1/keys?limit=address&key=192.0.2.2", ""); a.Status != 404 || !strings.Contains(a.Body, "nothing is counted for it, and it is not banned") {
+	if a := onAdmin(h, "GET", "/api/v1/keys?limit=address&key=192.0.2.2", ""); a.Status != 404 ||
+		!strings.Contains(a.Body, "nothing is counted for it, and it is not banned") {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	for key, says := range map[string]string{
@@ -199,7 +208,8 @@ limits:
 		if err := ban(key); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("a ban of %s: %v", key, err)
 		}
-		if _, err := l.Grants().Set(t.Context(), "shop", "login", []string{key}, "9/hour", until, ""); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := l.Grants().Set(t.Context(), "shop", "login", []string{key}, "9/hour", until, ""); err == nil ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("a grant for %s: %v", key, err)
 		}
 	}
@@ -209,7 +219,8 @@ limits:
 // room for more.
 func TestAdminKeySoft(t *testing.T) {
 	for _, algorithm := range []string{"sliding_window", "sliding_log", "fixed_window", "token_bucket"} {
-		l, _, _ := doortest.NewLimiter(t, "domain: shop\nlimits: [{ name: api, per: [user], allow: 6/min, algorithm: "+algorithm+", throttle: { soft: 50% } }]\n")
+		l, _, _ := doortest.NewLimiter(t, "domain: shop\nlimits: [{ name: api, per: [user], allow: 6/min, algorithm: "+
+			algorithm+", throttle: { soft: 50% } }]\n")
 		h := New(l, Options{})
 		for sent, want := range map[int64]KeyInfo{
 			5: {Used: 5, Remaining: 1}, 6: {Used: 6}, 8: {Used: 8}, 11: {Used: 9, Refused: true},
@@ -227,7 +238,8 @@ func TestAdminKeySoft(t *testing.T) {
 				t.Fatalf("%d %s: %v", a.Status, a.Body, err)
 			}
 			k := got.Keys[0]
-			if k.Used != want.Used || k.Remaining != want.Remaining || k.Capacity != 6 || k.SoftLimit != 9 || k.Refused != want.Refused {
+			if k.Used != want.Used || k.Remaining != want.Remaining || k.Capacity != 6 || k.SoftLimit != 9 ||
+				k.Refused != want.Refused {
 				t.Errorf("%s after %d requests: %+v", algorithm, sent, k)
 			}
 		}
@@ -248,19 +260,23 @@ func TestAdminKeySoft(t *testing.T) {
 // TestRuleByWindow: bans and grants accept the name of a limit as lists show it, and the name of a
 // window.
 func TestRuleByWindow(t *testing.T) {
-	l, _, _ := doortest.NewLimiter(t, "domain: shop\nlimits: [{ name: api, per: [user], allow: [10/min, 500/hour] }, { name: login, per: [ip], allow: 5/min, ban: { after: 3, within: 1m, for: 1h } }]\n")
+	l, _, _ := doortest.NewLimiter(t,
+		"domain: shop\nlimits: [{ name: api, per: [user], allow: [10/min, 500/hour] }, { name: login, per: [ip], allow: 5/min, ban: { after: 3, within: 1m, for: 1h } }]\n")
 	h := New(l, Options{})
 	post := func(status int, says, method, path, body string) {
 		t.Helper()
-		if a := onAdmin(h, method, path, body, "Content-Type", jsonText); a.Status != status || !strings.Contains(a.Body, says) {
+		if a := onAdmin(h, method, path, body, "Content-Type", jsonText); a.Status != status ||
+			!strings.Contains(a.Body, says) {
 			t.Errorf("%s %s %s: %d %s, want %d, %s", method, path, body, a.Status, a.Body, status, says)
 		}
 	}
 	for _, name := range []string{"api", "api:60s", "api:3600s", "shop/api:60s"} {
-		post(200, `"limit": "api"`, "POST", grantsPath, `{"limit": "`+name+`", "key": "ada", "allow": "20/min, 900/hour", "for": "1h"}`)
+		post(200, `"limit": "api"`, "POST", grantsPath,
+			`{"limit": "`+name+`", "key": "ada", "allow": "20/min, 900/hour", "for": "1h"}`)
 		post(200, `"limit": "api"`, "DELETE", grantsPath, `{"limit": "`+name+`", "key": "ada"}`)
 	}
-	post(400, "nothing is given for requests per hour", "POST", grantsPath, `{"limit": "api:60s", "key": "ada", "allow": "20/min", "for": "1h"}`)
+	post(400, "nothing is given for requests per hour", "POST", grantsPath,
+		`{"limit": "api:60s", "key": "ada", "allow": "20/min", "for": "1h"}`)
 	post(404, "has no limit", "POST", grantsPath, `{"limit": "api:61s", "key": "ada", "allow": "20/min", "for": "1h"}`)
 	post(200, `"limit": "login"`, "POST", bansPath, `{"limit": "shop/login", "key": "192.0.2.1", "for": "1h"}`)
 	post(200, `"limit": "login"`, "DELETE", bansPath, `{"limit": "login", "key": "192.0.2.1"}`)
@@ -316,7 +332,8 @@ func TestAdminResetOfSomeWindows(t *testing.T) {
 func TestAdminListingUnderWay(t *testing.T) {
 	w := httptest.NewRecorder()
 	keyProblem(w, fmt.Errorf("%w: %w", weir.ErrListing, context.DeadlineExceeded))
-	if w.Code != 503 || w.Header().Get("Retry-After") != "5" || !strings.Contains(w.Body.String(), `"another listing of keys is under way; try again"`) {
+	if w.Code != 503 || w.Header().Get("Retry-After") != "5" ||
+		!strings.Contains(w.Body.String(), `"another listing of keys is under way; try again"`) {
 		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
 }

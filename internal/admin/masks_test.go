@@ -79,14 +79,16 @@ func TestMasks(t *testing.T) {
 		}
 	}
 	// Support sees what it names.
-	if a := w.as("support", "GET", "/api/v1/decisions?key=user=ada.lovelace", ""); a.Status != 200 || !strings.Contains(a.Body, "user=ada.lovelace") || strings.Contains(a.Body, "bob") {
+	if a := w.as("support", "GET", "/api/v1/decisions?key=user=ada.lovelace", ""); a.Status != 200 ||
+		!strings.Contains(a.Body, "user=ada.lovelace") || strings.Contains(a.Body, "bob") {
 		t.Errorf("support, by key: %d %s", a.Status, a.Body)
 	}
 	var list DecisionList
 	if err := json.Unmarshal([]byte(w.as("support", "GET", "/api/v1/decisions?key=user=ada.lovelace", "").Body), &list); err != nil || len(list.Decisions) == 0 {
 		t.Fatalf("%v, %d decisions", err, len(list.Decisions))
 	}
-	if a := w.as("support", "GET", "/api/v1/decisions/"+list.Decisions[0].ID.String(), ""); a.Status != 200 || !strings.Contains(a.Body, "user=ada.lovelace") {
+	if a := w.as("support", "GET", "/api/v1/decisions/"+list.Decisions[0].ID.String(), ""); a.Status != 200 ||
+		!strings.Contains(a.Body, "user=ada.lovelace") {
 		t.Errorf("support, by id: %d %s", a.Status, a.Body)
 	}
 	for _, role := range []string{"viewer", "support", "operator"} {
@@ -145,14 +147,17 @@ func TestMaskedKeys(t *testing.T) {
 			t.Errorf("%q: %q, want %q", key, got, want)
 		}
 	}
-	for p, want := range map[string]string{"/login": "/login", "/users/ada": "/users/…", "/x?user=ada": "/x?…", "": "/", "/": "/"} {
+	for p, want := range map[string]string{"/login": "/login", "/users/ada": "/users/…", "/x?user=ada": "/x?…", "": "/",
+		"/": "/"} {
 		if got := path(p); got != want {
 			t.Errorf("%q: %q, want %q", p, got, want)
 		}
 	}
-	e := recent.Entry{Attributes: map[string]string{"method": "GET", "path": "/a/b", "user": "ada", "ip": "198.51.100.7"}}
+	e := recent.Entry{Attributes: map[string]string{"method": "GET", "path": "/a/b", "user": "ada",
+		"ip": "198.51.100.7"}}
 	m.decision(&e)
-	if e.Attributes["method"] != "GET" || e.Attributes["path"] != "/a/…" || e.Attributes["user"] != "a…" || e.Attributes["ip"] != "198.51.100.0/24" {
+	if e.Attributes["method"] != "GET" || e.Attributes["path"] != "/a/…" || e.Attributes["user"] != "a…" ||
+		e.Attributes["ip"] != "198.51.100.0/24" {
 		t.Errorf("%v", e.Attributes)
 	}
 }

@@ -94,7 +94,8 @@ func TestNamedKeys(t *testing.T) {
 							t.Errorf("%q is the id of a decision that tells %v", d.ID, d.Attributes)
 						}
 					}
-					for name, of := range map[string][]string{"ada": {"lovelace", "100.7"}, "eve": {"adams", "2::7"}, "odd": {`"x, method`, "100.8"}} {
+					for name, of := range map[string][]string{"ada": {"lovelace", "100.7"}, "eve": {"adams", "2::7"},
+						"odd": {`"x, method`, "100.8"}} {
 						for _, part := range of {
 							if shown := strings.Contains(text, part); shown != (name == c.whole) {
 								t.Errorf("shown %v: %q of %s in %s", shown, part, name, text)
@@ -106,7 +107,8 @@ func TestNamedKeys(t *testing.T) {
 		})
 	}
 	names := namesOf(doortest.Load(t, namedRules))
-	for text, want := range map[string]bool{"generic_key=login": false, "generic_key=login, account=7": false, "account=8": true, "generic_key=login, account=8": true} {
+	for text, want := range map[string]bool{"generic_key=login": false, "generic_key=login, account=7": false,
+		"account=8": true, "generic_key=login, account=8": true} {
 		if n := newNaming("account=8", names); n.key(text) != want {
 			t.Errorf("account=8 lifts the mask from %s: %v", text, !want)
 		}

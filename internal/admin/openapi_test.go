@@ -106,7 +106,8 @@ func TestUnknownParameters(t *testing.T) {
 		if strings.Contains(target, "?") {
 			sep = "&"
 		}
-		a := w.as("admin", c.method, target+sep+"colour=red", `{"domain": "shop", "limit": "api", "key": "ada", "for": "1h", "allow": "1/min"}`)
+		a := w.as("admin", c.method, target+sep+"colour=red",
+			`{"domain": "shop", "limit": "api", "key": "ada", "for": "1h", "allow": "1/min"}`)
 		if a.Status != 400 || !strings.Contains(a.Body, "colour") {
 			t.Errorf("%s %s: %d %s", c.method, target, a.Status, a.Body)
 		}
@@ -123,13 +124,15 @@ func TestUnknownNames(t *testing.T) {
 				continue
 			}
 			for _, query := range []string{name + "=nonsense", name + "=no%20sense%0A"} {
-				if a := w.as("admin", "GET", e.path+"?"+query, ""); a.Status != 404 || !strings.Contains(a.Body, `"field":"`+name+`"`) {
+				if a := w.as("admin", "GET", e.path+"?"+query, ""); a.Status != 404 ||
+					!strings.Contains(a.Body, `"field":"`+name+`"`) {
 					t.Errorf("%s?%s: %d %s", e.path, query, a.Status, a.Body)
 				}
 			}
 		}
 	}
-	for _, path := range []string{"/api/v1/insight/rules/shop/none", "/api/v1/insight/rules/none/api", "/api/v1/insight/keys/none/user=ada", "/api/v1/insight/rules/shop", "/api/v1/insight/rules/shop/api/x"} {
+	for _, path := range []string{"/api/v1/insight/rules/shop/none", "/api/v1/insight/rules/none/api",
+		"/api/v1/insight/keys/none/user=ada", "/api/v1/insight/rules/shop", "/api/v1/insight/rules/shop/api/x"} {
 		if a := w.as("admin", "GET", path, ""); a.Status != 404 {
 			t.Errorf("%s: %d %s", path, a.Status, a.Body)
 		}
@@ -178,7 +181,8 @@ func TestHelp(t *testing.T) {
 	}
 	// Without a page the list is at /.
 	w = newWhole(t, func(o *Options) { o.Page, o.PagePaths = nil, nil })
-	if a := onAdmin(w, "GET", "/", "", "Accept", "text/html"); a.Status != 200 || !strings.Contains(a.Body, `href="/api/v1/rules"`) {
+	if a := onAdmin(w, "GET", "/", "", "Accept", "text/html"); a.Status != 200 ||
+		!strings.Contains(a.Body, `href="/api/v1/rules"`) {
 		t.Errorf("without a page: %d %s", a.Status, a.Body)
 	}
 	if a := onAdmin(w, "GET", "/rules/shop/api", ""); a.Status != 404 {
@@ -195,7 +199,8 @@ func TestSession(t *testing.T) {
 		}
 	}
 	open := newWhole(t, func(o *Options) { o.Tokens = nil })
-	if a := open.as("", "GET", "/api/v1/session", ""); !strings.Contains(a.Body, `"role": "admin"`) || !strings.Contains(a.Body, `"tokens": false`) {
+	if a := open.as("", "GET", "/api/v1/session", ""); !strings.Contains(a.Body, `"role": "admin"`) ||
+		!strings.Contains(a.Body, `"tokens": false`) {
 		t.Errorf("without tokens: %s", a.Body)
 	}
 }

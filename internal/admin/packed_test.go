@@ -26,11 +26,13 @@ func TestPacked(t *testing.T) {
 		t.Fatalf("%v: %v", packed.Header, err)
 	}
 	body, err := io.ReadAll(z)
-	if err != nil || string(body) != plain.Body || len(packed.Body) > len(body)/4 || packed.Header.Get("Content-Encoding") != "gzip" || packed.Header.Get("Vary") != "Accept-Encoding" {
+	if err != nil || string(body) != plain.Body || len(packed.Body) > len(body)/4 ||
+		packed.Header.Get("Content-Encoding") != "gzip" || packed.Header.Get("Vary") != "Accept-Encoding" {
 		t.Errorf("%d bytes as %d, %v, %v", len(body), len(packed.Body), packed.Header, err)
 	}
 	for target, accepts := range map[string]string{list: "gzip;q=0", "/api/v1/rules": "gzip"} {
-		if a := w.as("operator", "GET", target, "", "Accept-Encoding", accepts); a.Status != http.StatusOK || !json.Valid([]byte(a.Body)) || a.Header.Get("Content-Encoding") != "" {
+		if a := w.as("operator", "GET", target, "", "Accept-Encoding", accepts); a.Status != http.StatusOK ||
+			!json.Valid([]byte(a.Body)) || a.Header.Get("Content-Encoding") != "" {
 			t.Errorf("%s for %s: %d %v", target, accepts, a.Status, a.Header)
 		}
 	}

@@ -161,7 +161,8 @@ func newWholeBehind(t *testing.T, behind time.Duration, change func(*Options)) *
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	w.limiter, err = weir.New(store, weir.WithRules(doortest.Load(t, seeRules)), weir.WithHooks(weir.JoinHooks(w.recent.Hooks(), w.insight.Hooks())))
+	w.limiter, err = weir.New(store, weir.WithRules(doortest.Load(t, seeRules)),
+		weir.WithHooks(weir.JoinHooks(w.recent.Hooks(), w.insight.Hooks())))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,10 +172,15 @@ func newWholeBehind(t *testing.T, behind time.Duration, change func(*Options)) *
 		_, _ = out.Write([]byte("the page"))
 	})
 	o := Options{
-		Metrics: page, Source: func() RulesSource { return RulesSource{} }, Files: func() RuleFiles { return RuleFiles{} },
+		Metrics: page, Source: func() RulesSource {
+			return RulesSource{}
+		}, Files: func() RuleFiles { return RuleFiles{} },
 		Signals: noSignals{}, Audit: auditTo(t, t.Output()), Deferred: noQueue{}, Decisions: w.recent,
 		Insight: w.insight, Nodes: alone{w.recent}, StoreNow: storeNow, Preview: tried{}, Versions: noVersions{}, Page: page, PagePaths: []string{"/", "/rules/", "/login", "/assets/"}, Tokens: w.tokens,
-		Regions: &Regions{Own: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Ceiling: func(_ *rule.Counter, l *algo.Limit) *algo.Limit { return l }},
+		Regions: &Regions{Own: "eu", Table: []Region{{"eu", 1}, {"us", 1}},
+			Ceiling: func(_ *rule.Counter, l *algo.Limit) *algo.Limit {
+				return l
+			}},
 	}
 	if change != nil {
 		change(&o)
@@ -204,7 +210,8 @@ func (w *whole) refuse(t *testing.T) {
 }
 
 // secrets are parts of the keys of refuse that nobody sees who sees keys masked.
-var secrets = []string{"ada.", "lovelace", "bob.", "brown", "eve.", "adams", "carol", "dave", "100.7", "100.8", "100.9", "db8:1:2", "of-ada"}
+var secrets = []string{"ada.", "lovelace", "bob.", "brown", "eve.", "adams", "carol", "dave", "100.7", "100.8", "100.9",
+	"db8:1:2", "of-ada"}
 
 func (w *whole) decide(t *testing.T, attributes rule.Map) *weir.Decision {
 	t.Helper()
@@ -230,7 +237,8 @@ func (w *whole) login(t *testing.T, role string) string {
 	t.Helper()
 	a := w.as("", "POST", "/login", `{"token": "`+role+`-token"}`)
 	cookie, rest, _ := strings.Cut(a.Header.Get("Set-Cookie"), "; ")
-	if a.Status != 204 || !strings.HasPrefix(cookie, auth.LoginCookie+"=1.") || rest != "Path=/; Max-Age=43200; HttpOnly; SameSite=Strict" {
+	if a.Status != 204 || !strings.HasPrefix(cookie, auth.LoginCookie+"=1.") ||
+		rest != "Path=/; Max-Age=43200; HttpOnly; SameSite=Strict" {
 		t.Fatalf("login as %s: %d %s %v", role, a.Status, a.Body, a.Header)
 	}
 	return cookie

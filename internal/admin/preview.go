@@ -160,7 +160,8 @@ func (a *Handler) begin(q insight.PreviewQuery) *previewing {
 		switch {
 		case err == nil:
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			err = fmt.Errorf("it was not done within %v: it only gets what nothing else wants of the processor; try it over less time, or when there is less to do", previewTime)
+			err = fmt.Errorf(
+				"it was not done within %v: it only gets what nothing else wants of the processor; try it over less time, or when there is less to do", previewTime)
 		case ctx.Err() != nil:
 			err = errors.New("it was ended before it was done")
 		}

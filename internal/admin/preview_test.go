@@ -18,7 +18,8 @@ func TestPreview(t *testing.T) {
 			t.Helper()
 			a := w.as("operator", "POST", previewPath, `{"files": {"shop.yaml": "domain: shop"}, "over": "2h"}`)
 			var got struct{ Preview string }
-			if err := json.Unmarshal([]byte(a.Body), &got); err != nil || a.Status != 202 || a.Header.Get("Location") != got.Preview {
+			if err := json.Unmarshal([]byte(a.Body), &got); err != nil || a.Status != 202 ||
+				a.Header.Get("Location") != got.Preview {
 				t.Fatalf("%d %s", a.Status, a.Body)
 			}
 			return got.Preview
@@ -30,8 +31,10 @@ func TestPreview(t *testing.T) {
 		synctest.Wait() // it has told how far it is
 		time.AfterFunc(time.Second, func() { close(hold) })
 		a := w.as("operator", "GET", path, "", "Accept", "text/event-stream")
-		if !strings.HasPrefix(a.Body, "event: progress\ndata: {\"done\":1,\"of\":2,\"phase\":\"then\"}\n\n") || strings.Count(a.Body, "event: progress") < 5 ||
-			!strings.Contains(a.Body, "event: result\ndata: {") || !strings.Contains(a.Body, "shop.yaml: domain: shop") {
+		if !strings.HasPrefix(a.Body, "event: progress\ndata: {\"done\":1,\"of\":2,\"phase\":\"then\"}\n\n") ||
+			strings.Count(a.Body, "event: progress") < 5 ||
+			!strings.Contains(a.Body, "event: result\ndata: {") ||
+			!strings.Contains(a.Body, "shop.yaml: domain: shop") {
 			t.Errorf("%s", a.Body)
 		}
 		if a := w.as("operator", "GET", path, ""); a.Status != 200 || !strings.Contains(a.Body, `"requests": 7`) {
@@ -81,7 +84,8 @@ func TestPreview(t *testing.T) {
 		time.Sleep(previewAlone)
 		path = start()
 		w.Close()
-		if a := w.as("operator", "GET", path, "", "Accept", "text/event-stream"); !strings.Contains(a.Body, "event: problem") {
+		if a := w.as("operator", "GET", path, "", "Accept", "text/event-stream"); !strings.Contains(a.Body,
+			"event: problem") {
 			t.Errorf("at shutdown: %d %s", a.Status, a.Body)
 		}
 		for body, status := range map[string]int{

@@ -83,7 +83,8 @@ func TestRegions(t *testing.T) {
 	if a.Status != 200 {
 		t.Fatal(a.Body)
 	}
-	if report.Region != "eu" || report.Leader != "n2" || report.Untold != 1 || report.Orders != 2 || report.Keys != 3 || report.Nodes.Answered != 2 {
+	if report.Region != "eu" || report.Leader != "n2" || report.Untold != 1 || report.Orders != 2 || report.Keys != 3 ||
+		report.Nodes.Answered != 2 {
 		t.Errorf("%+v", report)
 	}
 	var got []string
@@ -93,13 +94,16 @@ func TestRegions(t *testing.T) {
 	if want := "ap silent, eu own, sa never, us heard"; strings.Join(got, ", ") != want {
 		t.Errorf("the regions are %v, want %s", got, want)
 	}
-	if eu, us := report.Regions[1], report.Regions[3]; !eu.Own || eu.Weight != 2 || eu.Share != 0.5 || us.Share != 0.25 || !us.Weights || us.Rules || us.Borrowed != 80 || *us.Staleness != soon || eu.Staleness != nil {
+	if eu, us := report.Regions[1], report.Regions[3]; !eu.Own || eu.Weight != 2 || eu.Share != 0.5 ||
+		us.Share != 0.25 || !us.Weights || us.Rules || us.Borrowed != 80 || *us.Staleness != soon ||
+		eu.Staleness != nil {
 		t.Errorf("eu %+v, us %+v", eu, us)
 	}
 	if strings.Join(report.Each, " ") != "shop/local" {
 		t.Errorf("counted by each region: %v", report.Each)
 	}
-	if len(report.Limits) != 3 || report.Limits[0].Rule != "tokens" || report.Limits[1].Rule != "search" || report.Limits[2].Rule != "send" {
+	if len(report.Limits) != 3 || report.Limits[0].Rule != "tokens" || report.Limits[1].Rule != "search" ||
+		report.Limits[2].Rule != "send" {
 		t.Fatalf("%+v", report.Limits)
 	}
 	tokens, search, send := report.Limits[0], report.Limits[1], report.Limits[2]
@@ -109,16 +113,20 @@ func TestRegions(t *testing.T) {
 	if w := tokens.Windows; len(w) != 1 || w[0].Limit != 1001 || w[0].Ceiling != 500 {
 		t.Errorf("the ceiling of tokens: %+v", w)
 	}
-	if w := search.Windows; len(w) != 2 || w[0].Name != "search:60s" || w[0].Ceiling != 360 || w[1].Burst != 30 || w[1].CeilingBurst != 18 {
+	if w := search.Windows; len(w) != 2 || w[0].Name != "search:60s" || w[0].Ceiling != 360 || w[1].Burst != 30 ||
+		w[1].CeilingBurst != 18 {
 		t.Errorf("the ceilings of search: %+v", w)
 	}
-	if search.Used != (insight.NetUnits{Units: 500, Back: 10}) || search.OverUnits != 11 || search.CeilingRefusals != 12 || tokens.Used.Units != 0 {
+	if search.Used != (insight.NetUnits{Units: 500, Back: 10}) || search.OverUnits != 11 ||
+		search.CeilingRefusals != 12 || tokens.Used.Units != 0 {
 		t.Errorf("the units: %+v", report.Limits)
 	}
-	if w := search.Windows; w[0].Counted == nil || w[0].Counted.OverUnits != 11 || w[1].Counted == nil || w[1].Counted.CeilingRefusals != 12 || tokens.Windows[0].Counted != nil {
+	if w := search.Windows; w[0].Counted == nil || w[0].Counted.OverUnits != 11 || w[1].Counted == nil ||
+		w[1].Counted.CeilingRefusals != 12 || tokens.Windows[0].Counted != nil {
 		t.Errorf("the units of each window: %+v", report.Limits)
 	}
-	if _, report := askRegions(t, n, "/api/v1/regions?domain=mail"); len(report.Limits) != 1 || len(report.Each) != 0 || len(report.Regions) != 4 {
+	if _, report := askRegions(t, n, "/api/v1/regions?domain=mail"); len(report.Limits) != 1 || len(report.Each) != 0 ||
+		len(report.Regions) != 4 {
 		t.Errorf("of one domain: %+v", report)
 	}
 }
@@ -136,7 +144,8 @@ func TestRegionsUnheard(t *testing.T) {
 // TestNoRegions: a server that is in none says so, and how to set some up, and does not list them.
 func TestNoRegions(t *testing.T) {
 	w := newWhole(t, func(o *Options) { o.Regions = nil })
-	if a := w.as("viewer", "GET", "/api/v1/regions", ""); a.Status != 404 || !strings.Contains(a.Body, "no regions are configured") || !strings.Contains(a.Body, "regions.weights") {
+	if a := w.as("viewer", "GET", "/api/v1/regions", ""); a.Status != 404 ||
+		!strings.Contains(a.Body, "no regions are configured") || !strings.Contains(a.Body, "regions.weights") {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	if a := w.as("viewer", "GET", "/help", ""); strings.Contains(a.Body, "/api/v1/regions") {

@@ -181,7 +181,9 @@ func TestCookies(t *testing.T) {
 			t.Errorf("cookies counted as guesses: %+v", s)
 		}
 		ban := func(headers ...string) int {
-			return onAdmin(w, "POST", "/api/v1/bans", `{"domain": "shop", "limit": "api-per-user", "key": "ada", "for": "1h"}`, append(headers, "Cookie", cookie)...).Status
+			return onAdmin(w, "POST", "/api/v1/bans",
+				`{"domain": "shop", "limit": "api-per-user", "key": "ada", "for": "1h"}`, append(headers, "Cookie",
+					cookie)...).Status
 		}
 		for name, c := range map[string]struct {
 			headers []string
@@ -202,7 +204,9 @@ func TestCookies(t *testing.T) {
 				t.Errorf("%s: %d, want %d", name, got, c.want)
 			}
 		}
-		if a := w.as("", "DELETE", "/login", "", "Cookie", cookie, "Sec-Fetch-Site", "same-origin"); a.Status != 204 || !strings.Contains(a.Header.Get("Set-Cookie"), auth.LoginCookie+"=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict") {
+		if a := w.as("", "DELETE", "/login", "", "Cookie", cookie, "Sec-Fetch-Site", "same-origin"); a.Status != 204 ||
+			!strings.Contains(a.Header.Get("Set-Cookie"),
+				auth.LoginCookie+"=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict") {
 			t.Errorf("logout: %d %v", a.Status, a.Header)
 		}
 		time.Sleep(auth.LoginTime - time.Second)
@@ -225,7 +229,8 @@ func TestCookies(t *testing.T) {
 		if err := tokens.Load(file); err != nil {
 			t.Fatal(err)
 		}
-		if a := w.as("", "GET", "/api/v1/session", "", "Cookie", cookie); a.Status != 200 || !strings.Contains(a.Body, `"viewer"`) {
+		if a := w.as("", "GET", "/api/v1/session", "", "Cookie", cookie); a.Status != 200 ||
+			!strings.Contains(a.Body, `"viewer"`) {
 			t.Errorf("with another role: %d %s", a.Status, a.Body)
 		}
 	})
@@ -270,11 +275,14 @@ func TestOwnPage(t *testing.T) {
 		{"an empty word of the site", "http://192.0.2.2:6070", []string{"Sec-Fetch-Site", "", "Origin", "http://192.0.2.2:6070"}, 403, mend},
 	} {
 		// The logout stands for all that changes something.
-		a := doortest.Ask(w, doortest.Stranger, "DELETE", c.host+"/login", "{}", append([]string{"Content-Type", jsonText, "Cookie", cookie}, c.headers...)...)
+		a := doortest.Ask(w, doortest.Stranger, "DELETE", c.host+"/login", "{}",
+			append([]string{"Content-Type", jsonText, "Cookie", cookie}, c.headers...)...)
 		if a.Status != c.status || !strings.Contains(a.Body, c.says) {
 			t.Errorf("%s: %d %s, want %d with %q", c.name, a.Status, a.Body, c.status, c.says)
 		}
-		ban := doortest.Ask(w, doortest.Stranger, "POST", c.host+"/api/v1/bans", `{"domain": "shop", "limit": "api", "key": "ada.lovelace", "for": "1h"}`, append([]string{"Content-Type", jsonText, "Cookie", cookie}, c.headers...)...)
+		ban := doortest.Ask(w, doortest.Stranger, "POST", c.host+"/api/v1/bans",
+			`{"domain": "shop", "limit": "api", "key": "ada.lovelace", "for": "1h"}`, append(
+				[]string{"Content-Type", jsonText, "Cookie", cookie}, c.headers...)...)
 		if want := map[int]int{204: 200, 403: 403}[c.status]; ban.Status != want {
 			t.Errorf("%s: a ban: %d %s, want %d", c.name, ban.Status, ban.Body, want)
 		}
@@ -284,7 +292,8 @@ func TestOwnPage(t *testing.T) {
 		}
 	}
 	// Before a page of another origin sends JSON, its browser asks.
-	a := doortest.Ask(w, doortest.Stranger, "OPTIONS", "http://192.0.2.2:6070/api/v1/bans", "", "Origin", "http://192.0.2.2:6070", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type")
+	a := doortest.Ask(w, doortest.Stranger, "OPTIONS", "http://192.0.2.2:6070/api/v1/bans", "", "Origin",
+		"http://192.0.2.2:6070", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type")
 	if a.Status != 405 || a.Header.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("a question before a change: %d %v", a.Status, a.Header)
 	}
@@ -301,7 +310,8 @@ func TestLoginGuesses(t *testing.T) {
 			if i >= 10 {
 				want = 429
 			}
-			if a := w.as("", "POST", "/login", fmt.Sprintf(`{"token": "guess-%d"}`, i)); a.Status != want || a.Header.Get("Set-Cookie") != "" {
+			if a := w.as("", "POST", "/login", fmt.Sprintf(`{"token": "guess-%d"}`, i)); a.Status != want ||
+				a.Header.Get("Set-Cookie") != "" {
 				t.Errorf("guess %d: %d %v", i, a.Status, a.Header)
 			}
 		}
@@ -310,7 +320,8 @@ func TestLoginGuesses(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		w.login(t, "admin")
-		for _, body := range []string{``, `{}`, `{"token": ""}`, `{"token": 7}`, `{"token": "x", "y": 1}`, `{"token": "x"} {}`, `{"token": "` + strings.Repeat("x", 5000) + `"}`} {
+		for _, body := range []string{``, `{}`, `{"token": ""}`, `{"token": 7}`, `{"token": "x", "y": 1}`,
+			`{"token": "x"} {}`, `{"token": "` + strings.Repeat("x", 5000) + `"}`} {
 			if a := w.as("", "POST", "/login", body); a.Status != 400 {
 				t.Errorf("%.30s: %d", body, a.Status)
 			}
@@ -340,8 +351,10 @@ func TestGetChangesNothing(t *testing.T) {
 		if e.path == streamPath || strings.HasPrefix(e.path, pprofPrefix) {
 			continue
 		}
-		w.as("admin", http.MethodGet, e.path, `{"domain": "shop", "limit": "api", "key": "ada.lovelace", "for": "1h", "allow": "9/hour", "value": 3}`)
-		w.as("admin", http.MethodGet, strings.TrimSuffix(e.path, "/")+"?domain=shop&limit=pair&key=carol.c&key=198.51.100.9&for=1h", "")
+		w.as("admin", http.MethodGet, e.path,
+			`{"domain": "shop", "limit": "api", "key": "ada.lovelace", "for": "1h", "allow": "9/hour", "value": 3}`)
+		w.as("admin", http.MethodGet, strings.TrimSuffix(e.path, "/")+
+			"?domain=shop&limit=pair&key=carol.c&key=198.51.100.9&for=1h", "")
 	}
 	if len(w.limiter.Bans().List()) != bans || len(w.limiter.Grants().List()) != grants {
 		t.Error("a GET changed bans or grants")

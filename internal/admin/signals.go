@@ -104,7 +104,8 @@ func (a *Handler) signal(w http.ResponseWriter, r *http.Request) {
 		Value *float64 `json:"value"`
 		TTL   float64  `json:"ttl"`
 	}
-	err = decodeBody(http.MaxBytesReader(w, r.Body, 4<<10), &body, `{"value": 80, "ttl": 30}, percent, and for how many seconds it holds`)
+	err = decodeBody(http.MaxBytesReader(w, r.Body, 4<<10), &body,
+		`{"value": 80, "ttl": 30}, percent, and for how many seconds it holds`)
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		answer.Problem(w, http.StatusRequestEntityTooLarge, "the body is larger than 4 KiB", "")
 		return

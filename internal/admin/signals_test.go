@@ -20,7 +20,8 @@ type signalsOf struct{ *load.Registry }
 func (s signalsOf) List() []SignalState {
 	var out []SignalState
 	for _, i := range s.Registry.List() {
-		state := SignalState{Name: i.Name, Kind: string(i.Kind), Used: i.Used, Stale: i.Stale, Error: i.Error, Errors: i.Errors}
+		state := SignalState{Name: i.Name, Kind: string(i.Kind), Used: i.Used, Stale: i.Stale, Error: i.Error,
+			Errors: i.Errors}
 		if i.Seen {
 			age := i.Age.Seconds()
 			state.Raw, state.Age = &i.Raw, &age
@@ -73,7 +74,8 @@ func TestAdminSignals(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		got := list()
-		if len(got) != 6 || !got["cpu"].Stale || got["cpu"].Error == "" || got["cpu"].Errors == 0 || got["cpu"].Value != nil || got["cpu"].Raw != nil || got["cpu"].Limits[0].Share != 1 {
+		if len(got) != 6 || !got["cpu"].Stale || got["cpu"].Error == "" || got["cpu"].Errors == 0 ||
+			got["cpu"].Value != nil || got["cpu"].Raw != nil || got["cpu"].Limits[0].Share != 1 {
 			t.Errorf("%+v", got)
 		}
 		if a := put("queue", `{"value": 65, "ttl": 30}`); a.Status != 204 || a.Body != "" {
@@ -82,11 +84,13 @@ func TestAdminSignals(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		q := list()["queue"]
-		if q.Value == nil || *q.Value != 65 || *q.Raw != 65 || *q.Age != 20 || q.Stale || !q.Used || q.Kind != "pushed" ||
+		if q.Value == nil || *q.Value != 65 || *q.Raw != 65 || *q.Age != 20 || q.Stale || !q.Used ||
+			q.Kind != "pushed" ||
 			len(q.Limits) != 1 || q.Limits[0] != (ElasticState{"shop", "all", 1.5}) {
 			t.Errorf("%+v", q)
 		}
-		if a := onAdmin(h, "GET", "/api/v1/signals/queue", ""); a.Status != 200 || !strings.Contains(a.Body, `"value": 65`) {
+		if a := onAdmin(h, "GET", "/api/v1/signals/queue", ""); a.Status != 200 ||
+			!strings.Contains(a.Body, `"value": 65`) {
 			t.Errorf("%d %s", a.Status, a.Body)
 		}
 		time.Sleep(11 * time.Second)

@@ -162,7 +162,8 @@ func (a *Handler) stream(w http.ResponseWriter, r *http.Request) {
 	if !a.streams.enter() { // before any node is asked
 		w.Header().Set("Retry-After", "5")
 		answer.Problem(w, http.StatusServiceUnavailable,
-			fmt.Sprintf("%d streams are open on this node, as many as may be; ask the other endpoints every two seconds", mostStreams), "")
+			fmt.Sprintf(
+				"%d streams are open on this node, as many as may be; ask the other endpoints every two seconds", mostStreams), "")
 		return
 	}
 	defer a.streams.leave()
@@ -272,7 +273,8 @@ func (s *streamed) run(ctx context.Context) {
 	if _, err := fmt.Fprintf(s.w, "retry: %d\n\n", retryAfter); err != nil || s.out.Flush() != nil {
 		return
 	}
-	figures, decisions, alive := time.NewTicker(streamEvery), time.NewTicker(decisionsEvery), time.NewTicker(streamAlive)
+	figures, decisions, alive := time.NewTicker(streamEvery), time.NewTicker(decisionsEvery),
+		time.NewTicker(streamAlive)
 	defer figures.Stop()
 	defer decisions.Stop()
 	defer alive.Stop()

@@ -179,7 +179,8 @@ func TestStreamOutlivesNoToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
-		if got, want := ended(), []string{"early login", "login of viewer", "support", "viewer"}; !slices.Equal(got, want) {
+		if got, want := ended(), []string{"early login", "login of viewer", "support", "viewer"}; !slices.Equal(got,
+			want) {
 			t.Errorf("after the tokens changed ended %q, want %q", got, want)
 		}
 		if s := tokens.Stats(); s != (auth.TokenStats{}) {
@@ -207,7 +208,8 @@ func (p pictured) Overview(context.Context, string, time.Duration) (*insight.Ove
 		o.Series.Refused = append(o.Series.Refused, 1)
 	}
 	for i := range p.verdicts {
-		o.NeedsALook = append(o.NeedsALook, insight.Verdict{Verdict: "strict", Rule: fmt.Sprint(i), Sentence: strings.Repeat("long ", 500)})
+		o.NeedsALook = append(o.NeedsALook, insight.Verdict{Verdict: "strict", Rule: fmt.Sprint(i),
+			Sentence: strings.Repeat("long ", 500)})
 	}
 	return o, nil
 }
@@ -222,7 +224,8 @@ func TestStream(t *testing.T) {
 		time.Sleep(3*time.Second + 10*time.Millisecond)
 		synctest.Wait()
 		overviews := c.of("overview")
-		if len(overviews) != 4 || len(c.of("keys")) != 4 || c.header.Get("Content-Type") != "text/event-stream; charset=utf-8" {
+		if len(overviews) != 4 || len(c.of("keys")) != 4 ||
+			c.header.Get("Content-Type") != "text/event-stream; charset=utf-8" {
 			t.Fatalf("%d overviews, %d keys, %v", len(overviews), len(c.of("keys")), c.header)
 		}
 		for i, e := range overviews {
@@ -244,7 +247,9 @@ func TestStream(t *testing.T) {
 		time.Sleep(decisionsEvery)
 		synctest.Wait()
 		decisions := c.of("decisions")
-		if len(decisions) != 1 || !strings.Contains(decisions[0].data, d.ID.String()) || !strings.Contains(decisions[0].data, `"shown":"all"`) || !strings.Contains(decisions[0].data, `"node":"n1"`) {
+		if len(decisions) != 1 || !strings.Contains(decisions[0].data, d.ID.String()) ||
+			!strings.Contains(decisions[0].data, `"shown":"all"`) ||
+			!strings.Contains(decisions[0].data, `"node":"n1"`) {
 			t.Errorf("%+v", decisions)
 		}
 		time.Sleep(30 * time.Second)
@@ -256,7 +261,8 @@ func TestStream(t *testing.T) {
 
 		// Who comes back gets what it has missed, and nothing twice.
 		missed := w.decide(t, rule.Map{"user": "ada", "path": "/api/x"})
-		for _, last := range []string{decisions[0].id, "", "other-0", "nonsense", strings.Split(decisions[0].id, "-")[0] + "-99999999"} {
+		for _, last := range []string{decisions[0].id, "", "other-0", "nonsense",
+			strings.Split(decisions[0].id, "-")[0] + "-99999999"} {
 			c, end := w.follow(t, "operator", "?views=decisions", "Last-Event-ID", last)
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -264,7 +270,8 @@ func TestStream(t *testing.T) {
 			for _, e := range c.of("decisions") {
 				text.WriteString(e.data)
 			}
-			if strings.Contains(text.String(), missed.ID.String()) != (last == decisions[0].id) || strings.Contains(text.String(), d.ID.String()) {
+			if strings.Contains(text.String(), missed.ID.String()) != (last == decisions[0].id) ||
+				strings.Contains(text.String(), d.ID.String()) {
 				t.Errorf("behind %q: %s", last, &text)
 			}
 			end()
@@ -291,7 +298,8 @@ func TestStream(t *testing.T) {
 		w.refuse(t)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if text := c.text.String(); !strings.Contains(text, "user=ada.lovelace") || strings.Contains(text, "adams") || strings.Contains(text, "bob") {
+		if text := c.text.String(); !strings.Contains(text, "user=ada.lovelace") || strings.Contains(text, "adams") ||
+			strings.Contains(text, "bob") {
 			t.Errorf("support, by key: %s", text)
 		}
 		end()
@@ -322,7 +330,8 @@ func TestStreamShare(t *testing.T) {
 		if err := json.Unmarshal([]byte(got[0].data), &e); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(e.Decisions); n == 0 || n > decisionsPerSecond || len(got[0].data) > mostEvent || e.LeftOut != all-n || e.Shown != fmt.Sprintf("1 in %d", (all+n-1)/n) {
+		if n := len(e.Decisions); n == 0 || n > decisionsPerSecond || len(got[0].data) > mostEvent ||
+			e.LeftOut != all-n || e.Shown != fmt.Sprintf("1 in %d", (all+n-1)/n) {
 			t.Errorf("%d decisions in %d bytes, %d left out, %s", n, len(got[0].data), e.LeftOut, e.Shown)
 		}
 		if e.Decisions[len(e.Decisions)-1].Attributes["user"] != fmt.Sprint(all-1) {
@@ -343,11 +352,14 @@ func TestStreamSize(t *testing.T) {
 			synctest.Wait()
 			got := c.of("overview")
 			var o streamedOverview
-			if len(got) != 1 || json.Unmarshal([]byte(got[0].data), &o) != nil || o.Requests != 7 || len(got[0].data) > mostEvent {
+			if len(got) != 1 || json.Unmarshal([]byte(got[0].data), &o) != nil || o.Requests != 7 ||
+				len(got[0].data) > mostEvent {
 				t.Fatalf("%+v: %d events", p, len(got))
 			}
-			if want := p.points+p.verdicts > 10; o.Shortened != want || p.points > 0 && len(o.Series.T) == 0 || p.verdicts > 0 && len(o.NeedsALook) == 0 {
-				t.Errorf("%d and %d: shortened %v, %d steps, %d verdicts", p.points, p.verdicts, o.Shortened, len(o.Series.T), len(o.NeedsALook))
+			if want := p.points+p.verdicts > 10; o.Shortened != want || p.points > 0 && len(o.Series.T) == 0 ||
+				p.verdicts > 0 && len(o.NeedsALook) == 0 {
+				t.Errorf("%d and %d: shortened %v, %d steps, %d verdicts", p.points, p.verdicts, o.Shortened,
+					len(o.Series.T), len(o.NeedsALook))
 			}
 		})
 	}
@@ -423,10 +435,12 @@ func TestStreams(t *testing.T) {
 		}
 		w.Close()
 		synctest.Wait()
-		if a := w.as("viewer", "GET", streamPath, ""); a.Status != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(a.Body, "going away") {
+		if a := w.as("viewer", "GET", streamPath, ""); a.Status != 503 || a.Header.Get("Retry-After") == "" ||
+			!strings.Contains(a.Body, "going away") {
 			t.Errorf("a stream of a server that goes away: %d %s", a.Status, a.Body)
 		}
-		if a := w.as("operator", "POST", previewPath, `{"files": {"a.yaml": "x"}}`); a.Status != 503 || !strings.Contains(a.Body, "going away") {
+		if a := w.as("operator", "POST", previewPath, `{"files": {"a.yaml": "x"}}`); a.Status != 503 ||
+			!strings.Contains(a.Body, "going away") {
 			t.Errorf("a preview of a server that goes away: %d %s", a.Status, a.Body)
 		}
 		if a := w.as("viewer", "GET", "/api/v1/session", ""); a.Status != 200 {

@@ -46,7 +46,11 @@ func TestAmbiguousPath(t *testing.T) {
 // the text behind a semicolon is taken off.
 func TestAmbiguousPathProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		path := "/" + strings.Join(rapid.SliceOf(rapid.SampledFrom([]string{"a", "/", "%2", "%2F", "%2f", "F", "%5C", "5c", "%", "\\", "%00", "00", "%0A", "0a", ".", "%25", "%2E", ";", "%3B", "#", "%23"})).Draw(t, "path"), "")
+		path := "/" +
+			strings.Join(
+				rapid.SliceOf(rapid.SampledFrom([]string{"a", "/", "%2", "%2F", "%2f", "F", "%5C", "5c", "%", "\\",
+					"%00",
+					"00", "%0A", "0a", ".", "%25", "%2E", ";", "%3B", "#", "%23"})).Draw(t, "path"), "")
 		bare, err := url.PathUnescape(path)
 		if err != nil {
 			return // no server takes it
@@ -69,7 +73,8 @@ func TestAmbiguousPathProperty(t *testing.T) {
 // FuzzValidHost: in a host that ValidHost accepts, net/url and net/http find one host, and no label
 // is empty.
 func FuzzValidHost(f *testing.F) {
-	for _, seed := range []string{"", "shop.example", "shop.example.:80", "shop.example..", "[::1]:80", "[::1%25a]", "a:b", "a:80:90", ".a", "\u00fc", "a%2eb", "[abc.de]:1"} {
+	for _, seed := range []string{"", "shop.example", "shop.example.:80", "shop.example..", "[::1]:80", "[::1%25a]",
+		"a:b", "a:80:90", ".a", "\u00fc", "a%2eb", "[abc.de]:1"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, host string) {
@@ -81,7 +86,8 @@ func FuzzValidHost(f *testing.F) {
 			t.Fatalf("%q: %v, %v", host, u, err)
 		}
 		name := u.Hostname()
-		if host[0] != '[' && (strings.Contains(name, "..") || strings.HasPrefix(name, ".") || strings.Trim(name, ".") == "") {
+		if host[0] != '[' && (strings.Contains(name, "..") || strings.HasPrefix(name, ".") ||
+			strings.Trim(name, ".") == "") {
 			t.Errorf("%q has an empty label", host)
 		}
 	})

@@ -114,7 +114,8 @@ func TestSeldom(t *testing.T) {
 			}
 		}
 		if first != 3 || unclear != n || told != 2*n*always {
-			t.Errorf("beside %d others: told of %d first ones and %d others; the others of %d", always, first, unclear, told)
+			t.Errorf("beside %d others: told of %d first ones and %d others; the others of %d", always, first, unclear,
+				told)
 		}
 	}
 }
@@ -216,7 +217,9 @@ func described(list ...rule.Descriptor) func(*weir.Request) {
 func TestTellDescriptors(t *testing.T) {
 	tally := observe.NewTally()
 	var got []observe.Outcome
-	l := limiter(t, tally.Join(&seen{facts: func(_ *weir.Request, _ *weir.Decision, f observe.Facts) { got = append(got, f.Outcome) }}),
+	l := limiter(t,
+		tally.Join(
+			&seen{facts: func(_ *weir.Request, _ *weir.Decision, f observe.Facts) { got = append(got, f.Outcome) }}),
 		"limits: [{name: one, when: {path: /one}, per: [user], allow: 3/h}]")
 	r := weir.Request{}
 	described(rule.Descriptor{})(&r)

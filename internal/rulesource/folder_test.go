@@ -367,7 +367,8 @@ func TestEvents(t *testing.T) {
 				symlink(t, version, filepath.Join(base, "next"))
 				rename(t, filepath.Join(base, "next"), link)
 			}
-			return fixture{link, []func(int){swap, swap, func(n int) { write(t, filepath.Join(link, "shop.yaml"), rules(n)) }}}
+			return fixture{link,
+				[]func(int){swap, swap, func(n int) { write(t, filepath.Join(link, "shop.yaml"), rules(n)) }}}
 		},
 		"a single file": func(t *testing.T) fixture {
 			file := filepath.Join(t.TempDir(), "limits.conf")

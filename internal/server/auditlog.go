@@ -37,7 +37,8 @@ func (p *program) auditRules(before, now rulesource.Status) {
 	}
 	switch {
 	case now.Loads != before.Loads:
-		p.audit.Tell(audit.Entry{Who: audit.Weir, What: "rules in force", Before: holds(before), After: holds(now), Note: now.Path})
+		p.audit.Tell(audit.Entry{Who: audit.Weir, What: "rules in force", Before: holds(before), After: holds(now),
+			Note: now.Path})
 	case now.Err != nil:
 		p.audit.Tell(audit.Entry{Who: audit.Weir, What: "rules refused", Before: holds(now), Note: oneLine(now.Err)})
 	default:

@@ -26,7 +26,8 @@ func TestBansAtStart(t *testing.T) {
 	between := redistest.Proxy(t, redis.Addr())
 	const banned = 45
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
-	servertest.WriteRules(t, rules, "domain: shop\nlimits: [{name: login, per: [ip], allow: 1000/min, ban: {after: 20, within: 10m, for: 15m, scope: domain}}]\n")
+	servertest.WriteRules(t, rules,
+		"domain: shop\nlimits: [{name: login, per: [ip], allow: 1000/min, ban: {after: 20, within: 10m, for: 15m, scope: domain}}]\n")
 	first := servertest.StartOn(t, redis.URL(), "--rules="+rules)
 	admin := "http://" + first.Addr("admin")
 	for i := range banned {
@@ -46,7 +47,8 @@ func TestBansAtStart(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer upstream.Close()
 	through := "redis://" + between.Addr()
-	p := servertest.StartOn(t, through, "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--client-ip-trusted-proxies=127.0.0.1")
+	p := servertest.StartOn(t, through, "--rules="+rules, "--listen-proxy=127.0.0.1:0",
+		"--proxy-upstream="+upstream.URL, "--client-ip-trusted-proxies=127.0.0.1")
 	doors := []func(ip string) bool{
 		func(ip string) bool {
 			status, _, _ := servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?domain=shop&ip="+ip)
@@ -91,7 +93,8 @@ func TestBansAtStart(t *testing.T) {
 	p = servertest.Start(t, "serve", "--store="+through, "--rules="+rules)
 	n := servertest.NodeOf(t, p.Stderr, p.Addr)
 	p.Stderr.Await(t, "bans and grants could not be read: banned keys pass until the store answers")
-	if status, body := n.Readyz(); status != http.StatusOK || !strings.Contains(body, "bans and grants have not been read yet") {
+	if status, body := n.Readyz(); status != http.StatusOK ||
+		!strings.Contains(body, "bans and grants have not been read yet") {
 		t.Errorf("%d %s", status, body)
 	}
 	between.Pass()

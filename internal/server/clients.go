@@ -116,5 +116,6 @@ func (p *program) openClients(context.Context) error {
 
 // fieldMetrics are the metrics of both.
 func (p *program) fieldMetrics() []prometheus.Collector {
-	return []prometheus.Collector{metrics.NewFields(metrics.FieldOptions{Fields: p.fields.Stats, Unverified: p.identity.Unverified})}
+	return []prometheus.Collector{metrics.NewFields(
+		metrics.FieldOptions{Fields: p.fields.Stats, Unverified: p.identity.Unverified})}
 }

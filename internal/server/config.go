@@ -124,7 +124,8 @@ const defaultProxyAddress = "127.0.0.1:8000"
 // OnlyProxy makes c the configuration of weir proxy: beside the proxy and the admin port, the doors
 // are open whose flags are given.
 func (c *Config) OnlyProxy(flags *pflag.FlagSet) {
-	for name, address := range map[string]*string{"listen-http": &c.listen.http, "listen-grpc": &c.listen.grpc, "listen-resp": &c.listen.resp} {
+	for name, address := range map[string]*string{"listen-http": &c.listen.http, "listen-grpc": &c.listen.grpc,
+		"listen-resp": &c.listen.resp} {
 		if !flags.Changed(name) {
 			*address = ""
 		}

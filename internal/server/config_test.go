@@ -63,7 +63,9 @@ trusted_peers: [127.0.0.0/8, "::1"]         # the default; who may refund, relea
 auth: { tokens_file: ./tokens }             # bearer tokens, one a line: for the admin API, and for refunds and releases from elsewhere
 headers: [x-delta, draft11]                 # or off
 `, nil, nil)
-	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.store, c.redis.Prefix, c.fallback.Deadline, c.fallback.FixedNodes, c.memory.Snapshot, c.memory.SnapshotEvery, c.listen, c.proxy.Upstream, c.domain, c.identity, c.jwks,
+	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.store, c.redis.Prefix, c.fallback.Deadline,
+		c.fallback.FixedNodes, c.memory.Snapshot, c.memory.SnapshotEvery, c.listen, c.proxy.Upstream, c.domain,
+		c.identity, c.jwks,
 		c.clientIP.Trusted, c.ipv6Prefix, c.trust.Peers, c.tokensFile))
 	want := "./rules true memory weir: 20ms 0 ./weir.snapshot 10s {:8080 :8081 127.0.0.1:6380 127.0.0.1:6070 :8000 } http://127.0.0.1:3000 shop " +
 		"map[plan:jwt:plan user:header:X-User-Id] ./jwks.json [10.0.0.0/8] 64 [127.0.0.0/8 ::1/128] ./tokens"
@@ -138,7 +140,8 @@ func TestConfigWays(t *testing.T) {
 
 func TestConfigOrder(t *testing.T) {
 	const file = "listen: { http: ':1', grpc: ':1', admin: ':1' }\n"
-	c := mustConfig(t, file, []string{"WEIR_LISTEN_GRPC=:2", "WEIR_LISTEN_ADMIN=:2", "WEIR_DATA=x", "WEIR_PORT=tcp://10.0.0.1:80"}, []string{"--listen-admin", ":3"})
+	c := mustConfig(t, file, []string{"WEIR_LISTEN_GRPC=:2", "WEIR_LISTEN_ADMIN=:2", "WEIR_DATA=x",
+		"WEIR_PORT=tcp://10.0.0.1:80"}, []string{"--listen-admin", ":3"})
 	if got := c.listen.http + c.listen.grpc + c.listen.admin; got != ":1:2:3" {
 		t.Errorf("file, variable, flag: got %s", got)
 	}
@@ -147,7 +150,8 @@ func TestConfigOrder(t *testing.T) {
 		t.Errorf("closed doors: %+v", c.listen)
 	}
 	c = mustConfig(t, "", nil, nil)
-	if c.listen.http != "127.0.0.1:8080" || c.listen.grpc != "127.0.0.1:8081" || c.listen.admin != "127.0.0.1:6070" || c.listen.proxy != "" || c.drain != 10*time.Second {
+	if c.listen.http != "127.0.0.1:8080" || c.listen.grpc != "127.0.0.1:8081" || c.listen.admin != "127.0.0.1:6070" ||
+		c.listen.proxy != "" || c.drain != 10*time.Second {
 		t.Errorf("defaults: %+v", c)
 	}
 
@@ -268,7 +272,8 @@ func TestConfigurationAmongRules(t *testing.T) {
 
 // FuzzConfigFile: no file makes the program panic.
 func FuzzConfigFile(f *testing.F) {
-	for _, s := range []string{"rules: a\n", "listen: { http: ':1' }\n", "identity: { a: b }\n", "headers: [a, [b]]\n", "a: &x [*x]\n", "? {a: b}\n: c\n", "!!binary x", "rules: |\n  a\n", "<<: {rules: a}\n", "-", ":"} {
+	for _, s := range []string{"rules: a\n", "listen: { http: ':1' }\n", "identity: { a: b }\n", "headers: [a, [b]]\n",
+		"a: &x [*x]\n", "? {a: b}\n: c\n", "!!binary x", "rules: |\n  a\n", "<<: {rules: a}\n", "-", ":"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -34,7 +34,8 @@ func (c *Config) readFile(path string) []error {
 	if len(documents) > 0 {
 		root := documents[0].Body
 		if kind := manifestKind(root); kind != "" {
-			r.fail(root, "this is a manifest of Kubernetes (%s), not the configuration; mounted as a volume, a ConfigMap is a folder with a file for each key below data", kind)
+			r.fail(root,
+				"this is a manifest of Kubernetes (%s), not the configuration; mounted as a volume, a ConfigMap is a folder with a file for each key below data", kind)
 		} else if _, comment := root.(*ast.CommentGroupNode); !comment {
 			r.mapping("", root)
 		}

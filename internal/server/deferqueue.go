@@ -58,7 +58,8 @@ func (p *program) openDeferred(context.Context) error {
 	onPostgres, _ := p.storage.shared.(*postgres.Store)
 	switch {
 	case (p.storage.redis != nil || onPostgres != nil) && path != "":
-		return errors.New("defer.path: is for the embedded store. With Redis or PostgreSQL the deferred requests lie there, where all nodes share them. Leave defer.path empty")
+		return errors.New(
+			"defer.path: is for the embedded store. With Redis or PostgreSQL the deferred requests lie there, where all nodes share them. Leave defer.path empty")
 	case onPostgres != nil:
 		q, err := deferred.NewPostgres(onPostgres.Pool(), onPostgres.Schema(), bounds)
 		if err != nil {
@@ -79,7 +80,8 @@ func (p *program) openDeferred(context.Context) error {
 		p.deferred = q
 	default:
 		if r := deferring(p.atStart); r != nil {
-			return fmt.Errorf("defer.path: is missing: limit %q defers requests, which must outlast this program. Name a file for them, such as ./weir-deferred.db, or use Redis or PostgreSQL as the store", r.Name)
+			return fmt.Errorf(
+				"defer.path: is missing: limit %q defers requests, which must outlast this program. Name a file for them, such as ./weir-deferred.db, or use Redis or PostgreSQL as the store", r.Name)
 		}
 	}
 	return nil
@@ -101,7 +103,8 @@ func (p *program) startDeferring(set *rule.Set) {
 	switch {
 	case p.proxy == nil:
 	case p.deferred == nil && r != nil:
-		p.log.Warn("a limit defers requests, but there is no queue for them: they are refused. Set defer.path and restart", "limit", r.Name)
+		p.log.Warn(
+			"a limit defers requests, but there is no queue for them: they are refused. Set defer.path and restart", "limit", r.Name)
 	case r != nil:
 		p.worker.open()
 	}

@@ -145,7 +145,8 @@ func (p *program) addDoors(context.Context) error {
 		p.addAdmin()
 	}
 	if len(p.doors) == 0 {
-		return errors.New("no door is open; set one of listen.http, listen.grpc, listen.resp, listen.proxy and listen.admin")
+		return errors.New(
+			"no door is open; set one of listen.http, listen.grpc, listen.resp, listen.proxy and listen.admin")
 	}
 	return nil
 }
@@ -153,7 +154,8 @@ func (p *program) addDoors(context.Context) error {
 // addHTTPAPI makes the door of the HTTP decision API, which also serves /json of envoy and forward
 // auth.
 func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) {
-	o := httpapi.Options{Domain: p.c.domain, Headers: p.c.headers, Trust: trust, Stopwatch: p.metrics, Tracer: p.tracer()}
+	o := httpapi.Options{Domain: p.c.domain, Headers: p.c.headers, Trust: trust, Stopwatch: p.metrics,
+		Tracer: p.tracer()}
 	o.Line = p.lineOf("http")
 	o.JSON, o.ForwardAuth = rls.NewJSON(envoy, trust.Trusted), p.forwardAuth()
 	o.Ready = func() bool { return p.ready() == nil }
@@ -177,7 +179,8 @@ func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) {
 func (p *program) addLoop(name, address string, s *http.Server, drain func()) {
 	p.bound(s)
 	loop := h1.New(s)
-	p.doors = append(p.doors, &door{name: name, address: address, serve: loop.Serve, shutdown: loop.Shutdown, drain: drain})
+	p.doors = append(p.doors, &door{name: name, address: address, serve: loop.Serve, shutdown: loop.Shutdown,
+		drain: drain})
 }
 
 // addGRPC makes the door of Envoy's rate limit service, which also serves Envoy's quota service.
@@ -215,10 +218,11 @@ func (p *program) addAdmin() {
 	}
 	var h *admin.Handler
 	if p.c.page {
-		o.Page = page.Handler(page.Options{Version: p.version, Regions: o.Regions != nil, First: func(r *http.Request) (page.Session, func() page.Snapshot, bool) {
-			s, first, ok := h.First(r)
-			return page.Session(s), func() page.Snapshot { return p.snapshot(first()) }, ok
-		}})
+		o.Page = page.Handler(page.Options{Version: p.version, Regions: o.Regions != nil,
+			First: func(r *http.Request) (page.Session, func() page.Snapshot, bool) {
+				s, first, ok := h.First(r)
+				return page.Session(s), func() page.Snapshot { return p.snapshot(first()) }, ok
+			}})
 		o.PagePaths = page.Paths()
 	}
 	h = admin.New(p.limiter, o)
@@ -246,7 +250,8 @@ func (p *program) snapshot(overview *insight.Overview, rules *admin.RuleReports)
 // rulesSource describes the origin of the rules, and the errors in them.
 func (p *program) rulesSource() admin.RulesSource {
 	s := p.rules.Status()
-	out := admin.RulesSource{Path: s.Path, Version: s.Version, Files: s.Files, Loaded: s.Loaded, Loads: s.Loads, Failures: s.Failures}
+	out := admin.RulesSource{Path: s.Path, Version: s.Version, Files: s.Files, Loaded: s.Loaded, Loads: s.Loads,
+		Failures: s.Failures}
 	if s.Waiting {
 		out.Path = "built-in starter rules"
 	}
@@ -307,7 +312,8 @@ func (p *program) open(ctx context.Context) error {
 				}
 			}
 			if errors.Is(err, syscall.EADDRINUSE) {
-				err = fmt.Errorf("%s is in use by another program; stop that one, or choose another address with --listen-%s (port 0 takes a free one)", d.address, d.name)
+				err = fmt.Errorf(
+					"%s is in use by another program; stop that one, or choose another address with --listen-%s (port 0 takes a free one)", d.address, d.name)
 			}
 			return fmt.Errorf("listen.%s: %w", d.name, err)
 		}

@@ -36,7 +36,8 @@ func (p *program) printExamples(w io.Writer) {
 	domains := set.Domains()
 	var text strings.Builder
 	if len(domains) > 1 {
-		fmt.Fprintf(&text, "\n# The rules hold %d domains (%s): a request names one.\n", len(domains), someOf(domains, 5))
+		fmt.Fprintf(&text, "\n# The rules hold %d domains (%s): a request names one.\n", len(domains),
+			someOf(domains, 5))
 	}
 	for _, d := range p.doors {
 		p.exampleAt(&text, d, e, len(domains) > 1)
@@ -94,21 +95,25 @@ func (p *program) exampleAt(text *strings.Builder, d *door, e *example, nameDoma
 				body.Attributes[a.Name] = a.Value
 			}
 			request = human.ShellQuote(base + "/api/v1/limit?" + query.Encode())
-			fmt.Fprintf(text, "\n# HTTP: 200 may pass, 429 may not. Rule %q:\n%s -i %s\n%s -i -X POST %s/api/v1/limit -H 'Content-Type: application/json' -d %s\n",
+			fmt.Fprintf(text,
+				"\n# HTTP: 200 may pass, 429 may not. Rule %q:\n%s -i %s\n%s -i -X POST %s/api/v1/limit -H 'Content-Type: application/json' -d %s\n",
 				r.Name, curl, request, curl, base, human.ShellQuote(mustJSON(body)))
 		} else {
 			request = base + "/json -d " + human.ShellQuote(mustJSON(rls))
 			fmt.Fprintf(text, "\n# HTTP: 200 may pass, 429 may not. Rule %q:\n%s -i %s\n", r.Name, curl, request)
 		}
 		if n := r.Windows[0].Limit.Config().N; n < 100 {
-			fmt.Fprintf(text, "# More than it allows: the last answers are 429.\nfor i in $(seq %d); do %s -s -o /dev/null -w '%%{http_code} ' %s; done; echo\n", n+1, curl, request)
+			fmt.Fprintf(text,
+				"# More than it allows: the last answers are 429.\nfor i in $(seq %d); do %s -s -o /dev/null -w '%%{http_code} ' %s; done; echo\n", n+1, curl, request)
 		}
 	case "grpc":
-		fmt.Fprintf(text, "\n# Envoy's rate limit service:\ngrpcurl %s -d %s %s envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit\n",
+		fmt.Fprintf(text,
+			"\n# Envoy's rate limit service:\ngrpcurl %s -d %s %s envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit\n",
 			p.grpcurl(d), human.ShellQuote(mustJSON(rls)), connectAddress(d.listener.Addr()))
 	case "resp":
 		if e.byAttributes {
-			fmt.Fprintf(text, "\n# The Redis protocol: 1 may pass, 0 may not; then redis-cell's command, which needs no rule: 0 may pass, 1 may not.\n%s\n",
+			fmt.Fprintf(text,
+				"\n# The Redis protocol: 1 may pass, 0 may not; then redis-cell's command, which needs no rule: 0 may pass, 1 may not.\n%s\n",
 				p.redisCLI(d, r.Domain, e.attributes))
 		}
 	case "admin":
@@ -116,7 +121,8 @@ func (p *program) exampleAt(text *strings.Builder, d *door, e *example, nameDoma
 		if p.c.page && d.listener.Addr().Network() != "unix" {
 			fmt.Fprintf(text, "\n# In a browser, what goes on and whether the rules do their job: %s/\n", base)
 		}
-		fmt.Fprintf(text, "\n# The counters: metrics, and the hottest keys.\n%s -s %s/metrics\n%s -s %s\n", curl, base, curl,
+		fmt.Fprintf(text, "\n# The counters: metrics, and the hottest keys.\n%s -s %s/metrics\n%s -s %s\n", curl, base,
+			curl,
 			human.ShellQuote(base+"/api/v1/keys?"+url.Values{"limit": {r.Name}, "domain": {r.Domain}}.Encode()))
 	}
 }
@@ -137,7 +143,8 @@ func exampleRequest(set *rule.Set) *example {
 	var m rule.Matches
 	meets := func(q rule.Query, r *rule.Rule) bool {
 		set.Match(&q, &m)
-		return slices.ContainsFunc(m.Hits, func(h rule.Hit) bool { return h.Window.Rule == r && h.Mode == rule.Enforce })
+		return slices.ContainsFunc(m.Hits,
+			func(h rule.Hit) bool { return h.Window.Rule == r && h.Mode == rule.Enforce })
 	}
 	for _, r := range set.Rules() {
 		if r.Unlimited || len(r.Windows) == 0 || r.Windows[0].Limit == nil {
@@ -206,7 +213,8 @@ func readByExpressions(rules []*rule.Rule) (names []string) {
 
 // sampleValues are the values of attributes that mean the same everywhere; sampleName is the value
 // of the others.
-var sampleValues = map[string]string{"ip": "192.0.2.1", "remote_address": "192.0.2.1", "path": "/", "method": "GET", "host": "example.com"}
+var sampleValues = map[string]string{"ip": "192.0.2.1", "remote_address": "192.0.2.1", "path": "/", "method": "GET",
+	"host": "example.com"}
 
 const sampleName = "ada"
 

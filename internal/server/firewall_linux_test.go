@@ -57,7 +57,8 @@ limits:
 	if err != nil {
 		t.Fatal(err)
 	}
-	fw := newFirewall(nftables.Options{IPv6Prefix: 64, Never: []netip.Prefix{netip.MustParsePrefix("203.0.113.64/26")}}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	fw := newFirewall(nftables.Options{IPv6Prefix: 64, Never: []netip.Prefix{netip.MustParsePrefix("203.0.113.64/26")}},
+		slog.New(slog.NewTextHandler(t.Output(), nil)))
 	fw.options.NetNS = namespace(t)
 	if err := fw.open(set); err != nil {
 		if strings.Contains(err.Error(), "this kernel has no nftables") {
@@ -141,7 +142,8 @@ limits:
 		t.Error("rules without nftables want it")
 	}
 	bad := newFirewall(nftables.Options{IPv6Prefix: 999}, fw.log)
-	if err := bad.open(set); err == nil || !strings.HasPrefix(err.Error(), `test.yaml:3: the limit "login" asks for at: nftables: ban: `) {
+	if err := bad.open(set); err == nil || !strings.HasPrefix(err.Error(),
+		`test.yaml:3: the limit "login" asks for at: nftables: ban: `) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -86,7 +86,8 @@ func (p *program) openFleet(context.Context) error {
 const recordKind = "record/1"
 
 // askRecord asks the other nodes for a part of their records.
-func (p *program) askRecord(ctx context.Context, question []byte, take func(node string, answer []byte) bool) insight.Nodes {
+func (p *program) askRecord(ctx context.Context, question []byte,
+	take func(node string, answer []byte) bool) insight.Nodes {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t, err := p.nodes.AskOthers(ctx, recordKind, question, func(a nodes.Answer) {
@@ -173,6 +174,7 @@ func (p *program) nodeState() insight.NodeState {
 			s.RefusedShare = float64(o.Refused) / float64(o.Requests)
 		}
 	}
-	s.StoreErrors, s.Taken, s.Thinned, s.Memory = p.insight.StoreErrors(), p.insight.Taken(), p.insight.Thinned(), p.insight.Bytes()
+	s.StoreErrors, s.Taken, s.Thinned, s.Memory = p.insight.StoreErrors(), p.insight.Taken(), p.insight.Thinned(),
+		p.insight.Bytes()
 	return s
 }

@@ -25,7 +25,8 @@ func (p *program) follow(a *actors) {
 	case <-p.limiter.Followed():
 	case <-ended:
 	case <-timer.C:
-		p.log.Warn("the doors open although bans and grants could not be read: banned keys pass until the store answers", "waited", boardPatience.String())
+		p.log.Warn(
+			"the doors open although bans and grants could not be read: banned keys pass until the store answers", "waited", boardPatience.String())
 		a.start(func(context.Context) {
 			select {
 			case <-p.limiter.Followed():

@@ -18,7 +18,8 @@ func TestHeadersTogether(t *testing.T) {
 			t.Errorf("%s: %v", value, err)
 		}
 	}
-	if _, err := configOf(t, "", nil, []string{"--cors-origins=shop.example"}); err == nil || !strings.HasPrefix(err.Error(), `--cors-origins: "shop.example" is no origin; write`) {
+	if _, err := configOf(t, "", nil, []string{"--cors-origins=shop.example"}); err == nil ||
+		!strings.HasPrefix(err.Error(), `--cors-origins: "shop.example" is no origin; write`) {
 		t.Error(err)
 	}
 }

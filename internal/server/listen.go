@@ -125,7 +125,8 @@ func (p *program) openCertificates(context.Context) error {
 		return errors.New("auth.doors: needs auth.tokens_file")
 	}
 	if len(c.proxyDoors) > 0 && len(c.proxyPeers.Peers) == 0 && !c.proxyPeers.Unix {
-		return errors.New("proxy_protocol.peers: is missing; without it anybody could send a header that makes him somebody else")
+		return errors.New(
+			"proxy_protocol.peers: is missing; without it anybody could send a header that makes him somebody else")
 	}
 	if err := c.clientIP.Check(); err != nil {
 		return fmt.Errorf("client_ip: %w", err)
@@ -174,7 +175,8 @@ func (c *Config) checkTLSDoors() error {
 	}
 	for _, door := range c.clientDoors {
 		if !slices.Contains(c.tlsDoors, door) {
-			return fmt.Errorf("tls.client_doors: %s is not in tls.doors, and without TLS it can demand no certificate", door)
+			return fmt.Errorf("tls.client_doors: %s is not in tls.doors, and without TLS it can demand no certificate",
+				door)
 		}
 	}
 	return nil
@@ -197,7 +199,8 @@ func (p *program) tlsOf(d *door) func() *tls.Config {
 
 // demandsCertificate reports whether d speaks mutual TLS.
 func (p *program) demandsCertificate(d *door) bool {
-	return p.c.certificates.ClientCA != "" && slices.Contains(p.c.tlsDoors, d.name) && slices.Contains(p.c.clientDoors, d.name)
+	return p.c.certificates.ClientCA != "" && slices.Contains(p.c.tlsDoors, d.name) &&
+		slices.Contains(p.c.clientDoors, d.name)
 }
 
 // needsToken reports whether a door requires a token.
@@ -293,7 +296,8 @@ func (p *program) warnOfFiles() {
 	if n >= p.c.maxConnections || !p.c.named["max_connections"] && n >= fewConnections {
 		return
 	}
-	p.log.Warn("this process may open too few files for max_connections at each door; raise its limit (ulimit -n, LimitNOFILE)",
+	p.log.Warn(
+		"this process may open too few files for max_connections at each door; raise its limit (ulimit -n, LimitNOFILE)",
 		"files", listen.MaxFiles(), "max_connections", p.c.maxConnections, "in_force", n)
 }
 

@@ -92,7 +92,8 @@ func (p *program) openLoad(context.Context) error {
 	queries := map[string]load.Query{}
 	for name, query := range c.signals {
 		if c.prometheusURL == "" {
-			return errors.New("prometheus.url: is missing; signals are asked of a Prometheus, such as http://127.0.0.1:9090")
+			return errors.New(
+				"prometheus.url: is missing; signals are asked of a Prometheus, such as http://127.0.0.1:9090")
 		}
 		queries[name] = load.Query{URL: c.prometheusURL, Query: query, Every: prometheusEvery}
 	}
@@ -171,7 +172,8 @@ type signalStates struct{ registry *load.Registry }
 func (s signalStates) List() []admin.SignalState {
 	var list []admin.SignalState
 	for _, i := range s.registry.List() {
-		state := admin.SignalState{Name: i.Name, Kind: string(i.Kind), Used: i.Used, Stale: i.Stale, Error: i.Error, Errors: i.Errors}
+		state := admin.SignalState{Name: i.Name, Kind: string(i.Kind), Used: i.Used, Stale: i.Stale, Error: i.Error,
+			Errors: i.Errors}
 		if i.Seen {
 			age := i.Age.Seconds()
 			state.Raw, state.Age = &i.Raw, &age

@@ -31,12 +31,14 @@ func (p *program) openMetrics(context.Context) error {
 			if set, _ := p.limiter.Rules(); set != nil {
 				near = suggest.Nearest(domain, set.Domains())
 			}
-			p.log.Warn("requests come in for a domain that no rule file declares"+DidYouMean(near)+"; they are "+p.verdictOnUnknown(),
+			p.log.Warn("requests come in for a domain that no rule file declares"+DidYouMean(near)+"; they are "+
+				p.verdictOnUnknown(),
 				"domain", sparselog.Excerpt(domain))
 		},
 		TooCostly: func(r *rule.Rule) {
 			if n := p.costly.Due(time.Minute); n > 0 {
-				p.log.Warn("a request was refused, since expressions of rules take too long on it", "rule", r.Name, "at", fmt.Sprintf("%s:%d", r.Pos.File, r.Pos.Line), "since_last_line", n)
+				p.log.Warn("a request was refused, since expressions of rules take too long on it", "rule", r.Name,
+					"at", fmt.Sprintf("%s:%d", r.Pos.File, r.Pos.Line), "since_last_line", n)
 			}
 		},
 	}

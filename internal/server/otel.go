@@ -89,8 +89,10 @@ func (c *Config) readOTelEnv(variables map[string]string) error {
 			}
 		}
 	}
-	read("OTEL_EXPORTER_OTLP_ENDPOINT", "otel.endpoint", func(s string) error { c.otel.Endpoint = s; return checkEndpoint(s) })
-	read("OTEL_EXPORTER_OTLP_PROTOCOL", "", func(s string) (err error) { c.otel.Protocol, err = otelProtocol(s); return err })
+	read("OTEL_EXPORTER_OTLP_ENDPOINT", "otel.endpoint",
+		func(s string) error { c.otel.Endpoint = s; return checkEndpoint(s) })
+	read("OTEL_EXPORTER_OTLP_PROTOCOL", "",
+		func(s string) (err error) { c.otel.Protocol, err = otelProtocol(s); return err })
 	read("OTEL_METRIC_EXPORT_INTERVAL", "", func(s string) error {
 		ms, err := strconv.ParseUint(s, 10, 31)
 		c.otel.Metrics = time.Duration(ms) * time.Millisecond

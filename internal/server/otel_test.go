@@ -39,7 +39,8 @@ func TestOTelSettings(t *testing.T) {
 			t.Errorf("%q %q: %s, want %s", c.args, c.env, text, c.want)
 		}
 	}
-	for _, args := range [][]string{{"--otel-endpoint=collector:4317"}, {"--otel-traces=2"}, {"--otel-traces=101%"}, {"--decisions-outcomes=refused"}, {"--decisions-per-second=0"}} {
+	for _, args := range [][]string{{"--otel-endpoint=collector:4317"}, {"--otel-traces=2"}, {"--otel-traces=101%"},
+		{"--decisions-outcomes=refused"}, {"--decisions-per-second=0"}} {
 		if _, err := load(args); err == nil {
 			t.Errorf("%q is taken", args)
 		}

@@ -24,10 +24,12 @@ func (c *Config) OwnPort() (o Port, err error) {
 		door, o.Address, o.Path = "http", c.listen.http, "/healthcheck"
 	}
 	if o.Address == "" {
-		return o, errors.New("neither listen.admin nor listen.http is open, so that nobody can be asked; name a server with --server URL")
+		return o, errors.New(
+			"neither listen.admin nor listen.http is open, so that nobody can be asked; name a server with --server URL")
 	}
 	if slices.Contains(c.proxyDoors, door) {
-		return o, fmt.Errorf("listen.%s takes only connections that begin with a PROXY protocol header; leave it out of proxy_protocol.doors, or do without this check", door)
+		return o, fmt.Errorf(
+			"listen.%s takes only connections that begin with a PROXY protocol header; leave it out of proxy_protocol.doors, or do without this check", door)
 	}
 	socket, isSocket := strings.CutPrefix(o.Address, "unix:")
 	if isSocket {
@@ -38,7 +40,8 @@ func (c *Config) OwnPort() (o Port, err error) {
 			return o, fmt.Errorf("listen.%s: %w", door, err)
 		}
 		if port == "0" {
-			return o, fmt.Errorf("listen.%s takes a free port, which nobody here can know; name the server with --server URL", door)
+			return o, fmt.Errorf(
+				"listen.%s takes a free port, which nobody here can know; name the server with --server URL", door)
 		}
 		switch name { // not "localhost", which needs a hosts file or a name server
 		case "", "0.0.0.0":
@@ -51,7 +54,8 @@ func (c *Config) OwnPort() (o Port, err error) {
 	if len(c.certificates.Cert) > 0 && slices.Contains(c.tlsDoors, door) {
 		o.Certificates = c.certificates.Cert
 		if c.certificates.ClientCA != "" && slices.Contains(c.clientDoors, door) {
-			return o, fmt.Errorf("listen.%s demands certificates of its clients; leave it out of tls.client_doors, or do without this check", door)
+			return o, fmt.Errorf(
+				"listen.%s demands certificates of its clients; leave it out of tls.client_doors, or do without this check", door)
 		}
 	}
 	return o, nil

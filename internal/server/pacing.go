@@ -66,7 +66,8 @@ func (p *pacer) adjust() {
 		return
 	}
 	metrics.Read(p.samples)
-	live, stacks, globals, scanned := p.samples[0].Value.Uint64(), p.samples[1].Value.Uint64(), p.samples[2].Value.Uint64(), p.samples[3].Value.Uint64()
+	live, stacks, globals, scanned := p.samples[0].Value.Uint64(), p.samples[1].Value.Uint64(),
+		p.samples[2].Value.Uint64(), p.samples[3].Value.Uint64()
 	// setting it stops the world for a moment, which a small change is not worth
 	if want := percentFor(live+stacks+globals, scanned); want < p.percent*15/16 || want > p.percent*17/16 {
 		p.set(want)

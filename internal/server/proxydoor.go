@@ -116,7 +116,8 @@ func (p *program) addProxy() error {
 		return errors.New("proxy.upstream: is missing; write for example http://127.0.0.1:3000")
 	}
 	if set, _ := p.limiter.Rules(); c.domain == "" && set != nil && len(set.Domains()) > 1 {
-		return fmt.Errorf("default_domain: is missing, and the rules hold several domains (%s)", strings.Join(set.Domains(), ", "))
+		return fmt.Errorf("default_domain: is missing, and the rules hold several domains (%s)",
+			strings.Join(set.Domains(), ", "))
 	}
 	o := c.proxy
 	o.Domain, o.EncodedSlash = c.domain, c.fields.encodedSlash

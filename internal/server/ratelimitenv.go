@@ -64,7 +64,8 @@ func readRateLimitEnv(c *Config, v map[string]string) *rateLimitEnv {
 		r.take("rules", folder, "RUNTIME_ROOT")
 	}
 	if v["CONFIG_TYPE"] == "GRPC_XDS_SOTW" {
-		r.fail("rules", "CONFIG_TYPE=GRPC_XDS_SOTW: rules over xDS are not read; write them to files, and name their folder with WEIR_RULES")
+		r.fail("rules",
+			"CONFIG_TYPE=GRPC_XDS_SOTW: rules over xDS are not read; write them to files, and name their folder with WEIR_RULES")
 	}
 	if uds := v["GRPC_UDS"]; uds != "" {
 		r.take("listen.grpc", "unix:"+uds, "GRPC_UDS")
@@ -97,7 +98,8 @@ func readRateLimitEnv(c *Config, v map[string]string) *rateLimitEnv {
 	// envoyproxy/ratelimit lets through.
 	for _, name := range []string{"SHADOW_MODE", "QUOTA_MODE"} {
 		if r.on(name) {
-			r.fail("", "%s=%s: write %s: true into the descriptors, and unset the variable", name, v[name], strings.ToLower(name))
+			r.fail("", "%s=%s: write %s: true into the descriptors, and unset the variable", name, v[name],
+				strings.ToLower(name))
 		}
 	}
 	return r
@@ -235,7 +237,8 @@ func (r *rateLimitEnv) withRedisAuth(authority string) (string, error) {
 		hosts = authority[at+1:]
 		u, err := url.Parse("redis://" + authority[:at] + "@h")
 		if err != nil {
-			return "", errors.New("the user and password cannot be read; percent-encode what is not a letter or a digit")
+			return "", errors.New(
+				"the user and password cannot be read; percent-encode what is not a letter or a digit")
 		}
 		own, given := u.User.Password()
 		if given && own != password || name != "" && name != u.User.Username() {
@@ -311,7 +314,8 @@ func (r *rateLimitEnv) finish(named map[string]bool) (in inherited) {
 			value = withoutCredentials(value)
 		}
 		if named[t.path] {
-			in.warnings = append(in.warnings, fmt.Sprintf("%s has no effect, since %s is set otherwise", t.from, t.path))
+			in.warnings = append(in.warnings, fmt.Sprintf("%s has no effect, since %s is set otherwise", t.from,
+				t.path))
 			continue
 		}
 		in.read = append(in.read, fmt.Sprintf("%s=%s (%s)", t.path, value, t.from))
@@ -332,15 +336,18 @@ func (r *rateLimitEnv) finish(named map[string]bool) (in inherited) {
 	for _, name := range []string{"USE_STATSD", "USE_DOG_STATSD", "USE_PROMETHEUS"} {
 		warn(r.on(name), name+" is not read: Prometheus' metrics are at /metrics of the admin port")
 	}
-	warn(r.on("TRACING_ENABLED"), "TRACING_ENABLED is not read: otel.endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT, turns traces on")
+	warn(r.on("TRACING_ENABLED"),
+		"TRACING_ENABLED is not read: otel.endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT, turns traces on")
 	warn(r.on("REDIS_PERSECOND"), "REDIS_PERSECOND is not read: limits of all units live in one Redis")
 	ratio, err := strconv.ParseFloat(cmp.Or(r.v["NEAR_LIMIT_RATIO"], "0.8"), 64)
 	warn(err != nil || ratio != 0.8, "NEAR_LIMIT_RATIO is not read: write warn into rate_limit, as in warn: 70%")
 	warn(r.on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"),
 		"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT is not read: write count_denied: false into rate_limit")
-	warn(r.has("GRPC_CLIENT_TLS_SAN"), "GRPC_CLIENT_TLS_SAN is not read: any client with a certificate of tls.client_ca may ask")
-	warn(r.on("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"), "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is not read: the name is checked; "+
-		"server_name in the URL of store says which")
+	warn(r.has("GRPC_CLIENT_TLS_SAN"),
+		"GRPC_CLIENT_TLS_SAN is not read: any client with a certificate of tls.client_ca may ask")
+	warn(r.on("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"),
+		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is not read: the name is checked; "+
+			"server_name in the URL of store says which")
 	for _, name := range []string{"LIMIT_LIMIT_HEADER", "LIMIT_REMAINING_HEADER", "LIMIT_RESET_HEADER"} {
 		warn(r.has(name), name+" is not read: headers have their usual names")
 	}

@@ -48,8 +48,10 @@ func TestRateLimitEnv(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			config := mustConfig(t, c.file, strings.Fields(c.env), c.args)
 			plain := mustConfig(t, "", nil, nil)
-			got := []string{config.rules, config.store, config.listen.grpc, config.listen.http, config.log.level.String()}
-			for i, value := range []string{"", plain.store, plain.listen.grpc, plain.listen.http, plain.log.level.String()} {
+			got := []string{config.rules, config.store, config.listen.grpc, config.listen.http,
+				config.log.level.String()}
+			for i, value := range []string{"", plain.store, plain.listen.grpc, plain.listen.http,
+				plain.log.level.String()} {
 				if c.want[i] == "" {
 					c.want[i] = value
 				}
@@ -61,7 +63,8 @@ func TestRateLimitEnv(t *testing.T) {
 			if !strings.Contains(warned, c.warn) || c.warn == "" && warned != "" {
 				t.Errorf("warnings %q, want %q", warned, c.warn)
 			}
-			if told := strings.Join(config.inherited.read, " "); strings.Contains(told, "p%2Fw") || strings.Contains(told+warned, "p/w") {
+			if told := strings.Join(config.inherited.read, " "); strings.Contains(told, "p%2Fw") ||
+				strings.Contains(told+warned, "p/w") {
 				t.Errorf("it tells the password: %s", told)
 			}
 		})

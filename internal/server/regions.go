@@ -37,7 +37,8 @@ var regionSettings = []setting{
 				weight, err := strconv.Atoi(strings.TrimSpace(value))
 				switch {
 				case !ok || err != nil || weight < 0 || weight > regions.MaxWeight:
-					return fmt.Errorf("%q is no region=weight with a weight from 0 to %d, such as eu=2", item, regions.MaxWeight)
+					return fmt.Errorf("%q is no region=weight with a weight from 0 to %d, such as eu=2", item,
+						regions.MaxWeight)
 				case !regionName().MatchString(name):
 					return fmt.Errorf("%q is no name of a region; %s", name, regionNames)
 				}
@@ -55,7 +56,8 @@ var regionSettings = []setting{
 			for _, item := range items {
 				name, url, ok := strings.Cut(item, "=")
 				if !ok || !regionName().MatchString(name) {
-					return fmt.Errorf("%q is no region=URL, such as us=rediss://weir-peer@redis.us.example:6379", redactURL(item))
+					return fmt.Errorf("%q is no region=URL, such as us=rediss://weir-peer@redis.us.example:6379",
+						redactURL(item))
 				}
 				if err := redis.CheckURL(url); err != nil {
 					return fmt.Errorf("%s: %w", name, err)
@@ -86,16 +88,20 @@ func (c *Config) checkRegions() error {
 		return nil
 	}
 	if _, ok := c.regionWeights[c.region]; !ok {
-		return fmt.Errorf("regions.weights: lacks %s, the region of this node; it lists all regions, as in: %s: 1", c.region, c.region)
+		return fmt.Errorf("regions.weights: lacks %s, the region of this node; it lists all regions, as in: %s: 1",
+			c.region, c.region)
 	}
 	if len(c.regionWeights) < 2 {
-		return fmt.Errorf("regions.weights: there is no region but %s; leave out region and regions, or add the others", c.region)
+		return fmt.Errorf("regions.weights: there is no region but %s; leave out region and regions, or add the others",
+			c.region)
 	}
 	if c.store == storeMemory {
-		return errors.New("store: memory cannot serve one region among several, since all nodes of a region share their counts; write the URL of the Redis of this region")
+		return errors.New(
+			"store: memory cannot serve one region among several, since all nodes of a region share their counts; write the URL of the Redis of this region")
 	}
 	if !c.onRedis() {
-		return fmt.Errorf("store: %s cannot serve one region among several; write the URL of the Redis of this region", kindOf(c.store).title)
+		return fmt.Errorf("store: %s cannot serve one region among several; write the URL of the Redis of this region",
+			kindOf(c.store).title)
 	}
 	sum := 0
 	for _, name := range slices.Sorted(maps.Keys(c.regionWeights)) {
@@ -125,7 +131,9 @@ func (p *program) openRegions() error {
 		return nil
 	}
 	o := regions.Options{
-		Region: c.region, Own: s.redis, Logger: p.log, Nodes: s.fallback.Share, Digest: func() string { return p.rules.Status().Digest }, Peers: map[string]regions.Neighbour{},
+		Region: c.region, Own: s.redis, Logger: p.log, Nodes: s.fallback.Share, Digest: func() string {
+			return p.rules.Status().Digest
+		}, Peers: map[string]regions.Neighbour{},
 		Ready: p.built.Load,
 		Rules: func(id uint64, key []byte) (*rule.Counter, *algo.Limit, *algo.Limit) {
 			if !p.built.Load() {
@@ -154,7 +162,8 @@ func (p *program) openRegions() error {
 		return fmt.Errorf("regions: %w", err)
 	}
 	s.Store = s.regions
-	p.log.Info("this node is in one region among several", "region", c.region, "regions", strings.Join(slices.Sorted(maps.Keys(c.regionWeights)), " "))
+	p.log.Info("this node is in one region among several", "region", c.region, "regions",
+		strings.Join(slices.Sorted(maps.Keys(c.regionWeights)), " "))
 	return nil
 }
 
@@ -177,5 +186,6 @@ func (s *storage) silentRegions() string {
 	if len(names) == 0 {
 		return ""
 	}
-	return "not heard of the region " + strings.Join(names, ", ") + ": limits go by what was heard before, and by the ceilings"
+	return "not heard of the region " + strings.Join(names, ", ") +
+		": limits go by what was heard before, and by the ceilings"
 }

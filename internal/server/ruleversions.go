@@ -53,8 +53,9 @@ func (v *ruleVersions) List(ctx context.Context, n int) (admin.VersionList, erro
 func (v *ruleVersions) Push(ctx context.Context, c admin.VersionChange) (admin.Pushed, error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Files)) {
 		if rulesource.IsTestFile(path.Base(name)) {
-			return admin.Pushed{}, &admin.CheckError{Message: fmt.Sprintf("%s: holds tests, which the page does not change: the tests of the version are kept, "+
-				"and have to pass. Change tests with weir rules pull and push", human.Printable(name))}
+			return admin.Pushed{}, &admin.CheckError{Message: fmt.Sprintf(
+				"%s: holds tests, which the page does not change: the tests of the version are kept, "+
+					"and have to pass. Change tests with weir rules pull and push", human.Printable(name))}
 		}
 	}
 	d, err := ruledb.Open(ctx, v.address)
@@ -75,7 +76,8 @@ func (v *ruleVersions) Push(ctx context.Context, c admin.VersionChange) (admin.P
 	}
 	files := changedFiles(before.Files, c.Files)
 	if rulesource.Digest(files) == before.Digest {
-		return admin.Pushed{}, &admin.CheckError{Message: fmt.Sprintf("these are the rules of version %d, which is in force", c.Base)}
+		return admin.Pushed{}, &admin.CheckError{Message: fmt.Sprintf(
+			"these are the rules of version %d, which is in force", c.Base)}
 	}
 	var shadowed []string
 	if c.Shadow {
@@ -87,7 +89,8 @@ func (v *ruleVersions) Push(ctx context.Context, c admin.VersionChange) (admin.P
 		return admin.Pushed{}, err
 	}
 	out := admin.Pushed{Shadowed: shadowed, InForce: ruledb.Changes(files, before.Files)}
-	return v.push(ctx, d, out, ruledb.Change{Base: c.Base, Files: files, Author: c.Author, Note: c.Note, Origin: ruledb.Page})
+	return v.push(ctx, d, out, ruledb.Change{Base: c.Base, Files: files, Author: c.Author, Note: c.Note,
+		Origin: ruledb.Page})
 }
 
 // Rollback implements admin.Versions.
@@ -110,7 +113,8 @@ func (v *ruleVersions) Rollback(ctx context.Context, to int64, author, note stri
 }
 
 // push makes a version, and adds its number to what is answered of it.
-func (v *ruleVersions) push(ctx context.Context, d *ruledb.DB, out admin.Pushed, c ruledb.Change) (admin.Pushed, error) {
+func (v *ruleVersions) push(ctx context.Context, d *ruledb.DB, out admin.Pushed, c ruledb.Change) (admin.Pushed,
+	error) {
 	version, err := d.Push(ctx, c)
 	if _, conflict := errors.AsType[*ruledb.ConflictError](err); conflict {
 		head, err := d.Head(ctx)
@@ -138,8 +142,9 @@ func (v *ruleVersions) came(head *ruledb.Version) error {
 	if head.Note != "" {
 		note = " (" + human.Printable(head.Note) + ")"
 	}
-	return &admin.CheckError{Conflict: true, Message: fmt.Sprintf("version %d came meanwhile, by %s at %s%s; nothing was put in force. "+
-		"Keep your change, load the page anew, and make it once more", head.Number, human.Printable(head.Author), head.Made.UTC().Format(time.RFC3339), note)}
+	return &admin.CheckError{Conflict: true,
+		Message: fmt.Sprintf("version %d came meanwhile, by %s at %s%s; nothing was put in force. "+
+			"Keep your change, load the page anew, and make it once more", head.Number, human.Printable(head.Author), head.Made.UTC().Format(time.RFC3339), note)}
 }
 
 // changedFiles are the rules of a change, with the tests of the version that it changes.
@@ -191,7 +196,8 @@ func (v *ruleVersions) check(ctx context.Context, files []file.Source) error {
 		failed += sim.Failed(results)
 	}
 	if failed > 0 {
-		return &admin.CheckError{Message: fmt.Sprintf("%s of these rules failed:\n%s", human.Count(failed, "test"), strings.TrimSpace(report.String()))}
+		return &admin.CheckError{Message: fmt.Sprintf("%s of these rules failed:\n%s", human.Count(failed, "test"),
+			strings.TrimSpace(report.String()))}
 	}
 	return nil
 }

@@ -87,7 +87,8 @@ func toPeers(field func(*Config) (*[]netip.Prefix, *bool)) func(*Config, []strin
 	return func(c *Config, items []string) (err error) {
 		prefixes, unix := field(c)
 		*unix = slices.Contains(items, "unix")
-		*prefixes, err = httplimit.ParseTrusted(slices.DeleteFunc(slices.Clone(items), func(s string) bool { return s == "unix" }))
+		*prefixes, err = httplimit.ParseTrusted(
+			slices.DeleteFunc(slices.Clone(items), func(s string) bool { return s == "unix" }))
 		return err
 	}
 }
@@ -109,7 +110,8 @@ func toDoors(known []string, field func(*Config) *[]string) func(*Config, []stri
 var bytesUnits = []struct {
 	name string
 	size int64
-}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"kB", 1e3}, {"B", 1}}
+}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6},
+	{"KB", 1e3}, {"kB", 1e3}, {"B", 1}}
 
 func parseBytes(s string) (int64, error) {
 	number, unit := s, int64(1)

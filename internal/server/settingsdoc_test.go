@@ -42,7 +42,8 @@ func TestSettingsDocumented(t *testing.T) {
 		return
 	}
 	if have != want {
-		t.Errorf("docs/reference/configuration.md tells of other settings than the program; run go test ./internal/server -run TestSettingsDocumented -update\n%s",
+		t.Errorf(
+			"docs/reference/configuration.md tells of other settings than the program; run go test ./internal/server -run TestSettingsDocumented -update\n%s",
 			firstDifference(have, want))
 	}
 	if rows := strings.Count(want, "\n| `"); rows != len(settings) {

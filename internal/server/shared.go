@@ -45,7 +45,8 @@ var sharedKinds = []*sharedKind{
 		},
 		open: func(c *Config, log *slog.Logger) (sharedStore, error) {
 			o := c.redis
-			o.URL, o.Logger, o.Timeout, o.RememberRefusals, o.Heartbeat = c.store, log, c.timeout, rememberRefusals, heartbeat
+			o.URL, o.Logger, o.Timeout, o.RememberRefusals, o.Heartbeat = c.store, log, c.timeout, rememberRefusals,
+				heartbeat
 			return redis.Open(o)
 		},
 	},
@@ -101,7 +102,8 @@ func checkStore(s string) error {
 		if !found {
 			return errors.New("write memory, or the URL of a store, such as redis://HOST:PORT: there is no scheme")
 		}
-		return fmt.Errorf("write memory, or the URL of a store, such as redis://HOST:PORT: the scheme %q is not known", scheme)
+		return fmt.Errorf("write memory, or the URL of a store, such as redis://HOST:PORT: the scheme %q is not known",
+			scheme)
 	}
 	return k.check(s)
 }

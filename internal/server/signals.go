@@ -55,7 +55,9 @@ func (c *Config) unfed(set *rule.Set) []string {
 			why = "weir does not measure it, and signals has no query of this name: somebody has to push it, by PUT /api/v1/signals/" + url.PathEscape(f.name)
 		}
 		if why != "" {
-			remarks = append(remarks, fmt.Sprintf("the signal %s, which %s: %s; without it these limits stand at 100 percent", f.name, followText(f.rules), why))
+			remarks = append(remarks,
+				fmt.Sprintf("the signal %s, which %s: %s; without it these limits stand at 100 percent", f.name,
+					followText(f.rules), why))
 		}
 	}
 	return remarks
@@ -84,7 +86,8 @@ func (c *Config) ownPrometheus() error {
 	if !slices.Contains(own, u.Hostname()) {
 		return nil
 	}
-	return fmt.Errorf("prometheus.url: %s is this server's own admin port (listen.admin), which is no Prometheus", u.Redacted())
+	return fmt.Errorf("prometheus.url: %s is this server's own admin port (listen.admin), which is no Prometheus",
+		u.Redacted())
 }
 
 const (

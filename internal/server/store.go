@@ -168,8 +168,9 @@ func (p *program) makeStore() error {
 	o.MaxKeys = math.MaxInt // the bytes bound them
 	shared := c.store != storeMemory
 	if shared && o.Snapshot != "" {
-		return errors.New("snapshot.path: is for the embedded store. With another one the counters live there and outlast this program; " +
-			"what keeps them over a restart of Redis is its own configuration (appendonly). Leave snapshot.path empty")
+		return errors.New(
+			"snapshot.path: is for the embedded store. With another one the counters live there and outlast this program; " +
+				"what keeps them over a restart of Redis is its own configuration (appendonly). Leave snapshot.path empty")
 	}
 	if p.check {
 		o.Snapshot = "" // an existing file is left alone
@@ -273,7 +274,8 @@ func (p *program) lookAtStore(ctx context.Context) error {
 		return fmt.Errorf("store: %w", fault)
 	}
 	if err != nil {
-		p.log.Warn("the store does not answer, so that nothing is known of it; a server limits by its share until it does", "cause", oneLine(err))
+		p.log.Warn(
+			"the store does not answer, so that nothing is known of it; a server limits by its share until it does", "cause", oneLine(err))
 	}
 	return nil
 }
@@ -373,8 +375,10 @@ func (p *program) remark() string {
 		remarks = append(remarks, text+" admitted since "+o.since.UTC().Format(time.RFC3339))
 	}
 	if u := s.alone.Load(); u != nil && time.Since(u.at) < overrunShows {
-		remarks = append(remarks, fmt.Sprintf("%d decisions by this node's share since %s, as the store did not answer in time; they admitted %d units (%s)",
-			u.Decisions, u.Since.UTC().Format(time.RFC3339), u.Units, oneLine(u.Cause)))
+		remarks = append(remarks,
+			fmt.Sprintf(
+				"%d decisions by this node's share since %s, as the store did not answer in time; they admitted %d units (%s)",
+				u.Decisions, u.Since.UTC().Format(time.RFC3339), u.Units, oneLine(u.Cause)))
 	}
 	return strings.Join(remarks, "; ")
 }

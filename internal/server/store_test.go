@@ -31,7 +31,8 @@ func TestExcessLines(t *testing.T) {
 	}
 	p.exceeded(time.Now(), rules)
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	if len(lines) != 11 || !strings.Contains(lines[9], "rule=r9 units=11 ") || !strings.Contains(lines[10], "rules=2 units=19 ") {
+	if len(lines) != 11 || !strings.Contains(lines[9], "rule=r9 units=11 ") ||
+		!strings.Contains(lines[10], "rules=2 units=19 ") {
 		t.Errorf("of 12 rules:\n%s", log.String())
 	}
 	if o := p.storage.over.Load(); o.units != 174 || o.rules != 12 {
@@ -59,12 +60,14 @@ func TestUnansweredShown(t *testing.T) {
 	var log bytes.Buffer
 	p := &program{log: slog.New(slog.NewTextHandler(&log, nil)), storage: &storage{fallback: f}}
 	p.unanswered(fallback.Unanswered{Decisions: 7, Units: 12, Since: time.Now(), Cause: errors.New("two\nlines")})
-	for _, want := range []string{"level=WARN", "this node decided by its share", "decisions=7 units=12 ", `cause="two; lines"`} {
+	for _, want := range []string{"level=WARN", "this node decided by its share", "decisions=7 units=12 ",
+		`cause="two; lines"`} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, log.String())
 		}
 	}
-	if got := p.remark(); !strings.Contains(got, "7 decisions by this node's share since ") || !strings.Contains(got, "admitted 12 units (two; lines)") {
+	if got := p.remark(); !strings.Contains(got, "7 decisions by this node's share since ") ||
+		!strings.Contains(got, "admitted 12 units (two; lines)") {
 		t.Errorf("/readyz says %q", got)
 	}
 	p.storage.alone.Load().at = time.Now().Add(-overrunShows)

@@ -65,7 +65,8 @@ func only(list []string, fits func(string) bool) (found string) {
 // called weir, or weir-something (service links). The value must decide about names that end in
 // _PORT.
 var serviceLink = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^WEIR_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+	return regexp.MustCompile(
+		`^WEIR_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 })
 
 // linkedPort finds the value of such a variable whose name ends in _PORT.

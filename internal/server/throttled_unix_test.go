@@ -22,7 +22,8 @@ import (
 // in turn, by the processor time of both ends, and by the median. An operation is a pair of runs.
 // docs/operating/insight.md has its figures.
 func BenchmarkThrottled(b *testing.B) {
-	for _, outcome := range []struct{ name, numbers string }{{"admitted", "1000000000 1000000 1"}, {"refused", "0 1 36000"}} {
+	for _, outcome := range []struct{ name, numbers string }{{"admitted", "1000000000 1000000 1"},
+		{"refused", "0 1 36000"}} {
 		for _, deep := range []int{1, 16} {
 			b.Run(fmt.Sprintf("%s/pipeline=%d", outcome.name, deep), func(b *testing.B) {
 				runs := [2]func(){throttler(b, outcome.numbers, deep, false), throttler(b, outcome.numbers, deep, true)}

@@ -38,7 +38,8 @@ func (p *program) warnOfRules(set *rule.Set) {
 func (p *program) warnOfDomains(set *rule.Set) {
 	if domain := p.c.domain; domain != "" && !set.HasDomain(domain) {
 		p.log.Warn("default_domain names a domain that no rule file declares"+
-			DidYouMean(suggest.Nearest(domain, set.Domains()))+"; its requests are "+p.verdictOnUnknown(), "domain", domain)
+			DidYouMean(suggest.Nearest(domain, set.Domains()))+"; its requests are "+p.verdictOnUnknown(), "domain",
+			domain)
 	}
 }
 
@@ -87,7 +88,8 @@ func (p *program) warnOfRegions(set *rule.Set) {
 
 // warnOf logs the warnings of these names.
 func (p *program) warnOf(set *rule.Set, names ...string) {
-	o := file.LintOptions{Identity: p.c.identity, NoLeases: p.c.noLeases(), NoRegions: p.c.noRegions(), Regions: len(p.c.regionWeights), Quotas: p.c.rlqsDomains}
+	o := file.LintOptions{Identity: p.c.identity, NoLeases: p.c.noLeases(), NoRegions: p.c.noRegions(),
+		Regions: len(p.c.regionWeights), Quotas: p.c.rlqsDomains}
 	for _, w := range file.Lint(set, o) {
 		if slices.Contains(names, w.Name) {
 			p.log.Warn("rules", "problem", w.Error())
@@ -108,7 +110,8 @@ func (p *program) warnOfLacking(set *rule.Set) {
 		return identified || httpfield.RequestAttribute(attribute)
 	})
 	if len(lacks) > 0 {
-		p.log.Warn("no request through the proxy can meet "+human.Count(len(lacks), "rule")+": it knows method, path, host, ip, "+
+		p.log.Warn("no request through the proxy can meet "+human.Count(len(lacks), "rule")+
+			": it knows method, path, host, ip, "+
 			"header.*, query.* and what identity names", "domain", domain, "rules", doors.DescribeLacks(lacks))
 	}
 }

@@ -87,7 +87,8 @@ func TestAlertsFire(t *testing.T) {
 						t.Error("nothing happens in it")
 					}
 					if got := firing(t, suite, filepath.Join("../prometheus", file.RuleFiles[0]), want.Name, time.Duration(want.At), time.Duration(file.Every)); !slices.Equal(got, expected) {
-						t.Errorf("%s after %s: firing\n%s\nwant\n%s", want.Name, want.At, strings.Join(got, "\n"), strings.Join(expected, "\n"))
+						t.Errorf("%s after %s: firing\n%s\nwant\n%s", want.Name, want.At, strings.Join(got, "\n"),
+							strings.Join(expected, "\n"))
 					}
 				}
 			})

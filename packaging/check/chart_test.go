@@ -78,7 +78,8 @@ func render(t *testing.T, values string) (objects, error) {
 	}
 	caps := chartutil.DefaultCapabilities.Copy()
 	caps.KubeVersion = *kubernetes
-	all, err := chartutil.ToRenderValues(c, given, chartutil.ReleaseOptions{Name: "edge", Namespace: "gate", IsInstall: true}, caps)
+	all, err := chartutil.ToRenderValues(c, given,
+		chartutil.ReleaseOptions{Name: "edge", Namespace: "gate", IsInstall: true}, caps)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +148,8 @@ var secrets = map[string]string{
 const nobodysRules = "postgres://ada:secret@127.0.0.1:1/weir?sslmode=disable&space=edge"
 
 func TestChart(t *testing.T) {
-	base := []string{"ConfigMap edge-weir-config", "ConfigMap edge-weir-rules", "Deployment edge-weir", "NetworkPolicy edge-weir", "Secret edge-weir-tokens", "Service edge-weir", "ServiceAccount edge-weir"}
+	base := []string{"ConfigMap edge-weir-config", "ConfigMap edge-weir-rules", "Deployment edge-weir",
+		"NetworkPolicy edge-weir", "Secret edge-weir-tokens", "Service edge-weir", "ServiceAccount edge-weir"}
 	for _, c := range []struct {
 		name, values  string
 		with, without []string
@@ -156,7 +158,8 @@ func TestChart(t *testing.T) {
 		{"several", several, []string{"PodDisruptionBudget edge-weir"}, nil},
 		{"autoscaling", "autoscaling: { enabled: true }\nconfig: { store: redis://redis }", []string{"PodDisruptionBudget edge-weir", "HorizontalPodAutoscaler edge-weir"}, nil},
 		{"own secrets and rules", "tokensSecret: t\ntlsSecret: s\nrulesConfigMap: r\nserviceAccount: { create: false }\nnetworkPolicy: { enabled: false }", nil,
-			[]string{"ConfigMap edge-weir-rules", "NetworkPolicy edge-weir", "Secret edge-weir-tokens", "ServiceAccount edge-weir"}},
+			[]string{"ConfigMap edge-weir-rules", "NetworkPolicy edge-weir", "Secret edge-weir-tokens",
+				"ServiceAccount edge-weir"}},
 		{"proxy", "ports: { http: 0, grpc: 0, resp: 0, proxy: 8000 }\nconfig: { proxy: { upstream: 'http://app:3000' }, default_domain: default }\nstateClaim: state", nil, nil},
 		{"all", `
 image: { repository: registry.example/weir, tag: v1.2.3, pullSecrets: [pull] }
@@ -182,7 +185,8 @@ env: [{ name: WEIR_LOG_LEVEL, value: debug }]
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := slices.DeleteFunc(slices.Concat(base, c.with), func(s string) bool { return slices.Contains(c.without, s) })
+			want := slices.DeleteFunc(slices.Concat(base, c.with),
+				func(s string) bool { return slices.Contains(c.without, s) })
 			slices.Sort(want)
 			if got := slices.Sorted(maps.Keys(o)); !slices.Equal(got, want) {
 				t.Fatalf("it has\n%q, want\n%q", got, want)
@@ -225,7 +229,8 @@ func checkWiring(t *testing.T, o objects) {
 			t.Errorf("%s is of port %v; the container has %v", what, port, ports)
 		}
 	}
-	for what, probe := range map[string]*corev1.Probe{"startup": container.StartupProbe, "liveness": container.LivenessProbe, "readiness": container.ReadinessProbe} {
+	for what, probe := range map[string]*corev1.Probe{"startup": container.StartupProbe,
+		"liveness": container.LivenessProbe, "readiness": container.ReadinessProbe} {
 		named(what, probe.HTTPGet.Port)
 		if path := map[bool]string{true: "/readyz", false: "/healthz"}[what == "readiness"]; probe.HTTPGet.Path != path {
 			t.Errorf("%s asks for %s", what, probe.HTTPGet.Path)
@@ -259,7 +264,8 @@ func checkWiring(t *testing.T, o objects) {
 		if m := v.ConfigMap; m != nil && o["ConfigMap "+m.Name] == nil && m.Name != "r" {
 			t.Errorf("there is no ConfigMap %s", m.Name)
 		}
-		if s := v.Secret; s != nil && o["Secret "+s.SecretName] == nil && s.SecretName != "t" && s.SecretName != "s" && s.SecretName != "files" {
+		if s := v.Secret; s != nil && o["Secret "+s.SecretName] == nil && s.SecretName != "t" && s.SecretName != "s" &&
+			s.SecretName != "files" {
 			t.Errorf("there is no Secret %s", s.SecretName)
 		}
 	}
@@ -269,11 +275,14 @@ func checkWiring(t *testing.T, o objects) {
 		}
 	}
 	own, all := container.SecurityContext, pod.Spec.SecurityContext
-	if !*all.RunAsNonRoot || *all.RunAsUser == 0 || all.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || *own.AllowPrivilegeEscalation ||
-		!*own.ReadOnlyRootFilesystem || !slices.Equal(own.Capabilities.Drop, []corev1.Capability{"ALL"}) || own.Privileged != nil || *pod.Spec.AutomountServiceAccountToken {
+	if !*all.RunAsNonRoot || *all.RunAsUser == 0 ||
+		all.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || *own.AllowPrivilegeEscalation ||
+		!*own.ReadOnlyRootFilesystem || !slices.Equal(own.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		own.Privileged != nil || *pod.Spec.AutomountServiceAccountToken {
 		t.Error("the pod is not restricted")
 	}
-	if pod.Spec.TerminationGracePeriodSeconds == nil || *pod.Spec.TerminationGracePeriodSeconds < container.Lifecycle.PreStop.Sleep.Seconds+10 {
+	if pod.Spec.TerminationGracePeriodSeconds == nil ||
+		*pod.Spec.TerminationGracePeriodSeconds < container.Lifecycle.PreStop.Sleep.Seconds+10 {
 		t.Error("there is no time to finish what is under way: drain is 10s")
 	}
 }
@@ -359,7 +368,8 @@ func checkConfiguration(t *testing.T, o objects) {
 		// The rules are the last thing that is looked for, and nobody has these.
 		away := "weir: rules: the database of rules cannot be reached"
 		cache := "there is no cache of them yet at " + dir + mounted["state"] + "/rules.cache"
-		if text := out.String(); err == nil || !strings.Contains(text, away) || !strings.Contains(text, cache) || strings.Contains(text, "secret") {
+		if text := out.String(); err == nil || !strings.Contains(text, away) || !strings.Contains(text, cache) ||
+			strings.Contains(text, "secret") {
 			t.Errorf("weir %s: %v\n%s\n%s", strings.Join(args, " "), err, text, config)
 		}
 	}

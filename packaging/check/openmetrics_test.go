@@ -30,7 +30,8 @@ func TestOpenMetrics(t *testing.T) {
 	if err := os.WriteFile(rules, []byte("domain: shop\nlimits:\n  - { name: login, per: [ip], allow: [2/min, 5/hour], algorithm: sliding_log, ban: { after: 20, within: 1m, for: 1h } }\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	server := exec.Command(program, "serve", "--rules", rules, "--listen-http=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--listen-grpc=", "--listen-resp=")
+	server := exec.Command(program, "serve", "--rules", rules, "--listen-http=127.0.0.1:0",
+		"--listen-admin=127.0.0.1:0", "--listen-grpc=", "--listen-resp=")
 	server.Dir, server.Env = dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}
 	stderr, err := server.StderrPipe()
 	if err != nil {
@@ -77,7 +78,8 @@ func TestOpenMetrics(t *testing.T) {
 		t.Fatal("nothing was refused")
 	}
 	// What Prometheus itself sends.
-	answer, body := get("http://"+addr["admin"]+"/metrics", "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.1")
+	answer, body := get("http://"+addr["admin"]+"/metrics",
+		"application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.1")
 	kind := answer.Header.Get("Content-Type")
 	if !strings.HasPrefix(kind, "application/openmetrics-text; version=1.0.0") {
 		t.Fatalf("%s %s", answer.Status, kind)

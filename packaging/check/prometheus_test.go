@@ -23,7 +23,8 @@ func metrics(t *testing.T) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := map[string][]string{"up": nil, "process_cpu_seconds_total": nil, "process_resident_memory_bytes": nil, "process_open_fds": nil}
+	found := map[string][]string{"up": nil, "process_cpu_seconds_total": nil, "process_resident_memory_bytes": nil,
+		"process_open_fds": nil}
 	metric := regexp.MustCompile("`(weir_[a-z0-9_]+)(?:\\{([a-z_,]+)\\})?`")
 	for line := range strings.Lines(string(page)) {
 		if !strings.HasPrefix(line, "| `weir_") {
@@ -44,7 +45,8 @@ func metrics(t *testing.T) map[string][]string {
 }
 
 // histograms are the metrics that have buckets.
-var histograms = []string{"weir_decision_seconds", "weir_store_seconds", "weir_redis_batch_decisions", "weir_nodes_question_seconds"}
+var histograms = []string{"weir_decision_seconds", "weir_store_seconds", "weir_redis_batch_decisions",
+	"weir_nodes_question_seconds"}
 
 // checkQuery: the query can be read, and all metrics and labels in it are there.
 func checkQuery(t *testing.T, where, query string, known map[string][]string) {
@@ -166,7 +168,8 @@ func TestDashboard(t *testing.T) {
 			}
 		}
 		boxes = append(boxes, g)
-		if g.X+g.W > 24 || p.Title == "" || p.Type != "row" && (len(p.Targets) == 0 || p.Datasource.UID != "${datasource}") {
+		if g.X+g.W > 24 || p.Title == "" || p.Type != "row" &&
+			(len(p.Targets) == 0 || p.Datasource.UID != "${datasource}") {
 			t.Errorf("panel %d %q: %+v", p.ID, p.Title, p)
 		}
 		for _, target := range p.Targets {
@@ -174,7 +177,8 @@ func TestDashboard(t *testing.T) {
 			check(fmt.Sprintf("panel %q", p.Title), target.Expr)
 			for _, m := range legend.FindAllStringSubmatch(target.LegendFormat, -1) {
 				// A label of the legend is one that the query keeps.
-				if strings.Contains(target.Expr, " by (") && !regexp.MustCompile(`by \([^)]*\b`+m[1]+`\b`).MatchString(target.Expr) {
+				if strings.Contains(target.Expr, " by (") &&
+					!regexp.MustCompile(`by \([^)]*\b`+m[1]+`\b`).MatchString(target.Expr) {
 					t.Errorf("panel %q: its query drops the label %s", p.Title, m[1])
 				}
 			}
@@ -210,7 +214,8 @@ func TestAlerts(t *testing.T) {
 	}
 	known := metrics(t)
 	names := map[string]bool{}
-	functions := template.FuncMap{"humanize": fmt.Sprint, "humanizePercentage": fmt.Sprint, "humanizeDuration": fmt.Sprint}
+	functions := template.FuncMap{"humanize": fmt.Sprint, "humanizePercentage": fmt.Sprint,
+		"humanizeDuration": fmt.Sprint}
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {
 			if names[r.Alert] || r.Alert == "" {

@@ -19,7 +19,8 @@ func TestMatchAlso(t *testing.T) {
 		priority   rule.Priority
 	}{
 		{"each key", "limits: [{ name: a, per: [user], allow: 1/s }, { name: b, per: [ip], allow: 1/s }]",
-			[]rule.Map{{"user": "ada", "ip": "192.0.2.1"}, {"user": "bob", "ip": "192.0.2.1"}, {"user": "ada", "ip": "192.0.2.1"}},
+			[]rule.Map{{"user": "ada", "ip": "192.0.2.1"}, {"user": "bob", "ip": "192.0.2.1"},
+				{"user": "ada", "ip": "192.0.2.1"}},
 			[]string{"a [user=ada]", "b [ip=192.0.2.1]", "a [user=bob]"}, false, 0},
 		{"a condition that one of them meets", `limits: [{ name: a, when: { plan: free }, allow: 1/s }, { name: b, when: { plan: "!free" }, allow: 1/s }]`,
 			[]rule.Map{{"plan": "free"}, {"plan": "paid"}}, []string{"a []", "b []"}, false, 0},
@@ -38,7 +39,8 @@ limits: [{ name: a, per: [user], allow: 1/s }]
 		{"the least priority", `limits: [{ name: a, when: { user: vip }, per: [user], allow: 1/s, priority: critical }]`,
 			[]rule.Map{{"user": "vip"}, {"user": "eve"}}, []string{"a [user=vip]"}, false, rule.DefaultPriority},
 		{"descriptors", "descriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 5 } }]",
-			[]rule.Map{{"user": "ada"}, {"user": "bob"}, {"user": "bob"}}, []string{"user [user=ada]", "user [user=bob]"}, false, 0},
+			[]rule.Map{{"user": "ada"}, {"user": "bob"}, {"user": "bob"}},
+			[]string{"user [user=ada]", "user [user=bob]"}, false, 0},
 	} {
 		set, _, err := load(t, "a.yaml", "domain: d\n"+c.text)
 		if err != nil {
@@ -145,7 +147,8 @@ limits:
 func TestMatchAlsoBudget(t *testing.T) {
 	costly := func(items, readings int) bool {
 		list := "[" + strings.TrimSuffix(strings.Repeat("1, ", items), ", ") + "]"
-		set, _, err := load(t, "a.yaml", `{ domain: d, limits: [{ name: a, per: [ip], if: '`+list+`.all(a, `+list+`.all(b, a + b < 10 && attr.plan != ""))', allow: 100/s }] }`)
+		set, _, err := load(t, "a.yaml", `{ domain: d, limits: [{ name: a, per: [ip], if: '`+list+`.all(a, `+list+
+			`.all(b, a + b < 10 && attr.plan != ""))', allow: 100/s }] }`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +164,8 @@ func TestMatchAlsoBudget(t *testing.T) {
 		items *= 2
 	}
 	if costly(items, 1) || !costly(items, 8) {
-		t.Errorf("%d items, which one reading may take: %t with one, %t with eight", items, costly(items, 1), costly(items, 8))
+		t.Errorf("%d items, which one reading may take: %t with one, %t with eight", items, costly(items, 1),
+			costly(items, 8))
 	}
 }
 
@@ -185,7 +189,8 @@ func TestMatchAlsoWritten(t *testing.T) {
 		w := m.Hits[i].Window
 		got = append(got, fmt.Sprint(w.KeyParts(m.Hits[i].Key), " as ", w.KeyParts(m.WrittenKey(i))))
 	}
-	want := []string{"[user=ada path=/x] as [user=ada path=/X]", "[user=eve path=/x] as [user=eve path=/X]", "[user=bob path=/x] as [user=bob path=/X]"}
+	want := []string{"[user=ada path=/x] as [user=ada path=/X]", "[user=eve path=/x] as [user=eve path=/X]",
+		"[user=bob path=/x] as [user=bob path=/X]"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}

@@ -31,7 +31,9 @@ var costlyExpressions = []struct{ name, text string }{
 
 // costlyRequest has 4,000 parameters, and as much of a header as doors take.
 func costlyRequest() rule.Map {
-	m := rule.Map{"path": "/" + strings.Repeat("x", 2000), "user": "ada", "header.long": strings.Repeat("ab", 30_000), "header.some": strings.Repeat("ab", 2500), "header.few": strings.Repeat("ab", 35), "header.regexp": "((x{30}){10}y?){3}z"}
+	m := rule.Map{"path": "/" + strings.Repeat("x", 2000), "user": "ada", "header.long": strings.Repeat("ab", 30_000),
+		"header.some": strings.Repeat("ab", 2500), "header.few": strings.Repeat("ab",
+			35), "header.regexp": "((x{30}){10}y?){3}z"}
 	for i := range 4000 {
 		m[fmt.Sprintf("query.p%04d", i)] = fmt.Sprint(i)
 	}
@@ -72,16 +74,19 @@ func TestCostlyExpressions(t *testing.T) {
 // What expressions usually do is evaluated, on long requests as well.
 func TestUsualExpressions(t *testing.T) {
 	agent := strings.Repeat("Mozilla/5.0 (X11; Linux x86_64) ", 8)
-	request := rule.Map{"path": "/api/v1/users/" + strings.Repeat("1", 200), "user": "ada", "header.user-agent": agent, "header.cookie": strings.Repeat("name=value; ", 400)}
+	request := rule.Map{"path": "/api/v1/users/" + strings.Repeat("1", 200), "user": "ada", "header.user-agent": agent,
+		"header.cookie": strings.Repeat("name=value; ", 400)}
 	var m rule.Matches
-	set := ifRules(t, 50, `path.matches("^/api/v[0-9]+/users/[0-9]+$")`, `header["user-agent"].matches("(?i)bot|crawler|spider|curl") || path.startsWith("/api")`,
+	set := ifRules(t, 50, `path.matches("^/api/v[0-9]+/users/[0-9]+$")`,
+		`header["user-agent"].matches("(?i)bot|crawler|spider|curl") || path.startsWith("/api")`,
 		`header.cookie.contains("name=") && size(header.cookie) > 1000`)
 	set.Match(&rule.Query{Domain: rule.DefaultDomain, Attributes: request}, &m)
 	if m.TooCostly != nil || m.CELErrors > 0 || len(m.Hits) != 150 {
 		t.Errorf("%d rules met, %d failed, too costly: %v", len(m.Hits), m.CELErrors, m.TooCostly)
 	}
 	whole := costlyRequest()
-	ifRules(t, 1, `query.exists(a, a == "p3999" && query[a] == "3999")`).Match(&rule.Query{Domain: rule.DefaultDomain, Attributes: whole}, &m)
+	ifRules(t, 1, `query.exists(a, a == "p3999" && query[a] == "3999")`).Match(
+		&rule.Query{Domain: rule.DefaultDomain, Attributes: whole}, &m)
 	if m.TooCostly != nil || len(m.Hits) != 1 {
 		t.Errorf("4,000 parameters: %d rules met, too costly: %v", len(m.Hits), m.TooCostly)
 	}

@@ -46,7 +46,8 @@ func (l *loader) consistency(v *yaml.Node, r *rule.Rule, s *settings) {
 		switch span, ok := l.duration(d, "consistency.for"); {
 		case !ok:
 		case span < algo.MinLeaseFor || span > algo.MaxLeaseFor:
-			l.err(d, "leave it out for one that fits the window", "consistency.for: expected %s to %s, got %s", algo.MinLeaseFor, message.DaysOrMinutes(algo.MaxLeaseFor), message.Clip(d.Text))
+			l.err(d, "leave it out for one that fits the window", "consistency.for: expected %s to %s, got %s",
+				algo.MinLeaseFor, message.DaysOrMinutes(algo.MaxLeaseFor), message.Clip(d.Text))
 		default:
 			s.lease.span = span
 		}

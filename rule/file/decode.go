@@ -68,7 +68,8 @@ func (l *loader) keys(v *yaml.Node, r keyRules) (m fields, ok bool) {
 		}
 		if first, twice := lines[k.Text]; twice {
 			if r.lenient {
-				l.warn(lint.DuplicateKey, k, "remove one", "the key %q stands twice in one mapping (before in line %d): the last one holds", name, first)
+				l.warn(lint.DuplicateKey, k, "remove one",
+					"the key %q stands twice in one mapping (before in line %d): the last one holds", name, first)
 			} else {
 				l.err(k, "remove one", "the key %q stands twice in one mapping (before in line %d)", name, first)
 				continue
@@ -79,7 +80,8 @@ func (l *loader) keys(v *yaml.Node, r keyRules) (m fields, ok bool) {
 		case slices.Contains(r.known, k.Text), slices.Contains(r.aliases, k.Text):
 			m[k.Text] = p
 		case r.lenient && slices.Contains(r.misplaced, k.Text):
-			l.warn(lint.MisplacedKey, k, "remove it, or move it to where it belongs", "the key '%s' has no effect here", k.Text)
+			l.warn(lint.MisplacedKey, k, "remove it, or move it to where it belongs", "the key '%s' has no effect here",
+				k.Text)
 			l.checkIgnored(p.Value, k.Text)
 		case r.lyft || r.lenient:
 			l.err(k, r.hint(k.Text), "config error, unknown key '%s'", name)
@@ -254,7 +256,8 @@ func plainType(v *yaml.Node) string {
 	case "+.inf", "-.inf":
 		return "float"
 	}
-	for _, layout := range []string{"2006-1-2", "2006-1-2 15:4:5.999999999", "2006-1-2T15:4:5.999999999Z07:00", "2006-1-2t15:4:5.999999999Z07:00"} {
+	for _, layout := range []string{"2006-1-2", "2006-1-2 15:4:5.999999999", "2006-1-2T15:4:5.999999999Z07:00",
+		"2006-1-2t15:4:5.999999999Z07:00"} {
 		if _, err := time.Parse(layout, v.Text); err == nil {
 			return "timestamp"
 		}
@@ -285,7 +288,8 @@ func (l *loader) lyftScalar(v *yaml.Node, what string) bool {
 		return false
 	}
 	if t := plainType(v); t == "float" || t == "timestamp" {
-		l.err(v, "quote it if it is text", "error checking config: %s: a %s such as %s cannot stand here", what, t, message.Clip(v.Text))
+		l.err(v, "quote it if it is text", "error checking config: %s: a %s such as %s cannot stand here", what, t,
+			message.Clip(v.Text))
 		return false
 	}
 	return true

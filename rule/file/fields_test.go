@@ -44,7 +44,8 @@ limits:
 			}
 			query, allHeaders, allQuery = f.Query, f.AllHeaders, f.AllQuery
 		}
-		if !slices.Equal(headers, c.headers) || !slices.Equal(query, c.query) || allHeaders != c.allHeaders || allQuery != c.allParameters {
+		if !slices.Equal(headers, c.headers) || !slices.Equal(query, c.query) || allHeaders != c.allHeaders ||
+			allQuery != c.allParameters {
 			t.Errorf("%s: %q, %q, all %t, %t", c.name, headers, query, allHeaders, allQuery)
 		}
 		if set.Fields("other") != nil {

@@ -50,7 +50,8 @@ func TestFoldedExpressions(t *testing.T) {
 		`method == "GET" && path == "/Login"`: "/login /LOGIN /login/ /Login/",
 	} {
 		for _, method := range []string{"GET", "HEAD"} {
-			set, _, err := load(t, "x.yaml", "limits: [{name: a, if: '"+expression+"', allow: 100/min}, {name: b, paths: exact, if: '"+expression+"', allow: 100/min}]")
+			set, _, err := load(t, "x.yaml", "limits: [{name: a, if: '"+expression+
+				"', allow: 100/min}, {name: b, paths: exact, if: '"+expression+"', allow: 100/min}]")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,11 +61,13 @@ func TestFoldedExpressions(t *testing.T) {
 				if strings.HasPrefix(met, "a") {
 					got = append(got, path)
 				}
-				exact, _, err := load(t, "x.yaml", "paths: exact\nlimits: [{name: b, if: '"+expression+"', allow: 100/min}]")
+				exact, _, err := load(t, "x.yaml", "paths: exact\nlimits: [{name: b, if: '"+expression+
+					"', allow: 100/min}]")
 				if err != nil {
 					t.Fatal(err)
 				}
-				if only := limitsMet(exact, rule.Map{"path": path, "method": method}); only != "" && !strings.HasSuffix(met, "b") || only == "b" && met != "a, b" {
+				if only := limitsMet(exact, rule.Map{"path": path, "method": method}); only != "" &&
+					!strings.HasSuffix(met, "b") || only == "b" && met != "a, b" {
 					t.Errorf("%s: %s %s meets %q, where paths are exact %q", expression, method, path, met, only)
 				}
 			}
@@ -120,8 +123,10 @@ func TestFoldingOnlyTightens(t *testing.T) {
 					t.Errorf("%s meets %q, want %q", path, got, want)
 				}
 				// Explain says of each limit what Match does.
-				for _, r := range set.Explain(&rule.Query{Domain: rule.DefaultDomain, Attributes: rule.Map{"path": path}}) {
-					met := slices.Contains(strings.FieldsFunc(want, func(c rune) bool { return c == ' ' || c == ',' || c == ':' }), r.Rule.Name)
+				for _, r := range set.Explain(&rule.Query{Domain: rule.DefaultDomain,
+					Attributes: rule.Map{"path": path}}) {
+					met := slices.Contains(strings.FieldsFunc(want,
+						func(c rune) bool { return c == ' ' || c == ',' || c == ':' }), r.Rule.Name)
 					if r.Applies != met && len(r.Rule.Windows) > 0 && !strings.Contains(c.text, "unlimited") {
 						t.Errorf("%s: Explain says %v of %s (%s)", path, r.Applies, r.Rule.Name, r.Why)
 					}
@@ -166,7 +171,8 @@ func TestLyftPathsAreExact(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if notes := Notes(set); want == "" && len(notes) > 0 || want != "" && (len(notes) != 1 || !strings.Contains(notes[0].Message, want)) {
+		if notes := Notes(set); want == "" && len(notes) > 0 ||
+			want != "" && (len(notes) != 1 || !strings.Contains(notes[0].Message, want)) {
 			t.Errorf("%s: %v", text, notes)
 		}
 	}

@@ -18,7 +18,8 @@ type form struct {
 // formOf returns the form of a file of these documents, or says why they are no rules.
 func formOf(documents []*yaml.Node) (form, *yaml.Error) {
 	if len(documents) == 0 {
-		return form{}, &yaml.Error{Line: 1, Message: "the file is empty: config file cannot have empty domain", Hint: "a native file needs limits, a file of the Lyft form domain and descriptors"}
+		return form{}, &yaml.Error{Line: 1, Message: "the file is empty: config file cannot have empty domain",
+			Hint: "a native file needs limits, a file of the Lyft form domain and descriptors"}
 	}
 	root := documents[0]
 	fault := func(hint, format string, what any) (form, *yaml.Error) {
@@ -29,10 +30,12 @@ func formOf(documents []*yaml.Node) (form, *yaml.Error) {
 		return form{}, nil
 	case yaml.Mapping:
 	default:
-		return fault("as in: limits: [{name: api, per: [ip], allow: 10/min}]", "error loading config file: expected a mapping with domain and limits or descriptors, got %s", root)
+		return fault("as in: limits: [{name: api, per: [ip], allow: 10/min}]",
+			"error loading config file: expected a mapping with domain and limits or descriptors, got %s", root)
 	}
 	if keys := configurationKeys(root); keys != "" {
-		return fault("keep it outside the folder of the rules; weir serve --config names it, and ./weir.yaml is read without being named",
+		return fault(
+			"keep it outside the folder of the rules; weir serve --config names it, and ./weir.yaml is read without being named",
 			"this is the configuration of a server, not a file of rules: it holds %s", keys)
 	}
 	if manifest, hint := kubernetes(root); manifest != "" {

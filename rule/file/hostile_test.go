@@ -33,7 +33,8 @@ func TestHostileRules(t *testing.T) {
 	}
 	templates.WriteString("limits:\n")
 	for i := range 100 {
-		fmt.Fprintf(&templates, "- {name: t%d, allow: 1/s, response: {body: \"{{.ID}}%d%s\"}}\n", i, i, strings.Repeat("x", 60_000))
+		fmt.Fprintf(&templates, "- {name: t%d, allow: 1/s, response: {body: \"{{.ID}}%d%s\"}}\n", i, i,
+			strings.Repeat("x", 60_000))
 	}
 	for name, c := range map[string]struct{ text, want string }{
 		"entries of a schedule":   {"limits: [{name: a, allow: 1/s, schedule: [" + phases + "]}]", "at most 64 entries, got 65"},
@@ -43,7 +44,8 @@ func TestHostileRules(t *testing.T) {
 		"a template that repeats": {"limits: [{name: a, allow: 1/s, response: {body: \"" + strings.Repeat(`{{printf \"%9999d\" 1}}`, 100) + "\"}}]", "it gives more than 65536 bytes"},
 		"a deep template":         {"limits: [{name: a, allow: 1/s, response: {body: '{{" + strings.Repeat("(", 30_000) + ".ID" + strings.Repeat(")", 30_000) + "}}'}}]", "response.body"},
 		"forms of an override": {
-			fmt.Sprintf("limits: [{name: a, allow: 1/s, per: [%s], override: {\"%s\": 2/s}}]", strings.Join(per, ", "), strings.TrimSuffix(strings.Repeat("aB:1,", 16), ",")),
+			fmt.Sprintf("limits: [{name: a, allow: 1/s, per: [%s], override: {\"%s\": 2/s}}]", strings.Join(per, ", "),
+				strings.TrimSuffix(strings.Repeat("aB:1,", 16), ",")),
 			"its values have more than 256 forms",
 		},
 		"entries of allow":         {"limits: [{name: a, allow: [" + windows.String() + "]}]", "at most 64 entries, got 1000"},

@@ -170,7 +170,8 @@ descriptors:
 // Whatever a comment says: it is none of lint's, it is a mistake that is told, or it names
 // warnings, each once, and silences those only.
 func FuzzIgnore(f *testing.F) {
-	for _, text := range []string{"lint: ignore long-wait: a batch job", "lint: ignore a, b\tc,,a", "lint:ignore", "lint: ignroe a",
+	for _, text := range []string{"lint: ignore long-wait: a batch job", "lint: ignore a, b\tc,,a", "lint:ignore",
+		"lint: ignroe a",
 		"lint: ignore : why", "lint:", "lint: is a tool", "lints", "lint: ignore forgeable-key unused-ignore"} {
 		f.Add(text)
 	}
@@ -185,7 +186,8 @@ func FuzzIgnore(f *testing.F) {
 				t.Errorf("%q names %q", text, ig.Names)
 			}
 		}
-		if strings.TrimSpace(text) != text || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\t' || r >= 0x7f }) {
+		if strings.TrimSpace(text) != text || strings.ContainsFunc(text,
+			func(r rune) bool { return r < ' ' && r != '\t' || r >= 0x7f }) {
 			// a comment ends with its line; what YAML may not hold, or trims, is not this parser's
 			return
 		}
@@ -235,7 +237,8 @@ limits:
 		}
 	}
 	// An ignore of it is not called useless by who does not know the configuration.
-	ignored := strings.Replace(text, "limits:", "# lint: ignore unverified-identity: the gateway removes it\nlimits:", 1)
+	ignored := strings.Replace(text, "limits:", "# lint: ignore unverified-identity: the gateway removes it\nlimits:",
+		1)
 	if warned, _ := lintText(t, ignored, LintOptions{}); warned != nil {
 		t.Errorf("without the configuration: %q", warned)
 	}

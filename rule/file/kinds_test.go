@@ -83,7 +83,8 @@ func TestMarginCounters(t *testing.T) {
 
 	// The bucket of the override drains for 100 minutes, and at 10 % of the signal for a thousand:
 	// the state of its margin is not forgotten before.
-	s := set("allow: {rate: 100/min, burst: 10}, override: {slow: {rate: 1/min, burst: 100}}, throttle: {soft: {over: 10%, for: 5m}, elastic: {signal: cpu, curve: {0%: 100%, 100%: 10%}}}")
+	s := set(
+		"allow: {rate: 100/min, burst: 10}, override: {slow: {rate: 1/min, burst: 100}}, throttle: {soft: {over: 10%, for: 5m}, elastic: {signal: cpu, curve: {0%: 100%, 100%: 10%}}}")
 	m := s.Counters()[0].Margin
 	slow := s.Rules()[0].Overrides[0].Windows[0].Limit
 	var state, margin algo.State
@@ -93,7 +94,8 @@ func TestMarginCounters(t *testing.T) {
 			t.Fatal("the margin is not open")
 		}
 	}
-	if m.Limit.Fresh(&margin, now+1) || m.Limit.Check(&margin, now, algo.Ask{}).ResetAfter < slow.Margin().Check(&margin, now, algo.Ask{}).ResetAfter {
+	if m.Limit.Fresh(&margin, now+1) || m.Limit.Check(&margin, now,
+		algo.Ask{}).ResetAfter < slow.Margin().Check(&margin, now, algo.Ask{}).ResetAfter {
 		t.Errorf("the margin's counter forgets after %v", m.Limit.Check(&margin, now, algo.Ask{}))
 	}
 }
@@ -102,7 +104,8 @@ func TestMarginCounters(t *testing.T) {
 // `within`.
 func TestBanCounters(t *testing.T) {
 	set := func(text string) *rule.Set {
-		s, _ := only(t, "limits: [{name: a, per: [ip], allow: 5/min, ban: {"+text+", for: 1h}}, {name: b, per: [ip], allow: 5/min, ban: {after: 5, within: 10m, for: 1h}}]")
+		s, _ := only(t, "limits: [{name: a, per: [ip], allow: 5/min, ban: {"+text+
+			", for: 1h}}, {name: b, per: [ip], allow: 5/min, ban: {after: 5, within: 10m, for: 1h}}]")
 		return s
 	}
 	counter := func(s *rule.Set, i int) *rule.Counter { return s.Rules()[i].Ban.Counter }
@@ -189,7 +192,8 @@ limits:
 		}
 	}
 	// An override has no schedule.
-	_, r = only(t, "limits: [{name: a, per: [user], allow: 10/min, override: {big: 99/min}, schedule: [{days: mon, allow: 5/min}]}]")
+	_, r = only(t,
+		"limits: [{name: a, per: [user], allow: 10/min, override: {big: 99/min}, schedule: [{days: mon, allow: 5/min}]}]")
 	if w := r.Overrides[0].Windows[0]; w.Limit.Scheduled() || w.Counter != r.Windows[0].Counter {
 		t.Errorf("the override is %v", w.Limit)
 	}
@@ -205,12 +209,14 @@ func TestDays(t *testing.T) {
 			t.Errorf("%s: %s, want %s; %v", text, got, want, l.errors)
 		}
 	}
-	for text, want := range map[string]time.Duration{"00:00": 0, "8:05": 8*time.Hour + 5*time.Minute, "24:00": 24 * time.Hour, " 23:59 ": 23*time.Hour + 59*time.Minute} {
+	for text, want := range map[string]time.Duration{"00:00": 0, "8:05": 8*time.Hour + 5*time.Minute,
+		"24:00": 24 * time.Hour, " 23:59 ": 23*time.Hour + 59*time.Minute} {
 		if got, ok := timeOfDay(text); got != want || !ok {
 			t.Errorf("%s: %v, %v", text, got, ok)
 		}
 	}
-	for _, text := range []string{"", "8", "8:5", "24:01", "25:00", "08:60", "-8:00", "+8:00", "008:00", "08:00:00", "0x:00"} {
+	for _, text := range []string{"", "8", "8:5", "24:01", "25:00", "08:60", "-8:00", "+8:00", "008:00", "08:00:00",
+		"0x:00"} {
 		if got, ok := timeOfDay(text); ok {
 			t.Errorf("%q is taken for %v", text, got)
 		}
@@ -278,11 +284,13 @@ descriptors:
 	for _, r := range set.BanRules("shop") {
 		names = append(names, r.Name)
 	}
-	if want := []string{"key", "login", "pair", "here"}; !slices.Equal(names, want) || set.BanRules("elsewhere") != nil {
+	if want := []string{"key", "login", "pair", "here"}; !slices.Equal(names, want) ||
+		set.BanRules("elsewhere") != nil {
 		t.Errorf("rules that ban: %q, want %q", names, want)
 	}
 	// The key of a ban is the key under which the rule is met.
-	q := &rule.Query{Domain: "shop", Attributes: rule.Pairs{{Name: "ip", Value: "192.0.2.1"}, {Name: "path", Value: "/login"}}}
+	q := &rule.Query{Domain: "shop", Attributes: rule.Pairs{{Name: "ip", Value: "192.0.2.1"},
+		{Name: "path", Value: "/login"}}}
 	set.Match(q, &m)
 	found := false
 	set.BanKeys(&m, func(r *rule.Rule, key []byte) bool {
@@ -374,7 +382,9 @@ func TestCostOf(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			for k := range 100 {
-				if cost, ok := r.CostOf(rule.ResponseInfo{Header: func(string) string { return fmt.Sprint(i) }, Estimate: int64(k)}); !ok || cost != int64(i+k) {
+				if cost, ok := r.CostOf(rule.ResponseInfo{Header: func(string) string {
+					return fmt.Sprint(i)
+				}, Estimate: int64(k)}); !ok || cost != int64(i+k) {
 					t.Errorf("%d + %d = %d, %v", i, k, cost, ok)
 				}
 			}
@@ -395,7 +405,8 @@ func TestElasticIsBounded(t *testing.T) {
 		}
 		b.WriteString("], throttle: {elastic: {signal: cpu, curve: {50%: 100%}}}}\n")
 	}
-	if _, _, err := load(t, "x.yaml", b.String()); err == nil || !strings.Contains(err.Error(), "more than 100000 elastic limits") {
+	if _, _, err := load(t, "x.yaml", b.String()); err == nil ||
+		!strings.Contains(err.Error(), "more than 100000 elastic limits") {
 		t.Errorf("got %v", message.Clip(fmt.Sprint(err)))
 	}
 }

@@ -82,7 +82,8 @@ func TestLintLeases(t *testing.T) {
 				t.Fatalf("got %q, want %q", got, c.want)
 			}
 			for i := range got {
-				if name, _, _ := strings.Cut(c.want[i], " "); !strings.HasPrefix(got[i], c.want[i]) && name != "unused-ignore" || !strings.HasPrefix(got[i], name) {
+				if name, _, _ := strings.Cut(c.want[i], " "); !strings.HasPrefix(got[i], c.want[i]) &&
+					name != "unused-ignore" || !strings.HasPrefix(got[i], name) {
 					t.Errorf("got %q, want %q", got[i], c.want[i])
 				}
 			}
@@ -112,7 +113,8 @@ func TestLintQuotas(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, lend := range [][]string{nil, {"edge"}} { // as lint loads rules, and as the server does
-				set, _, err := Load([]Source{{Name: "x.yaml", Data: []byte("domain: edge\nlimits: [\n" + c.text + "\n]")}}, Options{Lend: lend})
+				set, _, err := Load([]Source{{Name: "x.yaml",
+					Data: []byte("domain: edge\nlimits: [\n" + c.text + "\n]")}}, Options{Lend: lend})
 				if err != nil {
 					t.Fatal(err)
 				}

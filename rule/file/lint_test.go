@@ -40,7 +40,8 @@ func TestLint(t *testing.T) {
 		{"enforce 0", "limits: [{name: a, per: [ip], allow: 5/min, enforce: 0%}]", []string{"enforce is 0%"}},
 		{"excluded and allowed", "limits: [{name: a, per: [ip], allow: 5/min, when: {plan: [free, \"!free\"]}}]", []string{"allows free and excludes !free: no request can meet that"}},
 		{"excluded as a whole", "limits: [{name: a, per: [ip], allow: 5/min, when: {path: [/a/x, '/a/*.php', '!/a/**']}}]",
-			[]string{"allows /a/x and excludes !/a/**, so that /a/x has no effect", "allows /a/*.php and excludes !/a/**: only other spellings of it can meet that"}},
+			[]string{"allows /a/x and excludes !/a/**, so that /a/x has no effect",
+				"allows /a/*.php and excludes !/a/**: only other spellings of it can meet that"}},
 		{"excluded in part", "limits: [{name: a, per: [ip], allow: 5/min, when: {path: [/a/**, '!/a/x']}}]", nil},
 		{"space in override", "limits: [{name: a, per: [ip], allow: 5/min, override: {\" 10.0.0.1\": 1/s}}]", []string{"begins or ends with a space"}},
 
@@ -115,15 +116,18 @@ func TestLint(t *testing.T) {
 		{"bad methods", "limits: [{name: a, when: {method: [GTE, 'GET|POST', 'GET, POST', '~^(get|post)$']}, allow: 10/min}]", []string{"GTE is no method that is known (did you mean GET?)", "GET|POST is taken as one method (several are a list", "GET, POST never matches", "~^(get|post)$ never matches"}},
 		{"paths", "limits: [{name: a, when: {path: ['**.php', '/a//b/../c', '*/login', '/%2f', '~login$', '~^/a.*/b', '~[?]?$', '~^(/a|b)', '~%2F']}, allow: 10/min}]", nil},
 		{"bad paths", "limits: [{name: a, paths: exact, when: {path: ['*', '*.php', '~^api/', '~^/a[?]b', '~//', '~%2f', '~café', '~^/x/../y']}, allow: 10/min}]",
-			[]string{"* never matches: a * does not stand for a slash", "*.php never matches: a path begins with a slash (** stands", "~^api/ never", "~^/a[?]b never", "~// never matches: repeated slashes", "~%2f never matches: percent-encoding is in upper case", "~café never"}},
+			[]string{"* never matches: a * does not stand for a slash",
+				"*.php never matches: a path begins with a slash (** stands", "~^api/ never", "~^/a[?]b never", "~// never matches: repeated slashes", "~%2f never matches: percent-encoding is in upper case", "~café never"}},
 		{"escapes in lower case", "limits: [{name: a, when: {path: '~%2f'}, allow: 10/min}]", nil},
 		{"spellings of a path", "limits: [{name: a, when: {path: [/login, /login/]}, allow: 5/min}, {name: b, when: {path: /Login}, allow: 10/min}, {name: c, paths: exact, when: {path: /LOGIN}, allow: 10/min}]",
-			[]string{"a: when.path: /login/ is the same path as /login (write paths: exact", "b: when.path: /Login is the same path as /login of a, so that a request meets both"}},
+			[]string{"a: when.path: /login/ is the same path as /login (write paths: exact",
+				"b: when.path: /Login is the same path as /login of a, so that a request meets both"}},
 		{"spellings of a path, told apart", "paths: exact\nlimits: [{name: a, when: {path: [/login, /login/]}, allow: 5/min}]", nil},
 		{"a final slash", "limits: [{name: a, when: {path: ['**/', '~/$']}, allow: 5/min}]", []string{"**/ asks for a final slash", "~/$ asks for a final slash"}},
 		{"hosts", "limits: [{name: a, when: {host: [Shop.Example, '*.example', '[::1]', '~^api[.]', '~(?i)^API']}, allow: 10/min}]", nil},
 		{"bad hosts", "limits: [{name: a, when: {host: ['~^https://', '~shop.example[.]$', '~^API[.]', 'straße.example']}, allow: 10/min}]",
-			[]string{"~^https:// never", "~shop.example[.]$ never matches: hosts come without a final dot", "~^API[.] never", "straße.example never"}},
+			[]string{"~^https:// never", "~shop.example[.]$ never matches: hosts come without a final dot",
+				"~^API[.] never", "straße.example never"}},
 		{"attribute names", "limits: [{name: a, when: {cost: x, post: y, hash: z, org: w, id: v, pat: t, hosts: s, ghost: r, users: q}, per: [users-id], allow: 10/min}]", nil},
 		{"bad attribute names", "limits: [{name: a, when: {mehtod: GET, headers.x-plan: pro, methd: x, paht: /x}, allow: 10/min}]", []string{"mehtod is no attribute that doors supply of themselves (did you mean method?)", "did you mean header.x-plan?", "did you mean method?", "did you mean path?"}},
 		{"replaces nobody", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}}]", []string{`replaces "x", which no descriptor bears`}},
@@ -142,7 +146,8 @@ func TestLint(t *testing.T) {
 				if !strings.Contains(p.Error(), c.want[i]) {
 					t.Errorf("warning %d: got %q, want one with %q", i, p.Error(), c.want[i])
 				}
-				if p.Pos.File != "x.yaml" || p.Pos.Line == 0 || p.Quote == "" || p.Rule == "" && !strings.HasPrefix(p.Message, "exempt: ") {
+				if p.Pos.File != "x.yaml" || p.Pos.Line == 0 || p.Quote == "" ||
+					p.Rule == "" && !strings.HasPrefix(p.Message, "exempt: ") {
 					t.Errorf("warning without a place: %+v", p)
 				}
 				if !lint.Named(p.Name) || !strings.Contains(p.Error(), " ["+p.Name+"]\n") {

@@ -154,7 +154,8 @@ func TestGet(t *testing.T) {
 
 // Of an attribute of the identity the cost is forgeable if a client writes what it is taken from.
 func TestForgeableCostOfIdentity(t *testing.T) {
-	set, _, err := load(t, "x.yaml", "limits: [{name: a, allow: 10/min, cost: int(user)}, {name: b, allow: 10/min, cost: int(attr.size)}]")
+	set, _, err := load(t, "x.yaml",
+		"limits: [{name: a, allow: 10/min, cost: int(user)}, {name: b, allow: 10/min, cost: int(attr.size)}]")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +189,8 @@ func TestCostMin(t *testing.T) {
 			t.Errorf("%s: %d, want %d", c.text, got, c.want)
 		}
 	}
-	if _, _, err := load(t, "x.yaml", "limits: [{name: a, allow: 10/min, cost: 3, cost_min: 2}]"); err == nil || !strings.Contains(err.Error(), "cost_min is for a cost that is an expression") {
+	if _, _, err := load(t, "x.yaml", "limits: [{name: a, allow: 10/min, cost: 3, cost_min: 2}]"); err == nil ||
+		!strings.Contains(err.Error(), "cost_min is for a cost that is an expression") {
 		t.Errorf("cost_min beside a number: %v", err)
 	}
 }

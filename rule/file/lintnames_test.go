@@ -38,7 +38,8 @@ func TestLintForeignNames(t *testing.T) {
 			"limits: [{name: a, per: ['%s'], allow: 1/s}]", "limits: [{name: a, per: ['own|%s'], allow: 1/s}]",
 			"limits: [{name: a, when: {'%s': 'x*'}, allow: 1/s}]", `limits: [{name: a, if: 'attr["%s"] != "x"', allow: 1/s}]`,
 		} {
-			if got := warningsOf(t, fmt.Sprintf(text, name), LintOptions{}); !strings.Contains(got, wanted) || strings.Count(got, "[attribute-name]") != 1 {
+			if got := warningsOf(t, fmt.Sprintf(text, name), LintOptions{}); !strings.Contains(got, wanted) ||
+				strings.Count(got, "[attribute-name]") != 1 {
 				t.Errorf(text+": %s\nwant %s", name, got, wanted)
 			}
 		}
@@ -74,7 +75,8 @@ func TestLintForeignNames(t *testing.T) {
 // A key of a limit that stands among the attributes of when is named.
 func TestLintMisplacedBelowWhen(t *testing.T) {
 	for _, key := range []string{"if", "per", "allow", "on_limit", "algorithm"} {
-		got := warningsOf(t, fmt.Sprintf("limits: [{name: a, when: {%s: 'path == \"/x\"'}, allow: 1/s}]", key), LintOptions{})
+		got := warningsOf(t, fmt.Sprintf("limits: [{name: a, when: {%s: 'path == \"/x\"'}, allow: 1/s}]", key),
+			LintOptions{})
 		if want := fmt.Sprintf("a: when.%s is taken for an attribute called %[1]s, which no door supplies of itself (%[1]s stands beside when, as a key of the limit", key); !strings.Contains(got, want) {
 			t.Errorf("%s: %s\nwant %s", key, got, want)
 		}
@@ -82,10 +84,12 @@ func TestLintMisplacedBelowWhen(t *testing.T) {
 			t.Errorf("ignored: %s", got)
 		}
 	}
-	if got := warningsOf(t, "exempt: {if: x}\nlimits: [{name: a, allow: 1/s}]", LintOptions{}); !strings.Contains(got, "exempt: if is taken for an attribute called if") {
+	if got := warningsOf(t, "exempt: {if: x}\nlimits: [{name: a, allow: 1/s}]", LintOptions{}); !strings.Contains(got,
+		"exempt: if is taken for an attribute called if") {
 		t.Errorf("exempt: %s", got)
 	}
-	if got := warningsOf(t, "limits: [{name: a, when: {paths: /x}, allow: 1/s}]", LintOptions{}); !strings.Contains(got, "did you mean path? Else paths stands beside when") {
+	if got := warningsOf(t, "limits: [{name: a, when: {paths: /x}, allow: 1/s}]", LintOptions{}); !strings.Contains(got,
+		"did you mean path? Else paths stands beside when") {
 		t.Errorf("paths: %s", got)
 	}
 	if got := warningsOf(t, "limits: [{name: a, when: {priority: high, cost: '7', name: x}, allow: 1/s}]", LintOptions{}); got != "" {
@@ -116,9 +120,12 @@ func TestLintPathParameters(t *testing.T) {
 		"/api/**/:id":             "/api/**/*",
 	} {
 		for _, negated := range []string{"", "!"} {
-			got := warningsOf(t, fmt.Sprintf("limits: [{name: a, per: [ip], when: {path: '%s%s'}, allow: 1/s}]", negated, path), LintOptions{})
-			wanted := fmt.Sprintf("a: when.path: %s%s stands for itself: a pattern has no parameters (write %[1]s%[3]s: * stands for one segment", negated, path, want)
-			if !strings.Contains(got, wanted) || strings.Count(got, "warning") > 0 || strings.Count(got, "\n    limits") != 1 {
+			got := warningsOf(t, fmt.Sprintf("limits: [{name: a, per: [ip], when: {path: '%s%s'}, allow: 1/s}]",
+				negated, path), LintOptions{})
+			wanted := fmt.Sprintf(
+				"a: when.path: %s%s stands for itself: a pattern has no parameters (write %[1]s%[3]s: * stands for one segment", negated, path, want)
+			if !strings.Contains(got, wanted) || strings.Count(got, "warning") > 0 ||
+				strings.Count(got, "\n    limits") != 1 {
 				t.Errorf("%s%s: %s\nwant %s", negated, path, got, wanted)
 			}
 		}
@@ -132,7 +139,8 @@ func TestLintPathParameters(t *testing.T) {
 	if got := warningsOf(t, "limits: [{name: a, per: [ip], when: {path: '/{a,b}/x'}, allow: 1/s}]", LintOptions{}); !strings.Contains(got, "braces name no alternatives (several are a list") {
 		t.Errorf("alternatives: %s", got)
 	}
-	for _, path := range []string{"/api/*", "/v1/models/x:generate", "/v1/projects/*:batchGet", "/a:b", "/**", "~^/api/[^/]+$", "~^/x/[0-9]{2}$", "/time/12:30", "/$metadata"} {
+	for _, path := range []string{"/api/*", "/v1/models/x:generate", "/v1/projects/*:batchGet", "/a:b", "/**",
+		"~^/api/[^/]+$", "~^/x/[0-9]{2}$", "/time/12:30", "/$metadata"} {
 		if got := warningsOf(t, fmt.Sprintf("limits: [{name: a, per: [ip], when: {path: '%s'}, allow: 1/s}]", path), LintOptions{}); got != "" {
 			t.Errorf("%s: %s", path, got)
 		}

@@ -51,10 +51,12 @@ const (
 // rules are bounded.
 func Load(files []Source, o Options) (*rule.Set, []rule.Problem, error) {
 	if o.IPv6Prefix < 0 || o.IPv6Prefix > 128 {
-		return nil, nil, rule.Problems{{Message: fmt.Sprintf("an IPv6 prefix is 1 to 128 bits long, or 0 for 64; got %d", o.IPv6Prefix)}}
+		return nil, nil, rule.Problems{{Message: fmt.Sprintf(
+			"an IPv6 prefix is 1 to 128 bits long, or 0 for 64; got %d", o.IPv6Prefix)}}
 	}
 	if len(files) == 0 {
-		return nil, nil, rule.Problems{{Message: "no rule files: at least one is needed", Hint: "rule files end in .yaml or .yml"}}
+		return nil, nil, rule.Problems{{Message: "no rule files: at least one is needed",
+			Hint: "rule files end in .yaml or .yml"}}
 	}
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
@@ -64,7 +66,8 @@ func Load(files []Source, o Options) (*rule.Set, []rule.Problem, error) {
 		total += len(f.Data)
 	}
 	if total > maxTotal {
-		return nil, nil, rule.Problems{{Message: fmt.Sprintf("the rule files have %d bytes together; at most %d are read", total, maxTotal)}}
+		return nil, nil, rule.Problems{{Message: fmt.Sprintf(
+			"the rule files have %d bytes together; at most %d are read", total, maxTotal)}}
 	}
 	for _, f := range files {
 		l.file(f)
@@ -122,7 +125,8 @@ func (l *loader) report(list *[]rule.Problem, name string, at rule.Position, hin
 	l.seen[key] = true
 	p := rule.Problem{Pos: at, Rule: l.rule, Name: name, Message: text, Hint: hint}
 	if len(*list) == message.MaxProblems {
-		p = rule.Problem{Pos: rule.Position{File: at.File}, Message: fmt.Sprintf("more than %d problems; the rest are not shown", message.MaxProblems)}
+		p = rule.Problem{Pos: rule.Position{File: at.File},
+			Message: fmt.Sprintf("more than %d problems; the rest are not shown", message.MaxProblems)}
 	}
 	*list = append(*list, p)
 }
@@ -191,7 +195,8 @@ func (l *loader) file(s Source) {
 		if form.native {
 			l.err(documents[1], "put it into a file of its own", "a rule file holds one document; this is a second one")
 		} else {
-			l.warn(lint.SecondDocument, documents[1], "put it into a file of its own", "only the first document of a file is read; this one is ignored")
+			l.warn(lint.SecondDocument, documents[1], "put it into a file of its own",
+				"only the first document of a file is read; this one is ignored")
 		}
 	}
 	findIgnores(origin, comments, root)
@@ -206,11 +211,13 @@ func (l *loader) fault(o *message.Origin, e *yaml.Error, prefix string) {
 // root reads the rules of a file.
 func (l *loader) root(root *yaml.Node, form form, origin *message.Origin) *rule.File {
 	f := &rule.File{Name: origin.Name, Domain: rule.DefaultDomain, Origin: origin}
-	keys, _ := l.keys(root, keyRules{known: rootKeys, misplaced: lyftKeys, elsewhere: rootMistakes(), lenient: !form.native, lyft: form.descriptors != nil})
+	keys, _ := l.keys(root, keyRules{known: rootKeys, misplaced: lyftKeys, elsewhere: rootMistakes(),
+		lenient: !form.native, lyft: form.descriptors != nil})
 	if d := keys.val("domain"); d != nil {
 		f.Domain = strings.Clone(l.domain(d, form.native)) // as the names of limits
 	} else if form.descriptors != nil || !form.native {
-		l.err(root, "name it: domain: …", "config file cannot have empty domain: only a file with limits can do without one")
+		l.err(root, "name it: domain: …",
+			"config file cannot have empty domain: only a file with limits can do without one")
 	}
 	if g := keys.val("groups"); g != nil {
 		if l.oneOf(g, "groups", "first") == "first" {
@@ -220,7 +227,8 @@ func (l *loader) root(root *yaml.Node, form form, origin *message.Origin) *rule.
 	if p := keys.val("paths"); p != nil {
 		f.ExactPaths = l.oneOf(p, "paths", pathSpellings...) == "exact"
 		if keys.val("limits") == nil && keys.val("exempt") == nil {
-			l.warn(lint.NoEffect, p, "remove it", "paths is about limits and exempt, and the file has neither: descriptors match paths to the letter in any case")
+			l.warn(lint.NoEffect, p, "remove it",
+				"paths is about limits and exempt, and the file has neither: descriptors match paths to the letter in any case")
 		}
 	}
 	if e := keys.val("exempt"); e != nil {
@@ -236,7 +244,8 @@ func (l *loader) root(root *yaml.Node, form form, origin *message.Origin) *rule.
 				l.rule = ""
 			}
 		case yaml.Null:
-			l.warn(lint.EmptyValue, v, "remove the key, or list limits under it", "limits is empty: the file holds no limit")
+			l.warn(lint.EmptyValue, v, "remove the key, or list limits under it",
+				"limits is empty: the file holds no limit")
 		default:
 			l.err(v, "as in: limits: [{name: api, allow: 10/min}]", "limits: expected a list of limits, got %s", v)
 		}
@@ -266,7 +275,8 @@ func (l *loader) domain(d *yaml.Node, native bool) string {
 		l.err(d, "", "domain: a control character in the name")
 	}
 	if name == rule.CommandDomain {
-		l.err(d, "call it otherwise", "domain: %s stands for commands that bring their limit along, such as CL.THROTTLE", name)
+		l.err(d, "call it otherwise",
+			"domain: %s stands for commands that bring their limit along, such as CL.THROTTLE", name)
 	}
 	return name
 }

@@ -124,7 +124,8 @@ func dumpRule(b *strings.Builder, r *rule.Rule) {
 		fmt.Fprintf(b, "  priority %d\n", r.Priority)
 	}
 	if x := r.Ban; x != nil {
-		fmt.Fprintf(b, "  ban after=%d within=%v for=%v domain=%v nftables=%v by %s\n", x.After, x.Within, x.For, x.Domain, x.NFTables, x.Counter.Limit)
+		fmt.Fprintf(b, "  ban after=%d within=%v for=%v domain=%v nftables=%v by %s\n", x.After, x.Within, x.For,
+			x.Domain, x.NFTables, x.Counter.Limit)
 	}
 	if r.CostAfter != "" || r.CostTimeout != rule.DefaultCostTimeout {
 		fmt.Fprintf(b, "  cost_after %s within %v\n", r.CostAfter, r.CostTimeout)
@@ -134,13 +135,15 @@ func dumpRule(b *strings.Builder, r *rule.Rule) {
 		for _, h := range x.Headers {
 			headers = append(headers, rule.Pair{Name: h.Name, Value: h.Value.Source})
 		}
-		fmt.Fprintf(b, "  response status=%d headers=%q type=%q body=%q\n", x.Status, headers, x.ContentType, x.Body.Source)
+		fmt.Fprintf(b, "  response status=%d headers=%q type=%q body=%q\n", x.Status, headers, x.ContentType,
+			x.Body.Source)
 		for _, body := range x.Bodies {
 			fmt.Fprintf(b, "    %s: %q\n", body.MediaType, body.Text.Source)
 		}
 	}
 	if l := r.Lyft; l != nil {
-		fmt.Fprintf(b, "  lyft shadow=%v quota=%v detailed=%v name=%q requests=%d unit=%q stats=%q path=%q metadata=%v\n",
+		fmt.Fprintf(b,
+			"  lyft shadow=%v quota=%v detailed=%v name=%q requests=%d unit=%q stats=%q path=%q metadata=%v\n",
 			l.Shadow, l.Quota, l.DetailedMetric, l.LimitName, l.RequestsPerUnit, l.Unit, l.StatsKey, l.Path, l.Metadata)
 	}
 }
@@ -150,7 +153,8 @@ func dumpWindows(b *strings.Builder, indent string, windows []*rule.Window) {
 		c := w.Limit.Config()
 		fmt.Fprintf(b, "%s%s: %s N=%d W=%v seconds=%d", indent, w.Name, c.Algorithm, c.N, c.Window, w.Seconds)
 		fmt.Fprintf(b, " B=%d K=%d soft=%d calendar=%d location=%v first=%v interval=%v denied=%v timeout=%v\n",
-			c.Burst, c.Buckets, c.Soft, c.Calendar, c.Location, c.FirstRequest, c.RefillInterval, c.CountDenied, c.Timeout)
+			c.Burst, c.Buckets, c.Soft, c.Calendar, c.Location, c.FirstRequest, c.RefillInterval, c.CountDenied,
+			c.Timeout)
 		if c.SoftFor > 0 {
 			fmt.Fprintf(b, "%s  the margin closes after %v\n", indent, c.SoftFor)
 		}
@@ -182,10 +186,12 @@ func TestSpecExample(t *testing.T) {
 	if len(byName) != 6 {
 		t.Errorf("%d rules, want 6", len(byName))
 	}
-	if b := byName["login-attempts"].Ban; b == nil || b.After != 20 || b.Within != 10*time.Minute || b.For != 15*time.Minute || b.Domain || b.NFTables {
+	if b := byName["login-attempts"].Ban; b == nil || b.After != 20 || b.Within != 10*time.Minute ||
+		b.For != 15*time.Minute || b.Domain || b.NFTables {
 		t.Errorf("the ban is %+v", b)
 	}
-	if e := byName["whole-system"].Elastic; e == nil || e.Signal != "cpu" || !slices.Equal(e.Curve, []rule.Point{{At: 50, Share: 200}, {At: 80, Share: 100}, {At: 95, Share: 25}}) {
+	if e := byName["whole-system"].Elastic; e == nil || e.Signal != "cpu" ||
+		!slices.Equal(e.Curve, []rule.Point{{At: 50, Share: 200}, {At: 80, Share: 100}, {At: 95, Share: 25}}) {
 		t.Errorf("elastic is %+v", e)
 	}
 }
@@ -232,7 +238,8 @@ func TestLoadSeveralFiles(t *testing.T) {
 		names.WriteString(f.Name)
 	}
 	again, _, err := Load(files, Options{})
-	if !ok || names.String() != "a.yamlb.yamlc.yamld.yamle.yaml" || string(files[4].Data) != "domain: empty\n" || err != nil || len(again.Rules()) != len(got) {
+	if !ok || names.String() != "a.yamlb.yamlc.yamld.yamle.yaml" || string(files[4].Data) != "domain: empty\n" ||
+		err != nil || len(again.Rules()) != len(got) {
 		t.Errorf("it was made of %q, %t (%v)", files, ok, err)
 	}
 	if files, ok := Sources(new(rule.Set)); ok {
@@ -253,7 +260,8 @@ func TestLoadAcrossFiles(t *testing.T) {
 		{"an unknown name replaced", []string{"a.yaml", "limits: [{name: x, allow: 1/s, replaces: [zz]}]"}, []string{"replaces names \"zz\""}},
 		{"errors of several files at once, also across them", []string{
 			"b.yaml", "limits: [{name: x, allow: 1/s}, {name: y, allow: 1/zz}]", "a.yaml", "limits: [{name: x, alow: 1/s}]",
-		}, []string{"a.yaml:1:10: allow is missing", "a.yaml:1:20: unknown key \"alow\"", "b.yaml:1:10: a limit named \"x\"", "b.yaml:1:50: allow: rate \"1/zz\""}},
+		}, []string{"a.yaml:1:10: allow is missing", "a.yaml:1:20: unknown key \"alow\"",
+			"b.yaml:1:10: a limit named \"x\"", "b.yaml:1:50: allow: rate \"1/zz\""}},
 		{"a file that cannot be read keeps the others from being judged by it", []string{
 			"a.yaml", "limits: [", "b.yaml", "limits: [{name: x, allow: 1/s, replaces: [y]}]",
 		}, []string{"a.yaml:1:9: error loading config file"}},
@@ -284,7 +292,8 @@ func TestLoadAcrossFiles(t *testing.T) {
 
 func TestLoadOptions(t *testing.T) {
 	for _, bits := range []int{-1, 129} {
-		if _, _, err := Load([]Source{Starter()}, Options{IPv6Prefix: bits}); err == nil || !strings.Contains(err.Error(), "IPv6") {
+		if _, _, err := Load([]Source{Starter()}, Options{IPv6Prefix: bits}); err == nil ||
+			!strings.Contains(err.Error(), "IPv6") {
 			t.Errorf("prefix %d: %v", bits, err)
 		}
 	}
@@ -295,7 +304,8 @@ func manyRules(n int) []byte {
 	var b strings.Builder
 	b.WriteString("domain: many\nlimits:\n")
 	for i := range n {
-		fmt.Fprintf(&b, "  - name: rule-%d\n    when: { path: /x/%d/**, method: [GET, POST], plan: \"!free\" }\n    per: [user|ip]\n    allow: [10/min, 500/hour]\n    throttle: { soft: 10%% }\n    on_store_error: local\n", i, i)
+		fmt.Fprintf(&b,
+			"  - name: rule-%d\n    when: { path: /x/%d/**, method: [GET, POST], plan: \"!free\" }\n    per: [user|ip]\n    allow: [10/min, 500/hour]\n    throttle: { soft: 10%% }\n    on_store_error: local\n", i, i)
 	}
 	return []byte(b.String())
 }
@@ -309,7 +319,8 @@ func TestLoadManyRules(t *testing.T) {
 	if got := len(set.Rules()); got != n {
 		t.Fatalf("%d rules, want %d", got, n)
 	}
-	if last := set.Rules()[n-1]; last.Name != "rule-9999" || len(last.Windows) != 2 || last.Windows[1].Limit.Config().Soft != 10 {
+	if last := set.Rules()[n-1]; last.Name != "rule-9999" || len(last.Windows) != 2 ||
+		last.Windows[1].Limit.Config().Soft != 10 {
 		t.Errorf("the last rule is %+v", last)
 	}
 }
@@ -394,14 +405,16 @@ func TestOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := set.Rules()[0]
-	if len(set.Rules()) != 1 || r.Domain != rule.DefaultDomain || r.Name != "search" || len(r.Per) != 0 || r.Windows[0].Limit.Config().N != 10 {
+	if len(set.Rules()) != 1 || r.Domain != rule.DefaultDomain || r.Name != "search" || len(r.Per) != 0 ||
+		r.Windows[0].Limit.Config().N != 10 {
 		t.Errorf("got %+v", r)
 	}
 	set, err = rule.Of(rule.Spec{Name: "two", Allow: "100/15m", Per: []string{"user|ip", "path"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if per := set.Rules()[0].Per; len(per) != 2 || !slices.Equal(per[0], rule.Key{"user", "ip"}) || !slices.Equal(per[1], rule.Key{"path"}) {
+	if per := set.Rules()[0].Per; len(per) != 2 || !slices.Equal(per[0], rule.Key{"user", "ip"}) ||
+		!slices.Equal(per[1], rule.Key{"path"}) {
 		t.Errorf("per is %q", per)
 	}
 	for _, c := range []struct {
@@ -432,7 +445,8 @@ func TestStarter(t *testing.T) {
 	}
 	var b strings.Builder
 	dumpRule(&b, set.Rules()[0])
-	for _, want := range []string{"default/starter", `per [["key"]]`, "starter:60s: sliding_log N=10 W=1m0s", "starter:3600s: sliding_log N=500 W=1h0m0s"} {
+	for _, want := range []string{"default/starter", `per [["key"]]`, "starter:60s: sliding_log N=10 W=1m0s",
+		"starter:3600s: sliding_log N=500 W=1h0m0s"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in:\n%s", want, b.String())
 		}

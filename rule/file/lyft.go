@@ -69,7 +69,8 @@ func (l *loader) descriptors(v *yaml.Node, f *rule.File, path []step) []*rule.No
 		return nil
 	case yaml.List:
 	default:
-		l.err(v, "as in: descriptors: [{key: user}]", "error loading config file: descriptors: expected a list, got %s", v)
+		l.err(v, "as in: descriptors: [{key: user}]", "error loading config file: descriptors: expected a list, got %s",
+			v)
 		return nil
 	}
 	var nodes []*rule.Node
@@ -84,7 +85,8 @@ func (l *loader) descriptors(v *yaml.Node, f *rule.File, path []step) []*rule.No
 // descriptor reads one descriptor. It is nil if that has no usable key.
 func (l *loader) descriptor(v *yaml.Node, f *rule.File, path []step) *rule.Node {
 	l.rule = pathName(path)
-	keys, ok := l.keys(v, keyRules{known: descriptorKeys, misplaced: lyftKeys, elsewhere: descriptorMistakes(), lenient: true, lyft: true})
+	keys, ok := l.keys(v, keyRules{known: descriptorKeys, misplaced: lyftKeys, elsewhere: descriptorMistakes(),
+		lenient: true, lyft: true})
 	if !ok {
 		return nil
 	}
@@ -108,13 +110,15 @@ func (l *loader) descriptor(v *yaml.Node, f *rule.File, path []step) *rule.Node 
 		return v != nil && l.lyftBool(v, key)
 	}
 	n.ValueToMetric, n.ShareThreshold = flag("value_to_metric"), flag("share_threshold")
-	path = append(path[:len(path):len(path)], step{rule.Entry{Key: n.Key, Value: n.Value}, n.Value == "" || wildcard && !n.ShareThreshold})
+	path = append(path[:len(path):len(path)],
+		step{rule.Entry{Key: n.Key, Value: n.Value}, n.Value == "" || wildcard && !n.ShareThreshold})
 	length := 0
 	for _, e := range path {
 		length += len(e.Key) + len(e.Value) + 2
 	}
 	if l.compiled.names += length; length > maxName || l.compiled.names > maxNames {
-		l.err(v, "", "the keys and values on the way to this descriptor are too long: at most %d bytes, and %d for all rules", maxName, maxNames)
+		l.err(v, "",
+			"the keys and values on the way to this descriptor are too long: at most %d bytes, and %d for all rules", maxName, maxNames)
 		return nil
 	}
 	name := pathName(path)
@@ -127,14 +131,17 @@ func (l *loader) descriptor(v *yaml.Node, f *rule.File, path []step) *rule.Node 
 		lyft.Path = append(lyft.Path, e.Entry)
 	}
 	if n.ShareThreshold && !wildcard && usable {
-		l.err(keys.key("share_threshold"), "", "share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", message.Clip(message.Level(path[len(path)-1].Entry)))
+		l.err(keys.key("share_threshold"), "",
+			"share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", message.Clip(
+				message.Level(path[len(path)-1].Entry)))
 	}
 	if m := keys.val("metadata"); m != nil {
 		lyft.Metadata = l.metadata(m)
 	}
 	limit := keys.val("rate_limit")
 	if limit != nil && limit.Kind == yaml.Null {
-		l.warn(lint.EmptyValue, limit, "remove the key, or give it unit and requests_per_unit", "rate_limit is empty: this descriptor is not limited")
+		l.warn(lint.EmptyValue, limit, "remove the key, or give it unit and requests_per_unit",
+			"rate_limit is empty: this descriptor is not limited")
 		limit = nil
 	}
 	if d := keys.val("descriptors"); d != nil {
@@ -218,7 +225,8 @@ func (l *loader) lyftAllow(v *yaml.Node, keys fields, r *rule.Rule, s *settings)
 		entries, unlimited := l.allow(a, "allow")
 		r.Unlimited = unlimited
 		if len(entries) > 1 {
-			l.err(a, "a limit under limits may have several", "allow: a descriptor has one limit, since its status can speak of one only")
+			l.err(a, "a limit under limits may have several",
+				"allow: a descriptor has one limit, since its status can speak of one only")
 			return nil
 		}
 		for _, e := range entries {
@@ -233,7 +241,8 @@ func (l *loader) lyftAllow(v *yaml.Node, keys fields, r *rule.Rule, s *settings)
 	requests := keys.val("requests_per_unit")
 	if other := keys.val("request_per_unit"); other != nil {
 		if requests != nil {
-			l.err(keys.key("request_per_unit"), "keep requests_per_unit", "request_per_unit and requests_per_unit say the same thing twice")
+			l.err(keys.key("request_per_unit"), "keep requests_per_unit",
+				"request_per_unit and requests_per_unit say the same thing twice")
 		} else {
 			requests = other
 		}
@@ -253,7 +262,8 @@ func (l *loader) lyftAllow(v *yaml.Node, keys fields, r *rule.Rule, s *settings)
 		case known:
 			l.err(keys.key("unit"), "remove unit", "should not specify rate limit unit when unlimited")
 		case unit != "":
-			l.warn(lint.NoEffect, keys.key("unit"), "remove unit", "the unit '%s' is unknown, and has no effect on an unlimited descriptor", message.Clip(unit))
+			l.warn(lint.NoEffect, keys.key("unit"), "remove unit",
+				"the unit '%s' is unknown, and has no effect on an unlimited descriptor", message.Clip(unit))
 		}
 		return nil
 	}
@@ -277,7 +287,8 @@ func (l *loader) lyftAllow(v *yaml.Node, keys fields, r *rule.Rule, s *settings)
 		a.at = v
 	}
 	if n > algo.MaxN && (s.algorithm != nil && !s.algorithm.ResetsAtOnce() || s.lease.percent > 0 || s.regions.counts) {
-		l.warn(lint.TooLarge, a.at, "write unlimited: true if that is meant", "requests_per_unit: %d is more than can be counted; %d are admitted, while current_limit says %d", n, algo.MaxN, n)
+		l.warn(lint.TooLarge, a.at, "write unlimited: true if that is meant",
+			"requests_per_unit: %d is more than can be counted; %d are admitted, while current_limit says %d", n, algo.MaxN, n)
 		a.rate.N = algo.MaxN
 	}
 	return []allowance{a}
@@ -364,12 +375,14 @@ func (l *loader) metadataValue(v *yaml.Node) any {
 				f, err = float64(n), nil
 			}
 			if err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
-				l.err(v, "quote it if it is text", "error parsing metadata: %s is no number that JSON knows", message.Clip(v.Text))
+				l.err(v, "quote it if it is text", "error parsing metadata: %s is no number that JSON knows",
+					message.Clip(v.Text))
 				return nil
 			}
 			return f
 		case "timestamp":
-			l.err(v, "quote it", "error parsing metadata: a timestamp such as %s has no place in a Struct", message.Clip(v.Text))
+			l.err(v, "quote it", "error parsing metadata: a timestamp such as %s has no place in a Struct",
+				message.Clip(v.Text))
 			return nil
 		}
 		return v.Text

@@ -116,7 +116,8 @@ func (l *loader) limit(v *yaml.Node, f *rule.File) *rule.Rule {
 // conditions reads when or exempt.
 func (l *loader) conditions(v *yaml.Node, what string) []rule.Condition {
 	if v.Kind != yaml.Mapping {
-		l.err(v, "as in: {path: /api/**, method: [GET, HEAD]}", "%s: expected a mapping from attributes to patterns, got %s", what, v)
+		l.err(v, "as in: {path: /api/**, method: [GET, HEAD]}",
+			"%s: expected a mapping from attributes to patterns, got %s", what, v)
 		return nil
 	}
 	conditions := make([]rule.Condition, 0, len(v.Pairs))
@@ -127,7 +128,8 @@ func (l *loader) conditions(v *yaml.Node, what string) []rule.Condition {
 			continue
 		}
 		if line, twice := seen[name]; twice {
-			l.err(p.Key, "put both into one list: any of them then matches", "%s: the attribute %q stands twice (before in line %d)", what, name, line)
+			l.err(p.Key, "put both into one list: any of them then matches",
+				"%s: the attribute %q stands twice (before in line %d)", what, name, line)
 			continue
 		}
 		seen[name] = p.Key.Line
@@ -143,7 +145,8 @@ func (l *loader) conditions(v *yaml.Node, what string) []rule.Condition {
 			switch i.Kind {
 			case yaml.Scalar:
 			case yaml.Null:
-				l.err(i, `for an attribute that must be absent, write "!**"`, "%s.%s: expected a pattern, got nothing", what, name)
+				l.err(i, `for an attribute that must be absent, write "!**"`, "%s.%s: expected a pattern, got nothing",
+					what, name)
 				continue
 			default:
 				l.err(i, "", "%s.%s: expected a pattern, or a list of patterns, got %s", what, name, i)
@@ -161,7 +164,8 @@ func (l *loader) conditions(v *yaml.Node, what string) []rule.Condition {
 			c.Patterns = append(c.Patterns, pattern)
 		}
 		if p.Value.Kind == yaml.List && negative > 0 && negative == len(items) {
-			l.err(p.Value, "one !pattern stands without a list; to exclude several, use ~regex, or if", "%s.%s: a list of only negations is always true", what, name)
+			l.err(p.Value, "one !pattern stands without a list; to exclude several, use ~regex, or if",
+				"%s.%s: a list of only negations is always true", what, name)
 		}
 		conditions = append(conditions, c)
 	}
@@ -185,13 +189,15 @@ func (l *loader) attribute(v *yaml.Node, what string) (string, bool) {
 // checkCase warns of the name of a header that is not in lower case.
 func (l *loader) checkCase(v *yaml.Node, what, name string) {
 	if rest, ok := strings.CutPrefix(name, "header."); ok && rest != strings.ToLower(rest) {
-		l.warn(lint.NeverMatches, v, "write header."+strings.ToLower(rest), "%s: HTTP doors supply the names of headers in lower case, so that %q is never there", what, name)
+		l.warn(lint.NeverMatches, v, "write header."+strings.ToLower(rest),
+			"%s: HTTP doors supply the names of headers in lower case, so that %q is never there", what, name)
 	}
 }
 
 func (l *loader) per(v *yaml.Node) []rule.Key {
 	if v.Kind == yaml.Null {
-		l.err(v, "as in: per: [ip]; leave it out for one global counter", "per: expected a list of attributes, got nothing")
+		l.err(v, "as in: per: [ip]; leave it out for one global counter",
+			"per: expected a list of attributes, got nothing")
 		return nil
 	}
 	entries, at := l.texts(v, "per")
@@ -316,6 +322,7 @@ func (l *loader) allowance(v *yaml.Node, what string) (allowance, bool) {
 		}
 		return a, true
 	}
-	l.err(v, "as in: allow: 10/min", "%s: expected a rate, {rate, burst}, a number, unlimited, or a list of these, got %s", what, v)
+	l.err(v, "as in: allow: 10/min",
+		"%s: expected a rate, {rate, burst}, a number, unlimited, or a list of these, got %s", what, v)
 	return a, false
 }

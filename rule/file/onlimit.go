@@ -38,7 +38,8 @@ func (l *loader) onLimit(v *yaml.Node, r *rule.Rule, s *settings) {
 	if d := keys.val("defer"); d != nil {
 		if name, ok := l.text(d, "on_limit.defer"); ok {
 			if r.Defer = name; !rule.ValidName(name) {
-				l.err(d, "as in: on_limit: {defer: orders}", "on_limit.defer: expected the name of a queue, 1 to 200 letters, digits, -, _ and ., got %q", message.Clip(name))
+				l.err(d, "as in: on_limit: {defer: orders}",
+					"on_limit.defer: expected the name of a queue, 1 to 200 letters, digits, -, _ and ., got %q", message.Clip(name))
 			}
 		}
 	}
@@ -64,7 +65,8 @@ func (l *loader) wait(v *yaml.Node, r *rule.Rule, s *settings) {
 	}
 	if q := keys.val("queue"); q != nil {
 		if leaky {
-			l.err(keys.key("queue"), "write allow: {rate: 10/s, burst: 500}: the queue of a leaky bucket is as long as the bucket is large", "on_limit.wait.queue does not fit leaky_bucket, which has a queue of its own")
+			l.err(keys.key("queue"),
+				"write allow: {rate: 10/s, burst: 500}: the queue of a leaky bucket is as long as the bucket is large", "on_limit.wait.queue does not fit leaky_bucket, which has a queue of its own")
 		} else if n, ok := l.integer(q, "on_limit.wait.queue", 1, maxWaitQueue); ok {
 			r.WaitQueue = int(n)
 		}

@@ -61,7 +61,8 @@ func (l *loader) regions(v *yaml.Node, r *rule.Rule, s *settings) {
 				l.err(over, "", "consistency.regions.over: expected sync, or %v", err)
 			}
 		case len(inner) == len(v.Pairs):
-			l.err(v, "as in: regions: {over: 0%} for N in all, or {over: sync} for N in each region while they do not hear each other",
+			l.err(v,
+				"as in: regions: {over: 0%} for N in all, or {over: sync} for N in each region while they do not hear each other",
 				"consistency.regions: over is missing, how much more than the limit all regions together may admit")
 		}
 		if tell := inner.val("tell"); tell != nil {
@@ -86,7 +87,8 @@ func (l *loader) regionsFit(s *settings, c *algo.Config, at *yaml.Node) bool {
 	case !s.regions.counts:
 		return true
 	case c.N > algo.MaxN:
-		l.err(at, "write over: 0%, so that each region has its part", "consistency.regions: regions tell each other of at most %d requests, not %d", algo.MaxN, c.N)
+		l.err(at, "write over: 0%, so that each region has its part",
+			"consistency.regions: regions tell each other of at most %d requests, not %d", algo.MaxN, c.N)
 		return false
 	case a.Settles():
 		return true
@@ -96,7 +98,8 @@ func (l *loader) regionsFit(s *settings, c *algo.Config, at *yaml.Node) bool {
 		if a.HasSlots() {
 			why = "a slot that is held elsewhere is given back there"
 		}
-		l.err(s.regions.at, "write over: 0%, so that each region has its part", "consistency.regions: %s only knows over: 0%%: %s", a, why)
+		l.err(s.regions.at, "write over: 0%, so that each region has its part",
+			"consistency.regions: %s only knows over: 0%%: %s", a, why)
 	}
 	s.regions.refused = true
 	return false

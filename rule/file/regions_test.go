@@ -25,7 +25,8 @@ func TestRegionsLend(t *testing.T) {
 	} {
 		_, r := only(t, "limits: [{name: a, per: [user], "+c.text+"}]")
 		w := r.Windows[0]
-		if got := w.Limit.Config().Lease; got != c.percent || r.Lent != c.lent || (w.Counter.Lease != nil) != (got > 0) || w.Counter.Lent != (c.lent && got > 0) {
+		if got := w.Limit.Config().Lease; got != c.percent || r.Lent != c.lent ||
+			(w.Counter.Lease != nil) != (got > 0) || w.Counter.Lent != (c.lent && got > 0) {
 			t.Errorf("%s: leases %d %%, lent %v, counter %+v", c.text, got, r.Lent, w.Counter)
 		}
 		if l := w.Limit.Lease(); l != nil && c.percent == 50 && l.Config().Timeout.Seconds() < 2 {
@@ -76,7 +77,8 @@ func TestLintRegions(t *testing.T) {
 				t.Fatalf("got %q, want %q", got, c.want)
 			}
 			for i := range got {
-				if name, _, _ := strings.Cut(c.want[i], " "); !strings.HasPrefix(got[i], c.want[i]) && name != "unused-ignore" || !strings.HasPrefix(got[i], name) {
+				if name, _, _ := strings.Cut(c.want[i], " "); !strings.HasPrefix(got[i], c.want[i]) &&
+					name != "unused-ignore" || !strings.HasPrefix(got[i], name) {
 					t.Errorf("got %q, want %q", got[i], c.want[i])
 				}
 			}

@@ -30,7 +30,8 @@ func written(source string, t *template) rule.Text {
 func headerName(name string) bool {
 	for i := range len(name) {
 		c := name[i]
-		if (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && strings.IndexByte("!#$%&'*+.^_`|~-", c) < 0 {
+		if (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') &&
+			strings.IndexByte("!#$%&'*+.^_`|~-", c) < 0 {
 			return false
 		}
 	}
@@ -65,7 +66,8 @@ func (l *loader) response(v *yaml.Node) *rule.Response {
 	case b == nil:
 	case b.Kind == yaml.Mapping:
 		if c := keys.key("content_type"); c != nil {
-			l.err(c, "leave it out", "response.content_type is for a single body: json, html and text are sent as what they are")
+			l.err(c, "leave it out",
+				"response.content_type is for a single body: json, html and text are sent as what they are")
 		}
 		l.responseBodies(b, r)
 	default:
@@ -120,7 +122,8 @@ func (l *loader) responseHeaders(h *yaml.Node, r *rule.Response) {
 func (l *loader) responseBodies(v *yaml.Node, r *rule.Response) {
 	keys, _ := l.keys(v, keyRules{known: []string{"json", "html", "text"}})
 	if len(v.Pairs) == 0 {
-		l.err(v, `as in: body: {json: '{"limit": {{json .Limit}}}', text: "come back in {{.RetryAfterText}}"}`, "response.body: an empty mapping; expected json, html or text")
+		l.err(v, `as in: body: {json: '{"limit": {{json .Limit}}}', text: "come back in {{.RetryAfterText}}"}`,
+			"response.body: an empty mapping; expected json, html or text")
 	}
 	for _, f := range bodyForms {
 		b := keys.val(f.key)

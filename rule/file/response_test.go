@@ -19,7 +19,8 @@ var refusal = rule.ResponseData{
 // answers loads a rule with this response.
 func answers(t testing.TB, text string) *rule.Response {
 	t.Helper()
-	_, r := only(t, "limits:\n  - name: a\n    allow: 10/min\n    response:\n      "+strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n      "))
+	_, r := only(t, "limits:\n  - name: a\n    allow: 10/min\n    response:\n      "+
+		strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n      "))
 	return r.Response
 }
 
@@ -75,7 +76,8 @@ func TestRenderHeaders(t *testing.T) {
 	data := refusal
 	data.Limit = "a\r\nSet-Cookie: b\x00\n"
 	got := r.RenderHeaders([]rule.Pair{{Name: "Before", Value: "1"}}, data)
-	if want := `[{Before 1} {X-Limit a  Set-Cookie: b  ; 00ff} {X-Plain 50% {x}} {X-Again 7}]`; fmt.Sprint(got) != want {
+	if want := `[{Before 1} {X-Limit a  Set-Cookie: b  ; 00ff} {X-Plain 50% {x}} {X-Again 7}]`; fmt.Sprint(
+		got) != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
 }
@@ -124,7 +126,8 @@ func TestAccept(t *testing.T) {
 
 // A response is rendered by many at once.
 func TestRenderConcurrently(t *testing.T) {
-	r := answers(t, "headers: { X: '{{.ID}}' }\nbody: { json: '{\"id\": {{json .ID}}}', html: '<a href=\"?{{.ID}}\">{{.ID}}</a>' }")
+	r := answers(t,
+		"headers: { X: '{{.ID}}' }\nbody: { json: '{\"id\": {{json .ID}}}', html: '<a href=\"?{{.ID}}\">{{.ID}}</a>' }")
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {

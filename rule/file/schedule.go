@@ -77,7 +77,8 @@ func (l *loader) schedule(v *yaml.Node, r *rule.Rule, s *settings) {
 			p.from, p.until = l.between(b)
 		}
 		if p.always && i < len(v.Items)-1 {
-			l.err(item, "name days or between, or put it last", "schedule: an entry without days and between always holds, so that those behind it never would")
+			l.err(item, "name days or between, or put it last",
+				"schedule: an entry without days and between always holds, so that those behind it never would")
 		}
 		a := keys.val("allow")
 		if a == nil {
@@ -86,7 +87,8 @@ func (l *loader) schedule(v *yaml.Node, r *rule.Rule, s *settings) {
 		}
 		p.entries, _ = l.allow(a, "schedule.allow")
 		s.phases = append(s.phases, p)
-		r.Schedule = append(r.Schedule, rule.SchedulePhase{Days: p.days, From: p.from, Until: p.until, Allow: spelt(a), Pos: item.Position})
+		r.Schedule = append(r.Schedule, rule.SchedulePhase{Days: p.days, From: p.from, Until: p.until, Allow: spelt(a),
+			Pos: item.Position})
 	}
 }
 
@@ -172,7 +174,8 @@ func (l *loader) between(v *yaml.Node) (from, until time.Duration) {
 	until, ok2 := timeOfDay(last)
 	switch {
 	case !isRange || !ok1 || !ok2:
-		l.err(v, `as in: between: "08:00-20:00"; one that crosses midnight is written "22:00-06:00"`, "between: expected HH:MM-HH:MM, got %s", v)
+		l.err(v, `as in: between: "08:00-20:00"; one that crosses midnight is written "22:00-06:00"`,
+			"between: expected HH:MM-HH:MM, got %s", v)
 		return 0, message.Day
 	case from == message.Day:
 		l.err(v, `as in: between: "00:00-06:00"`, "between: 24:00 can be an end, not a beginning")

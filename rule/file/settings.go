@@ -98,7 +98,8 @@ func (l *loader) newRule(v *yaml.Node, f *rule.File) (r *rule.Rule, within bool)
 // settings reads the keys of a limit that both forms share, except name, when, per, allow, replaces
 // and override. Settings of the whole rule go into r.
 func (l *loader) settings(keys fields, r *rule.Rule, lyft bool) *settings {
-	s := &settings{lyft: lyft, lends: slices.Contains(l.lend, r.Domain), named: keys.val("per") != nil, parts: len(r.Per), at: map[string]*yaml.Node{}, used: map[algo.Algorithm]bool{}}
+	s := &settings{lyft: lyft, lends: slices.Contains(l.lend, r.Domain), named: keys.val("per") != nil,
+		parts: len(r.Per), at: map[string]*yaml.Node{}, used: map[algo.Algorithm]bool{}}
 	for _, o := range options {
 		if v := keys.val(o.key); v != nil {
 			if o.key == "algorithm" || optionFits()[o.key] != nil {
@@ -203,7 +204,8 @@ func (l *loader) timezone(v *yaml.Node) *time.Location {
 	}
 	loc, err := time.LoadLocation(name)
 	if err != nil {
-		l.err(v, "write a name of the IANA database, as in Europe/Berlin", "timezone: unknown time zone %q", message.Clip(name))
+		l.err(v, "write a name of the IANA database, as in Europe/Berlin", "timezone: unknown time zone %q",
+			message.Clip(name))
 		return nil
 	}
 	return loc

@@ -16,8 +16,10 @@ import (
 // same limit in a file.
 func TestSpecIsAFile(t *testing.T) {
 	names := []string{"api", "", "a b", strings.Repeat("x", 201), "A-z_0.9"}
-	rates := []string{"10/min", "5", "0", "5 concurrent", "5concurrent", "5/min concurrent", "concurrent", "0/s", "7/day", "1/month", "100/15m", "unlimited", "10/mn", "ten", "", "1/0s", "9999999999999/s", " 3/h "}
-	pers := [][]string{nil, {"ip"}, {"user|ip", "path"}, {"user", "user"}, {"a b"}, {""}, {"a|a"}, {"a,b"}, {"x y", "x y"},
+	rates := []string{"10/min", "5", "0", "5 concurrent", "5concurrent", "5/min concurrent", "concurrent", "0/s",
+		"7/day", "1/month", "100/15m", "unlimited", "10/mn", "ten", "", "1/0s", "9999999999999/s", " 3/h "}
+	pers := [][]string{nil, {"ip"}, {"user|ip", "path"}, {"user", "user"}, {"a b"}, {""}, {"a|a"}, {"a,b"},
+		{"x y", "x y"},
 		{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17"}}
 	for _, name := range names {
 		for _, rate := range rates {
@@ -57,7 +59,8 @@ func TestSpecOptionsAreAFile(t *testing.T) {
 		", ban: {after: 3, within: 1m, for: 367d}":                            {After: 3, Within: time.Minute, For: 367 * 24 * time.Hour},
 	}
 	good := 0
-	for _, rate := range []string{"10/min", "7/day", "1/month", "100/15m", "5", "5 concurrent", "200000/s", "unlimited"} {
+	for _, rate := range []string{"10/min", "7/day", "1/month", "100/15m", "5", "5 concurrent", "200000/s",
+		"unlimited"} {
 		for a := algo.SlidingWindow; a <= algo.Concurrency; a++ {
 			for _, soft := range []int{0, 20, -1, algo.MaxSoft + 1} {
 				for _, per := range [][]string{nil, {"ip"}, {"user"}} {
@@ -73,7 +76,8 @@ func TestSpecOptionsAreAFile(t *testing.T) {
 							text += fmt.Sprintf(", per: %s", per)
 						}
 						text += ban + "}]"
-						named, errNamed := rule.Of(rule.Spec{Name: "api", Allow: rate, Per: per, Algorithm: a, Soft: soft, Ban: of})
+						named, errNamed := rule.Of(rule.Spec{Name: "api", Allow: rate, Per: per, Algorithm: a,
+							Soft: soft, Ban: of})
 						set, _, errFile := Load([]Source{{Name: "f.yaml", Data: []byte(text)}}, Options{})
 						if (errNamed == nil) != (errFile == nil) {
 							t.Fatalf("%s: %v by name, %v in a file", text, errNamed, errFile)
@@ -104,12 +108,15 @@ func TestSpecs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r := set.Rules(); len(r) != 2 || r[0].Name != "a" || r[1].Name != "b" || r[1].Ban.Counter == nil || ban.Counter != nil {
+		if r := set.Rules(); len(r) != 2 || r[0].Name != "a" || r[1].Name != "b" || r[1].Ban.Counter == nil ||
+			ban.Counter != nil {
 			t.Fatalf("%+v, %+v", r, ban)
 		}
 	}
-	_, err := rule.Of(rule.Spec{Name: "a", Allow: "often"}, rule.Spec{Name: "b", Allow: "1/s"}, rule.Spec{Name: "b", Allow: "1/h", Algorithm: 77})
-	for _, want := range []string{`limit "a": allow: rate "often"`, "there is none with the number 77", "name: another limit has it already"} {
+	_, err := rule.Of(rule.Spec{Name: "a", Allow: "often"}, rule.Spec{Name: "b", Allow: "1/s"},
+		rule.Spec{Name: "b", Allow: "1/h", Algorithm: 77})
+	for _, want := range []string{`limit "a": allow: rate "often"`, "there is none with the number 77",
+		"name: another limit has it already"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
@@ -119,9 +126,11 @@ func TestSpecs(t *testing.T) {
 // only1 spells the one limit of a set.
 func only1(s *rule.Set) string {
 	r := s.Rules()[0]
-	text := fmt.Sprint(len(s.Rules()), s.Domains(), r.Name, r.Per, r.Unlimited, r.Cost, r.CostTimeout, r.WarnPercent, r.EnforcePercent, r.WaitQueue)
+	text := fmt.Sprint(len(s.Rules()), s.Domains(), r.Name, r.Per, r.Unlimited, r.Cost, r.CostTimeout, r.WarnPercent,
+		r.EnforcePercent, r.WaitQueue)
 	for _, w := range r.Windows {
-		text += fmt.Sprint(" ", w.Name, w.Seconds, w.Limit, w.Limit.Config(), w.Counter.ID, w.Counter.Group, w.Counter.Keys)
+		text += fmt.Sprint(" ", w.Name, w.Seconds, w.Limit, w.Limit.Config(), w.Counter.ID, w.Counter.Group,
+			w.Counter.Keys)
 	}
 	if b := r.Ban; b != nil {
 		text += fmt.Sprint(" ban ", b.After, b.Within, b.For, b.Domain, b.NFTables, b.Counter.ID, b.Counter.Limit)

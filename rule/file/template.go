@@ -94,7 +94,8 @@ func (b *bounded) WriteString(s string) (int, error) { return b.Write([]byte(s))
 
 // template compiles a text that holds {{, and tries it on samples, which it returns. For any other
 // text the template is nil and the text itself the sample.
-func (l *loader) template(v *yaml.Node, what, text string, syntax templateSyntax) (t *template, samples []string, ok bool) {
+func (l *loader) template(v *yaml.Node, what, text string, syntax templateSyntax) (t *template, samples []string,
+	ok bool) {
 	if !strings.Contains(text, "{{") {
 		return nil, []string{text}, true
 	}
@@ -182,7 +183,8 @@ const templateName = "template"
 // asks whether a name is there.
 var templateBuiltins = sync.OnceValue(func() map[string]any {
 	m := map[string]any{}
-	for _, name := range []string{"and", "or", "not", "len", "index", "slice", "print", "printf", "println", "html", "js", "urlquery", "eq", "ge", "gt", "le", "lt", "ne", "call"} {
+	for _, name := range []string{"and", "or", "not", "len", "index", "slice", "print", "printf", "println", "html",
+		"js", "urlquery", "eq", "ge", "gt", "le", "lt", "ne", "call"} {
 		m[name] = true
 	}
 	return m

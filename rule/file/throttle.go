@@ -68,7 +68,8 @@ func (l *loader) closing(s *settings, c *algo.Config) bool {
 	switch {
 	case s.softFor == 0:
 	case c.Algorithm.HasSlots():
-		l.err(s.softForAt, "leave for out: the margin then stays open", "throttle.soft.for does not fit concurrency, which has no window to stay within")
+		l.err(s.softForAt, "leave for out: the margin then stays open",
+			"throttle.soft.for does not fit concurrency, which has no window to stay within")
 		return false
 	case message.SoftBase(*c)*int64(c.Soft)/100 > 0:
 		c.SoftFor = s.softFor
@@ -78,7 +79,8 @@ func (l *loader) closing(s *settings, c *algo.Config) bool {
 
 // emptyMargin reports a margin that is to close, and that none of the rule's windows has.
 func (l *loader) emptyMargin(s *settings, c algo.Config) {
-	l.err(s.softForAt, message.Enough(message.SoftBase(c)), "throttle.soft.for: a margin of %d%% of %s %d rounds to nothing, so that there is nothing to close", s.soft, message.SoftWhat(c), message.SoftBase(c))
+	l.err(s.softForAt, message.Enough(message.SoftBase(c)),
+		"throttle.soft.for: a margin of %d%% of %s %d rounds to nothing, so that there is nothing to close", s.soft, message.SoftWhat(c), message.SoftBase(c))
 }
 
 // elastic reads throttle.elastic; nil if it cannot be used.
@@ -95,7 +97,8 @@ func (l *loader) elastic(v *yaml.Node) *rule.Elastic {
 		l.err(v, example, "throttle.elastic: signal is missing")
 	} else if name, ok := l.text(s, "throttle.elastic.signal"); ok {
 		if e.Signal = name; !rule.SignalName(name) {
-			l.err(s, "as in cpu or queue_depth", "throttle.elastic.signal: expected 1 to 100 lower-case letters, digits, _, . and -, got %q", message.Clip(name))
+			l.err(s, "as in cpu or queue_depth",
+				"throttle.elastic.signal: expected 1 to 100 lower-case letters, digits, _, . and -, got %q", message.Clip(name))
 		}
 		e.Pos = s.Position
 	}
@@ -154,7 +157,8 @@ func (l *loader) elasticWindows(s *settings, r *rule.Rule) {
 		for _, p := range e.Curve {
 			values = append(values, p.At)
 		}
-		if slices.ContainsFunc(parts, func(p *algo.Limit) bool { c := p.Config(); return max(c.N, c.Burst) > largeScale }) {
+		if slices.ContainsFunc(parts,
+			func(p *algo.Limit) bool { c := p.Config(); return max(c.N, c.Burst) > largeScale }) {
 			values = values[:0]
 			for v := range 101 {
 				values = append(values, v)
@@ -162,7 +166,8 @@ func (l *loader) elasticWindows(s *settings, r *rule.Rule) {
 		}
 		for _, v := range values {
 			if l.compiled.scaled += len(parts); l.compiled.scaled > maxScaled {
-				l.err(s.elasticAt, "", "throttle.elastic: the elastic limits of all rules together are too many to be tried")
+				l.err(s.elasticAt, "",
+					"throttle.elastic: the elastic limits of all rules together are too many to be tried")
 				return
 			}
 			num, den := e.Share(v)

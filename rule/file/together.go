@@ -52,16 +52,19 @@ func (l *loader) checkTogether(s *settings, r *rule.Rule, keys fields) {
 	case r.Lyft != nil && r.Lyft.Shadow:
 		l.err(on, "remove it, or shadow_mode", "on_limit.%s: a rule in shadow holds nobody back", held)
 	case !admits:
-		l.err(on, "remove it, or allow more than 0", "on_limit.%s: a limit of 0 never lets anybody in, so that requests would be kept in vain", held)
+		l.err(on, "remove it, or allow more than 0",
+			"on_limit.%s: a limit of 0 never lets anybody in, so that requests would be kept in vain", held)
 	case s.counted:
 		hint := "leave out count_denied: true"
 		if r.Lyft != nil && keys.key("count_denied") == nil {
 			hint = "add count_denied: false, which descriptors need to be told"
 		}
-		l.err(on, hint, "on_limit.%s does not fit count_denied: a request would be counted again each time that it asks, and push its own turn away", held)
+		l.err(on, hint,
+			"on_limit.%s does not fit count_denied: a request would be counted again each time that it asks, and push its own turn away", held)
 	}
 	if r.Lyft != nil && r.Lyft.Quota && r.Regions != nil && r.Regions.Over > 0 {
-		l.err(s.regions.at, "write over: 0%, or sync", "consistency.regions: quota_mode does not fit over: %d%%, which counts twice: what this region used, and what all did", r.Regions.Over)
+		l.err(s.regions.at, "write over: 0%, or sync",
+			"consistency.regions: quota_mode does not fit over: %d%%, which counts twice: what this region used, and what all did", r.Regions.Over)
 	}
 	l.checkBan(s, r, keys)
 	l.checkCostAfter(s, r, keys)
@@ -82,7 +85,8 @@ func (l *loader) checkFit(s *settings) {
 			}
 			hint := ""
 			if s.at["algorithm"] == nil {
-				hint = fmt.Sprintf("no algorithm is named, so it is %s; name one with algorithm", strings.Join(names, " and "))
+				hint = fmt.Sprintf("no algorithm is named, so it is %s; name one with algorithm",
+					strings.Join(names, " and "))
 			}
 			l.err(v, hint, "%s does not fit %s: it fits %s", option, strings.Join(names, " and "), fits(option))
 			continue
@@ -115,23 +119,29 @@ func (l *loader) checkBan(s *settings, r *rule.Rule, keys fields) {
 		l.err(at, "remove ban, or the shadow", "ban: a rule in shadow bans nobody")
 		return
 	case r.Lyft != nil && r.Lyft.Quota:
-		l.err(at, "remove ban, or quota_mode", "ban: a rule in quota_mode refuses only together with others, so that its denials say nothing of a client")
+		l.err(at, "remove ban, or quota_mode",
+			"ban: a rule in quota_mode refuses only together with others, so that its denials say nothing of a client")
 		return
 	case s.parts == 0:
-		l.err(at, "add per, as in: per: [ip]", "ban needs per: with the one counter that this limit has, a ban would refuse everybody")
+		l.err(at, "add per, as in: per: [ip]",
+			"ban needs per: with the one counter that this limit has, a ban would refuse everybody")
 		return
 	}
 	if r.Ban.NFTables && !(len(r.Per) == 1 && slices.Equal(r.Per[0], rule.Key{"ip"})) {
-		l.err(at, "take per: [ip], or leave nftables out of at", "ban.at: nftables drops the packets of addresses, so that the key must be an address and nothing else")
+		l.err(at, "take per: [ip], or leave nftables out of at",
+			"ban.at: nftables drops the packets of addresses, so that the key must be an address and nothing else")
 	}
 	if r.Ban.Domain && len(r.Per) == 0 {
-		l.err(at, "add per, or leave scope out", "ban.scope: domain needs per: other requests have no descriptor to make this one's key of")
+		l.err(at, "add per, or leave scope out",
+			"ban.scope: domain needs per: other requests have no descriptor to make this one's key of")
 	}
 	switch {
 	case r.Defer != "":
-		l.err(on, "make two limits of it: one that defers, and one that allows more and bans", "ban does not fit on_limit.defer: what is deferred has not been refused to anybody")
+		l.err(on, "make two limits of it: one that defers, and one that allows more and bans",
+			"ban does not fit on_limit.defer: what is deferred has not been refused to anybody")
 	case r.Wait > 0 && !s.uses(algo.Algorithm.Delays):
-		l.err(on, "make two limits of it: one that waits, and one that allows more and bans", "ban does not fit on_limit.wait, except for leaky_bucket: the limit denies a request that waits, and it is served all the same")
+		l.err(on, "make two limits of it: one that waits, and one that allows more and bans",
+			"ban does not fit on_limit.wait, except for leaky_bucket: the limit denies a request that waits, and it is served all the same")
 	}
 }
 
@@ -142,9 +152,11 @@ func (l *loader) checkCostAfter(s *settings, r *rule.Rule, keys fields) {
 		switch {
 		case at == nil:
 		case s.uses(algo.Algorithm.Delays):
-			l.err(at, "leave it out, or take token_bucket", "%s does not fit leaky_bucket: turns in a queue cannot be changed afterwards", key)
+			l.err(at, "leave it out, or take token_bucket",
+				"%s does not fit leaky_bucket: turns in a queue cannot be changed afterwards", key)
 		case s.uses(algo.Algorithm.HasSlots):
-			l.err(at, "leave it out: a slot comes back when the request is over", "%s does not fit concurrency: slots cannot be changed afterwards", key)
+			l.err(at, "leave it out: a slot comes back when the request is over",
+				"%s does not fit concurrency: slots cannot be changed afterwards", key)
 		}
 	}
 }

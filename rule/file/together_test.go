@@ -53,7 +53,8 @@ func (c combination) text(name string) string {
 		b.WriteString("  per: [ip]\n")
 	}
 	if c.schedule {
-		fmt.Fprintf(&b, "  schedule: [{ days: mon-fri, between: \"08:00-20:00\", allow: %s }, { days: sun, allow: unlimited }]\n  timezone: Europe/Berlin\n", other)
+		fmt.Fprintf(&b,
+			"  schedule: [{ days: mon-fri, between: \"08:00-20:00\", allow: %s }, { days: sun, allow: unlimited }]\n  timezone: Europe/Berlin\n", other)
 	}
 	switch c.onLimit {
 	case "wait":
@@ -240,16 +241,19 @@ func (c combination) check(t *testing.T, r *rule.Rule) {
 	bad := func(format string, args ...any) {
 		t.Errorf("%s:\n%s%s", r.Name, c.text(r.Name), fmt.Sprintf(format, args...))
 	}
-	if r.Unlimited != c.unlimited || (r.Elastic != nil) != strings.Contains(c.throttle, "elastic") || (r.Ban != nil) != (c.ban != "") || (r.CostAfter != "") != c.costAfter {
+	if r.Unlimited != c.unlimited || (r.Elastic != nil) != strings.Contains(c.throttle, "elastic") ||
+		(r.Ban != nil) != (c.ban != "") || (r.CostAfter != "") != c.costAfter {
 		bad("got %+v", r)
 	}
-	if r.Shadow != (c.onLimit == "shadow") || (r.Wait > 0) != c.waits() || (r.Defer != "") != (c.onLimit == "defer") || (len(r.Schedule) > 0) != c.schedule {
+	if r.Shadow != (c.onLimit == "shadow") || (r.Wait > 0) != c.waits() || (r.Defer != "") != (c.onLimit == "defer") ||
+		(len(r.Schedule) > 0) != c.schedule {
 		bad("got %+v", r)
 	}
 	if want := map[string]rule.Priority{"critical": rule.Critical, "default": rule.DefaultPriority, "sheddable": rule.Sheddable}[c.priority]; r.Priority != want {
 		bad("priority %d", r.Priority)
 	}
-	if want := map[string]int{"wait": rule.DefaultWaitQueue, "queue": 5}[c.onLimit]; r.WaitQueue != want && !c.leaky() || c.leaky() && r.WaitQueue != 0 {
+	if want := map[string]int{"wait": rule.DefaultWaitQueue, "queue": 5}[c.onLimit]; r.WaitQueue != want &&
+		!c.leaky() || c.leaky() && r.WaitQueue != 0 {
 		bad("queue %d", r.WaitQueue)
 	}
 	if c.unlimited {
@@ -257,13 +261,16 @@ func (c combination) check(t *testing.T, r *rule.Rule) {
 	}
 	w := r.Windows[0]
 	config := w.Limit.Config()
-	if len(r.Windows) != 1 || w.Name != r.Name || config.Algorithm != c.algorithm || config.N != 100 || w.Limit.Scheduled() != c.schedule || config.CountDenied != c.denied {
+	if len(r.Windows) != 1 || w.Name != r.Name || config.Algorithm != c.algorithm || config.N != 100 ||
+		w.Limit.Scheduled() != c.schedule || config.CountDenied != c.denied {
 		bad("window %s: %+v", w.Name, config)
 	}
 	if soft := strings.Contains(c.throttle, "soft"); (config.Soft == 10) != soft || (config.SoftFor > 0) != c.closes() {
 		bad("soft %d for %v", config.Soft, config.SoftFor)
 	}
-	if m := w.Counter.Margin; (m != nil) != c.closes() || m != nil && (m.Group != w.Counter.Group || uint32(m.ID) == uint32(w.Counter.ID) || m.Limit == nil || m.Limit.Algorithm() != algo.Margin || m.Index != -1) {
+	if m := w.Counter.Margin; (m != nil) != c.closes() ||
+		m != nil && (m.Group != w.Counter.Group || uint32(m.ID) == uint32(w.Counter.ID) || m.Limit == nil ||
+			m.Limit.Algorithm() != algo.Margin || m.Index != -1) {
 		bad("margin %+v", m)
 	}
 	if r.Elastic == nil {

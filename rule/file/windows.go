@@ -70,7 +70,8 @@ func (l *loader) compile(s *settings, r *rule.Rule, entries []allowance, keys fi
 	r.Windows = l.windows(s, r, base)
 	if len(s.phases) > 0 && len(l.errors) == before {
 		if r.Unlimited = len(r.Windows) == 0; r.Unlimited {
-			l.err(keys.key("schedule"), "leave it out, or give it an entry with a rate", "schedule: there is no limit at any time")
+			l.err(keys.key("schedule"), "leave it out, or give it an entry with a rate",
+				"schedule: there is no limit at any time")
 		}
 	}
 	if len(l.errors) == before && s.softFor > 0 && !s.closes && len(base) > 0 {
@@ -107,12 +108,15 @@ func (l *loader) windows(s *settings, r *rule.Rule, base []part) []*rule.Window 
 			set(c)
 		case c.first.shape() != p.shape():
 			if what == "allow" {
-				l.err(p.at, "keep the one that is meant, or make two limits of them", "allow: two entries with a window of %s", name)
+				l.err(p.at, "keep the one that is meant, or make two limits of them",
+					"allow: two entries with a window of %s", name)
 				return
 			}
-			l.err(p.at, "name one algorithm for all of them, or make two limits of it", "%s: a window of %s counts by %s here, and by %s elsewhere in this limit", what, name, p.config.Algorithm, c.first.config.Algorithm)
+			l.err(p.at, "name one algorithm for all of them, or make two limits of it",
+				"%s: a window of %s counts by %s here, and by %s elsewhere in this limit", what, name, p.config.Algorithm, c.first.config.Algorithm)
 		case set(c):
-			l.err(p.at, "keep the one that is meant, or make two limits of them", "%s: two entries with a window of %s", what, name)
+			l.err(p.at, "keep the one that is meant, or make two limits of them", "%s: two entries with a window of %s",
+				what, name)
 		}
 	}
 	for _, p := range base {
@@ -136,7 +140,8 @@ func (l *loader) windows(s *settings, r *rule.Rule, base []part) []*rule.Window 
 		return nil
 	}
 	if r.Lyft != nil && len(columns) > 1 {
-		l.err(columns[1].first.at, "give all entries the same unit; a limit under limits may have several", "schedule: a descriptor has one limit, since its status can speak of one only")
+		l.err(columns[1].first.at, "give all entries the same unit; a limit under limits may have several",
+			"schedule: a descriptor has one limit, since its status can speak of one only")
 		return nil
 	}
 	var list []*rule.Window
@@ -171,10 +176,12 @@ func (l *loader) config(s *settings, e allowance) (algo.Config, bool) {
 	}
 	switch {
 	case slots && !c.Algorithm.HasSlots():
-		l.err(e.at, fmt.Sprintf("as in: %d/min", e.rate.N), "allow: a number without a unit is for concurrency; %s needs N/unit or N/duration", c.Algorithm)
+		l.err(e.at, fmt.Sprintf("as in: %d/min", e.rate.N),
+			"allow: a number without a unit is for concurrency; %s needs N/unit or N/duration", c.Algorithm)
 		return c, false
 	case !slots && c.Algorithm.HasSlots():
-		l.err(e.at, fmt.Sprintf("as in: allow: %d concurrent", e.rate.N), "allow: concurrency takes a number, the most that may be in flight; got %s", e.rate)
+		l.err(e.at, fmt.Sprintf("as in: allow: %d concurrent", e.rate.N),
+			"allow: concurrency takes a number, the most that may be in flight; got %s", e.rate)
 		return c, false
 	case slots && !e.rate.Concurrent && s.algorithm == nil && !s.used[algo.Concurrency]:
 		l.err(e.at, e.rate.UnitHint(), "allow: %s names no unit", e.rate)
@@ -192,7 +199,8 @@ func (l *loader) config(s *settings, e allowance) (algo.Config, bool) {
 	case algo.SlidingWindow:
 		c.Buckets = s.buckets
 		if s.buckets > 1 && c.Window%(time.Duration(s.buckets)*time.Microsecond) != 0 {
-			l.err(s.at["buckets"], "take "+dividers(c.Window, s.buckets), "buckets: %d does not divide the window of %s into whole microseconds", s.buckets, e.rate)
+			l.err(s.at["buckets"], "take "+dividers(c.Window, s.buckets),
+				"buckets: %d does not divide the window of %s into whole microseconds", s.buckets, e.rate)
 			return c, false
 		}
 	case algo.FixedWindow:
@@ -267,7 +275,9 @@ func (l *loader) override(s *settings, r *rule.Rule, v *yaml.Node) {
 		values := []string{key}
 		if parts > 1 {
 			if values = strings.Split(key, ","); len(values) != parts {
-				l.err(p.Key, "join them with commas in the order of per", "override: %q holds %s, but a key of this limit has %d", message.Clip(key), message.Count(len(values), "value", "values"), parts)
+				l.err(p.Key, "join them with commas in the order of per",
+					"override: %q holds %s, but a key of this limit has %d", message.Clip(key), message.Count(
+						len(values), "value", "values"), parts)
 				continue
 			}
 			for i := range values {

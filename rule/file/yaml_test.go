@@ -22,7 +22,8 @@ func TestHostileYAML(t *testing.T) {
 	var laughs strings.Builder
 	laughs.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")
 	for i := 1; i < 12; i++ {
-		fmt.Fprintf(&laughs, "a%d: &a%d [%s]\n", i, i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i-1), 10), ", "))
+		fmt.Fprintf(&laughs, "a%d: &a%d [%s]\n", i, i,
+			strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i-1), 10), ", "))
 	}
 	var merges strings.Builder
 	merges.WriteString("m0: &m0 {a: b}\n")
@@ -175,7 +176,8 @@ func TestNotTooStrict(t *testing.T) {
 	var flat strings.Builder
 	flat.WriteString("domain: d\ndescriptors:\n")
 	for i := range 10_000 {
-		fmt.Fprintf(&flat, "  - key: user\n    value: u%d\n    shadow_mode:\n    rate_limit:\n      unit: minute\n      requests_per_unit: %d\n", i, i)
+		fmt.Fprintf(&flat,
+			"  - key: user\n    value: u%d\n    shadow_mode:\n    rate_limit:\n      unit: minute\n      requests_per_unit: %d\n", i, i)
 	}
 	if _, _, err = load(t, "x.yaml", flat.String()); err != nil {
 		t.Fatal(err)
@@ -242,7 +244,8 @@ func FuzzLoad(f *testing.F) {
 					t.Errorf("bad window %+v of %s", w, r.Name)
 				}
 			}
-			q := rule.Query{Domain: r.Domain, Attributes: rule.Map{"ip": "192.0.2.1", "path": "/x", "user": "u", "key": "k"}}
+			q := rule.Query{Domain: r.Domain, Attributes: rule.Map{"ip": "192.0.2.1", "path": "/x", "user": "u",
+				"key": "k"}}
 			if r.Lyft != nil {
 				q = rule.Query{Domain: r.Domain, Descriptors: []rule.Descriptor{{Entries: r.Lyft.Path}}}
 			}
@@ -259,7 +262,8 @@ func FuzzLoad(f *testing.F) {
 			for _, w := range r.Windows {
 				var s, margin algo.State
 				for _, value := range []int{0, 33, 100} {
-					w.Scaled(value).TakeWith(&s, &margin, 1_700_000_000_000_000, algo.Ask{Cost: 1, MaxDelay: -1, Slot: 1})
+					w.Scaled(value).TakeWith(&s, &margin, 1_700_000_000_000_000,
+						algo.Ask{Cost: 1, MaxDelay: -1, Slot: 1})
 				}
 			}
 			r.CostOf(rule.ResponseInfo{Status: 200, Header: func(string) string { return "5" }})

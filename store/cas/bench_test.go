@@ -87,7 +87,8 @@ func BenchmarkTake(b *testing.B) {
 				b.RunParallel(func(pb *testing.PB) { run(pb.Next) })
 			}
 			after := s.Stats()
-			b.ReportMetric(float64(after.Decisions-before.Decisions)/float64(max(1, after.Calls-before.Calls)), "decisions/call")
+			b.ReportMetric(float64(after.Decisions-before.Decisions)/float64(max(1, after.Calls-before.Calls)),
+				"decisions/call")
 			b.ReportMetric(float64(after.Conflicts-before.Conflicts), "conflicts")
 		})
 	}

@@ -188,7 +188,8 @@ func New(e Engine, o Options) (*Store, error) {
 	case o.Connections < 1 || o.Connections > 4096:
 		return nil, fmt.Errorf("%s: the number of connections is %d; it must be from 1 to 4096", o.Name, o.Connections)
 	case o.Timeout < 0 || o.RememberRefusals < 0 || o.KnownKeys < 0:
-		return nil, fmt.Errorf("%s: Timeout (%v), RememberRefusals (%v) and KnownKeys (%d) must not be negative", o.Name, o.Timeout, o.RememberRefusals, o.KnownKeys)
+		return nil, fmt.Errorf("%s: Timeout (%v), RememberRefusals (%v) and KnownKeys (%d) must not be negative",
+			o.Name, o.Timeout, o.RememberRefusals, o.KnownKeys)
 	}
 	s.o = o
 	s.locker, _ = e.(Locker)
@@ -310,6 +311,7 @@ func isNotCharged(err error) bool { return err != nil && errors.Is(err, store.Er
 func (s *Store) damaged(n int) {
 	s.stats.damaged.Add(uint64(n))
 	if !s.warned.Swap(true) {
-		s.o.Logger.Warn(s.o.Name + ": a value in the database has a form that is not known; its states count as fresh, and are overwritten")
+		s.o.Logger.Warn(s.o.Name +
+			": a value in the database has a form that is not known; its states count as fresh, and are overwritten")
 	}
 }

@@ -51,7 +51,8 @@ func TestStatesComeBack(t *testing.T) {
 			if l.Algorithm() == algo.Margin {
 				st = algo.State{A: now, B: uint64(now) + rnd.Uint64N(1e6)}
 			} else {
-				l.TakeWith(&st, &margin, now, algo.Ask{Cost: 1 + rnd.Int64N(3), MaxDelay: -1, Slot: 1 + rnd.Uint64()>>1})
+				l.TakeWith(&st, &margin, now, algo.Ask{Cost: 1 + rnd.Int64N(3), MaxDelay: -1,
+					Slot: 1 + rnd.Uint64()>>1})
 			}
 			if st.B == 0 {
 				continue

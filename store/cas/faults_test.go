@@ -51,7 +51,8 @@ func testLostAnswers(t *testing.T, apart bool) {
 	if apart {
 		engine = far{m, 0} // that is no cas.Locker
 	}
-	c, slots := counterOf(t, 1, wide), counterOf(t, 2, algo.Config{Algorithm: algo.Concurrency, N: 1000, Timeout: time.Hour})
+	c, slots := counterOf(t, 1, wide), counterOf(t, 2,
+		algo.Config{Algorithm: algo.Concurrency, N: 1000, Timeout: time.Hour})
 	var nodes []*cas.Store
 	for range 3 {
 		s := open(t, engine, cas.Options{Timeout: patience.Left(t)})
@@ -65,7 +66,8 @@ func testLostAnswers(t *testing.T, apart bool) {
 		s := nodes[g%3]
 		all.Go(func() {
 			for i := range 60 {
-				charges, results := []store.Charge{charge(c, "k", 1), charge(c, fmt.Sprint(g, i%5), 1)}, make([]algo.Result, 2)
+				charges, results := []store.Charge{charge(c, "k", 1), charge(c, fmt.Sprint(g, i%5), 1)},
+					make([]algo.Result, 2)
 				if _, err := s.Take(t.Context(), charges[:1+i%2], results[:1+i%2]); err != nil {
 					t.Error(err)
 					return
@@ -181,7 +183,8 @@ func TestBroken(t *testing.T) {
 			return time.Since(before), err
 		}
 		broken.Store(1 << 40)
-		if took, err := ask(); !errors.Is(err, cas.ErrBroken) || !errors.Is(err, store.ErrNotCharged) || took < timeout || took > 2*timeout {
+		if took, err := ask(); !errors.Is(err, cas.ErrBroken) || !errors.Is(err, store.ErrNotCharged) ||
+			took < timeout || took > 2*timeout {
 			t.Errorf("without an end: %v after %v", err, took)
 		}
 		if took, err := ask(); !errors.Is(err, cas.ErrBroken) || took > 0 {
@@ -201,7 +204,8 @@ func TestOverslept(t *testing.T) {
 	for _, test := range []struct {
 		late, read time.Duration // read: the batch has spent that time already, on a Read
 		ok         bool
-	}{{0, 0, false}, {200 * time.Millisecond, 0, true}, {0, 900 * time.Millisecond, false}, {200 * time.Millisecond, 900 * time.Millisecond, true}} {
+	}{{0, 0, false}, {200 * time.Millisecond, 0, true}, {0, 900 * time.Millisecond, false},
+		{200 * time.Millisecond, 900 * time.Millisecond, true}} {
 		for _, at := range []castest.Call{castest.Swap, castest.Lock} {
 			if at == castest.Lock && test.read > 0 {
 				continue
@@ -333,7 +337,8 @@ func TestGivenUp(t *testing.T) {
 	outcomes := make(chan []store.Outcome, 1)
 	pending.Outcome(func(list []store.Outcome) { outcomes <- list })
 	release()
-	if list := <-outcomes; len(list) != 1 || !list[0].Known || !list[0].Made || list[0].Now == 0 || !list[0].Result.Allowed {
+	if list := <-outcomes; len(list) != 1 || !list[0].Known || !list[0].Made || list[0].Now == 0 ||
+		!list[0].Result.Allowed {
 		t.Errorf("%+v", list)
 	}
 	if n := used(t, s, c, "k"); n != 6 {
@@ -349,9 +354,11 @@ func TestDeadline(t *testing.T) {
 	s, c := open(t, m, cas.Options{Timeout: time.Minute}), counterOf(t, 1, wide)
 	take(t, s, charge(c, "k", 1))
 	hold()
-	_, _, err := s.TakeWithin(t.Context(), time.Millisecond, 24*time.Hour, []store.Charge{charge(c, "k", 1)}, make([]algo.Result, 1))
+	_, _, err := s.TakeWithin(t.Context(), time.Millisecond, 24*time.Hour, []store.Charge{charge(c, "k", 1)},
+		make([]algo.Result, 1))
 	blamed, ok := errors.AsType[store.PartError](err)
-	if !ok || !errors.Is(err, cas.ErrDeadline) || !errors.Is(err, context.DeadlineExceeded) || !blamed.Failed(0) || blamed.Failed(1) || !blamed.Silent() {
+	if !ok || !errors.Is(err, cas.ErrDeadline) || !errors.Is(err, context.DeadlineExceeded) || !blamed.Failed(0) ||
+		blamed.Failed(1) || !blamed.Silent() {
 		t.Errorf("%v", err)
 	}
 	release()

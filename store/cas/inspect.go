@@ -88,7 +88,8 @@ func (s *Store) inspect(ctx context.Context, v *store.View, keys [][]byte, visit
 }
 
 // Scan implements store.Inspector: it scans the engine's values.
-func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int, visit func(store.KeyState)) (store.Scanned, error) {
+func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int,
+	visit func(store.KeyState)) (store.Scanned, error) {
 	var out store.Scanned
 	if v.Counter == nil || v.Counter.Limit == nil {
 		return out, nil

@@ -213,7 +213,8 @@ func (h *history) client(s *cas.Store, client int, counters []*rule.Counter, eac
 			})
 			continue
 		}
-		o := &op{key: fmt.Sprint("key ", rand.IntN(linearKeys)), cost: costs[rand.IntN(len(costs))], second: len(counters) > 1}
+		o := &op{key: fmt.Sprint("key ", rand.IntN(linearKeys)), cost: costs[rand.IntN(len(costs))],
+			second: len(counters) > 1}
 		h.do(client, o, func() bool {
 			charges, results := make([]store.Charge, len(counters)), make([]algo.Result, len(counters))
 			for i, c := range counters {

@@ -318,7 +318,8 @@ func (p *plan) appendState(dst []byte, st *planState) (next []byte, until int64,
 	from := len(dst)
 	a := st.limit.Algorithm()
 	dst = appendRecord(dst, st.counter.ID, a, 0, &st.St)
-	if was, _, _ := cutRecord(st.was); st.was != nil && was.algo == a && bytes.Equal(dst[from+recordHead:], st.was[recordHead:]) {
+	if was, _, _ := cutRecord(st.was); st.was != nil && was.algo == a &&
+		bytes.Equal(dst[from+recordHead:], st.was[recordHead:]) {
 		if was.until > p.now {
 			return append(dst[:from], st.was...), was.until, false
 		}

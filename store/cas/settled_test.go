@@ -36,6 +36,7 @@ func TestSettlementGivenUp(t *testing.T) {
 		}
 		return nil
 	}
-	settled <- s.Settle(ctx, []store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: 10, Actual: 4}})
+	settled <- s.Settle(ctx,
+		[]store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: 10, Actual: 4}})
 	patience.Until(t, "what was reserved too much is given back", func() bool { return used(t, other, c, "k") == 6 })
 }

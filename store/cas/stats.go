@@ -3,7 +3,8 @@ package cas
 import "sync/atomic"
 
 type counters struct {
-	calls, failures, decisions, groups, conflicts, unknown, locks, resent, learned, lost, givenBack, damaged atomic.Uint64
+	calls, failures, decisions, groups, conflicts, unknown, locks, resent, learned, lost, givenBack,
+	damaged atomic.Uint64
 }
 
 // Stats counts the doings of a Store since it was made.

@@ -149,7 +149,8 @@ func TestNodes(t *testing.T) {
 					all.Go(func() {
 						results := make([]algo.Result, 2)
 						for i := range calls {
-							charges := []store.Charge{charge(c, fmt.Sprint((n+g+i)%3), 1), charge(c, fmt.Sprint((n+g+i+1)%3), 1)}
+							charges := []store.Charge{charge(c, fmt.Sprint((n+g+i)%3), 1),
+								charge(c, fmt.Sprint((n+g+i+1)%3), 1)}
 							if _, err := s.Take(t.Context(), charges[:1+i%2], results[:1+i%2]); err != nil {
 								t.Error(err)
 							}
@@ -249,7 +250,8 @@ func TestRefusalsOfOthers(t *testing.T) {
 	m := castest.New()
 	var here, there *cas.Store
 	there = open(t, m, cas.Options{RememberRefusals: time.Hour})
-	here = open(t, m, cas.Options{RememberRefusals: time.Hour, Freed: func(id uint64, key []byte) { there.ForgetHere(id, key) }})
+	here = open(t, m, cas.Options{RememberRefusals: time.Hour,
+		Freed: func(id uint64, key []byte) { there.ForgetHere(id, key) }})
 	c := counterOf(t, 1, algo.Config{Algorithm: algo.FixedWindow, N: 1, Calendar: algo.Year})
 	take(t, here, charge(c, "other", 1)) // only an answer tells it the engine's clock
 	refuse := func() {
@@ -350,7 +352,8 @@ func TestDamage(t *testing.T) {
 	var changes []cas.Change
 	_, _, err := m.Scan(t.Context(), "", 10, func(name []byte, v cas.Value) {
 		v.Data[len(v.Data)/2] ^= 1
-		changes = append(changes, cas.Change{Key: cas.Key{Name: name}, Was: v.Version, Version: 1, Data: v.Data, Until: 1 << 60})
+		changes = append(changes, cas.Change{Key: cas.Key{Name: name}, Was: v.Version, Version: 1, Data: v.Data,
+			Until: 1 << 60})
 	})
 	if err != nil || len(changes) != 1 {
 		t.Fatal(err, len(changes))
@@ -370,7 +373,8 @@ func TestDamage(t *testing.T) {
 
 // TestOptions: what makes no sense is refused, and named.
 func TestOptions(t *testing.T) {
-	for _, o := range []cas.Options{{Connections: -1}, {Connections: 5000}, {Timeout: -1}, {RememberRefusals: -1}, {KnownKeys: -1}} {
+	for _, o := range []cas.Options{{Connections: -1}, {Connections: 5000}, {Timeout: -1}, {RememberRefusals: -1},
+		{KnownKeys: -1}} {
 		o.Name = "postgres store"
 		if _, err := cas.New(castest.New(), o); err == nil {
 			t.Errorf("%+v is let through", o)
@@ -418,7 +422,8 @@ func TestClose(t *testing.T) {
 			t.Error("decided by a store that is closed")
 		}
 	}
-	if _, err := s.Take(t.Context(), []store.Charge{charge(c, "k", 1)}, make([]algo.Result, 1)); !errors.Is(err, store.ErrNotCharged) {
+	if _, err := s.Take(t.Context(), []store.Charge{charge(c, "k", 1)}, make([]algo.Result, 1)); !errors.Is(err,
+		store.ErrNotCharged) {
 		t.Errorf("after Close: %v", err)
 	}
 	if err := s.Close(); err != nil {

@@ -62,7 +62,8 @@ func (e *engine) check(ctx context.Context) error {
 // hasTable reports whether there is a table.
 func hasTable(ctx context.Context, session *gocql.Session, keyspace, table string) (bool, error) {
 	var name string
-	err := session.Query("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?", keyspace, table).
+	err := session.Query("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?",
+		keyspace, table).
 		Consistency(gocql.One).ScanContext(ctx, &name)
 	if errors.Is(err, gocql.ErrNotFound) {
 		return false, nil

@@ -139,7 +139,8 @@ func (e *engine) askTime(ctx context.Context, session *gocql.Session) {
 		asked[i] = id
 		all.Go(func() {
 			var said int64
-			q := session.Query("SELECT toUnixTimestamp(now()) FROM system.local").Consistency(gocql.LocalOne).SetHostID(id)
+			q := session.Query("SELECT toUnixTimestamp(now()) FROM system.local").Consistency(gocql.LocalOne).SetHostID(
+				id)
 			if err := q.ScanContext(ctx, &said); err == nil {
 				e.clock.note(id, said)
 			}

@@ -104,7 +104,8 @@ func exactOn(t *testing.T, c *cassandratest.Cluster) {
 		}
 	}
 	if len(all) != processes*clients*each || admitted > limit || admitted+unknown < limit {
-		t.Errorf("%d of %d attempts were admitted, and of %d it is not known; the limit is %d", admitted, len(all), unknown, limit)
+		t.Errorf("%d of %d attempts were admitted, and of %d it is not known; the limit is %d", admitted, len(all),
+			unknown, limit)
 	}
 	for n, times := range left {
 		if times != 1 {
@@ -121,7 +122,8 @@ func apartOn(t *testing.T, c *cassandratest.Cluster) {
 	servers := c.Servers()
 	local := func(centre, copies string) *Store {
 		url := c.URL(servers[0].KeyspaceOn("'" + centre + "': " + copies))
-		return openStore(t, Options{URL: url + "?consistency=LOCAL_SERIAL&local_dc=" + centre, Timeout: 5 * time.Second})
+		return openStore(t, Options{URL: url + "?consistency=LOCAL_SERIAL&local_dc=" + centre,
+			Timeout: 5 * time.Second})
 	}
 	first, second := local("dc1", "2"), local("dc2", "1")
 	over := openStore(t, Options{URL: c.URL(everywhere(c)), Timeout: 5 * time.Second})

@@ -288,7 +288,8 @@ func (e *engine) ensureTable(ctx context.Context, session *gocql.Session, table,
 			return session.AwaitSchemaAgreement(ctx)
 		case try > 0:
 			if err := e.create(ctx, fmt.Sprintf(create, quoted(keyspace))); err != nil {
-				return fmt.Errorf("the table %s.%s cannot be made; make it by hand (docs/operating/stores.md) or let this user: %w", keyspace, table, err)
+				return fmt.Errorf(
+					"the table %s.%s cannot be made; make it by hand (docs/operating/stores.md) or let this user: %w", keyspace, table, err)
 			}
 			return nil
 		}

@@ -43,7 +43,8 @@ func take(t testing.TB, s *Store, key string) (int64, error) {
 		t.Fatal(err)
 	}
 	results := make([]algo.Result, 1)
-	_, err = s.Take(t.Context(), []store.Charge{{Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}, results)
+	_, err = s.Take(t.Context(),
+		[]store.Charge{{Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}, results)
 	return results[0].Remaining, err
 }
 
@@ -158,7 +159,8 @@ func TestConnectErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var warnings atomic.Int64
-			s := openStore(t, Options{URL: test.url, Timeout: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(counting{&warnings}, nil))})
+			s := openStore(t, Options{URL: test.url, Timeout: 10 * time.Second,
+				Logger: slog.New(slog.NewTextHandler(counting{&warnings}, nil))})
 			patience.Until(t, "the error says what is wrong", func() bool {
 				_, err := take(t, s, "key")
 				if err == nil || !errors.Is(err, store.ErrNotCharged) || strings.Contains(err.Error(), "secret") {

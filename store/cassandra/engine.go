@@ -117,7 +117,8 @@ func (e *engine) read(ctx context.Context, c *connection, keys []cas.Key) ([]row
 		return nil, err
 	}
 	defer e.leave()
-	iter := c.session.Query(c.selectRows, int64(keys[0].Place), names).Consistency(e.target.serial).PageSize(0).IterContext(ctx)
+	iter := c.session.Query(c.selectRows, int64(keys[0].Place),
+		names).Consistency(e.target.serial).PageSize(0).IterContext(ctx)
 	return rows, scanRows(iter, func(name []byte) *row {
 		for i := range keys {
 			if bytes.Equal(keys[i].Name, name) {
@@ -297,7 +298,8 @@ func (e *engine) batch(ctx context.Context, c *connection, g *cas.Group) (rows [
 		case w.Version == 0:
 			b.Query(c.deleteRow, place, w.Name, was, e.never)
 		default:
-			b.Query(c.updateRow, e.lifetime(w.Until, now), int64(w.Version), int64(w.Was), w.Data, place, w.Name, was, e.never)
+			b.Query(c.updateRow, e.lifetime(w.Until, now), int64(w.Version), int64(w.Was), w.Data, place, w.Name, was,
+				e.never)
 		}
 	}
 	iter := b.IterContext(ctx)

@@ -42,12 +42,14 @@ func (e *engine) explain(err error) error {
 	}
 	advice, t := "", e.target
 	if _, ok := errors.AsType[*gocql.RequestErrUnauthorized](err); ok {
-		advice = fmt.Sprintf("Cassandra does not let the user %s read and change the tables of the keyspace %s: grant it SELECT and MODIFY on them, as docs/operating/stores.md says", t.user, t.keyspace)
+		advice = fmt.Sprintf(
+			"Cassandra does not let the user %s read and change the tables of the keyspace %s: grant it SELECT and MODIFY on them, as docs/operating/stores.md says", t.user, t.keyspace)
 	}
 	// When a session is made, the driver hands on the text of a refused log-in alone.
 	refused, ok := errors.AsType[gocql.RequestError](err)
 	if ok && refused.Code() == gocql.ErrCodeCredentials || strings.Contains(err.Error(), "username and/or password") {
-		advice = fmt.Sprintf("Cassandra does not let the user %s in: correct the user and the password in the store's URL, or its password_file", t.user)
+		advice = fmt.Sprintf(
+			"Cassandra does not let the user %s in: correct the user and the password in the store's URL, or its password_file", t.user)
 	}
 	if errors.Is(err, gocql.ErrTimeoutNoResponse) { // the driver's own timer, which ends with the call's
 		err = fmt.Errorf("%w: %w", err, context.DeadlineExceeded)

@@ -64,11 +64,13 @@ func (o *Options) complete() (*target, error) {
 	}
 	switch {
 	case o.Connections < 1 || o.Connections > 64:
-		return nil, fmt.Errorf("cassandra store: the number of connections is %d; it must be from 1 to 64", o.Connections)
+		return nil, fmt.Errorf("cassandra store: the number of connections is %d; it must be from 1 to 64",
+			o.Connections)
 	case o.InFlight < 1:
 		return nil, fmt.Errorf("cassandra store: InFlight is %d; it must be above 0", o.InFlight)
 	case o.Timeout < 0 || o.Heartbeat < 0:
-		return nil, fmt.Errorf("cassandra store: Timeout (%v) and Heartbeat (%v) must not be negative", o.Timeout, o.Heartbeat)
+		return nil, fmt.Errorf("cassandra store: Timeout (%v) and Heartbeat (%v) must not be negative", o.Timeout,
+			o.Heartbeat)
 	}
 	return t, nil
 }

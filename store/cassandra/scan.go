@@ -42,7 +42,8 @@ func (e *engine) Scan(
 		}
 	}
 	// Given a mark, the driver asks for no further page by itself.
-	iter := c.session.Query(c.scanRows).Consistency(e.target.quorum).PageSize(max(limit, 1)).PageState(mark).IterContext(ctx)
+	iter := c.session.Query(c.scanRows).Consistency(e.target.quorum).PageSize(max(limit, 1)).PageState(
+		mark).IterContext(ctx)
 	mark = iter.PageState()
 	for {
 		var (

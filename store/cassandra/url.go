@@ -32,7 +32,8 @@ type target struct {
 // urlForm is the form that a message shows.
 const urlForm = "write cassandra://USER:PASSWORD@HOST:9042,HOST2/KEYSPACE"
 
-var urlParameters = slices.Concat(address.TLSParameters, []string{"tls", "password_file", "consistency", "local_dc", "replicas"})
+var urlParameters = slices.Concat(address.TLSParameters,
+	[]string{"tls", "password_file", "consistency", "local_dc", "replicas"})
 
 // form is how a URL of Cassandra looks.
 var form = address.Form{
@@ -85,7 +86,8 @@ func parseURL(text string) (*target, error) {
 	}
 	if t.passwordFile = u.Query.Get("password_file"); t.passwordFile != "" {
 		if t.user == "" || t.password != "" {
-			return nil, u.Errorf("password_file goes with a user, and in place of a password: cassandra://USER@HOST/KEYSPACE?password_file=FILE")
+			return nil, u.Errorf(
+				"password_file goes with a user, and in place of a password: cassandra://USER@HOST/KEYSPACE?password_file=FILE")
 		}
 		if _, err := t.currentPassword(); err != nil {
 			return nil, u.Errorf("password_file: %w", err)
@@ -130,7 +132,8 @@ func (t *target) createKeyspace() string {
 	if t.serial == gocql.LocalSerial {
 		where = t.localDC
 	}
-	return fmt.Sprintf("CREATE KEYSPACE IF NOT EXISTS %s WITH replication = {'class': 'NetworkTopologyStrategy', '%s': %d}",
+	return fmt.Sprintf(
+		"CREATE KEYSPACE IF NOT EXISTS %s WITH replication = {'class': 'NetworkTopologyStrategy', '%s': %d}",
 		quoted(t.keyspace), strings.ReplaceAll(where, "'", "''"), t.replicas)
 }
 
@@ -144,8 +147,9 @@ func (t *target) checkReplication(replication map[string]string) error {
 	for dc := range replication {
 		if dc != "class" && (dc != t.localDC || simple) {
 			return &store.LastingError{
-				Advice: fmt.Sprintf("consistency=LOCAL_SERIAL needs a keyspace that lies in the data centre %s alone, since others would write over it: "+
-					"change the replication of the keyspace %s in Cassandra, or name another one in the store's URL", t.localDC, t.keyspace),
+				Advice: fmt.Sprintf(
+					"consistency=LOCAL_SERIAL needs a keyspace that lies in the data centre %s alone, since others would write over it: "+
+						"change the replication of the keyspace %s in Cassandra, or name another one in the store's URL", t.localDC, t.keyspace),
 				Err: fmt.Errorf("the replication of %q is %v", t.keyspace, replication),
 			}
 		}

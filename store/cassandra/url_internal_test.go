@@ -77,7 +77,8 @@ func TestReplication(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := local.createKeyspace(); !strings.Contains(got, `"weir" WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}`) {
+	if got := local.createKeyspace(); !strings.Contains(got,
+		`"weir" WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}`) {
 		t.Error(got)
 	}
 	for _, test := range []struct {

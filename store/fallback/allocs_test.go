@@ -20,7 +20,8 @@ func TestTakeAllocatesNothing(t *testing.T) {
 	open := newOver(t, p, Options{FixedNodes: 2})
 	cut(t, open, p, refuses)
 	p.set(none)
-	charges, results := []store.Charge{charge(perHour(t, 1_000_000), "k", 1), charge(perHour(t, 1_000_000), "l", 1)}, make([]algo.Result, 2)
+	charges, results := []store.Charge{charge(perHour(t, 1_000_000), "k", 1), charge(perHour(t, 1_000_000), "l", 1)},
+		make([]algo.Result, 2)
 	charges[1].OnStoreError = rule.AllowAll
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()

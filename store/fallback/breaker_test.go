@@ -61,7 +61,8 @@ func TestBreaker(t *testing.T) {
 	tick := func() time.Time { now = now.Add(time.Second); return now }
 
 	b = b.trip(tick(), down)
-	if b.state != Open || !b.since.Equal(now) || b.cause != down || !errors.Is(b.refusal, ErrUnavailable) || !errors.Is(b.refusal, down) {
+	if b.state != Open || !b.since.Equal(now) || b.cause != down || !errors.Is(b.refusal, ErrUnavailable) ||
+		!errors.Is(b.refusal, down) {
 		t.Fatalf("%+v", b)
 	}
 	away := now
@@ -70,7 +71,8 @@ func TestBreaker(t *testing.T) {
 		waits = append(waits, b.wait())
 		b = b.probed(tick(), down)
 	}
-	if want := []time.Duration{100, 200, 400, 800, 1000, 1000}; !slices.EqualFunc(waits[:6], want, func(a, b time.Duration) bool { return a == b*time.Millisecond }) || b.wait() != lastWait {
+	if want := []time.Duration{100, 200, 400, 800, 1000, 1000}; !slices.EqualFunc(waits[:6], want,
+		func(a, b time.Duration) bool { return a == b*time.Millisecond }) || b.wait() != lastWait {
 		t.Errorf("waits: %v", waits[:6])
 	}
 	b = b.probed(tick(), nil)
@@ -308,7 +310,8 @@ func TestStaysOpen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				probes := 0
-				s, p := newTest(t, Options{Probe: func(ctx context.Context) error { probes++; return probe(ctx, probes) }})
+				s, p := newTest(t,
+					Options{Probe: func(ctx context.Context) error { probes++; return probe(ctx, probes) }})
 				cut(t, s, p, refuses)
 				p.set(none)
 				time.Sleep(10 * time.Minute)

@@ -149,9 +149,11 @@ func New(primary store.Store, o Options) (*Store, error) {
 	case primary == nil:
 		return nil, errors.New("fallback: New needs a primary store")
 	case o.Local == nil:
-		return nil, errors.New("fallback: Options.Local is missing; it is the store in this process, such as memory.New(memory.Options{})")
+		return nil, errors.New(
+			"fallback: Options.Local is missing; it is the store in this process, such as memory.New(memory.Options{})")
 	case o.Deadline < 0 || o.FixedNodes < 0:
-		return nil, fmt.Errorf("fallback: Deadline (%v) and FixedNodes (%d) must not be negative; 0 means the default", o.Deadline, o.FixedNodes)
+		return nil, fmt.Errorf("fallback: Deadline (%v) and FixedNodes (%d) must not be negative; 0 means the default",
+			o.Deadline, o.FixedNodes)
 	}
 	if o.Deadline == 0 {
 		o.Deadline = DefaultDeadline

@@ -48,8 +48,10 @@ func TestAwayIsLocal(t *testing.T) {
 			charges := make([]store.Charge, rapid.IntRange(0, 4).Draw(rt, "charges"))
 			alike := make([]store.Charge, len(charges))
 			for i := range charges {
-				c := charge(rapid.SampledFrom(counters).Draw(rt, "counter"), rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key"), 0)
-				c.Mode = rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}).Draw(rt, "mode")
+				c := charge(rapid.SampledFrom(counters).Draw(rt, "counter"),
+					rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key"), 0)
+				c.Mode = rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}).Draw(rt,
+					"mode")
 				c.Ask.Cost = rapid.SampledFrom([]int64{1, 1, 1, 0, 2, 5, 100}).Draw(rt, "cost")
 				charges[i], alike[i] = c, c
 				alike[i].Limit = derive(c.Limit, int64(nodes))
@@ -169,19 +171,23 @@ func TestPolicies(t *testing.T) {
 						c.OnStoreError, c.Mode = part.policy, part.mode
 						if part.full {
 							fill := charge(c.Counter, "k", 5)
-							fill.Limit = counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 5, Window: time.Hour}).Limit
+							fill.Limit = counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 5,
+								Window: time.Hour}).Limit
 							take(t, s.o.Local, fill)
 						}
 						charges = append(charges, c)
 					}
 					before, results := s.Stats(), make([]algo.Result, len(charges))
 					now, err := s.Take(t.Context(), charges, results)
-					if (err != nil) != test.err || err != nil && (!errors.Is(err, ErrUnavailable) || !errors.Is(err, errDown)) {
+					if (err != nil) != test.err || err != nil &&
+						(!errors.Is(err, ErrUnavailable) || !errors.Is(err, errDown)) {
 						t.Fatal(err)
 					}
 					after := s.Stats()
-					if got := (Stats{LocalAllowed: after.LocalAllowed - before.LocalAllowed, LocalDenied: after.LocalDenied - before.LocalDenied,
-						Uncounted: after.Uncounted - before.Uncounted, Refused: after.Refused - before.Refused}); got != test.stats {
+					if got := (Stats{LocalAllowed: after.LocalAllowed - before.LocalAllowed,
+						LocalDenied: after.LocalDenied - before.LocalDenied,
+						Uncounted:   after.Uncounted - before.Uncounted,
+						Refused:     after.Refused - before.Refused}); got != test.stats {
 						t.Errorf("counted %+v, want %+v", got, test.stats)
 					}
 					for i, allowed := range test.allowed {

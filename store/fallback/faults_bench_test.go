@@ -19,7 +19,8 @@ func BenchmarkFaults(b *testing.B) {
 	lasts := faultLasts(b, longTime)
 	var table strings.Builder
 	fmt.Fprintf(&table, "\n%d nodes, deadline %v, each fault for %v:\n\n", nodes, deadline, lasts)
-	table.WriteString("| Redis | decisions/s before / during / after | p99 before | p99 during | max during | p99 after | all breakers open after | its decisions again after |\n")
+	table.WriteString(
+		"| Redis | decisions/s before / during / after | p99 before | p99 during | max during | p99 after | all breakers open after | its decisions again after |\n")
 	table.WriteString("| --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, f := range faults {
 		b.Run(f.name, func(b *testing.B) {
@@ -28,8 +29,10 @@ func BenchmarkFaults(b *testing.B) {
 			rate := func(at phase) string { return perSecond(len(c.latencies[at]), c.lasted[at]) }
 			b.ReportMetric(float64(p99(during).Microseconds())/1e3, "p99-ms")
 			b.ReportMetric(float64(c.returned.Milliseconds()), "return-ms")
-			fmt.Fprintf(&table, "| %s | %s / %s / %s | %s | %s | %s | %s | %s | %s |\n", f.name, rate(before), rate(during), rate(after),
-				ms(p99(before)), ms(p99(during)), ms(quantile(c.latencies[during], 1)), ms(p99(after)), ms(c.opened), ms(c.returned))
+			fmt.Fprintf(&table, "| %s | %s / %s / %s | %s | %s | %s | %s | %s | %s |\n", f.name, rate(before),
+				rate(during), rate(after),
+				ms(p99(before)), ms(p99(during)), ms(quantile(c.latencies[during], 1)), ms(p99(after)), ms(c.opened),
+				ms(c.returned))
 		})
 	}
 	fmt.Println(table.String())

@@ -366,7 +366,8 @@ func (c *course) settled(t testing.TB, b *bench, forgets bool) {
 	known := false
 	defer func() {
 		if !known {
-			t.Logf("%v: Redis was charged %v, want %v to %v (%v); %+v", c.kinds, c.charged, least, most, failed, c.stats)
+			t.Logf("%v: Redis was charged %v, want %v to %v (%v); %+v", c.kinds, c.charged, least, most, failed,
+				c.stats)
 		}
 	}()
 	patience.Until(t, "Redis knows what was admitted", look)
@@ -384,7 +385,8 @@ func (c *course) settled(t testing.TB, b *bench, forgets bool) {
 		t.Errorf("%d units are lost, but only %d questions were not answered", c.stats.Lost, unknown)
 	}
 	s := &c.stats
-	if sum := s.Settled + s.Excess + s.Lost + s.Lapsed + s.Returned; s.Admitted != s.LocalAllowed || s.Admitted != sum || s.Open != 0 {
+	if sum := s.Settled + s.Excess + s.Lost + s.Lapsed + s.Returned; s.Admitted != s.LocalAllowed ||
+		s.Admitted != sum || s.Open != 0 {
 		t.Errorf("what was admitted locally is not accounted for: %+v", *s)
 	}
 }
@@ -463,7 +465,8 @@ func (c *course) grown(t testing.TB, b *bench, quiet []report) {
 	}
 	defer func() {
 		for i := range quiet {
-			c.growth += fmt.Sprintf("node %d: %d goroutines, before %d; %d KB, before %d\n", i, now[i].Goroutines, quiet[i].Goroutines, now[i].Heap>>10, quiet[i].Heap>>10)
+			c.growth += fmt.Sprintf("node %d: %d goroutines, before %d; %d KB, before %d\n", i, now[i].Goroutines,
+				quiet[i].Goroutines, now[i].Heap>>10, quiet[i].Heap>>10)
 		}
 		if t.Failed() {
 			t.Log(c.growth)
@@ -473,12 +476,15 @@ func (c *course) grown(t testing.TB, b *bench, quiet []report) {
 }
 
 func (c *course) String() string {
-	text := fmt.Sprintf("noticed after %v, back after %v; decisions %d / %d / %d\n%+v\n%s", c.opened.Round(time.Millisecond), c.returned.Round(time.Millisecond),
+	text := fmt.Sprintf("noticed after %v, back after %v; decisions %d / %d / %d\n%+v\n%s",
+		c.opened.Round(time.Millisecond), c.returned.Round(time.Millisecond),
 		len(c.latencies[before]), len(c.latencies[during]), len(c.latencies[after]), c.stats, c.growth)
 	for i, k := range c.kinds {
 		o := c.outcomes[i]
-		text += fmt.Sprintf("%-24s %6d admitted of %7d, %6d denied, %5d failed; Redis was charged %d, unknown %d\n", k, o.Admitted,
-			k.bound(c.lasted[before]+c.lasted[during]+c.lasted[after])+c.uncounted(&k), o.Denied, o.Unavailable, c.charged[i], c.unknown[i])
+		text += fmt.Sprintf("%-24s %6d admitted of %7d, %6d denied, %5d failed; Redis was charged %d, unknown %d\n", k,
+			o.Admitted,
+			k.bound(c.lasted[before]+c.lasted[during]+c.lasted[after])+c.uncounted(&k), o.Denied, o.Unavailable,
+			c.charged[i], c.unknown[i])
 	}
 	return text
 }

@@ -221,7 +221,8 @@ func TestKnownIsBounded(t *testing.T) {
 	c := perHour(t, 100)
 	note := func(key string, remaining int64) {
 		ch := charge(c, key, 1)
-		k.record([]store.Charge{ch}, []algo.Result{{Limit: 100, SoftLimit: 100, Remaining: remaining, ResetAfter: 1e12, Allowed: true}}, 1)
+		k.record([]store.Charge{ch},
+			[]algo.Result{{Limit: 100, SoftLimit: 100, Remaining: remaining, ResetAfter: 1e12, Allowed: true}}, 1)
 	}
 	const near = 1000
 	for i := range near {
@@ -245,7 +246,8 @@ func TestKnownIsBounded(t *testing.T) {
 // TestNotingAllocatesNothing, for each answer is noted.
 func TestNotingAllocatesNothing(t *testing.T) {
 	k, c := newKnown(), perHour(t, 100)
-	charges, results := []store.Charge{charge(c, "k", 1)}, []algo.Result{{Limit: 100, Remaining: 7, ResetAfter: 1e12, Allowed: true}}
+	charges, results := []store.Charge{charge(c, "k", 1)},
+		[]algo.Result{{Limit: 100, Remaining: 7, ResetAfter: 1e12, Allowed: true}}
 	now := int64(0)
 	if n := testing.AllocsPerRun(1000, func() { now++; k.record(charges, results, now) }); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -259,7 +261,8 @@ func TestClaims(t *testing.T) {
 		left := rapid.Int64Range(0, 20).Draw(rt, "left")
 		nodes := rapid.Int64Range(1, 4).Draw(rt, "nodes")
 		ch := charge(c, "k", 1)
-		k.record([]store.Charge{ch}, []algo.Result{{Limit: 100, SoftLimit: 100, Remaining: left, ResetAfter: 1e12, Allowed: true}}, 1)
+		k.record([]store.Charge{ch},
+			[]algo.Result{{Limit: 100, SoftLimit: 100, Remaining: left, ResetAfter: 1e12, Allowed: true}}, 1)
 		held := int64(0)
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			if cost := rapid.Int64Range(1, 3).Draw(rt, "cost"); rapid.Bool().Draw(rt, "free") && held >= cost {

@@ -337,7 +337,8 @@ func (n *node) start(l *load) error {
 	n.primary.mu.Unlock()
 	n.clients = nil
 	for i := range l.Clients {
-		c := &client{node: n, load: l, counters: counters, rnd: rand.New(rand.NewPCG(l.Seed, uint64(i))), outcomes: make([]outcome, len(l.Kinds))}
+		c := &client{node: n, load: l, counters: counters, rnd: rand.New(rand.NewPCG(l.Seed, uint64(i))),
+			outcomes: make([]outcome, len(l.Kinds))}
 		n.clients = append(n.clients, c)
 		n.running.Go(c.run)
 	}
@@ -386,7 +387,8 @@ func (c *client) run() {
 		}
 		i := c.rnd.IntN(len(c.counters))
 		k, out, at := &c.load.Kinds[i], &c.outcomes[i], phase(n.phase.Load())
-		charges[0] = store.Charge{Counter: c.counters[i], Limit: c.counters[i].Limit, Key: []byte(k.Key), Ask: algo.Ask{Cost: 1, MaxDelay: -1}, OnStoreError: k.Policy}
+		charges[0] = store.Charge{Counter: c.counters[i], Limit: c.counters[i].Limit, Key: []byte(k.Key),
+			Ask: algo.Ask{Cost: 1, MaxDelay: -1}, OnStoreError: k.Policy}
 		began := time.Now()
 		_, err := n.store.Take(context.Background(), charges, results)
 		c.latencies[at] = append(c.latencies[at], time.Since(began))

@@ -227,7 +227,8 @@ func TestSplit(t *testing.T) {
 			keys := []string{"a", "a", "a", "b", "b", "b"}
 			for range rapid.IntRange(1, 20).Draw(rt, "calls") {
 				var charges, alike []store.Charge
-				for _, i := range rapid.Permutation([]int{0, 1, 2, 3, 4, 5}).Draw(rt, "which")[:rapid.IntRange(2, 6).Draw(rt, "n")] {
+				for _, i := range rapid.Permutation([]int{0, 1, 2, 3, 4, 5}).Draw(rt,
+					"which")[:rapid.IntRange(2, 6).Draw(rt, "n")] {
 					c := charge(counters[i], keys[i], rapid.SampledFrom([]int64{1, 1, 2, 5}).Draw(rt, "cost"))
 					c.Mode = rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Quota, rule.Shadow}).Draw(rt, "mode")
 					charges, alike = append(charges, c), append(alike, c)

@@ -142,7 +142,8 @@ func counter(t testing.TB, c algo.Config) *rule.Counter {
 		t.Fatal(err)
 	}
 	id := lastID.Add(1)
-	return &rule.Counter{ID: id, Domain: "test", Rule: fmt.Sprint("rule-", id), Window: fmt.Sprint("rule-", id), Limit: l}
+	return &rule.Counter{ID: id, Domain: "test", Rule: fmt.Sprint("rule-", id), Window: fmt.Sprint("rule-", id),
+		Limit: l}
 }
 
 // perHour is a window that no test outlives: the clock of synctest begins at midnight.

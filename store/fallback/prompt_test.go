@@ -75,7 +75,8 @@ func TestNowRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &primary{Store: newMemory(t, nil)}
 		fresh := algo.Result{Allowed: true, Limit: 6, Remaining: 6}
-		s := newOver(t, &quick{Store: p, Prompt: remembering{{Limit: 1, RetryAfter: 1e6, ResetAfter: 1e6}, fresh}}, Options{})
+		s := newOver(t, &quick{Store: p, Prompt: remembering{{Limit: 1, RetryAfter: 1e6, ResetAfter: 1e6}, fresh}},
+			Options{})
 		one, other := perHour(t, 1), perHour(t, 6)
 		take(t, s, charge(other, "k", 6))
 		time.Sleep(time.Minute)
@@ -103,14 +104,17 @@ func TestNowAway(t *testing.T) {
 					stores[i], primaries[i] = newTest(t, Options{FixedNodes: nodes})
 				}
 				var counters []*rule.Counter
-				for _, name := range []string{"fixed_window", "sliding_log", "token_bucket", "leaky_bucket", "concurrency"} {
+				for _, name := range []string{"fixed_window", "sliding_log", "token_bucket", "leaky_bucket",
+					"concurrency"} {
 					counters = append(counters, counter(t, shapes[name]))
 				}
 				draw := func() (charges []store.Charge) {
 					for range 1 + random.IntN(3) {
-						c := charge(counters[random.IntN(len(counters))], "ab"[random.IntN(2):][:1], int64(random.IntN(4)))
+						c := charge(counters[random.IntN(len(counters))], "ab"[random.IntN(2):][:1],
+							int64(random.IntN(4)))
 						c.Mode = []rule.Mode{rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}[random.IntN(4)]
-						c.OnStoreError = []rule.StoreErrorPolicy{rule.Local, rule.Local, rule.Local, rule.AllowAll}[random.IntN(4)]
+						c.OnStoreError = []rule.StoreErrorPolicy{rule.Local, rule.Local, rule.Local,
+							rule.AllowAll}[random.IntN(4)]
 						charges = append(charges, c)
 					}
 					return charges
@@ -191,7 +195,8 @@ func TestLeasedWhileAway(t *testing.T) {
 			return inner.(store.Prompt).TakeNow(charges, results)
 		})
 		s := newOver(t, &quick{Store: p, Prompt: lease}, Options{})
-		plain, leased := perHour(t, 6), counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 6, Window: time.Hour, Lease: 50, LeaseFor: time.Second})
+		plain, leased := perHour(t, 6), counter(t,
+			algo.Config{Algorithm: algo.FixedWindow, N: 6, Window: time.Hour, Lease: 50, LeaseFor: time.Second})
 		leased.Lease = &rule.Counter{ID: lastID.Add(1), Limit: leased.Limit.Lease(), Index: -1}
 		cut(t, s, p, refuses)
 		before := s.Stats().LocalAllowed

@@ -32,7 +32,8 @@ func scarce() []kind {
 func reached(t *testing.T, server *redistest.Server, url string, happen func(f *fleet)) []report {
 	t.Helper()
 	f := startFleet(t, nodes)
-	f.ask(order{Open: &setup{URL: url, Heartbeat: heartbeat, Deadline: time.Minute, MaxDeadline: time.Minute, Nodes: nodes}})
+	f.ask(order{Open: &setup{URL: url, Heartbeat: heartbeat, Deadline: time.Minute, MaxDeadline: time.Minute,
+		Nodes: nodes}})
 	limits := scarce()
 	f.all(func(int) order {
 		return order{Load: &load{Kinds: limits, Clients: 8, Pause: 4 * time.Millisecond, Seed: rand.Uint64()}}
@@ -91,7 +92,8 @@ func TestNodeStopped(t *testing.T) {
 	proxy.Delay(10 * time.Millisecond) // so that a call is under way at nearly all times
 	stops := []time.Duration{1300 * time.Millisecond}
 	if effort.All() {
-		stops = []time.Duration{300 * time.Millisecond, 900 * time.Millisecond, 1300 * time.Millisecond, 2500 * time.Millisecond, 5 * time.Second}
+		stops = []time.Duration{300 * time.Millisecond, 900 * time.Millisecond, 1300 * time.Millisecond,
+			2500 * time.Millisecond, 5 * time.Second}
 	}
 	reached(t, server, "redis://"+proxy.Addr(), func(f *fleet) {
 		for _, stop := range stops {

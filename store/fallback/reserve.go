@@ -49,7 +49,8 @@ func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.D
 	p := s.partOfID(id)
 	why := p.breaker.Load().refusal
 	if why == nil && (local == nil || !s.decidedHere(note)) {
-		err := s.askWithin(ctx, p, s.o.MaxDeadline, func(ctx context.Context) error { return primary.Hold(ctx, id, note, timeout) })
+		err := s.askWithin(ctx, p, s.o.MaxDeadline,
+			func(ctx context.Context) error { return primary.Hold(ctx, id, note, timeout) })
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
@@ -191,7 +192,8 @@ func (s *Store) settleThere(ctx context.Context, p *part, late []lateSettlement)
 			return
 		}
 		begun := s.known.clock()
-		err = s.askWithin(ctx, p, max(settlePatience, s.o.Deadline), func(ctx context.Context) error { return primary.Settle(ctx, list) })
+		err = s.askWithin(ctx, p, max(settlePatience, s.o.Deadline),
+			func(ctx context.Context) error { return primary.Settle(ctx, list) })
 		if err == nil || !errors.Is(err, store.ErrNotCharged) {
 			for i := range late {
 				if !late[i].noted {

@@ -122,7 +122,8 @@ func TestSettlesReservations(t *testing.T) {
 		s, p := newTest(t, Options{FixedNodes: 2})
 		settle := func(c *rule.Counter, at, reserved, actual int64) {
 			t.Helper()
-			e := store.Settlement{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: reserved, Actual: actual}
+			e := store.Settlement{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: reserved,
+				Actual: actual}
 			if err := s.Settle(t.Context(), []store.Settlement{e}); err != nil {
 				t.Error(err)
 			}
@@ -142,7 +143,8 @@ func TestSettlesReservations(t *testing.T) {
 				t.Errorf("%s: the primary counts %d and Local %d, want %d and %d", what, a, b, ofPrimary, ofLocal)
 			}
 		}
-		there, late, more, less, both, told := perHour(t, 100), perHour(t, 100), perHour(t, 100), perHour(t, 100), perHour(t, 100), perHour(t, 100)
+		there, late, more, less, both, told := perHour(t, 100), perHour(t, 100), perHour(t, 100), perHour(t, 100),
+			perHour(t, 100), perHour(t, 100)
 		settle(there, charged(there, 10), 10, 3)
 		counts("decided there, settled there", there, 3, 0)
 		at := charged(late, 10)
@@ -252,7 +254,8 @@ func TestSettlementsOnce(t *testing.T) {
 		s, p := newTest(t, Options{})
 		c := perHour(t, 100)
 		take(t, s, charge(c, "k", 50))
-		e := store.Settlement{Counter: c, Limit: c.Limit, Key: []byte("k"), At: time.Now().UnixMicro(), Reserved: 10, Actual: 4}
+		e := store.Settlement{Counter: c, Limit: c.Limit, Key: []byte("k"), At: time.Now().UnixMicro(), Reserved: 10,
+			Actual: 4}
 		p.set(loses)
 		if err := s.Settle(t.Context(), []store.Settlement{e}); err != nil {
 			t.Error(err)

@@ -18,7 +18,8 @@ import (
 func TestSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newTest(t, Options{})
-		whole, partly, refunded, given, shadow, peeked := perHour(t, 100), perHour(t, 10), perHour(t, 100), perHour(t, 100), perHour(t, 100), perHour(t, 100)
+		whole, partly, refunded, given, shadow, peeked := perHour(t, 100), perHour(t, 10), perHour(t, 100),
+			perHour(t, 100), perHour(t, 100), perHour(t, 100)
 		counting := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 10, Window: time.Hour, CountDenied: true})
 		take(t, s, charge(whole, "k", 3), charge(given, "k", 9))
 		take(t, p.Store, charge(partly, "k", 8), charge(counting, "k", 8)) // by another node
@@ -40,7 +41,8 @@ func TestSettles(t *testing.T) {
 			c    *rule.Counter
 			key  string
 			want int64
-		}{{whole, "k", 14}, {whole, "l", 7}, {partly, "k", 10}, {refunded, "k", 3}, {given, "k", 5}, {shadow, "k", 4}, {peeked, "k", 0}, {counting, "k", 10}} {
+		}{{whole, "k", 14}, {whole, "l", 7}, {partly, "k", 10}, {refunded, "k", 3}, {given, "k", 5}, {shadow, "k", 4},
+			{peeked, "k", 0}, {counting, "k", 10}} {
 			if got := used(t, p.Store, test.c, test.key); got != test.want {
 				t.Errorf("%d: %d are charged, want %d", i, got, test.want)
 			}
@@ -415,7 +417,8 @@ func TestStorm(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, p := newTest(t, Options{})
 				const limit, callers, calls = 2000, 20, 1000
-				window, slots := perHour(t, limit), counter(t, algo.Config{Algorithm: algo.Concurrency, N: callers, Timeout: time.Hour})
+				window, slots := perHour(t, limit), counter(t,
+					algo.Config{Algorithm: algo.Concurrency, N: callers, Timeout: time.Hour})
 				var admitted atomic.Int64
 				var wg sync.WaitGroup
 				for g := range callers {
@@ -432,7 +435,8 @@ func TestStorm(t *testing.T) {
 								continue
 							}
 							admitted.Add(1)
-							if ok, err := s.Release(t.Context(), slots, []byte("k"), charges[1].Ask.Slot); !ok || err != nil {
+							if ok, err := s.Release(t.Context(), slots, []byte("k"), charges[1].Ask.Slot); !ok ||
+								err != nil {
 								t.Errorf("Release: %v, %v", ok, err)
 							}
 						}

@@ -36,7 +36,8 @@ func TestDerive(t *testing.T) {
 // TestDeriveOdd: a share has less in common with an odd window, but is never more than its part.
 func TestDeriveOdd(t *testing.T) {
 	const prime = 1_000_003
-	l := counter(t, algo.Config{Algorithm: algo.TokenBucket, N: prime, Window: prime * 20_000_001 * time.Microsecond, Burst: 100_000_000}).Limit
+	l := counter(t, algo.Config{Algorithm: algo.TokenBucket, N: prime, Window: prime * 20_000_001 * time.Microsecond,
+		Burst: 100_000_000}).Limit
 	if c := derive(l, 2).Config(); c.N != prime/2+1 || c.Burst < 1 || c.Burst > 50_000_000 {
 		t.Errorf("%+v", c)
 	}

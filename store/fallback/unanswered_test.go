@@ -48,7 +48,8 @@ func TestUnanswered(t *testing.T) {
 		time.Sleep(firstReport)
 		synctest.Wait()
 		reports := reported()
-		if len(reports) != 1 || reports[0].Decisions != 3 || reports[0].Units != 3 || reports[0].Cause == nil || reports[0].Since.Before(began) {
+		if len(reports) != 1 || reports[0].Decisions != 3 || reports[0].Units != 3 || reports[0].Cause == nil ||
+			reports[0].Since.Before(began) {
 			t.Fatalf("%+v", reports)
 		}
 		for range 5 {

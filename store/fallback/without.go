@@ -27,7 +27,8 @@ const keepScratch = 1024
 // without decides without the primary. refusal is the error if a charge wants that. asked is why
 // the primary, which was asked, has not answered, so that it may have made the charges; nil if it
 // was not asked.
-func (s *Store) without(ctx context.Context, charges []store.Charge, results []algo.Result, refusal, asked error) (int64, error) {
+func (s *Store) without(ctx context.Context, charges []store.Charge, results []algo.Result, refusal,
+	asked error) (int64, error) {
 	cause := asked
 	if errors.Is(asked, store.ErrNotCharged) {
 		asked = nil

@@ -23,7 +23,8 @@ func TestAlone(t *testing.T) {
 				exact, s := newLender(t, w), newNode(t, w, newLender(t, w), Options{})
 				var leases, plains []*rule.Counter
 				for range rapid.IntRange(1, 3).Draw(rt, "limits") {
-					c := algo.Config{Algorithm: a, N: rapid.Int64Range(4, 60).Draw(rt, "N"), Window: time.Hour, Soft: rapid.SampledFrom([]int{0, 0, 20}).Draw(rt, "soft")}
+					c := algo.Config{Algorithm: a, N: rapid.Int64Range(4, 60).Draw(rt, "N"), Window: time.Hour,
+						Soft: rapid.SampledFrom([]int{0, 0, 20}).Draw(rt, "soft")}
 					plains = append(plains, counterOf(t, c))
 					if c.Lease = rapid.SampledFrom([]int{0, 50, 90, 90}).Draw(rt, "lease"); c.Lease > 0 {
 						c.LeaseFor = 2 * time.Second
@@ -38,7 +39,8 @@ func TestAlone(t *testing.T) {
 							continue
 						}
 						cost := rapid.SampledFrom([]int64{1, 1, 1, 1, 1, 1, 1, 2, 3, 0, -1}).Draw(rt, "cost")
-						mode := rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}).Draw(rt, "mode")
+						mode := rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Enforce, rule.Enforce, rule.Shadow,
+							rule.Quota}).Draw(rt, "mode")
 						for _, to := range []struct {
 							list *[]store.Charge
 							c    *rule.Counter
@@ -61,14 +63,16 @@ func TestAlone(t *testing.T) {
 						g, x := got[i], want[i]
 						if !g.Allowed && g.RetryAfter != algo.Never {
 							if g.RetryAfter < x.RetryAfter {
-								rt.Fatalf("charge %d, %v, %+v, comes back too early:\n got %+v\nwant %+v", i, here[i].Limit, here[i].Ask, g, x)
+								rt.Fatalf("charge %d, %v, %+v, comes back too early:\n got %+v\nwant %+v", i,
+									here[i].Limit, here[i].Ask, g, x)
 							}
 							g.RetryAfter = x.RetryAfter
 						}
 						// What is lent is not yet charged, so the state may be fresh earlier.
 						g.ResetAfter, x.ResetAfter = 0, 0
 						if g != x {
-							rt.Fatalf("charge %d of %d, %v, %+v, mode %d:\n got %+v\nwant %+v", i, len(got), here[i].Limit, here[i].Ask, here[i].Mode, g, x)
+							rt.Fatalf("charge %d of %d, %v, %+v, mode %d:\n got %+v\nwant %+v", i, len(got),
+								here[i].Limit, here[i].Ask, here[i].Mode, g, x)
 						}
 					}
 					if rapid.IntRange(0, 3).Draw(rt, "background") == 0 {

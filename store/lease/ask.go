@@ -94,7 +94,8 @@ func (s *Store) ask(
 // unit of another charge is missing, the primary decides on all of them.
 func (s *Store) gather(c *call, charges []store.Charge, at int64) (mixed bool) {
 	c.taken = append(c.taken[:0], make([]took, len(charges))...)
-	c.charges, c.results, c.ahead, c.of, c.known, c.hashes = c.charges[:0], c.results[:0], c.ahead[:0], c.of[:0], c.known[:0], c.hashes[:0]
+	c.charges, c.results, c.ahead, c.of, c.known, c.hashes = c.charges[:0], c.results[:0], c.ahead[:0], c.of[:0],
+		c.known[:0], c.hashes[:0]
 	rest := 0
 	quota := false
 	for i := range charges {
@@ -137,7 +138,8 @@ func (s *Store) gather(c *call, charges []store.Charge, at int64) (mixed bool) {
 func (s *Store) prepare(c *call, at int64) (any bool) {
 	c.across = false
 	for j := 1; j < len(c.charges) && len(s.lanes) > 1; j++ {
-		c.across = c.across || s.laneOf(c.charges[j].Counter, c.charges[j].Key) != s.laneOf(c.charges[0].Counter, c.charges[0].Key)
+		c.across = c.across || s.laneOf(c.charges[j].Counter, c.charges[j].Key) != s.laneOf(c.charges[0].Counter,
+			c.charges[0].Key)
 	}
 	for j := range c.charges {
 		ch := &c.charges[j]
@@ -234,7 +236,8 @@ func (s *Store) lend(ctx context.Context, minWait, maxWait time.Duration, c *cal
 
 // hear takes in an answer.
 func (s *Store) hear(c *call, a lessee.Answer) {
-	if lane := s.laneOf(c.charges[0].Counter, c.charges[0].Key); !c.across && a.Asked >= s.gap.Load() && !lane.heard(a) {
+	if lane := s.laneOf(c.charges[0].Counter, c.charges[0].Key); !c.across && a.Asked >= s.gap.Load() &&
+		!lane.heard(a) {
 		s.dropAll(byStore, lane)
 	}
 	for j := range c.charges {

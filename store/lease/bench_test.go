@@ -12,7 +12,8 @@ import (
 )
 
 // wide is a limit that never refuses, and lends for so long that nothing is asked in between.
-var wide = algo.Config{Algorithm: algo.TokenBucket, N: 1_000_000_000, Window: time.Hour, Lease: 90, LeaseFor: 2 * time.Minute}
+var wide = algo.Config{Algorithm: algo.TokenBucket, N: 1_000_000_000, Window: time.Hour, Lease: 90,
+	LeaseFor: 2 * time.Minute}
 
 // holding returns a Store that holds many units of a charge, by the real clock.
 func holding(tb testing.TB, n int) (*Store, []store.Charge) {

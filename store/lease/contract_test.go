@@ -19,7 +19,8 @@ type virtualLender struct {
 }
 
 func (l virtualLender) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	asked = l.at()
 	now, _, err = l.Store.TakeAhead(ctx, minWait, maxWait, charges, ahead, results)

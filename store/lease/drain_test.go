@@ -26,7 +26,8 @@ func TestDrainAndCalls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		year := algo.Config{Algorithm: algo.SlidingWindow, N: 1_000_000_000, Window: 365 * 24 * time.Hour, Lease: 90, LeaseFor: 2 * time.Minute}
+		year := algo.Config{Algorithm: algo.SlidingWindow, N: 1_000_000_000, Window: 365 * 24 * time.Hour, Lease: 90,
+			LeaseFor: 2 * time.Minute}
 		a, b := counterOf(t, year), counterOf(t, year)
 		var ofA, ofB atomic.Int64
 		stop, began := make(chan struct{}), new(sync.WaitGroup)
@@ -47,7 +48,8 @@ func TestDrainAndCalls(t *testing.T) {
 					case <-stop:
 						return
 					default:
-						if _, err := s.Take(context.Background(), charges, results); err != nil || store.VerdictOf(charges, results).Denied() {
+						if _, err := s.Take(context.Background(), charges, results); err != nil ||
+							store.VerdictOf(charges, results).Denied() {
 							t.Error("not admitted:", err)
 							continue
 						}

@@ -299,7 +299,8 @@ func TestRefusals(t *testing.T) {
 	if !refused() {
 		t.Error("the primary is asked again")
 	}
-	if _, ok := r.s.TakeNow(charges, results); !ok || results[0].Allowed || results[0].Limit != 100 || results[0].Remaining != 0 {
+	if _, ok := r.s.TakeNow(charges, results); !ok || results[0].Allowed || results[0].Limit != 100 ||
+		results[0].Remaining != 0 {
 		t.Errorf("%+v", results)
 	}
 	charges[0].Mode = rule.Quota

@@ -29,7 +29,8 @@ var errLost = errors.New("the answer was lost")
 func (l *slow) way() { l.w.advance(time.Duration(l.rng.Int64N(int64(l.most) + 1))) }
 
 func (l *slow) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	asked = l.w.at()
 	l.way()
@@ -112,7 +113,8 @@ func (ns *nodes) take(i int, charges ...store.Charge) (allowed bool) {
 	denied := store.VerdictOf(charges, ns.results).Denied()
 	for j := range charges {
 		c := &charges[j]
-		if r := &ns.results[j]; c.Ask.Cost > 0 && r.Allowed && !r.Off && !ns.local[j] && (!denied || c.Mode == rule.Shadow) {
+		if r := &ns.results[j]; c.Ask.Cost > 0 && r.Allowed && !r.Off && !ns.local[j] &&
+			(!denied || c.Mode == rule.Shadow) {
 			ns.admit(c, now)
 		}
 	}

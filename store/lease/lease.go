@@ -119,7 +119,8 @@ func build(primary store.Lender, o Options) (*Store, error) {
 	if o.MaxKeys == 0 {
 		o.MaxKeys = DefaultMaxKeys
 	}
-	s := &Store{primary: primary, maxKeys: int64(o.MaxKeys), clock: o.Clock, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
+	s := &Store{primary: primary, maxKeys: int64(o.MaxKeys), clock: o.Clock, seed: maphash.MakeSeed(),
+		wake: make(chan struct{}, 1)}
 	s.timed, _ = primary.(store.Deadliner)
 	s.parted, _ = primary.(store.Parted)
 	s.prompt, _ = store.Store(primary).(store.Prompt)

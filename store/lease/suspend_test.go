@@ -19,7 +19,8 @@ type sleeper struct {
 }
 
 func (l *sleeper) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	asked = l.at()
 	now, _, err = l.Store.TakeAhead(ctx, minWait, maxWait, charges, ahead, results)
@@ -41,7 +42,8 @@ func TestSuspendedCall(t *testing.T) {
 	s := newNode(t, w, primary, Options{})
 	s.guard.clocks = func() []int64 { return []int64{w.at() + asleep.Load()} }
 	s.tick(w.at())
-	c := charge(counterOf(t, algo.Config{Algorithm: algo.SlidingLog, N: 1000, Window: time.Minute, Lease: 10, LeaseFor: 2 * time.Second}), "key", 1)
+	c := charge(counterOf(t, algo.Config{Algorithm: algo.SlidingLog, N: 1000, Window: time.Minute, Lease: 10,
+		LeaseFor: 2 * time.Second}), "key", 1)
 	for range 3 {
 		take(t, s, c)
 	}

@@ -87,7 +87,8 @@ func TestManyGoroutines(t *testing.T) {
 	}
 	defer m.Close()
 	c := counterOf(t, algo.Config{Algorithm: algo.SlidingLog, N: 10_000, Window: time.Hour, Lease: 5})
-	other := counterOf(t, algo.Config{Algorithm: algo.SlidingLog, N: 9_000, Window: time.Hour, Lease: 20, LeaseFor: 50 * time.Millisecond})
+	other := counterOf(t, algo.Config{Algorithm: algo.SlidingLog, N: 9_000, Window: time.Hour, Lease: 20,
+		LeaseFor: 50 * time.Millisecond})
 	plain := counterOf(t, algo.Config{Algorithm: algo.SlidingLog, N: 50_000, Window: time.Hour})
 	var all []*Store
 	for range 3 {
@@ -150,7 +151,8 @@ func TestManyGoroutines(t *testing.T) {
 	for _, of := range []struct {
 		c    store.Charge
 		used int64
-	}{{charge(c, "key", 0), admitted.Load()}, {charge(other, "key", 0), both.Load()}, {charge(plain, "key", 0), plains.Load()}} {
+	}{{charge(c, "key", 0), admitted.Load()}, {charge(other, "key", 0), both.Load()},
+		{charge(plain, "key", 0), plains.Load()}} {
 		r, lost := take(t, m, of.c)[0], int64(lapsed[of.c.Counter])
 		if used := r.Limit - r.Remaining; used < of.used || used > of.used+lost {
 			t.Errorf("%d are used of %v, %d were admitted, %d have lapsed", used, of.c.Limit, of.used, lost)

@@ -12,7 +12,8 @@ import (
 // populate makes entries of n keys of a limit that lends for so long.
 func populate(t testing.TB, s *Store, n int, each time.Duration) *terms {
 	t.Helper()
-	c := counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 1_000_000, Window: time.Hour, Lease: 5, LeaseFor: each})
+	c := counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 1_000_000, Window: time.Hour, Lease: 5,
+		LeaseFor: each})
 	ts := s.terms.of(&store.Charge{Counter: c, Limit: c.Limit})
 	for i := range n {
 		key := fmt.Appendf(nil, "%d", i)
@@ -63,7 +64,8 @@ func TestVisits(t *testing.T) {
 		{"100 ms", visits[short], 500 * 75, 500 * 250}, // of 12.5 ms, and no less than half of that
 	} {
 		if of.n < of.least || of.n > of.most {
-			t.Errorf("entries that lend for %s were visited %d times in a second, expected %d to %d", of.what, of.n, of.least, of.most)
+			t.Errorf("entries that lend for %s were visited %d times in a second, expected %d to %d", of.what, of.n,
+				of.least, of.most)
 		}
 	}
 }

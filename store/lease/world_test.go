@@ -39,7 +39,8 @@ type lender struct {
 }
 
 func (l *lender) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	l.calls.Add(1)
 	if l.fail != nil {
@@ -113,7 +114,8 @@ func mustLimit(t testing.TB, c algo.Config) *algo.Limit {
 
 func counterFor(l *algo.Limit) *rule.Counter {
 	id := lastID.Add(1)
-	c := &rule.Counter{ID: id * 0x9E3779B97F4A7C15, Domain: "lease", Rule: fmt.Sprintf("rule-%d", id), Window: fmt.Sprintf("rule-%d", id), Limit: l}
+	c := &rule.Counter{ID: id * 0x9E3779B97F4A7C15, Domain: "lease", Rule: fmt.Sprintf("rule-%d", id),
+		Window: fmt.Sprintf("rule-%d", id), Limit: l}
 	if n := l.Lease(); n != nil {
 		c.Lease = counterFor(n)
 	}

@@ -91,7 +91,8 @@ func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit
 }
 
 // Scan implements store.Inspector.
-func (s *Store) Scan(ctx context.Context, v *store.View, from string, most int, visit func(store.KeyState)) (store.Scanned, error) {
+func (s *Store) Scan(ctx context.Context, v *store.View, from string, most int,
+	visit func(store.KeyState)) (store.Scanned, error) {
 	if i, ok := store.As[store.Inspector](s.primary); ok {
 		return i.Scan(ctx, v, from, most, visit)
 	}

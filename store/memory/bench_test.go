@@ -38,7 +38,8 @@ func BenchmarkTake(b *testing.B) {
 			calls := make([][]store.Charge, keys)
 			for k := range calls {
 				for _, c := range counters {
-					calls[k] = append(calls[k], store.Charge{Counter: c, Limit: c.Limit, Key: fmt.Appendf(nil, "user-%08d", k), Ask: algo.Ask{Cost: 1}})
+					calls[k] = append(calls[k], store.Charge{Counter: c, Limit: c.Limit,
+						Key: fmt.Appendf(nil, "user-%08d", k), Ask: algo.Ask{Cost: 1}})
 				}
 			}
 			results := make([]algo.Result, bench.charges)

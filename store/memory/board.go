@@ -129,7 +129,8 @@ func (s *Store) Post(_ context.Context, kind string, list []store.Fact) error {
 	for i := range list {
 		f := &list[i]
 		b.seq++
-		k.put(&fact{id: f.ID, data: append([]byte(nil), f.Data...), at: now, end: now + f.TTL.Microseconds(), seq: b.seq})
+		k.put(&fact{id: f.ID, data: append([]byte(nil), f.Data...), at: now, end: now + f.TTL.Microseconds(),
+			seq: b.seq})
 	}
 	b.changed(k)
 	return nil
@@ -138,7 +139,8 @@ func (s *Store) Post(_ context.Context, kind string, list []store.Fact) error {
 func checkFact(f *store.Fact) error {
 	switch {
 	case f.ID == "" || len(f.ID) > store.MaxFactID || len(f.Data) > store.MaxFactData:
-		return fmt.Errorf("memory store: a fact has an id of %d bytes and data of %d; there may be 1 to %d, and %d", len(f.ID), len(f.Data), store.MaxFactID, store.MaxFactData)
+		return fmt.Errorf("memory store: a fact has an id of %d bytes and data of %d; there may be 1 to %d, and %d",
+			len(f.ID), len(f.Data), store.MaxFactID, store.MaxFactData)
 	case f.TTL < time.Microsecond || f.Removed:
 		return errors.New("memory store: a fact that is posted holds for some time")
 	}
@@ -249,7 +251,8 @@ func (s *Store) loadBoard(path string) {
 			s.log.Warn(fmt.Sprintf("memory store: %s: %v; and it cannot be set aside: %v", path, err, moved))
 			return
 		}
-		s.log.Warn(fmt.Sprintf("memory store: %s: %v; set aside as %s: no bans and grants are in force", path, err, aside))
+		s.log.Warn(fmt.Sprintf("memory store: %s: %v; set aside as %s: no bans and grants are in force", path, err,
+			aside))
 		return
 	}
 	b, now := &s.board, s.now()
@@ -260,7 +263,8 @@ func (s *Store) loadBoard(path string) {
 			continue
 		}
 		b.seq++
-		b.facts(f.Kind, now).put(&fact{id: string(f.ID), data: f.Data, at: f.At, end: f.End, removed: f.Removed, seq: b.seq})
+		b.facts(f.Kind, now).put(&fact{id: string(f.ID), data: f.Data, at: f.At, end: f.End, removed: f.Removed,
+			seq: b.seq})
 	}
 }
 
@@ -303,7 +307,8 @@ func (s *Store) writeBoard(path string) error {
 	b.mu.Lock()
 	for kind := range b.kinds {
 		for _, f := range b.facts(kind, now).ends.Items() {
-			saved.Facts = append(saved.Facts, savedFact{Kind: kind, ID: []byte(f.id), Data: f.data, At: f.at, End: f.end, Removed: f.removed})
+			saved.Facts = append(saved.Facts, savedFact{Kind: kind, ID: []byte(f.id), Data: f.data, At: f.at,
+				End: f.end, Removed: f.removed})
 		}
 	}
 	b.mu.Unlock()

@@ -206,7 +206,8 @@ func (s *Store) besideAt(sh *shard, limits []limitEntry, e *limitEntry, p int) *
 // the units come on top of its level at that instant.
 func owes(e *limitEntry, beside *algo.State, now int64) bool {
 	lease := e.limit.Lease()
-	return lease != nil && beside != nil && beside.B != 0 && now >= beside.A && lease.Lent(beside).Out() > 0 && !lease.Fresh(beside, now)
+	return lease != nil && beside != nil && beside.B != 0 && now >= beside.A && lease.Lent(beside).Out() > 0 &&
+		!lease.Fresh(beside, now)
 }
 
 // relieve forgets keys of a shard when the variable parts have outgrown the bound on bytes, and

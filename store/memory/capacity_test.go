@@ -56,7 +56,8 @@ func TestCapacity(t *testing.T) {
 			step := tc.config.Window.Microseconds() / (steps + 1)
 			for range steps {
 				for user := range users {
-					charges[0] = store.Charge{Counter: counter, Limit: limit, Key: fmt.Appendf(nil, "user-%011d", user), Ask: algo.Ask{Cost: tc.cost, MaxDelay: -1}}
+					charges[0] = store.Charge{Counter: counter, Limit: limit, Key: fmt.Appendf(nil, "user-%011d", user),
+						Ask: algo.Ask{Cost: tc.cost, MaxDelay: -1}}
 					if _, err := s.Take(context.Background(), charges, results); err != nil {
 						t.Fatal(err)
 					}
@@ -108,7 +109,8 @@ func TestNoAllocations(t *testing.T) {
 			if cfg.Lease > 0 {
 				withLease(c)
 			}
-			charges[i] = store.Charge{Counter: c, Limit: c.Limit, Key: []byte("0123456789abcdef"), Ask: algo.Ask{Cost: 1}}
+			charges[i] = store.Charge{Counter: c, Limit: c.Limit, Key: []byte("0123456789abcdef"),
+				Ask: algo.Ask{Cost: 1}}
 		}
 		charges[1].Mode = rule.Shadow
 		for range 200 { // until the variable parts have their size
@@ -129,7 +131,8 @@ func TestLeaseAllocs(t *testing.T) {
 	for _, a := range lendingKinds {
 		clock := newClock()
 		s := newTest(t, Options{Clock: clock.read})
-		l := withLease(counter(t, algo.Config{Algorithm: a, N: 1000, Window: time.Second, Lease: 50, LeaseFor: 10 * time.Millisecond}))
+		l := withLease(counter(t, algo.Config{Algorithm: a, N: 1000, Window: time.Second, Lease: 50,
+			LeaseFor: 10 * time.Millisecond}))
 		charges := []store.Charge{{Counter: l, Limit: l.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: 1}}}
 		ahead, results, ctx := make([]algo.Ahead, 1), make([]algo.Result, 1), context.Background()
 		var told algo.Told

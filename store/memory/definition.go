@@ -111,7 +111,8 @@ func (r *snapshotReader) schedule() (l *algo.Limit, ok bool) {
 		if r.err != nil {
 			return nil, false
 		}
-		p := algo.Phase{Days: algo.Days(min(r.uvarint(), 255)), From: time.Duration(r.varint()), Until: time.Duration(r.varint())}
+		p := algo.Phase{Days: algo.Days(min(r.uvarint(), 255)), From: time.Duration(r.varint()),
+			Until: time.Duration(r.varint())}
 		p.Limit = part()
 		phases = append(phases, p)
 	}

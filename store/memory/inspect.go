@@ -57,7 +57,8 @@ func (e *seen) show(v *store.View, l *algo.Limit, key []byte, now int64, visit f
 		e.lending().Roll(&e.st, &e.beside, now)
 		l.Carry(e.under, &e.st, now)
 	}
-	if _, second := besideOf(v.Counter, l); second == nil || e.second != nil && e.second.Algorithm() != second.Algorithm() {
+	if _, second := besideOf(v.Counter, l); second == nil ||
+		e.second != nil && e.second.Algorithm() != second.Algorithm() {
 		e.beside = algo.State{}
 	} else if e.second != nil && carries(e.second, second) {
 		second.Carry(e.second, &e.beside, now)
@@ -80,7 +81,8 @@ func (s *Store) look(c *rule.Counter, l *algo.Limit, key []byte, now int64) (e s
 	for i := 0; p < 0 && i < len(c.Previous); i++ {
 		older := c.Previous[i].ID
 		if p = sh.find(limits, tagOf(h, older), older, key); p < 0 {
-			if old := c.Previous[i].Limit; !carried && old != nil && old.Algorithm() == l.Algorithm() && s.lent(sh, c.Previous[i], key, h) >= 0 {
+			if old := c.Previous[i].Limit; !carried && old != nil && old.Algorithm() == l.Algorithm() &&
+				s.lent(sh, c.Previous[i], key, h) >= 0 {
 				e.under, carried = old, true // ended generations count by its numbers
 			}
 			continue
@@ -131,7 +133,8 @@ func (s *Store) lookBeside(sh *shard, c *rule.Counter, key []byte, h uint64, e *
 }
 
 // Scan implements store.Inspector. It fails only with the error of ctx.
-func (s *Store) Scan(ctx context.Context, v *store.View, from string, most int, visit func(store.KeyState)) (store.Scanned, error) {
+func (s *Store) Scan(ctx context.Context, v *store.View, from string, most int,
+	visit func(store.KeyState)) (store.Scanned, error) {
 	out := store.Scanned{Of: int(s.keys.Load())}
 	c := v.Counter
 	if c == nil {

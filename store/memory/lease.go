@@ -76,7 +76,8 @@ func (s *Store) lent(sh *shard, c *rule.Counter, key []byte, h uint64) int {
 
 // rollBeside charges to st the ended generations of the record beside it, before st is carried to
 // another definition: they count by the numbers of the old one.
-func (s *Store) rollBeside(sh *shard, c *rule.Counter, old *algo.Limit, key []byte, h uint64, st *algo.State, now int64) {
+func (s *Store) rollBeside(sh *shard, c *rule.Counter, old *algo.Limit, key []byte, h uint64, st *algo.State,
+	now int64) {
 	if p := s.lent(sh, c, key, h); p >= 0 {
 		var lease algo.State
 		kept := s.limits.load()[sh.load(p, &lease)].limit

@@ -24,7 +24,8 @@ func withLease(c *rule.Counter) *rule.Counter {
 
 // lending is a counter of 100 an hour that lends ten for 2 to 4 s.
 func lending(t testing.TB, a algo.Algorithm) *rule.Counter {
-	return withLease(counter(t, algo.Config{Algorithm: a, N: 100, Window: time.Hour, Lease: 10, LeaseFor: 2 * time.Second}))
+	return withLease(counter(t, algo.Config{Algorithm: a, N: 100, Window: time.Hour, Lease: 10,
+		LeaseFor: 2 * time.Second}))
 }
 
 var lendingKinds = []algo.Algorithm{algo.SlidingWindow, algo.SlidingLog, algo.FixedWindow, algo.TokenBucket}
@@ -48,7 +49,8 @@ func TestLeaseAtTheBound(t *testing.T) {
 			clock := newClock()
 			const maxKeys, holders = 1000, 200
 			s := newTest(t, Options{Clock: clock.read, MaxKeys: maxKeys})
-			c, other := lending(t, a), counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: 24 * time.Hour})
+			c, other := lending(t, a),
+				counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: 24 * time.Hour})
 			pressure := func(name string, cost int64) {
 				for i := range 20 * maxKeys {
 					take(t, s, other, fmt.Sprint(name, i), cost)
@@ -68,7 +70,8 @@ func TestLeaseAtTheBound(t *testing.T) {
 			clock.advance(time.Second)
 			pressure("while ", 500)
 			for i := range holders {
-				if r, h := borrow(t, s, c, fmt.Sprint("holder ", i), 0, algo.Ahead{}); r.Remaining != 70 || h.Out != 10 {
+				if r, h := borrow(t, s, c, fmt.Sprint("holder ", i), 0, algo.Ahead{}); r.Remaining != 70 ||
+					h.Out != 10 {
 					t.Fatalf("key %d: %+v, %+v", i, r, h)
 				}
 			}
@@ -86,7 +89,8 @@ func TestLeaseAtTheBound(t *testing.T) {
 					if &s.shards[h>>s.shift].shard != sh {
 						continue
 					}
-					state, record := sh.find(limits, tagOf(h, c.ID), c.ID, key), sh.find(limits, tagOf(h, c.Lease.ID), c.Lease.ID, key)
+					state, record := sh.find(limits, tagOf(h, c.ID), c.ID, key),
+						sh.find(limits, tagOf(h, c.Lease.ID), c.Lease.ID, key)
 					if state < 0 != (record < 0) {
 						t.Errorf("key %d: one of two states is left, at %d and %d", i, state, record)
 					}
@@ -126,7 +130,8 @@ func TestLeaseWithoutRoom(t *testing.T) {
 	}
 	for _, cost := range []int64{0, 1} {
 		for _, key := range late {
-			if r, h := borrow(t, s, c, key, cost, algo.Ahead{Want: 10}); !r.Allowed || h.Got != 0 || h.Out != 0 || h.Until == 0 {
+			if r, h := borrow(t, s, c, key, cost, algo.Ahead{Want: 10}); !r.Allowed || h.Got != 0 || h.Out != 0 ||
+				h.Until == 0 {
 				t.Fatalf("a cost of %d: %+v, %+v", cost, r, h)
 			}
 		}
@@ -162,7 +167,8 @@ func TestLeaseWithoutRoom(t *testing.T) {
 			{Counter: c, Limit: c.Limit, Key: []byte(first), Ask: algo.Ask{Cost: 60}}, {Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: 60}},
 		}
 		ahead := []algo.Ahead{{Want: 10}, {Want: 10}}
-		if _, _, err := s.TakeAhead(context.Background(), 0, 0, charges, ahead, results); err != nil || results[1].Allowed || ahead[0].Got+ahead[1].Got != 0 {
+		if _, _, err := s.TakeAhead(context.Background(), 0, 0, charges, ahead, results); err != nil ||
+			results[1].Allowed || ahead[0].Got+ahead[1].Got != 0 {
 			t.Errorf("%+v, %+v, %v", results, ahead, err)
 		}
 		break
@@ -207,7 +213,8 @@ func BenchmarkTakeAhead(b *testing.B) {
 			c := withLease(counter(b, algo.Config{Algorithm: a, N: 50_000, Window: time.Second, Lease: 10}))
 			calls, told := make([][]store.Charge, keys), make([]algo.Told, keys)
 			for k := range calls {
-				calls[k] = []store.Charge{{Counter: c, Limit: c.Limit, Key: fmt.Appendf(nil, "user-%08d", k), Ask: algo.Ask{Cost: 1}}}
+				calls[k] = []store.Charge{{Counter: c, Limit: c.Limit, Key: fmt.Appendf(nil, "user-%08d", k),
+					Ask: algo.Ask{Cost: 1}}}
 			}
 			ahead, results := make([]algo.Ahead, 1), make([]algo.Result, 1)
 			b.ReportAllocs()

@@ -44,7 +44,8 @@ func TestLeaseRestart(t *testing.T) {
 				key            string
 				remaining, out int64
 			}{{"late", 74, 6}, {"peeked", 94, 6}} {
-				if r, h := borrow(t, s, next, want.key, 0, algo.Ahead{}); r.Remaining != want.remaining || h.Out != want.out {
+				if r, h := borrow(t, s, next, want.key, 0, algo.Ahead{}); r.Remaining != want.remaining ||
+					h.Out != want.out {
 					t.Errorf("%+v after a restart: %+v, %+v", want, r, h)
 				}
 			}
@@ -62,7 +63,8 @@ func TestLeaseRestartEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.snapshot")
 	clock := newClock()
 	s := newTest(t, Options{Clock: clock.read, Snapshot: path})
-	c := withLease(counter(t, algo.Config{Algorithm: algo.TokenBucket, N: 60, Window: time.Minute, Burst: 100, Lease: 50, LeaseFor: time.Second}))
+	c := withLease(counter(t, algo.Config{Algorithm: algo.TokenBucket, N: 60, Window: time.Minute, Burst: 100,
+		Lease: 50, LeaseFor: time.Second}))
 	if _, h := borrow(t, s, c, "k", 40, algo.Ahead{Want: 50}); h.Got != 50 {
 		t.Fatal(h)
 	}

@@ -121,7 +121,9 @@ func (s *Store) readFile(f io.ReaderAt, size int64, path string) (*loading, erro
 	for at < size {
 		r, err := readBlock(f, at, size)
 		if errors.Is(err, errDamaged) && len(l.blocks) > 0 {
-			s.log.Warn(fmt.Sprintf("memory store: the last %d bytes of the snapshot %s are left out, which were being written when the machine or the program broke down: %v", size-at, path, err))
+			s.log.Warn(
+				fmt.Sprintf(
+					"memory store: the last %d bytes of the snapshot %s are left out, which were being written when the machine or the program broke down: %v", size-at, path, err))
 			break
 		}
 		if err != nil {
@@ -141,7 +143,9 @@ func (s *Store) readFile(f io.ReaderAt, size int64, path string) (*loading, erro
 	s.seed = seed
 	for _, h := range held.held {
 		if err := s.reservations.restore(h.id, h.note, h.end, l.now-held.written, l.now); err != nil {
-			s.log.Warn(fmt.Sprintf("memory store: a reservation of the snapshot is left out, what it reserved stays charged: %v", err))
+			s.log.Warn(
+				fmt.Sprintf(
+					"memory store: a reservation of the snapshot is left out, what it reserved stays charged: %v", err))
 		}
 	}
 	return l, nil
@@ -167,7 +171,8 @@ func readBlock(f io.ReaderAt, at, size int64) (*blockReader, error) {
 		return nil, err
 	}
 	le := binary.LittleEndian
-	r := &blockReader{f: f, at: at + blockHead, length: int64(le.Uint64(head[:])), parts: int64(le.Uint64(head[8:])), written: int64(le.Uint64(head[16:]))}
+	r := &blockReader{f: f, at: at + blockHead, length: int64(le.Uint64(head[:])), parts: int64(le.Uint64(head[8:])),
+		written: int64(le.Uint64(head[16:]))}
 	if le.Uint32(head[blockHead-4:]) != crc32.Checksum(head[:blockHead-4], castagnoli()) {
 		return nil, damaged("the checksum of a head does not fit")
 	}
@@ -198,7 +203,9 @@ func (s *Store) readEnd(l *loading, b *blockReader) error {
 		}
 		d, ok := s.readLimit(r)
 		if r.err == nil && !ok {
-			s.log.Warn(fmt.Sprintf("memory store: the snapshot's counters of %s in domain %s are left out: this program does not know such a limit", d.counter.Window, d.counter.Domain))
+			s.log.Warn(
+				fmt.Sprintf(
+					"memory store: the snapshot's counters of %s in domain %s are left out: this program does not know such a limit", d.counter.Window, d.counter.Domain))
 		}
 		block.limits = append(block.limits, d)
 	}
@@ -218,7 +225,8 @@ func (s *Store) readEnd(l *loading, b *blockReader) error {
 	at := b.at
 	for range parts {
 		part := loadingPart{at: at, length: int64(r.uvarint()), records: int64(r.uvarint())}
-		if r.err == nil && (part.length < 0 || part.length > b.at+b.parts-at || part.records < 0 || part.records > part.length/leastRecord) {
+		if r.err == nil && (part.length < 0 || part.length > b.at+b.parts-at || part.records < 0 ||
+			part.records > part.length/leastRecord) {
 			return damaged("a part of %d bytes and %d records", part.length, part.records)
 		}
 		at += part.length
@@ -413,7 +421,8 @@ func (l *loading) finish() {
 		if err := l.copy(aside); err != nil {
 			aside = fmt.Sprintf("nowhere (%v)", err)
 		}
-		s.log.Warn(fmt.Sprintf("memory store: %s: %v; some counters begin empty; a copy is kept as %s", l.path, l.err, aside))
+		s.log.Warn(fmt.Sprintf("memory store: %s: %v; some counters begin empty; a copy is kept as %s", l.path, l.err,
+			aside))
 	}
 	if err := l.end(); err != nil {
 		s.log.Warn(fmt.Sprintf("memory store: %s: %v", l.path, err))

@@ -21,14 +21,17 @@ func withMargin(c *rule.Counter) *rule.Counter {
 
 // closing is a counter of 10 with a margin of 50 % that closes after a minute.
 func closing(t testing.TB) *rule.Counter {
-	return withMargin(counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 10, Window: time.Hour, Soft: 50, SoftFor: time.Minute}))
+	return withMargin(counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 10, Window: time.Hour, Soft: 50,
+		SoftFor: time.Minute}))
 }
 
 // phased is a counter of 3 an hour, of 5 from eight to eight, and of no limit on Sundays.
 func phased(t testing.TB) *rule.Counter {
 	t.Helper()
-	night, day := counter(t, algo.Config{Algorithm: algo.TokenBucket, N: 3, Window: time.Hour}), counter(t, algo.Config{Algorithm: algo.TokenBucket, N: 5, Window: time.Hour})
-	l, err := algo.Scheduled(night.Limit, []algo.Phase{{Days: 1 << time.Sunday}, {From: 8 * time.Hour, Until: 20 * time.Hour, Limit: day.Limit}}, nil)
+	night, day := counter(t, algo.Config{Algorithm: algo.TokenBucket, N: 3, Window: time.Hour}),
+		counter(t, algo.Config{Algorithm: algo.TokenBucket, N: 5, Window: time.Hour})
+	l, err := algo.Scheduled(night.Limit, []algo.Phase{{Days: 1 << time.Sunday},
+		{From: 8 * time.Hour, Until: 20 * time.Hour, Limit: day.Limit}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +60,8 @@ func TestMarginInspected(t *testing.T) {
 		}
 		info, ok := peek(s, c, []byte("k"))
 		hot := allOf(s, c)
-		if !ok || info.Result.SoftLimit != limit || len(hot) != 1 || hot[0].Result != info.Result || string(hot[0].Key) != "k" {
+		if !ok || info.Result.SoftLimit != limit || len(hot) != 1 || hot[0].Result != info.Result ||
+			string(hot[0].Key) != "k" {
 			t.Errorf("%+v, %v, %+v, want a soft limit of %d", info, ok, hot, limit)
 		}
 	}
@@ -136,7 +140,8 @@ func TestMarginReload(t *testing.T) {
 	c := closing(t)
 	take(t, s, c, "k", 11)
 	clock.advance(2 * time.Minute)
-	next := withMargin(counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 20, Window: 2 * time.Hour, Soft: 50, SoftFor: time.Minute}))
+	next := withMargin(counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 20, Window: 2 * time.Hour, Soft: 50,
+		SoftFor: time.Minute}))
 	next.Previous, next.Margin.Previous = []*rule.Counter{c}, []*rule.Counter{c.Margin}
 	if r := take(t, s, next, "k", 10); r.Allowed || r.SoftLimit != 20 || r.Remaining != 9 {
 		t.Errorf("%+v under the next window", r)
@@ -272,7 +277,8 @@ func TestScheduleRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, loc := range map[string]*time.Location{"a zone": berlin, "UTC": nil, "one that nobody knows": time.FixedZone("Nowhere", 3600)} {
+	for name, loc := range map[string]*time.Location{"a zone": berlin, "UTC": nil,
+		"one that nobody knows": time.FixedZone("Nowhere", 3600)} {
 		t.Run(name, func(t *testing.T) {
 			c := counter(t, algo.Config{Algorithm: algo.TokenBucket, N: 1, Window: time.Hour})
 			if c.Limit, err = algo.Scheduled(stopped, []algo.Phase{{From: 20 * time.Hour, Until: 8 * time.Hour, Limit: slow}, {Days: 1 << time.Sunday}, {From: 8 * time.Hour, Until: 9 * time.Hour, Limit: fast}}, loc); err != nil {
@@ -286,7 +292,8 @@ func TestScheduleRestart(t *testing.T) {
 			clock.advance(59 * time.Minute)
 			var n notes
 			s = newTest(t, Options{Clock: clock.read, Snapshot: path, Logger: n.logger()})
-			if info, ok := peek(s, c, []byte("k")); !ok || info.Result.ResetAfter != time.Minute.Microseconds() || n.text() != "" {
+			if info, ok := peek(s, c, []byte("k")); !ok || info.Result.ResetAfter != time.Minute.Microseconds() ||
+				n.text() != "" {
 				t.Errorf("%+v, %v, %s", info, ok, n.text())
 			}
 			clock.advance(time.Minute)

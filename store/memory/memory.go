@@ -114,7 +114,8 @@ var (
 // sense, and of a snapshot file that can be neither read nor set aside.
 func New(o Options) (*Store, error) {
 	if o.MaxKeys < 0 || o.MaxBytes < 0 || o.SnapshotEvery < 0 || o.MaxReservations < 0 {
-		return nil, fmt.Errorf("memory store: MaxKeys (%d), MaxBytes (%d), SnapshotEvery (%v) and MaxReservations (%d) must not be negative; 0 means the default",
+		return nil, fmt.Errorf(
+			"memory store: MaxKeys (%d), MaxBytes (%d), SnapshotEvery (%v) and MaxReservations (%d) must not be negative; 0 means the default",
 			o.MaxKeys, o.MaxBytes, o.SnapshotEvery, o.MaxReservations)
 	}
 	s := &Store{seed: newHashSeed(), clock: o.Clock, log: o.Logger}
@@ -229,7 +230,8 @@ func besideOf(c *rule.Counter, l *algo.Limit) (*rule.Counter, *algo.Limit) {
 		return c.Margin, m
 	}
 	if n := l.Lease(); n != nil && c.Lease != nil {
-		if all := c.Lease.Limit; all != nil && all.Algorithm() == algo.Lease && !carries(n, all) && all.Config().Window >= n.Config().Window {
+		if all := c.Lease.Limit; all != nil && all.Algorithm() == algo.Lease && !carries(n, all) &&
+			all.Config().Window >= n.Config().Window {
 			n = all
 		}
 		return c.Lease, n
@@ -393,7 +395,8 @@ func (s *Store) takeAbsent(sh *shard, c *store.Charge, ask algo.Ask, h uint64, n
 	return r
 }
 
-func (s *Store) takeCell(sh *shard, cell *overflowCell, c *store.Charge, ask algo.Ask, h uint64, now int64) algo.Result {
+func (s *Store) takeCell(sh *shard, cell *overflowCell, c *store.Charge, ask algo.Ask, h uint64,
+	now int64) algo.Result {
 	s.overflows.Add(1)
 	return c.Limit.Take(&cell.st, now, ask)
 }

@@ -117,7 +117,8 @@ func audit(t testing.TB, s *Store) {
 			}
 		}
 		if n != sh.n || long != sh.used-sh.freed || exts != len(sh.exts)-len(sh.extFree) {
-			t.Fatalf("shard %d: %d keys, %d bytes of long ones, %d variable parts, counted are %d, %d, %d", i, n, long, exts, sh.n, sh.used-sh.freed, len(sh.exts)-len(sh.extFree))
+			t.Fatalf("shard %d: %d keys, %d bytes of long ones, %d variable parts, counted are %d, %d, %d", i, n, long,
+				exts, sh.n, sh.used-sh.freed, len(sh.exts)-len(sh.extFree))
 		}
 		keys += n
 		size += len(sh.slots)*int(unsafe.Sizeof(slot{})) + len(sh.arena) + cap(sh.exts)*24
@@ -301,7 +302,8 @@ func TestOverflow(t *testing.T) {
 		charges, results := make([]store.Charge, 3000), make([]algo.Result, 3000)
 		other := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 2, Window: time.Hour})
 		for i := range charges {
-			charges[i] = store.Charge{Counter: other, Limit: other.Limit, Key: fmt.Appendf(nil, "batch %d", i), Ask: algo.Ask{Cost: 1}, Mode: rule.Shadow}
+			charges[i] = store.Charge{Counter: other, Limit: other.Limit, Key: fmt.Appendf(nil, "batch %d", i),
+				Ask: algo.Ask{Cost: 1}, Mode: rule.Shadow}
 		}
 		if _, err := s.Take(context.Background(), charges, results); err != nil {
 			t.Fatal(err)
@@ -589,7 +591,8 @@ func TestPeekAndReset(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	for _, o := range []Options{{MaxKeys: -1}, {MaxBytes: -1}, {SnapshotEvery: -1}, {Snapshot: "no/such/folder/snapshot"}} {
+	for _, o := range []Options{{MaxKeys: -1}, {MaxBytes: -1}, {SnapshotEvery: -1},
+		{Snapshot: "no/such/folder/snapshot"}} {
 		if _, err := New(o); err == nil {
 			t.Errorf("%+v: no error", o)
 		}
@@ -600,7 +603,8 @@ func TestWallClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c wallClock
 		c.init()
-		for _, d := range []time.Duration{0, time.Microsecond, time.Millisecond, time.Second, time.Hour, 1000 * time.Hour} {
+		for _, d := range []time.Duration{0, time.Microsecond, time.Millisecond, time.Second, time.Hour,
+			1000 * time.Hour} {
 			time.Sleep(d)
 			if got, want := c.now(), time.Now().UnixMicro(); got != want {
 				t.Errorf("after %v: %d, want %d", d, got, want)
@@ -630,13 +634,15 @@ func TestOvertaken(t *testing.T) {
 	s := newTest(t, Options{Clock: func() int64 { i++; return readings[i] }})
 	c := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 10, Window: time.Hour})
 	for _, want := range []int64{100_000_000, 110_000_000, 80_000_000} {
-		now, err := s.Take(context.Background(), []store.Charge{{Counter: c, Limit: c.Limit, Ask: algo.Ask{Cost: 1}}}, make([]algo.Result, 1))
+		now, err := s.Take(context.Background(), []store.Charge{{Counter: c, Limit: c.Limit, Ask: algo.Ask{Cost: 1}}},
+			make([]algo.Result, 1))
 		if err != nil || now != want {
 			t.Errorf("decided at %d, %v, want %d", now, err, want)
 		}
 	}
 	i = -1
-	both := []store.Charge{{Counter: c, Limit: c.Limit, Ask: algo.Ask{Cost: 1}}, {Counter: c, Limit: c.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: 1}}}
+	both := []store.Charge{{Counter: c, Limit: c.Limit, Ask: algo.Ask{Cost: 1}},
+		{Counter: c, Limit: c.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: 1}}}
 	s = newTest(t, Options{Clock: s.clock})
 	for _, want := range []int64{100_000_000, 110_000_000, 80_000_000} {
 		if now, err := s.Take(context.Background(), both, make([]algo.Result, 2)); err != nil || now != want {

@@ -8,5 +8,6 @@ import (
 )
 
 func TestRegional(t *testing.T) {
-	storetest.Regional(t, func(t *testing.T, clock func() int64) store.Store { return newTest(t, Options{Clock: clock}) })
+	storetest.Regional(t,
+		func(t *testing.T, clock func() int64) store.Store { return newTest(t, Options{Clock: clock}) })
 }

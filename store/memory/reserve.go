@@ -65,12 +65,15 @@ func (r *reservations) pass(now int64) {
 func (r *reservations) add(id string, note []byte, left int64) error {
 	switch {
 	case len(id)+len(note) > maxNote:
-		return fmt.Errorf("memory store: a reservation of %d bytes is too large, the most is %d: %w", len(id)+len(note), maxNote, store.ErrNotCharged)
+		return fmt.Errorf("memory store: a reservation of %d bytes is too large, the most is %d: %w", len(id)+len(note),
+			maxNote, store.ErrNotCharged)
 	case len(r.byID) >= r.most:
-		return fmt.Errorf("memory store: it holds %d reservations, and no more than that: commit them sooner, hold them for a shorter time, or raise MaxReservations: %w",
+		return fmt.Errorf(
+			"memory store: it holds %d reservations, and no more than that: commit them sooner, hold them for a shorter time, or raise MaxReservations: %w",
 			len(r.byID), store.ErrNotCharged)
 	case r.bytes+len(id)+len(note) > maxNote+r.most*meanNote:
-		return fmt.Errorf("memory store: its %d reservations take %d bytes, and it has no room for more: commit them sooner, hold them for a shorter time, or raise MaxReservations: %w",
+		return fmt.Errorf(
+			"memory store: its %d reservations take %d bytes, and it has no room for more: commit them sooner, hold them for a shorter time, or raise MaxReservations: %w",
 			len(r.byID), r.bytes, store.ErrNotCharged)
 	case r.byID[id] != nil:
 		return fmt.Errorf("memory store: there is a reservation of the id %q already: %w", id, store.ErrNotCharged)
@@ -104,7 +107,8 @@ func (r *reservations) remove(h *reservation) []byte {
 // Expired has not handed out yet.
 func (s *Store) Hold(_ context.Context, id string, note []byte, timeout time.Duration) error {
 	if timeout <= 0 {
-		return fmt.Errorf("memory store: the time-out of a reservation is %v; it must be above 0: %w", timeout, store.ErrNotCharged)
+		return fmt.Errorf("memory store: the time-out of a reservation is %v; it must be above 0: %w", timeout,
+			store.ErrNotCharged)
 	}
 	r := &s.reservations
 	now := s.now()

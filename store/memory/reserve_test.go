@@ -306,7 +306,9 @@ func TestSettle(t *testing.T) {
 	}
 	left(next, "b", 95)
 	for _, bad := range []store.Settlement{{Counter: c, Key: []byte("a")}, {Limit: c.Limit, Key: []byte("a")}} {
-		if s.Settle(context.Background(), []store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("a"), At: clock.read(), Reserved: 9}, bad}) == nil {
+		if s.Settle(context.Background(),
+			[]store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("a"), At: clock.read(), Reserved: 9},
+				bad}) == nil {
 			t.Error("no error")
 		}
 	}

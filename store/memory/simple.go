@@ -131,7 +131,8 @@ func (w *simpleWorks) find(s *Store, charges []store.Charge, now int64) (_ int64
 	if n < len(charges) {
 		return now, false
 	}
-	if w.absent > 0 && (s.keys.Add(int64(w.absent)) > s.maxKeys || grow > 0 && s.bytes.Load()+int64(grow) > s.maxBytes) {
+	if w.absent > 0 && (s.keys.Add(int64(w.absent)) > s.maxKeys ||
+		grow > 0 && s.bytes.Load()+int64(grow) > s.maxBytes) {
 		s.keys.Add(int64(-w.absent))
 		return now, false
 	}

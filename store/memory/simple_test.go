@@ -124,7 +124,8 @@ func simpleAsAll(t *testing.T, r *rapid.T) (bySimple, many int) {
 		}
 		wantNow, err := all.takeAll(charges, nil, want)
 		if err != nil || !slices.Equal(got, want) || gotNow != wantNow {
-			r.Fatalf("%+v (by takeSimple: %v):\n%+v at %d; takeAll says\n%+v at %d, %v", charges, ok, got, gotNow, want, wantNow, err)
+			r.Fatalf("%+v (by takeSimple: %v):\n%+v at %d; takeAll says\n%+v at %d, %v", charges, ok, got, gotNow, want,
+				wantNow, err)
 		}
 		if got, want := quick.Stats(), all.Stats(); got != want {
 			r.Fatalf("%+v; takeAll leaves %+v", got, want)

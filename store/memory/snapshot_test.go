@@ -183,12 +183,14 @@ func TestSnapshotDamaged(t *testing.T) {
 	for _, version := range []byte{0, 1, 2, 3, 5} {
 		b := bytes.Clone(good)
 		b[len(snapshotMagic)] = version
-		tests = append(tests, test{fmt.Sprint("version ", version), fmt.Sprintf("its version is %d, and this program reads version 4 alone", version), b})
+		tests = append(tests, test{fmt.Sprint("version ", version),
+			fmt.Sprintf("its version is %d, and this program reads version 4 alone", version), b})
 	}
 	for at := 8; at < len(good); at += 29 {
 		b := bytes.Clone(good)
 		b[at] ^= 0x10
-		tests = append(tests, test{fmt.Sprint("a bit at ", at), "damaged", b}, test{fmt.Sprint("cut at ", at), "damaged", good[:at]})
+		tests = append(tests, test{fmt.Sprint("a bit at ", at), "damaged", b},
+			test{fmt.Sprint("cut at ", at), "damaged", good[:at]})
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -397,7 +399,8 @@ func TestSnapshotWhileDeciding(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range keys {
-			if info, ok := peek(again, c, fmt.Appendf(nil, "before %d", i)); !ok || info.Result.Remaining != algo.MaxN-5 {
+			if info, ok := peek(again, c, fmt.Appendf(nil, "before %d", i)); !ok ||
+				info.Result.Remaining != algo.MaxN-5 {
 				t.Fatalf("key %d: %+v, %v", i, info, ok)
 			}
 		}

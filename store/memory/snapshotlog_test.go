@@ -71,7 +71,8 @@ func TestSnapshotCutAnywhere(t *testing.T) {
 		path := filepath.Join(folder, "weir.snapshot")
 		os.Remove(path)
 		clock := newClock()
-		s, err := New(Options{Clock: clock.read, Snapshot: path, SnapshotEvery: 1000 * time.Hour, MaxKeys: rapid.SampledFrom([]int{20, 100_000}).Draw(rt, "max keys")})
+		s, err := New(Options{Clock: clock.read, Snapshot: path, SnapshotEvery: 1000 * time.Hour,
+			MaxKeys: rapid.SampledFrom([]int{20, 100_000}).Draw(rt, "max keys")})
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -219,10 +220,12 @@ func TestSnapshotWritesChanges(t *testing.T) {
 			sh := &s.shards[h>>s.shift].shard
 			var st algo.State
 			sh.load(sh.find(limits, tagOf(h, c.ID), c.ID, key), &st)
-			n := 3 + len(key) + len(binary.AppendVarint(nil, st.A)) + len(binary.AppendUvarint(nil, st.B)) + len(binary.AppendUvarint(nil, uint64(st.C))) + 1
+			n := 3 + len(key) + len(binary.AppendVarint(nil, st.A)) + len(binary.AppendUvarint(nil, st.B)) +
+				len(binary.AppendUvarint(nil, uint64(st.C))) + 1
 			perPart[h>>s.shift] += n
 		}
-		want := blockHead + 1 + len(appendLimit(nil, &limits[0])) + 1 + len(binary.AppendUvarint(nil, uint64(len(s.shards))))
+		want := blockHead + 1 + len(appendLimit(nil, &limits[0])) + 1 +
+			len(binary.AppendUvarint(nil, uint64(len(s.shards))))
 		for i := range s.shards {
 			n := perPart[uint64(i)]
 			want += n + len(binary.AppendUvarint(nil, uint64(n))) + 1
@@ -470,7 +473,8 @@ func TestSnapshotBlockDamaged(t *testing.T) {
 	}
 	var n notes
 	s := newTest(t, Options{Clock: clock.read, Snapshot: path, Logger: n.logger()})
-	if aside, _ := filepath.Glob(path + ".damaged-*"); len(aside) != 1 || !strings.Contains(n.text(), aside[0]) || s.Stats() != (Stats{}) {
+	if aside, _ := filepath.Glob(path + ".damaged-*"); len(aside) != 1 || !strings.Contains(n.text(), aside[0]) ||
+		s.Stats() != (Stats{}) {
 		t.Errorf("set aside: %v; the operator reads %s", aside, n.text())
 	}
 }
@@ -554,7 +558,8 @@ func TestSnapshotLoadsIntoFull(t *testing.T) {
 	audit(t, loaded)
 	results := make([]algo.Result, 1)
 	for i := range most / 2 {
-		charge := []store.Charge{{Counter: c, Limit: c.Limit, Key: fmt.Append(nil, "refused ", i), Ask: algo.Ask{Cost: 1}}}
+		charge := []store.Charge{{Counter: c, Limit: c.Limit, Key: fmt.Append(nil, "refused ", i),
+			Ask: algo.Ask{Cost: 1}}}
 		if _, err := loaded.Take(context.Background(), charge, results); err != nil || results[0].Allowed {
 			t.Fatalf("key %d is admitted again, %v; the operator reads: %s", i, err, n.text())
 		}

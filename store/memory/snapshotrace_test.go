@@ -122,7 +122,8 @@ func TestSnapshotSettledMeanwhile(t *testing.T) {
 		if _, ok, err := s.Claim(t.Context(), "reserved"); !ok || err != nil {
 			t.Error(ok, err)
 		}
-		settlement := store.Settlement{Counter: c, Limit: c.Limit, Key: []byte(last), At: clock.read(), Reserved: 8, Actual: 1}
+		settlement := store.Settlement{Counter: c, Limit: c.Limit, Key: []byte(last), At: clock.read(), Reserved: 8,
+			Actual: 1}
 		if err := s.Settle(t.Context(), []store.Settlement{settlement}); err != nil {
 			t.Error(err)
 		}

@@ -48,7 +48,8 @@ type work struct {
 // keepScratch is the number of charges above which the working memory is not kept.
 const keepScratch = 1024
 
-var errTwoWindows = errors.New("memory store: two charges of one call name the same state under limits with different windows, or that lend for different times")
+var errTwoWindows = errors.New(
+	"memory store: two charges of one call name the same state under limits with different windows, or that lend for different times")
 
 // takeAll is Take for any number of charges, and TakeAhead if there is ahead. Its time grows
 // linearly with their number.
@@ -132,7 +133,8 @@ func (sc *scratch) collect(s *Store, charges []store.Charge) error {
 		sc.table = sc.table[:size]
 		clear(sc.table)
 	}
-	sc.works, sc.ofs, sc.besides, sc.hashes, sc.slots = sc.works[:0], sc.ofs[:0], sc.besides[:0], sc.hashes[:0], sc.slots[:0]
+	sc.works, sc.ofs, sc.besides, sc.hashes, sc.slots = sc.works[:0], sc.ofs[:0], sc.besides[:0], sc.hashes[:0],
+		sc.slots[:0]
 	for i := range charges {
 		c := &charges[i]
 		h := s.hash(c.Key)

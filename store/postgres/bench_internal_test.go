@@ -50,7 +50,8 @@ func BenchmarkSwap(b *testing.B) {
 					for i := range gs {
 						k := first + i
 						name := fmt.Appendf(nil, "key %d of a client", k)
-						gs[i].Changes = []cas.Change{{Key: cas.Key{Place: uint64(k), Name: name}, Was: versions[k], Version: rand.Uint64() | 1, Data: make([]byte, 40), Until: time.Now().UnixMicro() + 60e6}}
+						gs[i].Changes = []cas.Change{{Key: cas.Key{Place: uint64(k), Name: name}, Was: versions[k],
+							Version: rand.Uint64() | 1, Data: make([]byte, 40), Until: time.Now().UnixMicro() + 60e6}}
 					}
 					if _, err := e.Swap(context.Background(), 0, gs); err != nil {
 						b.Fatal(err)

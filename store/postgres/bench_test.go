@@ -47,7 +47,8 @@ var others = map[string]func(b *testing.B, s *pgtest.Server) func(key string) er
 				var state []byte
 				err := tx.QueryRow(ctx, "select state from bucket where id = $1 for update", key).Scan(&state)
 				if errors.Is(err, pgx.ErrNoRows) {
-					_, err = tx.Exec(ctx, "insert into bucket (id, state) values ($1, null) on conflict (id) do nothing", key)
+					_, err = tx.Exec(ctx,
+						"insert into bucket (id, state) values ($1, null) on conflict (id) do nothing", key)
 				}
 				if err == nil {
 					_, err = tx.Exec(ctx, "update bucket set state = $1 where id = $2", make([]byte, 40), key)
@@ -58,7 +59,8 @@ var others = map[string]func(b *testing.B, s *pgtest.Server) func(key string) er
 	},
 	// It asks pg for a prepared statement, outside of any transaction.
 	"rate_limiter_flexible": func(b *testing.B, s *pgtest.Server) func(key string) error {
-		pool := otherPool(b, s, "create table points (key varchar(255) primary key, points integer not null default 0, expire bigint)")
+		pool := otherPool(b, s,
+			"create table points (key varchar(255) primary key, points integer not null default 0, expire bigint)")
 		return func(key string) error {
 			now := time.Now().UnixMilli()
 			var points, expire int64
@@ -74,7 +76,8 @@ var others = map[string]func(b *testing.B, s *pgtest.Server) func(key string) er
 		s.Exec("insert into bare select 'key ' || i, 0 from generate_series(0, $1) i", benchKeys)
 		return func(key string) error {
 			var n int64
-			return pool.QueryRow(context.Background(), "update bare set n = n + 1 where key = $1 returning n", key).Scan(&n)
+			return pool.QueryRow(context.Background(), "update bare set n = n + 1 where key = $1 returning n",
+				key).Scan(&n)
 		}
 	},
 }

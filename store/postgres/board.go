@@ -26,7 +26,9 @@ func (s *Store) Post(ctx context.Context, kind string, facts []store.Fact) error
 		f := &facts[i]
 		switch {
 		case f.ID == "" || len(f.ID) > store.MaxFactID || len(f.Data) > store.MaxFactData:
-			return fmt.Errorf("postgres store: a fact has an id of %d bytes and data of %d; there may be 1 to %d, and %d", len(f.ID), len(f.Data), store.MaxFactID, store.MaxFactData)
+			return fmt.Errorf(
+				"postgres store: a fact has an id of %d bytes and data of %d; there may be 1 to %d, and %d", len(
+					f.ID), len(f.Data), store.MaxFactID, store.MaxFactData)
 		case f.TTL < time.Microsecond || f.Removed:
 			return errors.New("postgres store: a fact that is posted holds for some time")
 		}

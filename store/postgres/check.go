@@ -42,7 +42,8 @@ func (d *database) check(ctx context.Context) error {
 		return d.notDone(fmt.Errorf("the schema %s: %w", d.target.schema, d.tooOld(c.Conn(), err)))
 	}
 	name := binary.BigEndian.AppendUint64(nil, 0)
-	_, err = tx.Exec(ctx, inSchema("select SCHEMA.one_NAME(0, '1000', 'off', 0::int2, $1, null, 0, 1, 1, '')", d.target.schema),
+	_, err = tx.Exec(ctx, inSchema("select SCHEMA.one_NAME(0, '1000', 'off', 0::int2, $1, null, 0, 1, 1, '')",
+		d.target.schema),
 		pgx.QueryExecModeExec, append(name, "check"...))
 	if err != nil {
 		return d.judge(err)

@@ -95,7 +95,8 @@ func codeOf(err error) string {
 // with each row of the reply, in binary; columns are valid during that call. An error that is
 // store.ErrNotCharged says that nothing was done: a server that answers with an error has rolled
 // the statement back. One that is cas.ErrBroken says that a connection broke.
-func (d *database) call(ctx context.Context, s statement, fill func(p *params), row func(columns [][]byte) error) error {
+func (d *database) call(ctx context.Context, s statement,
+	fill func(p *params), row func(columns [][]byte) error) error {
 	return d.callAgain(ctx, s, fill, row, nil)
 }
 
@@ -176,7 +177,8 @@ func (d *database) mend(ctx context.Context, c *pgx.Conn, code string) bool {
 }
 
 // send makes one round trip, and one more if the connection has yet to prepare the statement.
-func (d *database) send(ctx context.Context, c *pgconn.PgConn, s statement, p *params, row func(columns [][]byte) error) error {
+func (d *database) send(ctx context.Context, c *pgconn.PgConn, s statement, p *params,
+	row func(columns [][]byte) error) error {
 	values := p.values()
 	formats := binaryFormats[:len(values)]
 	var reply *pgconn.ResultReader

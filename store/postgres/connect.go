@@ -59,14 +59,16 @@ func welcome(ctx context.Context, c *pgx.Conn) error {
 			Err:    errIsolation,
 		}
 	}
-	_, err = c.Exec(ctx, "set session characteristics as transaction isolation level "+isolationWanted, pgx.QueryExecModeSimpleProtocol)
+	_, err = c.Exec(ctx, "set session characteristics as transaction isolation level "+isolationWanted,
+		pgx.QueryExecModeSimpleProtocol)
 	return err
 }
 
 var errIsolation = errors.New("the isolation is not " + isolationWanted)
 
 func isolationHint(role string) string {
-	return fmt.Sprintf("give the role %s default_transaction_isolation = '%s' (ALTER ROLE … SET)", pgx.Identifier{role}.Sanitize(), isolationWanted)
+	return fmt.Sprintf("give the role %s default_transaction_isolation = '%s' (ALTER ROLE … SET)",
+		pgx.Identifier{role}.Sanitize(), isolationWanted)
 }
 
 // poolerTerm is how long calls bring their text after a pooler was found to spread the statements

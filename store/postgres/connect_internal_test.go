@@ -89,7 +89,8 @@ func TestIsolationPooled(t *testing.T) {
 	e := engineAt(t, s.Bouncer("transaction").URL())
 	_, _, err := e.Read(context.Background(), nil)
 	const want = `give the role "weir" default_transaction_isolation = 'read committed'`
-	if err == nil || !strings.Contains(err.Error(), "transactions in PostgreSQL are repeatable read") || !strings.Contains(err.Error(), want) {
+	if err == nil || !strings.Contains(err.Error(), "transactions in PostgreSQL are repeatable read") ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want that it says %q", err, want)
 	}
 	s.Exec("alter role weir reset default_transaction_isolation")

@@ -257,7 +257,8 @@ func (e *engine) swapOne(ctx context.Context, now int64, g *cas.Group) (clock in
 }
 
 // Scan implements cas.Engine: in the order of keys. A position is the last key, in hexadecimal.
-func (e *engine) Scan(ctx context.Context, from string, limit int, visit func(name []byte, v cas.Value)) (next string, of int, err error) {
+func (e *engine) Scan(ctx context.Context, from string, limit int,
+	visit func(name []byte, v cas.Value)) (next string, of int, err error) {
 	after, err := hex.DecodeString(from)
 	if err != nil {
 		return "", 0, notChargedError{fmt.Errorf("postgres store: %q is no position of a scan", from)}

@@ -135,15 +135,20 @@ func (d *database) explain(err error) error {
 	advice := ""
 	switch stateOf(err) {
 	case codeNoPassword, codeNoEntry:
-		advice = fmt.Sprintf("PostgreSQL at %s does not let the role %s in: correct the password in the store's URL or its passfile, or the server's pg_hba.conf", d.target.hosts, c.User)
+		advice = fmt.Sprintf(
+			"PostgreSQL at %s does not let the role %s in: correct the password in the store's URL or its passfile, or the server's pg_hba.conf", d.target.hosts, c.User)
 	case codeNoDatabase:
-		advice = fmt.Sprintf("PostgreSQL at %s has no database %s: make it (createdb %s), or correct the store's URL", d.target.hosts, c.Database, c.Database)
+		advice = fmt.Sprintf("PostgreSQL at %s has no database %s: make it (createdb %s), or correct the store's URL",
+			d.target.hosts, c.Database, c.Database)
 	case codeNoPermission:
-		advice = fmt.Sprintf("the role %s may not use or make the schema %s in PostgreSQL at %s: give it the rights that docs/operating/stores.md names", c.User, schema, d.target.hosts)
+		advice = fmt.Sprintf(
+			"the role %s may not use or make the schema %s in PostgreSQL at %s: give it the rights that docs/operating/stores.md names", c.User, schema, d.target.hosts)
 	case codeWrongType, codeNoColumn:
-		advice = fmt.Sprintf("the schema %s in PostgreSQL at %s has tables that are not Weir's: name another schema with weir_schema in the store's URL", schema, d.target.hosts)
+		advice = fmt.Sprintf(
+			"the schema %s in PostgreSQL at %s has tables that are not Weir's: name another schema with weir_schema in the store's URL", schema, d.target.hosts)
 	case codeNoCharacter, codeNoEncoding:
-		advice = fmt.Sprintf("the database %s of PostgreSQL at %s cannot keep a text that Weir writes, since its encoding lacks a character: make a database with the encoding UTF8", c.Database, d.target.hosts)
+		advice = fmt.Sprintf(
+			"the database %s of PostgreSQL at %s cannot keep a text that Weir writes, since its encoding lacks a character: make a database with the encoding UTF8", c.Database, d.target.hosts)
 	}
 	if advice == "" {
 		return err
@@ -159,7 +164,8 @@ func (d *database) tooOld(c *pgx.Conn, err error) error {
 	version := c.PgConn().ParameterStatus("server_version")
 	major, _, _ := strings.Cut(version, ".")
 	n, failed := strconv.Atoi(major)
-	if code := stateOf(err); failed != nil || n >= oldest || strings.Contains(version, "bouncer") || !strings.HasPrefix(code, "42") || code == codeNoPermission {
+	if code := stateOf(err); failed != nil || n >= oldest || strings.Contains(version, "bouncer") ||
+		!strings.HasPrefix(code, "42") || code == codeNoPermission {
 		return err
 	}
 	return &store.LastingError{

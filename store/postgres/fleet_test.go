@@ -111,7 +111,8 @@ func runNode(todo string) error {
 					time.Sleep(rand.N(2 * w.Pause))
 				}
 				key := rand.IntN(w.Keys)
-				charges := []store.Charge{{Counter: counter, Limit: counter.Limit, Key: fmt.Append(nil, "key ", key), Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}
+				charges := []store.Charge{{Counter: counter, Limit: counter.Limit, Key: fmt.Append(nil, "key ", key),
+					Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}
 				results := make([]algo.Result, 1)
 				o := op{Key: key, Begin: int64(redistest.Clock()), CalledAround: time.Now().UnixMicro()}
 				now, err := s.Take(context.Background(), charges, results)
@@ -209,7 +210,8 @@ func TestExactAcrossNodes(t *testing.T) {
 			if len(all.Errors) > 0 {
 				t.Fatal(all.Errors[0])
 			}
-			if want := min(int64(attempts), test.limit.N); int64(all.Admitted) != want || all.Admitted+all.Refused != attempts {
+			if want := min(int64(attempts), test.limit.N); int64(all.Admitted) != want ||
+				all.Admitted+all.Refused != attempts {
 				t.Errorf("%d were admitted and %d refused of %d, want %d", all.Admitted, all.Refused, attempts, want)
 			}
 			t.Logf("%d attempts in %v", attempts, redistest.Clock()-began)
@@ -224,7 +226,8 @@ func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	c := algo.Config{Algorithm: algo.FixedWindow, N: 300, Window: 366 * 24 * time.Hour}
-	w := work{URL: s.URL() + "&weir_tables=synced", Limit: c, Keys: 3, Clients: 8, Each: effort.Of(30, 60), Pause: 4 * time.Millisecond}
+	w := work{URL: s.URL() + "&weir_tables=synced", Limit: c, Keys: 3, Clients: 8, Each: effort.Of(30, 60),
+		Pause: 4 * time.Millisecond}
 	newTaker(t, open(t, postgres.Options{URL: w.URL})).well() // there are tables
 	holder, err := pgx.Connect(t.Context(), s.URL())
 	if err != nil {
@@ -311,5 +314,6 @@ func TestLinearizable(t *testing.T) {
 	if decided-unknown < 3*w.Clients*w.Each/2 {
 		t.Errorf("only %d calls were answered", decided-unknown)
 	}
-	t.Logf("%d kills, %d calls; the outcome of %d is unknown; %d failed and charged nothing", kills, len(history), unknown, len(all.Ops)-len(history))
+	t.Logf("%d kills, %d calls; the outcome of %d is unknown; %d failed and charged nothing", kills, len(history),
+		unknown, len(all.Ops)-len(history))
 }

@@ -40,7 +40,8 @@ func TestDiskFull(t *testing.T) {
 		w.well()
 		disk, err := s.SmallDisk(1 << 20)
 		if err != nil {
-			t.Logf("no file system can be made here (that needs CAP_SYS_ADMIN), so only the bound on a file's size is tested: %v", err)
+			t.Logf(
+				"no file system can be made here (that needs CAP_SYS_ADMIN), so only the bound on a file's size is tested: %v", err)
 			return
 		}
 		s.Exec("create tablespace small location '" + disk + "'")

@@ -90,7 +90,8 @@ func (l *lock) abandon() {
 
 // send sends two statements in one round trip; the one that is neither begin nor commit has the
 // parameters, and row gets its reply.
-func (l *lock) send(ctx context.Context, fill func(p *params), row func(columns [][]byte) error, of ...statement) error {
+func (l *lock) send(ctx context.Context,
+	fill func(p *params), row func(columns [][]byte) error, of ...statement) error {
 	ctx, cancel := context.WithTimeout(ctx, l.e.timeout)
 	defer cancel()
 	p := l.e.params.Get().(*params)

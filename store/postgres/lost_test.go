@@ -40,7 +40,8 @@ func TestTerminated(t *testing.T) {
 	for range nodes {
 		node := open(t, postgres.Options{URL: s.URL(), Timeout: patience.Left(t)})
 		// One that has not heard of the server yet says at once that it cannot be reached.
-		warm := []store.Charge{{Counter: counter, Limit: counter.Limit, Key: []byte("another key"), Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}
+		warm := []store.Charge{{Counter: counter, Limit: counter.Limit, Key: []byte("another key"),
+			Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}
 		if _, err := node.Take(t.Context(), warm, make([]algo.Result, 1)); err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +120,8 @@ func (l *lossy) lose(table, done string, call, then func()) {
 		call()
 	}()
 	patience.Until(l, "the call waits for the lock", func() bool {
-		return l.server.Number("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query not like '%sweep%'") > 0
+		return l.server.Number(
+			"select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query not like '%sweep%'") > 0
 	})
 	l.proxy.LoseReplies()
 	if _, err := locker.Exec(ctx, "commit"); err != nil {
@@ -198,7 +200,8 @@ func TestLostReservations(t *testing.T) {
 	}
 	// What was taken does not stay.
 	l.server.Exec("update weir.reservations set due = 0")
-	patience.Until(t, "the table is empty", func() bool { return l.server.Number("select count(*) from weir.reservations") == 0 })
+	patience.Until(t, "the table is empty",
+		func() bool { return l.server.Number("select count(*) from weir.reservations") == 0 })
 }
 
 // TestEncodings: a database of another encoding, and quoting that is not the standard's, are all
@@ -209,7 +212,8 @@ func TestEncodings(t *testing.T) {
 	for _, encoding := range []string{"LATIN1", "LATIN2", "SQL_ASCII", "EUC_JP"} {
 		t.Run(encoding, func(t *testing.T) {
 			name := "of_" + strings.ToLower(encoding)
-			s.Exec("create database " + name + " template template0 encoding '" + encoding + "' lc_collate 'C' lc_ctype 'C' owner weir")
+			s.Exec("create database " + name + " template template0 encoding '" + encoding +
+				"' lc_collate 'C' lc_ctype 'C' owner weir")
 			s.Exec("alter database " + name + " set standard_conforming_strings = off")
 			s.Exec("alter database " + name + " set client_encoding = 'LATIN1'")
 			address := inDatabase(t, s.URL(), name)

@@ -117,9 +117,11 @@ func Open(o Options) (*Store, error) {
 	}
 	switch {
 	case o.Connections < 1 || o.Connections > 256:
-		return nil, fmt.Errorf("postgres store: the number of connections is %d; it must be from 1 to 256", o.Connections)
+		return nil, fmt.Errorf("postgres store: the number of connections is %d; it must be from 1 to 256",
+			o.Connections)
 	case o.Timeout < 0 || o.RememberRefusals < 0 || o.Heartbeat < 0:
-		return nil, fmt.Errorf("postgres store: Timeout (%v), RememberRefusals (%v) and Heartbeat (%v) must not be negative", o.Timeout, o.RememberRefusals, o.Heartbeat)
+		return nil, fmt.Errorf(
+			"postgres store: Timeout (%v), RememberRefusals (%v) and Heartbeat (%v) must not be negative", o.Timeout, o.RememberRefusals, o.Heartbeat)
 	}
 	d, err := openDatabase(t, o.Connections+Spare, o.Timeout)
 	if err != nil {

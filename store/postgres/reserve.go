@@ -24,7 +24,8 @@ const (
 
 var (
 	errReserved            = errors.New("postgres store: a reservation of that id is held already")
-	errTooManyReservations = fmt.Errorf("postgres store: some %d reservations are held, and there is no room for more until they are committed or time out", maxReservations)
+	errTooManyReservations = fmt.Errorf(
+		"postgres store: some %d reservations are held, and there is no room for more until they are committed or time out", maxReservations)
 )
 
 // Hold implements store.Reserver. An id has at most 256 bytes, and does not begin with a zero byte;
@@ -33,9 +34,11 @@ var (
 func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error {
 	switch {
 	case !isReservation(id):
-		return notChargedError{fmt.Errorf("postgres store: the id of a reservation has %d bytes; it must have 1 to %d, of which the first is not 0", len(id), maxReservationID)}
+		return notChargedError{fmt.Errorf(
+			"postgres store: the id of a reservation has %d bytes; it must have 1 to %d, of which the first is not 0", len(id), maxReservationID)}
 	case len(note) > maxNote:
-		return notChargedError{fmt.Errorf("postgres store: the note of a reservation has %d bytes; it may have up to %d", len(note), maxNote)}
+		return notChargedError{fmt.Errorf(
+			"postgres store: the note of a reservation has %d bytes; it may have up to %d", len(note), maxNote)}
 	case timeout <= 0:
 		return notChargedError{fmt.Errorf("postgres store: a reservation needs a time-out above 0, not %v", timeout)}
 	}

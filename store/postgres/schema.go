@@ -83,7 +83,8 @@ func (d *database) prepare(ctx context.Context) error {
 	case <-work.done:
 		return work.err
 	case <-ctx.Done():
-		return fmt.Errorf("the schema %s: its table is being made another kind (%s), which takes as long as to copy it: %w", d.target.schema, paramTables, ctx.Err())
+		return fmt.Errorf(
+			"the schema %s: its table is being made another kind (%s), which takes as long as to copy it: %w", d.target.schema, paramTables, ctx.Err())
 	}
 }
 
@@ -182,7 +183,9 @@ func (d *database) makeSchema(ctx context.Context, c *pgx.Conn, begin beginner) 
 		if err != nil || !made {
 			return err
 		}
-		err = c.QueryRow(ctx, inSchema("select value, (select relpersistence = 'u' from pg_class where oid = 'SCHEMA.states'::regclass) from SCHEMA.meta where name = 'version'", schema),
+		err = c.QueryRow(ctx,
+			inSchema(
+				"select value, (select relpersistence = 'u' from pg_class where oid = 'SCHEMA.states'::regclass) from SCHEMA.meta where name = 'version'", schema),
 			pgx.QueryExecModeExec).Scan(&version, &unlogged)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return &store.LastingError{

@@ -45,7 +45,8 @@ func TestTables(t *testing.T) {
 		return s.Text("select relpersistence from pg_class where oid = 'weir.states'::regclass")
 	}
 	made := int64(0)
-	for _, step := range []struct{ tables, want string }{{"", "p"}, {"unlogged", "u"}, {"", "u"}, {"synced", "p"}, {"logged", "p"}} {
+	for _, step := range []struct{ tables, want string }{{"", "p"}, {"unlogged", "u"}, {"", "u"}, {"synced", "p"},
+		{"logged", "p"}} {
 		address := s.URL()
 		if step.tables != "" {
 			address += "&weir_tables=" + step.tables
@@ -106,7 +107,8 @@ func TestNoRights(t *testing.T) {
 	s := pgtest.Shared(t)
 	s.Exec("create role small login")
 	w := newTaker(t, open(t, postgres.Options{URL: s.URLOf("small")}))
-	if err := w.try(t.Context()); !errors.Is(err, store.ErrNotCharged) || !strings.Contains(err.Error(), "permission denied for database weir") {
+	if err := w.try(t.Context()); !errors.Is(err, store.ErrNotCharged) ||
+		!strings.Contains(err.Error(), "permission denied for database weir") {
 		t.Errorf("there are no tables: %v", err)
 	}
 	newTaker(t, open(t, postgres.Options{URL: s.URL()})).well()
@@ -145,7 +147,8 @@ func TestNodes(t *testing.T) {
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
-	for name, address := range map[string]string{"Direct": s.URL(), "Transaction": s.Bouncer("transaction", "default_pool_size = 3").URL()} {
+	for name, address := range map[string]string{"Direct": s.URL(),
+		"Transaction": s.Bouncer("transaction", "default_pool_size = 3").URL()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := postgres.Options{URL: address + "&weir_schema=watch_" + strings.ToLower(name)}

@@ -66,13 +66,15 @@ func parseURL(text string) (*target, error) {
 	}
 	for name := range u.Own {
 		if name != paramSchema && name != paramTables {
-			return nil, fmt.Errorf("postgres URL: the parameter %q is not known; of Weir's own there are %s and %s", name, paramSchema, paramTables)
+			return nil, fmt.Errorf("postgres URL: the parameter %q is not known; of Weir's own there are %s and %s",
+				name, paramSchema, paramTables)
 		}
 	}
 	t := &target{url: u, schema: DefaultSchema}
 	if s, ok := u.Own[paramSchema]; ok {
 		if !schemaForm().MatchString(s) || strings.HasPrefix(s, "pg_") {
-			return nil, fmt.Errorf("postgres URL: %s %q is no name of a schema: write up to 58 lower-case letters, digits and _", paramSchema, s)
+			return nil, fmt.Errorf(
+				"postgres URL: %s %q is no name of a schema: write up to 58 lower-case letters, digits and _", paramSchema, s)
 		}
 		t.schema = s
 	}

@@ -128,7 +128,8 @@ func (p *params) int2s(n int, f func(i int) int16) {
 }
 
 func (p *params) texts(all []string) {
-	p.array(oidTexts, oidText, len(all), func(i int, dst []byte) ([]byte, bool) { return append(dst, all[i]...), false })
+	p.array(oidTexts, oidText, len(all),
+		func(i int, dst []byte) ([]byte, bool) { return append(dst, all[i]...), false })
 }
 
 // byteas writes an array of n elements, which f appends.

@@ -32,7 +32,9 @@ func TestLeastPrivilege(t *testing.T) {
 		t.Fatal("docs/operating/redis.md does not say what an ACL needs")
 	}
 	server := redistest.Start(t)
-	server.Do(append([]string{"ACL", "SETUSER", "weir", "on", ">secret", "~weir:*", "&weir:1opened", "&weir:1board", "&weir:1ask", "-@all"}, strings.Fields(string(list[1])+" +publish +subscribe +scan +role +dbsize +config|get")...)...)
+	server.Do(append([]string{"ACL", "SETUSER", "weir", "on", ">secret", "~weir:*", "&weir:1opened", "&weir:1board",
+		"&weir:1ask", "-@all"}, strings.Fields(string(list[1])+
+		" +publish +subscribe +scan +role +dbsize +config|get")...)...)
 	var logged strings.Builder
 	s := open(t, redis.Options{
 		URL: "redis://weir:secret@" + server.Addr(), RememberRefusals: 1e9, Heartbeat: 1e9,
@@ -53,7 +55,8 @@ func TestLeastPrivilege(t *testing.T) {
 		c := &rule.Counter{ID: uint64(id + 1), Limit: limit}
 		withMargin(c)
 		for _, cost := range []int64{1, 1, 1, 1, 0, -1, 1, -3} {
-			charges := []store.Charge{{Counter: c, Limit: limit, Key: []byte("k"), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}}
+			charges := []store.Charge{{Counter: c, Limit: limit, Key: []byte("k"),
+				Ask: algo.Ask{Cost: cost, MaxDelay: -1}}}
 			if _, err := s.Take(t.Context(), charges, make([]algo.Result, 1)); err != nil {
 				t.Errorf("%v: %v", limit, err)
 			}
@@ -152,7 +155,8 @@ func tellAndHear(t *testing.T, s, reader *redis.Store) {
 		if err != nil || gap || len(told) != 1 {
 			t.Fatalf("told %+v, gap %v, %v", told, gap, err)
 		}
-		if told, _, _, _, err := reader.Told(t.Context(), 0, next, 10, 2*time.Millisecond); err != nil || len(told) != 0 {
+		if told, _, _, _, err := reader.Told(t.Context(), 0, next, 10, 2*time.Millisecond); err != nil ||
+			len(told) != 0 {
 			t.Fatalf("told %+v, %v", told, err)
 		}
 	}
@@ -163,7 +167,8 @@ func tellAndHear(t *testing.T, s, reader *redis.Store) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			changes := []store.Change{{Counter: c, Limit: limit, Key: []byte("k"), Units: units}, {Counter: of, Limit: of.Limit, Key: []byte("k"), Units: units}}
+			changes := []store.Change{{Counter: c, Limit: limit, Key: []byte("k"), Units: units},
+				{Counter: of, Limit: of.Limit, Key: []byte("k"), Units: units}}
 			if _, err := s.Change(t.Context(), 0, "us", at, at+"1", changes, make([]store.Changed, 2)); err != nil {
 				t.Errorf("%v: %v", of.Limit, err)
 			}
@@ -183,12 +188,14 @@ func TestPeersPrivilege(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := regexp.MustCompile("units\\s+of\\s+its\\s+limits,\\s+needs\\s+`([^`]+)`\\s+on\\s+the\\s+keys\\s+`([^`]+)`,\\s+`([^`]+)`\\s+on\\s+the\\s+channel\\s+`([^`]+)`").FindSubmatch(doc)
+	list := regexp.MustCompile(
+		"units\\s+of\\s+its\\s+limits,\\s+needs\\s+`([^`]+)`\\s+on\\s+the\\s+keys\\s+`([^`]+)`,\\s+`([^`]+)`\\s+on\\s+the\\s+channel\\s+`([^`]+)`").FindSubmatch(doc)
 	if list == nil {
 		t.Fatal("docs/operating/redis.md does not say what a user for other regions needs")
 	}
 	server := redistest.Start(t)
-	server.Do(append([]string{"ACL", "SETUSER", "weir-peer", "on", ">secret", "~" + string(list[2]), "resetchannels", "&" + string(list[4]), "-@all", string(list[3])}, strings.Fields(string(list[1]))...)...)
+	server.Do(append([]string{"ACL", "SETUSER", "weir-peer", "on", ">secret", "~" + string(list[2]), "resetchannels",
+		"&" + string(list[4]), "-@all", string(list[3])}, strings.Fields(string(list[1]))...)...)
 	own := open(t, redis.Options{URL: server.URL()})
 	var logged strings.Builder
 	peer := open(t, redis.Options{
@@ -241,7 +248,8 @@ func TestPeersPrivilege(t *testing.T) {
 	if refused, err := server.Try("ACL", "LOG"); err != nil || len(refused.([]any)) > 0 {
 		t.Errorf("ACL LOG: %v, %v", refused, err)
 	}
-	if err := peer.Tell(t.Context(), 0, []store.Told{{Counter: 1, Units: 1}}); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+	if err := peer.Tell(t.Context(), 0, []store.Told{{Counter: 1, Units: 1}}); err == nil ||
+		!strings.Contains(err.Error(), "NOPERM") {
 		t.Errorf("a peer tells: %v", err)
 	}
 	if err := peer.Hold(t.Context(), "id", []byte("note"), time.Hour); err == nil {
@@ -269,7 +277,8 @@ func TestPeersPrivilege(t *testing.T) {
 	h := algo.Ahead{Want: 5}
 	c := lending(t, leased, 1)
 	charges := []store.Charge{{Counter: c, Limit: c.Limit, Key: []byte("k")}}
-	if _, _, err := peer.TakeAhead(t.Context(), 0, 0, charges, []algo.Ahead{h}, make([]algo.Result, 1)); !errors.Is(err, store.ErrNotCharged) {
+	if _, _, err := peer.TakeAhead(t.Context(), 0, 0, charges, []algo.Ahead{h}, make([]algo.Result, 1)); !errors.Is(err,
+		store.ErrNotCharged) {
 		t.Errorf("without functions: %v", err)
 	}
 	if _, _, _, _, err := peer.Told(t.Context(), 0, "", 1, 0); err != nil {
@@ -287,7 +296,8 @@ func askAll(t *testing.T, s *redis.Store) {
 	ended := make(chan struct{})
 	var asking *nodes.Nodes
 	for _, name := range []string{"other", s.Name()} {
-		n, err := nodes.New(nodes.Options{Client: s.Client, Prefix: redis.DefaultPrefix, Name: name, Alive: func() int { return 2 }})
+		n, err := nodes.New(nodes.Options{Client: s.Client, Prefix: redis.DefaultPrefix, Name: name,
+			Alive: func() int { return 2 }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -61,7 +61,8 @@ func (s *Store) decideAcross(a *across.Call) {
 		Number: func(p *partition) int { return p.number },
 		Ask: func(share *across.Share[*partition]) {
 			own := waiting.Waiter{Ctx: ctx}
-			share.Now, share.Asked, share.Err = s.takeInPartition(&own, share.Part, share.Charges, share.Ahead, share.Results)
+			share.Now, share.Asked, share.Err = s.takeInPartition(&own, share.Part, share.Charges, share.Ahead,
+				share.Results)
 		},
 		GiveBack:   s.giveBack,
 		ReturnLent: s.returnLent,

@@ -357,7 +357,8 @@ func (s *Store) callIn(
 	for {
 		if l != nil {
 			// another string each time: rueidis may still hold the last one
-			args[0] = string(l.appendIdentity(make([]byte, 0, identitySize+len(instant)), a.memory, a.unknown)) + instant
+			args[0] = string(l.appendIdentity(make([]byte, 0, identitySize+len(instant)), a.memory, a.unknown)) +
+				instant
 		}
 		result := s.do(a.ctx, a.client, patient, func(b rueidis.Builder) rueidis.Completed {
 			return b.Arbitrary("FCALL").Args(function, count).Keys(keys[0]).Args(keys[1:]...).Args(args...).Build()

@@ -85,7 +85,8 @@ func TestAnswersLost(t *testing.T) {
 	l := startLossy(t)
 	window := newCounter(t, 1, algo.Config{Algorithm: algo.FixedWindow, N: 3, Window: 366 * days})
 	slots := newCounter(t, 2, algo.Config{Algorithm: algo.Concurrency, N: 3, Timeout: 24 * time.Hour})
-	soft := newCounter(t, 3, algo.Config{Algorithm: algo.FixedWindow, N: 2, Window: 366 * days, Soft: 50, SoftFor: time.Hour})
+	soft := newCounter(t, 3, algo.Config{Algorithm: algo.FixedWindow, N: 2, Window: 366 * days, Soft: 50,
+		SoftFor: time.Hour})
 
 	for i := range int64(4) {
 		l.lose("_take", func() {
@@ -100,7 +101,8 @@ func TestAnswersLost(t *testing.T) {
 
 	// A compare-and-swap: the key is named twice.
 	l.lose("_swap", func() {
-		if r, _ := take(t, l.s, charge(window, "twice", 1), charge(window, "twice", 1)); !r[0].Allowed || !r[1].Allowed || r[1].Remaining != 1 {
+		if r, _ := take(t, l.s, charge(window, "twice", 1), charge(window, "twice", 1)); !r[0].Allowed ||
+			!r[1].Allowed || r[1].Remaining != 1 {
 			t.Errorf("%+v", r)
 		}
 	}, nil)
@@ -110,7 +112,8 @@ func TestAnswersLost(t *testing.T) {
 	// Another node changes the key meanwhile: the values are others, and the swap was made all the
 	// same.
 	l.lose("_swap", func() {
-		if r, _ := take(t, l.s, charge(window, "both", 1), charge(window, "both", 1)); !r[1].Allowed || r[1].Remaining != 1 {
+		if r, _ := take(t, l.s, charge(window, "both", 1), charge(window, "both", 1)); !r[1].Allowed ||
+			r[1].Remaining != 1 {
 			t.Errorf("%+v", r)
 		}
 	}, func() { take(t, l.witness, charge(window, "both", 1)) })
@@ -167,7 +170,8 @@ func TestAnswersLost(t *testing.T) {
 	}, nil)
 
 	// Units that are lent.
-	lends := lending(t, algo.Config{Algorithm: algo.TokenBucket, N: 100, Window: 360 * days, Lease: 10, LeaseFor: algo.MaxLeaseFor}, 0)
+	lends := lending(t, algo.Config{Algorithm: algo.TokenBucket, N: 100, Window: 360 * days, Lease: 10,
+		LeaseFor: algo.MaxLeaseFor}, 0)
 	l.lose("_take", func() {
 		h := algo.Ahead{Want: 8}
 		if r, _ := borrow(t, l.s, lends, "k", 1, &h); !r.Allowed || h.Got != 8 {
@@ -180,7 +184,8 @@ func TestAnswersLost(t *testing.T) {
 	}
 
 	// What another region told.
-	changes, done := []store.Change{{Counter: window, Limit: window.Limit, Key: []byte("heard"), Units: 2}}, make([]store.Changed, 1)
+	changes, done := []store.Change{{Counter: window, Limit: window.Limit, Key: []byte("heard"), Units: 2}},
+		make([]store.Changed, 1)
 	l.lose("_change", func() {
 		if _, err := l.s.Change(t.Context(), 0, "eu", "", "1-1", changes, done); err != nil || !done[0].Made {
 			t.Errorf("Change: %+v, %v", done, err)
@@ -309,6 +314,7 @@ func follow(t *testing.T, replica, master *redistest.Server) {
 	host, port, _ := strings.Cut(master.Addr(), ":")
 	replica.Do("REPLICAOF", host, port)
 	eventually(t, "the replica follows", func() bool {
-		return replica.Info("master_link_status") == "up" && replica.Info("slave_repl_offset") == master.Info("master_repl_offset")
+		return replica.Info("master_link_status") == "up" &&
+			replica.Info("slave_repl_offset") == master.Info("master_repl_offset")
 	})
 }

@@ -85,7 +85,8 @@ func TestBothAsOne(t *testing.T) {
 				}
 			}
 			puts := len(commands)
-			commands = append(commands, append(append([]string{"FCALL", name + "_take", strconv.Itoa(n)}, keys...), head, string(shape), string(list)))
+			commands = append(commands, append(append([]string{"FCALL", name + "_take", strconv.Itoa(n)}, keys...),
+				head, string(shape), string(list)))
 			for _, key := range keys {
 				commands = append(commands, []string{"GET", key}, []string{"PEXPIRETIME", key})
 			}
@@ -124,9 +125,11 @@ func TestBothAsOne(t *testing.T) {
 func newPair(t *testing.T, rnd *rand.Rand, now int64) []store.Charge {
 	t.Helper()
 	const group = 0x7e57
-	all := algo.Config{Algorithm: []algo.Algorithm{algo.FixedWindow, algo.SlidingWindow, algo.TokenBucket, algo.TokenBucket}[rnd.IntN(4)], Lease: 50}
+	all := algo.Config{Algorithm: []algo.Algorithm{algo.FixedWindow, algo.SlidingWindow, algo.TokenBucket,
+		algo.TokenBucket}[rnd.IntN(4)], Lease: 50}
 	window := func() {
-		all.Window = []time.Duration{time.Second, time.Minute, 24 * time.Hour, 365 * 24 * time.Hour, 365 * 24 * time.Hour}[rnd.IntN(5)]
+		all.Window = []time.Duration{time.Second, time.Minute, 24 * time.Hour, 365 * 24 * time.Hour,
+			365 * 24 * time.Hour}[rnd.IntN(5)]
 	}
 	window()
 	odd := rnd.IntN(8)

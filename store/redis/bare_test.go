@@ -28,7 +28,8 @@ func twoStates(id uint64, l *algo.Limit) (own, all *rule.Counter) {
 func TestBareCarries(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})
-	l := mustLimit(t, algo.Config{Algorithm: algo.TokenBucket, N: 100, Window: 24 * time.Hour, Lease: 50, LeaseFor: time.Minute})
+	l := mustLimit(t, algo.Config{Algorithm: algo.TokenBucket, N: 100, Window: 24 * time.Hour, Lease: 50,
+		LeaseFor: time.Minute})
 	for states, key := range []string{"", "one", "two"} {
 		if states == 0 {
 			continue
@@ -57,7 +58,8 @@ func TestBareExpiry(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})
 	bucket := func(w time.Duration) *algo.Limit {
-		return mustLimit(t, algo.Config{Algorithm: algo.TokenBucket, N: 10, Window: w, Lease: 50, LeaseFor: 500 * time.Millisecond})
+		return mustLimit(t, algo.Config{Algorithm: algo.TokenBucket, N: 10, Window: w, Lease: 50,
+			LeaseFor: 500 * time.Millisecond})
 	}
 	fast, slow := bucket(17*time.Hour), bucket(391*time.Hour)
 	own, all := twoStates(7, fast)
@@ -68,7 +70,8 @@ func TestBareExpiry(t *testing.T) {
 			t.Helper()
 			var charges []store.Charge
 			for i, c := range []*rule.Counter{own, all}[:states] {
-				charges = append(charges, store.Charge{Counter: c, Limit: limits[i], Key: []byte("the key"), Ask: algo.Ask{Cost: cost}})
+				charges = append(charges, store.Charge{Counter: c, Limit: limits[i], Key: []byte("the key"),
+					Ask: algo.Ask{Cost: cost}})
 			}
 			results := make([]algo.Result, states)
 			now, err := s.Take(t.Context(), charges, results)
@@ -91,7 +94,8 @@ func TestBareExpiry(t *testing.T) {
 		} {
 			lives, must, admitted := ask(step.cost, step.limits...)
 			if lives != must && lives != must+1 || admitted != step.admitted {
-				t.Errorf("%d states, step %d: it lives until %d and must until %d; admitted %v", states, i, lives, must, admitted)
+				t.Errorf("%d states, step %d: it lives until %d and must until %d; admitted %v", states, i, lives, must,
+					admitted)
 			}
 		}
 		if n := s.Stats().Disagreements; n != 0 {

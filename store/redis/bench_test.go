@@ -84,7 +84,8 @@ func BenchmarkPartitions(b *testing.B) {
 }
 
 // benchmarkTake lets callers decide b.N times. server may be nil.
-func benchmarkTake(b *testing.B, s store.Store, server *redistest.Server, counters []*rule.Counter, pattern string, callers int) {
+func benchmarkTake(b *testing.B, s store.Store, server *redistest.Server, counters []*rule.Counter, pattern string,
+	callers int) {
 	const keys = 10_000
 	names := make([][]byte, keys)
 	for i := range names {
@@ -117,7 +118,8 @@ func benchmarkTake(b *testing.B, s store.Store, server *redistest.Server, counte
 					key = names[zipf.Uint64()]
 				}
 				for i, c := range counters {
-					charges[i] = store.Charge{Counter: c, Limit: c.Limit, Key: key, Ask: algo.Ask{Cost: 1, MaxDelay: -1}}
+					charges[i] = store.Charge{Counter: c, Limit: c.Limit, Key: key,
+						Ask: algo.Ask{Cost: 1, MaxDelay: -1}}
 				}
 				if _, err := s.Take(b.Context(), charges, results); err != nil {
 					b.Error(err)

@@ -77,7 +77,8 @@ func (s *Store) askBoard(ctx context.Context, function, kind string, args []stri
 	keys := s.boardKeys(kind)
 	for loads := 0; ; loads++ {
 		result := s.do(ctx, c.other, true, func(b rueidis.Builder) rueidis.Completed {
-			return b.Arbitrary("FCALL").Args(function, strconv.Itoa(len(keys))).Keys(keys[0]).Args(keys[1:]...).Args(args...).Build()
+			return b.Arbitrary("FCALL").Args(function,
+				strconv.Itoa(len(keys))).Keys(keys[0]).Args(keys[1:]...).Args(args...).Build()
 		})
 		err := result.Error()
 		if !isMissing(err) || loads == 3 {
@@ -105,7 +106,8 @@ func (s *Store) Post(ctx context.Context, kind string, facts []store.Fact) error
 		f := &facts[i]
 		switch {
 		case f.ID == "" || len(f.ID) > store.MaxFactID || len(f.Data) > store.MaxFactData:
-			return fmt.Errorf("redis store: a fact has an id of %d bytes and data of %d; there may be 1 to %d, and %d", len(f.ID), len(f.Data), store.MaxFactID, store.MaxFactData)
+			return fmt.Errorf("redis store: a fact has an id of %d bytes and data of %d; there may be 1 to %d, and %d",
+				len(f.ID), len(f.Data), store.MaxFactID, store.MaxFactData)
 		case f.TTL < time.Microsecond || f.Removed:
 			return errors.New("redis store: a fact that is posted holds for some time")
 		}
@@ -267,11 +269,12 @@ func (s *Store) listenBoard(ctx context.Context, kind string, messages chan<- st
 	}
 	for ctx.Err() == nil {
 		if c, err := s.connected(); err == nil {
-			_ = c.other.Receive(ctx, c.other.B().Subscribe().Channel(s.boardChannel()).Build(), func(m rueidis.PubSubMessage) {
-				if m.Message == kind {
-					hear()
-				}
-			})
+			_ = c.other.Receive(ctx, c.other.B().Subscribe().Channel(s.boardChannel()).Build(),
+				func(m rueidis.PubSubMessage) {
+					if m.Message == kind {
+						hear()
+					}
+				})
 		}
 		select {
 		case <-ctx.Done():

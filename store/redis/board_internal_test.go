@@ -15,7 +15,8 @@ func TestBoardIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	args := []string{"", "3", "name", "a", "5000000000", "", "b", "1000000000", "", "c", "4000000000", "", "d", "3000000000", "", "e", "2000000000", ""}
+	args := []string{"", "3", "name", "a", "5000000000", "", "b", "1000000000", "", "c", "4000000000", "", "d",
+		"3000000000", "", "e", "2000000000", ""}
 	result, err := s.askBoard(t.Context(), functionPost, "ban", args)
 	if err != nil {
 		t.Fatal(err)

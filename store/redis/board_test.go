@@ -102,7 +102,8 @@ func TestBansOfNodes(t *testing.T) {
 	ask(t, a, login("192.0.2.1"))
 	ask(t, b, login("192.0.2.1"))
 	eventually(t, "both nodes ban", func() bool { return banned(t, a, "192.0.2.1")() && banned(t, b, "192.0.2.1")() })
-	if x, y := a.Bans().List()[0], b.Bans().List()[0]; x.Reason != y.Reason || x.Until.Sub(y.Until).Abs() > time.Second {
+	if x, y := a.Bans().List()[0], b.Bans().List()[0]; x.Reason != y.Reason ||
+		x.Until.Sub(y.Until).Abs() > time.Second {
 		t.Errorf("%+v and %+v", x, y)
 	}
 	if _, err := b.Bans().Lift(t.Context(), "", "login", []string{"192.0.2.1"}); err != nil {
@@ -133,7 +134,8 @@ func TestBoardWithoutMessages(t *testing.T) {
 	server.Do("ACL", "SETUSER", "weir", "on", ">secret", "~*", "resetchannels", "+@all")
 	url := "redis://weir:secret@" + server.Addr()
 	quiet := slog.New(slog.DiscardHandler)
-	a, b := banNode(t, open(t, redis.Options{URL: url, Logger: quiet})), banNode(t, open(t, redis.Options{URL: url, Logger: quiet}))
+	a, b := banNode(t, open(t, redis.Options{URL: url, Logger: quiet})),
+		banNode(t, open(t, redis.Options{URL: url, Logger: quiet}))
 	set := func(ip string) {
 		t.Helper()
 		if _, err := a.Bans().Set(t.Context(), "", "login", []string{ip}, time.Now().Add(time.Hour), ""); err != nil {
@@ -156,7 +158,8 @@ func TestBansWithoutRedis(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		primary := open(t, redis.Options{URL: server.URL(), Logger: slog.New(slog.DiscardHandler), Timeout: time.Second})
+		primary := open(t, redis.Options{URL: server.URL(), Logger: slog.New(slog.DiscardHandler),
+			Timeout: time.Second})
 		store, err := fallback.New(primary, fallback.Options{Local: local, Deadline: time.Second})
 		if err != nil {
 			t.Fatal(err)

@@ -71,7 +71,8 @@ func (s *Store) newCall(p *partition, charges []store.Charge, ahead []algo.Ahead
 	}
 	c.charges, c.results, c.slots = c.charges[:n], c.results[:n], c.slots[:n]
 	c.operands, c.keys, c.owners, c.buf = c.operands[:0], c.keys[:0], c.owners[:0], c.buf[:0]
-	c.mergeable, c.disjoint, c.marginCloses, c.undecided, c.leaked, c.err, c.names = true, true, false, false, false, nil, nil
+	c.mergeable, c.disjoint, c.marginCloses, c.undecided, c.leaked, c.err, c.names = true, true, false, false, false,
+		nil, nil
 	c.ahead, c.lends, c.lending = append(c.ahead[:0], ahead...), false, false
 	copy(c.charges, charges)
 	const prime = 0x9E3779B97F4A7C15
@@ -120,7 +121,8 @@ func (s *Store) newCall(p *partition, charges []store.Charge, ahead []algo.Ahead
 		c.shape = (c.shape ^ uint64(ch.Ask.MaxDelay) ^ uint64(ch.Ask.LastEnds)) * prime
 		s.addOperand(p, c, own, charges[i].Key)
 		if m := marginOf(ch.Counter, t.margin); m != nil && in.kind != kindOff {
-			s.addOperand(p, c, operand{codec: s.codecOf(m), counter: ch.Counter.Margin, charge: i, margin: true}, charges[i].Key)
+			s.addOperand(p, c, operand{codec: s.codecOf(m), counter: ch.Counter.Margin, charge: i, margin: true},
+				charges[i].Key)
 		}
 		c.shape = (c.shape ^ ch.Counter.ID ^ uint64(c.operands[len(c.operands)-1].older)) * prime
 	}

@@ -64,7 +64,8 @@ func startGate(t testing.TB, server *redistest.Server) *gate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{listener: l, server: server, counter: counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000, Window: 366 * days})}
+	g := &gate{listener: l, server: server, counter: counterOf(t,
+		algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000, Window: 366 * days})}
 	g.cond.L = &g.mu
 	t.Cleanup(func() {
 		_ = l.Close()
@@ -202,7 +203,8 @@ func TestGivingUp(t *testing.T) {
 			var results [1]algo.Result
 			// While it waits for its turn: it is not charged.
 			pass := g.block(t, s)
-			if _, err := s.Take(gone, []store.Charge{charge(counter, "k", 1)}, results[:]); !errors.Is(err, context.Canceled) {
+			if _, err := s.Take(gone, []store.Charge{charge(counter, "k", 1)}, results[:]); !errors.Is(err,
+				context.Canceled) {
 				t.Errorf("a caller that has gone gets %v", err)
 			}
 			if _, _, err := s.TakeWithin(t.Context(), time.Microsecond, time.Microsecond, []store.Charge{charge(counter, "k", 1)}, results[:]); !errors.Is(err, redis.ErrDeadline) {

@@ -76,7 +76,9 @@ func (s *Store) dial() bool {
 		if mayNot(err) {
 			// A user of another region, say: it can use the functions that nodes of this build have
 			// loaded.
-			s.o.Logger.Warn(fmt.Sprintf("redis store: %s: this user may not load functions (function|load): it depends on nodes of the same build that do", s.target))
+			s.o.Logger.Warn(
+				fmt.Sprintf(
+					"redis store: %s: this user may not load functions (function|load): it depends on nodes of the same build that do", s.target))
 			err = nil
 		}
 		if err != nil {
@@ -188,13 +190,15 @@ func (e notChargedError) Is(target error) bool { return target == store.ErrNotCh
 
 // notRun are the codes of errors that Redis returns before it runs a function. All but BUSY and
 // NOPERM can also come from within one.
-var notRun = []string{"LOADING", "READONLY", "OOM", "NOPERM", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF", "NOREPLICAS"}
+var notRun = []string{"LOADING", "READONLY", "OOM", "NOPERM", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN",
+	"TRYAGAIN", "BUSY", "MISCONF", "NOREPLICAS"}
 
 // didNothing reports whether a call that failed with err has certainly charged nothing.
 func didNothing(err error) bool {
 	if e, ok := rueidis.IsRedisErr(err); ok {
 		inside := strings.Contains(e.Error(), "script") || strings.Contains(e.Error(), "@user_")
-		return isMissing(err) || !inside && slices.ContainsFunc(notRun, func(code string) bool { return strings.HasPrefix(e.Error(), code) })
+		return isMissing(err) || !inside && slices.ContainsFunc(notRun,
+			func(code string) bool { return strings.HasPrefix(e.Error(), code) })
 	}
 	dial, ok := errors.AsType[*net.OpError](err)
 	return ok && dial.Op == "dial" || errors.Is(err, errAway)
@@ -271,10 +275,12 @@ func (s *Store) reload(ctx context.Context, client rueidis.Client) error {
 }
 
 // call calls a function that changes the same if it is called again.
-func (s *Store) call(ctx context.Context, client rueidis.Client, function string, keys, args []string) (rueidis.RedisResult, error) {
+func (s *Store) call(ctx context.Context, client rueidis.Client, function string, keys,
+	args []string) (rueidis.RedisResult, error) {
 	s.metrics.calls.Add(1)
 	result := s.do(ctx, client, true, func(b rueidis.Builder) rueidis.Completed {
-		return b.Arbitrary("FCALL").Args(function, strconv.Itoa(len(keys))).Keys(keys[0]).Args(keys[1:]...).Args(args...).Build()
+		return b.Arbitrary("FCALL").Args(function,
+			strconv.Itoa(len(keys))).Keys(keys[0]).Args(keys[1:]...).Args(args...).Build()
 	})
 	return result, result.Error()
 }
@@ -355,13 +361,17 @@ func (s *Store) warnOfEviction(client rueidis.Client) {
 	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
 	defer cancel()
 	for address, node := range client.Nodes() {
-		settings, err := node.Do(ctx, node.B().ConfigGet().Parameter("maxmemory").Parameter("maxmemory-policy").Build()).AsStrMap()
+		settings, err := node.Do(ctx,
+			node.B().ConfigGet().Parameter("maxmemory").Parameter("maxmemory-policy").Build()).AsStrMap()
 		if err != nil {
 			continue // the user may not be allowed CONFIG
 		}
-		if settings["maxmemory"] != "0" && settings["maxmemory-policy"] != "noeviction" && settings["maxmemory-policy"] != "" {
-			s.o.Logger.Warn(fmt.Sprintf("redis %s: maxmemory-policy is %s: at its bound of %s bytes it forgets counters that are in use, and their limits begin afresh; set it to noeviction",
-				address, settings["maxmemory-policy"], settings["maxmemory"]))
+		if settings["maxmemory"] != "0" && settings["maxmemory-policy"] != "noeviction" &&
+			settings["maxmemory-policy"] != "" {
+			s.o.Logger.Warn(
+				fmt.Sprintf(
+					"redis %s: maxmemory-policy is %s: at its bound of %s bytes it forgets counters that are in use, and their limits begin afresh; set it to noeviction",
+					address, settings["maxmemory-policy"], settings["maxmemory"]))
 		}
 	}
 }

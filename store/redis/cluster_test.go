@@ -139,7 +139,8 @@ func testLinearizableOverSlotMigration(t *testing.T, cluster *redistest.Cluster)
 func testSplitDecisions(t *testing.T, cluster *redistest.Cluster) {
 	fleet := startFleet(t, 3)
 	fleet.open(redis.Options{URL: cluster.URL(), Partitions: 1})
-	w := workload{Limits: []limitSpec{spec(t, lasting[0].c), spec(t, lasting[4].c)}, Clients: 4, Each: 20, Wait: 100 * time.Millisecond}
+	w := workload{Limits: []limitSpec{spec(t, lasting[0].c), spec(t, lasting[4].c)}, Clients: 4, Each: 20,
+		Wait: 100 * time.Millisecond}
 	for i := range 3 {
 		w.Calls = append(w.Calls,
 			[]chargeSpec{{Limit: 0, Key: key(0), Cost: 1}, {Limit: 1, Key: key(i), Cost: 1}},
@@ -187,7 +188,8 @@ func testAcrossPartitions(t *testing.T, cluster *redistest.Cluster) {
 	fleet.open(redis.Options{URL: cluster.URL()})
 	store := open(t, redis.Options{URL: cluster.URL()})
 	const limit = 200
-	for _, a := range []algo.Algorithm{algo.FixedWindow, algo.SlidingWindow, algo.SlidingLog, algo.TokenBucket, algo.LeakyBucket, algo.Concurrency} {
+	for _, a := range []algo.Algorithm{algo.FixedWindow, algo.SlidingWindow, algo.SlidingLog, algo.TokenBucket,
+		algo.LeakyBucket, algo.Concurrency} {
 		t.Run(a.String(), func(t *testing.T) {
 			fleet := fleet.in(t)
 			wide := algo.Config{Algorithm: a, N: 50_000, Window: 366 * 24 * time.Hour}
@@ -247,7 +249,8 @@ func testAcrossPartitions(t *testing.T, cluster *redistest.Cluster) {
 		w := workload{Limits: []limitSpec{spec(t, c), spec(t, c)}, Clients: 8, Each: 60}
 		for i := range keyCount {
 			for j := range keyCount {
-				w.Calls = append(w.Calls, []chargeSpec{{Limit: 0, Key: key(i), Cost: 1}, {Limit: 1, Key: key(j), Cost: 1}})
+				w.Calls = append(w.Calls, []chargeSpec{{Limit: 0, Key: key(i), Cost: 1},
+					{Limit: 1, Key: key(j), Cost: 1}})
 			}
 		}
 		h := fleet.in(t).run(w)
@@ -270,7 +273,8 @@ func testAcrossPartitions(t *testing.T, cluster *redistest.Cluster) {
 				if n > limit {
 					t.Errorf("%d were admitted by limit %d under %s, of %d", n, j, key(i), limit)
 				}
-				eventually(t, "what was refused is given back", func() bool { return used(t, store, counter, key(i)) == n })
+				eventually(t, "what was refused is given back",
+					func() bool { return used(t, store, counter, key(i)) == n })
 			}
 		}
 	})

@@ -114,7 +114,8 @@ func newCodec(l *algo.Limit) *codec {
 	c, p := of.Config(), of.Params()
 	t.w, t.idle = c.Window.Microseconds(), of.Check(&algo.State{}, 0, algo.Ask{})
 	if m := of.Margin(); m != nil {
-		t.marginNumbers = [...]float64{float64(p.Admit), float64(p.Admit) * float64(p.Token), float64(c.SoftFor.Microseconds()), float64(m.Config().Timeout.Microseconds())}
+		t.marginNumbers = [...]float64{float64(p.Admit), float64(p.Admit) * float64(p.Token),
+			float64(c.SoftFor.Microseconds()), float64(m.Config().Timeout.Microseconds())}
 	}
 	if t.lease != nil {
 		t.lendNumbers = [...]float64{float64(t.idle.Limit), float64(p.Lendable), float64(p.LeaseFor)}
@@ -325,7 +326,8 @@ func (t *codec) decode(b []byte, st *algo.State) error {
 		if len(b) < logHead {
 			return errForm
 		}
-		tail, n, size := binary.LittleEndian.Uint32(b[7:]), binary.LittleEndian.Uint32(b[11:]), binary.LittleEndian.Uint32(b[15:])
+		tail, n, size := binary.LittleEndian.Uint32(b[7:]), binary.LittleEndian.Uint32(b[11:]),
+			binary.LittleEndian.Uint32(b[15:])
 		if int64(len(b)) != logHead+int64(size)*int64(t.entry) || n == 0 || n > size || tail >= size {
 			return errForm
 		}

@@ -89,7 +89,8 @@ func testExact(t *testing.T, fleet *fleet, c algo.Config, attempts int) {
 			slot++
 			want := limit.Take(&state, now, algo.Ask{Cost: 1, MaxDelay: -1, Slot: slot})
 			if got[want] == 0 {
-				t.Fatalf("at %d, after %d decisions of that instant, the algorithm gives %+v; the store gave, and how often, %v", now, n, want, got)
+				t.Fatalf(
+					"at %d, after %d decisions of that instant, the algorithm gives %+v; the store gave, and how often, %v", now, n, want, got)
 			}
 			if want.Allowed {
 				would++

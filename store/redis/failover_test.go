@@ -191,9 +191,11 @@ func testFailover(t *testing.T, sentinel *redistest.Sentinel, fleet *fleet, fail
 			unknown = limit - info.Result.Remaining
 		}
 		gone := admitted[k] - kept[k]
-		t.Logf("%s: %d admitted, of which %d are lost; %d failed, of which %d were charged", k, admitted[k], gone, failed[k], unknown)
+		t.Logf("%s: %d admitted, of which %d are lost; %d failed, of which %d were charged", k, admitted[k], gone,
+			failed[k], unknown)
 		if unknown > failed[k] {
-			t.Errorf("%s: %d units are charged that nobody was told of, but only %d decisions failed", k, unknown, failed[k])
+			t.Errorf("%s: %d units are charged that nobody was told of, but only %d decisions failed", k, unknown,
+				failed[k])
 		}
 		if kept[k]+unknown > limit {
 			t.Errorf("%s: the new master knows of %d charges, the limit is %d", k, kept[k]+unknown, limit)
@@ -206,7 +208,8 @@ func testFailover(t *testing.T, sentinel *redistest.Sentinel, fleet *fleet, fail
 		last := slices.MaxFunc(lost, func(a, b *op) int { return cmp.Compare(a.Return, b.Return) })
 		first := slices.MinFunc(lost, func(a, b *op) int { return cmp.Compare(a.Call, b.Call) })
 		at := func(ns int64) string { return fmt.Sprint(time.Duration(ns - begin).Round(100 * time.Microsecond)) }
-		t.Logf("%d acknowledged charges are lost: asked from %s on, answered up to %s after the failover began, which took %s", len(lost), at(first.Call), at(last.Return), at(end))
+		t.Logf(
+			"%d acknowledged charges are lost: asked from %s on, answered up to %s after the failover began, which took %s", len(lost), at(first.Call), at(last.Return), at(end))
 	} else {
 		t.Log("no acknowledged charge is lost")
 	}

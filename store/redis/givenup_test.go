@@ -87,6 +87,7 @@ func TestSettlementGivenUp(t *testing.T) {
 		take(t, other, charge(c, "k", 1))
 	}
 	left.Store(2) // the states have been read then
-	settled <- here.Settle(ctx, []store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: 10, Actual: 4}})
+	settled <- here.Settle(ctx,
+		[]store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: 10, Actual: 4}})
 	eventually(t, "what was reserved too much is given back", func() bool { return used(t, other, c, "k") == 5 })
 }

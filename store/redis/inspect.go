@@ -31,7 +31,8 @@ func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot u
 	p := s.partitionOf(c, key)
 	id := binary.LittleEndian.AppendUint64(nil, slot)
 	timeout := strconv.FormatInt(c.Limit.Config().Timeout.Microseconds(), 10)
-	result, err := s.once(ctx, clients.other, p, lua().release, []string{string(p.appendKey(nil, c.ID, key))}, []string{s.virtualNow(), timeout, string(id)})
+	result, err := s.once(ctx, clients.other, p, lua().release, []string{string(p.appendKey(nil, c.ID, key))},
+		[]string{s.virtualNow(), timeout, string(id)})
 	if err != nil {
 		return false, fmt.Errorf("redis store: %w", err)
 	}
@@ -64,7 +65,8 @@ func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit
 }
 
 // inspect reads keys of the partition.
-func (p *partition) inspect(ctx context.Context, client rueidis.Client, v *store.View, keys [][]byte, visit func(store.KeyState)) error {
+func (p *partition) inspect(ctx context.Context, client rueidis.Client, v *store.View, keys [][]byte,
+	visit func(store.KeyState)) error {
 	plan := p.newSwapPlan()
 	var charges []store.Charge
 	for _, key := range keys {
@@ -139,7 +141,8 @@ const scanCount = 1000
 
 // Scan implements store.Inspector: it scans the masters one after the other, with SCAN.
 // Scanned.Looked is the COUNT that SCAN was given, which is about how many keys it looks at.
-func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int, visit func(store.KeyState)) (store.Scanned, error) {
+func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int,
+	visit func(store.KeyState)) (store.Scanned, error) {
 	var out store.Scanned
 	clients, err := s.connected()
 	if err != nil || v.Counter == nil || v.Counter.Limit == nil {
@@ -169,7 +172,8 @@ func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int,
 				out.Next = strconv.FormatUint(cursor, 10) + " " + names[at]
 				return out, nil
 			}
-			entry, err := node.Do(ctx, node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build()).AsScanEntry()
+			entry, err := node.Do(ctx,
+				node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build()).AsScanEntry()
 			if err != nil {
 				return out, fmt.Errorf("redis store: SCAN: %w", err)
 			}
@@ -201,7 +205,8 @@ func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int,
 }
 
 // mastersOf returns the servers that hold keys, and their names in order.
-func mastersOf(ctx context.Context, client rueidis.Client) (masters map[string]rueidis.Client, names []string, err error) {
+func mastersOf(ctx context.Context, client rueidis.Client) (masters map[string]rueidis.Client, names []string,
+	err error) {
 	masters = map[string]rueidis.Client{}
 	for name, node := range client.Nodes() {
 		role, err := node.Do(ctx, node.B().Role().Build()).ToArray()

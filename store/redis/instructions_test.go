@@ -33,7 +33,8 @@ func TestInstructions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &rule.Counter{ID: id * 0x9E3779B97F4A7C15, Group: 7, Domain: "test", Rule: fmt.Sprint(id), Window: fmt.Sprint(id), Limit: l}
+		return &rule.Counter{ID: id * 0x9E3779B97F4A7C15, Group: 7, Domain: "test", Rule: fmt.Sprint(id),
+			Window: fmt.Sprint(id), Limit: l}
 	}
 	const n = 1_000_000
 	fixed := limit(1, algo.Config{Algorithm: algo.FixedWindow, N: n, Window: time.Hour})
@@ -64,7 +65,8 @@ func executed(t *testing.T, decisions int, limits []*rule.Counter) int {
 	l.Close()
 	dir := t.TempDir()
 	said := filepath.Join(dir, "said")
-	cmd := exec.Command("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file="+filepath.Join(dir, "out"), "--log-file="+said,
+	cmd := exec.Command("valgrind", "--tool=cachegrind", "--cache-sim=no",
+		"--cachegrind-out-file="+filepath.Join(dir, "out"), "--log-file="+said,
 		"redis-server", "--port", address[strings.LastIndexByte(address, ':')+1:], "--save", "", "--dir", dir, "--hz", "1", "--dynamic-hz", "no")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -78,7 +80,8 @@ func executed(t *testing.T, decisions int, limits []*rule.Counter) int {
 	for i := range decisions + 200 {
 		charges, results := make([]store.Charge, len(limits)), make([]algo.Result, len(limits))
 		for j, c := range limits {
-			charges[j] = store.Charge{Counter: c, Limit: c.Limit, Key: fmt.Appendf(nil, "user-%04d", i%100), Ask: algo.Ask{Cost: 1, MaxDelay: -1}}
+			charges[j] = store.Charge{Counter: c, Limit: c.Limit, Key: fmt.Appendf(nil, "user-%04d", i%100),
+				Ask: algo.Ask{Cost: 1, MaxDelay: -1}}
 		}
 		for { // until it has started
 			if _, err = s.Take(context.Background(), charges, results); err == nil {

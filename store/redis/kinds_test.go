@@ -79,7 +79,8 @@ func sameAsAlgo(t *testing.T, l *algo.Limit, all []outcome) (admitted, soft, off
 			}
 			if got[want]--; got[want] < 0 {
 				in, until := l.At(all[0].now)
-				t.Fatalf("at %d, of %d decisions, the algorithm (%v for another %d µs) gives %+v\nthe store gave also or instead %v", all[0].now, n, in, until-all[0].now, want, got)
+				t.Fatalf(
+					"at %d, of %d decisions, the algorithm (%v for another %d µs) gives %+v\nthe store gave also or instead %v", all[0].now, n, in, until-all[0].now, want, got)
 			}
 			switch {
 			case want.Off:
@@ -134,13 +135,15 @@ func TestChangingLimits(t *testing.T) {
 	}
 }
 
-func testChangingLimits(t *testing.T, stores []*redis.Store, limit func(n int64, soft int, open time.Duration) *algo.Limit) (off int) {
+func testChangingLimits(t *testing.T, stores []*redis.Store,
+	limit func(n int64, soft int, open time.Duration) *algo.Limit) (off int) {
 	begin, err := stores[0].Time(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	const each = 60 * time.Millisecond
-	l := sequence(t, begin+each.Microseconds(), each, limit(40, 0, 0), limit(60, 50, 30*time.Millisecond), nil, limit(0, 0, 0), limit(70, 30, 10*time.Millisecond), limit(20, 100, time.Millisecond))
+	l := sequence(t, begin+each.Microseconds(), each, limit(40, 0, 0), limit(60, 50, 30*time.Millisecond), nil,
+		limit(0, 0, 0), limit(70, 30, 10*time.Millisecond), limit(20, 100, time.Millisecond))
 	counter := &rule.Counter{ID: rand.Uint64(), Domain: "test", Limit: l}
 	withMargin(counter)
 	var mu sync.Mutex
@@ -220,13 +223,15 @@ func TestMarginExpiry(t *testing.T) {
 							t.Errorf("%s, step %d: all is gone %d µs before it is fresh", what, step, now+reset-last)
 						}
 						if most := now + 12*reset + 4*shape.c.Window.Microseconds() + int64(4*time.Hour/time.Microsecond); last > most {
-							t.Errorf("%s, step %d: kept for %v, fresh after %v", what, step, time.Duration(last-now)*time.Microsecond, time.Duration(reset)*time.Microsecond)
+							t.Errorf("%s, step %d: kept for %v, fresh after %v", what, step,
+								time.Duration(last-now)*time.Microsecond, time.Duration(reset)*time.Microsecond)
 						}
 					}
 					if margin.B == 0 {
 						t.Errorf("%s: the margin was not used", what)
 					}
-					if info, ok, err := storetest.Peek(t.Context(), store, counter, []byte("k")); err != nil || !ok || info.Result.Remaining > 1 {
+					if info, ok, err := storetest.Peek(t.Context(), store, counter, []byte("k")); err != nil || !ok ||
+						info.Result.Remaining > 1 {
 						t.Errorf("%s: Peek gives %+v, %v, %v", what, info, ok, err)
 					}
 					if ok, err := store.Reset(t.Context(), counter, []byte("k")); !ok || err != nil {
@@ -247,7 +252,8 @@ func TestMarginExpiry(t *testing.T) {
 func TestMarginsTogether(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})
-	counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: 100 * days, Soft: 10, SoftFor: time.Hour})
+	counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: 100 * days, Soft: 10,
+		SoftFor: time.Hour})
 	beside := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000, Window: 100 * days})
 	shadow := charge(beside, "k", 1)
 	shadow.Mode = rule.Shadow
@@ -435,7 +441,8 @@ func TestSlotsOfALimiter(t *testing.T) {
 		t.Helper()
 		var d weir.Decision
 		r := weir.Request{Attributes: weir.Map{"user": "ada"}, Hits: hits, Peek: hits == 0}
-		if err := nodes[node].Decide(t.Context(), &r, &d); err != nil || d.Allowed != want || want != (d.Limits[0].Slot != "") {
+		if err := nodes[node].Decide(t.Context(), &r, &d); err != nil || d.Allowed != want ||
+			want != (d.Limits[0].Slot != "") {
 			t.Fatalf("%d slots: %+v, %v", hits, d.Limits, err)
 		}
 		return d.Limits[0].Slot

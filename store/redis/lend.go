@@ -21,7 +21,8 @@ var _ store.Lender = (*Store)(nil)
 // Where the charges are of several partitions, each of them lends by itself. Units lent are
 // returned, in the background, if another one denies or fails.
 func (s *Store) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	for i := range ahead {
 		ahead[i].Got, ahead[i].Until, ahead[i].Out = 0, 0, 0
@@ -79,7 +80,8 @@ func (p *partition) lend(c *call, now int64) {
 		if op.record == nil {
 			continue
 		}
-		r, a, h, record, l := &c.results[op.charge], &c.ahead[op.charge], &p.states[j], &p.states[j-1].state, c.charges[op.charge].Limit
+		r, a, h, record, l := &c.results[op.charge], &c.ahead[op.charge], &p.states[j], &p.states[j-1].state,
+			c.charges[op.charge].Limit
 		switch {
 		case !r.Allowed || r.Off:
 		case h.tallied:

@@ -84,7 +84,8 @@ func TestLentTogether(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d calls, %d left to the node, up to %d as one, %d lent to, %d tell", calls, undecided, merged, granted, told)
+	t.Logf("%d calls, %d left to the node, up to %d as one, %d lent to, %d tell", calls, undecided, merged, granted,
+		told)
 	if merged < 2 || granted < calls/20 || told < calls/20 || undecided > calls/20 || s.Stats().Disagreements > 0 {
 		t.Errorf("too few of a kind, or %d disagreements", s.Stats().Disagreements)
 	}
@@ -228,7 +229,8 @@ func (m *lendModel) compare(t *testing.T, charges []store.Charge, ahead []algo.A
 			if len(ahead) > 0 {
 				text = fmt.Sprintf("%+v", ahead[i])
 			}
-			t.Fatalf("charge %d of %s\n got %+v %s\nwant %+v %+v", i, describe(charges), got[i], text, results[i], wanted[i])
+			t.Fatalf("charge %d of %s\n got %+v %s\nwant %+v %+v", i, describe(charges), got[i], text, results[i],
+				wanted[i])
 		}
 	}
 }

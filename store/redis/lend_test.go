@@ -80,8 +80,10 @@ func TestLendExpiry(t *testing.T) {
 				for step, ask := range []struct {
 					cost, want int64
 					twice      bool // by compare-and-swap
-				}{{0, 5, false}, {1, 0, false}, {1, 5, false}, {2, 0, false}, {0, 3, false}, {1, 0, true}, {-1, 0, false}, {1, 5, true}, {200, 5, false}} {
-					charges, ahead := []store.Charge{charge(c, "k", ask.cost)}, []algo.Ahead{{Want: ask.want, Told: [2]algo.Told{told}}}
+				}{{0, 5, false}, {1, 0, false}, {1, 5, false}, {2, 0, false}, {0, 3, false}, {1, 0, true},
+					{-1, 0, false}, {1, 5, true}, {200, 5, false}} {
+					charges, ahead := []store.Charge{charge(c, "k", ask.cost)},
+						[]algo.Ahead{{Want: ask.want, Told: [2]algo.Told{told}}}
 					if ask.twice {
 						charges, ahead = append(charges, charge(c, "k", 0)), append(ahead, algo.Ahead{})
 					}
@@ -89,7 +91,8 @@ func TestLendExpiry(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					l.TakeAhead(&st, &record, now, charges[0].Ask, &algo.Ahead{Want: ask.want, Told: [2]algo.Told{told}})
+					l.TakeAhead(&st, &record, now, charges[0].Ask,
+						&algo.Ahead{Want: ask.want, Told: [2]algo.Told{told}})
 					if told = (algo.Told{}); ahead[0].Got > 0 {
 						told = algo.Told{End: ahead[0].Until, Used: 1}
 					}
@@ -111,8 +114,10 @@ func TestLendExpiry(t *testing.T) {
 					if out.Out() > 0 && last < fresh {
 						t.Errorf("step %d: all is gone %d µs before it is fresh", step, fresh-last)
 					}
-					if bucket := cfg.Algorithm == algo.TokenBucket || cfg.FirstRequest; out.Out() > 0 && bucket && first < out.Last {
-						t.Errorf("step %d: a state is gone %d µs before the last of what is out ends", step, out.Last-first)
+					if bucket := cfg.Algorithm == algo.TokenBucket || cfg.FirstRequest; out.Out() > 0 && bucket &&
+						first < out.Last {
+						t.Errorf("step %d: a state is gone %d µs before the last of what is out ends", step,
+							out.Last-first)
 					}
 					if most := now + 3*(cfg.Window+400*days*2).Microseconds(); last > most {
 						t.Errorf("step %d: kept for %v", step, time.Duration(last-now)*time.Microsecond)
@@ -149,7 +154,8 @@ func TestLendLostAnswer(t *testing.T) {
 				return err == nil
 			})
 			// Told: 3 used, 1 returned; charged: 2; lent: 4 of the 8 that may be.
-			lost := []algo.Ahead{{Told: [2]algo.Told{{End: h.Until, Used: 3, Returned: 1}}, Want: 4, Got: 1, Until: 1, Out: 1}}
+			lost := []algo.Ahead{{Told: [2]algo.Told{{End: h.Until, Used: 3, Returned: 1}}, Want: 4, Got: 1, Until: 1,
+				Out: 1}}
 			proxy.LoseReplies()
 			_, _, err := s.TakeAhead(t.Context(), 0, 0, []store.Charge{charge(c, "k", 2)}, lost, make([]algo.Result, 1))
 			if err == nil || errors.Is(err, store.ErrNotCharged) {
@@ -180,12 +186,14 @@ func TestLendLostAnswer(t *testing.T) {
 			proxy.Cut()
 			again := []algo.Ahead{{Told: [2]algo.Told{{End: h.Until, Used: 2}}, Want: 4}}
 			eventually(t, "a call fails for certain", func() bool {
-				_, _, err := s.TakeAhead(t.Context(), 0, 0, []store.Charge{charge(c, "other", 0)}, []algo.Ahead{{}}, make([]algo.Result, 1))
+				_, _, err := s.TakeAhead(t.Context(), 0, 0, []store.Charge{charge(c, "other", 0)}, []algo.Ahead{{}},
+					make([]algo.Result, 1))
 				return errors.Is(err, store.ErrNotCharged)
 			})
 			// On a busy machine its time can be over before the connection is refused.
 			eventually(t, "this call fails for certain", func() bool {
-				_, _, err := s.TakeAhead(t.Context(), 0, 0, []store.Charge{charge(c, "k", 2)}, again, make([]algo.Result, 1))
+				_, _, err := s.TakeAhead(t.Context(), 0, 0, []store.Charge{charge(c, "k", 2)}, again,
+					make([]algo.Result, 1))
 				if err == nil {
 					t.Fatal("a call that cannot be sent is made")
 				}
@@ -203,7 +211,8 @@ func TestLendLostAnswer(t *testing.T) {
 func testLendAcross(t *testing.T, cluster *redistest.Cluster) {
 	s := open(t, redis.Options{URL: cluster.URL()})
 	cfg := algo.Config{Algorithm: algo.SlidingLog, N: 100, Window: 20 * days, Lease: 10, LeaseFor: algo.MaxLeaseFor}
-	c, full := lending(t, cfg, rand.Uint64()), counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 0, Window: 100 * days})
+	c, full := lending(t, cfg, rand.Uint64()),
+		counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 0, Window: 100 * days})
 	key := func(i int) string { return fmt.Sprint("key ", i) }
 	other := 1
 	for s.PartOf(c, []byte(key(other))) == s.PartOf(c, []byte(key(0))) {
@@ -212,12 +221,14 @@ func testLendAcross(t *testing.T, cluster *redistest.Cluster) {
 	ahead := []algo.Ahead{{Want: 5}, {Want: 6}}
 	results := make([]algo.Result, 2)
 	both := []store.Charge{charge(c, key(0), 1), charge(c, key(other), 1)}
-	if _, _, err := s.TakeAhead(t.Context(), 0, 0, both, ahead, results); err != nil || ahead[0].Got != 5 || ahead[1].Got != 6 {
+	if _, _, err := s.TakeAhead(t.Context(), 0, 0, both, ahead, results); err != nil || ahead[0].Got != 5 ||
+		ahead[1].Got != 6 {
 		t.Fatalf("%+v, %v", ahead, err)
 	}
 	ahead = []algo.Ahead{{Want: 5, Told: [2]algo.Told{{End: ahead[0].Until, Used: 2, Returned: 1}}}, {}}
 	denied := []store.Charge{charge(c, key(0), 1), charge(full, key(other), 1)}
-	if _, _, err := s.TakeAhead(t.Context(), 0, 0, denied, ahead, results); err != nil || results[1].Allowed || ahead[0].Got != 0 || ahead[0].Out != 2 {
+	if _, _, err := s.TakeAhead(t.Context(), 0, 0, denied, ahead, results); err != nil || results[1].Allowed ||
+		ahead[0].Got != 0 || ahead[0].Out != 2 {
 		t.Fatalf("%+v, %+v, %v", results, ahead, err)
 	}
 	eventually(t, "what was lent and charged has come back", func() bool {

@@ -155,11 +155,15 @@ func damagedRecord(rnd *rand.Rand, now, each int64) []byte {
 		return b
 	}
 	ends := []int64{
-		0, 1, 2, now, now - 1, now + 1, now + rnd.Int64N(2*each), now - rnd.Int64N(1_000_000), now - rnd.Int64N(100_000_000), now - rnd.Int64N(1<<50),
-		now + 2*algo.MaxLeaseFor.Microseconds(), now + 2*algo.MaxLeaseFor.Microseconds() + 1, now + 1<<40, 1<<53 - 1, 1 << 53, 1<<55 + 1, 1<<56 - 1,
+		0, 1, 2, now, now - 1, now + 1, now + rnd.Int64N(2*each), now - rnd.Int64N(1_000_000),
+		now - rnd.Int64N(100_000_000), now - rnd.Int64N(1<<50),
+		now + 2*algo.MaxLeaseFor.Microseconds(), now + 2*algo.MaxLeaseFor.Microseconds() + 1, now + 1<<40, 1<<53 - 1,
+		1 << 53, 1<<55 + 1, 1<<56 - 1,
 	}
-	counts := []int64{0, 1, 2, 3, 10, 1000, 90_000, 100_001, 450_000_000, 900_000_000, 900_000_001, 1<<30 - 1, 1 << 30, 1<<31 - 1, 1 << 31, 1<<32 - 1}
-	lengths := []int64{each, each, each, each, each, each, 0, 1, 9_999, 10_000, 400_000, 120_000_000, 120_000_001, 1<<32 - 1}
+	counts := []int64{0, 1, 2, 3, 10, 1000, 90_000, 100_001, 450_000_000, 900_000_000, 900_000_001, 1<<30 - 1, 1 << 30,
+		1<<31 - 1, 1 << 31, 1<<32 - 1}
+	lengths := []int64{each, each, each, each, each, each, 0, 1, 9_999, 10_000, 400_000, 120_000_000, 120_000_001,
+		1<<32 - 1}
 	b := append56(nil, ends[rnd.IntN(len(ends))])
 	for range 2 {
 		most := len(counts)

@@ -442,7 +442,8 @@ func linearizable(t testing.TB, m *machine) (overlaps int) {
 		t.Logf("the history is linearizable, but not in the order of the instants; was the clock set?\n%s", problem)
 	}
 	admitted, denied, failed, uncharged := m.history.counts()
-	t.Logf("%d operations, %d of them while another node was at one; %d admitted, %d denied; %d failed, of which %d had no effect; checked in %v",
+	t.Logf(
+		"%d operations, %d of them while another node was at one; %d admitted, %d denied; %d failed, of which %d had no effect; checked in %v",
 		len(all), overlaps, admitted, denied, failed, uncharged, time.Since(begin).Round(time.Millisecond))
 	return overlaps
 }
@@ -518,7 +519,8 @@ func (m *machine) explain(part []porcupine.Operation, info porcupine.Linearizati
 		done[x.Input.(*op)] = true
 		_, worlds = m.model().Step(worlds, x.Input, nil)
 	}
-	fmt.Fprintf(&b, "%d of %d operations are in order; the last of them, and the first that are left:\n", len(longest), len(part))
+	fmt.Fprintf(&b, "%d of %d operations are in order; the last of them, and the first that are left:\n", len(longest),
+		len(part))
 	for _, x := range longest[max(0, len(longest)-5):] {
 		fmt.Fprintf(&b, "  ok   %+v\n", *x.Input.(*op))
 	}
@@ -589,7 +591,8 @@ func testLinearizable(t *testing.T, o redis.Options) {
 	fleet.open(o)
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
-			if v.c.Buckets != 6 && v.name != "sliding_log" && v.name != "token_bucket" && v.c.Algorithm != algo.Concurrency {
+			if v.c.Buckets != 6 && v.name != "sliding_log" && v.name != "token_bucket" &&
+				v.c.Algorithm != algo.Concurrency {
 				effort.Long(t, "a quick run checks four other limits")
 			}
 			costs := []int64{1, 1, 1, 1, 2, 0}
@@ -600,7 +603,8 @@ func testLinearizable(t *testing.T, o redis.Options) {
 			// depends on the one before.
 			alone := v.c.Algorithm == algo.Concurrency || v.c.Algorithm == algo.SlidingLog && v.c.CountDenied
 			checkRuns(t, func() history {
-				return fleet.in(t).run(workload{Limits: []limitSpec{spec(t, v.c)}, Calls: eachKey(costs...), Clients: 8, Each: 120, Release: true, Pause: 3 * time.Millisecond})
+				return fleet.in(t).run(workload{Limits: []limitSpec{spec(t, v.c)}, Calls: eachKey(costs...), Clients: 8,
+					Each: 120, Release: true, Pause: 3 * time.Millisecond})
 			}, func(h *history) bool { return alone || merged(h) })
 		})
 	}
@@ -636,7 +640,8 @@ func TestLinearizableAcrossLimits(t *testing.T) {
 		w := workload{Clients: 8, Each: 80, Pause: 3 * time.Millisecond}
 		for i := range keyCount {
 			for j := range keyCount {
-				w.Calls = append(w.Calls, []chargeSpec{{Limit: 0, Key: key(i), Cost: 1}, {Limit: 1, Key: key(j), Cost: 1}})
+				w.Calls = append(w.Calls, []chargeSpec{{Limit: 0, Key: key(i), Cost: 1},
+					{Limit: 1, Key: key(j), Cost: 1}})
 			}
 		}
 		checkRuns(t, func() history {
@@ -665,7 +670,8 @@ func TestLinearizableAcrossLimits(t *testing.T) {
 	t.Run("windows of a rule", func(t *testing.T) {
 		w := workload{Clients: 8, Each: 100, Pause: 3 * time.Millisecond}
 		for i := range keyCount {
-			for _, limits := range [][]int{{0, 1, 2}, {0, 1, 2}, {0, 1, 2}, {0, 1, 2, 3, 4}, {0}, {2, 1}, {1, 3}, {4, 0}} {
+			for _, limits := range [][]int{{0, 1, 2}, {0, 1, 2}, {0, 1, 2}, {0, 1, 2, 3, 4}, {0}, {2, 1}, {1, 3},
+				{4, 0}} {
 				var call []chargeSpec
 				for _, limit := range limits {
 					call = append(call, chargeSpec{Limit: limit, Key: key(i), Cost: 1})
@@ -759,7 +765,8 @@ func TestLinearizableReload(t *testing.T) {
 		c := v.c
 		c.Window = c.Window * 12 / 10
 		testReload(t, fleet, v.name, func() []limitSpec { return []limitSpec{spec(t, v.c), spec(t, c, spec(t, v.c))} })
-		testReload(t, fleet, v.name+", of a rule", func() []limitSpec { return grouped(spec(t, v.c), spec(t, c, spec(t, v.c))) })
+		testReload(t, fleet, v.name+", of a rule",
+			func() []limitSpec { return grouped(spec(t, v.c), spec(t, c, spec(t, v.c))) })
 	}
 }
 

@@ -137,13 +137,15 @@ func fill(t *testing.T, s store.Store, limits []algo.Config, n int, requests int
 			for user := w; user < n; user += workers {
 				for left := requests; left > 0; {
 					cost := int64(1)
-					if counters[0].Limit.Algorithm() != algo.SlidingLog && counters[0].Limit.Algorithm() != algo.Concurrency {
+					if counters[0].Limit.Algorithm() != algo.SlidingLog &&
+						counters[0].Limit.Algorithm() != algo.Concurrency {
 						cost = left
 					}
 					left -= cost
 					var charges []store.Charge
 					for _, c := range counters {
-						charges = append(charges, store.Charge{Counter: c, Limit: c.Limit, Key: fmt.Appendf(nil, "\x00\x10%016d", user), Ask: algo.Ask{Cost: cost, MaxDelay: -1}})
+						charges = append(charges, store.Charge{Counter: c, Limit: c.Limit,
+							Key: fmt.Appendf(nil, "\x00\x10%016d", user), Ask: algo.Ask{Cost: cost, MaxDelay: -1}})
 					}
 					if _, err := s.Take(context.Background(), charges, make([]algo.Result, len(charges))); err != nil {
 						t.Error(err)

@@ -126,7 +126,8 @@ func TestMerged(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", seen)
-	if seen.most < 2 || seen.odd == 0 || seen.off == 0 || seen.soft == 0 || seen.alone == 0 || s.Stats().Disagreements > 0 {
+	if seen.most < 2 || seen.odd == 0 || seen.off == 0 || seen.soft == 0 || seen.alone == 0 ||
+		s.Stats().Disagreements > 0 {
 		t.Errorf("%+v; %d disagreements", seen, s.Stats().Disagreements)
 	}
 }
@@ -160,7 +161,8 @@ func mergeLimit(t *testing.T, rnd *rand.Rand, now int64) *algo.Limit {
 	at := time.Duration(now%86_400_000_000) * time.Microsecond
 	for range 1 + rnd.IntN(3) {
 		from := at + time.Duration(rnd.Int64N(20_000_000))*time.Microsecond
-		phase := algo.Phase{From: from % (24 * time.Hour), Until: (from + time.Duration(rnd.Int64N(10_000_000))*time.Microsecond) % (24 * time.Hour)}
+		phase := algo.Phase{From: from % (24 * time.Hour),
+			Until: (from + time.Duration(rnd.Int64N(10_000_000))*time.Microsecond) % (24 * time.Hour)}
 		if rnd.IntN(3) > 0 {
 			phase.Limit = make()
 		}
@@ -178,7 +180,8 @@ func mergeLimit(t *testing.T, rnd *rand.Rand, now int64) *algo.Limit {
 
 // refundsWindows: what is given back to a window of several buckets is for the node.
 func refundsWindows(charges []store.Charge) bool {
-	return slices.ContainsFunc(charges, func(c store.Charge) bool { return c.Ask.Cost < 0 && c.Limit.Config().Buckets > 1 })
+	return slices.ContainsFunc(charges,
+		func(c store.Charge) bool { return c.Ask.Cost < 0 && c.Limit.Config().Buckets > 1 })
 }
 
 func describe(charges []store.Charge) (text string) {
@@ -204,7 +207,8 @@ func (m *mergeModel) compare(t *testing.T, charges []store.Charge, got []algo.Re
 	for i := range charges {
 		if got[i] != want[i] {
 			in, until := charges[i].Limit.At(now)
-			t.Fatalf("%s, charge %d of %s\nin force: %v for %d µs\n got %+v\nwant %+v", what, i, describe(charges), in, until-now, got[i], want[i])
+			t.Fatalf("%s, charge %d of %s\nin force: %v for %d µs\n got %+v\nwant %+v", what, i, describe(charges), in,
+				until-now, got[i], want[i])
 		}
 	}
 }

@@ -285,7 +285,8 @@ func (n *nodeProcess) do(q request) (r reply) {
 	time.Sleep(time.Duration(q.Run.Begin - clock()))
 	var wg sync.WaitGroup
 	for i := range clients {
-		c := &client{node: n, w: q.Run, number: i, counters: counters, rnd: rand.New(rand.NewPCG(q.Run.Seed, uint64(i)))}
+		c := &client{node: n, w: q.Run, number: i, counters: counters,
+			rnd: rand.New(rand.NewPCG(q.Run.Seed, uint64(i)))}
 		clients[i] = c
 		wg.Go(c.run)
 	}
@@ -432,7 +433,8 @@ func charges(w *workload, counters []*rule.Counter, o *op) []store.Charge {
 			cost += int64(o.Client % w.Clients)
 		}
 		counter := counters[ch.Limit]
-		list[i] = store.Charge{Counter: counter, Limit: counter.Limit, Key: []byte(ch.Key), Mode: ch.Mode, Ask: algo.Ask{Cost: cost, MaxDelay: -1}}
+		list[i] = store.Charge{Counter: counter, Limit: counter.Limit, Key: []byte(ch.Key), Mode: ch.Mode,
+			Ask: algo.Ask{Cost: cost, MaxDelay: -1}}
 	}
 	return list
 }

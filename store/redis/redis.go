@@ -160,13 +160,17 @@ func Open(o Options) (*Store, error) {
 	}
 	switch {
 	case strings.ContainsAny(o.Prefix, "{}"):
-		return nil, fmt.Errorf("redis store: the prefix %q must not contain { or }, which choose a slot of a Cluster", o.Prefix)
+		return nil, fmt.Errorf("redis store: the prefix %q must not contain { or }, which choose a slot of a Cluster",
+			o.Prefix)
 	case o.Partitions < 1 || o.Partitions > slots:
-		return nil, fmt.Errorf("redis store: the number of partitions is %d; it must be from 1 to %d", o.Partitions, slots)
+		return nil, fmt.Errorf("redis store: the number of partitions is %d; it must be from 1 to %d", o.Partitions,
+			slots)
 	case o.Connections < 1 || o.Connections > 64 || o.Connections&(o.Connections-1) != 0:
-		return nil, fmt.Errorf("redis store: the number of connections is %d; it must be a power of 2, up to 64", o.Connections)
+		return nil, fmt.Errorf("redis store: the number of connections is %d; it must be a power of 2, up to 64",
+			o.Connections)
 	case o.Timeout < 0 || o.RememberRefusals < 0 || o.Heartbeat < 0:
-		return nil, fmt.Errorf("redis store: Timeout (%v), RememberRefusals (%v) and Heartbeat (%v) must not be negative", o.Timeout, o.RememberRefusals, o.Heartbeat)
+		return nil, fmt.Errorf(
+			"redis store: Timeout (%v), RememberRefusals (%v) and Heartbeat (%v) must not be negative", o.Timeout, o.RememberRefusals, o.Heartbeat)
 	}
 	s := &Store{o: o, target: t, name: strconv.FormatUint(newSlot(), 36)}
 	s.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }
@@ -180,7 +184,8 @@ func Open(o Options) (*Store, error) {
 		tags = hashTags(o.Partitions)
 	}
 	for i, tag := range tags {
-		p := &partition{store: s, number: i, prefix: o.Prefix + formatVersion + tag, wake: make(chan struct{}, 1), swapLock: make(chan struct{}, 1), swapLane: newLane()}
+		p := &partition{store: s, number: i, prefix: o.Prefix + formatVersion + tag, wake: make(chan struct{}, 1),
+			swapLock: make(chan struct{}, 1), swapLane: newLane()}
 		p.lane = newLane()
 		p.detector.Begin(s.monotonic())
 		s.partitions = append(s.partitions, p)
@@ -197,7 +202,8 @@ const formatVersion = "1"
 // counter or group, and the key.
 func (p *partition) appendKey(dst []byte, id uint64, key []byte) []byte {
 	dst = append(dst, p.prefix...)
-	dst = append(dst, byte(id>>56), byte(id>>48), byte(id>>40), byte(id>>32), byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
+	dst = append(dst, byte(id>>56), byte(id>>48), byte(id>>40), byte(id>>32), byte(id>>24), byte(id>>16), byte(id>>8),
+		byte(id))
 	return append(dst, key...)
 }
 

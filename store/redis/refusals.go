@@ -63,7 +63,8 @@ func (r *refusals) publish(client rueidis.Client, key invalid) {
 		ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
 		err := client.Do(ctx, client.B().Publish().Channel(s.channel()).Message(key.text).Build()).Error()
 		cancel()
-		if _, refused := rueidis.IsRedisErr(err); err == nil || refused || store.Monotonic()-key.at >= int64(r.longest) {
+		if _, refused := rueidis.IsRedisErr(err); err == nil || refused ||
+			store.Monotonic()-key.at >= int64(r.longest) {
 			return
 		}
 		select {
@@ -96,17 +97,19 @@ func (r *refusals) listen(client rueidis.Client) {
 	})
 	warned := false
 	for s.ctx.Err() == nil {
-		err := client.Receive(listening, client.B().Subscribe().Channel(s.channel()).Build(), func(m rueidis.PubSubMessage) {
-			if len(m.Message) >= 8 {
-				r.Forget(binary.BigEndian.Uint64([]byte(m.Message[:8])), []byte(m.Message[8:]))
-			}
-		})
+		err := client.Receive(listening, client.B().Subscribe().Channel(s.channel()).Build(),
+			func(m rueidis.PubSubMessage) {
+				if len(m.Message) >= 8 {
+					r.Forget(binary.BigEndian.Uint64([]byte(m.Message[:8])), []byte(m.Message[8:]))
+				}
+			})
 		r.ForgetAll() // a message may have been missed
 		// A server, or a proxy before it, that takes no subscription is no reason to ask it more.
 		r.settled.Store(true)
 		if e, refused := rueidis.IsRedisErr(err); refused && !warned {
 			warned = true
-			s.o.Logger.Warn(fmt.Sprintf("redis store: what other nodes give back is heard of only after %v: %v", r.longest, e))
+			s.o.Logger.Warn(fmt.Sprintf("redis store: what other nodes give back is heard of only after %v: %v",
+				r.longest, e))
 		}
 		select {
 		case <-s.ctx.Done():

@@ -61,7 +61,8 @@ func TestRememberedRefusal(t *testing.T) {
 				return
 			}
 			refused(t, s, c)
-			if r, now, ok := takeNow(s, c); !ok || now == 0 || r[0].Allowed || r[0].Limit == 0 || asksRedis(s, func() { takeNow(s, c) }) {
+			if r, now, ok := takeNow(s, c); !ok || now == 0 || r[0].Allowed || r[0].Limit == 0 ||
+				asksRedis(s, func() { takeNow(s, c) }) {
 				t.Errorf("at once the node says %+v, %v", r, ok)
 			}
 			direct := open(t, redis.Options{URL: server.URL()})
@@ -71,7 +72,8 @@ func TestRememberedRefusal(t *testing.T) {
 				if own[0].Allowed || own[0].Remaining != first[0].Remaining || own[0].Limit != first[0].Limit {
 					t.Errorf("the node says %+v, Redis %+v", own[0], first[0])
 				}
-				if now+own[0].RetryAfter != before+first[0].RetryAfter || now+own[0].ResetAfter != before+first[0].ResetAfter {
+				if now+own[0].RetryAfter != before+first[0].RetryAfter ||
+					now+own[0].ResetAfter != before+first[0].ResetAfter {
 					t.Errorf("the node says %+v at %d; before, Redis said %+v at %d", own[0], now, first[0], before)
 				}
 				// Its clock must not be ahead of Redis', so that who obeys is not refused again.
@@ -101,7 +103,8 @@ func TestRememberedRefusal(t *testing.T) {
 			beside := charge(counterOf(t, wide), "k", 1)
 			within := func(want bool, charges ...store.Charge) {
 				t.Helper()
-				_, remembered, err := s.TakeWithin(t.Context(), time.Hour, time.Hour, charges, make([]algo.Result, len(charges)))
+				_, remembered, err := s.TakeWithin(t.Context(), time.Hour, time.Hour, charges,
+					make([]algo.Result, len(charges)))
 				if err != nil || remembered != want {
 					t.Errorf("an answer from memory: %v, want %v (%v)", remembered, want, err)
 				}
@@ -220,7 +223,8 @@ func testRefusalForgotten(t *testing.T, url string) {
 func TestRefusalForgottenLater(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.Proxy(t, server.Addr())
-	here := open(t, redis.Options{URL: "redis://" + proxy.Addr(), RememberRefusals: time.Hour, Timeout: 50 * time.Millisecond})
+	here := open(t, redis.Options{URL: "redis://" + proxy.Addr(), RememberRefusals: time.Hour,
+		Timeout: 50 * time.Millisecond})
 	there := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
 	ask := charge(counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 3, Window: 100 * days}), "k", 1)
 	refused(t, there, ask)

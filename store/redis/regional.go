@@ -62,7 +62,8 @@ func (s *Store) Lead(ctx context.Context, task, holder string, term time.Duratio
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
 	key := s.partitions[0].prefix + "lead:" + task
-	result, err := s.call(ctx, clients.other, lua().lead, []string{key}, []string{s.virtualNow(), holder, strconv.FormatInt(term.Microseconds(), 10)})
+	result, err := s.call(ctx, clients.other, lua().lead, []string{key},
+		[]string{s.virtualNow(), holder, strconv.FormatInt(term.Microseconds(), 10)})
 	if err != nil {
 		return false, fmt.Errorf("redis store: %w", err)
 	}
@@ -232,7 +233,8 @@ func (b *changeCall) build() {
 		list = append56(append56(list, min(max(ch.Since, 0), never)), until)
 		b.keys = append(b.keys, c.keys...)
 	}
-	b.args = append(b.args[:0], s.virtualNow(), counts, b.from, b.to, strconv.FormatInt(positionLife.Milliseconds(), 10), string(list))
+	b.args = append(b.args[:0], s.virtualNow(), counts, b.from, b.to,
+		strconv.FormatInt(positionLife.Milliseconds(), 10), string(list))
 	b.args = append(b.args, texts...)
 }
 

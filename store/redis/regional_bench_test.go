@@ -66,7 +66,8 @@ func BenchmarkTell(b *testing.B) {
 	b.ResetTimer()
 	for n := 0; n < b.N; n += len(told) {
 		for i := range told {
-			told[i] = store.Told{Counter: 0x0123456789abcdef, Key: fmt.Appendf(nil, "a user of id %03d", i), Units: 12, At: time.Now().UnixMicro() - int64(i)*700}
+			told[i] = store.Told{Counter: 0x0123456789abcdef, Key: fmt.Appendf(nil, "a user of id %03d", i), Units: 12,
+				At: time.Now().UnixMicro() - int64(i)*700}
 		}
 		if err := s.Tell(b.Context(), 0, told); err != nil {
 			b.Fatal(err)

@@ -87,7 +87,8 @@ func TestChangedTogether(t *testing.T) {
 			for i := range changes {
 				want := changes[i].Apply(&m.states[of[i]], &m.records[of[i]], now)
 				if done[i] != want {
-					t.Fatalf("change %d of %d, %+v of %v: %+v, want %+v", i, len(changes), changes[i], changes[i].Limit, done[i], want)
+					t.Fatalf("change %d of %d, %+v of %v: %+v, want %+v", i, len(changes), changes[i], changes[i].Limit,
+						done[i], want)
 				}
 				if made++; want.Over > 0 {
 					over++
@@ -100,7 +101,8 @@ func TestChangedTogether(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d changes in %d calls, %d of which the node made; %d beyond the limit; %d lendings", made, calls, byNode, over, lent)
+	t.Logf("%d changes in %d calls, %d of which the node made; %d beyond the limit; %d lendings", made, calls, byNode,
+		over, lent)
 	if n := s.Stats().Disagreements; n > 0 {
 		t.Errorf("%d disagreements", n)
 	}
@@ -205,7 +207,8 @@ func TestChangeDamaged(t *testing.T) {
 		var changes []store.Change
 		for range 1 + rnd.IntN(5) {
 			c := &m.charges[rnd.IntN(len(m.charges))]
-			changes = append(changes, store.Change{Counter: c.Counter, Limit: c.Limit, Key: c.Key, Units: []int64{1, 7, 2000, -2}[rnd.IntN(4)]})
+			changes = append(changes, store.Change{Counter: c.Counter, Limit: c.Limit, Key: c.Key,
+				Units: []int64{1, 7, 2000, -2}[rnd.IntN(4)]})
 		}
 		log := fmt.Sprint("log", n)
 		if _, err := s.Change(t.Context(), 0, log, "", "1-0", changes, make([]store.Changed, len(changes))); err != nil {
@@ -215,7 +218,8 @@ func TestChangeDamaged(t *testing.T) {
 			c := &m.charges[i]
 			full := store.Change{Counter: c.Counter, Limit: c.Limit, Key: c.Key, Units: 5000}
 			done := make([]store.Changed, 1)
-			if _, err := s.Change(t.Context(), 0, log, "1-0", "1-0", []store.Change{full}, done); err != nil || !done[0].Made {
+			if _, err := s.Change(t.Context(), 0, log, "1-0", "1-0", []store.Change{full}, done); err != nil ||
+				!done[0].Made {
 				t.Fatalf("%+v: %+v, %v", full, done, err)
 			}
 			result := make([]algo.Result, 1)
@@ -265,7 +269,8 @@ func TestToldEntries(t *testing.T) {
 		t.Fatalf("%d of %d in %d entries", len(got), len(told), entries)
 	}
 	for i := range told {
-		if got[i].Counter != told[i].Counter || !bytes.Equal(got[i].Key, told[i].Key) || got[i].Units != told[i].Units || got[i].At != told[i].At {
+		if got[i].Counter != told[i].Counter || !bytes.Equal(got[i].Key, told[i].Key) ||
+			got[i].Units != told[i].Units || got[i].At != told[i].At {
 			t.Fatalf("%+v, want %+v", got[i], told[i])
 		}
 	}

@@ -53,7 +53,8 @@ func TestChangeExpiry(t *testing.T) {
 		}
 	}
 	// Its states are fresh again long before what is out of it ends.
-	configs["fast bucket, leased"] = algo.Config{Algorithm: algo.TokenBucket, N: 100, Window: 10 * time.Second, Lease: 10, LeaseFor: time.Minute}
+	configs["fast bucket, leased"] = algo.Config{Algorithm: algo.TokenBucket, N: 100, Window: 10 * time.Second,
+		Lease: 10, LeaseFor: time.Minute}
 	n := 0
 	for name, cfg := range configs {
 		for _, group := range []uint64{0, rand.Uint64()} {
@@ -98,13 +99,15 @@ func TestChangeExpiry(t *testing.T) {
 						first, last = min(first, at), max(last, at)
 					}
 					if cfg.Algorithm == algo.TokenBucket && out.Out() > 0 && first < out.Last {
-						t.Errorf("step %d: a state goes %d µs before the last of what is out ends", step, out.Last-first)
+						t.Errorf("step %d: a state goes %d µs before the last of what is out ends", step,
+							out.Last-first)
 					}
 					if last < fresh {
 						t.Errorf("step %d: it goes %d µs before it is fresh", step, fresh-last)
 					}
 					if l.Lease() == nil && last > fresh+2000 && units > 0 {
-						t.Errorf("step %d: it goes %v after it is fresh", step, time.Duration(last-fresh)*time.Microsecond)
+						t.Errorf("step %d: it goes %v after it is fresh", step,
+							time.Duration(last-fresh)*time.Microsecond)
 					}
 					if fresh == 0 && len(keys) > 0 {
 						t.Errorf("step %d: %d keys of a fresh state", step, len(keys))
@@ -120,12 +123,14 @@ func TestChangeExpiry(t *testing.T) {
 func TestChangeKeepsNeighbours(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})
-	long, short := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 9, Window: algo.MaxWindow, FirstRequest: true}), counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 9, Window: 10 * time.Second})
+	long, short := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 9, Window: algo.MaxWindow,
+		FirstRequest: true}), counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 9, Window: 10 * time.Second})
 	long.Group, short.Group = 77, 77
 	change := func(c *rule.Counter, units int64) store.Change {
 		return store.Change{Counter: c, Limit: c.Limit, Key: []byte("k"), Units: units}
 	}
-	for _, calls := range [][]store.Change{{change(long, 3)}, {change(short, 2)}, {change(short, -1)}, {change(short, 1), change(long, 1)}, {change(short, -9)}, {change(long, 1), change(short, 1)}} {
+	for _, calls := range [][]store.Change{{change(long, 3)}, {change(short, 2)}, {change(short, -1)},
+		{change(short, 1), change(long, 1)}, {change(short, -9)}, {change(long, 1), change(short, 1)}} {
 		_, now := made(t, s, calls...)
 		keys := server.Do("KEYS", "*").([]any)
 		if len(keys) != 1 {
@@ -143,7 +148,8 @@ func TestChangeKeepsNeighbours(t *testing.T) {
 // TestChangeEndsRefusals: what is given back ends remembered refusals, here and on other nodes.
 func TestChangeEndsRefusals(t *testing.T) {
 	server := redistest.Start(t)
-	s, other := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour}), open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
+	s, other := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour}),
+		open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
 	c := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 3, Window: algo.MaxWindow, FirstRequest: true})
 	made(t, s, store.Change{Counter: c, Limit: c.Limit, Key: []byte("k"), Units: 3})
 	refused(t, s, charge(c, "k", 1))

@@ -36,7 +36,8 @@ const (
 
 var (
 	errReserved            = errors.New("redis store: a reservation of that id is held already")
-	errTooManyReservations = fmt.Errorf("redis store: some %d reservations are held, and there is no room for more until they are committed or time out", maxReservations)
+	errTooManyReservations = fmt.Errorf(
+		"redis store: some %d reservations are held, and there is no room for more until they are committed or time out", maxReservations)
 )
 
 // reservationKeys returns the partition of a reservation, and its keys.
@@ -54,16 +55,19 @@ func (p *partition) reservationKeys() []string {
 func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error {
 	switch {
 	case id == "" || len(id) > maxReservationID:
-		return notChargedError{fmt.Errorf("redis store: the id of a reservation has %d bytes; it must have 1 to %d", len(id), maxReservationID)}
+		return notChargedError{fmt.Errorf("redis store: the id of a reservation has %d bytes; it must have 1 to %d",
+			len(id), maxReservationID)}
 	case len(note) > maxNote:
-		return notChargedError{fmt.Errorf("redis store: the note of a reservation has %d bytes; it may have up to %d", len(note), maxNote)}
+		return notChargedError{fmt.Errorf("redis store: the note of a reservation has %d bytes; it may have up to %d",
+			len(note), maxNote)}
 	case timeout <= 0:
 		return notChargedError{fmt.Errorf("redis store: a reservation needs a time-out above 0, not %v", timeout)}
 	}
 	p, keys := s.reservationKeys(id)
 	room := (maxReservations + len(s.partitions) - 1) / len(s.partitions)
 	after := strconv.FormatInt(max(1, timeout.Microseconds()), 10)
-	result, failed, err := s.callReservations(ctx, p, nil, lua().hold, keys, s.virtualNow(), id, string(note), after, strconv.Itoa(room))
+	result, failed, err := s.callReservations(ctx, p, nil, lua().hold, keys, s.virtualNow(), id, string(note), after,
+		strconv.Itoa(room))
 	failed.forget()
 	if err != nil {
 		return err
@@ -158,7 +162,8 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 		}
 		p := s.partitions[(first+i)%len(s.partitions)]
 		result, unsure, failed := s.callReservations(
-			ctx, p, p.expiring.Swap(nil), lua().expired, p.reservationKeys(), s.virtualNow(), strconv.Itoa(min(n-len(notes), maxExpiredAtOnce)))
+			ctx, p, p.expiring.Swap(nil), lua().expired, p.reservationKeys(), s.virtualNow(),
+			strconv.Itoa(min(n-len(notes), maxExpiredAtOnce)))
 		if unsure != nil {
 			p.expiring.Swap(unsure).forget()
 		}
@@ -248,7 +253,8 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) erro
 func (p *partition) settleCharges(ctx context.Context, settlements []store.Settlement) error {
 	c := &swapCall{settlements: settlements, charges: make([]store.Charge, len(settlements))}
 	for i := range settlements {
-		c.charges[i] = store.Charge{Counter: settlements[i].Counter, Limit: settlements[i].Limit, Key: settlements[i].Key}
+		c.charges[i] = store.Charge{Counter: settlements[i].Counter, Limit: settlements[i].Limit,
+			Key: settlements[i].Key}
 	}
 	if err := p.submitSwap(&waiting.Waiter{Ctx: ctx}, c); err != nil {
 		return err

@@ -18,7 +18,8 @@ func TestReservationsBounded(t *testing.T) {
 	defer s.Close()
 	p, keys := s.reservationKeys("0")
 	for i := range 5 {
-		result, _, err := s.callReservations(t.Context(), p, nil, lua().hold, keys, "", fmt.Sprint(i), "note", "1000000000", "3")
+		result, _, err := s.callReservations(t.Context(), p, nil, lua().hold, keys, "", fmt.Sprint(i), "note",
+			"1000000000", "3")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -159,7 +159,8 @@ func TestSettle(t *testing.T) {
 				for i, counter := range []*rule.Counter{one, other} {
 					ask := charge(counter, "k", 1+rnd.Int64N(5))
 					r, _ := take(t, s, ask)
-					want := counter.Limit.TakeWith(&states[i], &margins[i], now, algo.Ask{Cost: ask.Ask.Cost, MaxDelay: -1, Slot: uint64(now)})
+					want := counter.Limit.TakeWith(&states[i], &margins[i], now,
+						algo.Ask{Cost: ask.Ask.Cost, MaxDelay: -1, Slot: uint64(now)})
 					if r[0] != want {
 						t.Fatalf("%s: got %+v, want %+v", shape.name, r[0], want)
 					}
@@ -174,7 +175,8 @@ func TestSettle(t *testing.T) {
 					o := open[i]
 					open = slices.Delete(open, i, i+1)
 					counter := []*rule.Counter{one, other}[o.of]
-					e := store.Settlement{Counter: counter, Limit: counter.Limit, Key: []byte("k"), At: o.at, Reserved: o.cost, Actual: rnd.Int64N(8)}
+					e := store.Settlement{Counter: counter, Limit: counter.Limit, Key: []byte("k"), At: o.at,
+						Reserved: o.cost, Actual: rnd.Int64N(8)}
 					list = append(list, e)
 					counter.Limit.Settle(&states[o.of], nil, now, e.At, e.Reserved, e.Actual)
 				}
@@ -184,7 +186,8 @@ func TestSettle(t *testing.T) {
 			}
 		}
 	}
-	if err := s.Settle(t.Context(), []store.Settlement{{Reserved: 2, Actual: 1}}); !errors.Is(err, store.ErrNotCharged) {
+	if err := s.Settle(t.Context(), []store.Settlement{{Reserved: 2, Actual: 1}}); !errors.Is(err,
+		store.ErrNotCharged) {
 		t.Errorf("a settlement of nothing: %v", err)
 	}
 }
@@ -194,7 +197,8 @@ func TestSettle(t *testing.T) {
 func TestSettleTogether(t *testing.T) {
 	server := redistest.Start(t)
 	stores := []*redis.Store{
-		open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour}), open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour}),
+		open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour}),
+		open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour}),
 	}
 	counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 100_000, Window: 100 * days})
 	const callers, each = 32, 40
@@ -207,7 +211,8 @@ func TestSettleTogether(t *testing.T) {
 	for i := range callers {
 		wg.Go(func() {
 			for j := range each {
-				e := store.Settlement{Counter: counter, Limit: counter.Limit, Key: []byte("k"), At: at, Reserved: 10, Actual: 3}
+				e := store.Settlement{Counter: counter, Limit: counter.Limit, Key: []byte("k"), At: at, Reserved: 10,
+					Actual: 3}
 				if j%2 == 0 {
 					e.Reserved, e.Actual = 2, 7
 				}

@@ -23,7 +23,8 @@ func TestFunctionFlush(t *testing.T) {
 	fleet.open(redis.Options{URL: server.URL()})
 	w := everything(t)
 	for i := range 4 { // and some pairs
-		w.Calls = append(w.Calls, []chargeSpec{{Limit: 0, Key: "pair", Cost: 1}, {Limit: 3, Key: fmt.Sprint("pair ", i), Cost: 1}})
+		w.Calls = append(w.Calls, []chargeSpec{{Limit: 0, Key: "pair", Cost: 1},
+			{Limit: 3, Key: fmt.Sprint("pair ", i), Cost: 1}})
 	}
 	w.Each, w.Pause = 0, 4*time.Millisecond
 	wait := fleet.start(w)
@@ -254,7 +255,8 @@ func TestExpiry(t *testing.T) {
 				}
 				want := (now + last.ResetAfter + 999) / 1000
 				if got := server.Do("PEXPIRETIME", onlyKey(t, server, prefix)); got != want {
-					t.Errorf("%s: the key goes at %v, which is %v ms from when it is fresh", what, got, got.(int64)-want)
+					t.Errorf("%s: the key goes at %v, which is %v ms from when it is fresh", what, got,
+						got.(int64)-want)
 				}
 			}
 			check("the first charge", 1, false)
@@ -288,13 +290,15 @@ func TestExpiry(t *testing.T) {
 			charges = append(charges, charge(counter, "k", 1))
 		}
 		stop := int64(0)
-		for _, some := range [][]store.Charge{charges[:1], charges[1:2], charges[:2], charges, charges[:1], charges[1:], charges} {
+		for _, some := range [][]store.Charge{charges[:1], charges[1:2], charges[:2], charges, charges[:1], charges[1:],
+			charges} {
 			results, now := take(t, s, some...)
 			for _, r := range results {
 				stop = max(stop, (now+r.ResetAfter+999)/1000)
 			}
 			if got := server.Do("PEXPIRETIME", onlyKey(t, server, "rule:")); got != stop {
-				t.Errorf("after %d charges the key goes at %v, which is %v ms from when it is fresh", len(some), got, got.(int64)-stop)
+				t.Errorf("after %d charges the key goes at %v, which is %v ms from when it is fresh", len(some), got,
+					got.(int64)-stop)
 			}
 		}
 	})

@@ -247,7 +247,8 @@ func (s *swapPlan) read(ctx context.Context, client rueidis.Client) (now int64, 
 	for i := range s.states {
 		ref := &s.states[i]
 		var state string
-		if state, ref.found = ref.codec.state(s.values[ref.value].raw, ref.counter); ref.found && ref.codec.decode([]byte(state), &ref.St) != nil {
+		if state, ref.found = ref.codec.state(s.values[ref.value].raw, ref.counter); ref.found &&
+			ref.codec.decode([]byte(state), &ref.St) != nil {
 			ref.St, ref.found, ref.write = algo.State{}, false, true
 		}
 		if ref.codec.kind == kindRecord {
@@ -338,7 +339,8 @@ func clone(st *algo.State) algo.State {
 
 // decide decides charges all or nothing (store.Verdict). of is the index of each one's state.
 // ahead is empty if nothing may be lent.
-func (s *swapPlan) decide(charges []store.Charge, ahead []algo.Ahead, results []algo.Result, slots []uint64, of []int, now int64) {
+func (s *swapPlan) decide(charges []store.Charge, ahead []algo.Ahead, results []algo.Result, slots []uint64, of []int,
+	now int64) {
 	for i, at := range of {
 		if lease := s.lentOf(at); lease != nil {
 			var none algo.Ahead
@@ -405,7 +407,8 @@ func (s *swapPlan) commit(ctx context.Context, client rueidis.Client, now int64)
 	}
 	l := s.p.swapLane
 	l.next(s.p.memory.Load())
-	result, err := s.p.store.callIn(ctx, &attempts{p: s.p, client: client, aside: true}, l, !s.failFast, lua().swap, keys, args)
+	result, err := s.p.store.callIn(ctx, &attempts{p: s.p, client: client, aside: true}, l, !s.failFast, lua().swap,
+		keys, args)
 	if err != nil {
 		return false, err
 	}
@@ -418,7 +421,8 @@ func (s *swapPlan) commit(ctx context.Context, client rueidis.Client, now int64)
 func (s *swapPlan) mustLast(v *value) bool {
 	for _, i := range v.states {
 		ref := &s.states[i]
-		if lease := s.lentOf(i); ref.write && ref.St.B != 0 && lease != nil && lease.B != 0 && s.states[ref.beside-1].value != ref.value {
+		if lease := s.lentOf(i); ref.write && ref.St.B != 0 && lease != nil && lease.B != 0 &&
+			s.states[ref.beside-1].value != ref.value {
 			return true
 		}
 	}

@@ -38,7 +38,8 @@ type swapCall struct {
 func (p *partition) swapTake(
 	w *waiting.Waiter, charges []store.Charge, ahead []algo.Ahead, results []algo.Result, slots []uint64, once bool,
 ) (*swapCall, error) {
-	o := &swapCall{charges: slices.Clone(charges), ahead: slices.Clone(ahead), results: make([]algo.Result, len(results)), slots: slices.Clone(slots), once: once}
+	o := &swapCall{charges: slices.Clone(charges), ahead: slices.Clone(ahead),
+		results: make([]algo.Result, len(results)), slots: slices.Clone(slots), once: once}
 	if err := p.submitSwap(w, o); err != nil {
 		return o, err
 	}

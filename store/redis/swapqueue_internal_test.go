@@ -60,7 +60,8 @@ func TestSwapWaitsBySilence(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			var results [1]algo.Result
-			_, _, err := s.TakeWithin(context.Background(), time.Millisecond, time.Hour, []store.Charge{costsOne(c, "k")}, results[:])
+			_, _, err := s.TakeWithin(context.Background(), time.Millisecond, time.Hour,
+				[]store.Charge{costsOne(c, "k")}, results[:])
 			if err == nil && !results[0].Soft {
 				err = fmt.Errorf("it was not admitted by the margin: %+v", results[0])
 			}
@@ -91,7 +92,8 @@ func TestSwapWaitsBySilence(t *testing.T) {
 	// Where nothing else is asked, its own questions tell that the server is silent.
 	p.swapLock <- struct{}{}
 	done = take()
-	patience.Until(t, "it waits", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.swapping && len(p.swapQueue) == 0 })
+	patience.Until(t, "it waits",
+		func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.swapping && len(p.swapQueue) == 0 })
 	server.Pause()
 	<-p.swapLock
 	err := <-done
@@ -118,7 +120,8 @@ func TestMarginUnderContention(t *testing.T) {
 			all.Go(func() {
 				var results [1]algo.Result
 				for range calls {
-					_, _, err := s.TakeWithin(t.Context(), time.Millisecond, time.Minute, []store.Charge{costsOne(c, "k")}, results[:])
+					_, _, err := s.TakeWithin(t.Context(), time.Millisecond, time.Minute,
+						[]store.Charge{costsOne(c, "k")}, results[:])
 					f, _ := errors.AsType[*waiting.Failure](err)
 					switch {
 					case err == nil && results[0].Allowed:
@@ -135,7 +138,8 @@ func TestMarginUnderContention(t *testing.T) {
 		}
 	}
 	all.Wait()
-	t.Logf("of %d calls %d were admitted, and %d found Redis silent", stores*callers*calls, admitted.Load(), silent.Load())
+	t.Logf("of %d calls %d were admitted, and %d found Redis silent", stores*callers*calls, admitted.Load(),
+		silent.Load())
 	if failed.Load() > 0 {
 		t.Errorf("%d calls were given up while Redis answered", failed.Load())
 	}
@@ -179,7 +183,8 @@ func TestSwapSeesWhatCameAndWent(t *testing.T) {
 	for by, write := range map[string]func(key string){
 		"take": func(key string) {
 			var results [1]algo.Result
-			if _, err := other.Take(t.Context(), []store.Charge{costsOne(c, key)}, results[:]); err != nil || !results[0].Allowed {
+			if _, err := other.Take(t.Context(), []store.Charge{costsOne(c, key)}, results[:]); err != nil ||
+				!results[0].Allowed {
 				t.Fatal(results, err)
 			}
 		},

@@ -71,7 +71,8 @@ func (s *Store) timeWithin(ctx context.Context, maxWait time.Duration) (int64, e
 // takeAnywhere decides charges, in Redis. ahead is empty if nothing may be lent. asked is when the
 // call was sent.
 func (s *Store) takeAnywhere(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	w := waiting.Waiter{Ctx: ctx}
 	if maxWait > 0 {

@@ -98,7 +98,8 @@ func unpackTold(dst []store.Told, entry string) []store.Told {
 // partOf returns a partition by its number.
 func (s *Store) partOf(part int) (*partition, error) {
 	if part < 0 || part >= len(s.partitions) {
-		return nil, notChargedError{fmt.Errorf("redis store: there is no part %d; there are %d, from 0", part, len(s.partitions))}
+		return nil, notChargedError{fmt.Errorf("redis store: there is no part %d; there are %d, from 0", part,
+			len(s.partitions))}
 	}
 	return s.partitions[part], nil
 }
@@ -121,7 +122,9 @@ func (s *Store) Tell(ctx context.Context, part int, told []store.Told) error {
 	var adds []rueidis.Completed
 	for entry := []byte(nil); len(told) > 0; {
 		entry, told = packTold(told)
-		adds = append(adds, c.B().Xadd().Key(key).Maxlen().Almost().Threshold(most).Id("*").FieldValue().FieldValue(toldField, string(entry)).Build())
+		adds = append(adds,
+			c.B().Xadd().Key(key).Maxlen().Almost().Threshold(most).Id("*").FieldValue().FieldValue(toldField,
+				string(entry)).Build())
 	}
 	s.metrics.calls.Add(uint64(len(adds)))
 	var failed error
@@ -218,7 +221,8 @@ type toldReader struct {
 }
 
 // do sends commands, and then asks for the time.
-func (r *toldReader) do(ctx context.Context, wait time.Duration, commands ...rueidis.Completed) ([]rueidis.RedisResult, error) {
+func (r *toldReader) do(ctx context.Context, wait time.Duration, commands ...rueidis.Completed) ([]rueidis.RedisResult,
+	error) {
 	// A context without a deadline: with one, rueidis does not look whether it is cancelled.
 	calling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)

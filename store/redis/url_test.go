@@ -19,7 +19,8 @@ func TestParseURL(t *testing.T) {
 		{"redis://:only@h", target{addresses: []string{"h:6379"}, password: "only"}},
 		{"redis+cluster://u:p@a:1,b,c:3", target{addresses: []string{"a:1", "b:6379", "c:3"}, cluster: true, user: "u", password: "p"}},
 		{"redis+sentinel://a,b:2/mymaster/5?sentinel_user=s&sentinel_password=t",
-			target{addresses: []string{"a:26379", "b:2"}, master: "mymaster", database: 5, sentinelUser: "s", sentinelPassword: "t"}},
+			target{addresses: []string{"a:26379", "b:2"}, master: "mymaster", database: 5, sentinelUser: "s",
+				sentinelPassword: "t"}},
 	} {
 		got, err := parseURL(test.url)
 		if err != nil {
@@ -82,7 +83,9 @@ func FuzzURL(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(got.addresses) == 0 || got.password != "" && len(got.password) > 3 && strings.Contains(got.String(), got.password) && !strings.Contains(strings.Join(got.addresses, ","), got.password) {
+		if len(got.addresses) == 0 || got.password != "" && len(got.password) > 3 &&
+			strings.Contains(got.String(), got.password) &&
+			!strings.Contains(strings.Join(got.addresses, ","), got.password) {
 			t.Errorf("%q gives %v", text, got)
 		}
 	})

@@ -15,7 +15,8 @@ import (
 // TestTakeAllocates: a call allocates nothing, with limits that hold over regions and without.
 func TestTakeAllocates(t *testing.T) {
 	l := limit(t, algo.Config{Algorithm: algo.TokenBucket, N: 1_000_000, Window: time.Minute})
-	alone, shared, strict, sync := newCounter(l), counterOf(l, rule.Regions{Over: 20}), counterOf(l, rule.Regions{Over: 0}), counterOf(l, rule.Regions{Sync: true})
+	alone, shared, strict, sync := newCounter(l), counterOf(l, rule.Regions{Over: 20}),
+		counterOf(l, rule.Regions{Over: 0}), counterOf(l, rule.Regions{Sync: true})
 	for _, test := range []struct {
 		name    string
 		charges []store.Charge

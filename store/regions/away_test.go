@@ -39,7 +39,8 @@ func (s *away) Tell(_ context.Context, part int, told []store.Told) error {
 // more room meanwhile than keys do, and is in the way of no other part.
 func TestTellsLater(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T) {
-		c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000, Window: 30 * 24 * time.Hour}, rule.Regions{Over: 20, Tell: 1})
+		c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000, Window: 30 * 24 * time.Hour},
+			rule.Regions{Over: 20, Tell: 1})
 		c.Regions.Tell = 0 // each use is told at once
 		own := &away{Store: newMemory(t)}
 		s, err := New(own.Store, Options{Region: "eu", Table: three, Own: own, Rules: rulesOf(c)})

@@ -21,7 +21,8 @@ type unwilling struct {
 }
 
 func (s *unwilling) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	if err := s.asked.Load(); err != nil {
 		return 0, 0, *err
@@ -61,7 +62,8 @@ func TestLoanGoesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer us.Close()
-			eu, err := New(own.Store, Options{Region: "eu", Table: table, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
+			eu, err := New(own.Store, Options{Region: "eu", Table: table, Own: own,
+				Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -63,7 +63,8 @@ func (b *bridge) run(ctx context.Context) {
 			return
 		case err != nil:
 			if n := b.p.problems.Due(seldomLog); n > 0 {
-				b.x.log.Warn("what another region uses cannot be heard: this region goes on up to its ceilings", "region", b.p.name, "cause", err.Error(), "times", n)
+				b.x.log.Warn("what another region uses cannot be heard: this region goes on up to its ceilings",
+					"region", b.p.name, "cause", err.Error(), "times", n)
 			}
 			b.p.counts.errors.Add(1)
 			b.known = false // it may have moved, and what of the last change is done is not known
@@ -98,7 +99,8 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 		wait = b.until(hearWait)
 	}
 	if b.p.store.Parts() != len(b.heardTo) {
-		return false, errors.New("its store has another number of parts: all regions need the same kind, one server (or Sentinel) each or a Cluster each")
+		return false, errors.New(
+			"its store has another number of parts: all regions need the same kind, one server (or Sentinel) each or a Cluster each")
 	}
 	from, began := b.position, store.Monotonic()
 	after := from
@@ -115,7 +117,8 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 	if gap {
 		b.p.counts.gaps.Add(1)
 		if n := b.p.gaps.Due(seldomLog); n > 0 {
-			x.log.Warn("part of another region's use is not in its log any more: it was written faster than it was read, or the log was lost", "region", log, "times", n)
+			x.log.Warn(
+				"part of another region's use is not in its log any more: it was written faster than it was read, or the log was lost", "region", log, "times", n)
 		}
 	}
 	if next != from {

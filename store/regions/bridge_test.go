@@ -24,7 +24,8 @@ type counting struct {
 	reads int
 }
 
-func (s *counting) Told(ctx context.Context, part int, after string, limit int, wait time.Duration) ([]store.Told, string, bool, int64, error) {
+func (s *counting) Told(ctx context.Context, part int, after string, limit int, wait time.Duration) ([]store.Told,
+	string, bool, int64, error) {
 	s.Lock()
 	s.reads++
 	s.Unlock()
@@ -36,9 +37,11 @@ func (s *counting) Close() error { return nil }
 // TestHearsMuch: a region that is far behind reads many small entries at a time, since the way to
 // the other one is long, and not too many large ones.
 func TestHearsMuch(t *testing.T) {
-	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000, Window: 30 * 24 * time.Hour}, rule.Regions{Over: 20, Tell: 2})
+	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000, Window: 30 * 24 * time.Hour},
+		rule.Regions{Over: 20, Tell: 2})
 	own, other := newMemory(t), &counting{Store: newMemory(t)}
-	s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
+	s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own,
+		Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +52,8 @@ func TestHearsMuch(t *testing.T) {
 		for range entries {
 			var told []store.Told
 			for i := range uses {
-				told = append(told, store.Told{Counter: c.Regions.All.ID, Key: fmt.Append(nil, i), Units: 1, At: time.Now().UnixMicro()})
+				told = append(told, store.Told{Counter: c.Regions.All.ID, Key: fmt.Append(nil, i), Units: 1,
+					At: time.Now().UnixMicro()})
 			}
 			if err := other.Tell(context.Background(), 0, told); err != nil {
 				t.Fatal(err)
@@ -82,7 +86,8 @@ func TestHearsWhenReady(t *testing.T) {
 			}
 		}
 		open := func(ready func() bool) *Store {
-			s, err := New(plain{own}, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c), Ready: ready})
+			s, err := New(plain{own}, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own,
+				Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c), Ready: ready})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,7 +109,8 @@ func TestHearsWhenReady(t *testing.T) {
 		if s.Stats().Leads {
 			t.Error("it hears before it is ready")
 		}
-		until(t, "what was told meanwhile is heard", func() bool { return s.Stats().Limits[testLimit].Heard.Used == 100 })
+		until(t, "what was told meanwhile is heard",
+			func() bool { return s.Stats().Limits[testLimit].Heard.Used == 100 })
 	})
 }
 
@@ -114,12 +120,14 @@ func TestHearsWhatWasToldBefore(t *testing.T) {
 	c := borrowable(t, kinds[1], rule.Regions{Over: 100, Tell: 2})
 	own, other := newMemory(t), newMemory(t)
 	now := time.Now().UnixMicro()
-	for _, use := range []struct{ units, before int64 }{{100, 0}, {7, c.Limit.Config().Window.Microseconds()}, {50, 0}} {
+	for _, use := range []struct{ units, before int64 }{{100, 0}, {7, c.Limit.Config().Window.Microseconds()},
+		{50, 0}} {
 		if err := other.Tell(context.Background(), 0, []store.Told{{Counter: c.Regions.All.ID, Key: []byte("k"), Units: use.units, At: now - use.before}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
+	s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own,
+		Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +144,8 @@ func TestHearsWhatWasToldBefore(t *testing.T) {
 // TestHearsOfAWindowToCome: what a region tells whose clock is ahead, of a window that has not
 // begun here, is charged when it begins.
 func TestHearsOfAWindowToCome(t *testing.T) {
-	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: time.Hour}, rule.Regions{Over: 100, Tell: 2})
+	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: time.Hour},
+		rule.Regions{Over: 100, Tell: 2})
 	turn := time.Date(2100, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
 	var clock atomic.Int64
 	clock.Store(turn - time.Minute.Microseconds())
@@ -145,7 +154,8 @@ func TestHearsOfAWindowToCome(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := newMemory(t)
-	s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
+	s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own,
+		Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +186,8 @@ func TestHearsOfAWindowToCome(t *testing.T) {
 	}
 	clock.Store(turn)
 	tell(1, turn) // and so the bridge sees the clock
-	patience.Until(t, "what was told early is charged", func() bool { return ask(t, s, c, "k", 0).Remaining == 900-131 })
+	patience.Until(t, "what was told early is charged",
+		func() bool { return ask(t, s, c, "k", 0).Remaining == 900-131 })
 	tell(100, turn+time.Hour.Microseconds()-1)
 	left(900 - 231)
 	if l := s.Stats().Limits[testLimit]; l.Late != (Net{Used: 70}) || l.Over != 0 {
@@ -187,7 +198,8 @@ func TestHearsOfAWindowToCome(t *testing.T) {
 // TestClockSetBack: a bridge that holds entries which came too early notices, when it charges them,
 // that the clock was set back, and does not ask for that again and again.
 func TestClockSetBack(t *testing.T) {
-	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: time.Hour}, rule.Regions{Over: 100, Tell: 2})
+	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: time.Hour},
+		rule.Regions{Over: 100, Tell: 2})
 	turn := time.Date(2100, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
 	own, err := memory.New(memory.Options{Clock: func() int64 { return turn - time.Minute.Microseconds() }})
 	if err != nil {
@@ -199,7 +211,8 @@ func TestClockSetBack(t *testing.T) {
 	}
 	defer s.Close()
 	b := &bridge{x: s.x, heardTo: make([]atomic.Int64, 1)}
-	change := store.Change{Counter: c.Heard(), Limit: c.Limit, Key: []byte("k"), Units: 1, Since: turn, Until: turn + time.Hour.Microseconds()}
+	change := store.Change{Counter: c.Heard(), Limit: c.Limit, Key: []byte("k"), Units: 1, Since: turn,
+		Until: turn + time.Hour.Microseconds()}
 	if !b.early.keep(&change, c, turn-1) {
 		t.Fatal("not kept")
 	}
@@ -252,7 +265,8 @@ func TestOldGreetings(t *testing.T) {
 	for i, h := 0, x.self.hash(); i < 8; i++ {
 		key[i] = byte(h >> (8 * i))
 	}
-	for before, agrees := range map[time.Duration]bool{0: true, -time.Second: true, time.Second: true, agreedFor: false, time.Hour: false} {
+	for before, agrees := range map[time.Duration]bool{0: true, -time.Second: true, time.Second: true, agreedFor: false,
+		time.Hour: false} {
 		p.agrees.Store(0)
 		x.compare(context.Background(), p, key, before.Microseconds())
 		switch left := p.agrees.Load() - store.Monotonic(); {
@@ -279,7 +293,8 @@ type parted struct {
 
 func (*parted) Parts() int { return 16 }
 
-func (s *parted) Told(ctx context.Context, part int, after string, limit int, wait time.Duration) ([]store.Told, string, bool, int64, error) {
+func (s *parted) Told(ctx context.Context, part int, after string, limit int, wait time.Duration) ([]store.Told, string,
+	bool, int64, error) {
 	s.mu.Lock()
 	if s.reading++; s.reading == s.Parts() {
 		close(s.all)
@@ -296,7 +311,8 @@ func (s *parted) Told(ctx context.Context, part int, after string, limit int, wa
 func TestHearsPartsAtOnce(t *testing.T) {
 	c := borrowable(t, kinds[1], rule.Regions{Over: 20, Tell: 2})
 	own, other := &parted{Store: newMemory(t)}, &parted{Store: newMemory(t), all: make(chan struct{})}
-	s, err := New(own.Store, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
+	s, err := New(own.Store, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own,
+		Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +332,8 @@ type failure struct {
 	err   error
 }
 
-func (s *losing) Change(ctx context.Context, part int, log, from, to string, changes []store.Change, done []store.Changed) (int64, error) {
+func (s *losing) Change(ctx context.Context, part int, log, from, to string, changes []store.Change,
+	done []store.Changed) (int64, error) {
 	f := s.fails.Load()
 	if f == nil || len(changes) == 0 || f.early != (log == "") || !s.fails.CompareAndSwap(f, nil) {
 		return s.Store.Change(ctx, part, log, from, to, changes, done)
@@ -332,7 +349,8 @@ func (s *losing) Change(ctx context.Context, part int, log, from, to string, cha
 // TestCountsWhatIsUnsure: each unit in the log is counted once, as heard, late or unsure, however
 // the calls end that charge it.
 func TestCountsWhatIsUnsure(t *testing.T) {
-	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: time.Hour}, rule.Regions{Over: 100, Tell: 2})
+	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: time.Hour},
+		rule.Regions{Over: 100, Tell: 2})
 	turn := time.Date(2100, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
 	broken := errors.New("the connection broke")
 	for _, of := range []struct {
@@ -357,7 +375,8 @@ func TestCountsWhatIsUnsure(t *testing.T) {
 					t.Fatal(err)
 				}
 				own, other := &losing{Store: inner}, newMemory(t)
-				s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
+				s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own,
+					Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -380,8 +399,10 @@ func TestCountsWhatIsUnsure(t *testing.T) {
 					clock.Store(at)
 					tell(100)
 				}
-				until(t, "all is counted", func() bool { n := counted(); return n.Heard.Used+n.Late.Used+n.Unsure.Used == 100 })
-				if n := counted(); own.fails.Load() != nil || n.Heard.Used != of.heard || n.Unsure.Used != of.unsure || n.Late != (Net{}) {
+				until(t, "all is counted",
+					func() bool { n := counted(); return n.Heard.Used+n.Late.Used+n.Unsure.Used == 100 })
+				if n := counted(); own.fails.Load() != nil || n.Heard.Used != of.heard || n.Unsure.Used != of.unsure ||
+					n.Late != (Net{}) {
 					t.Errorf("%+v", n)
 				}
 				if r := ask(t, s, c, "k", 0); r.Remaining != 900-of.charged {

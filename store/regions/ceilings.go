@@ -62,7 +62,8 @@ func newCeilings(table []Region, name string) (*ceilings, error) {
 		case i > 0 && r.Name == c.table[i-1].Name:
 			return nil, fmt.Errorf("the region %q stands twice", r.Name)
 		case r.Weight < 0 || r.Weight > MaxWeight:
-			return nil, fmt.Errorf("the weight of the region %q is %d; it must be from 0 to %d", r.Name, r.Weight, MaxWeight)
+			return nil, fmt.Errorf("the weight of the region %q is %d; it must be from 0 to %d", r.Name, r.Weight,
+				MaxWeight)
 		}
 		if c.sum += int64(r.Weight); r.Weight > 0 {
 			c.weighted++

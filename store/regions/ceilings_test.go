@@ -109,7 +109,8 @@ func TestSmallCeilings(t *testing.T) {
 // schedule.
 func TestCeilingsOfLimits(t *testing.T) {
 	scheduled, err := algo.Scheduled(limit(t, algo.Config{N: 10, Window: time.Minute}),
-		[]algo.Phase{{Days: 1 << time.Thursday, Until: 12 * time.Hour, Limit: limit(t, algo.Config{N: 101, Window: time.Minute})}}, nil)
+		[]algo.Phase{{Days: 1 << time.Thursday, Until: 12 * time.Hour,
+			Limit: limit(t, algo.Config{N: 101, Window: time.Minute})}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +135,8 @@ func TestCeilingsOfLimits(t *testing.T) {
 			if r := in.Check(&algo.State{}, start, algo.Ask{}); in.Config().N > 0 {
 				sum += r.Limit
 			}
-			if s.ceilings.of(c.of, c.over) != d || s.ceilings.of(c.of, c.over+1).own == d.own || s.ceilings.of(c.of, c.over) != d {
+			if s.ceilings.of(c.of, c.over) != d || s.ceilings.of(c.of, c.over+1).own == d.own ||
+				s.ceilings.of(c.of, c.over) != d {
 				t.Error("what is derived is not kept")
 			}
 		}

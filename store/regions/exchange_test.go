@@ -30,7 +30,8 @@ func borrowable(t testing.TB, c algo.Config, g rule.Regions) *rule.Counter {
 	beside := func(id uint64, l *algo.Limit) *rule.Counter {
 		return &rule.Counter{ID: id, Group: group, Domain: "test", Rule: "r", Window: "r", Limit: l, Index: -1}
 	}
-	n := &rule.Counter{ID: 0x1_0000_0001, Group: group, Domain: "test", Rule: "r", Window: "r", Limit: limit, Lent: lent, Regions: &g}
+	n := &rule.Counter{ID: 0x1_0000_0001, Group: group, Domain: "test", Rule: "r", Window: "r", Limit: limit,
+		Lent: lent, Regions: &g}
 	if l := limit.Lease(); l != nil {
 		n.Lease = beside(0x2_0000_0002, l)
 	}
@@ -150,7 +151,8 @@ func TestHears(t *testing.T) {
 						}
 					}
 					for _, name := range []string{"us", "ap"} {
-						until(t, name+" hears of 600 units", func() bool { return ask(t, w[name], c, "k", 0).Remaining == 300 })
+						until(t, name+" hears of 600 units",
+							func() bool { return ask(t, w[name], c, "k", 0).Remaining == 300 })
 					}
 					for range 200 {
 						if !ask(t, w["us"], c, "k", 1).Allowed {
@@ -158,11 +160,13 @@ func TestHears(t *testing.T) {
 						}
 					}
 					until(t, "the others hear of 200 units", func() bool {
-						return ask(t, w["eu"], c, "k", 0).Remaining == 100 && ask(t, w["ap"], c, "k", 0).Remaining == 100
+						return ask(t, w["eu"], c, "k", 0).Remaining == 100 &&
+							ask(t, w["ap"], c, "k", 0).Remaining == 100
 					})
 					ask(t, w["eu"], c, "k", -400)
 					until(t, "the others hear of 400 that are given back", func() bool {
-						return ask(t, w["us"], c, "k", 0).Remaining == 500 && ask(t, w["ap"], c, "k", 0).Remaining == 500
+						return ask(t, w["us"], c, "k", 0).Remaining == 500 &&
+							ask(t, w["ap"], c, "k", 0).Remaining == 500
 					})
 					for _, s := range w {
 						if l := s.Stats().Limits[testLimit]; l.Over != 0 || l.Late != (Net{}) {
@@ -289,12 +293,15 @@ func TestHearsSettled(t *testing.T) {
 			w := near(t, c, map[string]int{"eu": 1, "us": 1})
 			hears := func(left int64) {
 				t.Helper()
-				until(t, fmt.Sprintf("us hears that %d are left", left), func() bool { return ask(t, w["us"], c, "k", 0).Remaining == left })
+				until(t, fmt.Sprintf("us hears that %d are left", left),
+					func() bool { return ask(t, w["us"], c, "k", 0).Remaining == left })
 			}
 			until(t, "us listens", func() bool { return w["us"].Stats().Peers[0].Stale >= 0 })
 			settle := func(at, reserved, actual int64) {
 				t.Helper()
-				err := w["eu"].Settle(context.Background(), []store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: reserved, Actual: actual}})
+				err := w["eu"].Settle(context.Background(),
+					[]store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: reserved,
+						Actual: actual}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -367,8 +374,12 @@ func TestBorrowsWhatIsInForce(t *testing.T) {
 				own := map[string]*memory.Store{"eu": newMemory(t), "us": newMemory(t)}
 				w := map[string]*Store{}
 				for name, other := range map[string]string{"eu": "us", "us": "eu"} {
-					w[name], err = New(own[name], Options{Region: name, Table: table, Own: own[name], Peers: map[string]Neighbour{other: own[other]},
-						Rules: func(uint64, []byte) (*rule.Counter, *algo.Limit, *algo.Limit) { return c, few, c.Limit }})
+					w[name], err = New(own[name], Options{Region: name, Table: table, Own: own[name],
+						Peers: map[string]Neighbour{other: own[other]},
+						Rules: func(uint64, []byte) (*rule.Counter, *algo.Limit,
+							*algo.Limit) {
+							return c, few, c.Limit
+						}})
 					if err != nil {
 						t.Fatal(err)
 					}

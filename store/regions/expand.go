@@ -136,7 +136,8 @@ func (s *Store) undo(ctx context.Context, c *splitCall) {
 	defer s.putCall(u)
 	for i := range c.parts {
 		p := &c.parts[i]
-		if !p.two || c.charges[p.at].Mode != rule.Shadow || c.charges[p.at].Ask.Cost <= 0 || c.own(p).Allowed == c.all(p).Allowed {
+		if !p.two || c.charges[p.at].Mode != rule.Shadow || c.charges[p.at].Ask.Cost <= 0 ||
+			c.own(p).Allowed == c.all(p).Allowed {
 			continue
 		}
 		at := p.at // of the half that was made

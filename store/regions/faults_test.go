@@ -238,7 +238,8 @@ type recorder struct {
 }
 
 func (r *recorder) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	lo := time.Now().UnixMicro()
 	now, asked, err = r.Neighbour.TakeAhead(ctx, minWait, maxWait, charges, ahead, results)

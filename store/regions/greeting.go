@@ -53,7 +53,8 @@ func (x *exchange) greeting() []byte {
 	if x.o.Digest != nil {
 		rules = xxhash.Sum64String(x.o.Digest())
 	}
-	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(make([]byte, 0, greetingLen), x.self.hash()), rules)
+	return binary.LittleEndian.AppendUint64(
+		binary.LittleEndian.AppendUint64(make([]byte, 0, greetingLen), x.self.hash()), rules)
 }
 
 // greet writes the setup of this region. A failure shows elsewhere.
@@ -81,7 +82,8 @@ func (x *exchange) compare(ctx context.Context, p *peer, key []byte, before int6
 	}
 	ours := x.greeting()
 	d := Differs{Table: !bytes.Equal(key[:8], ours[:8])}
-	if theirs, rules := binary.LittleEndian.Uint64(key[8:]), binary.LittleEndian.Uint64(ours[8:]); theirs != 0 && rules != 0 {
+	if theirs, rules := binary.LittleEndian.Uint64(key[8:]), binary.LittleEndian.Uint64(ours[8:]); theirs != 0 &&
+		rules != 0 {
 		d.Rules = theirs != rules
 	}
 	p.differs.Store(&d)

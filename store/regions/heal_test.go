@@ -29,7 +29,8 @@ func TestHeals(t *testing.T) {
 
 // heals makes so many cuts of each kind, of up to most after they are noticed.
 func heals(t *testing.T, cuts int, most time.Duration) {
-	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: time.Hour}, rule.Regions{Over: 20, Tell: 2})
+	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: time.Hour},
+		rule.Regions{Over: 20, Tell: 2})
 	for name, cut := range map[string]func(l *redistest.FaultProxy){
 		"refuses":       func(l *redistest.FaultProxy) { l.Refuse(); l.Cut() },
 		"loses all":     func(l *redistest.FaultProxy) { l.BlackHole() },
@@ -55,7 +56,8 @@ func heals(t *testing.T, cuts int, most time.Duration) {
 			table, list := []Region{{"eu", 1}, {"us", 1}}, make([]*Store, 2)
 			for i, name := range []string{"eu", "us"} {
 				own, peer := open(urls[i]), open("redis://"+links[1-i].Addr())
-				s, err := New(own, Options{Region: name, Table: table, Own: own, Peers: map[string]Neighbour{table[1-i].Name: peer}, Rules: rulesOf(c)})
+				s, err := New(own, Options{Region: name, Table: table, Own: own,
+					Peers: map[string]Neighbour{table[1-i].Name: peer}, Rules: rulesOf(c)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -78,7 +80,8 @@ func heals(t *testing.T, cuts int, most time.Duration) {
 				took = append(took, time.Since(healed))
 			}
 			slices.Sort(took)
-			t.Logf("heard again after %v, %v, %v (least, median, most of %d)", took[0], took[len(took)/2], took[len(took)-1], len(took))
+			t.Logf("heard again after %v, %v, %v (least, median, most of %d)", took[0], took[len(took)/2],
+				took[len(took)-1], len(took))
 		})
 	}
 }
@@ -91,7 +94,8 @@ type cutOff struct {
 	within time.Duration // in which a call fails
 }
 
-func (s *cutOff) Told(ctx context.Context, part int, after string, limit int, wait time.Duration) ([]store.Told, string, bool, int64, error) {
+func (s *cutOff) Told(ctx context.Context, part int, after string, limit int, wait time.Duration) ([]store.Told, string,
+	bool, int64, error) {
 	if s.cut.Load() {
 		select {
 		case <-ctx.Done():

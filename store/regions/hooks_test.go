@@ -19,7 +19,8 @@ func listen(s *Store) (heard *[]string) {
 		*heard = append(*heard, fmt.Sprintf("told %s %d of %d", key, units, l.Config().N))
 	}
 	s.hooks.short = func(_ *rule.Counter, l *algo.Limit, key []byte, cost, _ int64, own *algo.Result) {
-		*heard = append(*heard, fmt.Sprintf("short %s for %d: %d of %d left, N %d", key, cost, own.Remaining, own.Limit, l.Config().N))
+		*heard = append(*heard, fmt.Sprintf("short %s for %d: %d of %d left, N %d", key, cost, own.Remaining, own.Limit,
+			l.Config().N))
 	}
 	return heard
 }
@@ -52,12 +53,14 @@ func TestHooks(t *testing.T) {
 		{"the ceiling refuses", with(rule.Regions{Over: 20}, l), 24, 0, func(c *rule.Counter) []store.Charge { return []store.Charge{charge(c, "k", 1)} }, []string{"short k for 1: 0 of 24 left, N 40"}},
 		{"all is full", with(rule.Regions{Over: 20}, l), 22, 18, func(c *rule.Counter) []store.Charge { return []store.Charge{charge(c, "k", 1)} }, nil},
 		{"another limit refuses", with(rule.Regions{Over: 20}, l), 0, 0, func(c *rule.Counter) []store.Charge { return []store.Charge{charge(c, "k", 2), never} }, nil},
-		{"another limit refuses one in shadow", with(rule.Regions{Over: 20}, l), 0, 0, func(c *rule.Counter) []store.Charge {
-			return []store.Charge{mode(charge(c, "k", 2), rule.Shadow), never}
-		}, []string{"told k 2 of 40"}},
-		{"another limit in shadow refuses", with(rule.Regions{Over: 20}, l), 0, 0, func(c *rule.Counter) []store.Charge {
-			return []store.Charge{charge(c, "k", 2), mode(never, rule.Shadow)}
-		}, []string{"told k 2 of 40"}},
+		{"another limit refuses one in shadow", with(rule.Regions{Over: 20}, l), 0, 0,
+			func(c *rule.Counter) []store.Charge {
+				return []store.Charge{mode(charge(c, "k", 2), rule.Shadow), never}
+			}, []string{"told k 2 of 40"}},
+		{"another limit in shadow refuses", with(rule.Regions{Over: 20}, l), 0, 0,
+			func(c *rule.Counter) []store.Charge {
+				return []store.Charge{charge(c, "k", 2), mode(never, rule.Shadow)}
+			}, []string{"told k 2 of 40"}},
 		{"denied and counted", with(rule.Regions{Over: 20}, counted), 24, 0, func(c *rule.Counter) []store.Charge { return []store.Charge{charge(c, "k", 1)} }, []string{"short k for 1: 0 of 24 left, N 40"}},
 		{"of two quotas", with(rule.Regions{}, l), 20, 0, func(c *rule.Counter) []store.Charge {
 			other := counterOf(l, rule.Regions{})
@@ -126,7 +129,8 @@ func TestShadow(t *testing.T) {
 func TestExpand(t *testing.T) {
 	s := newTest(t, three, "eu", nil)
 	l := limit(t, algo.Config{N: 40, Window: time.Minute})
-	alone, both, own, synced := newCounter(l), counterOf(l, rule.Regions{Over: 20}), counterOf(l, rule.Regions{}), counterOf(l, rule.Regions{Sync: true})
+	alone, both, own, synced := newCounter(l), counterOf(l, rule.Regions{Over: 20}), counterOf(l, rule.Regions{}),
+		counterOf(l, rule.Regions{Sync: true})
 	charges := []store.Charge{charge(alone, "a", 1), charge(both, "b", 2), charge(own, "o", 3), charge(synced, "s", 4)}
 	got := s.Expand(charges, make([]store.Charge, 1)[:0])
 	var text []string
@@ -148,7 +152,8 @@ func TestExpand(t *testing.T) {
 // told.
 func TestSettle(t *testing.T) {
 	l := limit(t, algo.Config{N: 40, Window: time.Minute})
-	alone, both, own, synced := newCounter(l), counterOf(l, rule.Regions{Over: 20}), counterOf(l, rule.Regions{}), counterOf(l, rule.Regions{Sync: true})
+	alone, both, own, synced := newCounter(l), counterOf(l, rule.Regions{Over: 20}), counterOf(l, rule.Regions{}),
+		counterOf(l, rule.Regions{Sync: true})
 	s := newTest(t, three, "eu", func() int64 { return start })
 	take(t, s, charge(alone, "a", 10), charge(both, "b", 10), charge(own, "o", 10), charge(synced, "s", 10))
 	heard := listen(s)

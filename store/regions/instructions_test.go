@@ -28,11 +28,13 @@ import (
 // under valgrind, beside one without regions. Unlike time, that is the same on a busy machine.
 func TestInstructions(t *testing.T) {
 	const decisions = 12_000
-	fmt.Printf("| instructions of Redis a decision | one window | over: 0%% | over: 20%% |\n| --- | --- | --- | --- |\n")
+	fmt.Printf(
+		"| instructions of Redis a decision | one window | over: 0%% | over: 20%% |\n| --- | --- | --- | --- |\n")
 	for _, a := range []algo.Algorithm{algo.FixedWindow, algo.SlidingWindow, algo.TokenBucket} {
 		config := algo.Config{Algorithm: a, N: 1_000_000, Window: time.Hour}
 		var counts []int
-		for _, c := range []*rule.Counter{grouped(t, config), borrowable(t, config, rule.Regions{Tell: 2}), borrowable(t, config, rule.Regions{Over: 20, Tell: 2})} {
+		for _, c := range []*rule.Counter{grouped(t, config), borrowable(t, config, rule.Regions{Tell: 2}),
+			borrowable(t, config, rule.Regions{Over: 20, Tell: 2})} {
 			counts = append(counts, (executed(t, decisions, c)-executed(t, 0, c))/decisions)
 		}
 		fmt.Printf("| %v | %d", a, counts[0])
@@ -56,7 +58,8 @@ func executed(t *testing.T, decisions int, c *rule.Counter) int {
 	l.Close()
 	dir := t.TempDir()
 	said := filepath.Join(dir, "said")
-	cmd := exec.Command("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file="+filepath.Join(dir, "out"), "--log-file="+said,
+	cmd := exec.Command("valgrind", "--tool=cachegrind", "--cache-sim=no",
+		"--cachegrind-out-file="+filepath.Join(dir, "out"), "--log-file="+said,
 		"redis-server", "--port", address[strings.LastIndexByte(address, ':')+1:], "--save", "", "--dir", dir, "--hz", "1", "--dynamic-hz", "no")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -72,7 +75,8 @@ func executed(t *testing.T, decisions int, c *rule.Counter) int {
 		t.Fatal(err)
 	}
 	take := func(i int) error {
-		charges := [1]store.Charge{{Counter: c, Limit: c.Limit, Key: fmt.Appendf(nil, "user-%04d", i%6400), Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}
+		charges := [1]store.Charge{{Counter: c, Limit: c.Limit, Key: fmt.Appendf(nil, "user-%04d", i%6400),
+			Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}
 		_, err := s.Take(context.Background(), charges[:], make([]algo.Result, 1))
 		return err
 	}

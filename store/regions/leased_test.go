@@ -14,14 +14,16 @@ import (
 // TestLoanEndsRefusals: a node that repeats refusals of a key which it leases asks again as soon as
 // units were borrowed.
 func TestLoanEndsRefusals(t *testing.T) {
-	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 2000, Window: 30 * 24 * time.Hour, Lease: 10, LeaseFor: 10 * time.Second}, rule.Regions{Tell: 2})
+	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 2000, Window: 30 * 24 * time.Hour, Lease: 10,
+		LeaseFor: 10 * time.Second}, rule.Regions{Tell: 2})
 	own, other := newMemory(t), newMemory(t)
 	leases, err := lease.New(own, lease.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	table := []Region{{"eu", 1}, {"us", 1}}
-	s, err := New(leases, Options{Region: "eu", Table: table, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
+	s, err := New(leases, Options{Region: "eu", Table: table, Own: own, Peers: map[string]Neighbour{"us": other},
+		Rules: rulesOf(c)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +41,8 @@ func TestLoanEndsRefusals(t *testing.T) {
 	}
 	patience.Until(t, "all of the ceiling is used", some)
 	repeated := func() bool {
-		_, ok := s.TakeNow([]store.Charge{{Counter: c, Limit: c.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: 1}}}, make([]algo.Result, 1))
+		_, ok := s.TakeNow([]store.Charge{{Counter: c, Limit: c.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: 1}}},
+			make([]algo.Result, 1))
 		return ok
 	}
 	patience.Until(t, "a refusal is repeated", func() bool { return some() && repeated() })

@@ -132,7 +132,8 @@ func (s *ledgerShard) keep(name []byte, k *untoldUses) bool {
 
 // say puts the unreported use of a key among the entries to write.
 func (s *ledgerShard) say(k *untoldUses, key []byte) {
-	s.out = append(s.out, tellingUses{k.counter, k.part, k.until, store.Told{Counter: k.counter.ID, Key: append([]byte(nil), key...), Units: k.units, At: k.at}})
+	s.out = append(s.out, tellingUses{k.counter, k.part, k.until,
+		store.Told{Counter: k.counter.ID, Key: append([]byte(nil), key...), Units: k.units, At: k.at}})
 	k.units = 0
 }
 

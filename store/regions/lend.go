@@ -19,7 +19,8 @@ type lender struct {
 
 // TakeAhead implements store.Lender.
 func (l *lender) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	now, asked, err = l.Lender.TakeAhead(ctx, minWait, maxWait, charges, ahead, results)
 	if err == nil {

@@ -18,14 +18,16 @@ func TestLender(t *testing.T) {
 	now := start
 	s := newTest(t, three, "eu", func() int64 { return now })
 	l := limit(t, algo.Config{Algorithm: algo.TokenBucket, N: 40, Window: time.Minute, Lease: 50})
-	both, own, synced, alone := counterOf(l, rule.Regions{Over: 20}), counterOf(l, rule.Regions{}), counterOf(l, rule.Regions{Sync: true}), counterOf(l, rule.Regions{})
+	both, own, synced, alone := counterOf(l, rule.Regions{Over: 20}), counterOf(l, rule.Regions{}),
+		counterOf(l, rule.Regions{Sync: true}), counterOf(l, rule.Regions{})
 	alone.Regions = nil
 	inner, ok := store.As[store.Lender](s)
 	if !ok {
 		t.Fatal("the store lends nothing")
 	}
 	lends := s.Lender(inner)
-	charges := s.Expand([]store.Charge{charge(both, "b", 0), charge(own, "o", 0), charge(synced, "s", 0), charge(alone, "a", 0)}, nil)
+	charges := s.Expand([]store.Charge{charge(both, "b", 0), charge(own, "o", 0), charge(synced, "s", 0),
+		charge(alone, "a", 0)}, nil)
 	ahead, results := make([]algo.Ahead, len(charges)), make([]algo.Result, len(charges))
 	ask := func() (heard []string) {
 		t.Helper()
@@ -44,7 +46,8 @@ func TestLender(t *testing.T) {
 	for i := range ahead {
 		ahead[i] = algo.Ahead{Told: [2]algo.Told{{End: ahead[i].Until, Used: 5, Returned: 1}}}
 	}
-	if heard, want := ask(), []string{"told b 5 of 40", "told o 5 of 40", "told s 5 of 40"}; !slices.Equal(heard, want) {
+	if heard, want := ask(), []string{"told b 5 of 40", "told o 5 of 40", "told s 5 of 40"}; !slices.Equal(heard,
+		want) {
 		t.Errorf("heard %q, want %q", heard, want)
 	}
 	// 24 and 20 is all that there is, of which a half may be out.
@@ -67,7 +70,8 @@ type brokenLender struct{ store.Lender }
 
 var errBroken = errors.New("broken")
 
-func (brokenLender) TakeAhead(context.Context, time.Duration, time.Duration, []store.Charge, []algo.Ahead, []algo.Result) (int64, int64, error) {
+func (brokenLender) TakeAhead(context.Context, time.Duration, time.Duration, []store.Charge, []algo.Ahead,
+	[]algo.Result) (int64, int64, error) {
 	return 0, 0, errBroken
 }
 

@@ -16,7 +16,8 @@ import (
 
 // drawConfig draws a limit of a kind with small numbers. Windows are of 10 s.
 func drawConfig(t *rapid.T, a algo.Algorithm) algo.Config {
-	c := algo.Config{Algorithm: a, N: rapid.Int64Range(0, 12).Draw(t, "N"), Window: 10 * time.Second, Soft: rapid.SampledFrom([]int{0, 0, 50}).Draw(t, "soft")}
+	c := algo.Config{Algorithm: a, N: rapid.Int64Range(0, 12).Draw(t, "N"), Window: 10 * time.Second,
+		Soft: rapid.SampledFrom([]int{0, 0, 50}).Draw(t, "soft")}
 	switch a {
 	case algo.SlidingWindow:
 		c.Buckets = rapid.SampledFrom([]int{1, 5}).Draw(t, "buckets")
@@ -36,7 +37,8 @@ func drawOver(t *rapid.T, a algo.Algorithm) int {
 	return rapid.SampledFrom([]int{0, 0, 20, 50, 250, 1000}).Draw(t, "over")
 }
 
-var algorithms = []algo.Algorithm{algo.SlidingWindow, algo.SlidingLog, algo.FixedWindow, algo.TokenBucket, algo.LeakyBucket, algo.Concurrency}
+var algorithms = []algo.Algorithm{algo.SlidingWindow, algo.SlidingLog, algo.FixedWindow, algo.TokenBucket,
+	algo.LeakyBucket, algo.Concurrency}
 
 // TestBound: what all regions admit together obeys a limit of N × (1 + over), and of as much
 // that a bucket holds, whatever is asked where, and though no region hears of another. With a
@@ -350,7 +352,8 @@ func (m *model) take(t *rapid.T, charges []store.Charge, now int64) []algo.Resul
 		r.Allowed = own.Allowed && all.Allowed
 		r.RetryAfter = 0
 		for _, half := range []algo.Result{own, all} {
-			if !half.Allowed && r.RetryAfter != algo.Never && (half.RetryAfter == algo.Never || half.RetryAfter > r.RetryAfter) {
+			if !half.Allowed && r.RetryAfter != algo.Never &&
+				(half.RetryAfter == algo.Never || half.RetryAfter > r.RetryAfter) {
 				r.RetryAfter = half.RetryAfter
 			}
 		}
@@ -400,7 +403,8 @@ func TestModel(t *testing.T) {
 		}
 		// Others are heard of by forced charges, which are decided elsewhere.
 		hear := func(c *rule.Counter, key string, units int64) {
-			if of := c.Regions; of == nil || of.All == nil || c.Limit.Algorithm() != algo.FixedWindow || c.Limit.CountDenied() || c.Limit.Scheduled() {
+			if of := c.Regions; of == nil || of.All == nil || c.Limit.Algorithm() != algo.FixedWindow ||
+				c.Limit.CountDenied() || c.Limit.Scheduled() {
 				return
 			}
 			other := charge(c.Regions.All, key, units)
@@ -421,10 +425,12 @@ func TestModel(t *testing.T) {
 					continue
 				}
 				e := charge(c, key, rapid.SampledFrom([]int64{0, 1, 1, 1, 2, 4}).Draw(t, "cost"))
-				if rapid.IntRange(0, 5).Draw(t, "refund") == 0 && !c.Limit.CountDenied() && c.Limit.Algorithm() != algo.Concurrency {
+				if rapid.IntRange(0, 5).Draw(t, "refund") == 0 && !c.Limit.CountDenied() &&
+					c.Limit.Algorithm() != algo.Concurrency {
 					e.Ask.Cost = -1
 				}
-				e.Mode = rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}).Draw(t, "mode")
+				e.Mode = rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}).Draw(t,
+					"mode")
 				charges = append(charges, e)
 				if rapid.IntRange(0, 3).Draw(t, "hear") == 0 {
 					hear(c, key, 2)
@@ -434,7 +440,8 @@ func TestModel(t *testing.T) {
 			got := take(t, s, charges...)
 			for i := range got {
 				if got[i] != want[i] {
-					t.Fatalf("charge %d of %d, %v, regions %+v, mode %d, %+v:\n got %+v\nwant %+v", i, len(got), charges[i].Limit, charges[i].Counter.Regions, charges[i].Mode, charges[i].Ask, got[i], want[i])
+					t.Fatalf("charge %d of %d, %v, regions %+v, mode %d, %+v:\n got %+v\nwant %+v", i, len(got),
+						charges[i].Limit, charges[i].Counter.Regions, charges[i].Mode, charges[i].Ask, got[i], want[i])
 				}
 				if of := charges[i].Counter.Regions; of != nil && of.All != nil {
 					pairs++
@@ -442,7 +449,9 @@ func TestModel(t *testing.T) {
 						denials++
 					}
 				}
-				if has := charges[i].Ask.Slot != 0; has != (charges[i].Limit.Algorithm() == algo.Concurrency && got[i].Allowed && charges[i].Ask.Cost > 0 && !got[i].Off) && !store.VerdictOf(charges, got).Denied() {
+				if has := charges[i].Ask.Slot != 0; has != (charges[i].Limit.Algorithm() == algo.Concurrency &&
+					got[i].Allowed && charges[i].Ask.Cost > 0 && !got[i].Off) &&
+					!store.VerdictOf(charges, got).Denied() {
 					t.Fatalf("charge %d has the slot %d", i, charges[i].Ask.Slot)
 				}
 			}

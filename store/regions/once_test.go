@@ -32,7 +32,8 @@ func TestExactlyOnce(t *testing.T) {
 	const keys, tellers, ahead, atATime = 50, 16, 4000, 2
 	const each = 50 // entries after which a node is killed, or a connection reset
 	entries := int64(number("WEIR_REGIONS_ENTRIES", uint64(effort.Of(2_000, 10_000))))
-	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: algo.MaxN, Window: algo.MaxWindow, FirstRequest: true}, rule.Regions{Over: 20, Tell: 2})
+	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: algo.MaxN, Window: algo.MaxWindow,
+		FirstRequest: true}, rule.Regions{Over: 20, Tell: 2})
 	eu, us := redistest.Start(t), redistest.Start(t)
 	open := func(url string) *redis.Store {
 		s, err := redis.Open(redis.Options{URL: url, Timeout: 30 * time.Second, Logger: slog.New(slog.DiscardHandler)})
@@ -91,7 +92,8 @@ func TestExactlyOnce(t *testing.T) {
 					return
 				}
 				entered++
-				told := store.Told{Counter: c.Regions.All.ID, Key: []byte(keyName(rnd.IntN(keys))), Units: 1 + rnd.Int64N(5), At: time.Now().UnixMicro()}
+				told := store.Told{Counter: c.Regions.All.ID, Key: []byte(keyName(rnd.IntN(keys))),
+					Units: 1 + rnd.Int64N(5), At: time.Now().UnixMicro()}
 				units += told.Units
 				if entered%each == 0 {
 					select {

@@ -183,7 +183,8 @@ func (r *relay) copy(ctx context.Context, own store.Board, facts []store.Fact) b
 	}
 	if err != nil {
 		if n := r.problems.Due(seldomLog); n > 0 && ctx.Err() == nil {
-			r.x.log.Warn("bans and grants of another region cannot be taken over, and are tried again", "kind", r.kind, "orders", len(post)+len(remove), "cause", err.Error(), "times", n)
+			r.x.log.Warn("bans and grants of another region cannot be taken over, and are tried again", "kind", r.kind,
+				"orders", len(post)+len(remove), "cause", err.Error(), "times", n)
 		}
 		return false
 	}

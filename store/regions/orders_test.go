@@ -32,7 +32,8 @@ func TestOrdersKeepTheirAge(t *testing.T) {
 	}
 	clock.Add(time.Hour.Microseconds())
 	own := newMemory(t)
-	s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": us}, Rules: rulesOf(c)})
+	s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own,
+		Peers: map[string]Neighbour{"us": us}, Rules: rulesOf(c)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,8 @@ func overUnits(t *testing.T, of rule.Regions, cut, virtual bool) {
 			return int64(heard) == used[0]+used[1]+used[2]-used[region] && int64(over) >= beyond
 		})
 		if int64(over) != beyond {
-			t.Errorf("%s counts %d units beyond the limit, of %d; %d were admitted beyond it", w.names[region], over, all, beyond)
+			t.Errorf("%s counts %d units beyond the limit, of %d; %d were admitted beyond it", w.names[region], over,
+				all, beyond)
 		}
 	}
 	if t.Logf("admitted %d of %d, %d beyond it", all, n, beyond); cut && beyond == 0 {

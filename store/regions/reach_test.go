@@ -80,7 +80,8 @@ func (r *reach) failures() uint64 {
 // is.
 func (r *reach) take(region, key string, times int) (admitted int) {
 	for range times {
-		charges := []store.Charge{{Counter: r.counter, Limit: r.counter.Limit, Key: []byte(key), Ask: algo.Ask{Cost: 1}}}
+		charges := []store.Charge{{Counter: r.counter, Limit: r.counter.Limit, Key: []byte(key),
+			Ask: algo.Ask{Cost: 1}}}
 		var results [1]algo.Result
 		if _, err := r.s[region].Take(context.Background(), charges, results[:]); err != nil {
 			r.failed++
@@ -139,7 +140,8 @@ func TestClusters(t *testing.T) {
 // ban has a region take over a ban of another one.
 func (r *reach) ban(from, to string) {
 	r.t.Helper()
-	fact := store.Fact{ID: "ban of " + from, Data: fmt.Appendf(nil, `{"at":%d}`, time.Now().UnixMicro()), TTL: time.Hour}
+	fact := store.Fact{ID: "ban of " + from, Data: fmt.Appendf(nil, `{"at":%d}`, time.Now().UnixMicro()),
+		TTL: time.Hour}
 	if err := r.own[from].Post(r.t.Context(), "ban", []store.Fact{fact}); err != nil {
 		r.t.Fatal(err)
 	}
@@ -181,7 +183,8 @@ func TestSentinels(t *testing.T) {
 	if all := inEU + inUS; all > 1170 || all < 850 {
 		t.Errorf("%d were admitted, want some 900, and never more than 1170", all)
 	}
-	t.Logf("eu %d, us %d; borrowed %d, and %d more after the failover", inEU, inUS, before, r.s["eu"].Stats().Peers[0].Borrowed-before)
+	t.Logf("eu %d, us %d; borrowed %d, and %d more after the failover", inEU, inUS, before,
+		r.s["eu"].Stats().Peers[0].Borrowed-before)
 	r.ban("us", "eu")
 	if p := r.s["us"].Stats().Peers[0]; p.Unknown != 0 {
 		t.Errorf("%+v", p)

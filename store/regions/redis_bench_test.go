@@ -59,7 +59,8 @@ func (n *onRedis) decide(decisions int, cost int64, key func(rnd *rand.Rand, i i
 			rnd := rand.New(rand.NewPCG(rand.Uint64(), 1))
 			charges, results := make([]store.Charge, 1), make([]algo.Result, 1)
 			for i := g; i < decisions; i += callers {
-				charges[0] = store.Charge{Counter: n.counter, Limit: n.counter.Limit, Key: key(rnd, i), Ask: algo.Ask{Cost: cost}}
+				charges[0] = store.Charge{Counter: n.counter, Limit: n.counter.Limit, Key: key(rnd, i),
+					Ask: algo.Ask{Cost: cost}}
 				if _, err := n.s.Take(n.b.Context(), charges, results); err != nil {
 					n.b.Error(err)
 					return
@@ -105,8 +106,10 @@ func BenchmarkRedis(b *testing.B) {
 			synced := grouped(b, config)
 			synced.Regions = &rule.Regions{Sync: true, Tell: 2}
 			nodes := []*onRedis{
-				openOnRedis(b, grouped(b, config), true), openOnRedis(b, borrowable(b, config, rule.Regions{Tell: 2}), true),
-				openOnRedis(b, borrowable(b, config, rule.Regions{Over: 20, Tell: 2}), true), openOnRedis(b, synced, true),
+				openOnRedis(b, grouped(b, config), true),
+				openOnRedis(b, borrowable(b, config, rule.Regions{Tell: 2}), true),
+				openOnRedis(b, borrowable(b, config, rule.Regions{Over: 20, Tell: 2}), true),
+				openOnRedis(b, synced, true),
 			}
 			inTurns(b, nodes, 100_000, 1)
 			for i, name := range []string{"over0", "over20", "sync"} {

@@ -50,7 +50,8 @@ var lastID atomic.Uint64
 
 func newCounter(l *algo.Limit) *rule.Counter {
 	id := lastID.Add(1)
-	return &rule.Counter{ID: id * 0x9E3779B97F4A7C15, Domain: "test", Rule: fmt.Sprintf("rule-%d", id), Window: fmt.Sprintf("rule-%d", id), Limit: l}
+	return &rule.Counter{ID: id * 0x9E3779B97F4A7C15, Domain: "test", Rule: fmt.Sprintf("rule-%d", id),
+		Window: fmt.Sprintf("rule-%d", id), Limit: l}
 }
 
 // counterOf returns a counter of a limit that holds over regions, with the records beside it.
@@ -206,7 +207,8 @@ func TestPending(t *testing.T) {
 	f := &failing{Store: s.inner}
 	s.inner = f
 	l := limit(t, algo.Config{N: 100, Window: time.Minute})
-	charges := []store.Charge{charge(newCounter(l), "k", 1), charge(counterOf(l, rule.Regions{Over: 20}), "k", 1), charge(counterOf(l, rule.Regions{}), "k", 1)}
+	charges := []store.Charge{charge(newCounter(l), "k", 1), charge(counterOf(l, rule.Regions{Over: 20}), "k", 1),
+		charge(counterOf(l, rule.Regions{}), "k", 1)}
 	results := make([]algo.Result, len(charges))
 	ask := func(outcomes ...store.Outcome) (got []store.Outcome) {
 		t.Helper()
@@ -220,13 +222,16 @@ func TestPending(t *testing.T) {
 		return got
 	}
 	made := func(remaining int64) store.Outcome {
-		return store.Outcome{Known: true, Made: true, Now: start, Result: algo.Result{Allowed: true, Limit: 60, SoftLimit: 60, Remaining: remaining}}
+		return store.Outcome{Known: true, Made: true, Now: start,
+			Result: algo.Result{Allowed: true, Limit: 60, SoftLimit: 60, Remaining: remaining}}
 	}
 	got := ask(made(9), made(8), made(7), made(6))
-	if len(got) != 3 || got[0] != made(9) || !got[1].Made || got[1].Result.Remaining != 7 || got[1].Result.Limit != 60 || !got[2].Made || got[2].Result.Remaining != 6 || got[2].Result.Limit != 100 {
+	if len(got) != 3 || got[0] != made(9) || !got[1].Made || got[1].Result.Remaining != 7 ||
+		got[1].Result.Limit != 60 || !got[2].Made || got[2].Result.Remaining != 6 || got[2].Result.Limit != 100 {
 		t.Errorf("%+v", got)
 	}
-	if got = ask(made(9), made(8), store.Outcome{Known: true, Now: start}, store.Outcome{}); got[1].Made || !got[1].Known || got[1].Result.Allowed || got[2].Known {
+	if got = ask(made(9), made(8), store.Outcome{Known: true, Now: start}, store.Outcome{}); got[1].Made ||
+		!got[1].Known || got[1].Result.Allowed || got[2].Known {
 		t.Errorf("%+v", got)
 	}
 	if got = ask(made(9), store.Outcome{}, made(8), made(7)); got[1].Known {

@@ -55,7 +55,8 @@ func drawRoll(seed uint64) *roll {
 		r.after[one], r.lost = 0, one
 	}
 	r.of = rule.Regions{Over: []int{0, 20, 50}[rnd.IntN(3)], Tell: 2}
-	r.config = algo.Config{Algorithm: []algo.Algorithm{algo.TokenBucket, algo.FixedWindow, algo.SlidingWindow, algo.SlidingLog}[rnd.IntN(4)], Window: 2 * time.Second}
+	r.config = algo.Config{Algorithm: []algo.Algorithm{algo.TokenBucket, algo.FixedWindow, algo.SlidingWindow,
+		algo.SlidingLog}[rnd.IntN(4)], Window: 2 * time.Second}
 	r.wait = r.config.Window + time.Duration(rnd.Int64N(int64(r.config.Window)))
 	r.parted = rnd.IntN(4) == 0
 	return r
@@ -171,7 +172,8 @@ func (r *roll) run(t *testing.T, virtual bool) (found string) {
 	if v != nil {
 		found = fmt.Sprintf("%+v: %v", r, v)
 	}
-	t.Logf("%v, N %d to %d, over %d, weights %v to %v, lost %d: %d admitted", r.config.Algorithm, r.n, r.thenN, r.of.Over, r.before, r.after, r.lost, len(list))
+	t.Logf("%v, N %d to %d, over %d, weights %v to %v, lost %d: %d admitted", r.config.Algorithm, r.n, r.thenN,
+		r.of.Over, r.before, r.after, r.lost, len(list))
 	return found
 }
 

@@ -112,7 +112,8 @@ func (g *generous) Change(
 type forgetful struct{ Neighbour }
 
 func (f *forgetful) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	want := ahead[0].Want
 	ahead[0].Want = 0
@@ -313,7 +314,8 @@ func (w *world) result() *result {
 				if p.config.Algorithm == algo.FixedWindow { // whose edges are by the region's clock
 					shift = p.ahead[region].Microseconds()
 				}
-				lists[a.key] = append(lists[a.key], leasecheck.Admission{Lo: a.lo + shift, Hi: a.hi + shift, Cost: a.cost})
+				lists[a.key] = append(lists[a.key], leasecheck.Admission{Lo: a.lo + shift, Hi: a.hi + shift,
+					Cost: a.cost})
 				slots[a.key] = append(slots[a.key], a)
 				r.units += a.cost
 			}
@@ -345,7 +347,8 @@ func (w *world) result() *result {
 // check looks for a violation of one key. It also says how full its limit was at the fullest, in
 // percent of the units allowed at once, and how many units were admitted beyond the limit if
 // nothing was forgotten.
-func (w *world) check(c algo.Config, forgotten int64, list []leasecheck.Admission, slots []admitted) (found string, fill int, beyond int64) {
+func (w *world) check(c algo.Config, forgotten int64, list []leasecheck.Admission, slots []admitted) (found string,
+	fill int, beyond int64) {
 	w.t.Helper()
 	if c.Algorithm == algo.Concurrency {
 		most := inFlight(slots)

@@ -119,7 +119,8 @@ type LimitStats struct {
 type Net struct{ Used, Back uint64 }
 
 func (x *exchange) readStats() Stats {
-	s := Stats{Untold: x.stats.untold.Load(), Orders: x.stats.orders.Load(), Keys: x.ledger.len(), Limits: map[Name]LimitStats{}}
+	s := Stats{Untold: x.stats.untold.Load(), Orders: x.stats.orders.Load(), Keys: x.ledger.len(),
+		Limits: map[Name]LimitStats{}}
 	mono := store.Monotonic()
 	if since := x.leads.Load(); since != 0 {
 		s.Leads, s.Leading = true, time.Duration(mono-since)

@@ -23,8 +23,10 @@ type result struct {
 
 func (r *result) String() string {
 	p := &r.plan
-	text := fmt.Sprintf("%v, %d in %v, over %v, leases %v, clocks %v: %d units admitted, full to %d %%, %d refusals, %d units borrowed, %d lost, %d over N, %v",
-		p.config.Algorithm, p.config.N, p.config.Window, p.cell, p.leases, p.ahead, r.units, r.fill, r.refused, r.borrowed, r.lost, r.over, r.faults)
+	text := fmt.Sprintf(
+		"%v, %d in %v, over %v, leases %v, clocks %v: %d units admitted, full to %d %%, %d refusals, %d units borrowed, %d lost, %d over N, %v",
+		p.config.Algorithm, p.config.N, p.config.Window, p.cell, p.leases, p.ahead, r.units, r.fill, r.refused,
+		r.borrowed, r.lost, r.over, r.faults)
 	if p.failover {
 		text += fmt.Sprintf("; %d may be forgotten, %d were admitted once more", r.forgotten, r.beyond)
 	}
@@ -97,7 +99,8 @@ func (s *summary) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d of %d runs, %d violations %v; %d units admitted, %d borrowed, %d admitted once more after failovers\n",
+	fmt.Fprintf(&b,
+		"%d of %d runs, %d violations %v; %d units admitted, %d borrowed, %d admitted once more after failovers\n",
 		s.done, s.of, len(s.violations), s.violations, s.units, s.borrowed, s.beyond)
 	fmt.Fprintf(&b, "runs with clocks apart %d, restarts %d, a failover %d, leases %d; faults: %v\n",
 		s.with.clocks, s.with.restarts, s.with.failovers, s.with.leases, s.faults)

@@ -77,7 +77,8 @@ var tableColumns = []struct {
 func TestTable(t *testing.T) {
 	t.Parallel()
 	if windows := int(number("WEIR_REGIONS_TABLE", 0)); windows > 0 {
-		makeTable(t, tableConfig, windows, tableLoads, []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)})
+		makeTable(t, tableConfig, windows, tableLoads,
+			[]*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)})
 		return
 	}
 	c, loads := tableConfig, tableLoads

@@ -18,7 +18,8 @@ type slow struct {
 }
 
 func (s slow) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	time.Sleep(s.way)
 	now, asked, err = s.Store.TakeAhead(ctx, minWait, maxWait, charges, ahead, results)

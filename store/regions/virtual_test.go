@@ -104,7 +104,8 @@ func (s *server) Take(ctx context.Context, charges []store.Charge, results []alg
 }
 
 func (s *server) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	sent := store.Monotonic()
 	err = s.call(func() (err error) {
@@ -254,7 +255,8 @@ func (l *link) call(ctx context.Context, within time.Duration, do func(ctx conte
 }
 
 func (l *link) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	asked = store.Monotonic()
 	within := maxWait

@@ -178,7 +178,8 @@ func (n *node) close() {
 
 // take asks for one decision, and records what is admitted.
 func (n *node) take(ctx context.Context, key int, cost int64) bool {
-	charges := [1]store.Charge{{Counter: n.of, Limit: n.of.Limit, Key: []byte(keyName(key)), Ask: algo.Ask{Cost: cost}, OnStoreError: rule.DenyAll}}
+	charges := [1]store.Charge{{Counter: n.of, Limit: n.of.Limit, Key: []byte(keyName(key)), Ask: algo.Ask{Cost: cost},
+		OnStoreError: rule.DenyAll}}
 	var results [1]algo.Result
 	lo := time.Now().UnixMicro()
 	at, err := n.s.Take(ctx, charges[:], results[:])

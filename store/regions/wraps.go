@@ -121,7 +121,8 @@ func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit
 }
 
 // Scan implements store.Inspector. It finds the keys that were used in this region.
-func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int, visit func(store.KeyState)) (store.Scanned, error) {
+func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int,
+	visit func(store.KeyState)) (store.Scanned, error) {
 	i, ok := store.As[store.Inspector](s.inner)
 	if !ok {
 		return store.Scanned{}, store.ErrNoInspector
@@ -208,7 +209,8 @@ func (s *Store) allView(v *store.View) *store.View {
 }
 
 // gatherStates returns the states of keys, without the fresh ones.
-func gatherStates(ctx context.Context, i store.Inspector, v *store.View, keys [][]byte) (map[string]store.KeyState, error) {
+func gatherStates(ctx context.Context, i store.Inspector, v *store.View, keys [][]byte) (map[string]store.KeyState,
+	error) {
 	states := map[string]store.KeyState{}
 	err := i.Inspect(ctx, v, keys, func(k store.KeyState) {
 		k.Key = append([]byte(nil), k.Key...)
@@ -220,7 +222,8 @@ func gatherStates(ctx context.Context, i store.Inspector, v *store.View, keys []
 // visit folds the ceiling's states of keys, own, with the states of the use of all regions, and
 // visits the keys with a state that is not fresh, in order.
 func (s *Store) visit(
-	ctx context.Context, i store.Inspector, v *store.View, keys [][]byte, own map[string]store.KeyState, visit func(store.KeyState),
+	ctx context.Context, i store.Inspector, v *store.View, keys [][]byte, own map[string]store.KeyState,
+	visit func(store.KeyState),
 ) error {
 	var all map[string]store.KeyState
 	ownView, allView := s.ownView(v), s.allView(v)

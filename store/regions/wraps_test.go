@@ -18,7 +18,8 @@ import (
 func TestInspect(t *testing.T) {
 	ctx := context.Background()
 	l := limit(t, algo.Config{N: 40, Window: time.Minute})
-	both, strict, synced := counterOf(l, rule.Regions{Over: 20}), counterOf(l, rule.Regions{}), counterOf(l, rule.Regions{Sync: true})
+	both, strict, synced := counterOf(l, rule.Regions{Over: 20}), counterOf(l, rule.Regions{}),
+		counterOf(l, rule.Regions{Sync: true})
 	for _, test := range []struct {
 		counter *rule.Counter
 		want    []string // by Inspect
@@ -27,7 +28,8 @@ func TestInspect(t *testing.T) {
 		{both, []string{
 			"here: 10 used, 14 left of 40, next true, eu &{10 24} &{10 40}", "both: 35 used, 5 left of 40, next true, eu &{5 24} &{35 40}",
 			"there: 40 used, 0 left of 40, next false, eu &{0 24} &{40 40}",
-		}, []string{"here: 10 used, 14 left of 40, next true, eu &{10 24} &{10 40}", "both: 35 used, 5 left of 40, next true, eu &{5 24} &{35 40}"}},
+		}, []string{"here: 10 used, 14 left of 40, next true, eu &{10 24} &{10 40}",
+			"both: 35 used, 5 left of 40, next true, eu &{5 24} &{35 40}"}},
 		{strict, []string{"here: 10 used, 10 left of 40, next true, eu &{10 20} <nil>", "both: 5 used, 15 left of 40, next true, eu &{5 20} <nil>"}, nil},
 		{synced, []string{"here: 10 used, 30 left of 40, next true, eu <nil> &{10 40}", "both: 5 used, 35 left of 40, next true, eu <nil> &{5 40}"}, nil},
 	} {
@@ -41,7 +43,8 @@ func TestInspect(t *testing.T) {
 		v := &store.View{Counter: test.counter, Limit: func([]byte) *algo.Limit { return l }, MaxDelay: -1}
 		var got []string
 		visit := func(k store.KeyState) {
-			got = append(got, fmt.Sprintf("%s: %d used, %d left of %d, next %v, %s %v %v", k.Key, k.Used, k.Result.Remaining, k.Result.Limit, k.Next.Allowed,
+			got = append(got, fmt.Sprintf("%s: %d used, %d left of %d, next %v, %s %v %v", k.Key, k.Used,
+				k.Result.Remaining, k.Result.Limit, k.Next.Allowed,
 				k.Regions.Region, k.Regions.Own, k.Regions.All))
 		}
 		keys := [][]byte{[]byte("here"), []byte("both"), []byte("there"), []byte("nowhere"), []byte("here")}
@@ -70,10 +73,12 @@ func TestInspect(t *testing.T) {
 			t.Errorf("a scan found %q, want %q", got, test.scanned)
 		}
 		for _, key := range []string{"here", "there"} {
-			if ok, err := s.Reset(ctx, test.counter, []byte(key)); err != nil || ok != (key == "here" || test.counter == both) {
+			if ok, err := s.Reset(ctx, test.counter, []byte(key)); err != nil ||
+				ok != (key == "here" || test.counter == both) {
 				t.Errorf("%s is reset: %v, %v", key, ok, err)
 			}
-			if r := take(t, s, charge(test.counter, key, 0))[0]; r.Remaining != map[*rule.Counter]int64{both: 24, strict: 20, synced: 40}[test.counter] {
+			if r := take(t, s, charge(test.counter, key, 0))[0]; r.Remaining != map[*rule.Counter]int64{both: 24,
+				strict: 20, synced: 40}[test.counter] {
 				t.Errorf("%s after a reset: %+v", key, r)
 			}
 		}
@@ -87,7 +92,9 @@ func TestInspectLeaves(t *testing.T) {
 	s := newTest(t, three, "eu", nil)
 	take(t, s, charge(c, "k", 10))
 	v := &store.View{Counter: c, Limit: func([]byte) *algo.Limit { return nil }}
-	if err := s.Inspect(context.Background(), v, [][]byte{[]byte("k")}, func(k store.KeyState) { t.Errorf("%+v", k) }); err != nil {
+	if err := s.Inspect(context.Background(), v, [][]byte{[]byte("k")}, func(k store.KeyState) {
+		t.Errorf("%+v", k)
+	}); err != nil {
 		t.Error(err)
 	}
 }

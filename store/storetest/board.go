@@ -42,7 +42,8 @@ func Board(t *testing.T, open func(t *testing.T, clock func() int64) store.Board
 	}
 	same(list("a"), "")
 	odd := "\x00\xff id{}"
-	post("a", store.Fact{ID: "x", Data: []byte("1"), TTL: 10 * time.Second}, store.Fact{ID: odd, Data: []byte{0, 1, 255}, TTL: time.Minute})
+	post("a", store.Fact{ID: "x", Data: []byte("1"), TTL: 10 * time.Second},
+		store.Fact{ID: odd, Data: []byte{0, 1, 255}, TTL: time.Minute})
 	post("b", store.Fact{ID: "x", TTL: time.Hour})
 	now.Add(3e6)
 	same(list("a"), `"\x00\xff id{}"="\x00\x01\xff" 57s 3s; "x"="1" 7s 3s`)
@@ -70,9 +71,11 @@ func Board(t *testing.T, open func(t *testing.T, clock func() int64) store.Board
 			t.Errorf("%s: was taken", name)
 		}
 	}
-	largest := store.Fact{ID: strings.Repeat("\xff", store.MaxFactID), Data: make([]byte, store.MaxFactData), TTL: time.Second}
+	largest := store.Fact{ID: strings.Repeat("\xff", store.MaxFactID), Data: make([]byte, store.MaxFactData),
+		TTL: time.Second}
 	post("c", largest)
-	if facts, err := board.List(ctx, "c"); err != nil || len(facts) != 1 || facts[0].ID != largest.ID || !slices.Equal(facts[0].Data, largest.Data) {
+	if facts, err := board.List(ctx, "c"); err != nil || len(facts) != 1 || facts[0].ID != largest.ID ||
+		!slices.Equal(facts[0].Data, largest.Data) {
 		t.Errorf("the largest fact: %d facts, %v", len(facts), err)
 	}
 	var many []store.Fact
@@ -89,7 +92,8 @@ func Board(t *testing.T, open func(t *testing.T, clock func() int64) store.Board
 	told := make(chan string, 100)
 	ended := make(chan error)
 	go func() {
-		ended <- board.Watch(watching, "a", func(facts []store.Fact, anew bool) { told <- fmt.Sprintf("%v %s", anew, factsText(facts)) })
+		ended <- board.Watch(watching, "a",
+			func(facts []store.Fact, anew bool) { told <- fmt.Sprintf("%v %s", anew, factsText(facts)) })
 	}()
 	next := func() string {
 		t.Helper()

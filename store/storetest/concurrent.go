@@ -84,7 +84,8 @@ func replay(t *testing.T, all []decided, call func() []store.Charge) (admitted i
 		}
 		for r, k := range want {
 			if got[r] != k {
-				t.Fatalf("at %d, of %d decisions, the algorithm gives %d times %+v\nthe store gave %v", all[0].now, n, k, r, got)
+				t.Fatalf("at %d, of %d decisions, the algorithm gives %d times %+v\nthe store gave %v", all[0].now, n,
+					k, r, got)
 			}
 		}
 		all = all[n:]
@@ -133,7 +134,8 @@ func testConcurrent(t *testing.T, n newStore, a algo.Algorithm) {
 // testConcurrentTwoLimits decides by two limits together, one of which soon refuses: the other is
 // then uncharged.
 func testConcurrentTwoLimits(t *testing.T, n newStore) {
-	for _, a := range []algo.Algorithm{algo.SlidingWindow, algo.SlidingLog, algo.FixedWindow, algo.TokenBucket, algo.LeakyBucket} {
+	for _, a := range []algo.Algorithm{algo.SlidingWindow, algo.SlidingLog, algo.FixedWindow, algo.TokenBucket,
+		algo.LeakyBucket} {
 		t.Run(a.String(), func(t *testing.T) {
 			s := n(t, nil)
 			tight := counterOf(t, algo.Config{Algorithm: a, N: 400, Window: 24 * time.Hour})
@@ -144,7 +146,8 @@ func testConcurrentTwoLimits(t *testing.T, n newStore) {
 			all := storm(t, s, call)
 			admitted := replay(t, all, call)
 			r, now := take(t, s, charge(wide, "all", 0))
-			if w := (366 * 24 * time.Hour).Microseconds(); all[0].now/w == now/w && r[0].Remaining != 1_000_000-admitted {
+			if w := (366 * 24 * time.Hour).Microseconds(); all[0].now/w == now/w &&
+				r[0].Remaining != 1_000_000-admitted {
 				t.Errorf("%d admitted, but the other limit was charged %d", admitted, 1_000_000-r[0].Remaining)
 			}
 		})
@@ -155,7 +158,8 @@ func testConcurrentTwoLimits(t *testing.T, n newStore) {
 // lost.
 func testConcurrentCrossed(t *testing.T, n newStore) {
 	s := n(t, nil)
-	counter := counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 1, Window: 366 * 24 * time.Hour, Burst: 1_000_000})
+	counter := counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 1, Window: 366 * 24 * time.Hour,
+		Burst: 1_000_000})
 	const span = 20
 	calls := 300
 	if !effort.All() {

@@ -184,7 +184,8 @@ func testKeysApart(t *testing.T, n newStore) {
 func testManyCharges(t *testing.T, n newStore) {
 	p := newPair(t, n)
 	rnd := rand.New(rand.NewPCG(1, 2))
-	counters := []*rule.Counter{counterOf(t, window(2)), counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 3, Window: time.Hour})}
+	counters := []*rule.Counter{counterOf(t, window(2)),
+		counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 3, Window: time.Hour})}
 	call := make([]store.Charge, 10_000)
 	for i := range call {
 		call[i] = charge(counters[rnd.IntN(2)], fmt.Sprint(rnd.IntN(4000)), 1)
@@ -280,7 +281,8 @@ func testRelease(t *testing.T, n newStore) {
 	}
 	slot := call[0].Ask.Slot
 	denied := []store.Charge{charge(c, "k", 2)}
-	if _, err := p.store.Take(t.Context(), denied, results); err != nil || results[0].Allowed || denied[0].Ask.Slot != 0 {
+	if _, err := p.store.Take(t.Context(), denied, results); err != nil || results[0].Allowed ||
+		denied[0].Ask.Slot != 0 {
 		t.Errorf("denied: %+v, %v, slot %d", results, err, denied[0].Ask.Slot)
 	}
 	for _, test := range []struct {

@@ -165,7 +165,8 @@ func testEngineValues(_ *testing.T, t *engineTest) {
 	place := rand.Uint64() | 1<<63
 	var changes []cas.Change
 	until := t.clock() + lasting
-	for _, name := range []string{"\x00", "\x00\x00", "a\x00b", string(all), strings.Repeat("\xff", cas.MaxName), "\xff\xfe", "é 'quoted' \\"} {
+	for _, name := range []string{"\x00", "\x00\x00", "a\x00b", string(all), strings.Repeat("\xff", cas.MaxName),
+		"\xff\xfe", "é 'quoted' \\"} {
 		k := cas.Key{Place: place, Name: []byte(name)}
 		changes = append(changes, t.change(k, 0, string(all)+name, until))
 	}
@@ -198,7 +199,8 @@ func testEngineConflict(_ *testing.T, t *engineTest) {
 		"another version": {a.Version + 1, 0}, "there is a value": {0, 0}, "there is none": {a.Version, 5},
 	} {
 		groups := []cas.Group{{Changes: []cas.Change{
-			t.change(keys[0], was[0], "A", until), t.change(keys[1], was[1], "B", until), t.change(keys[2], 0, "C", until),
+			t.change(keys[0], was[0], "A", until), t.change(keys[1], was[1], "B", until),
+			t.change(keys[2], 0, "C", until),
 		}}}
 		if t.swap(groups...); groups[0].Done {
 			t.Fatalf("%s: the change was made", name)
@@ -295,7 +297,8 @@ func testEngineKeep(_ *testing.T, t *engineTest) {
 func testEngineDelete(_ *testing.T, t *engineTest) {
 	keys := t.keys(2)
 	a, b := t.put(keys[0], "a"), t.put(keys[1], "b")
-	groups := []cas.Group{{Changes: []cas.Change{{Key: keys[0], Was: b.Version}}}, {Changes: []cas.Change{{Key: keys[1], Was: b.Version}}}}
+	groups := []cas.Group{{Changes: []cas.Change{{Key: keys[0], Was: b.Version}}},
+		{Changes: []cas.Change{{Key: keys[1], Was: b.Version}}}}
 	t.swap(groups...)
 	if groups[0].Done || !groups[1].Done {
 		t.Fatalf("done: %v, %v; want false, true", groups[0].Done, groups[1].Done)
@@ -415,7 +418,8 @@ func testEngineUntil(_ *testing.T, t *engineTest) {
 func testEngineLifetimes(_ *testing.T, t *engineTest) {
 	k := t.keys(1)[0]
 	lifetimes := []time.Duration{
-		time.Minute, time.Hour, 24 * time.Hour, 366 * 24 * time.Hour, 30 * time.Second, 10 * 24 * time.Hour, 5 * time.Minute,
+		time.Minute, time.Hour, 24 * time.Hour, 366 * 24 * time.Hour, 30 * time.Second, 10 * 24 * time.Hour,
+		5 * time.Minute,
 	}
 	was := uint64(0)
 	for i := range 5 * len(lifetimes) {

@@ -49,10 +49,15 @@ func testInspect(t *testing.T, newStore newStore, a algo.Algorithm) {
 				return nil // others are left out
 			}}
 			var state, scanned []store.KeyState
-			if err := inspector.Inspect(t.Context(), v, [][]byte{key, []byte("c")}, func(k store.KeyState) { state = append(state, k) }); err != nil {
+			if err := inspector.Inspect(t.Context(), v, [][]byte{key, []byte("c")}, func(k store.KeyState) {
+				state = append(state, k)
+			}); err != nil {
 				t.Fatal(err)
 			}
-			if out, err := inspector.Scan(t.Context(), v, "", 1<<30, func(k store.KeyState) { k.Key = bytes.Clone(k.Key); scanned = append(scanned, k) }); err != nil || out.Next != "" {
+			if out, err := inspector.Scan(t.Context(), v, "", 1<<30, func(k store.KeyState) {
+				k.Key = bytes.Clone(k.Key)
+				scanned = append(scanned, k)
+			}); err != nil || out.Next != "" {
 				t.Fatalf("%+v, %v", out, err)
 			}
 			peek := takeOne(t, s, c, shown, key, 0)
@@ -69,12 +74,16 @@ func testInspect(t *testing.T, newStore newStore, a algo.Algorithm) {
 			// it, in a soft margin the store is asked.
 			if len(state) == 1 && !shown.CountDenied() && shown.Algorithm() != algo.LeakyBucket {
 				used, soft := state[0].Used, peek.SoftLimit
-				if peek.Remaining > 0 && used != peek.Limit-peek.Remaining || peek.Remaining == 0 && peek.Limit > 0 && (used < peek.Limit || used > soft && state[0].Next.Allowed) {
-					t.Fatalf("%v: used %d of %d (soft %d), of which %d remain", shown, used, peek.Limit, soft, peek.Remaining)
+				if peek.Remaining > 0 && used != peek.Limit-peek.Remaining ||
+					peek.Remaining == 0 && peek.Limit > 0 &&
+						(used < peek.Limit || used > soft && state[0].Next.Allowed) {
+					t.Fatalf("%v: used %d of %d (soft %d), of which %d remain", shown, used, peek.Limit, soft,
+						peek.Remaining)
 				}
 			}
 			for name, got := range map[string][]store.KeyState{"Inspect": state, "Scan": scanned} {
-				if len(got) != len(want) || len(got) == 1 && (got[0].Result != want[0].Result || !bytes.Equal(got[0].Key, key)) {
+				if len(got) != len(want) || len(got) == 1 &&
+					(got[0].Result != want[0].Result || !bytes.Equal(got[0].Key, key)) {
 					t.Fatalf("%s under %v, charged by %v:\n%+v, want\n%+v", name, shown, charged, got, want)
 				}
 			}

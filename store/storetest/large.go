@@ -22,7 +22,8 @@ func testLarge(t *testing.T, newStore newStore) {
 		{Algorithm: algo.FixedWindow, N: most / 2, Window: time.Minute, Soft: 100, SoftFor: 10 * time.Second},
 	} {
 		p.restart()
-		c, beside := counterOf(t, config), counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 5_000_000_000, Window: time.Hour})
+		c, beside := counterOf(t, config), counterOf(t,
+			algo.Config{Algorithm: algo.FixedWindow, N: 5_000_000_000, Window: time.Hour})
 		join(c, c.ID)
 		limit := c.Limit.Check(&algo.State{}, start, algo.Ask{}).SoftLimit
 		for _, step := range []struct {
@@ -42,7 +43,8 @@ func testLarge(t *testing.T, newStore newStore) {
 		}
 		// Beyond the limit, as a commit may go.
 		if s, ok := p.store.(store.Reserver); ok {
-			over := store.Settlement{Counter: beside, Limit: beside.Limit, Key: []byte("l"), At: p.clock.read(), Reserved: 1, Actual: 7_000_000_000}
+			over := store.Settlement{Counter: beside, Limit: beside.Limit, Key: []byte("l"), At: p.clock.read(),
+				Reserved: 1, Actual: 7_000_000_000}
 			if err := s.Settle(t.Context(), []store.Settlement{over}); err != nil {
 				t.Fatal(err)
 			}

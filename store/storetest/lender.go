@@ -63,7 +63,8 @@ func (l lender) ask(t rapid.TB, charges []store.Charge, ahead []algo.Ahead) []al
 	for i := range ahead {
 		ahead[i].Got, ahead[i].Until, ahead[i].Out = 7, 7, 7 // of an earlier call
 	}
-	wanted, want, got := make([]algo.Ahead, len(ahead)), make([]algo.Result, len(charges)), make([]algo.Result, len(charges))
+	wanted, want, got := make([]algo.Ahead, len(ahead)), make([]algo.Result, len(charges)),
+		make([]algo.Result, len(charges))
 	copy(wanted, ahead)
 	before := store.Monotonic()
 	now, asked, err := l.store.(store.Lender).TakeAhead(context.Background(), 0, 0, charges, ahead, got)
@@ -80,7 +81,8 @@ func (l lender) ask(t rapid.TB, charges []store.Charge, ahead []algo.Ahead) []al
 	for i := range charges {
 		if got[i] != want[i] || ahead[i] != wanted[i] {
 			t.Fatalf("charge %d of %d (%v, %+v, key %q, mode %d):\n got %+v, %+v\nwant %+v, %+v",
-				i, len(charges), charges[i].Limit, charges[i].Ask, charges[i].Key, charges[i].Mode, got[i], ahead[i], want[i], wanted[i])
+				i, len(charges), charges[i].Limit, charges[i].Ask, charges[i].Key, charges[i].Mode, got[i], ahead[i],
+				want[i], wanted[i])
 		}
 	}
 	return got
@@ -114,7 +116,10 @@ func (l lender) shown(t rapid.TB, c *rule.Counter, limit *algo.Limit, key string
 	}
 	v := &store.View{Counter: c, MaxDelay: -1, Limit: func([]byte) *algo.Limit { return limit }}
 	var got []store.KeyState
-	if err := inspector.Inspect(context.Background(), v, [][]byte{[]byte(key)}, func(k store.KeyState) { k.Key = nil; got = append(got, k) }); err != nil {
+	if err := inspector.Inspect(context.Background(), v, [][]byte{[]byte(key)}, func(k store.KeyState) {
+		k.Key = nil
+		got = append(got, k)
+	}); err != nil {
 		t.Fatalf("Inspect: %v", err)
 	}
 	now := l.clock.read()
@@ -127,7 +132,8 @@ func (l lender) shown(t rapid.TB, c *rule.Counter, limit *algo.Limit, key string
 		}
 		return
 	}
-	if len(got) != 1 || got[0].Result != want.Result || got[0].Next != want.Next || got[0].Used != want.Used || got[0].Lent != want.Lent {
+	if len(got) != 1 || got[0].Result != want.Result || got[0].Next != want.Next || got[0].Used != want.Used ||
+		got[0].Lent != want.Lent {
 		t.Fatalf("Inspect shows %+v\nwant %+v", got, want)
 	}
 }
@@ -170,7 +176,8 @@ func testLendGolden(t *testing.T, n newStore) {
 		t.Fatalf("C: %+v, %+v", r, h)
 	}
 	h = algo.Ahead{Want: 8}
-	if r := l.one(t, c, "k", 88, &h); r.Allowed || r.RetryAfter != 59_000_000 || h.Got != 0 || h.Until != 0 || h.Out != 10 {
+	if r := l.one(t, c, "k", 88, &h); r.Allowed || r.RetryAfter != 59_000_000 || h.Got != 0 || h.Until != 0 ||
+		h.Out != 10 {
 		t.Fatalf("a cost of 88: %+v, %+v", r, h)
 	}
 	if r := l.one(t, c, "k", 87, &h); !r.Allowed || h.Got != 0 || h.Until == 0 {
@@ -248,7 +255,8 @@ func testLendRoom(t *testing.T, n newStore) {
 				{"refund", -1, 4, 4, 4},
 			} {
 				h := algo.Ahead{Want: step.want}
-				if r := l.one(t, c, step.key, step.cost, &h); !r.Allowed || h.Got != step.got || h.Out != step.out || h.Until == 0 {
+				if r := l.one(t, c, step.key, step.cost, &h); !r.Allowed || h.Got != step.got || h.Out != step.out ||
+					h.Until == 0 {
 					t.Errorf("%+v: %+v, %+v", step, r, h)
 				}
 			}
@@ -256,7 +264,8 @@ func testLendRoom(t *testing.T, n newStore) {
 			cfg.Lease, cfg.LeaseFor = 0, 0
 			h := tells(algo.Ahead{Until: start + 1}, 5, 5)
 			h.Want = 5
-			if r := l.one(t, counterOf(t, cfg), "k", 1, &h); r.Remaining != 99 || h.Got != 0 || h.Until != 0 || h.Out != 0 {
+			if r := l.one(t, counterOf(t, cfg), "k", 1, &h); r.Remaining != 99 || h.Got != 0 || h.Until != 0 ||
+				h.Out != 0 {
 				t.Errorf("%+v, %+v", r, h)
 			}
 		})
@@ -305,7 +314,8 @@ func testLendAllOrNothing(t *testing.T, n newStore) {
 				if test.full[i] {
 					remaining = 0
 				}
-				if h := (algo.Ahead{}); l.one(t, call[i].Counter, "k", 0, &h).Remaining > remaining || h.Out != test.got[i] {
+				if h := (algo.Ahead{}); l.one(t, call[i].Counter, "k", 0, &h).Remaining > remaining ||
+					h.Out != test.got[i] {
 					t.Errorf("charge %d: %+v", i, h)
 				}
 			}
@@ -350,7 +360,8 @@ func testLendDeniedTells(t *testing.T, n newStore) {
 			l.one(t, c, "k", 90, &h)
 			told := tells(h, 4, 1)
 			told.Want = 10
-			if r := l.one(t, c, "k", 2, &told); r.Allowed || told.Got != 0 || told.Until != 0 || told.Out != 5 || r.Remaining != 1 {
+			if r := l.one(t, c, "k", 2, &told); r.Allowed || told.Got != 0 || told.Until != 0 || told.Out != 5 ||
+				r.Remaining != 1 {
 				t.Fatalf("%+v, %+v", r, told)
 			}
 			// Another limit denies the call, and the key has no state of its own apart from the
@@ -359,7 +370,8 @@ func testLendDeniedTells(t *testing.T, n newStore) {
 			l.one(t, c, "fresh", 0, &p)
 			full := counterOf(t, window(0))
 			ahead := []algo.Ahead{tells(p, 6, 0), {}}
-			if r := l.ask(t, []store.Charge{charge(c, "fresh", 1), charge(full, "k", 1)}, ahead); r[1].Allowed || ahead[0].Out != 4 {
+			if r := l.ask(t, []store.Charge{charge(c, "fresh", 1), charge(full, "k", 1)}, ahead); r[1].Allowed ||
+				ahead[0].Out != 4 {
 				t.Fatalf("%+v, %+v", r, ahead)
 			}
 			l.stands(t, c, "fresh", 90, 4)

@@ -63,7 +63,8 @@ func testLendRandom(t *testing.T, n newStore, a algo.Algorithm) {
 	rapid.Check(t, func(rt *rapid.T) {
 		// A failure is tried again at the same time of another day.
 		all.clock.now.Add(day.Microseconds() - (all.clock.read()-start)%day.Microseconds())
-		l := &randomLender{lender: lender{&pair{store: all.store, model: newModel(), clock: all.clock}}, t: rt, limits: map[*rule.Counter][]*algo.Limit{}}
+		l := &randomLender{lender: lender{&pair{store: all.store, model: newModel(), clock: all.clock}}, t: rt,
+			limits: map[*rule.Counter][]*algo.Limit{}}
 		group := uint64(0)
 		if rapid.Bool().Draw(rt, "group") {
 			group = lastID.Add(1) << 32
@@ -100,7 +101,8 @@ func (l *randomLender) step() {
 	switch rapid.IntRange(0, 9).Draw(t, "what") {
 	case 0:
 		if len(l.loans) > 0 { // around the end of something that is out
-			d := rapid.SampledFrom(l.loans).Draw(t, "end of").end - l.clock.read() + rapid.Int64Range(-1, 1).Draw(t, "around")
+			d := rapid.SampledFrom(l.loans).Draw(t, "end of").end - l.clock.read() +
+				rapid.Int64Range(-1, 1).Draw(t, "around")
 			l.clock.now.Add(max(0, d))
 		}
 	case 1, 2:
@@ -109,7 +111,8 @@ func (l *randomLender) step() {
 		c := rapid.SampledFrom(l.counters).Draw(t, "counter")
 		l.shown(t, c, l.limits[c][0], rapid.SampledFrom(keys).Draw(t, "key"))
 	case 4:
-		if c := rapid.SampledFrom(l.counters).Draw(t, "counter"); c.Lease != nil && rapid.IntRange(0, 3).Draw(t, "reset") == 0 {
+		if c := rapid.SampledFrom(l.counters).Draw(t, "counter"); c.Lease != nil &&
+			rapid.IntRange(0, 3).Draw(t, "reset") == 0 {
 			l.reset(t, c, rapid.SampledFrom(keys).Draw(t, "key"))
 		}
 	case 5:
@@ -153,13 +156,16 @@ func (l *randomLender) call() {
 		ch := charge(c, key, 0)
 		ch.Limit = l.limits[c][0]
 		ch.Ask = drawAsk(t, ch.Limit)
-		ch.Mode = rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}).Draw(t, "mode")
-		h := algo.Ahead{Want: rapid.SampledFrom([]int64{-1, 0, 1, 2, 5, 50, 1000}).Draw(t, "want"), First: rapid.Bool().Draw(t, "first")}
+		ch.Mode = rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Enforce, rule.Enforce, rule.Shadow,
+			rule.Quota}).Draw(t, "mode")
+		h := algo.Ahead{Want: rapid.SampledFrom([]int64{-1, 0, 1, 2, 5, 50, 1000}).Draw(t, "want"),
+			First: rapid.Bool().Draw(t, "first")}
 		for i := range h.Told {
 			if len(l.loans) > 0 && rapid.IntRange(0, 2).Draw(t, "tells") == 0 {
 				// of this key or of another one, as much as there is or more, once or more often
 				o := rapid.SampledFrom(l.loans).Draw(t, "loan")
-				h.Told[i] = algo.Told{End: o.end, Used: rapid.Int64Range(-1, o.got+1).Draw(t, "used"), Returned: rapid.Int64Range(-1, o.got+1).Draw(t, "returned")}
+				h.Told[i] = algo.Told{End: o.end, Used: rapid.Int64Range(-1, o.got+1).Draw(t, "used"),
+					Returned: rapid.Int64Range(-1, o.got+1).Draw(t, "returned")}
 			}
 		}
 		charges, ahead = append(charges, ch), append(ahead, h)

@@ -233,7 +233,8 @@ func testLendSameState(t *testing.T, n newStore) {
 			ahead := []algo.Ahead{tells(h, 1, 0), tells(h, 2, 1), {}}
 			ahead[0].Want, ahead[2].Want = 5, 50
 			r := l.ask(t, []store.Charge{charge(c, "k", 1), charge(c, "k", 2), charge(c, "k", 1)}, ahead)
-			if ahead[0].Got != 5 || ahead[1].Got != 0 || ahead[2].Got != 3 || ahead[2].Out != 10 || r[2].Remaining != 90 {
+			if ahead[0].Got != 5 || ahead[1].Got != 0 || ahead[2].Got != 3 || ahead[2].Out != 10 ||
+				r[2].Remaining != 90 {
 				t.Errorf("%+v, %+v", r, ahead)
 			}
 			l.stands(t, c, "k", 82, 10)

@@ -135,7 +135,8 @@ func (d *differential) config() algo.Config {
 		cfg.N = min(cfg.N, 60)
 		return cfg
 	}
-	cfg.Window = []time.Duration{time.Millisecond, time.Second, 7 * time.Second, time.Minute, time.Hour, 24 * time.Hour, 30 * 24 * time.Hour}[rnd.IntN(7)]
+	cfg.Window = []time.Duration{time.Millisecond, time.Second, 7 * time.Second, time.Minute, time.Hour, 24 * time.Hour,
+		30 * 24 * time.Hour}[rnd.IntN(7)]
 	if d.a == algo.SlidingLog {
 		cfg.N = min(cfg.N, 1000)
 	}

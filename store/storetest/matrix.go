@@ -95,7 +95,8 @@ func offNow(t *testing.T, l *algo.Limit, now int64) *algo.Limit {
 func inPhase(t *testing.T, otherwise *algo.Limit, now int64, from time.Duration, l *algo.Limit) *algo.Limit {
 	t.Helper()
 	begins := (time.Duration(now)*time.Microsecond%day + from + day) % day
-	s, err := algo.Scheduled(otherwise, []algo.Phase{{From: begins, Until: (begins + 4*time.Hour) % day, Limit: l}}, nil)
+	s, err := algo.Scheduled(otherwise, []algo.Phase{{From: begins, Until: (begins + 4*time.Hour) % day, Limit: l}},
+		nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,8 @@ func (c *cell) test(t *testing.T, s store.Store, a algo.Algorithm) {
 
 // count asks one after the other until some were refused. never is true if they will never be
 // admitted.
-func (c *cell) count(t *testing.T, s store.Store, counter *rule.Counter, want int64) (admitted, marked int64, never bool, ended int64) {
+func (c *cell) count(t *testing.T, s store.Store, counter *rule.Counter, want int64) (admitted, marked int64,
+	never bool, ended int64) {
 	t.Helper()
 	const refusals = 10
 	for range want {
@@ -209,7 +211,8 @@ func testDownAndUp(t *testing.T, s store.Store, a algo.Algorithm) {
 		}
 		var wrong []string
 		ended := began
-		for _, step := range [][2]int64{{25, 25 + extra}, {50, 25}, {25, 0}, {0, 0}, {10, 0}, {100, 50}, {50, 0}, {200, 100}} {
+		for _, step := range [][2]int64{{25, 25 + extra}, {50, 25}, {25, 0}, {0, 0}, {10, 0}, {100, 50}, {50, 0},
+			{200, 100}} {
 			percent, want, admitted := step[0], step[1], int64(0)
 			limit := scaled(percent)(t, full, 0)
 			for range want + 5 {

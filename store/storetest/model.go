@@ -69,7 +69,8 @@ func (m *model) state(c *rule.Counter, l *algo.Limit, key []byte, now int64) *ke
 		k = &kept{limit: l}
 	}
 	old, to := k.limit.Config(), l.Config()
-	if l.Algorithm() == algo.Lease && old.Timeout != to.Timeout || l.Algorithm() != algo.Lease && (old.Window != to.Window || old.Buckets != to.Buckets) {
+	if l.Algorithm() == algo.Lease && old.Timeout != to.Timeout ||
+		l.Algorithm() != algo.Lease && (old.Window != to.Window || old.Buckets != to.Buckets) {
 		m.roll(c, k, key, now)
 		l.Carry(k.limit, &k.st, now)
 	}
@@ -205,7 +206,8 @@ func (m *model) takeAhead(charges []store.Charge, ahead []algo.Ahead, results []
 }
 
 // lend lends to the charges of a call that was admitted.
-func (m *model) lend(charges []store.Charge, ahead []algo.Ahead, results []algo.Result, real map[stateKey]*algo.State, names, besides []stateKey, now int64) {
+func (m *model) lend(charges []store.Charge, ahead []algo.Ahead, results []algo.Result, real map[stateKey]*algo.State,
+	names, besides []stateKey, now int64) {
 	for i := range charges {
 		if lease := real[besides[i]]; lease != nil && results[i].Allowed && !results[i].Off {
 			charges[i].Limit.Lend(real[names[i]], lease, now, &ahead[i])

@@ -122,7 +122,8 @@ func Parted(t *testing.T, newStore func(t *testing.T, clock func() int64) store.
 		after := answers()
 		for other := range parts {
 			if grew := after[other] > before[other]; grew != (other == part) {
-				t.Errorf("a decision on %q, of part %d, moved the answers of part %d from %d to %d", key, part, other, before[other], after[other])
+				t.Errorf("a decision on %q, of part %d, moved the answers of part %d from %d to %d", key, part, other,
+					before[other], after[other])
 			}
 		}
 		if again := s.PartOf(c, []byte(key)); again != part {

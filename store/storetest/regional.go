@@ -48,7 +48,8 @@ func newRegional(t *testing.T, n newStore, clock func() int64) store.Regional {
 }
 
 // told reads a log; it must not fail.
-func told(t testing.TB, s store.Regional, part int, after string, limit int, wait time.Duration) (told []store.Told, next string, gap bool) {
+func told(t testing.TB, s store.Regional, part int, after string, limit int, wait time.Duration) (told []store.Told,
+	next string, gap bool) {
 	t.Helper()
 	told, next, gap, now, err := s.Told(context.Background(), part, after, limit, wait)
 	if err != nil || now <= 0 {
@@ -69,7 +70,8 @@ func sameTold(a, b []store.Told) bool {
 		return false
 	}
 	for i := range a {
-		if a[i].Counter != b[i].Counter || a[i].Units != b[i].Units || a[i].At != b[i].At || !bytes.Equal(a[i].Key, b[i].Key) {
+		if a[i].Counter != b[i].Counter || a[i].Units != b[i].Units || a[i].At != b[i].At ||
+			!bytes.Equal(a[i].Key, b[i].Key) {
 			return false
 		}
 	}
@@ -85,7 +87,8 @@ func testRegionalLog(t *testing.T, n newStore) {
 		if len(read) > 0 || end == "" || gap {
 			t.Fatalf("without a position: %v, %q, gap %v", read, end, gap)
 		}
-		if read, next, gap := told(t, s, part, store.Oldest, 100, time.Hour); first && (len(read) > 0 || next != end || gap) {
+		if read, next, gap := told(t, s, part, store.Oldest, 100, time.Hour); first &&
+			(len(read) > 0 || next != end || gap) {
 			t.Fatalf("the beginning of an empty log: %v, %q, gap %v, want %q", read, next, gap, end)
 		}
 		entries := [][]store.Told{
@@ -122,7 +125,8 @@ func testRegionalLog(t *testing.T, n newStore) {
 		if _, next, _ := told(t, s, part, "", 1, 0); next != last {
 			t.Errorf("the end is %q, read %q", next, last)
 		}
-		if got, next, gap := told(t, s, part, store.Oldest, 100, time.Hour); gap || next != last || first && !sameTold(got, all) {
+		if got, next, gap := told(t, s, part, store.Oldest, 100, time.Hour); gap || next != last ||
+			first && !sameTold(got, all) {
 			t.Errorf("from the beginning: %+v, %q, gap %v", got, next, gap)
 		}
 	}
@@ -243,7 +247,8 @@ func testRegionalWhen(t *testing.T, n newStore) {
 		{1<<63 - 1, 0, false}, {-1 << 63, -1, false},
 	} {
 		for _, units := range []int64{20, -10} {
-			done, at := change(t, s, store.Change{Counter: c, Limit: c.Limit, Key: key, Units: units, Since: tc.since, Until: tc.until})
+			done, at := change(t, s, store.Change{Counter: c, Limit: c.Limit, Key: key, Units: units, Since: tc.since,
+				Until: tc.until})
 			if tc.made {
 				left -= units
 			}
@@ -271,7 +276,8 @@ func testRegionalPosition(t *testing.T, n newStore) {
 	left := int64(1000)
 	move := func(log, from, to string, want error) {
 		t.Helper()
-		_, err := s.Change(t.Context(), part, log, from, to, []store.Change{{Counter: c, Limit: c.Limit, Key: []byte("k"), Units: 1}}, make([]store.Changed, 1))
+		_, err := s.Change(t.Context(), part, log, from, to,
+			[]store.Change{{Counter: c, Limit: c.Limit, Key: []byte("k"), Units: 1}}, make([]store.Changed, 1))
 		if !errors.Is(err, want) {
 			t.Fatalf("%s from %q to %q: %v, want %v", log, from, to, err, want)
 		}
@@ -461,7 +467,8 @@ func testRegionalRandom(t *testing.T, n newStore, a algo.Algorithm) {
 				}
 				for i := range changes {
 					if want := p.model.change(&changes[i], now); done[i] != want {
-						rt.Fatalf("change %d of %d (%v, %+v): %+v, want %+v", i, len(changes), changes[i].Limit, changes[i], done[i], want)
+						rt.Fatalf("change %d of %d (%v, %+v): %+v, want %+v", i, len(changes), changes[i].Limit,
+							changes[i], done[i], want)
 					}
 				}
 			}
@@ -511,7 +518,8 @@ func testRegionalWhileOut(t *testing.T, n newStore) {
 func testRegionalExactlyOnce(t *testing.T, n newStore) {
 	const entries, each, callers = 2500, 4, 4
 	s := newRegional(t, n, nil)
-	c := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: algo.MaxN, Window: algo.MaxWindow, FirstRequest: true})
+	c := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: algo.MaxN, Window: algo.MaxWindow,
+		FirstRequest: true})
 	part := s.PartOf(c, []byte("key 0"))
 	var keys [][]byte
 	for i := 0; len(keys) < each; i++ {
@@ -536,7 +544,8 @@ func testRegionalExactlyOnce(t *testing.T, n newStore) {
 				if last := end.Load(); err == nil && last != nil && at == *last {
 					return
 				}
-				entries, next, gap, _, err := s.Told(context.Background(), part, at, 1+rnd.IntN(40), 20*time.Millisecond)
+				entries, next, gap, _, err := s.Told(context.Background(), part, at, 1+rnd.IntN(40),
+					20*time.Millisecond)
 				if err != nil || gap {
 					t.Errorf("Told after %q: gap %v, %v", at, gap, err)
 					return
@@ -581,7 +590,8 @@ func testRegionalExactlyOnce(t *testing.T, n newStore) {
 		r, _ := take(t, s, charge(c, string(key), 0))
 		heard += algo.MaxN - r[0].Remaining
 	}
-	t.Logf("%d told, %d heard; %d calls found that another one had been there, %d were given up", total, heard, moved.Load(), cancelled.Load())
+	t.Logf("%d told, %d heard; %d calls found that another one had been there, %d were given up", total, heard,
+		moved.Load(), cancelled.Load())
 	if heard != total {
 		t.Errorf("%d told, %d heard", total, heard)
 	}

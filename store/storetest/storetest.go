@@ -145,7 +145,8 @@ var lastID atomic.Uint64
 
 func newCounter(l *algo.Limit) *rule.Counter {
 	id := lastID.Add(1)
-	return &rule.Counter{ID: id * 0x9E3779B97F4A7C15, Domain: "storetest", Rule: fmt.Sprintf("rule-%d", id), Window: fmt.Sprintf("rule-%d", id), Limit: l}
+	return &rule.Counter{ID: id * 0x9E3779B97F4A7C15, Domain: "storetest", Rule: fmt.Sprintf("rule-%d", id),
+		Window: fmt.Sprintf("rule-%d", id), Limit: l}
 }
 
 func counterOf(t testing.TB, c algo.Config) *rule.Counter { return counterFor(mustLimit(t, c)) }
@@ -229,7 +230,8 @@ func (p *pair) take(t rapid.TB, charges ...store.Charge) []algo.Result {
 	for i := range charges {
 		c := &charges[i]
 		if got[i] != want[i] {
-			t.Fatalf("charge %d of %d (%v %+v, key %q, mode %d):\n got %+v\nwant %+v", i, len(charges), c.Limit.Algorithm(), c.Ask, c.Key, c.Mode, got[i], want[i])
+			t.Fatalf("charge %d of %d (%v %+v, key %q, mode %d):\n got %+v\nwant %+v", i, len(charges),
+				c.Limit.Algorithm(), c.Ask, c.Key, c.Mode, got[i], want[i])
 		}
 		if c.Limit.Algorithm() == algo.Concurrency && c.Ask.Slot != 0 {
 			if !got[i].Allowed || got[i].Off || c.Ask.Cost <= 0 {
@@ -400,7 +402,8 @@ func testRandomCalls(t *testing.T, n newStore) {
 			for range rapid.SampledFrom([]int{0, 1, 2, 2, 3, 3, 4, 5, 12, 20}).Draw(rt, "charges") {
 				c := charge(rapid.SampledFrom(counters).Draw(rt, "counter"), rapid.SampledFrom(keys).Draw(rt, "key"), 0)
 				c.Ask = drawAsk(rt, c.Limit)
-				c.Mode = rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}).Draw(rt, "mode")
+				c.Mode = rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}).Draw(rt,
+					"mode")
 				charges = append(charges, c)
 			}
 			results := p.take(rt, charges...)

@@ -42,7 +42,8 @@ func schedule(t testing.TB, c algo.Config) *algo.Limit {
 	for hour := range time.Duration(24) {
 		phases = append(phases,
 			algo.Phase{From: hour*time.Hour + 20*time.Minute, Until: hour*time.Hour + 40*time.Minute, Limit: twice},
-			algo.Phase{From: hour*time.Hour + 50*time.Minute, Until: (hour*time.Hour + 60*time.Minute) % (24 * time.Hour)},
+			algo.Phase{From: hour*time.Hour + 50*time.Minute,
+				Until: (hour*time.Hour + 60*time.Minute) % (24 * time.Hour)},
 		)
 	}
 	l, err := algo.Scheduled(mustLimit(t, c), phases, nil)
@@ -56,7 +57,8 @@ func schedule(t testing.TB, c algo.Config) *algo.Limit {
 func (p *pair) settle(t *rapid.T, charges []store.Charge, results []algo.Result) {
 	for i := range charges {
 		if rapid.IntRange(0, 5).Draw(t, "settle") == 0 {
-			p.settleOne(t, &charges[i], results[i], rapid.Int64Range(0, 2*max(1, min(charges[i].Ask.Cost, 50))+2).Draw(t, "actual"))
+			p.settleOne(t, &charges[i], results[i], rapid.Int64Range(0,
+				2*max(1, min(charges[i].Ask.Cost, 50))+2).Draw(t, "actual"))
 		}
 	}
 }
@@ -67,7 +69,8 @@ func (p *pair) settleOne(t rapid.TB, c *store.Charge, r algo.Result, actual int6
 	if !ok || !r.Allowed || r.Off || c.Ask.Cost < 0 {
 		return
 	}
-	settlement := store.Settlement{Counter: c.Counter, Limit: c.Limit, Key: c.Key, At: p.clock.read(), Reserved: c.Ask.Cost, Actual: actual}
+	settlement := store.Settlement{Counter: c.Counter, Limit: c.Limit, Key: c.Key, At: p.clock.read(),
+		Reserved: c.Ask.Cost, Actual: actual}
 	if err := s.Settle(context.Background(), []store.Settlement{settlement}); err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
@@ -80,7 +83,8 @@ func testMargin(t *testing.T, n newStore) {
 	for _, others := range []int{0, 1, 8} {
 		t.Run(fmt.Sprint("beside ", others), func(t *testing.T) {
 			p := newPair(t, n)
-			c := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 100, Window: time.Minute, Soft: 10, SoftFor: 150 * time.Second})
+			c := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 100, Window: time.Minute, Soft: 10,
+				SoftFor: 150 * time.Second})
 			take := func(key string, cost int64) algo.Result {
 				t.Helper()
 				call := []store.Charge{charge(c, key, cost)}
@@ -127,7 +131,8 @@ func testMargin(t *testing.T, n newStore) {
 	}
 	// A call that another limit denies uses no margin, nor does a peek.
 	p := newPair(t, n)
-	c := counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 10, Window: time.Hour, Soft: 50, SoftFor: time.Second})
+	c := counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 10, Window: time.Hour, Soft: 50,
+		SoftFor: time.Second})
 	none := counterOf(t, window(0))
 	p.take(t, charge(c, "k", 12), charge(none, "k", 1))
 	p.take(t, charge(c, "k", 0))
@@ -141,7 +146,8 @@ func testMargin(t *testing.T, n newStore) {
 	}
 	// Twice in one call: the second sees the margin that the first used.
 	p.clock.advance(5 * time.Hour)
-	twice := counterOf(t, algo.Config{Algorithm: algo.SlidingLog, N: 2, Window: time.Hour, Soft: 100, SoftFor: time.Second})
+	twice := counterOf(t, algo.Config{Algorithm: algo.SlidingLog, N: 2, Window: time.Hour, Soft: 100,
+		SoftFor: time.Second})
 	p.take(t, charge(twice, "k", 3), charge(twice, "k", 1))
 	p.clock.advance(time.Second)
 	shadow := charge(twice, "k", 1)
@@ -157,7 +163,8 @@ func testMargin(t *testing.T, n newStore) {
 // numbers in force, as the same call alone would, whatever other numbers the counter has.
 func testMarginMended(t *testing.T, n newStore) {
 	soft := func(a algo.Algorithm, n, burst int64) algo.Config {
-		return algo.Config{Algorithm: a, N: n, Window: time.Second, Burst: burst, Soft: 50, SoftFor: 300 * time.Millisecond}
+		return algo.Config{Algorithm: a, N: n, Window: time.Second, Burst: burst, Soft: 50,
+			SoftFor: 300 * time.Millisecond}
 	}
 	for _, a := range []algo.Algorithm{algo.TokenBucket, algo.LeakyBucket} {
 		for _, beside := range []bool{false, true} {
@@ -298,7 +305,8 @@ func testSettle(t *testing.T, n newStore) {
 				}
 			}
 			settlement := func(c *rule.Counter, key string, reserved, actual int64) store.Settlement {
-				return store.Settlement{Counter: c, Limit: c.Limit, Key: []byte(key), At: p.clock.read(), Reserved: reserved, Actual: actual}
+				return store.Settlement{Counter: c, Limit: c.Limit, Key: []byte(key), At: p.clock.read(),
+					Reserved: reserved, Actual: actual}
 			}
 			look := func() {
 				t.Helper()

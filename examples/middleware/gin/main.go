@@ -81,5 +81,6 @@ func (x watched) Flush()                            { x.w.(http.Flusher).Flush()
 // authenticate puts the user into the context of the request, where the limiter looks for it: it
 // does not see values of c.Set.
 func authenticate(c *gin.Context) {
-	demo.Authenticate(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { c.Request = r })).ServeHTTP(c.Writer, c.Request)
+	demo.Authenticate(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { c.Request = r })).ServeHTTP(
+		c.Writer, c.Request)
 }

@@ -33,7 +33,8 @@ func TestServer(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
-	conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,8 @@ func TestServer(t *testing.T) {
 		}
 	}()
 	client := healthpb.NewHealthClient(conn)
-	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer ada-token"))
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(context.Background(), "authorization",
+		"Bearer ada-token"))
 	defer cancel()
 	for i := range 9 {
 		if _, err := client.Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
@@ -74,7 +76,8 @@ func TestServer(t *testing.T) {
 		}
 	}
 	// Another user has ten of his own, whatever metadata he sends.
-	bob := metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer bob-token", "access-control-request-method", "GET")
+	bob := metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer bob-token",
+		"access-control-request-method", "GET")
 	passed := 0
 	for range 25 {
 		if _, err := client.Check(bob, &healthpb.HealthCheckRequest{}); err == nil {

@@ -74,7 +74,8 @@ func (p *Plot) SVG() []byte {
 	var b bytes.Buffer
 	w := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	text := html.EscapeString
-	w(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12">`, width, height)
+	w(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12">`,
+		width, height)
 	w(`<title>%s: %s</title>`, text(p.Title), text(p.Caption))
 	w(`<rect width="%d" height="%d" rx="6" fill="#ffffff"/>`, width, height)
 	w(`<text x="%d" y="22" font-size="15" font-weight="600" fill="%s">%s</text>`, left, ink, text(p.Title))
@@ -82,14 +83,16 @@ func (p *Plot) SVG() []byte {
 	if p.Cut != "" {
 		from, to := x(p.CutFrom), x(min(p.CutTo, p.Span))
 		w(`<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#fbe3e5"/>`, from, top-36, to-from, bottom-top+36)
-		w(`<text x="%.1f" y="%d" text-anchor="middle" font-weight="600" fill="%s">%s</text>`, (from+to)/2, top-22, red, text(p.Cut))
+		w(`<text x="%.1f" y="%d" text-anchor="middle" font-weight="600" fill="%s">%s</text>`, (from+to)/2, top-22, red,
+			text(p.Cut))
 	}
 	// The sum of each window, as its head.
 	for i, n := range most {
 		from, to := time.Duration(i)*p.Window, min(time.Duration(i+1)*p.Window, p.Span)
 		w(`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#b9c4cf"/>`, x(from), top-14, x(from), bottom)
 		if to-from == p.Window {
-			w(`<text x="%.1f" y="%d" text-anchor="middle" fill="%s">%s</text>`, x((from+to)/2), top-4, ink, Against(n, p.N))
+			w(`<text x="%.1f" y="%d" text-anchor="middle" fill="%s">%s</text>`, x((from+to)/2), top-4, ink,
+				Against(n, p.N))
 		}
 	}
 	w(`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#b9c4cf"/>`, x(p.Span), top-14, x(p.Span), bottom)
@@ -100,11 +103,13 @@ func (p *Plot) SVG() []byte {
 	p.areas(&b, x, y)
 	if p.Cut != "" {
 		for _, at := range []time.Duration{p.CutFrom, min(p.CutTo, p.Span)} {
-			w(`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="%s" stroke-width="1.2"/>`, x(at), top-36, x(at), bottom, red)
+			w(`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="%s" stroke-width="1.2"/>`, x(at), top-36, x(at),
+				bottom, red)
 		}
 	}
 	line := func(n int64, colour, dashes, name string) {
-		w(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="%s" stroke-width="1.4" stroke-dasharray="%s"/>`, left, y(n), width-right, y(n), colour, dashes)
+		w(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="%s" stroke-width="1.4" stroke-dasharray="%s"/>`, left,
+			y(n), width-right, y(n), colour, dashes)
 		w(`<text x="%d" y="%.1f" fill="%s">%s</text>`, width-right+8, y(n)+4, colour, name)
 	}
 	line(p.N, ink, "2 3", "the limit, N")
@@ -136,7 +141,8 @@ func (p *Plot) areas(b *bytes.Buffer, x func(time.Duration) float64, y func(int6
 		var upper, lower []byte // along the top to the right, and along the bottom back to the left
 		flush := func() {
 			if len(upper) > 0 {
-				fmt.Fprintf(b, `<polygon points="%s%s" fill="%s" fill-opacity="0.85"/>`+"\n", upper, bytes.TrimSpace(lower), colours[i])
+				fmt.Fprintf(b, `<polygon points="%s%s" fill="%s" fill-opacity="0.85"/>`+"\n", upper,
+					bytes.TrimSpace(lower), colours[i])
 			}
 			upper, lower = nil, nil
 		}

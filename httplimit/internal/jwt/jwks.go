@@ -177,7 +177,8 @@ func loadKeys(path string) (*loadedKeys, error) {
 		}
 	}
 	if len(out.keys) == 0 {
-		return nil, fmt.Errorf("%s: no key to verify signatures with; expected {\"keys\": [{\"kty\": …, \"kid\": …}]}", path)
+		return nil, fmt.Errorf("%s: no key to verify signatures with; expected {\"keys\": [{\"kty\": …, \"kid\": …}]}",
+			path)
 	}
 	return out, nil
 }
@@ -217,7 +218,8 @@ func algorithmsOf(key any, named string) ([]jose.SignatureAlgorithm, error) {
 		}
 	}
 	if len(algs) == 0 {
-		return nil, errors.New("a key of this type cannot verify signatures; use RSA, EC (P-256, P-384, P-521), Ed25519 or oct, or mark it \"use\": \"enc\"")
+		return nil, errors.New(
+			"a key of this type cannot verify signatures; use RSA, EC (P-256, P-384, P-521), Ed25519 or oct, or mark it \"use\": \"enc\"")
 	}
 	if named == "" {
 		return algs, nil

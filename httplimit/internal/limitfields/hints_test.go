@@ -64,7 +64,8 @@ func TestHints(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}
 	}
-	many := header("RateLimit", `"a";r=9;t=1, "b";r=8;t=1, "c";r=7;t=1, "d";r=6;t=1, "e";r=5;t=1, "f";r=4;t=1, "g";r=3;t=1, "h";r=2;t=1, "i";r=1;t=1, "j";r=99;t=1`)
+	many := header("RateLimit",
+		`"a";r=9;t=1, "b";r=8;t=1, "c";r=7;t=1, "d";r=6;t=1, "e";r=5;t=1, "f";r=4;t=1, "g";r=3;t=1, "h";r=2;t=1, "i";r=1;t=1, "j";r=99;t=1`)
 	got := AppendHints(nil, many, now)
 	left := int64(0)
 	for _, h := range got {
@@ -79,13 +80,15 @@ func TestHints(t *testing.T) {
 func FuzzHints(f *testing.F) {
 	f.Add(`"a";r=5;t=10`, `"a";q=10;w=60`, "", "", "120")
 	f.Add(`limit=100, remaining=50, reset=5`, "100;w=10", "0", "1767225660", "Sat, 01 Jan 2000 00:01:00 GMT")
-	f.Add(`"a";r=999999999999999;t=999999999999999`, `"a";q=0;w=0`, "99999999999999999999", "9223372036854775807", "9223372036854775808")
+	f.Add(`"a";r=999999999999999;t=999999999999999`, `"a";q=0;w=0`, "99999999999999999999", "9223372036854775807",
+		"9223372036854775808")
 	f.Add(`"`, "1;", " 10", "-1", "-1")
 	f.Add(`"`+strings.Repeat("a", 2*maxHintName)+`";r=5;t=10`, ";", "", "", "")
 	f.Add("", "", "0", "6m0s", "1.5")
 	f.Add("", "", "0", "2026-01-01T00:00:01Z", "700")
 	f.Fuzz(func(t *testing.T, limit, policy, remaining, reset, retry string) {
-		h := http.Header{"Ratelimit": {limit}, "Ratelimit-Policy": {policy}, "X-Ratelimit-Remaining": {remaining}, "X-Ratelimit-Reset": {reset},
+		h := http.Header{"Ratelimit": {limit}, "Ratelimit-Policy": {policy}, "X-Ratelimit-Remaining": {remaining},
+			"X-Ratelimit-Reset": {reset},
 			"X-Ratelimit-Limit": {remaining}, "Ratelimit-Limit": {policy}, "Ratelimit-Remaining": {reset}, "Ratelimit-Reset": {remaining}, "Retry-After": {retry},
 			"X-Ratelimit-Limit-Requests": {policy}, "X-Ratelimit-Remaining-Requests": {remaining}, "X-Ratelimit-Reset-Requests": {reset},
 			"Anthropic-Ratelimit-Tokens-Limit": {limit}, "Anthropic-Ratelimit-Tokens-Remaining": {remaining}, "Anthropic-Ratelimit-Tokens-Reset": {reset},
@@ -97,7 +100,8 @@ func FuzzHints(f *testing.F) {
 				t.Fatalf("%d hints", len(hints))
 			}
 			for _, x := range hints {
-				if x.Left < 0 || x.Quota < 0 || x.Reset < 0 || x.Reset > MaxReset || x.Window < 0 || x.Window > MaxReset || x.Whole < 0 || x.Whole > MaxReset || len(x.Name) > maxHintName {
+				if x.Left < 0 || x.Quota < 0 || x.Reset < 0 || x.Reset > MaxReset || x.Window < 0 ||
+					x.Window > MaxReset || x.Whole < 0 || x.Whole > MaxReset || len(x.Name) > maxHintName {
 					t.Fatalf("%+v", x)
 				}
 			}

@@ -138,7 +138,8 @@ func TestChain(t *testing.T) {
 		t.Error("the hash of a file that was cut is that of the whole")
 	}
 	verify(t, nil, "", 0)
-	if _, err := Verify(io.MultiReader(bytes.NewReader(lines[0]), failing{}), "", ""); !errors.Is(err, io.ErrClosedPipe) {
+	if _, err := Verify(io.MultiReader(bytes.NewReader(lines[0]), failing{}), "", ""); !errors.Is(err,
+		io.ErrClosedPipe) {
 		t.Errorf("an error of reading became %v", err)
 	}
 }
@@ -149,7 +150,8 @@ func (failing) Read([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 // TestFormat: other programs can check a chain by the description of Entry.Hash.
 func TestFormat(t *testing.T) {
-	e := Entry{Seq: 1, Time: time.Unix(1_800_000_000, 0).UTC(), Who: "ada", What: "ban <set>", Key: "user=ada", After: map[string]string{"until": "soon"}, Node: "n1", Prev: Start}
+	e := Entry{Seq: 1, Time: time.Unix(1_800_000_000, 0).UTC(), Who: "ada", What: "ban <set>", Key: "user=ada",
+		After: map[string]string{"until": "soon"}, Node: "n1", Prev: Start}
 	line, err := e.seal()
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +202,8 @@ func TestAltered(t *testing.T) {
 	l = open(t, Options{Path: path, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	record(t, l, "four", "five")
 	_ = l.Close()
-	if s, err := Verify(bytes.NewReader(read(t, path)), "", ""); s.Records != 2 || err == nil || !strings.Contains(err.Error(), "line 3") {
+	if s, err := Verify(bytes.NewReader(read(t, path)), "", ""); s.Records != 2 || err == nil ||
+		!strings.Contains(err.Error(), "line 3") {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if !strings.Contains(log.String(), "was altered") {
@@ -214,7 +217,8 @@ func TestManyRecords(t *testing.T) {
 	var data []byte
 	c := hashchain.Chain{Hash: Start}
 	for i := range 5000 {
-		e := Entry{Seq: c.Number + 1, Who: "ada", What: fmt.Sprint("change ", i), Prev: c.Hash, Note: strings.Repeat("n", i%900)}
+		e := Entry{Seq: c.Number + 1, Who: "ada", What: fmt.Sprint("change ", i), Prev: c.Hash,
+			Note: strings.Repeat("n", i%900)}
 		line, err := e.seal()
 		if err != nil {
 			t.Fatal(err)
@@ -324,7 +328,8 @@ func TestFullDisk(t *testing.T) {
 		record(t, l, "one")
 		f.set(func() { c.broken(f) })
 		for range 2 {
-			if err := l.Record(t.Context(), Entry{What: "refused"}); !errors.Is(err, ErrNotKept) || !strings.Contains(err.Error(), "cannot be written") {
+			if err := l.Record(t.Context(), Entry{What: "refused"}); !errors.Is(err, ErrNotKept) ||
+				!strings.Contains(err.Error(), "cannot be written") {
 				t.Errorf("%s: %v", c.name, err)
 			}
 		}
@@ -351,7 +356,8 @@ func TestFullDevice(t *testing.T) {
 		t.Skip("this system has no /dev/full")
 	}
 	l := open(t, Options{Path: "/dev/full"})
-	if err := l.Record(t.Context(), Entry{What: "refused"}); !errors.Is(err, ErrNotKept) || !errors.Is(err, syscall.ENOSPC) {
+	if err := l.Record(t.Context(), Entry{What: "refused"}); !errors.Is(err, ErrNotKept) ||
+		!errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -427,13 +433,15 @@ func TestCount(t *testing.T) {
 		}
 		all.Wait()
 		for i := range 3 {
-			l.Count(Entry{Who: "ada", Address: "192.0.2.1", What: "signal pushed", Key: "queue", Before: i, After: i + 1})
+			l.Count(Entry{Who: "ada", Address: "192.0.2.1", What: "signal pushed", Key: "queue", Before: i,
+				After: i + 1})
 		}
 		time.Sleep(countEvery)
 		synctest.Wait()
 		got := l.Recent(0, 0, 10)
 		if len(got) != 2 || got[1].Limit != "login" || got[1].After != (Times{Times: 400}) || got[1].Who != Weir ||
-			got[0].Key != "queue" || got[0].Before != 0 || got[0].After != (Times{3, 3}) || got[0].Address != "192.0.2.1" {
+			got[0].Key != "queue" || got[0].Before != 0 || got[0].After != (Times{3, 3}) ||
+			got[0].Address != "192.0.2.1" {
 			t.Errorf("%+v", got)
 		}
 		time.Sleep(countEvery)
@@ -541,7 +549,8 @@ func TestNobody(t *testing.T) {
 	l.Tell(Entry{})
 	l.Count(Entry{})
 	l.Failed(Entry{}, io.EOF)
-	if l.Record(t.Context(), Entry{}) != nil || l.Reopen() != nil || l.Recent(0, 0, 1) != nil || l.Lost() != 0 || l.Close() != nil {
+	if l.Record(t.Context(), Entry{}) != nil || l.Reopen() != nil || l.Recent(0, 0, 1) != nil || l.Lost() != 0 ||
+		l.Close() != nil {
 		t.Error("no log did something")
 	}
 }

@@ -64,7 +64,8 @@ func Open(o Options) (*Client, error) {
 		}
 	}
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("--server %q: expected the URL of an admin port, such as %s, its host:port, or unix: and the path of its socket",
+		return nil, fmt.Errorf(
+			"--server %q: expected the URL of an admin port, such as %s, its host:port, or unix: and the path of its socket",
 			o.Address, Default)
 	}
 	config, err := o.tls()
@@ -206,7 +207,8 @@ func (c *Client) Stranger(answer *http.Response, body []byte) error {
 	default:
 		said = ""
 	}
-	return fmt.Errorf("%s answered %s%s; is it the admin port of a weir server?", c.Name(), human.Printable(answer.Status), said)
+	return fmt.Errorf("%s answered %s%s; is it the admin port of a weir server?", c.Name(),
+		human.Printable(answer.Status), said)
 }
 
 // firstLine is the beginning of a text that a server has sent, harmless for a terminal; "" if it is

@@ -16,7 +16,8 @@ func TestDirect(t *testing.T) {
 		t.Error("without Direct nothing bounds the wait")
 	}
 	if c.Direct(); c.http.Timeout != 0 || c.http.Transport.(*http.Transport).Proxy != nil {
-		t.Errorf("it ends after %s, through a proxy: %t", c.http.Timeout, c.http.Transport.(*http.Transport).Proxy != nil)
+		t.Errorf("it ends after %s, through a proxy: %t", c.http.Timeout,
+			c.http.Transport.(*http.Transport).Proxy != nil)
 	}
 }
 

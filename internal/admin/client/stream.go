@@ -58,7 +58,8 @@ func (c *Client) Follow(ctx context.Context, path, lastID string, opened func(),
 		return fmt.Errorf("%s cannot be reached: %w", c.Name(), err)
 	}
 	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK || !strings.HasPrefix(answer.Header.Get("Content-Type"), "text/event-stream") {
+	if answer.StatusCode != http.StatusOK ||
+		!strings.HasPrefix(answer.Header.Get("Content-Type"), "text/event-stream") {
 		raw, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20)) // an error shows what came
 		var problem struct{ Detail string }
 		if json.Unmarshal(raw, &problem) == nil && problem.Detail != "" {

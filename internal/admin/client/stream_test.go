@@ -18,7 +18,8 @@ func TestReadEvents(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s|%s|%s", e.ID, e.Name, e.Data))
 		return nil
 	})
-	if want := []string{`a-1|decisions|{"x":1}`, "||one\ntwo", "|e|"}; !slices.Equal(got, want) || !errors.Is(err, ErrEnded) || alive < 15 {
+	if want := []string{`a-1|decisions|{"x":1}`, "||one\ntwo", "|e|"}; !slices.Equal(got, want) ||
+		!errors.Is(err, ErrEnded) || alive < 15 {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 	err = readEvents(strings.NewReader(stream), func() {}, func(Event) error { return io.ErrClosedPipe })

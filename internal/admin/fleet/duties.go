@@ -201,7 +201,8 @@ func (f *Fleet) watch(text []byte) {
 	for _, x := range all {
 		list := make([]snapshot.RefusedKey, 0, len(x.Hashes))
 		for i := range min(len(x.Hashes), len(x.Texts), mostWatched) {
-			list = append(list, snapshot.RefusedKey{SampledKey: snapshot.SampledKey{Hash: x.Hashes[i]}, Text: x.Texts[i]})
+			list = append(list, snapshot.RefusedKey{SampledKey: snapshot.SampledKey{Hash: x.Hashes[i]},
+				Text: x.Texts[i]})
 		}
 		f.o.Insight.Watch(x.Domain, x.Rule, list)
 	}

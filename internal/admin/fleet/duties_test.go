@@ -45,7 +45,8 @@ func (b *desk) Set(ctx context.Context, key string, value []byte, ttl time.Durat
 // newDuties makes a node with a board that knows the rule search, which was met once.
 func newDuties(t *testing.T) (*Fleet, *desk) {
 	t.Helper()
-	set, _, err := file.Load([]file.Source{{Name: "shop.yaml", Data: []byte("domain: shop\nlimits: [{ name: search, per: [user], allow: 5/hour }]\n")}}, file.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "shop.yaml",
+		Data: []byte("domain: shop\nlimits: [{ name: search, per: [user], allow: 5/hour }]\n")}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,8 @@ func TestVerdictsExpire(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, b := newDuties(t)
 				r := f.o.Insight.Snapshot(snapshot.Want{}).Rules[0]
-				text, err := json.Marshal([]ruleVerdicts{{Domain: "shop", Rule: "search", Definition: r.Definition, Verdicts: []insight.Verdict{{Verdict: insight.Strict, Rule: "search", Sentence: "of the leader"}}}})
+				text, err := json.Marshal([]ruleVerdicts{{Domain: "shop", Rule: "search", Definition: r.Definition,
+					Verdicts: []insight.Verdict{{Verdict: insight.Strict, Rule: "search", Sentence: "of the leader"}}}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -127,7 +129,8 @@ func TestSeedStays(t *testing.T) {
 // remembers lies on the board with its verdicts.
 func TestNextLeaderRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		set, _, err := file.Load([]file.Source{{Name: "shop.yaml", Data: []byte("domain: shop\nlimits: [{ name: search, per: [user], allow: 5/hour }]\n")}}, file.Options{})
+		set, _, err := file.Load([]file.Source{{Name: "shop.yaml",
+			Data: []byte("domain: shop\nlimits: [{ name: search, per: [user], allow: 5/hour }]\n")}}, file.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +159,8 @@ func TestNextLeaderRemembers(t *testing.T) {
 		b := &desk{values: map[string][]byte{}, until: map[string]time.Time{}}
 		var nodes [2]*Fleet
 		for i := range nodes {
-			nodes[i] = New(Options{Name: string(rune('a' + i)), Insight: c, Board: b, Leads: func(context.Context) bool { return true }})
+			nodes[i] = New(Options{Name: string(rune('a' + i)), Insight: c, Board: b,
+				Leads: func(context.Context) bool { return true }})
 		}
 		for minute := 0; minute <= 65; minute += 5 {
 			leader := nodes[0]
@@ -169,7 +173,8 @@ func TestNextLeaderRemembers(t *testing.T) {
 				f.look(t.Context())
 				time.Sleep(2 * keptFor)
 				list, _, err := f.Rules(t.Context(), "", time.Hour)
-				if err != nil || len(list) != 1 || len(list[0].Verdicts) == 0 || list[0].Verdicts[0].Verdict != insight.Strict {
+				if err != nil || len(list) != 1 || len(list[0].Verdicts) == 0 ||
+					list[0].Verdicts[0].Verdict != insight.Strict {
 					t.Fatal(list, err)
 				}
 				if p := list[0].Verdicts[0].Proposal; (p != nil) != (minute >= 60) {

@@ -64,8 +64,10 @@ func TestFiguresAgree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if g := o.GoodRefused; g.Requests != known || g.Of != clients || g.Clients != known || o.Clients != clients || o.ClientsRefused != clients || o.Nodes.Apart != nil {
-			t.Errorf("%s: overview %+v of %d clients, %d refused, %+v", m.Self(), g, o.Clients, o.ClientsRefused, o.Nodes.Apart)
+		if g := o.GoodRefused; g.Requests != known || g.Of != clients || g.Clients != known || o.Clients != clients ||
+			o.ClientsRefused != clients || o.Nodes.Apart != nil {
+			t.Errorf("%s: overview %+v of %d clients, %d refused, %+v", m.Self(), g, o.Clients, o.ClientsRefused,
+				o.Nodes.Apart)
 		}
 		list, _, err := m.Rules(t.Context(), "", time.Hour)
 		if err != nil || len(list) != 1 {
@@ -76,14 +78,18 @@ func TestFiguresAgree(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, r := range map[string]*insight.RuleReport{"list": &list[0], "rule": one} {
-			if r.Met != 4*clients || r.Refused != clients || r.Good.Refused != known || r.Good.Of != clients || r.Good.Keys != known || r.Keys != clients || r.KeysRefused != clients {
-				t.Errorf("%s: %s: %d met, %d refused, %d of %d keys, %+v", m.Self(), what, r.Met, r.Refused, r.KeysRefused, r.Keys, r.Good)
+			if r.Met != 4*clients || r.Refused != clients || r.Good.Refused != known || r.Good.Of != clients ||
+				r.Good.Keys != known || r.Keys != clients || r.KeysRefused != clients {
+				t.Errorf("%s: %s: %d met, %d refused, %d of %d keys, %+v", m.Self(), what, r.Met, r.Refused,
+					r.KeysRefused, r.Keys, r.Good)
 			}
 			if first == nil {
 				first = r
 			}
-			if r.Fill != first.Fill || r.MaxFill != first.MaxFill || !reflect.DeepEqual(r.Good, first.Good) || r.Episodes != first.Episodes {
-				t.Errorf("%s: %s: %+v, %v, %+v, and before %+v, %v, %+v", m.Self(), what, r.Fill, r.MaxFill, r.Good, first.Fill, first.MaxFill, first.Good)
+			if r.Fill != first.Fill || r.MaxFill != first.MaxFill || !reflect.DeepEqual(r.Good, first.Good) ||
+				r.Episodes != first.Episodes {
+				t.Errorf("%s: %s: %+v, %v, %+v, and before %+v, %v, %+v", m.Self(), what, r.Fill, r.MaxFill, r.Good,
+					first.Fill, first.MaxFill, first.Good)
 			}
 		}
 	}
@@ -114,7 +120,8 @@ func TestFiguresOfManyRules(t *testing.T) {
 		}
 		for _, r := range list {
 			off := float64(r.Keys)/clients - 1
-			if r.Met != clients || r.KeysError == 0 || r.KeysError > 0.2 || off < -4*r.KeysError || off > 4*r.KeysError {
+			if r.Met != clients || r.KeysError == 0 || r.KeysError > 0.2 || off < -4*r.KeysError ||
+				off > 4*r.KeysError {
 				t.Errorf("%s: %d requests of %d keys, ± %v", r.Name, r.Met, r.Keys, r.KeysError)
 			}
 		}
@@ -151,14 +158,16 @@ func TestRuleDiffers(t *testing.T) {
 		if one.Met != met || n.Asked != 3 || n.Answered != 3-left || n.Apart == nil || len(n.Apart.Differ) != left {
 			t.Fatalf("%s: %d, %+v, %+v", m.Self(), one.Met, n, n.Apart)
 		}
-		if d := n.Apart.Differ[0]; i < 2 && (d.Node != "node-2" || d.Rule != "search" || d.Here != "5 per hour" || d.There != "7 per hour") {
+		if d := n.Apart.Differ[0]; i < 2 && (d.Node != "node-2" || d.Rule != "search" || d.Here != "5 per hour" ||
+			d.There != "7 per hour") {
 			t.Errorf("%+v", d)
 		}
 		if !strings.Contains(n.Remark, "another rule default/search: ") {
 			t.Errorf("%q", n.Remark)
 		}
 		o, err := m.Overview(t.Context(), "", time.Hour)
-		if err != nil || o.Requests != 9 || !strings.HasPrefix(o.Sentences[0], "The nodes do not have the same rules: ") {
+		if err != nil || o.Requests != 9 || !strings.HasPrefix(o.Sentences[0],
+			"The nodes do not have the same rules: ") {
 			t.Errorf("%d, %q, %v", o.Requests, o.Sentences, err)
 		}
 	}

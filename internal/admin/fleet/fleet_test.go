@@ -57,7 +57,8 @@ func newMember(t *testing.T, url, name, rules string, changes ...func(*nodes.Nod
 		t.Fatal(err)
 	}
 	m.insight = gather.New(gather.Options{Known: []string{"user"}})
-	n, err := nodes.New(nodes.Options{Client: m.store.Client, Prefix: redis.DefaultPrefix, Name: name, Alive: m.store.Nodes, Wait: patience.Left(t)})
+	n, err := nodes.New(nodes.Options{Client: m.store.Client, Prefix: redis.DefaultPrefix, Name: name,
+		Alive: m.store.Nodes, Wait: patience.Left(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,12 +187,14 @@ func TestAllAsOne(t *testing.T) {
 					}
 				}
 				list, n := m.Decisions(t.Context(), "", recent.Query{Outcome: "denied", N: 30})
-				if len(list) != 30 || n.Answered != 4 || !slices.IsSortedFunc(list, func(a, b recent.Entry) int { return b.Time.Compare(a.Time) }) {
+				if len(list) != 30 || n.Answered != 4 ||
+					!slices.IsSortedFunc(list, func(a, b recent.Entry) int { return b.Time.Compare(a.Time) }) {
 					t.Errorf("%s: %d decisions, %v", m.Self(), len(list), n)
 				}
 				for i := range list {
 					if want := refused[len(refused)-1-i]; list[i].ID != want.ID || list[i].Node != of[want.ID] {
-						t.Fatalf("%s: the %dth is %v of %s, want %v of %s", m.Self(), i, list[i].ID, list[i].Node, want.ID, of[want.ID])
+						t.Fatalf("%s: the %dth is %v of %s, want %v of %s", m.Self(), i, list[i].ID, list[i].Node,
+							want.ID, of[want.ID])
 					}
 				}
 				// The decisions of one node are all counted, however many are asked for.
@@ -201,14 +204,18 @@ func TestAllAsOne(t *testing.T) {
 				for _, count := range found.Seconds {
 					sum += count
 				}
-				if len(found.Decisions) != 3 || sum != 10 || n != alone || slices.ContainsFunc(found.Decisions, func(e recent.Entry) bool { return e.Node != next || of[e.ID] != next }) {
+				if len(found.Decisions) != 3 || sum != 10 || n != alone ||
+					slices.ContainsFunc(found.Decisions,
+						func(e recent.Entry) bool { return e.Node != next || of[e.ID] != next }) {
 					t.Errorf("%s: of %s %+v of %d, %v", m.Self(), next, found.Decisions, sum, n)
 				}
-				if found, n := m.CountDecisions(t.Context(), "nobody", recent.Query{N: 3}); len(found.Decisions)+len(found.Seconds) != 0 || n != (insight.Nodes{Asked: 1}) {
+				if found, n := m.CountDecisions(t.Context(), "nobody", recent.Query{N: 3}); len(found.Decisions)+
+					len(found.Seconds) != 0 || n != (insight.Nodes{Asked: 1}) {
 					t.Errorf("%s: of nobody %+v, %v", m.Self(), found, n)
 				}
 				list, n = m.Decisions(t.Context(), m.Self(), recent.Query{Outcome: "denied"})
-				if len(list) != 10 || n != alone || slices.ContainsFunc(list, func(e recent.Entry) bool { return e.Node != m.Self() }) {
+				if len(list) != 10 || n != alone || slices.ContainsFunc(list,
+					func(e recent.Entry) bool { return e.Node != m.Self() }) {
 					t.Errorf("%s: of itself %+v, %v", m.Self(), list, n)
 				}
 				states, n := m.List(t.Context())
@@ -216,7 +223,8 @@ func TestAllAsOne(t *testing.T) {
 					t.Fatalf("%s: %+v", m.Self(), states)
 				}
 				for i, s := range states {
-					if s.Node != all[i].Self() || s.Self != (s.Node == m.Self()) || s.Version != "test" || s.Rules != 1 {
+					if s.Node != all[i].Self() || s.Self != (s.Node == m.Self()) || s.Version != "test" ||
+						s.Rules != 1 {
 						t.Errorf("%s: %+v", m.Self(), s)
 					}
 				}
@@ -259,7 +267,8 @@ func TestOtherVersion(t *testing.T) {
 	// So it is with decisions, and with those that are too many words to ask for.
 	for _, key := range []string{"", "user=" + strings.Repeat("x", nodes.MaxQuestion)} {
 		found, n := own.CountDecisions(t.Context(), "node-1", recent.Query{Key: key})
-		if len(found.Decisions) != 0 || n.Asked != 1 || n.Answered != 0 || (key != "") != strings.Contains(n.Remark, "a question has at most 512 bytes") {
+		if len(found.Decisions) != 0 || n.Asked != 1 || n.Answered != 0 ||
+			(key != "") != strings.Contains(n.Remark, "a question has at most 512 bytes") {
 			t.Errorf("%+v, %+v", found, n)
 		}
 	}
@@ -276,7 +285,8 @@ func TestDecisionBesideHung(t *testing.T) {
 	own := newMember(t, url, "node-0", shop)
 	has := newMember(t, url, "node-1", shop)
 	hangs := newMember(t, url, "node-2", shop, func(n *nodes.Nodes) {
-		n.Handle(kindDecision, func(ctx context.Context, _ []byte) ([]byte, error) { close(hung); <-ctx.Done(); return nil, ctx.Err() })
+		n.Handle(kindDecision,
+			func(ctx context.Context, _ []byte) ([]byte, error) { close(hung); <-ctx.Done(); return nil, ctx.Err() })
 	})
 	hearEachOther(t, own, has, hangs)
 	var d *weir.Decision
@@ -284,12 +294,15 @@ func TestDecisionBesideHung(t *testing.T) {
 		d = has.ask(t, "ada")
 	}
 	// The nodes of these tests are waited for until the test's own end.
-	if e, why, n := own.Decision(t.Context(), d.ID); e == nil || e.Node != "node-1" || why != "" || n != (insight.Nodes{Asked: 2, Answered: 2}) {
+	if e, why, n := own.Decision(t.Context(), d.ID); e == nil || e.Node != "node-1" || why != "" ||
+		n != (insight.Nodes{Asked: 2, Answered: 2}) {
 		t.Errorf("%+v %q %+v", e, why, n)
 	}
 	<-hung
 	st := own.o.Nodes.Stats()
-	if i := slices.IndexFunc(st.Kinds, func(k nodes.KindStats) bool { return k.Kind == kindDecision }); st.Kinds[i].Incomplete != 0 || st.Missing[nodes.Cancelled] != 0 {
+	if i := slices.IndexFunc(st.Kinds, func(k nodes.KindStats) bool {
+		return k.Kind == kindDecision
+	}); st.Kinds[i].Incomplete != 0 || st.Missing[nodes.Cancelled] != 0 {
 		t.Errorf("the one that was not waited for is missing: %+v", st)
 	}
 }
@@ -315,7 +328,8 @@ func TestClocks(t *testing.T) {
 	url := redistest.Start(t).URL()
 	const rules = "domain: shop\nlimits: [{name: a, allow: 9/min}]\n"
 	own := newMember(t, url, "node-0", rules)
-	hearEachOther(t, own, newMember(t, url, "node-1", rules, answersWith(-26*365*24*time.Hour)), newMember(t, url, "node-2", rules, answersWith(time.Minute)))
+	hearEachOther(t, own, newMember(t, url, "node-1", rules, answersWith(-26*365*24*time.Hour)),
+		newMember(t, url, "node-2", rules, answersWith(time.Minute)))
 	var log bytes.Buffer
 	own.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	before := own.Unreadable()
@@ -323,19 +337,23 @@ func TestClocks(t *testing.T) {
 	if err != nil || o.Nodes.Asked != 3 || o.Nodes.Answered != 2 || len(o.Series.T) > 363 {
 		t.Fatalf("%d steps, %+v, %v", len(o.Series.T), o.Nodes, err)
 	}
-	if !regexp.MustCompile(`^1 node left out, since the clock of node-1 is 9490 d( \d+ h)? behind this node's; 1 node left out, since node-2 has no rule shop/a$`).MatchString(o.Nodes.Remark) {
+	if !regexp.MustCompile(
+		`^1 node left out, since the clock of node-1 is 9490 d( \d+ h)? behind this node's; 1 node left out, since node-2 has no rule shop/a$`).MatchString(o.Nodes.Remark) {
 		t.Errorf("the answer says %q", o.Nodes.Remark)
 	}
 	if n := own.Unreadable() - before; n != 1 {
 		t.Errorf("%d answers count as unreadable", n)
 	}
-	if text := log.String(); !strings.Contains(text, "the clocks of both are too far apart") || !strings.Contains(text, "node=node-1") {
+	if text := log.String(); !strings.Contains(text, "the clocks of both are too far apart") ||
+		!strings.Contains(text, "node=node-1") {
 		t.Errorf("the log says %q", text)
 	}
 	// If the node's own clock is off, the clock of Redis shows it.
 	own.o.Insight = gather.New(gather.Options{Now: func() time.Time { return time.Now().Add(3 * time.Hour) }})
 	s, n := own.merge(t.Context(), snapshot.Want{Over: time.Hour})
-	if s.Nodes != 1 || n.Answered != 1 || !strings.HasPrefix(n.Remark, "2 nodes left out, since the clock of this node is ") || !strings.HasSuffix(n.Remark, " ahead of that of Redis") {
+	if s.Nodes != 1 || n.Answered != 1 || !strings.HasPrefix(n.Remark,
+		"2 nodes left out, since the clock of this node is ") ||
+		!strings.HasSuffix(n.Remark, " ahead of that of Redis") {
 		t.Errorf("%d nodes, %+v", s.Nodes, n)
 	}
 }
@@ -467,7 +485,8 @@ func TestRedisAway(t *testing.T) {
 	if list, n := m.List(t.Context()); len(list) != 1 || n.Remark == "" {
 		t.Errorf("%+v, %v", list, n)
 	}
-	if list, n := m.Decisions(t.Context(), "node-0", recent.Query{}); len(list) != 0 || n.Asked != 1 || n.Answered != 0 || n.Remark == "" {
+	if list, n := m.Decisions(t.Context(), "node-0", recent.Query{}); len(list) != 0 || n.Asked != 1 ||
+		n.Answered != 0 || n.Remark == "" {
 		t.Errorf("%+v, %v", list, n)
 	}
 	if m.look(t.Context()) {
@@ -495,7 +514,8 @@ func TestAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := New(Options{Name: "one", Recent: kept, Insight: gather.New(gather.Options{}), State: func() insight.NodeState { return insight.NodeState{} }})
+	f := New(Options{Name: "one", Recent: kept, Insight: gather.New(gather.Options{}),
+		State: func() insight.NodeState { return insight.NodeState{} }})
 	f.Run(t.Context()) // it has no duties
 	if list, n := f.List(t.Context()); len(list) != 1 || list[0].Node != "one" || !list[0].Self || n != alone {
 		t.Errorf("%+v %v", list, n)
@@ -524,7 +544,8 @@ func TestManyRules(t *testing.T) {
 	var d weir.Decision
 	for i := range 300 {
 		for u := range 40 {
-			r := weir.Request{Attributes: rule.Map{"kind": fmt.Sprint("k", i), "user": fmt.Sprintf("user-%d-%x", u, uint64(i*u+1)*0x9e3779b97f4a7c15)}, Hits: 2}
+			r := weir.Request{Attributes: rule.Map{"kind": fmt.Sprint("k", i),
+				"user": fmt.Sprintf("user-%d-%x", u, uint64(i*u+1)*0x9e3779b97f4a7c15)}, Hits: 2}
 			if err := all[1].limiter.Decide(t.Context(), &r, &d); err != nil {
 				t.Fatal(err)
 			}

@@ -15,9 +15,11 @@ func TestRegions(t *testing.T) {
 	all := newFleet(t, redistest.Start(t).URL(), 3, shop)
 	old := 0.5
 	search := func(used, over uint64) insight.RegionalUnits {
-		return insight.RegionalUnits{Domain: "shop", Rule: "search", Used: insight.NetUnits{Units: used, Back: 1}, OverUnits: over, CeilingRefusals: used}
+		return insight.RegionalUnits{Domain: "shop", Rule: "search", Used: insight.NetUnits{Units: used, Back: 1},
+			OverUnits: over, CeilingRefusals: used}
 	}
-	all[0].regions = insight.RegionsReading{Untold: 1, Keys: 2, Peers: []insight.RegionPeer{{Region: "us", Borrowed: 10}}, Limits: []insight.RegionalUnits{search(100, 0)}}
+	all[0].regions = insight.RegionsReading{Untold: 1, Keys: 2,
+		Peers: []insight.RegionPeer{{Region: "us", Borrowed: 10}}, Limits: []insight.RegionalUnits{search(100, 0)}}
 	all[1].regions = insight.RegionsReading{
 		Leader: "it", Orders: 3,
 		Peers: []insight.RegionPeer{{Region: "ap"}, {Region: "us", Staleness: &old, Rules: true, Uses: 7, Borrowed: 1}},
@@ -48,7 +50,8 @@ func TestRegions(t *testing.T) {
 		{Domain: "shop", Rule: "a", Window: "a", OverUnits: 1}, {Domain: "shop", Rule: "search", Window: "search:1s", OverUnits: 2},
 		{Domain: "shop", Rule: "search", Window: "search:60s", OverUnits: 5}, {Domain: "shop", Rule: "z", Window: "z", OverUnits: 10},
 	}}
-	if of, window := many.Of("shop", "search"), many.OfWindow("shop", "search", "search:60s"); of.OverUnits != 7 || of.Window != "" || window.OverUnits != 5 {
+	if of, window := many.Of("shop", "search"), many.OfWindow("shop", "search", "search:60s"); of.OverUnits != 7 ||
+		of.Window != "" || window.OverUnits != 5 {
 		t.Errorf("of several windows: %+v, of one %+v", of, window)
 	}
 	if of := want.Of("shop", "none"); of != (insight.RegionalUnits{Domain: "shop", Rule: "none"}) {

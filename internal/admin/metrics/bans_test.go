@@ -35,7 +35,8 @@ func TestBans(t *testing.T) {
 // limit whose ban it is: that has not been asked.
 func TestBannedApart(t *testing.T) {
 	m := New(Options{})
-	l := limiter(t, m, "domain: shop\nlimits: [{ name: login, per: [ip], allow: [3/min, 9/hour], algorithm: sliding_log, ban: { after: 2, within: 1m, for: 1h } }]\n", "domain: calm\nlimits: [{ name: login, allow: 3/min }]\n")
+	l := limiter(t, m,
+		"domain: shop\nlimits: [{ name: login, per: [ip], allow: [3/min, 9/hour], algorithm: sliding_log, ban: { after: 2, within: 1m, for: 1h } }]\n", "domain: calm\nlimits: [{ name: login, allow: 3/min }]\n")
 	if _, err := l.Bans().Set(t.Context(), "shop", "login", []string{"192.0.2.1"}, time.Now().Add(time.Hour), "test"); err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,8 @@ func TestBannedApart(t *testing.T) {
 	for range 4 { // one is denied by the limit itself
 		decide(t, l, "shop", 1, rule.Map{"ip": "192.0.2.2"})
 	}
-	same(t, counts(t, m, "weir_requests_total"), `{domain="shop",door="",outcome="allowed"} 3`, `{domain="shop",door="",outcome="denied"} 5`)
+	same(t, counts(t, m, "weir_requests_total"), `{domain="shop",door="",outcome="allowed"} 3`,
+		`{domain="shop",door="",outcome="denied"} 5`)
 	same(t, counts(t, m, "weir_banned_requests_total"), `{domain="shop"} 4`)
 	if n := scrape(t, m)[`weir_banned_requests_total{domain="calm"}`]; n != "0" {
 		t.Errorf("a domain without bans: %q; a difference with what was denied would be empty", n)

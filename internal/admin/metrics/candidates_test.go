@@ -37,10 +37,12 @@ func TestCandidateDoesNotInfluence(t *testing.T) {
 	with, without := limiter(t, New(Options{}), candidateRules), limiter(t, New(Options{}), strings.Join([]string{
 		"domain: shop", "limits:", "  - { name: live, when: { kind: both }, per: [user], allow: 2/min, algorithm: sliding_log }", "  - { name: plain, allow: 1000/min }"}, "\n"))
 	for i := range 200 {
-		r := weir.Request{Domain: "shop", Attributes: rule.Map{"user": fmt.Sprint(i % 7), "kind": []string{"both", "x"}[i%3/2]}}
+		r := weir.Request{Domain: "shop", Attributes: rule.Map{"user": fmt.Sprint(i % 7),
+			"kind": []string{"both", "x"}[i%3/2]}}
 		a, err1 := with.Allow(t.Context(), r)
 		b, err2 := without.Allow(t.Context(), r)
-		if err1 != nil || err2 != nil || a.Allowed != b.Allowed || a.RetryAfter != b.RetryAfter || *a.Nearest() != *replaceWindow(b.Nearest(), a.Nearest()) {
+		if err1 != nil || err2 != nil || a.Allowed != b.Allowed || a.RetryAfter != b.RetryAfter ||
+			*a.Nearest() != *replaceWindow(b.Nearest(), a.Nearest()) {
 			t.Fatalf("request %d: %+v and %+v", i, a.Limits, b.Limits)
 		}
 	}

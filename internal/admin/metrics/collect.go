@@ -64,7 +64,8 @@ var setRows = []row[*Metrics]{
 				v(float64(len(set.Rules())))
 			}
 		}),
-	counters("weir_descriptor_decisions_total", "key outcome", "Verdicts on descriptors of rules with detailed_metric or value_to_metric, by their name with the values of the request.",
+	counters("weir_descriptor_decisions_total", "key outcome",
+		"Verdicts on descriptors of rules with detailed_metric or value_to_metric, by their name with the values of the request.",
 		func(m *Metrics, n count) {
 			m.detailed.mu.RLock()
 			defer m.detailed.mu.RUnlock()

@@ -22,7 +22,8 @@ func openMetrics(t testing.TB, m *Metrics) string {
 	r.Header.Set("Accept", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
 	w := httptest.NewRecorder()
 	m.Handler().ServeHTTP(w, r)
-	if kind := w.Header().Get("Content-Type"); w.Code != 200 || !strings.HasPrefix(kind, "application/openmetrics-text; version=1.0.0") {
+	if kind := w.Header().Get("Content-Type"); w.Code != 200 ||
+		!strings.HasPrefix(kind, "application/openmetrics-text; version=1.0.0") {
 		t.Fatalf("%d %s", w.Code, kind)
 	}
 	if !strings.HasSuffix(w.Body.String(), "# EOF\n") {
@@ -37,7 +38,8 @@ func TestExemplars(t *testing.T) {
 	m := New(Options{})
 	l := limiter(t, m, rulesText)
 	var d weir.Decision
-	r := weir.Request{Domain: "shop", Attributes: rule.Map{"kind": "hard"}, Trace: &weir.Trace{TraceID: [16]byte{0xab, 15: 1}}}
+	r := weir.Request{Domain: "shop", Attributes: rule.Map{"kind": "hard"},
+		Trace: &weir.Trace{TraceID: [16]byte{0xab, 15: 1}}}
 	for range 6 { // the last one is denied
 		if err := l.Decide(t.Context(), &r, &d); err != nil {
 			t.Fatal(err)
@@ -76,7 +78,8 @@ func TestExemplars(t *testing.T) {
 		}
 		seen[d.ID] = i
 	}
-	found := regexp.MustCompile(`weir_requests_total\{domain="shop",door="",outcome="denied"\} 257\.0 # \{[^}]*decision="([^"]+)"`).FindStringSubmatch(openMetrics(t, m))
+	found := regexp.MustCompile(
+		`weir_requests_total\{domain="shop",door="",outcome="denied"\} 257\.0 # \{[^}]*decision="([^"]+)"`).FindStringSubmatch(openMetrics(t, m))
 	if found == nil {
 		t.Fatal("no exemplar")
 	}
@@ -132,7 +135,8 @@ func TestFamilies(t *testing.T) {
 		t.Fatalf("only %d metrics", len(names))
 	}
 	for name := range names {
-		if family, counter := strings.CutSuffix(name, "_total"); counter && names[family] && strings.HasPrefix(name, "weir_") {
+		if family, counter := strings.CutSuffix(name, "_total"); counter && names[family] &&
+			strings.HasPrefix(name, "weir_") {
 			t.Errorf("%s and %s are of one family", name, family)
 		}
 	}

@@ -44,7 +44,8 @@ func NewInsight(o InsightOptions) prometheus.Collector {
 	return group{
 		rules,
 		source[[]insight.Candidate]{o.Candidates, candidateRows},
-		counted("weir_insight_thinned_total", "Events of decisions that were left out of the samples, since there were too many.", o.Thinned),
+		counted("weir_insight_thinned_total",
+			"Events of decisions that were left out of the samples, since there were too many.", o.Thinned),
 		source[int64]{o.Bytes, insightRows},
 	}
 }
@@ -115,7 +116,8 @@ var verdictRows = []row[[]RuleReading]{
 }
 
 var candidateRows = []row[[]insight.Candidate]{
-	counters("weir_candidate_decisions_total", "domain rule limit candidate live", "Requests that met a rule in shadow (on those of its keys on which it is not enforced), by what that rule would have done and by what was done.",
+	counters("weir_candidate_decisions_total", "domain rule limit candidate live",
+		"Requests that met a rule in shadow (on those of its keys on which it is not enforced), by what that rule would have done and by what was done.",
 		func(candidates []insight.Candidate, n count) {
 			known := map[[2]string]bool{} // rules of the Lyft form may share a name
 			for _, k := range candidates {
@@ -131,7 +133,8 @@ var candidateRows = []row[[]insight.Candidate]{
 					{k.BothAdmit, allowed, allowed}, {k.WouldAdmit, allowed, denied},
 					{k.WouldRefuse, denied, allowed}, {k.BothRefuse, denied, denied},
 				} {
-					n(v.requests, label(k.Domain), label(k.Limit), label(k.Limit), outcomeNames[v.own], outcomeNames[v.live])
+					n(v.requests, label(k.Domain), label(k.Limit), label(k.Limit), outcomeNames[v.own],
+						outcomeNames[v.live])
 				}
 			}
 		}),

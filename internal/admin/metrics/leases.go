@@ -61,7 +61,8 @@ func byName(limits []lease.LimitStats) map[limitName]*lease.LimitStats {
 			continue
 		}
 		sum.Local, sum.Store, sum.Mixed = sum.Local+l.Local, sum.Store+l.Store, sum.Mixed+l.Mixed
-		sum.Granted, sum.Used, sum.Returned, sum.Lapsed = sum.Granted+l.Granted, sum.Used+l.Used, sum.Returned+l.Returned, sum.Lapsed+l.Lapsed
+		sum.Granted, sum.Used, sum.Returned, sum.Lapsed = sum.Granted+l.Granted, sum.Used+l.Used,
+			sum.Returned+l.Returned, sum.Lapsed+l.Lapsed
 		sum.RefusedWhileOut += l.RefusedWhileOut
 	}
 	return all

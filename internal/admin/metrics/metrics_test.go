@@ -224,14 +224,16 @@ func TestHookRace(t *testing.T) {
 		l.SetRules(setOf(t, rulesText))
 	}
 	all.Wait()
-	same(t, counts(t, m, "weir_requests_total"), fmt.Sprintf(`{domain="shop",door="",outcome="allowed"} %d`, clients*each))
+	same(t, counts(t, m, "weir_requests_total"),
+		fmt.Sprintf(`{domain="shop",door="",outcome="allowed"} %d`, clients*each))
 
 	// The same in an order that the scheduler seldom takes.
 	set := setOf(t, rulesText)
 	d := weir.Decision{Allowed: true, Known: true, Domain: "shop", Rules: set, Generation: 100}
 	hooks.Decided(&weir.Request{Hits: 1}, &d)
 	hooks.RulesChanged(set, 100)
-	same(t, counts(t, m, "weir_requests_total"), fmt.Sprintf(`{domain="shop",door="",outcome="allowed"} %d`, clients*each+1))
+	same(t, counts(t, m, "weir_requests_total"),
+		fmt.Sprintf(`{domain="shop",door="",outcome="allowed"} %d`, clients*each+1))
 }
 
 // fixedFallback is a store that is away.
@@ -258,7 +260,8 @@ func TestReadings(t *testing.T) {
 	m := New(Options{
 		Memory: func() memory.Stats { return memory.Stats{Keys: 3, Bytes: 400, Evictions: 5, Overflows: 6} },
 		Rules: func() rulesource.Status {
-			return rulesource.Status{Loaded: time.UnixMilli(1_700_000_000_500), Loads: 7, Failures: 8, Digest: "sha256:1f", Err: errors.New("broken"), Behind: true}
+			return rulesource.Status{Loaded: time.UnixMilli(1_700_000_000_500), Loads: 7, Failures: 8,
+				Digest: "sha256:1f", Err: errors.New("broken"), Behind: true}
 		},
 		Redis: func() redis.Stats {
 			s := redis.Stats{
@@ -377,7 +380,10 @@ func TestDocumented(t *testing.T) {
 	}
 	m := New(Options{})
 	all := make(chan *prometheus.Desc, 1000)
-	for _, c := range []prometheus.Collector{m.collector(), NewLoad(LoadOptions{}), NewQueues(QueueOptions{}), NewDoors(DoorOptions{}), NewRESP(nil), NewRLQS(nil), NewInsight(InsightOptions{}), NewExports(ExportOptions{}), NewNodes(NodesOptions{}), NewFields(FieldOptions{}), &m.decisions, m.takes, m.storeErrors, m.celErrors, m.celRefused} {
+	for _, c := range []prometheus.Collector{m.collector(), NewLoad(LoadOptions{}), NewQueues(QueueOptions{}),
+		NewDoors(DoorOptions{}), NewRESP(nil), NewRLQS(nil), NewInsight(InsightOptions{}), NewExports(
+			ExportOptions{}), NewNodes(NodesOptions{}), NewFields(FieldOptions{}), &m.decisions, m.takes, m.storeErrors,
+		m.celErrors, m.celRefused} {
 		c.Describe(all)
 	}
 	close(all)
@@ -405,7 +411,8 @@ descriptors:
 `
 	ask := func(l *weir.Limiter, key, value string) {
 		var d weir.Decision
-		r := weir.Request{Domain: "messaging", Hits: 1, Descriptors: []rule.Descriptor{{Entries: []rule.Entry{{Key: key, Value: value}}}}}
+		r := weir.Request{Domain: "messaging", Hits: 1,
+			Descriptors: []rule.Descriptor{{Entries: []rule.Entry{{Key: key, Value: value}}}}}
 		if err := l.Decide(context.Background(), &r, &d); err != nil {
 			t.Fatal(err)
 		}
@@ -422,7 +429,8 @@ descriptors:
 	}
 	ask(l, "plain", "x")
 	got := counts(t, m, "weir_descriptor_decisions_total")
-	if len(got) == 0 || !strings.Contains(strings.Join(got, "\n"), "+49") || strings.Contains(strings.Join(got, "\n"), "plain") {
+	if len(got) == 0 || !strings.Contains(strings.Join(got, "\n"), "+49") ||
+		strings.Contains(strings.Join(got, "\n"), "plain") {
 		t.Errorf("got %q", got)
 	}
 	for i := range 2 * maxSeries {
@@ -507,8 +515,10 @@ func TestDoors(t *testing.T) {
 		if door == "" {
 			n = 2
 		}
-		want = append(want, fmt.Sprintf(`{domain="shop",door=%q,outcome="allowed"} %d`, door, n), fmt.Sprintf(`{domain="shop",door=%q,outcome="denied"} %d`, door, n),
-			fmt.Sprintf(`{domain="shop",door=%q,outcome="exempt"} %d`, door, n), fmt.Sprintf(`{domain="_unknown",door=%q,outcome="allowed"} %d`, door, n))
+		want = append(want, fmt.Sprintf(`{domain="shop",door=%q,outcome="allowed"} %d`, door, n),
+			fmt.Sprintf(`{domain="shop",door=%q,outcome="denied"} %d`, door, n),
+			fmt.Sprintf(`{domain="shop",door=%q,outcome="exempt"} %d`, door, n),
+			fmt.Sprintf(`{domain="_unknown",door=%q,outcome="allowed"} %d`, door, n))
 	}
 	same(t, counts(t, m, "weir_requests_total"), want...)
 }
@@ -562,7 +572,8 @@ func TestStoreNow(t *testing.T) {
 		t.Errorf("%d calls were made, and counted %v", n, got)
 	}
 	m = New(Options{})
-	if _, ok := m.Store(promptless{inner}).(store.Prompt).TakeNow(nil, nil); ok || len(counts(t, m, "weir_store_seconds_count")) != 0 {
+	if _, ok := m.Store(promptless{inner}).(store.Prompt).TakeNow(nil, nil); ok ||
+		len(counts(t, m, "weir_store_seconds_count")) != 0 {
 		t.Error("a store that is none decides at once")
 	}
 }

@@ -24,7 +24,8 @@ func TestNodes(t *testing.T) {
 		},
 		Unreadable: func() uint64 { return 100 },
 		Record: func() preview.Stats {
-			return preview.Stats{Requests: 20, Bytes: 21, Limit: 22, Taken: 23, Sampled: 4, Lost: 24, Gaps: 1500 * time.Millisecond, Since: time.Now().Add(-time.Hour)}
+			return preview.Stats{Requests: 20, Bytes: 21, Limit: 22, Taken: 23, Sampled: 4, Lost: 24,
+				Gaps: 1500 * time.Millisecond, Since: time.Now().Add(-time.Hour)}
 		},
 	}))
 	same(t, counts(t, m, "weir_nodes_"),

@@ -10,7 +10,8 @@ import (
 
 // P99 is of the last minutes: what was slow before does not count for ever.
 func TestP99(t *testing.T) {
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "x", Buckets: prometheus.ExponentialBuckets(250e-9, 2, buckets)})
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "x",
+		Buckets: prometheus.ExponentialBuckets(250e-9, 2, buckets)})
 	var l latest
 	now := time.Unix(1_000_000, 0)
 	if got := l.quantile(h, 0.99, now); got != 0 {

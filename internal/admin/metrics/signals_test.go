@@ -59,7 +59,8 @@ limits:
 	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	var got []string
 	for line := range strings.Lines(w.Body.String()) {
-		if strings.HasPrefix(line, "weir_signal") || strings.HasPrefix(line, "weir_elastic") || strings.HasPrefix(line, "weir_overload") {
+		if strings.HasPrefix(line, "weir_signal") || strings.HasPrefix(line, "weir_elastic") ||
+			strings.HasPrefix(line, "weir_overload") {
 			got = append(got, strings.TrimSpace(line))
 		}
 	}

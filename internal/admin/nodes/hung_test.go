@@ -47,7 +47,8 @@ func TestHungNode(t *testing.T) {
 		others = append(others, cmd)
 	}
 	listeners(t, all[0], 4)
-	patience.Until(t, "all nodes are known", func() bool { return all[0].store.Nodes() == 4 && all[1].store.Nodes() == 4 })
+	patience.Until(t, "all nodes are known",
+		func() bool { return all[0].store.Nodes() == 4 && all[1].store.Nodes() == 4 })
 	if said, tally, err := ask(t, all[0], "who", ""); err != nil || tally.String() != "4 of 4 nodes" || len(said) != 4 {
 		t.Fatalf("%v, %+v, %v", said, tally, err)
 	}

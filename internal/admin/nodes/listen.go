@@ -44,7 +44,8 @@ func (n *Nodes) Listen(ctx context.Context) {
 			pause = forbidden
 			if !warned {
 				warned = true
-				n.o.Logger.Warn(fmt.Sprintf("this node does not hear what other nodes ask, so their answers leave it out: %v", e))
+				n.o.Logger.Warn(
+					fmt.Sprintf("this node does not hear what other nodes ask, so their answers leave it out: %v", e))
 			}
 		}
 		select {

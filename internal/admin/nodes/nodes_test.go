@@ -61,7 +61,8 @@ const heartbeat = 200 * time.Millisecond
 
 // answerAll gives a node the kinds of the tests.
 func answerAll(n *nodes.Nodes) {
-	n.Handle("who", func(_ context.Context, args []byte) ([]byte, error) { return []byte(n.Name() + string(args)), nil })
+	n.Handle("who",
+		func(_ context.Context, args []byte) ([]byte, error) { return []byte(n.Name() + string(args)), nil })
 	n.Handle("fails", func(context.Context, []byte) ([]byte, error) { return nil, errors.New("not today") })
 	n.Handle("long", func(context.Context, []byte) ([]byte, error) { return make([]byte, nodes.MaxPlain), nil })
 	n.Handle("too long", func(context.Context, []byte) ([]byte, error) {
@@ -192,7 +193,8 @@ func TestAskAll(t *testing.T) {
 					t.Errorf("long: %v, %+v, %v", said, tally, err)
 				}
 			}
-			if names, err := all[0].store.NodeNames(t.Context()); err != nil || !slices.Equal(slices.Sorted(slices.Values(names)), namesOf(all)) {
+			if names, err := all[0].store.NodeNames(t.Context()); err != nil ||
+				!slices.Equal(slices.Sorted(slices.Values(names)), namesOf(all)) {
 				t.Errorf("alive are %v, %v", names, err)
 			}
 		})
@@ -223,7 +225,8 @@ func TestRedisAway(t *testing.T) {
 	all := several(t, server.URL(), 3)
 	server.Kill()
 	said, tally, err := ask(t, all[1], "who", "")
-	if err != nil || tally.Answered != 1 || tally.Asked != 3 || tally.Remark == "" || !slices.Equal(said, []string{all[1].Name()}) {
+	if err != nil || tally.Answered != 1 || tally.Asked != 3 || tally.Remark == "" ||
+		!slices.Equal(said, []string{all[1].Name()}) {
 		t.Errorf("%v, %+v, %v", said, tally, err)
 	}
 	if s := all[1].Stats(); s.Missing[nodes.Redis] != 2 || s.Answers != 0 {
@@ -242,7 +245,8 @@ func TestRedisAway(t *testing.T) {
 	patience.Until(t, "it knows the others", func() bool { return hasty.store.Nodes() == 4 })
 	server.Pause()
 	defer server.Resume()
-	if said, tally, err := ask(t, hasty, "who", ""); err != nil || !slices.Equal(said, []string{hasty.Name()}) || tally.Remark == "" {
+	if said, tally, err := ask(t, hasty, "who", ""); err != nil || !slices.Equal(said, []string{hasty.Name()}) ||
+		tally.Remark == "" {
 		t.Errorf("%v, %+v, %v", said, tally, err)
 	}
 }
@@ -279,20 +283,23 @@ func TestOldAndNew(t *testing.T) {
 		n.Handle("new", func(context.Context, []byte) ([]byte, error) { return nil, nil })
 	})
 	acquainted(t, append(all, newer))
-	if said, tally, err := ask(t, newer, "new", ""); err != nil || tally != (nodes.Tally{Asked: 3, Answered: 1}) || !slices.Equal(said, []string{newer.Name()}) {
+	if said, tally, err := ask(t, newer, "new", ""); err != nil || tally != (nodes.Tally{Asked: 3, Answered: 1}) ||
+		!slices.Equal(said, []string{newer.Name()}) {
 		t.Errorf("new: %v, %v %q, %v", said, tally, tally.Remark, err)
 	}
 	if _, tally, err := ask(t, newer, "too long", ""); err != nil || tally != (nodes.Tally{Asked: 3, Answered: 1}) {
 		t.Errorf("too long: %+v, %v", tally, err)
 	}
-	if said, tally, err := ask(t, newer, "fails", ""); err == nil || !strings.Contains(err.Error(), "not today") || len(said) != 0 || tally.Answered != 0 {
+	if said, tally, err := ask(t, newer, "fails", ""); err == nil || !strings.Contains(err.Error(), "not today") ||
+		len(said) != 0 || tally.Answered != 0 {
 		t.Errorf("fails: %v, %+v, %v", said, tally, err)
 	}
 	for _, n := range all {
 		if _, _, err := ask(t, n, "new", ""); err == nil {
 			t.Error("an old node asks what it does not know")
 		}
-		patience.Until(t, "what was not answered is counted", func() bool { s := n.Stats(); return s.Unknown == 1 && s.Failed == 2 && s.Heard == 3 })
+		patience.Until(t, "what was not answered is counted",
+			func() bool { s := n.Stats(); return s.Unknown == 1 && s.Failed == 2 && s.Heard == 3 })
 	}
 	s := newer.Stats()
 	for _, kind := range s.Kinds {
@@ -304,7 +311,8 @@ func TestOldAndNew(t *testing.T) {
 			t.Errorf("%+v, want %+v", kind, want)
 		}
 	}
-	if want := ([nodes.Causes]uint64{nodes.Silent: 6}); s.Asked != 3 || s.Answers != 0 || s.Missing != want || s.Times.Sum < 3*wait {
+	if want := ([nodes.Causes]uint64{nodes.Silent: 6}); s.Asked != 3 || s.Answers != 0 || s.Missing != want ||
+		s.Times.Sum < 3*wait {
 		t.Errorf("%+v", s)
 	}
 	if _, _, err := ask(t, newer, "who", `"`+strings.Repeat("x", 500)+`"`); err == nil {
@@ -335,7 +343,8 @@ func TestOldAndNew(t *testing.T) {
 	}
 	who := s.Kinds[len(s.Kinds)-1]
 	late := who.Incomplete // on a busy machine
-	if who.Incomplete = 0; s.Answers < 2 || s.Answers > 2+late || who != (nodes.KindStats{Kind: "who", Complete: 1, Alone: 2}) || times != 4+late {
+	if who.Incomplete = 0; s.Answers < 2 || s.Answers > 2+late ||
+		who != (nodes.KindStats{Kind: "who", Complete: 1, Alone: 2}) || times != 4+late {
 		t.Errorf("%+v", s)
 	}
 }
@@ -362,7 +371,8 @@ func TestRate(t *testing.T) {
 	// A second that is full; it is over when the test says so.
 	second := func(asked int) { server.Do("SET", rate, fmt.Sprint(asked), "EX", "3600") }
 	second(nodes.PerSecond)
-	if said, tally, err := ask(t, hasty, "who", ""); err != nil || len(said) != 1 || tally.Answered != 1 || tally.Remark == "" {
+	if said, tally, err := ask(t, hasty, "who", ""); err != nil || len(said) != 1 || tally.Answered != 1 ||
+		tally.Remark == "" {
 		t.Errorf("%v, %+v, %v", said, tally, err)
 	}
 	if s := hasty.Stats(); s.Missing[nodes.Busy] != 3 || s.Busy == 0 {
@@ -373,7 +383,8 @@ func TestRate(t *testing.T) {
 	for i := range 3 * nodes.PerSecond {
 		asking.Go(func() {
 			heard := 0
-			if _, err := all[i%3].Ask(t.Context(), "who", nil, func(nodes.Answer) { heard++ }); err != nil || heard != 4 {
+			if _, err := all[i%3].Ask(t.Context(), "who", nil, func(nodes.Answer) { heard++ }); err != nil ||
+				heard != 4 {
 				t.Errorf("%d are heard, %v", heard, err)
 			}
 			done.Add(1)
@@ -400,7 +411,8 @@ func TestHostile(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	all := several(t, server.URL(), 2)
-	for _, text := range []string{"", "{", "null", `{"id":"x"}`, `{"id":"x","node":"y","kind":"who","until":1}`, strings.Repeat("[", 10_000), "\x00\xff"} {
+	for _, text := range []string{"", "{", "null", `{"id":"x"}`, `{"id":"x","node":"y","kind":"who","until":1}`,
+		strings.Repeat("[", 10_000), "\x00\xff"} {
 		server.Do("PUBLISH", "weir:1ask", text)
 	}
 	if _, tally, err := ask(t, all[0], "who", ""); err != nil || tally.Answered != 2 {
@@ -422,7 +434,8 @@ func TestHostile(t *testing.T) {
 			_, rest, _ := strings.Cut(m.Message, `"id":"`)
 			id, _, _ := strings.Cut(rest, `"`)
 			go func() {
-				for _, text := range []string{"", "1", "1\x00", "1\xffabc", "1\x01a", "1\x01a", "1\x01a\x28\xb5\x2f\xfd", "2\x01a", strings.Repeat("x", 300<<10)} {
+				for _, text := range []string{"", "1", "1\x00", "1\xffabc", "1\x01a", "1\x01a",
+					"1\x01a\x28\xb5\x2f\xfd", "2\x01a", strings.Repeat("x", 300<<10)} {
 					c.Do(hearing, c.B().Rpush().Key("weir:1ask:"+id).Element(text).Build())
 				}
 				c.Do(hearing, c.B().Pexpire().Key("weir:1ask:"+id).Milliseconds(10_000).Build())
@@ -430,7 +443,8 @@ func TestHostile(t *testing.T) {
 		})
 	}()
 	listeners(t, all[0], 3)
-	patient, err := nodes.New(nodes.Options{Client: all[0].store.Client, Prefix: redis.DefaultPrefix, Name: "other", Alive: func() int { return 3 }, Wait: 300 * time.Millisecond})
+	patient, err := nodes.New(nodes.Options{Client: all[0].store.Client, Prefix: redis.DefaultPrefix, Name: "other",
+		Alive: func() int { return 3 }, Wait: 300 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -466,7 +480,9 @@ func TestForbidden(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	n, err := nodes.New(nodes.Options{Client: s.Client, Prefix: redis.DefaultPrefix, Name: s.Name(), Alive: func() int { return 2 }, Logger: slog.New(slog.NewTextHandler(writer(func(b []byte) { lines <- string(b) }), nil))})
+	n, err := nodes.New(nodes.Options{Client: s.Client, Prefix: redis.DefaultPrefix, Name: s.Name(),
+		Alive: func() int { return 2 }, Logger: slog.New(
+			slog.NewTextHandler(writer(func(b []byte) { lines <- string(b) }), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

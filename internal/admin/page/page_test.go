@@ -52,7 +52,8 @@ type jsonText string
 func (j jsonText) MarshalJSON() ([]byte, error) { return []byte(j), nil }
 
 func withFigures(*http.Request) (Session, func() Snapshot, bool) {
-	return Session{Name: "ada", Role: "operator", Tokens: true}, func() Snapshot { return Snapshot{Insight: jsonText(figuresJSON)} }, true
+	return Session{Name: "ada", Role: "operator",
+		Tokens: true}, func() Snapshot { return Snapshot{Insight: jsonText(figuresJSON)} }, true
 }
 
 // The figures of the overview are in the HTML, so that they are there before a script runs; what
@@ -60,7 +61,8 @@ func withFigures(*http.Request) (Session, func() Snapshot, bool) {
 func TestFiguresBeforeScripts(t *testing.T) {
 	h := Handler(Options{First: withFigures, Version: "v1.2.3"})
 	r, body, _ := get(t, h, "/?over=6h")
-	for _, want := range []string{"112 /s", "2,410,000", "1.8 %", "20.6 %", "418", "210 µs", "&lt;b&gt;1.8 %", `\u003cb\u003e`, "v1.2.3", `"role":"operator"`} {
+	for _, want := range []string{"112 /s", "2,410,000", "1.8 %", "20.6 %", "418", "210 µs", "&lt;b&gt;1.8 %",
+		`\u003cb\u003e`, "v1.2.3", `"role":"operator"`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page has no %q:\n%s", want, body)
 		}
@@ -136,7 +138,8 @@ func TestRegionsInTheBar(t *testing.T) {
 func TestPolicy(t *testing.T) {
 	r, body, _ := get(t, Handler(Options{}), "/")
 	csp := r.Header.Get("Content-Security-Policy")
-	for _, want := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src 'self'", "form-action 'self'", "base-uri 'none'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"} {
+	for _, want := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'",
+		"img-src 'self'", "form-action 'self'", "base-uri 'none'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"} {
 		if !strings.Contains(csp, want) {
 			t.Errorf("the policy lacks %s: %s", want, csp)
 		}
@@ -148,7 +151,8 @@ func TestPolicy(t *testing.T) {
 	_, rest, _ := strings.Cut(body, "<style>")
 	style, _, _ := strings.Cut(rest, "</style>")
 	sum := sha256.Sum256([]byte(style))
-	if hash := "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"; style == "" || !strings.Contains(csp, hash) {
+	if hash := "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"; style == "" ||
+		!strings.Contains(csp, hash) {
 		t.Errorf("the policy does not name the style by its hash %s: %s", hash, csp)
 	}
 	body = strings.Replace(body, "<style>"+style+"</style>", "", 1)
@@ -163,9 +167,11 @@ func TestFilesAreImmutable(t *testing.T) {
 	h := Handler(Options{})
 	_, body, _ := get(t, h, "/")
 	base := regexp.MustCompile(`/assets/[0-9a-f]{16}`).FindString(body)
-	for name, kind := range map[string]string{"app.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml", "vendor/uplot.js": "text/javascript; charset=utf-8"} {
+	for name, kind := range map[string]string{"app.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
+		"vendor/uplot.js": "text/javascript; charset=utf-8"} {
 		r, plain, _ := get(t, h, base+"/"+name)
-		if r.StatusCode != 200 || r.Header.Get("Content-Type") != kind || !strings.Contains(r.Header.Get("Cache-Control"), "immutable") {
+		if r.StatusCode != 200 || r.Header.Get("Content-Type") != kind ||
+			!strings.Contains(r.Header.Get("Cache-Control"), "immutable") {
 			t.Errorf("%s: %d %v", name, r.StatusCode, r.Header)
 		}
 		r, unpacked, _ := get(t, h, base+"/"+name, "Accept-Encoding", "br, gzip;q=0.5")
@@ -179,8 +185,10 @@ func TestFilesAreImmutable(t *testing.T) {
 			t.Errorf("%s: not served as it is written", name)
 		}
 	}
-	for _, target := range []string{base + "/no.js", base + "/index.html", base + "/", "/assets/0123456789abcdef/app.js", base + "/../../page.go"} {
-		if r, _, _ := get(t, h, target); r.StatusCode != 404 || strings.Contains(r.Header.Get("Cache-Control"), "immutable") {
+	for _, target := range []string{base + "/no.js", base + "/index.html", base + "/",
+		"/assets/0123456789abcdef/app.js", base + "/../../page.go"} {
+		if r, _, _ := get(t, h, target); r.StatusCode != 404 ||
+			strings.Contains(r.Header.Get("Cache-Control"), "immutable") {
 			t.Errorf("%s: %d", target, r.StatusCode)
 		}
 	}
@@ -229,7 +237,8 @@ func TestVendoredFile(t *testing.T) {
 // Nothing that a client sent can become HTML: the sources use no way to make HTML of text. Each
 // file is one to read in a sitting, and is checked for its types.
 func TestSources(t *testing.T) {
-	sinks := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|DOMParser|\beval\(|new Function|srcdoc`)
+	sinks := regexp.MustCompile(
+		`innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|DOMParser|\beval\(|new Function|srcdoc`)
 	seen := 0
 	err := fs.WalkDir(embedded, "assets", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || path.Ext(name) != ".js" || strings.Contains(name, "vendor") {

@@ -176,7 +176,9 @@ func (s *State) keyLines(k *insight.KeyReport, width int) []string {
 	}
 	lines = append(lines, "")
 	if !k.Sampled {
-		return append(lines, wrap("It is not in the sample of refused keys: whether it is known, and whether it comes back when told, is not known.", width)...)
+		return append(lines,
+			wrap(
+				"It is not in the sample of refused keys: whether it is known, and whether it comes back when told, is not known.", width)...)
 	}
 	switch {
 	case k.Known:
@@ -185,8 +187,9 @@ func (s *State) keyLines(k *insight.KeyReport, width int) []string {
 		lines = append(lines, "It never came with an identity.")
 	}
 	if k.Obey >= 0 {
-		lines = append(lines, fmt.Sprintf("After a refusal it came back when told %d times, too early %d times, and gave up %d times.",
-			k.Episodes.Obeyed, k.Episodes.Early, k.Episodes.GaveUp))
+		lines = append(lines,
+			fmt.Sprintf("After a refusal it came back when told %d times, too early %d times, and gave up %d times.",
+				k.Episodes.Obeyed, k.Episodes.Early, k.Episodes.GaveUp))
 	}
 	return lines
 }

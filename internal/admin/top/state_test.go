@@ -28,14 +28,17 @@ func TestQuestions(t *testing.T) {
 		t.Errorf("asked: %s", line)
 	}
 	a := pressAll(s, "x", "enter", "y")
-	if a.Change == nil || a.Change.Grant || a.Change.Domain != "shop" || a.Change.Rule != "login-attempts" || !slices.Equal(a.Change.Key, []string{"ip=198.51.100.7"}) || a.Change.For != "2h" {
+	if a.Change == nil || a.Change.Grant || a.Change.Domain != "shop" || a.Change.Rule != "login-attempts" ||
+		!slices.Equal(a.Change.Key, []string{"ip=198.51.100.7"}) || a.Change.For != "2h" {
 		t.Errorf("ban: %+v", a.Change)
 	}
 	a = pressAll(s, "d", "g", "enter", "5", "/", "s", "enter", "enter", "y")
-	if a.Change == nil || !a.Change.Grant || a.Change.Allow != "5/s" || a.Change.For != "1h" || a.Change.Rule != "login-attempts" {
+	if a.Change == nil || !a.Change.Grant || a.Change.Allow != "5/s" || a.Change.For != "1h" ||
+		a.Change.Rule != "login-attempts" {
 		t.Errorf("grant: %+v", a.Change)
 	}
-	for _, no := range [][]string{{"k", "b", "enter", "n"}, {"k", "b", "esc"}, {"k", "b", "enter", "esc", "y"}, {"k", "b", "enter", "q"}} {
+	for _, no := range [][]string{{"k", "b", "enter", "n"}, {"k", "b", "esc"}, {"k", "b", "enter", "esc", "y"},
+		{"k", "b", "enter", "q"}} {
 		if a := pressAll(shop(), no...); a.Change != nil || a.Quit {
 			t.Errorf("%v: %+v", no, a)
 		}
@@ -149,7 +152,8 @@ func TestPace(t *testing.T) {
 func TestFail(t *testing.T) {
 	s := shop()
 	s.Fail(errors.New("away"), now.Add(time.Second))
-	if s.Fail(errors.New("away"), now.Add(5*time.Second)); !strings.Contains(View(s, 80, 24), "no answer for 5 s, trying on: away") {
+	if s.Fail(errors.New("away"), now.Add(5*time.Second)); !strings.Contains(View(s, 80, 24),
+		"no answer for 5 s, trying on: away") {
 		t.Error(View(s, 80, 24))
 	}
 	if s.Set(s.Data, now.Add(6*time.Second)); strings.Contains(View(s, 80, 24), "no answer") {
@@ -173,10 +177,13 @@ func TestVerdictsHaveWords(t *testing.T) {
 // report of them to open, and nothing to ban or to grant.
 func TestCommands(t *testing.T) {
 	s := shop()
-	s.Rules = append(s.Rules, insight.RuleReport{Domain: "_command", Name: "_command", Command: true, Mode: "enforce", Met: 900_000, Refused: 90_000, PerSecond: 250})
-	s.Keys = append([]insight.KeyCount{{Domain: "_command", Rule: "_command", Limit: "CL.THROTTLE", Key: "key=user:ada", Count: 2000, RefusedShare: 0.5, Obey: -1}}, s.Keys...)
+	s.Rules = append(s.Rules, insight.RuleReport{Domain: "_command", Name: "_command", Command: true, Mode: "enforce",
+		Met: 900_000, Refused: 90_000, PerSecond: 250})
+	s.Keys = append([]insight.KeyCount{{Domain: "_command", Rule: "_command", Limit: "CL.THROTTLE", Key: "key=user:ada",
+		Count: 2000, RefusedShare: 0.5, Obey: -1}}, s.Keys...)
 	screen := bare(View(s, 220, 60))
-	for _, want := range []string{" shop ", "5 rules", "_command ", "by command", "250", "10.0 %", "key=user:ada", "CL.THROTTLE"} {
+	for _, want := range []string{" shop ", "5 rules", "_command ", "by command", "250", "10.0 %", "key=user:ada",
+		"CL.THROTTLE"} {
 		if !strings.Contains(screen, want) {
 			t.Errorf("the screen does not show %q:\n%s", want, screen)
 		}
@@ -185,11 +192,13 @@ func TestCommands(t *testing.T) {
 		t.Errorf("they count as a domain:\n%s", screen)
 	}
 	s.Sort = "requests"
-	if a := pressAll(s, "r", "home", "enter"); a.Open != nil || s.open != nil || !strings.Contains(s.Said, "_command is no rule") {
+	if a := pressAll(s, "r", "home", "enter"); a.Open != nil || s.open != nil ||
+		!strings.Contains(s.Said, "_command is no rule") {
 		t.Errorf("opened: %+v, %q", a.Open, s.Said)
 	}
 	for _, key := range []string{"b", "g"} {
-		if pressAll(s, "k", "home", key); s.question != nil || !strings.Contains(s.Said, "its limit comes with each command") {
+		if pressAll(s, "k", "home", key); s.question != nil ||
+			!strings.Contains(s.Said, "its limit comes with each command") {
 			t.Errorf("%s: %+v, %q", key, s.question, s.Said)
 		}
 	}
@@ -197,9 +206,11 @@ func TestCommands(t *testing.T) {
 	if a.Open == nil || a.Open.Domain != "_command" || a.Open.Key != "key=user:ada" {
 		t.Fatalf("opened: %+v", a.Open)
 	}
-	a.Open.keyReport = &insight.KeyReport{Domain: "_command", Key: "key=user:ada", Obey: -1, Sampled: true, Limits: []insight.KeyLimit{{Rule: "_command", Limit: "CL.THROTTLE", Asked: 4000, Refused: 2000}}}
+	a.Open.keyReport = &insight.KeyReport{Domain: "_command", Key: "key=user:ada", Obey: -1, Sampled: true,
+		Limits: []insight.KeyLimit{{Rule: "_command", Limit: "CL.THROTTLE", Asked: 4000, Refused: 2000}}}
 	screen = bare(View(s, 220, 60))
-	if !strings.Contains(screen, "no rule, ban or grant is on it") || !strings.Contains(screen, "4000") || strings.Contains(screen, "identity") {
+	if !strings.Contains(screen, "no rule, ban or grant is on it") || !strings.Contains(screen, "4000") ||
+		strings.Contains(screen, "identity") {
 		t.Errorf("its key:\n%s", screen)
 	}
 }

@@ -396,7 +396,8 @@ func (s *State) decisionTable(width, height int, focused bool) []string {
 	for _, d := range list {
 		widest = max(widest, keyWidth(mainLimit(d).Key))
 	}
-	key := grow(left-request-rule, widest, column{&wait, 7}, column{&request, 16}, column{&rule, 8}, column{&request, 8})
+	key := grow(left-request-rule, widest, column{&wait, 7}, column{&request, 16}, column{&rule, 8},
+		column{&request, 8})
 	line := func(at string, out cell, req, k, r, w string) string {
 		out.width = 7
 		return row(gap, cell{text: at, width: timeWidth}, out, cell{text: req, width: request},

@@ -67,7 +67,8 @@ func shop() *State {
 		series.Refused = append(series.Refused, uint32(i/10))
 	}
 	series.Refused[40], series.Refused[41] = 300, 200
-	rule := func(name, limit string, met, refused uint64, verdict, sentence string, fill [11]uint64) insight.RuleReport {
+	rule := func(name, limit string, met, refused uint64, verdict, sentence string,
+		fill [11]uint64) insight.RuleReport {
 		return insight.RuleReport{
 			Domain: "shop", Name: name, File: "shop.yaml", Line: 4, Mode: "enforce", Limits: []string{limit}, Per: []string{"ip"},
 			Met: met, Refused: refused, Keys: 1203, KeysRefused: 12, Fill: fill, MaxFill: 3.4, PerSecond: float64(met) / 3600, RefusedAlone: refused / 2,
@@ -76,14 +77,19 @@ func shop() *State {
 				Proposal: &insight.Proposal{Sentence: "40/min would refuse 2 of them, and still 9 others."}}},
 		}
 	}
-	search := rule("search", "20 per minute", 51_600, 3_508, "strict", "31 good clients were refused in 24 h, 94 % of them signed in; 88 % came back when told.", [11]uint64{400, 300, 200, 100, 80, 60, 20, 10, 10, 9, 31})
+	search := rule("search", "20 per minute", 51_600, 3_508, "strict",
+		"31 good clients were refused in 24 h, 94 % of them signed in; 88 % came back when told.", [11]uint64{400, 300,
+			200, 100, 80, 60, 20, 10, 10, 9, 31})
 	search.Episodes = insight.Episodes{Obeyed: 88, Early: 9, GaveUp: 3}
 	search.Series = &series
 	many, few := 31.0, 2.0
-	search.Curve = []insight.CurvePoint{{Limit: 20, Keys: 40, PlusMinus: 4, GoodKeys: &many}, {Limit: 40, Keys: 11, PlusMinus: 2, GoodKeys: &few}}
+	search.Curve = []insight.CurvePoint{{Limit: 20, Keys: 40, PlusMinus: 4, GoodKeys: &many},
+		{Limit: 40, Keys: 11, PlusMinus: 2, GoodKeys: &few}}
 	search.Top = []insight.KeyCount{{Key: "ip=198.51.100.7", Count: 1240}}
-	login := rule("login-attempts", "5 per minute", 11_160, 2_690, "works", "Refused 2,690 of 11,160.", [11]uint64{900, 10, 5, 0, 0, 1, 1, 0, 2, 0, 40})
-	api := rule("api", "1000 per hour, burst 20", 310_000, 0, "loose_crowd", "a limit per client cannot stop a crowd", [11]uint64{1100, 90, 10, 3})
+	login := rule("login-attempts", "5 per minute", 11_160, 2_690, "works", "Refused 2,690 of 11,160.",
+		[11]uint64{900, 10, 5, 0, 0, 1, 1, 0, 2, 0, 40})
+	api := rule("api", "1000 per hour, burst 20", 310_000, 0, "loose_crowd", "a limit per client cannot stop a crowd",
+		[11]uint64{1100, 90, 10, 3})
 	api.Limits = append(api.Limits, "10000 per day")
 	api.Good = insight.Good{}
 	legacy := rule("legacy-import", "3 at a time", 0, 0, "never_met", "never met in 24 h", [11]uint64{})
@@ -93,7 +99,8 @@ func shop() *State {
 
 	s := &State{Server: "http://127.0.0.1:6070", Over: time.Hour, MayBan: true}
 	s.explain = func(e *recent.Entry) string {
-		return "decision " + e.ID.String() + "\n\nIt was REFUSED by login-attempts. The same request would have passed 41 s later.\n"
+		return "decision " + e.ID.String() +
+			"\n\nIt was REFUSED by login-attempts. The same request would have passed 41 s later.\n"
 	}
 	s.Set(Data{
 		Overview: &insight.Overview{
@@ -140,7 +147,8 @@ func TestScreens(t *testing.T) {
 					a.Open.ruleReport = s.rules()[1]
 				}
 			}
-			golden(t, fmt.Sprintf("%s-%dx%d.txt", name, size.width, size.height), bare(View(s, size.width, size.height)))
+			golden(t, fmt.Sprintf("%s-%dx%d.txt", name, size.width, size.height),
+				bare(View(s, size.width, size.height)))
 		}
 	}
 	s := &State{Server: "http://127.0.0.1:6070"}
@@ -184,28 +192,36 @@ var sgr = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 // For any answers and keys, a screen has the size of the terminal, and holds no sequence except
 // styles.
 func TestViewFits(t *testing.T) {
-	keys := []string{"r", "k", "d", "s", "/", "x", "enter", "esc", "tab", "shift+tab", "up", "down", "pgdown", "end", "home", "b", "g", "y", "p", "?", "backspace", "space"}
+	keys := []string{"r", "k", "d", "s", "/", "x", "enter", "esc", "tab", "shift+tab", "up", "down", "pgdown", "end",
+		"home", "b", "g", "y", "p", "?", "backspace", "space"}
 	rapid.Check(t, func(t *rapid.T) {
-		hostile := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "user=\x1b[2J", "a\nb\r", strings.Repeat("漢字", 80), "\u202e\u2066x", "👩‍👩‍👧 🇩🇪", "\xff\xfe", "\t", "e\u0301\u0301"}))
+		hostile := rapid.OneOf(rapid.String(),
+			rapid.SampledFrom([]string{"", "user=\x1b[2J", "a\nb\r", strings.Repeat("漢字", 80), "\u202e\u2066x",
+				"👩‍👩‍👧 🇩🇪", "\xff\xfe", "\t", "e\u0301\u0301"}))
 		s := shop()
 		s.MayBan = rapid.Bool().Draw(t, "may")
 		for i := range s.Rules {
-			s.Rules[i].Name, s.Rules[i].Limits[0], s.Rules[i].Verdicts[0].Verdict = hostile.Draw(t, "rule"), hostile.Draw(t, "limit"), hostile.Draw(t, "verdict")
+			s.Rules[i].Name, s.Rules[i].Limits[0], s.Rules[i].Verdicts[0].Verdict = hostile.Draw(t, "rule"),
+				hostile.Draw(t, "limit"), hostile.Draw(t, "verdict")
 			s.Rules[i].Verdicts[0].Sentence, s.Rules[i].Met = hostile.Draw(t, "sentence"), rapid.Uint64().Draw(t, "met")
-			s.Rules[i].PerSecond, s.Rules[i].Trend = rapid.Float64().Draw(t, "rate"), rapid.SliceOf(rapid.Uint32()).Draw(t, "trend")
+			s.Rules[i].PerSecond, s.Rules[i].Trend = rapid.Float64().Draw(t, "rate"),
+				rapid.SliceOf(rapid.Uint32()).Draw(t, "trend")
 		}
 		for i := range s.Keys {
-			s.Keys[i].Key, s.Keys[i].Limit, s.Keys[i].RefusedShare = hostile.Draw(t, "key"), hostile.Draw(t, "of"), rapid.Float64().Draw(t, "share")
+			s.Keys[i].Key, s.Keys[i].Limit, s.Keys[i].RefusedShare = hostile.Draw(t, "key"), hostile.Draw(t, "of"),
+				rapid.Float64().Draw(t, "share")
 		}
 		for i := range s.Decisions {
-			s.Decisions[i].Attributes["path"], s.Decisions[i].Limits[0].Key = hostile.Draw(t, "path"), hostile.Draw(t, "its key")
+			s.Decisions[i].Attributes["path"], s.Decisions[i].Limits[0].Key = hostile.Draw(t, "path"),
+				hostile.Draw(t, "its key")
 		}
 		s.Overview.NeedsALook[0].Rule, s.Server = hostile.Draw(t, "needs"), hostile.Draw(t, "server")
 		if rapid.Bool().Draw(t, "lost") {
 			s.Fail(errors.New(hostile.Draw(t, "error")), now)
 		}
 		for range rapid.IntRange(0, 8).Draw(t, "presses") {
-			if a := s.Press(rapid.SampledFrom(keys).Draw(t, "press"), 10); a.Open != nil && rapid.Bool().Draw(t, "answered") {
+			if a := s.Press(rapid.SampledFrom(keys).Draw(t, "press"), 10); a.Open != nil &&
+				rapid.Bool().Draw(t, "answered") {
 				a.Open.ruleReport = &s.Rules[0]
 			} else if a.Open != nil {
 				a.Open.failed = hostile.Draw(t, "problem")

@@ -132,7 +132,8 @@ func parseToken(words []string) (Token, error) {
 		name, value, _ := strings.Cut(word, "=")
 		switch {
 		case name != "name" && name != "role":
-			return t, fmt.Errorf("a token holds no spaces; behind it there are name=NAME and role=ROLE, and word %d is neither", i+1)
+			return t, fmt.Errorf(
+				"a token holds no spaces; behind it there are name=NAME and role=ROLE, and word %d is neither", i+1)
 		case seen[name]:
 			return t, fmt.Errorf("%s= is there twice", name)
 		case name == "name" && (value == "" || len(value) > mostName):

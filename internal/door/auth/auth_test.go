@@ -57,7 +57,8 @@ func TestGuessing(t *testing.T) {
 			tokens.Check(fmt.Sprintf("[2001:db8::%x]:5", i), "x")
 			tokens.Check("@", "x")
 		}
-		for address, want := range map[string]Verdict{"[2001:db8::ffff]:5": TooMany, "[2001:db8:0:1::1]:5": Right, "@": TooMany} {
+		for address, want := range map[string]Verdict{"[2001:db8::ffff]:5": TooMany, "[2001:db8:0:1::1]:5": Right,
+			"@": TooMany} {
 			if got := tokens.Check(address, "sesame"); got != want {
 				t.Errorf("%s: %v, want %v", address, got, want)
 			}
@@ -96,7 +97,8 @@ func TestManyGuessers(t *testing.T) {
 		t.Errorf("%d guesses at once", got)
 	}
 	var none *Tokens
-	if none.Check("@", "") == Right || none.CheckBearer("@", "Bearer ") == Right || new(Tokens).Check("@", "") == Right {
+	if none.Check("@", "") == Right || none.CheckBearer("@", "Bearer ") == Right ||
+		new(Tokens).Check("@", "") == Right {
 		t.Error("where there are no tokens one is right")
 	}
 }

@@ -120,7 +120,8 @@ func (p *Pages) Admit(w http.ResponseWriter, r *http.Request) bool {
 	if p != nil {
 		p.refused[reason].Add(1)
 		if n := p.told.Due(time.Minute); n > 0 && p.Logger != nil {
-			p.Logger.Warn("requests of web pages are refused at the HTTP door; a proxy that passes on requests of browsers belongs into client_ip.trusted_proxies",
+			p.Logger.Warn(
+				"requests of web pages are refused at the HTTP door; a proxy that passes on requests of browsers belongs into client_ip.trusted_proxies",
 				"by", reason.String(), "from", sparselog.Excerpt(r.RemoteAddr), "host", sparselog.Excerpt(r.Host),
 				"origin", sparselog.Excerpt(r.Header.Get("Origin")), "requests", n)
 		}

@@ -230,7 +230,8 @@ func (f *handler) metNothing(d *weir.Decision) {
 		return httpfield.RequestAttribute(attribute) || slices.Contains(names, attribute)
 	})
 	if len(lacks) > 0 {
-		f.warnf("forward auth: no check in domain %s can meet %s: it knows method, path, host, ip, header.*, query.* and what identity names",
+		f.warnf(
+			"forward auth: no check in domain %s can meet %s: it knows method, path, host, ip, header.*, query.* and what identity names",
 			answer.Printable(d.Domain), door.DescribeLacks(lacks))
 	}
 }
@@ -243,10 +244,12 @@ func (f *handler) admits(w http.ResponseWriter, r *http.Request) bool {
 	f.stranger.do(func() {
 		peer, _, err := net.SplitHostPort(r.RemoteAddr)
 		if err != nil {
-			f.warnf("forward auth: a check came over a unix socket, whose peers are no trusted proxies; if it is yours, set client_ip: {trusted_proxies: [unix]}")
+			f.warnf(
+				"forward auth: a check came over a unix socket, whose peers are no trusted proxies; if it is yours, set client_ip: {trusted_proxies: [unix]}")
 			return
 		}
-		f.warnf("forward auth: a check came from %s, which is no trusted proxy; if it is yours, set client_ip: {trusted_proxies: [%q]}", peer, peer)
+		f.warnf(
+			"forward auth: a check came from %s, which is no trusted proxy; if it is yours, set client_ip: {trusted_proxies: [%q]}", peer, peer)
 	})
 	answer.Problem(w, http.StatusForbidden,
 		"only proxies that are listed in client_ip.trusted_proxies may ask here; the log of this server says who asked", "")

@@ -77,7 +77,8 @@ func forwardAuthDoor(t testing.TB, o Options, rules ...string) (h http.Handler, 
 	return forwardAuthOver(t, store, o, rules...)
 }
 
-func forwardAuthOver(t testing.TB, store store.Store, o Options, rules ...string) (h http.Handler, log *said, asked func() []seen) {
+func forwardAuthOver(t testing.TB, store store.Store, o Options, rules ...string) (h http.Handler, log *said,
+	asked func() []seen) {
 	t.Helper()
 	var mu sync.Mutex
 	var all []seen
@@ -139,7 +140,8 @@ func checkBy(h http.Handler, method, peer, target string, headers ...string) doo
 
 // Each family describes the original request by its own headers, whatever the other family's say.
 func TestForwardAuthAttributes(t *testing.T) {
-	identity, err := httplimit.ParseIdentity(map[string]string{"user": "header:X-User", "name": "basic", "cert": "tls"}, "")
+	identity, err := httplimit.ParseIdentity(map[string]string{"user": "header:X-User", "name": "basic", "cert": "tls"},
+		"")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +167,8 @@ func TestForwardAuthAttributes(t *testing.T) {
 			if len(got) != 1 {
 				t.Fatal(path, len(got))
 			}
-			for _, name := range []string{"method", "path", "host", "ip", "query.who", "query.x", "query.y", "user", "name", "cert", "header.accept", "header.host"} {
+			for _, name := range []string{"method", "path", "host", "ip", "query.who", "query.x", "query.y", "user",
+				"name", "cert", "header.accept", "header.host"} {
 				w := want[name]
 				switch name {
 				case "ip":
@@ -214,7 +217,8 @@ func TestForwardAuthPaths(t *testing.T) {
 			t.Errorf("%s: it does not name the key: %s", path, a.Body)
 		}
 	}
-	h, _, asked = forwardAuthDoor(t, Options{Domain: "edge"}, tenRules, strings.Replace(tenRules, "domain: shop", "domain: b", 1))
+	h, _, asked = forwardAuthDoor(t, Options{Domain: "edge"}, tenRules,
+		strings.Replace(tenRules, "domain: shop", "domain: b", 1))
 	check(h, edgeProxy, nginxPath, uri...)
 	check(h, edgeProxy, nginxPath+"/b", uri...)
 	if all := asked(); len(all) != 2 || all[0].request.Domain != "edge" || all[1].request.Domain != "b" {
@@ -231,11 +235,13 @@ func TestForwardAuthPaths(t *testing.T) {
 func TestForwardAuthStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, log, asked := forwardAuthDoor(t, Options{}, tenRules)
-		forged := []string{"X-Original-URI", "/api/x", "X-Original-Method", "GET", "X-Forwarded-Uri", "/api/x", "X-Forwarded-Method", "GET", "X-Forwarded-For", "10.0.0.1", "X-Real-Ip", "10.0.0.1", "Forwarded", "for=10.0.0.1"}
+		forged := []string{"X-Original-URI", "/api/x", "X-Original-Method", "GET", "X-Forwarded-Uri", "/api/x",
+			"X-Forwarded-Method", "GET", "X-Forwarded-For", "10.0.0.1", "X-Real-Ip", "10.0.0.1", "Forwarded", "for=10.0.0.1"}
 		for range 3 {
 			for _, path := range []string{nginxPath, forwardedPath, forwardedPlain} {
 				a := check(h, "192.0.2.9:4711", path, forged...)
-				if a.Status != 403 || !strings.Contains(a.Body, "client_ip.trusted_proxies") || a.Header.Get("Cache-Control") != "no-store" {
+				if a.Status != 403 || !strings.Contains(a.Body, "client_ip.trusted_proxies") ||
+					a.Header.Get("Cache-Control") != "no-store" {
 					t.Errorf("%s: %v", path, a)
 				}
 			}
@@ -260,7 +266,8 @@ func TestForwardAuthStrangers(t *testing.T) {
 		if lines := log.take(); len(lines) != 1 || !strings.Contains(lines[0], "trusted_proxies: [unix]") {
 			t.Errorf("a unix socket: %q", lines)
 		}
-		h, _, asked = forwardAuthDoor(t, Options{ClientIP: httplimit.ClientIP{Trusted: trustEdge.Trusted, TrustUnix: true}}, tenRules)
+		h, _, asked = forwardAuthDoor(t,
+			Options{ClientIP: httplimit.ClientIP{Trusted: trustEdge.Trusted, TrustUnix: true}}, tenRules)
 		if a := check(h, "@", nginxPath, forged...); a.Status != 200 || asked()[0].attributes["ip"] != "10.0.0.1" {
 			t.Errorf("a trusted unix socket: %v", a)
 		}
@@ -280,7 +287,8 @@ func TestForwardAuthMalformed(t *testing.T) {
 		case path == nginxPath:
 			return map[string]string{"uri": "X-Original-URI", "method": "X-Original-Method"}[what]
 		}
-		return map[string]string{"uri": "X-Forwarded-Uri", "method": "X-Forwarded-Method", "host": "X-Forwarded-Host"}[what]
+		return map[string]string{"uri": "X-Forwarded-Uri", "method": "X-Forwarded-Method",
+			"host": "X-Forwarded-Host"}[what]
 	}
 	for path, headers := range ok {
 		synctest.Test(t, func(t *testing.T) {
@@ -331,7 +339,8 @@ func TestForwardAuthMalformed(t *testing.T) {
 			}
 			time.Sleep(remarkEvery)
 			check(h, edgeProxy, path, without("uri")...)
-			if lines := log.take(); len(lines) != 1 || !strings.Contains(strings.ToLower(lines[0]), strings.ToLower(name(path, "uri")+": is missing")) {
+			if lines := log.take(); len(lines) != 1 ||
+				!strings.Contains(strings.ToLower(lines[0]), strings.ToLower(name(path, "uri")+": is missing")) {
 				t.Errorf("%s: logged %q", path, lines)
 			}
 		})
@@ -400,7 +409,9 @@ func TestForwardAuthTellsWhatIsMissing(t *testing.T) {
 	if at := asked()[0].attributes; at["method"] != "GET" || at["ip"] != "10.0.0.5" || at["host"] != "weir.internal" {
 		t.Errorf("%v", at)
 	}
-	if lines := log.take(); len(lines) != 2 || !strings.Contains(lines[0], "X-Original-Uri") && !strings.Contains(lines[0], "X-Original-Method") || !strings.Contains(lines[1], "X-Forwarded-For") {
+	if lines := log.take(); len(lines) != 2 ||
+		!strings.Contains(lines[0], "X-Original-Uri") && !strings.Contains(lines[0], "X-Original-Method") ||
+		!strings.Contains(lines[1], "X-Forwarded-For") {
 		t.Errorf("logged %q", lines)
 	}
 	// A request of HTTP/1.0 without a host has none: the check's host is this server's own.
@@ -449,7 +460,9 @@ limits:
 	for _, path := range []string{nginxPath, forwardedPath} {
 		h, _, _ := forwardAuthDoor(t, Options{}, rules)
 		get := func(uri string, more ...string) doortest.Answer {
-			return check(h, edgeProxy, path, append([]string{"X-Original-URI", uri, "X-Forwarded-Uri", uri, "X-Forwarded-For", "198.51.100.7"}, more...)...)
+			return check(h, edgeProxy, path,
+				append([]string{"X-Original-URI", uri, "X-Forwarded-Uri", uri, "X-Forwarded-For", "198.51.100.7"},
+					more...)...)
 		}
 		var fields []string
 		passes := func(uri string) {
@@ -472,8 +485,10 @@ limits:
 			if path == nginxPath {
 				want = 403
 			}
-			if a.Status != want || a.Header.Get("Retry-After") == "" || a.Header.Get("X-RateLimit-Retry-After") == "" || a.Header.Get("Cache-Control") != "no-store" ||
-				!strings.Contains(a.Header.Get("RateLimit"), "r=") || (a.Body == "") != (path == nginxPath) || (a.Header.Get("Content-Type") == "") != (path == nginxPath) {
+			if a.Status != want || a.Header.Get("Retry-After") == "" || a.Header.Get("X-RateLimit-Retry-After") == "" ||
+				a.Header.Get("Cache-Control") != "no-store" ||
+				!strings.Contains(a.Header.Get("RateLimit"), "r=") || (a.Body == "") != (path == nginxPath) ||
+				(a.Header.Get("Content-Type") == "") != (path == nginxPath) {
 				t.Errorf("%s: %v", path, a)
 			}
 		}
@@ -483,7 +498,8 @@ limits:
 		}
 		a := get("/ten")
 		refusesWith(a)
-		if a.Header.Get("Retry-After") != "3600" || a.Header.Get("X-RateLimit-Limit") != "10" || a.Header.Get("X-RateLimit-Remaining") != "0" ||
+		if a.Header.Get("Retry-After") != "3600" || a.Header.Get("X-RateLimit-Limit") != "10" ||
+			a.Header.Get("X-RateLimit-Remaining") != "0" ||
 			a.Header.Get("RateLimit") != `"ten";r=0;t=3600` || a.Header.Get("RateLimit-Policy") != `"ten";q=10;w=3600` {
 			t.Errorf("%s: %v", path, a.Header)
 		}
@@ -516,10 +532,13 @@ limits:
 	}
 	// The body of a refusal is for the client, whose Accept the check repeats.
 	h, _, _ := forwardAuthDoor(t, Options{CORS: httplimit.CORS{Origins: []string{"https://page.example"}}}, rules)
-	for accept, want := range map[string]string{"": "application/problem+json", "application/json": "application/problem+json", "text/html,*/*;q=0.8": "text/html; charset=utf-8", "text/plain": "text/plain; charset=utf-8"} {
+	for accept, want := range map[string]string{"": "application/problem+json",
+		"application/json": "application/problem+json", "text/html,*/*;q=0.8": "text/html; charset=utf-8", "text/plain": "text/plain; charset=utf-8"} {
 		for range 2 {
-			a := check(h, edgeProxy, forwardedPath, "X-Forwarded-Uri", "/line", "X-Forwarded-For", "198.51.100.7", "Accept", accept, "Origin", "https://page.example")
-			if a.Status == 429 && (a.Header.Get("Content-Type") != want || a.Header.Get("Access-Control-Allow-Origin") != "https://page.example") {
+			a := check(h, edgeProxy, forwardedPath, "X-Forwarded-Uri", "/line", "X-Forwarded-For", "198.51.100.7",
+				"Accept", accept, "Origin", "https://page.example")
+			if a.Status == 429 && (a.Header.Get("Content-Type") != want ||
+				a.Header.Get("Access-Control-Allow-Origin") != "https://page.example") {
 				t.Errorf("%s: %v", accept, a.Header)
 			}
 		}
@@ -541,12 +560,14 @@ limits:
 	for _, path := range []string{nginxPath, forwardedPath} {
 		for range 2 {
 			headers := []string{"X-Request-Id", "7", "X-Original-URI", "/open", "X-Forwarded-Uri", "/open"}
-			if a := check(h, edgeProxy, path, headers...); a.Status != 200 || a.Body != "" || a.Header["Ratelimit"] == nil {
+			if a := check(h, edgeProxy, path, headers...); a.Status != 200 || a.Body != "" ||
+				a.Header["Ratelimit"] == nil {
 				t.Errorf("%s: %v", path, a)
 			}
 			headers[3], headers[5] = "/strict", "/strict"
 			a := check(h, edgeProxy, path, headers...)
-			if a.Status != 503 || a.Header.Get("Retry-After") != "1" || a.Header.Get("Cache-Control") != "no-store" || (a.Body == "") != (path == nginxPath) || strings.Contains(a.Body, doortest.ErrStore.Error()) {
+			if a.Status != 503 || a.Header.Get("Retry-After") != "1" || a.Header.Get("Cache-Control") != "no-store" ||
+				(a.Body == "") != (path == nginxPath) || strings.Contains(a.Body, doortest.ErrStore.Error()) {
 				t.Errorf("%s: %v", path, a)
 			}
 		}
@@ -574,7 +595,8 @@ func TestForwardAuthKeepAlive(t *testing.T) {
 	statuses := map[int]int{}
 	for range 50 {
 		// As nginx sends it: the answer's body is not read.
-		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: shop.example\r\nX-Original-URI: /api/x\r\nX-Original-Method: GET\r\nX-Forwarded-For: 198.51.100.7\r\nUser-Agent: a\r\n\r\n", nginxPath)
+		fmt.Fprintf(conn,
+			"GET %s HTTP/1.1\r\nHost: shop.example\r\nX-Original-URI: /api/x\r\nX-Original-Method: GET\r\nX-Forwarded-For: 198.51.100.7\r\nUser-Agent: a\r\n\r\n", nginxPath)
 		r, err := http.ReadResponse(in, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -600,8 +622,10 @@ func FuzzForwardAuth(f *testing.F) {
 	}
 	h, _, asked := forwardAuthDoor(f, Options{}, manyRules)
 	f.Fuzz(func(t *testing.T, method, uri, host, client string) {
-		a := check(h, edgeProxy, forwardedPath, "X-Forwarded-Method", method, "X-Forwarded-Uri", uri, "X-Forwarded-Host", host, "X-Forwarded-For", client)
-		b := check(h, edgeProxy, nginxPath, "X-Original-Method", method, "X-Original-URI", uri, "X-Forwarded-For", client, "Host", host)
+		a := check(h, edgeProxy, forwardedPath, "X-Forwarded-Method", method, "X-Forwarded-Uri", uri,
+			"X-Forwarded-Host", host, "X-Forwarded-For", client)
+		b := check(h, edgeProxy, nginxPath, "X-Original-Method", method, "X-Original-URI", uri, "X-Forwarded-For",
+			client, "Host", host)
 		if a.Status != b.Status || a.Status != 200 && a.Status != 400 {
 			t.Fatalf("%d and %d", a.Status, b.Status)
 		}
@@ -618,7 +642,8 @@ func FuzzForwardAuth(f *testing.F) {
 		if method == "" {
 			method = "GET"
 		}
-		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(method + " " + uri + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")))
+		r, err := http.ReadRequest(bufio.NewReader(
+			strings.NewReader(method + " " + uri + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")))
 		if err != nil {
 			t.Fatalf("net/http takes no such request: %v", err)
 		}
@@ -653,7 +678,8 @@ func TestForwardAuthAllocations(t *testing.T) {
 	f := New(l, Options{ClientIP: trustEdge})
 	r := httptest.NewRequest("GET", nginxPath, http.NoBody)
 	r.RemoteAddr = edgeProxy
-	for name, value := range map[string]string{"X-Original-Uri": "/other?a=1", "X-Original-Method": "POST", "X-Forwarded-For": "198.51.100.7"} {
+	for name, value := range map[string]string{"X-Original-Uri": "/other?a=1", "X-Original-Method": "POST",
+		"X-Forwarded-For": "198.51.100.7"} {
 		r.Header.Set(name, value)
 	}
 	w := &blindWriter{header: http.Header{}}
@@ -685,7 +711,8 @@ func BenchmarkForwardAuth(b *testing.B) {
 			f := New(l, Options{ClientIP: trustEdge, Dedupe: dedupe})
 			r := httptest.NewRequest("GET", nginxPath, http.NoBody)
 			r.RemoteAddr = edgeProxy
-			for name, value := range map[string]string{"X-Original-Uri": "/api/other?a=1", "X-Original-Method": "POST", "X-Forwarded-For": "198.51.100.7", "X-Request-Id": "",
+			for name, value := range map[string]string{"X-Original-Uri": "/api/other?a=1", "X-Original-Method": "POST",
+				"X-Forwarded-For": "198.51.100.7", "X-Request-Id": "",
 				"User-Agent": "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0", "Accept": "text/html,application/xhtml+xml", "Accept-Language": "en", "Cookie": strings.Repeat("c", 200)} {
 				r.Header.Set(name, value)
 			}

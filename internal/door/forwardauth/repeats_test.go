@@ -20,7 +20,8 @@ import (
 
 // nginxCheck asks as nginx does for one request of a client.
 func nginxCheck(h http.Handler, id, uri string, more ...string) doortest.Answer {
-	headers := []string{"X-Original-URI", uri, "X-Original-Method", "GET", "X-Forwarded-For", "198.51.100.7", "Host", "shop.example"}
+	headers := []string{"X-Original-URI", uri, "X-Original-Method", "GET", "X-Forwarded-For", "198.51.100.7", "Host",
+		"shop.example"}
 	if id != "" {
 		headers = append(headers, "X-Request-Id", id)
 	}
@@ -38,7 +39,8 @@ func TestForwardAuthDedupe(t *testing.T) {
 			}
 			for range 3 {
 				time.Sleep(500 * time.Millisecond)
-				if again := nginxCheck(h, fmt.Sprint(i), "/api/x"); again.Status != first.Status || !maps.EqualFunc(again.Header, first.Header, slices.Equal) {
+				if again := nginxCheck(h, fmt.Sprint(i), "/api/x"); again.Status != first.Status ||
+					!maps.EqualFunc(again.Header, first.Header, slices.Equal) {
 					t.Errorf("request %d: %v, and was %v", i, again, first)
 				}
 			}
@@ -89,13 +91,16 @@ func TestForwardAuthDedupeIsNoWayRound(t *testing.T) {
 		counts("another path", 1, func() { nginxCheck(h, "a", "/api/y") })
 		counts("another query", 1, func() { nginxCheck(h, "a", "/api/x?a") })
 		counts("another method", 1, func() {
-			check(h, edgeProxy, nginxPath, "X-Original-URI", "/api/x", "X-Original-Method", "POST", "X-Forwarded-For", "198.51.100.7", "Host", "shop.example", "X-Request-Id", "a")
+			check(h, edgeProxy, nginxPath, "X-Original-URI", "/api/x", "X-Original-Method", "POST", "X-Forwarded-For",
+				"198.51.100.7", "Host", "shop.example", "X-Request-Id", "a")
 		})
 		counts("another host", 1, func() {
-			check(h, edgeProxy, nginxPath, "X-Original-URI", "/api/x", "X-Original-Method", "GET", "X-Forwarded-For", "198.51.100.7", "Host", "other.example", "X-Request-Id", "a")
+			check(h, edgeProxy, nginxPath, "X-Original-URI", "/api/x", "X-Original-Method", "GET", "X-Forwarded-For",
+				"198.51.100.7", "Host", "other.example", "X-Request-Id", "a")
 		})
 		counts("another domain", 1, func() {
-			check(h, edgeProxy, nginxPath+"/other", "X-Original-URI", "/api/x", "X-Original-Method", "GET", "X-Forwarded-For", "198.51.100.7", "Host", "shop.example", "X-Request-Id", "a")
+			check(h, edgeProxy, nginxPath+"/other", "X-Original-URI", "/api/x", "X-Original-Method", "GET",
+				"X-Forwarded-For", "198.51.100.7", "Host", "shop.example", "X-Request-Id", "a")
 		})
 		counts("another id", 1, func() { nginxCheck(h, "b", "/api/x") })
 		counts("no id", 2, func() { nginxCheck(h, "", "/api/x"); nginxCheck(h, "", "/api/x") })
@@ -188,7 +193,9 @@ func TestRepeatsTogether(t *testing.T) {
 			defer func() { _ = recover() }()
 			d.answer(t.Context(), [32]byte{3}, func() repeatAnswer { panic("!") })
 		}()
-		if a := d.answer(t.Context(), [32]byte{3}, func() repeatAnswer { return repeatAnswer{status: 200, keep: true} }); a.status != 200 {
+		if a := d.answer(t.Context(), [32]byte{3}, func() repeatAnswer {
+			return repeatAnswer{status: 200, keep: true}
+		}); a.status != 200 {
 			t.Error(a)
 		}
 	})
@@ -205,7 +212,8 @@ func TestRepeatsBounded(t *testing.T) {
 		asked := 0
 		ask := func() repeatAnswer {
 			asked++
-			return repeatAnswer{status: 200, keep: true, fields: []headerField{{"Ratelimit", []string{strings.Repeat("a", 100)}}}}
+			return repeatAnswer{status: 200, keep: true,
+				fields: []headerField{{"Ratelimit", []string{strings.Repeat("a", 100)}}}}
 		}
 		for i := range 3 * repeatsMost {
 			d.answer(t.Context(), key(i), ask)
@@ -282,6 +290,7 @@ func nginxRequest(id string) *http.Request {
 		panic(err)
 	}
 	r.RemoteAddr, r.Host = edgeProxy, "shop.example"
-	r.Header = http.Header{"X-Original-Uri": {"/api/x"}, "X-Original-Method": {"GET"}, "X-Forwarded-For": {"198.51.100.7"}, "X-Request-Id": {id}}
+	r.Header = http.Header{"X-Original-Uri": {"/api/x"}, "X-Original-Method": {"GET"},
+		"X-Forwarded-For": {"198.51.100.7"}, "X-Request-Id": {id}}
 	return r
 }

@@ -119,7 +119,8 @@ func httpRound(b *testing.B, addr string) func() int {
 	requests := make([][]byte, 10_000)
 	for i := range requests {
 		body := fmt.Sprintf(`{"domain": "shop", "attributes": {"user": "user-%06d", "path": "/api/x"}, "hits": 1}`, i)
-		requests[i] = fmt.Appendf(nil, "POST /api/v1/limit HTTP/1.1\r\nHost: weir\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		requests[i] = fmt.Appendf(nil,
+			"POST /api/v1/limit HTTP/1.1\r\nHost: weir\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	}
 	return func() int {
 		var all sync.WaitGroup
@@ -149,7 +150,8 @@ func httpRound(b *testing.B, addr string) func() int {
 // BenchmarkCPUHTTP compares the server's processor time per decision with echo servers'. Use
 // -benchtime 5x.
 func BenchmarkCPUHTTP(b *testing.B) {
-	doortest.CompareCPU(b, func(addr string) func() int { return httpRound(b, addr) }, "http", "http-echo", "http-echo-headers")
+	doortest.CompareCPU(b, func(addr string) func() int { return httpRound(b, addr) }, "http", "http-echo",
+		"http-echo-headers")
 }
 
 // BenchmarkHTTPHandler is the door without the network: what it allocates is its own.

@@ -171,7 +171,8 @@ func checkQuestion(t interface {
 		found[k] = v
 	}
 	if q.domain != domain || fmt.Sprint(found) != fmt.Sprint(attrs) || q.hits != hits || q.maxDelay != delay {
-		t.Errorf("%q: got %q %q %d %d, want %q %q %d %d", data, q.domain, found, q.hits, q.maxDelay, domain, attrs, hits, delay)
+		t.Errorf("%q: got %q %q %d %d, want %q %q %d %d", data, q.domain, found, q.hits, q.maxDelay, domain, attrs,
+			hits, delay)
 	}
 }
 
@@ -191,7 +192,8 @@ func FuzzQuestion(f *testing.F) {
 
 // TestQuestionProperty makes questions that are nearly right far more often than a fuzzer does.
 func TestQuestionProperty(t *testing.T) {
-	literal := rapid.SampledFrom([]string{`1`, `0`, `-1`, `1.5`, `1e3`, `"1"`, `null`, `true`, `{}`, `[]`, `2147483647`, `2147483648`, `-0`, `01`, `""`, `"\u0061"`})
+	literal := rapid.SampledFrom([]string{`1`, `0`, `-1`, `1.5`, `1e3`, `"1"`, `null`, `true`, `{}`, `[]`, `2147483647`,
+		`2147483648`, `-0`, `01`, `""`, `"\u0061"`})
 	text := rapid.Custom(func(t *rapid.T) string {
 		b, err := json.Marshal(rapid.String().Draw(t, "text"))
 		if err != nil {
@@ -204,7 +206,8 @@ func TestQuestionProperty(t *testing.T) {
 		value := rapid.OneOf(literal, text).Draw(t, "value")
 		if name == "attributes" {
 			pairs := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) string {
-				return rapid.SampledFrom([]string{`"a"`, `"b"`, `"\u0061"`, `"c"`}).Draw(t, "attribute") + ":" + rapid.OneOf(text, text, text, literal).Draw(t, "value")
+				return rapid.SampledFrom([]string{`"a"`, `"b"`, `"\u0061"`, `"c"`}).Draw(t, "attribute") + ":" +
+					rapid.OneOf(text, text, text, literal).Draw(t, "value")
 			}), 0, 3).Draw(t, "attributes")
 			value = "{" + strings.Join(pairs, ",") + "}"
 		}
@@ -218,7 +221,8 @@ func TestQuestionProperty(t *testing.T) {
 // FuzzQuery holds the reading of a query against what was put into it, and that nothing makes it
 // panic.
 func FuzzQuery(f *testing.F) {
-	for _, s := range []string{"a=b", "a=b&a=c", "domain=x&hits=1&max_delay=2", "%zz", "a=%ff", "&&=", "hits=NaN", "a+b=c+d"} {
+	for _, s := range []string{"a=b", "a=b&a=c", "domain=x&hits=1&max_delay=2", "%zz", "a=%ff", "&&=", "hits=NaN",
+		"a+b=c+d"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, raw string) {

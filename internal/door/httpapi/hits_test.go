@@ -22,7 +22,8 @@ func TestHits(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s is no number", text)
 		}
-		want := exact.IsInt() && exact.Num().IsInt64() && -maxHits <= exact.Num().Int64() && exact.Num().Int64() <= maxHits
+		want := exact.IsInt() && exact.Num().IsInt64() && -maxHits <= exact.Num().Int64() &&
+			exact.Num().Int64() <= maxHits
 		n, got := parseHits(text)
 		if got != want || got && n != exact.Num().Int64() {
 			t.Fatalf("%s: %d, %v; it is %s", text, n, got, exact)

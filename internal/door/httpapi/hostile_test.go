@@ -183,7 +183,8 @@ func rapidReset(frame func(int, byte, byte, uint32, string) string, n int) strin
 
 // TestPathTricks: ways to write a path that a careless limiter would count apart.
 func TestPathTricks(t *testing.T) {
-	for _, path := range []string{"/login", "//login", "/%6cogin", "/%6Cogin", "/./login", "/a/../login", "/login?x=1", "/login#x", "/a/b/../../login", "/%2e/login", "///./login"} {
+	for _, path := range []string{"/login", "//login", "/%6cogin", "/%6Cogin", "/./login", "/a/../login", "/login?x=1",
+		"/login#x", "/a/b/../../login", "/%2e/login", "///./login"} {
 		l, _, _ := doortest.NewLimiter(t, doortest.LoginRules)
 		addr := serveTest(t, listen.NewHTTPServer(New(l, Options{}), listen.HTTPOptions{}))
 		for i := range 4 {
@@ -200,8 +201,10 @@ func TestPathTricks(t *testing.T) {
 func TestSlowClients(t *testing.T) {
 	l, _, _ := doortest.NewLimiter(t, doortest.ShopRules)
 	s := listen.NewHTTPServer(New(l, Options{}), listen.HTTPOptions{})
-	if s.ReadHeaderTimeout <= 0 || s.ReadHeaderTimeout > 30*time.Second || s.ReadTimeout <= 0 || s.WriteTimeout <= 0 || s.IdleTimeout <= 0 || s.MaxHeaderBytes <= 0 {
-		t.Fatalf("bounds are missing: %v %v %v %v %v", s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout, s.MaxHeaderBytes)
+	if s.ReadHeaderTimeout <= 0 || s.ReadHeaderTimeout > 30*time.Second || s.ReadTimeout <= 0 || s.WriteTimeout <= 0 ||
+		s.IdleTimeout <= 0 || s.MaxHeaderBytes <= 0 {
+		t.Fatalf("bounds are missing: %v %v %v %v %v", s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout,
+			s.IdleTimeout, s.MaxHeaderBytes)
 	}
 	s.ReadHeaderTimeout, s.ReadTimeout, s.IdleTimeout = 200*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond
 	addr := serveTest(t, s)
@@ -289,7 +292,8 @@ func TestMemoryOfHostileBodies(t *testing.T) {
 		strings.Repeat(`{"attributes":`, 50_000),
 		`{"hits":` + strings.Repeat("9", 900_000) + `}`,
 	}
-	if status, text := post(t, http.DefaultClient, addr, bodies[0]); status != 200 || !strings.Contains(text, `"remaining":9`) {
+	if status, text := post(t, http.DefaultClient, addr, bodies[0]); status != 200 ||
+		!strings.Contains(text, `"remaining":9`) {
 		t.Fatalf("a long value: %d %.300s", status, text)
 	}
 	before := heap()
@@ -335,7 +339,8 @@ func TestPipelining(t *testing.T) {
 
 // Who asks for true or false is told false when the store fails, with the status that says why.
 func TestStoreErrorAsText(t *testing.T) {
-	l, err := weir.New(doortest.FailingStore{Err: doortest.ErrStore}, weir.WithRules(doortest.Load(t, doortest.ShopRules)))
+	l, err := weir.New(doortest.FailingStore{Err: doortest.ErrStore},
+		weir.WithRules(doortest.Load(t, doortest.ShopRules)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +374,8 @@ func TestStoreError(t *testing.T) {
 		{"limit/batch", `{"requests":[{},{"attributes":{"user":"a","path":"/api/x"}}]}`, 503},
 	} {
 		a := doortest.Ask(h, doortest.Friend, "POST", "/api/v1/"+c.path, c.body)
-		if a.Status != c.status || a.Header.Get("Cache-Control") != "no-store" || strings.Contains(a.Body, doortest.ErrStore.Error()) {
+		if a.Status != c.status || a.Header.Get("Cache-Control") != "no-store" ||
+			strings.Contains(a.Body, doortest.ErrStore.Error()) {
 			t.Errorf("%s %s: got %d %v %s", c.path, c.body, a.Status, a.Header, a.Body)
 		}
 		if c.status == 503 && a.Header.Get("Content-Type") != "application/problem+json" {

@@ -236,7 +236,8 @@ const manyHits = "fewer than 0 or more than 1000"
 
 func forbidden(w http.ResponseWriter, field, what string) {
 	answer.Problem(w, http.StatusForbidden,
-		field+": "+what+" is for programs at trusted_peers (no browser), or with a bearer token of auth.tokens_file", field)
+		field+": "+what+" is for programs at trusted_peers (no browser), or with a bearer token of auth.tokens_file",
+		field)
 }
 
 func (h *handler) limit(w http.ResponseWriter, r *http.Request) {

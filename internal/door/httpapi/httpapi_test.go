@@ -289,7 +289,8 @@ func TestBadBodies(t *testing.T) {
 			Status                     int
 			Type, Title, Detail, Field string
 		}
-		if err := json.Unmarshal([]byte(a.Body), &p); err != nil || a.Status != 400 || a.Header.Get("Content-Type") != "application/problem+json" {
+		if err := json.Unmarshal([]byte(a.Body), &p); err != nil || a.Status != 400 ||
+			a.Header.Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s %s: got %d %s (%v)", c.path, short, a.Status, a.Body, err)
 			continue
 		}
@@ -331,7 +332,8 @@ func TestLimitBounds(t *testing.T) {
 		}
 	}
 	// A body without a length.
-	r := httptest.NewRequest("POST", "/api/v1/limit", io.MultiReader(strings.NewReader(`{"domain":"`), strings.NewReader(strings.Repeat("a", 2*maxBody))))
+	r := httptest.NewRequest("POST", "/api/v1/limit",
+		io.MultiReader(strings.NewReader(`{"domain":"`), strings.NewReader(strings.Repeat("a", 2*maxBody))))
 	r.ContentLength = -1
 	w := httptest.NewRecorder()
 	if h.ServeHTTP(w, r); w.Code != 413 {
@@ -461,17 +463,20 @@ func TestDomains(t *testing.T) {
 		{"limit/batch", `{"requests":[{"domain":"shop"},{}]}`, "requests[1].domain"},
 	} {
 		a := doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/"+c.path, c.body)
-		if a.Status != 400 || !strings.Contains(a.Body, `"field":"`+c.field+`"`) || !strings.Contains(a.Body, "default_domain") {
+		if a.Status != 400 || !strings.Contains(a.Body, `"field":"`+c.field+`"`) ||
+			!strings.Contains(a.Body, "default_domain") {
 			t.Errorf("%s: got %d %s", c.path, a.Status, a.Body)
 		}
 	}
 	h = New(l, Options{Domain: "other"})
-	if a := doortest.Ask(h, doortest.Stranger, "GET", "/api/v1/limit", ""); a.Status != 200 || !strings.Contains(a.Body, `"domain":"other"`) {
+	if a := doortest.Ask(h, doortest.Stranger, "GET", "/api/v1/limit", ""); a.Status != 200 ||
+		!strings.Contains(a.Body, `"domain":"other"`) {
 		t.Errorf("configured domain: got %d %s", a.Status, a.Body)
 	}
 	h = New(l, Options{})
 	l.SetRules(doortest.Load(t, two))
-	if a := doortest.Ask(h, doortest.Stranger, "GET", "/api/v1/limit", ""); a.Status != 429 || !strings.Contains(a.Body, `"domain":"other"`) {
+	if a := doortest.Ask(h, doortest.Stranger, "GET", "/api/v1/limit", ""); a.Status != 429 ||
+		!strings.Contains(a.Body, `"domain":"other"`) {
 		t.Errorf("one domain after a reload, whose counter was used up before: got %d %s", a.Status, a.Body)
 	}
 }
@@ -503,7 +508,8 @@ func TestPaths(t *testing.T) {
 	} {
 		a := doortest.Ask(h, doortest.Stranger, c.method, c.path, "")
 		if a.Status != c.status || a.Header.Get("Allow") != c.allow {
-			t.Errorf("%s %s: got %d, Allow %q; want %d, %q", c.method, c.path, a.Status, a.Header.Get("Allow"), c.status, c.allow)
+			t.Errorf("%s %s: got %d, Allow %q; want %d, %q", c.method, c.path, a.Status, a.Header.Get("Allow"),
+				c.status, c.allow)
 		}
 		if c.status >= 400 && a.Header.Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s %s: Content-Type %q", c.method, c.path, a.Header.Get("Content-Type"))
@@ -638,6 +644,7 @@ func TestPoolHoldsNoBody(t *testing.T) {
 	}
 	h.done(c)
 	if c.decision.Domain != "" || c.question.domain != "" || c.request.Domain != "" || len(c.question.attrs.pairs) > 0 {
-		t.Errorf("it holds domains %q %q %q and %d attributes", c.decision.Domain, c.question.domain, c.request.Domain, len(c.question.attrs.pairs))
+		t.Errorf("it holds domains %q %q %q and %d attributes", c.decision.Domain, c.question.domain, c.request.Domain,
+			len(c.question.attrs.pairs))
 	}
 }

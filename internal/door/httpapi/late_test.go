@@ -13,7 +13,8 @@ import (
 // limit; those that decide nothing are answered as ever.
 func TestLate(t *testing.T) {
 	json := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("/json is asked") })
-	for answer, want := range map[shed.Answer][2]int{shed.Error: {503, 503}, shed.Deny: {429, 429}, shed.Allow: {200, 503}} {
+	for answer, want := range map[shed.Answer][2]int{shed.Error: {503, 503}, shed.Deny: {429, 429},
+		shed.Allow: {200, 503}} {
 		l, _, _ := doortest.NewLimiter(t, "domain: shop\nlimits: [{name: a, allow: 1/min}]\n")
 		line := shed.Overloaded(answer)
 		h := New(l, Options{Line: line, JSON: json})
@@ -28,10 +29,12 @@ func TestLate(t *testing.T) {
 					t.Errorf("%s, %s: %+v", answer, path, a)
 				}
 			} else if own := refusals[path]; status == 429 && own != "" {
-				if a.Header.Get("Retry-After") != "1" || a.Body != own || a.Header.Get("Content-Type") != "application/json" {
+				if a.Header.Get("Retry-After") != "1" || a.Body != own ||
+					a.Header.Get("Content-Type") != "application/json" {
 					t.Errorf("%s, %s: %+v", answer, path, a)
 				}
-			} else if a.Header.Get("Retry-After") != "1" || !strings.Contains(a.Body, "#temporary-reduced-capacity") || !strings.Contains(a.Body, "stood in line") {
+			} else if a.Header.Get("Retry-After") != "1" || !strings.Contains(a.Body, "#temporary-reduced-capacity") ||
+				!strings.Contains(a.Body, "stood in line") {
 				t.Errorf("%s, %s: %+v", answer, path, a)
 			}
 		}

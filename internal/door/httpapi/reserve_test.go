@@ -47,32 +47,39 @@ func readReserved(t *testing.T, a doortest.Answer) reserved {
 func TestReserveAnswer(t *testing.T) {
 	l, _, _ := doortest.NewLimiter(t, tokenRules)
 	h := New(l, Options{})
-	a := doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/reserve", `{"attributes": {"user": "ada"}, "hits": 900, "timeout": 120}`)
+	a := doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/reserve",
+		`{"attributes": {"user": "ada"}, "hits": 900, "timeout": 120}`)
 	r := readReserved(t, a)
-	if a.Status != 200 || r.Reservation == nil || len(*r.Reservation) != 26 || r.ExpiresIn == nil || *r.ExpiresIn != 120 {
+	if a.Status != 200 || r.Reservation == nil || len(*r.Reservation) != 26 || r.ExpiresIn == nil ||
+		*r.ExpiresIn != 120 {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
 	doortest.EqualJSON(t, a.Body, fmt.Sprintf(`{"allowed": true, "domain": "shop", "limited_by": [], "retry_after": 0,
 		"limits": [{"name": "tokens", "algorithm": "sliding_log", "allowed": true, "limit": 1000, "window": 3600, "remaining": 100,
 		"retry_after": 0, "reset_after": 3600, "near_limit": true, "soft_exceeded": false, "shadow": false, "delay": 0}],
 		"reservation": %q, "expires_in": 120}`, *r.Reservation))
-	for name, want := range map[string]string{"Content-Type": "application/json", "Cache-Control": "no-store", "X-RateLimit-Remaining": "100"} {
+	for name, want := range map[string]string{"Content-Type": "application/json", "Cache-Control": "no-store",
+		"X-RateLimit-Remaining": "100"} {
 		if got := a.Header.Get(name); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
 	a = doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/reserve", `{"attributes": {"user": "ada"}, "hits": 900}`)
-	if none := readReserved(t, a); a.Status != 429 || none.Allowed || none.Reservation != nil || none.ExpiresIn != nil || a.Header.Get("Retry-After") != "3600" {
+	if none := readReserved(t, a); a.Status != 429 || none.Allowed || none.Reservation != nil ||
+		none.ExpiresIn != nil || a.Header.Get("Retry-After") != "3600" {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
 	commit := fmt.Sprintf(`{"reservation": %q, "hits": 312}`, *r.Reservation)
-	if a = doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/commit", commit); a.Status != 204 || a.Body != "" || a.Header.Get("Cache-Control") != "no-store" {
+	if a = doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/commit", commit); a.Status != 204 || a.Body != "" ||
+		a.Header.Get("Cache-Control") != "no-store" {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
-	if a = doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/commit", commit); a.Status != 404 || !strings.Contains(a.Body, `"field":"reservation"`) {
+	if a = doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/commit", commit); a.Status != 404 ||
+		!strings.Contains(a.Body, `"field":"reservation"`) {
 		t.Fatalf("again: %d %s", a.Status, a.Body)
 	}
-	if a = doortest.Ask(h, doortest.Stranger, "GET", "/api/v1/limit?user=ada&hits=0", ""); !strings.Contains(a.Body, `"remaining":688,`) {
+	if a = doortest.Ask(h, doortest.Stranger, "GET", "/api/v1/limit?user=ada&hits=0", ""); !strings.Contains(a.Body,
+		`"remaining":688,`) {
 		t.Fatalf("after the commit: %s", a.Body)
 	}
 }
@@ -82,7 +89,8 @@ func TestReserveSteps(t *testing.T) {
 	h := New(l, Options{Trust: auth.Trust{Peers: doortest.Loopback}})
 	remaining := func(want int64) {
 		t.Helper()
-		if a := doortest.Ask(h, doortest.Stranger, "GET", "/api/v1/limit?user=bob&hits=0", ""); !strings.Contains(a.Body, fmt.Sprintf(`"remaining":%d,`, want)) {
+		if a := doortest.Ask(h, doortest.Stranger, "GET", "/api/v1/limit?user=bob&hits=0", ""); !strings.Contains(
+			a.Body, fmt.Sprintf(`"remaining":%d,`, want)) {
 			t.Errorf("want %d left: %s", want, a.Body)
 		}
 	}
@@ -125,14 +133,16 @@ func TestReserveSteps(t *testing.T) {
 	}
 	remaining(1000)
 	// Nothing is held of a queue.
-	if r = reserve(doortest.Stranger, `{"attributes":{"kind":"queue"}}`, 200); !r.Allowed || r.Reservation != nil || r.ExpiresIn != nil {
+	if r = reserve(doortest.Stranger, `{"attributes":{"kind":"queue"}}`, 200); !r.Allowed || r.Reservation != nil ||
+		r.ExpiresIn != nil {
 		t.Errorf("%+v", r)
 	}
 	// More than 1,000 hits need trust, in both steps.
 	reserve(doortest.Stranger, `{"attributes":{"kind":"big","team":"a"},"hits":1001}`, 403)
 	r = reserve(doortest.Friend, `{"attributes":{"kind":"big","team":"a"},"hits":50000}`, 200)
 	body := fmt.Sprintf(`{"reservation":%q,"hits":1001}`, *r.Reservation)
-	if a := doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/commit", body); a.Status != 403 || !strings.Contains(a.Body, `"field":"hits"`) {
+	if a := doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/commit", body); a.Status != 403 ||
+		!strings.Contains(a.Body, `"field":"hits"`) {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	if a := doortest.Ask(h, doortest.Friend, "POST", "/api/v1/commit", body); a.Status != 204 {
@@ -192,7 +202,8 @@ func TestBadReserveBodies(t *testing.T) {
 	} {
 		a := doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/"+c.path, c.body)
 		short := c.body[:min(len(c.body), 80)]
-		if a.Status != c.status || !strings.Contains(a.Body, fmt.Sprintf(`"field":%q`, c.field)) || a.Header.Get("Content-Type") != "application/problem+json" {
+		if a.Status != c.status || !strings.Contains(a.Body, fmt.Sprintf(`"field":%q`, c.field)) ||
+			a.Header.Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s %s: got %d %s, want %d naming %s", c.path, short, a.Status, a.Body, c.status, c.field)
 		}
 	}
@@ -234,7 +245,8 @@ func TestReserveStoreError(t *testing.T) {
 			// What the pool holds of a request before must not decide the next one.
 			doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/limit", `{"attributes":{"kind":"open"}}`)
 			a := doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/reserve", `{"attributes":{"user":"ada"}}`)
-			if a.Status != tt.status || a.Header.Get("Cache-Control") != "no-store" || strings.Contains(a.Body, doortest.ErrStore.Error()) {
+			if a.Status != tt.status || a.Header.Get("Cache-Control") != "no-store" ||
+				strings.Contains(a.Body, doortest.ErrStore.Error()) {
 				t.Errorf("got %d %s", a.Status, a.Body)
 			}
 			if a = doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/reserve", `{"attributes":{"kind":"open"}}`); a.Status != tt.open {
@@ -245,7 +257,8 @@ func TestReserveStoreError(t *testing.T) {
 					t.Errorf("%s", a.Body)
 				}
 			}
-			a = doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/commit", `{"reservation":"AAAAAAAAAAAAAAAAAAAAAAAAAA","hits":1}`)
+			a = doortest.Ask(h, doortest.Stranger, "POST", "/api/v1/commit",
+				`{"reservation":"AAAAAAAAAAAAAAAAAAAAAAAAAA","hits":1}`)
 			if a.Status != tt.status || strings.Contains(a.Body, doortest.ErrStore.Error()) {
 				t.Errorf("commit: got %d %s", a.Status, a.Body)
 			}
@@ -272,7 +285,8 @@ func FuzzReserve(f *testing.F) {
 			switch a.Status {
 			case 200, 429:
 				r := readReserved(t, a)
-				if path != "reserve" || (r.Reservation != nil) != (made == 1) || r.Reservation != nil && !(*r.ExpiresIn > 0 && *r.ExpiresIn <= 3600) {
+				if path != "reserve" || (r.Reservation != nil) != (made == 1) ||
+					r.Reservation != nil && !(*r.ExpiresIn > 0 && *r.ExpiresIn <= 3600) {
 					t.Errorf("%s %q: %d %s", path, body, a.Status, a.Body)
 				}
 			case 400, 403, 404, 413:

@@ -52,7 +52,8 @@ func TestRequireToken(t *testing.T) {
 		if a.Status != c.status || (seen == 1) != (c.status == 200) {
 			t.Errorf("%s: got %d %s, %d seen", c.name, a.Status, a.Body, seen)
 		}
-		if c.status == 401 && (!strings.HasPrefix(a.Header.Get("WWW-Authenticate"), `Bearer realm="weir"`) || a.Header.Get("Content-Type") != "application/problem+json") {
+		if c.status == 401 && (!strings.HasPrefix(a.Header.Get("WWW-Authenticate"), `Bearer realm="weir"`) ||
+			a.Header.Get("Content-Type") != "application/problem+json") {
 			t.Errorf("%s: %v", c.name, a.Header)
 		}
 	}
@@ -65,7 +66,8 @@ func TestRequireToken(t *testing.T) {
 	// The guesses of a proxy's client are its own: neither the proxy nor others suffer.
 	const fromProxy = "10.0.0.1:5"
 	guess := func(client, token string) doortest.Answer {
-		return doortest.AskStub(both, fromProxy, "POST", "http://weir/api/v1/limit", "{}", "X-Forwarded-For", client, "Authorization", "Bearer "+token)
+		return doortest.AskStub(both, fromProxy, "POST", "http://weir/api/v1/limit", "{}", "X-Forwarded-For", client,
+			"Authorization", "Bearer "+token)
 	}
 	for range 10 {
 		if a := guess("198.51.100.1", "x"); a.Status != 401 || a.Header.Get("Retry-After") != "" {
@@ -73,7 +75,9 @@ func TestRequireToken(t *testing.T) {
 		}
 	}
 	// It is no decision, so that it is no 429.
-	if a := guess("198.51.100.1", "sesame"); a.Status != 401 || a.Header.Get("Retry-After") != "6" || a.Header.Get("WWW-Authenticate") != `Bearer realm="weir"` || !strings.Contains(a.Body, "too many wrong tokens") {
+	if a := guess("198.51.100.1", "sesame"); a.Status != 401 || a.Header.Get("Retry-After") != "6" ||
+		a.Header.Get("WWW-Authenticate") != `Bearer realm="weir"` ||
+		!strings.Contains(a.Body, "too many wrong tokens") {
 		t.Errorf("the right one after ten guesses: %+v", a)
 	}
 	if a := guess("198.51.100.2", "sesame"); a.Status != 200 {
@@ -82,7 +86,8 @@ func TestRequireToken(t *testing.T) {
 	// What a client writes into the header of forward auth's proxies is no guess of theirs, if it
 	// is in Authorization.
 	for range 20 {
-		doortest.AskStub(both, "10.0.0.2:5", "GET", "http://weir/api/v1/forward-auth", "", "Authorization", "Bearer x", "X-Weir-Token", "sesame")
+		doortest.AskStub(both, "10.0.0.2:5", "GET", "http://weir/api/v1/forward-auth", "", "Authorization", "Bearer x",
+			"X-Weir-Token", "sesame")
 	}
 	if a := doortest.AskStub(both, "10.0.0.2:5", "GET", "http://weir/api/v1/forward-auth", "", "X-Weir-Token", "sesame"); a.Status != 200 {
 		t.Errorf("the proxy is shut out: %d", a.Status)

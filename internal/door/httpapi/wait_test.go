@@ -53,7 +53,8 @@ limits:
 		if a.Status != step.status || !strings.Contains(a.Body, step.has) {
 			t.Errorf("step %d, %s: %d %s, want %d and %s", i, step.body, a.Status, a.Body, step.status, step.has)
 		}
-		if step.status == 429 && (a.Header.Get("Retry-After") == "" || strings.Contains(a.Body, `"delay":0.`) || !strings.Contains(a.Body, `"delay":0`)) {
+		if step.status == 429 && (a.Header.Get("Retry-After") == "" || strings.Contains(a.Body, `"delay":0.`) ||
+			!strings.Contains(a.Body, `"delay":0`)) {
 			t.Errorf("step %d: %v %s", i, a.Header, a.Body)
 		}
 	}

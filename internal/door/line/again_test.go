@@ -35,7 +35,8 @@ func TestFirstComeFirstServed(t *testing.T) {
 		"fixed_window": {"algorithm: fixed_window, allow: 2/s, on_limit: {wait: 1500ms}",
 			[]string{"a@0s", "b@0s", "c@1s", "d@1s", "e@1s refused by q for 1s", "f@1s refused by q for 1s", "g@2s"}},
 		"sliding_window": {"allow: 2/s, on_limit: {wait: 2s}",
-			[]string{"a@0s", "b@0s", "c@1.000001s", "d@1.500001s", "e@1.500001s refused by q for 500ms", "f@1.500001s refused by q for 500ms", "g@2.000001s"}},
+			[]string{"a@0s", "b@0s", "c@1.000001s", "d@1.500001s", "e@1.500001s refused by q for 500ms",
+				"f@1.500001s refused by q for 500ms", "g@2.000001s"}},
 		"concurrency": {"allow: 2 concurrent, timeout: 10s, on_limit: {wait: 2500ms}",
 			[]string{"a@0s", "b@0s", "c@1s", "d@1s", "e@2s", "f@2s", "g@3s"}},
 		"sliding_log with a margin": {"algorithm: sliding_log, allow: 2/s, throttle: {soft: 50%}, on_limit: {wait: 2s}",
@@ -85,7 +86,8 @@ func TestSlots(t *testing.T) {
 		for _, o := range here.log {
 			at = append(at, o.at)
 		}
-		if len(at) != 4 || at[0] != 0 || at[1] < time.Second || at[1] > 1200*time.Millisecond || at[2] != at[1]+1234567 || at[3] != at[2]+1234567 {
+		if len(at) != 4 || at[0] != 0 || at[1] < time.Second || at[1] > 1200*time.Millisecond ||
+			at[2] != at[1]+1234567 || at[3] != at[2]+1234567 {
 			t.Errorf("admitted at %v", at)
 		}
 		here.empty(t)
@@ -99,11 +101,12 @@ func TestReleaseWhileAsking(t *testing.T) {
 		var d *door
 		var first *Visit
 		var holder weir.Decision
-		l := newSpied(t, "limits: [{name: q, allow: 1 concurrent, timeout: 10s, on_limit: {wait: 5s}}]", func(results []algo.Result) {
-			if !results[0].Allowed { // refused, and does not stand in line yet
-				first.Release(t.Context(), d.limiter, &holder)
-			}
-		})
+		l := newSpied(t, "limits: [{name: q, allow: 1 concurrent, timeout: 10s, on_limit: {wait: 5s}}]",
+			func(results []algo.Result) {
+				if !results[0].Allowed { // refused, and does not stand in line yet
+					first.Release(t.Context(), d.limiter, &holder)
+				}
+			})
 		d = newDoor(New(0), l)
 		first = d.lines.NewVisit()
 		if err := first.Decide(t.Context(), l, &weir.Request{Hits: 1}, &holder); err != nil || !holder.Allowed {
@@ -118,7 +121,9 @@ func TestReleaseWhileAsking(t *testing.T) {
 // Each key has a line of its own.
 func TestNobodyWaitsInTheLineOfAnotherKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDoor(New(0), newLimiter(t, "limits: [{name: q, per: [user], algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 9s}}]"))
+		d := newDoor(New(0),
+			newLimiter(t,
+				"limits: [{name: q, per: [user], algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 9s}}]"))
 		for i := range 9 {
 			go d.pass(t.Context(), fmt.Sprint("ada", i), 1, nil, user("ada"))
 			synctest.Wait()
@@ -128,7 +133,8 @@ func TestNobodyWaitsInTheLineOfAnotherKey(t *testing.T) {
 			synctest.Wait()
 		}
 		time.Sleep(1500 * time.Millisecond)
-		if got := d.outcomes(); !slices.Equal(got[:2], []string{"ada0@0s", "bob0@0s"}) || !slices.Contains(got, "bob1@1s") {
+		if got := d.outcomes(); !slices.Equal(got[:2], []string{"ada0@0s", "bob0@0s"}) ||
+			!slices.Contains(got, "bob1@1s") {
 			t.Errorf("got %v", got)
 		}
 		if s := d.lines.Stats(); s.Held != 7 || s.Longest != 7 || s.Lines != 1 || s.Total != 9 {
@@ -142,7 +148,9 @@ func TestNobodyWaitsInTheLineOfAnotherKey(t *testing.T) {
 // Who asks for more than the line's first does not get past it, and neither does who asks for less.
 func TestSmallRequestsDoNotOvertake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDoor(New(0), newLimiter(t, "limits: [{name: q, algorithm: token_bucket, allow: {rate: 1/s, burst: 5}, on_limit: {wait: 9s}}]"))
+		d := newDoor(New(0),
+			newLimiter(t,
+				"limits: [{name: q, algorithm: token_bucket, allow: {rate: 1/s, burst: 5}, on_limit: {wait: 9s}}]"))
 		for _, r := range []struct {
 			name string
 			hits int64
@@ -428,7 +436,8 @@ limits:
 		d.empty(t)
 	})
 	synctest.Test(t, func(t *testing.T) { // who may hold nobody never does
-		d := newDoor(New(-1), newLimiter(t, "limits: [{name: turns, algorithm: leaky_bucket, allow: {rate: 1/s, burst: 9}}]"))
+		d := newDoor(New(-1),
+			newLimiter(t, "limits: [{name: turns, algorithm: leaky_bucket, allow: {rate: 1/s, burst: 9}}]"))
 		for _, want := range []string{"x@0s", "x@0s refused by turns for 1s"} {
 			if o := d.pass(t.Context(), "x", 1, nil); o.String() != want {
 				t.Errorf("got %v, want %s", o, want)
@@ -440,7 +449,8 @@ limits:
 // Peeks and refunds do not wait.
 func TestPeeksDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDoor(New(0), newLimiter(t, "limits: [{name: q, algorithm: sliding_log, allow: 1/min, on_limit: {wait: 60s}}]"))
+		d := newDoor(New(0),
+			newLimiter(t, "limits: [{name: q, algorithm: sliding_log, allow: 1/min, on_limit: {wait: 60s}}]"))
 		for range 2 {
 			go d.pass(t.Context(), "x", 1, nil)
 			synctest.Wait()
@@ -458,7 +468,9 @@ func TestPeeksDoNotWait(t *testing.T) {
 // others.
 func TestVeto(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDoor(New(0), newLimiter(t, "limits: [{name: q, algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 60s}}]"))
+		d := newDoor(New(0),
+			newLimiter(t,
+				"limits: [{name: q, algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 60s}}]"))
 		var mu sync.Mutex
 		var met []string
 		for _, name := range []string{"a", "b", "c"} {

@@ -137,7 +137,8 @@ func (d *door) pass(ctx context.Context, name string, hits int64, handle func(),
 func (d *door) sort() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	slices.SortStableFunc(d.log, func(a, b outcome) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) })
+	slices.SortStableFunc(d.log,
+		func(a, b outcome) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) })
 }
 
 func (d *door) outcomes() []string {

@@ -26,7 +26,8 @@ func comers(t *rapid.T) []comer {
 	at := time.Duration(0)
 	for i := range rapid.IntRange(1, 25).Draw(t, "requests") {
 		at += time.Duration(rapid.SampledFrom([]int{0, 1, 7, 50, 300, 1100}).Draw(t, "pause")) * time.Millisecond
-		c := comer{at: at + time.Duration(i)*time.Microsecond, key: rapid.SampledFrom([]string{"ada", "ada", "bob"}).Draw(t, "key")}
+		c := comer{at: at + time.Duration(i)*time.Microsecond,
+			key: rapid.SampledFrom([]string{"ada", "ada", "bob"}).Draw(t, "key")}
 		if n := rapid.IntRange(-3, 3).Draw(t, "patience"); n > 0 {
 			c.hangUp = at + time.Duration(n*n*100)*time.Millisecond + time.Duration(250+i)*time.Microsecond
 		}
@@ -147,7 +148,9 @@ func TestHoldsAsAQueueDoes(t *testing.T) {
 		all := comers(rt)
 		n := rapid.IntRange(1, 3).Draw(rt, "n")
 		wait := time.Duration(rapid.IntRange(1, 40).Draw(rt, "wait"))*100*time.Millisecond + 500*time.Microsecond
-		got, stats := run(t, fmt.Sprintf("limits: [{name: q, per: [user], algorithm: sliding_log, allow: %d/s, on_limit: {wait: %v}}]", n, wait), all)
+		got, stats := run(t,
+			fmt.Sprintf("limits: [{name: q, per: [user], algorithm: sliding_log, allow: %d/s, on_limit: {wait: %v}}]",
+				n, wait), all)
 		for _, key := range []string{"ada", "bob"} {
 			var mine []comer
 			var place []int
@@ -172,7 +175,8 @@ func TestHoldsAsAQueueDoes(t *testing.T) {
 // With any algorithm, nobody is admitted while one who came before to the same key still waits,
 // nobody waits for longer than its wait, and there are never more than the limit admits.
 func TestNobodyOvertakes(t *testing.T) {
-	rules := []string{"algorithm: token_bucket, allow: {rate: 2/s, burst: 2}", "algorithm: token_bucket, refill: interval, allow: 2/s",
+	rules := []string{"algorithm: token_bucket, allow: {rate: 2/s, burst: 2}",
+		"algorithm: token_bucket, refill: interval, allow: 2/s",
 		"algorithm: fixed_window, allow: 2/s", "allow: 2/s", "allow: 4/s, buckets: 4", "algorithm: sliding_log, allow: 2/s, throttle: {soft: 50%}",
 		"allow: 2 concurrent, timeout: 20s", "algorithm: leaky_bucket, allow: {rate: 3/s, burst: 3}"}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -196,7 +200,8 @@ func TestNobodyOvertakes(t *testing.T) {
 					continue
 				}
 				if before.at > o.at || before.at == o.at && before.left > o.left && o.left > 0 {
-					rt.Fatalf("request %d, which came at %v: %v; it overtook %d, which came at %v: %v", j, all[j].at, o, i, all[i].at, before)
+					rt.Fatalf("request %d, which came at %v: %v; it overtook %d, which came at %v: %v", j, all[j].at, o,
+						i, all[i].at, before)
 				}
 				if before.allowed && before.at+all[i].work > o.at {
 					inFlight++

@@ -25,7 +25,8 @@ limits:
   - {name: q, allow: 1 concurrent, on_limit: {wait: 3s}}
 `, weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, decision *weir.Decision) {
 			if r.Hits > 0 {
-				told = append(told, fmt.Sprint(time.Since(d.start), decision.Allowed, decision.LimitedBy(nil), decision.ID != 0))
+				told = append(told, fmt.Sprint(time.Since(d.start), decision.Allowed, decision.LimitedBy(nil),
+					decision.ID != 0))
 			}
 		}}))
 		d = newDoor(New(3), l)

@@ -79,7 +79,8 @@ func TestTurns(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		want := []outcome{{name: "first", at: 3 * time.Second, left: 1}, {name: "second", at: 3 * time.Second, left: 2},
-			{name: "third", at: 4500 * time.Millisecond, left: 3, hungUp: true}, {name: "fourth", at: 4500 * time.Millisecond, left: 4}}
+			{name: "third", at: 4500 * time.Millisecond, left: 3, hungUp: true},
+			{name: "fourth", at: 4500 * time.Millisecond, left: 4}}
 		slices.SortFunc(d.log, func(a, b outcome) int { return cmp.Compare(a.left, b.left) })
 		for i, o := range d.log {
 			w := want[i]
@@ -102,7 +103,8 @@ func TestTurns(t *testing.T) {
 func TestTurnGivenUpBehindOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := errors.New("away")
-		d := newDoor(New(0), over(t, &answers{turns: []turn{{1e6, time.Hour}, {2e6, time.Second}}, err: away}, oneQueue))
+		d := newDoor(New(0), over(t, &answers{turns: []turn{{1e6, time.Hour}, {2e6, time.Second}}, err: away},
+			oneQueue))
 		var told error
 		d.failed = func(err error) { told = err }
 		go d.pass(t.Context(), "first", 1, nil)
@@ -110,7 +112,8 @@ func TestTurnGivenUpBehindOthers(t *testing.T) {
 		// due after a second, but the first is not
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		if o := d.pass(ctx, "second", 1, nil); !errors.Is(o.err, context.DeadlineExceeded) || !o.hungUp || !errors.Is(told, away) {
+		if o := d.pass(ctx, "second", 1, nil); !errors.Is(o.err, context.DeadlineExceeded) || !o.hungUp ||
+			!errors.Is(told, away) {
 			t.Errorf("got %+v, told %v", o, told)
 		}
 		time.Sleep(time.Hour)
@@ -132,7 +135,8 @@ func TestNoRoomForATurn(t *testing.T) {
 		}
 		var peek weir.Decision
 		if err := l.Decide(t.Context(), &weir.Request{Attributes: rule.Pairs{user("ada")}, Peek: true}, &peek); err != nil || peek.Limits[0].Remaining != 98 {
-			t.Errorf("%d remaining of 101, %v; want room for all but the three who have turns", peek.Limits[0].Remaining, err)
+			t.Errorf("%d remaining of 101, %v; want room for all but the three who have turns",
+				peek.Limits[0].Remaining, err)
 		}
 		time.Sleep(10 * time.Second)
 		d.empty(t)
@@ -281,8 +285,10 @@ limits:
 		hangUp()
 		synctest.Wait()
 		var peek weir.Decision
-		if err := l.Decide(t.Context(), &weir.Request{Peek: true}, &peek); err != nil || peek.Limits[0].Remaining != 8 || peek.Limits[1].Remaining != 2 {
-			t.Errorf("turns and slots that are left: %d and %d, %v; only 2 has some", peek.Limits[0].Remaining, peek.Limits[1].Remaining, err)
+		if err := l.Decide(t.Context(), &weir.Request{Peek: true}, &peek); err != nil ||
+			peek.Limits[0].Remaining != 8 || peek.Limits[1].Remaining != 2 {
+			t.Errorf("turns and slots that are left: %d and %d, %v; only 2 has some", peek.Limits[0].Remaining,
+				peek.Limits[1].Remaining, err)
 		}
 		time.Sleep(10 * time.Second)
 		if got, want := d.outcomes(), []string{"0@0s", "1@3s", "3@3.5s gone", "2@6s"}; !slices.Equal(got, want) {

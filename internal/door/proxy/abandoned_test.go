@@ -214,7 +214,8 @@ func TestAbandonedEnd(t *testing.T) {
 // where the setting says so, hanging up frees a place at once.
 func TestAbandonedOwnPlaces(t *testing.T) {
 	up, url := newWorking(t, "http")
-	addr, h := serveProxy(t, url, newLimiter(t, `limits: [{name: own, per: [ip], allow: 2 concurrent}]`), nil, trustLoopback)
+	addr, h := serveProxy(t, url, newLimiter(t, `limits: [{name: own, per: [ip], allow: 2 concurrent}]`), nil,
+		trustLoopback)
 	t.Cleanup(h.Drain)
 	v := visitors{t, client(t, false), addr}
 	for i := range 2 {
@@ -234,7 +235,8 @@ func TestAbandonedOwnPlaces(t *testing.T) {
 		<-r.Context().Done()
 		gone <- true
 	})
-	addr, h = serveProxy(t, cut.URL, newLimiter(t, `limits: [{name: one, allow: 1 concurrent}]`), nil, func(o *Options) { o.CutAbandoned = true })
+	addr, h = serveProxy(t, cut.URL, newLimiter(t, `limits: [{name: one, allow: 1 concurrent}]`), nil,
+		func(o *Options) { o.CutAbandoned = true })
 	_, hangUp := visitors{t, client(t, false), addr}.visit("", "/")
 	patience.Receive(t, "the upstream is asked", up.begun)
 	hangUp()
@@ -249,7 +251,9 @@ func TestAbandonedOwnPlaces(t *testing.T) {
 func TestAbandonedOfTenant(t *testing.T) {
 	const places = 8
 	up, url := newWorking(t, "http")
-	addr, h := serveProxy(t, url, newLimiter(t, fmt.Sprintf("limits: [{name: tenant, per: [header.x-tenant], allow: %d concurrent}]", places)), nil, trustLoopback)
+	addr, h := serveProxy(t, url, newLimiter(t,
+		fmt.Sprintf("limits: [{name: tenant, per: [header.x-tenant], allow: %d concurrent}]", places)), nil,
+		trustLoopback)
 	t.Cleanup(h.Drain)
 	v := visitors{t, client(t, false), addr}
 	var all []context.CancelFunc

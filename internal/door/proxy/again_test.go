@@ -129,9 +129,11 @@ func TestSentAgain(t *testing.T) {
 				upstream += startDying(t, d, config)
 				defer func(before bool) { directWorks = before }(directWorks)
 				directWorks = directWorks && way == "direct"
-				addr, p := serveProxy(t, upstream, newLimiter(t, `limits: [{name: all, per: [host], allow: 1000/h, algorithm: fixed_window}]`), nil, func(o *Options) {
-					o.TLS, o.UpstreamIdle = &tls.Config{RootCAs: roots}, time.Hour
-				})
+				addr, p := serveProxy(t, upstream, newLimiter(t,
+					`limits: [{name: all, per: [host], allow: 1000/h, algorithm: fixed_window}]`), nil,
+					func(o *Options) {
+						o.TLS, o.UpstreamIdle = &tls.Config{RootCAs: roots}, time.Hour
+					})
 				// Two connections are kept, so that there is another one that must not be used.
 				user := client(t, false)
 				d.warming.Add(2)
@@ -144,7 +146,8 @@ func TestSentAgain(t *testing.T) {
 				}
 				wg.Wait()
 				body := strings.Repeat("b", c.body)
-				r, err := http.NewRequestWithContext(patience.Context(t), c.method, "http://"+addr+"/x", strings.NewReader(body))
+				r, err := http.NewRequestWithContext(patience.Context(t), c.method, "http://"+addr+"/x",
+					strings.NewReader(body))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -161,7 +164,8 @@ func TestSentAgain(t *testing.T) {
 					want = resp.StatusCode // the hint has been passed on
 				}
 				if resp.StatusCode != want || resp.Header.Get("X-RateLimit-Remaining") != "997" {
-					t.Errorf("%d with %s of 1000 left, want %d with 997", resp.StatusCode, resp.Header.Get("X-RateLimit-Remaining"), want)
+					t.Errorf("%d with %s of 1000 left, want %d with 997", resp.StatusCode,
+						resp.Header.Get("X-RateLimit-Remaining"), want)
 				}
 				came := d.came("/x")
 				if len(came) != c.sent || p.Stats().SentAgain != again {
@@ -180,8 +184,10 @@ func TestSentAgain(t *testing.T) {
 // Nothing that a connection carried is kept for longer than Options.UpstreamIdle, which is by
 // default less than what common servers allow.
 func TestUpstreamIdle(t *testing.T) {
-	for scheme, want := range map[string]time.Duration{"http": 1500 * time.Millisecond, "https": 50 * time.Second, "h2c": 50 * time.Second} {
-		_, p := serveProxy(t, scheme+"://127.0.0.1:9", newLimiter(t, noLimits), nil, func(o *Options) { o.UpstreamIdle = 0 })
+	for scheme, want := range map[string]time.Duration{"http": 1500 * time.Millisecond, "https": 50 * time.Second,
+		"h2c": 50 * time.Second} {
+		_, p := serveProxy(t, scheme+"://127.0.0.1:9", newLimiter(t, noLimits), nil,
+			func(o *Options) { o.UpstreamIdle = 0 })
 		if p.o.UpstreamIdle != want {
 			t.Errorf("%s: %v, want %v", scheme, p.o.UpstreamIdle, want)
 		}

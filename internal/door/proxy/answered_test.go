@@ -19,15 +19,16 @@ import (
 func hearing(t testing.TB) (l *weir.Limiter, told chan string) {
 	t.Helper()
 	told = make(chan string, 100)
-	return newLimiter(t, `limits: [{name: a, allow: 99/year}, {name: closed, when: {path: /closed}, allow: 0/min}]`, weir.WithHooks(weir.Hooks{
-		Answered: func(r *weir.Request, d *weir.Decision, a weir.Answer) {
-			path, _ := r.Attributes.Attribute("path")
-			if r.Door != "proxy" || len(d.Limits) != 1 || !d.Allowed {
-				path = fmt.Sprintf("%+v %+v %+v", r, d, a)
-			}
-			told <- fmt.Sprint(path, " ", a.Status)
-		},
-	})), told
+	return newLimiter(t, `limits: [{name: a, allow: 99/year}, {name: closed, when: {path: /closed}, allow: 0/min}]`,
+		weir.WithHooks(weir.Hooks{
+			Answered: func(r *weir.Request, d *weir.Decision, a weir.Answer) {
+				path, _ := r.Attributes.Attribute("path")
+				if r.Door != "proxy" || len(d.Limits) != 1 || !d.Allowed {
+					path = fmt.Sprintf("%+v %+v %+v", r, d, a)
+				}
+				told <- fmt.Sprint(path, " ", a.Status)
+			},
+		})), told
 }
 
 // The hooks hear once of each request that was passed on, on both ways to the upstream, and of no
@@ -66,7 +67,8 @@ func TestAnswered(t *testing.T) {
 		l, told := hearing(t)
 		addr, _ := serveProxy(t, upstream, l, nil)
 		for _, chunked := range []bool{false, true} { // a body of unknown length takes the long way
-			for path, want := range map[string]int{"/": 200, "/missing": 404, "/stream": 200, "/hints": 204, "/broken": 200, "/reset": 502, "/closed": -1} {
+			for path, want := range map[string]int{"/": 200, "/missing": 404, "/stream": 200, "/hints": 204,
+				"/broken": 200, "/reset": 502, "/closed": -1} {
 				r, err := http.NewRequest("POST", "http://"+addr+path, nil)
 				if err != nil {
 					t.Fatal(err)

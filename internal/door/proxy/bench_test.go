@@ -30,17 +30,24 @@ func BenchmarkProxy(b *testing.B) {
 		BufferPool: buffers,
 		ErrorLog:   log.New(io.Discard, "", 0),
 	}
-	limited, err := New(newLimiter(b, `limits: [{name: a, when: {path: /api/**}, per: [ip], allow: [1000000000/min, 1000000000/hour]}]`), Options{Upstream: u})
+	limited, err := New(
+		newLimiter(b,
+			`limits: [{name: a, when: {path: /api/**}, per: [ip], allow: [1000000000/min, 1000000000/hour]}]`),
+		Options{Upstream: u})
 	if err != nil {
 		b.Fatal(err)
 	}
-	silent, err := New(newLimiter(b, `limits: [{name: a, when: {path: /api/**}, per: [ip], allow: [1000000000/min, 1000000000/hour]}]`), Options{Upstream: u, Headers: httplimit.Off})
+	silent, err := New(
+		newLimiter(b,
+			`limits: [{name: a, when: {path: /api/**}, per: [ip], allow: [1000000000/min, 1000000000/hour]}]`),
+		Options{Upstream: u, Headers: httplimit.Off})
 	if err != nil {
 		b.Fatal(err)
 	}
 	through := *limited // the same, but every request goes through httputil.ReverseProxy
 	through.direct = nil
-	refusing, err := New(newLimiter(b, `limits: [{name: a, when: {path: /api/**}, per: [ip], allow: 0/min}]`), Options{Upstream: u})
+	refusing, err := New(newLimiter(b, `limits: [{name: a, when: {path: /api/**}, per: [ip], allow: 0/min}]`),
+		Options{Upstream: u})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -48,7 +55,9 @@ func BenchmarkProxy(b *testing.B) {
 		name   string
 		h      http.Handler
 		status int
-	}{{"upstream", up.Config.Handler, 200}, {"bare", bare, 200}, {"weir", limited, 200}, {"weir-through-reverseproxy", &through, 200}, {"weir-headers-off", silent, 200}, {"weir-refuses", refusing, 429}} {
+	}{{"upstream", up.Config.Handler, 200}, {"bare", bare, 200}, {"weir", limited, 200},
+		{"weir-through-reverseproxy", &through, 200}, {"weir-headers-off", silent, 200}, {"weir-refuses", refusing,
+			429}} {
 		b.Run(c.name, func(b *testing.B) {
 			s := httptest.NewServer(c.h)
 			defer s.Close()

@@ -59,7 +59,8 @@ func TestBodyBound(t *testing.T) {
 			size   int
 			length bool
 			want   int
-		}{{1000, true, 200}, {1000, false, 200}, {1001, true, 413}, {1001, false, 413}, {10 << 20, true, 413}, {10 << 20, false, 413}} {
+		}{{1000, true, 200}, {1000, false, 200}, {1001, true, 413}, {1001, false, 413}, {10 << 20, true, 413},
+			{10 << 20, false, 413}} {
 			var body io.Reader = strings.NewReader(strings.Repeat("x", c.size))
 			if !c.length {
 				body = io.MultiReader(body)
@@ -119,7 +120,8 @@ func TestStalledStreams(t *testing.T) {
 		const streams = 20
 		for i := range streams {
 			block.Reset()
-			for _, h := range []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "x"}, {Name: ":path", Value: path}} {
+			for _, h := range []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "http"},
+				{Name: ":authority", Value: "x"}, {Name: ":path", Value: path}} {
 				_ = enc.WriteField(h)
 			}
 			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block.Bytes(), EndHeaders: true, EndStream: true}); err != nil {
@@ -163,7 +165,8 @@ func TestSlowStreams(t *testing.T) {
 			}
 		})}
 		go func() { _ = up.Serve(behind) }()
-		h, err := New(newLimiter(t, noLimits), Options{Upstream: &url.URL{Scheme: "http", Host: "upstream"}, Logf: logf(t)})
+		h, err := New(newLimiter(t, noLimits), Options{Upstream: &url.URL{Scheme: "http", Host: "upstream"},
+			Logf: logf(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +178,10 @@ func TestSlowStreams(t *testing.T) {
 		server := h1.New(newServer(Bound(h, 0, stall)))
 		go func() { _ = server.Serve(front) }()
 		c := client(t, true)
-		c.Transport.(*http.Transport).DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return front.DialContext(ctx) }
+		c.Transport.(*http.Transport).DialContext = func(ctx context.Context, _, _ string) (net.Conn,
+			error) {
+			return front.DialContext(ctx)
+		}
 		begun := time.Now()
 		resp, err := c.Get("http://weir/")
 		if err != nil {

@@ -33,7 +33,8 @@ func (s settling) Settle(ctx context.Context, list []store.Settlement) error {
 }
 
 // serveCosts serves a proxy whose rule has an estimate of 100, and returns what is settled.
-func serveCosts(t *testing.T, upstream, after string, change ...func(*Options)) (addr string, l *weir.Limiter, made chan store.Settlement) {
+func serveCosts(t *testing.T, upstream, after string,
+	change ...func(*Options)) (addr string, l *weir.Limiter, made chan store.Settlement) {
 	t.Helper()
 	inner, err := memory.New(memory.Options{})
 	if err != nil {
@@ -88,7 +89,8 @@ func TestCostAfter(t *testing.T) {
 	for _, upstream := range []string{newUpstream(t, h).URL, h2cServer(t, h)} {
 		addr, l, made := serveCosts(t, upstream, tokensOrNothing)
 		for _, h2c := range []bool{false, true} {
-			for path, want := range map[string]int64{"/header": 321, "/announced": 10000, "/trailer": 10000, "/failed": 0} {
+			for path, want := range map[string]int64{"/header": 321, "/announced": 10000, "/trailer": 10000,
+				"/failed": 0} {
 				resp, err := client(t, h2c).Get("http://" + addr + path)
 				read(t, resp, err)
 				wantSettled(t, made, want)

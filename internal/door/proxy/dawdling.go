@@ -111,7 +111,8 @@ func (d *dawdler) late() {
 		line, text = &p.lines.unread, "its answer is not read"
 	}
 	s := p.gate.Abandoned()
-	p.warn(line, "proxy: %s %q holds a place, and %s: so do %d requests, which get half of the places for each address, and %d more while others are free; %d were cut so far for that, and %d turned away",
+	p.warn(line,
+		"proxy: %s %q holds a place, and %s: so do %d requests, which get half of the places for each address, and %d more while others are free; %d were cut so far for that, and %d turned away",
 		sparselog.Excerpt(d.method), sparselog.Excerpt(d.path), text, s.Dawdling, s.Spare,
 		p.cuts.crowded.Load()+p.cuts.unread.Load(), s.Refused)
 }

@@ -155,7 +155,8 @@ func TestDawdlingAddressesShare(t *testing.T) {
 			})
 		}
 		if want += share; h.Abandoned().Dawdling != want {
-			t.Errorf("%d of %d places are with the first %d addresses, want %d", h.Abandoned().Dawdling, places, i+1, want)
+			t.Errorf("%d of %d places are with the first %d addresses, want %d", h.Abandoned().Dawdling, places, i+1,
+				want)
 		}
 	}
 	v := visitors{t, client(t, false), addr}

@@ -74,7 +74,8 @@ func TestDirectIsReverseProxy(t *testing.T) {
 	up := newScripted(t, func(conn net.Conn, r *http.Request, body []byte) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		seen = append(fieldsOf(r.Header), r.Method+" "+r.RequestURI, "host "+r.Host, "length "+fmt.Sprint(r.ContentLength), string(body))
+		seen = append(fieldsOf(r.Header), r.Method+" "+r.RequestURI, "host "+r.Host,
+			"length "+fmt.Sprint(r.ContentLength), string(body))
 		say(conn, parts...)
 		return keep
 	})
@@ -114,7 +115,8 @@ func TestDirectIsReverseProxy(t *testing.T) {
 			if err != nil {
 				return outcome{Broken: true}
 			}
-			o.Status, o.Header, o.Body, o.Trailer = resp.StatusCode, fieldsOf(resp.Header), string(body), fieldsOf(resp.Trailer)
+			o.Status, o.Header, o.Body, o.Trailer = resp.StatusCode, fieldsOf(resp.Header), string(body),
+				fieldsOf(resp.Trailer)
 			mu.Lock()
 			defer mu.Unlock()
 			o.Seen = seen
@@ -153,7 +155,8 @@ func TestDirectIsReverseProxy(t *testing.T) {
 			return
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Fatalf("%q\nanswered with\n%.2000q\ngives\n%.2000v\nbut through ReverseProxy\n%.2000v", request, parts, fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want))
+			t.Fatalf("%q\nanswered with\n%.2000q\ngives\n%.2000v\nbut through ReverseProxy\n%.2000v", request, parts,
+				fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want))
 		}
 	})
 }
@@ -170,10 +173,13 @@ func proxyServer(t testing.TB, upstream, rules string, change func(*Options)) se
 }
 
 func drawRequest(t *rapid.T) (method, request string) {
-	method = rapid.SampledFrom([]string{"GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "X-OWN"}).Draw(t, "method")
-	target := rapid.SampledFrom([]string{"/", "/ours/x", "/ours/%7Ex?a=b&c", "/a//b/../c", "/%zz", "/a%2Fb", "/\xc3\xa9", "/a b", "/x?", "/?q=%00#x", `/a"<>b`, "/ours/[x]", "/a;b=(c)!'*", "*"}).Draw(t, "target")
+	method = rapid.SampledFrom([]string{"GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "X-OWN"}).Draw(
+		t, "method")
+	target := rapid.SampledFrom([]string{"/", "/ours/x", "/ours/%7Ex?a=b&c", "/a//b/../c", "/%zz", "/a%2Fb",
+		"/\xc3\xa9", "/a b", "/x?", "/?q=%00#x", `/a"<>b`, "/ours/[x]", "/a;b=(c)!'*", "*"}).Draw(t, "target")
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s %s\r\n", method, target, rapid.SampledFrom([]string{"HTTP/1.1", "HTTP/1.1", "HTTP/1.1", "HTTP/1.0"}).Draw(t, "version"))
+	fmt.Fprintf(&b, "%s %s %s\r\n", method, target,
+		rapid.SampledFrom([]string{"HTTP/1.1", "HTTP/1.1", "HTTP/1.1", "HTTP/1.0"}).Draw(t, "version"))
 	fmt.Fprintf(&b, "Host: %s\r\n", rapid.SampledFrom([]string{"x", "Shop.Example:80", "", "a."}).Draw(t, "host"))
 	for _, line := range rapid.SliceOfN(rapid.SampledFrom([]string{
 		"User-Agent: a", "User-Agent:", "Accept: */*", "Accept: text/html", "accept-ENCODING: gzip", "Cookie: a=b; c=d", "X-A: 1", "X-A: 2", "X-Empty:", "X-Tab: a\tb",
@@ -184,7 +190,8 @@ func drawRequest(t *rapid.T) (method, request string) {
 		b.WriteString(line + "\r\n")
 	}
 	if method != "GET" && rapid.Bool().Draw(t, "body") {
-		size := rapid.SampledFrom([]int{0, 1, 5000, upstream.MaxBody, upstream.MaxBody + 1, 5 * upstream.MaxBody}).Draw(t, "size")
+		size := rapid.SampledFrom([]int{0, 1, 5000, upstream.MaxBody, upstream.MaxBody + 1, 5 * upstream.MaxBody}).Draw(
+			t, "size")
 		fmt.Fprintf(&b, "Content-Length: %d\r\n\r\n%s", size, strings.Repeat("b", size))
 	} else {
 		b.WriteString("\r\n")
@@ -197,7 +204,8 @@ func drawRequest(t *rapid.T) (method, request string) {
 func drawResponse(t *rapid.T, method string) (response string, whole bool) {
 	var b strings.Builder
 	for hints := rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "hints"); hints > 0; hints-- {
-		b.WriteString(rapid.SampledFrom([]string{"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nX-H: 1\r\n\r\n", "HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 102 Processing\r\n\r\n"}).Draw(t, "hint"))
+		b.WriteString(rapid.SampledFrom([]string{"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nX-H: 1\r\n\r\n",
+			"HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 102 Processing\r\n\r\n"}).Draw(t, "hint"))
 	}
 	status := rapid.SampledFrom([]string{
 		"HTTP/1.1 200 OK", "HTTP/1.1 200 OK", "HTTP/1.1 200 OK", "HTTP/1.1 404 Not Found", "HTTP/1.1 500 \xff", "HTTP/1.1 204 No Content", "HTTP/1.1 304 Not Modified", "HTTP/1.1 206 Partial Content",
@@ -214,7 +222,8 @@ func drawResponse(t *rapid.T, method string) (response string, whole bool) {
 		b.WriteString(line + "\r\n")
 	}
 	body := strings.Repeat("0123456789", rapid.SampledFrom([]int{0, 1, 50, 400, 1000, 5000}).Draw(t, "tens"))
-	switch rapid.SampledFrom([]string{"length", "length", "length", "short", "long", "chunks", "chunks", "trailers", "cut", "close"}).Draw(t, "framing") {
+	switch rapid.SampledFrom([]string{"length", "length", "length", "short", "long", "chunks", "chunks", "trailers",
+		"cut", "close"}).Draw(t, "framing") {
 	case "length":
 		fmt.Fprintf(&b, "Content-Length: %d\r\n\r\n", len(body))
 		whole = true
@@ -298,7 +307,8 @@ func FuzzRequest(f *testing.F) {
 		if query = safeQuery.Replace(query); path == "*" {
 			query = ""
 		}
-		if got.Method != method || got.Host != host || path != "*" && !strings.HasPrefix(got.URL.Path, "/base") || got.URL.RawQuery != query {
+		if got.Method != method || got.Host != host || path != "*" && !strings.HasPrefix(got.URL.Path, "/base") ||
+			got.URL.RawQuery != query {
 			t.Errorf("%q is another request", b)
 		}
 		for k := range got.Header {

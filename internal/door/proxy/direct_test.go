@@ -117,7 +117,8 @@ func TestThroughReverseProxy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			switch name {
-			case "TestEarlyAnswer", "TestHostileUpstreams", "TestUploadBothWays", "TestUploadAnsweredEarly", "TestHostileClients", "TestConnectionsAreKept", "TestRequestTargets",
+			case "TestEarlyAnswer", "TestHostileUpstreams", "TestUploadBothWays", "TestUploadAnsweredEarly",
+				"TestHostileClients", "TestConnectionsAreKept", "TestRequestTargets",
 				"TestUploadBreaksOff", "TestUploadStops":
 				effort.Long(t, "asks again what was asked directly")
 			}
@@ -165,7 +166,8 @@ func TestConnectionsAreKept(t *testing.T) {
 				t.Fatal(err)
 			}
 			resp, err := cl.Do(r)
-			if body := read(t, resp, err); resp.StatusCode/100 == 2 && resp.StatusCode != 204 && c.method == "GET" && body != "ok" {
+			if body := read(t, resp, err); resp.StatusCode/100 == 2 && resp.StatusCode != 204 && c.method == "GET" &&
+				body != "ok" {
 				t.Errorf("%s: %d %q", name, resp.StatusCode, body)
 			}
 		}
@@ -187,7 +189,8 @@ func TestConnectionsAreKept(t *testing.T) {
 		"other case": "Trailer: X-A\r\ncontent-LENGTH: 50\r\n",
 	} {
 		up := newScripted(t, func(conn net.Conn, r *http.Request, _ []byte) bool {
-			say(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"+more+"Content-Length: 50\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+			say(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"+more+
+				"Content-Length: 50\r\n\r\n2\r\nok\r\n0\r\n\r\n")
 			return true
 		})
 		addr := newProxy(t, up.url(), noLimits)
@@ -291,7 +294,8 @@ func TestRetries(t *testing.T) {
 		read(t, resp, err)
 		mu.Lock()
 		if got := seen[c.method+c.key+c.body]; resp.StatusCode != c.status || got != c.seen {
-			t.Errorf("%s %s %q: %d, the upstream saw it %d times; want %d, %d", c.method, c.path, c.body, resp.StatusCode, got, c.status, c.seen)
+			t.Errorf("%s %s %q: %d, the upstream saw it %d times; want %d, %d", c.method, c.path, c.body,
+				resp.StatusCode, got, c.status, c.seen)
 		}
 		mu.Unlock()
 	}
@@ -363,7 +367,8 @@ func TestWaitEnds(t *testing.T) {
 				}
 			})}
 			go func() { _ = upstream.Serve(network) }()
-			h, err := New(newLimiter(t, noLimits), Options{Upstream: &url.URL{Scheme: "http", Host: "upstream"}, Timeout: time.Minute})
+			h, err := New(newLimiter(t, noLimits), Options{Upstream: &url.URL{Scheme: "http", Host: "upstream"},
+				Timeout: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -404,7 +409,8 @@ func TestSmallBodies(t *testing.T) {
 	})
 	addr := newProxy(t, up.url(), noLimits)
 	for _, h2c := range []bool{false, true} {
-		for _, size := range []int{0, 1, 2000, 4096, 10 << 10, upstream.MaxBody - 1, upstream.MaxBody, upstream.MaxBody + 1, 3 * upstream.MaxBody} {
+		for _, size := range []int{0, 1, 2000, 4096, 10 << 10, upstream.MaxBody - 1, upstream.MaxBody,
+			upstream.MaxBody + 1, 3 * upstream.MaxBody} {
 			want := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
 			resp, err := client(t, h2c).Post("http://"+addr+"/", "text/plain", bytes.NewReader(want))
 			if body := read(t, resp, err); body != string(want) {

@@ -30,7 +30,8 @@ func TestNoUpgradeToHTTP(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", offer)
+		_, _ = fmt.Fprintf(conn,
+			"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", offer)
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -121,7 +122,8 @@ func TestQueryStaysOne(t *testing.T) {
 func TestTwoAuthorizations(t *testing.T) {
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) { t.Error("the request came through") })
 	addr := newProxy(t, up.URL, noLimits)
-	answer := raw(t, addr, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n")
+	answer := raw(t, addr,
+		"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n")
 	if !strings.HasPrefix(answer, "HTTP/1.1 400 ") {
 		t.Errorf("%.80q", answer)
 	}

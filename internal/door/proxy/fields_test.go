@@ -67,7 +67,8 @@ limits:
 			}
 		}
 	}
-	addr := newProxy(t, up.URL, rules, func(o *Options) { o.Fields = &httplimit.FieldGuard{Lookalikes: httplimit.DropLookalikeFields} })
+	addr := newProxy(t, up.URL, rules,
+		func(o *Options) { o.Fields = &httplimit.FieldGuard{Lookalikes: httplimit.DropLookalikeFields} })
 	for _, path := range []string{"/key", "/key?x"} {
 		answer := raw(t, addr, "GET "+path+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX_Api_Key: a\r\n\r\n")
 		if !strings.HasPrefix(answer, "HTTP/1.1 200 ") || !strings.HasSuffix(answer, "\r\n\r\n[]") {

@@ -21,17 +21,21 @@ func TestForgedNames(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		seen <- r
 	})
-	forged := []string{"CF_Connecting_IP", "CF.Connecting-IP", "X_Forwarded_For", "X-Forwarded_Host", "X!Forwarded+Proto", "x_forwarded_port", "X_Weir_Ticket"}
+	forged := []string{"CF_Connecting_IP", "CF.Connecting-IP", "X_Forwarded_For", "X-Forwarded_Host",
+		"X!Forwarded+Proto", "x_forwarded_port", "X_Weir_Ticket"}
 	others := []string{"X_Other", "X-Forwarded-Port", "X_Forward", "CF_Ray"}
-	forgedTrailers := []string{"X_Forwarded_For", "X-Forwarded-For", "Forwarded", "CF-Connecting-IP", "Content_Length", "X-Weir-Ticket"}
+	forgedTrailers := []string{"X_Forwarded_For", "X-Forwarded-For", "Forwarded", "CF-Connecting-IP", "Content_Length",
+		"X-Weir-Ticket"}
 	for _, trusted := range []bool{false, true} {
 		guard := &httplimit.FieldGuard{}
-		client := httplimit.ClientIP{Header: "CF-Connecting-IP", Trusted: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}
+		client := httplimit.ClientIP{Header: "CF-Connecting-IP",
+			Trusted: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}
 		if trusted {
 			client.Trusted = append(client.Trusted, netip.MustParsePrefix("127.0.0.0/8"))
 		}
 		addr := newProxy(t, up.URL, noLimits, func(o *Options) { o.ClientIP, o.Fields = client, guard })
-		head := "Host: x\r\nConnection: close\r\n" + strings.Join(forged, ": 192.0.2.7\r\n") + ": 192.0.2.7\r\n" + strings.Join(others, ": 1\r\n") + ": 1\r\n"
+		head := "Host: x\r\nConnection: close\r\n" + strings.Join(forged, ": 192.0.2.7\r\n") + ": 192.0.2.7\r\n" +
+			strings.Join(others, ": 1\r\n") + ": 1\r\n"
 		for way, request := range map[string]string{
 			"direct": "GET / HTTP/1.1\r\n" + head + "\r\n",
 			"chunks": "POST / HTTP/1.1\r\n" + head + "Trailer: X-Sum, " + strings.Join(forgedTrailers, ", ") + "\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-Sum: 1\r\n" +
@@ -59,7 +63,8 @@ func TestForgedNames(t *testing.T) {
 			t.Errorf("trusted %t: %d fields were dropped", trusted, got)
 		}
 	}
-	addr := newProxy(t, up.URL, noLimits, func(o *Options) { o.Fields = &httplimit.FieldGuard{Lookalikes: httplimit.KeepLookalikeFields} })
+	addr := newProxy(t, up.URL, noLimits,
+		func(o *Options) { o.Fields = &httplimit.FieldGuard{Lookalikes: httplimit.KeepLookalikeFields} })
 	raw(t, addr, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX_Forwarded_For: 192.0.2.7\r\n\r\n")
 	if r := patience.Receive(t, "a request", seen); r.Header["X_forwarded_for"] == nil {
 		t.Error("it is dropped though such fields are kept")
@@ -83,7 +88,8 @@ func TestForgedNamesH2(t *testing.T) {
 	resp, err := client(t, true).Do(r)
 	read(t, resp, err)
 	got := patience.Receive(t, "a request", seen)
-	if got.Header["X_forwarded_for"] != nil || got.Header["X_other"] == nil || len(got.Trailer) != 1 || got.Trailer.Get("X-Sum") != "1" {
+	if got.Header["X_forwarded_for"] != nil || got.Header["X_other"] == nil || len(got.Trailer) != 1 ||
+		got.Trailer.Get("X-Sum") != "1" {
 		t.Errorf("the upstream gets %v and the trailers %v", got.Header, got.Trailer)
 	}
 }

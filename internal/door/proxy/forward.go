@@ -113,7 +113,8 @@ func (p *Proxy) forwardedOf(in *http.Request, host string) forwarded {
 		f.proto = "https"
 	}
 	if p.o.ClientIP.TrustedPeer(in) {
-		f.prior, f.hosts, f.protos = p.o.ClientIP.Chain(in), in.Header["X-Forwarded-Host"], in.Header["X-Forwarded-Proto"]
+		f.prior, f.hosts, f.protos = p.o.ClientIP.Chain(in), in.Header["X-Forwarded-Host"],
+			in.Header["X-Forwarded-Proto"]
 	}
 	return f
 }
@@ -242,7 +243,8 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 		return
 	}
 	if errors.Is(err, upstream.ErrNoPlace) {
-		p.warn(&p.lines.full, "proxy: requests are answered 503, since as many are under way to the upstream as may be (weir_upstream_places)")
+		p.warn(&p.lines.full,
+			"proxy: requests are answered 503, since as many are under way to the upstream as may be (weir_upstream_places)")
 		w.Header().Set("Retry-After", "1")
 		e.pass.AnsweredHere(http.StatusServiceUnavailable)
 		answer.ProblemDetails(w, http.StatusServiceUnavailable, answer.TypeReducedCapacity, "",
@@ -270,7 +272,8 @@ func (p *Proxy) blame(w http.ResponseWriter, r *http.Request, cause error) (stat
 		return http.StatusRequestEntityTooLarge, "The request's body is too large."
 	case errors.Is(cause, os.ErrDeadlineExceeded):
 		if n := p.cuts.line.Due(time.Minute); n > 0 {
-			p.o.Logf("proxy: %s %q: the body came more slowly than proxy.body_rate, not for as long as proxy.body_timeout, or not at once while such bodies had half of the places for its address, and was given up: %d such requests since the last line", sparselog.Excerpt(r.Method), sparselog.Excerpt(r.URL.Path), n)
+			p.o.Logf(
+				"proxy: %s %q: the body came more slowly than proxy.body_rate, not for as long as proxy.body_timeout, or not at once while such bodies had half of the places for its address, and was given up: %d such requests since the last line", sparselog.Excerpt(r.Method), sparselog.Excerpt(r.URL.Path), n)
 		}
 		return http.StatusRequestTimeout, "The request's body did not arrive in time."
 	}

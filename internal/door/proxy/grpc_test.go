@@ -125,7 +125,8 @@ func refused(t *testing.T, code codes.Code, message string, err error, trailer m
 			t.Errorf("a detail that nobody expects: %v", d)
 		}
 	}
-	if retry <= 0 || retry > time.Hour || limit != "limit:calls: at most 2 in 3600 s (fixed_window)" || reason != "RATE_LIMITED github.com/weir-rl/weir calls" {
+	if retry <= 0 || retry > time.Hour || limit != "limit:calls: at most 2 in 3600 s (fixed_window)" ||
+		reason != "RATE_LIMITED github.com/weir-rl/weir calls" {
 		t.Errorf("details: retry in %v, %q, %q", retry, limit, reason)
 	}
 	for _, name := range []string{"grpc-retry-pushback-ms", "retry-after", "ratelimit", "x-ratelimit-decision"} {

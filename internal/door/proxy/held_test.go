@@ -88,7 +88,8 @@ func TestQueueDrainsAtItsRate(t *testing.T) {
 		})}
 		go func() { _ = upstream.Serve(network) }()
 		var given turns
-		l := newLimiter(t, `limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 200/s, burst: 500}, on_limit: {wait: 3s}}]`, given.hooks())
+		l := newLimiter(t,
+			`limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 200/s, burst: 500}, on_limit: {wait: 3s}}]`, given.hooks())
 		h, err := New(l, Options{Upstream: &url.URL{Scheme: "http", Host: "upstream"}})
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +111,8 @@ func TestQueueDrainsAtItsRate(t *testing.T) {
 				switch {
 				case w.Code == 200 && w.Body.String() == "served":
 					served++
-				case w.Code == 429 && w.Header().Get("Retry-After") == "1" && strings.Contains(w.Body.String(), `"retry_after":0.005`):
+				case w.Code == 429 && w.Header().Get("Retry-After") == "1" &&
+					strings.Contains(w.Body.String(), `"retry_after":0.005`):
 					refused++
 				default:
 					t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
@@ -119,11 +121,13 @@ func TestQueueDrainsAtItsRate(t *testing.T) {
 		}
 		wg.Wait()
 		for i := range at {
-			if want := time.Duration(i) * 5 * time.Millisecond; at[i] != want || given.delay[ids[i]] != want.Microseconds() {
+			if want := time.Duration(i) * 5 * time.Millisecond; at[i] != want ||
+				given.delay[ids[i]] != want.Microseconds() {
 				t.Fatalf("number %d left at %v, want %v; its turn was at %d µs", i, at[i], want, given.delay[ids[i]])
 			}
 		}
-		if s := h.Held(); len(at) != 501 || served != 501 || refused != 499 || s.Total != 500 || s.Held != 0 || s.Lines != 0 {
+		if s := h.Held(); len(at) != 501 || served != 501 || refused != 499 || s.Total != 500 || s.Held != 0 ||
+			s.Lines != 0 {
 			t.Errorf("%d left, %d were served, %d refused; %+v", len(at), served, refused, s)
 		}
 		transport.CloseIdleConnections()
@@ -143,7 +147,9 @@ func TestQueueInRealTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(`limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1000/s, burst: 700}}]`)}}, file.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml",
+		Data: []byte(`limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1000/s, burst: 700}}]`)}},
+		file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +197,8 @@ func TestQueueInRealTime(t *testing.T) {
 			switch {
 			case resp.StatusCode == 200:
 				served[id]++
-			case resp.StatusCode == 429 && resp.Header.Get("Retry-After") == "1" && strings.Contains(string(body), `"retry_after":0.001`):
+			case resp.StatusCode == 429 && resp.Header.Get("Retry-After") == "1" &&
+				strings.Contains(string(body), `"retry_after":0.001`):
 				refused++
 			default:
 				t.Errorf("%d %v %s", resp.StatusCode, resp.Header, body)

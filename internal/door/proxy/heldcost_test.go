@@ -21,7 +21,9 @@ func BenchmarkHeld(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			u := &url.URL{Scheme: "http", Host: "127.0.0.1:1"}
-			h, err := New(newLimiter(b, `limits: [{name: q, allow: 1/day, algorithm: fixed_window, on_limit: {wait: {max: 25h, queue: 100000}}}]`), Options{Upstream: u, MaxHeld: 100_000})
+			h, err := New(
+				newLimiter(b,
+					`limits: [{name: q, allow: 1/day, algorithm: fixed_window, on_limit: {wait: {max: 25h, queue: 100000}}}]`), Options{Upstream: u, MaxHeld: 100_000})
 			if err != nil {
 				b.Fatal(err)
 			}

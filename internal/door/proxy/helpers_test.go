@@ -53,7 +53,8 @@ func newProxy(t testing.TB, upstream string, yaml string, change ...func(*Option
 }
 
 // serveProxy serves with TLS if config is not nil.
-func serveProxy(t testing.TB, upstream string, limiter *weir.Limiter, config *tls.Config, change ...func(*Options)) (addr string, h *Proxy) {
+func serveProxy(t testing.TB, upstream string, limiter *weir.Limiter, config *tls.Config,
+	change ...func(*Options)) (addr string, h *Proxy) {
 	t.Helper()
 	u, err := url.Parse(upstream)
 	if err != nil {

@@ -39,7 +39,8 @@ func TestPathEvasion(t *testing.T) {
 		first, _, _ := strings.Cut(answer, "\r\n")
 		return strings.TrimPrefix(first, "HTTP/1.1 ")[:3]
 	}
-	targets := []string{"/login?a=%zz&b=;c", "//login", "/%6cogin", "/./login", "/LOGIN", "/Log%69n/", "/x/../login", "/login/../login", "/%2e/login", "http://x/login", "http://other//login?x", "/lOGIN/", "/login%2F"}
+	targets := []string{"/login?a=%zz&b=;c", "//login", "/%6cogin", "/./login", "/LOGIN", "/Log%69n/", "/x/../login",
+		"/login/../login", "/%2e/login", "http://x/login", "http://other//login?x", "/lOGIN/", "/login%2F"}
 	want := []string{"200", "200", "200", "200", "200", "200", "429", "429", "429", "429", "429", "429", "200"}
 	for i, target := range targets {
 		if got := status(addr, target); got != want[i] {
@@ -52,7 +53,8 @@ func TestPathEvasion(t *testing.T) {
 	}
 
 	seen = nil
-	addr = newProxy(t, up.URL+"/base/", rules, func(o *Options) { o.PathAsIs, o.EncodedSlash = true, httplimit.KeepEncodedSlash })
+	addr = newProxy(t, up.URL+"/base/", rules,
+		func(o *Options) { o.PathAsIs, o.EncodedSlash = true, httplimit.KeepEncodedSlash })
 	for i, target := range targets[:7] {
 		if got := status(addr, target); got != want[i] {
 			t.Errorf("as is: %s: %s, want %s", target, got, want[i])
@@ -63,7 +65,8 @@ func TestPathEvasion(t *testing.T) {
 			t.Errorf("as is: %s: %s", target, got)
 		}
 	}
-	wantSeen = []string{"/base/login?a=%zz&b=;c", "/base//login", "/base/%6cogin", "/base/./login", "/base/LOGIN", "/base/Log%69n/", "/base/a%2Fb%22c", "/base/x?", "/base/x%20y/%C3%A9", "/base/a;b=1/(c)!"}
+	wantSeen = []string{"/base/login?a=%zz&b=;c", "/base//login", "/base/%6cogin", "/base/./login", "/base/LOGIN",
+		"/base/Log%69n/", "/base/a%2Fb%22c", "/base/x?", "/base/x%20y/%C3%A9", "/base/a;b=1/(c)!"}
 	if !slices.Equal(seen, wantSeen) {
 		t.Errorf("as is, the upstream saw %q, want %q", seen, wantSeen)
 	}
@@ -77,7 +80,8 @@ func TestPathEvasion(t *testing.T) {
 			targets := []string{"/login%0A", "/login%00", "/login%00.css", "/x/%00/../login",
 				"/x#/../login", "/login#", "/#/../login?a", "http://x/x#/../login"}
 			if keep == httplimit.RefuseEncodedSlash {
-				targets = append(targets, "/%2Flogin", "/%2flogin", "/x%2F..%2Flogin", `/\login`, `/x\..\login`, "/%5Clogin", "/x%5c..%5clogin", "http://x/%2Flogin", "//%2F", "/%%2F")
+				targets = append(targets, "/%2Flogin", "/%2flogin", "/x%2F..%2Flogin", `/\login`, `/x\..\login`,
+					"/%5Clogin", "/x%5c..%5clogin", "http://x/%2Flogin", "//%2F", "/%%2F")
 			}
 			for _, target := range targets {
 				if got := status(addr, target); got != "400" {
@@ -149,7 +153,8 @@ func TestSpoofedAddress(t *testing.T) {
 
 func TestHostileClients(t *testing.T) {
 	var seen atomic.Int64
-	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) { seen.Add(1); _, _ = io.Copy(io.Discard, r.Body) })
+	up := newUpstream(t,
+		func(w http.ResponseWriter, r *http.Request) { seen.Add(1); _, _ = io.Copy(io.Discard, r.Body) })
 	addr := newProxy(t, up.URL, noLimits, func(o *Options) { o.BodyTimeout = 100 * time.Millisecond })
 	big := strings.Repeat("x", 1<<20)
 	for _, c := range []struct{ name, request, want string }{
@@ -206,7 +211,8 @@ func TestHostileHTTP2(t *testing.T) {
 		}},
 		{"data on a stream that nobody opened", func(f *http2.Framer) error { return f.WriteData(99, true, []byte("x")) }},
 		{"no header compression at all", func(f *http2.Framer) error {
-			return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EndHeaders: true, EndStream: true})
+			return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1,
+				BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EndHeaders: true, EndStream: true})
 		}},
 		{"headers without end", func(f *http2.Framer) error {
 			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headers()}); err != nil {
@@ -303,8 +309,10 @@ func TestHostileHTTP2(t *testing.T) {
 // A refused request whose body never comes does not keep its connection for ever.
 func TestRefusedSlowBody(t *testing.T) {
 	up := newUpstream(t, func(http.ResponseWriter, *http.Request) { t.Error("the upstream was reached") })
-	addr := newProxy(t, up.URL, `limits: [{name: a, allow: 0/min}]`, func(o *Options) { o.BodyTimeout = 50 * time.Millisecond })
-	if answer := raw(t, addr, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhello"); !strings.HasPrefix(answer, "HTTP/1.1 429 ") {
+	addr := newProxy(t, up.URL, `limits: [{name: a, allow: 0/min}]`,
+		func(o *Options) { o.BodyTimeout = 50 * time.Millisecond })
+	if answer := raw(t, addr, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhello"); !strings.HasPrefix(
+		answer, "HTTP/1.1 429 ") {
 		t.Errorf("got %q", answer)
 	}
 }

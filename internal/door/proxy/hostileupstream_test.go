@@ -103,7 +103,8 @@ func TestHostileUpstreams(t *testing.T) {
 		default:
 			body, err := io.ReadAll(resp.Body)
 			_ = resp.Body.Close()
-			if (err != nil) != (c.want == broken) || c.want != broken && resp.StatusCode != c.want || c.body != "" && string(body) != c.body {
+			if (err != nil) != (c.want == broken) || c.want != broken && resp.StatusCode != c.want ||
+				c.body != "" && string(body) != c.body {
 				t.Errorf("%s: %d %.80q %v, want %d", name, resp.StatusCode, body, err, c.want)
 			}
 		}

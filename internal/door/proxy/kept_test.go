@@ -36,11 +36,14 @@ func TestKeptHeader(t *testing.T) {
 	addr, _ := serveDoor(t, newServer(p), nil)
 	hosts := []string{"a.example", "b.example"}
 	for _, host := range hosts {
-		raw(t, addr, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Host: "+host+"\r\nX-Forwarded-Proto: https\r\n\r\n")
+		raw(t, addr,
+			"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Host: "+host+
+				"\r\nX-Forwarded-Proto: https\r\n\r\n")
 	}
 	for _, host := range hosts {
 		h := <-kept
-		if h.Get("X-Forwarded-Host") != host || h.Get("X-Forwarded-Proto") != "https" || h.Get("X-Forwarded-For") != "192.0.2.1, 127.0.0.1" {
+		if h.Get("X-Forwarded-Host") != host || h.Get("X-Forwarded-Proto") != "https" ||
+			h.Get("X-Forwarded-For") != "192.0.2.1, 127.0.0.1" {
 			t.Errorf("%q, want the host %s", h, host)
 		}
 	}

@@ -158,7 +158,8 @@ func (errAbandoned) Error() string { return "the client has hung up" }
 func (p *Proxy) noteAbandoned(r *http.Request) {
 	if n := p.abandoned.Due(time.Minute); n > 0 {
 		s := p.gate.Abandoned()
-		p.o.Logf("proxy: %s %q: its client hung up, and it kept its place until the upstream had answered (proxy.abandoned): %d such requests since the last line, %d now; %d were cut so far, and %d turned away, since their address had half of the places",
+		p.o.Logf(
+			"proxy: %s %q: its client hung up, and it kept its place until the upstream had answered (proxy.abandoned): %d such requests since the last line, %d now; %d were cut so far, and %d turned away, since their address had half of the places",
 			sparselog.Excerpt(r.Method), sparselog.Excerpt(r.URL.Path), n, s.Now, s.Cut, s.Refused)
 	}
 }

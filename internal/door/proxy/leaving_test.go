@@ -57,7 +57,8 @@ func TestLeftBeforeAsked(t *testing.T) {
 		_, hangUp := v.visit("", "/")
 		patience.Until(t, "another one waits for a place", func() bool { return h.Upstream().Waiting == 1 })
 		hangUp()
-		patience.Until(t, "the hang-up is noticed", func() bool { return guard.Stats().InFlight == 1 || h.Abandoned().Kept > 0 })
+		patience.Until(t, "the hang-up is noticed",
+			func() bool { return guard.Stats().InFlight == 1 || h.Abandoned().Kept > 0 })
 		if n := h.Abandoned().Kept; n != 0 {
 			t.Errorf("direct=%v: %d are kept that the upstream knows nothing of", direct, n)
 		}
@@ -86,7 +87,8 @@ func TestLeftBeforeBodyWhole(t *testing.T) {
 			patience.Receive(t, "the upstream is asked", begun)
 			u.leave()
 			patience.Receive(t, "the upstream sees it", gone)
-			patience.Until(t, "the place is free", func() bool { return guard.Stats().InFlight == 0 && h.Abandoned().Now == 0 })
+			patience.Until(t, "the place is free",
+				func() bool { return guard.Stats().InFlight == 0 && h.Abandoned().Now == 0 })
 		}
 	}
 }
@@ -139,7 +141,8 @@ func TestWorksWithoutBody(t *testing.T) {
 						case "drain":
 							h.Drain()
 						}
-						patience.Until(t, "the place is free", func() bool { return guard.Stats().InFlight == 0 && h.Abandoned().Now == 0 })
+						patience.Until(t, "the place is free",
+							func() bool { return guard.Stats().InFlight == 0 && h.Abandoned().Now == 0 })
 						if s := h.Abandoned(); end == "cut" && s.Kept != 0 {
 							t.Errorf("%+v", s)
 						}
@@ -191,7 +194,8 @@ func TestKeptWhileThereIsMemory(t *testing.T) {
 				select {
 				case <-up.begun:
 				case got := <-status:
-					t.Fatalf("%s: a request of client %d is answered %d; %+v, %+v", way, n, got, memory(), h.Abandoned())
+					t.Fatalf("%s: a request of client %d is answered %d; %+v, %+v", way, n, got, memory(),
+						h.Abandoned())
 				}
 			}
 			leave()
@@ -211,7 +215,8 @@ func TestKeptWhileThereIsMemory(t *testing.T) {
 // Where places are few, and where a client has no address, its abandoned requests do not keep it
 // out.
 func TestAbandonedFewPlaces(t *testing.T) {
-	for _, yaml := range []string{`limits: [{name: few, allow: 2 concurrent}]`, `limits: [{name: few, allow: 3 concurrent}]`} {
+	for _, yaml := range []string{`limits: [{name: few, allow: 2 concurrent}]`,
+		`limits: [{name: few, allow: 3 concurrent}]`} {
 		up, url := newWorking(t, "http")
 		addr, h := serveProxy(t, url, newLimiter(t, yaml), nil, trustLoopback)
 		t.Cleanup(h.Drain)
@@ -251,6 +256,7 @@ func TestAbandonedFewPlaces(t *testing.T) {
 			t.Fatalf("request %d without an address gets %d", i+1, got)
 		}
 		hangUp()
-		patience.Until(t, fmt.Sprintf("hang-up %d is noticed", i+1), func() bool { return h.Abandoned().Kept == uint64(i+1) })
+		patience.Until(t, fmt.Sprintf("hang-up %d is noticed", i+1),
+			func() bool { return h.Abandoned().Kept == uint64(i+1) })
 	}
 }

@@ -54,7 +54,8 @@ func TestCutCountsOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr, h := serveProxy(t, up.URL, newLimiter(t, noLimits), nil, trustLoopback, func(o *Options) { o.Overload = guard })
+	addr, h := serveProxy(t, up.URL, newLimiter(t, noLimits), nil, trustLoopback,
+		func(o *Options) { o.Overload = guard })
 	h.direct = nil
 	var uploads []*upload
 	for range places {

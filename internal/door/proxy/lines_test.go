@@ -33,11 +33,12 @@ func TestLines(t *testing.T) {
 		t.Run(fmt.Sprintf("direct=%t", direct), func(t *testing.T) {
 			var mu sync.Mutex
 			var said []string
-			h, err := New(newLimiter(t, noLimits), Options{Upstream: &url.URL{Scheme: "http", Host: l.Addr().String()}, Logf: func(format string, args ...any) {
-				mu.Lock()
-				defer mu.Unlock()
-				said = append(said, fmt.Sprintf(format, args...))
-			}})
+			h, err := New(newLimiter(t, noLimits), Options{Upstream: &url.URL{Scheme: "http", Host: l.Addr().String()},
+				Logf: func(format string, args ...any) {
+					mu.Lock()
+					defer mu.Unlock()
+					said = append(said, fmt.Sprintf(format, args...))
+				}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -68,7 +69,8 @@ func TestLines(t *testing.T) {
 				t.Errorf("%d requests failed, %d lines tell of it", requests, len(said))
 			}
 			for _, line := range said {
-				if len(line) > 1000 || !strings.Contains(line, "(3000 bytes)") || !strings.Contains(line, "(30001 bytes)") || !strings.Contains(line, "the upstream failed") {
+				if len(line) > 1000 || !strings.Contains(line, "(3000 bytes)") ||
+					!strings.Contains(line, "(30001 bytes)") || !strings.Contains(line, "the upstream failed") {
 					t.Errorf("a line of %d bytes: %.300s", len(line), line)
 				}
 			}

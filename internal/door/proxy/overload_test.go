@@ -76,7 +76,8 @@ func TestOverloadUpgrade(t *testing.T) {
 		}
 		l.mu.Lock()
 		if in := a.Stats().InFlight; in != min(fixed, 1) || l.inside != 1 || l.answered != 1 {
-			t.Errorf("of a fixed limit of %d, an upgraded connection takes %d; %d inside, %d answered", fixed, in, l.inside, l.answered)
+			t.Errorf("of a fixed limit of %d, an upgraded connection takes %d; %d inside, %d answered", fixed, in,
+				l.inside, l.answered)
 		}
 		l.mu.Unlock()
 		_ = conn.Close()

@@ -76,7 +76,8 @@ func TestUpstreamPlaces(t *testing.T) {
 		for range 100 {
 			wg.Go(func() {
 				if status, answer := get(greedy, "/hang"); status == http.StatusServiceUnavailable {
-					if answer.Header.Get("Retry-After") == "" || !strings.HasPrefix(answer.Header.Get("Content-Type"), "application/problem+json") {
+					if answer.Header.Get("Retry-After") == "" ||
+						!strings.HasPrefix(answer.Header.Get("Content-Type"), "application/problem+json") {
 						t.Errorf("%v", answer.Header)
 					}
 					full.Add(1)
@@ -102,7 +103,8 @@ func TestUpstreamPlaces(t *testing.T) {
 		}
 		s.CloseClientConnections()
 		wg.Wait()
-		patience.Until(t, "all places are free again", func() bool { return h.Upstream().Used == 0 && hanging.Load() == 0 })
+		patience.Until(t, "all places are free again",
+			func() bool { return h.Upstream().Used == 0 && hanging.Load() == 0 })
 		s.Close()
 	}
 	if n := peak.Load(); n > most/2 {
@@ -113,7 +115,8 @@ func TestUpstreamPlaces(t *testing.T) {
 // TestIdleMakesRoom: connections that are idle do not keep new ones from being opened, nor do they
 // count for nothing.
 func TestIdleMakesRoom(t *testing.T) {
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	upstream := httptest.NewServer(http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	defer upstream.Close()
 	u, _ := url.Parse(upstream.URL)
 	h, err := New(newLimiter(t, noLimits), Options{Upstream: u, MaxUpstream: 1, Logf: logf(t)})
@@ -146,7 +149,8 @@ func TestIdleMakesRoom(t *testing.T) {
 func TestPlacesOfTrustedProxy(t *testing.T) {
 	const most = 8
 	up, url := newWorking(t, "http")
-	addr, _ := serveProxy(t, url, newLimiter(t, noLimits), nil, trustLoopback, func(o *Options) { o.MaxUpstream = most })
+	addr, _ := serveProxy(t, url, newLimiter(t, noLimits), nil, trustLoopback,
+		func(o *Options) { o.MaxUpstream = most })
 	v := visitors{t, client(t, true), addr}
 	for i := range most {
 		status, _ := v.visit("192.0.2.1", "/")
@@ -169,7 +173,8 @@ func TestNoPlaceTeachesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := New(newLimiter(t, noLimits), Options{Upstream: u, MaxUpstream: initial, Overload: guard, BodyRate: 1 << 40, Logf: logf(t)})
+	h, err := New(newLimiter(t, noLimits), Options{Upstream: u, MaxUpstream: initial, Overload: guard,
+		BodyRate: 1 << 40, Logf: logf(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +217,8 @@ func TestWaitForPlaceIsNoLatency(t *testing.T) {
 	for _, body := range []string{"", "a body that is read behind the wait"} {
 		synctest.Test(t, func(t *testing.T) {
 			load := new(doortest.Loads)
-			h, err := New(newLimiter(t, noLimits), Options{Upstream: &url.URL{Scheme: "http", Host: "upstream"}, MaxUpstream: 1, Load: load})
+			h, err := New(newLimiter(t, noLimits), Options{Upstream: &url.URL{Scheme: "http", Host: "upstream"},
+				MaxUpstream: 1, Load: load})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -246,7 +246,8 @@ func (p *Proxy) setUpstream(u *url.URL) error {
 	case "h2c":
 		p.scheme = "http"
 	default:
-		return fmt.Errorf("proxy.upstream: %q is no URL of an upstream; write http://, https:// or h2c:// and a host, such as http://127.0.0.1:3000", u.Redacted())
+		return fmt.Errorf(
+			"proxy.upstream: %q is no URL of an upstream; write http://, https:// or h2c:// and a host, such as http://127.0.0.1:3000", u.Redacted())
 	}
 	switch {
 	case u.Hostname() == "" || u.Opaque != "":

@@ -77,13 +77,16 @@ func TestUpstreamSeesOnlyWhatPassed(t *testing.T) {
 					t.Fatalf("the proxy answered in %s", resp.Proto)
 				}
 				if i < 10 {
-					if resp.StatusCode != 200 || body != "hello" || resp.Header.Get("X-RateLimit-Remaining") != fmt.Sprint(9-i) || resp.Header.Get("Retry-After") != "" {
+					if resp.StatusCode != 200 || body != "hello" ||
+						resp.Header.Get("X-RateLimit-Remaining") != fmt.Sprint(9-i) ||
+						resp.Header.Get("Retry-After") != "" {
 						t.Errorf("request %d: %d %v", i, resp.StatusCode, resp.Header)
 					}
 					continue
 				}
 				var p struct{ Detail string }
-				if err := json.Unmarshal([]byte(body), &p); err != nil || resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" || !strings.Contains(p.Detail, "10 requests per minute") {
+				if err := json.Unmarshal([]byte(body), &p); err != nil || resp.StatusCode != 429 ||
+					resp.Header.Get("Retry-After") == "" || !strings.Contains(p.Detail, "10 requests per minute") {
 					t.Errorf("request %d: %d %v %s", i, resp.StatusCode, resp.Header, body)
 				}
 			}
@@ -158,8 +161,10 @@ func TestHeadersOfTheUpstream(t *testing.T) {
 	c := client(t, false)
 	resp, err := c.Get("http://" + addr + "/ours")
 	read(t, resp, err)
-	if h := resp.Header; resp.StatusCode != 418 || !slices.Equal(h.Values("X-RateLimit-Limit"), []string{"10"}) || len(h.Values("RateLimit")) != 1 || !strings.HasPrefix(h.Get("RateLimit"), `"theirs";r=1, "ours";r=9`) ||
-		h.Get("X-RateLimit-Retry-After") != "" || h.Get("Retry-After") != "5" || h.Get("X-Hop") != "" || h.Get("Keep-Alive") != "" {
+	if h := resp.Header; resp.StatusCode != 418 || !slices.Equal(h.Values("X-RateLimit-Limit"), []string{"10"}) ||
+		len(h.Values("RateLimit")) != 1 || !strings.HasPrefix(h.Get("RateLimit"), `"theirs";r=1, "ours";r=9`) ||
+		h.Get("X-RateLimit-Retry-After") != "" || h.Get("Retry-After") != "5" || h.Get("X-Hop") != "" ||
+		h.Get("Keep-Alive") != "" {
 		t.Errorf("%d %v", resp.StatusCode, h)
 	}
 	resp, err = c.Get("http://" + addr + "/theirs")
@@ -182,13 +187,19 @@ func TestTLSAndHTTP2(t *testing.T) {
 	t.Cleanup(secure.Close)
 	roots := x509.NewCertPool()
 	roots.AddCert(secure.Certificate())
-	for _, c := range []struct{ upstream, proto string }{{plain.URL, "HTTP/1.1"}, {secure.URL, "HTTP/2.0"}, {h2cServer(t, handler), "HTTP/2.0"}} {
-		addr, _ := serveProxy(t, c.upstream, newLimiter(t, noLimits), &tls.Config{Certificates: secure.TLS.Certificates}, func(o *Options) { o.TLS = &tls.Config{RootCAs: roots} })
+	for _, c := range []struct{ upstream, proto string }{{plain.URL, "HTTP/1.1"}, {secure.URL, "HTTP/2.0"},
+		{h2cServer(t, handler), "HTTP/2.0"}} {
+		addr, _ := serveProxy(t, c.upstream, newLimiter(t, noLimits),
+			&tls.Config{Certificates: secure.TLS.Certificates}, func(
+				o *Options) {
+				o.TLS = &tls.Config{RootCAs: roots}
+			})
 		tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
 		t.Cleanup(tr.CloseIdleConnections)
 		resp, err := (&http.Client{Transport: tr}).Get("https://" + addr + "/")
 		if body := read(t, resp, err); resp.ProtoMajor != 2 || proto != c.proto || body != "https" {
-			t.Errorf("%s: the client spoke %s, the upstream %s, X-Forwarded-Proto %q", c.upstream, resp.Proto, proto, body)
+			t.Errorf("%s: the client spoke %s, the upstream %s, X-Forwarded-Proto %q", c.upstream, resp.Proto, proto,
+				body)
 		}
 	}
 	// An upstream whose certificate is not trusted is a 502.
@@ -222,13 +233,16 @@ func TestUpstreamFailures(t *testing.T) {
 		upstream string
 		timeout  time.Duration // 0: the default, which no busy machine reaches
 		status   int
-	}{{"http://127.0.0.1:1", 0, 502}, {"http://" + garbage.Addr().String(), 0, 502}, {slow.URL, 50 * time.Millisecond, 504}} {
-		addr := newProxy(t, c.upstream, `limits: [{name: a, allow: 10/min}]`, func(o *Options) { o.Timeout = c.timeout })
+	}{{"http://127.0.0.1:1", 0, 502}, {"http://" + garbage.Addr().String(), 0, 502},
+		{slow.URL, 50 * time.Millisecond, 504}} {
+		addr := newProxy(t, c.upstream, `limits: [{name: a, allow: 10/min}]`,
+			func(o *Options) { o.Timeout = c.timeout })
 		resp, err := client(t, false).Get("http://" + addr + "/x")
 		body := read(t, resp, err)
 		var p struct{ Status int }
 		if err := json.Unmarshal([]byte(body), &p); err != nil || resp.StatusCode != c.status || p.Status != c.status ||
-			resp.Header.Get("Content-Type") != "application/problem+json" || resp.Header.Get("X-RateLimit-Remaining") != "9" || strings.Contains(body, "127.0.0.1") {
+			resp.Header.Get("Content-Type") != "application/problem+json" ||
+			resp.Header.Get("X-RateLimit-Remaining") != "9" || strings.Contains(body, "127.0.0.1") {
 			t.Errorf("%s: %d %v %s", c.upstream, resp.StatusCode, resp.Header, body)
 		}
 	}
@@ -238,7 +252,8 @@ func TestUpstreamFailures(t *testing.T) {
 func TestConcurrentClients(t *testing.T) {
 	var seen atomic.Int64
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) { seen.Add(1); _, _ = io.Copy(w, r.Body) })
-	addr := newProxy(t, up.URL, `limits: [{name: a, per: [header.k], allow: 40/hour, algorithm: sliding_log}, {name: b, allow: 4 concurrent}]`)
+	addr := newProxy(t, up.URL,
+		`limits: [{name: a, per: [header.k], allow: 40/hour, algorithm: sliding_log}, {name: b, allow: 4 concurrent}]`)
 	var passed, refused atomic.Int64
 	var wg sync.WaitGroup
 	for g := range 8 {

@@ -88,9 +88,11 @@ func TestBodiesToDeferShare(t *testing.T) {
 		for range i + 1 {
 			want /= 2
 		}
-		patience.Until(t, "they have their share", func() bool { return h.defers.reading.bytes() == 16*firstReading-want })
+		patience.Until(t, "they have their share",
+			func() bool { return h.defers.reading.bytes() == 16*firstReading-want })
 	}
-	if s := h.Deferred(); s.Share != 40-15 || s.Full != 0 || strings.Count(lines.String(), "too many bodies of one address") != 1 {
+	if s := h.Deferred(); s.Share != 40-15 || s.Full != 0 ||
+		strings.Count(lines.String(), "too many bodies of one address") != 1 {
 		t.Errorf("%+v; the log says %s", s, lines.String())
 	}
 	if status := deferOne(t, addr, "192.0.2.99"); status != http.StatusAccepted {
@@ -115,7 +117,8 @@ func TestReadings(t *testing.T) {
 	if got, err := r.read(strings.NewReader(large), unknown); len(got) != len(large) || err != nil {
 		t.Errorf("without an address: %d, %v", len(got), err)
 	}
-	if _, err := r.read(strings.NewReader(large+large), unknown); !errors.Is(err, deferred.ErrFull) || errors.Is(err, deferred.ErrShare) {
+	if _, err := r.read(strings.NewReader(large+large), unknown); !errors.Is(err, deferred.ErrFull) ||
+		errors.Is(err, deferred.ErrShare) {
 		t.Errorf("more than all: %v", err)
 	}
 	broken := errors.New("broken")

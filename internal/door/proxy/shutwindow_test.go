@@ -118,7 +118,8 @@ func (c *framer) say(f func()) {
 func (c *framer) open(id uint32, path string, length int) {
 	c.say(func() {
 		c.block.Reset()
-		for _, f := range []hpack.HeaderField{{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: path},
+		for _, f := range []hpack.HeaderField{{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"},
+			{Name: ":path", Value: path},
 			{Name: ":authority", Value: "x"}, {Name: "content-length", Value: fmt.Sprint(length)}} {
 			_ = c.enc.WriteField(f)
 		}
@@ -223,7 +224,8 @@ func TestSilentCalls(t *testing.T) {
 	const pause = 20 * time.Millisecond
 	grace(t, pause)
 	up := h2cServer(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
-	addr, h := serveProxy(t, up, newLimiter(t, noLimits), nil, func(o *Options) { o.BodyTimeout, o.BodyRate = pause, 1<<40 })
+	addr, h := serveProxy(t, up, newLimiter(t, noLimits), nil,
+		func(o *Options) { o.BodyTimeout, o.BodyRate = pause, 1<<40 })
 	var silent []*upload
 	for _, kind := range []string{"application/grpc", "application/connect+proto"} {
 		silent = append(silent, beginUploadWith(t, addr, true, -1, http.Header{"Content-Type": {kind}}))

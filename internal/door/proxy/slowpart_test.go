@@ -28,7 +28,8 @@ func TestSlowChunkDawdlesNot(t *testing.T) {
 		answer := make(chan int, 1)
 		go func() { answer <- statusOf(http.ReadResponse(bufio.NewReader(conn), nil)) }()
 		const size, first, part = 128 << 10, 36 << 10, 2 << 10
-		fmt.Fprintf(conn, "POST /upload HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 192.0.2.1\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s", size, strings.Repeat("x", first))
+		fmt.Fprintf(conn,
+			"POST /upload HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 192.0.2.1\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s", size, strings.Repeat("x", first))
 		dawdled := 0
 		for sent := first; sent < size; sent += part { // 8 KiB a second
 			time.Sleep(250 * time.Millisecond)
@@ -56,7 +57,8 @@ func TestSlowlyReadAnswerDawdlesNot(t *testing.T) {
 		h.reverse.FlushInterval = 0 // or a goroutine waits for the one that writes, by a lock
 		const size, part = 256 << 10, 2 << 10
 		h.reverse.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 200, Header: http.Header{}, Request: r, ContentLength: size, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", size)))}, nil
+			return &http.Response{StatusCode: 200, Header: http.Header{}, Request: r, ContentLength: size,
+				Body: io.NopCloser(strings.NewReader(strings.Repeat("x", size)))}, nil
 		})
 		conn, _ := network.dial(t.Context(), "", "")
 		defer conn.Close()

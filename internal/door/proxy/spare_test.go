@@ -17,7 +17,8 @@ import (
 
 // newPlaces serves a proxy with so many places, in front of an upstream that reads bodies. What it
 // answers for /large has no end, and /hang is answered when hang is closed.
-func newPlaces(t *testing.T, places int, change ...func(*Options)) (addr string, h *Proxy, guard *overload.Limiter, hang chan bool) {
+func newPlaces(t *testing.T, places int,
+	change ...func(*Options)) (addr string, h *Proxy, guard *overload.Limiter, hang chan bool) {
 	t.Helper()
 	grace(t, time.Hour)
 	dawdleSoon(t)
@@ -75,7 +76,8 @@ func TestSpareDawdlers(t *testing.T) {
 	if status := patience.Receive(t, "an answer", third); status != 200 {
 		t.Errorf("a request that comes then: %d", status)
 	}
-	patience.Until(t, "it had the last place", func() bool { return h.Stats().CrowdedBodies == places/2-2 && h.Abandoned().Spare == 0 })
+	patience.Until(t, "it had the last place",
+		func() bool { return h.Stats().CrowdedBodies == places/2-2 && h.Abandoned().Spare == 0 })
 	close(hang)
 	for _, status := range []chan int{first, second} {
 		if got := patience.Receive(t, "an answer", status); got != 200 {
@@ -110,7 +112,8 @@ func TestStoppedBodiesShare(t *testing.T) {
 				}
 				patience.Until(t, "half of them dawdle, and one at least is cut", func() bool {
 					a := h.Abandoned()
-					return a.Dawdling == places/2 && h.Stats().CrowdedBodies+uint64(a.Spare) == places/2 && guard.Stats().InFlight < places
+					return a.Dawdling == places/2 && h.Stats().CrowdedBodies+uint64(a.Spare) == places/2 &&
+						guard.Stats().InFlight < places
 				})
 				v := visitors{t, client(t, false), addr}
 				for _, from := range []string{"192.0.2.1", "192.0.2.2"} {
@@ -148,7 +151,8 @@ func TestUnreadAnswersShare(t *testing.T) {
 				}
 				patience.Until(t, "half of them dawdle, and the rest is broken off, turned away or spare", func() bool {
 					a := h.Abandoned()
-					return a.Dawdling == places/2 && h.Stats().UnreadAnswers+a.Refused+uint64(a.Spare) == places/2 && guard.Stats().InFlight == a.Dawdling+a.Spare
+					return a.Dawdling == places/2 && h.Stats().UnreadAnswers+a.Refused+uint64(a.Spare) == places/2 &&
+						guard.Stats().InFlight == a.Dawdling+a.Spare
 				})
 				status, _ := visitors{t, client(t, false), addr}.visit("192.0.2.2", "/")
 				if got := patience.Receive(t, "an answer", status); got != 200 {
@@ -235,7 +239,8 @@ func TestUnreadBodyDawdlesNot(t *testing.T) {
 			conn, _ := network.dial(t.Context(), "", "")
 			defer conn.Close()
 			go func() { _, _ = io.Copy(io.Discard, conn) }()
-			fmt.Fprintf(conn, "POST /stuck HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 192.0.2.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+			fmt.Fprintf(conn,
+				"POST /stuck HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 192.0.2.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
 		}
 		time.Sleep(5 * time.Second)
 		if a := h.Abandoned(); a.Dawdling+a.Spare != 0 || guard.Stats().InFlight != 6 || h.Stats() != (Stats{}) {

@@ -61,7 +61,8 @@ func TestWebSocket(t *testing.T) {
 			}
 		}
 		// The slot is held while the socket is open, and given back when it ends.
-		if _, resp, err := websocket.Dial(ctx, "ws://"+addr+"/ws", nil); err == nil || resp == nil || resp.StatusCode != 429 {
+		if _, resp, err := websocket.Dial(ctx, "ws://"+addr+"/ws", nil); err == nil || resp == nil ||
+			resp.StatusCode != 429 {
 			t.Errorf("a second socket: %v, %v", resp, err)
 		}
 		if err := c.Close(websocket.StatusNormalClosure, ""); err != nil {
@@ -229,11 +230,14 @@ func TestTrailers(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.Trailer = http.Header{"X-Sum": nil}
-			r.Body, r.ContentLength = io.NopCloser(&onEOF{strings.NewReader("hello"), func() { r.Trailer.Set("X-Sum", "42") }}), -1
+			r.Body, r.ContentLength = io.NopCloser(&onEOF{strings.NewReader("hello"),
+				func() { r.Trailer.Set("X-Sum", "42") }}), -1
 			resp, err := client(t, h2c).Do(r)
 			body := read(t, resp, err)
-			if body != "body" || resp.Trailer.Get("X-Declared") != "a" || resp.Trailer.Get("X-Undeclared") != "b" || got != "42" {
-				t.Errorf("%s, h2c=%v: body %q, trailers %v, the upstream got %q", upstream, h2c, body, resp.Trailer, got)
+			if body != "body" || resp.Trailer.Get("X-Declared") != "a" || resp.Trailer.Get("X-Undeclared") != "b" ||
+				got != "42" {
+				t.Errorf("%s, h2c=%v: body %q, trailers %v, the upstream got %q", upstream, h2c, body, resp.Trailer,
+					got)
 			}
 		}
 	}
@@ -263,7 +267,8 @@ func TestHangUp(t *testing.T) {
 				cancelled <- true
 			}
 		})
-		addr := newProxy(t, up.URL, `limits: [{name: c, allow: 1 concurrent}]`, func(o *Options) { o.CutAbandoned = true })
+		addr := newProxy(t, up.URL, `limits: [{name: c, allow: 1 concurrent}]`,
+			func(o *Options) { o.CutAbandoned = true })
 		ctx, cancel := context.WithCancel(t.Context())
 		r, err := http.NewRequestWithContext(ctx, "GET", "http://"+addr+"/slow", nil)
 		if err != nil {

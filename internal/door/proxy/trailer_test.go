@@ -47,7 +47,8 @@ func TestTrailersDropped(t *testing.T) {
 // The trailers of an answer that goes the direct way are judged as any others.
 func TestDirectTrailersDropped(t *testing.T) {
 	up := answerHeads(t, func(conn net.Conn) {
-		say(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\nX-Sum: 1\r\nContent-Length: 9\r\nConnection: close\r\n\r\n")
+		say(conn,
+			"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\nX-Sum: 1\r\nContent-Length: 9\r\nConnection: close\r\n\r\n")
 	})
 	answer := raw(t, newProxy(t, up, noLimits), "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 	_, rest, _ := strings.Cut(answer, "\r\n0\r\n")

@@ -252,7 +252,8 @@ func TestUploadStops(t *testing.T) {
 		}
 		defer conn.Close()
 		_ = conn.SetDeadline(patience.End(t))
-		say(conn, fmt.Sprintf("POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size), strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", size)[:3*upstream.MaxBody])
+		say(conn, fmt.Sprintf("POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size),
+			strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", size)[:3*upstream.MaxBody])
 		answered := make(chan error, 1)
 		go func() {
 			in := bufio.NewReader(conn)
@@ -305,7 +306,8 @@ func TestUploadsKeepConnections(t *testing.T) {
 		// One is given up if who sent the body is not seen to be done within 50 ms.
 		patience.Until(t, "an upload goes over a connection of one before", func() bool {
 			n++
-			resp, err := client(t, h2c).Post("http://"+addr+"/", "text/plain", strings.NewReader(strings.Repeat("x", 5*upstream.MaxBody)))
+			resp, err := client(t, h2c).Post("http://"+addr+"/", "text/plain",
+				strings.NewReader(strings.Repeat("x", 5*upstream.MaxBody)))
 			if read(t, resp, err); resp.Header.Get("X-Length") != fmt.Sprint(5*upstream.MaxBody) {
 				t.Errorf("h2c=%v: %v", h2c, resp.Header)
 			}
@@ -331,7 +333,8 @@ func TestUploadBackpressure(t *testing.T) {
 			<-gone
 			_ = conn.Close()
 		}()
-		h, err := New(newLimiter(t, noLimits), Options{Upstream: &url.URL{Scheme: "http", Host: "upstream"}, Timeout: time.Minute})
+		h, err := New(newLimiter(t, noLimits), Options{Upstream: &url.URL{Scheme: "http", Host: "upstream"},
+			Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,8 @@ import (
 func TestAllocations(t *testing.T) {
 	t.Run("off", func(t *testing.T) { testAllocations(t, nil) })
 	t.Run("not followed", func(t *testing.T) {
-		o, err := otel.Start(t.Context(), otel.Options{Endpoint: "http://127.0.0.1:1", Gatherer: prometheus.NewRegistry()})
+		o, err := otel.Start(t.Context(), otel.Options{Endpoint: "http://127.0.0.1:1",
+			Gatherer: prometheus.NewRegistry()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +37,8 @@ func testAllocations(t *testing.T, tracer door.Tracer) {
 	}
 	defer store.Close()
 	told := 0
-	d := openDoorOn(t, store, newClock(), limitRules, Options{Tracer: tracer, Throttled: func(_ string, key []byte, _, _ int64, _ *algo.Result) { told += len(key) }})
+	d := openDoorOn(t, store, newClock(), limitRules,
+		Options{Tracer: tracer, Throttled: func(_ string, key []byte, _, _ int64, _ *algo.Result) { told += len(key) }})
 	for name, commands := range map[string]string{
 		"CL.THROTTLE":           command("CL.THROTTLE", "key", "1000000", "1", "60"),
 		"CL.THROTTLE, refused":  command("CL.THROTTLE", "other", "0", "1", "60"),

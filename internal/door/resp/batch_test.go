@@ -79,9 +79,11 @@ func TestLanes(t *testing.T) {
 	}
 	// Rules: the same attributes in order, whatever the hits are; and other commands between.
 	store.shut(3) // but the third command, which waits for the first
-	c.send(command("WEIR.LIMIT", "shop", "1", "key", "ada") + command("WEIR.LIMIT", "shop", "1", "key", "bob") + command("WEIR.LIMIT", "shop", "2", "key", "ada") +
+	c.send(command("WEIR.LIMIT", "shop", "1", "key", "ada") + command("WEIR.LIMIT", "shop", "1", "key", "bob") +
+		command("WEIR.LIMIT", "shop", "2", "key", "ada") +
 		command("THROTTLE", "a", "1", "1", "60"))
-	for _, want := range []string{"[1 2 1 0 60000 []]", "[1 2 1 0 60000 []]", "[0 2 1 60000 60000 [each]]", "[1 1 0 60 0]"} {
+	for _, want := range []string{"[1 2 1 0 60000 []]", "[1 2 1 0 60000 []]", "[0 2 1 60000 60000 [each]]",
+		"[1 1 0 60 0]"} {
 		if got := c.reply(); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
@@ -129,9 +131,11 @@ func TestStoreFails(t *testing.T) {
 	const rules = "domain: d\nlimits:\n  - {name: open, when: {path: /open}, allow: 1/min, on_store_error: allow}\n  - {name: shut, when: {path: /shut}, allow: 1/min, on_store_error: deny}\n"
 	for _, concurrent := range []int{0, 8} {
 		told := make(chan error, 100)
-		d := openDoorOn(t, broken{}, newClock(), rules, Options{Concurrent: concurrent, StoreError: func(err error) { told <- err }})
+		d := openDoorOn(t, broken{}, newClock(), rules,
+			Options{Concurrent: concurrent, StoreError: func(err error) { told <- err }})
 		c := d.dial(t)
-		c.send(command("CL.THROTTLE", "a", "1", "1", "1") + command("THROTTLE", "b", "1", "1", "1") + command("WEIR.LIMIT", "d", "1", "path", "/shut") + command("WEIR.LIMIT", "d", "1", "path", "/open"))
+		c.send(command("CL.THROTTLE", "a", "1", "1", "1") + command("THROTTLE", "b", "1", "1", "1") +
+			command("WEIR.LIMIT", "d", "1", "path", "/shut") + command("WEIR.LIMIT", "d", "1", "path", "/open"))
 		for _, want := range []string{"-" + errStore, "-" + errStore, "-" + errStore, "[1 -1 -1 0 0 []]"} {
 			if got := c.reply(); got != want {
 				t.Errorf("%s, want %s", got, want)
@@ -150,13 +154,15 @@ func TestDefect(t *testing.T) {
 	for _, concurrent := range []int{0, 8} {
 		var mu sync.Mutex
 		var told strings.Builder
-		d := openDoorOn(t, broken{panics: true}, newClock(), "", Options{Concurrent: concurrent, Logger: doortest.LogTo(func(m string) {
-			mu.Lock()
-			defer mu.Unlock()
-			told.WriteString(m)
-		})})
+		d := openDoorOn(t, broken{panics: true}, newClock(), "",
+			Options{Concurrent: concurrent, Logger: doortest.LogTo(func(m string) {
+				mu.Lock()
+				defer mu.Unlock()
+				told.WriteString(m)
+			})})
 		c := d.dial(t)
-		c.send(command("CL.THROTTLE", "a", "1", "1", "1") + command("CL.THROTTLE", "b", "1", "1", "1") + command("CL.THROTTLE", "c", "1", "1", "1"))
+		c.send(command("CL.THROTTLE", "a", "1", "1", "1") + command("CL.THROTTLE", "b", "1", "1", "1") +
+			command("CL.THROTTLE", "c", "1", "1", "1"))
 		eventually(t, "it is told of", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
@@ -196,9 +202,11 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	// Other numbers read what is used, on the other node too.
-	for _, s := range []struct{ numbers, want string }{{"19 10 1814400 0", "[0 20 10 "}, {"9 1 86400 0", "[0 10 0 "}, {"14 100 1814400 0", "[0 15 5 "}} {
+	for _, s := range []struct{ numbers, want string }{{"19 10 1814400 0", "[0 20 10 "}, {"9 1 86400 0", "[0 10 0 "},
+		{"14 100 1814400 0", "[0 15 5 "}} {
 		for _, c := range []*client{a, b} {
-			if got := c.do(append([]string{"CL.THROTTLE", "key"}, strings.Fields(s.numbers)...)...); !strings.HasPrefix(got, s.want) {
+			if got := c.do(append([]string{"CL.THROTTLE", "key"}, strings.Fields(s.numbers)...)...); !strings.HasPrefix(
+				got, s.want) {
 				t.Errorf("%s: %s, want %s…", s.numbers, got, s.want)
 			}
 		}
@@ -240,12 +248,14 @@ func TestLaneOfTraced(t *testing.T) {
 			t.Errorf("%q is in another lane", args)
 		}
 	}
-	for _, args := range [][]string{{"shop", "1", "user", "bob"}, {"shop", "1", "user", "traceparent"}, {"traceparent", "1", "user", "ada"}} {
+	for _, args := range [][]string{{"shop", "1", "user", "bob"}, {"shop", "1", "user", "traceparent"},
+		{"traceparent", "1", "user", "ada"}} {
 		if lane(true, args...) == plain {
 			t.Errorf("%q is in the same lane", args)
 		}
 	}
-	if lane(false, "shop", "1", "user", "ada", "traceparent", "00-1") == lane(false, "shop", "1", "user", "ada", "traceparent", "00-2") {
+	if lane(false, "shop", "1", "user", "ada", "traceparent", "00-1") == lane(false, "shop", "1", "user", "ada",
+		"traceparent", "00-2") {
 		t.Error("without traces traceparent is an attribute as any other")
 	}
 }

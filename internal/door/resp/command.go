@@ -231,7 +231,8 @@ func (c *conn) hello(args [][]byte) error {
 		}
 	}
 	if c.o.Required && !c.authed && !agreed {
-		c.error("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time")
+		c.error(
+			"NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time")
 		return nil
 	}
 	if c.resp3 = resp3; named {

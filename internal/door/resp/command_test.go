@@ -181,19 +181,22 @@ func TestAuth(t *testing.T) {
 // TestTrust: only a trusted peer may refund, and only it may ask for very many hits.
 func TestTrust(t *testing.T) {
 	for _, trusted := range []bool{false, true} {
-		d := openDoor(t, "limits: [{name: big, per: [key], allow: 5000/hour, algorithm: token_bucket}]", Options{Trusted: func(peer string) bool {
-			if !strings.HasPrefix(peer, "127.0.0.1:") {
-				t.Errorf("the peer is %q", peer)
-			}
-			return trusted
-		}})
+		d := openDoor(t, "limits: [{name: big, per: [key], allow: 5000/hour, algorithm: token_bucket}]",
+			Options{Trusted: func(peer string) bool {
+				if !strings.HasPrefix(peer, "127.0.0.1:") {
+					t.Errorf("the peer is %q", peer)
+				}
+				return trusted
+			}})
 		c := d.dial(t)
 		refund, many := "-"+errRefund, "-"+errManyHits
 		wants := []string{"[1 5000 4000 0 720000 []]", many, many, "[0 5 0 -1 5]", refund}
 		if trusted {
-			wants = []string{"[1 5000 4000 0 720000 []]", "[1 5000 2999 0 1440720 []]", "[1 5000 4000 0 720000 []]", "[0 5 0 -1 5]", "[0 5 5 -1 0]"}
+			wants = []string{"[1 5000 4000 0 720000 []]", "[1 5000 2999 0 1440720 []]", "[1 5000 4000 0 720000 []]",
+				"[0 5 0 -1 5]", "[0 5 5 -1 0]"}
 		}
-		for i, command := range []string{"WEIR.LIMIT default 1000 key a", "WEIR.LIMIT default 1001 key a", "WEIR.LIMIT default -1001 key a", "CL.THROTTLE k 4 1 1 5", "CL.THROTTLE k 4 1 1 -9"} {
+		for i, command := range []string{"WEIR.LIMIT default 1000 key a", "WEIR.LIMIT default 1001 key a",
+			"WEIR.LIMIT default -1001 key a", "CL.THROTTLE k 4 1 1 5", "CL.THROTTLE k 4 1 1 -9"} {
 			if got := c.do(strings.Fields(command)...); got != wants[i] {
 				t.Errorf("trusted %v: %s: %s, want %s", trusted, command, got, wants[i])
 			}
@@ -311,7 +314,8 @@ func TestLongKeys(t *testing.T) {
 	d := openDoor(t, "", Options{})
 	c := d.dial(t)
 	long := strings.Repeat("k", maxKey)
-	for _, s := range []struct{ key, want string }{{long, "[0 1 0 -1 60]"}, {long + "a", "[0 1 0 -1 60]"}, {long + "b", "[0 1 0 -1 60]"}, {long + "a", "[1 1 0 60 60]"}, {long, "[1 1 0 60 60]"}} {
+	for _, s := range []struct{ key, want string }{{long, "[0 1 0 -1 60]"}, {long + "a", "[0 1 0 -1 60]"},
+		{long + "b", "[0 1 0 -1 60]"}, {long + "a", "[1 1 0 60 60]"}, {long, "[1 1 0 60 60]"}} {
 		if got := c.do("CL.THROTTLE", s.key, "0", "1", "60"); got != s.want {
 			t.Errorf("…%s: %s, want %s", s.key[len(s.key)-1:], got, s.want)
 		}
@@ -357,9 +361,12 @@ func TestBenchmark(t *testing.T) {
 	d := openDoor(t, "limits: [{name: n, per: [key], allow: 1000000/min, algorithm: token_bucket}]", Options{})
 	_, port, _ := strings.Cut(d.address, ":")
 	n := effort.Of(1000, 4000)
-	for _, args := range []string{"-P 16 CL.THROTTLE __rand_int__ 10 100 60", "-P 1 -3 THROTTLE __rand_int__ 10 100 60", "-P 64 -3 WEIR.LIMIT default 1 key __rand_int__", "-t ping"} {
-		out, err := exec.Command(tool, append([]string{"-p", port, "-n", fmt.Sprint(n), "-c", "20", "-r", "100", "-q"}, strings.Fields(args)...)...).CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "requests per second") || strings.Contains(strings.ToLower(string(out)), "err") {
+	for _, args := range []string{"-P 16 CL.THROTTLE __rand_int__ 10 100 60", "-P 1 -3 THROTTLE __rand_int__ 10 100 60",
+		"-P 64 -3 WEIR.LIMIT default 1 key __rand_int__", "-t ping"} {
+		out, err := exec.Command(tool, append([]string{"-p", port, "-n", fmt.Sprint(n), "-c", "20", "-r", "100", "-q"},
+			strings.Fields(args)...)...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "requests per second") ||
+			strings.Contains(strings.ToLower(string(out)), "err") {
 			t.Errorf("redis-benchmark %s: %v\n%s", args, err, out)
 		}
 	}

@@ -24,14 +24,16 @@ limits:
 // is otherwise.
 func TestLimitFull(t *testing.T) {
 	d := openDoor(t, fullRules, Options{Trusted: func(string) bool { return true }})
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{d.address}, ForceSingleClient: true, DisableCache: true})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{d.address}, ForceSingleClient: true,
+		DisableCache: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
 	ask := func(args ...string) []rueidis.RedisMessage {
 		t.Helper()
-		answer, err := client.Do(t.Context(), client.B().Arbitrary("WEIR.LIMIT", "shop").Args(args...).Build()).ToArray()
+		answer, err := client.Do(t.Context(), client.B().Arbitrary("WEIR.LIMIT",
+			"shop").Args(args...).Build()).ToArray()
 		if err != nil {
 			t.Fatal(args, err)
 		}
@@ -101,7 +103,8 @@ func TestLimitFullByCLI(t *testing.T) {
 	run := func(args ...string) string {
 		t.Helper()
 		port := netip.MustParseAddrPort(d.address).Port()
-		out, err := exec.CommandContext(t.Context(), cli, append([]string{"-h", "127.0.0.1", "-p", fmt.Sprint(port)}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), cli,
+			append([]string{"-h", "127.0.0.1", "-p", fmt.Sprint(port)}, args...)...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}

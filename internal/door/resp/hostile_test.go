@@ -214,7 +214,8 @@ func TestNothingIsKept(t *testing.T) {
 				c.reply()
 				c.do("PING") // a small read, after which nothing large is kept
 			}
-			eventually(t, "the memory is given back", func() bool { return d.memory.Load() == int64(connections)*connMemory })
+			eventually(t, "the memory is given back",
+				func() bool { return d.memory.Load() == int64(connections)*connMemory })
 			if held := (heap() - before) / int64(connections); held > 8<<10 {
 				t.Errorf("a connection that rests holds %d bytes more than before", held)
 			}

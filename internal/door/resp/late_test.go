@@ -23,8 +23,10 @@ func TestLate(t *testing.T) {
 			line := shed.Overloaded(answer)
 			c := openDoor(t, rules, Options{Line: line, Concurrent: concurrent}).dial(t)
 			for range 20 { // in one pipeline
-				c.send(command("WEIR.LIMIT", "shop", "1", "user", "ada") + command("WEIR.LIMIT", "shop", "1", "user", "ada", "FULL") +
-					command("CL.THROTTLE", "key", "15", "30", "60") + command("PING") + command("THROTTLE", "key", "15", "30", "60"))
+				c.send(command("WEIR.LIMIT", "shop", "1", "user", "ada") +
+					command("WEIR.LIMIT", "shop", "1", "user", "ada", "FULL") +
+					command("CL.THROTTLE", "key", "15", "30", "60") + command("PING") +
+					command("THROTTLE", "key", "15", "30", "60"))
 			}
 			for range 20 {
 				for i, want := range append(append([]string{}, want[:3]...), "PONG", want[3]) {

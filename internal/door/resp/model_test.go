@@ -82,7 +82,8 @@ func TestModels(t *testing.T) {
 	n := 0
 	rapid.Check(t, func(t *rapid.T) {
 		n++
-		each := rapid.SampledFrom([]int64{1, 7, 10, 1000, 4096, 99_999, 100_000, 600_000, 1_000_000, 3_600_000, 86_400_000_000}).Draw(t, "µs for each")
+		each := rapid.SampledFrom([]int64{1, 7, 10, 1000, 4096, 99_999, 100_000, 600_000, 1_000_000, 3_600_000,
+			86_400_000_000}).Draw(t, "µs for each")
 		period := rapid.Int64Range(1, 3600).Draw(t, "period")
 		count := period * 1e6 / each
 		if count == 0 {
@@ -97,7 +98,8 @@ func TestModels(t *testing.T) {
 		for range rapid.IntRange(1, 30).Draw(t, "commands") {
 			d.clock.advance(time.Duration(rapid.Int64Range(0, 3*each).Draw(t, "later")) * time.Microsecond)
 			now := d.clock.now() * 1000
-			quantity := rapid.SampledFrom([]int64{0, 1, 1, 1, 2, burst, burst + 1, burst + 2, -1, -5}).Draw(t, "quantity")
+			quantity := rapid.SampledFrom([]int64{0, 1, 1, 1, 2, burst, burst + 1, burst + 2, -1, -5}).Draw(t,
+				"quantity")
 			numbers := strings.Fields(fmt.Sprint(burst, count, period, quantity))
 			if got, want := c.do(append([]string{"CL.THROTTLE", fmt.Sprint("cell", n)}, numbers...)...), ofCell.throttle(now, burst, count, period, quantity); got != want {
 				t.Fatalf("CL.THROTTLE %v: %s, want %s", numbers, got, want)
@@ -136,7 +138,8 @@ func TestOtherNumbers(t *testing.T) {
 // TestRates: what any 64-bit numbers make is a limit, and the nearest one that there is.
 func TestRates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		big := rapid.OneOf(rapid.Int64Range(1, 1<<63-1), rapid.Int64Range(1, 100_000), rapid.SampledFrom([]int64{1, 60, 3600, 86400, 1_000_000_000, 1_000_000_001}))
+		big := rapid.OneOf(rapid.Int64Range(1, 1<<63-1), rapid.Int64Range(1, 100_000),
+			rapid.SampledFrom([]int64{1, 60, 3600, 86400, 1_000_000_000, 1_000_000_001}))
 		count, period := big.Draw(t, "count"), big.Draw(t, "period")
 		size := rapid.OneOf(rapid.Int64Range(0, 1<<63-1), rapid.Int64Range(0, 100_000)).Draw(t, "size")
 		g := compile(params{verbThrottle, size, count, period})
@@ -146,11 +149,13 @@ func TestRates(t *testing.T) {
 		}
 		want := float64(period) * 1e6 / float64(count)
 		want = min(max(want, 1e-9), float64(maxWindow))
-		if got := float64(cfg.Window.Microseconds()) / float64(cfg.N); (got < want*0.999 || got > want*1.001) && (want > 1e-6 || got < want*0.49 || got > want*2.1) {
+		if got := float64(cfg.Window.Microseconds()) / float64(cfg.N); (got < want*0.999 || got > want*1.001) &&
+			(want > 1e-6 || got < want*0.49 || got > want*2.1) {
 			t.Fatalf("%d in %d s: a token in %g µs, want %g", count, period, got, want)
 		}
 		if count <= 1_000_000_000 && period*1_000_000/1_000_000 == period && period <= maxWindow/1e6 {
-			if got := float64(cfg.Window.Microseconds()) / float64(cfg.N); got < want*0.999999999 || got > want*1.000000001 {
+			if got := float64(cfg.Window.Microseconds()) / float64(cfg.N); got < want*0.999999999 ||
+				got > want*1.000000001 {
 				t.Fatalf("%d in %d s: a token in %g µs, want exactly %g", count, period, got, want)
 			}
 		}

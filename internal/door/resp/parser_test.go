@@ -43,7 +43,8 @@ func naive(in string, most, mostArgs int) (commands [][]string, err error) {
 			if len(args) == 0 {
 				continue
 			}
-			if first := strings.ToLower(args[0]); first == "post" || first == "host:" || strings.HasPrefix(args[len(args)-1], "HTTP/") {
+			if first := strings.ToLower(args[0]); first == "post" || first == "host:" ||
+				strings.HasPrefix(args[len(args)-1], "HTTP/") {
 				return commands, errOther
 			}
 			commands = append(commands, args)
@@ -160,7 +161,8 @@ func naiveSplit(line string, most int) (args []string, err error) {
 					return nil, errQuotes
 				}
 				quote, done = 0, true
-			case quote == '"' && c == '\\' && len(line) >= 3 && line[0] == 'x' && chars.IsHex(line[1]) && chars.IsHex(line[2]):
+			case quote == '"' && c == '\\' && len(line) >= 3 && line[0] == 'x' && chars.IsHex(line[1]) &&
+				chars.IsHex(line[2]):
 				b, _ := strconv.ParseUint(line[1:3], 16, 8)
 				arg, line = append(arg, byte(b)), line[3:]
 			case quote == '"' && c == '\\' && line != "":
@@ -258,9 +260,12 @@ var frames = []string{
 func TestParser(t *testing.T) {
 	long := strings.Repeat("x", smallBuffer)
 	more := []string{
-		long + "\r\n", strings.Repeat("ab ", 2000) + "\r\n", "*2\r\n$4\r\nECHO\r\n$4096\r\n" + long + "\r\n", strings.Repeat("x", maxCommand), strings.Repeat("y ", maxCommand),
-		command("ECHO", strings.Repeat("z", maxCommand-27)), command("ECHO", strings.Repeat("z", maxCommand-26)), command(strings.Split(strings.Repeat("a,", maxArgs-1)+"a", ",")...),
-		command(strings.Split(strings.Repeat("a,", maxArgs)+"a", ",")...), strings.Repeat(command("CL.THROTTLE", "key", "15", "30", "60"), 500),
+		long + "\r\n", strings.Repeat("ab ", 2000) + "\r\n", "*2\r\n$4\r\nECHO\r\n$4096\r\n" + long + "\r\n",
+		strings.Repeat("x", maxCommand), strings.Repeat("y ", maxCommand),
+		command("ECHO", strings.Repeat("z", maxCommand-27)), command("ECHO", strings.Repeat("z", maxCommand-26)),
+		command(strings.Split(strings.Repeat("a,", maxArgs-1)+"a", ",")...),
+		command(strings.Split(strings.Repeat("a,", maxArgs)+"a", ",")...),
+		strings.Repeat(command("CL.THROTTLE", "key", "15", "30", "60"), 500),
 	}
 	for _, in := range append(more, frames...) {
 		for _, tail := range []string{"", "PING\r\n", "*1\r\n$4\r\nPI"} {
@@ -294,7 +299,8 @@ func FuzzParser(f *testing.F) {
 // TestParserTakesNoMemory: what a client declares is not taken at its word.
 func TestParserTakesNoMemory(t *testing.T) {
 	buf := make([]byte, smallBuffer)
-	for _, in := range []string{"*1024\r\n", "*1\r\n$65000\r\n", "*1\r\n$9999999999\r\n", "*1000000000\r\n", "*1024\r\n$60000\r\n"} {
+	for _, in := range []string{"*1024\r\n", "*1\r\n$65000\r\n", "*1\r\n$9999999999\r\n", "*1000000000\r\n",
+		"*1024\r\n$60000\r\n"} {
 		allocated := testing.AllocsPerRun(100, func() {
 			p := parser{most: maxCommand, mostArgs: maxArgs}
 			p.reset(buf)

@@ -48,7 +48,8 @@ func TestQuickBesideSlow(t *testing.T) {
 		pipeline.WriteString(command("WEIR.LIMIT", "shop", "1", "key", fmt.Sprint("quick", i)))
 	}
 	c.send(pipeline.String())
-	patience.Until(t, "the quick ones are decided, and slow ones wait", func() bool { return s.AtOnce.Load() == 2*n && s.Begun.Load() > 0 })
+	patience.Until(t, "the quick ones are decided, and slow ones wait",
+		func() bool { return s.AtOnce.Load() == 2*n && s.Begun.Load() > 0 })
 	for i := range n { // on another connection they are answered
 		if got := other.do("CL.THROTTLE", fmt.Sprint("quick", i), "1", "1", "60"); got != "[0 2 0 -1 120]" {
 			t.Error(got)
@@ -104,11 +105,12 @@ func TestSameBothWays(t *testing.T) {
 	for name, waits := range ways {
 		now := newClock()
 		var heard []string
-		d := openDoorOn(t, waiting(t, now, waits, nil), now, limitRules, Options{Concurrent: 64, Throttled: func(command string, key []byte, quantity, now int64, r *algo.Result) {
-			mu.Lock()
-			defer mu.Unlock()
-			heard = append(heard, fmt.Sprintf("%s %s %d %d %+v", command, key, quantity, now, *r))
-		}})
+		d := openDoorOn(t, waiting(t, now, waits, nil), now, limitRules,
+			Options{Concurrent: 64, Throttled: func(command string, key []byte, quantity, now int64, r *algo.Result) {
+				mu.Lock()
+				defer mu.Unlock()
+				heard = append(heard, fmt.Sprintf("%s %s %d %d %+v", command, key, quantity, now, *r))
+			}})
 		c := d.dial(t)
 		go c.send(pipeline.String())
 		for range n {

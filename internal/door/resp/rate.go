@@ -35,7 +35,8 @@ type params struct {
 
 // hash spreads params over a small table.
 func (p *params) hash() uint64 {
-	h := uint64(p.size)*0x9E3779B97F4A7C15 ^ uint64(p.count)*0xC2B2AE3D27D4EB4F ^ uint64(p.period)*0x165667B19E3779F9 ^ uint64(p.verb)
+	h := uint64(p.size)*0x9E3779B97F4A7C15 ^ uint64(p.count)*0xC2B2AE3D27D4EB4F ^ uint64(
+		p.period)*0x165667B19E3779F9 ^ uint64(p.verb)
 	return h ^ h>>32 ^ h>>16
 }
 

@@ -28,7 +28,8 @@ func TestQuickBesideSlowRules(t *testing.T) {
 		pipeline.WriteString(command("WEIR.LIMIT", "d", "1", "q", fmt.Sprint("quick", i)))
 	}
 	c.send(pipeline.String())
-	patience.Until(t, "the quick ones are decided, and slow ones wait", func() bool { return s.AtOnce.Load() == n && s.Begun.Load() > 0 })
+	patience.Until(t, "the quick ones are decided, and slow ones wait",
+		func() bool { return s.AtOnce.Load() == n && s.Begun.Load() > 0 })
 	for i := range n { // on another connection they are answered
 		if got := other.do("WEIR.LIMIT", "d", "1", "q", fmt.Sprint("quick", i)); !strings.HasPrefix(got, "[1 3 1 ") {
 			t.Error(got)

@@ -50,9 +50,11 @@ func TestSpansEnd(t *testing.T) {
 		fmt.Fprintf(&rules, "  - {name: %s-%d, per: [key], allow: 0/hour}\n", strings.Repeat("n", 100), i)
 	}
 	now, followed := newClock(), &spans{open: map[*weir.Trace]bool{}}
-	d := openDoorOn(t, waiting(t, now, nil, nil), now, rules.String(), Options{Concurrent: 2, MaxMemory: connMemory, Tracer: followed})
+	d := openDoorOn(t, waiting(t, now, nil, nil), now, rules.String(),
+		Options{Concurrent: 2, MaxMemory: connMemory, Tracer: followed})
 	c := d.dial(t)
-	c.send(command("WEIR.LIMIT", "shop", "1", "key", "a") + command("WEIR.LIMIT", "shop", "1", "key", "b") + command("THROTTLE", "c", "1", "1", "60"))
+	c.send(command("WEIR.LIMIT", "shop", "1", "key", "a") + command("WEIR.LIMIT", "shop", "1", "key", "b") +
+		command("THROTTLE", "c", "1", "1", "60"))
 	if got, err := io.ReadAll(c); err != nil || !strings.Contains(string(got), errMemory.Error()) {
 		t.Fatalf("%v, %q", err, got)
 	}

@@ -18,11 +18,13 @@ func TestThrottled(t *testing.T) {
 	for _, concurrent := range []int{0, 8} {
 		var mu sync.Mutex
 		var told []string
-		d := openDoor(t, limitRules, Options{Concurrent: concurrent, Trusted: func(string) bool { return true }, Throttled: func(command string, key []byte, quantity, now int64, r *algo.Result) {
-			mu.Lock()
-			defer mu.Unlock()
-			told = append(told, fmt.Sprint(command, " ", string(key), " ", quantity, " ", now, " ", r.Allowed, " ", r.Limit, " ", r.Remaining, " ", r.RetryAfter))
-		}})
+		d := openDoor(t, limitRules, Options{Concurrent: concurrent, Trusted: func(string) bool { return true },
+			Throttled: func(command string, key []byte, quantity, now int64, r *algo.Result) {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, fmt.Sprint(command, " ", string(key), " ", quantity, " ", now, " ", r.Allowed, " ",
+					r.Limit, " ", r.Remaining, " ", r.RetryAfter))
+			}})
 		c := d.dial(t)
 		c.send(command("CL.THROTTLE", "ada", "2", "1", "60") + command("CL.THROTTLE", "ada", "2", "1", "60", "3") +
 			command("CL.THROTTLE", "ada", "2", "1", "60", "0") + command("CL.THROTTLE", "ada", "2", "1", "60", "-1") +
@@ -36,8 +38,10 @@ func TestThrottled(t *testing.T) {
 		slices.Sort(told)
 		at := d.clock.now()
 		want := []string{
-			fmt.Sprint("cl.throttle ada 1 ", at, " true 3 2 0"), fmt.Sprint("cl.throttle ada 3 ", at, " false 3 2 60000000"),
-			fmt.Sprint("cl.throttle ", long, " 1 ", at, " true 3 2 0"), fmt.Sprint("throttle ada 2 ", at, " true 3 1 0"),
+			fmt.Sprint("cl.throttle ada 1 ", at, " true 3 2 0"),
+			fmt.Sprint("cl.throttle ada 3 ", at, " false 3 2 60000000"),
+			fmt.Sprint("cl.throttle ", long, " 1 ", at, " true 3 2 0"),
+			fmt.Sprint("throttle ada 2 ", at, " true 3 1 0"),
 		}
 		if !slices.Equal(told, want) {
 			t.Errorf("%d at a time:\n%s\nwant\n%s", concurrent, strings.Join(told, "\n"), strings.Join(want, "\n"))
@@ -46,9 +50,10 @@ func TestThrottled(t *testing.T) {
 	}
 	// Nobody hears of a failure, except as an error.
 	failures := 0
-	d := openDoorOn(t, broken{}, newClock(), "", Options{StoreError: func(error) { failures++ }, Throttled: func(string, []byte, int64, int64, *algo.Result) {
-		t.Error("a failure is told of as a decision")
-	}})
+	d := openDoorOn(t, broken{}, newClock(), "",
+		Options{StoreError: func(error) { failures++ }, Throttled: func(string, []byte, int64, int64, *algo.Result) {
+			t.Error("a failure is told of as a decision")
+		}})
 	if got := d.dial(t).do("CL.THROTTLE", "ada", "2", "1", "60"); got != "-"+errStore || failures != 1 {
 		t.Errorf("%s, %d failures", got, failures)
 	}

@@ -29,7 +29,8 @@ var vectors = []struct {
 	steps []step
 }{
 	{"a burst of 15 at 30 a minute", append(repeated(14, "CL.THROTTLE a 15 30 60", func(i int) string { return fmt.Sprintf("[0 16 %d -1 %d]", 15-i, 2+2*i) }),
-		step{0, "CL.THROTTLE a 15 30 60", "[0 16 1 -1 30]"}, step{0, "CL.THROTTLE a 15 30 60", "[0 16 0 -1 32]"}, step{0, "CL.THROTTLE a 15 30 60", "[1 16 0 2 32]"})},
+		step{0, "CL.THROTTLE a 15 30 60", "[0 16 1 -1 30]"}, step{0, "CL.THROTTLE a 15 30 60", "[0 16 0 -1 32]"},
+		step{0, "CL.THROTTLE a 15 30 60", "[1 16 0 2 32]"})},
 	{"no burst", []step{
 		{0, "CL.THROTTLE a 0 1 2", "[0 1 0 -1 2]"},
 		{0, "CL.THROTTLE a 0 1 2", "[1 1 0 2 2]"},
@@ -126,9 +127,11 @@ type asking func(t *testing.T, args []string) string
 // client asks.
 func TestVectors(t *testing.T) {
 	d := openDoor(t, "", Options{Trusted: func(string) bool { return true }})
-	clients := map[string]asking{"raw": rawClient(t, d), "rueidis, RESP3": rueidisClient(t, d, false), "rueidis, RESP2": rueidisClient(t, d, true)}
+	clients := map[string]asking{"raw": rawClient(t, d), "rueidis, RESP3": rueidisClient(t, d, false),
+		"rueidis, RESP2": rueidisClient(t, d, true)}
 	if cli, err := exec.LookPath("redis-cli"); err != nil {
-		t.Run("redis-cli", func(t *testing.T) { t.Skip("redis-cli is not installed; on Debian: apt-get install redis-tools") })
+		t.Run("redis-cli",
+			func(t *testing.T) { t.Skip("redis-cli is not installed; on Debian: apt-get install redis-tools") })
 	} else {
 		clients["redis-cli"] = redisCLI(cli, d)
 	}
@@ -164,7 +167,8 @@ func rawClient(t *testing.T, d *served) asking {
 }
 
 func rueidisClient(t *testing.T, d *served, resp2 bool) asking {
-	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{d.address}, AlwaysRESP2: resp2, DisableCache: resp2})
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{d.address}, AlwaysRESP2: resp2,
+		DisableCache: resp2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +194,8 @@ func redisCLI(path string, d *served) asking {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience.Left(t))
 		defer cancel()
-		out, err := exec.CommandContext(ctx, path, append([]string{"-h", host, "-p", port, "--no-raw"}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(ctx, path,
+			append([]string{"-h", host, "-p", port, "--no-raw"}, args...)...).CombinedOutput()
 		text := strings.TrimSpace(string(out))
 		if err != nil && text == "" {
 			t.Fatal(err)

@@ -128,9 +128,10 @@ func TestSilence(t *testing.T) {
 		patience.Until(t, "a stream is answered, and closed", func() bool {
 			e := d.stream(t)
 			for range reports {
-				_ = e.Send(&rlqspb.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: []*rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{{
-					BucketId: id("tenant", "acme"), NumRequestsDenied: 1, TimeElapsed: durationpb.New(broker.Interval),
-				}}})
+				_ = e.Send(&rlqspb.RateLimitQuotaUsageReports{Domain: "edge",
+					BucketQuotaUsages: []*rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{{
+						BucketId: id("tenant", "acme"), NumRequestsDenied: 1, TimeElapsed: durationpb.New(broker.Interval),
+					}}})
 				if _, err := e.Recv(); err != nil {
 					return false
 				}

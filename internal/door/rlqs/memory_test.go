@@ -52,7 +52,8 @@ func BenchmarkStreamMemory(b *testing.B) {
 		if err := client.Start(); err != nil {
 			b.Fatal(err)
 		}
-		patience.Until(b, "all streams are there", func() bool { s := d.Stats(); return s.Streams == memoryStreams && s.Buckets == memoryStreams })
+		patience.Until(b, "all streams are there",
+			func() bool { s := d.Stats(); return s.Streams == memoryStreams && s.Buckets == memoryStreams })
 		b.ReportMetric(float64(inUse()-before)/memoryStreams, "B/stream")
 		stdin.Close()
 		if err := client.Wait(); err != nil {

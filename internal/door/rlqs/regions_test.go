@@ -20,7 +20,8 @@ func newRegionalDoor(t *testing.T) *door {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := regions.New(m, regions.Options{Region: "eu", Table: []regions.Region{{Name: "eu", Weight: 1}, {Name: "us", Weight: 1}}})
+	s, err := regions.New(m, regions.Options{Region: "eu",
+		Table: []regions.Region{{Name: "eu", Weight: 1}, {Name: "us", Weight: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +69,8 @@ func TestRegionsPaid(t *testing.T) {
 	}
 	admitted := 0
 	for range 4000 {
-		dec, err := d.limiter.Allow(context.Background(), weir.Request{Domain: "edge", Attributes: rule.Map{"tenant": "acme"}})
+		dec, err := d.limiter.Allow(context.Background(),
+			weir.Request{Domain: "edge", Attributes: rule.Map{"tenant": "acme"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -298,7 +298,8 @@ type LimitStats struct {
 // Stats returns a reading.
 func (r *Service) Stats() Stats {
 	s := Stats{Refused: r.refused.Load(), Short: r.short.Load(), Limits: map[weir.RuleName]LimitStats{}}
-	s.AbandonedIdle, s.AbandonedMany, s.AbandonedID = r.abandoned[causeIdle].Load(), r.abandoned[causeMany].Load(), r.abandoned[causeID].Load()
+	s.AbandonedIdle, s.AbandonedMany, s.AbandonedID = r.abandoned[causeIdle].Load(), r.abandoned[causeMany].Load(),
+		r.abandoned[causeID].Load()
 	r.mu.Lock()
 	s.Streams = len(r.streams)
 	for st := range r.streams {

@@ -202,11 +202,13 @@ func TestAssigns(t *testing.T) {
 		want    func(s *typepb.RateLimitStrategy, actions int) bool
 	}{
 		{"units", []string{"tenant", "acme"}, func(s *typepb.RateLimitStrategy, n int) bool {
-			return n == 2 && s.GetTokenBucket().GetMaxTokens() == 5 && s.GetTokenBucket().GetFillInterval().GetSeconds() > 1e7
+			return n == 2 && s.GetTokenBucket().GetMaxTokens() == 5 &&
+				s.GetTokenBucket().GetFillInterval().GetSeconds() > 1e7
 		}},
 		{"a rate", []string{"route", "fast"}, func(s *typepb.RateLimitStrategy, n int) bool {
 			b := s.GetTokenBucket()
-			return n == 2 && b.GetMaxTokens() >= 1 && b.GetFillInterval().GetSeconds() <= 10 && b.GetTokensPerFill().GetValue() >= 1
+			return n == 2 && b.GetMaxTokens() >= 1 && b.GetFillInterval().GetSeconds() <= 10 &&
+				b.GetTokensPerFill().GetValue() >= 1
 		}},
 		{"exempt", []string{"tenant", "internal"}, isAll(typepb.RateLimitStrategy_ALLOW_ALL)},
 		{"no limit", []string{"route", "other"}, isAll(typepb.RateLimitStrategy_ALLOW_ALL)},
@@ -260,7 +262,8 @@ func TestOneBudget(t *testing.T) {
 	if !refused {
 		t.Error("another door spends what was assigned")
 	}
-	if s := d.Stats(); s.Streams != 1 || s.Buckets != 1 || s.Limits[weir.RuleName{Domain: "edge", Name: "tenant"}].Assigned != 1000 {
+	if s := d.Stats(); s.Streams != 1 || s.Buckets != 1 ||
+		s.Limits[weir.RuleName{Domain: "edge", Name: "tenant"}].Assigned != 1000 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -273,7 +276,8 @@ func TestShadowCharged(t *testing.T) {
 	e.answer()
 	e.report(30, 0, "route", "trial")
 	e.answer()
-	dec, err := d.limiter.Allow(context.Background(), weir.Request{Domain: "edge", Attributes: rule.Map{"route": "trial"}, Peek: true})
+	dec, err := d.limiter.Allow(context.Background(),
+		weir.Request{Domain: "edge", Attributes: rule.Map{"route": "trial"}, Peek: true})
 	if err != nil || len(dec.Limits) != 1 || dec.Limits[0].Remaining != 20 {
 		t.Errorf("%+v, %v", dec.Limits, err)
 	}
@@ -316,7 +320,8 @@ func TestUsedUp(t *testing.T) {
 			return err
 		},
 		"grant": func(d *door) error {
-			_, err := d.limiter.Grants().Set(t.Context(), "edge", "tenant", []string{"acme"}, "60000/hour", time.Now().Add(time.Hour), "test")
+			_, err := d.limiter.Grants().Set(t.Context(), "edge", "tenant", []string{"acme"}, "60000/hour",
+				time.Now().Add(time.Hour), "test")
 			return err
 		},
 	} {
@@ -344,7 +349,9 @@ func TestUsedUp(t *testing.T) {
 // TestLent: limits of a domain of rlqs.domains lend a tenth, and decisions do not lease it.
 func TestLent(t *testing.T) {
 	d := newDoor(t, Options{})
-	d.limiter.SetRules(load(t, "domain: edge\nlimits: [{name: tenant, per: [tenant], allow: 6000/hour, algorithm: token_bucket}]", file.Options{Lend: []string{"edge"}}))
+	d.limiter.SetRules(
+		load(t, "domain: edge\nlimits: [{name: tenant, per: [tenant], allow: 6000/hour, algorithm: token_bucket}]",
+			file.Options{Lend: []string{"edge"}}))
 	e := d.stream(t)
 	e.report(0, 1, "tenant", "acme")
 	if s, _ := e.answer(); s.GetTokenBucket().GetMaxTokens() != 5 {
@@ -449,14 +456,17 @@ func TestBadIDs(t *testing.T) {
 			d := newDoor(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			e := d.stream(t)
 			for _, elapsed := range []time.Duration{0, broker.Interval} {
-				e.send("edge", &rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: c.id, NumRequestsDenied: 1, TimeElapsed: durationpb.New(elapsed)},
-					&rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: id("tenant", "acme"), NumRequestsDenied: 1, TimeElapsed: durationpb.New(elapsed)})
+				e.send("edge", &rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: c.id, NumRequestsDenied: 1,
+					TimeElapsed: durationpb.New(elapsed)},
+					&rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: id("tenant", "acme"),
+						NumRequestsDenied: 1, TimeElapsed: durationpb.New(elapsed)})
 				m, err := e.Recv()
 				if err != nil {
 					t.Fatal(err)
 				}
 				list := m.GetBucketAction()
-				if last := list[len(list)-1]; last.GetBucketId().GetBucket()["tenant"] != "acme" || last.GetQuotaAssignmentAction().GetRateLimitStrategy().GetTokenBucket().GetMaxTokens() == 0 {
+				if last := list[len(list)-1]; last.GetBucketId().GetBucket()["tenant"] != "acme" ||
+					last.GetQuotaAssignmentAction().GetRateLimitStrategy().GetTokenBucket().GetMaxTokens() == 0 {
 					t.Errorf("another bucket got %v", last)
 				}
 				first := list[0]
@@ -465,7 +475,8 @@ func TestBadIDs(t *testing.T) {
 					if first.GetBucketId().GetBucket()["tenant"] != "acme" {
 						t.Errorf("it was answered with %v", first)
 					}
-				case elapsed == 0 && !isAll(typepb.RateLimitStrategy_DENY_ALL)(strategy, 1), elapsed > 0 && first.GetAbandonAction() == nil:
+				case elapsed == 0 && !isAll(typepb.RateLimitStrategy_DENY_ALL)(strategy, 1),
+					elapsed > 0 && first.GetAbandonAction() == nil:
 					t.Errorf("after %v it was answered with %v", elapsed, first)
 				}
 			}
@@ -482,20 +493,23 @@ func TestBadIDs(t *testing.T) {
 // TestDecode: a bucket whose id is no text is left out of its report, and a report that is none
 // fails.
 func TestDecode(t *testing.T) {
-	text, err := proto.Marshal(&rlqspb.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: []*rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{
-		{BucketId: id("tenant", "acme"), NumRequestsAllowed: 3},
-		{BucketId: id("tenant", "??"), NumRequestsAllowed: 4},
-		{BucketId: id("tenant", "other"), NumRequestsAllowed: 5},
-	}})
+	text, err := proto.Marshal(&rlqspb.RateLimitQuotaUsageReports{Domain: "edge",
+		BucketQuotaUsages: []*rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{
+			{BucketId: id("tenant", "acme"), NumRequestsAllowed: 3},
+			{BucketId: id("tenant", "??"), NumRequestsAllowed: 4},
+			{BucketId: id("tenant", "other"), NumRequestsAllowed: 5},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m, dropped, err := decode(bytes.ReplaceAll(text, []byte("??"), []byte("\xff\xfe")))
 	if err != nil || dropped != 1 || m.GetDomain() != "edge" || len(m.GetBucketQuotaUsages()) != 2 ||
-		m.BucketQuotaUsages[0].GetNumRequestsAllowed() != 3 || m.BucketQuotaUsages[1].GetBucketId().GetBucket()["tenant"] != "other" {
+		m.BucketQuotaUsages[0].GetNumRequestsAllowed() != 3 ||
+		m.BucketQuotaUsages[1].GetBucketId().GetBucket()["tenant"] != "other" {
 		t.Errorf("%v, %d left out, %v", m, dropped, err)
 	}
-	for _, bad := range [][]byte{text[:len(text)-1], bytes.ReplaceAll(text, []byte("edge"), []byte("\xff\xfe\xfd\xfc")), {0xff}} {
+	for _, bad := range [][]byte{text[:len(text)-1], bytes.ReplaceAll(text, []byte("edge"), []byte("\xff\xfe\xfd\xfc")),
+		{0xff}} {
 		if m, _, err := decode(bad); err == nil {
 			t.Errorf("%q was taken as %v", bad, m)
 		}
@@ -585,7 +599,8 @@ func TestNoLender(t *testing.T) {
 // away is a lender that cannot be reached.
 type away struct{ store.Lender }
 
-func (away) TakeAhead(context.Context, time.Duration, time.Duration, []store.Charge, []algo.Ahead, []algo.Result) (int64, int64, error) {
+func (away) TakeAhead(context.Context, time.Duration, time.Duration, []store.Charge, []algo.Ahead,
+	[]algo.Result) (int64, int64, error) {
 	return 0, 0, context.DeadlineExceeded
 }
 
@@ -627,6 +642,7 @@ func TestReconnects(t *testing.T) {
 		e.answer()
 		cancel()
 	}
-	patience.Until(t, "only one stream is left", func() bool { s := d.Stats(); return s.Streams == 1 && s.Buckets == 1 })
+	patience.Until(t, "only one stream is left",
+		func() bool { s := d.Stats(); return s.Streams == 1 && s.Buckets == 1 })
 	patience.Until(t, "their goroutines are gone", func() bool { return runtime.NumGoroutine() <= before+10 })
 }

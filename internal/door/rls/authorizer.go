@@ -128,20 +128,22 @@ func (a Authorizer) options() []grpc.ServerOption {
 		return nil
 	}
 	return []grpc.ServerOption{
-		grpc.UnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			if err := a.call(ctx, info.FullMethod); err != nil {
-				return nil, err
-			}
-			return next(ctx, request)
-		}),
-		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-			if err := a.call(stream.Context(), info.FullMethod); err != nil {
-				return err
-			}
-			if isHealth(info.FullMethod) {
-				return next(srv, stream)
-			}
-			return a.stream(srv, stream, next)
-		}),
+		grpc.UnaryInterceptor(
+			func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+				if err := a.call(ctx, info.FullMethod); err != nil {
+					return nil, err
+				}
+				return next(ctx, request)
+			}),
+		grpc.StreamInterceptor(
+			func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+				if err := a.call(stream.Context(), info.FullMethod); err != nil {
+					return err
+				}
+				if isHealth(info.FullMethod) {
+					return next(srv, stream)
+				}
+				return a.stream(srv, stream, next)
+			}),
 	}
 }

@@ -62,7 +62,8 @@ func TestGRPCToken(t *testing.T) {
 		t.Errorf("without metadata: %v", got)
 	}
 	health := healthpb.NewHealthClient(conn)
-	if r, err := health.Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil || r.Status != healthpb.HealthCheckResponse_SERVING {
+	if r, err := health.Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil ||
+		r.Status != healthpb.HealthCheckResponse_SERVING {
 		t.Errorf("health: %v %v", r, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

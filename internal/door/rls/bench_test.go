@@ -134,7 +134,8 @@ func BenchmarkCPURLS(b *testing.B) {
 	requests := benchRequests()
 	for _, c := range []struct{ callers, each int }{{64, 400}, {1, 4000}} {
 		b.Run(fmt.Sprintf("callers=%d", c.callers), func(b *testing.B) {
-			doortest.CompareCPU(b, func(addr string) func() int { return round(b, addr, requests, c.callers, c.each) }, "rls", "far", "workers", "grpc-go", "echo")
+			doortest.CompareCPU(b, func(addr string) func() int { return round(b, addr, requests, c.callers, c.each) },
+				"rls", "far", "workers", "grpc-go", "echo")
 		})
 	}
 }

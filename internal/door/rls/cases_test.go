@@ -92,29 +92,34 @@ func table() []testCase {
 			{0, "d: k=1; l=1", "OK: OK 2/MINUTE left 0 reset 60; OK 9/HOUR left 7 reset 3600"}}},
 
 		// Windows.
-		{name: "a second resets in a second", descriptors: []string{`{key: k, rate_limit: {unit: second, requests_per_unit: 1}}`}, steps: []step{
-			{300 * time.Millisecond, "d: k=a", "OK: OK 1/SECOND left 0 reset 1"},
-			{999 * time.Millisecond, "d: k=a", "OVER_LIMIT: OVER_LIMIT 1/SECOND left 0 reset 1"},
-			{1 * s, "d: k=a", "OK: OK 1/SECOND left 0 reset 1"}}},
+		{name: "a second resets in a second",
+			descriptors: []string{`{key: k, rate_limit: {unit: second, requests_per_unit: 1}}`}, steps: []step{
+				{300 * time.Millisecond, "d: k=a", "OK: OK 1/SECOND left 0 reset 1"},
+				{999 * time.Millisecond, "d: k=a", "OVER_LIMIT: OVER_LIMIT 1/SECOND left 0 reset 1"},
+				{1 * s, "d: k=a", "OK: OK 1/SECOND left 0 reset 1"}}},
 		{name: "a minute ends on the minute", descriptors: []string{k2}, steps: []step{
 			{59*s + 999*time.Millisecond, "d+2: k=a", "OK: OK 2/MINUTE left 0 reset 1"},
 			{60 * s, "d: k=a", "OK: OK 2/MINUTE left 1 reset 60"}}},
 		{name: "a part of a second is rounded up", descriptors: []string{k2}, steps: []step{
 			{40*s + time.Microsecond, "d: k=a", "OK: OK 2/MINUTE left 1 reset 20"},
 			{41 * s, "d: k=a", "OK: OK 2/MINUTE left 0 reset 19"}}},
-		{name: "an hour", descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}`}, steps: []step{
-			{20 * m, "d: k=a", "OK: OK 1/HOUR left 0 reset 2400"}}},
+		{name: "an hour", descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}`},
+			steps: []step{
+				{20 * m, "d: k=a", "OK: OK 1/HOUR left 0 reset 2400"}}},
 		{name: "a day", descriptors: []string{`{key: k, rate_limit: {unit: day, requests_per_unit: 1}}`}, steps: []step{
 			{23 * h, "d: k=a", "OK: OK 1/DAY left 0 reset 3600"},
 			{24 * h, "d: k=a", "OK: OK 1/DAY left 0 reset 86400"}}},
-		{name: "a week begins on Thursday", descriptors: []string{`{key: k, rate_limit: {unit: week, requests_per_unit: 1}}`}, steps: []step{
-			{6 * dd, "d: k=a", "OK: OK 1/WEEK left 0 reset 86400"},
-			{7 * dd, "d: k=a", "OK: OK 1/WEEK left 0 reset 604800"}}},
-		{name: "a month is 30 days", descriptors: []string{`{key: k, rate_limit: {unit: month, requests_per_unit: 1}}`}, steps: []step{
-			{0, "d: k=a", "OK: OK 1/MONTH left 0 reset 518400"},
-			{6 * dd, "d: k=a", "OK: OK 1/MONTH left 0 reset 2592000"}}},
-		{name: "a year is 365 days", descriptors: []string{`{key: k, rate_limit: {unit: year, requests_per_unit: 1}}`}, steps: []step{
-			{0, "d: k=a", "OK: OK 1/YEAR left 0 reset 30326400"}}},
+		{name: "a week begins on Thursday",
+			descriptors: []string{`{key: k, rate_limit: {unit: week, requests_per_unit: 1}}`}, steps: []step{
+				{6 * dd, "d: k=a", "OK: OK 1/WEEK left 0 reset 86400"},
+				{7 * dd, "d: k=a", "OK: OK 1/WEEK left 0 reset 604800"}}},
+		{name: "a month is 30 days", descriptors: []string{`{key: k, rate_limit: {unit: month, requests_per_unit: 1}}`},
+			steps: []step{
+				{0, "d: k=a", "OK: OK 1/MONTH left 0 reset 518400"},
+				{6 * dd, "d: k=a", "OK: OK 1/MONTH left 0 reset 2592000"}}},
+		{name: "a year is 365 days", descriptors: []string{`{key: k, rate_limit: {unit: year, requests_per_unit: 1}}`},
+			steps: []step{
+				{0, "d: k=a", "OK: OK 1/YEAR left 0 reset 30326400"}}},
 		{name: "a calendar month where it is asked for", descriptors: []string{
 			`{key: k, rate_limit: {unit: month, requests_per_unit: 1, calendar: true}}`}, steps: []step{
 			{0, "d: k=a", "OK: OK 1/MONTH left 0 reset 2678400"},
@@ -128,22 +133,27 @@ func table() []testCase {
 		{name: "a calendar year", descriptors: []string{
 			`{key: k, rate_limit: {unit: year, requests_per_unit: 1, calendar: true}}`}, steps: []step{
 			{0, "d: k=a +0", "OK: OK 1/YEAR left 1 reset 31536000"}}},
-		{name: "the unit in any case", descriptors: []string{`{key: k, rate_limit: {unit: HoUr, requests_per_unit: 1}}`}, steps: []step{
-			{0, "d: k=a", "OK: OK 1/HOUR left 0 reset 3600"}}},
+		{name: "the unit in any case",
+			descriptors: []string{`{key: k, rate_limit: {unit: HoUr, requests_per_unit: 1}}`}, steps: []step{
+				{0, "d: k=a", "OK: OK 1/HOUR left 0 reset 3600"}}},
 
 		// Counting.
-		{name: "nothing passes a limit of zero", descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 0}}`}, steps: []step{
-			{0, "d: k=a", "OVER_LIMIT: OVER_LIMIT 0/HOUR left 0 reset 3600"}}},
+		{name: "nothing passes a limit of zero",
+			descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 0}}`}, steps: []step{
+				{0, "d: k=a", "OVER_LIMIT: OVER_LIMIT 0/HOUR left 0 reset 3600"}}},
 		{name: "no number is zero", descriptors: []string{`{key: k, rate_limit: {unit: hour}}`}, steps: []step{
 			{10 * m, "d: k=a", "OVER_LIMIT: OVER_LIMIT 0/HOUR left 0 reset 3000"}}},
-		{name: "the largest number loads", descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000000}}`}, steps: []step{
-			{0, "d: k=a", "OK: OK 1000000000/HOUR left 999999999 reset 3600"}}},
-		{name: "refused requests count", descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 5}}`}, steps: []step{
-			{0, "d+3: k=a", "OK: OK 5/MINUTE left 2 reset 60"},
-			{0, "d+3: k=a", "OVER_LIMIT: OVER_LIMIT 5/MINUTE left 0 reset 60"},
-			{0, "d+1: k=a", "OVER_LIMIT: OVER_LIMIT 5/MINUTE left 0 reset 60"}}},
-		{name: "the same descriptor twice counts twice", descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 5}}`}, steps: []step{
-			{0, "d+3: k=a; k=a", "OVER_LIMIT: OK 5/MINUTE left 2 reset 60; OVER_LIMIT 5/MINUTE left 0 reset 60"}}},
+		{name: "the largest number loads",
+			descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000000}}`}, steps: []step{
+				{0, "d: k=a", "OK: OK 1000000000/HOUR left 999999999 reset 3600"}}},
+		{name: "refused requests count",
+			descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 5}}`}, steps: []step{
+				{0, "d+3: k=a", "OK: OK 5/MINUTE left 2 reset 60"},
+				{0, "d+3: k=a", "OVER_LIMIT: OVER_LIMIT 5/MINUTE left 0 reset 60"},
+				{0, "d+1: k=a", "OVER_LIMIT: OVER_LIMIT 5/MINUTE left 0 reset 60"}}},
+		{name: "the same descriptor twice counts twice",
+			descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 5}}`}, steps: []step{
+				{0, "d+3: k=a; k=a", "OVER_LIMIT: OK 5/MINUTE left 2 reset 60; OVER_LIMIT 5/MINUTE left 0 reset 60"}}},
 		{name: "what passes counts though another descriptor refuses", descriptors: []string{
 			k2, `{key: l, rate_limit: {unit: minute, requests_per_unit: 0}}`}, steps: []step{
 			{0, "d: k=a; l=b", "OVER_LIMIT: OK 2/MINUTE left 1 reset 60; OVER_LIMIT 0/MINUTE left 0 reset 60"},
@@ -153,38 +163,45 @@ func table() []testCase {
 		// Hits.
 		{name: "no hits are one", descriptors: []string{k2}, steps: []step{
 			{0, "d+0: k=a", "OK: OK 2/MINUTE left 1 reset 60"}}},
-		{name: "hits of the request are for each descriptor", descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}`}, steps: []step{
-			{0, "d+4: k=a; k=b", "OK: OK 9/MINUTE left 5 reset 60; OK 9/MINUTE left 5 reset 60"}}},
-		{name: "a descriptor's own hits win", descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}`}, steps: []step{
-			{0, "d+4: k=a +2; k=b", "OK: OK 9/MINUTE left 7 reset 60; OK 9/MINUTE left 5 reset 60"}}},
+		{name: "hits of the request are for each descriptor",
+			descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}`}, steps: []step{
+				{0, "d+4: k=a; k=b", "OK: OK 9/MINUTE left 5 reset 60; OK 9/MINUTE left 5 reset 60"}}},
+		{name: "a descriptor's own hits win",
+			descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}`}, steps: []step{
+				{0, "d+4: k=a +2; k=b", "OK: OK 9/MINUTE left 7 reset 60; OK 9/MINUTE left 5 reset 60"}}},
 		{name: "a descriptor's zero looks only", descriptors: []string{k2}, steps: []step{
 			{15 * s, "d: k=a +0", "OK: OK 2/MINUTE left 2 reset 45"},
 			{15 * s, "d+2: k=a", "OK: OK 2/MINUTE left 0 reset 45"},
 			{15 * s, "d: k=a +0", "OK: OK 2/MINUTE left 0 reset 45"},
 			{15 * s, "d: k=a", "OVER_LIMIT: OVER_LIMIT 2/MINUTE left 0 reset 45"},
 			{15 * s, "d: k=a +0", "OVER_LIMIT: OVER_LIMIT 2/MINUTE left 0 reset 45"}}},
-		{name: "negative hits refund", descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 5}}`}, steps: []step{
-			{0, "d+4: k=a", "OK: OK 5/MINUTE left 1 reset 60"},
-			{0, "d: k=a -3", "OK: OK 5/MINUTE left 4 reset 60"},
-			{0, "d: k=a", "OK: OK 5/MINUTE left 3 reset 60"}}},
-		{name: "a refund never goes above fresh", descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 5}}`}, steps: []step{
-			{0, "d+4: k=a", "OK: OK 5/MINUTE left 1 reset 60"},
-			{0, "d: k=a -18446744073709551615", "OK: OK 5/MINUTE left 5 reset 60"},
-			{0, "d+5: k=a", "OK: OK 5/MINUTE left 0 reset 60"}}},
+		{name: "negative hits refund",
+			descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 5}}`}, steps: []step{
+				{0, "d+4: k=a", "OK: OK 5/MINUTE left 1 reset 60"},
+				{0, "d: k=a -3", "OK: OK 5/MINUTE left 4 reset 60"},
+				{0, "d: k=a", "OK: OK 5/MINUTE left 3 reset 60"}}},
+		{name: "a refund never goes above fresh",
+			descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 5}}`}, steps: []step{
+				{0, "d+4: k=a", "OK: OK 5/MINUTE left 1 reset 60"},
+				{0, "d: k=a -18446744073709551615", "OK: OK 5/MINUTE left 5 reset 60"},
+				{0, "d+5: k=a", "OK: OK 5/MINUTE left 0 reset 60"}}},
 		{name: "a refund of what was not taken", descriptors: []string{k2}, steps: []step{
 			{20 * s, "d: k=a -3", "OK: OK 2/MINUTE left 2 reset 40"}}},
 		{name: "a refund passes a limit that is over", descriptors: []string{k2}, steps: []step{
 			{0, "d+4: k=a", "OVER_LIMIT: OVER_LIMIT 2/MINUTE left 0 reset 60"},
 			{0, "d: k=a -1", "OK: OK 2/MINUTE left 0 reset 60"},
 			{0, "d: k=a -2", "OK: OK 2/MINUTE left 1 reset 60"}}},
-		{name: "negative without a number refunds the request's hits", descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}`}, steps: []step{
-			{0, "d+7: k=a", "OK: OK 9/MINUTE left 2 reset 60"},
-			{0, "d+4: k=a -", "OK: OK 9/MINUTE left 6 reset 60"},
-			{0, "d: k=a -", "OK: OK 9/MINUTE left 7 reset 60"}}},
-		{name: "hits beyond every capacity are refused", descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 1000000000}}`}, steps: []step{
-			{0, "d+4294967295: k=a", "OVER_LIMIT: OVER_LIMIT 1000000000/MINUTE left 0 reset 60"}}},
-		{name: "own hits beyond every capacity are refused", descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 1000000000}}`}, steps: []step{
-			{0, "d: k=a +18446744073709551615", "OVER_LIMIT: OVER_LIMIT 1000000000/MINUTE left 0 reset 60"}}},
+		{name: "negative without a number refunds the request's hits",
+			descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}`}, steps: []step{
+				{0, "d+7: k=a", "OK: OK 9/MINUTE left 2 reset 60"},
+				{0, "d+4: k=a -", "OK: OK 9/MINUTE left 6 reset 60"},
+				{0, "d: k=a -", "OK: OK 9/MINUTE left 7 reset 60"}}},
+		{name: "hits beyond every capacity are refused",
+			descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 1000000000}}`}, steps: []step{
+				{0, "d+4294967295: k=a", "OVER_LIMIT: OVER_LIMIT 1000000000/MINUTE left 0 reset 60"}}},
+		{name: "own hits beyond every capacity are refused",
+			descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 1000000000}}`}, steps: []step{
+				{0, "d: k=a +18446744073709551615", "OVER_LIMIT: OVER_LIMIT 1000000000/MINUTE left 0 reset 60"}}},
 
 		// Limits that the request brings.
 		{name: "a limit of the request's own", descriptors: []string{k2}, steps: []step{
@@ -259,8 +276,10 @@ func table() []testCase {
 		{name: "unlimited takes no part", descriptors: []string{
 			`{key: k, rate_limit: {unlimited: true}}`, `{key: l, rate_limit: {unit: minute, requests_per_unit: 0}}`}, steps: []step{
 			{0, "d: k=a; l=a", "OVER_LIMIT: OK left 4294967295; OVER_LIMIT 0/MINUTE left 0 reset 60"}}},
-		{name: "a name is echoed", descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 1, name: by-k}}`}, steps: []step{
-			{0, "d: k=a", "OK: OK by-k 1/MINUTE left 0 reset 60"}}},
+		{name: "a name is echoed",
+			descriptors: []string{`{key: k, rate_limit: {unit: minute, requests_per_unit: 1, name: by-k}}`},
+			steps: []step{
+				{0, "d: k=a", "OK: OK by-k 1/MINUTE left 0 reset 60"}}},
 		{name: "a replaced rule is not counted", descriptors: []string{
 			`{key: k, rate_limit: {unit: minute, requests_per_unit: 1, name: old}}`,
 			`{key: l, rate_limit: {unit: minute, requests_per_unit: 9, name: new, replaces: [{name: old}]}}`}, steps: []step{
@@ -325,16 +344,19 @@ func table() []testCase {
 		{name: "a window of less than a second", descriptors: []string{
 			`{key: k, rate_limit: {allow: 2/100ms, algorithm: fixed_window}}`}, steps: []step{
 			{0, "d: k=a", "OK: OK 2/UNKNOWN left 1 reset 1"}}},
-		{name: "as much as a descriptor can say", descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 4294967295}}`}, steps: []step{
-			{0, "d: k=a; x=a @4294967295/HOUR", "OK: OK 4294967295/HOUR left 4294967294 reset 3600; OK 4294967295/HOUR left 4294967294 reset 3600"},
-			{0, "d+4294967294: k=a", "OK: OK 4294967295/HOUR left 0 reset 3600"},
-			{0, "d: k=a", "OVER_LIMIT: OVER_LIMIT 4294967295/HOUR left 0 reset 3600"}}},
-		{name: "more than a status can say", descriptors: []string{`{key: k, rate_limit: {allow: 9000000000/hour}}`}, steps: []step{
-			{0, "d+4294967295: k=a", "OK: OK 4294967295/HOUR left 4294967295 reset 3600"},
-			{0, "d+4294967295: k=a", "OK: OK 4294967295/HOUR left 410065410 reset 3600"},
-			{0, "d+4294967295: k=a", "OVER_LIMIT: OVER_LIMIT 4294967295/HOUR left 0 reset 3600"}}},
-		{name: "more than another algorithm can count", descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 4294967295, algorithm: sliding_window}}`}, steps: []step{
-			{0, "d: k=a", "OK: OK 4294967295/HOUR left 4294967294 reset 7200"}}},
+		{name: "as much as a descriptor can say",
+			descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 4294967295}}`}, steps: []step{
+				{0, "d: k=a; x=a @4294967295/HOUR", "OK: OK 4294967295/HOUR left 4294967294 reset 3600; OK 4294967295/HOUR left 4294967294 reset 3600"},
+				{0, "d+4294967294: k=a", "OK: OK 4294967295/HOUR left 0 reset 3600"},
+				{0, "d: k=a", "OVER_LIMIT: OVER_LIMIT 4294967295/HOUR left 0 reset 3600"}}},
+		{name: "more than a status can say", descriptors: []string{`{key: k, rate_limit: {allow: 9000000000/hour}}`},
+			steps: []step{
+				{0, "d+4294967295: k=a", "OK: OK 4294967295/HOUR left 4294967295 reset 3600"},
+				{0, "d+4294967295: k=a", "OK: OK 4294967295/HOUR left 410065410 reset 3600"},
+				{0, "d+4294967295: k=a", "OVER_LIMIT: OVER_LIMIT 4294967295/HOUR left 0 reset 3600"}}},
+		{name: "more than another algorithm can count",
+			descriptors: []string{`{key: k, rate_limit: {unit: hour, requests_per_unit: 4294967295, algorithm: sliding_window}}`}, steps: []step{
+				{0, "d: k=a", "OK: OK 4294967295/HOUR left 4294967294 reset 7200"}}},
 		{name: "other numbers for a named value, of which the tighter is told", descriptors: []string{
 			`{key: k, rate_limit: {unit: minute, requests_per_unit: 1, override: {a: [3/min, 5/hour], b: unlimited}}}`}, steps: []step{
 			{0, "d: k=x", "OK: OK 1/MINUTE left 0 reset 60"},
@@ -348,13 +370,15 @@ func table() []testCase {
 				{0, "d: k=a", "OK: OK 2/MINUTE left 1 reset 60"},
 				{0, "d: k=a", "OVER_LIMIT: OK 2/MINUTE left 0 reset 60"},
 				{0, "d: k=b", "OK: OK 2/MINUTE left 1 reset 60"}}},
-		{name: "a native limit sees all descriptors together", limits: []string{`{name: n, when: {a: "1", b: "2"}, allow: 1/min}`}, steps: []step{
-			{0, "d: a=1; b=2", "OK: OK; OK"},
-			{0, "d: a=1", "OK: OK"},
-			{0, "d: b=2; a=1", "OVER_LIMIT: OK; OK"}}},
-		{name: "the first value of a key holds there", limits: []string{`{name: n, when: {a: "1"}, allow: 0/min}`}, steps: []step{
-			{0, "d: a=2; a=1", "OK: OK; OK"},
-			{0, "d: a=1; a=2", "OVER_LIMIT: OK; OK"}}},
+		{name: "a native limit sees all descriptors together",
+			limits: []string{`{name: n, when: {a: "1", b: "2"}, allow: 1/min}`}, steps: []step{
+				{0, "d: a=1; b=2", "OK: OK; OK"},
+				{0, "d: a=1", "OK: OK"},
+				{0, "d: b=2; a=1", "OVER_LIMIT: OK; OK"}}},
+		{name: "the first value of a key holds there", limits: []string{`{name: n, when: {a: "1"}, allow: 0/min}`},
+			steps: []step{
+				{0, "d: a=2; a=1", "OK: OK; OK"},
+				{0, "d: a=1; a=2", "OVER_LIMIT: OK; OK"}}},
 		{name: "remote_address is the ip there", limits: []string{`{name: n, per: [ip], allow: 1/min}`}, steps: []step{
 			{0, "d: remote_address=192.0.2.1", "OK: OK"},
 			{0, "d: remote_address=192.0.2.1", "OVER_LIMIT: OK"},

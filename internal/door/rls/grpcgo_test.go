@@ -35,7 +35,8 @@ func serverOptions() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(1 << 20),
 		grpc.MaxConcurrentStreams(1024),
 		grpc.MaxHeaderListSize(16 << 10),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second,
+			PermitWithoutStream: true}),
 		grpc.NumStreamWorkers(64), // which keep their grown stacks
 	}
 }
@@ -105,7 +106,8 @@ limits:
 `
 	for name, wrap := range waysToDecide() {
 		t.Run(name, func(t *testing.T) {
-			ours, theirs := newBedOn(t, rules, Options{}, ServerOptions{}, wrap), newBed(t, rules, Options{}, ServerOptions{})
+			ours, theirs := newBedOn(t, rules, Options{}, ServerOptions{}, wrap),
+				newBed(t, rules, Options{}, ServerOptions{})
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -116,7 +118,8 @@ limits:
 			theirConn := dial(t, l.Addr().String())
 			ask := func(conn *grpc.ClientConn, request []byte, o ...grpc.CallOption) string {
 				var answer []byte
-				err := conn.Invoke(context.Background(), rlspb.RateLimitService_ShouldRateLimit_FullMethodName, request, &answer,
+				err := conn.Invoke(context.Background(), rlspb.RateLimitService_ShouldRateLimit_FullMethodName, request,
+					&answer,
 					append(o, grpc.ForceCodec(rawCodec{}))...)
 				return fmt.Sprintf("%x %v %q", answer, status.Code(err), status.Convert(err).Message())
 			}
@@ -125,12 +128,15 @@ limits:
 				if rapid.IntRange(0, 9).Draw(t, "kind") == 0 {
 					request = rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "bytes")
 				} else {
-					m := &rlspb.RateLimitRequest{Domain: rapid.SampledFrom([]string{"d", "other", ""}).Draw(t, "domain"), HitsAddend: rapid.Uint32Range(0, 3).Draw(t, "hits")}
+					m := &rlspb.RateLimitRequest{Domain: rapid.SampledFrom([]string{"d", "other", ""}).Draw(t,
+						"domain"), HitsAddend: rapid.Uint32Range(0, 3).Draw(t, "hits")}
 					for range rapid.IntRange(0, 4).Draw(t, "descriptors") {
 						d := &ratelimitpb.RateLimitDescriptor{}
 						for range rapid.IntRange(0, 3).Draw(t, "entries") {
 							d.Entries = append(d.Entries, &ratelimitpb.RateLimitDescriptor_Entry{
-								Key: rapid.SampledFrom([]string{"a", "b", "c", "n"}).Draw(t, "key"), Value: rapid.SampledFrom([]string{"x", "y", strings.Repeat("z", 20_000)}).Draw(t, "value")})
+								Key: rapid.SampledFrom([]string{"a", "b", "c", "n"}).Draw(t, "key"),
+								Value: rapid.SampledFrom([]string{"x", "y", strings.Repeat("z", 20_000)}).Draw(t,
+									"value")})
 						}
 						m.Descriptors = append(m.Descriptors, d)
 					}

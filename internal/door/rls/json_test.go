@@ -83,7 +83,8 @@ func TestRLSJSON(t *testing.T) {
 				t.Fatalf("%d %s, want %d", code, got, c.code)
 			}
 			if !strings.HasPrefix(c.want, "{") {
-				if got != c.want || header.Get("Content-Type") != "text/plain; charset=utf-8" || header.Get("X-Content-Type-Options") != "nosniff" {
+				if got != c.want || header.Get("Content-Type") != "text/plain; charset=utf-8" ||
+					header.Get("X-Content-Type-Options") != "nosniff" {
 					t.Errorf("%q with %v", got, header)
 				}
 				return
@@ -113,7 +114,8 @@ func TestRLSJSONWithoutStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := `{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "a"}]}]}`
-	if code, _, got := postJSON(t, NewJSON(New(l, Options{}), nil), "POST", body); code != 503 || got != "Service Unavailable\n" {
+	if code, _, got := postJSON(t, NewJSON(New(l, Options{}), nil), "POST", body); code != 503 ||
+		got != "Service Unavailable\n" {
 		t.Errorf("%d %q", code, got)
 	}
 }

@@ -33,7 +33,8 @@ func waysToDecide() map[string]func(store.Store) store.Store {
 		"at once": func(s store.Store) store.Store { return s },
 		"waiting": func(s store.Store) store.Store { return &doortest.WaitingStore{Store: s} },
 		"mixed": func(s store.Store) store.Store {
-			return &doortest.WaitingStore{Store: s, Waits: func(charges []store.Charge) bool { return len(charges[0].Key)%2 == 0 }}
+			return &doortest.WaitingStore{Store: s,
+				Waits: func(charges []store.Charge) bool { return len(charges[0].Key)%2 == 0 }}
 		},
 	}
 }
@@ -64,7 +65,8 @@ func TestQuickBesideSlow(t *testing.T) {
 	for i := range quick {
 		all.Go(func() {
 			for n := range 3 {
-				if got, refused := b.ask(t, fmt.Sprint("d: k=quick", i)), n == 2; strings.Contains(got, "OVER_LIMIT") != refused {
+				if got, refused := b.ask(t, fmt.Sprint("d: k=quick", i)), n == 2; strings.Contains(got,
+					"OVER_LIMIT") != refused {
 					t.Errorf("call %d: %s", n, got)
 				}
 			}
@@ -72,7 +74,8 @@ func TestQuickBesideSlow(t *testing.T) {
 	}
 	all.Wait()
 	if len(answers) > 0 || s.Begun.Load() != slow || s.AtOnce.Load() != 3*quick {
-		t.Errorf("%d of the slow ones are answered, %d calls waited, %d were decided at once", len(answers), s.Begun.Load(), s.AtOnce.Load())
+		t.Errorf("%d of the slow ones are answered, %d calls waited, %d were decided at once", len(answers),
+			s.Begun.Load(), s.AtOnce.Load())
 	}
 	open()
 	for range slow {
@@ -155,7 +158,8 @@ exempt: {n: [root]}
 			t.Fatal(err)
 		}
 		hooks := weir.JoinHooks(kept.Hooks(), weir.Hooks{Decided: func(r *weir.Request, d *weir.Decision) {
-			o.note("decided: %s, door %s, %d hits, followed %v, allowed %v at %d, id %v", r.Domain, r.Door, r.Hits, r.Trace != nil, d.Allowed, d.Time, d.ID != 0)
+			o.note("decided: %s, door %s, %d hits, followed %v, allowed %v at %d, id %v", r.Domain, r.Door, r.Hits,
+				r.Trace != nil, d.Allowed, d.Time, d.ID != 0)
 			for i := range d.Limits {
 				l := &d.Limits[i]
 				o.note("limit %s: %+v %v %d %v", l.Window.Name, l.Result, l.Mode, l.Descriptor, l.Slot != "")
@@ -167,11 +171,13 @@ exempt: {n: [root]}
 			}
 			return nil
 		}
-		b := newBedOn(t, rules, Options{ResponseHeaders: true, Stopwatch: o, Tracer: tracing{o}}, ServerOptions{Authorize: Authorizer{check: authorize}}, wrap, weir.WithHooks(hooks))
+		b := newBedOn(t, rules, Options{ResponseHeaders: true, Stopwatch: o, Tracer: tracing{o}},
+			ServerOptions{Authorize: Authorizer{check: authorize}}, wrap, weir.WithHooks(hooks))
 		for i, ask := range asks {
 			ctx := metadata.AppendToOutgoingContext(context.Background(), "authorization", "friend")
 			if i%2 == 0 {
-				ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", fmt.Sprint("parent-", i), "tracestate", "x=1")
+				ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", fmt.Sprint("parent-", i), "tracestate",
+					"x=1")
 			}
 			answer, err := b.client.ShouldRateLimit(ctx, parseRequest(t, ask))
 			for _, h := range answer.GetResponseHeadersToAdd() {
@@ -186,7 +192,8 @@ exempt: {n: [root]}
 		_, err = b.client.ShouldRateLimit(ctx, parseRequest(t, "d: a=1"))
 		o.note("%v", err)
 		var garbage []byte
-		err = b.conn.Invoke(context.Background(), rlspb.RateLimitService_ShouldRateLimit_FullMethodName, []byte{1, 2, 3}, &garbage, grpc.ForceCodec(rawCodec{}))
+		err = b.conn.Invoke(context.Background(), rlspb.RateLimitService_ShouldRateLimit_FullMethodName,
+			[]byte{1, 2, 3}, &garbage, grpc.ForceCodec(rawCodec{}))
 		o.note("%v", err)
 		for _, d := range kept.List(recent.Query{}) {
 			o.note("recent: %s %v %v %d limits", d.Door, d.Attributes, d.Allowed, len(d.Limits))
@@ -199,7 +206,8 @@ exempt: {n: [root]}
 	for name, lines := range told {
 		for i, want := range told["at once"] {
 			if i >= len(lines) || lines[i] != want {
-				t.Fatalf("%s: line %d of %d\n got %q\nwant %s", name, i, len(lines), lines[min(i, len(lines)):min(i+1, len(lines))], want)
+				t.Fatalf("%s: line %d of %d\n got %q\nwant %s", name, i, len(lines),
+					lines[min(i, len(lines)):min(i+1, len(lines))], want)
 			}
 		}
 	}
@@ -221,17 +229,19 @@ func (s ctxStore) Take(ctx context.Context, charges []store.Charge, results []al
 func TestWaitingEnds(t *testing.T) {
 	o := &observer{}
 	var s ctxStore
-	b := newBedOn(t, twoAMinute, Options{Tracer: tracing{o}, Stopwatch: o}, ServerOptions{}, func(inner store.Store) store.Store {
-		s = ctxStore{&doortest.WaitingStore{Store: inner, Gate: make(chan struct{})}, make(chan context.Context, 1)}
-		return s
-	})
+	b := newBedOn(t, twoAMinute, Options{Tracer: tracing{o}, Stopwatch: o}, ServerOptions{},
+		func(inner store.Store) store.Store {
+			s = ctxStore{&doortest.WaitingStore{Store: inner, Gate: make(chan struct{})}, make(chan context.Context, 1)}
+			return s
+		})
 	for _, c := range []struct {
 		deadline time.Duration
 		want     error
 	}{{0, context.Canceled}, {50 * time.Millisecond, context.DeadlineExceeded}} {
 		ended := func(deadline time.Duration) bool {
 			parent := fmt.Sprint("parent ", deadline)
-			ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(context.Background(), "traceparent", parent))
+			ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(context.Background(), "traceparent",
+				parent))
 			defer cancel()
 			if deadline > 0 {
 				var expire context.CancelFunc

@@ -35,7 +35,8 @@ descriptors:
 	if len(list) != 1 || list[0].Door != "rls" || list[0].Attributes["tenant"] != "acme" || len(list[0].Limits) != 1 {
 		t.Fatalf("got %+v", list)
 	}
-	if l := list[0].Limits[0]; l.Key != "tenant=acme" || l.Descriptor == nil || *l.Descriptor != 0 || l.Name != "tenant" || !l.Refuses {
+	if l := list[0].Limits[0]; l.Key != "tenant=acme" || l.Descriptor == nil || *l.Descriptor != 0 ||
+		l.Name != "tenant" || !l.Refuses {
 		t.Errorf("got %+v", l)
 	}
 }

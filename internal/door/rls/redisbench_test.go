@@ -58,5 +58,6 @@ func overRedis(limit string) func(net.Listener) error {
 func BenchmarkCPURLSOverRedis(b *testing.B) {
 	b.Setenv(redisEnv, redistest.Start(b).URL())
 	requests := benchRequests()[:1000]
-	doortest.CompareCPU(b, func(addr string) func() int { return round(b, addr, requests, 64, 400) }, "redis", "refused")
+	doortest.CompareCPU(b, func(addr string) func() int { return round(b, addr, requests, 64, 400) }, "redis",
+		"refused")
 }

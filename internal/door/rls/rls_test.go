@@ -46,7 +46,8 @@ func newBed(t testing.TB, rules string, o Options, so ServerOptions) *bed {
 }
 
 // newBedOn is newBed over what wrap makes of the store.
-func newBedOn(t testing.TB, rules string, o Options, so ServerOptions, wrap func(store.Store) store.Store, more ...weir.Option) *bed {
+func newBedOn(t testing.TB, rules string, o Options, so ServerOptions,
+	wrap func(store.Store) store.Store, more ...weir.Option) *bed {
 	t.Helper()
 	set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(rules)}}, file.Options{})
 	if err != nil {

@@ -84,7 +84,8 @@ limits:
 		{"d: p=1 +7 then d: p=1 +0", "L=5 R=0 S=60 X-RateLimit-Decision=ID Retry-After=60"},
 		{"d+3: b=7; m=1 +0 then d+1: b=7; m=1", "L=3 R=0 S=3600 X-RateLimit-Decision=ID Retry-After=3600"},
 	} {
-		b := newBed(t, rules, Options{ResponseHeaders: true, LimitHeader: "L", RemainingHeader: "R", ResetHeader: "S"}, ServerOptions{})
+		b := newBed(t, rules, Options{ResponseHeaders: true, LimitHeader: "L", RemainingHeader: "R", ResetHeader: "S"},
+			ServerOptions{})
 		var answer *rlspb.RateLimitResponse
 		for ask := range strings.SplitSeq(c.ask, " then ") {
 			var err error
@@ -226,7 +227,8 @@ func TestRLSManyDescriptors(t *testing.T) {
 	for range 70_000 {
 		one.Entries = append(one.Entries, &ratelimitpb.RateLimitDescriptor_Entry{Key: "k"})
 	}
-	_, err = b.client.ShouldRateLimit(context.Background(), &rlspb.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitpb.RateLimitDescriptor{one}})
+	_, err = b.client.ShouldRateLimit(context.Background(),
+		&rlspb.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitpb.RateLimitDescriptor{one}})
 	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "at most 65536") {
 		t.Errorf("70,000 entries: %v", err)
 	}
@@ -254,7 +256,8 @@ func TestRLSGarbage(t *testing.T) {
 		"not UTF-8": {0x0a, 1, 0xff}, "cut": {0x12, 50, 1}, "a bad tag": {0xff}, "field 0": {0, 1}, "a group without end": {0x0b},
 	} {
 		var out []byte
-		err := b.conn.Invoke(context.Background(), rlspb.RateLimitService_ShouldRateLimit_FullMethodName, body, &out, grpc.ForceCodec(rawCodec{}))
+		err := b.conn.Invoke(context.Background(), rlspb.RateLimitService_ShouldRateLimit_FullMethodName, body, &out,
+			grpc.ForceCodec(rawCodec{}))
 		if status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -274,8 +277,10 @@ func TestRLSGarbage(t *testing.T) {
 	}
 	var big bytes.Buffer
 	enc := hpack.NewEncoder(&big)
-	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", rlspb.RateLimitService_ShouldRateLimit_FullMethodName},
-		{":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"}, {"big", strings.Repeat("x", 1<<20)}} {
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"},
+		{":path", rlspb.RateLimitService_ShouldRateLimit_FullMethodName},
+		{":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"},
+		{"big", strings.Repeat("x", 1<<20)}} {
 		_ = enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
 	}
 	for name, data := range map[string][]byte{
@@ -364,7 +369,8 @@ func TestRLSPanic(t *testing.T) {
 	}
 	check := func(answer []byte, err error) {
 		t.Helper()
-		if len(answer) > 0 || status.Code(err) != codes.Internal || !strings.Contains(logged, "a defect") || !strings.Contains(logged, "rls/unary.go") {
+		if len(answer) > 0 || status.Code(err) != codes.Internal || !strings.Contains(logged, "a defect") ||
+			!strings.Contains(logged, "rls/unary.go") {
 			t.Errorf("%v, %v, logged %q", answer, err, logged)
 		}
 		logged = ""
@@ -504,7 +510,8 @@ func TestRLSReflection(t *testing.T) {
 		return answer
 	}
 	var names []string
-	for _, s := range ask(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}).
+	for _, s := range ask(
+		&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}).
 		GetListServicesResponse().GetService() {
 		names = append(names, s.Name)
 	}
@@ -513,8 +520,9 @@ func TestRLSReflection(t *testing.T) {
 	if !strings.Contains(all, service) || !strings.Contains(all, "grpc.health.v1.Health") {
 		t.Errorf("services: %s", all)
 	}
-	files := ask(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{
-		FileContainingSymbol: service}}).GetFileDescriptorResponse().GetFileDescriptorProto()
+	files := ask(
+		&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{
+			FileContainingSymbol: service}}).GetFileDescriptorResponse().GetFileDescriptorProto()
 	found := false
 	for _, data := range files {
 		var f descriptorpb.FileDescriptorProto
@@ -531,7 +539,8 @@ func TestRLSReflection(t *testing.T) {
 // TestRLSTogether: on one key, 32 callers together are let through exactly as often as the limit
 // says.
 func TestRLSTogether(t *testing.T) {
-	b := newBed(t, "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: 500}}\n", Options{}, ServerOptions{})
+	b := newBed(t, "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: 500}}\n", Options{},
+		ServerOptions{})
 	var passed atomic.Int64
 	var all sync.WaitGroup
 	for range 32 {

@@ -17,10 +17,11 @@ import (
 func TestQuickBesideSlowRules(t *testing.T) {
 	gate := make(chan struct{})
 	var s *doortest.WaitingStore
-	b := newBedOn(t, doortest.SlowRules("d", "k", "q"), Options{}, ServerOptions{}, func(inner store.Store) store.Store {
-		s = &doortest.WaitingStore{Store: inner, Waits: func([]store.Charge) bool { return false }, Gate: gate}
-		return s
-	})
+	b := newBedOn(t, doortest.SlowRules("d", "k", "q"), Options{}, ServerOptions{},
+		func(inner store.Store) store.Store {
+			s = &doortest.WaitingStore{Store: inner, Waits: func([]store.Charge) bool { return false }, Gate: gate}
+			return s
+		})
 	open := sync.OnceFunc(func() { close(gate) })
 	t.Cleanup(open)
 	const slow, quick = 20, 50
@@ -31,7 +32,8 @@ func TestQuickBesideSlowRules(t *testing.T) {
 	patience.Until(t, "the slow ones are matched elsewhere", func() bool { return s.Begun.Load() == slow })
 	for i := range quick {
 		for n := range 4 {
-			if got, refused := b.ask(t, fmt.Sprint("d: q=quick", i)), n == 3; strings.Contains(got, "OVER_LIMIT") != refused {
+			if got, refused := b.ask(t, fmt.Sprint("d: q=quick", i)), n == 3; strings.Contains(got,
+				"OVER_LIMIT") != refused {
 				t.Errorf("call %d: %s", n, got)
 			}
 		}

@@ -85,17 +85,22 @@ func TestRLSRequestLikeTheLibrary(t *testing.T) {
 				number := protowire.Number(rapid.IntRange(1, 6).Draw(t, "number"))
 				switch rapid.IntRange(0, 3).Draw(t, "type") {
 				case 0:
-					d = protowire.AppendVarint(protowire.AppendTag(d, number, protowire.VarintType), rapid.Uint64().Draw(t, "v"))
+					d = protowire.AppendVarint(protowire.AppendTag(d, number, protowire.VarintType),
+						rapid.Uint64().Draw(t, "v"))
 				case 1:
 					d = protowire.AppendFixed32(protowire.AppendTag(d, number, protowire.Fixed32Type), 7)
 				default:
 					var inner []byte
 					if rapid.Bool().Draw(t, "entry") {
-						inner = protowire.AppendString(protowire.AppendTag(inner, 1, protowire.BytesType), text.Draw(t, "key"))
-						inner = protowire.AppendString(protowire.AppendTag(inner, 2, protowire.BytesType), text.Draw(t, "value"))
+						inner = protowire.AppendString(protowire.AppendTag(inner, 1, protowire.BytesType),
+							text.Draw(t, "key"))
+						inner = protowire.AppendString(protowire.AppendTag(inner, 2, protowire.BytesType),
+							text.Draw(t, "value"))
 					} else {
-						inner = protowire.AppendVarint(protowire.AppendTag(inner, 1, protowire.VarintType), rapid.Uint64().Draw(t, "n"))
-						inner = protowire.AppendVarint(protowire.AppendTag(inner, 2, protowire.VarintType), rapid.Uint64().Draw(t, "u"))
+						inner = protowire.AppendVarint(protowire.AppendTag(inner, 1, protowire.VarintType),
+							rapid.Uint64().Draw(t, "n"))
+						inner = protowire.AppendVarint(protowire.AppendTag(inner, 2, protowire.VarintType),
+							rapid.Uint64().Draw(t, "u"))
 					}
 					d = protowire.AppendBytes(protowire.AppendTag(d, number, protowire.BytesType), inner)
 				}
@@ -151,7 +156,8 @@ func TestRLSAttributes(t *testing.T) {
 		a := &attributes{}
 		for i := range n {
 			a.descriptors = append(a.descriptors, rule.Descriptor{Entries: []rule.Entry{
-				{Key: fmt.Sprintf("k%d", i/2), Value: fmt.Sprintf("v%d", i)}, {Key: "remote_address", Value: "192.0.2.1"}}})
+				{Key: fmt.Sprintf("k%d", i/2), Value: fmt.Sprintf("v%d", i)},
+				{Key: "remote_address", Value: "192.0.2.1"}}})
 		}
 		seen := map[string]string{}
 		for k, v := range a.All() {

@@ -90,16 +90,19 @@ func TestTargets(t *testing.T) {
 		{"shop.example", "/x#/../login", int64(400)}, {"shop.example", "/login#", int64(400)}, {"shop.example", "/login?a#b", int64(400)},
 	} {
 		v := p.ask("host", c.host, "path", c.path)
-		if v["status"] != c.status || v["deny"] != (c.status != nil) || (c.status == int64(400)) != (v["error"] != nil) {
+		if v["status"] != c.status || v["deny"] != (c.status != nil) ||
+			(c.status == int64(400)) != (v["error"] != nil) {
 			t.Errorf("%s %s: %v", c.host, c.path, v)
 		}
 	}
-	if v := p.ask("host", "shop.example", "path", "/a%2Fb"); !strings.Contains(v["error"].(string), "fields.encoded_slash: keep") || !strings.Contains(v["body"].(string), "fields.encoded_slash: keep") {
+	if v := p.ask("host", "shop.example", "path", "/a%2Fb"); !strings.Contains(v["error"].(string),
+		"fields.encoded_slash: keep") || !strings.Contains(v["body"].(string), "fields.encoded_slash: keep") {
 		t.Errorf("%v", v)
 	}
 	p = dial(t, serve(t, New(newLimiter(t, rules), Options{EncodedSlash: httplimit.KeepEncodedSlash})))
 	p.greet()
-	for _, items := range [][]any{{"path", "/x#/../login"}, {"path", "/", "query", "a=1#&b"}, {"path", "/#", "query", "a"}} {
+	for _, items := range [][]any{{"path", "/x#/../login"}, {"path", "/", "query", "a=1#&b"},
+		{"path", "/#", "query", "a"}} {
 		v := p.ask(items...)
 		if told, _ := v["error"].(string); v["status"] != int64(400) || !strings.Contains(told, "holds #") {
 			t.Errorf("%v: %v", items, v)
@@ -119,11 +122,13 @@ func TestLargeRequests(t *testing.T) {
 		addr := serve(t, New(limiterFor(t, o, apiRules), o))
 		for i, size := range []uint32{65532, 131068, 131068} {
 			p := dial(t, addr)
-			p.send(rawFrame(1, 1, 0, 0, pairs("supported-versions", "2.0", "max-frame-size", size, "capabilities", "pipelining")))
+			p.send(rawFrame(1, 1, 0, 0, pairs("supported-versions", "2.0", "max-frame-size", size, "capabilities",
+				"pipelining")))
 			if r := p.next(); r.kind != 101 {
 				t.Fatalf("frame %d", r.kind)
 			}
-			if v := p.ask("ip", client, "path", "/api/x", "query", strings.Repeat("a", 65400)); v["remaining"] != int64(2-i) {
+			if v := p.ask("ip", client, "path", "/api/x", "query", strings.Repeat("a", 65400)); v["remaining"] != int64(
+				2-i) {
 				t.Errorf("%v", v)
 			}
 			if n, want := strings.Count(log.text(), "tune.bufsize"), min(i, 1); n != want {
@@ -148,21 +153,25 @@ func TestVariables(t *testing.T) {
 		}
 		for i := range 3 {
 			v := ask()
-			if v["deny"] != false || v["status"] != nil || v["limit"] != int64(3) || v["remaining"] != int64(2-i) || v["reset"] == nil || v["retry_after"] != nil || v["body"] != nil {
+			if v["deny"] != false || v["status"] != nil || v["limit"] != int64(3) || v["remaining"] != int64(2-i) ||
+				v["reset"] == nil || v["retry_after"] != nil || v["body"] != nil {
 				t.Fatalf("%d: %v", i, v)
 			}
-			if v["ratelimit_policy"] != `"per-address";q=3;w=3600` || !strings.HasPrefix(v["ratelimit"].(string), `"per-address";r=`) {
+			if v["ratelimit_policy"] != `"per-address";q=3;w=3600` ||
+				!strings.HasPrefix(v["ratelimit"].(string), `"per-address";r=`) {
 				t.Fatalf("%d: %v", i, v)
 			}
 		}
 		v := ask()
-		if v["deny"] != true || v["status"] != int64(429) || v["remaining"] != int64(0) || v["limited_by"] != "per-address" || v["error"] != nil || v["soft"] != false {
+		if v["deny"] != true || v["status"] != int64(429) || v["remaining"] != int64(0) ||
+			v["limited_by"] != "per-address" || v["error"] != nil || v["soft"] != false {
 			t.Fatalf("%v", v)
 		}
 		if retry, _ := v["retry_after"].(int64); retry < 3500 || retry > 3600 || v["reset"] != v["retry_after"] {
 			t.Errorf("retry_after %v, reset %v", v["retry_after"], v["reset"])
 		}
-		if id, _ := v["decision"].(string); id == "" || v["content_type"] != "application/problem+json" || !strings.Contains(v["body"].(string), `"violated-policies":["per-address"]`) {
+		if id, _ := v["decision"].(string); id == "" || v["content_type"] != "application/problem+json" ||
+			!strings.Contains(v["body"].(string), `"violated-policies":["per-address"]`) {
 			t.Errorf("%v", v)
 		}
 		// What nothing limits passes without numbers.
@@ -223,10 +232,13 @@ limits:
 			t.Fatalf("%d: deny is %v", i, got)
 		}
 		if !d.Allowed {
-			if text("status") != strconv.Itoa(w.Code) || (text("retry_after") == "") != (w.Header().Get("Retry-After") == "") {
+			if text("status") != strconv.Itoa(w.Code) ||
+				(text("retry_after") == "") != (w.Header().Get("Retry-After") == "") {
 				t.Errorf("%d: %v, want %d %v", i, v, w.Code, w.Header())
 			}
-			if near := d.Nearest().Window.Name; v["limited_by"] != strings.Join(d.LimitedBy(nil), ",") || near == "slow" && (text("retry_after") != "77" || v["body"] != "<p>slow</p>" || v["content_type"] != "text/html") {
+			if near := d.Nearest().Window.Name; v["limited_by"] != strings.Join(d.LimitedBy(nil), ",") ||
+				near == "slow" && (text("retry_after") != "77" || v["body"] != "<p>slow</p>" ||
+					v["content_type"] != "text/html") {
 				t.Errorf("%d: %v", i, v)
 			}
 		}
@@ -276,7 +288,8 @@ func TestAttributes(t *testing.T) {
 		"all of them":             {"", `query == {"a": "b", "c": "d"} && header == {"x-y": "1", "host": "h"} && attr.size() == 6`, []any{"user", "u", "query", "a=b&c=d&a=e", "header.X-Y", 1, "header.x-y", 2, "host", "h"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rules := "limits: [{name: met, when: {" + c.when + "}, per: [" + c.per + "], allow: 1/day, algorithm: sliding_log}]"
+			rules := "limits: [{name: met, when: {" + c.when + "}, per: [" + c.per +
+				"], allow: 1/day, algorithm: sliding_log}]"
 			if c.when == "" {
 				rules = "limits: [{name: met, per: [user], allow: 1/day, algorithm: sliding_log, if: '" + c.per + "'}]"
 			}
@@ -294,7 +307,8 @@ func TestAttributes(t *testing.T) {
 func TestMessages(t *testing.T) {
 	p := dial(t, serve(t, New(newLimiter(t, apiRules), Options{}))).greet()
 	for i := range 4 {
-		p.send(notify(0, uint64(i), message("a", "ip", client), message("b"), message("c", "path", "/api/x", "ip", netip.MustParseAddr("192.0.2.9"))))
+		p.send(notify(0, uint64(i), message("a", "ip", client), message("b"),
+			message("c", "path", "/api/x", "ip", netip.MustParseAddr("192.0.2.9"))))
 		r := p.next()
 		if v := r.vars(t); r.stream != 0 || r.id != uint64(i) || v["deny"] != (i == 3) {
 			t.Fatalf("%d: stream %d, id %d: %v", i, r.stream, r.id, v)
@@ -320,7 +334,8 @@ func TestDomains(t *testing.T) {
 		if v := p.ask("ip", client, "path", "/api/x"); v["limit"] != int64(3) {
 			t.Errorf("%v", v)
 		}
-		if v := p.ask("domain", "nobody", "ip", client, "path", "/api/x"); v["deny"] != false || v["limit"] != nil || v["warning"] != "unknown_domain" {
+		if v := p.ask("domain", "nobody", "ip", client, "path", "/api/x"); v["deny"] != false || v["limit"] != nil ||
+			v["warning"] != "unknown_domain" {
 			t.Errorf("a domain that no rule knows: %v", v)
 		}
 	})
@@ -353,7 +368,9 @@ func TestDomains(t *testing.T) {
 
 func TestHits(t *testing.T) {
 	l := newLimiter(t, "limits: [{name: units, per: [user], allow: 5000/day, algorithm: sliding_log}]")
-	trusted := dial(t, serve(t, New(l, Options{Trusted: func(peer string) bool { return strings.HasPrefix(peer, "127.0.0.1:") }}))).greet()
+	trusted := dial(t,
+		serve(t,
+			New(l, Options{Trusted: func(peer string) bool { return strings.HasPrefix(peer, "127.0.0.1:") }}))).greet()
 	stranger := dial(t, serve(t, New(l, Options{}))).greet()
 	for i, c := range []struct {
 		p         *peer
@@ -378,7 +395,8 @@ func TestHits(t *testing.T) {
 		{trusted, -2000, int64(4980), nil},
 	} {
 		v := c.p.ask("user", "ada", "hits", c.hits)
-		if v["remaining"] != c.remaining || v["status"] != c.status || v["deny"] != (c.status != nil) || (v["error"] == nil) != (c.status == nil) {
+		if v["remaining"] != c.remaining || v["status"] != c.status || v["deny"] != (c.status != nil) ||
+			(v["error"] == nil) != (c.status == nil) {
 			t.Errorf("%d: hits %v: %v", i, c.hits, v)
 		}
 	}
@@ -388,8 +406,14 @@ func TestHits(t *testing.T) {
 // than agreed.
 func TestSmallFrames(t *testing.T) {
 	for _, size := range []int{256, 300, 400, 600, 900, 16380} {
-		p := dial(t, serve(t, New(newLimiter(t, "limits: [{name: the-limit-of-each-client-address, per: [ip], allow: 1/day, algorithm: sliding_log}]"), Options{})))
-		p.send(rawFrame(1, 1, 0, 0, pairs("supported-versions", "2.0", "max-frame-size", size, "capabilities", "pipelining")))
+		p := dial(t,
+			serve(t,
+				New(
+					newLimiter(t,
+						"limits: [{name: the-limit-of-each-client-address, per: [ip], allow: 1/day, algorithm: sliding_log}]"),
+					Options{})))
+		p.send(rawFrame(1, 1, 0, 0, pairs("supported-versions", "2.0", "max-frame-size", size, "capabilities",
+			"pipelining")))
 		p.next()
 		var v map[string]any
 		for range 2 {
@@ -413,7 +437,11 @@ func TestSmallFrames(t *testing.T) {
 
 // TestWait: a delay cannot be told to HAProxy, so that what would have to wait is refused.
 func TestWait(t *testing.T) {
-	p := dial(t, serve(t, New(newLimiter(t, "limits: [{name: slow, per: [ip], allow: {rate: 1/hour, burst: 9}, algorithm: leaky_bucket, on_limit: {wait: 10h}}]"), Options{}))).greet()
+	p := dial(t,
+		serve(t,
+			New(
+				newLimiter(t,
+					"limits: [{name: slow, per: [ip], allow: {rate: 1/hour, burst: 9}, algorithm: leaky_bucket, on_limit: {wait: 10h}}]"), Options{}))).greet()
 	if v := p.ask("ip", client); v["deny"] != false {
 		t.Errorf("%v", v)
 	}
@@ -432,13 +460,15 @@ func (brokenStore) Take(context.Context, []store.Charge, []algo.Result) (int64, 
 func TestStoreErrors(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		for policy, deny := range map[string]bool{"allow": false, "deny": true} {
-			l := newLimiterOver(t, brokenStore{}, "limits: [{name: a, per: [ip], allow: 1/day, on_store_error: "+policy+"}]")
+			l := newLimiterOver(t, brokenStore{}, "limits: [{name: a, per: [ip], allow: 1/day, on_store_error: "+policy+
+				"}]")
 			p := dial(t, serve(t, New(l, o))).greet()
 			v := p.ask("ip", client)
 			if v["deny"] != deny || v["limit"] != nil {
 				t.Errorf("%s: %v", policy, v)
 			}
-			if deny && (v["status"] != int64(503) || v["retry_after"] != int64(1) || v["error"] != errorStore || v["body"] == nil) {
+			if deny && (v["status"] != int64(503) || v["retry_after"] != int64(1) || v["error"] != errorStore ||
+				v["body"] == nil) {
 				t.Errorf("%s: %v", policy, v)
 			}
 		}

@@ -16,7 +16,8 @@ import (
 func TestNotifyAllocatesNothing(t *testing.T) {
 	t.Run("off", func(t *testing.T) { notifyAllocatesNothing(t, nil) })
 	t.Run("not followed", func(t *testing.T) {
-		o, err := otel.Start(t.Context(), otel.Options{Endpoint: "http://127.0.0.1:1", Gatherer: prometheus.NewRegistry()})
+		o, err := otel.Start(t.Context(), otel.Options{Endpoint: "http://127.0.0.1:1",
+			Gatherer: prometheus.NewRegistry()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,9 @@ limits:
 // question is a NOTIFY as the example's HAProxy sends it.
 func question(i int) []byte {
 	addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-	return notify(uint64(i), 1, message("check-request", "ip", addr, "method", "GET", "path", "/api/v1/orders/"+strconv.Itoa(i), "query", nil, "host", "shop.example", "header.x-api-key", "k"+strconv.Itoa(i%100)))
+	return notify(uint64(i), 1, message("check-request", "ip", addr, "method", "GET", "path",
+		"/api/v1/orders/"+strconv.Itoa(i), "query", nil, "host", "shop.example", "header.x-api-key", "k"+
+			strconv.Itoa(i%100)))
 }
 
 // endless is a connection that always brings the same frames, and drops what is written: the agent
@@ -85,7 +87,8 @@ func BenchmarkAgentWorkers(b *testing.B) { benchmarkAgent(b, benchRules, Options
 // BenchmarkDecide is the limiter alone.
 func BenchmarkDecide(b *testing.B) {
 	l := newLimiter(b, benchRules)
-	r := weir.Request{Hits: 1, Attributes: weir.Pairs{{Name: "ip", Value: "10.0.0.1"}, {Name: "path", Value: "/api/v1/orders/1"}, {Name: "header.x-api-key", Value: "k1"}}}
+	r := weir.Request{Hits: 1, Attributes: weir.Pairs{{Name: "ip", Value: "10.0.0.1"},
+		{Name: "path", Value: "/api/v1/orders/1"}, {Name: "header.x-api-key", Value: "k1"}}}
 	var d weir.Decision
 	b.ReportAllocs()
 	for b.Loop() {
@@ -109,7 +112,8 @@ func BenchmarkLoopback(b *testing.B) {
 	for _, pipeline := range []int{1, 16, 64} {
 		for _, parallel := range []int{0, 64} {
 			b.Run("pipeline "+strconv.Itoa(pipeline)+", workers "+strconv.Itoa(parallel), func(b *testing.B) {
-				addr := serve(b, New(limiterFor(b, Options{Parallel: parallel}, benchRules), Options{Parallel: parallel}))
+				addr := serve(b, New(limiterFor(b, Options{Parallel: parallel}, benchRules),
+					Options{Parallel: parallel}))
 				c, err := net.Dial("tcp", addr)
 				if err != nil {
 					b.Fatal(err)

@@ -257,7 +257,8 @@ func (c *conn) handle(f frame) (end bool, s status, detail string) {
 		c.ready, c.frameSize, c.readBy = true, h.frameSize, time.Time{}
 		if h.asked > uint64(h.frameSize) {
 			c.agent.remarks.frames.Do(func() {
-				c.agent.log.Warn("spoe: HAProxy takes larger requests than fit into a frame; those pass unasked unless its configuration refuses what is not answered; lower its tune.bufsize",
+				c.agent.log.Warn(
+					"spoe: HAProxy takes larger requests than fit into a frame; those pass unasked unless its configuration refuses what is not answered; lower its tune.bufsize",
 					"haproxy", h.asked, "frame", h.frameSize)
 			})
 		}

@@ -48,7 +48,9 @@ limits:
 	if s := guard.Stats(); s.Repeated != 2 || s.Lookalike != 1 || s.Unreadable != 3 {
 		t.Errorf("%+v", s)
 	}
-	all := dial(t, serve(t, New(newLimiter(t, `limits: [{ name: a, if: 'header.exists(k, header[k] == "x")', allow: 9/day }]`), Options{Fields: guard})))
+	all := dial(t,
+		serve(t, New(newLimiter(t, `limits: [{ name: a, if: 'header.exists(k, header[k] == "x")', allow: 9/day }]`),
+			Options{Fields: guard})))
 	all.greet()
 	for _, c := range []struct {
 		items   []any
@@ -62,7 +64,9 @@ limits:
 			t.Errorf("all of them: %v: %v", c.items, v)
 		}
 	}
-	keep := dial(t, serve(t, New(newLimiter(t, rules), Options{Fields: &httplimit.FieldGuard{Repeated: httplimit.KeepRepeatedFields}})))
+	keep := dial(t,
+		serve(t,
+			New(newLimiter(t, rules), Options{Fields: &httplimit.FieldGuard{Repeated: httplimit.KeepRepeatedFields}})))
 	keep.greet()
 	if v := keep.ask("header.x-api-key", "a", "header.x-api-key", "b"); v["deny"] != false {
 		t.Errorf("kept: %v", v)
@@ -71,7 +75,8 @@ limits:
 
 // A path with parameters counts as the path without them, too.
 func TestPathParameters(t *testing.T) {
-	p := dial(t, serve(t, New(newLimiter(t, `limits: [{ name: login, when: { path: /login }, allow: 1/day }]`), Options{})))
+	p := dial(t,
+		serve(t, New(newLimiter(t, `limits: [{ name: login, when: { path: /login }, allow: 1/day }]`), Options{})))
 	p.greet()
 	for i, path := range []string{"/login;c", "/login;a=b", "/login"} {
 		if v := p.ask("path", path); (v["status"] == int64(429)) != (i > 0) {

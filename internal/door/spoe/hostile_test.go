@@ -96,7 +96,8 @@ func TestDisconnect(t *testing.T) {
 		o.Logger = log.logger()
 		addr := serve(t, New(limiterFor(t, o, apiRules), o))
 		for _, payload := range [][]byte{
-			pairs("status-code", uint32(0), "message", "normal"), pairs("status-code", uint32(2), "message", "a timeout\noccurred"), nil, {1, 2, 3},
+			pairs("status-code", uint32(0), "message", "normal"),
+			pairs("status-code", uint32(2), "message", "a timeout\noccurred"), nil, {1, 2, 3},
 			pairs("status-code", uint32(4), "message", "invalid\nframe"),
 		} {
 			p := dial(t, addr).greet()
@@ -117,10 +118,13 @@ func TestDisconnect(t *testing.T) {
 func TestPipelining(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		const n = 3000
-		p := dial(t, serve(t, New(limiterFor(t, o, "limits: [{name: a, per: [user], allow: 1000/day, algorithm: sliding_log}]"), o))).greet()
+		p := dial(t,
+			serve(t, New(limiterFor(t, o, "limits: [{name: a, per: [user], allow: 1000/day, algorithm: sliding_log}]"),
+				o))).greet()
 		var all []byte
 		for i := range n {
-			all = append(all, notify(uint64(i), uint64(i)%7, message("m", "user", "ada", "pad", strings.Repeat("x", i%500)))...)
+			all = append(all, notify(uint64(i), uint64(i)%7,
+				message("m", "user", "ada", "pad", strings.Repeat("x", i%500)))...)
 		}
 		random := rand.New(rand.NewPCG(1, 2))
 		go func() {
@@ -300,7 +304,8 @@ func TestManyConnections(t *testing.T) {
 			if v := l.dial(t).greet().ask("ip", client, "path", "/api/x"); v["remaining"] != int64(2) {
 				t.Errorf("%v", v)
 			}
-			t.Logf("a connection takes %d bytes idle, %d with a frame that does not end, the test's own side included", idle, full)
+			t.Logf("a connection takes %d bytes idle, %d with a frame that does not end, the test's own side included",
+				idle, full)
 			if full > 64<<10 {
 				t.Errorf("%d bytes a connection", full)
 			}
@@ -467,8 +472,11 @@ func FuzzConnection(f *testing.F) {
 	hello := helloFrom26()
 	f.Add(hello, 100)
 	f.Add(slices.Concat(hello, notify(1, 2, message("m", "ip", client, "path", "/api/x", "hits", 1))), 1)
-	f.Add(slices.Concat(hello, notify(1, 2, message("m", "domain", "x", "query", "a=b", "header.X-Y", []byte{1}, "hits", "-1"))), 7)
-	f.Add(slices.Concat(hello, notify(1, 2, message("m", "ip", netip.MustParseAddr("::1"))), rawFrame(3, 3, 1, 1, nil), rawFrame(2, 1, 0, 0, nil)), 13)
+	f.Add(
+		slices.Concat(hello,
+			notify(1, 2, message("m", "domain", "x", "query", "a=b", "header.X-Y", []byte{1}, "hits", "-1"))), 7)
+	f.Add(slices.Concat(hello, notify(1, 2, message("m", "ip", netip.MustParseAddr("::1"))), rawFrame(3, 3, 1, 1, nil),
+		rawFrame(2, 1, 0, 0, nil)), 13)
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), 3)
 	inOrder, workers := Options{MaxFrameSize: 1024}, Options{MaxFrameSize: 1024, Parallel: 2}
 	limiters := []*weir.Limiter{limiterFor(f, inOrder, apiRules), limiterFor(f, workers, apiRules)}

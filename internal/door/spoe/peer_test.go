@@ -98,7 +98,8 @@ func rawFrame(kind byte, flags uint32, stream, id uint64, payload []byte) []byte
 
 // helloFrom26 is what HAProxy 2.6 sends.
 func helloFrom26() []byte {
-	return rawFrame(1, 1, 0, 0, pairs("supported-versions", "2.0", "max-frame-size", uint32(16380), "capabilities", "pipelining,async", "engine-id", "74AE6C0B-9E9B-4D2F-A0B2-58EDB5ABCA11"))
+	return rawFrame(1, 1, 0, 0, pairs("supported-versions", "2.0", "max-frame-size", uint32(16380), "capabilities",
+		"pipelining,async", "engine-id", "74AE6C0B-9E9B-4D2F-A0B2-58EDB5ABCA11"))
 }
 
 func notify(stream, id uint64, messages ...[]byte) []byte {

@@ -18,7 +18,8 @@ import (
 var slowClient = netip.MustParseAddr("192.0.2.99")
 
 func isSlow(charges []store.Charge) bool {
-	return slices.ContainsFunc(charges, func(c store.Charge) bool { return bytes.Contains(c.Key, slowClient.AsSlice()) })
+	return slices.ContainsFunc(charges,
+		func(c store.Charge) bool { return bytes.Contains(c.Key, slowClient.AsSlice()) })
 }
 
 // TestQuickBesideSlow: what the store decides at once is answered while others on the same
@@ -96,7 +97,8 @@ func TestSameBothWays(t *testing.T) {
 		// in one go
 		var frames []byte
 		for i := range uint64(40) {
-			frames = append(frames, notify(i, i, message("m", "ip", netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), "path", "/api/x"))...)
+			frames = append(frames,
+				notify(i, i, message("m", "ip", netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), "path", "/api/x"))...)
 		}
 		p.send(frames)
 		answers := map[uint64]map[string]any{}
@@ -105,7 +107,8 @@ func TestSameBothWays(t *testing.T) {
 			answers[r.stream] = r.vars(t)
 		}
 		for _, i := range slices.Sorted(maps.Keys(answers)) {
-			told[name] = append(told[name], map[string]any{"remaining": answers[i]["remaining"], "deny": answers[i]["deny"], "stream": i})
+			told[name] = append(told[name], map[string]any{"remaining": answers[i]["remaining"],
+				"deny": answers[i]["deny"], "stream": i})
 		}
 	}
 	for name, list := range told {

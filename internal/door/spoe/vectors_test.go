@@ -64,14 +64,16 @@ limits:
 
 				p := dial(t, addr)
 				p.send(raw(s.hello))
-				if r := p.next(); r.kind != 101 || r.keys()["capabilities"] != "pipelining" || r.keys()["max-frame-size"] != int64(16380) {
+				if r := p.next(); r.kind != 101 || r.keys()["capabilities"] != "pipelining" ||
+					r.keys()["max-frame-size"] != int64(16380) {
 					t.Fatalf("%+v: %v", r, r.keys())
 				}
 				for frame, limit := range map[string]int64{s.get: 7, s.purge: 9} {
 					b := raw(frame)
 					p.send(b)
 					r := p.next()
-					if !bytes.Equal(number(r.stream), b[9:10]) || !bytes.Equal(number(r.id), b[10:11]) || r.vars(t)["limit"] != limit {
+					if !bytes.Equal(number(r.stream), b[9:10]) || !bytes.Equal(number(r.id), b[10:11]) ||
+						r.vars(t)["limit"] != limit {
 						t.Errorf("%+v: %v, want limit %d", r, r.vars(t), limit)
 					}
 				}

@@ -18,7 +18,8 @@ func TestVarint(t *testing.T) {
 		{0, 1}, {239, 1}, {240, 2}, {2287, 2}, {2288, 3}, {264431, 3}, {264432, 4}, {33818863, 4}, {33818864, 5}, {4328786159, 5}, {4328786160, 6}, {math.MaxUint64, 10},
 	} {
 		b := appendVarint(nil, c.v)
-		if v, n := varintAt(string(b)); len(b) != c.size || varintSize(c.v) != c.size || v != c.v || n != c.size || !bytes.Equal(b, number(c.v)) {
+		if v, n := varintAt(string(b)); len(b) != c.size || varintSize(c.v) != c.size || v != c.v || n != c.size ||
+			!bytes.Equal(b, number(c.v)) {
 			t.Errorf("%d is % x, read as %d of %d bytes", c.v, b, v, n)
 		}
 		for cut := range b {
@@ -42,7 +43,8 @@ func TestVarintRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.Uint64().Draw(t, "v") >> rapid.IntRange(0, 63).Draw(t, "shift")
 		b := appendVarint([]byte("x"), want)[1:]
-		if v, n := varintAt(string(b) + "rest"); v != want || n != len(b) || n != varintSize(want) || !bytes.Equal(b, number(want)) {
+		if v, n := varintAt(string(b) + "rest"); v != want || n != len(b) || n != varintSize(want) ||
+			!bytes.Equal(b, number(want)) {
 			t.Fatalf("%d: % x is read as %d of %d bytes", want, b, v, n)
 		}
 	})
@@ -80,7 +82,8 @@ func TestValues(t *testing.T) {
 }
 
 func FuzzValue(f *testing.F) {
-	for _, v := range []any{nil, true, int32(-1), uint32(1), -1, uint64(1), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("::1"), "text", []byte("binary")} {
+	for _, v := range []any{nil, true, int32(-1), uint32(1), -1, uint64(1), netip.MustParseAddr("192.0.2.1"),
+		netip.MustParseAddr("::1"), "text", []byte("binary")} {
 		f.Add(typed(v))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -116,7 +119,8 @@ func FuzzFrame(f *testing.F) {
 		if back, ok := parseFrame(string(again) + frame.payload); !ok || back != frame {
 			t.Fatalf("%+v, written anew: %+v", frame, back)
 		}
-		if h, s := parseHello(frame.payload, defaultFrame); s == statusOK && (h.frameSize < minFrameLimit || h.frameSize > defaultFrame) {
+		if h, s := parseHello(frame.payload, defaultFrame); s == statusOK &&
+			(h.frameSize < minFrameLimit || h.frameSize > defaultFrame) {
 			t.Fatalf("frames of %d bytes", h.frameSize)
 		}
 		parseDisconnect(frame.payload)

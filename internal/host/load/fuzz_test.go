@@ -11,8 +11,12 @@ import (
 // within bounds.
 func FuzzSystem(f *testing.F) {
 	f.Add([]byte("cpu  1 2 3 4 5 6 7 8 9 10\n"))
-	f.Add([]byte("cpu  4611686018427387903 4611686018427387903 4611686018427387903 4611686018427387903 4611686018427387903"))
-	f.Add([]byte("some avg10=1.50 avg60=0.04 avg300=0.31 total=4496481339\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"))
+	f.Add(
+		[]byte(
+			"cpu  4611686018427387903 4611686018427387903 4611686018427387903 4611686018427387903 4611686018427387903"))
+	f.Add(
+		[]byte(
+			"some avg10=1.50 avg60=0.04 avg300=0.31 total=4496481339\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"))
 	f.Add([]byte("MemTotal: 10 kB\nMemAvailable: 5 kB\n"))
 	f.Add([]byte("200000 100000\n"))
 	f.Add([]byte("0::/../../x\n"))

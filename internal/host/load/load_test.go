@@ -70,7 +70,8 @@ func (f *files) Open(name string) (fs.File, error) {
 // TestElastic ramps a signal up and down in virtual time: at every moment the limit is the curve's,
 // to the unit, on the filtered value, which follows the ramp closely and in order.
 func TestElastic(t *testing.T) {
-	curve := &rule.Elastic{Signal: "queue", Curve: []rule.Point{{At: 50, Share: 200}, {At: 80, Share: 100}, {At: 95, Share: 25}}}
+	curve := &rule.Elastic{Signal: "queue", Curve: []rule.Point{{At: 50, Share: 200}, {At: 80, Share: 100},
+		{At: 95, Share: 25}}}
 	want := func(v, n int) int { // the curve, written out anew
 		switch {
 		case v <= 50:
@@ -136,7 +137,8 @@ func TestFilter(t *testing.T) {
 	for _, c := range []struct {
 		from, to float64
 		within   time.Duration
-	}{{0, 100, 12 * time.Second}, {100, 0, 12 * time.Second}, {50, 75, 9300 * time.Millisecond}, {40, 41, 2800 * time.Millisecond}} {
+	}{{0, 100, 12 * time.Second}, {100, 0, 12 * time.Second}, {50, 75, 9300 * time.Millisecond},
+		{40, 41, 2800 * time.Millisecond}} {
 		var f filter
 		f.step(start, c.from)
 		var half, there time.Duration
@@ -287,7 +289,9 @@ func TestMachine(t *testing.T) {
 				busy, idle, stalled = busy+percent, idle+100-percent, stalled+100_000*percent/100
 				f.set("proc/stat", fmt.Sprintf(statLine, busy, idle))
 				f.set("proc/pressure/cpu", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
-				f.set("proc/pressure/memory", fmt.Sprintf("some avg10=99.00 avg60=0.00 avg300=0.00 total=%d\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", stalled))
+				f.set("proc/pressure/memory",
+					fmt.Sprintf(
+						"some avg10=99.00 avg60=0.00 avg300=0.00 total=%d\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", stalled))
 				time.Sleep(100 * time.Millisecond)
 				synctest.Wait()
 			}
@@ -369,7 +373,8 @@ func TestControlGroup(t *testing.T) {
 			used, stalled = used+150_000, stalled+40_000 // µs in 100 ms: one and a half processors
 			f.set("sys/fs/cgroup/slice/cpu.stat", fmt.Sprintf("usage_usec %d\nuser_usec 1\n", used))
 			for _, what := range []string{"cpu", "memory", "io"} {
-				f.set("sys/fs/cgroup/slice/weir/"+what+".pressure", fmt.Sprintf("some avg10=0.00 avg60=0.00 avg300=0.00 total=%d\n", stalled))
+				f.set("sys/fs/cgroup/slice/weir/"+what+".pressure",
+					fmt.Sprintf("some avg10=0.00 avg60=0.00 avg300=0.00 total=%d\n", stalled))
 			}
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()

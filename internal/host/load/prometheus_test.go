@@ -28,7 +28,8 @@ func TestPrometheus(t *testing.T) {
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()
-		if r.URL.Path != "/prom/api/v1/query" || r.URL.Query().Get("query") != "avg(busy) * 100" || user != "weir" || password != "secret" {
+		if r.URL.Path != "/prom/api/v1/query" || r.URL.Query().Get("query") != "avg(busy) * 100" || user != "weir" ||
+			password != "secret" {
 			t.Errorf("asked for %s as %s:%s", r.URL, user, password)
 		}
 		mu.Lock()
@@ -65,12 +66,14 @@ func TestPrometheus(t *testing.T) {
 		return i.Errors > 1 && i.Error == "400 Bad Request: the query failed: parse error?at 3" && !i.Stale
 	})
 	set(http.StatusBadGateway, "<html>")
-	until("another server", func(i Info) bool { return i.Error == "502 Bad Gateway: the answer does not come from a Prometheus" })
+	until("another server",
+		func(i Info) bool { return i.Error == "502 Bad Gateway: the answer does not come from a Prometheus" })
 	set(http.StatusOK, strings.Repeat("x", mostAnswer+5))
 	until("a flood", func(i Info) bool { return strings.Contains(i.Error, "larger") })
 	server.CloseClientConnections()
 	server.Close()
-	until("nobody", func(i Info) bool { return strings.Contains(i.Error, "refused") && !strings.Contains(i.Error, "secret") })
+	until("nobody",
+		func(i Info) bool { return strings.Contains(i.Error, "refused") && !strings.Contains(i.Error, "secret") })
 }
 
 // unanswered counts the requests to which there is no answer.
@@ -92,7 +95,9 @@ func TestSlowPrometheus(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer server.Close()
-	r, err := New(Options{Root: fstest.MapFS{}, Queries: map[string]Query{"slow": {URL: server.URL, Query: "1", Every: 200 * time.Millisecond}}, Capacity: func() int { return 10 }})
+	r, err := New(Options{Root: fstest.MapFS{},
+		Queries: map[string]Query{"slow": {URL: server.URL, Query: "1",
+			Every: 200 * time.Millisecond}}, Capacity: func() int { return 10 }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +127,8 @@ func TestBadQueries(t *testing.T) {
 		"often":  {URL: "http://x", Query: "1", Every: time.Millisecond},
 		"seldom": {URL: "http://x", Query: "1", Every: 2 * time.Hour},
 	} {
-		if _, err := New(Options{Queries: map[string]Query{name: q}}); err == nil || !strings.HasPrefix(err.Error(), "signals") {
+		if _, err := New(Options{Queries: map[string]Query{name: q}}); err == nil ||
+			!strings.HasPrefix(err.Error(), "signals") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

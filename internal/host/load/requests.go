@@ -63,7 +63,8 @@ func (r *Registry) inFlight(time.Time) (percent float64, ok bool, err error) {
 		capacity = r.o.Capacity()
 	}
 	if capacity <= 0 {
-		return 0, false, errors.New("in_flight: it is not known how many requests are 100 %; set proxy.concurrency or proxy.capacity")
+		return 0, false, errors.New(
+			"in_flight: it is not known how many requests are 100 %; set proxy.concurrency or proxy.capacity")
 	}
 	return 100 * float64(r.InFlight()) / float64(capacity), true, nil
 }

@@ -300,7 +300,8 @@ func (p *pressure) sample(now time.Time) (percent float64, ok bool, err error) {
 		percent, ok = max(percent, share), true
 	}
 	if !ok {
-		return 0, false, fmt.Errorf("pressure: this system does not tell it (Linux does with CONFIG_PSI, and psi=1 where it is off by default): %w", failed)
+		return 0, false, fmt.Errorf(
+			"pressure: this system does not tell it (Linux does with CONFIG_PSI, and psi=1 where it is off by default): %w", failed)
 	}
 	return min(percent, 100), true, nil
 }

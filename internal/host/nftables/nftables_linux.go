@@ -52,8 +52,9 @@ func (k *kernel) open(o *Options) error {
 		return err
 	}
 	if there && err == nil {
-		k.o.Logf("ban: the table inet %s was there already, and is made anew: an earlier run was killed, or another server of this "+
-			"network namespace has it, whose banned addresses the kernel now lets through to be refused", k.o.Table)
+		k.o.Logf(
+			"ban: the table inet %s was there already, and is made anew: an earlier run was killed, or another server of this "+
+				"network namespace has it, whose banned addresses the kernel now lets through to be refused", k.o.Table)
 	}
 	return nil
 }
@@ -126,10 +127,12 @@ func (k *kernel) flush() error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES):
-		return fmt.Errorf("ban: nftables needs CAP_NET_ADMIN, which this process does not have: run it as root, give it the capability "+
-			"(setcap cap_net_admin+ep, AmbientCapabilities=CAP_NET_ADMIN of systemd, --cap-add NET_ADMIN of a container), or leave nftables out of the rule's at: %w", err)
+		return fmt.Errorf(
+			"ban: nftables needs CAP_NET_ADMIN, which this process does not have: run it as root, give it the capability "+
+				"(setcap cap_net_admin+ep, AmbientCapabilities=CAP_NET_ADMIN of systemd, --cap-add NET_ADMIN of a container), or leave nftables out of the rule's at: %w", err)
 	case errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("ban: this kernel has no nftables for IPv4 and IPv6 (CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET); leave nftables out of the rule's at: %w", err)
+		return fmt.Errorf(
+			"ban: this kernel has no nftables for IPv4 and IPv6 (CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET); leave nftables out of the rule's at: %w", err)
 	}
 	return fmt.Errorf("ban: nftables: %w", err)
 }

@@ -78,7 +78,8 @@ func (w *world) table(t *testing.T, o Options) *Table {
 	var err error
 	w.do(func() { table, err = New(o) })
 	if err != nil {
-		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPROTONOSUPPORT) ||
+			errors.Is(err, unix.EOPNOTSUPP) {
 			t.Skipf("this kernel cannot do it: %v", err)
 		}
 		t.Fatal(err)
@@ -150,7 +151,8 @@ func dial(client *world, from, to string, port int, within time.Duration) (err e
 }
 
 func TestNFTablesDropsPackets(t *testing.T) {
-	server, client := connected(t, "10.77.0.2/16", "10.77.0.3/16", "fd77:0:1:1::2/32", "fd77:0:1:1::3/32", "fd77:0:1:2::2/32")
+	server, client := connected(t, "10.77.0.2/16", "10.77.0.3/16", "fd77:0:1:1::2/32", "fd77:0:1:1::3/32",
+		"fd77:0:1:2::2/32")
 	port := listen(t, server)
 	table := server.table(t, Options{Never: []netip.Prefix{netip.MustParsePrefix("10.77.9.0/24")}})
 	in := func(f func() error) (err error) { server.do(func() { err = f() }); return err }
@@ -248,7 +250,8 @@ func TestNFTablesDropsPackets(t *testing.T) {
 	}
 
 	// What is never banned.
-	for _, block := range []string{"127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "10.77.0.1", "fd77::1", "10.77.9.9", "169.254.1.1", "fe80::1", "224.0.0.1", "ff02::1", "0.0.0.0"} {
+	for _, block := range []string{"127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "10.77.0.1", "fd77::1",
+		"10.77.9.9", "169.254.1.1", "fe80::1", "224.0.0.1", "ff02::1", "0.0.0.0"} {
 		err := add(block, time.Hour)
 		if _, ok := errors.AsType[*SparedError](err); !ok {
 			t.Errorf("%s: %v", block, err)
@@ -364,7 +367,8 @@ func TestNFTablesTable(t *testing.T) {
 		}
 		var many []Entry
 		for i := range 5000 {
-			many = append(many, Entry{netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 32), time.Hour})
+			many = append(many, Entry{netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 32),
+				time.Hour})
 		}
 		if err := again.Sync(many); err != nil {
 			t.Error(err)

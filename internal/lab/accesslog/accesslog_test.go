@@ -52,21 +52,25 @@ func TestFormats(t *testing.T) {
 		skipped int64
 	}{
 		{"combined", `192.0.2.1 - ada [25/Oct/2015:04:11:25 +0100] "GET /a?b=c HTTP/1.1" 200 24323 "http://x/" "Mozilla/5.0 (X; \"quoted\")"` + "\n",
-			Options{}, []string{`2015-10-25T03:11:25Z ip="192.0.2.1" user="ada" protocol="HTTP/1.1" method="GET" path="/a?b=c" status="200" bytes="24323" header.referer="http://x/" header.user-agent="Mozilla/5.0 (X; \"quoted\")"`}, 0},
+			Options{},
+			[]string{`2015-10-25T03:11:25Z ip="192.0.2.1" user="ada" protocol="HTTP/1.1" method="GET" path="/a?b=c" status="200" bytes="24323" header.referer="http://x/" header.user-agent="Mozilla/5.0 (X; \"quoted\")"`}, 0},
 		{"common without a final line break, CRLF, empty lines", "\r\n\nhost.example - - [01/Aug/1995:00:00:01 -0400] \"HEAD / HTTP/1.0\" 304 -\r\n  \r\na - - [01/Aug/1995:00:00:02 -0400] \"GET /x\" 200 5",
 			Options{}, []string{
 				`1995-08-01T04:00:01Z ip="host.example" protocol="HTTP/1.0" method="HEAD" path="/" status="304"`,
 				`1995-08-01T04:00:02Z ip="a" method="GET" path="/x" status="200" bytes="5"`}, 0},
 		{"a user with a space, a path with a space, IPv6 with port", `[2001:db8::1]:4711 id ada lovelace [29/Feb/2024:23:59:60 +0000] "GET /a b c HTTP/2.0" 200 1`,
-			Options{}, []string{`2024-03-01T00:00:00Z ip="2001:db8::1" ident="id" user="ada lovelace" protocol="HTTP/2.0" method="GET" path="/a b c" status="200" bytes="1"`}, 0},
-		{"absolute target", `1.2.3.4:80 - - [01/Jan/2024:00:00:00 +0000] "GET http://u@Example.com:81/p/q?x HTTP/1.1" 200 1` + "\n" +
-			`1.2.3.4 - - [01/Jan/2024:00:00:00 +0000] "GET http://example.com HTTP/1.1" 200 1`,
+			Options{},
+			[]string{`2024-03-01T00:00:00Z ip="2001:db8::1" ident="id" user="ada lovelace" protocol="HTTP/2.0" method="GET" path="/a b c" status="200" bytes="1"`}, 0},
+		{"absolute target",
+			`1.2.3.4:80 - - [01/Jan/2024:00:00:00 +0000] "GET http://u@Example.com:81/p/q?x HTTP/1.1" 200 1` + "\n" +
+				`1.2.3.4 - - [01/Jan/2024:00:00:00 +0000] "GET http://example.com HTTP/1.1" 200 1`,
 			Options{}, []string{
 				`2024-01-01T00:00:00Z ip="1.2.3.4" protocol="HTTP/1.1" method="GET" path="/p/q?x" host="Example.com:81" status="200" bytes="1"`,
 				`2024-01-01T00:00:00Z ip="1.2.3.4" protocol="HTTP/1.1" method="GET" path="/" host="example.com" status="200" bytes="1"`}, 0},
-		{"no request line, a TLS handshake, a stray quote", `1.2.3.4 - - [01/Jan/2024:00:00:00 +0000] "-" 408 -` + "\n" +
-			`1.2.3.4 - - [01/Jan/2024:00:00:01 +0000] "\x16\x03\x01" 400 0 "-" "-"` + "\n" +
-			`1.2.3.4 - - [01/Jan/2024:00:00:02 +0000] "GET /"x" HTTP/1.1" 200 7 "unfinished`,
+		{"no request line, a TLS handshake, a stray quote",
+			`1.2.3.4 - - [01/Jan/2024:00:00:00 +0000] "-" 408 -` + "\n" +
+				`1.2.3.4 - - [01/Jan/2024:00:00:01 +0000] "\x16\x03\x01" 400 0 "-" "-"` + "\n" +
+				`1.2.3.4 - - [01/Jan/2024:00:00:02 +0000] "GET /"x" HTTP/1.1" 200 7 "unfinished`,
 			Options{}, []string{
 				`2024-01-01T00:00:00Z ip="1.2.3.4" status="408"`,
 				`2024-01-01T00:00:01Z ip="1.2.3.4" status="400" bytes="0"`,
@@ -82,13 +86,17 @@ func TestFormats(t *testing.T) {
 				`2024-01-01T00:00:00Z ip="1.2.3.4" protocol="HTTP/1.1" method="GET" path="/" status="200" bytes="1"`,
 				`2024-01-01T00:00:09Z ip="1.2.3.4" protocol="HTTP/1.1" method="GET" path="/" status="200" bytes="1"`}, 5},
 		{"JSON of nginx", `{"time_iso8601":"2024-01-01T00:00:00+02:00","remote_addr":"192.0.2.1","request":"POST /a?x=1 HTTP/1.1","status":201,"http_user_agent":"curl/8","tenant":"acme"}`,
-			Options{}, []string{`2023-12-31T22:00:00Z ip="192.0.2.1" request="POST /a?x=1 HTTP/1.1" status="201" header.user-agent="curl/8" tenant="acme" protocol="HTTP/1.1" method="POST" path="/a?x=1"`}, 0},
+			Options{},
+			[]string{`2023-12-31T22:00:00Z ip="192.0.2.1" request="POST /a?x=1 HTTP/1.1" status="201" header.user-agent="curl/8" tenant="acme" protocol="HTTP/1.1" method="POST" path="/a?x=1"`}, 0},
 		{"JSON of Caddy", `{"level":"info","ts":1646861401.5241024,"request":{"remote_ip":"10.0.0.1","client_ip":"192.0.2.7","proto":"HTTP/2.0","method":"GET","host":"localhost","uri":"/caf\u00e9\n","headers":{"User-Agent":["curl/7","x"],"Accept":[]}},"status":200,"size":2326,"ok":true,"none":null}`,
-			Options{}, []string{`2022-03-09T21:30:01.524102Z level="info" request.remote_ip="10.0.0.1" ip="192.0.2.7" protocol="HTTP/2.0" method="GET" host="localhost" path="/café\n" header.user-agent="curl/7" status="200" bytes="2326" ok="true"`}, 0},
+			Options{},
+			[]string{`2022-03-09T21:30:01.524102Z level="info" request.remote_ip="10.0.0.1" ip="192.0.2.7" protocol="HTTP/2.0" method="GET" host="localhost" path="/café\n" header.user-agent="curl/7" status="200" bytes="2326" ok="true"`}, 0},
 		{"JSON with named fields", `{"at":1700000000123,"peer":{"addr":"a"},"ip":"other","u":"/x"}` + "\n{\"at\":1}x\n{\"at\":}\n[]\n{\"peer\":1}",
-			Options{Format: JSON, Fields: []string{"time=at", "ip=peer.addr", "path=u"}}, []string{`2023-11-14T22:13:20.123Z ip="a" ip="other" path="/x"`}, 4},
+			Options{Format: JSON, Fields: []string{"time=at", "ip=peer.addr", "path=u"}},
+			[]string{`2023-11-14T22:13:20.123Z ip="a" ip="other" path="/x"`}, 4},
 		{"TSV with the header of the NASA log", "host\tlogname\ttime\tmethod\turl\tresponse\tbytes\nin24.inetnebr.com\t-\t807249601\tGET\t/a.txt\t200\t1839\t\t\n",
-			Options{}, []string{`1995-08-01T04:00:01Z ip="in24.inetnebr.com" method="GET" path="/a.txt" status="200" bytes="1839"`}, 0},
+			Options{},
+			[]string{`1995-08-01T04:00:01Z ip="in24.inetnebr.com" method="GET" path="/a.txt" status="200" bytes="1839"`}, 0},
 		{"TSV without header", "807249601000\tin24.inetnebr.com\tGET\t/a.txt\t200\t1839\n807249607000\tuplherc.upl.com\tGET\t/\t304\t0\n",
 			Options{}, []string{
 				`1995-08-01T04:00:01Z ip="in24.inetnebr.com" method="GET" path="/a.txt" status="200" bytes="1839"`,
@@ -98,7 +106,8 @@ func TestFormats(t *testing.T) {
 				`2024-01-01T00:00:00.5Z user="a \"b\" c" path="/x"`,
 				`2024-01-01T00:00:01Z user="d" path="/y,z"`}, 2},
 		{"CSV, columns by number and by header, others by their own names", "TIMESTAMP,ContextTokens,GeneratedTokens,peer\n2023-11-16 18:17:03.9799600,4808,10,p\n",
-			Options{Fields: []string{"ip=peer", "cost=2"}}, []string{`2023-11-16T18:17:03.97996Z cost="4808" GeneratedTokens="10" ip="p"`}, 0},
+			Options{Fields: []string{"ip=peer", "cost=2"}},
+			[]string{`2023-11-16T18:17:03.97996Z cost="4808" GeneratedTokens="10" ip="p"`}, 0},
 		{"CSV, skipped columns", "1,1700000000,x,9\n", Options{Format: CSV, Fields: []string{"-", "time", "ip", ""}}, []string{`2023-11-14T22:13:20Z ip="x"`}, 0},
 		{"byte order mark", "\xef\xbb\xbftime,ip\n1700000000,x\n", Options{}, []string{`2023-11-14T22:13:20Z ip="x"`}, 0},
 		{"empty", "", Options{}, nil, 0},
@@ -239,7 +248,8 @@ func depth(line []byte) int {
 }
 
 func TestJSONAccepts(t *testing.T) {
-	for _, s := range []string{`{}`, `{"a":1}`, `{"a":01}`, `{"a":-}`, `{"a":1.}`, `{"a":1e}`, `{"a":1e+5}`, `{"a":[1,{"b":[]}]}`, `{"a":[1,]}`, `{"a":tru}`,
+	for _, s := range []string{`{}`, `{"a":1}`, `{"a":01}`, `{"a":-}`, `{"a":1.}`, `{"a":1e}`, `{"a":1e+5}`,
+		`{"a":[1,{"b":[]}]}`, `{"a":[1,]}`, `{"a":tru}`,
 		`{"a":"\ud83d\ude00"}`, `{"a":"\ud83d"}`, `{"a":"\ud83d\u0041"}`, `{"a":"\x"}`, `{"a":"` + "\t" + `"}`, `{"a" : 1 , "b":null}`, `{"a":1,}`, `{a:1}`, `{"a":1}}`, ` {"a":1} `, `{"a":"\u00g0"}`, `{"a"`, `{"a":"\`} {
 		checkJSON(t, []byte(s))
 	}

@@ -69,7 +69,8 @@ func TestRealLogs(t *testing.T) {
 				}
 			}
 			if lines != tt.lines || len(clients) != tt.clients || methods != tt.methods {
-				t.Errorf("lines %d, clients %d, lines with method and path %d; want %d, %d, %d", lines, len(clients), methods, tt.lines, tt.clients, tt.methods)
+				t.Errorf("lines %d, clients %d, lines with method and path %d; want %d, %d, %d", lines, len(clients),
+					methods, tt.lines, tt.clients, tt.methods)
 			}
 			if s := l.Stats(); s.Entries != tt.lines || s.Skipped != 0 || s.Late != tt.late {
 				t.Errorf("stats %+v", s)

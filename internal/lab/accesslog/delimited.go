@@ -89,7 +89,9 @@ func newDelimited(f Format, specs []fieldSpec, mapped, dated bool,
 	}
 	d.guessColumns(rows, header)
 	if d.last = d.find(kindTime); d.last < 0 && !dated {
-		return nil, false, fmt.Errorf("cannot tell which column of %q is the time: name the columns with --fields time,ip,method,path", clip(sample))
+		return nil, false, fmt.Errorf(
+			"cannot tell which column of %q is the time: name the columns with --fields time,ip,method,path", clip(
+				sample))
 	}
 	return d, header, nil
 }

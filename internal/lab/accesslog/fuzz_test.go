@@ -69,15 +69,18 @@ func FuzzLineJSON(f *testing.F) {
 }
 
 func FuzzLineCSV(f *testing.F) {
-	fuzzLine(f, CSV, nil, "time,ip,path\n1700000000,\"a\"\"b\",/x\n", "1700000000,GET,http://h?x,1.2.3.4:5", "time,ip\n1700000000,:0", `"`, `"a"b,`, `"",""""`)
+	fuzzLine(f, CSV, nil, "time,ip,path\n1700000000,\"a\"\"b\",/x\n", "1700000000,GET,http://h?x,1.2.3.4:5",
+		"time,ip\n1700000000,:0", `"`, `"a"b,`, `"",""""`)
 }
 
 func FuzzLineTSV(f *testing.F) {
-	fuzzLine(f, TSV, []string{"time", "ip", "-", "path"}, "1700000000\tx\ty\t/z", "host\tx\n2024-01-01 00:00:00.5\tx", "\t\t\t")
+	fuzzLine(f, TSV, []string{"time", "ip", "-", "path"}, "1700000000\tx\ty\t/z", "host\tx\n2024-01-01 00:00:00.5\tx",
+		"\t\t\t")
 }
 
 func FuzzLineTemplate(f *testing.F) {
-	format, err := ParseFormat(`$remote_addr:$remote_port $http_x_forwarded_for [$time_local] "$request" $status $http_user_agent rt=$request_time $uri$is_args$args "$http_referer"`)
+	format, err := ParseFormat(
+		`$remote_addr:$remote_port $http_x_forwarded_for [$time_local] "$request" $status $http_user_agent rt=$request_time $uri$is_args$args "$http_referer"`)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -109,7 +112,8 @@ func FuzzLineSpaced(f *testing.F) {
 }
 
 func FuzzLineVhost(f *testing.F) {
-	fuzzLine(f, Vhost, nil, `www.example.com:443 192.0.2.1 - - [01/Jan/2024:00:00:00 +0000] "GET / HTTP/1.1" 200 1`, `a b `)
+	fuzzLine(f, Vhost, nil, `www.example.com:443 192.0.2.1 - - [01/Jan/2024:00:00:00 +0000] "GET / HTTP/1.1" 200 1`,
+		`a b `)
 }
 
 func FuzzLineForwarded(f *testing.F) {
@@ -128,7 +132,8 @@ func FuzzGuess(f *testing.F) {
 
 // FuzzFormat reads any words of a format, and a line by them.
 func FuzzFormat(f *testing.F) {
-	for _, words := range []string{`$remote_addr - $remote_user [$time_local] "$request"`, `%h %l %u %t \"%r\" %>s %b`, `%!200,304{X}i%{c}a %{%d %T}t.%{msec_frac}t`,
+	for _, words := range []string{`$remote_addr - $remote_user [$time_local] "$request"`, `%h %l %u %t \"%r\" %>s %b`,
+		`%!200,304{X}i%{c}a %{%d %T}t.%{msec_frac}t`,
 		`[%START_TIME(%s.%3f)%] %REQ(X?:PATH):10%`, `%ci:%cp [%tr] %{+Q}r %[req.hdr(x),lower]\ %%`, `log_format a escape=json '$a' '$msec';`, `LogFormat "%t" x`, `${time_local}$uri`, `%`, `$`} {
 		f.Add(words, `192.0.2.1 - - [01/Jan/2024:00:00:00 +0000] "GET / HTTP/1.1" 200 1`)
 	}
@@ -163,7 +168,8 @@ func FuzzFormat(f *testing.F) {
 
 // FuzzUnwrap takes off lines what may stand around them.
 func FuzzUnwrap(f *testing.F) {
-	for _, line := range []string{`<34>1 - h a - - - x`, `<34>Oct 11 22:14:15 h a: x`, `2016-10-06T00:17:09Z stdout P x`, `2016-10-06T00:17:09Z s x`, `a | x`, `[pod/a] x`,
+	for _, line := range []string{`<34>1 - h a - - - x`, `<34>Oct 11 22:14:15 h a: x`,
+		`2016-10-06T00:17:09Z stdout P x`, `2016-10-06T00:17:09Z s x`, `a | x`, `[pod/a] x`,
 		`{"log":"x y\n","time":"2016-10-06T00:17:09Z"}`, `<1>1 `, `<34>1 a b c d e [`, `[pod/`} {
 		f.Add([]byte(line))
 	}

@@ -191,15 +191,17 @@ func build(f Format, fields []string, dated bool,
 	switch f.style {
 	case styleCommon, styleVhost, styleForwarded:
 		if len(fields) > 0 {
-			return nil, nil, false, errors.New("--fields names columns or JSON keys: it does not fit the common and combined formats, " +
-				"whose fields are fixed (a --format in nginx's or Apache's words names its own)")
+			return nil, nil, false, errors.New(
+				"--fields names columns or JSON keys: it does not fit the common and combined formats, " +
+					"whose fields are fixed (a --format in nginx's or Apache's words names its own)")
 		}
 		return &commonScanner{lead: f.style}, specs, false, nil
 	case styleJSON:
 		return newJSONScanner(specs, mapped), specs, false, nil
 	case styleW3C, styleTemplate:
 		if len(specs) > 0 && !mapped {
-			return nil, nil, false, fmt.Errorf("--fields: the format names its own values: name others as field=value, as in ip=NAME")
+			return nil, nil, false, fmt.Errorf(
+				"--fields: the format names its own values: name others as field=value, as in ip=NAME")
 		}
 		if f.style == styleW3C {
 			return &w3cScanner{}, specs, false, nil

@@ -224,7 +224,8 @@ func TestLogMergesFiles(t *testing.T) {
 		paths = append(paths, path)
 	}
 	paths = append(paths, "-")
-	stdin := bytes.NewReader(compress(t, "gzip", asCSV([]stamped{{1_700_000_201, 7}, {1_700_000_300, 8}}, "")+"damaged\n"))
+	stdin := bytes.NewReader(compress(t, "gzip",
+		asCSV([]stamped{{1_700_000_201, 7}, {1_700_000_300, 8}}, "")+"damaged\n"))
 	o := idColumns
 	o.Reorder = 60 * second
 	l, err := Open(paths, stdin, o)

@@ -122,11 +122,13 @@ func TestWordsRefuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	const bare = `192.0.2.1 "GET / HTTP/1.1"`
-	if _, err := NewReader(strings.NewReader(bare+"\n"), Options{Format: noTime}); err == nil || !strings.Contains(err.Error(), "has no time") {
+	if _, err := NewReader(strings.NewReader(bare+"\n"), Options{Format: noTime}); err == nil ||
+		!strings.Contains(err.Error(), "has no time") {
 		t.Errorf("a log without a time: %v", err)
 	}
 	// A logger may know it.
-	if got := readOne(t, "2026-11-20T10:00:00.5Z stdout F "+bare, Options{Format: noTime}); !strings.HasPrefix(got, `2026-11-20T10:00:00.5Z ip="192.0.2.1"`) {
+	if got := readOne(t, "2026-11-20T10:00:00.5Z stdout F "+bare, Options{Format: noTime}); !strings.HasPrefix(got,
+		`2026-11-20T10:00:00.5Z ip="192.0.2.1"`) {
 		t.Errorf("read %s", got)
 	}
 }
@@ -179,8 +181,9 @@ func TestIsClient(t *testing.T) {
 			t.Errorf("isClient(%q) = %v", text, got)
 		}
 	}
-	for text, want := range map[string]bool{"/a": true, "GET": true, "2026-11-20T10:00:00Z": true, "[20/Nov/2026:10:00:00 +0000]": true,
-		"": false, "q7f3a": false, "web1": false, "200": false, "1795168800": false, "a=/b": false} {
+	for text, want := range map[string]bool{"/a": true, "GET": true, "2026-11-20T10:00:00Z": true,
+		"[20/Nov/2026:10:00:00 +0000]": true,
+		"":                             false, "q7f3a": false, "web1": false, "200": false, "1795168800": false, "a=/b": false} {
 		if got := isNoClient([]byte(text)); got != want {
 			t.Errorf("isNoClient(%q) = %v", text, got)
 		}
@@ -226,7 +229,8 @@ func TestHeaderFields(t *testing.T) {
 			t.Errorf("%s: read %s", line, got)
 		}
 	}
-	entries, _ := readAll(t, "#Fields: date time c-ip cs(X-Api-Key) cs(Host)\n2026-11-20 10:00:00 192.0.2.1 k1 h.example\n", Options{})
+	entries, _ := readAll(t,
+		"#Fields: date time c-ip cs(X-Api-Key) cs(Host)\n2026-11-20 10:00:00 192.0.2.1 k1 h.example\n", Options{})
 	if len(entries) != 1 || !strings.Contains(entries[0], want) || !strings.Contains(entries[0], ` host="h.example"`) {
 		t.Errorf("read %q", entries)
 	}

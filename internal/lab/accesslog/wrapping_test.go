@@ -39,7 +39,8 @@ func TestLongStart(t *testing.T) {
 		fmt.Fprintf(&b, "2026-11-20T09:59:00.5Z stdout F worker %d, the next, has started\n", i)
 	}
 	for range 3 {
-		b.WriteString(`2026-11-20T10:00:00.5Z stdout F 192.0.2.1 - - [20/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1` + "\n")
+		b.WriteString(
+			`2026-11-20T10:00:00.5Z stdout F 192.0.2.1 - - [20/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1` + "\n")
 	}
 	for _, o := range []Options{{}, {Format: Common}} {
 		if entries, skipped := readAll(t, b.String(), o); len(entries) != 3 || skipped != 500 {
@@ -50,7 +51,8 @@ func TestLongStart(t *testing.T) {
 
 // Of JSON in which some lines hold a request, the others are none.
 func TestJSONWithoutRequests(t *testing.T) {
-	const request, other = `{"time":1795168800,"req":{"method":"GET","url":"/a","remoteAddress":"192.0.2.1"}}`, `{"time":1795168801,"res":{"statusCode":200}}`
+	const request, other = `{"time":1795168800,"req":{"method":"GET","url":"/a","remoteAddress":"192.0.2.1"}}`,
+		`{"time":1795168801,"res":{"statusCode":200}}`
 	r, err := NewReader(strings.NewReader(request+"\n"+other+"\n"+request+"\n"), Options{})
 	if err != nil {
 		t.Fatal(err)

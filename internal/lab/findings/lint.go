@@ -52,8 +52,9 @@ func (l *Lint) Add(severity string, p rule.Problem) {
 	case Warning:
 		l.Warnings++
 	}
-	l.Problems = append(l.Problems, Problem{Severity: severity, File: p.Pos.File, Line: p.Pos.Line, Column: p.Pos.Column,
-		Rule: p.Rule, Name: p.Name, Message: p.Message, Hint: p.Hint, text: p.Error()})
+	l.Problems = append(l.Problems, Problem{Severity: severity, File: p.Pos.File, Line: p.Pos.Line,
+		Column: p.Pos.Column,
+		Rule:   p.Rule, Name: p.Name, Message: p.Message, Hint: p.Hint, text: p.Error()})
 }
 
 // WriteText writes the problems for people, and a line that counts them.
@@ -127,9 +128,10 @@ const (
 
 // WriteSARIF writes the problems as a SARIF log 2.1.0, as code scanning reads it.
 func (l *Lint) WriteSARIF(out io.Writer, version string) error {
-	driver := sarifDriver{Name: "weir", Version: version, InformationURI: "https://github.com/weir-rl/weir", Rules: []sarifRule{
-		{invalid, sarifMessage{"the rules cannot be loaded"}}, {noted, sarifMessage{"worth knowing, and no fault"}},
-	}}
+	driver := sarifDriver{Name: "weir", Version: version, InformationURI: "https://github.com/weir-rl/weir",
+		Rules: []sarifRule{
+			{invalid, sarifMessage{"the rules cannot be loaded"}}, {noted, sarifMessage{"worth knowing, and no fault"}},
+		}}
 	index := map[string]int{invalid: 0, noted: 1}
 	for _, w := range file.Warnings() {
 		index[w.Name] = len(driver.Rules)

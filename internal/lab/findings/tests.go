@@ -116,7 +116,8 @@ func (t *Tests) WriteJUnit(out io.Writer) error {
 		if f.Error != "" {
 			s.Errors++
 			first, _, _ := strings.Cut(f.Error, "\n")
-			s.Cases = append(s.Cases, junitCase{Name: f.File, Class: f.File, File: f.File, Error: &junitFault{first, f.Error}})
+			s.Cases = append(s.Cases, junitCase{Name: f.File, Class: f.File, File: f.File,
+				Error: &junitFault{first, f.Error}})
 		}
 		s.Tests = len(s.Cases)
 		all.Tests, all.Errors, all.Suites = all.Tests+s.Tests, all.Errors+s.Errors, append(all.Suites, s)
@@ -145,7 +146,8 @@ func faultOf(path string, failures []Step) *junitFault {
 	}
 	fault := &junitFault{Text: text.String()}
 	if len(failures) > 0 {
-		fault.Message = fmt.Sprintf("line %d: expected %s, got %s", failures[0].Line, failures[0].Expected, failures[0].Got)
+		fault.Message = fmt.Sprintf("line %d: expected %s, got %s", failures[0].Line, failures[0].Expected,
+			failures[0].Got)
 	}
 	return fault
 }

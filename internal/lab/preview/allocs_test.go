@@ -16,8 +16,10 @@ import (
 
 // Recording allocates nothing on the deciding path: neither what is taken nor what is not.
 func TestRecordingAllocatesNothing(t *testing.T) {
-	w := newWorld(t, `limits: [{ name: a, per: [user], allow: 5/min }, { name: b, per: [header.x-api-key], allow: 5/min }]`, Options{})
-	r := weir.Request{Attributes: rule.Pairs{{Name: "user", Value: "ada"}, {Name: "path", Value: "/"}, {Name: "header.x-api-key", Value: "k"}}, Hits: 1}
+	w := newWorld(t,
+		`limits: [{ name: a, per: [user], allow: 5/min }, { name: b, per: [header.x-api-key], allow: 5/min }]`, Options{})
+	r := weir.Request{Attributes: rule.Pairs{{Name: "user", Value: "ada"}, {Name: "path", Value: "/"},
+		{Name: "header.x-api-key", Value: "k"}}, Hits: 1}
 	var d weir.Decision
 	for range 100 { // beyond the limit, and until all buffers have grown
 		w.askInto(&r, &d)
@@ -40,7 +42,8 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 // is not, and in a flood.
 func BenchmarkDecided(b *testing.B) {
 	w := newWorld(b, `limits: [{ name: a, per: [user], allow: 5/min }]`, Options{})
-	r := weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/api/x"}, {Name: "user", Value: "ada"}, {Name: "ip", Value: "192.0.2.1"}}, Hits: 1}
+	r := weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/api/x"}, {Name: "user", Value: "ada"},
+		{Name: "ip", Value: "192.0.2.1"}}, Hits: 1}
 	var d weir.Decision
 	for range 10 {
 		w.askInto(&r, &d)
@@ -85,7 +88,8 @@ func BenchmarkPreview(b *testing.B) {
 	var d weir.Decision
 	for range requests {
 		w.now += 7200_000_000 / requests
-		a := rule.Pairs{{Name: "path", Value: "/api/items"}, {Name: "method", Value: "GET"}, {Name: "ip", Value: fmt.Sprint("198.51.", int(random.ExpFloat64()*2), ".", random.IntN(250))}}
+		a := rule.Pairs{{Name: "path", Value: "/api/items"}, {Name: "method", Value: "GET"},
+			{Name: "ip", Value: fmt.Sprint("198.51.", int(random.ExpFloat64()*2), ".", random.IntN(250))}}
 		switch random.IntN(10) {
 		case 0:
 			a[0].Value, a[1].Value = "/login", "POST"
@@ -112,7 +116,8 @@ func BenchmarkPreview(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if res.Requests != requests || res.Sampled != 1 || res.Now.Refused == 0 || res.Then.Refused <= res.Now.Refused {
+				if res.Requests != requests || res.Sampled != 1 || res.Now.Refused == 0 ||
+					res.Then.Refused <= res.Now.Refused {
 					b.Fatalf("%+v", res)
 				}
 				b.ReportMetric(time.Since(began).Seconds(), "s/preview")

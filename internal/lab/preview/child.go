@@ -24,7 +24,8 @@ var mostSpent = 3 * mostBusy
 // errs. It returns as soon as in or ctx ends, and the process must end then.
 func Replay(ctx context.Context, in io.Reader, out, errs io.Writer) error {
 	if err := lower(os.Getpid()); err != nil {
-		fmt.Fprintln(errs, "the priority could not be lowered, so that decisions take longer while a preview runs:", err)
+		fmt.Fprintln(errs, "the priority could not be lowered, so that decisions take longer while a preview runs:",
+			err)
 	}
 	giveUpFirst()
 	return serve(ctx, in, out)
@@ -58,7 +59,9 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 			return failure(ctx)
 		case <-watch.C:
 			if spent() > mostSpent {
-				return say.say(said{Error: fmt.Sprintf("loading and trying the rules took more than %v of the processor", mostSpent)})
+				return say.say(
+					said{Error: fmt.Sprintf("loading and trying the rules took more than %v of the processor",
+						mostSpent)})
 			}
 		}
 	}

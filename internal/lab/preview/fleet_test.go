@@ -43,26 +43,27 @@ func newFleet(t *testing.T, n int, rules string, o Options) *fleet {
 			t.Fatal(err)
 		}
 		w.preview = New(w.recorder, func() *rule.Set { set, _ := w.limiter.Rules(); return set }, file.Options{})
-		w.preview.SetNodes(func() int { return n }, func(ctx context.Context, q []byte, take func(string, []byte) bool) insight.Nodes {
-			tally := insight.Nodes{Asked: n, Answered: 1}
-			for k := range n {
-				if k == i || k == f.silent {
-					continue
+		w.preview.SetNodes(func() int { return n },
+			func(ctx context.Context, q []byte, take func(string, []byte) bool) insight.Nodes {
+				tally := insight.Nodes{Asked: n, Answered: 1}
+				for k := range n {
+					if k == i || k == f.silent {
+						continue
+					}
+					text, err := f.nodes[k].recorder.Answer(ctx, q)
+					if err != nil {
+						continue
+					}
+					if f.answered++; f.answered == f.lost {
+						continue
+					}
+					tally.Answered++
+					if take(f.names(k), text) {
+						break
+					}
 				}
-				text, err := f.nodes[k].recorder.Answer(ctx, q)
-				if err != nil {
-					continue
-				}
-				if f.answered++; f.answered == f.lost {
-					continue
-				}
-				tally.Answered++
-				if take(f.names(k), text) {
-					break
-				}
-			}
-			return tally
-		})
+				return tally
+			})
 		f.nodes = append(f.nodes, w)
 	}
 	return f
@@ -73,7 +74,8 @@ func (f *fleet) names(k int) string { return fmt.Sprint("node-", k) }
 // ask decides a request at one of the nodes.
 func (f *fleet) ask(node int, user string) *weir.Decision {
 	f.t.Helper()
-	return f.nodes[node].ask(&weir.Request{Attributes: rule.Map{"user": user, "path": fmt.Sprint("/", rand.Uint64(), rand.Uint64(), rand.Uint64())}})
+	return f.nodes[node].ask(&weir.Request{Attributes: rule.Map{"user": user,
+		"path": fmt.Sprint("/", rand.Uint64(), rand.Uint64(), rand.Uint64())}})
 }
 
 func (f *fleet) at(node int, rules string, over time.Duration) *insight.PreviewResult {
@@ -84,7 +86,8 @@ func (f *fleet) at(node int, rules string, over time.Duration) *insight.PreviewR
 // here previews rules in this process.
 func (w *world) here(rules string, over time.Duration) *insight.PreviewResult {
 	w.t.Helper()
-	res, err := w.preview.Run(w.t.Context(), insight.PreviewQuery{Files: map[string]string{"shop.yaml": rules}, Over: over})
+	res, err := w.preview.Run(w.t.Context(),
+		insight.PreviewQuery{Files: map[string]string{"shop.yaml": rules}, Over: over})
 	if err != nil || len(res.Problems) > 0 {
 		w.t.Fatal(err, res)
 	}
@@ -122,7 +125,8 @@ func TestFleet(t *testing.T) {
 				if got.Requests != 9*20*36 || got.Now.Refused != 9*20*30 || got.Then.Refused != 9*20*26 {
 					t.Errorf("at node %d: %+v", i, got)
 				}
-			} else if got.Requests != want.Requests || got.Now.Refused != want.Now.Refused || got.Then.Refused != want.Then.Refused || want.Then.Refused == 0 {
+			} else if got.Requests != want.Requests || got.Now.Refused != want.Now.Refused ||
+				got.Then.Refused != want.Then.Refused || want.Then.Refused == 0 {
 				t.Errorf("at node %d over %v: %+v; on one node %+v", i, over, got, want)
 			}
 		}
@@ -149,9 +153,10 @@ func TestFleetAnswers(t *testing.T) {
 	partial := func(name string) {
 		t.Helper()
 		res := f.at(0, fmt.Sprintf(perMinute, 6), 0)
-		if res.Nodes.Answered != 2 || res.Nodes.Asked != 3 || res.Requests >= full.Requests || !slices.ContainsFunc(res.Warnings, func(s string) bool {
-			return strings.HasPrefix(s, "2 of 3 nodes answered. What came to other nodes is missing")
-		}) {
+		if res.Nodes.Answered != 2 || res.Nodes.Asked != 3 || res.Requests >= full.Requests ||
+			!slices.ContainsFunc(res.Warnings, func(s string) bool {
+				return strings.HasPrefix(s, "2 of 3 nodes answered. What came to other nodes is missing")
+			}) {
 			t.Errorf("%s: %+v, %d requests, %q", name, res.Nodes, res.Requests, res.Warnings)
 		}
 	}
@@ -171,7 +176,8 @@ func TestFleetBounds(t *testing.T) {
 	for i := range 60_000 {
 		f.now += 10_000
 		_, _ = random.Read(text)
-		f.nodes[i%3].ask(&weir.Request{Attributes: rule.Map{"user": fmt.Sprint("client-", i%1000), "path": string(text)}})
+		f.nodes[i%3].ask(&weir.Request{Attributes: rule.Map{"user": fmt.Sprint("client-", i%1000),
+			"path": string(text)}})
 	}
 	var first *insight.PreviewResult
 	for i := range f.nodes {
@@ -179,12 +185,14 @@ func TestFleetBounds(t *testing.T) {
 		if first == nil {
 			first = res
 		}
-		if res.Sampled < 2 || res.Nodes.Answered != 3 || res.Requests < 15_000 || res.Requests > 45_000 || res.Requests != first.Requests || res.Then.Refused != first.Then.Refused {
+		if res.Sampled < 2 || res.Nodes.Answered != 3 || res.Requests < 15_000 || res.Requests > 45_000 ||
+			res.Requests != first.Requests || res.Then.Refused != first.Then.Refused {
 			t.Errorf("at node %d: %+v", i, res)
 		}
 	}
 	r := f.nodes[0].recorder
-	if c := r.record(0, 100<<10); c.bytes() > 100<<10 || c.Level == 0 || len(c.Chunks) == 0 || len(c.pages()) > mostPages {
+	if c := r.record(0, 100<<10); c.bytes() > 100<<10 || c.Level == 0 || len(c.Chunks) == 0 ||
+		len(c.pages()) > mostPages {
 		t.Errorf("%d bytes from level %d on in %d chunks", c.bytes(), c.Level, len(c.Chunks))
 	}
 }
@@ -201,16 +209,20 @@ func TestOver(t *testing.T) {
 	says := func(res *insight.PreviewResult, what string) bool {
 		return slices.ContainsFunc(res.Warnings, func(s string) bool { return strings.Contains(s, what) })
 	}
-	for _, over := range []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 50 * time.Minute} {
+	for _, over := range []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute,
+		50 * time.Minute} {
 		res := w.here(hourly, over)
-		if got := res.To.Sub(res.From); got != over || res.Requests != uint64(over/(6*time.Second))+1 || says(res, "The records reach back") {
+		if got := res.To.Sub(res.From); got != over || res.Requests != uint64(over/(6*time.Second))+1 ||
+			says(res, "The records reach back") {
 			t.Errorf("over %v: %v, %d requests, %q", over, got, res.Requests, res.Warnings)
 		}
 		if !says(res, "The longest window is 24 h, and the records hold "+fmt.Sprint(60-int(over.Minutes()))+" min") {
 			t.Errorf("over %v: %q", over, res.Warnings)
 		}
 	}
-	if res := w.here(hourly, 2*time.Hour); !says(res, "The records reach back 1 h, not 2 h: the last 30 min are counted.") || res.Requests < 299 || res.Requests > 301 {
+	if res := w.here(hourly, 2*time.Hour); !says(res,
+		"The records reach back 1 h, not 2 h: the last 30 min are counted.") || res.Requests < 299 ||
+		res.Requests > 301 {
 		t.Errorf("%d requests, %q", res.Requests, res.Warnings)
 	}
 }

@@ -118,7 +118,8 @@ func onlyUnlowered(t testing.TB, text string) bool {
 func (w *world) both(ctx context.Context, q insight.PreviewQuery) (*insight.PreviewResult, error) {
 	w.t.Helper()
 	res, err := w.preview.Run(ctx, q)
-	if other, otherErr := w.apart.Run(ctx, q); !reflect.DeepEqual(res, other) || fmt.Sprint(err) != fmt.Sprint(otherErr) {
+	if other, otherErr := w.apart.Run(ctx, q); !reflect.DeepEqual(res, other) ||
+		fmt.Sprint(err) != fmt.Sprint(otherErr) {
 		w.t.Fatalf("in this process %+v, %v; in another one %+v, %v", res, err, other, otherErr)
 	}
 	return res, err
@@ -143,7 +144,8 @@ func (w *world) askInto(r *weir.Request, d *weir.Decision) {
 
 func (w *world) run(rules string, over time.Duration) *insight.PreviewResult {
 	w.t.Helper()
-	res, err := w.both(context.Background(), insight.PreviewQuery{Files: map[string]string{"shop.yaml": rules}, Over: over})
+	res, err := w.both(context.Background(),
+		insight.PreviewQuery{Files: map[string]string{"shop.yaml": rules}, Over: over})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -162,8 +164,10 @@ func TestExact(t *testing.T) {
 		var text strings.Builder
 		text.WriteString("limits:\n")
 		for i := range rapid.IntRange(1, 4).Draw(t, "rules") {
-			fmt.Fprintf(&text, "  - { name: r%d, algorithm: %s, allow: %d/%s", i, rapid.SampledFrom(algorithms).Draw(t, "algorithm"),
-				rapid.IntRange(0, 6).Draw(t, "n"), rapid.SampledFrom([]string{"s", "10s", "min", "hour"}).Draw(t, "window"))
+			fmt.Fprintf(&text, "  - { name: r%d, algorithm: %s, allow: %d/%s", i,
+				rapid.SampledFrom(algorithms).Draw(t, "algorithm"),
+				rapid.IntRange(0, 6).Draw(t, "n"), rapid.SampledFrom([]string{"s", "10s", "min", "hour"}).Draw(t,
+					"window"))
 			if per := rapid.SampledFrom([]string{"", "user", "ip", "user|ip", "user, ip", "header.x-api-key", "plan"}).Draw(t, "per"); per != "" {
 				fmt.Fprintf(&text, ", per: [%s]", strings.ReplaceAll(per, "user|ip", `"user|ip"`))
 			}
@@ -200,8 +204,10 @@ func TestExact(t *testing.T) {
 		pick := func(of ...string) string { return of[random.IntN(len(of))] }
 		for range requests {
 			w.now += [...]int64{0, 0, 1, 1000, 300_000, 5_000_000, 70_000_000}[random.IntN(7)]
-			attributes := rule.Map{"path": pick("/a/b", "/c", "/a/b/c?x=1"), "method": pick("GET", "POST"), "plan": pick("free", "gold", "")}
-			for _, of := range [][]string{{"user", "ada", "bob", ""}, {"ip", "192.0.2.1", "2001:db8::1", "2001:db8::2"}, {"header.x-api-key", "k1", "k2"}} {
+			attributes := rule.Map{"path": pick("/a/b", "/c", "/a/b/c?x=1"), "method": pick("GET", "POST"),
+				"plan": pick("free", "gold", "")}
+			for _, of := range [][]string{{"user", "ada", "bob", ""}, {"ip", "192.0.2.1", "2001:db8::1", "2001:db8::2"},
+				{"header.x-api-key", "k1", "k2"}} {
 				if random.IntN(4) > 0 {
 					attributes[of[0]] = pick(of[1:]...)
 				}
@@ -228,8 +234,10 @@ func TestExact(t *testing.T) {
 		}
 		n := 0
 		w.preview.each = func(e *request, now, then *weir.Decision) {
-			if n < len(happened) && (now.Allowed != happened[n] || then.Allowed != happened[n] || e.flags&flagAllowed != 0 != happened[n]) {
-				t.Fatalf("request %d of %d was allowed: %t; replayed: %t, %t\n%s", n, len(happened), happened[n], now.Allowed, then.Allowed, rules)
+			if n < len(happened) && (now.Allowed != happened[n] || then.Allowed != happened[n] ||
+				e.flags&flagAllowed != 0 != happened[n]) {
+				t.Fatalf("request %d of %d was allowed: %t; replayed: %t, %t\n%s", n, len(happened), happened[n],
+					now.Allowed, then.Allowed, rules)
 			}
 			n++
 		}
@@ -238,7 +246,9 @@ func TestExact(t *testing.T) {
 		if errors.Is(err, insight.ErrNotRecorded) && len(happened) == 0 {
 			return
 		}
-		if err != nil || n != len(happened) || res.Now.Refused != refused || res.Then.Refused != refused || res.OnlyNow+res.OnlyThen+res.Clients.More+res.Clients.Fewer != 0 || res.Now.PlusMinus != 0 || res.Sampled != 1 {
+		if err != nil || n != len(happened) || res.Now.Refused != refused || res.Then.Refused != refused ||
+			res.OnlyNow+res.OnlyThen+res.Clients.More+res.Clients.Fewer != 0 || res.Now.PlusMinus != 0 ||
+			res.Sampled != 1 {
 			t.Fatalf("%d of %d requests replayed, %d were refused: %+v, %v", n, len(happened), refused, res, err)
 		}
 		for _, r := range res.Rules {
@@ -287,14 +297,18 @@ func TestChange(t *testing.T) {
 		w.now += 60e6
 	}
 	res := w.run(fmt.Sprintf(perMinute, 2), 0)
-	if res.Requests != 110 || res.Now.Refused != 20 || res.Then.Refused != 50 || res.OnlyThen != 30 || res.OnlyNow != 0 || res.Now.ClientsRefused != 1 || res.Then.ClientsRefused != 2 {
+	if res.Requests != 110 || res.Now.Refused != 20 || res.Then.Refused != 50 || res.OnlyThen != 30 ||
+		res.OnlyNow != 0 || res.Now.ClientsRefused != 1 || res.Then.ClientsRefused != 2 {
 		t.Errorf("%+v", res)
 	}
-	want := insight.PreviewClients{More: 1, GoodMore: 1, Examples: []insight.PreviewKey{{Key: "user=bob", Then: 10, Good: true}}}
-	if c := res.Clients; c.More != want.More || c.Fewer != 0 || c.GoodMore != 1 || !slices.Equal(c.Examples, want.Examples) {
+	want := insight.PreviewClients{More: 1, GoodMore: 1,
+		Examples: []insight.PreviewKey{{Key: "user=bob", Then: 10, Good: true}}}
+	if c := res.Clients; c.More != want.More || c.Fewer != 0 || c.GoodMore != 1 ||
+		!slices.Equal(c.Examples, want.Examples) {
 		t.Errorf("%+v", c)
 	}
-	if r := res.Rules[0]; r != (insight.PreviewRule{Rule: "search", Domain: "default", Now: 20, Then: 50, MetNow: 110, MetThen: 110, Change: "changed"}) {
+	if r := res.Rules[0]; r != (insight.PreviewRule{Rule: "search", Domain: "default", Now: 20, Then: 50, MetNow: 110,
+		MetThen: 110, Change: "changed"}) {
 		t.Errorf("%+v", r)
 	}
 	sum := func(list []uint64) (n uint64) {
@@ -303,18 +317,22 @@ func TestChange(t *testing.T) {
 		}
 		return n
 	}
-	if s := res.Series; sum(s.All) != 110 || sum(s.Now) != 20 || sum(s.Then) != 50 || len(s.T) != len(s.All) || s.T[0] > begin/1e6 || s.T[0]+int64(s.Step) <= begin/1e6 {
+	if s := res.Series; sum(s.All) != 110 || sum(s.Now) != 20 || sum(s.Then) != 50 || len(s.T) != len(s.All) ||
+		s.T[0] > begin/1e6 || s.T[0]+int64(s.Step) <= begin/1e6 {
 		t.Errorf("%+v", s)
 	}
 	for _, p := range []*Preview{w.preview, w.apart} {
 		p.SetNodes(func() int { return 3 }, nil)
 	}
-	if text := strings.Join(w.run(fmt.Sprintf(perMinute, 2), 0).Warnings, "\n"); !strings.Contains(text, "1 of 3 nodes answered. What came to other nodes is missing") {
+	if text := strings.Join(w.run(fmt.Sprintf(perMinute, 2), 0).Warnings, "\n"); !strings.Contains(text,
+		"1 of 3 nodes answered. What came to other nodes is missing") {
 		t.Errorf("no warning of other nodes: %s", text)
 	}
 	// Looser, with another name: the old rule is removed, and nobody is refused.
 	res = w.run("limits: [{ name: find, per: [user], allow: 100/min }]", 0)
-	if res.Then.Refused != 0 || res.OnlyNow != 20 || res.Clients.Fewer != 1 || len(res.Rules) != 2 || res.Rules[0].Change != "added" || res.Rules[1].Change != "removed" || res.Rules[1].Now != 20 || res.Rules[1].MetThen != 0 {
+	if res.Then.Refused != 0 || res.OnlyNow != 20 || res.Clients.Fewer != 1 || len(res.Rules) != 2 ||
+		res.Rules[0].Change != "added" || res.Rules[1].Change != "removed" || res.Rules[1].Now != 20 ||
+		res.Rules[1].MetThen != 0 {
 		t.Errorf("%+v", res)
 	}
 }
@@ -333,15 +351,18 @@ func TestRegions(t *testing.T) {
 	for _, of := range []string{"{ over: 0% }", "{ over: 20%, tell: 5% }", "sync"} {
 		consistency := ", consistency: { regions: " + of + " } }]"
 		res := w.run(strings.Replace(fmt.Sprintf(perMinute, 4), " }]", consistency, 1), 0)
-		if res.Requests != 18 || res.Now.Refused != 6 || res.Then.Refused != 6 || res.OnlyThen+res.OnlyNow != 0 || res.Rules[0].Change != "changed" {
+		if res.Requests != 18 || res.Now.Refused != 6 || res.Then.Refused != 6 || res.OnlyThen+res.OnlyNow != 0 ||
+			res.Rules[0].Change != "changed" {
 			t.Errorf("%s: %+v", of, res)
 		}
-		if text := strings.Join(res.Warnings, "\n"); strings.Count(text, "search holds over several regions: what came to this one was replayed, against all of the limit.") != 1 {
+		if text := strings.Join(res.Warnings, "\n"); strings.Count(text,
+			"search holds over several regions: what came to this one was replayed, against all of the limit.") != 1 {
 			t.Errorf("%s: %s", of, text)
 		}
 	}
 	two := "limits: [{ name: a, allow: 9/min, consistency: { regions: sync } }, { name: b, allow: 9/min, consistency: { regions: sync } }, { name: c, allow: 9/min }]"
-	if text := strings.Join(w.run(two, 0).Warnings, "\n"); !strings.Contains(text, "a and b hold over several regions:") {
+	if text := strings.Join(w.run(two, 0).Warnings, "\n"); !strings.Contains(text,
+		"a and b hold over several regions:") {
 		t.Errorf("of two rules: %s", text)
 	}
 }
@@ -424,7 +445,8 @@ func TestGoodRefusedClients(t *testing.T) {
 		for _, c := range res.Clients.Examples {
 			good[c.Key] = c.Good
 		}
-		want := map[string]bool{"hammers": false, "knocks": true, "waits": true, "leaves": who == "user", "greedy": who == "user"}
+		want := map[string]bool{"hammers": false, "knocks": true, "waits": true, "leaves": who == "user",
+			"greedy": who == "user"}
 		if res.Clients.Fewer != 5 || len(good) != 5 {
 			t.Fatalf("by %s: %+v", who, res.Clients)
 		}
@@ -440,7 +462,8 @@ func TestGoodRefusedClients(t *testing.T) {
 // known is what insight.known says.
 func TestNothingTellsGood(t *testing.T) {
 	for _, known := range [][]string{nil, {"header.x-account"}} {
-		w := newWorld(t, strings.ReplaceAll(fmt.Sprintf(perMinute, 3), "user", "ip"), Options{Fresh: true, Known: known})
+		w := newWorld(t, strings.ReplaceAll(fmt.Sprintf(perMinute, 3), "user", "ip"),
+			Options{Fresh: true, Known: known})
 		for range 3 {
 			w.now++
 			w.ask(&weir.Request{Attributes: rule.Map{"ip": "192.0.2.1", "header.x-account": "7"}})
@@ -459,14 +482,18 @@ func TestCandidate(t *testing.T) {
 	try := func(files map[string]string) *insight.PreviewResult {
 		t.Helper()
 		var phases []string
-		res, err := w.both(t.Context(), insight.PreviewQuery{Files: files, Progress: func(p insight.PreviewProgress) { phases = append(phases, p.Phase) }})
-		if half := len(phases) / 2; err != nil || half == 0 || phases[0] != "load" || !slices.Equal(phases[:half], phases[half:]) {
+		res, err := w.both(t.Context(), insight.PreviewQuery{Files: files,
+			Progress: func(p insight.PreviewProgress) { phases = append(phases, p.Phase) }})
+		if half := len(phases) / 2; err != nil || half == 0 || phases[0] != "load" ||
+			!slices.Equal(phases[:half], phases[half:]) {
 			t.Fatalf("%v, %v", err, phases)
 		}
 		return res
 	}
-	broken := try(map[string]string{"a.yaml": "limits:\n  - { name: x, allow: 3/min, alow: 4 }\n", "b.yaml": "limits: [{ name: y, allow: 3/fortnight }]", "c.txt": ""})
-	if len(broken.Problems) != 3 || broken.Problems[0].File != "c.txt" || broken.Problems[1].Line != 2 || broken.Problems[1].Column == 0 || broken.Problems[2].File != "b.yaml" || broken.Requests != 0 {
+	broken := try(map[string]string{"a.yaml": "limits:\n  - { name: x, allow: 3/min, alow: 4 }\n",
+		"b.yaml": "limits: [{ name: y, allow: 3/fortnight }]", "c.txt": ""})
+	if len(broken.Problems) != 3 || broken.Problems[0].File != "c.txt" || broken.Problems[1].Line != 2 ||
+		broken.Problems[1].Column == 0 || broken.Problems[2].File != "b.yaml" || broken.Requests != 0 {
 		t.Errorf("%+v", broken.Problems)
 	}
 	tests := `tests:
@@ -477,10 +504,12 @@ func TestCandidate(t *testing.T) {
       - { send: { user: ada, times: 3 }, expect: { allowed: true } }
 `
 	res := try(map[string]string{"shop.yaml": fmt.Sprintf(perMinute, 2), "shop_test.yaml": tests})
-	if res.Tests.Passed != 1 || res.Tests.Failed != 1 || len(res.Tests.Failures) != 1 || !strings.HasPrefix(res.Tests.Failures[0], "shop_test.yaml:6: fails: ") || res.Requests != 1 {
+	if res.Tests.Passed != 1 || res.Tests.Failed != 1 || len(res.Tests.Failures) != 1 ||
+		!strings.HasPrefix(res.Tests.Failures[0], "shop_test.yaml:6: fails: ") || res.Requests != 1 {
 		t.Errorf("%+v", res.Tests)
 	}
-	bad := try(map[string]string{"shop.yaml": fmt.Sprintf(perMinute, 2), "x_test.yaml": "tests: [{ name: x, steps: [{ sent: 1 }] }]"})
+	bad := try(map[string]string{"shop.yaml": fmt.Sprintf(perMinute, 2),
+		"x_test.yaml": "tests: [{ name: x, steps: [{ sent: 1 }] }]"})
 	if len(bad.Problems) == 0 || bad.Problems[0].File != "x_test.yaml" {
 		t.Errorf("%+v", bad.Problems)
 	}
@@ -510,7 +539,9 @@ func TestLint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if warns := slices.ContainsFunc(res.Warnings, func(s string) bool { return strings.Contains(s, "no effect: nothing is lent here") }); warns != (why != "") {
+		if warns := slices.ContainsFunc(res.Warnings, func(s string) bool {
+			return strings.Contains(s, "no effect: nothing is lent here")
+		}); warns != (why != "") {
 			t.Errorf("with %q: %q", why, res.Warnings)
 		}
 	}
@@ -546,7 +577,8 @@ func TestNothing(t *testing.T) {
 // A record of some clients, each of them complete, gives figures for all clients, within its
 // bounds.
 func TestSample(t *testing.T) {
-	w := newWorld(t, "limits: [{ name: search, per: [user], allow: 4/min, algorithm: fixed_window }, { name: all, allow: 1500/min, algorithm: fixed_window }]", Options{Fresh: true})
+	w := newWorld(t,
+		"limits: [{ name: search, per: [user], allow: 4/min, algorithm: fixed_window }, { name: all, allow: 1500/min, algorithm: fixed_window }]", Options{Fresh: true})
 	w.recorder.level.Store(2)
 	random := rand.New(rand.NewPCG(1, 2))
 	refused := uint64(0)
@@ -562,7 +594,8 @@ func TestSample(t *testing.T) {
 		}
 		w.now = begin + (w.now-begin+60e6-1)/60e6*60e6
 	}
-	res := w.run("limits: [{ name: search, per: [user], allow: 2/min, algorithm: fixed_window }, { name: all, allow: 1500/min, algorithm: fixed_window }]", 0)
+	res := w.run(
+		"limits: [{ name: search, per: [user], allow: 2/min, algorithm: fixed_window }, { name: all, allow: 1500/min, algorithm: fixed_window }]", 0)
 	if res.Sampled != 4 || res.Requests < 16_000 || res.Requests > 24_000 {
 		t.Errorf("of 20000 requests there are %d", res.Requests)
 	}

@@ -48,7 +48,8 @@ func TestLowerAll(t *testing.T) {
 				lowered[tid]++
 				return c.denied
 			})
-			if (err != nil) != c.fails || c.denied != nil && !errors.Is(err, c.denied) || passes != c.passes || len(lowered) != c.lists(passes) {
+			if (err != nil) != c.fails || c.denied != nil && !errors.Is(err, c.denied) || passes != c.passes ||
+				len(lowered) != c.lists(passes) {
 				t.Errorf("%v, %d passes, lowered %v", err, passes, lowered)
 			}
 			for tid, times := range lowered {

@@ -86,7 +86,8 @@ func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, gather ga
 // here logs once why requests are replayed in this process.
 func (c *process) here(why error) {
 	c.told.Do(func() {
-		c.log.Warn("previews replay requests in this process, not in one of their own: while one runs, decisions take longer", "reason", why)
+		c.log.Warn(
+			"previews replay requests in this process, not in one of their own: while one runs, decisions take longer", "reason", why)
 	})
 }
 

@@ -53,8 +53,10 @@ func TestNoProcess(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := &rule.Rule{Name: "search", Per: []rule.Key{{"user"}}, Windows: []*rule.Window{{Name: "search", Limit: l}}}
-			set, problems := rule.Compile([]*rule.File{{Name: "shop.yaml", Domain: rule.DefaultDomain, Rules: []*rule.Rule{r}}}, rule.Options{})
+			r := &rule.Rule{Name: "search", Per: []rule.Key{{"user"}},
+				Windows: []*rule.Window{{Name: "search", Limit: l}}}
+			set, problems := rule.Compile([]*rule.File{{Name: "shop.yaml", Domain: rule.DefaultDomain,
+				Rules: []*rule.Rule{r}}}, rule.Options{})
 			if len(problems) > 0 {
 				t.Fatal(problems)
 			}
@@ -87,8 +89,11 @@ func TestTooLong(t *testing.T) {
 	}
 	w, q := oneRequest(t)
 	log := w.startsWith(replayProcess, "1ms")
-	q.Files["shop_test.yaml"] = "tests:\n" + strings.Repeat("  - name: many\n    steps: [{ send: { user: ada, times: 10000000 }, expect: { allowed: true } }]\n", 100)
-	if _, err := w.apart.Run(t.Context(), q); err == nil || !strings.Contains(err.Error(), "loading and trying the rules took more than 1ms of the processor") {
+	q.Files["shop_test.yaml"] = "tests:\n" +
+		strings.Repeat(
+			"  - name: many\n    steps: [{ send: { user: ada, times: 10000000 }, expect: { allowed: true } }]\n", 100)
+	if _, err := w.apart.Run(t.Context(), q); err == nil ||
+		!strings.Contains(err.Error(), "loading and trying the rules took more than 1ms of the processor") {
 		t.Error(err)
 	}
 	if !onlyUnlowered(t, log.String()) {
@@ -111,7 +116,8 @@ func TestTestsTooLong(t *testing.T) {
 	if err != nil || len(res.Problems) != 1 || res.Requests != 0 {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	if p := res.Problems[0]; p.File != "shop_test.yaml" || p.Line != 2 || !strings.Contains(p.Message, "long: ") || !strings.Contains(p.Message, "1ms of the processor") {
+	if p := res.Problems[0]; p.File != "shop_test.yaml" || p.Line != 2 || !strings.Contains(p.Message, "long: ") ||
+		!strings.Contains(p.Message, "1ms of the processor") {
 		t.Errorf("%+v", p)
 	}
 }
@@ -194,8 +200,10 @@ func TestTalk(t *testing.T) {
 		version + strings.Repeat("{\"progress\":{\"done\":1}}\n", 100): {nil, "more than the 128 MiB"},
 	} {
 		out := &io.LimitedReader{R: strings.NewReader(text), N: 1 << 10}
-		res, err := talk(io.Discard, out, &task{}, func(int64) (*gathered, error) { return nil, noRecord }, newTeller(nil))
-		if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) || errors.Is(err, errEnded) != (c.is == errEnded) {
+		res, err := talk(io.Discard, out, &task{}, func(int64) (*gathered, error) { return nil, noRecord },
+			newTeller(nil))
+		if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) ||
+			errors.Is(err, errEnded) != (c.is == errEnded) {
 			t.Errorf("%.60q: %v, %v", text, res, err)
 		}
 	}
@@ -207,7 +215,8 @@ func TestTalk(t *testing.T) {
 	defer to.Close()
 	in.Close()
 	out := &io.LimitedReader{R: strings.NewReader(version), N: mostSaid}
-	if res, err := talk(to, out, &task{}, nil, newTeller(nil)); err == nil || runtime.GOOS != "windows" && !errors.Is(err, errEnded) {
+	if res, err := talk(to, out, &task{}, nil, newTeller(nil)); err == nil ||
+		runtime.GOOS != "windows" && !errors.Is(err, errEnded) {
 		t.Errorf("%v, %v", res, err)
 	}
 }
@@ -216,7 +225,8 @@ func TestTalk(t *testing.T) {
 func TestServe(t *testing.T) {
 	for text, fails := range map[string]bool{"": false, "what?": true} {
 		var out bytes.Buffer
-		if err := serve(t.Context(), strings.NewReader(text), &out); err != nil != fails || out.String() != fmt.Sprintf("{\"version\":%d}\n", wireVersion) {
+		if err := serve(t.Context(), strings.NewReader(text), &out); err != nil != fails ||
+			out.String() != fmt.Sprintf("{\"version\":%d}\n", wireVersion) {
 			t.Errorf("%q: %v, %s", text, err, &out)
 		}
 	}
@@ -239,7 +249,8 @@ func TestServe(t *testing.T) {
 // Settings and secrets stay here.
 func TestEnvironment(t *testing.T) {
 	got := environment([]string{"WEIR_REDIS_PASSWORD=x", "TZ=Europe/Berlin", "PATH=/bin", "TZX=y", "GODEBUG=a=1"})
-	if want := []string{"TZ=Europe/Berlin", "GODEBUG=a=1", "GOMAXPROCS=1", "GOMEMLIMIT=560MiB"}; !slices.Equal(got, want) {
+	if want := []string{"TZ=Europe/Berlin", "GODEBUG=a=1", "GOMAXPROCS=1", "GOMEMLIMIT=560MiB"}; !slices.Equal(got,
+		want) {
 		t.Errorf("%q", got)
 	}
 }
@@ -248,7 +259,8 @@ func TestEnvironment(t *testing.T) {
 func TestInForce(t *testing.T) {
 	set := load(t, fmt.Sprintf(perMinute, 4))
 	sources, ok := file.Sources(set)
-	if !ok || len(sources) != 1 || sources[0].Name != "shop.yaml" || string(sources[0].Data) != fmt.Sprintf(perMinute, 4) {
+	if !ok || len(sources) != 1 || sources[0].Name != "shop.yaml" ||
+		string(sources[0].Data) != fmt.Sprintf(perMinute, 4) {
 		t.Errorf("%q, %t", sources, ok)
 	}
 }

@@ -29,11 +29,13 @@ func TestReadings(t *testing.T) {
 	}
 	value := func(a rule.Attributes, name string) string { v, _ := a.Attribute(name); return v }
 	first, all := attributes{&list[2]}, list[2].readings()
-	if value(first, "visitor") != "other-2" || value(all[0], "visitor") != "ada" || value(all[1], "visitor") != strings.Repeat("long", 128) || value(all[0], "path") != "/" {
+	if value(first, "visitor") != "other-2" || value(all[0], "visitor") != "ada" ||
+		value(all[1], "visitor") != strings.Repeat("long", 128) || value(all[0], "path") != "/" {
 		t.Errorf("%+v with %q", list[2], list[2].also)
 	}
 	hidden, other := value(first, "cookie.token"), value(all[0], "cookie.token")
-	if !strings.HasPrefix(hidden, observe.HiddenMark) || !strings.HasPrefix(other, observe.HiddenMark) || hidden == other || value(all[1], "cookie.token") != hidden {
+	if !strings.HasPrefix(hidden, observe.HiddenMark) || !strings.HasPrefix(other, observe.HiddenMark) ||
+		hidden == other || value(all[1], "cookie.token") != hidden {
 		t.Errorf("hidden as %q and %q", hidden, other)
 	}
 	if list[2].flags&flagCut == 0 {

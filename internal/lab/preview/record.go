@@ -108,7 +108,8 @@ func (r *Recorder) Answer(_ context.Context, text []byte) ([]byte, error) {
 		if q.Page > 0 {
 			return nil, errors.New("the record is not held any more")
 		}
-		r.shown.list = append(r.shown.list, shown{q.ID, r.record(q.From, min(max(q.Most, pageBytes), mostOther)).pages()})
+		r.shown.list = append(r.shown.list, shown{q.ID,
+			r.record(q.From, min(max(q.Most, pageBytes), mostOther)).pages()})
 		if len(r.shown.list) > mostShown {
 			r.shown.list = slices.Delete(r.shown.list, 0, 1)
 		}

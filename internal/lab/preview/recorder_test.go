@@ -57,7 +57,8 @@ func TestRecord(t *testing.T) {
 	w := newWorld(t, `limits:
   - { name: a, per: [user, header.x-api-key], when: { kind: x }, allow: 1/min }
 `, Options{Hide: []string{"ip"}})
-	attributes := rule.Map{"user": "ada", "ip": "192.0.2.1", "path": "/a", "kind": "x", "header.x-api-key": "sesame", "other": "y"}
+	attributes := rule.Map{"user": "ada", "ip": "192.0.2.1", "path": "/a", "kind": "x", "header.x-api-key": "sesame",
+		"other": "y"}
 	w.ask(&weir.Request{Attributes: attributes, MaxDelay: time.Second})
 	w.now += 5
 	w.ask(&weir.Request{Attributes: attributes, Hits: 3})
@@ -73,7 +74,8 @@ func TestRecord(t *testing.T) {
 	}
 	got := func(i int, name string) string { v, _ := (attributesOf(&list[i])).Attribute(name); return v }
 	first := list[0]
-	if first.time != begin || first.flags != flagAllowed || first.hits != 1 || first.delay != 1e9 || first.kind != byUser || first.shape.domain != "default" ||
+	if first.time != begin || first.flags != flagAllowed || first.hits != 1 || first.delay != 1e9 ||
+		first.kind != byUser || first.shape.domain != "default" ||
 		got(0, "user") != "ada" || got(0, "path") != "/a" || got(0, "kind") != "x" || got(0, "other") != "" {
 		t.Errorf("%+v %+v", first, first.shape)
 	}
@@ -87,7 +89,8 @@ func TestRecord(t *testing.T) {
 	}
 	back := readDescriptors([]byte(list[2].descriptors))
 	secret := back[0].Entries[1].Value
-	if back[0].Entries[1].Value = "sesame"; !strings.HasPrefix(secret, "hidden:") || !reflect.DeepEqual(back, descriptors) || list[2].kind != byDescriptors {
+	if back[0].Entries[1].Value = "sesame"; !strings.HasPrefix(secret, "hidden:") ||
+		!reflect.DeepEqual(back, descriptors) || list[2].kind != byDescriptors {
 		t.Errorf("%q %+v", secret, back)
 	}
 }
@@ -101,7 +104,8 @@ func TestSecretsAreNotKept(t *testing.T) {
 		w.ask(&weir.Request{Attributes: rule.Map{"header.authorization": "hush-hush", "user": "ada"}})
 	}
 	for i := range w.recorder.stage {
-		if s := &w.recorder.stage[i]; bytes.Contains(s.buf, []byte("hush")) || bytes.Contains(s.sum[:cap(s.sum)], []byte("hush")) {
+		if s := &w.recorder.stage[i]; bytes.Contains(s.buf, []byte("hush")) ||
+			bytes.Contains(s.sum[:cap(s.sum)], []byte("hush")) {
 			t.Error("a secret is staged")
 		}
 	}
@@ -133,7 +137,8 @@ func TestBounds(t *testing.T) {
 		if i%100 == 0 {
 			path = text(700)
 		}
-		w.askInto(&weir.Request{Attributes: rule.Map{"user": fmt.Sprint("user-", random.IntN(4000)), "ip": text(4), "path": path}}, &d)
+		w.askInto(&weir.Request{Attributes: rule.Map{"user": fmt.Sprint("user-", random.IntN(4000)), "ip": text(4),
+			"path": path}}, &d)
 		if i%997 == 0 {
 			if held := w.recorder.Stats().Bytes; held > limit {
 				t.Fatalf("after %d requests it takes %d bytes", i, held)
@@ -156,7 +161,8 @@ func TestBounds(t *testing.T) {
 		t.Errorf("of all clients it reaches back %v", back)
 	}
 	res := w.run(`limits: [{ name: a, per: [user], allow: 5/min }]`, 30*time.Minute)
-	if res.Sampled == 1 || res.From.After(time.UnixMicro(w.now).Add(-29*time.Minute)) || res.Requests < 9000 || res.Requests > 27_000 {
+	if res.Sampled == 1 || res.From.After(time.UnixMicro(w.now).Add(-29*time.Minute)) || res.Requests < 9000 ||
+		res.Requests > 27_000 {
 		t.Errorf("1 in %d since %v: %d requests of 18000", res.Sampled, res.From, res.Requests)
 	}
 }
@@ -187,7 +193,8 @@ func TestFlood(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	res := w.run(`limits: [{ name: a, per: [user], allow: 5/min }]`, 0)
-	if !slices.ContainsFunc(res.Warnings, func(s string) bool { return strings.Contains(s, "faster than they could be recorded") }) {
+	if !slices.ContainsFunc(res.Warnings,
+		func(s string) bool { return strings.Contains(s, "faster than they could be recorded") }) {
 		t.Errorf("%q", res.Warnings)
 	}
 	for range 4 * 3600 {
@@ -198,7 +205,8 @@ func TestFlood(t *testing.T) {
 		t.Errorf("an hour later %+v", s)
 	}
 	w.ask(&weir.Request{Attributes: rule.Map{"user": "x"}})
-	if res := w.run(`limits: [{ name: a, per: [user], allow: 5/min }]`, time.Minute); res.Sampled != 1 || res.Requests != 1 {
+	if res := w.run(`limits: [{ name: a, per: [user], allow: 5/min }]`, time.Minute); res.Sampled != 1 ||
+		res.Requests != 1 {
 		t.Errorf("%+v", res)
 	}
 }
@@ -236,7 +244,8 @@ func TestRun(t *testing.T) {
 		w.ask(&weir.Request{Attributes: rule.Map{"user": "ada"}})
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if s := w.recorder.Stats(); s.Requests != 1 || s.Taken != 1 || s.Gaps != 0 || !s.Since.Equal(time.UnixMicro(begin)) {
+		if s := w.recorder.Stats(); s.Requests != 1 || s.Taken != 1 || s.Gaps != 0 ||
+			!s.Since.Equal(time.UnixMicro(begin)) {
 			// It waits for one round until it is sorted.
 			t.Errorf("%+v", s)
 		}
@@ -271,7 +280,8 @@ func TestConcurrent(t *testing.T) {
 	cancel()
 	running.Wait()
 	for _, e := range w.recorder.drained(t) {
-		if e.flags&flagAnswer == 0 && (e.shape.domain != "default" || !slices.Equal(e.shape.names, []string{"user"}) || len(e.values[0]) != 3 && len(e.values[0]) != 2) {
+		if e.flags&flagAnswer == 0 && (e.shape.domain != "default" || !slices.Equal(e.shape.names, []string{"user"}) ||
+			len(e.values[0]) != 3 && len(e.values[0]) != 2) {
 			t.Fatalf("%+v %+v", e, e.shape)
 		}
 	}
@@ -296,7 +306,9 @@ func TestChunks(t *testing.T) {
 		for range rapid.IntRange(0, 30).Draw(t, "entries") {
 			at += rapid.Int64Range(-50, 1<<30).Draw(t, "step")
 			turn += rapid.Uint64Range(1, 300).Draw(t, "turns")
-			e := entry{time: at, client: rapid.Uint64Range(0, 3).Draw(t, "client"), flags: rapid.SampledFrom([]byte{0, flagAllowed, flagBanned, flagCut, flagAnswer, flagAlso, flagAlso | flagAllowed}).Draw(t, "flags"), hits: rapid.Int64().Draw(t, "hits")}
+			e := entry{time: at, client: rapid.Uint64Range(0, 3).Draw(t, "client"),
+				flags: rapid.SampledFrom([]byte{0, flagAllowed, flagBanned, flagCut, flagAnswer, flagAlso,
+					flagAlso | flagAllowed}).Draw(t, "flags"), hits: rapid.Int64().Draw(t, "hits")}
 			r := request{time: at, turn: turn, client: e.client, flags: e.flags, hits: e.hits}
 			if e.flags != flagAnswer {
 				e.kind = rapid.ByteRange(0, 3).Draw(t, "kind")
@@ -313,7 +325,8 @@ func TestChunks(t *testing.T) {
 					e.also = []byte(r.also)
 				}
 				e.descriptors = []byte(text.Draw(t, "descriptors"))
-				r.kind, r.delay, r.shape, r.descriptors = e.kind, e.delay, cache.of(string(e.shape)), string(e.descriptors)
+				r.kind, r.delay, r.shape, r.descriptors = e.kind, e.delay, cache.of(string(e.shape)),
+					string(e.descriptors)
 			}
 			w.add(&e, turn)
 			want = append(want, r)
@@ -338,7 +351,8 @@ func TestChunks(t *testing.T) {
 
 func FuzzChunk(f *testing.F) {
 	var w writer
-	e := entry{time: begin, client: 7, flags: flagAllowed, hits: 1, shape: []byte("d\x00user\x00"), values: []byte("\x03ada")}
+	e := entry{time: begin, client: 7, flags: flagAllowed, hits: 1, shape: []byte("d\x00user\x00"),
+		values: []byte("\x03ada")}
 	w.add(&e, 1)
 	w.add(&e, 2)
 	w.add(&entry{time: begin, client: 7, flags: flagAnswer, hits: 200}, 3)
@@ -368,7 +382,8 @@ func FuzzChunk(f *testing.F) {
 func FuzzStaged(f *testing.F) {
 	w := newWorld(f, `limits: [{ name: a, per: [user], allow: 5/min }]`, Options{})
 	w.ask(&weir.Request{Attributes: rule.Map{"user": "ada", "path": "/"}})
-	w.ask(&weir.Request{Attributes: rule.Map{"user": "ada", "path": "/"}, Also: []rule.Attributes{rule.Map{"user": "bob", "path": "/"}}})
+	w.ask(&weir.Request{Attributes: rule.Map{"user": "ada", "path": "/"},
+		Also: []rule.Attributes{rule.Map{"user": "bob", "path": "/"}}})
 	for i := range w.recorder.stage {
 		if b := w.recorder.stage[i].buf; len(b) > 0 {
 			f.Add(slices.Clone(b))

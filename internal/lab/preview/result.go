@@ -21,9 +21,11 @@ func (r *replay) result(res *insight.PreviewResult, p *plan) {
 	res.From, res.To = time.UnixMicro(p.count).UTC(), time.UnixMicro(r.to).UTC()
 	res.Requests, res.Sampled = r.requests*scale, int(scale)
 	res.OnlyNow, res.OnlyThen = r.onlyNow*scale, r.onlyThen*scale
-	res.Now, res.Then = insight.PreviewSide{Refused: r.now.total * scale}, insight.PreviewSide{Refused: r.then.total * scale}
+	res.Now, res.Then = insight.PreviewSide{Refused: r.now.total * scale},
+		insight.PreviewSide{Refused: r.then.total * scale}
 	if r.requests > 0 {
-		res.Now.Share, res.Then.Share = float64(r.now.total)/float64(r.requests), float64(r.then.total)/float64(r.requests)
+		res.Now.Share, res.Then.Share = float64(r.now.total)/float64(r.requests),
+			float64(r.then.total)/float64(r.requests)
 	}
 	r.sumClients(res, scale)
 	if p.level > 0 {
@@ -206,7 +208,8 @@ func (t *task) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 	}
 	span := func(us int64) string { return human.Lasted(time.Duration(us) * time.Microsecond) }
 	if n := res.Nodes; n.Answered < n.Asked || n.Remark != "" {
-		say("%s. What came to other nodes is missing: of a client that comes to several of them a part of the requests is replayed, against the whole limit, which refuses too few.",
+		say(
+			"%s. What came to other nodes is missing: of a client that comes to several of them a part of the requests is replayed, against the whole limit, which refuses too few.",
 			heard(n))
 	}
 	if over := t.Over.Microseconds(); over > plan.to-plan.since {
@@ -218,11 +221,13 @@ func (t *task) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 			span(plan.to-plan.count))
 	}
 	if plan.short {
-		say("The longest window is %s, and the records hold %s from before the requests that are counted: windows that began earlier count too little at first.",
+		say(
+			"The longest window is %s, and the records hold %s from before the requests that are counted: windows that began earlier count too little at first.",
 			span(plan.window), span(plan.count-plan.since))
 	}
 	if plan.level > 0 {
-		say("One client in %d was recorded, whole; counts are multiplied by that. Rules marked as estimates count requests of several clients together.", 1<<plan.level)
+		say(
+			"One client in %d was recorded, whole; counts are multiplied by that. Rules marked as estimates count requests of several clients together.", 1<<plan.level)
 	}
 	if plan.gaps > 0 {
 		say("Within %s in all, requests came faster than they could be recorded. Of these times a part is missing.",
@@ -238,7 +243,8 @@ func (t *task) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 	}
 	t.warnOfRules(say, r)
 	if d := difference(r.now.total, r.happened); d > max(2, r.happened/100) {
-		say("Of these requests %d were refused in fact, %d of them by bans; replayed, the rules in force refuse %d. What the record does not hold makes the difference: changes of rules, bans and grants by hand, what other nodes counted, times without the store.",
+		say(
+			"Of these requests %d were refused in fact, %d of them by bans; replayed, the rules in force refuse %d. What the record does not hold makes the difference: changes of rules, bans and grants by hand, what other nodes counted, times without the store.",
 			r.happened<<plan.level, r.banned<<plan.level, r.now.total<<plan.level)
 	}
 	res.Warnings = append(res.Warnings, lint...)
@@ -286,20 +292,23 @@ func (t *task) warnOfRules(say func(string, ...any), r *replay) {
 	for _, x := range r.then.set.Rules() {
 		for _, c := range x.When {
 			if httpfield.HiddenAttribute(t.Hide, c.Attribute) && len(c.Patterns) > 0 {
-				say("%s matches on %s, whose values are secret and not recorded: here it matches none of them.", x.Name, c.Attribute)
+				say("%s matches on %s, whose values are secret and not recorded: here it matches none of them.", x.Name,
+					c.Attribute)
 			}
 		}
 		if x.If != "" && x.Exprs != nil && x.Exprs.If != nil {
 			names, _ := x.Exprs.If.Reads()
 			for _, name := range names {
 				if httpfield.HiddenAttribute(t.Hide, name) {
-					say("%s reads %s in its if, whose values are secret and not recorded: here it sees a hash of them.", x.Name, name)
+					say("%s reads %s in its if, whose values are secret and not recorded: here it sees a hash of them.",
+						x.Name, name)
 				}
 			}
 		}
 		for _, w := range x.Windows {
 			if w.Limit != nil && w.Limit.HasSlots() {
-				say("%s counts requests under way. When they ended is not recorded, so it refuses nothing here.", w.Name)
+				say("%s counts requests under way. When they ended is not recorded, so it refuses nothing here.",
+					w.Name)
 			}
 		}
 		if x.Elastic != nil {
@@ -312,9 +321,11 @@ func (t *task) warnOfRules(say func(string, ...any), r *replay) {
 	}
 	switch names, many := sim.Regional(r.then.set, ""); {
 	case many:
-		say("%s hold over several regions: what came to this one was replayed, against all of each limit. What others used has no say here, nor have ceilings.", names)
+		say(
+			"%s hold over several regions: what came to this one was replayed, against all of each limit. What others used has no say here, nor have ceilings.", names)
 	case names != "":
-		say("%s holds over several regions: what came to this one was replayed, against all of the limit. What others used has no say here, nor has its ceiling.", names)
+		say(
+			"%s holds over several regions: what came to this one was replayed, against all of the limit. What others used has no say here, nor has its ceiling.", names)
 	}
 }
 

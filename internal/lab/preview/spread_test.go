@@ -19,7 +19,8 @@ func TestSpread(t *testing.T) {
 	}
 	send := func(n int, kind string) {
 		for i := range n {
-			w.ask(&weir.Request{Attributes: rule.Map{"user": fmt.Sprint("u", i), "kind": kind, "path": fmt.Sprint("/", i)}})
+			w.ask(&weir.Request{Attributes: rule.Map{"user": fmt.Sprint("u", i), "kind": kind,
+				"path": fmt.Sprint("/", i)}})
 			w.now += int64(time.Second / time.Microsecond)
 			if i%100 == 0 {
 				w.recorder.drain()
@@ -31,7 +32,9 @@ func TestSpread(t *testing.T) {
 	send(5000, "old")
 	w.limiter.SetRules(load(t, rules))
 	send(5000, "new")
-	w.ask(&weir.Request{Domain: "default", Descriptors: []rule.Descriptor{{Entries: []rule.Entry{{Key: "k", Value: "v"}}}}})
+	w.ask(
+		&weir.Request{Domain: "default",
+			Descriptors: []rule.Descriptor{{Entries: []rule.Entry{{Key: "k", Value: "v"}}}}})
 	w.recorder.drain()
 	w.recorder.drain()
 	for _, n := range []int{1, 20, 200} {
@@ -48,7 +51,8 @@ func TestSpread(t *testing.T) {
 			path, _ := q.Attributes.Attribute("path")
 			user, _ := q.Attributes.Attribute("user")
 			var at int
-			if _, err := fmt.Sscanf(path, "/%d", &at); err != nil || kind != "new" || user != fmt.Sprint("u", at) || q.Domain != "default" {
+			if _, err := fmt.Sscanf(path, "/%d", &at); err != nil || kind != "new" || user != fmt.Sprint("u", at) ||
+				q.Domain != "default" {
 				t.Fatalf("%v", q)
 			}
 			if at < 2500 {

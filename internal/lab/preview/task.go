@@ -51,7 +51,8 @@ func (t *task) run(ctx context.Context, inForce func() (*rule.Set, error), gathe
 	tell teller) (*insight.PreviewResult, error) {
 	res := &insight.PreviewResult{Sampled: 1, Rules: []insight.PreviewRule{}, Problems: []insight.PreviewProblem{},
 		Warnings: []string{},
-		Tests:    insight.PreviewTests{Failures: []string{}}, Clients: insight.PreviewClients{Examples: []insight.PreviewKey{}}}
+		Tests:    insight.PreviewTests{Failures: []string{}},
+		Clients:  insight.PreviewClients{Examples: []insight.PreviewKey{}}}
 	then, tests := t.load(res)
 	if len(res.Problems) > 0 {
 		return res, nil

@@ -138,12 +138,14 @@ func timeChart(r *sim.Report, f *frame) template.HTML {
 	y := func(v int64) float64 { return float64(f.top) + float64(f.height)*(1-float64(v)/top) }
 
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="chart %s" viewBox="0 0 %d %d" role="img" aria-label="Requests over time, admitted and refused. Busiest: %s at %s UTC, within %s. The figures stand in the table below.">`,
+	fmt.Fprintf(&b,
+		`<svg class="chart %s" viewBox="0 0 %d %d" role="img" aria-label="Requests over time, admitted and refused. Busiest: %s at %s UTC, within %s. The figures stand in the table below.">`,
 		f.class, f.width, bottom+30, human.Count(mostRequests, "request"), start(t, busiest).Format("2 Jan 15:04"),
 		each(t.Seconds))
 	fmt.Fprintf(&b, `<text class="label" x="%d" y="14">requests in %s</text>`, 0, each(t.Seconds))
 	line := func(y float64, text string) {
-		fmt.Fprintf(&b, `<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text class="tick" x="%d" y="%.1f" text-anchor="end">%s</text>`,
+		fmt.Fprintf(&b,
+			`<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text class="tick" x="%d" y="%.1f" text-anchor="end">%s</text>`,
 			f.left, f.width-f.right, y, y, f.left-8, y+4, text)
 	}
 	for v := 0.0; v <= top+step/2; v += step {
@@ -230,7 +232,8 @@ func timeTicks(b *strings.Builder, t *sim.Timeline, f *frame, x func(int) float6
 		from := min(max(px-width/2, float64(f.left)-30), float64(f.width)-width)
 		fmt.Fprintf(b, `<line class="grid faint" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/>`, px, px, f.top, bottom+5)
 		if from > behind+6 {
-			fmt.Fprintf(b, `<text class="%s" x="%.1f" y="%d" text-anchor="middle">%s</text>`, class, from+width/2, bottom+21, label)
+			fmt.Fprintf(b, `<text class="%s" x="%.1f" y="%d" text-anchor="middle">%s</text>`, class, from+width/2,
+				bottom+21, label)
 			behind = from + width
 			first = false
 		}
@@ -245,7 +248,8 @@ func spark(values []int64) template.HTML {
 	}
 	sums, most := squeeze(values, cells)
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="spark" viewBox="0 0 %d %d" preserveAspectRatio="none" aria-hidden="true"><line class="grid" x1="0" x2="%d" y1="%d" y2="%d"/>`, width, height, width, height, height)
+	fmt.Fprintf(&b,
+		`<svg class="spark" viewBox="0 0 %d %d" preserveAspectRatio="none" aria-hidden="true"><line class="grid" x1="0" x2="%d" y1="%d" y2="%d"/>`, width, height, width, height, height)
 	zero := make([]int64, len(sums))
 	area(&b, "denied", zero, sums,
 		func(i int) float64 { return float64(i) * width / float64(len(sums)) },

@@ -284,7 +284,8 @@ func suggestedRows(s *sim.Suggestions) []suggestedRow {
 		row.What = "for all together"
 		if l.Per != "" {
 			row.What = "per " + l.Per
-			row.Keys, row.KeysRefused, row.Outliers = human.Number(l.Keys), human.Number(l.KeysRefused), human.Number(l.Outliers)
+			row.Keys, row.KeysRefused, row.Outliers = human.Number(l.Keys), human.Number(l.KeysRefused),
+				human.Number(l.Outliers)
 		}
 		if l.When != "" {
 			row.What += ", " + strings.Trim(l.When, "{ }")

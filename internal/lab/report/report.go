@@ -214,7 +214,8 @@ func provisos(r *sim.Report) []string {
 		list = append(list, lay(r.Late)+" replayed at the newest time seen.")
 	}
 	if r.Estimated {
-		list = append(list, "There were so many different clients, keys or paths that their numbers, and who leads the lists, are estimates.")
+		list = append(list,
+			"There were so many different clients, keys or paths that their numbers, and who leads the lists, are estimates.")
 	}
 	list = append(list, r.Notes...)
 	for i := range list {

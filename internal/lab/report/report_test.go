@@ -33,7 +33,8 @@ func replay(t *testing.T, lines int, suggest bool, rules ...string) *sim.Report 
 		fmt.Fprintf(&log, "%d\t%s\tGET\t/%s/%d\n", 1_700_000_000+i*37, client, hostile, i%30)
 	}
 	open := func() (*accesslog.Log, error) {
-		return accesslog.Open([]string{"-"}, strings.NewReader(log.String()), accesslog.Options{Format: accesslog.TSV, Fields: []string{"time", "ip", "method", "path"}})
+		return accesslog.Open([]string{"-"}, strings.NewReader(log.String()),
+			accesslog.Options{Format: accesslog.TSV, Fields: []string{"time", "ip", "method", "path"}})
 	}
 	l, err := open()
 	if err != nil {
@@ -93,7 +94,8 @@ func TestPage(t *testing.T) {
 					t.Errorf("no %q in the page", w)
 				}
 			}
-			for _, bad := range []string{"<script", "http://", "https://", "src=", "@import", "url(http", "NaN", "Inf", "%!", "<no value>"} {
+			for _, bad := range []string{"<script", "http://", "https://", "src=", "@import", "url(http", "NaN", "Inf",
+				"%!", "<no value>"} {
 				if strings.Contains(text, bad) {
 					t.Errorf("the page holds %q", bad)
 				}
@@ -125,7 +127,8 @@ func TestText(t *testing.T) {
 	if err := Text(&b, r); err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range []string{"2,000 requests from 33 clients", "1 line did not parse", "2 lines lay out of order", "beside each other", "all (shadow)", "over time", "█"} {
+	for _, w := range []string{"2,000 requests from 33 clients", "1 line did not parse", "2 lines lay out of order",
+		"beside each other", "all (shadow)", "over time", "█"} {
 		if !strings.Contains(b.String(), w) {
 			t.Errorf("no %q in\n%s", w, b.String())
 		}
@@ -142,7 +145,8 @@ func TestPercent(t *testing.T) {
 	for _, tt := range []struct {
 		part, whole int64
 		want        string
-	}{{0, 5, "0 %"}, {0, 0, "0 %"}, {5, 5, "100 %"}, {1, 1_000_000, "< 0.01 %"}, {1, 1000, "0.10 %"}, {1, 3, "33.3 %"}, {99_999, 100_000, "> 99.9 %"}} {
+	}{{0, 5, "0 %"}, {0, 0, "0 %"}, {5, 5, "100 %"}, {1, 1_000_000, "< 0.01 %"}, {1, 1000, "0.10 %"}, {1, 3, "33.3 %"},
+		{99_999, 100_000, "> 99.9 %"}} {
 		if got := percent(tt.part, tt.whole); got != tt.want {
 			t.Errorf("percent(%d, %d) = %q, want %q", tt.part, tt.whole, got, tt.want)
 		}
@@ -160,7 +164,9 @@ func TestNiceCeil(t *testing.T) {
 }
 
 func TestSpan(t *testing.T) {
-	for d, want := range map[time.Duration]string{0: "an instant", time.Second: "1 s", 90 * time.Minute: "1 h 30 min", 25*time.Hour + time.Second: "1 d 1 h", 24*time.Hour + time.Minute: "1 d", 1500 * time.Millisecond: "1 s 500 ms"} {
+	for d, want := range map[time.Duration]string{0: "an instant", time.Second: "1 s", 90 * time.Minute: "1 h 30 min",
+		25*time.Hour + time.Second: "1 d 1 h", 24*time.Hour +
+			time.Minute: "1 d", 1500 * time.Millisecond: "1 s 500 ms"} {
 		if got := span(d); got != want {
 			t.Errorf("span(%v) = %q, want %q", d, got, want)
 		}
@@ -170,7 +176,8 @@ func TestSpan(t *testing.T) {
 // Merging neighbours keeps all sums, and aligns buckets to the new width.
 func TestMerge(t *testing.T) {
 	for _, start := range []int64{1_700_000_040, 1_700_000_100} {
-		x := &sim.Timeline{Start: time.Unix(start, 0).UTC(), Seconds: 60, Requests: make([]int64, 301), Denied: make([]int64, 301)}
+		x := &sim.Timeline{Start: time.Unix(start, 0).UTC(), Seconds: 60, Requests: make([]int64, 301),
+			Denied: make([]int64, 301)}
 		for i := range x.Requests {
 			x.Requests[i], x.Denied[i] = int64(i), 1
 		}
@@ -180,7 +187,8 @@ func TestMerge(t *testing.T) {
 			sum += m.Requests[i]
 			denied += m.Denied[i]
 		}
-		if sum != 301*300/2 || denied != 301 || m.Seconds != 120 || m.Start.Unix()%120 != 0 || m.Start.Unix() > start || m.DeniedOther != nil {
+		if sum != 301*300/2 || denied != 301 || m.Seconds != 120 || m.Start.Unix()%120 != 0 || m.Start.Unix() > start ||
+			m.DeniedOther != nil {
 			t.Errorf("merged: %d, %d, start %v", sum, denied, m.Start)
 		}
 	}
@@ -276,7 +284,8 @@ func TestPageFigures(t *testing.T) {
 			}
 		}
 	}
-	for _, w := range []string{"requests in ", "refused, on a scale of its own", "at most ", "&gt; 100</span>", "the fullest used "} {
+	for _, w := range []string{"requests in ", "refused, on a scale of its own", "at most ", "&gt; 100</span>",
+		"the fullest used "} {
 		if !strings.Contains(text, w) {
 			t.Errorf("no %q", w)
 		}
@@ -289,7 +298,8 @@ func TestTimeTicks(t *testing.T) {
 	for _, f := range []*frame{&wide, &narrow} {
 		for _, seconds := range []int64{1, 60, 600, 3600, 86400} {
 			for begin := range int64(48) {
-				timeline := &sim.Timeline{Start: time.Unix(1_700_000_000+begin*1800, 0).UTC(), Seconds: seconds, Requests: make([]int64, f.buckets)}
+				timeline := &sim.Timeline{Start: time.Unix(1_700_000_000+begin*1800, 0).UTC(), Seconds: seconds,
+					Requests: make([]int64, f.buckets)}
 				var b strings.Builder
 				timeTicks(&b, timeline, f, func(i int) float64 {
 					return float64(f.left) + float64(i)*float64(f.width-f.left-f.right)/float64(f.buckets)
@@ -299,7 +309,8 @@ func TestTimeTicks(t *testing.T) {
 					middle, _ := strconv.ParseFloat(m[1], 64)
 					half := 3.3 * float64(len(m[2]))
 					if n++; middle-half < behind || middle+half > float64(f.width)+8 || middle-half < -8 {
-						t.Fatalf("%s, buckets of %d s: %q at %v runs into the label before, which ends at %v", f.class, seconds, m[2], middle, behind)
+						t.Fatalf("%s, buckets of %d s: %q at %v runs into the label before, which ends at %v", f.class,
+							seconds, m[2], middle, behind)
 					}
 					behind = middle + half
 				}
@@ -343,10 +354,12 @@ func TestTextVerdicts(t *testing.T) {
 	if err := errors.Join(Text(&b, r), Page(&page, r, nil, time.Unix(0, 0))); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(b.String(), "other rules: 40 too early") || strings.Contains(b.String(), "r7: ") || !strings.Contains(b.String(), "nowhere: never met") {
+	if !strings.Contains(b.String(), "other rules: 40 too early") || strings.Contains(b.String(), "r7: ") ||
+		!strings.Contains(b.String(), "nowhere: never met") {
 		t.Errorf("the text of 41 rules:\n%s", b.String())
 	}
-	if !strings.Contains(page.String(), "Other rules: 40 too early") || strings.Count(page.String(), `<div class="rule">`) != 1 {
+	if !strings.Contains(page.String(), "Other rules: 40 too early") ||
+		strings.Count(page.String(), `<div class="rule">`) != 1 {
 		t.Error("the page tells of each of 41 rules")
 	}
 }

@@ -117,14 +117,16 @@ func TestReplayEqualsBruteForce(t *testing.T) {
 				// Shadow limits do not change each other; but each alone is the plainest case.
 				rep := replayFile(t, path, "limits: [{ name: "+l.name+", per: [ip], "+l.yaml+" }]")
 				if rep.Requests != int64(len(requests)) || rep.Skipped != 0 || rep.Late != 0 {
-					t.Fatalf("requests %d, skipped %d, late %d; the log has %d", rep.Requests, rep.Skipped, rep.Late, len(requests))
+					t.Fatalf("requests %d, skipped %d, late %d; the log has %d", rep.Requests, rep.Skipped, rep.Late,
+						len(requests))
 				}
 				x := rep.Limits[0]
 				if got := (bruteCounts{x.Allowed, x.Denied, x.Keys, x.KeysDenied}); got != want {
 					t.Errorf("%s: %+v, brute force %+v", l.name, got, want)
 				}
 				if rep.Denied != want.denied || rep.Allowed != want.allowed {
-					t.Errorf("%s: allowed %d, denied %d in all, want %d, %d", l.name, rep.Allowed, rep.Denied, want.allowed, want.denied)
+					t.Errorf("%s: allowed %d, denied %d in all, want %d, %d", l.name, rep.Allowed, rep.Denied,
+						want.allowed, want.denied)
 				}
 				var sum, denied int64
 				for i := range rep.Timeline.Requests {
@@ -132,7 +134,8 @@ func TestReplayEqualsBruteForce(t *testing.T) {
 					denied += rep.Timeline.Denied[i]
 				}
 				if sum != rep.Requests || denied != rep.Denied || len(rep.Timeline.Requests) > maxBuckets {
-					t.Errorf("%s: the timeline of %d buckets sums to %d, %d", l.name, len(rep.Timeline.Requests), sum, denied)
+					t.Errorf("%s: the timeline of %d buckets sums to %d, %d", l.name, len(rep.Timeline.Requests), sum,
+						denied)
 				}
 			}
 		})
@@ -194,7 +197,8 @@ func replayFile(t testing.TB, path, rules string) *Report {
 	}
 	defer log.Close()
 	set := load(t, rules)
-	rep, err := Replay(context.Background(), log, []RuleSet{{Name: "rules", Domain: set.Domains()[0], Set: set}}, ReplayOptions{})
+	rep, err := Replay(context.Background(), log, []RuleSet{{Name: "rules", Domain: set.Domains()[0], Set: set}},
+		ReplayOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

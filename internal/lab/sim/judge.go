@@ -321,7 +321,8 @@ func (t *ruleTally) window(k *judgedKey, d *weir.Decision, n int, now int64, ban
 func (t *ruleTally) finish(r *replay, text string) *judge.Facts {
 	f := &t.facts
 	f.From, f.To = time.UnixMicro(r.from).UTC(), time.UnixMicro(r.to).UTC()
-	f.Since, f.DomainMet, f.Text, f.Known, f.Identity = f.From, uint64(r.count), text, t.known, []string{accesslog.FieldUser}
+	f.Since, f.DomainMet, f.Text, f.Known, f.Identity = f.From, uint64(r.count), text, t.known,
+		[]string{accesslog.FieldUser}
 	if t.answers > 0 {
 		f.OKShare = float64(t.okays) / float64(t.answers)
 	}
@@ -340,7 +341,8 @@ func (t *ruleTally) finish(r *replay, text string) *judge.Facts {
 func keyFacts(keys map[uint64]*judgedKey) []judge.KeyFacts {
 	list := make([]judge.KeyFacts, 0, len(keys))
 	for _, k := range keys {
-		x := judge.KeyFacts{Hash: k.hash, Asked: k.asked, Refused: k.refused, Fill: k.fill, Own: k.own, Known: k.known, OK: -1}
+		x := judge.KeyFacts{Hash: k.hash, Asked: k.asked, Refused: k.refused, Fill: k.fill, Own: k.own, Known: k.known,
+			OK: -1}
 		if k.answers > 0 {
 			x.OK = float64(k.okays) / float64(k.answers)
 		}

@@ -96,7 +96,8 @@ func (t *ruleTally) endMinute(at int64, saturated bool) {
 	if len(list) >= 2*kept {
 		list = append(list[:0], list[len(list)-kept:]...)
 	}
-	minute := judge.Minute{T: at, Saturated: saturated, Met: m.met, Refused: m.refused, Admitted: m.met - m.refused, Keys: float64(len(m.keys)), TopShare: -1}
+	minute := judge.Minute{T: at, Saturated: saturated, Met: m.met, Refused: m.refused, Admitted: m.met - m.refused,
+		Keys: float64(len(m.keys)), TopShare: -1}
 	if saturated {
 		minute.Signal = "answers"
 	}

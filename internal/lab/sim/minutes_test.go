@@ -18,7 +18,8 @@ func rushLog(status, clients, each int) string {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for range 60 {
 		for i := range 20 {
-			fmt.Fprintf(&b, "192.0.2.%d - - [%s] \"GET /a HTTP/1.1\" 200 5\n", i%10, at.Add(time.Duration(i)*time.Second).Format("02/Jan/2006:15:04:05 -0700"))
+			fmt.Fprintf(&b, "192.0.2.%d - - [%s] \"GET /a HTTP/1.1\" 200 5\n", i%10,
+				at.Add(time.Duration(i)*time.Second).Format("02/Jan/2006:15:04:05 -0700"))
 		}
 		at = at.Add(time.Minute)
 	}
@@ -28,7 +29,9 @@ func rushLog(status, clients, each int) string {
 			if i%5 == 0 {
 				answer = status
 			}
-			fmt.Fprintf(&b, "198.51.%d.%d - - [%s] \"GET /a HTTP/1.1\" %d 5\n", i%clients/256, i%clients%256, at.Add(time.Duration(i)*time.Minute/time.Duration(clients*each)).Format("02/Jan/2006:15:04:05 -0700"), answer)
+			fmt.Fprintf(&b, "198.51.%d.%d - - [%s] \"GET /a HTTP/1.1\" %d 5\n", i%clients/256, i%clients%256,
+				at.Add(time.Duration(i)*time.Minute/time.Duration(clients*each)).Format(
+					"02/Jan/2006:15:04:05 -0700"), answer)
 		}
 		at = at.Add(time.Minute)
 	}
@@ -52,7 +55,8 @@ func TestLooseOnLogs(t *testing.T) {
 		{"a crowd that errs itself", "1000/min", 404, 300, 2, ""},
 		{"few that are cut", "100/min", 503, 1, 800, ""},
 	} {
-		rep := replayText(t, rushLog(c.status, c.clients, c.each), ReplayOptions{}, "domain: shop\nlimits: [{name: each, per: [ip], allow: "+c.allow+"}]")
+		rep := replayText(t, rushLog(c.status, c.clients, c.each), ReplayOptions{},
+			"domain: shop\nlimits: [{name: each, per: [ip], allow: "+c.allow+"}]")
 		var loose []string
 		for _, v := range rep.ByRule[0].Verdicts {
 			if strings.HasPrefix(v.Verdict, "loose") {
@@ -75,7 +79,8 @@ func TestMinutesAreBounded(t *testing.T) {
 	}
 	a.end()
 	list := tally.facts.Minutes
-	if n := len(list); n < 300 || n > 600 || list[n-1].T != 4999*60 || list[n-1].Keys != 1 || list[n-1].Met != 1 || !slices.IsSortedFunc(list, func(a, b judge.Minute) int { return int(a.T - b.T) }) {
+	if n := len(list); n < 300 || n > 600 || list[n-1].T != 4999*60 || list[n-1].Keys != 1 || list[n-1].Met != 1 ||
+		!slices.IsSortedFunc(list, func(a, b judge.Minute) int { return int(a.T - b.T) }) {
 		t.Errorf("%d minutes, the last %+v", n, list[n-1])
 	}
 }

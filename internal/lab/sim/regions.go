@@ -31,9 +31,11 @@ func Regional(s *rule.Set, domain string) (names string, many bool) {
 // noteRegional says which rules were replayed as if there was one region.
 func (rep *Report) noteRegional(x *outcome) {
 	names, many := Regional(x.Set, x.Domain)
-	text := names + " holds over several regions: it was replayed as if all requests had come to one, which had all of the limit."
+	text := names +
+		" holds over several regions: it was replayed as if all requests had come to one, which had all of the limit."
 	if many {
-		text = names + " hold over several regions: they were replayed as if all requests had come to one, which had all of each limit."
+		text = names +
+			" hold over several regions: they were replayed as if all requests had come to one, which had all of each limit."
 	}
 	if names != "" && !slices.Contains(rep.Notes, text) { // two sets may say the same
 		rep.note(text)

@@ -456,12 +456,15 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 	for i := range x.limits {
 		s := &x.limits[i]
 		c := s.window.Limit.Config()
-		l := Limit{Name: s.window.Name, Allowed: s.allowed, Denied: s.denied, Banned: s.banned, Algorithm: c.Algorithm.String(), Limit: c.Capacity(),
+		l := Limit{Name: s.window.Name, Allowed: s.allowed, Denied: s.denied, Banned: s.banned,
+			Algorithm: c.Algorithm.String(), Limit: c.Capacity(),
 			Window: c.Window.Seconds(), Rate: c.N, Period: c.Period(), Shadow: inShadow(s.window.Rule)}
 		if c.Algorithm.HasSlots() {
 			l.Window = 0
 			if l.Allowed+l.Denied > 0 {
-				rep.note(fmt.Sprintf("%s counts requests in flight. A log does not tell when they ended: each held its slot for the time-out of %s.", l.Name, c.Timeout))
+				rep.note(
+					fmt.Sprintf(
+						"%s counts requests in flight. A log does not tell when they ended: each held its slot for the time-out of %s.", l.Name, c.Timeout))
 			}
 		}
 		rep.noteKinds(s.window)
@@ -488,7 +491,9 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 			f.Count, r.count, effect, f.First))
 	}
 	if st := x.engine.Stats(); st.Evictions > 0 || st.Overflows > 0 {
-		rep.note(fmt.Sprintf("%s counted more keys at once than fit in memory: %d were forgotten early, %d decisions were made on shared counters.", x.Name, st.Evictions, st.Overflows))
+		rep.note(
+			fmt.Sprintf(
+				"%s counted more keys at once than fit in memory: %d were forgotten early, %d decisions were made on shared counters.", x.Name, st.Evictions, st.Overflows))
 	}
 	o.TopDenied = counted(r.clients.top(r.options.Top, func(e *tallyEntry) int64 { return e.denied[x.number] }),
 		x.number)
@@ -501,19 +506,27 @@ func (rep *Report) note(s string) { rep.Notes = append(rep.Notes, s) }
 func (rep *Report) noteKinds(w *rule.Window) {
 	r := w.Rule
 	if w.Limit.Scheduled() {
-		rep.note(fmt.Sprintf("%s follows a schedule, by the times in the log; the numbers shown for it are of one part of the week.", w.Name))
+		rep.note(
+			fmt.Sprintf(
+				"%s follows a schedule, by the times in the log; the numbers shown for it are of one part of the week.", w.Name))
 	}
 	if len(r.Windows) > 0 && w != r.Windows[0] {
 		return
 	}
 	if r.Elastic != nil {
-		rep.note(fmt.Sprintf("%s follows the signal %s, which a log does not hold: it was replayed at 100 %% of its numbers.", r.Name, r.Elastic.Signal))
+		rep.note(
+			fmt.Sprintf(
+				"%s follows the signal %s, which a log does not hold: it was replayed at 100 %% of its numbers.", r.Name, r.Elastic.Signal))
 	}
 	if r.CostAfter != "" {
-		rep.note(fmt.Sprintf("%s learns costs from responses, which a log does not hold: it was replayed with its estimates.", r.Name))
+		rep.note(
+			fmt.Sprintf(
+				"%s learns costs from responses, which a log does not hold: it was replayed with its estimates.", r.Name))
 	}
 	if r.Defer != "" || r.Wait > 0 && !w.Limit.Delays() {
-		rep.note(fmt.Sprintf("%s keeps requests that it would refuse, and lets them in later; they count as denied here.", r.Name))
+		rep.note(
+			fmt.Sprintf("%s keeps requests that it would refuse, and lets them in later; they count as denied here.",
+				r.Name))
 	}
 }
 

@@ -48,7 +48,8 @@ func suggests(t testing.TB, log string) ReplayOptions {
 
 // line makes one line of a combined log, n seconds into the year 2024.
 func line(n int, client, user, request string) string {
-	return fmt.Sprintf("%s - %s [01/Jan/2024:%02d:%02d:%02d +0000] \"%s\" 200 12 \"-\" \"curl/8\"\n", client, user, n/3600, n/60%60, n%60, request)
+	return fmt.Sprintf("%s - %s [01/Jan/2024:%02d:%02d:%02d +0000] \"%s\" 200 12 \"-\" \"curl/8\"\n", client, user,
+		n/3600, n/60%60, n%60, request)
 }
 
 // Paths are normalised, absolute targets reduced, addresses grouped, parameters and headers found,
@@ -116,7 +117,8 @@ limits:
 		"curl":    {Allowed: 3, Denied: 0, Keys: 2},
 	}
 	for _, l := range rep.Limits {
-		if w := want[l.Name]; l.Allowed != w.Allowed || l.Denied != w.Denied || l.Keys != w.Keys || l.KeysDenied != w.KeysDenied {
+		if w := want[l.Name]; l.Allowed != w.Allowed || l.Denied != w.Denied || l.Keys != w.Keys ||
+			l.KeysDenied != w.KeysDenied {
 			t.Errorf("%s: %+v, want %+v", l.Name, l, w)
 		}
 	}
@@ -144,17 +146,20 @@ func TestReplayCompare(t *testing.T) {
 	if c == nil || rep.Denied != 80 || c.Denied != 70 || c.Both != 70 || c.OnlyFirst != 10 || c.OnlySecond != 0 {
 		t.Errorf("first %+v, second %+v", rep.Outcome, c)
 	}
-	if got := slices.Max(rep.Timeline.DeniedOther); got == 0 || len(rep.Timeline.DeniedOther) != len(rep.Timeline.Denied) {
+	if got := slices.Max(rep.Timeline.DeniedOther); got == 0 ||
+		len(rep.Timeline.DeniedOther) != len(rep.Timeline.Denied) {
 		t.Errorf("the second set's timeline is %v", rep.Timeline.DeniedOther)
 	}
-	if rep.TopDenied[0].Denied != 40 || rep.TopDenied[0].DeniedOther != 35 || c.TopDenied[0].Denied != 35 || c.TopDenied[0].DeniedOther != 40 {
+	if rep.TopDenied[0].Denied != 40 || rep.TopDenied[0].DeniedOther != 35 || c.TopDenied[0].Denied != 35 ||
+		c.TopDenied[0].DeniedOther != 40 {
 		t.Errorf("refused clients %+v and %+v", rep.TopDenied, c.TopDenied)
 	}
 }
 
 // A path with parameters is counted under the path without them, too, as at the doors.
 func TestReplayPathParameters(t *testing.T) {
-	log := line(0, "192.0.2.1", "-", "GET /login HTTP/1.1") + line(1, "192.0.2.1", "-", "GET /login;a=b HTTP/1.1") + line(2, "192.0.2.1", "-", "GET /x/..;/login HTTP/1.1")
+	log := line(0, "192.0.2.1", "-", "GET /login HTTP/1.1") + line(1, "192.0.2.1", "-", "GET /login;a=b HTTP/1.1") +
+		line(2, "192.0.2.1", "-", "GET /x/..;/login HTTP/1.1")
 	rules := "limits: [{ name: login, when: { path: /login }, per: [ip], allow: 1/hour, algorithm: sliding_log }]"
 	rep := replayText(t, log, ReplayOptions{}, rules, "paths: exact\n"+rules)
 	if rep.Denied != 2 || rep.Compare == nil || rep.Compare.Denied != 0 {
@@ -164,18 +169,21 @@ func TestReplayPathParameters(t *testing.T) {
 
 func TestReplayEmptyLog(t *testing.T) {
 	rep := replayText(t, "", suggests(t, ""), "limits: [{ name: a, allow: 1/min }]")
-	if rep.Requests != 0 || !rep.From.IsZero() || len(rep.Limits) != 1 || len(rep.Timeline.Requests) != 0 || rep.Suggestions.YAML != "" {
+	if rep.Requests != 0 || !rep.From.IsZero() || len(rep.Limits) != 1 || len(rep.Timeline.Requests) != 0 ||
+		rep.Suggestions.YAML != "" {
 		t.Errorf("report of an empty log: %+v", rep)
 	}
 }
 
 func TestReplayLeakyBucketTellsDelays(t *testing.T) {
 	log := strings.Repeat(line(0, "a", "-", "GET / HTTP/1.1"), 6)
-	rep := replayText(t, log, ReplayOptions{}, "limits: [{ name: q, allow: { rate: 1/s, burst: 4 }, algorithm: leaky_bucket }]")
+	rep := replayText(t, log, ReplayOptions{},
+		"limits: [{ name: q, allow: { rate: 1/s, burst: 4 }, algorithm: leaky_bucket }]")
 	if rep.Denied != 1 || rep.Delayed != 4 || rep.MaxDelay != 4 {
 		t.Errorf("denied %d, delayed %d, longest %v; want 1, 4, 4", rep.Denied, rep.Delayed, rep.MaxDelay)
 	}
-	rep = replayText(t, log, ReplayOptions{}, "limits: [{ name: q, allow: { rate: 1/s, burst: 4 }, algorithm: leaky_bucket, on_limit: { wait: 2s } }]")
+	rep = replayText(t, log, ReplayOptions{},
+		"limits: [{ name: q, allow: { rate: 1/s, burst: 4 }, algorithm: leaky_bucket, on_limit: { wait: 2s } }]")
 	if rep.Denied != 3 || rep.MaxDelay != 2 {
 		t.Errorf("with wait: denied %d, longest %v; want 3, 2", rep.Denied, rep.MaxDelay)
 	}
@@ -212,9 +220,11 @@ func TestSuggest(t *testing.T) {
 			when = "when: { method: POST }, "
 		}
 		for n, refuses := range map[int64]bool{p.Max: false, p.Max - 1: true} {
-			r := replayText(t, log.String(), ReplayOptions{}, fmt.Sprintf("limits: [{ name: x, %sper: [%s], allow: %d/%s }]", when, p.Per, n, unit))
+			r := replayText(t, log.String(), ReplayOptions{},
+				fmt.Sprintf("limits: [{ name: x, %sper: [%s], allow: %d/%s }]", when, p.Per, n, unit))
 			if (r.Denied > 0) != refuses {
-				t.Errorf("%s per %s: at %d/%s %d requests are refused, the peak is %d", p.Scope, p.Per, n, unit, r.Denied, p.Max)
+				t.Errorf("%s per %s: at %d/%s %d requests are refused, the peak is %d", p.Scope, p.Per, n, unit,
+					r.Denied, p.Max)
 			}
 		}
 	}
@@ -229,7 +239,8 @@ func TestSuggest(t *testing.T) {
 }
 
 func TestRoundUp(t *testing.T) {
-	for n, want := range map[int64]int64{1: 1, 9: 9, 10: 10, 11: 15, 29: 30, 95: 95, 99: 100, 100: 100, 101: 110, 999: 1000, 1234: 1300} {
+	for n, want := range map[int64]int64{1: 1, 9: 9, 10: 10, 11: 15, 29: 30, 95: 95, 99: 100, 100: 100, 101: 110,
+		999: 1000, 1234: 1300} {
 		if got := roundUp(n); got != want {
 			t.Errorf("roundUp(%d) = %d, want %d", n, got, want)
 		}
@@ -378,7 +389,8 @@ func TestReplayMemoryIsFlat(t *testing.T) {
 		if rep.Requests != 30*int64(len(lines)) {
 			t.Fatalf("%d of %d lines", rep.Requests, 30*len(lines))
 		}
-		t.Logf("heap %.1f MiB once, %.1f MiB thirty times (days follow each other: %v, late %d)", float64(once)/(1<<20), float64(often)/(1<<20), shift, rep.Late)
+		t.Logf("heap %.1f MiB once, %.1f MiB thirty times (days follow each other: %v, late %d)", float64(once)/(1<<20),
+			float64(often)/(1<<20), shift, rep.Late)
 		if often > once+once/4+16<<20 {
 			t.Errorf("heap %d once, %d thirty times (days follow each other: %v)", once, often, shift)
 		}
@@ -411,7 +423,8 @@ func BenchmarkReplayNASA(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				rep, err := Replay(context.Background(), log, []RuleSet{{Name: "rules", Domain: "default", Set: set}}, ReplayOptions{})
+				rep, err := Replay(context.Background(), log, []RuleSet{{Name: "rules", Domain: "default", Set: set}},
+					ReplayOptions{})
 				if err != nil {
 					b.Fatal(err)
 				}

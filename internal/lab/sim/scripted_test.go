@@ -62,7 +62,8 @@ func (c *truth) note(at int64, refused bool, retryAfter int64) {
 }
 
 func newReplayed(t testing.TB, s *scripted.Script, seed uint64, half bool) *replayed {
-	w := &replayed{World: s.NewWorld(seed, half), t: t, rule: s.Judged, clients: map[uint64]*truth{}, keys: map[uint64]int{}}
+	w := &replayed{World: s.NewWorld(seed, half), t: t, rule: s.Judged, clients: map[uint64]*truth{},
+		keys: map[uint64]int{}}
 	w.Send = w.send
 	w.replay = replay{clients: newTally(clientBound), paths: newTally(pathBound)}
 	w.replay.requests = w.replay.timeline.column()
@@ -74,7 +75,8 @@ func newReplayed(t testing.TB, s *scripted.Script, seed uint64, half bool) *repl
 }
 
 func (w *replayed) send(r *scripted.Request) (allowed bool, retry time.Duration) {
-	e := accesslog.Entry{Time: r.At, Fields: []accesslog.Field{{Name: "ip", Value: []byte(r.IP)}, {Name: "method", Value: []byte("GET")},
+	e := accesslog.Entry{Time: r.At, Fields: []accesslog.Field{{Name: "ip", Value: []byte(r.IP)},
+		{Name: "method", Value: []byte("GET")},
 		{Name: "path", Value: []byte(r.Path)}, {Name: "status", Value: fmt.Append(nil, r.Status)}}}
 	if r.User != "" {
 		e.Fields = append(e.Fields, accesslog.Field{Name: "user", Value: []byte(r.User)})
@@ -208,7 +210,8 @@ func testVerdicts(t *testing.T, worlds uint64) {
 							alarming++
 						}
 					}
-					if len(list) == 0 || list[0].Verdict != want || unsure && list[0].Confidence != insight.Low || alarming > 1 || !insight.Alarming(want) && alarming > 0 {
+					if len(list) == 0 || list[0].Verdict != want || unsure && list[0].Confidence != insight.Low ||
+						alarming > 1 || !insight.Alarming(want) && alarming > 0 {
 						t.Fatalf("seed %d, half %t: want %s, got %+v", seed, half, want, list)
 					}
 					if seed == 0 {

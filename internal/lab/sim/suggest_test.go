@@ -49,7 +49,8 @@ func TestSuggestOnAbusedForm(t *testing.T) {
 	if l == nil {
 		t.Fatalf("no limit on the form in\n%s", s.YAML)
 	}
-	if l.Per != "" || !slices.Equal(l.Allow, []string{"5/hour"}) || !strings.Contains(l.When, "path: /join_form") || l.Crowd < 350 {
+	if l.Per != "" || !slices.Equal(l.Allow, []string{"5/hour"}) || !strings.Contains(l.When, "path: /join_form") ||
+		l.Crowd < 350 {
 		t.Errorf("the limit on the form: %+v", l)
 	}
 	rep := replayFile(t, traffic.File(t, "basjes_hackers/access.log.gz"), s.YAML)
@@ -59,7 +60,9 @@ func TestSuggestOnAbusedForm(t *testing.T) {
 			refused = int64(r.Refused)
 		}
 	}
-	if refused != l.Refused || refused < 50 || !strings.Contains(s.YAML, fmt.Sprintf("Would refuse %d of %d requests (302: %d).", l.Refused, l.Requests, l.Refused)) {
+	if refused != l.Refused || refused < 50 ||
+		!strings.Contains(s.YAML, fmt.Sprintf("Would refuse %d of %d requests (302: %d).", l.Refused, l.Requests,
+			l.Refused)) {
 		t.Errorf("%d refused, promised are %d:\n%s", refused, l.Refused, s.YAML)
 	}
 	for _, l := range s.Limits {
@@ -114,7 +117,8 @@ func TestSuggestOnGuessing(t *testing.T) {
 	}
 	s := replayText(t, log.String(), suggests(t, log.String())).Suggestions
 	login, each := s.limit("login-per-client"), s.limit("per-client")
-	if login == nil || login.KeysRefused != 5 || login.Outliers != 5 || login.Status[0].Value != "401" || login.Status[0].Count != uint64(login.Refused) {
+	if login == nil || login.KeysRefused != 5 || login.Outliers != 5 || login.Status[0].Value != "401" ||
+		login.Status[0].Count != uint64(login.Refused) {
 		t.Errorf("the limit on signing in: %+v\n%s", login, s.YAML)
 	}
 	if each == nil || each.KeysRefused != 6 || each.Outliers != 6 {

@@ -33,7 +33,8 @@ func TestRunTestEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, _, err := file.Load([]file.Source{{Name: "x.yaml", Data: []byte("limits: [{ name: x, algorithm: concurrency, allow: 200 }]")}}, file.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "x.yaml",
+		Data: []byte("limits: [{ name: x, algorithm: concurrency, allow: 200 }]")}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,15 +63,18 @@ func TestRunTestEnds(t *testing.T) {
 
 // A test that holds ever more slots ends before it takes all memory.
 func TestRunTestHoldsFewSlots(t *testing.T) {
-	f, err := ParseTests("x_test.yaml", []byte("tests: [{ name: many, steps: [{ send: { method: GET, times: 1000005 } }] }]"))
+	f, err := ParseTests("x_test.yaml",
+		[]byte("tests: [{ name: many, steps: [{ send: { method: GET, times: 1000005 } }] }]"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, _, err := file.Load([]file.Source{{Name: "x.yaml", Data: []byte("limits: [{ name: x, algorithm: concurrency, allow: 1000000000 }]")}}, file.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "x.yaml",
+		Data: []byte("limits: [{ name: x, algorithm: concurrency, allow: 1000000000 }]")}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := RunTest(set, "default", f.Tests[0], goOn); err == nil || !strings.Contains(err.Error(), "after 1000001 of 1000005 requests: a test can hold 1000000 slots") {
+	if _, err := RunTest(set, "default", f.Tests[0], goOn); err == nil ||
+		!strings.Contains(err.Error(), "after 1000001 of 1000005 requests: a test can hold 1000000 slots") {
 		t.Error(err)
 	}
 }
@@ -115,7 +119,8 @@ func TestExpectations(t *testing.T) {
 		r := runTests(t, head+tt.wrong)
 		last := r[0].Steps[len(r[0].Steps)-1]
 		if !r[0].Failed || last.Failed != 1 || !strings.Contains(last.Got, tt.got) || last.Expected == "" {
-			t.Errorf("expect: %s: failed %v at request %d, expected %q, got %q; want a failure with %q", tt.wrong, r[0].Failed, last.Failed, last.Expected, last.Got, tt.got)
+			t.Errorf("expect: %s: failed %v at request %d, expected %q, got %q; want a failure with %q", tt.wrong,
+				r[0].Failed, last.Failed, last.Expected, last.Got, tt.got)
 		}
 	}
 }
@@ -164,7 +169,8 @@ limits:
 		for range c.times {
 			text += "      - send: { path: " + c.path + ", ip: a }\n"
 		}
-		text += "      - send: { path: " + c.path + ", ip: a, hits: " + c.hits + " }\n        expect: " + c.expect + "\n"
+		text += "      - send: { path: " + c.path + ", ip: a, hits: " + c.hits + " }\n        expect: " + c.expect +
+			"\n"
 		f, err := ParseTests("x_test.yaml", []byte(text))
 		if err != nil {
 			t.Fatal(err)
@@ -279,7 +285,8 @@ tests:
 		if r.Failed != (i == 2) {
 			t.Errorf("%s: %+v", test.Name, r.Steps)
 		}
-		if s := r.Steps[0]; i == 2 && (s.Expected != "an elastic limit that follows cpus" || s.Got != "limits follow cpu" || s.What != "set { signal: cpus, to: 1% }") {
+		if s := r.Steps[0]; i == 2 && (s.Expected != "an elastic limit that follows cpus" ||
+			s.Got != "limits follow cpu" || s.What != "set { signal: cpus, to: 1% }") {
 			t.Errorf("%+v", s)
 		}
 	}
@@ -334,7 +341,9 @@ func TestParseTestErrors(t *testing.T) {
 }
 
 func TestSendKeepsValuesAsWritten(t *testing.T) {
-	f, err := ParseTests("x", []byte("tests: [{ steps: [{ send: { user: 007, plan: true, n: 1.50, q: \"a b\", times: 2, hits: -3, max_delay: 5ms } }] }]"))
+	f, err := ParseTests("x",
+		[]byte(
+			"tests: [{ steps: [{ send: { user: 007, plan: true, n: 1.50, q: \"a b\", times: 2, hits: -3, max_delay: 5ms } }] }]"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +353,8 @@ func TestSendKeepsValuesAsWritten(t *testing.T) {
 }
 
 func TestSpan(t *testing.T) {
-	for us, want := range map[int64]string{0: "0s", 1: "1us", 1500: "1.5ms", 60e6: "1m", 90e6: "1m30s", 3600e6: "1h", 5400e6: "1h30m", 3601e6: "1h0m1s", 36e9: "10h", 600e6: "10m", -1: "never"} {
+	for us, want := range map[int64]string{0: "0s", 1: "1us", 1500: "1.5ms", 60e6: "1m", 90e6: "1m30s", 3600e6: "1h",
+		5400e6: "1h30m", 3601e6: "1h0m1s", 36e9: "10h", 600e6: "10m", -1: "never"} {
 		if got := span(us); got != want {
 			t.Errorf("span(%d) = %s, want %s", us, got, want)
 		}
@@ -352,7 +362,9 @@ func TestSpan(t *testing.T) {
 }
 
 func FuzzParseTests(f *testing.F) {
-	f.Add([]byte("domain: shop\nstart: 2026-01-01T00:00:00Z\ntests:\n  - name: x\n    steps:\n      - send: { path: /, times: 5 }\n        expect: { denied_by: [a], retry_after: never }\n      - wait: 1m\n      - release: 2\n      - set: { signal: cpu, to: 80% }\n"))
+	f.Add(
+		[]byte(
+			"domain: shop\nstart: 2026-01-01T00:00:00Z\ntests:\n  - name: x\n    steps:\n      - send: { path: /, times: 5 }\n        expect: { denied_by: [a], retry_after: never }\n      - wait: 1m\n      - release: 2\n      - set: { signal: cpu, to: 80% }\n"))
 	f.Add([]byte("tests: [{ steps: [{ send: &a { x: 1 } }, { send: *a }] }]"))
 	f.Add([]byte("? a\n: b"))
 	f.Add([]byte("tests: !!map\n- <<: 1"))
@@ -388,7 +400,8 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			set := load(t, string(rules))
-			if warnings := file.Lint(set, file.LintOptions{}); len(warnings) > 0 && !strings.Contains(path, "concurrency") {
+			if warnings := file.Lint(set, file.LintOptions{}); len(warnings) > 0 &&
+				!strings.Contains(path, "concurrency") {
 				t.Logf("lint: %v", warnings)
 			}
 			for _, test := range tests.Tests {
@@ -398,7 +411,8 @@ func TestGolden(t *testing.T) {
 				}
 				for _, s := range r.Steps {
 					if s.Failed > 0 {
-						t.Errorf("%s:%d: %s, request %d: expected %s, got %s", path, s.Step.Line, s.What, s.Failed, s.Expected, s.Got)
+						t.Errorf("%s:%d: %s, request %d: expected %s, got %s", path, s.Step.Line, s.What, s.Failed,
+							s.Expected, s.Got)
 					}
 				}
 			}

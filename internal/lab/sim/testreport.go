@@ -22,7 +22,8 @@ func ChooseDomain(set *rule.Set, asked, rules, flag string) (string, error) {
 		if near := suggest.Nearest(asked, domains); near != "" {
 			meant = fmt.Sprintf(" (did you mean %q?)", near)
 		}
-		return "", fmt.Errorf("the rules of %s hold no domain %q%s: they hold %s", rules, asked, meant, strings.Join(domains, ", "))
+		return "", fmt.Errorf("the rules of %s hold no domain %q%s: they hold %s", rules, asked, meant,
+			strings.Join(domains, ", "))
 	case asked != "":
 		return asked, nil
 	case len(domains) == 1:
@@ -30,12 +31,14 @@ func ChooseDomain(set *rule.Set, asked, rules, flag string) (string, error) {
 	case len(domains) == 0:
 		return "", fmt.Errorf("%s holds no rules", rules)
 	}
-	return "", fmt.Errorf("the rules of %s hold several domains: choose one of %s with %s", rules, strings.Join(domains, ", "), flag)
+	return "", fmt.Errorf("the rules of %s hold several domains: choose one of %s with %s", rules,
+		strings.Join(domains, ", "), flag)
 }
 
 // RunTests runs the tests in the text of a file against the rules of dir, which rules returns. After
 // an error there are the results of the tests before it.
-func RunTests(ctx context.Context, path string, data []byte, dir string, rules func() (*rule.Set, error)) (results []*TestResult, err error) {
+func RunTests(ctx context.Context, path string, data []byte, dir string,
+	rules func() (*rule.Set, error)) (results []*TestResult, err error) {
 	tests, err := ParseTests(path, data)
 	if err != nil {
 		return nil, err

@@ -103,7 +103,8 @@ func runSend(e *Engine, domain string, s *Step, d *weir.Decision, slots *[]strin
 			}
 		}
 		if len(*slots) > mostSlots {
-			return res, fmt.Errorf("line %d, after %d of %d requests: a test can hold %d slots of concurrency limits at once: have it release some, or send fewer requests", s.Line, i+1, send.Times, mostSlots)
+			return res, fmt.Errorf(
+				"line %d, after %d of %d requests: a test can hold %d slots of concurrency limits at once: have it release some, or send fewer requests", s.Line, i+1, send.Times, mostSlots)
 		}
 		// After a failure the other requests are sent all the same, so that later steps start from
 		// the state that the file describes.

@@ -62,17 +62,23 @@ func (x *outcome) find(a *attributes) {
 func (rep *Report) noteReading(log *accesslog.Log) {
 	s := log.Stats()
 	if s.Unused > 0 {
-		rep.note(fmt.Sprintf("In %d of %d requests X-Forwarded-For names others than the client that was counted, who is the peer of the connection. "+
-			"If that is a proxy of yours, name it with --trusted-proxies.", s.Unused, rep.Requests))
+		rep.note(
+			fmt.Sprintf(
+				"In %d of %d requests X-Forwarded-For names others than the client that was counted, who is the peer of the connection. "+
+					"If that is a proxy of yours, name it with --trusted-proxies.", s.Unused, rep.Requests))
 	}
 	if s.Guessed > 0 {
-		rep.note(fmt.Sprintf("In %d of %d requests a list of addresses stands for the client: the first of them was counted, which a client can choose itself. "+
-			"With --trusted-proxies the list is read as the server does.", s.Guessed, rep.Requests))
+		rep.note(
+			fmt.Sprintf(
+				"In %d of %d requests a list of addresses stands for the client: the first of them was counted, which a client can choose itself. "+
+					"With --trusted-proxies the list is read as the server does.", s.Guessed, rep.Requests))
 	}
 	for _, r := range log.Readings() {
 		if r.Told {
-			rep.note(fmt.Sprintf("The columns of %s were told by what stands in them. The first line was read as: %s. If that is wrong, say how the lines are made with --format.",
-				r.Log, harmless(r.Fields)))
+			rep.note(
+				fmt.Sprintf(
+					"The columns of %s were told by what stands in them. The first line was read as: %s. If that is wrong, say how the lines are made with --format.",
+					r.Log, harmless(r.Fields)))
 		}
 	}
 }
@@ -91,7 +97,8 @@ func (rep *Report) noteUnseen(x *outcome) {
 	}
 	rules := "1 rule of %s in the Lyft form was met by no request, since none has %s. --fields takes more from a log."
 	if n > 1 {
-		rules = fmt.Sprint(n) + " rules of %s in the Lyft form were met by no request, since none has %s. --fields takes more from a log."
+		rules = fmt.Sprint(n) +
+			" rules of %s in the Lyft form were met by no request, since none has %s. --fields takes more from a log."
 	}
 	names := slices.Sorted(maps.Keys(x.unseen))
 	if more := len(names) - 8; more > 0 {

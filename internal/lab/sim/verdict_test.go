@@ -39,8 +39,10 @@ func TestVerdictsOnRealLogs(t *testing.T) {
 			if len(r.Verdicts) != 1 || r.Verdicts[0].Verdict != c.verdict {
 				t.Errorf("verdicts %+v, want %s alone", r.Verdicts, c.verdict)
 			}
-			if r.Refused != c.refused || r.RefusedAlone != c.refused || r.KeysRefused != c.keys || r.Keys != c.of || int64(r.Refused) != rep.Denied {
-				t.Errorf("refused %d (%d alone), %d of %d keys; want %d, %d of %d", r.Refused, r.RefusedAlone, r.KeysRefused, r.Keys, c.refused, c.keys, c.of)
+			if r.Refused != c.refused || r.RefusedAlone != c.refused || r.KeysRefused != c.keys || r.Keys != c.of ||
+				int64(r.Refused) != rep.Denied {
+				t.Errorf("refused %d (%d alone), %d of %d keys; want %d, %d of %d", r.Refused, r.RefusedAlone,
+					r.KeysRefused, r.Keys, c.refused, c.keys, c.of)
 			}
 			fine, sum := uint64(0), uint64(0)
 			for _, n := range r.By["status"] {
@@ -50,7 +52,8 @@ func TestVerdictsOnRealLogs(t *testing.T) {
 				sum += n.Count
 			}
 			if fine != c.fine || sum != c.refused {
-				t.Errorf("%d of %d refused were answered well, want %d of %d: %v", fine, sum, c.fine, c.refused, r.By["status"])
+				t.Errorf("%d of %d refused were answered well, want %d of %d: %v", fine, sum, c.fine, c.refused,
+					r.By["status"])
 			}
 			limit := float64(r.Windows[0].Limit)
 			if c.busiest > 0 && math.Round(r.MaxFill*limit) != c.busiest {
@@ -99,10 +102,12 @@ func TestReplayReportsRules(t *testing.T) {
 		byName[r.Name] = r
 	}
 	each, users, ban, none := byName["each"], byName["users"], byName["ban"], byName["none"]
-	if each.Met != 12 || each.Refused != 3 || each.RefusedAlone != 3 || each.Keys != 2 || each.KeysRefused != 1 || each.Mode != "enforce" {
+	if each.Met != 12 || each.Refused != 3 || each.RefusedAlone != 3 || each.Keys != 2 || each.KeysRefused != 1 ||
+		each.Mode != "enforce" {
 		t.Errorf("each: %+v", each)
 	}
-	if users.Met != 8 || users.Refused != 0 || users.WouldRefuse != 4 || users.Mode != "shadow" || users.KnownShare != 1 {
+	if users.Met != 8 || users.Refused != 0 || users.WouldRefuse != 4 || users.Mode != "shadow" ||
+		users.KnownShare != 1 {
 		t.Errorf("users: %+v", users)
 	}
 	if ban.Met != 8 || ban.Refused != 2 || ban.Banned != 4 {
@@ -118,7 +123,8 @@ func TestReplayReportsRules(t *testing.T) {
 	if l := limits["ban"]; l.Denied != 2 || l.Banned != 4 || l.Allowed != 2 {
 		t.Errorf("the limit with the ban: %+v", l)
 	}
-	if w := each.Windows; len(w) != 2 || w[0].Refused != 3 || w[1].Refused != 0 || w[0].MaxFill <= 1 || w[1].MaxFill >= 1 {
+	if w := each.Windows; len(w) != 2 || w[0].Refused != 3 || w[1].Refused != 0 || w[0].MaxFill <= 1 ||
+		w[1].MaxFill >= 1 {
 		t.Errorf("windows of each: %+v", w)
 	}
 	if want := []insight.Count{{Value: "200", Count: 3}}; !slices.Equal(each.By["status"], want) {
@@ -137,9 +143,12 @@ func TestReplayPartlyEnforced(t *testing.T) {
 			log.WriteString(line(i, fmt.Sprintf("192.0.2.%d", i), "-", "GET / HTTP/1.1"))
 		}
 	}
-	rep := replayText(t, log.String(), ReplayOptions{}, "limits: [{name: a, per: [ip], allow: 1/min, algorithm: fixed_window, enforce: 50%}]")
+	rep := replayText(t, log.String(), ReplayOptions{},
+		"limits: [{name: a, per: [ip], allow: 1/min, algorithm: fixed_window, enforce: 50%}]")
 	r := rep.ByRule[0]
-	if r.Refused == 0 || r.Refused+r.WouldRefuse != 40 || r.KeysRefused != r.Refused || r.Windows[0].Refused != r.Refused {
-		t.Errorf("%d refused, %d would be; of %d keys, by the window %d", r.Refused, r.WouldRefuse, r.KeysRefused, r.Windows[0].Refused)
+	if r.Refused == 0 || r.Refused+r.WouldRefuse != 40 || r.KeysRefused != r.Refused ||
+		r.Windows[0].Refused != r.Refused {
+		t.Errorf("%d refused, %d would be; of %d keys, by the window %d", r.Refused, r.WouldRefuse, r.KeysRefused,
+			r.Windows[0].Refused)
 	}
 }

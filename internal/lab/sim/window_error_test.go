@@ -33,7 +33,8 @@ func TestWindowErrorOnRealTraffic(t *testing.T) {
 		log := verdicts(t, requests, algo.Config{Algorithm: algo.SlidingLog, N: tc.n, Window: tc.window})
 		var differ [3]float64
 		for i, buckets := range []int{1, 12, 60} {
-			for j, allowed := range verdicts(t, requests, algo.Config{Algorithm: algo.SlidingWindow, N: tc.n, Window: tc.window, Buckets: buckets}) {
+			for j, allowed := range verdicts(t, requests,
+				algo.Config{Algorithm: algo.SlidingWindow, N: tc.n, Window: tc.window, Buckets: buckets}) {
 				if allowed != log[j] {
 					differ[i]++
 				}
@@ -46,7 +47,8 @@ func TestWindowErrorOnRealTraffic(t *testing.T) {
 				refused++
 			}
 		}
-		t.Logf("%-30s %3d in %-6s the log refuses %6.3f %%; decided otherwise: %.3f %% with 1 bucket, %.3f %% with 12, %.3f %% with 60",
+		t.Logf(
+			"%-30s %3d in %-6s the log refuses %6.3f %%; decided otherwise: %.3f %% with 1 bucket, %.3f %% with 12, %.3f %% with 60",
 			tc.log, tc.n, tc.window, 100*float64(refused)/float64(len(requests)), differ[0], differ[1], differ[2])
 		if differ[0] > 4 || differ[2] > 1 || differ[2] > differ[0] {
 			t.Errorf("%s: more errors than the docs say: %v %%", tc.log, differ)

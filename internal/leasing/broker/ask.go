@@ -213,7 +213,8 @@ func (h *Holder) renewable(b *Bucket, cur *assignment, want, now int64) bool {
 		return false
 	}
 	for i := range b.books[:b.met] {
-		if k := &b.books[i]; k.since >= cur.serial || k.held()+k.credit < mulCapped(b.owed, k.charge.Cost) || k.lasts() < now+int64(TTL)+delayNs {
+		if k := &b.books[i]; k.since >= cur.serial || k.held()+k.credit < mulCapped(b.owed, k.charge.Cost) ||
+			k.lasts() < now+int64(TTL)+delayNs {
 			return false
 		}
 	}
@@ -268,7 +269,8 @@ func (h *Holder) Granted(now int64, asks []Ask) []Action {
 				continue
 			}
 			plan.until = min(plan.until, until)
-			k.single = a.Ahead.Got == 0 && a.Result.Remaining == 1 && p.want > 1 && k.charge.Cost == 1 && plan.kind == assignUnits
+			k.single = a.Ahead.Got == 0 && a.Result.Remaining == 1 && p.want > 1 && k.charge.Cost == 1 &&
+				plan.kind == assignUnits
 			plan.single = plan.single || k.single
 			k.fresh = now + (a.Ahead.Until-a.Now)*int64(time.Microsecond) - k.charge.generation()
 		}

@@ -215,7 +215,8 @@ func (h *Holder) Report(now int64, name string, u Usage, terms Terms) Reported {
 		}
 		// Envoy may have what another node, or this one over another stream, assigned before.
 		b = &Bucket{name: name, measured: now, owed: unbounded}
-		b.entries = append(b.entries, assignment{kind: assignUnknown, g: unbounded, sent: now, deadline: now + int64(TTL)})
+		b.entries = append(b.entries, assignment{kind: assignUnknown, g: unbounded, sent: now,
+			deadline: now + int64(TTL)})
 		h.buckets[name] = b
 	}
 	over := b.report(now, u)

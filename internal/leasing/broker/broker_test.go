@@ -62,7 +62,8 @@ func TestFraction(t *testing.T) {
 // TestWholeSeconds: no interval below one second, and every life at least one.
 func TestWholeSeconds(t *testing.T) {
 	for serial := range int64(3) {
-		for _, e := range []assignment{{kind: assignUnits, g: math.MaxInt64}, {kind: assignRate, burst: 1, fill: 3, every: 2}, {kind: assignNothing}, {kind: assignAll}} {
+		for _, e := range []assignment{{kind: assignUnits, g: math.MaxInt64},
+			{kind: assignRate, burst: 1, fill: 3, every: 2}, {kind: assignNothing}, {kind: assignAll}} {
 			e.serial = serial * (maxNanos - 2)
 			a := Action{Bucket: "k", New: true, Clear: true, TTL: 1900 * time.Millisecond, assignment: e}
 			for _, x := range decoded(t, &a) {
@@ -73,7 +74,9 @@ func TestWholeSeconds(t *testing.T) {
 				if q.AssignmentTimeToLive.Seconds != 1 || q.AssignmentTimeToLive.Nanos != 0 {
 					t.Errorf("a life of %v", q.AssignmentTimeToLive)
 				}
-				if b := q.RateLimitStrategy.GetTokenBucket(); b != nil && (b.FillInterval.Seconds < 1 || b.FillInterval.Nanos == 0 || b.FillInterval.CheckValid() != nil || b.MaxTokens == 0) {
+				if b := q.RateLimitStrategy.GetTokenBucket(); b != nil &&
+					(b.FillInterval.Seconds < 1 || b.FillInterval.Nanos == 0 || b.FillInterval.CheckValid() != nil ||
+						b.MaxTokens == 0) {
 					t.Errorf("%v", b)
 				}
 				if err := x.Validate(); err != nil {
@@ -95,11 +98,12 @@ func TestWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	assign := func(seconds int64, s *typepb.RateLimitStrategy) *rlqspb.RateLimitQuotaResponse_BucketAction {
-		return &rlqspb.RateLimitQuotaResponse_BucketAction{BucketId: id, BucketAction: &rlqspb.RateLimitQuotaResponse_BucketAction_QuotaAssignmentAction_{
-			QuotaAssignmentAction: &rlqspb.RateLimitQuotaResponse_BucketAction_QuotaAssignmentAction{
-				AssignmentTimeToLive: &durationpb.Duration{Seconds: seconds}, RateLimitStrategy: s,
-			},
-		}}
+		return &rlqspb.RateLimitQuotaResponse_BucketAction{BucketId: id,
+			BucketAction: &rlqspb.RateLimitQuotaResponse_BucketAction_QuotaAssignmentAction_{
+				QuotaAssignmentAction: &rlqspb.RateLimitQuotaResponse_BucketAction_QuotaAssignmentAction{
+					AssignmentTimeToLive: &durationpb.Duration{Seconds: seconds}, RateLimitStrategy: s,
+				},
+			}}
 	}
 	blanket := func(r typepb.RateLimitStrategy_BlanketRule) *typepb.RateLimitStrategy {
 		return &typepb.RateLimitStrategy{Strategy: &typepb.RateLimitStrategy_BlanketRule_{BlanketRule: r}}
@@ -109,9 +113,10 @@ func TestWire(t *testing.T) {
 			MaxTokens: most, TokensPerFill: wrapperspb.UInt32(fill), FillInterval: &durationpb.Duration{Seconds: seconds, Nanos: nanos},
 		}}}
 	}
-	forget := &rlqspb.RateLimitQuotaResponse_BucketAction{BucketId: id, BucketAction: &rlqspb.RateLimitQuotaResponse_BucketAction_AbandonAction_{
-		AbandonAction: &rlqspb.RateLimitQuotaResponse_BucketAction_AbandonAction{},
-	}}
+	forget := &rlqspb.RateLimitQuotaResponse_BucketAction{BucketId: id,
+		BucketAction: &rlqspb.RateLimitQuotaResponse_BucketAction_AbandonAction_{
+			AbandonAction: &rlqspb.RateLimitQuotaResponse_BucketAction_AbandonAction{},
+		}}
 	no := blanket(typepb.RateLimitStrategy_DENY_ALL)
 	for _, c := range []struct {
 		b    []byte
@@ -120,7 +125,8 @@ func TestWire(t *testing.T) {
 		{(&Action{TTL: 10 * time.Second, assignment: assignment{kind: assignAll}}).Append(nil, text), actions{assign(10, blanket(typepb.RateLimitStrategy_ALLOW_ALL))}},
 		{(&Action{TTL: 300 * time.Second, assignment: assignment{kind: assignNothing}}).Append(nil, text), actions{assign(300, no)}},
 		{
-			(&Action{TTL: 10 * time.Second, New: true, Clear: true, assignment: assignment{kind: assignUnits, g: 1 << 40, serial: 7}}).Append(nil, text),
+			(&Action{TTL: 10 * time.Second, New: true, Clear: true,
+				assignment: assignment{kind: assignUnits, g: 1 << 40, serial: 7}}).Append(nil, text),
 			actions{assign(10, no), assign(10, tokens(math.MaxUint32, 1, yearSeconds, 8))},
 		},
 		{(&Action{TTL: 10 * time.Second, assignment: assignment{kind: assignUnits, g: 1000, serial: 7}}).Append(nil, text), actions{assign(10, tokens(1000, 1, yearSeconds, 8))}},
@@ -147,7 +153,8 @@ func TestWire(t *testing.T) {
 // a single unit, which a lender lends only to one who wants no more.
 func TestLastUnits(t *testing.T) {
 	for _, tenths := range []int64{1, 5, 9, 11, 15, 19, 31, 47} {
-		w := newWorld(t, 1, algo.Config{Algorithm: algo.TokenBucket, N: 30, Window: 24 * time.Hour, Lease: 90, LeaseFor: 11 * time.Second})
+		w := newWorld(t, 1, algo.Config{Algorithm: algo.TokenBucket, N: 30, Window: 24 * time.Hour, Lease: 90,
+			LeaseFor: 11 * time.Second})
 		w.envoys[0].tick = w.now + tenths*secondNs/10
 		admitted := 0
 		for range 150 { // 30 s
@@ -157,7 +164,8 @@ func TestLastUnits(t *testing.T) {
 			w.advance(t, secondNs/5, func() { w.invariant(t) })
 		}
 		if admitted != 30 {
-			t.Errorf("%d of 30 were admitted, with reports %v after the first request", admitted, time.Duration(tenths*secondNs/10))
+			t.Errorf("%d of 30 were admitted, with reports %v after the first request", admitted,
+				time.Duration(tenths*secondNs/10))
 		}
 	}
 }

@@ -131,7 +131,8 @@ func (e *modelEnvoy) apply(now int64, name string, a *rlqspb.RateLimitQuotaRespo
 	switch o := was.GetTokenBucket(); {
 	case o == nil || !live:
 		b.assigned, b.tokens, b.filled = s, float64(t.MaxTokens), now
-	case o.MaxTokens == t.MaxTokens && o.TokensPerFill.GetValue() == t.TokensPerFill.GetValue() && o.FillInterval.Nanos == t.FillInterval.Nanos:
+	case o.MaxTokens == t.MaxTokens && o.TokensPerFill.GetValue() == t.TokensPerFill.GetValue() &&
+		o.FillInterval.Nanos == t.FillInterval.Nanos:
 		// Equal: a change of the seconds alone is not seen.
 	default:
 		b.tokens = b.tokens / float64(o.MaxTokens) * float64(t.MaxTokens)

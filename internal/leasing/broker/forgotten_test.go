@@ -36,10 +36,12 @@ func TestForgottenGivesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			if used := limit.N - results[0].Remaining; used != w.used[0] {
-				t.Errorf("%s, %d requests a second: %d units count as used, and %d are", name, 20*perSecond, used, w.used[0])
+				t.Errorf("%s, %d requests a second: %d units count as used, and %d are", name, 20*perSecond, used,
+					w.used[0])
 			}
 			if most := time.Duration(idleReports+2) * Interval; took > most {
-				t.Errorf("%s, %d requests a second: it was forgotten after %v, and not %v", name, 20*perSecond, took, most)
+				t.Errorf("%s, %d requests a second: it was forgotten after %v, and not %v", name, 20*perSecond, took,
+					most)
 			}
 		}
 	}

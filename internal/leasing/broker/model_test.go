@@ -56,7 +56,8 @@ var mutants = []struct {
 	}},
 	{"an interval of 500 ms", true, func(list actions) actions {
 		for _, a := range list {
-			if t := a.GetQuotaAssignmentAction().GetRateLimitStrategy().GetTokenBucket(); t != nil && t.FillInterval.Seconds == 1 {
+			if t := a.GetQuotaAssignmentAction().GetRateLimitStrategy().GetTokenBucket(); t != nil &&
+				t.FillInterval.Seconds == 1 {
 				t.FillInterval = durationpb.New(500 * time.Millisecond)
 				t.TokensPerFill.Value = (t.TokensPerFill.Value + 1) / 2
 			}
@@ -65,7 +66,8 @@ var mutants = []struct {
 	}},
 	{"requests per time unit", true, func(list actions) actions {
 		for _, a := range list {
-			if s := a.GetQuotaAssignmentAction().GetRateLimitStrategy(); s.GetTokenBucket() != nil && s.GetTokenBucket().FillInterval.Seconds < 100 {
+			if s := a.GetQuotaAssignmentAction().GetRateLimitStrategy(); s.GetTokenBucket() != nil &&
+				s.GetTokenBucket().FillInterval.Seconds < 100 {
 				s.Strategy = &typepb.RateLimitStrategy_RequestsPerTimeUnit_{RequestsPerTimeUnit: &typepb.RateLimitStrategy_RequestsPerTimeUnit{
 					RequestsPerTimeUnit: uint64(s.GetTokenBucket().TokensPerFill.Value), TimeUnit: typepb.RateLimitUnit_SECOND,
 				}}
@@ -160,7 +162,8 @@ func newNodes(t rapid.TB, envoys, nodes int, limits ...algo.Config) *world {
 
 // connect opens a stream of an Envoy.
 func (w *world) connect(envoy int) *stream {
-	return &stream{w: w, envoy: w.envoys[envoy], holder: NewHolder(testSettings(), uint64(envoy)), pool: &w.pools[envoy%len(w.pools)]}
+	return &stream{w: w, envoy: w.envoys[envoy], holder: NewHolder(testSettings(), uint64(envoy)),
+		pool: &w.pools[envoy%len(w.pools)]}
 }
 
 // terms are the terms of a bucket.
@@ -321,7 +324,8 @@ func decoded(t rapid.TB, a *Action) actions {
 // takeAhead asks the store, as the door does.
 func (w *world) takeAhead(t rapid.TB, asks []Ask) {
 	t.Helper()
-	charges, ahead, results := make([]store.Charge, len(asks)), make([]algo.Ahead, len(asks)), make([]algo.Result, len(asks))
+	charges, ahead, results := make([]store.Charge, len(asks)), make([]algo.Ahead, len(asks)),
+		make([]algo.Result, len(asks))
 	for i := range asks {
 		charges[i] = store.Charge{Counter: asks[i].Counter, Limit: asks[i].Limit, Key: asks[i].Key, Mode: rule.Shadow}
 		ahead[i] = asks[i].Ahead
@@ -367,7 +371,8 @@ func (w *world) invariant(t rapid.TB) {
 			}
 		}
 		if paid := w.paid(t, i); float64(paid) < sum {
-			t.Fatalf("at %v: limit %d has %d paid, and %d used: %v may be used", time.Duration(w.now), i, paid, w.used[i], sum)
+			t.Fatalf("at %v: limit %d has %d paid, and %d used: %v may be used", time.Duration(w.now), i, paid,
+				w.used[i], sum)
 		}
 	}
 }
@@ -383,7 +388,8 @@ func TestNeverMoreThanPaid(t *testing.T) {
 func runUnits(t rapid.TB, m mutant) {
 	r, _ := t.(*rapid.T)
 	n := rapid.SampledFrom([]int64{50, 300, 5000}).Draw(r, "N")
-	base := algo.Config{Algorithm: algo.FixedWindow, N: n, Window: 240 * time.Hour, Lease: 90, LeaseFor: 11 * time.Second}
+	base := algo.Config{Algorithm: algo.FixedWindow, N: n, Window: 240 * time.Hour, Lease: 90,
+		LeaseFor: 11 * time.Second}
 	shared := base
 	shared.N, shared.LeaseFor = 3*n, 17*time.Second
 	w := newWorld(t, rapid.IntRange(1, 3).Draw(r, "envoys"), base, base, shared)
@@ -505,13 +511,15 @@ func fails(f func(t rapid.TB)) (how string) {
 
 // steady is a run in which everything happens: demand that rises and falls, at two Envoys.
 func steady(t rapid.TB, m mutant, paced bool) {
-	c := algo.Config{Algorithm: algo.FixedWindow, N: 100_000, Window: 240 * time.Hour, Lease: 50, LeaseFor: 11 * time.Second}
+	c := algo.Config{Algorithm: algo.FixedWindow, N: 100_000, Window: 240 * time.Hour, Lease: 50,
+		LeaseFor: 11 * time.Second}
 	if !paced {
 		steadyAt(t, m, c, func(w *world) { w.invariant(t) })
 		return
 	}
 	for _, n := range []int64{60, 600} {
-		c = algo.Config{Algorithm: algo.TokenBucket, N: n, Window: time.Minute, Burst: n, Lease: 90, LeaseFor: 2 * time.Second}
+		c = algo.Config{Algorithm: algo.TokenBucket, N: n, Window: time.Minute, Burst: n, Lease: 90,
+			LeaseFor: 2 * time.Second}
 		steadyAt(t, m, c, func(w *world) { w.bounded(t, float64(n), float64(n)/60, 2) })
 	}
 }

@@ -63,7 +63,8 @@ func TestUsedUpIsShared(t *testing.T) {
 func TestBursts(t *testing.T) {
 	for _, size := range []int{100, 150, 300, 1000} {
 		for _, every := range []int64{5, 7} {
-			w := newWorld(t, 1, algo.Config{Algorithm: algo.TokenBucket, N: 300, Window: 30 * time.Second, Lease: 90, LeaseFor: 11 * time.Second})
+			w := newWorld(t, 1, algo.Config{Algorithm: algo.TokenBucket, N: 300, Window: 30 * time.Second, Lease: 90,
+				LeaseFor: 11 * time.Second})
 			w.slow = func() int64 { return secondNs / 100 }
 			const warm, all = 60, 360 // seconds
 			admitted, begun := 0, w.now
@@ -109,7 +110,8 @@ func TestHeardSoon(t *testing.T) {
 				t.Fatal(err)
 			}
 			if run(secondNs+secondNs/10) == 0 {
-				t.Errorf("%v of %v, leased for %v: nothing was let through within a second of the reset", c.N, c.Algorithm, c.LeaseFor)
+				t.Errorf("%v of %v, leased for %v: nothing was let through within a second of the reset", c.N,
+					c.Algorithm, c.LeaseFor)
 			}
 		}
 	}

@@ -17,7 +17,8 @@ const (
 // terms are the terms of a log of 1000 an hour that lends a hundred for 2 to 4 s.
 func terms(t *testing.T) *Terms {
 	t.Helper()
-	l, err := algo.New(algo.Config{Algorithm: algo.SlidingLog, N: 1000, Window: time.Hour, Lease: 10, LeaseFor: 2 * time.Second})
+	l, err := algo.New(algo.Config{Algorithm: algo.SlidingLog, N: 1000, Window: time.Hour, Lease: 10,
+		LeaseFor: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +33,8 @@ func lent(t *Terms, got, until int64) Entry {
 	var h algo.Ahead
 	e.Ask(t, 10*ms, t0, false, true, &h)
 	h.Got, h.Until, h.Out = got, until, got
-	e.Hear(t, Answer{Asked: 10 * ms, At: 30 * ms, Now: t0}, 1, &algo.Result{Allowed: true, Limit: 1000, Remaining: 999}, &h)
+	e.Hear(t, Answer{Asked: 10 * ms, At: 30 * ms, Now: t0}, 1, &algo.Result{Allowed: true, Limit: 1000, Remaining: 999},
+		&h)
 	return e
 }
 
@@ -73,7 +75,8 @@ func TestDeadline(t *testing.T) {
 	for _, d := range []int64{-2, 1} {
 		h := algo.Ahead{Got: 2, Until: t0 + 3_000_000}
 		e.Hear(terms, Answer{Asked: 20*ms + d*ms, At: 40 * ms, Now: t0 + 10_000}, 0, &algo.Result{Allowed: true}, &h)
-		if deadline = min(deadline, 20*ms+d*ms+2990*ms-2990*ms/1000-ms); e.Left(deadline-1) == 0 || e.Left(deadline) != 0 {
+		if deadline = min(deadline, 20*ms+d*ms+2990*ms-2990*ms/1000-ms); e.Left(deadline-1) == 0 ||
+			e.Left(deadline) != 0 {
 			t.Errorf("%d: left %d, %d", d, e.Left(deadline-1), e.Left(deadline))
 		}
 	}

@@ -62,7 +62,8 @@ func inAnyOrder(t *testing.T, rt *rapid.T) (refused, admitted int) {
 				terms.Limit.TakeWith(&state, &book, now, algo.Ask{Cost: -5})
 			}
 			for range rapid.IntRange(1, 4).Draw(rt, "of a call") {
-				c := answered{Answer: Answer{Asked: asked, Now: now}, cost: rapid.SampledFrom([]int64{0, cost, cost}).Draw(rt, "charge")}
+				c := answered{Answer: Answer{Asked: asked, Now: now},
+					cost: rapid.SampledFrom([]int64{0, cost, cost}).Draw(rt, "charge")}
 				e.Ask(terms, at, now, false, rapid.Bool().Draw(rt, "wants"), &c.h)
 				c.r = terms.Limit.TakeAhead(&state, &book, now, algo.Ask{Cost: c.cost}, &c.h)
 				if c.r.Allowed {

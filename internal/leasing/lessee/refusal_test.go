@@ -14,7 +14,8 @@ func TestRefusalEnds(t *testing.T) {
 		"peeks that are lent nothing": func(e *Entry, at int64) {
 			var h algo.Ahead
 			e.Ask(terms, at, t0, false, true, &h)
-			e.Hear(terms, Answer{Asked: at, At: at, Now: t0}, 0, &algo.Result{Allowed: true, Limit: 1000, Remaining: 500}, &h)
+			e.Hear(terms, Answer{Asked: at, At: at, Now: t0}, 0,
+				&algo.Result{Allowed: true, Limit: 1000, Remaining: 500}, &h)
 		},
 		"calls that are lost": func(e *Entry, at int64) {
 			var h algo.Ahead
@@ -69,7 +70,8 @@ func TestRefusalOutlivesUnits(t *testing.T) {
 		t.Errorf("retry after %d µs", refused.RetryAfter)
 	}
 	h = algo.Ahead{Got: 2, Until: t0 + 3_000_000}
-	e.Hear(terms, Answer{Asked: 90 * ms, At: 110 * ms, Now: t0 + 80_000}, 0, &algo.Result{Allowed: true, Limit: 1000, Remaining: 20}, &h)
+	e.Hear(terms, Answer{Asked: 90 * ms, At: 110 * ms, Now: t0 + 80_000}, 0,
+		&algo.Result{Allowed: true, Limit: 1000, Remaining: 20}, &h)
 	if refuses, _ := e.Refuses(110*ms, 5); refuses {
 		t.Error("it refuses although units were lent since")
 	}

@@ -220,7 +220,8 @@ func TestSimulatedSavings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := &fleet{limit: limit, terms: TermsOf(limit), rng: rand.New(rand.NewPCG(1, 2)), nodes: make([]node, row.nodes)}
+		f := &fleet{limit: limit, terms: TermsOf(limit), rng: rand.New(rand.NewPCG(1, 2)),
+			nodes: make([]node, row.nodes)}
 		perSecond := float64(row.c.N) / row.c.Window.Seconds() * row.load
 		f.rates = func(i int, now int64) float64 {
 			if row.skewed {
@@ -232,14 +233,17 @@ func TestSimulatedSavings(t *testing.T) {
 			return perSecond / float64(row.nodes)
 		}
 		f.run(time.Duration(row.seconds) * time.Second)
-		ideal := math.Min(float64(f.asked), float64(row.c.N)/row.c.Window.Seconds()*float64(row.seconds)+float64(row.c.N))
+		ideal := math.Min(float64(f.asked), float64(row.c.N)/row.c.Window.Seconds()*float64(row.seconds)+
+			float64(row.c.N))
 		if row.c.Algorithm == algo.SlidingLog {
 			ideal = math.Min(float64(f.asked), float64(row.c.N)*float64(row.seconds)/row.c.Window.Seconds())
 		}
 		ops, part := float64(f.ops)/float64(f.asked), float64(f.admitted)/ideal
-		t.Logf("%-26s %2d %%, %4d nodes, load %.1f: %.3f operations a decision, %.4f admitted", row.name, row.c.Lease, row.nodes, row.load, ops, part)
+		t.Logf("%-26s %2d %%, %4d nodes, load %.1f: %.3f operations a decision, %.4f admitted", row.name, row.c.Lease,
+			row.nodes, row.load, ops, part)
 		if ops > row.ops*1.2 || part < row.least {
-			t.Errorf("%s, %d %%, load %.1f: %.3f operations a decision, %.4f admitted; want %.3f, %.3f", row.name, row.c.Lease, row.load, ops, part, row.ops, row.least)
+			t.Errorf("%s, %d %%, load %.1f: %.3f operations a decision, %.4f admitted; want %.3f, %.3f", row.name,
+				row.c.Lease, row.load, ops, part, row.ops, row.least)
 		}
 		if v, err := leasecheck.Check(row.c, 0, f.log); v != nil || err != nil {
 			t.Errorf("%s: %v, %v", row.name, v, err)

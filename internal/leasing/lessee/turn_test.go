@@ -9,7 +9,8 @@ import (
 
 // TestTurn: a refusal of a fixed window is not repeated in the next one, nor is nothing asked then.
 func TestTurn(t *testing.T) {
-	limit, err := algo.New(algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: time.Minute, Lease: 20, LeaseFor: 4 * time.Second})
+	limit, err := algo.New(algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: time.Minute, Lease: 20,
+		LeaseFor: 4 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,7 +106,8 @@ func (b *Bans) remove(group uint64, key []byte, now int64) (ban *BanOrder, ok bo
 
 // newBan returns a ban on a key of a rule, as the rule wants it.
 func newBan(r *rule.Rule, parts []string, now, until int64) *BanOrder {
-	b := &BanOrder{Ban: Ban{Domain: r.Domain, Rule: r.Name, Key: parts, Since: time.UnixMicro(now), Until: time.UnixMicro(until)}}
+	b := &BanOrder{Ban: Ban{Domain: r.Domain, Rule: r.Name, Key: parts, Since: time.UnixMicro(now),
+		Until: time.UnixMicro(until)}}
 	if r.Ban != nil {
 		b.DomainWide, b.NFTables = r.Ban.Domain, r.Ban.NFTables
 	}

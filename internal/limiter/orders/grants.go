@@ -116,7 +116,8 @@ func (t *Grants) inForce(now int64) (n int) {
 
 // Set gives a key of a rule other numbers until an instant, in place of an earlier grant, and
 // informs the other nodes. The error says what does not fit, or is ErrNotShared.
-func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow string, until time.Time, reason string) (Grant, error) {
+func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow string, until time.Time,
+	reason string) (Grant, error) {
 	to, counted, g, err := t.plan(r, key, allow, until, reason)
 	if err != nil {
 		return Grant{}, err
@@ -129,7 +130,8 @@ func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow stri
 
 // Plan returns the grant that Set would put in force, and the key's present grant; nil for none. It
 // fails as Set does, except that it never returns ErrNotShared.
-func (t *Grants) Plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (g Grant, before *Grant, err error) {
+func (t *Grants) Plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (g Grant, before *Grant,
+	err error) {
 	to, _, planned, err := t.plan(r, key, allow, until, reason)
 	if err != nil {
 		return Grant{}, nil, err
@@ -158,7 +160,8 @@ func (t *Grants) Of(r *rule.Rule, key []string) (Grant, error) {
 }
 
 // plan also returns the key under which the rule counts the key of the grant.
-func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (to target, counted []byte, g *GrantOrder, err error) {
+func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (to target,
+	counted []byte, g *GrantOrder, err error) {
 	if to, counted, err = t.orders.written(r, key); err != nil {
 		return to, nil, nil, err
 	}
@@ -182,7 +185,8 @@ func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time,
 		g.Key = to.parts
 	}
 	if _, have := t.Find(to.group, to.key, now); !have && t.inForce(now) >= MaxGrants {
-		return to, nil, nil, fmt.Errorf("weir: %d grants are in force, as many as there may be; end some, or write the numbers into the rule's override", MaxGrants)
+		return to, nil, nil, fmt.Errorf(
+			"weir: %d grants are in force, as many as there may be; end some, or write the numbers into the rule's override", MaxGrants)
 	}
 	return to, counted, g, nil
 }
@@ -246,7 +250,8 @@ func (t *Grants) setRules(s *rule.Set) {
 		g     *GrantOrder
 	}
 	var all []held
-	t.table.each(t.orders.Now(), func(group uint64, key []byte, _ int64, g *GrantOrder) { all = append(all, held{group, key, g}) })
+	t.table.each(t.orders.Now(),
+		func(group uint64, key []byte, _ int64, g *GrantOrder) { all = append(all, held{group, key, g}) })
 	if len(all) == 0 {
 		return
 	}
@@ -312,7 +317,8 @@ func (t *Grants) resolve(g *GrantOrder, r *rule.Rule, key []byte) error {
 			return fmt.Errorf("%s is the second for one window", a.Rate)
 		}
 		if r.WindowFor(windows[i].Counter.ID, key) == nil {
-			return fmt.Errorf("the limit %q has an override for this key with other windows, or none: change the override", r.Name)
+			return fmt.Errorf(
+				"the limit %q has an override for this key with other windows, or none: change the override", r.Name)
 		}
 		given[i] = true
 		limit, err := t.limit(windows[i].Limit.Config(), a)

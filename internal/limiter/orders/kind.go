@@ -196,7 +196,8 @@ func (k *kind[O]) learn(facts []store.Fact, all bool) {
 		case f.Removed:
 		case !held && k.ended.since(f.ID, d.data.At, now):
 			s.enqueue(name) // its node did not know of the end, which is published once more
-		case held && max(until-d.until, d.until-until) < clockSkew && have.head().reason == d.data.Reason && have.says(&d.data):
+		case held && max(until-d.until, d.until-until) < clockSkew && have.head().reason == d.data.Reason &&
+			have.says(&d.data):
 		default:
 			h := head{
 				domain: d.data.Domain, rule: d.data.Rule, key: d.data.Key, reason: d.data.Reason,

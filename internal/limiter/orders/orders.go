@@ -114,10 +114,12 @@ func (o *Orders) target(r *rule.Rule, key []string) (t target, err error) {
 // such a key, or since the key is exempt. order is the name of the order.
 func (o *Orders) check(t target, order string) error {
 	if part := t.window.NotAddress(t.key); part != "" {
-		return fmt.Errorf("weir: key: %s is not an address, so that no client has this key: a %s is of a single address, such as ip=192.0.2.1, or of the block of one of IPv6", part, order)
+		return fmt.Errorf(
+			"weir: key: %s is not an address, so that no client has this key: a %s is of a single address, such as ip=192.0.2.1, or of the block of one of IPv6", part, order)
 	}
 	if s := o.rules(); s != nil && s.ExemptKey(t.rule.Domain, t.parts) {
-		return fmt.Errorf("weir: key: %s is exempt in the domain %q, where a %s would have no effect: take it out of exempt first", strings.Join(t.parts, ","), t.rule.Domain, order)
+		return fmt.Errorf(
+			"weir: key: %s is exempt in the domain %q, where a %s would have no effect: take it out of exempt first", strings.Join(t.parts, ","), t.rule.Domain, order)
 	}
 	return nil
 }

@@ -43,7 +43,8 @@ func TestNoteProperty(t *testing.T) {
 		}
 		i := 0
 		err := readNote(note, func(was int64, n *Charge) {
-			if i >= len(charges) || was != at || n.Counter != charges[i].Counter || n.Reserved != charges[i].Reserved || n.Each != charges[i].Each ||
+			if i >= len(charges) || was != at || n.Counter != charges[i].Counter || n.Reserved != charges[i].Reserved ||
+				n.Each != charges[i].Each ||
 				!bytes.Equal(n.Key, charges[i].Key) {
 				r.Fatalf("charge %d: got %d %+v of %+v", i, was, *n, charges)
 			}
@@ -62,7 +63,8 @@ func TestNoteProperty(t *testing.T) {
 
 // A note is read by nodes of other versions, and after a restart: every byte is as it was.
 func TestNoteBytes(t *testing.T) {
-	note := noteOf(1_767_225_600_000_000, []Charge{{1, 5000, 1, []byte("ada")}, {2, 300, 0, []byte("ada")}, {1<<64 - 1, 1, 7, nil}})
+	note := noteOf(1_767_225_600_000_000, []Charge{{1, 5000, 1, []byte("ada")}, {2, 300, 0, []byte("ada")},
+		{1<<64 - 1, 1, 7, nil}})
 	const want = "01" + "808081b184e99103" + "0000000000000001" + "8827" + "01" + "04616461" +
 		"0000000000000002" + "ac02" + "00" + "00" + "ffffffffffffffff" + "01" + "07" + "01"
 	if got := fmt.Sprintf("%x", note); got != want {
@@ -82,7 +84,8 @@ func TestNoteIsCompact(t *testing.T) {
 
 // FuzzNote: whatever a store hands out, reading it neither crashes nor makes numbers out of bounds.
 func FuzzNote(f *testing.F) {
-	f.Add(noteOf(1_767_225_600_000_000, []Charge{{1, 5000, 1, []byte("ada")}, {2, 5000, 1, []byte("ada")}, {3, 1, 0, nil}}))
+	f.Add(noteOf(1_767_225_600_000_000, []Charge{{1, 5000, 1, []byte("ada")}, {2, 5000, 1, []byte("ada")},
+		{3, 1, 0, nil}}))
 	f.Add([]byte{noteVersion})
 	f.Add([]byte{noteVersion, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0})
 	f.Add([]byte{noteVersion, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
@@ -91,7 +94,8 @@ func FuzzNote(f *testing.F) {
 		var charges []Charge
 		var at int64
 		err := readNote(note, func(was int64, n *Charge) {
-			if was < 0 || was >= 1<<53 || n.Reserved < 0 || n.Reserved > algo.MaxCost || n.Each < 0 || n.Each > algo.MaxCost || len(n.Key) > len(note) {
+			if was < 0 || was >= 1<<53 || n.Reserved < 0 || n.Reserved > algo.MaxCost || n.Each < 0 ||
+				n.Each > algo.MaxCost || len(n.Key) > len(note) {
 				t.Fatalf("out of bounds: %d %+v", was, *n)
 			}
 			at, charges = was, append(charges, *n)
@@ -106,7 +110,8 @@ func FuzzNote(f *testing.F) {
 		again := noteOf(at, charges)
 		i := 0
 		if err := readNote(again, func(was int64, n *Charge) {
-			if was != at || n.Counter != charges[i].Counter || n.Reserved != charges[i].Reserved || !bytes.Equal(n.Key, charges[i].Key) {
+			if was != at || n.Counter != charges[i].Counter || n.Reserved != charges[i].Reserved ||
+				!bytes.Equal(n.Key, charges[i].Key) {
 				t.Fatalf("charge %d: got %+v, want %+v", i, *n, charges[i])
 			}
 			i++
@@ -126,7 +131,8 @@ func TestValidID(t *testing.T) {
 		}
 		seen[id] = true
 	}
-	for _, id := range []string{"", "A", "aaaaaaaaaaaaaaaaaaaaaaaaaa", "AAAAAAAAAAAAAAAAAAAAAAAAA1", "AAAAAAAAAAAAAAAAAAAAAAAAA}", "AAAAAAAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAAAAA\x00"} {
+	for _, id := range []string{"", "A", "aaaaaaaaaaaaaaaaaaaaaaaaaa", "AAAAAAAAAAAAAAAAAAAAAAAAA1",
+		"AAAAAAAAAAAAAAAAAAAAAAAAA}", "AAAAAAAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAAAAA\x00"} {
 		if validID(id) {
 			t.Errorf("%q is taken for an id", id)
 		}

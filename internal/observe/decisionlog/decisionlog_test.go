@@ -122,7 +122,8 @@ func TestOutcomes(t *testing.T) {
 		{[]string{"denied", "near_limit"}, 1, "allowed near_limit denied denied"},
 	} {
 		var out buffer
-		l, err := Open(Options{Out: &out, Outcomes: outcomes(t, c.outcomes...), Allowed: c.allowed, Entries: entries(t)})
+		l, err := Open(Options{Out: &out, Outcomes: outcomes(t, c.outcomes...), Allowed: c.allowed,
+			Entries: entries(t)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -86,7 +86,8 @@ func (r *RegionsReading) Add(other *RegionsReading) {
 		if leads {
 			p.Staleness, p.Weights, p.Rules = from.Staleness, from.Weights, from.Rules
 		}
-		p.Uses, p.Unknown, p.Gaps, p.Errors = p.Uses+from.Uses, p.Unknown+from.Unknown, p.Gaps+from.Gaps, p.Errors+from.Errors
+		p.Uses, p.Unknown, p.Gaps, p.Errors = p.Uses+from.Uses, p.Unknown+from.Unknown, p.Gaps+from.Gaps,
+			p.Errors+from.Errors
 		p.Asked, p.Borrowed, p.Lost = p.Asked+from.Asked, p.Borrowed+from.Borrowed, p.Lost+from.Lost
 	}
 	for i := range other.Limits {
@@ -106,7 +107,8 @@ func (l *RegionalUnits) add(from *RegionalUnits) {
 	l.Heard.add(from.Heard)
 	l.Late.add(from.Late)
 	l.Unsure.add(from.Unsure)
-	l.OverUnits, l.Borrowed, l.CeilingRefusals = l.OverUnits+from.OverUnits, l.Borrowed+from.Borrowed, l.CeilingRefusals+from.CeilingRefusals
+	l.OverUnits, l.Borrowed, l.CeilingRefusals = l.OverUnits+from.OverUnits, l.Borrowed+from.Borrowed,
+		l.CeilingRefusals+from.CeilingRefusals
 }
 
 // Of returns the units of a rule, of all its windows together; zero if there are none.

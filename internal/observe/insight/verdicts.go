@@ -2,7 +2,8 @@ package insight
 
 // Verdicts are the names of all verdicts, the most urgent first. Judge returns them in this order.
 var Verdicts = []string{
-	Broken, LooseCrowd, LooseFew, Strict, MaybeStrict, Ignored, AddsNothing, NeverMet, NeverBinding, TooEarly, Reserve, Works,
+	Broken, LooseCrowd, LooseFew, Strict, MaybeStrict, Ignored, AddsNothing, NeverMet, NeverBinding, TooEarly, Reserve,
+	Works,
 }
 
 // The verdicts. docs/operating/insight.md says when each holds.

@@ -56,7 +56,8 @@ func TestCollectorHangs(t *testing.T) {
 	}))
 	defer collector.Close()
 	defer close(hang)
-	o, err := Start(t.Context(), Options{Endpoint: collector.URL, Metrics: time.Hour, Gatherer: prometheus.NewRegistry()})
+	o, err := Start(t.Context(), Options{Endpoint: collector.URL, Metrics: time.Hour,
+		Gatherer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,8 @@ func TestAct(t *testing.T) {
 			t.Fatalf("%d spans, want five of the store and one around them", len(ended))
 		}
 		act := ended[5]
-		if got := attributesOfSpan(act); act.Name() != "weir reserve" || got["weir.allowed"] != "true" || got["weir.reserved"] != "true" || got["weir.attempt"] != "2" {
+		if got := attributesOfSpan(act); act.Name() != "weir reserve" || got["weir.allowed"] != "true" ||
+			got["weir.reserved"] != "true" || got["weir.attempt"] != "2" {
 			t.Errorf("%s: %v", act.Name(), got)
 		}
 		operations := ""
@@ -128,7 +129,8 @@ func TestAct(t *testing.T) {
 			if got["db.system.name"] != "postgresql" || (got["error.type"] == "_OTHER") != (failure != nil) {
 				t.Errorf("attributes %v", got)
 			}
-			if child.Name() != "postgresql" || child.Parent().SpanID() != act.SpanContext().SpanID() || (child.Status().Description != "") != (failure != nil) {
+			if child.Name() != "postgresql" || child.Parent().SpanID() != act.SpanContext().SpanID() ||
+				(child.Status().Description != "") != (failure != nil) {
 				t.Errorf("%s under %s: %v", child.Name(), child.Parent().SpanID(), child.Status())
 			}
 		}

@@ -43,7 +43,8 @@ type tracedReserver struct {
 // call begins the span of a call; end is nil if ctx has no span that is recorded. operation is the
 // name of the interface's operation: a call may be sent to the database together with others, so no
 // command of the database belongs to one span. n is the number of charges or settlements in it.
-func (s *tracedStore) call(ctx context.Context, operation string, n int, about ...attribute.KeyValue) (_ context.Context, end func(error)) {
+func (s *tracedStore) call(ctx context.Context, operation string, n int,
+	about ...attribute.KeyValue) (_ context.Context, end func(error)) {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx, nil
 	}
@@ -51,7 +52,8 @@ func (s *tracedStore) call(ctx context.Context, operation string, n int, about .
 	if n > 1 { // by the conventions a batch has two operations at least
 		about = append(about, semconv.DBOperationBatchSize(n))
 	}
-	ctx, child := s.tracer.Start(ctx, s.system, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(about...))
+	ctx, child := s.tracer.Start(ctx, s.system, trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(about...))
 	return ctx, func(err error) {
 		if err != nil {
 			child.SetStatus(codes.Error, err.Error())

@@ -51,7 +51,8 @@ const (
 // invalid (https://www.w3.org/TR/trace-context/#traceparent-header).
 func sampled(traceparent string) (yes, ok bool) {
 	// version - trace-id - parent-id - trace-flags; later versions may append to it.
-	if len(traceparent) < 55 || traceparent[2] != '-' || traceparent[35] != '-' || traceparent[52] != '-' || traceparent[:2] == "ff" ||
+	if len(traceparent) < 55 || traceparent[2] != '-' || traceparent[35] != '-' || traceparent[52] != '-' ||
+		traceparent[:2] == "ff" ||
 		len(traceparent) > 55 && (traceparent[:2] == "00" || traceparent[55] != '-') {
 		return false, false
 	}
@@ -77,7 +78,8 @@ func from(ctx context.Context, traceparent, tracestate string) context.Context {
 	}
 	// The caller's span outlives the request. At some doors the text lies in a buffer that does
 	// not.
-	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparentField: traceparent, tracestateField: strings.Clone(tracestate)})
+	return propagation.TraceContext{}.Extract(ctx,
+		propagation.MapCarrier{traceparentField: traceparent, tracestateField: strings.Clone(tracestate)})
 }
 
 // Follow implements door.Tracer. It begins the span "weir decide" of a followed request.
@@ -91,7 +93,8 @@ func (t *Tracer) Follow(ctx context.Context, traceparent, tracestate string) (co
 
 // Act implements door.Tracer. It begins the span of an act that is followed. A decision that is
 // part of the act adds its attributes.
-func (t *Tracer) Act(ctx context.Context, what door.Act, traceparent, tracestate string) (context.Context, *weir.Trace) {
+func (t *Tracer) Act(ctx context.Context, what door.Act, traceparent, tracestate string) (context.Context,
+	*weir.Trace) {
 	if !t.follows(traceparent) {
 		return ctx, nil
 	}
@@ -264,7 +267,8 @@ func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // cannot make any number of names.
 func method(m string) string {
 	switch m {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+		http.MethodConnect, http.MethodOptions, http.MethodTrace:
 		return m
 	}
 	return "HTTP"

@@ -18,7 +18,8 @@ import (
 func TestKeepAllocatesNothing(t *testing.T) {
 	b, c := newBuffer(t, Options{Entries: 64}), new(clock)
 	l := newLimiter(t, b, c, strings.Replace(shop, "allow: { rate: 2/min, burst: 2 }", "allow: 0/min", 1))
-	r := weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/api/x"}, {Name: "user", Value: "ada"}, {Name: "ip", Value: "2001:db8::1"}, {Name: "header.x-api-key", Value: "k"}}, Hits: 1}
+	r := weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/api/x"}, {Name: "user", Value: "ada"},
+		{Name: "ip", Value: "2001:db8::1"}, {Name: "header.x-api-key", Value: "k"}}, Hits: 1}
 	var d weir.Decision
 	step := int64(1e6 / perKey)
 	decide := func() {
@@ -103,7 +104,8 @@ func BenchmarkList(b *testing.B) {
 func benchmarked(b *testing.B) (*Buffer, *weir.Request, *weir.Decision) {
 	buffer := newBuffer(b, Options{})
 	l := newLimiter(b, buffer, new(clock), shop)
-	r := &weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/api/x"}, {Name: "user", Value: "ada"}, {Name: "ip", Value: "192.0.2.1"}}, Hits: 1}
+	r := &weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/api/x"}, {Name: "user", Value: "ada"},
+		{Name: "ip", Value: "192.0.2.1"}}, Hits: 1}
 	d := new(weir.Decision)
 	for range 3 {
 		if err := l.Decide(b.Context(), r, d); err != nil {

@@ -234,7 +234,8 @@ func (l *Limit) left() float64 { return float64(l.Remaining) / float64(max(l.Lim
 
 func (r *reader) limit() (l Limit) {
 	flags, mode, algorithm, calendar := r.byte(), r.byte(), r.byte(), r.byte()
-	l.Allowed, l.Refuses, l.NearLimit, l.Soft = flags&limitAllowed != 0, flags&limitRefuses != 0, flags&limitNear != 0, flags&limitSoft != 0
+	l.Allowed, l.Refuses, l.NearLimit, l.Soft = flags&limitAllowed != 0, flags&limitRefuses != 0, flags&limitNear != 0,
+		flags&limitSoft != 0
 	l.Mode = modeNames[min(int(mode), len(modeNames)-1)]
 	l.Name, l.Rule, l.GivenName, l.File = r.text(), r.text(), r.text(), r.text()
 	l.Line = int(r.uvarint())

@@ -200,6 +200,7 @@ func (b *Buffer) WhyMissing(now time.Time) string {
 	if s.Came >= 1<<exactBits {
 		about = "about "
 	}
-	return fmt.Sprintf("%s; or it is one of a flood, of which a part is kept: in the second from %s on there were %s%s refusals, of which %s were kept%s",
+	return fmt.Sprintf(
+		"%s; or it is one of a flood, of which a part is kept: in the second from %s on there were %s%s refusals, of which %s were kept%s",
 		why, s.Time.Format("15:04:05 UTC"), about, human.Number(s.Came), human.Number(s.Kept), also)
 }

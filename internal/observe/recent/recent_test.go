@@ -90,7 +90,8 @@ func ask(t testing.TB, l *weir.Limiter, attributes rule.Map) *weir.Decision {
 func TestRefusalIsRemembered(t *testing.T) {
 	b, c := newBuffer(t, Options{Sample: -1}), new(clock)
 	l := newLimiter(t, b, c, shop)
-	ada := rule.Map{"user": "ada", "path": "/api/x", "header.x-api-key": "sesame-open", "header.x-other": "not looked at"}
+	ada := rule.Map{"user": "ada", "path": "/api/x", "header.x-api-key": "sesame-open",
+		"header.x-other": "not looked at"}
 	var id weir.DecisionID
 	for range 3 {
 		c.now += 1e6
@@ -100,12 +101,15 @@ func TestRefusalIsRemembered(t *testing.T) {
 	if !ok {
 		t.Fatal("the refusal is not there")
 	}
-	if !e.Time.Equal(time.UnixMicro(epoch+3e6)) || e.Domain != "shop" || e.Door != "test" || e.Allowed || e.Banned || e.Outcome != "denied" ||
-		!reflect.DeepEqual(e.Marks, []string{"denied", "shadow_denied"}) || e.Hits != 1 || e.RetryAfter != 28e6 || e.Generation != 1 || e.LimitsLeftOut != 0 {
+	if !e.Time.Equal(time.UnixMicro(epoch+3e6)) || e.Domain != "shop" || e.Door != "test" || e.Allowed || e.Banned ||
+		e.Outcome != "denied" ||
+		!reflect.DeepEqual(e.Marks, []string{"denied", "shadow_denied"}) || e.Hits != 1 || e.RetryAfter != 28e6 ||
+		e.Generation != 1 || e.LimitsLeftOut != 0 {
 		t.Errorf("got %+v", e)
 	}
 	hidden := e.Attributes["header.x-api-key"]
-	if want := (map[string]string{"user": "ada", "path": "/api/x", "header.x-api-key": hidden}); !reflect.DeepEqual(e.Attributes, want) {
+	if want := (map[string]string{"user": "ada", "path": "/api/x", "header.x-api-key": hidden}); !reflect.DeepEqual(
+		e.Attributes, want) {
 		t.Errorf("attributes %v", e.Attributes)
 	}
 	if want := string(observe.Hide([]byte("sesame-open"), 0, b.tally.Seed(), observe.ShownDigits)); hidden != want {
@@ -125,7 +129,8 @@ func TestRefusalIsRemembered(t *testing.T) {
 	if got := e.Limits[0]; got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	if got := e.Limits[1]; got.Rule != "all" || got.Key != "" || !got.Allowed || got.Refuses || got.Remaining != 998 || got.Allows != "1000 per minute" {
+	if got := e.Limits[1]; got.Rule != "all" || got.Key != "" || !got.Allowed || got.Refuses || got.Remaining != 998 ||
+		got.Allows != "1000 per minute" {
 		t.Errorf("got %+v", got)
 	}
 	if got := e.Limits[3]; got.Mode != "shadow" || got.Allowed || got.Refuses || got.Key != "header.x-api-key="+hidden {
@@ -152,7 +157,8 @@ func TestSecretsAreNotKept(t *testing.T) {
 	b := newBuffer(t, Options{Sample: 1, Hide: []string{"user"}})
 	l := newLimiter(t, b, new(clock), shop)
 	for range 4 {
-		ask(t, l, rule.Map{"user": "hush-user", "path": "/api/x", "header.x-api-key": "hush-key-" + strings.Repeat("x", 300)})
+		ask(t, l, rule.Map{"user": "hush-user", "path": "/api/x",
+			"header.x-api-key": "hush-key-" + strings.Repeat("x", 300)})
 	}
 	n := 0
 	b.each(func(s *slot) bool {
@@ -165,7 +171,8 @@ func TestSecretsAreNotKept(t *testing.T) {
 	if n == 0 {
 		t.Error("nothing is kept")
 	}
-	if e := b.List(Query{N: 1})[0]; e.Limits[0].Key != "user="+e.Attributes["user"] || !strings.HasPrefix(e.Attributes["user"], "hidden:") {
+	if e := b.List(Query{N: 1})[0]; e.Limits[0].Key != "user="+e.Attributes["user"] ||
+		!strings.HasPrefix(e.Attributes["user"], "hidden:") {
 		t.Errorf("got %+v", e)
 	}
 }
@@ -184,7 +191,8 @@ func TestOutcomes(t *testing.T) {
 	if !slices.Equal(got, []string{"denied", "soft", "near_limit", "near_limit"}) {
 		t.Errorf("got %v", got)
 	}
-	for outcome, n := range map[string]int{"denied": 1, "soft": 1, "near_limit": 2, "shadow_denied": 0, "allowed": 0, "": 4} {
+	for outcome, n := range map[string]int{"denied": 1, "soft": 1, "near_limit": 2, "shadow_denied": 0, "allowed": 0,
+		"": 4} {
 		if got := len(b.List(Query{Outcome: outcome, Limit: "soft", Domain: "shop"})); got != n {
 			t.Errorf("%s: %d, want %d", outcome, got, n)
 		}
@@ -192,7 +200,8 @@ func TestOutcomes(t *testing.T) {
 	if got := len(b.List(Query{Limit: "all:60s"})); got != 4 {
 		t.Errorf("met all:60s: %d", got)
 	}
-	if len(b.List(Query{Limit: "api"})) != 0 || len(b.List(Query{Domain: "other"})) != 0 || len(b.List(Query{N: 2})) != 2 {
+	if len(b.List(Query{Limit: "api"})) != 0 || len(b.List(Query{Domain: "other"})) != 0 ||
+		len(b.List(Query{N: 2})) != 2 {
 		t.Error("a filter does not filter")
 	}
 }
@@ -228,7 +237,8 @@ limits:
 				want = Limit{Name: "narrow", Key: "user=ada"}
 			}
 			if main := e.Main(); e.Outcome != outcome || main.Name != want.Name || main.Key != want.Key {
-				t.Errorf("with %d limits: %s by %s of %s, want %s by %s", len(e.Limits), e.Outcome, main.Name, main.Key, outcome, want.Name)
+				t.Errorf("with %d limits: %s by %s of %s, want %s by %s", len(e.Limits), e.Outcome, main.Name, main.Key,
+					outcome, want.Name)
 			}
 		}
 	}
@@ -240,14 +250,16 @@ limits:
 // A request of a banned key is told apart from one that a limit refuses.
 func TestBanIsRemembered(t *testing.T) {
 	b, c := newBuffer(t, Options{Sample: -1}), new(clock)
-	l := newLimiter(t, b, c, "limits: [{name: logins, per: [ip], allow: 1/min, algorithm: sliding_log, ban: {after: 2, within: 1m, for: 1h}}]")
+	l := newLimiter(t, b, c,
+		"limits: [{name: logins, per: [ip], allow: 1/min, algorithm: sliding_log, ban: {after: 2, within: 1m, for: 1h}}]")
 	if _, err := l.Bans().Set(t.Context(), "", "logins", []string{"192.0.2.1"}, time.Now().Add(time.Hour), "a test"); err != nil {
 		t.Fatal(err)
 	}
 	for ip, banned := range map[string]bool{"192.0.2.1": true, "192.0.2.2": false} {
 		ask(t, l, rule.Map{"ip": ip})
 		e, ok := b.Find(ask(t, l, rule.Map{"ip": ip}).ID)
-		if !ok || e.Banned != banned || e.Outcome != "denied" || len(e.Limits) != 1 || e.Limits[0].Key != "ip="+ip || e.Attributes["ip"] != ip || !e.Limits[0].Refuses {
+		if !ok || e.Banned != banned || e.Outcome != "denied" || len(e.Limits) != 1 || e.Limits[0].Key != "ip="+ip ||
+			e.Attributes["ip"] != ip || !e.Limits[0].Refuses {
 			t.Errorf("%s: %v %+v", ip, ok, e)
 		}
 	}
@@ -256,7 +268,8 @@ func TestBanIsRemembered(t *testing.T) {
 // A sample of ordinary decisions is kept, and no peeks.
 func TestSample(t *testing.T) {
 	b := newBuffer(t, Options{Entries: 8000, Sample: 10})
-	l := newLimiter(t, b, new(clock), "limits: [{name: a, allow: 1000000/min}, {name: b, per: [user], allow: 1000000/min}]")
+	l := newLimiter(t, b, new(clock),
+		"limits: [{name: a, allow: 1000000/min}, {name: b, per: [user], allow: 1000000/min}]")
 	var d weir.Decision
 	for i := range 5000 {
 		r := weir.Request{Attributes: rule.Map{"user": fmt.Sprint(i)}, Hits: int64(i % 2), Peek: i%2 == 0}
@@ -288,7 +301,8 @@ limits:
 	long := strings.Repeat("ü", 5000)
 	var last weir.DecisionID
 	for i := range 1000 {
-		last = ask(t, l, rule.Map{"path": "/" + long, "user": fmt.Sprint(i, long), "header.x-a": long[:200], "header.x-b": "b"}).ID
+		last = ask(t, l, rule.Map{"path": "/" + long, "user": fmt.Sprint(i, long), "header.x-a": long[:200],
+			"header.x-b": "b"}).ID
 	}
 	kept, held := 0, 0
 	b.each(func(s *slot) bool {
@@ -306,7 +320,8 @@ limits:
 		t.Fatalf("%v %+v", ok, e)
 	}
 	for name, value := range e.Attributes {
-		if len(value) > mostValue || strings.ToValidUTF8(value, "?") != value || len(value) > 20 && !strings.HasSuffix(value, observe.CutMark) {
+		if len(value) > mostValue || strings.ToValidUTF8(value, "?") != value ||
+			len(value) > 20 && !strings.HasSuffix(value, observe.CutMark) {
 			t.Errorf("%s is kept as %q", name, value)
 		}
 	}
@@ -316,7 +331,8 @@ limits:
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []Options{{Entries: 3}, {Entries: -1}, {Entries: 1 << 30, Bytes: 1 << 60}, {Bytes: 1000}, {Entries: 100, Bytes: 100*leastBytes - 1}} {
+	for _, o := range []Options{{Entries: 3}, {Entries: -1}, {Entries: 1 << 30, Bytes: 1 << 60}, {Bytes: 1000},
+		{Entries: 100, Bytes: 100*leastBytes - 1}} {
 		if _, err := New(o); err == nil {
 			t.Errorf("%+v is taken", o)
 		}
@@ -343,7 +359,8 @@ func TestReload(t *testing.T) {
 	l := newLimiter(t, b, new(clock), "limits: [{name: old, when: {a: x}, per: [b], allow: 0/min}]")
 	before := ask(t, l, rule.Map{"a": "x", "b": "1", "c": "2"})
 	id := before.ID
-	set, _, err := file.Load([]file.Source{{Name: "new.yaml", Data: []byte("limits: [{name: new, per: [c], allow: 0/min}]")}}, file.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "new.yaml",
+		Data: []byte("limits: [{name: new, per: [c], allow: 0/min}]")}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +370,8 @@ func TestReload(t *testing.T) {
 	before.ID = 0
 	b.Decided(&r, before, observe.Facts{Outcome: observe.Unclear})
 	after := ask(t, l, r.Attributes.(rule.Map)).ID
-	for at, want := range map[weir.DecisionID]string{id: "map[a:x b:1] old b=1 1", before.ID: "map[a:x b:1] old b=1 1", after: "map[c:2] new c=2 2"} {
+	for at, want := range map[weir.DecisionID]string{id: "map[a:x b:1] old b=1 1", before.ID: "map[a:x b:1] old b=1 1",
+		after: "map[c:2] new c=2 2"} {
 		e, ok := b.Find(at)
 		if !ok {
 			t.Fatal("gone")
@@ -377,7 +395,8 @@ func TestConcurrent(t *testing.T) {
 				if d.ID == 0 {
 					continue
 				}
-				if e, ok := b.Find(d.ID); ok && (e.ID != d.ID || e.Attributes["user"] != user || e.Limits[0].Key != "user="+user) {
+				if e, ok := b.Find(d.ID); ok && (e.ID != d.ID || e.Attributes["user"] != user ||
+					e.Limits[0].Key != "user="+user) {
 					t.Errorf("%s is found as %+v", user, e)
 				}
 				if k%50 == 0 {
@@ -397,10 +416,12 @@ func TestDecodeProperties(t *testing.T) {
 		attributes := rule.Map{}
 		for _, name := range []string{"user", "ip", "path", "kind", "header.x-api-key"} {
 			if rapid.Bool().Draw(t, "has") {
-				attributes[name] = rapid.SampledFrom([]string{"soft", "/api/x", "a", "", "192.0.2.1", "2001:db8::1", strings.Repeat("ü", 200)}).Draw(t, name)
+				attributes[name] = rapid.SampledFrom([]string{"soft", "/api/x", "a", "", "192.0.2.1", "2001:db8::1",
+					strings.Repeat("ü", 200)}).Draw(t, name)
 			}
 		}
-		r := weir.Request{Attributes: attributes, Hits: rapid.Int64Range(-3, 9).Draw(t, "hits"), MaxDelay: weir.AnyDelay}
+		r := weir.Request{Attributes: attributes, Hits: rapid.Int64Range(-3, 9).Draw(t, "hits"),
+			MaxDelay: weir.AnyDelay}
 		r.Peek = r.Hits == 0
 		var d weir.Decision
 		if err := l.Decide(t.Context(), &r, &d); err != nil {
@@ -409,13 +430,16 @@ func TestDecodeProperties(t *testing.T) {
 		e := &encoder{}
 		e.encode(b, &r, &d, marksOf(&d))
 		got, ok := decode(e.buf)
-		if !ok || got.ID != d.ID || got.Allowed != d.Allowed || got.Hits != r.Hits || int64(got.RetryAfter) != d.RetryAfter || len(got.Limits)+got.LimitsLeftOut != len(d.Limits) {
+		if !ok || got.ID != d.ID || got.Allowed != d.Allowed || got.Hits != r.Hits ||
+			int64(got.RetryAfter) != d.RetryAfter || len(got.Limits)+got.LimitsLeftOut != len(d.Limits) {
 			t.Fatalf("%+v became %+v, %v", &d, got, ok)
 		}
 		for _, l := range got.Limits {
 			i := slices.IndexFunc(d.Limits, func(r weir.LimitResult) bool { return r.Window.Name == l.Name })
-			if r := d.Limits[i]; l.Limit != r.Limit || l.Remaining != r.Remaining || int64(l.ResetAfter) != r.ResetAfter || l.Allowed != r.Allowed || l.Soft != r.Soft ||
-				l.Refuses != d.Refuses(&d.Limits[i]) || l.Key != strings.Join(hideKey(r.Window.KeyParts(d.Matches.Hits[i].Key), l.Key), ", ") {
+			if r := d.Limits[i]; l.Limit != r.Limit || l.Remaining != r.Remaining ||
+				int64(l.ResetAfter) != r.ResetAfter || l.Allowed != r.Allowed || l.Soft != r.Soft ||
+				l.Refuses != d.Refuses(&d.Limits[i]) ||
+				l.Key != strings.Join(hideKey(r.Window.KeyParts(d.Matches.Hits[i].Key), l.Key), ", ") {
 				t.Fatalf("%+v became %+v", r, l)
 			}
 		}
@@ -495,7 +519,8 @@ func TestSince(t *testing.T) {
 		t.Errorf("told twice: %+v", found)
 	}
 	// The second of each is near its limit, and remembered, too.
-	if found, fit, _ := b.Since(start, Query{}, 2); len(found) != 2 || fit != 10 || found[1].ID != ids[4] || found[0].Outcome != "near_limit" {
+	if found, fit, _ := b.Since(start, Query{}, 2); len(found) != 2 || fit != 10 || found[1].ID != ids[4] ||
+		found[0].Outcome != "near_limit" {
 		t.Errorf("%d of %d: %+v", len(found), fit, found)
 	}
 	at := func(i int) time.Time { return time.UnixMicro(epoch + int64(i)*1e6) }
@@ -520,7 +545,8 @@ func TestSince(t *testing.T) {
 func TestSinceMissesNothing(t *testing.T) {
 	b, c := newBuffer(t, Options{}), new(clock)
 	l := newLimiter(t, b, c, shop)
-	r := weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/api/x"}, {Name: "user", Value: "ada"}, {Name: "ip", Value: "192.0.2.1"}}, Hits: 1}
+	r := weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/api/x"}, {Name: "user", Value: "ada"},
+		{Name: "ip", Value: "192.0.2.1"}}, Hits: 1}
 	const writers, each = 4, 1500
 	var writing sync.WaitGroup
 	told := map[weir.DecisionID]int{}

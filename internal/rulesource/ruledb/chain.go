@@ -103,10 +103,11 @@ const checkStep = 1000
 func (d *DB) Check(ctx context.Context, noted string) (c Checked, err error) {
 	// All of it is as it was at one instant: otherwise a version pushed meanwhile would seem to
 	// lack a record.
-	err = pgx.BeginTxFunc(ctx, d.c, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(pgx.Tx) error {
-		c, err = d.check(ctx, noted)
-		return err
-	})
+	err = pgx.BeginTxFunc(ctx, d.c, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
+		func(pgx.Tx) error {
+			c, err = d.check(ctx, noted)
+			return err
+		})
 	return c, plain(err)
 }
 
@@ -128,7 +129,8 @@ func (d *DB) check(ctx context.Context, noted string) (c Checked, err error) {
 				return c, &BrokenError{fmt.Sprintf("record %d is missing", c.Records+1)}
 			}
 			if sum != r.Hash {
-				return c, &BrokenError{fmt.Sprintf("record %d was altered, or one before it left out or put in", r.Number)}
+				return c, &BrokenError{fmt.Sprintf("record %d was altered, or one before it left out or put in",
+					r.Number)}
 			}
 			if r.digest != nil {
 				made[r.After] = r

@@ -412,8 +412,9 @@ func (f *Follower) probe(ctx context.Context) probe {
 func (f *Follower) hear(p *probe, silent bool) {
 	p.deadline = time.Time{}
 	if silent && !f.silent {
-		f.o.Logger.Warn("no messages arrive from the database of rules, as behind a pooler in transaction mode: changes are seen by looking alone; "+
-			"name the server itself, or a pooler in session mode", "path", f.o.Address.String(), "every",
+		f.o.Logger.Warn(
+			"no messages arrive from the database of rules, as behind a pooler in transaction mode: changes are seen by looking alone; "+
+				"name the server itself, or a pooler in session mode", "path", f.o.Address.String(), "every",
 			f.o.Every.String())
 	}
 	if !silent && f.silent {

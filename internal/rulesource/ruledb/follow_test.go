@@ -16,7 +16,8 @@ import (
 
 // follow runs a follower that looks by itself once an hour, and returns the limits that it puts in
 // force. With the end of ctx it has ended when done is closed.
-func follow(ctx context.Context, t *testing.T, a *Address, every time.Duration) (f *Follower, limits chan int64, done chan struct{}) {
+func follow(ctx context.Context, t *testing.T, a *Address, every time.Duration) (f *Follower, limits chan int64,
+	done chan struct{}) {
 	t.Helper()
 	limits, done = make(chan int64, 100), make(chan struct{})
 	f, set, err := Follow(ctx, FollowOptions{
@@ -140,7 +141,8 @@ func testFollowChecksFiles(t *testing.T, _ *pgtest.Server, a *Address) {
 	if _, err := d.c.Exec(t.Context(), "select weir_rules.push($2, 1, $1::text::jsonb, decode(repeat('00', 32), 'hex'), 'eve', '', 'push', 'push')", string(raw), a.Space); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Follow(t.Context(), FollowOptions{Address: a}); err == nil || !strings.Contains(err.Error(), "version 2: its files are damaged") {
+	if _, _, err := Follow(t.Context(), FollowOptions{Address: a}); err == nil ||
+		!strings.Contains(err.Error(), "version 2: its files are damaged") {
 		t.Fatalf("a version with the digest of other files was loaded: %v", err)
 	}
 }

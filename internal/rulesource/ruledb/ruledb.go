@@ -53,7 +53,8 @@ func Parse(s string) (*Address, error) {
 	a := &Address{Space: DefaultSpace, url: u}
 	if space, ok := u.Own["space"]; ok {
 		if a.Space = space; !spaces().MatchString(a.Space) {
-			return nil, fmt.Errorf("space=%s must be 1 to 63 letters, digits, dots, dashes and underscores, and begin with a letter or a digit", a.Space)
+			return nil, fmt.Errorf(
+				"space=%s must be 1 to 63 letters, digits, dots, dashes and underscores, and begin with a letter or a digit", a.Space)
 		}
 	}
 	if a.config, err = pgx.ParseConfig(u.Text); err != nil {
@@ -129,7 +130,8 @@ func plain(err error) error {
 	case "42501": // privilege
 		return fmt.Errorf("%s; grant the role weir_node to nodes, and weir_editor to those who push", e.Message)
 	case "25006": // read only
-		return fmt.Errorf("%s; name all hosts in the URL, postgres://HOST,HOST/…, and the one that takes writes is used", e.Message)
+		return fmt.Errorf(
+			"%s; name all hosts in the URL, postgres://HOST,HOST/…, and the one that takes writes is used", e.Message)
 	}
 	return err
 }

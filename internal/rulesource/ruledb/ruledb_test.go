@@ -23,7 +23,8 @@ import (
 
 // files is a folder with one limit of n per minute, and what else is named.
 func files(n int, more ...string) []file.Source {
-	all := []file.Source{{Name: "shop.yaml", Data: fmt.Appendf(nil, "domain: shop\nlimits:\n  - name: api\n    per: [user]\n    allow: %d/min\n", n)}}
+	all := []file.Source{{Name: "shop.yaml",
+		Data: fmt.Appendf(nil, "domain: shop\nlimits:\n  - name: api\n    per: [user]\n    allow: %d/min\n", n)}}
 	for _, name := range more {
 		all = append(all, file.Source{Name: name, Data: []byte("domain: shop\n")})
 	}
@@ -78,7 +79,8 @@ func open(t *testing.T, a *Address) *DB {
 
 func push(t *testing.T, d *DB, base int64, n int) int64 {
 	t.Helper()
-	v, err := d.Push(t.Context(), Change{Base: base, Files: files(n), Author: "ada", Note: fmt.Sprint("limit ", n), Origin: Push})
+	v, err := d.Push(t.Context(), Change{Base: base, Files: files(n), Author: "ada", Note: fmt.Sprint("limit ", n),
+		Origin: Push})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +106,8 @@ func TestParse(t *testing.T) {
 		if err == nil {
 			got = a.String()
 		}
-		if wanted, bad := strings.CutPrefix(want, "error: "); bad != (err != nil) || !strings.Contains(got, wanted) || strings.Contains(got, "s3cret") {
+		if wanted, bad := strings.CutPrefix(want, "error: "); bad != (err != nil) || !strings.Contains(got, wanted) ||
+			strings.Contains(got, "s3cret") {
 			t.Errorf("%s: got %s, want %s", url, got, want)
 		}
 	}
@@ -112,7 +115,8 @@ func TestParse(t *testing.T) {
 
 // testPasswordReplaced: new connections have the password that is in the file then.
 func testPasswordReplaced(t *testing.T, server *pgtest.Server, _ *Address) {
-	server.Exec("grant usage on schema weir_rules to guarded; grant select on all tables in schema weir_rules to guarded")
+	server.Exec(
+		"grant usage on schema weir_rules to guarded; grant select on all tables in schema weir_rules to guarded")
 	host, port, err := net.SplitHostPort(server.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -255,7 +259,8 @@ func testPushCompares(t *testing.T, s *pgtest.Server, a *Address) {
 					return
 				}
 				defer e.Close()
-				v, err := e.Push(t.Context(), Change{Base: head, Files: files(i + 1), Author: fmt.Sprint("editor ", i), Origin: Push})
+				v, err := e.Push(t.Context(), Change{Base: head, Files: files(i + 1), Author: fmt.Sprint("editor ", i),
+					Origin: Push})
 				conflict, isConflict := errors.AsType[*ConflictError](err)
 				switch {
 				case err == nil:
@@ -297,7 +302,8 @@ func TestHistoryStays(t *testing.T) {
 	t.Parallel()
 	effort.Long(t, "starts a PostgreSQL of its own")
 	s, a := prepared(t)
-	s.Exec("create role weir_node; create role weir_editor; create role eve login in role weir_editor; create role node login in role weir_node")
+	s.Exec(
+		"create role weir_node; create role weir_editor; create role eve login in role weir_editor; create role node login in role weir_node")
 	if without, err := Init(t.Context(), a); err != nil || without { // once more, now with the roles
 		t.Fatal(without, err)
 	}
@@ -338,7 +344,8 @@ func TestHistoryStays(t *testing.T) {
 			}
 		}
 	}
-	for _, sql := range append(forEditors, "select weir_rules.push('default', 3, '{}', '', '', '', 'push', '')", "select weir_rules.prune('default', 1, 'bob', '')") {
+	for _, sql := range append(forEditors, "select weir_rules.push('default', 3, '{}', '', '', '', 'push', '')",
+		"select weir_rules.prune('default', 1, 'bob', '')") {
 		if err := as("node", sql); err == nil || !strings.Contains(err.Error(), "42501") {
 			t.Errorf("%s as node: %v", sql, err)
 		}
@@ -359,7 +366,8 @@ func TestHistoryStays(t *testing.T) {
 			t.Errorf("%s as eve: %v", sql, err)
 		}
 	}
-	if nodes, err := owner.Nodes(t.Context()); err != nil || len(nodes) != 1 || nodes[0].Name != "another" || nodes[0].Version != 2 || nodes[0].Error != "made up" {
+	if nodes, err := owner.Nodes(t.Context()); err != nil || len(nodes) != 1 || nodes[0].Name != "another" ||
+		nodes[0].Version != 2 || nodes[0].Error != "made up" {
 		t.Errorf("what a node says of another one: %+v, %v", nodes, err)
 	}
 	if err := as("node", "delete from weir_rules.node"); err != nil {
@@ -381,16 +389,20 @@ func TestHistoryStays(t *testing.T) {
 		"version 4 is there, and no record":      "insert into weir_rules.version select space, 4, 3, files, digest, author, note, origin, made from weir_rules.version where number = 3",
 		"version 3, which record 3 tells of, is": "delete from weir_rules.head; delete from weir_rules.version where number = 3",
 	} {
-		s.Exec("create table saved as table weir_rules.audit; create table versions as table weir_rules.version; create table heads as table weir_rules.head")
-		s.Exec("alter table weir_rules.audit disable trigger all; alter table weir_rules.version disable trigger all; alter table weir_rules.head disable trigger all")
+		s.Exec(
+			"create table saved as table weir_rules.audit; create table versions as table weir_rules.version; create table heads as table weir_rules.head")
+		s.Exec(
+			"alter table weir_rules.audit disable trigger all; alter table weir_rules.version disable trigger all; alter table weir_rules.head disable trigger all")
 		s.Exec(sql)
 		_, err := owner.Check(t.Context(), "")
 		if _, broken := errors.AsType[*BrokenError](err); !broken || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", sql, err)
 		}
 		s.Exec("delete from weir_rules.head; delete from weir_rules.audit; delete from weir_rules.version")
-		s.Exec("insert into weir_rules.version table versions; insert into weir_rules.audit table saved; insert into weir_rules.head table heads; drop table saved, versions, heads")
-		s.Exec("alter table weir_rules.audit enable trigger all; alter table weir_rules.version enable trigger all; alter table weir_rules.head enable trigger all")
+		s.Exec(
+			"insert into weir_rules.version table versions; insert into weir_rules.audit table saved; insert into weir_rules.head table heads; drop table saved, versions, heads")
+		s.Exec(
+			"alter table weir_rules.audit enable trigger all; alter table weir_rules.version enable trigger all; alter table weir_rules.head enable trigger all")
 	}
 	if _, err := owner.Check(t.Context(), ""); err != nil {
 		t.Fatalf("as it was: %v", err)
@@ -454,10 +466,12 @@ func TestInit(t *testing.T) {
 		t.Errorf("version %d follows", v)
 	}
 	s.Exec("create role stranger login")
-	if _, err := Init(t.Context(), address(t, s.URLOf("stranger"))); err == nil || !strings.Contains(err.Error(), "must own it") {
+	if _, err := Init(t.Context(), address(t, s.URLOf("stranger"))); err == nil ||
+		!strings.Contains(err.Error(), "must own it") {
 		t.Errorf("by a stranger: %v", err)
 	}
-	if _, err := Open(t.Context(), address(t, s.URLOf("stranger"))); err == nil || !strings.Contains(err.Error(), "grant the role weir_node") {
+	if _, err := Open(t.Context(), address(t, s.URLOf("stranger"))); err == nil ||
+		!strings.Contains(err.Error(), "grant the role weir_node") {
 		t.Errorf("a stranger: %v", err)
 	}
 	s.Exec("update weir_rules.meta set schema = 2")

@@ -81,20 +81,23 @@ func Shadow(files, before []file.Source) (_ []file.Source, names []string, err e
 		}
 		for _, was := range had {
 			if slices.Contains(names, fullName(r)) && takes(r, was) {
-				return nil, nil, fmt.Errorf("%s: in shadow it would take requests from %s, which limits them now; nothing was put in force",
+				return nil, nil, fmt.Errorf(
+					"%s: in shadow it would take requests from %s, which limits them now; nothing was put in force",
 					fullName(r), fullName(was))
 			}
 		}
 	}
 	if changes := Changes(out, before); len(changes) > 0 {
-		return nil, nil, fmt.Errorf("this cannot be put in shadow, and would come into force: %s; put it in force, or leave it as it was",
+		return nil, nil, fmt.Errorf(
+			"this cannot be put in shadow, and would come into force: %s; put it in force, or leave it as it was",
 			strings.Join(changes, ", "))
 	}
 	return out, names, nil
 }
 
 func cannotShadow(name string) error {
-	return fmt.Errorf("%s: cannot be put in shadow here, as where it has an on_limit or a ban of its own; write on_limit: shadow into the file", name)
+	return fmt.Errorf(
+		"%s: cannot be put in shadow here, as where it has an on_limit or a ban of its own; write on_limit: shadow into the file", name)
 }
 
 // takes reports whether a new descriptor takes requests from another one, as a value does from its
@@ -164,7 +167,8 @@ func entryAt(text string, at rule.Position) (e entry) {
 		}
 		end = i + 1
 	}
-	e.before, e.text, e.after = strings.Join(lines[:begin], ""), strings.Join(lines[begin:end], ""), strings.Join(lines[end:], "")
+	e.before, e.text, e.after = strings.Join(lines[:begin], ""), strings.Join(lines[begin:end], ""),
+		strings.Join(lines[end:], "")
 	e.at = rule.Position{Line: at.Line - begin, Column: at.Column}
 	return e
 }
@@ -174,7 +178,8 @@ func (e entry) beside(then entry, name, next string) (string, bool) {
 	if e.text == "" || then.text == "" || e.indent != then.indent {
 		return "", false
 	}
-	named := regexp.MustCompile(`(?m)((?:^|[\s{,-])name:[ \t]*["']?)` + regexp.QuoteMeta(name) + `(["']?[ \t]*(?:[,}#\r\n]|$))`)
+	named := regexp.MustCompile(`(?m)((?:^|[\s{,-])name:[ \t]*["']?)` + regexp.QuoteMeta(name) +
+		`(["']?[ \t]*(?:[,}#\r\n]|$))`)
 	at := named.FindStringSubmatchIndex(e.text)
 	if at == nil {
 		return "", false

@@ -20,7 +20,8 @@ func TestShadow(t *testing.T) {
 	}{
 		"block": {shop,
 			shop + "\n  # new\n  - name: b\n    allow: 1/s\n  -\n    allow: 3/s\n    name: c\n",
-			shop + "\n  # new\n  - on_limit: shadow\n    name: b\n    allow: 1/s\n  -\n    on_limit: shadow\n    allow: 3/s\n    name: c\n",
+			shop +
+				"\n  # new\n  - on_limit: shadow\n    name: b\n    allow: 1/s\n  -\n    on_limit: shadow\n    allow: 3/s\n    name: c\n",
 			[]string{"shop/b", "shop/c"},
 		},
 		"flow": {shop,
@@ -45,19 +46,23 @@ func TestShadow(t *testing.T) {
 		},
 		"changed in braces, beside a new one": {lists,
 			strings.Replace(lists, "allow: 1/s }\n", "allow: 2/s, per: [ip] }\n  - { name: c, allow: 3/s }\n", 1),
-			strings.Replace(lists, "allow: 1/s }\n", "allow: 1/s }\n  - { on_limit: shadow, name: a-next, allow: 2/s, per: [ip] }\n  - { on_limit: shadow, name: c, allow: 3/s }\n", 1),
+			strings.Replace(lists, "allow: 1/s }\n",
+				"allow: 1/s }\n  - { on_limit: shadow, name: a-next, allow: 2/s, per: [ip] }\n  - { on_limit: shadow, name: c, allow: 3/s }\n", 1),
 			[]string{"shop/a-next", "shop/c"},
 		},
 		"changed once more": {shop + "  - { on_limit: shadow, name: a-next, allow: 2/s }\n",
 			"domain: shop\nlimits:\n  - name: a\n    allow: 4/s\n  - { on_limit: shadow, name: a-next, allow: 2/s }\n",
-			shop + "  - on_limit: shadow\n    name: a-next-2\n    allow: 4/s\n  - { on_limit: shadow, name: a-next, allow: 2/s }\n",
+			shop +
+				"  - on_limit: shadow\n    name: a-next-2\n    allow: 4/s\n  - { on_limit: shadow, name: a-next, allow: 2/s }\n",
 			[]string{"shop/a-next-2"},
 		},
 		"changed in shadow": {shop + "  - { on_limit: shadow, name: b, allow: 2/s }\n",
-			shop + "  - { on_limit: shadow, name: b, allow: 3/s }\n", shop + "  - { on_limit: shadow, name: b, allow: 3/s }\n", nil,
+			shop + "  - { on_limit: shadow, name: b, allow: 3/s }\n",
+			shop + "  - { on_limit: shadow, name: b, allow: 3/s }\n", nil,
 		},
 		"from shadow into force": {shop + "  - { on_limit: shadow, name: b, allow: 2/s }\n",
-			shop + "  - { name: b, allow: 2/s }\n", "this cannot be put in shadow, and would come into force: shop/b;", nil,
+			shop + "  - { name: b, allow: 2/s }\n", "this cannot be put in shadow, and would come into force: shop/b;",
+			nil,
 		},
 		"removed":        {lists, "domain: shop\nexempt: { ip: 192.0.2.1 }\nlimits:\n  - { name: a, allow: 1/s }\n", "this cannot be put in shadow, and would come into force: shop/b (removed);", nil},
 		"another exempt": {lists, strings.Replace(lists, "192.0.2.1", "192.0.2.2", 1), "this cannot be put in shadow, and would come into force: a.yaml: exempt;", nil},
@@ -66,14 +71,16 @@ func TestShadow(t *testing.T) {
 		"a changed list in brackets": {"domain: shop\nlimits: [{ name: a, allow: 1/s }]\n", "domain: shop\nlimits: [{ name: a, allow: 2/s }]\n", "shop/a-next: cannot be put in shadow here", nil},
 		"a changed descriptor":       {foo, strings.Replace(foo, "unit: 3", "unit: 4", 1), "this cannot be put in shadow, and would come into force: a.yaml: descriptors;", nil},
 		"a descriptor that takes requests of another": {foo,
-			foo + "  - key: foo\n    value: x\n    rate_limit: { unit: second, requests_per_unit: 9 }\n", "lyft/foo_x: in shadow it would take requests from lyft/foo,", nil,
+			foo + "  - key: foo\n    value: x\n    rate_limit: { unit: second, requests_per_unit: 9 }\n",
+			"lyft/foo_x: in shadow it would take requests from lyft/foo,", nil,
 		},
 	} {
 		var before []file.Source
 		if c.before != "" {
 			before = []file.Source{{Name: "a.yaml", Data: []byte(c.before)}}
 		}
-		files := []file.Source{{Name: "a.yaml", Data: []byte(c.text)}, {Name: "a_test.yaml", Data: []byte("tests: []\n")}}
+		files := []file.Source{{Name: "a.yaml", Data: []byte(c.text)},
+			{Name: "a_test.yaml", Data: []byte("tests: []\n")}}
 		got, names, err := Shadow(files, before)
 		text := ""
 		if err != nil {
@@ -81,7 +88,8 @@ func TestShadow(t *testing.T) {
 		} else {
 			text = string(got[0].Data)
 		}
-		if err != nil && !strings.HasPrefix(text, c.want) || err == nil && text != c.want || !slices.Equal(names, c.names) || string(files[0].Data) != c.text {
+		if err != nil && !strings.HasPrefix(text, c.want) || err == nil && text != c.want ||
+			!slices.Equal(names, c.names) || string(files[0].Data) != c.text {
 			t.Errorf("%s: got %q, %s", name, names, text)
 		}
 	}

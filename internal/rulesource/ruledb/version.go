@@ -96,7 +96,8 @@ func CheckText(what, s string) error {
 // read from there as rules or tests.
 func checkName(name string) error {
 	base := path.Base(name)
-	if !filepath.IsLocal(filepath.FromSlash(name)) || path.Clean(name) != name || strings.ContainsAny(name, `\:*?"<>|`) || strings.ContainsFunc(name, unicode.IsControl) ||
+	if !filepath.IsLocal(filepath.FromSlash(name)) || path.Clean(name) != name ||
+		strings.ContainsAny(name, `\:*?"<>|`) || strings.ContainsFunc(name, unicode.IsControl) ||
 		!rulesource.IsRuleFile(base) && !rulesource.IsTestFile(base) || strings.HasPrefix(name, ".") ||
 		strings.Contains(name, "/.") {
 		return fmt.Errorf("%q is no name of a rule file below a folder", name)

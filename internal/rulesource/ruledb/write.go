@@ -36,7 +36,8 @@ func Init(ctx context.Context, a *Address) (withoutRoles bool, err error) {
 		return err
 	})
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "42501" {
-		return false, fmt.Errorf("%s; whoever prepares the database must own it, or have the right to create a schema in it", e.Message)
+		return false, fmt.Errorf(
+			"%s; whoever prepares the database must own it, or have the right to create a schema in it", e.Message)
 	}
 	return withoutRoles, plain(err)
 }
@@ -138,7 +139,8 @@ func (d *DB) Push(ctx context.Context, c Change) (version int64, err error) {
 		what += ": " + c.Remark
 	}
 	var head int64
-	err = d.c.QueryRow(ctx, "select pushed, found_head from weir_rules.push($1, $2, $3::text::jsonb, $4, $5, $6, $7, $8)",
+	err = d.c.QueryRow(ctx,
+		"select pushed, found_head from weir_rules.push($1, $2, $3::text::jsonb, $4, $5, $6, $7, $8)",
 		d.address.Space, c.Base, string(raw), digest[:], c.Author, c.Note, c.Origin, what).Scan(&version, &head)
 	switch {
 	case err != nil:

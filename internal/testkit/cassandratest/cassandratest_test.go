@@ -32,7 +32,8 @@ func TestShared(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer session.Close()
-	applied, err := session.Query("INSERT INTO " + keyspace + ".t (k, v) VALUES (1, 7) IF NOT EXISTS").MapScanCAS(map[string]any{})
+	applied, err := session.Query("INSERT INTO " + keyspace +
+		".t (k, v) VALUES (1, 7) IF NOT EXISTS").MapScanCAS(map[string]any{})
 	if err != nil || !applied {
 		t.Fatal(applied, err)
 	}
@@ -66,7 +67,8 @@ func TestShared(t *testing.T) {
 		},
 	} {
 		c := gocql.NewCluster("127.0.0.1")
-		c.Port, c.Timeout, c.ConnectTimeout, c.DisableInitialHostLookup = s.port, patience.Left(t), patience.Left(t), true
+		c.Port, c.Timeout, c.ConnectTimeout, c.DisableInitialHostLookup = s.port, patience.Left(t), patience.Left(t),
+			true
 		c.Authenticator = gocql.PasswordAuthenticator{Username: User, Password: Password}
 		change(c)
 		session, err := c.CreateSession()

@@ -23,7 +23,8 @@ func checkMount(dir string) error {
 		return fmt.Errorf("no file systems that Java could find: %w", err)
 	}
 	if !isMount(string(mounts), point) {
-		return fmt.Errorf("/proc/mounts has no line for %s, the file system of %s, so that Cassandra finds no disk; in a chroot, mount its root on itself (mount --bind ROOT ROOT) before you enter it", point, dir)
+		return fmt.Errorf(
+			"/proc/mounts has no line for %s, the file system of %s, so that Cassandra finds no disk; in a chroot, mount its root on itself (mount --bind ROOT ROOT) before you enter it", point, dir)
 	}
 	return nil
 }

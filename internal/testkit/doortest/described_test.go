@@ -118,7 +118,8 @@ func TestHold(t *testing.T) {
 	if err := d.Hold("POST", "/a", a); err == nil {
 		t.Error("a method that is not described is answered")
 	}
-	a = Answer{Status: 200, Header: http.Header{"Content-Type": {json}, "X-Left": {"many"}}, Body: `{"n": 1, "when": null}`}
+	a = Answer{Status: 200, Header: http.Header{"Content-Type": {json}, "X-Left": {"many"}},
+		Body: `{"n": 1, "when": null}`}
 	if err := d.Hold("GET", "/a", a); err == nil {
 		t.Error("a header is of another type")
 	}

@@ -90,7 +90,8 @@ func (b *bucket) to(s *strategy, ttl time.Duration) *action {
 	if ttl >= 0 {
 		a.AssignmentTimeToLive = durationpb.New(ttl)
 	}
-	return &action{BucketId: b.id(), BucketAction: &rlqs.RateLimitQuotaResponse_BucketAction_QuotaAssignmentAction_{QuotaAssignmentAction: a}}
+	return &action{BucketId: b.id(),
+		BucketAction: &rlqs.RateLimitQuotaResponse_BucketAction_QuotaAssignmentAction_{QuotaAssignmentAction: a}}
 }
 
 // abandoned is the action that makes Envoy forget the bucket.

@@ -107,7 +107,8 @@ func TestQuota(t *testing.T) {
 		}
 	})
 	// Each token bucket of a response writes a line at level info.
-	lines := strings.Count(b.envoy.Log(), "new TokenBucket has been configured") + strings.Count(b.envoy.Log(), "is carried over during")
+	lines := strings.Count(b.envoy.Log(), "new TokenBucket has been configured") +
+		strings.Count(b.envoy.Log(), "is carried over during")
 	if sent := b.server.tokens + b.lost.tokens; lines != sent {
 		t.Errorf("%d token buckets were sent, and Envoy wrote %d lines about them", sent, lines)
 	}
@@ -139,7 +140,8 @@ func testReportingInterval(t *testing.T, b *bed) {
 		}
 	}
 	if both < 2 {
-		t.Errorf("%d reports told of both buckets, want 3\n%+v\n%+v", both, b.server.of(often.name), b.server.of(seldom.name))
+		t.Errorf("%d reports told of both buckets, want 3\n%+v\n%+v", both, b.server.of(often.name),
+			b.server.of(seldom.name))
 	}
 	// The first one of the clock covers the time since the bucket began.
 	for _, u := range b.server.of(often.name)[2:] {
@@ -415,7 +417,8 @@ func testLost(t *testing.T, b *bed) {
 	if gap := refused[2].Sub(refused[0]); gap < 5*time.Second {
 		t.Errorf("Envoy called three times in %v; its clock has 5 s", gap)
 	}
-	patience.Until(t, "Envoy has a stream again", func() bool { n, now := b.lost.opened(); return n == 2 && now.grid > 0 })
+	patience.Until(t, "Envoy has a stream again",
+		func() bool { n, now := b.lost.opened(); return n == 2 && now.grid > 0 })
 	if allowed, _ := s.reported(); allowed != 3 {
 		t.Errorf("%d were reported, 7 admitted; the 4 without a stream should be lost", allowed)
 	}
@@ -431,7 +434,8 @@ func testLost(t *testing.T, b *bed) {
 	known := fresh[0]
 	reported, _ := known.reported()
 	known.want("no_assignment_behavior without a stream", 5, 5)
-	patience.Until(t, "Envoy has a stream again", func() bool { n, now := b.lost.opened(); return n == 3 && now.grid > 0 })
+	patience.Until(t, "Envoy has a stream again",
+		func() bool { n, now := b.lost.opened(); return n == 3 && now.grid > 0 })
 	if now, _ := known.reported(); now != reported+5 {
 		t.Errorf("%d were reported, want the 5 from between two streams", now-reported)
 	}
@@ -503,8 +507,10 @@ func testTwins(t *testing.T, b *bed) {
 // TestQuotaCrash: a token bucket in no_assignment_behavior ends Envoy at the second request.
 func TestQuotaCrash(t *testing.T) {
 	s, port := serve(t)
-	e := envoytest.Start(t, config([]listener{{"front", "quota", "quota"}}, map[string]int{"quota": port}), "--concurrency", "1", "--log-level", "critical")
-	b := &bucket{t: t, server: s, client: client(t), url: "http://" + e.Address("front") + "/", name: "only", settings: "tokens without an assignment"}
+	e := envoytest.Start(t, config([]listener{{"front", "quota", "quota"}}, map[string]int{"quota": port}),
+		"--concurrency", "1", "--log-level", "critical")
+	b := &bucket{t: t, server: s, client: client(t), url: "http://" + e.Address("front") + "/", name: "only",
+		settings: "tokens without an assignment"}
 	b.subscribe()
 	if e.Ended() {
 		t.Fatal("it ended at the first request")

@@ -65,7 +65,8 @@ func serve(t testing.TB) (s *server, port int) {
 	return s, l.Addr().(*net.TCPAddr).Port
 }
 
-func (s *server) StreamRateLimitQuotas(g grpc.BidiStreamingServer[rlqs.RateLimitQuotaUsageReports, rlqs.RateLimitQuotaResponse]) error {
+func (s *server) StreamRateLimitQuotas(g grpc.BidiStreamingServer[rlqs.RateLimitQuotaUsageReports,
+	rlqs.RateLimitQuotaResponse]) error {
 	st := &stream{send: g.Send, end: make(chan struct{})}
 	s.mu.Lock()
 	if s.refuse {

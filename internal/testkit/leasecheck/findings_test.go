@@ -174,7 +174,9 @@ func (c *conductor) explain(at place, p part, v *leasecheck.Violation, o *offset
 	var lines []line
 	for _, i := range v.Of {
 		r := p.list[i]
-		lines = append(lines, line{r.Lo, fmt.Sprintf("+%d record %d: %d by %s, within %d µs", r.Lo-origin, r.worker, r.Cost, r.entry.By, r.Hi-r.Lo)})
+		lines = append(lines,
+			line{r.Lo, fmt.Sprintf("+%d record %d: %d by %s, within %d µs", r.Lo-origin, r.worker, r.Cost, r.entry.By,
+				r.Hi-r.Lo)})
 	}
 	for _, e := range c.diary {
 		lo, _ := o.bounds(e.at, e.at)
@@ -200,6 +202,8 @@ func (c *conductor) explain(at place, p part, v *leasecheck.Violation, o *offset
 }
 
 func (f *findings) String() string {
-	return fmt.Sprintf("%d violations (%d excused); %d units by Redis, %d with leases, %d on shares, %d refunded; %d faults; clocks within %v by %d answers; full to %d %%",
-		len(f.Violations), f.Excused, f.Admitted[exact], f.Admitted[leased], f.Admitted[local], f.Admitted[refund], f.Faults, f.Known, f.Answers, f.Fill)
+	return fmt.Sprintf(
+		"%d violations (%d excused); %d units by Redis, %d with leases, %d on shares, %d refunded; %d faults; clocks within %v by %d answers; full to %d %%",
+		len(f.Violations), f.Excused, f.Admitted[exact], f.Admitted[leased], f.Admitted[local], f.Admitted[refund],
+		f.Faults, f.Known, f.Answers, f.Fill)
 }

@@ -68,7 +68,8 @@ func Check(c algo.Config, extra int64, admissions []Admission) (*Violation, erro
 		return nil, nil
 	}
 	if c.SoftFor != 0 || c.RefillInterval {
-		return nil, fmt.Errorf("leasecheck: there is no check for %v with a margin that closes or a refill at intervals", c.Algorithm)
+		return nil, fmt.Errorf(
+			"leasecheck: there is no check for %v with a margin that closes or a refill at intervals", c.Algorithm)
 	}
 	w := c.Window.Microseconds()
 	most := limit.Check(&algo.State{}, admissions[0].Lo, algo.Ask{}).SoftLimit + extra

@@ -117,7 +117,8 @@ func TestCheckSaysWhere(t *testing.T) {
 	if v.From != base+8 || v.To != base+second+7 || !slices.Equal(v.Of, []int{2, 3, 4, 5}) {
 		t.Errorf("%+v", v)
 	}
-	if text := v.String(); !strings.HasPrefix(text, "4 admitted, 3 allowed, from 1700000000000008 to 1700000001000007 (999.999ms)") {
+	if text := v.String(); !strings.HasPrefix(text,
+		"4 admitted, 3 allowed, from 1700000000000008 to 1700000001000007 (999.999ms)") {
 		t.Error(text)
 	}
 }

@@ -147,7 +147,8 @@ func (p *probed) TakeWithin(
 }
 
 func (p *probed) TakeAhead(
-	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead,
+	results []algo.Result,
 ) (now, asked int64, err error) {
 	before := redistest.Clock()
 	now, asked, err = p.Store.TakeAhead(ctx, minWait, maxWait, charges, ahead, results)

@@ -72,7 +72,8 @@ func TestExactTotal(t *testing.T) {
 		return admitted, refused, units
 	}
 	admitted, refused, units := burst(overLease, "load", attempts/workers/clients)
-	t.Logf("under load: %d admitted (%d by Redis, %d with leases), %d refused", admitted, units[exact], units[leased], refused)
+	t.Logf("under load: %d admitted (%d by Redis, %d with leases), %d refused", admitted, units[exact], units[leased],
+		refused)
 	if admitted < limit-limit*percent/100 || admitted > limit {
 		t.Errorf("%d were admitted under load, want %d to %d", admitted, limit-limit*percent/100, limit)
 	}

@@ -404,7 +404,8 @@ func (c *client) settle(call *callSpec, now int64) {
 	actual := c.rnd.Int64N(2*call.Cost + 1)
 	for i := range c.charges {
 		ch := &c.charges[i]
-		list = append(list, store.Settlement{Counter: ch.Counter, Limit: ch.Limit, Key: ch.Key, At: now, Reserved: call.Cost, Actual: actual})
+		list = append(list, store.Settlement{Counter: ch.Counter, Limit: ch.Limit, Key: ch.Key, At: now,
+			Reserved: call.Cost, Actual: actual})
 	}
 	asked := redistest.Clock()
 	r, ok := store.As[store.Reserver](c.worker.store)

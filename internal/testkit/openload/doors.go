@@ -66,7 +66,8 @@ var schemes = map[string]struct {
 func (t *Target) Open(callers int) (askers []Asker, closed func(), err error) {
 	u, err := url.Parse(t.URL)
 	if err != nil || u.Host == "" {
-		return nil, nil, fmt.Errorf("%q is no URL such as http://127.0.0.1:8080, grpc://127.0.0.1:8081 or redis://127.0.0.1:6380", t.URL)
+		return nil, nil, fmt.Errorf(
+			"%q is no URL such as http://127.0.0.1:8080, grpc://127.0.0.1:8081 or redis://127.0.0.1:6380", t.URL)
 	}
 	scheme, ok := schemes[u.Scheme]
 	if !ok {
@@ -124,7 +125,8 @@ type httpAsker struct {
 	back   []byte
 }
 
-func (t *Target) openHTTP(u *url.URL, door Door, secure *tls.Config, connections, callers int) ([]Asker, func(), error) {
+func (t *Target) openHTTP(u *url.URL, door Door, secure *tls.Config, connections, callers int) ([]Asker,
+	func(), error) {
 	target := *u
 	var front, back []byte
 	if door == HTTP {
@@ -151,10 +153,12 @@ func (t *Target) openHTTP(u *url.URL, door Door, secure *tls.Config, connections
 	transport := &http.Transport{
 		MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections, TLSClientConfig: secure, DisableCompression: true,
 	}
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	var askers []Asker
 	for range callers {
-		askers = append(askers, &httpAsker{t: t, door: door, url: target.String(), client: client, front: front, back: back})
+		askers = append(askers, &httpAsker{t: t, door: door, url: target.String(), client: client, front: front,
+			back: back})
 	}
 	return askers, transport.CloseIdleConnections, nil
 }
@@ -209,7 +213,8 @@ type rlsAsker struct {
 	entry   *ratelimitpb.RateLimitDescriptor_Entry // whose value is the key
 }
 
-func (t *Target) openRLS(host string, secure *tls.Config, connections, callers int) (askers []Asker, closed func(), err error) {
+func (t *Target) openRLS(host string, secure *tls.Config, connections, callers int) (askers []Asker,
+	closed func(), err error) {
 	way := insecure.NewCredentials()
 	if secure != nil {
 		way = credentials.NewTLS(secure)
@@ -229,13 +234,16 @@ func (t *Target) openRLS(host string, secure *tls.Config, connections, callers i
 		list = append(list, c)
 	}
 	for i := range callers {
-		a := &rlsAsker{client: rlspb.NewRateLimitServiceClient(list[i%len(list)]), entry: &ratelimitpb.RateLimitDescriptor_Entry{Key: t.Key}}
+		a := &rlsAsker{client: rlspb.NewRateLimitServiceClient(list[i%len(list)]),
+			entry: &ratelimitpb.RateLimitDescriptor_Entry{Key: t.Key}}
 		descriptor := &ratelimitpb.RateLimitDescriptor{}
 		for _, attribute := range t.Attributes {
-			descriptor.Entries = append(descriptor.Entries, &ratelimitpb.RateLimitDescriptor_Entry{Key: attribute[0], Value: attribute[1]})
+			descriptor.Entries = append(descriptor.Entries,
+				&ratelimitpb.RateLimitDescriptor_Entry{Key: attribute[0], Value: attribute[1]})
 		}
 		descriptor.Entries = append(descriptor.Entries, a.entry)
-		a.request = &rlspb.RateLimitRequest{Domain: t.Domain, Descriptors: []*ratelimitpb.RateLimitDescriptor{descriptor}}
+		a.request = &rlspb.RateLimitRequest{Domain: t.Domain,
+			Descriptors: []*ratelimitpb.RateLimitDescriptor{descriptor}}
 		askers = append(askers, a)
 	}
 	return askers, closed, nil
@@ -266,7 +274,8 @@ type respAsker struct {
 	first  bool // the first number of an answer says that it is allowed, not that it is refused
 }
 
-func (t *Target) openRESP(u *url.URL, door Door, secure *tls.Config, connections, callers int) (askers []Asker, closed func(), err error) {
+func (t *Target) openRESP(u *url.URL, door Door, secure *tls.Config, connections, callers int) (askers []Asker,
+	closed func(), err error) {
 	option := rueidis.ClientOption{
 		InitAddress: []string{u.Host}, TLSConfig: secure, DisableCache: true, DisableRetry: true, ForceSingleClient: true,
 		PipelineMultiplex: -1,

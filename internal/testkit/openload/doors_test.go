@@ -32,7 +32,8 @@ func TestNobodyListens(t *testing.T) {
 	}
 	defer closed()
 	o := Options{For: time.Hour, Callers: 1, Keys: 1, Draw: Uniform}
-	if _, err := Run(t.Context(), &o, askers, nil); err == nil || !strings.Contains(err.Error(), "fails again and again: ") {
+	if _, err := Run(t.Context(), &o, askers, nil); err == nil ||
+		!strings.Contains(err.Error(), "fails again and again: ") {
 		t.Error(err)
 	}
 }

@@ -70,7 +70,8 @@ func TestOverload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		r, err := Run(t.Context(), &Options{Rate: 1000, For: time.Second, Callers: 4, Keys: 1, Draw: InTurn},
-			askers(4, func(ctx context.Context, _ int) (bool, error) { return true, wait(ctx, 100*time.Millisecond) }), nil)
+			askers(4, func(ctx context.Context, _ int) (bool, error) { return true, wait(ctx, 100*time.Millisecond) }),
+			nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +89,8 @@ func TestOverload(t *testing.T) {
 func TestClosedLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, err := Run(t.Context(), &Options{For: time.Second, Callers: 3, Keys: 5, Draw: Zipf},
-			askers(3, func(ctx context.Context, _ int) (bool, error) { return true, wait(ctx, 10*time.Millisecond) }), nil)
+			askers(3, func(ctx context.Context, _ int) (bool, error) { return true, wait(ctx, 10*time.Millisecond) }),
+			nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +143,9 @@ func TestFailures(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Second, cancel)
-		if _, err := Run(ctx, o, askers(1, func(context.Context, int) (bool, error) { return true, nil }), nil); !errors.Is(err, context.Canceled) {
+		if _, err := Run(ctx, o, askers(1, func(context.Context, int) (bool, error) {
+			return true, nil
+		}), nil); !errors.Is(err, context.Canceled) {
 			t.Errorf("a load that was stopped: %v", err)
 		}
 	})

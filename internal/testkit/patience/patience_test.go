@@ -49,7 +49,9 @@ func TestPatience(t *testing.T) {
 	if said := ends(t, time.Hour, func(t testing.TB) { n = Receive(t, "a number", c) }); said != "" || n != 7 {
 		t.Errorf("%q, received %d", said, n)
 	}
-	if said := ends(t, time.Millisecond, func(t testing.TB) { Until(t, "x", func() bool { return false }) }); said == "" {
+	if said := ends(t, time.Millisecond, func(t testing.TB) {
+		Until(t, "x", func() bool { return false })
+	}); said == "" {
 		t.Error("Until did not end")
 	}
 	if said := ends(t, time.Millisecond, func(t testing.TB) { Receive(t, "x", make(chan int)) }); said == "" {

@@ -101,7 +101,8 @@ func TestBouncer(t *testing.T) {
 	for _, mode := range []string{"session", "transaction"} {
 		b := s.Bouncer(mode)
 		var user string
-		if err := connect(t, b.URL()).QueryRow(t.Context(), "select current_user").Scan(&user); err != nil || user != "weir" {
+		if err := connect(t, b.URL()).QueryRow(t.Context(), "select current_user").Scan(&user); err != nil ||
+			user != "weir" {
 			t.Errorf("%s: %s, %v", mode, user, err)
 		}
 		b.Stop()

@@ -84,7 +84,8 @@ func StartTLS(t testing.TB, options ...string) (*Server, TLS) {
 			return err
 		}
 		s.write("ca.pem", string(signer))
-		s.write("pg_hba.conf", "local all all trust\nlocal replication all trust\nhostssl all guarded 127.0.0.1/32 scram-sha-256\nhostssl all all 127.0.0.1/32 trust\n")
+		s.write("pg_hba.conf",
+			"local all all trust\nlocal replication all trust\nhostssl all guarded 127.0.0.1/32 scram-sha-256\nhostssl all all 127.0.0.1/32 trust\n")
 		return errors.Join(s.owner.own(cert), s.owner.own(key))
 	})
 	return s, files

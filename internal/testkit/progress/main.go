@@ -349,7 +349,8 @@ func first(lines []string, room int, what string) []string {
 }
 
 // crash is how the lines begin after which the reason stands; without one the reason stands last.
-var crash = regexp.MustCompile(`(?m)^\s*(panic: |fatal error: |WARNING: DATA RACE|SIG[A-Z]+: |unexpected fault address)`)
+var crash = regexp.MustCompile(
+	`(?m)^\s*(panic: |fatal error: |WARNING: DATA RACE|SIG[A-Z]+: |unexpected fault address)`)
 
 // telling are the lines of an output, at most so many, that most likely show why a test has failed.
 func telling(text string, room int) []string {

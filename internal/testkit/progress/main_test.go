@@ -59,7 +59,8 @@ func TestReport(t *testing.T) {
 		{"passes", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { t.Log(\"chatter\") }\n"}, true,
 			[]string{`(?m)^ok   example.test/m/a +\S+s +1 tests$`}, false},
 		{"fails", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { t.Run(\"x\", func(t *testing.T) { t.Error(\"red\") }) }\nfunc TestB(t *testing.T) {}\n"}, false,
-			[]string{`(?m)^FAIL example.test/m/a TestA/x\n +a_test.go:\d+: red$`, `(?m)^FAIL example.test/m/a TestA/x\n +a_test.go:5: red\nFAIL example.test/m/a TestA\n\z`}, true},
+			[]string{`(?m)^FAIL example.test/m/a TestA/x\n +a_test.go:\d+: red$`,
+				`(?m)^FAIL example.test/m/a TestA/x\n +a_test.go:5: red\nFAIL example.test/m/a TestA\n\z`}, true},
 		{"does not compile", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { nonsense() }\n"}, false,
 			[]string{`FAIL example.test/m/a\n +# example.test/m/a .*\n +a/a_test.go:5:\d+: undefined: nonsense\n.*\n\z`}, true},
 		{"panics", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { panic(\"oh\") }\nfunc TestB(t *testing.T) {}\n"}, false,
@@ -98,7 +99,8 @@ func TestSkipped(t *testing.T) {
 		strict bool
 		may    string
 		ok     bool
-	}{{false, "^$", true}, {true, "^$", false}, {true, "no server", true}, {true, "TestA:", true}, {true, "TestB:", false}} {
+	}{{false, "^$", true}, {true, "^$", false}, {true, "no server", true}, {true, "TestA:", true},
+		{true, "TestB:", false}} {
 		got, ok := told(out, c.strict, []*regexp.Regexp{regexp.MustCompile(c.may)})
 		if ok != c.ok || !line.MatchString(got) {
 			t.Errorf("%+v: %v\n%s", c, ok, got)
@@ -188,11 +190,13 @@ func TestDied(t *testing.T) {
 	r.running()
 	want("...  p TestA\n")
 	events("output TestC: panic: oh\n", "output TestC: goroutine 7 [running]:\n", "output TestA: half\n", "fail")
-	want("FAIL p                                      0s\n     panic: oh\n     goroutine 7 [running]:\nFAIL p TestA (cut off)\n     half\n")
+	want(
+		"FAIL p                                      0s\n     panic: oh\n     goroutine 7 [running]:\nFAIL p TestA (cut off)\n     half\n")
 	// The same package again has nothing of its first turn.
 	events("start", "run TestC", "pass TestC", "fail")
 	if r.end(false, nil) {
 		t.Error("all is well")
 	}
-	want("FAIL p TestB/z\nFAIL p TestB\nFAIL p\n     panic: oh\n     goroutine 7 [running]:\nFAIL p TestA (cut off)\n     half\nFAIL p\n")
+	want(
+		"FAIL p TestB/z\nFAIL p TestB\nFAIL p\n     panic: oh\n     goroutine 7 [running]:\nFAIL p TestA (cut off)\n     half\nFAIL p\n")
 }

@@ -56,13 +56,16 @@ func newBed(t *testing.T) *bed {
 		}
 	}
 	write(filepath.Join(root, "scripts", "test"), string(script))
-	for _, folder := range []string{"scripts/tools", "internal/testkit/collector", "benchmarks", "docs/figures", "examples/middleware", "packaging/check"} {
+	for _, folder := range []string{"scripts/tools", "internal/testkit/collector", "benchmarks", "docs/figures",
+		"examples/middleware", "packaging/check"} {
 		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	quiet := "#!" + bash + "\n"
-	write(filepath.Join(bin, "df"), quiet+`printf 'Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/a 9 9 %s 9%% %s\n' "${FREE:-99999999}" "$2"`)
+	write(filepath.Join(bin, "df"),
+		quiet+
+			`printf 'Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/a 9 9 %s 9%% %s\n' "${FREE:-99999999}" "$2"`)
 	for _, command := range []string{"curl", "git", "gofmt", "shellcheck"} {
 		write(filepath.Join(bin, command), quiet)
 	}
@@ -91,7 +94,8 @@ func TestScriptDisk(t *testing.T) {
 	b := newBed(t)
 	for free, runs := range map[int]bool{4 << 20: true, 4<<20 - 1: false} {
 		out, calls, err := b.run(t, nil, fmt.Sprint("FREE=", free), "TMPDIR="+b.bin)
-		if told := strings.Contains(out, "the disk of "+b.bin+" has 4095 MB free"); (err == nil) != runs || (calls != "") != runs || told == runs {
+		if told := strings.Contains(out, "the disk of "+b.bin+" has 4095 MB free"); (err == nil) != runs ||
+			(calls != "") != runs || told == runs {
 			t.Errorf("with %d KB free: %v, %q\n%s", free, err, calls, out)
 		}
 	}
@@ -123,7 +127,8 @@ func TestScriptPackages(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s %s: %v\n%s", level, arguments, err, out)
 			}
-			if strings.Contains(got, "./...") != all || !strings.HasSuffix(got, " "+arguments+"\n") || strings.Contains(got, "-race") != (level == "--all") {
+			if strings.Contains(got, "./...") != all || !strings.HasSuffix(got, " "+arguments+"\n") ||
+				strings.Contains(got, "-race") != (level == "--all") {
 				t.Errorf("scripts/test %s %s calls: go %s", level, arguments, got)
 			}
 		}

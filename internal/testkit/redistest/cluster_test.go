@@ -13,7 +13,8 @@ func TestCluster(t *testing.T) {
 	effort.Long(t, "starts a cluster of six; store/redis uses one in a quick run")
 	t.Parallel()
 	c := StartCluster(t, 3, 1, "requirepass secret")
-	if len(c.Nodes()) != 6 || !strings.HasPrefix(c.URL(), "redis+cluster://:secret@"+c.Nodes()[0].Addr()+",") || strings.Count(c.URL(), ",") != 5 {
+	if len(c.Nodes()) != 6 || !strings.HasPrefix(c.URL(), "redis+cluster://:secret@"+c.Nodes()[0].Addr()+",") ||
+		strings.Count(c.URL(), ",") != 5 {
 		t.Error(c.URL())
 	}
 	slot := c.Slot("{tag}")

@@ -55,7 +55,8 @@ func (c *through) mustAsk(t *testing.T, args ...string) any {
 // mustBeCut waits for the reset.
 func (c *through) mustBeCut(t *testing.T) {
 	t.Helper()
-	if reply, err := c.ask(patience.Left(t), "PING"); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+	if reply, err := c.ask(patience.Left(t), "PING"); !errors.Is(err, syscall.ECONNRESET) &&
+		!errors.Is(err, syscall.EPIPE) {
 		t.Errorf("on a connection that was cut: %v, %v", reply, err)
 	}
 }

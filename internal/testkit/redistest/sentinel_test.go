@@ -11,7 +11,9 @@ func TestSentinel(t *testing.T) {
 	effort.Long(t, "waits for two real failovers")
 	t.Parallel()
 	s := StartSentinel(t, "requirepass secret")
-	if !regexp.MustCompile(`^redis\+sentinel://:secret@127\.0\.0\.1:\d+,127\.0\.0\.1:\d+,127\.0\.0\.1:\d+/mymaster$`).MatchString(s.URL()) {
+	if !regexp.MustCompile(
+		`^redis\+sentinel://:secret@127\.0\.0\.1:\d+,127\.0\.0\.1:\d+,127\.0\.0\.1:\d+/mymaster$`).MatchString(
+		s.URL()) {
 		t.Error(s.URL())
 	}
 	first := s.Master()

@@ -125,28 +125,30 @@ var Scripts = []Script{
 			w.at(w.sometime()/2, func() { w.burst(address(i), "", requests, i < patient, 200) })
 		}
 	}, "works"},
-	{"adds_nothing", "limits:\n  - name: wide\n    when: { query.kind: \"*\" }\n    per: [user|ip]\n    allow: 20/min\n  - name: narrow\n    when: { path: /search }\n    per: [user|ip]\n    allow: 20/min\n", "narrow", 24 * time.Hour, func(w *World, half bool) {
-		// Each search is of a kind, which another rule limits as well; or half of them are of none.
-		for i := range 1500 {
-			w.at(w.sometime(), func() { w.send("192.0.2.1", fmt.Sprint("u", i), "/search?kind=a", 200) })
-		}
-		for i := range 12 {
-			path := "/search?kind=a"
-			if half && i%2 == 0 {
-				path = "/search"
+	{"adds_nothing",
+		"limits:\n  - name: wide\n    when: { query.kind: \"*\" }\n    per: [user|ip]\n    allow: 20/min\n  - name: narrow\n    when: { path: /search }\n    per: [user|ip]\n    allow: 20/min\n", "narrow", 24 * time.Hour, func(w *World, half bool) {
+			// Each search is of a kind, which another rule limits as well; or half of them are of none.
+			for i := range 1500 {
+				w.at(w.sometime(), func() { w.send("192.0.2.1", fmt.Sprint("u", i), "/search?kind=a", 200) })
 			}
-			w.at(w.sometime()/2, func() { w.burstOn(path, address(i), "", 36, true, 200) })
-		}
-	}, "works"},
-	{"never_met", "limits:\n  - name: legacy\n    when: { path: /legacy }\n    per: [ip]\n    allow: 20/min\n  - name: each\n    per: [ip]\n    allow: 20/min\n", "legacy", 25 * time.Hour, func(w *World, half bool) {
-		n := 1200
-		if half {
-			n = 500
-		}
-		for i := range n {
-			w.visits(address(i), "", 1, 1)
-		}
-	}, "too_early"},
+			for i := range 12 {
+				path := "/search?kind=a"
+				if half && i%2 == 0 {
+					path = "/search"
+				}
+				w.at(w.sometime()/2, func() { w.burstOn(path, address(i), "", 36, true, 200) })
+			}
+		}, "works"},
+	{"never_met",
+		"limits:\n  - name: legacy\n    when: { path: /legacy }\n    per: [ip]\n    allow: 20/min\n  - name: each\n    per: [ip]\n    allow: 20/min\n", "legacy", 25 * time.Hour, func(w *World, half bool) {
+			n := 1200
+			if half {
+				n = 500
+			}
+			for i := range n {
+				w.visits(address(i), "", 1, 1)
+			}
+		}, "too_early"},
 	{"never_binding", "limits:\n  - name: each\n    per: [ip]\n    allow: 100/min\n", "each", 24 * time.Hour,
 		func(w *World, half bool) {
 			n := 2600

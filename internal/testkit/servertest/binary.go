@@ -110,7 +110,8 @@ func LaunchIn(t *testing.T, env []string, program, dir string, args ...string) *
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.Dir = dir
-	cmd.Env = append(append(PlainEnvironment(), env...), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
+	cmd.Env = append(append(PlainEnvironment(), env...), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0",
+		"WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
 	return Begin(t, cmd)
 }
 
@@ -118,7 +119,8 @@ func LaunchIn(t *testing.T, env []string, program, dir string, args ...string) *
 // cmd has an environment it gets PlainEnvironment.
 func Begin(t *testing.T, cmd *exec.Cmd) *Process {
 	t.Helper()
-	p := &Process{T: t, Cmd: cmd, Stdout: NewOutput(), Stderr: NewOutput(), Exited: make(chan error, 1), Gone: make(chan struct{})}
+	p := &Process{T: t, Cmd: cmd, Stdout: NewOutput(), Stderr: NewOutput(), Exited: make(chan error, 1),
+		Gone: make(chan struct{})}
 	if cmd.Env == nil {
 		cmd.Env = PlainEnvironment()
 	}
@@ -188,7 +190,8 @@ func init() {
 	own := server.Variables()
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
-		if slices.Contains(own, name) || strings.HasPrefix(name, "REDIS_") || strings.HasPrefix(name, "REDISCLI_") || strings.HasPrefix(name, "OTEL_") {
+		if slices.Contains(own, name) || strings.HasPrefix(name, "REDIS_") || strings.HasPrefix(name, "REDISCLI_") ||
+			strings.HasPrefix(name, "OTEL_") {
 			_ = os.Unsetenv(name)
 		}
 	}

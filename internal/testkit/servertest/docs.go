@@ -154,7 +154,8 @@ func NewPage(t *testing.T, dir string, ports ...string) *DocsPage {
 			replace = append(replace, before+port, before+free)
 		}
 	}
-	p := &DocsPage{Dir: dir, ctx: ctx, Ports: strings.NewReplacer(replace...), Env: append(PlainEnvironment(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))}
+	p := &DocsPage{Dir: dir, ctx: ctx, Ports: strings.NewReplacer(replace...),
+		Env: append(PlainEnvironment(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))}
 	t.Cleanup(func() { p.stop(t) })
 	return p
 }
@@ -180,14 +181,16 @@ func (p *DocsPage) command(text string, more ...string) *exec.Cmd {
 }
 
 // packageOf has the tools that pages and tests need beside the program, and their Debian packages.
-var packageOf = map[string]string{"bash": "bash", "caddy": "caddy", "curl": "curl", "haproxy": "haproxy", "nginx": "nginx-light", "python3": "python3", "redis-cli": "redis-tools", "redis-server": "redis-server"}
+var packageOf = map[string]string{"bash": "bash", "caddy": "caddy", "curl": "curl", "haproxy": "haproxy",
+	"nginx": "nginx-light", "python3": "python3", "redis-cli": "redis-tools", "redis-server": "redis-server"}
 
 // Needs skips a test where a tool is not installed.
 func Needs(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		if _, err := exec.LookPath(name); err != nil {
-			t.Skipf("%s is not installed; on Debian: apt-get install %s", name, cmp.Or(packageOf[name], packageOfUpstream[name]))
+			t.Skipf("%s is not installed; on Debian: apt-get install %s", name,
+				cmp.Or(packageOf[name], packageOfUpstream[name]))
 		}
 	}
 }
@@ -253,7 +256,11 @@ func (p *DocsPage) Run(t *testing.T, path string) (ran int) {
 				<-ended
 				if first := strings.Fields(b.Text)[0]; packageOf[first] != "" {
 					p.Lacks, alone = true, true
-					t.Run("without "+first, func(t *testing.T) { t.Skipf("%s:%d: this %s does not start: %s", name, b.Line, first, &output) })
+					t.Run("without "+first,
+						func(t *testing.T) {
+							t.Skipf("%s:%d: this %s does not start: %s", name, b.Line, first,
+								&output)
+						})
 					continue
 				}
 				t.Fatalf("%s:%d: nobody answers at %s\n%s", name, b.Line, ready, &output)

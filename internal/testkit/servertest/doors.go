@@ -68,9 +68,10 @@ func RlsDoor(t *testing.T, addr string) Doorway {
 	client := rls.NewRateLimitServiceClient(conn)
 	return Doorway{Name: "rls", Ask: func(t *testing.T, path string) Answered {
 		t.Helper()
-		answer, err := client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "doors", Descriptors: []*rlspb.RateLimitDescriptor{{
-			Entries: []*rlspb.RateLimitDescriptor_Entry{{Key: "path", Value: path}, {Key: "door", Value: "rls"}},
-		}}})
+		answer, err := client.ShouldRateLimit(t.Context(),
+			&rls.RateLimitRequest{Domain: "doors", Descriptors: []*rlspb.RateLimitDescriptor{{
+				Entries: []*rlspb.RateLimitDescriptor_Entry{{Key: "path", Value: path}, {Key: "door", Value: "rls"}},
+			}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,14 +84,16 @@ func RlsDoor(t *testing.T, addr string) Doorway {
 }
 
 func RespDoor(t *testing.T, addr string) Doorway {
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true, DisableCache: true})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true,
+		DisableCache: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
 	return Doorway{Name: "resp", Unmarked: true, Ask: func(t *testing.T, path string) Answered {
 		t.Helper()
-		answer, err := client.Do(t.Context(), client.B().Arbitrary("WEIR.LIMIT", "doors", "1", "path", path, "door", "resp").Build()).ToArray()
+		answer, err := client.Do(t.Context(), client.B().Arbitrary("WEIR.LIMIT", "doors", "1", "path", path, "door",
+			"resp").Build()).ToArray()
 		if err != nil || len(answer) != 6 {
 			t.Fatal(answer, err)
 		}
@@ -106,7 +109,8 @@ func RespDoor(t *testing.T, addr string) Doorway {
 func ForwardedDoor(addr string) Doorway {
 	return OfHTTP("forwarded", func(path string) *http.Request {
 		r, _ := http.NewRequest(http.MethodGet, "http://"+addr+"/api/v1/forward-auth/forwarded", nil)
-		for name, value := range map[string]string{"Method": "GET", "Uri": path, "Host": "example.com", "For": "192.0.2.1"} {
+		for name, value := range map[string]string{"Method": "GET", "Uri": path, "Host": "example.com",
+			"For": "192.0.2.1"} {
 			r.Header.Set("X-Forwarded-"+name, value)
 		}
 		return r
@@ -135,7 +139,8 @@ func OfHTTP(name string, request func(path string) *http.Request) Doorway {
 		default:
 			t.Fatalf("%s: %s", path, answer.Status)
 		}
-		return Answered{Allowed: answer.StatusCode == 200, Marked: answer.Header.Get("X-RateLimit-Soft") == "exceeded", Deferred: answer.StatusCode == 202}
+		return Answered{Allowed: answer.StatusCode == 200, Marked: answer.Header.Get("X-RateLimit-Soft") == "exceeded",
+			Deferred: answer.StatusCode == 202}
 	}}
 }
 

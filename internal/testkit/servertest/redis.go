@@ -91,14 +91,16 @@ func (n *Node) AwaitBack() {
 	n.t.Helper()
 	Eventually(n.t, "the store is back", func() bool {
 		status, body := n.Readyz() // which still mentions decisions without the store
-		return status == 200 && strings.HasPrefix(body, "ok") && !strings.Contains(body, "without ") && !strings.Contains(body, "bans and grants")
+		return status == 200 && strings.HasPrefix(body, "ok") && !strings.Contains(body, "without ") &&
+			!strings.Contains(body, "bans and grants")
 	})
 }
 
 // AwaitNodes waits until the server knows of count nodes.
 func (n *Node) AwaitNodes(count int) {
 	n.t.Helper()
-	Eventually(n.t, fmt.Sprintf("%d nodes are known", count), func() bool { return n.Metric("weir_redis_nodes") == fmt.Sprint(count) })
+	Eventually(n.t, fmt.Sprintf("%d nodes are known", count),
+		func() bool { return n.Metric("weir_redis_nodes") == fmt.Sprint(count) })
 }
 
 // Delete resets a key and returns the status.

@@ -20,7 +20,8 @@ func RedisCLI(t *testing.T, addr string, args ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), cli, append([]string{"-h", host, "-p", port, "--raw"}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), cli,
+		append([]string{"-h", host, "-p", port, "--raw"}, args...)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("redis-cli %q: %v\n%s", args, err, out)
 	}

@@ -25,10 +25,12 @@ func (s *RuleWords) With(parts ...string) *RuleWords {
 
 // LimitRules is a file with one limit of n a day.
 func LimitRules(n int) string {
-	return fmt.Sprintf("domain: shop\nlimits:\n  - name: daily\n    per: [key]\n    allow: %d/day\n    algorithm: sliding_log\n", n)
+	return fmt.Sprintf(
+		"domain: shop\nlimits:\n  - name: daily\n    per: [key]\n    allow: %d/day\n    algorithm: sliding_log\n", n)
 }
 
 // LimitTest passes with LimitRules(n).
 func LimitTest(n int) string {
-	return fmt.Sprintf("domain: shop\ntests:\n  - name: so many\n    steps:\n      - { send: { key: a, times: %d }, expect: allowed }\n      - { send: { key: a }, expect: { denied_by: daily } }\n", n)
+	return fmt.Sprintf(
+		"domain: shop\ntests:\n  - name: so many\n    steps:\n      - { send: { key: a, times: %d }, expect: allowed }\n      - { send: { key: a }, expect: { denied_by: daily } }\n", n)
 }

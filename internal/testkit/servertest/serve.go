@@ -126,7 +126,8 @@ func StartWith(t *testing.T, run command, args ...string) *Running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Running{t: t, Stdout: NewOutput(), Stderr: NewOutput(), Stop: cancel, status: make(chan int, 1)}
-	env := append([]string{"WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0"}, withoutLine...)
+	env := append([]string{"WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0",
+		"WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0"}, withoutLine...)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

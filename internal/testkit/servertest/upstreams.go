@@ -4,4 +4,5 @@ package servertest
 // each framework has a program for either. What a start function lacks skips the test.
 
 // packageOfUpstream has what they need, and its Debian packages.
-var packageOfUpstream = map[string]string{"java": "openjdk-17-jre-headless", "node": "nodejs", "puma": "puma", "rails": "ruby-railties"}
+var packageOfUpstream = map[string]string{"java": "openjdk-17-jre-headless", "node": "nodejs", "puma": "puma",
+	"rails": "ruby-railties"}

@@ -268,7 +268,8 @@ func (w *world) finish() {
 			}
 		}
 	}
-	for _, g := range slices.SortedFunc(maps.Keys(groups), func(a, b group) int { return cmp.Compare(fmt.Sprint(a.account), fmt.Sprint(b.account)) }) {
+	for _, g := range slices.SortedFunc(maps.Keys(groups),
+		func(a, b group) int { return cmp.Compare(fmt.Sprint(a.account), fmt.Sprint(b.account)) }) {
 		w.bound(g, groups[g], delays[g], refunds[g.account])
 	}
 	for a, b := range w.accounts {
@@ -405,7 +406,8 @@ func (w *world) leapt() bool {
 
 // changes reports whether a limit has not the same numbers all the time.
 func (w *world) changes(limit int) bool {
-	return slices.ContainsFunc(w.plan.versions, func(v []int64) bool { return v[limit] != w.plan.versions[0][limit] }) ||
+	return slices.ContainsFunc(w.plan.versions,
+		func(v []int64) bool { return v[limit] != w.plan.versions[0][limit] }) ||
 		slices.ContainsFunc(w.plan.steps, func(s step) bool { return s.what == grants && s.limit == limit })
 }
 
@@ -418,7 +420,8 @@ func (w *world) spaced(g group, c algo.Config, where string, turns []int64, extr
 	least := c.Window.Microseconds()/c.N - 1
 	for i := 1; i < len(turns); i++ {
 		if apart := turns[i] - turns[i-1]; apart < least {
-			w.wrong("%v, by %s: turns at %d and %d, which must be %d apart", g.account, where, turns[i-1], turns[i], least)
+			w.wrong("%v, by %s: turns at %d and %d, which must be %d apart", g.account, where, turns[i-1], turns[i],
+				least)
 			return
 		}
 	}

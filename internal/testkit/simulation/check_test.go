@@ -49,7 +49,8 @@ func (o *op) expected(version int, s *said, localCounts bool) (n []int64) {
 		return size
 	}
 	n = append(n, capacity(c.N))
-	if g := w.orderOn(w.plan.limits[s.limit].name, s.key, false); g != nil && o.ended >= g.known-spread && o.began <= g.gone {
+	if g := w.orderOn(w.plan.limits[s.limit].name, s.key, false); g != nil && o.ended >= g.known-spread &&
+		o.began <= g.gone {
 		n = append(n, capacity(g.n))
 		if o.began > g.known && o.ended < g.until && g.disturbed == o.disturbed {
 			return n[1:]
@@ -141,7 +142,8 @@ func (o *op) judge(d *weir.Decision, version int) {
 			ok = ok || n == l.Limit
 		}
 		if !ok {
-			w.wrong("%s: %v says %d (local %v), want %v of version %d", o.name, l.account, l.Limit, local, want, version)
+			w.wrong("%s: %v says %d (local %v), want %v of version %d", o.name, l.account, l.Limit, local, want,
+				version)
 		}
 	}
 	if refuses == o.allowed {
@@ -173,8 +175,10 @@ func (o *op) judgeUnbanned(calm bool) {
 			continue
 		}
 		b := o.w.orderOn(l.name, o.w.keyOf(i, o.step.key), true)
-		if b != nil && calm && o.rq.Cost() >= 0 && b.disturbed == o.disturbed && o.began > b.known && o.ended < b.until {
-			o.w.wrong("%s passes, and %s bans it since %v: %+v now %v", o.name, l.name, b.known-spread, o.node.limits.Bans().List(), time.UnixMicro(o.node.clock.now()))
+		if b != nil && calm && o.rq.Cost() >= 0 && b.disturbed == o.disturbed && o.began > b.known &&
+			o.ended < b.until {
+			o.w.wrong("%s passes, and %s bans it since %v: %+v now %v", o.name, l.name, b.known-spread,
+				o.node.limits.Bans().List(), time.UnixMicro(o.node.clock.now()))
 		}
 	}
 }
@@ -198,7 +202,8 @@ func (w *world) keyParts(limit, key int) []string {
 // honest holds retry_after: the request was refused, and comes again when it was told. Where
 // nothing else has touched its keys, it is admitted.
 func (w *world) honest(was, again *op) {
-	if !again.done || again.err != nil || again.local || again.gone || again.banned != "" || was.disturbed != again.disturbed || w.plan.mode != exact {
+	if !again.done || again.err != nil || again.local || again.gone || again.banned != "" ||
+		was.disturbed != again.disturbed || w.plan.mode != exact {
 		return
 	}
 	if _, gone := w.lateDisturbed(again.disturbed); gone || again.time < was.time+was.retry {
@@ -233,11 +238,13 @@ func (w *world) lateDisturbed(was int) (now int, changed bool) {
 func (w *world) operate(s *step, n *node) {
 	l := &w.plan.limits[s.limit]
 	version := n.rules()
-	if _, there := w.plan.config(version, s.limit); !there || l.config.Algorithm == algo.Concurrency && s.what == grants {
+	if _, there := w.plan.config(version, s.limit); !there ||
+		l.config.Algorithm == algo.Concurrency && s.what == grants {
 		return
 	}
 	parts, key := w.keyParts(s.limit, s.key), w.keyOf(s.limit, s.key)
-	o := &op{w: w, step: s, node: n, charged: map[account]*charge{}, before: map[account]int{}, after: map[account]int{}}
+	o := &op{w: w, step: s, node: n, charged: map[account]*charge{}, before: map[account]int{},
+		after: map[account]int{}}
 	ctx := context.WithValue(nobody, opKey{}, o)
 	until := time.UnixMicro(n.clock.now()).Add(s.lasts)
 	name := account{"ban " + l.name, key}

@@ -189,7 +189,8 @@ func (l *link) TakeAhead(
 	return now, asked, err
 }
 
-func (l *link) decide(ctx context.Context, charges []store.Charge, ahead []algo.Ahead, results []algo.Result) (now, asked int64, err error) {
+func (l *link) decide(ctx context.Context, charges []store.Charge, ahead []algo.Ahead, results []algo.Result) (now,
+	asked int64, err error) {
 	o := opOf(ctx)
 	own, lent, said := cloned(charges), slices.Clone(ahead), make([]algo.Result, len(charges))
 	if ahead == nil {
@@ -241,7 +242,8 @@ func (l *link) Release(ctx context.Context, c *rule.Counter, key []byte, slot ui
 // Hold implements store.Reserver.
 func (l *link) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error {
 	own := bytes.Clone(note)
-	return l.call(ctx, "hold", timeout.String(), func(m *memory.Store) error { return m.Hold(nobody, id, own, timeout) })
+	return l.call(ctx, "hold", timeout.String(),
+		func(m *memory.Store) error { return m.Hold(nobody, id, own, timeout) })
 }
 
 // Claim implements store.Reserver.
@@ -277,7 +279,8 @@ func (l *link) Settle(ctx context.Context, settlements []store.Settlement) error
 	var parts []string
 	for i := range own {
 		own[i].Key = bytes.Clone(own[i].Key)
-		parts = append(parts, fmt.Sprintf("%s%q@%d:%d→%d", own[i].Counter.Window, own[i].Key, own[i].At, own[i].Reserved, own[i].Actual))
+		parts = append(parts, fmt.Sprintf("%s%q@%d:%d→%d", own[i].Counter.Window, own[i].Key, own[i].At,
+			own[i].Reserved, own[i].Actual))
 	}
 	slices.Sort(parts)
 	return l.call(ctx, "settle", strings.Join(parts, " "), func(m *memory.Store) error {
@@ -309,7 +312,8 @@ func (l *link) Post(ctx context.Context, kind string, facts []store.Fact) error 
 // Remove implements store.Board.
 func (l *link) Remove(ctx context.Context, kind string, ids []string) error {
 	own := slices.Clone(ids)
-	return l.call(ctx, "remove", fmt.Sprintf("%s %d", kind, len(own)), func(m *memory.Store) error { return m.Remove(nobody, kind, own) })
+	return l.call(ctx, "remove", fmt.Sprintf("%s %d", kind, len(own)),
+		func(m *memory.Store) error { return m.Remove(nobody, kind, own) })
 }
 
 // List implements store.Board.

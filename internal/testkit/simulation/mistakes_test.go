@@ -22,7 +22,8 @@ const (
 )
 
 func (m mistake) String() string {
-	return [...]string{"none", "repeats", "half charge", "whole share", "refunds twice", "early retry", "forgetful", "deaf", "leaks", "silent board", "stale rules", "hoards"}[m]
+	return [...]string{"none", "repeats", "half charge", "whole share", "refunds twice", "early retry", "forgetful",
+		"deaf", "leaks", "silent board", "stale rules", "hoards"}[m]
 }
 
 // found is how many seeds it may take to find a mistake, and plans that give it a chance.

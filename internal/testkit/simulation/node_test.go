@@ -159,7 +159,8 @@ func (p patient) Inspect(ctx context.Context, v *store.View, keys [][]byte, visi
 	return p.Store.(store.Inspector).Inspect(ctx, v, keys, visit)
 }
 
-func (p patient) Scan(ctx context.Context, v *store.View, from string, most int, visit func(store.KeyState)) (store.Scanned, error) {
+func (p patient) Scan(ctx context.Context, v *store.View, from string, most int,
+	visit func(store.KeyState)) (store.Scanned, error) {
 	return p.Store.(store.Inspector).Scan(ctx, v, from, most, visit)
 }
 
@@ -247,7 +248,8 @@ func opOf(ctx context.Context) *op {
 
 // newOp returns an op of a step, of a node as it is.
 func (w *world) newOp(s *step, n *node, name string) *op {
-	o := &op{w: w, step: s, node: n, name: name, charged: map[account]*charge{}, before: map[account]int{}, after: map[account]int{}}
+	o := &op{w: w, step: s, node: n, name: name, charged: map[account]*charge{}, before: map[account]int{},
+		after: map[account]int{}}
 	attributes := rule.Map{"user": userOf(s.key), "tenant": tenantOf(s.key)}
 	for i := range w.plan.limits {
 		if s.limits>>i&1 == 1 {
@@ -295,12 +297,14 @@ func (o *op) decide(reserveFor time.Duration) (reservation string) {
 	if d.Banned.Rule != nil {
 		o.banned = d.Banned.Rule.Name
 	}
-	line := fmt.Sprintf("%s on node %d: %v local %v banned %q at %d retry %d delay %d:", o.name, o.node.id, o.allowed, o.local, o.banned, o.time, o.retry, o.delay)
+	line := fmt.Sprintf("%s on node %d: %v local %v banned %q at %d retry %d delay %d:", o.name, o.node.id, o.allowed,
+		o.local, o.banned, o.time, o.retry, o.delay)
 	for i := range d.Limits {
 		l := &d.Limits[i]
 		hit := &d.Matches.Hits[i]
 		cost := o.rq.Cost()
-		o.limits = append(o.limits, said{w.plan.indexOf(l.Window.Rule.Name), accountOf(l.Window.Counter, hit.Key), cost, l.Result})
+		o.limits = append(o.limits, said{w.plan.indexOf(l.Window.Rule.Name), accountOf(l.Window.Counter, hit.Key), cost,
+			l.Result})
 		if l.Slot != "" {
 			o.slots = append(o.slots, l.Slot)
 		}

@@ -97,7 +97,8 @@ const (
 )
 
 func (s *step) String() string {
-	return fmt.Sprintf("%d node %d limit %d limits %b key %d hits %d count %d lasts %v version %d by %v how %d air %+v timeout %v",
+	return fmt.Sprintf(
+		"%d node %d limit %d limits %b key %d hits %d count %d lasts %v version %d by %v how %d air %+v timeout %v",
 		s.what, s.node, s.limit, s.limits, s.key, s.hits, s.count, s.lasts, s.version, s.by, s.how, s.air, s.timeout)
 }
 
@@ -152,8 +153,10 @@ func drawLimit(r *rand.Rand, i int, m mode) limitPlan {
 	if m != leased {
 		algorithms = append(algorithms, algo.LeakyBucket, algo.Concurrency)
 	}
-	l := limitPlan{name: fmt.Sprintf("limit-%d", i), per: pick(r, "user", "user", "tenant"), policy: pick(r, rule.Local, rule.Local, rule.Local, rule.AllowAll, rule.DenyAll)}
-	c := algo.Config{Algorithm: pick(r, algorithms...), N: 2 + r.Int64N(20), Window: pick(r, time.Second, 3*time.Second, 10*time.Second, time.Minute)}
+	l := limitPlan{name: fmt.Sprintf("limit-%d", i), per: pick(r, "user", "user", "tenant"),
+		policy: pick(r, rule.Local, rule.Local, rule.Local, rule.AllowAll, rule.DenyAll)}
+	c := algo.Config{Algorithm: pick(r, algorithms...), N: 2 + r.Int64N(20),
+		Window: pick(r, time.Second, 3*time.Second, 10*time.Second, time.Minute)}
 	switch c.Algorithm {
 	case algo.TokenBucket:
 		c.Burst = 1 + r.Int64N(20)
@@ -168,7 +171,8 @@ func drawLimit(r *rand.Rand, i int, m mode) limitPlan {
 	if r.IntN(5) == 0 && c.Algorithm != algo.Concurrency {
 		c.Soft = 50
 	}
-	if r.IntN(6) == 0 && (c.Algorithm == algo.FixedWindow || m != leased && (c.Algorithm == algo.SlidingLog || c.Algorithm == algo.SlidingWindow)) {
+	if r.IntN(6) == 0 && (c.Algorithm == algo.FixedWindow ||
+		m != leased && (c.Algorithm == algo.SlidingLog || c.Algorithm == algo.SlidingWindow)) {
 		c.CountDenied = true
 	}
 	if m == leased && r.IntN(4) > 0 {
@@ -190,13 +194,15 @@ func (p *plan) at(r *rand.Rand) time.Duration { return some(r, 500*time.Millisec
 
 func (p *plan) drawRequests(r *rand.Rand) {
 	request := func(at time.Duration, key int) step {
-		s := step{at: at, what: ask, node: r.IntN(p.nodes), limits: 1 + r.IntN(1<<len(p.limits)-1), key: key, hits: pick[int64](r, 1, 1, 1, 1, 2, 5)}
+		s := step{at: at, what: ask, node: r.IntN(p.nodes), limits: 1 + r.IntN(1<<len(p.limits)-1), key: key,
+			hits: pick[int64](r, 1, 1, 1, 1, 2, 5)}
 		if r.IntN(12) == 0 {
 			s.timeout = some(r, 2*time.Millisecond, 40*time.Millisecond)
 		}
 		return s
 	}
-	for at := 500 * time.Millisecond; at < p.lasts; at += time.Duration(r.ExpFloat64() * float64(150*time.Millisecond)) {
+	for at := 500 * time.Millisecond; at < p.lasts; at += time.Duration(
+		r.ExpFloat64() * float64(150*time.Millisecond)) {
 		s := request(at, r.IntN(keysOfAll))
 		switch r.IntN(30) {
 		case 0:
@@ -246,11 +252,13 @@ func (p *plan) drawOrders(r *rand.Rand) {
 		return
 	}
 	for range r.IntN(4) {
-		p.add(step{at: p.at(r), what: pick(r, bans, bans, grants), node: r.IntN(p.nodes), limit: r.IntN(len(p.limits) - 1), key: r.IntN(keysOfAll), lasts: some(r, 3*time.Second, 15*time.Second)})
+		p.add(step{at: p.at(r), what: pick(r, bans, bans, grants), node: r.IntN(p.nodes),
+			limit: r.IntN(len(p.limits) - 1), key: r.IntN(keysOfAll), lasts: some(r, 3*time.Second, 15*time.Second)})
 	}
 	if p.mode == exact {
 		for range r.IntN(3) {
-			p.add(step{at: p.at(r), what: resets, node: r.IntN(p.nodes), limit: r.IntN(len(p.limits) - 1), key: r.IntN(keysOfAll)})
+			p.add(step{at: p.at(r), what: resets, node: r.IntN(p.nodes), limit: r.IntN(len(p.limits) - 1),
+				key: r.IntN(keysOfAll)})
 		}
 	}
 }
@@ -298,7 +306,8 @@ func (p *plan) rules(version int) string {
 		case c.Algorithm == algo.Concurrency:
 			fmt.Fprintf(&text, "    allow: %d concurrent\n    timeout: %v\n", n, c.Timeout)
 		case c.Burst > 0:
-			fmt.Fprintf(&text, "    allow: { rate: %d/%s, burst: %d }\n    algorithm: %v\n", n, window, c.Burst, c.Algorithm)
+			fmt.Fprintf(&text, "    allow: { rate: %d/%s, burst: %d }\n    algorithm: %v\n", n, window, c.Burst,
+				c.Algorithm)
 		default:
 			fmt.Fprintf(&text, "    allow: %d/%s\n    algorithm: %v\n", n, window, c.Algorithm)
 		}
@@ -317,7 +326,8 @@ func (p *plan) rules(version int) string {
 		if l.bans {
 			text.WriteString("    ban: { after: 12, within: 10s, for: 4s }\n")
 		}
-		fmt.Fprintf(&text, "    on_store_error: %s\n", [...]string{rule.Local: "local", rule.AllowAll: "allow", rule.DenyAll: "deny"}[l.policy])
+		fmt.Fprintf(&text, "    on_store_error: %s\n",
+			[...]string{rule.Local: "local", rule.AllowAll: "allow", rule.DenyAll: "deny"}[l.policy])
 	}
 	return text.String()
 }

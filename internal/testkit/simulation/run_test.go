@@ -30,7 +30,8 @@ func run(t *testing.T, seed uint64, m mistake, force func(*plan)) (out outcome) 
 		}
 	}()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{seed: seed, mistake: m, begun: time.Now(), accounts: map[account]*books{}, orders: map[account]*order{}}
+		w := &world{seed: seed, mistake: m, begun: time.Now(), accounts: map[account]*books{},
+			orders: map[account]*order{}}
 		w.plan = draw(w.random("plan"), force)
 		w.network = make([]weather, w.plan.nodes)
 		out.plan = w.plan

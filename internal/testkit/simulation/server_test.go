@@ -82,7 +82,8 @@ func (s *server) lives() (life, forgot int) {
 }
 
 // take is what the server does with charges, and what is written down of that.
-func (s *server) take(from *link, o *op, charges []store.Charge, ahead []algo.Ahead, results []algo.Result) (now int64, err error) {
+func (s *server) take(from *link, o *op, charges []store.Charge, ahead []algo.Ahead, results []algo.Result) (now int64,
+	err error) {
 	ctx := nobody
 	if s.w.mistake == forgetful && s.calls%40 == 39 && len(charges) > 0 {
 		_, _ = s.mem.Reset(ctx, charges[0].Counter, charges[0].Key)

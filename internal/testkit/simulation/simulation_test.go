@@ -50,7 +50,8 @@ func TestSeeds(t *testing.T) {
 		if len(out.problems) == 0 {
 			continue
 		}
-		t.Errorf("seed %d (%v, %d nodes, quiet %v) fails; again: WEIR_SIM_SEEDS=1 scripts/soak sim - %d", seed+ran, out.plan.mode, out.plan.nodes, out.plan.quiet, seed+ran)
+		t.Errorf("seed %d (%v, %d nodes, quiet %v) fails; again: WEIR_SIM_SEEDS=1 scripts/soak sim - %d", seed+ran,
+			out.plan.mode, out.plan.nodes, out.plan.quiet, seed+ran)
 		for _, problem := range out.problems {
 			t.Log("  " + problem)
 		}
@@ -59,7 +60,8 @@ func TestSeeds(t *testing.T) {
 		}
 	}
 	t.Logf("%d seeds from %d on: %+v", ran, seed, sum)
-	if ran >= someSeeds && (sum.Local == 0 || sum.Lost == 0 || sum.Late == 0 || sum.Banned == 0 || sum.Honest == 0 || sum.Debts == 0 || sum.Settled == 0 || sum.Trips == 0 || sum.Leased == 0) {
+	if ran >= someSeeds && (sum.Local == 0 || sum.Lost == 0 || sum.Late == 0 || sum.Banned == 0 || sum.Honest == 0 ||
+		sum.Debts == 0 || sum.Settled == 0 || sum.Trips == 0 || sum.Leased == 0) {
 		t.Error("the runs do not see what they are there for")
 	}
 }

@@ -25,13 +25,15 @@ type bench struct {
 // take takes a slot of one key, of a limit that has n, and reports whether there was one.
 func (b *bench) take(n int) bool {
 	b.Helper()
-	rules := fmt.Sprintf("domain: sim\nlimits:\n  - { name: slots, per: [user], allow: %d concurrent, timeout: 5s }\n", n)
+	rules := fmt.Sprintf("domain: sim\nlimits:\n  - { name: slots, per: [user], allow: %d concurrent, timeout: 5s }\n",
+		n)
 	set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(rules)}}, file.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	c := set.Rules()[0].Windows[0].Counter
-	charges := []store.Charge{{Counter: c, Key: []byte("k"), Limit: c.Limit, Mode: rule.Enforce, Ask: algo.Ask{Cost: 1}}}
+	charges := []store.Charge{{Counter: c, Key: []byte("k"), Limit: c.Limit, Mode: rule.Enforce,
+		Ask: algo.Ask{Cost: 1}}}
 	results := make([]algo.Result, 1)
 	if _, err := b.w.server.take(nil, nil, charges, nil, results); err != nil {
 		b.Fatal(err)

@@ -57,7 +57,8 @@ func Network(a netip.Addr) netip.Addr {
 func Prefix(p netip.Prefix) (netip.Prefix, error) {
 	switch a := p.Addr(); {
 	case a.Is4In6() && p.Bits() < 96:
-		return p, fmt.Errorf("%v holds more than the IPv4-mapped addresses, which are taken as IPv4: write 0.0.0.0/0", p)
+		return p, fmt.Errorf("%v holds more than the IPv4-mapped addresses, which are taken as IPv4: write 0.0.0.0/0",
+			p)
 	case a.Is4In6():
 		return netip.PrefixFrom(a.Unmap(), p.Bits()-96).Masked(), nil
 	case p.Bits() >= nat64.Bits() && nat64.Contains(a):
@@ -68,7 +69,8 @@ func Prefix(p netip.Prefix) (netip.Prefix, error) {
 				return p.Masked(), nil // these stay as they are
 			}
 			if v4.Overlaps(l) {
-				return p, fmt.Errorf("%v: clients behind NAT64 are known by their IPv4 addresses, and this holds private ones besides, which are not: write the IPv4 networks", p)
+				return p, fmt.Errorf(
+					"%v: clients behind NAT64 are known by their IPv4 addresses, and this holds private ones besides, which are not: write the IPv4 networks", p)
 			}
 		}
 		return v4, nil

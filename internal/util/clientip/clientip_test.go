@@ -34,7 +34,8 @@ func TestAddr(t *testing.T) {
 	if got := Addr(netip.Addr{}); got.IsValid() {
 		t.Errorf("none is %v", got)
 	}
-	for text, want := range map[string]string{"192.0.2.9": "192.0.2.9", "64:ff9b::192.0.2.9": "192.0.2.9", "2001:db8:1:2:3::4%x": "2001:db8:1:2::", "64:ff9b::10.0.0.1": "64:ff9b::"} {
+	for text, want := range map[string]string{"192.0.2.9": "192.0.2.9", "64:ff9b::192.0.2.9": "192.0.2.9",
+		"2001:db8:1:2:3::4%x": "2001:db8:1:2::", "64:ff9b::10.0.0.1": "64:ff9b::"} {
 		if got := Network(netip.MustParseAddr(text)); got != netip.MustParseAddr(want) {
 			t.Errorf("the network of %s: %v, want %s", text, got, want)
 		}

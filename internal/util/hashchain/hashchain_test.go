@@ -34,7 +34,8 @@ func TestFollow(t *testing.T) {
 	} {
 		before := next.chain
 		err := next.chain.Follow(next.number, next.prev, hash(9))
-		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || next.chain != before) {
+		if (err == nil) != (want == "") || err != nil &&
+			(!strings.Contains(err.Error(), want) || next.chain != before) {
 			t.Errorf("%+v: %v, want %q", next, err, want)
 		}
 	}

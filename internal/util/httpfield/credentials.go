@@ -156,7 +156,8 @@ func hasPrefixFold(s, prefix string) bool {
 // allow, such as the bar of Laravel's. Rails takes token=abc for abc.
 func (c Credentials) Bearer() (token string, ok bool) {
 	bare := strings.TrimRight(c.Rest, "=")
-	if bare == "" || !consistsOf(bare, &isBearerByte) && (strings.Count(bare, ".") > 1 || !consistsOf(c.Rest, &isOpaqueByte)) {
+	if bare == "" || !consistsOf(bare, &isBearerByte) &&
+		(strings.Count(bare, ".") > 1 || !consistsOf(c.Rest, &isOpaqueByte)) {
 		return "", false
 	}
 	if hasPrefixFold(bare, "token=") || endsInDot(bare) {

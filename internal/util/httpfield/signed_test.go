@@ -40,7 +40,8 @@ func TestCutSigned(t *testing.T) {
 		if again, ok := CutSigned(key); again != key || !ok {
 			t.Errorf("%s: the key is cut again: %q", name, again)
 		}
-		for _, same := range []string{token + "=", token + "==", token[:len(token)-1] + string(token[len(token)-1]+1), token + "A", token[:len(token)-2]} {
+		for _, same := range []string{token + "=", token + "==", token[:len(token)-1] + string(token[len(token)-1]+1),
+			token + "A", token[:len(token)-2]} {
 			if got, ok := CutSigned(same); got != key || !ok {
 				t.Errorf("%s: %q: %q, %t, want %q", name, same, got, ok, key)
 			}
@@ -74,7 +75,8 @@ func TestCutSigned(t *testing.T) {
 
 // A word before a token in a field of a program's own does not count.
 func TestCutSignedBearer(t *testing.T) {
-	token := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256"}`)) + ".e30.kEX-_uQ4H6pQm0bJfQyKcV1z3dD2mN8sT5wY7xZ0aBc"
+	token := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256"}`)) +
+		".e30.kEX-_uQ4H6pQm0bJfQyKcV1z3dD2mN8sT5wY7xZ0aBc"
 	want, _ := CutSigned(token)
 	for _, value := range []string{"Bearer " + token, "bearer  " + token, "BEARER\t" + token, "Bearer+" + token} {
 		if got, ok := CutSigned(value); got != want || !ok {
@@ -86,7 +88,8 @@ func TestCutSignedBearer(t *testing.T) {
 			t.Errorf("%q: %q", value, got)
 		}
 	}
-	for _, value := range []string{"Bearer " + token[:20] + "~", "Bearer k.ada.00000000000000000000000001", "Bearer" + token} {
+	for _, value := range []string{"Bearer " + token[:20] + "~", "Bearer k.ada.00000000000000000000000001",
+		"Bearer" + token} {
 		if got, ok := CutSigned(value); got != value || !ok {
 			t.Errorf("%q: %q, %t", value, got, ok)
 		}
@@ -101,7 +104,8 @@ func TestCutSignedOpaque(t *testing.T) {
 		"v4.public.kEX-_uQ4H6pQm0bJfQyKcV1z3dD2mN8sT5wY7xZ0aBc", "CN=ada.lovelace,OU=Engineering,O=Example", "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko)",
 		"https://example.com/a/long/path?of=a+page&and=more", "example.shop.https://www.example.com/path/of/a/page", "eyes.only.for+your+eyes+only+and+mine",
 		jose + "." + base64.RawURLEncoding.EncodeToString([]byte(`{"iat":1796000000,"sub":"ada"}`)), // its signature is in another cookie
-		jose + "." + jose + ".short", jose + ".a.b.c", jose, jose + ".", ".eJ.", "Image.of.the+day+with+a+long+name+of+it", "10.1.12345678901234567890~",
+		jose + "." + jose + ".short", jose + ".a.b.c", jose, jose + ".", ".eJ.",
+		"Image.of.the+day+with+a+long+name+of+it", "10.1.12345678901234567890~",
 	} {
 		if got, ok := CutSigned(value); got != value || !ok {
 			t.Errorf("%q: %q, %t", value, got, ok)

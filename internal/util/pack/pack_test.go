@@ -58,7 +58,8 @@ func TestRoundTrip(t *testing.T) {
 	data := bytes.TrimPrefix(w.Bytes(), []byte("before"))
 	var out values
 	r := Reader(data)
-	if code(r, &out); !r.ReadAll() || out.u != in.u || out.i != in.i || out.n != in.n || out.f != in.f || out.g != in.g ||
+	if code(r, &out); !r.ReadAll() || out.u != in.u || out.i != in.i || out.n != in.n || out.f != in.f ||
+		out.g != in.g ||
 		out.b != in.b || out.s != in.s || !out.at.Equal(in.at) || !slices.Equal(out.list, in.list) {
 		t.Errorf("%+v, written as %+v", out, in)
 	}

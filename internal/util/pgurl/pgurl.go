@@ -41,7 +41,8 @@ func Parse(text string, own func(name string) bool) (*URL, error) {
 	front, query, _ := strings.Cut(text, "?")
 	if _, path, _ := strings.Cut(strings.SplitN(front, "://", 2)[1], "/"); strings.Contains(path, "@") {
 		// A part of the password would be taken for the database, and shown with it.
-		return nil, errors.New("there is an @ behind the hosts; percent-encode what is not a letter or a digit in the user and the password")
+		return nil, errors.New(
+			"there is an @ behind the hosts; percent-encode what is not a letter or a digit in the user and the password")
 	}
 	values, err := url.ParseQuery(query)
 	if err != nil {
@@ -127,7 +128,8 @@ func Plain(err error) error {
 	var u *url.Error
 	switch {
 	case errors.As(inner, &u):
-		return errors.New("it cannot be read; percent-encode what is not a letter or a digit in the user and the password; " + form)
+		return errors.New(
+			"it cannot be read; percent-encode what is not a letter or a digit in the user and the password; " + form)
 	case inner != nil:
 		return inner
 	}

@@ -3,7 +3,8 @@ package accept
 import "testing"
 
 func FuzzAccept(f *testing.F) {
-	for _, s := range []string{"", "text/html;q=0.5,*/*", "application/problem+json", ";;,=q", "a/*;q=1.", "text/html;q=0.0001"} {
+	for _, s := range []string{"", "text/html;q=0.5,*/*", "application/problem+json", ";;,=q", "a/*;q=1.",
+		"text/html;q=0.0001"} {
 		f.Add(s)
 	}
 	types := []string{"application/json", "text/html", "text/plain"}

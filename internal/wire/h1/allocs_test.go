@@ -59,7 +59,8 @@ func TestSmall(t *testing.T) {
 		close(ended)
 	}()
 	go func() { _, _ = io.Copy(io.Discard, client) }()
-	for _, request := range []string{post("/", strings.Repeat("x", 64<<10)), get("/", "X: "+strings.Repeat("y", 16_000)), get("/")} {
+	for _, request := range []string{post("/", strings.Repeat("x", 64<<10)),
+		get("/", "X: "+strings.Repeat("y", 16_000)), get("/")} {
 		if _, err := io.WriteString(client, request); err != nil {
 			t.Fatal(err)
 		}

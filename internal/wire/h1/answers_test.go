@@ -43,11 +43,15 @@ func (s step) do(w http.ResponseWriter, r *http.Request) {
 // steps makes what a handler does: all but what New says that it cannot do.
 func steps() *rapid.Generator[[]step] {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
-		s := step{what: rapid.SampledFrom([]string{"add", "add", "none", "status", "write", "string", "write", "string", "flush", "read", "close"}).Draw(t, "what")}
+		s := step{what: rapid.SampledFrom([]string{"add", "add", "none", "status", "write", "string", "write", "string",
+			"flush", "read", "close"}).Draw(t, "what")}
 		switch s.what {
 		case "add", "none":
-			s.key = rapid.SampledFrom([]string{"Content-Type", "Content-Length", "Date", "Connection", "Content-Encoding", "X-A", "x-b", "a b", "a:b", "", "Trailer", "X-T", http.TrailerPrefix + "X-U"}).Draw(t, "key")
-			s.value = rapid.SampledFrom([]string{"", "a", "close", "Close", "keep-alive", "close, a", "5", "100", "3000", "-1", "a\r\nb", " a\t", "X-T, x-a", "\x00", "\u00e4"}).Draw(t, "value")
+			s.key = rapid.SampledFrom([]string{"Content-Type", "Content-Length", "Date", "Connection",
+				"Content-Encoding", "X-A", "x-b", "a b", "a:b", "", "Trailer", "X-T", http.TrailerPrefix + "X-U"}).Draw(
+				t, "key")
+			s.value = rapid.SampledFrom([]string{"", "a", "close", "Close", "keep-alive", "close, a", "5", "100",
+				"3000", "-1", "a\r\nb", " a\t", "X-T, x-a", "\x00", "\u00e4"}).Draw(t, "value")
 		case "status":
 			s.n = rapid.SampledFrom([]int{100, 103, 200, 201, 204, 205, 304, 404, 429, 500, 777}).Draw(t, "status")
 		default:
@@ -69,7 +73,8 @@ func TestAnswers(t *testing.T) {
 	}))
 	rapid.Check(t, func(rt *rapid.T) {
 		list := steps().Draw(rt, "steps")
-		request := rapid.SampledFrom([]string{get("/"), post("/", "a body"), ask("HEAD", "/"), ask("PUT", "/", "Content-Length: 60000") + strings.Repeat("long", 15_000)}).Draw(rt, "request")
+		request := rapid.SampledFrom([]string{get("/"), post("/", "a body"), ask("HEAD", "/"),
+			ask("PUT", "/", "Content-Length: 60000") + strings.Repeat("long", 15_000)}).Draw(rt, "request")
 		if strings.HasPrefix(request, "HEAD") {
 			// net/http sends a length that is none
 			list = slices.DeleteFunc(list, func(s step) bool {

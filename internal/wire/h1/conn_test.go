@@ -257,15 +257,16 @@ func TestDrainRest(t *testing.T) {
 
 // TestDate: an answer bears the date at which it begins, not the date of its request.
 func TestDate(t *testing.T) {
-	got := both(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Second) }), func(_ *testing.T, l *pipes, _ server) string {
-		p := l.dial()
-		p.send(get("/"))
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.got.String()
-	})
+	got := both(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Second) }),
+		func(_ *testing.T, l *pipes, _ server) string {
+			p := l.dial()
+			p.send(get("/"))
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return p.got.String()
+		})
 	if !strings.Contains(got, " 00:00:20 GMT\r\n") { // the clock of a bubble begins at midnight
 		t.Errorf("%q", got)
 	}

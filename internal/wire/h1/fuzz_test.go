@@ -20,8 +20,11 @@ func FuzzHead(f *testing.F) {
 		f.Add([]byte(s), 3)
 	}
 	for _, s := range []string{
-		get("/"), get("//a?b=c", "X: y", "x:\tz "), get("/a%2Fb?", "Connection: close"), get("/", "Pragma: no-cache"), post("/api/v1/limit", `{"hits": 1}`, "Content-Type: application/json"),
-		get("/*'()@:;=$,!&"), get("/\\"), get("/%"), get("/?%"), get("/a;b"), get("/[", "Host2: x"), ask("HEAD", "/"), ask("PUT", "/", "Content-Length: 999999999999999999"), ask("OPTIONS", "/"), ask("PRI", "/"), ask("CONNECT", "/"), ask("GETS", "/"), get("/", "Expect2: x", "HOSTS: y", "X-\u00e4: z"),
+		get("/"), get("//a?b=c", "X: y", "x:\tz "), get("/a%2Fb?", "Connection: close"), get("/", "Pragma: no-cache"),
+		post("/api/v1/limit", `{"hits": 1}`, "Content-Type: application/json"),
+		get("/*'()@:;=$,!&"), get("/\\"), get("/%"), get("/?%"), get("/a;b"), get("/[", "Host2: x"), ask("HEAD", "/"),
+		ask("PUT", "/", "Content-Length: 999999999999999999"), ask("OPTIONS", "/"), ask("PRI", "/"), ask("CONNECT",
+			"/"), ask("GETS", "/"), get("/", "Expect2: x", "HOSTS: y", "X-\u00e4: z"),
 	} {
 		f.Add([]byte(s), 7)
 	}
@@ -53,13 +56,15 @@ func FuzzHead(f *testing.F) {
 				}
 			}
 		}
-		if want.Header.Get("Expect") != "" || len(want.TransferEncoding) > 0 || want.ProtoMajor != 1 || want.ProtoMinor != 1 {
+		if want.Header.Get("Expect") != "" || len(want.TransferEncoding) > 0 || want.ProtoMajor != 1 ||
+			want.ProtoMinor != 1 {
 			t.Fatalf("the loop serves %q", data)
 		}
 		body, _ := io.ReadAll(want.Body)
 		rest, _ := io.ReadAll(in)
 		if got := len(data) - h.next; int64(len(body)) != min(h.length, int64(got)) || len(body)+len(rest) != got {
-			t.Fatalf("the head of %q has %d bytes, and net/http reads %d of the body and leaves %d", data, h.next, len(body), len(rest))
+			t.Fatalf("the head of %q has %d bytes, and net/http reads %d of the body and leaves %d", data, h.next,
+				len(body), len(rest))
 		}
 		want.Body, r.Body = nil, nil
 		if *want.URL != *r.URL {
@@ -78,8 +83,11 @@ func FuzzServe(f *testing.F) {
 		f.Add([]byte(get("/")+s), 3)
 	}
 	for _, s := range []string{
-		get("/") + ask("HEAD", "/a"), post("/", "a body") + "\r\n" + ask("DELETE", "/"), ask("PUT", "/", "Content-Length: 9") + "a body" + get("/"),
-		post("/?unread", "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n") + get("/"), post("/", "x", "Connection: close") + get("/"), ask("PATCH", "/?unread", "Content-Length: 70000") + strings.Repeat("x", 70_000) + get("/"),
+		get("/") + ask("HEAD", "/a"), post("/", "a body") + "\r\n" + ask("DELETE", "/"),
+		ask("PUT", "/", "Content-Length: 9") + "a body" + get("/"),
+		post("/?unread", "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n") + get("/"),
+		post("/", "x", "Connection: close") + get("/"), ask("PATCH", "/?unread", "Content-Length: 70000") +
+			strings.Repeat("x", 70_000) + get("/"),
 		ask("PUT", "/", "Content-Length: 1000000") + "cut off",
 	} {
 		f.Add([]byte(s), 40)

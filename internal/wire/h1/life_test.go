@@ -62,7 +62,8 @@ func TestClientGone(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		return s + all() + story(begin, stays)
 	})
-	for _, want := range []string{"/wait 3s context canceled\n", "/first 5s nothing\n", "/third 0s nothing\n", "/wait 1m0s nothing\n"} {
+	for _, want := range []string{"/wait 3s context canceled\n", "/first 5s nothing\n", "/third 0s nothing\n",
+		"/wait 1m0s nothing\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in %q", want, got)
 		}
@@ -197,7 +198,8 @@ func TestPanic(t *testing.T) {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		if got := logged.String(); strings.HasPrefix(got, "http: panic serving 127.0.0.1:") != (p != http.ErrAbortHandler) {
+		if got := logged.String(); strings.HasPrefix(got,
+			"http: panic serving 127.0.0.1:") != (p != http.ErrAbortHandler) {
 			t.Errorf("%v: the log is %q", p, got)
 		}
 	}
@@ -239,7 +241,8 @@ func TestHTTP2(t *testing.T) {
 	// HTTP/2 cannot begin behind a request, where net/http takes it for another one.
 	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 	for _, s := range []*side{loop, plain} {
-		for _, parts := range [][]string{{get("/") + preface}, {post("/", "x") + "\r\n" + preface}, {post("/", "x") + "\r\n\r", "\n" + preface}} {
+		for _, parts := range [][]string{{get("/") + preface}, {post("/", "x") + "\r\n" + preface},
+			{post("/", "x") + "\r\n\r", "\n" + preface}} {
 			got := s.exchange(t, parts...)
 			if strings.Count(got, "HTTP/1.1 ") != 2 || strings.Contains(got, "\x00") {
 				t.Errorf("to %q: %q", parts, got)

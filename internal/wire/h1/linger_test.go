@@ -65,7 +65,8 @@ func TestRefusedUpload(t *testing.T) {
 	const size = 20 << 20
 	_, addr := refusing(t, func(l *listen.Lingers) { l.Bound(0, time.Hour, time.Hour, 0) })
 	part := []byte(strings.Repeat("x", 1<<20))
-	for fields, chunked := range map[string]bool{fmt.Sprintf("Content-Length: %d", size): false, "Transfer-Encoding: chunked": true} {
+	for fields, chunked := range map[string]bool{fmt.Sprintf("Content-Length: %d", size): false,
+		"Transfer-Encoding: chunked": true} {
 		c, sent := startUpload(t, addr, fields)
 		for sent < size {
 			part := part[:min(len(part), size-sent)]

@@ -100,7 +100,8 @@ func (s *side) exchange(t testing.TB, parts ...string) string {
 	return string(got)
 }
 
-var date = regexp.MustCompile(`\r\nDate: (Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d [A-Z][a-z][a-z] \d{4} \d\d:\d\d:\d\d GMT\r\n`)
+var date = regexp.MustCompile(
+	`\r\nDate: (Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d [A-Z][a-z][a-z] \d{4} \d\d:\d\d:\d\d GMT\r\n`)
 
 // undated returns answers without what depends on the time and on the connection.
 func undated(s string) string { return date.ReplaceAllString(s, "\r\nDate: now\r\n") }
@@ -126,12 +127,14 @@ func tell(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	var b bytes.Buffer
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	fmt.Fprintf(&b, "%s %q %q %s %d.%d host %q length %d close %v from %s %v\n", r.Method, r.RequestURI, r.URL, r.Proto, r.ProtoMajor, r.ProtoMinor,
+	fmt.Fprintf(&b, "%s %q %q %s %d.%d host %q length %d close %v from %s %v\n", r.Method, r.RequestURI, r.URL, r.Proto,
+		r.ProtoMajor, r.ProtoMinor,
 		r.Host, r.ContentLength, r.Close, host, err)
 	u := *r.URL
 	u.User = nil
 	fmt.Fprintf(&b, "url %#v of %q\n", u, r.URL.User)
-	fmt.Fprintf(&b, "te %v trailer %v tls %v nobody %v\n", r.TransferEncoding, r.Trailer, r.TLS != nil, r.Body == http.NoBody)
+	fmt.Fprintf(&b, "te %v trailer %v tls %v nobody %v\n", r.TransferEncoding, r.Trailer, r.TLS != nil,
+		r.Body == http.NoBody)
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
 		fmt.Fprintf(&b, "%s: %q\n", name, r.Header[name])
 	}
@@ -213,7 +216,8 @@ func get(target string, fields ...string) string {
 }
 
 func post(target, body string, fields ...string) string {
-	return "POST " + target + " HTTP/1.1\r\nHost: shop.example\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n" + lines(fields) + "\r\n" + body
+	return "POST " + target + " HTTP/1.1\r\nHost: shop.example\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n" +
+		lines(fields) + "\r\n" + body
 }
 
 // ask is a request with another method.
@@ -233,30 +237,54 @@ func TestServes(t *testing.T) {
 	loop, plain := newSides(t, http.HandlerFunc(tell))
 	var all []string
 	for _, request := range []string{
-		get("/"), get("/a/b.c-d_e~f?x=1&y=%20z"), get("//a"), get("/a%2Fb"), get("/a%62"), get("/ä?"[:1] + "a?"), get("/a??"), get("/a:b@c/*'()"), get("/?a?b#"[:5]),
+		get("/"), get("/a/b.c-d_e~f?x=1&y=%20z"), get("//a"), get("/a%2Fb"), get("/a%62"), get("/ä?"[:1] + "a?"),
+		get("/a??"), get("/a:b@c/*'()"), get("/?a?b#"[:5]),
 		get("/", "x-a:1", "X-A:\t2 ", "x-B:", "X-c: a\tb", "x-utf: \u00e4\xff", "a!#$%&'*+-.^_`|~9: x"),
 		get("/", "Connection: keep-alive"), get("/", "connection:KEEP-ALIVE"),
-		get("/", "Pragma: no-cache"), get("/", "Pragma: no-cache", "Cache-Control: max-age=0"), get("/", "pragma: No-Cache"), get("/", "Pragma: x", "Pragma: no-cache"),
-		get("/", "Cookie: a=1", "Cookie: b=2"), get("/", "Keep-Alive: 5", "TE: trailers", "Proxy-Connection: close", "Range: bytes=0-1"),
-		get("/", "Content-Length: 0"), get("/", "Content-Length: 003") + "abc", post("/", ""), post("/", "{}"), post("/", strings.Repeat("b", 20_000)), post("/", strings.Repeat("b", 65536)),
-		get("/", "X-Long: "+strings.Repeat("y", 12_000)), get("/?" + strings.Repeat("y", 9000)), get("/", strings.Fields(strings.Repeat("a: ", maxFields-1))...),
+		get("/", "Pragma: no-cache"), get("/", "Pragma: no-cache", "Cache-Control: max-age=0"),
+		get("/", "pragma: No-Cache"), get("/", "Pragma: x", "Pragma: no-cache"),
+		get("/", "Cookie: a=1", "Cookie: b=2"), get("/", "Keep-Alive: 5", "TE: trailers", "Proxy-Connection: close",
+			"Range: bytes=0-1"),
+		get("/", "Content-Length: 0"), get("/", "Content-Length: 003") + "abc", post("/", ""), post("/", "{}"),
+		post("/", strings.Repeat("b", 20_000)), post("/", strings.Repeat("b", 65536)),
+		get("/", "X-Long: "+strings.Repeat("y", 12_000)), get("/?" + strings.Repeat("y", 9000)),
+		get("/", strings.Fields(strings.Repeat("a: ", maxFields-1))...),
 		"GET / HTTP/1.1\r\nHost:\r\n\r\n", "GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", "POST / HTTP/1.1\r\nHost: a\r\n\r\n",
-		get("/?status=404"), get("/?status=429&set=Retry-After:1"), get("/?status=204"), get("/?status=204&set=Content-Length:9&set=Content-Type:a/b"),
-		get("/?status=304&set=Content-Type:a/b&set=Etag:x"), get("/?status=599"), get("/?status=999"), get("/?status=200&write=none"),
+		get("/?status=404"), get("/?status=429&set=Retry-After:1"), get("/?status=204"),
+		get("/?status=204&set=Content-Length:9&set=Content-Type:a/b"),
+		get("/?status=304&set=Content-Type:a/b&set=Etag:x"), get("/?status=599"), get("/?status=999"),
+		get("/?status=200&write=none"),
 		get("/?write=none"), get("/?write=none&set=X-A:1&set=X-A:2&set=A-B:c"),
-		get("/?set=Content-Type:a/b"), get("/?set=Content-Encoding:gzip"), get("/?set=Content-Type:"), get("/?set=Date:never"), get("/?set=X-A:a%0d%0ab%0ac"), get("/?set=x-small:+a+"), get("/?set=a%20b:c"),
+		get("/?set=Content-Type:a/b"), get("/?set=Content-Encoding:gzip"), get("/?set=Content-Type:"),
+		get("/?set=Date:never"), get("/?set=X-A:a%0d%0ab%0ac"), get("/?set=x-small:+a+"), get("/?set=a%20b:c"),
 		get("/?set=X-Empty:"), get("/?set=Content-Length:bad"),
-		get("/?length=yes"), get("/?length=yes&pad=5000"), get("/?pad=1000&write=pieces"), get("/?pad=1400"), get("/?pad=3000"), get("/?pad=3000&write=string"), get("/?pad=150000"), get("/?pad=50000&write=pieces"),
+		get("/?length=yes"), get("/?length=yes&pad=5000"), get("/?pad=1000&write=pieces"), get("/?pad=1400"),
+		get("/?pad=3000"), get("/?pad=3000&write=string"), get("/?pad=150000"), get("/?pad=50000&write=pieces"),
 		ask("PUT", "/"), ask("DELETE", "/a?b=c", "X: y"), ask("OPTIONS", "/"), ask("PATCH", "/"),
-		ask("HEAD", "/"), ask("HEAD", "/?write=none"), ask("HEAD", "/?length=yes"), ask("HEAD", "/?length=yes&write=none"), ask("HEAD", "/?length=wrong"), ask("HEAD", "/?pad=5000"), ask("HEAD", "/?pad=90000&write=flush"), ask("HEAD", "/?status=304"), ask("HEAD", "/?set=Content-Type:a/b&write=none"), ask("HEAD", "/?status=404&set=Trailer:X-T&after=X-T:t"),
-		get("/?write=flush"), get("/?write=flush&length=yes"), get("/?write=flush&pad=9000"), get("/?write=flush&status=204"), get("/?status=304&write=flush"), get("/?write=flush&set=Content-Type:text/event-stream"),
-		get("/?inform=yes&set=Link:a&length=yes"), get("/?inform=yes&write=flush&set=Link:b&set=Connection:keep-alive"), ask("HEAD", "/?inform=yes"),
-		get("/?set=Trailer:X-T&after=X-T:t&after=X-T:u"), get("/?set=Trailer:X-T,%20x-u&set=Trailer:Host&after=X-U:%0d%0au&after=Host:a"), get("/?write=flush&after=Trailer:X-T:t"), get("/?write=flush&pad=4000&after=Trailer:X-U:t&after=Trailer:X-T:t"), get("/?set=Trailer:X-T&length=yes&after=X-T:t"), get("/?set=Trailer:X-T&write=none"), get("/?set=Trailer:&after=X-T:t"), get("/?set=Trailer:X:t&after=Trailer:X-T:t"),
-		ask("PUT", "/", "Content-Length: 3") + "abc", ask("DELETE", "/?read=close", "Content-Length: 3") + "abc", post("/", strings.Repeat("long", 50_000)), post("/?write=flush", strings.Repeat("long", 50_000)), post("/?read=no", strings.Repeat("long", 60_000)), post("/?read=close", strings.Repeat("long", 60_000)), post("/?read=some", strings.Repeat("long", 60_000)),
+		ask("HEAD", "/"), ask("HEAD", "/?write=none"), ask("HEAD", "/?length=yes"),
+		ask("HEAD", "/?length=yes&write=none"), ask("HEAD", "/?length=wrong"), ask("HEAD",
+			"/?pad=5000"), ask("HEAD", "/?pad=90000&write=flush"), ask("HEAD", "/?status=304"),
+		ask("HEAD", "/?set=Content-Type:a/b&write=none"), ask("HEAD", "/?status=404&set=Trailer:X-T&after=X-T:t"),
+		get("/?write=flush"), get("/?write=flush&length=yes"), get("/?write=flush&pad=9000"),
+		get("/?write=flush&status=204"), get("/?status=304&write=flush"), get(
+			"/?write=flush&set=Content-Type:text/event-stream"),
+		get("/?inform=yes&set=Link:a&length=yes"), get("/?inform=yes&write=flush&set=Link:b&set=Connection:keep-alive"),
+		ask("HEAD", "/?inform=yes"),
+		get("/?set=Trailer:X-T&after=X-T:t&after=X-T:u"),
+		get("/?set=Trailer:X-T,%20x-u&set=Trailer:Host&after=X-U:%0d%0au&after=Host:a"), get(
+			"/?write=flush&after=Trailer:X-T:t"), get("/?write=flush&pad=4000&after=Trailer:X-U:t&after=Trailer:X-T:t"),
+		get("/?set=Trailer:X-T&length=yes&after=X-T:t"), get("/?set=Trailer:X-T&write=none"), get(
+			"/?set=Trailer:&after=X-T:t"), get("/?set=Trailer:X:t&after=Trailer:X-T:t"),
+		ask("PUT", "/", "Content-Length: 3") + "abc", ask("DELETE", "/?read=close", "Content-Length: 3") + "abc",
+		post("/", strings.Repeat("long", 50_000)), post("/?write=flush",
+			strings.Repeat("long", 50_000)), post("/?read=no", strings.Repeat("long", 60_000)),
+		post("/?read=close", strings.Repeat("long", 60_000)), post("/?read=some", strings.Repeat("long", 60_000)),
 		post("/?duplex=yes&pad=50000", strings.Repeat("long", 60_000)), post("/?read=close&write=flush", "a body"),
-		get("/?pad=3000&write=pieces&set=Content-Type:a/b"), post("/?read=no", "unread body"), post("/?read=no", strings.Repeat("u", 60_000)),
+		get("/?pad=3000&write=pieces&set=Content-Type:a/b"), post("/?read=no", "unread body"),
+		post("/?read=no", strings.Repeat("u", 60_000)),
 	} {
-		if got := same(t, loop, plain, request); !strings.HasPrefix(got, "HTTP/1.1 ") || strings.Contains(got, "Connection: close") || loop.handed.Load() > 0 {
+		if got := same(t, loop, plain, request); !strings.HasPrefix(got, "HTTP/1.1 ") ||
+			strings.Contains(got, "Connection: close") || loop.handed.Load() > 0 {
 			t.Errorf("%.200q is answered %.200q", request, got)
 		}
 		all = append(all, request)
@@ -270,8 +298,10 @@ func TestServes(t *testing.T) {
 		t.Errorf("net/http has served %d connections", n)
 	}
 	for _, last := range []string{
-		get("/", "Connection: close"), get("/", "Connection: Close"), get("/?set=Connection:close"), get("/?length=wrong"), get("/?length=wrong&pad=3000"), get("/?write=panic"),
-		get("/?pad=9000", "Connection: close"), post("/", "x", "Connection: close"), get("/?write=broken&pad=9000"), get("/?write=broken&length=yes"), ask("HEAD", "/", "Connection: close"),
+		get("/", "Connection: close"), get("/", "Connection: Close"), get("/?set=Connection:close"),
+		get("/?length=wrong"), get("/?length=wrong&pad=3000"), get("/?write=panic"),
+		get("/?pad=9000", "Connection: close"), post("/", "x", "Connection: close"), get("/?write=broken&pad=9000"),
+		get("/?write=broken&length=yes"), ask("HEAD", "/", "Connection: close"),
 		get("/?write=flush&set=Connection:close"),
 	} {
 		same(t, loop, plain, last+get("/after"))
@@ -279,7 +309,10 @@ func TestServes(t *testing.T) {
 	}
 	for _, short := range []string{
 		"POST / HTTP/1.1\r\nHost:\r\nContent-Length:1000000\r\n\r\n", "POST /?read=close HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n",
-		post("/", "cut off")[:62], "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf", "POST /?read=no HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n", post("/?read=close", strings.Repeat("cut", 9000))[:9000], post("/?read=some", strings.Repeat("cut", 9000))[:9000], post("/?read=no&write=flush", strings.Repeat("cut", 9000))[:9000],
+		post("/", "cut off")[:62], "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf",
+		"POST /?read=no HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n", post("/?read=close",
+			strings.Repeat("cut", 9000))[:9000], post("/?read=some", strings.Repeat("cut", 9000))[:9000],
+		post("/?read=no&write=flush", strings.Repeat("cut", 9000))[:9000],
 	} {
 		same(t, loop, plain, short)
 		same(t, loop, plain, get("/before"), short)
@@ -317,10 +350,17 @@ func TestHandsOver(t *testing.T) {
 func oddRequests() []string {
 	line := func(s string) string { return s + "\r\nHost: a\r\n\r\n" }
 	list := []string{
-		line("OPTIONS * HTTP/1.1"), line("CONNECT a:1 HTTP/1.1"), line("CONNECT /a HTTP/1.1"), line("get / HTTP/1.1"), line("G3T / HTTP/1.1"), line("GETS / HTTP/1.1"), line("TRACE / HTTP/1.1"), line("M-SEARCH / HTTP/1.1"), line("PROPFIND / HTTP/1.1"),
-		line("GET / HTTP/1.0"), line("GET / HTTP/1.2"), line("GET / HTTP/2.0"), line("GET / HTTP/0.9"), line("GET / http/1.1"), line("GET / HTTP/1.1 "), line("GET  / HTTP/1.1"), line("GET / / HTTP/1.1"), line("GET /"), line("GET"),
-		line("GET http://b/ HTTP/1.1"), line("GET a HTTP/1.1"), line("GET * HTTP/1.1"), line("GET /a#b HTTP/1.1"), line("GET /%zz HTTP/1.1"), line("GET /\x01 HTTP/1.1"), line("GET /\u00e4 HTTP/1.1"), line("GET\t/ HTTP/1.1"), line("GET /\tHTTP/1.1"),
-		line(" GET / HTTP/1.1"), "\r\n" + line("GET / HTTP/1.1"), "\n" + line("GET / HTTP/1.1"), line("\x00GET / HTTP/1.1"),
+		line("OPTIONS * HTTP/1.1"), line("CONNECT a:1 HTTP/1.1"), line("CONNECT /a HTTP/1.1"), line("get / HTTP/1.1"),
+		line("G3T / HTTP/1.1"), line("GETS / HTTP/1.1"), line("TRACE / HTTP/1.1"), line(
+			"M-SEARCH / HTTP/1.1"), line("PROPFIND / HTTP/1.1"),
+		line("GET / HTTP/1.0"), line("GET / HTTP/1.2"), line("GET / HTTP/2.0"), line("GET / HTTP/0.9"),
+		line("GET / http/1.1"), line("GET / HTTP/1.1 "), line("GET  / HTTP/1.1"), line("GET / / HTTP/1.1"), line(
+			"GET /"), line("GET"),
+		line("GET http://b/ HTTP/1.1"), line("GET a HTTP/1.1"), line("GET * HTTP/1.1"), line("GET /a#b HTTP/1.1"),
+		line("GET /%zz HTTP/1.1"), line("GET /\x01 HTTP/1.1"), line("GET /\u00e4 HTTP/1.1"), line(
+			"GET\t/ HTTP/1.1"), line("GET /\tHTTP/1.1"),
+		line(" GET / HTTP/1.1"), "\r\n" + line("GET / HTTP/1.1"), "\n" + line("GET / HTTP/1.1"),
+		line("\x00GET / HTTP/1.1"),
 		"GET / HTTP/1.1\nHost: a\n\n", "GET / HTTP/1.1\r\nHost: a\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\n\n", "GET / HTTP/1.1\r\nHost: a\r\r\n\r\n", "GET / HTTP/1.1\rHost: a\r\r", "GET / HTTP/1.1\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", "GET / HTTP/1.1\r\nHost: a b\r\n\r\n", "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", "GET / HTTP/1.1\r\nHost: \xff\r\n\r\n",
 		"G", "GET / HT", "GET / HTTP/1.1\r\nHost: a", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",

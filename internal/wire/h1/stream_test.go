@@ -29,7 +29,8 @@ func TestBodyTimes(t *testing.T) {
 		control := http.NewResponseController(w)
 		begin := time.Now()
 		tell := func(what string, err error) {
-			told <- fmt.Sprintf("%s %s after %v: %v, and %v", r.URL.Path, what, time.Since(begin), err, r.Context().Err())
+			told <- fmt.Sprintf("%s %s after %v: %v, and %v", r.URL.Path, what, time.Since(begin), err,
+				r.Context().Err())
 		}
 		switch r.URL.Path {
 		case "/bound":
@@ -94,7 +95,8 @@ func TestBodyTimes(t *testing.T) {
 // connection ends once the client has had time for the answer.
 func TestLeftOver(t *testing.T) {
 	for _, size := range []int{1000, maxLeftOver - 1, maxLeftOver, maxLeftOver + 1, 2 * maxLeftOver} {
-		for _, target := range []string{"/?read=no", "/?read=close", "/?read=some", "/?read=no&set=Connection:close", "/?read=no&write=flush", "/?read=no&set=Connection:keep-alive"} {
+		for _, target := range []string{"/?read=no", "/?read=close", "/?read=some", "/?read=no&set=Connection:close",
+			"/?read=no&write=flush", "/?read=no&set=Connection:keep-alive"} {
 			if size == maxLeftOver && target == "/?read=close" {
 				continue // net/http reads just that much, and does not say that the connection ends
 			}

@@ -76,7 +76,8 @@ func TestWriteDeadlineOver(t *testing.T) {
 		if got, want := story(begin, one), "3s: "; len(got) < len(want) || got[:len(want)] != want {
 			t.Errorf("%s", got)
 		}
-		if got, _ := one.all(); len(got) < 50 || got[len(got)-len("Connection: close\r\n\r\n"):] != "Connection: close\r\n\r\n" {
+		if got, _ := one.all(); len(got) < 50 ||
+			got[len(got)-len("Connection: close\r\n\r\n"):] != "Connection: close\r\n\r\n" {
 			t.Errorf("%q", got)
 		}
 		_ = s.Shutdown(t.Context())

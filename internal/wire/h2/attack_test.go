@@ -30,29 +30,36 @@ func TestAttacks(t *testing.T) {
 		want   http2.ErrCode
 	}{
 		{"rapid reset", empty, func(c *rawClient, i uint32) {
-			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields(waitPath), EndHeaders: true})
+			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields(waitPath),
+				EndHeaders: true})
 			_ = c.f.WriteData(2*i+1, true, frameMessage(nil))
 			_ = c.f.WriteRSTStream(2*i+1, http2.ErrCodeCancel)
 		}, http2.ErrCodeEnhanceYourCalm},
 		{"rapid reset of what has only begun", empty, func(c *rawClient, i uint32) {
-			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields(echoPath), EndHeaders: true})
+			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields(echoPath),
+				EndHeaders: true})
 			_ = c.f.WriteRSTStream(2*i+1, http2.ErrCodeCancel)
 		}, http2.ErrCodeEnhanceYourCalm},
 		{"rapid reset of requests for the handler", empty, func(c *rawClient, i uint32) {
-			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields("/handler"), EndHeaders: true})
+			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields("/handler"),
+				EndHeaders: true})
 			_ = c.f.WriteRSTStream(2*i+1, http2.ErrCodeCancel)
 		}, http2.ErrCodeEnhanceYourCalm},
 		// MadeYouReset
 		{"streams that make the server reset them", empty, func(c *rawClient, i uint32) {
-			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields(waitPath), EndHeaders: true})
+			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields(waitPath),
+				EndHeaders: true})
 			_ = c.f.WriteData(2*i+1, true, frameMessage(nil))
 			_ = c.f.WriteWindowUpdate(2*i+1, 0)
 		}, http2.ErrCodeEnhanceYourCalm},
 		{"malformed requests", empty, func(c *rawClient, i uint32) {
-			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields("", "connection", "close"), EndHeaders: true, EndStream: true})
+			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1,
+				BlockFragment: c.fields("", "connection", "close"), EndHeaders: true, EndStream: true})
 		}, http2.ErrCodeEnhanceYourCalm},
 		{"requests with too large a header", empty, func(c *rawClient, i uint32) {
-			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields(echoPath, "x", strings.Repeat("\x00", 12_000)), EndHeaders: true, EndStream: true})
+			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1,
+				BlockFragment: c.fields(echoPath, "x", strings.Repeat("\x00",
+					12_000)), EndHeaders: true, EndStream: true})
 		}, http2.ErrCodeEnhanceYourCalm},
 		{"a CONTINUATION flood", func(c *rawClient, id uint32) {
 			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.fields(echoPath)})
@@ -82,10 +89,12 @@ func TestAttacks(t *testing.T) {
 		{"DATA on closed streams", func(c *rawClient, id uint32) { c.call(id, echoPath, nil) }, func(c *rawClient, _ uint32) { _ = c.f.WriteData(1, false, make([]byte, 100)) },
 			http2.ErrCodeEnhanceYourCalm},
 		{"bad HPACK", empty, func(c *rawClient, i uint32) {
-			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EndHeaders: true})
+			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1,
+				BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EndHeaders: true})
 		}, http2.ErrCodeCompression},
 		{"a push", empty, func(c *rawClient, _ uint32) {
-			_ = c.f.WritePushPromise(http2.PushPromiseParam{StreamID: 1, PromiseID: 2, BlockFragment: []byte{0x82}, EndHeaders: true})
+			_ = c.f.WritePushPromise(http2.PushPromiseParam{StreamID: 1, PromiseID: 2, BlockFragment: []byte{0x82},
+				EndHeaders: true})
 		}, http2.ErrCodeProtocol},
 		{"a huge frame", empty, func(c *rawClient, _ uint32) { _ = c.f.WriteRawFrame(http2.FrameData, 0, 1, make([]byte, 20_000)) }, http2.ErrCodeFrameSize},
 	} {
@@ -95,7 +104,8 @@ func TestAttacks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			discard := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+			discard := http.HandlerFunc(
+				func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 			// A client that does not get the processor in time is to hear why it is sent away.
 			serveLingering(t, l, Options{Methods: svc.methods(), Handler: discard}, patience.Left(t))
 			addr := l.Addr().String()
@@ -160,10 +170,12 @@ func TestResetsAreBounded(t *testing.T) {
 func TestHeaderBomb(t *testing.T) {
 	_, addr := serve(t, Options{Methods: newService().methods()})
 	c := dialRaw(t, addr)
-	c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.fields(echoPath, "bomb", strings.Repeat("b", 3900)), EndHeaders: true, EndStream: true}))
+	c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1,
+		BlockFragment: c.fields(echoPath, "bomb", strings.Repeat("b", 3900)), EndHeaders: true, EndStream: true}))
 	c.answer(1)
 	block := append(c.fields(echoPath), bytes.Repeat([]byte{0x80 | 62}, 16_000)...) // 64 MB
-	c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block, EndHeaders: true, EndStream: true}))
+	c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block, EndHeaders: true,
+		EndStream: true}))
 	if a := c.answer(3); a.header.Get("grpc-status") != "8" {
 		t.Errorf("%+v", a)
 	}
@@ -211,7 +223,8 @@ func TestSlowReader(t *testing.T) {
 		var err error
 		for i := uint32(0); err == nil; i++ { // until the server closes the connection
 			err = errors.Join(
-				c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields(sizePath), EndHeaders: true}),
+				c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields(sizePath),
+					EndHeaders: true}),
 				c.f.WriteData(2*i+1, true, frameMessage([]byte("50000"))))
 			if i%100 == 0 {
 				checkServing(t, addr)
@@ -254,7 +267,8 @@ func TestManyHalves(t *testing.T) {
 
 // TestPaddingCost: padding is dear where there is more of it than data.
 func TestPaddingCost(t *testing.T) {
-	for _, c := range []struct{ data, padding, cost int }{{16 << 10, 255, 1}, {255, 255, 1}, {1, 1, 1}, {0, 1, 1}, {1, 255, 4}, {0, 256, 5}} {
+	for _, c := range []struct{ data, padding, cost int }{{16 << 10, 255, 1}, {255, 255, 1}, {1, 1, 1}, {0, 1, 1},
+		{1, 255, 4}, {0, 256, 5}} {
 		if got := paddingCost(c.data, c.padding); got != c.cost {
 			t.Errorf("%d bytes and %d of padding cost %d, want %d", c.data, c.padding, got, c.cost)
 		}

@@ -107,7 +107,8 @@ func TestSmallConnectionOfGreedyClient(t *testing.T) {
 // TestClientsForgotten: a client is remembered for as long as something is kept for it.
 func TestClientsForgotten(t *testing.T) {
 	var w whose
-	s, addr := serve(t, Options{Client: w.of, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })})
+	s, addr := serve(t, Options{Client: w.of,
+		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })})
 	var conns []*rawClient
 	for _, client := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.2", ""} {
 		c := w.dial(t, addr, client)
@@ -160,5 +161,6 @@ func TestEvenSharesBesideLeftBehind(t *testing.T) {
 	for _, c := range s.leftBehind() {
 		c.calm()
 	}
-	patience.Until(t, "all that was left is given back", func() bool { return s.left.Load() == 0 && len(s.leftBehind()) == 0 })
+	patience.Until(t, "all that was left is given back",
+		func() bool { return s.left.Load() == 0 && len(s.leftBehind()) == 0 })
 }

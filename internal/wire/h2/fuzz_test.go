@@ -26,7 +26,8 @@ func FuzzFrames(f *testing.F) {
 	enc := hpack.NewEncoder(&block)
 	header := func(path string) []byte {
 		block.Reset()
-		for _, field := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", path}, {"content-type", "application/grpc"}} {
+		for _, field := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", path},
+			{"content-type", "application/grpc"}} {
 			_ = enc.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]})
 		}
 		return bytes.Clone(block.Bytes())
@@ -37,10 +38,14 @@ func FuzzFrames(f *testing.F) {
 	for _, path := range []string{echoPath, waitPath, sizePath, "/handler"} {
 		head := header(path)
 		f.Add(bytes.Join([][]byte{
-			frame(frameHeaders, flagEndHeaders, 1, head), frame(frameData, flagEndStream, 1, frameMessage([]byte("70000"))),
-			frame(frameHeaders, 0, 3, head[:2]), frame(frameContinuation, flagEndHeaders, 3, head[2:]), frame(frameData, flagPadded, 3, []byte{2, 0, 0, 0, 0}),
-			frame(frameWindowUpdate, 0, 1, []byte{0, 1, 0, 0}), frame(frameWindowUpdate, 0, 0, []byte{0, 0, 1, 0}), frame(frameReset, 0, 3, make([]byte, 4)),
-			frame(frameSettings, 0, 0, []byte{0, 4, 0, 0, 0, 1}), frame(frameSettings, flagAck, 0, nil), frame(framePing, 0, 0, make([]byte, 8)),
+			frame(frameHeaders, flagEndHeaders, 1, head),
+			frame(frameData, flagEndStream, 1, frameMessage([]byte("70000"))),
+			frame(frameHeaders, 0, 3, head[:2]), frame(frameContinuation, flagEndHeaders, 3, head[2:]),
+			frame(frameData, flagPadded, 3, []byte{2, 0, 0, 0, 0}),
+			frame(frameWindowUpdate, 0, 1, []byte{0, 1, 0, 0}), frame(frameWindowUpdate, 0, 0, []byte{0, 0, 1, 0}),
+			frame(frameReset, 0, 3, make([]byte, 4)),
+			frame(frameSettings, 0, 0, []byte{0, 4, 0, 0, 0, 1}), frame(frameSettings, flagAck, 0, nil),
+			frame(framePing, 0, 0, make([]byte, 8)),
 			frame(framePriority, 0, 5, make([]byte, 5)), frame(frameHeaders, flagEndHeaders|flagEndStream, 1, nil),
 		}, nil))
 	}
@@ -56,8 +61,10 @@ func FuzzFrames(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := New(Options{Methods: methods, MaxStreams: 4, Logger: doortest.LogTo(func(m string) { t.Error(m) }), WriteTimeout: time.Minute,
-				Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })})
+			s := New(Options{Methods: methods, MaxStreams: 4, Logger: doortest.LogTo(func(m string) { t.Error(m) }),
+				WriteTimeout: time.Minute,
+				Handler: http.HandlerFunc(
+					func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })})
 			done := make(chan error, 1)
 			go func() { done <- s.Serve(l) }()
 			conn, err := net.Dial("unix", name)
@@ -106,7 +113,8 @@ func FuzzHeaders(f *testing.F) {
 	var seed []byte
 	for i := range 6 {
 		block.Reset()
-		for _, field := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", echoPath}, {"content-type", "application/grpc"},
+		for _, field := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", echoPath},
+			{"content-type", "application/grpc"},
 			{"grpc-timeout", string(rune('1'+i/2)) + "S"}, {"x", "y"}} {
 			_ = enc.WriteField(hpack.HeaderField{Name: field[0], Value: field[1], Sensitive: i == 4})
 		}
@@ -133,9 +141,12 @@ func FuzzHeaders(f *testing.F) {
 				if err != nil {
 					return
 				}
-				if got.method != want.method || got.path != want.path || got.scheme != want.scheme || got.authority != want.authority ||
-					got.contentType != want.contentType || got.timeout != want.timeout || got.hasTimeout != want.hasTimeout || got.badTimeout != want.badTimeout ||
-					got.encoding != want.encoding || got.malformed != want.malformed || got.tooLarge != want.tooLarge || got.length != want.length ||
+				if got.method != want.method || got.path != want.path || got.scheme != want.scheme ||
+					got.authority != want.authority ||
+					got.contentType != want.contentType || got.timeout != want.timeout ||
+					got.hasTimeout != want.hasTimeout || got.badTimeout != want.badTimeout ||
+					got.encoding != want.encoding || got.malformed != want.malformed || got.tooLarge != want.tooLarge ||
+					got.length != want.length ||
 					(got.unary == nil) != (want.unary == nil) || len(got.fields) != len(want.fields) {
 					t.Fatalf("block %d: %+v, want %+v", i, got, want)
 				}
@@ -167,7 +178,8 @@ func FuzzMessage(f *testing.F) {
 		if len(message) > 1000 {
 			t.Fatalf("a message of %d bytes", len(message))
 		}
-		if body[0] == 0 && (int(binary.BigEndian.Uint32(body[1:])) != len(message) || !bytes.Equal(body[prefixLen:], message)) {
+		if body[0] == 0 && (int(binary.BigEndian.Uint32(body[1:])) != len(message) ||
+			!bytes.Equal(body[prefixLen:], message)) {
 			t.Fatalf("%q became %q", body, message)
 		}
 	})

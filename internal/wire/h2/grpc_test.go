@@ -101,10 +101,12 @@ func TestGRPCLarge(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if _, err := invoke(context.Background(), conn, echoPath, make([]byte, 1<<20+1)); status.Code(err) != codes.ResourceExhausted {
+		if _, err := invoke(context.Background(), conn, echoPath, make([]byte, 1<<20+1)); status.Code(
+			err) != codes.ResourceExhausted {
 			t.Errorf("a message that is too large: %v", err)
 		}
-		if out, err := invoke(context.Background(), conn, echoPath, []byte("alive")); err != nil || string(out) != "alive" {
+		if out, err := invoke(context.Background(), conn, echoPath, []byte("alive")); err != nil ||
+			string(out) != "alive" {
 			t.Errorf("%s, %v", out, err)
 		}
 	})
@@ -163,7 +165,8 @@ func TestGRPCEnds(t *testing.T) {
 // window measures on.
 func TestGRPCPings(t *testing.T) {
 	_, addr := serve(t, Options{Methods: newService().methodsAs(true)})
-	conn := grpcDial(t, addr, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, PermitWithoutStream: true}))
+	conn := grpcDial(t, addr,
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, PermitWithoutStream: true}))
 	for i := range effort.Of(1000, 3000) { // more than the pings that a client may send for nothing
 		if out, err := invoke(context.Background(), conn, sizePath, []byte("200")); err != nil || len(out) != 200 {
 			t.Fatalf("call %d: %d bytes, %v", i, len(out), err)
@@ -192,14 +195,16 @@ func TestGRPCHandler(t *testing.T) {
 		if got, err := watch.Recv(); err != nil || got.Status != want {
 			t.Fatalf("%v, %v; want %v", got, err, want)
 		}
-		if got, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{}); err != nil || got.Status != want {
+		if got, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{}); err != nil ||
+			got.Status != want {
 			t.Fatalf("%v, %v; want %v", got, err, want)
 		}
 		if out, err := invoke(context.Background(), conn, echoPath, []byte("x")); err != nil || string(out) != "x" {
 			t.Fatalf("%s, %v", out, err)
 		}
 	}
-	if _, err := invoke(context.Background(), conn, "/test.Service/Unknown", nil); status.Code(err) != codes.Unimplemented {
+	if _, err := invoke(context.Background(), conn, "/test.Service/Unknown", nil); status.Code(
+		err) != codes.Unimplemented {
 		t.Errorf("an unknown call: %v", err)
 	}
 }
@@ -249,24 +254,30 @@ func TestTLS(t *testing.T) {
 				if listener {
 					l = tls.NewListener(l, config)
 				} else {
-					o.TLS = &tls.Config{Certificates: config.Certificates, ClientAuth: config.ClientAuth, ClientCAs: config.ClientCAs}
+					o.TLS = &tls.Config{Certificates: config.Certificates, ClientAuth: config.ClientAuth,
+						ClientCAs: config.ClientCAs}
 				}
 				serveOn(t, l, o)
 				client := &tls.Config{RootCAs: pool, ServerName: "localhost", Certificates: []tls.Certificate{own}}
 				conn := grpcDial(t, addr, grpc.WithTransportCredentials(credentials.NewTLS(client)))
 				for range 10 {
-					if out, err := invoke(context.Background(), conn, echoPath, []byte("x")); err != nil || string(out) != "x" {
+					if out, err := invoke(context.Background(), conn, echoPath, []byte("x")); err != nil ||
+						string(out) != "x" {
 						t.Fatalf("%s, %v", out, err)
 					}
 				}
 				if mutual {
-					stranger := grpcDial(t, addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: pool, ServerName: "localhost"})))
-					if _, err := invoke(context.Background(), stranger, echoPath, nil); status.Code(err) != codes.Unavailable {
+					stranger := grpcDial(t, addr,
+						grpc.WithTransportCredentials(credentials.NewTLS(
+							&tls.Config{RootCAs: pool, ServerName: "localhost"})))
+					if _, err := invoke(context.Background(), stranger, echoPath, nil); status.Code(
+						err) != codes.Unavailable {
 						t.Errorf("without a certificate: %v", err)
 					}
 				}
 				// crypto/tls lets clients of HTTP/1.1 pass as if they named no protocol.
-				old, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: pool, ServerName: "localhost", NextProtos: []string{"http/1.1"}, Certificates: client.Certificates})
+				old, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: pool, ServerName: "localhost",
+					NextProtos: []string{"http/1.1"}, Certificates: client.Certificates})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -57,7 +57,8 @@ func serveLingering(t testing.TB, l net.Listener, o Options, linger time.Duratio
 // checkIdle holds that nothing is left of the calls of a server that was stopped.
 func checkIdle(t testing.TB, s *Server) {
 	t.Helper()
-	eventually(t, "bytes are given back", func() bool { return s.Memory().Bytes == 0 && s.leaving.Load() == 0 && s.idle.Load() == 0 })
+	eventually(t, "bytes are given back",
+		func() bool { return s.Memory().Bytes == 0 && s.leaving.Load() == 0 && s.idle.Load() == 0 })
 	if n := s.sessions.Len(); n > 0 {
 		t.Errorf("%d connections are left", n)
 	}
@@ -228,7 +229,8 @@ func (c *rawClient) fields(path string, more ...string) []byte {
 
 // open opens a stream with a call to path.
 func (c *rawClient) open(id uint32, path string, more ...string) {
-	c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.fields(path, more...), EndHeaders: true}))
+	c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.fields(path, more...),
+		EndHeaders: true}))
 }
 
 // call makes a whole call.

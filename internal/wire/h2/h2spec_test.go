@@ -42,7 +42,8 @@ func TestH2Spec(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			out, err := exec.Command(tool, append([]string{"-h", u.Hostname(), "-p", u.Port(), "-o", "1"}, args[1:]...)...).CombinedOutput()
+			out, err := exec.Command(tool, append([]string{"-h", u.Hostname(), "-p", u.Port(), "-o", "1"},
+				args[1:]...)...).CombinedOutput()
 			if err != nil {
 				at := bytes.Index(out, []byte("Failures:"))
 				t.Fatalf("%v\n%s", err, out[max(at, 0):])

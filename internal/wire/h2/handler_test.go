@@ -35,7 +35,8 @@ func TestHandlerAlike(t *testing.T) {
 		case "/show":
 			body, err := io.ReadAll(r.Body)
 			r.Header.Del("Date")
-			fmt.Fprintf(w, "%s %s %s %s %q %v %d %v %v %v", r.Method, r.URL, r.Host, r.Proto, body, err, r.ContentLength, r.Header, r.RequestURI, r.TLS == nil)
+			fmt.Fprintf(w, "%s %s %s %s %q %v %d %v %v %v", r.Method, r.URL, r.Host, r.Proto, body, err,
+				r.ContentLength, r.Header, r.RequestURI, r.TLS == nil)
 		case "/statuses":
 			w.Header().Set("X-Kept", "1")
 			w.WriteHeader(http.StatusTeapot)
@@ -118,7 +119,8 @@ func TestHandlerAlike(t *testing.T) {
 		case "/control":
 			control := http.NewResponseController(w)
 			_, _, hijacked := control.Hijack()
-			fmt.Fprint(w, control.EnableFullDuplex(), hijacked != nil, control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Time{}), control.Flush())
+			fmt.Fprint(w, control.EnableFullDuplex(), hijacked != nil, control.SetReadDeadline(time.Time{}),
+				control.SetWriteDeadline(time.Time{}), control.Flush())
 		case "/latebody":
 			fmt.Fprint(w, http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)))
 			_, err := io.Copy(io.Discard, r.Body)
@@ -158,7 +160,8 @@ func TestHandlerAlike(t *testing.T) {
 		}))
 		if path == "/requesttrailers" {
 			r.Trailer = http.Header{"X-Told": nil, "X-Silent": nil}
-			r.Body = io.NopCloser(io.MultiReader(strings.NewReader("body"), whenRead(func() { r.Trailer.Set("X-Told", "yes") })))
+			r.Body = io.NopCloser(io.MultiReader(strings.NewReader("body"),
+				whenRead(func() { r.Trailer.Set("X-Told", "yes") })))
 			r.ContentLength = -1
 		}
 		if path == "/latebody" { // does not end before the answer, or it might be there in time
@@ -176,7 +179,8 @@ func TestHandlerAlike(t *testing.T) {
 		if _, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
 			answer.Header.Set("Date", "now")
 		}
-		return fmt.Sprintf("%s%d %v %v %v %q %d", informed, answer.StatusCode, answer.Header, answer.Trailer, err, data, answer.ContentLength)
+		return fmt.Sprintf("%s%d %v %v %v %q %d", informed, answer.StatusCode, answer.Header, answer.Trailer, err, data,
+			answer.ContentLength)
 	}
 	client := plainClient(t)
 	for _, c := range []struct {

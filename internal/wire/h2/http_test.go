@@ -86,12 +86,18 @@ func TestConfigureTLS(t *testing.T) {
 	base := httpServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 		_, ours := w.(*response)
-		fmt.Fprint(w, r.Proto, " ", r.TLS.NegotiatedProtocol, " ", local != nil, r.Context().Value(http.ServerContextKey) != nil, r.Context().Value(key{}), ours)
+		fmt.Fprint(w, r.Proto, " ", r.TLS.NegotiatedProtocol, " ", local != nil,
+			r.Context().Value(http.ServerContextKey) != nil, r.Context().Value(key{}), ours)
 	}), serverTLS(t), configure, func(s *http.Server) {
-		s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, key{}, "kept") }
+		s.ConnContext = func(ctx context.Context,
+			_ net.Conn) context.Context {
+			return context.WithValue(ctx, key{}, "kept")
+		}
 	})
-	for proto, want := range map[string]string{"h2": "HTTP/2.0 h2 true truekepttrue", "http/1.1": "HTTP/1.1  true truekeptfalse"} {
-		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, Protocols: new(http.Protocols)}
+	for proto, want := range map[string]string{"h2": "HTTP/2.0 h2 true truekepttrue",
+		"http/1.1": "HTTP/1.1  true truekeptfalse"} {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+			Protocols: new(http.Protocols)}
 		transport.Protocols.SetHTTP1(proto != "h2")
 		transport.Protocols.SetHTTP2(proto == "h2")
 		answer, err := (&http.Client{Transport: transport}).Get(base)
@@ -121,12 +127,14 @@ func TestCurl(t *testing.T) {
 	body := strings.Repeat("0123456789", 300_000)
 	for _, c := range []struct {
 		base, option, proto string
-	}{{plain, "--http2-prior-knowledge", "HTTP/2.0"}, {plain, "--http1.1", "HTTP/1.1"}, {encrypted, "--http2", "HTTP/2.0"}, {encrypted, "--http1.1", "HTTP/1.1"}} {
+	}{{plain, "--http2-prior-knowledge", "HTTP/2.0"}, {plain, "--http1.1", "HTTP/1.1"},
+		{encrypted, "--http2", "HTTP/2.0"}, {encrypted, "--http1.1", "HTTP/1.1"}} {
 		cmd := exec.Command(curl, "-sSk", c.option, "--data-binary", "@-", "-H", "Expect:", "-D", "/dev/stderr", c.base)
 		cmd.Stdin = strings.NewReader(body)
 		var head, got bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &got, &head
-		if err := cmd.Run(); err != nil || got.String() != body || !strings.Contains(strings.ToLower(head.String()), "x-proto: "+strings.ToLower(c.proto)) {
+		if err := cmd.Run(); err != nil || got.String() != body ||
+			!strings.Contains(strings.ToLower(head.String()), "x-proto: "+strings.ToLower(c.proto)) {
 			t.Errorf("%s, %s: %v, %d bytes, %s", c.base, c.option, err, got.Len(), head.String())
 		}
 	}
@@ -459,7 +467,8 @@ func TestHTTPAttacks(t *testing.T) {
 		}},
 		{"many settings", empty, func(c *rawClient, i uint32) {
 			if i == 1 {
-				_ = c.f.WriteSettings(slices.Repeat([]http2.Setting{{ID: http2.SettingInitialWindowSize, Val: i}}, 2_000)...)
+				_ = c.f.WriteSettings(slices.Repeat([]http2.Setting{{ID: http2.SettingInitialWindowSize, Val: i}},
+					2_000)...)
 			}
 		}},
 		{"empty DATA", func(c *rawClient) { c.open(1, "/") }, func(c *rawClient, _ uint32) { _ = c.f.WriteData(1, false, nil) }},

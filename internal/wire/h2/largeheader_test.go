@@ -17,7 +17,8 @@ func (c *rawClient) openLarge(id uint32, path string, more ...string) {
 		part := block[:min(len(block), maxFrame)]
 		block = block[len(part):]
 		if first {
-			c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: part, EndHeaders: len(block) == 0, EndStream: true}))
+			c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: part,
+				EndHeaders: len(block) == 0, EndStream: true}))
 		} else {
 			c.must(c.f.WriteContinuation(id, len(block) == 0, part))
 		}

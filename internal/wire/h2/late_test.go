@@ -63,7 +63,8 @@ func TestStatusEncoded(t *testing.T) {
 				e.tableSize(100)
 			}
 			s := prop.SampledFrom([]Status{{}, often, {14, "x"}, {8, often.Message}, {14, ""}}).Draw(t, "status")
-			b := e.appendContentType(e.begin(nil), prop.SampledFrom([]string{grpcContentType, "application/grpc+proto"}).Draw(t, "type"))
+			b := e.appendContentType(e.begin(nil),
+				prop.SampledFrom([]string{grpcContentType, "application/grpc+proto"}).Draw(t, "type"))
 			before := len(b)
 			b = e.appendGRPCStatus(b, s)
 			fields, err := decoder.DecodeFull(b)
@@ -74,7 +75,8 @@ func TestStatusEncoded(t *testing.T) {
 			for _, f := range fields {
 				got[f.Name] = f.Value
 			}
-			if got["grpc-status"] != map[uint32]string{0: "0", 8: "8", 14: "14"}[s.Code] || got["grpc-message"] != chars.GRPCMessage(s.Message) {
+			if got["grpc-status"] != map[uint32]string{0: "0", 8: "8", 14: "14"}[s.Code] ||
+				got["grpc-message"] != chars.GRPCMessage(s.Message) {
 				t.Fatalf("%+v became %v", s, fields)
 			}
 			if s == often {

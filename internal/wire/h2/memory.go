@@ -248,7 +248,8 @@ func (c *conn) calm() {
 	c.s.leaving.Add(int64(kept))
 	c.s.overMemory.connections.Add(1)
 	if n := c.s.overMemory.told.Due(time.Minute); n > 0 {
-		c.s.o.Logger.Warn("HTTP/2 connections were ended, since they kept most of the memory that all may take (limits.memory)",
+		c.s.o.Logger.Warn(
+			"HTTP/2 connections were ended, since they kept most of the memory that all may take (limits.memory)",
 			"peer", c.remote, "bytes", kept, "connections", n)
 	}
 	if c.dead {

@@ -46,7 +46,8 @@ func (a *flood) field(n int, name, value string) {
 
 // begin adds what every request has.
 func (a *flood) begin(path string) {
-	for _, f := range []hpack.HeaderField{{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: path},
+	for _, f := range []hpack.HeaderField{{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"},
+		{Name: ":path", Value: path},
 		{Name: ":authority", Value: "test"}, {Name: "content-type", Value: "application/grpc"}} {
 		_ = a.enc.WriteField(f)
 	}
@@ -57,7 +58,8 @@ func (a *flood) header(id uint32, end, whole bool) {
 	b := bytes.Clone(a.block.Bytes())
 	a.block.Reset()
 	n := min(len(b), 1000)
-	_ = a.f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: b[:n], EndHeaders: whole && n == len(b), EndStream: end})
+	_ = a.f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: b[:n], EndHeaders: whole && n == len(b),
+		EndStream: end})
 	for b = b[n:]; len(b) > 0; b = b[n:] {
 		n = min(len(b), 1000)
 		_ = a.f.WriteContinuation(id, whole && n == len(b), b[:n])
@@ -98,7 +100,9 @@ func TestMemory(t *testing.T) {
 		{"many names", 12, func(path string) func(a *flood) {
 			return each(path, func(a *flood, id uint32) {
 				for i := range 400 {
-					_ = a.enc.WriteField(hpack.HeaderField{Name: string([]byte{'x', byte('a' + i/26), byte('a' + i%26)}), Value: "", Sensitive: true})
+					_ = a.enc.WriteField(
+						hpack.HeaderField{Name: string([]byte{'x', byte('a' + i/26), byte('a' + i%26)}), Value: "",
+							Sensitive: true})
 				}
 				a.header(id, false, true)
 			})
@@ -166,7 +170,8 @@ func TestMemory(t *testing.T) {
 						if door == "calls" {
 							good.call(next, "/other", nil)
 						} else {
-							good.must(good.f.WriteHeaders(http2.HeadersFrameParam{StreamID: next, BlockFragment: good.fields("/other"), EndHeaders: true, EndStream: true}))
+							good.must(good.f.WriteHeaders(http2.HeadersFrameParam{StreamID: next,
+								BlockFragment: good.fields("/other"), EndHeaders: true, EndStream: true}))
 						}
 						a := good.answer(next)
 						if a.header.Get(":status") == "" && (!a.wasReset || a.reset != http2.ErrCodeRefusedStream) {
@@ -197,14 +202,17 @@ func TestMemory(t *testing.T) {
 					answered()
 				}
 				if c.conns >= 100 { // nothing answers what has no end
-					patience.Until(t, "headers are kept, or connections ended", func() bool { return s.Memory().Connections > 0 })
+					patience.Until(t, "headers are kept, or connections ended",
+						func() bool { return s.Memory().Connections > 0 })
 				}
 				grown := heap() - before
 				m := s.Memory()
-				t.Logf("%d bytes sent: %d KiB of heap, of which %d KiB are counted; %d connections ended, %d requests refused",
+				t.Logf(
+					"%d bytes sent: %d KiB of heap, of which %d KiB are counted; %d connections ended, %d requests refused",
 					a.out.Len()*c.conns, grown>>10, m.Bytes>>10, m.Connections, m.Requests)
 				if grown > budget+3<<20+c.conns*20<<10 || m.Bytes > budget {
-					t.Errorf("the heap has grown by %d KiB, of which %d are counted; the budget is %d", grown>>10, m.Bytes>>10, budget>>10)
+					t.Errorf("the heap has grown by %d KiB, of which %d are counted; the budget is %d", grown>>10,
+						m.Bytes>>10, budget>>10)
 				}
 				if m.Connections == 0 && (m.Requests == 0 || c.conns >= 100) {
 					t.Error("no connection was ended, and none was refused anything")
@@ -225,7 +233,8 @@ func TestMemory(t *testing.T) {
 				for _, conn := range conns {
 					_ = conn.Close()
 				}
-				patience.Until(t, "all is given back", func() bool { return s.Memory().Bytes == 0 && s.leaving.Load() == 0 })
+				patience.Until(t, "all is given back",
+					func() bool { return s.Memory().Bytes == 0 && s.leaving.Load() == 0 })
 			})
 		}
 	}
@@ -275,7 +284,8 @@ func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 // TestGreediestFirst: of those that keep something, the one that keeps most is ended first.
 func TestGreediestFirst(t *testing.T) {
 	// 3 MiB may be kept in the long run.
-	s, addr := serve(t, Options{Methods: newService().methods(), MaxMemory: 4 << 20, Window: 256 << 10, Logger: discard()})
+	s, addr := serve(t, Options{Methods: newService().methods(), MaxMemory: 4 << 20, Window: 256 << 10,
+		Logger: discard()})
 	part := make([]byte, 10<<10)
 	keep := func(streams uint32) *rawClient { // 100 KiB each, and some buffers
 		c := dialRaw(t, addr)
@@ -318,24 +328,25 @@ func TestUnfinishedHeader(t *testing.T) {
 		"half a frame":            append(appendFrameHeader(nil, 9, frameHeaders, flagEndHeaders, 3), 0x82),
 	} {
 		t.Run(name, func(t *testing.T) {
-			timed(t, Options{HandshakeTimeout: 30 * time.Second, KeepaliveTime: time.Hour}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
-				c.do(func() {
-					c.call(1, waitPath, nil)
-					_, _ = c.conn.Write(half)
+			timed(t, Options{HandshakeTimeout: 30 * time.Second, KeepaliveTime: time.Hour},
+				func(t *testing.T, s *Server, svc *service, c *timedClient) {
+					c.do(func() {
+						c.call(1, waitPath, nil)
+						_, _ = c.conn.Write(half)
+					})
+					time.Sleep(28 * time.Second)
+					synctest.Wait()
+					c.mu.Lock()
+					early := c.closed
+					c.mu.Unlock()
+					time.Sleep(10 * time.Second)
+					synctest.Wait()
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					if early != 0 || c.closed == 0 {
+						t.Errorf("closed at %v", c.closed)
+					}
 				})
-				time.Sleep(28 * time.Second)
-				synctest.Wait()
-				c.mu.Lock()
-				early := c.closed
-				c.mu.Unlock()
-				time.Sleep(10 * time.Second)
-				synctest.Wait()
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				if early != 0 || c.closed == 0 {
-					t.Errorf("closed at %v", c.closed)
-				}
-			})
 		})
 	}
 }
@@ -343,9 +354,11 @@ func TestUnfinishedHeader(t *testing.T) {
 // TestEndedMeanwhile: no handler begins for a stream of a connection that was ended after the
 // stream was opened.
 func TestEndedMeanwhile(t *testing.T) {
-	s := New(Options{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a handler began") })})
+	s := New(
+		Options{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a handler began") })})
 	c := &conn{s: s}
-	if err := c.startHandler(&stream{request: &request{}, closed: true}); err != nil || c.handlers != 0 || s.handlers.Load() != 0 {
+	if err := c.startHandler(&stream{request: &request{}, closed: true}); err != nil || c.handlers != 0 ||
+		s.handlers.Load() != 0 {
 		t.Errorf("%v, %d handlers", err, c.handlers)
 	}
 }

@@ -20,7 +20,8 @@ var dump = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	h.Del("Host") // which net/http leaves there
 	body, err := io.ReadAll(r.Body)
 	w.Header().Set("Content-Type", "text/plain")
-	fmt.Fprintf(w, "%q %q %q %q %d %q %v %q %q %v", r.Method, r.Host, r.RequestURI, r.URL, r.ContentLength, body, err != nil, h, r.Trailer, r.TransferEncoding)
+	fmt.Fprintf(w, "%q %q %q %q %d %q %v %q %q %v", r.Method, r.Host, r.RequestURI, r.URL, r.ContentLength, body,
+		err != nil, h, r.Trailer, r.TransferEncoding)
 })
 
 // judged sends a request field by field, and returns its outcome: the status and body of its
@@ -44,12 +45,14 @@ func judged(t testing.TB, base string, fields []hpack.HeaderField, body []byte, 
 		return bytes.Clone(c.block.Bytes())
 	}
 	// A server may have answered, and closed, before it has read all.
-	_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: encode(fields), EndHeaders: true, EndStream: body == nil && trailer == nil})
+	_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: encode(fields), EndHeaders: true,
+		EndStream: body == nil && trailer == nil})
 	if body != nil {
 		_ = c.f.WriteData(1, trailer == nil, body)
 	}
 	if trailer != nil {
-		_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: encode(trailer), EndHeaders: true, EndStream: true})
+		_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: encode(trailer), EndHeaders: true,
+			EndStream: true})
 	}
 	for {
 		if a := c.answers[1]; a != nil && a.over {
@@ -99,7 +102,8 @@ func stricter(fields []hpack.HeaderField, trailer []hpack.HeaderField, ours, the
 		}
 	}
 	return method != "CONNECT" && path != "*" && !strings.HasPrefix(path, "/") ||
-		strings.ContainsFunc(method, func(r rune) bool { return r < '!' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) })
+		strings.ContainsFunc(method,
+			func(r rune) bool { return r < '!' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) })
 }
 
 func fieldsOf(pairs ...string) (fields []hpack.HeaderField) {

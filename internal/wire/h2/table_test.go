@@ -34,7 +34,8 @@ func TestTable(t *testing.T) {
 		property.StringMatching(`[a-z0-9=;" ]{0,60}`),
 		property.Custom(func(t *property.T) string {
 			return strings.Repeat(property.SampledFrom([]string{"v", "~", "\xff"}).Draw(t, "of"),
-				property.SampledFrom([]int{100, maxSharedValue - 1, maxSharedValue, maxSharedValue + 1, 5000}).Draw(t, "times"))
+				property.SampledFrom([]int{100, maxSharedValue - 1, maxSharedValue, maxSharedValue + 1, 5000}).Draw(t,
+					"times"))
 		}))
 	names := []string{"Set-Cookie", "Etag", "Content-Length", "X-Secret", "Www-Authenticate", "X-Odd"}
 	for _, name := range sharedNames[1:] {
@@ -76,9 +77,11 @@ func TestTable(t *testing.T) {
 // each time, as it must: it is in no table. Nor is anybody on its way to put a cookie into one.
 func TestTableSmall(t *testing.T) {
 	alike := func(n int) [][2]string {
-		return [][2]string{{"Content-Type", "text/plain"}, {"Server", "nginx/1.22.1"}, {"Date", "Sat, 28 Nov 2026 19:05:54 GMT"}, {"Content-Length", "5"},
+		return [][2]string{{"Content-Type", "text/plain"}, {"Server", "nginx/1.22.1"},
+			{"Date", "Sat, 28 Nov 2026 19:05:54 GMT"}, {"Content-Length", "5"},
 			{"X-Ratelimit-Limit", "1000000000"}, {"X-Ratelimit-Remaining", fmt.Sprint(999_999_000 - n)}, {"X-Ratelimit-Reset", "1"},
-			{"Ratelimit-Policy", `"per-address";q=1000000000;w=60`}, {"Ratelimit", fmt.Sprintf(`"per-address";r=%d;t=1`, 999_999_000-n)}}
+			{"Ratelimit-Policy", `"per-address";q=1000000000;w=60`},
+			{"Ratelimit", fmt.Sprintf(`"per-address";r=%d;t=1`, 999_999_000-n)}}
 	}
 	var e encoder
 	var block []byte
@@ -88,7 +91,8 @@ func TestTableSmall(t *testing.T) {
 	if len(block) > 50 {
 		t.Errorf("the tenth answer of a kind has %d bytes of header", len(block))
 	}
-	secret := [][2]string{{"Set-Cookie", "session=0123456789abcdef"}, {"X-Token", "0123456789abcdef"}, {"Authorization", "Bearer 0123456789abcdef"},
+	secret := [][2]string{{"Set-Cookie", "session=0123456789abcdef"}, {"X-Token", "0123456789abcdef"},
+		{"Authorization", "Bearer 0123456789abcdef"},
 		{"Etag", "0123456789abcdef"}, {"Location", "/reset/0123456789abcdef"}}
 	before, first := e.inserted, answerBlock(&e, 200, secret)
 	if again := answerBlock(&e, 200, secret); !bytes.Equal(first, again) || e.inserted != before {
@@ -156,7 +160,8 @@ func TestTableNone(t *testing.T) {
 
 // Blocks of an answer with the rate-limit headers, as this package and as x/net writes them.
 func BenchmarkAnswerHeader(b *testing.B) {
-	h := http.Header{"Content-Type": {"text/plain"}, "Server": {"nginx/1.22.1"}, "Date": {"Sat, 28 Nov 2026 19:05:54 GMT"}, "Content-Length": {"5"},
+	h := http.Header{"Content-Type": {"text/plain"}, "Server": {"nginx/1.22.1"},
+		"Date": {"Sat, 28 Nov 2026 19:05:54 GMT"}, "Content-Length": {"5"},
 		"X-Ratelimit-Limit": {"1000000000"}, "X-Ratelimit-Reset": {"1"}, "Ratelimit-Policy": {`"per-address";q=1000000000;w=60`}}
 	var values [1000][2][]string
 	for n := range values {

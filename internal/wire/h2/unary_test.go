@@ -17,7 +17,8 @@ import (
 // both runs a test with calls inline and on workers.
 func both(t *testing.T, test func(t *testing.T, o Options)) {
 	for _, inline := range []bool{true, false} {
-		t.Run(fmt.Sprintf("inline=%t", inline), func(t *testing.T) { test(t, Options{Methods: newService().methodsAs(inline)}) })
+		t.Run(fmt.Sprintf("inline=%t", inline),
+			func(t *testing.T) { test(t, Options{Methods: newService().methodsAs(inline)}) })
 	}
 }
 
@@ -37,7 +38,8 @@ func compressed(b []byte) []byte {
 
 // TestUnaryCases: what a client may send for a call, and what it gets.
 func TestUnaryCases(t *testing.T) {
-	grpc := []string{":method", "POST", ":scheme", "http", ":path", echoPath, ":authority", "test", "content-type", "application/grpc"}
+	grpc := []string{":method", "POST", ":scheme", "http", ":path", echoPath, ":authority", "test", "content-type",
+		"application/grpc"}
 	with := func(more ...string) []string { return append(append([]string(nil), grpc...), more...) }
 	hi := frameMessage([]byte("hi"))
 	cases := []struct {
@@ -100,7 +102,8 @@ func TestUnaryCases(t *testing.T) {
 				n := min(len(block), 10_000)
 				if first {
 					c.must(c.f.WriteHeaders(http2.HeadersFrameParam{
-						StreamID: id, BlockFragment: block[:n], EndHeaders: n == len(block), EndStream: test.data == nil}))
+						StreamID: id, BlockFragment: block[:n], EndHeaders: n == len(block),
+						EndStream: test.data == nil}))
 				} else {
 					c.must(c.f.WriteContinuation(id, n == len(block), block[:n]))
 				}
@@ -155,7 +158,8 @@ func TestPieces(t *testing.T) {
 		if a := c.answer(3); a.message() != text {
 			t.Errorf("%+v", a)
 		}
-		c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.fields("", "a-trailer", "z"), EndHeaders: true, EndStream: true}))
+		c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.fields("", "a-trailer", "z"),
+			EndHeaders: true, EndStream: true}))
 		if a := c.answer(1); a.message() != text {
 			t.Errorf("%+v", a)
 		}
@@ -170,7 +174,8 @@ func TestBadTrailers(t *testing.T) {
 	for i, end := range []bool{false, true} {
 		id := uint32(2*i + 1)
 		c.open(id, echoPath)
-		c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.fields("", ":path", "/x"), EndHeaders: true, EndStream: end}))
+		c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.fields("", ":path", "/x"),
+			EndHeaders: true, EndStream: end}))
 		if a := c.answer(id); a.reset != http2.ErrCodeProtocol {
 			t.Errorf("end %t: %+v", end, a)
 		}
@@ -205,7 +210,8 @@ func TestStatus(t *testing.T) {
 		c := dialRaw(t, addr)
 		c.call(1, failPath, append([]byte{16}, "100 % of ü\n~"...))
 		a := c.answer(1)
-		if a.header.Get("grpc-status") != "16" || a.header.Get("grpc-message") != "100 %25 of %C3%BC%0A~" || a.blocks != 1 {
+		if a.header.Get("grpc-status") != "16" || a.header.Get("grpc-message") != "100 %25 of %C3%BC%0A~" ||
+			a.blocks != 1 {
 			t.Errorf("%+v", a)
 		}
 		c.call(3, failPath, []byte{255})

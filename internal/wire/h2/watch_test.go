@@ -61,7 +61,8 @@ func timed(t *testing.T, o Options, test func(t *testing.T, s *Server, svc *serv
 		done := make(chan error, 1)
 		go func() { done <- s.Serve(l) }()
 		conn := l.dial()
-		c := &timedClient{rawClient: rawOver(t, conn), start: time.Now(), answerPings: true, ended: make(chan struct{}), reset: map[uint32]time.Duration{}}
+		c := &timedClient{rawClient: rawOver(t, conn), start: time.Now(), answerPings: true, ended: make(chan struct{}),
+			reset: map[uint32]time.Duration{}}
 		go c.run()
 		c.do(func() {
 			_, _ = io.WriteString(conn, preface)
@@ -218,7 +219,8 @@ func TestIdle(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if len(c.goAways) != 2 || !near(c.goAways[0], 8*time.Minute) || c.reasons[0] != "idle" || !near(c.closed, 8*time.Minute) {
+		if len(c.goAways) != 2 || !near(c.goAways[0], 8*time.Minute) || c.reasons[0] != "idle" ||
+			!near(c.closed, 8*time.Minute) {
 			t.Errorf("GOAWAY at %v (%q), closed at %v", c.goAways, c.reasons, c.closed)
 		}
 	})
@@ -257,41 +259,43 @@ func TestAge(t *testing.T) {
 
 // TestRequestTimeout: a call whose message does not come in is reset.
 func TestRequestTimeout(t *testing.T) {
-	timed(t, Options{Methods: newService().methodsAs(true)}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
-		c.do(func() { c.open(1, echoPath) })
-		c.do(func() { c.must(c.f.WriteData(1, false, []byte{0, 0, 0, 1, 0, 'x'})) })
-		time.Sleep(20 * time.Second)
-		c.do(func() { c.must(c.f.WriteData(1, false, []byte("y"))) })
-		time.Sleep(2 * time.Minute)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if at := c.reset[1]; !near(at, 30*time.Second) || c.closed != 0 {
-			t.Errorf("reset at %v, closed at %v", at, c.closed)
-		}
-	})
+	timed(t, Options{Methods: newService().methodsAs(true)},
+		func(t *testing.T, s *Server, svc *service, c *timedClient) {
+			c.do(func() { c.open(1, echoPath) })
+			c.do(func() { c.must(c.f.WriteData(1, false, []byte{0, 0, 0, 1, 0, 'x'})) })
+			time.Sleep(20 * time.Second)
+			c.do(func() { c.must(c.f.WriteData(1, false, []byte("y"))) })
+			time.Sleep(2 * time.Minute)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if at := c.reset[1]; !near(at, 30*time.Second) || c.closed != 0 {
+				t.Errorf("reset at %v, closed at %v", at, c.closed)
+			}
+		})
 }
 
 // TestStalled: a client that opens no window for waiting answers is disconnected; one that opens it
 // slowly is not.
 func TestStalled(t *testing.T) {
 	for _, slowly := range []bool{false, true} {
-		timed(t, Options{Methods: newService().methodsAs(true)}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
-			c.do(func() {
-				c.must(c.f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}))
-				c.call(1, sizePath, []byte("100"))
-			})
-			for range 5 {
-				time.Sleep(20 * time.Second)
-				if slowly {
-					c.do(func() { c.must(c.f.WriteWindowUpdate(1, 1)) })
+		timed(t, Options{Methods: newService().methodsAs(true)},
+			func(t *testing.T, s *Server, svc *service, c *timedClient) {
+				c.do(func() {
+					c.must(c.f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}))
+					c.call(1, sizePath, []byte("100"))
+				})
+				for range 5 {
+					time.Sleep(20 * time.Second)
+					if slowly {
+						c.do(func() { c.must(c.f.WriteWindowUpdate(1, 1)) })
+					}
 				}
-			}
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if slowly && c.closed != 0 || !slowly && !near(c.closed, 30*time.Second) {
-				t.Errorf("slowly %t: closed at %v", slowly, c.closed)
-			}
-		})
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				if slowly && c.closed != 0 || !slowly && !near(c.closed, 30*time.Second) {
+					t.Errorf("slowly %t: closed at %v", slowly, c.closed)
+				}
+			})
 	}
 }
 

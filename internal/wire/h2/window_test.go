@@ -15,12 +15,13 @@ import (
 func TestManyUnreadBodies(t *testing.T) {
 	const unread, size, part = 12, 256 << 10, 16 << 10
 	release := make(chan struct{})
-	s, addr := serve(t, Options{Window: size, Logger: discard(), Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/read" {
-			<-release
-		}
-		_, _ = io.Copy(io.Discard, r.Body)
-	})})
+	s, addr := serve(t, Options{Window: size, Logger: discard(),
+		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/read" {
+				<-release
+			}
+			_, _ = io.Copy(io.Discard, r.Body)
+		})})
 	c := dialRaw(t, addr)
 	window := defaultWindow
 	c.must(c.f.WritePing(false, [8]byte{1}))
@@ -71,9 +72,10 @@ func TestManyUnreadBodies(t *testing.T) {
 // TestWindowsShare: connections with bodies that nobody reads share what there is for wider
 // windows, and give it back when they end.
 func TestWindowsShare(t *testing.T) {
-	s, addr := serve(t, Options{MaxMemory: 16 << 20, Window: 256 << 10, Logger: discard(), Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		<-r.Context().Done()
-	})})
+	s, addr := serve(t, Options{MaxMemory: 16 << 20, Window: 256 << 10, Logger: discard(),
+		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+		})})
 	var all []*rawClient
 	for range 3 {
 		c := dialRaw(t, addr)

@@ -82,7 +82,9 @@ func (c *Certificates) names() []string {
 
 func (c *Certificates) read() ([][]byte, error) {
 	if len(c.files.Cert) == 0 || len(c.files.Cert) != len(c.files.Key) {
-		return nil, fmt.Errorf("tls.key: has %d files, and tls.cert %d; each certificate needs its key, in the same order", len(c.files.Key), len(c.files.Cert))
+		return nil, fmt.Errorf(
+			"tls.key: has %d files, and tls.cert %d; each certificate needs its key, in the same order", len(
+				c.files.Key), len(c.files.Cert))
 	}
 	var contents [][]byte
 	for _, name := range c.names() {

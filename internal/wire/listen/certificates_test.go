@@ -20,7 +20,8 @@ import (
 
 // serial returns which certificate a server shows to a client that asks for name, or why the
 // handshake failed. A session is resumed if client has a cache.
-func serial(t *testing.T, config func() *tls.Config, client *tls.Config, name string) (cn string, resumed bool, err error) {
+func serial(t *testing.T,
+	config func() *tls.Config, client *tls.Config, name string) (cn string, resumed bool, err error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -77,7 +78,8 @@ func TestServerNames(t *testing.T) {
 	}
 	client := ca.Client("")
 	client.InsecureSkipVerify = true
-	for name, want := range map[string]string{"one.example": "one.example", "two.example": "two.example", "both.example": "one.example", "other.example": "one.example", "": "one.example"} {
+	for name, want := range map[string]string{"one.example": "one.example", "two.example": "two.example",
+		"both.example": "one.example", "other.example": "one.example", "": "one.example"} {
 		if got, _, err := serial(t, c.Server(nil, false), client, name); err != nil || got != want {
 			t.Errorf("%q: %q %v, want %q", name, got, err, want)
 		}
@@ -123,7 +125,8 @@ func TestReload(t *testing.T) {
 	version("v1", version1, key1)
 	cert, key := filepath.Join(dir, "data", "cert"), filepath.Join(dir, "data", "key")
 	var log bytes.Buffer
-	c, err := LoadCertificates(CertificateFiles{Cert: []string{cert}, Key: []string{key}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	c, err := LoadCertificates(CertificateFiles{Cert: []string{cert}, Key: []string{key},
+		Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,14 +174,16 @@ func TestReload(t *testing.T) {
 	for range 4 {
 		look("4")
 	}
-	if n := strings.Count(log.String(), "not loaded"); n != 1 || !errors.Is(c.Status().Err, os.ErrNotExist) || c.Status().Failures != 1 {
+	if n := strings.Count(log.String(), "not loaded"); n != 1 || !errors.Is(c.Status().Err, os.ErrNotExist) ||
+		c.Status().Failures != 1 {
 		t.Errorf("told %d times, %+v\n%s", n, c.Status(), &log)
 	}
 	certtest.Write(t, []string{key}, []byte("rubbish"))
 	for range 4 {
 		look("4")
 	}
-	if n := strings.Count(log.String(), "not loaded"); n != 2 || !strings.Contains(c.Status().Err.Error(), "are no pair") {
+	if n := strings.Count(log.String(), "not loaded"); n != 2 ||
+		!strings.Contains(c.Status().Err.Error(), "are no pair") {
 		t.Errorf("told %d times, %+v\n%s", n, c.Status(), &log)
 	}
 	if err := c.Reload(); err == nil || strings.Count(log.String(), "not loaded") != 3 {
@@ -322,7 +327,8 @@ func TestCertificateErrors(t *testing.T) {
 	_, other := ca.Issue("b", 0)
 	expired, expiredKey := ca.Issue("c", -2*time.Hour)
 	name := func(s string) string { return filepath.Join(dir, s) }
-	certtest.Write(t, []string{name("cert"), name("key"), name("other"), name("empty"), name("expired"), name("expiredkey")}, cert, key, other, nil, expired, expiredKey)
+	certtest.Write(t, []string{name("cert"), name("key"), name("other"), name("empty"), name("expired"),
+		name("expiredkey")}, cert, key, other, nil, expired, expiredKey)
 	for _, c := range []struct {
 		cert, key, ca string
 		want          string

@@ -46,7 +46,8 @@ func TestCrowd(t *testing.T) {
 			connect := func(from string) net.Conn {
 				c := dialFrom(t, from, address)
 				come++
-				eventually(t, "it is accepted", func() bool { s := l.Stats(); return s.Pending+int(s.Refused[Crowded]) == come })
+				eventually(t, "it is accepted",
+					func() bool { s := l.Stats(); return s.Pending+int(s.Refused[Crowded]) == come })
 				return c
 			}
 			flood := func(n int) {
@@ -74,7 +75,8 @@ func TestCrowd(t *testing.T) {
 // TestCrowdBehindProxy: behind a proxy that names the clients it is these that are told apart, and
 // who has many networks of IPv6 cannot use each once.
 func TestCrowdBehindProxy(t *testing.T) {
-	o, config := tlsOptions(t, Options{MaxPending: 10, SetupTimeout: time.Hour, Proxy: &ProxyPeers{Peers: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}})
+	o, config := tlsOptions(t, Options{MaxPending: 10, SetupTimeout: time.Hour,
+		Proxy: &ProxyPeers{Peers: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}})
 	address, l := serve(t, o)
 	come := uint64(0)
 	connect := func(client string, i int) net.Conn {
@@ -110,7 +112,10 @@ func TestCrowdProperties(t *testing.T) {
 			s    *slot
 			from netip.Addr
 		}
-		addresses := []netip.Addr{{}, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.3.1"), netip.MustParseAddr("2001:db8:1::1"), netip.MustParseAddr("64:ff9b::c000:301"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2"), netip.MustParseAddr("2001:db8:0:1::1")}
+		addresses := []netip.Addr{{}, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"),
+			netip.MustParseAddr("192.0.3.1"), netip.MustParseAddr("2001:db8:1::1"), netip.MustParseAddr(
+				"64:ff9b::c000:301"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2"),
+			netip.MustParseAddr("2001:db8:0:1::1")}
 		c := newCrowd()
 		var list []member // oldest first
 		drawn := func() int { return rapid.IntRange(0, len(list)-1).Draw(t, "which") }
@@ -153,8 +158,10 @@ func TestCrowdProperties(t *testing.T) {
 				if got := c.first(); got != want {
 					t.Errorf("the wrong one goes first")
 				}
-				if c.n != len(list) || len(c.all()) != len(list) || len(c.origins) != len(count) || len(c.networks) != len(wider) {
-					t.Errorf("%d, %d in all, of %d addresses; want %d of %d", c.n, len(c.all()), len(c.origins), len(list), len(count))
+				if c.n != len(list) || len(c.all()) != len(list) || len(c.origins) != len(count) ||
+					len(c.networks) != len(wider) {
+					t.Errorf("%d, %d in all, of %d addresses; want %d of %d", c.n, len(c.all()), len(c.origins),
+						len(list), len(count))
 				}
 			},
 		})

@@ -121,7 +121,8 @@ func TestGroupShutdown(t *testing.T) {
 	for _, stubborn := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			cancelled := 0
-			g := NewGroup(func(nc net.Conn) *mirror { return &mirror{Conn: nc, stubborn: stubborn} }, GroupOptions{Cancel: func() { cancelled++ }})
+			g := NewGroup(func(nc net.Conn) *mirror { return &mirror{Conn: nc, stubborn: stubborn} },
+				GroupOptions{Cancel: func() { cancelled++ }})
 			first, second := newScripted(), newScripted()
 			done := make(chan error, 2)
 			go func() { done <- g.Serve(first) }()
@@ -136,7 +137,8 @@ func TestGroupShutdown(t *testing.T) {
 			defer cancel()
 			began := time.Now()
 			err := g.Shutdown(ctx)
-			if stubborn != (err == context.DeadlineExceeded) || stubborn != (time.Since(began) == time.Minute) || stubborn != (cancelled == 1) {
+			if stubborn != (err == context.DeadlineExceeded) || stubborn != (time.Since(began) == time.Minute) ||
+				stubborn != (cancelled == 1) {
 				t.Errorf("stubborn %v: %v after %v, %d cancelled", stubborn, err, time.Since(began), cancelled)
 			}
 			for _, c := range conns {

@@ -45,7 +45,8 @@ func CheckAddress(s string) error {
 	}
 	_, port, err := net.SplitHostPort(s)
 	if err != nil {
-		return fmt.Errorf("%q is no address; write host:port such as 127.0.0.1:8080, :8080 for all addresses, unix:/path for a unix socket, or off", s)
+		return fmt.Errorf(
+			"%q is no address; write host:port such as 127.0.0.1:8080, :8080 for all addresses, unix:/path for a unix socket, or off", s)
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
 		return fmt.Errorf("%q is no address: the port must be a number from 0 to 65535", s)

@@ -323,7 +323,9 @@ func TestProxyProtocol(t *testing.T) {
 
 	// From an address that is not listed nothing is read at all.
 	var log buffer
-	address, l = serve(t, Options{Proxy: &ProxyPeers{Peers: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Unix: true}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	address, l = serve(t,
+		Options{Proxy: &ProxyPeers{Peers: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Unix: true},
+			Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	for range 3 {
 		if got := echo(t, dial(t, address), "PROXY TCP4 192.0.2.7 203.0.113.1 8080 443\r\nhello"); got != "" {
 			t.Errorf("a stranger got %q", got)
@@ -339,7 +341,8 @@ func TestProxyProtocol(t *testing.T) {
 
 // TestProxyProtocolTLS: the header comes before the handshake.
 func TestProxyProtocolTLS(t *testing.T) {
-	o, client := tlsOptions(t, Options{Proxy: &ProxyPeers{Peers: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}})
+	o, client := tlsOptions(t,
+		Options{Proxy: &ProxyPeers{Peers: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}})
 	address, _ := serve(t, o)
 	c := dial(t, address)
 	if _, err := io.WriteString(c, "PROXY TCP4 192.0.2.7 203.0.113.1 8080 443\r\n"); err != nil {

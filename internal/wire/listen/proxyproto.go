@@ -94,7 +94,8 @@ func parseHeader1(b []byte) (int, header, error) {
 	}
 	fields := strings.Split(text, " ")
 	if len(fields) != 6 || fields[1] != "TCP4" && fields[1] != "TCP6" {
-		return 0, header{}, errors.New("PROXY protocol header that is not PROXY TCP4 or TCP6, two addresses and two ports")
+		return 0, header{}, errors.New(
+			"PROXY protocol header that is not PROXY TCP4 or TCP6, two addresses and two ports")
 	}
 	var ports [2]uint16
 	var addresses [2]netip.Addr

@@ -152,7 +152,8 @@ func TestHeaders(t *testing.T) {
 func FuzzHeader(f *testing.F) {
 	for _, s := range []string{
 		"PROXY TCP4 192.0.2.7 203.0.113.1 8080 443\r\nx", "PROXY TCP6 ::ffff:192.0.2.7 ::1 0 65535\r\n", "PROXY UNKNOWN x\r\n", "PROXY \r\n",
-		v2(0x21, 0x11, four), v2(0x21, 0x21, six, tlv(1, "h2"), crc), v2(0x20, 0x00, nil), v2(0x21, 0x31, socket), v2(0x21, 0x12, four) + "rest", signature2,
+		v2(0x21, 0x11, four), v2(0x21, 0x21, six, tlv(1, "h2"), crc), v2(0x20, 0x00, nil), v2(0x21, 0x31, socket),
+		v2(0x21, 0x12, four) + "rest", signature2,
 	} {
 		f.Add([]byte(s))
 	}

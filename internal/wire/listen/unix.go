@@ -80,7 +80,8 @@ func lock(ctx context.Context, folder *os.File) error {
 		select {
 		case <-retry.C:
 		case <-ctx.Done():
-			return fmt.Errorf("the folder of the socket, %s, is locked by another program; stop that one, or choose a folder that only this server uses: %w", folder.Name(), ctx.Err())
+			return fmt.Errorf(
+				"the folder of the socket, %s, is locked by another program; stop that one, or choose a folder that only this server uses: %w", folder.Name(), ctx.Err())
 		}
 	}
 }

@@ -41,7 +41,8 @@ func TestUnix(t *testing.T) {
 	// One whose own end is bound to a path that reads like an address.
 	syscall.Umask(0o077)
 	t.Chdir(dir)
-	c, err := net.DialUnix("unix", &net.UnixAddr{Name: "127.0.0.1:1", Net: "unix"}, &net.UnixAddr{Name: path, Net: "unix"})
+	c, err := net.DialUnix("unix", &net.UnixAddr{Name: "127.0.0.1:1", Net: "unix"},
+		&net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,8 @@ func TestUnixTaken(t *testing.T) {
 	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
 		t.Errorf("%q %v", b, err)
 	}
-	if _, err := Open(t.Context(), "unix:"+filepath.Join(dir, "absent", "weir.sock")); err == nil || !strings.Contains(err.Error(), "folder") {
+	if _, err := Open(t.Context(), "unix:"+filepath.Join(dir, "absent", "weir.sock")); err == nil ||
+		!strings.Contains(err.Error(), "folder") {
 		t.Errorf("no folder: %v", err)
 	}
 	// As a killed server leaves it.
@@ -143,7 +145,8 @@ func TestUnixLocked(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := Open(ctx, "unix:"+path); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "is locked by another program") {
+	if _, err := Open(ctx, "unix:"+path); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "is locked by another program") {
 		t.Errorf("locked: %v", err)
 	}
 	folder.Close()
@@ -161,7 +164,9 @@ func TestUnixProxyProtocol(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		address, _ := serveOn(t, raw, Options{Proxy: &ProxyPeers{Unix: listed, Peers: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}})
+		address, _ := serveOn(t, raw,
+			Options{Proxy: &ProxyPeers{Unix: listed,
+				Peers: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}})
 		want := ""
 		if listed {
 			want = "192.0.2.7:8080 hello"

@@ -19,7 +19,8 @@ import (
 
 // eachNetwork runs f on both ends of a connection of each kind.
 func eachNetwork(t *testing.T, f func(t *testing.T, ours, peer net.Conn)) {
-	for network, address := range map[string]string{"tcp": "127.0.0.1:0", "unix": filepath.Join(testproc.SocketDir(t), "s")} {
+	for network, address := range map[string]string{"tcp": "127.0.0.1:0",
+		"unix": filepath.Join(testproc.SocketDir(t), "s")} {
 		t.Run(network, func(t *testing.T) {
 			l, err := net.Listen(network, address)
 			if err != nil {
@@ -212,8 +213,10 @@ func TestErrors(t *testing.T) {
 			eachNetwork(t, func(t *testing.T, ours, peer net.Conn) {
 				got := step(t, New(ours), ours, peer)
 				var want error
-				eachNetworkOf(t, ours.LocalAddr().Network(), func(ours, peer net.Conn) { want = step(t, ours, ours, peer) })
-				for _, kind := range []error{net.ErrClosed, os.ErrDeadlineExceeded, io.EOF, syscall.ECONNRESET, syscall.EPIPE} {
+				eachNetworkOf(t, ours.LocalAddr().Network(),
+					func(ours, peer net.Conn) { want = step(t, ours, ours, peer) })
+				for _, kind := range []error{net.ErrClosed, os.ErrDeadlineExceeded, io.EOF, syscall.ECONNRESET,
+					syscall.EPIPE} {
 					if errors.Is(got, kind) != errors.Is(want, kind) {
 						t.Errorf("%v, want an error as %v", got, want)
 					}

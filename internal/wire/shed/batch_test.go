@@ -65,7 +65,8 @@ func TestBatchAge(t *testing.T) {
 			l.waited.Store(int64(test.waited))
 			d.ahead.Store(int64(test.ahead))
 			if n := take(&b, d, 64); n != test.want {
-				t.Errorf("%v in line, %v in the queue: %d of 64 are late, want %d", test.waited, test.ahead, n, test.want)
+				t.Errorf("%v in line, %v in the queue: %d of 64 are late, want %d", test.waited, test.ahead, n,
+					test.want)
 			}
 		}
 		var b Batch

@@ -63,7 +63,8 @@ func TestControlProperty(t *testing.T) {
 		var all []reading
 		now, overloaded := time.Duration(0), false
 		for range rapid.IntRange(1, 200).Draw(t, "readings") {
-			now += rapid.SampledFrom([]time.Duration{1, 2 * time.Millisecond, 30 * time.Millisecond, interval(bound), longest, 400 * time.Millisecond, calm}).Draw(t, "after")
+			now += rapid.SampledFrom([]time.Duration{1, 2 * time.Millisecond, 30 * time.Millisecond, interval(bound),
+				longest, 400 * time.Millisecond, calm}).Draw(t, "after")
 			waited := rapid.SampledFrom([]time.Duration{-1, 0, bound, bound + 1, time.Second}).Draw(t, "waited")
 			all = append(all, reading{now, waited, waited > bound})
 			// the model looks back over all readings

@@ -42,7 +42,8 @@ type outcome struct {
 // worker is one that takes a request of the queue.
 type worker struct{}
 
-func (s *rounds) serve(ctx context.Context, d *Door, begin time.Time, decide, refuse, read time.Duration, away bool) (o outcome) {
+func (s *rounds) serve(ctx context.Context, d *Door, begin time.Time, decide, refuse, read time.Duration,
+	away bool) (o outcome) {
 	batches := make([]Batch, len(s.conns))
 	queue := NewQueue[time.Time](d)
 	poll := func() (l []any) {
@@ -189,9 +190,11 @@ func TestRounds(t *testing.T) {
 				p99, settled := quantile(o.took, 0.99), quantile(o.settled, 0.99)
 				inTime, _ := slices.BinarySearch(o.took, 20*time.Millisecond)
 				goodput := float64(inTime) * float64(decide) / float64(long)
-				t.Logf("%s, load %v: goodput %.3f of capacity, p99 %v, after the beginning %v, %d decided, %d turned away", c.name, load, goodput, p99, settled, all, len(o.refused))
+				t.Logf(
+					"%s, load %v: goodput %.3f of capacity, p99 %v, after the beginning %v, %d decided, %d turned away", c.name, load, goodput, p99, settled, all, len(o.refused))
 				if goodput < min(0.9, load*0.97) || settled > 20*time.Millisecond {
-					t.Errorf("%s, load %v: goodput %.3f of the capacity, p99 %v, after the beginning %v", c.name, load, goodput, p99, settled)
+					t.Errorf("%s, load %v: goodput %.3f of the capacity, p99 %v, after the beginning %v", c.name, load,
+						goodput, p99, settled)
 				}
 				if load < 1 && len(o.refused) > 0 {
 					t.Errorf("%s, load %v: %d were turned away", c.name, load, len(o.refused))

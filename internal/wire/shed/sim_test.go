@@ -78,7 +78,8 @@ func (s *station) wait(d time.Duration) error {
 
 // serve works until ctx ends, and returns how long each decided request took that came after begin,
 // and how many were turned away of these.
-func (s *station) serve(ctx context.Context, d *Door, begin time.Time, decide, refuse time.Duration) (took []time.Duration, shed int) {
+func (s *station) serve(ctx context.Context, d *Door, begin time.Time, decide,
+	refuse time.Duration) (took []time.Duration, shed int) {
 	for ctx.Err() == nil {
 		s.mu.Lock()
 		line := s.line

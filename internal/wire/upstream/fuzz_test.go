@@ -110,7 +110,9 @@ func FuzzResponse(f *testing.F) {
 		if left, _ := io.ReadAll(res.conn.in); !bytes.Equal(left, rest) {
 			t.Errorf("%q is left, want %q", left, rest)
 		}
-		if kept := res.keep && res.ended; kept && (want.Close || !head && want.ContentLength < 0 && want.TransferEncoding == nil && want.Body != http.NoBody) {
+		if kept := res.keep && res.ended; kept &&
+			(want.Close || !head && want.ContentLength < 0 && want.TransferEncoding == nil &&
+				want.Body != http.NoBody) {
 			t.Errorf("the connection is kept after an answer that ends it")
 		}
 	})
@@ -183,13 +185,15 @@ func FuzzPlainHeader(f *testing.F) {
 		}
 		chunked := want.Body != http.NoBody && slices.Contains(want.TransferEncoding, "chunked")
 		if status != want.StatusCode || r.chunked != chunked || r.length != length || r.keep == want.Close {
-			t.Errorf("%d, chunked %v, length %d, kept %v; want %d %v %d %v", status, r.chunked, r.length, r.keep, want.StatusCode, want.TransferEncoding, length, !want.Close)
+			t.Errorf("%d, chunked %v, length %d, kept %v; want %d %v %d %v", status, r.chunked, r.length, r.keep,
+				want.StatusCode, want.TransferEncoding, length, !want.Close)
 		}
 		left, err := io.ReadAll(r.conn.in)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if head := len(data) - len(left); !bytes.HasSuffix(data[:head], []byte("\n")) || rest.Buffered() < len(data)-head && len(data) < readBuffer {
+		if head := len(data) - len(left); !bytes.HasSuffix(data[:head], []byte("\n")) ||
+			rest.Buffered() < len(data)-head && len(data) < readBuffer {
 			t.Errorf("the header ends at %d", head)
 		}
 	})
@@ -236,7 +240,8 @@ func FuzzRequest(f *testing.F) {
 		if err != nil || string(all) != body || in.Buffered() > 0 {
 			t.Errorf("%q holds another body: %q, %v, and %d bytes more", q.Bytes(), all, err, in.Buffered())
 		}
-		if got.Method != method || got.RequestURI != target+query || len(got.Header) > 3 || len(got.TransferEncoding) > 0 {
+		if got.Method != method || got.RequestURI != target+query || len(got.Header) > 3 ||
+			len(got.TransferEncoding) > 0 {
 			t.Errorf("%q is another request: %+v", q.Bytes(), got)
 		}
 		for k, lines := range got.Header {

@@ -68,7 +68,8 @@ func TestPlacesWait(t *testing.T) {
 			t.Fatalf("%d and %d places", n, others)
 		}
 		start := time.Now()
-		if waited, err := p.Enter(t.Context(), nil, 2*time.Second); !errors.Is(err, ErrNoPlace) || time.Since(start) != 2*time.Second || waited != 2*time.Second {
+		if waited, err := p.Enter(t.Context(), nil, 2*time.Second); !errors.Is(err, ErrNoPlace) ||
+			time.Since(start) != 2*time.Second || waited != 2*time.Second {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		var mu sync.Mutex
@@ -137,7 +138,8 @@ func TestPlacesTogether(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(i), 1))
 			wg.Go(func() {
 				for range 40 {
-					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(300))*time.Millisecond)
+					ctx, cancel := context.WithTimeout(context.Background(),
+						time.Duration(rng.IntN(300))*time.Millisecond)
 					if _, err := p.Enter(ctx, connection, time.Duration(1+rng.IntN(200))*time.Millisecond); err == nil {
 						if n := under.Add(1); n > 7 {
 							t.Errorf("%d have a place", n)

@@ -57,9 +57,11 @@ func TestLargeBody(t *testing.T) {
 	serve := make(chan func(net.Conn), 1)
 	l := server(t, func(conn net.Conn) { (<-serve)(conn) })
 	rapid.Check(t, func(rt *rapid.T) {
-		length := rapid.SampledFrom([]int{MaxBody + 1, MaxBody + sendBuffer, 2*MaxBody + sendBuffer, 300_000}).Draw(rt, "length")
+		length := rapid.SampledFrom([]int{MaxBody + 1, MaxBody + sendBuffer, 2*MaxBody + sendBuffer, 300_000}).Draw(rt,
+			"length")
 		fault := rapid.SampledFrom([]string{"", "", "", "short", "long", "torn"}).Draw(rt, "fault")
-		body := &pieces{size: rapid.SampledFrom([]int{1000, MaxBody, 1 << 20}).Draw(rt, "piece"), err: io.EOF, with: rapid.Bool().Draw(rt, "with")}
+		body := &pieces{size: rapid.SampledFrom([]int{1000, MaxBody, 1 << 20}).Draw(rt, "piece"), err: io.EOF,
+			with: rapid.Bool().Draw(rt, "with")}
 		size := length
 		switch fault {
 		case "short":

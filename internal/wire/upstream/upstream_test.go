@@ -399,20 +399,22 @@ func TestSentOnceMore(t *testing.T) {
 // The wait for a header ends when it is over, or with the context, and informational responses do
 // not prolong it.
 func TestHeaderTimeout(t *testing.T) {
-	for name, said := range map[string]string{"nothing": "", "half a header": "HTTP/1.1 200 OK\r\nX-", "hints": "HTTP/1.1 103 Early Hints\r\n\r\n"} {
+	for name, said := range map[string]string{"nothing": "", "half a header": "HTTP/1.1 200 OK\r\nX-",
+		"hints": "HTTP/1.1 103 Early Hints\r\n\r\n"} {
 		for _, hangUp := range []time.Duration{0, watchAfter / 2, 3 * time.Second} {
 			synctest.Test(t, func(t *testing.T) {
-				client := &Client{HeaderTimeout: time.Minute, Dial: func(context.Context, string, string) (net.Conn, error) {
-					near, far := net.Pipe()
-					go func() {
-						_, _ = http.ReadRequest(newReader(far))
-						if said != "" {
-							_, _ = io.WriteString(far, said)
-						}
-						_, _ = io.Copy(io.Discard, far)
-					}()
-					return near, nil
-				}}
+				client := &Client{HeaderTimeout: time.Minute,
+					Dial: func(context.Context, string, string) (net.Conn, error) {
+						near, far := net.Pipe()
+						go func() {
+							_, _ = http.ReadRequest(newReader(far))
+							if said != "" {
+								_, _ = io.WriteString(far, said)
+							}
+							_, _ = io.Copy(io.Discard, far)
+						}()
+						return near, nil
+					}}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				want := time.Minute
@@ -423,7 +425,9 @@ func TestHeaderTimeout(t *testing.T) {
 				start := time.Now()
 				_, err := ask(ctx, client, request("GET"))
 				var late net.Error
-				if took := time.Since(start); took != want || hangUp == 0 && !(errors.As(err, &late) && late.Timeout()) || hangUp > 0 && !errors.Is(err, context.Canceled) {
+				if took := time.Since(start); took != want ||
+					hangUp == 0 && !(errors.As(err, &late) && late.Timeout()) ||
+					hangUp > 0 && !errors.Is(err, context.Canceled) {
 					t.Errorf("%s, hung up after %v: %v after %v", name, hangUp, err, took)
 				}
 			})
@@ -501,10 +505,13 @@ func TestRefusedRequests(t *testing.T) {
 func TestAnswerComesThrough(t *testing.T) {
 	l := server(t, func(conn net.Conn) {
 		_, _ = conn.Read(make([]byte, 1<<10))
-		_, _ = io.WriteString(conn, "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nConnection: X-Mine\r\nX-Mine: a\r\nX-A: b\r\nX-A: c\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n2\r\nok\r\n0\r\nX-T: t\r\n\r\n")
+		_, _ = io.WriteString(conn,
+			"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nConnection: X-Mine\r\nX-Mine: a\r\nX-A: b\r\nX-A: c\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n2\r\nok\r\n0\r\nX-T: t\r\n\r\n")
 	})
 	got, err := ask(patience.Context(t), clientOf(l), request("GET"))
-	if err != nil || !slices.Equal(got.hints, []int{103}) || got.body != "ok" || len(got.header) != 2 || !slices.Equal(got.header["X-A"], []string{"b", "c"}) || got.header.Get("Trailer") != "X-T" || got.trailer.Get("X-T") != "t" {
+	if err != nil || !slices.Equal(got.hints, []int{103}) || got.body != "ok" || len(got.header) != 2 ||
+		!slices.Equal(got.header["X-A"], []string{"b", "c"}) || got.header.Get("Trailer") != "X-T" ||
+		got.trailer.Get("X-T") != "t" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

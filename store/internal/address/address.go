@@ -51,7 +51,8 @@ func Parse(text string, f Form) (*URL, error) {
 	// quote the password.
 	end := strings.IndexAny(rest, "/?#")
 	if end >= 0 && strings.Contains(rest[end:], "@") {
-		return nil, u.Errorf("there is an @ behind the hosts; percent-encode what is not a letter or a digit in the user and the password")
+		return nil, u.Errorf(
+			"there is an @ behind the hosts; percent-encode what is not a letter or a digit in the user and the password")
 	}
 	if end < 0 {
 		end = len(rest)
@@ -101,7 +102,8 @@ func hostPort(text, port string) (string, bool) {
 	if _, err := netip.ParseAddr(host); err != nil && strings.Contains(host, ":") {
 		return "", false
 	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || host == "" || strings.ContainsAny(host, " \t\r\n") {
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || host == "" ||
+		strings.ContainsAny(host, " \t\r\n") {
 		return "", false
 	}
 	return net.JoinHostPort(host, port), true

@@ -101,7 +101,8 @@ func TestWaiter(t *testing.T) {
 				d.refusedAt.Store(base)
 			}
 			least := max(test.least, 20) * ms
-			w := Waiter{begun: base, minWait: least, maxWait: 500 * ms, due: base + least, wake: base + min(least, int64(refusedWait))}
+			w := Waiter{begun: base, minWait: least, maxWait: 500 * ms, due: base + least,
+				wake: base + min(least, int64(refusedWait))}
 			w.reschedule(base+test.fired*ms, []*Detector{d})
 			if got := (w.due - base) / ms; got != test.due || w.Silent != test.silent {
 				t.Errorf("due after %d ms, silent %v; want %d and %v", got, w.Silent, test.due, test.silent)
@@ -136,7 +137,8 @@ func TestWaiterAcross(t *testing.T) {
 					d.refusedAt.Store(base + at*ms)
 				}
 			}
-			w := Waiter{begun: base, minWait: 400 * ms, maxWait: 5000 * ms, due: base + 400*ms, wake: base + test.fired*ms}
+			w := Waiter{begun: base, minWait: 400 * ms, maxWait: 5000 * ms, due: base + 400*ms,
+				wake: base + test.fired*ms}
 			w.reschedule(base+test.fired*ms, servers)
 			if got := (w.due - base) / ms; got != test.due || w.Silent != test.silent {
 				t.Errorf("due after %d ms, silent %v; want %d and %v", got, w.Silent, test.due, test.silent)

@@ -251,7 +251,8 @@ func (b *tab) visit(path string) {
 // shown waits until a view is drawn.
 func (b *tab) shown() {
 	b.t.Helper()
-	b.until("a view is drawn", `() => document.querySelector('main h1') && document.title.includes(' · weir') || document.querySelector('main .state h1')`, nil)
+	b.until("a view is drawn",
+		`() => document.querySelector('main h1') && document.title.includes(' · weir') || document.querySelector('main .state h1')`, nil)
 }
 
 // until waits until an expression of JavaScript is true in the page. As patience, it has no bound

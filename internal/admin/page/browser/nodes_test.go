@@ -54,7 +54,8 @@ func TestDecisionsOfNodes(t *testing.T) {
 		user := "far-0" + path.Base(view)
 		b.visit(view)
 		refuse(1, user)
-		b.until("the list has the other node's decisions", `(user) => [...document.querySelectorAll('.log')].some((e) => e.innerText.includes(user))`, user)
+		b.until("the list has the other node's decisions",
+			`(user) => [...document.querySelectorAll('.log')].some((e) => e.innerText.includes(user))`, user)
 	}
 	b.visit("/decisions")
 	refuse(1, "far-1")
@@ -62,10 +63,12 @@ func TestDecisionsOfNodes(t *testing.T) {
 	b.sees("far-1")
 	b.sees("near-1")
 	choose := func(node string) {
-		b.do(nil, "evaluate", "js", `(name) => { const e = [...document.querySelectorAll('.filters select')].find((e) => [...e.options].some((o) => o.value === name)); e.value = name; e.dispatchEvent(new Event('change')); }`, "arg", node)
+		b.do(nil, "evaluate", "js",
+			`(name) => { const e = [...document.querySelectorAll('.filters select')].find((e) => [...e.options].some((o) => o.value === name)); e.value = name; e.dispatchEvent(new Event('change')); }`, "arg", node)
 	}
 	choose(names[1])
-	b.until("only those of one node are shown", `() => { const text = document.querySelector('.log')?.innerText ?? ''; return text.includes('far-1') && !text.includes('near-1'); }`, nil)
+	b.until("only those of one node are shown",
+		`() => { const text = document.querySelector('.log')?.innerText ?? ''; return text.includes('far-1') && !text.includes('near-1'); }`, nil)
 	refuse(0, "near-2")
 	refuse(1, "far-2")
 	b.sees("far-2")
@@ -94,7 +97,8 @@ func TestDecisionsOfNodes(t *testing.T) {
 	b.sees("has another rule shop/once: 2 per day there, 1 per day here")
 	b.until("the dot is amber", `() => document.getElementById('live').classList.contains('part')`, nil)
 	write("images.yaml", "domain: images\nlimits: [{ name: all, alow: 5/day }]\n")
-	b.sees("The rules as they lie in the source are not in force; those before them are. The error on " + names[1] + ": images.yaml:2:")
+	b.sees("The rules as they lie in the source are not in force; those before them are. The error on " + names[1] +
+		": images.yaml:2:")
 	b.visit("/rules/shop/once")
 	b.sees("images.yaml:2:")
 	b.accessible("a broken file")

@@ -52,7 +52,8 @@ func TestTypes(t *testing.T) {
 		t.Skip(err)
 	}
 	effort.Long(t, "checks the types of all scripts")
-	out, err := exec.Command("node", filepath.Join(tools, "node_modules", "typescript", "bin", "tsc"), "-p", ".").CombinedOutput()
+	out, err := exec.Command("node", filepath.Join(tools, "node_modules", "typescript", "bin", "tsc"), "-p",
+		".").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -117,7 +118,8 @@ func TestViews(t *testing.T) {
 
 func (b *tab) sideways() (px int) {
 	b.t.Helper()
-	b.do(&px, "evaluate", "js", `() => Math.ceil(document.documentElement.scrollWidth - document.documentElement.clientWidth)`)
+	b.do(&px, "evaluate", "js",
+		`() => Math.ceil(document.documentElement.scrollWidth - document.documentElement.clientWidth)`)
 	return px
 }
 
@@ -131,7 +133,8 @@ func TestBudget(t *testing.T) {
 	b.visit("/")
 	b.until("the chart is drawn", `() => document.querySelector('.chart canvas')`, nil)
 	// The stream does not end, so it is not among the requests that did.
-	b.until("the last request is known", `() => performance.getEntriesByType('resource').some((e) => e.name.includes('/vendor/'))`, nil)
+	b.until("the last request is known",
+		`() => performance.getEntriesByType('resource').some((e) => e.name.includes('/vendor/'))`, nil)
 	requests := b.log().Requests
 	total, first := 0, 0
 	for _, r := range requests {
@@ -161,13 +164,17 @@ func TestLive(t *testing.T) {
 	s := serve(t, nil)
 	b := d.open(t, s.admin, desktop)
 	b.visit("/")
-	b.until("the stream is open", `() => performance.getEntriesByType('resource').length > 0 && document.querySelector('#live') && !document.querySelector('#live.off')`, nil)
+	b.until("the stream is open",
+		`() => performance.getEntriesByType('resource').length > 0 && document.querySelector('#live') && !document.querySelector('#live.off')`, nil)
 	for range 6 {
 		s.ask("path", "/login", "ip", "192.0.2.99")
 	}
-	b.until("the refusal shows", `() => [...document.querySelectorAll('.log .line')].some((l) => l.innerText.includes('192.0.2.99') && l.innerText.includes('429'))`, nil)
-	b.until("the figures follow", `() => [...document.querySelectorAll('.tile')].some((e) => e.innerText.startsWith('Refused\n') && !e.innerText.includes('0 %\n'))`, nil)
-	b.until("the key shows", `() => [...document.querySelectorAll('.bars a')].some((a) => a.innerText.includes('192.0.2.99'))`, nil)
+	b.until("the refusal shows",
+		`() => [...document.querySelectorAll('.log .line')].some((l) => l.innerText.includes('192.0.2.99') && l.innerText.includes('429'))`, nil)
+	b.until("the figures follow",
+		`() => [...document.querySelectorAll('.tile')].some((e) => e.innerText.startsWith('Refused\n') && !e.innerText.includes('0 %\n'))`, nil)
+	b.until("the key shows",
+		`() => [...document.querySelectorAll('.bars a')].some((a) => a.innerText.includes('192.0.2.99'))`, nil)
 	b.clean("overview")
 }
 
@@ -180,7 +187,8 @@ func TestHidden(t *testing.T) {
 	b.visit("/decisions")
 	streams := func(want int) {
 		t.Helper()
-		b.untilStep("there are as many streams as there should be", "streams", func(v json.RawMessage) bool { return string(v) == fmt.Sprint(want) })
+		b.untilStep("there are as many streams as there should be", "streams",
+			func(v json.RawMessage) bool { return string(v) == fmt.Sprint(want) })
 	}
 	streams(1)
 	b.press("g", "r") // a view without a stream
@@ -209,7 +217,8 @@ func TestServerAway(t *testing.T) {
 		b := d.open(t, s.admin, desktop)
 		b.visit(path)
 		s.kill()
-		b.until("the banner is there", `() => document.querySelector('#banner').checkVisibility() && document.querySelector('#banner').innerText.includes('does not answer')`, nil)
+		b.until("the banner is there",
+			`() => document.querySelector('#banner').checkVisibility() && document.querySelector('#banner').innerText.includes('does not answer')`, nil)
 		if !b.has(`() => document.querySelector('h1')`, nil) {
 			t.Error("what was shown is gone")
 		}
@@ -238,9 +247,11 @@ func TestKeyboard(t *testing.T) {
 	b.until("find is open", `() => document.activeElement?.getAttribute('role') === 'combobox'`, nil)
 	b.accessible("find")
 	b.write("login-at")
-	b.until("the rule is found", `() => document.querySelector('[aria-selected=true]')?.innerText.includes('login-attempts')`, nil)
+	b.until("the rule is found",
+		`() => document.querySelector('[aria-selected=true]')?.innerText.includes('login-attempts')`, nil)
 	b.press("Enter")
-	b.until("the rule is shown", `() => document.querySelector('h1')?.textContent === 'login-attempts' && document.querySelector('.log a.line')`, nil)
+	b.until("the rule is shown",
+		`() => document.querySelector('h1')?.textContent === 'login-attempts' && document.querySelector('.log a.line')`, nil)
 
 	// focus presses a key until the focus is where it should be.
 	focus := func(what, js string, key string) {
@@ -277,12 +288,14 @@ func TestKeyboard(t *testing.T) {
 	b.until("it asks", `() => document.querySelector('dialog[open] h2')?.textContent === 'Lift the ban'`, nil)
 	focus("the button", `() => document.activeElement?.matches('dialog button[type=submit]')`, "Tab")
 	b.press("Enter")
-	b.until("the ban is lifted", `() => !document.querySelector('dialog[open]') && !document.querySelector('main').innerText.includes('Banned until')`, nil)
+	b.until("the ban is lifted",
+		`() => !document.querySelector('dialog[open]') && !document.querySelector('main').innerText.includes('Banned until')`, nil)
 	if _, body := s.api("GET", "/api/v1/bans", ""); strings.Contains(body, "guesses passwords") {
 		t.Errorf("the ban still holds: %s", body)
 	}
 	b.press("Escape")
-	b.until("one is back at the decision", `() => document.querySelector('h1')?.textContent.startsWith('Decision')`, nil)
+	b.until("one is back at the decision", `() => document.querySelector('h1')?.textContent.startsWith('Decision')`,
+		nil)
 	b.press("?")
 	b.until("the keys are listed", `() => document.querySelector('dialog[open] h2')?.textContent === 'Keys'`, nil)
 	b.accessible("the keys")
@@ -306,7 +319,8 @@ func TestRuleDecisions(t *testing.T) {
 	b.visit("/rules/shop/search")
 	b.until("decisions are listed", `() => document.querySelectorAll('.log').length === 2`, nil)
 	var lines [][2]string
-	b.do(&lines, "evaluate", "js", `() => [...document.querySelectorAll('.log .line')].map((l) => [l.querySelector('.status').innerText, l.querySelector('.key').innerText])`)
+	b.do(&lines, "evaluate", "js",
+		`() => [...document.querySelectorAll('.log .line')].map((l) => [l.querySelector('.status').innerText, l.querySelector('.key').innerText])`)
 	near := false
 	for _, l := range lines {
 		switch status, key := l[0], l[1]; {
@@ -341,7 +355,8 @@ var hostile = []string{
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	d := chromium(t)
-	s := serve(t, map[string]string{"rules/shop.yaml": "domain: shop\nlimits:\n  - name: once\n    per: [user]\n    allow: 1/h\n    algorithm: sliding_log\n"})
+	s := serve(t,
+		map[string]string{"rules/shop.yaml": "domain: shop\nlimits:\n  - name: once\n    per: [user]\n    allow: 1/h\n    algorithm: sliding_log\n"})
 	for _, user := range hostile {
 		s.ask("user", user, "path", user)
 		s.ask("user", user, "path", user)
@@ -355,7 +370,8 @@ func TestHostile(t *testing.T) {
 	unseen := `() => /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]/.test(document.querySelector('main').innerText)`
 	for _, path := range []string{"/", "/decisions", "/keys", "/rules/shop/once"} {
 		b.visit(path)
-		b.until("the keys are shown", `() => document.querySelector('main').innerText.includes('onerror=alert(1)>')`, nil)
+		b.until("the keys are shown", `() => document.querySelector('main').innerText.includes('onerror=alert(1)>')`,
+			nil)
 		for _, want := range []string{`⟨U+202E⟩`, `⟨U+0000⟩`, `⟨U+001B⟩[31m`} {
 			if !b.has(`(w) => document.querySelector('main').innerText.includes(w)`, want) && path == "/decisions" {
 				t.Errorf("%s does not show %s", path, want)
@@ -394,7 +410,8 @@ func TestRoles(t *testing.T) {
 	for _, role := range names {
 		fmt.Fprintf(&tokens, "token-of-%s-0123456789abcdef name=%s-person role=%s\n", role, role, role)
 	}
-	s := serve(t, map[string]string{"rules/shop.yaml": rules, "tokens": tokens.String()}, "--auth-tokens-file", "tokens")
+	s := serve(t, map[string]string{"rules/shop.yaml": rules, "tokens": tokens.String()}, "--auth-tokens-file",
+		"tokens")
 	s.token = "token-of-admin-0123456789abcdef"
 	s.traffic()
 	if status, body := s.api("POST", "/api/v1/bans", `{"domain":"shop","limit":"search","key":["ip=203.0.113.40"],"for":"1h","reason":"x"}`); status != 200 {
@@ -421,7 +438,8 @@ func TestRoles(t *testing.T) {
 			}
 			b.do(nil, "fill", "selector", "input[type=password]", "text", "token-of-"+role+"-0123456789abcdef")
 			b.press("Enter")
-			b.until("the view is shown that was asked for", `() => document.querySelector('h1')?.textContent === 'Keys'`, nil)
+			b.until("the view is shown that was asked for",
+				`() => document.querySelector('h1')?.textContent === 'Keys'`, nil)
 			is := func(what string, want bool, js string) {
 				t.Helper()
 				if want {
@@ -431,14 +449,16 @@ func TestRoles(t *testing.T) {
 				}
 			}
 			operator, support := i >= 2, i >= 1
-			is("ban", operator, `() => [...document.querySelectorAll('main button')].some((b) => b.textContent === 'Ban')`)
+			is("ban", operator,
+				`() => [...document.querySelectorAll('main button')].some((b) => b.textContent === 'Ban')`)
 			is("the field for a key", support, `() => document.querySelector('main input')`)
 			is("a whole key", operator, `() => document.querySelector('main').innerText.includes('198.51.100.7')`)
 			is("try a change", operator, `() => document.querySelector('[data-view=try]').checkVisibility()`)
 			b.accessible("keys, " + role)
 			b.press("g", "b")
 			b.until("the bans are shown", `() => document.querySelector('h1')?.textContent === 'Bans and grants'`, nil)
-			is("lift", operator, `() => [...document.querySelectorAll('main button')].some((b) => b.textContent === 'Lift')`)
+			is("lift", operator,
+				`() => [...document.querySelectorAll('main button')].some((b) => b.textContent === 'Lift')`)
 			b.visit("/")
 			b.sees("Needs a look")
 			b.until("the refusals are shown", `() => document.querySelector('.log .line')`, nil)
@@ -484,7 +504,8 @@ func outside(t *testing.T) string {
 func TestPlainHTTP(t *testing.T) {
 	t.Parallel()
 	d := chromium(t)
-	s := serve(t, map[string]string{"rules/shop.yaml": rules, "tokens": "token-of-ada-0123456789abcdef name=ada role=operator\n"}, "--auth-tokens-file", "tokens")
+	s := serve(t, map[string]string{"rules/shop.yaml": rules,
+		"tokens": "token-of-ada-0123456789abcdef name=ada role=operator\n"}, "--auth-tokens-file", "tokens")
 	s.token = "token-of-ada-0123456789abcdef"
 	s.traffic()
 	near := newRelayAt(t, outside(t))
@@ -498,13 +519,16 @@ func TestPlainHTTP(t *testing.T) {
 		t.Helper()
 		b.do(nil, "fill", "selector", "input[type=password]", "text", s.token)
 		b.press("Enter")
-		b.until("the view is shown that was asked for", `() => document.querySelector('h1')?.textContent === 'Keys'`, nil)
+		b.until("the view is shown that was asked for", `() => document.querySelector('h1')?.textContent === 'Keys'`,
+			nil)
 	}
 	login()
-	b.until("a key can be banned", `() => [...document.querySelectorAll('main button')].some((x) => x.textContent === 'Ban')`, nil)
+	b.until("a key can be banned",
+		`() => [...document.querySelectorAll('main button')].some((x) => x.textContent === 'Ban')`, nil)
 	// What the button sends, by the page's own fetch.
 	var status int
-	b.do(&status, "evaluate", "js", `async () => (await fetch('/api/v1/bans', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ domain: 'shop', limit: 'search', key: ['ip=203.0.113.40'], for: '1h', reason: 'x' }) })).status`)
+	b.do(&status, "evaluate", "js",
+		`async () => (await fetch('/api/v1/bans', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ domain: 'shop', limit: 'search', key: ['ip=203.0.113.40'], for: '1h', reason: 'x' }) })).status`)
 	if status != 200 {
 		t.Errorf("a ban: %d", status)
 	}
@@ -519,7 +543,8 @@ func TestPlainHTTP(t *testing.T) {
 	login()
 	near.to("")
 	b.do(nil, "click", "selector", "text=Log out ada")
-	b.until("the page says that the logout failed", `() => document.querySelector('#banner').checkVisibility() && document.querySelector('#banner').innerText.startsWith('You are still logged in: ')`, nil)
+	b.until("the page says that the logout failed",
+		`() => document.querySelector('#banner').checkVisibility() && document.querySelector('#banner').innerText.startsWith('You are still logged in: ')`, nil)
 	b.accessible("a logout that failed")
 }
 

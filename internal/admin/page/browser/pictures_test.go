@@ -195,7 +195,8 @@ func TestPictures(t *testing.T) {
 	d := chromium(t)
 	behind := httptest.NewServer(http.HandlerFunc(shop))
 	t.Cleanup(behind.Close)
-	s := serve(t, map[string]string{"rules/shop.yaml": rushRules}, "--listen-proxy", "127.0.0.1:0", "--proxy-upstream", behind.URL,
+	s := serve(t, map[string]string{"rules/shop.yaml": rushRules}, "--listen-proxy", "127.0.0.1:0", "--proxy-upstream",
+		behind.URL,
 		"--identity", "user=header:X-User-Id", "--client-ip-trusted-proxies", "127.0.0.0/8")
 	r := &rush{proxy: s.proxy, began: time.Now(), stop: make(chan struct{})}
 	t.Cleanup(func() { close(r.stop); r.all.Wait() })
@@ -214,10 +215,12 @@ func TestPictures(t *testing.T) {
 		t.Fatal(body)
 	}
 	all := append(views[:len(views):len(views)], struct{ name, path string }{"decision", "/decisions/" + id})
-	for theme, l := range map[string]look{"light": {"light", 1200, 800}, "dark": {"dark", 1200, 800}, "phone": {"light", 390, 844}} {
+	for theme, l := range map[string]look{"light": {"light", 1200, 800}, "dark": {"dark", 1200, 800},
+		"phone": {"light", 390, 844}} {
 		b := d.open(t, s.admin, l)
 		for _, v := range all {
-			if theme == "phone" && v.name != "overview" && v.name != "rule" && v.name != "key" && v.name != "decisions" && os.Getenv("WEIR_PICTURES_ALL") == "" {
+			if theme == "phone" && v.name != "overview" && v.name != "rule" && v.name != "key" &&
+				v.name != "decisions" && os.Getenv("WEIR_PICTURES_ALL") == "" {
 				continue
 			}
 			path := v.path
@@ -230,13 +233,15 @@ func TestPictures(t *testing.T) {
 			}
 			if v.name == "try" {
 				b.do(nil, "click", "selector", "text=/^Try$/")
-				b.until("there is a result", `() => document.querySelector('.versus') || document.querySelector('main .error')`, nil)
+				b.until("there is a result",
+					`() => document.querySelector('.versus') || document.querySelector('main .error')`, nil)
 			}
 			b.picture(out, v.name+"-"+theme, 1500)
 			b.clean(v.name + ", " + theme)
 		}
 	}
-	tokens := serve(t, map[string]string{"rules/shop.yaml": rules, "tokens": "0123456789abcdef0123456789abcdef name=ada role=admin\n"}, "--auth-tokens-file", "tokens")
+	tokens := serve(t, map[string]string{"rules/shop.yaml": rules,
+		"tokens": "0123456789abcdef0123456789abcdef name=ada role=admin\n"}, "--auth-tokens-file", "tokens")
 	b := d.open(t, tokens.admin, look{"light", 1200, 500})
 	b.visit("/")
 	b.picture(out, "login-light", 500)

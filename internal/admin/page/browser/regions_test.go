@@ -18,7 +18,8 @@ limits:
 // inRegion starts a server of a region beside another one.
 func inRegion(t *testing.T, region, peer, rules string, own, other *redistest.Server) *server {
 	t.Helper()
-	return serve(t, map[string]string{"rules/shop.yaml": rules}, "--store", own.URL(), "--store-deadline", "30s", "--store-timeout", "30s",
+	return serve(t, map[string]string{"rules/shop.yaml": rules}, "--store", own.URL(), "--store-deadline", "30s",
+		"--store-timeout", "30s",
 		"--region", region, "--regions-weights", "eu=2,us=1", "--regions-stores", peer+"="+other.URL())
 }
 
@@ -33,7 +34,8 @@ func TestRegions(t *testing.T) {
 	b := d.open(t, s.admin, desktop)
 	b.visit("/")
 	b.press("g", "e")
-	b.until("the keys g e open the view", `() => document.querySelector('h1')?.textContent === 'Regions' && document.querySelector('[data-view=regions][aria-current]')`, nil)
+	b.until("the keys g e open the view",
+		`() => document.querySelector('h1')?.textContent === 'Regions' && document.querySelector('[data-view=regions][aria-current]')`, nil)
 	b.sees("This is eu, one of 2 regions. The other one is heard.") // what was told before that is not
 	for range 20 {
 		s.ask("path", "/search", "user", "ada")
@@ -42,13 +44,16 @@ func TestRegions(t *testing.T) {
 	}
 	b.sees("This is eu, one of 2 regions. The other one is heard. Together they admitted nothing beyond a limit.")
 	const row = `[...document.querySelectorAll('tbody tr')].find((r) => r.innerText.startsWith('search'))`
-	b.until("what the other region used is shown", `() => /\b72 of 90\/day\b[^]*\b20\b[^]*20 told[^]*\b20\b[^]*as heard/.test(`+row+`?.innerText ?? '')`, nil)
+	b.until("what the other region used is shown",
+		`() => /\b72 of 90\/day\b[^]*\b20\b[^]*20 told[^]*\b20\b[^]*as heard/.test(`+row+`?.innerText ?? '')`, nil)
 	far.ask("path", "/search", "user", "bob")
 	b.until("the figures follow", `() => /\b21\b[^]*as heard/.test(`+row+`.innerText)`, nil)
-	for _, want := range []string{"never more", "up to 20 % more", "the limit in each", "667 of 1,000/day", "334 of 500/min", "burst 67 of 100", "50 of 50/day", "Each region counts this rule for itself: local."} {
+	for _, want := range []string{"never more", "up to 20 % more", "the limit in each", "667 of 1,000/day",
+		"334 of 500/min", "burst 67 of 100", "50 of 50/day", "Each region counts this rule for itself: local."} {
 		b.sees(want)
 	}
-	b.until("each window of a rule has a row with its own counts", `() => [...document.querySelectorAll('tbody tr')].filter((r) => r.innerText.startsWith('tokens') && /\b20\b/.test(r.innerText)).length === 2`, nil)
+	b.until("each window of a rule has a row with its own counts",
+		`() => [...document.querySelectorAll('tbody tr')].filter((r) => r.innerText.startsWith('tokens') && /\b20\b/.test(r.innerText)).length === 2`, nil)
 	b.press("?")
 	b.until("the key is listed", `() => document.querySelector('dialog[open]')?.innerText.includes('regions')`, nil)
 	b.press("Escape")
@@ -61,7 +66,8 @@ func TestRegions(t *testing.T) {
 	b.clean("regions")
 
 	check := func(where string) {
-		for name, l := range map[string]look{"light": looks["light"], "dark": looks["dark"], "phone": looks["phone"], "360 px": {"light", 360, 740}} {
+		for name, l := range map[string]look{"light": looks["light"], "dark": looks["dark"], "phone": looks["phone"],
+			"360 px": {"light", 360, 740}} {
 			b := d.open(t, s.admin, l)
 			b.visit("/regions")
 			b.accessible(where + ", " + name)
@@ -87,7 +93,8 @@ func TestRegions(t *testing.T) {
 	b.sees("us has other weights than eu:")
 	b.sees("It has other rule files.")
 	us.Kill()
-	b.until("the region is silent", `() => [...document.querySelectorAll('.region')].some((r) => r.innerText.includes('Silent') && r.querySelector('h2').textContent === 'us')`, nil)
+	b.until("the region is silent",
+		`() => [...document.querySelectorAll('.region')].some((r) => r.innerText.includes('Silent') && r.querySelector('h2').textContent === 'us')`, nil)
 	b.sees("Nothing was heard of us lately:")
 	check("a region that is silent")
 }
@@ -104,7 +111,8 @@ func TestNoRegions(t *testing.T) {
 	b.press("g", "e")
 	b.press("?")
 	b.until("the keys are listed", `() => document.querySelector('dialog[open] h2')?.textContent === 'Keys'`, nil)
-	if b.has(`() => document.querySelector('dialog[open]').innerText.includes('regions') || document.querySelector('h1')?.textContent !== 'Overview'`, nil) {
+	if b.has(
+		`() => document.querySelector('dialog[open]').innerText.includes('regions') || document.querySelector('h1')?.textContent !== 'Overview'`, nil) {
 		t.Error("a key opens the view")
 	}
 	b.visit("/regions")

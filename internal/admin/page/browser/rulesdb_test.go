@@ -42,7 +42,8 @@ func TestPutInForce(t *testing.T) {
 	s := serve(t, nil, "--rules", url)
 	inForce := func(text string) {
 		t.Helper()
-		patience.Until(t, "the server has "+text, func() bool { _, body := s.api("GET", "/api/v1/rules/source", ""); return strings.Contains(body, text) })
+		patience.Until(t, "the server has "+text,
+			func() bool { _, body := s.api("GET", "/api/v1/rules/source", ""); return strings.Contains(body, text) })
 	}
 	b := d.open(t, s.admin, desktop)
 	put := func(text, button, note string) {
@@ -73,7 +74,8 @@ func TestPutInForce(t *testing.T) {
 	inForce("8/min")
 
 	b.visit("/try")
-	put(strings.Replace(rules, "allow: 5/min", "allow: 8/min", 1)+"  - name: fresh\n    per: [user]\n    allow: 1/min\n", "Put in shadow", "a new one")
+	put(strings.Replace(rules, "allow: 5/min", "allow: 8/min", 1)+
+		"  - name: fresh\n    per: [user]\n    allow: 1/min\n", "Put in shadow", "a new one")
 	b.sees("In force with it: nothing. In shadow: shop/fresh.")
 	inForce("on_limit: shadow\\n    name: fresh")
 
@@ -97,7 +99,8 @@ func TestPutInForce(t *testing.T) {
 	}
 	b.clean("put in shadow")
 	b.visit("/try")
-	put("domain: shop\nlimits:\n  - name: login-attempts\n    when: { path: /login }\n    per: [ip]\n    allow: 9/min\n", "Put in shadow", "")
+	put(
+		"domain: shop\nlimits:\n  - name: login-attempts\n    when: { path: /login }\n    per: [ip]\n    allow: 9/min\n", "Put in shadow", "")
 	b.sees("would come into force: shop/")
 	b.do(nil, "clear") // the console reports the 422
 	b.press("Escape")

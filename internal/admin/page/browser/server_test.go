@@ -131,7 +131,8 @@ func (s *server) start() {
 	s.cmd = exec.Command(program, append([]string{"serve", "--rules", "rules"}, s.args...)...)
 	s.cmd.Dir = s.dir
 	s.cmd.Stderr = out
-	s.cmd.Env = append(testproc.Environ(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
+	s.cmd.Env = append(testproc.Environ(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0",
+		"WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}

@@ -118,7 +118,8 @@ func TestFirstPaint(t *testing.T) {
 	}
 	slices.Sort(more)
 	slices.Sort(whole)
-	t.Logf("first paint: %.0f ms later than an empty page (%.0f to %.0f), %.0f ms in all", more[4], more[0], more[8], whole[4])
+	t.Logf("first paint: %.0f ms later than an empty page (%.0f to %.0f), %.0f ms in all", more[4], more[0], more[8],
+		whole[4])
 	if more[4] > 60 {
 		t.Errorf("the page paints %.0f ms later than an empty one", more[4])
 	}

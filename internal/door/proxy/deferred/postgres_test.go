@@ -57,7 +57,8 @@ func TestPostgresReads(t *testing.T) {
 		if _, err := pool.Exec(t.Context(), "select pg_stat_force_next_flush()"); err != nil {
 			t.Fatal(err)
 		}
-		return server.Number("select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint from pg_stat_user_tables where schemaname = 's'")
+		return server.Number(
+			"select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint from pg_stat_user_tables where schemaname = 's'")
 	}
 	const jobs, most = 10, 60
 	judge := func(when string) {

@@ -67,7 +67,8 @@ func queues(t *testing.T, test func(t *testing.T, open func(Bounds) Queue)) {
 	})
 	t.Run("redis", func(t *testing.T) {
 		server := redistest.Start(t)
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true, ForceSingleClient: true})
+		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true,
+			ForceSingleClient: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +86,8 @@ func queues(t *testing.T, test func(t *testing.T, open func(Bounds) Queue)) {
 }
 
 func job(line string) *Job {
-	return &Job{ID: NewID(), Queue: "later", Line: line, Queued: time.Now(), Method: "POST", URI: "/orders", Body: []byte("body"), Attributes: map[string]string{"user": line}}
+	return &Job{ID: NewID(), Queue: "later", Line: line, Queued: time.Now(), Method: "POST", URI: "/orders",
+		Body: []byte("body"), Attributes: map[string]string{"user": line}}
 }
 
 func put(t *testing.T, q Queue, j *Job) *Job {
@@ -370,7 +372,8 @@ func TestLineWaits(t *testing.T) {
 func TestQueuesAgree(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true, ForceSingleClient: true})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true,
+		ForceSingleClient: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +389,8 @@ func TestQueuesAgree(t *testing.T) {
 		}
 		file.db.NoSync = true
 		defer file.Close()
-		shared, _ := NewRedis(func() (rueidis.Client, error) { return client, nil }, fmt.Sprintf("p%d:", n.Load()), bounds)
+		shared, _ := NewRedis(func() (rueidis.Client, error) { return client, nil }, fmt.Sprintf("p%d:", n.Load()),
+			bounds)
 		var all []*Job
 		word := func(err error) string {
 			switch {
@@ -402,7 +406,8 @@ func TestQueuesAgree(t *testing.T) {
 			return err.Error()
 		}
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
-			op := rapid.SampledFrom([]string{"put", "put", "put", "take", "take", "sent", "done", "again", "fail", "retry", "drop", "lapse"}).Draw(rt, "op")
+			op := rapid.SampledFrom([]string{"put", "put", "put", "take", "take", "sent", "done", "again", "fail",
+				"retry", "drop", "lapse"}).Draw(rt, "op")
 			if op == "put" || len(all) == 0 {
 				j := job(rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "line"))
 				if a, b := word(file.Put(ctx, j)), word(shared.Put(ctx, j)); a != b {
@@ -451,7 +456,8 @@ func TestQueuesAgree(t *testing.T) {
 		for _, j := range all {
 			a, errA := file.Ticket(ctx, j.ID)
 			b, errB := shared.Ticket(ctx, j.ID)
-			if word(errA) != word(errB) || a.State != b.State || a.Attempts != b.Attempts || a.Status != b.Status || a.Error != b.Error {
+			if word(errA) != word(errB) || a.State != b.State || a.Attempts != b.Attempts || a.Status != b.Status ||
+				a.Error != b.Error {
 				rt.Fatalf("the file: %+v, %v\nRedis: %+v, %v", a, errA, b, errB)
 			}
 		}

@@ -245,7 +245,8 @@ func (q *Redis) List(ctx context.Context, s State, n int) ([]Ticket, error) {
 	}
 	var list []Ticket
 	for from := int64(0); len(list) < n; {
-		ids, err := c.Do(ctx, c.B().Zrange().Key(q.base+set).Min(number(from)).Max(number(from+99)).Build()).AsStrSlice()
+		ids, err := c.Do(ctx, c.B().Zrange().Key(q.base+
+			set).Min(number(from)).Max(number(from+99)).Build()).AsStrSlice()
 		if err != nil {
 			return nil, fmt.Errorf("deferred: %w", err)
 		}

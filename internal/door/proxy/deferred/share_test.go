@@ -27,7 +27,8 @@ func TestShares(t *testing.T) {
 			line string
 			want int
 			err  error
-		}{{"greedy", 17, ErrShare}, {"second", 8, ErrShare}, {"third", 4, ErrShare}, {"fourth", 2, ErrShare}, {"fifth", 1, ErrShare}, {"sixth", 1, ErrFull}} {
+		}{{"greedy", 17, ErrShare}, {"second", 8, ErrShare}, {"third", 4, ErrShare}, {"fourth", 2, ErrShare},
+			{"fifth", 1, ErrShare}, {"sixth", 1, ErrFull}} {
 			jobs, err := fill(q, c.line, 1)
 			if len(jobs) != c.want || !errors.Is(err, c.err) || !errors.Is(err, ErrFull) {
 				t.Errorf("%s has %d jobs, and then %v; want %d, and %v", c.line, len(jobs), err, c.want, c.err)

@@ -49,7 +49,8 @@ limits:
 
 // Nor do rules in shadow, and those that are enforced on a share of their keys.
 func TestCandidateAllocations(t *testing.T) {
-	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 0/min, on_limit: shadow}, {name: b, per: [user], allow: 0/min, enforce: 10%}]")
+	b := newBench(t, Options{},
+		"domain: shop\nlimits: [{name: a, per: [user], allow: 0/min, on_limit: shadow}, {name: b, per: [user], allow: 0/min, enforce: 10%}]")
 	users := make([]rule.Pairs, 100)
 	for i := range users {
 		users[i] = rule.Pairs{{Name: "user", Value: fmt.Sprint("user-", i)}}

@@ -34,7 +34,10 @@ func TestFillWithoutStore(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = store.Close() })
 	c := New(Options{Seed: 1})
-	l, err := weir.New(store, weir.WithRules(load(t, "domain: shop\nlimits: [{ name: search, per: [user], allow: 60/day, algorithm: sliding_log }]")), weir.WithHooks(c.Hooks()))
+	l, err := weir.New(store,
+		weir.WithRules(
+			load(t, "domain: shop\nlimits: [{ name: search, per: [user], allow: 60/day, algorithm: sliding_log }]")),
+		weir.WithHooks(c.Hooks()))
 	if err != nil {
 		t.Fatal(err)
 	}

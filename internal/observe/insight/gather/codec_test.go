@@ -26,7 +26,9 @@ limits:
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 4 {
 		for range 150 {
-			r := weir.Request{Door: "http", Attributes: rule.Pairs{{Name: "user", Value: fmt.Sprint("user-", random.IntN(20))}, {Name: "ip", Value: "192.0.2.1"}}}
+			r := weir.Request{Door: "http",
+				Attributes: rule.Pairs{{Name: "user", Value: fmt.Sprint("user-", random.IntN(20))},
+					{Name: "ip", Value: "192.0.2.1"}}}
 			if b.send(r) {
 				b.limiter.Phases().Answered(&r, &b.d, weir.Answer{Status: 200})
 			}
@@ -59,11 +61,14 @@ func TestSnapshotCodec(t *testing.T) {
 	if !bytes.Equal(data, again) {
 		t.Error("written again, it differs")
 	}
-	if a, b := snapshot.Merge(s, s), snapshot.Merge(&read, &read); !reflect.DeepEqual(a.Domains, b.Domains) || a.Rules[0].Summary != b.Rules[0].Summary || a.Rules[0].Count[snapshot.LaneMet] != 2*s.Rules[0].Count[snapshot.LaneMet] {
+	if a, b := snapshot.Merge(s, s), snapshot.Merge(&read, &read); !reflect.DeepEqual(a.Domains, b.Domains) ||
+		a.Rules[0].Summary != b.Rules[0].Summary ||
+		a.Rules[0].Count[snapshot.LaneMet] != 2*s.Rules[0].Count[snapshot.LaneMet] {
 		t.Error("it merges otherwise")
 	}
 	t.Logf("%d bytes for 3 rules with 20 keys", len(data))
-	for _, data := range [][]byte{nil, {snapshot.Version + 1}, append([]byte{snapshot.Version - 1}, data[1:]...), {snapshot.Version}, data[:len(data)-1], append(bytes.Clone(data), 0)} {
+	for _, data := range [][]byte{nil, {snapshot.Version + 1}, append([]byte{snapshot.Version - 1}, data[1:]...),
+		{snapshot.Version}, data[:len(data)-1], append(bytes.Clone(data), 0)} {
 		if read.UnmarshalBinary(data) == nil {
 			t.Errorf("%d bytes are no snapshot, and were read", len(data))
 		}
@@ -82,7 +87,8 @@ func FuzzSnapshot(f *testing.F) {
 	small.Domains, small.Rules = small.Domains[:1], small.Rules[:1]
 	small.Domains[0].Series = oneOf(small.Domains[0].Series)
 	r := &small.Rules[0]
-	r.Series, r.Minutes, r.Examples, r.Verdicts = oneOf(r.Series), oneOf(r.Minutes), oneOf(r.Examples), oneOf(r.Verdicts)
+	r.Series, r.Minutes, r.Examples, r.Verdicts = oneOf(r.Series), oneOf(r.Minutes), oneOf(r.Examples),
+		oneOf(r.Verdicts)
 	r.All.Keys, r.Refused.Keys = oneOf(r.All.Keys), oneOf(r.Refused.Keys)
 	for i := range r.Refused.Keys {
 		r.Refused.Keys[i].Events = oneOf(r.Refused.Keys[i].Events)
@@ -108,7 +114,8 @@ func FuzzSnapshot(f *testing.F) {
 		if !bytes.Equal(again, third) {
 			t.Fatal("it changes from writing to writing")
 		}
-		if len(s.Events) > snapshot.MostEvents || len(s.Domains) > snapshot.MostDomains || len(s.Rules) > snapshot.MostRules {
+		if len(s.Events) > snapshot.MostEvents || len(s.Domains) > snapshot.MostDomains ||
+			len(s.Rules) > snapshot.MostRules {
 			t.Fatalf("%d events, %d domains, %d rules", len(s.Events), len(s.Domains), len(s.Rules))
 		}
 		if _, err := own.Fit(&s); err != nil {

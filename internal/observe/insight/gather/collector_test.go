@@ -53,7 +53,8 @@ func startBench(t testing.TB, o Options, at time.Time, path, rules string) *benc
 			t.Fatal(err)
 		}
 	}
-	b.limiter, err = weir.New(store, weir.WithRules(load(t, rules)), weir.WithHooks(b.Hooks()), weir.WithClock(b.µs.Load))
+	b.limiter, err = weir.New(store, weir.WithRules(load(t, rules)), weir.WithHooks(b.Hooks()),
+		weir.WithClock(b.µs.Load))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +157,8 @@ limits:
 
 // The share of a key's requests that was refused counts those that were admitted, too.
 func TestRefusedShare(t *testing.T) {
-	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 1000/min, algorithm: fixed_window}]")
+	b := newBench(t, Options{},
+		"domain: shop\nlimits: [{name: a, per: [user], allow: 1000/min, algorithm: fixed_window}]")
 	for range 2000 {
 		b.ask("ada")
 		b.gather(false)
@@ -170,11 +172,14 @@ func TestRefusedShare(t *testing.T) {
 
 // A rule that stays as it is keeps what is known of it over a reload; one that changes begins anew.
 func TestReload(t *testing.T) {
-	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 1/min}, {name: b, per: [user], allow: 9/min}]")
+	b := newBench(t, Options{},
+		"domain: shop\nlimits: [{name: a, per: [user], allow: 1/min}, {name: b, per: [user], allow: 9/min}]")
 	b.ask("ada")
 	b.ask("ada")
 	b.pass(time.Second)
-	b.limiter.SetRules(load(t, "domain: shop\n\nlimits: [{name: new, allow: 50/min}, {name: a, per: [user], allow: 1/min}, {name: b, per: [user], allow: 8/min}]"))
+	b.limiter.SetRules(
+		load(t,
+			"domain: shop\n\nlimits: [{name: new, allow: 50/min}, {name: a, per: [user], allow: 1/min}, {name: b, per: [user], allow: 8/min}]"))
 	b.pass(time.Second)
 	if r := b.rule("a"); r.Met != 2 || r.Refused != 1 || r.Line != 3 {
 		t.Errorf("unchanged: %+v", r)

@@ -77,8 +77,10 @@ func TestCommands(t *testing.T) {
 	}
 	o := b.overviewOf("")
 	said := strings.Join(o.Sentences, " ")
-	if !strings.Contains(said, "91 % of the refusals were by commands that bring their limit (_command); in the last minute all of them hit key=user:ada.") &&
-		!strings.Contains(said, "90.9 % of the refusals were by commands that bring their limit (_command); in the last minute all of them hit key=user:ada.") {
+	if !strings.Contains(said,
+		"91 % of the refusals were by commands that bring their limit (_command); in the last minute all of them hit key=user:ada.") &&
+		!strings.Contains(said,
+			"90.9 % of the refusals were by commands that bring their limit (_command); in the last minute all of them hit key=user:ada.") {
 		t.Errorf("%q", o.Sentences)
 	}
 	if o.Named != "key=user:ada" || o.GoodRefused.Confidence != "" || len(o.NeedsALook) != 0 {
@@ -90,7 +92,8 @@ func TestCommands(t *testing.T) {
 		t.Fatalf("%+v", list)
 	}
 	c := list[1]
-	if !c.Command || c.Domain != insight.CommandDomain || c.Name != insight.CommandRule || c.Met != 45 || c.Refused != 10 || c.Keys != 2 || c.KeysRefused != 1 ||
+	if !c.Command || c.Domain != insight.CommandDomain || c.Name != insight.CommandRule || c.Met != 45 ||
+		c.Refused != 10 || c.Keys != 2 || c.KeysRefused != 1 ||
 		len(c.Verdicts) != 0 || len(c.Limits) != 0 || c.File != "" {
 		t.Errorf("%+v", c)
 	}
@@ -122,11 +125,13 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	k := b.keys(insight.KeysQuery{By: insight.ByRefused, Limit: insight.CommandRule})[0]
-	if k.Domain != insight.CommandDomain || k.Rule != insight.CommandRule || k.RefusedShare != 0.25 || math.Abs(k.Fill-17.0/16) > 1e-3 || k.Known || k.Shadow {
+	if k.Domain != insight.CommandDomain || k.Rule != insight.CommandRule || k.RefusedShare != 0.25 ||
+		math.Abs(k.Fill-17.0/16) > 1e-3 || k.Known || k.Shadow {
 		t.Errorf("%+v", k)
 	}
 	one, _, err := b.Key(t.Context(), insight.CommandDomain, "key=user:ada")
-	if err != nil || len(one.Limits) != 1 || one.Limits[0].Asked != 40 || one.Limits[0].Refused != 10 || one.Limits[0].Limit != "CL.THROTTLE" {
+	if err != nil || len(one.Limits) != 1 || one.Limits[0].Asked != 40 || one.Limits[0].Refused != 10 ||
+		one.Limits[0].Limit != "CL.THROTTLE" {
 		t.Errorf("%+v, %v", one, err)
 	}
 }
@@ -236,7 +241,8 @@ func TestCommandsFlood(t *testing.T) {
 		t.Errorf("%d of %d were looked at", taken, o.Requests)
 	}
 	for _, by := range []string{insight.ByAsked, insight.ByRefused} {
-		if keys := b.keys(insight.KeysQuery{By: by, Limit: insight.CommandRule}); len(keys) == 0 || keys[0].Key != "key=loud" {
+		if keys := b.keys(insight.KeysQuery{By: by, Limit: insight.CommandRule}); len(keys) == 0 ||
+			keys[0].Key != "key=loud" {
 			t.Errorf("%s: %+v", by, keys[:min(len(keys), 2)])
 		}
 	}
@@ -251,7 +257,8 @@ func TestCommandsFlood(t *testing.T) {
 // Keys are what clients send: any length, cut between characters.
 func TestCommandKeys(t *testing.T) {
 	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, allow: 1000/min}]")
-	keys := []string{"", "ä", strings.Repeat("x", 400), strings.Repeat("€", 200), "a" + strings.Repeat("€", 37), "b" + strings.Repeat("€", 200), "a=b, ip=192.0.2.1\x00\x1b[31m"}
+	keys := []string{"", "ä", strings.Repeat("x", 400), strings.Repeat("€", 200), "a" + strings.Repeat("€", 37),
+		"b" + strings.Repeat("€", 200), "a=b, ip=192.0.2.1\x00\x1b[31m"}
 	for _, key := range keys {
 		b.throttled(insight.CLThrottle, key, 1, true)
 	}
@@ -265,7 +272,8 @@ func TestCommandKeys(t *testing.T) {
 		if !utf8.ValidString(k.Key) || len(k.Key) > keyText || !strings.HasPrefix(k.Key, "key=") {
 			t.Errorf("%q", k.Key)
 		}
-		if !slices.ContainsFunc(keys, func(key string) bool { return key == text || isCut && text != "" && strings.HasPrefix(key, text) }) {
+		if !slices.ContainsFunc(keys,
+			func(key string) bool { return key == text || isCut && text != "" && strings.HasPrefix(key, text) }) {
 			t.Errorf("%q is no key that was sent", k.Key)
 		}
 	}

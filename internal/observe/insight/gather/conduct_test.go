@@ -28,7 +28,8 @@ limits:
 		var c Conduct
 		admitted, well := 0, 0
 		ask := func(path, ip string) {
-			q := weir.Request{Attributes: rule.Pairs{{Name: "user", Value: "ada"}, {Name: "path", Value: path}, {Name: "ip", Value: ip}}}
+			q := weir.Request{Attributes: rule.Pairs{{Name: "user", Value: "ada"}, {Name: "path", Value: path},
+				{Name: "ip", Value: ip}}}
 			allowed := b.send(q)
 			c.Decided(&q, &b.d)
 			if allowed {
@@ -87,10 +88,12 @@ limits:
 
 // Of a client that is refused at ever new keys, few are followed at once, and what it does is told.
 func TestConductIsBounded(t *testing.T) {
-	b := newBench(t, Options{}, "domain: shop\nlimits: [{ name: item, per: [user, path], allow: 1/min, algorithm: fixed_window }]")
+	b := newBench(t, Options{},
+		"domain: shop\nlimits: [{ name: item, per: [user, path], allow: 1/min, algorithm: fixed_window }]")
 	var c Conduct
 	ask := func(i int) {
-		q := weir.Request{Attributes: rule.Pairs{{Name: "user", Value: "ada"}, {Name: "path", Value: "/" + string(rune('a'+i))}}}
+		q := weir.Request{Attributes: rule.Pairs{{Name: "user", Value: "ada"},
+			{Name: "path", Value: "/" + string(rune('a'+i))}}}
 		b.send(q)
 		c.Decided(&q, &b.d)
 	}

@@ -81,7 +81,8 @@ func (c *Collector) explain(set *rule.Set, also map[[2]string]bool) map[[2]strin
 	wanted := map[*rule.Rule][]rule.Reason{}
 	c.mu.Lock()
 	for _, r := range c.rules {
-		if name := [2]string{r.domain, r.name}; r.rule != nil && (r.series == nil || also[name]) && !c.readsHidden(r.rule) {
+		if name := [2]string{r.domain, r.name}; r.rule != nil && (r.series == nil || also[name]) &&
+			!c.readsHidden(r.rule) {
 			wanted[r.rule] = nil
 		}
 	}

@@ -27,12 +27,14 @@ limits:
 		if i >= 100 {
 			tier = "a \"secret\" value"
 		}
-		b.send(weir.Request{Attributes: rule.Pairs{{Name: "user", Value: fmt.Sprint("u", i)}, {Name: "tier", Value: tier}, {Name: "size", Value: "1"}}})
+		b.send(weir.Request{Attributes: rule.Pairs{{Name: "user", Value: fmt.Sprint("u", i)},
+			{Name: "tier", Value: tier}, {Name: "size", Value: "1"}}})
 	}
 	b.send(weir.Request{Peek: true, Attributes: rule.Pairs{{Name: "user", Value: "u"}, {Name: "size", Value: "1"}}})
 	b.pass(time.Minute)
 	r := b.rule("tier")
-	if r.Errors != 100 || r.Met != 100 || len(r.Verdicts) == 0 || r.Verdicts[0].Verdict != insight.Broken || r.Verdicts[0].Evidence["errors"] != 100 {
+	if r.Errors != 100 || r.Met != 100 || len(r.Verdicts) == 0 || r.Verdicts[0].Verdict != insight.Broken ||
+		r.Verdicts[0].Evidence["errors"] != 100 {
 		t.Fatalf("%d failed of %d met: %+v", r.Errors, r.Met, r.Verdicts)
 	}
 	if s := r.Verdicts[0].Sentence; !strings.Contains(s, "shop.yaml:4: if: ") || strings.Contains(s, "secret") {
@@ -51,7 +53,8 @@ limits:
 	}
 	// Merging adds up the counts of all nodes.
 	s := b.Snapshot(snapshot.Want{Rule: "tier"})
-	if sum := snapshot.Merge(s, s); sum.Rules[0].Errors != 200 || !strings.HasPrefix(sum.Rules[0].Error, "shop.yaml:4: if: ") {
+	if sum := snapshot.Merge(s, s); sum.Rules[0].Errors != 200 ||
+		!strings.HasPrefix(sum.Rules[0].Error, "shop.yaml:4: if: ") {
 		t.Errorf("of two nodes: %d, %q", sum.Rules[0].Errors, sum.Rules[0].Error)
 	}
 	b.µs.Add((25 * time.Hour).Microseconds())

@@ -123,7 +123,8 @@ func TestFailuresAreThoseOfEachRule(t *testing.T) {
 					why = fmt.Sprintf("shop.yaml:%d: %s", r.Line, want.first)
 				}
 				if r.Name != specs[i].name || r.Errors != want.n || r.Error != why {
-					rt.Fatalf("%s (%s): %d failed, %q; one by one %d, %q", r.Name, specs[i].line, r.Errors, r.Error, want.n, why)
+					rt.Fatalf("%s (%s): %d failed, %q; one by one %d, %q", r.Name, specs[i].line, r.Errors, r.Error,
+						want.n, why)
 				}
 			}
 		}
@@ -243,7 +244,8 @@ func BenchmarkFailing(b *testing.B) {
 		specs := alikeSpecs(n)
 		var files []file.Source
 		for part := range slices.Chunk(specs, 10_000) { // a file holds some 20,000
-			files = append(files, file.Source{Name: fmt.Sprint("f", len(files), ".yaml"), Data: []byte(rulesText(part, ""))})
+			files = append(files, file.Source{Name: fmt.Sprint("f", len(files), ".yaml"),
+				Data: []byte(rulesText(part, ""))})
 		}
 		rules, _, err := file.Load(files, file.Options{})
 		if err != nil {

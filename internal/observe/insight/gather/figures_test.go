@@ -58,14 +58,17 @@ func (b *bench) keys(q insight.KeysQuery) []insight.KeyCount {
 func TestShadowRefusesNobody(t *testing.T) {
 	b := rushOf(t)
 	o := b.overview(time.Hour)
-	if o.Refused != 110 || o.Clients != 41 || o.ClientsRefused != 1 || o.GoodRefused.Clients > 1 || o.GoodRefused.Requests > 110 {
+	if o.Refused != 110 || o.Clients != 41 || o.ClientsRefused != 1 || o.GoodRefused.Clients > 1 ||
+		o.GoodRefused.Requests > 110 {
 		t.Errorf("%d refused, %d of %d clients, good %+v", o.Refused, o.ClientsRefused, o.Clients, o.GoodRefused)
 	}
 	for _, over := range []time.Duration{time.Minute, time.Hour} {
-		if keys := b.keys(insight.KeysQuery{By: insight.ByRefused, Over: over}); len(keys) != 1 || keys[0].Rule != "login" || keys[0].Shadow {
+		if keys := b.keys(insight.KeysQuery{By: insight.ByRefused, Over: over}); len(keys) != 1 ||
+			keys[0].Rule != "login" || keys[0].Shadow {
 			t.Errorf("refused most: %+v", keys)
 		}
-		if keys := b.keys(insight.KeysQuery{By: insight.ByRefused, Limit: "tight", Over: over}); len(keys) == 0 || !keys[0].Shadow || keys[0].Key != "user=ada" {
+		if keys := b.keys(insight.KeysQuery{By: insight.ByRefused, Limit: "tight", Over: over}); len(keys) == 0 ||
+			!keys[0].Shadow || keys[0].Key != "user=ada" {
 			t.Errorf("would be refused most: %+v", keys)
 		}
 	}
@@ -86,7 +89,8 @@ func TestShadowRefusesNobody(t *testing.T) {
 
 // What a rule enforces for some keys only refuses only those.
 func TestPartlyEnforced(t *testing.T) {
-	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 1/min, algorithm: fixed_window, enforce: 50%}]")
+	b := newBench(t, Options{},
+		"domain: shop\nlimits: [{name: a, per: [user], allow: 1/min, algorithm: fixed_window, enforce: 50%}]")
 	refused := map[string]bool{}
 	for i := range 40 {
 		name := fmt.Sprint("user-", i)
@@ -135,7 +139,8 @@ func TestOverviewSaysSinceWhen(t *testing.T) {
 		6 * time.Hour: " requests in the last 6 h none was refused.", time.Hour: " requests in the last hour none was refused.",
 	} {
 		o := b.overview(over)
-		if o.To.Sub(o.From) > over || o.To.Sub(o.From) < over-time.Minute || len(o.Sentences) != 1 || !strings.HasSuffix(o.Sentences[0], text) {
+		if o.To.Sub(o.From) > over || o.To.Sub(o.From) < over-time.Minute || len(o.Sentences) != 1 ||
+			!strings.HasSuffix(o.Sentences[0], text) {
 			t.Errorf("%v to %v: %q, want %q", o.From, o.To, o.Sentences, text)
 		}
 	}
@@ -182,14 +187,17 @@ func TestFewDigits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := json.Marshal([]any{b.overview(time.Hour), rule, rules, key, b.keys(insight.KeysQuery{By: insight.ByAsked, Over: time.Minute}), b.keys(insight.KeysQuery{By: insight.ByNear})})
+	all, err := json.Marshal([]any{b.overview(time.Hour), rule, rules, key,
+		b.keys(insight.KeysQuery{By: insight.ByAsked, Over: time.Minute}), b.keys(
+			insight.KeysQuery{By: insight.ByNear})})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if long := regexp.MustCompile(`[0-9]*\.0*[0-9]{5,}[,}\]]`).FindAll(all, 5); len(long) > 0 {
 		t.Errorf("%q", long)
 	}
-	for x, want := range map[float64]float64{1.2000000476837158: 1.2, 0: 0, -1: -1, 0.000123456: 0.0001235, 12345: 12345, 123456.7: 123457} {
+	for x, want := range map[float64]float64{1.2000000476837158: 1.2, 0: 0, -1: -1, 0.000123456: 0.0001235,
+		12345: 12345, 123456.7: 123457} {
 		if got := human.Digits(x); got != want {
 			t.Errorf("human.Digits(%v) = %v, want %v", x, got, want)
 		}
@@ -198,7 +206,8 @@ func TestFewDigits(t *testing.T) {
 
 // What a client asked for is measured alike for a rule and for its windows.
 func TestFullestClient(t *testing.T) {
-	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 20/min, algorithm: fixed_window}, {name: b, per: [user], allow: [100/min, 20/hour], algorithm: fixed_window}]")
+	b := newBench(t, Options{},
+		"domain: shop\nlimits: [{name: a, per: [user], allow: 20/min, algorithm: fixed_window}, {name: b, per: [user], allow: [100/min, 20/hour], algorithm: fixed_window}]")
 	for range 86 {
 		b.ask("ada")
 	}
@@ -236,7 +245,8 @@ func TestCurveTellsTheSameGoodKeys(t *testing.T) {
 		return &r.Curve[i]
 	}
 	r := run("user")
-	if p := at(r, 20); r.Good.Keys != 0 || r.Good.All != 10 || r.Good.Confidence != insight.High || p.Keys != 40 || p.GoodKeys == nil || *p.GoodKeys != 0 {
+	if p := at(r, 20); r.Good.Keys != 0 || r.Good.All != 10 || r.Good.Confidence != insight.High || p.Keys != 40 ||
+		p.GoodKeys == nil || *p.GoodKeys != 0 {
 		t.Errorf("good %+v, at 20: %+v", r.Good, p)
 	}
 	r = run("ip")
@@ -244,7 +254,8 @@ func TestCurveTellsTheSameGoodKeys(t *testing.T) {
 		t.Errorf("not known: good %+v, at 20: %+v", r.Good, p)
 	}
 	text, err := json.Marshal(r)
-	if err != nil || strings.Contains(string(text), "good_keys") || strings.Contains(string(text), `"confidence":"high","refused"`) {
+	if err != nil || strings.Contains(string(text), "good_keys") ||
+		strings.Contains(string(text), `"confidence":"high","refused"`) {
 		t.Errorf("%s, %v", text, err)
 	}
 }
@@ -274,13 +285,16 @@ limits:
 	b.pass(24 * time.Hour)
 	b.ask("ada")
 	b.pass(time.Second)
-	says("Too early to tell: none of 3 requests of the domain met it in 25 h so far. From 1,000 on that says something.")
+	says(
+		"Too early to tell: none of 3 requests of the domain met it in 25 h so far. From 1,000 on that says something.")
 	// A rule that comes into force later is not judged by earlier requests.
 	for range 50 {
 		b.ask("ada")
 	}
 	b.pass(time.Second)
-	b.limiter.SetRules(load(t, "domain: shop\nlimits: [{name: login, when: {path: /log-in}, allow: 5/min}, {name: all, per: [user], allow: 500/min}]"))
+	b.limiter.SetRules(
+		load(t,
+			"domain: shop\nlimits: [{name: login, when: {path: /log-in}, allow: 5/min}, {name: all, per: [user], allow: 500/min}]"))
 	for range 7 {
 		b.ask("ada")
 	}
@@ -290,7 +304,8 @@ limits:
 
 // Where an identity tells who behaves well and nobody does, that is known: 0 of 0.
 func TestNobodyIsGood(t *testing.T) {
-	b := newBench(t, Options{Known: []string{"user"}}, "domain: shop\nlimits: [{name: a, per: [ip], allow: 1/min, algorithm: fixed_window}]")
+	b := newBench(t, Options{Known: []string{"user"}},
+		"domain: shop\nlimits: [{name: a, per: [ip], allow: 1/min, algorithm: fixed_window}]")
 	ask := func(ip, user string) {
 		b.send(weir.Request{Attributes: rule.Pairs{{Name: "ip", Value: ip}, {Name: "user", Value: user}}})
 	}
@@ -311,7 +326,8 @@ func TestNobodyIsGood(t *testing.T) {
 // The fill of a key in a list is the most that it used at once in the time of the list, not what it
 // used last.
 func TestFillIsAPeak(t *testing.T) {
-	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 10/min, algorithm: fixed_window, warn: 80%}]")
+	b := newBench(t, Options{},
+		"domain: shop\nlimits: [{name: a, per: [user], allow: 10/min, algorithm: fixed_window, warn: 80%}]")
 	minute := func(asks int, live, long float64) {
 		t.Helper()
 		for range asks {
@@ -319,7 +335,8 @@ func TestFillIsAPeak(t *testing.T) {
 		}
 		b.pass(time.Second)
 		for over, want := range map[time.Duration]float64{time.Minute: live, 12 * time.Hour: long} {
-			if keys := b.keys(insight.KeysQuery{By: insight.ByAsked, Over: over}); len(keys) != 1 || keys[0].Fill != want {
+			if keys := b.keys(insight.KeysQuery{By: insight.ByAsked, Over: over}); len(keys) != 1 ||
+				keys[0].Fill != want {
 				t.Errorf("over %v: %+v, want a fill of %v", over, keys, want)
 			}
 		}
@@ -377,7 +394,8 @@ func TestYoungRulesAreJudgedAgain(t *testing.T) {
 
 // A client that comes near the limits of several rules is one.
 func TestNearCountsClients(t *testing.T) {
-	b := newBench(t, Options{}, "domain: shop\nlimits:\n  - { name: a, per: [user], allow: 10/hour }\n  - { name: b, per: [ip], allow: 10/hour }\n")
+	b := newBench(t, Options{},
+		"domain: shop\nlimits:\n  - { name: a, per: [user], allow: 10/hour }\n  - { name: b, per: [ip], allow: 10/hour }\n")
 	for range 9 {
 		b.send(weir.Request{Attributes: rule.Pairs{{Name: "user", Value: "ada"}, {Name: "ip", Value: "192.0.2.1"}}})
 	}
@@ -412,14 +430,16 @@ limits:
 		"Of 60 requests in the last 5 min 83 % were refused.",
 		"In the last 2 h 51 of 51 clients were refused, and about 50 of 100 refusals hit clients that behave well.",
 	}
-	if g := o.GoodRefused; len(o.Sentences) < 2 || !slices.Equal(o.Sentences[:2], want) || g != (insight.GoodRefused{Requests: 50, Of: 100, Clients: 50, Confidence: insight.High}) {
+	if g := o.GoodRefused; len(o.Sentences) < 2 || !slices.Equal(o.Sentences[:2], want) ||
+		g != (insight.GoodRefused{Requests: 50, Of: 100, Clients: 50, Confidence: insight.High}) {
 		t.Errorf("%q %+v", o.Sentences, g)
 	}
 	if r := b.rule("a"); r.Refused != 50 || r.Good.Refused != 50 || r.Good.Of != 100 || !r.SampledFrom.Before(r.From) {
 		t.Errorf("%+v", r)
 	}
 	o = b.overview(6 * time.Hour)
-	want = []string{"Of 610 requests in the last 2 h 16 % were refused, of 51 of 51 clients.", "About 50 of these refusals hit clients that behave well."}
+	want = []string{"Of 610 requests in the last 2 h 16 % were refused, of 51 of 51 clients.",
+		"About 50 of these refusals hit clients that behave well."}
 	if len(o.Sentences) < 2 || !slices.Equal(o.Sentences[:2], want) {
 		t.Errorf("%q", o.Sentences)
 	}
@@ -443,7 +463,8 @@ limits:
 				b.ask(fmt.Sprint("user-", i))
 			}
 			for range 11 + i%7 {
-				b.send(weir.Request{Attributes: rule.Pairs{{Name: "ip", Value: fmt.Sprint("192.0.", i/200, ".", i%200)}}})
+				b.send(
+					weir.Request{Attributes: rule.Pairs{{Name: "ip", Value: fmt.Sprint("192.0.", i/200, ".", i%200)}}})
 			}
 			b.pass(time.Second)
 		}
@@ -469,8 +490,10 @@ func TestBefore(t *testing.T) {
 		b.pass(10 * time.Second)
 	}
 	b.pass(5 * time.Second)
-	for over, want := range map[time.Duration]uint64{time.Minute: 6, 5 * time.Minute: 30, 15 * time.Minute: 90, time.Hour: 360} {
-		if x := b.overview(over).Before; x == nil || x.Requests < want*9/10 || x.Requests > want*11/10 || x.Refused < want*4/10 || x.Refused > want*6/10 {
+	for over, want := range map[time.Duration]uint64{time.Minute: 6, 5 * time.Minute: 30, 15 * time.Minute: 90,
+		time.Hour: 360} {
+		if x := b.overview(over).Before; x == nil || x.Requests < want*9/10 || x.Requests > want*11/10 ||
+			x.Refused < want*4/10 || x.Refused > want*6/10 {
 			t.Errorf("over %v: %+v, want some %d requests, half of them refused", over, x, want)
 		}
 	}
@@ -478,8 +501,10 @@ func TestBefore(t *testing.T) {
 
 // A limit is written as rule files do: what a proposal says must be a limit that can be read.
 func TestRateText(t *testing.T) {
-	for text, want := range map[string]string{"5/10s": "5/10s", "5/90s": "5/1m30s", "5/10m": "5/10m", "5/30m": "5/30m", "5/min": "5/min", "5/2h": "5/2h", "5/day": "5/day", "5/week": "5/week"} {
-		b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: "+text+", algorithm: fixed_window}]")
+	for text, want := range map[string]string{"5/10s": "5/10s", "5/90s": "5/1m30s", "5/10m": "5/10m", "5/30m": "5/30m",
+		"5/min": "5/min", "5/2h": "5/2h", "5/day": "5/day", "5/week": "5/week"} {
+		b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: "+text+
+			", algorithm: fixed_window}]")
 		b.ask("ada")
 		b.pass(time.Second)
 		s := b.Snapshot(snapshot.Want{})
@@ -495,7 +520,8 @@ func TestRateText(t *testing.T) {
 // off.
 func TestStoreClock(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 5 * time.Minute, 3 * time.Hour, -5 * time.Minute} {
-		b := newBench(t, Options{Known: []string{"user"}}, "domain: shop\nlimits:\n  - { name: search, per: [user], algorithm: fixed_window, allow: 10/hour }\n")
+		b := newBench(t, Options{Known: []string{"user"}},
+			"domain: shop\nlimits:\n  - { name: search, per: [user], algorithm: fixed_window, allow: 10/hour }\n")
 		// The node's clock is off from now on.
 		b.now, b.storeNow = func() time.Time { return b.time().Add(ahead) }, b.time
 		for range 10 {
@@ -522,8 +548,10 @@ func TestStoreClock(t *testing.T) {
 			if gone {
 				want = 0
 			}
-			if (o.Near > 0) == gone || (o.Named == "user=bot") == gone || (len(r.NearNow) > 0) == gone || len(keys) != want {
-				t.Errorf("the node is %v ahead, all is gone: %v: %d near, %d of the rule, %q named, keys %v", ahead, gone, o.Near, len(r.NearNow), o.Named, keys)
+			if (o.Near > 0) == gone || (o.Named == "user=bot") == gone || (len(r.NearNow) > 0) == gone ||
+				len(keys) != want {
+				t.Errorf("the node is %v ahead, all is gone: %v: %d near, %d of the rule, %q named, keys %v", ahead,
+					gone, o.Near, len(r.NearNow), o.Named, keys)
 			}
 			b.pass(3 * time.Minute)
 		}
@@ -589,7 +617,8 @@ func TestServedRuleIsJudged(t *testing.T) {
 		t.Fatalf("verdicts %+v", r.Verdicts)
 	}
 	p := r.Verdicts[0].Proposal
-	if p == nil || !strings.Contains(p.Patch, "--- shop.yaml\n") || !strings.Contains(p.Patch, "-    allow: 20/min   # a guess\n+    allow: 25/min   # a guess\n") {
+	if p == nil || !strings.Contains(p.Patch, "--- shop.yaml\n") ||
+		!strings.Contains(p.Patch, "-    allow: 20/min   # a guess\n+    allow: 25/min   # a guess\n") {
 		t.Errorf("proposal %+v", p)
 	}
 }

@@ -141,7 +141,8 @@ func TestSnapshotNumbers(t *testing.T) {
 	s.P99, s.Rules[0].Summary.MaxFill, s.Rules[0].Windows[0].MaxFill = math.Inf(1), math.NaN(), float32(math.Inf(-1))
 	data, _ := s.AppendBinary(nil)
 	var read snapshot.Snapshot
-	if err := read.UnmarshalBinary(data); err != nil || read.P99 != 0 || read.Rules[0].Summary.MaxFill != 0 || read.Rules[0].Windows[0].MaxFill != 0 {
+	if err := read.UnmarshalBinary(data); err != nil || read.P99 != 0 || read.Rules[0].Summary.MaxFill != 0 ||
+		read.Rules[0].Windows[0].MaxFill != 0 {
 		t.Errorf("%v: P99 %v", err, read.P99)
 	}
 }
@@ -190,8 +191,10 @@ func TestFit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(differ) != 3 || differ[0].Rule != s.Rules[1].Name || differ[0].Node != "x" || differ[0].Here != differ[0].There ||
-		differ[1].Rule != "unknown here" || differ[1].Here != "" || differ[2].Rule != lacked || differ[2].There != "" || differ[2].Here == "" {
+	if len(differ) != 3 || differ[0].Rule != s.Rules[1].Name || differ[0].Node != "x" ||
+		differ[0].Here != differ[0].There ||
+		differ[1].Rule != "unknown here" || differ[1].Here != "" || differ[2].Rule != lacked || differ[2].There != "" ||
+		differ[2].Here == "" {
 		t.Errorf("%+v", differ)
 	}
 	for _, r := range x.Rules {
@@ -219,7 +222,8 @@ func TestMergeBounded(t *testing.T) {
 		x := *s
 		x.Events = nil
 		for i := range snapshot.MostEvents {
-			x.Events = append(x.Events, insight.Happening{T: s.Time - int64(node*snapshot.MostEvents+i)*200, Kind: "saturated"})
+			x.Events = append(x.Events, insight.Happening{T: s.Time - int64(node*snapshot.MostEvents+i)*200,
+				Kind: "saturated"})
 		}
 		x.Domains = slices.Clone(s.Domains)
 		for i := range snapshot.MostStrange {
@@ -233,7 +237,8 @@ func TestMergeBounded(t *testing.T) {
 		all = append(all, &x)
 	}
 	m := snapshot.Merge(all...)
-	if len(m.Events) > snapshot.MostEvents || !slices.IsSortedFunc(m.Events, func(a, b insight.Happening) int { return cmp.Compare(a.T, b.T) }) {
+	if len(m.Events) > snapshot.MostEvents ||
+		!slices.IsSortedFunc(m.Events, func(a, b insight.Happening) int { return cmp.Compare(a.T, b.T) }) {
 		t.Errorf("%d events", len(m.Events))
 	}
 	if newest := m.Events[len(m.Events)-1]; newest.T < s.Time {

@@ -188,7 +188,8 @@ func (t thinning) watched() uint8 { return uint8(t >> 24) }
 func (t thinning) minute() uint32 { return uint32(t>>32) & 0xff << 8 }
 
 func packThinning(refused, quiet, keys, watched uint8, minute int64) thinning {
-	return thinning(refused) | thinning(quiet)<<8 | thinning(keys)<<16 | thinning(watched)<<24 | thinning(uint8(minute))<<32
+	return thinning(refused) | thinning(quiet)<<8 | thinning(keys)<<16 | thinning(watched)<<24 | thinning(
+		uint8(minute))<<32
 }
 
 // answerThin thins answers: at most one in 1 << answerThin is looked at, except on refused keys in

@@ -140,7 +140,8 @@ func openHistory(path string, log *slog.Logger, now time.Time, f func(*pastSerie
 				return nil, err
 			}
 			text := "the history file of insight is none"
-			if len(data) >= len(historyMagic) && string(data[:len(historyMagic)-1]) == historyMagic[:len(historyMagic)-1] {
+			if len(data) >= len(historyMagic) && string(
+				data[:len(historyMagic)-1]) == historyMagic[:len(historyMagic)-1] {
 				text = "the history file of insight was written by another version, which this one does not read"
 			}
 			log.Warn(text+"; it was set aside, and a new one begins", "path", path, "aside", aside)

@@ -90,7 +90,8 @@ func TestHistory(t *testing.T) {
 func TestHistoryIsNone(t *testing.T) {
 	other := []byte(historyMagic)
 	other[len(other)-1]++
-	for text, says := range map[string]string{"something else": "is none; it was set aside", string(other) + "x": "another version"} {
+	for text, says := range map[string]string{"something else": "is none; it was set aside",
+		string(other) + "x": "another version"} {
 		path := filepath.Join(t.TempDir(), "history")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -100,7 +101,8 @@ func TestHistoryIsNone(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if data, err := os.ReadFile(path + ".damaged"); err != nil || string(data) != text || !strings.Contains(log.String(), says) {
+		if data, err := os.ReadFile(path + ".damaged"); err != nil || string(data) != text ||
+			!strings.Contains(log.String(), says) {
 			t.Errorf("%q, %v; the log says %q", data, err, log.String())
 		}
 	}
@@ -126,7 +128,8 @@ func FuzzHistory(f *testing.F) {
 		}
 		var again []pastSeries
 		written := appendRecord([]byte(historyMagic), list)
-		if readHistory(written, func(p *pastSeries) { again = append(again, *p) }) != len(written) || len(again) != len(list) {
+		if readHistory(written, func(p *pastSeries) { again = append(again, *p) }) != len(written) ||
+			len(again) != len(list) {
 			t.Fatalf("%d were read, and %d when they were written again", len(list), len(again))
 		}
 	})
@@ -156,7 +159,8 @@ func TestVerdictsAfterARestart(t *testing.T) {
 		t.Fatalf("%d met: %+v, %v", r.Met, r.Verdicts, err)
 	}
 	v := r.Verdicts[0]
-	if v.Verdict != insight.TooEarly || v.Evidence["met"] != 5 || v.Evidence["refused"] != 2 || v.Evidence["seconds"] != 120 ||
+	if v.Verdict != insight.TooEarly || v.Evidence["met"] != 5 || v.Evidence["refused"] != 2 ||
+		v.Evidence["seconds"] != 120 ||
 		!strings.Contains(v.Sentence, "5 requests in 2 min so far") {
 		t.Errorf("%+v", v)
 	}

@@ -100,7 +100,8 @@ func (c *Collector) Judge(f *judge.Facts, before judge.Memory) ([]insight.Verdic
 	return c.judgeOne(f, before, c.o.Text)
 }
 
-func (c *Collector) judgeOne(f *judge.Facts, before judge.Memory, text func(file string) string) ([]insight.Verdict, judge.Memory) {
+func (c *Collector) judgeOne(f *judge.Facts, before judge.Memory,
+	text func(file string) string) ([]insight.Verdict, judge.Memory) {
 	f.Proven = c.proven(f.Domain, f.Rule)
 	if f.Met == 0 && f.DomainMet > 0 {
 		f.Unmet = c.unmet(f.Domain, f.Rule)
@@ -161,7 +162,8 @@ func (c *Collector) Judged() (list []Judged) {
 			j.Episodes = r.ended
 			list = append(list, j)
 		case r.kin != nil && r.kin.names != nil:
-			list = append(list, Judged{Domain: r.domain, Rule: r.name, Verdicts: r.kin.names, GoodRefused: -1, MaxFill: -1})
+			list = append(list, Judged{Domain: r.domain, Rule: r.name, Verdicts: r.kin.names, GoodRefused: -1,
+				MaxFill: -1})
 		}
 	}
 	return list

@@ -66,7 +66,8 @@ func TestEpisodesAreCounted(t *testing.T) {
 		b.judge()
 		grown(fmt.Sprint("hour ", hour))
 	}
-	if n := b.Snapshot(snapshot.Want{}).Rules[0].Summary.Episodes; n != (insight.Episodes{}) || last.GaveUp > 1 || last.Early == 0 {
+	if n := b.Snapshot(snapshot.Want{}).Rules[0].Summary.Episodes; n != (insight.Episodes{}) || last.GaveUp > 1 ||
+		last.Early == 0 {
 		t.Errorf("%+v, and %+v in the samples", last, n)
 	}
 	b.limiter.SetRules(load(t, fmt.Sprintf(rules, 10)))
@@ -100,7 +101,8 @@ func TestLooseUntil(t *testing.T) {
 			want = begun.Unix() + int64(min(minute+1, 20))*60
 		}
 		j := b.Judged()[0]
-		if j.Rule != "each" || j.LooseUntil[insight.LooseCrowd] != want || len(j.LooseUntil) > 1 || (want > 0) != slices.Contains(j.Verdicts, insight.LooseCrowd) {
+		if j.Rule != "each" || j.LooseUntil[insight.LooseCrowd] != want || len(j.LooseUntil) > 1 ||
+			(want > 0) != slices.Contains(j.Verdicts, insight.LooseCrowd) {
 			t.Fatalf("minute %d: until %v, want %d: %+v", minute, j.LooseUntil, want, j)
 		}
 	}

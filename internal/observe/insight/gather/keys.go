@@ -363,7 +363,8 @@ func (s *ruleState) endMinute(unix int64, signal string) {
 	if all := s.eras[currentEra].all; all != nil && len(all.keys) >= all.k {
 		m.keys /= float32((float64(all.most) + 1) / (1 << 63) / 2)
 	}
-	if list := s.live[snapshot.TopAsked].snapshot(); s.liveAdmitted > 0 && len(list) > 0 && (s.liveDrawn >= fewestDrawn || s.liveDrawn == s.liveAdmitted) {
+	if list := s.live[snapshot.TopAsked].snapshot(); s.liveAdmitted > 0 && len(list) > 0 &&
+		(s.liveDrawn >= fewestDrawn || s.liveDrawn == s.liveAdmitted) {
 		sum := 0.0
 		for i := range list[:min(snapshot.TopPercent(m.keys), len(list))] {
 			sum += float64(list[i].Asked - min(list[i].Refused, list[i].Asked))

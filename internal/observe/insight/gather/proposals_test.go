@@ -147,15 +147,16 @@ func TestRingsRaiseNothing(t *testing.T) {
 					t.Parallel()
 					var m moves
 					var first string
-					watched(t, scripted.Ring(addresses, polite, good, 2*time.Hour), 1, Options{}, func(b *bench, after time.Duration) {
-						m.note(after, proposed(b, "signup"))
-						if list := b.rules[0].verdicts; len(list) > 0 {
-							first = list[0].Verdict
-						}
-						if what := m.last(); what != "" && (!good || what != "8") {
-							t.Fatalf("after %v %s is proposed: %+v", after, what, b.rules[0].verdicts)
-						}
-					})
+					watched(t, scripted.Ring(addresses, polite, good, 2*time.Hour), 1, Options{},
+						func(b *bench, after time.Duration) {
+							m.note(after, proposed(b, "signup"))
+							if list := b.rules[0].verdicts; len(list) > 0 {
+								first = list[0].Verdict
+							}
+							if what := m.last(); what != "" && (!good || what != "8") {
+								t.Fatalf("after %v %s is proposed: %+v", after, what, b.rules[0].verdicts)
+							}
+						})
 					t.Logf("%s; %s", &m, first)
 					if good && addresses <= 40 && m.last() != "8" {
 						t.Errorf("%s, and good clients need 7", &m)
@@ -191,7 +192,8 @@ limits:
 	if b.Thinned() == 0 {
 		t.Fatal("each decision was looked at")
 	}
-	if len(one.RefusedSample) != 30 || !reflect.DeepEqual(one.Sample, two.Sample) || !reflect.DeepEqual(one.RefusedSample, two.RefusedSample) {
+	if len(one.RefusedSample) != 30 || !reflect.DeepEqual(one.Sample, two.Sample) ||
+		!reflect.DeepEqual(one.RefusedSample, two.RefusedSample) {
 		t.Errorf("%+v\n%+v", one.RefusedSample, two.RefusedSample)
 	}
 }

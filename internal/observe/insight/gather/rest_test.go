@@ -88,7 +88,8 @@ func TestRest(t *testing.T) {
 	if len(told) != 1 || told[insight.TooEarly] != n {
 		t.Errorf("%v", told)
 	}
-	if v := b.rule("r7").Verdicts; len(v) != 1 || v[0].Rule != "r7" || !strings.HasPrefix(v[0].Sentence, "Too early to tell: none of 3 requests of the domain met it in ") {
+	if v := b.rule("r7").Verdicts; len(v) != 1 || v[0].Rule != "r7" ||
+		!strings.HasPrefix(v[0].Sentence, "Too early to tell: none of 3 requests of the domain met it in ") {
 		t.Errorf("%+v", v)
 	}
 }
@@ -110,7 +111,8 @@ func TestUnaskedAreJudgedInTurn(t *testing.T) {
 	b.pass(2 * time.Minute)
 	for i := range n {
 		if r := b.rules[i]; !strings.Contains(r.verdicts[0].Sentence, "1 request in 3 min so far") &&
-			!strings.Contains(r.verdicts[0].Sentence, "1 request in 4 min so far") && !strings.Contains(r.verdicts[0].Sentence, "1 request in 5 min so far") {
+			!strings.Contains(r.verdicts[0].Sentence, "1 request in 4 min so far") &&
+			!strings.Contains(r.verdicts[0].Sentence, "1 request in 5 min so far") {
 			t.Fatalf("rule %d: %+v", i, r.verdicts)
 		}
 	}
@@ -230,7 +232,8 @@ func TestKinVerdicts(t *testing.T) {
 	check("before the first judgement")
 	pass(time.Second)
 	for range 600 {
-		ask(rule.Pairs{{Name: "path", Value: "/met"}, {Name: "user", Value: "ada"}, {Name: "n", Value: "1"}, {Name: "m", Value: "1"}})
+		ask(rule.Pairs{{Name: "path", Value: "/met"}, {Name: "user", Value: "ada"}, {Name: "n", Value: "1"},
+			{Name: "m", Value: "1"}})
 	}
 	pass(time.Minute)
 	check("too early")
@@ -242,7 +245,8 @@ func TestKinVerdicts(t *testing.T) {
 	check("not in force")
 	broken = ""
 	both(func(b *bench) {
-		b.limiter.SetRules(load(t, "domain: shop\nlimits:"+some+"  - { name: new, when: { path: /new }, per: [user], allow: 5/min }\n"+
+		b.limiter.SetRules(load(t, "domain: shop\nlimits:"+some+
+			"  - { name: new, when: { path: /new }, per: [user], allow: 5/min }\n"+
 			fillers(len(b.rules)-10)))
 	})
 	pass(2 * time.Minute)
@@ -252,7 +256,8 @@ func TestKinVerdicts(t *testing.T) {
 	check("expressions failed")
 	for range 25 {
 		for range 60 {
-			ask(rule.Pairs{{Name: "path", Value: "/met"}, {Name: "user", Value: "ada"}, {Name: "n", Value: "1"}, {Name: "m", Value: "1"}})
+			ask(rule.Pairs{{Name: "path", Value: "/met"}, {Name: "user", Value: "ada"}, {Name: "n", Value: "1"},
+				{Name: "m", Value: "1"}})
 		}
 		for range 6 { // minutes at which all are judged
 			both(func(b *bench) { b.µs.Add((9 * time.Minute).Microseconds()) })
@@ -263,7 +268,8 @@ func TestKinVerdicts(t *testing.T) {
 	if v := kin.rule("plain").Verdicts; v[0].Verdict != insight.NeverMet || kin.rules[0].isCounted() {
 		t.Errorf("after a day: %+v", v)
 	}
-	ask(rule.Pairs{{Name: "path", Value: "/late"}, {Name: "user", Value: "ada"}, {Name: "n", Value: "1"}, {Name: "m", Value: "1"}})
+	ask(rule.Pairs{{Name: "path", Value: "/late"}, {Name: "user", Value: "ada"}, {Name: "n", Value: "1"},
+		{Name: "m", Value: "1"}})
 	pass(time.Minute)
 	check("met at last")
 	for range 30 {

@@ -108,13 +108,16 @@ func TestMergedKeys(t *testing.T) {
 		return &snapshot.Merge(snapshots...).Rules[0]
 	}
 	one, four := run(1), run(4)
-	if len(one.All.Keys) != 512 || len(four.All.Keys) != 512 || one.Summary.Keys != four.Summary.Keys || one.Summary.KeysRefused != four.Summary.KeysRefused {
-		t.Errorf("%d keys of %.0f, %.0f refused, on one; %d of %.0f, %.0f refused, on four", len(one.All.Keys), one.Summary.Keys,
+	if len(one.All.Keys) != 512 || len(four.All.Keys) != 512 || one.Summary.Keys != four.Summary.Keys ||
+		one.Summary.KeysRefused != four.Summary.KeysRefused {
+		t.Errorf("%d keys of %.0f, %.0f refused, on one; %d of %.0f, %.0f refused, on four", len(one.All.Keys),
+			one.Summary.Keys,
 			one.Summary.KeysRefused, len(four.All.Keys), four.Summary.Keys, four.Summary.KeysRefused)
 	}
 	for i := range one.All.Keys {
 		a, b := &one.All.Keys[i], &four.All.Keys[i]
-		if a.Hash != b.Hash || a.Asked != b.Asked || a.Refused != b.Refused || a.Demands[0].Peak() != b.Demands[0].Peak() || a.Fill != b.Fill {
+		if a.Hash != b.Hash || a.Asked != b.Asked || a.Refused != b.Refused ||
+			a.Demands[0].Peak() != b.Demands[0].Peak() || a.Fill != b.Fill {
 			t.Errorf("key %d is %+v on one node, %+v on four", i, a, b)
 		}
 	}
@@ -143,12 +146,14 @@ func TestTopList(t *testing.T) {
 	for i := range lists {
 		snapshots[i] = lists[i].snapshot()
 	}
-	for name, list := range map[string][]snapshot.TopKey{"one": whole.snapshot(), "merged": snapshot.MergeTop(most, snapshots...)} {
+	for name, list := range map[string][]snapshot.TopKey{"one": whole.snapshot(),
+		"merged": snapshot.MergeTop(most, snapshots...)} {
 		there := map[uint64]bool{}
 		for _, k := range list {
 			there[k.Hash] = true
 			if k.Count < truth[k.Hash] || k.Count-k.Over > truth[k.Hash] {
-				t.Errorf("%s: key %d came %d times, counted %d with %d too many", name, k.Hash, truth[k.Hash], k.Count, k.Over)
+				t.Errorf("%s: key %d came %d times, counted %d with %d too many", name, k.Hash, truth[k.Hash], k.Count,
+					k.Over)
 			}
 		}
 		for key, n := range truth {
@@ -293,7 +298,8 @@ func TestSpreadClient(t *testing.T) {
 			}
 			continue
 		}
-		if y.Early+y.LeftOut < half || y.Early < half/2 || y.Obeyed < half/2 || y.Early > half || y.Obeyed > half || y.GaveUp != 0 {
+		if y.Early+y.LeftOut < half || y.Early < half/2 || y.Obeyed < half/2 || y.Early > half || y.Obeyed > half ||
+			y.GaveUp != 0 {
 			t.Errorf("%d minutes on four: %+v", minutes, y)
 		}
 	}
@@ -371,13 +377,15 @@ func TestNotEstimated(t *testing.T) {
 
 // Keys that look like secrets are hidden, long ones are cut, and what is named by Hide is hidden.
 func TestKeysAreFitToBeShown(t *testing.T) {
-	b := newBench(t, Options{Hide: []string{"user"}}, "domain: shop\nlimits: [{name: a, per: [header.x-api-key], allow: 1/min}, {name: b, per: [user], allow: 1/min}, {name: c, per: [path], allow: 1/min}]")
+	b := newBench(t, Options{Hide: []string{"user"}},
+		"domain: shop\nlimits: [{name: a, per: [header.x-api-key], allow: 1/min}, {name: b, per: [user], allow: 1/min}, {name: c, per: [path], allow: 1/min}]")
 	long := make([]byte, 300)
 	for i := range long {
 		long[i] = 'x'
 	}
 	for range 3 {
-		b.send(weir.Request{Attributes: rule.Pairs{{Name: "header.x-api-key", Value: "sesame"}, {Name: "user", Value: "ada"}, {Name: "path", Value: "/" + string(long[:200])}}})
+		b.send(weir.Request{Attributes: rule.Pairs{{Name: "header.x-api-key", Value: "sesame"},
+			{Name: "user", Value: "ada"}, {Name: "path", Value: "/" + string(long[:200])}}})
 	}
 	b.pass(time.Second)
 	keys, _, err := b.Keys(t.Context(), insight.KeysQuery{By: insight.ByAsked})
@@ -391,7 +399,8 @@ func TestKeysAreFitToBeShown(t *testing.T) {
 				t.Errorf("%q", k.Key)
 			}
 		case "c":
-			if len(k.Key) > keyText || !strings.HasPrefix(k.Key, "path=/xxx") || !strings.HasSuffix(k.Key, observe.CutMark) {
+			if len(k.Key) > keyText || !strings.HasPrefix(k.Key, "path=/xxx") ||
+				!strings.HasSuffix(k.Key, observe.CutMark) {
 				t.Errorf("%q", k.Key)
 			}
 		}

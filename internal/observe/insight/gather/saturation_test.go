@@ -129,7 +129,9 @@ func TestRushInShadow(t *testing.T) {
 			b.pass(time.Minute)
 		}
 		verdicts := b.rule("each").Verdicts
-		if is := slices.ContainsFunc(verdicts, func(v insight.Verdict) bool { return v.Verdict == insight.LooseCrowd }); is != c.loose {
+		if is := slices.ContainsFunc(verdicts, func(v insight.Verdict) bool {
+			return v.Verdict == insight.LooseCrowd
+		}); is != c.loose {
 			t.Errorf("%s: %+v", c.name, verdicts)
 		}
 		s := b.Snapshot(snapshot.Want{Samples: true, Over: time.Hour})
@@ -142,7 +144,8 @@ func TestRushInShadow(t *testing.T) {
 			}
 		}
 		if refused != max(f.Refused, f.WouldRefuse) || met != 2*19*60+2*4*540 {
-			t.Errorf("%s: %d of %d refused in the minutes, %d or %d in all", c.name, refused, met, f.Refused, f.WouldRefuse)
+			t.Errorf("%s: %d of %d refused in the minutes, %d or %d in all", c.name, refused, met, f.Refused,
+				f.WouldRefuse)
 		}
 	}
 }

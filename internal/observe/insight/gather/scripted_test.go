@@ -132,7 +132,8 @@ func testVerdictsLive(t *testing.T, worlds uint64) {
 								alarming++
 							}
 						}
-						if len(list) == 0 || list[0].Verdict != want || unsure && list[0].Confidence != insight.Low || alarming > 1 || !insight.Alarming(want) && alarming > 0 {
+						if len(list) == 0 || list[0].Verdict != want || unsure && list[0].Confidence != insight.Low ||
+							alarming > 1 || !insight.Alarming(want) && alarming > 0 {
 							t.Errorf("seed %d, half %t: want %s, got %+v", seed, half, want, list)
 						}
 					}

@@ -67,17 +67,21 @@ func TestCandidates(t *testing.T) {
 	}
 	tight, loose := got["tighter"], got["looser"]
 	// The candidate's windows are one verdict.
-	if tight.WouldRefuse != 2 || tight.BothRefuse != 2 || tight.BothAdmit != 2 || tight.WouldAdmit != 0 || tight.KeysRefused != 2 ||
-		math.Abs(tight.Share-2.0/6) > 1e-9 || tight.Enforce != 0 || tight.Domain != "shop" || !tight.Since.Equal(begun) {
+	if tight.WouldRefuse != 2 || tight.BothRefuse != 2 || tight.BothAdmit != 2 || tight.WouldAdmit != 0 ||
+		tight.KeysRefused != 2 ||
+		math.Abs(tight.Share-2.0/6) > 1e-9 || tight.Enforce != 0 || tight.Domain != "shop" ||
+		!tight.Since.Equal(begun) {
 		t.Errorf("tighter: %+v", tight)
 	}
-	if loose.WouldRefuse != 0 || loose.BothRefuse != 1 || loose.BothAdmit != 2 || loose.WouldAdmit != 1 || loose.KeysRefused != 1 || loose.Share != 0 {
+	if loose.WouldRefuse != 0 || loose.BothRefuse != 1 || loose.BothAdmit != 2 || loose.WouldAdmit != 1 ||
+		loose.KeysRefused != 1 || loose.Share != 0 {
 		t.Errorf("looser: %+v", loose)
 	}
 	if top := fmt.Sprint(tight.Top); top != "[{user=ada 3 0} {user=bob 1 0}]" {
 		t.Errorf("top: %s", top)
 	}
-	if list := b.Trials(); len(list) != 2 || list[0].Limit != "tighter" || list[0].WouldRefuse != 2 || list[1].WouldAdmit != 1 {
+	if list := b.Trials(); len(list) != 2 || list[0].Limit != "tighter" || list[0].WouldRefuse != 2 ||
+		list[1].WouldAdmit != 1 {
 		t.Errorf("for metrics: %+v", list)
 	}
 	for domain, want := range map[string]int{"shop": 2, "other": 0} {
@@ -108,7 +112,8 @@ limits:
 	}
 	c := b.candidates()["trial"]
 	if c.Enforce != 10 || c.EnforcedAdmitted != uint64(refused) || c.EnforcedRefused != 2*uint64(refused) ||
-		c.BothAdmit != uint64(shadowed) || c.WouldRefuse != 2*uint64(shadowed) || c.BothRefuse+c.WouldAdmit != 0 || refused == 0 || refused+shadowed != 500 {
+		c.BothAdmit != uint64(shadowed) || c.WouldRefuse != 2*uint64(shadowed) || c.BothRefuse+c.WouldAdmit != 0 ||
+		refused == 0 || refused+shadowed != 500 {
 		t.Errorf("%d refused, %d in shadow: %+v", refused, shadowed, c)
 	}
 	if c.KeysRefused != uint64(shadowed) || c.EnforcedKeysRefused != uint64(refused) { // the samples hold them all
@@ -123,10 +128,12 @@ limits:
 // one that it does.
 func TestCandidateReload(t *testing.T) {
 	const shadow = ", per: [user], on_limit: shadow}"
-	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, allow: 1/min"+shadow+", {name: b, allow: 1/min"+shadow+", {name: c, allow: 1/min"+shadow+"]")
+	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, allow: 1/min"+shadow+", {name: b, allow: 1/min"+
+		shadow+", {name: c, allow: 1/min"+shadow+"]")
 	b.ask("ada")
 	b.ask("ada")
-	b.limiter.SetRules(load(t, "domain: shop\nlimits: [{name: new, allow: 9/min}, {name: a, allow: 1/min"+shadow+", {name: b, allow: 2/min"+shadow+", {name: c, per: [user], allow: 1/min}]"))
+	b.limiter.SetRules(load(t, "domain: shop\nlimits: [{name: new, allow: 9/min}, {name: a, allow: 1/min"+shadow+
+		", {name: b, allow: 2/min"+shadow+", {name: c, per: [user], allow: 1/min}]"))
 	got := b.candidates()
 	if len(got) != 2 || got["a"].WouldRefuse != 1 || got["b"].WouldRefuse != 0 || got["b"].BothAdmit != 0 {
 		t.Errorf("got %+v", got)
@@ -139,10 +146,13 @@ func TestCandidateReload(t *testing.T) {
 
 // Secrets and long values do not come out with the keys.
 func TestCandidateKeysAreFitToBeShown(t *testing.T) {
-	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [header.x-api-key, user], allow: 0/min, on_limit: shadow}]")
+	b := newBench(t, Options{},
+		"domain: shop\nlimits: [{name: a, per: [header.x-api-key, user], allow: 0/min, on_limit: shadow}]")
 	b.send(weir.Request{Attributes: rule.Map{"header.x-api-key": "sesame", "user": strings.Repeat("ü", 100)}})
 	top := b.candidates()["a"].Top
-	if len(top) != 1 || strings.Contains(top[0].Key, "sesame") || !strings.HasPrefix(top[0].Key, "header.x-api-key=hidden:") || !strings.HasSuffix(top[0].Key, "ü…") || len(top[0].Key) > keyText {
+	if len(top) != 1 || strings.Contains(top[0].Key, "sesame") ||
+		!strings.HasPrefix(top[0].Key, "header.x-api-key=hidden:") || !strings.HasSuffix(top[0].Key, "ü…") ||
+		len(top[0].Key) > keyText {
 		t.Errorf("got %+v", top)
 	}
 }
@@ -170,11 +180,13 @@ func TestCandidatesOfTwoNodes(t *testing.T) {
 	}
 	merged := snapshot.Merge(one.Snapshot(want), sent)
 	a, share := &merged.Rules[0], &merged.Rules[1]
-	if a.Trial.WouldRefuse <= own["a"].WouldRefuse || a.Trial.BothAdmit+a.Trial.WouldAdmit != 13 || a.Summary.KeysRefused != 7 {
+	if a.Trial.WouldRefuse <= own["a"].WouldRefuse || a.Trial.BothAdmit+a.Trial.WouldAdmit != 13 ||
+		a.Summary.KeysRefused != 7 {
 		t.Errorf("in shadow: %+v, %v keys; one node has %+v", a.Trial, a.Summary.KeysRefused, own["a"])
 	}
 	c := own["b"]
-	if n := share.Summary.KeysWould + share.Summary.KeysRefused; n != 7 || c.KeysRefused+c.EnforcedKeysRefused != 6 || share.Trial.Enforce != 50 {
+	if n := share.Summary.KeysWould + share.Summary.KeysRefused; n != 7 || c.KeysRefused+c.EnforcedKeysRefused != 6 ||
+		share.Trial.Enforce != 50 {
 		t.Errorf("on a share: %v keys, %+v; one node has %+v", n, share.Trial, c)
 	}
 	if len(share.WouldTop) == 0 || share.WouldTop[0].Count != 4 && share.WouldTop[0].Text != "user=gus" {

@@ -54,16 +54,20 @@ limits:
 		b.pass(time.Minute)
 	}
 	v = b.rule("login").Verdicts[0]
-	if v.Verdict != insight.NeverMet || !strings.HasSuffix(v.Sentence, " met it in 24 h. Of 10 requests looked at, 5 came nearest: when.method kept out 5 of these.") ||
+	if v.Verdict != insight.NeverMet || !strings.HasSuffix(v.Sentence,
+		" met it in 24 h. Of 10 requests looked at, 5 came nearest: when.method kept out 5 of these.") ||
 		v.Proposal.Sentence != "Most often so: PUT does not match POST. Mend its conditions, or delete it." {
 		t.Errorf("%+v %+v", v, v.Proposal)
 	}
 	// Not everybody may see what a client sent.
-	if m := v.Masked(); m.Proposal.Sentence != "Mend its conditions, or delete it." || v.Proposal.Sentence == m.Proposal.Sentence {
+	if m := v.Masked(); m.Proposal.Sentence != "Mend its conditions, or delete it." ||
+		v.Proposal.Sentence == m.Proposal.Sentence {
 		t.Errorf("%+v", m.Proposal)
 	}
 	before := asked
-	b.limiter.SetRules(load(t, "domain: shop\nlimits: [{name: login, when: {path: /log-in}, allow: 5/min}, {name: all, per: [user], allow: 500/min}]"))
+	b.limiter.SetRules(
+		load(t,
+			"domain: shop\nlimits: [{name: login, when: {path: /log-in}, allow: 5/min}, {name: all, per: [user], allow: 500/min}]"))
 	b.ask("ada")
 	b.pass(2 * time.Second)
 	b.judge()
@@ -77,7 +81,8 @@ func TestUnmetLately(t *testing.T) {
 	effort.Long(t, "goes through 37 hours, minute by minute")
 	recorded := func(n int) (list []rule.Query) {
 		for range min(n, 10) {
-			list = append(list, rule.Query{Domain: "shop", Attributes: rule.Pairs{{Name: "path", Value: "/new"}, {Name: "user", Value: "ada"}}})
+			list = append(list, rule.Query{Domain: "shop",
+				Attributes: rule.Pairs{{Name: "path", Value: "/new"}, {Name: "user", Value: "ada"}}})
 		}
 		return list
 	}
@@ -92,7 +97,8 @@ limits:
 		b.ask("ada")
 		b.pass(time.Minute)
 	}
-	if v := b.rule("old").Verdicts[0]; v.Verdict != insight.NeverMet || !strings.HasSuffix(v.Sentence, "Of 10 requests looked at, when.path kept out 10.") {
+	if v := b.rule("old").Verdicts[0]; v.Verdict != insight.NeverMet ||
+		!strings.HasSuffix(v.Sentence, "Of 10 requests looked at, when.path kept out 10.") {
 		t.Errorf("%+v", v)
 	}
 }

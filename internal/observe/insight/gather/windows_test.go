@@ -45,7 +45,8 @@ limits:
 `, algorithm, allow, more))
 	for _, r := range requests {
 		b.pass(r.after)
-		q := weir.Request{Door: "http", Hits: int64(r.hits), Attributes: rule.Pairs{{Name: "user", Value: fmt.Sprint("user-", r.user)}}}
+		q := weir.Request{Door: "http", Hits: int64(r.hits),
+			Attributes: rule.Pairs{{Name: "user", Value: fmt.Sprint("user-", r.user)}}}
 		b.send(q)
 		b.gather(false)
 	}
@@ -130,7 +131,8 @@ func TestIdleWindowChangesNothing(t *testing.T) {
 			w, g := reflect.ValueOf(want), reflect.ValueOf(got)
 			for i := range w.NumField() {
 				if !reflect.DeepEqual(w.Field(i).Interface(), g.Field(i).Interface()) {
-					rt.Errorf("%s, %s%s: %s\n%+v\nof 10/min alone\n%+v", algorithm, allow, extra, w.Type().Field(i).Name, g.Field(i).Interface(), w.Field(i).Interface())
+					rt.Errorf("%s, %s%s: %s\n%+v\nof 10/min alone\n%+v", algorithm, allow, extra,
+						w.Type().Field(i).Name, g.Field(i).Interface(), w.Field(i).Interface())
 				}
 			}
 		}
@@ -142,7 +144,8 @@ func TestIdleWindowChangesNothing(t *testing.T) {
 func TestTwoWindowsRefuse(t *testing.T) {
 	const clients = 10
 	for limit, allow := range []string{"[10/min, 10/hour]", "[10/hour, 10/min]"} {
-		b := newBench(t, Options{Known: []string{"user"}}, "domain: shop\nlimits: [{name: search, per: [user], algorithm: fixed_window, allow: "+allow+"}]")
+		b := newBench(t, Options{Known: []string{"user"}},
+			"domain: shop\nlimits: [{name: search, per: [user], algorithm: fixed_window, allow: "+allow+"}]")
 		refused := uint64(0)
 		for range 4 {
 			for i := range clients {
@@ -159,15 +162,19 @@ func TestTwoWindowsRefuse(t *testing.T) {
 		// Both refuse each client twice in the first minute, and the one by the hour from then on.
 		minute, hour := r.Windows[limit].Refused, r.Windows[1-limit].Refused
 		if refused != clients*(2+3*12) || r.Refused != refused || minute != clients*2 || hour != refused {
-			t.Errorf("%s: %d refusals, %d of the rule, %d by the minute, %d by the hour", allow, refused, r.Refused, minute, hour)
+			t.Errorf("%s: %d refusals, %d of the rule, %d by the minute, %d by the hour", allow, refused, r.Refused,
+				minute, hour)
 		}
-		if keys := b.keys(insight.KeysQuery{By: insight.ByRefused, Over: time.Hour}); len(keys) != clients || keys[0].Count != refused/clients {
+		if keys := b.keys(insight.KeysQuery{By: insight.ByRefused, Over: time.Hour}); len(keys) != clients ||
+			keys[0].Count != refused/clients {
 			t.Errorf("%s: %d keys refused, %+v", allow, len(keys), keys[:min(1, len(keys))])
 		}
 		if door := r.By["door"]; len(door) != 1 || door[0].Count != refused {
 			t.Errorf("%s: by door %+v", allow, door)
 		}
-		if r.CurveOf != r.Windows[1-limit].Name || !slices.ContainsFunc(r.Curve, func(p insight.CurvePoint) bool { return p.Limit == 10 && p.Keys == clients }) ||
+		if r.CurveOf != r.Windows[1-limit].Name ||
+			!slices.ContainsFunc(r.Curve,
+				func(p insight.CurvePoint) bool { return p.Limit == 10 && p.Keys == clients }) ||
 			r.Curve[len(r.Curve)-1].Limit < 48 || r.Curve[len(r.Curve)-1].Keys != 0 {
 			t.Errorf("%s: the curve is of %s: %+v", allow, r.CurveOf, r.Curve)
 		}
@@ -182,7 +189,8 @@ func TestTwoWindowsRefuse(t *testing.T) {
 func TestVerdictByAnyWindow(t *testing.T) {
 	for _, allow := range []string{"10/min", "[10/min, 1000/s]", "[1000/s, 10/min]"} {
 		for verdict, requests := range map[string]int{insight.Ignored: 12, insight.Strict: 11} {
-			b := newBench(t, Options{Known: []string{"user"}}, "domain: shop\nlimits: [{name: search, per: [user], algorithm: fixed_window, allow: "+allow+"}]")
+			b := newBench(t, Options{Known: []string{"user"}},
+				"domain: shop\nlimits: [{name: search, per: [user], algorithm: fixed_window, allow: "+allow+"}]")
 			for range 10 {
 				for i := range 30 {
 					for range requests { // with 12, the last ones knock
@@ -196,7 +204,8 @@ func TestVerdictByAnyWindow(t *testing.T) {
 				b.pass(57 * time.Second)
 			}
 			if r := b.rule("search"); r.Verdicts[0].Verdict != verdict {
-				t.Errorf("%s, %d requests a minute: %+v of %+v, good %+v", allow, requests, r.Verdicts, r.Episodes, r.Good)
+				t.Errorf("%s, %d requests a minute: %+v of %+v, good %+v", allow, requests, r.Verdicts, r.Episodes,
+					r.Good)
 			}
 		}
 	}

@@ -43,8 +43,10 @@ func (j *judge) looseCrowd() *insight.Verdict {
 	if r == nil {
 		return nil
 	}
-	v := j.verdict(insight.LooseCrowd, insight.High, fmt.Sprintf("%s clients came in a minute instead of %s, each asked as usual, and the service was saturated for %s: a limit per client cannot stop a crowd.",
-		human.Number(r.keys), human.Number(r.before), human.Count(len(r.minutes), "minute")))
+	v := j.verdict(insight.LooseCrowd, insight.High,
+		fmt.Sprintf(
+			"%s clients came in a minute instead of %s, each asked as usual, and the service was saturated for %s: a limit per client cannot stop a crowd.",
+			human.Number(r.keys), human.Number(r.before), human.Count(len(r.minutes), "minute")))
 	r.evidence(v)
 	v.Evidence["usual_per_second"] = r.usual / 60
 	const otherwise = "Or proxy.concurrency: adaptive, or throttle: {elastic: …}."
@@ -61,8 +63,9 @@ func (j *judge) looseCrowd() *insight.Verdict {
 		n, unit = n/60, "s"
 	}
 	v.Proposal = &insight.Proposal{
-		Sentence: fmt.Sprintf("A second limit without per, %d/%s with a bucket of 10 s of it: about what the service took "+
-			"in 95 %% of its minutes. %s", n, unit, otherwise),
+		Sentence: fmt.Sprintf(
+			"A second limit without per, %d/%s with a bucket of 10 s of it: about what the service took "+
+				"in 95 %% of its minutes. %s", n, unit, otherwise),
 		Patch: unifiedDiff(j.File, j.Text, j.withRule(j.Rule+"-crowd",
 			fmt.Sprintf("allow: { rate: %d/%s, burst: %d }", n, unit, burst), "algorithm: token_bucket")),
 	}
@@ -79,7 +82,9 @@ func (j *judge) looseFew() *insight.Verdict {
 	if r == nil {
 		return nil
 	}
-	v := j.verdict(insight.LooseFew, insight.High, fmt.Sprintf("A few clients took most of what it admitted while the service was saturated for %s.", human.Count(len(r.minutes), "minute")))
+	v := j.verdict(insight.LooseFew, insight.High,
+		fmt.Sprintf("A few clients took most of what it admitted while the service was saturated for %s.",
+			human.Count(len(r.minutes), "minute")))
 	r.evidence(v)
 	few, took, rest, keys := 0.0, 0.0, 0.0, 0.0
 	for _, m := range r.minutes {

@@ -148,7 +148,8 @@ func (e *ruleEntry) key(name string) (start, end int, ok bool) {
 				for end < e.end {
 					more := end + lineLength(e.text[end:])
 					body := strings.TrimLeft(e.text[end:more], " ")
-					if strings.TrimSpace(body) != "" && more-end-len(body) <= e.indent && !strings.HasPrefix(body, "- ") {
+					if strings.TrimSpace(body) != "" && more-end-len(body) <= e.indent &&
+						!strings.HasPrefix(body, "- ") {
 						break
 					}
 					end = more
@@ -163,7 +164,8 @@ func (e *ruleEntry) key(name string) (start, end int, ok bool) {
 
 var ratePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`([0-9]+)(\s*/\s*[0-9a-z.]+)`) })
 
-var perUnitPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`requests_per_unit:\s*([0-9]+)`) })
+var perUnitPattern = sync.OnceValue(
+	func() *regexp.Regexp { return regexp.MustCompile(`requests_per_unit:\s*([0-9]+)`) })
 
 // withLimits returns the text of the rule's file with other limits for some of its windows: limits
 // has one for each of f.Windows, 0 for no change. It returns "" if that is not simple.
@@ -194,7 +196,8 @@ func (f *Facts) withLimits(limits []int64) string {
 				}
 			}
 		} else if start, end, ok := e.key("rate_limit"); ok {
-			if m := perUnitPattern().FindStringSubmatchIndex(f.Text[start:end]); m != nil && f.Text[start+m[2]:start+m[3]] == strconv.FormatInt(want.N, 10) {
+			if m := perUnitPattern().FindStringSubmatchIndex(f.Text[start:end]); m != nil &&
+				f.Text[start+m[2]:start+m[3]] == strconv.FormatInt(want.N, 10) {
 				changes = append(changes, change{start + m[2], start + m[3], strconv.FormatInt(limits[i], 10)})
 			}
 		}

@@ -39,7 +39,8 @@ func (f *Facts) Report(o Thresholds) insight.RuleReport {
 func (f *Facts) Binding() int {
 	window := -1
 	for _, i := range f.perKey() {
-		if window < 0 || cmp.Or(cmp.Compare(f.Windows[i].Refused, f.Windows[window].Refused), cmp.Compare(f.Windows[i].MaxFill, f.Windows[window].MaxFill)) > 0 {
+		if window < 0 || cmp.Or(cmp.Compare(f.Windows[i].Refused, f.Windows[window].Refused),
+			cmp.Compare(f.Windows[i].MaxFill, f.Windows[window].MaxFill)) > 0 {
 			window = i
 		}
 	}

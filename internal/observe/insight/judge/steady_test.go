@@ -23,10 +23,13 @@ func judgedFor(f *Facts, minutes int) (list []insight.Verdict) {
 
 // strictly returns facts of a rule that refuses good clients, who ask for so much at most.
 func strictly(most int64) *Facts {
-	f := &Facts{Mode: "enforce", Per: []string{"user"}, Windows: []WindowFacts{{Rate: "20/min", Limit: 20, Window: time.Minute}},
-		From: time.Unix(1e9, 0), To: time.Unix(1e9+60, 0), Met: 2000, Known: 2000, Refused: 60, Alone: 60, Keys: 10, KeysRefused: 4, OKShare: -1}
+	f := &Facts{Mode: "enforce", Per: []string{"user"},
+		Windows: []WindowFacts{{Rate: "20/min", Limit: 20, Window: time.Minute}},
+		From:    time.Unix(1e9, 0), To: time.Unix(1e9+60, 0), Met: 2000, Known: 2000, Refused: 60, Alone: 60, Keys: 10,
+		KeysRefused: 4, OKShare: -1}
 	for i := range 4 {
-		f.RefusedSample = append(f.RefusedSample, KeyFacts{Hash: uint64(i), Known: true, Refused: 15, OK: -1, Demand: []int64{most - int64(i)}})
+		f.RefusedSample = append(f.RefusedSample,
+			KeyFacts{Hash: uint64(i), Known: true, Refused: 15, OK: -1, Demand: []int64{most - int64(i)}})
 	}
 	return f
 }
@@ -89,7 +92,8 @@ func TestSteady(t *testing.T) {
 			t.Errorf("%s: %q, want %q: %+v", c.what, got, c.want, list)
 		}
 	}
-	if v := list[0]; !strings.Contains(v.Sentence, "A change is proposed once the same one has held for an hour of requests.") {
+	if v := list[0]; !strings.Contains(v.Sentence,
+		"A change is proposed once the same one has held for an hour of requests.") {
 		t.Errorf("%q does not say why nothing is proposed", v.Sentence)
 	}
 	look(time.Minute, 1, 55)
@@ -156,7 +160,8 @@ func TestNotches(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Float64Range(0, 1e17).Draw(t, "n")
 		up, down := notchUp(n), notchDown(n)
-		if float64(up) < n*(1-1e-12)-1e-6 || float64(down) > max(n*(1+1e-12), 1) || notch(float64(up))-notch(float64(down)) > 1 {
+		if float64(up) < n*(1-1e-12)-1e-6 || float64(down) > max(n*(1+1e-12), 1) ||
+			notch(float64(up))-notch(float64(down)) > 1 {
 			t.Fatalf("%v: %d and %d", n, down, up)
 		}
 		if notchUp(float64(up)) != up || notchDown(float64(up)) != up {

@@ -75,14 +75,16 @@ func (m Memory) Judge(f *Facts, o Thresholds) ([]insight.Verdict, Memory) {
 	j.good = goodOf(f)
 	var out []insight.Verdict
 	for _, check := range []func(*judge) *insight.Verdict{
-		(*judge).broken, (*judge).looseCrowd, (*judge).looseFew, (*judge).strict, (*judge).maybeStrict, (*judge).ignored,
+		(*judge).broken, (*judge).looseCrowd, (*judge).looseFew, (*judge).strict, (*judge).maybeStrict,
+		(*judge).ignored,
 		(*judge).addsNothing, (*judge).neverMet, (*judge).neverBinding,
 	} {
 		if v := check(j); v != nil {
 			out = append(out, *v)
 		}
 	}
-	if len(j.Windows) > 0 && !slices.ContainsFunc(out, func(v insight.Verdict) bool { return v.Verdict == insight.NeverMet }) {
+	if len(j.Windows) > 0 && !slices.ContainsFunc(out,
+		func(v insight.Verdict) bool { return v.Verdict == insight.NeverMet }) {
 		certain := slices.ContainsFunc(out,
 			func(v insight.Verdict) bool { return v.Confidence == insight.High && v.Verdict != insight.Broken })
 		if v := j.tooEarly(len(out) == 0); v != nil && !certain {
@@ -198,7 +200,8 @@ func (j *judge) tooShort(alone bool) *insight.Verdict {
 		v.Sentence = j.notMetYet() + j.Unmet.kept()
 		v.Evidence["domain_met"] = float64(j.DomainMet)
 	case enough:
-		v.Sentence = fmt.Sprintf("Nobody came near it, the fullest client used %s. That says something from %s on; the log has %s for it.",
+		v.Sentence = fmt.Sprintf(
+			"Nobody came near it, the fullest client used %s. That says something from %s on; the log has %s for it.",
 			human.Percent(j.MaxFill), human.Count(uint64(bindingMet), "request"), human.Number(j.Met))
 	default:
 		v.Sentence = fmt.Sprintf("The log has %s for it, in %s: too few to judge it by. %s in %s would do.",
@@ -381,10 +384,13 @@ func (j *judge) ignored() *insight.Verdict {
 	text := fmt.Sprintf("After %s %s clients came back before they were told to: they do not read Retry-After.",
 		human.Portion(float64(e.Early), float64(ended)), human.Count(ended, "refusal"))
 	v := j.verdict(insight.Ignored, insight.High, text)
-	v.Evidence["obeyed"], v.Evidence["early"], v.Evidence["gave_up"] = float64(e.Obeyed), float64(e.Early), float64(e.GaveUp)
+	v.Evidence["obeyed"], v.Evidence["early"], v.Evidence["gave_up"] = float64(e.Obeyed), float64(e.Early),
+		float64(e.GaveUp)
 	v.Evidence["obey"] = human.Share(float64(e.Obeyed), float64(ended))
 	if j.TopRefused*2 > j.denied {
-		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf("One key has %s of the refusals: a word with its owner, or a ban of it.", human.Percent(min(human.Share(float64(j.TopRefused), float64(j.denied)), 1)))}
+		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf(
+			"One key has %s of the refusals: a word with its owner, or a ban of it.", human.Percent(
+				min(human.Share(float64(j.TopRefused), float64(j.denied)), 1)))}
 	} else {
 		v.Proposal = &insight.Proposal{Sentence: "Have them wait with on_limit: {wait: …}, ban those that knock on with ban, or have your own clients wait as Retry-After says, with jitter."}
 	}
@@ -400,7 +406,9 @@ func (j *judge) neverBinding() *insight.Verdict {
 	if j.Met < bindingMet || !j.Replay && j.To.Sub(j.From) < bindingTime {
 		return nil
 	}
-	v := j.verdict(insight.NeverBinding, insight.High, fmt.Sprintf("Of %s none %s; the fullest client used %s of what it may.", human.Count(j.Met, "request"), strings.Replace(j.refuses(), "were", "was", 1), human.Percent(j.MaxFill)))
+	v := j.verdict(insight.NeverBinding, insight.High,
+		fmt.Sprintf("Of %s none %s; the fullest client used %s of what it may.", human.Count(j.Met, "request"),
+			strings.Replace(j.refuses(), "were", "was", 1), human.Percent(j.MaxFill)))
 	v.Evidence["max_fill"] = j.MaxFill
 	switch rates := j.rates(limits); {
 	case !steady:

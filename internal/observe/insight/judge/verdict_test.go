@@ -41,7 +41,8 @@ func TestDemandEqualsBruteForce(t *testing.T) {
 }
 
 func TestMulDiv(t *testing.T) {
-	for _, c := range []struct{ a, b, c, want int64 }{{7, 3, 4, 5}, {0, 5, 9, 0}, {5, 0, 9, 0}, {1 << 50, 1 << 20, 1 << 21, 1 << 49}, {math.MaxInt64, 60e6, 60e6, math.MaxInt64}} {
+	for _, c := range []struct{ a, b, c, want int64 }{{7, 3, 4, 5}, {0, 5, 9, 0}, {5, 0, 9, 0},
+		{1 << 50, 1 << 20, 1 << 21, 1 << 49}, {math.MaxInt64, 60e6, 60e6, math.MaxInt64}} {
 		if got := mulDiv(c.a, c.b, c.c); math.Abs(float64(got-c.want)) > 1e-12*float64(c.want) {
 			t.Errorf("%d × %d ÷ %d = %d, want %d", c.a, c.b, c.c, got, c.want)
 		}
@@ -145,7 +146,8 @@ func facts(t *testing.T, text, name string) *Facts {
 	}
 	for _, r := range set.Rules() {
 		if r.Name == name {
-			f := &Facts{Domain: r.Domain, Rule: r.Name, File: r.Pos.File, Line: r.Pos.Line, Text: text, Mode: "enforce", OKShare: -1}
+			f := &Facts{Domain: r.Domain, Rule: r.Name, File: r.Pos.File, Line: r.Pos.Line, Text: text, Mode: "enforce",
+				OKShare: -1}
 			for _, w := range r.Windows {
 				f.Windows = append(f.Windows, WindowOf(w))
 			}
@@ -231,7 +233,8 @@ func TestPatchOfLyftForm(t *testing.T) {
 		{"plan", "      requests_per_unit: 45\n"}, {"plan.user", "rate_limit: { unit: minute, requests_per_unit: 45 }\n"},
 	} {
 		text := facts(t, lyft, c.rule).withLimits([]int64{45})
-		if strings.Count(text, "45") != 1 || !strings.Contains(text, c.want) || facts(t, text, c.rule).Windows[0].Limit != 45 {
+		if strings.Count(text, "45") != 1 || !strings.Contains(text, c.want) ||
+			facts(t, text, c.rule).Windows[0].Limit != 45 {
 			t.Errorf("%s:\n%s", c.rule, text)
 		}
 	}
@@ -240,9 +243,11 @@ func TestPatchOfLyftForm(t *testing.T) {
 // Whatever stands in a file, looking for a rule ends, and a patch is one of it.
 func TestPatchOfAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		pieces := []string{"\n", " ", "  ", "- ", "{", "}", "[", "]", ",", ":", "'", `"`, "#", "allow: ", "20/min", "rate_limit:", "requests_per_unit: 20", "name: a", "when: b"}
+		pieces := []string{"\n", " ", "  ", "- ", "{", "}", "[", "]", ",", ":", "'", `"`, "#", "allow: ", "20/min",
+			"rate_limit:", "requests_per_unit: 20", "name: a", "when: b"}
 		text := strings.Join(rapid.SliceOf(rapid.SampledFrom(pieces)).Draw(t, "text"), "")
-		f := &Facts{Text: text, File: "a.yaml", Line: rapid.IntRange(-1, 9).Draw(t, "line"), Windows: []WindowFacts{{Rate: "20/min", Limit: 20, Window: time.Minute}}}
+		f := &Facts{Text: text, File: "a.yaml", Line: rapid.IntRange(-1, 9).Draw(t, "line"),
+			Windows: []WindowFacts{{Rate: "20/min", Limit: 20, Window: time.Minute}}}
 		for _, after := range []string{f.withLimits([]int64{7}), f.withRule("b", "allow: 1/s")} {
 			if after != "" && after != text {
 				if got, err := patched(text, unifiedDiff("a.yaml", text, after)); err != nil || got != after {
@@ -308,7 +313,8 @@ func TestWords(t *testing.T) {
 			t.Errorf("span(%v) = %q, want %q", d, got, want)
 		}
 	}
-	for p, want := range map[float64]string{0: "0 %", 0.00001: "less than 0.01 %", 0.003: "0.3 %", 0.0024: "0.24 %", 0.016: "1.6 %", 0.12: "12 %", 0.9999: "more than 99 %", 1: "100 %", 2.03: "203 %"} {
+	for p, want := range map[float64]string{0: "0 %", 0.00001: "less than 0.01 %", 0.003: "0.3 %", 0.0024: "0.24 %",
+		0.016: "1.6 %", 0.12: "12 %", 0.9999: "more than 99 %", 1: "100 %", 2.03: "203 %"} {
 		if got := human.Percent(p); got != want {
 			t.Errorf("percent(%v) = %q, want %q", p, got, want)
 		}
@@ -326,24 +332,30 @@ func TestWords(t *testing.T) {
 // Verdicts that sampled numbers cannot bear out are not given: with a sample of 100 of 100,000
 // keys, three good ones refused are too few to say more than one in a thousand.
 func TestSampledStrict(t *testing.T) {
-	f := &Facts{Mode: "enforce", Per: []string{"user"}, Windows: []WindowFacts{{Rate: "20/min", Limit: 20, Window: time.Minute}}, To: time.Unix(1e9, 0), From: time.Unix(1e9-86400, 0),
-		Met: 1e6, Known: 1e6, Refused: 4000, Alone: 4000, Keys: 100_000, KeysError: 0.1, KeysRefused: 200, RefusedError: 0.1, OKShare: -1}
+	f := &Facts{Mode: "enforce", Per: []string{"user"},
+		Windows: []WindowFacts{{Rate: "20/min", Limit: 20, Window: time.Minute}}, To: time.Unix(1e9,
+			0), From: time.Unix(1e9-86400, 0),
+		Met: 1e6, Known: 1e6, Refused: 4000, Alone: 4000, Keys: 100_000, KeysError: 0.1, KeysRefused: 200,
+		RefusedError: 0.1, OKShare: -1}
 	for i := range 100 {
 		f.Sample = append(f.Sample, KeyFacts{Hash: uint64(i), Known: true, OK: -1, Demand: []int64{3}})
-		f.RefusedSample = append(f.RefusedSample, KeyFacts{Hash: uint64(i), Known: i < 50, Refused: 20, OK: -1, Demand: []int64{int64(25 + i%10)}})
+		f.RefusedSample = append(f.RefusedSample,
+			KeyFacts{Hash: uint64(i), Known: i < 50, Refused: 20, OK: -1, Demand: []int64{int64(25 + i%10)}})
 	}
 	if v := Judge(f, Thresholds{}); len(v) != 1 || v[0].Verdict != insight.Works {
 		t.Errorf("100 of 100,000 good keys are 0.1 %%: %+v", v)
 	}
 	f.KeysRefused = 2000
 	v := Judge(f, Thresholds{})
-	if v[0].Verdict != insight.Strict || v[0].Confidence != insight.High || v[0].Evidence["g_low"] >= v[0].Evidence["g"] || v[0].Evidence["g_low"] <= 0.001 {
+	if v[0].Verdict != insight.Strict || v[0].Confidence != insight.High ||
+		v[0].Evidence["g_low"] >= v[0].Evidence["g"] || v[0].Evidence["g_low"] <= 0.001 {
 		t.Errorf("1,000 of 100,000 are 1 %%: %+v", v)
 	}
 	if v[0].Proposal != nil {
 		t.Errorf("at once it is proposed: %+v", v[0].Proposal)
 	}
-	if p := judgedFor(f, 61)[0].Proposal; p == nil || !strings.HasPrefix(p.Sentence, "40/min would refuse none of them") {
+	if p := judgedFor(f, 61)[0].Proposal; p == nil ||
+		!strings.HasPrefix(p.Sentence, "40/min would refuse none of them") {
 		t.Errorf("proposal %+v", p)
 	}
 	if v := Judge(f, Thresholds{GoodRefused: 0.05}); v[0].Verdict != insight.Works {
@@ -367,7 +379,9 @@ func TestNobodyIgnoresShadow(t *testing.T) {
 		f := facts(t, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]", "a")
 		f.Mode, f.Episodes, f.Met, f.Refused, f.WouldRefuse = mode, insight.Episodes{Obeyed: 1, Early: 59}, 5000, 60, 60
 		f.Replay = false
-		if is := slices.ContainsFunc(Judge(f, Thresholds{}), func(v insight.Verdict) bool { return v.Verdict == insight.Ignored }); is != (mode == "enforce") {
+		if is := slices.ContainsFunc(Judge(f, Thresholds{}), func(v insight.Verdict) bool {
+			return v.Verdict == insight.Ignored
+		}); is != (mode == "enforce") {
 			t.Errorf("%s: ignored is %t", mode, is)
 		}
 	}
@@ -386,7 +400,8 @@ func TestTooEarlyDoesNotRepeat(t *testing.T) {
 		t.Errorf("%q, want %q", list[0].Sentence, want)
 	}
 	f.Episodes = insight.Episodes{}
-	if list := Judge(f, Thresholds{}); len(list) != 1 || list[0].Verdict != insight.Works || list[0].Confidence != insight.Low {
+	if list := Judge(f, Thresholds{}); len(list) != 1 || list[0].Verdict != insight.Works ||
+		list[0].Confidence != insight.Low {
 		t.Errorf("%+v", list)
 	}
 }
@@ -426,7 +441,8 @@ func TestProven(t *testing.T) {
 	f := facts(t, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]", "a")
 	f.From, f.To = time.Unix(1e9, 0), time.Unix(1e9+5, 0)
 	f.Proven = Proof{insight.NeverMet, "no request can meet it: b replaces it for all of them"}
-	if v := Judge(f, Thresholds{}); len(v) != 1 || v[0].Verdict != insight.NeverMet || v[0].Confidence != insight.High || v[0].Proposal == nil ||
+	if v := Judge(f, Thresholds{}); len(v) != 1 || v[0].Verdict != insight.NeverMet ||
+		v[0].Confidence != insight.High || v[0].Proposal == nil ||
 		v[0].Sentence != "No request can meet it: b replaces it for all of them." {
 		t.Errorf("%+v", v)
 	}

@@ -12,9 +12,10 @@ import (
 func TestApart(t *testing.T) {
 	const now, start, changed = 100_000, 80_000, 90_000
 	of := func(node string, began, search, api int64) *Snapshot {
-		return &Snapshot{Node: node, From: 50_000, Time: now, Domains: []Domain{{Name: "shop", Since: began}}, Rules: []Rule{
-			{Domain: "shop", Name: "search", Since: search}, {Domain: "shop", Name: "api", Since: api},
-			{Domain: "shop", Name: "request_override", Since: changed, Brought: true}}}
+		return &Snapshot{Node: node, From: 50_000, Time: now, Domains: []Domain{{Name: "shop", Since: began}},
+			Rules: []Rule{
+				{Domain: "shop", Name: "search", Since: search}, {Domain: "shop", Name: "api", Since: api},
+				{Domain: "shop", Name: "request_override", Since: changed, Brought: true}}}
 	}
 	a, b := of("a", start, start, changed), of("b", start+20, start+20, changed+1)
 	if got := Apart([]*Snapshot{a, b}, nil); got != nil {

@@ -109,7 +109,8 @@ next:
 	for _, h := range list {
 		for i := range s.Events {
 			e := &s.Events[i]
-			if e.Kind == h.Kind && e.Signal == h.Signal && e.Version == h.Version && h.T <= max(e.T, e.Until)+60 && e.T <= max(h.T, h.Until)+60 {
+			if e.Kind == h.Kind && e.Signal == h.Signal && e.Version == h.Version && h.T <= max(e.T, e.Until)+60 &&
+				e.T <= max(h.T, h.Until)+60 {
 				e.T, e.Until = min(e.T, h.T), max(e.Until, h.Until)
 				continue next
 			}

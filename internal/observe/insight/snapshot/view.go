@@ -339,7 +339,8 @@ func (r *Rule) report(s *Snapshot) insight.RuleReport {
 	if r.Answers > 0 {
 		out.OKShare = float64(r.Well) / float64(r.Answers)
 	}
-	for _, x := range []*float64{&out.MaxFill, &out.KeysError, &out.KnownShare, &out.OKShare, &g.Share, &g.Low, &g.High, &g.PlusMinus} {
+	for _, x := range []*float64{&out.MaxFill, &out.KeysError, &out.KnownShare, &out.OKShare, &g.Share, &g.Low, &g.High,
+		&g.PlusMinus} {
 		*x = human.Digits(*x)
 	}
 	return out

@@ -30,7 +30,8 @@ limits:
   - { name: own, per: [client], allow: 3/year, ban: { after: 1, within: 1h, for: 1h } }
 `), "--store=" + redis.URL(), "--identity=client=" + c.source, "--client-ip-trusted-proxies=loopback", "--proxy-upstream=" + upstream.URL, "--listen-proxy=127.0.0.1:0"}, servertest.Patient...)
 			p := servertest.Start(t, args...)
-			proxy, forward, admin := "http://"+p.Addr("proxy"), "http://"+p.Addr("http")+"/api/v1/forward-auth", "http://"+p.Addr("admin")
+			proxy, forward, admin := "http://"+p.Addr("proxy"), "http://"+p.Addr("http")+"/api/v1/forward-auth",
+				"http://"+p.Addr("admin")
 			client := servertest.ClientOf(t, false, nil, nil)
 			send := func(path string, headers ...string) int {
 				t.Helper()
@@ -57,7 +58,8 @@ limits:
 				if send("/v1/models?key="+secret) != 429 || send("/v1/models?key=other") != 200 {
 					t.Error("in the query")
 				}
-				asks := []string{"X-Forwarded-Host", "shop.example", "X-Forwarded-Method", "GET", "X-Forwarded-Uri", "/v1/models?key=" + secret}
+				asks := []string{"X-Forwarded-Host", "shop.example", "X-Forwarded-Method", "GET", "X-Forwarded-Uri",
+					"/v1/models?key=" + secret}
 				if status, body := servertest.Ask(t, client, "GET", forward, "", asks...); status != 429 {
 					t.Errorf("forward auth: %d %s", status, body)
 				}
@@ -70,7 +72,8 @@ limits:
 				t.Error("one too many passed")
 			}
 			var all strings.Builder
-			for _, page := range []string{"/api/v1/keys?limit=own", "/api/v1/keys", "/api/v1/bans", "/api/v1/decisions", "/api/v1/overview", "/api/v1/limits", "/metrics"} {
+			for _, page := range []string{"/api/v1/keys?limit=own", "/api/v1/keys", "/api/v1/bans", "/api/v1/decisions",
+				"/api/v1/overview", "/api/v1/limits", "/metrics"} {
 				_, body := servertest.Ask(t, client, "GET", admin+page, "")
 				all.WriteString(body)
 			}

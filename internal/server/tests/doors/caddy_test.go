@@ -38,7 +38,8 @@ var caddyTakes = sync.OnceValue(func() error {
 		return err
 	}
 	defer os.RemoveAll(home)
-	cmd := exec.Command("caddy", "validate", "--adapter=caddyfile", "--config", filepath.Join(servertest.OriginalRoot, "examples", "caddy", "Caddyfile"))
+	cmd := exec.Command("caddy", "validate", "--adapter=caddyfile", "--config",
+		filepath.Join(servertest.OriginalRoot, "examples", "caddy", "Caddyfile"))
 	cmd.Env = append(servertest.PlainEnvironment(), "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
@@ -59,7 +60,8 @@ func TestCaddy(t *testing.T) {
 		e.limits()
 		// Caddy passes a refusal on as it is: a browser gets a page, and all of the headers.
 		a := e.do("GET", "/things", "Accept", "text/html")
-		if a.status != 429 || !strings.Contains(a.body, "<h1>Too Many Requests</h1>") || a.header.Get("X-RateLimit-Limit") != "10" || a.header.Get("X-RateLimit-Decision") == "" {
+		if a.status != 429 || !strings.Contains(a.body, "<h1>Too Many Requests</h1>") ||
+			a.header.Get("X-RateLimit-Limit") != "10" || a.header.Get("X-RateLimit-Decision") == "" {
 			t.Errorf("%v", a)
 		}
 		e.failsOpen()
@@ -89,7 +91,8 @@ func TestCaddy(t *testing.T) {
 			t.Errorf("%v", a)
 		}
 		// A request that met no limit has no placeholder in place of a header.
-		if a := e.do("GET", "/other"); a.status != 200 || a.header.Get("RateLimit") != "" || a.header.Get("RateLimit-Policy") != "" {
+		if a := e.do("GET", "/other"); a.status != 200 || a.header.Get("RateLimit") != "" ||
+			a.header.Get("RateLimit-Policy") != "" {
 			t.Errorf("%v", a)
 		}
 		// An application that breaks off is not asked a second time by the way round a check that

@@ -17,12 +17,15 @@ import (
 func TestClientIPFields(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, "%s|%s|%s", r.Header.Get("X-Forwarded-For"), r.Header.Get("Cf-Connecting-Ip"), r.Header.Get("Forwarded"))
+		fmt.Fprintf(w, "%s|%s|%s", r.Header.Get("X-Forwarded-For"), r.Header.Get("Cf-Connecting-Ip"),
+			r.Header.Get("Forwarded"))
 	}))
 	defer upstream.Close()
 	rules := servertest.RulesFile(t, servertest.Hourly)
 	serve := func(args ...string) *servertest.Running {
-		return servertest.Start(t, append([]string{"serve", "--rules=" + rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL}, args...)...)
+		return servertest.Start(t,
+			append([]string{"serve", "--rules=" + rules, "--listen-proxy=127.0.0.1:0",
+				"--proxy-upstream=" + upstream.URL}, args...)...)
 	}
 	client := servertest.ClientOf(t, false, nil, nil)
 	for _, c := range []struct {
@@ -33,7 +36,8 @@ func TestClientIPFields(t *testing.T) {
 	}{
 		{"Forwarded", []string{"--client-ip-trusted-proxies=loopback", "--client-ip-header=forwarded"},
 			func(client string) []string {
-				return []string{"Forwarded", `for="1.2.3.4, for="` + client + `:80";proto=https`, "X-Forwarded-For", "203.0.113.9"}
+				return []string{"Forwarded", `for="1.2.3.4, for="` + client + `:80";proto=https`, "X-Forwarded-For",
+					"203.0.113.9"}
 			}, "192.0.2.1, 127.0.0.1||"},
 		{"a named field", []string{"--client-ip-trusted-proxies=private,loopback", "--client-ip-header=CF-Connecting-IP"},
 			func(client string) []string {
@@ -53,7 +57,8 @@ func TestClientIPFields(t *testing.T) {
 				}
 			}
 			check := func(client string) []string {
-				return append(c.sent(client), "X-Forwarded-Uri", "/", "X-Forwarded-Host", "shop.example", "X-Forwarded-Method", "GET")
+				return append(c.sent(client), "X-Forwarded-Uri", "/", "X-Forwarded-Host", "shop.example",
+					"X-Forwarded-Method", "GET")
 			}
 			for ip, want := range map[string]int{"192.0.2.1": 429, "192.0.2.2": 200} {
 				if status, body := servertest.Ask(t, client, "GET", api, "", check(ip)...); status != want {
@@ -98,7 +103,8 @@ func TestClientIPFields(t *testing.T) {
 // same as those that come by IPv4.
 func TestNAT64Doors(t *testing.T) {
 	t.Parallel()
-	p := servertest.Start(t, "serve", "--rules="+servertest.RulesFile(t, servertest.Hourly), "--client-ip-trusted-proxies=127.0.0.0/8", "--proxy-protocol-doors=proxy", "--proxy-protocol-peers=loopback",
+	p := servertest.Start(t, "serve", "--rules="+servertest.RulesFile(t, servertest.Hourly),
+		"--client-ip-trusted-proxies=127.0.0.0/8", "--proxy-protocol-doors=proxy", "--proxy-protocol-peers=loopback",
 		"--listen-proxy=127.0.0.1:0", "--proxy-upstream=http://127.0.0.1:1")
 	address, api, admin := p.Addr("proxy"), "http://"+p.Addr("http"), "http://"+p.Addr("admin")
 	client := servertest.ClientOf(t, false, nil, nil)
@@ -109,7 +115,8 @@ func TestNAT64Doors(t *testing.T) {
 		}
 		behind.CloseIdleConnections()
 	}
-	for target, want := range map[string]int{"64:ff9b::c000:201": 429, "192.0.2.1": 429, "64:ff9b::c000:202": 200, "64:ff9b::198.51.100.7": 200} {
+	for target, want := range map[string]int{"64:ff9b::c000:201": 429, "192.0.2.1": 429, "64:ff9b::c000:202": 200,
+		"64:ff9b::198.51.100.7": 200} {
 		if status, body := servertest.Ask(t, client, "GET", api+"/api/v1/limit?ip="+target, ""); status != want {
 			t.Errorf("decision API, %s: %d %s, want %d", target, status, body, want)
 		}

@@ -62,7 +62,8 @@ func TestMemoryOfOneAddress(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
 	servertest.WriteRules(t, rules, "limits: [{ name: none, when: { path: /never }, allow: 1/min }]\n")
 	for _, trusted := range []bool{false, true} {
-		args := []string{"proxy", "--upstream=" + upstream.URL, "--rules=" + rules, "--listen-proxy=127.0.0.1:0", "--listen-admin=127.0.0.1:0",
+		args := []string{"proxy", "--upstream=" + upstream.URL, "--rules=" + rules, "--listen-proxy=127.0.0.1:0",
+			"--listen-admin=127.0.0.1:0",
 			"--limits-memory=8MiB", "--proxy-body-rate=0", "--proxy-body-timeout=0s"}
 		if trusted {
 			args = append(args, "--client-ip-trusted-proxies=loopback")
@@ -81,7 +82,8 @@ func TestMemoryOfOneAddress(t *testing.T) {
 		_, _, metrics := servertest.Get(t, "http://"+p.Addr("admin")+"/metrics")
 		counted := strings.Contains(metrics, `weir_connections_over_memory_total{door="proxy",what="request"} 0`)
 		if trusted && taken != connections || !trusted && (taken < 10 || taken > 95) || counted != trusted {
-			t.Errorf("trusted=%v: %d of %d requests are taken; none is counted: %v", trusted, taken, connections, counted)
+			t.Errorf("trusted=%v: %d of %d requests are taken; none is counted: %v", trusted, taken, connections,
+				counted)
 		}
 		if !strings.Contains(metrics, `weir_connections_over_memory_total{door="proxy",what="connection"} 0`) {
 			t.Errorf("trusted=%v: connections were ended", trusted)

@@ -31,7 +31,8 @@ func TestServersThatClose(t *testing.T) {
 			dir := testproc.Parts(t, "gunicorn-23.0.0", func(dir string) *exec.Cmd {
 				return testproc.PipInstall(t, dir, "gunicorn==23.0.0", "packaging==25.0")
 			})
-			return startUpstream(t, port, []string{"PYTHONPATH=" + dir}, "python3", "-B", "-m", "gunicorn", "--chdir", upstreamFile(""),
+			return startUpstream(t, port, []string{"PYTHONPATH=" + dir}, "python3", "-B", "-m", "gunicorn", "--chdir",
+				upstreamFile(""),
 				"--worker-class=gthread", "--threads=8", "--keep-alive=3600", "--bind=127.0.0.1:"+port, "closing:app")
 		},
 	} {
@@ -44,9 +45,11 @@ func TestServersThatClose(t *testing.T) {
 				if !kept {
 					idle = "0s"
 				}
-				p := servertest.Start(t, "serve", "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream=http://"+upstream, "--proxy-upstream-idle="+idle)
+				p := servertest.Start(t, "serve", "--rules="+rules, "--listen-proxy=127.0.0.1:0",
+					"--proxy-upstream=http://"+upstream, "--proxy-upstream-idle="+idle)
 				ask := func(method string) int {
-					r, err := http.NewRequestWithContext(patience.Context(t), method, "http://"+p.Addr("proxy")+"/", strings.NewReader("body"))
+					r, err := http.NewRequestWithContext(patience.Context(t), method, "http://"+p.Addr("proxy")+"/",
+						strings.NewReader("body"))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -69,7 +72,8 @@ func TestServersThatClose(t *testing.T) {
 						want = 502
 					}
 					if first != 200 || second != want {
-						t.Errorf("connections kept %v: a POST: %d; %s after it: %d, want %d", kept, first, method, second, want)
+						t.Errorf("connections kept %v: a POST: %d; %s after it: %d, want %d", kept, first, method,
+							second, want)
 					}
 					if kept && want == 200 { // the new connection has carried one request, too
 						if status := ask("POST"); status != 502 {
@@ -82,7 +86,8 @@ func TestServersThatClose(t *testing.T) {
 					resent = 0
 				}
 				metrics := "http://" + p.Addr("admin") + "/metrics"
-				if _, _, text := servertest.Get(t, metrics); !strings.Contains(text, fmt.Sprintf("\nweir_upstream_resent_total %d\n", resent)) {
+				if _, _, text := servertest.Get(t, metrics); !strings.Contains(text,
+					fmt.Sprintf("\nweir_upstream_resent_total %d\n", resent)) {
 					t.Errorf("connections kept %v: not counted as %d requests sent again", kept, resent)
 				}
 			}

@@ -65,15 +65,19 @@ func TestContentCodings(t *testing.T) {
 	} {
 		for _, coding := range []string{"gzip", "gzip, br"} {
 			answer, text := send(url, coding, body)
-			if answer.StatusCode != http.StatusUnsupportedMediaType || answer.Header.Get("Accept-Encoding") != "identity" {
-				t.Errorf("%s with %s: %d, Accept-Encoding %q: %s", url, coding, answer.StatusCode, answer.Header.Get("Accept-Encoding"), text)
+			if answer.StatusCode != http.StatusUnsupportedMediaType ||
+				answer.Header.Get("Accept-Encoding") != "identity" {
+				t.Errorf("%s with %s: %d, Accept-Encoding %q: %s", url, coding, answer.StatusCode,
+					answer.Header.Get("Accept-Encoding"), text)
 			}
-			if !strings.HasSuffix(url, "/json") && !strings.Contains(text, coding+", which is not read here: send it as it is, without Content-Encoding") {
+			if !strings.HasSuffix(url, "/json") && !strings.Contains(text,
+				coding+", which is not read here: send it as it is, without Content-Encoding") {
 				t.Errorf("%s with %s: %s", url, coding, text)
 			}
 		}
 		for _, coding := range []string{"", "identity"} {
-			if answer, text := send(url, coding, body); answer.StatusCode == http.StatusUnsupportedMediaType || answer.StatusCode == http.StatusBadRequest {
+			if answer, text := send(url, coding, body); answer.StatusCode == http.StatusUnsupportedMediaType ||
+				answer.StatusCode == http.StatusBadRequest {
 				t.Errorf("%s with %q: %d %s", url, coding, answer.StatusCode, text)
 			}
 		}

@@ -29,18 +29,21 @@ func TestCostlyExpressionsAtEachDoor(t *testing.T) {
 		}
 	}
 	var d weir.Decision
-	r := weir.Request{Domain: "same", Attributes: weir.Pairs{{Name: "path", Value: "/costly"}, {Name: "door", Value: "x"}}}
+	r := weir.Request{Domain: "same", Attributes: weir.Pairs{{Name: "path", Value: "/costly"},
+		{Name: "door", Value: "x"}}}
 	if err := limiter.Decide(t.Context(), &r, &d); err != nil {
 		t.Fatal(err)
 	}
-	if d.Allowed || d.Matches.TooCostly == nil || fmt.Sprint(d.LimitedBy(nil)) != "[costly]" || len(d.Limits) != 1 || d.Matches.CELErrors != 1 {
+	if d.Allowed || d.Matches.TooCostly == nil || fmt.Sprint(d.LimitedBy(nil)) != "[costly]" || len(d.Limits) != 1 ||
+		d.Matches.CELErrors != 1 {
 		t.Errorf("%v by %v with %d limits: %d failed", d.Allowed, d.LimitedBy(nil), len(d.Limits), d.Matches.CELErrors)
 	}
 	r.Attributes = weir.Pairs{{Name: "path", Value: "/trial"}}
 	if err := limiter.Decide(t.Context(), &r, &d); err != nil {
 		t.Fatal(err)
 	}
-	if !d.Allowed || d.Matches.TooCostly != nil || d.Matches.CELErrors != 1 || len(d.Limits) != 1 || d.Limits[0].Window.Rule.Name != "beside-trial" {
+	if !d.Allowed || d.Matches.TooCostly != nil || d.Matches.CELErrors != 1 || len(d.Limits) != 1 ||
+		d.Limits[0].Window.Rule.Name != "beside-trial" {
 		t.Errorf("/trial: %v, %d limits, %d failed", d.Allowed, len(d.Limits), d.Matches.CELErrors)
 	}
 }

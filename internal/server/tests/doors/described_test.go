@@ -23,7 +23,8 @@ const described driven = "described"
 func describedPython(t *testing.T) []string {
 	t.Helper()
 	packages := described.python(t)
-	return append(servertest.PlainEnvironment(), "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1", "PATH="+filepath.Join(packages, "bin")+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	return append(servertest.PlainEnvironment(), "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1",
+		"PATH="+filepath.Join(packages, "bin")+string(filepath.ListSeparator)+os.Getenv("PATH"))
 }
 
 // describedRules are the rules of the server that the clients call.
@@ -52,7 +53,8 @@ func describedServer(t *testing.T, dir, token string) (decisions, admin string) 
 	p := servertest.Start(t, args...)
 	decisions, admin = "http://"+p.Addr("http"), "http://"+p.Addr("admin")
 	for name, base := range map[string]string{"decision.yaml": decisions, "admin.yaml": admin} {
-		status, text := servertest.Ask(t, servertest.ClientOf(t, false, nil, nil), "GET", base+"/api/v1/openapi.yaml", "", headers...)
+		status, text := servertest.Ask(t, servertest.ClientOf(t, false, nil, nil), "GET", base+"/api/v1/openapi.yaml",
+			"", headers...)
 		if status != 200 {
 			t.Fatalf("%s: %d %s", name, status, text)
 		}
@@ -157,7 +159,8 @@ func plainCalls(printed string) string {
 func pythonClient(t *testing.T, dir string) (env, program []string) {
 	env = describedPython(t)
 	for _, name := range []string{"decision", "admin"} {
-		ran(t, dir, env, "python3", "-m", "openapi_python_client", "generate", "--path", name+".yaml", "--output-path", name, "--meta", "none")
+		ran(t, dir, env, "python3", "-m", "openapi_python_client", "generate", "--path", name+".yaml", "--output-path",
+			name, "--meta", "none")
 	}
 	for i, v := range env {
 		if path, ok := strings.CutPrefix(v, "PYTHONPATH="); ok {
@@ -175,9 +178,11 @@ func typescriptClient(t *testing.T, dir string) (env, program []string) {
 	env = servertest.PlainEnvironment()
 	described.copy(t, dir, "package.json", "client.ts")
 	for _, name := range []string{"decision", "admin"} {
-		ran(t, dir, env, "node", filepath.Join(modules, "openapi-typescript", "bin", "cli.js"), name+".yaml", "-o", name+".d.ts")
+		ran(t, dir, env, "node", filepath.Join(modules, "openapi-typescript", "bin", "cli.js"), name+".yaml", "-o",
+			name+".d.ts")
 	}
-	ran(t, dir, env, "node", filepath.Join(modules, "typescript", "bin", "tsc"), "--strict", "--target", "es2022", "--module", "nodenext", "client.ts")
+	ran(t, dir, env, "node", filepath.Join(modules, "typescript", "bin", "tsc"), "--strict", "--target", "es2022",
+		"--module", "nodenext", "client.ts")
 	return env, []string{"node", "client.js"}
 }
 
@@ -185,7 +190,8 @@ func goClient(t *testing.T, dir string) (env, program []string) {
 	env = append(servertest.PlainEnvironment(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0")
 	parts := described.parts(t, "go/go.sum", func(to string) *exec.Cmd {
 		described.copy(t, to, "go/go.mod", "go/go.sum")
-		cmd := exec.Command("go", "build", "-o", "oapi-codegen", "github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen")
+		cmd := exec.Command("go", "build", "-o", "oapi-codegen",
+			"github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen")
 		cmd.Dir, cmd.Env = to, env
 		return cmd
 	})
@@ -194,7 +200,8 @@ func goClient(t *testing.T, dir string) (env, program []string) {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		ran(t, dir, env, filepath.Join(parts, "oapi-codegen"), "-generate", "types,client", "-package", name, "-o", filepath.Join(name, "client.go"), name+".yaml")
+		ran(t, dir, env, filepath.Join(parts, "oapi-codegen"), "-generate", "types,client", "-package", name, "-o",
+			filepath.Join(name, "client.go"), name+".yaml")
 	}
 	ran(t, dir, env, "go", "build", "-o", "client", ".")
 	return env, []string{filepath.Join(dir, "client")}
@@ -213,12 +220,15 @@ func javaClient(t *testing.T, dir string) (env, program []string) {
 	classes := strings.Join(path, string(filepath.ListSeparator))
 	for _, name := range []string{"decision", "admin"} {
 		pkg := "weir." + name
-		ran(t, dir, env, "java", "-XX:TieredStopAtLevel=1", "-jar", generator, "generate", "-g", "java", "--library", "native", "-i", name+".yaml", "-o", "java-"+name,
+		ran(t, dir, env, "java", "-XX:TieredStopAtLevel=1", "-jar", generator, "generate", "-g", "java", "--library",
+			"native", "-i", name+".yaml", "-o", "java-"+name,
 			"--api-package", pkg+".api", "--model-package", pkg+".model", "--invoker-package", pkg,
 			"--global-property", "apis,models,supportingFiles,apiDocs=false,modelDocs=false,apiTests=false,modelTests=false")
 	}
-	ran(t, dir, env, "java", "-XX:TieredStopAtLevel=1", "-cp", classes, "org.eclipse.jdt.internal.compiler.batch.Main", "-17", "-nowarn", "-cp", classes, "-d", "classes",
-		filepath.Join("java-decision", "src", "main", "java"), filepath.Join("java-admin", "src", "main", "java"), described.file("Client.java"))
+	ran(t, dir, env, "java", "-XX:TieredStopAtLevel=1", "-cp", classes, "org.eclipse.jdt.internal.compiler.batch.Main",
+		"-17", "-nowarn", "-cp", classes, "-d", "classes",
+		filepath.Join("java-decision", "src", "main", "java"), filepath.Join("java-admin", "src", "main", "java"),
+		described.file("Client.java"))
 	return env, []string{"java", "-XX:TieredStopAtLevel=1", "-cp", classes, "Client"}
 }
 
@@ -241,9 +251,11 @@ func TestDescriptionsAgainstServer(t *testing.T) {
 			"--exclude-checks", "positive_data_acceptance,negative_data_rejection,unsupported_method"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out := ran(t, dir, env, append([]string{"python3", "-c", "from schemathesis.cli import schemathesis; schemathesis()", "--config-file", described.file("schemathesis.toml"), "run",
-				"--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--generation-deterministic", "--checks", "all", "--continue-on-failure",
-				"--suppress-health-check", "all", "--no-color"}, args...)...)
+			out := ran(t, dir, env,
+				append([]string{"python3", "-c", "from schemathesis.cli import schemathesis; schemathesis()",
+					"--config-file", described.file("schemathesis.toml"), "run",
+					"--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--generation-deterministic", "--checks", "all", "--continue-on-failure",
+					"--suppress-health-check", "all", "--no-color"}, args...)...)
 			if !regexp.MustCompile(`\d{2,} generated, \d{2,} passed`).MatchString(out) {
 				t.Errorf("nothing was tested:\n%s", last(out))
 			}

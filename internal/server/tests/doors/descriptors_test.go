@@ -51,7 +51,8 @@ func TestDescriptorsAtEachDoor(t *testing.T) {
 		return ask("http://"+p.Addr("proxy")+"/", "X-Message-Type", "marketing", "X-Forwarded-For", "192.0.2.1")
 	}
 	forwarded := func() *http.Response {
-		return ask(api+"/api/v1/forward-auth/forwarded", "X-Forwarded-Method", "GET", "X-Forwarded-Uri", "/", "X-Message-Type", "marketing",
+		return ask(api+"/api/v1/forward-auth/forwarded", "X-Forwarded-Method", "GET", "X-Forwarded-Uri", "/",
+			"X-Message-Type", "marketing",
 			"X-Forwarded-For", "192.0.2.1")
 	}
 	for i, c := range []struct {
@@ -59,10 +60,12 @@ func TestDescriptorsAtEachDoor(t *testing.T) {
 		left   string
 	}{{ask(api + query), "4"}, {proxied(), "3"}, {forwarded(), "2"}, {ask(api + query), "1"}, {proxied(), "0"}} {
 		if c.answer.StatusCode != 200 || c.answer.Header.Get("X-RateLimit-Remaining") != c.left {
-			t.Errorf("request %d: %s, %s left, want %s", i+1, c.answer.Status, c.answer.Header.Get("X-RateLimit-Remaining"), c.left)
+			t.Errorf("request %d: %s, %s left, want %s", i+1, c.answer.Status,
+				c.answer.Header.Get("X-RateLimit-Remaining"), c.left)
 		}
 	}
-	for name, answer := range map[string]*http.Response{"API": ask(api + query), "proxy": proxied(), "forward auth": forwarded()} {
+	for name, answer := range map[string]*http.Response{"API": ask(api + query), "proxy": proxied(),
+		"forward auth": forwarded()} {
 		if answer.StatusCode != 429 || answer.Header.Get("Retry-After") == "" {
 			t.Errorf("%s: %s", name, answer.Status)
 		}
@@ -80,7 +83,8 @@ func TestDescriptorsAtEachDoor(t *testing.T) {
 // What forward auth cannot meet is said when it is asked for the first time.
 func TestForwardAuthTellsOfDescriptors(t *testing.T) {
 	dir := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(dir, "messaging.yaml"), strings.ReplaceAll(messagingRules, "remote_address", "tenant"))
+	servertest.WriteRules(t, filepath.Join(dir, "messaging.yaml"),
+		strings.ReplaceAll(messagingRules, "remote_address", "tenant"))
 	p := servertest.Start(t, "serve", "--rules="+dir, "--client-ip-trusted-proxies=127.0.0.0/8")
 	for range 3 {
 		r, _ := http.NewRequest(http.MethodGet, "http://"+p.Addr("http")+"/api/v1/forward-auth", nil)

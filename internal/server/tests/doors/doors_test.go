@@ -47,11 +47,13 @@ func TestDoors(t *testing.T) {
 	defer upstream.Close()
 	dir := t.TempDir()
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), doorRules)
-	p := servertest.Start(t, "serve", "--rules="+dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--identity=door=header:X-Door",
+	p := servertest.Start(t, "serve", "--rules="+dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL,
+		"--identity=door=header:X-Door",
 		"--defer-path="+filepath.Join(dir, "deferred.db"), "--rls-response-headers=true", "--client-ip-trusted-proxies=127.0.0.0/8", "--listen-spoe=127.0.0.1:0")
 	admin := "http://" + p.Addr("admin")
 	push := func() {
-		r, _ := http.NewRequest(http.MethodPut, admin+"/api/v1/signals/load", strings.NewReader(`{"value": 65, "ttl": 600}`))
+		r, _ := http.NewRequest(http.MethodPut, admin+"/api/v1/signals/load",
+			strings.NewReader(`{"value": 65, "ttl": 600}`))
 		r.Header.Set("Content-Type", "application/json")
 		answer, err := http.DefaultClient.Do(r)
 		if err != nil {
@@ -68,7 +70,9 @@ func TestDoors(t *testing.T) {
 		return strings.Contains(body, `"value": 65`)
 	})
 	doors := []servertest.Doorway{
-		servertest.HttpDoor(p.Addr("http")), servertest.RlsDoor(t, p.Addr("grpc")), servertest.ProxyDoor(p.Addr("proxy")), servertest.RespDoor(t, p.Addr("resp")), servertest.ForwardedDoor(p.Addr("http")),
+		servertest.HttpDoor(p.Addr("http")), servertest.RlsDoor(t, p.Addr("grpc")),
+		servertest.ProxyDoor(p.Addr("proxy")), servertest.RespDoor(t,
+			p.Addr("resp")), servertest.ForwardedDoor(p.Addr("http")),
 	}
 	if _, err := exec.LookPath("haproxy"); err == nil {
 		doors = append(doors, servertest.HaproxyDoor(t, p.Addr("spoe"), upstream.Listener.Addr().String()))
@@ -101,7 +105,8 @@ func TestDoors(t *testing.T) {
 					marked = 0
 				}
 				if a, m, q := count(path, n); a != allowed || m != marked || q != deferred {
-					t.Errorf("%s: of %d requests %d were admitted, %d of them marked, and %d deferred; want %d, %d and %d", path, n, a, m, q, allowed, marked, deferred)
+					t.Errorf(
+						"%s: of %d requests %d were admitted, %d of them marked, and %d deferred; want %d, %d and %d", path, n, a, m, q, allowed, marked, deferred)
 				}
 			}
 			is("/hard", 12, 10, 0, 0)
@@ -172,15 +177,17 @@ func middlewares(t *testing.T) []servertest.Doorway {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inGRPC := servertest.Doorway{Name: "grpclimit", Holds: true, Frees: true, Unmarked: true, Ask: func(t *testing.T, path string) servertest.Answered {
-		t.Helper()
-		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-door", "grpclimit"))
-		_, err := gate.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: path}, func(context.Context, any) (any, error) { return nil, nil })
-		if err != nil && status.Code(err) != codes.ResourceExhausted {
-			t.Fatal(err)
-		}
-		return servertest.Answered{Allowed: err == nil}
-	}}
+	inGRPC := servertest.Doorway{Name: "grpclimit", Holds: true, Frees: true, Unmarked: true,
+		Ask: func(t *testing.T, path string) servertest.Answered {
+			t.Helper()
+			ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-door", "grpclimit"))
+			_, err := gate.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: path},
+				func(context.Context, any) (any, error) { return nil, nil })
+			if err != nil && status.Code(err) != codes.ResourceExhausted {
+				t.Fatal(err)
+			}
+			return servertest.Answered{Allowed: err == nil}
+		}}
 	inHTTP := servertest.OfHTTP("httplimit", servertest.Below(s.URL))
 	inHTTP.Holds, inHTTP.Frees = true, true
 	return []servertest.Doorway{inHTTP, inGRPC}

@@ -73,10 +73,12 @@ func newEnvoyBed(t *testing.T, program, envoy, folder string) *envoyBed {
 	for _, port := range []string{"10000", "10001", "9901", "8081", "6070"} {
 		ports[port] = servertest.FreePort(t)
 	}
-	b.front, b.closed, b.admin = "http://127.0.0.1:"+ports["10000"], "http://127.0.0.1:"+ports["10001"], "http://127.0.0.1:"+ports["9901"]
+	b.front, b.closed, b.admin = "http://127.0.0.1:"+ports["10000"], "http://127.0.0.1:"+ports["10001"],
+		"http://127.0.0.1:"+ports["9901"]
 	var replace []string
 	for port, free := range ports {
-		replace = append(replace, "127.0.0.1, port_value: "+port+" ", "127.0.0.1, port_value: "+free+" ", "127.0.0.1:"+port, "127.0.0.1:"+free)
+		replace = append(replace, "127.0.0.1, port_value: "+port+" ", "127.0.0.1, port_value: "+free+" ",
+			"127.0.0.1:"+port, "127.0.0.1:"+free)
 	}
 	// A machine that is busy is not to be taken for a Weir that is away.
 	b.ports = strings.NewReplacer(append(replace, "timeout: 0.1s", "timeout: 30s")...)
@@ -239,17 +241,20 @@ func TestEnvoy(t *testing.T) {
 	program := servertest.BuiltProgram(t)
 	t.Run("example", func(t *testing.T) {
 		t.Parallel()
-		testEnvoyExample(t, newEnvoyBed(t, program, envoy, filepath.Join(servertest.RepositoryRoot(t), "examples", "envoy")))
+		testEnvoyExample(t, newEnvoyBed(t, program, envoy,
+			filepath.Join(servertest.RepositoryRoot(t), "examples", "envoy")))
 	})
 	t.Run("quota example", func(t *testing.T) {
 		t.Parallel()
 		effort.Long(t, "starts one more Envoy")
-		testEnvoyQuotaExample(t, newEnvoyBed(t, program, envoy, filepath.Join(servertest.RepositoryRoot(t), "examples", "envoy-rlqs")))
+		testEnvoyQuotaExample(t, newEnvoyBed(t, program, envoy,
+			filepath.Join(servertest.RepositoryRoot(t), "examples", "envoy-rlqs")))
 	})
 	t.Run("features", func(t *testing.T) {
 		t.Parallel()
 		effort.Long(t, "starts one more Envoy")
-		testEnvoyFeatures(t, newEnvoyBed(t, program, envoy, filepath.Join(servertest.RepositoryRoot(t), "internal", "server", "tests", "doors", "testdata", "envoy")))
+		testEnvoyFeatures(t, newEnvoyBed(t, program, envoy,
+			filepath.Join(servertest.RepositoryRoot(t), "internal", "server", "tests", "doors", "testdata", "envoy")))
 	})
 }
 
@@ -279,7 +284,8 @@ func testEnvoyExample(t *testing.T, b *envoyBed) {
 	}
 	// What it says of its address is not believed, nor does another spelling help it.
 	for _, target := range []string{"/", "/?a=b", "//x/../y"} {
-		status, h := c.do("GET", b.front+target, "X-Forwarded-For: 192.0.2.7", "X-Envoy-External-Address: 192.0.2.7", "Forwarded: for=192.0.2.7")
+		status, h := c.do("GET", b.front+target, "X-Forwarded-For: 192.0.2.7", "X-Envoy-External-Address: 192.0.2.7",
+			"Forwarded: for=192.0.2.7")
 		if status != http.StatusTooManyRequests {
 			t.Fatalf("the eleventh: %d %v", status, h)
 		}
@@ -535,7 +541,8 @@ func testEnvoyRetryAfter(t *testing.T, b *envoyBed, c *envoyClient) {
 // testEnvoyStreamDone: costs that a response tells are charged when it has ended.
 func testEnvoyStreamDone(t *testing.T, b *envoyBed, c *envoyClient) {
 	// In the rate_limits of a route Envoy sends such a cost as 1, whatever the response says.
-	if status, h := c.do("GET", b.front+"/untold", "X-User: j", "X-Want-Cost: 5"); status != http.StatusOK || h.Get("X-Cost") != "5" {
+	if status, h := c.do("GET", b.front+"/untold", "X-User: j", "X-Want-Cost: 5"); status != http.StatusOK ||
+		h.Get("X-Cost") != "5" {
 		t.Fatalf("/untold: %d %v", status, h)
 	}
 	servertest.Eventually(t, "1 of 10 is charged", func() bool {
@@ -602,7 +609,8 @@ func TestEnvoyDocs(t *testing.T) {
 		return out.String()
 	}
 	var files []string
-	for _, name := range []string{"examples/envoy/envoy.yaml", "internal/server/tests/doors/testdata/envoy/envoy.yaml", "internal/server/tests/doors/testdata/envoy/weir.yaml"} {
+	for _, name := range []string{"examples/envoy/envoy.yaml", "internal/server/tests/doors/testdata/envoy/envoy.yaml",
+		"internal/server/tests/doors/testdata/envoy/weir.yaml"} {
 		data, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
 		if err != nil {
 			t.Fatal(err)

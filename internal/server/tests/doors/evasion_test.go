@@ -32,7 +32,8 @@ limits:
 
 // withFormats are evasionRules as docs/operating/ambiguous-requests.md has them for Rails:
 // /login.json is /login to it.
-var withFormats = strings.NewReplacer("path: /login", `path: ["/login", "/login.*"]`, "path: /Sign-In/", `path: ["/Sign-In/", "/Sign-In.*"]`,
+var withFormats = strings.NewReplacer("path: /login", `path: ["/login", "/login.*"]`, "path: /Sign-In/",
+	`path: ["/Sign-In/", "/Sign-In.*"]`,
 	"path: /report", `path: ["/report", "/report.*"]`).Replace(evasionRules)
 
 // evasionRoutes are the handlers, by the limit that counts their requests.
@@ -184,7 +185,8 @@ func TestEvasion(t *testing.T) {
 				rules = up.rules
 			}
 			servertest.WriteRules(t, filepath.Join(dir, "rules", "default.yaml"), rules)
-			weir := servertest.Launch(t, program, dir, "proxy", "--upstream", "http://127.0.0.1:"+port, "--rules", "rules", "--listen-proxy", "127.0.0.1:0",
+			weir := servertest.Launch(t, program, dir, "proxy", "--upstream", "http://127.0.0.1:"+port, "--rules",
+				"rules", "--listen-proxy", "127.0.0.1:0",
 				"--client-ip-trusted-proxies", "127.0.0.1/32")
 			e := &evasion{t: t, proxy: weir.Addr("proxy")}
 			tried, reached, round := 0, 0, 0
@@ -303,7 +305,8 @@ func startMux(t *testing.T, port string) {
 		if strings.HasSuffix(pattern, "/") {
 			pattern += "{$}" // without what is below
 		}
-		mux.HandleFunc(route.method+" "+pattern, func(w http.ResponseWriter, _ *http.Request) { reached(w, route.name) })
+		mux.HandleFunc(route.method+" "+pattern,
+			func(w http.ResponseWriter, _ *http.Request) { reached(w, route.name) })
 	}
 	serveHere(t, port, mux)
 }

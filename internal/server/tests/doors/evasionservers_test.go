@@ -23,7 +23,8 @@ func startCaddyUpstream(t *testing.T, port string) {
 	servertest.Needs(t, "caddy")
 	dir := t.TempDir()
 	var text strings.Builder
-	fmt.Fprintf(&text, "{\n\tadmin off\n\tauto_https off\n}\nhttp://127.0.0.1:%s, http://shop.example:%[1]s {\n\tbind 127.0.0.1\n", port)
+	fmt.Fprintf(&text,
+		"{\n\tadmin off\n\tauto_https off\n}\nhttp://127.0.0.1:%s, http://shop.example:%[1]s {\n\tbind 127.0.0.1\n", port)
 	for _, route := range evasionRoutes {
 		method, match := route.method, route.path
 		if method == "GET" {
@@ -32,7 +33,8 @@ func startCaddyUpstream(t *testing.T, port string) {
 		if route.name == "pay" {
 			match = "/api/pay/*"
 		}
-		fmt.Fprintf(&text, "\t@%s {\n\t\tmethod %s\n\t\tpath %s\n\t}\n\thandle @%[1]s {\n\t\theader X-Reached %[1]s\n\t\trespond %[1]s 200\n\t}\n", route.name, method, match)
+		fmt.Fprintf(&text,
+			"\t@%s {\n\t\tmethod %s\n\t\tpath %s\n\t}\n\thandle @%[1]s {\n\t\theader X-Reached %[1]s\n\t\trespond %[1]s 200\n\t}\n", route.name, method, match)
 	}
 	text.WriteString("\trespond 404\n}\n")
 	conf := filepath.Join(dir, "Caddyfile")

@@ -39,11 +39,14 @@ func TestFailuresAtEachDoor(t *testing.T) {
 		for _, door := range append([]string{"reference"}, names(doors)...) {
 			for i := range 5 {
 				var d weir.Decision
-				r := weir.Request{Domain: "same", Attributes: weir.Pairs{{Name: "path", Value: path}, {Name: "door", Value: door}}}
+				r := weir.Request{Domain: "same", Attributes: weir.Pairs{{Name: "path", Value: path},
+					{Name: "door", Value: door}}}
 				if err := limiter.Decide(t.Context(), &r, &d); err != nil || !d.Allowed {
 					t.Fatalf("%s, %s: failure %d: %v, %v", path, door, i+1, d.Allowed, err)
 				}
-				if err := limiter.Settle(t.Context(), &d, func(*rule.Rule, int64) (int64, bool) { return 1, true }); err != nil {
+				if err := limiter.Settle(t.Context(), &d, func(*rule.Rule, int64) (int64, bool) {
+					return 1, true
+				}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -126,7 +129,8 @@ limits:
 			}
 		}
 		if reached.Load() != 5 || refused != 13 {
-			t.Errorf("%s: %d of 18 failed logins reached the upstream, %d were refused", algorithm, reached.Load(), refused)
+			t.Errorf("%s: %d of 18 failed logins reached the upstream, %d were refused", algorithm, reached.Load(),
+				refused)
 		}
 		seconds, err := time.ParseDuration(wait + "s")
 		if err != nil || seconds < 10*time.Second {

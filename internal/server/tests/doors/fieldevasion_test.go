@@ -133,7 +133,8 @@ func TestFieldEvasion(t *testing.T) {
 						t.Errorf("%s: %q gets round the limit", kind, other)
 					}
 				}
-				t.Logf("%s, %s: of %d other spellings the server takes %d for ada's; %d get round the limit", server.name, kind, (len(s.others)+step-1)/step, taken, found)
+				t.Logf("%s, %s: of %d other spellings the server takes %d for ada's; %d get round the limit",
+					server.name, kind, (len(s.others)+step-1)/step, taken, found)
 				if taken == 0 {
 					t.Errorf("%s: the server takes no other spelling: the test says nothing", kind)
 				}
@@ -145,7 +146,8 @@ func TestFieldEvasion(t *testing.T) {
 // adasToken is a JSON Web Token of ada.
 func adasToken(t *testing.T, secret string) string {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: []byte(secret)}, (&jose.SignerOptions{}).WithType("JWT"))
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: []byte(secret)},
+		(&jose.SignerOptions{}).WithType("JWT"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +175,8 @@ func startFieldProxy(t *testing.T, program, upstream, secret string) string {
 			t.Fatal(err)
 		}
 	}
-	p := servertest.Launch(t, program, dir, "serve", "--rules=rules.yaml", "--listen-proxy=127.0.0.1:0", "--proxy-upstream=http://"+upstream,
+	p := servertest.Launch(t, program, dir, "serve", "--rules=rules.yaml", "--listen-proxy=127.0.0.1:0",
+		"--proxy-upstream=http://"+upstream,
 		"--jwt-jwks=jwks.json", "--identity=login=basic,user=jwt:sub,token=bearer,session=cookie:sid,signed=cookie:sess")
 	return p.Addr("proxy")
 }
@@ -187,7 +190,8 @@ func rawAsk(t *testing.T, address string, s spelling) string {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	lines := slices.Concat([]string{"GET " + s.target + " HTTP/1.1", "Host: shop.example", "Connection: close"}, s.lines, []string{"", ""})
+	lines := slices.Concat([]string{"GET " + s.target + " HTTP/1.1", "Host: shop.example", "Connection: close"},
+		s.lines, []string{"", ""})
 	if _, err := io.WriteString(conn, strings.Join(lines, "\r\n")); err != nil {
 		t.Fatal(err)
 	}

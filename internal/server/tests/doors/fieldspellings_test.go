@@ -29,7 +29,8 @@ const (
 )
 
 // kindsOfCredentials are the resources, in order.
-var kindsOfCredentials = []string{"basic", "jwt", "bearer", "authorization", "header", "query", "cookie", "session", "signed-header", "signed-query"}
+var kindsOfCredentials = []string{"basic", "jwt", "bearer", "authorization", "header", "query", "cookie", "session",
+	"signed-header", "signed-query"}
 
 // fieldSpellings makes the spellings of all kinds: some more of the combinations than random. token
 // is a JSON Web Token, and session a signed one of the server's kind.
@@ -50,14 +51,16 @@ func fieldSpellings(token, session string, random int) map[string]spelled {
 
 // railsTokens are spellings that Rails takes for a token.
 func railsTokens() []string {
-	return []string{"token=" + adasKey, `token="` + adasKey + `"`, "token=" + adasKey + ",a=b", "token=" + adasKey + ";a=b", "token=" + adasKey + "\ta=b", `TOKEN="` + adasKey + `"`,
+	return []string{"token=" + adasKey, `token="` + adasKey + `"`, "token=" + adasKey + ",a=b",
+		"token=" + adasKey + ";a=b", "token=" + adasKey + "\ta=b", `TOKEN="` + adasKey + `"`,
 		adasKey + ";a=b", adasKey + ";", ";" + adasKey, adasKey + "\ta=b"}
 }
 
 // basicCodes are spellings of base64 that some decoder takes.
 func basicCodes() []string {
 	bare := strings.TrimRight(adasCode, "=")
-	codes := []string{adasCode, bare, bare + "=", bare + "===", bare + "=x", bare + "==x", adasCode + "junk", bare[:len(bare)-1] + "B==", bare[:len(bare)-1] + "P"}
+	codes := []string{adasCode, bare, bare + "=", bare + "===", bare + "=x", bare + "==x", adasCode + "junk",
+		bare[:len(bare)-1] + "B==", bare[:len(bare)-1] + "P"}
 	for _, c := range []string{" ", "\t", "!", "-", "_", ".", "~", "=", "\"", ",", "\xa0"} {
 		codes = append(codes, adasCode+c, c+adasCode, bare[:4]+c+adasCode[4:], bare[:7]+c+adasCode[7:], adasCode+c+"x")
 	}
@@ -90,7 +93,8 @@ func signedSpellings(token string, of func(string) spelling) spelled {
 	}
 	dot := strings.LastIndexByte(token, '.') + 1
 	signature := token[dot:]
-	for _, c := range []string{"~", "%7E", "%0A", "%20", "%09", "\xa0", "=", "!", "%00", ":", "|", "%2B", "%5C", "'", "@"} {
+	for _, c := range []string{"~", "%7E", "%0A", "%20", "%09", "\xa0", "=", "!", "%00", ":", "|", "%2B", "%5C", "'",
+		"@"} {
 		for _, i := range []int{0, 1, 4, 7, 15, 16, 20, len(signature)} {
 			s.others = append(s.others, of(token[:dot]+signature[:i]+c+signature[i:]))
 		}
@@ -100,11 +104,13 @@ func signedSpellings(token string, of func(string) spelling) spelled {
 		s.others = append(s.others, of(token[:dot+i]+fmt.Sprintf("%%%02X", signature[i])+signature[i+1:]))
 	}
 	swapped := strings.NewReplacer("-", "+", "_", "/", "+", "-", "/", "_").Replace(signature)
-	for _, sig := range []string{swapped, strings.ReplaceAll(swapped, "+", "%2B"), signature + "A", signature + "AAAA", signature + "=A", signature + "==A",
+	for _, sig := range []string{swapped, strings.ReplaceAll(swapped, "+", "%2B"), signature + "A", signature + "AAAA",
+		signature + "=A", signature + "==A",
 		strings.ToUpper(signature), strings.ToLower(signature), "\"" + signature + "\""} {
 		s.others = append(s.others, of(token[:dot]+sig))
 	}
-	s.others = append(s.others, of("\""+token+"\""), of(strings.ReplaceAll(token, ".", "%2E")), of(strings.ReplaceAll(token, "=", "%3D")), of(token+"."), of("."+token))
+	s.others = append(s.others, of("\""+token+"\""), of(strings.ReplaceAll(token, ".", "%2E")),
+		of(strings.ReplaceAll(token, "=", "%3D")), of(token+"."), of("."+token))
 	return s
 }
 
@@ -113,7 +119,8 @@ func authorizations(target, scheme, code string, codes []string, random int) spe
 	lower, upper := strings.ToLower(scheme), strings.ToUpper(scheme)
 	schemes := []string{scheme, lower, upper, scheme[:1] + upper[1:]}
 	before := []string{"", " ", "\t", "\xa0", "\"", "x ", ", "}
-	between := []string{" ", "  ", "\t", " \t ", "   \t\t", "\xa0", " \xa0", "", ":", ": ", "=", ",", "x ", "- ", "; ", "+", "\x0b", "\x85"}
+	between := []string{" ", "  ", "\t", " \t ", "   \t\t", "\xa0", " \xa0", "", ":", ": ", "=", ",", "x ", "- ", "; ",
+		"+", "\x0b", "\x85"}
 	after := []string{"", " ", "\t", "\xa0", ",", " x", ", x", "; x=y", "\""}
 	s := spelled{canonical: spelling{target, []string{"Authorization: " + scheme + " " + code}}}
 	add := func(lines ...string) { s.others = append(s.others, spelling{target, lines}) }
@@ -156,9 +163,12 @@ func headerSpellings() spelled {
 	s := spelled{canonical: spelling{"/header", []string{"X-Api-Key: " + adasKey}}}
 	add := func(lines ...string) { s.others = append(s.others, spelling{"/header", lines}) }
 	junk := 0
-	names := []string{"X-Api-Key", "x-api-key", "X-API-KEY", "X_Api_Key", "X-Api_Key", "X_Api-Key", "X.Api.Key", "X.Api-Key", "X_API.KEY", "x_api_key", "X-Api-Key ", "X Api Key", "X+Api+Key"}
+	names := []string{"X-Api-Key", "x-api-key", "X-API-KEY", "X_Api_Key", "X-Api_Key", "X_Api-Key", "X.Api.Key",
+		"X.Api-Key", "X_API.KEY", "x_api_key", "X-Api-Key ", "X Api Key", "X+Api+Key"}
 	for _, name := range names {
-		for _, value := range []string{adasKey, " " + adasKey, adasKey + " ", "\t" + adasKey + "\t", adasKey + ",", "," + adasKey, adasKey + ";", "\"" + adasKey + "\"", adasKey + "\xa0", "\x85" + adasKey, adasKey + " \xa0 ", adasKey + "\u00a0", adasKey + "\u3000"} {
+		for _, value := range []string{adasKey, " " + adasKey, adasKey + " ", "\t" + adasKey + "\t", adasKey + ",",
+			"," + adasKey, adasKey + ";", "\"" + adasKey + "\"", adasKey + "\xa0", "\x85" + adasKey, adasKey +
+				" \xa0 ", adasKey + "\u00a0", adasKey + "\u3000"} {
 			add(name + ":" + value)
 		}
 		junk++
@@ -177,8 +187,10 @@ func headerSpellings() spelled {
 func querySpellings() spelled {
 	s := spelled{canonical: spelling{"/query?key=" + adasKey, nil}}
 	add := func(query string) { s.others = append(s.others, spelling{"/query?" + query, nil}) }
-	names := []string{"key", "k%65y", "%6bey", "KEY", "Key", "key[]", "key[0]", "key%5B%5D", "+key", "key+", "%20key", "key%00", "key%00x", "[key]", "%5Bkey%5D", "[key][x]", "key.", "&key", "amp;key", ";key", "x;key", "x=1;key", "key%3D", "?key", "%26key"}
-	values := []string{adasKey, "%6b-ada", "k%2dada", "k%2Dada", adasKey + "%00", adasKey + "+", "%20" + adasKey, adasKey + "%zz", adasKey + ";", adasKey + "#x", "%256b-ada", adasKey + "%a0", "%C2%A0" + adasKey}
+	names := []string{"key", "k%65y", "%6bey", "KEY", "Key", "key[]", "key[0]", "key%5B%5D", "+key", "key+", "%20key",
+		"key%00", "key%00x", "[key]", "%5Bkey%5D", "[key][x]", "key.", "&key", "amp;key", ";key", "x;key", "x=1;key", "key%3D", "?key", "%26key"}
+	values := []string{adasKey, "%6b-ada", "k%2dada", "k%2Dada", adasKey + "%00", adasKey + "+", "%20" + adasKey,
+		adasKey + "%zz", adasKey + ";", adasKey + "#x", "%256b-ada", adasKey + "%a0", "%C2%A0" + adasKey}
 	for i, name := range names {
 		for _, value := range values {
 			add(name + "=" + value)
@@ -200,8 +212,11 @@ func cookieSpellings() spelled {
 	s := spelled{canonical: spelling{"/cookie", []string{"Cookie: sid=" + adasKey}}}
 	add := func(lines ...string) { s.others = append(s.others, spelling{"/cookie", lines}) }
 	names := []string{"sid", "SID", "s%69d", "%73id", " sid", "sid ", "\tsid", "$sid", "\"sid\"", "sid.", "sid["}
-	values := []string{adasKey, "%6b-ada", "k%2Dada", "\"" + adasKey + "\"", "\"k%2dada\"", `"\153-ada"`, `\153-ada`, `"\k-ada"`, "'" + adasKey + "'", " " + adasKey, adasKey + " ",
-		adasKey + "\xa0", "\x85" + adasKey, adasKey + "\u00a0", adasKey + "%a0", adasKey + " x", adasKey + ",x", adasKey + "\"x", "\"" + adasKey, adasKey + "%", adasKey + "%00", adasKey + "%20", adasKey + "+", "%256b-ada", "j:\"" + adasKey + "\""}
+	values := []string{adasKey, "%6b-ada", "k%2Dada", "\"" + adasKey + "\"", "\"k%2dada\"", `"\153-ada"`, `\153-ada`,
+		`"\k-ada"`, "'" + adasKey + "'", " " + adasKey, adasKey + " ",
+		adasKey + "\xa0", "\x85" + adasKey, adasKey + "\u00a0", adasKey + "%a0", adasKey + " x", adasKey + ",x",
+		adasKey + "\"x", "\"" + adasKey, adasKey + "%", adasKey + "%00", adasKey + "%20", adasKey +
+			"+", "%256b-ada", "j:\"" + adasKey + "\""}
 	for i, name := range names {
 		for _, value := range values {
 			add("Cookie: " + name + "=" + value)

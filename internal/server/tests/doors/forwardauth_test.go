@@ -223,7 +223,8 @@ func (e *edge) failsOpen() {
 	e.killWeir()
 	before := e.app.count()
 	for range 20 {
-		if a := e.send("POST", "/things", "a body"); a.status != 200 || a.body != "hello from the app" || a.header.Get("RateLimit") != "" {
+		if a := e.send("POST", "/things", "a body"); a.status != 200 || a.body != "hello from the app" ||
+			a.header.Get("RateLimit") != "" {
 			e.t.Fatalf("without weir: %v", a)
 		}
 	}
@@ -272,7 +273,9 @@ func (e *edge) limits() {
 		if _, err := fmt.Sscan(a.header.Get("Retry-After"), &seconds); err != nil || seconds < 1 || seconds > 60 {
 			e.t.Errorf("Retry-After: %q", a.header.Get("Retry-After"))
 		}
-		if !strings.HasPrefix(a.header.Get("Content-Type"), "application/problem+json") || !strings.Contains(a.body, "quota-exceeded") || !strings.Contains(a.header.Get("Cache-Control"), "no-store") {
+		if !strings.HasPrefix(a.header.Get("Content-Type"), "application/problem+json") ||
+			!strings.Contains(a.body, "quota-exceeded") ||
+			!strings.Contains(a.header.Get("Cache-Control"), "no-store") {
 			e.t.Errorf("a refusal: %v", a)
 		}
 		e.showsLimit(a, "0")
@@ -288,8 +291,10 @@ func (e *edge) showsLimit(a edgeAnswer, remaining string) {
 	if e.blind && a.status == 200 {
 		return
 	}
-	if !strings.HasPrefix(a.header.Get("RateLimit"), `"per-client";r=`+remaining+";t=") || a.header.Get("RateLimit-Policy") != `"per-client";q=10;w=60` {
-		e.t.Errorf("%d: RateLimit %q, RateLimit-Policy %q; want %s remaining", a.status, a.header.Values("RateLimit"), a.header.Values("RateLimit-Policy"), remaining)
+	if !strings.HasPrefix(a.header.Get("RateLimit"), `"per-client";r=`+remaining+";t=") ||
+		a.header.Get("RateLimit-Policy") != `"per-client";q=10;w=60` {
+		e.t.Errorf("%d: RateLimit %q, RateLimit-Policy %q; want %s remaining", a.status, a.header.Values("RateLimit"),
+			a.header.Values("RateLimit-Policy"), remaining)
 	}
 }
 
@@ -439,12 +444,15 @@ func (e *edge) limited(host string) {
 	if status := e.raw("GET /login HTTP/1.1\r\nHost: " + host + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"); status != 429 {
 		e.t.Errorf("an upgrade: %d", status)
 	}
-	names := []string{"X-Original-URI", "X-Original-Method", "X-Forwarded-Uri", "X-Forwarded-Method", "X-Forwarded-Host", "X-Forwarded-For", "X-Real-IP", "Forwarded", "X-Request-Id", "X_Original_URI", "X-Forwarded-URI"}
+	names := []string{"X-Original-URI", "X-Original-Method", "X-Forwarded-Uri", "X-Forwarded-Method",
+		"X-Forwarded-Host", "X-Forwarded-For", "X-Real-IP", "Forwarded", "X-Request-Id", "X_Original_URI", "X-Forwarded-URI"}
 	for _, name := range names {
-		for _, value := range []string{"/free", "OPTIONS", "free.example", "198.51.100.99", "for=198.51.100.99", "1", ""} {
+		for _, value := range []string{"/free", "OPTIONS", "free.example", "198.51.100.99", "for=198.51.100.99", "1",
+			""} {
 			for _, connection := range []string{"close", "close, " + name} {
 				// a header that is named there is taken off by the way
-				status := e.raw("GET /login HTTP/1.1\r\nHost: " + host + "\r\nConnection: " + connection + "\r\n" + name + ": " + value + "\r\n" + name + ": " + value + "\r\n\r\n")
+				status := e.raw("GET /login HTTP/1.1\r\nHost: " + host + "\r\nConnection: " + connection + "\r\n" +
+					name + ": " + value + "\r\n" + name + ": " + value + "\r\n\r\n")
 				if status != 429 && status != 400 {
 					e.t.Errorf("%s: %s (Connection: %s): %d", name, value, connection, status)
 				}
@@ -466,7 +474,8 @@ func (e *edge) limited(host string) {
 			e.t.Errorf("%d bytes of query: %d", n, status)
 		}
 	}
-	paths := slices.DeleteFunc(e.app.paths(before), func(path string) bool { return strings.HasPrefix(path, "/login%23") })
+	paths := slices.DeleteFunc(e.app.paths(before),
+		func(path string) bool { return strings.HasPrefix(path, "/login%23") })
 	if len(paths) != 0 {
 		for i := range paths {
 			paths[i] = paths[i][:min(len(paths[i]), 80)]
@@ -520,7 +529,8 @@ limits:
 			return e.do("GET", "/keys", "X-Api-Key", "a", "X-Request-Id", "1", "X-Other", fmt.Sprint(i))
 		},
 		"ip": func(i int) edgeAnswer {
-			return e.do("GET", "/ip", "X-Forwarded-For", fmt.Sprintf("198.51.100.%d", i), "X-Real-IP", fmt.Sprintf("198.51.100.%d", i), "Forwarded", fmt.Sprintf("for=198.51.100.%d", i))
+			return e.do("GET", "/ip", "X-Forwarded-For", fmt.Sprintf("198.51.100.%d", i), "X-Real-IP",
+				fmt.Sprintf("198.51.100.%d", i), "Forwarded", fmt.Sprintf("for=198.51.100.%d", i))
 		},
 	} {
 		for i := range 4 {
@@ -552,9 +562,11 @@ func runReadme(t *testing.T, name string) {
 	p.Env = append(p.Env, "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir)
 	e := &edge{t: t, dir: dir}
 	e.copy(name, func(data []byte) []byte {
-		return []byte(strings.ReplaceAll(p.Ports.Replace(string(data)), "\n:"+edgePort+" {", "\n:"+p.Address(edgePort)[len("127.0.0.1:"):]+" {"))
+		return []byte(strings.ReplaceAll(p.Ports.Replace(string(data)), "\n:"+edgePort+" {",
+			"\n:"+p.Address(edgePort)[len("127.0.0.1:"):]+" {"))
 	})
-	if ran := p.Run(t, filepath.Join(servertest.RepositoryRoot(t), "examples", name, "README.md")); ran != 5 && !p.Lacks {
+	if ran := p.Run(t, filepath.Join(servertest.RepositoryRoot(t), "examples", name, "README.md")); ran != 5 &&
+		!p.Lacks {
 		t.Errorf("%d blocks ran", ran)
 	}
 }

@@ -54,7 +54,8 @@ func newHAProxyBed(t *testing.T) *haproxyBed {
 	}
 	// A machine that is busy is not to be taken for a Weir that is away, but where it is.
 	b.edit("rl-spoe.conf", "hasty.conf", strings.NewReplacer())
-	b.edit("rl-spoe.conf", "rl-spoe.conf", strings.NewReplacer("timeout processing 100ms", "timeout processing 30s", "timeout hello 200ms", "timeout hello 30s"))
+	b.edit("rl-spoe.conf", "rl-spoe.conf", strings.NewReplacer("timeout processing 100ms", "timeout processing 30s",
+		"timeout hello 200ms", "timeout hello 30s"))
 	return b
 }
 
@@ -145,7 +146,8 @@ func (b *haproxyBed) passes(address, path string, remaining int) {
 		return
 	}
 	if want := fmt.Sprintf(`"api-per-address";r=%d;t=`, remaining); !strings.HasPrefix(h.Get("RateLimit"), want) ||
-		h.Get("RateLimit-Policy") != `"api-per-address";q=10;w=60` || h.Get("X-RateLimit-Limit") != "10" || h.Get("X-RateLimit-Remaining") != strconv.Itoa(remaining) || h.Get("X-RateLimit-Reset") == "" ||
+		h.Get("RateLimit-Policy") != `"api-per-address";q=10;w=60` || h.Get("X-RateLimit-Limit") != "10" ||
+		h.Get("X-RateLimit-Remaining") != strconv.Itoa(remaining) || h.Get("X-RateLimit-Reset") == "" ||
 		h.Get("Retry-After") != "" {
 		b.t.Errorf("%s: %v, want %d remaining", path, h, remaining)
 	}
@@ -160,8 +162,10 @@ func (b *haproxyBed) refuses(address, path string) {
 	if answer.StatusCode != http.StatusTooManyRequests || b.seen.Load() != before {
 		b.t.Fatalf("%s: %s %q; the API saw %d", path, answer.Status, body, b.seen.Load()-before)
 	}
-	if retry, err := strconv.Atoi(h.Get("Retry-After")); err != nil || retry < 1 || retry > 60 || h.Get("X-RateLimit-Remaining") != "0" ||
-		!strings.HasPrefix(h.Get("RateLimit"), `"api-per-address";r=0;t=`) || h.Get("X-RateLimit-Decision") == "" || h.Get("Content-Type") != "application/problem+json" {
+	if retry, err := strconv.Atoi(h.Get("Retry-After")); err != nil || retry < 1 || retry > 60 ||
+		h.Get("X-RateLimit-Remaining") != "0" ||
+		!strings.HasPrefix(h.Get("RateLimit"), `"api-per-address";r=0;t=`) || h.Get("X-RateLimit-Decision") == "" ||
+		h.Get("Content-Type") != "application/problem+json" {
 		b.t.Errorf("%s: %v", path, h)
 	}
 	var problem struct {
@@ -169,7 +173,9 @@ func (b *haproxyBed) refuses(address, path string) {
 		Violated []string `json:"violated-policies"`
 		Decision string   `json:"decision"`
 	}
-	if err := json.Unmarshal([]byte(body), &problem); err != nil || problem.Status != 429 || len(problem.Violated) != 1 || problem.Violated[0] != "api-per-address" || problem.Decision != h.Get("X-RateLimit-Decision") {
+	if err := json.Unmarshal([]byte(body), &problem); err != nil || problem.Status != 429 ||
+		len(problem.Violated) != 1 || problem.Violated[0] != "api-per-address" ||
+		problem.Decision != h.Get("X-RateLimit-Decision") {
 		b.t.Errorf("%q: %v", body, err)
 	}
 }
@@ -178,7 +184,8 @@ func (b *haproxyBed) refuses(address, path string) {
 func TestHAProxyFields(t *testing.T) {
 	t.Parallel()
 	b := newHAProxyBed(t)
-	servertest.WriteRules(t, filepath.Join(b.page.Dir, "rules", "keys.yaml"), "domain: api\nlimits: [{name: keys, when: {path: /keys}, per: [header.x-api-key], allow: 3/day}]\n")
+	servertest.WriteRules(t, filepath.Join(b.page.Dir, "rules", "keys.yaml"),
+		"domain: api\nlimits: [{name: keys, when: {path: /keys}, per: [header.x-api-key], allow: 3/day}]\n")
 	b.serveAPI()
 	b.startWeir()
 	open := b.page.Address("8000")
@@ -234,14 +241,16 @@ func TestHAProxy(t *testing.T) {
 
 	// The same with the line that fails closed.
 	closed := "127.0.0.1:" + servertest.FreePort(t)
-	b.edit("haproxy.cfg", "closed.cfg", strings.NewReplacer("#http-request return status 503", "http-request return status 503", open, closed))
+	b.edit("haproxy.cfg", "closed.cfg", strings.NewReplacer("#http-request return status 503",
+		"http-request return status 503", open, closed))
 	b.startHAProxy("closed.cfg", closed)
 	b.refuses(closed, "/api/orders")
 	b.passes(closed, "/free", -1)
 
 	// With larger buffers a request that is made long is asked about too.
 	large := "127.0.0.1:" + servertest.FreePort(t)
-	b.edit("haproxy.cfg", "large.cfg", strings.NewReplacer("defaults\n", "global\n    tune.bufsize 65536\n\ndefaults\n", open, large))
+	b.edit("haproxy.cfg", "large.cfg", strings.NewReplacer("defaults\n", "global\n    tune.bufsize 65536\n\ndefaults\n",
+		open, large))
 	b.startHAProxy("large.cfg", large)
 	b.passes(large, "/free?"+strings.Repeat("a", 40_000), -1)
 	for _, n := range []int{16_300, 20_000, 40_000, 60_000} {
@@ -252,7 +261,8 @@ func TestHAProxy(t *testing.T) {
 	const hastily, fails = "config hasty.conf", "http-request return status 503"
 	hastyOpen, hastyClosed := "127.0.0.1:"+servertest.FreePort(t), "127.0.0.1:"+servertest.FreePort(t)
 	b.edit("haproxy.cfg", "hasty-open.cfg", strings.NewReplacer("config rl-spoe.conf", hastily, open, hastyOpen))
-	b.edit("haproxy.cfg", "hasty-closed.cfg", strings.NewReplacer("config rl-spoe.conf", hastily, "#"+fails, fails, open, hastyClosed))
+	b.edit("haproxy.cfg", "hasty-closed.cfg",
+		strings.NewReplacer("config rl-spoe.conf", hastily, "#"+fails, fails, open, hastyClosed))
 	b.startHAProxy("hasty-open.cfg", hastyOpen)
 	b.startHAProxy("hasty-closed.cfg", hastyClosed)
 	for _, address := range []string{hastyOpen, hastyClosed} {
@@ -266,7 +276,8 @@ func TestHAProxy(t *testing.T) {
 	for range 3 {
 		b.passes(hastyOpen, "/api/orders", -1)
 		before := b.seen.Load()
-		if answer, body := b.ask(hastyClosed, "/free"); answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") != "1" || b.seen.Load() != before {
+		if answer, body := b.ask(hastyClosed, "/free"); answer.StatusCode != http.StatusServiceUnavailable ||
+			answer.Header.Get("Retry-After") != "1" || b.seen.Load() != before {
 			t.Fatalf("%s %q; the API saw %d", answer.Status, body, b.seen.Load()-before)
 		}
 	}
@@ -291,7 +302,8 @@ func TestHAProxyPage(t *testing.T) {
 	t.Parallel()
 	effort.Long(t, "starts one more HAProxy")
 	b := newHAProxyBed(t)
-	if ran := b.page.Run(t, filepath.Join(servertest.RepositoryRoot(t), "examples", "haproxy", "README.md")); ran < 5 && !b.page.Lacks {
+	if ran := b.page.Run(t, filepath.Join(servertest.RepositoryRoot(t), "examples", "haproxy", "README.md")); ran < 5 &&
+		!b.page.Lacks {
 		t.Fatalf("only %d blocks ran", ran)
 	}
 }
@@ -302,7 +314,8 @@ func TestHAProxyTrace(t *testing.T) {
 	t.Parallel()
 	effort.Long(t, "starts one more HAProxy")
 	b := newHAProxyBed(t)
-	b.edit("rl-spoe.conf", "rl-spoe.conf", strings.NewReplacer("args ip=src", "args traceparent=req.hdr(traceparent) ip=src"))
+	b.edit("rl-spoe.conf", "rl-spoe.conf", strings.NewReplacer("args ip=src",
+		"args traceparent=req.hdr(traceparent) ip=src"))
 	b.serveAPI()
 	got, _, endpoint := receive(t, "http")
 	b.begin(b.program, "serve", endpoint).Addr("spoe")
@@ -322,7 +335,8 @@ func TestHAProxyTrace(t *testing.T) {
 		answer.Body.Close()
 		return len(got.in(trace, "weir decide")) > 0
 	})
-	if s := got.in(trace, "weir decide")[0]; attribute(s.Attributes, "weir.door") != "spoe" || fmt.Sprintf("%x", s.ParentSpanId) != caller {
+	if s := got.in(trace, "weir decide")[0]; attribute(s.Attributes, "weir.door") != "spoe" ||
+		fmt.Sprintf("%x", s.ParentSpanId) != caller {
 		t.Errorf("%v", s)
 	}
 }

@@ -27,8 +27,10 @@ func TestHeadersAndPages(t *testing.T) {
 	}))
 	defer upstream.Close()
 	dir := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(dir, "a.yaml"), "domain: shop\nlimits: [{ name: api, per: [path], allow: 1/hour, algorithm: sliding_log }]\n")
-	p := servertest.Start(t, "serve", "--proxy-upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0", "--headers=x-epoch,draft03", "--cors-origins="+page,
+	servertest.WriteRules(t, filepath.Join(dir, "a.yaml"),
+		"domain: shop\nlimits: [{ name: api, per: [path], allow: 1/hour, algorithm: sliding_log }]\n")
+	p := servertest.Start(t, "serve", "--proxy-upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0",
+		"--headers=x-epoch,draft03", "--cors-origins="+page,
 		"--client-ip-trusted-proxies=127.0.0.1")
 	ask := func(address, path, origin string, headers ...string) *http.Response {
 		t.Helper()
@@ -56,8 +58,11 @@ func TestHeadersAndPages(t *testing.T) {
 		if in := reset - time.Now().Unix(); err != nil || in < 3500 || in > 3700 || len(h["X-Ratelimit-Reset"]) != 1 {
 			t.Errorf("%s: the reset is at %q", what, h["X-Ratelimit-Reset"])
 		}
-		if resp.StatusCode != status || h.Get("RateLimit-Policy") != "1;w=3600" || h.Get("RateLimit-Limit") != "1" || h.Get("RateLimit-Remaining") != "0" ||
-			h.Get("Access-Control-Allow-Origin") != allowed || !slices.Equal(h["Access-Control-Expose-Headers"], lists) || (h.Get("Retry-After") != "") != (status != 200) {
+		if resp.StatusCode != status || h.Get("RateLimit-Policy") != "1;w=3600" || h.Get("RateLimit-Limit") != "1" ||
+			h.Get("RateLimit-Remaining") != "0" ||
+			h.Get("Access-Control-Allow-Origin") != allowed ||
+			!slices.Equal(h["Access-Control-Expose-Headers"], lists) ||
+			(h.Get("Retry-After") != "") != (status != 200) {
 			t.Errorf("%s: %d %v", what, resp.StatusCode, h)
 		}
 	}
@@ -72,11 +77,13 @@ func TestHeadersAndPages(t *testing.T) {
 	check("a refusal to another page", ask(proxy, "/b", "https://evil.example"), 429, "")
 
 	http1 := p.Addr("http")
-	original := []string{"X-Forwarded-Method", "GET", "X-Forwarded-Uri", "/c", "X-Forwarded-Host", "api.example", "X-Forwarded-For", "192.0.2.1"}
+	original := []string{"X-Forwarded-Method", "GET", "X-Forwarded-Uri", "/c", "X-Forwarded-Host", "api.example",
+		"X-Forwarded-For", "192.0.2.1"}
 	if resp := ask(http1, "/api/v1/forward-auth/forwarded/shop", page, original...); resp.StatusCode != 200 {
 		t.Errorf("forward auth: %d", resp.StatusCode)
 	}
-	check("a refusal of forward auth", ask(http1, "/api/v1/forward-auth/forwarded/shop", page, original...), 429, page, exposed)
+	check("a refusal of forward auth", ask(http1, "/api/v1/forward-auth/forwarded/shop", page, original...), 429, page,
+		exposed)
 	p.End()
 }
 
@@ -86,7 +93,8 @@ func TestNamesOnTheWire(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer upstream.Close()
 	dir := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(dir, "a.yaml"), "domain: shop\nlimits: [{ name: api, per: [path], allow: 1/hour, algorithm: sliding_log }]\n")
+	servertest.WriteRules(t, filepath.Join(dir, "a.yaml"),
+		"domain: shop\nlimits: [{ name: api, per: [path], allow: 1/hour, algorithm: sliding_log }]\n")
 	p := servertest.Start(t, "serve", "--proxy-upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0",
 		"--client-ip-trusted-proxies=127.0.0.1")
 	for what, c := range map[string]struct{ address, request string }{
@@ -107,7 +115,8 @@ func TestNamesOnTheWire(t *testing.T) {
 			if err != nil || !strings.HasPrefix(string(raw), "HTTP/1.1 "+status+"\r\n") {
 				t.Errorf("%s: %v %s", what, err, raw)
 			}
-			for _, name := range []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "Ratelimit-Policy", "Ratelimit"} {
+			for _, name := range []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset",
+				"Ratelimit-Policy", "Ratelimit"} {
 				if !strings.Contains(string(raw), "\r\n"+name+": ") {
 					t.Errorf("%s: no %s in\n%s", what, name, raw)
 				}

@@ -31,7 +31,8 @@ var lenders = map[string]func(t *testing.T) *lease.Store{
 		return leasing(t, s)
 	},
 	"redis": func(t *testing.T) *lease.Store {
-		s, err := redis.Open(redis.Options{URL: redistest.Start(t).URL(), RememberRefusals: time.Second, Timeout: time.Minute})
+		s, err := redis.Open(redis.Options{URL: redistest.Start(t).URL(), RememberRefusals: time.Second,
+			Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,17 +75,20 @@ func TestLeaseMatrix(t *testing.T) {
 	}
 	var loaded []combination
 	for k := range kinds {
-		for _, a := range []string{"sliding_window", "sliding_log", "fixed_window", "token_bucket", "leaky_bucket", "concurrency"} {
+		for _, a := range []string{"sliding_window", "sliding_log", "fixed_window", "token_bucket", "leaky_bucket",
+			"concurrency"} {
 			if a == "concurrency" && !kinds[k].forConcurrency {
 				continue
 			}
 			name := strings.NewReplacer(" ", "-", ",", "").Replace(kinds[k].name) + "." + a
-			text := fmt.Sprintf("  - name: %s\n    when: {test: %s}\n    per: [key]\n    allow: %s\n    algorithm: %s\n    throttle: %s\n    consistency: {lease: %d%%, for: 10s}\n",
+			text := fmt.Sprintf(
+				"  - name: %s\n    when: {test: %s}\n    per: [key]\n    allow: %s\n    algorithm: %s\n    throttle: %s\n    consistency: {lease: %d%%, for: 10s}\n",
 				name, name, allow(a, 100), a, kinds[k].throttle, units)
 			if s := kinds[k].schedule; s != "" {
 				text += fmt.Sprintf("    schedule: "+s+"\n", allow(a, 40))
 			}
-			_, _, err := file.Load([]file.Source{{Name: "matrix.yaml", Data: []byte("limits:\n" + text)}}, file.Options{})
+			_, _, err := file.Load([]file.Source{{Name: "matrix.yaml", Data: []byte("limits:\n" + text)}},
+				file.Options{})
 			if slices.Contains(leasable, a) && !strings.HasSuffix(kinds[k].name, "soft for") {
 				if err != nil {
 					t.Error(err)
@@ -92,7 +96,8 @@ func TestLeaseMatrix(t *testing.T) {
 				}
 				good.WriteString(text)
 				loaded = append(loaded, combination{name, a, k})
-			} else if err == nil || !strings.Contains(err.Error(), "consistency.lease: ") || !strings.Contains(err.Error(), "(leave consistency out, or ") {
+			} else if err == nil || !strings.Contains(err.Error(), "consistency.lease: ") ||
+				!strings.Contains(err.Error(), "(leave consistency out, or ") {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -138,7 +143,8 @@ func TestLeaseMatrix(t *testing.T) {
 				}
 				// A request may be marked while units are out that come back unused.
 				if admitted != want.n || marked < want.marked || marked > want.marked+min(want.marked, units) {
-					t.Errorf("%s: %d admitted, %d of them marked; want %d and %d", c.name, admitted, marked, want.n, want.marked)
+					t.Errorf("%s: %d admitted, %d of them marked; want %d and %d", c.name, admitted, marked, want.n,
+						want.marked)
 				}
 				if d.Limits[0].Limit+want.marked != want.n {
 					t.Errorf("%s: the limit is told to be %d, want %d", c.name, d.Limits[0].Limit, want.n-want.marked)
@@ -162,7 +168,8 @@ func TestSamenessLeased(t *testing.T) {
 	var paths []string
 	for _, a := range leasable {
 		paths = append(paths, "/"+a)
-		text += fmt.Sprintf("  - {name: %s, when: {path: /%s}, per: [door], allow: %s, algorithm: %s, consistency: {lease: 20%%, for: 10s}}\n", a, a, allow(a, limit), a)
+		text += fmt.Sprintf(
+			"  - {name: %s, when: {path: /%s}, per: [door], allow: %s, algorithm: %s, consistency: {lease: 20%%, for: 10s}}\n", a, a, allow(a, limit), a)
 	}
 	paths = append(paths, "/lyft")
 	text += fmt.Sprintf(`descriptors:
@@ -180,7 +187,9 @@ func TestSamenessLeased(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range append(tellers(t, limiter, s), teller{name: "reference", unit: 1, ask: func(t *testing.T, path string) said { return decided(t, limiter, path, "reference") }}) {
+	for _, d := range append(tellers(t, limiter, s),
+		teller{name: "reference", unit: 1,
+			ask: func(t *testing.T, path string) said { return decided(t, limiter, path, "reference") }}) {
 		for _, path := range paths {
 			admitted, exact := int64(0), 0
 			var last said
@@ -190,7 +199,8 @@ func TestSamenessLeased(t *testing.T) {
 				}
 				// The first one is decided by the store, while nothing is out.
 				left := limit - admitted
-				known := last.remaining == left || admitted > 1 && last.remaining < left && last.remaining >= max(0, left-units)
+				known := last.remaining == left || admitted > 1 && last.remaining < left &&
+					last.remaining >= max(0, left-units)
 				if last.allowed && !d.unsaid && !known {
 					t.Errorf("%s through %s: %d remain after %d of %d", path, d.name, last.remaining, admitted, limit)
 				}

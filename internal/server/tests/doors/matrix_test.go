@@ -64,7 +64,8 @@ func standingNow() func() int64 {
 // the unit.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
-	algorithms := []string{"sliding_window", "sliding_log", "fixed_window", "token_bucket", "leaky_bucket", "concurrency"}
+	algorithms := []string{"sliding_window", "sliding_log", "fixed_window", "token_bucket", "leaky_bucket",
+		"concurrency"}
 	var text strings.Builder
 	text.WriteString("limits:\n")
 	each := func(f func(name string, kind int, algorithm string)) {
@@ -77,7 +78,8 @@ func TestMatrix(t *testing.T) {
 		}
 	}
 	each(func(name string, k int, a string) {
-		fmt.Fprintf(&text, "  - name: %s\n    when: {test: %s}\n    per: [key]\n    allow: %s\n    algorithm: %s\n    throttle: %s\n", name, name, allow(a, 100), a, kinds[k].throttle)
+		fmt.Fprintf(&text,
+			"  - name: %s\n    when: {test: %s}\n    per: [key]\n    allow: %s\n    algorithm: %s\n    throttle: %s\n", name, name, allow(a, 100), a, kinds[k].throttle)
 		if s := kinds[k].schedule; s != "" {
 			fmt.Fprintf(&text, "    schedule: "+s+"\n", allow(a, 40))
 		}
@@ -99,7 +101,8 @@ func TestMatrix(t *testing.T) {
 			return s
 		},
 		"redis": func(t *testing.T) store.Store {
-			s, err := redis.Open(redis.Options{URL: redistest.Start(t).URL(), RememberRefusals: time.Second, Timeout: time.Minute, Clock: standingNow()})
+			s, err := redis.Open(redis.Options{URL: redistest.Start(t).URL(), RememberRefusals: time.Second,
+				Timeout: time.Minute, Clock: standingNow()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -138,7 +141,8 @@ func TestMatrix(t *testing.T) {
 					}
 				}
 				if admitted != want.n || marked != want.marked {
-					t.Errorf("%s: %d admitted, %d of them marked; want %d and %d", name, admitted, marked, want.n, want.marked)
+					t.Errorf("%s: %d admitted, %d of them marked; want %d and %d", name, admitted, marked, want.n,
+						want.marked)
 				}
 				if d.Limits[0].Limit+want.marked != want.n {
 					t.Errorf("%s: the limit is told to be %d, want %d", name, d.Limits[0].Limit, want.n-want.marked)

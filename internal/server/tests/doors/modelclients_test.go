@@ -72,7 +72,8 @@ func TestModelClients(t *testing.T) {
 	t.Cleanup(upstream.Close)
 	dir := t.TempDir()
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), modelRules)
-	p := servertest.Launch(t, servertest.BuiltProgram(t), dir, "serve", "--rules=rules.yaml", "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL)
+	p := servertest.Launch(t, servertest.BuiltProgram(t), dir, "serve", "--rules=rules.yaml",
+		"--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL)
 
 	set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(modelRules)}}, file.Options{})
 	if err != nil {
@@ -104,7 +105,8 @@ func TestModelClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = resp.Body.Close()
-		if h := resp.Header; h.Get("Retry-After") != "3600" || h.Get("X-Should-Retry") != "true" || h.Get("Retry-After-Ms") != "" {
+		if h := resp.Header; h.Get("Retry-After") != "3600" || h.Get("X-Should-Retry") != "true" ||
+			h.Get("Retry-After-Ms") != "" {
 			t.Errorf("%s: the provider's refusal came as %v", door, h)
 		}
 		if door == "middleware" && !effort.All() {
@@ -114,7 +116,8 @@ func TestModelClients(t *testing.T) {
 			for _, maker := range []string{"openai", "anthropic"} {
 				for _, path := range paths {
 					name := strings.Join([]string{door, language, maker, path}, "-")
-					checkModelClient(t, name, path == "short", func(as string) *exec.Cmd { return command(maker, url+"/"+path, as) })
+					checkModelClient(t, name, path == "short",
+						func(as string) *exec.Cmd { return command(maker, url+"/"+path, as) })
 				}
 			}
 		}

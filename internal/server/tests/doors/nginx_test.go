@@ -51,7 +51,8 @@ func TestNginx(t *testing.T) {
 		t.Parallel()
 		effort.Long(t, "starts a proxy for each way to set it up")
 		e := newEdge(t, program, "nginx")
-		e.change("nginx.conf", "            error_page 502 504 = @unchecked;    # Weir is away: fail open. Without this line: fail closed, with a 500.\n", "")
+		e.change("nginx.conf",
+			"            error_page 502 504 = @unchecked;    # Weir is away: fail open. Without this line: fail closed, with a 500.\n", "")
 		e.startWeir()
 		e.startNginx()
 		e.limits()
@@ -69,7 +70,8 @@ func TestNginx(t *testing.T) {
 			t.Errorf("%v", a)
 		}
 		// A limit that nobody met is shown by no header.
-		if a := e.do("GET", "/other"); a.status != 200 || a.header["Ratelimit"] != nil || a.header["Ratelimit-Policy"] != nil {
+		if a := e.do("GET", "/other"); a.status != 200 || a.header["Ratelimit"] != nil ||
+			a.header["Ratelimit-Policy"] != nil {
 			t.Errorf("%v", a)
 		}
 	})

@@ -15,10 +15,13 @@ import (
 // Each door is asked as often as is said, and what it allows is what the rules do.
 func TestOpenLoad(t *testing.T) {
 	dir := t.TempDir()
-	servertest.WriteRules(t, dir+"/rules.yaml", "domain: shop\nlimits: [{ name: once, when: { path: /search }, per: [user], allow: 3/year, algorithm: sliding_log }]\n")
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	servertest.WriteRules(t, dir+"/rules.yaml",
+		"domain: shop\nlimits: [{ name: once, when: { path: /search }, per: [user], allow: 3/year, algorithm: sliding_log }]\n")
+	upstream := httptest.NewServer(http.HandlerFunc(
+		func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
 	defer upstream.Close()
-	w := servertest.Start(t, "serve", "--rules", dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--identity=user=header:X-User")
+	w := servertest.Start(t, "serve", "--rules", dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL,
+		"--identity=user=header:X-User")
 	defer w.End()
 	load := func(target openload.Target, o openload.Options) *openload.Result {
 		t.Helper()
@@ -50,7 +53,8 @@ func TestOpenLoad(t *testing.T) {
 		{openload.Target{URL: "http://" + w.Addr("proxy") + "/search", Door: openload.Proxy, Key: "X-User"}, 0, 400, true},
 		{openload.Target{URL: "http://" + w.Addr("proxy") + "/other", Door: openload.Proxy, Key: "X-User", Header: http.Header{"X-More": {"1"}}}, 400, 0, false},
 	} {
-		r := load(c.target, openload.Options{Rate: 2000, For: 200 * time.Millisecond, Callers: 64, Keys: 100, Draw: openload.InTurn, Seed: 1})
+		r := load(c.target, openload.Options{Rate: 2000, For: 200 * time.Millisecond, Callers: 64, Keys: 100,
+			Draw: openload.InTurn, Seed: 1})
 		if r.Unsent > 0 {
 			t.Logf("%d: this machine is busy: %d were not sent", i, r.Unsent)
 			late = true

@@ -84,12 +84,14 @@ type (
 	metricsService struct{ *receiver }
 )
 
-func (s traceService) Export(ctx context.Context, m *coltraces.ExportTraceServiceRequest) (*coltraces.ExportTraceServiceResponse, error) {
+func (s traceService) Export(ctx context.Context,
+	m *coltraces.ExportTraceServiceRequest) (*coltraces.ExportTraceServiceResponse, error) {
 	s.traces(metadata.ValueFromIncomingContext(ctx, "x-token"), m)
 	return &coltraces.ExportTraceServiceResponse{}, nil
 }
 
-func (s metricsService) Export(_ context.Context, m *colmetrics.ExportMetricsServiceRequest) (*colmetrics.ExportMetricsServiceResponse, error) {
+func (s metricsService) Export(_ context.Context,
+	m *colmetrics.ExportMetricsServiceRequest) (*colmetrics.ExportMetricsServiceResponse, error) {
 	s.metrics(m)
 	return &colmetrics.ExportMetricsServiceResponse{}, nil
 }
@@ -133,7 +135,8 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 func receive(t *testing.T, protocol string) (r *receiver, env []string, endpoint string) {
 	t.Helper()
 	r = &receiver{exemplars: map[string][]string{}, tokens: map[string]bool{}}
-	env = []string{"OTEL_EXPORTER_OTLP_HEADERS=X-Token=sesame%3A%20open", "OTEL_METRIC_EXPORT_INTERVAL=50", "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol}
+	env = []string{"OTEL_EXPORTER_OTLP_HEADERS=X-Token=sesame%3A%20open", "OTEL_METRIC_EXPORT_INTERVAL=50",
+		"OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol}
 	if protocol == "http" {
 		server := httptest.NewServer(r)
 		t.Cleanup(server.Close)
@@ -199,10 +202,13 @@ func TestOTel(t *testing.T) {
 			}))
 			defer upstream.Close()
 			dir := t.TempDir()
-			servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits:\n  - { name: login, per: [user], allow: 1/hour, algorithm: sliding_log }\n  - { name: path, per: [path], allow: 1/hour }\n")
+			servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"),
+				"domain: shop\nlimits:\n  - { name: login, per: [user], allow: 1/hour, algorithm: sliding_log }\n  - { name: path, per: [path], allow: 1/hour }\n")
 			r, env, endpoint := receive(t, protocol)
-			p := servertest.LaunchIn(t, env, servertest.BuiltProgram(t), dir, slices.Concat(servertest.Patient, []string{"serve", endpoint, "--rules=" + dir, "--store=" + redistest.Start(t).URL(),
-				"--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--client-ip-trusted-proxies=127.0.0.1"})...)
+			p := servertest.LaunchIn(t, env, servertest.BuiltProgram(t), dir,
+				slices.Concat(servertest.Patient, []string{"serve", endpoint, "--rules=" + dir,
+					"--store=" + redistest.Start(t).URL(),
+					"--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--client-ip-trusted-proxies=127.0.0.1"})...)
 			const unfollowed = "00000000000000000000000000000099"
 			trace := func(n int) (id, traceparent string) {
 				id = fmt.Sprintf("%032x", n)
@@ -243,7 +249,8 @@ func TestOTel(t *testing.T) {
 				}
 				return span != nil
 			})
-			for key, want := range map[string]string{"weir.domain": "shop", "weir.allowed": "false", "weir.rule": "login", "weir.decision": decision, "weir.door": "http"} {
+			for key, want := range map[string]string{"weir.domain": "shop", "weir.allowed": "false",
+				"weir.rule": "login", "weir.decision": decision, "weir.door": "http"} {
 				if got := attribute(span.Attributes, key); got != want || want == "" {
 					t.Errorf("%s: %q, want %q", key, got, want)
 				}
@@ -251,8 +258,10 @@ func TestOTel(t *testing.T) {
 			if parent := hex.EncodeToString(span.ParentSpanId); parent != "00f067aa0ba902b7" {
 				t.Errorf("the span's parent is %s", parent)
 			}
-			servertest.Eventually(t, "the store's part has come", func() bool { return len(r.in(refused, "redis")) == 1 })
-			if child := r.in(refused, "redis")[0]; string(child.ParentSpanId) != string(span.SpanId) || child.Kind != tracepb.Span_SPAN_KIND_CLIENT {
+			servertest.Eventually(t, "the store's part has come",
+				func() bool { return len(r.in(refused, "redis")) == 1 })
+			if child := r.in(refused, "redis")[0]; string(child.ParentSpanId) != string(span.SpanId) ||
+				child.Kind != tracepb.Span_SPAN_KIND_CLIENT {
 				t.Errorf("the store's span: %v", child)
 			}
 			// The metric of the same trace.
@@ -270,7 +279,8 @@ func TestOTel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for name, value := range map[string]string{"Traceparent": traceparent, "X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/", "X-Forwarded-Host": "shop.test", "X-Forwarded-Proto": "http", "X-Forwarded-For": "192.0.2.1"} {
+			for name, value := range map[string]string{"Traceparent": traceparent, "X-Forwarded-Method": "GET",
+				"X-Forwarded-Uri": "/", "X-Forwarded-Host": "shop.test", "X-Forwarded-Proto": "http", "X-Forwarded-For": "192.0.2.1"} {
 				q.Header.Set(name, value)
 			}
 			if answer, err := http.DefaultClient.Do(q); err != nil {
@@ -284,12 +294,15 @@ func TestOTel(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			if _, err := rlspb.NewRateLimitServiceClient(conn).ShouldRateLimit(metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent),
-				&rlspb.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitpb.RateLimitDescriptor{{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "user", Value: "eve"}}}}}); err != nil {
+			if _, err := rlspb.NewRateLimitServiceClient(conn).ShouldRateLimit(
+				metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent),
+				&rlspb.RateLimitRequest{Domain: "shop",
+					Descriptors: []*ratelimitpb.RateLimitDescriptor{{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "user", Value: "eve"}}}}}); err != nil {
 				t.Fatal(err)
 			}
 			for id, door := range map[string]string{checked: "forward-auth", overGRPC: "rls"} {
-				servertest.Eventually(t, "the span of "+door+" has come", func() bool { return len(r.in(id, "weir decide")) == 1 })
+				servertest.Eventually(t, "the span of "+door+" has come",
+					func() bool { return len(r.in(id, "weir decide")) == 1 })
 				if s := r.in(id, "weir decide")[0]; attribute(s.Attributes, "weir.door") != door {
 					t.Errorf("%s: %v", door, s)
 				}
@@ -300,29 +313,35 @@ func TestOTel(t *testing.T) {
 				proxied, traceparent := trace(n)
 				answer := ask("http://"+p.Addr("proxy")+"/through", traceparent)
 				_ = answer
-				servertest.Eventually(t, "the span of the proxy has come", func() bool { return len(r.in(proxied, "GET")) == 1 && len(r.in(proxied, "weir decide")) == 1 })
+				servertest.Eventually(t, "the span of the proxy has come",
+					func() bool { return len(r.in(proxied, "GET")) == 1 && len(r.in(proxied, "weir decide")) == 1 })
 				server, decided := r.in(proxied, "GET")[0], r.in(proxied, "weir decide")[0]
-				if server.Kind != tracepb.Span_SPAN_KIND_SERVER || hex.EncodeToString(server.ParentSpanId) != "00f067aa0ba902b7" || string(decided.ParentSpanId) != string(server.SpanId) {
+				if server.Kind != tracepb.Span_SPAN_KIND_SERVER ||
+					hex.EncodeToString(server.ParentSpanId) != "00f067aa0ba902b7" ||
+					string(decided.ParentSpanId) != string(server.SpanId) {
 					t.Errorf("%v, %v", server, decided)
 				}
 				status := attribute(server.Attributes, "http.response.status_code")
 				if status != fmt.Sprint(answer.StatusCode) || status != "200" && status != "429" {
 					t.Errorf("status %s of the span, %d of the answer, about %s", status, answer.StatusCode, want)
 				}
-				for key, want := range map[string]string{"http.request.method": "GET", "url.path": "/through", "url.scheme": "http", "server.address": "127.0.0.1", "network.peer.address": "127.0.0.1"} {
+				for key, want := range map[string]string{"http.request.method": "GET", "url.path": "/through",
+					"url.scheme": "http", "server.address": "127.0.0.1", "network.peer.address": "127.0.0.1"} {
 					if got := attribute(server.Attributes, key); got != want {
 						t.Errorf("%s: %q, want %q", key, got, want)
 					}
 				}
 				if status == "200" {
-					if got, _ := upstreamGot.Load("/through"); got != "00-"+proxied+"-"+hex.EncodeToString(server.SpanId)+"-01" {
+					if got, _ := upstreamGot.Load("/through"); got != "00-"+proxied+"-"+
+						hex.EncodeToString(server.SpanId)+"-01" {
 						t.Errorf("the upstream got %v, the server's span is %x", got, server.SpanId)
 					}
 				}
 			}
 			r.mu.Lock()
 			for _, s := range r.spans {
-				if id := hex.EncodeToString(s.TraceId); !strings.HasPrefix(id, strings.Repeat("0", 31)) || id == unfollowed {
+				if id := hex.EncodeToString(s.TraceId); !strings.HasPrefix(id, strings.Repeat("0", 31)) ||
+					id == unfollowed {
 					t.Errorf("a span of a request that nobody follows: %v", s)
 				}
 			}
@@ -342,7 +361,8 @@ func TestOTel(t *testing.T) {
 func TestOTelShare(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [user], allow: 1/hour }]\n")
+	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"),
+		"domain: shop\nlimits: [{ name: login, per: [user], allow: 1/hour }]\n")
 	r, _, endpoint := receive(t, "http")
 	p := servertest.Start(t, "serve", endpoint, "--rules="+dir, "--otel-traces=100%")
 	defer p.End()
@@ -350,7 +370,8 @@ func TestOTelShare(t *testing.T) {
 	servertest.Eventually(t, "the span has come", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return len(r.spans) == 1 && attribute(r.spans[0].Attributes, "weir.allowed") == "true" && len(r.spans[0].ParentSpanId) == 0
+		return len(r.spans) == 1 && attribute(r.spans[0].Attributes, "weir.allowed") == "true" &&
+			len(r.spans[0].ParentSpanId) == 0
 	})
 }
 
@@ -359,7 +380,8 @@ func TestOTelShare(t *testing.T) {
 func TestDecisionLogServe(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [user], allow: 1/hour, algorithm: sliding_log }]\n")
+	servertest.WriteRules(t, filepath.Join(dir, "shop.yaml"),
+		"domain: shop\nlimits: [{ name: login, per: [user], allow: 1/hour, algorithm: sliding_log }]\n")
 	p := servertest.Start(t, "serve", "--rules="+dir, "--decisions-log=stdout")
 	base := "http://" + p.Addr("http") + "/api/v1/limit?user=ada"
 	servertest.Get(t, base)

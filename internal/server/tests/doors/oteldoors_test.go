@@ -58,9 +58,12 @@ limits:
 `)
 	got, _, endpoint := receive(t, "http")
 	b.got = got
-	b.p = servertest.LaunchIn(t, []string{"OTEL_METRICS_EXPORTER=none"}, program, dir, slices.Concat(servertest.Patient, []string{"serve", endpoint, "--rules=" + dir, "--store=" + redistest.Start(t).URL(), "--otel-traces=" + share,
-		"--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--listen-spoe=127.0.0.1:0", "--client-ip-trusted-proxies=127.0.0.1"})...)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{b.p.Addr("resp")}, ForceSingleClient: true, DisableCache: true})
+	b.p = servertest.LaunchIn(t, []string{"OTEL_METRICS_EXPORTER=none"}, program, dir,
+		slices.Concat(servertest.Patient, []string{"serve", endpoint, "--rules=" + dir,
+			"--store=" + redistest.Start(t).URL(), "--otel-traces=" + share,
+			"--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--listen-spoe=127.0.0.1:0", "--client-ip-trusted-proxies=127.0.0.1"})...)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{b.p.Addr("resp")},
+		ForceSingleClient: true, DisableCache: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +177,8 @@ func typedBool(name string, value bool) []byte {
 
 func (b *tracedBed) reserve(traceparent string) (body string) {
 	b.t.Helper()
-	body = b.http("http", http.MethodPost, "/api/v1/reserve", `{"attributes":{"user":"ada"},"hits":3}`, traceparent, http.StatusOK)
+	body = b.http("http", http.MethodPost, "/api/v1/reserve", `{"attributes":{"user":"ada"},"hits":3}`, traceparent,
+		http.StatusOK)
 	return fmt.Sprintf(`"reservation":%q`, b.member(body, "reservation"))
 }
 
@@ -195,7 +199,8 @@ func (b *tracedBed) rls(traceparent string) {
 		ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", traceparent)
 	}
 	if _, err := rlspb.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &rlspb.RateLimitRequest{Domain: "shop",
-		Descriptors: []*ratelimitpb.RateLimitDescriptor{{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "user", Value: "ada"}}}}}); err != nil {
+		Descriptors: []*ratelimitpb.RateLimitDescriptor{{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "user",
+			Value: "ada"}}}}}); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -207,7 +212,8 @@ func (b *tracedBed) deferred(traceparent string) {
 	path := "/orders/" + hex.EncodeToString([]byte(traceparent))
 	b.http("proxy", http.MethodPost, path, "", "", http.StatusOK)
 	for status := 0; status != http.StatusAccepted; {
-		q, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, "http://"+b.p.Addr("proxy")+path, strings.NewReader("an order"))
+		q, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, "http://"+b.p.Addr("proxy")+path,
+			strings.NewReader("an order"))
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -239,7 +245,8 @@ func TestOTelDoors(t *testing.T) {
 	t.Parallel()
 	b := newTracedBed(t, "100%")
 	decide := func(door string) wanted {
-		return wanted{"weir decide", map[string]string{"weir.door": door, "weir.allowed": "true", "weir.domain": "shop", "weir.rule": "day"}, 1}
+		return wanted{"weir decide", map[string]string{"weir.door": door, "weir.allowed": "true", "weir.domain": "shop",
+			"weir.rule": "day"}, 1}
 	}
 	act := func(name string, found bool, redis int) wanted {
 		return wanted{name, map[string]string{"weir.door": "http", "weir.found": fmt.Sprint(found)}, redis}
@@ -259,16 +266,19 @@ func TestOTelDoors(t *testing.T) {
 		{"limit, POST", post("/api/v1/limit", user, http.StatusOK), []wanted{decide("http")}},
 		{"limit/batch", post("/api/v1/limit/batch", `{"requests":[`+user+`,`+user+`]}`, http.StatusOK), []wanted{decide("http"), decide("http")}},
 		{"reserve", func(traceparent string) { b.reserve(traceparent) }, []wanted{{"weir reserve",
-			map[string]string{"weir.door": "http", "weir.allowed": "true", "weir.domain": "shop", "weir.rule": "day", "weir.reserved": "true"}, 2}}},
+			map[string]string{"weir.door": "http", "weir.allowed": "true", "weir.domain": "shop", "weir.rule": "day",
+				"weir.reserved": "true"}, 2}}},
 		{"commit", func(traceparent string) {
-			b.http("http", http.MethodPost, "/api/v1/commit", `{`+b.reserve("")+`,"hits":1}`, traceparent, http.StatusNoContent)
+			b.http("http", http.MethodPost, "/api/v1/commit", `{`+b.reserve("")+`,"hits":1}`, traceparent,
+				http.StatusNoContent)
 		}, []wanted{act("weir commit", true, 2)}},
 		{"commit of what is gone", post("/api/v1/commit", `{"reservation":"ABCDEFGHIJKLMNOPQRSTUVWXYZ","hits":1}`, http.StatusNotFound), []wanted{act("weir commit", false, 1)}},
 		{"cancel", func(traceparent string) {
 			b.http("http", http.MethodPost, "/api/v1/cancel", `{`+b.reserve("")+`}`, traceparent, http.StatusNoContent)
 		}, []wanted{act("weir cancel", true, 2)}},
 		{"release", func(traceparent string) {
-			b.http("http", http.MethodPost, "/api/v1/release", fmt.Sprintf(`{"slot":%q}`, b.slot()), traceparent, http.StatusNoContent)
+			b.http("http", http.MethodPost, "/api/v1/release", fmt.Sprintf(`{"slot":%q}`, b.slot()), traceparent,
+				http.StatusNoContent)
 		}, []wanted{act("weir release", true, 1)}},
 		{"json", post("/json", `{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`, http.StatusOK), []wanted{decide("rls")}},
 		{"forward auth", func(traceparent string) {
@@ -278,8 +288,12 @@ func TestOTelDoors(t *testing.T) {
 		{"RLS", b.rls, []wanted{decide("rls")}},
 		{"SPOE", func(traceparent string) { b.spoe("user", "ada", "traceparent", traceparent) }, []wanted{decide("spoe")}},
 		{"WEIR.LIMIT", func(traceparent string) { b.command(traceparent, "WEIR.LIMIT", "shop", "1", "user", "ada") }, []wanted{decide("resp")}},
-		{"proxy", func(traceparent string) { b.http("proxy", http.MethodGet, "/through", "", traceparent, http.StatusOK) }, []wanted{
-			{"GET", map[string]string{"http.response.status_code": "200"}, 0}, {"weir decide", map[string]string{"weir.door": "proxy", "weir.allowed": "true"}, 0}}},
+		{"proxy",
+			func(traceparent string) {
+				b.http("proxy", http.MethodGet, "/through", "", traceparent,
+					http.StatusOK)
+			}, []wanted{
+				{"GET", map[string]string{"http.response.status_code": "200"}, 0}, {"weir decide", map[string]string{"weir.door": "proxy", "weir.allowed": "true"}, 0}}},
 		{"deferred", b.deferred, []wanted{
 			{"POST", map[string]string{"http.response.status_code": "202"}, 0},
 			{"weir decide", map[string]string{"weir.door": "proxy", "weir.allowed": "false", "weir.rule": "orders"}, 1},
@@ -337,7 +351,8 @@ func (b *tracedBed) check(id, caller string, want []wanted) {
 	if forward := b.got.in(id, "weir forward"); len(forward) == 1 {
 		path := "deferred /orders/" + hex.EncodeToString([]byte("00-"+id+"-"+caller+"-01"))
 		if got, _ := b.upstream.Load(path); got != fmt.Sprintf("00-%s-%x-01", id, forward[0].SpanId) {
-			b.t.Errorf("the upstream of the deferred request got %v; it was sent in the span %x", got, forward[0].SpanId)
+			b.t.Errorf("the upstream of the deferred request got %v; it was sent in the span %x", got,
+				forward[0].SpanId)
 		}
 		return // its order may have met the limit more than once
 	}

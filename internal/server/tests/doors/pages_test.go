@@ -36,7 +36,8 @@ var attacks = []struct {
 func TestPages(t *testing.T) {
 	t.Parallel()
 	tokens := servertest.RulesFile(t, "sesame role=operator\nviewer-token role=viewer\n")
-	p := servertest.Start(t, "serve", "--rules="+servertest.RulesFile(t, servertest.Hourly), "--auth-tokens-file="+tokens, "--admin-hosts=weir.internal")
+	p := servertest.Start(t, "serve", "--rules="+servertest.RulesFile(t, servertest.Hourly),
+		"--auth-tokens-file="+tokens, "--admin-hosts=weir.internal")
 	base := "http://" + p.Addr("http")
 	client := servertest.ClientOf(t, false, nil, nil)
 	for _, a := range attacks {
@@ -50,7 +51,8 @@ func TestPages(t *testing.T) {
 	}
 	_, _, metrics := servertest.Get(t, "http://"+p.Addr("admin")+"/metrics")
 	for by, n := range refused {
-		if want := fmt.Sprintf("weir_page_requests_refused_total{by=%q} %d\n", by, n); !strings.Contains(metrics, want) {
+		if want := fmt.Sprintf("weir_page_requests_refused_total{by=%q} %d\n", by, n); !strings.Contains(metrics,
+			want) {
 			t.Errorf("%q is not in the metrics:\n%s", want, metrics)
 		}
 	}
@@ -82,14 +84,17 @@ func TestPages(t *testing.T) {
 	}
 	p.End()
 
-	p = servertest.Start(t, "serve", "--rules="+servertest.RulesFile(t, servertest.Hourly), "--client-ip-trusted-proxies=loopback")
+	p = servertest.Start(t, "serve", "--rules="+servertest.RulesFile(t, servertest.Hourly),
+		"--client-ip-trusted-proxies=loopback")
 	base = "http://" + p.Addr("http")
 	for _, a := range attacks[:4] {
-		if status, body := servertest.Ask(t, client, a.method, base+a.path, a.body, a.headers...); status != 200 && status != 429 {
+		if status, body := servertest.Ask(t, client, a.method, base+a.path, a.body, a.headers...); status != 200 &&
+			status != 429 {
 			t.Errorf("%s, passed on by a listed proxy: %d %s", a.name, status, body)
 		}
 	}
-	check := []string{"X-Forwarded-Method", "POST", "X-Forwarded-Uri", "/", "X-Forwarded-Host", "shop.example", "X-Forwarded-For", "192.0.2.7", "Host", "shop.example", "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site", "Content-Type", "text/plain"}
+	check := []string{"X-Forwarded-Method", "POST", "X-Forwarded-Uri", "/", "X-Forwarded-Host", "shop.example",
+		"X-Forwarded-For", "192.0.2.7", "Host", "shop.example", "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site", "Content-Type", "text/plain"}
 	if status, body := servertest.Ask(t, client, "GET", base+"/api/v1/forward-auth", "", check...); status != http.StatusOK {
 		t.Errorf("forward auth: %d %s", status, body)
 	}

@@ -33,7 +33,8 @@ func TestRESP(t *testing.T) {
 	}
 	snapshot := filepath.Join(dir, "weir.snapshot")
 	program := servertest.BuiltProgram(t)
-	p := servertest.Launch(t, program, dir, "serve", "--auth-tokens-file=tokens", "--trusted-peers=192.0.2.1", "--snapshot-path="+snapshot)
+	p := servertest.Launch(t, program, dir, "serve", "--auth-tokens-file=tokens", "--trusted-peers=192.0.2.1",
+		"--snapshot-path="+snapshot)
 	addr := p.Addr("resp")
 	p.Stdout.Await(t, "CL.THROTTLE")
 	var pasted []string
@@ -52,7 +53,8 @@ func TestRESP(t *testing.T) {
 
 	_, port, _ := net.SplitHostPort(addr)
 	for _, pipeline := range []string{"1", "16"} {
-		out, err := exec.CommandContext(t.Context(), benchmark, "-p", port, "-n", "3000", "-c", "10", "-P", pipeline, "-r", "50", "-q", "CL.THROTTLE", "__rand_int__", "15", "30", "60").CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), benchmark, "-p", port, "-n", "3000", "-c", "10", "-P", pipeline,
+			"-r", "50", "-q", "CL.THROTTLE", "__rand_int__", "15", "30", "60").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "requests per second") {
 			t.Errorf("redis-benchmark: %v\n%s", err, out)
 		}
@@ -62,10 +64,13 @@ func TestRESP(t *testing.T) {
 	for range 9 {
 		servertest.RedisCLI(t, addr, "WEIR.LIMIT", "default", "1", "key", "bob")
 	}
-	if status, _, body := servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?key=bob"); status != 200 || !strings.Contains(body, `"remaining":0`) {
+	if status, _, body := servertest.Get(t, "http://"+p.Addr("http")+"/api/v1/limit?key=bob"); status != 200 ||
+		!strings.Contains(body, `"remaining":0`) {
 		t.Errorf("the tenth, over HTTP: %d %s", status, body)
 	}
-	if got := servertest.RedisCLI(t, addr, "WEIR.LIMIT", "", "1", "key", "bob"); !regexp.MustCompile(`^0 10 0 \d{5} 60000 starter$`).MatchString(got) && !regexp.MustCompile(`^0 10 0 \d{5} \d{5} starter$`).MatchString(got) {
+	if got := servertest.RedisCLI(t, addr, "WEIR.LIMIT", "", "1", "key", "bob"); !regexp.MustCompile(
+		`^0 10 0 \d{5} 60000 starter$`).MatchString(got) &&
+		!regexp.MustCompile(`^0 10 0 \d{5} \d{5} starter$`).MatchString(got) {
 		t.Errorf("the eleventh: %s", got)
 	}
 
@@ -73,7 +78,8 @@ func TestRESP(t *testing.T) {
 	if got := servertest.RedisCLI(t, addr, "CL.THROTTLE", "c", "4", "1", "3600", "5"); got != "0 5 0 -1 18000" {
 		t.Error(got)
 	}
-	if got := servertest.RedisCLI(t, addr, "CL.THROTTLE", "c", "4", "1", "3600", "-2"); !strings.HasPrefix(got, "NOPERM ") {
+	if got := servertest.RedisCLI(t, addr, "CL.THROTTLE", "c", "4", "1", "3600", "-2"); !strings.HasPrefix(got,
+		"NOPERM ") {
 		t.Errorf("a refund without a token: %s", got)
 	}
 	if got := servertest.RedisCLI(t, addr, "-a", "0123456789abcdef0123456789abcdef", "--no-auth-warning", "CL.THROTTLE", "c", "4", "1", "3600", "-2"); !strings.HasPrefix(got, "0 5 2 -1 10") {
@@ -81,7 +87,8 @@ func TestRESP(t *testing.T) {
 	}
 	var metrics []byte
 	servertest.Eventually(t, "the server has seen that all connections are closed", func() bool {
-		admin := exec.CommandContext(t.Context(), "curl", "-s", "-H", "Authorization: Bearer 0123456789abcdef0123456789abcdef", "http://"+p.Addr("admin")+"/metrics")
+		admin := exec.CommandContext(t.Context(), "curl", "-s", "-H",
+			"Authorization: Bearer 0123456789abcdef0123456789abcdef", "http://"+p.Addr("admin")+"/metrics")
 		if metrics, err = admin.Output(); err != nil {
 			t.Fatal(err)
 		}
@@ -104,9 +111,11 @@ func TestRESP(t *testing.T) {
 
 	// The states outlast the program, as the states of rules do; and a door may want a token of
 	// everybody.
-	p = servertest.Launch(t, program, dir, "serve", "--auth-tokens-file=tokens", "--auth-doors=resp", "--snapshot-path="+snapshot)
+	p = servertest.Launch(t, program, dir, "serve", "--auth-tokens-file=tokens", "--auth-doors=resp",
+		"--snapshot-path="+snapshot)
 	addr = p.Addr("resp")
-	if got := servertest.RedisCLI(t, addr, "CL.THROTTLE", "c", "4", "1", "3600", "0"); !strings.HasPrefix(got, "NOAUTH ") {
+	if got := servertest.RedisCLI(t, addr, "CL.THROTTLE", "c", "4", "1", "3600", "0"); !strings.HasPrefix(got,
+		"NOAUTH ") {
 		t.Errorf("without a token: %s", got)
 	}
 	if got := servertest.RedisCLI(t, addr, "-a", "0123456789abcdef0123456789abcdef", "--no-auth-warning", "CL.THROTTLE", "c", "4", "1", "3600", "0"); !strings.HasPrefix(got, "0 5 2 -1 10") {
@@ -138,7 +147,8 @@ func TestRESPCommands(t *testing.T) {
 	}
 	defer c.Close()
 	// 3 at once, in an hour; 1 peek and 1 refund, which are no requests, and 1 mistake.
-	commands := strings.Repeat("CL.THROTTLE user:ada 2 3 3600\r\n", 8) + "CL.THROTTLE user:ada 2 3 3600 0\r\nCL.THROTTLE user:bob 2 3 3600\r\n" +
+	commands := strings.Repeat("CL.THROTTLE user:ada 2 3 3600\r\n", 8) +
+		"CL.THROTTLE user:ada 2 3 3600 0\r\nCL.THROTTLE user:bob 2 3 3600\r\n" +
 		"CL.THROTTLE user:bob 2 3 3600 -1\r\nCL.THROTTLE user:bob 2 0 3600\r\nTHROTTLE user:bob 2 3 3600\r\nPING\r\n"
 	if _, err := c.Write([]byte(commands)); err != nil {
 		t.Fatal(err)
@@ -173,8 +183,10 @@ func TestRESPCommands(t *testing.T) {
 		for i := range o.Series.T {
 			sum += uint64(o.Series.Admitted[i] + o.Series.Refused[i])
 		}
-		if o.Requests != 10 || o.Refused != 5 || sum != 10 || !strings.Contains(strings.Join(o.Sentences, " "), "by commands that bring their limit (_command)") {
-			t.Errorf("overview%s: %d requests, %d refused, %d over time: %q", domain, o.Requests, o.Refused, sum, o.Sentences)
+		if o.Requests != 10 || o.Refused != 5 || sum != 10 ||
+			!strings.Contains(strings.Join(o.Sentences, " "), "by commands that bring their limit (_command)") {
+			t.Errorf("overview%s: %d requests, %d refused, %d over time: %q", domain, o.Requests, o.Refused, sum,
+				o.Sentences)
 		}
 	}
 	if as("operator", "/api/v1/insight?domain=default", &o); o.Requests != 0 {
@@ -197,10 +209,12 @@ func TestRESPCommands(t *testing.T) {
 	}
 	options := []string{"--server", server, "--token-file", filepath.Join(dir, "token")}
 	status, out, errs := servertest.RunBuilt(t, append([]string{"top", "--batch"}, options...)...)
-	if status != 0 || !regexp.MustCompile(`(?m)^_command/_command +by command +- +10 +5 `).MatchString(out) || !regexp.MustCompile(`(?m)^key=user:ada +_command/CL\.THROTTLE +5 `).MatchString(out) {
+	if status != 0 || !regexp.MustCompile(`(?m)^_command/_command +by command +- +10 +5 `).MatchString(out) ||
+		!regexp.MustCompile(`(?m)^key=user:ada +_command/CL\.THROTTLE +5 `).MatchString(out) {
 		t.Errorf("weir top: %d %s\n%s", status, errs, out)
 	}
-	status, out, errs = servertest.RunBuilt(t, append([]string{"verdicts", "--fail-on", strings.Join(insight.Verdicts[:3], ",")}, options...)...)
+	status, out, errs = servertest.RunBuilt(t,
+		append([]string{"verdicts", "--fail-on", strings.Join(insight.Verdicts[:3], ",")}, options...)...)
 	if status != 0 || strings.Contains(out, "_command") || !strings.Contains(out, "default/") {
 		t.Errorf("weir verdicts: %d %s\n%s", status, errs, out)
 	}

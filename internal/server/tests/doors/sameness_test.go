@@ -124,10 +124,12 @@ func TestSameness(t *testing.T) {
 		t.Fatal(err)
 	}
 	doors := tellers(t, limiter, store)
-	paths := []string{"/log", "/bucket", "/fixed", "/window", "/buckets", "/several", "/soft", "/cost", "/nobody", "/trial", "/free",
+	paths := []string{"/log", "/bucket", "/fixed", "/window", "/buckets", "/several", "/soft", "/cost", "/nobody",
+		"/trial", "/free",
 		"/lyft", "/lyft-bucket", "/lyft-trial", "/lyft-free"}
 	asked := 0
-	for step, wait := range []time.Duration{0, 0, 0, 0, 0, 1234567 * time.Microsecond, 0, 7 * time.Second, 0, 10100 * time.Millisecond, 0, 0, 41 * time.Second, 0, time.Minute, 0, 0, 0, 0, time.Hour, 0} {
+	for step, wait := range []time.Duration{0, 0, 0, 0, 0, 1234567 * time.Microsecond, 0, 7 * time.Second, 0,
+		10100 * time.Millisecond, 0, 0, 41 * time.Second, 0, time.Minute, 0, 0, 0, 0, time.Hour, 0} {
 		clock.Add(wait.Microseconds())
 		for _, path := range paths {
 			want := decided(t, limiter, path, "reference")
@@ -164,7 +166,8 @@ func TestSameness(t *testing.T) {
 // tell.
 func decided(t *testing.T, l *weir.Limiter, path, door string) said {
 	t.Helper()
-	d, err := l.Allow(t.Context(), weir.Request{Domain: "same", Attributes: weir.Pairs{{Name: "path", Value: path}, {Name: "door", Value: door}}})
+	d, err := l.Allow(t.Context(), weir.Request{Domain: "same",
+		Attributes: weir.Pairs{{Name: "path", Value: path}, {Name: "door", Value: door}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,22 +228,25 @@ func tellers(t *testing.T, l *weir.Limiter, store store.Store) []teller {
 		t.Fatal(err)
 	}
 	list := []teller{
-		postTeller("post", api, "/api/v1/limit", `{"attributes": {"path": %q, "door": "post"}}`, func(body []byte) (judgement, error) {
-			var v judgement
-			return v, json.Unmarshal(body, &v)
-		}),
-		postTeller("batch", api, "/api/v1/limit/batch", `{"requests": [{"attributes": {"path": %q, "door": "batch"}}]}`, func(body []byte) (judgement, error) {
-			var v struct{ Responses []judgement }
-			if err := json.Unmarshal(body, &v); err != nil || len(v.Responses) != 1 {
-				return judgement{}, fmt.Errorf("%s: %v", body, err)
-			}
-			return v.Responses[0], nil
-		}),
+		postTeller("post", api, "/api/v1/limit", `{"attributes": {"path": %q, "door": "post"}}`,
+			func(body []byte) (judgement, error) {
+				var v judgement
+				return v, json.Unmarshal(body, &v)
+			}),
+		postTeller("batch", api, "/api/v1/limit/batch", `{"requests": [{"attributes": {"path": %q, "door": "batch"}}]}`,
+			func(body []byte) (judgement, error) {
+				var v struct{ Responses []judgement }
+				if err := json.Unmarshal(body, &v); err != nil || len(v.Responses) != 1 {
+					return judgement{}, fmt.Errorf("%s: %v", body, err)
+				}
+				return v.Responses[0], nil
+			}),
 		queryTeller(api),
 		rlsTeller(t, service),
 		jsonTeller(api),
 		headerTeller("proxy", http.StatusTooManyRequests, servertest.Below(serve(p))),
-		headerTeller("httplimit", http.StatusTooManyRequests, servertest.Below(serve(limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))))),
+		headerTeller("httplimit", http.StatusTooManyRequests,
+			servertest.Below(serve(limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))))),
 		headerTeller("forwarded", http.StatusTooManyRequests, check("forwarded", "X-Forwarded")),
 		headerTeller("nginx", http.StatusForbidden, check("nginx", "X-Original")),
 		respTeller(t, l, store),
@@ -250,7 +256,8 @@ func tellers(t *testing.T, l *weir.Limiter, store store.Store) []teller {
 	installed := false
 	t.Run("haproxy", func(t *testing.T) { installed = servertest.HaproxyPath(t) != "" })
 	if installed {
-		list = append(list, headerTeller("haproxy", http.StatusTooManyRequests, servertest.Below("http://"+servertest.StartHAProxy(t, spoeAgent(t, l), at.Host))))
+		list = append(list, headerTeller("haproxy", http.StatusTooManyRequests,
+			servertest.Below("http://"+servertest.StartHAProxy(t, spoeAgent(t, l), at.Host))))
 	}
 	return list
 }
@@ -332,7 +339,8 @@ func queryTeller(base string) teller {
 
 func rlsTeller(t *testing.T, service *rls.Service) teller {
 	g := rls.NewServer(service, rls.ServerOptions{})
-	conn, err := grpc.NewClient(listening(t, g.Serve, g.Shutdown), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(listening(t, g.Serve, g.Shutdown),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,9 +348,10 @@ func rlsTeller(t *testing.T, service *rls.Service) teller {
 	client := rlspb.NewRateLimitServiceClient(conn)
 	return teller{name: "rls", unit: 1e6, ask: func(t *testing.T, path string) said {
 		t.Helper()
-		answer, err := client.ShouldRateLimit(t.Context(), &rlspb.RateLimitRequest{Domain: "same", Descriptors: []*ratelimitpb.RateLimitDescriptor{{
-			Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "path", Value: path}, {Key: "door", Value: "rls"}},
-		}}})
+		answer, err := client.ShouldRateLimit(t.Context(),
+			&rlspb.RateLimitRequest{Domain: "same", Descriptors: []*ratelimitpb.RateLimitDescriptor{{
+				Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "path", Value: path}, {Key: "door", Value: "rls"}},
+			}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -429,7 +438,8 @@ func grpcTeller(t *testing.T, l *weir.Limiter) teller {
 	return teller{name: "grpclimit", unit: 1, unsaid: true, ask: func(t *testing.T, path string) said {
 		t.Helper()
 		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-door", "grpclimit"))
-		_, err := gate.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: path}, func(context.Context, any) (any, error) { return nil, nil })
+		_, err := gate.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: path},
+			func(context.Context, any) (any, error) { return nil, nil })
 		if err == nil {
 			return said{allowed: true, remaining: untold}
 		}
@@ -469,14 +479,16 @@ func listening(t *testing.T, serve func(net.Listener) error, shutdown func(conte
 // respTeller asks as a Redis client.
 func respTeller(t *testing.T, l *weir.Limiter, store store.Store) teller {
 	s := resp.New(l, store, resp.Options{})
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{listening(t, s.Serve, s.Shutdown)}, ForceSingleClient: true, DisableCache: true})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{listening(t, s.Serve, s.Shutdown)},
+		ForceSingleClient: true, DisableCache: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
 	return teller{name: "resp", unit: 1000, ask: func(t *testing.T, path string) said {
 		t.Helper()
-		answer, err := client.Do(t.Context(), client.B().Arbitrary("WEIR.LIMIT", "same", "1", "path", path, "door", "resp").Build()).ToArray()
+		answer, err := client.Do(t.Context(), client.B().Arbitrary("WEIR.LIMIT", "same", "1", "path", path, "door",
+			"resp").Build()).ToArray()
 		if err != nil || len(answer) != 6 {
 			t.Fatal(answer, err)
 		}

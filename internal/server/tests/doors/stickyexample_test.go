@@ -47,7 +47,8 @@ func TestStickyExample(t *testing.T) {
 			balance := c.balance(t)
 			seconds := 3 // of a window
 			run := func() (rows [][]string, out []byte) {
-				args := append(slices.Clone(balance), "-weir", program, "-users", "10", "-limit", "8", "-window", fmt.Sprint(seconds, "s"),
+				args := append(slices.Clone(balance), "-weir", program, "-users", "10", "-limit", "8", "-window",
+					fmt.Sprint(seconds, "s"),
 					"-duration", fmt.Sprint(2*seconds, "s"), "-dies", fmt.Sprint(seconds+1, "s"), "-back", "0")
 				if c.name != "any" {
 					args = append(args, "-balancer", c.name)

@@ -73,12 +73,14 @@ func TestTokenGone(t *testing.T) {
 		}
 	}
 	write("stays name=stays role=operator", "goes name=goes role=operator", "falls name=falls role=operator")
-	p := servertest.Begin(t, exec.Command(servertest.BuiltProgram(t), "serve", "--rules="+rules, "--auth-tokens-file="+tokens, "--auth-doors=grpc,resp",
+	p := servertest.Begin(t, exec.Command(servertest.BuiltProgram(t), "serve", "--rules="+rules,
+		"--auth-tokens-file="+tokens, "--auth-doors=grpc,resp",
 		"--listen-http=off", "--listen-grpc=127.0.0.1:0", "--listen-resp=127.0.0.1:0", "--listen-admin=127.0.0.1:0"))
 	conns, quotas, others := map[string]*authedConn{}, map[string]grpc.ClientStream{}, map[string]reflection{}
 	for _, token := range []string{"stays", "goes", "falls"} {
 		conns[token] = dialAuthed(t, p.Addr("resp"), token)
-		cc, err := grpc.NewClient("passthrough:"+p.Addr("grpc"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		cc, err := grpc.NewClient("passthrough:"+p.Addr("grpc"),
+			grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,9 +90,10 @@ func TestTokenGone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := quota.Send(&rlqspb.RateLimitQuotaUsageReports{Domain: "nowhere", BucketQuotaUsages: []*rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{
-			{BucketId: &rlqspb.BucketId{Bucket: map[string]string{"a": "b"}}, NumRequestsDenied: 1},
-		}}); err != nil {
+		if err := quota.Send(&rlqspb.RateLimitQuotaUsageReports{Domain: "nowhere",
+			BucketQuotaUsages: []*rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{
+				{BucketId: &rlqspb.BucketId{Bucket: map[string]string{"a": "b"}}, NumRequestsDenied: 1},
+			}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := quota.Recv(); err != nil {
@@ -138,7 +141,8 @@ type reflection = grpc.BidiStreamingClient[reflectionpb.ServerReflectionRequest,
 
 // reflects reports whether a stream is served.
 func reflects(s reflection) bool {
-	err := s.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
+	err := s.Send(
+		&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
 	if err == nil {
 		_, err = s.Recv()
 	}

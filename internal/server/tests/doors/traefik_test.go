@@ -118,7 +118,8 @@ limits:
 		client := 0
 		for trust, text := range traefikAsks {
 			client++
-			text = strings.NewReplacer("\n", "\r\n", "CLIENT", fmt.Sprintf("198.51.100.%d", client), ":8080", ":"+e.ports[weirPort]).Replace(text)
+			text = strings.NewReplacer("\n", "\r\n", "CLIENT", fmt.Sprintf("198.51.100.%d", client), ":8080",
+				":"+e.ports[weirPort]).Replace(text)
 			conn, err := net.Dial("tcp", "127.0.0.1:"+e.ports[weirPort])
 			if err != nil {
 				t.Fatal(err)
@@ -140,12 +141,14 @@ limits:
 				return r.StatusCode, r.Header, string(b)
 			}
 			for i := range 10 {
-				if status, header, body := ask(); status != 200 || body != "" || header.Get("Location") != "" || header.Get("Set-Cookie") != "" {
+				if status, header, body := ask(); status != 200 || body != "" || header.Get("Location") != "" ||
+					header.Get("Set-Cookie") != "" {
 					t.Fatalf("trustForwardHeader %s: request %d: %d %v %s", trust, i+1, status, header, body)
 				}
 			}
 			status, header, body := ask()
-			if a := (edgeAnswer{status, header, body}); status != 429 || header.Get("Retry-After") == "" || header.Get("Content-Type") != "application/problem+json" || !strings.Contains(body, `"per-client"`) {
+			if a := (edgeAnswer{status, header, body}); status != 429 || header.Get("Retry-After") == "" ||
+				header.Get("Content-Type") != "application/problem+json" || !strings.Contains(body, `"per-client"`) {
 				t.Errorf("trustForwardHeader %s: %v", trust, a)
 			} else {
 				e.showsLimit(a, "0")

@@ -26,7 +26,8 @@ func TestTransportBinary(t *testing.T) {
 	names := []string{filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
 	cert, key := ca.Issue("first", 0, "127.0.0.1")
 	certtest.Write(t, names, cert, key)
-	args := []string{"serve", "--rules=rules.yaml", "--listen-http=unix:http.sock", "--listen-grpc=off", "--listen-resp=off", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-doors=admin"}
+	args := []string{"serve", "--rules=rules.yaml", "--listen-http=unix:http.sock", "--listen-grpc=off",
+		"--listen-resp=off", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-doors=admin"}
 	socket := filepath.Join(dir, "http.sock")
 	healthy := func() int {
 		client := servertest.ClientOf(t, false, nil, func() (net.Conn, error) { return net.Dial("unix", socket) })

@@ -41,14 +41,17 @@ func proxied(address, source string) func() (net.Conn, error) {
 func TestProxyProtocolDoors(t *testing.T) {
 	t.Parallel()
 	rules := servertest.RulesFile(t, servertest.Hourly)
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("X-Forwarded-For")) }))
+	upstream := httptest.NewServer(http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("X-Forwarded-For")) }))
 	defer upstream.Close()
-	args := []string{"serve", "--rules=" + rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--proxy-protocol-doors=proxy,http", "--trusted-peers=198.51.100.0/24"}
+	args := []string{"serve", "--rules=" + rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL,
+		"--proxy-protocol-doors=proxy,http", "--trusted-peers=198.51.100.0/24"}
 	p := servertest.Start(t, append(args, "--proxy-protocol-peers=127.0.0.0/8")...)
 	address, api := p.Addr("proxy"), p.Addr("http")
 	for i := range 3 {
 		for _, source := range []string{"192.0.2.1", "192.0.2.2"} {
-			status, body := servertest.Ask(t, servertest.ClientOf(t, false, nil, proxied(address, source)), "GET", "http://shop/", "", "X-Forwarded-For", "203.0.113.9")
+			status, body := servertest.Ask(t, servertest.ClientOf(t, false, nil, proxied(address, source)), "GET",
+				"http://shop/", "", "X-Forwarded-For", "203.0.113.9")
 			if want := []int{200, 200, 429}[i]; status != want || status == 200 && body != source {
 				t.Errorf("%s, request %d: %d %q", source, i, status, body)
 			}
@@ -93,9 +96,12 @@ func TestTokenDoors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	question := &rlspb.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "key", Value: "ada"}}}}}
+	question := &rlspb.RateLimitRequest{Domain: "shop",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "key",
+			Value: "ada"}}}}}
 	for token, want := range map[string]codes.Code{"x": codes.Unauthenticated, "sesame": codes.OK} {
-		_, err := rlspb.NewRateLimitServiceClient(conn).ShouldRateLimit(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token), question)
+		_, err := rlspb.NewRateLimitServiceClient(conn).ShouldRateLimit(
+			metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token), question)
 		if got := status.Code(err); got != want {
 			t.Errorf("gRPC, %q: %v", token, err)
 		}
@@ -119,7 +125,8 @@ func TestLimits(t *testing.T) {
 		}
 	}))
 	defer upstream.Close()
-	p := servertest.Start(t, "serve", "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--limits-connections-per-address=12",
+	p := servertest.Start(t, "serve", "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL,
+		"--limits-connections-per-address=12",
 		"--limits-body-bytes=1KB", "--limits-idle=50ms", "--limits-header-timeout=1h", "--limits-stall=100ms")
 	address := p.Addr("proxy")
 	for _, c := range []struct {
@@ -138,7 +145,8 @@ func TestLimits(t *testing.T) {
 		}
 		client.CloseIdleConnections()
 	}
-	chunked, err := http.NewRequest("POST", "http://"+address, io.MultiReader(strings.NewReader(strings.Repeat("x", 5000))))
+	chunked, err := http.NewRequest("POST", "http://"+address,
+		io.MultiReader(strings.NewReader(strings.Repeat("x", 5000))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +225,8 @@ func TestAdminByBrowser(t *testing.T) {
 	for _, overTLS := range []bool{false, true} {
 		args, scheme, client := []string{"serve", "--rules=" + rules}, "http", servertest.ClientOf(t, false, nil, nil)
 		if overTLS {
-			args, scheme, client = append(args, "--tls-cert="+certFile, "--tls-key="+keyFile, "--tls-doors=admin"), "https", servertest.ClientOf(t, true, ca.Client(""), nil)
+			args, scheme, client = append(args, "--tls-cert="+certFile, "--tls-key="+keyFile, "--tls-doors=admin"),
+				"https", servertest.ClientOf(t, true, ca.Client(""), nil)
 		}
 		p := servertest.Start(t, args...)
 		base := scheme + "://" + p.Addr("admin")
@@ -244,7 +253,8 @@ func TestAdminByBrowser(t *testing.T) {
 				t.Errorf("TLS %v, %s: %d %s, want %d", overTLS, c.name, status, body, c.want)
 			}
 		}
-		if status, body := servertest.Ask(t, client, "GET", base+"/api/v1/bans", ""); status != 200 || strings.Contains(body, "ada") {
+		if status, body := servertest.Ask(t, client, "GET", base+"/api/v1/bans", ""); status != 200 ||
+			strings.Contains(body, "ada") {
 			t.Errorf("a web page has set a ban: %d %s", status, body)
 		}
 		p.End()

@@ -96,7 +96,8 @@ func noTunnels(t *testing.T, address string, u *tunneller, webSocket bool) {
 			return err.Error()
 		}
 		webSocket := strings.EqualFold(resp.Header.Get("Upgrade"), "websocket")
-		if resp.StatusCode == http.StatusSwitchingProtocols && !webSocket || strings.HasPrefix(request, "CONNECT") && resp.StatusCode == http.StatusOK {
+		if resp.StatusCode == http.StatusSwitchingProtocols && !webSocket ||
+			strings.HasPrefix(request, "CONNECT") && resp.StatusCode == http.StatusOK {
 			for range 3 {
 				fmt.Fprint(conn, "GET /api/orders HTTP/1.1\r\nHost: shop.example\r\n\r\n")
 				inner, err := http.ReadResponse(in, nil)
@@ -109,13 +110,16 @@ func noTunnels(t *testing.T, address string, u *tunneller, webSocket bool) {
 		return resp.Status
 	}
 	upgrade := func(offer string) string {
-		return "GET /api/orders HTTP/1.1\r\nHost: shop.example\r\nConnection: Upgrade, HTTP2-Settings\r\n" + offer + "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n"
+		return "GET /api/orders HTTP/1.1\r\nHost: shop.example\r\nConnection: Upgrade, HTTP2-Settings\r\n" + offer +
+			"HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n"
 	}
 	for _, request := range []string{
 		"CONNECT shop.example:443 HTTP/1.1\r\nHost: shop.example:443\r\n\r\n",
 		"CONNECT " + address + " HTTP/1.1\r\nHost: " + address + "\r\n\r\n",
-		upgrade("Upgrade: h2c\r\n"), upgrade("Upgrade: H2C\r\n"), upgrade("Upgrade: websocket, h2c\r\n"), upgrade("Upgrade: h2c\r\nUpgrade: websocket\r\n"),
-		upgrade("Upgrade: websocket\r\nUpgrade: h2c\r\n"), upgrade("Upgrade: HTTP/2.0\r\n"), upgrade("Upgrade: TLS/1.3\r\n"),
+		upgrade("Upgrade: h2c\r\n"), upgrade("Upgrade: H2C\r\n"), upgrade("Upgrade: websocket, h2c\r\n"),
+		upgrade("Upgrade: h2c\r\nUpgrade: websocket\r\n"),
+		upgrade("Upgrade: websocket\r\nUpgrade: h2c\r\n"), upgrade("Upgrade: HTTP/2.0\r\n"),
+		upgrade("Upgrade: TLS/1.3\r\n"),
 	} {
 		u.opened.Store(0)
 		u.tunneled.Store(0)
@@ -162,7 +166,8 @@ func TestTunnels(t *testing.T) {
 		port := servertest.FreePort(t)
 		u := serveTunneller(t, "127.0.0.1:"+port)
 		rules := servertest.RulesFile(t, many)
-		p := servertest.Start(t, "proxy", "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--upstream=http://127.0.0.1:"+port)
+		p := servertest.Start(t, "proxy", "--rules="+rules, "--listen-proxy=127.0.0.1:0",
+			"--upstream=http://127.0.0.1:"+port)
 		noTunnels(t, p.Addr("proxy"), u, true)
 		p.End()
 	})

@@ -25,11 +25,13 @@ import (
 // domain that was meant, of the request and of the configuration.
 func TestUnknownDomain(t *testing.T) {
 	t.Parallel()
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "here") }))
+	upstream := httptest.NewServer(http.HandlerFunc(
+		func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "here") }))
 	defer upstream.Close()
 	rules := servertest.RulesFile(t, "domain: shop\nlimits: [{ name: all, per: [user], allow: 1/day }]\n")
 	for _, setting := range []string{"allow", "deny"} {
-		p := servertest.Start(t, "serve", "--rules="+rules, "--unknown-domain="+setting, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL,
+		p := servertest.Start(t, "serve", "--rules="+rules, "--unknown-domain="+setting, "--listen-proxy=127.0.0.1:0",
+			"--proxy-upstream="+upstream.URL,
 			"--default-domain=shopp", "--rls-response-headers=true", "--client-ip-trusted-proxies=127.0.0.1")
 		allowed := setting == "allow"
 		status := map[bool]int{true: 200, false: 429}[allowed]
@@ -44,14 +46,16 @@ func TestUnknownDomain(t *testing.T) {
 			{"decision", func() (*http.Response, error) { return http.Get(door + "/api/v1/limit?domain=shopp&user=ada") }, status, []string{`"unknown_domain":true`}},
 			{"peek", func() (*http.Response, error) { return http.Get(door + "/api/v1/limit?domain=shopp&user=ada&hits=0") }, status, []string{`"unknown_domain":true`}},
 			{"reserve", func() (*http.Response, error) {
-				return http.Post(door+"/api/v1/reserve", "application/json", strings.NewReader(`{"domain":"shopp","attributes":{"user":"ada"}}`))
+				return http.Post(door+"/api/v1/reserve", "application/json",
+					strings.NewReader(`{"domain":"shopp","attributes":{"user":"ada"}}`))
 			}, status, []string{`"unknown_domain":true`, `"reservation":null`}},
 			{"forward auth", func() (*http.Response, error) {
 				r, err := http.NewRequest("GET", door+"/api/v1/forward-auth/forwarded/shopp", nil)
 				if err != nil {
 					return nil, err
 				}
-				for name, value := range map[string]string{"Method": "GET", "Uri": "/", "Host": "example.com", "For": "192.0.2.1"} {
+				for name, value := range map[string]string{"Method": "GET", "Uri": "/", "Host": "example.com",
+					"For": "192.0.2.1"} {
 					r.Header.Set("X-Forwarded-"+name, value)
 				}
 				return http.DefaultClient.Do(r)
@@ -67,7 +71,8 @@ func TestUnknownDomain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if answer.StatusCode != c.status || !slices.Equal(answer.Header["X-Ratelimit-Warning"], []string{"unknown_domain"}) ||
+			if answer.StatusCode != c.status || !slices.Equal(answer.Header["X-Ratelimit-Warning"],
+				[]string{"unknown_domain"}) ||
 				slices.ContainsFunc(c.body, func(s string) bool { return !strings.Contains(string(body), s) }) {
 				t.Errorf("%s: %s: %s %v\n%s", setting, c.name, answer.Status, answer.Header, body)
 			}
@@ -75,7 +80,8 @@ func TestUnknownDomain(t *testing.T) {
 				t.Errorf("%s: %s: the refusal does not say why: %s", setting, c.name, body)
 			}
 		}
-		if _, _, body := servertest.Get(t, door+"/api/v1/limit?domain=shop&user=grace"); strings.Contains(body, "unknown") || !strings.Contains(body, `"allowed":true`) {
+		if _, _, body := servertest.Get(t, door+"/api/v1/limit?domain=shop&user=grace"); strings.Contains(body,
+			"unknown") || !strings.Contains(body, `"allowed":true`) {
 			t.Errorf("%s: a known domain: %s", setting, body)
 		}
 
@@ -84,8 +90,9 @@ func TestUnknownDomain(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		ruled, err := rlspb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), &rlspb.RateLimitRequest{Domain: "shopp",
-			Descriptors: []*ratelimitpb.RateLimitDescriptor{{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "user", Value: "ada"}}}}})
+		ruled, err := rlspb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(),
+			&rlspb.RateLimitRequest{Domain: "shopp",
+				Descriptors: []*ratelimitpb.RateLimitDescriptor{{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "user", Value: "ada"}}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,12 +104,14 @@ func TestUnknownDomain(t *testing.T) {
 			t.Errorf("%s: rls: %v", setting, ruled)
 		}
 
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{p.Addr("resp")}, ForceSingleClient: true, DisableCache: true})
+		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{p.Addr("resp")},
+			ForceSingleClient: true, DisableCache: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		parts, err := client.Do(t.Context(), client.B().Arbitrary("WEIR.LIMIT", "shopp", "1", "user", "ada", "FULL").Build()).ToArray()
+		parts, err := client.Do(t.Context(), client.B().Arbitrary("WEIR.LIMIT", "shopp", "1", "user", "ada",
+			"FULL").Build()).ToArray()
 		if err != nil || len(parts) != 11 {
 			t.Fatal(parts, err)
 		}
@@ -117,7 +126,9 @@ func TestUnknownDomain(t *testing.T) {
 		} {
 			p.Stderr.Await(t, line)
 		}
-		if _, _, metrics := servertest.Get(t, "http://"+p.Addr("admin")+"/metrics"); !strings.Contains(metrics, `weir_requests_total{domain="_unknown",door="http",outcome="`+map[bool]string{true: "allowed", false: "denied"}[allowed]+`"}`) {
+		if _, _, metrics := servertest.Get(t, "http://"+p.Addr("admin")+"/metrics"); !strings.Contains(metrics,
+			`weir_requests_total{domain="_unknown",door="http",outcome="`+
+				map[bool]string{true: "allowed", false: "denied"}[allowed]+`"}`) {
 			t.Errorf("%s: the metrics do not count it", setting)
 		}
 		// All of the above but the peek and the request for a known domain.

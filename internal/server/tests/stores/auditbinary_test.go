@@ -38,11 +38,14 @@ func TestAuditLock(t *testing.T) {
 	t.Parallel()
 	program, dir := servertest.BuiltProgram(t), t.TempDir()
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), servertest.DailyRules)
-	args := []string{"serve", "--rules=rules.yaml", "--audit-path=audit.jsonl", "--snapshot-path=weir.snapshot", "--snapshot-every=1h"}
+	args := []string{"serve", "--rules=rules.yaml", "--audit-path=audit.jsonl", "--snapshot-path=weir.snapshot",
+		"--snapshot-every=1h"}
 	first := servertest.Launch(t, program, dir, args...)
 	first.Addr("admin") // it runs
 	second := servertest.Launch(t, program, dir, args...)
-	if status := second.Wait(); status != 2 || !strings.Contains(second.Stderr.String(), "audit.path: audit.jsonl: another program writes its audit log there") {
+	if status := second.Wait(); status != 2 ||
+		!strings.Contains(second.Stderr.String(),
+			"audit.path: audit.jsonl: another program writes its audit log there") {
 		t.Errorf("exit status %d\n%s", status, second.Stderr)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "weir.snapshot")); !os.IsNotExist(err) {
@@ -62,7 +65,9 @@ func TestAuditNode(t *testing.T) {
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), sharedRules)
 	seen := map[string]bool{}
 	for _, log := range []string{"a.jsonl", "b.jsonl"} {
-		p := servertest.Launch(t, program, dir, append([]string{"serve", "--rules=rules.yaml", "--audit-path=" + log, "--store=" + redis.URL()}, servertest.Patient...)...)
+		p := servertest.Launch(t, program, dir,
+			append([]string{"serve", "--rules=rules.yaml", "--audit-path=" + log, "--store=" + redis.URL()},
+				servertest.Patient...)...)
 		server := "http://" + p.Addr("admin")
 		if status, out, errs := servertest.RunBuilt(t, "ban", "set", "exact", "x", "--for=1h", "--server", server); status != 0 {
 			t.Fatalf("%d: %s%s", status, out, errs)

@@ -120,7 +120,8 @@ type audited struct {
 // prepareAudited writes the files of a server.
 func prepareAudited(t *testing.T, log string) *audited {
 	t.Helper()
-	a := &audited{t: t, dir: t.TempDir(), log: log, values: map[string]string{"banned": "192.0.2.2", "counted": "192.0.2.4", "user": "ada"}}
+	a := &audited{t: t, dir: t.TempDir(), log: log,
+		values: map[string]string{"banned": "192.0.2.2", "counted": "192.0.2.4", "user": "ada"}}
 	servertest.WriteRules(t, filepath.Join(a.dir, "rules.yaml"), auditRules)
 	var lines strings.Builder
 	for _, role := range auth.Roles {
@@ -145,7 +146,8 @@ func (a *audited) begin(path string, extra ...*os.File) {
 		}
 	}))
 	a.t.Cleanup(upstream.Close)
-	cmd := exec.Command(servertest.BuiltProgram(a.t), "serve", "--rules=rules.yaml", "--audit-path="+path, "--auth-tokens-file=tokens", "--proxy-upstream="+upstream.URL, "--defer-path=deferred.db", "--defer-attempts=1",
+	cmd := exec.Command(servertest.BuiltProgram(a.t), "serve", "--rules=rules.yaml", "--audit-path="+path,
+		"--auth-tokens-file=tokens", "--proxy-upstream="+upstream.URL, "--defer-path=deferred.db", "--defer-attempts=1",
 		"--listen-http=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--listen-proxy=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off", "--client-ip-trusted-proxies=127.0.0.1",
 		"--drain=1m")
 	cmd.Dir, cmd.ExtraFiles = a.dir, extra
@@ -167,7 +169,8 @@ func (a *audited) do(o *operation, role string) (status int, body, address strin
 	a.addresses++
 	address = fmt.Sprintf("198.51.%d.%d", a.addresses/250, 1+a.addresses%250)
 	method, path, _ := strings.Cut(o.route, " ")
-	r, err := http.NewRequestWithContext(a.t.Context(), method, a.admin+a.fill(cmp.Or(o.target, path)), strings.NewReader(a.fill(o.body)))
+	r, err := http.NewRequestWithContext(a.t.Context(), method, a.admin+a.fill(cmp.Or(o.target, path)),
+		strings.NewReader(a.fill(o.body)))
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -213,7 +216,8 @@ func (a *audited) decide(path, attributes string) int {
 // letters.
 func (a *audited) make() {
 	a.t.Helper()
-	ban := operation{"POST /api/v1/bans", "", "", `{"limit": "login", "key": "{banned}", "until": ` + until + `}`, 200, "", false}
+	ban := operation{"POST /api/v1/bans", "", "", `{"limit": "login", "key": "{banned}", "until": ` + until + `}`, 200,
+		"", false}
 	if status, body, _ := a.do(&ban, "admin"); status != 200 {
 		a.t.Fatalf("%d %s", status, body)
 	}
@@ -248,7 +252,8 @@ func (a *audited) letters(state string) (list letters) {
 // count makes the keys that something is counted of.
 func (a *audited) count() {
 	a.t.Helper()
-	for _, q := range [][2]string{{"/login", "ip=" + a.values["counted"]}, {"/notes", "user=" + a.values["user"]}, {"/notes", "user=a%2Cb"}} {
+	for _, q := range [][2]string{{"/login", "ip=" + a.values["counted"]}, {"/notes", "user=" + a.values["user"]},
+		{"/notes", "user=a%2Cb"}} {
 		if status := a.decide(q[0], q[1]); status != 200 {
 			a.t.Fatalf("%v: %d", q, status)
 		}
@@ -294,7 +299,8 @@ func apart(list []audit.Entry) (each, counted []audit.Entry) {
 // verify checks the chain of the log with the program itself, from its beginning.
 func (a *audited) verify(want int) {
 	a.t.Helper()
-	out, err := exec.Command(servertest.BuiltProgram(a.t), "audit", "--verify", a.log, "--follows", audit.Start).CombinedOutput()
+	out, err := exec.Command(servertest.BuiltProgram(a.t), "audit", "--verify", a.log, "--follows",
+		audit.Start).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), fmt.Sprintf(": %d records, 1 to %d, ", want, want)) {
 		a.t.Errorf("weir audit --verify of %d records: %v\n%s", want, err, out)
 	}
@@ -406,7 +412,8 @@ func TestAuditChanges(t *testing.T) {
 	a.make()
 
 	type line struct{ who, role, address, text string }
-	want := []line{{"admin-name", "admin", "", `ban set shop/login ip=192.0.2.2 after={"set":true,"until":` + until + `}`}}
+	want := []line{{"admin-name", "admin", "",
+		`ban set shop/login ip=192.0.2.2 after={"set":true,"until":` + until + `}`}}
 	pushed := map[string]string{} // by address
 	roles := append([]string{""}, auth.Roles...)
 	a.hold.Lock()
@@ -443,8 +450,10 @@ func TestAuditChanges(t *testing.T) {
 			want = append(want, line{role + "-name", role, address, a.fill(o.record)})
 		}
 		if o.record != "" && !o.gently {
-			if list, _ := apart(records(t, a.log)); len(list) < len(want) || told(&list[len(want)-1]) != want[len(want)-1].text {
-				t.Errorf("%s: when it was answered the log had %d records, want %q as number %d", o.route, len(list), want[len(want)-1].text, len(want))
+			if list, _ := apart(records(t, a.log)); len(list) < len(want) ||
+				told(&list[len(want)-1]) != want[len(want)-1].text {
+				t.Errorf("%s: when it was answered the log had %d records, want %q as number %d", o.route, len(list),
+					want[len(want)-1].text, len(want))
 			}
 		}
 	}
@@ -538,7 +547,8 @@ func TestAuditChanges(t *testing.T) {
 	}
 	wanted := []string{`weir   bans by denials shop/login after={"times":1}`}
 	for address, role := range pushed {
-		wanted = append(wanted, fmt.Sprintf(`%s-name %s %s signal pushed queue after={"last":80,"times":1}`, role, role, address))
+		wanted = append(wanted, fmt.Sprintf(`%s-name %s %s signal pushed queue after={"last":80,"times":1}`, role, role,
+			address))
 	}
 	slices.Sort(texts)
 	slices.Sort(wanted)
@@ -549,7 +559,8 @@ func TestAuditChanges(t *testing.T) {
 
 	// The page on security names all of these, and no others except the records of
 	// TestAuditFullDisk and TestAuditVersions.
-	seen := map[string]bool{"torn record cut": true, "records lost": true, "rules pushed": true, "rules rolled back": true}
+	seen := map[string]bool{"torn record cut": true, "records lost": true, "rules pushed": true,
+		"rules rolled back": true}
 	for _, e := range list {
 		what := e.What
 		if strings.HasSuffix(what, ": failed") {

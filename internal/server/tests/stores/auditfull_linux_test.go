@@ -46,7 +46,8 @@ func tmpfs(t *testing.T) (*smallDisk, error) {
 		return nil, err
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	d := &smallDisk{folder: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), says: "no space left on device", outlives: true}
+	d := &smallDisk{folder: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), says: "no space left on device",
+		outlives: true}
 	ballast := filepath.Join(d.folder, "ballast")
 	d.fill = func(*servertest.Process) {
 		f, err := os.OpenFile(ballast, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
@@ -103,7 +104,8 @@ func TestAuditFullDisk(t *testing.T) {
 	})
 	disk, err := tmpfs(t)
 	if err != nil {
-		t.Logf("no file system can be made here (that needs CAP_SYS_ADMIN), so only the bound on a file's size is tested: %v", err)
+		t.Logf(
+			"no file system can be made here (that needs CAP_SYS_ADMIN), so only the bound on a file's size is tested: %v", err)
 		return
 	}
 	t.Run("tmpfs", func(t *testing.T) {
@@ -137,7 +139,8 @@ func testAuditFullDisk(t *testing.T, disk *smallDisk) {
 			continue
 		}
 		refused++
-		if body := a.changes(o, 503); !strings.Contains(body, "nothing was changed: the audit log cannot be written: ") || !strings.Contains(body, disk.says) {
+		if body := a.changes(o, 503); !strings.Contains(body,
+			"nothing was changed: the audit log cannot be written: ") || !strings.Contains(body, disk.says) {
 			t.Errorf("%s: %s", o.route, body)
 		}
 	}
@@ -148,10 +151,12 @@ func testAuditFullDisk(t *testing.T, disk *smallDisk) {
 		t.Errorf("the log has become %q from %q", now, whole)
 	}
 	command := func(args ...string) (string, error) {
-		out, err := exec.Command(servertest.BuiltProgram(t), append(args, "--server", a.admin, "--token-file", filepath.Join(a.dir, "admin.token"))...).CombinedOutput()
+		out, err := exec.Command(servertest.BuiltProgram(t),
+			append(args, "--server", a.admin, "--token-file", filepath.Join(a.dir, "admin.token"))...).CombinedOutput()
 		return string(out), err
 	}
-	if out, err := command("ban", "set", "login", "192.0.2.8", "--for=1h"); !isExit(err, 1) || !strings.Contains(out, "weir: nothing was changed: the audit log cannot be written: ") {
+	if out, err := command("ban", "set", "login", "192.0.2.8", "--for=1h"); !isExit(err, 1) ||
+		!strings.Contains(out, "weir: nothing was changed: the audit log cannot be written: ") {
 		t.Errorf("weir ban set: %v\n%s", err, out)
 	}
 	if out, err := command("audit"); err != nil || !strings.Contains(out, " records could not be written\n") {
@@ -272,7 +277,8 @@ func (a *audited) changes(o *operation, want int) string {
 func (a *audited) state() string {
 	a.t.Helper()
 	var b strings.Builder
-	for _, target := range []string{"/api/v1/bans", "/api/v1/grants", "/api/v1/keys?limit=notes", "/api/v1/keys?limit=login", "/api/v1/deferred"} {
+	for _, target := range []string{"/api/v1/bans", "/api/v1/grants", "/api/v1/keys?limit=notes",
+		"/api/v1/keys?limit=login", "/api/v1/deferred"} {
 		_, body, _ := a.do(&operation{route: "GET " + target}, "admin")
 		for line := range strings.Lines(body) {
 			if !volatile.MatchString(line) {

@@ -27,10 +27,12 @@ func TestAuditVersions(t *testing.T) {
 	b.does(0, "import", b.folder(10))
 	looser := t.TempDir() // of which the tests let a limit be raised
 	servertest.WriteRules(t, filepath.Join(looser, "shop.yaml"), servertest.LimitRules(10))
-	servertest.WriteRules(t, filepath.Join(looser, "shop_test.yaml"), strings.Split(servertest.LimitTest(10), "      - { send: { key: a }, expect: { denied")[0])
+	servertest.WriteRules(t, filepath.Join(looser, "shop_test.yaml"),
+		strings.Split(servertest.LimitTest(10), "      - { send: { key: a }, expect: { denied")[0])
 	b.does(0, "push", "--base", "1", looser)
 	dir := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(dir, "tokens"), tokenOf("editor")+" name=eve role=editor\n"+tokenOf("operator")+" name=otto role=operator\n")
+	servertest.WriteRules(t, filepath.Join(dir, "tokens"),
+		tokenOf("editor")+" name=eve role=editor\n"+tokenOf("operator")+" name=otto role=operator\n")
 	log := filepath.Join(dir, "audit.jsonl")
 	n := b.node(dir, "--audit-path", log, "--auth-tokens-file", "tokens")
 	ask := func(role, path, body string, want int, part string) {
@@ -52,7 +54,8 @@ func TestAuditVersions(t *testing.T) {
 		}
 	}
 	change := func(base, limit int) string {
-		raw, err := json.Marshal(map[string]any{"base": base, "note": "more", "files": map[string]string{"shop.yaml": servertest.LimitRules(limit)}})
+		raw, err := json.Marshal(map[string]any{"base": base, "note": "more",
+			"files": map[string]string{"shop.yaml": servertest.LimitRules(limit)}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,11 +64,14 @@ func TestAuditVersions(t *testing.T) {
 	ask("operator", "/api/v1/rules/versions", change(2, 20), 403, "needs the role editor")
 	ask("editor", "/api/v1/rules/versions", change(2, 9), 422, "1 test of these rules failed")
 	ask("editor", "/api/v1/rules/versions", change(3, 20), 409, "version 2 came meanwhile")
-	ask("editor", "/api/v1/rules/versions", `{"base": 2, "files": {"../x.yaml": "a"}}`, 422, "is no name of a rule file")
+	ask("editor", "/api/v1/rules/versions", `{"base": 2, "files": {"../x.yaml": "a"}}`, 422,
+		"is no name of a rule file")
 	for _, name := range []string{"shop_test.yaml", "other_test.yaml", "sub/shop_test.yml"} {
-		ask("editor", "/api/v1/rules/versions", `{"base": 2, "files": {"shop.yaml": "domain: shop", "`+name+`": "domain: shop"}}`, 422, name+": holds tests")
+		ask("editor", "/api/v1/rules/versions", `{"base": 2, "files": {"shop.yaml": "domain: shop", "`+name+
+			`": "domain: shop"}}`, 422, name+": holds tests")
 	}
-	ask("editor", "/api/v1/rules/versions", `{"base": 2, "files": {"shop.yaml": "domain: shop"}, "note": "a\u0000b"}`, 400, "note: must hold no zero byte")
+	ask("editor", "/api/v1/rules/versions", `{"base": 2, "files": {"shop.yaml": "domain: shop"}, "note": "a\u0000b"}`,
+		400, "note: must hold no zero byte")
 	ask("editor", "/api/v1/rules/versions", change(2, 20), 200, `"version": 3`)
 	n.follows(20)
 	ask("editor", "/api/v1/rules/rollback", `{"to": 1, "note": "a\u0000b"}`, 400, "note: must hold no zero byte")

@@ -35,7 +35,8 @@ func TestSnapshot(t *testing.T) {
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), servertest.DailyRules)
 	snapshot := filepath.Join(dir, "weir.snapshot")
 	run := func(every string) (*servertest.Process, string) {
-		p := servertest.Launch(t, program, dir, "serve", "--rules=rules.yaml", "--snapshot-path="+snapshot, "--snapshot-every="+every)
+		p := servertest.Launch(t, program, dir, "serve", "--rules=rules.yaml", "--snapshot-path="+snapshot,
+			"--snapshot-every="+every)
 		return p, p.Addr("http")
 	}
 	ask := func(addr string, n int) {
@@ -108,7 +109,8 @@ func TestBrokenPipe(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), servertest.DailyRules)
-	cmd := exec.Command(servertest.BuiltProgram(t), "serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off", "--listen-admin=off")
+	cmd := exec.Command(servertest.BuiltProgram(t), "serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0",
+		"--listen-grpc=off", "--listen-resp=off", "--listen-admin=off")
 	cmd.Dir, cmd.Env = dir, servertest.PlainEnvironment()
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -134,7 +136,8 @@ func TestBrokenPipe(t *testing.T) {
 	addr := seen.Await(t, `door=http addr=(\S+)`)[1]
 	_ = stderr.Close()
 	_ = stdout.Close()
-	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), strings.Replace(servertest.DailyRules, "1000/day", "500/day", 1))
+	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"),
+		strings.Replace(servertest.DailyRules, "1000/day", "500/day", 1))
 	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}

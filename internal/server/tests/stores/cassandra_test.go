@@ -29,7 +29,8 @@ func TestCassandra(t *testing.T) {
 	servertest.WriteRules(t, rules, sharedRules)
 	var nodes []*servertest.Node
 	begin := func(settings ...string) *servertest.Node {
-		p := servertest.Launch(t, program, dir, append([]string{"serve", "--store=" + url, "--rules=" + rules}, settings...)...)
+		p := servertest.Launch(t, program, dir, append([]string{"serve", "--store=" + url, "--rules=" + rules},
+			settings...)...)
 		n := servertest.NodeOf(t, p.Stderr, p.Addr)
 		p.Stderr.Await(t, `the counters live in Cassandra" store=cassandra://`+server.Addr())
 		p.Stderr.Await(t, "bans and grants are not shared")
@@ -48,20 +49,23 @@ func TestCassandra(t *testing.T) {
 	if n := admitted.Load(); n != 300 {
 		t.Errorf("of 400 attempts at two nodes %d were admitted by a limit of 300", n)
 	}
-	answer, err := http.Post(nodes[0].Http+"/api/v1/reserve", "application/json", strings.NewReader(`{"attributes": {"key": "r"}, "hits": 1}`))
+	answer, err := http.Post(nodes[0].Http+"/api/v1/reserve", "application/json",
+		strings.NewReader(`{"attributes": {"key": "r"}, "hits": 1}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	body, err := io.ReadAll(answer.Body)
 	answer.Body.Close()
-	if err != nil || answer.StatusCode != http.StatusNotImplemented || !strings.Contains(string(body), "cannot hold reservations") {
+	if err != nil || answer.StatusCode != http.StatusNotImplemented ||
+		!strings.Contains(string(body), "cannot hold reservations") {
 		t.Errorf("a reservation: %d %s %v", answer.StatusCode, body, err)
 	}
 	if status := nodes[1].Delete("default/exact/key=exact"); status != 204 {
 		t.Errorf("reset: %d", status)
 	}
 	// It remembers for a second that the key was refused.
-	servertest.Eventually(t, "the other node admits a key that was reset", func() bool { return nodes[0].Admitted(1, "key=exact") == 1 })
+	servertest.Eventually(t, "the other node admits a key that was reset",
+		func() bool { return nodes[0].Admitted(1, "key=exact") == 1 })
 
 	alone := []*servertest.Node{begin(), begin()} // the others would wait for half a minute five times
 	server.Pause()

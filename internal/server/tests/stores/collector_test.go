@@ -38,7 +38,8 @@ func newCollector(t *testing.T) *collectorBed {
 	if _, err := os.Stat(tool); err != nil {
 		t.Skip("the collector of OpenTelemetry is not built; scripts/test does that")
 	}
-	c := &collectorBed{t: t, tool: tool, dir: t.TempDir(), grpcAt: "127.0.0.1:" + servertest.FreePort(t), httpAt: "127.0.0.1:" + servertest.FreePort(t)}
+	c := &collectorBed{t: t, tool: tool, dir: t.TempDir(), grpcAt: "127.0.0.1:" + servertest.FreePort(t),
+		httpAt: "127.0.0.1:" + servertest.FreePort(t)}
 	servertest.WriteRules(t, filepath.Join(c.dir, "collector.yaml"), fmt.Sprintf(`
 receivers: { otlp: { protocols: { grpc: { endpoint: %q }, http: { endpoint: %q } } } }
 exporters: { file: { path: %q, flush_interval: 50ms } }
@@ -129,9 +130,12 @@ func TestCollector(t *testing.T) {
 				endpoint = c.grpcAt
 			}
 			dir := t.TempDir()
-			servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), "limits: [{ name: login, per: [user], allow: 1/hour }]\n")
+			servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"),
+				"limits: [{ name: login, per: [user], allow: 1/hour }]\n")
 			// What waits for the collector fails after half a second.
-			weir := servertest.LaunchIn(t, []string{"OTEL_EXPORTER_OTLP_TIMEOUT=500", "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol, "OTEL_METRIC_EXPORT_INTERVAL=50"}, program, dir, "serve", "--rules=rules.yaml", "--otel-endpoint=http://"+endpoint)
+			weir := servertest.LaunchIn(t, []string{"OTEL_EXPORTER_OTLP_TIMEOUT=500",
+				"OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol, "OTEL_METRIC_EXPORT_INTERVAL=50"}, program, dir, "serve",
+				"--rules=rules.yaml", "--otel-endpoint=http://"+endpoint)
 			api, admin := "http://"+weir.Addr("http")+"/api/v1/limit?user=ada", "http://"+weir.Addr("admin")
 
 			// ask sends n requests of one trace, each of which must be answered with a decision.
@@ -180,7 +184,8 @@ func TestCollector(t *testing.T) {
 			dropped := func() int {
 				t.Helper()
 				_, _, body := servertest.Get(t, admin+"/metrics")
-				found := regexp.MustCompile(`(?m)^weir_otel_dropped_total\{signal="traces"\} (\S+)$`).FindStringSubmatch(body)
+				found := regexp.MustCompile(
+					`(?m)^weir_otel_dropped_total\{signal="traces"\} (\S+)$`).FindStringSubmatch(body)
 				if found == nil {
 					t.Fatal("no weir_otel_dropped_total of traces")
 				}
@@ -258,8 +263,10 @@ func TestCollectorStores(t *testing.T) {
 // testCollectorStore: a collector gets the span of a call of the store at url.
 func testCollectorStore(t *testing.T, c *collectorBed, program, system, url string) {
 	dir := t.TempDir()
-	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), "limits: [{ name: both, per: [user], allow: [10/min, 100/hour] }]\n")
-	weir := servertest.Launch(t, program, dir, "serve", "--rules=rules.yaml", "--otel-endpoint=http://"+c.httpAt, "--store="+url, "--store-deadline=30s", "--store-timeout=30s", "--store-max-deadline=30s")
+	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"),
+		"limits: [{ name: both, per: [user], allow: [10/min, 100/hour] }]\n")
+	weir := servertest.Launch(t, program, dir, "serve", "--rules=rules.yaml", "--otel-endpoint=http://"+c.httpAt,
+		"--store="+url, "--store-deadline=30s", "--store-timeout=30s", "--store-max-deadline=30s")
 	servertest.NodeOf(t, weir.Stderr, weir.Addr).AwaitBack()
 	const trace = "0af7651916cd43dd8448eb211c80319c"
 	q, err := http.NewRequest(http.MethodGet, "http://"+weir.Addr("http")+"/api/v1/limit?user=ada", nil)
@@ -285,7 +292,8 @@ func testCollectorStore(t *testing.T, c *collectorBed, program, system, url stri
 	for _, a := range call.Attributes {
 		got[a.Key] = a.Value.StringValue + a.Value.IntValue
 	}
-	want := map[string]string{"db.system.name": system, "db.operation.name": "take", "db.operation.batch.size": "2", "weir.limits": "2"}
+	want := map[string]string{"db.system.name": system, "db.operation.name": "take", "db.operation.batch.size": "2",
+		"weir.limits": "2"}
 	if !maps.Equal(got, want) {
 		t.Errorf("attributes %v, want %v", got, want)
 	}

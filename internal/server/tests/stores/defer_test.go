@@ -92,21 +92,24 @@ func TestDeferred(t *testing.T) {
 }
 
 func deferredOnFile(orders, rate, kills int) deferredOn {
-	return deferredOn{orders: orders, kills: kills, rate: rate, args: []string{"--defer-path=deferred.db"}, forgets: true, restart: func() {}}
+	return deferredOn{orders: orders, kills: kills, rate: rate, args: []string{"--defer-path=deferred.db"},
+		forgets: true, restart: func() {}}
 }
 
 func deferredOnRedis(t *testing.T, orders, rate, kills int) deferredOn {
 	redis := redistest.Start(t, "appendonly yes", "appendfsync everysec")
-	return deferredOn{orders: orders, kills: kills, rate: rate, args: []string{"--store=" + redis.URL()}, restart: redis.Restart}
+	return deferredOn{orders: orders, kills: kills, rate: rate, args: []string{"--store=" + redis.URL()},
+		restart: redis.Restart}
 }
 
 func deferredOnPostgres(t *testing.T, orders, kills int) deferredOn {
 	server := pgtest.Start(t)
 	// What was counted in the last moments before the kill is lost; what was promised is not.
-	return deferredOn{orders: orders, kills: kills, rate: 150, args: []string{"--store=" + server.URL()}, forgets: true, restart: func() {
-		server.Kill()
-		server.Restart()
-	}}
+	return deferredOn{orders: orders, kills: kills, rate: 150, args: []string{"--store=" + server.URL()}, forgets: true,
+		restart: func() {
+			server.Kill()
+			server.Restart()
+		}}
 }
 
 // deferredOn is where deferred requests lie, and how many there are.
@@ -134,7 +137,8 @@ func testDeferred(t *testing.T, program string, on deferredOn) {
 	dir := t.TempDir()
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), fmt.Sprintf(
 		"limits: [{ name: orders, per: [header.x-shop], allow: { rate: %d/s, burst: %d }, on_limit: { defer: orders } }]\n", on.rate, ordersBurst))
-	args := []string{"proxy", "--upstream=" + server.URL, "--rules=rules.yaml", "--proxy-timeout=1m", "--defer-attempts=20"}
+	args := []string{"proxy", "--upstream=" + server.URL, "--rules=rules.yaml", "--proxy-timeout=1m",
+		"--defer-attempts=20"}
 	port := "127.0.0.1:" + servertest.FreePort(t)
 	args = append(append(args, on.args...), "--listen-proxy="+port)
 	var at atomic.Pointer[proxyRun]
@@ -183,7 +187,8 @@ func testDeferred(t *testing.T, program string, on deferredOn) {
 				}
 				run := at.Load()
 				order := fmt.Sprintf("order-%d", next.Add(1))
-				r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+port+"/orders", strings.NewReader(order))
+				r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+port+"/orders",
+					strings.NewReader(order))
 				r.Header.Set("X-Shop", "one")
 				answer, err := client.Do(r)
 				if errors.Is(err, syscall.ECONNREFUSED) { // so run has ended
@@ -273,5 +278,6 @@ func testDeferred(t *testing.T, program string, on deferredOn) {
 		}
 		most = max(most, n)
 	}
-	t.Logf("%d deferred, all reached; %d came more than once; at most %d in a second, of %d", deferred.Load(), upstream.doubles, most, on.rate)
+	t.Logf("%d deferred, all reached; %d came more than once; at most %d in a second, of %d", deferred.Load(),
+		upstream.doubles, most, on.rate)
 }

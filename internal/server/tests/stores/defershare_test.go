@@ -20,7 +20,8 @@ func TestDeferShares(t *testing.T) {
 	dir := t.TempDir()
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"),
 		"limits: [{ name: once, per: [header.x-user], allow: 1/day, algorithm: sliding_log, on_limit: { defer: later } }]\n")
-	p := servertest.Start(t, "proxy", "--upstream="+upstream.URL, "--rules="+filepath.Join(dir, "rules.yaml"), "--listen-proxy=127.0.0.1:0", "--listen-admin=127.0.0.1:0",
+	p := servertest.Start(t, "proxy", "--upstream="+upstream.URL, "--rules="+filepath.Join(dir, "rules.yaml"),
+		"--listen-proxy=127.0.0.1:0", "--listen-admin=127.0.0.1:0",
 		"--defer-path="+filepath.Join(dir, "deferred.db"), "--defer-max-bytes=200KiB")
 	base, admin := "http://"+p.Addr("proxy"), "http://"+p.Addr("admin")
 	post := func(user string, times int) map[int]int {
@@ -45,7 +46,8 @@ func TestDeferShares(t *testing.T) {
 		t.Errorf("ada: %v", got)
 	}
 	_, _, metrics := servertest.Get(t, admin+"/metrics")
-	if !strings.Contains(metrics, `weir_deferred_total{event="share"} 30`) || !strings.Contains(metrics, `weir_deferred_total{event="full"} 0`) {
+	if !strings.Contains(metrics, `weir_deferred_total{event="share"} 30`) ||
+		!strings.Contains(metrics, `weir_deferred_total{event="full"} 0`) {
 		t.Error("the refusals are not counted")
 	}
 	if got := strings.Count(p.Stderr.String(), "the queue is full for this line"); got != 1 {

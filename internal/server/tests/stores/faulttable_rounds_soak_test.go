@@ -203,7 +203,8 @@ var tableStores = []struct {
 		const quick = "repl-diskless-sync-delay 0"
 		master, replica, other := redistest.Start(t, quick), redistest.Start(t, quick), redistest.Start(t)
 		follow(t, replica, master)
-		s := &tableStore{relays: []*redistest.FaultProxy{redistest.Proxy(t, master.Addr()), redistest.Proxy(t, other.Addr())}}
+		s := &tableStore{relays: []*redistest.FaultProxy{redistest.Proxy(t, master.Addr()),
+			redistest.Proxy(t, other.Addr())}}
 		s.flags = overRedis("redis://"+s.relays[0].Addr(), "redis://"+s.relays[1].Addr())
 		s.pausing(&master, &other)
 		s.repoint = func() {
@@ -296,8 +297,9 @@ func overRedis(urls ...string) func(t *testing.T, fleet string, region int) []st
 			return append(flags, "--store="+urls[0])
 		}
 		config := filepath.Join(t.TempDir(), "weir.yaml")
-		servertest.WriteRules(t, config, fmt.Sprintf("region: %s\nregions: { weights: { eu: 1, us: 1 }, stores: { %s: %q } }\n",
-			names[region], names[1-region], urls[1-region]))
+		servertest.WriteRules(t, config,
+			fmt.Sprintf("region: %s\nregions: { weights: { eu: 1, us: 1 }, stores: { %s: %q } }\n",
+				names[region], names[1-region], urls[1-region]))
 		return append(flags, "--store="+urls[region], "--config="+config)
 	}
 }
@@ -341,7 +343,8 @@ func handOver(t *testing.T, master, replica *redistest.Server) {
 	host, port, _ := strings.Cut(replica.Addr(), ":")
 	servertest.Eventually(t, "the replica follows", func() bool { return replica.Info("master_link_status") == "up" })
 	master.Do("CLIENT", "PAUSE", "60000", "WRITE")
-	servertest.Eventually(t, "the replica has all", func() bool { return replica.Info("slave_repl_offset") == master.Info("master_repl_offset") })
+	servertest.Eventually(t, "the replica has all",
+		func() bool { return replica.Info("slave_repl_offset") == master.Info("master_repl_offset") })
 	replica.Do("REPLICAOF", "NO", "ONE")
 	master.Do("REPLICAOF", host, port)
 	master.Do("CLIENT", "UNPAUSE")

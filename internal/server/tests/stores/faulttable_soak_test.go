@@ -44,7 +44,8 @@ var tableKinds = []struct{ name, consistency string }{
 func tableRules(consistency string) string {
 	text := "domain: default\nlimits:\n"
 	for _, a := range tableAlgorithms {
-		text += fmt.Sprintf("  - { name: %s, when: { as: %s }, per: [key], allow: %d/year, algorithm: %s, consistency: %s }\n",
+		text += fmt.Sprintf(
+			"  - { name: %s, when: { as: %s }, per: [key], allow: %d/year, algorithm: %s, consistency: %s }\n",
 			a, a, tableUnits, a, consistency)
 	}
 	return text
@@ -166,9 +167,11 @@ func (s *tableStore) rows(t *testing.T) func(yield func(string) bool) {
 				if c.wrong > 0 {
 					left += fmt.Sprintf("; %d wrong answers: %s", c.wrong, c.example)
 				}
-				yield(fmt.Sprintf("| %s | %s | %s | %d | %d | %d | %d | %s |\n", s.name, f.name, k.name, c.over, c.excess, c.lost, c.alone, left))
+				yield(fmt.Sprintf("| %s | %s | %s | %d | %d | %d | %d | %s |\n", s.name, f.name, k.name, c.over,
+					c.excess, c.lost, c.alone, left))
 				if c.over > c.excess+c.lost {
-					t.Errorf("%s, %s, %s: %d went over, and %d of them silently", s.name, f.name, k.name, c.over, c.over-c.excess-c.lost)
+					t.Errorf("%s, %s, %s: %d went over, and %d of them silently", s.name, f.name, k.name, c.over,
+						c.over-c.excess-c.lost)
 				} else if c.over > 0 && !slow {
 					t.Errorf("%s, %s, %s: %d went over", s.name, f.name, k.name, c.over)
 				}
@@ -194,7 +197,8 @@ func (s *tableStore) start(t *testing.T, flags []string) []*tableFleet {
 			continue
 		}
 		s.fleets++
-		f := &tableFleet{t: t, kind: k.name, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: tableClients}}}
+		f := &tableFleet{t: t, kind: k.name,
+			client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: tableClients}}}
 		t.Cleanup(f.client.CloseIdleConnections)
 		dir := t.TempDir()
 		servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), tableRules(k.consistency))
@@ -216,7 +220,8 @@ func (s *tableStore) start(t *testing.T, flags []string) []*tableFleet {
 		for _, n := range f.nodes {
 			n.AwaitBack() // should a slow start have tripped it
 			if f.kind != "region" {
-				servertest.Eventually(t, "the nodes know of each other", func() bool { return n.Metric("weir_store_share_nodes") == "2" })
+				servertest.Eventually(t, "the nodes know of each other",
+					func() bool { return n.Metric("weir_store_share_nodes") == "2" })
 			}
 		}
 	}
@@ -255,7 +260,8 @@ func (f *tableFleet) ask(node int, key, as string) (units int, refused bool) {
 		}
 		return 0, false
 	}
-	status, body := f.send(http.MethodPost, f.nodes[node].Http+"/api/v1/reserve", fmt.Sprintf(`{"attributes": {"key": %q, "as": %q}, "hits": 3}`, key, as))
+	status, body := f.send(http.MethodPost, f.nodes[node].Http+"/api/v1/reserve",
+		fmt.Sprintf(`{"attributes": {"key": %q, "as": %q}, "hits": 3}`, key, as))
 	if status != http.StatusOK {
 		return 0, status == http.StatusTooManyRequests
 	}
@@ -266,7 +272,8 @@ func (f *tableFleet) ask(node int, key, as string) (units int, refused bool) {
 	}
 	// 503 says that it can be repeated.
 	for range 200 {
-		status, body = f.send(http.MethodPost, f.nodes[node].Http+"/api/v1/commit", fmt.Sprintf(`{"reservation": %q, "hits": 2}`, answer.Reservation))
+		status, body = f.send(http.MethodPost, f.nodes[node].Http+"/api/v1/commit",
+			fmt.Sprintf(`{"reservation": %q, "hits": 2}`, answer.Reservation))
 		if status == http.StatusNoContent {
 			return 2, false
 		} else if status != http.StatusServiceUnavailable {
@@ -298,7 +305,8 @@ func (f *tableFleet) send(method, url, body string) (int, string) {
 	}
 	commit := strings.HasSuffix(url, "/commit")
 	switch {
-	case answer.StatusCode == http.StatusOK && !commit, answer.StatusCode == http.StatusTooManyRequests && !commit, commit:
+	case answer.StatusCode == http.StatusOK && !commit, answer.StatusCode == http.StatusTooManyRequests && !commit,
+		commit:
 	default:
 		f.mistake(fmt.Sprintf("%d %s", answer.StatusCode, text))
 	}
@@ -310,7 +318,8 @@ func (f *tableFleet) mistake(what string) {
 	f.example.Store(strings.ReplaceAll(strings.TrimSpace(what), "\n", " "))
 }
 
-var tableMetrics = regexp.MustCompile(`(?m)^weir_store_(?:(excess)_units_total\{.*\}|fallback_units_total\{outcome="(lost)"\}|fallback_(decisions)_total\{.*\}|fallback_(open)_units) (\S+)$`)
+var tableMetrics = regexp.MustCompile(
+	`(?m)^weir_store_(?:(excess)_units_total\{.*\}|fallback_units_total\{outcome="(lost)"\}|fallback_(decisions)_total\{.*\}|fallback_(open)_units) (\S+)$`)
 
 // counted is what the nodes have counted so far.
 func (f *tableFleet) counted() map[string]int {
@@ -371,7 +380,8 @@ func (s *tableStore) fault(t *testing.T, fault *tableFault, fleets []*tableFleet
 			run.finish(c)
 		}
 		now := f.counted()
-		c.excess, c.lost, c.alone = now["excess"]-before[i]["excess"], now["lost"]-before[i]["lost"], now["decisions"]-before[i]["decisions"]
+		c.excess, c.lost, c.alone = now["excess"]-before[i]["excess"], now["lost"]-before[i]["lost"],
+			now["decisions"]-before[i]["decisions"]
 		c.wrong = int(f.wrong.Load())
 		c.example, _ = f.example.Load().(string)
 		if c.alone > 0 {

@@ -32,8 +32,9 @@ func TestFilesAreLeft(t *testing.T) {
 	defer close(release)
 	dir := t.TempDir()
 	servertest.WriteRules(t, filepath.Join(dir, "a.yaml"), "limits: [{ name: all, per: [ip], allow: 1000000/min }]\n")
-	cmd := exec.Command("bash", "-c", fmt.Sprintf("ulimit -n 300 && exec %s serve --rules=. --listen-http=127.0.0.1:0 --listen-grpc=127.0.0.1:0 "+
-		"--listen-resp=127.0.0.1:0 --listen-admin=127.0.0.1:0 --listen-proxy=127.0.0.1:0 --proxy-upstream=%s", program, upstream.URL))
+	cmd := exec.Command("bash", "-c",
+		fmt.Sprintf("ulimit -n 300 && exec %s serve --rules=. --listen-http=127.0.0.1:0 --listen-grpc=127.0.0.1:0 "+
+			"--listen-resp=127.0.0.1:0 --listen-admin=127.0.0.1:0 --listen-proxy=127.0.0.1:0 --proxy-upstream=%s", program, upstream.URL))
 	cmd.Dir = dir
 	p := servertest.Begin(t, cmd)
 	var wg sync.WaitGroup
@@ -56,10 +57,12 @@ func TestFilesAreLeft(t *testing.T) {
 	metrics := "http://" + p.Addr("admin") + "/metrics"
 	patience.Until(t, "requests were answered 503, since no place was free", func() bool {
 		_, _, body := servertest.Get(t, metrics)
-		return strings.Contains(body, "\nweir_upstream_full_total ") && !strings.Contains(body, "\nweir_upstream_full_total 0\n")
+		return strings.Contains(body, "\nweir_upstream_full_total ") &&
+			!strings.Contains(body, "\nweir_upstream_full_total 0\n")
 	})
 	for range 10 {
-		for _, url := range []string{"http://" + p.Addr("admin") + "/readyz", "http://" + p.Addr("http") + "/healthcheck", proxy + "/"} {
+		for _, url := range []string{"http://" + p.Addr("admin") + "/readyz",
+			"http://" + p.Addr("http") + "/healthcheck", proxy + "/"} {
 			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 			answer, err := client.Get(url)
 			if err != nil {

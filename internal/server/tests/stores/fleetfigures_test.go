@@ -100,7 +100,8 @@ func TestFleetFigures(t *testing.T) {
 				n.probe(t, i)
 			}
 			for _, n := range all {
-				if r := get[figures](t, n.Admin+"/api/v1/insight/rules/shop/probe?over=1h"); r.Keys != 3 || r.Nodes.Answered != 3 {
+				if r := get[figures](t, n.Admin+"/api/v1/insight/rules/shop/probe?over=1h"); r.Keys != 3 ||
+					r.Nodes.Answered != 3 {
 					return false
 				}
 			}
@@ -160,20 +161,25 @@ func TestFleetFigures(t *testing.T) {
 				return o.Nodes.Answered == 3 && list.Nodes.Answered == 3 && one.Nodes.Answered == len(in)
 			})
 			if int(o.Requests) != whole.met || int(o.Refused) != whole.refused {
-				t.Errorf("%s: the overview of node %d has %d of %d refused, and the log %+v", when, i, o.Refused, o.Requests, whole)
+				t.Errorf("%s: the overview of node %d has %d of %d refused, and the log %+v", when, i, o.Refused,
+					o.Requests, whole)
 			}
 			if g := o.GoodRefused; int(g.Requests) != want.good || int(g.Of) != want.refused {
 				t.Errorf("%s: the overview of node %d has %+v good ones, and the log %+v", when, i, g, want)
 			}
 			for what, r := range map[string]*insight.RuleReport{"list": &list.Rules[0], "rule": &one.RuleReport} {
-				if r.Name != "search" || int(r.Met) != want.met || int(r.Refused) != want.refused || int(r.Good.Refused) != want.good || int(r.Good.Of) != want.refused {
-					t.Errorf("%s: the %s of node %d has %d of %d refused, good %+v, and the log %+v", when, what, i, r.Refused, r.Met, r.Good, want)
+				if r.Name != "search" || int(r.Met) != want.met || int(r.Refused) != want.refused ||
+					int(r.Good.Refused) != want.good || int(r.Good.Of) != want.refused {
+					t.Errorf("%s: the %s of node %d has %d of %d refused, good %+v, and the log %+v", when, what, i,
+						r.Refused, r.Met, r.Good, want)
 				}
 				if first == nil {
 					first = r
 				}
-				if r.Keys != first.Keys || r.KeysRefused != first.KeysRefused || r.Fill != first.Fill || r.MaxFill != first.MaxFill || r.Good != first.Good || keys >= 0 && int(r.Keys) != keys {
-					t.Errorf("%s: the %s of node %d has %d keys, %v, %v, %+v, and not %d, %v, %v, %+v", when, what, i, r.Keys, r.Fill, r.MaxFill, r.Good, first.Keys, first.Fill, first.MaxFill, first.Good)
+				if r.Keys != first.Keys || r.KeysRefused != first.KeysRefused || r.Fill != first.Fill ||
+					r.MaxFill != first.MaxFill || r.Good != first.Good || keys >= 0 && int(r.Keys) != keys {
+					t.Errorf("%s: the %s of node %d has %d keys, %v, %v, %+v, and not %d, %v, %v, %+v", when, what, i,
+						r.Keys, r.Fill, r.MaxFill, r.Good, first.Keys, first.Fill, first.MaxFill, first.Good)
 				}
 				if r.MaxFill > 1.5 {
 					t.Errorf("%s: a client is said to have asked for %v of the limit", when, r.MaxFill)
@@ -212,7 +218,10 @@ func TestFleetFigures(t *testing.T) {
 	})
 	for i, n := range all[:2] {
 		r := get[figures](t, n.Admin+"/api/v1/insight/rules/shop/search?over=4h")
-		if a := r.Nodes.Apart; r.Nodes.Answered != 2 || a == nil || len(a.Differ) != 1 || a.Differ[0].Here != "3 per day" || a.Differ[0].There != "4 per day" || a.Differ[0].Node != servertest.SelfOf(t, all[2].Admin) || !strings.Contains(r.Nodes.Remark, "another rule shop/search") {
+		if a := r.Nodes.Apart; r.Nodes.Answered != 2 || a == nil || len(a.Differ) != 1 ||
+			a.Differ[0].Here != "3 per day" || a.Differ[0].There != "4 per day" ||
+			a.Differ[0].Node != servertest.SelfOf(t, all[2].Admin) ||
+			!strings.Contains(r.Nodes.Remark, "another rule shop/search") {
 			t.Errorf("node %d: %+v, %+v", i, r.Nodes, a)
 		}
 	}
@@ -220,13 +229,15 @@ func TestFleetFigures(t *testing.T) {
 	all[2].write(t, fleetRules)
 	servertest.Eventually(t, "node 2 has the rule again, and counts anew", func() bool {
 		r := get[figures](t, all[0].Admin+"/api/v1/insight/rules/shop/search?over=5h")
-		return r.Nodes.Answered == 3 && r.Nodes.Apart != nil && len(r.Nodes.Apart.Later) == 1 && r.Nodes.Apart.Later[0].Rule == "search"
+		return r.Nodes.Answered == 3 && r.Nodes.Apart != nil && len(r.Nodes.Apart.Later) == 1 &&
+			r.Nodes.Apart.Later[0].Rule == "search"
 	})
 	all[2].rule = trafficLog{}
 	agree("with the rule again", all[:], -1)
 
 	// A file that cannot be read is told once, and takes no verdict from a rule.
-	servertest.WriteRules(t, filepath.Join(all[1].dir, "rules", "images.yaml"), "domain: images\nlimits: [{ name: all, alow: 5/day }]\n")
+	servertest.WriteRules(t, filepath.Join(all[1].dir, "rules", "images.yaml"),
+		"domain: images\nlimits: [{ name: all, alow: 5/day }]\n")
 	servertest.Eventually(t, "the broken file is named", func() bool {
 		o := get[insight.Overview](t, all[0].Admin+"/api/v1/insight?over=1h")
 		for _, v := range o.NeedsALook {
@@ -235,7 +246,8 @@ func TestFleetFigures(t *testing.T) {
 			}
 		}
 		a := o.Nodes.Apart
-		return a != nil && len(a.Broken) == 1 && a.Broken[0].Node == servertest.SelfOf(t, all[1].Admin) && strings.Contains(a.Broken[0].Error, "images.yaml:2:") && strings.Contains(o.Sentences[0], "not in force")
+		return a != nil && len(a.Broken) == 1 && a.Broken[0].Node == servertest.SelfOf(t, all[1].Admin) &&
+			strings.Contains(a.Broken[0].Error, "images.yaml:2:") && strings.Contains(o.Sentences[0], "not in force")
 	})
 
 	// A node that restarts begins anew.

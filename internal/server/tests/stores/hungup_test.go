@@ -16,7 +16,8 @@ import (
 func TestHungUpIsNoStoreError(t *testing.T) {
 	redis := redistest.Start(t)
 	dir := servertest.InFolder(t, "limits: [{ name: api, per: [user], allow: 9/day, on_store_error: allow }]\n")
-	p := servertest.Start(t, "serve", "--rules="+dir+"/rules.yaml", "--store="+redis.URL(), "--store-deadline=1h", "--store-max-deadline=1h", "--store-timeout=1h")
+	p := servertest.Start(t, "serve", "--rules="+dir+"/rules.yaml", "--store="+redis.URL(), "--store-deadline=1h",
+		"--store-max-deadline=1h", "--store-timeout=1h")
 	n := servertest.NodeOf(t, p.Stderr, p.Addr)
 	n.AwaitBack()
 	if status := n.Ask("user=ada"); status != 200 {
@@ -37,7 +38,8 @@ func TestHungUpIsNoStoreError(t *testing.T) {
 		conn.Close()
 	}
 	servertest.Eventually(t, "all of them are gone", func() bool {
-		return n.Number(`weir_connections_accepted_total{door="http"}`) == before+clients && n.Number(`weir_connections{door="http"}`) <= 1
+		return n.Number(`weir_connections_accepted_total{door="http"}`) == before+clients &&
+			n.Number(`weir_connections{door="http"}`) <= 1
 	})
 	if got := n.Metric("weir_store_errors_total"); got != "0" {
 		t.Errorf("%s errors of the store are counted", got)

@@ -19,7 +19,8 @@ func TestBrokenQuotesNothing(t *testing.T) {
 	servertest.WriteRules(t, tokens, "of-a-viewer role=viewer\nof-support role=support\nof-an-admin\n")
 	p := servertest.Start(t, "serve", "--rules="+folder, "--auth-tokens-file="+tokens)
 	admin := "http://" + p.Addr("admin") // it runs
-	servertest.WriteRules(t, filepath.Join(folder, "broken.yaml"), "domain: broken\nlimits: [{name: all, alow: 5/day, when: {user: the-secret-customer}}]\n")
+	servertest.WriteRules(t, filepath.Join(folder, "broken.yaml"),
+		"domain: broken\nlimits: [{name: all, alow: 5/day, when: {user: the-secret-customer}}]\n")
 	// The verdict broken says the first of these.
 	for _, token := range []string{"of-a-viewer", "of-support", "of-an-admin"} {
 		servertest.Eventually(t, "/api/v1/rules tells what is broken", func() bool {
@@ -52,7 +53,8 @@ func TestBrokenQuotesNothing(t *testing.T) {
 func TestP99OfProxy(t *testing.T) {
 	upstream := httptest.NewServer(http.NotFoundHandler())
 	defer upstream.Close()
-	p := servertest.Start(t, "proxy", "--rules="+servertest.InFolder(t, "limits: [{name: all, allow: 100/day}]\n"), "--listen-proxy=127.0.0.1:0", "--upstream="+upstream.URL)
+	p := servertest.Start(t, "proxy", "--rules="+servertest.InFolder(t, "limits: [{name: all, allow: 100/day}]\n"),
+		"--listen-proxy=127.0.0.1:0", "--upstream="+upstream.URL)
 	servertest.Eventually(t, "the time of decisions shows", func() bool {
 		servertest.Get(t, "http://"+p.Addr("proxy")+"/")
 		_, _, body := servertest.Get(t, "http://"+p.Addr("admin")+"/api/v1/insight")

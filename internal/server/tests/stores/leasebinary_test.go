@@ -32,7 +32,8 @@ func TestLeases(t *testing.T) {
 limits:
   - { name: api, per: [tenant], allow: %d/year, algorithm: fixed_window, consistency: { lease: 10%%, for: 1m } }
 `, limit))
-	args := append([]string{"serve", "--rules=rules.yaml", "--store=" + redistest.Start(t).URL(), "--drain=1m"}, servertest.Patient...)
+	args := append([]string{"serve", "--rules=rules.yaml", "--store=" + redistest.Start(t).URL(), "--drain=1m"},
+		servertest.Patient...)
 	var programs []*servertest.Process
 	var nodes []*servertest.Node
 	for range 2 {
@@ -90,7 +91,8 @@ limits:
 			t.Errorf("%d late, %d lapsed", late, lapsed)
 		}
 	}
-	t.Logf("%d decisions: %d without Redis, %d operations in Redis (%.3f each)", decided, local, ops, float64(ops)/float64(asked))
+	t.Logf("%d decisions: %d without Redis, %d operations in Redis (%.3f each)", decided, local, ops,
+		float64(ops)/float64(asked))
 	if decided != asked || local < asked*9/10 || ops > asked/10 {
 		t.Errorf("%d decisions of %d are told: %d without Redis, %d operations in Redis", decided, asked, local, ops)
 	}

@@ -63,7 +63,8 @@ limits:
 				status, stdout, stderr := servertest.RunBuilt(t, append(c.args, "--server="+n.Admin)...)
 				for _, says := range c.says {
 					if status != 0 || !strings.Contains(stdout, says) {
-						t.Errorf("weir %s: exit status %d\n%s%s\nwant %s", strings.Join(c.args, " "), status, stdout, stderr, says)
+						t.Errorf("weir %s: exit status %d\n%s%s\nwant %s", strings.Join(c.args, " "), status, stdout,
+							stderr, says)
 					}
 				}
 			}

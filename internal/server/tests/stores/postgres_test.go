@@ -29,7 +29,8 @@ func TestPostgreSQL(t *testing.T) {
 		p.Stderr.Await(t, `the counters live in PostgreSQL" store=postgres://`+server.Addr()+"/weir")
 		n.AwaitBack()
 	}
-	servertest.Eventually(t, "the nodes know of each other", func() bool { return nodes[0].Metric("weir_database_nodes") == "2" })
+	servertest.Eventually(t, "the nodes know of each other",
+		func() bool { return nodes[0].Metric("weir_database_nodes") == "2" })
 	var admitted atomic.Int64
 	var all sync.WaitGroup
 	for i := range 8 {
@@ -67,7 +68,8 @@ func TestPostgreSQL(t *testing.T) {
 	if status := nodes[1].Delete("default/exact/key=exact"); status != 204 {
 		t.Errorf("reset: %d", status)
 	}
-	servertest.Eventually(t, "the other node admits a key that was reset", func() bool { return nodes[0].Admitted(1, "key=exact") == 1 })
+	servertest.Eventually(t, "the other node admits a key that was reset",
+		func() bool { return nodes[0].Admitted(1, "key=exact") == 1 })
 
 	server.Kill()
 	for _, n := range nodes {

@@ -78,7 +78,8 @@ func TestPostgresSoak(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	server := pgtest.Start(t, "fsync = on", "shared_buffers = 128MB", "max_wal_size = 1GB", "log_autovacuum_min_duration = 0")
+	server := pgtest.Start(t, "fsync = on", "shared_buffers = 128MB", "max_wal_size = 1GB",
+		"log_autovacuum_min_duration = 0")
 	dir := t.TempDir()
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), postgresSoakRules)
 	program := servertest.BuildProgram(t)
@@ -99,7 +100,8 @@ func TestPostgresSoak(t *testing.T) {
 			askers[i] = load.caller(i)
 		}
 		// What openload draws is not used: clients are drawn here.
-		r, err := openload.Run(ctx, &openload.Options{Rate: soakRate, For: lasts, Callers: soakCallers, Keys: 1, Draw: openload.InTurn, Seed: 1}, askers, nil)
+		r, err := openload.Run(ctx, &openload.Options{Rate: soakRate, For: lasts, Callers: soakCallers, Keys: 1,
+			Draw: openload.InTurn, Seed: 1}, askers, nil)
 		if err != nil {
 			t.Error(err)
 		}
@@ -123,7 +125,8 @@ func TestPostgresSoak(t *testing.T) {
 			writeCSV(t, soakColumns, samples)
 		}
 	}
-	t.Logf("%d decisions, %d refused, %d failed, %d not sent; p50 %v, p99 %v", r.Answered(), r.Refused, r.Failed, r.Unsent,
+	t.Logf("%d decisions, %d refused, %d failed, %d not sent; p50 %v, p99 %v", r.Answered(), r.Refused, r.Failed,
+		r.Unsent,
 		r.Latency.Quantile(0.5), r.Latency.Quantile(0.99))
 	if r.Failed > 0 {
 		t.Logf("the first failure: %v", r.Failure)
@@ -220,7 +223,8 @@ func readServer(t *testing.T, server *pgtest.Server, s *soakSample) {
 		pg_table_size(relid), pg_indexes_size(relid), n_live_tup, n_dead_tup, n_tup_ins, n_tup_upd, n_tup_hot_upd, n_tup_del, autovacuum_count,
 		(select count(*) from pg_stat_activity where backend_type = 'autovacuum worker'), pg_current_wal_lsn() - '0/0'::pg_lsn)
 		from pg_stat_user_tables where schemaname = 'weir' and relname = 'states'`)
-	_, err := fmt.Sscan(stats, &s.table, &s.index, &s.live, &s.dead, &s.inserted, &s.updated, &s.hot, &s.deleted, &s.vacuums, &s.on, &s.wal)
+	_, err := fmt.Sscan(stats, &s.table, &s.index, &s.live, &s.dead, &s.inserted, &s.updated, &s.hot, &s.deleted,
+		&s.vacuums, &s.on, &s.wal)
 	if err != nil {
 		t.Fatalf("%q: %v", stats, err)
 	}
@@ -238,4 +242,5 @@ func readServer(t *testing.T, server *pgtest.Server, s *soakSample) {
 }
 
 // vacuumed finds how long autovacuum took for a table, with its statistics.
-var vacuumed = regexp.MustCompile(`automatic (?:aggressive )?(?:vacuum|analyze) of table "(?:[^\n]*\n\t)*?[^\n]*system usage: CPU: user: (\S+) s, system: (\S+) s, elapsed: (\S+) s`)
+var vacuumed = regexp.MustCompile(
+	`automatic (?:aggressive )?(?:vacuum|analyze) of table "(?:[^\n]*\n\t)*?[^\n]*system usage: CPU: user: (\S+) s, system: (\S+) s, elapsed: (\S+) s`)

@@ -59,7 +59,8 @@ func TestPreviewOfFleet(t *testing.T) {
 	}
 	for k := range each {
 		for c := range clients {
-			if status := nodes[(k+c)%3].Ask(fmt.Sprintf("domain=shop&user=client-%d", c)); status != 200 && status != 429 {
+			if status := nodes[(k+c)%3].Ask(fmt.Sprintf("domain=shop&user=client-%d", c)); status != 200 &&
+				status != 429 {
 				t.Fatalf("status %d", status)
 			}
 			asked++
@@ -77,8 +78,10 @@ func TestPreviewOfFleet(t *testing.T) {
 				t.Errorf("node %d, over %q: %+v, one in %d: %q", i, over, got.Nodes, got.Sampled, got.Warnings)
 			}
 			requests, now, then := replayed(t, logged, got.From, got.To, fmt.Sprintf(rules, 6), fmt.Sprintf(rules, 30))
-			if got.Requests != requests || got.Now.Refused != now || got.Then.Refused != then || requests == 0 || over == "" && then*3 > now {
-				t.Errorf("node %d, over %q: of %d requests %d are refused, then %d; by the logs of %d requests %d, then %d",
+			if got.Requests != requests || got.Now.Refused != now || got.Then.Refused != then || requests == 0 ||
+				over == "" && then*3 > now {
+				t.Errorf(
+					"node %d, over %q: of %d requests %d are refused, then %d; by the logs of %d requests %d, then %d",
 					i, over, got.Requests, got.Now.Refused, got.Then.Refused, requests, now, then)
 			}
 		}
@@ -106,7 +109,8 @@ func decisionsIn(t *testing.T, logs []string) (list []recent.Entry) {
 }
 
 // replayed counts the requests between two instants that each of two sets of rules refuses.
-func replayed(t *testing.T, log []recent.Entry, from, to time.Time, now, then string) (requests, refusedNow, refusedThen uint64) {
+func replayed(t *testing.T, log []recent.Entry, from, to time.Time, now, then string) (requests, refusedNow,
+	refusedThen uint64) {
 	t.Helper()
 	refused := []uint64{0, 0}
 	for i, text := range []string{now, then} {

@@ -21,11 +21,13 @@ func TestServeInPlaceOfRateLimit(t *testing.T) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	servertest.WriteRules(t, filepath.Join(folder, "mail.yaml"), "domain: mail\ndescriptors: [{ key: to, rate_limit: { unit: year, requests_per_unit: 1, algorithm: sliding_log } }]\n")
+	servertest.WriteRules(t, filepath.Join(folder, "mail.yaml"),
+		"domain: mail\ndescriptors: [{ key: to, rate_limit: { unit: year, requests_per_unit: 1, algorithm: sliding_log } }]\n")
 	httpPort, grpc := servertest.FreePort(t), servertest.FreePort(t)
 	cmd := exec.Command(program, "serve", "--listen-resp=off", "--listen-admin=127.0.0.1:0")
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(servertest.PlainEnvironment(), "RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=ratelimit", "USE_STATSD=true",
+	cmd.Env = append(servertest.PlainEnvironment(), "RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=ratelimit",
+		"USE_STATSD=true",
 		"HOST=127.0.0.1", "PORT="+httpPort, "GRPC_HOST=127.0.0.1", "GRPC_PORT="+grpc, "LOG_LEVEL=INFO")
 	p := servertest.Begin(t, cmd)
 	if got := p.Addr("grpc"); got != "127.0.0.1:"+grpc {
@@ -33,7 +35,8 @@ func TestServeInPlaceOfRateLimit(t *testing.T) {
 	}
 	url := "http://127.0.0.1:" + httpPort + "/json"
 	for i, want := range []int{200, 429} {
-		status, body := servertest.Ask(t, http.DefaultClient, "POST", url, `{"domain": "mail", "descriptors": [{"entries": [{"key": "to", "value": "ada"}]}]}`)
+		status, body := servertest.Ask(t, http.DefaultClient, "POST", url,
+			`{"domain": "mail", "descriptors": [{"entries": [{"key": "to", "value": "ada"}]}]}`)
 		if status != want {
 			t.Errorf("request %d: %d %s", i, status, body)
 		}

@@ -43,7 +43,8 @@ func TestNodes(t *testing.T) {
 	var processes []*servertest.Process
 	var nodes []*servertest.Node
 	for range 2 {
-		p := servertest.Launch(t, program, dir, append([]string{"serve", "--rules=rules.yaml", "--store=" + redis.URL()}, servertest.Patient...)...)
+		p := servertest.Launch(t, program, dir,
+			append([]string{"serve", "--rules=rules.yaml", "--store=" + redis.URL()}, servertest.Patient...)...)
 		processes = append(processes, p)
 		nodes = append(nodes, servertest.NodeOf(t, p.Stderr, p.Addr))
 		p.Stderr.Await(t, `the counters live in Redis" store=`+redis.URL())
@@ -65,11 +66,14 @@ func TestNodes(t *testing.T) {
 		}
 		servertest.Eventually(t, "both nodes are heard, and that is counted", func() bool {
 			servertest.Get(t, n.Admin+"/api/v1/nodes")
-			return n.Metric(`weir_nodes_questions_total{kind="state",result="complete"}`) != "0" && n.Metric("weir_nodes_answers_total") != "0" &&
+			return n.Metric(`weir_nodes_questions_total{kind="state",result="complete"}`) != "0" &&
+				n.Metric("weir_nodes_answers_total") != "0" &&
 				n.Metric("weir_nodes_question_seconds_count") != "0"
 		})
 		servertest.Eventually(t, "what was asked is recorded", func() bool {
-			return n.Metric("weir_insight_record_taken_total") != "0" && n.Metric("weir_insight_record_reach_seconds") != "0" && n.Metric("weir_insight_record_sampled_ratio") == "1"
+			return n.Metric("weir_insight_record_taken_total") != "0" &&
+				n.Metric("weir_insight_record_reach_seconds") != "0" &&
+				n.Metric("weir_insight_record_sampled_ratio") == "1"
 		})
 	}
 	for _, n := range nodes {
@@ -81,7 +85,8 @@ func TestNodes(t *testing.T) {
 	redis.Kill()
 	for _, n := range nodes {
 		n.AwaitAway()
-		away := regexp.MustCompile(`^ok, without the store since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(.+\): limits are shared among 2 nodes; \d+ decisions by this node's share since .+\n$`)
+		away := regexp.MustCompile(
+			`^ok, without the store since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(.+\): limits are shared among 2 nodes; \d+ decisions by this node's share since .+\n$`)
 		servertest.Eventually(t, "/readyz tells what is decided without the store", func() bool {
 			status, body := n.Readyz()
 			return status == 200 && away.MatchString(body)
@@ -97,7 +102,8 @@ func TestNodes(t *testing.T) {
 				t.Errorf("%s is %s, want %s", name, got, want)
 			}
 		}
-		if status, _, body := servertest.Get(t, n.Admin+"/api/v1/keys?limit=few"); status != 503 || !strings.Contains(body, "cannot be reached") {
+		if status, _, body := servertest.Get(t, n.Admin+"/api/v1/keys?limit=few"); status != 503 ||
+			!strings.Contains(body, "cannot be reached") {
 			t.Errorf("keys: %d %s", status, body)
 		}
 		if status, _, body := servertest.Get(t, n.Admin+"/api/v1/keys/default/few/key=few"); status != 503 {
@@ -128,12 +134,15 @@ func TestNodes(t *testing.T) {
 			t.Errorf("%d more were admitted", got)
 		}
 		// Redis may have it before the node counts it.
-		servertest.Eventually(t, "what was settled is counted", func() bool { return n.Metric(`weir_store_fallback_units_total{outcome="settled"}`) != "0" })
+		servertest.Eventually(t, "what was settled is counted",
+			func() bool { return n.Metric(`weir_store_fallback_units_total{outcome="settled"}`) != "0" })
 		// Each transition is one line, which may come later than it is counted.
-		for state, line := range map[string]string{"open": "the store is away", "half_open": "the store answers again", "closed": "the store is back"} {
+		for state, line := range map[string]string{"open": "the store is away", "half_open": "the store answers again",
+			"closed": "the store is back"} {
 			n.Log.Await(t, line)
 			servertest.Eventually(t, "each transition to "+state+" is one line of the log", func() bool {
-				return strings.Count(n.Log.String(), line) == n.Number(`weir_store_breaker_transitions_total{state="`+state+`"}`)
+				return strings.Count(n.Log.String(), line) == n.Number(`weir_store_breaker_transitions_total{state="`+
+					state+`"}`)
 			})
 		}
 		processes[i].Signal(syscall.SIGTERM)
@@ -160,7 +169,8 @@ func TestResetOnNodes(t *testing.T) {
 	servertest.Eventually(t, "both nodes listen", func() bool {
 		reply, _ := redis.Do("PUBSUB", "CHANNELS").([]any) // of refusals, of bans and grants, of questions
 		for _, channel := range reply {
-			if count, _ := redis.Do("PUBSUB", "NUMSUB", channel.(string)).([]any); len(count) != 2 || count[1] != int64(2) {
+			if count, _ := redis.Do("PUBSUB", "NUMSUB", channel.(string)).([]any); len(count) != 2 ||
+				count[1] != int64(2) {
 				return false
 			}
 		}
@@ -205,7 +215,8 @@ func TestResetOnNodes(t *testing.T) {
 	// Without Redis explain tells why it shows nothing.
 	redis.Kill()
 	late := servertest.StartOn(t, redis.URL(), "--rules="+rules)
-	exit, out, errs = servertest.RunBuilt(t, "explain", "--rules="+rules, "--server=http://"+late.Addr("admin"), "key=few")
+	exit, out, errs = servertest.RunBuilt(t, "explain", "--rules="+rules, "--server=http://"+late.Addr("admin"),
+		"key=few")
 	if exit != 2 || !strings.Contains(errs, "the counters cannot be reached") {
 		t.Errorf("explain ends with %d and wrote\n%s%s", exit, out, errs)
 	}
@@ -220,10 +231,13 @@ func TestStartWithoutRedis(t *testing.T) {
 	redis.Stop()
 	p := servertest.StartOn(t, redis.URL(), "--nodes=5")
 	n := servertest.NodeOf(t, p.Stderr, p.Addr)
-	if status, body := n.Readyz(); status != 200 || !strings.Contains(body, "ok, without the store since ") || !strings.Contains(body, "connection refused): limits are shared among 5 nodes; bans and grants have not been read yet\n") {
+	if status, body := n.Readyz(); status != 200 || !strings.Contains(body, "ok, without the store since ") ||
+		!strings.Contains(body,
+			"connection refused): limits are shared among 5 nodes; bans and grants have not been read yet\n") {
 		t.Errorf("readyz: %d %s", status, body)
 	}
-	for _, want := range []string{"(?m)^.*level=WARN .*connection refused; trying again", "(?m)^.*level=WARN .*the store is away.* cause=.*connection refused"} {
+	for _, want := range []string{"(?m)^.*level=WARN .*connection refused; trying again",
+		"(?m)^.*level=WARN .*the store is away.* cause=.*connection refused"} {
 		if got := regexp.MustCompile(want).FindAllString(p.Stderr.String(), -1); len(got) != 1 {
 			t.Errorf("%s is %d times in the log\n%s", want, len(got), p.Stderr)
 		}
@@ -279,9 +293,11 @@ limits:
 	var reached atomic.Int64
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { reached.Add(1) }))
 	defer upstream.Close()
-	p := servertest.Start(t, append([]string{"proxy", "--rules", dir, "--upstream", upstream.URL, "--listen-proxy=127.0.0.1:0", "--listen-http=127.0.0.1:0", "--listen-grpc=127.0.0.1:0",
-		"--max-connections=100", // with more there may be a warning of too few files
-		"--store=" + redis.URL()}, servertest.Patient...)...)
+	p := servertest.Start(t,
+		append([]string{"proxy", "--rules", dir, "--upstream", upstream.URL, "--listen-proxy=127.0.0.1:0",
+			"--listen-http=127.0.0.1:0", "--listen-grpc=127.0.0.1:0",
+			"--max-connections=100", // with more there may be a warning of too few files
+			"--store=" + redis.URL()}, servertest.Patient...)...)
 	n := servertest.NodeOf(t, p.Stderr, p.Addr)
 	through := "http://" + p.Addr("proxy")
 	conn, err := grpc.NewClient(p.Addr("grpc"), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -300,8 +316,9 @@ limits:
 			return fmt.Sprint(status, problemType(body)), header
 		},
 		"grpc": func(path string) (string, http.Header) {
-			answer, err := rls.ShouldRateLimit(t.Context(), &rlspb.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{{
-				Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "path", Value: path}}}}})
+			answer, err := rls.ShouldRateLimit(t.Context(),
+				&rlspb.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+					Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "path", Value: path}}}}})
 			if err != nil {
 				return err.Error(), nil
 			}
@@ -362,7 +379,8 @@ limits:
 
 // problemType is the end of the type of problem details, after a space; "" if there is none.
 func problemType(body string) string {
-	found := regexp.MustCompile(`"type":"https://iana\.org/assignments/http-problem-types#([a-z-]+)"`).FindStringSubmatch(body)
+	found := regexp.MustCompile(
+		`"type":"https://iana\.org/assignments/http-problem-types#([a-z-]+)"`).FindStringSubmatch(body)
 	if found == nil {
 		return ""
 	}
@@ -433,7 +451,8 @@ func TestRedisPlaces(t *testing.T) {
 		p.Stderr.Await(t, `level=WARN .*maxmemory-policy is allkeys-lru`)
 		p.End()
 	}
-	if reply, _ := redis.Do("INFO", "keyspace").(string); !strings.Contains(reply, "db3:") || !strings.Contains(reply, "db0:") {
+	if reply, _ := redis.Do("INFO", "keyspace").(string); !strings.Contains(reply, "db3:") ||
+		!strings.Contains(reply, "db0:") {
 		t.Errorf("the keys are in\n%s", reply)
 	}
 	for _, prefix := range []string{"weir:", "shop:"} {

@@ -73,7 +73,9 @@ func TestRegionsExample(t *testing.T) {
 			if few() || status != c.status || !strings.Contains(string(out), c.verdict) {
 				t.Errorf("exit status %d\n%s", status, out)
 			}
-			if rows := regexp.MustCompile(`(?m)^ +\d+ +(whole|cut) .* \d+\.\d %`).FindAll(out, -1); len(rows) != 3*seconds || !bytes.Contains(rows[0], []byte("whole")) || !bytes.Contains(rows[3*seconds/2], []byte("cut")) {
+			if rows := regexp.MustCompile(`(?m)^ +\d+ +(whole|cut) .* \d+\.\d %`).FindAll(out, -1); len(
+				rows) != 3*seconds || !bytes.Contains(rows[0], []byte("whole")) ||
+				!bytes.Contains(rows[3*seconds/2], []byte("cut")) {
 				t.Errorf("the table has %d rows\n%s", len(rows), out)
 			}
 			svg, err := os.ReadFile(plot)

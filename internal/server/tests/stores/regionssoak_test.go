@@ -102,12 +102,16 @@ func TestRegionsSoak(t *testing.T) {
 	for _, f := range soakFaults {
 		text = append(text, fmt.Sprintf("%s %d", f.name, faults[f.name]))
 	}
-	t.Logf("%d asked, %d let through, %d of them by Envoys, in %v; bound 60 a second; in the last %v %.1f a second of 50\n%d rounds: %s",
-		asked, len(all), byEnvoys, ended.Sub(began).Round(time.Second), ended.Sub(from).Round(time.Second), late, rounds, strings.Join(text, ", "))
+	t.Logf(
+		"%d asked, %d let through, %d of them by Envoys, in %v; bound 60 a second; in the last %v %.1f a second of 50\n%d rounds: %s",
+		asked, len(all), byEnvoys, ended.Sub(began).Round(time.Second), ended.Sub(from).Round(time.Second), late,
+		rounds, strings.Join(text, ", "))
 	for _, r := range regions {
 		t.Logf("%s: decided from leases %.0f, borrowed %.0f, heard %.0f, beyond the limit %.0f, assigned %.0f", r.name,
-			r.metric("weir_lease_decisions_total", `by="local"`), r.metric("weir_region_units_total", `what="borrowed"`),
-			r.metric("weir_region_units_total", `what="heard"`), r.metric("weir_region_over_units_total"), r.metric("weir_rlqs_assigned_units_total"))
+			r.metric("weir_lease_decisions_total", `by="local"`),
+			r.metric("weir_region_units_total", `what="borrowed"`),
+			r.metric("weir_region_units_total", `what="heard"`), r.metric("weir_region_over_units_total"),
+			r.metric("weir_rlqs_assigned_units_total"))
 		if n := r.metric("weir_lease_late_total"); n != 0 {
 			t.Errorf("%s: %v units may have been used after their end", r.name, n)
 		}
@@ -126,7 +130,8 @@ func startSoakRegions(t *testing.T) []*soakRegion {
 	program := servertest.BuildProgram(t)
 	var list []*soakRegion
 	for _, name := range []string{"eu", "us"} {
-		r := &soakRegion{name: name, quotaBed: &quotaBed{t: t, program: program, dir: t.TempDir(), redis: redistest.Start(t), weirs: make([]*servertest.Process, 2)}}
+		r := &soakRegion{name: name, quotaBed: &quotaBed{t: t, program: program, dir: t.TempDir(),
+			redis: redistest.Start(t), weirs: make([]*servertest.Process, 2)}}
 		if err := os.MkdirAll(r.dir+"/rules", 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +141,8 @@ func startSoakRegions(t *testing.T) []*soakRegion {
 	for i, r := range list {
 		other := list[1-i]
 		r.link = redistest.Proxy(t, other.redis.Addr())
-		r.flags = []string{"--region=" + r.name, "--regions-weights=eu=1,us=1", "--regions-stores=" + other.name + "=redis://" + r.link.Addr()}
+		r.flags = []string{"--region=" + r.name, "--regions-weights=eu=1,us=1",
+			"--regions-stores=" + other.name + "=redis://" + r.link.Addr()}
 		for i := range r.weirs {
 			r.ports = append(r.ports, servertest.FreePort(t))
 			r.startWeir(i)

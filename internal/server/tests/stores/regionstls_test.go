@@ -29,7 +29,8 @@ func TestRegionsByTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := regexp.MustCompile("units\\s+of\\s+its\\s+limits,\\s+needs\\s+`([^`]+)`\\s+on\\s+the\\s+keys\\s+`([^`]+)`,\\s+`([^`]+)`\\s+on\\s+the\\s+channel\\s+`([^`]+)`").FindSubmatch(doc)
+	list := regexp.MustCompile(
+		"units\\s+of\\s+its\\s+limits,\\s+needs\\s+`([^`]+)`\\s+on\\s+the\\s+keys\\s+`([^`]+)`,\\s+`([^`]+)`\\s+on\\s+the\\s+channel\\s+`([^`]+)`").FindSubmatch(doc)
 	if list == nil {
 		t.Fatal("docs/operating/redis.md does not say what a user for other regions needs")
 	}
@@ -50,10 +51,12 @@ func TestRegionsByTLS(t *testing.T) {
 	program := servertest.BuildProgram(t)
 	var nodes []*servertest.Node
 	for i, name := range names {
-		args := append([]string{"serve", "--rules=" + rules, "--listen-http=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off"}, servertest.Patient...)
+		args := append([]string{"serve", "--rules=" + rules, "--listen-http=127.0.0.1:0", "--listen-admin=127.0.0.1:0",
+			"--listen-grpc=off", "--listen-resp=off"}, servertest.Patient...)
 		cmd := exec.Command(program, append(args, "--region="+name, "--regions-weights=eu=1,us=1")...)
 		// In the environment, since passwords are no arguments.
-		cmd.Env = append(servertest.PlainEnvironment(), "WEIR_STORE="+own[i], "WEIR_REGIONS_STORES="+names[1-i]+"="+peer[1-i])
+		cmd.Env = append(servertest.PlainEnvironment(), "WEIR_STORE="+own[i],
+			"WEIR_REGIONS_STORES="+names[1-i]+"="+peer[1-i])
 		p := servertest.Begin(t, cmd)
 		nodes = append(nodes, servertest.NodeOf(t, p.Stderr, p.Addr))
 	}

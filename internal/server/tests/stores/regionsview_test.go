@@ -25,7 +25,8 @@ limits:
 // regionsOf asks a node for the regions.
 func regionsOf(t *testing.T, n *servertest.Node) (r admin.RegionsReport) {
 	t.Helper()
-	if status, _, body := servertest.Get(t, n.Admin+"/api/v1/regions"); status != 200 || json.Unmarshal([]byte(body), &r) != nil {
+	if status, _, body := servertest.Get(t, n.Admin+"/api/v1/regions"); status != 200 ||
+		json.Unmarshal([]byte(body), &r) != nil {
 		t.Fatalf("%d %s", status, body)
 	}
 	return r
@@ -39,7 +40,8 @@ func TestRegionsSeen(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "shop.yaml")
 	servertest.WriteRules(t, rules, regionalRules)
 	in := func(region string, own, other *redistest.Server, peer string) *servertest.Node {
-		p := servertest.StartOn(t, own.URL(), "--rules="+rules, "--region="+region, "--regions-weights=eu=2,us=1", "--regions-stores="+peer+"="+other.URL())
+		p := servertest.StartOn(t, own.URL(), "--rules="+rules, "--region="+region, "--regions-weights=eu=2,us=1",
+			"--regions-stores="+peer+"="+other.URL())
 		t.Cleanup(p.End)
 		return servertest.NodeOf(t, p.Stderr, p.Addr)
 	}
@@ -74,16 +76,20 @@ func TestRegionsSeen(t *testing.T) {
 		var r admin.RegionsReport
 		servertest.Eventually(t, "all was heard in eu", func() bool {
 			r = regionsOf(t, n)
-			return r.Nodes.Answered == 2 && len(r.Limits) == 3 && r.Limits[0].Heard.Units == 25 && r.Limits[2].Heard.Units == 5
+			return r.Nodes.Answered == 2 && len(r.Limits) == 3 && r.Limits[0].Heard.Units == 25 &&
+				r.Limits[2].Heard.Units == 5
 		})
 		search, tokens, login := r.Limits[0], r.Limits[1], r.Limits[2]
-		if search.Used.Units != 20 || tokens.Used.Units != 30 || login.Used.Units != 0 || search.OverUnits+search.CeilingRefusals != 0 {
+		if search.Used.Units != 20 || tokens.Used.Units != 30 || login.Used.Units != 0 ||
+			search.OverUnits+search.CeilingRefusals != 0 {
 			t.Errorf("%+v", r.Limits)
 		}
-		if search.Windows[0].Ceiling != 72 || tokens.Windows[0].Ceiling != 667 || login.Windows[0].Ceiling != 50 || search.Over != 20 || !login.Sync {
+		if search.Windows[0].Ceiling != 72 || tokens.Windows[0].Ceiling != 667 || login.Windows[0].Ceiling != 50 ||
+			search.Over != 20 || !login.Sync {
 			t.Errorf("%+v", r.Limits)
 		}
-		if r.Region != "eu" || r.Regions[0].State != "own" || r.Regions[1].Uses == 0 || r.Regions[1].Weights || r.Regions[1].Rules || strings.Join(r.Each, " ") != "default/local" {
+		if r.Region != "eu" || r.Regions[0].State != "own" || r.Regions[1].Uses == 0 || r.Regions[1].Weights ||
+			r.Regions[1].Rules || strings.Join(r.Each, " ") != "default/local" {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -91,7 +97,8 @@ func TestRegionsSeen(t *testing.T) {
 		a, b := regionsOf(t, first).Leader, regionsOf(t, second).Leader
 		return a == b && a != ""
 	})
-	servertest.Eventually(t, "all was heard in us", func() bool { return regionsOf(t, far).Limits[0].Heard.Units == 20 })
+	servertest.Eventually(t, "all was heard in us",
+		func() bool { return regionsOf(t, far).Limits[0].Heard.Units == 20 })
 
 	server := func(n *servertest.Node) string { return "--server=" + n.Admin }
 	for _, c := range []struct {
@@ -105,14 +112,16 @@ func TestRegionsSeen(t *testing.T) {
 		{[]string{"explain", "path=/search", "user=ada", server(first)}, `now: used 45 of 90, 45 remaining, .*; eu: 20 of 72 \(ceiling\), all regions: 45 of 90 as heard\n`},
 		{[]string{"explain", "--json", "path=/search", "user=ada", server(first)}, `(?s)"regions": \{\s+"region": "eu",\s+"own": \{\s+"used": 20,\s+"limit": 72\s+\},\s+"all": \{\s+"used": 45,\s+"limit": 90`},
 	} {
-		if status, out, errs := servertest.RunBuilt(t, c.args...); status != 0 || !regexp.MustCompile(c.says).MatchString(out) {
+		if status, out, errs := servertest.RunBuilt(t, c.args...); status != 0 ||
+			!regexp.MustCompile(c.says).MatchString(out) {
 			t.Errorf("weir %s: %d %s%s\nwant %s", strings.Join(c.args, " "), status, out, errs, c.says)
 		}
 	}
 
 	// A limit of one region is shown as ever.
 	first.Admitted(1, "path=/local&user=ada")
-	if _, _, body := servertest.Get(t, first.Admin+"/api/v1/keys?limit=local&key=ada"); strings.Contains(body, `"regions"`) {
+	if _, _, body := servertest.Get(t, first.Admin+"/api/v1/keys?limit=local&key=ada"); strings.Contains(body,
+		`"regions"`) {
 		t.Errorf("%s", body)
 	}
 

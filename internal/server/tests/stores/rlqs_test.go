@@ -42,7 +42,8 @@ func TestQuotas(t *testing.T) {
 	paced := []*flow{first.load(t, "pace", "paced", 30), second.load(t, "pace", "paced", 30)}
 	mixed, byRLS := first.load(t, "units", "mixed", 30), b.loadRLS(1, "units", "mixed", 30)
 	before := first.load(t, "units", "moving", 60)
-	servertest.Eventually(t, "all of the tenant that moves that may come at once has come", func() bool { return before.since(began) >= 300 })
+	servertest.Eventually(t, "all of the tenant that moves that may come at once has come",
+		func() bool { return before.since(began) >= 300 })
 	moved := time.Now()
 	asked := before.stop()
 	after := second.load(t, "units", "moving", 60)
@@ -56,9 +57,11 @@ func TestQuotas(t *testing.T) {
 
 	one, other := first.admitted(t, "even", even[0].stop()), second.admitted(t, "even", even[1].stop())
 	all := b.obeys("units", "even", 0, one, other)
-	t.Logf("even: %d and %d, %d of %.0f since the move: %d and %d", len(one), len(other), between(all, moved, ended), 10*seconds, between(one, moved, ended), between(other, moved, ended))
+	t.Logf("even: %d and %d, %d of %.0f since the move: %d and %d", len(one), len(other), between(all, moved, ended),
+		10*seconds, between(one, moved, ended), between(other, moved, ended))
 
-	all = b.obeys("pace", "paced", paceExtra(b.limits["pace"]), first.admitted(t, "paced", paced[0].stop()), second.admitted(t, "paced", paced[1].stop()))
+	all = b.obeys("pace", "paced", paceExtra(b.limits["pace"]), first.admitted(t, "paced", paced[0].stop()),
+		second.admitted(t, "paced", paced[1].stop()))
 	t.Logf("paced: %d in all, %d of %.0f since the move", len(all), between(all, moved, ended), 20*seconds)
 
 	envoys, answered := first.admitted(t, "mixed", mixed.stop()), byRLS.stop()
@@ -71,7 +74,8 @@ func TestQuotas(t *testing.T) {
 	now := second.admitted(t, "moving", after.stop())
 	all = b.obeys("units", "moving", 0, first.admitted(t, "moving", asked), now)
 	late := between(now, moved.Add(10*time.Second), ended)
-	t.Logf("moving: %d in all, %d by the second Envoy, %d of %.0f from 10 s after the move on", len(all), len(now), late, 10*(seconds-10))
+	t.Logf("moving: %d in all, %d by the second Envoy, %d of %.0f from 10 s after the move on", len(all), len(now),
+		late, 10*(seconds-10))
 
 	if over := b.metric("weir_rlqs_over_units_total", `limit="units"`); over != 0 {
 		t.Errorf("%v units were reported that nobody had paid", over)
@@ -105,7 +109,8 @@ func testQuotaPushes(t *testing.T, b *quotaBed, e *quotaEnvoy) {
 	var ban, lift pushed
 	for !ban.seen || !lift.seen {
 		ban.change(b, "a ban", func() {
-			send(t, http.MethodPost, admin+"/api/v1/bans", `{"domain": "edge", "limit": "large", "key": ["banned"], "for": "1h"}`)
+			send(t, http.MethodPost, admin+"/api/v1/bans",
+				`{"domain": "edge", "limit": "large", "key": ["banned"], "for": "1h"}`)
 		}, func() bool { return !ask("large", "banned") })
 		lift.change(b, "the end of a ban", func() {
 			send(t, http.MethodDelete, admin+"/api/v1/bans", `{"domain": "edge", "limit": "large", "key": ["banned"]}`)
@@ -118,10 +123,12 @@ func testQuotaPushes(t *testing.T, b *quotaBed, e *quotaEnvoy) {
 	for i := 0; !reset.seen || !grant.seen; i++ {
 		for what, more := range map[string]func(tenant string){
 			"reset": func(tenant string) {
-				send(t, http.MethodDelete, admin+"/api/v1/keys", `{"domain": "edge", "limit": "daily", "key": ["`+tenant+`"], "reason": "test"}`)
+				send(t, http.MethodDelete, admin+"/api/v1/keys",
+					`{"domain": "edge", "limit": "daily", "key": ["`+tenant+`"], "reason": "test"}`)
 			},
 			"grant": func(tenant string) {
-				send(t, http.MethodPost, admin+"/api/v1/grants", `{"domain": "edge", "limit": "daily", "key": ["`+tenant+`"], "allow": "100000/day", "for": "1h"}`)
+				send(t, http.MethodPost, admin+"/api/v1/grants",
+					`{"domain": "edge", "limit": "daily", "key": ["`+tenant+`"], "allow": "100000/day", "for": "1h"}`)
 			},
 		} {
 			tenant := fmt.Sprint(what, i)

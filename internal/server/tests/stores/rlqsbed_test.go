@@ -61,7 +61,8 @@ func newQuotaBed(t *testing.T, n int, l quotaLimits) *quotaBed {
 	t.Helper()
 	effort.Long(t, "Envoy reports every five seconds")
 	envoytest.Program(t)
-	b := &quotaBed{t: t, program: servertest.BuildProgram(t), dir: t.TempDir(), redis: redistest.Start(t), weirs: make([]*servertest.Process, n)}
+	b := &quotaBed{t: t, program: servertest.BuildProgram(t), dir: t.TempDir(), redis: redistest.Start(t),
+		weirs: make([]*servertest.Process, n)}
 	b.limits = map[string]algo.Config{"units": l.units, "pace": l.pace}
 	b.writeLimits(l)
 	for i := range n {
@@ -76,7 +77,8 @@ func inRule(c algo.Config) string { return fmt.Sprintf("%d/%s", c.N, c.Window) }
 
 func (b *quotaBed) writeLimits(l quotaLimits) {
 	b.t.Helper()
-	text, err := os.ReadFile(filepath.Join(servertest.RepositoryRoot(b.t), "internal", "server", "tests", "stores", "testdata", "rlqs", "rules", "edge.yaml"))
+	text, err := os.ReadFile(filepath.Join(servertest.RepositoryRoot(b.t), "internal", "server", "tests", "stores",
+		"testdata", "rlqs", "rules", "edge.yaml"))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -107,17 +109,21 @@ func (b *quotaBed) startWeir(i int) {
 // startEnvoy starts an Envoy that asks the first of these gRPC ports that it can reach.
 func (b *quotaBed) startEnvoy(ports ...string) *quotaEnvoy {
 	b.t.Helper()
-	text, err := os.ReadFile(filepath.Join(servertest.RepositoryRoot(b.t), "internal", "server", "tests", "stores", "testdata", "rlqs", "envoy.yaml"))
+	text, err := os.ReadFile(filepath.Join(servertest.RepositoryRoot(b.t), "internal", "server", "tests", "stores",
+		"testdata", "rlqs", "envoy.yaml"))
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	var endpoints []string
 	for i, port := range ports {
-		endpoints = append(endpoints, fmt.Sprintf("{ priority: %d, lb_endpoints: [ { endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: %s } } } } ] }", i, port))
+		endpoints = append(endpoints,
+			fmt.Sprintf(
+				"{ priority: %d, lb_endpoints: [ { endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: %s } } } } ] }", i, port))
 	}
 	e := &quotaEnvoy{log: filepath.Join(b.dir, fmt.Sprintf("envoy%d.log", len(b.envoys)))}
 	config := strings.NewReplacer("$LOG", e.log, "$ENDPOINTS", strings.Join(endpoints, ", ")).Replace(string(text))
-	e.Envoy = envoytest.Start(b.t, config, "--concurrency", "2", "--log-level", "error", "--file-flush-interval-msec", "50")
+	e.Envoy = envoytest.Start(b.t, config, "--concurrency", "2", "--log-level", "error", "--file-flush-interval-msec",
+		"50")
 	e.url = "http://" + e.Address("front") + "/"
 	b.envoys = append(b.envoys, e)
 	return e
@@ -222,9 +228,10 @@ func (b *quotaBed) rls(weir int) func(ctx context.Context, plan, tenant string, 
 	b.t.Cleanup(func() { conn.Close() })
 	client := rlspb.NewRateLimitServiceClient(conn)
 	return func(ctx context.Context, plan, tenant string, hits uint32) (bool, error) {
-		answer, err := client.ShouldRateLimit(ctx, &rlspb.RateLimitRequest{Domain: "edge", HitsAddend: hits, Descriptors: []*ratelimit.RateLimitDescriptor{{
-			Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "tenant", Value: tenant}, {Key: "plan", Value: plan}},
-		}}})
+		answer, err := client.ShouldRateLimit(ctx,
+			&rlspb.RateLimitRequest{Domain: "edge", HitsAddend: hits, Descriptors: []*ratelimit.RateLimitDescriptor{{
+				Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "tenant", Value: tenant}, {Key: "plan", Value: plan}},
+			}}})
 		return answer.GetOverallCode() == rlspb.RateLimitResponse_OK, err
 	}
 }
@@ -282,7 +289,8 @@ func (e *quotaEnvoy) admitted(t *testing.T, tenant string, answered int64) (list
 
 // obeys checks that what was let through of a tenant obeys the limit of a plan and extra, in each
 // interval.
-func (b *quotaBed) obeys(plan, tenant string, extra int64, admitted ...[]leasecheck.Admission) (all []leasecheck.Admission) {
+func (b *quotaBed) obeys(plan, tenant string, extra int64,
+	admitted ...[]leasecheck.Admission) (all []leasecheck.Admission) {
 	b.t.Helper()
 	for _, list := range admitted {
 		all = append(all, list...)

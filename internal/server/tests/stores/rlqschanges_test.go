@@ -51,8 +51,10 @@ limits:
 	}
 	signal := func(percent float64) func() {
 		return func() {
-			send(t, http.MethodPut, "http://"+b.weirs[0].Addr("admin")+"/api/v1/signals/pushed", fmt.Sprintf(`{"value": %v, "ttl": 300}`, percent))
-			servertest.Eventually(t, "the filtered signal is there", func() bool { return b.metric("weir_signal_percent", `"pushed"`) == percent })
+			send(t, http.MethodPut, "http://"+b.weirs[0].Addr("admin")+"/api/v1/signals/pushed",
+				fmt.Sprintf(`{"value": %v, "ttl": 300}`, percent))
+			servertest.Eventually(t, "the filtered signal is there",
+				func() bool { return b.metric("weir_signal_percent", `"pushed"`) == percent })
 		}
 	}
 	nothing := func() {}

@@ -81,12 +81,14 @@ func TestQuotaFaults(t *testing.T) {
 			first, second := b.startEnvoy(port, b.ports[1]), b.startEnvoy(b.ports[1], b.ports[0])
 			flows := []*flow{first.load(t, "units", "tenant", 30), second.load(t, "units", "tenant", 30)}
 			began := time.Now()
-			servertest.Eventually(t, "all that may come at once has come", func() bool { return flows[0].since(began)+flows[1].since(began) >= 300 })
+			servertest.Eventually(t, "all that may come at once has come",
+				func() bool { return flows[0].since(began)+flows[1].since(began) >= 300 })
 			end := f.fault(b)
 			<-time.After(lasts)
 			end()
 			back := time.Now()
-			servertest.Eventually(t, "what comes back after the fault is let through", func() bool { return flows[0].since(back)+flows[1].since(back) >= 75 })
+			servertest.Eventually(t, "what comes back after the fault is let through",
+				func() bool { return flows[0].since(back)+flows[1].since(back) >= 75 })
 			var answered []int64
 			for _, l := range flows {
 				answered = append(answered, l.stop())
@@ -97,7 +99,8 @@ func TestQuotaFaults(t *testing.T) {
 			}
 			all := b.obeys("units", "tenant", f.extra, one, other)
 			now := time.Now()
-			t.Logf("%d in all, %d of %.0f after the fault, by the first Envoy %d", len(all), between(all, back, now), 10*now.Sub(back).Seconds(), between(one, back, now))
+			t.Logf("%d in all, %d of %.0f after the fault, by the first Envoy %d", len(all), between(all, back, now),
+				10*now.Sub(back).Seconds(), between(one, back, now))
 			if len(all) < 300 {
 				t.Errorf("%d were let through, want 300 and more", len(all))
 			}

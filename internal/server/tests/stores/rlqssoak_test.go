@@ -39,12 +39,14 @@ func TestQuotaSoak(t *testing.T) {
 				// One second for an assignment on its way.
 				extra = int64(0.9 * 2 * 1000)
 			}
-			all := b.obeys(plan, "tenant", extra, first.admitted(t, "tenant", answered[0]), second.admitted(t, "tenant", answered[1]))
+			all := b.obeys(plan, "tenant", extra, first.admitted(t, "tenant", answered[0]),
+				second.admitted(t, "tenant", answered[1]))
 			// The burst of the units ends before the last minute.
 			from := ended.Add(-min(time.Minute, lasts/3))
 			late := float64(between(all, from, ended)) / ended.Sub(from).Seconds()
 			t.Logf("%d asked, %d let through in %v; in the last %v %.0f a second of 1000; over %v",
-				answered[0]+answered[1], len(all), ended.Sub(began), ended.Sub(from), late, b.metric("weir_rlqs_over_units_total"))
+				answered[0]+answered[1], len(all), ended.Sub(began), ended.Sub(from), late,
+				b.metric("weir_rlqs_over_units_total"))
 			if plan == "pace" {
 				if late < 800 { // lease 90%, and a little of each second
 					t.Errorf("%.0f a second were let through, want 800 and more", late)

@@ -94,7 +94,8 @@ func (b *ruleBed) node(dir string, args ...string) *ruleNode {
 	}
 	cmd := exec.Command(b.program, append([]string{"serve", "--rules-db-every=300ms"}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = append(servertest.PlainEnvironment(), "WEIR_RULES="+b.url, "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off", "WEIR_LISTEN_ADMIN=127.0.0.1:0", "WEIR_INSIGHT_MEMORY=0", "WEIR_INSIGHT_RECORD=0")
+	cmd.Env = append(servertest.PlainEnvironment(), "WEIR_RULES="+b.url, "WEIR_LISTEN_HTTP=127.0.0.1:0",
+		"WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off", "WEIR_LISTEN_ADMIN=127.0.0.1:0", "WEIR_INSIGHT_MEMORY=0", "WEIR_INSIGHT_RECORD=0")
 	n := &ruleNode{Process: servertest.Begin(b.t, cmd), dir: dir}
 	n.http, n.admin = n.Addr("http"), n.Addr("admin")
 	return n
@@ -119,7 +120,8 @@ func (n *ruleNode) limit() int {
 // follows waits until a limit is in force.
 func (n *ruleNode) follows(limit int) {
 	n.T.Helper()
-	servertest.Eventually(n.T, fmt.Sprintf("a limit of %d is in force", limit), func() bool { return n.limit() == limit })
+	servertest.Eventually(n.T, fmt.Sprintf("a limit of %d is in force", limit),
+		func() bool { return n.limit() == limit })
 }
 
 // metric reads a metric without labels.
@@ -144,10 +146,12 @@ func TestRulesInDatabase(t *testing.T) {
 	b.does(0, "history").With("No rules were pushed yet")
 	cmd := exec.Command(b.program, "serve", "--check", "--rules", b.url)
 	cmd.Dir, cmd.Env = t.TempDir(), servertest.PlainEnvironment()
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "holds no rules") || !strings.Contains(string(out), "weir rules import DIR") {
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "holds no rules") ||
+		!strings.Contains(string(out), "weir rules import DIR") {
 		t.Errorf("a server without rules: %v\n%s", err, out)
 	}
-	b.does(0, "import", dir, "--note", "from git").With("1 test passed", "version 1 is to be in force, in place of none")
+	b.does(0, "import", dir, "--note", "from git").With("1 test passed",
+		"version 1 is to be in force, in place of none")
 	b.does(1, "import", b.folder(11)).With("nothing was imported", "version 1 is in force")
 	nodes := []*ruleNode{b.node(""), b.node("")}
 	for _, n := range nodes {
@@ -166,7 +170,8 @@ func TestRulesInDatabase(t *testing.T) {
 	change(ada, 20)
 	change(bob, 30)
 	b.does(1, "diff", ada).With("-    allow: 10/day", "+    allow: 20/day", "--- shop.yaml (version 1)")
-	b.does(0, "push", ada, "--author", "ada", "--note", "more room", "--wait", "10m").With("version 2 is to be in force, in place of version 1", "in force on 2 nodes")
+	b.does(0, "push", ada, "--author", "ada", "--note", "more room", "--wait",
+		"10m").With("version 2 is to be in force, in place of version 1", "in force on 2 nodes")
 	for _, n := range nodes {
 		if got := n.limit(); got != 20 {
 			t.Errorf("the push has waited, and a node has %d", got)
@@ -176,8 +181,10 @@ func TestRulesInDatabase(t *testing.T) {
 		}
 	}
 	b.does(0, "push", ada).With("is version 2, which is in force")
-	b.does(1, "push", bob).With("version 2 came meanwhile, by ada", "(more room)", "-    allow: 10/day", "+    allow: 20/day", "push with --base 2")
-	if text, err := os.ReadFile(filepath.Join(bob, "shop.yaml")); err != nil || string(text) != servertest.LimitRules(30) {
+	b.does(1, "push", bob).With("version 2 came meanwhile, by ada", "(more room)", "-    allow: 10/day",
+		"+    allow: 20/day", "push with --base 2")
+	if text, err := os.ReadFile(filepath.Join(bob, "shop.yaml")); err != nil ||
+		string(text) != servertest.LimitRules(30) {
 		t.Errorf("the loser's folder was changed: %q, %v", text, err)
 	}
 	b.does(1, "pull", bob).With("rules that were not pushed")
@@ -189,16 +196,19 @@ func TestRulesInDatabase(t *testing.T) {
 	b.does(1, "push", bob).With("nothing was pushed, since these failed: tests", "--force")
 	broken := filepath.Join(t.TempDir(), "broken")
 	b.does(0, "pull", broken)
-	servertest.WriteRules(t, filepath.Join(broken, "shop.yaml"), "domain: shop\nlimits:\n  - name: daily\n    alow: 1/day\n")
+	servertest.WriteRules(t, filepath.Join(broken, "shop.yaml"),
+		"domain: shop\nlimits:\n  - name: daily\n    alow: 1/day\n")
 	b.does(1, "push", broken).With("since these failed: lint")
-	b.does(1, "push", broken, "--force", "--author", "bob", "--wait", "10m").With("version 4 is refused by 2 nodes", `unknown key "alow"`)
+	b.does(1, "push", broken, "--force", "--author", "bob", "--wait", "10m").With("version 4 is refused by 2 nodes",
+		`unknown key "alow"`)
 	b.does(1, "status").With("version 4, by bob", "refuses 4", `unknown key "alow"`)
 	for _, n := range nodes {
 		if n.limit() != 30 || n.metric("weir_rules_broken") != "1" {
 			t.Errorf("after a broken version: %d", n.limit())
 		}
 	}
-	b.does(0, "rollback", "--author", "ada", "--note", "broken", "--wait", "10m").With("version 5, which is version 3 again", "in force on 2 nodes")
+	b.does(0, "rollback", "--author", "ada", "--note", "broken", "--wait",
+		"10m").With("version 5, which is version 3 again", "in force on 2 nodes")
 	b.does(0, "status").With("version 5, by ada", "in force")
 	b.does(0, "diff", "3", "5")
 	b.does(2, "rollback", "x").With(`"x": expected the number`)
@@ -206,9 +216,12 @@ func TestRulesInDatabase(t *testing.T) {
 
 	// A new limit, first in shadow.
 	b.does(0, "pull", ada)
-	servertest.WriteRules(t, filepath.Join(ada, "more.yaml"), "domain: shop\nlimits:\n  - name: more # new\n    per: [key]\n    allow: 5/day\n    algorithm: sliding_log\n")
-	servertest.WriteRules(t, filepath.Join(ada, "shop_test.yaml"), strings.Replace(servertest.LimitTest(5), "by: daily", "by: more", 1))
-	b.does(0, "push", ada, "--shadow", "--wait", "10m").With("in shadow, beside what is in force: shop/more", "version 6")
+	servertest.WriteRules(t, filepath.Join(ada, "more.yaml"),
+		"domain: shop\nlimits:\n  - name: more # new\n    per: [key]\n    allow: 5/day\n    algorithm: sliding_log\n")
+	servertest.WriteRules(t, filepath.Join(ada, "shop_test.yaml"),
+		strings.Replace(servertest.LimitTest(5), "by: daily", "by: more", 1))
+	b.does(0, "push", ada, "--shadow", "--wait", "10m").With("in shadow, beside what is in force: shop/more",
+		"version 6")
 	if got := nodes[0].limit(); got != 30 {
 		t.Errorf("with a new limit in shadow: %d", got)
 	}
@@ -223,7 +236,8 @@ func TestRulesInDatabase(t *testing.T) {
 	}
 
 	// History, and what is left of it.
-	b.does(0, "history").With("push: by force, since these failed: lint", "rollback: version 3 again", "from git", "bob")
+	b.does(0, "history").With("push: by force, since these failed: lint", "rollback: version 3 again", "from git",
+		"bob")
 	b.does(0, "history", "--json", "-n", "1").With(`"after":8`)
 	checked := b.does(0, "history", "--check").With("8 records and 8 versions", "last hash ")
 	_, noted, _ := strings.Cut(checked.Text, "last hash ")
@@ -234,7 +248,8 @@ func TestRulesInDatabase(t *testing.T) {
 	b.does(0, "history", "--check", "--noted", noted).With("9 records and 8 versions, 6 of these without",
 		"up to record 8 nothing was altered, left out, put in or moved since that hash was noted")
 	b.does(1, "pull", "--version", "1", ada).With("version 1 were pruned")
-	b.does(1, "push", b.folder(50), "--base", "1").With("version 8 came meanwhile", "cannot be shown: the files of version 1 were pruned", "push with --base 8")
+	b.does(1, "push", b.folder(50), "--base", "1").With("version 8 came meanwhile",
+		"cannot be shown: the files of version 1 were pruned", "push with --base 8")
 	nodes[0].Signal(syscall.SIGTERM)
 	if status := nodes[0].Wait(); status != 0 {
 		t.Errorf("exit status %d", status)
@@ -271,7 +286,8 @@ func TestTwoEditors(t *testing.T) {
 		if winner < 0 || statuses[1-winner] != 1 {
 			t.Fatalf("statuses %v\n%s", statuses, texts)
 		}
-		(&servertest.RuleWords{T: t, Text: texts[1-winner]}).With(fmt.Sprintf("by editor%d", winner), fmt.Sprintf("+    allow: %d/day", 20+2*round+winner), fmt.Sprintf("push with --base %d", round+2))
+		(&servertest.RuleWords{T: t, Text: texts[1-winner]}).With(fmt.Sprintf("by editor%d", winner),
+			fmt.Sprintf("+    allow: %d/day", 20+2*round+winner), fmt.Sprintf("push with --base %d", round+2))
 		b.does(0, "diff", dirs[winner])
 	}
 	b.does(0, "history", "--check").With("4 records and 4 versions")
@@ -311,7 +327,8 @@ func TestManyPushes(t *testing.T) {
 	for _, n := range nodes {
 		n.follows(pushes + 1)
 	}
-	t.Logf("%d pushes in %v, in force on %d nodes after %v", pushes, pushed.Round(time.Millisecond), len(nodes), time.Since(began).Round(time.Millisecond))
+	t.Logf("%d pushes in %v, in force on %d nodes after %v", pushes, pushed.Round(time.Millisecond), len(nodes),
+		time.Since(began).Round(time.Millisecond))
 	began = time.Now()
 	b.does(0, "rollback", "1", "--wait", "10m").With("in force on 4 nodes")
 	t.Logf("a rollback was in force on %d nodes after %v", len(nodes), time.Since(began).Round(time.Millisecond))

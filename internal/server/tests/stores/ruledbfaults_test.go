@@ -77,7 +77,8 @@ func TestRuleDatabaseFails(t *testing.T) {
 	n.follows(30)
 
 	// A version that this node cannot load does not keep it from starting either.
-	server.Exec(`alter table weir_rules.version disable trigger all; update weir_rules.version set files = '{"shop.yaml": "limits: 3"}' where number = 3`)
+	server.Exec(
+		`alter table weir_rules.version disable trigger all; update weir_rules.version set files = '{"shop.yaml": "limits: 3"}' where number = 3`)
 	n.Signal(syscall.SIGTERM)
 	n.Wait()
 	n = b.node(n.dir)
@@ -106,7 +107,8 @@ func TestRuleDatabaseFailsOver(t *testing.T) {
 	// What comes now the replica never gets.
 	replica.Exec("alter system set primary_conninfo = ''")
 	replica.Exec("select pg_reload_conf()")
-	servertest.Eventually(t, "the replica is cut off", func() bool { return server.Number("select count(*) from pg_stat_replication") == 0 })
+	servertest.Eventually(t, "the replica is cut off",
+		func() bool { return server.Number("select count(*) from pg_stat_replication") == 0 })
 	b.pushes(2, 30)
 	for _, n := range nodes {
 		n.follows(30)
@@ -139,7 +141,8 @@ func TestRulesBehindPooler(t *testing.T) {
 			n := b.node("", "--rules-db-every", []string{"500ms", "1h"}[i])
 			n.follows(10)
 			if mode == "transaction" {
-				n.Stderr.Await(t, "no messages arrive from the database of rules, as behind a pooler in transaction mode")
+				n.Stderr.Await(t,
+					"no messages arrive from the database of rules, as behind a pooler in transaction mode")
 				b.says("status", "in force, by looking alone")
 			} else {
 				b.says("status", "in force")

@@ -38,10 +38,12 @@ func TestServeFindsRules(t *testing.T) {
 	if err := os.Mkdir("rules", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	servertest.WriteRules(t, "rules/shop.yaml", "domain: shop\nlimits: [{ name: one, per: [key], allow: 1/hour, algorithm: sliding_log }]\n")
+	servertest.WriteRules(t, "rules/shop.yaml",
+		"domain: shop\nlimits: [{ name: one, per: [key], allow: 1/hour, algorithm: sliding_log }]\n")
 	p.Stderr.Await(t, `rules loaded" path=./rules files=1`)
 	for i, want := range []int{200, 429} {
-		if status, _, body := servertest.Get(t, url+"key=ada"); status != want || !strings.Contains(body, `"limit":1,`) {
+		if status, _, body := servertest.Get(t, url+"key=ada"); status != want ||
+			!strings.Contains(body, `"limit":1,`) {
 			t.Errorf("request %d: %d %s, want %d by rule one", i, status, body, want)
 		}
 	}
@@ -73,7 +75,8 @@ func TestServeStarter(t *testing.T) {
 	rls := rlspb.NewRateLimitServiceClient(conn)
 	question := &rlspb.RateLimitRequest{Domain: "default", Descriptors: []*ratelimitv3.RateLimitDescriptor{{
 		Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "key", Value: "ada"}}}}}
-	for i, want := range []rlspb.RateLimitResponse_Code{rlspb.RateLimitResponse_OK, rlspb.RateLimitResponse_OVER_LIMIT} {
+	for i, want := range []rlspb.RateLimitResponse_Code{rlspb.RateLimitResponse_OK,
+		rlspb.RateLimitResponse_OVER_LIMIT} {
 		answer, err := rls.ShouldRateLimit(t.Context(), question)
 		if err != nil || answer.OverallCode != want {
 			t.Errorf("gRPC %d: %v %v, want %v", i, answer, err, want)
@@ -83,11 +86,13 @@ func TestServeStarter(t *testing.T) {
 	if status != 429 || header.Get("Retry-After") == "" || !strings.Contains(body, `"limited_by":["starter"]`) {
 		t.Errorf("the eleventh: %d %v %s", status, header, body)
 	}
-	for _, want := range []string{base, "curl -i -X POST http://" + p.Addr("http") + "/api/v1/limit", "grpcurl -plaintext", p.Addr("grpc"), "http://" + p.Addr("admin") + "/metrics"} {
+	for _, want := range []string{base, "curl -i -X POST http://" + p.Addr("http") + "/api/v1/limit",
+		"grpcurl -plaintext", p.Addr("grpc"), "http://" + p.Addr("admin") + "/metrics"} {
 		p.Stdout.Await(t, regexp.QuoteMeta(want))
 	}
 	admin := "http://" + p.Addr("admin")
-	if status, _, body := servertest.Get(t, admin+"/api/v1/keys?limit=starter"); status != 200 || !strings.Contains(body, `"key": "key=ada"`) || !strings.Contains(body, `"refused": true`) {
+	if status, _, body := servertest.Get(t, admin+"/api/v1/keys?limit=starter"); status != 200 ||
+		!strings.Contains(body, `"key": "key=ada"`) || !strings.Contains(body, `"refused": true`) {
 		t.Errorf("keys: %d %s", status, body)
 	}
 	if status, _, body := servertest.Get(t, admin+"/metrics"); status != 200 ||
@@ -98,7 +103,8 @@ func TestServeStarter(t *testing.T) {
 	if status, _, _ := servertest.Get(t, admin+"/readyz"); status != 200 {
 		t.Errorf("readyz: %d", status)
 	}
-	if status, _, body := servertest.Get(t, admin+"/api/v1/rules"); status != 200 || !strings.Contains(body, "built-in starter rules") {
+	if status, _, body := servertest.Get(t, admin+"/api/v1/rules"); status != 200 ||
+		!strings.Contains(body, "built-in starter rules") {
 		t.Errorf("rules: %d %s", status, body)
 	}
 	p.End()
@@ -115,7 +121,8 @@ func TestHangup(t *testing.T) {
 		t.Fatal(err)
 	}
 	rule := func(n int) {
-		servertest.WriteRules(t, filepath.Join(rules, "a.yaml"), fmt.Sprintf("limits: [{ name: all, allow: %d/hour }]\n", n))
+		servertest.WriteRules(t, filepath.Join(rules, "a.yaml"),
+			fmt.Sprintf("limits: [{ name: all, allow: %d/hour }]\n", n))
 	}
 	rule(5)
 	servertest.WriteRules(t, tokens, "old\n")
@@ -143,7 +150,8 @@ func TestHangup(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Stderr.Await(t, `msg=reloading`) // the folder's watcher may have loaded the rules before
-	servertest.Eventually(t, "the new tokens hold", func() bool { return authorized("old") == 401 && authorized("new") == 200 })
+	servertest.Eventually(t, "the new tokens hold",
+		func() bool { return authorized("old") == 401 && authorized("new") == 200 })
 	base := "http://" + p.Addr("http") + "/api/v1/limit?hits=0"
 	servertest.Eventually(t, "the new rules are in force", func() bool {
 		_, _, body := servertest.Get(t, base)
@@ -172,7 +180,8 @@ func TestDrain(t *testing.T) {
 	defer upstream.Close()
 	dir := t.TempDir()
 	servertest.WriteRules(t, filepath.Join(dir, "a.yaml"), "limits: [{ name: a, allow: 100/min }]\n")
-	p := servertest.Start(t, "proxy", "--upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0", "--drain=1m")
+	p := servertest.Start(t, "proxy", "--upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0",
+		"--drain=1m")
 	addr, admin := p.Addr("proxy"), p.Addr("admin")
 	answers := make(chan string, 1)
 	go func() {
@@ -255,7 +264,8 @@ func TestReloadUnderLoad(t *testing.T) {
 					}
 				}
 				asked.Add(1)
-				if status, err := servertest.StatusOf(client, "http://"+addr+"/api/v1/limit?kind=kept"); err != nil || status != 200 {
+				if status, err := servertest.StatusOf(client, "http://"+addr+"/api/v1/limit?kind=kept"); err != nil ||
+					status != 200 {
 					t.Errorf("kept: %d %v", status, err)
 					return
 				}
@@ -264,7 +274,8 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 	for n := 1; n <= versions; n++ {
 		write(version(n))
-		servertest.Eventually(t, fmt.Sprintf("version %d is in force", n), func() bool { return seen.Load() == int64(n) || t.Failed() })
+		servertest.Eventually(t, fmt.Sprintf("version %d is in force", n),
+			func() bool { return seen.Load() == int64(n) || t.Failed() })
 		if t.Failed() {
 			break
 		}
@@ -276,11 +287,13 @@ func TestReloadUnderLoad(t *testing.T) {
 		for i, broken := range []string{"", whole[:len(whole)-20], "limits: [\n"} {
 			before := failures(t, admin)
 			write(broken)
-			servertest.Eventually(t, fmt.Sprintf("broken file %d is reported", i), func() bool { return failures(t, admin) > before })
+			servertest.Eventually(t, fmt.Sprintf("broken file %d is reported", i),
+				func() bool { return failures(t, admin) > before })
 			if s := seen.Load(); s != int64(n) {
 				t.Errorf("broken file %d: version %d is in force", i, s)
 			}
-			if _, _, body := servertest.Get(t, "http://"+admin+"/api/v1/rules"); !strings.Contains(body, "a.yaml") || strings.Contains(body, `"errors": []`) {
+			if _, _, body := servertest.Get(t, "http://"+admin+"/api/v1/rules"); !strings.Contains(body, "a.yaml") ||
+				strings.Contains(body, `"errors": []`) {
 				t.Errorf("broken file %d is not shown: %.500s", i, body)
 			}
 		}
@@ -319,7 +332,8 @@ func checkLoaded(client *http.Client, addr string) (int64, error) {
 		return 0, fmt.Errorf("half-loaded rules: %+v", got)
 	}
 	n := got.Limits[0].Limit - 1_000_000
-	if got.Limits[0].Name != fmt.Sprint("first-", n) || got.Limits[1].Name != fmt.Sprint("second-", n) || got.Limits[1].Limit != got.Limits[0].Limit {
+	if got.Limits[0].Name != fmt.Sprint("first-", n) || got.Limits[1].Name != fmt.Sprint("second-", n) ||
+		got.Limits[1].Limit != got.Limits[0].Limit {
 		return 0, fmt.Errorf("rules of two versions: %+v", got)
 	}
 	return n, nil

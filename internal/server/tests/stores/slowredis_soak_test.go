@@ -125,7 +125,8 @@ func (h *hammer) accounted() {
 	for rule, beyond := range over {
 		// An answer that never comes, on a machine that stands still for a second, may hide some.
 		if beyond > counted[rule]+lost {
-			h.t.Errorf("%s: %d went beyond the limit, %d are counted, and %d lost of all", rule, beyond, counted[rule], lost)
+			h.t.Errorf("%s: %d went beyond the limit, %d are counted, and %d lost of all", rule, beyond, counted[rule],
+				lost)
 		}
 	}
 }

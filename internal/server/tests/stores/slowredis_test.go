@@ -21,7 +21,8 @@ import (
 
 // yearly is a rule that no test outlives.
 func yearly(n int) string {
-	return fmt.Sprintf("domain: default\nlimits: [{ name: yearly, per: [key], allow: %d/year, algorithm: sliding_log }]\n", n)
+	return fmt.Sprintf(
+		"domain: default\nlimits: [{ name: yearly, per: [key], allow: %d/year, algorithm: sliding_log }]\n", n)
 }
 
 // servers starts built programs on a Redis, each knowing of all.
@@ -31,8 +32,9 @@ func servers(t *testing.T, n int, rules, url string, args ...string) []*serverte
 	servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), rules)
 	var all []*servertest.Node
 	for range n {
-		p := servertest.Launch(t, servertest.BuildProgram(t), dir, append([]string{"serve", "--rules=rules.yaml", "--store=" + url,
-			fmt.Sprint("--nodes=", n)}, args...)...)
+		p := servertest.Launch(t, servertest.BuildProgram(t), dir,
+			append([]string{"serve", "--rules=rules.yaml", "--store=" + url,
+				fmt.Sprint("--nodes=", n)}, args...)...)
 		all = append(all, servertest.NodeOf(t, p.Stderr, p.Addr))
 	}
 	for _, n := range all {
@@ -140,7 +142,8 @@ func TestExcessIsTold(t *testing.T) {
 	}
 	servertest.Eventually(t, "the late answer has come", func() bool { _, _, open := n.Fates(); return open == 0 })
 	sum, excess, _ := n.Fates()
-	if rule := n.Metric(`weir_store_excess_units_total{domain="default",rule="yearly"}`); excess != 1 || sum != 1 || rule != "1" {
+	if rule := n.Metric(`weir_store_excess_units_total{domain="default",rule="yearly"}`); excess != 1 || sum != 1 ||
+		rule != "1" {
 		t.Errorf("of %d units %d are excess, of the rule %s; want 1, 1 and 1", sum, excess, rule)
 	}
 	if n.Number("weir_store_breaker_trips_total") != trips {
@@ -196,11 +199,16 @@ func hammerRules(size int) string {
 		{"bucket", "algorithm: token_bucket"}, {"queue", "algorithm: leaky_bucket"},
 		{"margin", "algorithm: token_bucket, throttle: {soft: {over: 50%, for: 1h}}"},
 	} {
-		text += fmt.Sprintf("  - {name: %s, when: {path: /%s/**}, per: [door, path], allow: {rate: %d/year, burst: %d}, %s}\n", r[0], r[0], size, size, r[1])
+		text += fmt.Sprintf(
+			"  - {name: %s, when: {path: /%s/**}, per: [door, path], allow: {rate: %d/year, burst: %d}, %s}\n", r[0], r[0], size, size, r[1])
 	}
-	text = strings.ReplaceAll(text, fmt.Sprintf("{rate: %d/year, burst: %d}, algorithm: fixed", size, size), fmt.Sprintf("%d/year, algorithm: fixed", size))
-	text = strings.ReplaceAll(text, fmt.Sprintf("{rate: %d/year, burst: %d}, algorithm: sliding", size, size), fmt.Sprintf("%d/year, algorithm: sliding", size))
-	return text + fmt.Sprintf("  - {name: slots, when: {path: /slots/**}, per: [door, path], allow: %d concurrent, timeout: 1h}\n", size)
+	text = strings.ReplaceAll(text, fmt.Sprintf("{rate: %d/year, burst: %d}, algorithm: fixed", size, size),
+		fmt.Sprintf("%d/year, algorithm: fixed", size))
+	text = strings.ReplaceAll(text, fmt.Sprintf("{rate: %d/year, burst: %d}, algorithm: sliding", size, size),
+		fmt.Sprintf("%d/year, algorithm: sliding", size))
+	return text +
+		fmt.Sprintf(
+			"  - {name: slots, when: {path: /slots/**}, per: [door, path], allow: %d concurrent, timeout: 1h}\n", size)
 }
 
 // TestHammer: nothing is admitted beyond a limit that four servers enforce together. They wait for
@@ -237,14 +245,17 @@ func startHammer(t *testing.T, redis *redistest.Server, size int, args ...string
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(upstream.Close)
 	h := &hammer{t: t, size: size, calls: 2 * size, counts: map[hammered]*hammerCount{}}
-	args = append([]string{"--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--identity=door=header:X-Door",
+	args = append([]string{"--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL,
+		"--identity=door=header:X-Door",
 		"--client-ip-trusted-proxies=127.0.0.0/8", "--listen-spoe=127.0.0.1:0"}, args...)
 	h.nodes = servers(t, hammerNodes, hammerRules(h.size), redis.URL(), args...)
 	for _, n := range h.nodes {
 		addr := func(door string) string { return n.Log.Await(t, `door=`+door+` addr=(\S+)`)[1] }
 		h.doors = append(h.doors, []servertest.Doorway{
-			servertest.HttpDoor(addr("http")), servertest.RlsDoor(t, addr("grpc")), servertest.RespDoor(t, addr("resp")), servertest.ForwardedDoor(addr("http")),
-			servertest.ProxyDoor(addr("proxy")), servertest.HaproxyDoor(t, addr("spoe"), upstream.Listener.Addr().String()),
+			servertest.HttpDoor(addr("http")), servertest.RlsDoor(t, addr("grpc")),
+			servertest.RespDoor(t, addr("resp")), servertest.ForwardedDoor(addr("http")),
+			servertest.ProxyDoor(addr("proxy")), servertest.HaproxyDoor(t, addr("spoe"),
+				upstream.Listener.Addr().String()),
 		})
 	}
 	for _, algorithm := range []string{"fixed", "window", "log", "bucket", "queue", "margin", "slots"} {
@@ -325,7 +336,8 @@ func (h *hammer) told() string {
 	}
 	for i, n := range h.nodes {
 		_, _, body := servertest.Get(h.t, n.Admin+"/metrics")
-		for _, line := range regexp.MustCompile(`(?m)^weir_store_(fallback|deadline|breaker_trips|excess).*$`).FindAllString(body, -1) {
+		for _, line := range regexp.MustCompile(
+			`(?m)^weir_store_(fallback|deadline|breaker_trips|excess).*$`).FindAllString(body, -1) {
 			fmt.Fprintf(&b, "server %d: %s\n", i, line)
 		}
 	}

@@ -88,7 +88,8 @@ var soakedColumns = []string{
 }
 
 func (s soakedSample) row() (row []string) {
-	for _, n := range []int64{s.at, int64(s.server), s.decisions, s.failed, s.failedAmid, s.p99.Microseconds(), s.rss, s.heap, s.goroutines, s.files, s.connections, s.faults} {
+	for _, n := range []int64{s.at, int64(s.server), s.decisions, s.failed, s.failedAmid, s.p99.Microseconds(), s.rss,
+		s.heap, s.goroutines, s.files, s.connections, s.faults} {
 		row = append(row, strconv.FormatInt(n, 10))
 	}
 	return row
@@ -120,7 +121,8 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	program := servertest.BuildProgram(t)
-	s := &soaked{t: t, redis: redistest.Start(t, "appendonly yes", "maxmemory-policy noeviction"), kinds: map[string]int{}}
+	s := &soaked{t: t, redis: redistest.Start(t, "appendonly yes", "maxmemory-policy noeviction"),
+		kinds: map[string]int{}}
 	for _, name := range []string{"redis", "embedded"} {
 		of := &soakedServer{name: name, dir: t.TempDir()}
 		servertest.WriteRules(t, filepath.Join(of.dir, "rules.yaml"), soakedRules(0))
@@ -204,7 +206,8 @@ func (s *soaked) round(ctx context.Context, d *soakedDoor, rate float64, lasts t
 			return allowed, err
 		})
 	}
-	o := openload.Options{Rate: rate, For: lasts, Callers: soakedCallers, Keys: soakedKeys, Draw: openload.Zipf, Seed: rand.Uint64()}
+	o := openload.Options{Rate: rate, For: lasts, Callers: soakedCallers, Keys: soakedKeys, Draw: openload.Zipf,
+		Seed: rand.Uint64()}
 	if _, err := openload.Run(ctx, &o, askers, nil); err != nil && ctx.Err() == nil {
 		s.t.Errorf("%s of %s: %v", d.name, d.server.name, err)
 	}
@@ -260,10 +263,14 @@ func (s *soaked) happen(ctx context.Context, lasts time.Duration) {
 			}
 		case 2:
 			s.kinds["bans"]++
-			s.order(http.MethodPost, "bans", fmt.Sprintf(`{"domain": "shop", "limit": "api", "key": ["key-%d"], "for": "10s", "reason": "soak"}`, n%50))
+			s.order(http.MethodPost, "bans",
+				fmt.Sprintf(`{"domain": "shop", "limit": "api", "key": ["key-%d"], "for": "10s", "reason": "soak"}`,
+					n%50))
 		default:
 			s.kinds["grants"]++
-			s.order(http.MethodPost, "grants", fmt.Sprintf(`{"domain": "shop", "limit": "log", "key": ["key-%d"], "for": "20s", "allow": "%d/min", "reason": "soak"}`, n%50, 1000+n))
+			s.order(http.MethodPost, "grants",
+				fmt.Sprintf(
+					`{"domain": "shop", "limit": "log", "key": ["key-%d"], "for": "20s", "allow": "%d/min", "reason": "soak"}`, n%50, 1000+n))
 		}
 	}
 }
@@ -312,7 +319,8 @@ func (s *soaked) watch(running *sync.WaitGroup, every time.Duration) (samples []
 	}
 }
 
-var soakedMetrics = regexp.MustCompile(`(?m)^(process_resident_memory_bytes|go_memstats_heap_inuse_bytes|go_goroutines|process_open_fds|weir_connections\{[^}]*\}) (\S+)$`)
+var soakedMetrics = regexp.MustCompile(
+	`(?m)^(process_resident_memory_bytes|go_memstats_heap_inuse_bytes|go_goroutines|process_open_fds|weir_connections\{[^}]*\}) (\S+)$`)
 
 // read reads what a server says of itself.
 func (of *soakedServer) read(t *testing.T, s *soakedSample) {
@@ -374,7 +382,8 @@ func (s *soaked) judge(samples []soakedSample, lasts time.Duration) {
 		middle := func(from, to float64, value func(*soakedSample) int64) int64 {
 			var list []int64
 			for j := range samples {
-				if share := float64(samples[j].at) / lasts.Seconds(); samples[j].server == i && share >= from && share < to {
+				if share := float64(samples[j].at) / lasts.Seconds(); samples[j].server == i && share >= from &&
+					share < to {
 					list = append(list, value(&samples[j]))
 				}
 			}

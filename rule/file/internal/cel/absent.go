@@ -109,7 +109,8 @@ func not(x truth) truth {
 func withoutOne(e celast.Expr, name string) absence {
 	both, one := func(x, y bool) bool { return x && y }, func(x, y bool) bool { return x || y }
 	negated := func(a absence) absence {
-		return a.combine(fateOf(isTrue, true), func(x, _ truth) truth { return not(x) }, func(x, _ bool) bool { return !x })
+		return a.combine(fateOf(isTrue, true), func(x, _ truth) truth { return not(x) },
+			func(x, _ bool) bool { return !x })
 	}
 	if e.Kind() == celast.CallKind {
 		c := e.AsCall()

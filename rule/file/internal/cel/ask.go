@@ -278,7 +278,8 @@ func numbersOf(e celast.Expr) (names []string) {
 		switch e.AsCall().FunctionName() {
 		case operators.Conditional:
 			return parts(args[1:])
-		case operators.Add, operators.Subtract, operators.Multiply, operators.Divide, operators.Modulo, operators.Negate:
+		case operators.Add, operators.Subtract, operators.Multiply, operators.Divide, operators.Modulo,
+			operators.Negate:
 			return parts(args)
 		case operators.Index:
 			if kind := args[0].Kind(); kind == celast.ListKind || kind == celast.MapKind {

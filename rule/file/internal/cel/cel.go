@@ -116,7 +116,8 @@ var textMap = cel.MapType(cel.StringType, cel.StringType)
 const get = "get"
 
 // getFunction looks a key up, and gives the default where it is absent: map["key"] fails there.
-var getFunction = cel.Function(get, cel.Overload("get_map_string_string", []*cel.Type{textMap, cel.StringType, cel.StringType},
+var getFunction = cel.Function(get, cel.Overload("get_map_string_string",
+	[]*cel.Type{textMap, cel.StringType, cel.StringType},
 	cel.StringType, cel.FunctionBinding(func(args ...ref.Val) ref.Val {
 		m, ok := args[0].(traits.Mapper)
 		if !ok {
@@ -143,12 +144,14 @@ const requestVariables = `domain, method, path, host, ip, user, header["…"], q
 
 // compileIf compiles the CEL expression of `if`, which must give a bool.
 func compileIf(source string, shapes shapeCache) (*Program, error) {
-	return compileText(source, shapes, dialect{env: requestEnv, result: cel.BoolType, what: "true or false", known: requestVariables, asks: true})
+	return compileText(source, shapes, dialect{env: requestEnv, result: cel.BoolType, what: "true or false",
+		known: requestVariables, asks: true})
 }
 
 // compileCost compiles the CEL expression of `cost`, which must give an int.
 func compileCost(source string, shapes shapeCache) (*Program, error) {
-	return compileText(source, shapes, dialect{env: requestEnv, result: cel.IntType, what: "an int, such as int(attr.tokens)", known: requestVariables, costs: true})
+	return compileText(source, shapes, dialect{env: requestEnv, result: cel.IntType,
+		what: "an int, such as int(attr.tokens)", known: requestVariables, costs: true})
 }
 
 // CompileIf compiles the CEL expression of an `if` alone.
@@ -180,7 +183,8 @@ func CompileCostAfter(source string) (rule.Settlement, error) {
 
 // planned makes a checked expression ready to be evaluated.
 func planned(env *cel.Env, ast *cel.Ast) (cel.Program, error) {
-	return env.Program(ast, append(withMatches[:len(withMatches):len(withMatches)], cel.EvalOptions(cel.OptOptimize), cel.CostLimit(budget), functionCosts)...)
+	return env.Program(ast, append(withMatches[:len(withMatches):len(withMatches)], cel.EvalOptions(cel.OptOptimize),
+		cel.CostLimit(budget), functionCosts)...)
 }
 
 func compileText(source string, shapes shapeCache, d dialect) (*Program, error) {

@@ -72,7 +72,8 @@ func onlyLookUps(a *cel.Ast) error {
 				walk(c.Target())
 			}
 			for i, arg := range c.Args() {
-				lookUp := i == 0 && (c.FunctionName() == operators.Index || c.FunctionName() == get) || i == 1 && c.FunctionName() == operators.In
+				lookUp := i == 0 && (c.FunctionName() == operators.Index || c.FunctionName() == get) ||
+					i == 1 && c.FunctionName() == operators.In
 				if !lookUp || !isHeader(arg) {
 					walk(arg)
 				}
@@ -85,7 +86,8 @@ func onlyLookUps(a *cel.Ast) error {
 	}
 	walk(a.NativeRep().Expr())
 	if bad {
-		return errors.New(`response.header can only be looked up by name, as in response.header["x-tokens"] or "x-tokens" in response.header`)
+		return errors.New(
+			`response.header can only be looked up by name, as in response.header["x-tokens"] or "x-tokens" in response.header`)
 	}
 	return nil
 }

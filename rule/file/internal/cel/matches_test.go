@@ -6,7 +6,8 @@ import (
 )
 
 func TestPlacesOf(t *testing.T) {
-	for source, want := range map[string]int{"bot": 1, "aaa": 3, "abab": 2, "bot|crawler": 3, "[ab]*z": 3, "(a?b?){100}c": 501, "a{3}": 3, "^/api/v[0-9]+$": 6} {
+	for source, want := range map[string]int{"bot": 1, "aaa": 3, "abab": 2, "bot|crawler": 3, "[ab]*z": 3,
+		"(a?b?){100}c": 501, "a{3}": 3, "^/api/v[0-9]+$": 6} {
 		re, err := syntax.Parse(source, syntax.Perl)
 		if err != nil {
 			t.Fatal(err)

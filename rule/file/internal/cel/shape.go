@@ -111,7 +111,8 @@ func splitLiterals(source string) (shape string, values []ref.Val, offsets []int
 			}
 			n, err := strconv.ParseInt(source[begin:i], 10, 64)
 			before := strings.TrimRight(source[:begin], " \t\r\n")
-			if !whole || err != nil || strings.HasSuffix(before, "-") || strings.HasSuffix(before, ".") || strings.HasPrefix(source[i:], ".") {
+			if !whole || err != nil || strings.HasSuffix(before, "-") || strings.HasSuffix(before, ".") ||
+				strings.HasPrefix(source[i:], ".") {
 				b.WriteString(source[begin:i])
 				break
 			}

@@ -23,7 +23,8 @@ func sameProgram(t *testing.T, shapes shapeCache, source string) {
 	}
 	if !reflect.DeepEqual(alone.asks, shared.asks) || alone.asksAll != shared.asksAll ||
 		!reflect.DeepEqual(alone.reads, shared.reads) || !reflect.DeepEqual(alone.whole, shared.whole) {
-		t.Fatalf("%s asks %v and reads %v; after others %v and %v", source, alone.asks, alone.reads, shared.asks, shared.reads)
+		t.Fatalf("%s asks %v and reads %v; after others %v and %v", source, alone.asks, alone.reads, shared.asks,
+			shared.reads)
 	}
 	for _, q := range []rule.Pairs{
 		{}, {{Name: "path", Value: "/a"}, {Name: "n", Value: "5"}, {Name: "a", Value: "x"}},
@@ -93,7 +94,8 @@ func TestShapesAreShared(t *testing.T) {
 			}
 		}
 		if len(sources) < 2 || (held == 1 && len(shapes) == 1) != c.shared {
-			t.Errorf("%s: %d of %d shapes of %d expressions are shared, want %v", c.form, held, len(shapes), len(sources), c.shared)
+			t.Errorf("%s: %d of %d shapes of %d expressions are shared, want %v", c.form, held, len(shapes),
+				len(sources), c.shared)
 		}
 	}
 }

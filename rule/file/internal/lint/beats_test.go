@@ -19,7 +19,8 @@ func TestBeats(t *testing.T) {
 		return algo.Config{Algorithm: a, N: n, Window: w, Burst: burst}
 	}
 	soft := func(c algo.Config, percent int) algo.Config { c.Soft = percent; return c }
-	const log, sliding, fixed, token, leaky = algo.SlidingLog, algo.SlidingWindow, algo.FixedWindow, algo.TokenBucket, algo.LeakyBucket
+	const log, sliding, fixed, token, leaky = algo.SlidingLog, algo.SlidingWindow, algo.FixedWindow, algo.TokenBucket,
+		algo.LeakyBucket
 	for i, c := range []struct {
 		a, b algo.Config
 		want bool

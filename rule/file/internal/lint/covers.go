@@ -111,7 +111,8 @@ func conditionCovers(a, b *rule.Condition) bool {
 		if b.Folds() {
 			n = n.Folded()
 		}
-		if len(within) == 0 || slash || slices.ContainsFunc(within, func(p *rule.Pattern) bool { return !patternsApart(p, n) }) {
+		if len(within) == 0 || slash || slices.ContainsFunc(within,
+			func(p *rule.Pattern) bool { return !patternsApart(p, n) }) {
 			return false
 		}
 	}
@@ -136,7 +137,8 @@ func implied(conditions, by []rule.Condition) bool {
 func keyed(per, by []rule.Key, conditions []rule.Condition) bool {
 	for _, k := range per {
 		has := func(a string) bool { return slices.Contains(k, a) }
-		if slices.ContainsFunc(by, func(o rule.Key) bool { return !slices.ContainsFunc(o, func(a string) bool { return !has(a) }) }) {
+		if slices.ContainsFunc(by,
+			func(o rule.Key) bool { return !slices.ContainsFunc(o, func(a string) bool { return !has(a) }) }) {
 			continue
 		}
 		if slices.ContainsFunc(conditions, func(c rule.Condition) bool {

@@ -12,7 +12,8 @@ import (
 // genPattern draws a pattern of a small alphabet, so that patterns often meet.
 func genPattern(attribute string) *rapid.Generator[string] {
 	if attribute == "ip" {
-		return rapid.SampledFrom([]string{"10.0.0.0/8", "10.0.0.0/9", "10.1.0.0/16", "10.1.2.3", "10.*", "10.1.2.*", "*", "0.0.0.0/0", "::/0", "~^10[.]1", "~[.]3$"})
+		return rapid.SampledFrom([]string{"10.0.0.0/8", "10.0.0.0/9", "10.1.0.0/16", "10.1.2.3", "10.*", "10.1.2.*",
+			"*", "0.0.0.0/0", "::/0", "~^10[.]1", "~[.]3$"})
 	}
 	return rapid.OneOf(
 		rapid.StringMatching(`[ab/]{1,4}`),
@@ -154,7 +155,8 @@ func TestImpossibleIsSound(t *testing.T) {
 				continue
 			}
 			if positive(&p, value) {
-				t.Fatalf("%s %s is said to match nothing (%s), but matches %q, of %q", attribute, p.Source, why, value, text)
+				t.Fatalf("%s %s is said to match nothing (%s), but matches %q, of %q", attribute, p.Source, why, value,
+					text)
 			}
 		}
 	})

@@ -40,7 +40,8 @@ func (l *linter) leases(rules []*rule.Rule) {
 			return
 		}
 		if k := slices.IndexFunc(exact, func(b *rule.Rule) bool { return beside(b, r, rules) }); k >= 0 {
-			l.warn(warnLeaseKind, r, r.Pos, "lease that one too, or neither", "consistency: each request that meets it meets %s as well, which is decided exactly, so that the store is asked all the same", exact[k].Name)
+			l.warn(warnLeaseKind, r, r.Pos, "lease that one too, or neither",
+				"consistency: each request that meets it meets %s as well, which is decided exactly, so that the store is asked all the same", exact[k].Name)
 		}
 	}
 }
@@ -68,7 +69,8 @@ func (l *linter) lendable(r *rule.Rule, c algo.Config) int64 {
 // share describes the part of a limit of r that is lent.
 func (l *linter) share(r *rule.Rule, c algo.Config) string {
 	if base := l.ceiling(r, message.SoftBase(c)); base < message.SoftBase(c) {
-		return fmt.Sprintf("%d%% of %d, the part that this region has of %s %d,", c.Lease, base, message.SoftWhat(c), message.SoftBase(c))
+		return fmt.Sprintf("%d%% of %d, the part that this region has of %s %d,", c.Lease, base, message.SoftWhat(c),
+			message.SoftBase(c))
 	}
 	return fmt.Sprintf("%d%% of %s %d", c.Lease, message.SoftWhat(c), message.SoftBase(c))
 }
@@ -91,11 +93,13 @@ func (l *linter) leaseSizes(r *rule.Rule, windows []*rule.Window) {
 				if nodes > 1 {
 					among = " for " + message.Count(int(nodes), "node", "nodes")
 				}
-				l.warnOf(warnLeaseSmall, w.Name, r, r.Pos, largerLease(leaseUnits*nodes, base, "it helps keys whose requests come to few of the nodes"),
+				l.warnOf(warnLeaseSmall, w.Name, r, r.Pos,
+					largerLease(leaseUnits*nodes, base, "it helps keys whose requests come to few of the nodes"),
 					"a lease of %s has %d units%s: a node that a key comes to often needs %d to ask the store for one request in 20", share, units, among, leaseUnits)
 			}
 			if late := lateShare(c, p); late > int64(c.Lease) {
-				l.warnOf(warnLeaseLate, w.Name, r, r.Pos, "take token_bucket or fixed_window, a longer window, or a larger lease",
+				l.warnOf(warnLeaseLate, w.Name, r, r.Pos,
+					"take token_bucket or fixed_window, a longer window, or a larger lease",
 					"units of its lease may count for up to %s longer than the window, %d%% of it, so that with the %d%% that may be out up to %d%% of the limit may be missing",
 					message.DaysOrMinutes(2*p.Lease().Config().Timeout), late, c.Lease, min(100, late+int64(c.Lease)))
 			}
@@ -125,12 +129,14 @@ func lateShare(c algo.Config, p *algo.Limit) int64 {
 // leaseKind warns of rules whose requests the store is asked for all the same.
 func (l *linter) leaseKind(r *rule.Rule, windows []*rule.Window) {
 	if r.CostAfter != "" {
-		l.warn(warnLeaseKind, r, r.Pos, "leave consistency out", "consistency: a cost that is known afterwards is reserved in the store, so that this rule is decided exactly")
+		l.warn(warnLeaseKind, r, r.Pos, "leave consistency out",
+			"consistency: a cost that is known afterwards is reserved in the store, so that this rule is decided exactly")
 		return
 	}
 	for _, w := range windows {
 		if c := w.Limit.Config(); r.CostExpr == "" && r.Cost > l.lendable(r, c) && l.lendable(r, c) >= leastLease {
-			l.warn(warnLeaseKind, r, r.Pos, "", "consistency: a request costs %d, and no more than %d units may be out, so that this rule is decided exactly", r.Cost, l.lendable(r, c))
+			l.warn(warnLeaseKind, r, r.Pos, "",
+				"consistency: a request costs %d, and no more than %d units may be out, so that this rule is decided exactly", r.Cost, l.lendable(r, c))
 			return
 		}
 	}

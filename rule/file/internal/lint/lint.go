@@ -106,7 +106,8 @@ func (l *linter) warn(name string, r *rule.Rule, pos rule.Position, hint, format
 }
 
 // warnOf is warn with another subject than the rule's name.
-func (l *linter) warnOf(name, subject string, r *rule.Rule, pos rule.Position, hint, format string, args ...any) (warned bool) {
+func (l *linter) warnOf(name, subject string, r *rule.Rule, pos rule.Position, hint, format string,
+	args ...any) (warned bool) {
 	if g := l.ignores[pos.File]; g != nil && g.Silence(name, pos.Line, r.Pos.Line) {
 		return false
 	}
@@ -130,7 +131,8 @@ func (l *linter) numbers(r *rule.Rule) {
 		l.warn(warnCostZero, r, r.Pos, "", "cost is 0, so that it never refuses anything")
 	}
 	if r.Lyft == nil && r.EnforcePercent == 0 {
-		l.warn(warnEnforceZero, r, r.Pos, "on_limit: shadow says so more plainly", "enforce is 0%%, so that it refuses nobody")
+		l.warn(warnEnforceZero, r, r.Pos, "on_limit: shadow says so more plainly",
+			"enforce is 0%%, so that it refuses nobody")
 	}
 	all := slices.Clone(r.Windows)
 	for _, o := range r.Overrides {
@@ -152,20 +154,24 @@ func (l *linter) numbers(r *rule.Rule) {
 			c := p.Config()
 			base, what := message.SoftBase(c), message.SoftWhat(c)
 			if c.Soft > 0 && base > 0 && base*int64(c.Soft)/100 == 0 {
-				once(warnSoftZero, w, message.Enough(base), "a soft margin of %d%% of %s %d rounds to nothing", c.Soft, what, base)
+				once(warnSoftZero, w, message.Enough(base), "a soft margin of %d%% of %s %d rounds to nothing", c.Soft,
+					what, base)
 			}
 			if c.Algorithm.HasLog() && c.N >= largeLog {
-				once(warnLargeLog, w, "algorithm: sliding_window with buckets needs far less", "a sliding log of %d needs up to %d KB for each key", c.N, c.N*5/1000)
+				once(warnLargeLog, w, "algorithm: sliding_window with buckets needs far less",
+					"a sliding log of %d needs up to %d KB for each key", c.N, c.N*5/1000)
 			}
 		}
 		switch {
 		case c.Algorithm.Delays():
 			if hold := queueTime(c); r.Wait == 0 && !r.Shadow && hold >= longQueue {
-				once(warnLongQueue, w, "name the longest wait, as in: on_limit: {wait: 2s}", "a full queue holds requests for %s; without on_limit.wait the proxy holds them that long", hold)
+				once(warnLongQueue, w, "name the longest wait, as in: on_limit: {wait: 2s}",
+					"a full queue holds requests for %s; without on_limit.wait the proxy holds them that long", hold)
 			}
 		case c.Algorithm.HasSlots():
 			if !message.Of(r).Timeout(r) && bites(r) {
-				once(warnUnreleasedSlots, w, "say with timeout how long that may be", "a slot that nobody releases is held for %s, and doors such as RLS and forward auth release none", c.Timeout)
+				once(warnUnreleasedSlots, w, "say with timeout how long that may be",
+					"a slot that nobody releases is held for %s, and doors such as RLS and forward auth release none", c.Timeout)
 			}
 		}
 	}
@@ -187,11 +193,13 @@ func queueTime(c algo.Config) time.Duration {
 func (l *linter) windows(r *rule.Rule) {
 	for i, loose := range r.Windows {
 		for j, tight := range r.Windows {
-			if i == j || loose.Limit == nil || tight.Limit == nil || loose.Limit.Scheduled() || tight.Limit.Scheduled() {
+			if i == j || loose.Limit == nil || tight.Limit == nil || loose.Limit.Scheduled() ||
+				tight.Limit.Scheduled() {
 				continue // limits of a schedule are not compared
 			}
 			if a, b := tight.Limit.Config(), loose.Limit.Config(); beats(a, b) && !(j > i && beats(b, a)) {
-				l.warn(warnNeverRefuses, r, r.Pos, "leave it out", "%s never refuses anything, since %s is always tighter", show(b), show(a))
+				l.warn(warnNeverRefuses, r, r.Pos, "leave it out",
+					"%s never refuses anything, since %s is always tighter", show(b), show(a))
 				break
 			}
 		}
@@ -214,7 +222,8 @@ func beats(a, b algo.Config) bool {
 	case bucket(b):
 		// A bucket that fills up again at least as quickly, and holds at least as much.
 		return a.Algorithm == b.Algorithm && !a.RefillInterval && !b.RefillInterval &&
-			message.Size(a)+message.Size(a)*int64(a.Soft)/100 <= message.Size(b) && float64(a.N)*float64(b.Window) <= float64(b.N)*float64(a.Window)
+			message.Size(a)+message.Size(a)*int64(a.Soft)/100 <= message.Size(b) &&
+			float64(a.N)*float64(b.Window) <= float64(b.N)*float64(a.Window)
 	case a.Algorithm.Approximates() && !b.Algorithm.Approximates():
 		return false // an approximation may admit more than N
 	}
@@ -225,7 +234,8 @@ func beats(a, b algo.Config) bool {
 		if a.RefillInterval {
 			return false
 		}
-		most = float64(message.Size(a)+message.Size(a)*int64(a.Soft)/100) + float64(a.N)*float64(b.Window)/float64(a.Window) + 1
+		most = float64(message.Size(a)+message.Size(a)*int64(a.Soft)/100) +
+			float64(a.N)*float64(b.Window)/float64(a.Window) + 1
 	case a == b:
 	case a.Algorithm.ResetsAtOnce() && b.Algorithm.ResetsAtOnce() && b.Window%a.Window == 0 &&
 		a.Calendar == algo.NoCalendar && b.Calendar == algo.NoCalendar && !a.FirstRequest && !b.FirstRequest:
@@ -245,16 +255,20 @@ func (l *linter) conditions(r *rule.Rule) {
 		positives, negatives := split(c)
 		dead := 0
 		for _, p := range positives {
-			k := slices.IndexFunc(negatives, func(n *rule.Pattern) bool { return patternCovers(n.Written(), p.Written()) })
+			k := slices.IndexFunc(negatives,
+				func(n *rule.Pattern) bool { return patternCovers(n.Written(), p.Written()) })
 			if k < 0 {
 				continue
 			}
 			if dead++; dead == len(positives) && c.Folds() {
-				l.warn(warnNeverMet, r, p.Pos, "remove one of them", "when.%s allows %s and excludes %s: only other spellings of it can meet that", c.Attribute, p.Source, negatives[k].Source)
+				l.warn(warnNeverMet, r, p.Pos, "remove one of them",
+					"when.%s allows %s and excludes %s: only other spellings of it can meet that", c.Attribute, p.Source, negatives[k].Source)
 			} else if dead == len(positives) {
-				l.useless(warnNeverMet, r, p.Pos, "remove one of them", "when.%s allows %s and excludes %s: no request can meet that", c.Attribute, p.Source, negatives[k].Source)
+				l.useless(warnNeverMet, r, p.Pos, "remove one of them",
+					"when.%s allows %s and excludes %s: no request can meet that", c.Attribute, p.Source, negatives[k].Source)
 			} else {
-				l.warn(warnNeverMet, r, p.Pos, "remove one of them", "when.%s allows %s and excludes %s, so that %[2]s has no effect", c.Attribute, p.Source, negatives[k].Source)
+				l.warn(warnNeverMet, r, p.Pos, "remove one of them",
+					"when.%s allows %s and excludes %s, so that %[2]s has no effect", c.Attribute, p.Source, negatives[k].Source)
 			}
 		}
 	}
@@ -285,7 +299,8 @@ func (l *linter) keys(rules []*rule.Rule) {
 			continue
 		}
 		guarded := func() bool {
-			return slices.ContainsFunc(guards, func(g *rule.Rule) bool { return g != r && implied(g.When, r.When) && l.guards(g, r) })
+			return slices.ContainsFunc(guards,
+				func(g *rule.Rule) bool { return g != r && implied(g.When, r.When) && l.guards(g, r) })
 		}
 		for _, k := range r.Per {
 			for _, attribute := range k {
@@ -293,10 +308,12 @@ func (l *linter) keys(rules []*rule.Rule) {
 				switch {
 				case source == "" && !forgeable(attribute) || pinned(r, attribute) || guarded():
 				case source == "":
-					l.warn(warnForgeableKey, r, r.Pos, "set a limit with per: [ip] beside it, or pin it by when to exact values",
+					l.warn(warnForgeableKey, r, r.Pos,
+						"set a limit with per: [ip] beside it, or pin it by when to exact values",
 						"per %s: a client can send any %s, and has a fresh counter for each", attribute, attribute)
 				default:
-					l.warn(UnverifiedIdentity, r, r.Pos, "set a limit with per: [ip] beside it, or take it from jwt:CLAIM or tls",
+					l.warn(UnverifiedIdentity, r, r.Pos,
+						"set a limit with per: [ip] beside it, or take it from jwt:CLAIM or tls",
 						"per %s: identity takes it from %s, which a client writes, and has a fresh counter for each that it invents", attribute, source)
 				}
 			}
@@ -344,7 +361,8 @@ func pinned(r *rule.Rule, attribute string) bool {
 			if p.Negated {
 				continue
 			}
-			if positive++; strings.Contains(p.Source, "*") || strings.HasPrefix(p.Source, "~") || strings.Contains(p.Source, "/") && attribute == "ip" {
+			if positive++; strings.Contains(p.Source, "*") || strings.HasPrefix(p.Source, "~") ||
+				strings.Contains(p.Source, "/") && attribute == "ip" {
 				return false
 			}
 		}
@@ -385,7 +403,8 @@ func (l *linter) firsts(rules []*rule.Rule) {
 			if len(takers) > 1 {
 				take = " take all of them"
 			}
-			l.useless(warnNeverMet, r, r.Pos, "put the narrower limit first", "no request can meet it: groups: first, and %s", message.Listed(takers)+take)
+			l.useless(warnNeverMet, r, r.Pos, "put the narrower limit first",
+				"no request can meet it: groups: first, and %s", message.Listed(takers)+take)
 		}
 	}
 }
@@ -396,7 +415,8 @@ func takenBy(r *rule.Rule, before []*rule.Rule) []string {
 	takes := func(b *rule.Rule, when []rule.Condition) bool {
 		// A rule in shadow takes requests from those in shadow only, and so does one that is
 		// enforced on some keys.
-		return b.If == "" && (r.Shadow || !b.Shadow && b.EnforcePercent == 100) && implied(b.When, when) && keyed(b.Per, r.Per, when)
+		return b.If == "" && (r.Shadow || !b.Shadow && b.EnforcePercent == 100) && implied(b.When, when) &&
+			keyed(b.Per, r.Per, when)
 	}
 	var takers []string
 	for _, c := range cases(r.When) {
@@ -427,7 +447,8 @@ func (l *linter) exempt(rules []*rule.Rule) {
 	for _, r := range rules {
 		for _, e := range exempt {
 			if r.Lyft == nil && implied([]rule.Condition{e}, asWritten(r.When)) {
-				l.useless(warnNeverMet, r, r.Pos, "", "no request can meet it: exempt lets all with that %s pass", e.Attribute)
+				l.useless(warnNeverMet, r, r.Pos, "", "no request can meet it: exempt lets all with that %s pass",
+					e.Attribute)
 				break
 			}
 		}
@@ -455,7 +476,8 @@ func (l *linter) replaced(rules []*rule.Rule) {
 		for _, name := range r.Replaces {
 			if r.Lyft != nil {
 				if !names[name] {
-					l.warn(warnUnknownReplaced, r, r.Pos, "it takes a rate_limit.name of the same domain", "replaces %q, which no descriptor bears", name)
+					l.warn(warnUnknownReplaced, r, r.Pos, "it takes a rate_limit.name of the same domain",
+						"replaces %q, which no descriptor bears", name)
 				}
 				continue
 			}
@@ -464,8 +486,10 @@ func (l *linter) replaced(rules []*rule.Rule) {
 				// a rule before it in its file may take the request, so that it replaces nothing
 				continue
 			}
-			if other != nil && !r.Shadow && r.If == "" && r.EnforcePercent == 100 && implied(r.When, other.When) && keyed(r.Per, other.Per, other.When) {
-				l.useless(warnNeverMet, other, other.Pos, "", "no request can meet it: %s replaces it for all of them", r.Name)
+			if other != nil && !r.Shadow && r.If == "" && r.EnforcePercent == 100 && implied(r.When, other.When) &&
+				keyed(r.Per, other.Per, other.When) {
+				l.useless(warnNeverMet, other, other.Pos, "", "no request can meet it: %s replaces it for all of them",
+					r.Name)
 			}
 		}
 	}
@@ -497,7 +521,8 @@ func (l *linter) beaten(rules []*rule.Rule) {
 			parts = append(parts, fmt.Sprintf("%q:%q", c.Attribute, patterns))
 		}
 		slices.Sort(parts)
-		k := signature{fmt.Sprintf("%q if %q", parts, r.If), fmt.Sprintf("%d %d %s", r.Cost, r.CostMin, r.CostExpr), r.CostAfter, r.ExactPaths}
+		k := signature{fmt.Sprintf("%q if %q", parts, r.If), fmt.Sprintf("%d %d %s", r.Cost, r.CostMin, r.CostExpr),
+			r.CostAfter, r.ExactPaths}
 		groups[k] = append(groups[k], r)
 	}
 	for _, group := range groups {
@@ -506,14 +531,16 @@ func (l *linter) beaten(rules []*rule.Rule) {
 		}
 		for i, loose := range group {
 			for j, tight := range group {
-				if i == j || tight.EnforcePercent < 100 || varies(tight) || varies(loose) || len(tight.Overrides) > 0 || len(loose.Overrides) > 0 || !subset(tight.Per, loose.Per) {
+				if i == j || tight.EnforcePercent < 100 || varies(tight) || varies(loose) || len(tight.Overrides) > 0 ||
+					len(loose.Overrides) > 0 || !subset(tight.Per, loose.Per) {
 					continue
 				}
 				if loose.File.First || tight.File.First || replaced[tight.Name] {
 					continue // where tight is replaced, loose remains
 				}
 				if allBeaten(loose, tight) && !(j > i && subset(loose.Per, tight.Per) && allBeaten(tight, loose)) {
-					l.useless(warnNeverRefuses, loose, loose.Pos, "leave it out", "never refuses anything, since %s is always tighter, except for keys that are granted more there", tight.Name)
+					l.useless(warnNeverRefuses, loose, loose.Pos, "leave it out",
+						"never refuses anything, since %s is always tighter, except for keys that are granted more there", tight.Name)
 					break
 				}
 			}

@@ -20,7 +20,8 @@ func (l *linter) attributeName(r *rule.Rule, subject, name string, pos rule.Posi
 	if meant, hint := meantAttribute(name); hint != "" {
 		l.warnOf(warnAttributeName, subject, r, pos, hint, "%s is no attribute that doors supply of themselves", name)
 	} else if meant != "" {
-		l.warnOf(warnAttributeName, subject, r, pos, "did you mean "+meant+"?", "%s is no attribute that doors supply of themselves", name)
+		l.warnOf(warnAttributeName, subject, r, pos, "did you mean "+meant+"?",
+			"%s is no attribute that doors supply of themselves", name)
 	}
 }
 
@@ -83,7 +84,8 @@ func meantAttribute(name string) (meant, hint string) {
 		case "header", "query":
 			return head + "." + strings.ToLower(rest), ""
 		case "cookie", "jwt", "basic", "bearer":
-			return "", fmt.Sprintf("name an attribute in identity, as in: %s: %q, and write that here", attributeFor(rest), head+":"+rest)
+			return "", fmt.Sprintf("name an attribute in identity, as in: %s: %q, and write that here",
+				attributeFor(rest), head+":"+rest)
 		}
 	}
 	return misspelt(name), ""
@@ -98,7 +100,8 @@ func isField(name string) bool {
 	case strings.HasPrefix(lower, "x-") && len(name) > 2:
 		return true
 	case slices.Contains(plainFields, lower):
-		return name != lower || strings.Contains(lower, "-") || lower == "authorization" || lower == "cookie" || lower == "referer"
+		return name != lower || strings.Contains(lower, "-") || lower == "authorization" || lower == "cookie" ||
+			lower == "referer"
 	}
 	return strings.Contains(name, "-") && 'A' <= name[0] && name[0] <= 'Z' // as in Api-Key
 }
@@ -146,7 +149,8 @@ func attributeFor(name string) string {
 // is left alone, and so does a letter more or less in a short one (pat, hosts, users).
 func misspelt(name string) (meant string) {
 	for _, known := range []string{"method", "path", "host", "user"} {
-		if name != known && (len(name) != len(known) && len(known) > 4 || sameLetters(name, known)) && suggest.Nearest(name, []string{known}) != "" &&
+		if name != known && (len(name) != len(known) && len(known) > 4 || sameLetters(name, known)) &&
+			suggest.Nearest(name, []string{known}) != "" &&
 			suggest.Distance(name, known, 3) == 1 {
 			meant = known
 		}
@@ -182,12 +186,14 @@ func (l *linter) misplaced(r *rule.Rule, subject, what string, c *rule.Condition
 	}
 	hint := c.Attribute + " stands beside when, as a key of the limit"
 	if subject == "exempt" {
-		hint = "exempt takes attributes alone; a limit with allow: unlimited, replaces and " + c.Attribute + " says the rest"
+		hint = "exempt takes attributes alone; a limit with allow: unlimited, replaces and " + c.Attribute +
+			" says the rest"
 	}
 	if c.Attribute == "paths" {
 		hint = "did you mean path? Else " + hint
 	}
-	l.warnOf(warnAttributeName, subject, r, c.Pos, hint, "%s is taken for an attribute called %s, which no door supplies of itself", what, c.Attribute)
+	l.warnOf(warnAttributeName, subject, r, c.Pos, hint,
+		"%s is taken for an attribute called %s, which no door supplies of itself", what, c.Attribute)
 	return true
 }
 
@@ -232,7 +238,8 @@ func (l *linter) expressions(r *rule.Rule) {
 		}
 		if len(names) > 0 {
 			slices.Sort(names)
-			l.warn(warnForgeableCost, r, r.Pos, "take cost_after, over what the server answers; or let a gateway set it, and ignore this",
+			l.warn(warnForgeableCost, r, r.Pos,
+				"take cost_after, over what the server answers; or let a gateway set it, and ignore this",
 				"cost: a client writes %s as it likes, and so sets its own cost", message.Listed(slices.Compact(names)))
 		}
 	}

@@ -37,8 +37,10 @@ func Notes(s *rule.Set) []rule.Problem {
 				continue
 			}
 			if a, b, ok := contradiction(r); ok && len(notes) < message.MaxProblems {
-				notes = append(notes, note(r, "", "%s: only descriptors meet it, at Envoy's doors: an attribute has one value, and cannot be %s and %s",
-					r.Name, message.Level(a), message.Level(b)))
+				notes = append(notes,
+					note(r, "",
+						"%s: only descriptors meet it, at Envoy's doors: an attribute has one value, and cannot be %s and %s",
+						r.Name, message.Level(a), message.Level(b)))
 				continue
 			}
 			key, lacking := lacks[r]
@@ -68,7 +70,8 @@ func Notes(s *rule.Set) []rule.Problem {
 }
 
 func note(r *rule.Rule, hint, format string, args ...any) rule.Problem {
-	return rule.Problem{Pos: r.Pos, Rule: r.Name, Message: fmt.Sprintf(format, args...), Hint: hint, Quote: message.Of(r).Quote(r.Pos.Line, r.Pos.Column)}
+	return rule.Problem{Pos: r.Pos, Rule: r.Name, Message: fmt.Sprintf(format, args...), Hint: hint,
+		Quote: message.Of(r).Quote(r.Pos.Line, r.Pos.Column)}
 }
 
 // contradiction returns two levels on the path to r that ask for different values of one key.

@@ -16,7 +16,8 @@ func (l *linter) parameter(r *rule.Rule, subject, what string, p *rule.Pattern) 
 	}
 	text := strings.TrimPrefix(p.Source, "!")
 	if alternatives().MatchString(text) {
-		l.warnOf(warnPathParameter, subject, r, p.Pos, "several are a list, as in path: [/a, /b]", "%s: %s stands for itself: braces name no alternatives", what, p.Source)
+		l.warnOf(warnPathParameter, subject, r, p.Pos, "several are a list, as in path: [/a, /b]",
+			"%s: %s stands for itself: braces name no alternatives", what, p.Source)
 		return true
 	}
 	meant := withoutParameters(text)
@@ -26,7 +27,8 @@ func (l *linter) parameter(r *rule.Rule, subject, what string, p *rule.Pattern) 
 	if p.Negated {
 		meant = "!" + meant
 	}
-	l.warnOf(warnPathParameter, subject, r, p.Pos, "write "+meant+": * stands for one segment, ** for any number of them",
+	l.warnOf(warnPathParameter, subject, r, p.Pos,
+		"write "+meant+": * stands for one segment, ** for any number of them",
 		"%s: %s stands for itself: a pattern has no parameters", what, p.Source)
 	return true
 }
@@ -76,8 +78,10 @@ func withoutParameters(path string) string {
 // wildcard is the wildcard of a pattern for a parameter.
 func wildcard(parameter string) string {
 	name := strings.Trim(parameter, "{}[]<>")
-	if strings.Contains(name, "...") || strings.HasPrefix(name, "*") || strings.HasPrefix(name, "path:") || strings.HasSuffix(name, ":path") ||
-		strings.HasSuffix(name, ":.*") || strings.HasSuffix(name, ":.+") || strings.HasPrefix(parameter, ":") && strings.ContainsAny(name[len(name)-1:], "*+") {
+	if strings.Contains(name, "...") || strings.HasPrefix(name, "*") || strings.HasPrefix(name, "path:") ||
+		strings.HasSuffix(name, ":path") ||
+		strings.HasSuffix(name, ":.*") || strings.HasSuffix(name, ":.+") ||
+		strings.HasPrefix(parameter, ":") && strings.ContainsAny(name[len(name)-1:], "*+") {
 		return "**"
 	}
 	return "*"

@@ -43,7 +43,8 @@ func (l *linter) spellings(s *rule.Set) {
 					continue
 				}
 				if asksForSlash(p) {
-					l.warn(warnPathSpelling, r, p.Pos, "leave the slash out; or write paths: exact where the server tells the two apart",
+					l.warn(warnPathSpelling, r, p.Pos,
+						"leave the slash out; or write paths: exact where the server tells the two apart",
 						"when.path: %s asks for a final slash, without which many servers answer the same", p.Source)
 					continue
 				}
@@ -56,9 +57,11 @@ func (l *linter) spellings(s *rule.Set) {
 				case !known:
 					seen[at] = place{p.Written().Text(), r, p.Pos.Line}
 				case first.written != p.Written().Text() && first.rule == r:
-					l.warn(warnPathSpelling, r, p.Pos, exact, "when.path: %s is the same path as %s", p.Source, first.written)
+					l.warn(warnPathSpelling, r, p.Pos, exact, "when.path: %s is the same path as %s", p.Source,
+						first.written)
 				case first.written != p.Written().Text():
-					l.warn(warnPathSpelling, r, p.Pos, exact, "when.path: %s is the same path as %s of %s, so that a request meets both", p.Source, first.written, first.rule.Name)
+					l.warn(warnPathSpelling, r, p.Pos, exact,
+						"when.path: %s is the same path as %s of %s, so that a request meets both", p.Source, first.written, first.rule.Name)
 				}
 			}
 		}
@@ -146,6 +149,7 @@ func pathNotes(s *rule.Set, domain string) []rule.Problem {
 	if first == nil {
 		return nil
 	}
-	return []rule.Problem{note(first, "write it under limits, as in when: {path: /login}, where the server takes these for one",
+	return []rule.Problem{note(first,
+		"write it under limits, as in when: {path: /login}, where the server takes these for one",
 		"%s: descriptors match a path to the letter, so that /Login and /login/ pass a rule on /login", message.Listed(names))}
 }

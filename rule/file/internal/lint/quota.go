@@ -31,7 +31,8 @@ func (l *linter) quotas(domain string, rules []*rule.Rule) {
 			all = append(all, r.Overrides[i].Windows...)
 		}
 		for _, w := range all {
-			if w.Limit != nil && slices.ContainsFunc(w.Parts(), func(p *algo.Limit) bool { return l.quota(r, w, p.Config()) }) {
+			if w.Limit != nil && slices.ContainsFunc(w.Parts(),
+				func(p *algo.Limit) bool { return l.quota(r, w, p.Config()) }) {
 				break // one is enough for a rule
 			}
 		}
@@ -53,14 +54,18 @@ func (l *linter) quota(r *rule.Rule, w *rule.Window, c algo.Config) bool {
 	case err != nil:
 		l.warnOf(QuotaNever, w.Name, r, r.Pos, quotaHint(&c), "it lends nothing, %s: %v", refused, err)
 	case c.FirstRequest:
-		l.warnOf(QuotaNever, w.Name, r, r.Pos, "leave out align: first_request", "it lends nothing until a request at another door has begun its window, %s", refused)
+		l.warnOf(QuotaNever, w.Name, r, r.Pos, "leave out align: first_request",
+			"it lends nothing until a request at another door has begun its window, %s", refused)
 	case units < max(leastQuota, r.Cost):
 		least := max(leastQuota, r.Cost)
-		l.warnOf(QuotaNever, w.Name, r, r.Pos, largerLease(least, base, "take a larger limit"), "a lease of %s has %s, and %d are needed at least, %s",
+		l.warnOf(QuotaNever, w.Name, r, r.Pos, largerLease(least, base, "take a larger limit"),
+			"a lease of %s has %s, and %d are needed at least, %s",
 			l.share(r, c), message.Count(int(units), "unit", "units"), least, refused)
-	case limit.Lease().Config().Timeout >= quotaFor && float64(units)*c.Window.Seconds() < float64(c.N)*quotaOut.Seconds():
+	case limit.Lease().Config().Timeout >= quotaFor &&
+		float64(units)*c.Window.Seconds() < float64(c.N)*quotaOut.Seconds():
 		need := int64(float64(c.N) * quotaOut.Seconds() / c.Window.Seconds())
-		l.warnOf(warnQuotaSmall, w.Name, r, r.Pos, largerLease(need, base, "take a larger bucket, or a longer window"), "a lease of %s lasts for less than %v at its full rate, which Envoys then do not reach",
+		l.warnOf(warnQuotaSmall, w.Name, r, r.Pos, largerLease(need, base, "take a larger bucket, or a longer window"),
+			"a lease of %s lasts for less than %v at its full rate, which Envoys then do not reach",
 			l.share(r, c), quotaOut)
 	default:
 		return false

@@ -22,7 +22,8 @@ func (l *linter) regions(rules []*rule.Rule) {
 		switch {
 		case len(all) == 0:
 		case r.Regions == nil && regions > 1:
-			l.warn(EachRegion, r, r.Pos, "say what they may admit together, as in: consistency: {regions: {over: 0%}}, or sync",
+			l.warn(EachRegion, r, r.Pos,
+				"say what they may admit together, as in: consistency: {regions: {over: 0%}}, or sync",
 				"each of the %d regions counts for itself, so that together they admit %[1]d times the limit", regions)
 		case r.Regions == nil:
 		case l.options.NoRegions != "":

@@ -49,12 +49,17 @@ func (l *linter) leftIgnores(s *rule.Set) []rule.Problem {
 					if near := suggest.Nearest(name, warningNames()); near != "" {
 						hint = fmt.Sprintf("did you mean %q?", near)
 					}
-					problems = append(problems, rule.Problem{Pos: pos, Message: fmt.Sprintf("lint: ignore: there is no warning %q", message.Clip(name)), Hint: hint, Quote: quote})
-				case (name == UnverifiedIdentity || name == KeptSecret) && l.options.Identity == nil, name == UnusedLease && l.options.NoLeases == "",
-					name == UnusedRegions && l.options.NoRegions == "", (name == EachRegion || name == warnRegionsSmall) && l.options.Regions < 2:
+					problems = append(problems, rule.Problem{Pos: pos,
+						Message: fmt.Sprintf("lint: ignore: there is no warning %q",
+							message.Clip(name)), Hint: hint, Quote: quote})
+				case (name == UnverifiedIdentity || name == KeptSecret) && l.options.Identity == nil,
+					name == UnusedLease && l.options.NoLeases == "",
+					name == UnusedRegions && l.options.NoRegions == "",
+					(name == EachRegion || name == warnRegionsSmall) && l.options.Regions < 2:
 					// Whether it is needed is known with the configuration only.
 				case !g.Used[i][k] && !g.Silence(warnUnusedIgnore, ig.Line):
-					problems = append(problems, rule.Problem{Pos: pos, Name: warnUnusedIgnore, Message: "lint: ignore " + name + " ignores nothing", Hint: "remove it", Quote: quote})
+					problems = append(problems, rule.Problem{Pos: pos, Name: warnUnusedIgnore,
+						Message: "lint: ignore " + name + " ignores nothing", Hint: "remove it", Quote: quote})
 				}
 			}
 		}

@@ -18,7 +18,8 @@ func (l *linter) secrets(rules []*rule.Rule) {
 		if r.Lyft != nil {
 			for _, e := range r.Lyft.Path {
 				if (e.Value == "" || strings.HasSuffix(e.Value, "*")) && secretKey(e.Key) {
-					l.warn(KeptSecret, r, r.Pos, "let the proxy that asks send a hash of it", "key %s: its values are kept and shown as they are", e.Key)
+					l.warn(KeptSecret, r, r.Pos, "let the proxy that asks send a hash of it",
+						"key %s: its values are kept and shown as they are", e.Key)
 				}
 			}
 			continue

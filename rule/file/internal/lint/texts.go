@@ -78,7 +78,8 @@ func regexpTexts(source string) (s textSet) {
 	for _, part := range parts {
 		switch {
 		case part.Op == syntax.OpEmptyMatch:
-		case part.Op == syntax.OpLiteral && part.Flags&syntax.FoldCase == 0 && !slices.Contains(part.Rune, utf8.RuneError):
+		case part.Op == syntax.OpLiteral && part.Flags&syntax.FoldCase == 0 &&
+			!slices.Contains(part.Rune, utf8.RuneError):
 			for _, c := range []byte(string(part.Rune)) {
 				s = append(s, textPart{byte: c})
 			}

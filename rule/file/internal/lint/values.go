@@ -33,11 +33,14 @@ func (l *linter) values(s *rule.Set) {
 		for i, k := range r.Per {
 			for _, o := range r.Overrides {
 				if slices.Equal(k, rule.Key{"path"}) && i < len(o.Values) && withoutParameters(o.Values[i]) != "" {
-					l.warn(warnPathParameter, r, o.Pos, "name each path; or write a limit of its own, with when: {path: "+withoutParameters(o.Values[i])+"}",
+					l.warn(warnPathParameter, r, o.Pos,
+						"name each path; or write a limit of its own, with when: {path: "+
+							withoutParameters(o.Values[i])+"}",
 						"override: %s stands for itself, and not for other paths", o.Values[i])
 				}
 				if slices.Equal(k, rule.Key{"ip"}) && i < len(o.Values) && !addressKey(o.Values[i], prefix) {
-					l.warn(NeverMatches, r, o.Pos, addressHint, "override: %s is no IP address, so that no request has this key", o.Values[i])
+					l.warn(NeverMatches, r, o.Pos, addressHint,
+						"override: %s is no IP address, so that no request has this key", o.Values[i])
 				}
 			}
 		}
@@ -48,7 +51,8 @@ func (l *linter) values(s *rule.Set) {
 // key.
 func addressKey(value string, ipv6Prefix int) bool {
 	address := strings.TrimSpace(value)
-	if p, err := rule.ParsePattern("ip", address); err == nil && p.Kind() == rule.BlockPattern && !p.Negated && !strings.Contains(address, "/") {
+	if p, err := rule.ParsePattern("ip", address); err == nil && p.Kind() == rule.BlockPattern && !p.Negated &&
+		!strings.Contains(address, "/") {
 		return true
 	}
 	block, err := netip.ParsePrefix(value)
@@ -83,13 +87,16 @@ func (l *linter) patterns(r *rule.Rule, subject string, c *rule.Condition) {
 		case p.Kind() == rule.BlockPattern:
 			text := strings.TrimPrefix(p.Source, "!")
 			if block, err := netip.ParsePrefix(text); err == nil && block != block.Masked() {
-				l.warnOf(warnHostBits, subject, r, p.Pos, "write "+p.Block().String()+", or the address alone", "%s: %s stands for all of %s", what, text, p.Block())
+				l.warnOf(warnHostBits, subject, r, p.Pos, "write "+p.Block().String()+", or the address alone",
+					"%s: %s stands for all of %s", what, text, p.Block())
 			}
 		case c.Attribute == "method" && p.Kind() == rule.ExactPattern && !slices.Contains(methods, p.Text()):
 			if strings.Contains(p.Text(), "|") {
-				l.warnOf(warnUnknownMethod, subject, r, p.Pos, "several are a list: [GET, POST]", "%s: %s is taken as one method", what, p.Text())
+				l.warnOf(warnUnknownMethod, subject, r, p.Pos, "several are a list: [GET, POST]",
+					"%s: %s is taken as one method", what, p.Text())
 			} else if near := suggest.Nearest(p.Text(), methods); near != "" {
-				l.warnOf(warnUnknownMethod, subject, r, p.Pos, "did you mean "+near+"?", "%s: %s is no method that is known", what, p.Text())
+				l.warnOf(warnUnknownMethod, subject, r, p.Pos, "did you mean "+near+"?",
+					"%s: %s is no method that is known", what, p.Text())
 			}
 		}
 	}
@@ -117,9 +124,11 @@ func impossible(attribute string, p *rule.Pattern) (why, hint string) {
 			if p.Negated {
 				return "", "" // where a client may say any address, it excludes that text
 			}
-			return "no door that sees the address itself supplies that", addressHint + ", or a block such as 192.0.2.0/24"
+			return "no door that sees the address itself supplies that", addressHint +
+				", or a block such as 192.0.2.0/24"
 		}
-		allowed, why, hint = addressByte, "addresses are written as 192.0.2.1 and 2001:db8::1, in lower case", "write a block, such as 192.0.2.0/24 or 2001:db8::/32"
+		allowed, why, hint = addressByte, "addresses are written as 192.0.2.1 and 2001:db8::1, in lower case",
+			"write a block, such as 192.0.2.0/24 or 2001:db8::/32"
 		held = !texts.has('.') || !texts.has(':')
 	case "method":
 		allowed, why = methodByte, "a method is one word in upper case"
@@ -148,12 +157,14 @@ func impossible(attribute string, p *rule.Pattern) (why, hint string) {
 			}
 			return "a path begins with a slash", hint
 		}
-		allowed, why = pathByte, "paths are matched without query, and with what is no letter, digit or sign of a URI percent-encoded"
+		allowed, why = pathByte,
+			"paths are matched without query, and with what is no letter, digit or sign of a URI percent-encoded"
 		if fault := texts.unnormal(); fault != "" {
 			return fault, ""
 		}
 	default:
-		if strings.HasPrefix(attribute, "header.") && p.Kind() == rule.ExactPattern && strings.TrimSpace(p.Text()) != p.Text() {
+		if strings.HasPrefix(attribute, "header.") && p.Kind() == rule.ExactPattern &&
+			strings.TrimSpace(p.Text()) != p.Text() {
 			return "the values of headers come without spaces around them", ""
 		}
 		return "", ""
@@ -208,7 +219,8 @@ func matchable(re *syntax.Regexp, allowed func(byte) bool) bool {
 	case syntax.OpLiteral:
 		for _, r := range re.Rune {
 			found := ok(r)
-			for f := unicode.SimpleFold(r); re.Flags&syntax.FoldCase != 0 && f != r && !found; f = unicode.SimpleFold(f) {
+			for f := unicode.SimpleFold(r); re.Flags&syntax.FoldCase != 0 && f != r && !found; f = unicode.SimpleFold(
+				f) {
 				found = ok(f)
 			}
 			if !found {

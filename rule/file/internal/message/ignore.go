@@ -48,7 +48,8 @@ func ParseIgnore(text string) (ig Ignore, ok bool) {
 		}
 	}
 	if len(ig.Names) == 0 {
-		ig.Fault, ig.Hint = "lint: ignore names no warning", "as in: # lint: ignore long-wait: the client is a batch job"
+		ig.Fault, ig.Hint = "lint: ignore names no warning",
+			"as in: # lint: ignore long-wait: the client is a batch job"
 	}
 	return ig, true
 }
@@ -90,7 +91,8 @@ func (o *Origin) scope(at, column int, entries []Entry) (from, to int) {
 			if e.Start != below {
 				continue
 			}
-			if e.Dash > 0 && column <= e.Dash || e.Dash == 0 && strings.HasPrefix(strings.TrimSpace(o.LineText(below)), "{") {
+			if e.Dash > 0 && column <= e.Dash || e.Dash == 0 &&
+				strings.HasPrefix(strings.TrimSpace(o.LineText(below)), "{") {
 				return e.Start, e.End
 			}
 		}

@@ -35,7 +35,8 @@ func Finish(problems []rule.Problem, files []*Origin) []rule.Problem {
 	SortProblems(problems)
 	for i := range problems {
 		p := &problems[i]
-		if at := slices.IndexFunc(files, func(o *Origin) bool { return o.Name == p.Pos.File }); at >= 0 && p.Quote == "" {
+		if at := slices.IndexFunc(files, func(o *Origin) bool { return o.Name == p.Pos.File }); at >= 0 &&
+			p.Quote == "" {
 			p.Quote = files[at].Quote(p.Pos.Line, p.Pos.Column)
 		}
 	}

@@ -54,7 +54,8 @@ type Comment struct {
 // comments are those that speak to lint.
 func Parse(name, text string) (documents []*Node, comments []Comment, misread []*Error, failure *Error) {
 	if len(text) > maxFileSize {
-		return nil, nil, nil, &Error{Message: fmt.Sprintf("the file has %d bytes; at most %d are read", len(text), maxFileSize), Hint: "split it into several files of the same domain"}
+		return nil, nil, nil, &Error{Message: fmt.Sprintf("the file has %d bytes; at most %d are read", len(text),
+			maxFileSize), Hint: "split it into several files of the same domain"}
 	}
 	text = strings.TrimPrefix(text, "\ufeff")
 	if !utf8.ValidString(text) {
@@ -65,7 +66,8 @@ func Parse(name, text string) (documents []*Node, comments []Comment, misread []
 	// server down.
 	defer func() {
 		if r := recover(); r != nil {
-			documents, comments, misread, failure = nil, nil, nil, &Error{Message: fmt.Sprintf("not YAML that can be read (%v)", r)}
+			documents, comments, misread, failure = nil, nil, nil,
+				&Error{Message: fmt.Sprintf("not YAML that can be read (%v)", r)}
 		}
 	}()
 	tokens, comments, failure := scan(text)
@@ -181,7 +183,8 @@ func scan(text string) (token.Tokens, []Comment, *Error) {
 		}
 		for _, t := range next {
 			if t.Type == token.InvalidType {
-				return nil, nil, &Error{Line: t.Position.Line, Column: t.Position.Column, Message: "not valid YAML: " + t.Error}
+				return nil, nil, &Error{Line: t.Position.Line, Column: t.Position.Column,
+					Message: "not valid YAML: " + t.Error}
 			}
 			if failure := g.check(t); failure != nil {
 				return nil, nil, failure
@@ -192,7 +195,8 @@ func scan(text string) (token.Tokens, []Comment, *Error) {
 			return nil, nil, &Error{Message: "not valid YAML: " + err.Error()}
 		}
 		if len(tokens) > maxTokens {
-			return nil, nil, &Error{Message: fmt.Sprintf("the file has more than %d words and signs", maxTokens), Hint: "split it into several files of the same domain"}
+			return nil, nil, &Error{Message: fmt.Sprintf("the file has more than %d words and signs", maxTokens),
+				Hint: "split it into several files of the same domain"}
 		}
 	}
 	return tokens, g.comments, g.finish(len(tokens))
@@ -257,7 +261,8 @@ func (g *guard) check(t *token.Token) *Error {
 			break
 		}
 		column := g.last.Position.Column
-		if b := g.beforeLast; b != nil && b.Position.Line == g.last.Position.Line && (b.Type == token.AnchorType || b.Type == token.AliasType) {
+		if b := g.beforeLast; b != nil && b.Position.Line == g.last.Position.Line &&
+			(b.Type == token.AnchorType || b.Type == token.AliasType) {
 			column = b.Position.Column
 		}
 		keys := 0
@@ -299,7 +304,8 @@ func (g *guard) lacksValue(t *token.Token) bool {
 		return false
 	}
 	around := g.open[len(g.open)-1].column
-	return t.Position.Column < around || t.Position.Column == around && (t.Type != token.SequenceEntryType || g.last.Type == token.SequenceEntryType)
+	return t.Position.Column < around || t.Position.Column == around &&
+		(t.Type != token.SequenceEntryType || g.last.Type == token.SequenceEntryType)
 }
 
 // openAt notes a key (keys = 1) or a sign of structure at column, and returns the number of keys
@@ -328,7 +334,8 @@ func (g *guard) closeTo(n int) {
 func (g *guard) finish(tokens int) *Error {
 	g.closeTo(0)
 	if g.work > maxMapWork {
-		return &Error{Message: "the file has too many mappings with thousands of keys", Hint: "split it into several files of the same domain"}
+		return &Error{Message: "the file has too many mappings with thousands of keys",
+			Hint: "split it into several files of the same domain"}
 	}
 	if int64(g.nulls)*int64(tokens) > maxNullWork {
 		return &Error{Message: fmt.Sprintf("the file has too many keys without a value (%d)", g.nulls)}
@@ -346,7 +353,8 @@ type converter struct {
 
 // bad turns v into a value that could not be read.
 func (c *converter) bad(v *Node, hint, format string, args ...any) (*Node, *Error) {
-	c.misread = append(c.misread, &Error{Line: v.Line, Column: v.Column, Hint: hint, Message: fmt.Sprintf(format, args...)})
+	c.misread = append(c.misread, &Error{Line: v.Line, Column: v.Column, Hint: hint,
+		Message: fmt.Sprintf(format, args...)})
 	v.Kind = Bad
 	return v, nil
 }
@@ -422,7 +430,8 @@ func (c *converter) convert(n ast.Node) (*Node, *Error) {
 		name := n.Value.GetToken().Value
 		target, ok := c.anchors[name]
 		if !ok {
-			return c.bad(v, fmt.Sprintf("a pattern that begins with * must be quoted: \"*%s\"", name), "unknown alias *%s: no anchor &%s stands before it", name, name)
+			return c.bad(v, fmt.Sprintf("a pattern that begins with * must be quoted: \"*%s\"", name),
+				"unknown alias *%s: no anchor &%s stands before it", name, name)
 		}
 		if target == nil {
 			return c.bad(v, "", "the alias *%s stands inside its own anchor", name)
@@ -485,12 +494,14 @@ func (c *converter) mapping(v *Node, n ast.Node, entries []*ast.MappingValueNode
 					if item.Kind == Mapping {
 						merges = append(merges, item)
 					} else if item.Kind != Bad {
-						c.misread = append(c.misread, &Error{Line: item.Line, Column: item.Column, Message: "a merge key << takes mappings only"})
+						c.misread = append(c.misread, &Error{Line: item.Line, Column: item.Column,
+							Message: "a merge key << takes mappings only"})
 					}
 				}
 				continue
 			case child.Kind != Bad:
-				c.misread = append(c.misread, &Error{Line: key.Line, Column: key.Column, Message: "a merge key << takes a mapping, or a list of mappings"})
+				c.misread = append(c.misread, &Error{Line: key.Line, Column: key.Column,
+					Message: "a merge key << takes a mapping, or a list of mappings"})
 			}
 			continue
 		}

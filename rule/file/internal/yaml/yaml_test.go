@@ -60,13 +60,15 @@ func TestYAMLShapes(t *testing.T) {
 			t.Errorf("%q: got %+v, want %q", c.yaml, got, c.want)
 		}
 	}
-	for _, text := range []string{"k: !!binary aGk=", "k: !x y", "k: !!map [a]", "k: !!seq {a: b}", "k: !!str [a]", "k: !!int [a]", "k: *x", "k: &x [*x]", "<<: a", "<<: [a]"} {
+	for _, text := range []string{"k: !!binary aGk=", "k: !x y", "k: !!map [a]", "k: !!seq {a: b}", "k: !!str [a]",
+		"k: !!int [a]", "k: *x", "k: &x [*x]", "<<: a", "<<: [a]"} {
 		documents, _, misread, failure := Parse("", text)
 		if failure == nil && len(misread) != 1 {
 			t.Errorf("%q: %+v, %+v", text, documents, misread)
 		}
 	}
-	for _, text := range []string{"k: !!map {a: b}", "k: !!seq [a]", "k: !!int 5", "k: !!bool true", "k: !!float 1.5", "k: !!timestamp 2020-01-01"} {
+	for _, text := range []string{"k: !!map {a: b}", "k: !!seq [a]", "k: !!int 5", "k: !!bool true", "k: !!float 1.5",
+		"k: !!timestamp 2020-01-01"} {
 		documents, _, misread, failure := Parse("", text)
 		if failure != nil || len(misread) > 0 || len(documents) != 1 || documents[0].Get("k").Kind == Null {
 			t.Errorf("%q: %+v, %+v, %v", text, documents, misread, failure)
@@ -82,7 +84,8 @@ func TestYAMLShapes(t *testing.T) {
 	if failure != nil {
 		t.Fatal(failure)
 	}
-	if k, l, m := documents[0].Get("k"), documents[0].Get("l"), documents[0].Get("m"); len(k.Items) != 3 || k.Items[2].Get("c").Text != "d" || len(l.Items) != 2 || len(m.Items) != 1 {
+	if k, l, m := documents[0].Get("k"), documents[0].Get("l"), documents[0].Get("m"); len(k.Items) != 3 ||
+		k.Items[2].Get("c").Text != "d" || len(l.Items) != 2 || len(m.Items) != 1 {
 		t.Errorf("lists are read as %+v, %+v, %+v", k, l, m)
 	}
 }
