@@ -81,7 +81,8 @@ func (l *Limiter) match(r *Request, d *Decision, now bool) (undecided, done bool
 	return true, true
 }
 
-// UnknownDomainLimit is the name of the limit, and of its rule, by which DenyUnknownDomains refuses.
+// UnknownDomainLimit is the name of the limit, and of its rule, by which DenyUnknownDomains
+// refuses.
 const UnknownDomainLimit = "unknown_domain"
 
 // unknownDomain returns the limit that refuses requests of unknown domains. It is of no rule set.
@@ -99,8 +100,8 @@ func (d *Decision) refuseCostly(now int64) {
 	d.refuseFor(h.Window, h.Limit, now)
 }
 
-// refuseFor makes d a refusal by one window at an instant of the Limiter's clock: as of a limit that
-// never admits the request. Nothing is charged.
+// refuseFor makes d a refusal by one window at an instant of the Limiter's clock: as of a limit
+// that never admits the request. Nothing is charged.
 func (d *Decision) refuseFor(w *rule.Window, limit *algo.Limit, now int64) {
 	var fresh algo.State
 	res := LimitResult{Window: w, Result: limit.Check(&fresh, now, algo.Ask{}), Mode: rule.Enforce, Descriptor: -1,

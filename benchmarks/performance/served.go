@@ -19,8 +19,8 @@ const (
 // servedSizes are the numbers of rules.
 var servedSizes = []int{10, 1000, 10_000, 100_000}
 
-// served measures servers with many rules, of which a request meets one: what they take at rest, and
-// a decision at each door.
+// served measures servers with many rules, of which a request meets one: what they take at rest,
+// and a decision at each door.
 func (b *bench) served() error {
 	upstream, err := b.launchNginx("upstream", `default_type text/plain; return 200 "hello";`, "127.0.0.1:1")
 	if err != nil {

@@ -28,8 +28,8 @@ func strictly[T any](t *testing.T, text string) (v T) {
 
 // TestJSON: what commands print with --json, by the built program on a real server, is what
 // docs/reference/commands.md describes: nothing more, and one document. The server is found by
-// WEIR_SERVER, as host:port, and by the token in WEIR_TOKEN_FILE. An address that stands alone where
-// a rule has per: [user|ip] is no name of a user.
+// WEIR_SERVER, as host:port, and by the token in WEIR_TOKEN_FILE. An address that stands alone
+// where a rule has per: [user|ip] is no name of a user.
 func TestJSON(t *testing.T) {
 	t.Parallel()
 	program, dir := servertest.BuiltProgram(t), t.TempDir()

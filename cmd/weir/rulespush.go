@@ -35,8 +35,8 @@ type pusher struct {
 	out, stderr io.Writer
 }
 
-// rulesPush is the output of weir rules push and import as JSON. Lint, tests and what came meanwhile
-// go to the standard error then.
+// rulesPush is the output of weir rules push and import as JSON. Lint, tests and what came
+// meanwhile go to the standard error then.
 type rulesPush struct {
 	Version  int64    `json:"version"`            // that is to be in force; 0 if nothing was pushed
 	Replaces int64    `json:"replaces"`           // 0 for none
@@ -239,7 +239,8 @@ func (p *pusher) baseOf(dir, space string, head int64) (int64, error) {
 				"and name it with --base %d; or pull, change and push", dir, head, dir, head))
 }
 
-// inShadow returns files with every limit that the base lacks, or has with other numbers, in shadow.
+// inShadow returns files with every limit that the base lacks, or has with other numbers, in
+// shadow.
 func (p *pusher) inShadow(ctx context.Context, d *ruledb.DB, files []file.Source, base int64) ([]file.Source, error) {
 	var before []file.Source
 	if base > 0 {

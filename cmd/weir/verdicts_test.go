@@ -109,7 +109,7 @@ limits:
 		t.Errorf("status %d: %s", status, errs)
 	}
 	for _, says := range []string{"No request can meet it: exempt lets all with that path pass.",
-		"It never refuses anything, since tight is always tighter, unless a grant gives a key more of that one."} {
+		"It never refuses anything, since tight is always tighter, except for keys that are granted more there."} {
 		if !strings.Contains(out, says) {
 			t.Errorf("no %q in\n%s", says, out)
 		}

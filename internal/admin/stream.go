@@ -26,8 +26,8 @@ import (
 // the next one counts what it missed. Figures that several streams want are read once.
 const (
 	streamPath = "/api/v1/stream"
-	// mostStreams are open at a time: a page has one while it is in view, and asks every two seconds
-	// where it gets none.
+	// mostStreams are open at a time: a page has one while it is in view, and asks every two
+	// seconds where it gets none.
 	mostStreams = 32
 	// streamEvery is the time between two events overview or keys.
 	streamEvery = time.Second

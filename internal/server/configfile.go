@@ -230,8 +230,10 @@ func nearestSetting(prefix, key string) string {
 		return prefix + near
 	}
 	// The key may belong elsewhere.
-	if findSetting(key) != nil {
-		return key
+	for _, all := range []string{key, "default_" + key} {
+		if findSetting(all) != nil {
+			return all
+		}
 	}
 	paths := make([]string, len(settings))
 	for i := range settings {

@@ -42,8 +42,8 @@ type deferConfig struct {
 	deferPath   string
 }
 
-// jobRoom is the part of defer.max_bytes for each deferred request. Most requests hold a few KiB and
-// have some overhead in each of the stores, so that their number is bounded with their bytes.
+// jobRoom is the part of defer.max_bytes for each deferred request. Most requests hold a few KiB
+// and have some overhead in each of the stores, so that their number is bounded with their bytes.
 const jobRoom = 10 << 10
 
 // openDeferred opens the queue of deferred requests, where the proxy runs and there is a place for

@@ -63,7 +63,8 @@ const (
 	// s apart and more.
 	prometheusEvery = 5 * time.Second
 	// proxyLines is how many times as long as at the other doors a request through the proxy may
-	// stand in line: its client waits for the upstream's work, too, and others for a decision alone.
+	// stand in line: its client waits for the upstream's work, too, and others for a decision
+	// alone.
 	proxyLines = 20
 )
 

@@ -77,8 +77,8 @@ func otelProtocol(s string) (otel.Protocol, error) {
 }
 
 // readOTelEnv takes over the OTEL_* variables that say whether to send, where to, how, and which
-// signals. A setting that somebody named goes before its variable. The exporters read the others (certificates, headers,
-// compression, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES) themselves.
+// signals. A setting that somebody named goes before its variable. The exporters read the others
+// (certificates, headers, compression, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES) themselves.
 func (c *Config) readOTelEnv(variables map[string]string) error {
 	c.otel.Metrics = otelInterval
 	var problems []error

@@ -74,9 +74,9 @@ type storeConfig struct {
 }
 
 const (
-	// heartbeat is how often this node tells a shared store that it lives, so that all know how many
-	// there are. Nodes agree on how long one lasts. A thousand nodes make a thousand small writes a
-	// second, which a store carries.
+	// heartbeat is how often this node tells a shared store that it lives, so that all know how
+	// many there are. Nodes agree on how long one lasts. A thousand nodes make a thousand small
+	// writes a second, which a store carries.
 	heartbeat = time.Second
 	// rememberRefusals is how long at most a refusal is repeated without asking a shared store. An
 	// attack costs the store one question a second for each key then; and where a message that a

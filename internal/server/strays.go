@@ -22,8 +22,8 @@ func DidYouMean(word string) string {
 
 // NearestPath returns the setting that a name means, both written with dashes or underscores
 // between their words: one that is near, one that ends with it, one with the same words in another
-// order, or else the only one that ends with all but its first word, as of another group. It returns
-// "" if there is none.
+// order, or else the only one that ends with all but its first word, as of another group. It
+// returns "" if there is none.
 func NearestPath(name string, known []string) string {
 	if slices.Contains(known, name) {
 		return name

@@ -18,8 +18,8 @@ import (
 
 // keyRules say which keys a mapping may have.
 type keyRules struct {
-	// the error for a value that is no mapping, such as "ban: expected a mapping of after, within and
-	// for"; "" for an entry of a list of the Lyft form
+	// the error for a value that is no mapping, such as "ban: expected a mapping of after, within
+	// and for"; "" for an entry of a list of the Lyft form
 	expected string
 	example  string // a hint beside expected
 	known    []string

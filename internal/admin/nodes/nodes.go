@@ -153,7 +153,8 @@ type Answer struct {
 // Ask asks all nodes, and calls take for each answer as it comes, in the calling goroutine. The
 // answer of this node comes first. Ask waits for its turn, and then until all known nodes have
 // answered, but no longer than Options.Turn, Options.Wait and ctx allow. If Redis is away, or its
-// turn did not come, only this node answers, and Tally.Remark says why. args must be JSON, or empty.
+// turn did not come, only this node answers, and Tally.Remark says why. args must be JSON, or
+// empty.
 //
 // An error comes from this node's handler, from arguments that are too long, or from ctx. Tally is
 // valid even then.

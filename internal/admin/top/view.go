@@ -11,8 +11,8 @@ import (
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
-// wide is the width from which on a screen shows less important columns, and sideBySide the one from
-// which on two tables with whole addresses of IPv6 fit side by side.
+// wide is the width from which on a screen shows less important columns, and sideBySide the one
+// from which on two tables with whole addresses of IPv6 fit side by side.
 const (
 	wide       = 100
 	sideBySide = 180

@@ -22,8 +22,8 @@ import (
 // Options tune New. The zero value is right for most.
 type Options struct {
 	// Table is the name of the table, of family inet; "" means "weir". A table of this name is
-	// taken for our own, from an earlier run, and made anew. The name holds no port and no name of a
-	// node: a table that a server left behind when it was killed would go on to drop what is no
+	// taken for our own, from an earlier run, and made anew. The name holds no port and no name of
+	// a node: a table that a server left behind when it was killed would go on to drop what is no
 	// longer banned, once its next run has another one. And operators find it.
 	Table string
 	// IPv6Prefix is how many bits of an IPv6 address are banned together; 0 means 64.

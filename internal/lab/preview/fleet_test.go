@@ -121,7 +121,8 @@ func TestFleet(t *testing.T) {
 				t.Errorf("%+v", got.Nodes)
 			}
 			if over == 0 {
-				// The first minute only warms up, since nobody knows when several nodes began to count.
+				// The first minute only warms up, since nobody knows when several nodes began to
+				// count.
 				if got.Requests != 9*20*36 || got.Now.Refused != 9*20*30 || got.Then.Refused != 9*20*26 {
 					t.Errorf("at node %d: %+v", i, got)
 				}

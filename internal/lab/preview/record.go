@@ -63,7 +63,7 @@ func (c *record) bytes() (sum int64) {
 	return sum
 }
 
-// Bounds of what nodes send each other.
+// Bounds of the messages between nodes.
 const (
 	pageBytes  = 160 << 10 // of chunks in one answer
 	mostOthers = 16 << 20  // from all other nodes

@@ -35,8 +35,8 @@ func ChooseDomain(set *rule.Set, asked, rules, flag string) (string, error) {
 		strings.Join(domains, ", "), flag)
 }
 
-// RunTests runs the tests in the text of a file against the rules of dir, which rules returns. After
-// an error there are the results of the tests before it.
+// RunTests runs the tests in the text of a file against the rules of dir, which rules returns.
+// After an error there are the results of the tests before it.
 func RunTests(ctx context.Context, path string, data []byte, dir string,
 	rules func() (*rule.Set, error)) (results []*TestResult, err error) {
 	tests, err := ParseTests(path, data)

@@ -141,7 +141,8 @@ type entry struct {
 	at                  rule.Position
 }
 
-// entryAt returns the entry whose first key is at a place; its text is "" if it is in another style.
+// entryAt returns the entry whose first key is at a place; its text is "" if it is in another
+// style.
 func entryAt(text string, at rule.Position) (e entry) {
 	lines := strings.SplitAfter(text, "\n")
 	if at.Line < 1 || at.Line > len(lines) || at.Column < 1 || at.Column > len(lines[at.Line-1]) {

@@ -15,7 +15,8 @@ type Script struct {
 	Verdict, Rules, Judged string
 	lasts                  time.Duration
 	play                   func(w *World, half bool)
-	// Quiet is the verdict at half of the traffic that Verdict takes, with "/low" if it is not sure.
+	// Quiet is the verdict at half of the traffic that Verdict takes, with "/low" if it is not
+	// sure.
 	Quiet string
 }
 
@@ -127,7 +128,8 @@ var Scripts = []Script{
 	}, "works"},
 	{"adds_nothing",
 		"limits:\n  - name: wide\n    when: { query.kind: \"*\" }\n    per: [user|ip]\n    allow: 20/min\n  - name: narrow\n    when: { path: /search }\n    per: [user|ip]\n    allow: 20/min\n", "narrow", 24 * time.Hour, func(w *World, half bool) {
-			// Each search is of a kind, which another rule limits as well; or half of them are of none.
+			// Each search is of a kind, which another rule limits as well; or half of them are of
+			// none.
 			for i := range 1500 {
 				w.at(w.sometime(), func() { w.send("192.0.2.1", fmt.Sprint("u", i), "/search?kind=a", 200) })
 			}

@@ -41,7 +41,7 @@ func (c *Collector) beginCounts(s *ruleState) {
 	c.left -= countsBytes
 }
 
-// count reads the counters of what was asked, up to an instant. mu is held.
+// count reads the counters of the rules that were asked, up to an instant. mu is held.
 func (c *Collector) count(unix int64) {
 	c.notice()
 	for _, d := range c.domains {

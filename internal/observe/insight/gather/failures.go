@@ -234,7 +234,8 @@ func (s *ruleState) failuresOf(from, to int64) (n uint64, why string) {
 	return n, s.at() + first.text
 }
 
-// at returns where the rule is written, to say before what is wrong with it; "" if that is not known.
+// at returns where the rule is written, to say before what is wrong with it; "" if that is not
+// known.
 func (s *ruleState) at() string {
 	if at := s.rule.Pos; at.File != "" && at.Line > 0 {
 		return fmt.Sprintf("%s:%d: ", at.File, at.Line)

@@ -382,7 +382,8 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f observe.Facts) 
 			}
 		}
 	}
-	// All rules draw by one number, so that rules which see the same requests know the same of them.
+	// All rules draw by one number, so that rules which see the same requests know the same of
+	// them.
 	now, random := thinning(c.thinning.Load()), f.Random
 	at := roleFirst
 	if d.Allowed && (d.NearLimit() || d.SoftExceeded()) {

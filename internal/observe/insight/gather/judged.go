@@ -18,8 +18,8 @@ const (
 )
 
 // judge makes new verdicts, once a minute. Up to explainedRules it judges each rule. Of more, it
-// judges those that were asked since, those whose turn it is, and one for all of each kin: what that
-// takes does not grow with the rules that nobody asks.
+// judges those that were asked since, those whose turn it is, and one for all of each kin: what
+// that takes does not grow with the rules that nobody asks.
 func (c *Collector) judge() {
 	want := snapshot.Want{Over: snapshot.JudgedOver(c.now()), Samples: true, Top: true}
 	proofs := c.allProven()

@@ -46,8 +46,8 @@ func (b *bench) askPath(i int) {
 	b.send(weir.Request{Domain: "shop", Attributes: rule.Pairs{{Name: "path", Value: fmt.Sprintf("/p%d/x", i)}}})
 }
 
-// What watching takes does not grow with the rules that nobody asks: it judges those that were asked
-// since, and once for all the others, of which each has its verdict.
+// What watching takes does not grow with the rules that nobody asks: it judges those that were
+// asked since, and once for all the others, of which each has its verdict.
 func TestRest(t *testing.T) {
 	const n = 100_000
 	b := newBench(t, Options{}, "limits: [{name: a, allow: unlimited}]")

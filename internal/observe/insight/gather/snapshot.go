@@ -58,7 +58,8 @@ func (c *Collector) snapshot(want snapshot.Want, f func(*ruleState) bool) (s *sn
 	return s, n > 0
 }
 
-// begin takes in everything up to now, and returns a snapshot without domains and rules. mu is held.
+// begin takes in everything up to now, and returns a snapshot without domains and rules. mu is
+// held.
 func (c *Collector) begin(want *snapshot.Want) *snapshot.Snapshot {
 	if want.Over <= 0 {
 		want.Over = snapshot.DefaultOver

@@ -331,7 +331,7 @@ func (j *judge) neverMet() *insight.Verdict {
 func (j *judge) addsNothing() *insight.Verdict {
 	if j.Proven.Verdict == insight.AddsNothing && j.denied+j.Soft+j.Banned == 0 {
 		v := j.verdict(insight.AddsNothing, insight.High,
-			"It "+j.Proven.Why+", unless a grant gives a key more of that one.")
+			"It "+j.Proven.Why+".")
 		v.Proposal = &insight.Proposal{Sentence: "Without it the same requests would be refused. Delete it."}
 		return v
 	}

@@ -450,9 +450,10 @@ func TestProven(t *testing.T) {
 	if v := Judge(f, Thresholds{}); v[0].Verdict != insight.Reserve {
 		t.Errorf("it is met: %+v", v)
 	}
-	f.Proven = Proof{insight.AddsNothing, "never refuses anything, since b is always tighter"}
+	f.Proven = Proof{insight.AddsNothing,
+		"never refuses anything, since b is always tighter, except for keys that are granted more there"}
 	if v := Judge(f, Thresholds{}); v[0].Verdict != insight.AddsNothing || v[0].Confidence != insight.High ||
-		v[0].Sentence != "It never refuses anything, since b is always tighter, unless a grant gives a key more of that one." {
+		v[0].Sentence != "It never refuses anything, since b is always tighter, except for keys that are granted more there." {
 		t.Errorf("%+v", v)
 	}
 	f.Refused, f.Alone = 5, 5

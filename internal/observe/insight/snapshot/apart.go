@@ -10,8 +10,8 @@ import (
 // fleet do not start at once.
 const laterBy = 60
 
-// Apart says how the nodes of some snapshots, which Merge would merge, differ from the first. differ
-// is what Fit returned for them. It is nil if they do not.
+// Apart says how the nodes of some snapshots, which Merge would merge, differ from the first.
+// differ is what Fit returned for them. It is nil if they do not.
 func Apart(list []*Snapshot, differ []insight.RuleDiffers) *insight.Apart {
 	a := &insight.Apart{Differ: differ[:min(len(differ), insight.MostApart)]}
 	begun := make([]int64, len(list)) // when the figures of each node begin

@@ -143,7 +143,7 @@ func (e *Error) hinted(text string) *Error {
 // mostLooked is up to how many bytes of a line syntaxHint looks at.
 const mostLooked = 160
 
-// syntaxHint guesses the cause of a fault in a line from what stands there or in the line above.
+// syntaxHint guesses the cause of a fault by its line and the line above.
 func syntaxHint(text string, at int) string {
 	above, line := "", ""
 	for range at {
