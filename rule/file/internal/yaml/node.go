@@ -34,7 +34,6 @@ type Node struct {
 // Pair is one entry of a mapping.
 type Pair struct {
 	Key, Value *Node
-	merged     bool
 }
 
 // Get returns the value under key, nil if there is none. Of a repeated key the last one holds.
