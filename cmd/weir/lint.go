@@ -183,18 +183,3 @@ func lintVerdict(found *findings.Lint, strict bool) error {
 	}
 	return nil
 }
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-// countIs is a number of things with the verb: 1 key is, 2 keys are.
-func countIs(n int, noun string) string {
-	if n == 1 {
-		return count(n, noun) + " is"
-	}
-	return count(n, noun) + " are"
-}

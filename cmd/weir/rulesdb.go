@@ -16,6 +16,7 @@ import (
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -203,7 +204,8 @@ that were not pushed is left alone, unless --force says otherwise.`,
 			if err := writeMarker(args[0], c.Database.Space, v.Number, v.Files); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s holds version %d: %s\n", args[0], v.Number, count(len(v.Files), "file"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s holds version %d: %s\n", args[0], v.Number,
+				human.Plural(len(v.Files), "file"))
 			return nil
 		},
 	}
@@ -405,7 +407,7 @@ func checkHistory(ctx context.Context, d *ruledb.DB, out io.Writer, noted string
 	}
 	fmt.Fprintf(out,
 		"%s and %s, %d of these without their files, which were pruned: each record follows the one before it\n",
-		count(int(c.Records), "record"), count(int(c.Versions), "version"), c.Pruned)
+		human.Plural(int(c.Records), "record"), human.Plural(int(c.Versions), "version"), c.Pruned)
 	if c.Upto > 0 {
 		fmt.Fprintf(out, "up to record %d nothing was altered, left out, put in or moved since that hash was noted\n",
 			c.Upto)
@@ -440,7 +442,7 @@ dropped is a record of the history itself.`,
 			dropped, err := d.Prune(cmd.Context(), keep, who, by.note)
 			if err == nil {
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "the files of %s were dropped\n",
-					count(int(dropped), "version"))
+					human.Plural(int(dropped), "version"))
 			}
 			return err
 		},

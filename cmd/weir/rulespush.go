@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/server"
@@ -285,7 +286,7 @@ func (p *pusher) conflict(ctx context.Context, d *ruledb.DB, c *ruledb.ConflictE
 		text = "the same files\n"
 	}
 	fmt.Fprintf(p.out, "%s came meanwhile, by %s at %s%s:\n%s", versionName(head.Number), human.Printable(head.Author),
-		instant(head.Made), noteText(head.Note), text)
+		words.Instant(head.Made), noteText(head.Note), text)
 	return fmt.Errorf("nothing was pushed: %w. Take the change above over into %s, and push with --base %d", c, dir,
 		c.Head)
 }
@@ -329,7 +330,7 @@ func awaitNodes(ctx context.Context, d *ruledb.DB, version int64, patience time.
 			fmt.Fprintln(out, "no node follows these rules now")
 			return nil
 		case len(waits) == 0 && len(refused) == 0:
-			fmt.Fprintf(out, "in force on %s\n", count(len(nodes), "node"))
+			fmt.Fprintf(out, "in force on %s\n", human.Plural(len(nodes), "node"))
 			return nil
 		case len(waits) == 0 || late:
 			if head, err := headOf(ctx, d); err == nil && head.Number != version {
@@ -342,7 +343,7 @@ func awaitNodes(ctx context.Context, d *ruledb.DB, version int64, patience time.
 				return fmt.Errorf("after %v not in force on %s", patience, strings.Join(waits, ", "))
 			}
 			return fmt.Errorf("version %d is refused by %s, which keep what they had", version,
-				count(len(refused), "node"))
+				human.Plural(len(refused), "node"))
 		}
 		select {
 		case <-ctx.Done():

@@ -12,6 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule/file"
@@ -74,7 +75,7 @@ func writeStatus(out io.Writer, a *ruledb.Address, head *ruledb.Version, nodes [
 		fmt.Fprintf(out, "%s holds no rules\n", a)
 	} else {
 		fmt.Fprintf(out, "%s: version %d, by %s at %s%s\n", a, head.Number, human.Printable(head.Author),
-			instant(head.Made), noteText(head.Note))
+			words.Instant(head.Made), noteText(head.Note))
 	}
 	if len(nodes) == 0 {
 		_, err := fmt.Fprintln(out, "no node follows these rules")
@@ -97,7 +98,7 @@ func writeStatus(out io.Writer, a *ruledb.Address, head *ruledb.Version, nodes [
 		if n.Live && n.Silent {
 			state += ", by looking alone"
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", human.Visible(n.Name), n.Version, state, instant(n.At))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", human.Visible(n.Name), n.Version, state, words.Instant(n.At))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -125,7 +126,7 @@ func writeHistory(out io.Writer, records []ruledb.Record) error {
 		if r.Note != "" {
 			note = human.Visible(r.Note)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.After, instant(r.At), human.Visible(r.Who),
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.After, words.Instant(r.At), human.Visible(r.Who),
 			human.Visible(r.Login), human.Visible(r.What), before, note)
 	}
 	return w.Flush()
