@@ -135,7 +135,7 @@ func (p *pusher) push(cmd *cobra.Command, args []string) error {
 	if head.Number > 0 && head.Digest == rulesource.Digest(files) {
 		fmt.Fprintf(p.out, "%s is version %d, which is in force\n", dir, head.Number)
 		p.pushed.Version, p.pushed.Replaces = head.Number, head.Number
-		return errors.Join(writeMarker(dir, c.Database.Space, head.Number, files), p.await(ctx, d, head.Number))
+		return errors.Join(ruledb.WriteMarker(dir, c.Database.Space, head.Number, files), p.await(ctx, d, head.Number))
 	}
 	if p.shadow {
 		if files, err = p.inShadow(ctx, d, files, base); err != nil {
@@ -152,7 +152,7 @@ func (p *pusher) push(cmd *cobra.Command, args []string) error {
 	}
 	fmt.Fprintf(p.out, "version %d is to be in force, in place of %s\n", version, versionName(base))
 	p.pushed = rulesPush{Version: version, Replaces: base, Changed: true, Shadow: p.pushed.Shadow, Forced: remark}
-	return errors.Join(writeMarker(dir, c.Database.Space, version, files), p.await(ctx, d, version))
+	return errors.Join(ruledb.WriteMarker(dir, c.Database.Space, version, files), p.await(ctx, d, version))
 }
 
 func versionName(n int64) string {
@@ -225,7 +225,7 @@ func (p *pusher) baseOf(dir, space string, head int64) (int64, error) {
 		}
 		return n, nil
 	}
-	from, err := readMarker(dir)
+	from, err := ruledb.ReadMarker(dir)
 	switch {
 	case err != nil:
 		return 0, usageError(err)
@@ -276,13 +276,14 @@ func (p *pusher) conflict(ctx context.Context, d *ruledb.DB, c *ruledb.ConflictE
 	if err != nil {
 		return err
 	}
-	base, text := side{name: "nothing"}, ""
+	base, text := ruledb.Side{Name: "nothing"}, ""
 	if c.Base > 0 {
 		base, err = readSide(ctx, d, strconv.FormatInt(c.Base, 10))
 	}
+	now := ruledb.Side{Name: fmt.Sprintf("version %d", head.Number), Files: head.Files}
 	if err != nil { // it was pruned, or never there
 		text = fmt.Sprintf("what it changed cannot be shown: %v\n", err)
-	} else if text = diffFiles(base, side{fmt.Sprintf("version %d", head.Number), head.Files}); text == "" {
+	} else if text = ruledb.Diff(base, now); text == "" {
 		text = "the same files\n"
 	}
 	fmt.Fprintf(p.out, "%s came meanwhile, by %s at %s%s:\n%s", versionName(head.Number), human.Printable(head.Author),
