@@ -89,7 +89,7 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 				}
 				var err error
 				if asJSON {
-					err = printJSON(cmd, done)
+					err = printJSON(cmd.OutOrStdout(), done)
 				}
 				if done.Error != "" {
 					err = errors.New(done.Error)

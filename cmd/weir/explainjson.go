@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 	"time"
 
@@ -83,8 +82,5 @@ func (e *explanation) writeJSON(ctx context.Context, reasons []rule.Reason) erro
 		}
 	}
 	x.Bans = e.bans
-	j := json.NewEncoder(e.out)
-	j.SetIndent("", "  ")
-	j.SetEscapeHTML(false)
-	return j.Encode(x)
+	return printJSON(e.out, x)
 }

@@ -58,7 +58,7 @@ with its store, and of limits in its rlqs.domains that quotas for Envoys cannot 
 			case asSARIF:
 				err = found.WriteSARIF(cmd.OutOrStdout(), versionText())
 			case asJSON:
-				err = printJSON(cmd, found)
+				err = printJSON(cmd.OutOrStdout(), found)
 			default:
 				err = found.WriteText(cmd.OutOrStdout())
 			}

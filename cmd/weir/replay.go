@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -219,10 +218,7 @@ func nothingReplayed(r *sim.Report) error {
 func writeReplay(o replayOptions, result *sim.Report, stdout io.Writer) error {
 	switch {
 	case o.json:
-		e := json.NewEncoder(stdout)
-		e.SetEscapeHTML(false)
-		e.SetIndent("", "  ")
-		return e.Encode(result)
+		return printJSON(stdout, result)
 	case o.rules == "":
 		if result.Suggestions.YAML == "" && result.Requests > 0 {
 			return &exitError{code: exitFailure,

@@ -225,7 +225,7 @@ force. Exit status: 0 if they are the same, 1 if they differ, 2 if that could no
 			}
 			text := ruledb.Diff(sides[0], sides[1])
 			if asJSON {
-				err = printJSON(cmd, rulesDiff{sides[0].Name, sides[1].Name, text != "", text})
+				err = printJSON(cmd.OutOrStdout(), rulesDiff{sides[0].Name, sides[1].Name, text != "", text})
 			} else {
 				_, err = io.WriteString(cmd.OutOrStdout(), text)
 			}

@@ -102,7 +102,7 @@ func (p *pusher) run(cmd *cobra.Command, args []string) error {
 	if p.pushed.InForce = err == nil && p.wait > 0; err != nil {
 		p.pushed.Error = err.Error()
 	}
-	return cmp.Or(printJSON(cmd, p.pushed), err)
+	return cmp.Or(printJSON(cmd.OutOrStdout(), p.pushed), err)
 }
 
 func (p *pusher) push(cmd *cobra.Command, args []string) error {

@@ -64,7 +64,7 @@ all of it. Exit status 1 if a test fails.`,
 			var printed error
 			switch {
 			case asJSON:
-				printed = printJSON(cmd, tests)
+				printed = printJSON(cmd.OutOrStdout(), tests)
 			case asJUnit:
 				printed = tests.WriteJUnit(cmd.OutOrStdout())
 			}
