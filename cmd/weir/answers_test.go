@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/recent"
@@ -143,29 +144,6 @@ limits:
 	}
 }
 
-// Words that the golden file lacks.
-func TestExplainWords(t *testing.T) {
-	l := recent.Limit{Name: "a", Rule: "a", Mode: "enforce", Allowed: true}
-	with := func(f func(*recent.Limit)) recent.Limit { c := l; f(&c); return c }
-	for want, e := range map[string]recent.Entry{
-		"It was ADMITTED, to wait 1.5 s for its turn.":                                              {Allowed: true, Delay: 15e5, Limits: []recent.Limit{l}},
-		"passed it above the limit, in the soft margin up to 110":                                   {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Soft, l.SoftLimit, l.NearLimit = true, 110, true })}},
-		"passed it, near the limit":                                                                 {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.NearLimit = true })}},
-		"It was REFUSED by a, and can never pass: it asks for more than the limit holds.":           {RetryAfter: -1, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
-		"It was REFUSED outright, since its key was banned by a. It can pass 15 min later, at 1970": {Banned: true, RetryAfter: 9e8, Time: time.Unix(0, 0), Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
-		"in shadow: would have passed it":                                                           {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode = "shadow" })}},
-		"its quota was used up, and others' was not; it would have passed it 1 s later":             {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode, l.Allowed, l.RetryAfter = "quota", false, 1e6 })}},
-		"and 3 more limits that the server had no room to remember":                                 {Limits: []recent.Limit{l}, LimitsLeftOut: 3},
-		"It met no limit.": {Allowed: true},
-	} {
-		var out bytes.Buffer
-		writeDecision(&out, &e)
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %q in\n%s", want, out.String())
-		}
-	}
-}
-
 // The real admin port reports what rules in shadow would do.
 func TestCandidatesCommand(t *testing.T) {
 	now := int64(1_767_225_600_000_000)
@@ -210,7 +188,7 @@ func TestCandidatesTable(t *testing.T) {
 		{Domain: "shop", Limit: "search", Enforce: 10, Since: now.Add(-2 * time.Hour), WouldRefuse: 1800, BothAdmit: 88_200, Share: 0.02, KeysRefused: 230, EnforcedAdmitted: 9846, EnforcedRefused: 204, EnforcedKeysRefused: 27},
 	}
 	var out bytes.Buffer
-	if err := writeCandidates(&out, list, now); err != nil {
+	if err := words.Candidates(&out, list, now); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "candidates.txt", out.String())

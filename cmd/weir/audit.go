@@ -9,11 +9,11 @@ import (
 	"net/url"
 	"os"
 	"strconv"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
@@ -69,9 +69,9 @@ out.`,
 			}
 			if answer.Lost > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: %s could not be written\n",
-					count(int(answer.Lost), "record"))
+					human.Plural(int(answer.Lost), "record"))
 			}
-			return writeAudit(cmd.OutOrStdout(), answer.Records)
+			return words.Audit(cmd.OutOrStdout(), answer.Records)
 		},
 	}
 	port.flags(cmd, defaultAdmin)
@@ -85,48 +85,6 @@ out.`,
 	f.Uint64Var(&after, "after", 0, "only records with a higher number")
 	jsonFlag(cmd, &asJSON)
 	return cmd
-}
-
-// writeAudit prints a table of records.
-func writeAudit(out io.Writer, records []audit.Entry) error {
-	if len(records) == 0 {
-		_, err := fmt.Fprintln(out, "Nothing was changed, as far as this server remembers.")
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NUMBER\tTIME\tWHO\tROLE\tADDRESS\tWHAT\tLIMIT\tKEY\tBEFORE\tAFTER\tNOTE\tNODE")
-	for i := range records {
-		e := &records[i]
-		limit := e.Domain
-		if e.Limit != "" {
-			limit += "/" + e.Limit
-		}
-		fmt.Fprintf(w, "%d\t%s", e.Seq, instant(e.Time))
-		for _, text := range []string{e.Who, e.Role, e.Address, e.What, limit, e.Key, jsonText(e.Before),
-			jsonText(e.After), e.Note, e.Node} {
-			if text == "" {
-				text = "-"
-			}
-			fmt.Fprintf(w, "\t%s", human.Visible(text))
-		}
-		fmt.Fprintln(w)
-	}
-	return w.Flush()
-}
-
-// jsonText is a value of a record: a text as it is, anything else as JSON.
-func jsonText(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return ""
-	case string:
-		return v
-	}
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Sprint(v)
-	}
-	return string(raw)
 }
 
 // verified is the result for one file, as JSON.
@@ -168,12 +126,13 @@ func verifyAudit(out io.Writer, files []string, follows, noted string, asJSON bo
 			fmt.Fprintln(out, string(raw))
 		case isBroken:
 			fmt.Fprintf(out, "%s: BROKEN: %s\n", name, broken.Error())
-			fmt.Fprintf(out, "before it %s as written\n", countIs(int(s.Records), "record"))
+			fmt.Fprintf(out, "before it %s as written\n", human.PluralIs(int(s.Records), "record"))
 		case s.Records == 0:
 			fmt.Fprintf(out, "%s: no records\n", name)
 		default:
 			fmt.Fprintf(out, "%s: %s, %d to %d, from %s to %s: each follows the one before it\n",
-				name, count(int(s.Records), "record"), s.First, s.Last, instant(s.From), instant(s.To))
+				name, human.Plural(int(s.Records), "record"), s.First, s.Last, words.Instant(s.From),
+				words.Instant(s.To))
 			if s.Upto > 0 {
 				fmt.Fprintf(out, "up to %d none was altered, left out, put in or moved since that hash was noted\n",
 					s.Upto)

@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
@@ -127,7 +127,7 @@ func (k *keyCommands) endCommand(name, short, done string) *cobra.Command {
 			if k.what == "grant" {
 				domain, limit, key = answer.Grant.Domain, answer.Grant.Rule, answer.Grant.Key
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s %s\n", done, limitText(domain, limit), keyText(key))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s %s\n", done, words.LimitName(domain, limit), words.Key(key))
 			return nil
 		},
 	}
@@ -192,8 +192,8 @@ What is set or lifted on one server holds on all that share its Redis.`,
 			if b.Manual {
 				reason = strings.TrimSuffix("by hand: "+reason, ": ")
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(b.Domain, b.Rule), keyText(b.Key), where,
-				instant(b.Since), instant(b.Until), human.Printable(reason))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", words.LimitName(b.Domain, b.Rule), words.Key(b.Key), where,
+				words.Instant(b.Since), words.Instant(b.Until), human.Printable(reason))
 		}
 		return flushList(w, cmd, len(answer.Bans), answer.Total)
 	})
@@ -208,8 +208,8 @@ What is set or lifted on one server holds on all that share its Redis.`,
 				return err
 			}
 			b := answer.Ban
-			fmt.Fprintf(cmd.OutOrStdout(), "banned: %s %s until %s\n", limitText(b.Domain, b.Rule), keyText(b.Key),
-				instant(b.Until))
+			fmt.Fprintf(cmd.OutOrStdout(), "banned: %s %s until %s\n",
+				words.LimitName(b.Domain, b.Rule), words.Key(b.Key), words.Instant(b.Until))
 			return nil
 		},
 	}
@@ -251,8 +251,8 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 			if g.Problem != "" {
 				reason = strings.TrimSpace(reason + " (without effect: " + g.Problem + ")")
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(g.Domain, g.Rule), keyText(g.Key),
-				human.PrintableLines(g.Allow), instant(g.Since), instant(g.Until), human.Printable(reason))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", words.LimitName(g.Domain, g.Rule), words.Key(g.Key),
+				human.PrintableLines(g.Allow), words.Instant(g.Since), words.Instant(g.Until), human.Printable(reason))
 		}
 		return flushList(w, cmd, len(answer.Grants), answer.Total)
 	})
@@ -267,8 +267,9 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 				return err
 			}
 			g := answer.Grant
-			fmt.Fprintf(cmd.OutOrStdout(), "granted: %s %s %s until %s\n", limitText(g.Domain, g.Rule), keyText(g.Key),
-				human.PrintableLines(g.Allow), instant(g.Until))
+			fmt.Fprintf(cmd.OutOrStdout(), "granted: %s %s %s until %s\n",
+				words.LimitName(g.Domain, g.Rule), words.Key(g.Key), human.PrintableLines(g.Allow),
+				words.Instant(g.Until))
 			return nil
 		},
 	}
@@ -279,13 +280,6 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 	end.Aliases = []string{"lift"}
 	k.addCommands(cmd, list, set, end)
 	return cmd
-}
-
-func instant(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
-// limitText names a limit. The rules of the Lyft form let its name hold anything.
-func limitText(domain, limit string) string {
-	return human.Printable(domain) + "/" + human.Printable(limit)
 }
 
 func flushList(w *tabwriter.Writer, cmd *cobra.Command, listed, total int) error {

@@ -61,8 +61,8 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 			if err := w.Flush(); err != nil {
 				return err
 			}
-			fmt.Fprintf(out, "%d waiting (%s), %s\n", answer.Waiting, count(int(answer.Bytes), "byte"),
-				count(answer.Dead, "dead letter"))
+			fmt.Fprintf(out, "%d waiting (%s), %s\n", answer.Waiting, human.Plural(int(answer.Bytes), "byte"),
+				human.Plural(answer.Dead, "dead letter"))
 			return nil
 		},
 	}
@@ -89,7 +89,7 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 				}
 				var err error
 				if asJSON {
-					err = printJSON(cmd, done)
+					err = printJSON(cmd.OutOrStdout(), done)
 				}
 				if done.Error != "" {
 					err = errors.New(done.Error)

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
@@ -130,13 +130,14 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 		fmt.Fprintln(out, "\nIt meets no limit, and is allowed.")
 	}
 	if met != "" {
-		fmt.Fprintf(out, "\nmeets:\n%s", align(met))
+		fmt.Fprintf(out, "\nmeets:\n%s", words.Align(met))
 	}
 	e.writeUnmet(reasons)
 	if r := e.matches.TooCostly; r != nil {
 		fmt.Fprintf(out, "\nIt is refused by %s: expressions take too long on it.\n", r.Name)
 	} else if n := e.matches.CELErrors; n > 0 {
-		fmt.Fprintf(out, "\n%s failed on this request: it counts as false (as cost: 1).\n", count(n, "expression"))
+		fmt.Fprintf(out, "\n%s failed on this request: it counts as false (as cost: 1).\n",
+			human.Plural(n, "expression"))
 	}
 	return nil
 }
@@ -278,23 +279,6 @@ func signalsAt(ctx context.Context, c *adminClient) ([]admin.SignalState, error)
 	return answer.Signals, nil
 }
 
-// elasticShare says how much of an elastic limit holds now; "" if that is not known.
-func elasticShare(r *rule.Rule, signals []admin.SignalState) string {
-	if r.Elastic == nil {
-		return ""
-	}
-	at := slices.IndexFunc(signals, func(s admin.SignalState) bool { return s.Name == r.Elastic.Signal })
-	switch {
-	case at < 0:
-		return ""
-	case signals[at].Value == nil:
-		return fmt.Sprintf("the signal %s has no value, so all of the limit holds", r.Elastic.Signal)
-	}
-	num, den := r.Elastic.Share(*signals[at].Value)
-	return fmt.Sprintf("the signal %s stands at %d %%, so %d %% of the limit hold", r.Elastic.Signal,
-		*signals[at].Value, 100*num/den)
-}
-
 // met describes the rules that apply, and notes the bans on their keys.
 func (e *explanation) met(ctx context.Context, reasons []rule.Reason) (string, error) {
 	var text strings.Builder
@@ -303,11 +287,11 @@ func (e *explanation) met(ctx context.Context, reasons []rule.Reason) (string, e
 			continue
 		}
 		if r.Rule.Unlimited {
-			fmt.Fprintf(&text, "  %s\tunlimited%s\n", r.Rule.Name, replaced(r.Rule))
+			fmt.Fprintf(&text, "  %s\tunlimited%s\n", r.Rule.Name, words.Lifts(r.Rule))
 			continue
 		}
 		for _, h := range r.Hits {
-			fmt.Fprintf(&text, "  %s\t%s%s\n", h.Window.Name, describeHit(&h, time.Now()), replaced(r.Rule))
+			fmt.Fprintf(&text, "  %s\t%s%s\n", h.Window.Name, words.Hit(&h, time.Now()), words.Lifts(r.Rule))
 			if e.live != nil {
 				state, _, err := e.look(ctx, &h)
 				if err != nil {
@@ -316,10 +300,10 @@ func (e *explanation) met(ctx context.Context, reasons []rule.Reason) (string, e
 				fmt.Fprintf(&text, "  \tnow: %s\n", state)
 			}
 		}
-		for _, line := range describeRule(r.Rule) {
+		for _, line := range words.Rule(r.Rule) {
 			fmt.Fprintf(&text, "  \t%s\n", line)
 		}
-		if line := elasticShare(r.Rule, e.signals); line != "" {
+		if line := words.ElasticShare(r.Rule, e.signals); line != "" {
 			fmt.Fprintf(&text, "  \tnow: %s\n", line)
 		}
 	}
@@ -352,8 +336,8 @@ func (e *explanation) writeBans(ctx context.Context) error {
 		if b.DomainWide {
 			where = "everywhere in the domain"
 		}
-		fmt.Fprintf(e.out, "\nnow: %s is %s since %s: it is refused %s\n", keyText(b.Key), describeBan(b),
-			instant(b.Since), where)
+		fmt.Fprintf(e.out, "\nnow: %s is %s since %s: it is refused %s\n", words.Key(b.Key), words.Ban(b),
+			words.Instant(b.Since), where)
 	}
 	return nil
 }
@@ -367,163 +351,8 @@ func (e *explanation) writeUnmet(reasons []rule.Reason) {
 		}
 	}
 	if text.Len() > 0 {
-		fmt.Fprintf(e.out, "\ndoes not apply:\n%s", align(text.String()))
+		fmt.Fprintf(e.out, "\ndoes not apply:\n%s", words.Align(text.String()))
 	}
-}
-
-// align pads the text before the tab of each line.
-func align(text string) string {
-	width := 0
-	lines := strings.SplitAfter(text, "\n")
-	for _, line := range lines {
-		if name, _, ok := strings.Cut(line, "\t"); ok {
-			width = max(width, len([]rune(name)))
-		}
-	}
-	var b strings.Builder
-	for _, line := range lines {
-		name, rest, ok := strings.Cut(line, "\t")
-		if !ok {
-			b.WriteString(line)
-			continue
-		}
-		fmt.Fprintf(&b, "%s%s  %s", name, strings.Repeat(" ", width-len([]rune(name))), rest)
-	}
-	return b.String()
-}
-
-func replaced(r *rule.Rule) string {
-	if len(r.Replaces) == 0 {
-		return ""
-	}
-	return "; lifts " + strings.Join(r.Replaces, ", ")
-}
-
-// describeHit says in words how much a limit allows at an instant, and for which key.
-func describeHit(h *rule.Hit, now time.Time) string {
-	var b strings.Builder
-	limit, _ := h.Limit.At(now.UnixMicro())
-	if limit == nil {
-		return "not limited at this time of its schedule"
-	}
-	b.WriteString(describeLimit(limit, h.Window.Rule))
-	if h.Limit.Scheduled() {
-		b.WriteString(" at this time of its schedule")
-	}
-	if parts := h.Window.KeyParts(h.Key); len(parts) > 0 {
-		fmt.Fprintf(&b, " for %s", strings.Join(parts, ", "))
-	} else {
-		b.WriteString(" for all together")
-	}
-	if h.Cost != 1 {
-		fmt.Fprintf(&b, "; costs %d", h.Cost)
-	}
-	if lyft := h.Window.Rule.Lyft; lyft != nil && lyft.LimitName != "" {
-		fmt.Fprintf(&b, "; named %s in Envoy's headers", lyft.LimitName)
-	}
-	if h.Mode == rule.Shadow {
-		b.WriteString("; in shadow: counted, never refused")
-	}
-	return b.String()
-}
-
-// describeLimit says in words how much a limit of r allows.
-func describeLimit(limit *algo.Limit, r *rule.Rule) string {
-	c := limit.Config()
-	var b strings.Builder
-	if c.Algorithm.HasSlots() {
-		fmt.Fprintf(&b, "%d in flight", c.N)
-	} else {
-		fmt.Fprintf(&b, "%d per %s", c.N, c.Period())
-		if c.Algorithm.HasBurst() {
-			fmt.Fprintf(&b, ", burst %d", max(c.Burst, 0))
-		}
-	}
-	if c.Soft > 0 {
-		fmt.Fprintf(&b, ", soft margin %d %%", c.Soft)
-		if c.SoftFor > 0 {
-			fmt.Fprintf(&b, " for %s", human.Span(c.SoftFor))
-		}
-	}
-	fmt.Fprintf(&b, " (%s)", human.Algorithm(c.Algorithm.String()))
-	switch lease := limit.Lease(); {
-	case lease == nil:
-	case r.Lent && r.Regions != nil:
-		fmt.Fprintf(&b, ", up to %d %% of a region's part of it lent to other regions for %s", c.Lease,
-			human.Span(lease.Config().Timeout))
-	default:
-		fmt.Fprintf(&b, ", up to %d %% of it leased for %s", c.Lease, human.Span(lease.Config().Timeout))
-	}
-	return b.String()
-}
-
-// describeRule describes in words, one line each, the settings of a rule besides its numbers.
-func describeRule(r *rule.Rule) []string {
-	var lines []string
-	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	for _, p := range r.Schedule {
-		add("schedule: %s", p)
-	}
-	if e := r.Elastic; e != nil {
-		var points []string
-		for _, p := range e.Curve {
-			points = append(points, fmt.Sprintf("%d %% at %d %%", p.Share, p.At))
-		}
-		add("elastic: follows the signal %s: %s of the limit", e.Signal, strings.Join(points, ", "))
-	}
-	switch {
-	case r.Wait > 0 && r.WaitQueue > 0:
-		add("refused requests wait for up to %s, up to %d of a key", human.Span(r.Wait), r.WaitQueue)
-	case r.Wait > 0:
-		add("requests wait for up to %s", human.Span(r.Wait))
-	case r.Defer != "":
-		add("refused requests are deferred to the queue %s", r.Defer)
-	}
-	if b := r.Ban; b != nil {
-		where := "wherever this limit applies"
-		if b.Domain {
-			where = "everywhere in the domain"
-		}
-		if b.NFTables {
-			where += ", and by nftables"
-		}
-		refuse := "refuse"
-		if b.After == 1 {
-			refuse = "refuses"
-		}
-		add("ban: %s within %s %s the key for %s %s", count(int(b.After), "denial"), human.Span(b.Within), refuse,
-			human.Span(b.For), where)
-	}
-	if leased(r) {
-		add(
-			"consistency: servers decide by units that they are leased; where they hold none, the store decides exactly")
-	}
-	if of := r.Regions; of != nil {
-		together := fmt.Sprintf("together the regions admit up to %d %% more than the limit", of.Over)
-		switch {
-		case of.Sync:
-			together = "each region admits the limit by itself, less what it has heard that others used"
-		case of.Over == 0:
-			together = "the regions share the limit, and together never admit more"
-		}
-		add("regions: %s", together)
-	}
-	switch r.Priority {
-	case rule.Critical:
-		add("priority: critical")
-	case rule.Sheddable:
-		add("priority: sheddable")
-	}
-	if r.CostAfter != "" {
-		add("the real cost is known afterwards: %s", r.CostAfter)
-	}
-	return lines
-}
-
-// leased reports whether servers lease of a limit of r.
-func leased(r *rule.Rule) bool {
-	return !r.Lent && slices.ContainsFunc(r.Windows,
-		func(w *rule.Window) bool { return w.Counter != nil && w.Counter.Lease != nil })
 }
 
 // liveState asks the admin port of a running server for the state of a key under a limit, which may
@@ -557,17 +386,7 @@ func liveState(ctx context.Context, c *adminClient, domain, limit string, parts 
 	case answer.StatusCode != http.StatusOK || k.Limit == "":
 		return "", nil, c.Stranger(answer, body)
 	}
-	state = fmt.Sprintf("used %s, %d remaining", usedText(&k.KeyInfo), k.Remaining)
-	switch {
-	case k.Unlimited:
-		state = "not limited"
-	case k.ResetAfter > 0:
-		state += ", as fresh in " + span(k.ResetAfter)
-	}
-	if verdict := keyVerdict(&k.KeyInfo); verdict != "passes" && verdict != state {
-		state += "; " + verdict
-	}
-	return state + leasedText(&k.KeyInfo, "; ") + regionsText(&k.KeyInfo, "; "), &k.KeyInfo, nil
+	return words.KeyState(&k.KeyInfo), &k.KeyInfo, nil
 }
 
 // bansElsewhere asks for bans that refuse the request everywhere in the domain, by rules that the

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
@@ -280,33 +279,6 @@ func put(t *testing.T, url, body string) int {
 	}
 	a.Body.Close()
 	return a.StatusCode
-}
-
-// TestDecisionEscapes: nothing of a decision steers the terminal, whoever wrote it: the client, a
-// rule file, whose names may hold anything in the form of envoyproxy/ratelimit, or another node.
-func TestDecisionEscapes(t *testing.T) {
-	const bad = `\u001b]0;title\u0007\u001b[2J\u202e\r`
-	for _, text := range []string{
-		`"allowed":false,"outcome":"denied` + bad + `","retry_after":3`,
-		`"allowed":true,"outcome":"` + bad + `"`,
-		`"allowed":false,"banned":true,"retry_after":3`,
-	} {
-		var e recent.Entry
-		err := json.Unmarshal([]byte(`{"decision":"4vq8r2mxw0c7e","domain":"shop`+bad+`","door":"`+bad+`","node":"`+bad+`",`+text+`,
-			"attributes":{"path`+bad+`":"`+bad+`","method":"`+bad+`","path":"/`+bad+`"},
-			"limits":[{"name":"a`+bad+`","rule":"b`+bad+`","given_name":"c`+bad+`","key":"user=`+bad+`","allows":"10`+bad+`","algorithm":"x`+bad+`","mode":"`+bad+`","refuses":true,"file":"f`+bad+`","line":1},
-				{"name":"d`+bad+`","rule":"e`+bad+`","allows":"`+bad+`","algorithm":"`+bad+`","refuses":true}]}`), &e)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var b strings.Builder
-		writeDecision(&b, &e)
-		for _, shown := range []string{b.String(), decisionLine(&e)} {
-			if i := strings.IndexAny(shown, "\x1b\a\r\u202e"); i >= 0 {
-				t.Errorf("%q has %q", shown, shown[i:min(i+8, len(shown))])
-			}
-		}
-	}
 }
 
 // An id that no node remembers is told so, with one reason; what is no id, why it is none.

@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 	"time"
 
 	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -60,10 +60,10 @@ func (e *explanation) writeJSON(ctx context.Context, reasons []rule.Reason) erro
 		for _, h := range r.Hits {
 			l := explainedLimit{
 				Rule: r.Rule.Name, Limit: h.Window.Name, Key: h.Window.KeyParts(h.Key), Cost: h.Cost, Shadow: h.Mode == rule.Shadow,
-				Rest: describeRule(r.Rule), Elastic: elasticShare(r.Rule, e.signals),
+				Rest: words.Rule(r.Rule), Elastic: words.ElasticShare(r.Rule, e.signals),
 			}
 			if limit, _ := h.Limit.At(time.Now().UnixMicro()); limit != nil {
-				l.Allows = strings.TrimSpace(describeLimit(limit, r.Rule))
+				l.Allows = strings.TrimSpace(words.Limit(limit, r.Rule))
 			} else {
 				l.Unlimited = true
 			}
@@ -82,8 +82,5 @@ func (e *explanation) writeJSON(ctx context.Context, reasons []rule.Reason) erro
 		}
 	}
 	x.Bans = e.bans
-	j := json.NewEncoder(e.out)
-	j.SetIndent("", "  ")
-	j.SetEscapeHTML(false)
-	return j.Encode(x)
+	return printJSON(e.out, x)
 }

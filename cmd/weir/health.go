@@ -75,7 +75,7 @@ admin port, or if that is closed at its HTTP port.`,
 				if err != nil {
 					h.Message = err.Error()
 				}
-				return cmp.Or(printJSON(cmd, h), err)
+				return cmp.Or(printJSON(cmd.OutOrStdout(), h), err)
 			}
 			if err != nil {
 				return err

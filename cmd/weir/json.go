@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 
 	"github.com/spf13/cobra"
 )
@@ -12,8 +13,8 @@ func jsonFlag(cmd *cobra.Command, on *bool) {
 }
 
 // printJSON prints a value as the admin API writes its answers.
-func printJSON(cmd *cobra.Command, v any) error {
-	e := json.NewEncoder(cmd.OutOrStdout())
+func printJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)

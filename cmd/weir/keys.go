@@ -4,17 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
@@ -71,7 +69,7 @@ where per leaves a choice); so do weir ban and weir grant, and what one of them 
 			if err != nil || asJSON {
 				return err
 			}
-			return writeHottest(cmd.OutOrStdout(), domain, args[0], &found)
+			return words.Hottest(cmd.OutOrStdout(), domain, args[0], &found)
 		},
 	}
 	list.Flags().IntVarP(&n, "number", "n", 20, "how many at most")
@@ -85,7 +83,7 @@ where per leaves a choice); so do weir ban and weir grant, and what one of them 
 			if err != nil || asJSON {
 				return err
 			}
-			return writeKeys(cmd.OutOrStdout(), found.Keys)
+			return words.Keys(cmd.OutOrStdout(), found.Keys)
 		},
 	}
 	for _, c := range []*cobra.Command{list, show} {
@@ -103,7 +101,7 @@ where per leaves a choice); so do weir ban and weir grant, and what one of them 
 			if err := port.Do(cmd.Context(), http.MethodDelete, keysPath, &c, nil); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "reset: %s %s\n", human.Printable(args[0]), keyText(args[1:]))
+			fmt.Fprintf(cmd.OutOrStdout(), "reset: %s %s\n", human.Printable(args[0]), words.Key(args[1:]))
 			return nil
 		},
 	}
@@ -121,154 +119,4 @@ func oneLimit(_ *cobra.Command, args []string) error {
 		return usageError(errors.New("expected the name of one limit, as in: weir keys list login"))
 	}
 	return nil
-}
-
-// writeKeys prints a table of keys.
-func writeKeys(out io.Writer, keys []admin.KeyInfo) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "LIMIT\tKEY\tUSED\tLEFT\tRESET IN\tSTATE")
-	for i := range keys {
-		k := &keys[i]
-		used, left, reset := usedText(k), strconv.FormatInt(k.Remaining, 10), "-"
-		if k.Unlimited {
-			used, left = "-", "-"
-		}
-		if k.ResetAfter > 0 {
-			reset = span(k.ResetAfter)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(k.Domain, k.Limit), keyText(k.Parts), used, left, reset,
-			keyVerdict(k)+leasedText(k, ", ")+regionsText(k, ", "))
-	}
-	return w.Flush()
-}
-
-// writeHottest prints the hottest keys, how many keys were examined, and how many are banned.
-func writeHottest(out io.Writer, domain, limit string, found *admin.KeyList) error {
-	if len(found.Keys) == 0 {
-		fmt.Fprintf(out, "Nothing is counted of %s.\n", limit)
-	} else if err := writeKeys(out, found.Keys); err != nil {
-		return err
-	}
-	if !found.Complete {
-		fmt.Fprintf(out, "Looked at about %s", count(found.Looked, "key"))
-		if found.Of > 0 {
-			fmt.Fprintf(out, " of %d", found.Of)
-		}
-		fmt.Fprintln(out, "; the next call goes on from here, and --look all looks at all.")
-	}
-	if found.Banned > 0 {
-		if len(found.Rules) == 1 { // else the name that means them all
-			domain, limit = "", found.Rules[0]
-		}
-		named := shellWord(limit)
-		if domain != "" {
-			named += " --domain " + shellWord(domain)
-		}
-		fmt.Fprintf(out, "%s banned; weir ban list --limit %s lists them.\n", countIs(found.Banned, "key"), named)
-	}
-	return nil
-}
-
-// usedText says how much of a limit is used, and how much there is with a soft margin.
-func usedText(k *admin.KeyInfo) string {
-	if k.SoftLimit > 0 {
-		return fmt.Sprintf("%d of %d (soft %d)", k.Used, k.Capacity, k.SoftLimit)
-	}
-	return fmt.Sprintf("%d of %d", k.Used, k.Capacity)
-}
-
-// keyVerdict says in words how a request with a key would be decided.
-func keyVerdict(k *admin.KeyInfo) string {
-	var parts []string
-	switch {
-	case k.Ban != nil:
-		parts = append(parts, describeBan(k.Ban))
-	case k.Refused && k.RetryAfter < 0:
-		parts = append(parts, "refused")
-	case k.Refused:
-		parts = append(parts, "refused for "+span(k.RetryAfter))
-	case k.Unlimited:
-		parts = append(parts, "not limited")
-	default:
-		parts = append(parts, "passes")
-	}
-	if k.Shadow {
-		parts = append(parts, "in shadow")
-	}
-	if k.Grant != nil {
-		parts = append(parts, fmt.Sprintf("granted %s until %s", k.Grant.Allow, instant(k.Grant.Until)))
-	}
-	return strings.Join(parts, ", ")
-}
-
-// leasedText says how many units of a key servers have been lent, behind a separator; "" if none.
-func leasedText(k *admin.KeyInfo, separator string) string {
-	l := k.Leased
-	if l == nil {
-		return ""
-	}
-	return fmt.Sprintf("%sleased: %d (%s), until %s", separator, l.Units, count(l.Generations, "generation"),
-		instant(l.Until))
-}
-
-// regionsText says how a key stands in this region and in all, behind a separator; "" for a limit
-// of one region.
-func regionsText(k *admin.KeyInfo, separator string) string {
-	r := k.Regions
-	if r == nil {
-		return ""
-	}
-	var parts []string
-	if own := r.Own; own != nil {
-		parts = append(parts, fmt.Sprintf("%s: %d of %d (ceiling)", r.Region, own.Used, own.Limit))
-	}
-	if all := r.All; all != nil {
-		parts = append(parts, fmt.Sprintf("all regions: %d of %d as heard", all.Used, all.Limit))
-	}
-	return separator + strings.Join(parts, ", ")
-}
-
-// describeBan says by whom and until when a key is banned, and why.
-func describeBan(b *admin.ListedBan) string {
-	text := fmt.Sprintf("banned until %s by %s", instant(b.Until), b.Rule)
-	if b.Reason != "" {
-		text += " (" + human.Printable(b.Reason) + ")"
-	}
-	return text
-}
-
-// keyText is a key as a shell takes it: parts that can be pasted behind the name of a limit.
-func keyText(parts []string) string {
-	words := make([]string, len(parts))
-	for i, part := range parts {
-		words[i] = shellWord(part)
-	}
-	return strings.Join(words, " ")
-}
-
-// shellWord quotes a text for a shell if needed, and escapes characters that are harmful to a
-// terminal.
-func shellWord(s string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%"
-	switch quoted := strconv.QuoteToGraphic(s); {
-	case s != "" && strings.Trim(s, plain) == "":
-		return s
-	case quoted == `"`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s)+`"`:
-		return human.ShellQuote(s)
-	}
-	var b strings.Builder
-	b.WriteString("$'")
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c == '\'' || c == '\\':
-			b.WriteByte('\\')
-			b.WriteByte(c)
-		case c >= ' ' && c < 0x7f:
-			b.WriteByte(c)
-		default:
-			fmt.Fprintf(&b, `\x%02x`, c)
-		}
-	}
-	b.WriteByte('\'')
-	return b.String()
 }

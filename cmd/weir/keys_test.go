@@ -11,32 +11,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
-
-// Names of limits, which the Lyft form lets be anything, do a terminal no harm.
-func TestTablesAreHarmless(t *testing.T) {
-	const domain, limit = "sh\x1bop", "log\x1b[31min"
-	var out strings.Builder
-	if err := writeKeys(&out, []admin.KeyInfo{{Domain: domain, Limit: limit}, {Domain: "shop", Limit: "login"}}); err != nil {
-		t.Fatal(err)
-	}
-	list := []insight.Candidate{{Domain: domain, Limit: limit,
-		Top: []insight.CandidateKey{{Key: "user=ada", Count: 1}}}}
-	if err := writeCandidates(&out, list, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	if strings.ContainsRune(out.String(), '\x1b') || strings.Count(out.String(), `"sh\x1bop"/"log\x1b[31min"`) != 3 ||
-		!strings.Contains(out.String(), "shop/login ") {
-		t.Errorf("got\n%s", out.String())
-	}
-}
 
 const operatorRules = `
 domain: shop
@@ -217,24 +197,5 @@ func request(t *testing.T, method, target, body string, want int) {
 	answer.Body.Close()
 	if answer.StatusCode != want {
 		t.Fatalf("%s %s: %s, want %d", method, target, answer.Status, want)
-	}
-}
-
-// TestShellWord: what is printed of a key is what a shell reads back.
-func TestShellWord(t *testing.T) {
-	servertest.Needs(t, "bash")
-	for _, s := range []string{"user=ada", "user=a b", "it's", `a\b"c`, "\x1b[2J\n\xff", "ü", "", "$(id)", "~", "*",
-		"a'\x00"} {
-		word := shellWord(s)
-		if strings.ContainsAny(word, "\x1b\n\x00") {
-			t.Errorf("%q is printed as %q", s, word)
-		}
-		if strings.Contains(s, "\x00") {
-			continue // which no argument can hold
-		}
-		out, err := exec.Command("bash", "-c", "printf %s "+word).Output()
-		if err != nil || string(out) != s {
-			t.Errorf("%q is printed as %s, which a shell reads as %q (%v)", s, word, out, err)
-		}
 	}
 }

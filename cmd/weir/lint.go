@@ -58,7 +58,7 @@ with its store, and of limits in its rlqs.domains that quotas for Envoys cannot 
 			case asSARIF:
 				err = found.WriteSARIF(cmd.OutOrStdout(), versionText())
 			case asJSON:
-				err = printJSON(cmd, found)
+				err = printJSON(cmd.OutOrStdout(), found)
 			default:
 				err = found.WriteText(cmd.OutOrStdout())
 			}
@@ -182,19 +182,4 @@ func lintVerdict(found *findings.Lint, strict bool) error {
 		return &exitError{code: exitFailure}
 	}
 	return nil
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-// countIs is a number of things with the verb: 1 key is, 2 keys are.
-func countIs(n int, noun string) string {
-	if n == 1 {
-		return count(n, noun) + " is"
-	}
-	return count(n, noun) + " are"
 }

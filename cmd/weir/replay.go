@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"github.com/weir-rl/weir/internal/lab/accesslog"
 	"github.com/weir-rl/weir/internal/lab/report"
 	"github.com/weir-rl/weir/internal/lab/sim"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -205,7 +205,7 @@ func nothingReplayed(r *sim.Report) error {
 		}
 		return &exitError{code: exitFailure,
 			err: fmt.Errorf("replay: nothing was replayed: none of %s did parse (see --format and --fields)%s",
-				count(int(r.Skipped), "line"), why)}
+				human.Plural(int(r.Skipped), "line"), why)}
 	case r.Requests == 0:
 		return &exitError{code: exitFailure, err: errors.New("replay: nothing was replayed: the log is empty")}
 	case len(r.MissingFields) > 0:
@@ -218,10 +218,7 @@ func nothingReplayed(r *sim.Report) error {
 func writeReplay(o replayOptions, result *sim.Report, stdout io.Writer) error {
 	switch {
 	case o.json:
-		e := json.NewEncoder(stdout)
-		e.SetEscapeHTML(false)
-		e.SetIndent("", "  ")
-		return e.Encode(result)
+		return printJSON(stdout, result)
 	case o.rules == "":
 		if result.Suggestions.YAML == "" && result.Requests > 0 {
 			return &exitError{code: exitFailure,

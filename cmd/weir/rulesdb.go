@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/user"
-	"path/filepath"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -16,6 +15,7 @@ import (
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -73,43 +73,6 @@ func (f *changeFlags) add(cmd *cobra.Command) {
 		"who changes the rules, for the history (default: the user of this machine)")
 	cmd.Flags().StringVar(&f.note, "note", "", "why, for the history")
 }
-
-// marker is the file in a folder that says which version it was made from.
-const marker = ".weir-rules"
-
-// origin is what lies in marker.
-type origin struct {
-	Space   string `json:"space"`
-	Version int64  `json:"version"`
-	Digest  string `json:"digest"` // of the files as they were
-}
-
-// readMarker returns where a folder comes from; nil if it does not say so.
-func readMarker(dir string) (*origin, error) {
-	raw, err := os.ReadFile(filepath.Join(dir, marker))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	o := new(origin)
-	if err := json.Unmarshal(raw, o); err != nil {
-		return nil, fmt.Errorf("%s: is damaged; remove it, and name the version with --base",
-			filepath.Join(dir, marker))
-	}
-	return o, nil
-}
-
-func writeMarker(dir, space string, version int64, files []file.Source) error {
-	raw, err := json.Marshal(origin{Space: space, Version: version, Digest: digestText(files)})
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, marker), append(raw, '\n'), 0o644)
-}
-
-func digestText(files []file.Source) string { return fmt.Sprintf("%x", rulesource.Digest(files)) }
 
 // noDatabase is the error of the URL of a database where a folder is to be named.
 func noDatabase(dir string) error {
@@ -175,7 +138,7 @@ func newRulesPullCommand(env []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull DIR",
 		Short: "Write the rules of a database into a folder",
-		Long: `Writes the version in force, or another one, into a folder, with its tests, and notes there which one it is (` + marker + `), so that
+		Long: `Writes the version in force, or another one, into a folder, with its tests, and notes there which one it is (` + ruledb.Marker + `), so that
 push knows what a change began with. Files of rules and tests that the version does not have are removed. A folder with changes
 that were not pushed is left alone, unless --force says otherwise.`,
 		Example: "  weir rules pull rules/\n  weir rules pull --version 41 before/",
@@ -197,66 +160,27 @@ that were not pushed is left alone, unless --force says otherwise.`,
 			if err != nil {
 				return err
 			}
-			if err := pull(args[0], v, force); err != nil {
+			if err := noDatabase(args[0]); err != nil {
 				return err
 			}
-			if err := writeMarker(args[0], c.Database.Space, v.Number, v.Files); err != nil {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s holds version %d: %s\n", args[0], v.Number, count(len(v.Files), "file"))
+			had, err := readRulesFolder(args[0])
+			if err != nil {
+				return err
+			}
+			if err := v.WriteFolder(args[0], c.Database.Space, had, force); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s holds version %d: %s\n", args[0], v.Number,
+				human.Plural(len(v.Files), "file"))
 			return nil
 		},
 	}
 	cmd.Flags().Int64Var(&version, "version", 0, "which version (default: the one in force)")
 	cmd.Flags().BoolVar(&force, "force", false, "drop changes in the folder that were not pushed")
 	return cmd
-}
-
-// pull writes the files of a version into a folder, and removes other files of rules there.
-func pull(dir string, v *ruledb.Version, force bool) error {
-	if err := noDatabase(dir); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	have, err := readRulesFolder(dir)
-	if err != nil {
-		return err
-	}
-	from, err := readMarker(dir)
-	if err != nil && !force {
-		return err
-	}
-	kept := from != nil && from.Digest == digestText(have)
-	if len(have) > 0 && !kept && !force && !rulesource.Equal(have, v.Files) {
-		return fmt.Errorf("%s holds rules that were not pushed; push them, or drop them with --force", dir)
-	}
-	// The folder is one of os.Root, so that no link in it leads writes elsewhere.
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	wanted := map[string]bool{}
-	for _, f := range v.Files {
-		wanted[f.Name] = true
-		name := filepath.FromSlash(f.Name)
-		if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			return err
-		}
-		if err := root.WriteFile(name, f.Data, 0o644); err != nil {
-			return err
-		}
-	}
-	for _, f := range have {
-		if !wanted[f.Name] {
-			if err := root.Remove(filepath.FromSlash(f.Name)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // rulesDiff is the output of weir rules diff as JSON.
@@ -282,7 +206,7 @@ force. Exit status: 0 if they are the same, 1 if they differ, 2 if that could no
 				return blind(err)
 			}
 			defer d.Close()
-			var sides [2]side
+			var sides [2]ruledb.Side
 			if len(args) == 1 {
 				head, err := headOf(cmd.Context(), d)
 				if err != nil {
@@ -299,9 +223,9 @@ force. Exit status: 0 if they are the same, 1 if they differ, 2 if that could no
 					return blind(err)
 				}
 			}
-			text := diffFiles(sides[0], sides[1])
+			text := ruledb.Diff(sides[0], sides[1])
 			if asJSON {
-				err = printJSON(cmd, rulesDiff{sides[0].name, sides[1].name, text != "", text})
+				err = printJSON(cmd.OutOrStdout(), rulesDiff{sides[0].Name, sides[1].Name, text != "", text})
 			} else {
 				_, err = io.WriteString(cmd.OutOrStdout(), text)
 			}
@@ -318,26 +242,20 @@ force. Exit status: 0 if they are the same, 1 if they differ, 2 if that could no
 	return cmd
 }
 
-// side is one of two things that are compared.
-type side struct {
-	name  string
-	files []file.Source
-}
-
 // readSide reads a version by its number, or a folder; "" is nothing.
-func readSide(ctx context.Context, d *ruledb.DB, name string) (side, error) {
+func readSide(ctx context.Context, d *ruledb.DB, name string) (ruledb.Side, error) {
 	if name == "" {
-		return side{name: "nothing"}, nil
+		return ruledb.Side{Name: "nothing"}, nil
 	}
 	if n, err := strconv.ParseInt(name, 10, 64); err == nil {
 		v, err := d.Version(ctx, n)
 		if err != nil {
-			return side{}, err
+			return ruledb.Side{}, err
 		}
-		return side{fmt.Sprintf("version %d", n), v.Files}, nil
+		return ruledb.Side{Name: fmt.Sprintf("version %d", n), Files: v.Files}, nil
 	}
 	files, err := readRulesFolder(name)
-	return side{name, files}, err
+	return ruledb.Side{Name: name, Files: files}, err
 }
 
 func newRulesHistoryCommand(env []string) *cobra.Command {
@@ -405,7 +323,7 @@ func checkHistory(ctx context.Context, d *ruledb.DB, out io.Writer, noted string
 	}
 	fmt.Fprintf(out,
 		"%s and %s, %d of these without their files, which were pruned: each record follows the one before it\n",
-		count(int(c.Records), "record"), count(int(c.Versions), "version"), c.Pruned)
+		human.Plural(int(c.Records), "record"), human.Plural(int(c.Versions), "version"), c.Pruned)
 	if c.Upto > 0 {
 		fmt.Fprintf(out, "up to record %d nothing was altered, left out, put in or moved since that hash was noted\n",
 			c.Upto)
@@ -440,7 +358,7 @@ dropped is a record of the history itself.`,
 			dropped, err := d.Prune(cmd.Context(), keep, who, by.note)
 			if err == nil {
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "the files of %s were dropped\n",
-					count(int(dropped), "version"))
+					human.Plural(int(dropped), "version"))
 			}
 			return err
 		},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/server"
@@ -101,7 +102,7 @@ func (p *pusher) run(cmd *cobra.Command, args []string) error {
 	if p.pushed.InForce = err == nil && p.wait > 0; err != nil {
 		p.pushed.Error = err.Error()
 	}
-	return cmp.Or(printJSON(cmd, p.pushed), err)
+	return cmp.Or(printJSON(cmd.OutOrStdout(), p.pushed), err)
 }
 
 func (p *pusher) push(cmd *cobra.Command, args []string) error {
@@ -134,7 +135,7 @@ func (p *pusher) push(cmd *cobra.Command, args []string) error {
 	if head.Number > 0 && head.Digest == rulesource.Digest(files) {
 		fmt.Fprintf(p.out, "%s is version %d, which is in force\n", dir, head.Number)
 		p.pushed.Version, p.pushed.Replaces = head.Number, head.Number
-		return errors.Join(writeMarker(dir, c.Database.Space, head.Number, files), p.await(ctx, d, head.Number))
+		return errors.Join(ruledb.WriteMarker(dir, c.Database.Space, head.Number, files), p.await(ctx, d, head.Number))
 	}
 	if p.shadow {
 		if files, err = p.inShadow(ctx, d, files, base); err != nil {
@@ -151,7 +152,7 @@ func (p *pusher) push(cmd *cobra.Command, args []string) error {
 	}
 	fmt.Fprintf(p.out, "version %d is to be in force, in place of %s\n", version, versionName(base))
 	p.pushed = rulesPush{Version: version, Replaces: base, Changed: true, Shadow: p.pushed.Shadow, Forced: remark}
-	return errors.Join(writeMarker(dir, c.Database.Space, version, files), p.await(ctx, d, version))
+	return errors.Join(ruledb.WriteMarker(dir, c.Database.Space, version, files), p.await(ctx, d, version))
 }
 
 func versionName(n int64) string {
@@ -224,7 +225,7 @@ func (p *pusher) baseOf(dir, space string, head int64) (int64, error) {
 		}
 		return n, nil
 	}
-	from, err := readMarker(dir)
+	from, err := ruledb.ReadMarker(dir)
 	switch {
 	case err != nil:
 		return 0, usageError(err)
@@ -275,17 +276,18 @@ func (p *pusher) conflict(ctx context.Context, d *ruledb.DB, c *ruledb.ConflictE
 	if err != nil {
 		return err
 	}
-	base, text := side{name: "nothing"}, ""
+	base, text := ruledb.Side{Name: "nothing"}, ""
 	if c.Base > 0 {
 		base, err = readSide(ctx, d, strconv.FormatInt(c.Base, 10))
 	}
+	now := ruledb.Side{Name: fmt.Sprintf("version %d", head.Number), Files: head.Files}
 	if err != nil { // it was pruned, or never there
 		text = fmt.Sprintf("what it changed cannot be shown: %v\n", err)
-	} else if text = diffFiles(base, side{fmt.Sprintf("version %d", head.Number), head.Files}); text == "" {
+	} else if text = ruledb.Diff(base, now); text == "" {
 		text = "the same files\n"
 	}
 	fmt.Fprintf(p.out, "%s came meanwhile, by %s at %s%s:\n%s", versionName(head.Number), human.Printable(head.Author),
-		instant(head.Made), noteText(head.Note), text)
+		words.Instant(head.Made), noteText(head.Note), text)
 	return fmt.Errorf("nothing was pushed: %w. Take the change above over into %s, and push with --base %d", c, dir,
 		c.Head)
 }
@@ -329,7 +331,7 @@ func awaitNodes(ctx context.Context, d *ruledb.DB, version int64, patience time.
 			fmt.Fprintln(out, "no node follows these rules now")
 			return nil
 		case len(waits) == 0 && len(refused) == 0:
-			fmt.Fprintf(out, "in force on %s\n", count(len(nodes), "node"))
+			fmt.Fprintf(out, "in force on %s\n", human.Plural(len(nodes), "node"))
 			return nil
 		case len(waits) == 0 || late:
 			if head, err := headOf(ctx, d); err == nil && head.Number != version {
@@ -342,7 +344,7 @@ func awaitNodes(ctx context.Context, d *ruledb.DB, version int64, patience time.
 				return fmt.Errorf("after %v not in force on %s", patience, strings.Join(waits, ", "))
 			}
 			return fmt.Errorf("version %d is refused by %s, which keep what they had", version,
-				count(len(refused), "node"))
+				human.Plural(len(refused), "node"))
 		}
 		select {
 		case <-ctx.Done():

@@ -4,17 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
-	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/util/human"
-	"github.com/weir-rl/weir/rule/file"
 )
 
 // rulesStatus is the output of weir rules status as JSON.
@@ -74,7 +71,7 @@ func writeStatus(out io.Writer, a *ruledb.Address, head *ruledb.Version, nodes [
 		fmt.Fprintf(out, "%s holds no rules\n", a)
 	} else {
 		fmt.Fprintf(out, "%s: version %d, by %s at %s%s\n", a, head.Number, human.Printable(head.Author),
-			instant(head.Made), noteText(head.Note))
+			words.Instant(head.Made), noteText(head.Note))
 	}
 	if len(nodes) == 0 {
 		_, err := fmt.Fprintln(out, "no node follows these rules")
@@ -97,7 +94,7 @@ func writeStatus(out io.Writer, a *ruledb.Address, head *ruledb.Version, nodes [
 		if n.Live && n.Silent {
 			state += ", by looking alone"
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", human.Visible(n.Name), n.Version, state, instant(n.At))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", human.Visible(n.Name), n.Version, state, words.Instant(n.At))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -125,40 +122,8 @@ func writeHistory(out io.Writer, records []ruledb.Record) error {
 		if r.Note != "" {
 			note = human.Visible(r.Note)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.After, instant(r.At), human.Visible(r.Who),
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.After, words.Instant(r.At), human.Visible(r.Who),
 			human.Visible(r.Login), human.Visible(r.What), before, note)
 	}
 	return w.Flush()
-}
-
-// diffFiles shows what differs between two sides, file by file, as a unified diff; "" if nothing
-// does.
-func diffFiles(a, b side) string {
-	texts := func(files []file.Source) map[string]string {
-		all := map[string]string{}
-		for _, f := range files {
-			all[f.Name] = string(f.Data)
-		}
-		return all
-	}
-	before, after := texts(a.files), texts(b.files)
-	names := maps.Clone(before)
-	maps.Copy(names, after)
-	var out strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		old, had := before[name]
-		now, has := after[name]
-		from, to := fmt.Sprintf("%s (%s)", name, a.name), fmt.Sprintf("%s (%s)", name, b.name)
-		if !had {
-			from = "/dev/null"
-		}
-		if !has {
-			to = "/dev/null"
-		}
-		text := diff.Diff(from, []byte(old), to, []byte(now))
-		if _, rest, found := strings.Cut(string(text), "\n"); found { // the first line is a command
-			out.WriteString(human.PrintableLines(rest))
-		}
-	}
-	return out.String()
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/internal/admin/client"
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/util/human"
 )
@@ -167,7 +168,7 @@ func (t *tail) event(e client.Event) error {
 		if err := json.Unmarshal(raw, &d); err != nil {
 			return err
 		}
-		line := decisionLine(&d)
+		line := words.DecisionLine(&d)
 		if t.json {
 			line = string(raw)
 		}
@@ -176,42 +177,6 @@ func (t *tail) event(e client.Event) error {
 		}
 	}
 	return nil
-}
-
-// decisionLine is a decision in a line.
-func decisionLine(d *recent.Entry) string {
-	outcome := human.Visible(d.Outcome)
-	if d.Banned {
-		outcome = "banned"
-	}
-	parts := []string{d.Time.UTC().Format("2006-01-02T15:04:05.000Z"), outcome}
-	if text := strings.TrimSpace(d.Attributes["method"] + " " + d.Attributes["path"]); text != "" {
-		parts = append(parts, human.Visible(text))
-	} else if d.Door != "" {
-		parts = append(parts, "by "+human.Visible(d.Door))
-	}
-	for i := range d.Limits { // the first one made the outcome
-		if l := &d.Limits[i]; i == 0 || l.Refuses {
-			if l.Key != "" {
-				parts = append(parts, human.Visible(l.Key))
-			}
-			parts = append(parts, human.Visible(d.Domain+"/"+l.Name))
-		}
-	}
-	switch {
-	case d.Allowed:
-	case d.RetryAfter < 0:
-		parts = append(parts, "never again")
-	default:
-		parts = append(parts, "again in "+span(d.RetryAfter))
-	}
-	if d.ID != 0 { // one whose key is masked has none
-		parts = append(parts, d.ID.String())
-	}
-	if d.Node != "" {
-		parts = append(parts, "on "+human.Visible(d.Node))
-	}
-	return strings.Join(parts, "  ")
 }
 
 // The statuses of commands that judge, as in grep: they found something, or they could not look.

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -63,7 +64,7 @@ all of it. Exit status 1 if a test fails.`,
 			var printed error
 			switch {
 			case asJSON:
-				printed = printJSON(cmd, tests)
+				printed = printJSON(cmd.OutOrStdout(), tests)
 			case asJUnit:
 				printed = tests.WriteJUnit(cmd.OutOrStdout())
 			}
@@ -171,7 +172,7 @@ func ruleTests(ctx context.Context, paths []string, verbose bool, out, stderr io
 			return tests, err
 		}
 	}
-	fmt.Fprintf(out, "%s passed, %d failed\n", count(tests.Passed, "test"), tests.Failed)
+	fmt.Fprintf(out, "%s passed, %d failed\n", human.Plural(tests.Passed, "test"), tests.Failed)
 	if len(broken) > 0 {
 		return tests, usageError(errors.Join(broken...))
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/admin/client"
 	"github.com/weir-rl/weir/internal/admin/top"
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/rule"
@@ -140,7 +141,8 @@ func (s topServer) Change(ctx context.Context, c top.Change) (string, error) {
 	if c.Grant {
 		until = answer.Grant.Until
 	}
-	text := fmt.Sprintf("%s: %s %s until %s", verb, limitText(c.Domain, c.Rule), keyText(c.Key), instant(until))
+	text := fmt.Sprintf("%s: %s %s until %s", verb, words.LimitName(c.Domain, c.Rule), words.Key(c.Key),
+		words.Instant(until))
 	if answer.Warning != "" {
 		text += " (" + answer.Warning + ")"
 	}
@@ -150,6 +152,6 @@ func (s topServer) Change(ctx context.Context, c top.Change) (string, error) {
 // Explain implements top.Server.
 func (s topServer) Explain(e *recent.Entry) string {
 	var b strings.Builder
-	writeDecision(&b, e)
+	words.Decision(&b, e)
 	return b.String()
 }

@@ -4,17 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/internal/admin/client"
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
@@ -61,7 +60,7 @@ The verdicts, with what they are called in the table: ` + namedVerdicts() + `.`,
 			if asJSON {
 				_, err = cmd.OutOrStdout().Write(raw)
 			} else {
-				err = writeVerdicts(cmd.OutOrStdout(), answer.Rules, all, time.Now())
+				err = words.Verdicts(cmd.OutOrStdout(), answer.Rules, all, time.Now())
 			}
 			if err != nil {
 				return blind(err)
@@ -167,93 +166,4 @@ func namedVerdicts() string {
 		list = append(list, name)
 	}
 	return strings.Join(list, ", ")
-}
-
-// isEarly reports whether nothing can be said of a rule yet.
-func isEarly(r insight.RuleReport) bool {
-	return len(r.Verdicts) > 0 && r.Verdicts[0].Verdict == insight.TooEarly
-}
-
-// writeVerdicts prints a table of rules, those that need a look first, with sentences. Unless all
-// are asked for, a last line counts the rules for which it is too early.
-func writeVerdicts(out io.Writer, rules []insight.RuleReport, all bool, now time.Time) error {
-	if len(rules) == 0 {
-		_, err := fmt.Fprintln(out, "No rule is in force.")
-		return err
-	}
-	rank := func(r *insight.RuleReport) int {
-		if len(r.Verdicts) == 0 {
-			return len(insight.Verdicts)
-		}
-		return slices.Index(insight.Verdicts, r.Verdicts[0].Verdict)
-	}
-	rules = slices.Clone(rules)
-	early := len(rules)
-	if !all {
-		rules = slices.DeleteFunc(rules, isEarly)
-	}
-	early -= len(rules)
-	slices.SortStableFunc(rules, func(a, b insight.RuleReport) int { return rank(&a) - rank(&b) })
-	// The sentences stand below their rows, which a tabwriter would take for the end of its
-	// columns.
-	var table strings.Builder
-	var below [][]string // of each row
-	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RULE\tVERDICT\tCONFIDENCE\tSINCE\tREQUESTS\tREFUSED")
-	for i := range rules {
-		r := &rules[i]
-		name := human.Visible(r.Domain + "/" + r.Name)
-		refused := fmt.Sprint(r.Refused)
-		if r.Mode == "shadow" {
-			refused = fmt.Sprintf("(%d)", r.WouldRefuse)
-		}
-		if len(r.Verdicts) == 0 {
-			fmt.Fprintf(w, "%s\t-\t-\t-\t%d\t%s\n", name, r.Met, refused)
-			why := "it limits nothing"
-			if len(r.Limits) > 0 {
-				why = "it is not judged yet"
-			}
-			below = append(below, []string{why})
-		}
-		for j := range r.Verdicts {
-			v := &r.Verdicts[j]
-			since := "-"
-			if !v.Since.IsZero() {
-				since = human.Span(now.Sub(v.Since))
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", name, human.Verdict(v.Verdict), human.Visible(v.Confidence),
-				since, r.Met, refused)
-			why := []string{human.Visible(v.Sentence)}
-			if v.Proposal != nil && v.Proposal.Sentence != "" {
-				why = append(why, "→ "+human.Visible(v.Proposal.Sentence))
-			}
-			below = append(below, why)
-		}
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if len(rules) == 0 { // the heading alone
-		table.Reset()
-	}
-	row := -1 // the heading
-	for line := range strings.Lines(table.String()) {
-		if _, err := io.WriteString(out, line); err != nil {
-			return err
-		}
-		if row >= 0 {
-			for _, text := range below[row] {
-				if _, err := fmt.Fprintf(out, "    %s\n", text); err != nil {
-					return err
-				}
-			}
-		}
-		row++
-	}
-	if early > 0 {
-		_, err := fmt.Fprintf(out, "%s: %s; --all says how long\n", human.Verdict(insight.TooEarly),
-			count(early, "rule"))
-		return err
-	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
@@ -33,12 +34,12 @@ func TestWriteVerdicts(t *testing.T) {
 	}
 	var out bytes.Buffer
 	for _, all := range []bool{true, false} {
-		if err := writeVerdicts(&out, rules, all, now); err != nil {
+		if err := words.Verdicts(&out, rules, all, now); err != nil {
 			t.Fatal(err)
 		}
 		out.WriteString("\n---\n")
 	}
-	if err := writeVerdicts(&out, rules[3:], false, now); err != nil {
+	if err := words.Verdicts(&out, rules[3:], false, now); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "verdicts.txt", out.String())
@@ -76,11 +77,11 @@ func TestWritePreview(t *testing.T) {
 		Warnings: []string{"a rule matches on a secret value, which was not recorded"},
 	}
 	var out bytes.Buffer
-	if err := writePreview(&out, result); err != nil {
+	if err := words.Preview(&out, result); err != nil {
 		t.Fatal(err)
 	}
 	out.WriteString("\n---\n")
-	if err := writePreview(&out, &insight.PreviewResult{Problems: []insight.PreviewProblem{
+	if err := words.Preview(&out, &insight.PreviewResult{Problems: []insight.PreviewProblem{
 		{File: "shop.yaml", Line: 3, Column: 5, Message: "unknown key alow; did you mean allow?"}, {Message: "no rule is left"},
 	}}); err != nil {
 		t.Fatal(err)

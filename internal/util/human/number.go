@@ -27,6 +27,22 @@ func Count[N int | int64 | uint64 | float64](n N, noun string) string {
 	return "1 " + noun
 }
 
+// Plural writes a number as it is with its noun: "1 key", "2310 keys".
+func Plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// PluralIs is Plural with the verb: "1 key is", "2 keys are".
+func PluralIs(n int, noun string) string {
+	if n == 1 {
+		return Plural(n, noun) + " is"
+	}
+	return Plural(n, noun) + " are"
+}
+
 // Percent writes a share of 1 for a sentence, with as many digits as are meaningful: "0 %" only for
 // none, "100 %" only for all.
 func Percent(share float64) string {

@@ -1,0 +1,53 @@
+package words
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/weir-rl/weir/internal/admin/audit"
+	"github.com/weir-rl/weir/internal/util/human"
+)
+
+// Audit prints a table of records.
+func Audit(out io.Writer, records []audit.Entry) error {
+	if len(records) == 0 {
+		_, err := fmt.Fprintln(out, "Nothing was changed, as far as this server remembers.")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NUMBER\tTIME\tWHO\tROLE\tADDRESS\tWHAT\tLIMIT\tKEY\tBEFORE\tAFTER\tNOTE\tNODE")
+	for i := range records {
+		e := &records[i]
+		limit := e.Domain
+		if e.Limit != "" {
+			limit += "/" + e.Limit
+		}
+		fmt.Fprintf(w, "%d\t%s", e.Seq, Instant(e.Time))
+		for _, text := range []string{e.Who, e.Role, e.Address, e.What, limit, e.Key, jsonText(e.Before),
+			jsonText(e.After), e.Note, e.Node} {
+			if text == "" {
+				text = "-"
+			}
+			fmt.Fprintf(w, "\t%s", human.Visible(text))
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
+
+// jsonText is a value of a record: a text as it is, anything else as JSON.
+func jsonText(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	}
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(raw)
+}
