@@ -96,7 +96,9 @@ func (g *Gate) trailer(c *call, err error) metadata.MD {
 func refusal(d *weir.Decision, nearest *weir.LimitResult) error {
 	message := fmt.Sprintf("rate limit %q exceeded", nearest.Window.Name)
 	var details []protoadapt.MessageV1
-	if retry, ok := d.Retry(); !ok {
+	if d.UnknownDomain() {
+		message = fmt.Sprintf("no rules are there for the domain %q", d.Domain)
+	} else if retry, ok := d.Retry(); !ok {
 		message += "; this call can never pass it"
 	} else {
 		message += "; retry in " + retry.String()
@@ -105,7 +107,7 @@ func refusal(d *weir.Decision, nearest *weir.LimitResult) error {
 	failure := &errdetails.QuotaFailure{}
 	for i := range d.Limits {
 		l := &d.Limits[i]
-		if !d.Refuses(l) {
+		if !d.Refuses(l) || d.UnknownDomain() {
 			continue
 		}
 		description := fmt.Sprintf("at most %d at a time", l.Limit)

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/weir-rl/weir"
@@ -12,7 +13,7 @@ import (
 
 // Write sets the headers that d calls for on h: the families' for a decision that met an
 // enforcing limit, and on a refusal Retry-After. A decision that met no enforcing limit leaves h as
-// it is.
+// it is, except that X-RateLimit-Warning says unknown_domain.
 //
 // Fields that h holds already are of another limit on the way of the request: a handler in front,
 // or a server behind, has set them. RateLimit, RateLimit-Policy and X-RateLimit-Warning are lists,
@@ -34,7 +35,9 @@ func (f Headers) write(h http.Header, d *weir.Decision) (said bool) {
 	near := d.Nearest()
 	if near == nil {
 		if d.UnknownDomain() && f.effective() != Off {
-			h[limitfields.Warning] = append(h[limitfields.Warning], answer.UnknownDomain)
+			if !slices.Contains(h[limitfields.Warning], answer.UnknownDomain) {
+				h[limitfields.Warning] = append(h[limitfields.Warning], answer.UnknownDomain)
+			}
 			return true
 		}
 		return false

@@ -71,7 +71,7 @@ func fromEnvironment(cmd *cobra.Command, env []string) error {
 	return nil
 }
 
-// ask is Do for a command with --json, which prints the answer as it is. out may be nil.
+// ask is Do for a command with --json, which prints the answer as it is.
 func (c *adminClient) ask(cmd *cobra.Command, asJSON bool, method, path string, in, out any) error {
 	var raw json.RawMessage
 	if err := c.Do(cmd.Context(), method, path, in, &raw); err != nil {

@@ -16,12 +16,16 @@ import (
 // for a store over a network or for rules that take long to look at.
 const respConcurrent = 64
 
+// leastRESPMemory has room for the connections that max_connections allows, of 16 KiB each, however
+// little memory the machine has.
+const leastRESPMemory = 256 << 20
+
 // addRESP makes the door that speaks the Redis protocol.
 func (p *program) addRESP(trust auth.Trust) {
 	c := p.c
 	o := resp.Options{
 		Domain: c.domain, Trusted: trust.TrustedPeer, Required: p.needsToken("resp"),
-		MaxMemory: c.limits.mostMemory(), Stall: c.limits.stall, Version: p.version,
+		MaxMemory: max(c.limits.mostMemory(), leastRESPMemory), Stall: c.limits.stall, Version: p.version,
 	}
 	o.Stopwatch, o.StoreError, o.Logger = p.metrics, p.metrics.Hooks().StoreError, p.log
 	if p.insight != nil {

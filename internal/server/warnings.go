@@ -36,8 +36,17 @@ func (p *program) warnOfRules(set *rule.Set) {
 
 // warnOfDomains warns where the configuration names a domain that no rule file declares.
 func (p *program) warnOfDomains(set *rule.Set) {
-	if domain := p.c.domain; domain != "" && !set.HasDomain(domain) {
-		p.log.Warn("default_domain names a domain that no rule file declares"+
+	named := map[string][]string{"default_domain": {p.c.domain}, "rlqs.domains": p.c.rlqsDomains}
+	for setting, domains := range named {
+		for _, domain := range domains {
+			p.warnOfDomain(set, setting, domain)
+		}
+	}
+}
+
+func (p *program) warnOfDomain(set *rule.Set, setting, domain string) {
+	if domain != "" && !set.HasDomain(domain) {
+		p.log.Warn(setting+" names a domain that no rule file declares"+
 			DidYouMean(suggest.Nearest(domain, set.Domains()))+"; its requests are "+p.verdictOnUnknown(), "domain",
 			domain)
 	}

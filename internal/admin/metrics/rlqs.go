@@ -5,6 +5,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/door/rlqs"
+	"github.com/weir-rl/weir/internal/observe"
 )
 
 // NewRLQS returns a collector of the door for Envoy's quotas, for Metrics.Registry.
@@ -47,8 +48,18 @@ var rlqsRows = []row[rlqs.Stats]{
 		func(s rlqs.Stats) uint64 { return s.Refused }),
 }
 
-// reported counts requests that Envoy decided, for their limits.
-func (m *Metrics) reported(_ *weir.Request, d *weir.Decision, passed, refused int64) {
+// reported counts requests that Envoy decided, for their limits; and ones for a domain that no rule
+// file declares, which meet no limit.
+func (m *Metrics) reported(r *weir.Request, d *weir.Decision, passed, refused int64) {
+	if !d.Known {
+		c := &m.unknownCells[observe.DoorOf(r.Door)]
+		c[allowed].Add(uint64(max(passed, 0)))
+		c[denied].Add(uint64(max(refused, 0)))
+		if m.o.UnknownDomain != nil && d.Rules != nil && !m.many.Load() {
+			m.reportUnknown(d.Domain)
+		}
+		return
+	}
 	t, indexed := m.tableFor(d)
 	if !indexed {
 		return

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/util/human"
@@ -88,6 +89,9 @@ func verdict(e *recent.Entry) string {
 	case e.Banned:
 		return fmt.Sprintf("It was REFUSED outright, since its key was banned by %s. It can pass %s later, at %s.",
 			names, span(e.RetryAfter), after(e, e.RetryAfter))
+	case len(e.Limits) > 0 && e.Limits[0].Name == weir.UnknownDomainLimit && e.Limits[0].File == "":
+		return fmt.Sprintf("It was REFUSED, since no rule file declares the domain %s (unknown_domain: deny).",
+			human.Printable(e.Domain))
 	case e.RetryAfter == algo.Never:
 		return fmt.Sprintf("It was REFUSED by %s, and can never pass: it asks for more than the limit holds.", names)
 	}

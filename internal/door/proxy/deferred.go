@@ -318,6 +318,9 @@ func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave fu
 	if after, ok := d.Retry(); ok {
 		return false, nil, after, nil
 	}
+	if d.UnknownDomain() { // until a rule file declares it, or the job is too old
+		return false, nil, askAgain, nil
+	}
 	for i := range d.Limits {
 		// Closed by a signal, a schedule or a grant: that passes.
 		if d.Refuses(&d.Limits[i]) && i < len(d.Matches.Hits) && d.InForce(i) != d.Limits[i].Window.Limit {

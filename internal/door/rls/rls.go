@@ -306,6 +306,11 @@ func (c *call) answer() {
 		c.overall = rlspb.RateLimitResponse_OVER_LIMIT
 	}
 	c.blankStatuses()
+	if !d.Allowed && d.UnknownDomain() { // no descriptor passes
+		for i := range c.statuses {
+			c.statuses[i].code = rlspb.RateLimitResponse_OVER_LIMIT
+		}
+	}
 	for i := range d.Limits {
 		l := &d.Limits[i]
 		if l.Descriptor < 0 {
