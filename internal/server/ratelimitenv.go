@@ -119,8 +119,7 @@ func (r *rateLimitEnv) fail(path, format string, args ...any) {
 
 // take sets the setting path, unless its value is wrong.
 func (r *rateLimitEnv) take(path, value, from string) {
-	s := findSetting(path)
-	if err := s.set(r.c, s.items(value)); err != nil {
+	if err := allSettings.Find(path).SetText(r.c, value); err != nil {
 		r.fail(path, "%s: %w", from, err)
 		return
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/server/settings"
 )
 
 // What the variables of envoyproxy/ratelimit mean here, and what goes before them.
@@ -103,10 +105,11 @@ func TestRateLimitEnv(t *testing.T) {
 		}
 		var out strings.Builder
 		err := Serve(t.Context(), config, true, "", &out, &out)
-		if _, early := errors.AsType[*SetupError](err); !early || !strings.Contains(Redact(err.Error()), want) {
+		if _, early := errors.AsType[*SetupError](err); !early ||
+			!strings.Contains(settings.Redact(err.Error()), want) {
 			t.Errorf("%s: %v, %s", env, err, &out)
 		}
-		out.WriteString(Redact(err.Error()))
+		out.WriteString(settings.Redact(err.Error()))
 		for _, secret := range []string{"secret", "hidden"} {
 			if strings.Contains(out.String(), secret) {
 				t.Errorf("%s: it tells the password: %s", env, &out)

@@ -38,8 +38,8 @@ func (p *program) warnOfRules(set *rule.Set) {
 func (p *program) warnOfDomains(set *rule.Set) {
 	if domain := p.c.domain; domain != "" && !set.HasDomain(domain) {
 		p.log.Warn("default_domain names a domain that no rule file declares"+
-			DidYouMean(suggest.Nearest(domain, set.Domains()))+"; its requests are "+p.verdictOnUnknown(), "domain",
-			domain)
+			suggest.DidYouMean(suggest.Nearest(domain, set.Domains()))+"; its requests are "+p.verdictOnUnknown(),
+			"domain", domain)
 	}
 }
 

@@ -1,4 +1,4 @@
-package server
+package settings
 
 import (
 	"net/url"
@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// redactURL hides the password of a URL in a message.
-func redactURL(s string) string {
+// RedactURL hides the password of a URL in a message.
+func RedactURL(s string) string {
 	if u, err := url.Parse(s); err == nil {
 		return u.Redacted()
 	}
