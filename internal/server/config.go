@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/weir-rl/weir/internal/server/ratelimitenv"
 	"github.com/weir-rl/weir/internal/server/settings"
 )
 
@@ -31,9 +32,9 @@ type Config struct {
 	decisionConfig
 	boundConfig
 
-	named     map[string]bool // settings that the file, the environment or a flag sets, by path
-	strays    []string        // of variables that look like settings and are none
-	inherited inherited
+	named     map[string]bool        // settings that the file, the environment or a flag sets, by path
+	strays    []string               // of variables that look like settings and are none
+	inherited ratelimitenv.Inherited // of envoyproxy/ratelimit
 }
 
 // setting is one key of the configuration.
@@ -82,7 +83,8 @@ func Load(flags *pflag.FlagSet, env []string) (*Config, error) {
 			variables[name] = value
 		}
 	}
-	foreign := readRateLimitEnv(c, variables)
+	foreign := ratelimitenv.Read(variables,
+		func(path, value string) error { return allSettings.Find(path).SetText(c, value) })
 	var problems []error
 	c.named, problems = allSettings.Load(c, flags, variables)
 	c.strays = allSettings.Strays(env)
@@ -90,7 +92,7 @@ func Load(flags *pflag.FlagSet, env []string) (*Config, error) {
 		problems = append(problems, err)
 	}
 	if foreign != nil {
-		c.inherited = foreign.finish(c.named)
+		c.inherited = foreign.Finish(c.named)
 	}
 	return c, errors.Join(problems...)
 }
@@ -118,4 +120,16 @@ func (c *Config) TellStrays(w io.Writer) {
 	for _, remark := range c.strays {
 		fmt.Fprintln(w, "weir: warning: the environment:", remark)
 	}
+}
+
+// tellInherited logs the settings made by variables of envoyproxy/ratelimit. It returns an error
+// for those that a server must not start with.
+func (p *program) tellInherited() error {
+	if in := p.c.inherited; len(in.Read) > 0 {
+		p.log.Info("variables of envoyproxy/ratelimit are read", "settings", strings.Join(in.Read, ", "))
+	}
+	for _, w := range p.c.inherited.Warnings {
+		p.log.Warn("a variable of envoyproxy/ratelimit: " + w)
+	}
+	return errors.Join(p.c.inherited.Problems...)
 }

@@ -104,15 +104,6 @@ type storage struct {
 // storeMemory is the setting of the embedded store.
 const storeMemory = "memory"
 
-// withoutCredentials removes the credentials from a URL of checkStore.
-func withoutCredentials(text string) string {
-	scheme, rest, _ := strings.Cut(text, "://")
-	rest, _, _ = strings.Cut(rest, "?")
-	hosts, path, _ := strings.Cut(rest, "/")
-	hosts = hosts[strings.LastIndexByte(hosts, '@')+1:]
-	return strings.TrimSuffix(scheme+"://"+hosts+"/"+path, "/")
-}
-
 // maxLeaseKeys bounds redis.leases.max_keys.
 const maxLeaseKeys = 1 << 24
 
@@ -189,7 +180,7 @@ func (p *program) makeStore() error {
 		p.log.Info("the counters live in this process", "store", c.store)
 		return nil
 	}
-	p.log.Info("the counters live in "+kindOf(c.store).title, "store", withoutCredentials(c.store))
+	p.log.Info("the counters live in "+kindOf(c.store).title, "store", settings.WithoutCredentials(c.store))
 	return p.openShared()
 }
 
