@@ -12,8 +12,8 @@ import (
 
 // NearestPath returns the setting that a name means, both written with dashes or underscores
 // between their words: one that is near, one that ends with it, one with the same words in another
-// order, or else the only one that ends with all but its first word, as of another group. It
-// returns "" if there is none.
+// order, or else one that ends with all but its first word, as of another group: the only one, or
+// the default for all groups. It returns "" if there is none.
 func NearestPath(name string, known []string) string {
 	if slices.Contains(known, name) {
 		return name
@@ -35,7 +35,12 @@ func NearestPath(name string, known []string) string {
 	if at < 0 {
 		return ""
 	}
-	return only(known, func(k string) bool { return strings.HasSuffix(k, name[at:]) })
+	end := name[at:]
+	if near := only(known, func(k string) bool { return strings.HasSuffix(k, end) }); near != "" {
+		return near
+	}
+	end = "default" + strings.ToLower(end)
+	return only(known, func(k string) bool { return strings.HasSuffix(strings.ToLower(k), end) })
 }
 
 // only returns the one that fits; "" if there is none, or several.
