@@ -79,7 +79,7 @@ func TestFirstWords(t *testing.T) {
 			}
 		}
 	}
-	check("settings", wordsIn(t, "internal/server/*.go", `\{path: "([a-z0-9_]+)`), isFolder, settingsElsewhere)
+	check("settings", wordsIn(t, "internal/server/*.go", `\{Path: "([a-z0-9_]+)`), isFolder, settingsElsewhere)
 	check("metrics", wordsIn(t, "internal/admin/metrics/*.go", `"weir_([a-z0-9]+)`), isFolder, metricsElsewhere)
 	check("commands", wordsIn(t, "cmd/weir/main.go", `\tnew([A-Z][a-z]+)\w*Command\(`), func(word string) bool {
 		_, err := os.Stat(filepath.Join("cmd", "weir", strings.ToLower(word)+".go"))

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/weir-rl/weir/internal/admin/client"
-	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/server/settings"
 )
 
 // adminClient asks the admin port of the server that flags name.
@@ -57,7 +57,7 @@ func fromEnvironment(cmd *cobra.Command, env []string) error {
 	for i, f := range []*pflag.Flag{address, token} {
 		value := ""
 		for _, v := range env {
-			if name, of, _ := strings.Cut(v, "="); name == server.ClientVariables[i] {
+			if name, of, _ := strings.Cut(v, "="); name == settings.ClientVariables[i] {
 				value = of
 			}
 		}
@@ -65,7 +65,7 @@ func fromEnvironment(cmd *cobra.Command, env []string) error {
 			continue
 		}
 		if err := f.Value.Set(value); err != nil {
-			return usageError(fmt.Errorf("%s: %w", server.ClientVariables[i], err))
+			return usageError(fmt.Errorf("%s: %w", settings.ClientVariables[i], err))
 		}
 	}
 	return nil

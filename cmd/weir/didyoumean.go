@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/internal/util/suggest"
 )
 
@@ -18,7 +18,7 @@ import (
 func flagError(cmd *cobra.Command, err error) error {
 	hint := ""
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		hint = server.DidYouMean(nearestFlag(cmd, unknown))
+		hint = suggest.DidYouMean(nearestFlag(cmd, unknown))
 	}
 	return usageError(fmt.Errorf("%w%s (see %s --help)", err, hint, cmd.CommandPath()))
 }
@@ -38,7 +38,7 @@ func nearestFlag(cmd *cobra.Command, unknown *pflag.NotExistError) string {
 			known = append(known, f.Name)
 		}
 	})
-	if near := server.NearestPath(server.FlagOf(name), known); near != "" {
+	if near := settings.NearestPath(settings.FlagOf(name), known); near != "" {
 		return "--" + near
 	}
 	return ""
@@ -57,7 +57,7 @@ func noSuchCommand(cmd *cobra.Command, word string) error {
 		i >= 0 {
 		near = known[i]
 	}
-	return fmt.Errorf("unknown command %q%s (see %s --help)", word, server.DidYouMean(near), cmd.CommandPath())
+	return fmt.Errorf("unknown command %q%s (see %s --help)", word, suggest.DidYouMean(near), cmd.CommandPath())
 }
 
 // checkArguments makes cmd, and all commands below it, fail with usageError for arguments that they

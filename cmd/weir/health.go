@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/admin/client"
 	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/internal/util/human"
 )
 
@@ -84,7 +85,7 @@ admin port, or if that is closed at its HTTP port.`,
 			return err
 		},
 	}
-	server.AddConfigFlag(cmd.Flags())
+	settings.AddConfigFlag(cmd.Flags())
 	port.flags(cmd, "")
 	jsonFlag(cmd, &asJSON)
 	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Second, "how long to wait for the answer")

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/server/settings"
 )
 
 // docsURL is where the documents of this version's line are read.
@@ -53,7 +53,7 @@ Each key, with its defaults:     ` + docsURL + `reference/rules.md
 Which algorithm for what:        ` + docsURL + `start/choosing.md
 `,
 	}
-	server.AddConfigFlag(cmd.PersistentFlags())
+	settings.AddConfigFlag(cmd.PersistentFlags())
 	cmd.PersistentFlags().String("rules", "", "postgres://USER@HOST/DATABASE?space=NAME (default: as configured)")
 	cmd.AddCommand(
 		newRulesInitCommand(env), newRulesImportCommand(env), newRulesPushCommand(env), newRulesPullCommand(env),

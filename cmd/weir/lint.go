@@ -15,6 +15,7 @@ import (
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -69,7 +70,7 @@ with its store, and of limits in its rlqs.domains that quotas for Envoys cannot 
 	jsonFlag(cmd, &asJSON)
 	cmd.Flags().BoolVar(&asSARIF, "sarif", false, "print a SARIF log, as code scanning reads it")
 	cmd.Flags().BoolVar(&list, "warnings", false, "list the names of all warnings, and exit")
-	server.AddConfigFlag(cmd.Flags())
+	settings.AddConfigFlag(cmd.Flags())
 	return cmd
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/server/settings"
 )
 
 // Exit statuses.
@@ -74,7 +75,7 @@ func Run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	} else if _, ok := errors.AsType[*server.SetupError](err); ok {
 		code = exitUsage
 	}
-	fmt.Fprintln(stderr, "weir:", server.Redact(err.Error()))
+	fmt.Fprintln(stderr, "weir:", settings.Redact(err.Error()))
 	return code
 }
 

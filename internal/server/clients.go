@@ -11,13 +11,14 @@ import (
 
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/admin/metrics"
+	"github.com/weir-rl/weir/internal/server/settings"
 )
 
 // clientSettings say how clients are known.
 var clientSettings = []setting{
-	{path: "identity", kind: mapping,
-		help: "attribute=source pairs: header:NAME, cookie:NAME, hash:header:NAME, hash:cookie:NAME, apikey, basic, bearer, tls, jwt:CLAIM",
-		set: func(c *Config, items []string) error {
+	{Path: "identity", Kind: settings.Mapping,
+		Help: "attribute=source pairs: header:NAME, cookie:NAME, hash:header:NAME, hash:cookie:NAME, apikey, basic, bearer, tls, jwt:CLAIM",
+		Set: func(c *Config, items []string) error {
 			c.identity = map[string]string{}
 			for _, item := range items {
 				name, source, ok := strings.Cut(item, "=")
@@ -31,40 +32,42 @@ var clientSettings = []setting{
 			}
 			return nil
 		}},
-	{path: "jwt.jwks",
-		help: "file of the keys that verify tokens for jwt: sources",
-		set:  toString(func(c *Config) *string { return &c.jwks })},
-	{path: "client_ip.trusted_proxies", kind: list,
-		help: "proxies whose word for the client is believed: addresses, networks, private, loopback; unix: peers of unix sockets",
-		set:  toPeers(func(c *Config) (*[]netip.Prefix, *bool) { return &c.clientIP.Trusted, &c.clientIP.TrustUnix })},
-	{path: "client_ip.header", value: "X-Forwarded-For",
-		help: "the field in which they name it: X-Forwarded-For, Forwarded, or one that holds a single address, such as CF-Connecting-IP",
-		set: text(func(c *Config, s string) error {
+	{Path: "jwt.jwks",
+		Help: "file of the keys that verify tokens for jwt: sources",
+		Set:  settings.String(func(c *Config) *string { return &c.jwks })},
+	{Path: "client_ip.trusted_proxies", Kind: settings.List,
+		Help: "proxies whose word for the client is believed: addresses, networks, private, loopback; unix: peers of unix sockets",
+		Set: settings.Peers(func(c *Config) (*[]netip.Prefix, *bool) {
+			return &c.clientIP.Trusted, &c.clientIP.TrustUnix
+		})},
+	{Path: "client_ip.header", Value: "X-Forwarded-For",
+		Help: "the field in which they name it: X-Forwarded-For, Forwarded, or one that holds a single address, such as CF-Connecting-IP",
+		Set: settings.Text(func(c *Config, s string) error {
 			c.clientIP.Header = s
 			c.clientIP.Header = c.clientIP.Field()
 			return nil
 		})},
-	{path: "client_ip.hops", value: "0",
-		help: "how many proxies there are in front: the client is so many from the right of the list; 0 goes by trusted_proxies",
-		set:  toInt(0, 100, func(c *Config) *int { return &c.clientIP.Hops })},
-	{path: "client_ip.ipv6_prefix", value: "64",
-		help: "how many bits of an IPv6 address make a key",
-		set:  toInt(1, 128, func(c *Config) *int { return &c.ipv6Prefix })},
+	{Path: "client_ip.hops", Value: "0",
+		Help: "how many proxies there are in front: the client is so many from the right of the list; 0 goes by trusted_proxies",
+		Set:  settings.Int(0, 100, func(c *Config) *int { return &c.clientIP.Hops })},
+	{Path: "client_ip.ipv6_prefix", Value: "64",
+		Help: "how many bits of an IPv6 address make a key",
+		Set:  settings.Int(1, 128, func(c *Config) *int { return &c.ipv6Prefix })},
 }
 
 // fieldSettings decide over requests with fields that servers read in different ways.
 var fieldSettings = []setting{
-	{path: "fields.repeated", value: "refuse",
-		help: "requests that have twice what has one value, where a rule in force or identity reads it: refuse them (400), or keep them (lines of a header are joined, else the first counts)",
-		set: toWord(func(c *Config) *httplimit.RepeatedFields { return &c.fields.repeated },
+	{Path: "fields.repeated", Value: "refuse",
+		Help: "requests that have twice what has one value, where a rule in force or identity reads it: refuse them (400), or keep them (lines of a header are joined, else the first counts)",
+		Set: toWord(func(c *Config) *httplimit.RepeatedFields { return &c.fields.repeated },
 			"refuse", httplimit.RefuseRepeatedFields, "keep", httplimit.KeepRepeatedFields)},
-	{path: "fields.lookalikes", value: "refuse",
-		help: "requests with a field that servers take for one that is read, such as X_Api_Key for X-Api-Key: refuse them (400), drop the field, or keep it",
-		set: toWord(func(c *Config) *httplimit.LookalikeFields { return &c.fields.lookalikes },
+	{Path: "fields.lookalikes", Value: "refuse",
+		Help: "requests with a field that servers take for one that is read, such as X_Api_Key for X-Api-Key: refuse them (400), drop the field, or keep it",
+		Set: toWord(func(c *Config) *httplimit.LookalikeFields { return &c.fields.lookalikes },
 			"refuse", httplimit.RefuseLookalikeFields, "drop", httplimit.DropLookalikeFields, "keep", httplimit.KeepLookalikeFields)},
-	{path: "fields.encoded_slash", value: "refuse",
-		help: `requests whose path holds %2F, %5C or \, which servers read in different ways: refuse them (400), or keep these as data`,
-		set: toWord(func(c *Config) *httplimit.EncodedSlash { return &c.fields.encodedSlash },
+	{Path: "fields.encoded_slash", Value: "refuse",
+		Help: `requests whose path holds %2F, %5C or \, which servers read in different ways: refuse them (400), or keep these as data`,
+		Set: toWord(func(c *Config) *httplimit.EncodedSlash { return &c.fields.encodedSlash },
 			"refuse", httplimit.RefuseEncodedSlash, "keep", httplimit.KeepEncodedSlash)},
 }
 
@@ -84,7 +87,7 @@ type clientConfig struct {
 
 // toWord sets one of several values by its word; pairs are words and values in turn.
 func toWord[T any](field func(*Config) *T, pairs ...any) func(*Config, []string) error {
-	return text(func(c *Config, s string) error {
+	return settings.Text(func(c *Config, s string) error {
 		i := slices.Index(pairs, any(s))
 		if i < 0 || i%2 != 0 {
 			words := ""

@@ -3,10 +3,13 @@ package server
 import (
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/weir-rl/weir/internal/server/ratelimitenv"
+	"github.com/weir-rl/weir/internal/server/settings"
 )
 
 // Config holds the settings of weir.yaml, the environment and the flags. Each section stands beside
@@ -29,48 +32,49 @@ type Config struct {
 	decisionConfig
 	boundConfig
 
-	named     map[string]bool // settings that the file, the environment or a flag sets, by path
-	strays    []string        // of variables that look like settings and are none
-	inherited inherited
+	named     map[string]bool        // settings that the file, the environment or a flag sets, by path
+	strays    []string               // of variables that look like settings and are none
+	inherited ratelimitenv.Inherited // of envoyproxy/ratelimit
 }
 
-// AddConfigFlag adds the flag that names the configuration file.
-func AddConfigFlag(flags *pflag.FlagSet) {
-	flags.String("config", "", "configuration file; ./weir.yaml if it is there (WEIR_CONFIG)")
+// setting is one key of the configuration.
+type setting = settings.Setting[Config]
+
+// allSettings are all keys, in the order in which --help lists them.
+var allSettings = settings.TableOf(settingGroups)
+
+var settingGroups = []settings.Group[Config]{
+	{Title: "Rules", Page: "rules.md", Settings: rulesSettings},
+	{Title: "Store", Page: "../operating/redis.md", Settings: storeSettings},
+	{Title: "Doors", Settings: doorSettings},
+	{Title: "Envoy's quotas", Page: "../guides/rlqs.md", Settings: quotaSettings},
+	{Title: "Regions", Page: "../operating/regions.md", Settings: regionSettings},
+	{Title: "Proxy", Settings: proxySettings},
+	{Title: "Load", Page: "../guides/overload.md", Settings: loadSettings},
+	{Title: "Insight", Settings: insightSettings},
+	{Title: "Deferred requests", Page: "../guides/deferring.md", Settings: deferSettings},
+	{Title: "Clients", Page: "../start/keys.md", Settings: clientSettings},
+	{Title: "Fields", Page: "../operating/ambiguous-requests.md", Settings: fieldSettings},
+	{Title: "Trust and transport", Page: "../operating/security.md", Settings: trustSettings},
+	{Title: "Answers", Page: "headers.md", Settings: answerSettings},
+	{Title: "Metrics and logs", Settings: logSettings},
+	{Title: "OpenTelemetry", Settings: otelSettings},
+	{Title: "Decision log", Settings: decisionSettings},
+	{Title: "Bounds", Page: "../operating/security.md", Settings: boundSettings},
 }
 
 // AddFlags gives a command a flag for each setting, and --config.
-func AddFlags(flags *pflag.FlagSet) {
-	flags.SortFlags = false
-	AddConfigFlag(flags)
-	for i := range settings {
-		s := &settings[i]
-		if s.value == "true" || s.value == "false" {
-			flags.Bool(s.flag(), s.value == "true", s.help+" ("+s.variable()+")")
-			continue
-		}
-		flags.String(s.flag(), s.value, s.help+" ("+s.variable()+")")
-	}
-}
+func AddFlags(flags *pflag.FlagSet) { allSettings.AddFlags(flags) }
 
-// name notes that somebody has set a setting.
-func (c *Config) name(s *setting) {
-	if c.named == nil {
-		c.named = map[string]bool{}
-	}
-	c.named[s.path] = true
-}
+// Variables are the names of the environment variables that a server reads.
+func Variables() []string { return allSettings.Variables() }
 
 // Load puts the defaults, variables of envoyproxy/ratelimit, the file, the environment and
 // the flags together, later ones before earlier ones. It reports all that is wrong.
 func Load(flags *pflag.FlagSet, env []string) (*Config, error) {
 	c := new(Config)
-	for i := range settings {
-		if s := &settings[i]; s.value != "" {
-			if err := s.set(c, s.items(s.value)); err != nil {
-				return nil, fmt.Errorf("default of %s: %w", s.path, err)
-			}
-		}
+	if err := allSettings.SetDefaults(c); err != nil {
+		return nil, err
 	}
 	c.rulesSet = false
 	variables := map[string]string{}
@@ -79,41 +83,16 @@ func Load(flags *pflag.FlagSet, env []string) (*Config, error) {
 			variables[name] = value
 		}
 	}
+	foreign := ratelimitenv.Read(variables,
+		func(path, value string) error { return allSettings.Find(path).SetText(c, value) })
 	var problems []error
-	foreign := readRateLimitEnv(c, variables)
-	path := variables["WEIR_CONFIG"]
-	if f := flags.Lookup("config"); f.Changed {
-		path = f.Value.String()
-	}
-	if path != "" {
-		problems = append(problems, c.readFile(path)...)
-	} else if _, err := os.Stat(defaultConfigFile); err == nil {
-		problems = append(problems, c.readFile(defaultConfigFile)...)
-	}
-	for i := range settings {
-		s := &settings[i]
-		if value, ok := variables[s.variable()]; ok {
-			c.name(s)
-			if err := s.set(c, s.items(value)); err != nil {
-				problems = append(problems, fmt.Errorf("%s: %w", s.variable(), err))
-			}
-		}
-	}
-	for i := range settings {
-		s := &settings[i]
-		if f := flags.Lookup(s.flag()); f != nil && f.Changed {
-			c.name(s)
-			if err := s.set(c, s.items(f.Value.String())); err != nil {
-				problems = append(problems, fmt.Errorf("--%s: %w", s.flag(), err))
-			}
-		}
-	}
-	c.strays = strayVariables(env)
+	c.named, problems = allSettings.Load(c, flags, variables)
+	c.strays = allSettings.Strays(env)
 	if err := c.readOTelEnv(variables); err != nil {
 		problems = append(problems, err)
 	}
 	if foreign != nil {
-		c.inherited = foreign.finish(c.named)
+		c.inherited = foreign.Finish(c.named)
 	}
 	return c, errors.Join(problems...)
 }
@@ -134,4 +113,23 @@ func (c *Config) OnlyProxy(flags *pflag.FlagSet) {
 		c.listen.proxy = defaultProxyAddress
 	}
 	c.rulesSet = true // the starter rules know nothing that a proxy sees
+}
+
+// TellStrays warns of variables that look like settings and are none, where there is no log.
+func (c *Config) TellStrays(w io.Writer) {
+	for _, remark := range c.strays {
+		fmt.Fprintln(w, "weir: warning: the environment:", remark)
+	}
+}
+
+// tellInherited logs the settings made by variables of envoyproxy/ratelimit. It returns an error
+// for those that a server must not start with.
+func (p *program) tellInherited() error {
+	if in := p.c.inherited; len(in.Read) > 0 {
+		p.log.Info("variables of envoyproxy/ratelimit are read", "settings", strings.Join(in.Read, ", "))
+	}
+	for _, w := range p.c.inherited.Warnings {
+		p.log.Warn("a variable of envoyproxy/ratelimit: " + w)
+	}
+	return errors.Join(p.c.inherited.Problems...)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -100,24 +101,24 @@ func TestConfigWays(t *testing.T) {
 		"defer.attempts": "3",
 		"insight.record": "2MiB",
 	}
-	for i := range settings {
-		s := &settings[i]
-		t.Run(s.path, func(t *testing.T) {
-			value, ok := values[s.path]
+	for i := range allSettings {
+		s := &allSettings[i]
+		t.Run(s.Path, func(t *testing.T) {
+			value, ok := values[s.Path]
 			if !ok {
 				t.Fatalf("no value to try")
 			}
 			byDefault := mustConfig(t, "", nil, nil)
-			byFlag := mustConfig(t, "", nil, []string{"--" + s.flag() + "=" + value})
-			byVariable := mustConfig(t, "", []string{s.variable() + "=" + value}, nil)
-			parts := strings.Split(s.path, ".")
+			byFlag := mustConfig(t, "", nil, []string{"--" + s.Flag() + "=" + value})
+			byVariable := mustConfig(t, "", []string{s.Variable() + "=" + value}, nil)
+			parts := strings.Split(s.Path, ".")
 			yaml := value
-			switch s.kind {
-			case list:
+			switch s.Kind {
+			case settings.List:
 				yaml = "[" + value + "]"
-			case mapping:
+			case settings.Mapping:
 				yaml = "{" + strings.NewReplacer("=", ": ", ",", ", ").Replace(value) + "}"
-			case scalar:
+			case settings.Scalar:
 				if strings.ContainsAny(value, ":[") {
 					yaml = fmt.Sprintf("%q", value)
 				}
@@ -253,8 +254,8 @@ func TestConfigErrors(t *testing.T) {
 
 // A configuration that lies among the rules is one error, with any of its keys first.
 func TestConfigurationAmongRules(t *testing.T) {
-	for _, s := range settings {
-		first, rest, _ := strings.Cut(s.path, ".")
+	for _, s := range allSettings {
+		first, rest, _ := strings.Cut(s.Path, ".")
 		text := first + ": value\n"
 		if rest != "" {
 			text = first + ": { " + rest + ": value }\n"
@@ -265,7 +266,7 @@ func TestConfigurationAmongRules(t *testing.T) {
 		_, _, err := file.Load([]file.Source{{Name: "weir.yaml", Data: []byte(text)}}, file.Options{})
 		if err == nil || !strings.Contains(err.Error(), "this is the configuration of a server, not a file of rules") ||
 			strings.Count(err.Error(), "weir.yaml:") != 1 {
-			t.Errorf("%s: got %v", s.path, err)
+			t.Errorf("%s: got %v", s.Path, err)
 		}
 	}
 }
@@ -276,12 +277,15 @@ func FuzzConfigFile(f *testing.F) {
 		"a: &x [*x]\n", "? {a: b}\n: c\n", "!!binary x", "rules: |\n  a\n", "<<: {rules: a}\n", "-", ":"} {
 		f.Add([]byte(s))
 	}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	AddFlags(flags)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "weir.yaml")
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for _, err := range new(Config).readFile(path) {
+		_, problems := allSettings.Load(new(Config), flags, map[string]string{"WEIR_CONFIG": path})
+		for _, err := range problems {
 			if err.Error() == "" {
 				t.Error("an error that says nothing")
 			}

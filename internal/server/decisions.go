@@ -9,25 +9,29 @@ import (
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/observe/decisionlog"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/server/settings"
 )
 
 // decisionSettings is the section decisions.
 var decisionSettings = []setting{
-	{path: "decisions.log",
-		help: "where decisions are written to, a line of JSON each: stdout, or a file, which SIGHUP opens anew",
-		set:  toString(func(c *Config) *string { return &c.decisions.Path })},
-	{path: "decisions.outcomes", value: "denied,shadow_denied", kind: list,
-		help: "which ones: denied, shadow_denied, soft, near_limit",
-		set: func(c *Config, items []string) (err error) {
+	{Path: "decisions.log",
+		Help: "where decisions are written to, a line of JSON each: stdout, or a file, which SIGHUP opens anew",
+		Set:  settings.String(func(c *Config) *string { return &c.decisions.Path })},
+	{Path: "decisions.outcomes", Value: "denied,shadow_denied", Kind: settings.List,
+		Help: "which ones: denied, shadow_denied, soft, near_limit",
+		Set: func(c *Config, items []string) (err error) {
 			c.decisions.Outcomes, err = recent.ParseOutcome(items)
 			return err
 		}},
-	{path: "decisions.per_second", value: "100",
-		help: "bound on the lines of a second; those beyond are counted, not written",
-		set:  toInt(1, 1_000_000, func(c *Config) *int { return &c.decisions.PerSecond })},
-	{path: "decisions.allowed", value: "0%",
-		help: "share of the ordinary admitted decisions that are written too",
-		set:  text(func(c *Config, s string) (err error) { c.decisions.Allowed, err = parseShare(s); return err })},
+	{Path: "decisions.per_second", Value: "100",
+		Help: "bound on the lines of a second; those beyond are counted, not written",
+		Set:  settings.Int(1, 1_000_000, func(c *Config) *int { return &c.decisions.PerSecond })},
+	{Path: "decisions.allowed", Value: "0%",
+		Help: "share of the ordinary admitted decisions that are written too",
+		Set: settings.Text(func(c *Config, s string) (err error) {
+			c.decisions.Allowed, err = parseShare(s)
+			return err
+		})},
 }
 
 // decisionConfig is the configuration of the decision log.

@@ -9,30 +9,31 @@ import (
 
 	"github.com/weir-rl/weir/internal/door/proxy"
 	"github.com/weir-rl/weir/internal/door/proxy/deferred"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/postgres"
 )
 
 // deferSettings are about deferred requests.
 var deferSettings = []setting{
-	{path: "defer.path",
-		help: "file of the requests that rules defer, with the embedded store; with Redis or PostgreSQL they lie there",
-		set:  toString(func(c *Config) *string { return &c.deferPath })},
-	{path: "defer.max_bytes", value: "1GiB",
-		help: "bound on the bytes of the deferred requests that wait, and on their number: one for each 10 KiB",
-		set:  toBytes(func(c *Config) *int64 { return &c.deferBounds.Bytes })},
-	{path: "defer.max_body", value: "1MiB",
-		help: "largest body of a request that is deferred; larger ones are refused",
-		set:  toBytes(func(c *Config) *int64 { return &c.deferral.MaxBody })},
-	{path: "defer.max_age", value: "24h",
-		help: "how old a deferred request may become before it is given up",
-		set:  toDuration(time.Second, func(c *Config) *time.Duration { return &c.deferral.Worker.MaxAge })},
-	{path: "defer.keep", value: "24h",
-		help: "how long the ticket of a request that has ended is kept",
-		set:  toDuration(time.Second, func(c *Config) *time.Duration { return &c.deferBounds.Keep })},
-	{path: "defer.attempts", value: "8",
-		help: "how often a deferred request is sent before it is given up",
-		set:  toInt(1, 100, func(c *Config) *int { return &c.deferral.Worker.Attempts })},
+	{Path: "defer.path",
+		Help: "file of the requests that rules defer, with the embedded store; with Redis or PostgreSQL they lie there",
+		Set:  settings.String(func(c *Config) *string { return &c.deferPath })},
+	{Path: "defer.max_bytes", Value: "1GiB",
+		Help: "bound on the bytes of the deferred requests that wait, and on their number: one for each 10 KiB",
+		Set:  settings.Bytes(func(c *Config) *int64 { return &c.deferBounds.Bytes })},
+	{Path: "defer.max_body", Value: "1MiB",
+		Help: "largest body of a request that is deferred; larger ones are refused",
+		Set:  settings.Bytes(func(c *Config) *int64 { return &c.deferral.MaxBody })},
+	{Path: "defer.max_age", Value: "24h",
+		Help: "how old a deferred request may become before it is given up",
+		Set:  settings.Duration(time.Second, func(c *Config) *time.Duration { return &c.deferral.Worker.MaxAge })},
+	{Path: "defer.keep", Value: "24h",
+		Help: "how long the ticket of a request that has ended is kept",
+		Set:  settings.Duration(time.Second, func(c *Config) *time.Duration { return &c.deferBounds.Keep })},
+	{Path: "defer.attempts", Value: "8",
+		Help: "how often a deferred request is sent before it is given up",
+		Set:  settings.Int(1, 100, func(c *Config) *int { return &c.deferral.Worker.Attempts })},
 }
 
 // deferConfig is the configuration of deferred requests.

@@ -22,6 +22,7 @@ import (
 	"github.com/weir-rl/weir/internal/door/spoe"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/internal/wire/h1"
 	"github.com/weir-rl/weir/internal/wire/h2"
 	"github.com/weir-rl/weir/internal/wire/listen"
@@ -30,57 +31,57 @@ import (
 
 // answerSettings shape the answers of all doors.
 var answerSettings = []setting{
-	{path: "headers", kind: list, value: "x-delta,draft11",
-		help: "families of rate-limit headers: x-delta, x-epoch or envoy03; draft03, draft11 or next; or off",
-		set: func(c *Config, items []string) (err error) {
+	{Path: "headers", Kind: settings.List, Value: "x-delta,draft11",
+		Help: "families of rate-limit headers: x-delta, x-epoch or envoy03; draft03, draft11 or next; or off",
+		Set: func(c *Config, items []string) (err error) {
 			if c.headers, err = httplimit.ParseHeaders(items); err != nil {
 				// the key is named anyway
 				return errors.New(strings.TrimPrefix(err.Error(), "headers: "))
 			}
 			return nil
 		}},
-	{path: "cors.origins", kind: list,
-		help: "origins of the web pages that may read the rate-limit headers and refusals, or * for all; none if empty",
-		set: func(c *Config, items []string) (err error) {
+	{Path: "cors.origins", Kind: settings.List,
+		Help: "origins of the web pages that may read the rate-limit headers and refusals, or * for all; none if empty",
+		Set: func(c *Config, items []string) (err error) {
 			if c.cors, err = httplimit.ParseOrigins(items); err != nil {
 				return errors.New(strings.TrimPrefix(err.Error(), "cors.origins: "))
 			}
 			return nil
 		}},
-	{path: "rls.response_headers", value: "false",
-		help: "RLS answers carry rate-limit headers",
-		set:  toBool(func(c *Config) *bool { return &c.rls.ResponseHeaders })},
-	{path: "rls.dynamic_metadata", value: "false",
-		help: "RLS answers carry dynamic metadata",
-		set:  toBool(func(c *Config) *bool { return &c.rls.DynamicMetadata })},
+	{Path: "rls.response_headers", Value: "false",
+		Help: "RLS answers carry rate-limit headers",
+		Set:  settings.Bool(func(c *Config) *bool { return &c.rls.ResponseHeaders })},
+	{Path: "rls.dynamic_metadata", Value: "false",
+		Help: "RLS answers carry dynamic metadata",
+		Set:  settings.Bool(func(c *Config) *bool { return &c.rls.DynamicMetadata })},
 }
 
 // doorSettings are the addresses of the doors, and what single doors do.
 var doorSettings = []setting{
-	{path: "listen.http", value: "127.0.0.1:8080",
-		help: "address of the HTTP decision API, host:port or unix:/path as for all doors; off closes it",
-		set:  toAddress(func(c *Config) *string { return &c.listen.http })},
-	{path: "listen.grpc", value: "127.0.0.1:8081",
-		help: "address of Envoy's rate limit service over gRPC; off closes it",
-		set:  toAddress(func(c *Config) *string { return &c.listen.grpc })},
-	{path: "listen.resp", value: "127.0.0.1:6380",
-		help: "address of the Redis protocol: CL.THROTTLE, THROTTLE and WEIR.LIMIT; off closes it",
-		set:  toAddress(func(c *Config) *string { return &c.listen.resp })},
-	{path: "listen.admin", value: "127.0.0.1:6070",
-		help: "address of the admin API and metrics; off closes it",
-		set:  toAddress(func(c *Config) *string { return &c.listen.admin })},
-	{path: "listen.proxy",
-		help: "address of the reverse proxy; needs proxy.upstream",
-		set:  toAddress(func(c *Config) *string { return &c.listen.proxy })},
-	{path: "listen.spoe",
-		help: "address of the SPOE agent for HAProxy, such as 127.0.0.1:9907; off closes it",
-		set:  toAddress(func(c *Config) *string { return &c.listen.spoe })},
-	{path: "default_domain",
-		help: "domain of requests that name none, as those through the proxy; if empty, the only one that the rules hold",
-		set:  toString(func(c *Config) *string { return &c.domain })},
-	{path: "forward_auth.dedupe", value: "false",
-		help: "count repeated checks of one nginx request, known by X-Request-Id, once; only where nginx sets that header itself",
-		set:  toBool(func(c *Config) *bool { return &c.forwardAuth.Dedupe })},
+	{Path: "listen.http", Value: "127.0.0.1:8080",
+		Help: "address of the HTTP decision API, host:port or unix:/path as for all doors; off closes it",
+		Set:  settings.Address(func(c *Config) *string { return &c.listen.http })},
+	{Path: "listen.grpc", Value: "127.0.0.1:8081",
+		Help: "address of Envoy's rate limit service over gRPC; off closes it",
+		Set:  settings.Address(func(c *Config) *string { return &c.listen.grpc })},
+	{Path: "listen.resp", Value: "127.0.0.1:6380",
+		Help: "address of the Redis protocol: CL.THROTTLE, THROTTLE and WEIR.LIMIT; off closes it",
+		Set:  settings.Address(func(c *Config) *string { return &c.listen.resp })},
+	{Path: "listen.admin", Value: "127.0.0.1:6070",
+		Help: "address of the admin API and metrics; off closes it",
+		Set:  settings.Address(func(c *Config) *string { return &c.listen.admin })},
+	{Path: "listen.proxy",
+		Help: "address of the reverse proxy; needs proxy.upstream",
+		Set:  settings.Address(func(c *Config) *string { return &c.listen.proxy })},
+	{Path: "listen.spoe",
+		Help: "address of the SPOE agent for HAProxy, such as 127.0.0.1:9907; off closes it",
+		Set:  settings.Address(func(c *Config) *string { return &c.listen.spoe })},
+	{Path: "default_domain",
+		Help: "domain of requests that name none, as those through the proxy; if empty, the only one that the rules hold",
+		Set:  settings.String(func(c *Config) *string { return &c.domain })},
+	{Path: "forward_auth.dedupe", Value: "false",
+		Help: "count repeated checks of one nginx request, known by X-Request-Id, once; only where nginx sets that header itself",
+		Set:  settings.Bool(func(c *Config) *bool { return &c.forwardAuth.Dedupe })},
 }
 
 // doorConfig is the configuration of the doors, and of their answers.

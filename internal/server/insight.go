@@ -15,6 +15,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/insight/judge"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
@@ -22,34 +23,34 @@ import (
 
 // insightSettings are about insight into rules and clients.
 var insightSettings = []setting{
-	{path: "insight.memory", value: "64MiB",
-		help: "bound on the memory for figures of rules and keys, 4MiB at least; 0 gathers none",
-		set: text(func(c *Config, s string) (err error) {
+	{Path: "insight.memory", Value: "64MiB",
+		Help: "bound on the memory for figures of rules and keys, 4MiB at least; 0 gathers none",
+		Set: settings.Text(func(c *Config, s string) (err error) {
 			if c.insight.Memory = 0; s == "0" {
 				return nil
 			}
-			if c.insight.Memory, err = parseBytes(s); err == nil && c.insight.Memory < gather.LeastMemory {
+			if c.insight.Memory, err = settings.ParseBytes(s); err == nil && c.insight.Memory < gather.LeastMemory {
 				err = fmt.Errorf("%q is below 4MiB", s)
 			}
 			return err
 		})},
-	{path: "insight.path",
-		help: "file that keeps what was counted over time over a restart; none if empty",
-		set:  toString(func(c *Config) *string { return &c.insightPath })},
-	{path: "insight.record", value: "16MiB",
-		help: "bound on the memory of recorded requests, on which other rules can be tried, 1MiB at least; 0 records nothing",
-		set: text(func(c *Config, s string) (err error) {
+	{Path: "insight.path",
+		Help: "file that keeps what was counted over time over a restart; none if empty",
+		Set:  settings.String(func(c *Config) *string { return &c.insightPath })},
+	{Path: "insight.record", Value: "16MiB",
+		Help: "bound on the memory of recorded requests, on which other rules can be tried, 1MiB at least; 0 records nothing",
+		Set: settings.Text(func(c *Config, s string) (err error) {
 			if c.record.Bytes = 0; s == "0" {
 				return nil
 			}
-			if c.record.Bytes, err = parseBytes(s); err == nil && c.record.Bytes < preview.MinBytes {
+			if c.record.Bytes, err = settings.ParseBytes(s); err == nil && c.record.Bytes < preview.MinBytes {
 				err = fmt.Errorf("%q is below 1MiB", s)
 			}
 			return err
 		})},
-	{path: "insight.known", kind: list,
-		help: "attributes of which one makes a client known, for telling good clients; the ones of identity if empty, else user",
-		set:  func(c *Config, items []string) error { c.insight.Known = items; return nil }},
+	{Path: "insight.known", Kind: settings.List,
+		Help: "attributes of which one makes a client known, for telling good clients; the ones of identity if empty, else user",
+		Set:  func(c *Config, items []string) error { c.insight.Known = items; return nil }},
 }
 
 // insightConfig is the configuration of insight.

@@ -6,47 +6,49 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/host/load"
+	"github.com/weir-rl/weir/internal/server/settings"
 )
 
 // boundSettings bound connections and requests.
 var boundSettings = []setting{
-	{path: "drain", value: "10s",
-		help: "how long requests under way may take to finish when the program ends",
-		set:  toDuration(0, func(c *Config) *time.Duration { return &c.drain })},
-	{path: "max_connections", value: "10000",
-		help: "bound on the connections of each door; further ones are closed",
-		set:  toInt(1, 1<<30, func(c *Config) *int { return &c.maxConnections })},
-	{path: "limits.connections_per_address", value: "0",
-		help: "bound on those from one address (IPv6: /64) that is none of client_ip.trusted_proxies; 0 for none",
-		set:  toInt(0, 1<<30, func(c *Config) *int { return &c.limits.perAddress })},
-	{path: "limits.header_timeout", value: "10s",
-		help: "how long a connection may take to be set up, and the header of a request to arrive",
-		set:  toDuration(10*time.Millisecond, func(c *Config) *time.Duration { return &c.limits.headerTimeout })},
-	{path: "limits.body_bytes", value: "0",
-		help: "bound on the body of a request through the proxy; 0 for none",
-		set: text(func(c *Config, s string) (err error) {
+	{Path: "drain", Value: "10s",
+		Help: "how long requests under way may take to finish when the program ends",
+		Set:  settings.Duration(0, func(c *Config) *time.Duration { return &c.drain })},
+	{Path: "max_connections", Value: "10000",
+		Help: "bound on the connections of each door; further ones are closed",
+		Set:  settings.Int(1, 1<<30, func(c *Config) *int { return &c.maxConnections })},
+	{Path: "limits.connections_per_address", Value: "0",
+		Help: "bound on those from one address (IPv6: /64) that is none of client_ip.trusted_proxies; 0 for none",
+		Set:  settings.Int(0, 1<<30, func(c *Config) *int { return &c.limits.perAddress })},
+	{Path: "limits.header_timeout", Value: "10s",
+		Help: "how long a connection may take to be set up, and the header of a request to arrive",
+		Set: settings.Duration(10*time.Millisecond,
+			func(c *Config) *time.Duration { return &c.limits.headerTimeout })},
+	{Path: "limits.body_bytes", Value: "0",
+		Help: "bound on the body of a request through the proxy; 0 for none",
+		Set: settings.Text(func(c *Config, s string) (err error) {
 			if c.limits.body = 0; s != "0" {
-				c.limits.body, err = parseBytes(s)
+				c.limits.body, err = settings.ParseBytes(s)
 			}
 			return err
 		})},
-	{path: "limits.memory", value: "auto",
-		help: "memory that all connections of a door may make this process keep, over HTTP/2 at the proxy and at the gRPC door, and at the RESP door, each: headers, bodies, answers; auto: an eighth of the memory of this process, from 64MiB to 1GiB",
-		set: text(func(c *Config, s string) (err error) {
+	{Path: "limits.memory", Value: "auto",
+		Help: "memory that all connections of a door may make this process keep, over HTTP/2 at the proxy and at the gRPC door, and at the RESP door, each: headers, bodies, answers; auto: an eighth of the memory of this process, from 64MiB to 1GiB",
+		Set: settings.Text(func(c *Config, s string) (err error) {
 			if c.limits.memory = 0; s == "auto" {
 				return nil
 			}
-			if c.limits.memory, err = parseBytes(s); err == nil && c.limits.memory < 8<<20 {
+			if c.limits.memory, err = settings.ParseBytes(s); err == nil && c.limits.memory < 8<<20 {
 				err = fmt.Errorf("%q is below 8MiB", s)
 			}
 			return err
 		})},
-	{path: "limits.idle", value: "2m",
-		help: "how long a connection over HTTP may be without a request",
-		set:  toDuration(10*time.Millisecond, func(c *Config) *time.Duration { return &c.limits.idle })},
-	{path: "limits.stall", value: "1m",
-		help: "how long a client may take nothing of an answer that is being sent",
-		set:  toDuration(10*time.Millisecond, func(c *Config) *time.Duration { return &c.limits.stall })},
+	{Path: "limits.idle", Value: "2m",
+		Help: "how long a connection over HTTP may be without a request",
+		Set:  settings.Duration(10*time.Millisecond, func(c *Config) *time.Duration { return &c.limits.idle })},
+	{Path: "limits.stall", Value: "1m",
+		Help: "how long a client may take nothing of an answer that is being sent",
+		Set:  settings.Duration(10*time.Millisecond, func(c *Config) *time.Duration { return &c.limits.stall })},
 }
 
 // boundConfig is the configuration of bounds.

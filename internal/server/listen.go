@@ -15,64 +15,67 @@ import (
 	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/door/httpapi"
 	"github.com/weir-rl/weir/internal/door/rls"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/internal/wire/listen"
 )
 
 // trustSettings say who is trusted, and how connections are protected.
 var trustSettings = []setting{
-	{path: "trusted_peers", kind: list, value: "127.0.0.0/8,::1",
-		help: "who may refund, release and ask for more than 1,000 hits without a token: addresses, networks, private, loopback; unix: peers of unix sockets",
-		set:  toPeers(func(c *Config) (*[]netip.Prefix, *bool) { return &c.trust.Peers, &c.trust.Unix })},
-	{path: "auth.tokens_file",
-		help: "file of bearer tokens, one on a line: needed for the admin API then, and trusted as trusted_peers are",
-		set:  toString(func(c *Config) *string { return &c.tokensFile })},
-	{path: "auth.doors", kind: list,
-		help: "decision doors that need a token of auth.tokens_file as well: http, grpc, resp, forward_auth",
-		set:  toDoors(tokenDoors, func(c *Config) *[]string { return &c.authDoors })},
-	{path: "tls.cert", kind: list,
-		help: "files of this server's certificates with their intermediates, in PEM; they turn on TLS, and are followed as they change",
-		set:  func(c *Config, items []string) error { c.certificates.Cert = items; return nil }},
-	{path: "tls.key", kind: list,
-		help: "files of their private keys, in the same order",
-		set:  func(c *Config, items []string) error { c.certificates.Key = items; return nil }},
-	{path: "tls.doors", kind: list, value: strings.Join(allDoors, ","),
-		help: "doors that speak TLS",
-		set:  toDoors(allDoors, func(c *Config) *[]string { return &c.tlsDoors })},
-	{path: "tls.client_ca",
-		help: "file of the authorities of clients' certificates, in PEM; it turns on mutual TLS",
-		set:  toString(func(c *Config) *string { return &c.certificates.ClientCA })},
-	{path: "tls.client_doors", kind: list, value: strings.Join(allDoors, ","),
-		help: "doors that demand such a certificate, of those that speak TLS",
-		set:  toDoors(allDoors, func(c *Config) *[]string { return &c.clientDoors })},
-	{path: "tls.min_version", value: "1.2",
-		help: "oldest version of TLS: 1.2 or 1.3",
-		set: text(func(c *Config, s string) error {
+	{Path: "trusted_peers", Kind: settings.List, Value: "127.0.0.0/8,::1",
+		Help: "who may refund, release and ask for more than 1,000 hits without a token: addresses, networks, private, loopback; unix: peers of unix sockets",
+		Set:  settings.Peers(func(c *Config) (*[]netip.Prefix, *bool) { return &c.trust.Peers, &c.trust.Unix })},
+	{Path: "auth.tokens_file",
+		Help: "file of bearer tokens, one on a line: needed for the admin API then, and trusted as trusted_peers are",
+		Set:  settings.String(func(c *Config) *string { return &c.tokensFile })},
+	{Path: "auth.doors", Kind: settings.List,
+		Help: "decision doors that need a token of auth.tokens_file as well: http, grpc, resp, forward_auth",
+		Set:  settings.Doors(tokenDoors, func(c *Config) *[]string { return &c.authDoors })},
+	{Path: "tls.cert", Kind: settings.List,
+		Help: "files of this server's certificates with their intermediates, in PEM; they turn on TLS, and are followed as they change",
+		Set:  func(c *Config, items []string) error { c.certificates.Cert = items; return nil }},
+	{Path: "tls.key", Kind: settings.List,
+		Help: "files of their private keys, in the same order",
+		Set:  func(c *Config, items []string) error { c.certificates.Key = items; return nil }},
+	{Path: "tls.doors", Kind: settings.List, Value: strings.Join(allDoors, ","),
+		Help: "doors that speak TLS",
+		Set:  settings.Doors(allDoors, func(c *Config) *[]string { return &c.tlsDoors })},
+	{Path: "tls.client_ca",
+		Help: "file of the authorities of clients' certificates, in PEM; it turns on mutual TLS",
+		Set:  settings.String(func(c *Config) *string { return &c.certificates.ClientCA })},
+	{Path: "tls.client_doors", Kind: settings.List, Value: strings.Join(allDoors, ","),
+		Help: "doors that demand such a certificate, of those that speak TLS",
+		Set:  settings.Doors(allDoors, func(c *Config) *[]string { return &c.clientDoors })},
+	{Path: "tls.min_version", Value: "1.2",
+		Help: "oldest version of TLS: 1.2 or 1.3",
+		Set: settings.Text(func(c *Config, s string) error {
 			versions := map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 			if c.certificates.MinVersion = versions[s]; c.certificates.MinVersion == 0 {
 				return fmt.Errorf("%q must be 1.2 or 1.3", s)
 			}
 			return nil
 		})},
-	{path: "proxy_protocol.doors", kind: list,
-		help: "doors whose connections begin with a PROXY protocol header; needs proxy_protocol.peers",
-		set:  toDoors(allDoors, func(c *Config) *[]string { return &c.proxyDoors })},
-	{path: "proxy_protocol.peers", kind: list,
-		help: "the proxies that send it: addresses, networks, private, loopback; connections from elsewhere are closed; unix: peers of unix sockets",
-		set:  toPeers(func(c *Config) (*[]netip.Prefix, *bool) { return &c.proxyPeers.Peers, &c.proxyPeers.Unix })},
-	{path: "admin.hosts", kind: list,
-		help: "names that the admin port, and the HTTP door on loopback, may be called by, beside addresses and localhost",
-		set:  func(c *Config, items []string) error { c.admin.Hosts = items; return nil }},
-	{path: "admin.page", value: "on",
-		help: "the operator's page at the admin port: on or off",
-		set: text(func(c *Config, s string) error {
+	{Path: "proxy_protocol.doors", Kind: settings.List,
+		Help: "doors whose connections begin with a PROXY protocol header; needs proxy_protocol.peers",
+		Set:  settings.Doors(allDoors, func(c *Config) *[]string { return &c.proxyDoors })},
+	{Path: "proxy_protocol.peers", Kind: settings.List,
+		Help: "the proxies that send it: addresses, networks, private, loopback; connections from elsewhere are closed; unix: peers of unix sockets",
+		Set: settings.Peers(func(c *Config) (*[]netip.Prefix, *bool) {
+			return &c.proxyPeers.Peers, &c.proxyPeers.Unix
+		})},
+	{Path: "admin.hosts", Kind: settings.List,
+		Help: "names that the admin port, and the HTTP door on loopback, may be called by, beside addresses and localhost",
+		Set:  func(c *Config, items []string) error { c.admin.Hosts = items; return nil }},
+	{Path: "admin.page", Value: "on",
+		Help: "the operator's page at the admin port: on or off",
+		Set: settings.Text(func(c *Config, s string) error {
 			if c.page = s == "on"; !c.page && s != "off" {
 				return fmt.Errorf("%q must be on or off", s)
 			}
 			return nil
 		})},
-	{path: "audit.path",
-		help: "file of the audit log, a record for each change by hand, chained by hashes; none if empty: the log only",
-		set:  toString(func(c *Config) *string { return &c.auditPath })},
+	{Path: "audit.path",
+		Help: "file of the audit log, a record for each change by hand, chained by hashes; none if empty: the log only",
+		Set:  settings.String(func(c *Config) *string { return &c.auditPath })},
 }
 
 // trustConfig is the configuration of trust and transport.

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/host/load"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/internal/wire/shed"
 	"github.com/weir-rl/weir/overload"
@@ -21,21 +22,21 @@ import (
 
 // loadSettings are about load: of this server, and of the servers behind it.
 var loadSettings = []setting{
-	{path: "overload.line", value: "12ms",
-		help: "how long a request may stand in line, while this server has more to do than it can, before it is turned away, and twenty times as long through the proxy; 0s for any time",
-		set:  toDuration(0, func(c *Config) *time.Duration { return &c.shed.line })},
-	{path: "overload.answer", value: string(shed.Error),
-		help: "how requests that are turned away are answered: error (the caller hears that nothing was decided), deny or allow",
-		set: text(func(c *Config, s string) error {
+	{Path: "overload.line", Value: "12ms",
+		Help: "how long a request may stand in line, while this server has more to do than it can, before it is turned away, and twenty times as long through the proxy; 0s for any time",
+		Set:  settings.Duration(0, func(c *Config) *time.Duration { return &c.shed.line })},
+	{Path: "overload.answer", Value: string(shed.Error),
+		Help: "how requests that are turned away are answered: error (the caller hears that nothing was decided), deny or allow",
+		Set: settings.Text(func(c *Config, s string) error {
 			c.shed.answer = shed.Answer(s)
 			return c.shed.answer.Check()
 		})},
-	{path: "prometheus.url",
-		help: "URL of the Prometheus that signals are asked of",
-		set:  toString(func(c *Config) *string { return &c.prometheusURL })},
-	{path: "signals", kind: mapping,
-		help: "name=query pairs: signals for elastic limits that a Prometheus answers, in percent (PromQL; one with a comma only in the file)",
-		set: func(c *Config, items []string) error {
+	{Path: "prometheus.url",
+		Help: "URL of the Prometheus that signals are asked of",
+		Set:  settings.String(func(c *Config) *string { return &c.prometheusURL })},
+	{Path: "signals", Kind: settings.Mapping,
+		Help: "name=query pairs: signals for elastic limits that a Prometheus answers, in percent (PromQL; one with a comma only in the file)",
+		Set: func(c *Config, items []string) error {
 			c.signals = map[string]string{}
 			for _, item := range items {
 				name, query, ok := strings.Cut(item, "=")

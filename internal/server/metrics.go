@@ -31,9 +31,8 @@ func (p *program) openMetrics(context.Context) error {
 			if set, _ := p.limiter.Rules(); set != nil {
 				near = suggest.Nearest(domain, set.Domains())
 			}
-			p.log.Warn("requests come in for a domain that no rule file declares"+DidYouMean(near)+"; they are "+
-				p.verdictOnUnknown(),
-				"domain", sparselog.Excerpt(domain))
+			p.log.Warn("requests come in for a domain that no rule file declares"+suggest.DidYouMean(near)+
+				"; they are "+p.verdictOnUnknown(), "domain", sparselog.Excerpt(domain))
 		},
 		TooCostly: func(r *rule.Rule) {
 			if n := p.costly.Due(time.Minute); n > 0 {

@@ -14,20 +14,21 @@ import (
 
 	doors "github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/observe/otel"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/store"
 )
 
 // otelSettings is the section otel.
 var otelSettings = []setting{
-	{path: "otel.endpoint",
-		help: "URL of a collector of OpenTelemetry, such as http://127.0.0.1:4318; nothing is sent if it is empty (else OTEL_EXPORTER_OTLP_ENDPOINT)",
-		set: text(func(c *Config, s string) error {
+	{Path: "otel.endpoint",
+		Help: "URL of a collector of OpenTelemetry, such as http://127.0.0.1:4318; nothing is sent if it is empty (else OTEL_EXPORTER_OTLP_ENDPOINT)",
+		Set: settings.Text(func(c *Config, s string) error {
 			c.otel.Endpoint = s
 			return checkEndpoint(s)
 		})},
-	{path: "otel.traces", value: "0%",
-		help: "share of the requests without a traceparent that are followed; those whose traceparent says so are followed in any case; off for none",
-		set: text(func(c *Config, s string) (err error) {
+	{Path: "otel.traces", Value: "0%",
+		Help: "share of the requests without a traceparent that are followed; those whose traceparent says so are followed in any case; off for none",
+		Set: settings.Text(func(c *Config, s string) (err error) {
 			if c.otel.Traces = -1; s == "off" {
 				return nil
 			}
@@ -61,7 +62,7 @@ func checkEndpoint(s string) error {
 	}
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" {
-		return fmt.Errorf("%s is no URL of a collector; write for example http://127.0.0.1:4318", redactURL(s))
+		return fmt.Errorf("%s is no URL of a collector; write for example http://127.0.0.1:4318", settings.RedactURL(s))
 	}
 	return nil
 }
@@ -132,7 +133,7 @@ func (p *program) startOTel(context.Context) error {
 	if p.otel, err = otel.Start(context.Background(), o); err != nil {
 		return err
 	}
-	p.log.Info("traces and metrics go to a collector", "endpoint", redactURL(o.Endpoint))
+	p.log.Info("traces and metrics go to a collector", "endpoint", settings.RedactURL(o.Endpoint))
 	return nil
 }
 

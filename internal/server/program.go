@@ -2,7 +2,8 @@
 // order, start and stop. It computes nothing. It is the only package that knows all others.
 //
 // Begin with program.go, which lists the parts of a server. run.go starts and ends it, doors.go
-// opens its doors. config.go puts the settings together; each stands beside its part.
+// opens its doors. config.go puts the settings together, which stand beside their parts; package
+// settings reads them.
 package server
 
 import (
@@ -37,6 +38,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/otel"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/internal/wire/shed"
@@ -46,20 +48,20 @@ import (
 
 // logSettings are about the log and the metrics.
 var logSettings = []setting{
-	{path: "metrics.detailed", value: "false",
-		help: "metrics with clients' values for rules with detailed_metric or value_to_metric, up to 10,000 series",
-		set:  toBool(func(c *Config) *bool { return &c.detailed })},
-	{path: "log.level", value: "info",
-		help: "debug, info, warn or error",
-		set: text(func(c *Config, s string) error {
+	{Path: "metrics.detailed", Value: "false",
+		Help: "metrics with clients' values for rules with detailed_metric or value_to_metric, up to 10,000 series",
+		Set:  settings.Bool(func(c *Config) *bool { return &c.detailed })},
+	{Path: "log.level", Value: "info",
+		Help: "debug, info, warn or error",
+		Set: settings.Text(func(c *Config, s string) error {
 			if c.log.level.UnmarshalText([]byte(s)) != nil || strings.ContainsAny(s, "+-") {
 				return fmt.Errorf("%q must be debug, info, warn or error", s)
 			}
 			return nil
 		})},
-	{path: "log.format", value: "text",
-		help: "text or json",
-		set: text(func(c *Config, s string) error {
+	{Path: "log.format", Value: "text",
+		Help: "text or json",
+		Set: settings.Text(func(c *Config, s string) error {
 			if s != "text" && s != "json" {
 				return fmt.Errorf("%q must be text or json", s)
 			}

@@ -14,15 +14,16 @@ import (
 
 	"github.com/weir-rl/weir/internal/door/proxy"
 	"github.com/weir-rl/weir/internal/observe/otel"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/internal/wire/h2"
 	"github.com/weir-rl/weir/internal/wire/listen"
 )
 
 // proxySettings are of the reverse proxy.
 var proxySettings = []setting{
-	{path: "proxy.upstream",
-		help: "URL of the API behind the proxy",
-		set: text(func(c *Config, s string) error {
+	{Path: "proxy.upstream",
+		Help: "URL of the API behind the proxy",
+		Set: settings.Text(func(c *Config, s string) error {
 			u, err := url.Parse(s)
 			if err != nil {
 				return errors.New("is no URL; write for example http://127.0.0.1:3000")
@@ -32,24 +33,24 @@ var proxySettings = []setting{
 			}
 			return nil
 		})},
-	{path: "proxy.path", value: "normal",
-		help: "path that the upstream gets: normal (as it was matched) or as_is",
-		set: text(func(c *Config, s string) error {
+	{Path: "proxy.path", Value: "normal",
+		Help: "path that the upstream gets: normal (as it was matched) or as_is",
+		Set: settings.Text(func(c *Config, s string) error {
 			if s != "normal" && s != "as_is" {
 				return fmt.Errorf("%q must be normal or as_is", s)
 			}
 			c.proxy.PathAsIs = s == "as_is"
 			return nil
 		})},
-	{path: "proxy.upstream_host", value: "false",
-		help: "send the upstream's own name in the Host header",
-		set:  toBool(func(c *Config) *bool { return &c.proxy.UpstreamHost })},
-	{path: "proxy.timeout", value: "60s",
-		help: "longest wait for the upstream's response header",
-		set:  toDuration(time.Millisecond, func(c *Config) *time.Duration { return &c.proxy.Timeout })},
-	{path: "proxy.upstream_idle",
-		help: "how long a connection to the upstream is kept that no request uses, less than the upstream keeps it; 0s for not at all; if empty, 1.5s to http, 50s to https and h2c",
-		set: text(func(c *Config, s string) error {
+	{Path: "proxy.upstream_host", Value: "false",
+		Help: "send the upstream's own name in the Host header",
+		Set:  settings.Bool(func(c *Config) *bool { return &c.proxy.UpstreamHost })},
+	{Path: "proxy.timeout", Value: "60s",
+		Help: "longest wait for the upstream's response header",
+		Set:  settings.Duration(time.Millisecond, func(c *Config) *time.Duration { return &c.proxy.Timeout })},
+	{Path: "proxy.upstream_idle",
+		Help: "how long a connection to the upstream is kept that no request uses, less than the upstream keeps it; 0s for not at all; if empty, 1.5s to http, 50s to https and h2c",
+		Set: settings.Text(func(c *Config, s string) error {
 			if c.proxy.UpstreamIdle = 0; s == "" {
 				return nil
 			}
@@ -62,44 +63,44 @@ var proxySettings = []setting{
 			}
 			return nil
 		})},
-	{path: "proxy.body_timeout", value: "60s",
-		help: "longest pause of a client in the middle of a request body, over HTTP/2 until the answer begins; 0s for any",
-		set: func(c *Config, items []string) error {
-			err := toDuration(0, func(c *Config) *time.Duration { return &c.proxy.BodyTimeout })(c, items)
+	{Path: "proxy.body_timeout", Value: "60s",
+		Help: "longest pause of a client in the middle of a request body, over HTTP/2 until the answer begins; 0s for any",
+		Set: func(c *Config, items []string) error {
+			err := settings.Duration(0, func(c *Config) *time.Duration { return &c.proxy.BodyTimeout })(c, items)
 			if c.proxy.BodyTimeout == 0 {
 				c.proxy.BodyTimeout = -1 // none; 0 is the default there
 			}
 			return err
 		}},
-	{path: "proxy.body_rate", value: "1KiB",
-		help: "bytes of a request body that must come in a second until the answer begins, on average after the first 10 s; 0 for any",
-		set: text(func(c *Config, s string) (err error) {
+	{Path: "proxy.body_rate", Value: "1KiB",
+		Help: "bytes of a request body that must come in a second until the answer begins, on average after the first 10 s; 0 for any",
+		Set: settings.Text(func(c *Config, s string) (err error) {
 			if c.proxy.BodyRate = -1; s != "0" {
-				c.proxy.BodyRate, err = parseBytes(s)
+				c.proxy.BodyRate, err = settings.ParseBytes(s)
 			}
 			return err
 		})},
-	{path: "proxy.concurrency",
-		help: "bound on the requests that the upstream works on at a time: adaptive finds it, a number fixes it; none if empty",
-		set: text(func(c *Config, s string) error {
+	{Path: "proxy.concurrency",
+		Help: "bound on the requests that the upstream works on at a time: adaptive finds it, a number fixes it; none if empty",
+		Set: settings.Text(func(c *Config, s string) error {
 			if n, err := strconv.Atoi(s); s != "" && s != "adaptive" && (err != nil || n < 1 || n > 1_000_000) {
 				return fmt.Errorf("%q must be adaptive, or a number from 1 to 1000000", s)
 			}
 			c.concurrency = s
 			return nil
 		})},
-	{path: "proxy.abandoned", value: "keep",
-		help: "requests whose clients hang up, where proxy.concurrency or a limit on concurrency holds: keep (their place, until the upstream has answered) or cut (at once)",
-		set: text(func(c *Config, s string) error {
+	{Path: "proxy.abandoned", Value: "keep",
+		Help: "requests whose clients hang up, where proxy.concurrency or a limit on concurrency holds: keep (their place, until the upstream has answered) or cut (at once)",
+		Set: settings.Text(func(c *Config, s string) error {
 			if s != "keep" && s != "cut" {
 				return fmt.Errorf("%q must be keep or cut", s)
 			}
 			c.proxy.CutAbandoned = s == "cut"
 			return nil
 		})},
-	{path: "proxy.capacity", value: "0",
-		help: "requests in flight that are 100 % of the signal in_flight; 0: what proxy.concurrency admits",
-		set:  toInt(0, 1_000_000, func(c *Config) *int { return &c.capacity })},
+	{Path: "proxy.capacity", Value: "0",
+		Help: "requests in flight that are 100 % of the signal in_flight; 0: what proxy.concurrency admits",
+		Set:  settings.Int(0, 1_000_000, func(c *Config) *int { return &c.capacity })},
 }
 
 // proxyConfig is the configuration of the reverse proxy.

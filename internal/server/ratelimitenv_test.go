@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/server/settings"
 )
 
 // What the variables of envoyproxy/ratelimit mean here, and what goes before them.
@@ -59,11 +61,11 @@ func TestRateLimitEnv(t *testing.T) {
 					t.Errorf("got %q, want %q", got[i], c.want[i])
 				}
 			}
-			warned := strings.Join(config.inherited.warnings, "\n")
+			warned := strings.Join(config.inherited.Warnings, "\n")
 			if !strings.Contains(warned, c.warn) || c.warn == "" && warned != "" {
 				t.Errorf("warnings %q, want %q", warned, c.warn)
 			}
-			if told := strings.Join(config.inherited.read, " "); strings.Contains(told, "p%2Fw") ||
+			if told := strings.Join(config.inherited.Read, " "); strings.Contains(told, "p%2Fw") ||
 				strings.Contains(told+warned, "p/w") {
 				t.Errorf("it tells the password: %s", told)
 			}
@@ -98,15 +100,16 @@ func TestRateLimitEnv(t *testing.T) {
 	} {
 		env := append(strings.Fields(env), root)
 		config := mustConfig(t, "", env, nil) // for lint and health nothing is wrong
-		if err := errors.Join(config.inherited.problems...); err == nil || !strings.Contains(err.Error(), want) {
+		if err := errors.Join(config.inherited.Problems...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", env, err, want)
 		}
 		var out strings.Builder
 		err := Serve(t.Context(), config, true, "", &out, &out)
-		if _, early := errors.AsType[*SetupError](err); !early || !strings.Contains(Redact(err.Error()), want) {
+		if _, early := errors.AsType[*SetupError](err); !early ||
+			!strings.Contains(settings.Redact(err.Error()), want) {
 			t.Errorf("%s: %v, %s", env, err, &out)
 		}
-		out.WriteString(Redact(err.Error()))
+		out.WriteString(settings.Redact(err.Error()))
 		for _, secret := range []string{"secret", "hidden"} {
 			if strings.Contains(out.String(), secret) {
 				t.Errorf("%s: it tells the password: %s", env, &out)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/redis"
 	"github.com/weir-rl/weir/store/regions"
@@ -19,18 +20,18 @@ import (
 
 // regionSettings say which regions there are.
 var regionSettings = []setting{
-	{path: "region",
-		help: "the region that this node is in, one of regions.weights; empty if there is one alone",
-		set: text(func(c *Config, s string) error {
+	{Path: "region",
+		Help: "the region that this node is in, one of regions.weights; empty if there is one alone",
+		Set: settings.Text(func(c *Config, s string) error {
 			if s != "" && !regionName().MatchString(s) {
 				return fmt.Errorf("%q is no name of a region; %s", s, regionNames)
 			}
 			c.region = s
 			return nil
 		})},
-	{path: "regions.weights", kind: mapping,
-		help: "region=weight pairs: all regions, and the part that each has of the limits that hold over all of them; the same on all nodes",
-		set: func(c *Config, items []string) error {
+	{Path: "regions.weights", Kind: settings.Mapping,
+		Help: "region=weight pairs: all regions, and the part that each has of the limits that hold over all of them; the same on all nodes",
+		Set: func(c *Config, items []string) error {
 			c.regionWeights = map[string]int{}
 			for _, item := range items {
 				name, value, ok := strings.Cut(item, "=")
@@ -49,15 +50,15 @@ var regionSettings = []setting{
 			}
 			return nil
 		}},
-	{path: "regions.stores", kind: mapping,
-		help: "region=URL pairs: the Redis of each other region (one with a comma only in the file)",
-		set: func(c *Config, items []string) error {
+	{Path: "regions.stores", Kind: settings.Mapping,
+		Help: "region=URL pairs: the Redis of each other region (one with a comma only in the file)",
+		Set: func(c *Config, items []string) error {
 			c.regionStores = map[string]string{}
 			for _, item := range items {
 				name, url, ok := strings.Cut(item, "=")
 				if !ok || !regionName().MatchString(name) {
 					return fmt.Errorf("%q is no region=URL, such as us=rediss://weir-peer@redis.us.example:6379",
-						redactURL(item))
+						settings.RedactURL(item))
 				}
 				if err := redis.CheckURL(url); err != nil {
 					return fmt.Errorf("%s: %w", name, err)

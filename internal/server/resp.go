@@ -1,15 +1,11 @@
 package server
 
 import (
-	"net"
-
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/door/resp"
 	"github.com/weir-rl/weir/internal/observe/insight"
-	"github.com/weir-rl/weir/internal/util/human"
-	"github.com/weir-rl/weir/rule"
 )
 
 // respConcurrent is how many commands of one pipeline are decided at a time that have to wait,
@@ -48,29 +44,4 @@ func (p *program) throttled(command string, key []byte, quantity, now int64, r *
 		kind = insight.Throttle
 	}
 	p.insight.Command(kind, key, quantity, now, r)
-}
-
-// RedisCLI are commands to paste that ask the door.
-func (p *program) redisCLI(d *door, domain string, attributes []rule.Pair) string {
-	cli := "redis-cli"
-	if a, ok := d.listener.Addr().(*net.TCPAddr); ok {
-		host, port, _ := net.SplitHostPort(connectAddress(a)) // which is an address
-		cli += " -h " + host + " -p " + port
-	} else {
-		cli += " -s " + human.ShellQuote(d.listener.Addr().String())
-	}
-	if p.tlsOf(d) != nil {
-		cli += " --tls --cacert CA.pem"
-		if p.demandsCertificate(d) {
-			cli += " --cert CLIENT.pem --key CLIENT.key"
-		}
-	}
-	if p.needsToken("resp") {
-		cli += ` -a "$TOKEN" --no-auth-warning`
-	}
-	limit := cli + " WEIR.LIMIT " + human.ShellQuote(domain) + " 1"
-	for _, a := range attributes {
-		limit += " " + human.ShellQuote(a.Name) + " " + human.ShellQuote(a.Value)
-	}
-	return limit + "\n" + cli + " CL.THROTTLE ada 15 30 60"
 }

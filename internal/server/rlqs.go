@@ -6,16 +6,17 @@ import (
 
 	"github.com/weir-rl/weir/internal/door/rlqs"
 	"github.com/weir-rl/weir/internal/leasing/broker"
+	"github.com/weir-rl/weir/internal/server/settings"
 )
 
 // quotaSettings are the settings of the door for Envoy's filter rate_limit_quota.
 var quotaSettings = []setting{
-	{path: "rlqs.domains", kind: list,
-		help: "domains whose limits lend a tenth of themselves to Envoys, where they say nothing of leases; the same on all nodes",
-		set:  func(c *Config, items []string) error { c.rlqsDomains = items; return nil }},
-	{path: "rlqs.first", value: strconv.FormatInt(broker.Defaults().First, 10),
-		help: "requests that a new bucket may let through before its demand is known",
-		set: text(func(c *Config, s string) error {
+	{Path: "rlqs.domains", Kind: settings.List,
+		Help: "domains whose limits lend a tenth of themselves to Envoys, where they say nothing of leases; the same on all nodes",
+		Set:  func(c *Config, items []string) error { c.rlqsDomains = items; return nil }},
+	{Path: "rlqs.first", Value: strconv.FormatInt(broker.Defaults().First, 10),
+		Help: "requests that a new bucket may let through before its demand is known",
+		Set: settings.Text(func(c *Config, s string) error {
 			n, err := strconv.ParseInt(s, 10, 64)
 			if err != nil || n < broker.MinFirst || n > broker.MaxFirst {
 				return fmt.Errorf("%q must be a number from %d to %d", s, broker.MinFirst, broker.MaxFirst)

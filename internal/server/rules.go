@@ -11,15 +11,16 @@ import (
 
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
 
 // rulesSettings say where the rules are.
 var rulesSettings = []setting{
-	{path: "rules", value: "./rules",
-		help: "folder of rule files, or one file; or a PostgreSQL that holds rules, as postgres://USER@HOST/DATABASE?space=NAME; until ./rules is there: built-in starter rules",
-		set: text(func(c *Config, s string) (err error) {
+	{Path: "rules", Value: "./rules",
+		Help: "folder of rule files, or one file; or a PostgreSQL that holds rules, as postgres://USER@HOST/DATABASE?space=NAME; until ./rules is there: built-in starter rules",
+		Set: settings.Text(func(c *Config, s string) (err error) {
 			if s == "" {
 				return errors.New("must name a folder or a file")
 			}
@@ -29,15 +30,15 @@ var rulesSettings = []setting{
 			}
 			return err
 		})},
-	{path: "rules_db.cache", value: "./weir-rules.cache",
-		help: "file that keeps the rules in force, with which a node starts while their database is away; none if empty",
-		set:  toString(func(c *Config) *string { return &c.ruleCache })},
-	{path: "rules_db.every", value: "5s",
-		help: "how often a node looks into the database of rules where no message comes",
-		set:  toDuration(100*time.Millisecond, func(c *Config) *time.Duration { return &c.ruleEvery })},
-	{path: "unknown_domain", value: "allow",
-		help: "requests for a domain that no rule file declares: allow, or deny; each answer says so",
-		set: text(func(c *Config, s string) error {
+	{Path: "rules_db.cache", Value: "./weir-rules.cache",
+		Help: "file that keeps the rules in force, with which a node starts while their database is away; none if empty",
+		Set:  settings.String(func(c *Config) *string { return &c.ruleCache })},
+	{Path: "rules_db.every", Value: "5s",
+		Help: "how often a node looks into the database of rules where no message comes",
+		Set:  settings.Duration(100*time.Millisecond, func(c *Config) *time.Duration { return &c.ruleEvery })},
+	{Path: "unknown_domain", Value: "allow",
+		Help: "requests for a domain that no rule file declares: allow, or deny; each answer says so",
+		Set: settings.Text(func(c *Config, s string) error {
 			if s != "allow" && s != "deny" {
 				return fmt.Errorf("%q must be allow or deny", s)
 			}

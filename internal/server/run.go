@@ -7,6 +7,8 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+
+	"github.com/weir-rl/weir/internal/server/examples"
 )
 
 // actors are the goroutines that run alongside the doors until their context ends.
@@ -65,6 +67,24 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 	a.cancel()
 	ended.Wait()
 	return err
+}
+
+// printExamples writes requests to paste; nothing without a decision door.
+func (p *program) printExamples(w io.Writer) {
+	if p.c.listen.http == "" && p.c.listen.grpc == "" && p.c.listen.resp == "" {
+		return
+	}
+	o := examples.Options{Rules: p.c.rules, Page: p.c.page}
+	if p.c.Database != nil {
+		o.Rules = "DIR" // a URL may hold a password
+	}
+	doors := make([]examples.Door, len(p.doors))
+	for i, d := range p.doors {
+		doors[i] = examples.Door{Name: d.name, Address: d.listener.Addr(), TLS: p.tlsOf(d) != nil,
+			Certificate: p.demandsCertificate(d), Token: p.needsToken(d.name) || d.name == "admin" && p.tokens != nil}
+	}
+	set, _ := p.limiter.Rules()
+	examples.Print(w, set, doors, o)
 }
 
 // startActors starts the goroutines that run alongside the doors.

@@ -46,8 +46,8 @@ func TestSettingsDocumented(t *testing.T) {
 			"docs/reference/configuration.md tells of other settings than the program; run go test ./internal/server -run TestSettingsDocumented -update\n%s",
 			firstDifference(have, want))
 	}
-	if rows := strings.Count(want, "\n| `"); rows != len(settings) {
-		t.Errorf("%d rows for %d settings", rows, len(settings))
+	if rows := strings.Count(want, "\n| `"); rows != len(allSettings) {
+		t.Errorf("%d rows for %d settings", rows, len(allSettings))
 	}
 }
 
@@ -64,15 +64,15 @@ func TestSettingNames(t *testing.T) {
 	}
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	AddFlags(flags)
-	for i := range settings {
-		s := &settings[i]
-		words := strings.FieldsFunc(s.path, func(r rune) bool { return r == '.' || r == '_' })
+	for i := range allSettings {
+		s := &allSettings[i]
+		words := strings.FieldsFunc(s.Path, func(r rune) bool { return r == '.' || r == '_' })
 		flag, variable := strings.Join(words, "-"), "WEIR_"+strings.ToUpper(strings.Join(words, "_"))
 		if f := flags.Lookup(flag); f == nil || !strings.HasSuffix(f.Usage, " ("+variable+")") {
-			t.Errorf("the setting %s has no flag --%s that names the variable %s", s.path, flag, variable)
+			t.Errorf("the setting %s has no flag --%s that names the variable %s", s.Path, flag, variable)
 		}
-		if s.variable() != variable {
-			t.Errorf("%s is read from %s, and the page says %s", s.path, s.variable(), variable)
+		if s.Variable() != variable {
+			t.Errorf("%s is read from %s, and the page says %s", s.Path, s.Variable(), variable)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func TestSettingNames(t *testing.T) {
 // TestFewSettings: a setting that nobody would change is a constant. The number may only fall.
 func TestFewSettings(t *testing.T) {
 	const most = 96
-	if n := len(settings); n > most {
+	if n := len(allSettings); n > most {
 		t.Errorf("%d settings, and at most %d may be: make a constant of one, with its reason", n, most)
 	}
 }
@@ -89,18 +89,18 @@ func TestFewSettings(t *testing.T) {
 func settingsTables() string {
 	var b strings.Builder
 	for _, g := range settingGroups {
-		fmt.Fprintf(&b, "\n**%s**", g.title)
-		if g.page != "" {
-			fmt.Fprintf(&b, " ([%s](%s))", path.Base(g.page), g.page)
+		fmt.Fprintf(&b, "\n**%s**", g.Title)
+		if g.Page != "" {
+			fmt.Fprintf(&b, " ([%s](%s))", path.Base(g.Page), g.Page)
 		}
 		b.WriteString("\n\n| key | default | meaning |\n| --- | --- | --- |\n")
-		for i := range g.settings {
-			s := &g.settings[i]
+		for i := range g.Settings {
+			s := &g.Settings[i]
 			byDefault := "none"
-			if s.value != "" {
-				byDefault = "`" + s.value + "`"
+			if s.Value != "" {
+				byDefault = "`" + s.Value + "`"
 			}
-			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.path, byDefault, markdownText(s.help))
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.Path, byDefault, markdownText(s.Help))
 		}
 	}
 	b.WriteString("\n")

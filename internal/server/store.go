@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/lease"
@@ -20,45 +21,46 @@ import (
 
 // storeSettings say where the counters live.
 var storeSettings = []setting{
-	{path: "store", value: storeMemory,
-		help: "where counters live: memory, or what all nodes share: a Redis, as redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster://, postgres://HOST:PORT/DATABASE, or cassandra://HOST:PORT/KEYSPACE",
-		set:  text(func(c *Config, s string) error { c.store = s; return checkStore(s) })},
-	{path: "store.timeout", value: redis.DefaultTimeout.String(),
-		help: "how long a shared store that hangs is waited for before it is asked again",
-		set:  toDuration(time.Millisecond, func(c *Config) *time.Duration { return &c.timeout })},
-	{path: "store.deadline", value: fallback.DefaultDeadline.String(),
-		help: "how long a decision waits at least for a shared store that is silent before it is made without it",
-		set:  toDuration(time.Millisecond, func(c *Config) *time.Duration { return &c.fallback.Deadline })},
-	{path: "store.max_deadline", value: "1s",
-		help: "how long it waits at most, where the store is known to be slow",
-		set:  toDuration(time.Millisecond, func(c *Config) *time.Duration { return &c.fallback.MaxDeadline })},
-	{path: "redis.prefix", value: redis.DefaultPrefix,
-		help: "beginning of all keys in Redis",
-		set: text(func(c *Config, s string) error {
+	{Path: "store", Value: storeMemory,
+		Help: "where counters live: memory, or what all nodes share: a Redis, as redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster://, postgres://HOST:PORT/DATABASE, or cassandra://HOST:PORT/KEYSPACE",
+		Set:  settings.Text(func(c *Config, s string) error { c.store = s; return checkStore(s) })},
+	{Path: "store.timeout", Value: redis.DefaultTimeout.String(),
+		Help: "how long a shared store that hangs is waited for before it is asked again",
+		Set:  settings.Duration(time.Millisecond, func(c *Config) *time.Duration { return &c.timeout })},
+	{Path: "store.deadline", Value: fallback.DefaultDeadline.String(),
+		Help: "how long a decision waits at least for a shared store that is silent before it is made without it",
+		Set:  settings.Duration(time.Millisecond, func(c *Config) *time.Duration { return &c.fallback.Deadline })},
+	{Path: "store.max_deadline", Value: "1s",
+		Help: "how long it waits at most, where the store is known to be slow",
+		Set:  settings.Duration(time.Millisecond, func(c *Config) *time.Duration { return &c.fallback.MaxDeadline })},
+	{Path: "redis.prefix", Value: redis.DefaultPrefix,
+		Help: "beginning of all keys in Redis",
+		Set: settings.Text(func(c *Config, s string) error {
 			if s == "" || strings.ContainsAny(s, "{}") {
 				return fmt.Errorf("%q must not be empty, nor hold { or }, which choose a slot of a Cluster", s)
 			}
 			c.redis.Prefix = s
 			return nil
 		})},
-	{path: "redis.partitions", value: strconv.Itoa(redis.DefaultPartitions),
-		help: "parts into which the keys of a Cluster fall; the same on all nodes",
-		set:  toInt(1, 16384, func(c *Config) *int { return &c.redis.Partitions })},
-	{path: "redis.leases.max_keys", value: strconv.Itoa(lease.DefaultMaxKeys),
-		help: "keys of which this node may hold units that Redis has lent it, where rules ask for that (consistency); 0 for none: then all is decided exactly",
-		set:  toInt(0, maxLeaseKeys, func(c *Config) *int { return &c.leases.maxKeys })},
-	{path: "nodes", value: "0",
-		help: "number of nodes to share limits among while the store is away, at least; it may have named more; 0 if unknown",
-		set:  toInt(0, 1<<20, func(c *Config) *int { return &c.fallback.FixedNodes })},
-	{path: "snapshot.path",
-		help: "file that keeps the counters over a restart; none if empty",
-		set:  toString(func(c *Config) *string { return &c.memory.Snapshot })},
-	{path: "snapshot.every", value: "10s",
-		help: "time between two snapshots",
-		set:  toDuration(10*time.Millisecond, func(c *Config) *time.Duration { return &c.memory.SnapshotEvery })},
-	{path: "memory.max_bytes", value: "1GiB",
-		help: "bound on the bytes of all keys in memory",
-		set:  toBytes(func(c *Config) *int64 { return &c.memory.MaxBytes })},
+	{Path: "redis.partitions", Value: strconv.Itoa(redis.DefaultPartitions),
+		Help: "parts into which the keys of a Cluster fall; the same on all nodes",
+		Set:  settings.Int(1, 16384, func(c *Config) *int { return &c.redis.Partitions })},
+	{Path: "redis.leases.max_keys", Value: strconv.Itoa(lease.DefaultMaxKeys),
+		Help: "keys of which this node may hold units that Redis has lent it, where rules ask for that (consistency); 0 for none: then all is decided exactly",
+		Set:  settings.Int(0, maxLeaseKeys, func(c *Config) *int { return &c.leases.maxKeys })},
+	{Path: "nodes", Value: "0",
+		Help: "number of nodes to share limits among while the store is away, at least; it may have named more; 0 if unknown",
+		Set:  settings.Int(0, 1<<20, func(c *Config) *int { return &c.fallback.FixedNodes })},
+	{Path: "snapshot.path",
+		Help: "file that keeps the counters over a restart; none if empty",
+		Set:  settings.String(func(c *Config) *string { return &c.memory.Snapshot })},
+	{Path: "snapshot.every", Value: "10s",
+		Help: "time between two snapshots",
+		Set: settings.Duration(10*time.Millisecond,
+			func(c *Config) *time.Duration { return &c.memory.SnapshotEvery })},
+	{Path: "memory.max_bytes", Value: "1GiB",
+		Help: "bound on the bytes of all keys in memory",
+		Set:  settings.Bytes(func(c *Config) *int64 { return &c.memory.MaxBytes })},
 }
 
 // storeConfig is the configuration of the store.
@@ -101,15 +103,6 @@ type storage struct {
 
 // storeMemory is the setting of the embedded store.
 const storeMemory = "memory"
-
-// withoutCredentials removes the credentials from a URL of checkStore.
-func withoutCredentials(text string) string {
-	scheme, rest, _ := strings.Cut(text, "://")
-	rest, _, _ = strings.Cut(rest, "?")
-	hosts, path, _ := strings.Cut(rest, "/")
-	hosts = hosts[strings.LastIndexByte(hosts, '@')+1:]
-	return strings.TrimSuffix(scheme+"://"+hosts+"/"+path, "/")
-}
 
 // maxLeaseKeys bounds redis.leases.max_keys.
 const maxLeaseKeys = 1 << 24
@@ -187,7 +180,7 @@ func (p *program) makeStore() error {
 		p.log.Info("the counters live in this process", "store", c.store)
 		return nil
 	}
-	p.log.Info("the counters live in "+kindOf(c.store).title, "store", withoutCredentials(c.store))
+	p.log.Info("the counters live in "+kindOf(c.store).title, "store", settings.WithoutCredentials(c.store))
 	return p.openShared()
 }
 

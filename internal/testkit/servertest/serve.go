@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
@@ -117,7 +118,7 @@ func serveCommand(ctx context.Context, args, env []string, stdout, stderr io.Wri
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(stderr, "weir:", server.Redact(err.Error()))
+	fmt.Fprintln(stderr, "weir:", settings.Redact(err.Error()))
 	return status
 }
 

@@ -1,6 +1,8 @@
 // Package suggest finds the word that somebody meant, for "did you mean". Begin with Nearest.
 package suggest
 
+import "fmt"
+
 // Nearest returns the word of known that word was most likely meant to be, or "" if none is near.
 // It is for programs that read rules or settings and answer with "did you mean".
 func Nearest(word string, known []string) string {
@@ -14,6 +16,14 @@ func Nearest(word string, known []string) string {
 		}
 	}
 	return best
+}
+
+// DidYouMean suggests word at the end of an error about an unknown word; "" if word is empty.
+func DidYouMean(word string) string {
+	if word == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", word)
 }
 
 // Distance is the number of insertions, deletions, substitutions and swaps of neighbours that turn

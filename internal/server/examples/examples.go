@@ -1,4 +1,6 @@
-package server
+// Package examples writes the requests to paste that a server shows when it starts: for curl, grpcurl
+// and redis-cli, with values that meet a rule in force. Begin with Print.
+package examples
 
 import (
 	"cmp"
@@ -16,21 +18,28 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// printExamples writes requests to paste, for the first rule that sample values meet. Without a
-// decision door it writes nothing.
-func (p *program) printExamples(w io.Writer) {
-	if p.c.listen.http == "" && p.c.listen.grpc == "" && p.c.listen.resp == "" {
-		return
-	}
-	set, _ := p.limiter.Rules()
+// Door is a door that requests can be sent to.
+type Door struct {
+	Name        string // http, grpc, resp or admin; nothing is written for others
+	Address     net.Addr
+	TLS         bool // it speaks TLS
+	Certificate bool // it demands a certificate of clients
+	Token       bool // it demands a token
+}
+
+// Options are what Print needs to know of a server.
+type Options struct {
+	Rules string // where they are, as weir explain takes it
+	Page  bool   // the admin port serves the operator's page
+}
+
+// Print writes requests to paste, for the first rule of set that sample values meet.
+func Print(w io.Writer, set *rule.Set, doors []Door, o Options) {
 	e := exampleRequest(set)
 	if e == nil {
-		rules := p.c.rules
-		if p.c.Database != nil {
-			rules = "DIR" // a URL may hold a password
-		}
 		fmt.Fprintf(w, "No request to try: sample values meet no rule with numbers.\n"+
-			"weir explain --rules %s KEY=VALUE… tells which limits a request would meet.\n\n", human.ShellQuote(rules))
+			"weir explain --rules %s KEY=VALUE… tells which limits a request would meet.\n\n",
+			human.ShellQuote(o.Rules))
 		return
 	}
 	domains := set.Domains()
@@ -39,8 +48,8 @@ func (p *program) printExamples(w io.Writer) {
 		fmt.Fprintf(&text, "\n# The rules hold %d domains (%s): a request names one.\n", len(domains),
 			someOf(domains, 5))
 	}
-	for _, d := range p.doors {
-		p.exampleAt(&text, d, e, len(domains) > 1)
+	for _, d := range doors {
+		d.write(&text, e, len(domains) > 1, o.Page)
 	}
 	fmt.Fprintf(w, "Try it:\n%s\n", text.String())
 }
@@ -68,17 +77,17 @@ type rlsEntry struct {
 	Value string `json:"value"`
 }
 
-// exampleAt writes requests to one door; nothing for a door where e meets its rule in no way.
-func (p *program) exampleAt(text *strings.Builder, d *door, e *example, nameDomain bool) {
+// write writes requests to the door; nothing if e meets its rule there in no way.
+func (d *Door) write(text *strings.Builder, e *example, nameDomain, page bool) {
 	r := e.rule
 	rls := rlsBody{Domain: r.Domain, Descriptors: []rlsDescriptor{{}}}
 	for _, a := range e.attributes {
 		entries := &rls.Descriptors[0].Entries
 		*entries = append(*entries, rlsEntry{a.Name, a.Value})
 	}
-	switch d.name {
+	switch d.Name {
 	case "http":
-		curl, base := p.curl(d, p.needsToken("http"))
+		curl, base := d.curl()
 		request := ""
 		if e.byAttributes {
 			query := url.Values{}
@@ -109,16 +118,16 @@ func (p *program) exampleAt(text *strings.Builder, d *door, e *example, nameDoma
 	case "grpc":
 		fmt.Fprintf(text,
 			"\n# Envoy's rate limit service:\ngrpcurl %s -d %s %s envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit\n",
-			p.grpcurl(d), human.ShellQuote(mustJSON(rls)), connectAddress(d.listener.Addr()))
+			d.grpcurl(), human.ShellQuote(mustJSON(rls)), connectAddress(d.Address))
 	case "resp":
 		if e.byAttributes {
 			fmt.Fprintf(text,
 				"\n# The Redis protocol: 1 may pass, 0 may not; then redis-cell's command, which needs no rule: 0 may pass, 1 may not.\n%s\n",
-				p.redisCLI(d, r.Domain, e.attributes))
+				d.redisCLI(r.Domain, e.attributes))
 		}
 	case "admin":
-		curl, base := p.curl(d, p.tokens != nil)
-		if p.c.page && d.listener.Addr().Network() != "unix" {
+		curl, base := d.curl()
+		if page && d.Address.Network() != "unix" {
 			fmt.Fprintf(text, "\n# In a browser, what goes on and whether the rules do their job: %s/\n", base)
 		}
 		fmt.Fprintf(text, "\n# The counters: metrics, and the hottest keys.\n%s -s %s/metrics\n%s -s %s\n", curl, base,
@@ -260,37 +269,62 @@ func samplePattern(attribute, pattern string) string {
 }
 
 // curl is how curl asks a door of HTTP: the command with its options, and the URL of the door.
-func (p *program) curl(d *door, token bool) (command, base string) {
+func (d *Door) curl() (command, base string) {
 	command, base = "curl", "http://"
-	if p.tlsOf(d) != nil {
+	if d.TLS {
 		base = "https://"
 		command += " --cacert CA.pem"
-		if p.demandsCertificate(d) {
+		if d.Certificate {
 			command += " --cert CLIENT.pem --key CLIENT.key"
 		}
 	}
-	if token {
+	if d.Token {
 		command += ` -H "Authorization: Bearer $TOKEN"`
 	}
-	if a := d.listener.Addr(); a.Network() == "unix" {
-		return command + " --unix-socket " + human.ShellQuote(a.String()), base + "localhost"
+	if d.Address.Network() == "unix" {
+		return command + " --unix-socket " + human.ShellQuote(d.Address.String()), base + "localhost"
 	}
-	return command, base + connectAddress(d.listener.Addr())
+	return command, base + connectAddress(d.Address)
 }
 
-// grpcurl are the options of grpcurl that a door needs.
-func (p *program) grpcurl(d *door) string {
+// grpcurl are the options of grpcurl that the door needs.
+func (d *Door) grpcurl() string {
 	options := "-plaintext"
-	if p.tlsOf(d) != nil {
+	if d.TLS {
 		options = "-cacert CA.pem"
-		if p.demandsCertificate(d) {
+		if d.Certificate {
 			options += " -cert CLIENT.pem -key CLIENT.key"
 		}
 	}
-	if p.needsToken("grpc") {
+	if d.Token {
 		options += ` -H "authorization: Bearer $TOKEN"`
 	}
 	return options
+}
+
+// redisCLI are commands to paste that ask the door.
+func (d *Door) redisCLI(domain string, attributes []rule.Pair) string {
+	cli := "redis-cli"
+	if a, ok := d.Address.(*net.TCPAddr); ok {
+		host, port, _ := net.SplitHostPort(connectAddress(a)) // which is an address
+		cli += " -h " + host + " -p " + port
+	} else {
+		cli += " -s " + human.ShellQuote(d.Address.String())
+	}
+	if d.TLS {
+		cli += " --tls --cacert CA.pem"
+		if d.Certificate {
+			cli += " --cert CLIENT.pem --key CLIENT.key"
+		}
+	}
+	if d.Token {
+		cli += ` -a "$TOKEN" --no-auth-warning`
+	}
+	limit := cli + " WEIR.LIMIT " + human.ShellQuote(domain) + " 1"
+	for _, a := range attributes {
+		limit += " " + human.ShellQuote(a.Name) + " " + human.ShellQuote(a.Value)
+	}
+	return limit + "\n" + cli + " CL.THROTTLE ada 15 30 60"
 }
 
 // connectAddress is the address for a client on this machine.

@@ -1,4 +1,4 @@
-package server
+package settings
 
 import (
 	"errors"
@@ -14,33 +14,33 @@ import (
 	"github.com/weir-rl/weir/internal/util/suggest"
 )
 
-const defaultConfigFile = "weir.yaml"
-
-// readFile applies the settings of a configuration file, and returns all errors in it.
-func (c *Config) readFile(path string) []error {
+// readFile applies the settings of a configuration file, and notes all errors in it.
+func (l *loader[C]) readFile(path string) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return []error{fmt.Errorf("configuration: %w", err)}
+		l.problems = append(l.problems, fmt.Errorf("configuration: %w", err))
+		return
 	}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		return []error{fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))}
+		l.problems = append(l.problems,
+			fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true))))
+		return
 	}
-	r := configReader{c: c, file: path}
+	l.file = path
 	documents := slices.DeleteFunc(slices.Clone(file.Docs), func(d *ast.DocumentNode) bool { return d.Body == nil })
 	if len(documents) > 1 {
-		r.fail(documents[1].Body, "a second document; the configuration is one")
+		l.fail(documents[1].Body, "a second document; the configuration is one")
 	}
 	if len(documents) > 0 {
 		root := documents[0].Body
 		if kind := manifestKind(root); kind != "" {
-			r.fail(root,
+			l.fail(root,
 				"this is a manifest of Kubernetes (%s), not the configuration; mounted as a volume, a ConfigMap is a folder with a file for each key below data", kind)
 		} else if _, comment := root.(*ast.CommentGroupNode); !comment {
-			r.mapping("", root)
+			l.mapping("", root)
 		}
 	}
-	return r.problems
 }
 
 // manifestKind is the kind of a manifest of Kubernetes; "" if n is none.
@@ -61,18 +61,13 @@ func manifestKind(n ast.Node) (kind string) {
 	return kind
 }
 
-type configReader struct {
-	c        *Config
-	file     string
-	problems []error
-}
-
-func (r *configReader) fail(n ast.Node, format string, args ...any) {
+// fail notes an error at the place of n.
+func (l *loader[C]) fail(n ast.Node, format string, args ...any) {
 	line, column := 0, 0
 	if t := n.GetToken(); t != nil && t.Position != nil {
 		line, column = t.Position.Line, t.Position.Column
 	}
-	r.problems = append(r.problems, fmt.Errorf("%s:%d:%d: %s", r.file, line, column, fmt.Sprintf(format, args...)))
+	l.problems = append(l.problems, fmt.Errorf("%s:%d:%d: %s", l.file, line, column, fmt.Sprintf(format, args...)))
 }
 
 // pairs returns the entries of a mapping; ok is false if n is not a mapping.
@@ -89,37 +84,37 @@ func pairs(n ast.Node) (entries []*ast.MappingValueNode, ok bool) {
 }
 
 // mapping reads the mapping of keys below prefix ("" or "listen.").
-func (r *configReader) mapping(prefix string, n ast.Node) {
+func (l *loader[C]) mapping(prefix string, n ast.Node) {
 	entries, ok := pairs(n)
 	if !ok {
-		r.fail(n, "%s must be a mapping", strings.TrimSuffix("the configuration "+prefix, "."))
+		l.fail(n, "%s must be a mapping", strings.TrimSuffix("the configuration "+prefix, "."))
 		return
 	}
 	for _, e := range entries {
 		key, err := scalarText(e.Key)
 		if err != nil {
-			r.fail(e.Key, "a key must be plain text")
+			l.fail(e.Key, "a key must be plain text")
 			continue
 		}
 		path := prefix + key
-		s, above := findSetting(path), holdsSettings(path)
+		s, above := l.table.Find(path), l.table.holds(path)
 		if _, m := pairs(e.Value); above && (s == nil || m && e.Value.Type() != ast.NullType) {
-			r.mapping(path+".", e.Value)
+			l.mapping(path+".", e.Value)
 			continue
 		}
-		if own := findSetting(strings.TrimSuffix(prefix, ".")); s == nil && key == ownKey && own != nil {
+		if own := l.table.Find(strings.TrimSuffix(prefix, ".")); s == nil && key == ownKey && own != nil {
 			s = own
 		}
 		if s != nil {
-			r.set(s, e.Value)
+			l.set(s, e.Value)
 			continue
 		}
-		near := nearestSetting(prefix, key)
-		if below, _ := pairs(e.Value); len(below) > 0 && !takesMapping(near) {
-			r.mapping(path+".", e.Value) // none of its keys is known either: a hint says where each belongs
+		near := l.table.nearest(prefix, key)
+		if below, _ := pairs(e.Value); len(below) > 0 && !l.table.takesMapping(near) {
+			l.mapping(path+".", e.Value) // none of its keys is known either: a hint says where each belongs
 			continue
 		}
-		r.fail(e.Key, "unknown key %q%s", path, DidYouMean(near))
+		l.fail(e.Key, "unknown key %q%s", path, suggest.DidYouMean(near))
 	}
 }
 
@@ -127,36 +122,36 @@ func (r *configReader) mapping(prefix string, n ast.Node) {
 // be written as store: URL, and as store: {url: URL, timeout: 1s}.
 const ownKey = "url"
 
-// holdsSettings reports whether there are settings below a path.
-func holdsSettings(path string) bool {
-	return slices.ContainsFunc(settings, func(s setting) bool {
-		return strings.HasPrefix(s.path, path+".")
+// holds reports whether there are settings below a path.
+func (t Table[C]) holds(path string) bool {
+	return slices.ContainsFunc(t, func(s Setting[C]) bool {
+		return strings.HasPrefix(s.Path, path+".")
 	})
 }
 
 // takesMapping reports whether a mapping may stand at a path.
-func takesMapping(path string) bool {
-	s := findSetting(path)
-	return holdsSettings(path) || s != nil && s.kind == mapping
+func (t Table[C]) takesMapping(path string) bool {
+	s := t.Find(path)
+	return t.holds(path) || s != nil && s.Kind == Mapping
 }
 
 // set sets a setting.
-func (r *configReader) set(s *setting, n ast.Node) {
-	r.c.name(s)
-	items, err := valueItems(s.kind, n)
+func (l *loader[C]) set(s *Setting[C], n ast.Node) {
+	l.name(s)
+	items, err := valueItems(s.Kind, n)
 	if err == nil {
-		err = s.set(r.c, items)
+		err = s.Set(l.c, items)
 	}
 	if err != nil {
-		r.fail(n, "%s: %v", s.path, err)
+		l.fail(n, "%s: %v", s.Path, err)
 	}
 }
 
 // valueItems reads the value of a setting. A list may also be a text as in a variable, and a single
 // value.
-func valueItems(k kind, n ast.Node) ([]string, error) {
+func valueItems(k Kind, n ast.Node) ([]string, error) {
 	switch k {
-	case list:
+	case List:
 		if seq, ok := n.(*ast.SequenceNode); ok {
 			items := make([]string, 0, len(seq.Values))
 			for _, v := range seq.Values {
@@ -172,8 +167,8 @@ func valueItems(k kind, n ast.Node) ([]string, error) {
 		if err != nil {
 			return nil, errors.New("must be a list")
 		}
-		return (&setting{kind: list}).items(s), nil
-	case mapping:
+		return List.items(s), nil
+	case Mapping:
 		entries, ok := pairs(n)
 		if !ok {
 			return nil, errors.New("must be a mapping")
@@ -214,14 +209,14 @@ func scalarText(n ast.Node) (string, error) {
 	return "", errors.New("must be a single value")
 }
 
-// nearestSetting returns the known key nearest to an unknown one; "" if there is none.
-func nearestSetting(prefix, key string) string {
+// nearest returns the known key nearest to an unknown one; "" if there is none.
+func (t Table[C]) nearest(prefix, key string) string {
 	var known []string
-	if prefix != "" && findSetting(strings.TrimSuffix(prefix, ".")) != nil {
+	if prefix != "" && t.Find(strings.TrimSuffix(prefix, ".")) != nil {
 		known = append(known, ownKey)
 	}
-	for _, s := range settings {
-		if rest, ok := strings.CutPrefix(s.path, prefix); ok {
+	for _, s := range t {
+		if rest, ok := strings.CutPrefix(s.Path, prefix); ok {
 			first, _, _ := strings.Cut(rest, ".")
 			known = append(known, first, rest)
 		}
@@ -231,13 +226,13 @@ func nearestSetting(prefix, key string) string {
 	}
 	// The key may belong elsewhere.
 	for _, all := range []string{key, "default_" + key} {
-		if findSetting(all) != nil {
+		if t.Find(all) != nil {
 			return all
 		}
 	}
-	paths := make([]string, len(settings))
-	for i := range settings {
-		paths[i] = settings[i].path
+	paths := make([]string, len(t))
+	for i := range t {
+		paths[i] = t[i].Path
 	}
 	return only(paths, func(path string) bool {
 		return strings.HasSuffix(path, "."+key) || strings.HasSuffix(path, "_"+key)

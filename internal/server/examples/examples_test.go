@@ -1,6 +1,4 @@
-//go:build unix
-
-package server
+package examples
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package server
+package settings
 
 import (
 	"errors"
@@ -13,9 +13,12 @@ import (
 	"github.com/weir-rl/weir/internal/wire/listen"
 )
 
-// text makes a setter of one that takes a single text.
-func text(set func(c *Config, s string) error) func(*Config, []string) error {
-	return func(c *Config, items []string) error {
+// Setter is what sets a setting in c.
+type Setter[C any] = func(c *C, items []string) error
+
+// Text makes a setter of one that takes a single text.
+func Text[C any](set func(c *C, s string) error) Setter[C] {
+	return func(c *C, items []string) error {
 		if len(items) != 1 {
 			return errors.New("must be a single value")
 		}
@@ -23,12 +26,14 @@ func text(set func(c *Config, s string) error) func(*Config, []string) error {
 	}
 }
 
-func toString(field func(*Config) *string) func(*Config, []string) error {
-	return text(func(c *Config, s string) error { *field(c) = s; return nil })
+// String takes any text.
+func String[C any](field func(*C) *string) Setter[C] {
+	return Text(func(c *C, s string) error { *field(c) = s; return nil })
 }
 
-func toBool(field func(*Config) *bool) func(*Config, []string) error {
-	return text(func(c *Config, s string) error {
+// Bool takes true and false.
+func Bool[C any](field func(*C) *bool) Setter[C] {
+	return Text(func(c *C, s string) error {
 		switch s {
 		case "true":
 			*field(c) = true
@@ -41,8 +46,9 @@ func toBool(field func(*Config) *bool) func(*Config, []string) error {
 	})
 }
 
-func toDuration(least time.Duration, field func(*Config) *time.Duration) func(*Config, []string) error {
-	return text(func(c *Config, s string) error {
+// Duration takes a duration that is least at the shortest.
+func Duration[C any](least time.Duration, field func(*C) *time.Duration) Setter[C] {
+	return Text(func(c *C, s string) error {
 		d, err := time.ParseDuration(s)
 		if err != nil {
 			return fmt.Errorf("%q is no duration; write a number with a unit, such as 10s or 500ms", s)
@@ -55,8 +61,9 @@ func toDuration(least time.Duration, field func(*Config) *time.Duration) func(*C
 	})
 }
 
-func toInt(least, most int64, field func(*Config) *int) func(*Config, []string) error {
-	return text(func(c *Config, s string) error {
+// Int takes a whole number from least to most.
+func Int[C any](least, most int64, field func(*C) *int) Setter[C] {
+	return Text(func(c *C, s string) error {
 		n, err := strconv.ParseInt(strings.ReplaceAll(s, "_", ""), 10, 64)
 		if err != nil || n < least || n > most {
 			return fmt.Errorf("%q must be a whole number from %d to %d", s, least, most)
@@ -66,13 +73,14 @@ func toInt(least, most int64, field func(*Config) *int) func(*Config, []string) 
 	})
 }
 
-func toBytes(field func(*Config) *int64) func(*Config, []string) error {
-	return text(func(c *Config, s string) (err error) { *field(c), err = parseBytes(s); return err })
+// Bytes takes a size, such as 512MiB.
+func Bytes[C any](field func(*C) *int64) Setter[C] {
+	return Text(func(c *C, s string) (err error) { *field(c), err = ParseBytes(s); return err })
 }
 
-// toAddress takes an address of a door; "" and "off" close the door.
-func toAddress(field func(*Config) *string) func(*Config, []string) error {
-	return text(func(c *Config, s string) error {
+// Address takes an address of a door; "" and "off" close the door.
+func Address[C any](field func(*C) *string) Setter[C] {
+	return Text(func(c *C, s string) error {
 		if s == "" || s == "off" {
 			*field(c) = ""
 			return nil
@@ -82,9 +90,9 @@ func toAddress(field func(*Config) *string) func(*Config, []string) error {
 	})
 }
 
-// toPeers accepts prefixes, addresses, and the word unix for all peers of unix sockets.
-func toPeers(field func(*Config) (*[]netip.Prefix, *bool)) func(*Config, []string) error {
-	return func(c *Config, items []string) (err error) {
+// Peers accepts prefixes, addresses, and the word unix for all peers of unix sockets.
+func Peers[C any](field func(*C) (*[]netip.Prefix, *bool)) Setter[C] {
+	return func(c *C, items []string) (err error) {
 		prefixes, unix := field(c)
 		*unix = slices.Contains(items, "unix")
 		*prefixes, err = httplimit.ParseTrusted(
@@ -93,9 +101,9 @@ func toPeers(field func(*Config) (*[]netip.Prefix, *bool)) func(*Config, []strin
 	}
 }
 
-// toDoors takes names of doors out of known.
-func toDoors(known []string, field func(*Config) *[]string) func(*Config, []string) error {
-	return func(c *Config, items []string) error {
+// Doors takes names of doors out of known.
+func Doors[C any](known []string, field func(*C) *[]string) Setter[C] {
+	return func(c *C, items []string) error {
 		for _, item := range items {
 			if !slices.Contains(known, item) {
 				return fmt.Errorf("%q is no door; write any of %s", item, strings.Join(known, ", "))
@@ -113,7 +121,8 @@ var bytesUnits = []struct {
 }{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6},
 	{"KB", 1e3}, {"kB", 1e3}, {"B", 1}}
 
-func parseBytes(s string) (int64, error) {
+// ParseBytes reads a size: a whole number, with a unit unless it counts bytes.
+func ParseBytes(s string) (int64, error) {
 	number, unit := s, int64(1)
 	for _, u := range bytesUnits {
 		if rest, ok := strings.CutSuffix(s, u.name); ok {

@@ -1,4 +1,8 @@
-package server
+// Package ratelimitenv takes over the environment variables of envoyproxy/ratelimit, so that a
+// server of ours starts in an environment made for that service. Each variable that means the same
+// here gives its value to a setting. Finish says which of these are in force, which variables have
+// no effect, and which a server must not start with. Begin with Read.
+package ratelimitenv
 
 import (
 	"cmp"
@@ -11,19 +15,19 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// inherited is the result of reading the environment variables of envoyproxy/ratelimit. They are
-// read only if a variable is set that only that service has, since other programs use names like
-// PORT too.
-type inherited struct {
-	read     []string // "rules=/data/ratelimit/config (RUNTIME_ROOT)", in the order of reading
-	warnings []string // variables that are set without effect, and how to mend that
-	problems []error  // a server must not start with these; the other commands may
+// Inherited is the result of reading the variables.
+type Inherited struct {
+	Read     []string // "rules=/data/ratelimit/config (RUNTIME_ROOT)", in the order of reading
+	Warnings []string // variables that are set without effect, and how to mend that
+	Problems []error  // a server must not start with these; the other commands may
 }
 
-// telltales are variables that only envoyproxy/ratelimit has.
+// telltales are variables that only envoyproxy/ratelimit has. Without one of them none is read,
+// since other programs use names like PORT too.
 var telltales = []string{
 	"RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY", "RUNTIME_WATCH_ROOT", "RUNTIME_IGNOREDOTFILES",
 	"USE_STATSD", "USE_DOG_STATSD", "REDIS_SOCKET_TYPE", "REDIS_PERSECOND", "EXPIRATION_JITTER_MAX_SECONDS",
@@ -31,9 +35,9 @@ var telltales = []string{
 	"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "LOCAL_CACHE_SIZE_IN_BYTES",
 }
 
-// rateLimitEnv reads variables of envoyproxy/ratelimit into a configuration.
-type rateLimitEnv struct {
-	c      *Config
+// Env is what Read has found.
+type Env struct {
+	set    func(path, value string) error
 	v      map[string]string
 	taken  []takenSetting
 	failed []settingError
@@ -50,11 +54,12 @@ type settingError struct {
 	err  error
 }
 
-// readRateLimitEnv gives settings the values that v has for envoyproxy/ratelimit, as far as they
-// mean the same here. It comes before everything else that sets c; finish then knows which of them
-// are in force.
-func readRateLimitEnv(c *Config, v map[string]string) *rateLimitEnv {
-	r := &rateLimitEnv{c: c, v: v}
+// Read gives settings the values that the variables v have for envoyproxy/ratelimit, as far as they
+// mean the same here; set sets the setting path. It comes before everything else that sets a
+// setting; Finish then knows which of them are in force. It returns nil if v is not for
+// envoyproxy/ratelimit.
+func Read(v map[string]string, set func(path, value string) error) *Env {
+	r := &Env{set: set, v: v}
 	if !slices.ContainsFunc(telltales, r.has) {
 		return nil
 	}
@@ -105,22 +110,21 @@ func readRateLimitEnv(c *Config, v map[string]string) *rateLimitEnv {
 	return r
 }
 
-func (r *rateLimitEnv) has(name string) bool { return r.v[name] != "" }
+func (r *Env) has(name string) bool { return r.v[name] != "" }
 
 // on reports whether a variable says yes, in any of the ways that envoyproxy/ratelimit takes.
-func (r *rateLimitEnv) on(name string) bool {
+func (r *Env) on(name string) bool {
 	yes, err := strconv.ParseBool(r.v[name])
 	return err == nil && yes
 }
 
-func (r *rateLimitEnv) fail(path, format string, args ...any) {
+func (r *Env) fail(path, format string, args ...any) {
 	r.failed = append(r.failed, settingError{path, fmt.Errorf(format, args...)})
 }
 
 // take sets the setting path, unless its value is wrong.
-func (r *rateLimitEnv) take(path, value, from string) {
-	s := findSetting(path)
-	if err := s.set(r.c, s.items(value)); err != nil {
+func (r *Env) take(path, value, from string) {
+	if err := r.set(path, value); err != nil {
 		r.fail(path, "%s: %w", from, err)
 		return
 	}
@@ -128,7 +132,7 @@ func (r *rateLimitEnv) take(path, value, from string) {
 }
 
 // address takes a host and a port, either of which may be left out.
-func (r *rateLimitEnv) address(path, host, port, standard string) {
+func (r *Env) address(path, host, port, standard string) {
 	switch {
 	case r.has(port):
 		r.take(path, net.JoinHostPort(cmp.Or(r.v[host], "0.0.0.0"), r.v[port]), port)
@@ -138,7 +142,7 @@ func (r *rateLimitEnv) address(path, host, port, standard string) {
 }
 
 // store takes the address of Redis.
-func (r *rateLimitEnv) store() {
+func (r *Env) store() {
 	if backend := r.v["BACKEND_TYPE"]; backend != "" && backend != "redis" {
 		r.fail("store", "BACKEND_TYPE=%s: counters live in this process or in a Redis; set WEIR_STORE", backend)
 		return
@@ -161,7 +165,7 @@ func (r *rateLimitEnv) store() {
 // redisURL writes an address, with or without a scheme, in the form of the setting store, and adds
 // the settings that other variables make for Redis. A contradiction is an error, since choosing
 // silently could drop TLS or a password. Errors hold no credentials.
-func (r *rateLimitEnv) redisURL(address string) (string, error) {
+func (r *Env) redisURL(address string) (string, error) {
 	if r.v["REDIS_SOCKET_TYPE"] == "unix" || strings.HasPrefix(address, "/") {
 		return "", errors.New("a unix socket of Redis is not supported")
 	}
@@ -223,7 +227,7 @@ func (r *rateLimitEnv) redisURL(address string) (string, error) {
 
 // withRedisAuth returns the authority of a URL of Redis with the user and the password of
 // REDIS_AUTH.
-func (r *rateLimitEnv) withRedisAuth(authority string) (string, error) {
+func (r *Env) withRedisAuth(authority string) (string, error) {
 	auth := r.v["REDIS_AUTH"]
 	if auth == "" {
 		return authority, nil
@@ -251,7 +255,7 @@ func (r *rateLimitEnv) withRedisAuth(authority string) (string, error) {
 
 // withRedisParameters returns the tail of a Redis URL, from the path on, with the parameters that
 // other variables set.
-func (r *rateLimitEnv) withRedisParameters(tail string, secure, sentinel bool) (string, error) {
+func (r *Env) withRedisParameters(tail string, secure, sentinel bool) (string, error) {
 	path, query, _ := strings.Cut(tail, "?")
 	own, err := url.ParseQuery(query)
 	if err != nil {
@@ -287,7 +291,7 @@ func (r *rateLimitEnv) withRedisParameters(tail string, secure, sentinel bool) (
 }
 
 // tls takes the certificates of the gRPC door.
-func (r *rateLimitEnv) tls() {
+func (r *Env) tls() {
 	if !r.on("GRPC_SERVER_USE_TLS") {
 		return
 	}
@@ -300,29 +304,29 @@ func (r *rateLimitEnv) tls() {
 	}
 }
 
-// finish reports which of the variables are in force. named holds the settings made by the file, by
+// Finish reports which of the variables are in force. named holds the settings made by the file, by
 // Weir's own variables and by flags.
-func (r *rateLimitEnv) finish(named map[string]bool) (in inherited) {
+func (r *Env) Finish(named map[string]bool) (in Inherited) {
 	for _, f := range r.failed {
 		if !named[f.path] {
-			in.problems = append(in.problems, f.err)
+			in.Problems = append(in.Problems, f.err)
 		}
 	}
 	for _, t := range r.taken {
 		value := t.value
 		if t.path == "store" {
-			value = withoutCredentials(value)
+			value = settings.WithoutCredentials(value)
 		}
 		if named[t.path] {
-			in.warnings = append(in.warnings, fmt.Sprintf("%s has no effect, since %s is set otherwise", t.from,
+			in.Warnings = append(in.Warnings, fmt.Sprintf("%s has no effect, since %s is set otherwise", t.from,
 				t.path))
 			continue
 		}
-		in.read = append(in.read, fmt.Sprintf("%s=%s (%s)", t.path, value, t.from))
+		in.Read = append(in.Read, fmt.Sprintf("%s=%s (%s)", t.path, value, t.from))
 	}
 	warn := func(seen bool, text string) {
 		if seen {
-			in.warnings = append(in.warnings, text)
+			in.Warnings = append(in.Warnings, text)
 		}
 	}
 	for _, text := range r.idle {
@@ -352,16 +356,4 @@ func (r *rateLimitEnv) finish(named map[string]bool) (in inherited) {
 		warn(r.has(name), name+" is not read: headers have their usual names")
 	}
 	return in
-}
-
-// tellInherited logs the settings made by variables of envoyproxy/ratelimit. It returns an error
-// for those that a server must not start with.
-func (p *program) tellInherited() error {
-	if in := p.c.inherited; len(in.read) > 0 {
-		p.log.Info("variables of envoyproxy/ratelimit are read", "settings", strings.Join(in.read, ", "))
-	}
-	for _, w := range p.c.inherited.warnings {
-		p.log.Warn("a variable of envoyproxy/ratelimit: " + w)
-	}
-	return errors.Join(p.c.inherited.problems...)
 }

@@ -1,9 +1,7 @@
-package server
+package settings
 
 import (
 	"cmp"
-	"fmt"
-	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,18 +10,10 @@ import (
 	"github.com/weir-rl/weir/internal/util/suggest"
 )
 
-// DidYouMean suggests word at the end of an error about an unknown word; "" if word is empty.
-func DidYouMean(word string) string {
-	if word == "" {
-		return ""
-	}
-	return fmt.Sprintf("; did you mean %q?", word)
-}
-
 // NearestPath returns the setting that a name means, both written with dashes or underscores
 // between their words: one that is near, one that ends with it, one with the same words in another
-// order, or else the only one that ends with all but its first word, as of another group. It
-// returns "" if there is none.
+// order, or else one that ends with all but its first word, as of another group: the only one, or
+// the default for all groups. It returns "" if there is none.
 func NearestPath(name string, known []string) string {
 	if slices.Contains(known, name) {
 		return name
@@ -45,7 +35,12 @@ func NearestPath(name string, known []string) string {
 	if at < 0 {
 		return ""
 	}
-	return only(known, func(k string) bool { return strings.HasSuffix(k, name[at:]) })
+	end := name[at:]
+	if near := only(known, func(k string) bool { return strings.HasSuffix(k, end) }); near != "" {
+		return near
+	}
+	end = "default" + strings.ToLower(end)
+	return only(known, func(k string) bool { return strings.HasSuffix(strings.ToLower(k), end) })
 }
 
 // only returns the one that fits; "" if there is none, or several.
@@ -78,10 +73,10 @@ var linkedPort = sync.OnceValue(func() *regexp.Regexp {
 // the token.
 var ClientVariables = []string{"WEIR_SERVER", "WEIR_TOKEN_FILE"}
 
-// strayVariables returns a remark on each variable of the environment that begins as Weir's do, and
+// Strays returns a remark on each variable of the environment that begins as Weir's do, and
 // is none. Values may be secrets, so no remark shows one.
-func strayVariables(env []string) (remarks []string) {
-	known := append(Variables(), ClientVariables...)
+func (t Table[C]) Strays(env []string) (remarks []string) {
+	known := append(t.Variables(), ClientVariables...)
 	for _, v := range env {
 		name, value, _ := strings.Cut(v, "=")
 		rest, ours := strings.CutPrefix(name, "WEIR_")
@@ -94,15 +89,8 @@ func strayVariables(env []string) (remarks []string) {
 		if !slices.Contains(known, near) {
 			near = cmp.Or(NearestPath(name, known), NearestPath(rest, known))
 		}
-		remarks = append(remarks, name+" is no setting, and has no effect"+DidYouMean(near))
+		remarks = append(remarks, name+" is no setting, and has no effect"+suggest.DidYouMean(near))
 	}
 	slices.Sort(remarks)
 	return remarks
-}
-
-// TellStrays warns of variables that look like settings and are none, where there is no log.
-func (c *Config) TellStrays(w io.Writer) {
-	for _, remark := range c.strays {
-		fmt.Fprintln(w, "weir: warning: the environment:", remark)
-	}
 }
