@@ -109,7 +109,9 @@ type Collector struct {
 	alike      []*alikeRules  // of the rules, each once
 	domains    []*domainState // by name
 	turn       int            // place in counted of the next rule to be judged though nobody asks it
+	kinTurn    int            // place in kins of the kin that was judged last
 	judgements int            // made so far, of a rule or a kin
+	inDomains  int64          // bytes of memory that the series of the domains take
 	pace       pacing
 	size       keptSize // of the rules that are followed
 	left       int64    // bytes of memory that are left

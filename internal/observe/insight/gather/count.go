@@ -36,6 +36,7 @@ func (c *Collector) beginCounts(s *ruleState) {
 	s.ruleCounts = &ruleCounts{ownFailing: failureSource{failureCounter: &s.gate.failing}}
 	if s.kin != nil {
 		s.verdicts = s.kin.of(s)
+		s.kin.unmet--
 	}
 	c.counted = append(c.counted, s)
 	c.left -= countsBytes

@@ -37,21 +37,22 @@ type explanations struct {
 
 // proven returns what the rules in force alone prove of a rule.
 func (c *Collector) proven(domain, name string) judge.Proof {
-	return c.allProven()[[2]string{domain, name}]
+	_, proofs := c.allProven()
+	return proofs[[2]string{domain, name}]
 }
 
-// allProven returns what the rules in force prove of some of them, by domain and name.
-func (c *Collector) allProven() map[[2]string]judge.Proof {
-	set := c.tables.Load().now.set
+// allProven returns the rules in force, and what they prove of some of them, by domain and name.
+func (c *Collector) allProven() (set *rule.Set, proofs map[[2]string]judge.Proof) {
+	set = c.tables.Load().now.set
 	if c.o.Proven == nil || set == nil || len(set.Rules()) > provenRules {
-		return nil
+		return set, nil
 	}
 	c.reasons.Lock()
 	defer c.reasons.Unlock()
 	if c.reasons.provenOf != set {
 		c.reasons.provenOf, c.reasons.proofs = set, c.o.Proven(set)
 	}
-	return c.reasons.proofs
+	return set, c.reasons.proofs
 }
 
 // unmet says what keeps the recorded requests from a rule.

@@ -9,20 +9,22 @@ import (
 )
 
 const (
-	// judgedAtOnce is how many rules are judged without releasing mu. All at once would hold it for
-	// too long, and hold all their samples.
+	// judgedAtOnce is how many rules or kins are judged without releasing mu. All at once would
+	// hold it for too long, and hold all their samples.
 	judgedAtOnce = 16
 	// judgedUnasked is how many rules that somebody met are judged in a minute though nobody asks
 	// them any more: what is said of them ages.
 	judgedUnasked = 1000
+	// judgedKins is how many kins are judged at most each time.
+	judgedKins = 10_000
 )
 
 // judge makes new verdicts, once a minute. Up to explainedRules it judges each rule. Of more, it
-// judges those that were asked since, those whose turn it is, and one for all of each kin: what
-// that takes does not grow with the rules that nobody asks.
+// judges those that were asked since, those whose turn it is, and one for all of each kin, up to
+// judgedKins in turn: what that takes does not grow with the rules that nobody asks.
 func (c *Collector) judge() {
 	want := snapshot.Want{Over: snapshot.JudgedOver(c.now()), Samples: true, Top: true}
-	proofs := c.allProven()
+	set, proofs := c.allProven()
 	c.mu.Lock()
 	few := c.few()
 	if !few {
@@ -31,8 +33,8 @@ func (c *Collector) judge() {
 			c.read(c.counted[c.turn])
 		}
 	}
-	if !few && proofs != nil && c.provenAsked != c.tables.Load().now.set {
-		c.provenAsked = c.tables.Load().now.set
+	if !few && proofs != nil && c.provenAsked != set && c.tables.Load().now.set == set {
+		c.provenAsked = set
 		for _, r := range c.rules { // these are judged by what is proven of them alone
 			if _, ok := proofs[[2]string{r.domain, r.name}]; ok {
 				c.ask(r)
@@ -40,14 +42,13 @@ func (c *Collector) judge() {
 		}
 	}
 	s := c.begin(&want)
-	list := c.asked
-	if few {
-		list = c.rules
-	} else {
-		c.judgeKins(s, &want)
+	list, kins := c.rules, []*kin(nil)
+	if !few {
+		list, kins = c.asked, c.kinsInTurn()
 	}
 	list = slices.Clone(list)
 	c.mu.Unlock()
+	c.judgeKins(kins, s, &want)
 	var quiet []*ruleState
 	texts := map[string]string{} // of the files, each asked for once
 	text := func(file string) string {
@@ -77,11 +78,13 @@ func (c *Collector) judge() {
 			c.mu.Unlock()
 			verdicts, memory := c.judgeOne(&f, before, text)
 			c.mu.Lock()
-			c.beginCounts(r)
-			judge.KeepSince(r.verdicts, verdicts)
-			r.verdicts, r.memory = verdicts, memory
-			r.judged = judgedOf(&of.Rules[i], verdicts)
-			c.judgements++
+			if c.numbers[r.gate.number] == r { // still in force
+				c.beginCounts(r)
+				judge.KeepSince(r.verdicts, verdicts)
+				r.verdicts, r.memory = verdicts, memory
+				r.judged = judgedOf(&of.Rules[i], verdicts)
+				c.judgements++
+			}
 			c.mu.Unlock()
 		}
 	}

@@ -18,6 +18,7 @@ type kin struct {
 	verdicts []insight.Verdict
 	names    []string // of the verdicts
 	failed   string   // the end of the sentence that says which expression failed
+	unmet    int      // of the rules, those without counts of their own
 }
 
 // kinKey is all that a verdict on a rule that nobody met depends on.
@@ -65,27 +66,56 @@ func (c *Collector) relate() {
 		if s.kin = k; !used[k] {
 			used[k] = true
 			c.kins = append(c.kins, k)
+			k.unmet = 0
+		}
+		if !s.isCounted() {
+			k.unmet++
 		}
 	}
 }
 
+// kinsInTurn returns the kins to be judged next: those with rules that nobody met. mu is held.
+func (c *Collector) kinsInTurn() (list []*kin) {
+	for range c.kins {
+		if len(list) == judgedKins {
+			break
+		}
+		c.kinTurn = (c.kinTurn + 1) % len(c.kins)
+		if k := c.kins[c.kinTurn]; k.unmet > 0 {
+			list = append(list, k)
+		}
+	}
+	return list
+}
+
 // judgeKins judges the rules that nobody met. s is without rules.
-func (c *Collector) judgeKins(s *snapshot.Snapshot, want *snapshot.Want) {
-	for _, k := range c.kins {
-		r := k.judged.snapshot(s, s.Over, want, &c.doors)
-		if r.Mode = k.mode; k.limited {
-			r.Windows = make([]snapshot.Window, 1)
-		}
+func (c *Collector) judgeKins(list []*kin, s *snapshot.Snapshot, want *snapshot.Want) {
+	for some := range slices.Chunk(list, judgedAtOnce) {
 		of := *s
-		of.Rules = []snapshot.Rule{r}
-		f := of.Facts(0)
-		verdicts := judge.Judge(&f, judge.Thresholds{})
-		c.judgements++
-		judge.KeepSince(k.verdicts, verdicts)
-		k.verdicts, k.failed, k.names = verdicts, r.Error, nil
-		for i := range verdicts {
-			k.names = append(k.names, verdicts[i].Verdict)
+		c.mu.Lock()
+		for _, k := range some {
+			r := k.judged.snapshot(s, s.Over, want, &c.doors)
+			if r.Mode = k.mode; k.limited {
+				r.Windows = make([]snapshot.Window, 1)
+			}
+			of.Rules = append(of.Rules, r)
 		}
+		c.mu.Unlock()
+		told := make([][]insight.Verdict, len(some))
+		for i := range some {
+			f := of.Facts(i)
+			told[i] = judge.Judge(&f, judge.Thresholds{})
+		}
+		c.mu.Lock()
+		for i, k := range some {
+			c.judgements++
+			judge.KeepSince(k.verdicts, told[i])
+			k.verdicts, k.failed, k.names = told[i], of.Rules[i].Error, nil
+			for _, v := range told[i] {
+				k.names = append(k.names, v.Verdict)
+			}
+		}
+		c.mu.Unlock()
 	}
 }
 

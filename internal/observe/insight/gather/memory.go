@@ -64,9 +64,7 @@ const (
 // without being followed.
 func (c *Collector) fixedBytes() (n int64) {
 	n = int64(len(c.rings)) * ringSlots * int64(unsafe.Sizeof(ringSlot{}))
-	for _, d := range c.domains {
-		n += domainBytes + d.series.bytes()
-	}
+	n += int64(len(c.domains))*domainBytes + c.inDomains
 	for _, s := range c.rules {
 		n += bareBytes + int64(s.windows)*limitBytes
 		if s.trial != nil {
@@ -180,14 +178,11 @@ func (c *Collector) followDomain(d *domainState) {
 	if d.series != &noSeries {
 		return
 	}
-	taken := int64(0)
-	for _, d := range c.domains {
-		taken += d.series.bytes()
-	}
-	lean := taken+newSeriesSize(false) > c.o.Memory/8
-	if taken+newSeriesSize(lean) > c.o.Memory/2 {
+	lean := c.inDomains+newSeriesSize(false) > c.o.Memory/8
+	if c.inDomains+newSeriesSize(lean) > c.o.Memory/2 {
 		return
 	}
 	d.series = newSeries(lean)
+	c.inDomains += d.series.bytes()
 	c.left -= d.series.bytes()
 }

@@ -127,7 +127,7 @@ func (c *Collector) domainsOf(s *rule.Set, now int64) (domains map[string]*domai
 	for _, d := range c.domains {
 		domains[d.name] = d
 	}
-	c.domains = nil
+	c.domains, c.inDomains = nil, 0
 	for _, name := range s.Domains() {
 		d := domains[name]
 		if d == nil {
@@ -135,6 +135,7 @@ func (c *Collector) domainsOf(s *rule.Set, now int64) (domains map[string]*domai
 			added = append(added, d)
 		}
 		c.domains = append(c.domains, d)
+		c.inDomains += d.series.bytes()
 	}
 	clear(domains)
 	for _, d := range c.domains {

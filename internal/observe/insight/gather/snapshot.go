@@ -362,12 +362,12 @@ func (r *ruleState) samples(out *snapshot.Rule, s *snapshot.Snapshot, want *snap
 }
 
 // domainMet returns how many requests came to the domain in the time of a snapshot, while the rule
-// was there.
+// was there. Of a domain that is not followed it counts the time before the snapshot, too.
 func (r *ruleState) domainMet(s *snapshot.Snapshot) (n uint64) {
 	switch {
 	case r.domainState == nil:
 		return 0
-	case r.began > s.From:
+	case r.began > s.From, r.domainState.series == &noSeries:
 		return r.domainState.total - r.domainBefore
 	}
 	r.domainState.series.wheelFor(s.Time-s.From).each(s.From, s.Time,

@@ -62,8 +62,9 @@ func (j *judge) steadied(verdict string, limits []int64, text string) (propose [
 				c.Low[i], c.High[i] = min(c.Low[i], n), max(c.High[i], n)
 			}
 		}
-		// It counts from one judgement to the next if it came up in both, and requests came.
-		if c.At == j.before.At && j.Met != j.before.Met {
+		// It counts from one judgement to the next if it came up in both, and requests came. Met
+		// falls when the time that is judged begins later.
+		if c.At == j.before.At && j.Met > j.before.Met {
 			c.For += min(max(j.after.At-c.At, 0), longestLook)
 		}
 	}

@@ -103,6 +103,20 @@ func TestSteady(t *testing.T) {
 	}
 }
 
+// The count of the requests that are judged falls at noon and at midnight, without a request.
+func TestSteadyOverFewerRequests(t *testing.T) {
+	f := strictly(33)
+	var m Memory
+	var list []insight.Verdict
+	for range 120 {
+		f.To, f.Met, f.Known = f.To.Add(time.Minute), f.Met-1, f.Known-1
+		list, m = m.Judge(f, Thresholds{})
+	}
+	if got := proposedLimit(list); got != "" || list[0].Verdict != insight.Strict {
+		t.Errorf("%q is proposed, though no request came: %+v", got, list)
+	}
+}
+
 // A verdict at its bound comes and goes; what is proposed with it stays.
 func TestSteadyOverGaps(t *testing.T) {
 	f := strictly(33)

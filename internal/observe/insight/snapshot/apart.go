@@ -49,9 +49,10 @@ func Apart(list []*Snapshot, differ []insight.RuleDiffers) *insight.Apart {
 	}
 	for i, s := range list {
 		for k := range s.Rules {
-			// A rule that is as old as the figures of its node did not change.
+			// A rule that is as old as the figures of its node, or came with the program, did not
+			// change: after a restart a rule that the history file does not know begins then.
 			r := &s.Rules[k]
-			if r.Since > begun[i]+1 && r.Since > since[name{r.Domain, r.Name}]+1 && !r.Brought {
+			if r.Since > max(begun[i]+1, s.Started+laterBy) && r.Since > since[name{r.Domain, r.Name}]+1 && !r.Brought {
 				later(s, r.Domain, r.Name, r.Since)
 			}
 		}

@@ -40,3 +40,20 @@ func TestApart(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A node that restarted has its figures from a file. A rule that the file does not know begins
+// then; one that changed later is told.
+func TestApartAfterRestart(t *testing.T) {
+	const now, start, restart = 100_000, 80_000, 90_000
+	of := func(node string, started, search, api int64) *Snapshot {
+		return &Snapshot{Node: node, From: 50_000, Time: now, Started: started,
+			Domains: []Domain{{Name: "shop", Since: start}},
+			Rules:   []Rule{{Domain: "shop", Name: "search", Since: search}, {Domain: "shop", Name: "api", Since: api}}}
+	}
+	got := Apart([]*Snapshot{of("a", start, start, start), of("b", restart, restart+2, restart+500)}, nil)
+	want := &insight.Apart{Later: []insight.CountedSince{
+		{Node: "b", Domain: "shop", Rule: "api", Since: unixTime(restart + 500)}}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
