@@ -116,7 +116,7 @@ func TestHealthRefuses(t *testing.T) {
 	}{
 		{nil, []string{"--server=" + leaving.URL}, exitFailure, "503 Service Unavailable: the server is going away"},
 		{nil, []string{"--server=" + secret.URL}, exitFailure, "certificate"},
-		{[]string{"WEIR_LISTEN_ADMIN=" + secret.Listener.Addr().String(), "WEIR_TLS_CERT=cert.pem", "WEIR_TLS_KEY=key.pem"}, nil, exitFailure, "another certificate than that of tls.cert"},
+		{[]string{"WEIR_LISTEN_ADMIN=" + secret.Listener.Addr().String(), "WEIR_TLS_CERT=cert.pem", "WEIR_TLS_KEY=key.pem"}, nil, exitFailure, "another certificate than the one in tls.cert"},
 		{nil, []string{"--server=http://" + silent.Addr().String(), "--timeout=10ms"}, exitFailure, "not healthy"},
 		{nil, []string{"--server=ftp://x"}, exitUsage, "expected the URL"},
 		{nil, []string{"--timeout=0s"}, exitUsage, "--timeout"},

@@ -111,12 +111,27 @@ func (p *program) startDeferring(set *rule.Set) {
 	}
 }
 
-// jobsWait reports whether there may be jobs.
-func (p *program) jobsWait(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	s, err := p.deferred.Stats(ctx)
-	return err != nil || s.Jobs+s.Dead > 0
+// lookForJobs starts the worker if a job waits from before. It asks until the queue answers, or the
+// worker is started.
+func (p *program) lookForJobs(ctx context.Context) {
+	for {
+		asked, cancel := context.WithTimeout(ctx, time.Second)
+		s, err := p.deferred.Stats(asked)
+		cancel()
+		if err == nil {
+			if s.Jobs+s.Dead > 0 {
+				p.worker.open()
+			}
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.worker.opened:
+			return
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // workOff forwards deferred requests until ctx ends: from when a rule defers, or at once if a job
@@ -125,8 +140,8 @@ func (p *program) workOff(ctx context.Context) {
 	if p.proxy == nil {
 		return
 	}
-	if p.deferred != nil && p.jobsWait(ctx) {
-		p.worker.open()
+	if p.deferred != nil {
+		p.lookForJobs(ctx)
 	}
 	select {
 	case <-ctx.Done():

@@ -214,7 +214,7 @@ func TestRESPCommands(t *testing.T) {
 		t.Errorf("weir top: %d %s\n%s", status, errs, out)
 	}
 	status, out, errs = servertest.RunBuilt(t,
-		append([]string{"verdicts", "--fail-on", strings.Join(insight.Verdicts[:3], ",")}, options...)...)
+		append([]string{"verdicts", "--all", "--fail-on", strings.Join(insight.Verdicts[:3], ",")}, options...)...)
 	if status != 0 || strings.Contains(out, "_command") || !strings.Contains(out, "default/") {
 		t.Errorf("weir verdicts: %d %s\n%s", status, errs, out)
 	}
