@@ -94,6 +94,20 @@ func (w *world) here(rules string, over time.Duration) *insight.PreviewResult {
 	return res
 }
 
+// What is no question of a node gets an error, and does no harm.
+func TestNoQuestion(t *testing.T) {
+	r, err := NewRecorder(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []int{0, -1} {
+		text := fmt.Sprintf(`{"i":"x","p":%d}`, page)
+		if _, err := r.Answer(t.Context(), []byte(text)); (err == nil) != (page == 0) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 // TestFleet: clients spread their requests over three nodes. A preview counts the same at each
 // node: what one node that had all requests would count.
 func TestFleet(t *testing.T) {

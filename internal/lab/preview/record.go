@@ -101,6 +101,9 @@ func (r *Recorder) Answer(_ context.Context, text []byte) ([]byte, error) {
 	if err := json.Unmarshal(text, &q); err != nil {
 		return nil, err
 	}
+	if q.Page < 0 {
+		return nil, errors.New("a record has no page before the first")
+	}
 	r.shown.Lock()
 	defer r.shown.Unlock()
 	i := slices.IndexFunc(r.shown.list, func(s shown) bool { return s.id == q.ID })
