@@ -217,21 +217,66 @@ type ruleVerdicts struct {
 	Memory     judge.Memory      `json:"memory"`
 }
 
+// ruleName names a rule.
+type ruleName struct {
+	Domain string `json:"d"`
+	Rule   string `json:"r"`
+}
+
+// ownAsked names the rules that this node judges one by one, or the first of them if all would take
+// too many bytes.
+func (f *Fleet) ownAsked() (list []ruleName) {
+	s := f.o.Insight.SnapshotAsked(snapshot.Want{OnlyTop: true})
+	bytes := 0
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		if bytes += len(r.Domain) + len(r.Name) + 24; bytes > mostBoard {
+			break
+		}
+		if !r.IsCommand() {
+			list = append(list, ruleName{r.Domain, r.Name})
+		}
+	}
+	return list
+}
+
+func (f *Fleet) answerAsked(context.Context, []byte) ([]byte, error) {
+	return json.Marshal(f.ownAsked())
+}
+
+// allAsked names the rules that some node judges one by one.
+func (f *Fleet) allAsked(ctx context.Context) []ruleName {
+	list := f.ownAsked()
+	have := make(map[ruleName]bool, len(list))
+	for _, r := range list {
+		have[r] = true
+	}
+	f.others(ctx, kindAsked, nil, func(a nodes.Answer) {
+		var other []ruleName
+		if !f.read(a, &other) {
+			return
+		}
+		for _, r := range other {
+			if !have[r] {
+				have[r] = true
+				list = append(list, r)
+			}
+		}
+	})
+	return list
+}
+
 // judge judges the rules, one by one, by the data of all nodes, and puts the verdicts on the board.
-// If there are many, it leaves out those that nobody asked for here: each node judges these by its
-// own data. It takes long with many rules, or if a node hangs. So it calls look in between, and
-// stops if this node does not lead any more.
+// If there are many, it leaves out those that nobody asked for at any node. It takes long with many
+// rules, or if a node hangs. So it calls look in between, and stops if this node does not lead any
+// more.
 func (f *Fleet) judge(ctx context.Context) {
 	over := snapshot.JudgedOver(time.Now())
-	own := f.o.Insight.SnapshotAsked(snapshot.Want{OnlyTop: true}) // for the names of the rules
 	looked := time.Now()
 	var all []ruleVerdicts
-	for i := range own.Rules {
-		r := &own.Rules[i]
-		if r.IsCommand() {
-			continue
-		}
-		if v, ok := f.judgeRule(ctx, snapshot.Want{Domain: r.Domain, Rule: r.Name, Over: over, Samples: true, Top: true}); ok {
+	for _, r := range f.allAsked(ctx) {
+		want := snapshot.Want{Domain: r.Domain, Rule: r.Rule, Over: over, Samples: true, Top: true}
+		if v, ok := f.judgeRule(ctx, want); ok {
 			all = append(all, v)
 		}
 		select {

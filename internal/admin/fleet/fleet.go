@@ -86,6 +86,7 @@ const (
 	kindDecisions = "decisions/2"
 	kindSnapshot  = "insight/1"
 	kindRefused   = "refused/1"
+	kindAsked     = "asked/1"
 	kindRegions   = "regions/1"
 )
 
@@ -105,6 +106,7 @@ func New(o Options) *Fleet {
 		if o.Insight != nil {
 			n.Handle(kindSnapshot, f.answerSnapshot)
 			n.Handle(kindRefused, f.answerRefused)
+			n.Handle(kindAsked, f.answerAsked)
 		}
 		if o.Regions != nil {
 			n.Handle(kindRegions, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.ownRegions()) })
