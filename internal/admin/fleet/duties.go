@@ -291,9 +291,12 @@ func (f *Fleet) judge(ctx context.Context) {
 			looked = time.Now()
 		}
 	}
-	text, err := json.Marshal(all)
-	if err != nil || len(text) > mostBoard {
-		return // each node judges by its own data
+	text, left := boardOf(all)
+	if left > 0 {
+		f.full.Do(func() {
+			f.o.Logger.Warn("so many rules have verdicts that each node shows its own on some of those that need no attention",
+				"rules", left)
+		})
 	}
 	f.takeVerdicts(text)
 	ctx, cancel := context.WithTimeout(ctx, dutyTime)
@@ -303,18 +306,49 @@ func (f *Fleet) judge(ctx context.Context) {
 	}
 }
 
-// judgeRule judges one rule. A malformed answer of another node must not end the program.
+// boardOf writes verdicts for the board, and returns how many rules it left out because they would
+// take too many bytes: at first those that need no attention, of which there is nothing to remember.
+func boardOf(all []ruleVerdicts) (text []byte, left int) {
+	var urgent, rest []ruleVerdicts
+	for _, v := range all {
+		alarming := slices.ContainsFunc(v.Verdicts, func(v insight.Verdict) bool { return insight.Alarming(v.Verdict) })
+		if alarming || len(v.Memory.Candidates) > 0 {
+			urgent = append(urgent, v)
+		} else {
+			rest = append(rest, v)
+		}
+	}
+	for _, v := range append(urgent, rest...) {
+		one, err := json.Marshal(v)
+		if err != nil || len(text)+len(one)+2 > mostBoard {
+			left++
+			continue
+		}
+		text = append(append(text, ','), one...)
+	}
+	if len(text) == 0 {
+		return []byte("[]"), left
+	}
+	text[0] = '['
+	return append(text, ']'), left
+}
+
+// judgeRule judges one rule. If some node does not answer, the verdicts from the data of all stay
+// for as long as they last. A malformed answer of another node must not end the program.
 func (f *Fleet) judgeRule(ctx context.Context, want snapshot.Want) (v ruleVerdicts, ok bool) {
 	defer f.recovered(func() { ok = false })
-	s, _ := f.merge(ctx, want)
+	s, n := f.merge(ctx, want)
 	if s == nil || len(s.Rules) != 1 {
 		return v, false
 	}
 	facts := s.Facts(0)
 	id := ruleID{want.Domain, want.Rule, s.Rules[0].Definition}
 	f.mu.Lock()
-	before := f.verdicts[id]
+	before, have := f.verdicts[id]
 	f.mu.Unlock()
+	if have && n.Answered < n.Asked && facts.To.Unix()-before.Memory.At < int64(verdictsTTL.Seconds()) {
+		return before, true
+	}
 	verdicts, memory := f.o.Insight.Judge(&facts, before.Memory)
 	judge.KeepSince(before.Verdicts, verdicts)
 	return ruleVerdicts{id.domain, id.rule, id.definition, verdicts, memory}, true

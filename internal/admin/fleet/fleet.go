@@ -66,6 +66,7 @@ type Fleet struct {
 
 	unread     sparselog.Line
 	unreadable atomic.Uint64 // answers
+	full       sync.Once     // logs that the board does not hold all verdicts
 
 	mu       sync.Mutex
 	asked    map[snapshot.Want]*asked // questions under way, or of a moment ago
