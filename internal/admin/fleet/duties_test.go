@@ -246,8 +246,10 @@ func TestVerdictsOfAllStay(t *testing.T) {
 	other.Load().send(t, "user", "bob")
 	met := func() float64 {
 		leader.judge(t.Context())
-		for _, v := range leader.verdicts {
-			return v.Verdicts[0].Evidence["met"]
+		for id, v := range leader.verdicts {
+			if id.rule == "search" {
+				return v.Verdicts[0].Evidence["met"]
+			}
 		}
 		return 0
 	}
