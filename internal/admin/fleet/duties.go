@@ -217,21 +217,66 @@ type ruleVerdicts struct {
 	Memory     judge.Memory      `json:"memory"`
 }
 
+// ruleName names a rule.
+type ruleName struct {
+	Domain string `json:"d"`
+	Rule   string `json:"r"`
+}
+
+// ownAsked names the rules that this node judges one by one, or the first of them if all would take
+// too many bytes.
+func (f *Fleet) ownAsked() (list []ruleName) {
+	s := f.o.Insight.SnapshotAsked(snapshot.Want{OnlyTop: true})
+	bytes := 0
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		if bytes += len(r.Domain) + len(r.Name) + 24; bytes > mostBoard {
+			break
+		}
+		if !r.IsCommand() {
+			list = append(list, ruleName{r.Domain, r.Name})
+		}
+	}
+	return list
+}
+
+func (f *Fleet) answerAsked(context.Context, []byte) ([]byte, error) {
+	return json.Marshal(f.ownAsked())
+}
+
+// allAsked names the rules that some node judges one by one.
+func (f *Fleet) allAsked(ctx context.Context) []ruleName {
+	list := f.ownAsked()
+	have := make(map[ruleName]bool, len(list))
+	for _, r := range list {
+		have[r] = true
+	}
+	f.others(ctx, kindAsked, nil, func(a nodes.Answer) {
+		var other []ruleName
+		if !f.read(a, &other) {
+			return
+		}
+		for _, r := range other {
+			if !have[r] {
+				have[r] = true
+				list = append(list, r)
+			}
+		}
+	})
+	return list
+}
+
 // judge judges the rules, one by one, by the data of all nodes, and puts the verdicts on the board.
-// If there are many, it leaves out those that nobody asked for here: each node judges these by its
-// own data. It takes long with many rules, or if a node hangs. So it calls look in between, and
-// stops if this node does not lead any more.
+// If there are many, it leaves out those that nobody asked for at any node. It takes long with many
+// rules, or if a node hangs. So it calls look in between, and stops if this node does not lead any
+// more.
 func (f *Fleet) judge(ctx context.Context) {
 	over := snapshot.JudgedOver(time.Now())
-	own := f.o.Insight.SnapshotAsked(snapshot.Want{OnlyTop: true}) // for the names of the rules
 	looked := time.Now()
 	var all []ruleVerdicts
-	for i := range own.Rules {
-		r := &own.Rules[i]
-		if r.IsCommand() {
-			continue
-		}
-		if v, ok := f.judgeRule(ctx, snapshot.Want{Domain: r.Domain, Rule: r.Name, Over: over, Samples: true, Top: true}); ok {
+	for _, r := range f.allAsked(ctx) {
+		want := snapshot.Want{Domain: r.Domain, Rule: r.Rule, Over: over, Samples: true, Top: true}
+		if v, ok := f.judgeRule(ctx, want); ok {
 			all = append(all, v)
 		}
 		select {
@@ -246,9 +291,12 @@ func (f *Fleet) judge(ctx context.Context) {
 			looked = time.Now()
 		}
 	}
-	text, err := json.Marshal(all)
-	if err != nil || len(text) > mostBoard {
-		return // each node judges by its own data
+	text, left := boardOf(all)
+	if left > 0 {
+		f.full.Do(func() {
+			f.o.Logger.Warn("so many rules have verdicts that each node shows its own on some of those that need no attention",
+				"rules", left)
+		})
 	}
 	f.takeVerdicts(text)
 	ctx, cancel := context.WithTimeout(ctx, dutyTime)
@@ -258,18 +306,49 @@ func (f *Fleet) judge(ctx context.Context) {
 	}
 }
 
-// judgeRule judges one rule. A malformed answer of another node must not end the program.
+// boardOf writes verdicts for the board, and returns how many rules it left out because they would
+// take too many bytes: at first those that need no attention, of which there is nothing to remember.
+func boardOf(all []ruleVerdicts) (text []byte, left int) {
+	var urgent, rest []ruleVerdicts
+	for _, v := range all {
+		alarming := slices.ContainsFunc(v.Verdicts, func(v insight.Verdict) bool { return insight.Alarming(v.Verdict) })
+		if alarming || len(v.Memory.Candidates) > 0 {
+			urgent = append(urgent, v)
+		} else {
+			rest = append(rest, v)
+		}
+	}
+	for _, v := range append(urgent, rest...) {
+		one, err := json.Marshal(v)
+		if err != nil || len(text)+len(one)+2 > mostBoard {
+			left++
+			continue
+		}
+		text = append(append(text, ','), one...)
+	}
+	if len(text) == 0 {
+		return []byte("[]"), left
+	}
+	text[0] = '['
+	return append(text, ']'), left
+}
+
+// judgeRule judges one rule. If some node does not answer, the verdicts from the data of all stay
+// for as long as they last. A malformed answer of another node must not end the program.
 func (f *Fleet) judgeRule(ctx context.Context, want snapshot.Want) (v ruleVerdicts, ok bool) {
 	defer f.recovered(func() { ok = false })
-	s, _ := f.merge(ctx, want)
+	s, n := f.merge(ctx, want)
 	if s == nil || len(s.Rules) != 1 {
 		return v, false
 	}
 	facts := s.Facts(0)
 	id := ruleID{want.Domain, want.Rule, s.Rules[0].Definition}
 	f.mu.Lock()
-	before := f.verdicts[id]
+	before, have := f.verdicts[id]
 	f.mu.Unlock()
+	if have && n.Answered < n.Asked && facts.To.Unix()-before.Memory.At < int64(verdictsTTL.Seconds()) {
+		return before, true
+	}
 	verdicts, memory := f.o.Insight.Judge(&facts, before.Memory)
 	judge.KeepSince(before.Verdicts, verdicts)
 	return ruleVerdicts{id.domain, id.rule, id.definition, verdicts, memory}, true

@@ -4,14 +4,20 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/admin/nodes"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
+	"github.com/weir-rl/weir/internal/observe/insight/judge"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
@@ -185,4 +191,80 @@ func TestNextLeaderRemembers(t *testing.T) {
 			time.Sleep(5*time.Minute - 4*keptFor - judgePause)
 		}
 	})
+}
+
+// If the verdicts do not all fit on the board, those that need attention do, with what the next
+// leader has to remember.
+func TestFullBoard(t *testing.T) {
+	var all []ruleVerdicts
+	const urgent = 3_000
+	for i := range urgent + 2 {
+		v := ruleVerdicts{Domain: "shop", Rule: fmt.Sprint("rule-", i), Definition: uint64(i),
+			Verdicts: []insight.Verdict{{Verdict: insight.Reserve, Sentence: strings.Repeat("x", 500)}}}
+		switch i {
+		case urgent:
+			v.Verdicts[0].Verdict = insight.Strict
+		case urgent + 1:
+			v.Memory.Candidates = []judge.Candidate{{Verdict: insight.NeverBinding}}
+		}
+		all = append(all, v)
+	}
+	text, left := boardOf(all)
+	f, _ := newDuties(t)
+	f.takeVerdicts(text)
+	if len(text) > mostBoard || len(text) < mostBoard*9/10 || len(f.verdicts)+left != len(all) {
+		t.Errorf("%d bytes, %d verdicts, and %d left out", len(text), len(f.verdicts), left)
+	}
+	for i := uint64(urgent); i < urgent+2; i++ {
+		if _, ok := f.verdicts[ruleID{"shop", fmt.Sprint("rule-", i), i}]; !ok {
+			t.Errorf("rule-%d is left out", i)
+		}
+	}
+	if text, left := boardOf(nil); string(text) != "[]" || left != 0 {
+		t.Errorf("of no rules: %s, %d", text, left)
+	}
+}
+
+// A verdict from the data of all nodes stays while one of them does not answer, for as long as it
+// lasts.
+func TestVerdictsOfAllStay(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	var silent atomic.Bool
+	var other atomic.Pointer[member]
+	leader := newMember(t, server.URL(), "node-0", shop)
+	other.Store(newMember(t, server.URL(), "node-1", shop, func(n *nodes.Nodes) {
+		n.Handle(kindSnapshot, func(ctx context.Context, args []byte) ([]byte, error) {
+			if silent.Load() {
+				return []byte("rubbish"), nil
+			}
+			return other.Load().answerSnapshot(ctx, args)
+		})
+	}))
+	hearEachOther(t, leader, other.Load())
+	leader.send(t, "user", "ada")
+	other.Load().send(t, "user", "bob")
+	met := func() float64 {
+		leader.judge(t.Context())
+		for id, v := range leader.verdicts {
+			if id.rule == "search" {
+				return v.Verdicts[0].Evidence["met"]
+			}
+		}
+		return 0
+	}
+	if got := met(); got != 2 {
+		t.Fatalf("judged by %v requests of both", got)
+	}
+	silent.Store(true)
+	if got := met(); got != 2 {
+		t.Errorf("while one is silent, judged by %v requests", got)
+	}
+	for id, v := range leader.verdicts {
+		v.Memory.At -= int64(verdictsTTL.Seconds())
+		leader.verdicts[id] = v
+	}
+	if got := met(); got != 1 {
+		t.Errorf("when the verdict is old, judged by %v requests", got)
+	}
 }

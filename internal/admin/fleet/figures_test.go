@@ -95,6 +95,30 @@ func TestFiguresAgree(t *testing.T) {
 	}
 }
 
+// The leader judges the rules that any node met, however many there are: no node calls such a rule
+// unmet.
+func TestLeaderJudgesWhatOthersMet(t *testing.T) {
+	t.Parallel()
+	var rules strings.Builder
+	rules.WriteString("limits:\n")
+	for i := range 1_100 {
+		fmt.Fprintf(&rules, "  - { name: rule-%d, when: { path: /%d }, allow: 100/hour }\n", i, i)
+	}
+	all := agreed(t, 2, rules.String())
+	for range 30 {
+		all[1].send(t, "path", "/7")
+	}
+	all[0].judge(t.Context())
+	all[1].look(t.Context())
+	for _, m := range all {
+		m.forgetAsked()
+		one, _, err := m.Rule(t.Context(), "default", "rule-7", time.Hour)
+		if err != nil || one.Met != 30 || len(one.Verdicts) == 0 || one.Verdicts[0].Evidence["met"] != 30 {
+			t.Errorf("%s: %+v, %v", m.Self(), one, err)
+		}
+	}
+}
+
 // With more rules and keys than an answer holds, refusals still add up over all nodes, and the
 // samples that are left say how sure they are.
 func TestFiguresOfManyRules(t *testing.T) {

@@ -66,6 +66,7 @@ type Fleet struct {
 
 	unread     sparselog.Line
 	unreadable atomic.Uint64 // answers
+	full       sync.Once     // logs that the board does not hold all verdicts
 
 	mu       sync.Mutex
 	asked    map[snapshot.Want]*asked // questions under way, or of a moment ago
@@ -86,6 +87,7 @@ const (
 	kindDecisions = "decisions/2"
 	kindSnapshot  = "insight/1"
 	kindRefused   = "refused/1"
+	kindAsked     = "asked/1"
 	kindRegions   = "regions/1"
 )
 
@@ -105,6 +107,7 @@ func New(o Options) *Fleet {
 		if o.Insight != nil {
 			n.Handle(kindSnapshot, f.answerSnapshot)
 			n.Handle(kindRefused, f.answerRefused)
+			n.Handle(kindAsked, f.answerAsked)
 		}
 		if o.Regions != nil {
 			n.Handle(kindRegions, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.ownRegions()) })

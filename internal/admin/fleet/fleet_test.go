@@ -556,3 +556,20 @@ func TestManyRules(t *testing.T) {
 		t.Errorf("%+v, %v", o, err)
 	}
 }
+
+// While many questions wait for an answer of all nodes, a further one gets the data of this node,
+// which says so.
+func TestManyUnderWay(t *testing.T) {
+	t.Parallel()
+	m := newMember(t, redistest.Start(t).URL(), "node-0", shop)
+	m.ask(t, "ada")
+	for i := range mostUnderWay {
+		m.mu.Lock()
+		m.asked[snapshot.Want{Over: time.Duration(i)}] = &asked{done: make(chan struct{})}
+		m.mu.Unlock()
+	}
+	o, err := m.Overview(t.Context(), "", time.Hour)
+	if err != nil || o.Requests != 1 || !strings.HasPrefix(o.Nodes.Remark, "only this node was asked: 32 other questions") {
+		t.Errorf("%+v, %v", o, err)
+	}
+}

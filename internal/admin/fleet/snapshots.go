@@ -20,8 +20,12 @@ import (
 // tabs on one page cost the nodes one question a second.
 const keptFor = time.Second
 
-// mostKept bounds the answers that are kept.
-const mostKept = 64
+// mostKept bounds the answers that are kept, and mostUnderWay the questions that wait for one: each
+// may wait for seconds, and hold what nodes have answered.
+const (
+	mostKept     = 64
+	mostUnderWay = 32
+)
 
 // asked is a question of a moment ago, or one without an answer yet.
 type asked struct {
@@ -38,6 +42,10 @@ func (f *Fleet) snapshot(ctx context.Context, want snapshot.Want) (*snapshot.Sna
 	a := f.asked[want]
 	if a == nil || !a.at.IsZero() && time.Since(a.at) >= keptFor {
 		f.forget()
+		if f.o.Nodes != nil && f.underWay() >= mostUnderWay {
+			f.mu.Unlock()
+			return f.here(want)
+		}
 		a = &asked{done: make(chan struct{})}
 		f.asked[want] = a
 		// The question serves all callers that wait, so it does not end with the first of them.
@@ -49,6 +57,42 @@ func (f *Fleet) snapshot(ctx context.Context, want snapshot.Want) (*snapshot.Sna
 		return a.snapshot, a.nodes, a.err
 	case <-ctx.Done():
 		return nil, insight.Nodes{}, ctx.Err()
+	}
+}
+
+// underWay counts the questions without an answer yet. f.mu is held.
+func (f *Fleet) underWay() (n int) {
+	for _, a := range f.asked {
+		if a.at.IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
+// here answers with the data of this node alone.
+func (f *Fleet) here(want snapshot.Want) (*snapshot.Snapshot, insight.Nodes, error) {
+	s := f.own(want)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.showVerdicts(s)
+	return s, insight.Nodes{Asked: f.o.Nodes.Known(), Answered: 1, Apart: snapshot.Apart([]*snapshot.Snapshot{s}, nil),
+		Remark: fmt.Sprintf("only this node was asked: %d other questions wait for an answer of all", mostUnderWay)}, nil
+}
+
+func (f *Fleet) own(want snapshot.Want) *snapshot.Snapshot {
+	s := f.o.Insight.Snapshot(want)
+	s.Node = f.o.Name
+	return s
+}
+
+// showVerdicts replaces the verdicts in s by those from the data of all nodes. f.mu is held.
+func (f *Fleet) showVerdicts(s *snapshot.Snapshot) {
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		if v, ok := f.verdicts[ruleID{r.Domain, r.Name, r.Definition}]; ok {
+			r.Verdicts = v.Verdicts
+		}
 	}
 }
 
@@ -77,12 +121,7 @@ func (f *Fleet) gather(ctx context.Context, want snapshot.Want, a *asked) {
 	merged, n := f.merge(ctx, want)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i := range merged.Rules {
-		r := &merged.Rules[i]
-		if v, ok := f.verdicts[ruleID{r.Domain, r.Name, r.Definition}]; ok {
-			r.Verdicts = v.Verdicts
-		}
-	}
+	f.showVerdicts(merged)
 	a.snapshot, a.nodes = merged, n
 }
 
@@ -99,13 +138,17 @@ func (f *Fleet) recovered(failed func()) {
 // merge merges the data of all nodes. It leaves out answers that cannot be read, or cover another
 // time.
 func (f *Fleet) merge(ctx context.Context, want snapshot.Want) (*snapshot.Snapshot, insight.Nodes) {
-	own := f.o.Insight.Snapshot(want)
-	own.Node = f.o.Name
-	list := []*snapshot.Snapshot{own}
+	var list []*snapshot.Snapshot
+	begin := func() {
+		if list == nil { // the question may have waited for its turn for seconds
+			list = append(list, f.own(want))
+		}
+	}
 	var skewed []string
 	var differ []insight.RuleDiffers
 	n := f.others(ctx, kindSnapshot, want, func(a nodes.Answer) {
-		s := new(snapshot.Snapshot)
+		begin()
+		own, s := list[0], new(snapshot.Snapshot)
 		err := s.UnmarshalBinary(a.Data)
 		var other []insight.RuleDiffers
 		if err == nil {
@@ -126,6 +169,7 @@ func (f *Fleet) merge(ctx context.Context, want snapshot.Want) (*snapshot.Snapsh
 			f.o.Logger.Warn(text, "node", a.Node, "error", err)
 		}
 	})
+	begin()
 	// Answers come in any order.
 	slices.SortFunc(list[1:], func(a, b *snapshot.Snapshot) int { return strings.Compare(a.Node, b.Node) })
 	slices.SortStableFunc(differ, func(a, b insight.RuleDiffers) int { return strings.Compare(a.Node, b.Node) })

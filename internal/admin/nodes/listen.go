@@ -3,7 +3,9 @@ package nodes
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -73,6 +75,19 @@ func (n *Nodes) subscribe(ctx context.Context, questions chan<- string) error {
 	})
 }
 
+// handle calls the handler for a question of another node. It recovers: a malformed question must
+// not end the program.
+func (n *Nodes) handle(ctx context.Context, k *kind, q *question) (data []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			n.o.Logger.Error("a question of another node could not be answered, which is a defect of weir",
+				"kind", q.Kind, "panic", p, "stack", string(debug.Stack()))
+			err = errors.New("nodes: the handler panicked")
+		}
+	}()
+	return k.handler(ctx, q.Args)
+}
+
 // answer answers one question of another node.
 func (n *Nodes) answer(ctx context.Context, text string) {
 	var q question
@@ -96,7 +111,7 @@ func (n *Nodes) answer(ctx context.Context, text string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(left, n.o.Wait+lateBy))
 	defer cancel()
-	data, err := k.handler(ctx, q.Args)
+	data, err := n.handle(ctx, k, &q)
 	if err == nil {
 		data, err = n.codec.pack(n.o.Name, data)
 	}

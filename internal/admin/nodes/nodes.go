@@ -120,6 +120,9 @@ func New(o Options) (*Nodes, error) {
 // Name returns the name of this node.
 func (n *Nodes) Name() string { return n.o.Name }
 
+// Known returns the number of nodes, including this one, as far as is known.
+func (n *Nodes) Known() int { return max(n.o.Alive(), 1) }
+
 // Handle makes h answer the questions of a kind, here and for other nodes. It must not be called
 // once questions are asked or heard. A node without a handler for a kind does not answer, so nodes
 // of different versions can work together.

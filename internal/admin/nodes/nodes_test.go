@@ -64,6 +64,7 @@ func answerAll(n *nodes.Nodes) {
 	n.Handle("who",
 		func(_ context.Context, args []byte) ([]byte, error) { return []byte(n.Name() + string(args)), nil })
 	n.Handle("fails", func(context.Context, []byte) ([]byte, error) { return nil, errors.New("not today") })
+	n.Handle("panics", func(context.Context, []byte) ([]byte, error) { panic("hostile") })
 	n.Handle("long", func(context.Context, []byte) ([]byte, error) { return make([]byte, nodes.MaxPlain), nil })
 	n.Handle("too long", func(context.Context, []byte) ([]byte, error) {
 		b := make([]byte, 2*nodes.MaxAnswer)
@@ -412,11 +413,14 @@ func TestHostile(t *testing.T) {
 	server := redistest.Start(t)
 	all := several(t, server.URL(), 2)
 	for _, text := range []string{"", "{", "null", `{"id":"x"}`, `{"id":"x","node":"y","kind":"who","until":1}`,
-		strings.Repeat("[", 10_000), "\x00\xff"} {
+		strings.Repeat("[", 10_000), "\x00\xff", `{"id":"p","node":"y","kind":"panics","until":9000000000000000}`} {
 		server.Do("PUBLISH", "weir:1ask", text)
 	}
 	if _, tally, err := ask(t, all[0], "who", ""); err != nil || tally.Answered != 2 {
 		t.Fatalf("%+v, %v", tally, err)
+	}
+	if failed := all[1].Stats().Failed; failed != 1 {
+		t.Errorf("%d questions failed, one of which panics", failed)
 	}
 	if got := server.Do("EXISTS", "weir:1ask:x").(int64); got != 0 {
 		t.Error("a question whose time is over was answered")
@@ -526,7 +530,7 @@ func TestOptions(t *testing.T) {
 	if err != nil || heard != 1 || tally.String() != "1 node" || tally.Remark == "" {
 		t.Errorf("%d, %+v, %v", heard, tally, err)
 	}
-	if kinds := n.Kinds(); !slices.Equal(kinds, []string{"fails", "long", "too long", "who"}) {
+	if kinds := n.Kinds(); !slices.Equal(kinds, []string{"fails", "long", "panics", "too long", "who"}) {
 		t.Errorf("%v", kinds)
 	}
 }

@@ -2,6 +2,7 @@ package preview
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -20,13 +21,15 @@ type fleet struct {
 	*world
 	nodes    []*world
 	silent   int // a node that does not answer; below 0 for none
+	dies     int // a node that does so after its first page
+	asked    int // questions
 	lost     int // which answer gets lost; 0 is none
 	answered int
 }
 
 // newFleet makes nodes on the store of a world, and previews over all of them.
 func newFleet(t *testing.T, n int, rules string, o Options) *fleet {
-	f := &fleet{world: newWorld(t, rules, o), silent: -1}
+	f := &fleet{world: newWorld(t, rules, o), silent: -1, dies: -1}
 	for i := range n {
 		w := &world{t: t, now: begin}
 		o := o
@@ -46,8 +49,13 @@ func newFleet(t *testing.T, n int, rules string, o Options) *fleet {
 		w.preview.SetNodes(func() int { return n },
 			func(ctx context.Context, q []byte, take func(string, []byte) bool) insight.Nodes {
 				tally := insight.Nodes{Asked: n, Answered: 1}
+				f.asked++
+				var asked question
+				if err := json.Unmarshal(q, &asked); err != nil {
+					t.Error(err)
+				}
 				for k := range n {
-					if k == i || k == f.silent {
+					if k == i || k == f.silent || k == f.dies && asked.Page > 0 {
 						continue
 					}
 					text, err := f.nodes[k].recorder.Answer(ctx, q)
@@ -92,6 +100,20 @@ func (w *world) here(rules string, over time.Duration) *insight.PreviewResult {
 		w.t.Fatal(err, res)
 	}
 	return res
+}
+
+// What is no question of a node gets an error, and does no harm.
+func TestNoQuestion(t *testing.T) {
+	r, err := NewRecorder(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []int{0, -1} {
+		text := fmt.Sprintf(`{"i":"x","p":%d}`, page)
+		if _, err := r.Answer(t.Context(), []byte(text)); (err == nil) != (page == 0) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
 }
 
 // TestFleet: clients spread their requests over three nodes. A preview counts the same at each
@@ -164,6 +186,14 @@ func TestFleetAnswers(t *testing.T) {
 	f.lost, f.silent = 0, 2
 	partial("silent")
 	f.silent = -1
+	pages := func() int { f.asked = 0; f.at(0, fmt.Sprintf(perMinute, 6), 0); return f.asked }
+	before := pages()
+	f.dies = 2
+	if got := pages(); got > before+1 {
+		t.Errorf("%d questions while a node dies, and %d while none does", got, before)
+	}
+	partial("dies")
+	f.dies = -1
 	f.nodes[2].recorder.seed.Store(8)
 	partial("other clients")
 }

@@ -72,6 +72,7 @@ const (
 	mostShown  = 2         // records that a node holds ready for others to page through
 	shownFor   = time.Minute
 	askAgain   = 3                      // how often a page is asked for
+	mostMissed = 2                      // how often a page is asked for in vain
 	pagePause  = 100 * time.Millisecond // so that there is room for other questions
 )
 
@@ -100,6 +101,9 @@ func (r *Recorder) Answer(_ context.Context, text []byte) ([]byte, error) {
 	var q question
 	if err := json.Unmarshal(text, &q); err != nil {
 		return nil, err
+	}
+	if q.Page < 0 {
+		return nil, errors.New("a record has no page before the first")
 	}
 	r.shown.Lock()
 	defer r.shown.Unlock()
@@ -164,6 +168,7 @@ type gathered struct {
 type other struct {
 	record       record
 	pages, heard int
+	missed       int // pages in a row that were asked for in vain
 }
 
 // gather returns the record of this node, and of the others as far as they answer, of the time that
@@ -198,6 +203,11 @@ func (p *Preview) gather(ctx context.Context, over time.Duration, window int64) 
 			select {
 			case <-time.After(pagePause):
 				p.page(ctx, q, own.Seed, others)
+				for _, o := range others {
+					if o.behind(q.Page) {
+						o.missed++
+					}
+				}
 			case <-ctx.Done():
 			}
 		}
@@ -216,11 +226,16 @@ func (p *Preview) gather(ctx context.Context, over time.Duration, window int64) 
 // behind reports whether a page of some node is still to be asked for.
 func behind(others map[string]*other, page int) bool {
 	for _, o := range others {
-		if o.heard <= page && page < o.pages {
+		if o.behind(page) {
 			return true
 		}
 	}
 	return false
+}
+
+// behind reports whether the page is the node's next one, unless the node seems to have died.
+func (o *other) behind(page int) bool {
+	return o.heard == page && page < o.pages && o.missed < mostMissed
 }
 
 // page asks for a page.
@@ -239,9 +254,10 @@ func (p *Preview) page(ctx context.Context, q question, seed uint64, others map[
 		case q.Page > 0 && o != nil && o.heard == q.Page && q.Page < o.pages:
 			o.record.Chunks = append(o.record.Chunks, a.Record.Chunks...)
 			o.heard++
+			o.missed = 0
 		case q.Page == 0 && o == nil && a.Record.Seed == seed && a.Pages > 0 && a.Pages <= mostPages:
 			a.Record.Node = node
-			others[node] = &other{a.Record, a.Pages, 1}
+			others[node] = &other{record: a.Record, pages: a.Pages, heard: 1}
 		}
 		return q.Page > 0 && !behind(others, q.Page)
 	})

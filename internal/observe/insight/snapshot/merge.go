@@ -148,6 +148,10 @@ func (s *Snapshot) mergeDomain(x *Domain, places map[string]int, most, shift int
 // merge adds what another node knows of the rule. It merges keys only if keys says that both nodes
 // hash them alike.
 func (r *Rule) merge(x *Rule, shift int, keys bool) {
+	// A node that met no request of the rule says that there was none.
+	if met := r.met(); !met && x.met() || met == x.met() && len(r.Verdicts) == 0 {
+		r.Verdicts = x.Verdicts
+	}
 	r.Since = min(r.Since, x.Since)
 	r.Trial.merge(&x.Trial)
 	r.Count.add(&x.Count)
@@ -168,9 +172,6 @@ func (r *Rule) merge(x *Rule, shift int, keys bool) {
 	r.ByDoor, r.With = mergeCounts(r.ByDoor, x.ByDoor, MostDoors), mergeCounts(r.With, x.With, MostWith)
 	r.Examples = append(r.Examples, x.Examples...)
 	r.Examples = r.Examples[:min(len(r.Examples), MostExamples)]
-	if len(r.Verdicts) == 0 {
-		r.Verdicts = x.Verdicts
-	}
 	r.Minutes = mergeMinutes(r.Minutes, x.Minutes)
 	if !keys {
 		return
@@ -186,6 +187,11 @@ func (r *Rule) merge(x *Rule, shift int, keys bool) {
 		r.All, r.Refused = Sample{}, RefusedSample{}
 	}
 	r.Summary.merge(&x.Summary)
+}
+
+// met reports whether a request met the rule, in the time asked for or in the time that was judged.
+func (r *Rule) met() bool {
+	return r.Count[LaneMet] > 0 || r.Sampled[LaneMet] > 0 || len(r.Verdicts) > 0 && r.Verdicts[0].Evidence["met"] > 0
 }
 
 // lacksSample reports whether the rule has a summary of keys without the keys themselves.
