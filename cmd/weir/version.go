@@ -28,7 +28,8 @@ func newVersionCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), versionInfo{versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH})
+				return printJSON(cmd.OutOrStdout(), versionInfo{versionText(), runtime.Version(), runtime.GOOS,
+					runtime.GOARCH})
 			}
 			_, err := io.WriteString(cmd.OutOrStdout(), versionLine())
 			return err

@@ -47,7 +47,8 @@ func (p *program) warnOfDomains(set *rule.Set) {
 func (p *program) warnOfDomain(set *rule.Set, setting, domain string) {
 	if domain != "" && !set.HasDomain(domain) {
 		p.log.Warn(setting+" names a domain that no rule file declares"+
-			suggest.DidYouMean(suggest.Nearest(domain, set.Domains()))+"; its requests are "+p.verdictOnUnknown(), "domain",
+			suggest.DidYouMean(suggest.Nearest(domain, set.Domains()))+"; its requests are "+p.verdictOnUnknown(),
+			"domain",
 			domain)
 	}
 }

@@ -294,7 +294,8 @@ func (f *Fleet) judge(ctx context.Context) {
 	text, left := boardOf(all)
 	if left > 0 {
 		f.full.Do(func() {
-			f.o.Logger.Warn("so many rules have verdicts that each node shows its own on some of those that need no attention",
+			f.o.Logger.Warn(
+				"so many rules have verdicts that each node shows its own on some of those that need no attention",
 				"rules", left)
 		})
 	}

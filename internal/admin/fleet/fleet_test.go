@@ -569,7 +569,8 @@ func TestManyUnderWay(t *testing.T) {
 		m.mu.Unlock()
 	}
 	o, err := m.Overview(t.Context(), "", time.Hour)
-	if err != nil || o.Requests != 1 || !strings.HasPrefix(o.Nodes.Remark, "only this node was asked: 32 other questions") {
+	if err != nil || o.Requests != 1 || !strings.HasPrefix(o.Nodes.Remark,
+		"only this node was asked: 32 other questions") {
 		t.Errorf("%+v, %v", o, err)
 	}
 }

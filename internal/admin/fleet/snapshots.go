@@ -77,7 +77,8 @@ func (f *Fleet) here(want snapshot.Want) (*snapshot.Snapshot, insight.Nodes, err
 	defer f.mu.Unlock()
 	f.showVerdicts(s)
 	return s, insight.Nodes{Asked: f.o.Nodes.Known(), Answered: 1, Apart: snapshot.Apart([]*snapshot.Snapshot{s}, nil),
-		Remark: fmt.Sprintf("only this node was asked: %d other questions wait for an answer of all", mostUnderWay)}, nil
+			Remark: fmt.Sprintf("only this node was asked: %d other questions wait for an answer of all", mostUnderWay)},
+		nil
 }
 
 func (f *Fleet) own(want snapshot.Want) *snapshot.Snapshot {

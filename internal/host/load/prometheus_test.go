@@ -136,7 +136,7 @@ func TestBadQueries(t *testing.T) {
 
 func TestAnswers(t *testing.T) {
 	for body, want := range map[string]string{
-		``: "not that of a Prometheus", `[]`: "not that of a Prometheus", `{}`: "not that of a Prometheus",
+		``: "does not come from a Prometheus", `[]`: "does not come from a Prometheus", `{}`: "does not come from a Prometheus",
 		`{"status":"success"}`: "gives a ;",
 		`{"status":"success","data":{"resultType":"matrix","result":[]}}`:                        "gives a matrix",
 		`{"status":"success","data":{"resultType":"vector","result":[]}}`:                        "no result just now",
@@ -148,7 +148,7 @@ func TestAnswers(t *testing.T) {
 		`{"status":"success","data":{"resultType":"scalar","result":[1,"\u0007"]}}`:              "result is ?",
 		`{"status":"error","error":"` + strings.Repeat("e", 500) + `"}`:                          "e…",
 		`{"status":"success","data":{"resultType":"vector","result":[{"histogram":[1,{}]}]}}`:    "no sample",
-		`{"status":"success","data":{"resultType":"vector","result":[{"value":["1e9","-3.5"]}]}`: "not that of a Prometheus",
+		`{"status":"success","data":{"resultType":"vector","result":[{"value":["1e9","-3.5"]}]}`: "does not come from a Prometheus",
 	} {
 		if v, err := parseAnswer([]byte(body)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v", body, v, err)

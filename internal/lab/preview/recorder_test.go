@@ -396,3 +396,22 @@ func FuzzStaged(f *testing.F) {
 		}
 	})
 }
+
+// The record reaches back to its first entry even if it began by a clock that is ahead.
+func TestRingBegins(t *testing.T) {
+	g, err := newRing(MinBytes, 1, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, now := range []int64{40, 70} {
+		g.add(&entry{time: now, client: uint64(now)})
+		if got := g.reach(0); got != 40 {
+			t.Errorf("after an entry at %d it reaches back to %d", now, got)
+		}
+	}
+	g.clear(200)
+	g.add(&entry{time: 80})
+	if got := g.reach(0); got != 80 {
+		t.Errorf("after clear it reaches back to %d", got)
+	}
+}

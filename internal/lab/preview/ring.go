@@ -21,6 +21,7 @@ type ring struct {
 	size   int    // of a chunk before compression
 	first  int64  // when it began, in µs; 0 if entries from then were forgotten by clear
 	latest int64  // entry; 0 for none
+	empty  bool   // no entry came since it began
 	turn   uint64 // of the last entry
 	out    *zstd.Encoder
 }
@@ -46,7 +47,7 @@ const encoderBytes = 512 << 10
 func newRing(bytes, target, now int64) (*ring, error) {
 	// Chunks of this size compress well. The open chunks of all strata, with their tables, leave
 	// most of the room to closed ones.
-	g := &ring{first: now, target: target, limit: bytes, size: int(min(64<<10, max(bytes/512, 2<<10)))}
+	g := &ring{first: now, empty: true, target: target, limit: bytes, size: int(min(64<<10, max(bytes/512, 2<<10)))}
 	var err error
 	if g.out, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true),
 		zstd.WithWindowSize(64<<10), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false)); err != nil {
@@ -61,6 +62,13 @@ func newRing(bytes, target, now int64) (*ring, error) {
 // add appends an entry.
 func (g *ring) add(e *entry) {
 	g.latest = max(g.latest, e.time)
+	if g.empty { // it began by a clock that may be ahead of the one that dates entries
+		g.empty = false
+		g.first = min(g.first, e.time)
+		for i := range g.strata {
+			g.strata[i].since = min(g.strata[i].since, e.time)
+		}
+	}
 	n := stratumOf(e.client)
 	s := &g.strata[n]
 	if s.since == 0 {
@@ -141,6 +149,7 @@ func (g *ring) forget(s *stratum) {
 
 // clear forgets all.
 func (g *ring) clear(now int64) {
+	g.empty = true
 	if g.first = now; g.latest != 0 {
 		g.first = 0
 	}

@@ -21,7 +21,7 @@ import { keepFocus, walk } from './parts/table.js';
  * @property {() => void} again draws the view anew
  * @property {{insight?: Api.Overview, rules?: Api.Rules}} first what came with the page, once
  * @property {AbortSignal} signal ends with the view
- * @property {(nodes: Api.Nodes | undefined) => void} nodes shows how many nodes answered
+ * @property {(nodes: Api.Nodes | undefined, figures?: boolean) => void} nodes shows how many nodes answered, and unless figures is false what is apart on them
  */
 
 /**
@@ -281,11 +281,13 @@ async function find() {
   openFind(context([]));
 }
 
-/** @param {Api.Nodes | undefined} n */
-function showNodes(n) {
+/** Only answers with figures say what is apart.
+ * @param {Api.Nodes | undefined} n */
+function showNodes(n, figures = true) {
   const el = document.getElementById('live');
   if (!el || !n?.asked) return;
-  const a = n.apart ?? {};
+  if (figures) apart = n.apart ?? {};
+  const a = apart;
   el.className = `live${n.answered < n.asked || a.broken?.length || a.differ?.length ? ' part' : ''}`;
   el.title = (a.differ ?? []).map((d) => `${d.node}: ${d.rule} ${d.there || 'none'}, here ${d.here || 'none'}`).join('\n');
   fill(el, h('span', null, `${count(n.answered)} of ${count(n.asked)}`), h('span', { class: 'long' }, n.asked === 1 ? ' node' : ' nodes'));
@@ -297,6 +299,8 @@ function showNodes(n) {
 }
 
 let away = false;
+/** @type {NonNullable<Api.Nodes['apart']>} */
+let apart = {}; // as the last answer with figures says
 let broken = ''; // why the rules in the source are not in force, and where
 let remark = ''; // why not all nodes are in the figures
 let problem = ''; // what the reader asked for here, and was not done

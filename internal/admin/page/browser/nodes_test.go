@@ -101,6 +101,9 @@ func TestDecisionsOfNodes(t *testing.T) {
 		": images.yaml:2:")
 	b.visit("/rules/shop/once")
 	b.sees("images.yaml:2:")
+	b.do(nil, "click", "selector", `nav a[href^="/decisions"]`)
+	b.until("the decisions are drawn", `() => document.title.startsWith('Decisions')`, nil)
+	b.sees("not in force; those before them are. The error on " + names[1] + ": images.yaml:2:")
 	b.accessible("a broken file")
 	b.clean("a broken file")
 	if b.has(`() => /broken/i.test(document.querySelector('main').innerText.replace(/images.*/g, ''))`, nil) {

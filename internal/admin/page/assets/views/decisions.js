@@ -73,7 +73,7 @@ export async function show(ctx, root) {
     /** @type {Promise<Api.RulesInForce>} */ (ctx.api('/api/v1/rules', { signal: ctx.signal })),
     /** @type {Promise<{list: Api.Node[], nodes: Api.Nodes}>} */ (ctx.api('/api/v1/nodes', { signal: ctx.signal }))]);
   let list = first;
-  ctx.nodes(all.nodes);
+  ctx.nodes(all.nodes, false);
   const several = all.nodes.asked > 1;
   let paused = false;
   let waiting = 0;

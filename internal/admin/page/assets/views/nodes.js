@@ -30,7 +30,7 @@ export async function show(ctx, root) {
         { title: 'Looked at', number: true, cell: (x) => [count(x.taken), h('div', { class: 'sub' }, x.thinned ? `${count(x.thinned)} left out` : 'none left out')] },
         { title: 'Memory', number: true, cell: (x) => bytes(x.memory) }],
     }));
-    ctx.nodes(n);
+    ctx.nodes(n, false);
   }
   draw();
   return { title: 'Nodes', every: 2000, async poll() { answer = await ask(); keepFocus(root, draw); } };

@@ -136,7 +136,7 @@ export async function show(ctx, root) {
       h('div', { class: 'grid' }, card('Limits over all regions', `units of all nodes of ${a.region}, since each started`, null,
         a.limits.length ? limitsTable(a.limits) : state('No rule holds over all regions', ['Say what they may admit together, as in ', h('code', null, 'consistency: {regions: {over: 0%}}'), '.']))),
       each(a.each_by_itself));
-    ctx.nodes(a.nodes);
+    ctx.nodes(a.nodes, false);
   }
   draw();
   return { title: 'Regions', every: 2000, async poll() { answer = await ask(); keepFocus(root, draw); } };
