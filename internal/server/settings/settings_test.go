@@ -74,13 +74,13 @@ func TestLoad(t *testing.T) {
 
 // TestErrors: an error says where it is and which name was meant, and all come at once.
 func TestErrors(t *testing.T) {
-	_, _, err := load(t, "oven:\n  bake_tiem: 1h\n  bake_time: 1s\n", map[string]string{"WEIR_OVEN_BAKE_TIME": "soon"},
+	_, _, err := load(t, "oven:\n  bake_tme: 1h\n  bake_time: 1s\n", map[string]string{"WEIR_OVEN_BAKE_TIME": "soon"},
 		"--oven-bake-time=never")
 	if err == nil {
 		t.Fatal("no error")
 	}
 	want := []string{
-		`weir.yaml:2:3: unknown key "oven.bake_tiem"; did you mean "oven.bake_time"?`,
+		`weir.yaml:2:3: unknown key "oven.bake_tme"; did you mean "oven.bake_time"?`,
 		`weir.yaml:3:14: oven.bake_time: "1s" is below 1m0s`,
 		`WEIR_OVEN_BAKE_TIME: "soon" is no duration; write a number with a unit, such as 10s or 500ms`,
 		`--oven-bake-time: "never" is no duration; write a number with a unit, such as 10s or 500ms`,
