@@ -102,7 +102,7 @@ var contradictions = []struct {
 	{2, func(c combination) bool { return !c.unlimited && c.ban != "" && c.onLimit == "shadow" }, "a rule in shadow bans nobody"},
 	{2, func(c combination) bool { return c.bans() && !c.perIP }, "ban needs per"},
 	{2, func(c combination) bool { return c.bans() && c.perIP && c.onLimit == "defer" }, "ban does not fit on_limit.defer"},
-	{2, func(c combination) bool { return c.bans() && c.perIP && c.waits() && !c.leaky() }, "ban does not fit on_limit.wait, but for leaky_bucket"},
+	{2, func(c combination) bool { return c.bans() && c.perIP && c.waits() && !c.leaky() }, "ban does not fit on_limit.wait, except for leaky_bucket"},
 	{2, func(c combination) bool { return c.costAfter && c.leaky() }, "cost_after does not fit leaky_bucket"},
 	{2, func(c combination) bool { return c.costAfter && c.slots() }, "cost_after does not fit concurrency"},
 }

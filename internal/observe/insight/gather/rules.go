@@ -18,7 +18,9 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 		return // a decision was quicker than the hook
 	}
 	now := c.now()
-	if old.set != nil {
+	if old.set == nil {
+		c.started = now
+	} else {
 		c.happened(insight.Happening{T: now.Unix(), Kind: "rules"})
 	}
 	c.drain()

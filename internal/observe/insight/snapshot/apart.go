@@ -52,7 +52,7 @@ func Apart(list []*Snapshot, differ []insight.RuleDiffers) *insight.Apart {
 			// A rule that is as old as the figures of its node, or came with the program, did not
 			// change: after a restart a rule that the history file does not know begins then.
 			r := &s.Rules[k]
-			if r.Since > max(begun[i]+1, s.Started+laterBy) && r.Since > since[name{r.Domain, r.Name}]+1 && !r.Brought {
+			if r.Since > max(begun[i]+1, s.Started+1) && r.Since > since[name{r.Domain, r.Name}]+1 && !r.Brought {
 				later(s, r.Domain, r.Name, r.Since)
 			}
 		}

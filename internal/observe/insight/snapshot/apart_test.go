@@ -50,7 +50,7 @@ func TestApartAfterRestart(t *testing.T) {
 			Domains: []Domain{{Name: "shop", Since: start}},
 			Rules:   []Rule{{Domain: "shop", Name: "search", Since: search}, {Domain: "shop", Name: "api", Since: api}}}
 	}
-	got := Apart([]*Snapshot{of("a", start, start, start), of("b", restart, restart+2, restart+500)}, nil)
+	got := Apart([]*Snapshot{of("a", start, start, start), of("b", restart, restart+1, restart+500)}, nil)
 	want := &insight.Apart{Later: []insight.CountedSince{
 		{Node: "b", Domain: "shop", Rule: "api", Since: unixTime(restart + 500)}}}
 	if !reflect.DeepEqual(got, want) {
