@@ -308,7 +308,8 @@ func (f *Fleet) judge(ctx context.Context) {
 }
 
 // boardOf writes verdicts for the board, and returns how many rules it left out because they would
-// take too many bytes: at first those that need no attention, of which there is nothing to remember.
+// take too many bytes: at first those that need no attention, of which there is nothing to
+// remember.
 func boardOf(all []ruleVerdicts) (text []byte, left int) {
 	var urgent, rest []ruleVerdicts
 	for _, v := range all {

@@ -50,8 +50,8 @@ func WriteMarker(dir, space string, version int64, files []file.Source) error {
 func digestText(files []file.Source) string { return fmt.Sprintf("%x", rulesource.Digest(files)) }
 
 // WriteFolder writes the files of a version of a space into a folder, and Marker. had is every file
-// of rules and tests that the folder holds: it removes those which the version lacks. Changes in had
-// that nobody pushed are an error, unless force drops them.
+// of rules and tests that the folder holds: it removes those which the version lacks. Changes in
+// had that nobody pushed are an error, unless force drops them.
 func (v *Version) WriteFolder(dir, space string, had []file.Source, force bool) error {
 	from, err := ReadMarker(dir)
 	if err != nil && !force {

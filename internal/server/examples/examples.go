@@ -1,5 +1,5 @@
-// Package examples writes the requests to paste that a server shows when it starts: for curl, grpcurl
-// and redis-cli, with values that meet a rule in force. Begin with Print.
+// Package examples writes the requests to paste that a server shows when it starts: for curl,
+// grpcurl and redis-cli, with values that meet a rule in force. Begin with Print.
 package examples
 
 import (

@@ -99,8 +99,8 @@ func rulesOfDomains(t testing.TB, n int) *rule.Set {
 	return set
 }
 
-// However many kins there are, a part of them is judged at a time, and each has its turn. A kin is not
-// judged once all of its rules have verdicts of their own.
+// However many kins there are, a part of them is judged at a time, and each has its turn. A kin is
+// not judged once all of its rules have verdicts of their own.
 func TestKinsInTurn(t *testing.T) {
 	b := newBench(t, Options{}, "limits: [{name: a, allow: unlimited}]")
 	b.limiter.SetRules(rulesOfDomains(t, judgedKins+1000))
