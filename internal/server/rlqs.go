@@ -35,7 +35,6 @@ type quotaConfig struct {
 // newQuota makes the door for Envoy's filter rate_limit_quota, which the gRPC port serves.
 func (p *program) newQuota() *rlqs.Service {
 	o := p.c.rlqs
-	o.Settings.Buckets = broker.Defaults().Buckets
 	o.Logger, o.Signals = p.log, p.signalsVersion
 	if p.storage.redis != nil { // behind the fallback, which the door asks where Redis does not answer
 		o.Lender = p.storage.redis

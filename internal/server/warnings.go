@@ -36,11 +36,9 @@ func (p *program) warnOfRules(set *rule.Set) {
 
 // warnOfDomains warns where the configuration names a domain that no rule file declares.
 func (p *program) warnOfDomains(set *rule.Set) {
-	named := map[string][]string{"default_domain": {p.c.domain}, "rlqs.domains": p.c.rlqsDomains}
-	for setting, domains := range named {
-		for _, domain := range domains {
-			p.warnOfDomain(set, setting, domain)
-		}
+	p.warnOfDomain(set, "default_domain", p.c.domain)
+	for _, domain := range p.c.rlqsDomains {
+		p.warnOfDomain(set, "rlqs.domains", domain)
 	}
 }
 

@@ -392,9 +392,7 @@ func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 	overall, door := outcomeOf(r, d), observe.DoorOf(r.Door)
 	if !d.Known {
 		m.unknownCells[door][overall].Add(1)
-		if m.o.UnknownDomain != nil && d.Rules != nil && !m.many.Load() {
-			m.reportUnknown(d.Domain)
-		}
+		m.reportUnknown(d)
 		return
 	}
 	t, indexed := m.tableFor(d)
@@ -474,10 +472,11 @@ func outcomeOfLimit(d *weir.Decision, l *weir.LimitResult) outcome {
 	return allowed
 }
 
-// reportUnknown reports a domain once.
-func (m *Metrics) reportUnknown(domain string) {
+// reportUnknown reports the domain of a decision once, if there are rules and none is of it.
+func (m *Metrics) reportUnknown(d *weir.Decision) {
 	const most = 100
-	if len(domain) > 256 {
+	domain := d.Domain
+	if m.o.UnknownDomain == nil || d.Rules == nil || m.many.Load() || len(domain) > 256 {
 		return
 	}
 	m.mu.Lock()

@@ -55,9 +55,7 @@ func (m *Metrics) reported(r *weir.Request, d *weir.Decision, passed, refused in
 		c := &m.unknownCells[observe.DoorOf(r.Door)]
 		c[allowed].Add(uint64(max(passed, 0)))
 		c[denied].Add(uint64(max(refused, 0)))
-		if m.o.UnknownDomain != nil && d.Rules != nil && !m.many.Load() {
-			m.reportUnknown(d.Domain)
-		}
+		m.reportUnknown(d)
 		return
 	}
 	t, indexed := m.tableFor(d)

@@ -11,6 +11,7 @@
 package rlqs
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -34,7 +35,7 @@ const Door = "rlqs"
 
 // Options tune New. The zero value is right for most.
 type Options struct {
-	// Settings say how much is assigned; the zero value means broker.Defaults.
+	// Settings say how much is assigned; what is zero in it is as in broker.Defaults.
 	Settings broker.Settings
 	// Signals returns something that changes when a signal of elastic rules does; nil means that
 	// there are none.
@@ -108,9 +109,9 @@ var _ rlqspb.RateLimitQuotaServiceServer = (*Service)(nil)
 
 // New returns the service of l, over the store of l.
 func New(l *weir.Limiter, s store.Store, o Options) *Service {
-	if o.Settings == (broker.Settings{}) {
-		o.Settings = broker.Defaults()
-	}
+	defaults := broker.Defaults()
+	o.Settings.First = cmp.Or(o.Settings.First, defaults.First)
+	o.Settings.Buckets = cmp.Or(o.Settings.Buckets, defaults.Buckets)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

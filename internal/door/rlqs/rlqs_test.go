@@ -646,3 +646,11 @@ func TestReconnects(t *testing.T) {
 		func() bool { s := d.Stats(); return s.Streams == 1 && s.Buckets == 1 })
 	patience.Until(t, "their goroutines are gone", func() bool { return runtime.NumGoroutine() <= before+10 })
 }
+
+// What is left out of the settings is as by default.
+func TestSettingsLeftOut(t *testing.T) {
+	want := broker.Settings{First: 7, Buckets: broker.Defaults().Buckets}
+	if s := New(nil, nil, Options{Settings: broker.Settings{First: 7}}); s.o.Settings != want {
+		t.Errorf("%+v, want %+v", s.o.Settings, want)
+	}
+}
