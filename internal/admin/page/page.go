@@ -56,6 +56,8 @@ type Snapshot struct {
 	// the domain and the time in the request; nil if they are not known.
 	Insight any `json:"insight,omitempty"`
 	Rules   any `json:"rules,omitempty"`
+	// Outages are the newest outages of GET /api/v1/outages; nil if there were none.
+	Outages any `json:"outages,omitempty"`
 }
 
 // Options tune Handler.

@@ -65,6 +65,11 @@ declare namespace Api {
     rules_version?: string; rules_since: string; rules_broken: boolean; per_second: number; refused_share: number; p99: number; store: string;
     breaker: string; store_fault?: string; store_remark?: string; store_errors: number; taken: number; thinned: number; memory: number;
   }
+  interface Outage {
+    store: string; region?: string; kind: string; from: string; to: string | null; times: number; cause?: string; parts_away?: number; parts?: number;
+    alone: number; share_admitted: number; share_refused: number; admitted: number; refused: number; over: number; unsettled: number; unsure: number;
+    counters_lost?: boolean; title: string; summary: string; nodes: { node: string; alone: number; does: string }[];
+  }
   interface NetUnits { units: number; back: number }
   interface Region {
     region: string; own?: boolean; weight: number; share: number; state: string; staleness: number | null; weights_differ: boolean; rules_differ: boolean;

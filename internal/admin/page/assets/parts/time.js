@@ -28,6 +28,18 @@ export function when(at) {
   return h('time', { datetime: d.toISOString(), title: `${d.toISOString().replace('T', ' ').slice(0, 19)} UTC` }, today(d) ? minuteFormat.format(d) : dayFormat.format(d));
 }
 
+/** second is an instant as text, to the second. @param {string | number} at */
+export function second(at) {
+  const d = new Date(at);
+  return `${today(d) ? '' : `${d.getDate()} ${d.toLocaleString('en-GB', { month: 'short' })} `}${clockFormat.format(d)}`;
+}
+
+/** outageTime says when an outage was: since, or from and to. @param {Api.Outage} o */
+export function outageTime(o) {
+  if (!o.to) return `since ${second(o.from)}`;
+  return second(o.from) === second(o.to) ? `at ${second(o.from)}` : `${second(o.from)} to ${second(o.to)}`;
+}
+
 /**
  * span writes a time that passes: 41 s, 2 h 48 min.
  * @param {number} s

@@ -2,7 +2,9 @@
 import { ask } from '../parts/act.js';
 import { card, count, fill, h, plural, sent, state, visible } from '../parts/text.js';
 import { table } from '../parts/table.js';
+import { outages } from '../parts/stream.js';
 import { when } from '../parts/time.js';
+import { outageList } from './overview.js';
 
 /** value writes a field of a record: times as people read them. @param {unknown} x */
 const value = (x) => (typeof x === 'object' ? JSON.stringify(x) : String(x).replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?Z$/, '$1 $2 UTC'));
@@ -40,6 +42,9 @@ export async function show(ctx, root) {
       await show(ctx, root);
     },
   });
+  const away = h('div', null);
+  const drawAway = () => fill(away, outages.list.length ? outageList(outages.list) : h('p', { class: 'none' }, 'No node went without its store.'));
+  drawAway();
   const changes = (insight.events ?? []).filter((e) => e.kind !== 'saturated').reverse();
   fill(root, h('div', { class: 'head' }, h('h1', null, 'History')),
     s?.errors.length ? h('div', { class: 'card' }, h('p', { class: 'error' }, 'The rules that lie in the source are not in force:'), s.errors.map((e) => h('p', { class: 'mono' }, visible(e)))) : null,
@@ -48,6 +53,7 @@ export async function show(ctx, root) {
         h('dt', null, 'Rules'), h('dd', null, `${count(rules.rules.length)}, generation ${count(rules.generation)}`),
         s ? [h('dt', null, 'Source'), h('dd', { class: 'mono' }, visible(s.path)), h('dt', null, 'Loaded'), h('dd', null, when(s.loaded)), h('dt', null, 'Loads'), h('dd', null, `${count(s.loads)}, ${count(s.failures)} of them failed`), h('dt', null, 'Files'), h('dd', null, s.files.map((f) => h('div', { class: 'mono' }, visible(f))))] : null)),
       card('Changes of the rules', 'last 7 days', 's6', changes.length ? h('ol', { class: 'bars' }, changes.slice(0, 40).map((e) => h('li', null, when(e.t * 1000), ' ', { rules: 'the rules changed', rules_broken: 'broken rules in the source', start: 'weir started' }[/** @type {'rules'} */ (e.kind)] ?? e.kind, e.version ? h('span', { class: 'sub mono' }, ` ${e.version.slice(0, 12)}`) : null))) : h('p', { class: 'none' }, 'None is known.')),
+      card('Outages', 'since the nodes started', null, away),
       versions ? card('Versions', `of the space ${visible(versions.space)}`, null, table({
         caption: 'Versions', rows: versions.versions, none: 'There is none.', columns: [
           { title: 'Version', cell: (v) => [h('strong', null, count(v.number)), v.number === versions.head ? h('span', { class: 'sub' }, ' to be in force') : null] },
@@ -67,5 +73,5 @@ export async function show(ctx, root) {
           { title: 'Note', cell: (a) => visible(words(a.note)) || '–' },
           { title: 'Node', cell: (a) => visible(words(a.node)) || '–' }],
       }) : state('No audit log', why))));
-  return { title: 'History' };
+  return { title: 'History', leave: outages.watch(drawAway) };
 }
