@@ -56,7 +56,8 @@ func checkQuery(t *testing.T, where, query string, known map[string][]string) {
 		t.Errorf("%s: %v\n%s", where, err, query)
 		return
 	}
-	seen := []string{"job", "instance"} // labels of the query's selectors
+	// Labels of the query's selectors. Those of a fleet come from the configuration of the scrape.
+	seen := []string{"job", "instance", "cluster", "region", "namespace", "app_kubernetes_io_instance"}
 	parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
 		selector, ok := node.(*parser.VectorSelector)
 		if !ok {
@@ -223,6 +224,13 @@ func TestAlerts(t *testing.T) {
 			}
 			names[r.Alert] = true
 			checkQuery(t, r.Alert, r.Expr, known)
+			// What is summed over servers is summed over those of one fleet.
+			for _, by := range regexp.MustCompile(`by \(([^)]*)\)`).FindAllStringSubmatch(r.Expr, -1) {
+				if !strings.HasPrefix(by[1], "job, instance") &&
+					!strings.HasPrefix(by[1], "job, cluster, region, namespace, app_kubernetes_io_instance") {
+					t.Errorf("%s mixes fleets: by (%s)", r.Alert, by[1])
+				}
+			}
 			if s := r.Labels["severity"]; s != "info" && s != "warning" && s != "critical" {
 				t.Errorf("%s: severity %q", r.Alert, s)
 			}
@@ -236,7 +244,7 @@ func TestAlerts(t *testing.T) {
 			}
 		}
 	}
-	if len(names) < 19 {
+	if len(names) < 28 {
 		t.Errorf("only %d alerts", len(names))
 	}
 }
