@@ -193,6 +193,32 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
+// runbooks is where alerts lead to.
+const runbooks = "https://github.com/weir-rl/weir/blob/HEAD/docs/operating/runbooks.md#"
+
+// TestRunbooks: the page has a section for each alert, with all that it is to say, and no other.
+func TestRunbooks(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "operating", "runbooks.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sections := strings.Split(string(page), "\n## ")[1:]
+	var have []string
+	for _, section := range sections {
+		name, text, _ := strings.Cut(section, "\n")
+		have = append(have, name)
+		for _, part := range []string{"**Means**: ", "- **Look at** ", "- **Do**"} {
+			if strings.Count(text, part) != 1 {
+				t.Errorf("%s: it has %q %d times", name, part, strings.Count(text, part))
+			}
+		}
+	}
+	slices.Sort(have)
+	if want := alertNames(t); !slices.Equal(have, want) {
+		t.Errorf("the page has the sections\n%q, and the alerts are\n%q", have, want)
+	}
+}
+
 func TestAlerts(t *testing.T) {
 	data, err := os.ReadFile("../prometheus/weir.rules.yml")
 	if err != nil {
@@ -236,6 +262,9 @@ func TestAlerts(t *testing.T) {
 			}
 			if r.Annotations["summary"] == "" {
 				t.Errorf("%s: no summary", r.Alert)
+			}
+			if want := runbooks + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+				t.Errorf("%s: runbook_url is %q, want %q", r.Alert, r.Annotations["runbook_url"], want)
 			}
 			for name, text := range r.Annotations {
 				if _, err := template.New(name).Funcs(functions).Parse("{{$labels := .}}{{$value := .}}" + text); err != nil {
