@@ -27,6 +27,7 @@ import (
 	"github.com/weir-rl/weir/internal/admin/fleet"
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/admin/nodes"
+	"github.com/weir-rl/weir/internal/admin/outages"
 	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/door/proxy"
 	"github.com/weir-rl/weir/internal/door/proxy/deferred"
@@ -151,6 +152,7 @@ type program struct {
 	recorder     *preview.Recorder // nil with insight.record: 0
 	preview      *preview.Preview  // nil with insight.record: 0
 	nodes        *nodes.Nodes      // nil without Redis
+	outages      *outages.Log      // nil with store: memory, where nothing can be away
 	fleet        *fleet.Fleet
 	started      time.Time
 	overload     *overload.Limiter // nil without proxy.concurrency
@@ -201,6 +203,7 @@ func (p *program) allParts() []part {
 		{name: "load", checked: true, open: p.openLoad, run: runs{p.runSignals, p.measureLine, p.watchSignals}, collect: p.loadMetrics, close: p.closeLine},
 		{name: "insight", checked: true, open: p.openInsight, run: runs{p.gather}, collect: p.insightMetrics, close: p.closeInsight},
 		{name: "preview", checked: true, open: p.openPreview, run: runs{p.record}},
+		{name: "outages", open: p.openOutages, run: runs{p.followOutages}},
 		{name: "fleet", checked: true, open: p.openFleet, run: runs{p.answerNodes, p.runFleet}, collect: p.nodeMetrics},
 		{name: "decisions", open: p.openDecisions, run: runs{p.writeDecisions}, reload: p.reopenDecisions, collect: p.exportMetrics},
 		{name: "kernel", open: p.openKernel},
