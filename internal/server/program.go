@@ -137,6 +137,7 @@ type program struct {
 	otel         *otel.Telemetry // nil without otel.endpoint
 	rules        ruleSource
 	atStart      *rule.Set            // while build runs: the first rules
+	changed      lastChanges          // of the rules
 	tokens       *auth.Tokens         // nil without auth.tokens_file
 	pages        *auth.Pages          // nil without listen.http
 	audit        *audit.Log           // nil of a check

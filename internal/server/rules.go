@@ -7,8 +7,11 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"time"
 
+	"github.com/weir-rl/weir/internal/observe/changes"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/server/settings"
@@ -111,6 +114,8 @@ func (p *program) runRules(ctx context.Context) { p.rules.Run(ctx) }
 
 // rulesChanged puts s in force.
 func (p *program) rulesChanged(s *rule.Set) {
+	before, _ := p.limiter.Rules()
+	p.changed.between(before, s) // here, and not while the collector of insight is locked
 	if err := p.firewall.open(s); err != nil {
 		p.log.Error("banned addresses are refused, but the kernel does not drop their packets", "error", err)
 	}
@@ -118,6 +123,31 @@ func (p *program) rulesChanged(s *rule.Set) {
 	p.warnOfRules(s)
 	p.signals.SetUsed(signalsOf(s))
 	p.startDeferring(s)
+}
+
+// lastChanges remembers what differs between the last two rule sets that were compared, since the
+// audit log and insight both tell it. Safe for concurrent use.
+type lastChanges struct {
+	mu            sync.Mutex
+	before, after *rule.Set
+	are           insight.RuleChanges
+}
+
+func (c *lastChanges) between(before, after *rule.Set) insight.RuleChanges {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.before != before || c.after != after {
+		c.before, c.after, c.are = before, after, changes.Between(before, after)
+	}
+	return c.are
+}
+
+// take returns the last changes, and forgets the rule sets.
+func (c *lastChanges) take() insight.RuleChanges {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.before, c.after = nil, nil
+	return c.are
 }
 
 // openDatabase loads the rules at the head of their space in PostgreSQL.
