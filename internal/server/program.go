@@ -40,6 +40,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/otel"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/server/settings"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/internal/wire/shed"
@@ -73,7 +74,8 @@ var logSettings = []setting{
 
 // logConfig is the configuration of the log and the metrics.
 type logConfig struct {
-	detailed bool // metrics with clients' values
+	nodeName string // "" for the name of the host
+	detailed bool   // metrics with clients' values
 	log      struct {
 		level  slog.Level
 		format string
@@ -85,7 +87,8 @@ type logConfig struct {
 func Serve(ctx context.Context, c *Config, check bool, version string, stdout, stderr io.Writer) error {
 	// first of all, since building the parts would run the collector several times
 	defer pace(os.LookupEnv, debug.SetMemoryLimit(-1))()
-	p := &program{c: c, check: check, version: version, log: newLogger(c, stderr), stdout: stdout, started: time.Now()}
+	p := &program{c: c, check: check, version: version, node: nodeNameOf(c), log: newLogger(c, stderr), stdout: stdout,
+		started: time.Now()}
 	if err := p.build(ctx); err != nil {
 		err = errors.Join(err, p.close())
 		if ctx.Err() != nil {
@@ -129,6 +132,7 @@ func newLogger(c *Config, w io.Writer) *slog.Logger {
 type program struct {
 	c       *Config
 	version string // of the program
+	node    human.NodeName
 	log     *slog.Logger
 	stdout  io.Writer
 	check   bool   // only to check the configuration

@@ -63,7 +63,7 @@ declare namespace Api {
     attributes: Record<string, string> | null; limits: Limit[] | null; limits_left_out?: number;
   }
   interface Node {
-    node: string; self?: boolean; version: string; started: string; rules: number; generation: number; digest: string;
+    node: string; address?: string; self?: boolean; version: string; started: string; rules: number; generation: number; digest: string;
     rules_version?: string; rules_since: string; rules_broken: boolean; per_second: number; refused_share: number; p99: number; store: string;
     breaker: string; store_fault?: string; store_remark?: string; store_errors: number; taken: number; thinned: number; memory: number;
   }
