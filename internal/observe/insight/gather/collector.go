@@ -19,6 +19,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/judge"
+	"github.com/weir-rl/weir/internal/observe/insight/series"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/rule"
 )
@@ -125,14 +126,14 @@ type Collector struct {
 	signal         string // why this minute is saturated; "" if it is not
 	// When the minute began.
 	lastAnswers answerCounts
-	era         int64      // the number of the one that goes on
-	errors      countWheel // of the store
+	era         int64        // the number of the one that goes on
+	errors      series.Tally // of the store
 	lastErrs    uint64
-	unknowns    countWheel // requests for unknown domains
+	unknowns    series.Tally // requests for unknown domains
 	lastUnknown uint64
-	past        map[pastName][]pastStep // of the history file, until its rules are there
+	past        map[series.Name][]series.Step // of the history file, until its rules are there
 
-	history *historyFile // nil without one; Run's alone
+	history *series.File // nil without one; Run's alone
 
 	provenAsked *rule.Set // whose proven rules were asked for
 	reasons     struct {
@@ -149,7 +150,7 @@ func New(o Options) *Collector {
 		o.Memory = DefaultMemory
 	}
 	c := &Collector{o: o, now: o.Now, woken: make(chan struct{}, 1),
-		errors: newTally(60, snapshot.MinuteSteps), unknowns: newTally(60, snapshot.MinuteSteps)}
+		errors: series.NewTally(60, snapshot.MinuteSteps), unknowns: series.NewTally(60, snapshot.MinuteSteps)}
 	if c.now == nil {
 		c.now = time.Now
 	}
