@@ -27,6 +27,7 @@ import (
 	"github.com/weir-rl/weir/internal/admin/fleet"
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/admin/nodes"
+	"github.com/weir-rl/weir/internal/admin/outages"
 	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/door/proxy"
 	"github.com/weir-rl/weir/internal/door/proxy/deferred"
@@ -39,6 +40,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/otel"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/server/settings"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/internal/wire/shed"
@@ -72,7 +74,8 @@ var logSettings = []setting{
 
 // logConfig is the configuration of the log and the metrics.
 type logConfig struct {
-	detailed bool // metrics with clients' values
+	nodeName string // "" for the name of the host
+	detailed bool   // metrics with clients' values
 	log      struct {
 		level  slog.Level
 		format string
@@ -84,7 +87,8 @@ type logConfig struct {
 func Serve(ctx context.Context, c *Config, check bool, version string, stdout, stderr io.Writer) error {
 	// first of all, since building the parts would run the collector several times
 	defer pace(os.LookupEnv, debug.SetMemoryLimit(-1))()
-	p := &program{c: c, check: check, version: version, log: newLogger(c, stderr), stdout: stdout, started: time.Now()}
+	p := &program{c: c, check: check, version: version, node: nodeNameOf(c), log: newLogger(c, stderr), stdout: stdout,
+		started: time.Now()}
 	if err := p.build(ctx); err != nil {
 		err = errors.Join(err, p.close())
 		if ctx.Err() != nil {
@@ -128,6 +132,7 @@ func newLogger(c *Config, w io.Writer) *slog.Logger {
 type program struct {
 	c       *Config
 	version string // of the program
+	node    human.NodeName
 	log     *slog.Logger
 	stdout  io.Writer
 	check   bool   // only to check the configuration
@@ -136,6 +141,7 @@ type program struct {
 	otel         *otel.Telemetry // nil without otel.endpoint
 	rules        ruleSource
 	atStart      *rule.Set            // while build runs: the first rules
+	changed      lastChanges          // of the rules
 	tokens       *auth.Tokens         // nil without auth.tokens_file
 	pages        *auth.Pages          // nil without listen.http
 	audit        *audit.Log           // nil of a check
@@ -151,6 +157,7 @@ type program struct {
 	recorder     *preview.Recorder // nil with insight.record: 0
 	preview      *preview.Preview  // nil with insight.record: 0
 	nodes        *nodes.Nodes      // nil without Redis
+	outages      *outages.Log      // nil with store: memory, where nothing can be away
 	fleet        *fleet.Fleet
 	started      time.Time
 	overload     *overload.Limiter // nil without proxy.concurrency
@@ -201,6 +208,7 @@ func (p *program) allParts() []part {
 		{name: "load", checked: true, open: p.openLoad, run: runs{p.runSignals, p.measureLine, p.watchSignals}, collect: p.loadMetrics, close: p.closeLine},
 		{name: "insight", checked: true, open: p.openInsight, run: runs{p.gather}, collect: p.insightMetrics, close: p.closeInsight},
 		{name: "preview", checked: true, open: p.openPreview, run: runs{p.record}},
+		{name: "outages", open: p.openOutages, run: runs{p.followOutages}},
 		{name: "fleet", checked: true, open: p.openFleet, run: runs{p.answerNodes, p.runFleet}, collect: p.nodeMetrics},
 		{name: "decisions", open: p.openDecisions, run: runs{p.writeDecisions}, reload: p.reopenDecisions, collect: p.exportMetrics},
 		{name: "kernel", open: p.openKernel},
