@@ -25,6 +25,7 @@ var describedTypes = map[string]any{
 	"Candidate": insight.Candidate{}, "CandidateList": CandidateList{}, "BanRequest": change{}, "GrantRequest": change{}, "Target": change{}, "RegionsReport": RegionsReport{}, "RegionState": RegionState{}, "RegionalLimit": RegionalLimit{},
 	"RegionalWindow": RegionalWindow{}, "RegionalUnits": insight.RegionalUnits{}, "VersionList": VersionList{}, "Version": Version{}, "VersionChange": VersionChange{}, "Pushed": Pushed{},
 	"NetUnits": insight.NetUnits{}, "KeyRegions": KeyRegions{}, "Ticket": deferred.Ticket{},
+	"OutageList": OutageList{}, "Outage": insight.Outage{}, "OutageNode": insight.OutageNode{},
 }
 
 // asked are the schemas of bodies of requests, which need not hold all members of their types.
