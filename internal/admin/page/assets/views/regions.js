@@ -108,7 +108,7 @@ export async function show(ctx, root) {
   /** @param {Api.RegionalLimit[]} limits */
   const limitsTable = (limits) => table({
     caption: 'Limits over all regions', rows: windows(limits), none: '', columns: [
-      { title: 'Limit', cell: ({ l }) => [h('a', { href: ruleLink(ctx, l.domain, l.rule) }, visible(l.rule)), l.shadow ? [' ', h('span', { class: 'pill ink-shadow' }, 'In shadow')] : null] },
+      { title: 'Limit', cell: ({ l }) => [h('a', { href: ruleLink(ctx, l.domain, l.rule) }, visible(ctx.of(l.domain) + l.rule)), l.shadow ? [' ', h('span', { class: 'pill ink-shadow' }, 'In shadow')] : null] },
       { title: 'All regions together', cell: ({ l }) => promise(l) },
       { title: 'Ceiling here', cell: ({ l, windows, first }) => [windows.map(ceiling), l.overrides && first ? h('div', { class: 'sub' }, plural(l.overrides, 'override')) : null] },
       { title: 'Used here', number: true, cell: ({ l, of }) => [count(net(of.used)), h('div', { class: 'sub' }, l.over_percent || l.sync ? `${count(net(of.told))} told` : of.borrowed ? `${count(of.borrowed)} borrowed` : ' ')] },
