@@ -23,7 +23,7 @@ var (
 		"tls": "internal/wire/listen", "trusted_peers": "internal/door/auth", "unknown_domain": "decide.go",
 	}
 	commandsElsewhere = map[string]string{
-		"grant": "cmd/weir/ban.go", "rules": "cmd/weir/rulesdb.go",
+		"rules": "cmd/weir/rulesdb.go",
 	}
 	metricsElsewhere = map[string]string{
 		"abandoned": "internal/door/proxy", "ban": "internal/limiter/orders", "banned": "internal/limiter/orders",

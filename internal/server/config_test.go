@@ -152,7 +152,7 @@ func TestConfigOrder(t *testing.T) {
 	}
 	c = mustConfig(t, "", nil, nil)
 	if c.listen.http != "127.0.0.1:8080" || c.listen.grpc != "127.0.0.1:8081" || c.listen.admin != "127.0.0.1:6070" ||
-		c.listen.proxy != "" || c.drain != 10*time.Second {
+		c.listen.proxy != "" || c.drain != (drainTimes{finish: 10 * time.Second}) {
 		t.Errorf("defaults: %+v", c)
 	}
 

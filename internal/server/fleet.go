@@ -51,6 +51,9 @@ func (p *program) openFleet(context.Context) error {
 	if p.storage.regions != nil {
 		o.Regions = p.storage.readRegions
 	}
+	if p.outages != nil {
+		o.Outages = p.outages.List
+	}
 	if p.recorder != nil {
 		o.Seeded = p.recorder.SetSeed
 	}

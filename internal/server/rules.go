@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 
+	"github.com/weir-rl/weir/internal/observe/changes"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/server/settings"
@@ -110,6 +113,8 @@ func (p *program) runRules(ctx context.Context) { p.rules.Run(ctx) }
 
 // rulesChanged puts s in force.
 func (p *program) rulesChanged(s *rule.Set) {
+	before, _ := p.limiter.Rules()
+	p.changed.between(before, s) // here, and not while the collector of insight is locked
 	if err := p.firewall.open(s); err != nil {
 		p.log.Error("banned addresses are refused, but the kernel does not drop their packets", "error", err)
 	}
@@ -117,6 +122,31 @@ func (p *program) rulesChanged(s *rule.Set) {
 	p.warnOfRules(s)
 	p.signals.SetUsed(signalsOf(s))
 	p.startDeferring(s)
+}
+
+// lastChanges remembers what differs between the last two rule sets that were compared, since the
+// audit log and insight both tell it. Safe for concurrent use.
+type lastChanges struct {
+	mu            sync.Mutex
+	before, after *rule.Set
+	are           insight.RuleChanges
+}
+
+func (c *lastChanges) between(before, after *rule.Set) insight.RuleChanges {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.before != before || c.after != after {
+		c.before, c.after, c.are = before, after, changes.Between(before, after)
+	}
+	return c.are
+}
+
+// take returns the last changes, and forgets the rule sets.
+func (c *lastChanges) take() insight.RuleChanges {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.before, c.after = nil, nil
+	return c.are
 }
 
 // openDatabase loads the rules at the head of their space in PostgreSQL.
@@ -127,7 +157,7 @@ func (p *program) openDatabase(ctx context.Context) (*rule.Set, error) {
 		Node:  p.node.String, Logger: p.log, Changed: p.rulesChanged, Looked: p.auditRules,
 	})
 	if err != nil {
-		return nil, err
+		return nil, passing{err} // what is in the database changes without this configuration
 	}
 	p.rules = follower
 	return set, nil

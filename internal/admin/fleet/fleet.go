@@ -42,6 +42,8 @@ type Options struct {
 	// Regions reads this node's counts for its region and the others, which the caller may change;
 	// nil if there is only one region. Leader is not empty if it is this node.
 	Regions func() *insight.RegionsReading
+	// Outages returns the outages that this node met; nil if nothing it uses can be away.
+	Outages func() []insight.Outage
 	// Seeded is called with the seed by which all nodes sample.
 	Seeded func(seed uint64)
 	// Board holds values for all nodes; nil if this node is alone.
@@ -69,6 +71,13 @@ type Fleet struct {
 	unreadable atomic.Uint64 // answers
 	full       sync.Once     // logs that the board does not hold all verdicts
 
+	outages struct {
+		sync.Mutex // held while other nodes are asked, so that those who ask meanwhile share the answer
+		at         time.Time
+		list       []insight.Outage
+		nodes      insight.Nodes
+	}
+
 	mu       sync.Mutex
 	asked    map[snapshot.Want]*asked // questions under way, or of a moment ago
 	verdicts map[ruleID]ruleVerdicts
@@ -92,6 +101,7 @@ const (
 	kindRefused   = "refused/1"
 	kindAsked     = "asked/1"
 	kindRegions   = "regions/1"
+	kindOutages   = "outages/1"
 )
 
 // New returns the Fleet of this node, and makes it answer the questions of others.
@@ -111,6 +121,9 @@ func New(o Options) *Fleet {
 			n.Handle(kindSnapshot, f.answerSnapshot)
 			n.Handle(kindRefused, f.answerRefused)
 			n.Handle(kindAsked, f.answerAsked)
+		}
+		if o.Outages != nil {
+			n.Handle(kindOutages, func(context.Context, []byte) ([]byte, error) { return json.Marshal(o.Outages()) })
 		}
 		if o.Regions != nil {
 			n.Handle(kindRegions, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.ownRegions()) })
@@ -215,6 +228,35 @@ func (f *Fleet) Regions(ctx context.Context) (*insight.RegionsReading, insight.N
 	})
 	all.Leader = f.shown.of(all.Leader)
 	return all, n
+}
+
+// Outages implements admin.Nodes.
+func (f *Fleet) Outages(ctx context.Context) ([]insight.Outage, insight.Nodes) {
+	if f.o.Outages == nil {
+		return []insight.Outage{}, alone
+	}
+	x := &f.outages
+	x.Lock()
+	defer x.Unlock()
+	if x.list == nil || time.Since(x.at) >= keptFor {
+		lists := [][]insight.Outage{f.o.Outages()}
+		x.nodes = f.others(context.WithoutCancel(ctx), kindOutages, nil, func(a nodes.Answer) {
+			var list []insight.Outage
+			if f.read(a, &list) {
+				lists = append(lists, list)
+			}
+		})
+		for _, list := range lists {
+			for i := range list {
+				for j := range list[i].Nodes {
+					n := &list[i].Nodes[j]
+					n.Node = f.shown.of(n.Node)
+				}
+			}
+		}
+		x.list, x.at = insight.MergeOutages(lists...), time.Now()
+	}
+	return slices.Clone(x.list), x.nodes
 }
 
 // foundDecision is an answer of kindDecision.

@@ -140,7 +140,7 @@ var load = sync.OnceValue(func() *page {
 })
 
 // bare returns a script or style sheet of our own without the lines that hold only comments, and
-// without the space that begins lines: a sixth of what the page weighs. It relies on each template
+// without the space that begins lines: a sixth of the weight of the page. It relies on each template
 // literal ending in its line.
 func bare(name string, data []byte) []byte {
 	if ext := path.Ext(name); ext != ".js" && ext != ".css" || strings.HasPrefix(name, "vendor/") {

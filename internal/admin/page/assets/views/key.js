@@ -73,7 +73,7 @@ export async function show(ctx, root) {
       { title: 'Used', cell: (x) => (x.s && !x.s.unlimited ? [h('div', { class: 'line-of' }, `${count(x.s.used)} of ${count(x.s.capacity)}`), share(fullness(x.s), 'used', x.s.refused ? 'refused' : 'admitted'), x.s.leased ? h('div', { class: 'line-of' }, `leased: ${count(x.s.leased.units)} (${plural(x.s.leased.generations, 'generation')}), until `, when(x.s.leased.until)) : null, regional(x.s)] : x.s?.unlimited ? 'no limit' : 'nothing counted') },
       { title: 'Now', cell: (x) => (x.s?.ban ? h('span', { class: 'ink-refused' }, 'banned until ', when(x.s.ban.until)) : x.s?.refused ? h('span', { class: 'ink-refused' }, `refused${x.s.shadow ? ' in shadow' : ''}${x.s.retry_after ? `, again in ${span(x.s.retry_after)}` : ''}`) : 'passes') },
       { title: 'Grant', cell: (x) => (x.s?.grant ? [`${visible(x.s.grant.allow)} until `, when(x.s.grant.until)] : '–') },
-      { title: 'Asked, 12 to 24 h', number: true, cell: (x) => (x.l ? count(x.l.asked) : '–') },
+      { title: 'Asked, last 12 to 24 h', number: true, cell: (x) => (x.l ? count(x.l.asked) : '–') },
       { title: 'Refused', number: true, cell: (x) => (x.l?.would_refuse ? `would ${count(x.l.would_refuse)}` : x.l ? count(x.l.refused) : '–') },
       { title: 'Near', number: true, cell: (x) => (x.l ? count(x.l.near) : '–') }];
     if (domain === commands) {

@@ -83,10 +83,10 @@ export async function show(ctx, root) {
   function region(r, a) {
     const [words, colour, sign] = states[r.state] ?? [r.state, 'grey', '·'];
     const facts = r.own ? [
-      ['Hears others', a.leader ? h('span', { class: 'mono' }, visible(a.leader)) : 'no node'],
-      ['Not told yet', plural(a.keys, 'key')],
-      ['Taken over', plural(a.orders, 'ban or grant', 'bans and grants')],
-      a.untold ? ['Never told', plural(a.untold, 'use')] : null,
+      ['Node that hears others', a.leader ? h('span', { class: 'mono' }, visible(a.leader)) : 'no node'],
+      ['Not sent to others yet', plural(a.keys, 'key')],
+      ['Taken over from others', plural(a.orders, 'ban or grant', 'bans and grants')],
+      a.untold ? ['Never sent', plural(a.untold, 'use')] : null,
     ] : [
       ['Last heard', r.staleness === null ? '–' : `${old(r)} ago`],
       ['Uses heard', count(r.uses)],

@@ -26,7 +26,7 @@ function facts(r) {
     fact('Most asked by one client', percent(r.max_fill), r.max_fill > 1 ? 'of the limit: what was refused counts, too' : 'of the limit'),
     fact('Near the limit', count(r.near + r.soft), 'requests that passed near it, or in its soft margin'),
     r.banned ? fact('Refused by its ban', count(r.banned)) : null,
-    r.errors ? fact('Errors', count(r.errors), 'of if and cost') : null,
+    r.errors ? fact('Errors', count(r.errors), 'of its expressions (if, cost)') : null,
     fact('Known', percent(r.known_share), ['of the requests that name a client', r.ok_share >= 0 ? `; ${percent(r.ok_share)} of those admitted were answered well` : '; answers are not seen here']));
 }
 
@@ -158,7 +158,7 @@ export async function show(ctx, root) {
         h('span', { class: 'sub' }, visible([r.limits?.join(', '), r.per?.length ? `per ${r.per.join(', ')}` : 'for all together'].filter(Boolean).join(' '))),
         h('span', { class: 'actions' }, ctx.can('source') ? h('a', { class: 'btn', href: ctx.link('/try', { rule: `${r.domain}/${r.name}` }) }, 'Try a change') : null,
           ctx.can('act') ? h('button', { class: 'btn', type: 'button', onclick: () => { void act(); } }, 'Ban a key') : null)),
-      h('p', { class: 'sub' }, `${r.file ? `${visible(r.file)}:${r.line} · ` : ''}in force for ${ago(r.since)}${v ? ` · ${v.confidence} confidence` : ''}${since ? ` · figures ${since}` : ''}`),
+      h('p', { class: 'sub' }, `${r.file ? `${visible(r.file)}:${r.line} · ` : ''}in force for ${ago(r.since)}${v ? ` · ${v.confidence} confidence in the verdict` : ''}${since ? ` · figures ${since}` : ''}`),
       v ? verdictPart(v) : h('p', { class: 'lead' }, 'Nothing can be said of it yet.'),
       (r.verdicts ?? []).slice(1).map((x) => h('p', { class: 'sub' }, `Also: ${verdictOf(x.verdict)[0].toLowerCase()}. `, visible(x.sentence))),
       h('section', { class: 'card' }, facts(r), sampledNote(r), laterNote(r)));
