@@ -209,7 +209,7 @@ type look struct {
 
 var desktop = look{"light", 1280, 900}
 
-// odd is how a browser differs from what most people have.
+// odd is how a browser differs from most others.
 type odd struct {
 	zone     string        // of its times; "" for UTC
 	language string        // "" for en-GB
