@@ -140,7 +140,7 @@ func (p *program) openStore(context.Context) error {
 	if err := p.makeStore(); err != nil {
 		return err
 	}
-	p.audit.Begin(p.nodeName())
+	p.audit.Begin(p.nodeLabel())
 	return nil
 }
 

@@ -55,9 +55,9 @@ func TestOutage(t *testing.T) {
 	}
 	const does = "admits 1/2 of each limit under 1 rule, fails open (admits all) under 1 rule, fails closed (refuses all) under 1 rule."
 	b.until("the banner says what the node does",
-		`(does) => { const e = document.querySelector('#banner.bad'); return e?.checkVisibility() && /^Redis away since \d\d:\d\d:\d\d\. Meanwhile \S+ /.test(e.innerText) && e.innerText.includes(does); }`, does)
+		`(does) => { const e = document.querySelector('#banner.bad'); return e?.checkVisibility() && /^Redis away since (\d+ \w+, )?\d\d:\d\d:\d\d\. Meanwhile \S+ /.test(e.innerText) && e.innerText.includes(does); }`, does)
 	b.until("the overview has a card",
-		`() => [...document.querySelectorAll('.looks li')].some((e) => /^!?\s*Redis away since \d\d:\d\d:\d\d: [\d,]+ decided alone/.test(e.innerText))`, nil)
+		`() => [...document.querySelectorAll('.looks li')].some((e) => /^!?\s*Redis away since (\d+ \w+, )?\d\d:\d\d:\d\d: [\d,]+ decided alone/.test(e.innerText))`, nil)
 	b.accessible("an outage that lasts")
 	for _, view := range []string{"/nodes", "/rules/shop/search"} {
 		b.visit(view)
@@ -86,7 +86,7 @@ func TestOutage(t *testing.T) {
 		alone = o.Alone
 		return o.To != nil && len(o.Nodes) == 2 && o.Lost
 	})
-	const told = `(alone) => new RegExp('^!?\\s*Redis away \\d\\d:\\d\\d:\\d\\d to \\d\\d:\\d\\d:\\d\\d: ' + alone + ' decided alone,[^]* counters lost')`
+	const told = `(alone) => new RegExp('^!?\\s*Redis away (\\d+ \\w+, )?\\d\\d:\\d\\d:\\d\\d to (\\d+ \\w+, )?\\d\\d:\\d\\d:\\d\\d: ' + alone + ' decided alone,[^]* counters lost')`
 	b.until("the banner is gone", `() => !document.querySelector('#banner').checkVisibility()`, nil)
 	b.until("the chart of the rule has it",
 		`(alone) => (`+told+`)(alone).test(document.querySelector('.chart + .away')?.innerText ?? '') && document.querySelector('.chart canvas')`, alone)
