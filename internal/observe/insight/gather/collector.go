@@ -56,6 +56,8 @@ type Options struct {
 	// Proven returns what the text of some rules alone proves of them, by domain and name. nil is
 	// nothing.
 	Proven func(*rule.Set) map[[2]string]judge.Proof
+	// Changed says what differs between two rule sets. nil says nothing.
+	Changed func(before, after *rule.Set) insight.RuleChanges
 	// Recorded returns up to n of the latest requests, to say why none of them meets a rule. They
 	// hold the attributes that the rules in force read, with hashes for secret values. nil is none.
 	Recorded func(n int) []rule.Query
@@ -244,8 +246,28 @@ func (c *Collector) known(r *weir.Request) bool {
 	return false
 }
 
+// RulesVersion notes the version that the source gives the rules which came into force last.
+func (c *Collector) RulesVersion(version string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := len(c.events) - 1; i >= 0; i-- {
+		if c.events[i].Kind == "rules" {
+			c.events[i].Version = version
+			return
+		}
+	}
+}
+
 // happened adds an event to the timeline.
 func (c *Collector) happened(h insight.Happening) {
+	detailed := 0
+	for i := len(c.events) - 1; len(h.Changes) > 0 && i >= 0; i-- {
+		if e := &c.events[i]; len(e.Changes) > 0 {
+			if detailed++; detailed >= snapshot.MostDetailed {
+				e.More, e.Changes = e.More+len(e.Changes), nil
+			}
+		}
+	}
 	if c.events = append(c.events, h); len(c.events) > snapshot.MostEvents {
 		c.events = slices.Delete(c.events, 0, len(c.events)-snapshot.MostEvents)
 	}

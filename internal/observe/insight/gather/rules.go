@@ -22,7 +22,11 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	if old.set == nil {
 		c.started = now
 	} else {
-		c.happened(insight.Happening{T: now.Unix(), Kind: "rules"})
+		h := insight.Happening{T: now.Unix(), Kind: "rules"}
+		if c.o.Changed != nil {
+			h.RuleChanges = c.o.Changed(old.set, s)
+		}
+		c.happened(h)
 	}
 	c.drain()
 	c.count(now.Unix())
