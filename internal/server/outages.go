@@ -13,7 +13,7 @@ import (
 
 // openOutages makes the list of the outages that this node meets.
 func (p *program) openOutages(context.Context) error {
-	o := outages.Options{Node: p.node.Label(), Policies: p.storePolicies}
+	o := outages.Options{Node: p.node.String(), Policies: p.storePolicies}
 	if s := p.storage; s.fallback != nil {
 		o.Store, o.Fallback, o.Counters = kindOf(p.c.store).name, s.fallback, s.shared
 	}

@@ -246,6 +246,14 @@ func (f *Fleet) Outages(ctx context.Context) ([]insight.Outage, insight.Nodes) {
 				lists = append(lists, list)
 			}
 		})
+		for _, list := range lists {
+			for i := range list {
+				for j := range list[i].Nodes {
+					n := &list[i].Nodes[j]
+					n.Node = f.shown.of(n.Node)
+				}
+			}
+		}
 		x.list, x.at = insight.MergeOutages(lists...), time.Now()
 	}
 	return slices.Clone(x.list), x.nodes

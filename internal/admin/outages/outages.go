@@ -29,7 +29,7 @@ const (
 
 // Options tune New. A nil field is what this node does not have.
 type Options struct {
-	Node string // the name of this node
+	Node string // the whole name of this node
 	// Store is what the store of counters is: redis, postgres or cassandra. Fallback wraps it, and
 	// Counters is the store itself.
 	Store    string
