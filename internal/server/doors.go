@@ -229,6 +229,7 @@ func (p *program) addAdmin() {
 	if p.c.Database != nil {
 		o.Versions = &ruleVersions{address: p.c.Database, lint: p.c.LintOptions()}
 	}
+	o.Rollout = p.rollout
 	if p.preview != nil {
 		o.Preview = p.preview
 	}
