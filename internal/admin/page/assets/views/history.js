@@ -1,10 +1,10 @@
 // @ts-check
 import { ask } from '../parts/act.js';
-import { changesList, where } from '../parts/changes.js';
 import { card, count, fill, h, plural, sent, state, visible } from '../parts/text.js';
 import { table } from '../parts/table.js';
 import { when } from '../parts/time.js';
 import { ruleLink } from './overview.js';
+import { changesList, where } from './rules.js';
 
 /** value writes a field of a record: times as people read them. @param {unknown} x */
 const value = (x) => (typeof x === 'object' ? JSON.stringify(x) : String(x).replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?Z$/, '$1 $2 UTC'));
