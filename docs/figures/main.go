@@ -1,6 +1,7 @@
 // Command figures draws the pictures of docs/how-it-works/algorithms.md: it sends the same arrivals
 // through each algorithm, and draws the real decisions. It also draws the picture of
-// docs/how-it-works/consistency.md. It is a module of its own, which nothing of the product needs:
+// docs/how-it-works/consistency.md, and of README.md. It is a module of its own, which nothing of the
+// product needs:
 //
 //	go -C docs/figures run .
 //
@@ -9,10 +10,10 @@
 //
 //	go -C docs/figures run . -experiment
 //
-// The picture of docs/operating/regions.md shows decisions in virtual time, which a test makes
-// anew:
+// The picture of docs/operating/regions.md, and the one of an outage in docs/operating/redis.md, show
+// decisions in virtual time, which tests make anew:
 //
-//	go -C docs/figures test -run Regions -update
+//	go -C docs/figures test -run 'Regions|Outage' -update
 //
 // The picture of docs/operating/stores.md is drawn from an hour of load on a real PostgreSQL, which
 // scripts/soak postgres makes anew. The pictures of docs/how-it-works/performance.md, and its
@@ -241,6 +242,9 @@ func main() {
 	if err := drawRegionsIn(*dir); err != nil {
 		log.Fatal(err)
 	}
+	if err := drawOutageIn(*dir); err != nil {
+		log.Fatal(err)
+	}
 	if err := drawPostgresIn(*dir); err != nil {
 		log.Fatal(err)
 	}
@@ -252,6 +256,9 @@ func main() {
 		log.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(*dir, "lease.svg"), svg, 0o644); err != nil {
+		log.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(*dir, "standing.svg"), drawStanding(), 0o644); err != nil {
 		log.Fatal(err)
 	}
 	for _, f := range figures {

@@ -52,6 +52,7 @@ declare namespace Api {
   }
   interface Ban { domain: string; limit: string; key: string[] | null; wide?: boolean; since: string; until: string; reason: string; set?: boolean; left: number }
   interface Grant { domain: string; limit: string; key: string[] | null; allow: string; since: string; until: string; reason: string; problem?: string; left: number }
+  interface GrantChange { grant?: Grant; replaced?: Grant; before?: string; without?: string; shadow?: boolean; ban?: Ban; shared?: boolean; warning?: string }
   interface Limit {
     name: string; rule: string; file?: string; line?: number; key: string; mode: string; allowed: boolean; refuses: boolean;
     near_limit: boolean; soft_exceeded: boolean; algorithm: string; allows: string; limit: number; asked: number; remaining: number;
@@ -63,7 +64,7 @@ declare namespace Api {
     attributes: Record<string, string> | null; limits: Limit[] | null; limits_left_out?: number;
   }
   interface Node {
-    node: string; self?: boolean; version: string; started: string; rules: number; generation: number; digest: string;
+    node: string; address?: string; self?: boolean; version: string; started: string; rules: number; generation: number; digest: string;
     rules_version?: string; rules_since: string; rules_broken: boolean; per_second: number; refused_share: number; p99: number; store: string;
     breaker: string; store_fault?: string; store_remark?: string; store_errors: number; taken: number; thinned: number; memory: number;
   }

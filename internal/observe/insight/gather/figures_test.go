@@ -368,7 +368,7 @@ limits:
 	}
 	for name, want := range map[string]string{
 		"login": "None of 11,512 requests of the domain met it in 24 h.",
-		"all":   "Of 11,512 requests none was refused; the fullest client used 0.2 % of what it may.",
+		"all":   "Of 11,512 requests none was refused; no client used more than 0.2 % of what it may.",
 	} {
 		v := b.rule(name).Verdicts
 		if len(v) != 1 || v[0].Confidence != insight.High || v[0].Sentence != want {

@@ -2,12 +2,12 @@
 import { ask } from '../parts/act.js';
 import { card, count, fill, h, plural, sent, state, visible } from '../parts/text.js';
 import { table } from '../parts/table.js';
-import { when } from '../parts/time.js';
+import { moment, when } from '../parts/time.js';
 import { ruleLink } from './overview.js';
 import { changesList, where } from './rules.js';
 
 /** value writes a field of a record: times as people read them. @param {unknown} x */
-const value = (x) => (typeof x === 'object' ? JSON.stringify(x) : String(x).replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?Z$/, '$1 $2 UTC'));
+const value = (x) => (typeof x === 'object' ? JSON.stringify(x) : /^\d{4}-\d\d-\d\dT[\d:.]+Z$/.test(String(x)) ? moment(Date.parse(String(x))) : String(x));
 
 /** words writes what was before or after; that it was set says the title of the record. @param {unknown} v */
 const words = (v) => (v === undefined || v === null ? '' : typeof v !== 'object' ? value(v) : Object.entries(v).filter(([k, x]) => k !== 'set' || x !== true).map(([k, x]) => `${k} ${value(x)}`).join(', '));
@@ -94,7 +94,7 @@ export async function show(ctx, root) {
       versions ? between(ctx, versions) : null,
       versions ? card('Versions', `of the space ${visible(versions.space)}`, null, table({
         caption: 'Versions', rows: versions.versions, none: 'There is none.', columns: [
-          { title: 'Version', cell: (v) => [h('strong', null, count(v.number)), v.number === versions.head ? h('span', { class: 'sub' }, ' to be in force') : null] },
+          { title: 'Version', cell: (v) => [h('strong', null, count(v.number)), v.number === versions.head ? h('span', { class: 'sub' }, ' the current one') : null] },
           { title: 'Time', cell: (v) => when(v.made) },
           { title: 'Who', cell: (v) => visible(v.author) },
           { title: 'How', cell: (v) => visible(v.origin) },

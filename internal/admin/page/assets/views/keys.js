@@ -69,15 +69,15 @@ export async function show(ctx, root) {
   function draw() {
     // What is so of all of them is said once, above.
     const all = keys.length > 1 && keys.every((k) => k.known);
-    fill(note, [back === '1m' ? 'live' : '', all ? 'all signed in' : ''].filter(Boolean).join(' · '));
+    fill(note, [back === '1m' ? 'live' : '', all ? 'all are known' : ''].filter(Boolean).join(' · '));
     /** @type {import('../parts/table.js').Column<Api.Key>[]} */
     const columns = [
-      { title: 'Key', cell: (k) => [ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' signed in') : null,
+      { title: 'Key', cell: (k) => [ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' known') : null,
         k.banned_until ? h('div', { class: 'order ink-refused' }, 'banned until ', when(k.banned_until), `, ${left(k.banned_until)} more`) : null, k.granted_until ? h('div', { class: 'order ink-good' }, 'granted until ', when(k.granted_until)) : null] },
-      { title: 'Rule', cell: (k) => (k.domain === commands ? [visible(k.rule), h('div', { class: 'sub' }, `limit comes with ${visible(k.limit)}`)] : h('a', { href: ruleLink(ctx, k.domain, k.rule) }, visible(k.rule))) },
+      { title: 'Rule', cell: (k) => (k.domain === commands ? [visible(k.rule), h('div', { class: 'sub' }, `limit comes with ${visible(k.limit)}`)] : h('a', { href: ruleLink(ctx, k.domain, k.rule) }, visible(ctx.of(k.domain) + k.rule))) },
       { title: { refused: 'Refused', asked: 'Asked', near: 'Near' }[by], number: true, cell: (k) => [times(k), atLeast(k) ? h('div', { class: 'sub' }, atLeast(k)) : null] },
       { title: 'Refused share', cell: (k) => [h('div', { class: 'sub' }, percent(k.refused_share)), share(k.refused_share, 'refused', shadows.has(`${k.domain}/${k.rule}`) ? 'shadow' : 'refused', 'admitted')] },
-      { title: 'Most used', number: true, cell: (k) => percent(k.fill) },
+      { title: 'Most asked', number: true, cell: (k) => [percent(k.fill), h('div', { class: 'sub' }, k.fill > 1 ? 'of the limit, refusals included' : 'of the limit')] },
       { title: 'Retry-After obeyed', number: true, cell: (k) => (k.obey < 0 ? '–' : percent(k.obey)) }];
     if (ctx.can('act')) columns.push({ title: 'Actions', quiet: true, cell: actions });
     fill(list, table({ caption: `Keys ${orders[by]}`, rows: keys, none: back === '1m' ? `No key was ${by === 'near' ? 'near a limit' : by} in the last minute.` : 'None yet.', columns }));
