@@ -68,6 +68,8 @@ type Fleet struct {
 	unreadable atomic.Uint64 // answers
 	full       sync.Once     // logs that the board does not hold all verdicts
 
+	searching sync.Mutex // one search at a time
+
 	mu       sync.Mutex
 	asked    map[snapshot.Want]*asked // questions under way, or of a moment ago
 	verdicts map[ruleID]ruleVerdicts
@@ -89,6 +91,7 @@ const (
 	kindRefused   = "refused/1"
 	kindAsked     = "asked/1"
 	kindRegions   = "regions/1"
+	kindFind      = "find/1"
 )
 
 // New returns the Fleet of this node, and makes it answer the questions of others.
@@ -109,6 +112,7 @@ func New(o Options) *Fleet {
 			n.Handle(kindRefused, f.answerRefused)
 			n.Handle(kindAsked, f.answerAsked)
 		}
+		n.Handle(kindFind, f.answerFind)
 		if o.Regions != nil {
 			n.Handle(kindRegions, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.ownRegions()) })
 		}

@@ -1,6 +1,7 @@
 // @ts-check
 import { share } from '../parts/bars.js';
 import { ban, end, grant, partsOf } from '../parts/act.js';
+import { openFind, search } from '../parts/find.js';
 import { card, commands, fill, h, percent, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { left, when } from '../parts/time.js';
@@ -36,15 +37,18 @@ export async function show(ctx, root) {
   /** @param {string} label @param {string} name @param {[string, string][]} options @param {string} value */
   const select = (label, name, options, value) => h('label', null, label, h('select', { onchange: (/** @type {Event} */ e) => choose(name, /** @type {HTMLSelectElement} */ (e.target).value) }, options.map(([v, words]) => h('option', { value: v, selected: v === value }, words))));
   const ofCommands = rule === commands || keys.some((k) => k.domain === commands);
-  const names = [...new Set(known.rules.filter((r) => !ctx.domain || r.domain === ctx.domain).map((r) => r.name)), ...(ofCommands ? [commands] : [])].sort();
+  const several = !ctx.domain && (known.domains ?? []).length > 1; // rules of two domains may have one name
+  const names = [...new Set([...known.rules.filter((r) => !ctx.domain || r.domain === ctx.domain).map((r) => (several ? `${r.domain}/${r.name}` : r.name)), ...(ofCommands ? [commands] : []), ...(rule ? [rule] : [])])].sort();
   const input = /** @type {HTMLInputElement} */ (h('input', { name: 'key', placeholder: 'user=ada', autocomplete: 'off', spellcheck: 'false' }));
   const shadows = new Set(known.rules.filter((r) => r.shadow).map((r) => `${r.domain}/${r.name}`));
-  const domains = ctx.domain ? [ctx.domain] : known.domains ?? [];
   fill(root, h('div', { class: 'head' }, h('h1', null, 'Keys')),
-    h('form', { class: 'filters', onsubmit: (/** @type {Event} */ e) => {
+    h('form', { class: 'filters', onsubmit: async (/** @type {Event} */ e) => {
       e.preventDefault();
       const t = input.value.trim();
-      if (t) ctx.go(keyLink(ctx, rule === commands ? commands : domains[0] ?? '', t.includes('=') ? t : `${rule === commands ? 'key' : 'user'}=${t}`));
+      if (!t) return;
+      const { found } = await search(ctx, t).catch(() => ({ found: [] })); // the box says what is wrong
+      if (found.length === 1 && found[0].counter) ctx.go(keyLink(ctx, found[0].domain, found[0].key));
+      else openFind(ctx, t);
     } },
     select('Order', 'by', Object.entries(orders), by),
     select('Time', 'back', [['1m', 'last minute'], ['12h', 'last 12 to 24 h']], back),
@@ -74,7 +78,7 @@ export async function show(ctx, root) {
     const columns = [
       { title: 'Key', cell: (k) => [ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' signed in') : null,
         k.banned_until ? h('div', { class: 'order ink-refused' }, 'banned until ', when(k.banned_until), `, ${left(k.banned_until)} more`) : null, k.granted_until ? h('div', { class: 'order ink-good' }, 'granted until ', when(k.granted_until)) : null] },
-      { title: 'Rule', cell: (k) => (k.domain === commands ? [visible(k.rule), h('div', { class: 'sub' }, `limit comes with ${visible(k.limit)}`)] : h('a', { href: ruleLink(ctx, k.domain, k.rule) }, visible(k.rule))) },
+      { title: 'Rule', cell: (k) => (k.domain === commands ? [visible(k.rule), h('div', { class: 'sub' }, `limit comes with ${visible(k.limit)}`)] : h('a', { href: ruleLink(ctx, k.domain, k.rule) }, several ? h('span', { class: 'sub' }, `${visible(k.domain)}/`) : null, visible(k.rule))) },
       { title: { refused: 'Refused', asked: 'Asked', near: 'Near' }[by], number: true, cell: (k) => [times(k), atLeast(k) ? h('div', { class: 'sub' }, atLeast(k)) : null] },
       { title: 'Refused share', cell: (k) => [h('div', { class: 'sub' }, percent(k.refused_share)), share(k.refused_share, 'refused', shadows.has(`${k.domain}/${k.rule}`) ? 'shadow' : 'refused', 'admitted')] },
       { title: 'Most used', number: true, cell: (k) => percent(k.fill) },
