@@ -173,7 +173,7 @@ func TestTop(t *testing.T) {
 			strings.Contains(s, "filter: not")
 	})
 	x.press("Enter")
-	x.awaits(`shop/notes +2 per hour`, `requests 5, refused 3 \(60\.0 %`, `the fullest used 250 %`)
+	x.awaits(`shop/notes +2 per hour`, `requests 5, refused 3 \(60\.0 %`, `one client asked for 250 % of the limit`)
 	x.press("Escape")
 	x.awaits("RULE +LIMIT", "filter: not")
 	x.press("Escape")

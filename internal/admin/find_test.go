@@ -34,8 +34,8 @@ func (w *whole) found(t *testing.T, role, query string) (keys []string, list Fou
 	return keys, list
 }
 
-// TestFind: what was seen is found by a part of any value, what was refused in the last minute
-// first, with how often and by what.
+// TestFind: what was seen is found by a part of any value. What was refused in the last minute comes
+// first, with its count and the rule.
 func TestFind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWhole(t, nil)

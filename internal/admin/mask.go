@@ -198,6 +198,10 @@ func (m *mask) overview(o *insight.Overview) *insight.Overview {
 	}
 	out := *o
 	out.NeedsALook = m.verdicts(o.NeedsALook)
+	out.Events = slices.Clone(o.Events)
+	for i := range out.Events {
+		out.Events[i].RuleChanges = out.Events[i].Masked()
+	}
 	if o.Named != "" {
 		out.Sentences = slices.Clone(o.Sentences)
 		for i, s := range out.Sentences {

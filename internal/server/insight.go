@@ -89,6 +89,7 @@ func (p *program) openInsight(context.Context) error {
 	o.Text = p.ruleText
 	o.Proven = provenUseless
 	o.Recorded = p.recorded
+	o.Changed = p.changed.between
 	o.Logger = p.log
 	p.insight = gather.New(o)
 	if p.check || p.c.insightPath == "" {

@@ -1,8 +1,8 @@
 // Package page serves the operator's page: its files, embedded as they are written. Begin with
 // Handler (page.go); format.go formats the figures in the first HTML.
 //
-// The page is plain HTML, CSS and ES modules: there is no build step, and nothing is generated. It
-// reads the admin API of the port that serves it, and nothing else. The package imports nothing
+// The page is plain HTML, CSS and ES modules: there is no build step, and comments alone are left
+// out as it is loaded. It reads the admin API of the port that serves it, and nothing else. The package imports nothing
 // that knows the limiter, so that the page can be served without it.
 package page
 
@@ -21,6 +21,7 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -113,6 +114,7 @@ var load = sync.OnceValue(func() *page {
 			return err
 		}
 		name = strings.TrimPrefix(name, "assets/")
+		data = bare(name, data)
 		fmt.Fprintf(all, "%s %d ", name, len(data))
 		all.Write(data)
 		switch name {
@@ -137,6 +139,36 @@ var load = sync.OnceValue(func() *page {
 	p.hash = hex.EncodeToString(all.Sum(nil)[:8])
 	return p
 })
+
+// remark matches a type within a line, and a comment without quotes at its end. No text of a script
+// holds one.
+var remark = regexp.MustCompile("/\\*\\* @.*?\\*/ ?|(?m: +// [^'\"`\n]*$)")
+
+// bare returns a script or style sheet of our own without the lines that hold only comments, without
+// types and most other comments, and without the space that begins lines: a fifth of the weight of
+// the page. It relies on each template literal ending in its line.
+func bare(name string, data []byte) []byte {
+	if ext := path.Ext(name); ext != ".js" && ext != ".css" || strings.HasPrefix(name, "vendor/") {
+		return data
+	}
+	out := make([]byte, 0, len(data))
+	comment := false
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimLeft(line, " ")
+		comment = comment || strings.HasPrefix(line, "/*")
+		if comment {
+			_, after, ended := strings.Cut(line, "*/")
+			comment = !ended
+			if after == "\n" || !ended {
+				continue
+			}
+		}
+		if !strings.HasPrefix(line, "//") && line != "\n" {
+			out = append(out, remark.ReplaceAllString(line, "")...)
+		}
+	}
+	return out
+}
 
 // kindOf returns the media type of a file. The system's own table may differ, or lack it.
 func kindOf(name string) string {

@@ -96,7 +96,7 @@ func (s *State) ruleLines(r *insight.RuleReport, width int) []string {
 			percent(share(e.Obeyed, all)), percent(share(e.Early, all)), percent(share(e.GaveUp, all)))
 	}
 	lines = append(lines, "",
-		styled(bold, "Fullest of each client")+fmt.Sprintf("   the fullest used %s", percent(r.MaxFill)))
+		styled(bold, "Peak per client")+fmt.Sprintf("   one client asked for %s of the limit", percent(r.MaxFill)))
 	var most uint64
 	for _, n := range r.Fill {
 		most = max(most, n)
@@ -122,7 +122,7 @@ func (s *State) ruleLines(r *insight.RuleReport, width int) []string {
 		}
 		lines = append(lines, "", styled(bold, "What if "+human.Visible(what)+" was"))
 		for _, p := range r.Curve {
-			text := fmt.Sprintf("  %10d   would touch about %s clients (± %s)", p.Limit, number(p.Keys),
+			text := fmt.Sprintf("  %10d   would refuse about %s clients (± %s)", p.Limit, number(p.Keys),
 				number(p.PlusMinus))
 			if p.GoodKeys != nil {
 				text += fmt.Sprintf(", %s of them good", number(*p.GoodKeys))
@@ -131,7 +131,7 @@ func (s *State) ruleLines(r *insight.RuleReport, width int) []string {
 		}
 	}
 	lines = append(lines, countLines("Refused most", r.Top)...)
-	return append(lines, countLines("Near now", r.NearNow)...)
+	return append(lines, countLines("Near the limit now", r.NearNow)...)
 }
 
 func countLines(title string, list []insight.KeyCount) []string {
@@ -166,7 +166,7 @@ func (s *State) keyLines(k *insight.KeyReport, width int) []string {
 	lines = append(lines, styled(bold,
 		row(2, cell{text: "LIMIT", width: 28}, cell{text: "ASKED", width: 9, right: true},
 			cell{text: "REFUSED", width: 9, right: true}, cell{text: "NEAR", width: 9, right: true},
-			cell{text: "FULLEST", width: 8, right: true})))
+			cell{text: "PEAK", width: 8, right: true})))
 	for _, l := range k.Limits {
 		lines = append(lines, row(2, cell{text: human.Visible(l.Limit), width: 28},
 			cell{text: number(float64(l.Asked)), width: 9, right: true},

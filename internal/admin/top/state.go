@@ -25,7 +25,7 @@ const (
 )
 
 // Sorts are the orders of rules; the first is the default.
-var Sorts = []string{"verdict", "name", "requests", "refused", "good", "fullest"}
+var Sorts = []string{"verdict", "name", "requests", "refused", "good", "peak"}
 
 // keyOrders are the orders of keys, which the server makes.
 var keyOrders = []string{insight.ByRefused, insight.ByAsked, insight.ByNear}
@@ -222,7 +222,7 @@ func (s *State) rules() []*insight.RuleReport {
 			return cmp.Or(cmp.Compare(b.Refused+b.WouldRefuse, a.Refused+a.WouldRefuse), name)
 		case "good":
 			return cmp.Or(cmp.Compare(b.Good.Share, a.Good.Share), name)
-		case "fullest":
+		case "peak":
 			return cmp.Or(cmp.Compare(b.MaxFill, a.MaxFill), name)
 		}
 		return cmp.Or(cmp.Compare(verdictOf(a).rank, verdictOf(b).rank), cmp.Compare(b.Refused, a.Refused),

@@ -112,7 +112,7 @@ func TestCursorFollows(t *testing.T) {
 
 func TestSorts(t *testing.T) {
 	for by, want := range map[string]string{
-		"verdict": "api", "name": "api", "requests": "api", "refused": "search", "good": "login-attempts", "fullest": "api",
+		"verdict": "api", "name": "api", "requests": "api", "refused": "search", "good": "login-attempts", "peak": "api",
 	} {
 		s := shop()
 		s.Sort = by

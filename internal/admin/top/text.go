@@ -32,7 +32,7 @@ func text(s *State) string {
 	b.WriteString("\n")
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w,
-		"RULE\tLIMIT\tVERDICT\tREQUESTS\tREFUSED\tBANNED\tWOULD REFUSE\tPER SECOND\tCLIENTS\tGOOD REFUSED\tFULLEST")
+		"RULE\tLIMIT\tVERDICT\tREQUESTS\tREFUSED\tBANNED\tWOULD REFUSE\tPER SECOND\tCLIENTS\tGOOD REFUSED\tPEAK")
 	for _, r := range s.rules() {
 		fmt.Fprintf(w, "%s/%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%d\t%d\t%s\n", human.Visible(r.Domain),
 			human.Visible(r.Name), limitText(r), verdictOf(r).words,

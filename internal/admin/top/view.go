@@ -250,17 +250,17 @@ func (s *State) ruleTable(width, height int, focused bool) []string {
 	left := width - 1 - numbers
 	limit := min(max(left/2, 12), 26)
 	name := min(max(left-limit, 8), 40)
-	line := func(mark, rule, limits string, v cell, req, refused, good, fullest string, trendText string) string {
+	line := func(mark, rule, limits string, v cell, req, refused, good, peak string, trendText string) string {
 		return mark + row(gap,
 			cell{text: rule, width: name - 1}, cell{text: limits, width: limit}, v,
 			cell{text: req, width: 6, right: true}, cell{text: refused, width: 8, right: true, style: v.style},
-			cell{text: good, width: 7, right: true}, cell{text: fullest, width: 11},
+			cell{text: good, width: 7, right: true}, cell{text: peak, width: 11},
 			cell{text: trendText, width: trend})
 	}
 	sorted := map[string]string{s.sort(): "▾"}
 	heading := " " + ansi.Strip(line(" ", "RULE"+sorted["name"], "LIMIT",
 		cell{text: "VERDICT" + sorted["verdict"], width: verdict},
-		"REQ/S"+sorted["requests"], "REFUSED"+sorted["refused"], "GOOD"+sorted["good"], "FULLEST"+sorted["fullest"],
+		"REQ/S"+sorted["requests"], "REFUSED"+sorted["refused"], "GOOD"+sorted["good"], "PEAK"+sorted["peak"],
 		"TREND"))
 	list := s.rules()
 	several := s.several()
@@ -369,7 +369,7 @@ func (s *State) keyState(k *insight.KeyCount) string {
 		parts = append(parts, "granted until "+untilText(*k.GrantedUntil, s.At))
 	}
 	if k.Fill > 0 {
-		parts = append(parts, "fullest "+percent(k.Fill))
+		parts = append(parts, "asked for "+percent(k.Fill))
 	}
 	if k.Known {
 		parts = append(parts, "known")
@@ -490,7 +490,7 @@ func (s *State) helpLines() []string {
 		"               ↯ lets a rush in   ? maybe   - does nothing",
 		"  REFUSED      of the requests that met the rule, in the last "+human.Span(s.Over)+"; (in shadow)",
 		"  GOOD         of the clients that behave well, those that were refused",
-		"  FULLEST      clients by how much of the limit they used at most:",
+		"  PEAK         clients by how much of the limit each asked for at most:",
 		"               0-10, 10-20, … 90-100, and more than 100 %",
 		"",
 		styled(faint, "any key goes back"))

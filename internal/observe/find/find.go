@@ -93,7 +93,7 @@ type Found struct {
 	LeftOut int `json:"left_out,omitempty"`
 }
 
-// Book takes in what was seen on one node. It is bounded: what is given to it first is kept. Not
+// Book collects what one node has seen. It is bounded: what is given to it first is kept. Not
 // safe for concurrent use.
 type Book struct {
 	Query

@@ -1,7 +1,7 @@
 // @ts-check
 // The page: which view is shown, who looks at it, and the one stream that keeps it up to date.
 import { count, fill, h, instead, visible } from './parts/text.js';
-import { overWords, overs } from './parts/time.js';
+import { heard, overWords, overs, showUTC, skew, utc, zone } from './parts/time.js';
 import { Live } from './parts/stream.js';
 import { keepFocus, walk } from './parts/table.js';
 
@@ -17,6 +17,7 @@ import { keepFocus, walk } from './parts/table.js';
  *   Promise<T>} api
  * @property {(path: string, more?: Record<string, string>) => string} link
  * a path of the page, with the domain and the time that are chosen
+ * @property {(domain: string) => string} of "shop/" in front of a rule's name, where rules of several domains are shown
  * @property {(path: string) => void} go
  * @property {() => void} again draws the view anew
  * @property {{insight?: Api.Overview, rules?: Api.Rules}} first what came with the page, once
@@ -66,6 +67,7 @@ const can = (what) => roles.indexOf(session?.role ?? '') >= (needs[what] ?? 0);
 async function api(path, o = {}) {
   /** @type {Response} */
   let r;
+  const asked = Date.now();
   try {
     r = await fetch(path, {
       method: o.method ?? 'GET',
@@ -77,6 +79,9 @@ async function api(path, o = {}) {
     if (err instanceof DOMException && err.name === 'AbortError') throw err;
     throw new Failure(0, 'The server does not answer.');
   }
+  const off = skew();
+  heard(r.headers.get('date'), asked);
+  if (skew() !== off) drawBanner();
   if (r.status === 204) return /** @type {T} */ (undefined);
   const text = await r.text();
   let body;
@@ -135,6 +140,7 @@ function context(/** @type {string[]} */ params) {
       const s = q.toString();
       return s ? `${path}?${s}` : path;
     },
+    of: (d) => (!domain && domains.length > 1 ? `${d}/` : ''),
     go, again: () => { void route(true); },
     first: { insight: first.insight, rules: first.rules },
     signal: leaving.signal,
@@ -218,6 +224,7 @@ function shell(name, ctx) {
       h('select', { id: 'domain', 'aria-label': 'Domain', hidden: true, onchange: () => choose('domain', /** @type {HTMLSelectElement} */ (document.getElementById('domain')).value) }),
       h('select', { id: 'over', 'aria-label': 'Time', onchange: () => choose('over', /** @type {HTMLSelectElement} */ (document.getElementById('over')).value) }, overs.map((o) => h('option', { value: o }, overWords(o)))),
       h('button', { class: 'btn small', id: 'find', type: 'button', 'aria-keyshortcuts': '/', onclick: find }, h('kbd', { 'aria-hidden': 'true' }, '/'), 'Find'),
+      zoneButton(),
       themeButton(),
       session.tokens ? h('button', { class: 'btn small quiet', type: 'button', onclick: logout }, `Log out${session.name ? ` ${session.name}` : ''}`) : null,
       h('span', { class: 'live off', id: 'live' }, h('span', null, '…')));
@@ -265,6 +272,14 @@ function themeButton() {
   return b;
 }
 
+/** zoneButton says in which zone times are, and changes it. */
+function zoneButton() {
+  const name = () => { fill(b, utc ? 'UTC' : zone()); b.title = `Times are in ${utc ? 'UTC' : `the zone of this browser, ${zone()}`}: show them in ${utc ? 'the zone of this browser' : 'UTC'}`; b.setAttribute('aria-label', b.title); };
+  const b = h('button', { class: 'btn small quiet', id: 'zone', type: 'button', onclick: () => { showUTC(!utc); name(); void route(true); } });
+  name();
+  return b;
+}
+
 async function logout() {
   try {
     await api('/login', { method: 'DELETE', body: {} });
@@ -308,7 +323,7 @@ let problem = ''; // what the reader asked for here, and was not done
 /** drawBanner shows what stands above every view: the worst of what there is to say. */
 function drawBanner() {
   const text = problem || (away ? 'The server does not answer. What is shown is from before; the page goes on as soon as it is back.'
-    : [broken && `The rules as they lie in the source are not in force; those before them are. The error ${broken}.`, remark && `The figures are not of all nodes: ${remark}.`].filter(Boolean).join(' '));
+    : [broken && `The rules as they lie in the source are not in force; those before them are. The error ${broken}.`, remark && `The figures are not of all nodes: ${remark}.`, skew()].filter(Boolean).join(' '));
   banner.hidden = !text;
   banner.className = problem || away || broken ? 'banner bad' : 'banner';
   if (banner.textContent !== text) fill(banner, visible(text)); // else it is read out again

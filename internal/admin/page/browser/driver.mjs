@@ -28,13 +28,16 @@ const steps = {
     browser = browser.browser();
     return browser.version();
   },
-  async open({ theme, width, height, base, cookie, motion }) {
-    const context = await browser.newContext({ viewport: { width, height }, colorScheme: theme, baseURL: base, locale: 'en-GB', timezoneId: 'UTC', reducedMotion: motion ?? 'reduce' });
+  async open({ theme, width, height, base, cookie, motion, zone, language, behind }) {
+    const context = await browser.newContext({ viewport: { width, height }, colorScheme: theme, baseURL: base, locale: 'en-GB', timezoneId: zone || 'UTC', reducedMotion: motion ?? 'reduce' });
     context.setDefaultTimeout(0);
     if (cookie) await context.addCookies([{ ...cookie, url: base }]);
     await context.addInitScript(() => {
       document.addEventListener('securitypolicyviolation', (e) => console.error(`CSP: ${e.violatedDirective} ${e.blockedURI} ${e.sourceFile}:${e.lineNumber}`));
     });
+    // A browser under LANG=C has a language that is no tag, and some clocks are off.
+    if (language) await context.addInitScript((l) => Object.defineProperty(Navigator.prototype, 'language', { get: () => l, configurable: true }), language);
+    if (behind) await context.addInitScript((ms) => { const real = Date.now; Date.now = () => real() - ms; }, behind);
     const page = await context.newPage();
     const tab = { page, context, log: { errors: [], hosts: [], requests: [] }, streams: new Set() };
     page.on('console', (m) => { if (m.type() === 'error' || m.type() === 'warning') tab.log.errors.push(m.text()); });
@@ -80,6 +83,8 @@ const steps = {
       return violations.map((v) => `${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => `${n.html.slice(0, 160)} ${n.failureSummary}`).join(' | ')}`);
     });
   },
+  /** block lets the requests for a path fail. */
+  async block({ page, path: of }) { await page.route((url) => url.pathname.endsWith(of), (route) => route.abort()); },
   async log({ log }) { return log; },
   async clear({ log }) { log.errors.length = 0; log.requests.length = 0; log.hosts.length = 0; },
   async streams({ streams }) { return streams.size; },

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/internal/testkit/patience"
@@ -208,10 +209,24 @@ type look struct {
 
 var desktop = look{"light", 1280, 900}
 
+// odd is how a browser differs from most others.
+type odd struct {
+	zone     string        // of its times; "" for UTC
+	language string        // "" for en-GB
+	behind   time.Duration // how far its clock is behind
+}
+
 // open opens a tab on a server; the test's end closes it.
 func (d *driver) open(t *testing.T, base string, l look) *tab {
 	t.Helper()
-	value, err := d.ask("open", map[string]any{"theme": l.theme, "width": l.width, "height": l.height, "base": base})
+	return d.openOdd(t, base, l, odd{})
+}
+
+// openOdd opens a tab of an odd browser.
+func (d *driver) openOdd(t *testing.T, base string, l look, o odd) *tab {
+	t.Helper()
+	value, err := d.ask("open", map[string]any{"theme": l.theme, "width": l.width, "height": l.height, "base": base,
+		"zone": o.zone, "language": o.language, "behind": o.behind.Milliseconds()})
 	if err != nil {
 		t.Fatal(err)
 	}

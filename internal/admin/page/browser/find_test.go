@@ -20,8 +20,8 @@ func manyDomains() map[string]string {
 	return files
 }
 
-// askIn asks in a domain.
-func (s *server) askIn(domain string, times int, attributes map[string]string) (decision string) {
+// askTimes asks in a domain, so many times.
+func (s *server) askTimes(domain string, times int, attributes map[string]string) (decision string) {
 	s.t.Helper()
 	body, err := json.Marshal(map[string]any{"domain": domain, "attributes": attributes})
 	if err != nil {
@@ -78,13 +78,13 @@ func TestFind(t *testing.T) {
 	t.Parallel()
 	d := chromium(t)
 	s := serve(t, manyDomains())
-	s.askIn("shop", 1, map[string]string{"api_user": "batch-17", "tenant": "acme", "path": "/"})
-	s.askIn("zeta", 3, map[string]string{"api_user": "Batch-9", "tenant": "acme", "path": "/"})
+	s.askTimes("shop", 1, map[string]string{"api_user": "batch-17", "tenant": "acme", "path": "/"})
+	s.askTimes("zeta", 3, map[string]string{"api_user": "Batch-9", "tenant": "acme", "path": "/"})
 	batch := map[string]string{"api_user": "batch-17", "tenant": "acme", "path": "/"}
-	refused := s.askIn("zeta", 2, batch) // of which each is kept
-	s.askIn("zeta", 12, batch)
-	s.askIn("gamma", 5, map[string]string{"ip": "203.0.113.77", "path": "/search"})
-	s.askIn("gamma", 4, map[string]string{"api_user": hostile[0], "tenant": hostile[4], "path": "/"})
+	refused := s.askTimes("zeta", 2, batch) // of which each is kept
+	s.askTimes("zeta", 12, batch)
+	s.askTimes("gamma", 5, map[string]string{"ip": "203.0.113.77", "path": "/search"})
+	s.askTimes("gamma", 4, map[string]string{"api_user": hostile[0], "tenant": hostile[4], "path": "/"})
 	for name, l := range looks {
 		t.Run(name, func(t *testing.T) {
 			b := &steps{tab: d.open(t, s.admin, l)}
@@ -151,7 +151,7 @@ func TestFind(t *testing.T) {
 		b.until("find is open", findIsOpen, nil)
 		want := regexp.MustCompile(`^api_user=often\s+refused (at least )?\d+ in the last minute by once in zeta$`)
 		patience.Until(t, "the box says how often, and by what", func() bool {
-			s.askIn("zeta", 4, map[string]string{"api_user": "often", "tenant": "acme", "path": "/"})
+			s.askTimes("zeta", 4, map[string]string{"api_user": "often", "tenant": "acme", "path": "/"})
 			b.do(nil, "fill", "selector", "[role=combobox]", "text", "")
 			b.do(nil, "fill", "selector", "[role=combobox]", "text", "often")
 			b.until("it is found", `() => document.querySelector('[role=option]')?.innerText.includes('refused')`, nil)
@@ -194,7 +194,7 @@ func TestKeysOfDomains(t *testing.T) {
 	d := chromium(t)
 	s := serve(t, manyDomains())
 	for i, domain := range []string{"shop", "zeta"} {
-		s.askIn(domain, 3+i, map[string]string{"api_user": "ada-" + domain, "tenant": "acme", "path": "/"})
+		s.askTimes(domain, 3+i, map[string]string{"api_user": "ada-" + domain, "tenant": "acme", "path": "/"})
 	}
 	b := d.open(t, s.admin, desktop)
 	b.visit("/keys")

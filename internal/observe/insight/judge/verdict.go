@@ -201,7 +201,7 @@ func (j *judge) tooShort(alone bool) *insight.Verdict {
 		v.Evidence["domain_met"] = float64(j.DomainMet)
 	case enough:
 		v.Sentence = fmt.Sprintf(
-			"Nobody came near it, the fullest client used %s. That says something from %s on; the log has %s for it.",
+			"Nobody came near it: no client used more than %s. That says something from %s on; the log has %s for it.",
 			human.Percent(j.MaxFill), human.Count(uint64(bindingMet), "request"), human.Number(j.Met))
 	default:
 		v.Sentence = fmt.Sprintf("The log has %s for it, in %s: too few to judge it by. %s in %s would do.",
@@ -261,7 +261,7 @@ func (j *judge) notMetYet() string {
 // sure that is.
 func (j *judge) quiet() *insight.Verdict {
 	if j.denied == 0 && j.Banned == 0 {
-		v := j.verdict(insight.Reserve, j.confident(), fmt.Sprintf("Nobody %s %s; the fullest client used %s.",
+		v := j.verdict(insight.Reserve, j.confident(), fmt.Sprintf("Nobody %s %s; no client used more than %s.",
 			strings.Replace(j.refuses(), "were", "was", 1), j.over(), human.Percent(j.MaxFill)))
 		v.Evidence["max_fill"] = j.MaxFill
 		if j.untouched() && !j.Replay {
@@ -407,7 +407,7 @@ func (j *judge) neverBinding() *insight.Verdict {
 		return nil
 	}
 	v := j.verdict(insight.NeverBinding, insight.High,
-		fmt.Sprintf("Of %s none %s; the fullest client used %s of what it may.", human.Count(j.Met, "request"),
+		fmt.Sprintf("Of %s none %s; no client used more than %s of what it may.", human.Count(j.Met, "request"),
 			strings.Replace(j.refuses(), "were", "was", 1), human.Percent(j.MaxFill)))
 	v.Evidence["max_fill"] = j.MaxFill
 	switch rates := j.rates(limits); {

@@ -418,13 +418,13 @@ func TestKnownSoFar(t *testing.T) {
 	}{
 		{0, 0, 10 * time.Minute, 0, "too_early low", "Too early to tell: none of 500 requests of the domain met it in 10 min so far. About 24 h more."},
 		{19, 0, time.Minute, 0.1, "too_early low", "Too early to tell: 19 requests in 1 min so far. About 59 min more."},
-		{100, 0, 10 * time.Minute, 0.1, "reserve low", "Nobody was refused in 10 min; the fullest client used 10 %. If that stays so, it never binds: sure after 10,000 requests and 24 h, in about 24 h."},
-		{100, 0, 10 * time.Minute, 0.7, "reserve low", "Nobody was refused in 10 min; the fullest client used 70 %. That is sure after 1,000 requests and 1 h, in about 1 h 30 min."},
+		{100, 0, 10 * time.Minute, 0.1, "reserve low", "Nobody was refused in 10 min; no client used more than 10 %. If that stays so, it never binds: sure after 10,000 requests and 24 h, in about 24 h."},
+		{100, 0, 10 * time.Minute, 0.7, "reserve low", "Nobody was refused in 10 min; no client used more than 70 %. That is sure after 1,000 requests and 1 h, in about 1 h 30 min."},
 		{100, 5, 10 * time.Minute, 1.5, "works low", "5 of 100 requests (5 %) were refused in 10 min. That is sure after 1,000 requests and 1 h, in about 1 h 30 min."},
-		{5000, 0, 2 * time.Hour, 0.7, "reserve high", "Nobody was refused in 2 h; the fullest client used 70 %."},
+		{5000, 0, 2 * time.Hour, 0.7, "reserve high", "Nobody was refused in 2 h; no client used more than 70 %."},
 		{5000, 5, 2 * time.Hour, 1.5, "works high", "5 of 5,000 requests (0.1 %) were refused in 2 h."},
-		{5000, 0, 2 * time.Hour, 0.1, "reserve low", "Nobody was refused in 2 h; the fullest client used 10 %. If that stays so, it never binds: sure after 10,000 requests and 24 h, in about 22 h."},
-		{20_000, 0, 25 * time.Hour, 0.1, "never_binding high", "Of 20,000 requests none was refused; the fullest client used 10 % of what it may."},
+		{5000, 0, 2 * time.Hour, 0.1, "reserve low", "Nobody was refused in 2 h; no client used more than 10 %. If that stays so, it never binds: sure after 10,000 requests and 24 h, in about 22 h."},
+		{20_000, 0, 25 * time.Hour, 0.1, "never_binding high", "Of 20,000 requests none was refused; no client used more than 10 % of what it may."},
 	} {
 		f := facts(t, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]", "a")
 		f.Met, f.Refused, f.Alone, f.MaxFill, f.DomainMet = c.met, c.refused, c.refused, c.fill, 500

@@ -212,6 +212,9 @@ func sentencesOf(s *Snapshot, o *insight.Overview, covered time.Duration) []stri
 	}
 	n := most.Count[LaneRefused] + most.Count[LaneBanned]
 	by := most.Name
+	if slices.ContainsFunc(s.Rules, func(r Rule) bool { return r.Name == by && r.Domain != most.Domain }) {
+		by = most.Domain + "/" + by
+	}
 	if most.IsCommand() {
 		by = "commands that bring their limit (" + insight.CommandRule + ")"
 	}

@@ -11,7 +11,7 @@ const colourOf = (i) => (i === 10 ? 'refused' : i === 9 ? 'near' : 'admitted');
 const height = (v, most) => (most > 0 && v > 0 ? Math.max(5, Math.sqrt(v / most) * 100) : 0);
 
 /**
- * fillSmall is the histogram "fullest of each client" in a row of a table. Heights go by the square
+ * fillSmall is the histogram "peak per client" in a row of a table. Heights go by the square
  * root, so that the few over the limit can be seen beside the many that are not.
  * @param {number[]} counts 11 numbers
  */
@@ -19,7 +19,7 @@ export function fillSmall(counts) {
   const most = Math.max(0, ...counts);
   if (!most) return h('span', { class: 'sub' }, '–');
   const words = counts.map((c, i) => (c ? `${steps[i]}: ${count(c)}` : '')).filter(Boolean).join(', ');
-  return h('span', { class: 'fill', role: 'img', 'aria-label': `Clients by how full their limit was: ${words}` }, counts.map((c, i) => h('i', { class: `c-${colourOf(i)}`, vars: { '--v': height(c, most) } })));
+  return h('span', { class: 'fill', role: 'img', 'aria-label': `Clients by how much of the limit each asked for at most: ${words}` }, counts.map((c, i) => h('i', { class: `c-${colourOf(i)}`, vars: { '--v': height(c, most) } })));
 }
 
 /**

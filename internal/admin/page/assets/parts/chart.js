@@ -1,8 +1,8 @@
 // @ts-check
 // A chart of counts over time: areas on top of each other, drawn by uPlot, which is loaded when the
 // first chart is. The figures are there as text too.
-import { count, fill, h, rate } from './text.js';
-import { span } from './time.js';
+import { count, fill, h, rate, visible } from './text.js';
+import { moment, span, tick } from './time.js';
 
 /**
  * @typedef {object} Line
@@ -39,9 +39,18 @@ function colourOf(near, kind) {
   return c;
 }
 
-const minutes = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit' });
-const days = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' });
-const clocks = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
+/**
+ * load loads uPlot, which wants a browser whose language is a tag: under LANG=C it is none.
+ * @returns {Promise<any>}
+ */
+async function load() {
+  try {
+    new Intl.NumberFormat(navigator.language);
+  } catch {
+    Object.defineProperty(navigator, 'language', { value: 'en', configurable: true });
+  }
+  return (await import('../vendor/uplot.js')).default;
+}
 
 /**
  * chart draws lines on top of each other: the first is the lowest.
@@ -86,8 +95,26 @@ export function chart(o) {
   /** ended gives the last step its width. @param {number[]} values */
   const ended = (values) => [...values, values[values.length - 1]];
 
+  /** failed says that there is no chart, and shows the figures in its place. @param {unknown} err */
+  function failed(err) {
+    if (left || box.classList.contains('gone')) return;
+    box.classList.add('gone');
+    box.setAttribute('role', 'status');
+    box.removeAttribute('aria-label');
+    fill(box, h('p', { class: 'none' }, `The chart could not be loaded (${visible(err instanceof Error ? err.message : String(err))}). Its figures:`));
+    figures.setAttribute('open', '');
+    tell();
+  }
+
   async function redraw() {
-    const { default: UPlot } = await import('../vendor/uplot.js');
+    /** @type {any} */
+    let UPlot;
+    try {
+      UPlot = await load();
+    } catch (err) {
+      failed(err);
+      return;
+    }
     if (!now || left || !box.clientWidth) return;
     plot?.destroy();
     const { t, step, lines, marks } = now;
@@ -107,7 +134,7 @@ export function chart(o) {
       padding: [8, 20, 0, 0],
       scales: { x: { time: true }, y: { range: (/** @type {any} */ _u, /** @type {number} */ _min, /** @type {number} */ max) => [0, max > 0 ? max * 1.08 : 1] } },
       axes: [
-        { ...axis, size: 28, space: long ? 90 : 60, values: (/** @type {any} */ _u, /** @type {number[]} */ at) => at.map((s) => (long ? days : step < 2 && at[1] - at[0] < 60 ? clocks : minutes).format(s * 1000)) },
+        { ...axis, size: 28, space: long ? 90 : 60, values: (/** @type {any} */ _u, /** @type {number[]} */ at) => at.map((s) => tick(s * 1000, long ? 'day' : step < 2 && at[1] - at[0] < 60 ? 'second' : 'minute')) },
         { ...axis, size: 56, space: 36, values: (/** @type {any} */ _u, /** @type {number[]} */ at) => at.map((v) => `${v >= 10000 ? `${v / 1000} k` : Number(v.toPrecision(6))}/s`) },
       ],
       series: [{}, ...order.map((i) => ({ label: lines[i].title, stroke: colours[i], fill: colours[i], width: 1, paths: UPlot.paths.stepped?.({ align: 1 }), points: { show: false } }))],
@@ -151,7 +178,7 @@ export function chart(o) {
       return;
     }
     const near = marks.filter((m) => (m.until ? t[i] >= m.t - step && t[i] <= m.until : Math.abs(m.t - t[i]) <= step)).map((m) => m.words);
-    read.textContent = [`${(step < 60 ? clocks : minutes).format(t[i] * 1000)}, ${span(step)}:`, lines.map((l) => `${count(l.values[i])} ${l.title}`).join(', '), ...near].join(' ');
+    read.textContent = [`${moment(t[i] * 1000)}, ${span(step)}:`, lines.map((l) => `${count(l.values[i])} ${l.title}`).join(', '), ...near].join(' ');
   }
 
   /** the figures as a table: at most 24 rows, each the sum of several steps. */
@@ -161,14 +188,14 @@ export function chart(o) {
     const group = Math.max(1, Math.ceil(t.length / 24));
     const rows = [];
     for (let i = 0; i < t.length; i += group) {
-      rows.push(h('tr', null, h('th', { scope: 'row' }, (group * step < 60 ? clocks : minutes).format(t[i] * 1000)),
+      rows.push(h('tr', null, h('th', { scope: 'row' }, moment(t[i] * 1000)),
         lines.map((l) => h('td', { class: 'n' }, count(l.values.slice(i, i + group).reduce((a, b) => a + b, 0))))));
     }
     fill(figures, h('summary', null, 'Figures'),
       h('div', { class: 'scroll', role: 'region', tabindex: '0', 'aria-label': o.label }, h('table', null,
         h('caption', { class: 'sr' }, `${o.label}, in steps of ${span(group * step)}`),
         h('thead', null, h('tr', null, h('th', { scope: 'col' }, `From, ${span(group * step)} each`), lines.map((l) => h('th', { scope: 'col', class: 'n' }, l.title)))), h('tbody', null, rows))),
-      marks.length ? h('ul', null, marks.map((m) => h('li', null, `${clocks.format(m.t * 1000)} ${m.words}`))) : null);
+      marks.length ? h('ul', null, marks.map((m) => h('li', null, `${moment(m.t * 1000)} ${m.words}`))) : null);
   }
   figures.addEventListener('toggle', tell);
 
@@ -180,7 +207,7 @@ export function chart(o) {
       const changed = !plot || !now || now.lines.length !== lines.length || now.step !== step || JSON.stringify(now.marks) !== JSON.stringify(marks);
       now = { t, step: Math.max(1, step), lines, marks };
       const peak = Math.max(0, ...t.map((_, i) => lines.reduce((sum, l) => sum + (l.values[i] ?? 0), 0))) / now.step;
-      box.setAttribute('aria-label', `${o.label}: at most ${rate(peak)} a second, in steps of ${span(now.step)}. The figures are below.`);
+      if (!box.classList.contains('gone')) box.setAttribute('aria-label', `${o.label}: at most ${rate(peak)} a second, in steps of ${span(now.step)}. The figures are below.`);
       if (changed) again();
       else {
         const stack = stacked(lines, now.step).map(ended);

@@ -1,7 +1,7 @@
 // @ts-check
 // Decisions: a line of one, and its story in sentences.
 import { count, h, sent, visible } from './text.js';
-import { clock, left, span, when } from './time.js';
+import { clock, left, now, span, when } from './time.js';
 
 /** What outcomes are called. @type {Record<string, [string, string]>} */
 export const outcomes = {
@@ -48,7 +48,7 @@ export function line(d, ctx, rule) {
     h('span', { class: `status ink-${colour}`, title: words }, statusOf(d, outcome)), h('span', { class: 'sr' }, words),
     asked ? sent(asked, 'what') : null,
     l?.key ? sent(l.key, 'key') : null,
-    h('span', { class: 'why' }, [l ? rule ? '' : visible(l.rule) : 'no limit', after, l ? visible(l.allows) : ''].filter(Boolean).join(' · ')));
+    h('span', { class: 'why' }, [l ? rule ? '' : visible(ctx.of(d.domain) + l.rule) : 'no limit', after, l ? visible(l.allows) : ''].filter(Boolean).join(' · ')));
 }
 
 /**
@@ -59,7 +59,7 @@ export function line(d, ctx, rule) {
 function passes(d, ahead, past) {
   if (!d.retry_after) return null;
   const end = new Date(d.time).getTime() + d.retry_after * 1000;
-  return end > Date.now() ? [`${ahead} `, when(end), `, in ${left(end)}.`] : `${past} ${span(d.retry_after)} later.`;
+  return end > now() ? [`${ahead} `, when(end), `, in ${left(end)}.`] : `${past} ${span(d.retry_after)} later.`;
 }
 
 /**

@@ -1,6 +1,7 @@
 // @ts-check
 // Tables: wider ones than the screen scroll in a region that the keyboard reaches, and whose first
-// column stays.
+// column stays. On a phone each row is a block, in which every cell has its title beside it; the
+// roles say that it is a table all the same.
 import { fill, h } from './text.js';
 
 /**
@@ -28,10 +29,10 @@ import { fill, h } from './text.js';
 export function table(o) {
   if (!o.rows.length) return h('p', { class: 'none' }, o.none);
   let sort = o.sort ?? '';
-  const body = h('tbody');
-  const heads = o.columns.map((c) => h('th', { scope: 'col', class: c.number ? 'n' : null }, c.by ? h('button', { type: 'button', onclick: () => turn(c.title) }, c.title) : c.quiet ? h('span', { class: 'sr' }, c.title) : c.title));
+  const body = h('tbody', { role: 'rowgroup' });
+  const heads = o.columns.map((c) => h('th', { scope: 'col', role: 'columnheader', class: c.number ? 'n' : null }, c.by ? h('button', { type: 'button', onclick: () => turn(c.title) }, c.title) : c.quiet ? h('span', { class: 'sr' }, c.title) : c.title));
   const el = h('div', { class: 'scroll', role: 'region', 'aria-label': o.caption, tabindex: '0' },
-    h('table', null, h('caption', { class: 'sr' }, o.caption), h('thead', null, h('tr', null, heads)), body));
+    h('table', { class: 'rows', role: 'table' }, h('caption', { class: 'sr' }, o.caption), h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)), body));
 
   /** @param {string} title */
   function turn(title) {
@@ -57,7 +58,7 @@ export function table(o) {
       if (c === column) heads[i].setAttribute('aria-sort', typeof by?.(o.rows[0]) === 'string' ? (up ? 'descending' : 'ascending') : up ? 'ascending' : 'descending');
       else heads[i].removeAttribute('aria-sort');
     });
-    fill(body, rows.map((row) => h('tr', null, o.columns.map((c, i) => h(i ? 'td' : 'th', { class: c.number ? 'n' : null, scope: i ? null : 'row' }, c.cell(row))))));
+    fill(body, rows.map((row) => h('tr', { role: 'row' }, o.columns.map((c, i) => h(i ? 'td' : 'th', { class: c.number ? 'n' : null, scope: i ? null : 'row', role: i ? 'cell' : 'rowheader', 'data-title': i && !c.quiet ? c.title : null }, c.cell(row))))));
   }
   draw();
   return el;

@@ -1,31 +1,86 @@
 // @ts-check
-// Times: local ones, with UTC on hover and in the datetime attribute.
+// Times: all in the zone that the reader chose, in one form, and by the server's clock. Each says
+// the instant in UTC on hover and in the datetime attribute.
 import { h } from './text.js';
 
-const clockFormat = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
-const minuteFormat = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit' });
-const dayFormat = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' });
+const zoneKey = 'weir_zone';
 
-/** @param {Date} d */
-export const today = (d) => d.toDateString() === new Date().toDateString();
+/** utc tells whether times are shown in UTC, and not in the zone of the browser. */
+export let utc = (() => { try { return localStorage.getItem(zoneKey) === 'utc'; } catch { return false; } })();
+
+/** showUTC chooses the zone; the views are to be drawn anew. @param {boolean} is */
+export function showUTC(is) {
+  utc = is;
+  try { localStorage.setItem(zoneKey, is ? 'utc' : 'local'); } catch { /* it holds until the page is left */ }
+  formats = zoned();
+}
+
+function zoned() {
+  const zone = utc ? 'UTC' : undefined;
+  /** @param {Intl.DateTimeFormatOptions} o */
+  const of = (o) => new Intl.DateTimeFormat('en-GB', { ...o, timeZone: zone });
+  /** @type {Intl.DateTimeFormatOptions} */
+  const minutes = { hour: '2-digit', minute: '2-digit' };
+  return { day: of({ day: 'numeric', month: 'short' }), date: of({ year: 'numeric', month: 'numeric', day: 'numeric' }), minutes: of(minutes), seconds: of({ ...minutes, second: '2-digit' }) };
+}
+let formats = zoned();
+
+/** How far the server's clock is ahead of the browser's, in ms. */
+let ahead = 0;
+
+/** A difference of the clocks that matters to a reader, in ms: answers have whole seconds. */
+const skewed = 30_000;
 
 /**
- * clock is the time of an instant with its milliseconds: 18:04:10.2.
+ * heard takes the server's time from an answer.
+ * @param {string | null} date its Date header
+ * @param {number} asked when it was asked for, by the browser's clock
+ */
+export function heard(date, asked) {
+  const at = Date.parse(date ?? '');
+  if (Number.isNaN(at)) return;
+  const by = at + 500 - (asked + Date.now()) / 2;
+  ahead = Math.abs(by) > 2000 ? by : 0; // less is what the seconds are rounded by
+}
+
+/** now is the time by the server's clock, in ms. */
+export const now = () => Date.now() + ahead;
+
+/** skew says that the browser's clock is off, "" if it is not. */
+export const skew = () => (Math.abs(ahead) < skewed ? '' : `The clock of this browser is ${span(Math.abs(ahead) / 1000)} ${ahead > 0 ? 'behind' : 'ahead of'} the server's. Times on this page go by the server's.`);
+
+/** sameDay tells whether an instant is of today. @param {number} at */
+const sameDay = (at) => formats.date.format(at) === formats.date.format(now());
+
+/** moment writes an instant: 18:04:10, of another day 29 Nov, 18:04:10. @param {number} at in ms */
+export const moment = (at) => `${sameDay(at) ? '' : `${formats.day.format(at)}, `}${formats.seconds.format(at)}`;
+
+/** tick writes an instant at the axis of a chart. @param {number} at in ms @param {'day' | 'minute' | 'second'} by */
+export const tick = (at, by) => (by === 'day' ? `${formats.day.format(at)}, ${formats.minutes.format(at)}` : formats[by === 'second' ? 'seconds' : 'minutes'].format(at));
+
+/** zone is the name of the zone in which times are shown. */
+export const zone = () => (utc ? 'UTC' : new Intl.DateTimeFormat('en-GB', { timeZoneName: 'short' }).formatToParts(now()).find((p) => p.type === 'timeZoneName')?.value ?? 'local');
+
+/** timed is an instant as an element. @param {Date} d @param {string} words */
+const timed = (d, words) => h('time', { datetime: d.toISOString(), title: `${d.toISOString().replace('T', ' ').slice(0, 19)} UTC` }, words);
+
+/**
+ * clock is an instant with its tenths of a second: 18:04:10.2.
  * @param {string | number} at as Date takes it
  */
 export function clock(at) {
   const d = new Date(at);
-  return h('time', { datetime: d.toISOString(), title: `${d.toISOString().replace('T', ' ').replace('Z', '')} UTC` }, `${clockFormat.format(d)}.${Math.floor(d.getMilliseconds() / 100)}`);
+  return timed(d, `${moment(d.getTime())}.${Math.floor(d.getMilliseconds() / 100)}`);
 }
 
 /**
- * when is an instant: a time of today, or a day and a time.
+ * when is an instant: 18:04:10, of another day 29 Nov, 18:04:10.
  * @param {string | number} at
  */
 export function when(at) {
   const d = new Date(at);
   if (Number.isNaN(d.getTime()) || d.getFullYear() < 1971) return h('span', null, '–');
-  return h('time', { datetime: d.toISOString(), title: `${d.toISOString().replace('T', ' ').slice(0, 19)} UTC` }, today(d) ? minuteFormat.format(d) : dayFormat.format(d));
+  return timed(d, moment(d.getTime()));
 }
 
 /**
@@ -48,10 +103,10 @@ export function span(s) {
 }
 
 /** @param {string | number} at */
-export const ago = (at) => span(Math.max(0, (Date.now() - new Date(at).getTime()) / 1000));
+export const ago = (at) => span(Math.max(0, (now() - new Date(at).getTime()) / 1000));
 
 /** @param {string | number} at */
-export const left = (at) => span(Math.max(0, (new Date(at).getTime() - Date.now()) / 1000));
+export const left = (at) => span(Math.max(0, (new Date(at).getTime() - now()) / 1000));
 
 /** The times that a view can look back over, as the API takes them. */
 export const overs = ['15m', '1h', '6h', '24h', '7d'];
@@ -68,7 +123,7 @@ export const overSeconds = (over) => Number.parseInt(over, 10) * ({ s: 1, m: 60,
  * @param {string} over
  */
 export function onlySince(from, over) {
-  const has = (Date.now() - new Date(from).getTime()) / 1000;
+  const has = (now() - new Date(from).getTime()) / 1000;
   if (!(has >= 0) || has > overSeconds(over) * 0.97) return null;
   return `since ${span(has)} only`;
 }

@@ -53,7 +53,7 @@ export async function show(ctx, root) {
     /** @type {import('../parts/table.js').Column<Api.Ban>[]} */
     const b = [
       { title: 'Key', cell: keyOf },
-      { title: 'Rule', cell: (x) => [h('a', { href: ruleLink(ctx, x.domain, x.limit) }, visible(x.limit)), x.wide ? h('div', { class: 'sub' }, 'in the whole domain') : null] },
+      { title: 'Rule', cell: (x) => [h('a', { href: ruleLink(ctx, x.domain, x.limit) }, visible(ctx.of(x.domain) + x.limit)), x.wide ? h('div', { class: 'sub' }, 'in the whole domain') : null] },
       { title: 'Until', cell: until },
       { title: 'Since', cell: (x) => when(x.since) },
       { title: 'Set by', cell: (x) => (x.set ? 'an operator' : 'its refusals') },
@@ -61,7 +61,7 @@ export async function show(ctx, root) {
     /** @type {import('../parts/table.js').Column<Api.Grant>[]} */
     const g = [
       { title: 'Key', cell: keyOf },
-      { title: 'Rule', cell: (x) => h('a', { href: ruleLink(ctx, x.domain, x.limit) }, visible(x.limit)) },
+      { title: 'Rule', cell: (x) => h('a', { href: ruleLink(ctx, x.domain, x.limit) }, visible(ctx.of(x.domain) + x.limit)) },
       { title: 'Limit', cell: (x) => [visible(x.allow), x.problem ? h('div', { class: 'ink-near' }, visible(x.problem)) : null] },
       { title: 'Until', cell: until },
       { title: 'Reason', cell: (x) => visible(x.reason) || '–' }];

@@ -1,31 +1,50 @@
 // @ts-check
-import { line, outcomes, same, shareShown, story } from '../parts/decision.js';
-import { card, count, fill, h, sent, visible } from '../parts/text.js';
+import { partsOf } from '../parts/act.js';
+import { line, mainLimit, outcomes, same, shareShown, story } from '../parts/decision.js';
+import { grant, shortened } from '../parts/grant.js';
+import { card, commands, count, fill, h, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
-import { clock, span, today, when } from '../parts/time.js';
+import { ago, clock, span, zone } from '../parts/time.js';
 import { keyLink, ruleLink } from './overview.js';
 
 /** @typedef {import('../app.js').Context} Context */
+
+/**
+ * granting offers a grant of the key of a limit, or says why it does not.
+ * @param {Context} ctx @param {Api.Decision} d @param {Api.Limit} l
+ */
+function granting(ctx, d, l) {
+  if (l.mode === 'shadow') return 'in shadow: nothing to grant';
+  if (shortened(l.key)) return 'the key is not shown whole';
+  return h('button', { class: 'btn small', type: 'button', 'aria-label': `Grant, ${visible(l.rule)}`, onclick: async () => {
+    const known = /** @type {Api.RulesInForce} */ (await ctx.api('/api/v1/rules', { signal: ctx.signal }));
+    const r = known.rules.find((x) => x.domain === d.domain && x.name === l.rule);
+    grant(ctx, { domain: d.domain, limit: l.rule, key: partsOf(l.key, r?.per) }, () => {});
+  } }, 'Grant');
+}
 
 /** @param {Context} ctx @param {Api.Decision} d */
 function details(ctx, d) {
   const attributes = Object.entries(d.attributes ?? {});
   const [words, colour] = outcomes[d.outcome] ?? [d.outcome, 'grey'];
-  return [story(d),
+  const main = mainLimit(d);
+  const can = ctx.can('act') && d.domain !== commands;
+  return [story(d), can && main ? h('p', { class: 'actions' }, granting(ctx, d, main)) : null,
     h('div', { class: 'grid' },
       card('Limits that it met', d.limits_left_out ? `${count(d.limits_left_out)} more` : null, 's8', table({
         caption: 'Limits', rows: d.limits ?? [], none: 'None.', columns: [
-          { title: 'Rule', cell: (l) => [h('a', { href: ruleLink(ctx, d.domain, l.rule) }, visible(l.rule)), l.file ? h('div', { class: 'sub' }, `${visible(l.file)}:${l.line}`) : null] },
+          { title: 'Rule', cell: (l) => [h('a', { href: ruleLink(ctx, d.domain, l.rule) }, visible(ctx.of(d.domain) + l.rule)), l.file ? h('div', { class: 'sub' }, `${visible(l.file)}:${l.line}`) : null] },
           { title: 'Key', cell: (l) => (l.key ? (ctx.can('find') ? h('a', { href: keyLink(ctx, d.domain, l.key) }, sent(l.key)) : sent(l.key)) : 'all together') },
           { title: 'Allows', cell: (l) => visible(l.allows) },
           { title: 'Result', cell: (l) => (l.refuses ? h('span', { class: 'ink-refused' }, 'refused') : !l.allowed ? h('span', { class: 'ink-shadow' }, `would refuse (${l.mode})`) : l.soft_exceeded ? h('span', { class: 'ink-near' }, 'soft margin') : l.near_limit ? h('span', { class: 'ink-near' }, 'near') : 'passed') },
-          { title: 'Asked', number: true, cell: (l) => count(l.asked) },
+          { title: 'Asked for', number: true, cell: (l) => count(l.asked) },
           { title: 'Left', number: true, cell: (l) => count(l.remaining) },
-          { title: 'Again in', number: true, cell: (l) => (l.allowed ? '–' : l.retry_after === null ? 'never' : span(l.retry_after)) }],
+          { title: 'Passes again in', number: true, cell: (l) => (l.allowed ? '–' : l.retry_after === null ? 'never' : span(l.retry_after)) },
+          ...(can && (d.limits?.length ?? 0) > 1 ? [{ title: 'Actions', quiet: true, cell: (/** @type {Api.Limit} */ l) => (l === main ? null : granting(ctx, d, l)) }] : [])],
       })),
       card('The request', null, 's4', h('dl', { class: 'kv' },
         h('dt', null, 'Result'), h('dd', { class: `ink-${colour}` }, words, d.banned ? ', banned' : ''),
-        h('dt', null, 'Time'), h('dd', null, today(new Date(d.time)) ? null : [when(d.time), ' '], clock(d.time)),
+        h('dt', null, 'Time'), h('dd', null, clock(d.time), h('span', { class: 'sub' }, ` ${zone()}, ${ago(d.time)} ago`)),
         h('dt', null, 'Domain'), h('dd', null, visible(d.domain)),
         d.door ? [h('dt', null, 'Door'), h('dd', null, visible(d.door))] : null,
         d.node ? [h('dt', null, 'Node'), h('dd', null, visible(d.node))] : null,

@@ -13,7 +13,8 @@ const orders = { refused: 'refused most', asked: 'asked most', near: 'nearest to
 export async function show(ctx, root) {
   const by = /** @type {keyof typeof orders} */ (Object.hasOwn(orders, ctx.query.get('by') ?? '') ? ctx.query.get('by') : 'refused');
   const back = ctx.query.get('back') === '12h' ? '12h' : '1m';
-  const rule = ctx.query.get('rule') ?? '';
+  const chosen = ctx.query.get('rule') ?? ''; // behind its domain if those of all are shown
+  const rule = ctx.domain && chosen.startsWith(`${ctx.domain}/`) ? chosen.slice(ctx.domain.length + 1) : chosen;
   const q = new URLSearchParams({ by, over: back, n: '50' });
   if (ctx.domain) q.set('domain', ctx.domain);
   if (rule) q.set('limit', rule);
@@ -37,8 +38,7 @@ export async function show(ctx, root) {
   /** @param {string} label @param {string} name @param {[string, string][]} options @param {string} value */
   const select = (label, name, options, value) => h('label', null, label, h('select', { onchange: (/** @type {Event} */ e) => choose(name, /** @type {HTMLSelectElement} */ (e.target).value) }, options.map(([v, words]) => h('option', { value: v, selected: v === value }, words))));
   const ofCommands = rule === commands || keys.some((k) => k.domain === commands);
-  const several = !ctx.domain && (known.domains ?? []).length > 1; // rules of two domains may have one name
-  const names = [...new Set([...known.rules.filter((r) => !ctx.domain || r.domain === ctx.domain).map((r) => (several ? `${r.domain}/${r.name}` : r.name)), ...(ofCommands ? [commands] : []), ...(rule ? [rule] : [])])].sort();
+  const names = [...new Set([...known.rules.filter((r) => !ctx.domain || r.domain === ctx.domain).map((r) => ctx.of(r.domain) + r.name), ...(ofCommands ? [commands] : []), ...(rule ? [rule] : [])])].sort();
   const input = /** @type {HTMLInputElement} */ (h('input', { name: 'key', placeholder: 'user=ada', autocomplete: 'off', spellcheck: 'false' }));
   const shadows = new Set(known.rules.filter((r) => r.shadow).map((r) => `${r.domain}/${r.name}`));
   fill(root, h('div', { class: 'head' }, h('h1', null, 'Keys')),
@@ -73,15 +73,15 @@ export async function show(ctx, root) {
   function draw() {
     // What is so of all of them is said once, above.
     const all = keys.length > 1 && keys.every((k) => k.known);
-    fill(note, [back === '1m' ? 'live' : '', all ? 'all signed in' : ''].filter(Boolean).join(' · '));
+    fill(note, [back === '1m' ? 'live' : '', all ? 'all are known' : ''].filter(Boolean).join(' · '));
     /** @type {import('../parts/table.js').Column<Api.Key>[]} */
     const columns = [
-      { title: 'Key', cell: (k) => [ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' signed in') : null,
+      { title: 'Key', cell: (k) => [ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' known') : null,
         k.banned_until ? h('div', { class: 'order ink-refused' }, 'banned until ', when(k.banned_until), `, ${left(k.banned_until)} more`) : null, k.granted_until ? h('div', { class: 'order ink-good' }, 'granted until ', when(k.granted_until)) : null] },
-      { title: 'Rule', cell: (k) => (k.domain === commands ? [visible(k.rule), h('div', { class: 'sub' }, `limit comes with ${visible(k.limit)}`)] : h('a', { href: ruleLink(ctx, k.domain, k.rule) }, several ? h('span', { class: 'sub' }, `${visible(k.domain)}/`) : null, visible(k.rule))) },
+      { title: 'Rule', cell: (k) => (k.domain === commands ? [visible(k.rule), h('div', { class: 'sub' }, `limit comes with ${visible(k.limit)}`)] : h('a', { href: ruleLink(ctx, k.domain, k.rule) }, visible(ctx.of(k.domain) + k.rule))) },
       { title: { refused: 'Refused', asked: 'Asked', near: 'Near' }[by], number: true, cell: (k) => [times(k), atLeast(k) ? h('div', { class: 'sub' }, atLeast(k)) : null] },
       { title: 'Refused share', cell: (k) => [h('div', { class: 'sub' }, percent(k.refused_share)), share(k.refused_share, 'refused', shadows.has(`${k.domain}/${k.rule}`) ? 'shadow' : 'refused', 'admitted')] },
-      { title: 'Most used', number: true, cell: (k) => percent(k.fill) },
+      { title: 'Most asked', number: true, cell: (k) => [percent(k.fill), h('div', { class: 'sub' }, k.fill > 1 ? 'of the limit, refusals included' : 'of the limit')] },
       { title: 'Retry-After obeyed', number: true, cell: (k) => (k.obey < 0 ? '–' : percent(k.obey)) }];
     if (ctx.can('act')) columns.push({ title: 'Actions', quiet: true, cell: actions });
     fill(list, table({ caption: `Keys ${orders[by]}`, rows: keys, none: back === '1m' ? `No key was ${by === 'near' ? 'near a limit' : by} in the last minute.` : 'None yet.', columns }));

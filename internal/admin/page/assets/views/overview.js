@@ -1,10 +1,11 @@
 // @ts-check
 import { ranking } from '../parts/bars.js';
+import { changesLine, where } from '../parts/changes.js';
 import { chart } from '../parts/chart.js';
 import { line, same } from '../parts/decision.js';
 import { card, commands, count, fill, h, legend, percent, plural, rate, seconds, sent, shareOf, verdictOf, visible } from '../parts/text.js';
 import { keepFocus } from '../parts/table.js';
-import { onlySince, overWords, span } from '../parts/time.js';
+import { now, onlySince, overWords, span } from '../parts/time.js';
 import { rulesTable } from './rules.js';
 
 /** @typedef {import('../app.js').Context} Context */
@@ -24,7 +25,7 @@ export const atLeast = (k) => (k.over && !k.estimated ? `at least ${count(k.coun
 /** eventWords says what is marked on the line of time. @param {Api.Happening} e */
 function eventWords(e) {
   switch (e.kind) {
-    case 'rules': return `rules changed${e.version ? ` to ${e.version.slice(0, 12)}` : ''}`;
+    case 'rules': return [`rules changed${e.version ? ` to version ${e.version.slice(0, 12)}` : ''}`, where(e.nodes), changesLine(e)].filter(Boolean).join(', ');
     case 'rules_broken': return 'the rules in the source are broken';
     case 'saturated': return `saturated${e.signal ? `: ${e.signal}` : ''}`;
     case 'start': return 'weir started';
@@ -98,15 +99,15 @@ const tile = (title, big, sub) => h('section', { class: 'card tile' }, h('h2', n
 function compared(o) {
   if (!o.before?.requests) return null;
   const more = o.requests / o.before.requests - 1;
-  if (Math.abs(more) < 0.005) return 'as many as yesterday';
-  return `${percent(Math.abs(more)).replace(/\.\d+ /, ' ')} ${more > 0 ? 'over' : 'under'} yesterday`;
+  if (Math.abs(more) < 0.005) return 'as many as a day ago';
+  return `${percent(Math.abs(more)).replace(/\.\d+ /, ' ')} ${more > 0 ? 'more' : 'fewer'} than a day ago`;
 }
 
 /** @param {Context} ctx @param {Api.Verdict} v */
 function look(ctx, v) {
   const [words, colour, sign] = verdictOf(v.verdict);
   return h('li', null, h('span', { class: `mark ${colour}`, 'aria-hidden': 'true' }, sign),
-    h('div', null, h('a', { href: ruleLink(ctx, v.domain, v.rule) }, `${visible(v.rule)}: ${words.toLowerCase().replace('retry-after', 'Retry-After')}`),
+    h('div', null, h('a', { href: ruleLink(ctx, v.domain, v.rule) }, `${visible(ctx.of(v.domain) + v.rule)}: ${words.toLowerCase().replace('retry-after', 'Retry-After')}`),
       h('p', null, visible(v.sentence), v.proposal?.sentence ? ` ${visible(v.proposal.sentence)}` : '')));
 }
 
@@ -115,15 +116,15 @@ function look(ctx, v) {
  * @param {Context} ctx
  * @param {Api.Key[]} keys
  * @param {string} none
- * @param {Set<string>} [shadows] names of rules that only would refuse
+ * @param {Set<string>} [shadows] rules that only would refuse, as domain/name
  * @param {boolean} [alone] all keys are of one rule, which the words leave out
  */
 export function refusedMost(ctx, keys, none, shadows, alone) {
   const most = Math.max(1, ...keys.map((k) => k.count));
   return ranking(keys.map((k) => ({
     name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
-    words: [alone ? '' : [visible(k.domain === commands ? `${k.limit} (${k.rule})` : k.rule), ' · '], `${times(k)} ${k.shadow || shadows?.has(k.rule) ? 'would be refused' : 'refused'}, ${percent(k.refused_share)} of its requests`, atLeast(k) && ` (${atLeast(k)})`, k.banned_until ? ' · banned' : ''],
-    part: k.count / most, kind: k.shadow || shadows?.has(k.rule) ? 'shadow' : 'refused', label: 'Of the key refused most:',
+    words: [alone ? '' : [visible(k.domain === commands ? `${k.limit} (${k.rule})` : ctx.of(k.domain) + k.rule), ' · '], `${times(k)} ${k.shadow || shadows?.has(`${k.domain}/${k.rule}`) ? 'would be refused' : 'refused'}, ${percent(k.refused_share)} of its requests`, atLeast(k) && ` (${atLeast(k)})`, k.banned_until ? ' · banned' : ''],
+    part: k.count / most, kind: k.shadow || shadows?.has(`${k.domain}/${k.rule}`) ? 'shadow' : 'refused', label: 'Of the key refused most:',
   })), none);
 }
 
@@ -159,18 +160,18 @@ export async function show(ctx, root) {
     card('Decisions', shareNote, 's6', recent)));
 
   function drawHead() {
-    const names = new Set(list.rules.map((r) => r.name));
+    const names = new Set(list.rules.flatMap((r) => [r.name, `${r.domain}/${r.name}`]));
     const { since: begun } = known(o.series);
-    const since = begun ? `since ${span(Math.max(1, Date.now() / 1000 - begun))} only` : onlySince(o.from, ctx.over);
+    const since = begun ? `since ${span(Math.max(1, now() / 1000 - begun))} only` : onlySince(o.from, ctx.over);
     const g = o.good_refused;
     fill(head, h('div', { class: 'head' }, h('h1', null, 'Overview'), since ? h('span', { class: 'pill ink-grey' }, since) : null),
       h('p', { class: 'lead' }, o.sentences?.length ? o.sentences.map((s) => [lead(s, names), ' ']) : o.requests ? `Of ${plural(o.requests, 'request')} in the last ${overWords(ctx.over)} ${shareOf(o.refused, o.requests)} were refused.` : 'No request has been decided yet.'),
       h('div', { class: 'tiles' },
         tile('Requests', `${rate(o.per_second)} /s`, [count(o.requests), compared(o) ? ` · ${compared(o)}` : '']),
         tile('Refused', shareOf(o.refused, o.requests), `${plural(o.refused, 'request')}${o.banned ? ` · ${count(o.banned)} by bans` : ''}`),
-        tile('Refused, though good', g.confidence ? shareOf(g.requests, g.of) : '–', !g.confidence ? 'nothing tells who is good' : `${count(g.requests)}${g.plus_minus ? ` ± ${count(g.plus_minus)}` : ''} of ${plural(g.of, 'refusal')} · ${plural(g.clients, 'client')}${g.confidence === 'low' && g.requests ? ' · low confidence' : ''}`),
+        tile('Refusals of good clients', g.confidence ? shareOf(g.requests, g.of) : '–', !g.confidence ? 'nothing tells who is good' : `${count(g.requests)}${g.plus_minus ? ` ± ${count(g.plus_minus)}` : ''} of ${plural(g.of, 'refusal')} · ${plural(g.clients, 'client')}${g.confidence === 'low' && g.requests ? ' · low confidence' : ''}`),
         tile('Near a limit', count(o.near), `of ${plural(o.clients, 'client')}`),
-        tile('Decision, p99', seconds(o.p99), `${plural(o.store_errors, 'store error')}`)));
+        tile('Time to decide, p99', seconds(o.p99), `${plural(o.store_errors, 'store error')}`)));
   }
   function drawChart() {
     const series = known(o.series);
@@ -193,10 +194,10 @@ export async function show(ctx, root) {
     const badge = document.querySelector('[data-view=rules]');
     if (badge) { badge.querySelector('.count')?.remove(); if (n.length) badge.append(h('span', { class: 'count' }, count(n.length), h('span', { class: 'sr' }, ' need a look'))); }
     const most = [...list.rules].sort((a, b) => b.refused + b.would_refuse - a.refused - a.would_refuse || b.met - a.met);
-    keepFocus(rules, () => fill(rules, h('header', null, h('h2', null, 'Rules'), h('div', { class: 'sub' }, 'Fullest of each client: how much of the limit clients used at most, 0 to over 100 %')), rulesTable(ctx, most),
+    keepFocus(rules, () => fill(rules, h('header', null, h('h2', null, 'Rules'), h('div', { class: 'sub' }, 'Peak per client: how many clients asked for up to 10 %, 20 % … and over 100 % of the limit')), rulesTable(ctx, most),
       list.total > real.length ? h('p', { class: 'sub more' }, h('a', { href: ctx.link('/rules') }, `All ${count(list.total)} rules`)) : null));
   }
-  const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.', new Set(list.rules.filter((r) => r.mode === 'shadow').map((r) => r.name)))));
+  const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.', new Set(list.rules.filter((r) => r.mode === 'shadow').map((r) => `${r.domain}/${r.name}`)))));
   function drawDecisions() {
     if (!decisions) return;
     const all = decisions;

@@ -83,10 +83,10 @@ export async function show(ctx, root) {
   function region(r, a) {
     const [words, colour, sign] = states[r.state] ?? [r.state, 'grey', '·'];
     const facts = r.own ? [
-      ['Hears others', a.leader ? h('span', { class: 'mono' }, visible(a.leader)) : 'no node'],
-      ['Not told yet', plural(a.keys, 'key')],
-      ['Taken over', plural(a.orders, 'ban or grant', 'bans and grants')],
-      a.untold ? ['Never told', plural(a.untold, 'use')] : null,
+      ['Node that hears others', a.leader ? h('span', { class: 'mono' }, visible(a.leader)) : 'no node'],
+      ['Not sent to others yet', plural(a.keys, 'key')],
+      ['Taken over from others', plural(a.orders, 'ban or grant', 'bans and grants')],
+      a.untold ? ['Never sent', plural(a.untold, 'use')] : null,
     ] : [
       ['Last heard', r.staleness === null ? '–' : `${old(r)} ago`],
       ['Uses heard', count(r.uses)],
@@ -108,7 +108,7 @@ export async function show(ctx, root) {
   /** @param {Api.RegionalLimit[]} limits */
   const limitsTable = (limits) => table({
     caption: 'Limits over all regions', rows: windows(limits), none: '', columns: [
-      { title: 'Limit', cell: ({ l }) => [h('a', { href: ruleLink(ctx, l.domain, l.rule) }, visible(l.rule)), l.shadow ? [' ', h('span', { class: 'pill ink-shadow' }, 'In shadow')] : null] },
+      { title: 'Limit', cell: ({ l }) => [h('a', { href: ruleLink(ctx, l.domain, l.rule) }, visible(ctx.of(l.domain) + l.rule)), l.shadow ? [' ', h('span', { class: 'pill ink-shadow' }, 'In shadow')] : null] },
       { title: 'All regions together', cell: ({ l }) => promise(l) },
       { title: 'Ceiling here', cell: ({ l, windows, first }) => [windows.map(ceiling), l.overrides && first ? h('div', { class: 'sub' }, plural(l.overrides, 'override')) : null] },
       { title: 'Used here', number: true, cell: ({ l, of }) => [count(net(of.used)), h('div', { class: 'sub' }, l.over_percent || l.sync ? `${count(net(of.told))} told` : of.borrowed ? `${count(of.borrowed)} borrowed` : ' ')] },

@@ -4,7 +4,7 @@ import { chart } from '../parts/chart.js';
 import { line, same } from '../parts/decision.js';
 import { append, card, count, fill, h, legend, percent, pill, plural, rate, sent, shareOf, significant, verdictOf, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
-import { ago, onlySince, span, when } from '../parts/time.js';
+import { ago, now, onlySince, span, when } from '../parts/time.js';
 import { keyLink, known, refusedMost, seriesLegend, seriesOf } from './overview.js';
 
 /** @typedef {import('../app.js').Context} Context */
@@ -18,16 +18,16 @@ function facts(r) {
   const ended = e.obeyed + e.early;
   const shadow = r.mode === 'shadow';
   return h('dl', { class: 'facts' },
-    fact('Met by', plural(r.met, 'request'), `${rate(r.per_second)} /s · ${r.keys_error ? 'about ' : ''}${plural(r.keys, 'client')}`),
+    fact('Requests', count(r.met), `${rate(r.per_second)} /s · ${r.keys_error ? 'about ' : ''}${plural(r.keys, 'client')}`),
     shadow ? fact('Would refuse', shareOf(r.would_refuse, r.met), count(r.would_refuse)) : fact('Refused', shareOf(r.refused, r.met), `${count(r.refused)} · ${plural(r.keys_refused, 'client')}`),
-    fact('Good among them', r.good.of && r.good.confidence ? shareOf(r.good.refused, r.good.of) : '–', !r.good.confidence ? 'nothing tells who is good' : `${plural(r.good.keys, 'client')} of ${count(r.good.all)} good ones${r.good.plus_minus ? ` ± ${percent(r.good.plus_minus)}` : ''}`),
-    fact('Refused alone', r.refused ? shareOf(r.refused_alone, r.refused) : '–', 'no other rule refused'),
+    fact('Refusals of good clients', r.good.of && r.good.confidence ? shareOf(r.good.refused, r.good.of) : '–', !r.good.confidence ? 'nothing tells who is good' : `${count(r.good.keys)} of ${plural(r.good.all, 'good client')}${r.good.plus_minus ? ` ± ${percent(r.good.plus_minus)}` : ''}`),
+    fact('Refused by this rule alone', r.refused ? shareOf(r.refused_alone, r.refused) : '–', 'no other rule refused'),
     fact('Retry-After obeyed', ended ? shareOf(e.obeyed, ended) : '–', `${count(e.obeyed)} obeyed, ${count(e.early)} early, ${count(e.gave_up)} gave up${e.left_out ? `, ${count(e.left_out)} left out` : ''}`),
     fact('Most asked by one client', percent(r.max_fill), r.max_fill > 1 ? 'of the limit: what was refused counts, too' : 'of the limit'),
-    fact('Near, soft', count(r.near + r.soft), 'requests that passed'),
+    fact('Near the limit', count(r.near + r.soft), 'requests that passed near it, or in its soft margin'),
     r.banned ? fact('Refused by its ban', count(r.banned)) : null,
-    r.errors ? fact('Errors', count(r.errors), 'of if and cost') : null,
-    fact('Signed in', percent(r.known_share), r.ok_share >= 0 ? `${percent(r.ok_share)} answered well` : 'answers are not seen here'));
+    r.errors ? fact('Errors', count(r.errors), 'of its expressions (if, cost)') : null,
+    fact('Known', percent(r.known_share), ['of the requests that name a client', r.ok_share >= 0 ? `; ${percent(r.ok_share)} of those admitted were answered well` : '; answers are not seen here']));
 }
 
 /**
@@ -37,7 +37,7 @@ function facts(r) {
 function sampledNote(r) {
   const from = new Date(r.sampled_from).getTime();
   if (Math.abs(from - new Date(r.from).getTime()) < 60_000) return null;
-  return h('p', { class: 'sub' }, `What is told of clients is of the last ${span(Math.max(1, Math.round((Date.now() - from) / 1000)))}.`);
+  return h('p', { class: 'sub' }, `What is told of clients is of the last ${span(Math.max(1, Math.round((now() - from) / 1000)))}.`);
 }
 
 /**
@@ -59,7 +59,7 @@ function verdictPart(v) {
 }
 
 /**
- * slider shows how many clients a limit of another size would touch.
+ * slider shows how many clients a limit of another size would refuse.
  * @param {Context} ctx
  * @param {Api.Rule} r
  */
@@ -87,13 +87,13 @@ function slider(ctx, r) {
     mark.setAttribute('x2', String(x));
     const unit = of?.window ? ` in ${span(of.window)}` : '';
     input.setAttribute('aria-valuetext', `${count(p.limit)}${unit}`);
-    fill(said, h('strong', null, `${count(p.limit)}${unit}`), p.limit === now ? ' (in force)' : '', ` would touch ${p.plus_minus ? 'about ' : ''}${plural(Math.round(p.keys), 'client')}${p.plus_minus ? ` ± ${count(Math.round(p.plus_minus))}` : ''}`, p.good_keys === undefined ? '; nothing tells how many good ones.' : [', ', h('strong', null, plural(Math.round(p.good_keys), 'good one')), '.']);
+    fill(said, h('strong', null, `${count(p.limit)}${unit}`), p.limit === now ? ' (in force)' : '', ` would refuse ${p.plus_minus ? 'about ' : ''}${plural(Math.round(p.keys), 'client')}${p.plus_minus ? ` ± ${count(Math.round(p.plus_minus))}` : ''}`, p.good_keys === undefined ? '; nothing tells how many good ones.' : [', ', h('strong', null, plural(Math.round(p.good_keys), 'good one')), '.']);
     fill(go, ctx.can('source') && p.limit !== now && of === first ? h('a', { class: 'btn small', href: ctx.link('/try', { rule: `${r.domain}/${r.name}`, limit: String(p.limit) }) }, `Try ${count(p.limit)}`) : null);
   }
   move();
   return h('div', null, h('svg', { viewBox: '0 0 300 60', preserveAspectRatio: 'none', class: 'c-admitted curve', 'aria-hidden': 'true' }, path, h('g', { class: 'c-soft' }, mark)), input, said, go,
     h('details', { class: 'figures' }, h('summary', null, 'Figures'), table({
-      caption: 'Clients that a limit would touch', rows: curve, none: '', columns: [
+      caption: 'Clients that a limit would refuse', rows: curve, none: '', columns: [
         { title: 'Limit', cell: (p) => count(p.limit) }, { title: 'Clients', number: true, cell: (p) => `${count(p.keys)}${p.plus_minus ? ` ± ${count(p.plus_minus)}` : ''}` }, { title: 'Good ones', number: true, cell: (p) => (p.good_keys === undefined ? '–' : count(p.good_keys)) }],
     })));
 }
@@ -135,16 +135,16 @@ export async function show(ctx, root) {
   const by = h('section', { class: 'card', hidden: true });
   const recent = h('div', null);
   const shadow = r.mode === 'shadow';
-  const shadows = new Set(shadow ? [name] : []);
+  const shadows = new Set(shadow ? [`${domain}/${name}`] : []);
   fill(root, head, h('div', { class: 'grid' },
     h('section', { class: 'card s8' }, h('header', null, h('h2', null, 'Over time'), legend(shadow ? [...seriesLegend.slice(0, 2), ['shadow', 'would be refused']] : seriesLegend)), graph.el),
-    card('What if', 'clients that the limit would touch', 's4', what),
+    card('Another limit', 'how many clients it would refuse', 's4', what),
     h('div', { class: 's6 stack' },
-      card('Fullest of each client', 'clients by percent of the limit they used at most', null, fillBox),
+      card('Peak per client', 'clients by how many percent of the limit each asked for at most', null, fillBox),
       card('Refused most', 'last minute', null, top)),
     h('div', { class: 's6 stack' },
       windows, by,
-      card('Near now', null, null, near),
+      card('Near the limit now', null, null, near),
       card('Decisions', null, null, recent))));
   fill(what, slider(ctx, r));
   void source();
@@ -157,8 +157,9 @@ export async function show(ctx, root) {
       h('div', { class: 'head' }, h('h1', null, visible(r.name)), pill(v?.verdict), shadow ? h('span', { class: 'pill ink-shadow' }, 'In shadow') : null,
         h('span', { class: 'sub' }, visible([r.limits?.join(', '), r.per?.length ? `per ${r.per.join(', ')}` : 'for all together'].filter(Boolean).join(' '))),
         h('span', { class: 'actions' }, ctx.can('source') ? h('a', { class: 'btn', href: ctx.link('/try', { rule: `${r.domain}/${r.name}` }) }, 'Try a change') : null,
-          ctx.can('act') ? h('button', { class: 'btn', type: 'button', onclick: () => { void act(); } }, 'Ban a key') : null)),
-      h('p', { class: 'sub' }, `${r.file ? `${visible(r.file)}:${r.line} · ` : ''}in force for ${ago(r.since)}${v ? ` · ${v.confidence} confidence` : ''}${since ? ` · figures ${since}` : ''}`),
+          ctx.can('act') ? h('button', { class: 'btn', type: 'button', onclick: () => { void act(); } }, 'Ban a key') : null,
+          ctx.can('act') && r.windows?.length && !shadow ? h('button', { class: 'btn', type: 'button', onclick: async () => { (await import('../parts/grant.js')).grant(ctx, { domain, limit: name, per: r.per }, () => {}); } }, r.per?.length ? 'Grant a key' : 'Grant') : null)),
+      h('p', { class: 'sub' }, `${r.file ? `${visible(r.file)}:${r.line} · ` : ''}in force for ${ago(r.since)}${v ? ` · ${v.confidence} confidence in the verdict` : ''}${since ? ` · figures ${since}` : ''}`),
       v ? verdictPart(v) : h('p', { class: 'lead' }, 'Nothing can be said of it yet.'),
       (r.verdicts ?? []).slice(1).map((x) => h('p', { class: 'sub' }, `Also: ${verdictOf(x.verdict)[0].toLowerCase()}. `, visible(x.sentence))),
       h('section', { class: 'card' }, facts(r), sampledNote(r), laterNote(r)));
@@ -174,13 +175,13 @@ export async function show(ctx, root) {
       caption: 'Limits', rows: r.windows ?? [], none: 'It has no limit.', columns: [
         { title: 'Limit', cell: (w) => [visible(w.allows), h('div', { class: 'sub' }, visible(w.name))] },
         { title: 'Refused', number: true, cell: (w) => count(w.refused) },
-        { title: 'Most asked', number: true, cell: (w) => percent(w.max_fill) }],
+        { title: 'Most asked by one client', number: true, cell: (w) => percent(w.max_fill) }],
     }));
     drawTop();
     const single = (r.windows?.length ?? 0) < 2;
     fill(near, ranking([...r.near_now ?? []].sort((a, b) => b.fill - a.fill).slice(0, 6).map((k) => ({
       name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
-      words: `${percent(k.fill)} used${single ? '' : ` of ${visible(k.limit)}`}`,
+      words: `${percent(k.fill)} ${k.fill > 1 ? 'asked for' : 'used'}${single ? '' : ` of ${visible(k.limit)}`}`,
     })), 'Nobody is near the limit.'));
     // Where all came by one door, or from one country, there is nothing to compare.
     const groups = Object.entries(r.by ?? {}).filter(([, list]) => (list?.length ?? 0) > 1);

@@ -11,6 +11,9 @@ const weight = ['broken', 'strict', 'loose_crowd', 'loose_few', 'ignored', 'mayb
 /** @param {Api.Rule} r */
 export const verdictName = (r) => r.verdicts?.[0]?.verdict;
 
+/** many is what is said of n rules. @param {string} words @param {number} n */
+const many = (words, n) => (n === 1 ? words : words.replace(/^is /, 'are ').replace(/^(let|add|work|never bind)s\b/, '$1'));
+
 /**
  * rulesTable is a table of rules with what is known of them.
  * @param {Context} ctx
@@ -22,13 +25,13 @@ export function rulesTable(ctx, rules, sort, sorted) {
   return table({
     caption: 'Rules', rows: rules, sort, sorted, none: 'No rules are in force.',
     columns: [
-      { title: 'Rule', by: sort === undefined ? undefined : (r) => r.name, cell: (r) => (r.command ? [h('a', { href: ctx.link('/keys', { rule: r.name, by: 'asked' }) }, visible(r.name)), h('div', { class: 'sub' }, 'no rule: limits that come with CL.THROTTLE and THROTTLE')]
-        : [h('a', { href: ctx.link(`/rules/${encodeURIComponent(r.domain)}/${encodeURIComponent(r.name)}`) }, visible(r.name)), h('div', { class: 'sub' }, visible([r.limits?.join(', '), r.per?.join(', ')].filter(Boolean).join(' · ')))]) },
+      { title: 'Rule', by: sort === undefined ? undefined : (r) => ctx.of(r.domain) + r.name, cell: (r) => (r.command ? [h('a', { href: ctx.link('/keys', { rule: r.name, by: 'asked' }) }, visible(r.name)), h('div', { class: 'sub' }, 'no rule: limits that come with CL.THROTTLE and THROTTLE')]
+        : [h('a', { href: ctx.link(`/rules/${encodeURIComponent(r.domain)}/${encodeURIComponent(r.name)}`) }, visible(ctx.of(r.domain) + r.name)), h('div', { class: 'sub' }, visible([r.limits?.join(', '), r.per?.join(', ')].filter(Boolean).join(' · ')))]) },
       { title: 'Verdict', by: sort === undefined ? undefined : (r) => 100 - weight.indexOf(verdictName(r) ?? 'too_early'), cell: (r) => r.command ? '–' : [pill(verdictName(r)), r.mode === 'shadow' ? [' ', h('span', { class: 'pill ink-shadow' }, 'In shadow')] : null] },
-      { title: 'Fullest of each client', cell: (r) => fillSmall(r.fill ?? []) },
+      { title: 'Peak per client', cell: (r) => fillSmall(r.fill ?? []) },
       { title: 'Requests', number: true, by: sort === undefined ? undefined : (r) => r.met, cell: (r) => count(r.met) },
       { title: 'Refused', number: true, by: sort === undefined ? undefined : (r) => (r.refused + r.would_refuse) / (r.met || 1), cell: (r) => [r.mode === 'shadow' ? `would ${shareOf(r.would_refuse, r.met)}` : shareOf(r.refused, r.met), h('div', { class: 'sub' }, count(r.mode === 'shadow' ? r.would_refuse : r.refused))] },
-      { title: 'Of them good', number: true, by: sort === undefined ? undefined : (r) => (r.good.of ? r.good.refused / r.good.of : 0), cell: (r) => (r.good.of && r.good.confidence ? [shareOf(r.good.refused, r.good.of), h('div', { class: 'sub' }, plural(r.good.keys, 'client'))] : '–') },
+      { title: 'Of good clients', number: true, by: sort === undefined ? undefined : (r) => (r.good.of ? r.good.refused / r.good.of : 0), cell: (r) => (r.good.of && r.good.confidence ? [shareOf(r.good.refused, r.good.of), h('div', { class: 'sub' }, plural(r.good.keys, 'client'))] : '–') },
       { title: 'Trend', cell: (r) => trend(r.trend, 'Refused') },
     ],
   });
@@ -53,7 +56,7 @@ export async function show(ctx, root) {
     const real = all.filter((r) => !r.command);
     const since = all.length ? onlySince(all.map((r) => r.from).sort()[0], ctx.over) : null;
     fill(root, h('div', { class: 'head' }, h('h1', null, 'Rules'), since ? h('span', { class: 'pill ink-grey' }, since) : null),
-      h('p', { class: 'lead' }, !real.length ? 'No rules are in force.' : [`${plural(real.length, 'rule')}: `, weight.filter((v) => kinds.has(v)).map((v, i) => [i ? ', ' : '', h('a', { href: ctx.link('/rules', { verdict: v }) }, `${count(kinds.get(v) ?? 0)} ${verdictOf(v)[0].toLowerCase().replace('retry-after', 'Retry-After')}`)]), idle.length ? ['; ', h('a', { href: ctx.link('/rules', { met: 'no' }) }, `${count(idle.length)} without a request`)] : null, '.', verdict || unmet ? [' ', h('a', { href: ctx.link('/rules') }, 'Show all')] : null]),
+      h('p', { class: 'lead' }, !real.length ? 'No rules are in force.' : [`${plural(real.length, 'rule')}: `, weight.filter((v) => kinds.has(v)).map((v, i) => [i ? ', ' : '', h('a', { href: ctx.link('/rules', { verdict: v }) }, `${count(kinds.get(v) ?? 0)} ${many(verdictOf(v)[0].toLowerCase(), kinds.get(v) ?? 0)}`)]), idle.length ? ['; ', h('a', { href: ctx.link('/rules', { met: 'no' }) }, `${count(idle.length)} without a request`)] : null, '.', verdict || unmet ? [' ', h('a', { href: ctx.link('/rules') }, 'Show all')] : null]),
       card(unmet ? 'Without a request' : verdict ? verdictOf(verdict)[0] : 'All rules', `${rate(real.reduce((s, r) => s + r.per_second, 0))} requests meet a rule each second · ${percent(real.length ? real.filter((r) => r.refused > 0).length / real.length : 0)} of the rules refused somebody`, null, rulesTable(ctx, rules, sort, (s) => { sort = s; })));
     ctx.nodes(answer.nodes);
   }

@@ -185,17 +185,17 @@ export async function show(ctx, root) {
     const c = p.clients;
     fill(result, h('div', { class: 'grid' },
       card('What it would have done', [`${plural(p.requests, 'request')} in ${span((new Date(p.to).getTime() - new Date(p.from).getTime()) / 1000)}`, p.sampled > 1 ? `, 1 in ${count(p.sampled)} clients` : '', p.nodes.asked > 1 ? `, ${p.nodes.answered} of ${p.nodes.asked} nodes` : ''], 's6',
-        h('div', { class: 'versus' }, side('Refused now', p.now), h('span', { 'aria-hidden': 'true' }, '→'), side('Refused then', p.then)),
+        h('div', { class: 'versus' }, side('Refused now', p.now), h('span', { 'aria-hidden': 'true' }, '→'), side('Refused with the change', p.then)),
         h('p', null, `${plural(p.only_then, 'more request')} and ${count(p.only_now)} fewer would be refused. `, h('strong', null, plural(c.more, 'more client')), `, ${count(c.good_more)} of them good; ${count(c.fewer)} fewer.`),
         p.tests.passed + p.tests.failed ? h('p', { class: p.tests.failed ? 'error' : 'ink-good' }, `${plural(p.tests.passed, 'test')} of rules passed${p.tests.failed ? `, ${count(p.tests.failed)} failed` : ''}.`) : null,
         (p.tests.failures ?? []).map((f) => h('p', { class: 'error mono' }, visible(f))),
         (p.warnings ?? []).map((w) => h('p', { class: 'ink-near' }, visible(w)))),
-      card('Clients that it touches', null, 's6', ranking((c.examples ?? []).slice(0, 8).map((e) => ({ name: sent(e.key), words: `${count(e.now)} → ${count(e.then)} refused${e.good ? ' · good' : ''}`, part: Math.max(e.now, e.then) / Math.max(1, ...(c.examples ?? []).map((x) => Math.max(x.now, x.then))), kind: e.then > e.now ? 'refused' : 'admitted', label: 'of the most' })), 'None: the same clients are refused.')),
+      card('Clients with more or fewer refusals', null, 's6', ranking((c.examples ?? []).slice(0, 8).map((e) => ({ name: sent(e.key), words: `${count(e.now)} → ${count(e.then)} refused${e.good ? ' · good' : ''}`, part: Math.max(e.now, e.then) / Math.max(1, ...(c.examples ?? []).map((x) => Math.max(x.now, x.then))), kind: e.then > e.now ? 'refused' : 'admitted', label: 'of the most' })), 'None: the same clients are refused.')),
       card('By rule', null, null, table({
         caption: 'By rule', rows: p.rules ?? [], none: 'No rule was met.', columns: [
-          { title: 'Rule', cell: (r) => [r.change === 'added' ? visible(r.rule) : h('a', { href: ruleLink(ctx, r.domain, r.rule) }, visible(r.rule)), r.change !== 'same' ? ' ' : null, r.change !== 'same' ? h('span', { class: 'pill ink-near' }, r.change) : null, r.estimate ? h('div', { class: 'sub' }, 'an estimate') : null] },
-          { title: 'Refused now', number: true, cell: (r) => count(r.now) }, { title: 'Then', number: true, cell: (r) => count(r.then) },
-          { title: 'Met now', number: true, cell: (r) => count(r.met_now) }, { title: 'Then', number: true, cell: (r) => count(r.met_then) }],
+          { title: 'Rule', cell: (r) => [r.change === 'added' ? visible(ctx.of(r.domain) + r.rule) : h('a', { href: ruleLink(ctx, r.domain, r.rule) }, visible(ctx.of(r.domain) + r.rule)), r.change !== 'same' ? ' ' : null, r.change !== 'same' ? h('span', { class: 'pill ink-near' }, r.change) : null, r.estimate ? h('div', { class: 'sub' }, 'an estimate') : null] },
+          { title: 'Refused now', number: true, cell: (r) => count(r.now) }, { title: 'Refused then', number: true, cell: (r) => count(r.then) },
+          { title: 'Requests now', number: true, cell: (r) => count(r.met_now) }, { title: 'Requests then', number: true, cell: (r) => count(r.met_then) }],
       })),
       p.series?.t?.length ? h('section', { class: 'card' }, h('header', null, h('h2', null, 'Refused over time'), legend([['refused', 'then'], ['admitted', 'now']])), graph.el) : null));
     if (p.series?.t?.length) {
