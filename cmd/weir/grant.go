@@ -19,7 +19,8 @@ func newGrantCommand() *cobra.Command {
 		Use:   "grant",
 		Short: "Other numbers for single keys of a running server, for a time: list, set, revoke",
 		Long: `Other numbers for single keys of a running server, until an instant: a higher limit for an import, a lower one for a guest who
-behaves badly. They hold at once, on all servers that share a Redis, and end by themselves. A grant replaces the one that the key has.`,
+behaves badly. They hold at once, on all servers that share a Redis, and end by themselves.
+A grant replaces the one that the key has.`,
 		Example: "  weir grant list\n  weir grant set api user=ada --allow \"[100/min, 5000/hour]\" --for 2h --reason import\n  weir grant revoke api user=ada",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -72,7 +73,7 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 	}
 	k.setFlags(set, &c)
 	set.Flags().StringVar(&c.Allow, "allow", "",
-		`the numbers, as a rule file has them: 100/min, "[100/min, 5000/hour]", "{rate: 4/min, burst: 20}", unlimited; or in words: "100 per minute"`)
+		`the numbers, as a rule file has them: 100/min, "[100/min, 5000/hour]", "{rate: 4/min, burst: 20}", unlimited; or in words, as "100 per minute"`)
 	end := k.endCommand("revoke", "End a grant before its time", "revoked")
 	end.Aliases = []string{"lift"}
 	k.addCommands(cmd, list, set, end)

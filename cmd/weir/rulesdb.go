@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/server"
@@ -185,10 +186,11 @@ that were not pushed is left alone, unless --force says otherwise.`,
 
 // rulesDiff is the output of weir rules diff as JSON.
 type rulesDiff struct {
-	From    string `json:"from"` // version 41, or a folder
-	To      string `json:"to"`
-	Differs bool   `json:"differs"`
-	Diff    string `json:"diff"` // unified
+	From                string `json:"from"` // version 41, or a folder
+	To                  string `json:"to"`
+	Differs             bool   `json:"differs"`
+	insight.RuleChanges        // rule by rule; none where a side cannot be loaded
+	Diff                string `json:"diff"` // unified
 }
 
 func newRulesDiffCommand(env []string) *cobra.Command {
@@ -196,8 +198,8 @@ func newRulesDiffCommand(env []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff FROM [TO]",
 		Short: "Show what differs between versions of rules, or a folder and what is in force",
-		Long: `Shows what differs between two versions, each a number, or a folder. With one of them alone: what would change if it were put in
-force. Exit status: 0 if they are the same, 1 if they differ, 2 if that could not be found out.`,
+		Long: `Shows what differs between two versions, each a number, or a folder: rule by rule, and as a diff of the files. With one of them
+alone: what would change if it were put in force. Exit status: 0 if they are the same, 1 if they differ, 2 if that could not be found out.`,
 		Example: "  weir rules diff rules/\n  weir rules diff 41 42\n  weir rules diff 41 rules/",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -224,9 +226,14 @@ force. Exit status: 0 if they are the same, 1 if they differ, 2 if that could no
 				}
 			}
 			text := ruledb.Diff(sides[0], sides[1])
+			// Where a side cannot be loaded the diff of the files is all there is.
+			changed, _ := server.CompareRules(sides[0].Files, sides[1].Files)
 			if asJSON {
-				err = printJSON(cmd.OutOrStdout(), rulesDiff{sides[0].Name, sides[1].Name, text != "", text})
+				err = printJSON(cmd.OutOrStdout(), rulesDiff{sides[0].Name, sides[1].Name, text != "", changed, text})
 			} else {
+				for _, line := range changed.Lines() {
+					fmt.Fprintln(cmd.OutOrStdout(), line)
+				}
 				_, err = io.WriteString(cmd.OutOrStdout(), text)
 			}
 			if err != nil {

@@ -230,7 +230,7 @@ func TestUnixDoors(t *testing.T) {
 		start(t, "explain", "--rules=rules.yaml", "--server=unix:admin.sock", "key=ada").Exits(0)
 		second := servertest.Start(t, args...)
 		second.Exits(exitFailure)
-		if !strings.Contains(second.Stderr.String(), "listen.admin: unix:" + dir + "/admin.sock is in use") {
+		if !strings.Contains(second.Stderr.String(), "listen.admin: unix:"+dir+"/admin.sock is in use") {
 			t.Errorf("a second server wrote\n%s", second.Stderr)
 		}
 		p.End()

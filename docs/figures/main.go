@@ -10,10 +10,10 @@
 //
 //	go -C docs/figures run . -experiment
 //
-// The picture of docs/operating/regions.md shows decisions in virtual time, which a test makes
-// anew:
+// The picture of docs/operating/regions.md, and the one of an outage in docs/operating/redis.md, show
+// decisions in virtual time, which tests make anew:
 //
-//	go -C docs/figures test -run Regions -update
+//	go -C docs/figures test -run 'Regions|Outage' -update
 //
 // The picture of docs/operating/stores.md is drawn from an hour of load on a real PostgreSQL, which
 // scripts/soak postgres makes anew. The pictures of docs/how-it-works/performance.md, and its
@@ -240,6 +240,9 @@ func main() {
 		log.Fatal(err)
 	}
 	if err := drawRegionsIn(*dir); err != nil {
+		log.Fatal(err)
+	}
+	if err := drawOutageIn(*dir); err != nil {
 		log.Fatal(err)
 	}
 	if err := drawPostgresIn(*dir); err != nil {

@@ -41,13 +41,18 @@ var regionLoads = []struct {
 }{{"eu", 100}, {"us", 75}, {"ap", 50}}
 
 func encodeRegions(samples []regionplot.Sample) []byte {
+	var names []string
+	for _, r := range regionLoads {
+		names = append(names, r.name)
+	}
+	return encodeSamples(names, samples)
+}
+
+// encodeSamples writes what regions or nodes admitted, a column for each.
+func encodeSamples(names []string, samples []regionplot.Sample) []byte {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	row := []string{"at_ms"}
-	for _, r := range regionLoads {
-		row = append(row, r.name)
-	}
-	_ = w.Write(row) // a buffer takes all
+	_ = w.Write(append([]string{"at_ms"}, names...)) // a buffer takes all
 	for _, s := range samples {
 		row := []string{strconv.FormatInt(s.At.Milliseconds(), 10)}
 		for _, n := range s.Admitted {
@@ -59,7 +64,7 @@ func encodeRegions(samples []regionplot.Sample) []byte {
 	return b.Bytes()
 }
 
-func readRegions(path string) ([]regionplot.Sample, error) {
+func readSamples(path string) ([]regionplot.Sample, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -99,7 +104,7 @@ func drawRegions(samples []regionplot.Sample) []byte {
 
 // drawRegionsIn draws regions.csv in dir.
 func drawRegionsIn(dir string) error {
-	samples, err := readRegions(filepath.Join(dir, "regions.csv"))
+	samples, err := readSamples(filepath.Join(dir, "regions.csv"))
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-rl/weir/store/regions"
 )
 
-var update = flag.Bool("update", false, "write regions.csv and its picture anew")
+var update = flag.Bool("update", false, "write regions.csv, outage.csv and their pictures anew")
 
 // way is the way between regions, in both directions.
 type way struct {
@@ -206,7 +206,7 @@ func TestRegionsDrawn(t *testing.T) {
 			}
 		}
 	}
-	committed, err := readRegions("regions.csv")
+	committed, err := readSamples("regions.csv")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestRegionsDrawn(t *testing.T) {
 
 // The committed picture shows the committed measurement, which in turn is written as it was read.
 func TestRegionsPictureIsCurrent(t *testing.T) {
-	samples, err := readRegions("regions.csv")
+	samples, err := readSamples("regions.csv")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,6 +68,10 @@ type Options struct {
 	// Versions gives access to the versions of rules in a database; nil if the rules lie in a
 	// folder.
 	Versions Versions
+	// Rollout returns how the files in force change if a rule is enforced on a percentage of its
+	// keys, 1 to 100. The error is insight.ErrUnknown for an unknown rule, and a CheckError for one
+	// whose text cannot be changed. nil if nothing is known of the files.
+	Rollout func(domain, limit string, percent int) (*Rollout, error)
 	// Ready returns why the server should get no requests now, or nil. No function is as one that
 	// returns nil.
 	Ready func() error
@@ -179,7 +183,13 @@ func (a *Handler) routeAll() {
 	if a.o.Versions != nil {
 		a.route(endpoint{path: versionsPath, methods: "GET, HEAD, POST", sees: operator, changes: editor, params: "n",
 			about: "the versions of the rules; POST puts a new one in force, POST /api/v1/rules/rollback an earlier one", serve: a.versions})
+		a.route(endpoint{path: "/api/v1/rules/diff", methods: "GET, HEAD", sees: operator, params: "from to",
+			serve: a.versionDiff})
 		a.route(endpoint{path: "/api/v1/rules/rollback", methods: "POST", changes: editor, serve: a.rollback})
+	}
+	if a.o.Rollout != nil {
+		a.route(endpoint{path: rolloutPath, methods: "GET, HEAD, POST", sees: operator, changes: editor,
+			params: "domain limit percent", serve: a.rollout})
 	}
 	a.route(endpoint{path: keysPath, methods: "GET, HEAD, DELETE", sees: viewer, changes: operator,
 		params: "limit domain top look key reason",

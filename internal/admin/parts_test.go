@@ -181,7 +181,7 @@ func newWholeBehind(t *testing.T, behind time.Duration, change func(*Options)) *
 			return RulesSource{}
 		}, Files: func() RuleFiles { return RuleFiles{} },
 		Signals: noSignals{}, Audit: auditTo(t, t.Output()), Deferred: noQueue{}, Decisions: w.recent,
-		Insight: w.insight, Nodes: alone{w.recent}, StoreNow: storeNow, Preview: tried{}, Versions: noVersions{}, Page: page, PagePaths: []string{"/", "/rules/", "/login", "/assets/"}, Tokens: w.tokens,
+		Insight: w.insight, Nodes: alone{w.recent}, StoreNow: storeNow, Preview: tried{}, Versions: noVersions{}, Rollout: noRollout, Page: page, PagePaths: []string{"/", "/rules/", "/login", "/assets/"}, Tokens: w.tokens,
 		Regions: &Regions{Own: "eu", Table: []Region{{"eu", 1}, {"us", 1}},
 			Ceiling: func(_ *rule.Counter, l *algo.Limit) *algo.Limit {
 				return l
@@ -249,6 +249,9 @@ func (w *whole) login(t *testing.T, role string) string {
 	return cookie
 }
 
+// noRollout knows no rule.
+func noRollout(string, string, int) (*Rollout, error) { return nil, insight.ErrUnknown }
+
 // noVersions is a database that accepts no change.
 type noVersions struct{}
 
@@ -257,6 +260,8 @@ func (noVersions) List(context.Context, int) (VersionList, error) { return Versi
 func (noVersions) Push(context.Context, VersionChange) (Pushed, error) {
 	return Pushed{}, &CheckError{Message: "version 3 came meanwhile", Conflict: true}
 }
+
+func (noVersions) Diff(context.Context, int64, int64) (VersionDiff, error) { return VersionDiff{}, nil }
 
 func (noVersions) Rollback(context.Context, int64, string, string) (Pushed, error) {
 	return Pushed{}, &CheckError{Message: "version 3 is in force"}

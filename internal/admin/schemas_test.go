@@ -23,13 +23,13 @@ var describedTypes = map[string]any{
 	"StreamedOverview": streamedOverview{}, "StreamedDecisions": StreamedDecisions{}, "AuditRecord": audit.Entry{}, "Ban": ListedBan{}, "Grant": ListedGrant{}, "GrantChange": GrantChange{},
 	"KeyState": KeyInfo{}, "KeyList": KeyList{}, "Signal": SignalState{}, "RuleFiles": RuleFiles{}, "Rule": ruleInfo{}, "RulesSource": RulesSource{},
 	"Candidate": insight.Candidate{}, "CandidateList": CandidateList{}, "BanRequest": change{}, "GrantRequest": change{}, "Target": change{}, "RegionsReport": RegionsReport{}, "RegionState": RegionState{}, "RegionalLimit": RegionalLimit{},
-	"RegionalWindow": RegionalWindow{}, "RegionalUnits": insight.RegionalUnits{}, "VersionList": VersionList{}, "Version": Version{}, "VersionChange": VersionChange{}, "Pushed": Pushed{},
+	"RegionalWindow": RegionalWindow{}, "RegionalUnits": insight.RegionalUnits{}, "VersionList": VersionList{}, "Version": Version{}, "VersionChange": VersionChange{}, "Pushed": Pushed{}, "Rollout": Rollout{}, "VersionDiff": VersionDiff{}, "RolloutChange": rolloutBody{},
 	"NetUnits": insight.NetUnits{}, "KeyRegions": KeyRegions{}, "Ticket": deferred.Ticket{},
 	"OutageList": OutageList{}, "Outage": insight.Outage{}, "OutageNode": insight.OutageNode{},
 }
 
 // asked are the schemas of bodies of requests, which need not hold all members of their types.
-var asked = []string{"BanRequest", "GrantRequest", "Target", "VersionChange"}
+var asked = []string{"BanRequest", "GrantRequest", "Target", "VersionChange", "RolloutChange"}
 
 // TestSchemas: the schemas describe the types that are encoded, member by member, and what may
 // be null and what may be left out.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/weir-rl/weir/internal/admin/audit"
 	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/observe/insight"
 )
 
 const versionsPath = "/api/v1/rules/versions"
@@ -23,6 +25,8 @@ type Versions interface {
 	// Push makes a version and puts it in force. Wrong rules are a CheckError. If another version
 	// than c.Base is in force, the CheckError has Conflict.
 	Push(ctx context.Context, c VersionChange) (Pushed, error)
+	// Diff compares two versions; 0 is nothing. A version that cannot be had is a CheckError.
+	Diff(ctx context.Context, from, to int64) (VersionDiff, error)
 	// Rollback makes a version with the files of an earlier one, and puts it in force.
 	Rollback(ctx context.Context, to int64, author, note string) (Pushed, error)
 }
@@ -42,6 +46,16 @@ type Version struct {
 	Note   string    `json:"note,omitempty"`
 	Origin string    `json:"origin"` // push, page, rollback or import
 	Made   time.Time `json:"made"`
+}
+
+// VersionDiff is the answer of GET /api/v1/rules/diff.
+type VersionDiff struct {
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+	insight.RuleChanges
+	Broken string `json:"broken,omitempty"` // why there are no Changes: one of the versions cannot be loaded
+	Diff   string `json:"diff"`             // of the files, unified
+	Cut    bool   `json:"cut,omitempty"`    // Diff is only the beginning
 }
 
 // VersionChange is the body of POST /api/v1/rules/versions.
@@ -108,6 +122,33 @@ func (a *Handler) versions(w http.ResponseWriter, r *http.Request) {
 	c.Author = a.author(r)
 	a.changeVersion(w, r, audit.Entry{What: "rules pushed", Before: map[string]int64{"version": c.Base}, Note: c.Note},
 		func() (Pushed, error) { return a.o.Versions.Push(ctx, c) })
+}
+
+// mostDiff bounds the bytes of VersionDiff.Diff.
+const mostDiff = 256 << 10
+
+// versionDiff answers GET /api/v1/rules/diff.
+func (a *Handler) versionDiff(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), versionPatience)
+	defer cancel()
+	var sides [2]int64
+	for i, name := range []string{"from", "to"} {
+		n, err := strconv.ParseInt(r.URL.Query().Get(name), 10, 64)
+		if err != nil || n < 0 {
+			answer.Problem(w, http.StatusBadRequest, name+": must be the number of a version, or 0 for nothing", name)
+			return
+		}
+		sides[i] = n
+	}
+	d, err := a.o.Versions.Diff(ctx, sides[0], sides[1])
+	if err != nil {
+		versionProblem(w, err)
+		return
+	}
+	if len(d.Diff) > mostDiff {
+		d.Diff, d.Cut = d.Diff[:strings.LastIndexByte(d.Diff[:mostDiff], '\n')+1], true
+	}
+	writeJSON(w, d)
 }
 
 // rollback answers POST /api/v1/rules/rollback.

@@ -229,6 +229,7 @@ func (p *program) addAdmin() {
 	if p.c.Database != nil {
 		o.Versions = &ruleVersions{address: p.c.Database, lint: p.c.LintOptions()}
 	}
+	o.Rollout = p.rollout
 	if p.preview != nil {
 		o.Preview = p.preview
 	}
@@ -352,6 +353,9 @@ func (p *program) openDoor(ctx context.Context, d *door) error {
 // serveDoors serves all doors. If one breaks, its error goes to broken; ended is done when all have
 // been shut down.
 func (p *program) serveDoors() (broken <-chan error, ended *sync.WaitGroup) {
+	if p.admin != nil { // before the log says that it is open: connections to the others wait for a moment
+		p.admin.show(p.admin.started)
+	}
 	failed := make(chan error, len(p.doors))
 	ended = new(sync.WaitGroup)
 	for _, d := range p.doors {
@@ -362,9 +366,6 @@ func (p *program) serveDoors() (broken <-chan error, ended *sync.WaitGroup) {
 		})
 		p.log.Info("door open", p.doorAttributes(d)...)
 		p.warnIfOpen(d)
-	}
-	if p.admin != nil {
-		p.admin.show(p.admin.started)
 	}
 	return failed, ended
 }

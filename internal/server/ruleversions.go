@@ -93,6 +93,32 @@ func (v *ruleVersions) Push(ctx context.Context, c admin.VersionChange) (admin.P
 		Origin: ruledb.Page})
 }
 
+// Diff implements admin.Versions.
+func (v *ruleVersions) Diff(ctx context.Context, from, to int64) (admin.VersionDiff, error) {
+	out := admin.VersionDiff{From: from, To: to}
+	d, err := ruledb.Open(ctx, v.address)
+	if err != nil {
+		return out, err
+	}
+	defer d.Close()
+	var sides [2]ruledb.Side
+	for i, n := range []int64{from, to} {
+		if sides[i].Name = "nothing"; n == 0 {
+			continue
+		}
+		version, err := d.Version(ctx, n)
+		if err != nil {
+			return out, unusable(err)
+		}
+		sides[i] = ruledb.Side{Name: fmt.Sprintf("version %d", n), Files: version.Files}
+	}
+	out.Diff = ruledb.Diff(sides[0], sides[1])
+	if out.RuleChanges, err = CompareRules(sides[0].Files, sides[1].Files); err != nil {
+		out.Broken = err.Error()
+	}
+	return out, nil
+}
+
 // Rollback implements admin.Versions.
 func (v *ruleVersions) Rollback(ctx context.Context, to int64, author, note string) (admin.Pushed, error) {
 	d, err := ruledb.Open(ctx, v.address)

@@ -1,9 +1,10 @@
-// Package regionplot draws what several regions admitted of one limit, window by window: for
-// docs/operating/regions.md and examples/regions.
+// Package regionplot draws what several regions, or nodes, admitted of one limit, window by window:
+// for docs/operating/regions.md, docs/operating/redis.md and examples/regions.
 package regionplot
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"html"
 	"math"
@@ -14,6 +15,7 @@ import (
 type Plot struct {
 	Title, Caption string
 	Regions        []string // at most four
+	By             string   // what they are; "" means "region"
 	N, Bound       int64    // the limit, and what all regions together may admit at most
 	Window         time.Duration
 	Span           time.Duration // from the first window's beginning on
@@ -113,8 +115,10 @@ func (p *Plot) SVG() []byte {
 		w(`<text x="%d" y="%.1f" fill="%s">%s</text>`, width-right+8, y(n)+4, colour, name)
 	}
 	line(p.N, ink, "2 3", "the limit, N")
-	line(p.Bound, red, "5 4", fmt.Sprintf("N + %d %%", (100*p.Bound+p.N-1)/p.N-100))
-	w(`<text x="%d" y="%.1f" fill="%s">the bound</text>`, width-right+8, y(p.Bound)-10, red)
+	if p.Bound != p.N {
+		line(p.Bound, red, "5 4", fmt.Sprintf("N + %d %%", (100*p.Bound+p.N-1)/p.N-100))
+		w(`<text x="%d" y="%.1f" fill="%s">the bound</text>`, width-right+8, y(p.Bound)-10, red)
+	}
 	for i := range int(p.Span/p.Window) + 1 {
 		at := time.Duration(i) * p.Window
 		label := fmt.Sprintf("%g s", at.Seconds())
@@ -124,7 +128,8 @@ func (p *Plot) SVG() []byte {
 		w(`<text x="%.1f" y="%d" text-anchor="middle" fill="%s">%s</text>`, x(at), bottom+18, grey, label)
 	}
 	at := left
-	w(`<text x="%d" y="%d" fill="%s">admitted in the window, by region:</text>`, at, legendY, grey)
+	w(`<text x="%d" y="%d" fill="%s">admitted in the window, by %s:</text>`, at, legendY, grey,
+		text(cmp.Or(p.By, "region")))
 	at += 226
 	for i, name := range p.Regions {
 		w(`<rect x="%d" y="%d" width="12" height="12" fill="%s"/>`, at, legendY-11, colours[i])

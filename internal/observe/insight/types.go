@@ -109,7 +109,8 @@ type Happening struct {
 	Kind    string `json:"kind"` // rules, rules_broken, saturated, start
 	Version string `json:"version,omitempty"`
 	Signal  string `json:"signal,omitempty"`
-	// RuleChanges says what other rules changed; only the latest events have it. Nodes are the nodes where that happened; empty if only one was asked.
+	// RuleChanges says what other rules changed; only the latest events have it. Nodes are the
+	// nodes where that happened; empty if only one was asked.
 	RuleChanges
 	Nodes []string `json:"nodes,omitempty"`
 }
@@ -154,6 +155,9 @@ type RuleReport struct {
 	// Command says that this is no rule, but stands for all commands that brought their own limit.
 	// It has no verdicts, limits or file, and Reader.Rule does not know it.
 	Command bool `json:"command,omitempty"`
+	// Trial is what a rule in shadow, or one that is enforced on a share of its keys, would do;
+	// without Top. nil for other rules.
+	Trial *Candidate `json:"trial,omitempty"`
 	// The following fields are only in the report of a single rule. The admin port adds Nodes.
 	Nodes *Nodes       `json:"nodes,omitempty"`
 	Curve []CurvePoint `json:"curve,omitempty"`

@@ -199,17 +199,5 @@ func withKey(text string, at rule.Position, lyft bool) (string, bool) {
 	if lyft {
 		key = "shadow_mode: true"
 	}
-	lines := strings.SplitAfter(text, "\n")
-	if at.Line < 1 || at.Line > len(lines) || at.Column < 1 || at.Column > len(lines[at.Line-1]) {
-		return "", false
-	}
-	line := lines[at.Line-1]
-	front, rest := line[:at.Column-1], line[at.Column-1:]
-	if entry, flow := strings.CutPrefix(rest, "{"); flow {
-		line = front + "{ " + key + "," + entry
-	} else {
-		line = front + key + "\n" + strings.Repeat(" ", at.Column-1) + rest
-	}
-	lines[at.Line-1] = line
-	return strings.Join(lines, ""), true
+	return withLine(text, at, key)
 }

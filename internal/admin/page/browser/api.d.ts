@@ -24,7 +24,7 @@ declare namespace Api {
   }
   interface Episodes { obeyed: number; early: number; gave_up: number; left_out?: number }
   interface Rule {
-    domain: string; name: string; file: string; line: number; since: string; mode: string; command?: boolean; limits: string[]; per?: string[];
+    domain: string; name: string; file: string; line: number; since: string; mode: string; command?: boolean; trial?: Candidate; limits: string[]; per?: string[];
     from: string; sampled_from: string; met: number; refused: number; refused_alone: number; soft: number; near: number; banned: number;
     would_refuse: number; errors: number; keys: number; keys_refused: number; keys_error: number; fill: number[]; max_fill: number;
     episodes: Episodes; known_share: number; ok_share: number;
@@ -52,6 +52,7 @@ declare namespace Api {
   }
   interface Ban { domain: string; limit: string; key: string[] | null; wide?: boolean; since: string; until: string; reason: string; set?: boolean; left: number }
   interface Grant { domain: string; limit: string; key: string[] | null; allow: string; since: string; until: string; reason: string; problem?: string; left: number }
+  interface GrantChange { grant?: Grant; replaced?: Grant; before?: string; without?: string; shadow?: boolean; ban?: Ban; shared?: boolean; warning?: string }
   interface Limit {
     name: string; rule: string; file?: string; line?: number; key: string; mode: string; allowed: boolean; refuses: boolean;
     near_limit: boolean; soft_exceeded: boolean; algorithm: string; allows: string; limit: number; asked: number; remaining: number;
@@ -95,6 +96,9 @@ declare namespace Api {
     rules: { domain: string; name: string; shadow?: boolean; per?: string[]; limits: { name: string }[] }[];
   }
   interface Source { files: Record<string, string>; version?: string; digest: string }
+  interface Candidate { enforce_percent: number; since: string; would_refuse: number; would_admit: number; both_refuse: number; both_admit: number; share_would_refuse: number; keys_would_refuse: number; enforced_admitted: number; enforced_refused: number; enforced_keys_refused: number }
+  interface Rollout extends RuleChanges { version?: string; file: string; line: number; before: string; after: string; diff: string }
+  interface VersionDiff extends RuleChanges { from: number; to: number; broken?: string; diff: string; cut?: boolean }
   interface VersionList { space: string; head: number; versions: { number: number; parent?: number; author: string; note?: string; origin: string; made: string }[] }
   interface Pushed { version: number; shadowed?: string[]; in_force?: string[] }
   interface AuditLine { time: string; who: string; role?: string; address?: string; what: string; before?: unknown; after?: unknown; note?: string; node?: string; domain?: string; limit?: string; key?: string }

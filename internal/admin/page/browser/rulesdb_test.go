@@ -110,6 +110,21 @@ func TestPutInForce(t *testing.T) {
 
 	b.visit("/history")
 	b.sees("more logins")
+	b.sees("the rules changed to version 2 by 127.0.0.1")
+	b.do(nil, "click", "selector", "main a[href*='from=1&to=2']")
+	b.sees("From version 1 to version 2")
+	b.sees("shop/login-attempts: allow 5/min → 7/min")
+	b.until("the files are compared",
+		`() => [...document.querySelectorAll('.diff .add')].some((e) => e.textContent.includes('+    allow: 7/min'))`, nil)
+	b.accessible("what differs between versions")
+	b.do(nil, "evaluate", "js",
+		`() => { const e = [...document.querySelectorAll('.filters select')][1]; e.value = '4'; e.dispatchEvent(new Event('change')); }`)
+	b.sees("From version 1 to version 4")
+	b.sees("shop/fresh: added, allow 1/min")
+	b.visit("/history?from=1&to=99")
+	b.sees("has no version 99")
+	b.do(nil, "clear") // the console reports the 422
+	b.visit("/history")
 	b.accessible("versions")
 	b.do(nil, "click", "selector", "text=Back to 2")
 	b.do(nil, "fill", "selector", "dialog input[name=note]", "text", "as it was")

@@ -47,6 +47,16 @@ func (t *Trial) Candidate(domain, name string) insight.Candidate {
 	return c
 }
 
+// candidate returns the trial as the API has it, without Top.
+func (r *Rule) candidate() insight.Candidate {
+	c := r.Trial.Candidate(r.Domain, r.Name)
+	c.KeysRefused = uint64(r.Summary.KeysRefused + 0.5)
+	if c.Enforce > 0 {
+		c.KeysRefused, c.EnforcedKeysRefused = uint64(r.Summary.KeysWould+0.5), c.KeysRefused
+	}
+	return c
+}
+
 // candidateKeys is how many keys a Candidate names.
 const candidateKeys = 10
 
@@ -62,12 +72,9 @@ func (v *View) Candidates(ctx context.Context, domain string) ([]insight.Candida
 		if r.Trial.Since == 0 {
 			continue
 		}
-		c := r.Trial.Candidate(r.Domain, r.Name)
-		keys := r.Long[TopRefused]
-		c.KeysRefused = uint64(r.Summary.KeysRefused + 0.5)
+		c, keys := r.candidate(), r.Long[TopRefused]
 		if c.Enforce > 0 {
 			keys = r.WouldTop
-			c.KeysRefused, c.EnforcedKeysRefused = uint64(r.Summary.KeysWould+0.5), c.KeysRefused
 		}
 		for _, k := range keys[:min(len(keys), candidateKeys)] {
 			c.Top = append(c.Top, insight.CandidateKey{Key: k.Text, Count: k.Count, Over: k.Over})

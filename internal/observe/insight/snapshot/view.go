@@ -329,6 +329,10 @@ func (r *Rule) report(s *Snapshot) insight.RuleReport {
 		Trend: slices.Clone(r.Trend[:]), PerSecond: s.perSecond(&r.Recent), OKShare: -1, Verdicts: notNil(r.Verdicts),
 	}
 	out.Command = r.IsCommand()
+	if r.Trial.Since != 0 {
+		c := r.candidate()
+		out.Trial = &c
+	}
 	for _, w := range r.Windows {
 		if !out.Command {
 			out.Limits = append(out.Limits, w.Allows)

@@ -22,6 +22,34 @@ function side(a, v) {
   return version ? `version ${version}` : '';
 }
 
+/**
+ * between shows what differs between two versions that are chosen; 0 is nothing.
+ * @param {import('../app.js').Context} ctx
+ * @param {Api.VersionList} versions
+ */
+function between(ctx, versions) {
+  const [from, to] = ['from', 'to'].map((name) => Number(ctx.query.get(name)) || 0);
+  if (!to) return null;
+  const said = h('div', { role: 'status' }, 'Comparing…');
+  const numbers = [...new Set([...versions.versions.map((v) => v.number), from, to])].filter(Boolean).sort((a, b) => b - a);
+  /** @param {string} label @param {number} value @param {(n: number) => void} chosen */
+  const choice = (label, value, chosen) => h('label', null, label, h('select', { onchange: (/** @type {Event} */ e) => chosen(Number(/** @type {HTMLSelectElement} */ (e.target).value)) },
+    [...numbers, ...(label === 'From' ? [0] : [])].map((n) => h('option', { value: String(n), selected: n === value }, n ? `version ${count(n)}` : 'nothing'))));
+  /** @param {number} a @param {number} b */
+  const go = (a, b) => ctx.go(ctx.link('/history', { from: String(a), to: String(b) }));
+  void (async () => {
+    try {
+      const d = /** @type {Api.VersionDiff} */ (await ctx.api(`/api/v1/rules/diff?from=${from}&to=${to}`, { signal: ctx.signal }));
+      fill(said, d.broken ? h('p', { class: 'error' }, visible(d.broken)) : d.changes?.length ? changesList(d, (x, r) => ruleLink(ctx, x, r)) : h('p', { class: 'none' }, 'No rule does anything else.'),
+        d.diff ? h('pre', { class: 'source diff', tabindex: '0', 'aria-label': 'Diff of the files' }, d.diff.split('\n').map((l) => [h('span', { class: /^\+/.test(l) ? 'add' : /^-/.test(l) ? 'del' : null }, visible(l)), '\n'])) : null,
+        d.cut ? h('p', { class: 'sub' }, `The rest is left out here: weir rules diff ${from} ${to} shows all of it.`) : null);
+    } catch (err) {
+      if (!ctx.signal.aborted) fill(said, h('p', { class: 'error' }, err instanceof Error ? err.message : String(err)));
+    }
+  })();
+  return card(`From ${from ? `version ${count(from)}` : 'nothing'} to version ${count(to)}`, null, null, h('div', { class: 'filters' }, choice('From', from, (n) => go(n, to)), choice('To', to, (n) => go(from, n))), said);
+}
+
 /** @param {import('../app.js').Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
 export async function show(ctx, root) {
   const [rules, insight] = await Promise.all([
@@ -63,6 +91,7 @@ export async function show(ctx, root) {
         s ? [h('dt', null, 'Source'), h('dd', { class: 'mono' }, visible(s.path)), h('dt', null, 'Loaded'), h('dd', null, when(s.loaded)), h('dt', null, 'Loads'), h('dd', null, `${count(s.loads)}, ${count(s.failures)} of them failed`), h('dt', null, 'Files'), h('dd', null, s.files.map((f) => h('div', { class: 'mono' }, visible(f))))] : null)),
       card('Changes of the rules', 'last 7 days', 's6', changes.length ? h('ol', { class: 'bars' }, changes.slice(0, 40).map((e) => h('li', null, when(e.t * 1000), ' ', { rules: 'the rules changed', rules_broken: 'broken rules in the source', start: 'weir started' }[/** @type {'rules'} */ (e.kind)] ?? e.kind, e.version ? ` to version ${visible(e.version.slice(0, 12))}` : '', by(e), h('span', { class: 'sub' }, ` ${where(e.nodes)}`),
         e.changes?.length || e.more_changes ? changesList(e, (d, r) => ruleLink(ctx, d, r)) : null))) : h('p', { class: 'none' }, 'None is known.')),
+      versions ? between(ctx, versions) : null,
       versions ? card('Versions', `of the space ${visible(versions.space)}`, null, table({
         caption: 'Versions', rows: versions.versions, none: 'There is none.', columns: [
           { title: 'Version', cell: (v) => [h('strong', null, count(v.number)), v.number === versions.head ? h('span', { class: 'sub' }, ' the current one') : null] },
@@ -70,6 +99,7 @@ export async function show(ctx, root) {
           { title: 'Who', cell: (v) => visible(v.author) },
           { title: 'How', cell: (v) => visible(v.origin) },
           { title: 'Note', cell: (v) => visible(v.note ?? '') || '–' },
+          { title: 'Changes', cell: (v) => h('a', { href: ctx.link('/history', { from: String(v.parent ?? 0), to: String(v.number) }) }, v.parent ? `From ${count(v.parent)}` : 'All of it', h('span', { class: 'sr' }, ` to ${count(v.number)}`)) },
           { title: 'Way back', cell: (v) => (ctx.can('edit') && v.number !== versions.head ? h('button', { class: 'btn small', type: 'button', onclick: () => back(v.number) }, `Back to ${count(v.number)}`) : null) }],
       })) : null,
       card('Audit', audit ? `${plural(audit.length, 'record')}${lost ? `, ${count(lost)} lost` : ''}` : null, null, audit ? table({

@@ -2,6 +2,7 @@
 import { fillLarge, ranking } from '../parts/bars.js';
 import { chart } from '../parts/chart.js';
 import { line, same } from '../parts/decision.js';
+import { badge, rollout } from '../parts/rollout.js';
 import { append, card, count, fill, h, legend, percent, pill, plural, rate, sent, shareOf, significant, verdictOf, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { ago, now, onlySince, span, when } from '../parts/time.js';
@@ -136,7 +137,8 @@ export async function show(ctx, root) {
   const recent = h('div', null);
   const shadow = r.mode === 'shadow';
   const shadows = new Set(shadow ? [`${domain}/${name}`] : []);
-  fill(root, head, h('div', { class: 'grid' },
+  const trial = rollout(ctx, r);
+  fill(root, head, h('div', { class: 'grid' }, trial.el,
     h('section', { class: 'card s8' }, h('header', null, h('h2', null, 'Over time'), legend(shadow ? [...seriesLegend.slice(0, 2), ['shadow', 'would be refused']] : seriesLegend)), graph.el),
     card('Another limit', 'how many clients it would refuse', 's4', what),
     h('div', { class: 's6 stack' },
@@ -154,10 +156,11 @@ export async function show(ctx, root) {
     const since = onlySince(r.from, ctx.over);
     fill(head,
       h('p', { class: 'crumb' }, h('a', { href: ctx.link('/rules') }, 'Rules'), ` / ${visible(r.domain)}`),
-      h('div', { class: 'head' }, h('h1', null, visible(r.name)), pill(v?.verdict), shadow ? h('span', { class: 'pill ink-shadow' }, 'In shadow') : null,
+      h('div', { class: 'head' }, h('h1', null, visible(r.name)), pill(v?.verdict), badge(r),
         h('span', { class: 'sub' }, visible([r.limits?.join(', '), r.per?.length ? `per ${r.per.join(', ')}` : 'for all together'].filter(Boolean).join(' '))),
         h('span', { class: 'actions' }, ctx.can('source') ? h('a', { class: 'btn', href: ctx.link('/try', { rule: `${r.domain}/${r.name}` }) }, 'Try a change') : null,
-          ctx.can('act') ? h('button', { class: 'btn', type: 'button', onclick: () => { void act(); } }, 'Ban a key') : null)),
+          ctx.can('act') ? h('button', { class: 'btn', type: 'button', onclick: () => { void act(); } }, 'Ban a key') : null,
+          ctx.can('act') && r.windows?.length && !shadow ? h('button', { class: 'btn', type: 'button', onclick: async () => { (await import('../parts/grant.js')).grant(ctx, { domain, limit: name, per: r.per }, () => {}); } }, r.per?.length ? 'Grant a key' : 'Grant') : null)),
       h('p', { class: 'sub' }, `${r.file ? `${visible(r.file)}:${r.line} · ` : ''}in force for ${ago(r.since)}${v ? ` · ${v.confidence} confidence in the verdict` : ''}${since ? ` · figures ${since}` : ''}`),
       v ? verdictPart(v) : h('p', { class: 'lead' }, 'Nothing can be said of it yet.'),
       (r.verdicts ?? []).slice(1).map((x) => h('p', { class: 'sub' }, `Also: ${verdictOf(x.verdict)[0].toLowerCase()}. `, visible(x.sentence))),
@@ -176,6 +179,7 @@ export async function show(ctx, root) {
         { title: 'Refused', number: true, cell: (w) => count(w.refused) },
         { title: 'Most asked by one client', number: true, cell: (w) => percent(w.max_fill) }],
     }));
+    trial.draw(r);
     drawTop();
     const single = (r.windows?.length ?? 0) < 2;
     fill(near, ranking([...r.near_now ?? []].sort((a, b) => b.fill - a.fill).slice(0, 6).map((k) => ({
@@ -223,7 +227,9 @@ export async function show(ctx, root) {
     drawDecisions();
   };
   await more().catch(() => {});
-  const slow = setInterval(() => { if (!document.hidden) void askRule().then((x) => { r = x; keepFocus(root, draw); }).catch(() => {}); }, 10000);
+  /** renew shows new figures; of a rule that went on from shadow, or to another share, the whole view. @param {Api.Rule & {nodes: Api.Nodes}} x */
+  const renew = (x) => { const on = x.mode !== r.mode || x.trial?.enforce_percent !== r.trial?.enforce_percent; r = x; if (on) ctx.again(); else keepFocus(root, draw); };
+  const slow = setInterval(() => { if (!document.hidden) void askRule().then(renew).catch(() => {}); }, 10000);
   return {
     title: name,
     stream: { views: 'keys,decisions', limit: name, domain, ...((r.nodes?.asked ?? 1) > 1 ? { nodes: 'all' } : {}) },
@@ -235,7 +241,7 @@ export async function show(ctx, root) {
       }
     },
     opened: more,
-    async poll() { [r] = await Promise.all([askRule(), more()]); keepFocus(root, draw); },
+    async poll() { const [x] = await Promise.all([askRule(), more()]); renew(x); },
     leave() { clearInterval(slow); graph.leave(); },
   };
 }

@@ -1,5 +1,6 @@
 // @ts-check
 import { fillSmall, trend } from '../parts/bars.js';
+import { badge } from '../parts/rollout.js';
 import { card, count, fill, h, percent, pill, plural, rate, shareOf, verdictOf, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { onlySince } from '../parts/time.js';
@@ -27,10 +28,10 @@ export function rulesTable(ctx, rules, sort, sorted) {
     columns: [
       { title: 'Rule', by: sort === undefined ? undefined : (r) => ctx.of(r.domain) + r.name, cell: (r) => (r.command ? [h('a', { href: ctx.link('/keys', { rule: r.name, by: 'asked' }) }, visible(r.name)), h('div', { class: 'sub' }, 'no rule: limits that come with CL.THROTTLE and THROTTLE')]
         : [h('a', { href: ctx.link(`/rules/${encodeURIComponent(r.domain)}/${encodeURIComponent(r.name)}`) }, visible(ctx.of(r.domain) + r.name)), h('div', { class: 'sub' }, visible([r.limits?.join(', '), r.per?.join(', ')].filter(Boolean).join(' · ')))]) },
-      { title: 'Verdict', by: sort === undefined ? undefined : (r) => 100 - weight.indexOf(verdictName(r) ?? 'too_early'), cell: (r) => r.command ? '–' : [pill(verdictName(r)), r.mode === 'shadow' ? [' ', h('span', { class: 'pill ink-shadow' }, 'In shadow')] : null] },
+      { title: 'Verdict', by: sort === undefined ? undefined : (r) => 100 - weight.indexOf(verdictName(r) ?? 'too_early'), cell: (r) => r.command ? '–' : [pill(verdictName(r)), ' ', badge(r)] },
       { title: 'Peak per client', cell: (r) => fillSmall(r.fill ?? []) },
       { title: 'Requests', number: true, by: sort === undefined ? undefined : (r) => r.met, cell: (r) => count(r.met) },
-      { title: 'Refused', number: true, by: sort === undefined ? undefined : (r) => (r.refused + r.would_refuse) / (r.met || 1), cell: (r) => [r.mode === 'shadow' ? `would ${shareOf(r.would_refuse, r.met)}` : shareOf(r.refused, r.met), h('div', { class: 'sub' }, count(r.mode === 'shadow' ? r.would_refuse : r.refused))] },
+      { title: 'Refused', number: true, by: sort === undefined ? undefined : (r) => (r.refused + r.would_refuse) / (r.met || 1), cell: (r) => [r.mode === 'shadow' ? `would ${shareOf(r.would_refuse, r.met)}` : shareOf(r.refused, r.met), h('div', { class: 'sub' }, count(r.mode === 'shadow' ? r.would_refuse : r.refused), r.mode !== 'shadow' && r.trial ? ` · would ${count(r.would_refuse)}` : null)] },
       { title: 'Of good clients', number: true, by: sort === undefined ? undefined : (r) => (r.good.of ? r.good.refused / r.good.of : 0), cell: (r) => (r.good.of && r.good.confidence ? [shareOf(r.good.refused, r.good.of), h('div', { class: 'sub' }, plural(r.good.keys, 'client'))] : '–') },
       { title: 'Trend', cell: (r) => trend(r.trend, 'Refused') },
     ],
