@@ -21,9 +21,12 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
+
+	better "github.com/klauspost/compress/gzip" // and slower: for files, which are packed once
 
 	"github.com/weir-rl/weir/internal/wire/accept"
 )
@@ -127,7 +130,7 @@ var load = sync.OnceValue(func() *page {
 		}
 		p.files[name] = file{
 			plain:  data,
-			packed: sync.OnceValue(func() []byte { return packed(data, gzip.BestCompression) }),
+			packed: sync.OnceValue(func() []byte { return packed(data, better.BestCompression) }),
 			kind:   kindOf(name),
 		}
 		return nil
@@ -139,30 +142,44 @@ var load = sync.OnceValue(func() *page {
 	return p
 })
 
-// bare returns a script or style sheet of our own without the lines that hold only comments, and
-// without the space that begins lines: a sixth of the weight of the page. It relies on each template
-// literal ending in its line.
+// What bare leaves out of lines: types, and remarks behind code that hold no quotes, so that they are
+// no part of a text; and in style sheets the space around braces.
+var (
+	types   = regexp.MustCompile(`/\*\*.*?\*/ ?`)
+	remarks = regexp.MustCompile(" +// [^'\"`]*$")
+	braces  = regexp.MustCompile(` *([{};,]) *`)
+)
+
+// bare returns a script or style sheet of our own without comments, and without the space that
+// begins lines: a tenth of the weight of the page. It relies on each template literal ending in its
+// line, and on no text that holds the begin of a comment.
 func bare(name string, data []byte) []byte {
-	if ext := path.Ext(name); ext != ".js" && ext != ".css" || strings.HasPrefix(name, "vendor/") {
+	ext := path.Ext(name)
+	if ext != ".js" && ext != ".css" || strings.HasPrefix(name, "vendor/") {
 		return data
 	}
-	out := make([]byte, 0, len(data))
+	var out strings.Builder
 	comment := false
 	for line := range strings.Lines(string(data)) {
-		line = strings.TrimLeft(line, " ")
-		comment = comment || strings.HasPrefix(line, "/*")
+		line = strings.TrimSpace(line)
 		if comment {
-			_, after, ended := strings.Cut(line, "*/")
-			comment = !ended
-			if after == "\n" || !ended {
-				continue
-			}
+			_, line, comment = strings.Cut(line, "*/")
+			comment = !comment
 		}
-		if !strings.HasPrefix(line, "//") && line != "\n" {
-			out = append(out, line...)
+		if ext == ".js" {
+			line = remarks.ReplaceAllString(types.ReplaceAllString(line, ""), "")
+		} else {
+			line = braces.ReplaceAllString(line, "$1")
+		}
+		if before, rest, begins := strings.Cut(line, "/*"); begins && before == "" {
+			_, line, begins = strings.Cut(rest, "*/")
+			comment = !begins
+		}
+		if line != "" && !strings.HasPrefix(line, "//") {
+			out.WriteString(line + "\n")
 		}
 	}
-	return out
+	return []byte(out.String())
 }
 
 // kindOf returns the media type of a file. The system's own table may differ, or lack it.
@@ -180,7 +197,7 @@ func kindOf(name string) string {
 
 func packed(data []byte, level int) []byte {
 	var b bytes.Buffer
-	w, err := gzip.NewWriterLevel(&b, level)
+	w, err := better.NewWriterLevel(&b, level)
 	if err != nil {
 		panic(err) // the level is one of gzip's constants
 	}
