@@ -56,8 +56,8 @@ func addressOf(c *Config, machine func() string) string {
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = cmp.Or(machine(), host)
 	}
-	if port == "0" { // the system chooses another one
-		return host
+	if port == "0" { // the system chooses another one later
+		return fmt.Sprintf("%s#%d", host, os.Getpid())
 	}
 	return net.JoinHostPort(host, port)
 }
