@@ -80,7 +80,15 @@ func TestAuditVersions(t *testing.T) {
 	ask("editor", "/api/v1/rules/rollback", `{"to": 2, "note": "no"}`, 200, `"version": 4`)
 	n.follows(10)
 	b.does(0, "history").With("page", "eve", "rollback: version 2 again")
+	ask("operator", "/api/v1/rules/rollout", `{"domain": "shop", "limit": "daily", "percent": 50}`, 403,
+		"needs the role editor")
+	ask("editor", "/api/v1/rules/rollout", `{"domain": "shop", "limit": "none", "percent": 50}`, 404, "no rule none")
+	ask("editor", "/api/v1/rules/rollout", `{"domain": "shop", "limit": "daily", "percent": 0}`, 400, "from 1 to 100")
+	ask("editor", "/api/v1/rules/rollout", `{"domain": "shop", "limit": "daily", "percent": 100}`, 422,
+		"is enforced so already")
 	server.Kill()
+	ask("editor", "/api/v1/rules/rollout", `{"domain": "shop", "limit": "daily", "percent": 50}`, 503,
+		"the database of rules")
 	ask("editor", "/api/v1/rules/versions", change(4, 20), 503, "the database of rules")
 	ask("editor", "/api/v1/rules/rollback", `{"to": 1}`, 503, "the database of rules")
 	var got []string
@@ -94,7 +102,7 @@ func TestAuditVersions(t *testing.T) {
 		"rules pushed map[version:2] <nil> ", "rules pushed map[version:2] <nil> ", "rules pushed map[version:2] <nil> ", "rules pushed map[version:2] <nil> ",
 		"rules pushed map[version:2] <nil> more",
 		"rules rolled back <nil> map[files of version:3] ", "rules rolled back <nil> map[files of version:4] ", "rules rolled back <nil> map[files of version:2] no",
-		"rules pushed map[version:4] <nil> more", "rules rolled back <nil> map[files of version:1] ",
+		"rules pushed map[version:4] map[enforce:50%] ", "rules pushed map[version:4] <nil> more", "rules rolled back <nil> map[files of version:1] ",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the audit log has %q, want %q", got, want)
