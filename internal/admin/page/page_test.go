@@ -285,7 +285,7 @@ func TestFormats(t *testing.T) {
 func TestBare(t *testing.T) {
 	for in, want := range map[string]string{
 		"// a\n/**\n * b\n */\nf( // c\n\n  1); /* d */\n": "f( // c\n1); /* d */\n",
-		"/* a */\nx\n  /** @type {X} */ (y);\n":            "x\n/** @type {X} */ (y);\n",
+		"/* a */\nx\n  /** @type {X} */ (y);\n":            "x\n(y);\n",
 		"x\n/** a":                                         "x\n",
 	} {
 		if got := bare("a.js", []byte(in)); string(got) != want {
