@@ -40,6 +40,11 @@ declare namespace Api {
     domain: string; rule: string; limit: string; key: string; count: number; over: number; refused_share: number; fill: number;
     banned_until?: string | null; granted_until?: string | null; known: boolean; obey: number; shadow?: boolean; estimated?: boolean;
   }
+  interface FoundKey {
+    domain: string; key: string; counter: boolean; refused: number; banned?: number; at_least?: boolean; by?: { value: string; count: number }[];
+    allowed?: number; refused_at?: string; seen_at: string;
+  }
+  interface FoundList { nodes: Nodes; since: string; found: FoundKey[]; decisions: { decision: string; time: string; domain: string; outcome: string; key?: string }[]; left_out?: number }
   interface KeyReport {
     domain: string; key: string; known: boolean; obey: number; episodes: Episodes; sampled: boolean;
     limits: { rule: string; limit: string; asked: number; refused: number; near: number; fill: number; would_refuse?: number }[] | null;

@@ -1,11 +1,11 @@
 // @ts-check
 import { ask } from '../parts/act.js';
-import { changesList, where } from '../parts/changes.js';
 import { card, count, fill, h, plural, sent, state, visible } from '../parts/text.js';
 import { table } from '../parts/table.js';
 import { outages } from '../parts/stream.js';
 import { moment, when } from '../parts/time.js';
 import { outageList, ruleLink } from './overview.js';
+import { changesList, where } from './rules.js';
 
 /** value writes a field of a record: times as people read them. @param {unknown} x */
 const value = (x) => (typeof x === 'object' ? JSON.stringify(x) : /^\d{4}-\d\d-\d\dT[\d:.]+Z$/.test(String(x)) ? moment(Date.parse(String(x))) : String(x));

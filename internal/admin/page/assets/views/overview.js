@@ -1,13 +1,12 @@
 // @ts-check
 import { ranking } from '../parts/bars.js';
-import { changesLine, where } from '../parts/changes.js';
 import { chart } from '../parts/chart.js';
 import { line, same } from '../parts/decision.js';
 import { card, commands, count, fill, h, legend, percent, plural, rate, seconds, sent, shareOf, verdictOf, visible } from '../parts/text.js';
 import { keepFocus } from '../parts/table.js';
 import { alike, outages } from '../parts/stream.js';
 import { now, onlySince, outageTime, overSeconds, overWords, span } from '../parts/time.js';
-import { rulesTable } from './rules.js';
+import { changesLine, rulesTable, where } from './rules.js';
 
 /** @typedef {import('../app.js').Context} Context */
 
