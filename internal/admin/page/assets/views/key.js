@@ -1,6 +1,7 @@
 // @ts-check
 import { share } from '../parts/bars.js';
-import { ban, end, grant, partsOf } from '../parts/act.js';
+import { ban, end, partsOf } from '../parts/act.js';
+import { grant } from '../parts/grant.js';
 import { line, sameKey } from '../parts/decision.js';
 import { card, commands, count, fill, h, percent, plural, sent, shareOf, state, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';

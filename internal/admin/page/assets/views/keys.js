@@ -1,6 +1,7 @@
 // @ts-check
 import { share } from '../parts/bars.js';
-import { ban, end, grant, partsOf } from '../parts/act.js';
+import { ban, end, partsOf } from '../parts/act.js';
+import { grant } from '../parts/grant.js';
 import { card, commands, fill, h, percent, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { left, when } from '../parts/time.js';
