@@ -106,8 +106,8 @@ func topBatch(ctx context.Context, o top.Options, rounds int, asJSON bool) error
 		if err != nil {
 			return err
 		}
-		raw, err := json.Marshal(map[string]any{"overview": d.Overview, "rules": d.Rules, "keys": d.Keys,
-			"decisions": d.Decisions})
+		raw, err := json.Marshal(map[string]any{"overview": d.Overview, "outages": d.Outages,
+			"rules": d.Rules, "keys": d.Keys, "decisions": d.Decisions})
 		if err != nil {
 			return err
 		}

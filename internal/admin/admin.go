@@ -213,6 +213,10 @@ func (a *Handler) routeAll() {
 			about: "what rules in shadow, or enforced on a share of their keys, would have done: ?domain=DOMAIN",
 			serve: a.candidates})
 	}
+	if a.o.Nodes != nil {
+		a.route(endpoint{path: findPath, methods: "GET, HEAD", sees: support, params: "text domain n",
+			about: "what was seen, by a part of a value: ?text=ada or ?text=user=ad&domain=DOMAIN&n=N", serve: a.search})
+	}
 	a.route(endpoint{path: bansPath, methods: "GET, HEAD, POST, DELETE", sees: viewer, changes: operator,
 		params: "domain limit n key reason",
 		about:  "bans in force: ?domain=DOMAIN&limit=NAME&n=N; POST sets one, DELETE lifts one", serve: a.bans})

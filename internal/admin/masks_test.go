@@ -51,6 +51,7 @@ func TestMasks(t *testing.T) {
 		targets := map[string]string{
 			"/api/v1/insight/rules/": "/api/v1/insight/rules/shop/api",
 			"/api/v1/keys":           "/api/v1/keys?limit=pair",
+			findPath:                 findPath + "?text=198.51.100",
 		}
 		target := e.path
 		if other, ok := targets[e.path]; ok {

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/door/proxy/deferred"
+	"github.com/weir-rl/weir/internal/observe/find"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/recent"
@@ -50,6 +51,14 @@ func (n alone) CountDecisions(_ context.Context, _ string, q recent.Query) (rece
 	for i := range found.Decisions {
 		found.Decisions[i].Node = "n1"
 	}
+	return found, insight.Nodes{Asked: 1, Answered: 1}
+}
+
+func (n alone) Find(_ context.Context, q find.Query) (find.Found, insight.Nodes) {
+	b := find.NewBook(&q, n.b.Seed())
+	n.b.Search(b)
+	found := b.Found()
+	found.Finish(&q)
 	return found, insight.Nodes{Asked: 1, Answered: 1}
 }
 

@@ -34,6 +34,7 @@ var access = []struct{ path, target, method, role string }{
 	{"/api/v1/insight/rules/", "/api/v1/insight/rules/shop/api", "GET", "viewer"}, {"/api/v1/insight/rules/", "/api/v1/insight/rules/shop/api", "HEAD", "viewer"},
 	{"/api/v1/insight/keys", "", "GET", "viewer"}, {"/api/v1/insight/keys", "", "HEAD", "viewer"},
 	{"/api/v1/insight/keys/", "/api/v1/insight/keys/shop/user=ada", "GET", "support"}, {"/api/v1/insight/keys/", "/api/v1/insight/keys/shop/user=ada", "HEAD", "support"},
+	{"/api/v1/find", "/api/v1/find?text=ada", "GET", "support"}, {"/api/v1/find", "/api/v1/find?text=ada", "HEAD", "support"},
 	{"/api/v1/rules", "", "GET", "viewer"}, {"/api/v1/rules", "", "HEAD", "viewer"},
 	{"/api/v1/rules/source", "", "GET", "operator"}, {"/api/v1/rules/source", "", "HEAD", "operator"},
 	{"/api/v1/rules/versions", "", "GET", "operator"}, {"/api/v1/rules/versions", "", "HEAD", "operator"}, {"/api/v1/rules/versions", "", "POST", "editor"},
@@ -119,7 +120,7 @@ func TestNobodyLearnsOfKeys(t *testing.T) {
 	w := newWhole(t, nil)
 	w.refuse(t)
 	for _, target := range []string{
-		"/api/v1/keys?limit=api&key=KEY", "/api/v1/keys/shop/api/KEY", "/api/v1/insight/keys/shop/KEY", "/api/v1/decisions?key=KEY", "/api/v1/stream?views=decisions&key=KEY",
+		"/api/v1/keys?limit=api&key=KEY", "/api/v1/keys/shop/api/KEY", "/api/v1/insight/keys/shop/KEY", "/api/v1/decisions?key=KEY", "/api/v1/find?text=KEY", "/api/v1/stream?views=decisions&key=KEY",
 	} {
 		there := w.as("viewer", "GET", strings.ReplaceAll(target, "KEY", "user=ada.lovelace"), "")
 		gone := w.as("viewer", "GET", strings.ReplaceAll(target, "KEY", "user=nobody"), "")

@@ -10,6 +10,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin/audit"
 	"github.com/weir-rl/weir/internal/door/proxy/deferred"
+	"github.com/weir-rl/weir/internal/observe/find"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/testkit/doortest"
@@ -24,6 +25,7 @@ var describedTypes = map[string]any{
 	"KeyState": KeyInfo{}, "KeyList": KeyList{}, "Signal": SignalState{}, "RuleFiles": RuleFiles{}, "Rule": ruleInfo{}, "RulesSource": RulesSource{},
 	"Candidate": insight.Candidate{}, "CandidateList": CandidateList{}, "BanRequest": change{}, "GrantRequest": change{}, "Target": change{}, "RegionsReport": RegionsReport{}, "RegionState": RegionState{}, "RegionalLimit": RegionalLimit{},
 	"RegionalWindow": RegionalWindow{}, "RegionalUnits": insight.RegionalUnits{}, "VersionList": VersionList{}, "Version": Version{}, "VersionChange": VersionChange{}, "Pushed": Pushed{}, "Rollout": Rollout{}, "VersionDiff": VersionDiff{}, "RolloutChange": rolloutBody{},
+	"FoundList": FoundList{}, "FoundKey": find.Hit{}, "FoundBy": insight.Count{}, "FoundDecision": find.Decision{},
 	"NetUnits": insight.NetUnits{}, "KeyRegions": KeyRegions{}, "Ticket": deferred.Ticket{},
 	"OutageList": OutageList{}, "Outage": insight.Outage{}, "OutageNode": insight.OutageNode{},
 }

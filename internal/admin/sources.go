@@ -5,6 +5,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/observe/find"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/rule"
@@ -28,6 +29,8 @@ type Nodes interface {
 	// CountDecisions is Decisions with counts, which include decisions that q.N leaves out. q.After
 	// bounds the number of seconds that are counted.
 	CountDecisions(ctx context.Context, node string, q recent.Query) (recent.Found, insight.Nodes)
+	// Find searches what all nodes have seen. Each of them answers with the same hits.
+	Find(ctx context.Context, q find.Query) (find.Found, insight.Nodes)
 	// Regions returns the exchange between this node's region and the others, added up over all
 	// nodes of the region. It is zero if there is only one region.
 	Regions(ctx context.Context) (*insight.RegionsReading, insight.Nodes)

@@ -238,7 +238,14 @@ func (p *program) addAdmin() {
 		o.Page = page.Handler(page.Options{Version: p.version, Regions: o.Regions != nil,
 			First: func(r *http.Request) (page.Session, func() page.Snapshot, bool) {
 				s, first, ok := h.First(r)
-				return page.Session(s), func() page.Snapshot { return p.snapshot(first()) }, ok
+				return page.Session(s), func() page.Snapshot {
+					outages := p.lastOutages(r.Context()) // asked for beside the figures
+					snapshot := p.snapshot(first())
+					if list := <-outages; len(list) > 0 {
+						snapshot.Outages = list
+					}
+					return snapshot
+				}, ok
 			}})
 		o.PagePaths = page.Paths()
 	}

@@ -49,6 +49,19 @@ func (p *program) lookForOutages() {
 	}
 }
 
+// firstOutages is how many outages come with the page.
+const firstOutages = 10
+
+// lastOutages sends the newest outages of all nodes, when they are known.
+func (p *program) lastOutages(ctx context.Context) <-chan []insight.Outage {
+	known := make(chan []insight.Outage, 1)
+	go func() {
+		list, _ := p.fleet.Outages(ctx)
+		known <- list[:min(len(list), firstOutages)]
+	}()
+	return known
+}
+
 // storePolicies counts the rules in force by their on_store_error.
 func (p *program) storePolicies() (n insight.StorePolicies) {
 	set, _ := p.limiter.Rules()

@@ -20,6 +20,13 @@ func (c *Client) Overview(ctx context.Context, over time.Duration) (*insight.Ove
 	return o, c.Do(ctx, http.MethodGet, "/api/v1/insight?over="+Over(over), nil, o)
 }
 
+// Outages asks when nodes went without their store, the newest first.
+func (c *Client) Outages(ctx context.Context) ([]insight.Outage, error) {
+	var answer struct{ Outages []insight.Outage }
+	err := c.Do(ctx, http.MethodGet, "/api/v1/outages", nil, &answer)
+	return answer.Outages, err
+}
+
 // Rules asks for the reports of all rules of a domain, or of all ("").
 func (c *Client) Rules(ctx context.Context, domain string, over time.Duration) ([]insight.RuleReport, error) {
 	q := url.Values{"over": {Over(over)}}

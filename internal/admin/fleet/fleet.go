@@ -71,6 +71,8 @@ type Fleet struct {
 	unreadable atomic.Uint64 // answers
 	full       sync.Once     // logs that the board does not hold all verdicts
 
+	searching sync.Mutex // one search at a time
+
 	outages struct {
 		sync.Mutex // held while other nodes are asked, so that those who ask meanwhile share the answer
 		at         time.Time
@@ -101,6 +103,7 @@ const (
 	kindRefused   = "refused/1"
 	kindAsked     = "asked/1"
 	kindRegions   = "regions/1"
+	kindFind      = "find/1"
 	kindOutages   = "outages/1"
 )
 
@@ -122,6 +125,7 @@ func New(o Options) *Fleet {
 			n.Handle(kindRefused, f.answerRefused)
 			n.Handle(kindAsked, f.answerAsked)
 		}
+		n.Handle(kindFind, f.answerFind)
 		if o.Outages != nil {
 			n.Handle(kindOutages, func(context.Context, []byte) ([]byte, error) { return json.Marshal(o.Outages()) })
 		}

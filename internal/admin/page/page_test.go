@@ -280,13 +280,15 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestBare: scripts and the style are served without the lines of comments, and without what begins
-// lines; no template literal goes over the end of its line, which would lose its spaces.
+// TestBare: scripts and the style are served without comments, and without what begins lines; no template literal goes over the end of its line, which would lose its spaces.
 func TestBare(t *testing.T) {
 	for in, want := range map[string]string{
-		"// a\n/**\n * b\n */\nf( // c\n\n  1); /* d */\n": "f( // c\n1); /* d */\n",
-		"/* a */\nx\n  /** @type {X} */ (y);\n":            "x\n/** @type {X} */ (y);\n",
-		"x\n/** a":                                         "x\n",
+		"// a\n/**\n * b\n */\nf( // c\n\n  1); /* d */\n":                 "f(\n1); /* d */\n",
+		"/* a */\nx\n  /** @type {X} */ (y);\n":                            "x\n(y);\n",
+		"f('http://a'); // it's\n":                                         "f('http://a'); // it's\n",
+		"f('a // b', `/**`, '*/');\ng('/**'); // c\nh":                     "f('a // b', `/**`, '*/');\ng('/**');\nh",
+		"a.map((/** @type {X} */ b) => /** @type {[Y, Z]} */ ([b, 1]));\n": "a.map((b) => ([b, 1]));\n",
+		"x\n/** a": "x\n",
 	} {
 		if got := bare("a.js", []byte(in)); string(got) != want {
 			t.Errorf("%q is served as %q, want %q", in, got, want)

@@ -98,6 +98,9 @@ func (s *State) Set(d Data, now time.Time) {
 	if d.Overview != nil {
 		s.Overview = d.Overview
 	}
+	if d.Outages != nil {
+		s.Outages = d.Outages
+	}
 	if d.Rules != nil {
 		s.Rules = d.Rules
 	}

@@ -24,6 +24,17 @@ func text(s *State) string {
 	if u := o.UnknownDomain; u != nil {
 		b.WriteString(u.Sentence() + "\n")
 	}
+	for i := range s.Outages {
+		x := &s.Outages[i]
+		if x.To != nil && o.To.Sub(*x.To) > s.Over {
+			continue
+		}
+		times := "since " + x.From.UTC().Format(time.RFC3339)
+		if x.To != nil {
+			times = "from " + times[len("since "):] + " until " + x.To.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(&b, "%s %s: %s\n", human.Visible(x.Title), times, human.Visible(x.Summary))
+	}
 	for i := range o.NeedsALook {
 		v := &o.NeedsALook[i]
 		fmt.Fprintf(&b, "needs a look: %s/%s %s: %s\n", human.Visible(v.Domain), human.Visible(v.Rule),

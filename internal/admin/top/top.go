@@ -19,6 +19,7 @@ import (
 // Server answers the questions of a screen. Its methods are called from one goroutine at a time.
 type Server interface {
 	Overview(ctx context.Context, over time.Duration) (*insight.Overview, error)
+	Outages(ctx context.Context) ([]insight.Outage, error) // the newest first
 	Rules(ctx context.Context, over time.Duration) ([]insight.RuleReport, error)
 	Rule(ctx context.Context, domain, rule string, over time.Duration) (*insight.RuleReport, error)
 	Keys(ctx context.Context, by string, n int) ([]insight.KeyCount, error)
@@ -45,6 +46,7 @@ type Change struct {
 // Data is one round of answers. Data that no screen shows is not asked for, and stays as it was.
 type Data struct {
 	Overview  *insight.Overview
+	Outages   []insight.Outage
 	Rules     []insight.RuleReport
 	Keys      []insight.KeyCount
 	Decisions []recent.Entry
@@ -67,6 +69,9 @@ const (
 // ask asks for one round.
 func ask(ctx context.Context, s Server, over time.Duration, w Wants) (d Data, err error) {
 	if d.Overview, err = s.Overview(ctx, over); err != nil {
+		return d, err
+	}
+	if d.Outages, err = s.Outages(ctx); err != nil {
 		return d, err
 	}
 	if w.Rules {

@@ -128,10 +128,30 @@ func (s *State) header(width int) []string {
 	if u := o.UnknownDomain; u != nil {
 		lines = append(lines, styled(red, u.Sentence()))
 	}
+	lines = append(lines, s.away()...)
 	lines = append(lines, second)
 	lines = append(lines, s.trouble()...)
 	return append(lines, "")
 }
+
+// away says what nodes go without, and how they decide meanwhile.
+func (s *State) away() (lines []string) {
+	for i := range s.Outages {
+		o := &s.Outages[i]
+		if !o.Lasts() {
+			continue
+		}
+		text := human.Visible(o.Title) + " since " + o.From.Local().Format("15:04:05") + ": " + human.Visible(o.Summary)
+		lines = append(lines, styled(red, text))
+		for _, n := range o.Nodes {
+			lines = append(lines, "  "+human.Visible(n.Node+" "+n.Does))
+		}
+	}
+	return lines[:min(len(lines), mostAway)]
+}
+
+// mostAway bounds the lines of away.
+const mostAway = 6
 
 // trouble says that the data shown is old, and why.
 func (s *State) trouble() []string {

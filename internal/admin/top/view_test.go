@@ -45,6 +45,39 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
+// The header says what is away, on the narrowest screen, and how each node decides; not what is back.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	s := shop()
+	last := insight.Outage{Store: "redis", Kind: insight.StoreAway, From: now.Add(-time.Minute), Times: 1,
+		OutageCounts: insight.OutageCounts{Alone: 867, ShareAdmitted: 867, Over: 2},
+		Nodes:        []insight.OutageNode{{Node: "node\x1b-1", Alone: 867, Does: "admits 1/2 of each limit"}}}
+	s.Set(Data{Outages: insight.MergeOutages([]insight.Outage{last})}, now)
+	lines := strings.Split(bare(View(s, 80, 24)), "\n")
+	if !strings.HasPrefix(lines[0], "weir top") ||
+		lines[1] != "Redis away since 18:03:22: 867 decided alone, 2 over" ||
+		!strings.HasPrefix(lines[2], "  node") || !strings.HasSuffix(lines[2], "-1 admits 1/2 of each limit") ||
+		!strings.HasPrefix(lines[3], "REQUESTS") {
+		t.Errorf("%q", lines[:4])
+	}
+	if got := text(s); !strings.Contains(got, "\nRedis away since 2026-11-23T18:03:22Z: 867 decided alone, 2 over\n") {
+		t.Error(got)
+	}
+	last.To = new(now.Add(-time.Second))
+	s.Set(Data{Outages: insight.MergeOutages([]insight.Outage{last})}, now)
+	if got := View(s, 80, 24); strings.Contains(got, "Redis away") {
+		t.Error(got)
+	}
+	if got := text(s); !strings.Contains(got,
+		"\nRedis away from 2026-11-23T18:03:22Z until 2026-11-23T18:04:21Z: 867 decided alone, 2 over\n") {
+		t.Error(got)
+	}
+	s.Over = time.Millisecond
+	if got := text(s); strings.Contains(got, "Redis away") {
+		t.Error(got)
+	}
+}
+
 // bare is a screen without styles, and without spaces at the ends of lines.
 func bare(screen string) string {
 	var b strings.Builder

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/observe/find"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -97,6 +98,21 @@ func BenchmarkList(b *testing.B) {
 		if found := buffer.List(Query{After: at.Add(time.Second), N: 10}); len(found) != 10 {
 			b.Fatalf("%d", len(found))
 		}
+	}
+}
+
+// BenchmarkSearch measures a search of a full buffer, for one client and for any.
+func BenchmarkSearch(b *testing.B) {
+	buffer, r, d := benchmarked(b)
+	for i := range uint64(2 * defaultEntries) {
+		buffer.keep(r, d, i<<32)
+	}
+	for name, text := range map[string]string{"nobody": "nobody", "any": ""} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				buffer.Search(find.NewBook(&find.Query{Text: []byte(text)}, 0))
+			}
+		})
 	}
 }
 

@@ -63,6 +63,9 @@ const (
 	mostText       = 1024 // what an item may grow beyond the entry before it is left out again
 )
 
+// limitNumbers is how many numbers of a limit stand before its key.
+const limitNumbers = 11
+
 // Bits of a limit's flags.
 const (
 	limitAllowed = 1 << iota
@@ -170,7 +173,7 @@ func (e *encoder) limit(r *weir.Request, d *weir.Decision, i int) {
 	p = appendCut(p, given, mostName)
 	p = appendCut(p, w.Rule.Pos.File, mostName)
 	p = binary.AppendUvarint(p, uint64(w.Rule.Pos.Line))
-	for _, v := range [...]int64{
+	for _, v := range [limitNumbers]int64{
 		c.N, c.Burst, c.Window.Microseconds(), l.Limit, l.SoftLimit, l.Remaining, l.RetryAfter, l.ResetAfter, l.Delay,
 		observe.Asked(r, d, i), int64(l.Descriptor),
 	} {

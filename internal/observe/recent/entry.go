@@ -143,13 +143,16 @@ func (r *reader) skip(n int) {
 	r.take(n)
 }
 
-func (r *reader) text() string {
+func (r *reader) text() string { return string(r.bytes()) }
+
+// bytes returns a text without a copy.
+func (r *reader) bytes() []byte {
 	n := r.uvarint()
 	if n > uint64(len(r.b)) {
 		r.ok = false
-		return ""
+		return nil
 	}
-	return string(r.take(int(n)))
+	return r.take(int(n))
 }
 
 // madeAt reads only the time of an entry.

@@ -30,6 +30,7 @@ type gate struct {
 	unix   atomic.Int64  // the second in full
 	taken  atomic.Uint32 // in it
 	weight atomic.Uint64 // how many these stand for, without keys past their share
+	chance atomic.Int64  // the last second in which chance selected
 
 	// keys are the shares of the keys in this second: 24 bits of the hash, 24 of the second, and 16
 	// of the count. A key that finds another key in its place lowers that key's count, and takes
@@ -101,6 +102,9 @@ func (g *gate) turn(unix int64) (word uint64) {
 		if !g.now.CompareAndSwap(old, word) {
 			continue
 		}
+		if power > 0 {
+			g.chance.Store(unix)
+		}
 		g.weight.Store(0)
 		before, taken := g.unix.Swap(unix), g.taken.Swap(0)
 		if came := uint32(old); before != 0 && came > 0 {
@@ -140,6 +144,7 @@ func (g *gate) take(power uint8, at int64) {
 	n := g.taken.Add(1)
 	switch {
 	case n >= g.budget && n%max(g.budget/2, 1) == 0 && power < 30:
+		g.chance.Store(at / 1e6)
 		g.shift(power, 1<<32)
 	case power > 0 && int64(n+4)*4e6 < int64(g.budget)*(at%1e6): // 4, since chance may be late
 		g.shift(power, ^uint64(1<<32-1))

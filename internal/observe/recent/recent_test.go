@@ -15,6 +15,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/observe/find"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
@@ -471,6 +472,8 @@ func FuzzDecode(f *testing.F) {
 		return true
 	})
 	f.Fuzz(func(t *testing.T, data []byte) {
+		looking := looking{Buffer: b, book: find.NewBook(&find.Query{}, 0), came: map[cameIn]int{}, cut: map[uint64]bool{}}
+		looking.entry(data, 1)
 		if e, ok := decode(data); ok {
 			if _, err := json.Marshal(e); err != nil && !strings.Contains(err.Error(), "year") {
 				t.Fatal(err)

@@ -1,8 +1,8 @@
 // @ts-check
 // The page: which view is shown, who looks at it, and the one stream that keeps it up to date.
 import { count, fill, h, instead, visible } from './parts/text.js';
-import { heard, overWords, overs, showUTC, skew, utc, zone } from './parts/time.js';
-import { Live } from './parts/stream.js';
+import { heard, outageTime, overWords, overs, showUTC, skew, utc, zone } from './parts/time.js';
+import { Live, alike, outages } from './parts/stream.js';
 import { keepFocus, walk } from './parts/table.js';
 
 /**
@@ -45,7 +45,7 @@ const banner = /** @type {HTMLElement} */ (document.getElementById('banner'));
 const tools = /** @type {HTMLElement} */ (document.getElementById('tools'));
 const bar = /** @type {HTMLElement} */ (document.getElementById('views'));
 
-/** @type {{session?: Api.Session | null, domains?: string[], insight?: Api.Overview, rules?: Api.Rules}} */
+/** @type {{session?: Api.Session | null, domains?: string[], insight?: Api.Overview, rules?: Api.Rules, outages?: Api.Outage[]}} */
 let first = JSON.parse(document.getElementById('first')?.textContent || '{}');
 let session = first.session ?? null;
 
@@ -320,12 +320,20 @@ let broken = ''; // why the rules in the source are not in force, and where
 let remark = ''; // why not all nodes are in the figures
 let problem = ''; // what the reader asked for here, and was not done
 
+/** lacking says what is away now, and what each node does meanwhile. */
+function lacking() {
+  return outages.list.filter((o) => !o.to && o.kind === 'away').map((o) => {
+    const does = alike(o).map(([what, nodes]) => `Meanwhile ${nodes.map((n) => n.node).join(', ')} ${what}.`);
+    return [`${o.title} ${outageTime(o)}.`, ...does].join(' ');
+  }).join(' ');
+}
+
 /** drawBanner shows what stands above every view: the worst of what there is to say. */
 function drawBanner() {
   const text = problem || (away ? 'The server does not answer. What is shown is from before; the page goes on as soon as it is back.'
-    : [broken && `The rules as they lie in the source are not in force; those before them are. The error ${broken}.`, remark && `The figures are not of all nodes: ${remark}.`, skew()].filter(Boolean).join(' '));
+    : [lacking(), broken && `The rules as they lie in the source are not in force; those before them are. The error ${broken}.`, remark && `The figures are not of all nodes: ${remark}.`, skew()].filter(Boolean).join(' '));
   banner.hidden = !text;
-  banner.className = problem || away || broken ? 'banner bad' : 'banner';
+  banner.className = problem || away || broken || lacking() ? 'banner bad' : 'banner';
   if (banner.textContent !== text) fill(banner, visible(text)); // else it is read out again
 }
 
@@ -333,6 +341,13 @@ const live = new Live((is) => {
   away = is;
   drawBanner();
 });
+
+// Outages are asked for while the page is looked at; those of the first moment come with it.
+outages.watch(drawBanner);
+outages.take(first.outages ?? []);
+setInterval(() => {
+  if (session && !document.hidden) void api('/api/v1/outages').then((/** @type {any} */ a) => outages.take(a.outages), () => {}); // it is asked again
+}, 3000);
 
 addEventListener('popstate', () => { void route(); });
 

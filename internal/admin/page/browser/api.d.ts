@@ -40,6 +40,11 @@ declare namespace Api {
     domain: string; rule: string; limit: string; key: string; count: number; over: number; refused_share: number; fill: number;
     banned_until?: string | null; granted_until?: string | null; known: boolean; obey: number; shadow?: boolean; estimated?: boolean;
   }
+  interface FoundKey {
+    domain: string; key: string; counter: boolean; refused: number; banned?: number; at_least?: boolean; by?: { value: string; count: number }[];
+    allowed?: number; refused_at?: string; seen_at: string;
+  }
+  interface FoundList { nodes: Nodes; since: string; found: FoundKey[]; decisions: { decision: string; time: string; domain: string; outcome: string; key?: string }[]; left_out?: number }
   interface KeyReport {
     domain: string; key: string; known: boolean; obey: number; episodes: Episodes; sampled: boolean;
     limits: { rule: string; limit: string; asked: number; refused: number; near: number; fill: number; would_refuse?: number }[] | null;
@@ -67,6 +72,11 @@ declare namespace Api {
     node: string; address?: string; self?: boolean; version: string; started: string; rules: number; generation: number; digest: string;
     rules_version?: string; rules_since: string; rules_broken: boolean; per_second: number; refused_share: number; p99: number; store: string;
     breaker: string; store_fault?: string; store_remark?: string; store_errors: number; taken: number; thinned: number; memory: number;
+  }
+  interface Outage {
+    store: string; region?: string; kind: string; from: string; to: string | null; times: number; cause?: string; parts_away?: number; parts?: number;
+    alone: number; share_admitted: number; share_refused: number; admitted: number; refused: number; over: number; unsettled: number; unsure: number;
+    counters_lost?: boolean; title: string; summary: string; nodes: { node: string; alone: number; does: string }[];
   }
   interface NetUnits { units: number; back: number }
   interface Region {

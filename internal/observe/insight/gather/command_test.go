@@ -115,6 +115,7 @@ func TestCommands(t *testing.T) {
 		{insight.KeysQuery{By: insight.ByAsked, Limit: insight.CommandRule}, "CL.THROTTLE key=user:ada 40, THROTTLE key=user:bob 5"},
 		{insight.KeysQuery{By: insight.ByAsked, Limit: "THROTTLE"}, "THROTTLE key=user:bob 5"},
 		{insight.KeysQuery{By: insight.ByNear, Limit: insight.CommandRule}, ""},
+		{insight.KeysQuery{By: insight.ByRefused, Limit: "shop/a"}, "a user=ada 1"},
 	} {
 		var got []string
 		for _, k := range b.keys(q.KeysQuery) {

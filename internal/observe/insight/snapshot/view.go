@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weir-rl/weir"
@@ -375,12 +376,15 @@ func (v *View) Keys(ctx context.Context, q insight.KeysQuery) ([]insight.KeyCoun
 	found := q.Limit == ""
 	for i := range s.Rules {
 		r := &s.Rules[i]
-		window := ""
-		if q.Limit != "" && r.Name != q.Limit {
-			if !slices.ContainsFunc(r.Windows, func(w Window) bool { return w.Name == q.Limit }) {
+		window, limit := "", q.Limit
+		if q.Domain == "" { // it may stand behind its domain
+			limit = strings.TrimPrefix(limit, r.Domain+"/")
+		}
+		if limit != "" && r.Name != limit {
+			if !slices.ContainsFunc(r.Windows, func(w Window) bool { return w.Name == limit }) {
 				continue
 			}
-			window = q.Limit
+			window = limit
 		}
 		found = true
 		if kind == TopRefused && q.Limit == "" && r.shadow() {

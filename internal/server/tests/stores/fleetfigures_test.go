@@ -191,6 +191,9 @@ func TestFleetFigures(t *testing.T) {
 	agreed()
 	send(8, 4, 4) // each is refused once
 	agree("at first", all[:], clients)
+	sameFound(t, all[:], "U", 8)
+	sameFound(t, all[:], "user=u3", 1)
+	sameFound(t, all[:], "192.0.2", 4)
 
 	// Redis goes away, and comes back.
 	redis.Kill()

@@ -114,6 +114,13 @@ func testOutage(t *testing.T, s outageStore) {
 		}
 	}
 
+	for _, sees := range []string{" away since ", ": " + fmt.Sprint(alone[0]) + " decided alone"} {
+		if status, out, errors := servertest.RunBuilt(t, "top", "--batch", "--server="+nodes[0].Admin); status != 0 ||
+			!strings.Contains(out, sees) {
+			t.Errorf("%d: %s%s", status, out, errors)
+		}
+	}
+
 	s.restart()
 	for _, n := range nodes {
 		n.AwaitBack()

@@ -2,7 +2,8 @@
 // A chart of counts over time: areas on top of each other, drawn by uPlot, which is loaded when the
 // first chart is. The figures are there as text too.
 import { count, fill, h, rate, visible } from './text.js';
-import { moment, span, tick } from './time.js';
+import { outages } from './stream.js';
+import { moment, outageTime, span, tick } from './time.js';
 
 /**
  * @typedef {object} Line
@@ -16,6 +17,7 @@ import { moment, span, tick } from './time.js';
  * @property {number} t Unix seconds
  * @property {number} [until]
  * @property {string} words
+ * @property {boolean} [away] a store was away: words say when
  */
 
 /** @type {Set<() => void>} */
@@ -38,6 +40,13 @@ function colourOf(near, kind) {
   probe.remove();
   return c;
 }
+
+/** outageMarks are the bands of outages in some time, in Unix seconds. @param {number} from @param {number} to @returns {Mark[]} */
+const outageMarks = (from, to) => outages.list.flatMap((o) => {
+  const t = Date.parse(o.from) / 1000;
+  const until = o.to ? Date.parse(o.to) / 1000 : Infinity;
+  return t > to || until < from ? [] : [{ t, until, away: true, words: `${visible(o.title)} ${outageTime(o)}: ${visible(o.summary)}` }];
+});
 
 /**
  * load loads uPlot, which wants a browser whose language is a tag: under LANG=C it is none.
@@ -65,7 +74,8 @@ export function chart(o) {
   const box = h('div', { class: 'chart', role: 'img', 'aria-label': o.label, vars: { '--h': `${height}px` } });
   const read = h('p', { class: 'read', 'aria-hidden': 'true' });
   const figures = h('details', { class: 'figures' }, h('summary', null, 'Figures'));
-  const el = h('div', null, box, read, figures);
+  const without = h('p', { class: 'sub away', hidden: true });
+  const el = h('div', null, box, without, read, figures);
   /** @type {any} */
   let plot = null;
   /** @type {{t: number[], step: number, lines: Line[], marks: Mark[]} | null} */
@@ -94,6 +104,15 @@ export function chart(o) {
 
   /** ended gives the last step its width. @param {number[]} values */
   const ended = (values) => [...values, values[values.length - 1]];
+
+  /** band is where a mark that lasts begins, and how wide it is; 0: it is not there. @param {any} u @param {Mark} m */
+  function band(u, m) {
+    const { left: from, width } = u.bbox;
+    const at = (/** @type {number} */ t) => (t === Infinity ? from + width : Math.min(from + width, Math.max(from, u.valToPos(t, 'x', true))));
+    if (!m.until || u.valToPos(m.t, 'x', true) > from + width || m.until < u.scales.x.min) return [0, 0];
+    const x = Math.min(at(m.t), from + width - 3);
+    return [x, Math.max(3, at(m.until) - x)];
+  }
 
   /** failed says that there is no chart, and shows the figures in its place. @param {unknown} err */
   function failed(err) {
@@ -125,6 +144,7 @@ export function chart(o) {
     const colours = lines.map((l) => colourOf(box, l.colour));
     const long = t.length > 1 && t[t.length - 1] - t[0] > 26 * 3600;
     const soft = colourOf(box, 'soft');
+    const awayColour = colourOf(box, 'away');
     // The tallest is drawn first, and the others over it.
     const order = lines.map((_, i) => lines.length - 1 - i);
     plot = new UPlot({
@@ -143,23 +163,23 @@ export function chart(o) {
           const { ctx, bbox } = u;
           ctx.save();
           for (const m of marks) {
-            const x = u.valToPos(m.t, 'x', true);
-            if (x < bbox.left || x > bbox.left + bbox.width) continue;
-            ctx.fillStyle = soft;
-            if (m.until) {
-              ctx.globalAlpha = 0.16;
-              ctx.fillRect(x, bbox.top, Math.max(2, Math.min(u.valToPos(m.until, 'x', true), bbox.left + bbox.width) - x), bbox.height);
-              ctx.globalAlpha = 1;
-            }
+            const [x, width] = band(u, m);
+            if (!width) continue;
+            ctx.fillStyle = m.away ? awayColour : soft;
+            ctx.globalAlpha = 0.16;
+            ctx.fillRect(x, bbox.top, width, bbox.height);
+            ctx.globalAlpha = 1;
           }
           ctx.restore();
         }],
         draw: [(/** @type {any} */ u) => {
           const { ctx, bbox } = u;
           ctx.save();
-          ctx.fillStyle = soft;
           for (const m of marks) {
             const x = u.valToPos(m.t, 'x', true);
+            ctx.fillStyle = m.away ? awayColour : soft;
+            // What is drawn over a band leaves its edge.
+            if (m.away) ctx.fillRect(band(u, m)[0], bbox.top, band(u, m)[1], Math.round(4 * devicePixelRatio));
             if (!m.until && x >= bbox.left && x <= bbox.left + bbox.width) ctx.fillRect(Math.round(x) - 1, bbox.top, 2, bbox.height);
           }
           ctx.restore();
@@ -195,28 +215,40 @@ export function chart(o) {
       h('div', { class: 'scroll', role: 'region', tabindex: '0', 'aria-label': o.label }, h('table', null,
         h('caption', { class: 'sr' }, `${o.label}, in steps of ${span(group * step)}`),
         h('thead', null, h('tr', null, h('th', { scope: 'col' }, `From, ${span(group * step)} each`), lines.map((l) => h('th', { scope: 'col', class: 'n' }, l.title)))), h('tbody', null, rows))),
-      marks.length ? h('ul', null, marks.map((m) => h('li', null, `${moment(m.t * 1000)} ${m.words}`))) : null);
+      marks.length ? h('ul', null, marks.map((m) => h('li', null, m.away ? m.words : `${moment(m.t * 1000)} ${m.words}`))) : null);
   }
   figures.addEventListener('toggle', tell);
 
   const again = () => { void redraw(); };
   redraws.add(again);
+  /** @type {Mark[]} without those of outages */
+  let given = [];
+  const unwatch = outages.watch(() => { if (now) draw(now.t, now.step, now.lines, given); });
+
+  /** @param {number[]} t @param {number} step @param {Line[]} lines @param {Mark[]} own */
+  function draw(t, step, lines, own) {
+    given = own;
+    const bands = t.length ? outageMarks(t[0], t[t.length - 1] + step) : [];
+    const marks = [...own, ...bands];
+    without.hidden = !bands.length;
+    fill(without, bands.slice(0, 3).map((m) => h('span', { class: 'c-away' }, h('i', null), h('span', { class: 'ink-grey' }, `${m.words} `))), bands.length > 3 ? `and ${count(bands.length - 3)} more` : null);
+    const changed = !plot || !now || now.lines.length !== lines.length || now.step !== step || JSON.stringify(now.marks) !== JSON.stringify(marks);
+    now = { t, step: Math.max(1, step), lines, marks };
+    const peak = Math.max(0, ...t.map((_, i) => lines.reduce((sum, l) => sum + (l.values[i] ?? 0), 0))) / now.step;
+    if (!box.classList.contains('gone')) box.setAttribute('aria-label', `${o.label}: at most ${rate(peak)} a second, in steps of ${span(now.step)}. The figures are below.`);
+    if (changed) again();
+    else {
+      const stack = stacked(lines, now.step).map(ended);
+      plot.setData([[...t, t[t.length - 1] + now.step], ...lines.map((_, i) => stack[lines.length - 1 - i])]);
+    }
+    tell();
+  }
   return {
     el,
-    draw(t, step, lines, marks = []) {
-      const changed = !plot || !now || now.lines.length !== lines.length || now.step !== step || JSON.stringify(now.marks) !== JSON.stringify(marks);
-      now = { t, step: Math.max(1, step), lines, marks };
-      const peak = Math.max(0, ...t.map((_, i) => lines.reduce((sum, l) => sum + (l.values[i] ?? 0), 0))) / now.step;
-      if (!box.classList.contains('gone')) box.setAttribute('aria-label', `${o.label}: at most ${rate(peak)} a second, in steps of ${span(now.step)}. The figures are below.`);
-      if (changed) again();
-      else {
-        const stack = stacked(lines, now.step).map(ended);
-        plot.setData([[...t, t[t.length - 1] + now.step], ...lines.map((_, i) => stack[lines.length - 1 - i])]);
-      }
-      tell();
-    },
+    draw: (t, step, lines, marks = []) => draw(t, step, lines, marks),
     leave() {
       left = true;
+      unwatch();
       redraws.delete(again);
       watch.disconnect();
       plot?.destroy();

@@ -4,9 +4,6 @@ import { ask } from './act.js';
 import { count, fill, h, plural, shareOf, visible } from './text.js';
 import { ago } from './time.js';
 
-/** badge says that a rule is not enforced on all. @param {Api.Rule} r */
-export const badge = (r) => r.mode === 'shadow' ? h('span', { class: 'pill ink-shadow' }, 'In shadow') : r.trial ? h('span', { class: 'pill ink-shadow' }, `enforce: ${r.trial.enforce_percent}%`) : null;
-
 /** figures are those of all nodes that answered. @param {Api.Candidate} t */
 function figures(t) {
   const of = t.would_refuse + t.would_admit + t.both_refuse + t.both_admit;

@@ -19,6 +19,33 @@ const again = 1000;
 /** After so many refusals of the stream alone, the view is polled. */
 const mostFailures = 3;
 
+/** What is known of the outages of stores, for all views: app.js asks for it. */
+export const outages = {
+  /** @type {Api.Outage[]} the newest first */
+  list: [],
+  /** @type {Set<() => void>} called when the list has changed */
+  watchers: new Set(),
+  /** @param {Api.Outage[]} list */
+  take(list) {
+    if (JSON.stringify(list) === JSON.stringify(this.list)) return;
+    this.list = list;
+    for (const f of this.watchers) f();
+  },
+  /** watch calls f for each change until the function that it returns is called. @param {() => void} f */
+  watch(f) {
+    this.watchers.add(f);
+    return () => { this.watchers.delete(f); };
+  },
+};
+
+/** alike has the nodes of an outage that decide alike, by how they do. @param {Api.Outage} o */
+export function alike(o) {
+  /** @type {Map<string, Api.Outage['nodes']>} */
+  const by = new Map();
+  for (const n of o.nodes) by.set(n.does, [...by.get(n.does) ?? [], n]);
+  return [...by];
+}
+
 export class Live {
   /** @param {(away: boolean) => void} tell is told when the server goes away, and when it is back */
   constructor(tell) {

@@ -83,6 +83,13 @@ export function when(at) {
   return timed(d, moment(d.getTime()));
 }
 
+/** outageTime says when an outage was: since, or from and to. @param {Api.Outage} o */
+export function outageTime(o) {
+  if (!o.to) return `since ${moment(Date.parse(o.from))}`;
+  const [from, to] = [moment(Date.parse(o.from)), moment(Date.parse(o.to))];
+  return from === to ? `at ${from}` : `${from} to ${to}`;
+}
+
 /**
  * span writes a time that passes: 41 s, 2 h 48 min.
  * @param {number} s

@@ -1,10 +1,11 @@
 // @ts-check
 import { ask } from '../parts/act.js';
-import { changesList, where } from '../parts/changes.js';
 import { card, count, fill, h, plural, sent, state, visible } from '../parts/text.js';
 import { table } from '../parts/table.js';
+import { outages } from '../parts/stream.js';
 import { moment, when } from '../parts/time.js';
-import { ruleLink } from './overview.js';
+import { outageList, ruleLink } from './overview.js';
+import { changesList, where } from './rules.js';
 
 /** value writes a field of a record: times as people read them. @param {unknown} x */
 const value = (x) => (typeof x === 'object' ? JSON.stringify(x) : /^\d{4}-\d\d-\d\dT[\d:.]+Z$/.test(String(x)) ? moment(Date.parse(String(x))) : String(x));
@@ -80,6 +81,9 @@ export async function show(ctx, root) {
       await show(ctx, root);
     },
   });
+  const away = h('div', null);
+  const drawAway = () => fill(away, outages.list.length ? outageList(outages.list) : h('p', { class: 'none' }, 'No node went without its store.'));
+  drawAway();
   /** by names who made the version that came into force. @param {Api.Happening} e */
   const by = (e) => { const v = versions?.versions.find((x) => String(x.number) === e.version); return v ? ` by ${visible(v.author)}` : ''; };
   const changes = (insight.events ?? []).filter((e) => e.kind !== 'saturated').reverse();
@@ -91,6 +95,7 @@ export async function show(ctx, root) {
         s ? [h('dt', null, 'Source'), h('dd', { class: 'mono' }, visible(s.path)), h('dt', null, 'Loaded'), h('dd', null, when(s.loaded)), h('dt', null, 'Loads'), h('dd', null, `${count(s.loads)}, ${count(s.failures)} of them failed`), h('dt', null, 'Files'), h('dd', null, s.files.map((f) => h('div', { class: 'mono' }, visible(f))))] : null)),
       card('Changes of the rules', 'last 7 days', 's6', changes.length ? h('ol', { class: 'bars' }, changes.slice(0, 40).map((e) => h('li', null, when(e.t * 1000), ' ', { rules: 'the rules changed', rules_broken: 'broken rules in the source', start: 'weir started' }[/** @type {'rules'} */ (e.kind)] ?? e.kind, e.version ? ` to version ${visible(e.version.slice(0, 12))}` : '', by(e), h('span', { class: 'sub' }, ` ${where(e.nodes)}`),
         e.changes?.length || e.more_changes ? changesList(e, (d, r) => ruleLink(ctx, d, r)) : null))) : h('p', { class: 'none' }, 'None is known.')),
+      card('Outages', 'since the nodes started', null, away),
       versions ? between(ctx, versions) : null,
       versions ? card('Versions', `of the space ${visible(versions.space)}`, null, table({
         caption: 'Versions', rows: versions.versions, none: 'There is none.', columns: [
@@ -112,5 +117,5 @@ export async function show(ctx, root) {
           { title: 'Note', cell: (a) => visible(words(a.note)) || '–' },
           { title: 'Node', cell: (a) => visible(words(a.node)) || '–' }],
       }) : state('No audit log', why))));
-  return { title: 'History' };
+  return { title: 'History', leave: outages.watch(drawAway) };
 }

@@ -1,6 +1,7 @@
 // @ts-check
 import { share } from '../parts/bars.js';
 import { ban, end, partsOf } from '../parts/act.js';
+import { openFind, search } from '../parts/find.js';
 import { grant } from '../parts/grant.js';
 import { card, commands, fill, h, percent, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
@@ -13,7 +14,8 @@ const orders = { refused: 'refused most', asked: 'asked most', near: 'nearest to
 export async function show(ctx, root) {
   const by = /** @type {keyof typeof orders} */ (Object.hasOwn(orders, ctx.query.get('by') ?? '') ? ctx.query.get('by') : 'refused');
   const back = ctx.query.get('back') === '12h' ? '12h' : '1m';
-  const rule = ctx.query.get('rule') ?? '';
+  const chosen = ctx.query.get('rule') ?? ''; // behind its domain if those of all are shown
+  const rule = ctx.domain && chosen.startsWith(`${ctx.domain}/`) ? chosen.slice(ctx.domain.length + 1) : chosen;
   const q = new URLSearchParams({ by, over: back, n: '50' });
   if (ctx.domain) q.set('domain', ctx.domain);
   if (rule) q.set('limit', rule);
@@ -37,15 +39,17 @@ export async function show(ctx, root) {
   /** @param {string} label @param {string} name @param {[string, string][]} options @param {string} value */
   const select = (label, name, options, value) => h('label', null, label, h('select', { onchange: (/** @type {Event} */ e) => choose(name, /** @type {HTMLSelectElement} */ (e.target).value) }, options.map(([v, words]) => h('option', { value: v, selected: v === value }, words))));
   const ofCommands = rule === commands || keys.some((k) => k.domain === commands);
-  const names = [...new Set(known.rules.filter((r) => !ctx.domain || r.domain === ctx.domain).map((r) => r.name)), ...(ofCommands ? [commands] : [])].sort();
+  const names = [...new Set([...known.rules.filter((r) => !ctx.domain || r.domain === ctx.domain).map((r) => ctx.of(r.domain) + r.name), ...(ofCommands ? [commands] : []), ...(rule ? [rule] : [])])].sort();
   const input = /** @type {HTMLInputElement} */ (h('input', { name: 'key', placeholder: 'user=ada', autocomplete: 'off', spellcheck: 'false' }));
   const shadows = new Set(known.rules.filter((r) => r.shadow).map((r) => `${r.domain}/${r.name}`));
-  const domains = ctx.domain ? [ctx.domain] : known.domains ?? [];
   fill(root, h('div', { class: 'head' }, h('h1', null, 'Keys')),
-    h('form', { class: 'filters', onsubmit: (/** @type {Event} */ e) => {
+    h('form', { class: 'filters', onsubmit: async (/** @type {Event} */ e) => {
       e.preventDefault();
       const t = input.value.trim();
-      if (t) ctx.go(keyLink(ctx, rule === commands ? commands : domains[0] ?? '', t.includes('=') ? t : `${rule === commands ? 'key' : 'user'}=${t}`));
+      if (!t) return;
+      const { found } = await search(ctx, t).catch(() => ({ found: [] })); // the box says what is wrong
+      if (found.length === 1 && found[0].counter) ctx.go(keyLink(ctx, found[0].domain, found[0].key));
+      else openFind(ctx, t);
     } },
     select('Order', 'by', Object.entries(orders), by),
     select('Time', 'back', [['1m', 'last minute'], ['12h', 'last 12 to 24 h']], back),

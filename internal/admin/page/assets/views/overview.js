@@ -1,12 +1,12 @@
 // @ts-check
 import { ranking } from '../parts/bars.js';
-import { changesLine, where } from '../parts/changes.js';
 import { chart } from '../parts/chart.js';
 import { line, same } from '../parts/decision.js';
 import { card, commands, count, fill, h, legend, percent, plural, rate, seconds, sent, shareOf, verdictOf, visible } from '../parts/text.js';
 import { keepFocus } from '../parts/table.js';
-import { now, onlySince, overWords, span } from '../parts/time.js';
-import { rulesTable } from './rules.js';
+import { alike, outages } from '../parts/stream.js';
+import { now, onlySince, outageTime, overSeconds, overWords, span } from '../parts/time.js';
+import { changesLine, rulesTable, where } from './rules.js';
 
 /** @typedef {import('../app.js').Context} Context */
 
@@ -84,6 +84,12 @@ function joined(s, last) {
   return { t: join(s.t, last.t), admitted: join(s.admitted, last.admitted), near: join(s.near, last.near), refused: join(s.refused, last.refused), shadow: join(s.shadow, last.shadow) };
 }
 
+/** outageList says when stores were away, and what nodes did meanwhile. @param {Api.Outage[]} list */
+export const outageList = (list) => h('ul', { class: 'looks' }, list.map((o) => h('li', null,
+  h('span', { class: `mark ${o.to ? 'near' : 'refused'}`, 'aria-hidden': 'true' }, '!'),
+  h('div', null, h('strong', null, `${visible(o.title)} ${outageTime(o)}`), `: ${visible(o.summary)}`,
+    h('p', null, alike(o).map(([does, nodes]) => `${nodes.map((n) => `${visible(n.node)}${n.alone ? ` (${count(n.alone)} alone)` : ''}`).join(', ')}: ${visible(does)}`).join('; '), o.cause ? ` (${visible(o.cause)})` : '')))));
+
 /** lead marks in a sentence what was refused, and names of rules. @param {string} s @param {Set<string>} names */
 function lead(s, names) {
   return visible(s).split(/(\d[\d.,]* % (?:were|was) refused|[\w.:/-]*\w)/).map((part) => {
@@ -149,11 +155,12 @@ export async function show(ctx, root) {
   const graph = chart({ label: 'Requests', height: innerWidth > 640 ? 310 : 240 });
   const looks = h('section', { class: 'card s4' });
   const rules = h('section', { class: 'card' });
+  const away = h('section', { class: 'card', hidden: true });
   const top = h('div', null);
   const recent = h('div', null);
   const shareNote = h('span', null);
   const legendBox = h('div', null);
-  fill(root, head, h('div', { class: 'grid' },
+  fill(root, head, h('div', { class: 'grid' }, away,
     h('section', { class: 'card s8' }, h('header', null, h('h2', null, 'Requests'), legendBox), graph.el),
     looks, rules,
     card('Refused most', 'last minute', 's6', top),
@@ -172,6 +179,11 @@ export async function show(ctx, root) {
         tile('Refusals of good clients', g.confidence ? shareOf(g.requests, g.of) : '–', !g.confidence ? 'nothing tells who is good' : `${count(g.requests)}${g.plus_minus ? ` ± ${count(g.plus_minus)}` : ''} of ${plural(g.of, 'refusal')} · ${plural(g.clients, 'client')}${g.confidence === 'low' && g.requests ? ' · low confidence' : ''}`),
         tile('Near a limit', count(o.near), `of ${plural(o.clients, 'client')}`),
         tile('Time to decide, p99', seconds(o.p99), `${plural(o.store_errors, 'store error')}`)));
+  }
+  function drawAway() {
+    const list = outages.list.filter((x) => !x.to || Date.parse(x.to) > now() - overSeconds(ctx.over) * 1000);
+    away.hidden = !list.length;
+    fill(away, h('header', null, h('h2', null, 'Outages'), list.length > 3 && ctx.can('find') ? h('div', { class: 'sub' }, h('a', { href: ctx.link('/history') }, `All ${count(list.length)}`)) : null), outageList(list.slice(0, 3)));
   }
   function drawChart() {
     const series = known(o.series);
@@ -204,7 +216,7 @@ export async function show(ctx, root) {
     keepFocus(recent, () => fill(recent, all.length ? h('ul', { class: 'log' }, all.slice(0, 10).map((d) => h('li', null, line(d, ctx)))) : h('p', { class: 'none' }, 'No refusal is kept.')));
     fill(shareNote, `refused${shown ? ` · ${shown} shown` : ''}`);
   }
-  function draw() { drawHead(); drawChart(); drawRest(); ctx.nodes(o.nodes); }
+  function draw() { drawHead(); drawAway(); drawChart(); drawRest(); ctx.nodes(o.nodes); }
   draw();
   drawKeys();
   /** @param {Api.Decision[]} news */
@@ -220,6 +232,7 @@ export async function show(ctx, root) {
     draw();
   };
   // The rules and the whole series are asked for now and then; the stream brings the rest.
+  const unwatch = outages.watch(drawAway);
   const slow = setInterval(() => { if (!document.hidden) void again().catch(() => {}); }, 30000);
   return {
     title: 'Overview',
@@ -241,7 +254,7 @@ export async function show(ctx, root) {
     },
     opened: last, // the stream begins with the keys, but not with the decisions that are past
     async poll() { await Promise.all([again(), more()]); },
-    leave() { clearInterval(slow); graph.leave(); },
+    leave() { clearInterval(slow); unwatch(); graph.leave(); },
   };
 }
 

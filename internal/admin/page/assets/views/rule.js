@@ -2,11 +2,12 @@
 import { fillLarge, ranking } from '../parts/bars.js';
 import { chart } from '../parts/chart.js';
 import { line, same } from '../parts/decision.js';
-import { badge, rollout } from '../parts/rollout.js';
+import { rollout } from '../parts/rollout.js';
 import { append, card, count, fill, h, legend, percent, pill, plural, rate, sent, shareOf, significant, verdictOf, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { ago, now, onlySince, span, when } from '../parts/time.js';
 import { keyLink, known, refusedMost, seriesLegend, seriesOf } from './overview.js';
+import { badge } from './rules.js';
 
 /** @typedef {import('../app.js').Context} Context */
 

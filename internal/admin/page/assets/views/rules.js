@@ -1,6 +1,5 @@
 // @ts-check
 import { fillSmall, trend } from '../parts/bars.js';
-import { badge } from '../parts/rollout.js';
 import { card, count, fill, h, percent, pill, plural, rate, shareOf, verdictOf, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { onlySince } from '../parts/time.js';
@@ -11,6 +10,46 @@ const weight = ['broken', 'strict', 'loose_crowd', 'loose_few', 'ignored', 'mayb
 
 /** @param {Api.Rule} r */
 export const verdictName = (r) => r.verdicts?.[0]?.verdict;
+
+/** badge says that a rule is not enforced on all. @param {Api.Rule} r */
+export const badge = (r) => r.mode === 'shadow' ? h('span', { class: 'pill ink-shadow' }, 'In shadow') : r.trial ? h('span', { class: 'pill ink-shadow' }, `enforce: ${r.trial.enforce_percent}%`) : null;
+
+/** @param {string} s */
+const value = (s) => visible(s) || 'none';
+
+/**
+ * changeWords says what changed in a rule: allow 600/min → 700/min.
+ * @param {Api.RuleChange} c
+ */
+function changeWords(c) {
+  const fields = (c.fields ?? []).map((f) => `${visible(f.field)} ${c.change === 'added' ? value(f.after) : c.change === 'removed' ? value(f.before) : `${value(f.before)} → ${value(f.after)}`}`);
+  return [c.change === 'changed' ? '' : visible(c.change), ...fields].filter(Boolean).join(', ');
+}
+
+/** @param {Api.RuleChange} c */
+const named = (c) => visible([c.domain, c.rule].filter(Boolean).join('/'));
+
+/** where names the nodes of a change. @param {string[] | undefined} nodes */
+export const where = (nodes) => (nodes?.length ? `on ${nodes.slice(0, 3).map(visible).join(', ')}${nodes.length > 3 ? ` and ${plural(nodes.length - 3, 'more node')}` : ''}` : '');
+
+/**
+ * changesLine says it in one line, for the mark of a chart: the first ones of many.
+ * @param {Api.RuleChanges} c
+ */
+export function changesLine(c) {
+  const list = c.changes ?? [];
+  const more = list.length - 3 + (c.more_changes ?? 0);
+  return [...list.slice(0, 3).map((x) => `${named(x)}: ${changeWords(x)}`), more > 0 ? `${count(more)} more` : ''].filter(Boolean).join('; ');
+}
+
+/**
+ * changesList lists what changed.
+ * @param {Api.RuleChanges} c
+ * @param {(domain: string, rule: string) => string} link
+ */
+export const changesList = (c, link) => h('ul', { class: 'changes' },
+  (c.changes ?? []).map((x) => h('li', null, x.rule && x.change !== 'removed' ? h('a', { href: link(x.domain, x.rule) }, named(x)) : named(x), ': ', changeWords(x))),
+  c.more_changes ? h('li', null, `${plural(c.more_changes, 'more change')}.`) : null);
 
 /** many is what is said of n rules. @param {string} words @param {number} n */
 const many = (words, n) => (n === 1 ? words : words.replace(/^is /, 'are ').replace(/^(let|add|work|never bind)s\b/, '$1'));
