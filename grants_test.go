@@ -425,6 +425,9 @@ func TestFactsOverRestart(t *testing.T) {
 			if len(l.Bans().List()) != 2 || len(l.Grants().List()) != 1 || l.Grants().List()[0].Problem != "" {
 				t.Errorf("%+v %+v", l.Bans().List(), l.Grants().List())
 			}
+			if n, err := l.Grants().Numbers("", "all", []string{"192.0.2.3"}); err != nil || n.Allow != "5/min" || n.Without == n.Allow {
+				t.Errorf("%+v, %v", n, err)
+			}
 			if n := admitted(t, l, from("192.0.2.3", "/"), 10); n != 5 {
 				t.Errorf("%d admitted by the grant", n)
 			}

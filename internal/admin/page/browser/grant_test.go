@@ -45,6 +45,7 @@ func (b *tab) click(name string) {
 // set writes into a field of the dialog, as typing does.
 func (b *tab) set(field, value string) {
 	b.t.Helper()
+	b.until("the dialog has "+field, `(field) => document.querySelector('dialog')?.querySelector('[name="' + field + '"]')`, field)
 	b.do(nil, "evaluate", "js", `([field, value]) => { const e = document.querySelector('dialog').querySelector('[name="' + field + '"]'); e.value = value; e.dispatchEvent(new Event('input', { bubbles: true })); }`,
 		"arg", []string{field, value})
 }
@@ -176,7 +177,26 @@ func TestGrant(t *testing.T) {
 			b.dialogSays("Granted at slots: ip=192.0.2.7 has 4 concurrent until")
 			b.click("Close")
 
-			want := "search ip=192.0.2.1 30/minute|pair user=ada, b+ip=192.0.2.1 [{rate: 4/15m, burst: 6}, 1000/hour]|slots ip=192.0.2.7 4 concurrent"
+			// Among all rules.
+			b.visit("/bans")
+			b.click("Grant a limit")
+			b.set("rule", "shop/pair")
+			b.dialogSays("Its keys are user=…, ip=….")
+			b.set("key", "eve, ip=192.0.2.5")
+			b.fieldIs("allow", "[{rate: 2/15m, burst: 3}, 500/hour]")
+			b.set("rule", "shop/search")
+			b.dialogSays("is not name=value with ip")
+			b.do(nil, "clear")
+			b.set("key", "192.0.2.5")
+			b.fieldIs("allow", "5/minute")
+			b.click("2 times the limit in force")
+			whole("the dialog on all rules")
+			b.click("Grant")
+			b.dialogSays("Granted at search: ip=192.0.2.5 has 10/minute until")
+			b.click("Close")
+			b.sees("192.0.2.5")
+
+			want := "search ip=192.0.2.5 10/minute|search ip=192.0.2.1 30/minute|pair user=ada, b+ip=192.0.2.1 [{rate: 4/15m, burst: 6}, 1000/hour]|slots ip=192.0.2.7 4 concurrent"
 			for part := range strings.SplitSeq(want, "|") {
 				if got := s.grants(); !strings.Contains(got, part) {
 					t.Errorf("the grants in force are %s, want %s", got, part)

@@ -76,8 +76,6 @@ export const ban = (ctx, t, then) => ask({
   async done(v) { await ctx.api('/api/v1/bans', { method: 'POST', body: { ...t, for: v.for, reason: v.reason } }); then(); },
 });
 
-export { grant } from './grant.js';
-
 /**
  * end lifts a ban, ends a grant or resets a key.
  * @param {import('../app.js').Context} ctx

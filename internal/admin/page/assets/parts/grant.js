@@ -30,23 +30,33 @@ function effect(p) {
 }
 
 /**
- * grant asks for a grant. Where no key is named, the dialog asks for it, as the rule's keys are.
+ * grant asks for a grant. Where no key is named, the dialog asks for it, as the rule's keys are; and
+ * for the rule where there are several.
  * @param {import('../app.js').Context} ctx
- * @param {{domain: string, limit: string, key?: string[], per?: string[]}} t
+ * @param {{key?: string[], rules: {domain: string, name: string, per?: string[]}[]}} t
  * @param {() => void} then
  */
 export function grant(ctx, t, then) {
   const told = h('div', { class: 'told', role: 'status' });
-  const asks = !t.key && !!t.per?.length;
-  let base = ''; // the limit in force
-  const more = [2, 5].map((n) => /** @type {HTMLButtonElement} */ (h('button', { class: 'btn small', type: 'button', disabled: true, 'aria-label': `${n} times the limit in force`, onclick: () => { input('allow').value = times(base, n); void plan(); } }, `×${n}`)));
+  const several = t.rules.length > 1;
+  const asks = !t.key && (several || !!t.rules[0].per?.length);
+  /** @param {{domain: string, name: string}} r */
+  const nameOf = (r) => `${r.domain}/${r.name}`;
   /** @param {Record<string, string>} v */
-  const body = (v) => ({ domain: t.domain, limit: t.limit, key: t.key ?? (v.key ? [v.key] : []), allow: v.allow, for: v.for, reason: v.reason });
+  const ruleOf = (v) => t.rules.find((r) => nameOf(r) === v.rule) ?? t.rules[0];
+  /** @param {string[] | undefined} per */
+  const parts = (per) => per?.map((p) => `${p.split('|')[0]}=…`).join(', ');
+  let base = ''; // the limit in force
+  let typed = false; // something else than that was asked for
+  const more = [2, 5].map((n) => /** @type {HTMLButtonElement} */ (h('button', { class: 'btn small', type: 'button', disabled: true, 'aria-label': `${n} times the limit in force`, onclick: () => { typed = true; input('allow').value = times(base, n); void plan(); } }, `×${n}`)));
+  /** @param {Record<string, string>} v */
+  const body = (v) => ({ domain: ruleOf(v).domain, limit: ruleOf(v).name, key: t.key ?? (v.key ? [v.key] : []), allow: v.allow, for: v.for, reason: v.reason });
   const { form, submit, values } = ask({
     title: 'Grant', button: 'Grant', more: told,
-    text: [t.key ? ['For ', sent(t.key.join(', ') || 'all together')] : asks ? 'For a key' : 'For all together', ` another limit of ${visible(t.limit)} holds until the grant ends.`],
+    text: [t.key ? ['For ', sent(t.key.join(', ') || 'all together')] : asks ? 'For a key' : 'For all together', ` another limit${several ? '' : ` of ${visible(t.rules[0].name)}`} holds until the grant ends.`],
     fields: [
-      ...(asks ? [{ name: 'key', label: 'Key', hint: `as in ${t.per?.map((p) => `${p.split('|')[0]}=…`).join(', ')}`, required: true }] : []),
+      ...(several ? [{ name: 'rule', label: 'Rule', options: t.rules.map(nameOf) }] : []),
+      ...(asks ? [{ name: 'key', label: 'Key', hint: several ? 'as in user=ada; empty for a rule that counts all together' : `as in ${parts(t.rules[0].per)}`, required: !several }] : []),
       { name: 'allow', label: 'Limit', hint: 'as in a rule, 60/min, or as 60 per minute', required: true, after: h('div', { class: 'actions' }, more) },
       { name: 'for', label: 'For', value: '1h', options: fors }, { name: 'reason', label: 'Reason, for the audit log' }],
     async done(v) {
@@ -64,7 +74,9 @@ export function grant(ctx, t, then) {
   async function plan() {
     const mine = ++turn;
     const v = values();
-    if (asks && !v.key) { fill(told); return; }
+    const per = ruleOf(v).per;
+    if (asks && !v.key && per?.length) { fill(told, several ? h('p', { class: 'sub' }, `Its keys are ${parts(per)}.`) : null); return; }
+    if (!typed) v.allow = '';
     /** @type {Api.GrantChange} */
     let p;
     try {
@@ -78,11 +90,11 @@ export function grant(ctx, t, then) {
     if (mine !== turn) return;
     submit.disabled = !!p.shadow;
     fill(told, effect(p));
-    if (v.allow === base || !v.allow && !base) input('allow').value = p.before ?? '';
     base = p.before ?? '';
+    if (!typed) input('allow').value = base;
     for (const b of more) b.disabled = !/\d/.test(base);
   }
   let wait = 0;
-  form.addEventListener('input', () => { turn++; clearTimeout(wait); wait = setTimeout(() => { void plan(); }, 200); });
+  form.addEventListener('input', (e) => { typed ||= e.target === input('allow'); turn++; clearTimeout(wait); wait = setTimeout(() => { void plan(); }, 200); });
   void plan();
 }

@@ -1,5 +1,6 @@
 // @ts-check
-import { ask, end, partsOf } from '../parts/act.js';
+import { ask, end, fors, partsOf } from '../parts/act.js';
+import { grant } from '../parts/grant.js';
 import { card, count, fill, h, plural, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { span, when } from '../parts/time.js';
@@ -14,25 +15,23 @@ export async function show(ctx, root) {
   const [answers, known] = await Promise.all([askAll(), /** @type {Promise<Api.RulesInForce>} */ (ctx.api('/api/v1/rules', { signal: ctx.signal }))]);
   let [bans, grants] = answers;
   const rules = known.rules.filter((r) => !ctx.domain || r.domain === ctx.domain);
+  const could = rules.filter((r) => !r.shadow); // in shadow there is nothing to grant
   const can = ctx.can('act');
   const bansBox = h('div', null);
   const grantsBox = h('div', null);
   const bansNote = h('span', null);
   const grantsNote = h('span', null);
 
-  /** @param {boolean} isBan */
-  const make = (isBan) => ask({
-    title: isBan ? 'Ban' : 'Grant', bad: isBan, button: isBan ? 'Ban' : 'Grant',
-    text: isBan ? 'All requests of the key that meet the rule are refused until the ban ends.' : 'Another limit holds for the key until the grant ends.',
+  const make = () => ask({
+    title: 'Ban', bad: true, button: 'Ban', text: 'All requests of the key that meet the rule are refused until the ban ends.',
     fields: [
       { name: 'rule', label: 'Rule', options: rules.map((r) => `${r.domain}/${r.name}`) },
-      { name: 'key', label: 'Key', hint: 'as in user=ada; empty for a rule that counts all together' },
-      ...(isBan ? [] : [{ name: 'allow', label: 'Limit', hint: 'as in a rule: 1000/min', required: true }]),
-      { name: 'for', label: 'For', value: '1h', options: ['15m', '1h', '6h', '1d', '7d', '30d'] },
+      { name: 'key', label: 'Key', hint: 'as in user=ada' },
+      { name: 'for', label: 'For', value: '1h', options: fors },
       { name: 'reason', label: 'Reason, for the audit log' }],
     async done(v) {
       const r = rules.find((x) => `${x.domain}/${x.name}` === v.rule);
-      await ctx.api(isBan ? '/api/v1/bans' : '/api/v1/grants', { method: 'POST', body: { domain: r?.domain, limit: r?.name, key: partsOf(v.key, r?.per), for: v.for, reason: v.reason, ...(isBan ? {} : { allow: v.allow }) } });
+      await ctx.api('/api/v1/bans', { method: 'POST', body: { domain: r?.domain, limit: r?.name, key: partsOf(v.key, r?.per), for: v.for, reason: v.reason } });
       await again();
     },
   });
@@ -73,7 +72,7 @@ export async function show(ctx, root) {
     keepFocus(grantsBox, () => fill(grantsBox, table({ caption: 'Grants in force', rows: grants.grants, none: 'No grant is in force.', columns: g })));
   }
   const again = async () => { [bans, grants] = await askAll(); draw(); };
-  fill(root, h('div', { class: 'head' }, h('h1', null, 'Bans and grants'), can && rules.length ? h('span', { class: 'actions' }, h('button', { class: 'btn', type: 'button', onclick: () => make(true) }, 'Ban a key'), h('button', { class: 'btn', type: 'button', onclick: () => make(false) }, 'Grant a limit')) : null),
+  fill(root, h('div', { class: 'head' }, h('h1', null, 'Bans and grants'), can && rules.length ? h('span', { class: 'actions' }, h('button', { class: 'btn', type: 'button', onclick: make }, 'Ban a key'), could.length ? h('button', { class: 'btn', type: 'button', onclick: () => grant(ctx, { rules: could }, () => { void again(); }) }, 'Grant a limit') : null) : null),
     h('div', { class: 'grid' }, card('Bans in force', bansNote, null, bansBox), card('Grants in force', grantsNote, null, grantsBox)));
   draw();
   return { title: 'Bans', every: 3000, poll: again };

@@ -19,7 +19,7 @@ function granting(ctx, d, l) {
   return h('button', { class: 'btn small', type: 'button', 'aria-label': `Grant, ${visible(l.rule)}`, onclick: async () => {
     const known = /** @type {Api.RulesInForce} */ (await ctx.api('/api/v1/rules', { signal: ctx.signal }));
     const r = known.rules.find((x) => x.domain === d.domain && x.name === l.rule);
-    grant(ctx, { domain: d.domain, limit: l.rule, key: partsOf(l.key, r?.per) }, () => {});
+    grant(ctx, { key: partsOf(l.key, r?.per), rules: [r ?? { domain: d.domain, name: l.rule }] }, () => {});
   } }, 'Grant');
 }
 

@@ -1,6 +1,7 @@
 // @ts-check
 import { share } from '../parts/bars.js';
-import { ban, end, grant, partsOf } from '../parts/act.js';
+import { ban, end, partsOf } from '../parts/act.js';
+import { grant } from '../parts/grant.js';
 import { line, sameKey } from '../parts/decision.js';
 import { card, commands, count, fill, h, percent, plural, sent, shareOf, state, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
@@ -85,7 +86,7 @@ export async function show(ctx, root) {
         if (!r) return null;
         const t = { domain: r.domain, limit: r.name, key: partsOf(key, r.per) };
         const b = (/** @type {string} */ words, /** @type {() => void} */ f) => h('button', { class: 'btn small', type: 'button', 'aria-label': `${words}, ${x.limit}`, onclick: f }, words);
-        return h('span', { class: 'actions' }, x.s?.ban ? b('Lift', () => end(ctx, 'bans', t, then)) : b('Ban', () => ban(ctx, t, then)), x.s?.shadow ? null : b('Grant', () => grant(ctx, t, then)), x.s?.grant ? b('End grant', () => end(ctx, 'grants', t, then)) : null, x.s ? b('Reset', () => end(ctx, 'keys', t, then)) : null);
+        return h('span', { class: 'actions' }, x.s?.ban ? b('Lift', () => end(ctx, 'bans', t, then)) : b('Ban', () => ban(ctx, t, then)), x.s?.shadow ? null : b('Grant', () => grant(ctx, { key: t.key, rules: [r] }, then)), x.s?.grant ? b('End grant', () => end(ctx, 'grants', t, then)) : null, x.s ? b('Reset', () => end(ctx, 'keys', t, then)) : null);
       } });
     }
     const all = [...rows, ...extra];
@@ -95,7 +96,7 @@ export async function show(ctx, root) {
     fill(root,
       h('p', { class: 'crumb' }, h('a', { href: ctx.link('/keys') }, 'Keys'), domain ? ` / ${visible(domain)}` : ''),
       h('div', { class: 'head' }, h('h1', null, sent(key, '')), report?.known ? h('span', { class: 'pill ink-good' }, 'Known') : null,
-        can && main ? h('span', { class: 'actions' }, h('button', { class: 'btn', type: 'button', onclick: () => grant(ctx, { domain: main.domain, limit: main.name, key: partsOf(key, main.per) }, then) }, `Grant at ${visible(main.name)}`)) : null),
+        can && main ? h('span', { class: 'actions' }, h('button', { class: 'btn', type: 'button', onclick: () => grant(ctx, { key: partsOf(key, main.per), rules: [main] }, then) }, `Grant at ${visible(main.name)}`)) : null),
       h('p', { class: 'lead' }, sentence()),
       report?.sampled && e ? h('p', { class: 'sub' }, `After a refusal it came back when told ${plural(e.obeyed, 'time')}, too early ${plural(e.early, 'time')}, and gave up ${plural(e.gave_up, 'time')}${report.obey >= 0 ? `: ${percent(report.obey)} obeyed` : ''}. Refused ${shareOf(limits.reduce((s, l) => s + l.refused, 0), limits.reduce((s, l) => s + l.asked, 0))} of what it asked.`) : null,
       h('div', { class: 'grid' },

@@ -1,7 +1,8 @@
 // @ts-check
 import { share } from '../parts/bars.js';
-import { ban, end, grant, partsOf } from '../parts/act.js';
+import { ban, end, partsOf } from '../parts/act.js';
 import { openFind, search } from '../parts/find.js';
+import { grant } from '../parts/grant.js';
 import { card, commands, fill, h, percent, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { left, when } from '../parts/time.js';
@@ -67,7 +68,7 @@ export async function show(ctx, root) {
     const b = (/** @type {string} */ words, /** @type {() => void} */ f) => h('button', { class: 'btn small', type: 'button', 'aria-label': `${words} ${visible(k.key)}`, onclick: f }, words);
     return h('span', { class: 'actions' },
       k.banned_until ? b('Lift', () => end(ctx, 'bans', t, then)) : b('Ban', () => ban(ctx, t, then)),
-      k.granted_until ? b('End grant', () => end(ctx, 'grants', t, then)) : b('Grant', () => grant(ctx, t, then)),
+      k.granted_until ? b('End grant', () => end(ctx, 'grants', t, then)) : b('Grant', () => grant(ctx, { key: t.key, rules: [{ domain: k.domain, name: k.rule }] }, then)),
       b('Reset', () => end(ctx, 'keys', t, then)));
   }
   function draw() {

@@ -161,7 +161,7 @@ export async function show(ctx, root) {
         h('span', { class: 'sub' }, visible([r.limits?.join(', '), r.per?.length ? `per ${r.per.join(', ')}` : 'for all together'].filter(Boolean).join(' '))),
         h('span', { class: 'actions' }, ctx.can('source') ? h('a', { class: 'btn', href: ctx.link('/try', { rule: `${r.domain}/${r.name}` }) }, 'Try a change') : null,
           ctx.can('act') ? h('button', { class: 'btn', type: 'button', onclick: () => { void act(); } }, 'Ban a key') : null,
-          ctx.can('act') && r.windows?.length && !shadow ? h('button', { class: 'btn', type: 'button', onclick: async () => { (await import('../parts/grant.js')).grant(ctx, { domain, limit: name, per: r.per }, () => {}); } }, r.per?.length ? 'Grant a key' : 'Grant') : null)),
+          ctx.can('act') && r.windows?.length && !shadow ? h('button', { class: 'btn', type: 'button', onclick: async () => { (await import('../parts/grant.js')).grant(ctx, { rules: [r] }, () => {}); } }, r.per?.length ? 'Grant a key' : 'Grant') : null)),
       h('p', { class: 'sub' }, `${r.file ? `${visible(r.file)}:${r.line} · ` : ''}in force for ${ago(r.since)}${v ? ` · ${v.confidence} confidence in the verdict` : ''}${since ? ` · figures ${since}` : ''}`),
       v ? verdictPart(v) : h('p', { class: 'lead' }, 'Nothing can be said of it yet.'),
       (r.verdicts ?? []).slice(1).map((x) => h('p', { class: 'sub' }, `Also: ${verdictOf(x.verdict)[0].toLowerCase()}. `, visible(x.sentence))),
