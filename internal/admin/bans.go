@@ -19,6 +19,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/admin/audit"
 	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/rule"
 )
@@ -56,7 +57,19 @@ type change struct {
 	For    string   `json:"for"`
 	Until  string   `json:"until"`
 	Allow  string   `json:"allow"`
+	Scope  string   `json:"scope"`
 	Reason string   `json:"reason"`
+}
+
+// banScopes are the values of scope, as rule files have them; "" for where the rule's own bans hold.
+var banScopes = map[string]weir.BanScope{"": weir.BanAsRule, "rule": weir.BanInRule, "domain": weir.BanInDomain}
+
+// onlyBans returns an error if c has what is for bans alone.
+func (c *change) onlyBans() error {
+	if c.Scope != "" {
+		return &answer.FieldError{Field: "scope", Message: "is for bans that are set"}
+	}
+	return nil
 }
 
 // maxChange bounds the body of a change in bytes.
@@ -175,6 +188,11 @@ func answerChange(w http.ResponseWriter, warning string, members map[string]any)
 type ListedBan struct {
 	weir.Ban
 	Left recent.Seconds `json:"left"`
+	// Refused is how many requests the ban has refused, on all nodes; nil where nobody asked them.
+	// RefusedAtLeast says that these are not all: a node did not answer, or counts only since later
+	// than Since.
+	Refused        *uint64 `json:"refused,omitempty"`
+	RefusedAtLeast bool    `json:"refused_at_least,omitempty"`
 }
 
 // ListedGrant is a grant with its remaining time.
@@ -184,7 +202,7 @@ type ListedGrant struct {
 }
 
 func newListedBan(b weir.Ban, now time.Time) *ListedBan {
-	return &ListedBan{b, recent.Seconds(max(b.Until.Sub(now).Microseconds(), 0))}
+	return &ListedBan{Ban: b, Left: recent.Seconds(max(b.Until.Sub(now).Microseconds(), 0))}
 }
 
 func newListedGrant(g weir.Grant, now time.Time) *ListedGrant {
@@ -275,18 +293,37 @@ func (a *Handler) listBans(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	m := a.maskFor(sender(r).Role)
+	counted, nodes := a.banCounts(r.Context())
 	var all []ListedBan
 	for _, b := range a.limiter.Bans().List() {
-		b.Key = m.parts(b.Key)
-		all = append(all, *newListedBan(b, time.Now()))
+		x := newListedBan(b, time.Now())
+		counted(x, b.Refused)
+		x.Key = m.parts(b.Key)
+		all = append(all, *x)
 	}
 	set, _ := a.limiter.Rules()
 	list, total, ok := listed(w, r, set, all, func(b *ListedBan) (string, string, string, time.Time) {
 		return b.Domain, b.Rule, strings.Join(b.Key, ","), b.Until
 	})
 	if ok && a.listProblem(w, r, total) {
-		writeJSON(w, map[string]any{"bans": list, "total": total})
+		writeJSON(w, map[string]any{"bans": list, "total": total, "nodes": nodes})
 	}
+}
+
+// banCounts returns a function that says how many requests a ban has refused on all nodes, at least
+// here, and which nodes answered.
+func (a *Handler) banCounts(ctx context.Context) (set func(b *ListedBan, here uint64), n insight.Nodes) {
+	n = insight.Nodes{Asked: 1, Answered: 1}
+	var c insight.BanCounts
+	if a.o.Nodes != nil {
+		ctx, cancel := context.WithTimeout(ctx, insightPatience)
+		defer cancel()
+		c, n = a.o.Nodes.BanCounts(ctx)
+	}
+	return func(b *ListedBan, here uint64) {
+		b.Refused = new(max(c.Of[insight.BanID(b.Domain, b.Rule, b.Key)], here))
+		b.RefusedAtLeast = n.Answered < n.Asked || c.Began.After(b.Since)
+	}, n
 }
 
 // entry returns the audit record of a change; what says whether it is a ban or a grant.
@@ -298,6 +335,7 @@ func (c *change) entry(what, domain, rule string, key []string, before, after an
 // holds describes a ban or a grant in force, in an audit record.
 type holds struct {
 	Until time.Time `json:"until"`
+	Wide  bool      `json:"wide,omitempty"` // in the whole domain
 	Allow string    `json:"allow,omitempty"`
 	Set   bool      `json:"set,omitempty"` // by hand
 	Note  string    `json:"reason,omitempty"`
@@ -307,7 +345,7 @@ func banHolds(b *weir.Ban) any {
 	if b == nil {
 		return nil
 	}
-	return holds{Until: b.Until.UTC(), Set: b.Manual, Note: b.Reason}
+	return holds{Until: b.Until.UTC(), Wide: b.DomainWide, Set: b.Manual, Note: b.Reason}
 }
 
 func grantHolds(g *weir.Grant) any {
@@ -324,6 +362,11 @@ func (a *Handler) setBan(w http.ResponseWriter, r *http.Request) {
 	if err == nil && c.Allow != "" {
 		err = &answer.FieldError{Field: "allow", Message: "is for grants"}
 	}
+	scope, known := banScopes[c.Scope]
+	if err == nil && !known {
+		err = &answer.FieldError{Field: "scope",
+			Message: "must be rule (where the rule applies) or domain (everywhere in its domain)"}
+	}
 	var until time.Time
 	if err == nil {
 		until, err = c.end(time.Now())
@@ -332,16 +375,16 @@ func (a *Handler) setBan(w http.ResponseWriter, r *http.Request) {
 		answer.BadRequest(w, err)
 		return
 	}
-	planned, before, err := a.limiter.Bans().Plan(c.Domain, c.Limit, c.Key, until, c.Reason)
+	planned, before, err := a.limiter.Bans().Plan(c.Domain, c.Limit, c.Key, until, c.Reason, scope)
 	if _, ok := outcomeOf(w, err); !ok {
 		return
 	}
 	e, ok := a.record(w, r, c.entry("ban set", planned.Domain, planned.Rule, planned.Key, banHolds(before),
-		holds{Until: planned.Until.UTC(), Set: true}))
+		holds{Until: planned.Until.UTC(), Wide: planned.DomainWide, Set: true}))
 	if !ok {
 		return
 	}
-	b, err := a.limiter.Bans().Set(ctx, c.Domain, c.Limit, c.Key, until, c.Reason)
+	b, err := a.limiter.Bans().Set(ctx, c.Domain, c.Limit, c.Key, until, c.Reason, scope)
 	a.made(e, err)
 	if warning, ok := outcomeOf(w, err); ok {
 		answerChange(w, warning, map[string]any{"ban": newListedBan(b, time.Now())})
@@ -352,7 +395,7 @@ func (a *Handler) liftBan(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
 	c, err := readChange(w, r)
-	if err == nil && c.For+c.Until+c.Allow != "" {
+	if err == nil && c.For+c.Until+c.Allow+c.Scope != "" {
 		err = errors.New("to lift a ban takes domain, limit, key and reason, and nothing else")
 	}
 	if err != nil {
@@ -409,6 +452,9 @@ func (a *Handler) setGrant(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
 	c, err := readChange(w, r)
+	if err == nil {
+		err = c.onlyBans()
+	}
 	var until time.Time
 	if err == nil {
 		until, err = c.end(time.Now())
@@ -440,7 +486,7 @@ func (a *Handler) revokeGrant(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
 	c, err := readChange(w, r)
-	if err == nil && c.For+c.Until+c.Allow != "" {
+	if err == nil && c.For+c.Until+c.Allow+c.Scope != "" {
 		err = errors.New("to end a grant takes domain, limit, key and reason, and nothing else")
 	}
 	if err != nil {

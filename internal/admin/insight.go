@@ -264,8 +264,8 @@ func (a *Handler) orders(list []insight.KeyCount) {
 	for i := range list {
 		k := &list[i]
 		parts := partsOf(k.Key, names)
-		if ban, err := a.limiter.Bans().Of(k.Domain, k.Rule, parts); err == nil {
-			k.BannedUntil = &ban.Until
+		if ban, err := a.limiter.Bans().On(k.Domain, k.Rule, parts); err == nil {
+			k.BannedUntil, k.BannedBy = &ban.Until, &insight.KeyBan{Limit: ban.Rule, Key: ban.Key, Wide: ban.DomainWide}
 		}
 		if grant, err := a.limiter.Grants().Of(k.Domain, k.Rule, parts); err == nil {
 			k.GrantedUntil = &grant.Until

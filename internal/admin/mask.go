@@ -186,7 +186,13 @@ func (m *mask) keyCounts(list []insight.KeyCount) []insight.KeyCount {
 	}
 	list = slices.Clone(list)
 	for i := range list {
-		list[i].Key = m.key(list[i].Key)
+		k := &list[i]
+		k.Key = m.key(k.Key)
+		if k.BannedBy != nil {
+			by := *k.BannedBy
+			by.Key = m.parts(by.Key)
+			k.BannedBy = &by
+		}
 	}
 	return list
 }

@@ -53,6 +53,10 @@ func (n alone) CountDecisions(_ context.Context, _ string, q recent.Query) (rece
 	return found, insight.Nodes{Asked: 1, Answered: 1}
 }
 
+func (alone) BanCounts(context.Context) (insight.BanCounts, insight.Nodes) {
+	return insight.BanCounts{}, insight.Nodes{Asked: 1, Answered: 1}
+}
+
 func (alone) Regions(context.Context) (*insight.RegionsReading, insight.Nodes) {
 	return new(insight.RegionsReading), insight.Nodes{Asked: 1, Answered: 1}
 }

@@ -41,6 +41,8 @@ type Options struct {
 	// Regions reads this node's counts for its region and the others, which the caller may change;
 	// nil if there is only one region. Leader is not empty if it is this node.
 	Regions func() *insight.RegionsReading
+	// Bans lists the bans in force on this node, with what each refused here.
+	Bans func() []weir.Ban
 	// Seeded is called with the seed by which all nodes sample.
 	Seeded func(seed uint64)
 	// Board holds values for all nodes; nil if this node is alone.
@@ -63,6 +65,8 @@ type Board interface {
 type Fleet struct {
 	*snapshot.View // the Reader
 	o              Options
+	began          time.Time
+	bans           askedBans
 
 	unread     sparselog.Line
 	unreadable atomic.Uint64 // answers
@@ -89,6 +93,7 @@ const (
 	kindRefused   = "refused/1"
 	kindAsked     = "asked/1"
 	kindRegions   = "regions/1"
+	kindBans      = "bans/1"
 )
 
 // New returns the Fleet of this node, and makes it answer the questions of others.
@@ -96,10 +101,11 @@ func New(o Options) *Fleet {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	f := &Fleet{o: o, asked: map[snapshot.Want]*asked{}}
+	f := &Fleet{o: o, began: time.Now(), asked: map[snapshot.Want]*asked{}}
 	f.View = &snapshot.View{Ask: f.snapshot}
 	if n := o.Nodes; n != nil {
 		n.Handle(kindState, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.self()) })
+		n.Handle(kindBans, f.answerBans)
 		if o.Recent != nil {
 			n.Handle(kindDecision, f.answerDecision)
 			n.Handle(kindDecisions, f.answerDecisions)

@@ -261,6 +261,14 @@ type Proposal struct {
 	Patch    string `json:"patch,omitempty"` // a unified diff of the rule's file
 }
 
+// KeyBan names the ban that refuses a key: its own, of a network, or of another rule in the whole
+// domain.
+type KeyBan struct {
+	Limit string   `json:"limit"`
+	Key   []string `json:"key"`
+	Wide  bool     `json:"wide,omitempty"`
+}
+
 // KeyCount is a key that often asks, is refused, or comes near its limit.
 type KeyCount struct {
 	Domain       string  `json:"domain"`
@@ -274,6 +282,7 @@ type KeyCount struct {
 	// the whole limit, and a larger value includes refused units.
 	Fill         float64    `json:"fill"`
 	BannedUntil  *time.Time `json:"banned_until,omitempty"`
+	BannedBy     *KeyBan    `json:"banned_by,omitempty"` // with BannedUntil
 	GrantedUntil *time.Time `json:"granted_until,omitempty"`
 	Known        bool       `json:"known"`
 	Obey         float64    `json:"obey"` // below 0: not known
