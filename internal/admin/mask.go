@@ -204,6 +204,9 @@ func (m *mask) overview(o *insight.Overview) *insight.Overview {
 	}
 	out := *o
 	out.NeedsALook = m.verdicts(o.NeedsALook)
+	out.Mentions = slices.DeleteFunc(slices.Clone(o.Mentions), func(x insight.Mention) bool {
+		return x.Kind == insight.MentionsKey
+	})
 	if o.Named != "" {
 		out.Sentences = slices.Clone(o.Sentences)
 		for i, s := range out.Sentences {

@@ -43,6 +43,8 @@ type Options struct {
 	Regions func() *insight.RegionsReading
 	// Bans lists the bans in force on this node, with what each refused here.
 	Bans func() []weir.Ban
+	// Banned is for View.Banned.
+	Banned func(domain, rule, key string) bool
 	// Seeded is called with the seed by which all nodes sample.
 	Seeded func(seed uint64)
 	// Board holds values for all nodes; nil if this node is alone.
@@ -102,7 +104,7 @@ func New(o Options) *Fleet {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	f := &Fleet{o: o, began: time.Now(), asked: map[snapshot.Want]*asked{}}
-	f.View = &snapshot.View{Ask: f.snapshot}
+	f.View = &snapshot.View{Ask: f.snapshot, Banned: o.Banned}
 	if n := o.Nodes; n != nil {
 		n.Handle(kindState, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.self()) })
 		n.Handle(kindBans, f.answerBans)

@@ -50,9 +50,25 @@ type Overview struct {
 	Events        []Happening    `json:"events"`
 	NeedsALook    []Verdict      `json:"needs_a_look"`
 	Sentences     []string       `json:"sentences"`
+	Mentions      []Mention      `json:"mentions,omitempty"` // what sentences name
 	// Named is the key that a sentence names, as it appears there. Not everybody may see it.
 	Named string `json:"-"`
 }
+
+// Mention is a text in a sentence that names something: a rule, a key of a domain, or the bans.
+type Mention struct {
+	Text   string `json:"text"`
+	Kind   string `json:"kind"` // rule, key or bans
+	Domain string `json:"domain,omitempty"`
+	Name   string `json:"name,omitempty"`
+}
+
+// The kinds of mentions.
+const (
+	MentionsRule = "rule"
+	MentionsKey  = "key"
+	MentionsBans = "bans"
+)
 
 // UnknownDomain counts requests for domains that no rule file declares. They met no limit.
 type UnknownDomain struct {
