@@ -17,13 +17,13 @@ var (
 		"cors": "httplimit", "decisions": "internal/observe/decisionlog",
 		"default_domain": "internal/server", "defer": "internal/door/proxy/deferred", "drain": "internal/server",
 		"fields": "httplimit", "headers": "httplimit", "identity": "httplimit", "limits": "internal/wire/listen",
-		"log": "internal/server", "max_connections": "internal/wire/listen", "prometheus": "internal/host/load",
+		"log": "internal/server", "node": "internal/server/nodename.go", "max_connections": "internal/wire/listen", "prometheus": "internal/host/load",
 		"proxy_protocol": "internal/wire/listen", "region": "store/regions", "rules": "internal/rulesource",
 		"rules_db": "internal/rulesource/ruledb", "signals": "internal/host/load",
 		"tls": "internal/wire/listen", "trusted_peers": "internal/door/auth", "unknown_domain": "decide.go",
 	}
 	commandsElsewhere = map[string]string{
-		"grant": "cmd/weir/ban.go", "rules": "cmd/weir/rulesdb.go",
+		"rules": "cmd/weir/rulesdb.go",
 	}
 	metricsElsewhere = map[string]string{
 		"abandoned": "internal/door/proxy", "ban": "internal/limiter/orders", "banned": "internal/limiter/orders",
@@ -31,7 +31,7 @@ var (
 		"connections": "internal/wire/listen", "cost": "httplimit", "database": "store/cas",
 		"decision": "internal/observe/decisionlog", "decisions": "internal/observe", "descriptor": "internal/door/rls",
 		"elastic": "internal/host/load", "fields": "httplimit", "grants": "internal/limiter/orders",
-		"held": "internal/door/line", "region": "store/regions", "requests": "internal/observe",
+		"held": "internal/door/line", "node": "internal/server/nodename.go", "region": "store/regions", "requests": "internal/observe",
 		"reservations": "internal/limiter/reserve", "retry": "internal/observe/insight", "rules": "internal/rulesource",
 		"signal": "internal/host/load", "tokens": "internal/door/auth", "wrong": "internal/door/auth",
 	}

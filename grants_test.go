@@ -124,8 +124,8 @@ func TestGrantForms(t *testing.T) {
 	}
 	for _, bad := range []struct{ limit, allow, says string }{
 		{"api", "1000/min", "nothing is given for requests per hour"},
-		{"api", "1000/min, 5/day", "5/day is for no window"},
-		{"api", "1000/min, 5/60s", "5/1m0s is the second for one window"},
+		{"api", "1000/min, 5/day", `5/day is for no window of the limit "api", which has 2/minute, 5/hour; each of these needs a number`},
+		{"api", "1000/min, 5/60s", "5/1m is the second for one window"},
 		{"api", "1000/min, unlimited", "unlimited"},
 		{"api", "[1000/min", "a ] is missing"},
 		{"api", "{rate: 4/min", "a } is missing"},
@@ -138,8 +138,8 @@ func TestGrantForms(t *testing.T) {
 		{"bucket", "{rate: 4/min, burst: 4/min}", "burst: expected a number"},
 		{"bucket", "{rate: 4/min} 5", "where a comma should"},
 		{"bucket", "{rate: unlimited}", "unlimited has no burst"},
-		{"bucket", "4", "4 is for no window"},
-		{"slots", "4/min", "4/minute is for no window"},
+		{"bucket", "4", `4 is for no window of the limit "bucket", which has {rate: 6/minute, burst: 3}; did you mean 4/minute?`},
+		{"slots", "4/min", `4/minute is for no window of the limit "slots", which has 1 concurrent; did you mean 4 concurrent?`},
 		{"slots", strings.Repeat("1", 2000), "too long"},
 	} {
 		if _, err := l.Grants().Set(t.Context(), "", bad.limit, []string{"ada"}, bad.allow, end, ""); err == nil ||
@@ -149,6 +149,56 @@ func TestGrantForms(t *testing.T) {
 	}
 	if _, err := l.Grants().Set(t.Context(), "", "slots", []string{"ada"}, "3", time.UnixMicro(c.read()), ""); err == nil {
 		t.Error("a grant that is over was taken")
+	}
+}
+
+// Numbers tells in the notation of rule files what holds for a key, by whatever sets it, so that it
+// can be granted again; and what would hold without the grant.
+func TestGrantNumbers(t *testing.T) {
+	c := newClock()
+	l, _ := banLimiter(t, c, `
+limits:
+  - {name: api, per: [user|ip], allow: [2/min, 5/hour], algorithm: sliding_log, override: {vip: [20/min, 50/hour]}}
+  - {name: bucket, per: [user], allow: {rate: 6/15m, burst: 3}, algorithm: token_bucket, enforce: 0%}
+  - {name: slots, per: [user, ip], allow: 4, algorithm: concurrency, ban: {after: 2, within: 1m, for: 1h}}
+  - {name: night, per: [ip], allow: 10/day, schedule: [{days: mon-sun, allow: 70/day}]}
+  - {name: free, per: [ip], allow: unlimited, replaces: [night]}
+`)
+	end := time.UnixMicro(c.read()).Add(time.Hour)
+	for _, x := range []struct{ limit, key, allow, without string }{
+		{"api", "user=ada", "[2/minute, 5/hour]", ""}, {"api", "user=vip", "[20/minute, 50/hour]", ""},
+		{"bucket", "ada", "{rate: 6/15m, burst: 3}", ""}, {"slots", "user=ada, ip=192.0.2.1", "4 concurrent", ""},
+		{"night", "192.0.2.1", "70/day", ""},
+	} {
+		n, err := l.Grants().Numbers("", x.limit, []string{x.key})
+		if err != nil || n.Allow != x.allow || n.Without != x.allow || n.Ban != nil ||
+			(n.Mode == rule.Shadow) != (x.limit == "bucket") {
+			t.Errorf("%s, %s: %+v, %v", x.limit, x.key, n, err)
+		}
+		if _, err := l.Grants().Set(t.Context(), "", x.limit, []string{x.key}, n.Allow, end, ""); err != nil {
+			t.Errorf("%s of %s cannot be granted: %v", n.Allow, x.limit, err)
+		}
+	}
+	if _, err := l.Grants().Set(t.Context(), "", "night", []string{"192.0.2.1"}, "700/day", end, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Bans().Set(t.Context(), "", "slots", []string{"ada", "192.0.2.1"}, end, "by hand"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := l.Grants().Numbers("", "night", []string{"192.0.2.1"}); err != nil || n.Allow != "700/day" || n.Without != "70/day" {
+		t.Errorf("%+v, %v", n, err)
+	}
+	if n, err := l.Grants().Numbers("", "slots", []string{"ada", "192.0.2.1"}); err != nil || n.Ban == nil || n.Ban.Reason != "by hand" {
+		t.Errorf("%+v, %v", n, err)
+	}
+	for limit, says := range map[string]string{"free": "counts nothing", "none": "no limit", "slots": "keys of 2 parts, not 1"} {
+		if n, err := l.Grants().Numbers("", limit, []string{"192.0.2.1"}); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %+v, %v", limit, n, err)
+		}
+	}
+	l.SetRules(load(t, "limits: [{name: night, per: [ip], allow: 10/hour}]")) // the grant does not fit it
+	if n, err := l.Grants().Numbers("", "night", []string{"192.0.2.1"}); err != nil || n.Allow != "10/hour" || n.Without != "10/hour" {
+		t.Errorf("%+v, %v", n, err)
 	}
 }
 

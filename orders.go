@@ -3,6 +3,7 @@ package weir
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -392,6 +393,65 @@ func (g *Grants) Plan(domain, limit string, key []string, allow string, until ti
 		return Grant{}, nil, err
 	}
 	return g.l.orders.Grants.Plan(r, key, allow, until, reason)
+}
+
+// KeyNumbers is what holds for a key of a rule at an instant. Numbers are in the notation of rule
+// files, "unlimited" for none.
+type KeyNumbers struct {
+	Allow   string    // in force: by a grant, an override, the schedule, an elastic share, or the rule
+	Without string    // what would be in force without a grant
+	Mode    rule.Mode // how the rule takes part in decisions on the key
+	Ban     *Ban      // that refuses the key outright; nil for none. It is a copy
+}
+
+// Numbers returns what holds for a key now. The error says what does not fit, or that no grant can
+// change the numbers of the key.
+func (g *Grants) Numbers(domain, limit string, key []string) (KeyNumbers, error) {
+	l := g.l
+	r, err := l.ruleNamed(domain, limit)
+	if err != nil {
+		return KeyNumbers{}, err
+	}
+	grant, err := l.orders.Grants.Of(r, key)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return KeyNumbers{}, err
+	}
+	w, now := orders.FirstCounted(r), l.orders.Now()
+	k := KeyInfo{Window: w, Mode: rule.Enforce}
+	if k.Key, err = w.AppendKey(nil, key); err != nil {
+		return KeyNumbers{}, err
+	}
+	k.Parts, k.Mode = w.KeyParts(k.Key), r.ModeFor(k.Key)
+	n := KeyNumbers{Mode: k.Mode, Ban: l.banOn(&k, now)}
+	if n.Without = l.numbersText(r, k.Key, now); n.Without == "" {
+		return KeyNumbers{}, orders.Overridden(r)
+	}
+	if n.Allow = n.Without; grant.Allow != "" && grant.Problem == "" {
+		n.Allow = grant.Allow
+	}
+	return n, nil
+}
+
+// numbersText returns the numbers that a key of r has without a grant, in the notation of rule
+// files; "" if an override has other windows for it, or none.
+func (l *Limiter) numbersText(r *rule.Rule, key []byte, now int64) string {
+	var list []rule.Allowance
+	for _, w := range r.Windows {
+		if w.Limit == nil {
+			continue
+		}
+		meets := r.WindowFor(w.Counter.ID, key)
+		if meets == nil || meets.Limit == nil {
+			return ""
+		}
+		if limit, _ := atSignal(meets, meets.Limit, l.signals).At(now); limit != nil {
+			list = append(list, rule.AllowanceOf(limit.Config()))
+		}
+	}
+	if len(list) == 0 {
+		return rule.Rate{Unlimited: true}.String()
+	}
+	return rule.AllowText(list)
 }
 
 // Of returns the grant of a key. The error says what does not fit, or is ErrNotFound.

@@ -242,7 +242,7 @@ func (w *Window) KeyParts(key []byte) []string {
 // IPv6 block any address will do. A part may be a value alone. It is of the first name that the
 // rule has in this place, but an address is of ip and any other text is not, where the rule has
 // both. One that holds a = needs its name. One text for a key of several parts is cut at its
-// commas. The error says which part does not fit.
+// commas, behind which a space may stand before the name of a part. The error says which part does not fit.
 func (w *Window) AppendKey(dst []byte, parts []string) ([]byte, error) {
 	return w.appendKey(dst, parts, true)
 }
@@ -299,22 +299,32 @@ func (w *Window) appendKey(dst []byte, parts []string, folded bool) ([]byte, err
 // parts, where the name of the next part follows.
 func (r *matchRule) cutParts(text string, want int) []string {
 	pieces := strings.Split(text, ",")
+	// named returns a piece without the space that lists for people have behind a comma, if it
+	// begins with the name of part i. A value alone may begin with a space of its own.
+	named := func(i int, piece string) (part string, ok bool) {
+		if i >= want {
+			return piece, false
+		}
+		part = strings.TrimPrefix(piece, " ")
+		_, _, ok = cutEntry(r, i, part)
+		return part, ok && strings.Contains(part, "=")
+	}
 	if len(pieces) <= want {
+		for i, piece := range pieces {
+			if part, ok := named(i, piece); ok && i > 0 {
+				pieces[i] = part
+			}
+		}
 		return pieces
 	}
 	parts := pieces[:1:1]
 	for _, piece := range pieces[1:] {
 		next := len(parts)
-		begins := func(i int) bool {
-			_, _, ok := cutEntry(r, i, piece)
-			return ok && strings.Contains(piece, "=")
-		}
-		switch {
-		case next < want && begins(next):
-			parts = append(parts, piece)
-		case begins(next - 1):
+		if part, ok := named(next, piece); ok {
+			parts = append(parts, part)
+		} else if _, ok := named(next-1, piece); ok {
 			return pieces // any of them may begin the part
-		default:
+		} else {
 			parts[next-1] += "," + piece
 		}
 	}

@@ -106,6 +106,9 @@ func TestKeyParts(t *testing.T) {
 		{[]string{"ada,/a"}, []string{"user=ada", "path=/a"}, ""},
 		{[]string{"ip=10.0.0.1,path=/a"}, []string{"ip=10.0.0.1", "path=/a"}, ""},
 		{[]string{"user=a,b,path=/x,y"}, []string{"user=a,b", "path=/x,y"}, ""},
+		{[]string{"ip=10.0.0.1, path=/a"}, []string{"ip=10.0.0.1", "path=/a"}, ""}, // as lists show it
+		{[]string{"user=a, b, path=/x,y"}, []string{"user=a, b", "path=/x,y"}, ""},
+		{[]string{"user=a, path=/b, path=/c"}, nil, "keys of 2 parts, not 3"},
 		{[]string{"a,b,/x"}, nil, "keys of 2 parts, not 3"},
 		{[]string{"user=a,path=/b,path=/c"}, nil, "keys of 2 parts, not 3"},
 	} {

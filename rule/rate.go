@@ -81,7 +81,10 @@ func (r Rate) String() string {
 	case r.Window == 0:
 		return strconv.FormatInt(r.N, 10)
 	}
-	return fmt.Sprintf("%d/%s", r.N, r.Window)
+	if r.Window%time.Second != 0 {
+		return fmt.Sprintf("%d/%s", r.N, r.Window)
+	}
+	return fmt.Sprintf("%d/%s", r.N, durationText(r.Window))
 }
 
 // ParseRate parses the scalar notation of `allow`: N/unit with the units s, sec, second, min,

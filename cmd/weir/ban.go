@@ -35,7 +35,7 @@ func (c *keyChange) check(what string) error {
 	case (c.For == "") == (c.Until == ""):
 		return errors.New("expected one of --for and --until, as in --for 15m")
 	case what == "grant" && c.Allow == "":
-		return errors.New("--allow is missing: the numbers as a rule file has them, such as 100/min")
+		return errors.New("--allow is missing: the numbers, such as 100/min or \"100 per minute\"")
 	}
 	return nil
 }
@@ -43,8 +43,12 @@ func (c *keyChange) check(what string) error {
 // changed is the answer of the admin API.
 type changed struct {
 	Warning string
-	Ban     weir.Ban
+	Ban     weir.Ban // also one that refuses a key whatever its new grant says
 	Grant   weir.Grant
+	// of a grant: the one that it replaces, and the numbers before it and without any
+	Replaced        *weir.Grant
+	Before, Without string
+	Shadow          bool
 }
 
 // keyCommands makes the commands that list and change bans or grants of keys.
@@ -129,7 +133,11 @@ func (k *keyCommands) endCommand(name, short, done string) *cobra.Command {
 			if k.what == "grant" {
 				domain, limit, key = answer.Grant.Domain, answer.Grant.Rule, answer.Grant.Key
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s %s\n", done, words.LimitName(domain, limit), words.Key(key))
+			then := ""
+			if answer.Without != "" {
+				then = "; it has " + human.Printable(answer.Without) + " again"
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s %s%s\n", done, words.LimitName(domain, limit), words.Key(key), then)
 			return nil
 		},
 	}
@@ -237,69 +245,6 @@ func refusedBy(b *admin.ListedBan) string {
 		return "at least " + human.Number(*b.Refused)
 	}
 	return human.Number(*b.Refused)
-}
-
-func newGrantCommand() *cobra.Command {
-	k := &keyCommands{path: "/api/v1/grants", what: "grant"}
-	cmd := &cobra.Command{
-		Use:   "grant",
-		Short: "Other numbers for single keys of a running server, for a time: list, set, revoke",
-		Long: `Other numbers for single keys of a running server, until an instant: a higher limit for an import, a lower one for a guest who
-behaves badly. They hold at once, on all servers that share a Redis, and end by themselves.`,
-		Example: "  weir grant list\n  weir grant set api user=ada --allow \"[100/min, 5000/hour]\" --for 2h --reason import\n  weir grant revoke api user=ada",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	k.admin.flags(cmd, defaultAdmin)
-	list := k.listCommand(func(cmd *cobra.Command, domain, limit string, n int) error {
-		var answer struct {
-			Total  int
-			Grants []weir.Grant
-		}
-		if err := k.list(cmd, domain, limit, n, &answer); err != nil || k.json {
-			return err
-		}
-		out := cmd.OutOrStdout()
-		if len(answer.Grants) == 0 {
-			fmt.Fprintln(out, "There are no grants.")
-			return nil
-		}
-		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "LIMIT\tKEY\tALLOW\tSINCE\tUNTIL\tREASON")
-		for _, g := range answer.Grants {
-			reason := g.Reason
-			if g.Problem != "" {
-				reason = strings.TrimSpace(reason + " (without effect: " + g.Problem + ")")
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", words.LimitName(g.Domain, g.Rule), words.Key(g.Key),
-				human.PrintableLines(g.Allow), words.Instant(g.Since), words.Instant(g.Until), human.Printable(reason))
-		}
-		return flushList(w, cmd, len(answer.Grants), answer.Total)
-	})
-	var c keyChange
-	set := &cobra.Command{
-		Use: "set LIMIT KEY… --allow ALLOW", Short: "Give a key of a limit other numbers, for a time", Args: limitAndKey,
-		Example: "  weir grant set api user=ada --allow \"[100/min, 5000/hour]\" --for 2h --reason import",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c.Limit, c.Key = args[0], args[1:]
-			answer, err := k.change(cmd, http.MethodPost, &c)
-			if err != nil || k.json {
-				return err
-			}
-			g := answer.Grant
-			fmt.Fprintf(cmd.OutOrStdout(), "granted: %s %s %s until %s\n",
-				words.LimitName(g.Domain, g.Rule), words.Key(g.Key), human.PrintableLines(g.Allow),
-				words.Instant(g.Until))
-			return nil
-		},
-	}
-	k.setFlags(set, &c)
-	set.Flags().StringVar(&c.Allow, "allow", "",
-		`the numbers, as a rule file has them: 100/min, "[100/min, 5000/hour]", "{rate: 4/min, burst: 20}", unlimited`)
-	end := k.endCommand("revoke", "End a grant before its time", "revoked")
-	end.Aliases = []string{"lift"}
-	k.addCommands(cmd, list, set, end)
-	return cmd
 }
 
 func flushList(w *tabwriter.Writer, cmd *cobra.Command, listed, total int) error {

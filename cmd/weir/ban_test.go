@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/door/auth"
+	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
@@ -128,21 +131,88 @@ limits:
 	bad(2, "expected a limit", with("ban", "set", "login", "--for", "1h"))
 	bad(2, "one of --for and --until", with("ban", "set", "login", "192.0.2.1"))
 	bad(2, "expected the URL of an admin port", []string{"ban", "list", "--server", "localhost"})
+}
 
-	ok(with("grant", "list"), "There are no grants.")
-	ok(with("grant", "set", "api", "ada", "192.0.2.9", "--allow", "[100/min, 5000/hour]", "--for", "2h", "--reason",
-		"import"), "granted: shop/api user=ada ip=192.0.2.9 [100/min, 5000/hour] until 20")
-	ok(with("grant", "list"), "shop/api  user=ada ip=192.0.2.9  [100/min, 5000/hour]", "import")
-	l.SetRules(mustRules(t, "domain: shop\nlimits: [{name: other, per: [user], allow: 1/min}]"))
-	ok(with("grant", "list"), "import (without effect: no rule in force has this name)")
-	l.SetRules(mustRules(t, "domain: shop\nlimits: [{name: api, per: [user, ip], allow: [10/min, 500/hour]}]"))
-	bad(1, "nothing is given for requests per hour",
-		with("grant", "set", "api", "ada", "192.0.2.9", "--allow", "100/min", "--for", "2h"))
-	bad(2, "--allow is missing", with("grant", "set", "api", "ada", "192.0.2.9", "--for", "2h"))
-	ok(with("grant", "revoke", "api", "ada", "192.0.2.9"), "revoked: shop/api user=ada ip=192.0.2.9")
-	if n := len(l.Grants().List()); n != 0 {
-		t.Errorf("%d grants", n)
+// TestGrantCommand: the built program says what a grant takes the place of, and takes what weir
+// prints.
+func TestGrantCommand(t *testing.T) {
+	t.Parallel()
+	program, dir := servertest.BuiltProgram(t), t.TempDir()
+	rules := filepath.Join(dir, "rules.yaml")
+	servertest.WriteRules(t, rules, `domain: shop
+limits:
+  - {name: api, per: [user, ip], allow: [10/min, 500/hour]}
+  - {name: search, per: [ip], allow: 30/min, ban: {after: 20, within: 10m, for: 15m}}
+  - {name: trial, per: [ip], allow: {rate: 4/min, burst: 9}, algorithm: token_bucket, on_limit: shadow}
+  - {name: slots, per: [user], allow: 4 concurrent}
+`)
+	p := servertest.Launch(t, program, dir, "serve", "--rules=rules.yaml")
+	grant := func(want int, args ...string) (stdout, stderr string) {
+		t.Helper()
+		cmd := exec.Command(program, append([]string{"grant"}, args...)...)
+		cmd.Env = append(servertest.PlainEnvironment(), "WEIR_SERVER="+p.Addr("admin"))
+		var out, errs strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		if err := cmd.Run(); cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		if got := cmd.ProcessState.ExitCode(); got != want {
+			t.Fatalf("weir grant %q: exit status %d, want %d\n%s%s", args, got, want, out.String(), errs.String())
+		}
+		return out.String(), errs.String()
 	}
+	ok := func(want string, args ...string) {
+		t.Helper()
+		if out, errs := grant(0, args...); !regexp.MustCompile(`^(?s:`+want+`)\n$`).MatchString(out) || errs != "" {
+			t.Errorf("weir grant %q printed\n%s%s\nwant %s", args, out, errs, want)
+		}
+	}
+	bad := func(status int, says string, args ...string) {
+		t.Helper()
+		if out, errs := grant(status, args...); !strings.Contains(errs, says) || out != "" {
+			t.Errorf("weir grant %q printed\n%s%s\nwant %q", args, out, errs, says)
+		}
+	}
+	const until = ` until 20\S+`
+	ok("There are no grants.", "list")
+	ok(`granted: shop/api user=ada ip=192\.0\.2\.9 \[100/min, 5000/hour\]`+until+`
+in place of \[10/minute, 500/hour\]`, "set", "api", "ada", "192.0.2.9", "--allow", "[100/min, 5000/hour]", "--for", "2h", "--reason", "import")
+	ok(`.*shop/api  user=ada ip=192\.0\.2\.9  \[100/min, 5000/hour\] .*import`, "list")
+	ok(`granted: shop/api user=ada ip=192\.0\.2\.9 \[200/minute, 9000/hour\]`+until+`
+in place of the grant of \[100/min, 5000/hour\]`+until+` \(import\); without a grant: \[10/minute, 500/hour\]`,
+		"set", "api", "user=ada, ip=192.0.2.9", "--allow", "200 per minute, 9,000 per hour", "--for", "2h")
+	ok(`revoked: shop/api user=ada ip=192\.0\.2\.9; it has \[10/minute, 500/hour\] again`, "revoke", "api", "ada", "192.0.2.9")
+	for _, allow := range []string{"60 per minute", "60 a minute", "60/min"} {
+		ok(`granted: shop/search ip=192\.0\.2\.1 60/min(ute)?`+until+`\nin place of .*30/minute`, "set", "search", "192.0.2.1", "--allow", allow, "--for", "1h")
+	}
+	ok(`granted: shop/slots user=ada 8 concurrent`+until+`\nin place of 4 concurrent`, "set", "slots", "ada", "--allow", "8 at a time", "--for", "1h")
+	// A grant that changes nothing says so.
+	if out, errs := grant(0, "set", "trial", "192.0.2.1", "--allow", "8 per minute, burst 18", "--for", "1h"); !strings.Contains(out,
+		"{rate: 8/minute, burst: 18}") || !strings.Contains(out, "in place of {rate: 4/minute, burst: 9}") ||
+		!strings.Contains(errs, "weir: warning: the limit is in shadow for this key") {
+		t.Errorf("%s%s", out, errs)
+	}
+	if out, err := exec.Command(program, "ban", "set", "search", "192.0.2.1", "--for", "1h", "--server", p.Addr("admin")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if _, errs := grant(0, "set", "search", "192.0.2.1", "--allow", "60/min", "--for", "1h"); !strings.Contains(errs,
+		"weir ban lift shop/search ip=192.0.2.1 ends that") {
+		t.Error(errs)
+	}
+	// What is wrong, and how to mend it.
+	bad(1, "nothing is given for requests per hour", "set", "api", "ada", "192.0.2.9", "--allow", "100/min", "--for", "2h")
+	bad(1, `60/hour is for no window of the limit "search", which has 30/minute; did you mean 60/minute?`,
+		"set", "search", "192.0.2.1", "--allow", "60 per hour", "--for", "2h")
+	bad(1, `did you mean 60/minute?`, "set", "search", "192.0.2.1", "--allow", "60", "--for", "2h")
+	bad(1, `unknown unit "minut" (did you mean "minute"?)`, "set", "search", "192.0.2.1", "--allow", "60 per minut", "--for", "2h")
+	bad(1, `no limit "serch"; did you mean "search"?`, "set", "serch", "192.0.2.1", "--allow", "60/min", "--for", "2h")
+	bad(2, "--allow is missing", "set", "search", "192.0.2.1", "--for", "2h")
+	// The rules change under a grant.
+	servertest.WriteRules(t, rules, "domain: shop\nlimits: [{name: other, per: [user], allow: 1/min}]\n")
+	servertest.Eventually(t, "the grant is without effect", func() bool {
+		out, _ := grant(0, "list")
+		return strings.Contains(out, "(without effect: no rule in force has this name)")
+	})
 }
 
 func mustRules(t *testing.T, yaml string) *rule.Set {

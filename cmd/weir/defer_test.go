@@ -101,7 +101,7 @@ func TestDeferNeedsPlace(t *testing.T) {
 	var out, errs strings.Builder
 	status := Run(t.Context(), []string{"proxy", "--upstream=http://127.0.0.1:1", "--rules=" + dir,
 		"--listen-proxy=127.0.0.1:0", "--listen-admin=off"}, nil, strings.NewReader(""), &out, &errs)
-	if status != 2 || !strings.Contains(errs.String(), "defer.path: is missing") {
+	if status != exitConfig || !strings.Contains(errs.String(), "defer.path: is missing") {
 		t.Fatal(status, errs.String())
 	}
 }

@@ -45,7 +45,11 @@ func TestDidYouMean(t *testing.T) {
 		{"help ban lits", `did you mean "list"?`},
 	} {
 		status, out, errs := runWith(t, nil, strings.Fields(c.args)...)
-		if status != exitUsage || !strings.Contains(errs, c.want) || strings.Count(errs, "\n") != 1 || out != "" {
+		want := exitUsage
+		if command, _, _ := strings.Cut(c.args, " "); command == "serve" || command == "proxy" {
+			want = exitConfig
+		}
+		if status != want || !strings.Contains(errs, c.want) || strings.Count(errs, "\n") != 1 || out != "" {
 			t.Errorf("weir %s: exit status %d: %s%s\nwant %s", c.args, status, errs, out, c.want)
 		}
 	}
@@ -100,7 +104,7 @@ func TestConfigurationIsAManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, _, errs := runWith(t, nil, "serve", "--config=map.yaml", "--check")
-	if status != exitUsage ||
+	if status != exitConfig ||
 		!regexp.MustCompile(
 			`map.yaml:1:1\d?: this is a manifest of Kubernetes \(ConfigMap\), not the configuration; `).MatchString(errs) ||
 		strings.Count(errs, "map.yaml:") != 1 {

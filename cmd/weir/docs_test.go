@@ -132,30 +132,63 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 	}
 }
 
-// The commands of the README do what it says, pasted one after the other into one folder. Ports are
-// replaced by free ones.
+// The commands of the README do what it says, pasted one after the other into one folder, and all of
+// it is one screen. Ports are replaced by free ones.
 func TestReadmeRuns(t *testing.T) {
 	t.Parallel()
-	p := servertest.NewPage(t, t.TempDir(), "8080", "8081", "6070", "8000", "3000", "6390", "6380", "8082", "8083",
-		"8084")
+	readme := filepath.Join(servertest.RepositoryRoot(t), "README.md")
+	text, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := bytes.Count(text, []byte("\n")); lines > 110 {
+		t.Errorf("the README has %d lines, of at most 110: what a reader does next belongs to docs/start", lines)
+	}
+	p := newDoorsPage(t, "8080", "8081", "6070", "6380")
+	if ran := p.Run(t, readme); ran < 6 && !p.Lacks {
+		t.Fatalf("only %d blocks ran: does the search still fit the README?", ran)
+	}
+}
+
+// So do those of docs/start/first-steps.md.
+func TestFirstStepsRun(t *testing.T) {
+	t.Parallel()
+	p := newDoorsPage(t, "8080", "8081", "6070", "8000", "3000", "6390", "6380", "8082", "8083", "8084")
+	p.Ready["upstream"] = "http://127.0.0.1:3000/"
+	p.Ready["proxy"] = "http://127.0.0.1:8000/ready"
+	p.Ready["redis"] = "tcp://127.0.0.1:6390"
+	p.Ready["second"] = "http://127.0.0.1:8082/healthcheck"
+	p.More = map[string][]string{"proxy": {"WEIR_LISTEN_PROXY=" + p.Address("8000"), "WEIR_LISTEN_HTTP=off",
+		"WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off"}}
+	page := filepath.Join(servertest.RepositoryRoot(t), "docs", "start", "first-steps.md")
+	if ran := p.Run(t, page); ran < 8 && !p.Lacks {
+		t.Fatalf("only %d blocks ran: does the search still fit the page?", ran)
+	}
+}
+
+// The programs of docs/guides/clients.md are refused when the page says so, each whose language and
+// library are there.
+func TestClientsPageRuns(t *testing.T) {
+	t.Parallel()
+	p := newDoorsPage(t, "8080", "8081", "6070", "6380")
+	page := filepath.Join(servertest.RepositoryRoot(t), "docs", "guides", "clients.md")
+	if ran := p.Run(t, page); ran < 12 && !p.Lacks {
+		t.Fatalf("only %d blocks ran: does the search still fit the page?", ran)
+	}
+}
+
+// newDoorsPage returns a page in a new folder. Its servers have all doors, on free ports.
+func newDoorsPage(t *testing.T, ports ...string) *servertest.DocsPage {
+	t.Helper()
+	p := servertest.NewPage(t, t.TempDir(), ports...)
 	p.Env = append(p.Env,
 		// redis-server ends if the locale of this machine is one that it does not find
 		"LC_ALL=C",
 		"WEIR_STORE_DEADLINE=30s", // a slow machine is not to be taken for a Redis that is away
 		"WEIR_LISTEN_HTTP="+p.Address("8080"), "WEIR_LISTEN_GRPC="+p.Address("8081"),
 		"WEIR_LISTEN_ADMIN="+p.Address("6070"), "WEIR_LISTEN_RESP="+p.Address("6380"))
-	p.Ready = map[string]string{
-		"http":     "http://127.0.0.1:8080/healthcheck",
-		"upstream": "http://127.0.0.1:3000/",
-		"proxy":    "http://127.0.0.1:8000/ready",
-		"redis":    "tcp://127.0.0.1:6390",
-		"second":   "http://127.0.0.1:8082/healthcheck",
-	}
-	p.More = map[string][]string{"proxy": {"WEIR_LISTEN_PROXY=" + p.Address("8000"), "WEIR_LISTEN_HTTP=off",
-		"WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off"}}
-	if ran := p.Run(t, filepath.Join(servertest.RepositoryRoot(t), "README.md")); ran < 8 && !p.Lacks {
-		t.Fatalf("only %d blocks ran: does the search still fit the README?", ran)
-	}
+	p.Ready = map[string]string{"http": "http://127.0.0.1:8080/healthcheck"}
+	return p
 }
 
 // The commands of docs/operating/insight.md do what it says, from beginning to end.
@@ -203,14 +236,16 @@ func TestExamplesRun(t *testing.T) {
 	}
 }
 
-// The Go program of the README compiles against this module.
-func TestReadmeProgramCompiles(t *testing.T) {
+// The Go programs of docs/guides/clients.md compile against this module.
+func TestProgramsInDocsCompile(t *testing.T) {
 	t.Parallel()
 	root := servertest.RepositoryRoot(t)
-	for _, b := range servertest.Blocks(t, filepath.Join(root, "README.md")) {
+	compiled := 0
+	for _, b := range servertest.Blocks(t, filepath.Join(root, "docs", "guides", "clients.md")) {
 		if b.Language != "go" {
 			continue
 		}
+		compiled++
 		// The program is compiled as a part of the module without standing in its tree, where
 		// tests that walk it at this moment would meet it.
 		dir := t.TempDir()
@@ -219,7 +254,7 @@ func TestReadmeProgramCompiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		replace, err := json.Marshal(map[string]map[string]string{
-			"Replace": {filepath.Join(root, "cmd", "readme", "main.go"): program},
+			"Replace": {filepath.Join(root, "cmd", "program", "main.go"): program},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -228,15 +263,56 @@ func TestReadmeProgramCompiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		// A quick run compiles it, and does not link it.
-		build := exec.Command("go", "list", "-export", "-buildvcs=false", "-overlay", overlay, "./cmd/readme")
+		build := exec.Command("go", "list", "-export", "-buildvcs=false", "-overlay", overlay, "./cmd/program")
 		if effort.All() {
-			build = exec.Command("go", "build", "-o", filepath.Join(dir, "readme"), "-overlay", overlay, "./cmd/readme")
+			build = exec.Command("go", "build", "-o", filepath.Join(dir, "program"), "-overlay", overlay, "./cmd/program")
 		}
 		build.Dir = root
 		if out, err := build.CombinedOutput(); err != nil {
-			t.Errorf("README.md:%d: %v\n%s", b.Line, err, out)
+			t.Errorf("docs/guides/clients.md:%d: %v\n%s", b.Line, err, out)
 		}
-		return
 	}
-	t.Fatal("the README has no Go program")
+	if compiled < 3 {
+		t.Fatalf("only %d Go programs found: does the search still fit the page?", compiled)
+	}
+}
+
+// The figures of docs/start/compare.md are figures of docs/how-it-works/performance.md, each of the
+// section that its line links to.
+func TestFiguresInCompare(t *testing.T) {
+	docs := filepath.Join(servertest.RepositoryRoot(t), "docs")
+	text := func(page string) string {
+		data, err := os.ReadFile(filepath.Join(docs, filepath.FromSlash(page)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	sections := map[string]map[string]bool{} // the numbers below each heading, by its anchor
+	number := regexp.MustCompile(`\d[\d,.]*\d|\d`)
+	for _, section := range regexp.MustCompile(`(?m)^##+ `).Split(text("how-it-works/performance.md"), -1) {
+		heading, body, _ := strings.Cut(section, "\n")
+		m := &markdown{anchors: map[string]bool{}}
+		m.anchor(heading)
+		for anchor := range m.anchors {
+			sections[anchor] = map[string]bool{}
+			for _, n := range number.FindAllString(body, -1) {
+				sections[anchor][n] = true
+			}
+		}
+	}
+	checked := 0
+	for _, row := range regexp.MustCompile(`(?m)^\|.*performance\.md#([a-z0-9-]+)\) \|$`).
+		FindAllStringSubmatch(text("start/compare.md"), -1) {
+		cells := strings.Split(row[0], "|")
+		for _, n := range number.FindAllString(strings.Join(cells[2:len(cells)-2], " "), -1) {
+			checked++
+			if !sections[row[1]][n] {
+				t.Errorf("docs/start/compare.md says %s, and docs/how-it-works/performance.md#%s does not: %s", n, row[1], cells[1])
+			}
+		}
+	}
+	if checked < 25 {
+		t.Fatalf("only %d figures found: does the search still fit the pages?", checked)
+	}
 }

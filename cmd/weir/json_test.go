@@ -92,19 +92,27 @@ limits:
 		Grants []admin.ListedGrant `json:"grants"`
 		Total  int                 `json:"total"`
 	}
-	type grant struct {
-		Grant  admin.ListedGrant `json:"grant"`
-		Shared bool              `json:"shared"`
-	}
 	asks("ip=192.0.2.9", 429)
-	if got := strictly[grant](t, weir(0, "grant", "set", "api", "192.0.2.9", "--for", "1h", "--allow", "5/day")); !slices.Equal(got.Grant.Key, []string{"ip=192.0.2.9"}) || got.Grant.Allow != "5/day" {
+	set := func(allow string) admin.GrantChange {
+		t.Helper()
+		return strictly[admin.GrantChange](t, weir(0, "grant", "set", "api", "192.0.2.9", "--for", "1h", "--allow", allow, "--reason", "import"))
+	}
+	if got := set("5/day"); !slices.Equal(got.Grant.Key, []string{"ip=192.0.2.9"}) || got.Grant.Allow != "5/day" ||
+		got.Before != "2/day" || got.Without != "2/day" || got.Replaced != nil || !*got.Shared {
 		t.Errorf("a grant: %+v", got)
 	}
 	asks("ip=192.0.2.9", 200)
+	if got := set("6 per day"); got.Grant.Allow != "6/day" || got.Replaced == nil || got.Replaced.Allow != "5/day" ||
+		got.Replaced.Reason != "import" || got.Before != "5/day" || got.Without != "2/day" {
+		t.Errorf("a grant in place of another: %+v", got)
+	}
 	if got := strictly[grants](t, weir(0, "grant", "list")); got.Total != 1 {
 		t.Errorf("a grant: %+v", got)
 	}
-	strictly[grant](t, weir(0, "grant", "revoke", "api", "192.0.2.9"))
+	if got := strictly[admin.GrantChange](t, weir(0, "grant", "revoke", "api", "192.0.2.9")); got.Grant.Allow != "6/day" ||
+		got.Before != "6/day" || got.Without != "2/day" {
+		t.Errorf("the end of a grant: %+v", got)
+	}
 
 	if got := strictly[admin.CandidateList](t, weir(0, "candidates")); len(got.Candidates) != 1 ||
 		got.Candidates[0].Limit != "trial" || got.Nodes.Asked != 1 {

@@ -24,8 +24,12 @@ import (
 const (
 	exitOK      = 0
 	exitFailure = 1 // the command found something wrong, or failed
-	// the command line, the configuration or the rules are wrong, so nothing was begun
+	// the command line, the configuration or the rules are wrong, so nothing was begun. Go ends a
+	// program that panics with it, too, and so the servers have exitConfig instead.
 	exitUsage = 2
+	// a server's command line, configuration or rules are wrong, and stay so until somebody mends
+	// them: EX_CONFIG of sysexits.h
+	exitConfig = 78
 )
 
 // exitError ends the program with a status other than 1. With a nil err nothing is printed: the
@@ -62,20 +66,28 @@ func Run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
+	if e, ok := errors.AsType[*exitError](err); !ok || e.err != nil {
+		fmt.Fprintln(stderr, "weir:", settings.Redact(err.Error()))
+	}
+	return statusOf(cmd, err)
+}
+
+// statusOf is the exit status of a command that ends with an error.
+func statusOf(cmd *cobra.Command, err error) int {
 	code := exitFailure
 	if e, ok := errors.AsType[*exitError](err); ok {
-		if e.err == nil {
-			return e.code
-		}
 		code = e.code
-	} else if _, ok := errors.AsType[*server.SetupError](err); ok {
-		code = exitUsage
 	}
-	fmt.Fprintln(stderr, "weir:", settings.Redact(err.Error()))
+	if name := cmd.Name(); name != "serve" && name != "proxy" {
+		return code
+	}
+	if setup, ok := errors.AsType[*server.SetupError](err); ok && !setup.MayPass() || code == exitUsage {
+		return exitConfig
+	}
 	return code
 }
 

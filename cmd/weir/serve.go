@@ -19,7 +19,8 @@ is there, built-in starter rules are in force.
 
 Each setting is a key of weir.yaml (listen.http), a flag (--listen-http) and an environment variable
 (WEIR_LISTEN_HTTP); a flag goes before the variable, and that before the file. An address of port 0 takes a free
-port. SIGHUP reloads the rules; SIGTERM and SIGINT let requests under way finish, write the snapshot, and end the program.`,
+port. SIGHUP reloads the rules; SIGTERM and SIGINT let requests under way finish, write the snapshot, and end the program.
+The exit status is 78 if the configuration or the rules are wrong, and 1 if a later start may succeed.`,
 		Example: `  weir serve
   weir serve --rules rules/
   weir serve --rules rules/ --store redis://127.0.0.1:6379 --listen-http :8080

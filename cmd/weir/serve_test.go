@@ -91,6 +91,8 @@ func TestUsageErrors(t *testing.T) {
 		want []string
 	}{
 		{"port in use", []string{"serve", "--rules=good", "--listen-http=" + taken.Addr().String()}, []string{"listen.http: " + taken.Addr().String() + " is in use", "--listen-http"}},
+		{"two doors at one port", []string{"serve", "--check", "--rules=good", "--listen-http=:8080", "--listen-grpc=127.0.0.1:8080"}, []string{"listen.grpc: 127.0.0.1:8080 is taken by listen.http (:8080)"}},
+		{"two doors at one port, not checked", []string{"serve", "--rules=good", "--listen-admin=:8080", "--listen-proxy=:8080", "--proxy-upstream=http://127.0.0.1:1"}, []string{"listen.admin: :8080 is taken by listen.proxy"}},
 		{"broken rules", []string{"serve", "--rules=bad"}, []string{"a.yaml:3:5", "alow", "allow"}},
 		{"empty file", []string{"serve", "--rules=empty"}, []string{"the file is empty"}},
 		{"no rule", []string{"serve", "--rules=norule"}, []string{"no rule is left"}},
@@ -118,11 +120,17 @@ func TestUsageErrors(t *testing.T) {
 		{"headers from anybody", []string{"serve", "--rules=good", "--proxy-protocol-doors=http"}, []string{"proxy_protocol.peers: is missing"}},
 		{"a socket in no folder", []string{"serve", "--rules=good", "--listen-http=unix:absent/weir.sock"}, []string{"listen.http: the folder of the socket"}},
 		{"a socket that is a file", []string{"serve", "--rules=good", "--listen-http=unix:good/a.yaml"}, []string{"listen.http: good/a.yaml is there, and is no socket"}},
+		{"three times of an end", []string{"serve", "--drain=1s,2s,3s"}, []string{"--drain: must be one time, or two, as in 5s,10s"}},
+		{"no time of an end", []string{"serve", "--drain=5s,soon"}, []string{"--drain: \"soon\" is no duration"}},
 		{"bad configuration", []string{"serve", "--log-level=loud"}, []string{"--log-level"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := start(t, c.args...)
-			p.Exits(exitUsage)
+			want, ok := map[string]int{"port in use": exitFailure, "unknown command": exitUsage}[c.name]
+			if !ok {
+				want = exitConfig
+			}
+			p.Exits(want)
 			for _, want := range c.want {
 				if !strings.Contains(p.Stderr.String(), want) {
 					t.Errorf("it wrote\n%s\nwant %q in it", p.Stderr, want)

@@ -45,7 +45,7 @@ limits:
 		t.Errorf("a Prometheus is asked:\n%s", said)
 	}
 	for _, own := range []string{"http://127.0.0.1:6070", "http://localhost:6070/"} {
-		if said := check(exitUsage, append(query, "--prometheus-url="+own)...); !strings.Contains(said,
+		if said := check(exitConfig, append(query, "--prometheus-url="+own)...); !strings.Contains(said,
 			"own admin port") {
 			t.Errorf("%s:\n%s", own, said)
 		}

@@ -130,7 +130,7 @@ func (s topServer) Rules(ctx context.Context, over time.Duration) ([]insight.Rul
 func (s topServer) Change(ctx context.Context, c top.Change) (string, error) {
 	path, verb := "/api/v1/bans", "banned"
 	if c.Grant {
-		path, verb = "/api/v1/grants", "granted "+c.Allow
+		path, verb = "/api/v1/grants", "granted"
 	}
 	var answer changed
 	change := keyChange{Domain: c.Domain, Limit: c.Rule, Key: c.Key, For: c.For, Allow: c.Allow, Reason: "weir top"}
@@ -139,10 +139,13 @@ func (s topServer) Change(ctx context.Context, c top.Change) (string, error) {
 	}
 	until := answer.Ban.Until
 	if c.Grant {
-		until = answer.Grant.Until
+		verb, until = verb+" "+answer.Grant.Allow, answer.Grant.Until
 	}
 	text := fmt.Sprintf("%s: %s %s until %s", verb, words.LimitName(c.Domain, c.Rule), words.Key(c.Key),
 		words.Instant(until))
+	if c.Grant {
+		text = strings.Join(append([]string{text + ", " + answer.replacedText()}, answer.withoutEffect()...), "; ")
+	}
 	if answer.Warning != "" {
 		text += " (" + answer.Warning + ")"
 	}

@@ -229,8 +229,8 @@ func TestUnixDoors(t *testing.T) {
 		start(t, "ban", "list", "--server=unix:"+dir+"/admin.sock").Exits(0)
 		start(t, "explain", "--rules=rules.yaml", "--server=unix:admin.sock", "key=ada").Exits(0)
 		second := servertest.Start(t, args...)
-		second.Exits(exitUsage)
-		if !strings.Contains(second.Stderr.String(), "listen.http: unix:http.sock is in use") {
+		second.Exits(exitFailure)
+		if !strings.Contains(second.Stderr.String(), "listen.admin: unix:" + dir + "/admin.sock is in use") {
 			t.Errorf("a second server wrote\n%s", second.Stderr)
 		}
 		p.End()

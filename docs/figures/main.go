@@ -1,6 +1,7 @@
 // Command figures draws the pictures of docs/how-it-works/algorithms.md: it sends the same arrivals
 // through each algorithm, and draws the real decisions. It also draws the picture of
-// docs/how-it-works/consistency.md. It is a module of its own, which nothing of the product needs:
+// docs/how-it-works/consistency.md, and of README.md. It is a module of its own, which nothing of the
+// product needs:
 //
 //	go -C docs/figures run .
 //
@@ -252,6 +253,9 @@ func main() {
 		log.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(*dir, "lease.svg"), svg, 0o644); err != nil {
+		log.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(*dir, "standing.svg"), drawStanding(), 0o644); err != nil {
 		log.Fatal(err)
 	}
 	for _, f := range figures {

@@ -27,6 +27,7 @@ func TestPicturesAreCurrent(t *testing.T) {
 	}
 	svg, err := drawLeases()
 	current("lease", svg, err)
+	current("standing", drawStanding(), nil)
 }
 
 // What the picture of leases tells: nothing beyond the limit, and what was truly admitted lies

@@ -219,6 +219,8 @@ func (a *Handler) routeAll() {
 	if a.o.Nodes != nil {
 		a.route(endpoint{path: "/api/v1/nodes", methods: "GET, HEAD", sees: viewer,
 			about: "the nodes, with their versions and rules", serve: a.nodes})
+		a.route(endpoint{path: "/api/v1/outages", methods: "GET, HEAD", sees: viewer,
+			about: "when nodes went without their store, and what they decided alone", serve: a.outages})
 	}
 	about := ""
 	if a.o.Regions != nil { // else it answers that there are none, and is not listed

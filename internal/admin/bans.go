@@ -24,10 +24,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-const (
-	bansPath   = "/api/v1/bans"
-	grantsPath = "/api/v1/grants"
-)
+const bansPath = "/api/v1/bans"
 
 // keyParts is a key in a request: a list of parts, or a text in which "," separates them.
 type keyParts []string
@@ -59,6 +56,7 @@ type change struct {
 	Allow  string   `json:"allow"`
 	Scope  string   `json:"scope"`
 	Reason string   `json:"reason"`
+	Plan   bool     `json:"plan"` // of a grant: only say what it would do
 }
 
 // banScopes are the values of scope, as rule files have them; "" for where the rule's own bans hold.
@@ -71,6 +69,9 @@ func (c *change) onlyBans() error {
 	}
 	return nil
 }
+
+// sets reports whether c holds what only a change that sets something takes.
+func (c *change) sets() bool { return c.For+c.Until+c.Allow+c.Scope != "" || c.Plan }
 
 // maxChange bounds the body of a change in bytes.
 const maxChange = 64 << 10
@@ -168,13 +169,21 @@ func outcomeOf(w http.ResponseWriter, err error) (warning string, ok bool) {
 
 // answerChange answers with the state after a change.
 func answerChange(w http.ResponseWriter, warning string, members map[string]any) {
-	status := http.StatusOK
 	body := map[string]any{"shared": warning == ""}
 	for name, v := range members {
 		body[name] = v
 	}
 	if warning != "" {
-		status, body["warning"] = http.StatusAccepted, warning
+		body["warning"] = warning
+	}
+	writeChange(w, warning, body)
+}
+
+// writeChange writes an answer to a change, which is accepted only if there is a warning.
+func writeChange(w http.ResponseWriter, warning string, body any) {
+	status := http.StatusOK
+	if warning != "" {
+		status = http.StatusAccepted
 	}
 	w.Header()["Content-Type"] = answer.JSONType
 	w.WriteHeader(status)
@@ -195,18 +204,8 @@ type ListedBan struct {
 	RefusedAtLeast bool    `json:"refused_at_least,omitempty"`
 }
 
-// ListedGrant is a grant with its remaining time.
-type ListedGrant struct {
-	weir.Grant
-	Left recent.Seconds `json:"left"`
-}
-
 func newListedBan(b weir.Ban, now time.Time) *ListedBan {
 	return &ListedBan{Ban: b, Left: recent.Seconds(max(b.Until.Sub(now).Microseconds(), 0))}
-}
-
-func newListedGrant(g weir.Grant, now time.Time) *ListedGrant {
-	return &ListedGrant{g, recent.Seconds(max(g.Until.Sub(now).Microseconds(), 0))}
 }
 
 // shown bounds a list by ?n=.
@@ -348,19 +347,15 @@ func banHolds(b *weir.Ban) any {
 	return holds{Until: b.Until.UTC(), Wide: b.DomainWide, Set: b.Manual, Note: b.Reason}
 }
 
-func grantHolds(g *weir.Grant) any {
-	if g == nil {
-		return nil
-	}
-	return holds{Until: g.Until.UTC(), Allow: g.Allow, Set: true, Note: g.Reason}
-}
-
 func (a *Handler) setBan(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
 	c, err := readChange(w, r)
-	if err == nil && c.Allow != "" {
+	switch {
+	case err == nil && c.Allow != "":
 		err = &answer.FieldError{Field: "allow", Message: "is for grants"}
+	case err == nil && c.Plan:
+		err = &answer.FieldError{Field: "plan", Message: "is for grants"}
 	}
 	scope, known := banScopes[c.Scope]
 	if err == nil && !known {
@@ -395,7 +390,7 @@ func (a *Handler) liftBan(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
 	c, err := readChange(w, r)
-	if err == nil && c.For+c.Until+c.Allow+c.Scope != "" {
+	if err == nil && c.sets() {
 		err = errors.New("to lift a ban takes domain, limit, key and reason, and nothing else")
 	}
 	if err != nil {
@@ -414,96 +409,5 @@ func (a *Handler) liftBan(w http.ResponseWriter, r *http.Request) {
 	a.made(e, err)
 	if warning, ok := outcomeOf(w, err); ok {
 		answerChange(w, warning, map[string]any{"ban": newListedBan(b, time.Now())})
-	}
-}
-
-func (a *Handler) grants(w http.ResponseWriter, r *http.Request) {
-	switch r.Method {
-	case http.MethodPost:
-		a.setGrant(w, r)
-	case http.MethodDelete:
-		a.revokeGrant(w, r)
-	default:
-		a.listGrants(w, r)
-	}
-}
-
-func (a *Handler) listGrants(w http.ResponseWriter, r *http.Request) {
-	if err := onlyParams(r, listParams); err != nil {
-		answer.BadRequest(w, err)
-		return
-	}
-	m := a.maskFor(sender(r).Role)
-	var all []ListedGrant
-	for _, g := range a.limiter.Grants().List() {
-		g.Key = m.parts(g.Key)
-		all = append(all, *newListedGrant(g, time.Now()))
-	}
-	set, _ := a.limiter.Rules()
-	list, total, ok := listed(w, r, set, all, func(g *ListedGrant) (string, string, string, time.Time) {
-		return g.Domain, g.Rule, strings.Join(g.Key, ","), g.Until
-	})
-	if ok && a.listProblem(w, r, total) {
-		writeJSON(w, map[string]any{"grants": list, "total": total})
-	}
-}
-
-func (a *Handler) setGrant(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
-	defer cancel()
-	c, err := readChange(w, r)
-	if err == nil {
-		err = c.onlyBans()
-	}
-	var until time.Time
-	if err == nil {
-		until, err = c.end(time.Now())
-	}
-	if err == nil && c.Allow == "" {
-		err = &answer.FieldError{Field: "allow", Message: "is missing; write it as a rule file does, as in 1000/min"}
-	}
-	if err != nil {
-		answer.BadRequest(w, err)
-		return
-	}
-	planned, before, err := a.limiter.Grants().Plan(c.Domain, c.Limit, c.Key, c.Allow, until, c.Reason)
-	if _, ok := outcomeOf(w, err); !ok {
-		return
-	}
-	e, ok := a.record(w, r, c.entry("grant made", planned.Domain, planned.Rule, planned.Key, grantHolds(before),
-		holds{Until: planned.Until.UTC(), Allow: planned.Allow, Set: true}))
-	if !ok {
-		return
-	}
-	g, err := a.limiter.Grants().Set(ctx, c.Domain, c.Limit, c.Key, c.Allow, until, c.Reason)
-	a.made(e, err)
-	if warning, ok := outcomeOf(w, err); ok {
-		answerChange(w, warning, map[string]any{"grant": newListedGrant(g, time.Now())})
-	}
-}
-
-func (a *Handler) revokeGrant(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
-	defer cancel()
-	c, err := readChange(w, r)
-	if err == nil && c.For+c.Until+c.Allow+c.Scope != "" {
-		err = errors.New("to end a grant takes domain, limit, key and reason, and nothing else")
-	}
-	if err != nil {
-		answer.BadRequest(w, err)
-		return
-	}
-	have, err := a.limiter.Grants().Of(c.Domain, c.Limit, c.Key)
-	if _, ok := outcomeOf(w, err); !ok {
-		return
-	}
-	e, ok := a.record(w, r, c.entry("grant revoked", have.Domain, have.Rule, have.Key, grantHolds(&have), nil))
-	if !ok {
-		return
-	}
-	g, err := a.limiter.Grants().Revoke(ctx, c.Domain, c.Limit, c.Key)
-	a.made(e, err)
-	if warning, ok := outcomeOf(w, err); ok {
-		answerChange(w, warning, map[string]any{"grant": newListedGrant(g, time.Now())})
 	}
 }

@@ -105,8 +105,8 @@ func (s *streamed) elsewhere(most int) (list []recent.Entry, fit int, nodes *ins
 }
 
 // silent says why the one node that is asked is not heard, if this lasts so long that its decisions
-// are missed. If there is no such node, it ends the stream, and ok is false: a node that restarts
-// has another name. The client connects again, and gets the error.
+// are missed. If there is no such node, it ends the stream, and ok is false. The client connects
+// again, and gets the error.
 func (s *streamed) silent(now time.Time) (ok bool) {
 	o := &s.others
 	switch {
@@ -141,7 +141,7 @@ func (a *Handler) unheard(ctx context.Context, name, remark string) (status int,
 	there := false
 	var names []string
 	for i := range list {
-		there = there || list[i].Node == name
+		there = there || list[i].Node == name || strings.HasPrefix(list[i].Node, name+" ")
 		names = append(names, answer.Printable(list[i].Node))
 	}
 	text, known := answer.Printable(name), strings.Join(names, ", ")

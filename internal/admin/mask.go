@@ -207,6 +207,10 @@ func (m *mask) overview(o *insight.Overview) *insight.Overview {
 	out.Mentions = slices.DeleteFunc(slices.Clone(o.Mentions), func(x insight.Mention) bool {
 		return x.Kind == insight.MentionsKey
 	})
+	out.Events = slices.Clone(o.Events)
+	for i := range out.Events {
+		out.Events[i].RuleChanges = out.Events[i].Masked()
+	}
 	if o.Named != "" {
 		out.Sentences = slices.Clone(o.Sentences)
 		for i, s := range out.Sentences {

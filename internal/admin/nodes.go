@@ -21,6 +21,20 @@ func (a *Handler) nodes(w http.ResponseWriter, r *http.Request) {
 	}{n, append([]insight.NodeState{}, list...)})
 }
 
+// OutageList is the answer of GET /api/v1/outages.
+type OutageList struct {
+	Nodes   insight.Nodes    `json:"nodes"`
+	Outages []insight.Outage `json:"outages"` // the newest first
+}
+
+// outages answers GET /api/v1/outages.
+func (a *Handler) outages(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
+	defer cancel()
+	list, n := a.o.Nodes.Outages(ctx)
+	writeJSON(w, OutageList{n, append([]insight.Outage{}, list...)})
+}
+
 // auditRecords answers GET /api/v1/audit.
 func (a *Handler) auditRecords(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()

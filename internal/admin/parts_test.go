@@ -57,6 +57,11 @@ func (alone) BanCounts(context.Context) (insight.BanCounts, insight.Nodes) {
 	return insight.BanCounts{}, insight.Nodes{Asked: 1, Answered: 1}
 }
 
+func (alone) Outages(context.Context) ([]insight.Outage, insight.Nodes) {
+	list := []insight.Outage{{Store: "redis", Kind: insight.StoreAway, Nodes: []insight.OutageNode{{Node: "n1"}}}}
+	return insight.MergeOutages(list), insight.Nodes{Asked: 1, Answered: 1}
+}
+
 func (alone) Regions(context.Context) (*insight.RegionsReading, insight.Nodes) {
 	return new(insight.RegionsReading), insight.Nodes{Asked: 1, Answered: 1}
 }

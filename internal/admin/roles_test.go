@@ -52,6 +52,7 @@ var access = []struct{ path, target, method, role string }{
 	{"/api/v1/decisions", "", "GET", "viewer"}, {"/api/v1/decisions", "", "HEAD", "viewer"},
 	{"/api/v1/decisions", "/api/v1/decisions?key=user=ada", "GET", "support"},
 	{"/api/v1/decisions/", "/api/v1/decisions/0000000000001", "GET", "support"}, {"/api/v1/decisions/", "/api/v1/decisions/0000000000001", "HEAD", "support"},
+	{"/api/v1/outages", "", "GET", "viewer"}, {"/api/v1/outages", "", "HEAD", "viewer"},
 	{"/api/v1/candidates", "", "GET", "viewer"}, {"/api/v1/candidates", "", "HEAD", "viewer"},
 	{"/api/v1/bans", "", "GET", "viewer"}, {"/api/v1/bans", "", "HEAD", "viewer"}, {"/api/v1/bans", "", "POST", "operator"}, {"/api/v1/bans", "", "DELETE", "operator"},
 	{"/api/v1/grants", "", "GET", "viewer"}, {"/api/v1/grants", "", "HEAD", "viewer"}, {"/api/v1/grants", "", "POST", "operator"}, {"/api/v1/grants", "", "DELETE", "operator"},

@@ -20,11 +20,12 @@ var describedTypes = map[string]any{
 	"Session": Session{}, "Overview": insight.Overview{}, "RuleReport": insight.RuleReport{}, "Verdict": insight.Verdict{}, "KeyCount": insight.KeyCount{},
 	"KeyReport": insight.KeyReport{}, "Nodes": insight.Nodes{}, "Series": insight.Series{}, "NodeState": insight.NodeState{},
 	"PreviewResult": insight.PreviewResult{}, "PreviewProgress": insight.PreviewProgress{}, "Decision": recent.Entry{}, "DecisionLimit": recent.Limit{},
-	"StreamedOverview": streamedOverview{}, "StreamedDecisions": StreamedDecisions{}, "AuditRecord": audit.Entry{}, "Ban": ListedBan{}, "Grant": ListedGrant{},
+	"StreamedOverview": streamedOverview{}, "StreamedDecisions": StreamedDecisions{}, "AuditRecord": audit.Entry{}, "Ban": ListedBan{}, "Grant": ListedGrant{}, "GrantChange": GrantChange{},
 	"KeyState": KeyInfo{}, "KeyList": KeyList{}, "Signal": SignalState{}, "RuleFiles": RuleFiles{}, "Rule": ruleInfo{}, "RulesSource": RulesSource{},
 	"Candidate": insight.Candidate{}, "CandidateList": CandidateList{}, "BanRequest": change{}, "GrantRequest": change{}, "Target": change{}, "RegionsReport": RegionsReport{}, "RegionState": RegionState{}, "RegionalLimit": RegionalLimit{},
 	"RegionalWindow": RegionalWindow{}, "RegionalUnits": insight.RegionalUnits{}, "VersionList": VersionList{}, "Version": Version{}, "VersionChange": VersionChange{}, "Pushed": Pushed{},
 	"NetUnits": insight.NetUnits{}, "KeyRegions": KeyRegions{}, "Ticket": deferred.Ticket{},
+	"OutageList": OutageList{}, "Outage": insight.Outage{}, "OutageNode": insight.OutageNode{},
 }
 
 // asked are the schemas of bodies of requests, which need not hold all members of their types.

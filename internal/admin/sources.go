@@ -33,6 +33,10 @@ type Nodes interface {
 	// Regions returns the exchange between this node's region and the others, added up over all
 	// nodes of the region. It is zero if there is only one region.
 	Regions(ctx context.Context) (*insight.RegionsReading, insight.Nodes)
+	// Outages returns the times in which nodes went without their store, another region, or the
+	// database of the rules, the newest first. What nodes met together is one. The caller must not
+	// change what the list points to.
+	Outages(ctx context.Context) ([]insight.Outage, insight.Nodes)
 }
 
 // Regions says which regions there are.

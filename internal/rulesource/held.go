@@ -24,6 +24,8 @@ type Status struct {
 	Failures uint64    // loads that failed
 	Behind   bool      // the source holds a change that was not read yet, or cannot say
 	Err      error     // why what lies in the source now is not in force; nil if it is
+	Away     time.Time // since when the source cannot be reached; zero while it can
+	AwayErr  error     // why not
 }
 
 // Held is a source's record of the rules in force, and of the last look at it. Make one with
@@ -133,6 +135,13 @@ func (h *Held) found() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.status.Waiting = false
+}
+
+// SetAway notes since when the source cannot be reached, and why; a zero time that it can.
+func (h *Held) SetAway(since time.Time, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.status.Away, h.status.AwayErr = since, err
 }
 
 // Equal reports whether two lists hold the same files with the same contents, in the same order.

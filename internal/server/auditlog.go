@@ -37,7 +37,14 @@ func (p *program) auditRules(before, now rulesource.Status) {
 	}
 	switch {
 	case now.Loads != before.Loads:
-		p.audit.Tell(audit.Entry{Who: audit.Weir, What: "rules in force", Before: holds(before), After: holds(now),
+		after := holds(now)
+		if lines := p.changed.take().Lines(); len(lines) > 0 {
+			after["changes"] = lines
+		}
+		if p.insight != nil {
+			p.insight.RulesVersion(now.Version)
+		}
+		p.audit.Tell(audit.Entry{Who: audit.Weir, What: "rules in force", Before: holds(before), After: after,
 			Note: now.Path})
 	case now.Err != nil:
 		p.audit.Tell(audit.Entry{Who: audit.Weir, What: "rules refused", Before: holds(now), Note: oneLine(now.Err)})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -57,7 +58,7 @@ var settingGroups = []settings.Group[Config]{
 	{Title: "Fields", Page: "../operating/ambiguous-requests.md", Settings: fieldSettings},
 	{Title: "Trust and transport", Page: "../operating/security.md", Settings: trustSettings},
 	{Title: "Answers", Page: "headers.md", Settings: answerSettings},
-	{Title: "Metrics and logs", Settings: logSettings},
+	{Title: "Metrics and logs", Settings: slices.Concat(nodeSettings, logSettings)},
 	{Title: "OpenTelemetry", Settings: otelSettings},
 	{Title: "Decision log", Settings: decisionSettings},
 	{Title: "Bounds", Page: "../operating/security.md", Settings: boundSettings},

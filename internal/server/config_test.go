@@ -88,7 +88,7 @@ func TestConfigWays(t *testing.T) {
 		"proxy.upstream":       "https://example.com/base", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s", "proxy.upstream_idle": "4s", "proxy.body_timeout": "0s", "proxy.body_rate": "0", "proxy.abandoned": "cut",
 		"identity": "user=header:X-User,plan=cookie:p", "jwt.jwks": "keys.json", "fields.repeated": "keep", "fields.lookalikes": "drop", "client_ip.trusted_proxies": "10.0.0.0/8,192.0.2.1", "client_ip.ipv6_prefix": "56", "client_ip.header": "CF-Connecting-IP", "client_ip.hops": "2",
 		"trusted_peers": "192.0.2.0/24", "auth.tokens_file": "tokens", "admin.hosts": "weir.internal,weir", "admin.page": "off", "audit.path": "audit.jsonl", "headers": "draft11", "cors.origins": "https://shop.example,http://localhost:3000",
-		"rls.response_headers": "true", "rls.dynamic_metadata": "true", "metrics.detailed": "true", "log.level": "debug", "log.format": "json", "drain": "3s", "max_connections": "77",
+		"rls.response_headers": "true", "rls.dynamic_metadata": "true", "metrics.detailed": "true", "node.name": "web-1", "log.level": "debug", "log.format": "json", "drain": "3s", "max_connections": "77",
 		"proxy.concurrency": "adaptive", "proxy.capacity": "40", "overload.line": "20ms", "overload.answer": "deny", "prometheus.url": "http://127.0.0.1:9999",
 		"signals":    "orders=max(orders_used),jobs=sum(jobs)",
 		"defer.path": "later.db", "defer.max_bytes": "2MiB", "defer.max_body": "3KiB", "defer.max_age": "1h", "defer.keep": "2h",
@@ -152,7 +152,7 @@ func TestConfigOrder(t *testing.T) {
 	}
 	c = mustConfig(t, "", nil, nil)
 	if c.listen.http != "127.0.0.1:8080" || c.listen.grpc != "127.0.0.1:8081" || c.listen.admin != "127.0.0.1:6070" ||
-		c.listen.proxy != "" || c.drain != 10*time.Second {
+		c.listen.proxy != "" || c.drain != (drainTimes{finish: 10 * time.Second}) {
 		t.Errorf("defaults: %+v", c)
 	}
 

@@ -48,7 +48,7 @@ func (p *program) openDecisions(context.Context) (err error) {
 	if o.Path == "stdout" {
 		o.Path, o.Out = "", p.stdout
 	}
-	o.Node, o.Entries, o.Logger = p.fleet.Self(), p.recent, p.log
+	o.Node, o.Entries, o.Logger = p.nodeLabel(), p.recent, p.log
 	if p.decisions, err = decisionlog.Open(o); err != nil {
 		return fmt.Errorf("decisions.log: %w", err)
 	}

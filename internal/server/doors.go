@@ -17,7 +17,6 @@ import (
 	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/door/forwardauth"
 	"github.com/weir-rl/weir/internal/door/httpapi"
-	"github.com/weir-rl/weir/internal/door/proxy"
 	"github.com/weir-rl/weir/internal/door/rls"
 	"github.com/weir-rl/weir/internal/door/spoe"
 	"github.com/weir-rl/weir/internal/observe/insight"
@@ -94,6 +93,22 @@ type doorConfig struct {
 	cors        httplimit.CORS
 }
 
+// checkAddresses reports two doors at one address.
+func (c *Config) checkAddresses() error {
+	l := &c.listen
+	doors := []struct{ name, address string }{{"http", l.http}, {"grpc", l.grpc}, {"resp", l.resp}, {"spoe", l.spoe},
+		{"proxy", l.proxy}, {"admin", l.admin}}
+	for i, d := range doors {
+		for _, other := range doors[:i] {
+			if listen.Clash(d.address, other.address) {
+				return fmt.Errorf("listen.%s: %s is taken by listen.%s (%s); each door needs its own port or socket",
+					d.name, d.address, other.name, other.address)
+			}
+		}
+	}
+	return nil
+}
+
 // door is one address with a protocol.
 type door struct {
 	name     string
@@ -142,7 +157,7 @@ func (p *program) addDoors(context.Context) error {
 	if listens.resp != "" {
 		p.addRESP(trust)
 	}
-	if listens.admin != "" {
+	if p.admin != nil {
 		p.addAdmin()
 	}
 	if len(p.doors) == 0 {
@@ -199,7 +214,7 @@ func (p *program) addGRPC(envoy *rls.Service) {
 	})
 }
 
-// addAdmin makes the door of operators.
+// addAdmin makes what the door of operators shows once all doors are open.
 func (p *program) addAdmin() {
 	o := p.c.admin
 	o.Metrics, o.Source, o.Files, o.Signals = p.metrics.Handler(), p.rulesSource, p.ruleFiles, signalStates{p.signals}
@@ -227,11 +242,10 @@ func (p *program) addAdmin() {
 		o.PagePaths = page.Paths()
 	}
 	h = admin.New(p.limiter, o)
-	// A profile lasts as long as its client asks for, so writing has no time bound.
-	s := listen.NewHTTPServer(proxy.Bound(h, 0, p.c.limits.stall), listen.HTTPOptions{Logger: p.log, WriteTimeout: -1})
-	p.addHTTP("admin", p.c.listen.admin, s)
+	p.admin.started = h
 	// This door closes last. If another one took all the time, streams would be cut off there.
-	p.doors[len(p.doors)-1].drain = h.Close
+	p.admin.drain = h.Close
+	p.doors = append(p.doors, p.admin.door)
 }
 
 // snapshot is the data that the page gets with its HTML.
@@ -280,10 +294,10 @@ func (p *program) ruleFiles() admin.RuleFiles {
 	return out
 }
 
-// addHTTP adds a door that s serves alone.
-func (p *program) addHTTP(name, address string, s *http.Server) {
+// newHTTPDoor makes a door that s serves alone.
+func (p *program) newHTTPDoor(name, address string, s *http.Server) *door {
 	p.bound(s)
-	p.doors = append(p.doors, &door{
+	return &door{
 		name: name, address: address,
 		serve: func(l net.Listener) error {
 			err := s.Serve(l)
@@ -299,28 +313,39 @@ func (p *program) addHTTP(name, address string, s *http.Server) {
 			}
 			return err
 		},
-	})
+	}
 }
 
-// open opens all doors or none.
+// open opens all doors or none. That of operators is open already.
 func (p *program) open(ctx context.Context) error {
 	for _, d := range p.doors {
-		l, err := listen.Open(ctx, d.address)
-		if err != nil {
+		if d.listener != nil {
+			continue
+		}
+		if err := p.openDoor(ctx, d); err != nil {
 			for _, other := range p.doors {
 				if other.listener != nil {
 					_ = other.listener.Close()
 				}
 			}
-			if errors.Is(err, syscall.EADDRINUSE) {
-				err = fmt.Errorf(
-					"%s is in use by another program; stop that one, or choose another address with --listen-%s (port 0 takes a free one)", d.address, d.name)
-			}
-			return fmt.Errorf("listen.%s: %w", d.name, err)
+			return err
 		}
-		d.listener = listen.New(l, p.listenerOptions(d))
 	}
 	p.opened.Store(true)
+	return nil
+}
+
+// openDoor makes d listen.
+func (p *program) openDoor(ctx context.Context, d *door) error {
+	l, err := listen.Open(ctx, d.address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = passing{fmt.Errorf(
+			"%s is in use by another program; stop that one, or choose another address with --listen-%s (port 0 takes a free one)", d.address, d.name)}
+	}
+	if err != nil {
+		return fmt.Errorf("listen.%s: %w", d.name, err)
+	}
+	d.listener = listen.New(l, p.listenerOptions(d))
 	return nil
 }
 
@@ -338,6 +363,9 @@ func (p *program) serveDoors() (broken <-chan error, ended *sync.WaitGroup) {
 		p.log.Info("door open", p.doorAttributes(d)...)
 		p.warnIfOpen(d)
 	}
+	if p.admin != nil {
+		p.admin.show(p.admin.started)
+	}
 	return failed, ended
 }
 
@@ -352,8 +380,7 @@ func (p *program) warnIfOpen(d *door) {
 // drain closes the doors: they take no new requests, and requests under way may finish within the
 // configured time. The admin door closes last, so that its readiness shows the progress.
 func (p *program) drain(ctx context.Context) {
-	p.draining.Store(true)
-	ctx, cancel := context.WithTimeout(ctx, p.c.drain)
+	ctx, cancel := context.WithTimeout(ctx, p.c.drain.finish)
 	defer cancel()
 	for _, d := range p.doors {
 		if d.drain != nil {

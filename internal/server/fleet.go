@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -50,12 +48,15 @@ func (p *program) openPreview(context.Context) error {
 // none.
 func (p *program) openFleet(context.Context) error {
 	o := fleet.Options{
-		Name: p.nodeName(), Recent: p.recent, Insight: p.insight, State: p.nodeState, Logger: p.log,
+		Name: p.node.String(), Recent: p.recent, Insight: p.insight, State: p.nodeState, Logger: p.log,
 		Bans:   func() []weir.Ban { return p.limiter.Bans().List() },
 		Banned: admin.Banned(func() *weir.Limiter { return p.limiter }),
 	}
 	if p.storage.regions != nil {
 		o.Regions = p.storage.readRegions
+	}
+	if p.outages != nil {
+		o.Outages = p.outages.List
 	}
 	if p.recorder != nil {
 		o.Seeded = p.recorder.SetSeed
@@ -132,22 +133,6 @@ func (p *program) nodeMetrics() []prometheus.Collector {
 		o.Record = p.recorder.Stats
 	}
 	return []prometheus.Collector{metrics.NewNodes(o)}
-}
-
-// nodeName is the name of this node for people, wherever a node is named: the name of its machine.
-// With Redis a suffix tells it apart from other processes there and from itself before a restart.
-func (p *program) nodeName() string {
-	host, err := os.Hostname()
-	if err != nil || host == "" {
-		host = "weir"
-	}
-	host = strings.ToValidUTF8(host, "")
-	host = host[:min(len(host), 48)]
-	if p.storage.shared == nil {
-		return host
-	}
-	id := p.storage.shared.Name()
-	return fmt.Sprintf("%s-%s", host, id[:min(len(id), 6)])
 }
 
 // nodeState is the state that this node publishes.

@@ -92,6 +92,7 @@ func (p *program) openInsight(context.Context) error {
 	o.Proven = provenUseless
 	o.Recorded = p.recorded
 	o.Banned = admin.Banned(func() *weir.Limiter { return p.limiter })
+	o.Changed = p.changed.between
 	o.Logger = p.log
 	p.insight = gather.New(o)
 	if p.check || p.c.insightPath == "" {

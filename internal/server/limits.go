@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -11,9 +12,9 @@ import (
 
 // boundSettings bound connections and requests.
 var boundSettings = []setting{
-	{Path: "drain", Value: "10s",
-		Help: "how long requests under way may take to finish when the program ends",
-		Set:  settings.Duration(0, func(c *Config) *time.Duration { return &c.drain })},
+	{Path: "drain", Kind: settings.List, Value: "10s",
+		Help: "how long requests under way may take to finish when the program ends; of two times the first is how long the doors still take requests while /readyz says 503, as in 5s,10s",
+		Set:  setDrain},
 	{Path: "max_connections", Value: "10000",
 		Help: "bound on the connections of each door; further ones are closed",
 		Set:  settings.Int(1, 1<<30, func(c *Config) *int { return &c.maxConnections })},
@@ -53,9 +54,32 @@ var boundSettings = []setting{
 
 // boundConfig is the configuration of bounds.
 type boundConfig struct {
-	drain          time.Duration
+	drain          drainTimes
 	maxConnections int
 	limits         limits
+}
+
+// drainTimes are the times of an end: at first the doors still take requests, while the server says
+// that it is going away, then those under way finish.
+type drainTimes struct{ announce, finish time.Duration }
+
+// setDrain takes the time to finish, or both times.
+func setDrain(c *Config, items []string) error {
+	times := []*time.Duration{&c.drain.announce, &c.drain.finish}
+	c.drain = drainTimes{}
+	if len(items) == 1 {
+		times = times[1:]
+	}
+	if len(items) != len(times) {
+		return errors.New("must be one time, or two, as in 5s,10s")
+	}
+	for i, item := range items {
+		one := settings.Duration(0, func(*Config) *time.Duration { return times[i] })
+		if err := one(c, []string{item}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // limits bound connections and requests at several doors.

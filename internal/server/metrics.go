@@ -20,6 +20,7 @@ import (
 func (p *program) openMetrics(context.Context) error {
 	p.tally = observe.NewTally()
 	o := metrics.Options{
+		Node:     p.node,
 		Tally:    p.tally,
 		Rules:    p.rules.Status,
 		Memory:   p.storage.local.Stats,

@@ -121,7 +121,7 @@ func (p *program) startOTel(context.Context) error {
 	if o.Endpoint == "" {
 		return nil
 	}
-	o.Version, o.Logger = p.version, p.log
+	o.Version, o.Node, o.Logger = p.version, p.node.Label(), p.log
 	// The parts that the registry reads are made later, beside the goroutine that sends.
 	o.Gatherer = prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		if !p.built.Load() {

@@ -27,6 +27,7 @@ import (
 	"github.com/weir-rl/weir/internal/admin/fleet"
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/admin/nodes"
+	"github.com/weir-rl/weir/internal/admin/outages"
 	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/door/proxy"
 	"github.com/weir-rl/weir/internal/door/proxy/deferred"
@@ -39,6 +40,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/otel"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/server/settings"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/internal/wire/shed"
@@ -72,27 +74,28 @@ var logSettings = []setting{
 
 // logConfig is the configuration of the log and the metrics.
 type logConfig struct {
-	detailed bool // metrics with clients' values
+	nodeName string // "" for the name of the host
+	detailed bool   // metrics with clients' values
 	log      struct {
 		level  slog.Level
 		format string
 	}
 }
 
-// SetupError is the error of a program that did not open its doors: the configuration, the rules or
-// the store are wrong.
-type SetupError struct{ error }
-
-func (e *SetupError) Unwrap() error { return e.error }
-
-// Serve runs the program until ctx ends. All that is wrong before the doors open is a SetupError.
-// With check it opens no doors, and only tells whether it could.
+// Serve runs the program until ctx ends. All that is wrong before the doors open is a SetupError,
+// unless ctx ends first. With check it opens no doors, and only tells whether it could.
 func Serve(ctx context.Context, c *Config, check bool, version string, stdout, stderr io.Writer) error {
 	// first of all, since building the parts would run the collector several times
 	defer pace(os.LookupEnv, debug.SetMemoryLimit(-1))()
-	p := &program{c: c, check: check, version: version, log: newLogger(c, stderr), stdout: stdout, started: time.Now()}
+	p := &program{c: c, check: check, version: version, node: nodeNameOf(c), log: newLogger(c, stderr), stdout: stdout,
+		started: time.Now()}
 	if err := p.build(ctx); err != nil {
-		return &SetupError{errors.Join(err, p.close())}
+		err = errors.Join(err, p.close())
+		if ctx.Err() != nil {
+			p.log.Info("stopped before the doors were open", "error", oneLine(err))
+			return nil
+		}
+		return &SetupError{err}
 	}
 	if check {
 		if err := p.lookAtStore(ctx); err != nil {
@@ -129,6 +132,7 @@ func newLogger(c *Config, w io.Writer) *slog.Logger {
 type program struct {
 	c       *Config
 	version string // of the program
+	node    human.NodeName
 	log     *slog.Logger
 	stdout  io.Writer
 	check   bool   // only to check the configuration
@@ -137,6 +141,7 @@ type program struct {
 	otel         *otel.Telemetry // nil without otel.endpoint
 	rules        ruleSource
 	atStart      *rule.Set            // while build runs: the first rules
+	changed      lastChanges          // of the rules
 	tokens       *auth.Tokens         // nil without auth.tokens_file
 	pages        *auth.Pages          // nil without listen.http
 	audit        *audit.Log           // nil of a check
@@ -152,6 +157,7 @@ type program struct {
 	recorder     *preview.Recorder // nil with insight.record: 0
 	preview      *preview.Preview  // nil with insight.record: 0
 	nodes        *nodes.Nodes      // nil without Redis
+	outages      *outages.Log      // nil with store: memory, where nothing can be away
 	fleet        *fleet.Fleet
 	started      time.Time
 	overload     *overload.Limiter // nil without proxy.concurrency
@@ -164,6 +170,7 @@ type program struct {
 	identity     *httplimit.Identity // nil without identity
 	proxy        *proxy.Proxy        // nil without listen.proxy
 	quota        *rlqs.Service       // nil without listen.grpc
+	admin        *adminPort          // nil without listen.admin
 	doors        []*door             // the admin door is the last
 
 	built    atomic.Bool // every part is made
@@ -189,9 +196,10 @@ func (p *program) allParts() []part {
 	type runs = []func(context.Context)
 	return []part{
 		{name: "otel", open: p.startOTel, close: p.stopOTel},
-		{name: "rules", checked: true, open: p.openRules, run: runs{p.runRules}, reload: func() { p.rules.Reload() }},
 		{name: "tokens", checked: true, open: p.openTokens, reload: p.reloadTokens},
 		{name: "certificates", checked: true, open: p.openCertificates, run: runs{p.followCertificates}, reload: p.reloadCertificates},
+		{name: "admin port", checked: true, open: p.openAdminPort, close: p.closeAdminPort},
+		{name: "rules", checked: true, open: p.openRules, run: runs{p.runRules}, reload: func() { p.rules.Reload() }},
 		{name: "audit", open: p.openAudit, reload: p.reopenAudit, close: p.closeAudit},
 		{name: "store", checked: true, open: p.openStore, close: p.closeStore},
 		{name: "firewall", checked: true, open: p.openFirewall, run: runs{p.runFirewall}, close: p.closeFirewall},
@@ -200,6 +208,7 @@ func (p *program) allParts() []part {
 		{name: "load", checked: true, open: p.openLoad, run: runs{p.runSignals, p.measureLine, p.watchSignals}, collect: p.loadMetrics, close: p.closeLine},
 		{name: "insight", checked: true, open: p.openInsight, run: runs{p.gather}, collect: p.insightMetrics, close: p.closeInsight},
 		{name: "preview", checked: true, open: p.openPreview, run: runs{p.record}},
+		{name: "outages", open: p.openOutages, run: runs{p.followOutages}},
 		{name: "fleet", checked: true, open: p.openFleet, run: runs{p.answerNodes, p.runFleet}, collect: p.nodeMetrics},
 		{name: "decisions", open: p.openDecisions, run: runs{p.writeDecisions}, reload: p.reopenDecisions, collect: p.exportMetrics},
 		{name: "kernel", open: p.openKernel},
@@ -219,7 +228,7 @@ func (p *program) build(ctx context.Context) error {
 	if remark := p.c.clientIP.Remark(); remark != "" {
 		p.log.Warn("client_ip.trusted_proxies: " + remark)
 	}
-	if err := p.tellInherited(); err != nil {
+	if err := errors.Join(p.tellInherited(), p.c.checkAddresses()); err != nil {
 		return err
 	}
 	for _, part := range p.allParts() {

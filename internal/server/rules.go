@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
+	"sync"
 	"time"
 
+	"github.com/weir-rl/weir/internal/observe/changes"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/server/settings"
@@ -111,6 +113,8 @@ func (p *program) runRules(ctx context.Context) { p.rules.Run(ctx) }
 
 // rulesChanged puts s in force.
 func (p *program) rulesChanged(s *rule.Set) {
+	before, _ := p.limiter.Rules()
+	p.changed.between(before, s) // here, and not while the collector of insight is locked
 	if err := p.firewall.open(s); err != nil {
 		p.log.Error("banned addresses are refused, but the kernel does not drop their packets", "error", err)
 	}
@@ -120,26 +124,41 @@ func (p *program) rulesChanged(s *rule.Set) {
 	p.startDeferring(s)
 }
 
+// lastChanges remembers what differs between the last two rule sets that were compared, since the
+// audit log and insight both tell it. Safe for concurrent use.
+type lastChanges struct {
+	mu            sync.Mutex
+	before, after *rule.Set
+	are           insight.RuleChanges
+}
+
+func (c *lastChanges) between(before, after *rule.Set) insight.RuleChanges {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.before != before || c.after != after {
+		c.before, c.after, c.are = before, after, changes.Between(before, after)
+	}
+	return c.are
+}
+
+// take returns the last changes, and forgets the rule sets.
+func (c *lastChanges) take() insight.RuleChanges {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.before, c.after = nil, nil
+	return c.are
+}
+
 // openDatabase loads the rules at the head of their space in PostgreSQL.
 func (p *program) openDatabase(ctx context.Context) (*rule.Set, error) {
 	follower, set, err := ruledb.Follow(ctx, ruledb.FollowOptions{
 		Address: p.c.Database, Cache: p.c.ruleCache, Every: p.c.ruleEvery,
 		Rules: file.Options{IPv6Prefix: p.c.ipv6Prefix, Lend: p.c.rlqsDomains},
-		Node:  p.nameAmongRules, Logger: p.log, Changed: p.rulesChanged, Looked: p.auditRules,
+		Node:  p.node.String, Logger: p.log, Changed: p.rulesChanged, Looked: p.auditRules,
 	})
 	if err != nil {
-		return nil, err
+		return nil, passing{err} // what is in the database changes without this configuration
 	}
 	p.rules = follower
 	return set, nil
-}
-
-// nameAmongRules is the name under which this node reports its rules. Nodes that share no store may
-// run on one machine, so its name alone would not distinguish them.
-func (p *program) nameAmongRules() string {
-	name := p.nodeName()
-	if p.storage.redis == nil {
-		name = fmt.Sprintf("%s-%06x", name, rand.Uint32()>>8)
-	}
-	return name
 }

@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/weir-rl/weir/internal/server/examples"
 )
@@ -28,7 +29,7 @@ func (a *actors) stop() {
 }
 
 // run opens the doors and serves until ctx ends or a door breaks. It reads bans and grants before
-// the doors open, and ends the actors after the doors have closed.
+// the doors open, and ends the actors before the doors close.
 func (p *program) run(ctx context.Context, stdout io.Writer) error {
 	// A reader of our output that went away must not end the server.
 	signal.Ignore(syscall.SIGPIPE)
@@ -37,8 +38,10 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	a := new(actors)
-	a.ctx, a.cancel = context.WithCancel(ctx)
+	// They go on while the doors still take requests.
+	a.ctx, a.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer a.stop()
+	starting := context.AfterFunc(ctx, a.cancel)
 
 	p.follow(a)
 	if ctx.Err() != nil { // stopped before it began
@@ -47,6 +50,7 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 	if err := p.open(ctx); err != nil {
 		return &SetupError{err}
 	}
+	starting()
 	p.startActors(a, hangups)
 	broken, ended := p.serveDoors()
 	p.warnOfFiles()
@@ -58,15 +62,23 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 	var err error
 	select {
 	case <-ctx.Done():
-		p.log.Info("stopping", "drain", p.c.drain.String())
+		p.log.Info("stopping", "announce", p.c.drain.announce.String(), "drain", p.c.drain.finish.String())
 	case err = <-broken:
 		p.log.Error("stopping, since a door broke", "error", err)
 	}
 	p.notify(stateStopping)
-	p.drain(context.WithoutCancel(ctx))
+	p.announce()
 	a.cancel()
+	p.drain(context.WithoutCancel(ctx))
 	ended.Wait()
 	return err
+}
+
+// announce says that this server is going away, while its doors still take requests, for as long as
+// is configured: whoever asks for its readiness sends requests elsewhere before the doors close.
+func (p *program) announce() {
+	p.draining.Store(true)
+	time.Sleep(p.c.drain.announce)
 }
 
 // printExamples writes requests to paste; nothing without a decision door.

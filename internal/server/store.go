@@ -140,7 +140,7 @@ func (p *program) openStore(context.Context) error {
 	if err := p.makeStore(); err != nil {
 		return err
 	}
-	p.audit.Begin(p.nodeName())
+	p.audit.Begin(p.nodeLabel())
 	return nil
 }
 
@@ -239,6 +239,7 @@ func (s *storage) look() {
 
 // storeWent logs that the store went away, answers again, or is back.
 func (p *program) storeWent(_, to fallback.State, cause error) {
+	p.lookForOutages()
 	switch to {
 	case fallback.Open:
 		_, parts := p.storage.fallback.Away()

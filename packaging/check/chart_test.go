@@ -68,6 +68,12 @@ type objects map[string]runtime.Object
 
 func render(t *testing.T, values string) (objects, error) {
 	t.Helper()
+	return renderIn(t, values, nil)
+}
+
+// renderIn renders the chart where a cluster can be asked; nil is none, as for helm template.
+func renderIn(t *testing.T, values string, cluster engine.ClientProvider) (objects, error) {
+	t.Helper()
 	c, err := loader.LoadDir(chartFolder)
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +89,11 @@ func render(t *testing.T, values string) (objects, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := engine.Render(c, all)
+	rendered := func() (map[string]string, error) { return engine.Render(c, all) }
+	if cluster != nil {
+		rendered = func() (map[string]string, error) { return engine.RenderWithClientProvider(c, all, cluster) }
+	}
+	files, err := rendered()
 	if err != nil {
 		return nil, err
 	}
@@ -161,10 +171,11 @@ func TestChart(t *testing.T) {
 			[]string{"ConfigMap edge-weir-rules", "NetworkPolicy edge-weir", "Secret edge-weir-tokens",
 				"ServiceAccount edge-weir"}},
 		{"proxy", "ports: { http: 0, grpc: 0, resp: 0, proxy: 8000 }\nconfig: { proxy: { upstream: 'http://app:3000' }, default_domain: default }\nstateClaim: state", nil, nil},
+		{"ingress", "ports: { http: 0, grpc: 0, resp: 0, proxy: 8000 }\nconfig: { proxy: { upstream: 'http://app:3000' } }\ningress: { enabled: true, className: nginx, hosts: [api.example], annotations: { a: b }, tls: [{ hosts: [api.example], secretName: c }] }", []string{"Ingress edge-weir"}, nil},
 		{"all", `
 image: { repository: registry.example/weir, tag: v1.2.3, pullSecrets: [pull] }
 ports: { spoe: 9000, admin: 9191 }
-service: { type: LoadBalancer, annotations: { a: b } }
+service: { type: LoadBalancer, annotations: { a: b }, spec: { externalTrafficPolicy: Local } }
 serviceAccount: { annotations: { a: b } }
 networkPolicy: { clients: [{ namespaceSelector: {} }], monitoring: [{ podSelector: { matchLabels: { app: prometheus } } }] }
 podLabels: { team: edge }
@@ -272,6 +283,14 @@ func checkWiring(t *testing.T, o objects) {
 	for _, m := range container.VolumeMounts {
 		if !volumes[m.Name] {
 			t.Errorf("there is no volume %s", m.Name)
+		}
+	}
+	if ingress, ok := o["Ingress edge-weir"].(*networkingv1.Ingress); ok {
+		for _, rule := range ingress.Spec.Rules {
+			to := rule.HTTP.Paths[0].Backend.Service
+			if to.Name != service.Name || to.Port.Name != "proxy" || ports["proxy"] == 0 {
+				t.Errorf("the Ingress leads to %v", to)
+			}
 		}
 	}
 	own, all := container.SecurityContext, pod.Spec.SecurityContext
@@ -391,27 +410,52 @@ func checkConfiguration(t *testing.T, o objects) {
 	}
 }
 
-// What would not limit as it says is refused, with the reason.
+// storeAnd is the beginning of values for several pods.
+const storeAnd = "storeSecret: { name: redis }\n"
+
+// What could not run, or not as it says, is refused, with the reason, and without a password.
 func TestChartRefuses(t *testing.T) {
 	for values, want := range map[string]string{
 		"replicas: 2":                                      "several pods need a store that they share",
 		"autoscaling: { enabled: true }":                   "several pods need a store that they share",
 		"replicas: 2\nconfig: { store: { deadline: 1s } }": "several pods need a store",
-		"config: { store: { url: redis://a } }\nstoreSecret: { name: redis }": "two stores",
-		"config: { rules: postgres://a/b }\nrulesSecret: { name: rules }":     "two places of rules",
-		"config: { rules: postgres://a/b }\nrulesConfigMap: r":                "the rules lie in a database",
-		"rulesSecret: { name: rules }\nrulesConfigMap: r":                     "the rules lie in a database",
-		"config: { rules: /elsewhere }":                                       "may name a PostgreSQL",
-		"rulesSecret: { nane: rules }":                                        "nane",
-		"config: { store: redis://a }\nstoreSecret: { name: redis }":          "two stores",
-		"rules: { default.yaml: null }":                                       "there is no rule file",
-		"tlsSecret: t\nconfig: { tls: { doors: [grpc, admin] } }":             "leave admin out",
+		"config: { store: { url: redis://a } }\nstoreSecret: { name: redis }":               "two stores",
+		"config: { rules: postgres://a/b }\nrulesSecret: { name: rules }":                   "two places of rules",
+		"config: { rules: postgres://a/b }\nrulesConfigMap: r":                              "the rules lie in a database",
+		"rulesSecret: { name: rules }\nrulesConfigMap: r":                                   "the rules lie in a database",
+		"config: { rules: /elsewhere }":                                                     "may name a PostgreSQL",
+		"rulesSecret: { nane: rules }":                                                      "nane",
+		"config: { store: redis://a }\nstoreSecret: { name: redis }":                        "two stores",
+		"rules: { default.yaml: null }":                                                     "there is no rule file",
+		"tlsSecret: t\nconfig: { tls: { doors: [grpc, admin] } }":                           "leave admin out",
+		"config: { drain: 60s }":                                                            "terminationGracePeriodSeconds: 30 s are over before preStopSeconds (5 s) and drain",
+		"config: { drain: [15s, 10s] }":                                                     "terminationGracePeriodSeconds: 30 s",
+		"config: { drain: '15s,10s' }":                                                      "terminationGracePeriodSeconds: 30 s",
+		"env: [{ name: WEIR_DRAIN, value: 25s }]":                                           "terminationGracePeriodSeconds: 30 s",
+		"preStopSeconds: 20":                                                                "terminationGracePeriodSeconds: 30 s",
+		"terminationGracePeriodSeconds: 15":                                                 "terminationGracePeriodSeconds: 15 s",
+		"ports: { grpc: 8080 }":                                                             "have one port, 8080",
+		"ports: { admin: 6380 }":                                                            "ports: admin and resp have one port, 6380",
+		"ports: { http: 0, grpc: 0, resp: 0 }":                                              "ports: no door is open",
+		storeAnd + "autoscaling: { enabled: true, minReplicas: 11 }":                        "minReplicas (11) is above maxReplicas (10)",
+		storeAnd + "autoscaling: { enabled: true }\nresources: { requests: { cpu: null } }": "resources.requests.cpu, which is missing",
+		storeAnd + "replicas: 3\nstateClaim: state":                                         "stateClaim: several pods",
+		"config: { store: 'redis://ada:secret@redis:6379' }":                                "config.store: there is a password in it",
+		"config: { store: { url: 'redis://:secret@redis:6379' } }":                          "config.store: there is a password in it",
+		"config: { store: 'postgres://ada@db/weir?password=secret' }":                       "config.store: there is a password in it",
+		"config: { rules: 'postgres://ada:secret@db/weir' }":                                "config.rules: there is a password in it",
+		"config: { region: eu, regions: { stores: { us: 'rediss://a:secret@us:6379' } } }":  "config.regions: there is a password in it",
+		"image: { digest: sha256:abc }":                                                     "digest",
+		"ingress: { enabled: true, hosts: [a] }":                                            "ingress: it leads to the reverse proxy, which is off",
+		"ports: { proxy: 8000 }\ningress: { enabled: true }":                                "ingress: hosts is empty",
+		"probes: { readiness: { httpGet: { path: /x } } }":                                  "httpGet",
 		"replica: 2":                           "replica",
 		"ports: { admin: 0 }":                  "ports",
 		"rules: { .hidden.yaml: 'domain: d' }": "hidden",
 		"image: { pullPolicy: Sometimes }":     "pullPolicy",
 	} {
-		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), ":secret") {
 			t.Errorf("%q: %v, want %q", values, err, want)
 		}
 	}

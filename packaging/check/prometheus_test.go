@@ -56,7 +56,8 @@ func checkQuery(t *testing.T, where, query string, known map[string][]string) {
 		t.Errorf("%s: %v\n%s", where, err, query)
 		return
 	}
-	seen := []string{"job", "instance"} // labels of the query's selectors
+	// Labels of the query's selectors. Those of a fleet come from the configuration of the scrape.
+	seen := []string{"job", "instance", "cluster", "region", "namespace", "app_kubernetes_io_instance"}
 	parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
 		selector, ok := node.(*parser.VectorSelector)
 		if !ok {
@@ -192,6 +193,32 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
+// runbooks is where alerts lead to.
+const runbooks = "https://github.com/weir-rl/weir/blob/HEAD/docs/operating/runbooks.md#"
+
+// TestRunbooks: the page has a section for each alert, with all that it is to say, and no other.
+func TestRunbooks(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "operating", "runbooks.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sections := strings.Split(string(page), "\n## ")[1:]
+	var have []string
+	for _, section := range sections {
+		name, text, _ := strings.Cut(section, "\n")
+		have = append(have, name)
+		for _, part := range []string{"**Means**: ", "- **Look at** ", "- **Do**"} {
+			if strings.Count(text, part) != 1 {
+				t.Errorf("%s: it has %q %d times", name, part, strings.Count(text, part))
+			}
+		}
+	}
+	slices.Sort(have)
+	if want := alertNames(t); !slices.Equal(have, want) {
+		t.Errorf("the page has the sections\n%q, and the alerts are\n%q", have, want)
+	}
+}
+
 func TestAlerts(t *testing.T) {
 	data, err := os.ReadFile("../prometheus/weir.rules.yml")
 	if err != nil {
@@ -223,11 +250,21 @@ func TestAlerts(t *testing.T) {
 			}
 			names[r.Alert] = true
 			checkQuery(t, r.Alert, r.Expr, known)
+			// What is summed over servers is summed over those of one fleet.
+			for _, by := range regexp.MustCompile(`by \(([^)]*)\)`).FindAllStringSubmatch(r.Expr, -1) {
+				if !strings.HasPrefix(by[1], "job, instance") &&
+					!strings.HasPrefix(by[1], "job, cluster, region, namespace, app_kubernetes_io_instance") {
+					t.Errorf("%s mixes fleets: by (%s)", r.Alert, by[1])
+				}
+			}
 			if s := r.Labels["severity"]; s != "info" && s != "warning" && s != "critical" {
 				t.Errorf("%s: severity %q", r.Alert, s)
 			}
 			if r.Annotations["summary"] == "" {
 				t.Errorf("%s: no summary", r.Alert)
+			}
+			if want := runbooks + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+				t.Errorf("%s: runbook_url is %q, want %q", r.Alert, r.Annotations["runbook_url"], want)
 			}
 			for name, text := range r.Annotations {
 				if _, err := template.New(name).Funcs(functions).Parse("{{$labels := .}}{{$value := .}}" + text); err != nil {
@@ -236,7 +273,7 @@ func TestAlerts(t *testing.T) {
 			}
 		}
 	}
-	if len(names) < 19 {
+	if len(names) < 28 {
 		t.Errorf("only %d alerts", len(names))
 	}
 }

@@ -162,7 +162,7 @@ var rootMistakes = sync.OnceValue(func() map[string]string {
 var configKeys = []string{
 	"admin", "audit", "auth", "client_ip", "cors", "decisions", "default_domain", "defer", "drain", "fields", "forward_auth", "headers", "identity",
 	"insight", "jwt",
-	"limits", "listen", "log", "max_connections", "memory", "metrics", "nodes", "otel", "overload", "prometheus", "proxy", "proxy_protocol",
+	"limits", "listen", "log", "max_connections", "memory", "metrics", "node", "nodes", "otel", "overload", "prometheus", "proxy", "proxy_protocol",
 	"redis", "region", "regions", "resp", "rlqs", "rls", "rules", "rules_db", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers", "unknown_domain",
 }
 

@@ -118,6 +118,25 @@ type LimitStats struct {
 // Net is units that were used, and how many of them were given back.
 type Net struct{ Used, Back uint64 }
 
+// Heard returns Stats.Leading, and PeerStats.Stale of the region of that name, without the counts.
+func (s *Store) Heard(region string) (leading, stale time.Duration) {
+	stale = -1
+	since := int64(0)
+	if s.x != nil {
+		since = s.x.leads.Load()
+	}
+	if since == 0 {
+		return 0, stale
+	}
+	mono := store.Monotonic()
+	for _, p := range s.x.peers {
+		if heard := p.stale(mono); p.name == region && heard != math.MaxInt64 {
+			stale = time.Duration(heard)
+		}
+	}
+	return time.Duration(mono - since), stale
+}
+
 func (x *exchange) readStats() Stats {
 	s := Stats{Untold: x.stats.untold.Load(), Orders: x.stats.orders.Load(), Keys: x.ledger.len(),
 		Limits: map[Name]LimitStats{}}

@@ -145,6 +145,9 @@ func Open(o Options) (*Log, error) {
 	return l, err
 }
 
+// ErrTaken is the error of Open and Prepare if another program has the file.
+var ErrTaken = errors.New("another program writes its audit log there; give each its own file")
+
 // Prepare is Open for a program that does not know the name of its node yet. It owns the file from
 // now on, and records wait for Begin.
 func Prepare(o Options) (*Log, error) {

@@ -13,7 +13,7 @@ import (
 func lock(f *os.File) error {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return errors.New("another program writes its audit log there; give each its own file")
+		return ErrTaken
 	}
 	return err
 }

@@ -2,7 +2,7 @@
 // state of each node, and what insight gathered of rules and keys.
 //
 // Begin with Fleet (fleet.go), which asks the other nodes through package nodes, and answers their
-// questions. snapshots.go merges what they gathered. Duties (duties.go) run in the background: the
+// questions. snapshots.go merges what they gathered, and shown.go says how nodes are called. Duties (duties.go) run in the background: the
 // nodes agree on the seed by which keys are sampled. One node, the leader, decides which refused
 // keys all nodes follow, and judges the rules by the data of all.
 package fleet
@@ -24,12 +24,13 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 )
 
 // Options configure New. Name and State are required. A nil field is a part that this node lacks.
 type Options struct {
-	// Name is the name of this node, for people. No other node has it.
+	// Name is the name of this node, as human.NodeName.String returns it. No other node has it.
 	Name string
 	// Nodes asks the others; nil if this node is alone.
 	Nodes *nodes.Nodes
@@ -41,10 +42,12 @@ type Options struct {
 	// Regions reads this node's counts for its region and the others, which the caller may change;
 	// nil if there is only one region. Leader is not empty if it is this node.
 	Regions func() *insight.RegionsReading
-	// Bans lists the bans in force on this node, with what each refused here.
+	// Bans lists the bans in force on this node; each says how many requests it refused here.
 	Bans func() []weir.Ban
 	// Banned is for View.Banned.
 	Banned func(domain, rule, key string) bool
+	// Outages returns the outages that this node met; nil if nothing it uses can be away.
+	Outages func() []insight.Outage
 	// Seeded is called with the seed by which all nodes sample.
 	Seeded func(seed uint64)
 	// Board holds values for all nodes; nil if this node is alone.
@@ -74,11 +77,20 @@ type Fleet struct {
 	unreadable atomic.Uint64 // answers
 	full       sync.Once     // logs that the board does not hold all verdicts
 
+	outages struct {
+		sync.Mutex // held while other nodes are asked, so that those who ask meanwhile share the answer
+		at         time.Time
+		list       []insight.Outage
+		nodes      insight.Nodes
+	}
+
 	mu       sync.Mutex
 	asked    map[snapshot.Want]*asked // questions under way, or of a moment ago
 	verdicts map[ruleID]ruleVerdicts
 	board    []byte    // the verdicts that were on the board last
 	taken    time.Time // since when
+
+	shown shownNames
 }
 
 type ruleID struct {
@@ -96,6 +108,7 @@ const (
 	kindAsked     = "asked/1"
 	kindRegions   = "regions/1"
 	kindBans      = "bans/1"
+	kindOutages   = "outages/1"
 )
 
 // New returns the Fleet of this node, and makes it answer the questions of others.
@@ -117,6 +130,9 @@ func New(o Options) *Fleet {
 			n.Handle(kindRefused, f.answerRefused)
 			n.Handle(kindAsked, f.answerAsked)
 		}
+		if o.Outages != nil {
+			n.Handle(kindOutages, func(context.Context, []byte) ([]byte, error) { return json.Marshal(o.Outages()) })
+		}
 		if o.Regions != nil {
 			n.Handle(kindRegions, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.ownRegions()) })
 		}
@@ -137,12 +153,13 @@ func (f *Fleet) read(a nodes.Answer, into any) (ok bool) {
 	return true
 }
 
-// Self returns the name of this node.
-func (f *Fleet) Self() string { return f.o.Name }
+// Self returns the name of this node, as it is shown.
+func (f *Fleet) Self() string { return f.shown.of(f.o.Name) }
 
+// self is the state of this node, with its whole name.
 func (f *Fleet) self() insight.NodeState {
 	s := f.o.State()
-	s.Node = f.o.Name
+	s.Node, s.Address = f.o.Name, human.ParseNodeName(f.o.Name).Address
 	return s
 }
 
@@ -165,7 +182,12 @@ func (f *Fleet) others(ctx context.Context, kind string, args any, take func(nod
 			return insight.Nodes{Asked: 1, Answered: 1, Remark: err.Error()}
 		}
 	}
-	t, err := f.o.Nodes.AskOthers(ctx, kind, text, take)
+	heard := []string{f.o.Name}
+	t, err := f.o.Nodes.AskOthers(ctx, kind, text, func(a nodes.Answer) {
+		heard = append(heard, a.Node)
+		take(a)
+	})
+	f.shown.note(heard, time.Now())
 	if err != nil && t.Remark == "" {
 		t.Remark = "only this node was asked: " + err.Error()
 	}
@@ -180,10 +202,13 @@ func (f *Fleet) List(ctx context.Context) ([]insight.NodeState, insight.Nodes) {
 	n := f.others(ctx, kindState, nil, func(a nodes.Answer) {
 		var s insight.NodeState
 		if f.read(a, &s) {
-			s.Self = false
+			s.Node, s.Address, s.Self = a.Node, human.ParseNodeName(a.Node).Address, false
 			list = append(list, s)
 		}
 	})
+	for i := range list {
+		list[i].Node = f.shown.of(list[i].Node)
+	}
 	slices.SortFunc(list, func(a, b insight.NodeState) int { return strings.Compare(a.Node, b.Node) })
 	return list, n
 }
@@ -209,7 +234,29 @@ func (f *Fleet) Regions(ctx context.Context) (*insight.RegionsReading, insight.N
 			all.Add(&r)
 		}
 	})
+	all.Leader = f.shown.of(all.Leader)
 	return all, n
+}
+
+// Outages implements admin.Nodes.
+func (f *Fleet) Outages(ctx context.Context) ([]insight.Outage, insight.Nodes) {
+	if f.o.Outages == nil {
+		return []insight.Outage{}, alone
+	}
+	x := &f.outages
+	x.Lock()
+	defer x.Unlock()
+	if x.list == nil || time.Since(x.at) >= keptFor {
+		lists := [][]insight.Outage{f.o.Outages()}
+		x.nodes = f.others(context.WithoutCancel(ctx), kindOutages, nil, func(a nodes.Answer) {
+			var list []insight.Outage
+			if f.read(a, &list) {
+				lists = append(lists, list)
+			}
+		})
+		x.list, x.at = insight.MergeOutages(lists...), time.Now()
+	}
+	return slices.Clone(x.list), x.nodes
 }
 
 // foundDecision is an answer of kindDecision.
@@ -242,6 +289,7 @@ func (f *Fleet) answerDecision(_ context.Context, args []byte) ([]byte, error) {
 func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Entry, why string, n insight.Nodes) {
 	own := f.find(id)
 	if own.Entry != nil {
+		own.Entry.Node = f.Self()
 		return own.Entry, "", alone
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -255,6 +303,7 @@ func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Ent
 		}
 	})
 	if e != nil {
+		e.Node = f.shown.of(e.Node)
 		n.Asked = n.Answered // nobody is missing
 	} else if n.Asked > 1 {
 		why = fmt.Sprintf("%d of %d nodes were heard; %s", n.Answered, n.Asked,
@@ -267,7 +316,7 @@ func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Ent
 // small.
 type decisionsQuery struct {
 	Query recent.Query `json:"q"`
-	Node  string       `json:"n,omitempty"` // only decisions of this node; "" means all nodes
+	Node  string       `json:"n,omitempty"` // only decisions of nodes of this name; "" means all nodes
 	Count bool         `json:"c,omitempty"` // count them, too
 }
 
@@ -287,9 +336,12 @@ func (f *Fleet) answerDecisions(_ context.Context, args []byte) ([]byte, error) 
 	}
 }
 
+// means reports whether a question that names a node, or none, is for the node with a whole name.
+func means(asked, node string) bool { return asked == "" || human.ParseNodeName(node).Is(asked) }
+
 // found returns the decisions of this node: none if another node is asked.
 func (f *Fleet) found(q decisionsQuery) (found recent.Found) {
-	if f.o.Recent == nil || q.Node != "" && q.Node != f.o.Name {
+	if f.o.Recent == nil || !means(q.Node, f.o.Name) {
 		return found
 	}
 	if q.Count {
@@ -322,16 +374,24 @@ func (f *Fleet) decisions(ctx context.Context, q decisionsQuery) (found recent.F
 		q.Query.N = mostDecisions
 	}
 	found = f.found(q)
-	if q.Node == f.o.Name {
+	defer func() {
+		for i := range found.Decisions {
+			found.Decisions[i].Node = f.shown.of(found.Decisions[i].Node)
+		}
+	}()
+	if q.Node == f.Self() {
 		return found, alone
 	}
 	if q.Count && found.Seconds == nil {
 		found.Seconds = map[int64]int{}
 	}
 	heard := 0
+	if means(q.Node, f.o.Name) {
+		heard++
+	}
 	n = f.others(ctx, kindDecisions, q, func(a nodes.Answer) {
 		var more recent.Found
-		if q.Node != "" && a.Node != q.Node || !f.read(a, &more) {
+		if !means(q.Node, a.Node) || !f.read(a, &more) {
 			return
 		}
 		heard++
@@ -343,8 +403,8 @@ func (f *Fleet) decisions(ctx context.Context, q decisionsQuery) (found recent.F
 			found.Seconds[second] += count
 		}
 	})
-	if q.Node != "" {
-		n.Asked, n.Answered = 1, heard
+	if q.Node != "" { // several nodes may have one name
+		n.Asked, n.Answered = max(1, heard), heard
 	}
 	// A stable sort: the decisions of one node are in order already.
 	slices.SortStableFunc(found.Decisions, func(a, b recent.Entry) int { return b.Time.Compare(a.Time) })

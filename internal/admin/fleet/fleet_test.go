@@ -238,6 +238,56 @@ func TestAllAsOne(t *testing.T) {
 	}
 }
 
+// TestNamesakes: two nodes of one name are two in every figure and list, each is shown with its
+// address, and either can be asked for alone. A third one is shown by its name.
+func TestNamesakes(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	var all []*member
+	for _, name := range []string{"web 10.0.0.1:6070 aaaaaa", "web 10.0.0.1:7070 bbbbbb", "db 10.0.0.2:6070 cccccc"} {
+		all = append(all, newMember(t, url, name, shop))
+	}
+	hearEachOther(t, all...)
+	shown := []string{"web 10.0.0.1:6070", "web 10.0.0.1:7070", "db"}
+	for i, m := range all { // each refuses one request of six
+		for range 6 {
+			m.ask(t, fmt.Sprint("u", i))
+		}
+	}
+	for i, m := range all[:effort.Of(2, 3)] { // so many questions are asked in a second
+		states, n := m.List(t.Context())
+		if len(states) != 3 || n.Answered != 3 {
+			t.Fatalf("%+v, %v", states, n)
+		}
+		for j, s := range []int{2, 0, 1} { // in order of name
+			if want := shown[s]; states[j].Node != want || states[j].Address == "" || states[j].Self != (s == i) {
+				t.Errorf("%s: %+v, want %s", m.Self(), states[j], want)
+			}
+		}
+		if m.Self() != shown[i] {
+			t.Errorf("%s calls itself %s", shown[i], m.Self())
+		}
+		if o, err := m.Overview(t.Context(), "", time.Hour); err != nil || o.Requests != 18 || o.Refused != 3 ||
+			o.Nodes.Answered != 3 {
+			t.Errorf("%+v, %v", o, err)
+		}
+		for asked, want := range map[string][]string{"": shown, "web": shown[:2], shown[0]: shown[:1], shown[1]: shown[1:2],
+			"db": shown[2:], "web 10.0.0.9:6070": {}} {
+			list, n := m.Decisions(t.Context(), asked, recent.Query{Outcome: "denied"})
+			var of []string
+			for _, d := range list {
+				of = append(of, d.Node)
+				if e, _, _ := m.Decision(t.Context(), d.ID); e == nil || e.Node != d.Node {
+					t.Errorf("%v of %s is found as %+v", d.ID, d.Node, e)
+				}
+			}
+			if slices.Sort(of); !slices.Equal(of, slices.Sorted(slices.Values(want))) || n.Answered != len(want) {
+				t.Errorf("%s: of %q are refusals of %q, %v", m.Self(), asked, of, n)
+			}
+		}
+	}
+}
+
 // forgetAsked forgets the answers of a moment ago.
 func (f *Fleet) forgetAsked() {
 	f.mu.Lock()

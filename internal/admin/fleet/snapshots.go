@@ -73,6 +73,7 @@ func (f *Fleet) underWay() (n int) {
 // here answers with the data of this node alone.
 func (f *Fleet) here(want snapshot.Want) (*snapshot.Snapshot, insight.Nodes, error) {
 	s := f.own(want)
+	s.Node = f.Self()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.showVerdicts(s)
@@ -145,7 +146,7 @@ func (f *Fleet) merge(ctx context.Context, want snapshot.Want) (*snapshot.Snapsh
 			list = append(list, f.own(want))
 		}
 	}
-	var skewed []string
+	ahead := map[string]time.Duration{} // the clocks that are too far off, by node
 	var differ []insight.RuleDiffers
 	n := f.others(ctx, kindSnapshot, want, func(a nodes.Answer) {
 		begin()
@@ -164,13 +165,23 @@ func (f *Fleet) merge(ctx context.Context, want snapshot.Want) (*snapshot.Snapsh
 		text := "what another node gathered is left out, since it cannot be read; nodes understand each other where they run the same version"
 		if skew, ok := errors.AsType[*snapshot.SkewError](err); ok {
 			text = "what another node gathered is left out, since the clocks of both are too far apart; mend the clocks, by NTP for one"
-			skewed = append(skewed, f.skewOf(own, a.Node, skew.Ahead))
+			ahead[a.Node] = skew.Ahead
 		}
 		if f.unread.Due(unreadEvery) > 0 {
-			f.o.Logger.Warn(text, "node", a.Node, "error", err)
+			f.o.Logger.Warn(text, "node", human.ParseNodeName(a.Node).Label(), "error", err)
 		}
 	})
 	begin()
+	for _, s := range list {
+		s.Node = f.shown.of(s.Node)
+	}
+	for i := range differ {
+		differ[i].Node = f.shown.of(differ[i].Node)
+	}
+	var skewed []string
+	for node, by := range ahead {
+		skewed = append(skewed, f.skewOf(list[0], f.shown.of(node), by))
+	}
 	// Answers come in any order.
 	slices.SortFunc(list[1:], func(a, b *snapshot.Snapshot) int { return strings.Compare(a.Node, b.Node) })
 	slices.SortStableFunc(differ, func(a, b insight.RuleDiffers) int { return strings.Compare(a.Node, b.Node) })

@@ -58,6 +58,9 @@ var memoryRows = []row[memory.Stats]{
 var setRows = []row[*Metrics]{
 	gauge("weir_rules_generation", "How many rule sets have been in force, the present one included.",
 		func(m *Metrics) uint64 { return m.tables.Load().now.generation }),
+	gauges("weir_node_info", "node address",
+		"1, with the name of this node, and the address that tells it from another one of that name.",
+		func(m *Metrics, v value) { v(1, m.o.Node.Name, m.o.Node.Address) }),
 	gauges("weir_rules", "", "Rules in force.",
 		func(m *Metrics, v value) {
 			if set := m.tables.Load().now.set; set != nil {

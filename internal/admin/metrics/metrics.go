@@ -28,6 +28,7 @@ import (
 	"github.com/weir-rl/weir/internal/host/nftables"
 	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/lease"
@@ -65,6 +66,8 @@ const sample = 16
 // Options tune New. The zero value is right for most. Each reading comes from the package that
 // counts it; where one is nil, its metrics are left out.
 type Options struct {
+	// Node is the name of this node.
+	Node human.NodeName
 	// Tally counts, and may be shared with other watchers; nil makes one.
 	Tally *observe.Tally
 	// Memory reads the store in this process.

@@ -54,7 +54,7 @@ type Options struct {
 	Client func() (rueidis.Client, error)
 	// Prefix begins the channel and the keys. Nodes with one prefix hear each other.
 	Prefix string
-	// Name is the name of this node, which no other node has: 1 to 64 bytes.
+	// Name is the name of this node, which no other node has: 1 to 160 bytes.
 	Name string
 	// Alive returns the number of nodes, including this one, as far as is known; 0 is not known.
 	Alive func() int

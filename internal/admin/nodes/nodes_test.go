@@ -514,7 +514,7 @@ func TestOptions(t *testing.T) {
 	alive := func() int { return 0 }
 	for _, o := range []nodes.Options{
 		{}, {Client: client, Alive: alive}, {Client: client, Name: "x"}, {Alive: alive, Name: "x"},
-		{Client: client, Alive: alive, Name: strings.Repeat("x", 65)}, {Client: client, Alive: alive, Name: "x", Wait: -1},
+		{Client: client, Alive: alive, Name: strings.Repeat("x", 161)}, {Client: client, Alive: alive, Name: "x", Wait: -1},
 	} {
 		if _, err := nodes.New(o); err == nil {
 			t.Errorf("%+v is taken", o)

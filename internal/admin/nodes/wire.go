@@ -15,7 +15,7 @@ import (
 // that nodes of another format do not hear these questions.
 const format = "1"
 
-const maxName = 64
+const maxName = 160
 
 // question is a message on the channel.
 type question struct {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/weir-rl/weir/internal/admin/audit"
@@ -25,8 +26,12 @@ func Audit(out io.Writer, records []audit.Entry) error {
 			limit += "/" + e.Limit
 		}
 		fmt.Fprintf(w, "%d\t%s", e.Seq, Instant(e.Time))
-		for _, text := range []string{e.Who, e.Role, e.Address, e.What, limit, e.Key, jsonText(e.Before),
-			jsonText(e.After), e.Note, e.Node} {
+		before, after := jsonText(e.Before), jsonText(e.After)
+		if changes := changesOf(e.After); changes != "" { // in place of two digests
+			before, after = versionOf(e.Before), strings.TrimSpace(versionOf(e.After)+" "+changes)
+		}
+		for _, text := range []string{e.Who, e.Role, e.Address, e.What, limit, e.Key, before, after, e.Note,
+			e.Node} {
 			if text == "" {
 				text = "-"
 			}
@@ -35,6 +40,27 @@ func Audit(out io.Writer, records []audit.Entry) error {
 		fmt.Fprintln(w)
 	}
 	return w.Flush()
+}
+
+// changesOf says what other rules changed, as it was recorded; "" if it was not.
+func changesOf(v any) string {
+	m, _ := v.(map[string]any)
+	list, _ := m["changes"].([]any)
+	var lines []string
+	for _, x := range list {
+		if line, ok := x.(string); ok {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
+}
+
+func versionOf(v any) string {
+	m, _ := v.(map[string]any)
+	if version, _ := m["version"].(string); version != "" {
+		return "version " + version
+	}
+	return ""
 }
 
 // jsonText is a value of a record: a text as it is, anything else as JSON.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/admin/audit"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
@@ -98,5 +99,26 @@ func TestDecisionWords(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
+	}
+}
+
+// TestAuditSaysWhatChanged: a record of other rules has what changed, in place of two digests.
+func TestAuditSaysWhatChanged(t *testing.T) {
+	var list []audit.Entry
+	if err := json.Unmarshal([]byte(`[
+		{"seq": 2, "who": "weir", "what": "rules in force", "before": {"digest": "sha256:aa", "files": 1, "version": "6"},
+			"after": {"digest": "sha256:bb", "files": 1, "version": "7", "changes": ["shop/a: allow 1/s → 2/s", "and 9 more changes"]}},
+		{"seq": 1, "who": "weir", "what": "rules in force", "before": {"digest": "sha256:cc"}, "after": {"digest": "sha256:aa"}}]`),
+		&list); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := Audit(&out, list); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); !strings.Contains(text, "version 6") ||
+		!strings.Contains(text, "version 7 shop/a: allow 1/s → 2/s; and 9 more changes") || strings.Contains(text, "sha256:bb") ||
+		!strings.Contains(text, `{"digest":"sha256:cc"}`) {
+		t.Errorf("got\n%s", text)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -63,7 +64,7 @@ func newPlan(records []*record, over, window int64) (*plan, error) {
 	var last *record
 	p.since, last = reachOf(records, p.level)
 	if p.since > wanted && len(records) > 1 {
-		p.began = cmp.Or(last.Node, "the node that was asked")
+		p.began = cmp.Or(human.ParseNodeName(last.Node).Label(), "the node that was asked")
 	}
 	p.from = max(p.since, wanted)
 	if over <= 0 {

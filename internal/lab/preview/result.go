@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/lab/sim"
+	"github.com/weir-rl/weir/internal/observe/changes"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/internal/util/human"
@@ -116,7 +117,7 @@ func (r *replay) rules(scale uint64) []insight.PreviewRule {
 			if old := before[key]; s == r.now {
 				change = "removed"
 			} else if old != nil {
-				if change = "changed"; fingerprint(old) == fingerprint(x) {
+				if change = "changed"; changes.Same(old, x) {
 					change = "same"
 				}
 			}
@@ -146,55 +147,6 @@ func perUser(r *rule.Rule) bool {
 		}
 	}
 	return false
-}
-
-// fingerprint returns the same text for rules that do the same.
-func fingerprint(r *rule.Rule) string {
-	var b strings.Builder
-	windows := func(list []*rule.Window) {
-		for _, w := range list {
-			if w.Limit == nil {
-				b.WriteString(" unlimited")
-				continue
-			}
-			c := w.Limit.Config()
-			fmt.Fprintf(&b, " %+v", c)
-		}
-	}
-	for _, c := range r.When {
-		fmt.Fprintf(&b, "%q:", c.Attribute)
-		for _, p := range c.Patterns {
-			fmt.Fprintf(&b, " %q %t", p.Source, p.Negated)
-		}
-	}
-	fmt.Fprintf(&b, "|%q %q %t %d %q %d %q %d %s %d %q", r.If, r.Per, r.Unlimited, r.Cost, r.CostExpr, r.CostMin,
-		r.Replaces, r.WarnPercent, r.Wait, r.WaitQueue, r.Defer)
-	windows(r.Windows)
-	for _, o := range r.Overrides {
-		fmt.Fprintf(&b, "|%q %t", o.Values, o.Unlimited)
-		windows(o.Windows)
-	}
-	if x := r.Regions; x != nil {
-		fmt.Fprintf(&b, "|regions %d %t %d", x.Over, x.Sync, x.Tell)
-	}
-	if e := r.Elastic; e != nil {
-		fmt.Fprintf(&b, "|%s %v", e.Signal, e.Curve)
-	}
-	for _, s := range r.Schedule {
-		fmt.Fprintf(&b, "|%v %v %v %s", s.Days, s.From, s.Until, s.Allow)
-	}
-	if x := r.Ban; x != nil {
-		fmt.Fprintf(&b, "|ban %d %s %s %t %t", x.After, x.Within, x.For, x.Domain, x.NFTables)
-	}
-	fmt.Fprintf(&b, "|%d %q %s %t %d %d %t", r.Priority, r.CostAfter, r.CostTimeout, r.Shadow, r.OnStoreError,
-		r.EnforcePercent, r.ExactPaths)
-	if l := r.Lyft; l != nil {
-		fmt.Fprintf(&b, "|%t %t %q %d %s %q", l.Shadow, l.Quota, l.LimitName, l.RequestsPerUnit, l.Unit, l.Path)
-	}
-	if x := r.Response; x != nil {
-		fmt.Fprintf(&b, "|%+v", *x)
-	}
-	return b.String()
 }
 
 // warn warns of anything that the counts do not cover.

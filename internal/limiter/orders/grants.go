@@ -305,20 +305,20 @@ func (t *Grants) resolve(g *GrantOrder, r *rule.Rule, key []byte) error {
 		}
 	}
 	if len(windows) == 0 {
-		return fmt.Errorf("the limit %q has no windows of its own", r.Name)
+		return fmt.Errorf("the limit %q has no numbers that a grant could replace", r.Name)
 	}
 	given := make([]bool, len(windows))
 	for _, a := range entries {
 		i := windowFor(a, windows)
 		if i < 0 {
-			return fmt.Errorf("%s is for no window of the limit %q, which has %s", a.Rate, r.Name, windowList(windows))
+			return fmt.Errorf("%s is for no window of the limit %q, which has %s; %s", a.Rate, r.Name,
+				windowList(windows), instead(a, windows))
 		}
 		if given[i] {
 			return fmt.Errorf("%s is the second for one window", a.Rate)
 		}
 		if r.WindowFor(windows[i].Counter.ID, key) == nil {
-			return fmt.Errorf(
-				"the limit %q has an override for this key with other windows, or none: change the override", r.Name)
+			return Overridden(r)
 		}
 		given[i] = true
 		limit, err := t.limit(windows[i].Limit.Config(), a)
@@ -338,6 +338,11 @@ func (t *Grants) resolve(g *GrantOrder, r *rule.Rule, key []byte) error {
 		}
 	}
 	return nil
+}
+
+// Overridden is the error of a key that a grant cannot give other numbers.
+func Overridden(r *rule.Rule) error {
+	return fmt.Errorf("the limit %q has an override for this key with other windows, or none: change the override", r.Name)
 }
 
 // limit returns the limit of a configuration with the numbers of a.
@@ -398,10 +403,17 @@ func windowText(w *rule.Window) string {
 func windowList(windows []*rule.Window) string {
 	list := make([]string, len(windows))
 	for i, w := range windows {
-		c := w.Limit.Config()
-		if list[i] = fmt.Sprintf("%d/%s", c.N, c.Period()); c.Algorithm.HasSlots() {
-			list[i] = fmt.Sprint(c.N)
-		}
+		list[i] = rule.AllowanceOf(w.Limit.Config()).String()
 	}
 	return strings.Join(list, ", ")
+}
+
+// instead says what can be given in place of a, which is for no window.
+func instead(a rule.Allowance, windows []*rule.Window) string {
+	if len(windows) > 1 {
+		return "each of these needs a number, and nothing else"
+	}
+	c := windows[0].Limit.Config()
+	c.N, c.Burst = a.Rate.N, a.Burst
+	return fmt.Sprintf("did you mean %s?", rule.AllowanceOf(c))
 }

@@ -7,9 +7,11 @@ import (
 
 // NodeState describes a node, as the node itself reports it.
 type NodeState struct {
-	Node    string    `json:"node"`           // its name, which no other node has
-	Self    bool      `json:"self,omitempty"` // the node that was asked
-	Version string    `json:"version"`        // of the program
+	// Node is its name; of nodes that have one name, with the address that tells them apart.
+	Node    string    `json:"node"`
+	Address string    `json:"address,omitempty"` // of its admin port, as far as its settings say it
+	Self    bool      `json:"self,omitempty"`    // the node that was asked
+	Version string    `json:"version"`           // of the program
 	Started time.Time `json:"started"`
 
 	Rules      int    `json:"rules"`      // in force

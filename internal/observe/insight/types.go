@@ -125,6 +125,9 @@ type Happening struct {
 	Kind    string `json:"kind"` // rules, rules_broken, saturated, start
 	Version string `json:"version,omitempty"`
 	Signal  string `json:"signal,omitempty"`
+	// RuleChanges says what other rules changed; only the latest events have it. Nodes are the nodes where that happened; empty if only one was asked.
+	RuleChanges
+	Nodes []string `json:"nodes,omitempty"`
 }
 
 // RuleReport is what is known of one rule.

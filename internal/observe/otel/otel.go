@@ -35,8 +35,8 @@ type Options struct {
 	Traces float64
 	// Metrics is how often metrics are sent; 0 is never.
 	Metrics time.Duration
-	// Version is the version of the program.
-	Version string
+	// Version is the version of the program, and Node the name of this node.
+	Version, Node string
 	// Gatherer reads the metrics. It is called from the first export on.
 	Gatherer prometheus.Gatherer
 	// Logger reports failed exports, at most once a minute; nil reports nothing.
@@ -71,7 +71,8 @@ func Start(ctx context.Context, o Options) (*Telemetry, error) {
 	t := new(Telemetry)
 	// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence over the names given here.
 	about, err := resource.New(ctx,
-		resource.WithAttributes(semconv.ServiceName("weir"), semconv.ServiceVersion(o.Version)),
+		resource.WithAttributes(semconv.ServiceName("weir"), semconv.ServiceVersion(o.Version),
+			semconv.ServiceInstanceID(o.Node)),
 		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("otel: %w", err)

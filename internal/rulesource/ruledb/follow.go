@@ -183,6 +183,7 @@ func (f *Follower) Run(ctx context.Context) {
 // away notes that the database is away.
 func (f *Follower) away(err error) {
 	since := time.Since(f.reached)
+	f.SetAway(f.reached, err)
 	if f.warned.IsZero() || time.Since(f.warned) >= lostAfter {
 		f.warned = time.Now()
 		f.o.Logger.Warn("rules cannot be followed; those in force stay", "path", f.o.Address.String(),
@@ -276,6 +277,7 @@ func (f *Follower) look(ctx context.Context, c *pgx.Conn) error {
 		f.o.Logger.Info("rules are followed again", "path", f.o.Address.String())
 	}
 	f.SetBehind(false)
+	f.SetAway(time.Time{}, nil)
 	_, err = within(ctx, answerPatience, func(ctx context.Context) (any, error) { return nil, f.report(ctx, c) })
 	return err
 }

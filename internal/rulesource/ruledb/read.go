@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 // DB is a connection for an editor. Make one with Open; not safe for concurrent use.
@@ -109,7 +112,7 @@ func (d *DB) Versions(ctx context.Context, n int) ([]*Version, error) {
 
 // Node is a node's report on itself.
 type Node struct {
-	Name    string    `json:"node"`
+	Name    string    `json:"node"`              // with its address, if another node has its name
 	Version int64     `json:"version"`           // in force
 	Refused int64     `json:"refused,omitempty"` // a version it cannot put in force; 0 for none
 	Error   string    `json:"error,omitempty"`   // why
@@ -129,5 +132,34 @@ func (d *DB) Nodes(ctx context.Context) ([]Node, error) {
 		err = row.Scan(&n.Name, &n.Version, &n.Refused, &n.Error, &n.Silent, &n.At, &n.Live)
 		return n, err
 	})
-	return list, plain(err)
+	return shown(list), plain(err)
+}
+
+// shown names nodes as people read them, and leaves out those that have started anew since: a node
+// keeps its name and address then, and has another id.
+func shown(list []Node) (out []Node) {
+	label := func(n Node) string { return human.ParseNodeName(n.Name).Label() }
+	live := map[string]bool{}
+	for _, n := range list {
+		live[label(n)] = live[label(n)] || n.Live
+	}
+	last := map[string]Node{} // by label, of those without a live one
+	var names []string
+	for _, n := range list {
+		switch {
+		case n.Live:
+			out, names = append(out, n), append(names, n.Name)
+		case !live[label(n)] && !n.At.Before(last[label(n)].At):
+			last[label(n)] = n
+		}
+	}
+	for _, n := range last {
+		out, names = append(out, n), append(names, n.Name)
+	}
+	as := human.NewNodeNames(names)
+	for i := range out {
+		out[i].Name = as.Shown(out[i].Name)
+	}
+	slices.SortFunc(out, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }

@@ -24,7 +24,9 @@ type Block struct {
 	Language string
 	Text     string
 	Line     int
-	// the comments directly above it: "expect: …", "background: …", "skip: …", "stop"
+	// the comments directly above it: "expect: …", "background: …", "skip: …", "stop", "needs: …" (a
+	// command that succeeds where the block can run), "write: …" (a block of another language is this
+	// file, which later blocks run)
 	directives []string
 }
 
@@ -195,8 +197,24 @@ func Needs(t *testing.T, names ...string) {
 	}
 }
 
+// write writes the file that a block is, and returns whether it is one.
+func (p *DocsPage) write(t *testing.T, b Block) bool {
+	t.Helper()
+	file := b.Directive("write")
+	if file == nil {
+		return false
+	}
+	if err := os.WriteFile(filepath.Join(p.Dir, file[0]), []byte(p.Ports.Replace(b.Text)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
 // without returns why a block cannot run here, and what it lacks for that; "" if it can.
-func (b Block) without() (what, why string) {
+func (p *DocsPage) without(b Block) (what, why string) {
+	if needs := b.Directive("needs"); needs != nil && p.command(needs[0]).Run() != nil {
+		return needs[0], "this fails: " + needs[0]
+	}
 	for _, tool := range strings.Fields(b.Text) {
 		if packageOf[tool] == "" {
 			continue
@@ -223,10 +241,13 @@ func (p *DocsPage) Run(t *testing.T, path string) (ran int) {
 			alone = false
 			continue
 		}
+		if p.write(t, b) {
+			continue
+		}
 		if b.Language != "sh" || b.Directive("skip") != nil {
 			continue
 		}
-		if what, why := b.without(); why != "" || alone {
+		if what, why := p.without(b); why != "" || alone {
 			p.Lacks, alone = true, alone || b.Directive("background") != nil
 			if why != "" {
 				t.Run("without "+what, func(t *testing.T) { t.Skipf("%s:%d does not run: %s", name, b.Line, why) })

@@ -108,10 +108,10 @@ func serveCommand(ctx context.Context, args, env []string, stdout, stderr io.Wri
 	if err == nil && flags.Arg(0) == "proxy" {
 		c.OnlyProxy(flags)
 	}
-	status := 2 // if anything is wrong before the program has begun
+	status := 78 // if the configuration is wrong
 	if err == nil {
 		err = server.Serve(ctx, c, *check, "(devel)", stdout, stderr)
-		if _, early := errors.AsType[*server.SetupError](err); !early {
+		if setup, early := errors.AsType[*server.SetupError](err); !early || setup.MayPass() {
 			status = 1
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,6 +53,23 @@ func CheckAddress(s string) error {
 		return fmt.Errorf("%q is no address: the port must be a number from 0 to 65535", s)
 	}
 	return nil
+}
+
+// Clash reports whether two addresses that CheckAddress finds no fault in, or "", surely exclude each
+// other: one port of one host or of all, or one file. Port 0 is a free one each time.
+func Clash(a, b string) bool {
+	pathA, socketA := strings.CutPrefix(a, unixScheme)
+	pathB, socketB := strings.CutPrefix(b, unixScheme)
+	if a == "" || b == "" || socketA || socketB {
+		return socketA && socketB && filepath.Clean(pathA) == filepath.Clean(pathB)
+	}
+	hostA, portA, _ := net.SplitHostPort(a)
+	hostB, portB, _ := net.SplitHostPort(b)
+	numberA, errA := strconv.Atoi(portA)
+	numberB, errB := strconv.Atoi(portB)
+	all := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
+	return errA == nil && errB == nil && numberA == numberB && numberA != 0 &&
+		(hostA == hostB || all(hostA) || all(hostB))
 }
 
 // Open opens host:port, or a unix socket. A socket's file has the mode 0660. One that is left over

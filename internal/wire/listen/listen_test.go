@@ -482,6 +482,24 @@ func TestClose(t *testing.T) {
 	eventually(t, "all are gone", func() bool { return l.Stats().Open == 0 })
 }
 
+func TestClash(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{":8080", ":8080", true}, {":8080", "127.0.0.1:8080", true}, {"[::]:8080", "10.0.0.1:8080", true},
+		{"0.0.0.0:8080", "localhost:08080", true}, {"127.0.0.1:80", "127.0.0.1:80", true},
+		{"unix:/run/weir.sock", "unix:/run//weir.sock", true},
+		{":8080", ":8081", false}, {":0", ":0", false}, {"127.0.0.1:80", "127.0.0.2:80", false},
+		{"unix:/run/a.sock", "unix:/run/b.sock", false}, {"unix:/run/a.sock", ":80", false}, {"", "", false},
+		{"", ":80", false},
+	} {
+		if got, back := Clash(c.a, c.b), Clash(c.b, c.a); got != c.want || back != c.want {
+			t.Errorf("%q and %q: %t, %t, want %t", c.a, c.b, got, back, c.want)
+		}
+	}
+}
+
 func TestCheckAddress(t *testing.T) {
 	for s, want := range map[string]string{
 		"127.0.0.1:8080": "", ":0": "", "[::1]:80": "", "unix:/run/weir.sock": "", "unix:weir.sock": "",

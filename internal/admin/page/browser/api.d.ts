@@ -9,7 +9,9 @@ declare namespace Api {
   }
   interface Good { requests: number; plus_minus: number; of: number; clients: number; confidence?: string }
   interface Series { t: number[]; admitted: number[]; near: number[]; refused: number[]; shadow?: number[]; banned?: number[] }
-  interface Happening { t: number; until?: number; kind: string; version?: string; signal?: string }
+  interface RuleChange { domain: string; rule?: string; change: string; fields?: { field: string; before: string; after: string }[] }
+  interface RuleChanges { changes?: RuleChange[]; more_changes?: number }
+  interface Happening extends RuleChanges { t: number; until?: number; kind: string; version?: string; signal?: string; nodes?: string[] }
   interface Overview {
     from: string; to: string; step: number; nodes: Nodes; domain?: string;
     requests: number; refused: number; banned: number; sampled_from: string; clients: number; clients_refused: number; good_refused: Good;
@@ -50,6 +52,7 @@ declare namespace Api {
   }
   interface Ban { domain: string; limit: string; key: string[] | null; wide?: boolean; since: string; until: string; reason: string; set?: boolean; left: number }
   interface Grant { domain: string; limit: string; key: string[] | null; allow: string; since: string; until: string; reason: string; problem?: string; left: number }
+  interface GrantChange { grant?: Grant; replaced?: Grant; before?: string; without?: string; shadow?: boolean; ban?: Ban; shared?: boolean; warning?: string }
   interface Limit {
     name: string; rule: string; file?: string; line?: number; key: string; mode: string; allowed: boolean; refuses: boolean;
     near_limit: boolean; soft_exceeded: boolean; algorithm: string; allows: string; limit: number; asked: number; remaining: number;
@@ -61,7 +64,7 @@ declare namespace Api {
     attributes: Record<string, string> | null; limits: Limit[] | null; limits_left_out?: number;
   }
   interface Node {
-    node: string; self?: boolean; version: string; started: string; rules: number; generation: number; digest: string;
+    node: string; address?: string; self?: boolean; version: string; started: string; rules: number; generation: number; digest: string;
     rules_version?: string; rules_since: string; rules_broken: boolean; per_second: number; refused_share: number; p99: number; store: string;
     breaker: string; store_fault?: string; store_remark?: string; store_errors: number; taken: number; thinned: number; memory: number;
   }

@@ -81,6 +81,9 @@ func bySeq(a, b *entry) int { return cmp.Compare(a.seq, b.seq) }
 
 var _ Queue = (*File)(nil)
 
+// ErrTaken is the error of OpenFile if another process has the file open.
+var ErrTaken = errors.New("another process has it open; give each server a file of its own")
+
 // OpenFile opens or makes the file at path. Its folder must exist. The file is locked: a second
 // process waits for a second and then fails.
 func OpenFile(path string, b Bounds) (*File, error) {
@@ -90,7 +93,7 @@ func OpenFile(path string, b Bounds) (*File, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		if errors.Is(err, bolterrors.ErrTimeout) {
-			err = errors.New("another process has it open; give each server a file of its own")
+			err = ErrTaken
 		}
 		return nil, fmt.Errorf("deferred: %s: %w", filepath.Base(path), err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/judge"
+	"github.com/weir-rl/weir/internal/observe/insight/series"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/rule"
 )
@@ -55,6 +56,8 @@ type Options struct {
 	// Proven returns what the text of some rules alone proves of them, by domain and name. nil is
 	// nothing.
 	Proven func(*rule.Set) map[[2]string]judge.Proof
+	// Changed says what differs between two rule sets. nil says nothing.
+	Changed func(before, after *rule.Set) insight.RuleChanges
 	// Recorded returns up to n of the latest requests, to say why none of them meets a rule. They
 	// hold the attributes that the rules in force read, with hashes for secret values. nil is none.
 	Recorded func(n int) []rule.Query
@@ -128,14 +131,14 @@ type Collector struct {
 	signal         string // why this minute is saturated; "" if it is not
 	// When the minute began.
 	lastAnswers answerCounts
-	era         int64      // the number of the one that goes on
-	errors      countWheel // of the store
+	era         int64        // the number of the one that goes on
+	errors      series.Tally // of the store
 	lastErrs    uint64
-	unknowns    countWheel // requests for unknown domains
+	unknowns    series.Tally // requests for unknown domains
 	lastUnknown uint64
-	past        map[pastName][]pastStep // of the history file, until its rules are there
+	past        map[series.Name][]series.Step // of the history file, until its rules are there
 
-	history *historyFile // nil without one; Run's alone
+	history *series.File // nil without one; Run's alone
 
 	provenAsked *rule.Set // whose proven rules were asked for
 	reasons     struct {
@@ -152,7 +155,7 @@ func New(o Options) *Collector {
 		o.Memory = DefaultMemory
 	}
 	c := &Collector{o: o, now: o.Now, woken: make(chan struct{}, 1),
-		errors: newTally(60, snapshot.MinuteSteps), unknowns: newTally(60, snapshot.MinuteSteps)}
+		errors: series.NewTally(60, snapshot.MinuteSteps), unknowns: series.NewTally(60, snapshot.MinuteSteps)}
 	if c.now == nil {
 		c.now = time.Now
 	}
@@ -246,8 +249,28 @@ func (c *Collector) known(r *weir.Request) bool {
 	return false
 }
 
+// RulesVersion notes the version that the source gives the rules which came into force last.
+func (c *Collector) RulesVersion(version string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := len(c.events) - 1; i >= 0; i-- {
+		if c.events[i].Kind == "rules" {
+			c.events[i].Version = version
+			return
+		}
+	}
+}
+
 // happened adds an event to the timeline.
 func (c *Collector) happened(h insight.Happening) {
+	detailed := 0
+	for i := len(c.events) - 1; len(h.Changes) > 0 && i >= 0; i-- {
+		if e := &c.events[i]; len(e.Changes) > 0 {
+			if detailed++; detailed >= snapshot.MostDetailed {
+				e.More, e.Changes = e.More+len(e.Changes), nil
+			}
+		}
+	}
 	if c.events = append(c.events, h); len(c.events) > snapshot.MostEvents {
 		c.events = slices.Delete(c.events, 0, len(c.events)-snapshot.MostEvents)
 	}

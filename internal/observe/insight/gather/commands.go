@@ -93,5 +93,5 @@ func (c *Collector) commandDomain(s *snapshot.Snapshot) (d snapshot.Domain, ok b
 	if x == nil {
 		return d, false // there were none
 	}
-	return x.domain(insight.CommandDomain, c.commands.since.Unix(), s), true
+	return domainOf(x, insight.CommandDomain, c.commands.since.Unix(), s), true
 }

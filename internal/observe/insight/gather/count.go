@@ -1,6 +1,8 @@
 package gather
 
-import "github.com/weir-rl/weir/internal/observe/insight/snapshot"
+import (
+	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
+)
 
 // notice finds out which rules were asked. mu is held.
 func (c *Collector) notice() {
@@ -65,7 +67,7 @@ func (c *Collector) count(unix int64) {
 		}
 		b := ruleBucket(&x)
 		if c.follow(s); s.series != nil {
-			s.series.add(unix, &b)
+			s.series.Add(unix, &b)
 		}
 		for i := range b {
 			s.total[i] += uint64(b[i])
@@ -76,10 +78,10 @@ func (c *Collector) count(unix int64) {
 		}
 	}
 	for _, d := range c.domains {
-		d.series.second.advance(unix)
+		d.series.Advance(unix)
 		if d.fresh != (snapshot.Bucket{}) {
 			c.followDomain(d)
-			d.series.add(unix, &d.fresh)
+			d.series.Add(unix, &d.fresh)
 			d.total += uint64(d.fresh[snapshot.LaneMet] - d.fresh[snapshot.LaneBanned])
 		}
 	}
@@ -87,11 +89,11 @@ func (c *Collector) count(unix int64) {
 		c.resize()
 	}
 	if n := c.storeErrors.Load(); n != c.lastErrs {
-		c.errors.add(unix, n-c.lastErrs)
+		c.errors.Add(unix, n-c.lastErrs)
 		c.lastErrs = n
 	}
 	if n := c.unknown.n.Load(); n != c.lastUnknown {
-		c.unknowns.add(unix, n-c.lastUnknown)
+		c.unknowns.Add(unix, n-c.lastUnknown)
 		c.lastUnknown = n
 	}
 	c.second = unix

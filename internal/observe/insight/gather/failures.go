@@ -8,9 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"unicode"
-	"unsafe"
 
 	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/observe/insight/series"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/rule"
 )
@@ -77,8 +77,8 @@ func (t *table) failed(m *rule.Matches, order *atomic.Uint64, asked *askedGates)
 
 // failureHistory counts failures over time. The Collector's mu guards it.
 type failureHistory struct {
-	tally countWheel // empty until there is one
-	first *failure   // of all
+	tally series.Tally // empty until there is one
+	first *failure     // of all
 }
 
 // failureSource is a counter, with the count that was read last.
@@ -94,11 +94,11 @@ func (f *failureHistory) add(unix int64, from *failureSource) (took int64) {
 	if n == from.last {
 		return 0
 	}
-	if len(f.tally.buckets) == 0 {
-		f.tally = newTally(600, snapshot.Eras*snapshot.EraLasts/600+1)
+	if !f.tally.HasRoom() {
+		f.tally = series.NewTally(600, snapshot.Eras*snapshot.EraLasts/600+1)
 		took = f.bytes()
 	}
-	f.tally.add(unix, n-from.last)
+	f.tally.Add(unix, n-from.last)
 	from.last = n
 	if first := from.first.Load(); f.first == nil || first.order < f.first.order {
 		f.first = first
@@ -107,7 +107,7 @@ func (f *failureHistory) add(unix int64, from *failureSource) (took int64) {
 }
 
 func (f *failureHistory) bytes() int64 {
-	return int64(len(f.tally.buckets)) * int64(unsafe.Sizeof(f.tally.buckets[0]))
+	return f.tally.Bytes()
 }
 
 // alikeRules holds the failures of rules that have failed together so far: they are in the same
@@ -140,7 +140,7 @@ func (x *failureSharing) goOn(before *alikeRules) *alikeRules {
 		return nil
 	}
 	var s *alikeRules
-	if len(before.tally.buckets) > 0 {
+	if before.tally.HasRoom() {
 		if s = x.roots[before]; s == nil {
 			s = &alikeRules{before: before}
 			x.roots[before] = s
@@ -196,7 +196,7 @@ func (c *Collector) share(s *rule.Set, t *table, states []*ruleState) {
 		if b := s.before; b != nil {
 			s.failureHistory, s.before = b.failureHistory, nil
 			if seen[b] { // another one has its buckets
-				s.tally.buckets = slices.Clone(b.tally.buckets)
+				s.tally = b.tally.Clone()
 			}
 			seen[b] = true
 		}
@@ -220,10 +220,10 @@ func (c *Collector) countFailures(unix int64) (took int64) {
 // failuresOf returns how often expressions of a rule failed between two instants, and why the first
 // one did; "" if none did.
 func (s *ruleState) failuresOf(from, to int64) (n uint64, why string) {
-	n = s.own.tally.sum(from, to)
+	n = s.own.tally.Sum(from, to)
 	first := s.own.first
 	if s.alike != nil {
-		n += s.alike.tally.sum(from, to)
+		n += s.alike.tally.Sum(from, to)
 		if first == nil || s.alike.first != nil && s.alike.first.order < first.order {
 			first = s.alike.first
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/observe/insight/series"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/rule"
@@ -219,7 +220,7 @@ func TestFailuresTakeLittleMemory(t *testing.T) {
 	b.send(weir.Request{Attributes: rule.Pairs{{Name: "n", Value: "500"}}}) // meets none
 	b.pass(time.Second)
 	before := b.Bytes()
-	one := (&failureHistory{tally: newTally(600, snapshot.Eras*snapshot.EraLasts/600+1)}).bytes()
+	one := (&failureHistory{tally: series.NewTally(600, snapshot.Eras*snapshot.EraLasts/600+1)}).bytes()
 	fail()
 	if took := b.Bytes() - before; took != one {
 		t.Errorf("%d bytes for the failures of %d rules, those of one take %d", took, len(specs), one)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/series"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/internal/util/human"
@@ -164,9 +165,9 @@ func TestPerSecond(t *testing.T) {
 	if o, r := b.overview(time.Hour), b.rule("a"); o.PerSecond != 0 || r.PerSecond != 0 {
 		t.Errorf("a minute later %v and %v a second", o.PerSecond, r.PerSecond)
 	}
-	lean := newSeries(true)
-	lean.add(begun.Unix(), &snapshot.Bucket{snapshot.LaneMet: 120})
-	if n := lean.recent(begun.Unix() + 70)[snapshot.LaneMet]; n != 20 {
+	lean := series.New(true)
+	lean.Add(begun.Unix(), &snapshot.Bucket{snapshot.LaneMet: 120})
+	if n := lean.Recent(begun.Unix() + 70)[snapshot.LaneMet]; n != 20 {
 		t.Errorf("%d in 10 s of a minute with 120", n)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/weir-rl/weir/internal/observe/insight/judge"
+	"github.com/weir-rl/weir/internal/observe/insight/series"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 )
 
@@ -291,13 +292,13 @@ func (s *ruleState) resize(to keptSize) {
 		return
 	}
 	s.size = to
-	if s.series != nil && to.lean && len(s.minutes) > minutesOf(true) {
-		states := make([]minuteState, minutesOf(true))
-		for n := max(s.series.minute.last-int64(len(states))+1, 0); n <= s.series.minute.last; n++ {
+	if s.series != nil && to.lean && len(s.minutes) > series.Minutes(true) {
+		states := make([]series.Minute, series.Minutes(true))
+		for n := max(s.series.LastMinute()-int64(len(states))+1, 0); n <= s.series.LastMinute(); n++ {
 			states[n%int64(len(states))] = s.minutes[n%int64(len(s.minutes))]
 		}
 		s.minutes = states
-		s.series.thin()
+		s.series.Thin()
 	}
 	for kind := range snapshot.TopKinds {
 		s.live[kind].resize(to.top)
@@ -347,31 +348,24 @@ func (s *ruleState) forgetKeys() {
 	s.limits()
 }
 
-// minuteState is what is known of a minute, beside the counts.
-type minuteState struct {
-	keys     float32 // distinct ones, estimated
-	topShare uint8   // % of the admitted that the top 1 % of the keys took; unknownShare: not known
-	signal   uint8   // place in saturations + 1; 0: not saturated
-}
-
 // fewestDrawn is how many decisions must be known for a share, if not all are looked at.
 const fewestDrawn = 40
 
 // endMinute notes the state of the minute that began at an instant.
 func (s *ruleState) endMinute(unix int64, signal string) {
-	m := minuteState{keys: float32(s.minuteKeys), topShare: snapshot.UnknownShare,
-		signal: uint8(slices.Index(snapshot.Saturations, signal) + 1)}
+	m := series.Minute{Keys: float32(s.minuteKeys), TopShare: snapshot.UnknownShare,
+		Signal: uint8(slices.Index(snapshot.Saturations, signal) + 1)}
 	s.minuteKeys = 0
 	if all := s.eras[currentEra].all; all != nil && len(all.keys) >= all.k {
-		m.keys /= float32((float64(all.most) + 1) / (1 << 63) / 2)
+		m.Keys /= float32((float64(all.most) + 1) / (1 << 63) / 2)
 	}
 	if list := s.live[snapshot.TopAsked].snapshot(); s.liveAdmitted > 0 && len(list) > 0 &&
 		(s.liveDrawn >= fewestDrawn || s.liveDrawn == s.liveAdmitted) {
 		sum := 0.0
-		for i := range list[:min(snapshot.TopPercent(m.keys), len(list))] {
+		for i := range list[:min(snapshot.TopPercent(m.Keys), len(list))] {
 			sum += float64(list[i].Asked - min(list[i].Refused, list[i].Asked))
 		}
-		m.topShare = uint8(min(sum/s.liveAdmitted, 1) * 100)
+		m.TopShare = uint8(min(sum/s.liveAdmitted, 1) * 100)
 	}
 	s.minutes[unix/60%int64(len(s.minutes))] = m
 }

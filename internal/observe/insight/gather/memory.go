@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/observe/insight/series"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 )
 
@@ -34,7 +35,7 @@ func (z keptSize) cost(windows int) int64 {
 	traced := key + int64(unsafe.Sizeof(keyTrace{})) + keyText
 	n := snapshot.Eras * (int64(z.all)*key + int64(z.refused)*traced)
 	n += 2 * snapshot.TopKinds * int64(z.top) * topBytes
-	n += newSeriesSize(z.lean) + int64(minutesOf(z.lean))*int64(unsafe.Sizeof(minuteState{}))
+	n += series.Size(z.lean) + int64(series.Minutes(z.lean))*int64(unsafe.Sizeof(series.Minute{}))
 	return n + filterBytes(z.all+z.refused)
 }
 
@@ -149,7 +150,7 @@ func (c *Collector) follow(s *ruleState) {
 		s.unfollow()
 		return
 	}
-	s.ruleFigures = &ruleFigures{series: newSeries(c.size.lean), minutes: make([]minuteState, minutesOf(c.size.lean))}
+	s.ruleFigures = &ruleFigures{series: series.New(c.size.lean), minutes: make([]series.Minute, series.Minutes(c.size.lean))}
 	if c.left < cost {
 		c.resize()
 		return
@@ -175,14 +176,14 @@ func (s *ruleState) unfollow() {
 // take half of the memory at most: beyond an eighth they are lean, and beyond the half only their
 // total is known.
 func (c *Collector) followDomain(d *domainState) {
-	if d.series != &noSeries {
+	if d.series != &series.Nothing {
 		return
 	}
-	lean := c.inDomains+newSeriesSize(false) > c.o.Memory/8
-	if c.inDomains+newSeriesSize(lean) > c.o.Memory/2 {
+	lean := c.inDomains+series.Size(false) > c.o.Memory/8
+	if c.inDomains+series.Size(lean) > c.o.Memory/2 {
 		return
 	}
-	d.series = newSeries(lean)
-	c.inDomains += d.series.bytes()
-	c.left -= d.series.bytes()
+	d.series = series.New(lean)
+	c.inDomains += d.series.Bytes()
+	c.left -= d.series.Bytes()
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/judge"
+	"github.com/weir-rl/weir/internal/observe/insight/series"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/rule"
 )
@@ -138,13 +139,13 @@ func TestDomainMetUnfollowed(t *testing.T) {
 	}
 	sum := int64(0)
 	for _, d := range b.domains {
-		sum += d.series.bytes()
+		sum += d.series.Bytes()
 	}
 	if b.inDomains != sum || sum == 0 || sum > LeastMemory/2 {
 		t.Errorf("the domains take %d bytes, and %d are told", sum, b.inDomains)
 	}
 	last := b.domains[len(b.domains)-1]
-	if last.series != &noSeries {
+	if last.series != &series.Nothing {
 		t.Fatal("all domains are followed")
 	}
 	b.µs.Add((40 * time.Hour).Microseconds())
@@ -154,7 +155,7 @@ func TestDomainMetUnfollowed(t *testing.T) {
 		t.Errorf("%d requests of the domain, want 2", got)
 	}
 	b.limiter.SetRules(rulesOfDomains(t, 1))
-	if want := b.domains[0].series.bytes(); b.inDomains != want {
+	if want := b.domains[0].series.Bytes(); b.inDomains != want {
 		t.Errorf("of one domain %d bytes are told, want %d", b.inDomains, want)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/insight/series"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/rule"
 )
@@ -21,7 +22,11 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	if old.set == nil {
 		c.started = now
 	} else {
-		c.happened(insight.Happening{T: now.Unix(), Kind: "rules"})
+		h := insight.Happening{T: now.Unix(), Kind: "rules"}
+		if c.o.Changed != nil {
+			h.RuleChanges = c.o.Changed(old.set, s)
+		}
+		c.happened(h)
 	}
 	c.drain()
 	c.count(now.Unix())
@@ -133,11 +138,11 @@ func (c *Collector) domainsOf(s *rule.Set, now int64) (domains map[string]*domai
 	for _, name := range s.Domains() {
 		d := domains[name]
 		if d == nil {
-			d = &domainState{name: name, gate: new(domainGate), series: &noSeries, since: now}
+			d = &domainState{name: name, gate: new(domainGate), series: &series.Nothing, since: now}
 			added = append(added, d)
 		}
 		c.domains = append(c.domains, d)
-		c.inDomains += d.series.bytes()
+		c.inDomains += d.series.Bytes()
 	}
 	clear(domains)
 	for _, d := range c.domains {
@@ -153,7 +158,7 @@ type domainState struct {
 	gate   *domainGate
 	last   uint32
 	fresh  snapshot.Bucket // what came since the counters were read last
-	series *series         // noSeries until somebody asks
+	series *series.Series  // noSeries until somebody asks
 	total  uint64          // requests since this program began
 	since  int64           // Unix seconds: from when on there are figures
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/judge"
+	"github.com/weir-rl/weir/internal/observe/insight/series"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/rule"
 )
@@ -36,7 +37,7 @@ func (c *Collector) snapshot(want snapshot.Want, f func(*ruleState) bool) (s *sn
 	defer c.mu.Unlock()
 	s = c.begin(&want)
 	for _, d := range c.domainsNamed(want.Domain) {
-		s.Domains = append(s.Domains, d.series.domain(d.name, d.since, s))
+		s.Domains = append(s.Domains, domainOf(d.series, d.name, d.since, s))
 	}
 	if want.Domain == "" || want.Domain == insight.CommandDomain {
 		if d, ok := c.commandDomain(s); ok {
@@ -80,9 +81,9 @@ func (c *Collector) begin(want *snapshot.Want) *snapshot.Snapshot {
 	if c.o.Broken != nil {
 		s.Broken = c.o.Broken()
 	}
-	s.StoreErrors += c.errors.sum(s.From, now)
+	s.StoreErrors += c.errors.Sum(s.From, now)
 	if want.Domain == "" {
-		if s.Unknown = c.unknowns.sum(s.From, now); s.Unknown > 0 {
+		if s.Unknown = c.unknowns.Sum(s.From, now); s.Unknown > 0 {
 			s.UnknownDomain = c.unknown.name()
 		}
 	}
@@ -94,82 +95,16 @@ func (c *Collector) begin(want *snapshot.Want) *snapshot.Snapshot {
 	return s
 }
 
-// strip reads a series; count is the sum of it.
-func (s *series) strip(from, to, step int64) (strip snapshot.Strip, count snapshot.Counts) {
-	strip = make(snapshot.Strip, (to-from)/step+1)
-	wheel := s.wheelFor(to - from)
-	wheel.each(from, to, func(unix int64, b *snapshot.Bucket) {
-		if unix < from {
-			return
-		}
-		count.AddBucket(b)
-		spreadBucket(strip, int((unix-from)/step), int(max(wheel.step/step, 1)), b)
-	})
-	return strip, count
-}
-
-// sum counts what came from an instant on.
-func (s *series) sum(from, to int64) (count snapshot.Counts) {
-	s.wheelFor(to-from).each(from, to, func(unix int64, b *snapshot.Bucket) {
-		if unix >= from {
-			count.AddBucket(b)
-		}
-	})
-	return count
-}
-
-// spreadBucket adds a bucket to n steps in equal parts, for a series whose steps are longer than
-// the steps shown.
-func spreadBucket(strip snapshot.Strip, at, n int, b *snapshot.Bucket) {
-	n = min(n, len(strip)-at)
-	for i := range n {
-		for lane, v := range b {
-			part := v / uint32(n)
-			if i < int(v%uint32(n)) {
-				part++
-			}
-			strip[at+i][lane] += part
-		}
-	}
-}
-
-// recent sums the last 10 full seconds. Without counts by the second, it returns a sixth of the
-// last full minute.
-func (s *series) recent(now int64) (count snapshot.Counts) {
-	w, from, to, part := &s.second, now-snapshot.RecentSeconds, now-1, uint64(1)
-	if len(w.buckets) == 0 {
-		w, from, to, part = &s.minute, now/60*60-60, now/60*60-1, 60/snapshot.RecentSeconds
-	}
-	w.each(from, to, func(_ int64, b *snapshot.Bucket) {
-		for i, v := range b {
-			count[i] += uint64(v) / part
-		}
-	})
-	return count
-}
-
-// domain returns the snapshot of a domain from its series.
-func (s *series) domain(name string, since int64, of *snapshot.Snapshot) snapshot.Domain {
-	out := snapshot.Domain{Name: name, Recent: s.recent(of.Time), Since: since}
-	out.Series, out.Count = s.strip(of.From, of.Time, of.Step)
+// domainOf returns the snapshot of a domain from its series.
+func domainOf(r *series.Series, name string, since int64, of *snapshot.Snapshot) snapshot.Domain {
+	out := snapshot.Domain{Name: name, Recent: r.Recent(of.Time), Since: since}
+	out.Series, out.Count = r.Strip(of.From, of.Time, of.Step)
 	const day = 24 * 60 * 60
-	if of.Started <= of.From-day || s.ten.oldest() <= of.From-day {
+	if of.Started <= of.From-day || r.Oldest() <= of.From-day {
 		out.HasBefore = true
-		out.Before = s.ten.within(of.From-day, of.Time-day+1)
+		out.Before = r.Within(of.From-day, of.Time-day+1)
 	}
 	return out
-}
-
-// within sums the counts from one instant to before another. A bucket that lies in that time in
-// part counts in part.
-func (w *wheel) within(from, to int64) (count snapshot.Counts) {
-	w.each(from, to-1, func(unix int64, b *snapshot.Bucket) {
-		part := min(unix+w.step, to) - max(unix, from)
-		for i, v := range b {
-			count[i] += (uint64(v)*uint64(part) + uint64(w.step)/2) / uint64(w.step)
-		}
-	})
-	return count
 }
 
 func modeOf(r *rule.Rule) string {
@@ -234,9 +169,9 @@ func (r *ruleState) snapshot(s *snapshot.Snapshot, over int64, want *snapshot.Wa
 		out.Count, out.Sampled = snapshot.Counts(r.total), snapshot.Counts(r.total)
 	} else {
 		if want.Series {
-			out.Series, out.Count = r.series.strip(s.From, s.Time, s.Step)
+			out.Series, out.Count = r.series.Strip(s.From, s.Time, s.Step)
 		} else {
-			out.Count = r.series.sum(s.From, s.Time)
+			out.Count = r.series.Sum(s.From, s.Time)
 		}
 		switch from := s.JudgedFrom(); {
 		case s.Started > from:
@@ -244,10 +179,10 @@ func (r *ruleState) snapshot(s *snapshot.Snapshot, over int64, want *snapshot.Wa
 		case from == s.From:
 			out.Sampled = out.Count
 		default:
-			out.Sampled = r.series.sum(from, s.Time)
+			out.Sampled = r.series.Sum(from, s.Time)
 		}
-		out.Recent = r.series.recent(s.Time)
-		r.series.wheelFor(over).each(s.From, s.Time, func(unix int64, b *snapshot.Bucket) {
+		out.Recent = r.series.Recent(s.Time)
+		r.series.Each(over, s.From, s.Time, func(unix int64, b *snapshot.Bucket) {
 			if at := (unix - s.From) * 12 / (s.Time - s.From + 1); at >= 0 && at < 12 {
 				out.Trend[at] += b[snapshot.LaneRefused]
 			}
@@ -341,13 +276,13 @@ func (r *ruleState) samples(out *snapshot.Rule, s *snapshot.Snapshot, want *snap
 		if r.series == nil {
 			return
 		}
-		r.series.minute.each(s.Time-snapshot.MinuteSteps*60, s.Time-60, func(unix int64, b *snapshot.Bucket) {
+		r.series.EachMinute(s.Time-snapshot.MinuteSteps*60, s.Time-60, func(unix int64, b *snapshot.Bucket) {
 			if b[snapshot.LaneMet] == 0 {
 				return
 			}
 			m := &r.minutes[unix/60%int64(len(r.minutes))]
 			out.Minutes = append(out.Minutes, snapshot.Minute{
-				T: unix, Keys: m.keys, TopShare: m.topShare, Signal: m.signal,
+				T: unix, Keys: m.Keys, TopShare: m.TopShare, Signal: m.Signal,
 				Met: b[snapshot.LaneMet], Refused: b[snapshot.LaneRefused], Would: b[snapshot.LaneWould],
 			})
 		})
@@ -367,10 +302,10 @@ func (r *ruleState) domainMet(s *snapshot.Snapshot) (n uint64) {
 	switch {
 	case r.domainState == nil:
 		return 0
-	case r.began > s.From, r.domainState.series == &noSeries:
+	case r.began > s.From, r.domainState.series == &series.Nothing:
 		return r.domainState.total - r.domainBefore
 	}
-	r.domainState.series.wheelFor(s.Time-s.From).each(s.From, s.Time,
+	r.domainState.series.Each(s.Time-s.From, s.From, s.Time,
 		func(_ int64, b *snapshot.Bucket) {
 			n += uint64(b[snapshot.LaneMet] - min(b[snapshot.LaneBanned], b[snapshot.LaneMet]))
 		})

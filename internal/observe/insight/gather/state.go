@@ -9,6 +9,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/judge"
+	"github.com/weir-rl/weir/internal/observe/insight/series"
 	"github.com/weir-rl/weir/internal/observe/insight/snapshot"
 	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/rule"
@@ -62,7 +63,7 @@ type ruleCounts struct {
 
 // ruleFigures are what is known of a rule that is followed.
 type ruleFigures struct {
-	series *series // nil if it is not followed
+	series *series.Series // nil if it is not followed
 
 	size         keptSize
 	live, long   [snapshot.TopKinds]topList
@@ -71,7 +72,7 @@ type ruleFigures struct {
 	eras         [snapshot.Eras]eraFigures // the latest first
 	filtered     int                       // keys in the filter of the gate
 	minuteKeys   int                       // sampled keys that came in this minute
-	minutes      []minuteState
+	minutes      []series.Minute
 
 	examples [snapshot.MostExamples]uint64 // ids of refusals
 	example  int

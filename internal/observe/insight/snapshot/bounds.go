@@ -15,6 +15,7 @@ const (
 	MostWith     = 64              // other rules that refused the same requests
 	mostEvidence = 64              // numbers of a verdict
 	MostEvents   = 200             // of the timeline, which has the latest
+	MostDetailed = 20              // of these, latest changes of rules that say what changed
 	MostDoors    = 101             // so that their numbers are small
 	MostExamples = 8               // refusals of a rule, and of a verdict, that are named
 	MostKeys     = 512             // of the sample of all keys

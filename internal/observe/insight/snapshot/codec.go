@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"errors"
+	"math"
 	"slices"
 
 	"github.com/weir-rl/weir/internal/observe/insight"
@@ -10,7 +11,7 @@ import (
 
 // Version is the first byte of an encoded Snapshot. It grows with every change to the
 // encoding. A node leaves out the snapshots of nodes whose version it does not know.
-const Version = 8
+const Version = 9
 
 // errSnapshot says that bytes are no Snapshot of this version.
 var errSnapshot = errors.New("not a snapshot of insight that this version knows")
@@ -62,6 +63,7 @@ func (c coder) snapshot(s *Snapshot) {
 		c.Text(&h.Kind)
 		c.Text(&h.Version)
 		c.Text(&h.Signal)
+		c.changes(&h.RuleChanges)
 	})
 	pack.Slice(c.Coder, &s.Domains, MostDomains, func(d *Domain) {
 		c.Text(&d.Name)
@@ -85,6 +87,27 @@ func (c coder) snapshot(s *Snapshot) {
 			}
 			last = m.T
 		}
+	}
+}
+
+func (c coder) changes(x *insight.RuleChanges) {
+	c.Size(&x.More, math.MaxInt32)
+	pack.Slice(c.Coder, &x.Changes, insight.MostChanges, func(r *insight.RuleChange) {
+		c.clipped(&r.Domain)
+		c.clipped(&r.Rule)
+		c.clipped(&r.Change)
+		pack.Slice(c.Coder, &r.Fields, insight.MostFields, func(f *insight.FieldChange) {
+			c.clipped(&f.Field)
+			c.clipped(&f.Before)
+			c.clipped(&f.After)
+		})
+	})
+}
+
+// clipped codes a text of at most insight.MostValue bytes.
+func (c coder) clipped(s *string) {
+	if c.Text(s); len(*s) > insight.MostValue {
+		c.Fail()
 	}
 }
 

@@ -22,6 +22,9 @@ func Merge(list ...*Snapshot) *Snapshot {
 	}
 	out := *list[0]
 	out.Events = slices.Clone(out.Events)
+	for i := range out.Events {
+		out.Events[i].Nodes = nodesOf(&out.Events[i], &out, len(list))
+	}
 	out.Domains = slices.Clone(out.Domains)
 	out.Rules = slices.Clone(out.Rules)
 	for i := range out.Domains {
@@ -63,7 +66,7 @@ func Merge(list ...*Snapshot) *Snapshot {
 		out.Unknown, out.UnknownDomain = out.Unknown+x.Unknown, cmp.Or(out.UnknownDomain, x.UnknownDomain)
 		out.Taken, out.Thinned, out.Bytes = out.Taken+x.Taken, out.Thinned+x.Thinned, out.Bytes+x.Bytes
 		out.Broken = cmp.Or(out.Broken, x.Broken)
-		out.mergeEvents(x.Events)
+		out.mergeEvents(x)
 		shift := shiftOf(&out, x)
 		for i := range x.Domains {
 			out.mergeDomain(&x.Domains[i], domains, most, shift)
@@ -103,15 +106,23 @@ func shiftOf(s, x *Snapshot) int {
 }
 
 // mergeEvents merges the events of another node. Events of the same kind within a minute become
-// one.
-func (s *Snapshot) mergeEvents(list []insight.Happening) {
+// one. So do equal changes of rules within an hour: files reach some nodes later than others.
+func (s *Snapshot) mergeEvents(x *Snapshot) {
 next:
-	for _, h := range list {
+	for _, h := range x.Events {
+		h.Nodes = nodesOf(&h, x, 2)
+		apart := int64(60)
+		if len(h.Changes) > 0 {
+			apart = 3600
+		}
 		for i := range s.Events {
 			e := &s.Events[i]
-			if e.Kind == h.Kind && e.Signal == h.Signal && e.Version == h.Version && h.T <= max(e.T, e.Until)+60 &&
-				e.T <= max(h.T, h.Until)+60 {
+			if e.Kind == h.Kind && e.Signal == h.Signal && e.Version == h.Version && h.T <= max(e.T, e.Until)+apart &&
+				e.T <= max(h.T, h.Until)+apart && sameChanges(e, &h) {
 				e.T, e.Until = min(e.T, h.T), max(e.Until, h.Until)
+				if len(h.Nodes) > 0 && !slices.Contains(e.Nodes, h.Nodes[0]) {
+					e.Nodes = append(slices.Clip(e.Nodes), h.Nodes[0])
+				}
 				continue next
 			}
 		}
@@ -119,6 +130,27 @@ next:
 	}
 	slices.SortStableFunc(s.Events, func(a, b insight.Happening) int { return cmp.Compare(a.T, b.T) })
 	s.Events = s.Events[max(0, len(s.Events)-MostEvents):]
+}
+
+// nodesOf names the node where rules changed, where several nodes are merged.
+func nodesOf(h *insight.Happening, s *Snapshot, nodes int) []string {
+	if nodes < 2 || h.Kind != "rules" || s.Node == "" {
+		return nil
+	}
+	return []string{s.Node}
+}
+
+// sameChanges reports whether two events say the same of rules, each of another node: that a node
+// made a change twice stands twice.
+func sameChanges(a, b *insight.Happening) bool {
+	same := func(x, y insight.RuleChange) bool {
+		return x.Domain == y.Domain && x.Rule == y.Rule && x.Change == y.Change && slices.Equal(x.Fields, y.Fields)
+	}
+	if a.More != b.More || !slices.EqualFunc(a.Changes, b.Changes, same) {
+		return false
+	}
+	return len(a.Changes) == 0 ||
+		!slices.ContainsFunc(a.Nodes, func(n string) bool { return slices.Contains(b.Nodes, n) })
 }
 
 // mergeDomain adds a domain of another node. A domain that is not in places is added if there are

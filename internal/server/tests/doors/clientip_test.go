@@ -92,7 +92,7 @@ func TestClientIPFields(t *testing.T) {
 		{"--client-ip-trusted-proxies=64:ff9b::/96", "write the IPv4 networks"},
 	} {
 		p := serve(strings.Fields(c.args)...)
-		p.Exits(2)
+		p.Exits(78)
 		if !strings.Contains(strings.ReplaceAll(p.Stderr.String(), `"`, `\"`), c.want) {
 			t.Errorf("%s: it wrote\n%s\nwant %q", c.args, p.Stderr, c.want)
 		}

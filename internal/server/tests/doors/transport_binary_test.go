@@ -50,7 +50,7 @@ func TestTransportBinary(t *testing.T) {
 		t.Errorf("after it was killed: %d", status)
 	}
 	other := servertest.Launch(t, program, dir, args...)
-	if status := other.Wait(); status != 2 || !strings.Contains(other.Stderr.String(), "is in use") {
+	if status := other.Wait(); status != 1 || !strings.Contains(other.Stderr.String(), "is in use") {
 		t.Errorf("a second one ended with %d\n%s", status, other.Stderr)
 	}
 	if status := healthy(); status != 200 {

@@ -43,7 +43,7 @@ func TestAuditLock(t *testing.T) {
 	first := servertest.Launch(t, program, dir, args...)
 	first.Addr("admin") // it runs
 	second := servertest.Launch(t, program, dir, args...)
-	if status := second.Wait(); status != 2 ||
+	if status := second.Wait(); status != 1 ||
 		!strings.Contains(second.Stderr.String(),
 			"audit.path: audit.jsonl: another program writes its audit log there") {
 		t.Errorf("exit status %d\n%s", status, second.Stderr)

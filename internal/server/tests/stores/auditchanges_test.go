@@ -518,6 +518,14 @@ func TestAuditChanges(t *testing.T) {
 	// Its end writes what was counted.
 	list := records(t, a.log)
 	got, counted := apart(list)
+	says := false
+	for i := range got {
+		after, _ := got[i].After.(map[string]any)
+		says = says || got[i].What == "rules in force" && fmt.Sprint(after["changes"]) == "[shop/more: added, allow 1/min]"
+	}
+	if !says {
+		t.Errorf("no record says which rule came into force: %+v", got)
+	}
 	for i, e := range list {
 		if e.Seq != uint64(i+1) || e.Node == "" || e.Node != list[0].Node || i > 0 && e.Time.Before(list[i-1].Time) {
 			t.Errorf("record %d: %+v", i+1, e)

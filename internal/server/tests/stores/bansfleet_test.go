@@ -16,7 +16,7 @@ import (
 )
 
 // TestBansOfFleet: a network that is banned everywhere in the domain on one node is refused by the
-// others, and each node says the same of what the ban refused. A node that starts later says that
+// others, and all nodes say how many requests the ban refused. A node that starts later says that
 // there may be more.
 func TestBansOfFleet(t *testing.T) {
 	t.Parallel()

@@ -513,15 +513,15 @@ func TestStoreErrors(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"serve", "--store=redis://ada:s3cret@127.0.0.1:port"}, 2, `--store: redis URL: "127.0.0.1:port" is no HOST:PORT`},
-		{[]string{"serve", "--store=ada:s3cret@127.0.0.1"}, 2, "write memory, or the URL of a store, such as redis://HOST:PORT: there is no scheme"},
-		{[]string{"serve", "--store=redis://ada:s3/cret@127.0.0.1"}, 2, "percent-encode"},
-		{[]string{"serve", "-store=redis://ada:s3cret@127.0.0.1"}, 2, "unknown shorthand flag"},
-		{[]string{"serve", "--store=" + away, "--snapshot-path=x"}, 2, "snapshot.path: is for the embedded store"},
-		{[]string{"proxy", "--store=" + away, "--upstream=http://a", "--redis-partitions=0"}, 2, `--redis-partitions: "0" must be a whole number from 1 to 16384`},
-		{[]string{"serve", "--config=broken.yaml"}, 2, "broken.yaml: [2:"},
+		{[]string{"serve", "--store=redis://ada:s3cret@127.0.0.1:port"}, 78, `--store: redis URL: "127.0.0.1:port" is no HOST:PORT`},
+		{[]string{"serve", "--store=ada:s3cret@127.0.0.1"}, 78, "write memory, or the URL of a store, such as redis://HOST:PORT: there is no scheme"},
+		{[]string{"serve", "--store=redis://ada:s3/cret@127.0.0.1"}, 78, "percent-encode"},
+		{[]string{"serve", "-store=redis://ada:s3cret@127.0.0.1"}, 78, "unknown shorthand flag"},
+		{[]string{"serve", "--store=" + away, "--snapshot-path=x"}, 78, "snapshot.path: is for the embedded store"},
+		{[]string{"proxy", "--store=" + away, "--upstream=http://a", "--redis-partitions=0"}, 78, `--redis-partitions: "0" must be a whole number from 1 to 16384`},
+		{[]string{"serve", "--config=broken.yaml"}, 78, "broken.yaml: [2:"},
 		{[]string{"serve", "--check", "--store=" + away}, 0, ""},
-		{[]string{"serve", "--check", "--store=" + away, "--snapshot-path=x"}, 2, "snapshot.path"},
+		{[]string{"serve", "--check", "--store=" + away, "--snapshot-path=x"}, 78, "snapshot.path"},
 	} {
 		if err := os.WriteFile("broken.yaml", []byte("store: "+away+"\nrules: [a\n"), 0o600); err != nil {
 			t.Fatal(err)

@@ -69,7 +69,7 @@ func TestRuleDatabaseFails(t *testing.T) {
 	n.follows(20)
 	n.Stderr.Await(t, "rules come from the cache")
 	bare := servertest.Start(t, "serve", "--rules", b.url, "--rules-db-cache", filepath.Join(t.TempDir(), "none"))
-	bare.Exits(2)
+	bare.Exits(1)
 	bare.Stderr.Await(t, "the database of rules cannot be reached: .*there is no cache of them yet")
 	server.Restart()
 	n.Stderr.Await(t, "rules are followed again")

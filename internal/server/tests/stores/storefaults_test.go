@@ -27,7 +27,7 @@ func TestStoreFaults(t *testing.T) {
 	url := "redis://node:p@" + redis.Addr()
 	const advice = "does not let the user node do what Weir needs: give it the permissions that docs/operating/redis.md lists"
 	status, out, errs := servertest.RunBuilt(t, "serve", "--check", "--rules="+rules, "--store="+url)
-	if status != 2 || !strings.Contains(errs, advice) || strings.Contains(out, "are good") {
+	if status != 78 || !strings.Contains(errs, advice) || strings.Contains(out, "are good") {
 		t.Errorf("a check: %d %s %s", status, out, errs)
 	}
 	p := servertest.StartOn(t, url, "--rules="+rules)

@@ -9,7 +9,7 @@ import { fill, h, sent } from './text.js';
  */
 export function partsOf(key, per) {
   if (!key) return [];
-  if (per && per.length < 2) return [key];
+  if (per) return [key]; // the server cuts it where the names of the parts say
   // A value may hold ", " itself: what begins a part is a name and "=".
   return key.split(/, (?=[A-Za-z_][\w.|-]*=)/);
 }
@@ -20,30 +20,36 @@ export function partsOf(key, per) {
  * @param {string} o.title
  * @param {import('./text.js').Child} o.text
  * @param {{name: string, label: string, value?: string, hint?: string, required?: boolean,
- *   options?: string[]}[]} o.fields
+ *   options?: string[], after?: HTMLElement}[]} o.fields
  * @param {string} o.button
  * @param {boolean} [o.bad] it takes something away from somebody
- * @param {(values: Record<string, string>) => Promise<void>} o.done
+ * @param {HTMLElement} [o.more] what stands above the buttons
+ * @param {(values: Record<string, string>) => Promise<import('./text.js').Child | void>} o.done
+ * what it returns is said in place of the form
  */
 export function ask(o) {
   const error = h('p', { class: 'error', role: 'alert' });
   const submit = /** @type {HTMLButtonElement} */ (h('button', { class: o.bad ? 'btn bad' : 'btn main', type: 'submit' }, o.button));
   const form = /** @type {HTMLFormElement} */ (h('form', { method: 'dialog' },
     h('h2', null, o.title), h('p', null, o.text),
-    o.fields.map((f) => h('label', null, f.label,
+    o.fields.map((f) => [h('label', null, f.label,
       f.options ? h('select', { name: f.name }, f.options.map((v) => h('option', { value: v, selected: v === f.value }, v)))
         : h('input', { name: f.name, value: f.value ?? '', required: f.required, autocomplete: 'off', spellcheck: 'false' }),
-      f.hint ? h('span', null, f.hint) : null)),
-    error,
+      f.hint ? h('span', null, f.hint) : null), f.after]),
+    o.more, error,
     h('div', { class: 'actions' }, h('button', { class: 'btn', type: 'button', onclick: () => dialog.close() }, 'Cancel'), submit)));
   const dialog = /** @type {HTMLDialogElement} */ (h('dialog', { 'aria-label': o.title }, form));
+  const values = () => /** @type {Record<string, string>} */ (Object.fromEntries([...new FormData(form)].map(([k, v]) => [k, String(v).trim()])));
   form.addEventListener('submit', async (e) => {
     e.preventDefault();
     submit.disabled = true;
     fill(error);
     try {
-      await o.done(Object.fromEntries([...new FormData(form)].map(([k, v]) => [k, String(v).trim()])));
-      dialog.close();
+      const said = await o.done(values());
+      if (!said) { dialog.close(); return; }
+      const close = h('button', { class: 'btn main', type: 'button', onclick: () => dialog.close() }, 'Close');
+      fill(form, h('h2', null, o.title), h('div', { role: 'status' }, said), h('div', { class: 'actions' }, close));
+      close.focus();
     } catch (err) {
       fill(error, err instanceof Error ? err.message : String(err));
       submit.disabled = false;
@@ -53,9 +59,10 @@ export function ask(o) {
   dialog.addEventListener('close', () => { dialog.remove(); if (before?.isConnected) before.focus(); });
   document.body.append(dialog);
   dialog.showModal();
+  return { form, submit, values };
 }
 
-const fors = ['15m', '1h', '6h', '1d', '7d', '30d'];
+export const fors = ['15m', '1h', '6h', '1d', '7d', '30d'];
 
 /** @typedef {{domain: string, limit: string, key: string[]}} Target */
 
@@ -69,12 +76,7 @@ export const ban = (ctx, t, then) => ask({
   async done(v) { await ctx.api('/api/v1/bans', { method: 'POST', body: { ...t, for: v.for, reason: v.reason } }); then(); },
 });
 
-/** @param {import('../app.js').Context} ctx @param {Target} t @param {() => void} then */
-export const grant = (ctx, t, then) => ask({
-  title: 'Grant', text: ['For ', named(t), ' another limit holds until the grant ends.'], button: 'Grant',
-  fields: [{ name: 'allow', label: 'Limit', hint: 'as in a rule: 1000/min', required: true }, { name: 'for', label: 'For', value: '1h', options: fors }, { name: 'reason', label: 'Reason, for the audit log' }],
-  async done(v) { await ctx.api('/api/v1/grants', { method: 'POST', body: { ...t, allow: v.allow, for: v.for, reason: v.reason } }); then(); },
-});
+export { grant } from './grant.js';
 
 /**
  * end lifts a ban, ends a grant or resets a key.

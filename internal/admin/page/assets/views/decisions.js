@@ -1,17 +1,35 @@
 // @ts-check
-import { line, outcomes, same, shareShown, story } from '../parts/decision.js';
-import { card, count, fill, h, sent, visible } from '../parts/text.js';
+import { partsOf } from '../parts/act.js';
+import { line, mainLimit, outcomes, same, shareShown, story } from '../parts/decision.js';
+import { grant, shortened } from '../parts/grant.js';
+import { card, commands, count, fill, h, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { clock, span, today, when } from '../parts/time.js';
 import { keyLink, ruleLink } from './overview.js';
 
 /** @typedef {import('../app.js').Context} Context */
 
+/**
+ * granting offers a grant of the key of a limit, or says why it does not.
+ * @param {Context} ctx @param {Api.Decision} d @param {Api.Limit} l
+ */
+function granting(ctx, d, l) {
+  if (l.mode === 'shadow') return 'in shadow: nothing to grant';
+  if (shortened(l.key)) return 'the key is not shown whole';
+  return h('button', { class: 'btn small', type: 'button', 'aria-label': `Grant, ${visible(l.rule)}`, onclick: async () => {
+    const known = /** @type {Api.RulesInForce} */ (await ctx.api('/api/v1/rules', { signal: ctx.signal }));
+    const r = known.rules.find((x) => x.domain === d.domain && x.name === l.rule);
+    grant(ctx, { domain: d.domain, limit: l.rule, key: partsOf(l.key, r?.per) }, () => {});
+  } }, 'Grant');
+}
+
 /** @param {Context} ctx @param {Api.Decision} d */
 function details(ctx, d) {
   const attributes = Object.entries(d.attributes ?? {});
   const [words, colour] = outcomes[d.outcome] ?? [d.outcome, 'grey'];
-  return [story(d),
+  const main = mainLimit(d);
+  const can = ctx.can('act') && d.domain !== commands;
+  return [story(d), can && main ? h('p', { class: 'actions' }, granting(ctx, d, main)) : null,
     h('div', { class: 'grid' },
       card('Limits that it met', d.limits_left_out ? `${count(d.limits_left_out)} more` : null, 's8', table({
         caption: 'Limits', rows: d.limits ?? [], none: 'None.', columns: [
@@ -21,7 +39,8 @@ function details(ctx, d) {
           { title: 'Result', cell: (l) => (l.refuses ? h('span', { class: 'ink-refused' }, 'refused') : !l.allowed ? h('span', { class: 'ink-shadow' }, `would refuse (${l.mode})`) : l.soft_exceeded ? h('span', { class: 'ink-near' }, 'soft margin') : l.near_limit ? h('span', { class: 'ink-near' }, 'near') : 'passed') },
           { title: 'Asked', number: true, cell: (l) => count(l.asked) },
           { title: 'Left', number: true, cell: (l) => count(l.remaining) },
-          { title: 'Again in', number: true, cell: (l) => (l.allowed ? '–' : l.retry_after === null ? 'never' : span(l.retry_after)) }],
+          { title: 'Again in', number: true, cell: (l) => (l.allowed ? '–' : l.retry_after === null ? 'never' : span(l.retry_after)) },
+          ...(can && (d.limits?.length ?? 0) > 1 ? [{ title: 'Actions', quiet: true, cell: (/** @type {Api.Limit} */ l) => (l === main ? null : granting(ctx, d, l)) }] : [])],
       })),
       card('The request', null, 's4', h('dl', { class: 'kv' },
         h('dt', null, 'Result'), h('dd', { class: `ink-${colour}` }, words, d.banned ? ', banned' : ''),

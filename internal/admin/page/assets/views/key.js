@@ -72,7 +72,7 @@ export async function show(ctx, root) {
       { title: 'Limit', cell: (x) => { const r = ruleOf(x.limit, x.of); return r ? h('a', { href: ruleLink(ctx, r.domain, r.name) }, visible(x.limit)) : visible(x.limit); } },
       { title: 'Used', cell: (x) => (x.s && !x.s.unlimited ? [h('div', { class: 'line-of' }, `${count(x.s.used)} of ${count(x.s.capacity)}`), share(fullness(x.s), 'used', x.s.refused ? 'refused' : 'admitted'), x.s.leased ? h('div', { class: 'line-of' }, `leased: ${count(x.s.leased.units)} (${plural(x.s.leased.generations, 'generation')}), until `, when(x.s.leased.until)) : null, regional(x.s)] : x.s?.unlimited ? 'no limit' : 'nothing counted') },
       { title: 'Now', cell: (x) => (x.s?.ban ? h('span', { class: 'ink-refused' }, 'banned until ', when(x.s.ban.until)) : x.s?.refused ? h('span', { class: 'ink-refused' }, `refused${x.s.shadow ? ' in shadow' : ''}${x.s.retry_after ? `, again in ${span(x.s.retry_after)}` : ''}`) : 'passes') },
-      { title: 'Grant', cell: (x) => (x.s?.grant ? [`${visible(x.s.grant.allow)} until `, when(x.s.grant.until)] : '–') },
+      { title: 'Grant', cell: (x) => (x.s?.grant ? [`${visible(x.s.grant.allow)} until `, when(x.s.grant.until)] : x.s?.shadow ? 'nothing to grant in shadow' : '–') },
       { title: 'Asked, 12 to 24 h', number: true, cell: (x) => (x.l ? count(x.l.asked) : '–') },
       { title: 'Refused', number: true, cell: (x) => (x.l?.would_refuse ? `would ${count(x.l.would_refuse)}` : x.l ? count(x.l.refused) : '–') },
       { title: 'Near', number: true, cell: (x) => (x.l ? count(x.l.near) : '–') }];
@@ -85,13 +85,17 @@ export async function show(ctx, root) {
         if (!r) return null;
         const t = { domain: r.domain, limit: r.name, key: partsOf(key, r.per) };
         const b = (/** @type {string} */ words, /** @type {() => void} */ f) => h('button', { class: 'btn small', type: 'button', 'aria-label': `${words}, ${x.limit}`, onclick: f }, words);
-        return h('span', { class: 'actions' }, x.s?.ban ? b('Lift', () => end(ctx, 'bans', t, then)) : b('Ban', () => ban(ctx, t, then)), x.s?.grant ? b('End grant', () => end(ctx, 'grants', t, then)) : b('Grant', () => grant(ctx, t, then)), x.s ? b('Reset', () => end(ctx, 'keys', t, then)) : null);
+        return h('span', { class: 'actions' }, x.s?.ban ? b('Lift', () => end(ctx, 'bans', t, then)) : b('Ban', () => ban(ctx, t, then)), x.s?.shadow ? null : b('Grant', () => grant(ctx, t, then)), x.s?.grant ? b('End grant', () => end(ctx, 'grants', t, then)) : null, x.s ? b('Reset', () => end(ctx, 'keys', t, then)) : null);
       } });
     }
     const all = [...rows, ...extra];
+    // The limit that refuses it is the one to grant more of; else the first that could.
+    const could = all.filter((x) => !x.s?.shadow && !x.s?.unlimited).map((x) => ({ x, r: ruleOf(x.limit, x.of) })).filter(({ r }) => r && !r.shadow);
+    const main = (could.find(({ x }) => x.s?.refused) ?? could[0])?.r ?? (all.length ? undefined : mine.find((r) => !r.shadow));
     fill(root,
       h('p', { class: 'crumb' }, h('a', { href: ctx.link('/keys') }, 'Keys'), domain ? ` / ${visible(domain)}` : ''),
-      h('div', { class: 'head' }, h('h1', null, sent(key, '')), report?.known ? h('span', { class: 'pill ink-good' }, 'Signed in') : null),
+      h('div', { class: 'head' }, h('h1', null, sent(key, '')), report?.known ? h('span', { class: 'pill ink-good' }, 'Signed in') : null,
+        can && main ? h('span', { class: 'actions' }, h('button', { class: 'btn', type: 'button', onclick: () => grant(ctx, { domain: main.domain, limit: main.name, key: partsOf(key, main.per) }, then) }, `Grant at ${visible(main.name)}`)) : null),
       h('p', { class: 'lead' }, sentence()),
       report?.sampled && e ? h('p', { class: 'sub' }, `After a refusal it came back when told ${plural(e.obeyed, 'time')}, too early ${plural(e.early, 'time')}, and gave up ${plural(e.gave_up, 'time')}${report.obey >= 0 ? `: ${percent(report.obey)} obeyed` : ''}. Refused ${shareOf(limits.reduce((s, l) => s + l.refused, 0), limits.reduce((s, l) => s + l.asked, 0))} of what it asked.`) : null,
       h('div', { class: 'grid' },

@@ -21,13 +21,13 @@ export async function show(ctx, root) {
       [...faults].map((text) => h('div', null, h('strong', { class: 'ink-refused' }, `${visible(text)}.`))));
     fill(box, table({
       caption: 'Nodes', rows: list, none: 'No node answered.', columns: [
-        { title: 'Node', cell: (x) => [h('strong', { class: 'mono' }, visible(x.node)), x.self ? h('span', { class: 'sub' }, ' this one') : null, h('div', { class: 'sub' }, `${visible(x.version)}, up for ${ago(x.started)}`)] },
+        { title: 'Node', cell: (x) => [h('strong', { class: 'mono' }, visible(x.node)), x.self ? h('span', { class: 'sub' }, ' this one') : null, x.address && !x.node.includes(x.address) ? h('div', { class: 'sub mono' }, visible(x.address)) : null, h('div', { class: 'sub' }, `${visible(x.version)}, up for ${ago(x.started)}`)] },
         { title: 'Rules', cell: (x) => [`${count(x.rules)} since `, when(x.rules_since), h('div', { class: 'sub mono' }, `${visible(x.digest).replace(/^sha256:/, '').slice(0, 12)} · ${x.rules_version ? `version ${visible(x.rules_version)}` : `generation ${count(x.generation)}`}`), x.rules_broken ? h('div', { class: 'ink-refused' }, 'newer ones are broken') : null] },
         { title: 'Decisions', number: true, cell: (x) => `${rate(x.per_second)} /s` },
         { title: 'Refused', number: true, cell: (x) => percent(x.refused_share) },
-        { title: 'p99', number: true, cell: (x) => seconds(x.p99) },
+        { title: 'Time to decide, p99', number: true, cell: (x) => seconds(x.p99) },
         { title: 'Store', cell: (x) => [visible(x.store), x.breaker && x.breaker !== 'closed' ? h('span', { class: 'ink-refused' }, ` ${x.breaker.replace('_', ' ')}`) : null, h('div', { class: 'sub' }, `${count(x.store_errors)} errors`), x.store_remark ? h('div', { class: 'ink-refused' }, visible(x.store_remark)) : null] },
-        { title: 'Looked at', number: true, cell: (x) => [count(x.taken), h('div', { class: 'sub' }, x.thinned ? `${count(x.thinned)} left out` : 'none left out')] },
+        { title: 'Decisions seen', number: true, cell: (x) => [count(x.taken), h('div', { class: 'sub' }, x.thinned ? `${count(x.thinned)} left out` : 'none left out')] },
         { title: 'Memory', number: true, cell: (x) => bytes(x.memory) }],
     }));
     ctx.nodes(n, false);

@@ -1,5 +1,6 @@
 // @ts-check
 import { ranking } from '../parts/bars.js';
+import { changesLine, where } from '../parts/changes.js';
 import { chart } from '../parts/chart.js';
 import { line, same } from '../parts/decision.js';
 import { card, commands, count, fill, h, legend, percent, plural, rate, seconds, sent, shareOf, verdictOf, visible } from '../parts/text.js';
@@ -24,7 +25,7 @@ export const atLeast = (k) => (k.over && !k.estimated ? `at least ${count(k.coun
 /** eventWords says what is marked on the line of time. @param {Api.Happening} e */
 function eventWords(e) {
   switch (e.kind) {
-    case 'rules': return `rules changed${e.version ? ` to ${e.version.slice(0, 12)}` : ''}`;
+    case 'rules': return [`rules changed${e.version ? ` to version ${e.version.slice(0, 12)}` : ''}`, where(e.nodes), changesLine(e)].filter(Boolean).join(', ');
     case 'rules_broken': return 'the rules in the source are broken';
     case 'saturated': return `saturated${e.signal ? `: ${e.signal}` : ''}`;
     case 'start': return 'weir started';
