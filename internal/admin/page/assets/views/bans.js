@@ -1,5 +1,5 @@
 // @ts-check
-import { ask, end, partsOf } from '../parts/act.js';
+import { ask, end, partsOf, scopeOf, whereField } from '../parts/act.js';
 import { card, count, fill, h, plural, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { span, when } from '../parts/time.js';
@@ -26,13 +26,14 @@ export async function show(ctx, root) {
     text: isBan ? 'All requests of the key that meet the rule are refused until the ban ends.' : 'Another limit holds for the key until the grant ends.',
     fields: [
       { name: 'rule', label: 'Rule', options: rules.map((r) => `${r.domain}/${r.name}`) },
-      { name: 'key', label: 'Key', hint: 'as in user=ada; empty for a rule that counts all together' },
+      { name: 'key', label: 'Key', hint: isBan ? 'as in user=ada, or a network: 192.0.2.0/24' : 'as in user=ada; empty for a rule that counts all together' },
       ...(isBan ? [] : [{ name: 'allow', label: 'Limit', hint: 'as in a rule: 1000/min', required: true }]),
+      ...(isBan ? [whereField] : []),
       { name: 'for', label: 'For', value: '1h', options: ['15m', '1h', '6h', '1d', '7d', '30d'] },
       { name: 'reason', label: 'Reason, for the audit log' }],
     async done(v) {
       const r = rules.find((x) => `${x.domain}/${x.name}` === v.rule);
-      await ctx.api(isBan ? '/api/v1/bans' : '/api/v1/grants', { method: 'POST', body: { domain: r?.domain, limit: r?.name, key: partsOf(v.key, r?.per), for: v.for, reason: v.reason, ...(isBan ? {} : { allow: v.allow }) } });
+      await ctx.api(isBan ? '/api/v1/bans' : '/api/v1/grants', { method: 'POST', body: { domain: r?.domain, limit: r?.name, key: partsOf(v.key, r?.per), for: v.for, reason: v.reason, ...(isBan ? scopeOf(v.scope) : { allow: v.allow }) } });
       await again();
     },
   });
@@ -53,7 +54,8 @@ export async function show(ctx, root) {
     /** @type {import('../parts/table.js').Column<Api.Ban>[]} */
     const b = [
       { title: 'Key', cell: keyOf },
-      { title: 'Rule', cell: (x) => [h('a', { href: ruleLink(ctx, x.domain, x.limit) }, visible(x.limit)), x.wide ? h('div', { class: 'sub' }, 'in the whole domain') : null] },
+      { title: 'Rule', cell: (x) => [h('div', null, h('a', { href: ruleLink(ctx, x.domain, x.limit) }, visible(x.limit))), x.wide ? h('div', { class: 'sub' }, 'in the whole domain') : null] },
+      { title: 'Refused', number: true, cell: (x) => (x.refused === undefined ? '–' : [x.refused_at_least ? 'at least ' : '', count(x.refused), h('div', { class: 'sub' }, 'since ', when(x.since))]) },
       { title: 'Until', cell: until },
       { title: 'Since', cell: (x) => when(x.since) },
       { title: 'Set by', cell: (x) => (x.set ? 'an operator' : 'its refusals') },
