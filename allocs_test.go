@@ -49,7 +49,12 @@ limits:
 	if _, err := l.Grants().Set(t.Context(), "", "api", []string{"192.0.2.4"}, "7/min, 8/hour", time.UnixMicro(epoch).Add(time.Hour), ""); err != nil {
 		t.Fatal(err)
 	}
-	for name, r := range map[string]weir.Request{"banned": from("192.0.2.1", "/"), "denied": from("192.0.2.3", "/"),
+	for _, key := range []string{"198.51.100.0/24", "2001:db8:7::/48"} {
+		if _, err := l.Bans().Set(t.Context(), "", "api", []string{key}, time.UnixMicro(epoch).Add(time.Hour), "", weir.BanInDomain); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, r := range map[string]weir.Request{"network": from("198.51.100.8", "/"), "banned": from("192.0.2.1", "/"), "denied": from("192.0.2.3", "/"),
 		"granted": from("192.0.2.4", "/")} {
 		var d weir.Decision
 		ctx := context.Background()

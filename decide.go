@@ -41,6 +41,7 @@ func (l *Limiter) match(r *Request, d *Decision, now bool) (undecided, done bool
 	d.Time, d.RetryAfter, d.Delay, d.Generation, d.Rules, d.ID = 0, 0, 0, 0, nil, 0
 	d.Domain, d.WithoutStore = r.Domain, nil
 	d.Limits, d.charges, d.results, d.Banned, d.asked = d.Limits[:0], d.charges[:0], d.results[:0], Banned{}, false
+	d.bans = d.bans[:0]
 	f := l.rules.Load()
 	if f == nil {
 		d.Matches = rule.Matches{}
@@ -51,6 +52,9 @@ func (l *Limiter) match(r *Request, d *Decision, now bool) (undecided, done bool
 	}
 	d.Generation, d.Rules = f.generation, f.set
 	q := rule.Query{Domain: d.Domain, Attributes: r.Attributes, Descriptors: r.Descriptors}
+	if l.orders.Bans.AnyDomainWide() && l.orders.Bans.Any() {
+		q.BanRules = l.orders.Bans.WideRules(f.set, d.Domain)
+	}
 	if len(r.Also) > 0 {
 		if now {
 			d.Rules = nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/limiter/orders"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -81,10 +82,11 @@ type Decision struct {
 	// ID names the decision if it is a refusal; 0 if not, unless Identity was asked for one.
 	ID DecisionID
 
-	quotaRefused bool  // all quota_mode limits denied
-	byDoor       bool  // a refusal of RefuseBy
-	asked        bool  // charges are made, and not yet taken
-	place        []int // where charges go when others are dropped
+	quotaRefused bool               // all quota_mode limits denied
+	byDoor       bool               // a refusal of RefuseBy
+	asked        bool               // charges are made, and not yet taken
+	place        []int              // where charges go when others are dropped
+	bans         []*orders.BanOrder // that refused the request
 	charges      []store.Charge
 	results      []algo.Result
 }

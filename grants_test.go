@@ -329,7 +329,11 @@ func TestFollow(t *testing.T) {
 			d.RetryAfter != (15*time.Minute).Microseconds() {
 			t.Fatalf("the other node: %+v", d.Banned)
 		}
-		if x, y := a.Bans().List(), b.Bans().List(); fmt.Sprint(x) != fmt.Sprint(y) {
+		x, y := a.Bans().List(), b.Bans().List()
+		if x[0].Refused != 0 || y[0].Refused != 1 { // each counts what it refuses itself
+			t.Errorf("refused %d and %d", x[0].Refused, y[0].Refused)
+		}
+		if y[0].Refused = 0; fmt.Sprint(x) != fmt.Sprint(y) {
 			t.Errorf("%v and %v", x, y)
 		}
 		if _, err := b.Bans().Lift(t.Context(), "", "login", []string{"192.0.2.1"}); err != nil {

@@ -134,21 +134,23 @@ func (l *Limiter) banOn(k *KeyInfo, now int64) *Ban {
 	if f == nil || !l.orders.Bans.Any() || f.set.ExemptKey(k.Window.Rule.Domain, k.Parts) {
 		return nil
 	}
-	var longest *Ban // in force, and not to be handed out
+	var longest *orders.BanOrder
 	look := func(r *rule.Rule, key []byte, wide bool) {
 		w := orders.FirstCounted(r)
 		if w == nil {
 			return
 		}
-		b, ok := l.orders.Bans.Find(w.Counter.Keys, key, now)
-		if ok && (b.DomainWide || !wide) && (longest == nil || b.Until.After(longest.Until)) {
-			longest = &b.Ban
+		b, ok := l.orders.Bans.Find(w.Counter.Keys, key, now, wide)
+		if ok && (longest == nil || b.Until.After(longest.Until)) {
+			longest = b
 		}
 	}
 	look(k.Window.Rule, k.Key, k.Mode != rule.Enforce)
 	if l.orders.Bans.AnyDomainWide() {
 		var m rule.Matches
-		f.set.Match(&rule.Query{Domain: k.Window.Rule.Domain, Attributes: attributesOf(k.Parts)}, &m)
+		domain := k.Window.Rule.Domain
+		f.set.Match(&rule.Query{Domain: domain, Attributes: attributesOf(k.Parts),
+			BanRules: l.orders.Bans.WideRules(f.set, domain)}, &m)
 		f.set.BanKeys(&m, func(r *rule.Rule, key []byte) bool {
 			look(r, key, true)
 			return true
@@ -157,7 +159,7 @@ func (l *Limiter) banOn(k *KeyInfo, now int64) *Ban {
 	if longest == nil {
 		return nil
 	}
-	ban := *longest
+	ban := longest.Read()
 	ban.Key = slices.Clone(ban.Key)
 	return &ban
 }

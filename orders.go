@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -38,7 +39,7 @@ func (l *Limiter) banned(r *Request, d *Decision) bool {
 		if h.Mode != rule.Enforce || r.hitsOf(h) < 0 || i > 0 && sameKey(h, &hits[i-1]) {
 			continue
 		}
-		if b, ok := l.orders.Bans.Find(h.Window.Counter.Keys, h.Key, now); ok {
+		if b, ok := l.orders.Bans.Find(h.Window.Counter.Keys, h.Key, now, false); ok {
 			d.ban(h, now, b)
 		}
 	}
@@ -64,8 +65,8 @@ func (l *Limiter) bannedWide(d *Decision, now int64) {
 		if w == nil || slices.ContainsFunc(d.Limits[:met], func(res LimitResult) bool { return res.Window.Rule == r }) {
 			return true
 		}
-		b, ok := l.orders.Bans.Find(w.Counter.Keys, key, now)
-		if !ok || !b.DomainWide {
+		b, ok := l.orders.Bans.Find(w.Counter.Keys, key, now, true)
+		if !ok {
 			return true
 		}
 		if len(d.Limits) == 0 {
@@ -91,6 +92,9 @@ func sameKey(a, b *rule.Hit) bool {
 // again.
 func (d *Decision) ban(h *rule.Hit, now int64, b *orders.BanOrder) {
 	until := b.Until.UnixMicro()
+	if !slices.Contains(d.bans, b) {
+		d.bans = append(d.bans, b)
+	}
 	var fresh algo.State
 	res := LimitResult{Window: h.Window, Result: h.Limit.Check(&fresh, now, algo.Ask{}), Mode: rule.Enforce,
 		Descriptor: h.Descriptor}
@@ -121,6 +125,16 @@ func (d *Decision) onlyBanned() {
 		if m := &d.Matches.Descriptors[i]; m.Hit >= 0 {
 			m.Hit = d.place[m.Hit]
 		}
+	}
+}
+
+// countBanned counts a request that bans refused, for each of them.
+func (d *Decision) countBanned(r *Request) {
+	if r.Cost() <= 0 {
+		return // a peek
+	}
+	for _, b := range d.bans {
+		b.CountRefusal()
 	}
 }
 
@@ -197,8 +211,8 @@ func (l *Limiter) granted(w *rule.Window, key []byte, now int64) (limit *algo.Li
 
 // Ban is a key of a rule that is refused outright until an instant, whatever the rule's limits say.
 // It has the Domain and the name of the Rule, the Key as rule.Window.KeyParts shows it, the
-// instants Since and Until by the Limiter's clock, the Reason, and more in DomainWide, Manual and
-// NFTables. A ban that is reached by a pointer must not be changed.
+// instants Since and Until by the Limiter's clock, the Reason, how many requests it Refused on this
+// node, and more in DomainWide, Manual and NFTables. A ban that is reached by a pointer must not be changed.
 type Ban = orders.Ban
 
 // Banned says why a request was refused outright.
@@ -226,31 +240,72 @@ type Bans struct {
 // Bans returns the bans of this Limiter.
 func (l *Limiter) Bans() *Bans { return &l.bans }
 
+// BanScope says where a ban by hand holds.
+type BanScope = orders.Scope
+
+// The scopes of bans by hand.
+const (
+	// BanAsRule is where the rule's own bans hold (scope: domain), by default: everywhere in the
+	// domain, or as BanInRule.
+	BanAsRule = orders.ScopeAsRule
+	// BanInRule is wherever the rule applies and is enforced.
+	BanInRule = orders.ScopeRule
+	// BanInDomain is every request of the domain with the key, whatever rules it meets.
+	BanInDomain = orders.ScopeDomain
+)
+
 // Set refuses a key of a rule outright until an instant of the Limiter's clock, on all nodes of the
-// store (see Limiter.Follow): wherever the rule applies and is enforced, or where its own ban would
-// (scope: domain). The parts of key are as rule.Window.AppendKey takes them. It takes the place of
-// a ban of the same key.
+// store (see Limiter.Follow): where scope says, of which at most one is to be given; BanAsRule by
+// default. The parts of key are as rule.Window.AppendKey takes them. It takes the place of a ban of
+// the same key.
+//
+// Of a rule whose key is one address, key may name a network, such as ip=192.0.2.0/24 or
+// ip=2001:db8::/48: all addresses in it are refused then, each of which may be banned by itself,
+// too.
 //
 // A key is refused if it is exempt, or if its address is none. The error says what does not fit, or
 // is ErrNotShared; then the ban is in force here.
-func (b *Bans) Set(ctx context.Context, domain, limit string, key []string, until time.Time, reason string) (Ban,
-	error) {
+func (b *Bans) Set(ctx context.Context, domain, limit string, key []string, until time.Time, reason string,
+	scope ...BanScope) (Ban, error) {
 	r, err := b.l.ruleNamed(domain, limit)
 	if err != nil {
 		return Ban{}, err
 	}
-	return b.l.orders.Bans.Set(ctx, r, key, until, reason)
+	return b.l.orders.Bans.Set(ctx, r, key, until, reason, oneScope(scope))
+}
+
+func oneScope(scope []BanScope) BanScope {
+	if len(scope) == 0 {
+		return BanAsRule
+	}
+	return scope[0]
 }
 
 // Plan returns the ban that Set would put in force, without doing it, and the ban of the key that
 // is in force; nil for none. It fails as Set does, except that it never returns ErrNotShared.
-func (b *Bans) Plan(domain, limit string, key []string, until time.Time, reason string) (ban Ban, before *Ban,
-	err error) {
+func (b *Bans) Plan(domain, limit string, key []string, until time.Time, reason string, scope ...BanScope) (ban Ban,
+	before *Ban, err error) {
 	r, err := b.l.ruleNamed(domain, limit)
 	if err != nil {
 		return Ban{}, nil, err
 	}
-	return b.l.orders.Bans.Plan(r, key, until, reason)
+	return b.l.orders.Bans.Plan(r, key, until, reason, oneScope(scope))
+}
+
+// On returns the ban that refuses all requests which a rule counts under a key: of the key itself,
+// of the network of its address, or of another rule in the whole domain. Of several it is the one
+// that ends last. The error says what does not fit, or is ErrNotFound.
+func (b *Bans) On(domain, limit string, key []string) (Ban, error) {
+	named, raw, err := b.l.keyTarget(domain, limit, key)
+	if err != nil {
+		return Ban{}, err
+	}
+	w := named.windows[0]
+	k := KeyInfo{Window: w, Key: raw, Parts: w.KeyParts(raw), Mode: named.rule.ModeFor(raw)}
+	if ban := b.l.banOn(&k, b.l.orders.Now()); ban != nil {
+		return *ban, nil
+	}
+	return Ban{}, fmt.Errorf("%w: no ban", ErrNotFound)
 }
 
 // Of returns the ban of a key. The error says what does not fit, or is ErrNotFound.

@@ -20,10 +20,11 @@ func (s *Set) BanRules(domain string) []*Rule {
 }
 
 // BanKeys calls f with the key that the request has under each rule of its domain whose bans hold
-// everywhere (Ban.Domain), whether or not the request meets that rule's conditions. It leaves out a
-// rule if the request lacks a part of its key. It is to be called after Match with the same m,
-// gives nothing for an exempt request, and ends when f returns false. Keys are valid until m is
-// used again. It allocates nothing; in a domain without such rules it is free.
+// everywhere (Ban.Domain), and under Query.BanRules, whether or not the request meets that
+// rule's conditions. It leaves out a rule if the request lacks a part of its key. It is to be
+// called after Match with the same m, gives nothing for an exempt request, and ends when f returns
+// false. Keys are valid until m is used again. It allocates nothing; in a domain without such rules
+// it is free.
 //
 // A key on which the rule is in shadow (Rule.EnforcePercent) is given too: its denials do not
 // count, so that nothing but an operator bans it.
@@ -38,16 +39,33 @@ func (s *Set) BanKeys(m *Matches, f func(r *Rule, key []byte) bool) {
 	}
 }
 
-// matchBans makes the keys for BanKeys.
-func (m *Matches) matchBans() {
+// BansDomain reports whether a ban under r can hold everywhere in the domain: whether each request
+// that has the parts of r's key has that key, whatever rules it meets. It is false of a rule of the
+// Lyft form, whose key says which descriptor was met, and of a rule without per.
+func (r *Rule) BansDomain() bool {
+	m := r.compiled
+	return m != nil && !m.byPath() && !m.entries && len(m.per) > 0
+}
+
+// matchBans makes the keys for BanKeys, also under rules of the Set that the query names.
+func (m *Matches) matchBans(also []*Rule) {
 	for _, r := range m.domain.banned {
-		begin := len(m.buf)
-		if !m.appendKey(r) {
-			m.buf = m.buf[:begin]
-			continue
-		}
-		m.bans = append(m.bans, banKey{r.rule, m.buf[begin:len(m.buf):len(m.buf)]})
+		m.addBanKey(r)
 	}
+	for _, r := range also {
+		if r.Domain == m.domain.name && r.BansDomain() && (r.Ban == nil || !r.Ban.Domain) {
+			m.addBanKey(r.compiled)
+		}
+	}
+}
+
+func (m *Matches) addBanKey(r *matchRule) {
+	begin := len(m.buf)
+	if !m.appendKey(r) {
+		m.buf = m.buf[:begin]
+		return
+	}
+	m.bans = append(m.bans, banKey{r.rule, m.buf[begin:len(m.buf):len(m.buf)]})
 }
 
 // addBan gives the ban of r its Counter.

@@ -8,7 +8,7 @@ import (
 
 // ExemptKey reports whether the domain exempts every request with a key, as far as the key alone
 // shows: an exempt entry for one of its attributes holds. parts are as Window.KeyParts has them.
-// All addresses of an IPv6 block must be exempt; ExemptKey looks at its first and its last one.
+// All addresses of a block must be exempt; ExemptKey looks at its first and its last one.
 func (s *Set) ExemptKey(domain string, parts []string) bool {
 	d := s.domain(domain)
 	if d == nil || len(d.exempt) == 0 {
@@ -21,7 +21,7 @@ func (s *Set) ExemptKey(domain string, parts []string) bool {
 			continue // of a long value only the hash is known
 		}
 		first[name], last[name] = value, value
-		if p, err := netip.ParsePrefix(value); err == nil && p.Addr().Is6() && kindOf(name) == kindIP {
+		if p, err := netip.ParsePrefix(value); err == nil && kindOf(name) == kindIP {
 			first[name], last[name] = p.Masked().Addr().String(), lastAddr(p).String()
 		}
 	}
@@ -37,8 +37,15 @@ func (s *Set) ExemptKey(domain string, parts []string) bool {
 	return holds(first) && holds(last)
 }
 
-// lastAddr returns the last address of a block of IPv6.
+// lastAddr returns the last address of a block.
 func lastAddr(p netip.Prefix) netip.Addr {
+	if p.Addr().Is4() {
+		a := p.Masked().Addr().As4()
+		for bit := p.Bits(); bit < 32; bit++ {
+			a[bit/8] |= 0x80 >> (bit % 8)
+		}
+		return netip.AddrFrom4(a)
+	}
 	a := p.Masked().Addr().As16()
 	for bit := p.Bits(); bit < 128; bit++ {
 		a[bit/8] |= 0x80 >> (bit % 8)

@@ -2,6 +2,18 @@ package rule
 
 import "github.com/cespare/xxhash/v2"
 
+// Mode says how a charge takes part in the decision.
+type Mode uint8
+
+const (
+	// Enforce: if it denies, the decision is a refusal and nothing is charged.
+	Enforce Mode = iota
+	// Shadow: charged by its own verdict, without influence on the decision.
+	Shadow
+	// Quota (Lyft quota_mode): the decision is a refusal if all Quota charges deny.
+	Quota
+)
+
 // WindowFor returns the window under which r's limit with the given Counter.ID counts a key that
 // Match made: one of Windows, or of the override for the key. It is nil if r has no such limit for
 // the key, and if key is no key of r's.

@@ -92,19 +92,11 @@ type Query struct {
 	// met where Attributes hold all keys on the path to it, as by the descriptor of these keys and
 	// values.
 	Descriptors []Descriptor
+	// BanRules are rules of the Set whose keys BanKeys is to give too, beside the ones whose bans
+	// hold everywhere in the domain (Ban.Domain). Rules that cannot ban so are left out, see
+	// Rule.BansDomain.
+	BanRules []*Rule
 }
-
-// Mode says how a charge takes part in the decision.
-type Mode uint8
-
-const (
-	// Enforce: if it denies, the decision is a refusal and nothing is charged.
-	Enforce Mode = iota
-	// Shadow: charged by its own verdict, without influence on the decision.
-	Shadow
-	// Quota (Lyft quota_mode): the decision is a refusal if all Quota charges deny.
-	Quota
-)
 
 // Hit is one limit that the request meets.
 type Hit struct {
@@ -323,8 +315,8 @@ func (s *Set) Match(q *Query, m *Matches) {
 	if len(d.rules) > 0 {
 		m.matchRules()
 	}
-	if len(d.banned) > 0 && !m.slow {
-		m.matchBans()
+	if len(d.banned)+len(q.BanRules) > 0 && !m.slow {
+		m.matchBans(q.BanRules)
 	}
 	m.end()
 }

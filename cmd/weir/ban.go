@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/util/human"
 )
@@ -24,6 +25,7 @@ type keyChange struct {
 	For    string   `json:"for,omitempty"`
 	Until  string   `json:"until,omitempty"`
 	Allow  string   `json:"allow,omitempty"`
+	Scope  string   `json:"scope,omitempty"`
 	Reason string   `json:"reason,omitempty"`
 }
 
@@ -176,7 +178,7 @@ What is set or lifted on one server holds on all that share its Redis.`,
 	list := k.listCommand(func(cmd *cobra.Command, domain, limit string, n int) error {
 		var answer struct {
 			Total int
-			Bans  []weir.Ban
+			Bans  []admin.ListedBan
 		}
 		if err := k.list(cmd, domain, limit, n, &answer); err != nil || k.json {
 			return err
@@ -187,7 +189,7 @@ What is set or lifted on one server holds on all that share its Redis.`,
 			return nil
 		}
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "LIMIT\tKEY\tWHERE\tSINCE\tUNTIL\tREASON")
+		fmt.Fprintln(w, "LIMIT\tKEY\tWHERE\tREFUSED\tSINCE\tUNTIL\tREASON")
 		for _, b := range answer.Bans {
 			where := "limit"
 			if b.DomainWide {
@@ -200,15 +202,16 @@ What is set or lifted on one server holds on all that share its Redis.`,
 			if b.Manual {
 				reason = strings.TrimSuffix("by hand: "+reason, ": ")
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", words.LimitName(b.Domain, b.Rule), words.Key(b.Key), where,
-				words.Instant(b.Since), words.Instant(b.Until), human.Printable(reason))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", words.LimitName(b.Domain, b.Rule), words.Key(b.Key), where,
+				refusedBy(&b), words.Instant(b.Since), words.Instant(b.Until), human.Printable(reason))
 		}
 		return flushList(w, cmd, len(answer.Bans), answer.Total)
 	})
 	var c keyChange
 	set := &cobra.Command{
 		Use: "set LIMIT KEY…", Short: "Refuse a key of a limit outright, for a time", Args: limitAndKey,
-		Example: "  weir ban set login 192.0.2.1 --for 1h --reason \"password guessing\"",
+		Example: "  weir ban set login 192.0.2.1 --for 1h --reason \"password guessing\"\n" +
+			"  weir ban set login 192.0.2.1 --for 1h --scope domain\n  weir ban set login 192.0.2.0/24 --for 1h",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.Limit, c.Key = args[0], args[1:]
 			answer, err := k.change(cmd, http.MethodPost, &c)
@@ -216,15 +219,32 @@ What is set or lifted on one server holds on all that share its Redis.`,
 				return err
 			}
 			b := answer.Ban
-			fmt.Fprintf(cmd.OutOrStdout(), "banned: %s %s until %s\n",
-				words.LimitName(b.Domain, b.Rule), words.Key(b.Key), words.Instant(b.Until))
+			where := ""
+			if b.DomainWide {
+				where = ", everywhere in the domain"
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "banned: %s %s until %s%s\n",
+				words.LimitName(b.Domain, b.Rule), words.Key(b.Key), words.Instant(b.Until), where)
 			return nil
 		},
 	}
 	k.setFlags(set, &c)
+	set.Flags().StringVar(&c.Scope, "scope", "",
+		"where it holds: rule (where the rule applies) or domain (everywhere in the domain); by default as the rule's own bans")
 	k.addCommands(cmd, list, set, k.endCommand("lift",
 		"End a ban before its time, and forget the denials that led to it", "lifted"))
 	return cmd
+}
+
+// refusedBy says how many requests a ban has refused.
+func refusedBy(b *admin.ListedBan) string {
+	switch {
+	case b.Refused == nil: // an older server
+		return "-"
+	case b.RefusedAtLeast:
+		return "at least " + human.Number(*b.Refused)
+	}
+	return human.Number(*b.Refused)
 }
 
 func flushList(w *tabwriter.Writer, cmd *cobra.Command, listed, total int) error {

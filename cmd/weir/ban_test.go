@@ -34,14 +34,20 @@ func TestBanCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	l, err := weir.New(store, weir.WithRules(mustRules(t, `
+	const rules = `
 domain: shop
 exempt: {ip: [10.0.0.0/8]}
 limits:
   - {name: login, when: {path: /login}, per: [ip], allow: 1/min, ban: {after: 20, within: 10m, for: 15m, scope: domain}}
   - {name: api, per: [user, ip], allow: [10/min, 500/hour]}
-`)))
+  - {name: search, when: {path: /search}, per: [ip], allow: 1000/min}
+`
+	l, err := weir.New(store, weir.WithRules(mustRules(t, rules)))
 	if err != nil {
+		t.Fatal(err)
+	}
+	rulesFile := filepath.Join(t.TempDir(), "shop.yaml")
+	if err := os.WriteFile(rulesFile, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	tokenFile := filepath.Join(t.TempDir(), "tokens")
@@ -81,6 +87,30 @@ limits:
 	if n := len(l.Bans().List()); n != 1 {
 		t.Fatalf("%d bans", n)
 	}
+	ok(with("ban", "set", "api", "user=eve,ip=192.0.2.9", "--for", "1h", "--scope", "domain"),
+		"banned: shop/api user=eve ip=192.0.2.9 until 20", ", everywhere in the domain")
+	ok(with("ban", "lift", "api", "user=eve,ip=192.0.2.9"), "lifted")
+	ok(with("ban", "set", "search", "198.51.100.7/24", "--for", "1h"),
+		"banned: shop/search ip=198.51.100.0/24 until 20")
+	explain := func(path string, want ...string) {
+		t.Helper()
+		ok(with("explain", "--rules", rulesFile, "--domain", "shop", "ip=198.51.100.8", "path="+path), want...)
+	}
+	explain("/search", "now: ip=198.51.100.0/24 is banned until", "refused wherever search applies")
+	ok(with("ban", "set", "search", "198.51.100.0/24", "--for", "1h", "--scope", "domain"), ", everywhere in the domain")
+	var d weir.Decision
+	for range 1234 {
+		r := weir.Request{Hits: 1, Domain: "shop", Attributes: rule.Map{"ip": "198.51.100.8", "path": "/"}}
+		if err := l.Decide(t.Context(), &r, &d); err != nil || d.Allowed {
+			t.Fatal(err, d.Allowed)
+		}
+	}
+	explain("/search", "refused everywhere in the domain")
+	explain("/", "now: ip=198.51.100.0/24 is banned until", "refused everywhere in the domain")
+	ok(with("ban", "list", "--limit", "search"), "REFUSED", "shop/search  ip=198.51.100.0/24  domain  1,234 ")
+	ok(with("ban", "lift", "search", "198.51.100.0/24"), "lifted")
+	bad(1, "too many addresses", with("ban", "set", "login", "198.51.0.0/15", "--for", "1h"))
+	bad(1, "scope: must be rule", with("ban", "set", "login", "192.0.2.1", "--for", "1h", "--scope", "all"))
 	ok(with("ban", "set", "login", "2001:db8::7", "--until", time.Now().Add(time.Hour).UTC().Format(time.RFC3339),
 		"--domain", "shop"), "ip=2001:db8::/64")
 	ok(with("ban", "list", "-n", "1"), "1 more; --number lists them")

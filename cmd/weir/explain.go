@@ -8,12 +8,14 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/lab/sim"
@@ -109,6 +111,11 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 		return err
 	}
 	e.out = out
+	if e.live != nil {
+		if e.query.BanRules, err = wideRules(ctx, e.live, e.set, e.query.Domain); err != nil {
+			return usageError(err)
+		}
+	}
 	e.set.Match(&e.query, &e.matches)
 	reasons := e.set.Explain(&e.query)
 	if o.json {
@@ -387,6 +394,32 @@ func liveState(ctx context.Context, c *adminClient, domain, limit string, parts 
 		return "", nil, c.Stranger(answer, body)
 	}
 	return words.KeyState(&k.KeyInfo), &k.KeyInfo, nil
+}
+
+// wideRules returns the rules of a domain under which a server has bans that hold everywhere in the
+// domain.
+func wideRules(ctx context.Context, c *adminClient, set *rule.Set, domain string) (list []*rule.Rule, err error) {
+	answered, raw, err := c.Send(ctx, http.MethodGet, "/api/v1/bans?n=100000&domain="+url.QueryEscape(domain), nil, 64<<20)
+	if err != nil {
+		return nil, fmt.Errorf("%s cannot be reached: %w", c.Name(), err)
+	}
+	if answered.StatusCode != http.StatusOK {
+		return nil, nil // the counters are asked for next, and report the fault
+	}
+	var answer struct{ Bans []weir.Ban }
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return nil, c.Stranger(answered, raw)
+	}
+	wide := map[string]bool{}
+	for i := range answer.Bans {
+		wide[answer.Bans[i].Rule] = wide[answer.Bans[i].Rule] || answer.Bans[i].DomainWide
+	}
+	for _, r := range set.Rules() {
+		if r.Domain == domain && wide[r.Name] {
+			list = append(list, r)
+		}
+	}
+	return list, nil
 }
 
 // bansElsewhere asks for bans that refuse the request everywhere in the domain, by rules that the

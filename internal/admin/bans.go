@@ -19,6 +19,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/admin/audit"
 	"github.com/weir-rl/weir/internal/door/answer"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/recent"
 	"github.com/weir-rl/weir/rule"
 )
@@ -53,12 +54,24 @@ type change struct {
 	For    string   `json:"for"`
 	Until  string   `json:"until"`
 	Allow  string   `json:"allow"`
+	Scope  string   `json:"scope"`
 	Reason string   `json:"reason"`
 	Plan   bool     `json:"plan"` // of a grant: only say what it would do
 }
 
+// banScopes are the values of scope, as rule files have them; "" for where the rule's own bans hold.
+var banScopes = map[string]weir.BanScope{"": weir.BanAsRule, "rule": weir.BanInRule, "domain": weir.BanInDomain}
+
+// onlyBans returns an error if c has what is for bans alone.
+func (c *change) onlyBans() error {
+	if c.Scope != "" {
+		return &answer.FieldError{Field: "scope", Message: "is for bans that are set"}
+	}
+	return nil
+}
+
 // sets reports whether c holds what only a change that sets something takes.
-func (c *change) sets() bool { return c.For+c.Until+c.Allow != "" || c.Plan }
+func (c *change) sets() bool { return c.For+c.Until+c.Allow+c.Scope != "" || c.Plan }
 
 // maxChange bounds the body of a change in bytes.
 const maxChange = 64 << 10
@@ -184,10 +197,15 @@ func writeChange(w http.ResponseWriter, warning string, body any) {
 type ListedBan struct {
 	weir.Ban
 	Left recent.Seconds `json:"left"`
+	// Refused is how many requests the ban has refused, on all nodes; nil where nobody asked them.
+	// RefusedAtLeast says that these are not all: a node did not answer, or counts only since later
+	// than Since.
+	Refused        *uint64 `json:"refused,omitempty"`
+	RefusedAtLeast bool    `json:"refused_at_least,omitempty"`
 }
 
 func newListedBan(b weir.Ban, now time.Time) *ListedBan {
-	return &ListedBan{b, recent.Seconds(max(b.Until.Sub(now).Microseconds(), 0))}
+	return &ListedBan{Ban: b, Left: recent.Seconds(max(b.Until.Sub(now).Microseconds(), 0))}
 }
 
 // shown bounds a list by ?n=.
@@ -274,18 +292,37 @@ func (a *Handler) listBans(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	m := a.maskFor(sender(r).Role)
+	counted, nodes := a.banCounts(r.Context())
 	var all []ListedBan
 	for _, b := range a.limiter.Bans().List() {
-		b.Key = m.parts(b.Key)
-		all = append(all, *newListedBan(b, time.Now()))
+		x := newListedBan(b, time.Now())
+		counted(x, b.Refused)
+		x.Key = m.parts(b.Key)
+		all = append(all, *x)
 	}
 	set, _ := a.limiter.Rules()
 	list, total, ok := listed(w, r, set, all, func(b *ListedBan) (string, string, string, time.Time) {
 		return b.Domain, b.Rule, strings.Join(b.Key, ","), b.Until
 	})
 	if ok && a.listProblem(w, r, total) {
-		writeJSON(w, map[string]any{"bans": list, "total": total})
+		writeJSON(w, map[string]any{"bans": list, "total": total, "nodes": nodes})
 	}
+}
+
+// banCounts returns a function that says how many requests a ban has refused on all nodes, at least
+// here, and which nodes answered.
+func (a *Handler) banCounts(ctx context.Context) (set func(b *ListedBan, here uint64), n insight.Nodes) {
+	n = insight.Nodes{Asked: 1, Answered: 1}
+	var c insight.BanCounts
+	if a.o.Nodes != nil {
+		ctx, cancel := context.WithTimeout(ctx, insightPatience)
+		defer cancel()
+		c, n = a.o.Nodes.BanCounts(ctx)
+	}
+	return func(b *ListedBan, here uint64) {
+		b.Refused = new(max(c.Of[insight.BanID(b.Domain, b.Rule, b.Key)], here))
+		b.RefusedAtLeast = n.Answered < n.Asked || c.Began.After(b.Since)
+	}, n
 }
 
 // entry returns the audit record of a change; what says whether it is a ban or a grant.
@@ -297,6 +334,7 @@ func (c *change) entry(what, domain, rule string, key []string, before, after an
 // holds describes a ban or a grant in force, in an audit record.
 type holds struct {
 	Until time.Time `json:"until"`
+	Wide  bool      `json:"wide,omitempty"` // in the whole domain
 	Allow string    `json:"allow,omitempty"`
 	Set   bool      `json:"set,omitempty"` // by hand
 	Note  string    `json:"reason,omitempty"`
@@ -306,7 +344,7 @@ func banHolds(b *weir.Ban) any {
 	if b == nil {
 		return nil
 	}
-	return holds{Until: b.Until.UTC(), Set: b.Manual, Note: b.Reason}
+	return holds{Until: b.Until.UTC(), Wide: b.DomainWide, Set: b.Manual, Note: b.Reason}
 }
 
 func (a *Handler) setBan(w http.ResponseWriter, r *http.Request) {
@@ -319,6 +357,11 @@ func (a *Handler) setBan(w http.ResponseWriter, r *http.Request) {
 	case err == nil && c.Plan:
 		err = &answer.FieldError{Field: "plan", Message: "is for grants"}
 	}
+	scope, known := banScopes[c.Scope]
+	if err == nil && !known {
+		err = &answer.FieldError{Field: "scope",
+			Message: "must be rule (where the rule applies) or domain (everywhere in its domain)"}
+	}
 	var until time.Time
 	if err == nil {
 		until, err = c.end(time.Now())
@@ -327,16 +370,16 @@ func (a *Handler) setBan(w http.ResponseWriter, r *http.Request) {
 		answer.BadRequest(w, err)
 		return
 	}
-	planned, before, err := a.limiter.Bans().Plan(c.Domain, c.Limit, c.Key, until, c.Reason)
+	planned, before, err := a.limiter.Bans().Plan(c.Domain, c.Limit, c.Key, until, c.Reason, scope)
 	if _, ok := outcomeOf(w, err); !ok {
 		return
 	}
 	e, ok := a.record(w, r, c.entry("ban set", planned.Domain, planned.Rule, planned.Key, banHolds(before),
-		holds{Until: planned.Until.UTC(), Set: true}))
+		holds{Until: planned.Until.UTC(), Wide: planned.DomainWide, Set: true}))
 	if !ok {
 		return
 	}
-	b, err := a.limiter.Bans().Set(ctx, c.Domain, c.Limit, c.Key, until, c.Reason)
+	b, err := a.limiter.Bans().Set(ctx, c.Domain, c.Limit, c.Key, until, c.Reason, scope)
 	a.made(e, err)
 	if warning, ok := outcomeOf(w, err); ok {
 		answerChange(w, warning, map[string]any{"ban": newListedBan(b, time.Now())})

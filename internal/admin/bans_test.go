@@ -274,3 +274,62 @@ func TestRulesMeant(t *testing.T) {
 		t.Error("without rules a ban is not found by its name")
 	}
 }
+
+// A ban by hand says where it holds, and the list what each has refused.
+func TestAdminBanScope(t *testing.T) {
+	var logged bytes.Buffer
+	l, _, _ := doortest.NewLimiter(t, `
+domain: shop
+limits:
+  - {name: login, when: {path: /login}, per: [ip], allow: 1000/min}
+  - {name: all, per: [ip], allow: 1000/min}
+`)
+	h := New(l, Options{Audit: auditTo(t, &logged)})
+	ask := func(method, target, body string, headers ...string) doortest.Answer {
+		return onAdmin(h, method, target, body, append([]string{"Content-Type", jsonText}, headers...)...)
+	}
+	passes := func(ip, path string) bool {
+		t.Helper()
+		var d weir.Decision
+		if err := l.Decide(t.Context(), &weir.Request{Domain: "shop", Attributes: rule.Map{"ip": ip, "path": path}}, &d); err != nil {
+			t.Fatal(err)
+		}
+		return d.Allowed
+	}
+	for _, c := range []struct{ body, field string }{
+		{`{"limit": "login", "key": ["192.0.2.1"], "for": "1h", "scope": "world"}`, "scope"},
+		{`{"limit": "login", "key": ["192.0.0.0/8"], "for": "1h"}`, ""},
+	} {
+		if a := ask("POST", bansPath, c.body); a.Status != 400 || !strings.Contains(a.Body, c.field) {
+			t.Errorf("%s: %d %s", c.body, a.Status, a.Body)
+		}
+	}
+	if a := ask("POST", grantsPath, `{"limit": "login", "key": ["192.0.2.1"], "for": "1h", "allow": "5/min", "scope": "domain"}`); a.Status != 400 || !strings.Contains(a.Body, "scope") {
+		t.Errorf("a grant with a scope: %d %s", a.Status, a.Body)
+	}
+	if a := ask("DELETE", bansPath, `{"limit": "login", "key": ["192.0.2.1"], "scope": "domain"}`); a.Status != 400 {
+		t.Errorf("a lift with a scope: %d %s", a.Status, a.Body)
+	}
+	for _, c := range []struct{ key, scope string }{{"192.0.2.1", "domain"}, {"192.0.2.2", "rule"}, {"192.0.2.3", ""},
+		{"198.51.100.0/24", "domain"}} {
+		a := ask("POST", bansPath, `{"limit": "login", "key": ["`+c.key+`"], "for": "1h", "scope": "`+c.scope+`"}`)
+		if a.Status != 200 || strings.Contains(a.Body, `"wide": true`) != (c.scope == "domain") {
+			t.Fatalf("%+v: %d %s", c, a.Status, a.Body)
+		}
+	}
+	if !strings.Contains(logged.String(), `\"wide\":true`) {
+		t.Errorf("the audit does not say where it holds: %s", logged.String())
+	}
+	for range 3 {
+		if passes("192.0.2.1", "/") || !passes("192.0.2.2", "/") || !passes("192.0.2.3", "/") || passes("198.51.100.7", "/") {
+			t.Fatal("a ban holds elsewhere than the operator said")
+		}
+	}
+	passes("198.51.100.8", "/")
+	want := map[string]uint64{"ip=192.0.2.1": 3, "ip=192.0.2.2": 0, "ip=192.0.2.3": 0, "ip=198.51.100.0/24": 4}
+	for _, b := range listedOf[ListedBan](t, ask, bansPath, "bans") {
+		if b.Refused == nil || *b.Refused != want[b.Key[0]] || b.RefusedAtLeast {
+			t.Errorf("%+v", b)
+		}
+	}
+}

@@ -114,6 +114,9 @@ func (a *Handler) setGrant(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
 	c, err := readChange(w, r)
+	if err == nil {
+		err = c.onlyBans()
+	}
 	var until time.Time
 	if err == nil {
 		until, err = c.readGrant(time.Now())

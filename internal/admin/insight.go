@@ -9,8 +9,10 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/door/answer"
 	"github.com/weir-rl/weir/internal/door/auth"
 	"github.com/weir-rl/weir/internal/observe/insight"
@@ -264,12 +266,32 @@ func (a *Handler) orders(list []insight.KeyCount) {
 	for i := range list {
 		k := &list[i]
 		parts := partsOf(k.Key, names)
-		if ban, err := a.limiter.Bans().Of(k.Domain, k.Rule, parts); err == nil {
-			k.BannedUntil = &ban.Until
+		if ban, err := a.limiter.Bans().On(k.Domain, k.Rule, parts); err == nil {
+			k.BannedUntil, k.BannedBy = &ban.Until, &insight.KeyBan{Limit: ban.Rule, Key: ban.Key, Wide: ban.DomainWide}
 		}
 		if grant, err := a.limiter.Grants().Of(k.Domain, k.Rule, parts); err == nil {
 			k.GrantedUntil = &grant.Until
 		}
+	}
+}
+
+// Banned returns a function that reports whether a key, as partsOf splits it, is banned now under
+// the rules of a limiter, which need not be there yet. It is safe for concurrent use.
+func Banned(limiter func() *weir.Limiter) func(domain, rule, key string) bool {
+	var names atomic.Pointer[keyNames]
+	return func(domain, rule, key string) bool {
+		l := limiter()
+		if l == nil {
+			return false
+		}
+		set, _ := l.Rules()
+		k := names.Load()
+		if k == nil || k.set != set {
+			k = namesOf(set)
+			names.Store(k)
+		}
+		_, err := l.Bans().On(domain, rule, partsOf(key, k.names))
+		return err == nil
 	}
 }
 
@@ -302,7 +324,7 @@ func (a *Handler) byPath(r *insight.RuleReport) {
 	paths := map[string]uint64{}
 	for _, e := range a.o.Decisions.List(recent.Query{Domain: r.Domain, Limit: r.Name}) {
 		path, ok := e.Attributes["path"]
-		if ok && slices.ContainsFunc(e.Limits, func(l recent.Limit) bool {
+		if ok && !e.Banned && slices.ContainsFunc(e.Limits, func(l recent.Limit) bool {
 			return l.Rule == r.Name && (l.Refuses || l.Mode == r.Mode && r.Mode == "shadow" && !l.Allowed)
 		}) {
 			paths[path]++

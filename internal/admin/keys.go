@@ -147,8 +147,7 @@ type KeyList struct {
 	Banned   int  `json:"banned,omitempty"`
 	// Rules are the rules that the name stands for, each behind its domain: shop/login.
 	Rules []string `json:"rules,omitempty"`
-	// Refused are the keys that were refused most within the last minute, from memory. They include
-	// banned keys, for which the store counts nothing.
+	// Refused are the keys that limits refused most within the last minute, from memory.
 	Refused []insight.KeyCount `json:"refused,omitempty"`
 	// Limits are the limits to choose from, if none was named.
 	Limits []string `json:"limits,omitempty"`
@@ -230,7 +229,7 @@ func number(w http.ResponseWriter, q url.Values, name string, most int) (n int, 
 func (a *Handler) keys(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		c, err := readChange(w, r)
-		if err == nil && c.For+c.Until+c.Allow != "" {
+		if err == nil && c.For+c.Until+c.Allow+c.Scope != "" {
 			err = errors.New("a reset takes domain, limit, key and reason, and nothing else")
 		}
 		if err != nil {

@@ -203,7 +203,7 @@ limits:
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	for key, says := range map[string]string{
-		"10.1.2.3": "exempt", "192.0.2.300": "ip=192.0.2.300 is not an address", "192.0.2.0/24": "is not an address", "a.example": "is not an address",
+		"10.1.2.3": "exempt", "192.0.2.300": "ip=192.0.2.300 is not an address", "192.0.2.0/33": "is not an address", "a.example": "is not an address",
 	} {
 		if err := ban(key); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("a ban of %s: %v", key, err)

@@ -186,7 +186,13 @@ func (m *mask) keyCounts(list []insight.KeyCount) []insight.KeyCount {
 	}
 	list = slices.Clone(list)
 	for i := range list {
-		list[i].Key = m.key(list[i].Key)
+		k := &list[i]
+		k.Key = m.key(k.Key)
+		if k.BannedBy != nil {
+			by := *k.BannedBy
+			by.Key = m.parts(by.Key)
+			k.BannedBy = &by
+		}
 	}
 	return list
 }
@@ -198,6 +204,9 @@ func (m *mask) overview(o *insight.Overview) *insight.Overview {
 	}
 	out := *o
 	out.NeedsALook = m.verdicts(o.NeedsALook)
+	out.Mentions = slices.DeleteFunc(slices.Clone(o.Mentions), func(x insight.Mention) bool {
+		return x.Kind == insight.MentionsKey
+	})
 	out.Events = slices.Clone(o.Events)
 	for i := range out.Events {
 		out.Events[i].RuleChanges = out.Events[i].Masked()

@@ -62,6 +62,10 @@ func (n alone) Find(_ context.Context, q find.Query) (find.Found, insight.Nodes)
 	return found, insight.Nodes{Asked: 1, Answered: 1}
 }
 
+func (alone) BanCounts(context.Context) (insight.BanCounts, insight.Nodes) {
+	return insight.BanCounts{}, insight.Nodes{Asked: 1, Answered: 1}
+}
+
 func (alone) Outages(context.Context) ([]insight.Outage, insight.Nodes) {
 	list := []insight.Outage{{Store: "redis", Kind: insight.StoreAway, Nodes: []insight.OutageNode{{Node: "n1"}}}}
 	return insight.MergeOutages(list), insight.Nodes{Asked: 1, Answered: 1}

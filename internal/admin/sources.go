@@ -31,6 +31,8 @@ type Nodes interface {
 	CountDecisions(ctx context.Context, node string, q recent.Query) (recent.Found, insight.Nodes)
 	// Find searches what all nodes have seen. Each of them answers with the same hits.
 	Find(ctx context.Context, q find.Query) (find.Found, insight.Nodes)
+	// BanCounts returns how many requests each ban has refused, added up over all nodes.
+	BanCounts(ctx context.Context) (insight.BanCounts, insight.Nodes)
 	// Regions returns the exchange between this node's region and the others, added up over all
 	// nodes of the region. It is zero if there is only one region.
 	Regions(ctx context.Context) (*insight.RegionsReading, insight.Nodes)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/admin/fleet"
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/admin/nodes"
@@ -47,6 +49,8 @@ func (p *program) openPreview(context.Context) error {
 func (p *program) openFleet(context.Context) error {
 	o := fleet.Options{
 		Name: p.node.String(), Recent: p.recent, Insight: p.insight, State: p.nodeState, Logger: p.log,
+		Bans:   func() []weir.Ban { return p.limiter.Bans().List() },
+		Banned: admin.Banned(func() *weir.Limiter { return p.limiter }),
 	}
 	if p.storage.regions != nil {
 		o.Regions = p.storage.readRegions

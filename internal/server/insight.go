@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/host/load"
 	"github.com/weir-rl/weir/internal/lab/preview"
@@ -89,6 +91,7 @@ func (p *program) openInsight(context.Context) error {
 	o.Text = p.ruleText
 	o.Proven = provenUseless
 	o.Recorded = p.recorded
+	o.Banned = admin.Banned(func() *weir.Limiter { return p.limiter })
 	o.Changed = p.changed.between
 	o.Logger = p.log
 	p.insight = gather.New(o)

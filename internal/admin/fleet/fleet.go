@@ -42,6 +42,10 @@ type Options struct {
 	// Regions reads this node's counts for its region and the others, which the caller may change;
 	// nil if there is only one region. Leader is not empty if it is this node.
 	Regions func() *insight.RegionsReading
+	// Bans lists the bans in force on this node; each says how many requests it refused here.
+	Bans func() []weir.Ban
+	// Banned is for View.Banned.
+	Banned func(domain, rule, key string) bool
 	// Outages returns the outages that this node met; nil if nothing it uses can be away.
 	Outages func() []insight.Outage
 	// Seeded is called with the seed by which all nodes sample.
@@ -66,6 +70,8 @@ type Board interface {
 type Fleet struct {
 	*snapshot.View // the Reader
 	o              Options
+	began          time.Time
+	bans           askedBans
 
 	unread     sparselog.Line
 	unreadable atomic.Uint64 // answers
@@ -104,6 +110,7 @@ const (
 	kindAsked     = "asked/1"
 	kindRegions   = "regions/1"
 	kindFind      = "find/1"
+	kindBans      = "bans/1"
 	kindOutages   = "outages/1"
 )
 
@@ -112,10 +119,11 @@ func New(o Options) *Fleet {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	f := &Fleet{o: o, asked: map[snapshot.Want]*asked{}}
-	f.View = &snapshot.View{Ask: f.snapshot}
+	f := &Fleet{o: o, began: time.Now(), asked: map[snapshot.Want]*asked{}}
+	f.View = &snapshot.View{Ask: f.snapshot, Banned: o.Banned}
 	if n := o.Nodes; n != nil {
 		n.Handle(kindState, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.self()) })
+		n.Handle(kindBans, f.answerBans)
 		if o.Recent != nil {
 			n.Handle(kindDecision, f.answerDecision)
 			n.Handle(kindDecisions, f.answerDecisions)

@@ -74,6 +74,7 @@ func newMember(t *testing.T, url, name, rules string, changes ...func(*nodes.Nod
 			r.Peers, r.Limits = slices.Clone(r.Peers), slices.Clone(r.Limits)
 			return &r
 		},
+		Bans:   func() []weir.Ban { return m.limiter.Bans().List() },
 		Seeded: func(seed uint64) { m.seeds = append(m.seeds, seed) },
 		Leads: func(ctx context.Context) bool {
 			names, err := m.store.NodeNames(ctx)

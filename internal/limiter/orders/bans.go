@@ -22,6 +22,9 @@ type Ban struct {
 	Since      time.Time `json:"since"` // by the Limiter's clock, as Until
 	Until      time.Time `json:"until"`
 	Reason     string    `json:"reason"`
+	// Refused is how many requests it has refused on this node, since that heard of it: not peeks,
+	// and not what others than this node decide or drop (RLQS, nftables).
+	Refused uint64 `json:"refused"`
 	// Manual: an operator set it, rather than the key's denials.
 	Manual bool `json:"set,omitempty"`
 	// NFTables: the rule wants the kernel to drop the key's packets, too.
@@ -35,7 +38,30 @@ type BanOrder struct {
 	// RefusedUntil is the instant until which the limit itself would refuse, in µs, as it stood
 	// when its key was banned; 0 if that is not known, or not after Until.
 	RefusedUntil int64
+
+	bits    uint8          // of a network (rule.AppendNetwork); 0 if Key is one that requests have
+	refused *atomic.Uint64 // as Ban.Refused, of all copies of the ban
 }
+
+// CountRefusal counts a request that b has refused.
+func (b *BanOrder) CountRefusal() { b.refused.Add(1) }
+
+// Read returns the ban with its count, as of now.
+func (b *BanOrder) Read() Ban {
+	ban := b.Ban
+	ban.Refused = b.refused.Load()
+	return ban
+}
+
+// Scope says where a ban by hand holds.
+type Scope uint8
+
+// The scopes of a ban.
+const (
+	ScopeAsRule Scope = iota // where the rule's own bans hold; by a rule without ban, ScopeRule
+	ScopeRule                // wherever the rule applies and is enforced
+	ScopeDomain              // for every request of the domain with the key
+)
 
 // Bans are the bans in force on a node.
 type Bans struct {
@@ -43,27 +69,37 @@ type Bans struct {
 	denials denials
 	changed func(b *Ban, lifted bool)
 
-	// domainWide: there was a ban on a whole domain. Until then no request is looked up under rules
-	// that it does not meet.
-	domainWide atomic.Bool
-	set        atomic.Uint64
+	wide     wideRules
+	networks networks
+	set      atomic.Uint64
 }
 
 // Any reports whether there may be a ban in force. It costs one atomic load.
 func (b *Bans) Any() bool { return b.table.len() > 0 }
 
-// AnyDomainWide reports whether there may be a ban on a whole domain.
-func (b *Bans) AnyDomainWide() bool { return b.domainWide.Load() }
+// AnyDomainWide reports whether there may be a ban on a whole domain. Until then no request is
+// looked up under rules that it does not meet.
+func (b *Bans) AnyDomainWide() bool { return b.wide.list.Load() != nil }
 
-// Find returns the ban on a key at an instant.
-func (b *Bans) Find(group uint64, key []byte, now int64) (ban *BanOrder, ok bool) {
-	ban, _, ok = b.table.find(group, key, now)
-	return ban, ok
+// WideRules returns the rules of a domain, in s, under which a ban by hand may hold everywhere in
+// the domain, although their own bans do not. They are for rule.Query.BanRules.
+func (b *Bans) WideRules(s *rule.Set, domain string) []*rule.Rule { return b.wide.of(s, domain) }
+
+// Find returns the ban that ends last at an instant, of those on a key and on networks that its
+// address is in. With wide it is one that holds everywhere in the domain.
+func (b *Bans) Find(group uint64, key []byte, now int64, wide bool) (ban *BanOrder, ok bool) {
+	if ban, _, ok = b.table.find(group, key, now); wide && ok && !ban.DomainWide {
+		ban, ok = nil, false
+	}
+	if of := b.networks.list.Load(); of != nil {
+		ban = b.findNetwork((*of)[group], ban, group, key, now, wide)
+	}
+	return ban, ban != nil
 }
 
 // List returns the bans in force, in no order.
 func (b *Bans) List() (list []Ban) {
-	b.Each(func(_ uint64, ban *Ban) { list = append(list, *ban) })
+	b.table.each(b.orders.Now(), func(_ uint64, _ []byte, _ int64, ban *BanOrder) { list = append(list, ban.Read()) })
 	return list
 }
 
@@ -86,8 +122,16 @@ func (b *Bans) Stats() BanStats {
 
 // place puts a ban in force on this node.
 func (b *Bans) place(group uint64, key []byte, until int64, ban *BanOrder) {
+	now := b.orders.Now()
 	if ban.DomainWide {
-		b.domainWide.Store(true)
+		b.wide.note(ban.Domain, ban.Rule, until, now)
+	}
+	if ban.bits > 0 {
+		b.networks.note(group, ban.bits, rule.NetworkOfIPv6(key), until, now)
+	}
+	// The board may say a ban once more, with another end: its count goes on.
+	if have, _, ok := b.table.find(group, key, now); ok && have.madeAt() == ban.madeAt() {
+		ban.refused = have.refused
 	}
 	b.table.set(group, key, until, ban)
 	if b.changed != nil {
@@ -106,8 +150,8 @@ func (b *Bans) remove(group uint64, key []byte, now int64) (ban *BanOrder, ok bo
 
 // newBan returns a ban on a key of a rule, as the rule wants it.
 func newBan(r *rule.Rule, parts []string, now, until int64) *BanOrder {
-	b := &BanOrder{Ban: Ban{Domain: r.Domain, Rule: r.Name, Key: parts, Since: time.UnixMicro(now),
-		Until: time.UnixMicro(until)}}
+	b := &BanOrder{refused: new(atomic.Uint64), Ban: Ban{Domain: r.Domain, Rule: r.Name, Key: parts,
+		Since: time.UnixMicro(now), Until: time.UnixMicro(until)}}
 	if r.Ban != nil {
 		b.DomainWide, b.NFTables = r.Ban.Domain, r.Ban.NFTables
 	}
@@ -118,15 +162,20 @@ func (b *BanOrder) head() head {
 	return head{b.Domain, b.Rule, b.Key, b.Since, b.Until, b.Reason, b.made}
 }
 
-func (b *BanOrder) encode(d *factData, until int64) {
-	d.Wide, d.Manual, d.NFTables = b.DomainWide, b.Manual, b.NFTables
-	d.Beyond = max(0, b.RefusedUntil-until)
+func (b *BanOrder) madeAt() int64 {
+	h := b.head()
+	return h.madeAt()
 }
 
-func (b *BanOrder) says(d *factData) bool { return b.Manual == d.Manual }
+func (b *BanOrder) encode(d *factData, until int64) {
+	d.Wide, d.Manual, d.NFTables = b.DomainWide, b.Manual, b.NFTables
+	d.Beyond, d.Bits = max(0, b.RefusedUntil-until), b.bits
+}
+
+func (b *BanOrder) says(d *factData) bool { return b.Manual == d.Manual && b.DomainWide == d.Wide }
 
 func decodeBan(h head, _ []byte, d *factData, until int64) *BanOrder {
-	b := &BanOrder{made: h.made, Ban: Ban{
+	b := &BanOrder{made: h.made, bits: d.Bits, refused: new(atomic.Uint64), Ban: Ban{
 		Domain: h.domain, Rule: h.rule, Key: h.key, Since: h.since, Until: h.until, Reason: h.reason,
 		DomainWide: d.Wide, Manual: d.Manual, NFTables: d.NFTables,
 	}}
@@ -136,35 +185,38 @@ func decodeBan(h head, _ []byte, d *factData, until int64) *BanOrder {
 	return b
 }
 
-// Set bans a key of a rule until an instant, in place of an earlier ban, and informs the other
-// nodes. The error says what does not fit, or is ErrNotShared.
-func (b *Bans) Set(ctx context.Context, r *rule.Rule, key []string, until time.Time, reason string) (Ban, error) {
-	t, ban, err := b.plan(r, key, until, reason)
+// Set bans a key of a rule, or a network, until an instant, in place of an earlier ban, and informs
+// the other nodes. The error says what does not fit, or is ErrNotShared.
+func (b *Bans) Set(ctx context.Context, r *rule.Rule, key []string, until time.Time, reason string,
+	scope Scope) (Ban, error) {
+	t, ban, err := b.plan(r, key, until, reason, scope)
 	if err != nil {
 		return Ban{}, err
 	}
 	b.ended.forget(factID(t.group, t.key))
 	b.put(t.group, t.key, until.UnixMicro(), ban)
 	b.set.Add(1)
-	return ban.Ban, b.orders.publish(ctx, b.factName(t.group, t.key))
+	return ban.Read(), b.orders.publish(ctx, b.factName(t.group, t.key))
 }
 
 // Plan returns the ban that Set would put in force, and the key's present ban; nil for none. It
 // fails as Set does, except that it never returns ErrNotShared.
-func (b *Bans) Plan(r *rule.Rule, key []string, until time.Time, reason string) (ban Ban, before *Ban, err error) {
-	t, planned, err := b.plan(r, key, until, reason)
+func (b *Bans) Plan(r *rule.Rule, key []string, until time.Time, reason string, scope Scope) (ban Ban, before *Ban,
+	err error) {
+	t, planned, err := b.plan(r, key, until, reason, scope)
 	if err != nil {
 		return Ban{}, nil, err
 	}
 	if have, _, ok := b.table.find(t.group, t.key, b.orders.Now()); ok {
-		old := have.Ban
+		old := have.Read()
 		before = &old
 	}
 	return planned.Ban, before, nil
 }
 
-func (b *Bans) plan(r *rule.Rule, key []string, until time.Time, reason string) (target, *BanOrder, error) {
-	t, err := b.orders.target(r, key)
+func (b *Bans) plan(r *rule.Rule, key []string, until time.Time, reason string, scope Scope) (target, *BanOrder,
+	error) {
+	t, bits, err := b.target(r, key)
 	if err != nil {
 		return t, nil, err
 	}
@@ -179,13 +231,43 @@ func (b *Bans) plan(r *rule.Rule, key []string, until time.Time, reason string) 
 		return t, nil, fmt.Errorf("weir: the ban would have ended at %s already", until.UTC().Format(time.RFC3339))
 	}
 	ban := newBan(t.rule, t.parts, now, end)
-	ban.Reason, ban.Manual = clipText(reason, maxReason), true
+	ban.Reason, ban.Manual, ban.bits = clipText(reason, maxReason), true, bits
+	switch scope {
+	case ScopeRule:
+		ban.DomainWide = false
+	case ScopeDomain:
+		if !r.BansDomain() {
+			return t, nil, fmt.Errorf(
+				"weir: scope: the key of the limit %q says which descriptor was met, so that a ban holds where the limit does", r.Name)
+		}
+		ban.DomainWide = true
+	}
+	ban.NFTables = ban.NFTables && bits == 0 // the kernel's sets are of single addresses
 	return t, ban, nil
+}
+
+// target makes a key of a rule, or a network of addresses, of so many bits.
+func (b *Bans) target(r *rule.Rule, key []string) (t target, bits uint8, err error) {
+	w := FirstCounted(r)
+	if w == nil {
+		t, err = b.orders.target(r, key)
+		return t, 0, err
+	}
+	network, text, ok, err := w.AppendNetwork(nil, key)
+	switch {
+	case err != nil:
+		return t, 0, fmt.Errorf("weir: key: %w", err)
+	case !ok:
+		t, err = b.orders.target(r, key)
+		return t, 0, err
+	}
+	return target{rule: r, window: w, group: w.Counter.Keys, key: network, parts: []string{text}},
+		network[len(network)-1], nil
 }
 
 // Of returns the ban of a key of a rule. The error says what does not fit, or is ErrNotFound.
 func (b *Bans) Of(r *rule.Rule, key []string) (Ban, error) {
-	t, err := b.orders.target(r, key)
+	t, _, err := b.target(r, key)
 	if err != nil {
 		return Ban{}, err
 	}
@@ -193,14 +275,14 @@ func (b *Bans) Of(r *rule.Rule, key []string) (Ban, error) {
 	if !ok {
 		return Ban{}, fmt.Errorf("%w: no ban", ErrNotFound)
 	}
-	return ban.Ban, nil
+	return ban.Read(), nil
 }
 
 // Lift ends a ban on all nodes and returns it. It also forgets the denials that were counted
 // towards the next one. The error says what does not fit, or is ErrNotFound or ErrNotShared, or
 // the store's, if the ban is lifted and the denials could not be forgotten.
 func (b *Bans) Lift(ctx context.Context, r *rule.Rule, key []string) (Ban, error) {
-	t, err := b.orders.target(r, key)
+	t, bits, err := b.target(r, key)
 	if err != nil {
 		return Ban{}, err
 	}
@@ -209,10 +291,10 @@ func (b *Bans) Lift(ctx context.Context, r *rule.Rule, key []string) (Ban, error
 		return Ban{}, fmt.Errorf("%w: no ban", ErrNotFound)
 	}
 	err = b.orders.publish(ctx, b.factName(t.group, t.key))
-	if t.rule.Ban != nil {
+	if t.rule.Ban != nil && bits == 0 { // denials are counted by address
 		err = errors.Join(err, b.forgive(ctx, t.rule.Ban, t.key))
 	}
-	return ban.Ban, err
+	return ban.Read(), err
 }
 
 // forgive forgets the denials of a key.

@@ -60,6 +60,9 @@ type factData struct {
 	Allow    string   `json:"allow,omitempty"`
 	// Beyond is how long, in µs, the limit itself goes on refusing after the ban has ended.
 	Beyond int64 `json:"beyond,omitempty"`
+	// Bits is how many bits a banned network has, which is the last byte of its key too; 0 if the
+	// key is one that requests have.
+	Bits uint8 `json:"bits,omitempty"`
 	// At is when the order was made, in µs since the Unix epoch, by the clock of the node that
 	// made it: of several regions' orders on one key the last one holds (store/regions).
 	At int64 `json:"at,omitempty"`

@@ -115,13 +115,20 @@ func (o *Orders) target(r *rule.Rule, key []string) (t target, err error) {
 func (o *Orders) check(t target, order string) error {
 	if part := t.window.NotAddress(t.key); part != "" {
 		return fmt.Errorf(
-			"weir: key: %s is not an address, so that no client has this key: a %s is of a single address, such as ip=192.0.2.1, or of the block of one of IPv6", part, order)
+			"weir: key: %s is not an address, so that no client has this key: a %s is of a single address, such as ip=192.0.2.1, or of the block of one of IPv6%s", part, order, networkHint(order))
 	}
 	if s := o.rules(); s != nil && s.ExemptKey(t.rule.Domain, t.parts) {
 		return fmt.Errorf(
 			"weir: key: %s is exempt in the domain %q, where a %s would have no effect: take it out of exempt first", strings.Join(t.parts, ","), t.rule.Domain, order)
 	}
 	return nil
+}
+
+func networkHint(order string) string {
+	if order == "ban" {
+		return "; or of a network, such as ip=192.0.2.0/24"
+	}
+	return ""
 }
 
 // FirstCounted returns the first window of a rule that has a counter; of its overrides if it has

@@ -50,9 +50,25 @@ type Overview struct {
 	Events        []Happening    `json:"events"`
 	NeedsALook    []Verdict      `json:"needs_a_look"`
 	Sentences     []string       `json:"sentences"`
+	Mentions      []Mention      `json:"mentions,omitempty"` // what sentences name
 	// Named is the key that a sentence names, as it appears there. Not everybody may see it.
 	Named string `json:"-"`
 }
+
+// Mention is a text in a sentence that names something: a rule, a key of a domain, or the bans.
+type Mention struct {
+	Text   string `json:"text"`
+	Kind   string `json:"kind"` // rule, key or bans
+	Domain string `json:"domain,omitempty"`
+	Name   string `json:"name,omitempty"`
+}
+
+// The kinds of mentions.
+const (
+	MentionsRule = "rule"
+	MentionsKey  = "key"
+	MentionsBans = "bans"
+)
 
 // UnknownDomain counts requests for domains that no rule file declares. They met no limit.
 type UnknownDomain struct {
@@ -268,6 +284,14 @@ type Proposal struct {
 	Patch    string `json:"patch,omitempty"` // a unified diff of the rule's file
 }
 
+// KeyBan names the ban that refuses a key: its own, of a network, or of another rule in the whole
+// domain.
+type KeyBan struct {
+	Limit string   `json:"limit"`
+	Key   []string `json:"key"`
+	Wide  bool     `json:"wide,omitempty"`
+}
+
 // KeyCount is a key that often asks, is refused, or comes near its limit.
 type KeyCount struct {
 	Domain       string  `json:"domain"`
@@ -281,6 +305,7 @@ type KeyCount struct {
 	// the whole limit, and a larger value includes refused units.
 	Fill         float64    `json:"fill"`
 	BannedUntil  *time.Time `json:"banned_until,omitempty"`
+	BannedBy     *KeyBan    `json:"banned_by,omitempty"` // with BannedUntil
 	GrantedUntil *time.Time `json:"granted_until,omitempty"`
 	Known        bool       `json:"known"`
 	Obey         float64    `json:"obey"` // below 0: not known

@@ -12,11 +12,12 @@ declare namespace Api {
   interface RuleChange { domain: string; rule?: string; change: string; fields?: { field: string; before: string; after: string }[] }
   interface RuleChanges { changes?: RuleChange[]; more_changes?: number }
   interface Happening extends RuleChanges { t: number; until?: number; kind: string; version?: string; signal?: string; nodes?: string[] }
+  interface Mention { text: string; kind: string; domain?: string; name?: string }
   interface Overview {
     from: string; to: string; step: number; nodes: Nodes; domain?: string;
     requests: number; refused: number; banned: number; sampled_from: string; clients: number; clients_refused: number; good_refused: Good;
     near: number; per_second: number; p99: number; store_errors: number; unknown_domain?: { requests: number; name: string }; before: { requests: number; refused: number } | null;
-    series: Series; events: Happening[] | null; needs_a_look: Verdict[] | null; sentences: string[] | null;
+    series: Series; events: Happening[] | null; needs_a_look: Verdict[] | null; sentences: string[] | null; mentions?: Mention[];
   }
   interface Verdict {
     verdict: string; confidence: string; domain: string; rule: string; since: string; sentence: string;
@@ -38,7 +39,7 @@ declare namespace Api {
   interface Rules { nodes: Nodes; total: number; rules: Rule[] }
   interface Key {
     domain: string; rule: string; limit: string; key: string; count: number; over: number; refused_share: number; fill: number;
-    banned_until?: string | null; granted_until?: string | null; known: boolean; obey: number; shadow?: boolean; estimated?: boolean;
+    banned_until?: string | null; banned_by?: { limit: string; key: string[]; wide?: boolean }; granted_until?: string | null; known: boolean; obey: number; shadow?: boolean; estimated?: boolean;
   }
   interface FoundKey {
     domain: string; key: string; counter: boolean; refused: number; banned?: number; at_least?: boolean; by?: { value: string; count: number }[];
@@ -55,7 +56,7 @@ declare namespace Api {
     leased?: { units: number; generations: number; until: string };
     regions?: { region: string; own?: { used: number; limit: number }; all?: { used: number; limit: number } };
   }
-  interface Ban { domain: string; limit: string; key: string[] | null; wide?: boolean; since: string; until: string; reason: string; set?: boolean; left: number }
+  interface Ban { domain: string; limit: string; key: string[] | null; wide?: boolean; since: string; until: string; reason: string; set?: boolean; left: number; refused?: number; refused_at_least?: boolean }
   interface Grant { domain: string; limit: string; key: string[] | null; allow: string; since: string; until: string; reason: string; problem?: string; left: number }
   interface GrantChange { grant?: Grant; replaced?: Grant; before?: string; without?: string; shadow?: boolean; ban?: Ban; shared?: boolean; warning?: string }
   interface Limit {

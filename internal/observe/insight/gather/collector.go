@@ -61,6 +61,9 @@ type Options struct {
 	// Recorded returns up to n of the latest requests, to say why none of them meets a rule. They
 	// hold the attributes that the rules in force read, with hashes for secret values. nil is none.
 	Recorded func(n int) []rule.Query
+	// Banned reports whether a key, as people read it, is banned now, by domain and rule: nobody is
+	// advised to ban it then. nil is never.
+	Banned func(domain, rule, key string) bool
 	// Logger reports problems with the history file; nil reports nothing.
 	Logger *slog.Logger
 }

@@ -82,7 +82,7 @@ func (c *Collector) count(unix int64) {
 		if d.fresh != (snapshot.Bucket{}) {
 			c.followDomain(d)
 			d.series.Add(unix, &d.fresh)
-			d.total += uint64(d.fresh[snapshot.LaneMet])
+			d.total += uint64(d.fresh[snapshot.LaneMet] - d.fresh[snapshot.LaneBanned])
 		}
 	}
 	if c.left < 0 && c.left < c.short {

@@ -109,6 +109,7 @@ func (c *Collector) judgeOne(f *judge.Facts, before judge.Memory,
 	if f.Met == 0 && f.DomainMet > 0 {
 		f.Unmet = c.unmet(f.Domain, f.Rule)
 	}
+	f.TopBanned = c.o.Banned != nil && f.TopKey != "" && c.o.Banned(f.Domain, f.Rule, f.TopKey)
 	verdicts, memory := before.Judge(f, judge.Thresholds{})
 	proposes := func(v insight.Verdict) bool { return v.Proposal != nil }
 	if c.o.Text != nil && f.File != "" && slices.ContainsFunc(verdicts, proposes) {

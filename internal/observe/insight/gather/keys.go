@@ -35,7 +35,9 @@ func (s *ruleState) takeKey(c *Collector, e *event) {
 		}
 		if !s.shadow() { // else nobody is told to come back, and there are no episodes
 			before := t.Episodes
-			t.note(e.at, isRefused || e.flags&(flagBanned|flagStopped) != 0, e.retry)
+			// A ban ends a wait, as any request does, and begins none: how clients take bans says
+			// nothing of the rule.
+			t.note(e.at, isRefused || e.flags&flagStopped != 0, e.retry)
 			s.ended.AddSince(&before, &t.Episodes)
 		}
 		s.pace(refused, at, e)

@@ -297,7 +297,7 @@ func (r *ruleState) samples(out *snapshot.Rule, s *snapshot.Snapshot, want *snap
 }
 
 // domainMet returns how many requests came to the domain in the time of a snapshot, while the rule
-// was there. Of a domain that is not followed it counts the time before the snapshot, too.
+// was there, and were not refused by bans: these could not meet it. Of a domain that is not followed it counts the time before the snapshot, too.
 func (r *ruleState) domainMet(s *snapshot.Snapshot) (n uint64) {
 	switch {
 	case r.domainState == nil:
@@ -306,7 +306,9 @@ func (r *ruleState) domainMet(s *snapshot.Snapshot) (n uint64) {
 		return r.domainState.total - r.domainBefore
 	}
 	r.domainState.series.Each(s.Time-s.From, s.From, s.Time,
-		func(_ int64, b *snapshot.Bucket) { n += uint64(b[snapshot.LaneMet]) })
+		func(_ int64, b *snapshot.Bucket) {
+			n += uint64(b[snapshot.LaneMet] - min(b[snapshot.LaneBanned], b[snapshot.LaneMet]))
+		})
 	return n
 }
 

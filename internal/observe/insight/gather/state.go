@@ -242,11 +242,19 @@ func definitionOf(r *rule.Rule) uint64 {
 // did.
 func (s *ruleState) addTop(v *veil, e *event, with string) {
 	n := uint64(1) << e.weights.top
-	refused := s.refuses(e) || e.flags&flagBanned != 0
+	if e.flags&flagBanned != 0 {
+		// Who asks most is told all the same. All else is about decisions of limits: an operator who
+		// bans a key does not make its rule look strict.
+		for _, lists := range [...]*[snapshot.TopKinds]topList{&s.live, &s.long} {
+			s.addTo(&lists[snapshot.TopAsked], v, e, n)
+		}
+		return
+	}
+	refused := s.refuses(e)
 	x := &s.eras[currentEra]
 	if int(e.window) < len(x.windows) {
 		w := &x.windows[e.window]
-		if s.windowRefuses(e) && e.flags&flagBanned == 0 {
+		if s.windowRefuses(e) {
 			w.refused += n
 		}
 		w.maxFill = max(w.maxFill, e.fill())
@@ -301,9 +309,11 @@ func (s *ruleState) addTo(l *topList, v *veil, e *event, n uint64) {
 	if fresh {
 		k.text = s.appendText(k.text[:0], v, e)
 	}
-	k.asked += n
 	k.estimated = k.estimated || n > 1
-	if s.refuses(e) || e.flags&flagBanned != 0 {
+	if e.flags&flagBanned == 0 {
+		k.asked += n
+	}
+	if s.refuses(e) {
 		k.refused += n
 	}
 	k.now.raise(e.fill(), e.window)

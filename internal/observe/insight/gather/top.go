@@ -15,7 +15,7 @@ type topList struct {
 type topKey struct {
 	count uint64 // at most
 	over  uint64 // by how much count may be too large
-	// Counts since the key took the counter.
+	// Counts since the key took the counter, without what bans refused.
 	asked, refused uint64  // requests
 	at             int64   // when it came last, µs
 	now, before    peakUse // since the list was halved, and between then and the halving before

@@ -57,6 +57,8 @@ type Facts struct {
 	// TopRefused is the largest part of Refused (or of WouldRefuse, in shadow) that one key has. It
 	// may be too large.
 	TopRefused uint64
+	TopKey     string  // that key, as people read it; "" if not known
+	TopBanned  bool    // it is banned now
 	MaxFill    float64 // the most of its limit that any key asked for in one window; 1 is the whole
 
 	// Identity names the attributes that make a client known (insight.known), for sentences.
@@ -65,7 +67,7 @@ type Facts struct {
 	Episodes insight.Episodes // what refused clients did next
 	OKShare  float64          // of the admitted requests, answered well; below 0: not known
 
-	DomainMet uint64   // requests of the domain in the time
+	DomainMet uint64   // requests of the domain in the time, without refusals by bans
 	Minutes   []Minute // of the time, oldest first; minutes without requests may be left out
 	// Unmet says what keeps requests from a rule that none of them met; zero if that is not known.
 	Unmet    Unmet

@@ -124,6 +124,9 @@ func (j *judge) verdict(name, confidence, sentence string) *insight.Verdict {
 	if j.shadow {
 		v.Evidence["would_refuse"] = float64(j.WouldRefuse)
 	}
+	if j.Banned > 0 {
+		v.Evidence["banned"] = float64(j.Banned) // which are not among refused
+	}
 	v.Examples = append(v.Examples, j.Examples[:min(5, len(j.Examples))]...)
 	return v
 }
@@ -260,9 +263,13 @@ func (j *judge) notMetYet() string {
 // quiet returns reserve or works: nothing speaks against the rule, as far as is known. It says how
 // sure that is.
 func (j *judge) quiet() *insight.Verdict {
-	if j.denied == 0 && j.Banned == 0 {
-		v := j.verdict(insight.Reserve, j.confident(), fmt.Sprintf("Nobody %s %s; no client used more than %s.",
-			strings.Replace(j.refuses(), "were", "was", 1), j.over(), human.Percent(j.MaxFill)))
+	if j.denied == 0 {
+		who := "Nobody"
+		if j.Banned > 0 {
+			who = "Beside what bans refused nobody"
+		}
+		v := j.verdict(insight.Reserve, j.confident(), fmt.Sprintf("%s %s %s; no client used more than %s.",
+			who, strings.Replace(j.refuses(), "were", "was", 1), j.over(), human.Percent(j.MaxFill)))
 		v.Evidence["max_fill"] = j.MaxFill
 		if j.untouched() && !j.Replay {
 			v.Confidence = insight.Low
@@ -314,7 +321,7 @@ func (j *judge) neverMet() *insight.Verdict {
 		v.Proposal = &insight.Proposal{Sentence: insight.MendOrDelete}
 		return v
 	}
-	if j.Met > 0 || j.Errors > 0 || j.DomainMet < fewestDomainMet || !j.Replay && t < neverMetTime {
+	if j.Met+j.Banned > 0 || j.Errors > 0 || j.DomainMet < fewestDomainMet || !j.Replay && t < neverMetTime {
 		return nil
 	}
 	text := fmt.Sprintf("None of %s of the domain met it %s.", human.Count(j.DomainMet, "request"), j.over())
@@ -387,7 +394,9 @@ func (j *judge) ignored() *insight.Verdict {
 	v.Evidence["obeyed"], v.Evidence["early"], v.Evidence["gave_up"] = float64(e.Obeyed), float64(e.Early),
 		float64(e.GaveUp)
 	v.Evidence["obey"] = human.Share(float64(e.Obeyed), float64(ended))
-	if j.TopRefused*2 > j.denied {
+	if j.TopRefused*2 > j.denied && j.TopBanned {
+		v.Sentence += " The key that has most of the refusals is banned now."
+	} else if j.TopRefused*2 > j.denied {
 		v.Proposal = &insight.Proposal{Sentence: fmt.Sprintf(
 			"One key has %s of the refusals: a word with its owner, or a ban of it.", human.Percent(
 				min(human.Share(float64(j.TopRefused), float64(j.denied)), 1)))}

@@ -134,10 +134,14 @@ func (r *Rule) facts(s *Snapshot) judge.Facts {
 		facts := k.facts()
 		facts.Episodes = k.Episodes
 		f.RefusedSample = append(f.RefusedSample, facts)
-		f.TopRefused = max(f.TopRefused, k.Refused)
+		if k.Refused > f.TopRefused {
+			f.TopRefused, f.TopKey = k.Refused, k.Text
+		}
 	}
 	for _, k := range r.Long[TopRefused] {
-		f.TopRefused = max(f.TopRefused, k.Count)
+		if k.Count >= f.TopRefused {
+			f.TopRefused, f.TopKey = k.Count, k.Text
+		}
 	}
 	f.TopRefused = min(f.TopRefused, max(f.Refused, f.WouldRefuse))
 	if r.Drawn > 0 {

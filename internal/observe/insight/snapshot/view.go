@@ -18,6 +18,9 @@ import (
 type View struct {
 	// Ask returns a snapshot that holds everything in want.
 	Ask func(ctx context.Context, want Want) (*Snapshot, insight.Nodes, error)
+	// Banned reports whether a key, as people read it, is banned now, so that nobody is to be told
+	// of it once more. nil is never. It must be safe for concurrent use.
+	Banned func(domain, rule, key string) bool
 }
 
 var _ insight.Reader = (*View)(nil)
@@ -104,7 +107,7 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 	slices.SortStableFunc(o.NeedsALook, func(a, b insight.Verdict) int {
 		return cmp.Compare(slices.Index(insight.Verdicts, a.Verdict), slices.Index(insight.Verdicts, b.Verdict))
 	})
-	o.Sentences = append(wrongSentences(&nodes), sentencesOf(s, o, s.covered(begin, over))...)
+	o.Sentences = append(wrongSentences(&nodes), v.sentencesOf(s, o, s.covered(begin, over))...)
 	if s.Unknown > 0 { // the limits of none of these were asked: it comes first
 		o.UnknownDomain = &insight.UnknownDomain{Requests: s.Unknown, Name: s.UnknownDomain}
 		o.Sentences = append([]string{o.UnknownDomain.Sentence()}, o.Sentences...)
@@ -185,8 +188,9 @@ func (s *Snapshot) perSecond(recent *Counts) float64 {
 	return human.Digits(float64(recent[LaneMet]) / float64(min(max(s.Time-s.Started, 1), RecentSeconds)))
 }
 
-// sentencesOf describes an overview in words, and says who is behind most refusals.
-func sentencesOf(s *Snapshot, o *insight.Overview, covered time.Duration) []string {
+// sentencesOf describes an overview in words, and says who is behind most refusals of limits: what
+// bans refuse somebody has dealt with already.
+func (v *View) sentencesOf(s *Snapshot, o *insight.Overview, covered time.Duration) []string {
 	over := lastText(covered)
 	if o.Requests == 0 {
 		return []string{fmt.Sprintf("There were no requests in the last %s.", over)}
@@ -197,35 +201,57 @@ func sentencesOf(s *Snapshot, o *insight.Overview, covered time.Duration) []stri
 	text := fmt.Sprintf("Of %s in the last %s %s were refused", human.Count(o.Requests, "request"), over,
 		human.Percent(human.Share(float64(o.Refused), float64(o.Requests))))
 	sentences := clientSentences(o, text)
+	refusals := "the refusals"
+	if o.Banned > 0 {
+		sentences = slices.Insert(sentences, 1, banSentence(o))
+		refusals = "the refusals by limits"
+	}
 	var most *Rule
 	all := uint64(0)
 	for i := range s.Rules {
 		r := &s.Rules[i]
-		n := r.Count[LaneRefused] + r.Count[LaneBanned]
-		all += n
-		if most == nil || n > most.Count[LaneRefused]+most.Count[LaneBanned] {
+		all += r.Count[LaneRefused]
+		if most == nil || r.Count[LaneRefused] > most.Count[LaneRefused] {
 			most = r
 		}
 	}
 	if all == 0 {
 		return sentences
 	}
-	n := most.Count[LaneRefused] + most.Count[LaneBanned]
 	by := most.Name
 	if slices.ContainsFunc(s.Rules, func(r Rule) bool { return r.Name == by && r.Domain != most.Domain }) {
 		by = most.Domain + "/" + by
 	}
 	if most.IsCommand() {
 		by = "commands that bring their limit (" + insight.CommandRule + ")"
+	} else {
+		mention(o, insight.Mention{Text: by, Kind: insight.MentionsRule, Domain: most.Domain, Name: by})
 	}
-	text = fmt.Sprintf("%s the refusals were by %s", human.Portion(float64(n), float64(all)), by)
-	if key, least, total := most.busiest(s); least*2 > total {
+	text = fmt.Sprintf("%s %s were by %s", human.Portion(float64(most.Count[LaneRefused]), float64(all)), refusals, by)
+	if key, least, total := v.busiest(s, most); least*2 > total {
 		text += fmt.Sprintf("; in the last minute %s them hit %s", human.Portion(float64(least), float64(total)), key)
 		o.Named = key
+		mention(o, insight.Mention{Text: key, Kind: insight.MentionsKey, Domain: most.Domain, Name: key})
 	}
 	text += "."
 	return append(sentences, human.Upper(text))
 }
+
+// banSentence says how many requests bans refused, and how many limits did.
+func banSentence(o *insight.Overview) string {
+	text := human.Number(o.Banned) + " of these"
+	limits := o.Refused - min(o.Banned, o.Refused)
+	if limits == 0 {
+		text = "all of these"
+	}
+	mention(o, insight.Mention{Text: "Bans refused " + text, Kind: insight.MentionsBans})
+	if limits == 0 {
+		return "Bans refused " + text + "."
+	}
+	return fmt.Sprintf("Bans refused %s, limits %s.", text, human.Number(limits))
+}
+
+func mention(o *insight.Overview, m insight.Mention) { o.Mentions = append(o.Mentions, m) }
 
 // clientSentences adds which clients were refused. Client numbers come from samples, which usually
 // cover another period; the sentence then says so.
@@ -251,9 +277,10 @@ func clientSentences(o *insight.Overview, text string) []string {
 	return []string{text + ".", sampled + "."}
 }
 
-// busiest returns the key that was refused most in the last minute. least is how many refusals are
-// certainly its own, and total how many are certain over all keys in the list.
-func (r *Rule) busiest(s *Snapshot) (key string, least, total uint64) {
+// busiest returns the key that a rule refused most in the last minute; "" if that is banned now.
+// least is how many refusals are certainly its own, and total how many are certain over all keys in
+// the list.
+func (v *View) busiest(s *Snapshot, r *Rule) (key string, least, total uint64) {
 	for i := range r.Live[TopRefused] {
 		k := &r.Live[TopRefused][i]
 		if s.since(k) > time.Minute {
@@ -264,7 +291,7 @@ func (r *Rule) busiest(s *Snapshot) (key string, least, total uint64) {
 			key, least = k.Text, n
 		}
 	}
-	if key == "" {
+	if key == "" || v.Banned != nil && v.Banned(r.Domain, r.Name, key) {
 		return "", 0, total
 	}
 	return key, least, total

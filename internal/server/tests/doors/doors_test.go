@@ -3,6 +3,7 @@ package doors
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -144,6 +145,19 @@ func TestDoors(t *testing.T) {
 	_, _, body := servertest.Get(t, admin+"/api/v1/bans")
 	if err := json.Unmarshal([]byte(body), &bans); err != nil || len(bans.Bans) != ofServer {
 		t.Errorf("%v: bans are %s", err, body)
+	}
+	// A ban by hand that holds everywhere in the domain: where no rule is met, too.
+	for _, b := range bans.Bans {
+		if status, said := servertest.Ask(t, http.DefaultClient, "POST", admin+"/api/v1/bans",
+			fmt.Sprintf(`{"limit": "hard", "key": [%q], "for": "1h", "scope": "domain"}`, b.Key[0]), "Content-Type",
+			"application/json"); status != 200 {
+			t.Fatalf("%d %s", status, said)
+		}
+	}
+	for _, d := range doors[:ofServer] {
+		if d.Ask(t, "/elsewhere").Allowed {
+			t.Errorf("%s: a ban does not hold everywhere in the domain", d.Name)
+		}
 	}
 	p.End()
 }

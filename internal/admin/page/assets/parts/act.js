@@ -69,12 +69,52 @@ export const fors = ['15m', '1h', '6h', '1d', '7d', '30d'];
 /** @param {Target} t */
 const named = (t) => [sent(t.key.join(', ') || 'all together'), ` at ${t.limit}`];
 
-/** @param {import('../app.js').Context} ctx @param {Target} t @param {() => void} then */
-export const ban = (ctx, t, then) => ask({
-  title: 'Ban', text: ['All requests of ', named(t), ' are refused until the ban ends.'], button: 'Ban', bad: true,
-  fields: [{ name: 'for', label: 'For', value: '1h', options: fors }, { name: 'reason', label: 'Reason, for the audit log' }],
-  async done(v) { await ctx.api('/api/v1/bans', { method: 'POST', body: { ...t, for: v.for, reason: v.reason } }); then(); },
-});
+const wheres = { '': "where the rule's own bans hold", rule: 'where the rule applies', domain: 'everywhere in the domain' };
+
+/** whereField asks where a ban holds. */
+export const whereField = { name: 'scope', label: 'Where', value: wheres[''], options: Object.values(wheres) };
+
+/** scopeOf is the scope that was chosen, as the API takes it. @param {string} words */
+export const scopeOf = (words) => ({ scope: Object.entries(wheres).find(([, w]) => w === words)?.[0] || undefined });
+
+/**
+ * networks are the blocks that an address is in, by the words of a choice.
+ * @param {string[]} key
+ * @returns {Record<string, string[]> | null}
+ */
+function networks(key) {
+  const [, name, address] = /^([\w.|-]+)=([\da-fA-F:.]+)(?:\/64)?$/.exec(key.length === 1 ? key[0] : '') ?? [];
+  if (/^\d+(\.\d+){3}$/.test(address ?? '')) return { 'this address': key, 'its /24, 256 addresses': [`${name}=${address}/24`] };
+  if (address?.includes('::')) return { 'this /64': key, 'its /48, 65,536 of them': [`${name}=${address}/48`] };
+  return null;
+}
+
+/**
+ * ban bans keys: one, or several under one reason. What could not be banned is said key by key.
+ * @param {import('../app.js').Context} ctx @param {Target | Target[]} of @param {() => void} then
+ */
+export function ban(ctx, of, then) {
+  const all = Array.isArray(of) ? of : [of];
+  const nets = all.length === 1 ? networks(all[0].key) : null;
+  return ask({
+    title: all.length > 1 ? `Ban ${all.length} keys` : 'Ban', text: ['All requests of ', all.map((t, i) => [i ? ', ' : '', named(t)]), ' are refused until the ban ends.', nets ? ' Of a network, so are all others in it that are not exempt.' : ''], button: 'Ban', bad: true,
+    fields: [...(nets ? [{ name: 'whom', label: 'Whom', value: Object.keys(nets)[0], options: Object.keys(nets) }] : []), whereField,
+      { name: 'for', label: 'For', value: '1h', options: fors }, { name: 'reason', label: 'Reason, for the audit log' }],
+    async done(v) {
+      /** @param {Target} t */
+      const one = (t) => ctx.api('/api/v1/bans', { method: 'POST', body: { ...t, key: nets?.[v.whom] ?? t.key, for: v.for, reason: v.reason, ...scopeOf(v.scope) } });
+      if (all.length === 1) { await one(all[0]); then(); return; }
+      /** @type {import('./text.js').Child[]} */
+      const said = [];
+      let failed = 0;
+      for (const t of all) { // one by one: the audit log has them in this order
+        try { await one(t); said.push(h('li', null, named(t), ': banned')); } catch (err) { failed++; said.push(h('li', { class: 'ink-refused' }, named(t), `: not banned, ${err instanceof Error ? err.message : err}`)); }
+      }
+      then();
+      return [h('p', null, `${all.length - failed} of ${all.length} banned.`), h('ul', null, said)];
+    },
+  });
+}
 
 /**
  * end lifts a ban, ends a grant or resets a key.

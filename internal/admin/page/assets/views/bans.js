@@ -1,5 +1,5 @@
 // @ts-check
-import { ask, end, fors, partsOf } from '../parts/act.js';
+import { ask, end, fors, partsOf, scopeOf, whereField } from '../parts/act.js';
 import { grant } from '../parts/grant.js';
 import { card, count, fill, h, plural, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
@@ -26,12 +26,13 @@ export async function show(ctx, root) {
     title: 'Ban', bad: true, button: 'Ban', text: 'All requests of the key that meet the rule are refused until the ban ends.',
     fields: [
       { name: 'rule', label: 'Rule', options: rules.map((r) => `${r.domain}/${r.name}`) },
-      { name: 'key', label: 'Key', hint: 'as in user=ada' },
+      { name: 'key', label: 'Key', hint: 'as in user=ada, or a network: 192.0.2.0/24' },
+      whereField,
       { name: 'for', label: 'For', value: '1h', options: fors },
       { name: 'reason', label: 'Reason, for the audit log' }],
     async done(v) {
       const r = rules.find((x) => `${x.domain}/${x.name}` === v.rule);
-      await ctx.api('/api/v1/bans', { method: 'POST', body: { domain: r?.domain, limit: r?.name, key: partsOf(v.key, r?.per), for: v.for, reason: v.reason } });
+      await ctx.api('/api/v1/bans', { method: 'POST', body: { domain: r?.domain, limit: r?.name, key: partsOf(v.key, r?.per), for: v.for, reason: v.reason, ...scopeOf(v.scope) } });
       await again();
     },
   });
@@ -52,7 +53,8 @@ export async function show(ctx, root) {
     /** @type {import('../parts/table.js').Column<Api.Ban>[]} */
     const b = [
       { title: 'Key', cell: keyOf },
-      { title: 'Rule', cell: (x) => [h('a', { href: ruleLink(ctx, x.domain, x.limit) }, visible(ctx.of(x.domain) + x.limit)), x.wide ? h('div', { class: 'sub' }, 'in the whole domain') : null] },
+      { title: 'Rule', cell: (x) => [h('div', null, h('a', { href: ruleLink(ctx, x.domain, x.limit) }, visible(ctx.of(x.domain) + x.limit))), x.wide ? h('div', { class: 'sub' }, 'in the whole domain') : null] },
+      { title: 'Refused', number: true, cell: (x) => (x.refused === undefined ? '–' : [x.refused_at_least ? 'at least ' : '', count(x.refused), h('div', { class: 'sub' }, 'since ', when(x.since))]) },
       { title: 'Until', cell: until },
       { title: 'Since', cell: (x) => when(x.since) },
       { title: 'Set by', cell: (x) => (x.set ? 'an operator' : 'its refusals') },

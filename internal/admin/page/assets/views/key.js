@@ -86,7 +86,7 @@ export async function show(ctx, root) {
         if (!r) return null;
         const t = { domain: r.domain, limit: r.name, key: partsOf(key, r.per) };
         const b = (/** @type {string} */ words, /** @type {() => void} */ f) => h('button', { class: 'btn small', type: 'button', 'aria-label': `${words}, ${x.limit}`, onclick: f }, words);
-        return h('span', { class: 'actions' }, x.s?.ban ? b('Lift', () => end(ctx, 'bans', t, then)) : b('Ban', () => ban(ctx, t, then)), x.s?.shadow ? null : b('Grant', () => grant(ctx, { key: t.key, rules: [r] }, then)), x.s?.grant ? b('End grant', () => end(ctx, 'grants', t, then)) : null, x.s ? b('Reset', () => end(ctx, 'keys', t, then)) : null);
+        return h('span', { class: 'actions' }, x.s?.ban ? b('Lift', () => end(ctx, 'bans', { domain: x.s?.ban?.domain ?? '', limit: x.s?.ban?.limit ?? '', key: x.s?.ban?.key ?? [] }, then)) : b('Ban', () => ban(ctx, t, then)), x.s?.shadow ? null : b('Grant', () => grant(ctx, { key: t.key, rules: [r] }, then)), x.s?.grant ? b('End grant', () => end(ctx, 'grants', t, then)) : null, x.s ? b('Reset', () => end(ctx, 'keys', t, then)) : null);
       } });
     }
     const all = [...rows, ...extra];

@@ -26,6 +26,20 @@ export async function show(ctx, root) {
   let keys = answer.keys;
   ctx.nodes(answer.nodes);
   const list = h('div', null);
+  /** @type {Map<string, import('../parts/act.js').Target>} */
+  const ticked = new Map();
+  const banChosen = h('button', { class: 'btn bad', type: 'button', hidden: true, onclick: () => ban(ctx, [...ticked.values()], () => { ticked.clear(); tally(); void again(); }) });
+  const tally = () => { banChosen.hidden = !ticked.size; fill(banChosen, `Ban ${ticked.size} chosen`); };
+  /** choice lets a key be banned with others. @param {Api.Key} k */
+  const choice = (k) => {
+    const id = JSON.stringify([k.domain, k.rule, k.key]);
+    if (!ctx.can('act') || k.domain === commands || k.banned_until) return null;
+    return h('input', { type: 'checkbox', checked: ticked.has(id), 'aria-label': `Choose ${visible(k.key)} at ${visible(k.rule)}`, onchange: (/** @type {Event} */ e) => {
+      if (/** @type {HTMLInputElement} */ (e.target).checked) ticked.set(id, { domain: k.domain, limit: k.rule, key: partsOf(k.key, known.rules.find((r) => r.domain === k.domain && r.name === k.rule)?.per) });
+      else ticked.delete(id);
+      tally();
+    } });
+  };
   const note = h('span', null);
   /** @param {string} k @param {string} v */
   const choose = (k, v) => {
@@ -55,7 +69,7 @@ export async function show(ctx, root) {
     select('Time', 'back', [['1m', 'last minute'], ['12h', 'last 12 to 24 h']], back),
     select('Rule', 'rule', [['', 'all'], ...names.map((n) => /** @type {[string, string]} */ ([n, n]))], rule),
     ctx.can('find') ? h('label', { class: 'wide' }, 'Key or user', input) : null,
-    ctx.can('find') ? h('button', { class: 'btn', type: 'submit' }, 'Open') : null),
+    ctx.can('find') ? h('button', { class: 'btn', type: 'submit' }, 'Open') : null, banChosen),
     card(`Keys ${orders[by]}`, note, null, list),
     h('p', null, h('a', { href: `/api/v1/insight/keys?${sheet}`, download: 'keys.csv' }, 'As a table for spreadsheets (CSV)')));
 
@@ -67,7 +81,7 @@ export async function show(ctx, root) {
     const then = () => { void again(); };
     const b = (/** @type {string} */ words, /** @type {() => void} */ f) => h('button', { class: 'btn small', type: 'button', 'aria-label': `${words} ${visible(k.key)}`, onclick: f }, words);
     return h('span', { class: 'actions' },
-      k.banned_until ? b('Lift', () => end(ctx, 'bans', t, then)) : b('Ban', () => ban(ctx, t, then)),
+      k.banned_until ? b('Lift', () => end(ctx, 'bans', k.banned_by ? { domain: k.domain, limit: k.banned_by.limit, key: k.banned_by.key } : t, then)) : b('Ban', () => ban(ctx, t, then)),
       k.granted_until ? b('End grant', () => end(ctx, 'grants', t, then)) : b('Grant', () => grant(ctx, { key: t.key, rules: [{ domain: k.domain, name: k.rule }] }, then)),
       b('Reset', () => end(ctx, 'keys', t, then)));
   }
@@ -77,7 +91,7 @@ export async function show(ctx, root) {
     fill(note, [back === '1m' ? 'live' : '', all ? 'all are known' : ''].filter(Boolean).join(' · '));
     /** @type {import('../parts/table.js').Column<Api.Key>[]} */
     const columns = [
-      { title: 'Key', cell: (k) => [ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' known') : null,
+      { title: 'Key', cell: (k) => [choice(k), ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' known') : null,
         k.banned_until ? h('div', { class: 'order ink-refused' }, 'banned until ', when(k.banned_until), `, ${left(k.banned_until)} more`) : null, k.granted_until ? h('div', { class: 'order ink-good' }, 'granted until ', when(k.granted_until)) : null] },
       { title: 'Rule', cell: (k) => (k.domain === commands ? [visible(k.rule), h('div', { class: 'sub' }, `limit comes with ${visible(k.limit)}`)] : h('a', { href: ruleLink(ctx, k.domain, k.rule) }, visible(ctx.of(k.domain) + k.rule))) },
       { title: { refused: 'Refused', asked: 'Asked', near: 'Near' }[by], number: true, cell: (k) => [times(k), atLeast(k) ? h('div', { class: 'sub' }, atLeast(k)) : null] },

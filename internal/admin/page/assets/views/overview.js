@@ -90,8 +90,18 @@ export const outageList = (list) => h('ul', { class: 'looks' }, list.map((o) => 
   h('div', null, h('strong', null, `${visible(o.title)} ${outageTime(o)}`), `: ${visible(o.summary)}`,
     h('p', null, alike(o).map(([does, nodes]) => `${nodes.map((n) => `${visible(n.node)}${n.alone ? ` (${count(n.alone)} alone)` : ''}`).join(', ')}: ${visible(does)}`).join('; '), o.cause ? ` (${visible(o.cause)})` : '')))));
 
-/** lead marks in a sentence what was refused, and names of rules. @param {string} s @param {Set<string>} names */
-function lead(s, names) {
+/**
+ * lead marks in a sentence what was refused, and links what it mentions.
+ * @param {Context} ctx @param {string} s @param {Set<string>} names @param {Api.Mention[]} mentions
+ * @returns {import('../parts/text.js').Child}
+ */
+function lead(ctx, s, names, mentions) {
+  for (const m of mentions) {
+    const at = m.kind === 'key' && !ctx.can('find') ? -1 : s.search(new RegExp(`(?<![\\w=])${m.text.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&')}(?![\\w=])`));
+    if (at < 0) continue;
+    const href = m.kind === 'bans' ? ctx.link('/bans') : m.kind === 'key' ? keyLink(ctx, m.domain ?? '', m.name ?? '') : ruleLink(ctx, m.domain ?? '', m.name ?? '');
+    return [lead(ctx, s.slice(0, at), names, mentions), h('a', { href }, visible(m.text)), lead(ctx, s.slice(at + m.text.length), names, mentions)];
+  }
   return visible(s).split(/(\d[\d.,]* % (?:were|was) refused|[\w.:/-]*\w)/).map((part) => {
     if (/ refused$/.test(part)) return h('strong', { class: 'refused' }, part);
     return names.has(part) ? h('strong', null, part) : part;
@@ -172,10 +182,10 @@ export async function show(ctx, root) {
     const since = begun ? `since ${span(Math.max(1, now() / 1000 - begun))} only` : onlySince(o.from, ctx.over);
     const g = o.good_refused;
     fill(head, h('div', { class: 'head' }, h('h1', null, 'Overview'), since ? h('span', { class: 'pill ink-grey' }, since) : null),
-      h('p', { class: 'lead' }, o.sentences?.length ? o.sentences.map((s) => [lead(s, names), ' ']) : o.requests ? `Of ${plural(o.requests, 'request')} in the last ${overWords(ctx.over)} ${shareOf(o.refused, o.requests)} were refused.` : 'No request has been decided yet.'),
+      h('p', { class: 'lead' }, o.sentences?.length ? o.sentences.map((s) => [lead(ctx, s, names, o.mentions ?? []), ' ']) : o.requests ? `Of ${plural(o.requests, 'request')} in the last ${overWords(ctx.over)} ${shareOf(o.refused, o.requests)} were refused.` : 'No request has been decided yet.'),
       h('div', { class: 'tiles' },
         tile('Requests', `${rate(o.per_second)} /s`, [count(o.requests), compared(o) ? ` · ${compared(o)}` : '']),
-        tile('Refused', shareOf(o.refused, o.requests), `${plural(o.refused, 'request')}${o.banned ? ` · ${count(o.banned)} by bans` : ''}`),
+        tile('Refused', shareOf(o.refused, o.requests), [plural(o.refused, 'request'), o.banned ? [' · ', h('a', { href: ctx.link('/bans') }, `${count(o.banned)} by bans`), `, ${count(o.refused - o.banned)} by limits`] : null]),
         tile('Refusals of good clients', g.confidence ? shareOf(g.requests, g.of) : '–', !g.confidence ? 'nothing tells who is good' : `${count(g.requests)}${g.plus_minus ? ` ± ${count(g.plus_minus)}` : ''} of ${plural(g.of, 'refusal')} · ${plural(g.clients, 'client')}${g.confidence === 'low' && g.requests ? ' · low confidence' : ''}`),
         tile('Near a limit', count(o.near), `of ${plural(o.clients, 'client')}`),
         tile('Time to decide, p99', seconds(o.p99), `${plural(o.store_errors, 'store error')}`)));

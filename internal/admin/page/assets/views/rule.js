@@ -215,10 +215,10 @@ export async function show(ctx, root) {
     append(root, [h('div', { class: 'grid' }, card('Source', `${visible(file)}:${r.line}`, null, h('pre', { class: 'source', tabindex: '0', 'aria-label': 'Source' }, lines.slice(Math.max(0, from - 3), from + 24).map((l, i) => h('span', { class: i === Math.min(3, from) ? 'hit' : null }, `${visible(l) || ' '}\n`)))))]);
   }
   async function act() {
-    const { ask, partsOf } = await import('../parts/act.js');
-    ask({ title: 'Ban a key', text: `Requests of this key are refused by ${r.name} until the ban ends.`, button: 'Ban', bad: true,
-      fields: [{ name: 'key', label: 'Key', hint: r.per?.length ? `as in ${r.per.map((p) => `${p}=…`).join(', ')}` : '', required: true }, { name: 'for', label: 'For', value: '1h', options: ['15m', '1h', '6h', '1d', '7d'] }, { name: 'reason', label: 'Reason, for the audit log' }],
-      async done(v) { await ctx.api('/api/v1/bans', { method: 'POST', body: { domain, limit: name, key: partsOf(v.key, r.per), for: v.for, reason: v.reason } }); ctx.go(ctx.link('/bans')); } });
+    const { ask, partsOf, scopeOf, whereField } = await import('../parts/act.js');
+    ask({ title: 'Ban a key', text: 'All requests of this key are refused until the ban ends.', button: 'Ban', bad: true,
+      fields: [{ name: 'key', label: 'Key', hint: r.per?.length ? `as in ${r.per.map((p) => `${p}=…`).join(', ')}` : '', required: true }, whereField, { name: 'for', label: 'For', value: '1h', options: ['15m', '1h', '6h', '1d', '7d'] }, { name: 'reason', label: 'Reason, for the audit log' }],
+      async done(v) { await ctx.api('/api/v1/bans', { method: 'POST', body: { domain, limit: name, key: partsOf(v.key, r.per), for: v.for, reason: v.reason, ...scopeOf(v.scope) } }); ctx.go(ctx.link('/bans')); } });
   }
   draw();
   drawDecisions();

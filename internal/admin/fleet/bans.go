@@ -1,0 +1,83 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/admin/nodes"
+	"github.com/weir-rl/weir/internal/observe/insight"
+)
+
+// mostCounted bounds the bans of which a node tells others: the ones that refused most.
+const mostCounted = 10_000
+
+// banAnswer is an answer of kindBans.
+type banAnswer struct {
+	Began int64    `json:"began"` // Unix ms
+	ID    []uint64 `json:"id"`
+	N     []uint64 `json:"n"` // as many
+}
+
+// askedBans is the answer of all nodes of a moment ago. It serves all who ask within keptFor.
+type askedBans struct {
+	mu     sync.Mutex // held while the nodes are asked
+	at     time.Time
+	counts insight.BanCounts
+	nodes  insight.Nodes
+}
+
+func (f *Fleet) ownBans() banAnswer {
+	a := banAnswer{Began: f.began.UnixMilli()}
+	if f.o.Bans == nil {
+		return a
+	}
+	list := slices.DeleteFunc(f.o.Bans(), func(b weir.Ban) bool { return b.Refused == 0 })
+	if len(list) > mostCounted {
+		slices.SortFunc(list, func(x, y weir.Ban) int { return cmp.Compare(y.Refused, x.Refused) })
+		list = list[:mostCounted]
+	}
+	for i := range list {
+		b := &list[i]
+		a.ID, a.N = append(a.ID, insight.BanID(b.Domain, b.Rule, b.Key)), append(a.N, b.Refused)
+	}
+	return a
+}
+
+// BanCounts implements admin.Nodes.
+func (f *Fleet) BanCounts(ctx context.Context) (insight.BanCounts, insight.Nodes) {
+	k := &f.bans
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.at.IsZero() && time.Since(k.at) < keptFor {
+		return k.counts, k.nodes
+	}
+	c := insight.BanCounts{Of: map[uint64]uint64{}}
+	heard := 0
+	add := func(a *banAnswer) {
+		if began := time.UnixMilli(a.Began); began.After(c.Began) {
+			c.Began = began
+		}
+		for i, id := range a.ID[:min(len(a.ID), len(a.N))] {
+			c.Of[id] += a.N[i]
+		}
+		heard++
+	}
+	own := f.ownBans()
+	add(&own)
+	n := f.others(ctx, kindBans, nil, func(a nodes.Answer) {
+		var other banAnswer
+		if f.read(a, &other) {
+			add(&other)
+		}
+	})
+	n.Answered = min(n.Answered, heard) // one that cannot be read tells nothing
+	k.at, k.counts, k.nodes = time.Now(), c, n
+	return c, n
+}
+
+func (f *Fleet) answerBans(context.Context, []byte) ([]byte, error) { return json.Marshal(f.ownBans()) }
