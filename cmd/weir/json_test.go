@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/lab/findings"
+	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
@@ -68,6 +69,7 @@ limits:
 	type bans struct {
 		Bans  []admin.ListedBan `json:"bans"`
 		Total int               `json:"total"`
+		Nodes insight.Nodes     `json:"nodes"`
 	}
 	type ban struct {
 		Ban    admin.ListedBan `json:"ban"`

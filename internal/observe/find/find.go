@@ -151,7 +151,7 @@ type Seen struct {
 
 // Key takes in a key of a counter that a decision met, if it matches.
 func (b *Book) Key(s *Seen, key []byte) {
-	if len(key) > 0 && b.Match(key) > 0 {
+	if len(key) > 0 && b.matchKey(key) > 0 {
 		b.decided(s, key, true)
 	}
 }
@@ -202,7 +202,7 @@ func (b *Book) Incomplete(counters map[uint64]bool, all bool) {
 // Listed takes in a key from a list of busy keys: when it came, how many requests of it passed
 // lately, and whether it was refused then.
 func (b *Book) Listed(domain string, key []byte, at int64, allowed uint64, refused bool) {
-	if len(key) == 0 || b.Match(key) == 0 {
+	if len(key) == 0 || b.matchKey(key) == 0 {
 		return
 	}
 	h := b.hit([]byte(domain), key, at)
@@ -292,7 +292,7 @@ func (f *Found) sort(q *Query) {
 	for i := range f.Hits {
 		h := &f.Hits[i]
 		slices.SortFunc(h.By, insight.CompareCounts)
-		how[h.Key] = m.Match([]byte(h.Key))
+		how[h.Key] = m.matchKey([]byte(h.Key))
 	}
 	slices.SortFunc(f.Hits, func(x, y Hit) int {
 		return cmp.Or(first(how[x.Key] == whole, how[y.Key] == whole), cmp.Compare(y.Refused, x.Refused),

@@ -52,8 +52,8 @@ func newMatcher(q *Query, seed uint64) Matcher {
 	return m
 }
 
-// Match tells how well the text matches a key as people read it.
-func (m *Matcher) Match(key []byte) (best match) {
+// matchKey tells how well the text matches a key as people read it.
+func (m *Matcher) matchKey(key []byte) (best match) {
 	if m.name != nil && m.text.equal(key) {
 		return whole
 	}

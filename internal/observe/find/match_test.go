@@ -47,11 +47,11 @@ func TestMatch(t *testing.T) {
 		{"x", "", 0},
 	} {
 		m := newMatcher(query(c.text), 0)
-		if got := m.Match([]byte(c.key)); got != c.want {
+		if got := m.matchKey([]byte(c.key)); got != c.want {
 			t.Errorf("%q and %q: %d, want %d", c.text, c.key, got, c.want)
 		}
 		full := newMatcher(&Query{Text: []byte(c.text), Whole: true}, 0)
-		if got := full.Match([]byte(c.key)); (got == whole) != (c.want == whole) || got != 0 && got != whole {
+		if got := full.matchKey([]byte(c.key)); (got == whole) != (c.want == whole) || got != 0 && got != whole {
 			t.Errorf("%q and %q, in full: %d", c.text, c.key, got)
 		}
 	}
@@ -78,11 +78,11 @@ func TestMatchProperties(t *testing.T) {
 			part = strings.ToUpper(part)
 		}
 		m := newMatcher(query(part), 0)
-		if part == strings.TrimSpace(part) && m.Match([]byte("user="+value)) == 0 {
+		if part == strings.TrimSpace(part) && m.matchKey([]byte("user="+value)) == 0 {
 			t.Fatalf("%q is not found in %q", part, value)
 		}
 		absent := part + "!"
-		if m = newMatcher(query(absent), 0); m.Match([]byte("user="+value)) != 0 {
+		if m = newMatcher(query(absent), 0); m.matchKey([]byte("user="+value)) != 0 {
 			t.Fatalf("%q is found in %q", absent, value)
 		}
 	})
