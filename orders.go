@@ -212,7 +212,8 @@ func (l *Limiter) granted(w *rule.Window, key []byte, now int64) (limit *algo.Li
 // Ban is a key of a rule that is refused outright until an instant, whatever the rule's limits say.
 // It has the Domain and the name of the Rule, the Key as rule.Window.KeyParts shows it, the
 // instants Since and Until by the Limiter's clock, the Reason, how many requests it Refused on this
-// node, and more in DomainWide, Manual and NFTables. A ban that is reached by a pointer must not be changed.
+// node, and more in DomainWide, Manual and NFTables. A ban that is reached by a pointer must not be
+// changed.
 type Ban = orders.Ban
 
 // Banned says why a request was refused outright.

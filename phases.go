@@ -77,8 +77,8 @@ func (p Phases) ChargeAgain(ctx context.Context, r *Request, d *Decision) error 
 }
 
 // Tell is the last phase of Decide: it counts denials towards bans and the refusals of bans, gives
-// a refusal its ID, and calls the Hooks. Callers do not call it for a request that is held, unless it is refused for
-// good.
+// a refusal its ID, and calls the Hooks. Callers do not call it for a request that is held, unless
+// it is refused for good.
 func (p Phases) Tell(ctx context.Context, r *Request, d *Decision) {
 	if !d.Allowed {
 		if f := p.l.rules.Load(); f != nil && f.bans && !d.byDoor {

@@ -20,9 +20,9 @@ var allowPatterns = sync.OnceValue(func() (p struct{ grouped, between, burst, ra
 })
 
 // AllowNotation returns the numbers of a limit that a person wrote in the notation of ParseAllow.
-// It takes that notation, which it returns as it is, and words as weir prints them: "30 per minute",
-// "1,000 an hour", "10 per minute, burst 20, 500 per hour", "5 at a time". Rule files take the
-// notation alone. The error describes the fault.
+// It takes that notation, which it returns as it is, and words as weir prints them: "30 per
+// minute", "1,000 an hour", "10 per minute, burst 20, 500 per hour", "5 at a time". Rule files take
+// the notation alone. The error describes the fault.
 func AllowNotation(text string) (string, error) {
 	if len(text) > maxAllow {
 		_, err := ParseAllow(text)
@@ -76,7 +76,8 @@ func AllowNotation(text string) (string, error) {
 	return text, nil
 }
 
-// typedRate parses a rate, also in words. The error names the number or the unit if one of them is wrong.
+// typedRate parses a rate, also in words. The error names the number or the unit if one of them is
+// wrong.
 func typedRate(text string) (Rate, error) {
 	r, err := parseRate(text)
 	if err == nil {

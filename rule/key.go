@@ -242,7 +242,8 @@ func (w *Window) KeyParts(key []byte) []string {
 // IPv6 block any address will do. A part may be a value alone. It is of the first name that the
 // rule has in this place, but an address is of ip and any other text is not, where the rule has
 // both. One that holds a = needs its name. One text for a key of several parts is cut at its
-// commas, behind which a space may stand before the name of a part. The error says which part does not fit.
+// commas, behind which a space may stand before the name of a part. The error says which part does
+// not fit.
 func (w *Window) AppendKey(dst []byte, parts []string) ([]byte, error) {
 	return w.appendKey(dst, parts, true)
 }

@@ -132,8 +132,8 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 	}
 }
 
-// The commands of the README do what it says, pasted one after the other into one folder, and all of
-// it is one screen. Ports are replaced by free ones.
+// The commands of the README do what it says, pasted one after the other into one folder, and all
+// of it is one screen. Ports are replaced by free ones.
 func TestReadmeRuns(t *testing.T) {
 	t.Parallel()
 	readme := filepath.Join(servertest.RepositoryRoot(t), "README.md")

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
-// TestServerStatuses: how a server ends says whether it may start well the next time, and the unit of
-// systemd starts it again exactly then.
+// TestServerStatuses: how a server ends says whether it may start well the next time, and the unit
+// of systemd starts it again exactly then.
 func TestServerStatuses(t *testing.T) {
 	t.Parallel()
 	program, dir := servertest.BuiltProgram(t), t.TempDir()

@@ -1,7 +1,7 @@
 // Command figures draws the pictures of docs/how-it-works/algorithms.md: it sends the same arrivals
 // through each algorithm, and draws the real decisions. It also draws the picture of
-// docs/how-it-works/consistency.md, and of README.md. It is a module of its own, which nothing of the
-// product needs:
+// docs/how-it-works/consistency.md, and of README.md. It is a module of its own, which nothing of
+// the product needs:
 //
 //	go -C docs/figures run .
 //
@@ -10,8 +10,8 @@
 //
 //	go -C docs/figures run . -experiment
 //
-// The picture of docs/operating/regions.md, and the one of an outage in docs/operating/redis.md, show
-// decisions in virtual time, which tests make anew:
+// The picture of docs/operating/regions.md, and the one of an outage in docs/operating/redis.md,
+// show decisions in virtual time, which tests make anew:
 //
 //	go -C docs/figures test -run 'Regions|Outage' -update
 //

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// The picture of README.md: where Weir stands, and who asks it. It follows the reader's colours, and
-// has a background of its own, so that it can be read on any page.
+// The picture of README.md: where Weir stands, and who asks it. It follows the reader's colours,
+// and has a background of its own, so that it can be read on any page.
 
 // asker is one way in which requests come to Weir.
 type asker struct {

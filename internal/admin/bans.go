@@ -59,7 +59,8 @@ type change struct {
 	Plan   bool     `json:"plan"` // of a grant: only say what it would do
 }
 
-// banScopes are the values of scope, as rule files have them; "" for where the rule's own bans hold.
+// banScopes are the values of scope, as rule files have them; "" for where the rule's own bans
+// hold.
 var banScopes = map[string]weir.BanScope{"": weir.BanAsRule, "rule": weir.BanInRule, "domain": weir.BanInDomain}
 
 // onlyBans returns an error if c has what is for bans alone.

@@ -34,8 +34,8 @@ func (w *whole) found(t *testing.T, role, query string) (keys []string, list Fou
 	return keys, list
 }
 
-// TestFind: what was seen is found by a part of any value. What was refused in the last minute comes
-// first, with its count and the rule.
+// TestFind: what was seen is found by a part of any value. What was refused in the last minute
+// comes first, with its count and the rule.
 func TestFind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWhole(t, nil)
@@ -103,8 +103,8 @@ func TestFind(t *testing.T) {
 	})
 }
 
-// TestFindGuessing: a role that sees keys masked finds what it names, and nothing else: no part of a
-// value tells whether there is one that begins so, and no part of an id finds a decision.
+// TestFindGuessing: a role that sees keys masked finds what it names, and nothing else: no part of
+// a value tells whether there is one that begins so, and no part of an id finds a decision.
 func TestFindGuessing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWhole(t, nil)

@@ -89,8 +89,8 @@ func (c *GrantChange) answer(w http.ResponseWriter, g weir.Grant, warning string
 	writeChange(w, warning, c)
 }
 
-// readGrant checks what a grant holds, puts its numbers into the notation of rule files, and returns
-// its end. A plan may leave out both.
+// readGrant checks what a grant holds, puts its numbers into the notation of rule files, and
+// returns its end. A plan may leave out both.
 func (c *change) readGrant(now time.Time) (until time.Time, err error) {
 	if c.Plan && c.For == "" && c.Until == "" {
 		c.For = "1h"

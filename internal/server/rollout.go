@@ -46,7 +46,8 @@ func (p *program) rollout(domain, limit string, percent int) (*admin.Rollout, er
 	return out, nil
 }
 
-// CompareRules says what differs between the rules of two lists of files; none of them are no rules.
+// CompareRules says what differs between the rules of two lists of files; none of them are no
+// rules.
 func CompareRules(before, after []file.Source) (c insight.RuleChanges, err error) {
 	var sets [2]*rule.Set
 	for i, files := range [][]file.Source{before, after} {

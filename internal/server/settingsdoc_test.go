@@ -77,8 +77,8 @@ func TestSettingNames(t *testing.T) {
 	}
 }
 
-// TestFewSettings: a setting that nobody would change is a constant. The number may only fall, but for
-// what an operator has to say: how a node is called, so that it is known again after a restart.
+// TestFewSettings: a setting that nobody would change is a constant. The number may only fall, but
+// for what an operator has to say: how a node is called, so that it is known again after a restart.
 func TestFewSettings(t *testing.T) {
 	const most = 97
 	if n := len(allSettings); n > most {

@@ -2,9 +2,10 @@
 // state of each node, and what insight gathered of rules and keys.
 //
 // Begin with Fleet (fleet.go), which asks the other nodes through package nodes, and answers their
-// questions. snapshots.go merges what they gathered, and shown.go says how nodes are called. Duties (duties.go) run in the background: the
-// nodes agree on the seed by which keys are sampled. One node, the leader, decides which refused
-// keys all nodes follow, and judges the rules by the data of all.
+// questions. snapshots.go merges what they gathered, and shown.go says how nodes are called. Duties
+// (duties.go) run in the background: the nodes agree on the seed by which keys are sampled. One
+// node, the leader, decides which refused keys all nodes follow, and judges the rules by the data
+// of all.
 package fleet
 
 import (

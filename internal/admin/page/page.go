@@ -1,9 +1,9 @@
 // Package page serves the operator's page: its files, embedded as they are written. Begin with
 // Handler (page.go); format.go formats the figures in the first HTML.
 //
-// The page is plain HTML, CSS and ES modules: there is no build step, and files are minified as they
-// are first asked for. It reads the admin API of the port that serves it, and nothing else. The
-// package imports nothing that knows the limiter, so that the page can be served without it.
+// The page is plain HTML, CSS and ES modules: there is no build step, and files are minified as
+// they are first asked for. It reads the admin API of the port that serves it, and nothing else.
+// The package imports nothing that knows the limiter, so that the page can be served without it.
 package page
 
 import (

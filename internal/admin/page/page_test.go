@@ -280,8 +280,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestMinified: each script and the style of our own can be minified, and what others wrote stays as
-// it is. (That they do the same, the tests in a browser show.)
+// TestMinified: each script and the style of our own can be minified, and what others wrote stays
+// as it is. (That they do the same, the tests in a browser show.)
 func TestMinified(t *testing.T) {
 	err := fs.WalkDir(embedded, "assets", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -45,7 +45,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// The header says what is away, on the narrowest screen, and how each node decides; not what is back.
+// The header says what is away, on the narrowest screen, and how each node decides; not what is
+// back.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	s := shop()

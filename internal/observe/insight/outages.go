@@ -40,8 +40,8 @@ type Outage struct {
 	OutageCounts
 	// CountersLost says that the store came back without the counters of before.
 	CountersLost bool `json:"counters_lost,omitempty"`
-	// Title and Summary say it in words without times: "Redis away", and "867 decided alone, 2 over,
-	// counters lost".
+	// Title and Summary say it in words without times: "Redis away", and "867 decided alone, 2
+	// over, counters lost".
 	Title   string       `json:"title"`
 	Summary string       `json:"summary"`
 	Nodes   []OutageNode `json:"nodes"` // that met it, in order of name

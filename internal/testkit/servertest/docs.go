@@ -24,9 +24,9 @@ type Block struct {
 	Language string
 	Text     string
 	Line     int
-	// the comments directly above it: "expect: …", "background: …", "skip: …", "stop", "needs: …" (a
-	// command that succeeds where the block can run), "write: …" (a block of another language is this
-	// file, which later blocks run)
+	// the comments directly above it: "expect: …", "background: …", "skip: …", "stop", "needs: …"
+	// (a command that succeeds where the block can run), "write: …" (a block of another language is
+	// this file, which later blocks run)
 	directives []string
 }
 

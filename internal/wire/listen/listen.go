@@ -55,8 +55,8 @@ func CheckAddress(s string) error {
 	return nil
 }
 
-// Clash reports whether two addresses that CheckAddress finds no fault in, or "", surely exclude each
-// other: one port of one host or of all, or one file. Port 0 is a free one each time.
+// Clash reports whether two addresses that CheckAddress finds no fault in, or "", surely exclude
+// each other: one port of one host or of all, or one file. Port 0 is a free one each time.
 func Clash(a, b string) bool {
 	pathA, socketA := strings.CutPrefix(a, unixScheme)
 	pathB, socketB := strings.CutPrefix(b, unixScheme)

@@ -297,7 +297,8 @@ func (r *ruleState) samples(out *snapshot.Rule, s *snapshot.Snapshot, want *snap
 }
 
 // domainMet returns how many requests came to the domain in the time of a snapshot, while the rule
-// was there, and were not refused by bans: these could not meet it. Of a domain that is not followed it counts the time before the snapshot, too.
+// was there, and were not refused by bans: these could not meet it. Of a domain that is not
+// followed it counts the time before the snapshot, too.
 func (r *ruleState) domainMet(s *snapshot.Snapshot) (n uint64) {
 	switch {
 	case r.domainState == nil:

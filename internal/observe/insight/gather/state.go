@@ -243,8 +243,8 @@ func definitionOf(r *rule.Rule) uint64 {
 func (s *ruleState) addTop(v *veil, e *event, with string) {
 	n := uint64(1) << e.weights.top
 	if e.flags&flagBanned != 0 {
-		// Who asks most is told all the same. All else is about decisions of limits: an operator who
-		// bans a key does not make its rule look strict.
+		// Who asks most is told all the same. All else is about decisions of limits: an operator
+		// who bans a key does not make its rule look strict.
 		for _, lists := range [...]*[snapshot.TopKinds]topList{&s.live, &s.long} {
 			s.addTo(&lists[snapshot.TopAsked], v, e, n)
 		}

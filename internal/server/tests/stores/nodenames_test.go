@@ -12,9 +12,9 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
-// TestNodeNames: a node is called as node.name says, in the API, the metrics and its audit log, also
-// after it started anew. Two nodes of one name on one host are two: they differ by their address,
-// and each request is counted once.
+// TestNodeNames: a node is called as node.name says, in the API, the metrics and its audit log,
+// also after it started anew. Two nodes of one name on one host are two: they differ by their
+// address, and each request is counted once.
 func TestNodeNames(t *testing.T) {
 	t.Parallel()
 	program, redis := servertest.BuildProgram(t), redistest.Start(t)
