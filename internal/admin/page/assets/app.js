@@ -17,12 +17,12 @@ import { keepFocus, walk } from './parts/table.js';
  *   Promise<T>} api
  * @property {(path: string, more?: Record<string, string>) => string} link
  * a path of the page, with the domain and the time that are chosen
- * @property {(domain: string) => string} of "shop/" in front of a rule's name, where rules of several domains are shown
+ * @property {(domain: string) => string} of "shop/", where rules of several domains are shown
  * @property {(path: string) => void} go
  * @property {() => void} again draws the view anew
  * @property {{insight?: Api.Overview, rules?: Api.Rules}} first what came with the page, once
  * @property {AbortSignal} signal ends with the view
- * @property {(nodes: Api.Nodes | undefined, figures?: boolean) => void} nodes shows how many nodes answered, and unless figures is false what is apart on them
+ * @property {(nodes: Api.Nodes | undefined, figures?: boolean) => void} nodes how many answered, and what differs
  */
 
 /**

@@ -1,5 +1,6 @@
 // @ts-check
-// Bringing in a limit: what a rule in shadow, or on a share of its keys, would refuse, and the next steps.
+// Bringing in a limit: what a rule in shadow, or on a share of its keys, would refuse, and the next
+// steps.
 import { ask } from './act.js';
 import { count, fill, h, plural, shareOf, visible } from './text.js';
 import { ago } from './time.js';
