@@ -26,15 +26,14 @@ func (s *Set) ExemptKey(domain string, parts []string) bool {
 		}
 	}
 	var m Matches
-	holds := func(attributes Map) bool {
+	// One condition must hold for both ends: between those of two there may be other addresses.
+	holds := func(c Condition, attributes Map) bool {
 		m.begin(d, &Query{Domain: domain, Attributes: attributes})
 		defer m.end()
-		return slices.ContainsFunc(d.exempt, func(c Condition) bool {
-			_, has := attributes[c.Attribute]
-			return has && c.match(&m)
-		})
+		_, has := attributes[c.Attribute]
+		return has && c.match(&m)
 	}
-	return holds(first) && holds(last)
+	return slices.ContainsFunc(d.exempt, func(c Condition) bool { return holds(c, first) && holds(c, last) })
 }
 
 // lastAddr returns the last address of a block.

@@ -42,6 +42,10 @@ func (w *Window) AppendNetwork(dst []byte, parts []string) (key []byte, network 
 		if p, err = clientip.Prefix(p); err != nil {
 			return dst, "", false, err
 		}
+		if p.Addr().Is6() && (p.Overlaps(mapped4) || p.Overlaps(nat64)) {
+			return dst, "", false, fmt.Errorf("%s holds IPv4 addresses, which are counted as such: ban their IPv4 networks",
+				shorten(part))
+		}
 		if full := r.fullBits(p); p.Bits() >= full {
 			return dst, "", false, nil
 		}
@@ -54,6 +58,12 @@ func (w *Window) AppendNetwork(dst []byte, parts []string) (key []byte, network 
 	}
 	return dst, "", false, nil
 }
+
+// Blocks of IPv6 whose addresses stand for IPv4 ones (RFC 4291, 2.5.5.2; RFC 6052, 2.1).
+var (
+	mapped4 = netip.MustParsePrefix("::ffff:0:0/96")
+	nat64   = netip.MustParsePrefix("64:ff9b::/96")
+)
 
 // networkIn returns the block of addresses that a part of a key names, and its place among the
 // alternatives.

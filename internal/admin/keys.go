@@ -229,7 +229,7 @@ func number(w http.ResponseWriter, q url.Values, name string, most int) (n int, 
 func (a *Handler) keys(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		c, err := readChange(w, r)
-		if err == nil && c.For+c.Until+c.Allow+c.Scope != "" {
+		if err == nil && c.sets() {
 			err = errors.New("a reset takes domain, limit, key and reason, and nothing else")
 		}
 		if err != nil {

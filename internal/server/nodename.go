@@ -50,9 +50,10 @@ func addressOf(c *Config, machine func() string) string {
 	l := &c.listen
 	address := cmp.Or(l.admin, l.http, l.grpc, l.proxy, l.resp, l.spoe)
 	host, port, err := net.SplitHostPort(address)
-	if err != nil { // a unix socket, or none
-		return strings.ReplaceAll(address, " ", "_")[:min(len(address), human.MaxNodeName)]
+	if err != nil || strings.HasPrefix(address, "unix:") { // a unix socket, or none
+		return strings.Join(strings.Fields(address[:min(len(address), human.MaxNodeName)]), "_")
 	}
+	host = host[:min(len(host), human.MaxNodeName)]
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = cmp.Or(machine(), host)
 	}

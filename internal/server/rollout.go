@@ -17,6 +17,7 @@ import (
 
 // rollout returns how the files in force change if a rule is enforced on a percentage of its keys.
 func (p *program) rollout(domain, limit string, percent int) (*admin.Rollout, error) {
+	version := p.rules.Status().Version // first: files that are newer then meet a conflict when pushed
 	before := slices.DeleteFunc(slices.Clone(p.rules.Sources()),
 		func(s file.Source) bool { return rulesource.IsTestFile(path.Base(s.Name)) })
 	after, name, err := ruledb.Enforce(before, domain, limit, percent)
@@ -26,7 +27,7 @@ func (p *program) rollout(domain, limit string, percent int) (*admin.Rollout, er
 	if err != nil {
 		return nil, &admin.CheckError{Message: err.Error()}
 	}
-	out := &admin.Rollout{Version: p.rules.Status().Version, File: name, Files: map[string]string{},
+	out := &admin.Rollout{Version: version, File: name, Files: map[string]string{},
 		Diff: ruledb.Diff(ruledb.Side{Name: "in force", Files: before}, ruledb.Side{Name: "then", Files: after})}
 	if out.RuleChanges, err = CompareRules(before, after); err != nil {
 		return nil, &admin.CheckError{Message: err.Error()}

@@ -67,19 +67,19 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 		p.log.Error("stopping, since a door broke", "error", err)
 	}
 	p.notify(stateStopping)
-	p.announce()
+	p.draining.Store(true)
+	if err == nil {
+		p.announce()
+	}
 	a.cancel()
 	p.drain(context.WithoutCancel(ctx))
 	ended.Wait()
 	return err
 }
 
-// announce says that this server is going away, while its doors still take requests, for as long as
-// is configured: whoever asks for its readiness sends requests elsewhere before the doors close.
-func (p *program) announce() {
-	p.draining.Store(true)
-	time.Sleep(p.c.drain.announce)
-}
+// announce lets those who ask for the readiness of this server, which is going away, send requests
+// elsewhere before its doors close, for as long as is configured.
+func (p *program) announce() { time.Sleep(p.c.drain.announce) }
 
 // printExamples writes requests to paste; nothing without a decision door.
 func (p *program) printExamples(w io.Writer) {

@@ -21,6 +21,7 @@ type banAnswer struct {
 	Began int64    `json:"began"` // Unix ms
 	ID    []uint64 `json:"id"`
 	N     []uint64 `json:"n"` // as many
+	Cut   bool     `json:"cut,omitempty"` // there are more
 }
 
 // askedBans is the answer of all nodes of a moment ago. It serves all who ask within keptFor.
@@ -39,7 +40,7 @@ func (f *Fleet) ownBans() banAnswer {
 	list := slices.DeleteFunc(f.o.Bans(), func(b weir.Ban) bool { return b.Refused == 0 })
 	if len(list) > mostCounted {
 		slices.SortFunc(list, func(x, y weir.Ban) int { return cmp.Compare(y.Refused, x.Refused) })
-		list = list[:mostCounted]
+		list, a.Cut = list[:mostCounted], true
 	}
 	for i := range list {
 		b := &list[i]
@@ -62,6 +63,9 @@ func (f *Fleet) BanCounts(ctx context.Context) (insight.BanCounts, insight.Nodes
 		if began := time.UnixMilli(a.Began); began.After(c.Began) {
 			c.Began = began
 		}
+		if a.Cut {
+			c.Began = time.Now() // whatever it left out
+		}
 		for i, id := range a.ID[:min(len(a.ID), len(a.N))] {
 			c.Of[id] += a.N[i]
 		}
@@ -69,7 +73,7 @@ func (f *Fleet) BanCounts(ctx context.Context) (insight.BanCounts, insight.Nodes
 	}
 	own := f.ownBans()
 	add(&own)
-	n := f.others(ctx, kindBans, nil, func(a nodes.Answer) {
+	n := f.others(context.WithoutCancel(ctx), kindBans, nil, func(a nodes.Answer) {
 		var other banAnswer
 		if f.read(a, &other) {
 			add(&other)

@@ -346,7 +346,7 @@ const live = new Live((is) => {
 outages.watch(drawBanner);
 outages.take(first.outages ?? []);
 setInterval(() => {
-  if (session && !document.hidden) void api('/api/v1/outages').then((/** @type {any} */ a) => outages.take(a.outages), () => {}); // it is asked again
+  if (session && !document.hidden) void api('/api/v1/outages').then((/** @type {any} */ a) => outages.take(a?.outages ?? []), () => {}); // it is asked again
 }, 3000);
 
 addEventListener('popstate', () => { void route(); });

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/testkit/patience"
 )
 
 // bans returns the bans in force: limit, key, whether everywhere in the domain, refused.
@@ -63,7 +65,10 @@ func TestBan(t *testing.T) {
 			ask("198.51.100.7", 60)
 
 			b.visit("/")
-			link("ip=198.51.100.7")
+			patience.Until(t, "the headline links the key that was refused most in the last minute", func() bool {
+				ask("198.51.100.7", 1)
+				return b.has(`(text) => { const e = [...document.querySelectorAll('.lead a')].find((e) => e.textContent === text); e?.click(); return !!e; }`, "ip=198.51.100.7")
+			})
 			press := func(name string) { // in a table, which scrolls
 				t.Helper()
 				const find = `[...document.querySelectorAll('button')].find((e) => e.ariaLabel === name)`
@@ -92,9 +97,9 @@ func TestBan(t *testing.T) {
 			}
 
 			// Several at once, one of which cannot be.
-			b.visit("/keys")
+			b.visit("/keys?back=12h")
 			for _, ip := range []string{"192.0.2.21", "192.0.2.22"} {
-				b.do(nil, "evaluate", "js", `(name) => document.querySelector('input[aria-label="' + name + '"]').click()`, "arg",
+				b.until("the key can be chosen", `(name) => { const e = document.querySelector('input[aria-label="' + name + '"]'); e?.click(); return !!e; }`,
 					"Choose ip="+ip+" at search")
 			}
 			whole("keys that are chosen")

@@ -94,7 +94,7 @@ func TestWhatChanged(t *testing.T) {
 		b.clean("what changed")
 		b.visit("/")
 		b.until("the mark says it",
-			`() => { const d = document.querySelector('details.figures'); d.open = true; return /rules changed, on \S+, \S+, shop\/fresh: added, allow 10000\/min; .*1 more/.test(d.textContent); }`, nil)
+			`() => { const d = document.querySelector('details.figures'); d.open = true; return /rules changed, on .+, .+, shop\/fresh: added, allow 10000\/min; .*1 more/.test(d.textContent); }`, nil)
 		b.clean("the mark of a change")
 	}
 	all[0].token = "token-of-vic-0123456789abcdef"

@@ -86,7 +86,7 @@ func TestOutage(t *testing.T) {
 		alone = o.Alone
 		return o.To != nil && len(o.Nodes) == 2 && o.Lost
 	})
-	const told = `(alone) => new RegExp('^!?\\s*Redis away (\\d+ \\w+, )?\\d\\d:\\d\\d:\\d\\d to (\\d+ \\w+, )?\\d\\d:\\d\\d:\\d\\d: ' + alone + ' decided alone,[^]* counters lost')`
+	const told = `(alone) => new RegExp('^!?\\s*Redis away (\\d+ \\w+, )?\\d\\d:\\d\\d:\\d\\d to (\\d+ \\w+, )?\\d\\d:\\d\\d:\\d\\d: ' + alone.toLocaleString('en-GB') + ' decided alone,[^]* counters lost')`
 	b.until("the banner is gone", `() => !document.querySelector('#banner').checkVisibility()`, nil)
 	b.until("the chart of the rule has it",
 		`(alone) => (`+told+`)(alone).test(document.querySelector('.chart + .away')?.innerText ?? '') && document.querySelector('.chart canvas')`, alone)

@@ -71,6 +71,7 @@ limits:
 	for _, n := range append(nodes, late) {
 		n.AwaitNodes(3)
 	}
+	late.AwaitBack() // and has the bans
 	if got := late.Ask("domain=shop&ip=198.51.100.5&path=/x"); got != 429 {
 		t.Errorf("a node that starts later: %d", got)
 	}

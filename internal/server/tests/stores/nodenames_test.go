@@ -21,7 +21,7 @@ func TestNodeNames(t *testing.T) {
 	ports := []string{servertest.FreePort(t), servertest.FreePort(t)}
 	var all [2]*fleetNode
 	start := func(n *fleetNode, i int) {
-		n.process = servertest.Launch(t, program, n.dir, "serve", "--rules=rules", "--store="+redis.URL(), "--store-deadline=1s",
+		n.process = servertest.Launch(t, program, n.dir, "serve", "--rules=rules", "--store="+redis.URL(), "--store-deadline=30s", "--store-timeout=30s",
 			"--node-name=tills", "--listen-admin=127.0.0.1:"+ports[i])
 		n.Node = servertest.NodeOf(t, n.process.Stderr, n.process.Addr)
 	}

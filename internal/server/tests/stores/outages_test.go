@@ -13,6 +13,7 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/pgtest"
 	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 const outageRules = `domain: shop
@@ -114,7 +115,7 @@ func testOutage(t *testing.T, s outageStore) {
 		}
 	}
 
-	for _, sees := range []string{" away since ", ": " + fmt.Sprint(alone[0]) + " decided alone"} {
+	for _, sees := range []string{" away since ", ": " + human.Number(alone[0]) + " decided alone"} {
 		if status, out, errors := servertest.RunBuilt(t, "top", "--batch", "--server="+nodes[0].Admin); status != 0 ||
 			!strings.Contains(out, sees) {
 			t.Errorf("%d: %s%s", status, out, errors)
@@ -148,7 +149,7 @@ func testOutage(t *testing.T, s outageStore) {
 			t.Errorf("%+v", last)
 		}
 		title := map[string]string{"redis": "Redis away", "postgres": "PostgreSQL away"}[s.kind]
-		if last.Title != title || !strings.HasPrefix(last.Summary, fmt.Sprintf("%d decided alone", want)) ||
+		if last.Title != title || !strings.HasPrefix(last.Summary, human.Number(want)+" decided alone") ||
 			strings.Contains(last.Summary, "10 over") != (over == 10) ||
 			strings.Contains(last.Summary, "counters lost") != s.lost {
 			t.Errorf("%s: %s", last.Title, last.Summary)

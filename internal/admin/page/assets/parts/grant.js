@@ -72,6 +72,7 @@ export function grant(ctx, t, then) {
   let turn = 0;
   /** plan asks what the grant would do. */
   async function plan() {
+    if (!input('allow')) return; // it was sent meanwhile
     const mine = ++turn;
     const v = values();
     const per = ruleOf(v).per;
@@ -87,7 +88,7 @@ export function grant(ctx, t, then) {
       submit.disabled = !v.allow; // what is for no number cannot be granted
       return;
     }
-    if (mine !== turn) return;
+    if (mine !== turn || !input('allow')) return;
     submit.disabled = !!p.shadow;
     fill(told, effect(p));
     base = p.before ?? '';

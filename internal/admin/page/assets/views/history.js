@@ -78,7 +78,7 @@ export async function show(ctx, root) {
     fields: [{ name: 'note', label: 'Note, for the history' }],
     async done(v) {
       await ctx.api('/api/v1/rules/rollback', { method: 'POST', body: { to, note: v.note } });
-      await show(ctx, root);
+      ctx.again();
     },
   });
   const away = h('div', null);
