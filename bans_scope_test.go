@@ -116,7 +116,7 @@ func TestBanOfNetwork(t *testing.T) {
 		{"login", "198.0.0.0/8", "too many addresses"}, {"login", "2001::/16", "too many addresses"},
 		{"login", "0.0.0.0/0", "too many addresses"}, {"login", "::/0", "too many addresses"},
 		{"pair", "ada,198.51.100.0/24", "whose key is the address alone"}, {"login", "198.51.100.0/33", "is not an address"},
-		{"login", "203.0.113.0/24", "is exempt"}, {"api", "user=198.51.100.0/24", ""},
+		{"login", "203.0.113.0/24", "is exempt"}, {"login", "64:ff9b::/48", "ban their IPv4 networks"}, {"api", "user=198.51.100.0/24", ""},
 	} {
 		b, err := set(bad.limit, bad.key)
 		if bad.says == "" && err == nil && b.Key[0] == bad.key {

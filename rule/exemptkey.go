@@ -26,7 +26,7 @@ func (s *Set) ExemptKey(domain string, parts []string) bool {
 		}
 	}
 	var m Matches
-	// One condition must hold for both ends: between those of two there may be other addresses.
+	// One condition must hold for both ends: between two networks there may be other addresses.
 	holds := func(c Condition, attributes Map) bool {
 		m.begin(d, &Query{Domain: domain, Attributes: attributes})
 		defer m.end()

@@ -42,16 +42,16 @@ func (w *Window) AppendNetwork(dst []byte, parts []string) (key []byte, network 
 		if p, err = clientip.Prefix(p); err != nil {
 			return dst, "", false, err
 		}
-		if p.Addr().Is6() && (p.Overlaps(mapped4) || p.Overlaps(nat64)) {
-			return dst, "", false, fmt.Errorf("%s holds IPv4 addresses, which are counted as such: ban their IPv4 networks",
-				shorten(part))
-		}
 		if full := r.fullBits(p); p.Bits() >= full {
 			return dst, "", false, nil
 		}
 		if p.Addr().Is4() && p.Bits() < leastBits4 || !p.Addr().Is4() && p.Bits() < leastBits6 {
 			return dst, "", false, fmt.Errorf("%s has too many addresses: at most a /%d of IPv4 or a /%d of IPv6 can be banned",
 				shorten(part), leastBits4, leastBits6)
+		}
+		if p.Addr().Is6() && (p.Overlaps(mapped4) || p.Overlaps(nat64)) {
+			return dst, "", false, fmt.Errorf("%s holds IPv4 addresses, which are counted as such: ban their IPv4 networks",
+				shorten(part))
 		}
 		dst = appendAddr(dst, alt, p.Addr(), int(r.ipv6Prefix))
 		return append(dst, byte(p.Bits())), r.per[0][alt].name + "=" + p.String(), true, nil

@@ -20,7 +20,7 @@ const mostCounted = 10_000
 type banAnswer struct {
 	Began int64    `json:"began"` // Unix ms
 	ID    []uint64 `json:"id"`
-	N     []uint64 `json:"n"` // as many
+	N     []uint64 `json:"n"`             // as many
 	Cut   bool     `json:"cut,omitempty"` // there are more
 }
 
