@@ -58,7 +58,7 @@ func addressOf(c *Config, machine func() string) string {
 		host = cmp.Or(machine(), host)
 	}
 	if port == "0" { // the system chooses another one later
-		return fmt.Sprintf("%s#%d", host, os.Getpid())
+		return fmt.Sprintf("%s~%d", host, os.Getpid())
 	}
 	return net.JoinHostPort(host, port)
 }
