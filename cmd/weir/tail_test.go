@@ -47,9 +47,11 @@ func TestTailNode(t *testing.T) {
 			names[i] = servertest.SelfOf(t, server)
 		}
 		for _, server := range servers {
-			if _, _, body := servertest.Get(t, server+"/api/v1/nodes"); !strings.Contains(body, names[0]) ||
-				!strings.Contains(body, names[1]) {
-				return false
+			_, _, body := servertest.Get(t, server+"/api/v1/nodes")
+			for _, name := range names {
+				if !strings.Contains(body, `"node": "`+name+`"`) {
+					return false
+				}
 			}
 		}
 		return names[0] != names[1]
