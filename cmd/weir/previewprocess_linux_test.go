@@ -305,16 +305,23 @@ func noLowering() error {
 	return <-failed
 }
 
+// copyProgram makes a copy of the program. Another process writes it: what this one has open for
+// writing, the children that other tests start meanwhile have too, until they execute, and a file
+// that is written cannot be executed.
+func copyProgram(t *testing.T, to string) {
+	t.Helper()
+	if out, err := exec.Command("install", "-m", "755", servertest.BuildProgram(t), to).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
 // TestPreviewOfReplacedProgram: a server goes on with the program that it is, where another file
 // has its name or none has. Where the program may be started no more, it replays requests itself,
 // and says so once.
 func TestPreviewOfReplacedProgram(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "weir")
-	copyFile(t, servertest.BuildProgram(t), program)
-	if err := os.Chmod(program, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	copyProgram(t, program)
 	const here = "previews replay requests in this process"
 	p := startPreviewServer(t, program, nil)
 	p.previews()
@@ -333,10 +340,7 @@ func TestPreviewOfReplacedProgram(t *testing.T) {
 	}
 	gone(t, pid)
 
-	copyFile(t, servertest.BuildProgram(t), program)
-	if err := os.Chmod(program, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	copyProgram(t, program)
 	p = startPreviewServer(t, program, nil)
 	if err := os.Chmod(program, 0o644); err != nil { // as on a file system that was mounted with noexec since
 		t.Fatal(err)
