@@ -28,10 +28,7 @@ limits:
 )
 
 // outageLoads are the nodes, and how many requests a second come to each.
-var outageLoads = []struct {
-	name string
-	rate int
-}{{"node A, 10/s", 10}, {"node B, 6/s", 6}, {"node C, 4/s", 4}}
+var outageLoads = []load{{"node A, 10/s", 10}, {"node B, 6/s", 6}, {"node C, 4/s", 4}}
 
 func outageNames() (names []string) {
 	for _, l := range outageLoads {

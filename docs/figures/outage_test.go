@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,7 +13,6 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/examples/regions/regionplot"
-	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/fallback"
@@ -68,50 +65,9 @@ func runOutage(t *testing.T) (samples []regionplot.Sample) {
 	}
 	begin := time.Now().Truncate(time.Minute).Add(time.Minute)
 	time.Sleep(time.Until(begin))
-	var (
-		mu       sync.Mutex
-		admitted = make([]int64, n) // in this minute
-		minute   = 0
-		running  sync.WaitGroup
-	)
-	for i, l := range outageLoads {
-		running.Go(func() {
-			pause := time.Second / time.Duration(l.rate)
-			// No two ask at the same instant, nor when a minute turns.
-			time.Sleep(time.Duration(i+1) * time.Millisecond)
-			for ; time.Since(begin) < outageSpan; time.Sleep(pause) {
-				d, err := limiters[i].Allow(t.Context(), weir.Request{Attributes: rule.Map{"tenant": "acme"}})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				if m := int(time.Since(begin) / time.Minute); m != minute {
-					minute = m
-					clear(admitted)
-				}
-				if d.Allowed {
-					admitted[i]++
-				}
-				mu.Unlock()
-			}
-		})
-	}
 	time.AfterFunc(outageFrom, func() { shared.away.Store(true) })
 	time.AfterFunc(outageTo, func() { shared.away.Store(false) })
-	// What was admitted before the instant; for the first of a minute, nothing.
-	for at := time.Duration(0); at < outageSpan; at += outageStep {
-		time.Sleep(time.Until(begin.Add(at)))
-		mu.Lock()
-		s := regionplot.Sample{At: at, Admitted: slices.Clone(admitted)}
-		if at%time.Minute == 0 {
-			clear(s.Admitted)
-		}
-		mu.Unlock()
-		samples = append(samples, s)
-	}
-	running.Wait()
-	return samples
+	return sampled(t, begin, outageSpan, outageStep, limiters, outageLoads)
 }
 
 // kept is a store that others go on using when one closes it.

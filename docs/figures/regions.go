@@ -34,11 +34,14 @@ limits:
 	cutTo        = 150 * time.Second
 )
 
-// regionLoads are the regions, and how many requests a second come to each.
-var regionLoads = []struct {
+// load is what comes to a node or a region: requests a second.
+type load struct {
 	name string
 	rate int
-}{{"eu", 100}, {"us", 75}, {"ap", 50}}
+}
+
+// regionLoads are the regions, and how many requests a second come to each.
+var regionLoads = []load{{"eu", 100}, {"us", 75}, {"ap", 50}}
 
 func encodeRegions(samples []regionplot.Sample) []byte {
 	var names []string

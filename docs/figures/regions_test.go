@@ -5,7 +5,6 @@ import (
 	"context"
 	"flag"
 	"os"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -140,35 +139,6 @@ func runRegions(t *testing.T) (samples []regionplot.Sample) {
 	// The first full minute, once all have heard of each other.
 	begin := time.Now().Truncate(time.Minute).Add(time.Minute)
 	time.Sleep(time.Until(begin))
-	var (
-		mu       sync.Mutex
-		admitted = make([]int64, n) // in this minute
-		minute   = 0
-		running  sync.WaitGroup
-	)
-	for i, r := range regionLoads {
-		running.Go(func() {
-			pause := time.Second / time.Duration(r.rate)
-			// No two ask at the same instant, nor when a minute turns.
-			time.Sleep(time.Duration(i+1) * time.Millisecond)
-			for ; time.Since(begin) < regionsSpan; time.Sleep(pause) {
-				d, err := limiters[i].Allow(t.Context(), weir.Request{Attributes: rule.Map{"tenant": "acme"}})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				if m := int(time.Since(begin) / time.Minute); m != minute {
-					minute = m
-					clear(admitted)
-				}
-				if d.Allowed {
-					admitted[i]++
-				}
-				mu.Unlock()
-			}
-		})
-	}
 	each := func(do func(*way)) {
 		for between, w := range ways {
 			if between[1] == n-1 {
@@ -178,19 +148,7 @@ func runRegions(t *testing.T) (samples []regionplot.Sample) {
 	}
 	time.AfterFunc(cutFrom, func() { each((*way).cut) })
 	time.AfterFunc(cutTo, func() { each((*way).heal) })
-	// What was admitted before the instant; for the first of a minute, nothing.
-	for at := time.Duration(0); at < regionsSpan; at += regionsStep {
-		time.Sleep(time.Until(begin.Add(at)))
-		mu.Lock()
-		s := regionplot.Sample{At: at, Admitted: slices.Clone(admitted)}
-		if at%time.Minute == 0 {
-			clear(s.Admitted)
-		}
-		mu.Unlock()
-		samples = append(samples, s)
-	}
-	running.Wait()
-	return samples
+	return sampled(t, begin, regionsSpan, regionsStep, limiters, regionLoads)
 }
 
 // What the picture of regions tells: near the limit while they hear each other, up to the bound
