@@ -8,7 +8,6 @@ import (
 
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/testkit/patience"
-	"github.com/weir-rl/weir/internal/testkit/pgtest"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -32,20 +31,8 @@ func (d *driver) login(t *testing.T, s *server, l look, name, path, sees string)
 func TestRollOut(t *testing.T) {
 	t.Parallel()
 	d := chromium(t)
-	url := pgtest.Start(t).URL()
-	address, err := ruledb.Parse(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	url, db := rulesDatabase(t)
 	ctx := t.Context()
-	if _, err := ruledb.Init(ctx, address); err != nil {
-		t.Fatal(err)
-	}
-	db, err := ruledb.Open(ctx, address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
 	if _, err := db.Push(ctx, ruledb.Change{Files: []file.Source{{Name: "shop.yaml", Data: []byte(rules)}}, Author: "bob", Origin: ruledb.Push}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,25 +11,31 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 )
 
+// rulesDatabase returns a database for rules, still without any.
+func rulesDatabase(t *testing.T) (url string, db *ruledb.DB) {
+	t.Helper()
+	url = pgtest.Start(t).URL()
+	address, err := ruledb.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ruledb.Init(t.Context(), address); err != nil {
+		t.Fatal(err)
+	}
+	if db, err = ruledb.Open(t.Context(), address); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return url, db
+}
+
 // TestPutInForce: where the rules lie in a database, an editor puts a change in force that was
 // tried, is told who was quicker, and goes back, without leaving the page.
 func TestPutInForce(t *testing.T) {
 	t.Parallel()
 	d := chromium(t)
-	url := pgtest.Start(t).URL()
-	address, err := ruledb.Parse(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	url, db := rulesDatabase(t)
 	ctx := t.Context()
-	if _, err := ruledb.Init(ctx, address); err != nil {
-		t.Fatal(err)
-	}
-	db, err := ruledb.Open(ctx, address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
 	const tests = "domain: shop\ntests:\n  - name: five logins\n    steps:\n      - { send: { path: /login, ip: 192.0.2.1, times: 5 }, expect: allowed }\n"
 	push := func(base int64, rules string) {
 		t.Helper()
