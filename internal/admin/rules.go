@@ -1,10 +1,122 @@
 package admin
 
 import (
+	"net/http"
 	"strconv"
+	"strings"
 
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
+
+// windowInfo is one limit of a rule in GET /api/v1/rules.
+type windowInfo struct {
+	Name      string  `json:"name"`
+	Algorithm string  `json:"algorithm,omitempty"`
+	Limit     int64   `json:"limit"`
+	Burst     int64   `json:"burst,omitempty"`
+	Window    float64 `json:"window"` // s
+	Soft      int     `json:"soft_percent,omitempty"`
+	Unlimited bool    `json:"unlimited,omitempty"`
+}
+
+type ruleInfo struct {
+	Domain    string              `json:"domain"`
+	Name      string              `json:"name"`
+	Form      string              `json:"form"` // native or lyft
+	File      string              `json:"file"`
+	Line      int                 `json:"line"`
+	When      map[string][]string `json:"when,omitempty"`
+	If        string              `json:"if,omitempty"`
+	Per       []string            `json:"per,omitempty"`
+	Paths     string              `json:"paths,omitempty"` // exact; left out where they are folded
+	Windows   []windowInfo        `json:"limits"`
+	Unlimited bool                `json:"unlimited,omitempty"`
+	Shadow    bool                `json:"shadow,omitempty"`
+	Enforce   int                 `json:"enforce_percent,omitempty"` // left out at 100
+	Replaces  []string            `json:"replaces,omitempty"`
+	Overrides int                 `json:"overrides,omitempty"`
+	ruleKinds
+}
+
+func (a *Handler) rules(w http.ResponseWriter, _ *http.Request) {
+	answer := struct {
+		Generation uint64       `json:"generation"`
+		Source     *RulesSource `json:"source,omitempty"`
+		Domains    []string     `json:"domains"`
+		Rules      []ruleInfo   `json:"rules"`
+	}{Domains: []string{}, Rules: []ruleInfo{}}
+	set, generation := a.limiter.Rules()
+	answer.Generation = generation
+	if a.o.Source != nil {
+		s := a.o.Source()
+		if s.Errors == nil {
+			s.Errors = []string{}
+		}
+		if s.Files == nil {
+			s.Files = []string{}
+		}
+		answer.Source = &s
+	}
+	if set != nil {
+		answer.Domains = append(answer.Domains, set.Domains()...)
+		for _, r := range set.Rules() {
+			answer.Rules = append(answer.Rules, describe(r))
+		}
+	}
+	writeJSON(w, answer)
+}
+
+func describe(r *rule.Rule) ruleInfo {
+	info := ruleInfo{
+		Domain: r.Domain, Name: r.Name, Form: "native", File: r.Pos.File, Line: r.Pos.Line, If: r.If,
+		Windows: []windowInfo{}, Unlimited: r.Unlimited, Shadow: r.Shadow, Replaces: r.Replaces,
+		Overrides: len(r.Overrides),
+		ruleKinds: kindsOf(r),
+	}
+	if r.Lyft != nil {
+		info.Form = "lyft"
+	}
+	if r.ExactPaths && r.Lyft == nil {
+		info.Paths = "exact"
+	}
+	if r.EnforcePercent != 100 {
+		info.Enforce = r.EnforcePercent
+	}
+	for _, c := range r.When {
+		if info.When == nil {
+			info.When = map[string][]string{}
+		}
+		for _, p := range c.Patterns {
+			info.When[c.Attribute] = append(info.When[c.Attribute], p.Source)
+		}
+	}
+	for _, k := range r.Per {
+		info.Per = append(info.Per, strings.Join(k, "|"))
+	}
+	for _, win := range r.Windows {
+		info.Windows = append(info.Windows, describeWindow(win))
+	}
+	return info
+}
+
+func describeWindow(win *rule.Window) windowInfo {
+	i := windowInfo{Name: win.Name, Unlimited: win.Limit == nil}
+	if win.Limit != nil {
+		c := win.Limit.Config()
+		i.Algorithm, i.Limit, i.Window, i.Soft, i.Burst = c.Algorithm.String(), c.N, c.Window.Seconds(), c.Soft,
+			burstOf(c)
+	}
+	return i
+}
+
+// burstOf returns the burst of a bucket, beside its rate; 0 for other algorithms.
+func burstOf(c algo.Config) int64 {
+	if c.Algorithm.HasBurst() {
+		return max(c.Burst, 0)
+	}
+	return 0
+}
 
 // ruleKinds are the properties of a rule beyond its numbers, in GET /api/v1/rules.
 type ruleKinds struct {
