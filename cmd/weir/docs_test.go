@@ -150,7 +150,7 @@ func TestReadmeRuns(t *testing.T) {
 	}
 }
 
-// So do those of docs/start/first-steps.md.
+// The commands of docs/start/first-steps.md do so, too.
 func TestFirstStepsRun(t *testing.T) {
 	t.Parallel()
 	p := newDoorsPage(t, "8080", "8081", "6070", "8000", "3000", "6390", "6380", "8082", "8083", "8084")

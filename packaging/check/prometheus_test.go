@@ -250,7 +250,7 @@ func TestAlerts(t *testing.T) {
 			}
 			names[r.Alert] = true
 			checkQuery(t, r.Alert, r.Expr, known)
-			// What is summed over servers is summed over those of one fleet.
+			// Sums over servers are over the servers of one fleet.
 			for _, by := range regexp.MustCompile(`by \(([^)]*)\)`).FindAllStringSubmatch(r.Expr, -1) {
 				if !strings.HasPrefix(by[1], "job, instance") &&
 					!strings.HasPrefix(by[1], "job, cluster, region, namespace, app_kubernetes_io_instance") {

@@ -16,8 +16,7 @@ type field struct {
 	text func(r *rule.Rule) string // "" where the key is not there, or says the default
 }
 
-// fields are all that makes a difference to what a rule does, in the order in which changes are
-// told.
+// fields are all that can change how a rule decides, in the order in which changes are listed.
 var fields = []field{
 	{"allow", allowOf},
 	{"enforce", func(r *rule.Rule) string {

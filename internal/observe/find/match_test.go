@@ -88,7 +88,7 @@ func TestMatchProperties(t *testing.T) {
 	})
 }
 
-// TestIDs: a beginning of an id is that of the ids that are written so.
+// TestIDs: the beginning of an id finds each id that begins so.
 func TestIDs(t *testing.T) {
 	const id = 0x123456789abcdef0
 	text := weir.DecisionID(id).String()
