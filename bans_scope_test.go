@@ -162,7 +162,7 @@ func TestBanOfNetwork(t *testing.T) {
 	if passes(t, l, "2001:db8:9::8", "/login", "") {
 		t.Error("a /64 is not banned")
 	}
-	// A key in it can have a ban of its own; the answer names the one that ends last, also after it.
+	// A key in it can have a ban of its own; the answer names the later one, also after it.
 	if _, err := l.Bans().Set(t.Context(), "shop", "login", []string{"198.51.100.1"},
 		time.UnixMicro(c.read()).Add(time.Minute), "own"); err != nil {
 		t.Fatal(err)

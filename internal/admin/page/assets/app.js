@@ -22,7 +22,7 @@ import { keepFocus, walk } from './parts/table.js';
  * @property {() => void} again draws the view anew
  * @property {{insight?: Api.Overview, rules?: Api.Rules}} first what came with the page, once
  * @property {AbortSignal} signal ends with the view
- * @property {(nodes: Api.Nodes | undefined, figures?: boolean) => void} nodes how many answered, and what differs
+ * @property {(nodes: Api.Nodes | undefined, figures?: boolean) => void} nodes shows who answered
  */
 
 /**

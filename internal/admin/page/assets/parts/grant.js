@@ -30,8 +30,8 @@ function effect(p) {
 }
 
 /**
- * grant asks for a grant. Where no key is named, the dialog asks for it, as the rule's keys are; and
- * for the rule where there are several.
+ * grant asks for a grant. Where no key is named, the dialog asks for it, as the rule's keys are;
+ * and for the rule where there are several.
  * @param {import('../app.js').Context} ctx
  * @param {{key?: string[], rules: {domain: string, name: string, per?: string[]}[]}} t
  * @param {() => void} then
