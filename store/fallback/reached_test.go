@@ -92,7 +92,7 @@ func TestNodeStopped(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.Proxy(t, server.Addr())
 	proxy.Delay(10 * time.Millisecond) // so that a call is under way at nearly all times
-	const timeout = 3 * time.Second // in which a busy machine answers
+	const timeout = 3 * time.Second    // in which a busy machine answers
 	stops := []time.Duration{timeout + 300*time.Millisecond}
 	if effort.All() {
 		stops = []time.Duration{300 * time.Millisecond, timeout - 100*time.Millisecond,

@@ -258,7 +258,7 @@ func TestFailover(t *testing.T) {
 	effort.Long(t, "waits for a real failover")
 	s := redistest.StartSentinel(t)
 	all := several(t, s.URL(), 3)
-	s.Master().Kill()
+	s.AwaitMaster(s.KillMaster())
 	begun := time.Now()
 	for _, n := range all {
 		patience.Until(t, "all are heard", func() bool {
