@@ -36,6 +36,7 @@ func reached(
 	f := startFleet(t, nodes)
 	f.ask(order{Open: &setup{URL: url, Heartbeat: heartbeat, Deadline: time.Minute, MaxDeadline: time.Minute,
 		Timeout: timeout, Nodes: nodes}})
+	f.await("all nodes know of each other", func(_ int, r *report) bool { return r.Redis.Nodes == nodes })
 	limits := scarce()
 	f.all(func(int) order {
 		return order{Load: &load{Kinds: limits, Clients: 8, Pause: 4 * time.Millisecond, Seed: rand.Uint64()}}
