@@ -197,7 +197,7 @@ func TestKeysOfDomains(t *testing.T) {
 		s.askTimes(domain, 3+i, map[string]string{"api_user": "ada-" + domain, "tenant": "acme", "path": "/"})
 	}
 	b := d.open(t, s.admin, desktop)
-	b.visit("/keys")
+	b.visit("/keys?back=12h")
 	rules := `() => [...document.querySelectorAll('td a')].map((a) => a.innerText).filter((t) => t.includes('once')).join()`
 	b.until("both domains are told apart", `() => (`+rules+`)() === 'zeta/once,shop/once'`, nil)
 	b.do(nil, "select", "selector", "select >> nth=-1", "value", "shop/once")
