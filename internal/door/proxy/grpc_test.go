@@ -67,7 +67,7 @@ func TestGRPCRefusals(t *testing.T) {
 		{"a page", `{content_type: text/html, body: "<p>no</p>"}`, codes.ResourceExhausted, `rate limit "calls" exceeded; retry in `},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			yaml := `limits: [{name: calls, when: {path: /grpc.health.v1.Health/**}, allow: 2/h, algorithm: fixed_window`
+			yaml := `limits: [{name: calls, when: {path: /grpc.health.v1.Health/**}, allow: 2/h, algorithm: fixed_window, align: first_request`
 			if c.response != "" {
 				yaml += `, response: ` + c.response
 			}
