@@ -93,6 +93,24 @@ func TestDecisionsOfNodes(t *testing.T) {
 	choose("/decisions?node=nobody", names[1])
 	b.sees("far-2")
 
+	// A node that answers too late when a view is opened is asked again.
+	b.visit("/nodes")
+	b.do(nil, "evaluate", "js", `() => {
+		const real = window.fetch;
+		window.late = 0;
+		window.fetch = async (url, o) => {
+			const r = await real(url, o);
+			if (!String(url).startsWith('/api/v1/decisions?') || ++window.late > 3) return r;
+			const a = await r.json();
+			return new Response(JSON.stringify({ ...a, decisions: [], nodes: { ...a.nodes, answered: 1 } }), { headers: { date: r.headers.get('date') } });
+		};
+	}`)
+	for key, title := range map[string]string{"d": "Decisions", "o": "Overview"} {
+		b.do(nil, "evaluate", "js", "() => { window.late = 0; }")
+		b.goTo(key, title)
+		b.sees("far-2")
+	}
+
 	// A broken file of one node stands above the figures, with file, line and node, and is nobody's
 	// verdict. A node whose rule differs is named, and the dot of the nodes is amber.
 	b.do(nil, "clear") // the console reports the 404
