@@ -89,7 +89,10 @@ func start(t *testing.T, url string, o nodes.Options, handle func(*nodes.Nodes))
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	o.Client, o.Prefix, o.Name, o.Alive = s.Client, redis.DefaultPrefix, s.Name(), s.Nodes
+	o.Client, o.Prefix, o.Name = s.Client, redis.DefaultPrefix, s.Name()
+	if o.Alive == nil {
+		o.Alive = s.Nodes
+	}
 	if o.Wait == 0 {
 		o.Wait = patience.Left(t)
 		o.Turn = o.Wait
@@ -278,7 +281,7 @@ func TestOldAndNew(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	all := several(t, server.URL(), 2)
-	const wait = 700 * time.Millisecond
+	const wait = 2 * time.Second
 	newer := start(t, server.URL(), nodes.Options{Wait: wait}, func(n *nodes.Nodes) {
 		answerAll(n)
 		n.Handle("new", func(context.Context, []byte) ([]byte, error) { return nil, nil })
