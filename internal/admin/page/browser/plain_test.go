@@ -107,6 +107,45 @@ func TestClock(t *testing.T) {
 	b.clean("another clock")
 }
 
+// TestClockAtTheBound: where a browser's clock is off by about as much as is told, the remark on it
+// neither comes nor goes with the error of each answer.
+func TestClockAtTheBound(t *testing.T) {
+	t.Parallel()
+	d := chromium(t)
+	s := serve(t, twoDomains)
+	b := d.open(t, s.admin, desktop)
+	b.visit("/nodes")
+	var told []string
+	b.do(&told, "evaluate", "js", `async () => {
+		const base = document.querySelector('script[src*="/assets/"]').src.replace(/[^/]*$/, '');
+		const { heard, skew } = await import(base + 'parts/time.js?alone'); // of which the page knows nothing
+		const real = Date.now;
+		const told = [];
+		const hear = (ahead, took) => {
+			const at = 1900000000000 + told.length * 1777;
+			Date.now = () => at + took;
+			heard(new Date(at + took / 2 + ahead).toUTCString(), at);
+			told.push(skew() ? 'off' : 'right');
+			Date.now = real;
+		};
+		for (let i = 0; i < 40; i++) hear(29400 + 90 * i, i % 3 * 200); // the clocks drift apart
+		for (let i = 0; i < 40; i++) hear(33000 - 90 * i, i % 3 * 200); // and together
+		hear(33000, 9000); // slow answers say little
+		hear(0, 10);
+		hear(1900, 10);
+		return told;
+	}`)
+	changes := 0
+	for i := range told[1:] {
+		if told[i] != told[i+1] {
+			changes++
+		}
+	}
+	if changes != 2 || told[len(told)-1] != "right" {
+		t.Errorf("the remark changed %d times, want 2: %q", changes, told)
+	}
+}
+
 // TestChartGone: a browser whose language is no tag gets the charts, and one that cannot load them
 // is told so, and shown the figures.
 func TestChartGone(t *testing.T) {
