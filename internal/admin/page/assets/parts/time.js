@@ -5,8 +5,10 @@ import { h } from './text.js';
 
 const zoneKey = 'weir_zone';
 
-/** utc tells whether times are shown in UTC, and not in the zone of the browser. */
-export let utc = (() => { try { return localStorage.getItem(zoneKey) === 'utc'; } catch { return false; } })();
+let utc = (() => { try { return localStorage.getItem(zoneKey) === 'utc'; } catch { return false; } })();
+
+/** inUTC tells whether times are shown in UTC, and not in the zone of the browser. */
+export const inUTC = () => utc;
 
 /** showUTC chooses the zone; the views are to be drawn anew. @param {boolean} is */
 export function showUTC(is) {
