@@ -140,7 +140,13 @@ func TestGrant(t *testing.T) {
 			b.dialogSays(`unknown unit "minit"`)
 			b.set("allow", "30 per hour")
 			b.dialogSays("did you mean 30/minute?")
-			b.do(nil, "clear") // the console reports both answers
+			b.do(nil, "clear")                                                                  // the console reports both answers
+			for _, grouped := range []string{"1,030/min", "1,030 per minute", "1_030/minute"} { // as lists show figures
+				b.set("allow", grouped)
+				b.dialogSays("Then 1030/min")
+				b.set("allow", "30 per minute")
+				b.dialogSays("Then 30/minute holds until")
+			}
 			b.set("allow", "30 per minute")
 			b.dialogSays("It replaces the grant of 10/minute until")
 			b.dialogSays("Then 30/minute holds until")
