@@ -138,7 +138,7 @@ func New(o Options) *Fleet {
 		}
 		n.Handle(kindFind, f.answerFind)
 		if o.Outages != nil {
-			n.Handle(kindOutages, func(context.Context, []byte) ([]byte, error) { return json.Marshal(o.Outages()) })
+			n.HandlePolled(kindOutages, func(context.Context, []byte) ([]byte, error) { return json.Marshal(o.Outages()) })
 		}
 		if o.Regions != nil {
 			n.Handle(kindRegions, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.ownRegions()) })
