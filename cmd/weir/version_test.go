@@ -11,7 +11,9 @@ import (
 func TestAbout(t *testing.T) {
 	const hash = "8db6bd05340347b60205bae02b478a799d1ea8a4"
 	recorded := &debug.BuildInfo{Main: debug.Module{Version: "v0.1.1-0.20260101000000-ffffffffffff"},
-		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: strings.Repeat("f", 40)}, {Key: "vcs.modified", Value: "true"}}}
+		Settings: []debug.BuildSetting{
+			{Key: "vcs.revision", Value: strings.Repeat("f", 40)}, {Key: "vcs.modified", Value: "true"},
+		}}
 	for _, c := range []struct {
 		version, commit string
 		info            *debug.BuildInfo
