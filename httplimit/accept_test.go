@@ -4,22 +4,18 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
-	"flag"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/testkit/golden"
 	"github.com/weir-rl/weir/rule"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // chrome and firefox are what browsers send when somebody follows a link.
 const (
@@ -53,24 +49,6 @@ func TestPreferredForm(t *testing.T) {
 		if got := preferred(accept); got != want {
 			t.Errorf("Accept: %.60s: form %d, want %d", accept, got, want)
 		}
-	}
-}
-
-// golden compares got with a file in testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs (run with -update to accept):\n%s", path, got)
 	}
 }
 
@@ -130,7 +108,7 @@ func TestDefaultRefusalByAccept(t *testing.T) {
 		if a.StatusCode != 429 || strings.Count(body, id) != 1 {
 			t.Errorf("Accept %s: status %d, id %s in %s", c.accept, a.StatusCode, id, body)
 		}
-		golden(t, c.file, strings.ReplaceAll(body, id, "0123456789abc"))
+		golden.Check(t, c.file, strings.ReplaceAll(body, id, "0123456789abc"))
 
 		head, nothing := ask("HEAD", c.accept)
 		if nothing != "" || head.StatusCode != 429 || head.Header.Get("Content-Type") != c.contentType ||

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-rl/weir/internal/admin/nodes"
 	"github.com/weir-rl/weir/internal/lab/preview"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -29,7 +30,7 @@ func (p *program) openPreview(context.Context) error {
 	o.Hide = secretIdentities(p.c.identity)
 	o.Clock = func() int64 { return p.storeNow().UnixMicro() }
 	o.Fresh = p.c.store == storeMemory && p.c.memory.Snapshot == ""
-	r, err := preview.NewRecorder(o)
+	r, err := record.NewRecorder(o)
 	if err != nil {
 		return err
 	}
@@ -79,10 +80,10 @@ func (p *program) openFleet(context.Context) error {
 	switch s := p.storage.shared; {
 	case p.preview == nil || s == nil:
 	case p.nodes == nil:
-		p.preview.SetNodes(s.Nodes, nil)
+		p.preview.SetOthers(record.Others{Nodes: s.Nodes})
 	default:
 		p.nodes.Handle(recordKind, p.recorder.Answer)
-		p.preview.SetNodes(s.Nodes, p.askRecord)
+		p.preview.SetOthers(record.Others{Nodes: s.Nodes, Ask: p.askRecord})
 	}
 	return nil
 }
