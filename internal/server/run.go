@@ -87,7 +87,7 @@ func (p *program) printExamples(w io.Writer) {
 		return
 	}
 	o := examples.Options{Rules: p.c.rules, Page: p.c.page}
-	if p.c.Database != nil {
+	if p.c.Database != nil || p.c.xds != nil {
 		o.Rules = "DIR" // a URL may hold a password
 	}
 	doors := make([]examples.Door, len(p.doors))
@@ -96,13 +96,17 @@ func (p *program) printExamples(w io.Writer) {
 			Certificate: p.demandsCertificate(d), Token: p.needsToken(d.name) || d.name == "admin" && p.tokens != nil}
 	}
 	set, _ := p.limiter.Rules()
+	if set == nil { // they are awaited
+		return
+	}
 	examples.Print(w, set, doors, o)
 }
 
 // startActors starts the goroutines that run alongside the doors.
 func (p *program) startActors(a *actors, hangups <-chan os.Signal) {
-	set, _ := p.limiter.Rules()
-	p.startDeferring(set)
+	if set, _ := p.limiter.Rules(); set != nil {
+		p.startDeferring(set)
+	}
 	for _, part := range p.parts {
 		for _, run := range part.run {
 			a.start(run)

@@ -63,14 +63,13 @@ func Read(v map[string]string, set func(path, value string) error) *Env {
 	if !slices.ContainsFunc(telltales, r.has) {
 		return nil
 	}
-	if r.has("RUNTIME_ROOT") || r.has("RUNTIME_SUBDIRECTORY") {
+	switch {
+	case v["CONFIG_TYPE"] == "GRPC_XDS_SOTW":
+		r.xds()
+	case r.has("RUNTIME_ROOT") || r.has("RUNTIME_SUBDIRECTORY"):
 		folder := filepath.Join(cmp.Or(v["RUNTIME_ROOT"], "/srv/runtime_data/current"), v["RUNTIME_SUBDIRECTORY"],
 			cmp.Or(v["RUNTIME_APPDIRECTORY"], "config"))
 		r.take("rules", folder, "RUNTIME_ROOT")
-	}
-	if v["CONFIG_TYPE"] == "GRPC_XDS_SOTW" {
-		r.fail("rules",
-			"CONFIG_TYPE=GRPC_XDS_SOTW: rules over xDS are not read; write them to files, and name their folder with WEIR_RULES")
 	}
 	if uds := v["GRPC_UDS"]; uds != "" {
 		r.take("listen.grpc", "unix:"+uds, "GRPC_UDS")
@@ -347,6 +346,9 @@ func (r *Env) Finish(named map[string]bool) (in Inherited) {
 	warn(err != nil || ratio != 0.8, "NEAR_LIMIT_RATIO is not read: write warn into rate_limit, as in warn: 70%")
 	warn(r.on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"),
 		"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT is not read: write count_denied: false into rate_limit")
+	if !named["rules"] {
+		r.warnOfXDS(warn)
+	}
 	warn(r.has("GRPC_CLIENT_TLS_SAN"),
 		"GRPC_CLIENT_TLS_SAN is not read: any client with a certificate of tls.client_ca may ask")
 	warn(r.on("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"),
