@@ -121,3 +121,42 @@ func TestRateLimitEnv(t *testing.T) {
 		}
 	}
 }
+
+// TestInPlace: under the name of envoyproxy/ratelimit its defaults hold, below our own settings, and
+// no other doors open; in a container the defaults of doors are others, unless somebody sets them.
+func TestInPlace(t *testing.T) {
+	for env, want := range map[string]string{
+		"":                                     "/srv/runtime_data/current/config 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",
+		"WEIR_CONTAINER=true":                  "/srv/runtime_data/current/config 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",
+		"PORT=80 HOST=:: GRPC_PORT=81":         "/srv/runtime_data/current/config [::]:80 0.0.0.0:81  127.0.0.1:6070",
+		"CONFIG_TYPE=GRPC_XDS_SOTW":            "xds://localhost:18000?node=default 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",
+		"RUNTIME_ROOT=/data WEIR_RULES=x.yaml": "x.yaml 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",
+		"WEIR_LISTEN_GRPC=:5 GRPC_PORT=81 WEIR_LISTEN_RESP=:6 WEIR_LISTEN_ADMIN=off": "/srv/runtime_data/current/config 0.0.0.0:8080 :5 :6 ",
+	} {
+		c, err := LoadInPlace([]string{"--no", "such"}, strings.Fields(env))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &c.listen
+		if got := strings.Join([]string{c.rules, l.http, l.grpc, l.resp, l.admin}, " "); got != want {
+			t.Errorf("%s: %q, want %q", env, got, want)
+		}
+		if l.proxy+l.spoe != "" || len(c.strays) > 0 || len(c.inherited.Problems) > 0 || len(c.ignored) != 2 {
+			t.Errorf("%s: %q %q %v %v", env, l.proxy, l.spoe, c.strays, c.inherited)
+		}
+	}
+	for env, want := range map[string]string{
+		"WEIR_CONTAINER=true":                           ":8080 :8081 :6380 127.0.0.1:6070",
+		"WEIR_CONTAINER=true WEIR_LISTEN_HTTP=h:1":      "h:1 :8081 :6380 127.0.0.1:6070",
+		"WEIR_CONTAINER=true USE_STATSD=no GRPC_PORT=5": ":8080 0.0.0.0:5 :6380 127.0.0.1:6070",
+		"": "127.0.0.1:8080 127.0.0.1:8081 127.0.0.1:6380 127.0.0.1:6070",
+	} {
+		l := &mustConfig(t, "", strings.Fields(env), nil).listen
+		if got := strings.Join([]string{l.http, l.grpc, l.resp, l.admin}, " "); got != want {
+			t.Errorf("%s: %q, want %q", env, got, want)
+		}
+	}
+	if l := &mustConfig(t, "listen: { http: 'f:1' }\n", []string{"WEIR_CONTAINER=true"}, nil).listen; l.http != "f:1" {
+		t.Errorf("the file does not go before: %s", l.http)
+	}
+}

@@ -81,9 +81,10 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 // elsewhere before its doors close, for as long as is configured.
 func (p *program) announce() { time.Sleep(p.c.drain.announce) }
 
-// printExamples writes requests to paste; nothing without a decision door.
+// printExamples writes requests to paste; nothing without a decision door, or in the place of
+// envoyproxy/ratelimit, which writes its log alone.
 func (p *program) printExamples(w io.Writer) {
-	if p.c.listen.http == "" && p.c.listen.grpc == "" && p.c.listen.resp == "" {
+	if p.c.inPlace || p.c.listen.http == "" && p.c.listen.grpc == "" && p.c.listen.resp == "" {
 		return
 	}
 	o := examples.Options{Rules: p.c.rules, Page: p.c.page}
