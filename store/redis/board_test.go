@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,6 +39,9 @@ func TestBoardLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range server.Do("KEYS", "*").([]any) {
+		if strings.HasSuffix(key.(string), ":script:memory") {
+			continue // it stays for a week
+		}
 		if ttl := server.Do("TTL", key.(string)).(int64); ttl < 3600 || ttl > 3661 {
 			t.Errorf("%s lasts for %d s", key, ttl)
 		}
@@ -130,6 +134,7 @@ func TestBansOfNodes(t *testing.T) {
 // Messages can be lost: what changed is found by asking. And a Redis that has lost everything is
 // told again.
 func TestBoardWithoutMessages(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	server := redistest.Start(t)
 	server.Do("ACL", "SETUSER", "weir", "on", ">secret", "~*", "resetchannels", "+@all")
 	url := "redis://weir:secret@" + server.Addr()
