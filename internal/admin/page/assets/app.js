@@ -363,7 +363,7 @@ document.addEventListener('click', (e) => {
 let chord = 0;
 document.addEventListener('keydown', (e) => {
   const at = /** @type {HTMLElement} */ (e.target);
-  if (e.ctrlKey || e.metaKey || e.altKey || !session || document.querySelector('dialog[open]') || at.closest('input, textarea, select')) return;
+  if (e.ctrlKey || e.metaKey || e.altKey || !session || document.querySelector('dialog[open]') || at.closest(':is(input, textarea, select):not(dialog:not([open]) *)')) return; // a dialog that was just closed may still have the focus
   const g = Date.now() - chord < 1500;
   chord = 0;
   /** @type {Record<string, string>} */

@@ -185,9 +185,13 @@ func TestResetOnNodes(t *testing.T) {
 		t.Errorf("%d more were admitted", got)
 	}
 	for _, n := range nodes {
-		if n.Metric("weir_redis_remembered_refusals_total") == "0" {
-			t.Error("no refusal was answered from memory")
-		}
+		// On a machine that is slow enough a refusal is forgotten before it is used.
+		servertest.Eventually(t, "a refusal is answered from memory", func() bool {
+			if got := n.Admitted(2, "key=few"); got != 0 {
+				t.Fatalf("%d more were admitted", got)
+			}
+			return n.Metric("weir_redis_remembered_refusals_total") != "0"
+		})
 	}
 	status, _, body := servertest.Get(t, nodes[1].Admin+"/api/v1/keys?limit=few")
 	if status != 200 || !strings.Contains(body, `"used": 20,`) || !strings.Contains(body, `"refused": true`) {

@@ -1,7 +1,7 @@
 // @ts-check
 import { ranking } from '../parts/bars.js';
 import { chart } from '../parts/chart.js';
-import { line, same } from '../parts/decision.js';
+import { heardAll, line, same } from '../parts/decision.js';
 import { card, commands, count, fill, h, legend, percent, plural, rate, seconds, sent, shareOf, verdictOf, visible } from '../parts/text.js';
 import { choosing, keepFocus } from '../parts/table.js';
 import { alike, outages } from '../parts/stream.js';
@@ -155,7 +155,7 @@ export async function show(ctx, root) {
   // Those that refuse most; of a thousand, all would be more than a megabyte.
   const askRules = () => /** @type {Promise<Api.Rules>} */ (ctx.api(`/api/v1/insight/rules?${query}&n=12`, { signal: ctx.signal }));
   const askKeys = () => /** @type {Promise<{keys: Api.Key[]}>} */ (ctx.api(`/api/v1/insight/keys?by=refused&over=1m&n=6${of}`, { signal: ctx.signal }));
-  const askDecisions = () => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?outcome=denied&n=10&nodes=all${of}`, { signal: ctx.signal }));
+  const askDecisions = () => /** @type {Promise<Api.Decisions>} */ (ctx.api(`/api/v1/decisions?outcome=denied&n=10&nodes=all${of}`, { signal: ctx.signal }));
   let [o, list] = await Promise.all([ctx.first.insight ?? askOverview(), ctx.first.rules ?? askRules()]);
   /** @type {Api.Key[]} */
   let keys = [];
@@ -237,7 +237,7 @@ export async function show(ctx, root) {
     decisions = [...news, ...(decisions ?? [])].filter((d, i, all) => all.findIndex((x) => same(x, d)) === i).sort((a, b) => Date.parse(b.time) - Date.parse(a.time)).slice(0, 10);
     drawDecisions();
   };
-  const last = () => askDecisions().then((d) => take(d.decisions));
+  const last = () => askDecisions().then((d) => { take(d.decisions); return heardAll(d); });
   const more = () => Promise.all([askKeys().then((k) => { keys = k.keys; drawKeys(); }), last()]);
 
   const again = async () => {

@@ -1,7 +1,7 @@
 // @ts-check
 import { fillLarge, ranking } from '../parts/bars.js';
 import { chart } from '../parts/chart.js';
-import { line, same } from '../parts/decision.js';
+import { heardAll, line, same } from '../parts/decision.js';
 import { rollout } from '../parts/rollout.js';
 import { append, card, count, fill, h, legend, percent, pill, plural, rate, sent, shareOf, significant, verdictOf, visible } from '../parts/text.js';
 import { choosing, keepFocus, table } from '../parts/table.js';
@@ -107,7 +107,7 @@ export async function show(ctx, root) {
   const of = `domain=${encodeURIComponent(domain)}&limit=${encodeURIComponent(name)}`;
   const askRule = () => /** @type {Promise<Api.Rule & {nodes: Api.Nodes}>} */ (ctx.api(`/api/v1/insight/rules/${path}?over=${ctx.over}`, { signal: ctx.signal }));
   /** @param {string} outcome @param {number} n */
-  const askDecisions = (outcome, n) => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?${of}&outcome=${outcome}&n=${n}&nodes=all`, { signal: ctx.signal }));
+  const askDecisions = (outcome, n) => /** @type {Promise<Api.Decisions>} */ (ctx.api(`/api/v1/decisions?${of}&outcome=${outcome}&n=${n}&nodes=all`, { signal: ctx.signal }));
   let r = await askRule();
   // Decisions that this rule refused, or would have, and those that came near it: those on which
   // only other rules had a say are not shown here.
@@ -227,6 +227,7 @@ export async function show(ctx, root) {
     const lists = await Promise.all([askDecisions(shadow ? 'shadow_denied' : 'denied', 50), askDecisions('near_limit', 20), askDecisions('soft', 20)]);
     take(lists.flatMap((a) => a.decisions));
     drawDecisions();
+    return lists.every(heardAll);
   };
   await more().catch(() => {});
   /** renew shows new figures; of a rule that went on from shadow, or to another share, the whole view. @param {Api.Rule & {nodes: Api.Nodes}} x */
