@@ -72,6 +72,7 @@ type inForce struct {
 	bans       bool                     // some rule bans
 
 	rulesByCounter rulesByCounter
+	names          nameIndex
 }
 
 // New returns a Limiter over s. Without rules it allows everything until SetRules.
