@@ -73,6 +73,7 @@ type Fleet struct {
 	o              Options
 	began          time.Time
 	bans           askedBans
+	roll           roll
 
 	unread     sparselog.Line
 	unreadable atomic.Uint64 // answers

@@ -91,7 +91,10 @@ func start(t *testing.T, url string, o nodes.Options, handle func(*nodes.Nodes))
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	o.Client, o.Prefix, o.Name, o.Alive = s.Client, redis.DefaultPrefix, s.Name(), s.Nodes
+	o.Client, o.Prefix, o.Name = s.Client, redis.DefaultPrefix, s.Name()
+	if o.Alive == nil {
+		o.Alive = s.Nodes
+	}
 	if o.Wait == 0 {
 		o.Wait = patience.Left(t)
 		o.Turn = o.Wait
@@ -260,7 +263,7 @@ func TestFailover(t *testing.T) {
 	effort.Long(t, "waits for a real failover")
 	s := redistest.StartSentinel(t)
 	all := several(t, s.URL(), 3)
-	s.Master().Kill()
+	s.AwaitMaster(s.KillMaster())
 	begun := time.Now()
 	for _, n := range all {
 		patience.Until(t, "all are heard", func() bool {
@@ -280,7 +283,7 @@ func TestOldAndNew(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	all := several(t, server.URL(), 2)
-	const wait = 700 * time.Millisecond
+	const wait = 2 * time.Second
 	newer := start(t, server.URL(), nodes.Options{Wait: wait}, func(n *nodes.Nodes) {
 		answerAll(n)
 		n.Handle("new", func(context.Context, []byte) ([]byte, error) { return nil, nil })
