@@ -39,6 +39,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/otel"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/internal/util/sparselog"
@@ -154,7 +155,7 @@ type program struct {
 	recent       *recent.Buffer
 	decisions    *decisionlog.Log  // nil without decisions.log
 	insight      *gather.Collector // nil with insight.memory: 0
-	recorder     *preview.Recorder // nil with insight.record: 0
+	recorder     *record.Recorder  // nil with insight.record: 0
 	preview      *preview.Preview  // nil with insight.record: 0
 	nodes        *nodes.Nodes      // nil without Redis
 	outages      *outages.Log      // nil with store: memory, where nothing can be away

@@ -1,4 +1,4 @@
-package preview
+package record
 
 import (
 	"encoding/binary"
@@ -9,8 +9,8 @@ import (
 	"github.com/weir-rl/weir/internal/util/chars"
 )
 
-// chunk is a part of a stratum, compressed. It stands alone: its texts are in it.
-type chunk struct {
+// Chunk is a part of a stratum, compressed. It stands alone: its texts are in it.
+type Chunk struct {
 	Stratum  int
 	Data     []byte
 	From, To int64 // of its entries, in µs
@@ -87,8 +87,8 @@ func (w *writer) add(e *entry, turn uint64) {
 func (w *writer) held() int64 { return int64(cap(w.buf) + w.texts + 64*len(w.table)) }
 
 // close returns the open chunk, and begins a new one.
-func (w *writer) close(z *zstd.Encoder) chunk {
-	c := chunk{Data: z.EncodeAll(w.buf, nil), From: w.from, To: w.to, Requests: w.requests, Size: len(w.buf)}
+func (w *writer) close(z *zstd.Encoder) Chunk {
+	c := Chunk{Data: z.EncodeAll(w.buf, nil), From: w.from, To: w.to, Requests: w.requests, Size: len(w.buf)}
 	c.Data = append(make([]byte, 0, len(c.Data)), c.Data...) // EncodeAll leaves room behind
 	*w = writer{buf: w.buf[:0]}                              // a map would keep its room
 	return c
@@ -125,36 +125,22 @@ func (d *decoder) text() string {
 	return d.table[n-1]
 }
 
-// request is an entry as it is replayed.
-type request struct {
-	time        int64
-	turn        uint64 // of two at the same instant the one with the smaller turn came first
-	client      uint64
-	flags, kind byte
-	hits        int64 // the status of an answer
-	delay       int64
-	shape       *shape
-	values      []string
-	also        string
-	descriptors string
-}
-
 // next reads an entry into e, whose values it reuses. It reports whether there was one.
-func (d *decoder) next(e *request, shapes *shapes) (bool, error) {
+func (d *decoder) next(e *Request, shapes *shapes) (bool, error) {
 	if len(d.r.b) == 0 {
 		return false, nil
 	}
-	e.time = d.last + d.r.varint()
+	e.Time = d.last + d.r.varint()
 	d.turn += d.r.uvarint()
-	d.last, e.turn = e.time, d.turn
+	d.last, e.turn = e.Time, d.turn
 	flags := d.r.byte()
 	e.flags, e.kind = flags&(1<<flagBits-1), flags>>flagBits
 	client := d.text()
 	if len(client) != 8 {
 		return false, errBroken
 	}
-	e.client = binary.LittleEndian.Uint64([]byte(client))
-	e.hits = d.r.varint()
+	e.Client = binary.LittleEndian.Uint64([]byte(client))
+	e.Hits = d.r.varint()
 	e.values, e.delay, e.shape, e.also, e.descriptors = e.values[:0], 0, nil, "", ""
 	if e.flags&flagAnswer == 0 {
 		e.delay = d.r.varint()

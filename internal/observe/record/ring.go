@@ -1,4 +1,4 @@
-package preview
+package record
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 // after that. So the record has the last minutes of many clients, and the last hours of fewer. The
 // lock of Recorder guards it.
 type ring struct {
-	strata [strata]stratum
+	strata [Strata]stratum
 	limit  int64  // bytes of all
 	bytes  int64  // of closed chunks
 	open   int64  // of open ones
@@ -27,7 +27,7 @@ type ring struct {
 }
 
 type stratum struct {
-	chunks []chunk
+	chunks []Chunk
 	open   writer
 	// since when all requests of the stratum's clients are there, in µs; 0: it is not recorded
 	since int64
@@ -164,7 +164,7 @@ func (g *ring) clear(now int64) {
 
 // reach returns since when the strata from n on are complete; 0 if they are not.
 func (g *ring) reach(n int) (since int64) {
-	for i := n; i < strata; i++ {
+	for i := n; i < Strata; i++ {
 		if g.strata[i].since == 0 {
 			return 0
 		}
@@ -178,16 +178,16 @@ func (g *ring) total() int64 { return g.bytes + g.open + min(encoderBytes, g.lim
 
 // take returns the chunks of the strata from n on that reach beyond an instant: of each stratum the
 // closed ones, which never change, and a copy of the open one.
-func (g *ring) take(n int, from int64) (list []chunk) {
-	for i := n; i < strata; i++ {
+func (g *ring) take(n int, from int64) (list []Chunk) {
+	for i := n; i < Strata; i++ {
 		s := &g.strata[i]
 		for k := range s.chunks {
 			if s.chunks[k].To >= from {
 				list = append(list, s.chunks[k])
 			}
 		}
-		if len(s.open.buf) > 0 {
-			list = append(list, chunk{Stratum: i, Data: slices.Clone(s.open.buf), From: s.open.from, To: s.open.to,
+		if len(s.open.buf) > 0 && s.open.to >= from {
+			list = append(list, Chunk{Stratum: i, Data: slices.Clone(s.open.buf), From: s.open.from, To: s.open.to,
 				Requests: s.open.requests, Size: -1})
 		}
 	}

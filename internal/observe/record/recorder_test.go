@@ -1,4 +1,4 @@
-package preview
+package record
 
 import (
 	"bytes"
@@ -21,20 +21,20 @@ import (
 )
 
 // drained returns what lies in the record, in order.
-func (r *Recorder) drained(t testing.TB) (list []request) {
+func (r *Recorder) drained(t testing.TB) (list []Request) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.drainLocked()
 	r.drainLocked()
-	c := record{Chunks: r.mu.ring.take(0, 0)}
-	m, err := newMerged(c.streams(0, 0))
+	c := Record{Chunks: r.mu.ring.take(0, 0)}
+	m, err := NewReader(c.Streams(0, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.z.Close()
+	defer m.Close()
 	for {
-		e, err := m.next()
+		e, err := m.Next()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,9 +72,9 @@ func TestRecord(t *testing.T) {
 	if len(list) != 3 {
 		t.Fatalf("%+v", list)
 	}
-	got := func(i int, name string) string { v, _ := (attributesOf(&list[i])).Attribute(name); return v }
+	got := func(i int, name string) string { v, _ := list[i].Attribute(name); return v }
 	first := list[0]
-	if first.time != begin || first.flags != flagAllowed || first.hits != 1 || first.delay != 1e9 ||
+	if first.Time != begin || first.flags != flagAllowed || first.Hits != 1 || first.delay != 1e9 ||
 		first.kind != byUser || first.shape.domain != "default" ||
 		got(0, "user") != "ada" || got(0, "path") != "/a" || got(0, "kind") != "x" || got(0, "other") != "" {
 		t.Errorf("%+v %+v", first, first.shape)
@@ -84,7 +84,7 @@ func TestRecord(t *testing.T) {
 			t.Errorf("%s is kept as %q", name, v)
 		}
 	}
-	if list[1].time != begin+5 || list[1].flags != 0 || list[1].hits != 3 {
+	if list[1].Time != begin+5 || list[1].flags != 0 || list[1].Hits != 3 {
 		t.Errorf("%+v", list[1])
 	}
 	back := readDescriptors([]byte(list[2].descriptors))
@@ -94,8 +94,6 @@ func TestRecord(t *testing.T) {
 		t.Errorf("%q %+v", secret, back)
 	}
 }
-
-func attributesOf(e *request) attributes { return attributes{e} }
 
 // A secret is in no buffer.
 func TestSecretsAreNotKept(t *testing.T) {
@@ -147,23 +145,18 @@ func TestBounds(t *testing.T) {
 	}
 	g := w.recorder.mu.ring
 	before := int64(0)
-	for n := range strata {
+	for n := range Strata {
 		at := g.reach(n)
 		if n > 0 && at > before {
 			t.Errorf("the strata from %d on are whole since %d, more of them since %d", n, at, before)
 		}
 		before = at
 	}
-	if back := time.Duration(w.now-g.reach(strata-1)) * time.Microsecond; back < time.Hour {
+	if back := time.Duration(w.now-g.reach(Strata-1)) * time.Microsecond; back < time.Hour {
 		t.Errorf("it reaches back %v", back)
 	}
 	if back := time.Duration(w.now-g.reach(0)) * time.Microsecond; back <= 0 || back >= time.Hour {
 		t.Errorf("of all clients it reaches back %v", back)
-	}
-	res := w.run(`limits: [{ name: a, per: [user], allow: 5/min }]`, 30*time.Minute)
-	if res.Sampled == 1 || res.From.After(time.UnixMicro(w.now).Add(-29*time.Minute)) || res.Requests < 9000 ||
-		res.Requests > 27_000 {
-		t.Errorf("1 in %d since %v: %d requests of 18000", res.Sampled, res.From, res.Requests)
 	}
 }
 
@@ -192,10 +185,8 @@ func TestFlood(t *testing.T) {
 	if s.Taken < s.Requests || s.Taken > 21*100 || s.Gaps < tick || s.Gaps > 20*time.Second {
 		t.Errorf("%+v", s)
 	}
-	res := w.run(`limits: [{ name: a, per: [user], allow: 5/min }]`, 0)
-	if !slices.ContainsFunc(res.Warnings,
-		func(s string) bool { return strings.Contains(s, "faster than they could be recorded") }) {
-		t.Errorf("%q", res.Warnings)
+	if c := w.recorder.Gather(t.Context(), Others{}, 0).Records[0]; len(c.Gaps) == 0 || c.Level < 3 {
+		t.Errorf("%d gaps, from level %d on", len(c.Gaps), c.Level)
 	}
 	for range 4 * 3600 {
 		w.now += 250_000
@@ -205,9 +196,14 @@ func TestFlood(t *testing.T) {
 		t.Errorf("an hour later %+v", s)
 	}
 	w.ask(&weir.Request{Attributes: rule.Map{"user": "x"}})
-	if res := w.run(`limits: [{ name: a, per: [user], allow: 5/min }]`, time.Minute); res.Sampled != 1 ||
-		res.Requests != 1 {
-		t.Errorf("%+v", res)
+	late := 0
+	for _, e := range w.recorder.drained(t) {
+		if e.Time > w.now-60e6 {
+			late++
+		}
+	}
+	if c := w.recorder.Gather(t.Context(), Others{}, time.Minute).Records[0]; c.Level != 0 || late != 1 {
+		t.Errorf("from level %d on, %d requests of the last minute", c.Level, late)
 	}
 }
 
@@ -224,7 +220,7 @@ func TestSeed(t *testing.T) {
 			w.ask(&weir.Request{Attributes: rule.Map{"user": fmt.Sprint(i)}})
 		}
 		for _, e := range w.recorder.drained(t) {
-			hashes = append(hashes, e.client)
+			hashes = append(hashes, e.Client)
 		}
 		return hashes
 	}
@@ -299,7 +295,7 @@ func TestOptions(t *testing.T) {
 func TestChunks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var w writer
-		var want []request
+		var want []Request
 		cache := shapes{}
 		text := rapid.SampledFrom([]string{"", "a", "bb", strings.Repeat("c", 200), "\x00"})
 		at, turn := rapid.Int64Range(0, 1<<52).Draw(t, "start"), uint64(0)
@@ -309,7 +305,7 @@ func TestChunks(t *testing.T) {
 			e := entry{time: at, client: rapid.Uint64Range(0, 3).Draw(t, "client"),
 				flags: rapid.SampledFrom([]byte{0, flagAllowed, flagBanned, flagCut, flagAnswer, flagAlso,
 					flagAlso | flagAllowed}).Draw(t, "flags"), hits: rapid.Int64().Draw(t, "hits")}
-			r := request{time: at, turn: turn, client: e.client, flags: e.flags, hits: e.hits}
+			r := Request{Time: at, turn: turn, Client: e.client, flags: e.flags, Hits: e.hits}
 			if e.flags != flagAnswer {
 				e.kind = rapid.ByteRange(0, 3).Draw(t, "kind")
 				e.delay = rapid.Int64().Draw(t, "delay")
@@ -333,7 +329,7 @@ func TestChunks(t *testing.T) {
 		}
 		var d decoder
 		d.open(w.buf)
-		var got request
+		var got Request
 		for i := range want {
 			ok, err := d.next(&got, &cache)
 			if len(got.values) == 0 {
@@ -363,7 +359,7 @@ func FuzzChunk(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var d decoder
 		var cache shapes
-		var got request
+		var got Request
 		d.open(data)
 		for {
 			ok, err := d.next(&got, &cache)
@@ -413,5 +409,35 @@ func TestRingBegins(t *testing.T) {
 	g.add(&entry{time: 80})
 	if got := g.reach(0); got != 80 {
 		t.Errorf("after clear it reaches back to %d", got)
+	}
+}
+
+// What is no question of a node gets an error, and does no harm.
+func TestNoQuestion(t *testing.T) {
+	r, err := NewRecorder(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []int{0, -1} {
+		text := fmt.Sprintf(`{"i":"x","p":%d}`, page)
+		if _, err := r.Answer(t.Context(), []byte(text)); (err == nil) != (page == 0) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// What a node sends is bounded: it leaves out the clients of whole strata.
+func TestAnswerBounds(t *testing.T) {
+	w := newWorld(t, `limits: [{ name: a, per: [user], allow: 5/min }]`, Options{Bytes: 64 << 20})
+	text := make([]byte, 400)
+	random := rand.NewChaCha8([32]byte{1})
+	for i := range 20_000 {
+		w.now += 10_000
+		_, _ = random.Read(text)
+		w.ask(&weir.Request{Attributes: rule.Map{"user": fmt.Sprint("client-", i%1000), "path": string(text)}})
+	}
+	if c := w.recorder.record(0, 100<<10); c.bytes() > 100<<10 || c.Level == 0 || len(c.Chunks) == 0 ||
+		len(c.pages()) > mostPages {
+		t.Errorf("%d bytes from level %d on in %d chunks", c.bytes(), c.Level, len(c.Chunks))
 	}
 }

@@ -1,9 +1,8 @@
-package preview
+package record
 
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -24,7 +23,7 @@ func (r *Recorder) Spread(n int) []rule.Query {
 	}
 	chunks := r.mu.ring.take(int(r.level.Load()), from)
 	r.mu.Unlock()
-	slices.SortStableFunc(chunks, func(a, b chunk) int { return cmp.Compare(a.To, b.To) })
+	slices.SortStableFunc(chunks, func(a, b Chunk) int { return cmp.Compare(a.To, b.To) })
 	chosen := min(len(chunks), spreadChunks)
 	list := make([]rule.Query, 0, n)
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
@@ -42,7 +41,7 @@ func (r *Recorder) Spread(n int) []rule.Query {
 }
 
 // spread appends up to n requests of the chunk that came from an instant on.
-func (c *chunk) spread(z *zstd.Decoder, from int64, n int, list []rule.Query) []rule.Query {
+func (c *Chunk) spread(z *zstd.Decoder, from int64, n int, list []rule.Query) []rule.Query {
 	raw := c.Data
 	if c.Size >= 0 {
 		var err error
@@ -51,12 +50,12 @@ func (c *chunk) spread(z *zstd.Decoder, from int64, n int, list []rule.Query) []
 		}
 	}
 	var d decoder
-	var e request
+	var e Request
 	var shapes shapes
 	d.open(raw)
 	stride, seen := max((c.Requests+n-1)/max(n, 1), 1), 0
 	for ok, err := d.next(&e, &shapes); ok && err == nil && n > 0; ok, err = d.next(&e, &shapes) {
-		if e.flags&flagAnswer != 0 || e.time < from {
+		if e.Answer() || e.Time < from {
 			continue
 		}
 		if seen++; (seen-1)%stride == 0 {
@@ -64,20 +63,4 @@ func (c *chunk) spread(z *zstd.Decoder, from int64, n int, list []rule.Query) []
 		}
 	}
 	return list
-}
-
-// query returns the request as rules see it, with memory of its own.
-func (e *request) query() rule.Query {
-	q := rule.Query{Domain: e.shape.domain}
-	if e.descriptors != "" {
-		q.Descriptors = readDescriptors([]byte(e.descriptors))
-	}
-	pairs := make(rule.Pairs, len(e.shape.names))
-	for i, name := range e.shape.names {
-		pairs[i] = rule.Pair{Name: name, Value: strings.Clone(e.values[i])}
-	}
-	if len(pairs) > 0 {
-		q.Attributes = pairs
-	}
-	return q
 }

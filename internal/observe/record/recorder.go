@@ -1,15 +1,12 @@
-// Package preview records the requests of a sample of clients, and says what other rules would have
-// done to them.
+// Package record keeps the requests of a sample of clients, so that other rules can be tried on
+// them (package preview).
 //
 // Begin with Recorder (recorder.go), which listens behind weir.Hooks. It selects by client before
 // it copies anything, and writes the selected requests into staging buffers (entry.go). One
-// goroutine moves them from there into a ring of compressed chunks (ring.go, chunk.go).
-//
-// Preview (preview.go) gathers the records of all nodes (record.go), and starts a process
-// (process.go, wire.go, child.go). The process chooses a part of the records (plan.go), replays it
-// in virtual time, through the rules in force and through the other rules side by side (task.go,
-// replay.go), and sums up (result.go).
-package preview
+// goroutine moves them from there into a ring of compressed chunks (ring.go, chunk.go). Gather
+// brings the records of all nodes together (record.go, nodes.go), and a Reader reads them in order
+// (reader.go, request.go).
+package record
 
 import (
 	"context"
@@ -60,7 +57,7 @@ const (
 // The number of leading zeros of a client's hash is its stratum: half of all clients are in stratum
 // 0, a quarter in 1, and so on; the last stratum takes the rest. The strata from j on are a sample
 // of 1 in 2^j.
-const strata = 17
+const Strata = 17
 
 const (
 	tick       = 250 * time.Millisecond
@@ -93,7 +90,7 @@ type Recorder struct {
 		pending []entry // of the last tick, sorted
 		arena   []byte  // the staging bytes that pending points into
 		spare   []byte
-		gaps    []gap
+		gaps    []Gap
 		changes []int64 // when other rules came into force
 		ticks   int     // since the last gap
 		taken   int64   // since beside was reset
@@ -108,8 +105,8 @@ type Recorder struct {
 	}
 }
 
-// gap is a time in which requests of the sample were left out.
-type gap struct{ From, To int64 }
+// Gap is a time in which requests of the sample were left out.
+type Gap struct{ From, To int64 }
 
 // staging is a buffer for the requests that were just recorded. A caller that finds it locked takes
 // another one.
@@ -166,6 +163,9 @@ func NewRecorder(o Options) (*Recorder, error) {
 	return r, nil
 }
 
+// Options returns the options that r works with, defaults filled in.
+func (r *Recorder) Options() Options { return r.o }
+
 // stageBytes returns the size of a staging buffer, which is smaller if there is little memory.
 func (r *Recorder) stageBytes() int { return int(min(stagingBytes, r.o.Bytes/128)) }
 
@@ -209,7 +209,7 @@ const (
 	byUser = iota
 	byAddress
 	byDescriptors
-	byNobody // drawn by chance, request by request
+	byNobody // drawn by chance, request by Request
 )
 
 // client returns the hash of the client of a request. It is random if there is no client.
@@ -264,7 +264,7 @@ func (r *Recorder) latest() int64 {
 	return r.mu.ring.latest
 }
 
-func stratumOf(hash uint64) int { return min(bits.LeadingZeros64(hash), strata-1) }
+func stratumOf(hash uint64) int { return min(bits.LeadingZeros64(hash), Strata-1) }
 
 // Decided implements observe.Watcher.
 func (r *Recorder) Decided(q *weir.Request, d *weir.Decision, f observe.Facts) {
@@ -456,7 +456,7 @@ func (r *Recorder) settle() {
 
 // raise drops one more stratum.
 func (r *Recorder) raise(g *ring, now int64) {
-	if n := r.level.Load(); n < strata-1 {
+	if n := r.level.Load(); n < Strata-1 {
 		r.level.Store(n + 1)
 		g.end(int(n), now)
 	}
@@ -473,7 +473,7 @@ func (r *Recorder) gap(from, to int64) {
 		r.mu.gaps[1].From = r.mu.gaps[0].From
 		r.mu.gaps = slices.Delete(r.mu.gaps, 0, 1)
 	}
-	r.mu.gaps = append(r.mu.gaps, gap{from, to})
+	r.mu.gaps = append(r.mu.gaps, Gap{from, to})
 }
 
 // Stats describes the content of a recorder.

@@ -1,4 +1,4 @@
-package preview
+package record
 
 import (
 	"bytes"
@@ -14,54 +14,6 @@ import (
 
 	"github.com/weir-rl/weir/internal/observe/insight"
 )
-
-// record is what one node recorded of the clients in the strata from Level on. All nodes with one
-// Seed take the same clients, so the records of all nodes together hold each client whole.
-type record struct {
-	Node    string
-	Seed    uint64
-	Level   int
-	Since   [strata]int64 // as in stratum
-	First   int64         // as in ring
-	Fresh   bool          // the counters began empty with First
-	To      int64
-	Gaps    []gap
-	Changes []int64 // when other rules came into force
-	Chunks  []chunk
-}
-
-// record returns what r recorded from an instant on. If that is more than most bytes, it leaves out
-// the clients of further strata, and at last the older chunks. most 0 is no bound.
-func (r *Recorder) record(from, most int64) *record {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.drainLocked()
-	r.drainLocked() // what waits to be sorted
-	g := r.mu.ring
-	c := &record{Seed: r.seed.Load(), Level: int(r.level.Load()), First: g.first, Fresh: r.o.Fresh, To: g.latest,
-		Gaps: slices.Clone(r.mu.gaps), Changes: slices.Clone(r.mu.changes[min(1, len(r.mu.changes)):])}
-	for i := c.Level; i < strata; i++ {
-		c.Since[i] = g.strata[i].since
-	}
-	c.Chunks = g.take(c.Level, from)
-	for most > 0 && c.Level < strata-1 && c.bytes() > most {
-		c.Since[c.Level] = 0
-		c.Level++
-		c.Chunks = slices.DeleteFunc(c.Chunks, func(k chunk) bool { return k.Stratum < c.Level })
-	}
-	for most > 0 && c.bytes() > most {
-		c.Since[c.Level] = c.Chunks[0].To + 1
-		c.Chunks = c.Chunks[1:]
-	}
-	return c
-}
-
-func (c *record) bytes() (sum int64) {
-	for i := range c.Chunks {
-		sum += int64(len(c.Chunks[i].Data)) + chunkOverhead
-	}
-	return sum
-}
 
 // Bounds of the messages between nodes.
 const (
@@ -86,7 +38,7 @@ type question struct {
 
 // page is the answer: a part of the chunks, and with the first page everything else.
 type page struct {
-	Record record
+	Record Record
 	Pages  int
 }
 
@@ -96,7 +48,7 @@ type shown struct {
 	pages []page
 }
 
-// Answer answers a question of another node's Preview.
+// Answer answers a question of another node's Gather.
 func (r *Recorder) Answer(_ context.Context, text []byte) ([]byte, error) {
 	var q question
 	if err := json.Unmarshal(text, &q); err != nil {
@@ -137,9 +89,9 @@ func (r *Recorder) hide(id string) {
 }
 
 // pages splits a record.
-func (c *record) pages() (list []page) {
+func (c *Record) pages() (list []page) {
 	rest := c.Chunks
-	for first := *c; len(list) == 0 || len(rest) > 0; first = (record{}) {
+	for first := *c; len(list) == 0 || len(rest) > 0; first = (Record{}) {
 		n, sum := 0, 0
 		for n < len(rest) && (n == 0 || sum+len(rest[n].Data) <= pageBytes) {
 			sum += len(rest[n].Data)
@@ -158,40 +110,46 @@ func (c *record) pages() (list []page) {
 // no more answers are needed.
 type Ask func(ctx context.Context, question []byte, take func(node string, answer []byte) (enough bool)) insight.Nodes
 
-// gathered are the records of all nodes that answered.
-type gathered struct {
+// Others are the other nodes. The zero value says that there are none.
+type Others struct {
+	Nodes func() int // how many nodes there are, with this one; nil: it is alone
+	Ask   Ask        // asks them; Recorder.Answer answers. nil: they cannot be asked
+}
+
+// Gathered are the records of all nodes that answered, this node's first.
+type Gathered struct {
 	Nodes   insight.Nodes
-	Records []*record
+	Records []*Record
 }
 
 // other is a node that has answered the first page.
 type other struct {
-	record       record
+	record       Record
 	pages, heard int
 	missed       int // pages in a row that were asked for in vain
 }
 
-// gather returns the record of this node, and of the others as far as they answer, of the time that
-// a query needs. window is the longest window of the rules, in µs.
-func (p *Preview) gather(ctx context.Context, over time.Duration, window int64) *gathered {
+// Gather returns the record of this node, and of the others as far as they answer, since so long
+// before the latest request; back 0 is all of it.
+func (r *Recorder) Gather(ctx context.Context, o Others, back time.Duration) *Gathered {
 	from := int64(0)
-	if latest := p.recorder.latest(); over > 0 && latest > 0 {
-		from = latest - over.Microseconds() - window
+	if latest := r.latest(); back > 0 && latest > 0 {
+		from = latest - back.Microseconds()
 	}
-	own := p.recorder.record(from, 0)
-	all := &gathered{insight.Nodes{Asked: 1, Answered: 1}, []*record{own}}
-	if p.nodes == nil {
+	own := r.record(from, 0)
+	all := &Gathered{insight.Nodes{Asked: 1, Answered: 1}, []*Record{own}}
+	if o.Nodes == nil {
 		return all
 	}
-	if p.ask == nil {
-		all.Nodes.Asked = max(p.nodes(), 1)
+	if o.Ask == nil {
+		all.Nodes.Asked = max(o.Nodes(), 1)
 		return all
 	}
 	q := question{ID: strconv.FormatUint(rand.Uint64(), 36), From: from,
-		Most: mostOthers / int64(max(p.nodes()-1, 1))}
+		Most: mostOthers / int64(max(o.Nodes()-1, 1))}
 	others := map[string]*other{}
 	for range askAgain {
-		if all.Nodes = p.page(ctx, q, own.Seed, others); len(others) > 0 || all.Nodes.Asked == 1 {
+		if all.Nodes = o.page(ctx, q, own.Seed, others); len(others) > 0 || all.Nodes.Asked == 1 {
 			break
 		}
 	}
@@ -202,10 +160,10 @@ func (p *Preview) gather(ctx context.Context, over time.Duration, window int64) 
 			}
 			select {
 			case <-time.After(pagePause):
-				p.page(ctx, q, own.Seed, others)
-				for _, o := range others {
-					if o.behind(q.Page) {
-						o.missed++
+				o.page(ctx, q, own.Seed, others)
+				for _, one := range others {
+					if one.behind(q.Page) {
+						one.missed++
 					}
 				}
 			case <-ctx.Done():
@@ -214,9 +172,9 @@ func (p *Preview) gather(ctx context.Context, over time.Duration, window int64) 
 	}
 	all.Nodes.Answered = 1
 	for _, name := range slices.Sorted(maps.Keys(others)) {
-		if o := others[name]; o.heard == o.pages {
+		if one := others[name]; one.heard == one.pages {
 			all.Nodes.Answered++
-			all.Records = append(all.Records, &o.record)
+			all.Records = append(all.Records, &one.record)
 		}
 	}
 	all.Nodes.Asked = max(all.Nodes.Asked, all.Nodes.Answered)
@@ -239,23 +197,23 @@ func (o *other) behind(page int) bool {
 }
 
 // page asks for a page.
-func (p *Preview) page(ctx context.Context, q question, seed uint64, others map[string]*other) insight.Nodes {
+func (o Others) page(ctx context.Context, q question, seed uint64, others map[string]*other) insight.Nodes {
 	text, err := json.Marshal(q)
 	if err != nil {
 		return insight.Nodes{Asked: 1, Answered: 1, Remark: err.Error()}
 	}
-	return p.ask(ctx, text, func(node string, answer []byte) bool {
+	return o.Ask(ctx, text, func(node string, answer []byte) bool {
 		var a page
 		if gob.NewDecoder(bytes.NewReader(answer)).Decode(&a) != nil {
 			return false // of another version
 		}
-		o := others[node]
+		one := others[node]
 		switch {
-		case q.Page > 0 && o != nil && o.heard == q.Page && q.Page < o.pages:
-			o.record.Chunks = append(o.record.Chunks, a.Record.Chunks...)
-			o.heard++
-			o.missed = 0
-		case q.Page == 0 && o == nil && a.Record.Seed == seed && a.Pages > 0 && a.Pages <= mostPages:
+		case q.Page > 0 && one != nil && one.heard == q.Page && q.Page < one.pages:
+			one.record.Chunks = append(one.record.Chunks, a.Record.Chunks...)
+			one.heard++
+			one.missed = 0
+		case q.Page == 0 && one == nil && a.Record.Seed == seed && a.Pages > 0 && a.Pages <= mostPages:
 			a.Record.Node = node
 			others[node] = &other{record: a.Record, pages: a.Pages, heard: 1}
 		}

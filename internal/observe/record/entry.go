@@ -1,4 +1,4 @@
-package preview
+package record
 
 import (
 	"cmp"
@@ -41,10 +41,12 @@ const (
 	flagBits = iota
 )
 
+// MaxValue bounds a recorded value, and the name of an attribute, in bytes.
+const MaxValue = 512
+
 // Bounds of an entry.
 const (
 	maxEntry      = 4 << 10 // as it is staged
-	maxValue      = 512     // of a value or a name
 	maxAttributes = 40
 	headBytes     = 8 + 8 + 4 + 1 + 1 + 8 + 8
 )
@@ -68,15 +70,18 @@ type attributeName struct {
 // always are attributes that new rules are likely to read.
 var always = []string{"method", "path", "user", "ip", "host"}
 
+// Always returns the attributes that are recorded even if no rule in force reads them.
+func (o Options) Always() []string { return slices.Concat(always, o.Known) }
+
 func (r *Recorder) namesOf(s *rule.Set) *names {
 	n := &names{set: s, domains: map[string]*domainNames{}}
 	for _, domain := range s.Domains() {
 		read, all := s.Reads(domain)
-		list := slices.Concat(always, r.o.Known, read)
+		list := slices.Concat(r.o.Always(), read)
 		d := &domainNames{all: all}
 		seen := map[string]bool{}
 		for _, text := range list {
-			if !seen[text] && len(d.list) < maxAttributes && len(text) <= maxValue && !strings.Contains(text, "\x00") {
+			if !seen[text] && len(d.list) < maxAttributes && len(text) <= MaxValue && !strings.Contains(text, "\x00") {
 				seen[text] = true
 				d.list = append(d.list, attributeName{text, r.hides(text)})
 			}
@@ -143,7 +148,7 @@ func (r *Recorder) write(s *staging, n *names, q *weir.Request, d *weir.Decision
 		b, ok = r.appendDescriptors(s, b, q.Descriptors, end)
 	}
 	if !ok {
-		s.buf = b[:begin] // without its readings or its descriptors it would be another request
+		s.buf = b[:begin] // without its readings or its descriptors it would be another Request
 		r.lost.Add(1)
 		return false
 	}
@@ -163,7 +168,7 @@ func (r *Recorder) writeOthers(s *staging, b []byte, of *domainNames, q *weir.Re
 			strings.Contains(text, "\x00") {
 			continue
 		}
-		if len(s.shape) == maxAttributes || len(b)+len(v)+8 > end || len(text) > maxValue {
+		if len(s.shape) == maxAttributes || len(b)+len(v)+8 > end || len(text) > MaxValue {
 			return b, true
 		}
 		b, cut = s.appendAttribute(r, b, text, v, r.hides(text), end, cut)
@@ -206,7 +211,7 @@ func (r *Recorder) appendAlso(s *staging, b []byte, q *weir.Request, end int, cu
 			if first, _ := q.Attributes.Attribute(name); v == first {
 				continue
 			}
-			if len(b)+min(len(v), maxValue)+int(hiddenBytes)+8 > end {
+			if len(b)+min(len(v), MaxValue)+int(hiddenBytes)+8 > end {
 				return b, cut, false
 			}
 			b, cut = s.appendValue(r, append(b, byte(i)), v, r.hides(name), end, cut)
@@ -223,7 +228,7 @@ func (s *staging) appendValue(r *Recorder, b []byte, v string, hidden bool, end 
 		b = binary.AppendUvarint(b, hiddenBytes)
 		return r.hidden(s, b, v), cut
 	}
-	most := max(0, min(maxValue, end-len(b)-2))
+	most := max(0, min(MaxValue, end-len(b)-2))
 	if len(v) > most {
 		v, cut = v[:most], true
 	}
@@ -240,7 +245,7 @@ func (r *Recorder) hidden(s *staging, dst []byte, value string) []byte {
 	return append(dst, s.sum...)
 }
 
-func cutTo(s string) string { return s[:min(len(s), maxValue)] }
+func cutTo(s string) string { return s[:min(len(s), MaxValue)] }
 
 // writeAnswer appends an answer to a staging buffer that is locked.
 func (r *Recorder) writeAnswer(s *staging, now int64, hash uint64, status int) bool {
@@ -287,7 +292,7 @@ func (r *Recorder) appendDescriptors(s *staging, b []byte, list []rule.Descripto
 		d := &list[i]
 		b = binary.AppendUvarint(b, uint64(len(d.Entries)))
 		for _, e := range d.Entries {
-			if len(e.Key) > maxValue || len(e.Value) > maxValue ||
+			if len(e.Key) > MaxValue || len(e.Value) > MaxValue ||
 				len(b)+len(e.Key)+max(len(e.Value), int(hiddenBytes))+48 > end {
 				return b, false
 			}
