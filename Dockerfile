@@ -9,7 +9,8 @@ RUN go mod download
 COPY . .
 # Beside it, folders of the image: for the configuration, and for what the server may write
 # (snapshots, deferred requests, unix sockets).
-RUN mkdir -p /out/image/etc/weir /out/data/var/lib/weir \
+RUN mkdir -p /out/image/etc/weir /out/image/bin /out/data/var/lib/weir \
+    && ln -s /weir /out/image/bin/ratelimit \
     && CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -tags timetzdata -ldflags "-s -w -X main.version=$VERSION -X main.commit=$COMMIT" -o /out/image/weir ./cmd/weir
 
 FROM scratch
@@ -19,9 +20,7 @@ COPY --from=build /out/image/ /
 COPY --from=build --chown=65532:65532 /out/data/ /
 # The decision doors are for the network of the container; the admin port stays on its loopback
 # until WEIR_LISTEN_ADMIN opens it.
-ENV WEIR_LISTEN_HTTP=:8080 \
-    WEIR_LISTEN_GRPC=:8081 \
-    WEIR_LISTEN_RESP=:6380
+ENV WEIR_CONTAINER=true
 # weir.yaml and rules/ are looked for here; until there are rules, the starter rules are in force.
 WORKDIR /etc/weir
 USER 65532:65532

@@ -199,7 +199,7 @@ func TestImage(t *testing.T) {
 		}
 		return err
 	})
-	if want := []string{"etc/ssl/certs/ca-certificates.crt", "weir"}; err != nil || !slices.Equal(files, want) {
+	if want := []string{"bin/ratelimit", "etc/ssl/certs/ca-certificates.crt", "weir"}; err != nil || !slices.Equal(files, want) {
 		t.Errorf("the image holds %q, want %q (%v)", files, want, err)
 	}
 
@@ -216,11 +216,11 @@ func TestImage(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(rules, "a.yaml"), []byte("limits:\n- {name: a, per: [key], allow: 1/day, algorithm: sliding_log, timezone: Europe/Berlin, schedule: [{between: \"00:00-24:00\", allow: 2/day}]}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	port := regexp.MustCompile(`=:\d+$`)
-	for i := range m.env {
-		m.env[i] = port.ReplaceAllString(m.env[i], "=127.0.0.1:0")
+	if !slices.Equal(m.env, []string{"WEIR_CONTAINER=true"}) { // under the name ratelimit others would hold
+		t.Errorf("the image sets %q", m.env)
 	}
-	m.env = append(m.env, "WEIR_LISTEN_ADMIN=127.0.0.1:"+servertest.FreePort(t))
+	m.env = append(m.env, "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0",
+		"WEIR_LISTEN_ADMIN=127.0.0.1:"+servertest.FreePort(t))
 	if p := m.run(m.healthy...); p.Wait() != exitFailure {
 		t.Errorf("healthy before it runs:\n%s", p.Stdout)
 	}
@@ -237,6 +237,11 @@ func TestImage(t *testing.T) {
 	p.Signal(syscall.SIGTERM)
 	if status := p.Wait(); status != 0 {
 		t.Errorf("exit status %d\n%s", status, p.Stderr)
+	}
+	// In the place of envoyproxy/ratelimit, without anything of its environment.
+	p = m.run("/bin/ratelimit")
+	if status := p.Wait(); status != exitConfig || !strings.Contains(p.Stderr.String(), "/srv/runtime_data/current/config") {
+		t.Errorf("ratelimit: exit status %d, %s", status, p.Stderr)
 	}
 }
 

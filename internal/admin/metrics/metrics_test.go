@@ -381,7 +381,7 @@ func TestDocumented(t *testing.T) {
 	m := New(Options{})
 	all := make(chan *prometheus.Desc, 1000)
 	for _, c := range []prometheus.Collector{m.collector(), NewLoad(LoadOptions{}), NewQueues(QueueOptions{}),
-		NewDoors(DoorOptions{}), NewRESP(nil), NewRLQS(nil), NewInsight(InsightOptions{}), NewExports(
+		NewDoors(DoorOptions{}), NewRESP(nil), NewRLQS(nil), NewXDS(nil), NewInsight(InsightOptions{}), NewExports(
 			ExportOptions{}), NewNodes(NodesOptions{}), NewFields(FieldOptions{}), &m.decisions, m.takes, m.storeErrors,
 		m.celErrors, m.celRefused} {
 		c.Describe(all)
