@@ -74,7 +74,11 @@ func TestWhatChanged(t *testing.T) {
 		})
 		b := d.open(t, s.admin, looked[i])
 		login(b)
+		b.visit("/")
+		counted := b.from()
+		counted.click("History", "nav [data-view=history]")
 		b.sees("the rules changed")
+		counted.took("see what changed, and on which nodes")
 		text := b.text("main")
 		for _, line := range []string{
 			"shop/images: allow 600/min → 650/min, override ada 700/min → ada 800/min", "shop/gone: removed, allow 10000/min", "shop/fresh: added, allow 10000/min", "shop/odd: added, allow 9/min",

@@ -118,6 +118,7 @@ func TestDecisionsOfNodes(t *testing.T) {
 	b.visit("/")
 	b.sees("has another rule shop/once: 2 per day there, 1 per day here")
 	b.until("the dot is amber", `() => document.getElementById('live').classList.contains('part')`, nil)
+	b.from().took("see which node differs, and in which rule")
 	all[1].write("images.yaml", "domain: images\nlimits: [{ name: all, alow: 5/day }]\n")
 	b.sees("The rules as they lie in the source are not in force; those before them are. The error on " + names[1] +
 		": images.yaml:2:")

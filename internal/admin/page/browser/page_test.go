@@ -145,11 +145,11 @@ func TestBudget(t *testing.T) {
 	}
 	n := len(requests) + 1
 	t.Logf("%d requests, %d bytes, %d before the first paint", n, total, first)
-	if n > 16 {
+	if n > 10 {
 		for _, r := range requests {
 			t.Logf("%7d %s", r.Bytes, r.URL)
 		}
-		t.Errorf("%d requests, at most 16 are allowed", n)
+		t.Errorf("%d requests, at most 10 are allowed", n)
 	}
 	if total > 150_000 || first > 12_000 {
 		t.Errorf("%d bytes, %d of them before the first paint", total, first)

@@ -3,7 +3,7 @@ import { ranking } from '../parts/bars.js';
 import { chart } from '../parts/chart.js';
 import { heardAll, line, same } from '../parts/decision.js';
 import { card, commands, count, fill, h, legend, percent, plural, rate, seconds, sent, shareOf, verdictOf, visible } from '../parts/text.js';
-import { keepFocus } from '../parts/table.js';
+import { choosing, keepFocus } from '../parts/table.js';
 import { alike, outages } from '../parts/stream.js';
 import { now, onlySince, outageTime, overSeconds, overWords, span } from '../parts/time.js';
 import { changesLine, rulesTable, where } from './rules.js';
@@ -134,11 +134,12 @@ function look(ctx, v) {
  * @param {string} none
  * @param {Set<string>} [shadows] rules that only would refuse, as domain/name
  * @param {boolean} [alone] all keys are of one rule, which the words leave out
+ * @param {(k: Api.Key) => HTMLElement | null} [box] lets a key be chosen
  */
-export function refusedMost(ctx, keys, none, shadows, alone) {
+export function refusedMost(ctx, keys, none, shadows, alone, box) {
   const most = Math.max(1, ...keys.map((k) => k.count));
   return ranking(keys.map((k) => ({
-    name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
+    name: h('span', null, box?.(k), ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key)),
     words: [alone ? '' : [visible(k.domain === commands ? `${k.limit} (${k.rule})` : ctx.of(k.domain) + k.rule), ' · '], `${times(k)} ${k.shadow || shadows?.has(`${k.domain}/${k.rule}`) ? 'would be refused' : 'refused'}, ${percent(k.refused_share)} of its requests`, atLeast(k) && ` (${atLeast(k)})`, k.banned_until ? ' · banned' : ''],
     part: k.count / most, kind: k.shadow || shadows?.has(`${k.domain}/${k.rule}`) ? 'shadow' : 'refused', label: 'Of the key refused most:',
   })), none);
@@ -167,13 +168,14 @@ export async function show(ctx, root) {
   const rules = h('section', { class: 'card' });
   const away = h('section', { class: 'card', hidden: true });
   const top = h('div', null);
+  const chosen = choosing(ctx, () => { void askKeys().then((k) => { keys = k.keys; drawKeys(); }); });
   const recent = h('div', null);
   const shareNote = h('span', null);
   const legendBox = h('div', null);
   fill(root, head, h('div', { class: 'grid' }, away,
     h('section', { class: 'card s8' }, h('header', null, h('h2', null, 'Requests'), legendBox), graph.el),
     looks, rules,
-    card('Refused most', 'last minute', 's6', top),
+    card('Refused most', ['last minute ', chosen.button], 's6', top),
     card('Decisions', shareNote, 's6', recent)));
 
   function drawHead() {
@@ -219,7 +221,7 @@ export async function show(ctx, root) {
     keepFocus(rules, () => fill(rules, h('header', null, h('h2', null, 'Rules'), h('div', { class: 'sub' }, 'Peak per client: how many clients asked for up to 10 %, 20 % … and over 100 % of the limit')), rulesTable(ctx, most),
       list.total > real.length ? h('p', { class: 'sub more' }, h('a', { href: ctx.link('/rules') }, `All ${count(list.total)} rules`)) : null));
   }
-  const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.', new Set(list.rules.filter((r) => r.mode === 'shadow').map((r) => `${r.domain}/${r.name}`)))));
+  const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.', new Set(list.rules.filter((r) => r.mode === 'shadow').map((r) => `${r.domain}/${r.name}`)), false, chosen.box)));
   function drawDecisions() {
     if (!decisions) return;
     const all = decisions;
