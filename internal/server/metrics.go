@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/weir-rl/weir"
@@ -10,6 +11,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/internal/util/suggest"
+	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/postgres"
@@ -64,7 +66,34 @@ func (p *program) openMetrics(context.Context) error {
 		}
 	}
 	p.metrics = metrics.New(o)
+	if p.c.inPlace {
+		p.rateLimit = metrics.NewRateLimit(p.metrics, p.ruleLoads)
+	}
 	return nil
+}
+
+// ruleLoads is how often rules were taken over, and how often they could not be, counted as
+// envoyproxy/ratelimit does: rules that are as before were taken over, too.
+func (p *program) ruleLoads() (good, failed uint64) {
+	if p.xds != nil {
+		s := p.xds.Stats()
+		return s.Changed + s.Same, s.Refused
+	}
+	s := p.rules.Status()
+	return s.Loads, s.Failures
+}
+
+// addMetricsDoor makes the door of the metrics alone, for whoever collects them and is to do nothing
+// else.
+func (p *program) addMetricsDoor() {
+	h := p.metrics.Handler()
+	if p.rateLimit != nil {
+		h = p.rateLimit.Handler()
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", h)
+	p.doors = append(p.doors, p.newHTTPDoor("metrics", p.c.listen.metrics,
+		listen.NewHTTPServer(mux, listen.HTTPOptions{Logger: p.log})))
 }
 
 // databaseOf returns what reads a store in a database.

@@ -131,6 +131,8 @@ func TestInPlace(t *testing.T) {
 		"PORT=80 HOST=:: GRPC_PORT=81":         "/srv/runtime_data/current/config [::]:80 0.0.0.0:81  127.0.0.1:6070",
 		"CONFIG_TYPE=GRPC_XDS_SOTW":            "xds://localhost:18000?node=default 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",
 		"RUNTIME_ROOT=/data WEIR_RULES=x.yaml": "x.yaml 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",
+		"USE_PROMETHEUS=true PROMETHEUS_ADDR=:19001":                                 "/srv/runtime_data/current/config 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070 metrics :19001",
+		"USE_PROMETHEUS=true WEIR_LISTEN_METRICS=h:1":                                "/srv/runtime_data/current/config 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070 metrics h:1",
 		"WEIR_LISTEN_GRPC=:5 GRPC_PORT=81 WEIR_LISTEN_RESP=:6 WEIR_LISTEN_ADMIN=off": "/srv/runtime_data/current/config 0.0.0.0:8080 :5 :6 ",
 	} {
 		c, err := LoadInPlace([]string{"--no", "such"}, strings.Fields(env))
@@ -138,7 +140,11 @@ func TestInPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := &c.listen
-		if got := strings.Join([]string{c.rules, l.http, l.grpc, l.resp, l.admin}, " "); got != want {
+		got := strings.Join([]string{c.rules, l.http, l.grpc, l.resp, l.admin}, " ")
+		if l.metrics != "" {
+			got += " metrics " + l.metrics
+		}
+		if got != want {
 			t.Errorf("%s: %q, want %q", env, got, want)
 		}
 		if l.proxy+l.spoe != "" || len(c.strays) > 0 || len(c.inherited.Problems) > 0 || len(c.ignored) != 2 {

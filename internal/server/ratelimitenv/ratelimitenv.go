@@ -82,6 +82,9 @@ func Read(v map[string]string, inPlace bool, set func(path, value string) error)
 		r.address("listen.grpc", "GRPC_HOST", "GRPC_PORT", "8081")
 	}
 	r.address("listen.http", "HOST", "PORT", "8080")
+	if inPlace && r.on("USE_PROMETHEUS") {
+		r.take("listen.metrics", cmp.Or(v["PROMETHEUS_ADDR"], ":9090"), "USE_PROMETHEUS")
+	}
 	r.store()
 	if prefix := v["CACHE_KEY_PREFIX"]; prefix != "" {
 		r.take("redis.prefix", prefix, "CACHE_KEY_PREFIX")
@@ -353,8 +356,11 @@ func (r *Env) Finish(named map[string]bool) (in Inherited) {
 		warn(r.has(name), name+" is not read, since the admin port can also change things: set WEIR_LISTEN_ADMIN")
 	}
 	for _, name := range []string{"USE_STATSD", "USE_DOG_STATSD", "USE_PROMETHEUS"} {
-		warn(r.on(name), name+" is not read: Prometheus' metrics are at /metrics of the admin port")
+		warn(r.on(name) && (name != "USE_PROMETHEUS" || !r.inPlace),
+			name+" is not read: Prometheus' metrics are at /metrics of the admin port")
 	}
+	warn(r.inPlace && r.has("PROMETHEUS_PATH") && r.v["PROMETHEUS_PATH"] != "/metrics",
+		"PROMETHEUS_PATH is not read: the metrics are at /metrics")
 	warn(r.on("TRACING_ENABLED"),
 		"TRACING_ENABLED is not read: otel.endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT, turns traces on")
 	warn(r.on("REDIS_PERSECOND"), "REDIS_PERSECOND is not read: limits of all units live in one Redis")
