@@ -9,6 +9,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/internal/wire/listen"
@@ -24,7 +25,7 @@ func (p *program) openMetrics(context.Context) error {
 	o := metrics.Options{
 		Node:     p.node,
 		Tally:    p.tally,
-		Rules:    p.rules.Status,
+		Rules:    p.rulesStatus,
 		Memory:   p.storage.local.Stats,
 		Bans:     func() weir.BanStats { return p.limiter.Bans().Stats() },
 		NFTables: p.firewall.stats,
@@ -70,6 +71,17 @@ func (p *program) openMetrics(context.Context) error {
 		p.rateLimit = metrics.NewRateLimit(p.metrics, p.ruleLoads)
 	}
 	return nil
+}
+
+// rulesStatus is the status of the rules for metrics. The versions of a control plane count up
+// whenever anything changes there, and each of its processes has its own: as labels they would make
+// series without end, that say nothing.
+func (p *program) rulesStatus() rulesource.Status {
+	s := p.rules.Status()
+	if p.xds != nil {
+		s.Version = ""
+	}
+	return s
 }
 
 // ruleLoads is how often rules were taken over, and how often they could not be, counted as

@@ -4,6 +4,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -150,6 +151,22 @@ func TestInPlace(t *testing.T) {
 		if l.proxy+l.spoe != "" || len(c.strays) > 0 || len(c.inherited.Problems) > 0 || len(c.ignored) != 2 {
 			t.Errorf("%s: %q %q %v %v", env, l.proxy, l.spoe, c.strays, c.inherited)
 		}
+	}
+	for env, want := range map[string]string{
+		"TRACING_ENABLED=true": "1 0s", "TRACING_ENABLED=true TRACING_SAMPLING_RATE=0.125": "0.125 0s", "": "0 0s",
+		"TRACING_ENABLED=true WEIR_OTEL_TRACES=2%": "0.02 0s", "OTEL_METRICS_EXPORTER=otlp": "0 1m0s",
+	} {
+		c, err := LoadInPlace(nil, strings.Fields(env))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(c.otel.Traces, " ", c.otel.Metrics); got != want {
+			t.Errorf("%s: traces %s, want %s", env, got, want)
+		}
+	}
+	if c, err := LoadInPlace(nil, []string{"TRACING_ENABLED=true", "TRACING_SAMPLING_RATE=2"}); err != nil ||
+		len(c.inherited.Problems) != 1 {
+		t.Errorf("a rate of 2: %v, %v", err, c.inherited.Problems)
 	}
 	for env, want := range map[string]string{
 		"WEIR_CONTAINER=true":                           ":8080 :8081 :6380 127.0.0.1:6070",
