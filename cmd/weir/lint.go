@@ -13,7 +13,6 @@ import (
 
 	"github.com/weir-rl/weir/internal/lab/findings"
 	"github.com/weir-rl/weir/internal/rulesource"
-	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/server"
 	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/rule"
@@ -94,7 +93,7 @@ func ruleGroups(ctx context.Context, paths []string) ([]*ruleGroup, error) {
 	var groups []*ruleGroup
 	byDir := make(map[string]*ruleGroup)
 	for _, path := range paths {
-		if ruledb.IsURL(path) {
+		if isRulesURL(path) {
 			p, err := openPlace(ctx, path)
 			if err != nil {
 				return nil, err
