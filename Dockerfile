@@ -1,8 +1,8 @@
 # The program, with nothing beside it:
-# docker build --build-arg VERSION="$(git describe --tags --always)" -t weir .
+# docker build --build-arg VERSION="$(git describe --tags --always)" --build-arg COMMIT="$(git rev-parse HEAD)" -t weir .
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 ARG TARGETOS TARGETARCH
-ARG VERSION=unknown
+ARG VERSION=unknown COMMIT
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
@@ -11,7 +11,7 @@ COPY . .
 # (snapshots, deferred requests, unix sockets).
 RUN mkdir -p /out/image/etc/weir /out/image/bin /out/data/var/lib/weir \
     && ln -s /weir /out/image/bin/ratelimit \
-    && CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -tags timetzdata -ldflags "-s -w -X main.version=$VERSION" -o /out/image/weir ./cmd/weir
+    && CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -tags timetzdata -ldflags "-s -w -X main.version=$VERSION -X main.commit=$COMMIT" -o /out/image/weir ./cmd/weir
 
 FROM scratch
 # For rediss://, https:// upstreams and prometheus.url.

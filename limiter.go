@@ -137,6 +137,7 @@ func (l *Limiter) SetRules(s *rule.Set) {
 	if l.hooks.RulesChanged != nil { // before, since the first decisions would wait for it after
 		l.hooks.RulesChanged(s, next.generation)
 	}
+	l.orders.Expect(s)
 	l.rules.Store(next)
 	l.orders.SetRules(s)
 }

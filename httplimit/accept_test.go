@@ -212,14 +212,14 @@ func TestResponsesByAccept(t *testing.T) {
 // A banned client is told so, and until when.
 func TestRefusalOfABannedClient(t *testing.T) {
 	l := newLimiter(t, nil, `limits: [{name: logins, per: [ip], allow: 5/min, ban: {after: 3, within: 1m, for: 1h}}]`)
-	if _, err := l.Bans().Set(t.Context(), "", "logins", []string{"192.0.2.1"}, time.Now().Add(2*time.Hour), ""); err != nil {
+	if _, err := l.Bans().Set(t.Context(), "", "logins", []string{"192.0.2.1"}, time.Now().Add(48*time.Hour), ""); err != nil {
 		t.Fatal(err)
 	}
 	d := decide(t, l, 1, rule.Pair{Name: "ip", Value: "192.0.2.1"})
 	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("Accept", "text/plain")
 	Headers(0).Refuse(w, r, d)
-	if want := "The limit \"logins\" was exceeded too often: requests like this one are blocked for a while. Try again in 2 hours.\n"; !strings.Contains(w.Body.String(), want) {
+	if want := "The limit \"logins\" was exceeded too often: requests like this one are blocked for a while. Try again in 2 days.\n"; !strings.Contains(w.Body.String(), want) {
 		t.Errorf("got %s", w.Body)
 	}
 }

@@ -65,7 +65,7 @@ type image struct {
 }
 
 // imageOf does what docker build would, with this machine in place of the first stage's.
-func imageOf(t *testing.T, version string) *image {
+func imageOf(t *testing.T, version, commit string) *image {
 	t.Helper()
 	stages := dockerfile(t)
 	if len(stages) != 2 || stages[1][0].text != "scratch" {
@@ -79,7 +79,7 @@ func imageOf(t *testing.T, version string) *image {
 		}
 		cmd := exec.Command("sh", "-e", "-c", here(i.text))
 		cmd.Dir = servertest.RepositoryRoot(t)
-		cmd.Env = append(os.Environ(), "TARGETOS=linux", "TARGETARCH="+runtime.GOARCH, "VERSION="+version)
+		cmd.Env = append(os.Environ(), "TARGETOS=linux", "TARGETARCH="+runtime.GOARCH, "VERSION="+version, "COMMIT="+commit)
 		if text, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("RUN %s: %v\n%s", i.text, err, text)
 		}
@@ -169,13 +169,13 @@ func TestImage(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("a container's root needs root")
 	}
-	const version = "v0.0.0-test"
-	m := imageOf(t, version)
+	const version, commit = "v0.0.0-test", "8db6bd05340347b60205bae02b478a799d1ea8a4"
+	m := imageOf(t, version, commit)
 
 	// It is what scripts/build makes, to the byte.
 	released := filepath.Join(t.TempDir(), "weir")
 	build := exec.Command("scripts/build", released)
-	build.Dir, build.Env = servertest.RepositoryRoot(t), append(os.Environ(), "VERSION="+version)
+	build.Dir, build.Env = servertest.RepositoryRoot(t), append(os.Environ(), "VERSION="+version, "COMMIT="+commit)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("scripts/build: %v\n%s", err, out)
 	}
@@ -204,7 +204,8 @@ func TestImage(t *testing.T) {
 	}
 
 	p := m.run("/weir", "version")
-	if status := p.Wait(); status != 0 || !strings.HasPrefix(p.Stdout.String(), "weir "+version+" ") {
+	if status := p.Wait(); status != 0 || !strings.HasPrefix(p.Stdout.String(), "weir "+version+" (go") ||
+		!strings.Contains(p.Stdout.String(), ", commit "+commit[:12]+")") {
 		t.Errorf("version: exit status %d, %s%s", status, p.Stdout, p.Stderr)
 	}
 	// Time zones are there without files of the system.

@@ -1,7 +1,7 @@
 // Command figures draws the pictures of docs/how-it-works/algorithms.md: it sends the same arrivals
-// through each algorithm, and draws the real decisions. It also draws the picture of
-// docs/how-it-works/consistency.md, and of README.md. It is a module of its own, which nothing of
-// the product needs:
+// through each algorithm, and draws the real decisions. It also draws the pictures of README.md, of
+// docs/architecture.md and of docs/how-it-works/consistency.md. It is a module of its own, which
+// nothing of the product needs:
 //
 //	go -C docs/figures run .
 //
@@ -220,6 +220,14 @@ func draw(f figure) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// diagrams returns the pictures that show no figures, by their files.
+func diagrams() map[string][]byte {
+	return map[string][]byte{
+		"standing": drawStanding(), "architecture": drawWings(), "decision": drawDecision(),
+		"decision_redis": drawOverRedis(), "decision_database": drawOverDatabase(), "failures": drawFailures(),
+	}
+}
+
 func main() {
 	dir := flag.String("dir", ".", "where to write the pictures")
 	again := flag.Bool("experiment", false, "measure what docs/guides/overload.md shows anew")
@@ -258,8 +266,10 @@ func main() {
 	if err := os.WriteFile(filepath.Join(*dir, "lease.svg"), svg, 0o644); err != nil {
 		log.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(*dir, "standing.svg"), drawStanding(), 0o644); err != nil {
-		log.Fatal(err)
+	for file, svg := range diagrams() {
+		if err := os.WriteFile(filepath.Join(*dir, file+".svg"), svg, 0o644); err != nil {
+			log.Fatal(err)
+		}
 	}
 	for _, f := range figures {
 		svg, err := draw(f)

@@ -27,7 +27,9 @@ func TestPicturesAreCurrent(t *testing.T) {
 	}
 	svg, err := drawLeases()
 	current("lease", svg, err)
-	current("standing", drawStanding(), nil)
+	for file, svg := range diagrams() {
+		current(file, svg, nil)
+	}
 }
 
 // What the picture of leases tells: nothing beyond the limit, and what was truly admitted lies

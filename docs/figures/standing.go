@@ -23,15 +23,6 @@ var askers = []asker{
 	{}, // nobody: Weir is the reverse proxy
 }
 
-const standingStyle = `<style>
-.page{fill:#ffffff}.box{fill:#f2f6fa;stroke:#9fb2c4}.weir{fill:#1f5fa8}.text{fill:#16324f}.quiet{fill:#4d5d6c}
-.on{fill:#ffffff}.go{stroke:#2f7d4f;stroke-width:2;fill:none}.gone{fill:#2f7d4f}
-.ask{stroke:#1f5fa8;stroke-width:1.6;stroke-dasharray:4 3;fill:none}.asked{fill:#1f5fa8}
-@media (prefers-color-scheme:dark){
-.page{fill:#0f1720}.box{fill:#1b2733;stroke:#4b6075}.weir{fill:#2b6cb8}.text{fill:#e3ebf3}.quiet{fill:#a9b8c6}
-.go{stroke:#5cc48a}.gone{fill:#5cc48a}.ask{stroke:#7db4f0}.asked{fill:#7db4f0}}
-</style>`
-
 func drawStanding() []byte {
 	const (
 		edge, gap                = 12, 8
@@ -58,7 +49,7 @@ func drawStanding() []byte {
 		`role="img">`, width, under)
 	p(`<title>Clients send requests to a proxy or a program, which asks Weir by its own protocol and then passes ` +
 		`the request on; or Weir is the proxy itself</title>`)
-	p(standingStyle)
+	p(diagramStyle)
 	p(`<rect width="%d" height="%d" rx="6" class="page"/>`, width, under)
 	p(`<line x1="%d" y1="18" x2="%d" y2="18" class="go"/>`, edge, edge+26)
 	text(edge+32, 22, "quiet", "start", "", "a request")

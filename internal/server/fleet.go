@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -149,7 +148,7 @@ func (p *program) nodeState() insight.NodeState {
 	}
 	if p.storage.fallback != nil {
 		state, _, _ := p.storage.fallback.State()
-		s.Store, s.Breaker = kindOf(p.c.store).name, strings.ReplaceAll(state.String(), "-", "_")
+		s.Store, s.Breaker = kindOf(p.c.store).name, state.String()
 		if fault := p.storage.lasting(); fault != nil {
 			s.StoreFault = fault.Advice
 		}

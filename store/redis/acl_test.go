@@ -289,9 +289,13 @@ func TestPeersPrivilege(t *testing.T) {
 // askAll asks two nodes on the connection of a store.
 func askAll(t *testing.T, s *redis.Store) {
 	t.Helper()
-	if names, err := s.NodeNames(t.Context()); err != nil || len(names) != 1 || names[0] != s.Name() {
-		t.Errorf("the nodes are %q, %v", names, err)
-	}
+	eventually(t, "the node is registered", func() bool {
+		names, err := s.NodeNames(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names) == 1 && names[0] == s.Name()
+	})
 	listening, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	var asking *nodes.Nodes

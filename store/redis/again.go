@@ -218,7 +218,7 @@ func (a *attempts) again(err error) bool {
 	case !a.batch && !a.aside:
 	case refused:
 		d.Refused(now)
-	case replica || !answered && (stalled || !isTimeout(err)): // else it is silent
+	case replica || !answered && (!isTimeout(err) || stalled && d.Resumed(now-int64(late), now)): // else it is silent
 		d.Broken(now, a.aside)
 	}
 	if a.parent.Err() != nil || a.batch && !a.unknown && !a.p.wanted() || a.unknown && now-a.first > int64(lastSend) {

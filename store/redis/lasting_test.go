@@ -35,15 +35,22 @@ func TestLasting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, redis.Options{URL: test.url})
 			c := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 3, Window: 60e9})
-			_, decision := s.Take(t.Context(),
-				[]store.Charge{{Counter: c, Limit: c.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: 1}}}, make(
-					[]algo.Result, 1))
-			failures := map[string]error{"a decision": decision,
-				"a check": redis.Check(t.Context(), redis.Options{URL: test.url})}
-			if name != "functions may do too little" { // a probe reads
-				failures["a probe"] = s.PingPart(t.Context(), 0)
+			ask := map[string]func() error{
+				"a decision": func() error {
+					_, err := s.Take(t.Context(),
+						[]store.Charge{{Counter: c, Limit: c.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: 1}}},
+						make([]algo.Result, 1))
+					return err
+				},
+				"a check": func() error {
+					return redis.Check(t.Context(), redis.Options{URL: test.url, Timeout: 30 * time.Second})
+				},
 			}
-			for what, err := range failures {
+			if name != "functions may do too little" { // a probe reads
+				ask["a probe"] = func() error { return s.PingPart(t.Context(), 0) }
+			}
+			for what, f := range ask {
+				err := f()
 				fault, ok := errors.AsType[*store.LastingError](err)
 				if !ok || !strings.Contains(fault.Advice, test.advice) || strings.Contains(err.Error(), "#!lua") ||
 					strings.Contains(fault.Advice, "secret") {

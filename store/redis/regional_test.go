@@ -54,7 +54,7 @@ func TestChangeExpiry(t *testing.T) {
 	}
 	// Its states are fresh again long before what is out of it ends.
 	configs["fast bucket, leased"] = algo.Config{Algorithm: algo.TokenBucket, N: 100, Window: 10 * time.Second,
-		Lease: 10, LeaseFor: time.Minute}
+		Lease: 10, LeaseFor: algo.MaxLeaseFor}
 	n := 0
 	for name, cfg := range configs {
 		for _, group := range []uint64{0, rand.Uint64()} {

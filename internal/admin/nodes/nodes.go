@@ -32,7 +32,8 @@ const (
 	MaxPlain = 4 << 20
 	// MaxAnswers bounds the answers to one question.
 	MaxAnswers = 256
-	// PerSecond is how many questions all nodes together may ask in a second.
+	// PerSecond is how many questions all nodes together may ask in a second; of a kind that is
+	// polled, besides, so many.
 	PerSecond = 20
 	// DefaultWait is how long Ask waits for answers.
 	DefaultWait = 500 * time.Millisecond
@@ -88,6 +89,7 @@ type Nodes struct {
 // that kind.
 type kind struct {
 	handler                     Handler
+	polled                      bool
 	complete, incomplete, alone atomic.Uint64
 }
 
@@ -127,6 +129,12 @@ func (n *Nodes) Known() int { return max(n.o.Alive(), 1) }
 // once questions are asked or heard. A node without a handler for a kind does not answer, so nodes
 // of different versions can work together.
 func (n *Nodes) Handle(name string, h Handler) { n.handlers[name] = &kind{handler: h} }
+
+// HandlePolled is Handle for a kind that pages ask again and again: its questions do not count
+// among the PerSecond of all others, and have as many of their own.
+func (n *Nodes) HandlePolled(name string, h Handler) {
+	n.handlers[name] = &kind{handler: h, polled: true}
+}
 
 // Kinds returns the kinds that this node answers, sorted.
 func (n *Nodes) Kinds() []string { return slices.Sorted(maps.Keys(n.handlers)) }
@@ -199,7 +207,7 @@ func (n *Nodes) ask(ctx context.Context, name string, args []byte, here bool, ta
 	var asked rueidis.Client
 	if alive > 1 {
 		var failed error
-		asked, end, failed = n.publish(ctx, &q, last)
+		asked, end, failed = n.publish(ctx, &q, k.polled, last)
 		switch {
 		case errors.Is(failed, errTooLong):
 			n.missed(k, others, causeOf(failed))
@@ -241,15 +249,20 @@ var (
 
 // publish asks the other nodes, as soon as the rate of questions permits it. It returns the client
 // that it used, and when the wait for answers ends: at last, or before.
-func (n *Nodes) publish(ctx context.Context, q *question, last time.Time) (c rueidis.Client, end time.Time, err error) {
+func (n *Nodes) publish(ctx context.Context, q *question, polled bool, last time.Time) (c rueidis.Client,
+	end time.Time, err error) {
 	if _, err := q.text(); err != nil {
 		return nil, last, err
 	}
 	if c, err = n.o.Client(); err != nil {
 		return nil, last, err
 	}
+	rate := n.channel() + ":rate"
+	if polled {
+		rate += ":" + q.Kind
+	}
 	for pause := min(n.o.Wait, DefaultWait) / 16; ; pause = min(2*pause, mostPause) {
-		ok, err := n.admit(ctx, c)
+		ok, err := n.admit(ctx, c, rate)
 		if err != nil {
 			return nil, last, err
 		}
@@ -283,9 +296,9 @@ func (n *Nodes) publish(ctx context.Context, q *question, last time.Time) (c rue
 	return c, end, nil
 }
 
-// admit counts a question in Redis. It returns false if there were enough in this second.
-func (n *Nodes) admit(ctx context.Context, c rueidis.Client) (bool, error) {
-	key := n.channel() + ":rate"
+// admit counts a question in Redis under a key. It returns false if there were enough in this
+// second.
+func (n *Nodes) admit(ctx context.Context, c rueidis.Client, key string) (bool, error) {
 	sent := time.Now()
 	ctx, cancel := context.WithDeadline(ctx, sent.Add(n.o.Wait+grace)) // a Redis that hangs is not waited for
 	defer cancel()

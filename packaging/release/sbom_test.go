@@ -21,7 +21,7 @@ func TestDescribe(t *testing.T) {
 	}
 	info.Deps = append(info.Deps, &debug.Module{Path: "example.com/old", Version: "v1.0.0",
 		Replace: &debug.Module{Path: "example.com/new", Version: "v2.0.0"}})
-	d := describe("weir", info)
+	d := describe(info)
 	if c := d.Components[0]; c.Name != "std" || !strings.HasPrefix(c.Version, "go1.") {
 		t.Errorf("the standard library is %+v", c)
 	}
