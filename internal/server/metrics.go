@@ -95,8 +95,8 @@ func (p *program) ruleLoads() (good, failed uint64) {
 	return s.Loads, s.Failures
 }
 
-// addMetricsDoor makes the door of the metrics alone, for whoever collects them and is to do nothing
-// else.
+// addMetricsDoor makes the door of the metrics alone, for whoever collects them and is to do
+// nothing else.
 func (p *program) addMetricsDoor() {
 	h := p.metrics.Handler()
 	if p.rateLimit != nil {
