@@ -119,7 +119,7 @@ func TestLayers(t *testing.T) {
 			"1 drwxr-xr-x 0:0 etc/", "1 drwxr-xr-x 0:0 etc/ssl/", "1 drwxr-xr-x 0:0 etc/ssl/certs/",
 			"1 -rw-r--r-- 0:0 etc/ssl/certs/ca-certificates.crt", "1 drwxr-xr-x 0:0 etc/weir/",
 			"1 drwxr-xr-x 0:0 var/", "1 drwxr-xr-x 0:0 var/lib/", "1 drwxr-xr-x 65532:65532 var/lib/weir/",
-			"2 -rwxr-xr-x 0:0 weir",
+			"2 -rwxr-xr-x 0:0 weir", "2 drwxr-xr-x 0:0 bin/", "2 Lrwxrwxrwx 0:0 bin/ratelimit",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("it holds %q, want %q", got, want)
@@ -130,7 +130,7 @@ func TestLayers(t *testing.T) {
 		}
 		c := file.Config
 		if c.User != "65532:65532" || c.WorkingDir != "/etc/weir" || !slices.Equal(c.Entrypoint, []string{"/weir"}) ||
-			!slices.Equal(c.Cmd, []string{"serve"}) || !slices.Contains(c.Env, "WEIR_LISTEN_HTTP=:8080") ||
+			!slices.Equal(c.Cmd, []string{"serve"}) || !slices.Contains(c.Env, "WEIR_CONTAINER=true") ||
 			len(c.ExposedPorts) != 4 || c.Healthcheck == nil || c.Healthcheck.Timeout != 4*time.Second ||
 			!slices.Equal(c.Healthcheck.Test, []string{"CMD", "/weir", "health"}) {
 			t.Errorf("containers run so: %+v", c)
