@@ -9,12 +9,13 @@ import (
 	"time"
 )
 
-// entry is a file or, without data, a folder of an archive or of a layer.
+// entry is a file, a link or, without data, a folder of an archive or of a layer.
 type entry struct {
 	name string
 	mode int64
 	data []byte
-	user int // and group
+	link string // what it leads to
+	user int    // and group
 }
 
 // readEntry reads a file for an archive.
@@ -30,7 +31,10 @@ func tarOf(entries []entry, at time.Time) ([]byte, error) {
 	for _, e := range entries {
 		h := &tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: e.mode, Size: int64(len(e.data)), ModTime: at,
 			Uid: e.user, Gid: e.user, Format: tar.FormatUSTAR}
-		if e.data == nil {
+		switch {
+		case e.link != "":
+			h.Typeflag, h.Linkname = tar.TypeSymlink, e.link
+		case e.data == nil:
 			h.Typeflag = tar.TypeDir
 		}
 		if err := w.WriteHeader(h); err != nil {
