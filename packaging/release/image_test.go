@@ -116,13 +116,22 @@ func TestLayers(t *testing.T) {
 			}
 		}
 		want := []string{
-			"1 drwxr-xr-x 0:0 etc/", "1 drwxr-xr-x 0:0 etc/ssl/", "1 drwxr-xr-x 0:0 etc/ssl/certs/",
+			"1 drwxr-xr-x 0:0 bin/", "1 Lrwxrwxrwx 0:0 bin/ratelimit", "1 drwxr-xr-x 0:0 etc/",
+			"1 drwxr-xr-x 0:0 etc/ssl/", "1 drwxr-xr-x 0:0 etc/ssl/certs/",
 			"1 -rw-r--r-- 0:0 etc/ssl/certs/ca-certificates.crt", "1 drwxr-xr-x 0:0 etc/weir/",
 			"1 drwxr-xr-x 0:0 var/", "1 drwxr-xr-x 0:0 var/lib/", "1 drwxr-xr-x 65532:65532 var/lib/weir/",
 			"2 -rwxr-xr-x 0:0 weir", "2 drwxr-xr-x 0:0 bin/", "2 Lrwxrwxrwx 0:0 bin/ratelimit",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("it holds %q, want %q", got, want)
+		}
+		for _, name := range madeByDockerfile(t) {
+			there := slices.ContainsFunc(got, func(line string) bool {
+				return strings.HasSuffix(strings.TrimSuffix(line, "/"), " "+name)
+			})
+			if !there {
+				t.Errorf("the Dockerfile makes %s", name)
+			}
 		}
 		file, err := img.ConfigFile()
 		if err != nil {
@@ -139,6 +148,22 @@ func TestLayers(t *testing.T) {
 			t.Errorf("labels: %q", c.Labels)
 		}
 	}
+}
+
+// madeByDockerfile are the files and folders that the Dockerfile's first stage makes for the image.
+func madeByDockerfile(t *testing.T) (names []string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root, "Dockerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`/out/(?:image|data)/(\S+)`).FindAllStringSubmatch(string(data), -1) {
+		names = append(names, m[1])
+	}
+	if len(names) < 3 {
+		t.Fatalf("the Dockerfile makes %q", names)
+	}
+	return names
 }
 
 // TestSameImage: the file for docker load has the image of the layout, under its name.
