@@ -45,6 +45,10 @@ func (l *Limiter) match(r *Request, d *Decision, now bool) (undecided, done bool
 	f := l.rules.Load()
 	if f == nil {
 		d.Matches = rule.Matches{}
+		if l.needsRules { // charge returns the error
+			d.Allowed = false
+			return true, !now
+		}
 		return false, true
 	}
 	if d.Domain == "" {
@@ -116,6 +120,9 @@ func (d *Decision) refuseFor(w *rule.Window, limit *algo.Limit, now int64) {
 }
 
 func (l *Limiter) charge(ctx context.Context, r *Request, d *Decision, again bool) error {
+	if d.Rules == nil && l.needsRules {
+		return ErrNoRules
+	}
 	if len(d.Matches.Hits) == 0 {
 		return nil
 	}

@@ -202,6 +202,57 @@ limits:
 	}
 }
 
+// A grant of a key whose override has other windows replaces the override's numbers; where it cannot,
+// the error says which numbers would fit.
+func TestGrantOverOverride(t *testing.T) {
+	c := newClock()
+	l, _ := banLimiter(t, c, `
+limits:
+  - {name: api, per: [user], allow: [2/min, 5/hour], algorithm: sliding_log, override: {vip: 3/day, big: [6/min, 9/day], free: unlimited}}
+`)
+	end := time.UnixMicro(c.read()).Add(time.Hour)
+	for _, x := range []struct {
+		key, before, allow string
+		admits             int // of 30
+	}{
+		{"vip", "3/day", "7/day", 7}, {"vip", "7/day", "unlimited", 30}, {"vip", "unlimited", "2 per day", 0},
+		{"big", "[6/minute, 9/day]", "8/min, 20/day", 8}, {"free", "unlimited", "unlimited", 30},
+	} {
+		n, err := l.Grants().Numbers("", "api", []string{x.key})
+		if err != nil || n.Allow != x.before {
+			t.Errorf("%s: %+v, %v, want %s", x.key, n, err, x.before)
+		}
+		allow, err := rule.AllowNotation(x.allow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Grants().Set(t.Context(), "", "api", []string{x.key}, allow, end, ""); err != nil {
+			t.Errorf("%s: %v", x.key, err)
+			continue
+		}
+		if n := admitted(t, l, as(x.key), 30); n != x.admits {
+			t.Errorf("%s with %s: %d admitted, want %d", x.key, x.allow, n, x.admits)
+		}
+	}
+	if _, err := l.Grants().Revoke(t.Context(), "", "api", []string{"big"}); err != nil {
+		t.Fatal(err)
+	}
+	if n := admitted(t, l, as("big"), 30); n != 0 { // 8 are used of 6 a minute
+		t.Errorf("%d admitted after its end", n)
+	}
+	for _, bad := range []struct{ key, allow, says string }{
+		{"vip", "60/min", `60/minute is for no window of the limit "api", which has 3/day for this key by an override; did you mean 60/day?`},
+		{"vip", "2/min, 5/hour", "which has 3/day for this key by an override"},
+		{"big", "60/min", `nothing is given for requests per day: the limit "api" has 6/minute, 9/day for this key by an override, and each needs a number`},
+		{"free", "60/min, 70/hour", "has an override that leaves this key unlimited, which a grant cannot limit: change the override"},
+	} {
+		_, _, err := l.Grants().Plan("", "api", []string{bad.key}, bad.allow, end, "")
+		if err == nil || !strings.Contains(err.Error(), bad.says) {
+			t.Errorf("%s of %s: %v, want %s", bad.allow, bad.key, err, bad.says)
+		}
+	}
+}
+
 // A grant follows the rules in force, and says so where it cannot.
 func TestGrantOverReload(t *testing.T) {
 	c := newClock()

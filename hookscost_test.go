@@ -7,10 +7,10 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin/metrics"
-	"github.com/weir-rl/weir/internal/lab/preview"
 	"github.com/weir-rl/weir/internal/observe"
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -39,8 +39,8 @@ func gathering(t testing.TB, tally *observe.Tally) *gather.Collector {
 }
 
 // recording returns a recorder of requests, for previews, that runs.
-func recording(t testing.TB) *preview.Recorder {
-	r, err := preview.NewRecorder(preview.Options{})
+func recording(t testing.TB) *record.Recorder {
+	r, err := record.NewRecorder(record.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,13 +47,14 @@ type Store = store.Store
 //
 // Safe for concurrent use. Make one with New.
 type Limiter struct {
-	store   Store
-	prompt  store.Prompt // the store, if it is one
-	hooks   Hooks
-	signals Signals      // nil for none
-	unknown *rule.Window // refuses requests of unknown domains; nil: they pass
-	rules   atomic.Pointer[inForce]
-	mu      sync.Mutex // serialises SetRules
+	store      Store
+	prompt     store.Prompt // the store, if it is one
+	hooks      Hooks
+	signals    Signals      // nil for none
+	unknown    *rule.Window // refuses requests of unknown domains; nil: they pass
+	needsRules bool         // decisions fail until there are rules
+	rules      atomic.Pointer[inForce]
+	mu         sync.Mutex // serialises SetRules
 
 	orders       *orders.Orders // behind bans and grants
 	bans         Bans
@@ -74,7 +75,8 @@ type inForce struct {
 	rulesByCounter rulesByCounter
 }
 
-// New returns a Limiter over s. Without rules it allows everything until SetRules.
+// New returns a Limiter over s. Without rules it allows everything until SetRules, unless it
+// RequireRules.
 func New(s Store, opts ...Option) (*Limiter, error) {
 	if s == nil {
 		return nil, errors.New("weir: New needs a store, such as memory.New(memory.Options{})")
@@ -90,6 +92,7 @@ func New(s Store, opts ...Option) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{store: s, hooks: o.hooks, signals: o.signals}
+	l.needsRules = o.needsRules
 	if o.denyUnknown {
 		if l.unknown, err = unknownDomain(); err != nil {
 			return nil, err
@@ -134,6 +137,7 @@ func (l *Limiter) SetRules(s *rule.Set) {
 	if l.hooks.RulesChanged != nil { // before, since the first decisions would wait for it after
 		l.hooks.RulesChanged(s, next.generation)
 	}
+	l.orders.Expect(s)
 	l.rules.Store(next)
 	l.orders.SetRules(s)
 }

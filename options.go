@@ -30,6 +30,7 @@ type options struct {
 	clock   func() int64
 
 	denyUnknown bool
+	needsRules  bool
 }
 
 // WithRules puts a rule set in force. Package rule/file reads one from rule files (file.Load).
@@ -108,9 +109,18 @@ func (l LimitOption) apply(o *options) error {
 
 // DenyUnknownDomains refuses requests for a domain that no rule in force declares, by a limit with
 // the name UnknownDomainLimit. Without it they pass, and Decision.UnknownDomain reports them. While
-// no rules are in force at all, requests pass.
+// no rules are in force at all, requests pass, unless RequireRules says otherwise.
 func DenyUnknownDomains() Option {
 	return option(func(o *options) error { o.denyUnknown = true; return nil })
+}
+
+// ErrNoRules is the error of a decision by a Limiter that has RequireRules, and no rules yet.
+var ErrNoRules = errors.New("no rules are in force yet")
+
+// RequireRules makes decisions fail with ErrNoRules until there are rules: by WithRules or Limit,
+// or once SetRules was called. Without it requests pass until then.
+func RequireRules() Option {
+	return option(func(o *options) error { o.needsRules = true; return nil })
 }
 
 // WithHooks sets the hooks.

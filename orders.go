@@ -373,8 +373,8 @@ func (l *Limiter) Grants() *Grants { return &l.grants }
 // Set gives a key of a rule other numbers until an instant of the Limiter's clock, on all nodes of
 // the store (see Limiter.Follow). They replace an earlier grant, and the numbers of the rule, its
 // schedule, its override and its elastic signal. Units that the key has used stay used. allow is in
-// the notation of rule files (see rule.ParseAllow) and has the same windows as the rule, or is
-// "unlimited". The error says what does not fit, or is ErrNotShared; then the grant is in force
+// the notation of rule files (see rule.ParseAllow) and has the windows that the rule, or its
+// override, has for the key, or is "unlimited". The error says what does not fit, or is ErrNotShared; then the grant is in force
 // here.
 func (g *Grants) Set(ctx context.Context, domain, limit string, key []string, allow string, until time.Time,
 	reason string) (Grant, error) {
@@ -405,8 +405,7 @@ type KeyNumbers struct {
 	Ban     *Ban      // that refuses the key outright; nil for none. It is a copy
 }
 
-// Numbers returns what holds for a key now. The error says what does not fit, or that no grant can
-// change the numbers of the key.
+// Numbers returns what holds for a key now. The error says what does not fit.
 func (g *Grants) Numbers(domain, limit string, key []string) (KeyNumbers, error) {
 	l := g.l
 	r, err := l.ruleNamed(domain, limit)
@@ -424,9 +423,7 @@ func (g *Grants) Numbers(domain, limit string, key []string) (KeyNumbers, error)
 	}
 	k.Parts, k.Mode = w.KeyParts(k.Key), r.ModeFor(k.Key)
 	n := KeyNumbers{Mode: k.Mode, Ban: l.banOn(&k, now)}
-	if n.Without = l.numbersText(r, k.Key, now); n.Without == "" {
-		return KeyNumbers{}, orders.Overridden(r)
-	}
+	n.Without = l.numbersText(r, k.Key, now)
 	if n.Allow = n.Without; grant.Allow != "" && grant.Problem == "" {
 		n.Allow = grant.Allow
 	}
@@ -434,18 +431,11 @@ func (g *Grants) Numbers(domain, limit string, key []string) (KeyNumbers, error)
 }
 
 // numbersText returns the numbers that a key of r has without a grant, in the notation of rule
-// files; "" if an override has other windows for it, or none.
+// files.
 func (l *Limiter) numbersText(r *rule.Rule, key []byte, now int64) string {
 	var list []rule.Allowance
-	for _, w := range r.Windows {
-		if w.Limit == nil {
-			continue
-		}
-		meets := r.WindowFor(w.Counter.ID, key)
-		if meets == nil || meets.Limit == nil {
-			return ""
-		}
-		if limit, _ := atSignal(meets, meets.Limit, l.signals).At(now); limit != nil {
+	for _, w := range orders.Limited(r, key) {
+		if limit, _ := atSignal(w, w.Limit, l.signals).At(now); limit != nil {
 			list = append(list, rule.AllowanceOf(limit.Config()))
 		}
 	}

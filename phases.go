@@ -50,6 +50,9 @@ func (p Phases) Charge(ctx context.Context, r *Request, d *Decision) error {
 // store.Prompt can for some requests and others never. Else nothing was charged, and Charge comes
 // next, here or on another goroutine, with r and d as they are.
 func (p Phases) ChargeNow(r *Request, d *Decision) (done bool) {
+	if d.Rules == nil && p.l.needsRules {
+		return false
+	}
 	if len(d.Matches.Hits) == 0 {
 		return true
 	}

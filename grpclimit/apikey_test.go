@@ -31,7 +31,7 @@ func TestMetadataAPIKey(t *testing.T) {
 			[]codes.Code{codes.OK, codes.ResourceExhausted, codes.OK, codes.OK}},
 	} {
 		var told []string
-		l := limiter(t, "limits: [{name: a, per: [client], allow: 1/day}]", weir.WithHooks(weir.Hooks{
+		l := limiter(t, "limits: [{name: a, per: [client], allow: 1/day, algorithm: sliding_log}]", weir.WithHooks(weir.Hooks{
 			Decided: func(r *weir.Request, d *weir.Decision) {
 				for i := range d.Matches.Hits {
 					h := &d.Matches.Hits[i]
@@ -51,7 +51,7 @@ func TestMetadataAPIKey(t *testing.T) {
 			t.Errorf("%s: the keys are %q", c.source, told)
 		}
 	}
-	l := limiter(t, "limits: [{name: a, per: [client], allow: 1/day}]")
+	l := limiter(t, "limits: [{name: a, per: [client], allow: 1/day, algorithm: sliding_log}]")
 	if _, err := grpclimit.New(l, grpclimit.Options{Identity: map[string]string{"client": "hash:"}}); err == nil {
 		t.Error("a hash of nothing is taken")
 	}

@@ -21,9 +21,9 @@ import (
 func TestRepeatedMetadata(t *testing.T) {
 	const rules = `
 limits:
-- {name: keys, per: [header.x-api-key], allow: 3/day}
-- {name: trial, when: {header.x-trial: "1"}, allow: 9/day, on_limit: shadow}
-- {name: langs, when: {header.accept-language: "*"}, allow: 99/day}
+- {name: keys, per: [header.x-api-key], allow: 3/day, algorithm: sliding_log}
+- {name: trial, when: {header.x-trial: "1"}, allow: 9/day, algorithm: sliding_log, on_limit: shadow}
+- {name: langs, when: {header.accept-language: "*"}, allow: 99/day, algorithm: sliding_log}
 `
 	var log bytes.Buffer
 	client, gate := serveGate(t, limiter(t, rules),
@@ -77,8 +77,8 @@ func TestMetadataCredentials(t *testing.T) {
 		rules    string
 		identity map[string]string
 	}{
-		{"limits: [{name: a, per: [header.authorization], allow: 1/day}]", nil},
-		{"limits: [{name: a, per: [user], allow: 1/day}]", map[string]string{"user": "authorization"}},
+		{"limits: [{name: a, per: [header.authorization], allow: 1/day, algorithm: sliding_log}]", nil},
+		{"limits: [{name: a, per: [user], allow: 1/day, algorithm: sliding_log}]", map[string]string{"user": "authorization"}},
 	} {
 		client, gate := serveGate(t, limiter(t, c.rules), grpclimit.Options{Identity: c.identity})
 		for i, value := range []string{"Bearer k", "bearer k", "BEARER   k", "Bearer k k", "Bearer:k"} {
@@ -108,8 +108,8 @@ func TestMetadataSignedToken(t *testing.T) {
 		rules    string
 		identity map[string]string
 	}{
-		{"limits: [{name: a, per: [header.x-token], allow: 1/day}]", nil},
-		{"limits: [{name: a, per: [user], allow: 1/day}]", map[string]string{"user": "x-token"}},
+		{"limits: [{name: a, per: [header.x-token], allow: 1/day, algorithm: sliding_log}]", nil},
+		{"limits: [{name: a, per: [user], allow: 1/day, algorithm: sliding_log}]", map[string]string{"user": "x-token"}},
 	} {
 		client, gate := serveGate(t, limiter(t, c.rules), grpclimit.Options{Identity: c.identity})
 		for i, want := range []codes.Code{codes.OK, codes.ResourceExhausted, codes.ResourceExhausted,

@@ -295,7 +295,7 @@ func TestOptions(t *testing.T) {
 		{"skipped", grpclimit.Options{Identity: byAuthority, Hits: hits,
 			Skip: func(method string) bool { return strings.HasPrefix(method, "/grpc.health.") }}, codes.OK},
 	} {
-		client := serve(t, limiter(t, "domain: shop\nlimits:\n- {name: n, per: [user], allow: 2/hour}\n"), c.options)
+		client := serve(t, limiter(t, "domain: shop\nlimits:\n- {name: n, per: [user], allow: 2/hour, algorithm: sliding_log}\n"), c.options)
 		if _, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{}); status.Code(err) != c.want {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
@@ -372,7 +372,7 @@ func TestAttributesOfTheProgram(t *testing.T) {
 	}
 	var seen map[string]string
 	l := limiter(t,
-		"limits:\n- {name: n, per: [user], allow: 5/hour}\n- {name: m, when: {path: /shop.Orders/Delete}, per: [plan], allow: 5/hour}\n", weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, _ *weir.Decision) {
+		"limits:\n- {name: n, per: [user], allow: 5/hour, algorithm: sliding_log}\n- {name: m, when: {path: /shop.Orders/Delete}, per: [plan], allow: 5/hour, algorithm: sliding_log}\n", weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, _ *weir.Decision) {
 			if len(asked) != 1 {
 				t.Errorf("asked %q", asked)
 			}

@@ -17,7 +17,7 @@ import (
 
 // A call for a domain that no rule declares says so, whether it passes or is refused.
 func TestUnknownDomain(t *testing.T) {
-	const rules = "domain: shop\nlimits: [{ name: daily, per: [user], allow: 4/day }]\n"
+	const rules = "domain: shop\nlimits: [{ name: daily, per: [user], allow: 4/day, algorithm: sliding_log }]\n"
 	domain := grpclimit.Options{Identity: byUser, Domain: "shopp"}
 	var header metadata.MD
 	if _, err := serve(t, limiter(t, rules), domain).Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Header(&header)); err != nil {

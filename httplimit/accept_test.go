@@ -4,22 +4,18 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
-	"flag"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/testkit/golden"
 	"github.com/weir-rl/weir/rule"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // chrome and firefox are what browsers send when somebody follows a link.
 const (
@@ -53,24 +49,6 @@ func TestPreferredForm(t *testing.T) {
 		if got := preferred(accept); got != want {
 			t.Errorf("Accept: %.60s: form %d, want %d", accept, got, want)
 		}
-	}
-}
-
-// golden compares got with a file in testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs (run with -update to accept):\n%s", path, got)
 	}
 }
 
@@ -130,7 +108,7 @@ func TestDefaultRefusalByAccept(t *testing.T) {
 		if a.StatusCode != 429 || strings.Count(body, id) != 1 {
 			t.Errorf("Accept %s: status %d, id %s in %s", c.accept, a.StatusCode, id, body)
 		}
-		golden(t, c.file, strings.ReplaceAll(body, id, "0123456789abc"))
+		golden.Check(t, c.file, strings.ReplaceAll(body, id, "0123456789abc"))
 
 		head, nothing := ask("HEAD", c.accept)
 		if nothing != "" || head.StatusCode != 429 || head.Header.Get("Content-Type") != c.contentType ||
@@ -234,14 +212,14 @@ func TestResponsesByAccept(t *testing.T) {
 // A banned client is told so, and until when.
 func TestRefusalOfABannedClient(t *testing.T) {
 	l := newLimiter(t, nil, `limits: [{name: logins, per: [ip], allow: 5/min, ban: {after: 3, within: 1m, for: 1h}}]`)
-	if _, err := l.Bans().Set(t.Context(), "", "logins", []string{"192.0.2.1"}, time.Now().Add(2*time.Hour), ""); err != nil {
+	if _, err := l.Bans().Set(t.Context(), "", "logins", []string{"192.0.2.1"}, time.Now().Add(48*time.Hour), ""); err != nil {
 		t.Fatal(err)
 	}
 	d := decide(t, l, 1, rule.Pair{Name: "ip", Value: "192.0.2.1"})
 	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("Accept", "text/plain")
 	Headers(0).Refuse(w, r, d)
-	if want := "The limit \"logins\" was exceeded too often: requests like this one are blocked for a while. Try again in 2 hours.\n"; !strings.Contains(w.Body.String(), want) {
+	if want := "The limit \"logins\" was exceeded too often: requests like this one are blocked for a while. Try again in 2 days.\n"; !strings.Contains(w.Body.String(), want) {
 		t.Errorf("got %s", w.Body)
 	}
 }

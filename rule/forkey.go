@@ -18,21 +18,26 @@ const (
 // Match made: one of Windows, or of the override for the key. It is nil if r has no such limit for
 // the key, and if key is no key of r's.
 func (r *Rule) WindowFor(counter uint64, key []byte) *Window {
-	windows := r.Windows
-	if r.compiled != nil && r.compiled.overrides != nil {
-		if o := r.compiled.overrideOf(key); o != nil {
-			windows = o.Windows
-			if o.Unlimited {
-				return nil
-			}
-		}
-	}
-	for _, w := range windows {
+	for _, w := range r.WindowsFor(key) {
 		if w.Counter != nil && w.Counter.ID == counter {
 			return w
 		}
 	}
 	return nil
+}
+
+// WindowsFor returns the windows under which r counts a key that Match made: Windows, or the ones of
+// the override for the key; none if the override is unlimited. The caller must not change it.
+func (r *Rule) WindowsFor(key []byte) []*Window {
+	if r.compiled != nil && r.compiled.overrides != nil {
+		if o := r.compiled.overrideOf(key); o != nil {
+			if o.Unlimited {
+				return nil
+			}
+			return o.Windows
+		}
+	}
+	return r.Windows
 }
 
 // ModeFor returns how r takes part in decisions on a key that Match made: in shadow, for one, where

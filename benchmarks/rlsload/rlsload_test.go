@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/weir-rl/weir/internal/testkit/testproc"
 )
 
 // counter admits 10 requests of each key under "refused", all of the others, and has rules in
@@ -144,25 +146,26 @@ func TestJSON(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	addr := serve(t)
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	port, held, err := testproc.Reserve(false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = silent.Close()
+	defer testproc.Release(held)
+	silent := testproc.Loopback(port)
 	for args, want := range map[string]string{
-		"":                                         "no server",
-		"compare":                                  "no server",
-		"-addr " + addr + " -pattern x":            `"x" is none of uniform, zipf, hot, refused`,
-		"-addr " + addr + " -callers 1,0":          `"0" is no number of callers`,
-		"-addr " + addr + " -keys 0":               "have to be above 0",
-		"-addr " + addr + " -pids server":          `"server" is not process=PID`,
-		"-addr " + addr + " more":                  `unexpected argument "more"`,
-		"compare -target " + addr:                  "is not NAME=HOST:PORT",
-		"compare -target a=" + addr + ",x=y":       `"x=y" is not process=PID`,
-		"-addr " + addr + " -domain unknown":       `the server names no limit for descriptor key "user"`,
-		"-addr " + addr + " -domain broken":        "gRPC status 14: the store is away",
-		"-addr " + silent.Addr().String():          "refused",
-		"-name me -addr " + silent.Addr().String(): "me: ",
+		"":                                   "no server",
+		"compare":                            "no server",
+		"-addr " + addr + " -pattern x":      `"x" is none of uniform, zipf, hot, refused`,
+		"-addr " + addr + " -callers 1,0":    `"0" is no number of callers`,
+		"-addr " + addr + " -keys 0":         "have to be above 0",
+		"-addr " + addr + " -pids server":    `"server" is not process=PID`,
+		"-addr " + addr + " more":            `unexpected argument "more"`,
+		"compare -target " + addr:            "is not NAME=HOST:PORT",
+		"compare -target a=" + addr + ",x=y": `"x=y" is not process=PID`,
+		"-addr " + addr + " -domain unknown": `the server names no limit for descriptor key "user"`,
+		"-addr " + addr + " -domain broken":  "gRPC status 14: the store is away",
+		"-addr " + silent:                    "refused",
+		"-name me -addr " + silent:           "me: ",
 	} {
 		err := run(strings.Fields(args), io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {

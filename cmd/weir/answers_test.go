@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"flag"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -17,30 +16,12 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/testkit/golden"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs (run with -update to accept):\n%s", path, got)
-	}
-}
 
 // What the docs show as an answer or an output is what tests have seen.
 func TestOutputsInDocs(t *testing.T) {
@@ -125,7 +106,7 @@ limits:
 		if status != 0 {
 			t.Fatalf("status %d: %s", status, errs)
 		}
-		golden(t, "explain-id.txt", strings.ReplaceAll(out, id, "4vq8r2mxw0c7e"))
+		golden.Check(t, "explain-id.txt", strings.ReplaceAll(out, id, "4vq8r2mxw0c7e"))
 	}
 	for _, c := range []struct {
 		args   []string
@@ -191,7 +172,7 @@ func TestCandidatesTable(t *testing.T) {
 	if err := words.Candidates(&out, list, now); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "candidates.txt", out.String())
+	golden.Check(t, "candidates.txt", out.String())
 }
 
 // A rule of the Lyft form is called as Envoy's headers call it, and by its path.

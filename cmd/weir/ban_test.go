@@ -144,7 +144,7 @@ limits:
   - {name: api, per: [user, ip], allow: [10/min, 500/hour]}
   - {name: search, per: [ip], allow: 30/min, ban: {after: 20, within: 10m, for: 15m}}
   - {name: trial, per: [ip], allow: {rate: 4/min, burst: 9}, algorithm: token_bucket, on_limit: shadow}
-  - {name: slots, per: [user], allow: 4 concurrent}
+  - {name: slots, per: [user], allow: 4 concurrent, override: {vip: 90/day}}
 `)
 	p := servertest.Launch(t, program, dir, "serve", "--rules=rules.yaml")
 	grant := func(want int, args ...string) (stdout, stderr string) {
@@ -186,6 +186,9 @@ in place of the grant of \[100/min, 5000/hour\]`+until+` \(import\); without a g
 		ok(`granted: shop/search ip=192\.0\.2\.1 60/min(ute)?`+until+`\nin place of .*30/minute`, "set", "search", "192.0.2.1", "--allow", allow, "--for", "1h")
 	}
 	ok(`granted: shop/slots user=ada 8 concurrent`+until+`\nin place of 4 concurrent`, "set", "slots", "ada", "--allow", "8 at a time", "--for", "1h")
+	// An override with other windows is replaced.
+	ok(`granted: shop/slots user=vip unlimited`+until+`\nin place of 90/day`, "set", "slots", "vip", "--allow", "unlimited", "--for", "1h")
+	bad(1, `which has 90/day for this key by an override; did you mean 8/day?`, "set", "slots", "vip", "--allow", "8 concurrent", "--for", "1h")
 	// A grant that changes nothing says so.
 	if out, errs := grant(0, "set", "trial", "192.0.2.1", "--allow", "8 per minute, burst 18", "--for", "1h"); !strings.Contains(out,
 		"{rate: 8/minute, burst: 18}") || !strings.Contains(out, "in place of {rate: 4/minute, burst: 9}") ||

@@ -219,6 +219,16 @@ func TestInsightPageRuns(t *testing.T) {
 	}
 }
 
+// The commands of docs/operating/pull-requests.md do what it says.
+func TestPullRequestsPageRuns(t *testing.T) {
+	t.Parallel()
+	p := servertest.NewPage(t, t.TempDir())
+	page := filepath.Join(servertest.RepositoryRoot(t), "docs", "operating", "pull-requests.md")
+	if ran := p.Run(t, page); ran < 3 && !p.Lacks {
+		t.Fatalf("only %d blocks ran: does the search still fit the page?", ran)
+	}
+}
+
 // The examples that need no more than the program are complete folders, and their pages do what
 // they say.
 func TestExamplesRun(t *testing.T) {

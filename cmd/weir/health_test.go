@@ -66,7 +66,8 @@ func TestHealth(t *testing.T) {
 			} else {
 				p.Addr("admin")
 			}
-			if status, out, errs := runIn(t, c.env, "health"); status != exitOK || out == "" {
+			const patient = "--timeout=1h" // a busy machine may be slow to answer
+			if status, out, errs := runIn(t, c.env, "health", patient); status != exitOK || out == "" {
 				t.Errorf("exit status %d, %q %s", status, out, errs)
 			}
 			// Told where, as every command that asks a server is.
@@ -80,7 +81,7 @@ func TestHealth(t *testing.T) {
 				flags = []string{"--server=https://127.0.0.1:" + port, "--ca=ca.pem"}
 			}
 			if flags != nil {
-				if status, out, errs := runIn(t, nil, append([]string{"health"}, flags...)...); status != exitOK ||
+				if status, out, errs := runIn(t, nil, append([]string{"health", patient}, flags...)...); status != exitOK ||
 					!strings.HasPrefix(out, "ok") {
 					t.Errorf("%v: exit status %d, %q %s", flags, status, out, errs)
 				}
@@ -114,9 +115,9 @@ func TestHealthRefuses(t *testing.T) {
 		status int
 		say    string
 	}{
-		{nil, []string{"--server=" + leaving.URL}, exitFailure, "503 Service Unavailable: the server is going away"},
-		{nil, []string{"--server=" + secret.URL}, exitFailure, "certificate"},
-		{[]string{"WEIR_LISTEN_ADMIN=" + secret.Listener.Addr().String(), "WEIR_TLS_CERT=cert.pem", "WEIR_TLS_KEY=key.pem"}, nil, exitFailure, "another certificate than the one in tls.cert"},
+		{nil, []string{"--server=" + leaving.URL, "--timeout=1h"}, exitFailure, "503 Service Unavailable: the server is going away"},
+		{nil, []string{"--server=" + secret.URL, "--timeout=1h"}, exitFailure, "certificate"},
+		{[]string{"WEIR_LISTEN_ADMIN=" + secret.Listener.Addr().String(), "WEIR_TLS_CERT=cert.pem", "WEIR_TLS_KEY=key.pem"}, []string{"--timeout=1h"}, exitFailure, "another certificate than the one in tls.cert"},
 		{nil, []string{"--server=http://" + silent.Addr().String(), "--timeout=10ms"}, exitFailure, "not healthy"},
 		{nil, []string{"--server=ftp://x"}, exitUsage, "expected the URL"},
 		{nil, []string{"--timeout=0s"}, exitUsage, "--timeout"},
@@ -161,7 +162,7 @@ func TestHealthAsksTheServer(t *testing.T) {
 	for _, code := range []int64{http.StatusOK, http.StatusServiceUnavailable} {
 		status.Store(code)
 		// This address is the machine itself, and is none that needs no proxy.
-		cmd := exec.Command(servertest.BuiltProgram(t), "health", "--server=http://0.0.0.0:"+port)
+		cmd := exec.Command(servertest.BuiltProgram(t), "health", "--timeout=1h", "--server=http://0.0.0.0:"+port)
 		cmd.Env = append(servertest.PlainEnvironment(), "HTTP_PROXY="+proxy.URL)
 		out, _ := cmd.CombinedOutput()
 		if strings.Contains(string(out), "\x1b") ||

@@ -124,7 +124,7 @@ limits:
 		got.OS == "" || got.Arch == "" {
 		t.Errorf("version: %+v", got)
 	}
-	if got := strictly[healthInfo](t, weir(0, "health", "--server", p.Addr("admin"))); !got.Healthy ||
+	if got := strictly[healthInfo](t, weir(0, "health", "--timeout", "1h", "--server", p.Addr("admin"))); !got.Healthy ||
 		got.Message == "" || got.Server != "http://"+p.Addr("admin") {
 		t.Errorf("health: %+v", got)
 	}

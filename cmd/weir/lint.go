@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ import (
 
 func newLintCommand(env []string) *cobra.Command {
 	var strict, list, asJSON, asSARIF bool
+	var schema string
 	cmd := &cobra.Command{
 		Use:   "lint PATH…",
 		Short: "Check rule files",
@@ -34,11 +36,18 @@ stands, or, outside all limits, for the file; what follows the colon is the reas
 
 With a configuration (--config, WEIR_CONFIG or ./weir.yaml) it also warns of counters by what its identity takes from
 clients unverified, of leases and regions (consistency) that are too small for its nodes or regions, or have no effect
-with its store, and of limits in its rlqs.domains that quotas for Envoys cannot be taken from.`,
-		Example: "  weir lint rules/\n  weir lint --strict rules/*.yaml\n  weir lint --config weir.yaml rules/\n  weir lint --sarif rules/ > weir.sarif\n  weir lint --warnings",
+with its store, and of limits in its rlqs.domains that quotas for Envoys cannot be taken from.
+
+--schema prints the JSON Schema of rule files, or of weir.yaml (config), from which editors know the keys, complete
+them and say what they mean. A file names it in its first line:
+  # yaml-language-server: $schema=rules.schema.json`,
+		Example: "  weir lint rules/\n  weir lint --strict rules/*.yaml\n  weir lint --config weir.yaml rules/\n  weir lint --sarif rules/ > weir.sarif\n  weir lint --warnings\n  weir lint --schema rules > rules.schema.json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if list {
 				return listWarnings(cmd.OutOrStdout())
+			}
+			if schema != "" {
+				return printSchema(cmd.OutOrStdout(), schema)
 			}
 			if asJSON && asSARIF {
 				return usageError(errors.New("--json and --sarif: give one of them"))
@@ -70,8 +79,29 @@ with its store, and of limits in its rlqs.domains that quotas for Envoys cannot 
 	jsonFlag(cmd, &asJSON)
 	cmd.Flags().BoolVar(&asSARIF, "sarif", false, "print a SARIF log, as code scanning reads it")
 	cmd.Flags().BoolVar(&list, "warnings", false, "list the names of all warnings, and exit")
+	cmd.Flags().StringVar(&schema, "schema", "", "print the JSON Schema of rules or config, and exit")
 	settings.AddConfigFlag(cmd.Flags())
 	return cmd
+}
+
+// schemas are the JSON Schemas of rule files and of weir.yaml. They are written by tests of the
+// packages that read these (rule/file and internal/server), from their tables.
+//
+//go:embed schemas/*.json
+var schemas embed.FS
+
+// printSchema prints the schema of rules or config.
+func printSchema(out io.Writer, of string) error {
+	name, ok := map[string]string{"rules": "rules", "config": "weir"}[of]
+	if !ok {
+		return usageError(fmt.Errorf("lint: --schema %s: there is one of rules and one of config", of))
+	}
+	data, err := schemas.ReadFile("schemas/" + name + ".schema.json")
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(data)
+	return err
 }
 
 func listWarnings(out io.Writer) error {

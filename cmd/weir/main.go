@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -55,13 +56,19 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// After the first signal the second one ends the program at once.
 	context.AfterFunc(ctx, stop)
+	if filepath.Base(os.Args[0]) == rateLimitName {
+		os.Exit(run(ctx, newRateLimitCommand(os.Environ()), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
 	os.Exit(Run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 }
 
 // Run runs the whole program: args without the program's name, env as "NAME=value". It returns the
 // exit status. The end of ctx has the effect of SIGTERM.
 func Run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	root := newRootCommand(env)
+	return run(ctx, newRootCommand(env), args, stdin, stdout, stderr)
+}
+
+func run(ctx context.Context, root *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetArgs(append([]string{}, args...)) // never nil: cobra would take os.Args instead
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -82,7 +89,7 @@ func statusOf(cmd *cobra.Command, err error) int {
 	if e, ok := errors.AsType[*exitError](err); ok {
 		code = e.code
 	}
-	if name := cmd.Name(); name != "serve" && name != "proxy" {
+	if name := cmd.Name(); name != "serve" && name != "proxy" && name != rateLimitName {
 		return code
 	}
 	if setup, ok := errors.AsType[*server.SetupError](err); ok && !setup.MayPass() || code == exitUsage {

@@ -65,7 +65,7 @@ type image struct {
 }
 
 // imageOf does what docker build would, with this machine in place of the first stage's.
-func imageOf(t *testing.T, version string) *image {
+func imageOf(t *testing.T, version, commit string) *image {
 	t.Helper()
 	stages := dockerfile(t)
 	if len(stages) != 2 || stages[1][0].text != "scratch" {
@@ -79,7 +79,7 @@ func imageOf(t *testing.T, version string) *image {
 		}
 		cmd := exec.Command("sh", "-e", "-c", here(i.text))
 		cmd.Dir = servertest.RepositoryRoot(t)
-		cmd.Env = append(os.Environ(), "TARGETOS=linux", "TARGETARCH="+runtime.GOARCH, "VERSION="+version)
+		cmd.Env = append(os.Environ(), "TARGETOS=linux", "TARGETARCH="+runtime.GOARCH, "VERSION="+version, "COMMIT="+commit)
 		if text, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("RUN %s: %v\n%s", i.text, err, text)
 		}
@@ -169,13 +169,13 @@ func TestImage(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("a container's root needs root")
 	}
-	const version = "v0.0.0-test"
-	m := imageOf(t, version)
+	const version, commit = "v0.0.0-test", "8db6bd05340347b60205bae02b478a799d1ea8a4"
+	m := imageOf(t, version, commit)
 
 	// It is what scripts/build makes, to the byte.
 	released := filepath.Join(t.TempDir(), "weir")
 	build := exec.Command("scripts/build", released)
-	build.Dir, build.Env = servertest.RepositoryRoot(t), append(os.Environ(), "VERSION="+version)
+	build.Dir, build.Env = servertest.RepositoryRoot(t), append(os.Environ(), "VERSION="+version, "COMMIT="+commit)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("scripts/build: %v\n%s", err, out)
 	}
@@ -199,12 +199,13 @@ func TestImage(t *testing.T) {
 		}
 		return err
 	})
-	if want := []string{"etc/ssl/certs/ca-certificates.crt", "weir"}; err != nil || !slices.Equal(files, want) {
+	if want := []string{"bin/ratelimit", "etc/ssl/certs/ca-certificates.crt", "weir"}; err != nil || !slices.Equal(files, want) {
 		t.Errorf("the image holds %q, want %q (%v)", files, want, err)
 	}
 
 	p := m.run("/weir", "version")
-	if status := p.Wait(); status != 0 || !strings.HasPrefix(p.Stdout.String(), "weir "+version+" ") {
+	if status := p.Wait(); status != 0 || !strings.HasPrefix(p.Stdout.String(), "weir "+version+" (go") ||
+		!strings.Contains(p.Stdout.String(), ", commit "+commit[:12]+")") {
 		t.Errorf("version: exit status %d, %s%s", status, p.Stdout, p.Stderr)
 	}
 	// Time zones are there without files of the system.
@@ -215,11 +216,11 @@ func TestImage(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(rules, "a.yaml"), []byte("limits:\n- {name: a, per: [key], allow: 1/day, algorithm: sliding_log, timezone: Europe/Berlin, schedule: [{between: \"00:00-24:00\", allow: 2/day}]}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	port := regexp.MustCompile(`=:\d+$`)
-	for i := range m.env {
-		m.env[i] = port.ReplaceAllString(m.env[i], "=127.0.0.1:0")
+	if !slices.Equal(m.env, []string{"WEIR_CONTAINER=true"}) { // under the name ratelimit others would hold
+		t.Errorf("the image sets %q", m.env)
 	}
-	m.env = append(m.env, "WEIR_LISTEN_ADMIN=127.0.0.1:"+servertest.FreePort(t))
+	m.env = append(m.env, "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0",
+		"WEIR_LISTEN_ADMIN=127.0.0.1:"+servertest.FreePort(t))
 	if p := m.run(m.healthy...); p.Wait() != exitFailure {
 		t.Errorf("healthy before it runs:\n%s", p.Stdout)
 	}
@@ -236,6 +237,11 @@ func TestImage(t *testing.T) {
 	p.Signal(syscall.SIGTERM)
 	if status := p.Wait(); status != 0 {
 		t.Errorf("exit status %d\n%s", status, p.Stderr)
+	}
+	// In the place of envoyproxy/ratelimit, without anything of its environment.
+	p = m.run("/bin/ratelimit")
+	if status := p.Wait(); status != exitConfig || !strings.Contains(p.Stderr.String(), "/srv/runtime_data/current/config") {
+		t.Errorf("ratelimit: exit status %d, %s", status, p.Stderr)
 	}
 }
 

@@ -26,7 +26,7 @@ type replayOptions struct {
 	rules, domain, compare, format, html string
 	fields, trusted                      []string
 	reorder                              time.Duration
-	suggest, json                        bool
+	suggest, json, markdown              bool
 	ipv6Prefix                           int
 }
 
@@ -56,6 +56,7 @@ would refuse. It reads the log three times, and works without --rules too.`,
   weir replay --rules rules/ --html report.html /var/log/nginx/access.log*
   weir replay --rules rules/ --trusted-proxies 10.0.0.0/8 access.log
   zcat access.log.gz | weir replay --rules rules/ --compare drafts/ --json -
+  weir replay --rules main/rules --compare rules/ --markdown access.log > comment.md
   weir replay --suggest access.log > rules/suggested.yaml`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return replay(cmd.Context(), o, args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -74,6 +75,8 @@ would refuse. It reads the log three times, and works without --rules too.`,
 	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
 	f.BoolVar(&o.suggest, "suggest", false, "propose limits from the traffic")
 	f.BoolVar(&o.json, "json", false, "print the report as JSON")
+	f.BoolVar(&o.markdown, "markdown", false,
+		"print a comment for a pull request, in Markdown, without clients, keys and paths; with --compare what changes")
 	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key")
 	return cmd
 }
@@ -86,6 +89,8 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 		return usageError(errors.New("replay: name the rules to try with --rules DIR (or ask for --suggest)"))
 	case o.rules == "" && o.compare != "":
 		return usageError(errors.New("replay: --compare needs --rules to compare with"))
+	case o.markdown && (o.json || o.suggest):
+		return usageError(errors.New("replay: --markdown stands without --json and --suggest, which print something else"))
 	case o.reorder < 0:
 		return usageError(fmt.Errorf("replay: --reorder %s is below 0", o.reorder))
 	}
@@ -219,6 +224,8 @@ func writeReplay(o replayOptions, result *sim.Report, stdout io.Writer) error {
 	switch {
 	case o.json:
 		return printJSON(stdout, result)
+	case o.markdown:
+		return report.Markdown(stdout, result)
 	case o.rules == "":
 		if result.Suggestions.YAML == "" && result.Requests > 0 {
 			return &exitError{code: exitFailure,

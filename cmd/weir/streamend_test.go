@@ -175,7 +175,7 @@ func TestStreamsEnd(t *testing.T) {
 func TestStreamThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	effort.Long(t, "waits until the time of drain is over")
-	s := startStreaming(t, "unix", "--drain=2s", "--limits-stall=1h")
+	s := startStreaming(t, "unix", "--drain=10s", "--limits-stall=1h")
 	conn, err := net.Dial("unix", filepath.Join(s.dir, "admin.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +227,7 @@ func TestStreamsBesideSlowRequests(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer upstream.Close()
-	s := startStreaming(t, "tcp", "--drain=2s", "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL)
+	s := startStreaming(t, "tcp", "--drain=10s", "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL)
 	x, tail := s.read("views=decisions,overview"), s.tail()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/testkit/golden"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
@@ -42,7 +43,7 @@ func TestWriteVerdicts(t *testing.T) {
 	if err := words.Verdicts(&out, rules[3:], false, now); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "verdicts.txt", out.String())
+	golden.Check(t, "verdicts.txt", out.String())
 	if err := verdictsHold(&ruleReports{Rules: rules}, []string{"broken", "loose_crowd"}); err != nil {
 		t.Error(err)
 	}
@@ -86,7 +87,7 @@ func TestWritePreview(t *testing.T) {
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "preview.txt", out.String())
+	golden.Check(t, "preview.txt", out.String())
 }
 
 // What lint proves of a rule is a verdict as soon as a server runs, before any request.

@@ -199,8 +199,8 @@ type ListedBan struct {
 	weir.Ban
 	Left recent.Seconds `json:"left"`
 	// Refused is how many requests the ban has refused, on all nodes; nil where nobody asked them.
-	// RefusedAtLeast says that these are not all: a node did not answer, or counts only since later
-	// than Since.
+	// RefusedAtLeast says that these are not all: a node did not answer, counts only since later
+	// than Since, or has left since then and took its count along.
 	Refused        *uint64 `json:"refused,omitempty"`
 	RefusedAtLeast bool    `json:"refused_at_least,omitempty"`
 }

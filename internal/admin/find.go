@@ -54,12 +54,16 @@ func (a *Handler) search(w http.ResponseWriter, r *http.Request) {
 	role := sender(r).Role
 	q := find.Query{Text: []byte(text), Domain: domain, Since: a.o.StoreNow().Add(-find.Lately).UnixMicro(),
 		Whole: !seesKeys(role)}
-	found, nodes := a.o.Nodes.Find(ctx, q)
+	found, nodes, err := a.o.Nodes.Find(ctx, q)
+	if err != nil {
+		insightProblem(w, err)
+		return
+	}
 	if q.Whole {
 		found.LeftOut = 0 // how many others there are is not said
 		found.Hits = onlyNamed(found.Hits, text, a.keyNames())
 	}
-	list := FoundList{Nodes: nodes, Since: time.UnixMicro(q.Since).UTC(), Found: []find.Hit{},
+	list := FoundList{Nodes: nodes, Since: time.UnixMicro(found.Since).UTC(), Found: []find.Hit{},
 		Decisions: append([]find.Decision{}, found.Decisions...)}
 	list.LeftOut = found.LeftOut
 	if over := len(found.Hits) - n; over > 0 {

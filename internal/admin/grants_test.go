@@ -58,11 +58,17 @@ limits:
 	if c, text = ask(200, `{"plan": true, "limit": "trial", "key": ["192.0.2.9"]}`); !c.Shadow || c.Before != "5/minute" {
 		t.Error(text)
 	}
+	for _, allow := range []string{"unlimited", "60 per day"} { // in place of the override's numbers
+		c, text = ask(200, `{"plan": true, "limit": "api", "key": "vip,192.0.2.9", "allow": "`+allow+`"}`)
+		if c.Grant == nil || c.Before != "5/day" || c.Without != "5/day" {
+			t.Error(text)
+		}
+	}
 	if c, text = ask(200, `{"plan": true, "limit": "all"}`); c.Before != "5/minute" { // of all together
 		t.Error(text)
 	}
 	for body, says := range map[string]string{
-		`{"plan": true, "limit": "api", "key": "vip,192.0.2.9"}`:                         "has an override for this key with other windows",
+		`{"plan": true, "limit": "api", "key": "vip,192.0.2.9", "allow": "60/min"}`:      "which has 5/day for this key by an override; did you mean 60/day?",
 		`{"plan": true, "limit": "search", "key": "10.1.2.3"}`:                           "is exempt in the domain",
 		`{"plan": true, "limit": "search", "key": "ada"}`:                                "is not an address",
 		`{"plan": true, "limit": "search"}`:                                              "keys of 1 part, not 0",
@@ -79,7 +85,7 @@ limits:
 	// A grant that the rules leave behind can be ended.
 	ask(200, `{"limit": "api", "key": "eve,192.0.2.9", "allow": "60/min, 9/h", "for": "15m"}`)
 	l.SetRules(doortest.Load(t, "domain: shop\nlimits: [{name: api, per: [user, ip], allow: 10/min, override: {\"eve,192.0.2.9\": 5/day}}]\n"))
-	if a := onAdmin(h, "DELETE", grantsPath, `{"limit": "api", "key": "eve,192.0.2.9"}`, "Content-Type", jsonText); a.Status != 200 || strings.Contains(a.Body, "without") {
+	if a := onAdmin(h, "DELETE", grantsPath, `{"limit": "api", "key": "eve,192.0.2.9"}`, "Content-Type", jsonText); a.Status != 200 || !strings.Contains(a.Body, `"without": "5/day"`) {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	for method, path := range map[string]string{"POST": bansPath, "DELETE": grantsPath} {

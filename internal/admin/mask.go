@@ -165,6 +165,28 @@ func path(p string) string {
 	return "/" + first
 }
 
+// rule masks what the conditions and expressions of a rule say of clients: values of the attributes
+// of which rules make keys, and an if. (A cost_after reads nothing that a client sent.)
+func (m *mask) rule(r *ruleInfo) {
+	if m == nil {
+		return
+	}
+	for name, list := range r.When {
+		if !m.names[name] || name == "path" || name == "method" || name == "host" {
+			continue
+		}
+		for i, pattern := range list {
+			rest, not := strings.CutPrefix(pattern, "!")
+			if list[i] = value(rest); not {
+				list[i] = "!" + list[i]
+			}
+		}
+	}
+	if r.If != "" {
+		r.If = cut
+	}
+}
+
 // keyInfo masks a key of a store.
 func (m *mask) keyInfo(k *KeyInfo) {
 	if m == nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/testkit/doortest"
 )
 
 // named has the keys of refuse wherever a Reader can have keys.
@@ -111,6 +112,51 @@ func TestMasks(t *testing.T) {
 	if _, first, ok := w.First(httptest.NewRequest("GET", "/", nil)); ok || first != nil {
 		t.Error("the first snapshot is for everybody")
 	}
+}
+
+// TestMaskedRules: the conditions of rules name no client to those who see keys masked, in the list
+// of rules and in the events of the overview.
+func TestMaskedRules(t *testing.T) {
+	w := newWhole(t, nil)
+	changed := strings.Replace(seeRules, "kind: pair", "user: [ada.lovelace, \"!bob.brown\"], kind: pair", 1)
+	changed = strings.Replace(changed, "name: trial,", "name: trial, if: \"attr.user != 'carol'\",", 1)
+	set := doortest.Load(t, changed)
+	w.limiter.SetRules(set)
+	w.o.Insight = eventful{w.insight}
+	for _, target := range []string{"/api/v1/rules", "/api/v1/insight"} {
+		for _, role := range []string{"viewer", "support"} {
+			a := w.as(role, "GET", target, "")
+			if a.Status != 200 {
+				t.Fatalf("%s: %d %s", target, a.Status, a.Body)
+			}
+			tellsNothing(t, role+" at "+target, a.Body)
+		}
+		if a := w.as("operator", "GET", target, ""); !strings.Contains(a.Body, "ada.lovelace") {
+			t.Errorf("an operator at %s: %s", target, a.Body)
+		}
+	}
+	a := strings.Join(strings.Fields(w.as("viewer", "GET", "/api/v1/rules", "").Body), "")
+	for _, want := range []string{`"user":["a…","!b…"]`, `"kind":["pair"]`, `"path":["/api/**"]`, `"if":"…"`} {
+		if !strings.Contains(a, want) {
+			t.Errorf("a viewer misses %s in %s", want, a)
+		}
+	}
+}
+
+// eventful has a change of rules among its events, whose fields name clients.
+type eventful struct{ insight.Reader }
+
+func (e eventful) Overview(ctx context.Context, domain string, over time.Duration) (*insight.Overview, error) {
+	o, err := e.Reader.Overview(ctx, domain, over)
+	if err != nil {
+		return nil, err
+	}
+	o.Events = []insight.Happening{{Kind: "rules"}}
+	o.Events[0].Changes = []insight.RuleChange{{Domain: "shop", Rule: "api", Change: insight.Changed, Fields: []insight.FieldChange{
+		{Field: "allow", Before: "1/min", After: "2/min"}, {Field: "descriptor", Before: "user=ada.lovelace", After: "user=bob.brown"},
+		{Field: "when", After: "user eve.adams"}, {Field: "if", Before: "attr.user == 'carol'"}, {Field: "cost", After: "attr.user == 'dave' ? 1 : 2"},
+	}}}
+	return o, nil
 }
 
 func tellsNothing(t *testing.T, what, text string) {

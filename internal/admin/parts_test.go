@@ -54,12 +54,12 @@ func (n alone) CountDecisions(_ context.Context, _ string, q recent.Query) (rece
 	return found, insight.Nodes{Asked: 1, Answered: 1}
 }
 
-func (n alone) Find(_ context.Context, q find.Query) (find.Found, insight.Nodes) {
+func (n alone) Find(_ context.Context, q find.Query) (find.Found, insight.Nodes, error) {
 	b := find.NewBook(&q, n.b.Seed())
 	n.b.Search(b)
 	found := b.Found()
 	found.Finish(&q)
-	return found, insight.Nodes{Asked: 1, Answered: 1}
+	return found, insight.Nodes{Asked: 1, Answered: 1}, nil
 }
 
 func (alone) BanCounts(context.Context) (insight.BanCounts, insight.Nodes) {

@@ -39,7 +39,7 @@ type ruleInfo struct {
 	ruleKinds
 }
 
-func (a *Handler) rules(w http.ResponseWriter, _ *http.Request) {
+func (a *Handler) rules(w http.ResponseWriter, r *http.Request) {
 	answer := struct {
 		Generation uint64       `json:"generation"`
 		Source     *RulesSource `json:"source,omitempty"`
@@ -60,8 +60,11 @@ func (a *Handler) rules(w http.ResponseWriter, _ *http.Request) {
 	}
 	if set != nil {
 		answer.Domains = append(answer.Domains, set.Domains()...)
+		m := a.maskFor(sender(r).Role)
 		for _, r := range set.Rules() {
-			answer.Rules = append(answer.Rules, describe(r))
+			info := describe(r)
+			m.rule(&info)
+			answer.Rules = append(answer.Rules, info)
 		}
 	}
 	writeJSON(w, answer)

@@ -30,7 +30,7 @@ type Nodes interface {
 	// bounds the number of seconds that are counted.
 	CountDecisions(ctx context.Context, node string, q recent.Query) (recent.Found, insight.Nodes)
 	// Find searches what all nodes have seen. Each of them answers with the same hits.
-	Find(ctx context.Context, q find.Query) (find.Found, insight.Nodes)
+	Find(ctx context.Context, q find.Query) (find.Found, insight.Nodes, error)
 	// BanCounts returns how many requests each ban has refused, added up over all nodes.
 	BanCounts(ctx context.Context) (insight.BanCounts, insight.Nodes)
 	// Regions returns the exchange between this node's region and the others, added up over all

@@ -111,6 +111,13 @@ func (h *Held) Same() {
 	}
 }
 
+// Named notes another name that the source gives to the rules in force.
+func (h *Held) Named(version string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.status.Version = version
+}
+
 // Tell calls looked, unless that is nil, if a look at the source made a difference since the status
 // was before: other rules came into force, or the source has another fault, or none any more.
 func (h *Held) Tell(before Status, looked func(before, now Status)) {

@@ -111,8 +111,16 @@ func TestAnnounce(t *testing.T) {
 			t.Errorf("request %d: %d %s", i+1, status, body)
 		}
 	}
-	// A second signal ends it at once.
-	p.Signal(syscall.SIGTERM)
+	// A second signal ends it at once, as soon as it has let go of the first.
+	servertest.Eventually(t, "it ends by a signal", func() bool {
+		_ = p.Cmd.Process.Signal(syscall.SIGTERM) // an error says that it has ended
+		select {
+		case <-p.Gone:
+			return true
+		default:
+			return false
+		}
+	})
 	if status := p.Wait(); status != -1 {
 		t.Errorf("exit status %d", status)
 	}

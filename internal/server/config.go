@@ -36,6 +36,8 @@ type Config struct {
 	named     map[string]bool        // settings that the file, the environment or a flag sets, by path
 	strays    []string               // of variables that look like settings and are none
 	inherited ratelimitenv.Inherited // of envoyproxy/ratelimit
+	inPlace   bool                   // of envoyproxy/ratelimit: started under its name
+	ignored   []string               // arguments that were given under that name
 }
 
 // setting is one key of the configuration.
@@ -72,8 +74,26 @@ func Variables() []string { return allSettings.Variables() }
 
 // Load puts the defaults, variables of envoyproxy/ratelimit, the file, the environment and
 // the flags together, later ones before earlier ones. It reports all that is wrong.
-func Load(flags *pflag.FlagSet, env []string) (*Config, error) {
-	c := new(Config)
+func Load(flags *pflag.FlagSet, env []string) (*Config, error) { return new(Config).fill(flags, env) }
+
+// LoadInPlace is Load for a program that was started under the name of envoyproxy/ratelimit: its
+// defaults and its variables hold, below the file and our own variables. As that it reads no
+// arguments.
+func LoadInPlace(args, env []string) (*Config, error) {
+	flags := pflag.NewFlagSet("ratelimit", pflag.ContinueOnError)
+	AddFlags(flags)
+	return (&Config{inPlace: true, ignored: args}).fill(flags, env)
+}
+
+// containerVariable is set in the image. The doors are then open to the network of the container,
+// unless a setting says otherwise: whoever runs a container chooses its ports there.
+const containerVariable = "WEIR_CONTAINER"
+
+// containerDoors are the addresses of doors in a container, by setting.
+var containerDoors = map[string]string{"listen.http": ":8080", "listen.grpc": ":8081", "listen.resp": ":6380"}
+
+// fill is Load into c.
+func (c *Config) fill(flags *pflag.FlagSet, env []string) (*Config, error) {
 	if err := allSettings.SetDefaults(c); err != nil {
 		return nil, err
 	}
@@ -84,11 +104,19 @@ func Load(flags *pflag.FlagSet, env []string) (*Config, error) {
 			variables[name] = value
 		}
 	}
-	foreign := ratelimitenv.Read(variables,
-		func(path, value string) error { return allSettings.Find(path).SetText(c, value) })
+	set := func(path, value string) error { return allSettings.Find(path).SetText(c, value) }
+	if variables[containerVariable] != "" {
+		for path, address := range containerDoors {
+			if err := set(path, address); err != nil {
+				return nil, err
+			}
+		}
+	}
+	foreign := ratelimitenv.Read(variables, c.inPlace, set)
 	var problems []error
 	c.named, problems = allSettings.Load(c, flags, variables)
-	c.strays = allSettings.Strays(env)
+	c.strays = allSettings.Strays(slices.DeleteFunc(slices.Clone(env),
+		func(v string) bool { return strings.HasPrefix(v, containerVariable+"=") }))
 	if err := c.readOTelEnv(variables); err != nil {
 		problems = append(problems, err)
 	}
@@ -126,6 +154,10 @@ func (c *Config) TellStrays(w io.Writer) {
 // tellInherited logs the settings made by variables of envoyproxy/ratelimit. It returns an error
 // for those that a server must not start with.
 func (p *program) tellInherited() error {
+	if n := len(p.c.ignored); n > 0 {
+		p.log.Warn("arguments are ignored under the name ratelimit; settings come from variables and weir.yaml",
+			"arguments", n)
+	}
 	if in := p.c.inherited; len(in.Read) > 0 {
 		p.log.Info("variables of envoyproxy/ratelimit are read", "settings", strings.Join(in.Read, ", "))
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/weir-rl/weir/internal/door/spoe"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/rulesource"
+	"github.com/weir-rl/weir/internal/rulesource/xds"
 	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/internal/wire/h1"
 	"github.com/weir-rl/weir/internal/wire/h2"
@@ -124,6 +125,9 @@ type door struct {
 func (p *program) ready() error {
 	if p.draining.Load() {
 		return errors.New("the server is going away")
+	}
+	if why := p.awaitsRules(); why != "" && p.c.xds.Require == xds.RequireReady {
+		return errors.New(why)
 	}
 	if fault := p.storage.lasting(); fault != nil {
 		return errors.New(fault.Advice + "; until then " + sharing(p.storage.fallback.Share()))

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,6 +14,7 @@ import (
 	"github.com/weir-rl/weir/internal/admin/nodes"
 	"github.com/weir-rl/weir/internal/lab/preview"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -29,7 +29,7 @@ func (p *program) openPreview(context.Context) error {
 	o.Hide = secretIdentities(p.c.identity)
 	o.Clock = func() int64 { return p.storeNow().UnixMicro() }
 	o.Fresh = p.c.store == storeMemory && p.c.memory.Snapshot == ""
-	r, err := preview.NewRecorder(o)
+	r, err := record.NewRecorder(o)
 	if err != nil {
 		return err
 	}
@@ -79,10 +79,10 @@ func (p *program) openFleet(context.Context) error {
 	switch s := p.storage.shared; {
 	case p.preview == nil || s == nil:
 	case p.nodes == nil:
-		p.preview.SetNodes(s.Nodes, nil)
+		p.preview.SetOthers(record.Others{Nodes: s.Nodes})
 	default:
 		p.nodes.Handle(recordKind, p.recorder.Answer)
-		p.preview.SetNodes(s.Nodes, p.askRecord)
+		p.preview.SetOthers(record.Others{Nodes: s.Nodes, Ask: p.askRecord})
 	}
 	return nil
 }
@@ -148,7 +148,7 @@ func (p *program) nodeState() insight.NodeState {
 	}
 	if p.storage.fallback != nil {
 		state, _, _ := p.storage.fallback.State()
-		s.Store, s.Breaker = kindOf(p.c.store).name, strings.ReplaceAll(state.String(), "-", "_")
+		s.Store, s.Breaker = kindOf(p.c.store).name, state.String()
 		if fault := p.storage.lasting(); fault != nil {
 			s.StoreFault = fault.Advice
 		}

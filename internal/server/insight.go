@@ -12,11 +12,11 @@ import (
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/host/load"
-	"github.com/weir-rl/weir/internal/lab/preview"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/insight/judge"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
@@ -45,7 +45,7 @@ var insightSettings = []setting{
 			if c.record.Bytes = 0; s == "0" {
 				return nil
 			}
-			if c.record.Bytes, err = settings.ParseBytes(s); err == nil && c.record.Bytes < preview.MinBytes {
+			if c.record.Bytes, err = settings.ParseBytes(s); err == nil && c.record.Bytes < record.MinBytes {
 				err = fmt.Errorf("%q is below 1MiB", s)
 			}
 			return err
@@ -58,7 +58,7 @@ var insightSettings = []setting{
 // insightConfig is the configuration of insight.
 type insightConfig struct {
 	insight     gather.Options
-	record      preview.Options
+	record      record.Options
 	insightPath string // of the history file; "" for none
 }
 

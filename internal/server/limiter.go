@@ -31,10 +31,14 @@ func (p *program) openLimiter(context.Context) (err error) {
 		hooks = append(hooks, p.otel.Tracer().Hooks())
 	}
 	options := []weir.Option{
-		weir.WithRules(p.atStart),
 		weir.WithSignals(p.signals),
 		weir.WithBans(weir.BanOptions{Changed: p.banChanged}),
 		weir.WithHooks(weir.JoinHooks(hooks...)),
+	}
+	if p.awaited {
+		options = append(options, weir.RequireRules())
+	} else {
+		options = append(options, weir.WithRules(p.atStart))
 	}
 	if p.c.denyUnknown {
 		options = append(options, weir.DenyUnknownDomains())

@@ -235,6 +235,11 @@ func (p *program) remarks() string {
 		}
 		remark += more
 	}
+	if why := p.awaitsRules(); why != "" {
+		also(why)
+	} else if p.xds != nil && p.xds.Remark() != "" {
+		also(p.xds.Remark())
+	}
 	if silent := p.storage.silentRegions(); silent != "" {
 		also(silent)
 	}

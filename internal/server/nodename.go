@@ -1,7 +1,10 @@
 package server
 
 import (
+	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -29,8 +32,11 @@ var nodeSettings = []setting{
 // anew has another id alone.
 func nodeNameOf(c *Config) human.NodeName {
 	host, _ := os.Hostname() // "" is replaced
-	return human.NodeName{Name: cmp.Or(c.nodeName, hostName(host), "weir"),
-		Address: addressOf(c, firstAddress), ID: fmt.Sprintf("%06x", rand.Uint32()>>8)}
+	return human.NodeName{
+		Name:    cmp.Or(c.nodeName, hostName(host), "weir"),
+		Address: addressOf(c, firstAddress), Machine: machineOf(host, machineID(), firstAddress()),
+		ID: fmt.Sprintf("%06x", rand.Uint32()>>8),
+	}
 }
 
 // hostName is the name of a host where it can name a node, too; "" else.
@@ -41,6 +47,24 @@ func hostName(host string) string {
 		return ""
 	}
 	return host
+}
+
+// machineOf is a number for a machine that stays over restarts. Addresses alone do not tell machines
+// apart: 127.0.0.1 is on each of them, and containers of two hosts may have one address.
+func machineOf(host, id, address string) string {
+	sum := sha256.Sum256([]byte(host + "\x00" + id + "\x00" + address))
+	return hex.EncodeToString(sum[:])[:human.MachineDigits]
+}
+
+// machineID is what the system calls this machine or, where it has no such name, this start of
+// its kernel; "" if there is neither.
+func machineID() string {
+	for _, file := range []string{"/etc/machine-id", "/proc/sys/kernel/random/boot_id"} {
+		if text, err := os.ReadFile(file); err == nil && len(bytes.TrimSpace(text)) > 0 {
+			return string(bytes.TrimSpace(text))
+		}
+	}
+	return ""
 }
 
 // addressOf is the address by which this node is told from others of its name: of its admin port

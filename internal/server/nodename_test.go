@@ -3,6 +3,8 @@ package server
 import (
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/util/human"
 )
 
 // TestAddressOf: nodes of one name are told apart by the admin port, or by another door, and by an
@@ -40,5 +42,27 @@ func TestHostName(t *testing.T) {
 	}
 	if c := mustConfig(t, "node: { name: web-1 }", nil, nil); nodeNameOf(c).Name != "web-1" {
 		t.Errorf("%+v", nodeNameOf(c))
+	}
+}
+
+// TestMachines: nodes of one name and one address are two where their machines differ in anything,
+// and one that starts anew is the same.
+func TestMachines(t *testing.T) {
+	one := machineOf("web-1", "aa", "10.0.0.1")
+	if again := machineOf("web-1", "aa", "10.0.0.1"); again != one || len(one) != human.MachineDigits {
+		t.Errorf("%q, then %q", one, again)
+	}
+	for _, other := range [][3]string{{"web-2", "aa", "10.0.0.1"}, {"web-1", "ab", "10.0.0.1"}, {"web-1", "aa", "10.0.0.2"}, {"web-1a", "a", "10.0.0.1"}} {
+		if got := machineOf(other[0], other[1], other[2]); got == one {
+			t.Errorf("%q is the machine of another", other)
+		}
+	}
+	c := mustConfig(t, "node: { name: web-1 }", nil, nil)
+	first, second := nodeNameOf(c), nodeNameOf(c)
+	if first.Label() != second.Label() || first.String() == second.String() || first.Machine == "" {
+		t.Errorf("a node is %s, and anew %s", first, second)
+	}
+	if back := human.ParseNodeName(first.String()); back != first {
+		t.Errorf("%+v is read as %+v", first, back)
 	}
 }

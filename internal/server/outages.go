@@ -25,7 +25,7 @@ func (p *program) openOutages(context.Context) error {
 			}
 		}
 	}
-	if p.c.Database != nil {
+	if p.c.Database != nil || p.c.xds != nil {
 		o.Others = append(o.Others, outages.Other{Store: insight.OutageRules,
 			Does: "goes on by the rules in force", Away: p.rulesAway})
 	}
@@ -102,7 +102,7 @@ func (s *storage) unheard(name string) func() (time.Time, string, bool) {
 	}
 }
 
-// rulesAway says since when the database of the rules cannot be reached.
+// rulesAway says since when the database or the control plane of the rules cannot be reached.
 func (p *program) rulesAway() (since time.Time, cause string, known bool) {
 	s := p.rules.Status()
 	if s.AwayErr != nil {

@@ -39,6 +39,8 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/otel"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/observe/record"
+	"github.com/weir-rl/weir/internal/rulesource/xds"
 	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/internal/util/sparselog"
@@ -101,9 +103,10 @@ func Serve(ctx context.Context, c *Config, check bool, version string, stdout, s
 		if err := p.lookAtStore(ctx); err != nil {
 			return &SetupError{errors.Join(err, p.close())}
 		}
-		set, _ := p.limiter.Rules()
-		for _, remark := range c.unfed(set) {
-			p.log.Warn(remark)
+		if set, _ := p.limiter.Rules(); set != nil {
+			for _, remark := range c.unfed(set) {
+				p.log.Warn(remark)
+			}
 		}
 		fmt.Fprintln(stdout, "the configuration and the rules are good")
 		return p.close()
@@ -140,6 +143,8 @@ type program struct {
 
 	otel         *otel.Telemetry // nil without otel.endpoint
 	rules        ruleSource
+	xds          *xds.Follower        // which is rules; nil without a control plane
+	awaited      bool                 // there were no rules when the limiter was made, and it waits for some
 	atStart      *rule.Set            // while build runs: the first rules
 	changed      lastChanges          // of the rules
 	tokens       *auth.Tokens         // nil without auth.tokens_file
@@ -154,7 +159,7 @@ type program struct {
 	recent       *recent.Buffer
 	decisions    *decisionlog.Log  // nil without decisions.log
 	insight      *gather.Collector // nil with insight.memory: 0
-	recorder     *preview.Recorder // nil with insight.record: 0
+	recorder     *record.Recorder  // nil with insight.record: 0
 	preview      *preview.Preview  // nil with insight.record: 0
 	nodes        *nodes.Nodes      // nil without Redis
 	outages      *outages.Log      // nil with store: memory, where nothing can be away
@@ -199,7 +204,7 @@ func (p *program) allParts() []part {
 		{name: "tokens", checked: true, open: p.openTokens, reload: p.reloadTokens},
 		{name: "certificates", checked: true, open: p.openCertificates, run: runs{p.followCertificates}, reload: p.reloadCertificates},
 		{name: "admin port", checked: true, open: p.openAdminPort, close: p.closeAdminPort},
-		{name: "rules", checked: true, open: p.openRules, run: runs{p.runRules}, reload: func() { p.rules.Reload() }},
+		{name: "rules", checked: true, open: p.openRules, run: runs{p.runRules}, reload: func() { p.rules.Reload() }, collect: p.xdsMetrics},
 		{name: "audit", open: p.openAudit, reload: p.reopenAudit, close: p.closeAudit},
 		{name: "store", checked: true, open: p.openStore, close: p.closeStore},
 		{name: "firewall", checked: true, open: p.openFirewall, run: runs{p.runFirewall}, close: p.closeFirewall},

@@ -41,7 +41,11 @@ func TestRateLimitEnv(t *testing.T) {
 		"no Sentinels":       {env: root + " GRPC_PORT=1 REDIS_URL=db:1 REDIS_SENTINEL_AUTH=p/w", want: []string{"/data/config", "redis://db:1", "0.0.0.0:1", "", ""}, warn: "REDIS_SENTINEL_AUTH has no effect without Sentinels"},
 		"a log":              {env: root + " GRPC_PORT=1 LOG_LEVEL=WARNING", want: []string{"/data/config", "", "0.0.0.0:1", "", "WARN"}},
 		"ours go before":     {env: root + " GRPC_PORT=1 REDIS_URL=/run/r WEIR_STORE=redis://x:1 WEIR_LISTEN_GRPC=:5", args: []string{"--rules=here"}, want: []string{"here", "redis://x:1", ":5", "", ""}, warn: "GRPC_PORT has no effect, since listen.grpc is set otherwise"},
-		"the file as well":   {file: "rules: there\n", env: root + " GRPC_PORT=1 CONFIG_TYPE=GRPC_XDS_SOTW", want: []string{"there", "", "0.0.0.0:1", "", ""}, warn: "RUNTIME_ROOT has no effect"},
+		"the file as well":   {file: "rules: there\n", env: root + " GRPC_PORT=1 CONFIG_TYPE=GRPC_XDS_SOTW", want: []string{"there", "", "0.0.0.0:1", "", ""}, warn: "CONFIG_GRPC_XDS_SERVER_URL has no effect"},
+		"a control plane":    {env: root + " GRPC_PORT=1 CONFIG_TYPE=GRPC_XDS_SOTW", want: []string{"xds://localhost:18000?node=default", "", "0.0.0.0:1", "", ""}},
+		"as Envoy Gateway":   {env: root + " GRPC_PORT=1 CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001 CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/certs/tls.crt CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/certs/tls.key CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/certs/ca.crt FORCE_START_WITHOUT_INITIAL_CONFIG=true", want: []string{"xdss://envoy-gateway:18001?ca=%2Fcerts%2Fca.crt&cert=%2Fcerts%2Ftls.crt&key=%2Fcerts%2Ftls.key&node=envoy-ratelimit&require=nothing", "", "0.0.0.0:1", "", ""}},
+		"of all":             {env: root + " GRPC_PORT=1 CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_USE_TLS=1 CONFIG_GRPC_XDS_SERVER_TLS_SAN=gw CONFIG_GRPC_XDS_NODE_METADATA=a:b,c=d XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=104857600 FORCE_START_WITHOUT_INITIAL_CONFIG=1 HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true", want: []string{"xdss://localhost:18000?max_message=100&metadata.a=b&metadata.c=d&node=default&require=ready&server_name=gw", "", "0.0.0.0:1", "", ""}},
+		"headers":            {env: root + " GRPC_PORT=1 CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:b", want: []string{"xds://localhost:18000?node=default", "", "0.0.0.0:1", "", ""}, warn: "ADDITIONAL_HEADERS is not read"},
 		"metrics":            {env: root + " GRPC_PORT=1 USE_STATSD=true", want: []string{"/data/config", "", "0.0.0.0:1", "", ""}, warn: "USE_STATSD is not read"},
 		"no metrics":         {env: root + " GRPC_PORT=1 USE_STATSD=false NEAR_LIMIT_RATIO=0.80", want: []string{"/data/config", "", "0.0.0.0:1", "", ""}},
 		"near":               {env: root + " GRPC_PORT=1 NEAR_LIMIT_RATIO=0.7", want: []string{"/data/config", "", "0.0.0.0:1", "", ""}, warn: "write warn into rate_limit"},
@@ -72,15 +76,15 @@ func TestRateLimitEnv(t *testing.T) {
 		})
 	}
 	for env, want := range map[string]string{
-		"SHADOW_MODE=true":                  "SHADOW_MODE=true: write shadow_mode: true into the descriptors",
-		"QUOTA_MODE=1":                      "QUOTA_MODE=1: write quota_mode: true into the descriptors",
-		"BACKEND_TYPE=memcache":             "BACKEND_TYPE=memcache: counters live in this process or in a Redis",
-		"CONFIG_TYPE=GRPC_XDS_SOTW":         "rules over xDS are not read",
-		"REDIS_URL=/var/run/redis.sock":     "REDIS_URL: a unix socket of Redis is not supported; set WEIR_STORE",
-		"REDIS_TYPE=SENTINEL REDIS_URL=a:1": "expected MASTER,HOST:PORT",
-		"GRPC_PORT=grpc":                    `GRPC_PORT: "0.0.0.0:grpc" is no address`,
-		"LOG_LEVEL=loud":                    `LOG_LEVEL: "loud" must be`,
-		"REDIS_TIMEOUT=10":                  "REDIS_TIMEOUT: \"10\" is no duration",
+		"SHADOW_MODE=true":      "SHADOW_MODE=true: write shadow_mode: true into the descriptors",
+		"QUOTA_MODE=1":          "QUOTA_MODE=1: write quota_mode: true into the descriptors",
+		"BACKEND_TYPE=memcache": "BACKEND_TYPE=memcache: counters live in this process or in a Redis",
+		"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=gateway": `CONFIG_GRPC_XDS_SERVER_URL: URL of the xDS server: "gateway": expected HOST:PORT`,
+		"REDIS_URL=/var/run/redis.sock":                                "REDIS_URL: a unix socket of Redis is not supported; set WEIR_STORE",
+		"REDIS_TYPE=SENTINEL REDIS_URL=a:1":                            "expected MASTER,HOST:PORT",
+		"GRPC_PORT=grpc":                                               `GRPC_PORT: "0.0.0.0:grpc" is no address`,
+		"LOG_LEVEL=loud":                                               `LOG_LEVEL: "loud" must be`,
+		"REDIS_TIMEOUT=10":                                             "REDIS_TIMEOUT: \"10\" is no duration",
 		"REDIS_URL=db:1 REDIS_TLS=1 REDIS_TLS_CACERT=/no/ca.pem":       "ca: open /no/ca.pem",
 		"REDIS_TYPE=RING REDIS_URL=secret@a:1":                         "REDIS_TYPE=RING is not known",
 		"REDIS_URL=redis://db REDIS_TLS=1 REDIS_TLS_CACERT=/no/ca.pem": "ca: open /no/ca.pem",
@@ -115,5 +119,44 @@ func TestRateLimitEnv(t *testing.T) {
 				t.Errorf("%s: it tells the password: %s", env, &out)
 			}
 		}
+	}
+}
+
+// TestInPlace: under the name of envoyproxy/ratelimit its defaults hold, below our own settings, and
+// no other doors open; in a container the defaults of doors are others, unless somebody sets them.
+func TestInPlace(t *testing.T) {
+	for env, want := range map[string]string{
+		"":                                     "/srv/runtime_data/current/config 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",
+		"WEIR_CONTAINER=true":                  "/srv/runtime_data/current/config 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",
+		"PORT=80 HOST=:: GRPC_PORT=81":         "/srv/runtime_data/current/config [::]:80 0.0.0.0:81  127.0.0.1:6070",
+		"CONFIG_TYPE=GRPC_XDS_SOTW":            "xds://localhost:18000?node=default 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",
+		"RUNTIME_ROOT=/data WEIR_RULES=x.yaml": "x.yaml 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",
+		"WEIR_LISTEN_GRPC=:5 GRPC_PORT=81 WEIR_LISTEN_RESP=:6 WEIR_LISTEN_ADMIN=off": "/srv/runtime_data/current/config 0.0.0.0:8080 :5 :6 ",
+	} {
+		c, err := LoadInPlace([]string{"--no", "such"}, strings.Fields(env))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &c.listen
+		if got := strings.Join([]string{c.rules, l.http, l.grpc, l.resp, l.admin}, " "); got != want {
+			t.Errorf("%s: %q, want %q", env, got, want)
+		}
+		if l.proxy+l.spoe != "" || len(c.strays) > 0 || len(c.inherited.Problems) > 0 || len(c.ignored) != 2 {
+			t.Errorf("%s: %q %q %v %v", env, l.proxy, l.spoe, c.strays, c.inherited)
+		}
+	}
+	for env, want := range map[string]string{
+		"WEIR_CONTAINER=true":                           ":8080 :8081 :6380 127.0.0.1:6070",
+		"WEIR_CONTAINER=true WEIR_LISTEN_HTTP=h:1":      "h:1 :8081 :6380 127.0.0.1:6070",
+		"WEIR_CONTAINER=true USE_STATSD=no GRPC_PORT=5": ":8080 0.0.0.0:5 :6380 127.0.0.1:6070",
+		"": "127.0.0.1:8080 127.0.0.1:8081 127.0.0.1:6380 127.0.0.1:6070",
+	} {
+		l := &mustConfig(t, "", strings.Fields(env), nil).listen
+		if got := strings.Join([]string{l.http, l.grpc, l.resp, l.admin}, " "); got != want {
+			t.Errorf("%s: %q, want %q", env, got, want)
+		}
+	}
+	if l := &mustConfig(t, "listen: { http: 'f:1' }\n", []string{"WEIR_CONTAINER=true"}, nil).listen; l.http != "f:1" {
+		t.Errorf("the file does not go before: %s", l.http)
 	}
 }

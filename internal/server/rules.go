@@ -13,6 +13,7 @@ import (
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/rulesource/xds"
 	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
@@ -21,14 +22,17 @@ import (
 // rulesSettings say where the rules are.
 var rulesSettings = []setting{
 	{Path: "rules", Value: "./rules",
-		Help: "folder of rule files, or one file; or a PostgreSQL that holds rules, as postgres://USER@HOST/DATABASE?space=NAME; until ./rules is there: built-in starter rules",
+		Help: "folder of rule files, or one file; or a PostgreSQL that holds rules, as postgres://USER@HOST/DATABASE?space=NAME, or a control plane, as xdss://HOST:PORT?node=ID; until ./rules is there: built-in starter rules",
 		Set: settings.Text(func(c *Config, s string) (err error) {
 			if s == "" {
 				return errors.New("must name a folder or a file")
 			}
-			c.rules, c.rulesSet, c.Database = s, true, nil
-			if ruledb.IsURL(s) {
+			c.rules, c.rulesSet, c.Database, c.xds = s, true, nil, nil
+			switch {
+			case ruledb.IsURL(s):
 				c.Database, err = ruledb.Parse(s)
+			case xds.IsURL(s):
+				c.xds, err = xds.Parse(s)
 			}
 			return err
 		})},
@@ -53,7 +57,8 @@ var rulesSettings = []setting{
 type ruleConfig struct {
 	rules     string
 	rulesSet  bool            // somebody named the rules
-	Database  *ruledb.Address // of rules; nil for a folder or a file
+	Database  *ruledb.Address // of rules; nil if they lie elsewhere
+	xds       *xds.Address    // of rules; nil if they lie elsewhere
 	ruleCache string          // file for the rules of the database; "" for none
 	ruleEvery time.Duration   // between two looks into it
 
@@ -74,9 +79,12 @@ type ruleSource interface {
 // openRules loads the rules. If nobody says where they lie, the starter rules are in force until
 // ./rules exists.
 func (p *program) openRules(ctx context.Context) (err error) {
-	if p.c.Database != nil {
+	switch {
+	case p.c.Database != nil:
 		p.atStart, err = p.openDatabase(ctx)
-	} else {
+	case p.c.xds != nil:
+		p.atStart, err = p.openXDS(ctx)
+	default:
 		p.atStart, err = p.openFolder()
 	}
 	if err != nil {

@@ -81,13 +81,14 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 // elsewhere before its doors close, for as long as is configured.
 func (p *program) announce() { time.Sleep(p.c.drain.announce) }
 
-// printExamples writes requests to paste; nothing without a decision door.
+// printExamples writes requests to paste; nothing without a decision door, or in the place of
+// envoyproxy/ratelimit, which writes its log alone.
 func (p *program) printExamples(w io.Writer) {
-	if p.c.listen.http == "" && p.c.listen.grpc == "" && p.c.listen.resp == "" {
+	if p.c.inPlace || p.c.listen.http == "" && p.c.listen.grpc == "" && p.c.listen.resp == "" {
 		return
 	}
 	o := examples.Options{Rules: p.c.rules, Page: p.c.page}
-	if p.c.Database != nil {
+	if p.c.Database != nil || p.c.xds != nil {
 		o.Rules = "DIR" // a URL may hold a password
 	}
 	doors := make([]examples.Door, len(p.doors))
@@ -96,13 +97,17 @@ func (p *program) printExamples(w io.Writer) {
 			Certificate: p.demandsCertificate(d), Token: p.needsToken(d.name) || d.name == "admin" && p.tokens != nil}
 	}
 	set, _ := p.limiter.Rules()
+	if set == nil { // they are awaited
+		return
+	}
 	examples.Print(w, set, doors, o)
 }
 
 // startActors starts the goroutines that run alongside the doors.
 func (p *program) startActors(a *actors, hangups <-chan os.Signal) {
-	set, _ := p.limiter.Rules()
-	p.startDeferring(set)
+	if set, _ := p.limiter.Rules(); set != nil {
+		p.startDeferring(set)
+	}
 	for _, part := range p.parts {
 		for _, run := range part.run {
 			a.start(run)

@@ -243,11 +243,11 @@ func (p *program) storeWent(_, to fallback.State, cause error) {
 	switch to {
 	case fallback.Open:
 		_, parts := p.storage.fallback.Away()
-		p.log.Warn(away(parts, p.storage.fallback.Share()), "breaker", to.String(), "cause", oneLine(cause))
+		p.log.Warn(away(parts, p.storage.fallback.Share()), "store", to.String(), "cause", oneLine(cause))
 	case fallback.HalfOpen:
-		p.log.Info("the store answers again", "breaker", to.String())
+		p.log.Info("the store answers again", "store", to.String())
 	default:
-		p.log.Info("the store is back", "breaker", to.String())
+		p.log.Info("the store is back", "store", to.String())
 	}
 }
 

@@ -35,6 +35,10 @@ type Options struct {
 	// Lend names domains whose limits lend a tenth of themselves to holders that ask for it, where
 	// they say nothing of leases and their kind can (rule.Rule.Lent).
 	Lend []string
+	// None says that no rules at all are no error, as where a server says that there are none.
+	None bool
+	// Kept are the files that earlier loads have read; nil reads all anew.
+	Kept *Kept
 }
 
 // Bounds on one load.
@@ -54,13 +58,13 @@ func Load(files []Source, o Options) (*rule.Set, []rule.Problem, error) {
 		return nil, nil, rule.Problems{{Message: fmt.Sprintf(
 			"an IPv6 prefix is 1 to 128 bits long, or 0 for 64; got %d", o.IPv6Prefix)}}
 	}
-	if len(files) == 0 {
+	if len(files) == 0 && !o.None {
 		return nil, nil, rule.Problems{{Message: "no rule files: at least one is needed",
 			Hint: "rule files end in .yaml or .yml"}}
 	}
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
-	l := &loader{lend: o.Lend}
+	l := &loader{lend: o.Lend, kept: o.Kept}
 	total := 0
 	for _, f := range files {
 		total += len(f.Data)
@@ -73,6 +77,7 @@ func Load(files []Source, o Options) (*rule.Set, []rule.Problem, error) {
 		l.file(f)
 	}
 	set := l.finish(o)
+	o.Kept.done()
 	warnings := message.Finish(message.Silence(l.warnings, l.origins), l.origins)
 	if len(l.errors) > 0 {
 		return nil, warnings, rule.Problems(message.Finish(l.errors, l.origins))
@@ -102,6 +107,7 @@ type loader struct {
 	unread bool
 
 	lend []string // Options.Lend
+	kept *Kept    // Options.Kept
 
 	rule string               // the rule at hand
 	seen map[seenProblem]bool // in the file at hand
@@ -166,8 +172,23 @@ var configKeys = []string{
 	"redis", "region", "regions", "resp", "rlqs", "rls", "rules", "rules_db", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers", "unknown_domain",
 }
 
-// file reads one rule file, and appends it to l.files unless it cannot be read at all.
+// file takes one rule file from an earlier load, or reads it.
 func (l *loader) file(s Source) {
+	if l.recall(s) {
+		return
+	}
+	if l.kept != nil {
+		l.kept.reads++
+	}
+	problems, rules, names := len(l.errors)+len(l.warnings), l.rules, l.compiled.names
+	if l.read(s) && len(l.errors)+len(l.warnings) == problems {
+		l.keep(s, l.rules-rules, l.compiled.names-names)
+	}
+}
+
+// read reads one rule file, and appends it to l.files unless it cannot be read at all. It reports
+// whether the file was read, and is without comments that silence warnings.
+func (l *loader) read(s Source) (plain bool) {
 	origin := &message.Origin{Name: s.Name, Text: string(s.Data)}
 	l.origins = append(l.origins, origin)
 	l.rule, l.seen = "", nil
@@ -178,18 +199,18 @@ func (l *loader) file(s Source) {
 	if failure != nil {
 		l.unread = true
 		l.fault(origin, failure, "error loading config file: ")
-		return
+		return false
 	}
 	form, fault := formOf(documents)
 	if fault != nil {
 		l.unread = true
 		l.fault(origin, fault, "")
-		return
+		return false
 	}
 	root := documents[0]
 	if root.Kind == yaml.Bad {
 		l.unread = true
-		return // reported when it was read
+		return false // reported when it was read
 	}
 	if len(documents) > 1 {
 		if form.native {
@@ -201,6 +222,7 @@ func (l *loader) file(s Source) {
 	}
 	findIgnores(origin, comments, root)
 	l.files = append(l.files, l.root(root, form, origin))
+	return len(comments) == 0
 }
 
 // fault reports an error about the YAML of a file.
@@ -286,7 +308,7 @@ func (l *loader) finish(o Options) *rule.Set {
 	if l.unread || l.rules > maxRules {
 		return nil
 	}
-	if l.rules == 0 && len(l.errors) == 0 {
+	if l.rules == 0 && len(l.errors) == 0 && !o.None {
 		l.errors = append(l.errors, rule.Problem{
 			Pos:     rule.Position{File: l.files[0].Name},
 			Message: "no rule is left: the files hold neither limits nor descriptors",

@@ -133,7 +133,8 @@ func (p *server) lost(ctx context.Context, now, sent int64, err error) error {
 	}
 	late := errors.Is(err, context.DeadlineExceeded)
 	stalled := late && overdue >= stallLeast
-	if last := p.flying.Add(-1) == 0; last && (!late || stalled) {
+	heeded := stalled && p.detector.Resumed(now-overdue, now)
+	if last := p.flying.Add(-1) == 0; last && (!late || heeded) {
 		p.detector.Lost()
 	}
 	if stalled {
@@ -142,9 +143,9 @@ func (p *server) lost(ctx context.Context, now, sent int64, err error) error {
 			p.heard.Store(now)
 		}
 	}
-	if errors.Is(err, ErrBroken) {
+	if errors.Is(err, ErrBroken) && (!stalled || heeded) {
 		p.detector.Begin(now)
-		p.detector.Alive(now + p.timeout)
+		p.detector.Awaited(now + p.timeout)
 	}
 	return err
 }

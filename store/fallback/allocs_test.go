@@ -17,7 +17,8 @@ import (
 func TestTakeAllocatesNothing(t *testing.T) {
 	p := &primary{Store: newMemory(t, nil)}
 	closed := newOver(t, &punctual{Store: p}, Options{})
-	open := newOver(t, p, Options{FixedNodes: 2})
+	away := func(context.Context) error { return errDown } // however long the measurements take
+	open := newOver(t, p, Options{FixedNodes: 2, Probe: away})
 	cut(t, open, p, refuses)
 	p.set(none)
 	charges, results := []store.Charge{charge(perHour(t, 1_000_000), "k", 1), charge(perHour(t, 1_000_000), "l", 1)},

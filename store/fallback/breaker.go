@@ -21,15 +21,16 @@ const (
 // States is how many there are.
 const States = 3
 
-// String returns "closed", "open" or "half-open".
+// String returns "there", "away" or "returning", as metrics and logs call it: an operator asks where
+// the store is, not where the breaker is.
 func (s State) String() string {
 	switch s {
 	case Closed:
-		return "closed"
+		return "there"
 	case Open:
-		return "open"
+		return "away"
 	case HalfOpen:
-		return "half-open"
+		return "returning"
 	}
 	return fmt.Sprintf("state(%d)", uint8(s))
 }

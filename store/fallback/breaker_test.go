@@ -101,7 +101,7 @@ func TestBreaker(t *testing.T) {
 }
 
 func TestStateNames(t *testing.T) {
-	for s, want := range map[State]string{Closed: "closed", Open: "open", HalfOpen: "half-open", 7: "state(7)"} {
+	for s, want := range map[State]string{Closed: "there", Open: "away", HalfOpen: "returning", 7: "state(7)"} {
 		if s.String() != want {
 			t.Errorf("%q, want %q", s, want)
 		}

@@ -14,7 +14,8 @@ import (
 
 // TestOneMasterDies: of a Cluster without replicas, whose other masters go on. Users whose
 // partition is there are limited exactly, the dead master's users within the bound, and only its
-// partitions are away.
+// partitions are away. Nodes wait for a minute for a master that takes connections, so that one
+// that is slow is none that is away.
 func TestOneMasterDies(t *testing.T) {
 	effort.Long(t, "kills a master of a real cluster")
 	t.Parallel()
@@ -27,7 +28,8 @@ func TestOneMasterDies(t *testing.T) {
 	}
 	fleet := startFleet(t, nodes)
 	fleet.ask(order{Open: &setup{
-		URL: cluster.URL(), Heartbeat: heartbeat, Deadline: deadline, MaxDeadline: maxDeadline, Nodes: nodes,
+		URL: cluster.URL(), Heartbeat: heartbeat, Deadline: time.Minute, MaxDeadline: time.Minute,
+		Timeout: time.Minute, Nodes: nodes,
 	}})
 	fleet.await("all nodes know of each other", func(_ int, r *report) bool { return r.Redis.Nodes == nodes })
 	fleet.all(func(int) order {

@@ -20,7 +20,7 @@ func BenchmarkFaults(b *testing.B) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "\n%d nodes, deadline %v, each fault for %v:\n\n", nodes, deadline, lasts)
 	table.WriteString(
-		"| Redis | decisions/s before / during / after | p99 before | p99 during | max during | p99 after | all breakers open after | its decisions again after |\n")
+		"| Redis | decisions/s before / during / after | p99 before | p99 during | max during | p99 after | away on all after | its decisions again after |\n")
 	table.WriteString("| --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, f := range faults {
 		b.Run(f.name, func(b *testing.B) {

@@ -350,9 +350,10 @@ func (c *course) settled(t testing.TB, b *bench, forgets bool) {
 			if ok {
 				c.charged[i] = info.Result.Limit - info.Result.Remaining
 			}
-			// Where Redis did not answer, it may have charged, and is not charged again.
+			// Where Redis did not answer, it may have charged, and is not charged again. What it has
+			// charged for a call that was refused is given back, when others may have found it full.
 			admitted, limit := c.outcomes[i].Admitted, k.size()
-			least[i], most[i] = min(limit, admitted-c.unknown[i]), min(limit, admitted+c.unknown[i])
+			least[i], most[i] = min(limit, admitted)-c.unknown[i], min(limit, admitted+c.unknown[i])
 			switch {
 			case forgets || k.Policy == rule.AllowAll || k.refills():
 				least[i] = 0 // not all counts

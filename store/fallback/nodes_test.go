@@ -71,6 +71,7 @@ type setup struct {
 	URL                         string
 	RememberRefusals, Heartbeat time.Duration
 	Deadline, MaxDeadline       time.Duration
+	Timeout                     time.Duration // of a call to Redis; 0 means redis.DefaultTimeout
 	Nodes                       int
 }
 
@@ -211,7 +212,7 @@ func (n *node) do(o *order, r *report) error {
 func (n *node) open(o *setup) error {
 	var err error
 	if n.redis, err = redis.Open(redis.Options{
-		URL: o.URL, RememberRefusals: o.RememberRefusals, Heartbeat: o.Heartbeat,
+		URL: o.URL, RememberRefusals: o.RememberRefusals, Heartbeat: o.Heartbeat, Timeout: o.Timeout,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}); err != nil {
 		return err
@@ -295,7 +296,8 @@ func (w *watched) TakeWithin(
 		if !errors.Is(err, store.ErrNotCharged) {
 			w.mu.Lock()
 			for i := range charges {
-				w.unknown[charges[i].Counter.ID] += charges[i].Ask.Cost
+				cost := charges[i].Ask.Cost // below 0: what is given back
+				w.unknown[charges[i].Counter.ID] += max(cost, -cost)
 			}
 			w.mu.Unlock()
 		}

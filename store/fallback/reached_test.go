@@ -28,12 +28,15 @@ func scarce() []kind {
 
 // reached runs a load on three nodes while something happens to them, though Redis can be reached.
 // No node may decide by its share, and no limit be exceeded. A node waits for Redis for a minute,
-// so that a slow machine makes no difference.
-func reached(t *testing.T, server *redistest.Server, url string, happen func(f *fleet)) []report {
+// and as long as timeout for an answer, so that a slow machine makes no difference.
+func reached(
+	t *testing.T, server *redistest.Server, url string, timeout time.Duration, happen func(f *fleet),
+) []report {
 	t.Helper()
 	f := startFleet(t, nodes)
 	f.ask(order{Open: &setup{URL: url, Heartbeat: heartbeat, Deadline: time.Minute, MaxDeadline: time.Minute,
-		Nodes: nodes}})
+		Timeout: timeout, Nodes: nodes}})
+	f.await("all nodes know of each other", func(_ int, r *report) bool { return r.Redis.Nodes == nodes })
 	limits := scarce()
 	f.all(func(int) order {
 		return order{Load: &load{Kinds: limits, Clients: 8, Pause: 4 * time.Millisecond, Seed: rand.Uint64()}}
@@ -72,7 +75,7 @@ func reached(t *testing.T, server *redistest.Server, url string, happen func(f *
 // TestConnectionsCut: connections are cut again and again while Redis is there.
 func TestConnectionsCut(t *testing.T) {
 	server := redistest.Start(t)
-	reports := reached(t, server, server.URL(), func(f *fleet) {
+	reports := reached(t, server, server.URL(), time.Minute, func(f *fleet) {
 		want := uint64(effort.Of(3, 40))
 		f.await("each node has lost some answers", func(_ int, r *report) bool {
 			server.Do("CLIENT", "KILL", "TYPE", "normal")
@@ -84,18 +87,19 @@ func TestConnectionsCut(t *testing.T) {
 	}
 }
 
-// TestNodeStopped: a node is stopped while its calls are under way, for longer than a call may take
-// (redis.DefaultTimeout), and goes on. Time in which it did not run does not count.
+// TestNodeStopped: a node is stopped while its calls are under way, for longer than a call may
+// take, and goes on. Time in which it did not run does not count.
 func TestNodeStopped(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.Proxy(t, server.Addr())
 	proxy.Delay(10 * time.Millisecond) // so that a call is under way at nearly all times
-	stops := []time.Duration{1300 * time.Millisecond}
+	const timeout = 3 * time.Second    // in which a busy machine answers
+	stops := []time.Duration{timeout + 300*time.Millisecond}
 	if effort.All() {
-		stops = []time.Duration{300 * time.Millisecond, 900 * time.Millisecond, 1300 * time.Millisecond,
-			2500 * time.Millisecond, 5 * time.Second}
+		stops = []time.Duration{300 * time.Millisecond, timeout - 100*time.Millisecond,
+			timeout + 300*time.Millisecond, 2 * timeout}
 	}
-	reached(t, server, "redis://"+proxy.Addr(), func(f *fleet) {
+	reached(t, server, "redis://"+proxy.Addr(), timeout, func(f *fleet) {
 		for _, stop := range stops {
 			node := f.nodes[0].cmd.Process
 			if err := testproc.Pause(node.Pid); err != nil {

@@ -56,7 +56,8 @@ func TestRedisContract(t *testing.T) {
 // are admitted under load, and all of it, and not one more, once what is left was returned.
 func TestRedisTotal(t *testing.T) {
 	server := redistest.Start(t)
-	limit, err := algo.New(algo.Config{Algorithm: algo.SlidingLog, N: 10_000, Window: time.Hour, Lease: 5})
+	limit, err := algo.New(algo.Config{Algorithm: algo.SlidingLog, N: 10_000, Window: time.Hour, Lease: 5,
+		LeaseFor: algo.MaxLeaseFor})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 // TestLeastPrivilege: a user with the permissions that docs/operating/redis.md lists can do all
 // that a node does.
 func TestLeastPrivilege(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	doc, err := os.ReadFile("../../docs/operating/redis.md")
 	if err != nil {
 		t.Fatal(err)
@@ -184,6 +185,7 @@ func tellAndHear(t *testing.T, s, reader *redis.Store) {
 // TestPeersPrivilege: a user with the permissions that docs/operating/redis.md lists for other
 // regions can read what this one used, and lease units of its limits, and little else.
 func TestPeersPrivilege(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	doc, err := os.ReadFile("../../docs/operating/redis.md")
 	if err != nil {
 		t.Fatal(err)
@@ -289,9 +291,13 @@ func TestPeersPrivilege(t *testing.T) {
 // askAll asks two nodes on the connection of a store.
 func askAll(t *testing.T, s *redis.Store) {
 	t.Helper()
-	if names, err := s.NodeNames(t.Context()); err != nil || len(names) != 1 || names[0] != s.Name() {
-		t.Errorf("the nodes are %q, %v", names, err)
-	}
+	eventually(t, "the node is registered", func() bool {
+		names, err := s.NodeNames(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names) == 1 && names[0] == s.Name()
+	})
 	listening, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	var asking *nodes.Nodes

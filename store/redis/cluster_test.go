@@ -18,6 +18,7 @@ import (
 // TestCluster has the tests that need a cluster share one: it takes two seconds until it takes
 // writes. Each begins with none of their keys.
 func TestCluster(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	for _, test := range []struct {
@@ -35,7 +36,7 @@ func TestCluster(t *testing.T) {
 		{"LendAcross", testLendAcross, ""},
 		{"ExactAcrossNodes", func(t *testing.T, cluster *redistest.Cluster) { testExactAcrossNodes(t, cluster.URL(), 8_000) }, "TestExactAcrossNodes runs the same on one server"},
 		{"Linearizable", func(t *testing.T, cluster *redistest.Cluster) {
-			testLinearizable(t, redis.Options{URL: cluster.URL()})
+			testLinearizable(t, redis.Options{URL: cluster.URL()}, cluster.Nodes()...)
 		}, "TestLinearizable runs the same on one server"},
 		{"AcrossPartitions", testAcrossPartitions, ""},
 		{"ForgottenWhileSlotMoves", testForgottenWhileSlotMoves, ""},
@@ -109,29 +110,31 @@ func everything(t *testing.T) workload {
 func testLinearizableOverSlotMigration(t *testing.T, cluster *redistest.Cluster) {
 	fleet := startFleet(t, 3)
 	fleet.open(redis.Options{URL: cluster.URL(), Partitions: 2})
-	w := everything(t)
-	h := fleet.run(w)
-	slot, n := fullest(t, cluster)
-	t.Logf("%d keys move", n)
-	w.Each, w.Pause = 0, 4*time.Millisecond
-	wait := fleet.start(w)
-	for range 2 {
-		cluster.MigrateSlot(slot, another(cluster, slot), func(moved int) {
-			if moved%10 == 0 { // there are some dozens
-				fleet.goOn(20)
-			}
-		})
-	}
-	fleet.goOn(20)
-	fleet.stop()
-	h.join(wait())
-	for i := range h.ops {
-		if o := &h.ops[i]; o.Err != "" {
-			t.Fatalf("a decision on one subject failed: %s", o.Err)
+	checkRuns(t, cluster.Nodes(), func() history {
+		w := everything(t)
+		h := fleet.run(w)
+		slot, n := fullest(t, cluster)
+		t.Logf("%d keys move", n)
+		w.Each, w.Pause = 0, 4*time.Millisecond
+		wait := fleet.start(w)
+		for range 2 {
+			cluster.MigrateSlot(slot, another(cluster, slot), func(moved int) {
+				if moved%10 == 0 { // there are some dozens
+					fleet.goOn(20)
+				}
+			})
 		}
-	}
-	h.join(fleet.run(peeks(w)))
-	checkLinearizable(t, newMachine(t, &h))
+		fleet.goOn(20)
+		fleet.stop()
+		h.join(wait())
+		for i := range h.ops {
+			if o := &h.ops[i]; o.Err != "" {
+				t.Fatalf("a decision on one subject failed: %s", o.Err)
+			}
+		}
+		h.join(fleet.run(peeks(w)))
+		return h
+	}, nil)
 }
 
 // testSplitDecisions: while a slot moves, keys of one decision can lie on two masters. Such a

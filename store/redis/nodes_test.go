@@ -262,6 +262,10 @@ func (n *nodeProcess) open(o redis.Options) (r reply) {
 	var err error
 	if n.store, err = redis.Open(o); err != nil {
 		r.Error = err.Error()
+		return r
+	}
+	for end := time.Now().Add(callTimeout); !settled(n.store) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
 	}
 	return r
 }

@@ -2,9 +2,11 @@ package redis_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,7 +38,16 @@ func open(t testing.TB, o redis.Options) *redis.Store {
 		}
 		_ = s.Close()
 	})
+	patience.Until(t, "there is a connection, or there can be none", func() bool { return settled(s) })
 	return s
+}
+
+// settled reports whether a store is connected, or cannot be. A server that a busy machine leaves
+// alone may not answer the first attempt in time.
+func settled(s *redis.Store) bool {
+	_, err := s.Client()
+	_, lasting := errors.AsType[*store.LastingError](err)
+	return err == nil || lasting || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // emptied opens stores for storetest. What a store leaves goes when no store is open any more:
@@ -54,9 +65,7 @@ func emptied(o redis.Options, servers ...*redistest.Server) func(t *testing.T, c
 		})
 		o := o
 		o.Clock = clock
-		s := open(t, o)
-		patience.Until(t, "there is a connection", func() bool { _, err := s.Client(); return err == nil })
-		return s
+		return open(t, o)
 	}
 }
 

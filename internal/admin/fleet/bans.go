@@ -18,7 +18,7 @@ const mostCounted = 10_000
 
 // banAnswer is an answer of kindBans.
 type banAnswer struct {
-	Began int64    `json:"began"` // Unix ms
+	Began int64    `json:"began"` // since when it knows that no node which counts has left, Unix ms
 	ID    []uint64 `json:"id"`
 	N     []uint64 `json:"n"`             // as many
 	Cut   bool     `json:"cut,omitempty"` // there are more
@@ -32,8 +32,42 @@ type askedBans struct {
 	nodes  insight.Nodes
 }
 
+// roll remembers that a node has left, and has taken along what it counted.
+type roll struct {
+	mu   sync.Mutex
+	last int       // nodes, when they were counted last
+	most int       // that there were
+	left time.Time // when one left; zero if all are there
+}
+
+// note notes how many nodes there are now, and returns when one left that is not replaced; zero if
+// none did. A node that takes the place of another one says itself since when it counts.
+func (r *roll) note(nodes int, now time.Time) (left time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case nodes >= r.most:
+		r.most, r.left = nodes, time.Time{}
+	case nodes < r.last:
+		r.left = now
+	}
+	r.last = nodes
+	return r.left
+}
+
+// nodeLeft returns when a node left, as far as this one noticed; zero if none did.
+func (f *Fleet) nodeLeft() time.Time {
+	if f.o.Nodes == nil {
+		return time.Time{}
+	}
+	return f.roll.note(f.o.Nodes.Known(), time.Now())
+}
+
 func (f *Fleet) ownBans() banAnswer {
 	a := banAnswer{Began: f.began.UnixMilli()}
+	if left := f.nodeLeft(); left.After(f.began) {
+		a.Began = left.UnixMilli()
+	}
 	if f.o.Bans == nil {
 		return a
 	}

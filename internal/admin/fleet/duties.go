@@ -42,6 +42,7 @@ func (f *Fleet) Run(ctx context.Context) {
 	}
 	judged := time.Now() // at first the other nodes are not known
 	for wait := time.Second; ; wait = min(2*wait, lookEvery) {
+		f.nodeLeft() // so that a node which nobody asked before it left is missed
 		leads := f.look(ctx)
 		if leads && time.Since(judged) >= judgeEvery {
 			judged = time.Now()

@@ -1,9 +1,12 @@
 package fleet
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,9 +36,9 @@ func TestFind(t *testing.T) {
 		for i, m := range all {
 			var found find.Found
 			patience.Until(t, "all nodes answer", func() bool {
-				f, nodes := m.Find(t.Context(), q)
+				f, nodes, err := m.Find(t.Context(), q)
 				found = f
-				return nodes.Answered == 3
+				return err == nil && nodes.Answered == 3
 			})
 			if i == 0 {
 				first = found
@@ -59,7 +62,97 @@ func TestFind(t *testing.T) {
 	}
 	// A text that is too long for a question is found here alone, and the answer says so.
 	q.Domain = strings.Repeat("d", 1000)
-	if _, n := all[0].Find(t.Context(), q); n.Answered != 1 || n.Remark == "" {
-		t.Errorf("%+v", n)
+	if _, n, err := all[0].Find(t.Context(), q); err != nil || n.Answered != 1 || n.Remark == "" {
+		t.Errorf("%+v, %v", n, err)
+	}
+}
+
+// TestFindShared: those who ask the same at one time share one search of all nodes, and may each
+// change what they got; other questions are other searches.
+func TestFindShared(t *testing.T) {
+	t.Parallel()
+	all := newFleet(t, redistest.Start(t).URL(), 2, shop)
+	m := all[1]
+	m.ask(t, "batch-17")
+	patience.Until(t, "both nodes answer", func() bool {
+		_, n, err := m.Find(t.Context(), find.Query{Text: []byte("other")})
+		return err == nil && n.Answered == 2
+	})
+	m.searching <- struct{}{} // no search goes on until all have asked
+	before := m.o.Nodes.Stats().Asked
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			q := find.Query{Text: []byte("batch"), Whole: i%2 == 1}
+			if q.Whole {
+				q.Text = []byte("batch-17")
+			}
+			found, _, err := m.Find(t.Context(), q)
+			if err != nil || len(found.Hits) != 1 || found.Hits[0].Key != "user=batch-17" {
+				t.Errorf("%+v, %v", found, err)
+				return
+			}
+			found.Hits[0].Key = "changed"
+		})
+	}
+	patience.Until(t, "all wait", func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		waiting := 0
+		for _, s := range m.searches {
+			waiting += s.waiting
+		}
+		return waiting == 20
+	})
+	<-m.searching
+	wg.Wait()
+	if asked := m.o.Nodes.Stats().Asked - before; asked != 2 {
+		t.Errorf("20 who asked two questions asked the nodes %d times", asked)
+	}
+}
+
+// TestFindGivenUp: a search ends when the last one who waits for it goes away, and not before.
+func TestFindGivenUp(t *testing.T) {
+	t.Parallel()
+	all := newFleet(t, redistest.Start(t).URL(), 1, shop)
+	m := all[0]
+	m.searching <- struct{}{}
+	var ends [2]context.CancelFunc
+	var gone [2]chan error
+	for i := range ends {
+		var ctx context.Context
+		ctx, ends[i] = context.WithCancel(t.Context())
+		gone[i] = make(chan error, 1)
+		go func() {
+			_, _, err := m.Find(ctx, find.Query{Text: []byte("batch")})
+			gone[i] <- err
+		}()
+	}
+	under := func() (s *search, waiting int) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if s = m.searches[wanted{text: "batch"}]; s != nil {
+			waiting = s.waiting
+		}
+		return s, waiting
+	}
+	patience.Until(t, "both wait", func() bool { _, n := under(); return n == 2 })
+	s, _ := under()
+	ends[0]()
+	if err := <-gone[0]; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if again, n := under(); again != s || n != 1 {
+		t.Errorf("the search of another one ended with the first: %d wait", n)
+	}
+	ends[1]()
+	<-gone[1]
+	<-s.done // although no search can go on
+	if again, _ := under(); again != nil || !errors.Is(s.err, context.Canceled) {
+		t.Errorf("%v, %v", again, s.err)
+	}
+	<-m.searching
+	if _, _, err := m.Find(t.Context(), find.Query{Text: []byte("batch")}); err != nil {
+		t.Error(err)
 	}
 }

@@ -73,12 +73,13 @@ type Fleet struct {
 	o              Options
 	began          time.Time
 	bans           askedBans
+	roll           roll
 
 	unread     sparselog.Line
 	unreadable atomic.Uint64 // answers
 	full       sync.Once     // logs that the board does not hold all verdicts
 
-	searching sync.Mutex // one search at a time
+	searching chan struct{} // holds one while this node is searched
 
 	outages struct {
 		sync.Mutex // held while other nodes are asked, so that those who ask meanwhile share the answer
@@ -89,6 +90,7 @@ type Fleet struct {
 
 	mu       sync.Mutex
 	asked    map[snapshot.Want]*asked // questions under way, or of a moment ago
+	searches map[wanted]*search       // as well
 	verdicts map[ruleID]ruleVerdicts
 	board    []byte    // the verdicts that were on the board last
 	taken    time.Time // since when
@@ -120,7 +122,8 @@ func New(o Options) *Fleet {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	f := &Fleet{o: o, began: time.Now(), asked: map[snapshot.Want]*asked{}}
+	f := &Fleet{o: o, began: time.Now(), asked: map[snapshot.Want]*asked{}, searches: map[wanted]*search{},
+		searching: make(chan struct{}, 1)}
 	f.View = &snapshot.View{Ask: f.snapshot, Banned: o.Banned}
 	if n := o.Nodes; n != nil {
 		n.Handle(kindState, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.self()) })
@@ -136,7 +139,7 @@ func New(o Options) *Fleet {
 		}
 		n.Handle(kindFind, f.answerFind)
 		if o.Outages != nil {
-			n.Handle(kindOutages, func(context.Context, []byte) ([]byte, error) { return json.Marshal(o.Outages()) })
+			n.HandlePolled(kindOutages, func(context.Context, []byte) ([]byte, error) { return json.Marshal(o.Outages()) })
 		}
 		if o.Regions != nil {
 			n.Handle(kindRegions, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.ownRegions()) })

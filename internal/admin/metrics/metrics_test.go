@@ -306,9 +306,9 @@ func TestReadings(t *testing.T) {
 		"weir_redis_batch_decisions_sum": "22", "weir_redis_batch_decisions_count": "11", `weir_redis_batch_decisions_bucket{le="1"}`: "5",
 		`weir_redis_batch_decisions_bucket{le="2"}`: "8", `weir_redis_batch_decisions_bucket{le="4"}`: "8", `weir_redis_batch_decisions_bucket{le="8"}`: "10",
 		`weir_redis_batch_decisions_bucket{le="128"}`: "10", `weir_redis_batch_decisions_bucket{le="256"}`: "11",
-		`weir_store_breaker_state{state="closed"}`: "0", `weir_store_breaker_state{state="open"}`: "1", `weir_store_breaker_state{state="half_open"}`: "0",
-		`weir_store_breaker_transitions_total{state="closed"}`: "31", `weir_store_breaker_transitions_total{state="open"}`: "32",
-		`weir_store_breaker_transitions_total{state="half_open"}`: "33", "weir_store_breaker_trips_total": "34",
+		`weir_store_breaker_state{state="there"}`: "0", `weir_store_breaker_state{state="away"}`: "1", `weir_store_breaker_state{state="returning"}`: "0",
+		`weir_store_breaker_transitions_total{state="there"}`: "31", `weir_store_breaker_transitions_total{state="away"}`: "32",
+		`weir_store_breaker_transitions_total{state="returning"}`: "33", "weir_store_breaker_trips_total": "34",
 		`weir_store_fallback_decisions_total{outcome="local_allowed"}`: "35", `weir_store_fallback_decisions_total{outcome="local_denied"}`: "36",
 		`weir_store_fallback_decisions_total{outcome="uncounted"}`: "37", `weir_store_fallback_decisions_total{outcome="refused"}`: "38",
 		"weir_store_deadline_misses_total": "39", "weir_store_unanswered_decisions_total": "50", "weir_store_unanswered_units_total": "59",
@@ -381,7 +381,7 @@ func TestDocumented(t *testing.T) {
 	m := New(Options{})
 	all := make(chan *prometheus.Desc, 1000)
 	for _, c := range []prometheus.Collector{m.collector(), NewLoad(LoadOptions{}), NewQueues(QueueOptions{}),
-		NewDoors(DoorOptions{}), NewRESP(nil), NewRLQS(nil), NewInsight(InsightOptions{}), NewExports(
+		NewDoors(DoorOptions{}), NewRESP(nil), NewRLQS(nil), NewXDS(nil), NewInsight(InsightOptions{}), NewExports(
 			ExportOptions{}), NewNodes(NodesOptions{}), NewFields(FieldOptions{}), &m.decisions, m.takes, m.storeErrors,
 		m.celErrors, m.celRefused} {
 		c.Describe(all)

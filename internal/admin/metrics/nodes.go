@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-rl/weir/internal/admin/nodes"
-	"github.com/weir-rl/weir/internal/lab/preview"
+	"github.com/weir-rl/weir/internal/observe/record"
 )
 
 // NodesOptions say what NewNodes reads. A nil field means that there is no such metric.
@@ -17,7 +17,7 @@ type NodesOptions struct {
 	Nodes      func() nodes.Stats
 	Unreadable func() uint64
 	// Record reads the record of requests.
-	Record func() preview.Stats
+	Record func() record.Stats
 }
 
 // NewNodes returns a collector of the questions between nodes and of the decisions that this node
@@ -31,7 +31,7 @@ func NewNodes(o NodesOptions) prometheus.Collector {
 			return s
 		}
 	}
-	return group{questions, source[preview.Stats]{o.Record, recordRows}}
+	return group{questions, source[record.Stats]{o.Record, recordRows}}
 }
 
 var nodeRows = []row[nodes.Stats]{
@@ -81,26 +81,26 @@ var nodeRows = []row[nodes.Stats]{
 		}),
 }
 
-var recordRows = []row[preview.Stats]{
+var recordRows = []row[record.Stats]{
 	gauge("weir_insight_record_bytes", "Memory of the record of requests.",
-		func(s preview.Stats) int64 { return s.Bytes }),
+		func(s record.Stats) int64 { return s.Bytes }),
 	gauge("weir_insight_record_limit_bytes", "Bound on the memory of the record of requests.",
-		func(s preview.Stats) int64 { return s.Limit }),
+		func(s record.Stats) int64 { return s.Limit }),
 	gauge("weir_insight_record_requests", "Requests that the record holds.",
-		func(s preview.Stats) uint64 { return s.Requests }),
+		func(s record.Stats) uint64 { return s.Requests }),
 	counter("weir_insight_record_taken_total", "Requests that were recorded.",
-		func(s preview.Stats) uint64 { return s.Taken }),
+		func(s record.Stats) uint64 { return s.Taken }),
 	counter("weir_insight_record_lost_total",
 		"Requests of recorded clients that were left out, since there was no room for them at once.",
-		func(s preview.Stats) uint64 { return s.Lost }),
+		func(s record.Stats) uint64 { return s.Lost }),
 	counter("weir_insight_record_gap_seconds_total",
 		"Time in which requests of recorded clients were left out, since there were too many.",
-		func(s preview.Stats) float64 { return s.Gaps.Seconds() }),
+		func(s record.Stats) float64 { return s.Gaps.Seconds() }),
 	gauge("weir_insight_record_sampled_ratio", "Share of the clients whose requests are recorded: 1 is all.",
-		func(s preview.Stats) float64 { return 1 / float64(s.Sampled) }),
+		func(s record.Stats) float64 { return 1 / float64(s.Sampled) }),
 	gauge("weir_insight_record_reach_seconds",
 		"How far back all requests of these clients are there, except in gaps; 0 while there are none.",
-		func(s preview.Stats) float64 {
+		func(s record.Stats) float64 {
 			if s.Since.IsZero() {
 				return 0
 			}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/admin/nodes"
-	"github.com/weir-rl/weir/internal/lab/preview"
+	"github.com/weir-rl/weir/internal/observe/record"
 )
 
 // TestNodes: what nodes ask each other, whatever version of a question it was, with why answers are
@@ -23,8 +23,8 @@ func TestNodes(t *testing.T) {
 			}
 		},
 		Unreadable: func() uint64 { return 100 },
-		Record: func() preview.Stats {
-			return preview.Stats{Requests: 20, Bytes: 21, Limit: 22, Taken: 23, Sampled: 4, Lost: 24,
+		Record: func() record.Stats {
+			return record.Stats{Requests: 20, Bytes: 21, Limit: 22, Taken: 23, Sampled: 4, Lost: 24,
 				Gaps: 1500 * time.Millisecond, Since: time.Now().Add(-time.Hour)}
 		},
 	}))

@@ -17,10 +17,6 @@ type Fallback interface {
 	Excess() []fallback.Excess
 }
 
-var breakerNames = [fallback.States]string{
-	fallback.Closed: "closed", fallback.Open: "open", fallback.HalfOpen: "half_open",
-}
-
 var redisRows = []row[*redis.Stats]{
 	counter("weir_redis_calls_total", "Round trips to Redis that charged or read keys.",
 		func(s *redis.Stats) uint64 { return s.Calls }),
@@ -83,20 +79,20 @@ func readFallback(f Fallback) *fallbackReading {
 
 var fallbackRows = []row[*fallbackReading]{
 	gauges("weir_store_breaker_state", "state",
-		"1 for the state in which the circuit breaker is, 0 for the others. Closed: the store decides.",
+		"1 for where the store is, 0 for the others: there (it decides), away, or returning (it answers again).",
 		func(s *fallbackReading, v value) {
-			for i, name := range breakerNames {
-				v(oneIf(fallback.State(i) == s.state), name)
+			for i := range fallback.State(fallback.States) {
+				v(oneIf(i == s.state), i.String())
 			}
 		}),
-	counters("weir_store_breaker_transitions_total", "state", "How often the circuit breaker came to each state.",
+	counters("weir_store_breaker_transitions_total", "state", "How often the store came to each state.",
 		func(s *fallbackReading, n count) {
-			for i, name := range breakerNames {
-				n(s.entered[i], name)
+			for i, times := range s.entered {
+				n(times, fallback.State(i).String())
 			}
 		}),
 	counter("weir_store_breaker_trips_total",
-		"How often the store went away: the circuit breaker opened, having been closed.",
+		"How often the store went away, having been there.",
 		func(s *fallbackReading) uint64 { return s.Trips }),
 	counters("weir_store_fallback_decisions_total", "outcome",
 		"Decisions without the store: on this node's share (local_allowed, local_denied), or since the rules want so (uncounted, refused).",

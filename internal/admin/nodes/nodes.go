@@ -16,6 +16,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,7 +33,8 @@ const (
 	MaxPlain = 4 << 20
 	// MaxAnswers bounds the answers to one question.
 	MaxAnswers = 256
-	// PerSecond is how many questions all nodes together may ask in a second.
+	// PerSecond is how many questions all nodes together may ask in a second; of a kind that is
+	// polled, besides, so many.
 	PerSecond = 20
 	// DefaultWait is how long Ask waits for answers.
 	DefaultWait = 500 * time.Millisecond
@@ -82,12 +84,14 @@ type Nodes struct {
 	clock    clock
 	begun    time.Time
 	stats    counters
+	popsOne  atomic.Bool // Redis cannot take several answers off a list at once
 }
 
 // kind holds the handler for a kind of question, and the counts of this node's own questions of
 // that kind.
 type kind struct {
 	handler                     Handler
+	polled                      bool
 	complete, incomplete, alone atomic.Uint64
 }
 
@@ -127,6 +131,12 @@ func (n *Nodes) Known() int { return max(n.o.Alive(), 1) }
 // once questions are asked or heard. A node without a handler for a kind does not answer, so nodes
 // of different versions can work together.
 func (n *Nodes) Handle(name string, h Handler) { n.handlers[name] = &kind{handler: h} }
+
+// HandlePolled is Handle for a kind that pages ask again and again: its questions do not count
+// among the PerSecond of all others, and have as many of their own.
+func (n *Nodes) HandlePolled(name string, h Handler) {
+	n.handlers[name] = &kind{handler: h, polled: true}
+}
 
 // Kinds returns the kinds that this node answers, sorted.
 func (n *Nodes) Kinds() []string { return slices.Sorted(maps.Keys(n.handlers)) }
@@ -199,7 +209,7 @@ func (n *Nodes) ask(ctx context.Context, name string, args []byte, here bool, ta
 	var asked rueidis.Client
 	if alive > 1 {
 		var failed error
-		asked, end, failed = n.publish(ctx, &q, last)
+		asked, end, failed = n.publish(ctx, &q, k.polled, last)
 		switch {
 		case errors.Is(failed, errTooLong):
 			n.missed(k, others, causeOf(failed))
@@ -241,15 +251,20 @@ var (
 
 // publish asks the other nodes, as soon as the rate of questions permits it. It returns the client
 // that it used, and when the wait for answers ends: at last, or before.
-func (n *Nodes) publish(ctx context.Context, q *question, last time.Time) (c rueidis.Client, end time.Time, err error) {
+func (n *Nodes) publish(ctx context.Context, q *question, polled bool, last time.Time) (c rueidis.Client,
+	end time.Time, err error) {
 	if _, err := q.text(); err != nil {
 		return nil, last, err
 	}
 	if c, err = n.o.Client(); err != nil {
 		return nil, last, err
 	}
+	rate := n.channel() + ":rate"
+	if polled {
+		rate += ":" + q.Kind
+	}
 	for pause := min(n.o.Wait, DefaultWait) / 16; ; pause = min(2*pause, mostPause) {
-		ok, err := n.admit(ctx, c)
+		ok, err := n.admit(ctx, c, rate)
 		if err != nil {
 			return nil, last, err
 		}
@@ -283,21 +298,21 @@ func (n *Nodes) publish(ctx context.Context, q *question, last time.Time) (c rue
 	return c, end, nil
 }
 
-// admit counts a question in Redis. It returns false if there were enough in this second.
-func (n *Nodes) admit(ctx context.Context, c rueidis.Client) (bool, error) {
-	key := n.channel() + ":rate"
+// admit counts a question in Redis under a key. It returns false if there were enough in this
+// second.
+func (n *Nodes) admit(ctx context.Context, c rueidis.Client, key string) (bool, error) {
 	sent := time.Now()
 	ctx, cancel := context.WithDeadline(ctx, sent.Add(n.o.Wait+grace)) // a Redis that hangs is not waited for
 	defer cancel()
-	r := c.DoMulti(ctx,
-		c.B().Incr().Key(key).Build(),
-		// NX: the second runs from the first question. Each question sends it, so that losing one
-		// does no harm.
-		c.B().Pexpire().Key(key).Milliseconds(1000).Nx().Build(),
-		c.B().Time().Build())
+	r := c.DoMulti(ctx, c.B().Incr().Key(key).Build(), c.B().Pttl().Key(key).Build(), c.B().Time().Build())
 	count, err := r[0].AsInt64()
-	if err == nil {
-		err = r[1].Error()
+	if err != nil {
+		return false, err
+	}
+	left, err := r[1].AsInt64()
+	if err == nil && left < 0 {
+		// The second runs from the first question. Where that was lost, another one sees to it.
+		err = c.Do(ctx, c.B().Pexpire().Key(key).Milliseconds(1000).Build()).Error()
 	}
 	if err != nil {
 		return false, err
@@ -326,9 +341,7 @@ func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others
 		if left < time.Millisecond {
 			return missing
 		}
-		pop := c.B().Blmpop().Timeout(left.Seconds()).Numkeys(1).Key(key).Left().Count(int64(min(others,
-			onceBy))).Build()
-		got, err := c.Do(ctx, pop).AsLMPop()
+		got, err := n.pop(ctx, c, key, min(others, onceBy), left)
 		if err != nil { // nothing came in time, or Redis went away
 			if !rueidis.IsRedisNil(err) && !errors.Is(err, context.DeadlineExceeded) {
 				cause = causeOf(err)
@@ -338,7 +351,7 @@ func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others
 			}
 			return missing
 		}
-		for _, text := range got.Values {
+		for _, text := range got {
 			name, data, err := n.codec.unpack(text)
 			if err != nil {
 				missing[Unreadable]++
@@ -355,6 +368,23 @@ func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others
 		}
 	}
 	return missing
+}
+
+// pop takes at most so many answers off a list, of which it waits for the first.
+func (n *Nodes) pop(ctx context.Context, c rueidis.Client, key string, most int, wait time.Duration) ([]string, error) {
+	if !n.popsOne.Load() {
+		got, err := c.Do(ctx, c.B().Blmpop().Timeout(wait.Seconds()).Numkeys(1).Key(key).Left().Count(int64(most)).
+			Build()).AsLMPop()
+		if e, ok := rueidis.IsRedisErr(err); !ok || !strings.Contains(e.Error(), "unknown command") {
+			return got.Values, err
+		}
+		n.popsOne.Store(true) // it is older than Redis 7
+	}
+	pair, err := c.Do(ctx, c.B().Blpop().Key(key).Timeout(wait.Seconds()).Build()).AsStrSlice()
+	if err != nil || len(pair) != 2 {
+		return nil, err
+	}
+	return pair[1:], nil
 }
 
 func (n *Nodes) channel() string { return n.o.Prefix + format + "ask" }

@@ -63,6 +63,8 @@ const heartbeat = 200 * time.Millisecond
 func answerAll(n *nodes.Nodes) {
 	n.Handle("who",
 		func(_ context.Context, args []byte) ([]byte, error) { return []byte(n.Name() + string(args)), nil })
+	n.HandlePolled("polled",
+		func(context.Context, []byte) ([]byte, error) { return []byte(n.Name()), nil })
 	n.Handle("fails", func(context.Context, []byte) ([]byte, error) { return nil, errors.New("not today") })
 	n.Handle("panics", func(context.Context, []byte) ([]byte, error) { panic("hostile") })
 	n.Handle("long", func(context.Context, []byte) ([]byte, error) { return make([]byte, nodes.MaxPlain), nil })
@@ -89,7 +91,10 @@ func start(t *testing.T, url string, o nodes.Options, handle func(*nodes.Nodes))
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	o.Client, o.Prefix, o.Name, o.Alive = s.Client, redis.DefaultPrefix, s.Name(), s.Nodes
+	o.Client, o.Prefix, o.Name = s.Client, redis.DefaultPrefix, s.Name()
+	if o.Alive == nil {
+		o.Alive = s.Nodes
+	}
 	if o.Wait == 0 {
 		o.Wait = patience.Left(t)
 		o.Turn = o.Wait
@@ -258,7 +263,7 @@ func TestFailover(t *testing.T) {
 	effort.Long(t, "waits for a real failover")
 	s := redistest.StartSentinel(t)
 	all := several(t, s.URL(), 3)
-	s.Master().Kill()
+	s.AwaitMaster(s.KillMaster())
 	begun := time.Now()
 	for _, n := range all {
 		patience.Until(t, "all are heard", func() bool {
@@ -278,7 +283,7 @@ func TestOldAndNew(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	all := several(t, server.URL(), 2)
-	const wait = 700 * time.Millisecond
+	const wait = 2 * time.Second
 	newer := start(t, server.URL(), nodes.Options{Wait: wait}, func(n *nodes.Nodes) {
 		answerAll(n)
 		n.Handle("new", func(context.Context, []byte) ([]byte, error) { return nil, nil })
@@ -407,6 +412,27 @@ func TestRate(t *testing.T) {
 	asking.Wait()
 }
 
+// TestPolledRate: what pages poll takes nothing of the questions of others, and is bounded itself.
+func TestPolledRate(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	all := []node{start(t, server.URL(), nodes.Options{}, answerAll), start(t, server.URL(), nodes.Options{Wait: 2 * time.Second, Turn: time.Second}, answerAll)}
+	acquainted(t, all)
+	full := func(key string) { server.Do("SET", key, fmt.Sprint(nodes.PerSecond), "EX", "3600") }
+	for _, c := range []struct{ full, ask, refused string }{
+		{"weir:1ask:rate:polled", "who", "polled"}, {"weir:1ask:rate", "polled", "who"},
+	} {
+		server.Do("DEL", "weir:1ask:rate", "weir:1ask:rate:polled")
+		full(c.full)
+		if _, tally, err := ask(t, all[0], c.ask, ""); err != nil || tally.Answered != 2 {
+			t.Errorf("with %s full, %s: %+v, %v", c.full, c.ask, tally, err)
+		}
+		if _, tally, err := ask(t, all[1], c.refused, ""); err != nil || tally.Answered != 1 || tally.Remark == "" {
+			t.Errorf("with %s full, %s: %+v, %v", c.full, c.refused, tally, err)
+		}
+	}
+}
+
 // What is no question, and what is no answer, does no harm.
 func TestHostile(t *testing.T) {
 	t.Parallel()
@@ -530,7 +556,7 @@ func TestOptions(t *testing.T) {
 	if err != nil || heard != 1 || tally.String() != "1 node" || tally.Remark == "" {
 		t.Errorf("%d, %+v, %v", heard, tally, err)
 	}
-	if kinds := n.Kinds(); !slices.Equal(kinds, []string{"fails", "long", "panics", "too long", "who"}) {
+	if kinds := n.Kinds(); !slices.Equal(kinds, []string{"fails", "long", "panics", "polled", "too long", "who"}) {
 		t.Errorf("%v", kinds)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -213,6 +214,65 @@ func TestCountersLost(t *testing.T) {
 		b.pass(24 * time.Hour)
 		if len(b.List()) != 2 {
 			b.Errorf("%+v", b.List())
+		}
+	})
+}
+
+// servers are a store of many parts, ranges of which several servers hold.
+type servers struct {
+	store.Store // nil: only Take is called
+	all         []atomic.Pointer[memory.Store]
+	asked       atomic.Int64 // charges
+}
+
+const manyParts = 16384
+
+func (s *servers) Parts() int { return manyParts }
+
+func (s *servers) PartOf(_ *rule.Counter, key []byte) int {
+	h := fnv.New64a()
+	_, _ = h.Write(key)
+	return int(h.Sum64() % manyParts)
+}
+
+func (*servers) PartOfID(string) int                 { return 0 }
+func (*servers) PingPart(context.Context, int) error { return nil }
+func (*servers) Answers(int) uint64                  { return 0 }
+
+func (s *servers) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (now int64, err error) {
+	s.asked.Add(int64(len(charges)))
+	for i := range charges {
+		server := &s.all[s.PartOf(nil, charges[i].Key)*len(s.all)/manyParts]
+		if now, err = server.Load().Take(ctx, charges[i:i+1], results[i:i+1]); err != nil {
+			return 0, err
+		}
+	}
+	return now, nil
+}
+
+// A store of many parts is asked for some of them, and shows still which server lost its counters.
+func TestManyParts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &servers{all: make([]atomic.Pointer[memory.Store], 100)}
+		for i := range s.all {
+			s.all[i].Store(newMemory(t))
+		}
+		x := newSentinel(s)
+		for _, i := range []int{0, 41, 99} {
+			if lost, err := x.look(t.Context(), time.Now()); err != nil || lost {
+				t.Errorf("nothing is lost: %v, %v", lost, err)
+			}
+			_ = s.all[i].Swap(newMemory(t)).Close()
+			if lost, err := x.look(t.Context(), time.Now()); err != nil || !lost {
+				t.Errorf("server %d lost its counters: %v, %v", i, lost, err)
+			}
+		}
+		if asked := s.asked.Load(); asked > 6*2*mostCounters {
+			t.Errorf("%d counters were asked in 6 looks", asked)
+		}
+		for i := range s.all {
+			_ = s.all[i].Load().Close()
 		}
 	})
 }

@@ -1,8 +1,9 @@
 // Package page serves the operator's page: its files, embedded as they are written. Begin with
-// Handler (page.go); format.go formats the figures in the first HTML.
+// Handler (page.go); format.go formats the figures in the first HTML, and link.go puts the modules
+// into one script.
 //
-// The page is plain HTML, CSS and ES modules: there is no build step, and comments alone are left
-// out as it is loaded. It reads the admin API of the port that serves it, and nothing else. The
+// The page is plain HTML, CSS and ES modules: there is no build step. As it is loaded, comments are
+// left out and the modules are linked. It reads the admin API of the port that serves it, and nothing else. The
 // package imports nothing that knows the limiter, so that the page can be served without it.
 package page
 
@@ -14,6 +15,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html/template"
 	"io"
@@ -83,8 +85,8 @@ func Paths() []string {
 		"/regions", "/history", "/login", filesPath}
 }
 
-// filesPath is where the files are, below a hash of all of them. A module names its neighbours by
-// relative paths, so it never gets one of another version.
+// filesPath is where the files are, below a hash of all of them. A script names others by relative
+// paths, so it never gets one of another version.
 const filesPath = "/assets/"
 
 // file is one file of the page. It is compressed at the first request for it: a server whose page
@@ -93,6 +95,11 @@ type file struct {
 	plain  []byte
 	packed func() []byte
 	kind   string
+}
+
+func newFile(name string, data []byte) file {
+	packed := sync.OnceValue(func() []byte { return packed(data, better.BestCompression) })
+	return file{plain: data, packed: packed, kind: kindOf(name)}
 }
 
 // page has the files, and the parts made from them at the first request.
@@ -109,6 +116,7 @@ type page struct {
 var load = sync.OnceValue(func() *page {
 	p := &page{files: map[string]file{}}
 	all := sha256.New()
+	modules := map[string][]byte{}
 	err := fs.WalkDir(embedded, "assets", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -130,16 +138,18 @@ var load = sync.OnceValue(func() *page {
 			p.style, p.policy = template.CSS(data), fmt.Sprintf(policy, base64.StdEncoding.EncodeToString(sum[:]))
 			return nil
 		}
-		p.files[name] = file{
-			plain:  data,
-			packed: sync.OnceValue(func() []byte { return packed(data, better.BestCompression) }),
-			kind:   kindOf(name),
+		if path.Ext(name) == ".js" && name != "boot.js" && !strings.HasPrefix(name, "vendor/") {
+			modules[name] = data
+			return nil
 		}
+		p.files[name] = newFile(name, data)
 		return nil
 	})
-	if err != nil {
+	script, linked := link(modules, "app.js")
+	if err = errors.Join(err, linked); err != nil {
 		panic(err) // they are part of the program
 	}
+	p.files["app.js"] = newFile("app.js", script)
 	p.hash = hex.EncodeToString(all.Sum(nil)[:8])
 	return p
 })
@@ -260,7 +270,7 @@ func (p *page) serveHTML(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveFile serves one file, which never changes under its name. If the program was replaced while
-// a page was open, the old name is gone: the script then reloads the page.
+// a page was open, the old name is gone: a chart that is first drawn then shows its figures alone.
 func (p *page) serveFile(w http.ResponseWriter, r *http.Request, rest string) {
 	hash, name, _ := strings.Cut(rest, "/")
 	f, ok := p.files[name]
@@ -298,7 +308,6 @@ type frame struct {
 	Theme   string // light, dark or ""
 	Version string
 	View    string   // the first segment of the path, or overview
-	Modules string   // that the view needs, separated by spaces
 	Regions bool     // there is a view of them
 	session *Session // nil for somebody who has to log in
 }
@@ -341,7 +350,6 @@ func (p *page) frame(r *http.Request) (f *frame, snapshot func() Snapshot) {
 	} else {
 		f.View, snapshot = "login", func() Snapshot { return Snapshot{} }
 	}
-	f.Modules = strings.Join(modulesOf(f.View), " ")
 	return f, snapshot
 }
 
@@ -389,17 +397,4 @@ func viewOf(urlPath string) string {
 		return "key"
 	}
 	return first
-}
-
-// modulesOf returns the modules that a view needs, so that the browser (boot.js) fetches them all
-// at once, instead of each after the one that imports it.
-func modulesOf(view string) []string {
-	modules := []string{"app.js", "parts/text.js", "parts/time.js", "parts/table.js", "parts/stream.js"}
-	if _, ok := load().files["views/"+view+".js"]; ok {
-		modules = append(modules, "views/"+view+".js")
-	}
-	if view == "overview" {
-		modules = append(modules, "views/rules.js", "parts/bars.js", "parts/chart.js", "parts/decision.js")
-	}
-	return modules
 }

@@ -2,10 +2,8 @@ package top
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,31 +16,13 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/observe/insight"
 	"github.com/weir-rl/weir/internal/observe/recent"
+	"github.com/weir-rl/weir/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // Times are shown by the clock of who looks, which must be the same for everybody here.
 func TestMain(m *testing.M) {
 	time.Local = time.UTC
 	os.Exit(m.Run())
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs (run with -update to accept):\n%s", path, got)
-	}
 }
 
 // The header says what is away, on the narrowest screen, and how each node decides; not what is
@@ -181,21 +161,21 @@ func TestScreens(t *testing.T) {
 					a.Open.ruleReport = s.rules()[1]
 				}
 			}
-			golden(t, fmt.Sprintf("%s-%dx%d.txt", name, size.width, size.height),
+			golden.Check(t, fmt.Sprintf("%s-%dx%d.txt", name, size.width, size.height),
 				bare(View(s, size.width, size.height)))
 		}
 	}
 	s := &State{Server: "http://127.0.0.1:6070"}
-	golden(t, "first-80x24.txt", bare(View(s, 80, 24)))
+	golden.Check(t, "first-80x24.txt", bare(View(s, 80, 24)))
 	s.Fail(errors.New("connection refused"), now)
-	golden(t, "never-80x24.txt", bare(View(s, 80, 24)))
+	golden.Check(t, "never-80x24.txt", bare(View(s, 80, 24)))
 	s = shop()
 	s.Fail(errors.New("connection refused"), now.Add(10*time.Second))
 	s.Fail(errors.New("connection refused"), now.Add(12*time.Second))
 	s.Paused, s.MayBan = true, false
-	golden(t, "lost-80x24.txt", bare(View(s, 80, 24)))
+	golden.Check(t, "lost-80x24.txt", bare(View(s, 80, 24)))
 	// With styles, which use the sixteen colours.
-	golden(t, "styled.txt", strings.ReplaceAll(View(shop(), 80, 12), "\x1b", "␛")+"\n")
+	golden.Check(t, "styled.txt", strings.ReplaceAll(View(shop(), 80, 12), "\x1b", "␛")+"\n")
 }
 
 // An address is shown whole at any usual width, beside keys of any length.

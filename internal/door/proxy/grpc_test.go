@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
 	"github.com/weir-rl/weir/overload"
 )
 
@@ -67,7 +68,7 @@ func TestGRPCRefusals(t *testing.T) {
 		{"a page", `{content_type: text/html, body: "<p>no</p>"}`, codes.ResourceExhausted, `rate limit "calls" exceeded; retry in `},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			yaml := `limits: [{name: calls, when: {path: /grpc.health.v1.Health/**}, allow: 2/h, algorithm: fixed_window`
+			yaml := `limits: [{name: calls, when: {path: /grpc.health.v1.Health/**}, allow: 2/h, algorithm: fixed_window, align: first_request`
 			if c.response != "" {
 				yaml += `, response: ` + c.response
 			}
@@ -138,12 +139,12 @@ func refused(t *testing.T, code codes.Code, message string, err error, trailer m
 
 // Whatever else ends a call in the proxy ends it so, too.
 func TestGRPCFailures(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, held, err := testproc.Reserve(false) // nobody listens there
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := "h2c://" + l.Addr().String()
-	_ = l.Close()
+	defer testproc.Release(held)
+	gone := "h2c://" + testproc.Loopback(port)
 	full, err := overload.New(overload.Options{Fixed: 1})
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/pipenet"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -259,37 +260,8 @@ func TestNobodyReads(t *testing.T) {
 	}
 }
 
-// pipeListener hands out ends of pipes, for tests on virtual time.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newPipeListener() *pipeListener {
-	return &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
-func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
-
-func (l *pipeListener) dial() net.Conn {
-	ours, theirs := net.Pipe()
-	l.conns <- theirs
-	return ours
-}
-
 // onVirtualTime runs test with a server whose connections are pipes.
-func onVirtualTime(t *testing.T, o Options, test func(t *testing.T, s *Server, l *pipeListener)) {
+func onVirtualTime(t *testing.T, o Options, test func(t *testing.T, s *Server, l *pipenet.Listener)) {
 	synctest.Test(t, func(t *testing.T) {
 		store, err := memory.New(memory.Options{})
 		if err != nil {
@@ -300,7 +272,7 @@ func onVirtualTime(t *testing.T, o Options, test func(t *testing.T, s *Server, l
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, l := New(limiter, store, o), newPipeListener()
+		s, l := New(limiter, store, o), pipenet.Listen()
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(l) }()
 		test(t, s, l)
@@ -340,8 +312,8 @@ func TestTimes(t *testing.T) {
 		{"a large command in drops", append([]string{"*2\r\n$4\r\nECHO\r\n$60000\r\n"}, strings.Split(strings.Repeat("x ", 50), " ")...), 30 * time.Second, "slow", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			onVirtualTime(t, Options{}, func(t *testing.T, s *Server, l *pipeListener) {
-				nc := l.dial()
+			onVirtualTime(t, Options{}, func(t *testing.T, s *Server, l *pipenet.Listener) {
+				nc := l.Dial()
 				begun := time.Now()
 				var sending sync.WaitGroup
 				sending.Go(func() {
@@ -369,8 +341,8 @@ func TestTimes(t *testing.T) {
 
 // TestSlowReader: an answer that nobody takes is given up in its time.
 func TestSlowReader(t *testing.T) {
-	onVirtualTime(t, Options{Stall: 20 * time.Second}, func(t *testing.T, s *Server, l *pipeListener) {
-		nc := l.dial()
+	onVirtualTime(t, Options{Stall: 20 * time.Second}, func(t *testing.T, s *Server, l *pipenet.Listener) {
+		nc := l.Dial()
 		if _, err := io.WriteString(nc, "PING\r\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -388,8 +360,8 @@ func TestSlowReader(t *testing.T) {
 // TestShutdown: what has come is answered, silent connections are closed, and what does not end is
 // cut off.
 func TestShutdown(t *testing.T) {
-	onVirtualTime(t, Options{}, func(t *testing.T, s *Server, l *pipeListener) {
-		silent, half := l.dial(), l.dial()
+	onVirtualTime(t, Options{}, func(t *testing.T, s *Server, l *pipenet.Listener) {
+		silent, half := l.Dial(), l.Dial()
 		for _, text := range []string{"PING\r\n", "*1\r\n$4\r\nPI"} {
 			if _, err := io.WriteString(half, text); err != nil {
 				t.Fatal(err)
@@ -400,7 +372,7 @@ func TestShutdown(t *testing.T) {
 				}
 			}
 		}
-		unread := l.dial() // its answer blocks
+		unread := l.Dial() // its answer blocks
 		if _, err := io.WriteString(unread, "PING\r\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -418,7 +390,7 @@ func TestShutdown(t *testing.T) {
 		if err := <-ended; err != context.DeadlineExceeded || time.Since(begun) != 3*time.Second {
 			t.Errorf("Shutdown: %v after %v", err, time.Since(begun))
 		}
-		if err := s.Serve(newPipeListener()); err != nil {
+		if err := s.Serve(pipenet.Listen()); err != nil {
 			t.Errorf("Serve after Shutdown: %v", err)
 		}
 	})

@@ -10,6 +10,7 @@ package rls
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"sync"
@@ -426,6 +427,9 @@ func windowEnd(limit *algo.Config, now int64) int64 {
 // refuseWithoutStore answers when the store failed and the rules do not admit without it: with a
 // refusal if one of them wants that, else with an error.
 func (c *call) refuseWithoutStore(failure error) error {
+	if errors.Is(failure, weir.ErrNoRules) {
+		return status.Error(codes.Unavailable, failure.Error())
+	}
 	deny := false
 	c.blankStatuses()
 	for i := range c.decision.Matches.Hits {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -42,7 +43,7 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := say.say(said{Version: wireVersion}); err != nil {
 		return err
 	}
-	tasks, records := make(chan *task), make(chan *gathered)
+	tasks, records := make(chan *task), make(chan *record.Gathered)
 	go func() { cancel(listen(ctx, in, tasks, records)) }()
 	done := make(chan error, 1)
 	go func() { done <- work(ctx, say, tasks, records) }()
@@ -76,7 +77,7 @@ func failure(ctx context.Context) error {
 }
 
 // listen reads a task and records, and then waits for the end of in, which it returns.
-func listen(ctx context.Context, in io.Reader, tasks chan<- *task, records chan<- *gathered) error {
+func listen(ctx context.Context, in io.Reader, tasks chan<- *task, records chan<- *record.Gathered) error {
 	d := gob.NewDecoder(in)
 	t := new(task)
 	err := d.Decode(t)
@@ -85,7 +86,7 @@ func listen(ctx context.Context, in io.Reader, tasks chan<- *task, records chan<
 		case tasks <- t:
 		case <-ctx.Done():
 		}
-		var g *gathered
+		var g *record.Gathered
 		if g, err = receive(d); err == nil {
 			select {
 			case records <- g:
@@ -101,7 +102,7 @@ func listen(ctx context.Context, in io.Reader, tasks chan<- *task, records chan<
 }
 
 // work does a task, and writes the result.
-func work(ctx context.Context, say *lines, tasks <-chan *task, records <-chan *gathered) error {
+func work(ctx context.Context, say *lines, tasks <-chan *task, records <-chan *record.Gathered) error {
 	var t *task
 	select {
 	case t = <-tasks:
@@ -115,7 +116,7 @@ func work(ctx context.Context, say *lines, tasks <-chan *task, records <-chan *g
 		set, _, err := file.Load(t.InForce, t.Options)
 		return set, err
 	}
-	gather := func(window int64) (*gathered, error) {
+	gather := func(window int64) (*record.Gathered, error) {
 		if err := say.say(said{Window: &window}); err != nil {
 			return nil, err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -28,7 +29,7 @@ type fleet struct {
 }
 
 // newFleet makes nodes on the store of a world, and previews over all of them.
-func newFleet(t *testing.T, n int, rules string, o Options) *fleet {
+func newFleet(t *testing.T, n int, rules string, o record.Options) *fleet {
 	f := &fleet{world: newWorld(t, rules, o), silent: -1, dies: -1}
 	for i := range n {
 		w := &world{t: t, now: begin}
@@ -38,19 +39,21 @@ func newFleet(t *testing.T, n int, rules string, o Options) *fleet {
 			o.PerSecond = 1 << 30
 		}
 		var err error
-		if w.recorder, err = NewRecorder(o); err != nil {
+		if w.recorder, err = record.NewRecorder(o); err != nil {
 			t.Fatal(err)
 		}
-		w.recorder.seed.Store(7)
+		w.recorder.SetSeed(7)
 		if w.limiter, err = weir.New(f.store, weir.WithRules(load(t, rules)), weir.WithClock(o.Clock), weir.WithHooks(w.recorder.Hooks())); err != nil {
 			t.Fatal(err)
 		}
 		w.preview = New(w.recorder, func() *rule.Set { set, _ := w.limiter.Rules(); return set }, file.Options{})
-		w.preview.SetNodes(func() int { return n },
-			func(ctx context.Context, q []byte, take func(string, []byte) bool) insight.Nodes {
+		w.preview.SetOthers(record.Others{Nodes: func() int { return n },
+			Ask: func(ctx context.Context, q []byte, take func(string, []byte) bool) insight.Nodes {
 				tally := insight.Nodes{Asked: n, Answered: 1}
 				f.asked++
-				var asked question
+				var asked struct {
+					Page int `json:"p"`
+				}
 				if err := json.Unmarshal(q, &asked); err != nil {
 					t.Error(err)
 				}
@@ -71,7 +74,7 @@ func newFleet(t *testing.T, n int, rules string, o Options) *fleet {
 					}
 				}
 				return tally
-			})
+			}})
 		f.nodes = append(f.nodes, w)
 	}
 	return f
@@ -102,25 +105,11 @@ func (w *world) here(rules string, over time.Duration) *insight.PreviewResult {
 	return res
 }
 
-// What is no question of a node gets an error, and does no harm.
-func TestNoQuestion(t *testing.T) {
-	r, err := NewRecorder(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, page := range []int{0, -1} {
-		text := fmt.Sprintf(`{"i":"x","p":%d}`, page)
-		if _, err := r.Answer(t.Context(), []byte(text)); (err == nil) != (page == 0) {
-			t.Errorf("%s: %v", text, err)
-		}
-	}
-}
-
 // TestFleet: clients spread their requests over three nodes. A preview counts the same at each
 // node: what one node that had all requests would count.
 func TestFleet(t *testing.T) {
-	f := newFleet(t, 3, fmt.Sprintf(perMinute, 6), Options{Fresh: true})
-	all := newWorld(t, fmt.Sprintf(perMinute, 6), Options{Fresh: true})
+	f := newFleet(t, 3, fmt.Sprintf(perMinute, 6), record.Options{Fresh: true})
+	all := newWorld(t, fmt.Sprintf(perMinute, 6), record.Options{Fresh: true})
 	for range 10 {
 		for k := range 36 {
 			for c := range 20 {
@@ -160,7 +149,7 @@ func TestFleet(t *testing.T) {
 // recorded is taken; a page that gets lost is asked for again; a node that samples other clients,
 // or sends nonsense, is left out.
 func TestFleetAnswers(t *testing.T) {
-	f := newFleet(t, 3, fmt.Sprintf(perMinute, 6), Options{})
+	f := newFleet(t, 3, fmt.Sprintf(perMinute, 6), record.Options{})
 	for i := range 20_000 {
 		f.now += 20_000
 		f.ask(i/500%3, fmt.Sprint("client-", i%500))
@@ -194,14 +183,14 @@ func TestFleetAnswers(t *testing.T) {
 	}
 	partial("dies")
 	f.dies = -1
-	f.nodes[2].recorder.seed.Store(8)
+	f.nodes[2].recorder.SetSeed(8)
 	partial("other clients")
 }
 
 // TestFleetBounds: what nodes send is bounded. All of them leave out the same clients then, and the
 // counts are multiplied.
 func TestFleetBounds(t *testing.T) {
-	f := newFleet(t, 3, fmt.Sprintf(perMinute, 6), Options{Bytes: 64 << 20})
+	f := newFleet(t, 3, fmt.Sprintf(perMinute, 6), record.Options{Bytes: 64 << 20})
 	text := make([]byte, 400)
 	random := rand.NewChaCha8([32]byte{1})
 	for i := range 60_000 {
@@ -221,18 +210,13 @@ func TestFleetBounds(t *testing.T) {
 			t.Errorf("at node %d: %+v", i, res)
 		}
 	}
-	r := f.nodes[0].recorder
-	if c := r.record(0, 100<<10); c.bytes() > 100<<10 || c.Level == 0 || len(c.Chunks) == 0 ||
-		len(c.pages()) > mostPages {
-		t.Errorf("%d bytes from level %d on in %d chunks", c.bytes(), c.Level, len(c.Chunks))
-	}
 }
 
 // TestOver: what counts are the requests of the time that was asked for, however long the windows
 // are, as far as the record reaches; where it does not, the answer says what is counted.
 func TestOver(t *testing.T) {
 	const hourly = "limits: [{ name: search, per: [user], allow: 30/hour }, { name: all, allow: 100000/day }]"
-	w := newWorld(t, hourly, Options{})
+	w := newWorld(t, hourly, record.Options{})
 	for range 600 {
 		w.now += 6e6 // an hour in all
 		w.ask(&weir.Request{Attributes: rule.Map{"user": "ada"}})

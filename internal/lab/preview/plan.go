@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 )
@@ -24,17 +25,17 @@ type plan struct {
 	requests uint64
 	gaps     int64 // in all, in which some requests are missing
 	changes  int   // of the rules
-	streams  [][]chunk
+	streams  [][]record.Chunk
 }
 
 // newPlan chooses the sample with the most clients that reaches back as far as wanted. over 0 is
 // all that was recorded; window is the longest window of the rules.
-func newPlan(records []*record, over, window int64) (*plan, error) {
+func newPlan(records []*record.Record, over, window int64) (*plan, error) {
 	p := &plan{level: -1, window: window}
 	for _, r := range records {
 		p.to = max(p.to, r.To)
 	}
-	var reach [strata]int64 // by level
+	var reach [record.Strata]int64 // by level
 	longest := p.to
 	for level := range reach {
 		if reach[level], _ = reachOf(records, level); reach[level] != 0 {
@@ -56,12 +57,12 @@ func newPlan(records []*record, over, window int64) (*plan, error) {
 	if p.to == 0 || p.level < 0 {
 		return nil, insight.ErrNotRecorded
 	}
-	for ; p.level < strata-1; p.level++ {
+	for ; p.level < record.Strata-1; p.level++ {
 		if n, _ := requestsOf(records, p.level, wanted); n <= mostRequests {
 			break
 		}
 	}
-	var last *record
+	var last *record.Record
 	p.since, last = reachOf(records, p.level)
 	if p.since > wanted && len(records) > 1 {
 		p.began = cmp.Or(human.ParseNodeName(last.Node).Label(), "the node that was asked")
@@ -86,7 +87,7 @@ func newPlan(records []*record, over, window int64) (*plan, error) {
 		for _, g := range r.Gaps {
 			p.gaps += max(g.To-max(g.From, p.from), 0)
 		}
-		p.streams = append(p.streams, r.streams(p.level, p.from)...)
+		p.streams = append(p.streams, r.Streams(p.level, p.from)...)
 	}
 	return p, nil
 }
@@ -107,7 +108,7 @@ func (p *plan) setCount(over int64, fresh bool) {
 
 // reachOf returns since when the records of all nodes are whole, in the strata from a level on, and
 // whose record begins then; 0 if one of them lacks a stratum.
-func reachOf(records []*record, level int) (since int64, last *record) {
+func reachOf(records []*record.Record, level int) (since int64, last *record.Record) {
 	for _, r := range records {
 		for _, at := range r.Since[level:] {
 			if at == 0 {
@@ -123,7 +124,7 @@ func reachOf(records []*record, level int) (since int64, last *record) {
 
 // requestsOf returns about how many requests there are from a level and an instant on, and when the
 // first chunk with some of them begins.
-func requestsOf(records []*record, level int, from int64) (sum uint64, first int64) {
+func requestsOf(records []*record.Record, level int, from int64) (sum uint64, first int64) {
 	for _, r := range records {
 		for i := range r.Chunks {
 			if c := &r.Chunks[i]; c.Stratum >= level && c.To >= from {
@@ -135,22 +136,6 @@ func requestsOf(records []*record, level int, from int64) (sum uint64, first int
 		}
 	}
 	return sum, first
-}
-
-// streams returns the chunks from a level and an instant on, by stratum.
-func (c *record) streams(level int, from int64) (list [][]chunk) {
-	for stratum := level; stratum < strata; stratum++ {
-		var one []chunk
-		for _, k := range c.Chunks {
-			if k.Stratum == stratum && k.To >= from {
-				one = append(one, k)
-			}
-		}
-		if len(one) > 0 {
-			list = append(list, one)
-		}
-	}
-	return list
 }
 
 // longestWindow returns how long the record must be before requests count, in µs.

@@ -1,3 +1,9 @@
+// Package preview says what other rules would have done to the requests that were recorded.
+//
+// Preview gathers the records of all nodes (package record), and starts a process (process.go,
+// wire.go, child.go). The process chooses a part of the records (plan.go), replays it in virtual
+// time, through the rules in force and through the other rules side by side (task.go, replay.go),
+// and sums up (result.go).
 package preview
 
 import (
@@ -5,21 +11,23 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
 
-// Preview says what rules would have done to the requests that a Recorder recorded. Safe for
+// Preview says what rules would have done to the requests that were recorded. Safe for
 // concurrent use; previews run one after the other.
 type Preview struct {
-	recorder *Recorder
+	gather   func(ctx context.Context, o record.Others, back time.Duration) *record.Gathered
+	recorded record.Options
 	rules    func() *rule.Set
 	options  file.Options
 	lint     file.LintOptions
-	nodes    func() int // nil: this one is alone
-	ask      Ask
+	others   record.Others
 	process  *process // nil: requests are replayed in this one
 	one      sync.Mutex
 	each     eachFunc // for tests, which then replay in this process
@@ -27,14 +35,12 @@ type Preview struct {
 
 // New returns a Preview that replays the requests of r. rules returns the rules in force, to
 // compare with. options are used to load rule files.
-func New(r *Recorder, rules func() *rule.Set, options file.Options) *Preview {
-	return &Preview{recorder: r, rules: rules, options: options}
+func New(r *record.Recorder, rules func() *rule.Set, options file.Options) *Preview {
+	return &Preview{gather: r.Gather, recorded: r.Options(), rules: rules, options: options}
 }
 
-// SetNodes makes Run replay the requests of all nodes. nodes returns how many there are, and ask
-// asks the others, whose Recorder.Answer answers; nil if they cannot be asked. It must be called
-// before Run.
-func (p *Preview) SetNodes(nodes func() int, ask Ask) { p.nodes, p.ask = nodes, ask }
+// SetOthers makes Run replay the requests of all nodes. It must be called before Run.
+func (p *Preview) SetOthers(o record.Others) { p.others = o }
 
 // SetLint makes lint know the configuration, as Lint of package file describes it. It must be
 // called before Run.
@@ -63,9 +69,16 @@ func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.Pre
 	tell := newTeller(q.Progress)
 	tell(insight.PreviewProgress{Phase: "load"}, true)
 	now := p.rules()
-	t := &task{Files: q.Files, Options: p.options, Lint: p.lint, Over: q.Over, Known: p.recorder.o.Known,
-		Hide: p.recorder.o.Hide, each: p.each}
-	gather := func(window int64) (*gathered, error) { return p.gather(ctx, q.Over, window), ctx.Err() }
+	o := p.recorded
+	t := &task{Files: q.Files, Options: p.options, Lint: p.lint, Over: q.Over, Known: o.Known, Hide: o.Hide,
+		Always: o.Always(), each: p.each}
+	gather := func(window int64) (*record.Gathered, error) {
+		back := q.Over
+		if back > 0 {
+			back += time.Duration(window) * time.Microsecond
+		}
+		return p.gather(ctx, p.others, back), ctx.Err()
+	}
 	if p.process != nil && p.each == nil && now != nil {
 		res, err := p.process.run(ctx, now, t, gather, tell)
 		if !errors.Is(err, errNotBegun) {

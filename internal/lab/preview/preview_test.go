@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/internal/testkit/effort"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
@@ -29,7 +30,7 @@ type world struct {
 	t        testing.TB
 	now      int64
 	limiter  *weir.Limiter
-	recorder *Recorder
+	recorder *record.Recorder
 	store    *memory.Store
 	preview  *Preview // in this process
 	apart    *Preview // in one of its own
@@ -47,7 +48,7 @@ func load(t testing.TB, text string) *rule.Set {
 	return set
 }
 
-func newWorld(t testing.TB, rules string, o Options) *world {
+func newWorld(t testing.TB, rules string, o record.Options) *world {
 	t.Helper()
 	w := &world{t: t, now: begin}
 	clock := func() int64 { return w.now }
@@ -56,10 +57,10 @@ func newWorld(t testing.TB, rules string, o Options) *world {
 	}
 	o.Clock = clock
 	var err error
-	if w.recorder, err = NewRecorder(o); err != nil {
+	if w.recorder, err = record.NewRecorder(o); err != nil {
 		t.Fatal(err)
 	}
-	w.recorder.seed.Store(7) // the same clients in each run
+	w.recorder.SetSeed(7) // the same clients in each run
 	if w.store, err = memory.New(memory.Options{Clock: clock}); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func (w *world) askInto(r *weir.Request, d *weir.Decision) {
 		w.t.Fatal(err)
 	}
 	if w.staged++; w.staged%64 == 0 {
-		w.recorder.drain()
+		w.recorder.Gather(context.Background(), record.Others{}, time.Microsecond) // moves what was staged
 	}
 }
 
@@ -195,7 +196,7 @@ func TestExact(t *testing.T) {
 		if _, _, err := file.Load([]file.Source{{Name: "shop.yaml", Data: []byte(rules)}}, file.Options{}); err != nil {
 			t.Skip(err)
 		}
-		w := newWorld(&quiet{t: t}, rules, Options{Fresh: true})
+		w := newWorld(&quiet{t: t}, rules, record.Options{Fresh: true})
 		defer w.close()
 		var happened []bool
 		refused := uint64(0)
@@ -233,9 +234,9 @@ func TestExact(t *testing.T) {
 			}
 		}
 		n := 0
-		w.preview.each = func(e *request, now, then *weir.Decision) {
+		w.preview.each = func(e *record.Request, now, then *weir.Decision) {
 			if n < len(happened) && (now.Allowed != happened[n] || then.Allowed != happened[n] ||
-				e.flags&flagAllowed != 0 != happened[n]) {
+				e.Allowed() != happened[n]) {
 				t.Fatalf("request %d of %d was allowed: %t; replayed: %t, %t\n%s", n, len(happened), happened[n],
 					now.Allowed, then.Allowed, rules)
 			}
@@ -257,6 +258,17 @@ func TestExact(t *testing.T) {
 			}
 		}
 	})
+}
+
+// change makes previews work on a record that was changed.
+func (w *world) change(change func(*record.Record)) {
+	for _, p := range []*Preview{w.preview, w.apart} {
+		p.gather = func(ctx context.Context, o record.Others, back time.Duration) *record.Gathered {
+			g := w.recorder.Gather(ctx, o, back)
+			change(g.Records[0])
+			return g
+		}
+	}
 }
 
 // quiet is a testing.TB for code inside a rapid property.
@@ -285,7 +297,7 @@ const perMinute = "limits: [{ name: search, per: [user], allow: %d/min, algorith
 
 // A tighter limit refuses more, and it is told whom.
 func TestChange(t *testing.T) {
-	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{Fresh: true})
+	w := newWorld(t, fmt.Sprintf(perMinute, 4), record.Options{Fresh: true})
 	// ada sends 6 in a minute, bob 3, and cid 2, over ten minutes.
 	for range 10 {
 		for user, n := range map[string]int{"ada": 6, "bob": 3, "cid": 2} {
@@ -322,7 +334,7 @@ func TestChange(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	for _, p := range []*Preview{w.preview, w.apart} {
-		p.SetNodes(func() int { return 3 }, nil)
+		p.SetOthers(record.Others{Nodes: func() int { return 3 }})
 	}
 	if text := strings.Join(w.run(fmt.Sprintf(perMinute, 2), 0).Warnings, "\n"); !strings.Contains(text,
 		"1 of 3 nodes answered. What came to other nodes is missing") {
@@ -340,7 +352,7 @@ func TestChange(t *testing.T) {
 // A limit over several regions is replayed as if one region had all of it, and the result says so.
 // Such a rule counts as changed, whatever it refuses.
 func TestRegions(t *testing.T) {
-	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{Fresh: true})
+	w := newWorld(t, fmt.Sprintf(perMinute, 4), record.Options{Fresh: true})
 	for range 3 {
 		for range 6 {
 			w.now++
@@ -370,7 +382,7 @@ func TestRegions(t *testing.T) {
 // What was answered badly is no good client. An outage is nobody's fault: 5xx speak against no
 // client, nor does 429.
 func TestGoodClients(t *testing.T) {
-	w := newWorld(t, fmt.Sprintf(perMinute, 3), Options{Fresh: true})
+	w := newWorld(t, fmt.Sprintf(perMinute, 3), record.Options{Fresh: true})
 	for minute := range 5 {
 		for _, user := range []string{"good", "bad", "outage", "limited"} {
 			for range 3 {
@@ -404,7 +416,7 @@ func TestGoodClients(t *testing.T) {
 func TestGoodRefusedClients(t *testing.T) {
 	const rules = "limits: [{ name: search, per: [%s], when: { path: /search }, allow: %d/min, algorithm: fixed_window }, { name: home, per: [%[1]s], when: { path: /home }, allow: 1000/min }]"
 	for _, who := range []string{"user", "ip"} {
-		w := newWorld(t, fmt.Sprintf(rules, who, 2), Options{Fresh: true})
+		w := newWorld(t, fmt.Sprintf(rules, who, 2), record.Options{Fresh: true})
 		ask := func(client, path string, times int) {
 			for range times {
 				w.now++
@@ -463,7 +475,7 @@ func TestGoodRefusedClients(t *testing.T) {
 func TestNothingTellsGood(t *testing.T) {
 	for _, known := range [][]string{nil, {"header.x-account"}} {
 		w := newWorld(t, strings.ReplaceAll(fmt.Sprintf(perMinute, 3), "user", "ip"),
-			Options{Fresh: true, Known: known})
+			record.Options{Fresh: true, Known: known})
 		for range 3 {
 			w.now++
 			w.ask(&weir.Request{Attributes: rule.Map{"ip": "192.0.2.1", "header.x-account": "7"}})
@@ -477,7 +489,7 @@ func TestNothingTellsGood(t *testing.T) {
 
 // Errors have their place, tests are run, and lint warns.
 func TestCandidate(t *testing.T) {
-	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{Fresh: true})
+	w := newWorld(t, fmt.Sprintf(perMinute, 4), record.Options{Fresh: true})
 	w.ask(&weir.Request{Attributes: rule.Map{"user": "ada"}})
 	try := func(files map[string]string) *insight.PreviewResult {
 		t.Helper()
@@ -530,7 +542,7 @@ func TestCandidate(t *testing.T) {
 // Lint knows the configuration in any process.
 func TestLint(t *testing.T) {
 	const leased = `limits: [{ name: leased, per: [user], allow: 60000/min, algorithm: token_bucket, consistency: { lease: 5% } }]`
-	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{Fresh: true})
+	w := newWorld(t, fmt.Sprintf(perMinute, 4), record.Options{Fresh: true})
 	w.ask(&weir.Request{Attributes: rule.Map{"user": "ada"}})
 	for _, why := range []string{"", "nothing is lent here"} {
 		w.preview.SetLint(file.LintOptions{NoLeases: why})
@@ -550,7 +562,7 @@ func TestLint(t *testing.T) {
 // Before anything is recorded there is nothing to tell, and a preview that is no longer wanted
 // ends.
 func TestNothing(t *testing.T) {
-	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{})
+	w := newWorld(t, fmt.Sprintf(perMinute, 4), record.Options{})
 	q := insight.PreviewQuery{Files: map[string]string{"shop.yaml": fmt.Sprintf(perMinute, 2)}}
 	for _, p := range []*Preview{w.preview, w.apart} {
 		if _, err := p.Run(t.Context(), q); !errors.Is(err, insight.ErrNotRecorded) {
@@ -578,8 +590,8 @@ func TestNothing(t *testing.T) {
 // bounds.
 func TestSample(t *testing.T) {
 	w := newWorld(t,
-		"limits: [{ name: search, per: [user], allow: 4/min, algorithm: fixed_window }, { name: all, allow: 1500/min, algorithm: fixed_window }]", Options{Fresh: true})
-	w.recorder.level.Store(2)
+		"limits: [{ name: search, per: [user], allow: 4/min, algorithm: fixed_window }, { name: all, allow: 1500/min, algorithm: fixed_window }]", record.Options{Fresh: true})
+	w.change(func(c *record.Record) { c.Leave(2) })
 	random := rand.New(rand.NewPCG(1, 2))
 	refused := uint64(0)
 	then := map[string]int{}
@@ -607,5 +619,56 @@ func TestSample(t *testing.T) {
 		if r.Estimate != (r.Rule == "all") {
 			t.Errorf("%+v", r)
 		}
+	}
+}
+
+// Of more requests than the record has bytes for, the preview takes fewer clients, and reaches back
+// as far as was asked.
+func TestThinned(t *testing.T) {
+	const rules = `limits: [{ name: a, per: [user], allow: 5/min }]`
+	w := newWorld(t, rules, record.Options{Bytes: record.MinBytes, Reach: time.Hour})
+	random := rand.NewChaCha8([32]byte{3})
+	var d weir.Decision
+	text := make([]byte, 20)
+	for i := range 60_000 {
+		w.now += 100_000 // 6,000 s in all
+		_, _ = random.Read(text)
+		w.askInto(&weir.Request{Attributes: rule.Map{"user": fmt.Sprint("user-", i*7919%4000),
+			"path": string(text)}}, &d)
+	}
+	res := w.run(rules, 30*time.Minute)
+	if res.Sampled == 1 || res.From.After(time.UnixMicro(w.now).Add(-29*time.Minute)) || res.Requests < 9000 ||
+		res.Requests > 27_000 {
+		t.Errorf("1 in %d since %v: %d requests of 18000", res.Sampled, res.From, res.Requests)
+	}
+}
+
+// The result says so if requests came faster than they could be recorded.
+func TestGaps(t *testing.T) {
+	w := newWorld(t, fmt.Sprintf(perMinute, 4), record.Options{})
+	for range 10 {
+		w.now += 1e6
+		w.ask(&weir.Request{Attributes: rule.Map{"user": "ada"}})
+	}
+	w.change(func(c *record.Record) {
+		c.Gaps = []record.Gap{{From: begin, To: begin + 2e6}, {From: begin + 4e6, To: begin + 6e6}}
+	})
+	if text := strings.Join(w.run(fmt.Sprintf(perMinute, 4), 0).Warnings, "\n"); !strings.Contains(text,
+		"Within 3 s in all, requests came faster than they could be recorded.") {
+		t.Errorf("%s", text)
+	}
+}
+
+// A request that has several readings is replayed with each of them, as the door charges it.
+func TestReadings(t *testing.T) {
+	const rules = `limits: [{ name: session, per: [visitor], allow: %d/hour }, { name: secret, per: [cookie.token], allow: 100/hour }]`
+	w := newWorld(t, fmt.Sprintf(rules, 100), record.Options{Fresh: true, Known: []string{"visitor"}})
+	for i := range 6 {
+		w.ask(&weir.Request{Attributes: rule.Map{"path": "/", "visitor": fmt.Sprint("other-", i), "cookie.token": "hush"},
+			Also: []rule.Attributes{rule.Map{"path": "/", "visitor": "ada", "cookie.token": "hush-hush"}}})
+		w.now += 1000
+	}
+	if res := w.run(fmt.Sprintf(rules, 2), 0); res.Now.Refused != 0 || res.Then.Refused != 4 {
+		t.Errorf("refused now %d, then %d; want 0 and 4", res.Now.Refused, res.Then.Refused)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -34,7 +35,7 @@ func (w *world) startsWith(args ...string) *log {
 }
 
 func oneRequest(t *testing.T) (*world, insight.PreviewQuery) {
-	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{Fresh: true})
+	w := newWorld(t, fmt.Sprintf(perMinute, 4), record.Options{Fresh: true})
 	w.ask(&weir.Request{Attributes: rule.Map{"user": "ada"}})
 	return w, insight.PreviewQuery{Files: map[string]string{"shop.yaml": fmt.Sprintf(perMinute, 2)}}
 }
@@ -158,9 +159,9 @@ func TestHead(t *testing.T) {
 
 // Records are after their way the same, and what ends too early is an error.
 func TestSend(t *testing.T) {
-	g := &gathered{Nodes: insight.Nodes{Asked: 3, Answered: 2, Remark: "one is away"}, Records: []*record{
-		{Node: "a", Seed: 1, Level: 3, Since: [strata]int64{3: 1, 16: 2}, First: 4, Fresh: true, To: 5, Gaps: []gap{{6, 7}}, Changes: []int64{8},
-			Chunks: []chunk{{Stratum: 3, Data: []byte{0, 255}, From: 8, To: 9, Requests: 10, Size: -1}, {Stratum: 16, Data: []byte("x"), Size: 11}}},
+	g := &record.Gathered{Nodes: insight.Nodes{Asked: 3, Answered: 2, Remark: "one is away"}, Records: []*record.Record{
+		{Node: "a", Seed: 1, Level: 3, Since: [record.Strata]int64{3: 1, 16: 2}, First: 4, Fresh: true, To: 5, Gaps: []record.Gap{{From: 6, To: 7}}, Changes: []int64{8},
+			Chunks: []record.Chunk{{Stratum: 3, Data: []byte{0, 255}, From: 8, To: 9, Requests: 10, Size: -1}, {Stratum: 16, Data: []byte("x"), Size: 11}}},
 		{Node: "b"},
 	}}
 	var b bytes.Buffer
@@ -200,7 +201,7 @@ func TestTalk(t *testing.T) {
 		version + strings.Repeat("{\"progress\":{\"done\":1}}\n", 100): {nil, "more than the 128 MiB"},
 	} {
 		out := &io.LimitedReader{R: strings.NewReader(text), N: 1 << 10}
-		res, err := talk(io.Discard, out, &task{}, func(int64) (*gathered, error) { return nil, noRecord },
+		res, err := talk(io.Discard, out, &task{}, func(int64) (*record.Gathered, error) { return nil, noRecord },
 			newTeller(nil))
 		if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) ||
 			errors.Is(err, errEnded) != (c.is == errEnded) {

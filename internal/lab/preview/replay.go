@@ -3,160 +3,18 @@ package preview
 import (
 	"context"
 	"errors"
-	"iter"
 	"slices"
-	"strings"
-
-	"github.com/klauspost/compress/zstd"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/observe/insight/gather"
 	"github.com/weir-rl/weir/internal/observe/insight/judge"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/fallback"
 )
-
-// shape is shared by many requests: the domain, and the names of their attributes.
-type shape struct {
-	domain string
-	names  []string
-}
-
-// shapes holds each shape once.
-type shapes struct{ m map[string]*shape }
-
-// of returns the shape for a text; nil if the text is none.
-func (s *shapes) of(text string) *shape {
-	if found := s.m[text]; found != nil {
-		return found
-	}
-	if !strings.HasSuffix(text, "\x00") {
-		return nil
-	}
-	text = strings.Clone(text) // it shares the memory of a chunk
-	parts := strings.Split(text[:len(text)-1], "\x00")
-	found := &shape{domain: parts[0], names: parts[1:]}
-	if s.m == nil {
-		s.m = map[string]*shape{}
-	}
-	s.m[text] = found
-	return found
-}
-
-// attributes are the attributes of a recorded request.
-type attributes struct{ *request }
-
-// Attribute implements rule.Attributes.
-func (a attributes) Attribute(name string) (string, bool) {
-	for i, n := range a.shape.names {
-		if n == name {
-			return a.values[i], true
-		}
-	}
-	return "", false
-}
-
-// All implements rule.Attributes.
-func (a attributes) All() iter.Seq2[string, string] {
-	return func(yield func(string, string) bool) {
-		for i, n := range a.shape.names {
-			if !yield(n, a.values[i]) {
-				return
-			}
-		}
-	}
-}
-
-// readings returns the further readings of a recorded request (Recorder.appendAlso); nil for none.
-func (e *request) readings() (all []rule.Attributes) {
-	r := reader{b: []byte(e.also), ok: true}
-	for len(r.b) > 0 {
-		other := *e
-		other.values = slices.Clone(e.values)
-		for range r.byte() {
-			i, v := r.byte(), string(r.take(r.uvarint()))
-			if int(i) < len(other.values) {
-				other.values[i] = v
-			}
-		}
-		all = append(all, attributes{&other})
-	}
-	return all
-}
-
-// stream reads the chunks of a stratum of one node.
-type stream struct {
-	chunks []chunk
-	raw    []byte
-	d      decoder
-	e      request
-	ok     bool
-}
-
-// merged reads streams in order of time.
-type merged struct {
-	streams []*stream
-	shapes  shapes
-	z       *zstd.Decoder
-	last    *stream
-}
-
-func newMerged(lists [][]chunk) (*merged, error) {
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-		zstd.WithDecoderMaxMemory(16<<20))
-	if err != nil {
-		return nil, err
-	}
-	m := &merged{z: z}
-	for _, chunks := range lists {
-		s := &stream{chunks: chunks}
-		if err := m.advance(s); err != nil {
-			return nil, err
-		}
-		m.streams = append(m.streams, s)
-	}
-	return m, nil
-}
-
-// advance reads the next entry of a stream.
-func (m *merged) advance(s *stream) (err error) {
-	for {
-		if s.ok, err = s.d.next(&s.e, &m.shapes); s.ok || err != nil || len(s.chunks) == 0 {
-			return err
-		}
-		c := &s.chunks[0]
-		if c.Size < 0 { // an open one
-			s.raw = c.Data
-		} else if s.raw, err = m.z.DecodeAll(c.Data, s.raw[:0]); err != nil {
-			return errors.Join(errBroken, err)
-		}
-		s.chunks = s.chunks[1:]
-		s.d.open(s.raw)
-	}
-}
-
-// next returns the next entry, valid until the next call; nil if there is none.
-func (m *merged) next() (*request, error) {
-	if m.last != nil {
-		if err := m.advance(m.last); err != nil {
-			return nil, err
-		}
-	}
-	m.last = nil
-	for _, s := range m.streams {
-		if s.ok && (m.last == nil || s.e.time < m.last.e.time ||
-			s.e.time == m.last.e.time && s.e.turn < m.last.e.turn) {
-			m.last = s
-		}
-	}
-	if m.last == nil {
-		return nil, nil
-	}
-	return &m.last.e, nil
-}
 
 // side replays requests through one set of rules.
 type side struct {
@@ -218,42 +76,20 @@ var clientKeys = []string{"user", "ip", "user_id", "remote_address"}
 
 // cutsAcross reports whether the keys of a rule gather requests of several clients.
 func cutsAcross(r *rule.Rule) bool {
-	named := func(name string) bool {
-		for _, k := range clientKeys {
-			if k == name {
-				return true
-			}
-		}
-		return false
-	}
+	named := func(name string) bool { return slices.Contains(clientKeys, name) }
 	for _, key := range r.Per {
-		for _, name := range key {
-			if named(name) {
-				return false
-			}
+		if slices.ContainsFunc(key, named) {
+			return false
 		}
 	}
-	if r.Lyft != nil {
-		for _, e := range r.Lyft.Path {
-			if named(e.Key) && e.Value == "" {
-				return false
-			}
-		}
-	}
-	return true
+	return r.Lyft == nil ||
+		!slices.ContainsFunc(r.Lyft.Path, func(e rule.Entry) bool { return named(e.Key) && e.Value == "" })
 }
 
 // decide decides a request. counted says whether it counts, or only warms up.
-func (s *side) decide(e *request, counted bool) (allowed bool, err error) {
-	s.engine.SetTime(e.time)
-	s.q = weir.Request{Domain: e.shape.domain, Attributes: attributes{e}, Also: e.readings(), Hits: e.hits}
-	setDelay(&s.q, e.delay)
-	if e.descriptors != "" {
-		s.q.Descriptors = readDescriptors([]byte(e.descriptors))
-		if len(e.shape.names) == 0 {
-			s.q.Attributes = nil
-		}
-	}
+func (s *side) decide(e *record.Request, counted bool) (allowed bool, err error) {
+	s.engine.SetTime(e.Time)
+	e.Fill(&s.q)
 	if err := s.engine.Decide(&s.q, &s.d); err != nil {
 		return false, err
 	}
@@ -266,7 +102,7 @@ func (s *side) decide(e *request, counted bool) (allowed bool, err error) {
 			}
 		}
 	}
-	if !counted || e.hits < 0 {
+	if !counted || e.Hits < 0 {
 		return s.d.Allowed, nil
 	}
 	last := -1
@@ -325,19 +161,19 @@ type replay struct {
 }
 
 // run replays the requests of m.
-func (r *replay) run(ctx context.Context, m *merged, progress func(done uint64)) error {
+func (r *replay) run(ctx context.Context, m *record.Reader, progress func(done uint64)) error {
 	for n := 1; ; n++ {
-		e, err := m.next()
+		e, err := m.Next()
 		if err != nil {
 			return err
 		}
 		if e == nil {
 			return nil
 		}
-		if e.time < r.start {
+		if e.Time < r.start {
 			continue // from a chunk that begins earlier
 		}
-		if e.flags&flagAnswer != 0 {
+		if e.Answer() {
 			r.answer(e)
 		} else if err := r.step(e); err != nil {
 			return err
@@ -367,16 +203,16 @@ func (r *replay) client(hash uint64) *client {
 	return c
 }
 
-func (r *replay) answer(e *request) {
-	if e.time < r.from {
+func (r *replay) answer(e *record.Request) {
+	if e.Time < r.from {
 		return
 	}
-	r.client(e.client).conduct.Answered(int(e.hits))
+	r.client(e.Client).conduct.Answered(int(e.Hits))
 }
 
-func (r *replay) step(e *request) error {
+func (r *replay) step(e *record.Request) error {
 	r.done++
-	counted := e.time >= r.from
+	counted := e.Time >= r.from
 	now, err := r.now.decide(e, counted)
 	if err != nil {
 		return err
@@ -388,33 +224,33 @@ func (r *replay) step(e *request) error {
 	if r.each != nil {
 		r.each(e, &r.now.d, &r.then.d)
 	}
-	if !counted || e.hits < 0 {
+	if !counted || e.Hits < 0 {
 		return nil
 	}
 	r.requests++
-	r.to = max(r.to, e.time)
-	if e.flags&flagAllowed == 0 {
+	r.to = max(r.to, e.Time)
+	if !e.Allowed() {
 		r.happened++
-		if e.flags&flagBanned != 0 {
+		if e.Banned() {
 			r.banned++
 		}
 	}
-	if e.flags&flagCut != 0 {
+	if e.Cut() {
 		r.cut++
 	}
-	if e.kind == byUser {
+	if e.HasUser() {
 		r.users++
 	}
 	known := r.identifies(e)
 	if known {
 		r.identified++
 	}
-	r.series.add(e.time, now, then)
-	if e.kind == byNobody {
+	r.series.add(e.Time, now, then)
+	if e.Anonymous() {
 		r.only(now, then)
 		return nil
 	}
-	c := r.client(e.client)
+	c := r.client(e.Client)
 	c.requests++
 	c.conduct.Known = c.conduct.Known || known
 	c.conduct.Decided(&r.now.q, &r.now.d)
@@ -425,7 +261,7 @@ func (r *replay) step(e *request) error {
 		c.then++
 	}
 	if r.only(now, then) && c.key == "" {
-		c.key = e.clientText()
+		c.key = e.ClientText()
 	}
 	return nil
 }
@@ -444,9 +280,9 @@ func (r *replay) only(now, then bool) bool {
 }
 
 // identifies reports whether a request has an attribute that says who the client is.
-func (r *replay) identifies(e *request) bool {
+func (r *replay) identifies(e *record.Request) bool {
 	for _, name := range r.known {
-		if v, ok := (attributes{e}).Attribute(name); ok && v != "" {
+		if v, ok := e.Attribute(name); ok && v != "" {
 			return true
 		}
 	}
@@ -471,23 +307,4 @@ func (r *replay) good() func(c *client) bool {
 		k := c.conduct.Facts()
 		return k.Good(identity)
 	}
-}
-
-// clientText names the client of a request for people. It returns a copy.
-func (e *request) clientText() string {
-	for _, name := range [...]string{"user", "ip"} {
-		if v, ok := (attributes{e}).Attribute(name); ok && v != "" {
-			return name + "=" + strings.ToValidUTF8(v, "?")
-		}
-	}
-	if e.descriptors != "" {
-		var parts []string
-		for _, d := range readDescriptors([]byte(e.descriptors)) {
-			for _, entry := range d.Entries {
-				parts = append(parts, entry.Key+"="+entry.Value)
-			}
-		}
-		return strings.ToValidUTF8(strings.Join(parts, ", "), "?")
-	}
-	return ""
 }

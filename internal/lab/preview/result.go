@@ -11,6 +11,7 @@ import (
 	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/observe/changes"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/internal/util/httpfield"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
@@ -141,12 +142,7 @@ func (r *replay) rules(scale uint64) []insight.PreviewRule {
 
 // perUser reports whether each key belongs to one client, which is known by its user.
 func perUser(r *rule.Rule) bool {
-	for _, key := range r.Per {
-		if slices.Contains(key, "user") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Per, func(key rule.Key) bool { return slices.Contains(key, "user") })
 }
 
 // warn warns of anything that the counts do not cover.
@@ -191,7 +187,7 @@ func (t *task) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 	}
 	if r.cut > 0 {
 		say("Of %d requests a value was longer than %d bytes, or there were too many attributes: they are cut here.",
-			r.cut, maxValue)
+			r.cut, record.MaxValue)
 	}
 	t.warnOfRules(say, r)
 	if d := difference(r.now.total, r.happened); d > max(2, r.happened/100) {
@@ -227,7 +223,7 @@ func times(n int) string {
 func (t *task) warnOfRules(say func(string, ...any), r *replay) {
 	for _, domain := range r.then.set.Domains() {
 		recorded, all := r.now.set.Reads(domain)
-		recorded = slices.Concat(recorded, always, t.Known)
+		recorded = slices.Concat(recorded, t.Always)
 		read, _ := r.then.set.Reads(domain)
 		var missing []string
 		for _, name := range read {

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/record"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -25,6 +26,7 @@ type task struct {
 	Lint    file.LintOptions
 	Known   []string // as in Options of the recorder
 	Hide    []string
+	Always  []string      // the attributes that are recorded whatever the rules in force read
 	Over    time.Duration // as in insight.PreviewQuery
 
 	spent func() time.Duration // processor time, in a process that does nothing else
@@ -32,9 +34,9 @@ type task struct {
 }
 
 type (
-	eachFunc = func(e *request, now, then *weir.Decision)
+	eachFunc = func(e *record.Request, now, then *weir.Decision)
 	// gatherer returns the records to replay. window is the longest window of the rules, in µs.
-	gatherer = func(window int64) (*gathered, error)
+	gatherer = func(window int64) (*record.Gathered, error)
 	// teller reports progress, at most ten times a second unless must is set.
 	teller = func(p insight.PreviewProgress, must bool)
 )
@@ -222,11 +224,11 @@ func (t *task) runTests(ctx context.Context, set *rule.Set, tests []testFile, re
 
 // replay replays a plan.
 func (t *task) replay(ctx context.Context, plan *plan, now, then *rule.Set, tell teller) (*replay, error) {
-	m, err := newMerged(plan.streams)
+	m, err := record.NewReader(plan.streams)
 	if err != nil {
 		return nil, err
 	}
-	defer m.z.Close()
+	defer m.Close()
 	r := &replay{clients: map[uint64]*client{}, known: t.Known, from: plan.count, to: plan.count,
 		series: newSeries(plan.count, plan.to), each: t.each, start: plan.from}
 	if r.now, err = newSide(now, 1<<plan.level); err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/weir-rl/weir/internal/observe/insight"
+	"github.com/weir-rl/weir/internal/observe/record"
 )
 
 // The protocol between a server and the process that replays for it.
@@ -19,7 +20,7 @@ import (
 
 // wireVersion changes with the messages and with their effect: if the program on the disk was
 // replaced, the new one must not replay for the old one.
-const wireVersion = 5
+const wireVersion = 6
 
 // said is a line from the process. It has one of the fields.
 type said struct {
@@ -53,7 +54,7 @@ func (l *lines) say(s said) error {
 }
 
 // send sends records: each chunk by itself, so that no side holds all of them twice.
-func send(e *gob.Encoder, g *gathered) error {
+func send(e *gob.Encoder, g *record.Gathered) error {
 	if err := e.Encode(sent{g.Nodes, len(g.Records)}); err != nil {
 		return err
 	}
@@ -79,19 +80,19 @@ type sent struct {
 }
 
 // receive is the inverse of send.
-func receive(d *gob.Decoder) (*gathered, error) {
+func receive(d *gob.Decoder) (*record.Gathered, error) {
 	var head sent
 	if err := d.Decode(&head); err != nil {
 		return nil, err
 	}
-	g := &gathered{Nodes: head.Nodes}
+	g := &record.Gathered{Nodes: head.Nodes}
 	for range head.Records {
-		r, chunks := new(record), 0
+		r, chunks := new(record.Record), 0
 		if err := errors.Join(d.Decode(r), d.Decode(&chunks)); err != nil {
 			return nil, err
 		}
 		for range chunks {
-			var c chunk
+			var c record.Chunk
 			if err := d.Decode(&c); err != nil {
 				return nil, err
 			}

@@ -393,3 +393,65 @@ func TestProvisos(t *testing.T) {
 		t.Error("the page holds what the log does, unescaped")
 	}
 }
+
+// TestMarkdown: a comment holds no client, key or path of the log, its tables are tables, and names
+// are what they are, whatever they hold.
+func TestMarkdown(t *testing.T) {
+	r := replay(t, 2000, false, tight, loose)
+	r.Skipped, r.Late = 1, 2
+	r.Compare.ByRule[0].Name = "a|b`c\n<script>"
+	r.Compare.Failures = []sim.Failure{{Rule: "all", Key: "if", Count: 3, First: hostile}}
+	single := replay(t, 2000, false, tight)
+	for _, c := range []struct {
+		report *sim.Report
+		want   []string
+	}{
+		{r, []string{"### Rules on 2,000 requests\n", "From 33 clients, ", "| requests refused | ",
+			"| by these rules alone | ",
+			"1 line of the log did not parse", "2 lines lay out of order", "| limit | each key before | refuses | keys | ",
+			"`a/|b'c?<script>`", "`all`: its `if` failed 3 times"}},
+		{single, []string{"| limit | each key | refuses | keys |", "| clients refused | "}},
+		{replay(t, 0, false, tight), []string{"### Rules on 0 requests\n"}},
+	} {
+		var b strings.Builder
+		if err := Markdown(&b, c.report); err != nil {
+			t.Fatal(err)
+		}
+		text := strings.ReplaceAll(b.String(), `\|`, "/|")
+		for _, w := range c.want {
+			if !strings.Contains(text, w) {
+				t.Errorf("no %q in\n%s", w, text)
+			}
+		}
+		plain := regexp.MustCompile("`[^`]*`").ReplaceAllString(text, "")
+		if strings.Contains(text, "192.0.2.") || strings.ContainsAny(plain, "<>`") {
+			t.Errorf("the comment holds what it should not:\n%s", text)
+		}
+		columns := 0
+		for line := range strings.Lines(strings.ReplaceAll(text, "/|", "/")) {
+			if !strings.HasPrefix(line, "|") {
+				columns = 0
+				continue
+			}
+			n := strings.Count(line, "|")
+			if columns != 0 && n != columns {
+				t.Errorf("a row of %d columns in a table of %d: %s", n-1, columns-1, line)
+			}
+			columns = n
+		}
+	}
+}
+
+// TestMarkdownBounded: thousands of limits are a comment that can be posted.
+func TestMarkdownBounded(t *testing.T) {
+	r := replay(t, 200, false, tight, loose)
+	for i := range 5000 {
+		l := r.Compare.Limits[0]
+		l.Name, l.Denied = fmt.Sprintf("%0200d", i), int64(i+1)
+		r.Compare.Limits = append(r.Compare.Limits, l)
+	}
+	var b strings.Builder
+	if err := Markdown(&b, r); err != nil || b.Len() > 65_536 || !strings.Contains(b.String(), " limits more.") {
+		t.Errorf("%d bytes, %v", b.Len(), err)
+	}
+}

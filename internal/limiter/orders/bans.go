@@ -77,9 +77,9 @@ type Bans struct {
 // Any reports whether there may be a ban in force. It costs one atomic load.
 func (b *Bans) Any() bool { return b.table.len() > 0 }
 
-// AnyDomainWide reports whether there may be a ban on a whole domain. Until then no request is
+// AnyDomainWide reports whether there may be a ban on a whole domain. Without one no request is
 // looked up under rules that it does not meet.
-func (b *Bans) AnyDomainWide() bool { return b.wide.list.Load() != nil }
+func (b *Bans) AnyDomainWide() bool { return b.wide.current() != nil }
 
 // WideRules returns the rules of a domain, in s, under which a ban by hand may hold everywhere in
 // the domain, although their own bans do not. They are for rule.Query.BanRules.
@@ -91,8 +91,8 @@ func (b *Bans) Find(group uint64, key []byte, now int64, wide bool) (ban *BanOrd
 	if ban, _, ok = b.table.find(group, key, now); wide && ok && !ban.DomainWide {
 		ban, ok = nil, false
 	}
-	if of := b.networks.list.Load(); of != nil {
-		ban = b.findNetwork((*of)[group], ban, group, key, now, wide)
+	if sizes := b.networks.of(group); len(sizes) > 0 {
+		ban = b.findNetwork(sizes, ban, group, key, now, wide)
 	}
 	return ban, ban != nil
 }
@@ -123,12 +123,6 @@ func (b *Bans) Stats() BanStats {
 // place puts a ban in force on this node.
 func (b *Bans) place(group uint64, key []byte, until int64, ban *BanOrder) {
 	now := b.orders.Now()
-	if ban.DomainWide {
-		b.wide.note(ban.Domain, ban.Rule, until, now)
-	}
-	if ban.bits > 0 {
-		b.networks.note(group, ban.bits, rule.NetworkOfIPv6(key), until, now)
-	}
 	// The board may say a ban once more, with another end: its count goes on.
 	if have, _, ok := b.table.find(group, key, now); ok && have.madeAt() == ban.madeAt() {
 		ban.refused = have.refused

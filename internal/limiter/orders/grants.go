@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -58,12 +57,10 @@ func (g *GrantOrder) Numbers(counter uint64, limit *algo.Limit) *algo.Limit {
 	return limit
 }
 
-// lowers reports whether g, which is for a key of r, gives it less than r does.
-func (g *GrantOrder) lowers(r *rule.Rule) bool {
+// lowers reports whether g, which is for a key of r, gives it less than r or its override does.
+func (g *GrantOrder) lowers(r *rule.Rule, key []byte) bool {
 	for _, l := range g.limits {
-		i := slices.IndexFunc(r.Windows,
-			func(w *rule.Window) bool { return w.Counter != nil && w.Counter.ID == l.counter })
-		if i < 0 || !rule.Lower(l.limit, r.Windows[i].Limit) {
+		if w := r.WindowFor(l.counter, key); w == nil || !rule.Lower(l.limit, w.Limit) {
 			return false
 		}
 	}
@@ -180,7 +177,7 @@ func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time,
 	if err := t.resolve(g, r, to.key); err != nil {
 		return to, nil, nil, fmt.Errorf("weir: allow: %w", err)
 	}
-	if g.lowers(r) { // a key in all its spellings
+	if g.lowers(r, to.key) { // a key in all its spellings
 		to.key, to.parts = counted, to.window.KeyParts(counted)
 		g.Key = to.parts
 	}
@@ -298,27 +295,27 @@ func (t *Grants) resolve(g *GrantOrder, r *rule.Rule, key []byte) error {
 		g.unlimited = true
 		return nil
 	}
-	var windows []*rule.Window
-	for _, w := range r.Windows {
-		if w.Limit != nil {
-			windows = append(windows, w)
-		}
-	}
+	windows := Limited(r, key)
 	if len(windows) == 0 {
+		if overridden(r, key) {
+			return fmt.Errorf("the limit %q has an override that leaves this key unlimited, which a grant cannot limit: change the override",
+				r.Name)
+		}
 		return fmt.Errorf("the limit %q has no numbers that a grant could replace", r.Name)
+	}
+	has := windowList(windows)
+	if overridden(r, key) {
+		has += " for this key by an override"
 	}
 	given := make([]bool, len(windows))
 	for _, a := range entries {
 		i := windowFor(a, windows)
 		if i < 0 {
-			return fmt.Errorf("%s is for no window of the limit %q, which has %s; %s", a.Rate, r.Name,
-				windowList(windows), instead(a, windows))
+			return fmt.Errorf("%s is for no window of the limit %q, which has %s; %s", a.Rate, r.Name, has,
+				instead(a, windows))
 		}
 		if given[i] {
 			return fmt.Errorf("%s is the second for one window", a.Rate)
-		}
-		if r.WindowFor(windows[i].Counter.ID, key) == nil {
-			return Overridden(r)
 		}
 		given[i] = true
 		limit, err := t.limit(windows[i].Limit.Config(), a)
@@ -334,15 +331,26 @@ func (t *Grants) resolve(g *GrantOrder, r *rule.Rule, key []byte) error {
 	for i, ok := range given {
 		if !ok {
 			return fmt.Errorf("nothing is given for %s: the limit %q has %s, and each needs a number",
-				windowText(windows[i]), r.Name, windowList(windows))
+				windowText(windows[i]), r.Name, has)
 		}
 	}
 	return nil
 }
 
-// Overridden is the error of a key that a grant cannot give other numbers.
-func Overridden(r *rule.Rule) error {
-	return fmt.Errorf("the limit %q has an override for this key with other windows, or none: change the override", r.Name)
+// Limited returns the windows of a rule, or of its override, that limit a key.
+func Limited(r *rule.Rule, key []byte) (windows []*rule.Window) {
+	for _, w := range r.WindowsFor(key) {
+		if w.Limit != nil && w.Counter != nil {
+			windows = append(windows, w)
+		}
+	}
+	return windows
+}
+
+// overridden reports whether an override says what a key of a rule has.
+func overridden(r *rule.Rule, key []byte) bool {
+	own := r.WindowsFor(key)
+	return len(own) != len(r.Windows) || len(own) > 0 && own[0] != r.Windows[0]
 }
 
 // limit returns the limit of a configuration with the numbers of a.

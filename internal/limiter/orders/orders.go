@@ -60,6 +60,9 @@ func New(c Config) *Orders {
 	o := &Orders{store: c.Store, rules: c.Rules, clock: c.Clock}
 	b, g := &o.Bans, &o.Grants
 	b.init("ban", o, c.MaxBans)
+	b.wide.init(c.Rules)
+	b.networks.init()
+	b.table.count = b.counted
 	b.put, b.drop, b.decode = b.place, b.remove, decodeBan
 	b.changed = c.Changed
 	b.denials.bans, b.denials.async, b.denials.max = b, c.Async, c.MaxPending
@@ -72,6 +75,9 @@ func New(c Config) *Orders {
 
 // Now returns the instant by which orders begin and end.
 func (o *Orders) Now() int64 { return o.clock() }
+
+// Expect prepares for decisions under another rule set.
+func (o *Orders) Expect(s *rule.Set) { o.Bans.wide.of(s, "") }
 
 // SetRules works out the grants in force under another rule set.
 func (o *Orders) SetRules(s *rule.Set) { o.Grants.setRules(s) }

@@ -8,72 +8,162 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// wideRules are the rules under which keys are banned in their whole domain. The list only changes
-// when such a ban is the first one of its rule, and the deciding path reads it without a lock.
+// inUse counts the bans of each kind that makes requests look further than their own keys. What
+// requests look at is published before the first such ban is in the table, and pruned by a request
+// that comes after the last one has left it. That request allocates; all others read what is
+// published without a lock.
+type inUse[K comparable] struct {
+	ended   atomic.Bool // the last ban of a kind has left the table, and the kind is published still
+	mu      sync.Mutex
+	bans    map[K]int
+	publish func(bans map[K]int, more bool) // mu is held; more says that a kind was added
+}
+
+// count counts bans that enter the table (n > 0), or that left it.
+func (u *inUse[K]) count(k K, n int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.bans == nil {
+		u.bans = map[K]int{}
+	}
+	before := u.bans[k]
+	if before+n <= 0 {
+		delete(u.bans, k)
+		u.ended.Store(true)
+		return
+	}
+	u.bans[k] = before + n
+	if before == 0 {
+		u.publish(u.bans, true)
+		u.ended.Store(false)
+	}
+}
+
+// prune takes back what was published for bans that are over. It waits for nobody.
+func (u *inUse[K]) prune() {
+	if !u.ended.Load() || !u.mu.TryLock() {
+		return
+	}
+	defer u.mu.Unlock()
+	if u.ended.Swap(false) {
+		u.publish(u.bans, false)
+	}
+}
+
+// wideRules are the rules under which keys are banned in their whole domain.
 type wideRules struct {
-	list  atomic.Pointer[[]*wideRule] // nil until there is the first one
-	known atomic.Pointer[wideKnown]
-	mu    sync.Mutex
+	inUse[ruleName]
+	known   atomic.Pointer[wideKnown] // nil while there is no such ban
+	inForce func() *rule.Set
 }
 
-type wideRule struct {
-	domain, name string
-	until        int64 // when the last ban ends; under wideRules.mu
-}
-
-// wideKnown is a list of names as the rules of a set.
+// wideKnown is a list of names, and the rules of these names in the last two sets that were asked
+// for: requests of both come while rules change. Immutable.
 type wideKnown struct {
-	list     *[]*wideRule
+	names map[ruleName]bool
+	sets  [2]wideSet
+}
+
+type wideSet struct {
 	set      *rule.Set
 	byDomain map[string][]*rule.Rule
 }
 
-// note notes a ban. Rules whose bans are over leave the list when another one enters.
-func (w *wideRules) note(domain, name string, until, now int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var list []*wideRule
-	if have := w.list.Load(); have != nil {
-		for _, r := range *have {
-			if r.domain == domain && r.name == name {
-				r.until = max(r.until, until)
-				return
-			}
-			if r.until > now {
-				list = append(list, r)
-			}
-		}
-	}
-	list = append(list, &wideRule{domain, name, until})
-	w.list.Store(&list)
+func (w *wideRules) init(inForce func() *rule.Set) { w.inForce, w.publish = inForce, w.published }
+
+// current returns what is known; nil if no key is banned in its whole domain.
+func (w *wideRules) current() *wideKnown {
+	w.prune()
+	return w.known.Load()
 }
 
-// of returns the rules of a domain whose own bans do not hold everywhere.
-func (w *wideRules) of(s *rule.Set, domain string) []*rule.Rule {
-	list := w.list.Load()
-	if list == nil {
-		return nil
+func (w *wideRules) published(bans map[ruleName]int, more bool) {
+	if len(bans) == 0 {
+		w.known.Store(nil)
+		return
 	}
-	k := w.known.Load()
-	if k == nil || k.list != list || k.set != s {
-		k = &wideKnown{list, s, map[string][]*rule.Rule{}}
-		for _, r := range s.Rules() {
-			if r.BansDomain() && (r.Ban == nil || !r.Ban.Domain) && slices.ContainsFunc(*list,
-				func(x *wideRule) bool { return x.domain == r.Domain && x.name == r.Name }) {
-				k.byDomain[r.Domain] = append(k.byDomain[r.Domain], r)
+	k := &wideKnown{names: make(map[ruleName]bool, len(bans))}
+	for name := range bans {
+		k.names[name] = true
+	}
+	switch old := w.known.Load(); {
+	case old == nil:
+		if s := w.inForce(); s != nil {
+			k.sets[0] = k.of(s)
+		}
+	case more:
+		for i, x := range old.sets {
+			if x.set != nil {
+				k.sets[i] = k.of(x.set)
 			}
 		}
-		w.known.Store(k)
+	default:
+		for i, x := range old.sets {
+			k.sets[i] = k.pruned(x)
+		}
 	}
-	return k.byDomain[domain]
+	w.known.Store(k)
+}
+
+// of finds the rules of a set whose own bans do not hold everywhere.
+func (k *wideKnown) of(s *rule.Set) wideSet {
+	x := wideSet{s, map[string][]*rule.Rule{}}
+	for _, r := range s.Rules() {
+		if k.names[ruleName{r.Domain, r.Name}] && r.BansDomain() && (r.Ban == nil || !r.Ban.Domain) {
+			x.byDomain[r.Domain] = append(x.byDomain[r.Domain], r)
+		}
+	}
+	return x
+}
+
+func (k *wideKnown) pruned(from wideSet) wideSet {
+	x := wideSet{from.set, map[string][]*rule.Rule{}}
+	for domain, list := range from.byDomain {
+		list = slices.DeleteFunc(slices.Clone(list), func(r *rule.Rule) bool { return !k.names[ruleName{r.Domain, r.Name}] })
+		if len(list) > 0 {
+			x.byDomain[domain] = list
+		}
+	}
+	return x
+}
+
+func (k *wideKnown) find(s *rule.Set) *wideSet {
+	for i := range k.sets {
+		if k.sets[i].set == s {
+			return &k.sets[i]
+		}
+	}
+	return nil
+}
+
+// of returns the rules of a domain whose own bans do not hold everywhere. Of those who ask for
+// another set at the same time, one looks for its rules.
+func (w *wideRules) of(s *rule.Set, domain string) []*rule.Rule {
+	k := w.current()
+	if k == nil {
+		return nil
+	}
+	x := k.find(s)
+	if x == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if k = w.known.Load(); k == nil {
+			return nil
+		}
+		if x = k.find(s); x == nil {
+			k = &wideKnown{k.names, [2]wideSet{k.of(s), k.sets[0]}}
+			w.known.Store(k)
+			x = &k.sets[0]
+		}
+	}
+	return x.byDomain[domain]
 }
 
 // networks are the sizes of the networks that are banned, by the group of their keys. Each size
 // costs a lookup for each request that meets the rule, so there are as few as are in use.
 type networks struct {
-	list atomic.Pointer[map[uint64][]networkSize] // nil until there is the first one
-	mu   sync.Mutex
-	ends map[networkOf]int64 // when the last ban ends; under mu
+	inUse[networkOf]
+	list atomic.Pointer[map[uint64][]networkSize] // nil while there is none
 }
 
 type networkSize struct {
@@ -86,29 +176,38 @@ type networkOf struct {
 	size  networkSize
 }
 
-// note notes the ban of a network. Sizes whose bans are over leave the list when another one
-// enters.
-func (n *networks) note(group uint64, bits uint8, v6 bool, until, now int64) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	of := networkOf{group, networkSize{bits, v6}}
-	if end, ok := n.ends[of]; ok {
-		n.ends[of] = max(end, until)
+func (n *networks) init() { n.publish = n.published }
+
+// of returns the sizes of the networks that are banned among the keys of a group.
+func (n *networks) of(group uint64) []networkSize {
+	list := n.list.Load()
+	if list == nil {
+		return nil
+	}
+	n.prune()
+	return (*list)[group]
+}
+
+func (n *networks) published(bans map[networkOf]int, _ bool) {
+	if len(bans) == 0 {
+		n.list.Store(nil)
 		return
 	}
-	if n.ends == nil {
-		n.ends = map[networkOf]int64{}
-	}
-	n.ends[of] = until
 	list := map[uint64][]networkSize{}
-	for of, end := range n.ends {
-		if end <= now {
-			delete(n.ends, of)
-			continue
-		}
+	for of := range bans {
 		list[of.group] = append(list[of.group], of.size)
 	}
 	n.list.Store(&list)
+}
+
+// counted counts a ban that enters the table, or that left it.
+func (b *Bans) counted(group uint64, key []byte, ban *BanOrder, n int) {
+	if ban.DomainWide {
+		b.wide.count(ruleName{ban.Domain, ban.Rule}, n)
+	}
+	if ban.bits > 0 {
+		b.networks.count(networkOf{group, networkSize{ban.bits, rule.NetworkOfIPv6(key)}}, n)
+	}
 }
 
 // findNetwork returns the ban that ends last, of longest and of those on networks that hold the

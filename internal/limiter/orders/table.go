@@ -18,7 +18,10 @@ type table[T any] struct {
 	max     int64
 	seed    maphash.Seed
 	room    sync.Mutex // serialises the making of room
-	shards  [tableShards]tableShard[T]
+	// count is called with 1 before a value is in the table, and with -1 when it has left it. It
+	// must not ask the table. nil for no calls.
+	count  func(group uint64, key []byte, value T, n int)
+	shards [tableShards]tableShard[T]
 }
 
 const tableShards = 64
@@ -88,6 +91,9 @@ func (sh *tableShard[T]) find(h, group uint64, key []byte) *tableEntry[T] {
 func (t *table[T]) set(group uint64, key []byte, until int64, value T) {
 	h := t.hash(group, key)
 	sh := t.shard(h)
+	if t.count != nil {
+		t.count(group, key, value, 1)
+	}
 	sh.mu.Lock()
 	if old := sh.find(h, group, key); old != nil {
 		t.remove(sh, old)
@@ -203,6 +209,9 @@ func (t *table[T]) remove(sh *tableShard[T], e *tableEntry[T]) {
 	sh.ends.Remove(e.at)
 	sh.changed()
 	t.n.Add(-1)
+	if t.count != nil {
+		t.count(e.group, e.key, e.value, -1)
+	}
 }
 
 // changed publishes the fields that are read without the lock. The lock must be held.

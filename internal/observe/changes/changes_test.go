@@ -158,6 +158,42 @@ func TestBounded(t *testing.T) {
 	}
 }
 
+// TestMasked: no field whose text can hold a key is shown to those who see keys masked, and numbers
+// are.
+func TestMasked(t *testing.T) {
+	const base = "per: [user]\nallow: 600/min"
+	const lyft = "domain: shop\ndescriptors:\n  - { key: remote_address, value: %s, rate_limit: { unit: minute, requests_per_unit: 5%s } }\n"
+	for _, c := range []struct {
+		before, after string
+		want          string // the fields that show no key
+	}{
+		{limit(base), limit(base + "\nwhen: { user: ada }"), "when none → …"},
+		{limit(base), limit(base + "\nif: attr.user == \"ada\""), "if none → …"},
+		{limit(base), limit(base + "\ncost: \"attr.user == 'ada' ? 1 : 2\""), "cost 1 → …"},
+		{limit(base), limit(base + "\ncost: 3"), "cost 1 → 3"},
+		{limit(base), limit("per: [user]\nallow: 700/min"), "allow 600/min → 700/min"},
+		{limit(base), limit(base + "\nresponse: { body: \"ada, write to us\" }"), "response none → …"},
+		{limit(base), "exempt: { user: ada }\n" + limit(base), "exempt none → …"},
+		{fmt.Sprintf(lyft, "192.0.2.7", ""), fmt.Sprintf(lyft, "192.0.2.7", ", name: ada"), "rate_limit.name none → …"},
+	} {
+		before, after := load(t, c.before), load(t, c.after)
+		plain, masked := Between(before, after), Between(before, after).Masked()
+		if len(plain.Changes) != 1 {
+			t.Errorf("%s: %q", c.want, plain.Lines())
+			continue
+		}
+		if got := masked.Lines()[0]; !strings.HasSuffix(got, ": "+c.want) {
+			t.Errorf("%s, want %s", got, c.want)
+		}
+	}
+	// A descriptor keeps its place among the fields, without what it matches.
+	one := insight.RuleChanges{Changes: []insight.RuleChange{{Domain: "shop", Rule: "a", Change: insight.Changed,
+		Fields: []insight.FieldChange{{Field: "descriptor", Before: "remote_address=192.0.2.7", After: "remote_address=192.0.2.8"}}}}}
+	if got := one.Masked().Lines()[0]; got != "shop/a: descriptor … → …" {
+		t.Error(got)
+	}
+}
+
 // TestAllFields: a field of rule.Rule that is new is compared too, or named here.
 func TestAllFields(t *testing.T) {
 	compared := []string{"When", "If", "Per", "Windows", "Unlimited", "Regions", "Cost", "CostExpr", "CostMin", "Replaces", "Overrides", "WarnPercent",

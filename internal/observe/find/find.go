@@ -91,6 +91,8 @@ type Found struct {
 	Decisions []Decision `json:"decisions,omitempty"`
 	// LeftOut counts hits beyond the bound.
 	LeftOut int `json:"left_out,omitempty"`
+	// Since is Query.Since of the question that was answered; Finish sets it.
+	Since int64 `json:"-"`
 }
 
 // Book collects what one node has seen. It is bounded: what is given to it first is kept. Not
@@ -102,11 +104,25 @@ type Book struct {
 	decisions []Decision
 	leftOut   int
 	scratch   []byte
+	stop      <-chan struct{}
 }
 
 // NewBook returns an empty Book for a question.
 func NewBook(q *Query, seed uint64) *Book {
 	return &Book{Query: *q, Matcher: newMatcher(q, seed), hits: map[string]*held{}}
+}
+
+// StopWhen makes Stopped report whether done is closed.
+func (b *Book) StopWhen(done <-chan struct{}) { b.stop = done }
+
+// Stopped reports whether nobody waits for the answer any more, so that the search may end early.
+func (b *Book) Stopped() bool {
+	select {
+	case <-b.stop:
+		return true
+	default:
+		return false
+	}
 }
 
 // hit returns the hit of a key or attribute; nil if there are too many.
@@ -273,6 +289,7 @@ func (f *Found) Add(more *Found) {
 
 // Finish brings what several nodes found into order.
 func (f *Found) Finish(q *Query) {
+	f.Since = q.Since
 	if f.LeftOut > 0 { // a node may have left out refusals of a hit that another one has
 		for i := range f.Hits {
 			f.Hits[i].AtLeast = f.Hits[i].AtLeast || f.Hits[i].Refused > 0

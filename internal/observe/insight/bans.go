@@ -8,7 +8,7 @@ import (
 
 // BanCounts are how many requests each ban has refused, on some nodes.
 type BanCounts struct {
-	Began time.Time         // since when all of the nodes count
+	Began time.Time         // since when all of the nodes count, and none has left
 	Of    map[uint64]uint64 // by BanID; 0 is left out
 }
 

@@ -89,13 +89,22 @@ func (c RuleChanges) Lines() (list []string) {
 	return list
 }
 
+// plainFields are the fields whose values can name no client: numbers, words that rule files fix, and
+// names that operators give. An expression, a condition or a text may hold a key.
+var plainFields = map[string]bool{
+	"allow": true, "enforce": true, "on_limit": true, "shadow_mode": true, "quota_mode": true, "paths": true,
+	"per": true, "algorithm": true, "schedule": true, "cost_min": true, "cost_after": true, "cost_timeout": true, "throttle": true,
+	"warn": true, "replaces": true, "priority": true, "ban": true, "on_store_error": true, "consistency": true,
+	"groups": true,
+}
+
 // Masked returns the changes without the values of fields that may name clients.
 func (c RuleChanges) Masked() RuleChanges {
 	out := RuleChanges{More: c.More}
 	for _, x := range c.Changes {
 		fields := make([]FieldChange, len(x.Fields))
 		for i, f := range x.Fields {
-			if fields[i] = f; f.Field == "override" || f.Field == "exempt" || f.Field == "response" {
+			if fields[i] = f; !plainFields[f.Field] {
 				fields[i].Before, fields[i].After = hideValue(f.Before), hideValue(f.After)
 			}
 		}
@@ -105,9 +114,10 @@ func (c RuleChanges) Masked() RuleChanges {
 	return out
 }
 
+// hideValue hides a value, unless it is a number.
 func hideValue(s string) string {
-	if s == "" {
-		return ""
+	if strings.Trim(s, "0123456789") == "" {
+		return s
 	}
 	return "…"
 }

@@ -26,7 +26,7 @@ type NodeState struct {
 	RefusedShare float64 `json:"refused_share"` // of these
 	P99          float64 `json:"p99"`           // s, of decisions; 0 if not known
 	Store        string  `json:"store"`         // memory, redis, postgres or cassandra
-	Breaker      string  `json:"breaker"`       // closed, open or half_open; "" where there is none
+	Breaker      string  `json:"breaker"`       // where the store is: there, away or returning; "" without a breaker
 	// StoreFault says what is wrong with the store that will not pass by itself, and what to do
 	// about it; "" if nothing is wrong.
 	StoreFault  string `json:"store_fault,omitempty"`

@@ -11,9 +11,15 @@ import (
 func (b *Buffer) Search(book *find.Book) {
 	l := looking{Buffer: b, book: book, came: map[cameIn]int{}, cut: map[uint64]bool{}}
 	for i := range b.refused {
+		if book.Stopped() {
+			return
+		}
 		l.ring(&b.refused[i])
 	}
 	for i := range b.others {
+		if book.Stopped() {
+			return
+		}
 		l.ring(&b.others[i])
 	}
 	book.Incomplete(l.cut, b.refusals.chance.Load() >= book.Since/1e6)

@@ -18,6 +18,10 @@ func TestShownNodes(t *testing.T) {
 		{Name: "web-3 127.0.0.1:6070 ffffff", Version: 2, At: at(9), Live: true},
 		{Name: "web-4 10.0.0.4:6070 111111", Version: 1, At: at(2)}, // gone, after it started anew
 		{Name: "web-4 10.0.0.4:6070 222222", Version: 2, At: at(3)},
+		// On two machines behind loopback, one of which is gone, and one that started anew there.
+		{Name: "web-5 127.0.0.1:6070@00000001 aaaaaa", Version: 2, At: at(9), Live: true},
+		{Name: "web-5 127.0.0.1:6070@00000002 bbbbbb", Version: 1, At: at(2)},
+		{Name: "web-5 127.0.0.1:6070@00000002 cccccc", Version: 2, At: at(3)},
 	}
 	var got []string
 	for _, n := range shown(list) {
@@ -27,7 +31,7 @@ func TestShownNodes(t *testing.T) {
 		}
 	}
 	want := []string{"web-1", "web-2 10.0.0.2:6070", "web-2 10.0.0.2:7070", "web-3 127.0.0.1:6070 eeeeee",
-		"web-3 127.0.0.1:6070 ffffff", "web-4"}
+		"web-3 127.0.0.1:6070 ffffff", "web-4", "web-5 127.0.0.1:6070@00000001", "web-5 127.0.0.1:6070@00000002"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

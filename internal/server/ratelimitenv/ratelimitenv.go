@@ -37,11 +37,12 @@ var telltales = []string{
 
 // Env is what Read has found.
 type Env struct {
-	set    func(path, value string) error
-	v      map[string]string
-	taken  []takenSetting
-	failed []settingError
-	idle   []string // warnings of variables that have no effect with the address of Redis in use
+	set     func(path, value string) error
+	v       map[string]string
+	inPlace bool
+	taken   []takenSetting
+	failed  []settingError
+	idle    []string // warnings of variables that have no effect with the address of Redis in use
 }
 
 // takenSetting is a setting that variables of envoyproxy/ratelimit have given a value.
@@ -57,20 +58,23 @@ type settingError struct {
 // Read gives settings the values that the variables v have for envoyproxy/ratelimit, as far as they
 // mean the same here; set sets the setting path. It comes before everything else that sets a
 // setting; Finish then knows which of them are in force. It returns nil if v is not for
-// envoyproxy/ratelimit.
-func Read(v map[string]string, set func(path, value string) error) *Env {
-	r := &Env{set: set, v: v}
-	if !slices.ContainsFunc(telltales, r.has) {
+// envoyproxy/ratelimit. With inPlace, for a program that was started in its place, v always is, and
+// its defaults hold: what is not set is as there.
+func Read(v map[string]string, inPlace bool, set func(path, value string) error) *Env {
+	r := &Env{set: set, v: v, inPlace: inPlace}
+	switch {
+	case inPlace:
+		r.defaults()
+	case !slices.ContainsFunc(telltales, r.has):
 		return nil
 	}
-	if r.has("RUNTIME_ROOT") || r.has("RUNTIME_SUBDIRECTORY") {
+	switch {
+	case v["CONFIG_TYPE"] == "GRPC_XDS_SOTW":
+		r.xds()
+	case r.has("RUNTIME_ROOT") || r.has("RUNTIME_SUBDIRECTORY") || inPlace:
 		folder := filepath.Join(cmp.Or(v["RUNTIME_ROOT"], "/srv/runtime_data/current"), v["RUNTIME_SUBDIRECTORY"],
 			cmp.Or(v["RUNTIME_APPDIRECTORY"], "config"))
 		r.take("rules", folder, "RUNTIME_ROOT")
-	}
-	if v["CONFIG_TYPE"] == "GRPC_XDS_SOTW" {
-		r.fail("rules",
-			"CONFIG_TYPE=GRPC_XDS_SOTW: rules over xDS are not read; write them to files, and name their folder with WEIR_RULES")
 	}
 	if uds := v["GRPC_UDS"]; uds != "" {
 		r.take("listen.grpc", "unix:"+uds, "GRPC_UDS")
@@ -111,6 +115,17 @@ func Read(v map[string]string, set func(path, value string) error) *Env {
 }
 
 func (r *Env) has(name string) bool { return r.v[name] != "" }
+
+// defaults opens the doors that envoyproxy/ratelimit opens, and no others. Its port for debugging
+// is open to all; here it is for operators, and on loopback, where port forwarding reaches it.
+func (r *Env) defaults() {
+	for path, value := range map[string]string{"listen.http": "0.0.0.0:8080", "listen.grpc": "0.0.0.0:8081",
+		"listen.admin": "127.0.0.1:6070", "listen.resp": "off", "listen.spoe": "off", "listen.proxy": "off"} {
+		if err := r.set(path, value); err != nil {
+			r.fail(path, "%s: %w", path, err)
+		}
+	}
+}
 
 // on reports whether a variable says yes, in any of the ways that envoyproxy/ratelimit takes.
 func (r *Env) on(name string) bool {
@@ -332,7 +347,7 @@ func (r *Env) Finish(named map[string]bool) (in Inherited) {
 	for _, text := range r.idle {
 		warn(!named["store"], text)
 	}
-	open := named["listen.grpc"] || r.has("GRPC_UDS") || r.has("GRPC_HOST") || r.has("GRPC_PORT")
+	open := r.inPlace || named["listen.grpc"] || r.has("GRPC_UDS") || r.has("GRPC_HOST") || r.has("GRPC_PORT")
 	warn(!open, "the gRPC door is open on loopback only; GRPC_HOST=0.0.0.0 opens it to an Envoy elsewhere")
 	for _, name := range []string{"DEBUG_HOST", "DEBUG_PORT"} {
 		warn(r.has(name), name+" is not read, since the admin port can also change things: set WEIR_LISTEN_ADMIN")
@@ -347,6 +362,9 @@ func (r *Env) Finish(named map[string]bool) (in Inherited) {
 	warn(err != nil || ratio != 0.8, "NEAR_LIMIT_RATIO is not read: write warn into rate_limit, as in warn: 70%")
 	warn(r.on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"),
 		"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT is not read: write count_denied: false into rate_limit")
+	if !named["rules"] {
+		r.warnOfXDS(warn)
+	}
 	warn(r.has("GRPC_CLIENT_TLS_SAN"),
 		"GRPC_CLIENT_TLS_SAN is not read: any client with a certificate of tls.client_ca may ask")
 	warn(r.on("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"),

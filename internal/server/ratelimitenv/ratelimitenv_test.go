@@ -15,7 +15,7 @@ func TestFinish(t *testing.T) {
 	variables := map[string]string{"RUNTIME_ROOT": "/data", "GRPC_PORT": "81", "REDIS_URL": "db:6379",
 		"REDIS_AUTH": "secret", "LOG_LEVEL": "loud"}
 	values := map[string]string{}
-	env := ratelimitenv.Read(variables, func(path, value string) error {
+	env := ratelimitenv.Read(variables, false, func(path, value string) error {
 		if path == "log.level" {
 			return errors.New("no level")
 		}
@@ -41,7 +41,7 @@ func TestFinish(t *testing.T) {
 		t.Errorf("with settings of our own: %+v", in)
 	}
 	delete(variables, "RUNTIME_ROOT")
-	if ratelimitenv.Read(variables, func(string, string) error { panic("a setting is set") }) != nil {
+	if ratelimitenv.Read(variables, false, func(string, string) error { panic("a setting is set") }) != nil {
 		t.Error("variables are read that any program may have")
 	}
 }

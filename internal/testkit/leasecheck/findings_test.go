@@ -26,6 +26,9 @@ type findings struct {
 	Fill   []int
 	Faults int
 	Void   bool // the clock was set, so that nothing is known
+	// Redis stood still in the middle of a call for as long as a window. It decides by the instant at
+	// which the call began, but forgets by the time of day, so that it may have forgotten too early.
+	StoodStill bool
 }
 
 // recorded is an admission and what is known of it.
@@ -75,6 +78,7 @@ func (c *conductor) check() *findings {
 		at := place{int(r.entry.Limit), int(r.entry.Key)}
 		places[at] = append(places[at], r)
 	}
+	f.StoodStill = c.stoodStill()
 	for at, list := range places {
 		fill := 0
 		for _, part := range c.parts(at, list, &o) {
@@ -83,6 +87,26 @@ func (c *conductor) check() *findings {
 		f.Fill = append(f.Fill, fill)
 	}
 	return f
+}
+
+// stoodStill reports whether a call took Redis as long as the shortest window.
+func (c *conductor) stoodStill() bool {
+	if c.server == nil {
+		return false
+	}
+	shortest := c.plan.Limits[0].Config.Window
+	for i := range c.plan.Limits {
+		shortest = min(shortest, c.plan.Limits[i].Config.Window)
+	}
+	calls, _ := c.server.Do("SLOWLOG", "GET", "-1").([]any)
+	return slices.ContainsFunc(calls, func(call any) bool {
+		fields, _ := call.([]any) // number, when, µs, …
+		if len(fields) < 3 {
+			c.t.Fatalf("SLOWLOG: %v", call)
+		}
+		took, _ := fields[2].(int64)
+		return took >= shortest.Microseconds()
+	})
 }
 
 // part is what was admitted between two cuts.

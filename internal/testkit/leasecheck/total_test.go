@@ -29,6 +29,7 @@ func TestExactTotal(t *testing.T) {
 	server := redistest.Start(t)
 	of := limitSpec{ID: rand.Uint64(), Config: algo.Config{
 		Algorithm: algo.FixedWindow, N: limit, Window: time.Hour, FirstRequest: true, Lease: percent,
+		LeaseFor: algo.MaxLeaseFor, // a worker may stand still for a while
 	}}
 	folder := t.TempDir()
 	burst := func(m mode, name string, each int) (admitted, refused int64, units [bys]int) {

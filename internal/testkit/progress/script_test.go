@@ -57,7 +57,7 @@ func newBed(t *testing.T) *bed {
 	}
 	write(filepath.Join(root, "scripts", "test"), string(script))
 	for _, folder := range []string{"scripts/tools", "internal/testkit/collector", "benchmarks", "docs/figures",
-		"examples/middleware", "packaging/check"} {
+		"examples/middleware", "packaging/check", "packaging/release"} {
 		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
 			t.Fatal(err)
 		}

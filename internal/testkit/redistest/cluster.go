@@ -11,7 +11,7 @@ import (
 // slots is how many there are.
 const slots = 16384
 
-// Cluster is a Redis Cluster. A node that is silent for two seconds is down.
+// Cluster is a Redis Cluster. A node that a busy machine leaves alone for a while is not down.
 type Cluster struct {
 	t     testing.TB
 	nodes []*Server
@@ -60,6 +60,10 @@ func StartCluster(t testing.TB, masters, replicas int, options ...string) *Clust
 				return state != "ok" || assigned != strconv.Itoa(slots) || copying
 			})
 	})
+	// With this much at the start it would take longer until the cluster takes writes.
+	for _, node := range c.nodes {
+		node.Do("CONFIG", "SET", "cluster-node-timeout", "300000")
+	}
 	return c
 }
 

@@ -13,9 +13,15 @@ import (
 // masterName is the sentinels' name for the master that they watch.
 const masterName = "mymaster"
 
-// Sentinel is a master with two replicas, watched by three sentinels of whom two must agree. They
-// are in more of a hurry than by default: a master that is silent for a second is down, and a
-// failover takes two or three more.
+// After how many milliseconds of silence a master is down: in general, and when one was killed.
+const (
+	patientAfter = "300000"
+	killedAfter  = "1000"
+)
+
+// Sentinel is a master with two replicas, watched by three sentinels of whom two must agree. While
+// AwaitMaster waits for them, a master that is silent for a second is down, and a failover takes
+// two or three more. At other times one that a busy machine leaves alone stays the master.
 type Sentinel struct {
 	t         testing.TB
 	servers   []*Server // the first was the master at the start
@@ -40,7 +46,7 @@ func StartSentinel(t testing.TB, options ...string) *Sentinel {
 		lines := []string{
 			fmt.Sprint("port ", port),
 			fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2", masterName, s.servers[0].port),
-			"sentinel down-after-milliseconds " + masterName + " 1000",
+			"sentinel down-after-milliseconds " + masterName + " " + patientAfter,
 			"sentinel failover-timeout " + masterName + " 2000",
 		}
 		if p := password(options); p != "" {
@@ -222,17 +228,26 @@ func (s *Sentinel) copied(offset int64) *Server {
 	return master
 }
 
-// AwaitMaster waits until all running sentinels agree on another master than old and have finished
-// the failover, and returns it. (A sentinel whose new master dies before that waits for it to come
+// AwaitMaster waits until all running sentinels agree on another master than old, which was killed,
+// and have finished the failover, and returns it. (A sentinel whose new master dies before that waits for it to come
 // back.)
 func (s *Sentinel) AwaitMaster(old *Server) *Server {
 	s.t.Helper()
+	s.downAfter(killedAfter)
+	defer s.downAfter(patientAfter)
 	var master *Server
 	eventually(s.t, "the sentinels have a new master", func() bool {
 		master = s.agreed()
 		return master != nil && master != old
 	})
 	return master
+}
+
+// downAfter says after what silence the sentinels that run take the master for one that is down.
+func (s *Sentinel) downAfter(ms string) {
+	for _, one := range s.sentinels {
+		_, _ = one.Try("SENTINEL", "SET", masterName, "down-after-milliseconds", ms)
+	}
 }
 
 // agreed returns the master that all running sentinels see; nil if they do not agree, are still

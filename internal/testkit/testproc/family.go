@@ -22,6 +22,12 @@ func children(pid int) (all []int) {
 	return all
 }
 
+// defunct reports whether a process has ended, and nobody has asked how: it holds nothing any more.
+func defunct(pid int) bool {
+	f := statOf(fmt.Sprintf("/proc/%d/stat", pid))
+	return len(f) > 0 && f[0] == "Z"
+}
+
 // statOf returns the fields of a stat behind the name of the program, which may hold blanks: state,
 // parent, and so on.
 func statOf(file string) []string {

@@ -121,7 +121,7 @@ func (s *Server) Kill() {
 	}
 	// The next run would find the memory that these share still in use.
 	for _, each := range all {
-		for Runs(each) {
+		for Runs(each) && !defunct(each) {
 			time.Sleep(time.Millisecond)
 		}
 	}

@@ -12,47 +12,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weir-rl/weir/internal/testkit/pipenet"
 	"golang.org/x/net/http2"
 )
-
-// pipeListener accepts connections within the process, which a bubble of synctest can wait for.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newPipeListener() *pipeListener {
-	return &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return nil
-}
-
-func (l *pipeListener) Addr() net.Addr { return &net.IPAddr{} }
-
-func (l *pipeListener) dial() net.Conn {
-	ours, theirs := net.Pipe()
-	l.conns <- theirs
-	return ours
-}
 
 // timed runs test in a bubble with a client whose frames are read as they come, and noted with when
 // they came.
 func timed(t *testing.T, o Options, test func(t *testing.T, s *Server, svc *service, c *timedClient)) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newPipeListener()
+		l := pipenet.Listen()
 		svc := newService()
 		if o.Methods == nil {
 			o.Methods = svc.methods()
@@ -60,7 +28,7 @@ func timed(t *testing.T, o Options, test func(t *testing.T, s *Server, svc *serv
 		s := New(o)
 		done := make(chan error, 1)
 		go func() { done <- s.Serve(l) }()
-		conn := l.dial()
+		conn := l.Dial()
 		c := &timedClient{rawClient: rawOver(t, conn), start: time.Now(), answerPings: true, ended: make(chan struct{}),
 			reset: map[uint32]time.Duration{}}
 		go c.run()
@@ -302,11 +270,11 @@ func TestStalled(t *testing.T) {
 // TestUnread: a client that does not read is disconnected.
 func TestUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newPipeListener()
+		l := pipenet.Listen()
 		s := New(Options{})
 		done := make(chan error, 1)
 		go func() { done <- s.Serve(l) }()
-		conn := l.dial()
+		conn := l.Dial()
 		var err error
 		go func() {
 			_, _ = io.WriteString(conn, preface)

@@ -18,6 +18,10 @@ type Detector struct {
 	patience atomic.Int64 // for how long it may be silent
 	// since when it cannot be reached, or says that it does not decide; 0 if that is not known
 	refusedAt atomic.Int64
+	// when this process ran again after it had stood still, and how often that was heeded since the
+	// last sign of life
+	resumedAt atomic.Int64
+	stalls    atomic.Int64
 
 	mu            sync.Mutex
 	termEnd       int64
@@ -38,6 +42,11 @@ const (
 	silenceFactor = 4
 )
 
+// maxStalls is how often in a row a silent server is given time anew because this process stood
+// still. On a machine that is always busy each wait ends late, and without this bound a server that
+// is gone would never count as away.
+const maxStalls = 3
+
 // Begin makes a Detector ready, at an instant.
 func (d *Detector) Begin(now int64) {
 	d.mu.Lock()
@@ -57,9 +66,8 @@ func (d *Detector) Sent(now int64) {
 // Answered notes an answer, and how long it took. A call that fails on the way, or is given up, is
 // no answer.
 func (d *Detector) Answered(now, took int64) {
-	d.lastSign.Store(now)
+	d.Alive(now)
 	d.sentAt.Store(0)
-	d.refusedAt.Store(0)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if now >= d.termEnd {
@@ -84,6 +92,26 @@ func (d *Detector) Broken(now int64, aside bool) {
 	}
 }
 
+// Resumed notes that this process ran again at now, after it had stood still since an instant. An
+// answer may wait to be read, or may have to be asked for again. It reports whether the server is
+// to be given time anew, as it is a few times without a sign of life.
+func (d *Detector) Resumed(since, now int64) bool {
+	// All who wait note the same stall: it counts once.
+	if last := d.resumedAt.Load(); last < since && d.resumedAt.CompareAndSwap(last, now) {
+		d.stalls.Add(1)
+	}
+	return d.heedsStalls()
+}
+
+func (d *Detector) heedsStalls() bool { return d.stalls.Load() <= maxStalls }
+
+// Awaited notes that the server counts as silent from an instant on, not before: until then it is
+// taken to be busy with connections.
+func (d *Detector) Awaited(from int64) {
+	d.lastSign.Store(from)
+	d.refusedAt.Store(0)
+}
+
 // Refused notes that the server cannot be reached, or does not decide. Until it answers again, it
 // is not worth waiting for beyond the least time.
 func (d *Detector) Refused(now int64) { d.refusedAt.CompareAndSwap(0, max(now, 1)) }
@@ -99,8 +127,8 @@ func (d *Detector) Patience() int64 { return d.patience.Load() }
 
 // Alive notes a sign of life that says nothing about how long an answer takes.
 func (d *Detector) Alive(now int64) {
-	d.lastSign.Store(now)
-	d.refusedAt.Store(0)
+	d.Awaited(now)
+	d.stalls.Store(0)
 }
 
 // OldestUnanswered returns when the oldest call without an answer was sent; 0 if there is

@@ -108,6 +108,9 @@ func (w *Waiter) reschedule(now int64, servers []*Detector) {
 		end = max(end, now+min(late, w.minWait))
 		if late > int64(longStall) {
 			w.resumed = now
+			for _, d := range servers {
+				d.Resumed(w.wake, now)
+			}
 		}
 	}
 	silent := now
@@ -124,7 +127,7 @@ func (w *Waiter) silentUntil(now int64, servers []*Detector) int64 {
 	first, last := int64(math.MaxInt64), now
 	for _, d := range servers {
 		until := d.SilentUntil(now) + w.stalled
-		if w.resumed != 0 {
+		if w.resumed != 0 && d.heedsStalls() {
 			until = max(until, w.resumed+2*d.Patience())
 		}
 		if last = max(last, until); d.OldestUnanswered() != 0 {

@@ -146,3 +146,38 @@ func TestWaiterAcross(t *testing.T) {
 		})
 	}
 }
+
+// TestBusyMachine: where this process stands still again and again, a server that is gone still
+// counts as away in the end. One that answers is given time anew after each stall.
+func TestBusyMachine(t *testing.T) {
+	const ms = int64(time.Millisecond)
+	for _, stall := range []int64{60 * ms, 150 * ms, 900 * ms} { // that end each wait for the timer
+		var d Detector
+		d.Begin(0)
+		now := int64(1000) * ms
+		d.Sent(now)
+		// A caller after another waits for a call that is sent again each second.
+		ask := func() (silent bool) {
+			w := Waiter{begun: now, minWait: 20 * ms, maxWait: 1000 * ms, due: now + 20*ms, wake: now + 20*ms}
+			for w.due > now {
+				w.wake = min(w.due, now+int64(lookEvery))
+				now = w.wake + stall
+				w.reschedule(now, []*Detector{&d})
+			}
+			if d.Resumed(now-stall, now) {
+				d.Broken(now, false)
+			}
+			return w.Silent
+		}
+		asked := 1
+		for !ask() {
+			if asked++; asked > 100 {
+				t.Fatalf("with stalls of %v the server never counts as silent", time.Duration(stall))
+			}
+		}
+		d.Answered(now+stall, ms)
+		if !d.Resumed(now+stall, now+2*stall) {
+			t.Error("after an answer stalls are not heeded")
+		}
+	}
+}

@@ -1,7 +1,7 @@
 // @ts-check
 // The page: which view is shown, who looks at it, and the one stream that keeps it up to date.
 import { count, fill, h, instead, visible } from './parts/text.js';
-import { heard, outageTime, overWords, overs, showUTC, skew, utc, zone } from './parts/time.js';
+import { heard, inUTC, outageTime, overWords, overs, showUTC, skew, zone } from './parts/time.js';
 import { Live, alike, outages } from './parts/stream.js';
 import { keepFocus, walk } from './parts/table.js';
 
@@ -274,8 +274,8 @@ function themeButton() {
 
 /** zoneButton says in which zone times are, and changes it. */
 function zoneButton() {
-  const name = () => { fill(b, utc ? 'UTC' : zone()); b.title = `Times are in ${utc ? 'UTC' : `the zone of this browser, ${zone()}`}: show them in ${utc ? 'the zone of this browser' : 'UTC'}`; b.setAttribute('aria-label', b.title); };
-  const b = h('button', { class: 'btn small quiet', id: 'zone', type: 'button', onclick: () => { showUTC(!utc); name(); void route(true); } });
+  const name = () => { fill(b, zone()); b.title = `Times are in ${inUTC() ? 'UTC' : `the zone of this browser, ${zone()}`}: show them in ${inUTC() ? 'the zone of this browser' : 'UTC'}`; b.setAttribute('aria-label', b.title); };
+  const b = h('button', { class: 'btn small quiet', id: 'zone', type: 'button', onclick: () => { showUTC(!inUTC()); name(); void route(true); } });
   name();
   return b;
 }
@@ -363,7 +363,7 @@ document.addEventListener('click', (e) => {
 let chord = 0;
 document.addEventListener('keydown', (e) => {
   const at = /** @type {HTMLElement} */ (e.target);
-  if (e.ctrlKey || e.metaKey || e.altKey || !session || document.querySelector('dialog[open]') || at.closest('input, textarea, select')) return;
+  if (e.ctrlKey || e.metaKey || e.altKey || !session || document.querySelector('dialog[open]') || at.closest(':is(input, textarea, select):not(dialog:not([open]) *)')) return; // a dialog that was just closed may still have the focus
   const g = Date.now() - chord < 1500;
   chord = 0;
   /** @type {Record<string, string>} */

@@ -69,6 +69,7 @@ declare namespace Api {
     marks: string[] | null; hits: number; retry_after: number | null; delay: number; generation: number;
     attributes: Record<string, string> | null; limits: Limit[] | null; limits_left_out?: number;
   }
+  interface Decisions { decisions: Decision[]; nodes?: Nodes }
   interface Node {
     node: string; address?: string; self?: boolean; version: string; started: string; rules: number; generation: number; digest: string;
     rules_version?: string; rules_since: string; rules_broken: boolean; per_second: number; refused_share: number; p99: number; store: string;

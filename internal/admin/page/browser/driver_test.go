@@ -302,7 +302,25 @@ func (b *tab) has(js string, arg any) (ok bool) {
 }
 
 func (b *tab) press(keys ...string) { b.t.Helper(); b.do(nil, "press", "keys", keys) }
-func (b *tab) write(text string)    { b.t.Helper(); b.do(nil, "type", "text", text) }
+
+// goTo presses g and a key until the view of a title is shown. To a busy browser the second key may
+// come too late to belong to the first.
+func (b *tab) goTo(key, title string) {
+	b.t.Helper()
+	pressed, again := time.Time{}, 2*time.Second
+	patience.Until(b.t, "g "+key+" opens "+title, func() bool {
+		if b.has(`(title) => document.querySelector('h1')?.textContent === title`, title) {
+			return true
+		}
+		if time.Since(pressed) > again {
+			b.press("g", key)
+			pressed, again = time.Now(), 2*again
+		}
+		return false
+	})
+}
+
+func (b *tab) write(text string) { b.t.Helper(); b.do(nil, "type", "text", text) }
 
 // log is what went wrong in a tab, and what it asked for.
 type log struct {

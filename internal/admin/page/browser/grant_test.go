@@ -24,6 +24,7 @@ limits:
     when: { path: /slots }
     per: [ip]
     allow: 2 concurrent
+    override: { 192.0.2.9: 3/day, 192.0.2.10: unlimited }
   - name: trial
     when: { path: /search }
     per: [ip]
@@ -140,7 +141,13 @@ func TestGrant(t *testing.T) {
 			b.dialogSays(`unknown unit "minit"`)
 			b.set("allow", "30 per hour")
 			b.dialogSays("did you mean 30/minute?")
-			b.do(nil, "clear") // the console reports both answers
+			b.do(nil, "clear")                                                                  // the console reports both answers
+			for _, grouped := range []string{"1,030/min", "1,030 per minute", "1_030/minute"} { // as lists show figures
+				b.set("allow", grouped)
+				b.dialogSays("Then 1030/min")
+				b.set("allow", "30 per minute")
+				b.dialogSays("Then 30/minute holds until")
+			}
 			b.set("allow", "30 per minute")
 			b.dialogSays("It replaces the grant of 10/minute until")
 			b.dialogSays("Then 30/minute holds until")
@@ -175,6 +182,23 @@ func TestGrant(t *testing.T) {
 			whole("the dialog on a rule")
 			b.click("Grant")
 			b.dialogSays("Granted at slots: ip=192.0.2.7 has 4 concurrent until")
+			b.click("Close")
+
+			// A key whose override has other windows.
+			b.click("Grant a key")
+			b.set("key", "192.0.2.9")
+			b.fieldIs("allow", "3/day")
+			b.set("allow", "4 at a time")
+			b.dialogSays("which has 3/day for this key by an override; did you mean 4/day?")
+			b.set("key", "192.0.2.10")
+			b.dialogSays("an override that leaves this key unlimited, which a grant cannot limit: change the override")
+			b.do(nil, "clear")
+			b.set("key", "192.0.2.9")
+			b.set("allow", "unlimited")
+			b.dialogSays("Then unlimited holds until")
+			b.dialogSays("and 3/day afterwards.")
+			b.click("Grant")
+			b.dialogSays("Granted at slots: ip=192.0.2.9 has unlimited until")
 			b.click("Close")
 
 			// Among all rules.
@@ -232,20 +256,19 @@ func TestGrantRoles(t *testing.T) {
 	for range 7 {
 		_, id = s.ask("path", "/search", "ip", "192.0.2.1")
 	}
-	offered := func(token, path string) bool {
+	const grants = `() => [...document.querySelectorAll('button')].some((e) => e.textContent.startsWith('Grant'))`
+	logIn := func(token, path string) *tab {
 		b := d.open(t, s.admin, desktop)
 		b.visit(path)
 		b.do(nil, "fill", "selector", "input[type=password]", "text", token)
 		b.press("Enter")
 		b.until("the view is shown", `() => document.querySelector('main .head h1')`, nil)
 		b.sees("search")
-		return b.has(`() => [...document.querySelectorAll('button')].some((e) => e.textContent.startsWith('Grant'))`, nil)
+		return b
 	}
 	for _, path := range []string{"/decisions/" + id, "/keys/shop/ip=192.0.2.1", "/rules/shop/search"} {
-		if !offered("token-of-op-0123456789abcdef", path) {
-			t.Errorf("%s offers an operator no grant", path)
-		}
-		if offered("token-of-su-0123456789abcdef", path) {
+		logIn("token-of-op-0123456789abcdef", path).until(path+" offers an operator a grant", grants, nil)
+		if logIn("token-of-su-0123456789abcdef", path).has(grants, nil) {
 			t.Errorf("%s offers support a grant", path)
 		}
 	}

@@ -3,8 +3,6 @@ package browser
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -61,9 +59,7 @@ func TestWhatChanged(t *testing.T) {
 		patience.Until(t, "both nodes answer", func() bool { overviewOf(s); return overview.Nodes.Answered == 2 })
 	}
 	for _, s := range all {
-		if err := os.WriteFile(filepath.Join(s.dir, "rules", "shop.yaml"), []byte(after), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		s.write("shop.yaml", after)
 	}
 	for i, s := range all {
 		patience.Until(t, "the change stands once, with both nodes", func() bool {
@@ -78,7 +74,11 @@ func TestWhatChanged(t *testing.T) {
 		})
 		b := d.open(t, s.admin, looked[i])
 		login(b)
+		b.visit("/")
+		counted := b.from()
+		counted.click("History", "nav [data-view=history]")
 		b.sees("the rules changed")
+		counted.took("see what changed, and on which nodes")
 		text := b.text("main")
 		for _, line := range []string{
 			"shop/images: allow 600/min → 650/min, override ada 700/min → ada 800/min", "shop/gone: removed, allow 10000/min", "shop/fresh: added, allow 10000/min", "shop/odd: added, allow 9/min",
@@ -94,7 +94,7 @@ func TestWhatChanged(t *testing.T) {
 		b.clean("what changed")
 		b.visit("/")
 		b.until("the mark says it",
-			`() => { const d = document.querySelector('details.figures'); d.open = true; return /rules changed, on .+, .+, shop\/fresh: added, allow 10000\/min; .*1 more/.test(d.textContent); }`, nil)
+			`() => { const d = document.querySelector('details.figures'); if (d) d.open = true; return d && /rules changed, on .+, .+, shop\/fresh: added, allow 10000\/min; .*1 more/.test(d.textContent); }`, nil)
 		b.clean("the mark of a change")
 	}
 	all[0].token = "token-of-vic-0123456789abcdef"
@@ -108,9 +108,7 @@ func TestWhatChanged(t *testing.T) {
 	for i := range 1000 {
 		fmt.Fprintf(&many, "  - { name: r%03d, per: [user], allow: 1/min }\n", i)
 	}
-	if err := os.WriteFile(filepath.Join(all[0].dir, "rules", "shop.yaml"), []byte(after+many.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	all[0].write("shop.yaml", after+many.String())
 	patience.Until(t, "a thousand rules are in force", func() bool { return strings.Contains(overviewOf(all[0]), `"more_changes": 980`) })
 	b := d.open(t, all[0].admin, desktop)
 	login(b)

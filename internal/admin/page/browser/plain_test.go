@@ -4,6 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +109,54 @@ func TestClock(t *testing.T) {
 	b.until("the ban ends by the server's clock", `() => /, (1 h|59 min|5\d min)( \d+ s)? more/.test(document.querySelector('.lead').innerText)`, nil)
 	b.accessible("another clock")
 	b.clean("another clock")
+}
+
+// TestClockAtTheBound: where a browser's clock is off by about as much as is told, the remark on it
+// neither comes nor goes with the error of each answer.
+func TestClockAtTheBound(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("node"); err != nil && os.Getenv("CI") != "true" {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{"package.json": `{"type": "module"}`, "clock.js": `
+		import { heard, skew } from './time.js';
+		const real = Date.now;
+		const told = [];
+		const hear = (ahead, took) => {
+			const at = 1900000000000 + told.length * 1777;
+			Date.now = () => at + took;
+			heard(new Date(at + took / 2 + ahead).toUTCString(), at);
+			told.push(skew() ? 'off' : 'right');
+			Date.now = real;
+		};
+		for (let i = 0; i < 40; i++) hear(29400 + 90 * i, i % 3 * 200); // the clocks drift apart
+		for (let i = 0; i < 40; i++) hear(33000 - 90 * i, i % 3 * 200); // and together
+		hear(33000, 9000); // slow answers say little
+		hear(0, 10);
+		hear(1900, 10);
+		console.log(told.join(' '));`} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"time.js", "text.js"} {
+		data, err := os.ReadFile(filepath.Join("..", "assets", "parts", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := exec.Command("node", filepath.Join(dir, "clock.js")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	told := strings.Fields(string(out))
+	if n := len(slices.Compact(slices.Clone(told))); n != 3 || told[0] != "right" || told[len(told)-1] != "right" {
+		t.Errorf("the remark comes and goes: %s", out)
+	}
 }
 
 // TestChartGone: a browser whose language is no tag gets the charts, and one that cannot load them

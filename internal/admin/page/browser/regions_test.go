@@ -33,9 +33,9 @@ func TestRegions(t *testing.T) {
 	far := inRegion(t, "us", "eu", regionalRules, us, eu)
 	b := d.open(t, s.admin, desktop)
 	b.visit("/")
-	b.press("g", "e")
-	b.until("the keys g e open the view",
-		`() => document.querySelector('h1')?.textContent === 'Regions' && document.querySelector('[data-view=regions][aria-current]')`, nil)
+	b.goTo("e", "Regions")
+	b.until("the bar has the view",
+		`() => document.querySelector('[data-view=regions][aria-current]')`, nil)
 	b.sees("This is eu, one of 2 regions. The other one is heard.") // what was told before that is not
 	for range 20 {
 		s.ask("path", "/search", "user", "ada")

@@ -68,20 +68,23 @@ func TestRollOut(t *testing.T) {
 	}
 	s.token = "token-of-ann-0123456789abcdef"
 
-	b := d.login(t, s, desktop, "eve", page, "Enforce on 10 %")
+	b := d.login(t, s, desktop, "eve", "/", "Needs a look")
+	counted := b.from()
+	counted.click("api-tighter", "main td a:text-is('api-tighter'), main th a:text-is('api-tighter')")
 	enforce := func(button, line, badge string) {
 		t.Helper()
-		b.do(nil, "click", "selector", "main >> text="+button)
+		counted.click(button, "main >> text="+button)
 		b.sees(line)
 		b.accessible("a step of a roll-out")
-		b.do(nil, "fill", "selector", "dialog input[name=note]", "text", "to "+line)
-		b.do(nil, "click", "selector", "dialog button[type=submit]")
+		b.do(nil, "fill", "selector", "dialog input[name=note]", "text", "to "+line) // which may stay empty
+		counted.click("Put in force", "dialog button[type=submit]")
 		patience.Until(t, "the server has "+line,
 			func() bool { _, text := s.api("GET", "/api/v1/rules/source", ""); return strings.Contains(text, line) })
 		b.until("the badge is "+badge,
 			`(badge) => [...document.querySelectorAll('.head .pill')].some((e) => e.textContent === badge) === (badge !== '') && !document.querySelector('dialog') && !(badge === '' && document.querySelector('.head .ink-shadow'))`, badge)
 	}
 	enforce("Enforce on 10 %", "enforce: 10%", "enforce: 10%")
+	counted.took("enforce a rule that is in shadow on 10 % of its keys")
 	ask()
 	b.visit(page)
 	b.sees("on the 10 % where it is enforced")
@@ -134,11 +137,12 @@ func TestRollOutOfFolder(t *testing.T) {
 	t.Parallel()
 	d := chromium(t)
 	s := serve(t, nil)
-	b := d.open(t, s.admin, desktop)
-	b.visit("/rules/shop/api-tighter")
-	b.do(nil, "click", "selector", "text=Enforce on 50 %")
+	b := d.steps(t, s, desktop)
+	b.click("api-tighter", "main td a:text-is('api-tighter'), main th a:text-is('api-tighter')")
+	b.click("Enforce on 50 %", "text=Enforce on 50 %")
 	b.sees("These rules lie in a folder. In shop.yaml:20 write")
 	b.sees("+    enforce: 50%")
+	b.took("see which line to change for that, of rules in folders")
 	b.sees("Copy the line")
 	b.accessible("the line to change")
 	b.clean("the line to change")

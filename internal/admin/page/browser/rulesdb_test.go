@@ -114,12 +114,15 @@ func TestPutInForce(t *testing.T) {
 	b.sees("version 5")
 	b.clean("put in force")
 
-	b.visit("/history")
+	b.visit("/")
+	counted := b.from()
+	counted.click("History", "nav [data-view=history]")
 	b.sees("more logins")
 	b.sees("the rules changed to version 2 by 127.0.0.1")
-	b.do(nil, "click", "selector", "main a[href*='from=1&to=2']")
+	counted.click("From 1", "main a[href*='from=1&to=2']")
 	b.sees("From version 1 to version 2")
 	b.sees("shop/login-attempts: allow 5/min → 7/min")
+	counted.took("see which author changed what, between two versions")
 	b.until("the files are compared",
 		`() => [...document.querySelectorAll('.diff .add')].some((e) => e.textContent.includes('+    allow: 7/min'))`, nil)
 	b.accessible("what differs between versions")

@@ -103,6 +103,18 @@ func serve(t *testing.T, files map[string]string, args ...string) *server {
 	return s
 }
 
+// write replaces a file of rules as a whole: the server never sees it half written.
+func (s *server) write(name, text string) {
+	s.t.Helper()
+	path := filepath.Join(s.dir, "rules", name)
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // output is what a program writes.
 type output struct {
 	mu  sync.Mutex
@@ -131,7 +143,8 @@ func (s *server) start() {
 	s.cmd = exec.Command(program, append([]string{"serve", "--rules", "rules"}, s.args...)...)
 	s.cmd.Dir = s.dir
 	s.cmd.Stderr = out
-	s.cmd.Env = append(testproc.Environ(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0",
+	// It shares this machine with browsers, and may well be slow: it turns nobody away for that.
+	s.cmd.Env = append(testproc.Environ(), "WEIR_OVERLOAD_LINE=0s", "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0",
 		"WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)

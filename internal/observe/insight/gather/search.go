@@ -17,6 +17,9 @@ func (c *Collector) Search(b *find.Book) {
 	list := slices.Clone(c.counted)
 	c.mu.Unlock()
 	for some := range slices.Chunk(list, searchedAtOnce) {
+		if b.Stopped() {
+			return
+		}
 		c.mu.Lock()
 		for _, s := range some {
 			if s.series != nil && (b.Domain == "" || s.domain == b.Domain) {

@@ -50,6 +50,46 @@ func TestMergeRuleChanges(t *testing.T) {
 	}
 }
 
+// TestNearestChange: equal changes of two nodes are joined to the nearest in time: a node that came
+// later, or that files reach late, has the change that it made and no earlier one.
+func TestNearestChange(t *testing.T) {
+	c := insight.RuleChanges{Changes: []insight.RuleChange{{Domain: "shop", Rule: "images", Change: insight.Changed}}}
+	of := func(node string, at ...int64) *Snapshot {
+		s := &Snapshot{Node: node, Nodes: 1}
+		for _, t := range at {
+			s.Events = append(s.Events, insight.Happening{T: t, Kind: "rules", RuleChanges: c})
+		}
+		return s
+	}
+	for _, x := range []struct {
+		a, b []int64
+		want string
+	}{
+		{[]int64{1000, 1200}, []int64{1210}, "1000 [a]; 1200 [a b]"},
+		{[]int64{1000, 1200}, []int64{1150, 1210}, "1000 [a b]; 1200 [a b]"},
+		{[]int64{1000, 2000, 3000}, []int64{1990, 2980}, "1000 [a]; 1990 [a b]; 2980 [a b]"},
+		{[]int64{1000}, []int64{900, 990, 5000}, "900 [b]; 990 [a b]; 5000 [b]"},
+		{[]int64{1000, 9000}, []int64{4601}, "1000 [a]; 4601 [b]; 9000 [a]"},
+	} {
+		var got []string
+		for _, e := range Merge(of("a", x.a...), of("b", x.b...)).Events {
+			got = append(got, fmt.Sprint(e.T, " ", e.Nodes))
+		}
+		if text := strings.Join(got, "; "); text != x.want {
+			t.Errorf("%v and %v: %s, want %s", x.a, x.b, text, x.want)
+		}
+	}
+	// Of other events each has what is nearest, too.
+	event := func(from, until int64) insight.Happening {
+		return insight.Happening{T: from, Until: until, Kind: "saturated", Signal: "cpu"}
+	}
+	m := Merge(&Snapshot{Nodes: 1, Events: []insight.Happening{event(100, 110), event(160, 170)}},
+		&Snapshot{Nodes: 1, Events: []insight.Happening{event(155, 180), event(300, 310)}})
+	if len(m.Events) != 3 || m.Events[0].Until != 110 || m.Events[1].T != 155 || m.Events[1].Until != 180 {
+		t.Errorf("%+v", m.Events)
+	}
+}
+
 // What another node says of changes is bounded.
 func TestCodeChanges(t *testing.T) {
 	of := func(c insight.RuleChanges) error {

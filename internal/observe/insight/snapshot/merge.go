@@ -106,30 +106,81 @@ func shiftOf(s, x *Snapshot) int {
 }
 
 // mergeEvents merges the events of another node. Events of the same kind within a minute become
-// one. So do equal changes of rules within an hour: files reach some nodes later than others.
+// one. So do equal changes of rules within an hour, those that are nearest in time first: files
+// reach some nodes later than others, and a change may be made, taken back and made again.
 func (s *Snapshot) mergeEvents(x *Snapshot) {
-next:
-	for _, h := range x.Events {
+	joins := s.changesOf(x)
+	for i, h := range x.Events {
 		h.Nodes = nodesOf(&h, x, 2)
-		apart := int64(60)
-		if len(h.Changes) > 0 {
-			apart = 3600
+		at, ok := joins[i]
+		if !ok && len(h.Changes) == 0 {
+			at, ok = s.nearest(&h)
 		}
-		for i := range s.Events {
-			e := &s.Events[i]
-			if e.Kind == h.Kind && e.Signal == h.Signal && e.Version == h.Version && h.T <= max(e.T, e.Until)+apart &&
-				e.T <= max(h.T, h.Until)+apart && sameChanges(e, &h) {
-				e.T, e.Until = min(e.T, h.T), max(e.Until, h.Until)
-				if len(h.Nodes) > 0 && !slices.Contains(e.Nodes, h.Nodes[0]) {
-					e.Nodes = append(slices.Clip(e.Nodes), h.Nodes[0])
-				}
-				continue next
-			}
+		if !ok {
+			s.Events = append(s.Events, h)
+			continue
 		}
-		s.Events = append(s.Events, h)
+		e := &s.Events[at]
+		e.T, e.Until = min(e.T, h.T), max(e.Until, h.Until)
+		if len(h.Nodes) > 0 && !slices.Contains(e.Nodes, h.Nodes[0]) {
+			e.Nodes = append(slices.Clip(e.Nodes), h.Nodes[0])
+		}
 	}
 	slices.SortStableFunc(s.Events, func(a, b insight.Happening) int { return cmp.Compare(a.T, b.T) })
 	s.Events = s.Events[max(0, len(s.Events)-MostEvents):]
+}
+
+// changesOf returns which changes of rules in x are which in s, by their places: each is one at
+// most.
+func (s *Snapshot) changesOf(x *Snapshot) map[int]int {
+	type pair struct {
+		at, of int // in s and in x
+		apart  int64
+	}
+	var pairs []pair
+	for of, h := range x.Events {
+		if len(h.Changes) == 0 {
+			continue
+		}
+		h.Nodes = nodesOf(&h, x, 2)
+		for at := range s.Events {
+			e := &s.Events[at]
+			if apart := apartOf(e, &h); apart <= 3600 && isSame(e, &h) && sameChanges(e, &h) {
+				pairs = append(pairs, pair{at, of, apart})
+			}
+		}
+	}
+	slices.SortStableFunc(pairs, func(a, b pair) int { return cmp.Compare(a.apart, b.apart) })
+	joins, taken := map[int]int{}, map[int]bool{}
+	for _, p := range pairs {
+		if _, has := joins[p.of]; !has && !taken[p.at] {
+			joins[p.of], taken[p.at] = p.at, true
+		}
+	}
+	return joins
+}
+
+// nearest returns the place of the event that is the same as h within a minute; the nearest one of
+// several.
+func (s *Snapshot) nearest(h *insight.Happening) (at int, ok bool) {
+	least := int64(60)
+	for i := range s.Events {
+		e := &s.Events[i]
+		if apart := apartOf(e, h); isSame(e, h) && sameChanges(e, h) && (apart < least || apart == least && !ok) {
+			at, least, ok = i, apart, true
+		}
+	}
+	return at, ok
+}
+
+// isSame reports whether two events are of the same kind, and about the same thing.
+func isSame(a, b *insight.Happening) bool {
+	return a.Kind == b.Kind && a.Signal == b.Signal && a.Version == b.Version
+}
+
+// apartOf returns how much time there is between two events, in s; 0 or less if they overlap.
+func apartOf(a, b *insight.Happening) int64 {
+	return max(b.T-max(a.T, a.Until), a.T-max(b.T, b.Until))
 }
 
 // nodesOf names the node where rules changed, where several nodes are merged.

@@ -8,4 +8,8 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
-func TestMain(m *testing.M) { os.Exit(servertest.Tests(m).Run()) }
+func TestMain(m *testing.M) {
+	status := servertest.Tests(m).Run()
+	_ = os.RemoveAll(olderIn)
+	os.Exit(status)
+}

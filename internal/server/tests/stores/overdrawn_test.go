@@ -24,7 +24,7 @@ func TestOverdrawnLimitIsTold(t *testing.T) {
 			servertest.WriteRules(t, filepath.Join(dir, "rules.yaml"), `
 domain: llm
 limits:
-  - {name: budget, per: [user], allow: 60000/day, algorithm: fixed_window}
+  - {name: budget, per: [user], allow: 60000/year, algorithm: fixed_window}
   - {name: hour, per: [user], allow: 50000/hour, algorithm: sliding_window, buckets: 60, throttle: {soft: 10%}}
 `)
 			args := []string{"serve", "--rules=rules.yaml"}

@@ -95,7 +95,7 @@ func TestNodes(t *testing.T) {
 			t.Errorf("a node admitted %d of its share of 10", got)
 		}
 		for name, want := range map[string]string{
-			`weir_store_breaker_state{state="open"}`: "1", `weir_store_breaker_state{state="closed"}`: "0", "weir_store_share_nodes": "2",
+			`weir_store_breaker_state{state="away"}`: "1", `weir_store_breaker_state{state="there"}`: "0", "weir_store_share_nodes": "2",
 			"weir_store_breaker_trips_total": "1", `weir_store_fallback_decisions_total{outcome="local_denied"}`: "5",
 		} {
 			if got := n.Metric(name); got != want {
@@ -137,8 +137,8 @@ func TestNodes(t *testing.T) {
 		servertest.Eventually(t, "what was settled is counted",
 			func() bool { return n.Metric(`weir_store_fallback_units_total{outcome="settled"}`) != "0" })
 		// Each transition is one line, which may come later than it is counted.
-		for state, line := range map[string]string{"open": "the store is away", "half_open": "the store answers again",
-			"closed": "the store is back"} {
+		for state, line := range map[string]string{"away": "the store is away", "returning": "the store answers again",
+			"there": "the store is back"} {
 			n.Log.Await(t, line)
 			servertest.Eventually(t, "each transition to "+state+" is one line of the log", func() bool {
 				return strings.Count(n.Log.String(), line) == n.Number(`weir_store_breaker_transitions_total{state="`+
@@ -185,9 +185,13 @@ func TestResetOnNodes(t *testing.T) {
 		t.Errorf("%d more were admitted", got)
 	}
 	for _, n := range nodes {
-		if n.Metric("weir_redis_remembered_refusals_total") == "0" {
-			t.Error("no refusal was answered from memory")
-		}
+		// On a machine that is slow enough a refusal is forgotten before it is used.
+		servertest.Eventually(t, "a refusal is answered from memory", func() bool {
+			if got := n.Admitted(2, "key=few"); got != 0 {
+				t.Fatalf("%d more were admitted", got)
+			}
+			return n.Metric("weir_redis_remembered_refusals_total") != "0"
+		})
 	}
 	status, _, body := servertest.Get(t, nodes[1].Admin+"/api/v1/keys?limit=few")
 	if status != 200 || !strings.Contains(body, `"used": 20,`) || !strings.Contains(body, `"refused": true`) {

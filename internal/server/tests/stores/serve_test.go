@@ -226,7 +226,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	version := func(n int) string {
 		return fmt.Sprintf("domain: shop\nlimits:\n"+
 			"  - { name: first-%[1]d, when: { kind: load }, allow: %[2]d/hour }\n"+
-			"  - { name: kept, when: { kind: kept }, allow: 1000000/day, algorithm: fixed_window }\n"+
+			"  - { name: kept, when: { kind: kept }, allow: 1000000/year, algorithm: fixed_window }\n"+
 			"  - { name: second-%[1]d, when: { kind: load }, allow: %[2]d/hour }\n", n, 1_000_000+n)
 	}
 	file := filepath.Join(dir, "a.yaml")

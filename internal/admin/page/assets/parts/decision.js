@@ -24,6 +24,9 @@ const statusOf = (d, outcome = d.outcome) => (d.allowed ? passed[outcome] ?? 'ok
 /** same tells whether two decisions are one: a masked one has no id. @param {Api.Decision} x @param {Api.Decision} y */
 export const same = (x, y) => (x.decision || y.decision ? x.decision === y.decision : x.time === y.time && JSON.stringify(x) === JSON.stringify(y));
 
+/** heardAll tells whether all nodes have told their decisions. @param {Api.Decisions} a */
+export const heardAll = (a) => !a.nodes || a.nodes.answered >= a.nodes.asked;
+
 /** what was asked, as far as the rules looked at it. @param {Api.Decision} d */
 export function what(d) {
   const a = d.attributes ?? {};

@@ -9,7 +9,8 @@
  * @property {(topic: string, data: any) => void} [on]
  * @property {(detail: string) => void} [problem] is told why there is nothing to show
  * @property {() => Promise<void>} [poll] asks anew
- * @property {() => Promise<void>} [opened] asks for what came before the stream, once that is open
+ * @property {() => Promise<boolean>} [opened] asks for what came before the stream, once that is open;
+ *   it tells whether all nodes have answered
  * @property {number} [every] how often poll is called without a stream, in ms; 2000 by default
  */
 
@@ -100,7 +101,7 @@ export class Live {
       opened = true;
       this.failures = 0;
       this.back();
-      void view.opened?.().catch(() => {}); // what was missed is only older
+      void this.before(es, view);
     };
     es.onerror = () => {
       if (this.source !== es) return;
@@ -109,6 +110,19 @@ export class Live {
       if (!opened) this.failures++;
       void this.lost();
     };
+  }
+
+  /** before asks for what came before the stream, and a few times again for nodes that answered too
+   * late: the stream does not bring it. @param {EventSource} es @param {Source} view */
+  async before(es, view) {
+    for (let n = 0; n < 5 && this.source === es; n++) {
+      try {
+        if (!view.opened || await view.opened()) return;
+      } catch {
+        // nobody answered
+      }
+      await new Promise((then) => { setTimeout(then, again); });
+    }
   }
 
   stop() {

@@ -2,7 +2,7 @@
 // Tables: wider ones than the screen scroll in a region that the keyboard reaches, and whose first
 // column stays. On a phone each row is a block, in which every cell has its title beside it; the
 // roles say that it is a table all the same.
-import { fill, h } from './text.js';
+import { commands, fill, h, visible } from './text.js';
 
 /**
  * @template T
@@ -62,6 +62,31 @@ export function table(o) {
   }
   draw();
   return el;
+}
+
+/**
+ * choosing lets several keys of a list be chosen, and banned at once: box is the choice of one of
+ * them, button what bans them.
+ * @param {import('../app.js').Context} ctx
+ * @param {() => void} then
+ */
+export function choosing(ctx, then) {
+  /** @type {Map<string, import('./act.js').Target>} */
+  const chosen = new Map();
+  const tally = () => { button.hidden = !chosen.size; fill(button, `Ban ${chosen.size} chosen`); };
+  const button = h('button', { class: 'btn bad', type: 'button', hidden: true, onclick: async () => (await import('./act.js')).ban(ctx, [...chosen.values()], () => { chosen.clear(); tally(); then(); }) });
+  /** @param {Api.Key} k */
+  const box = (k) => {
+    const id = JSON.stringify([k.domain, k.rule, k.key]);
+    if (!ctx.can('act') || k.domain === commands || k.banned_until) return null;
+    return h('input', { type: 'checkbox', checked: chosen.has(id), 'aria-label': `Choose ${visible(k.key)} at ${visible(k.rule)}`, onchange: (/** @type {Event} */ e) => {
+      // The server cuts the key where the names of its parts say.
+      if (/** @type {HTMLInputElement} */ (e.target).checked) chosen.set(id, { domain: k.domain, limit: k.rule, key: k.key ? [k.key] : [] });
+      else chosen.delete(id);
+      tally();
+    } });
+  };
+  return { button, box };
 }
 
 /**

@@ -5,8 +5,10 @@ import { h } from './text.js';
 
 const zoneKey = 'weir_zone';
 
-/** utc tells whether times are shown in UTC, and not in the zone of the browser. */
-export let utc = (() => { try { return localStorage.getItem(zoneKey) === 'utc'; } catch { return false; } })();
+let utc = (() => { try { return localStorage.getItem(zoneKey) === 'utc'; } catch { return false; } })();
+
+/** inUTC tells whether times are shown in UTC, and not in the zone of the browser. */
+export const inUTC = () => utc;
 
 /** showUTC chooses the zone; the views are to be drawn anew. @param {boolean} is */
 export function showUTC(is) {
@@ -32,15 +34,17 @@ let ahead = 0;
 const skewed = 30_000;
 
 /**
- * heard takes the server's time from an answer.
- * @param {string | null} date its Date header
+ * heard takes the server's time from an answer. What is within its error of what is known changes
+ * nothing, so that times do not jump and the remark on the clock does not come and go.
+ * @param {string | null} date its Date header, in whole seconds
  * @param {number} asked when it was asked for, by the browser's clock
  */
 export function heard(date, asked) {
   const at = Date.parse(date ?? '');
   if (Number.isNaN(at)) return;
-  const by = at + 500 - (asked + Date.now()) / 2;
-  ahead = Math.abs(by) > 2000 ? by : 0; // less is what the seconds are rounded by
+  const got = Date.now();
+  const by = at + 500 - (asked + got) / 2;
+  if (Math.abs(by - ahead) > 2000 + got - asked) ahead = by;
 }
 
 /** now is the time by the server's clock, in ms. */

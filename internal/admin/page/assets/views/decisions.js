@@ -1,6 +1,6 @@
 // @ts-check
 import { partsOf } from '../parts/act.js';
-import { line, mainLimit, outcomes, same, shareShown, story } from '../parts/decision.js';
+import { heardAll, line, mainLimit, outcomes, same, shareShown, story } from '../parts/decision.js';
 import { grant, shortened } from '../parts/grant.js';
 import { card, commands, count, fill, h, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
@@ -75,16 +75,19 @@ export async function show(ctx, root) {
   const asked = new URLSearchParams();
   for (const [k, v] of [['outcome', outcome], ['limit', rule], ['door', door], ['key', key], ['domain', domain], ['node', node]]) if (v) asked.set(k, v);
   let trouble = ''; // why a node is not heard
+  let whole = true; // whether all nodes have answered
   /** @returns {Promise<Api.Decision[]>} */
   const ask = async () => {
     try {
-      const a = /** @type {{decisions: Api.Decision[]}} */ (await ctx.api(`/api/v1/decisions?${asked}${asked.size ? '&' : ''}n=100&nodes=all`, { signal: ctx.signal }));
+      const a = /** @type {Api.Decisions} */ (await ctx.api(`/api/v1/decisions?${asked}${asked.size ? '&' : ''}n=100&nodes=all`, { signal: ctx.signal }));
       trouble = '';
+      whole = heardAll(a);
       return a.decisions;
     } catch (err) {
       const { status, message } = /** @type {any} */ (err);
       if (!node || (status !== 404 && status !== 503)) throw err;
       trouble = message; // and another one can be chosen
+      whole = false;
       return [];
     }
   };
@@ -153,7 +156,7 @@ export async function show(ctx, root) {
       draw();
     },
     problem(detail) { trouble = detail; say(); },
-    async opened() { const fresh = add(await ask()); if (paused) waiting += fresh; draw(); },
+    async opened() { const fresh = add(await ask()); if (paused) waiting += fresh; draw(); return whole; },
     async poll() { const now = await ask(); if (!paused && !trouble) list = now; draw(); },
   };
 }

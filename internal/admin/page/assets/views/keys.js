@@ -4,7 +4,7 @@ import { ban, end, partsOf } from '../parts/act.js';
 import { openFind, search } from '../parts/find.js';
 import { grant } from '../parts/grant.js';
 import { card, commands, fill, h, percent, sent, visible } from '../parts/text.js';
-import { keepFocus, table } from '../parts/table.js';
+import { choosing, keepFocus, table } from '../parts/table.js';
 import { left, when } from '../parts/time.js';
 import { atLeast, keyLink, ruleLink, times } from './overview.js';
 
@@ -26,20 +26,7 @@ export async function show(ctx, root) {
   let keys = answer.keys;
   ctx.nodes(answer.nodes);
   const list = h('div', null);
-  /** @type {Map<string, import('../parts/act.js').Target>} */
-  const ticked = new Map();
-  const banChosen = h('button', { class: 'btn bad', type: 'button', hidden: true, onclick: () => ban(ctx, [...ticked.values()], () => { ticked.clear(); tally(); void again(); }) });
-  const tally = () => { banChosen.hidden = !ticked.size; fill(banChosen, `Ban ${ticked.size} chosen`); };
-  /** choice lets a key be banned with others. @param {Api.Key} k */
-  const choice = (k) => {
-    const id = JSON.stringify([k.domain, k.rule, k.key]);
-    if (!ctx.can('act') || k.domain === commands || k.banned_until) return null;
-    return h('input', { type: 'checkbox', checked: ticked.has(id), 'aria-label': `Choose ${visible(k.key)} at ${visible(k.rule)}`, onchange: (/** @type {Event} */ e) => {
-      if (/** @type {HTMLInputElement} */ (e.target).checked) ticked.set(id, { domain: k.domain, limit: k.rule, key: partsOf(k.key, known.rules.find((r) => r.domain === k.domain && r.name === k.rule)?.per) });
-      else ticked.delete(id);
-      tally();
-    } });
-  };
+  const marked = choosing(ctx, () => { void again(); });
   const note = h('span', null);
   /** @param {string} k @param {string} v */
   const choose = (k, v) => {
@@ -69,7 +56,7 @@ export async function show(ctx, root) {
     select('Time', 'back', [['1m', 'last minute'], ['12h', 'last 12 to 24 h']], back),
     select('Rule', 'rule', [['', 'all'], ...names.map((n) => /** @type {[string, string]} */ ([n, n]))], rule),
     ctx.can('find') ? h('label', { class: 'wide' }, 'Key or user', input) : null,
-    ctx.can('find') ? h('button', { class: 'btn', type: 'submit' }, 'Open') : null, banChosen),
+    ctx.can('find') ? h('button', { class: 'btn', type: 'submit' }, 'Open') : null, marked.button),
     card(`Keys ${orders[by]}`, note, null, list),
     h('p', null, h('a', { href: `/api/v1/insight/keys?${sheet}`, download: 'keys.csv' }, 'As a table for spreadsheets (CSV)')));
 
@@ -91,7 +78,7 @@ export async function show(ctx, root) {
     fill(note, [back === '1m' ? 'live' : '', all ? 'all are known' : ''].filter(Boolean).join(' · '));
     /** @type {import('../parts/table.js').Column<Api.Key>[]} */
     const columns = [
-      { title: 'Key', cell: (k) => [choice(k), ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' known') : null,
+      { title: 'Key', cell: (k) => [marked.box(k), ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' known') : null,
         k.banned_until ? h('div', { class: 'order ink-refused' }, 'banned until ', when(k.banned_until), `, ${left(k.banned_until)} more`) : null, k.granted_until ? h('div', { class: 'order ink-good' }, 'granted until ', when(k.granted_until)) : null] },
       { title: 'Rule', cell: (k) => (k.domain === commands ? [visible(k.rule), h('div', { class: 'sub' }, `limit comes with ${visible(k.limit)}`)] : h('a', { href: ruleLink(ctx, k.domain, k.rule) }, visible(ctx.of(k.domain) + k.rule))) },
       { title: { refused: 'Refused', asked: 'Asked', near: 'Near' }[by], number: true, cell: (k) => [times(k), atLeast(k) ? h('div', { class: 'sub' }, atLeast(k)) : null] },

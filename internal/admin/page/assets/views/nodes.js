@@ -26,7 +26,7 @@ export async function show(ctx, root) {
         { title: 'Decisions', number: true, cell: (x) => `${rate(x.per_second)} /s` },
         { title: 'Refused', number: true, cell: (x) => percent(x.refused_share) },
         { title: 'Time to decide, p99', number: true, cell: (x) => seconds(x.p99) },
-        { title: 'Store', cell: (x) => [visible(x.store), x.breaker && x.breaker !== 'closed' ? h('span', { class: 'ink-refused' }, x.breaker === 'open' ? ' away' : ' answers again') : null, h('div', { class: 'sub' }, `${count(x.store_errors)} errors`), x.store_remark ? h('div', { class: 'ink-refused' }, visible(x.store_remark)) : null] },
+        { title: 'Store', cell: (x) => [visible(x.store), x.breaker && x.breaker !== 'there' ? h('span', { class: 'ink-refused' }, ` ${x.breaker}`) : null, h('div', { class: 'sub' }, `${count(x.store_errors)} errors`), x.store_remark ? h('div', { class: 'ink-refused' }, visible(x.store_remark)) : null] },
         { title: 'Decisions seen', number: true, cell: (x) => [count(x.taken), h('div', { class: 'sub' }, x.thinned ? `${count(x.thinned)} left out` : 'none left out')] },
         { title: 'Memory', number: true, cell: (x) => bytes(x.memory) }],
     }));

@@ -1,9 +1,9 @@
 // @ts-check
 import { ranking } from '../parts/bars.js';
 import { chart } from '../parts/chart.js';
-import { line, same } from '../parts/decision.js';
+import { heardAll, line, same } from '../parts/decision.js';
 import { card, commands, count, fill, h, legend, percent, plural, rate, seconds, sent, shareOf, verdictOf, visible } from '../parts/text.js';
-import { keepFocus } from '../parts/table.js';
+import { choosing, keepFocus } from '../parts/table.js';
 import { alike, outages } from '../parts/stream.js';
 import { now, onlySince, outageTime, overSeconds, overWords, span } from '../parts/time.js';
 import { changesLine, rulesTable, where } from './rules.js';
@@ -134,11 +134,12 @@ function look(ctx, v) {
  * @param {string} none
  * @param {Set<string>} [shadows] rules that only would refuse, as domain/name
  * @param {boolean} [alone] all keys are of one rule, which the words leave out
+ * @param {(k: Api.Key) => HTMLElement | null} [box] lets a key be chosen
  */
-export function refusedMost(ctx, keys, none, shadows, alone) {
+export function refusedMost(ctx, keys, none, shadows, alone, box) {
   const most = Math.max(1, ...keys.map((k) => k.count));
   return ranking(keys.map((k) => ({
-    name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
+    name: h('span', null, box?.(k), ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key)),
     words: [alone ? '' : [visible(k.domain === commands ? `${k.limit} (${k.rule})` : ctx.of(k.domain) + k.rule), ' · '], `${times(k)} ${k.shadow || shadows?.has(`${k.domain}/${k.rule}`) ? 'would be refused' : 'refused'}, ${percent(k.refused_share)} of its requests`, atLeast(k) && ` (${atLeast(k)})`, k.banned_until ? ' · banned' : ''],
     part: k.count / most, kind: k.shadow || shadows?.has(`${k.domain}/${k.rule}`) ? 'shadow' : 'refused', label: 'Of the key refused most:',
   })), none);
@@ -153,7 +154,7 @@ export async function show(ctx, root) {
   // Those that refuse most; of a thousand, all would be more than a megabyte.
   const askRules = () => /** @type {Promise<Api.Rules>} */ (ctx.api(`/api/v1/insight/rules?${query}&n=12`, { signal: ctx.signal }));
   const askKeys = () => /** @type {Promise<{keys: Api.Key[]}>} */ (ctx.api(`/api/v1/insight/keys?by=refused&over=1m&n=6${of}`, { signal: ctx.signal }));
-  const askDecisions = () => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?outcome=denied&n=10&nodes=all${of}`, { signal: ctx.signal }));
+  const askDecisions = () => /** @type {Promise<Api.Decisions>} */ (ctx.api(`/api/v1/decisions?outcome=denied&n=10&nodes=all${of}`, { signal: ctx.signal }));
   let [o, list] = await Promise.all([ctx.first.insight ?? askOverview(), ctx.first.rules ?? askRules()]);
   /** @type {Api.Key[]} */
   let keys = [];
@@ -167,13 +168,14 @@ export async function show(ctx, root) {
   const rules = h('section', { class: 'card' });
   const away = h('section', { class: 'card', hidden: true });
   const top = h('div', null);
+  const chosen = choosing(ctx, () => { void askKeys().then((k) => { keys = k.keys; drawKeys(); }); });
   const recent = h('div', null);
   const shareNote = h('span', null);
   const legendBox = h('div', null);
   fill(root, head, h('div', { class: 'grid' }, away,
     h('section', { class: 'card s8' }, h('header', null, h('h2', null, 'Requests'), legendBox), graph.el),
     looks, rules,
-    card('Refused most', 'last minute', 's6', top),
+    card('Refused most', ['last minute ', chosen.button], 's6', top),
     card('Decisions', shareNote, 's6', recent)));
 
   function drawHead() {
@@ -219,7 +221,7 @@ export async function show(ctx, root) {
     keepFocus(rules, () => fill(rules, h('header', null, h('h2', null, 'Rules'), h('div', { class: 'sub' }, 'Peak per client: how many clients asked for up to 10 %, 20 % … and over 100 % of the limit')), rulesTable(ctx, most),
       list.total > real.length ? h('p', { class: 'sub more' }, h('a', { href: ctx.link('/rules') }, `All ${count(list.total)} rules`)) : null));
   }
-  const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.', new Set(list.rules.filter((r) => r.mode === 'shadow').map((r) => `${r.domain}/${r.name}`)))));
+  const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.', new Set(list.rules.filter((r) => r.mode === 'shadow').map((r) => `${r.domain}/${r.name}`)), false, chosen.box)));
   function drawDecisions() {
     if (!decisions) return;
     const all = decisions;
@@ -234,7 +236,7 @@ export async function show(ctx, root) {
     decisions = [...news, ...(decisions ?? [])].filter((d, i, all) => all.findIndex((x) => same(x, d)) === i).sort((a, b) => Date.parse(b.time) - Date.parse(a.time)).slice(0, 10);
     drawDecisions();
   };
-  const last = () => askDecisions().then((d) => take(d.decisions));
+  const last = () => askDecisions().then((d) => { take(d.decisions); return heardAll(d); });
   const more = () => Promise.all([askKeys().then((k) => { keys = k.keys; drawKeys(); }), last()]);
 
   const again = async () => {

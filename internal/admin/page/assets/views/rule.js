@@ -1,10 +1,10 @@
 // @ts-check
 import { fillLarge, ranking } from '../parts/bars.js';
 import { chart } from '../parts/chart.js';
-import { line, same } from '../parts/decision.js';
+import { heardAll, line, same } from '../parts/decision.js';
 import { rollout } from '../parts/rollout.js';
 import { append, card, count, fill, h, legend, percent, pill, plural, rate, sent, shareOf, significant, verdictOf, visible } from '../parts/text.js';
-import { keepFocus, table } from '../parts/table.js';
+import { choosing, keepFocus, table } from '../parts/table.js';
 import { ago, now, onlySince, span, when } from '../parts/time.js';
 import { keyLink, known, refusedMost, seriesLegend, seriesOf } from './overview.js';
 import { badge } from './rules.js';
@@ -107,7 +107,7 @@ export async function show(ctx, root) {
   const of = `domain=${encodeURIComponent(domain)}&limit=${encodeURIComponent(name)}`;
   const askRule = () => /** @type {Promise<Api.Rule & {nodes: Api.Nodes}>} */ (ctx.api(`/api/v1/insight/rules/${path}?over=${ctx.over}`, { signal: ctx.signal }));
   /** @param {string} outcome @param {number} n */
-  const askDecisions = (outcome, n) => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?${of}&outcome=${outcome}&n=${n}&nodes=all`, { signal: ctx.signal }));
+  const askDecisions = (outcome, n) => /** @type {Promise<Api.Decisions>} */ (ctx.api(`/api/v1/decisions?${of}&outcome=${outcome}&n=${n}&nodes=all`, { signal: ctx.signal }));
   let r = await askRule();
   // Decisions that this rule refused, or would have, and those that came near it: those on which
   // only other rules had a say are not shown here.
@@ -133,6 +133,7 @@ export async function show(ctx, root) {
   const what = h('div', null);
   const windows = h('section', { class: 'card', hidden: true });
   const top = h('div', null);
+  const chosen = choosing(ctx, () => { void askRule().then(renew); });
   const near = h('div', null);
   const by = h('section', { class: 'card', hidden: true });
   const recent = h('div', null);
@@ -144,7 +145,7 @@ export async function show(ctx, root) {
     card('Another limit', 'how many clients it would refuse', 's4', what),
     h('div', { class: 's6 stack' },
       card('Peak per client', 'clients by how many percent of the limit each asked for at most', null, fillBox),
-      card('Refused most', 'last minute', null, top)),
+      card('Refused most', ['last minute ', chosen.button], null, top)),
     h('div', { class: 's6 stack' },
       windows, by,
       card('Near the limit now', null, null, near),
@@ -196,7 +197,7 @@ export async function show(ctx, root) {
     }), '')]));
     ctx.nodes(r.nodes);
   }
-  const drawTop = () => fill(top, refusedMost(ctx, (keys ?? r.top ?? []).slice(0, 8), 'Nobody was refused in the last minute.', shadows, true));
+  const drawTop = () => fill(top, refusedMost(ctx, (keys ?? r.top ?? []).slice(0, 8), 'Nobody was refused in the last minute.', shadows, true, chosen.box));
   function drawDecisions() {
     /** @param {string} title @param {Api.Decision[]} list */
     const part = (title, list) => list.length ? [h('h3', null, title), h('ul', { class: 'log' }, list.map((d) => h('li', null, line(d, ctx, name))))] : null;
@@ -226,6 +227,7 @@ export async function show(ctx, root) {
     const lists = await Promise.all([askDecisions(shadow ? 'shadow_denied' : 'denied', 50), askDecisions('near_limit', 20), askDecisions('soft', 20)]);
     take(lists.flatMap((a) => a.decisions));
     drawDecisions();
+    return lists.every(heardAll);
   };
   await more().catch(() => {});
   /** renew shows new figures; of a rule that went on from shadow, or to another share, the whole view. @param {Api.Rule & {nodes: Api.Nodes}} x */
