@@ -136,7 +136,7 @@ func (r *release) writeLayout(index v1.ImageIndex) error {
 	if err != nil {
 		return err
 	}
-	reference := map[string]string{"org.opencontainers.image.ref.name": r.version}
+	reference := map[string]string{"org.opencontainers.image.ref.name": "weir:" + r.version}
 	if err := path.AppendIndex(index, layout.WithAnnotations(reference)); err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func images(t *testing.T, r *release) []v1.Image {
 	if err != nil || len(list.Manifests) != 1 {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if got := list.Manifests[0].Annotations["org.opencontainers.image.ref.name"]; got != r.version {
+	if got := list.Manifests[0].Annotations["org.opencontainers.image.ref.name"]; got != "weir:"+r.version {
 		t.Errorf("the layout calls it %q", got)
 	}
 	index, err := top.ImageIndex(list.Manifests[0].Digest)

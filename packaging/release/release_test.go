@@ -271,3 +271,25 @@ func TestOneTime(t *testing.T) {
 		}
 	}
 }
+
+// TestDocsVersion: the pages make the version that the changelog has.
+func TestDocsVersion(t *testing.T) {
+	read := func(name string) string {
+		data, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	_, section, _ := strings.Cut(read("CHANGELOG.md"), "\n## ")
+	version, _, _ := strings.Cut(section, " ")
+	for _, page := range []string{"README.md", "docs/start/installing.md"} {
+		text := read(page)
+		for _, want := range []string{"scripts/release " + version + " dist", "dist/weir_" + version + "_linux_amd64.tar.gz",
+			"dist/weir_" + version + "_image_amd64.tar"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s has no %q", page, want)
+			}
+		}
+	}
+}
